@@ -1,0 +1,52 @@
+// File descriptors and memory mappings with one owner each.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "ipc/base/result.h"
+#include "ipc/base/unique_handle.h"
+
+namespace headrace {
+
+struct FdTraits {
+  using Value = int;
+  static Value None() { return -1; }
+  static void Release(Value fd);
+};
+using UniqueFd = UniqueHandle<FdTraits>;
+
+// A mapping of shared memory; page aligned; unmapped on destruction.
+class [[nodiscard]] Mapping {
+ public:
+  Mapping() = default;
+  // Maps `size` bytes of `fd` from its start, shared. The fd may be closed afterwards.
+  static Result<Mapping> Map(int fd, std::size_t size, bool writable);
+
+  Mapping(Mapping&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+  Mapping& operator=(Mapping&& other) noexcept;
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping() { Unmap(); }
+
+  std::byte* data() const { return bytes_.data(); }
+  std::size_t size() const { return bytes_.size(); }
+  explicit operator bool() const { return bytes_.data() != nullptr; }
+
+  // Faults every page in now, so that the first operation does not pay for it. Best effort: an old
+  // kernel without MADV_POPULATE_WRITE pays at first touch instead.
+  void Populate();
+
+ private:
+  explicit Mapping(std::span<std::byte> bytes) : bytes_(bytes) {}
+  void Unmap();
+
+  std::span<std::byte> bytes_;
+};
+
+// A second descriptor for the same open file, close-on-exec.
+Result<UniqueFd> Duplicate(int fd);
+
+}  // namespace headrace
