@@ -1,0 +1,105 @@
+// The contract of every transport: how a lane hands over a transfer and learns of its end.
+//
+// A transport knows no job, tensor or plan. It gets a Transfer (memory of the members, in rank
+// order, and what to do with it), works on it in bounded pieces, and reports one Completion per
+// accepted transfer. All calls come from one thread, the lane's; a transport may own further
+// threads that share the work of one transfer.
+//
+// Promises every transport keeps (tests/contract runs over all of them):
+//  1. Post answers kBusy instead of waiting; a busy transport has taken nothing.
+//  2. Each accepted transfer ends in exactly one completion, also after Cancel.
+//  3. The memory of a transfer is untouched after its completion is reported, and before Post.
+//  4. The order of a reduction is fixed by member index: all members get the same bits, and a
+//     second run over the same inputs gives the same bits.
+//  5. DoWork is bounded (about one piece) and never sleeps.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "ipc/base/clock.h"
+#include "ipc/base/collective.h"
+#include "ipc/base/error.h"
+
+namespace headrace::transport {
+
+inline constexpr std::size_t kMembersMax = 64;
+
+// What a transport can do, as plain values.
+struct Capabilities {
+  std::string_view name;            // as in tables and config: "shm"
+  std::uint32_t collectives = 0;    // bit (1 << Collective)
+  std::uint32_t transfers_max = 0;  // accepted and not completed at one time
+  std::size_t piece_size = 0;       // bytes of one member's memory in one piece
+  std::uint32_t threads = 1;        // that share one transfer, the lane's own included
+
+  bool Supports(Collective kind) const {
+    return (collectives >> static_cast<unsigned>(kind) & 1U) != 0;
+  }
+};
+
+// One stage of one block, ready to move. `count` is in elements of `dtype` and is the length of
+// every member's memory; what is read and written, by kind:
+//   all_reduce      every member's [0, count) is reduced, the result written to every member.
+//   reduce_scatter  count is a multiple of the member count n; with part = count / n, the reduction
+//                   of [i*part, (i+1)*part) is written to that range of member i; the other ranges
+//                   keep their values.
+//   all_gather      range i of member i is copied to range i of every other member (same parts).
+//   broadcast       member `root`'s [0, count) is copied to every other member.
+//   barrier         moves nothing; count is 0.
+// kAverage divides the sum by the member count (integers truncate toward zero). float16 and
+// bfloat16 are accumulated in float32 and rounded once. min and max give NaN where any input is
+// NaN.
+struct Transfer {
+  std::uint64_t token = 0;  // comes back in the completion; unique among open transfers
+  Collective kind = Collective::kBarrier;
+  DType dtype = DType::kUInt8;
+  Reduction reduction = Reduction::kSum;
+  std::uint32_t root = 0;
+  std::uint64_t count = 0;
+  std::uint32_t members_count = 0;
+  std::array<std::byte*, kMembersMax> members{};  // aligned to the element, not to the vector
+
+  std::span<std::byte* const> Members() const { return {members.data(), members_count}; }
+  std::size_t Bytes() const { return static_cast<std::size_t>(count) * SizeOf(dtype); }
+};
+
+struct Completion {
+  std::uint64_t token = 0;
+  Code code = Code::kOk;  // kOk or kCancelled, or what the link reported
+  TimeNs begin_ns = 0;    // when the first piece started
+  TimeNs end_ns = 0;      // when the last piece ended
+};
+
+enum class PostResult : std::uint8_t { kAccepted, kBusy };
+
+// How a transport's own threads say "DoWork has something to do now". Callable from any thread.
+class Waker {
+ public:
+  virtual ~Waker() = default;
+  virtual void Wake() = 0;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual const Capabilities& capabilities() const = 0;
+
+  // Takes the transfer, or answers kBusy and takes nothing. The transfer must be one the
+  // capabilities allow, with all pointers valid until its completion.
+  [[nodiscard]] virtual PostResult Post(const Transfer& transfer, TimeNs now) = 0;
+
+  // Ends an open transfer early, at the next piece border, with kCancelled; one that ended in the
+  // meantime keeps its own code. Unknown tokens are ignored.
+  virtual void Cancel(std::uint64_t token) = 0;
+
+  // Moves about one piece and appends ended transfers to `completions`. Returns true when calling
+  // again at once makes sense; after false the Waker tells.
+  virtual bool DoWork(TimeNs now, std::vector<Completion>& completions) = 0;
+};
+
+}  // namespace headrace::transport
