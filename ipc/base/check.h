@@ -24,9 +24,9 @@ std::string CheckValues(const Values&... values) {
 
 }  // namespace headrace
 
-#define HR_CHECK(condition, ...)                                             \
-  do {                                                                       \
-    if (!(condition)) [[unlikely]]                                           \
-      ::headrace::CheckFailed(__FILE__, __LINE__, #condition,                \
-                              ::headrace::CheckValues(__VA_ARGS__));         \
+#define HR_CHECK(condition, ...)                                     \
+  do {                                                               \
+    if (!(condition)) [[unlikely]]                                   \
+      ::headrace::CheckFailed(__FILE__, __LINE__, #condition,        \
+                              ::headrace::CheckValues(__VA_ARGS__)); \
   } while (false)

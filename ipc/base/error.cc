@@ -7,10 +7,21 @@
 namespace headrace {
 namespace {
 
-constexpr std::array<std::string_view, kCodesCount> kCodeNames = {
-    "ok",          "invalid argument", "not found", "already exists", "permission denied",
-    "version mismatch", "unavailable", "busy",      "timeout",        "mismatch",
-    "peer lost",   "corrupt",          "exhausted", "cancelled",      "internal"};
+constexpr std::array<std::string_view, kCodesCount> kCodeNames = {"ok",
+                                                                  "invalid argument",
+                                                                  "not found",
+                                                                  "already exists",
+                                                                  "permission denied",
+                                                                  "version mismatch",
+                                                                  "unavailable",
+                                                                  "busy",
+                                                                  "timeout",
+                                                                  "mismatch",
+                                                                  "peer lost",
+                                                                  "corrupt",
+                                                                  "exhausted",
+                                                                  "cancelled",
+                                                                  "internal"};
 
 Code CodeOfErrno(int error_number) {
   switch (error_number) {

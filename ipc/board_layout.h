@@ -1,0 +1,169 @@
+// The board: one file the service writes and anyone permitted maps read-only, to see what every job
+// is waiting for. Plain fixed-size tables; PROTOCOL.md describes every byte.
+//
+// Each row is guarded by a version word (odd while it is written), so a reader never blocks the
+// service and gets a whole row or tries again. Each table has one writing actor. Times are
+// CLOCK_MONOTONIC in nanoseconds unless a name says otherwise; text ends in NUL.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace headrace::ipc {
+
+inline constexpr std::uint64_t kBoardMagic = 0x3144524f42445248;  // "HRDBORD1"
+inline constexpr std::uint32_t kBoardVersion = 1;
+
+inline constexpr std::size_t kJobRowsMax = 64;
+inline constexpr std::size_t kRankRowsMax = 512;
+inline constexpr std::size_t kQueueRowsMax = 1024;
+inline constexpr std::size_t kLaneRowsMax = 16;
+inline constexpr std::size_t kEventRowsMax = 128;
+
+enum class ServiceState : std::uint32_t { kStarting = 1, kRunning, kDraining, kStopped };
+enum class JobState : std::uint32_t { kGathering = 1, kRunning, kFailed };
+
+// Where a block stage stands.
+enum class StageState : std::uint32_t {
+  kGathering = 1,  // not every rank has posted it
+  kWaiting,        // in the unified queue
+  kMoving,         // on its lane
+};
+
+// Why it stands there; `wait_argument` says which rank or block.
+enum class WaitReason : std::uint32_t {
+  kNone = 0,
+  kRankNotReady,     // argument: lowest rank that has not posted it
+  kRankNotAttached,  // argument: lowest rank that has not joined the job
+  kNoCredit,         // the lane has as many bytes in flight as it may
+  kBehindBlock,      // argument: block of the same job that goes first
+  kBehindJob,        // argument: job id whose turn it is on the lane
+};
+
+// Written by control, once at start and at state changes.
+struct ServiceRow {
+  std::uint32_t state;  // ServiceState
+  std::int32_t pid;
+  std::uint32_t uid;
+  std::uint32_t protocol_version;
+  std::int64_t started_ns;
+  std::int64_t started_unix_ns;
+  char version[32];
+  char socket_path[128];
+  char reduce_target[32];  // SIMD target of the reductions
+};
+
+// Counters of the data path; written by dispatch.
+struct CountersRow {
+  std::uint64_t records_read;
+  std::uint64_t operations_ended;
+  std::uint64_t operations_failed;
+  std::uint64_t bytes_moved;      // bytes of one rank's memory, summed over operations
+  std::uint64_t doorbells;        // times the service was woken by a client
+  std::uint64_t sleeps;           // times the data path went to sleep
+  std::uint64_t wake_calls;       // futex system calls to wake clients
+  std::uint64_t records_refused;  // malformed or disallowed
+  std::uint64_t sessions_opened;
+  std::uint64_t sessions_closed;
+  std::uint64_t queue_rows_left_out;  // block stages that found no free row
+};
+
+struct JobRow {
+  std::uint32_t id;     // 0: free row
+  std::uint32_t state;  // JobState
+  std::uint32_t owner_uid;
+  std::uint32_t world_size;
+  std::uint32_t ranks_attached;
+  std::uint32_t epoch;
+  std::int64_t opened_ns;
+  std::uint64_t operations_ended;
+  std::uint64_t operations_failed;
+  std::uint64_t bytes_moved;
+  std::uint64_t operations_open;
+  char name[64];
+  char failure[256];  // why state is kFailed
+};
+
+struct RankRow {
+  std::uint32_t job_id;  // 0: free row
+  std::uint32_t rank;
+  std::int32_t pid;
+  std::uint32_t tensors;
+  std::uint64_t segment_bytes;
+  std::uint64_t operations_posted;
+  std::uint64_t operations_ended;
+  std::int64_t attached_ns;
+};
+
+struct QueueRow {
+  std::uint64_t block;  // operation number within the job; 0: free row
+  std::uint32_t job_id;
+  std::uint32_t state;   // StageState
+  std::uint32_t reason;  // WaitReason
+  std::uint32_t reserved0;
+  std::uint64_t wait_argument;
+  std::uint64_t ranks_missing;  // bit r: rank r has not posted it (ranks 0..63)
+  std::uint64_t bytes;          // of one rank's memory
+  std::uint8_t kind;            // headrace::Collective
+  std::uint8_t dtype;           // headrace::DType
+  std::uint8_t stage;           // index of the hop, from 0
+  std::uint8_t lane;            // row in the lane table
+  std::uint32_t reserved1;
+  std::int64_t posted_ns;  // first post
+  std::int64_t since_ns;   // when it came into this state
+  char tensor[48];         // name of the first tensor, or empty
+};
+
+struct LaneRow {
+  std::uint32_t in_use;
+  std::uint32_t threads;
+  std::uint64_t credit_bytes;  // bytes that may be in flight
+  std::uint64_t in_flight_bytes;
+  std::uint64_t in_flight_stages;
+  std::uint64_t queued_stages;
+  std::uint64_t stages_ended;
+  std::uint64_t bytes_moved;
+  std::int64_t busy_ns;      // time with at least one stage on the lane
+  std::uint64_t last_bytes;  // the last ended stage: bytes and time
+  std::int64_t last_ns;
+  char name[32];
+  char transport[32];
+};
+
+// A ring: row (number - 1) % kEventRowsMax. Written by the watch actor.
+struct EventRow {
+  std::uint64_t number;  // 1, 2, ...; 0: free row
+  std::int64_t at_unix_ns;
+  std::uint32_t code;  // headrace::Code
+  std::uint32_t job_id;
+  char text[256];
+};
+
+// A row with its version word. The size is a multiple of 8, copied in 8-byte words.
+template <typename Row>
+struct BoardSlot {
+  static_assert(std::is_trivially_copyable_v<Row> && sizeof(Row) % 8 == 0);
+  std::atomic<std::uint64_t> version;
+  Row row;
+};
+
+struct BoardLayout {
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t reserved0;
+  std::uint64_t size;
+  BoardSlot<ServiceRow> service;
+  BoardSlot<CountersRow> counters;
+  BoardSlot<JobRow> jobs[kJobRowsMax];
+  BoardSlot<RankRow> ranks[kRankRowsMax];
+  BoardSlot<QueueRow> queue[kQueueRowsMax];
+  BoardSlot<LaneRow> lanes[kLaneRowsMax];
+  BoardSlot<EventRow> events[kEventRowsMax];
+};
+static_assert(sizeof(ServiceRow) == 224 && sizeof(CountersRow) == 88 && sizeof(JobRow) == 384);
+static_assert(sizeof(RankRow) == 48 && sizeof(QueueRow) == 120 && sizeof(LaneRow) == 144);
+static_assert(sizeof(EventRow) == 280);
+
+}  // namespace headrace::ipc

@@ -1,0 +1,87 @@
+#include "ipc/completion.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ipc/futex.h"
+
+namespace headrace::ipc {
+
+bool CompletionWriter::End(std::uint64_t sequence, Code code, std::string_view text) {
+  CompletionWord word{.sequence = sequence, .code = code};
+  if (code != Code::kOk) word.text_index = WriteText(sequence, text);
+  std::atomic<std::uint64_t>& slot = layout_.words[sequence % kOperationsMax];
+  // Release: pairs with the acquire loads of CompletionReader and RingWriter::HasRoom, so results
+  // and error text are visible first.
+  slot.store(word.Pack(), std::memory_order_release);
+  // Store word, then load client_waiters; Wait counts itself, then the kernel compares the word.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (layout_.header.client_waiters.load(std::memory_order_relaxed) == 0) return false;
+  FutexWakeAll(LowHalf(slot));
+  return true;
+}
+
+std::uint8_t CompletionWriter::WriteText(std::uint64_t sequence, std::string_view text) {
+  const std::uint32_t index = texts_written_++ % kErrorTextsMax;
+  ErrorText& entry = layout_.texts[index];
+  const std::size_t length = std::min(text.size(), sizeof entry.text - 1);
+  // 0 while the text changes: a reader that sees it, before or after its copy, takes no text.
+  entry.sequence.store(0, std::memory_order_seq_cst);
+  std::memcpy(entry.text, text.data(), length);
+  entry.text[length] = '\0';
+  entry.sequence.store(sequence, std::memory_order_release);  // pairs with Read's acquire
+  return static_cast<std::uint8_t>(index);
+}
+
+bool CompletionReader::HasEnded(std::uint64_t sequence) const {
+  // Acquire: pairs with CompletionWriter::End.
+  return ipc::HasEnded(layout_.words[sequence % kOperationsMax].load(std::memory_order_acquire),
+                       sequence);
+}
+
+bool CompletionReader::Wait(std::uint64_t sequence, TimeNs timeout_ns) const {
+  const std::atomic<std::uint64_t>& slot = layout_.words[sequence % kOperationsMax];
+  std::atomic<std::uint32_t>& waiters = layout_.header.client_waiters;
+  const TimeNs deadline =
+      timeout_ns == kNever || timeout_ns > kNever / 2 ? kNever : MonotonicNow() + timeout_ns;
+  waiters.fetch_add(1);  // seq_cst: the other half of the pair in CompletionWriter::End
+  std::uint64_t word = slot.load();
+  while (!ipc::HasEnded(word, sequence)) {
+    const TimeNs left = deadline == kNever ? kNever : deadline - MonotonicNow();
+    if (left <= 0) break;
+    FutexWait(LowHalf(slot), static_cast<std::uint32_t>(word), left);
+    word = slot.load();
+  }
+  waiters.fetch_sub(1);
+  return ipc::HasEnded(word, sequence);
+}
+
+Outcome CompletionReader::Read(std::uint64_t sequence) const {
+  const CompletionWord word = CompletionWord::Unpack(
+      layout_.words[sequence % kOperationsMax].load(std::memory_order_acquire));
+  if (word.sequence != sequence || word.code == Code::kOk) return {};
+  Outcome outcome{word.code, std::string(CodeName(word.code))};
+  if (word.text_index >= kErrorTextsMax) return outcome;
+  const ErrorText& entry = layout_.texts[word.text_index];
+  if (entry.sequence.load(std::memory_order_acquire) != sequence) return outcome;
+  char text[sizeof entry.text];
+  std::memcpy(text, entry.text, sizeof text);
+  text[sizeof text - 1] = '\0';
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (entry.sequence.load(std::memory_order_relaxed) == sequence) outcome.text = text;
+  return outcome;
+}
+
+void CompletionReader::EndAllOpen(std::uint64_t last, Code code) const {
+  const std::uint64_t first = last > kOperationsMax ? last - kOperationsMax + 1 : 1;
+  for (std::uint64_t sequence = first; sequence <= last; ++sequence) {
+    std::atomic<std::uint64_t>& slot = layout_.words[sequence % kOperationsMax];
+    const CompletionWord ended{.sequence = sequence, .text_index = 0xff, .code = code};
+    std::uint64_t word = slot.load();
+    while (!ipc::HasEnded(word, sequence) && !slot.compare_exchange_weak(word, ended.Pack())) {
+    }
+    FutexWakeAll(LowHalf(slot));
+  }
+}
+
+}  // namespace headrace::ipc

@@ -1,0 +1,72 @@
+// What a client says on the data path: one 64-byte record per operation, and the 8-byte word in
+// which the service answers. PROTOCOL.md describes every byte.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "ipc/base/error.h"
+
+namespace headrace::ipc {
+
+static_assert(std::endian::native == std::endian::little, "the channel is little endian");
+
+// Operations of one session that may be open (posted, not ended) at one time. Operation n uses
+// record slot and completion word n % kOperationsMax, so a slot is free once operation
+// n - kOperationsMax has ended; the ring needs no indices.
+inline constexpr std::uint64_t kOperationsMax = 1024;
+
+// Operations are numbered 1, 2, ... within a session. The number must fit a completion word.
+inline constexpr std::uint64_t kSequenceMax = (std::uint64_t{1} << 48) - 1;
+
+inline constexpr std::uint32_t kNoTensor = 0xffffffff;
+
+// `commit` is stored last (release) and equals the operation's sequence number; everything else is
+// valid once it is seen. Every field is checked by the service after it was copied once.
+struct Record {
+  std::uint8_t kind = 0;       // headrace::Collective
+  std::uint8_t dtype = 0;      // headrace::DType; that of the tensor when one is named
+  std::uint8_t reduction = 0;  // headrace::Reduction; kSum where nothing is reduced
+  std::uint8_t flags = 0;      // must be 0
+  std::uint32_t tensor = kNoTensor;
+  std::uint32_t segment = 0;     // read when tensor is kNoTensor
+  std::uint32_t root = 0;        // rank, for broadcast
+  std::uint64_t offset = 0;      // bytes from the start of the tensor (or segment)
+  std::uint64_t count = 0;       // elements
+  std::uint32_t timeout_ms = 0;  // 0: the job's default
+  std::uint32_t reserved0 = 0;   // must be 0
+  std::uint64_t posted_ns = 0;   // CLOCK_MONOTONIC at post; informative
+  std::uint64_t reserved1 = 0;   // must be 0
+  std::uint64_t commit = 0;
+};
+static_assert(sizeof(Record) == 64 && alignof(Record) == 8);
+static_assert(std::is_trivially_copyable_v<Record>);
+static_assert(offsetof(Record, tensor) == 4 && offsetof(Record, segment) == 8);
+static_assert(offsetof(Record, root) == 12 && offsetof(Record, offset) == 16);
+static_assert(offsetof(Record, count) == 24 && offsetof(Record, timeout_ms) == 32);
+static_assert(offsetof(Record, posted_ns) == 40 && offsetof(Record, commit) == 56);
+
+// The completion word of operation `sequence`, stored once when it ends:
+//   bits 63..16 sequence, bits 15..8 index of its error text, bits 7..0 code (0 = ok).
+// Words of one slot only grow, so "ended" is a comparison.
+struct CompletionWord {
+  std::uint64_t sequence = 0;
+  std::uint8_t text_index = 0;
+  Code code = Code::kOk;
+
+  std::uint64_t Pack() const {
+    return sequence << 16 | std::uint64_t{text_index} << 8 | static_cast<std::uint64_t>(code);
+  }
+  static CompletionWord Unpack(std::uint64_t word) {
+    return {word >> 16, static_cast<std::uint8_t>(word >> 8), static_cast<Code>(word & 0xff)};
+  }
+};
+
+// Whether `word`, read from the slot of `sequence`, says that this operation has ended.
+constexpr bool HasEnded(std::uint64_t word, std::uint64_t sequence) {
+  return word >> 16 >= sequence;
+}
+
+}  // namespace headrace::ipc

@@ -1,0 +1,71 @@
+@0xb3c1a5f0d2e94c17;
+# What a training process and the service say to each other over the unix socket. Never on the data
+# path: operations go through the channel. PROTOCOL.md tells the whole exchange.
+
+using Cxx = import "/capnp/c++.capnp";
+using Admin = import "admin.capnp";
+$Cxx.namespace("headrace::schema");
+
+const protocolVersion :UInt32 = 1;
+
+struct Hello {
+  # First thing said by either program on the socket.
+  protocolVersion @0 :UInt32;
+  program @1 :Text;         # "libheadrace 0.1.0 (python3.11)"; for logs and errors
+}
+
+struct Refusal {
+  # Why something was not done. code 0 means that it was.
+  code @0 :UInt8;           # headrace::Code
+  text @1 :Text;
+}
+
+interface Descriptor {
+  # Carries one file descriptor beside the message; has no methods.
+}
+
+interface Entrance {
+  # The bootstrap of the socket.
+  attach @0 (hello :Hello, request :AttachRequest) -> (refusal :Refusal, session :Session,
+                                                       granted :AttachGrant);
+  admin @1 (hello :Hello) -> (refusal :Refusal, admin :Admin.Admin);
+}
+
+struct AttachRequest {
+  job @0 :Text;             # 1 to 63 bytes of printable ASCII without blanks
+  rank @1 :UInt32;
+  worldSize @2 :UInt32;
+  channel @3 :Descriptor;   # sealed memfd, initialised as a channel
+  doorbell @4 :Descriptor;  # eventfd
+  pid @5 :Int32;            # as the client sees it; the kernel's answer is used where it has one
+  timeoutMs @6 :UInt32;     # default for this session's operations; 0: the service's
+}
+
+struct AttachGrant {
+  sessionId @0 :UInt64;
+  jobId @1 :UInt32;
+  epoch @2 :UInt32;
+  timeoutMs @3 :UInt32;
+}
+
+struct TensorSpec {
+  name @0 :Text;            # at most 255 bytes; empty: none
+  segment @1 :UInt32;
+  offset @2 :UInt64;        # bytes from the start of the segment; a multiple of the element size
+  count @3 :UInt64;         # elements
+  dtype @4 :UInt8;          # headrace::DType
+  order @5 :UInt32;         # place in forward order, 0 = input layer
+}
+
+interface Session {
+  # One attached rank. Dropping it, or the socket, ends the session and its memory.
+  registerSegment @0 (memory :Descriptor, size :UInt64) -> (refusal :Refusal, segment :UInt32);
+  # Returns when the service has mapped the segment.
+  releaseSegment @1 (segment :UInt32) -> (refusal :Refusal);
+  # Refused while tensors lie in it or operations on it are open.
+  registerTensors @2 (tensors :List(TensorSpec)) -> (refusal :Refusal, first :UInt32);
+  # All or none; ids are first, first + 1, ... in the order given.
+  releaseTensors @3 (first :UInt32, count :UInt32) -> (refusal :Refusal);
+  leave @4 () -> (refusal :Refusal);
+  # An orderly end: open operations of this rank are ended, later ones of others name it.
+}

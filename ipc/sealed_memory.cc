@@ -1,0 +1,82 @@
+#include "ipc/sealed_memory.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace headrace::ipc {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+Status CheckSize(std::size_t size) {
+  if (size == 0 || size % kPageSize != 0 || size > kSegmentSizeMax) {
+    return Error(
+        Code::kInvalidArgument,
+        fmt::format("shared memory of {} bytes: the size must be a positive multiple of {} "
+                    "and at most {}",
+                    size, kPageSize, kSegmentSizeMax));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<SealedMemory> CreateSealedMemory(const std::string& name, std::size_t size) {
+  if (Status status = CheckSize(size); !status) return status.error();
+  UniqueFd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) return SystemError("memfd_create " + name, errno);
+  if (::ftruncate(fd.get(), static_cast<off_t>(size)) != 0) {
+    return SystemError(fmt::format("ftruncate memfd {} to {} bytes", name, size), errno);
+  }
+  if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
+    return SystemError("seal memfd " + name, errno);
+  }
+  Result<Mapping> mapping = Mapping::Map(fd.get(), size, true);
+  if (!mapping) return mapping.error().Within("memfd " + name);
+  return SealedMemory{std::move(fd), std::move(mapping).value()};
+}
+
+Status VerifySealedMemory(int fd, std::size_t size) {
+  if (Status status = CheckSize(size); !status) return status;
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  if (seals < 0) {
+    return Error(Code::kInvalidArgument,
+                 "the descriptor is not a memfd: create it with memfd_create(MFD_ALLOW_SEALING)");
+  }
+  if ((seals & kSeals) != kSeals) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("the memfd has seals {:#x}, of {:#x} (shrink, grow, seal) some are "
+                             "missing: seal it with F_ADD_SEALS before handing it over",
+                             seals, kSeals));
+  }
+  if ((seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0) {
+    return Error(Code::kInvalidArgument,
+                 "the memfd is sealed against writing, but results are written into it: leave out "
+                 "F_SEAL_WRITE and F_SEAL_FUTURE_WRITE");
+  }
+  struct stat state {};
+  if (::fstat(fd, &state) != 0) return SystemError("fstat of a memfd", errno);
+  if (static_cast<std::size_t>(state.st_size) != size) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("the memfd holds {} bytes, {} were announced: size it with ftruncate "
+                             "before sealing",
+                             state.st_size, size));
+  }
+  return {};
+}
+
+Result<Mapping> MapSealedMemory(int fd, std::size_t size) {
+  if (Status status = VerifySealedMemory(fd, size); !status) return status.error();
+  return Mapping::Map(fd, size, true);
+}
+
+}  // namespace headrace::ipc

@@ -1,0 +1,33 @@
+// Memory that two processes share and neither can pull away: a memfd sealed against shrinking,
+// growing and new seals. The receiver verifies before it maps; an unsealed file could be truncated
+// under a mapping, and every later access would be a SIGBUS.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "ipc/base/fd.h"
+#include "ipc/base/result.h"
+
+namespace headrace::ipc {
+
+inline constexpr std::size_t kPageSize = 4096;
+inline constexpr std::size_t kSegmentSizeMax = std::size_t{1} << 46;  // 64 TiB: catches nonsense
+
+struct SealedMemory {
+  UniqueFd fd;
+  Mapping mapping;
+};
+
+// Creates, sizes, seals and maps `size` bytes (a positive multiple of the page size). `name` shows
+// in /proc/PID/maps.
+Result<SealedMemory> CreateSealedMemory(const std::string& name, std::size_t size);
+
+// Checks that `fd` is a memfd of exactly `size` bytes with the seals above and without a seal that
+// forbids writing. Errors name what is wrong and what the sender must do.
+Status VerifySealedMemory(int fd, std::size_t size);
+
+// Verifies, then maps for reading and writing.
+Result<Mapping> MapSealedMemory(int fd, std::size_t size);
+
+}  // namespace headrace::ipc
