@@ -1,0 +1,69 @@
+// The only door into an actor: a bounded queue of messages that any thread may send to.
+//
+// Door<Message> is what senders hold; tests give them one that records. Inbox<Message> is the real
+// one: it wakes its actor's thread if that sleeps, and keeps the order of each sender.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace headrace::service {
+
+// How an actor's thread is woken; implemented by Sleeper.
+class Wakeable {
+ public:
+  virtual ~Wakeable() = default;
+  virtual void Wake() = 0;
+};
+
+template <typename Message>
+class Door {
+ public:
+  virtual ~Door() = default;
+  // False when the actor has fallen kInboxMax messages behind; the message is then not taken.
+  [[nodiscard]] virtual bool Send(Message message) = 0;
+};
+
+inline constexpr std::size_t kInboxMax = 65536;
+
+template <typename Message>
+class Inbox final : public Door<Message> {
+ public:
+  // `owner` is woken by each message that finds the inbox empty; it outlives the inbox.
+  explicit Inbox(Wakeable& owner) : owner_(owner) {}
+
+  [[nodiscard]] bool Send(Message message) override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (waiting_.size() >= kInboxMax) return false;
+      waiting_.push_back(std::move(message));
+      // seq_cst: pairs with the owner, which announces its sleep and then asks Empty().
+      count_.store(waiting_.size());
+    }
+    owner_.Wake();
+    return true;
+  }
+
+  // Owner only: all messages so far, in order. Without a lock when there are none.
+  std::vector<Message> TakeAll() {
+    std::vector<Message> taken;
+    if (Empty()) return taken;
+    const std::lock_guard lock(mutex_);
+    taken.swap(waiting_);
+    count_.store(0);
+    return taken;
+  }
+
+  bool Empty() const { return count_.load() == 0; }
+
+ private:
+  Wakeable& owner_;
+  std::mutex mutex_;
+  std::vector<Message> waiting_;
+  std::atomic<std::size_t> count_ = 0;
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,54 @@
+#include "service/actor/runner.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+
+namespace headrace::service {
+
+Runner::Runner(std::string name, std::vector<Actor*> actors, Sleeper& sleeper, TimeNs spin_ns)
+    : actors_(std::move(actors)), sleeper_(sleeper), spin_ns_(spin_ns) {
+  thread_ = std::jthread([this](const std::stop_token& stop) { Loop(stop); });
+  pthread_setname_np(thread_.native_handle(), name.substr(0, 15).c_str());
+}
+
+Runner::~Runner() {
+  thread_.request_stop();
+  sleeper_.Wake();
+}
+
+bool Runner::WorkOnce() {
+  const TimeNs now = MonotonicNow();
+  bool worked = false;
+  for (Actor* actor : actors_) worked |= actor->DoWork(now);
+  return worked;
+}
+
+void Runner::Loop(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    if (WorkOnce()) continue;
+    const TimeNs spin_end = MonotonicNow() + spin_ns_;
+    bool worked = false;
+    while (!worked && spin_ns_ > 0 && MonotonicNow() < spin_end) {
+      ::sched_yield();
+      worked = WorkOnce();
+    }
+    if (!worked) SleepOnce(stop);
+  }
+}
+
+void Runner::SleepOnce(const std::stop_token& stop) {
+  sleeper_.Announce();
+  bool idle = !stop.stop_requested();
+  TimeNs deadline = kNever;
+  for (Actor* actor : actors_) {
+    idle &= actor->PrepareToSleep();
+    deadline = std::min(deadline, actor->NextDeadline());
+  }
+  if (idle) sleeper_.Sleep(deadline == kNever ? kNever : deadline - MonotonicNow());
+  sleeper_.Retract();
+  for (Actor* actor : actors_) actor->Awake();
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,59 @@
+#include "service/actor/sleeper.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <climits>
+
+namespace headrace::service {
+
+Result<std::unique_ptr<Sleeper>> Sleeper::Create() {
+  UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll) return SystemError("epoll_create1", errno);
+  UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event) return SystemError("eventfd", errno);
+  const int event_fd = event.get();
+  std::unique_ptr<Sleeper> sleeper(new Sleeper(std::move(epoll), std::move(event)));
+  if (Status status = sleeper->Watch(event_fd); !status) return status.error();
+  return sleeper;
+}
+
+void Sleeper::Wake() {
+  // seq_cst: pairs with Announce; the sender has published its message before.
+  if (!sleeping_.load() || !sleeping_.exchange(false)) return;
+  const std::uint64_t one = 1;
+  // A full counter fails with EAGAIN, and then the edge that wakes is already there.
+  [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof one);
+}
+
+Status Sleeper::Watch(int fd) {
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLET;
+  event.data.fd = fd;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    return SystemError("epoll_ctl add", errno);
+  }
+  return {};
+}
+
+void Sleeper::Unwatch(int fd) { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+
+void Sleeper::Announce() { sleeping_.store(true); }
+
+void Sleeper::Retract() { sleeping_.store(false, std::memory_order_relaxed); }
+
+void Sleeper::Sleep(TimeNs timeout_ns) {
+  std::array<epoll_event, 16> events;
+  int timeout_ms = -1;
+  if (timeout_ns != kNever) {
+    // Rounded up: waking before the deadline would mean going round once more for nothing.
+    const TimeNs wanted = timeout_ns <= 0 ? 0 : (timeout_ns + kMillisecond - 1) / kMillisecond;
+    timeout_ms = wanted > INT_MAX ? INT_MAX : static_cast<int>(wanted);
+  }
+  ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
+}
+
+}  // namespace headrace::service

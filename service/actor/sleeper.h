@@ -1,0 +1,47 @@
+// Where a thread of actors sleeps: an epoll set with its own eventfd and the clients' doorbells.
+//
+// Wake() may be called from any thread and costs a system call only while the thread sleeps.
+// Everything else belongs to the sleeping thread.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "ipc/base/clock.h"
+#include "ipc/base/fd.h"
+#include "service/actor/inbox.h"
+
+namespace headrace::service {
+
+// Who is told of the doorbells to listen to; dispatch holds this, tests give it a list.
+class Doorbells {
+ public:
+  virtual ~Doorbells() = default;
+  virtual Status Watch(int fd) = 0;
+  virtual void Unwatch(int fd) = 0;
+};
+
+class Sleeper final : public Wakeable, public Doorbells {
+ public:
+  static Result<std::unique_ptr<Sleeper>> Create();
+
+  void Wake() override;
+  // Edge-triggered, so a doorbell is never read and a client cannot block the service with it.
+  Status Watch(int fd) override;
+  void Unwatch(int fd) override;
+
+  // From Announce to Retract, Wake() makes the next Sleep return at once.
+  void Announce();
+  void Retract();
+  // Sleeps until woken or `timeout_ns` has passed (kNever: no limit).
+  void Sleep(TimeNs timeout_ns);
+
+ private:
+  Sleeper(UniqueFd epoll, UniqueFd event) : epoll_(std::move(epoll)), event_(std::move(event)) {}
+
+  UniqueFd epoll_;
+  UniqueFd event_;
+  std::atomic<bool> sleeping_ = false;
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,55 @@
+// The cost line of a lane: how long one block of m bytes takes on it, back to back with others.
+//
+// T(m) = startup_s + s_per_byte * m, with other numbers in other ranges of m where a transport
+// switches algorithm. A line may fall where a range begins; nothing here assumes that it rises.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "ipc/base/result.h"
+
+namespace headrace::plan {
+
+inline constexpr std::size_t kCostPiecesMax = 64;
+
+// Holds for blocks of from_bytes bytes and more, up to where the next piece begins.
+struct CostPiece {
+  std::uint64_t from_bytes = 0;
+  double startup_s = 0;
+  double s_per_byte = 0;
+
+  double Seconds(double bytes) const { return startup_s + s_per_byte * bytes; }
+  friend bool operator==(const CostPiece&, const CostPiece&) = default;
+};
+
+struct CostLine {
+  std::vector<CostPiece> pieces;  // ascending from_bytes, the first from 0
+
+  bool affine() const { return pieces.size() == 1; }
+  double Seconds(std::uint64_t bytes) const;
+  // The most bytes a block may have and still end within `seconds`; 0 when not even the startup
+  // fits, infinity when bytes cost nothing. Not rounded to whole bytes.
+  double BytesWithin(double seconds) const;
+  // What an almost empty block costs.
+  double startup_s() const { return pieces.front().startup_s; }
+
+  friend bool operator==(const CostLine&, const CostLine&) = default;
+};
+
+CostLine Affine(double startup_s, double s_per_byte);
+
+// Finite numbers that are not negative, pieces in ascending order from 0, at most kCostPiecesMax.
+Status CheckCostLine(const CostLine& line);
+
+// The line of two transfers one after the other, and the line of the slower of two.
+CostLine Sum(const CostLine& left, const CostLine& right);
+CostLine Slower(const CostLine& left, const CostLine& right);
+
+// A straight line below `line` for every block of 1 to bytes_max bytes, with a startup that is not
+// negative: whatever the number of blocks, m bytes cost at least startup_s + s_per_byte * m.
+// One is returned per slope worth trying; the best bound is the largest that any of them gives.
+std::vector<CostPiece> LinesBelow(const CostLine& line, std::uint64_t bytes_max);
+
+}  // namespace headrace::plan

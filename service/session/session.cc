@@ -1,0 +1,64 @@
+#include "service/session/session.h"
+
+#include <algorithm>
+
+#include "ipc/base/check.h"
+
+namespace headrace::service {
+
+Session::Session(SessionIdentity identity, ipc::Channel channel, UniqueFd doorbell)
+    : identity_(std::move(identity)),
+      channel_(std::move(channel)),
+      doorbell_(std::move(doorbell)),
+      reader_(channel_.layout()),
+      completions_(channel_.layout()) {}
+
+void Session::AddSegment(SegmentId id, Mapping mapping) {
+  segment_bytes_ += mapping.size();
+  const bool added = segments_.emplace(id, std::move(mapping)).second;
+  HR_CHECK(added, id.value);
+}
+
+Mapping Session::TakeSegment(SegmentId id) {
+  const auto found = segments_.find(id);
+  if (found == segments_.end()) return {};
+  Mapping mapping = std::move(found->second);
+  segments_.erase(found);
+  segment_bytes_ -= mapping.size();
+  return mapping;
+}
+
+std::span<std::byte> Session::FindSegment(SegmentId id) const {
+  const auto found = segments_.find(id);
+  if (found == segments_.end()) return {};
+  return {found->second.data(), found->second.size()};
+}
+
+void Session::AddTensors(TensorId first, std::vector<Tensor> tensors) {
+  const std::size_t end = first.value + tensors.size();
+  if (tensors_.size() < end) tensors_.resize(end);
+  tensors_count_ += tensors.size();
+  std::move(tensors.begin(), tensors.end(), tensors_.begin() + first.value);
+}
+
+void Session::RemoveTensors(TensorId first, std::uint32_t count) {
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const std::size_t index = std::size_t{first.value} + i;
+    if (index >= tensors_.size() || tensors_[index].count == 0) continue;
+    tensors_[index] = Tensor{};
+    --tensors_count_;
+  }
+}
+
+const Tensor* Session::FindTensor(TensorId id) const {
+  if (id.value >= tensors_.size() || tensors_[id.value].count == 0) return nullptr;
+  return &tensors_[id.value];
+}
+
+bool Session::HasTensorsIn(SegmentId segment) const {
+  return std::any_of(tensors_.begin(), tensors_.end(), [segment](const Tensor& tensor) {
+    return tensor.count != 0 && tensor.segment == segment;
+  });
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,92 @@
+// One attached rank: who it is, its channel, the memory it handed over and the tensors in it.
+//
+// Built by control when a rank attaches, owned by dispatch while the lease lasts, destroyed by
+// watch when no lane uses its memory any more. Only its present owner touches it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ipc/base/clock.h"
+#include "ipc/base/collective.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/ids.h"
+#include "ipc/channel.h"
+#include "ipc/completion.h"
+#include "ipc/ring_reader.h"
+
+namespace headrace::service {
+
+// Limits of one session; control refuses what goes beyond.
+inline constexpr std::size_t kSegmentsMax = 256;
+inline constexpr std::size_t kTensorsMax = std::size_t{1} << 18;
+
+// A registered gradient: a range of a segment.
+struct Tensor {
+  std::string name;
+  SegmentId segment;
+  std::uint64_t offset = 0;  // bytes from the start of the segment
+  std::uint64_t count = 0;   // elements
+  DType dtype = DType::kUInt8;
+  std::uint32_t order = 0;  // place in forward order
+
+  std::uint64_t Bytes() const { return count * SizeOf(dtype); }
+};
+
+// Who attached, as control established it.
+struct SessionIdentity {
+  SessionId id;
+  JobId job;
+  std::string job_name;
+  std::uint32_t epoch = 1;
+  std::uint32_t rank = 0;
+  std::uint32_t world_size = 1;
+  std::uint32_t uid = 0;
+  std::int32_t pid = 0;
+  std::uint32_t timeout_ms = 0;  // default of its operations; never 0 once attached
+  TimeNs attached_ns = 0;
+};
+
+class Session {
+ public:
+  Session(SessionIdentity identity, ipc::Channel channel, UniqueFd doorbell);
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  const SessionIdentity& identity() const { return identity_; }
+  ipc::RingReader& reader() { return reader_; }
+  ipc::CompletionWriter& completions() { return completions_; }
+  // An eventfd the client writes to; edge-triggered in epoll, never read.
+  int doorbell() const { return doorbell_.get(); }
+
+  void AddSegment(SegmentId id, Mapping mapping);
+  // The mapping, for whoever unmaps it; empty when unknown.
+  Mapping TakeSegment(SegmentId id);
+  // The segment's bytes, empty when unknown.
+  std::span<std::byte> FindSegment(SegmentId id) const;
+  std::uint64_t segment_bytes() const { return segment_bytes_; }
+
+  void AddTensors(TensorId first, std::vector<Tensor> tensors);
+  void RemoveTensors(TensorId first, std::uint32_t count);
+  // Null when unknown.
+  const Tensor* FindTensor(TensorId id) const;
+  std::size_t tensors_count() const { return tensors_count_; }
+  bool HasTensorsIn(SegmentId segment) const;
+
+ private:
+  SessionIdentity identity_;
+  ipc::Channel channel_;
+  UniqueFd doorbell_;
+  ipc::RingReader reader_;
+  ipc::CompletionWriter completions_;
+  std::map<SegmentId, Mapping> segments_;
+  std::uint64_t segment_bytes_ = 0;
+  std::vector<Tensor> tensors_;  // by id; a removed one has count 0 and no name
+  std::size_t tensors_count_ = 0;
+};
+
+}  // namespace headrace::service
