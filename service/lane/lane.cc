@@ -1,0 +1,69 @@
+#include "service/lane/lane.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ipc/base/check.h"
+
+namespace headrace::service {
+namespace {
+
+constexpr std::size_t kHeldStart = 64;  // grows when credits allow more small stages in flight
+
+}  // namespace
+
+Lane::Lane(std::uint8_t index, std::string name, transport::Transport& transport, LaneWaker& waker,
+           Wakeable& thread, Door<DispatchMessage>& dispatch)
+    : index_(index),
+      name_(std::move(name)),
+      transport_(transport),
+      waker_(waker),
+      dispatch_(dispatch),
+      inbox_(thread),
+      held_(kHeldStart) {}
+
+bool Lane::DoWork(TimeNs now) {
+  inbox_.TakeAll(messages_);
+  for (const LaneMessage& message : messages_) Handle(message);
+  PostHeld(now);
+  completions_.clear();
+  const bool more = transport_.DoWork(now, completions_);
+  for (const transport::Completion& completion : completions_) Report(completion);
+  return more || !messages_.empty() || !completions_.empty();
+}
+
+void Lane::Handle(const LaneMessage& message) {
+  if (const auto* start = std::get_if<StartStage>(&message)) {
+    if (held_.full()) held_.set_capacity(held_.capacity() * 2);
+    held_.push_back(start->transfer);
+    return;
+  }
+  Cancel(std::get<CancelStage>(message).token);
+}
+
+void Lane::PostHeld(TimeNs now) {
+  while (!held_.empty() &&
+         transport_.Post(held_.front(), now) == transport::PostResult::kAccepted) {
+    held_.pop_front();
+  }
+}
+
+void Lane::Cancel(std::uint64_t token) {
+  const auto found = std::find_if(
+      held_.begin(), held_.end(),
+      [token](const transport::Transfer& transfer) { return transfer.token == token; });
+  if (found == held_.end()) {
+    transport_.Cancel(token);
+    return;
+  }
+  held_.erase(found);
+  Report({.token = token, .code = Code::kCancelled});
+}
+
+void Lane::Report(const transport::Completion& completion) {
+  // Dispatch has at most as many messages of ours to come as it has stages in flight.
+  const bool sent = dispatch_.Send(StageEnded{.lane = index_, .completion = completion});
+  HR_CHECK(sent, completion.token);
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,64 @@
+// A lane: one transport, driven by one actor. Takes stages from its inbox, hands them to the
+// transport in order, keeps those the transport is too busy for, reports each end to dispatch.
+//
+// Runs on dispatch's thread or on its own (config dedicated_lanes); the code is the same.
+#pragma once
+
+#include <atomic>
+#include <boost/circular_buffer.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "service/actor/actor.h"
+#include "service/actor/messages.h"
+#include "transport/transport.h"
+
+namespace headrace::service {
+
+// Wakes the thread that drives a lane when the transport's own threads have finished something.
+class LaneWaker final : public transport::Waker {
+ public:
+  explicit LaneWaker(Wakeable& thread) : thread_(thread) {}
+  void Wake() override {
+    signalled_.store(true);  // seq_cst: pairs with TakeSignal in PrepareToSleep
+    thread_.Wake();
+  }
+  bool TakeSignal() { return signalled_.exchange(false); }
+
+ private:
+  Wakeable& thread_;
+  std::atomic<bool> signalled_ = false;
+};
+
+class Lane final : public Actor {
+ public:
+  Lane(std::uint8_t index, std::string name, transport::Transport& transport, LaneWaker& waker,
+       Wakeable& thread, Door<DispatchMessage>& dispatch);
+
+  std::string_view name() const override { return name_; }
+  bool DoWork(TimeNs now) override;
+  bool PrepareToSleep() override { return inbox_.Empty() && !waker_.TakeSignal(); }
+  void Awake() override {}
+  TimeNs NextDeadline() const override { return kNever; }
+
+  Door<LaneMessage>& door() { return inbox_; }
+
+ private:
+  void Handle(const LaneMessage& message);
+  void PostHeld(TimeNs now);
+  void Cancel(std::uint64_t token);
+  void Report(const transport::Completion& completion);
+
+  std::uint8_t index_;
+  std::string name_;
+  transport::Transport& transport_;
+  LaneWaker& waker_;
+  Door<DispatchMessage>& dispatch_;
+  Inbox<LaneMessage> inbox_;
+  std::vector<LaneMessage> messages_;
+  boost::circular_buffer<transport::Transfer> held_;  // accepted from dispatch, not yet posted
+  std::vector<transport::Completion> completions_;
+};
+
+}  // namespace headrace::service

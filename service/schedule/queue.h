@@ -1,0 +1,97 @@
+// The unified queue: block stages of all jobs that wait for a lane, and the credits that limit how
+// many bytes a job may have in flight there.
+//
+// Rules: on one lane a job's stages go strictly in the order of their positions; among jobs the
+// higher priority class goes first, and within a class lanes are shared by weight (the job that has
+// had the fewest weighted bytes goes next). Credits are per job and lane, so a job that cannot go
+// on never holds another's. A stage larger than the credit goes when the job has nothing in flight.
+//
+// Pure: no clock, thread or atomic; driven by dispatch and by the simulation alike. After AddJob
+// nothing is allocated.
+#pragma once
+
+#include <boost/circular_buffer.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "ipc/base/ids.h"
+
+namespace headrace::schedule {
+
+inline constexpr std::size_t kStagesMax = 1024;  // that wait, per job and lane
+
+struct Stage {
+  std::uint64_t token = 0;     // the caller's name for it
+  std::uint64_t position = 0;  // place in the job's plan; grows in dispatch order
+  JobId job;
+  std::uint8_t lane = 0;
+  std::uint64_t bytes = 0;
+};
+
+struct JobShare {
+  std::uint32_t weight = 1;    // at least 1
+  std::uint32_t priority = 0;  // class; larger goes first
+};
+
+// Why a stage that waits is not picked now.
+struct Wait {
+  enum class Reason : std::uint8_t { kNone, kBehindStage, kNoCredit, kBehindJob };
+  Reason reason = Reason::kNone;
+  std::uint64_t argument = 0;  // position (kBehindStage) or job id (kBehindJob)
+};
+
+class UnifiedQueue {
+ public:
+  // One entry a lane: the bytes a job may have in flight on it.
+  explicit UnifiedQueue(std::vector<std::uint64_t> credit_bytes_by_lane);
+
+  void AddJob(JobId job, JobShare share);
+  // The job must have nothing waiting and nothing in flight.
+  void RemoveJob(JobId job);
+
+  // Returns what stands before it: kBehindStage if the job has a stage waiting on the lane.
+  Wait Push(const Stage& stage);
+
+  // The stage that goes next on `lane`, with its credit taken; nothing when no stage may go.
+  std::optional<Stage> Pick(std::uint8_t lane);
+  // Gives the credit of a picked stage back.
+  void Return(const Stage& stage);
+  // Takes a waiting stage out; false when it is not waiting.
+  bool Remove(const Stage& stage);
+
+  // The job's first waiting stage on the lane; nothing when none waits.
+  std::optional<Stage> Head(JobId job, std::uint8_t lane) const;
+  // Why that head is not picked now; kNone if it would be.
+  Wait WhyHeadWaits(JobId job, std::uint8_t lane) const;
+
+  std::size_t Waiting(std::uint8_t lane) const;
+  std::uint64_t InFlightBytes(std::uint8_t lane) const;
+
+ private:
+  struct Line {  // one job on one lane
+    JobId job;
+    JobShare share;
+    boost::circular_buffer<Stage> waiting;
+    std::uint64_t in_flight_bytes = 0;
+    std::uint64_t in_flight_stages = 0;
+    double served = 0;  // weighted bytes; comparable among lines of one lane
+  };
+  struct Lane {
+    std::uint64_t credit_bytes = 0;
+    double served = 0;  // of the line picked last: where a line that was idle starts
+    std::vector<Line> lines;
+  };
+
+  Line* FindLine(JobId job, std::uint8_t lane);
+  const Line* FindLine(JobId job, std::uint8_t lane) const;
+  static bool HasCredit(const Lane& lane, const Line& line);
+  static bool GoesBefore(const Line& a, const Line& b);
+  // The line that goes next; null when none may.
+  static const Line* NextLine(const Lane& lane);
+
+  std::vector<Lane> lanes_;
+};
+
+}  // namespace headrace::schedule
