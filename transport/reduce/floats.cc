@@ -1,0 +1,53 @@
+// float32 and float64.
+#include "transport/reduce/call.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "transport/reduce/floats.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h, which re-includes this file.
+#include "hwy/highway.h"
+#include "transport/reduce/kernel-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace headrace::transport::HWY_NAMESPACE {
+
+// A unit is one vector.
+template <class T>
+struct FloatElement {
+  using D = hn::ScalableTag<T>;
+  using Unit = hn::Vec<D>;
+  static constexpr std::size_t kUnitSize = hn::MaxLanes(D()) * sizeof(T);
+
+  static HWY_INLINE Unit Load(const std::byte* from) {
+    return hn::LoadU(D(), reinterpret_cast<const T*>(from));
+  }
+  static HWY_INLINE void Store(Unit unit, std::byte* to) {
+    hn::StoreU(unit, D(), reinterpret_cast<T*>(to));
+  }
+  template <class Operation>
+  static HWY_INLINE Unit Combine(Unit accumulator, Unit next) {
+    return Operation::Combine(D(), accumulator, next);
+  }
+  template <class Operation>
+  static HWY_INLINE Unit Finish(Unit accumulator, std::size_t inputs_count) {
+    return PlainNaN(D(), Operation::Finish(D(), accumulator, inputs_count));
+  }
+};
+
+void ReduceFloatsHere(const ReduceCall& call) {
+  if (call.dtype == DType::kFloat32) return ReduceFloating<FloatElement<float>>(call);
+  ReduceFloating<FloatElement<double>>(call);
+}
+
+}  // namespace headrace::transport::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace headrace::transport {
+
+HWY_EXPORT(ReduceFloatsHere);
+
+void ReduceFloats(const ReduceCall& call) { HWY_DYNAMIC_DISPATCH(ReduceFloatsHere)(call); }
+
+}  // namespace headrace::transport
+#endif

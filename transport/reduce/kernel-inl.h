@@ -1,0 +1,217 @@
+// The reduction loop, compiled once for every SIMD target. A kernel is put together from
+//  - an Element: how a "unit" (about one vector's worth of memory) is loaded, stored and combined;
+//  - an Operation: how two units become one, and what happens to the last accumulator;
+//  - kInputs: the number of inputs, or 0 for "as many as the call says".
+// Included by the kernels' sources from inside foreach_target.h, hence the odd guard.
+#if defined(HEADRACE_TRANSPORT_REDUCE_KERNEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADRACE_TRANSPORT_REDUCE_KERNEL_INL_H_
+#undef HEADRACE_TRANSPORT_REDUCE_KERNEL_INL_H_
+#else
+#define HEADRACE_TRANSPORT_REDUCE_KERNEL_INL_H_
+#endif
+
+#include <cstring>
+#include <limits>
+
+#include "hwy/highway.h"
+#include "transport/reduce/call.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace headrace::transport::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Reduces one unit at byte `i`. Rank order is the order of the loop.
+template <class Element, class Operation, std::size_t kInputs>
+HWY_INLINE void ReduceUnit(const std::byte* const* in, std::size_t inputs_count,
+                           std::byte* const* out, std::size_t outputs_count, std::size_t i) {
+  const std::size_t n = kInputs != 0 ? kInputs : inputs_count;
+  auto unit = Element::Load(in[0] + i);
+  for (std::size_t m = 1; m < n; ++m) {
+    unit = Element::template Combine<Operation>(unit, Element::Load(in[m] + i));
+  }
+  unit = Element::template Finish<Operation>(unit, n);
+  for (std::size_t m = 0; m < outputs_count; ++m) Element::Store(unit, out[m] + i);
+}
+
+// The same for kUnroll units at a time: enough loads in flight to hide their latency, and, with two
+// vectors to a unit of halves, still no more than half of AVX2's sixteen registers. Variables with
+// names, because an array of vectors would live on the stack.
+inline constexpr std::size_t kUnroll = 4;
+
+template <class Element, class Operation, std::size_t kInputs>
+HWY_INLINE void ReduceBlock(const std::byte* const* in, std::size_t inputs_count,
+                            std::byte* const* out, std::size_t outputs_count, std::size_t i) {
+  constexpr std::size_t kSize = Element::kUnitSize;
+  const std::size_t n = kInputs != 0 ? kInputs : inputs_count;
+  const std::byte* from = in[0] + i;
+  auto unit0 = Element::Load(from);
+  auto unit1 = Element::Load(from + kSize);
+  auto unit2 = Element::Load(from + 2 * kSize);
+  auto unit3 = Element::Load(from + 3 * kSize);
+  for (std::size_t m = 1; m < n; ++m) {
+    from = in[m] + i;
+    unit0 = Element::template Combine<Operation>(unit0, Element::Load(from));
+    unit1 = Element::template Combine<Operation>(unit1, Element::Load(from + kSize));
+    unit2 = Element::template Combine<Operation>(unit2, Element::Load(from + 2 * kSize));
+    unit3 = Element::template Combine<Operation>(unit3, Element::Load(from + 3 * kSize));
+  }
+  unit0 = Element::template Finish<Operation>(unit0, n);
+  unit1 = Element::template Finish<Operation>(unit1, n);
+  unit2 = Element::template Finish<Operation>(unit2, n);
+  unit3 = Element::template Finish<Operation>(unit3, n);
+  for (std::size_t m = 0; m < outputs_count; ++m) {
+    std::byte* to = out[m] + i;
+    Element::Store(unit0, to);
+    Element::Store(unit1, to + kSize);
+    Element::Store(unit2, to + 2 * kSize);
+    Element::Store(unit3, to + 3 * kSize);
+  }
+}
+
+// The last `size` bytes, less than a unit, go through a unit of zeros: the same instructions give
+// the same bits, and nothing beyond the range is read or written.
+template <class Element, class Operation>
+HWY_NOINLINE void ReduceTail(const std::byte* const* in, std::size_t inputs_count,
+                             std::byte* const* out, std::size_t outputs_count, std::size_t i,
+                             std::size_t size) {
+  std::byte padded[kMembersMax][Element::kUnitSize];
+  const std::byte* padded_in[kMembersMax] = {};
+  for (std::size_t member = 0; member < inputs_count; ++member) {
+    std::memset(padded[member], 0, Element::kUnitSize);
+    std::memcpy(padded[member], in[member] + i, size);
+    padded_in[member] = padded[member];
+  }
+  std::byte* const result = padded[0];
+  ReduceUnit<Element, Operation, 0>(padded_in, inputs_count, &result, 1, 0);
+  for (std::size_t member = 0; member < outputs_count; ++member) {
+    std::memcpy(out[member] + i, result, size);
+  }
+}
+
+template <class Element, class Operation, std::size_t kInputs>
+HWY_NOINLINE void ReduceRange(const ReduceCall& call) {
+  constexpr std::size_t kPointersMax = kInputs != 0 ? kInputs : kMembersMax;
+  const std::size_t inputs_count = kInputs != 0 ? kInputs : call.inputs_count;
+  const std::byte* in[kPointersMax];
+  for (std::size_t m = 0; m < inputs_count; ++m) in[m] = call.inputs[m] + call.offset;
+  std::byte* out[kMembersMax];
+  const std::size_t outputs_count = call.outputs_count;
+  for (std::size_t m = 0; m < outputs_count; ++m) out[m] = call.outputs[m] + call.offset;
+
+  constexpr std::size_t kBlockSize = kUnroll * Element::kUnitSize;
+  std::size_t i = 0;
+  for (; i + kBlockSize <= call.size; i += kBlockSize) {
+    ReduceBlock<Element, Operation, kInputs>(in, inputs_count, out, outputs_count, i);
+  }
+  for (; i + Element::kUnitSize <= call.size; i += Element::kUnitSize) {
+    ReduceUnit<Element, Operation, kInputs>(in, inputs_count, out, outputs_count, i);
+  }
+  if (i < call.size) {
+    ReduceTail<Element, Operation>(in, inputs_count, out, outputs_count, i, call.size - i);
+  }
+}
+
+// The common numbers of ranks on a node get a loop of their own, which keeps the pointers in
+// registers; only for operations that carry gradients, since each costs code on every target.
+template <class Element, class Operation>
+void ReduceAnyCount(const ReduceCall& call) {
+  switch (call.inputs_count) {
+    case 2:
+      return ReduceRange<Element, Operation, 2>(call);
+    case 3:
+      return ReduceRange<Element, Operation, 3>(call);
+    case 4:
+      return ReduceRange<Element, Operation, 4>(call);
+    case 8:
+      return ReduceRange<Element, Operation, 8>(call);
+    default:
+      return ReduceRange<Element, Operation, 0>(call);
+  }
+}
+
+struct Sum {
+  template <class D, class V>
+  static HWY_INLINE V Combine(D, V sum, V next) {
+    return hn::Add(sum, next);
+  }
+  template <class D, class V>
+  static HWY_INLINE V Finish(D, V sum, std::size_t) {
+    return sum;
+  }
+};
+
+// Divides, rather than multiplies by the inverse, so that the quotient is rounded correctly.
+struct Average : Sum {
+  template <class D, class V>
+  static HWY_INLINE V Finish(D d, V sum, std::size_t inputs_count) {
+    return hn::Div(sum, hn::Set(d, static_cast<hn::TFromD<D>>(inputs_count)));
+  }
+};
+
+struct Product : Sum {
+  template <class D, class V>
+  static HWY_INLINE V Combine(D, V product, V next) {
+    return hn::Mul(product, next);
+  }
+};
+
+// Written out with comparisons, because the targets' own minimum and maximum differ on NaN and on
+// zeros of both signs: `next` wins when it is strictly better or NaN, and no number beats a NaN.
+struct FloatMin : Sum {
+  template <class D, class V>
+  static HWY_INLINE V Combine(D, V least, V next) {
+    return hn::IfThenElse(hn::Or(hn::Lt(next, least), hn::IsNaN(next)), next, least);
+  }
+};
+
+struct FloatMax : Sum {
+  template <class D, class V>
+  static HWY_INLINE V Combine(D, V most, V next) {
+    return hn::IfThenElse(hn::Or(hn::Gt(next, most), hn::IsNaN(next)), next, most);
+  }
+};
+
+struct IntegerMin : Sum {
+  template <class D, class V>
+  static HWY_INLINE V Combine(D, V least, V next) {
+    return hn::Min(least, next);
+  }
+};
+
+struct IntegerMax : Sum {
+  template <class D, class V>
+  static HWY_INLINE V Combine(D, V most, V next) {
+    return hn::Max(most, next);
+  }
+};
+
+// One NaN for all: see reduce.h. (Highway's own has all payload bits set, which rounding to
+// bfloat16 would carry into the sign.)
+template <class D, class V>
+HWY_INLINE V PlainNaN(D d, V v) {
+  return hn::IfThenElse(hn::IsNaN(v), hn::Set(d, std::numeric_limits<hn::TFromD<D>>::quiet_NaN()),
+                        v);
+}
+
+// All five operations on an element type that computes in floating point.
+template <class Element>
+void ReduceFloating(const ReduceCall& call) {
+  switch (call.reduction) {
+    case Reduction::kSum:
+      return ReduceAnyCount<Element, Sum>(call);
+    case Reduction::kAverage:
+      return ReduceAnyCount<Element, Average>(call);
+    case Reduction::kMin:
+      return ReduceRange<Element, FloatMin, 0>(call);
+    case Reduction::kMax:
+      return ReduceRange<Element, FloatMax, 0>(call);
+    case Reduction::kProduct:
+      return ReduceRange<Element, Product, 0>(call);
+  }
+}
+
+}  // namespace headrace::transport::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

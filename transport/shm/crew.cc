@@ -1,0 +1,97 @@
+#include "transport/shm/crew.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include "ipc/base/clock.h"
+
+namespace headrace::transport {
+namespace {
+
+// How long Withdraw polls before it leaves the end to the Waker: about the smallest piece, which is
+// what a helper has left at that moment, and less than sleeping and waking would take.
+constexpr TimeNs kPollNs = 15 * kMicrosecond;
+// Looks between two looks at the clock.
+constexpr int kPollsPerClock = 32;
+
+inline void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+Crew::Crew(std::uint32_t helpers_count, Waker& waker) : waker_(waker) {
+  if (helpers_count == 0) return;
+  // Threads inherit the mask of their maker. Signals belong to the process' own threads.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  helpers_.reserve(helpers_count);
+  for (std::uint32_t i = 0; i < helpers_count; ++i) {
+    helpers_.emplace_back([this] { RunHelper(); });
+    pthread_setname_np(helpers_.back().native_handle(), "hr-shm-crew");
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Crew::~Crew() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    if (work_ != nullptr) work_->Stop();
+  }
+  offered_.notify_all();
+  for (std::thread& helper : helpers_) helper.join();
+}
+
+void Crew::Offer(Piecework& work) {
+  {
+    const std::lock_guard lock(mutex_);
+    work_ = &work;
+    ++offer_;
+    lane_waits_ = false;
+  }
+  offered_.notify_all();
+}
+
+bool Crew::Withdraw() {
+  const TimeNs poll_end = MonotonicNow() + kPollNs;
+  do {
+    for (int i = 0; i < kPollsPerClock && inside_.load(std::memory_order_relaxed) != 0; ++i) {
+      Pause();
+    }
+  } while (inside_.load(std::memory_order_relaxed) != 0 && MonotonicNow() < poll_end);
+
+  const std::lock_guard lock(mutex_);
+  work_ = nullptr;
+  lane_waits_ = inside_.load(std::memory_order_relaxed) != 0;
+  return !lane_waits_;
+}
+
+void Crew::RunHelper() {
+  std::uint64_t seen = 0;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    offered_.wait(lock, [&] { return stopping_ || (work_ != nullptr && offer_ != seen); });
+    if (stopping_) return;
+    seen = offer_;
+    Piecework& work = *work_;
+    inside_.fetch_add(1, std::memory_order_relaxed);
+    lock.unlock();
+    while (work.DoPiece()) {
+    }
+    lock.lock();
+    const bool last = inside_.fetch_sub(1, std::memory_order_relaxed) == 1;
+    if (last && lane_waits_) {
+      lane_waits_ = false;
+      lock.unlock();
+      waker_.Wake();
+      lock.lock();
+    }
+  }
+}
+
+}  // namespace headrace::transport
