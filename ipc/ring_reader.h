@@ -25,7 +25,8 @@ class RingReader {
   // Before sleeping: asks the writer to ring the doorbell. Returns false when a record arrived in
   // the meantime, i.e. when the service must not sleep.
   bool PrepareToSleep();
-  void Awake() { layout_.header.service_sleeps.store(0, std::memory_order_relaxed); }
+  // Afterwards, slept or not. Returns whether the writer rang meanwhile.
+  bool Awake() { return layout_.header.service_sleeps.exchange(0) == 0; }
 
  private:
   std::uint64_t Commit() const;

@@ -1,0 +1,126 @@
+#include "service/dispatch/check.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <span>
+
+namespace headrace::service {
+namespace {
+
+Error Invalid(const char* field, std::uint64_t value, const std::string& expected) {
+  return Error(Code::kInvalidArgument,
+               fmt::format("record field {} is {}: {}", field, value, expected));
+}
+
+Status CheckNumbers(const ipc::Record& record, std::uint32_t world_size) {
+  if (!IsCollective(record.kind)) return Invalid("kind", record.kind, "not a collective");
+  if (!IsDType(record.dtype)) return Invalid("dtype", record.dtype, "not an element type");
+  if (!IsReduction(record.reduction)) {
+    return Invalid("reduction", record.reduction, "not a reduction");
+  }
+  if (record.flags != 0) return Invalid("flags", record.flags, "must be 0");
+  if (record.reserved0 != 0) return Invalid("reserved0", record.reserved0, "must be 0");
+  if (record.reserved1 != 0) return Invalid("reserved1", record.reserved1, "must be 0");
+  if (record.root >= world_size) {
+    return Invalid("root", record.root, fmt::format("the job has {} ranks", world_size));
+  }
+  if (record.timeout_ms > kTimeoutMsMax) {
+    return Invalid("timeout_ms", record.timeout_ms, fmt::format("at most {}", kTimeoutMsMax));
+  }
+  return {};
+}
+
+// Where the named tensor or segment lies; also fills posted.segment and checks the dtype.
+Result<std::span<std::byte>> FindMemory(const ipc::Record& record, const Session& session,
+                                        Posted& posted) {
+  if (record.tensor == ipc::kNoTensor) {
+    posted.segment = SegmentId{record.segment};
+    const std::span<std::byte> memory = session.FindSegment(posted.segment);
+    if (memory.empty()) {
+      return Error(Code::kNotFound,
+                   fmt::format("record names segment {}, which is not registered", record.segment));
+    }
+    return memory;
+  }
+  posted.tensor = TensorId{record.tensor};
+  const Tensor* tensor = session.FindTensor(posted.tensor);
+  if (tensor == nullptr) {
+    return Error(Code::kNotFound,
+                 fmt::format("record names tensor {}, which is not registered", record.tensor));
+  }
+  if (tensor->dtype != posted.dtype) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("record says {}, but tensor {} \"{}\" was registered as {}",
+                             Name(posted.dtype), record.tensor, tensor->name, Name(tensor->dtype)));
+  }
+  posted.segment = tensor->segment;
+  return session.FindSegment(tensor->segment).subspan(tensor->offset, tensor->Bytes());
+}
+
+Status CheckRange(const ipc::Record& record, const Posted& posted, std::uint64_t memory_size) {
+  const std::uint64_t element = SizeOf(posted.dtype);
+  if (record.offset % element != 0) {
+    return Invalid("offset", record.offset,
+                   fmt::format("not a multiple of the element size {}", element));
+  }
+  if (record.offset > memory_size || record.count > (memory_size - record.offset) / element) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("record asks for {} elements of {} at byte {}, beyond the end of its "
+                             "memory of {} bytes",
+                             record.count, Name(posted.dtype), record.offset, memory_size));
+  }
+  return {};
+}
+
+bool IsDivided(Collective kind) {
+  return kind == Collective::kReduceScatter || kind == Collective::kAllGather;
+}
+
+}  // namespace
+
+bool Posted::Matches(const Posted& other) const {
+  return kind == other.kind && dtype == other.dtype && count == other.count &&
+         (!Reduces(kind) || reduction == other.reduction) &&
+         (kind != Collective::kBroadcast || root == other.root);
+}
+
+Result<Posted> CheckRecord(const ipc::Record& record, const Session& session) {
+  const std::uint32_t world_size = session.identity().world_size;
+  if (Status status = CheckNumbers(record, world_size); !status) return status.error();
+  Posted posted{
+      .sequence = record.commit,
+      .kind = static_cast<Collective>(record.kind),
+      .dtype = static_cast<DType>(record.dtype),
+      .reduction = static_cast<Reduction>(record.reduction),
+      .root = record.root,
+      .count = record.count,
+      .segment = {},
+      .timeout_ms = record.timeout_ms != 0 ? record.timeout_ms : session.identity().timeout_ms};
+  if (posted.kind == Collective::kBarrier) {
+    if (record.count != 0) return Invalid("count", record.count, "a barrier moves nothing");
+    return posted;
+  }
+  if (IsDivided(posted.kind) && record.count % world_size != 0) {
+    return Invalid("count", record.count,
+                   fmt::format("{} divides it among {} ranks: pad it to a multiple",
+                               Name(posted.kind), world_size));
+  }
+  const Result<std::span<std::byte>> memory = FindMemory(record, session, posted);
+  if (!memory) return memory.error();
+  if (Status status = CheckRange(record, posted, memory->size()); !status) return status.error();
+  posted.data = memory->data() + record.offset;
+  return posted;
+}
+
+std::string Describe(const Posted& posted) {
+  const std::string_view kind = Name(posted.kind);
+  if (posted.kind == Collective::kBarrier) return std::string(kind);
+  const std::string what = fmt::format("{} of {} {}", kind, posted.count, Name(posted.dtype));
+  if (Reduces(posted.kind)) return fmt::format("{} ({})", what, Name(posted.reduction));
+  if (posted.kind == Collective::kBroadcast)
+    return fmt::format("{} from rank {}", what, posted.root);
+  return what;
+}
+
+}  // namespace headrace::service

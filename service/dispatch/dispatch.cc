@@ -1,0 +1,299 @@
+#include "service/dispatch/dispatch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "ipc/base/check.h"
+#include "service/dispatch/rows.h"
+
+namespace headrace::service {
+namespace {
+
+// Records read from one ring before the next ring has its turn.
+constexpr int kRecordsPerTurn = 32;
+
+}  // namespace
+
+Dispatch::Dispatch(Wakeable& thread, Doorbells& doorbells, Door<ControlMessage>& control,
+                   Door<WatchMessage>& watch, ipc::BoardLayout& board)
+    : doorbells_(doorbells), control_(control), watch_(watch), inbox_(thread), board_(board) {}
+
+void Dispatch::ConnectLanes(std::vector<LanePort> lanes) {
+  HR_CHECK(flow_ == nullptr && !lanes.empty(), lanes.size());
+  flow_ = std::make_unique<Flow>(std::move(lanes), board_, watch_);
+}
+
+bool Dispatch::DoWork(TimeNs now) {
+  bool worked = HandleInbox(now);
+  worked |= ReadRings(now);
+  if (now >= flow_->next_deadline()) {
+    flow_->Expire(jobs_, now);
+    worked = true;
+  }
+  if (!worked && !draining_) return false;
+  flow_->Schedule(jobs_, now);
+  FinishDrain(now);
+  DiscardGone();
+  PublishRows();
+  return worked;
+}
+
+bool Dispatch::PrepareToSleep() {
+  bool idle = inbox_.Empty();
+  for (const Reading& reading : readings_) idle &= reading.session->reader().PrepareToSleep();
+  slept_ = idle;
+  return idle;
+}
+
+void Dispatch::Awake() {
+  for (const Reading& reading : readings_) {
+    if (reading.session->reader().Awake()) ++board_.counters.doorbells;
+  }
+  if (slept_) ++board_.counters.sleeps;
+  slept_ = false;
+}
+
+TimeNs Dispatch::NextDeadline() const { return std::min(flow_->next_deadline(), drain_deadline_); }
+
+bool Dispatch::HandleInbox(TimeNs now) {
+  if (inbox_.Empty()) return false;
+  inbox_.TakeAll(messages_);
+  for (DispatchMessage& message : messages_) {
+    std::visit([this, now](auto& alternative) { Handle(std::move(alternative), now); }, message);
+  }
+  messages_.clear();
+  return true;
+}
+
+bool Dispatch::ReadRings(TimeNs now) {
+  bool worked = false;
+  const std::uint64_t version = readings_version_;
+  for (std::size_t i = 0; i < readings_.size(); ++i) {
+    worked |= ReadRing(i, now);
+    // A message opened or closed a session: start over in the next turn.
+    if (version != readings_version_) return true;
+  }
+  return worked;
+}
+
+bool Dispatch::ReadRing(std::size_t index, TimeNs now) {
+  const Reading reading = readings_[index];
+  const std::uint64_t version = readings_version_;
+  for (int i = 0; i < kRecordsPerTurn; ++i) {
+    if (!reading.session->reader().HasRecord()) return i > 0;
+    // After the record was seen: whatever was registered before it was posted is in the inbox.
+    HandleInbox(now);
+    if (version != readings_version_) return true;
+    Result<std::optional<ipc::Record>> record = reading.session->reader().Read();
+    if (!record) {
+      const SessionIdentity identity = reading.session->identity();
+      Close(identity.id, false, Code::kCorrupt, record.error().text(), now);
+      Answer(SessionBroken{identity.id, record.error()});
+      return true;
+    }
+    HR_CHECK(record->has_value(), index);
+    flow_->Post(*reading.job, reading.session->identity().rank, **record, now);
+  }
+  return true;
+}
+
+void Dispatch::Handle(OpenSession message, TimeNs now) {
+  Session& session = *message.session;
+  const SessionIdentity& identity = session.identity();
+  Job& job = FindOrOpenJob(identity, now);
+  Member& member = job.member(identity.rank);
+  // Control's roster gives each rank of a job once.
+  HR_CHECK(member.session == nullptr && !member.gone, identity.rank);
+  if (Status status = doorbells_.Watch(session.doorbell()); !status) {
+    Answer(SessionBroken{identity.id, status.error().Within("listen to the doorbell")});
+    return;
+  }
+  member.session = std::move(message.session);
+  member.board_row = board_.TakeRankRow();
+  readings_.push_back({&session, &job});
+  ++readings_version_;
+  ++board_.counters.sessions_opened;
+  job.dirty = true;
+}
+
+void Dispatch::Handle(AddSegment message, TimeNs) {
+  Reading* reading = FindReading(message.session);
+  if (reading == nullptr) {  // the lease ended meanwhile
+    [[maybe_unused]] const bool sent = watch_.Send(DiscardMapping{std::move(message.mapping)});
+    return;
+  }
+  reading->session->AddSegment(message.segment, std::move(message.mapping));
+  reading->job->dirty = true;
+}
+
+void Dispatch::Handle(const RemoveSegment& message, TimeNs) {
+  Reading* reading = FindReading(message.session);
+  if (reading == nullptr) return;  // control has forgotten the request with the lease
+  Status status = CheckRemovable(*reading, message.segment);
+  if (status) {
+    [[maybe_unused]] const bool sent =
+        watch_.Send(DiscardMapping{reading->session->TakeSegment(message.segment)});
+    reading->job->dirty = true;
+  }
+  Answer(SegmentRemoved{message.token, std::move(status)});
+}
+
+Status Dispatch::CheckRemovable(const Reading& reading, SegmentId segment) const {
+  const std::span<std::byte> memory = reading.session->FindSegment(segment);
+  if (memory.empty()) {
+    return Error(Code::kNotFound, fmt::format("segment {} is not registered", segment.value));
+  }
+  if (reading.session->HasTensorsIn(segment)) {
+    return Error(
+        Code::kInvalidArgument,
+        fmt::format("segment {} holds registered tensors: release them first", segment.value));
+  }
+  const std::uint32_t rank = reading.session->identity().rank;
+  for (const Operation& operation : reading.job->operations()) {
+    if (!operation.open() || (operation.posted >> rank & 1) == 0) continue;
+    const std::byte* data = reading.job->memory(operation.shape.sequence, rank);
+    if (data >= memory.data() && data < memory.data() + memory.size()) {
+      return Error(Code::kBusy,
+                   fmt::format("segment {} is in use: {} is open; wait for it first", segment.value,
+                               reading.job->DescribeOperation(operation)));
+    }
+  }
+  return {};
+}
+
+void Dispatch::Handle(AddTensors message, TimeNs) {
+  Reading* reading = FindReading(message.session);
+  if (reading == nullptr) return;
+  reading->session->AddTensors(message.first, std::move(message.tensors));
+  reading->job->dirty = true;
+}
+
+void Dispatch::Handle(const RemoveTensors& message, TimeNs) {
+  Reading* reading = FindReading(message.session);
+  if (reading == nullptr) return;
+  reading->session->RemoveTensors(message.first, message.count);
+  reading->job->dirty = true;
+}
+
+void Dispatch::Handle(const CloseSession& message, TimeNs now) {
+  Close(message.session, message.orderly, Code::kPeerLost, message.cause, now);
+}
+
+void Dispatch::Handle(const Ping& message, TimeNs) { Answer(Pong{message.token}); }
+
+void Dispatch::Handle(const Drain& message, TimeNs) {
+  draining_ = true;
+  drain_deadline_ = message.deadline_ns;
+  flow_->RefuseNew();
+}
+
+void Dispatch::Handle(const StageEnded& message, TimeNs now) {
+  Job* job = FindJob(Flow::JobOf(message.completion.token));
+  // A job outlives its stages: it is removed when nothing is open.
+  HR_CHECK(job != nullptr, message.completion.token);
+  flow_->StageEnded(*job, message.completion, now);
+}
+
+Job& Dispatch::FindOrOpenJob(const SessionIdentity& identity, TimeNs now) {
+  if (Job* job = FindJob(identity.job)) return *job;
+  jobs_.push_back(std::make_unique<Job>(identity, now));
+  Job& job = *jobs_.back();
+  job.board_row = board_.TakeJobRow();
+  flow_->AddJob(job.id());
+  return job;
+}
+
+Job* Dispatch::FindJob(JobId id) {
+  const auto found =
+      std::find_if(jobs_.begin(), jobs_.end(), [id](const auto& job) { return job->id() == id; });
+  return found != jobs_.end() ? found->get() : nullptr;
+}
+
+Dispatch::Reading* Dispatch::FindReading(SessionId id) {
+  const auto found = std::find_if(readings_.begin(), readings_.end(), [id](const Reading& reading) {
+    return reading.session->identity().id == id;
+  });
+  return found != readings_.end() ? &*found : nullptr;
+}
+
+void Dispatch::Close(SessionId id, bool orderly, Code code, const std::string& cause, TimeNs now) {
+  const Reading* found = FindReading(id);
+  if (found == nullptr) return;  // already closed, from the other side
+  const Reading reading = *found;
+  Job& job = *reading.job;
+  const std::uint32_t rank = reading.session->identity().rank;
+  Member& member = job.member(rank);
+  readings_.erase(readings_.begin() + (found - readings_.data()));
+  ++readings_version_;
+  ++board_.counters.sessions_closed;
+  doorbells_.Unwatch(reading.session->doorbell());
+  member.gone = true;
+  job.dirty = true;
+  const Failure failure{
+      code, fmt::format("{} {} after operation {}", job.DescribeRank(rank), cause, member.posted)};
+  if (!orderly && !job.failed) flow_->Tell(job, code, failure.text);
+  const bool first = !job.failure.has_value();
+  if (first) job.failure = failure;
+  job.failed |= !orderly;
+  flow_->FailOpen(job, orderly ? Flow::Which::kNotPostedBy : Flow::Which::kAll, rank, failure, now);
+  // A rank that is lost says more than one that left before it.
+  if (!orderly && !first && job.failure->code == Code::kPeerLost) job.failure = failure;
+}
+
+void Dispatch::DiscardGone() {
+  for (std::size_t i = 0; i < jobs_.size();) {
+    Job& job = *jobs_[i];
+    for (Member& member : job.members()) {
+      if (!member.gone || member.session == nullptr || member.posted != member.ended) continue;
+      board_.FreeRankRow(std::exchange(member.board_row, kNoRow));
+      [[maybe_unused]] const bool sent = watch_.Send(DiscardSession{std::move(member.session)});
+      job.dirty = true;
+    }
+    if (job.HasSessions()) {
+      ++i;
+      continue;
+    }
+    board_.FreeJobRow(job.board_row);
+    flow_->RemoveJob(job.id());
+    jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+void Dispatch::FinishDrain(TimeNs now) {
+  if (!draining_ || drained_) return;
+  if (now >= drain_deadline_) {
+    drain_deadline_ = kNever;
+    const Failure failure{Code::kUnavailable, "the service shut down before it could be done"};
+    for (const std::unique_ptr<Job>& job : jobs_) {
+      flow_->FailOpen(*job, Flow::Which::kAll, 0, failure, now);
+    }
+  }
+  const bool open = std::any_of(jobs_.begin(), jobs_.end(),
+                                [](const auto& job) { return job->operations_open > 0; });
+  if (open) return;
+  drained_ = true;
+  drain_deadline_ = kNever;
+  Answer(Drained{});
+}
+
+void Dispatch::PublishRows() {
+  for (const std::unique_ptr<Job>& job : jobs_) {
+    if (!std::exchange(job->dirty, false)) continue;
+    board_.Write(job->board_row, MakeJobRow(*job));
+    for (std::uint32_t rank = 0; rank < job->world_size(); ++rank) {
+      const Member& member = job->member(rank);
+      if (member.session) board_.Write(member.board_row, MakeRankRow(*job, rank));
+    }
+  }
+  board_.PublishCounters();
+}
+
+void Dispatch::Answer(ControlMessage message) {
+  // One answer a request, and control has few of them open at a time.
+  const bool sent = control_.Send(std::move(message));
+  HR_CHECK(sent);
+}
+
+}  // namespace headrace::service

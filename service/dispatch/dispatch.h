@@ -1,0 +1,85 @@
+// The dispatch actor: reads the clients' rings, keeps the jobs, drives operations through the flow.
+//
+// It owns every attached session. Messages from control are looked at after a record was seen and
+// before it is acted upon, so that a record never overtakes the registration it relies on.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "service/actor/actor.h"
+#include "service/actor/messages.h"
+#include "service/actor/sleeper.h"
+#include "service/dispatch/flow.h"
+#include "service/dispatch/job.h"
+#include "service/watch/board_writer.h"
+
+namespace headrace::service {
+
+class Dispatch final : public Actor {
+ public:
+  // All references outlive dispatch.
+  Dispatch(Wakeable& thread, Doorbells& doorbells, Door<ControlMessage>& control,
+           Door<WatchMessage>& watch, ipc::BoardLayout& board);
+
+  // Before the first work: the lanes, whose actors report back to door().
+  void ConnectLanes(std::vector<LanePort> lanes);
+
+  std::string_view name() const override { return "dispatch"; }
+  bool DoWork(TimeNs now) override;
+  bool PrepareToSleep() override;
+  void Awake() override;
+  TimeNs NextDeadline() const override;
+
+  Door<DispatchMessage>& door() { return inbox_; }
+
+ private:
+  // One attached rank whose ring is read.
+  struct Reading {
+    Session* session = nullptr;  // owned by its job
+    Job* job = nullptr;
+  };
+
+  bool HandleInbox(TimeNs now);
+  bool ReadRings(TimeNs now);
+  bool ReadRing(std::size_t index, TimeNs now);
+
+  void Handle(OpenSession message, TimeNs now);
+  void Handle(AddSegment message, TimeNs now);
+  void Handle(const RemoveSegment& message, TimeNs now);
+  void Handle(AddTensors message, TimeNs now);
+  void Handle(const RemoveTensors& message, TimeNs now);
+  void Handle(const CloseSession& message, TimeNs now);
+  void Handle(const Ping& message, TimeNs now);
+  void Handle(const Drain& message, TimeNs now);
+  void Handle(const StageEnded& message, TimeNs now);
+
+  Job& FindOrOpenJob(const SessionIdentity& identity, TimeNs now);
+  Job* FindJob(JobId id);
+  Reading* FindReading(SessionId id);
+  void Close(SessionId id, bool orderly, Code code, const std::string& cause, TimeNs now);
+  Status CheckRemovable(const Reading& reading, SegmentId segment) const;
+  void DiscardGone();
+  void FinishDrain(TimeNs now);
+  void PublishRows();
+  void Answer(ControlMessage message);
+
+  Doorbells& doorbells_;
+  Door<ControlMessage>& control_;
+  Door<WatchMessage>& watch_;
+  Inbox<DispatchMessage> inbox_;
+  BoardWriter board_;
+  std::unique_ptr<Flow> flow_;
+  Jobs jobs_;
+  std::vector<Reading> readings_;
+  std::uint64_t readings_version_ = 0;  // grows when readings_ changes
+  std::vector<DispatchMessage> messages_;
+  TimeNs drain_deadline_ = kNever;
+  bool draining_ = false;
+  bool drained_ = false;
+  bool slept_ = false;
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,76 @@
+#include "service/watch/board_writer.h"
+
+#include <cstring>
+
+namespace headrace::service {
+namespace {
+
+// Lowest row on top, so that tables fill from the front.
+std::vector<std::uint16_t> AllRows(std::size_t count) {
+  std::vector<std::uint16_t> rows(count);
+  for (std::size_t i = 0; i < count; ++i) rows[i] = static_cast<std::uint16_t>(count - 1 - i);
+  return rows;
+}
+
+}  // namespace
+
+BoardWriter::BoardWriter(ipc::BoardLayout& layout)
+    : layout_(layout),
+      free_jobs_(AllRows(ipc::kJobRowsMax)),
+      free_ranks_(AllRows(ipc::kRankRowsMax)),
+      free_queue_(AllRows(ipc::kQueueRowsMax)) {}
+
+std::uint16_t BoardWriter::Take(std::vector<std::uint16_t>& free) {
+  if (free.empty()) return kNoRow;
+  const std::uint16_t row = free.back();
+  free.pop_back();
+  return row;
+}
+
+std::uint16_t BoardWriter::TakeQueueRow() {
+  const std::uint16_t row = Take(free_queue_);
+  if (row == kNoRow) ++counters.queue_rows_left_out;
+  return row;
+}
+
+void BoardWriter::Write(std::uint16_t row, const ipc::JobRow& job) {
+  if (row != kNoRow) ipc::WriteRow(layout_.jobs[row], job);
+}
+
+void BoardWriter::Write(std::uint16_t row, const ipc::RankRow& rank) {
+  if (row != kNoRow) ipc::WriteRow(layout_.ranks[row], rank);
+}
+
+void BoardWriter::Write(std::uint16_t row, const ipc::QueueRow& stage) {
+  if (row != kNoRow) ipc::WriteRow(layout_.queue[row], stage);
+}
+
+void BoardWriter::WriteLane(std::uint8_t lane, const ipc::LaneRow& row) {
+  ipc::WriteRow(layout_.lanes[lane], row);
+}
+
+void BoardWriter::FreeJobRow(std::uint16_t row) {
+  if (row == kNoRow) return;
+  ipc::WriteRow(layout_.jobs[row], ipc::JobRow{});
+  free_jobs_.push_back(row);
+}
+
+void BoardWriter::FreeRankRow(std::uint16_t row) {
+  if (row == kNoRow) return;
+  ipc::WriteRow(layout_.ranks[row], ipc::RankRow{});
+  free_ranks_.push_back(row);
+}
+
+void BoardWriter::FreeQueueRow(std::uint16_t row) {
+  if (row == kNoRow) return;
+  ipc::WriteRow(layout_.queue[row], ipc::QueueRow{});
+  free_queue_.push_back(row);
+}
+
+void BoardWriter::PublishCounters() {
+  if (std::memcmp(&counters, &published_, sizeof counters) == 0) return;
+  published_ = counters;
+  ipc::WriteRow(layout_.counters, counters);
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,48 @@
+// Dispatch's hand on the board: gives out rows, writes them whole, clears them. Dispatch only.
+//
+// The board is a picture, not the truth: when its tables are full the service goes on and counts
+// what it left out.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ipc/board.h"
+
+namespace headrace::service {
+
+inline constexpr std::uint16_t kNoRow = UINT16_MAX;
+
+class BoardWriter {
+ public:
+  // The layout outlives the writer.
+  explicit BoardWriter(ipc::BoardLayout& layout);
+
+  // Row numbers, or kNoRow when the table is full. Writing and freeing kNoRow does nothing.
+  std::uint16_t TakeJobRow() { return Take(free_jobs_); }
+  std::uint16_t TakeRankRow() { return Take(free_ranks_); }
+  std::uint16_t TakeQueueRow();
+
+  void Write(std::uint16_t row, const ipc::JobRow& job);
+  void Write(std::uint16_t row, const ipc::RankRow& rank);
+  void Write(std::uint16_t row, const ipc::QueueRow& stage);
+  void WriteLane(std::uint8_t lane, const ipc::LaneRow& row);
+  void FreeJobRow(std::uint16_t row);
+  void FreeRankRow(std::uint16_t row);
+  void FreeQueueRow(std::uint16_t row);
+
+  // Counters are changed in place and published by PublishCounters when they differ.
+  ipc::CountersRow counters{};
+  void PublishCounters();
+
+ private:
+  static std::uint16_t Take(std::vector<std::uint16_t>& free);
+
+  ipc::BoardLayout& layout_;
+  ipc::CountersRow published_{};
+  std::vector<std::uint16_t> free_jobs_;
+  std::vector<std::uint16_t> free_ranks_;
+  std::vector<std::uint16_t> free_queue_;
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,50 @@
+#include "service/watch/watch.h"
+
+#include <chrono>
+#include <utility>
+
+#include "ipc/sealed_memory.h"
+
+namespace headrace::service {
+
+Watch::Watch(Wakeable& thread, Door<ControlMessage>& control, ipc::BoardLayout& board,
+             EventSink log)
+    : control_(control), board_(board), log_(std::move(log)), inbox_(thread) {}
+
+bool Watch::DoWork(TimeNs) {
+  inbox_.TakeAll(messages_);
+  for (WatchMessage& message : messages_) {
+    std::visit([this](auto& alternative) { Handle(std::move(alternative)); }, message);
+  }
+  const bool worked = !messages_.empty();
+  messages_.clear();
+  return worked;
+}
+
+void Watch::Handle(MapSegment message) {
+  Result<Mapping> mapping = ipc::MapSealedMemory(message.memory.get(), message.size);
+  if (mapping) mapping->Populate();
+  // Control asks for one mapping a session at a time, so its inbox has room.
+  const bool sent =
+      control_.Send(SegmentMapped{.token = message.token, .mapping = std::move(mapping)});
+  HR_CHECK(sent, message.token);
+}
+
+// The argument's destructor unmaps and closes.
+void Watch::Handle(DiscardSession) {}
+void Watch::Handle(DiscardMapping) {}
+
+void Watch::Handle(const Event& event) {
+  log_(event);
+  ipc::EventRow row{};
+  row.number = ++events_;
+  row.at_unix_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                       std::chrono::system_clock::now().time_since_epoch())
+                       .count();
+  row.code = static_cast<std::uint32_t>(event.code);
+  row.job_id = event.job.value;
+  ipc::SetText(row.text, event.text);
+  ipc::WriteRow(board_.events[(row.number - 1) % ipc::kEventRowsMax], row);
+}
+
+}  // namespace headrace::service
