@@ -1,0 +1,169 @@
+#include "service/config.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <vector>
+
+#include "service/config_keys.h"
+
+namespace headrace::service {
+namespace {
+
+constexpr const char* kFooter =
+    "Each option may also stand in the file (--config), as in the output of --print-config, or in\n"
+    "the environment (HEADRACE_SOCKET_PATH for --socket-path). Flags go before the environment,\n"
+    "the environment before the file.\n"
+    "Exit codes: 0 stopped as asked, 1 could not start or stopped short, 2 usage.";
+
+// The command line as it was given, before anything is made of the values.
+struct Line {
+  explicit Line(std::size_t keys_count) : given(keys_count) {}
+
+  std::string file;
+  bool version = false;
+  bool check = false;
+  bool print = false;
+  std::vector<std::vector<std::string>> given;  // by key
+};
+
+void AddOptions(CLI::App& app, Line& line) {
+  const Config defaults;
+  app.set_help_flag("-h,--help", "print this and exit");
+  app.add_flag("--version", line.version, "print the version and exit");
+  app.add_flag("--check-config", line.check, "say whether the configuration is fine and exit");
+  app.add_flag("--print-config", line.print,
+               "print the whole configuration with its sources as TOML and exit");
+  app.add_option("--config", line.file, "TOML file to read")->type_name("FILE");
+  app.footer(kFooter);
+  std::size_t index = 0;
+  for (const ConfigKey& key : ConfigKeys()) {
+    const std::string help = fmt::format("{} [{}]", key.help, PrintConfigValue(key, defaults));
+    std::vector<std::string>& texts = line.given[index++];
+    if (key.kind == ConfigKey::Kind::kSwitch) {
+      app.add_flag_callback(
+          FlagName(key), [&texts] { texts = {"true"}; }, help);
+      const std::string off = "--no-" + FlagName(key).substr(2);
+      app.add_flag_callback(
+          off, [&texts] { texts = {"false"}; }, "the opposite");
+    } else {
+      app.add_option(FlagName(key), texts, help)->expected(1)->type_name("");
+    }
+  }
+}
+
+// CLI11 says which argument it does not know; this adds which one it may have been.
+std::string ExplainUnknown(const CLI::App& app) {
+  std::vector<std::string> known;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  }
+  const std::vector<std::string> unknown = app.remaining();
+  const std::string first =
+      unknown.empty() ? "" : unknown.front().substr(0, unknown.front().find('='));
+  const std::string nearest = NearestName(first, known);
+  std::string text = fmt::format("unknown argument \"{}\"", first);
+  text +=
+      nearest.empty() ? ": --help lists what is known" : fmt::format(": did you mean {}?", nearest);
+  return text;
+}
+
+Status ApplyEnvironment(const Environment& environment, Config& config) {
+  for (const ConfigKey& key : ConfigKeys()) {
+    const std::string name = EnvironmentName(key);
+    const std::optional<std::string> text = environment(name);
+    if (!text) continue;
+    if (Status status = SetConfigText(key, *text, config); !status) {
+      return status.error().Within("environment " + name);
+    }
+    config.sources.insert_or_assign(std::string(key.name), "env " + name);
+  }
+  return {};
+}
+
+Status ApplyFlags(const Line& line, Config& config) {
+  std::size_t index = 0;
+  for (const ConfigKey& key : ConfigKeys()) {
+    const std::vector<std::string>& texts = line.given[index++];
+    if (texts.empty()) continue;
+    if (Status status = SetConfigText(key, texts.back(), config); !status) {
+      return status.error().Within("flag " + FlagName(key));
+    }
+    config.sources.insert_or_assign(std::string(key.name), "flag " + FlagName(key));
+  }
+  return {};
+}
+
+Result<Config> Gather(const Line& line, const Environment& environment) {
+  Config config;
+  if (!line.file.empty()) {
+    if (Status status = ReadConfigFile(line.file, config); !status) return status.error();
+  }
+  if (Status status = ApplyEnvironment(environment, config); !status) return status.error();
+  if (Status status = ApplyFlags(line, config); !status) return status.error();
+  if (config.socket_path == config.board_path) {
+    return Error(Code::kInvalidArgument,
+                 "socket_path and board_path are both " + config.socket_path);
+  }
+  return config;
+}
+
+Invocation Say(std::string text) {
+  return {.action = Invocation::Action::kPrint, .text = std::move(text), .config = {}};
+}
+
+}  // namespace
+
+Environment ProcessEnvironment() {
+  return [](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  };
+}
+
+Result<Invocation> ReadInvocation(std::span<const char* const> arguments,
+                                  const Environment& environment) {
+  CLI::App app("The Headrace service: carries the gradients of this machine's training jobs.",
+               "headraced");
+  Line line(ConfigKeys().size());
+  AddOptions(app, line);
+  try {
+    app.parse(static_cast<int>(arguments.size()), arguments.data());
+  } catch (const CLI::CallForHelp&) {
+    return Say(app.help());
+  } catch (const CLI::ExtrasError&) {
+    return Error(Code::kInvalidArgument, ExplainUnknown(app));
+  } catch (const CLI::ParseError& error) {
+    return Error(Code::kInvalidArgument, error.what());
+  }
+  if (line.version) return Say(fmt::format("headraced {}\n", Version()));
+  Result<Config> config = Gather(line, environment);
+  if (!config) return config.error();
+  if (line.print) return Say(PrintConfig(*config));
+  if (line.check) return Say("the configuration is fine\n");
+  return Invocation{
+      .action = Invocation::Action::kRun, .text = "", .config = std::move(config).value()};
+}
+
+std::string PrintConfig(const Config& config) {
+  std::vector<std::string> settings;
+  std::size_t width = 0;
+  for (const ConfigKey& key : ConfigKeys()) {
+    settings.push_back(fmt::format("{} = {}", key.name, PrintConfigValue(key, config)));
+    width = std::max(width, settings.back().size());
+  }
+  std::string text;
+  std::size_t index = 0;
+  for (const ConfigKey& key : ConfigKeys()) {
+    const auto source = config.sources.find(key.name);
+    text += fmt::format("{:<{}}  # {}\n", settings[index++], width,
+                        source == config.sources.end() ? "default" : source->second);
+  }
+  return text;
+}
+
+std::string_view Version() { return HEADRACE_VERSION; }
+
+}  // namespace headrace::service

@@ -1,0 +1,68 @@
+// Everything the service can be told, and who told it.
+//
+// A value comes from the first of these that names it: a flag, the environment (HEADRACE_*), the
+// file given by --config, the default. What none of them can mean is refused by name; nothing is
+// ignored. config_keys.h has the table of keys that flags, environment and file share.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "ipc/base/result.h"
+
+namespace headrace::service {
+
+struct Config {
+  std::string socket_path = "/run/headrace/headrace.sock";
+  std::uint64_t socket_mode = 0666;
+  std::string board_path = "/run/headrace/board";
+  std::uint64_t board_mode = 0644;
+  std::uint64_t lane_threads = 0;          // 0: one per core
+  std::uint64_t credit_bytes = 8U << 20U;  // in flight, per job and lane
+  std::uint64_t spin_us = 0;               // that an idle data path looks for work before it sleeps
+  std::uint64_t operation_timeout_ms = 60'000;
+  std::uint64_t drain_timeout_ms = 5'000;
+  bool dedicated_lanes = false;  // lanes on threads of their own instead of dispatch's
+  std::string log_level = "info";
+
+  // Who gave a value: "file /etc/headrace.toml:3", "env HEADRACE_SPIN_US", "flag --spin-us". A key
+  // that is not in here has its default.
+  std::map<std::string, std::string, std::less<>> sources;
+};
+
+// What the command line asks for.
+struct Invocation {
+  enum class Action : std::uint8_t {
+    kRun,    // start the service with `config`
+    kPrint,  // print `text` and exit 0: help, version, configuration, "the configuration is fine"
+  };
+  Action action = Action::kRun;
+  std::string text;
+  Config config;
+};
+
+// Looks one environment variable up; nothing when it is not set.
+using Environment = std::function<std::optional<std::string>(const std::string& name)>;
+
+// The environment of this process.
+Environment ProcessEnvironment();
+
+// Reads the command line (arguments[0] is the program), the environment and the file they name.
+// Errors are usage errors: they name the flag, the variable or file:line:column, what was given,
+// what is allowed and, for a name nobody knows, the nearest one that is known.
+Result<Invocation> ReadInvocation(std::span<const char* const> arguments,
+                                  const Environment& environment);
+
+// The whole configuration as TOML, one key a line with its source as a comment; --config reads it
+// back.
+std::string PrintConfig(const Config& config);
+
+// "0.1.0".
+std::string_view Version();
+
+}  // namespace headrace::service

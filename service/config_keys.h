@@ -1,0 +1,53 @@
+// The table of keys: one row per member of Config, with its range and its help. Flags, environment
+// and file all go through it, so a key means the same and is checked the same wherever it stands.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "ipc/base/result.h"
+#include "service/config.h"
+
+namespace headrace::service {
+
+struct ConfigKey {
+  enum class Kind : std::uint8_t { kPath, kMode, kInteger, kSwitch, kChoice };
+  using Member = std::variant<std::string Config::*, std::uint64_t Config::*, bool Config::*>;
+
+  std::string_view name;  // in the file; HEADRACE_NAME in the environment, --name as a flag
+  Kind kind;
+  Member member;
+  std::uint64_t min = 0;
+  std::uint64_t max = 0;
+  std::string_view help;
+};
+
+std::span<const ConfigKey> ConfigKeys();
+const ConfigKey* FindConfigKey(std::string_view name);
+
+// "HEADRACE_SPIN_US" and "--spin-us" of "spin_us".
+std::string EnvironmentName(const ConfigKey& key);
+std::string FlagName(const ConfigKey& key);
+
+// A value as a file spells it, with its type.
+using ConfigValue = std::variant<std::string, std::int64_t, bool>;
+
+// Checks the value and stores it. The error says what is wrong with it, not where it stands.
+Status SetConfigValue(const ConfigKey& key, const ConfigValue& value, Config& config);
+// The same for text from a flag or the environment.
+Status SetConfigText(const ConfigKey& key, const std::string& text, Config& config);
+
+// The value as TOML: quoted text, 0o666, 42, true.
+std::string PrintConfigValue(const ConfigKey& key, const Config& config);
+
+// The candidate nearest to `name` by edit distance, when it is near enough to have been meant;
+// empty otherwise.
+std::string NearestName(std::string_view name, std::span<const std::string> candidates);
+
+// Reads the file `path` into `config`, with sources. Errors begin with path:line:column.
+Status ReadConfigFile(const std::string& path, Config& config);
+
+}  // namespace headrace::service
