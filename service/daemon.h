@@ -1,0 +1,34 @@
+// The composition root: what the service consists of, built in this order and torn down in reverse.
+#pragma once
+
+#include <memory>
+
+#include "ipc/base/result.h"
+#include "service/config.h"
+
+namespace spdlog {
+class logger;
+}
+
+namespace headrace::service {
+
+class Daemon {
+ public:
+  // Claims the socket, creates the board, builds every actor and listens. On the main thread, with
+  // SIGTERM and SIGINT blocked. Errors name what could not be had and what to do.
+  static Result<std::unique_ptr<Daemon>> Create(const Config& config,
+                                                std::shared_ptr<spdlog::logger> log);
+  ~Daemon();
+  Daemon(const Daemon&) = delete;
+  Daemon& operator=(const Daemon&) = delete;
+
+  // Starts the actors' threads and serves until told to stop. Returns the exit code.
+  int Run();
+
+ private:
+  struct Parts;
+  explicit Daemon(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace headrace::service
