@@ -1,0 +1,309 @@
+/* headrace.h: how a training process hands its gradients to headraced, the service of its node.
+ *
+ * Conventions, which hold for every function unless it says otherwise:
+ *
+ *  1. Order of use. hr_options_init, hr_open; segments, tensors, operations; hr_close. Nothing may
+ *     be used after the session it came from was closed.
+ *  2. Agreement. Ranks post the same operations in the same order: the nth operation of one rank
+ *     is matched with the nth of every other. A mismatch ends that operation on all ranks with an
+ *     error that names both sides. When several threads of a rank post, they must agree on an order
+ *     among themselves.
+ *  3. Errors. Functions that can fail return an hr_status; HR_OK is 0. The last parameter is an
+ *     optional hr_error (NULL: no text wanted) that is filled on failure with the same status and a
+ *     sentence that names the cause and, where there is one, the remedy. It is untouched on success.
+ *     Outputs are written only on success.
+ *  4. Threads. All functions on one session may be called from any thread at the same time, except
+ *     hr_close, which must come last and alone. The library keeps no global and no thread-local
+ *     state; each session has one thread of its own, with all signals blocked.
+ *  5. Ownership. Handles belong to the session and live until they are released or the session is
+ *     closed. Strings and arrays given to a function are read during the call only, except where
+ *     a function for one-off arrays says otherwise.
+ *  6. Units. Sizes and the offsets of segments are bytes; counts and the offsets of ranges are
+ *     elements; times are nanoseconds where the name ends in _ns, milliseconds where in _ms. A
+ *     negative timeout_ns means no limit.
+ *  7. Memory. While an operation is open (from its post to its end) its memory belongs to the
+ *     service: neither read nor write it. A failed operation leaves the memory it would have
+ *     written in an undefined state.
+ *  8. Ends. Every operation ends exactly once, with success or an error, within its timeout or a
+ *     second after the cause is known (a rank died, the service went away). After an error the
+ *     session stays usable unless the service itself is gone or the job has failed; then every
+ *     later call returns the same named error.
+ *  9. Cost. Posting an operation on a registered tensor makes no system call while the service is
+ *     awake, no allocation and no round trip. Everything that is not an operation is a round trip
+ *     to the service: do it before training starts.
+ * 10. fork. A session belongs to the process that opened it. In a forked child every function
+ *     returns HR_INVALID_ARGUMENT, except hr_close, which drops the child's copies of the
+ *     descriptors and disturbs nothing; do so early, since an inherited socket keeps the
+ *     session attached after the parent has died.
+ * 11. Versions. Structures begin with their size as the caller compiled it; hr_options_init sets
+ *     it. Numbers and fields never change their meaning.
+ */
+#ifndef HEADRACE_HEADRACE_H
+#define HEADRACE_HEADRACE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(HR_BUILDING_LIBRARY)
+#define HR_API __attribute__((visibility("default")))
+#else
+#define HR_API
+#endif
+
+/* ---- Words ---------------------------------------------------------------------------------- */
+
+/* What the caller may do about it. */
+typedef enum hr_status {
+  HR_OK = 0,
+  HR_INVALID_ARGUMENT = 1,  /* the call is wrong: fix it */
+  HR_NOT_FOUND = 2,         /* no such thing: for hr_open, no service at the socket */
+  HR_ALREADY_EXISTS = 3,    /* the rank or name is taken */
+  HR_PERMISSION_DENIED = 4, /* belongs to another user */
+  HR_VERSION_MISMATCH = 5,  /* library and service speak different versions: both are named */
+  HR_UNAVAILABLE = 6,       /* the service is absent or went away */
+  HR_BUSY = 7,              /* too much is open: wait for an operation, then try again */
+  HR_TIMEOUT = 8,           /* the operation, or the wait for it, outlived its time */
+  HR_MISMATCH = 9,          /* ranks posted different operations */
+  HR_PEER_LOST = 10,        /* a rank this operation needs is gone */
+  HR_CORRUPT = 11,          /* bytes no honest peer can have written */
+  HR_EXHAUSTED = 12,        /* a limit of the service or the machine was reached */
+  HR_CANCELLED = 13,        /* someone ended it on purpose */
+  HR_INTERNAL = 14          /* a bug, or an unexpected answer of the system */
+} hr_status;
+
+typedef enum hr_dtype {
+  HR_FLOAT32 = 1,
+  HR_FLOAT64 = 2,
+  HR_FLOAT16 = 3,
+  HR_BFLOAT16 = 4,
+  HR_INT32 = 5,
+  HR_INT64 = 6,
+  HR_UINT8 = 7
+} hr_dtype;
+
+/* float16 and bfloat16 are accumulated in float32. The order of a reduction is fixed by rank, so
+ * all ranks get the same bits and so does a second run. Averages of integers truncate toward
+ * zero. Minimum and maximum are NaN where any input is. */
+typedef enum hr_reduction {
+  HR_SUM = 1,
+  HR_AVERAGE = 2,
+  HR_MIN = 3,
+  HR_MAX = 4,
+  HR_PRODUCT = 5
+} hr_reduction;
+
+#define HR_JOB_NAME_SIZE 64       /* with the NUL */
+#define HR_SOCKET_PATH_SIZE 108   /* with the NUL; what a unix socket address holds */
+#define HR_ERROR_TEXT_SIZE 512    /* with the NUL */
+#define HR_UNSET UINT32_MAX       /* a rank or world size nobody has given */
+
+typedef struct hr_error {
+  hr_status code;
+  char text[HR_ERROR_TEXT_SIZE]; /* UTF-8, ends in NUL */
+} hr_error;
+
+typedef struct hr_session hr_session;
+typedef struct hr_segment hr_segment;
+typedef struct hr_tensor hr_tensor;
+
+/* An operation: its number within the session, from 1. Not owned and never released. */
+typedef uint64_t hr_operation;
+
+/* The library's version, "0.1.0". Static storage. */
+HR_API const char* hr_version(void);
+
+/* The name of a status as logs and tables spell it, "peer lost". Static storage. */
+HR_API const char* hr_status_name(hr_status status);
+
+/* ---- Opening and closing a session ---------------------------------------------------------- */
+
+typedef struct hr_options {
+  size_t size;                           /* of this structure; set by hr_options_init */
+  char socket_path[HR_SOCKET_PATH_SIZE]; /* of the service */
+  char job[HR_JOB_NAME_SIZE];            /* the same on all ranks; printable ASCII, no blanks */
+  uint32_t rank;                         /* 0 .. world_size - 1 */
+  uint32_t world_size;
+  uint32_t timeout_ms;                   /* of every operation; 0: the service's default */
+  uint32_t call_timeout_ms;              /* of a round trip to the service, hr_open included */
+  uint32_t spin_us;                      /* how long a wait looks at the word before it sleeps */
+  char program[64];                      /* for the service's log, e.g. "train.py"; may be empty */
+} hr_options;
+
+/* Fills `options` with defaults and with what the environment says:
+ *   socket_path  HEADRACE_SOCKET, else /run/headrace/headrace.sock
+ *   job          HEADRACE_JOB, else TORCHELASTIC_RUN_ID where torchrun was given a run id, else
+ *                MASTER_ADDR:MASTER_PORT, else empty
+ *   rank         RANK, else HR_UNSET
+ *   world_size   WORLD_SIZE, else HR_UNSET
+ *   timeout_ms   HEADRACE_TIMEOUT_MS, else 0
+ *   spin_us      HEADRACE_SPIN_US, else 0
+ * Fields written afterwards win. HR_INVALID_ARGUMENT when a variable does not hold what it should
+ * (it is named); that field then has its default, all others are filled, and a caller that sets the
+ * field itself may go on. Reads the environment: not at the same time as setenv. */
+HR_API hr_status hr_options_init(hr_options* options, hr_error* error);
+
+/* Attaches this process to the service as one rank of a job; returns as soon as the service has
+ * accepted it, not when other ranks have come. Errors: HR_INVALID_ARGUMENT (a field is missing or
+ * wrong, another world size than the job's), HR_UNAVAILABLE or HR_NOT_FOUND (no service at the
+ * path), HR_PERMISSION_DENIED, HR_VERSION_MISMATCH, HR_ALREADY_EXISTS (the rank is attached),
+ * HR_TIMEOUT (the service does not answer), HR_EXHAUSTED. */
+HR_API hr_status hr_open(const hr_options* options, hr_session** session, hr_error* error);
+
+/* Leaves the job in an orderly way and frees the session with everything in it; segments are
+ * unmapped. Operations of this rank that are still open end for the other ranks with an error that
+ * names this rank. NULL is allowed. Always frees; the status tells whether the service took
+ * leave. */
+HR_API hr_status hr_close(hr_session* session, hr_error* error);
+
+HR_API uint32_t hr_session_rank(const hr_session* session);
+HR_API uint32_t hr_session_world_size(const hr_session* session);
+/* The job's name; lives as long as the session. */
+HR_API const char* hr_session_job(const hr_session* session);
+/* The service's process id, for messages; 0 when the kernel does not tell. */
+HR_API int32_t hr_session_service_pid(const hr_session* session);
+
+/* ---- Memory --------------------------------------------------------------------------------- */
+
+/* Allocates `size` bytes (rounded up to whole pages) of zeroed memory shared with the service. All
+ * pages are allocated now, so that the first operation does not pay for them. Errors:
+ * HR_INVALID_ARGUMENT, HR_EXHAUSTED, and those of a lost service. */
+HR_API hr_status hr_segment_create(hr_session* session, size_t size, hr_segment** segment,
+                                   hr_error* error);
+
+/* First byte; page aligned; the caller's to read and write until the segment is released. */
+HR_API void* hr_segment_address(const hr_segment* segment);
+/* Bytes, after rounding up. */
+HR_API size_t hr_segment_size(const hr_segment* segment);
+/* The memfd behind the segment, for a second mapping of one's own that outlives the session. The
+ * segment owns it; duplicate it to keep it. */
+HR_API int hr_segment_descriptor(const hr_segment* segment);
+
+/* Unmaps the segment at both ends and frees the handle. Refused with HR_BUSY while tensors lie in
+ * it or operations on it are open; the segment is then as before. */
+HR_API hr_status hr_segment_release(hr_session* session, hr_segment* segment, hr_error* error);
+
+/* A gradient in a segment. */
+typedef struct hr_tensor_spec {
+  const hr_segment* segment;
+  size_t offset;    /* bytes from the start of the segment; a multiple of the element size */
+  uint64_t count;   /* elements; at least 1 */
+  hr_dtype dtype;
+  const char* name; /* at most 255 bytes, for tables and errors; NULL: none */
+  uint32_t order;   /* place in forward order, 0 = used first; decides what moves first */
+} hr_tensor_spec;
+
+/* Registers one tensor. Errors: HR_INVALID_ARGUMENT (does not lie within its segment, ...). */
+HR_API hr_status hr_tensor_register(hr_session* session, const hr_tensor_spec* spec,
+                                    hr_tensor** tensor, hr_error* error);
+/* Registers `count` tensors in one round trip, all or none; `tensors` gets `count` handles in the
+ * order of `specs`. */
+HR_API hr_status hr_tensors_register(hr_session* session, const hr_tensor_spec* specs, size_t count,
+                                     hr_tensor** tensors, hr_error* error);
+/* Forgets tensors and frees their handles; the memory stays. Refused with HR_BUSY while operations
+ * on them are open. On an error some may be released: those entries are set to NULL. */
+HR_API hr_status hr_tensors_release(hr_session* session, hr_tensor** tensors, size_t count,
+                                    hr_error* error);
+
+/* First element of the tensor, within its segment. */
+HR_API void* hr_tensor_address(const hr_tensor* tensor);
+HR_API uint64_t hr_tensor_count(const hr_tensor* tensor);
+HR_API hr_dtype hr_tensor_dtype(const hr_tensor* tensor);
+
+/* ---- Operations on registered tensors (no copy) --------------------------------------------- */
+
+/* Part of a tensor: `count` elements from element `offset`. */
+typedef struct hr_range {
+  uint64_t offset;
+  uint64_t count;
+} hr_range;
+
+/* Each function below posts one operation and returns without waiting for it; `range` NULL means
+ * the whole tensor. When the most operations the channel holds (1024) are open, the post first
+ * waits for the oldest to end. Errors at post: HR_INVALID_ARGUMENT, HR_BUSY (the oldest did not end
+ * in its time), HR_UNAVAILABLE. All others come from hr_wait. */
+
+/* The reduction over all ranks replaces the range on every rank. */
+HR_API hr_status hr_all_reduce(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                               hr_reduction reduction, hr_operation* operation, hr_error* error);
+/* Rank `root`'s range replaces that of every other rank. */
+HR_API hr_status hr_broadcast(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                              uint32_t root, hr_operation* operation, hr_error* error);
+/* The range consists of world_size equal parts; its count is a multiple of world_size. Rank r gets
+ * the reduction of all ranks' part r into its own part r; its other parts keep their values. */
+HR_API hr_status hr_reduce_scatter(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                                   hr_reduction reduction, hr_operation* operation,
+                                   hr_error* error);
+/* The range consists of world_size equal parts; part r of rank r replaces part r of every rank. */
+HR_API hr_status hr_all_gather(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                               hr_operation* operation, hr_error* error);
+/* Ends when every rank has posted it. Moves nothing. */
+HR_API hr_status hr_barrier(hr_session* session, hr_operation* operation, hr_error* error);
+
+/* ---- Operations on one-off arrays (copied in and out) ---------------------------------------- */
+
+/* As above, on memory that was not registered: `count` elements at `array`, in place. What the
+ * operation reads is copied during the call; `array` must stay valid and untouched until hr_wait
+ * has returned for this operation, which copies the results back (only when it succeeded: after an
+ * error the array has its old values). Exactly as many may be in flight as fit in memory; the
+ * staging memory grows by a round trip when needed and is used again. An operation whose result is
+ * no longer wanted must be given to hr_discard. */
+HR_API hr_status hr_all_reduce_array(hr_session* session, void* array, uint64_t count,
+                                     hr_dtype dtype, hr_reduction reduction,
+                                     hr_operation* operation, hr_error* error);
+HR_API hr_status hr_broadcast_array(hr_session* session, void* array, uint64_t count,
+                                    hr_dtype dtype, uint32_t root, hr_operation* operation,
+                                    hr_error* error);
+HR_API hr_status hr_reduce_scatter_array(hr_session* session, void* array, uint64_t count,
+                                         hr_dtype dtype, hr_reduction reduction,
+                                         hr_operation* operation, hr_error* error);
+HR_API hr_status hr_all_gather_array(hr_session* session, void* array, uint64_t count,
+                                     hr_dtype dtype, hr_operation* operation, hr_error* error);
+
+/* ---- Waiting ---------------------------------------------------------------------------------- */
+
+/* Says whether the operation has ended, without waiting, in *ended (0 or 1). How it ended is
+ * hr_wait's to say. Errors: HR_INVALID_ARGUMENT (never posted). */
+HR_API hr_status hr_test(hr_session* session, hr_operation operation, int* ended, hr_error* error);
+
+/* Waits until the operation ends and returns how: HR_OK or its error. HR_TIMEOUT also when
+ * timeout_ns passed first: hr_test then says that it is still open, and it can be waited for again.
+ * May be called repeatedly; the outcome stays known (of failures, the last 1024 at least). */
+HR_API hr_status hr_wait(hr_session* session, hr_operation operation, int64_t timeout_ns,
+                         hr_error* error);
+
+/* Waits for all of them within one timeout; returns the first error in the order given, after all
+ * have ended. Returns HR_TIMEOUT at once when the time is over. */
+HR_API hr_status hr_wait_all(hr_session* session, const hr_operation* operations, size_t count,
+                             int64_t timeout_ns, hr_error* error);
+
+/* Gives up the result of an operation on a one-off array: from now on `array` is not touched, and
+ * the staging memory is used again when the operation has ended. Without effect on others. */
+HR_API void hr_discard(hr_session* session, hr_operation operation);
+
+/* ---- What it cost ----------------------------------------------------------------------------- */
+
+typedef struct hr_counters {
+  size_t size;            /* of this structure, set by the caller */
+  uint64_t posted;        /* operations */
+  uint64_t waits;         /* waits that found their operation still open */
+  uint64_t waited_ns;     /* time threads spent in them, summed over threads */
+  uint64_t doorbells;     /* posts that had to wake the service (a system call) */
+  uint64_t full_waits;    /* posts that had to wait for the oldest operation */
+  uint64_t arrays;        /* operations on one-off arrays */
+  uint64_t copied_bytes;  /* into and out of staging memory */
+  uint64_t staging_bytes; /* staging memory at present */
+} hr_counters;
+
+/* The counters of this session since hr_open. Cheap; not one consistent moment. */
+HR_API hr_status hr_session_counters(const hr_session* session, hr_counters* counters,
+                                     hr_error* error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* HEADRACE_HEADRACE_H */

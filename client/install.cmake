@@ -1,0 +1,1 @@
+# What a machine gets: the library with what it needs, its header, the Python package.

@@ -1,0 +1,27 @@
+// What the files that implement the C header share.
+#pragma once
+
+#include <memory>
+
+#include "client/include/headrace/headrace.h"
+#include "client/lib/report.h"
+#include "client/lib/session.h"
+
+struct hr_session {
+  std::unique_ptr<headrace::client::Session> session;
+};
+
+namespace headrace::client {
+
+// Runs `body(session)` for a session that may be used here and now.
+template <typename Body>
+hr_status WithSession(const hr_session* handle, hr_error* error, Body&& body) {
+  return Guarded(error, [handle, &body]() -> Status {
+    if (handle == nullptr) return Error(Code::kInvalidArgument, "the session is NULL");
+    Session& session = *handle->session;
+    if (Status status = session.CheckProcess(); !status) return status;
+    return body(session);
+  });
+}
+
+}  // namespace headrace::client

@@ -1,0 +1,166 @@
+// The C functions that post operations and wait for them.
+#include "client/lib/api.h"
+#include "ipc/base/clock.h"
+#include "ipc/base/collective.h"
+
+using headrace::Code;
+using headrace::Collective;
+using headrace::DType;
+using headrace::Error;
+using headrace::MonotonicNow;
+using headrace::Reduction;
+using headrace::Result;
+using headrace::Status;
+using headrace::TimeNs;
+using headrace::client::Request;
+using headrace::client::Session;
+using headrace::client::WithSession;
+
+namespace {
+
+static_assert(HR_FLOAT32 == static_cast<int>(DType::kFloat32));
+static_assert(HR_FLOAT64 == static_cast<int>(DType::kFloat64));
+static_assert(HR_FLOAT16 == static_cast<int>(DType::kFloat16));
+static_assert(HR_BFLOAT16 == static_cast<int>(DType::kBFloat16));
+static_assert(HR_INT32 == static_cast<int>(DType::kInt32));
+static_assert(HR_INT64 == static_cast<int>(DType::kInt64));
+static_assert(HR_UINT8 == static_cast<int>(DType::kUInt8));
+static_assert(HR_SUM == static_cast<int>(Reduction::kSum));
+static_assert(HR_AVERAGE == static_cast<int>(Reduction::kAverage));
+static_assert(HR_MIN == static_cast<int>(Reduction::kMin));
+static_assert(HR_MAX == static_cast<int>(Reduction::kMax));
+static_assert(HR_PRODUCT == static_cast<int>(Reduction::kProduct));
+
+// What the caller says may be any number; Session checks it.
+Reduction ReductionOf(hr_reduction reduction) {
+  return static_cast<Reduction>(static_cast<std::uint8_t>(reduction));
+}
+
+Status Deliver(const Result<std::uint64_t>& posted, hr_operation* operation) {
+  if (!posted) return posted.error();
+  *operation = *posted;
+  return {};
+}
+
+Error NoOperation() { return Error(Code::kInvalidArgument, "operation is NULL"); }
+
+hr_status Post(hr_session* session, const Request& request, const hr_tensor* tensor,
+               const hr_range* range, hr_operation* operation, hr_error* error) {
+  return WithSession(session, error, [&](Session& opened) -> Status {
+    if (operation == nullptr) return NoOperation();
+    return Deliver(opened.Post(request, tensor, range), operation);
+  });
+}
+
+hr_status PostArray(hr_session* session, const Request& request, void* array, uint64_t count,
+                    hr_dtype dtype, hr_operation* operation, hr_error* error) {
+  return WithSession(session, error, [&](Session& opened) -> Status {
+    if (operation == nullptr) return NoOperation();
+    return Deliver(opened.PostArray(request, array, count, static_cast<std::uint8_t>(dtype)),
+                   operation);
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+hr_status hr_all_reduce(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                        hr_reduction reduction, hr_operation* operation, hr_error* error) {
+  return Post(session, {Collective::kAllReduce, ReductionOf(reduction)}, tensor, range, operation,
+              error);
+}
+
+hr_status hr_broadcast(hr_session* session, hr_tensor* tensor, const hr_range* range, uint32_t root,
+                       hr_operation* operation, hr_error* error) {
+  return Post(session, {Collective::kBroadcast, Reduction::kSum, root}, tensor, range, operation,
+              error);
+}
+
+hr_status hr_reduce_scatter(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                            hr_reduction reduction, hr_operation* operation, hr_error* error) {
+  return Post(session, {Collective::kReduceScatter, ReductionOf(reduction)}, tensor, range,
+              operation, error);
+}
+
+hr_status hr_all_gather(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                        hr_operation* operation, hr_error* error) {
+  return Post(session, {Collective::kAllGather}, tensor, range, operation, error);
+}
+
+hr_status hr_barrier(hr_session* session, hr_operation* operation, hr_error* error) {
+  return WithSession(session, error, [operation](Session& opened) -> Status {
+    if (operation == nullptr) return NoOperation();
+    return Deliver(opened.PostBarrier(), operation);
+  });
+}
+
+hr_status hr_all_reduce_array(hr_session* session, void* array, uint64_t count, hr_dtype dtype,
+                              hr_reduction reduction, hr_operation* operation, hr_error* error) {
+  return PostArray(session, {Collective::kAllReduce, ReductionOf(reduction)}, array, count, dtype,
+                   operation, error);
+}
+
+hr_status hr_broadcast_array(hr_session* session, void* array, uint64_t count, hr_dtype dtype,
+                             uint32_t root, hr_operation* operation, hr_error* error) {
+  return PostArray(session, {Collective::kBroadcast, Reduction::kSum, root}, array, count, dtype,
+                   operation, error);
+}
+
+hr_status hr_reduce_scatter_array(hr_session* session, void* array, uint64_t count, hr_dtype dtype,
+                                  hr_reduction reduction, hr_operation* operation,
+                                  hr_error* error) {
+  return PostArray(session, {Collective::kReduceScatter, ReductionOf(reduction)}, array, count,
+                   dtype, operation, error);
+}
+
+hr_status hr_all_gather_array(hr_session* session, void* array, uint64_t count, hr_dtype dtype,
+                              hr_operation* operation, hr_error* error) {
+  return PostArray(session, {Collective::kAllGather}, array, count, dtype, operation, error);
+}
+
+hr_status hr_test(hr_session* session, hr_operation operation, int* ended, hr_error* error) {
+  return WithSession(session, error, [operation, ended](Session& opened) -> Status {
+    const Result<bool> answer = opened.HasEnded(operation);
+    if (!answer) return answer.error();
+    if (ended == nullptr) return Error(Code::kInvalidArgument, "ended is NULL");
+    *ended = *answer ? 1 : 0;
+    return {};
+  });
+}
+
+hr_status hr_wait(hr_session* session, hr_operation operation, int64_t timeout_ns,
+                  hr_error* error) {
+  return WithSession(session, error, [operation, timeout_ns](Session& opened) {
+    return opened.Wait(operation, timeout_ns);
+  });
+}
+
+hr_status hr_wait_all(hr_session* session, const hr_operation* operations, size_t count,
+                      int64_t timeout_ns, hr_error* error) {
+  return WithSession(session, error, [=](Session& opened) -> Status {
+    if (count != 0 && operations == nullptr) {
+      return Error(Code::kInvalidArgument, "operations is NULL");
+    }
+    const TimeNs begin = MonotonicNow();
+    Status first;
+    for (size_t i = 0; i < count; ++i) {
+      const TimeNs left = timeout_ns < 0 ? -1 : timeout_ns - (MonotonicNow() - begin);
+      Status status = opened.Wait(operations[i], timeout_ns >= 0 && left < 0 ? 0 : left);
+      if (status.ok()) continue;
+      const Result<bool> ended = opened.HasEnded(operations[i]);
+      if (!ended || !*ended) return status;  // never posted, or the time is over
+      if (first.ok()) first = std::move(status);
+    }
+    return first;
+  });
+}
+
+void hr_discard(hr_session* session, hr_operation operation) {
+  WithSession(session, nullptr, [operation](Session& opened) -> Status {
+    opened.Discard(operation);
+    return {};
+  });
+}
+
+}  // extern "C"

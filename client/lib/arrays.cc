@@ -1,0 +1,75 @@
+#include "client/lib/arrays.h"
+
+#include <cstring>
+#include <utility>
+
+namespace headrace::client {
+
+Result<std::uint64_t> Arrays::Post(ipc::Record record, const ArrayUse& use) {
+  FreeDiscarded();
+  Result<Staging::Span> span = staging_.Take(use.size);
+  if (!span) return span.error();
+  Copy(span->data + use.read.offset, use.array + use.read.offset, use.read.size);
+  record.tensor = ipc::kNoTensor;
+  record.segment = span->segment;
+  record.offset = span->offset;
+  const Result<std::uint64_t> sequence = operations_.Post(record);
+  if (!sequence) {
+    staging_.Give(*span);
+    return sequence;
+  }
+  posted_.fetch_add(1, std::memory_order_relaxed);
+  std::lock_guard lock(mutex_);
+  flights_.emplace(*sequence, Flight{*span, use});
+  return sequence;
+}
+
+void Arrays::Settle(std::uint64_t sequence, bool succeeded) {
+  std::unique_lock lock(mutex_);
+  const auto found = flights_.find(sequence);
+  if (found == flights_.end()) return;
+  if (found->second.settling) {
+    settled_.wait(lock, [this, sequence] { return !flights_.contains(sequence); });
+    return;
+  }
+  found->second.settling = true;
+  const Flight flight = found->second;
+  lock.unlock();
+  if (succeeded) {
+    const Part written = flight.use.written;
+    Copy(flight.use.array + written.offset, flight.span.data + written.offset, written.size);
+  }
+  staging_.Give(flight.span);
+  lock.lock();
+  flights_.erase(sequence);
+  settled_.notify_all();
+}
+
+void Arrays::Discard(std::uint64_t sequence) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = flights_.find(sequence);
+    if (found == flights_.end() || found->second.settling) return;
+    discarded_.push_back({sequence, found->second.span});
+    flights_.erase(found);
+  }
+  FreeDiscarded();
+}
+
+void Arrays::FreeDiscarded() {
+  std::lock_guard lock(mutex_);
+  std::erase_if(discarded_, [this](const Discarded& discarded) {
+    const Result<bool> ended = operations_.HasEnded(discarded.sequence);
+    if (!ended || !*ended) return false;
+    staging_.Give(discarded.span);
+    return true;
+  });
+}
+
+void Arrays::Copy(std::byte* target, const std::byte* source, std::size_t size) {
+  if (size == 0) return;
+  std::memcpy(target, source, size);
+  copied_size_.fetch_add(size, std::memory_order_relaxed);
+}
+
+}  // namespace headrace::client

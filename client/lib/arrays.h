@@ -1,0 +1,77 @@
+// Operations on one-off arrays: copied into staging memory at post, back when waited for.
+//
+// Thread-safe; two threads may wait for the same operation, and both return after the copy.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "client/lib/operations.h"
+#include "client/lib/staging.h"
+#include "ipc/base/result.h"
+#include "ipc/records.h"
+
+namespace headrace::client {
+
+// A byte range of an array.
+struct Part {
+  std::size_t offset = 0;
+  std::size_t size = 0;
+};
+
+// What an operation reads of its array and what it writes there.
+struct ArrayUse {
+  std::byte* array = nullptr;
+  std::size_t size = 0;
+  Part read;
+  Part written;
+};
+
+class Arrays {
+ public:
+  Arrays(Control& control, Operations& operations) : staging_(control), operations_(operations) {}
+
+  // Copies what is read, names the staging memory in `record` and posts it.
+  Result<std::uint64_t> Post(ipc::Record record, const ArrayUse& use);
+
+  // Once `sequence` has ended: copies the result back if it `succeeded` and frees the staging
+  // memory. Without effect on operations that are not an array's, or were settled before.
+  void Settle(std::uint64_t sequence, bool succeeded);
+
+  // The array is not touched from now on; the staging memory is freed once the operation ended.
+  void Discard(std::uint64_t sequence);
+
+  std::size_t staging_size() const { return staging_.size(); }
+  std::uint64_t posted() const { return posted_.load(std::memory_order_relaxed); }
+  std::uint64_t copied_size() const { return copied_size_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Flight {
+    Staging::Span span;
+    ArrayUse use;
+    bool settling = false;  // a thread is copying the result back
+  };
+  struct Discarded {
+    std::uint64_t sequence;
+    Staging::Span span;
+  };
+
+  void FreeDiscarded();
+  void Copy(std::byte* target, const std::byte* source, std::size_t size);
+
+  Staging staging_;
+  Operations& operations_;
+  std::mutex mutex_;
+  std::condition_variable settled_;
+  std::unordered_map<std::uint64_t, Flight> flights_;  // guarded by mutex_
+  std::vector<Discarded> discarded_;                   // guarded by mutex_
+  std::atomic<std::uint64_t> posted_ = 0;
+  std::atomic<std::uint64_t> copied_size_ = 0;
+};
+
+}  // namespace headrace::client

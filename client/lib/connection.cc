@@ -1,0 +1,399 @@
+#include "client/lib/connection.h"
+
+#include <capnp/rpc-twoparty.h>
+#include <fmt/format.h>
+#include <kj/async-io.h>
+#include <kj/async-unix.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "client/lib/socket.h"
+#include "ipc/schema/client.capnp.h"
+
+namespace headrace::client {
+namespace {
+
+// The service hands no descriptors to clients.
+constexpr unsigned kFdsPerMessageMax = 0;
+
+// Carries a descriptor beside a message; closes its copy when the service lets go of it.
+class DescriptorServer final : public schema::Descriptor::Server {
+ public:
+  explicit DescriptorServer(UniqueFd fd) : fd_(std::move(fd)) {}
+  kj::Maybe<int> getFd() override { return fd_.get(); }
+
+ private:
+  UniqueFd fd_;
+};
+
+Result<schema::Descriptor::Client> Describe(int fd) {
+  Result<UniqueFd> copy = Duplicate(fd);
+  if (!copy) return copy.error();
+  return schema::Descriptor::Client(kj::heap<DescriptorServer>(std::move(copy).value()));
+}
+
+Status StatusOf(schema::Refusal::Reader refusal) {
+  if (refusal.getCode() == 0) return {};
+  const bool known = refusal.getCode() < kCodesCount;
+  return Error(known ? static_cast<Code>(refusal.getCode()) : Code::kInternal,
+               std::string(refusal.getText().cStr()));
+}
+
+// What every call says once the socket is closed.
+Error LossOf(const std::string& service) {
+  return Error(Code::kUnavailable,
+               service + " went away: this session is over; start the service and open a new one");
+}
+
+Error ErrorOf(const kj::Exception& exception, const std::string& service) {
+  const std::string text(exception.getDescription().cStr());
+  switch (exception.getType()) {
+    case kj::Exception::Type::DISCONNECTED:
+      return LossOf(service);
+    case kj::Exception::Type::OVERLOADED:
+      return Error(Code::kBusy, text);
+    case kj::Exception::Type::UNIMPLEMENTED:
+      return Error(Code::kVersionMismatch,
+                   text + ": the service does not know this call; it is not of version " +
+                       HEADRACE_VERSION + " (protocol " + std::to_string(schema::PROTOCOL_VERSION) +
+                       ") as this library is");
+    default:
+      return Error(Code::kInternal, text);
+  }
+}
+
+// Ends a call before anything is sent.
+kj::Promise<void> Refuse(Status& status, const Error& error) {
+  status = error;
+  return kj::READY_NOW;
+}
+
+// kj ignores SIGPIPE for the whole process when its first loop is made. That is the program's to
+// decide; the loop's own thread blocks all signals and needs nothing.
+kj::AsyncIoContext SetupLoop() {
+  struct sigaction before {};
+  ::sigaction(SIGPIPE, nullptr, &before);
+  kj::AsyncIoContext io = kj::setupAsyncIo();
+  ::sigaction(SIGPIPE, &before, nullptr);
+  return io;
+}
+
+}  // namespace
+
+class Connection::Loop {
+ public:
+  // What the loop's thread works with; lives on its stack.
+  struct Wire {
+    capnp::TwoPartyClient& client;
+    std::optional<schema::Session::Client> session;
+  };
+  // Runs on the loop's thread and resolves when the answer has been read into `status`.
+  using Start = std::function<kj::Promise<void>(Wire&, Status& status)>;
+
+  Loop(ServiceSocket socket, UniqueFd bell, const AttachRequest& request, LossListener& listener)
+      : socket_(std::move(socket.fd)),
+        socket_number_(socket_.get()),
+        bell_(std::move(bell)),
+        service_(fmt::format("the service at {} (pid {})", request.socket_path, socket.pid)),
+        call_timeout_ns_(request.call_timeout_ns),
+        listener_(listener),
+        thread_(StartThread()) {}
+
+  ~Loop() {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    Ring();
+    thread_.join();
+  }
+
+  // From any thread: hands the call over and sleeps until it has ended.
+  Status Call(std::string_view doing, Start start);
+
+  // From here on a disconnect is what was asked for, not a loss.
+  void ExpectEnd() {
+    std::lock_guard lock(mutex_);
+    leaving_ = true;
+  }
+
+  void CloseInChild() {
+    ::close(socket_number_);
+    ::close(bell_.get());
+  }
+
+ private:
+  // One call in the inbox or on its way. The caller owns it and sleeps in Wait.
+  struct Pending {
+    Start start;
+    std::optional<Status> status;
+  };
+  // Ends a call however its promise goes away, so that no caller sleeps for ever.
+  class Ender {
+   public:
+    Ender(Loop& loop, Pending& pending) : loop_(loop), pending_(pending) {}
+    KJ_DISALLOW_COPY(Ender);
+    ~Ender() { loop_.Finish(pending_, std::move(status)); }
+
+    Status status = Error(Code::kUnavailable, "the session is being closed");
+
+   private:
+    Loop& loop_;
+    Pending& pending_;
+  };
+
+  std::thread StartThread();
+  void Ring() const {
+    const std::uint64_t one = 1;
+    // Cannot fail: an eventfd holds 2^64 - 2 rings, and the loop takes them all at once.
+    [[maybe_unused]] const ssize_t written = ::write(bell_.get(), &one, sizeof one);
+  }
+  void Run();
+  kj::Promise<void> TakeCalls(kj::UnixEventPort::FdObserver& observer, Wire& wire, kj::Timer& timer,
+                              kj::TaskSet& tasks);
+  kj::Promise<void> RunCall(Pending& pending, Wire& wire, kj::Timer& timer);
+  void Finish(Pending& pending, Status status);
+  void Lose();
+
+  UniqueFd socket_;            // until the loop's thread takes it over
+  const int socket_number_;    // to close the copy of a forked child
+  const UniqueFd bell_;        // eventfd that wakes the loop for its inbox
+  const std::string service_;  // for messages
+  const TimeNs call_timeout_ns_;
+  LossListener& listener_;
+
+  std::mutex mutex_;
+  std::condition_variable ended_;  // some call has its status
+  std::deque<Pending*> inbox_;     // guarded by mutex_, as is all below
+  std::optional<Error> loss_;
+  bool stopping_ = false;
+  bool leaving_ = false;
+
+  std::thread thread_;  // last: starts when the rest is there
+};
+
+std::thread Connection::Loop::StartThread() {
+  // The thread inherits the mask: the program's handlers run on its own threads only.
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread([this] { Run(); });
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
+
+Status Connection::Loop::Call(std::string_view doing, Start start) {
+  Pending pending{std::move(start), std::nullopt};
+  std::unique_lock lock(mutex_);
+  if (loss_) return loss_->Within(doing);
+  if (stopping_) return Error(Code::kUnavailable, "the session is being closed");
+  inbox_.push_back(&pending);
+  lock.unlock();
+  Ring();
+  lock.lock();
+  ended_.wait(lock, [&pending] { return pending.status.has_value(); });
+  if (pending.status->ok()) return {};
+  return pending.status->error().Within(doing);
+}
+
+void Connection::Loop::Finish(Pending& pending, Status status) {
+  std::lock_guard lock(mutex_);
+  pending.status = std::move(status);
+  ended_.notify_all();  // under the lock: `pending` is gone as soon as its owner sees the status
+}
+
+kj::Promise<void> Connection::Loop::RunCall(Pending& pending, Wire& wire, kj::Timer& timer) {
+  auto ender = kj::heap<Ender>(*this, pending);
+  Ender& end = *ender;
+  kj::Promise<void> late = timer.afterDelay(call_timeout_ns_ * kj::NANOSECONDS).then([this, &end] {
+    end.status = Error(Code::kTimeout,
+                       fmt::format("{} did not answer within {} ms: see whether it is stopped",
+                                   service_, call_timeout_ns_ / kMillisecond));
+  });
+  return kj::evalNow([&pending, &wire, &end] { return pending.start(wire, end.status); })
+      .exclusiveJoin(kj::mv(late))
+      .catch_(
+          [this, &end](kj::Exception&& exception) { end.status = ErrorOf(exception, service_); })
+      .attach(kj::mv(ender));
+}
+
+kj::Promise<void> Connection::Loop::TakeCalls(kj::UnixEventPort::FdObserver& observer, Wire& wire,
+                                              kj::Timer& timer, kj::TaskSet& tasks) {
+  return observer.whenBecomesReadable().then(
+      [this, &observer, &wire, &timer, &tasks]() -> kj::Promise<void> {
+        std::uint64_t rings = 0;
+        [[maybe_unused]] const ssize_t read = ::read(bell_.get(), &rings, sizeof rings);
+        std::deque<Pending*> calls;
+        bool stopping = false;
+        {
+          std::lock_guard lock(mutex_);
+          calls.swap(inbox_);
+          stopping = stopping_;
+        }
+        for (Pending* call : calls) tasks.add(RunCall(*call, wire, timer));
+        if (stopping) return kj::READY_NOW;
+        return TakeCalls(observer, wire, timer, tasks);
+      });
+}
+
+void Connection::Loop::Lose() {
+  const Error loss = LossOf(service_);
+  {
+    std::lock_guard lock(mutex_);
+    if (leaving_ || stopping_ || loss_) return;
+    loss_ = loss;
+  }
+  listener_.OnLost(loss);
+}
+
+void Connection::Loop::Run() {
+  struct Quiet final : kj::TaskSet::ErrorHandler {
+    // Calls turn their exceptions into a Status; only the disconnect's own promise can come here.
+    void taskFailed(kj::Exception&&) override {}
+  };
+  kj::AsyncIoContext io = SetupLoop();
+  kj::Own<kj::AsyncCapabilityStream> stream = io.lowLevelProvider->wrapUnixSocketFd(
+      socket_.release(),
+      kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP | kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC);
+  capnp::TwoPartyClient client(*stream, kFdsPerMessageMax);
+  Wire wire{client, std::nullopt};
+  kj::UnixEventPort::FdObserver observer(io.unixEventPort, bell_.get(),
+                                         kj::UnixEventPort::FdObserver::OBSERVE_READ);
+  Quiet quiet;
+  kj::TaskSet tasks(quiet);  // after what its tasks use, so that it goes first
+  tasks.add(client.onDisconnect().then([this] { Lose(); }, [this](kj::Exception&&) { Lose(); }));
+  TakeCalls(observer, wire, io.provider->getTimer(), tasks).wait(io.waitScope);
+}
+
+Connection::Connection(std::unique_ptr<Loop> loop, std::int32_t service_pid)
+    : loop_(std::move(loop)), service_pid_(service_pid) {}
+
+Connection::~Connection() = default;
+
+Result<std::unique_ptr<Connection>> Connection::Attach(const AttachRequest& request, int channel_fd,
+                                                       int doorbell_fd, LossListener& listener) {
+  Result<ServiceSocket> socket = ConnectToService(request.socket_path, request.call_timeout_ns);
+  if (!socket) return socket.error();
+  UniqueFd bell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!bell) return SystemError("create an eventfd", errno);
+  const std::int32_t pid = socket->pid;
+  auto loop = std::make_unique<Loop>(std::move(socket).value(), std::move(bell), request, listener);
+  std::unique_ptr<Connection> connection(new Connection(std::move(loop), pid));
+  if (Status status = connection->SayHello(request, channel_fd, doorbell_fd); !status) {
+    connection->loop_->ExpectEnd();
+    return status.error();
+  }
+  return connection;
+}
+
+Status Connection::SayHello(const AttachRequest& request, int channel_fd, int doorbell_fd) {
+  const std::string doing =
+      fmt::format("attach rank {} of job {} at {}", request.rank, request.job, request.socket_path);
+  return loop_->Call(doing, [&](Loop::Wire& wire, Status& status) -> kj::Promise<void> {
+    Result<schema::Descriptor::Client> channel = Describe(channel_fd);
+    Result<schema::Descriptor::Client> doorbell = Describe(doorbell_fd);
+    if (!channel) return Refuse(status, channel.error());
+    if (!doorbell) return Refuse(status, doorbell.error());
+    auto call = wire.client.bootstrap().castAs<schema::Entrance>().attachRequest();
+    call.getHello().setProtocolVersion(schema::PROTOCOL_VERSION);
+    call.getHello().setProgram(request.program.c_str());
+    auto fields = call.getRequest();
+    fields.setJob(request.job.c_str());
+    fields.setRank(request.rank);
+    fields.setWorldSize(request.world_size);
+    fields.setChannel(std::move(channel).value());
+    fields.setDoorbell(std::move(doorbell).value());
+    fields.setPid(::getpid());
+    fields.setTimeoutMs(request.timeout_ms);
+    return call.send().then([this, &wire, &status](auto&& answer) {
+      status = StatusOf(answer.getRefusal());
+      if (!status) return;
+      const auto granted = answer.getGranted();
+      grant_ = {granted.getSessionId(), granted.getJobId(), granted.getEpoch(),
+                granted.getTimeoutMs()};
+      wire.session = answer.getSession();
+    });
+  });
+}
+
+Result<std::uint32_t> Connection::RegisterSegment(int fd, std::size_t size) {
+  std::uint32_t segment = 0;
+  const Status called =
+      loop_->Call("register a segment", [&](Loop::Wire& wire, Status& status) -> kj::Promise<void> {
+        Result<schema::Descriptor::Client> memory = Describe(fd);
+        if (!memory) return Refuse(status, memory.error());
+        auto call = wire.session->registerSegmentRequest();
+        call.setMemory(std::move(memory).value());
+        call.setSize(size);
+        return call.send().then([&segment, &status](auto&& answer) {
+          segment = answer.getSegment();
+          status = StatusOf(answer.getRefusal());
+        });
+      });
+  if (!called) return called.error();
+  return segment;
+}
+
+Status Connection::ReleaseSegment(std::uint32_t segment) {
+  return loop_->Call("release a segment", [segment](Loop::Wire& wire, Status& status) {
+    auto call = wire.session->releaseSegmentRequest();
+    call.setSegment(segment);
+    return call.send().then([&status](auto&& answer) { status = StatusOf(answer.getRefusal()); });
+  });
+}
+
+Result<std::uint32_t> Connection::RegisterTensors(std::span<const TensorSpec> tensors) {
+  std::uint32_t first = 0;
+  const Status called = loop_->Call("register tensors", [&](Loop::Wire& wire, Status& status) {
+    auto call = wire.session->registerTensorsRequest();
+    auto list = call.initTensors(static_cast<unsigned>(tensors.size()));
+    for (unsigned i = 0; i < list.size(); ++i) {
+      const TensorSpec& tensor = tensors[i];
+      list[i].setName(tensor.name.c_str());
+      list[i].setSegment(tensor.segment);
+      list[i].setOffset(tensor.offset);
+      list[i].setCount(tensor.count);
+      list[i].setDtype(static_cast<std::uint8_t>(tensor.dtype));
+      list[i].setOrder(tensor.order);
+    }
+    return call.send().then([&first, &status](auto&& answer) {
+      first = answer.getFirst();
+      status = StatusOf(answer.getRefusal());
+    });
+  });
+  if (!called) return called.error();
+  return first;
+}
+
+Status Connection::ReleaseTensors(std::uint32_t first, std::uint32_t count) {
+  return loop_->Call("release tensors", [first, count](Loop::Wire& wire, Status& status) {
+    auto call = wire.session->releaseTensorsRequest();
+    call.setFirst(first);
+    call.setCount(count);
+    return call.send().then([&status](auto&& answer) { status = StatusOf(answer.getRefusal()); });
+  });
+}
+
+Status Connection::Leave() {
+  loop_->ExpectEnd();
+  return loop_->Call("leave the job", [](Loop::Wire& wire, Status& status) {
+    auto call = wire.session->leaveRequest();
+    return call.send().then([&status](auto&& answer) { status = StatusOf(answer.getRefusal()); });
+  });
+}
+
+void Connection::CloseInChild() { loop_->CloseInChild(); }
+
+}  // namespace headrace::client

@@ -1,0 +1,66 @@
+// The socket to the service: one thread with a kj event loop and the RPC connection on it.
+//
+// Other threads reach it through an inbox of calls; each caller sleeps until its call has ended, so
+// what a call refers to may stand on the caller's stack. No kj object is touched by two threads and
+// no kj exception leaves connection.cc. The socket is the session's lease: when this object goes,
+// the service ends the session.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "client/lib/control.h"
+#include "ipc/base/clock.h"
+
+namespace headrace::client {
+
+// What a rank says of itself when it attaches.
+struct AttachRequest {
+  std::string socket_path;
+  std::string job;
+  std::uint32_t rank = 0;
+  std::uint32_t world_size = 1;
+  std::uint32_t timeout_ms = 0;  // 0: the service's default
+  std::string program;           // for logs: "libheadrace 0.1.0 (train.py)"
+  TimeNs call_timeout_ns = 10 * kSecond;
+};
+
+// What the service answered.
+struct Grant {
+  std::uint64_t session_id = 0;
+  std::uint32_t job_id = 0;
+  std::uint32_t epoch = 0;
+  std::uint32_t timeout_ms = 0;  // of operations that name none
+};
+
+class Connection final : public Control {
+ public:
+  // Connects, attaches with the channel and doorbell (which it keeps copies of until the service
+  // has them), and starts the thread. `listener` must outlive the connection.
+  static Result<std::unique_ptr<Connection>> Attach(const AttachRequest& request, int channel_fd,
+                                                    int doorbell_fd, LossListener& listener);
+  ~Connection() override;
+
+  const Grant& grant() const { return grant_; }
+  std::int32_t service_pid() const { return service_pid_; }
+
+  Result<std::uint32_t> RegisterSegment(int fd, std::size_t size) override;
+  Status ReleaseSegment(std::uint32_t segment) override;
+  Result<std::uint32_t> RegisterTensors(std::span<const TensorSpec> tensors) override;
+  Status ReleaseTensors(std::uint32_t first, std::uint32_t count) override;
+  Status Leave() override;
+  void CloseInChild() override;
+
+ private:
+  class Loop;  // the thread and everything kj; in connection.cc
+
+  Connection(std::unique_ptr<Loop> loop, std::int32_t service_pid);
+  Status SayHello(const AttachRequest& request, int channel_fd, int doorbell_fd);
+
+  std::unique_ptr<Loop> loop_;
+  std::int32_t service_pid_;
+  Grant grant_;
+};
+
+}  // namespace headrace::client

@@ -1,0 +1,52 @@
+// What a session asks the service outside the data path: each call is one round trip.
+//
+// Two implementations: Connection (the real one) and the fake of tests/unit/client.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "ipc/base/collective.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/result.h"
+
+namespace headrace::client {
+
+// A tensor as the service is told of it.
+struct TensorSpec {
+  std::string name;
+  std::uint32_t segment = 0;
+  std::uint64_t offset = 0;  // bytes from the start of the segment
+  std::uint64_t count = 0;   // elements
+  DType dtype = DType::kFloat32;
+  std::uint32_t order = 0;
+};
+
+// Thread-safe. Every call returns within the call timeout; after the service was lost, at once and
+// with the same error.
+class Control {
+ public:
+  virtual ~Control() = default;
+
+  // The service maps `size` bytes of the sealed memfd; returns the segment's number.
+  virtual Result<std::uint32_t> RegisterSegment(int fd, std::size_t size) = 0;
+  virtual Status ReleaseSegment(std::uint32_t segment) = 0;
+  // All or none; the tensors get the numbers first, first + 1, ...
+  virtual Result<std::uint32_t> RegisterTensors(std::span<const TensorSpec> tensors) = 0;
+  virtual Status ReleaseTensors(std::uint32_t first, std::uint32_t count) = 0;
+  // The orderly end; nothing may be asked afterwards.
+  virtual Status Leave() = 0;
+  // In a forked child: closes the child's copy of the socket and touches nothing else.
+  virtual void CloseInChild() = 0;
+};
+
+// Who wants to know that the service is gone. Called once, from the connection's thread.
+class LossListener {
+ public:
+  virtual ~LossListener() = default;
+  virtual void OnLost(const Error& loss) = 0;
+};
+
+}  // namespace headrace::client

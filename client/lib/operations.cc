@@ -1,0 +1,145 @@
+#include "client/lib/operations.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <utility>
+
+namespace headrace::client {
+namespace {
+
+void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// How many looks between two readings of the clock.
+constexpr int kLooksPerClock = 32;
+
+}  // namespace
+
+Result<std::uint64_t> Operations::Post(ipc::Record record) {
+  record.posted_ns = static_cast<std::uint64_t>(MonotonicNow());
+  std::unique_lock lock(mutex_);
+  if (loss_) return *loss_;
+  if (!writer_.HasRoom()) {
+    if (Status status = WaitForRoom(lock); !status) return status.error();
+  }
+  const std::uint64_t sequence = writer_.next_sequence();
+  if (sequence > ipc::kOperationsMax) KeepFailureOf(sequence - ipc::kOperationsMax);
+  const bool service_sleeps = writer_.Write(record);
+  posted_.store(sequence, std::memory_order_relaxed);  // a caller knows a number it was given
+  lock.unlock();
+  if (service_sleeps) Ring();
+  return sequence;
+}
+
+Status Operations::WaitForRoom(std::unique_lock<std::mutex>& lock) {
+  const TimeNs begin = MonotonicNow();
+  while (!writer_.HasRoom()) {
+    counters_.full_waits.fetch_add(1, std::memory_order_relaxed);
+    const std::uint64_t oldest = writer_.next_sequence() - ipc::kOperationsMax;
+    const TimeNs left = full_wait_ns_ == kNever ? kNever : full_wait_ns_ - (MonotonicNow() - begin);
+    // Not under the lock: Lose needs it to end what is waited for here.
+    lock.unlock();
+    const bool ended = reader_.Wait(oldest, left);
+    lock.lock();
+    if (loss_) return *loss_;
+    if (!ended) {
+      return Error(Code::kBusy,
+                   fmt::format("{} operations are open and the oldest, {}, did not "
+                               "end within {} ms",
+                               ipc::kOperationsMax, oldest, full_wait_ns_ / kMillisecond));
+    }
+  }
+  return {};
+}
+
+void Operations::KeepFailureOf(std::uint64_t sequence) {
+  // The word is about to serve a new operation; whoever asks for the old one later is told from
+  // here.
+  const ipc::CompletionWord word = ipc::CompletionWord::Unpack(
+      channel_.words[sequence % ipc::kOperationsMax].load(std::memory_order_relaxed));
+  if (word.code == Code::kOk) return;
+  failures_.Keep(sequence, ReadLocked(sequence));
+}
+
+void Operations::Ring() {
+  counters_.doorbells.fetch_add(1, std::memory_order_relaxed);
+  const std::uint64_t one = 1;
+  // Fails only when 2^64 - 2 rings wait to be taken: the service is then awake for good.
+  [[maybe_unused]] const ssize_t written = ::write(doorbell_fd_, &one, sizeof one);
+}
+
+Status Operations::CheckPosted(std::uint64_t sequence) const {
+  if (sequence != 0 && sequence <= posted()) return {};
+  return Error(
+      Code::kInvalidArgument,
+      fmt::format("operation {} was never posted in this session ({} were)", sequence, posted()));
+}
+
+Result<bool> Operations::HasEnded(std::uint64_t sequence) const {
+  if (Status status = CheckPosted(sequence); !status) return status.error();
+  return reader_.HasEnded(sequence);
+}
+
+bool Operations::Spin(std::uint64_t sequence) const {
+  if (spin_ns_ <= 0) return false;
+  const TimeNs deadline = MonotonicNow() + spin_ns_;
+  do {
+    for (int look = 0; look < kLooksPerClock; ++look) {
+      if (reader_.HasEnded(sequence)) return true;
+      Pause();
+    }
+  } while (MonotonicNow() < deadline);
+  return false;
+}
+
+Result<bool> Operations::WaitForEnd(std::uint64_t sequence, TimeNs timeout_ns) {
+  if (Status status = CheckPosted(sequence); !status) return status.error();
+  if (reader_.HasEnded(sequence)) return true;
+  if (timeout_ns == 0) return false;
+  const TimeNs begin = MonotonicNow();
+  const bool ended = Spin(sequence) || reader_.Wait(sequence, timeout_ns < 0 ? kNever : timeout_ns);
+  counters_.waits.fetch_add(1, std::memory_order_relaxed);
+  counters_.waited_ns.fetch_add(static_cast<std::uint64_t>(MonotonicNow() - begin),
+                                std::memory_order_relaxed);
+  return ended;
+}
+
+ipc::Outcome Operations::OutcomeOf(std::uint64_t sequence) const {
+  // Success needs no lock: a word of this very operation says so.
+  const ipc::CompletionWord word = ipc::CompletionWord::Unpack(
+      channel_.words[sequence % ipc::kOperationsMax].load(std::memory_order_acquire));
+  if (word.sequence == sequence && word.code == Code::kOk) return {};
+  std::lock_guard lock(mutex_);
+  // While the lock is held no post can begin, so the slot is either this operation's until we have
+  // read it, or was given on before and its failure is among those kept.
+  if (writer_.next_sequence() > sequence + ipc::kOperationsMax) return failures_.Find(sequence);
+  return ReadLocked(sequence);
+}
+
+ipc::Outcome Operations::ReadLocked(std::uint64_t sequence) const {
+  ipc::Outcome outcome = reader_.Read(sequence);
+  // The service had no chance to write a text for what Lose ended; the loss is the text.
+  const bool without_text = outcome.text == CodeName(outcome.code);
+  if (outcome.code == Code::kUnavailable && without_text && loss_) outcome.text = loss_->text();
+  return outcome;
+}
+
+void Operations::Lose(const Error& loss) {
+  std::uint64_t last = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (loss_) return;
+    loss_ = loss;
+    last = writer_.next_sequence() - 1;
+  }
+  // Nothing can be posted any more, so this ends all there is.
+  reader_.EndAllOpen(last, loss.code());
+}
+
+}  // namespace headrace::client

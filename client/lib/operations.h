@@ -1,0 +1,83 @@
+// Posting operations into the channel and learning how they ended.
+//
+// Thread-safe. A post takes one uncontended lock, one fence and, only when the service sleeps, one
+// system call. Waiters sleep on the completion word itself.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+
+#include "client/lib/failures.h"
+#include "ipc/base/clock.h"
+#include "ipc/base/result.h"
+#include "ipc/channel.h"
+#include "ipc/completion.h"
+#include "ipc/ring_writer.h"
+
+namespace headrace::client {
+
+// What the data path did; written by many threads.
+struct OperationCounters {
+  std::atomic<std::uint64_t> waits = 0;
+  std::atomic<std::uint64_t> waited_ns = 0;
+  std::atomic<std::uint64_t> doorbells = 0;
+  std::atomic<std::uint64_t> full_waits = 0;
+};
+
+class Operations {
+ public:
+  // `doorbell_fd` stays the caller's and must outlive this, as must the channel. A wait looks at
+  // the completion word for `spin_ns` before it sleeps.
+  Operations(ipc::ChannelLayout& channel, int doorbell_fd, TimeNs spin_ns)
+      : writer_(channel),
+        reader_(channel),
+        channel_(channel),
+        doorbell_fd_(doorbell_fd),
+        spin_ns_(spin_ns) {}
+
+  // How long a post waits for the oldest operation when the channel is full. Before the first post.
+  void BoundFullWait(TimeNs bound_ns) { full_wait_ns_ = bound_ns; }
+
+  // Publishes the record and returns its number. kBusy when the channel is full and its oldest
+  // operation did not end in time; the loss after the service went away.
+  Result<std::uint64_t> Post(ipc::Record record);
+
+  // Whether an operation has ended; kInvalidArgument for one that was never posted.
+  Result<bool> HasEnded(std::uint64_t sequence) const;
+
+  // Waits until it has ended or `timeout_ns` (negative: no limit) has passed; says which.
+  Result<bool> WaitForEnd(std::uint64_t sequence, TimeNs timeout_ns);
+
+  // How it ended; it must have.
+  ipc::Outcome OutcomeOf(std::uint64_t sequence) const;
+
+  // The service is gone: ends everything open, refuses everything later, all with this error.
+  void Lose(const Error& loss);
+
+  std::uint64_t posted() const { return posted_.load(std::memory_order_relaxed); }
+  const OperationCounters& counters() const { return counters_; }
+
+ private:
+  Status CheckPosted(std::uint64_t sequence) const;
+  Status WaitForRoom(std::unique_lock<std::mutex>& lock);
+  void KeepFailureOf(std::uint64_t sequence);
+  ipc::Outcome ReadLocked(std::uint64_t sequence) const;
+  bool Spin(std::uint64_t sequence) const;
+  void Ring();
+
+  mutable std::mutex mutex_;
+  ipc::RingWriter writer_;      // guarded by mutex_
+  UnclaimedFailures failures_;  // guarded by mutex_
+  std::optional<Error> loss_;   // guarded by mutex_
+  const ipc::CompletionReader reader_;
+  ipc::ChannelLayout& channel_;
+  const int doorbell_fd_;
+  const TimeNs spin_ns_;
+  TimeNs full_wait_ns_ = kNever;
+  std::atomic<std::uint64_t> posted_ = 0;  // number of the newest operation
+  OperationCounters counters_;
+};
+
+}  // namespace headrace::client

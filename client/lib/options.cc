@@ -1,0 +1,145 @@
+#include "client/lib/options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string_view>
+
+namespace headrace::client {
+namespace {
+
+constexpr std::string_view kDefaultSocket = "/run/headrace/headrace.sock";
+// Long enough for a service that is busy mapping gigabytes, short enough to notice a stopped one.
+constexpr std::uint32_t kDefaultCallTimeoutMs = 10'000;
+
+// Collects what is wrong with the environment, to say all of it at once.
+class Reader {
+ public:
+  explicit Reader(const Environment& environment) : environment_(environment) {}
+
+  // Unset and empty are the same.
+  std::optional<std::string_view> Text(const char* name) const {
+    const char* value = environment_(name);
+    if (value == nullptr || *value == '\0') return std::nullopt;
+    return value;
+  }
+
+  std::uint32_t Number(const char* name, std::uint32_t otherwise) {
+    const std::optional<std::string_view> text = Text(name);
+    if (!text) return otherwise;
+    std::uint32_t number = 0;
+    const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
+    if (error == std::errc() && end == text->data() + text->size() && number != HR_UNSET) {
+      return number;
+    }
+    Refuse(fmt::format("{}=\"{}\" is not a whole number below 2^32 - 1", name, *text));
+    return otherwise;
+  }
+
+  void Copy(std::string_view what, std::string_view text, std::span<char> field) {
+    std::fill(field.begin(), field.end(), '\0');
+    if (text.size() >= field.size()) {
+      Refuse(fmt::format("{} \"{}\" has {} bytes, {} are possible", what, text, text.size(),
+                         field.size() - 1));
+      return;
+    }
+    std::copy(text.begin(), text.end(), field.begin());
+  }
+
+  Status status() const {
+    if (refusals_.empty()) return {};
+    return Error(Code::kInvalidArgument, refusals_);
+  }
+
+ private:
+  void Refuse(const std::string& refusal) {
+    if (!refusals_.empty()) refusals_ += "; ";
+    refusals_ += refusal;
+  }
+
+  const Environment& environment_;
+  std::string refusals_;
+};
+
+// torchrun says "none" when it was started without a run id: the rendezvous address then tells two
+// runs on one node apart.
+void FillJob(Reader& reader, std::span<char> field) {
+  if (const auto job = reader.Text("HEADRACE_JOB")) return reader.Copy("HEADRACE_JOB", *job, field);
+  const auto run = reader.Text("TORCHELASTIC_RUN_ID");
+  if (run && *run != "none") return reader.Copy("TORCHELASTIC_RUN_ID", *run, field);
+  const auto address = reader.Text("MASTER_ADDR");
+  const auto port = reader.Text("MASTER_PORT");
+  if (!address || !port) return reader.Copy("job", "", field);
+  reader.Copy("MASTER_ADDR:MASTER_PORT", fmt::format("{}:{}", *address, *port), field);
+}
+
+bool EndsInField(std::span<const char> field) {
+  return std::find(field.begin(), field.end(), '\0') != field.end();
+}
+
+Status CheckJob(std::string_view job) {
+  if (job.empty()) {
+    return Error(Code::kInvalidArgument,
+                 "no job name: give it in the options, or set HEADRACE_JOB to the same name on all "
+                 "ranks");
+  }
+  const auto bad = [](char c) { return c <= ' ' || c > '~'; };
+  if (std::any_of(job.begin(), job.end(), bad)) {
+    return Error(
+        Code::kInvalidArgument,
+        fmt::format("job name \"{}\": only printable ASCII without blanks is possible", job));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status FillOptions(const Environment& environment, hr_options& options) {
+  std::memset(&options, 0, sizeof options);
+  Reader reader(environment);
+  options.size = sizeof options;
+  reader.Copy("HEADRACE_SOCKET", reader.Text("HEADRACE_SOCKET").value_or(kDefaultSocket),
+              options.socket_path);
+  FillJob(reader, options.job);
+  options.rank = reader.Number("RANK", HR_UNSET);
+  options.world_size = reader.Number("WORLD_SIZE", HR_UNSET);
+  options.timeout_ms = reader.Number("HEADRACE_TIMEOUT_MS", 0);
+  options.spin_us = reader.Number("HEADRACE_SPIN_US", 0);
+  options.call_timeout_ms = kDefaultCallTimeoutMs;
+  return reader.status();
+}
+
+Status CheckOptions(const hr_options& options) {
+  if (options.size != sizeof options) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("hr_options has size {}, this library ({}) knows {}: call "
+                             "hr_options_init first, and compile against this library's header",
+                             options.size, HEADRACE_VERSION, sizeof options));
+  }
+  if (!EndsInField(options.socket_path) || !EndsInField(options.job) ||
+      !EndsInField(options.program)) {
+    return Error(Code::kInvalidArgument, "a text in hr_options does not end in NUL");
+  }
+  if (Status status = CheckJob(options.job); !status) return status;
+  if (options.rank == HR_UNSET || options.world_size == HR_UNSET) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("no {}: give it in the options, or start through torchrun, which sets "
+                             "RANK and WORLD_SIZE",
+                             options.rank == HR_UNSET ? "rank" : "world size"));
+  }
+  if (options.rank >= options.world_size) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("rank {} of {}: ranks go from 0 to world size - 1", options.rank,
+                             options.world_size));
+  }
+  if (options.call_timeout_ms == 0) {
+    return Error(Code::kInvalidArgument, "call_timeout_ms is 0: no answer can come in that time");
+  }
+  return {};
+}
+
+}  // namespace headrace::client

@@ -1,0 +1,306 @@
+#include "client/lib/session.h"
+
+#include <fmt/format.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "client/lib/connection.h"
+#include "client/lib/options.h"
+
+namespace headrace::client {
+namespace {
+
+// A post that finds the channel full waits a little longer than the service lets its oldest
+// operation live.
+constexpr TimeNs kFullWaitMargin = kSecond;
+
+Result<Session::Endpoints> CreateEndpoints(ipc::Channel::Created& created) {
+  Result<ForkGuard> guard = ForkGuard::Create();
+  if (!guard) return guard.error();
+  UniqueFd doorbell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!doorbell) return SystemError("create an eventfd", errno);
+  return Session::Endpoints{std::move(guard).value(), std::move(created.channel),
+                            std::move(doorbell)};
+}
+
+std::string ProgramName(const hr_options& options) {
+  const std::string program = options.program;
+  return fmt::format("libheadrace {}{}{}{}", HEADRACE_VERSION, program.empty() ? "" : " (", program,
+                     program.empty() ? "" : ")");
+}
+
+Result<TensorSpec> SpecOf(const hr_tensor_spec& spec, std::size_t index) {
+  const auto wrong = [index](const std::string& what) {
+    return Error(Code::kInvalidArgument, fmt::format("tensor {} of the list: {}", index, what));
+  };
+  if (spec.segment == nullptr) return wrong("its segment is NULL");
+  const auto dtype = static_cast<std::uint8_t>(spec.dtype);
+  if (!IsDType(dtype)) return wrong(fmt::format("dtype {} is not one", int{dtype}));
+  const std::size_t element = SizeOf(static_cast<DType>(dtype));
+  const std::size_t size = spec.segment->memory.mapping.size();
+  if (spec.offset % element != 0) {
+    return wrong(
+        fmt::format("offset {} is not a multiple of the element size {}", spec.offset, element));
+  }
+  if (spec.count == 0 || spec.offset > size || spec.count > (size - spec.offset) / element) {
+    return wrong(
+        fmt::format("{} elements of {} bytes from offset {} do not lie within the "
+                    "segment's {} bytes",
+                    spec.count, element, spec.offset, size));
+  }
+  return TensorSpec{spec.name == nullptr ? "" : spec.name,
+                    spec.segment->id,
+                    spec.offset,
+                    spec.count,
+                    static_cast<DType>(dtype),
+                    spec.order};
+}
+
+}  // namespace
+
+Session::Session(const hr_options& options, Endpoints endpoints)
+    : job_(options.job),
+      rank_(options.rank),
+      world_size_(options.world_size),
+      endpoints_(std::move(endpoints)),
+      operations_(endpoints_.channel.layout(), endpoints_.doorbell.get(),
+                  options.spin_us * kMicrosecond) {}
+
+Session::~Session() = default;
+
+void Session::Adopt(std::unique_ptr<Control> control, std::int32_t service_pid,
+                    std::uint32_t service_timeout_ms) {
+  control_ = std::move(control);
+  arrays_ = std::make_unique<Arrays>(*control_, operations_);
+  service_pid_ = service_pid;
+  operations_.BoundFullWait(
+      service_timeout_ms == 0 ? kNever : service_timeout_ms * kMillisecond + kFullWaitMargin);
+}
+
+Result<std::unique_ptr<Session>> Session::Open(const hr_options& options) {
+  if (Status status = CheckOptions(options); !status) return status.error();
+  Result<ipc::Channel::Created> created = ipc::Channel::Create();
+  if (!created) return created.error();
+  Result<Endpoints> endpoints = CreateEndpoints(*created);
+  if (!endpoints) return endpoints.error();
+  const int doorbell = endpoints->doorbell.get();
+  auto session = std::make_unique<Session>(options, std::move(endpoints).value());
+  const AttachRequest request{.socket_path = options.socket_path,
+                              .job = options.job,
+                              .rank = options.rank,
+                              .world_size = options.world_size,
+                              .timeout_ms = options.timeout_ms,
+                              .program = ProgramName(options),
+                              .call_timeout_ns = options.call_timeout_ms * kMillisecond};
+  Result<std::unique_ptr<Connection>> connection =
+      Connection::Attach(request, created->fd.get(), doorbell, *session);
+  if (!connection) return connection.error();
+  const std::int32_t pid = (*connection)->service_pid();
+  const std::uint32_t timeout_ms = (*connection)->grant().timeout_ms;
+  session->Adopt(std::move(connection).value(), pid, timeout_ms);
+  return session;
+}
+
+Status Session::CheckProcess() const {
+  if (!InChild()) return {};
+  return Error(Code::kInvalidArgument,
+               fmt::format("rank {} of job {} was attached by the parent of this process: a forked "
+                           "child must open a session of its own",
+                           rank_, job_));
+}
+
+Result<hr_segment*> Session::CreateSegment(std::size_t size) {
+  if (size == 0 || size > ipc::kSegmentSizeMax - ipc::kPageSize) {
+    return Error(Code::kInvalidArgument, fmt::format("segment of {} bytes: 1 to {} are possible",
+                                                     size, ipc::kSegmentSizeMax - ipc::kPageSize));
+  }
+  const std::size_t whole = (size + ipc::kPageSize - 1) / ipc::kPageSize * ipc::kPageSize;
+  Result<ipc::SealedMemory> memory = ipc::CreateSealedMemory("headrace-segment", whole);
+  if (!memory) return memory.error();
+  memory->mapping.Populate();
+  const Result<std::uint32_t> id = control_->RegisterSegment(memory->fd.get(), whole);
+  if (!id) return id.error();
+  std::lock_guard lock(mutex_);
+  return &segments_.emplace_back(hr_segment{*id, std::move(memory).value()});
+}
+
+Status Session::ReleaseSegment(hr_segment* segment) {
+  if (segment == nullptr) return {};
+  if (Status status = control_->ReleaseSegment(segment->id); !status) return status;
+  std::lock_guard lock(mutex_);
+  segments_.remove_if([segment](const hr_segment& each) { return &each == segment; });
+  return {};
+}
+
+Status Session::RegisterTensors(std::span<const hr_tensor_spec> specs, hr_tensor** tensors) {
+  if (specs.empty()) return {};
+  std::vector<TensorSpec> announced;
+  announced.reserve(specs.size());
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    Result<TensorSpec> spec = SpecOf(specs[i], i);
+    if (!spec) return spec.error();
+    announced.push_back(std::move(spec).value());
+  }
+  const Result<std::uint32_t> first = control_->RegisterTensors(announced);
+  if (!first) return first.error();
+  std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    std::byte* address = specs[i].segment->memory.mapping.data() + specs[i].offset;
+    tensors[i] = &tensors_.emplace_back(hr_tensor{*first + static_cast<std::uint32_t>(i), address,
+                                                  announced[i].count, announced[i].dtype});
+  }
+  return {};
+}
+
+Status Session::ReleaseTensors(std::span<hr_tensor*> tensors) {
+  for (std::size_t begin = 0; begin < tensors.size();) {
+    if (tensors[begin] == nullptr) {
+      ++begin;
+      continue;
+    }
+    // Tensors registered together stand in a row and go in one round trip.
+    std::size_t end = begin + 1;
+    while (end < tensors.size() && tensors[end] != nullptr &&
+           tensors[end]->id == tensors[end - 1]->id + 1) {
+      ++end;
+    }
+    const auto count = static_cast<std::uint32_t>(end - begin);
+    const Status status = control_->ReleaseTensors(tensors[begin]->id, count);
+    if (!status) return status;
+    std::lock_guard lock(mutex_);
+    for (; begin < end; ++begin) {
+      const hr_tensor* gone = std::exchange(tensors[begin], nullptr);
+      tensors_.remove_if([gone](const hr_tensor& each) { return &each == gone; });
+    }
+  }
+  return {};
+}
+
+Status Session::CheckRequest(const Request& request, std::uint64_t count) const {
+  const auto kind = request.kind;
+  if (Reduces(kind) && !IsReduction(static_cast<std::uint8_t>(request.reduction))) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("reduction {} is not one", static_cast<int>(request.reduction)));
+  }
+  if (kind == Collective::kBroadcast && request.root >= world_size_) {
+    return Error(Code::kInvalidArgument, fmt::format("broadcast from rank {}: the job has {} ranks",
+                                                     request.root, world_size_));
+  }
+  const bool in_parts = kind == Collective::kReduceScatter || kind == Collective::kAllGather;
+  if (count == 0 || (in_parts && count % world_size_ != 0)) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("{} of {} elements: {}", Name(kind), count,
+                             count == 0 ? "there must be at least one"
+                                        : fmt::format("the count must be a multiple of the {} "
+                                                      "ranks",
+                                                      world_size_)));
+  }
+  return {};
+}
+
+namespace {
+
+ipc::Record RecordOf(const Request& request, DType dtype, std::uint64_t count) {
+  ipc::Record record;
+  record.kind = static_cast<std::uint8_t>(request.kind);
+  record.dtype = static_cast<std::uint8_t>(dtype);
+  record.reduction = static_cast<std::uint8_t>(request.reduction);
+  record.root = request.root;
+  record.count = count;
+  return record;
+}
+
+}  // namespace
+
+Result<std::uint64_t> Session::Post(const Request& request, const hr_tensor* tensor,
+                                    const hr_range* range) {
+  if (tensor == nullptr) return Error(Code::kInvalidArgument, "the tensor is NULL");
+  const hr_range whole{0, tensor->count};
+  const hr_range& part = range == nullptr ? whole : *range;
+  if (part.offset > tensor->count || part.count > tensor->count - part.offset) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("{} elements from element {} do not lie within the tensor's {}",
+                             part.count, part.offset, tensor->count));
+  }
+  if (Status status = CheckRequest(request, part.count); !status) return status.error();
+  ipc::Record record = RecordOf(request, tensor->dtype, part.count);
+  record.tensor = tensor->id;
+  record.offset = part.offset * SizeOf(tensor->dtype);
+  return operations_.Post(record);
+}
+
+ArrayUse Session::UseOf(const Request& request, void* array, std::size_t size) const {
+  const Part whole{0, size};
+  const Part mine{size / world_size_ * rank_, size / world_size_};
+  ArrayUse use{static_cast<std::byte*>(array), size, whole, whole};
+  switch (request.kind) {
+    case Collective::kBroadcast:
+      (rank_ == request.root ? use.written : use.read) = {};
+      break;
+    case Collective::kReduceScatter:
+      use.written = mine;
+      break;
+    case Collective::kAllGather:
+      use.read = mine;
+      break;
+    case Collective::kAllReduce:
+    case Collective::kBarrier:
+      break;
+  }
+  return use;
+}
+
+Result<std::uint64_t> Session::PostArray(const Request& request, void* array, std::uint64_t count,
+                                         std::uint8_t dtype) {
+  if (array == nullptr) return Error(Code::kInvalidArgument, "the array is NULL");
+  if (!IsDType(dtype)) {
+    return Error(Code::kInvalidArgument, fmt::format("dtype {} is not one", int{dtype}));
+  }
+  const auto type = static_cast<DType>(dtype);
+  if (count > ipc::kSegmentSizeMax / SizeOf(type)) {
+    return Error(Code::kInvalidArgument, fmt::format("no array has {} elements", count));
+  }
+  if (Status status = CheckRequest(request, count); !status) return status.error();
+  return arrays_->Post(RecordOf(request, type, count), UseOf(request, array, count * SizeOf(type)));
+}
+
+Result<std::uint64_t> Session::PostBarrier() {
+  return operations_.Post(RecordOf(Request{}, DType::kUInt8, 0));
+}
+
+Status Session::Wait(std::uint64_t operation, TimeNs timeout_ns) {
+  const Result<bool> ended = operations_.WaitForEnd(operation, timeout_ns);
+  if (!ended) return ended.error();
+  if (!*ended) {
+    return Error(Code::kTimeout, fmt::format("operation {} is still open after {} ms of waiting",
+                                             operation, timeout_ns / kMillisecond));
+  }
+  const ipc::Outcome outcome = operations_.OutcomeOf(operation);
+  arrays_->Settle(operation, outcome.code == Code::kOk);
+  if (outcome.code == Code::kOk) return {};
+  return Error(outcome.code, fmt::format("operation {}: {}", operation, outcome.text));
+}
+
+void Session::ReadCounters(hr_counters& counters) const {
+  const OperationCounters& from = operations_.counters();
+  counters.posted = operations_.posted();
+  counters.waits = from.waits.load(std::memory_order_relaxed);
+  counters.waited_ns = from.waited_ns.load(std::memory_order_relaxed);
+  counters.doorbells = from.doorbells.load(std::memory_order_relaxed);
+  counters.full_waits = from.full_waits.load(std::memory_order_relaxed);
+  counters.arrays = arrays_->posted();
+  counters.copied_bytes = arrays_->copied_size();
+  counters.staging_bytes = arrays_->staging_size();
+}
+
+void Session::CloseInChild() {
+  control_->CloseInChild();
+  ::close(endpoints_.doorbell.get());
+}
+
+}  // namespace headrace::client

@@ -1,0 +1,103 @@
+// One attached rank: the channel, the way to the service, and everything registered.
+//
+// Owned by hr_open's caller through the C handle. Thread-safe as the C header says. Members stand
+// in build order: the connection, whose thread calls OnLost, is built last and goes first.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+
+#include "client/include/headrace/headrace.h"
+#include "client/lib/arrays.h"
+#include "client/lib/control.h"
+#include "client/lib/fork_guard.h"
+#include "client/lib/handles.h"
+#include "client/lib/operations.h"
+#include "ipc/channel.h"
+
+namespace headrace::client {
+
+// What is to be done, whatever memory it is done on.
+struct Request {
+  Collective kind = Collective::kBarrier;
+  Reduction reduction = Reduction::kSum;
+  std::uint32_t root = 0;
+};
+
+class Session final : public LossListener {
+ public:
+  // The channel and doorbell, to be announced to the service.
+  struct Endpoints {
+    ForkGuard guard;
+    ipc::Channel channel;
+    UniqueFd doorbell;
+  };
+
+  // Checks the options, connects and attaches.
+  static Result<std::unique_ptr<Session>> Open(const hr_options& options);
+
+  // For Open, and for tests that stand in for the service.
+  Session(const hr_options& options, Endpoints endpoints);
+  // `service_timeout_ms` bounds every operation; 0: nothing does.
+  void Adopt(std::unique_ptr<Control> control, std::int32_t service_pid,
+             std::uint32_t service_timeout_ms);
+
+  ~Session() override;
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  std::uint32_t rank() const { return rank_; }
+  std::uint32_t world_size() const { return world_size_; }
+  const std::string& job() const { return job_; }
+  std::int32_t service_pid() const { return service_pid_; }
+
+  // Everything below but CloseInChild is refused in a forked child.
+  Status CheckProcess() const;
+  bool InChild() const { return endpoints_.guard.InChild(); }
+
+  Result<hr_segment*> CreateSegment(std::size_t size);
+  Status ReleaseSegment(hr_segment* segment);
+  Status RegisterTensors(std::span<const hr_tensor_spec> specs, hr_tensor** tensors);
+  Status ReleaseTensors(std::span<hr_tensor*> tensors);
+
+  // `range` null: the whole tensor. Returns the operation's number.
+  Result<std::uint64_t> Post(const Request& request, const hr_tensor* tensor,
+                             const hr_range* range);
+  Result<std::uint64_t> PostArray(const Request& request, void* array, std::uint64_t count,
+                                  std::uint8_t dtype);
+  Result<std::uint64_t> PostBarrier();
+
+  Result<bool> HasEnded(std::uint64_t operation) const { return operations_.HasEnded(operation); }
+  Status Wait(std::uint64_t operation, TimeNs timeout_ns);
+  void Discard(std::uint64_t operation) { arrays_->Discard(operation); }
+
+  void ReadCounters(hr_counters& counters) const;
+
+  Status Leave() { return control_->Leave(); }
+  // Drops the descriptors a forked child inherited; the object must then not be destroyed.
+  void CloseInChild();
+
+  void OnLost(const Error& loss) override { operations_.Lose(loss); }
+
+ private:
+  Status CheckRequest(const Request& request, std::uint64_t count) const;
+  ArrayUse UseOf(const Request& request, void* array, std::size_t size) const;
+
+  const std::string job_;
+  const std::uint32_t rank_;
+  const std::uint32_t world_size_;
+  Endpoints endpoints_;
+  Operations operations_;
+  std::int32_t service_pid_ = 0;
+  std::mutex mutex_;
+  std::list<hr_segment> segments_;  // guarded by mutex_; a list, so that handles stay in place
+  std::list<hr_tensor> tensors_;    // guarded by mutex_
+  std::unique_ptr<Arrays> arrays_;  // refers to control_, but not when it goes
+  std::unique_ptr<Control> control_;
+};
+
+}  // namespace headrace::client
