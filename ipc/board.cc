@@ -17,29 +17,6 @@ namespace headrace::ipc {
 
 namespace bip = boost::interprocess;
 
-namespace board_internal {
-
-void StoreWords(void* target, const void* source, std::size_t size) {
-  auto* words = static_cast<std::uint64_t*>(target);
-  for (std::size_t i = 0; i < size / 8; ++i) {
-    std::uint64_t word;
-    std::memcpy(&word, static_cast<const std::byte*>(source) + i * 8, 8);
-    std::atomic_ref<std::uint64_t>(words[i]).store(word, std::memory_order_relaxed);
-  }
-}
-
-void LoadWords(void* target, const void* source, std::size_t size) {
-  // atomic_ref takes no const object; the word is only loaded.
-  auto* words = static_cast<std::uint64_t*>(const_cast<void*>(source));
-  for (std::size_t i = 0; i < size / 8; ++i) {
-    const std::uint64_t word =
-        std::atomic_ref<std::uint64_t>(words[i]).load(std::memory_order_relaxed);
-    std::memcpy(static_cast<std::byte*>(target) + i * 8, &word, 8);
-  }
-}
-
-}  // namespace board_internal
-
 void SetText(std::span<char> field, std::string_view text) {
   const std::size_t length = std::min(text.size(), field.size() - 1);
   std::memcpy(field.data(), text.data(), length);
@@ -56,9 +33,18 @@ Result<BoardFile> BoardFile::Create(const std::string& path, std::uint32_t mode)
   ::unlink(fresh.c_str());
   UniqueFd fd(::open(fresh.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!fd) return SystemError("create board " + fresh, errno);
-  if (::ftruncate(fd.get(), sizeof(BoardLayout)) != 0 || ::fchmod(fd.get(), mode) != 0) {
-    return SystemError("size board " + fresh, errno);
+  Result<BoardFile> board = Fill(fd.get(), fresh, path, mode);
+  if (!board) ::unlink(fresh.c_str());
+  return board;
+}
+
+Result<BoardFile> BoardFile::Fill(int fd, const std::string& fresh, const std::string& path,
+                                  std::uint32_t mode) {
+  // Allocated, not only sized: on a full file system a store to the mapping would be a SIGBUS.
+  if (const int error = ::posix_fallocate(fd, 0, sizeof(BoardLayout)); error != 0) {
+    return SystemError("allocate board " + fresh, error);
   }
+  if (::fchmod(fd, mode) != 0) return SystemError("set the mode of board " + fresh, errno);
   try {
     bip::mapped_region region(bip::file_mapping(fresh.c_str(), bip::read_write), bip::read_write, 0,
                               sizeof(BoardLayout));
@@ -71,7 +57,7 @@ Result<BoardFile> BoardFile::Create(const std::string& path, std::uint32_t mode)
     }
     return BoardFile(path, std::move(region));
   } catch (const bip::interprocess_exception& error) {
-    return Error(Code::kInternal, fmt::format("map board {}: {}", fresh, error.what()));
+    return SystemError("map board " + fresh, error.get_native_error());
   }
 }
 
@@ -104,7 +90,7 @@ Result<BoardView> BoardView::Open(const std::string& path) {
     }
     return BoardView(std::move(region));
   } catch (const bip::interprocess_exception& error) {
-    return Error(Code::kPermissionDenied, fmt::format("map board {}: {}", path, error.what()));
+    return SystemError("map board " + path, error.get_native_error());
   }
 }
 

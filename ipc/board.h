@@ -12,6 +12,7 @@
 
 #include "ipc/base/result.h"
 #include "ipc/board_layout.h"
+#include "ipc/shared_words.h"
 
 namespace headrace::ipc {
 
@@ -44,6 +45,10 @@ class BoardFile {
   BoardFile(std::string path, boost::interprocess::mapped_region region)
       : path_(std::move(path)), region_(std::move(region)) {}
 
+  // Sizes, maps and initialises the open file `fresh`, then moves it to `path`.
+  static Result<BoardFile> Fill(int fd, const std::string& fresh, const std::string& path,
+                                std::uint32_t mode);
+
   std::string path_;
   boost::interprocess::mapped_region region_;
 };
@@ -63,9 +68,6 @@ class BoardView {
 };
 
 namespace board_internal {
-// Word by word with relaxed atomics: the version words order them.
-void StoreWords(void* target, const void* source, std::size_t size);
-void LoadWords(void* target, const void* source, std::size_t size);
 inline constexpr int kLooksMax = 1000;
 }  // namespace board_internal
 
@@ -75,7 +77,7 @@ void WriteRow(BoardSlot<Row>& slot, const Row& row) {
   slot.version.store(version + 1, std::memory_order_relaxed);
   // Release fence: a reader that sees any new word also sees the odd version at its second look.
   std::atomic_thread_fence(std::memory_order_release);
-  board_internal::StoreWords(&slot.row, &row, sizeof row);
+  StoreWords(&slot.row, &row, sizeof row);
   slot.version.store(version + 2, std::memory_order_release);  // pairs with ReadRow's first load
 }
 
@@ -85,7 +87,7 @@ std::optional<Row> ReadRow(const BoardSlot<Row>& slot) {
     const std::uint64_t before = slot.version.load(std::memory_order_acquire);
     if (before % 2 != 0) continue;
     Row row;
-    board_internal::LoadWords(&row, &slot.row, sizeof row);
+    LoadWords(&row, &slot.row, sizeof row);
     // Acquire fence: pairs with WriteRow's release fence.
     std::atomic_thread_fence(std::memory_order_acquire);
     if (slot.version.load(std::memory_order_relaxed) == before) return row;

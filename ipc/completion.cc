@@ -4,8 +4,16 @@
 #include <cstring>
 
 #include "ipc/futex.h"
+#include "ipc/shared_words.h"
 
 namespace headrace::ipc {
+namespace {
+
+// The kernel compares half a word, which repeats after 64 laps of the ring. A waiter preempted for
+// exactly that long between its load and its sleep would miss the wake-up: it looks again.
+constexpr TimeNs kSleepMax = kSecond;
+
+}  // namespace
 
 bool CompletionWriter::End(std::uint64_t sequence, Code code, std::string_view text) {
   CompletionWord word{.sequence = sequence, .code = code};
@@ -24,11 +32,13 @@ bool CompletionWriter::End(std::uint64_t sequence, Code code, std::string_view t
 std::uint8_t CompletionWriter::WriteText(std::uint64_t sequence, std::string_view text) {
   const std::uint32_t index = texts_written_++ % kErrorTextsMax;
   ErrorText& entry = layout_.texts[index];
-  const std::size_t length = std::min(text.size(), sizeof entry.text - 1);
+  char copy[sizeof entry.text] = {};
+  std::memcpy(copy, text.data(), std::min(text.size(), sizeof copy - 1));
   // 0 while the text changes: a reader that sees it, before or after its copy, takes no text.
-  entry.sequence.store(0, std::memory_order_seq_cst);
-  std::memcpy(entry.text, text.data(), length);
-  entry.text[length] = '\0';
+  entry.sequence.store(0, std::memory_order_relaxed);
+  // Release fence, pairs with the acquire fence in Read: who sees a new word also sees the 0.
+  std::atomic_thread_fence(std::memory_order_release);
+  StoreWords(entry.text, copy, sizeof copy);
   entry.sequence.store(sequence, std::memory_order_release);  // pairs with Read's acquire
   return static_cast<std::uint8_t>(index);
 }
@@ -49,7 +59,7 @@ bool CompletionReader::Wait(std::uint64_t sequence, TimeNs timeout_ns) const {
   while (!ipc::HasEnded(word, sequence)) {
     const TimeNs left = deadline == kNever ? kNever : deadline - MonotonicNow();
     if (left <= 0) break;
-    FutexWait(LowHalf(slot), static_cast<std::uint32_t>(word), left);
+    FutexWait(LowHalf(slot), static_cast<std::uint32_t>(word), std::min(left, kSleepMax));
     word = slot.load();
   }
   waiters.fetch_sub(1);
@@ -65,9 +75,9 @@ Outcome CompletionReader::Read(std::uint64_t sequence) const {
   const ErrorText& entry = layout_.texts[word.text_index];
   if (entry.sequence.load(std::memory_order_acquire) != sequence) return outcome;
   char text[sizeof entry.text];
-  std::memcpy(text, entry.text, sizeof text);
+  LoadWords(text, entry.text, sizeof text);
   text[sizeof text - 1] = '\0';
-  std::atomic_thread_fence(std::memory_order_acquire);
+  std::atomic_thread_fence(std::memory_order_acquire);  // pairs with WriteText's release fence
   if (entry.sequence.load(std::memory_order_relaxed) == sequence) outcome.text = text;
   return outcome;
 }

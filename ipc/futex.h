@@ -13,8 +13,8 @@ namespace headrace::ipc {
 void FutexWait(const std::atomic<std::uint32_t>& word, std::uint32_t expected, TimeNs timeout_ns);
 void FutexWakeAll(const std::atomic<std::uint32_t>& word);
 
-// The low half of a 64-bit word, which the kernel compares. A completion word's low half changes
-// with every use of its slot but one in 65536; its waiters look at the whole word after waking.
+// The low half of a 64-bit word, which the kernel compares. A completion word's low half comes back
+// to an old value only after 64 uses of its slot, and its waiters look again once a second.
 inline const std::atomic<std::uint32_t>& LowHalf(const std::atomic<std::uint64_t>& word) {
   return *reinterpret_cast<const std::atomic<std::uint32_t>*>(&word);
 }

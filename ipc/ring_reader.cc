@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <atomic>
-#include <cstring>
+
+#include "ipc/shared_words.h"
 
 namespace headrace::ipc {
 
@@ -34,8 +35,8 @@ Result<std::optional<Record>> RingReader::Read() {
                              next_ % kOperationsMax, commit, next_));
   }
   Record record;
-  std::memcpy(static_cast<void*>(&record), &layout_.records[next_ % kOperationsMax],
-              offsetof(Record, commit));
+  // Each word is loaded once: what is checked later is what was read here.
+  LoadWords(&record, &layout_.records[next_ % kOperationsMax], offsetof(Record, commit));
   record.commit = commit;
   ++next_;
   return std::optional<Record>(record);

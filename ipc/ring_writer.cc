@@ -17,7 +17,7 @@ bool RingWriter::Write(Record record) {
   HR_CHECK(HasRoom(), next_);
   Record& slot = layout_.records[next_ % kOperationsMax];
   std::memcpy(static_cast<void*>(&slot), &record, offsetof(Record, commit));
-  // Release: pairs with RingReader::Poll's acquire.
+  // Release: pairs with RingReader::Commit's acquire.
   std::atomic_ref<std::uint64_t>(slot.commit).store(next_, std::memory_order_release);
   ++next_;
   // Store commit, then load service_sleeps; the service stores service_sleeps, then loads commit.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,6 +13,9 @@ namespace headrace::ipc {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+// What fstatfs says of a memfd made of ordinary pages (TMPFS_MAGIC of linux/magic.h).
+constexpr long kOrdinaryPages = 0x01021994;
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -62,6 +66,14 @@ Status VerifySealedMemory(int fd, std::size_t size) {
     return Error(Code::kInvalidArgument,
                  "the memfd is sealed against writing, but results are written into it: leave out "
                  "F_SEAL_WRITE and F_SEAL_FUTURE_WRITE");
+  }
+  // A file of huge pages can have holes punched into it in spite of these seals, and an access to a
+  // hole while no huge page is free is a SIGBUS.
+  struct statfs system {};
+  if (::fstatfs(fd, &system) != 0) return SystemError("fstatfs of a memfd", errno);
+  if (system.f_type != kOrdinaryPages) {
+    return Error(Code::kInvalidArgument,
+                 "the memfd is made of huge pages: create it without MFD_HUGETLB");
   }
   struct stat state {};
   if (::fstat(fd, &state) != 0) return SystemError("fstat of a memfd", errno);
