@@ -139,8 +139,8 @@ CostLine Slower(const CostLine& left, const CostLine& right) {
     }
     Append(slower, borders[index], *above);
     if (below->s_per_byte <= above->s_per_byte) continue;
-    const double cross = std::ceil((above->startup_s - below->startup_s) /
-                                   (below->s_per_byte - above->s_per_byte));
+    const double cross =
+        std::ceil((above->startup_s - below->startup_s) / (below->s_per_byte - above->s_per_byte));
     if (cross > from && cross < end && cross < 0x1p62) {
       Append(slower, static_cast<std::uint64_t>(cross), *below);
     }

@@ -1,0 +1,95 @@
+#include "service/plan/bound.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "service/plan/cost.h"
+
+namespace headrace::plan {
+namespace {
+
+// Jackson's preemptive schedule: the lane always works on the ready gradient with the longest tail.
+// The newest gradient has the longest tail, so what waits is a stack.
+double PreemptiveSeconds(const Workload& work, double s_per_byte) {
+  struct Waiting {
+    std::size_t tensor;
+    double left_s;
+  };
+  std::vector<Waiting> stack;
+  double latest_s = 0;
+  double now = 0;
+  for (std::size_t l = work.size(); l-- > 0;) {
+    // The lane works until gradient l is ready.
+    const double until = work.release_s[l];
+    while (!stack.empty() && now + stack.back().left_s <= until) {
+      now += stack.back().left_s;
+      latest_s = std::max(latest_s, now + work.tail_s[stack.back().tensor]);
+      stack.pop_back();
+    }
+    if (!stack.empty()) stack.back().left_s -= until - now;
+    now = until;
+    stack.push_back({l, s_per_byte * static_cast<double>(work.bytes[l])});
+  }
+  for (; !stack.empty(); stack.pop_back()) {
+    now += stack.back().left_s;
+    latest_s = std::max(latest_s, now + work.tail_s[stack.back().tensor]);
+  }
+  return latest_s;
+}
+
+// The bound for one lane with a straight line below its own. `around_s`: what every block spends in
+// other stages, before and after, at the least.
+double LaneBound(const Workload& work, const CostPiece& line, double around_s) {
+  const double first = work.backward_s() + line.Seconds(static_cast<double>(work.bytes[0])) +
+                       around_s + work.forward_s();
+  const double flow = PreemptiveSeconds(work, line.s_per_byte) + line.startup_s + around_s;
+  return std::max(first, flow);
+}
+
+double LeastStageSeconds(const CostLine& line, std::uint64_t bytes_max) {
+  double least = 0;
+  for (const CostPiece& below : LinesBelow(line, bytes_max)) {
+    least = std::max(least, below.startup_s + below.s_per_byte);
+  }
+  return least;
+}
+
+// The stages before the first and after the last use of a lane add at least their shortest time.
+// Those in between do not: the lane works on other blocks meanwhile.
+double SecondsAround(const Workload& work, const Route& route, std::uint32_t lane) {
+  std::size_t first = route.stages.size();
+  std::size_t last = 0;
+  for (std::size_t stage = 0; stage < route.stages.size(); ++stage) {
+    if (route.stages[stage].rails.front().lane != lane) continue;
+    first = std::min(first, stage);
+    last = stage;
+  }
+  double around_s = 0;
+  for (std::size_t stage = 0; stage < route.stages.size(); ++stage) {
+    if (stage >= first && stage <= last) continue;
+    around_s += LeastStageSeconds(StageLine(route.stages[stage]), work.total_bytes());
+  }
+  return around_s;
+}
+
+}  // namespace
+
+double LowerBound(const Workload& work, const Route& route) {
+  double bound = work.backward_s() + work.forward_s();
+  for (std::uint32_t lane = 0; lane < route.lanes.size(); ++lane) {
+    CostLine line;
+    for (const Stage& stage : route.stages) {
+      if (stage.rails.front().lane != lane) continue;
+      const CostLine stage_line = StageLine(stage);
+      line = line.pieces.empty() ? stage_line : Sum(line, stage_line);
+    }
+    if (line.pieces.empty()) continue;
+    const double around_s = SecondsAround(work, route, lane);
+    for (const CostPiece& below : LinesBelow(line, work.total_bytes())) {
+      bound = std::max(bound, LaneBound(work, below, around_s));
+    }
+  }
+  return bound;
+}
+
+}  // namespace headrace::plan

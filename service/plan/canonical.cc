@@ -1,0 +1,165 @@
+#include "service/plan/canonical.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <span>
+
+namespace headrace::plan {
+namespace {
+
+constexpr double kPicosecondsMax = 9e18;
+constexpr std::string_view kFirstLine = "headrace-plan/1";
+
+std::uint64_t Picoseconds(double seconds) {
+  const double picoseconds = seconds * 1e12;
+  return static_cast<std::uint64_t>(std::floor(std::min(picoseconds, kPicosecondsMax) + 0.5));
+}
+
+void Line(std::string& text, std::string_view word, std::initializer_list<std::uint64_t> numbers) {
+  text += word;
+  for (const std::uint64_t number : numbers) {
+    text += ' ';
+    text += std::to_string(number);
+  }
+  text += '\n';
+}
+
+// Walks over the lines of a canonical form.
+class Reader {
+ public:
+  explicit Reader(std::string_view text) : text_(text) {}
+
+  // Takes the next line if it is `word` and as many numbers as `numbers` holds.
+  bool Take(std::string_view word, std::span<std::uint64_t> numbers) {
+    const std::size_t end = text_.find('\n', at_);
+    if (end == std::string_view::npos) return false;
+    std::string_view line = text_.substr(at_, end - at_);
+    if (!line.starts_with(word)) return false;
+    line.remove_prefix(word.size());
+    for (std::uint64_t& number : numbers) {
+      if (line.empty() || line.front() != ' ') return false;
+      line.remove_prefix(1);
+      const auto [rest, error] = std::from_chars(line.data(), line.data() + line.size(), number);
+      if (error != std::errc()) return false;
+      const auto digits = static_cast<std::size_t>(rest - line.data());
+      if (digits > 1 && line.front() == '0') return false;
+      line.remove_prefix(digits);
+    }
+    if (!line.empty()) return false;
+    at_ = end + 1;
+    ++line_;
+    return true;
+  }
+
+  bool TakeNumber(std::string_view word, std::uint64_t& number) {
+    return Take(word, std::span(&number, 1));
+  }
+  bool AtEnd() const { return at_ == text_.size(); }
+  Error Refuse(std::string_view expected) const {
+    return {Code::kInvalidArgument,
+            "plan: line " + std::to_string(line_) + ": expected " + std::string(expected)};
+  }
+
+ private:
+  std::string_view text_;
+  std::size_t at_ = 0;
+  std::size_t line_ = 1;
+};
+
+Result<Policy> TakePolicy(Reader& reader) {
+  for (const Policy policy : kPolicies) {
+    if (reader.Take("policy " + std::string(Name(policy)), {})) return policy;
+  }
+  return reader.Refuse("a known policy");
+}
+
+bool TakeHead(Reader& reader, Plan& plan, std::uint64_t& blocks) {
+  std::uint64_t barrier = 0;
+  std::uint64_t in_flight_max = 0;
+  std::uint64_t predicted = 0;
+  std::uint64_t bound = 0;
+  if (!reader.TakeNumber("barrier", barrier) || barrier > 1) return false;
+  if (!reader.TakeNumber("in_flight_max", in_flight_max) || in_flight_max > UINT32_MAX)
+    return false;
+  if (!reader.TakeNumber("predicted_ps", predicted)) return false;
+  if (!reader.TakeNumber("lower_bound_ps", bound)) return false;
+  plan.barrier = barrier == 1;
+  plan.in_flight_max = static_cast<std::uint32_t>(in_flight_max);
+  plan.predicted_s = static_cast<double>(predicted) / 1e12;
+  plan.lower_bound_s = static_cast<double>(bound) / 1e12;
+  return reader.TakeNumber("blocks", blocks);
+}
+
+bool TakeBlock(Reader& reader, std::uint64_t place, Plan& plan) {
+  std::array<std::uint64_t, 3> head{};
+  if (!reader.Take("block", head) || head[0] != place) return false;
+  Block block;
+  block.begin_s = static_cast<double>(head[1]) / 1e12;
+  block.end_s = static_cast<double>(head[2]) / 1e12;
+  std::array<std::uint64_t, 3> part{};
+  while (reader.Take("part", part)) {
+    if (part[0] > UINT32_MAX) return false;
+    block.parts.push_back({static_cast<std::uint32_t>(part[0]), part[1], part[2]});
+    block.bytes += part[2];
+  }
+  plan.blocks.push_back(std::move(block));
+  return true;
+}
+
+}  // namespace
+
+std::string Canonical(const Plan& plan) {
+  std::string text(kFirstLine);
+  text += '\n';
+  Line(text, "version", {plan.version});
+  Line(text, "policy " + std::string(Name(plan.policy)), {});
+  Line(text, "barrier", {plan.barrier ? 1u : 0u});
+  Line(text, "in_flight_max", {plan.in_flight_max});
+  Line(text, "predicted_ps", {Picoseconds(plan.predicted_s)});
+  Line(text, "lower_bound_ps", {Picoseconds(plan.lower_bound_s)});
+  Line(text, "blocks", {plan.blocks.size()});
+  for (std::size_t index = 0; index < plan.blocks.size(); ++index) {
+    const Block& block = plan.blocks[index];
+    Line(text, "block", {index, Picoseconds(block.begin_s), Picoseconds(block.end_s)});
+    for (const Part& part : block.parts) {
+      Line(text, "part", {part.tensor, part.offset_bytes, part.bytes});
+    }
+  }
+  Line(text, "end", {});
+  return text;
+}
+
+std::uint64_t HashOf(std::string_view canonical) {
+  std::uint64_t hash = 0xCBF29CE484222325u;
+  for (const char byte : canonical) {
+    hash ^= static_cast<unsigned char>(byte);
+    hash *= 0x100000001B3u;
+  }
+  return hash;
+}
+
+std::uint64_t HashOf(const Plan& plan) { return HashOf(Canonical(plan)); }
+
+Result<Plan> ParseCanonical(std::string_view text) {
+  Reader reader(text);
+  Plan plan;
+  if (!reader.Take(kFirstLine, {})) return reader.Refuse(kFirstLine);
+  std::uint64_t version = 0;
+  if (!reader.TakeNumber("version", version) || version > UINT32_MAX) {
+    return reader.Refuse("a version");
+  }
+  plan.version = static_cast<std::uint32_t>(version);
+  Result<Policy> policy = TakePolicy(reader);
+  if (!policy) return policy.error();
+  plan.policy = *policy;
+  std::uint64_t blocks = 0;
+  if (!TakeHead(reader, plan, blocks)) return reader.Refuse("the numbers of the head");
+  for (std::uint64_t place = 0; place < blocks; ++place) {
+    if (!TakeBlock(reader, place, plan)) return reader.Refuse("the next block and its parts");
+  }
+  if (!reader.Take("end", {}) || !reader.AtEnd()) return reader.Refuse("the end");
+  return plan;
+}
+
+}  // namespace headrace::plan

@@ -1,0 +1,132 @@
+#include "service/plan/draft.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "ipc/base/check.h"
+
+namespace headrace::plan {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Fills in a timetable by always taking the block stage that can begin first.
+class Clerk {
+ public:
+  Clerk(const Workload& work, const Route& route, const Draft& draft)
+      : work_(work), route_(route), draft_(draft) {}
+
+  Timetable Fill() {
+    table_.begin_s.resize(draft_.blocks.size());
+    table_.end_s.assign(draft_.blocks.size(), 0);
+    const std::size_t stages = route_.stages.size();
+    for (std::size_t left = draft_.blocks.size() * stages; left > 0; --left) {
+      std::size_t best = stages;
+      double best_s = kInfinity;
+      for (std::size_t stage = 0; stage < stages; ++stage) {
+        const double begin_s = CanBegin(stage);
+        // Later stages hold earlier blocks, which go first where both could begin now.
+        if (begin_s <= best_s && begin_s < kInfinity) {
+          best = stage;
+          best_s = begin_s;
+        }
+      }
+      HR_CHECK(best < stages, left);
+      Run(best, best_s);
+    }
+    table_.iteration_s = Iteration();
+    return std::move(table_);
+  }
+
+ private:
+  // When the next block of a stage could begin; infinity when it still is in an earlier stage.
+  double CanBegin(std::size_t stage) const {
+    const std::size_t block = next_[stage];
+    if (block == draft_.blocks.size()) return kInfinity;
+    double begin_s = 0;
+    if (stage > 0) {
+      if (next_[stage - 1] <= block) return kInfinity;
+      begin_s = table_.end_s[block];
+    } else {
+      begin_s = work_.release_s[draft_.blocks[block].lowest];
+      const std::uint32_t limit = draft_.in_flight_max;
+      if (limit > 0 && block >= limit) {
+        if (next_[route_.stages.size() - 1] <= block - limit) return kInfinity;
+        begin_s = std::max(begin_s, table_.end_s[block - limit]);
+      }
+    }
+    for (const Rail& rail : route_.stages[stage].rails) {
+      begin_s = std::max(begin_s, free_s_[rail.lane]);
+    }
+    return begin_s;
+  }
+
+  // end_s holds the end of the last stage that ran, until the block has passed them all.
+  void Run(std::size_t stage, double begin_s) {
+    const std::size_t block = next_[stage]++;
+    const double end_s = begin_s + StageSeconds(route_.stages[stage], draft_.blocks[block].bytes,
+                                                work_.element_bytes);
+    if (stage == 0) table_.begin_s[block] = begin_s;
+    table_.end_s[block] = end_s;
+    for (const Rail& rail : route_.stages[stage].rails) free_s_[rail.lane] = end_s;
+  }
+
+  double Iteration() const {
+    if (draft_.barrier) {
+      double last_s = work_.backward_s();
+      for (const double end_s : table_.end_s) last_s = std::max(last_s, end_s);
+      return last_s + work_.forward_s();
+    }
+    // Of the tensors in a block the lowest is needed first, so it alone decides.
+    double iteration_s = work_.backward_s() + work_.forward_s();
+    for (std::size_t block = 0; block < draft_.blocks.size(); ++block) {
+      iteration_s =
+          std::max(iteration_s, table_.end_s[block] + work_.tail_s[draft_.blocks[block].lowest]);
+    }
+    return iteration_s;
+  }
+
+  const Workload& work_;
+  const Route& route_;
+  const Draft& draft_;
+  Timetable table_;
+  std::array<std::size_t, kStagesMax> next_{};
+  std::array<double, kLanesMax> free_s_{};
+};
+
+}  // namespace
+
+std::span<const Part> Draft::PartsOf(const DraftBlock& block) const {
+  return std::span(parts).subspan(block.parts_begin, block.parts_end - block.parts_begin);
+}
+
+void Draft::Open() {
+  const auto at = static_cast<std::uint32_t>(parts.size());
+  blocks.push_back({at, at, UINT32_MAX, 0});
+}
+
+void Draft::Append(std::uint32_t tensor, std::uint64_t offset_bytes, std::uint64_t bytes) {
+  if (bytes == 0) return;
+  DraftBlock& block = blocks.back();
+  const bool grows = block.parts_end > block.parts_begin && parts.back().tensor == tensor &&
+                     parts.back().offset_bytes + parts.back().bytes == offset_bytes;
+  if (grows) {
+    parts.back().bytes += bytes;
+  } else {
+    parts.push_back({tensor, offset_bytes, bytes});
+    ++block.parts_end;
+  }
+  block.lowest = std::min(block.lowest, tensor);
+  block.bytes += bytes;
+}
+
+void Draft::Close() {
+  if (blocks.back().bytes == 0) blocks.pop_back();
+}
+
+Timetable MakeTimetable(const Workload& work, const Route& route, const Draft& draft) {
+  return Clerk(work, route, draft).Fill();
+}
+
+}  // namespace headrace::plan

@@ -1,0 +1,58 @@
+// A draft: blocks and their order before times are put to them, and the timetable that does so.
+//
+// Policies and their searches work on drafts, thousands of them, so a draft is flat and small. A
+// timetable is the plan's own prediction; it follows these rules:
+//   - the first stage of blocks runs in draft order, each when its lanes are free and its last
+//     gradient is ready (and, where in_flight_max is set, when so many blocks have not ended);
+//   - a later stage begins when the stage before it ended and its lanes are free; of two that wait
+//     for one lane, the earlier block goes first;
+//   - with a barrier the forward pass waits for the last block, else each tensor for its own.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "service/plan/route.h"
+#include "service/plan/workload.h"
+
+namespace headrace::plan {
+
+// A byte range of one gradient.
+struct Part {
+  std::uint32_t tensor = 0;
+  std::uint64_t offset_bytes = 0;
+  std::uint64_t bytes = 0;
+
+  friend bool operator==(const Part&, const Part&) = default;
+};
+
+struct DraftBlock {
+  std::uint32_t parts_begin = 0;  // into Draft::parts
+  std::uint32_t parts_end = 0;
+  std::uint32_t lowest = 0;  // the lowest tensor inside: released last, needed first
+  std::uint64_t bytes = 0;
+};
+
+struct Draft {
+  std::vector<Part> parts;
+  std::vector<DraftBlock> blocks;
+  bool barrier = false;
+  std::uint32_t in_flight_max = 0;  // blocks begun and not ended; 0 = no limit
+
+  std::span<const Part> PartsOf(const DraftBlock& block) const;
+  // Adds bytes to the last block, opens an empty block, drops the last block if it stayed empty.
+  void Open();
+  void Append(std::uint32_t tensor, std::uint64_t offset_bytes, std::uint64_t bytes);
+  void Close();
+};
+
+struct Timetable {
+  std::vector<double> begin_s;  // first stage of each block
+  std::vector<double> end_s;    // last stage of each block
+  double iteration_s = 0;
+};
+
+Timetable MakeTimetable(const Workload& work, const Route& route, const Draft& draft);
+
+}  // namespace headrace::plan

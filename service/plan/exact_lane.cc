@@ -1,0 +1,154 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "service/plan/exact.h"
+#include "service/plan/sweep.h"
+
+namespace headrace::plan {
+namespace {
+
+// A part of an element that rounding may hide.
+constexpr double kElementRounding = 1e-6;
+// A plan this much above the sweep's time has lost it to cutting between elements only.
+constexpr double kLossTolerance = 1e-12;
+// Trying one element more and less per block costs a timetable each; beyond this many it is not
+// worth the nanosecond it could win.
+constexpr std::size_t kNudgedBlocksMax = 64;
+
+struct Cut {
+  std::uint32_t tensor = 0;
+  // The lane may be busy until here before the block of this cut begins without making any tensor
+  // late: the release time plus the least slack of the tensors that rely on the cut. It lets blocks
+  // be rounded up to whole elements where that is harmless.
+  double latest_s = 0;
+};
+
+std::vector<Cut> CutsOf(const Workload& work, const Sweep& sweep, const CostPiece& line) {
+  std::vector<Cut> cuts{{0, std::numeric_limits<double>::infinity()}};
+  for (const SweepStep& step : sweep.steps) {
+    if (step.cut != cuts.back().tensor) {
+      cuts.push_back({step.cut, std::numeric_limits<double>::infinity()});
+    }
+    const double after_s = work.tail_s[step.group] + step.startups * line.startup_s +
+                           line.s_per_byte * static_cast<double>(work.prefix_bytes[step.last]);
+    cuts.back().latest_s = std::min(cuts.back().latest_s, sweep.iteration_s - after_s);
+  }
+  for (Cut& cut : cuts) {
+    const double release_s = work.release_s[cut.tensor];
+    cut.latest_s = std::isfinite(cut.latest_s) ? std::max(cut.latest_s, release_s) : release_s;
+  }
+  return cuts;
+}
+
+// Builds the draft; `nudges[i]` elements more than fit are put into the i-th block of phase 1.
+class Builder {
+ public:
+  Builder(const Workload& work, const CostPiece& line, const Sweep& sweep)
+      : work_(work), line_(line), sweep_(sweep), cuts_(CutsOf(work, sweep, line)) {}
+
+  std::size_t phase1_blocks() const { return cuts_.size() - 1; }
+
+  Draft Build(const std::vector<int>& nudges) {
+    draft_ = {};
+    sent_.assign(work_.size(), 0);
+    double now = 0;
+    for (std::size_t index = cuts_.size(); index-- > 1;) {
+      now = std::max(now, work_.release_s[cuts_[index].tensor]);
+      const std::uint64_t bytes = Fit(now, cuts_[index - 1], nudges[index - 1]);
+      if (bytes == 0) continue;
+      const std::uint64_t popped = Pop(cuts_[index].tensor, bytes);
+      if (popped > 0) now += line_.Seconds(static_cast<double>(popped));
+    }
+    Group();
+    return std::move(draft_);
+  }
+
+ private:
+  // Whole elements of a block that begins at `now` and ends at the next cut: rounded up where the
+  // overhang makes no tensor late, else down.
+  std::uint64_t Fit(double now, const Cut& next, int nudge) const {
+    const auto element = static_cast<double>(work_.element_bytes);
+    const auto most = static_cast<double>(work_.total_bytes() / work_.element_bytes);
+    const double cost_s = line_.s_per_byte * element;
+    const double room_s = work_.release_s[next.tensor] - now - line_.startup_s;
+    double elements = room_s < 0 ? 0 : most;
+    if (elements > 0 && cost_s > 0) {
+      const double fit = std::max(0.0, room_s / cost_s + kElementRounding);
+      elements = std::floor(fit);
+      const double overhang_s = (elements + 1) * cost_s - room_s;
+      const double allowed_s = next.latest_s - work_.release_s[next.tensor];
+      if (fit - elements > 2 * kElementRounding && overhang_s <= allowed_s) elements += 1;
+    }
+    elements = std::clamp(elements + nudge, 0.0, most);
+    return static_cast<std::uint64_t>(elements) * work_.element_bytes;
+  }
+
+  // Takes up to `bytes` from the top of the stack of gradients that are ready at the cut. Each
+  // tensor is sent from its front.
+  std::uint64_t Pop(std::uint32_t cut, std::uint64_t bytes) {
+    std::uint64_t left = bytes;
+    draft_.Open();
+    for (std::uint32_t l = cut; l < work_.size() && left > 0; ++l) {
+      const std::uint64_t taken = std::min(left, work_.bytes[l] - sent_[l]);
+      draft_.Append(l, sent_[l], taken);
+      sent_[l] += taken;
+      left -= taken;
+    }
+    draft_.Close();
+    return bytes - left;
+  }
+
+  void Group() {
+    std::uint32_t group = 0;
+    std::size_t step = 0;
+    draft_.Open();
+    for (std::uint32_t l = 0; l < work_.size(); ++l) {
+      while (step + 1 < sweep_.steps.size() && l > sweep_.steps[step].last) ++step;
+      if (sweep_.steps[step].group != group) {
+        group = sweep_.steps[step].group;
+        draft_.Close();
+        draft_.Open();
+      }
+      draft_.Append(l, sent_[l], work_.bytes[l] - sent_[l]);
+    }
+    draft_.Close();
+  }
+
+  const Workload& work_;
+  const CostPiece& line_;
+  const Sweep& sweep_;
+  const std::vector<Cut> cuts_;  // by rising tensor, that is falling time; the first is T_B
+  std::vector<std::uint64_t> sent_;
+  Draft draft_;
+};
+
+}  // namespace
+
+LaneOptimum ExactOnLane(const Workload& work, const CostPiece& line, double bound_s) {
+  const Sweep sweep = SweepCuts(work, line.startup_s, line.s_per_byte, bound_s);
+  const Route route = AllReduceRoute({{line}});
+  Builder builder(work, line, sweep);
+  std::vector<int> nudges(builder.phase1_blocks(), 0);
+  Draft best = builder.Build(nudges);
+  double best_s = MakeTimetable(work, route, best).iteration_s;
+  const double enough_s = sweep.iteration_s * (1 + kLossTolerance);
+  const std::size_t nudged = nudges.size() > kNudgedBlocksMax ? 0 : nudges.size();
+  for (std::size_t index = 0; index < nudged && best_s > enough_s; ++index) {
+    const int before = nudges[index];
+    int kept = before;
+    for (const int nudge : {1, -1}) {
+      nudges[index] = before + nudge;
+      Draft draft = builder.Build(nudges);
+      const double seconds = MakeTimetable(work, route, draft).iteration_s;
+      if (seconds >= best_s) continue;
+      best_s = seconds;
+      best = std::move(draft);
+      kept = nudges[index];
+    }
+    nudges[index] = kept;
+  }
+  return {std::move(best), best_s <= enough_s};
+}
+
+}  // namespace headrace::plan

@@ -1,0 +1,112 @@
+#include "service/plan/plan.h"
+
+#include <algorithm>
+#include <string>
+
+namespace headrace::plan {
+namespace {
+
+Error Refuse(const std::string& what) { return {Code::kInvalidArgument, "plan: " + what}; }
+
+Status CheckBlock(const Block& block, std::size_t index, const Workload& work) {
+  const std::string name = "block " + std::to_string(index);
+  std::uint64_t bytes = 0;
+  for (const Part& part : block.parts) {
+    if (part.tensor >= work.size()) return Refuse(name + " names an unknown tensor");
+    const std::uint64_t size = work.bytes[part.tensor];
+    if (part.bytes == 0 || part.offset_bytes > size || part.bytes > size - part.offset_bytes) {
+      return Refuse(name + " has a part outside tensor " + std::to_string(part.tensor));
+    }
+    if (part.bytes % work.element_bytes != 0 || part.offset_bytes % work.element_bytes != 0) {
+      return Refuse(name + " cuts an element of tensor " + std::to_string(part.tensor));
+    }
+    bytes += part.bytes;
+  }
+  if (bytes == 0) return Refuse(name + " is empty");
+  if (bytes != block.bytes) return Refuse(name + " claims another size than its parts have");
+  return {};
+}
+
+}  // namespace
+
+std::string_view Name(Policy policy) {
+  switch (policy) {
+    case Policy::kBsp:
+      return "bsp";
+    case Policy::kWfbp:
+      return "wfbp";
+    case Policy::kMgWfbp:
+      return "mg-wfbp";
+    case Policy::kByteScheduler:
+      return "bytescheduler";
+    case Policy::kUsByte:
+      return "us-byte";
+    case Policy::kExact:
+      return "exact";
+  }
+  return "unknown";
+}
+
+std::optional<Policy> PolicyNamed(std::string_view name) {
+  for (const Policy policy : kPolicies) {
+    if (Name(policy) == name) return policy;
+  }
+  return std::nullopt;
+}
+
+Plan Finish(Policy policy, const Draft& draft, const Timetable& table, double lower_bound_s) {
+  Plan plan;
+  plan.policy = policy;
+  plan.barrier = draft.barrier;
+  plan.in_flight_max = draft.in_flight_max;
+  plan.predicted_s = table.iteration_s;
+  plan.lower_bound_s = lower_bound_s;
+  plan.blocks.reserve(draft.blocks.size());
+  for (std::size_t index = 0; index < draft.blocks.size(); ++index) {
+    const auto parts = draft.PartsOf(draft.blocks[index]);
+    plan.blocks.push_back({{parts.begin(), parts.end()},
+                           draft.blocks[index].bytes,
+                           table.begin_s[index],
+                           table.end_s[index]});
+  }
+  return plan;
+}
+
+Draft DraftOf(const Plan& plan) {
+  Draft draft;
+  draft.barrier = plan.barrier;
+  draft.in_flight_max = plan.in_flight_max;
+  for (const Block& block : plan.blocks) {
+    draft.Open();
+    for (const Part& part : block.parts) draft.Append(part.tensor, part.offset_bytes, part.bytes);
+  }
+  return draft;
+}
+
+Status CheckCoverage(const Plan& plan, const Workload& work) {
+  std::vector<Part> parts;
+  for (std::size_t index = 0; index < plan.blocks.size(); ++index) {
+    if (Status status = CheckBlock(plan.blocks[index], index, work); !status) return status;
+    parts.insert(parts.end(), plan.blocks[index].parts.begin(), plan.blocks[index].parts.end());
+  }
+  std::sort(parts.begin(), parts.end(), [](const Part& left, const Part& right) {
+    return left.tensor != right.tensor ? left.tensor < right.tensor
+                                       : left.offset_bytes < right.offset_bytes;
+  });
+  std::size_t next = 0;
+  for (std::uint32_t tensor = 0; tensor < work.size(); ++tensor) {
+    std::uint64_t covered = 0;
+    for (; next < parts.size() && parts[next].tensor == tensor; ++next) {
+      if (parts[next].offset_bytes != covered) break;
+      covered += parts[next].bytes;
+    }
+    if (covered == work.bytes[tensor] && (next == parts.size() || parts[next].tensor != tensor)) {
+      continue;
+    }
+    return Refuse("tensor " + std::to_string(tensor) + " is not covered exactly once from byte " +
+                  std::to_string(covered));
+  }
+  return {};
+}
+
+}  // namespace headrace::plan

@@ -1,0 +1,61 @@
+// The plan: the immutable answer to "how does one iteration move?"
+//
+// Blocks stand in dispatch order with their contents and predicted times, counted in seconds from
+// the start of the backward pass. Every node of a job holds the same plan; canonical.h gives the
+// bytes and the hash that prove it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "service/plan/draft.h"
+
+namespace headrace::plan {
+
+// The algorithms that make plans. The numbers stand in plans on the wire.
+enum class Policy : std::uint8_t {
+  kBsp = 1,
+  kWfbp = 2,
+  kMgWfbp = 3,
+  kByteScheduler = 4,
+  kUsByte = 5,
+  kExact = 6,
+};
+inline constexpr Policy kPolicies[] = {Policy::kBsp,           Policy::kWfbp,   Policy::kMgWfbp,
+                                       Policy::kByteScheduler, Policy::kUsByte, Policy::kExact};
+
+// "mg-wfbp", as configuration and tables spell it.
+std::string_view Name(Policy policy);
+std::optional<Policy> PolicyNamed(std::string_view name);
+
+struct Block {
+  std::vector<Part> parts;
+  std::uint64_t bytes = 0;
+  double begin_s = 0;  // first stage
+  double end_s = 0;    // last stage
+
+  friend bool operator==(const Block&, const Block&) = default;
+};
+
+struct Plan {
+  std::uint32_t version = 1;  // counts the plans of one job
+  Policy policy = Policy::kExact;
+  bool barrier = false;             // the forward pass waits for the last block
+  std::uint32_t in_flight_max = 0;  // blocks begun and not ended; 0 = no limit
+  double predicted_s = 0;           // the iteration time
+  double lower_bound_s = 0;         // no plan on these lanes is faster
+  std::vector<Block> blocks;
+
+  friend bool operator==(const Plan&, const Plan&) = default;
+};
+
+Plan Finish(Policy policy, const Draft& draft, const Timetable& table, double lower_bound_s);
+Draft DraftOf(const Plan& plan);
+
+// Whether the blocks hold every byte of every tensor exactly once, cut between elements only, and
+// no block is empty or claims another size than its parts have.
+Status CheckCoverage(const Plan& plan, const Workload& work);
+
+}  // namespace headrace::plan

@@ -1,0 +1,77 @@
+// The route of a block: the stages it passes one after the other, and the lanes they run on.
+//
+// A lane carries one block at a time. Two stages may share a lane (reduce-scatter and all-gather on
+// NVLink; push and pull through one network card): then an earlier block's later stage goes first.
+// A stage may use several lanes at once (rails): the block is split into unequal shares that end
+// together.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ipc/base/result.h"
+#include "service/plan/cost.h"
+#include "service/plan/workload.h"
+
+namespace headrace::plan {
+
+inline constexpr std::size_t kStagesMax = 8;
+inline constexpr std::size_t kLanesMax = 16;
+
+struct Rail {
+  std::uint32_t lane = 0;  // index into Route::lanes
+  CostLine line;
+
+  friend bool operator==(const Rail&, const Rail&) = default;
+};
+
+struct Stage {
+  std::string name;
+  std::vector<Rail> rails;  // one, or several with straight cost lines
+
+  friend bool operator==(const Stage&, const Stage&) = default;
+};
+
+struct Route {
+  std::vector<std::string> lanes;
+  std::vector<Stage> stages;
+
+  // One stage on one lane with a straight cost line: the case `exact` solves to the optimum.
+  bool serial() const;
+
+  friend bool operator==(const Route&, const Route&) = default;
+};
+
+// Where parameter servers stand. Colocated ones share the network cards of the training nodes, so
+// push and pull take turns; servers on nodes of their own let the two run side by side.
+enum class Placement : std::uint8_t { kColocated, kExtra };
+
+Route AllReduceRoute(const CostLine& line);
+Route ParameterServerRoute(const CostLine& push, const CostLine& pull, Placement placement);
+// Intra-node reduce-scatter, inter-node all-reduce, intra-node all-gather.
+Route HierarchyRoute(const CostLine& scatter, const CostLine& network, const CostLine& gather);
+Route RailsRoute(const std::vector<CostLine>& lines);
+
+// 1 to kStagesMax stages, 1 to kLanesMax lanes, good cost lines, no lane twice in one stage.
+Status CheckRoute(const Route& route);
+
+// Bytes per rail for a block of `bytes`, whole elements, ending together as nearly as elements
+// allow: x_i = (tau - a_i)/b_i with tau = (m + sum a_i/b_i)/(sum 1/b_i), without the lanes whose
+// startup is not below tau.
+std::vector<std::uint64_t> Shares(const Stage& stage, std::uint64_t bytes,
+                                  std::uint64_t element_bytes);
+// How long the stage takes: until the last share ends.
+double StageSeconds(const Stage& stage, std::uint64_t bytes, std::uint64_t element_bytes);
+
+// The stage's rails seen as one lane with one cost line, exact up to the rounding to elements.
+CostLine StageLine(const Stage& stage);
+// What one lane spends on a block in all stages that use it. Rails count as one lane.
+std::vector<CostLine> LaneLines(const Route& route);
+// The useful cost of a block among many: in a pipeline, that of its slowest lane.
+CostLine SteadyLine(const Route& route);
+// What a block costs when it travels alone.
+CostLine AloneLine(const Route& route);
+
+}  // namespace headrace::plan

@@ -1,0 +1,137 @@
+#include "service/plan/scale.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <string>
+
+namespace headrace::plan {
+namespace {
+
+// Links of one level: among nodes, or among the ranks of a node.
+struct Level {
+  double count = 1;
+  double latency_s = 0;
+  double s_per_byte = 0;
+};
+
+Level Outer(const Cluster& cluster) {
+  return {static_cast<double>(cluster.nodes), cluster.link_latency_s, 1 / cluster.link_bytes_per_s};
+}
+
+Level Inner(const Cluster& cluster) {
+  return {static_cast<double>(cluster.ranks_per_node), cluster.inner_latency_s,
+          1 / cluster.inner_bytes_per_s};
+}
+
+CostLine Ring(const Level& level) {
+  return Affine(2 * (level.count - 1) * level.latency_s,
+                2 * (level.count - 1) / level.count * level.s_per_byte);
+}
+
+CostLine HalfRing(const Level& level) {
+  return Affine((level.count - 1) * level.latency_s,
+                (level.count - 1) / level.count * level.s_per_byte);
+}
+
+CostLine Halving(const Level& level) {
+  const auto count = static_cast<std::uint32_t>(level.count);
+  const double power = std::bit_floor(count);
+  const double folds = std::has_single_bit(count) ? 0 : 2;
+  const double steps = 2.0 * (std::bit_width(count) - 1);
+  return Affine((steps + folds) * level.latency_s,
+                (2 * (power - 1) / power + folds) * level.s_per_byte);
+}
+
+CostLine Tree(const Level& outer, const Level& inner) {
+  const auto depth = [](const Level& level) {
+    return static_cast<double>(std::bit_width(static_cast<std::uint32_t>(level.count) - 1));
+  };
+  const double s_per_byte = outer.count > 1 ? outer.s_per_byte : inner.s_per_byte;
+  const double crossings = outer.count * inner.count > 1 ? 2 : 0;
+  return Affine(2 * depth(outer) * outer.latency_s + 2 * depth(inner) * inner.latency_s,
+                crossings * s_per_byte);
+}
+
+Error Refuse(const std::string& what) { return {Code::kInvalidArgument, "cluster: " + what}; }
+
+}  // namespace
+
+std::string_view Name(Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::kRing:
+      return "ring";
+    case Algorithm::kHalvingDoubling:
+      return "halving-doubling";
+    case Algorithm::kTree:
+      return "tree";
+    case Algorithm::kTwoLevel:
+      return "two-level";
+  }
+  return "unknown";
+}
+
+std::optional<Algorithm> AlgorithmNamed(std::string_view name) {
+  for (const Algorithm algorithm : kAlgorithms) {
+    if (Name(algorithm) == name) return algorithm;
+  }
+  return std::nullopt;
+}
+
+Status CheckCluster(const Cluster& cluster) {
+  if (cluster.nodes == 0 || cluster.ranks_per_node == 0) return Refuse("it has no ranks");
+  const std::uint64_t ranks = std::uint64_t{cluster.nodes} * cluster.ranks_per_node;
+  if (ranks > kRanksMax) {
+    return Refuse(std::to_string(ranks) + " ranks are more than " + std::to_string(kRanksMax));
+  }
+  const auto good = [](double value) { return std::isfinite(value) && value > 0; };
+  if (!good(cluster.link_bytes_per_s) || !good(cluster.inner_bytes_per_s)) {
+    return Refuse("a bandwidth is not positive");
+  }
+  const auto duration = [](double value) { return std::isfinite(value) && value >= 0; };
+  if (!duration(cluster.link_latency_s) || !duration(cluster.inner_latency_s)) {
+    return Refuse("a latency is negative");
+  }
+  return {};
+}
+
+Route ClusterRoute(const Cluster& cluster, Algorithm algorithm) {
+  const Level outer = Outer(cluster);
+  const Level inner = Inner(cluster);
+  switch (algorithm) {
+    case Algorithm::kRing: {
+      Level all = cluster.nodes > 1 ? outer : inner;
+      all.count = outer.count * inner.count;
+      return AllReduceRoute(Ring(all));
+    }
+    case Algorithm::kHalvingDoubling:
+      return AllReduceRoute(Sum(Halving(inner), Halving(outer)));
+    case Algorithm::kTree:
+      return AllReduceRoute(Tree(outer, inner));
+    case Algorithm::kTwoLevel:
+      break;
+  }
+  if (cluster.ranks_per_node == 1) return AllReduceRoute(Ring(outer));
+  if (cluster.nodes == 1) return AllReduceRoute(Ring(inner));
+  return HierarchyRoute(HalfRing(inner), Ring(outer), HalfRing(inner));
+}
+
+Route ClusterServerRoute(const Cluster& cluster, Placement placement, std::uint32_t servers) {
+  const Level outer = Outer(cluster);
+  double crossings = (outer.count - 1) / outer.count;
+  if (placement == Placement::kExtra) {
+    crossings = std::max(1.0, outer.count / static_cast<double>(std::max(1u, servers)));
+  }
+  const CostLine transfer = Affine(outer.latency_s, crossings * outer.s_per_byte);
+  Route route = ParameterServerRoute(transfer, transfer, placement);
+  if (cluster.ranks_per_node == 1) return route;
+  // Inside the node the gradients are scattered before the push and gathered after the pull.
+  const auto lane = static_cast<std::uint32_t>(route.lanes.size());
+  route.lanes.push_back("intra-node");
+  const Level inner = Inner(cluster);
+  route.stages.insert(route.stages.begin(), {"reduce-scatter", {{lane, HalfRing(inner)}}});
+  route.stages.push_back({"all-gather", {{lane, HalfRing(inner)}}});
+  return route;
+}
+
+}  // namespace headrace::plan

@@ -1,0 +1,161 @@
+// What every policy promises on every route, on random instances.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "service/plan/bound.h"
+#include "service/plan/simulate.h"
+#include "tests/unit/plan/support.h"
+
+namespace headrace::plan {
+namespace {
+
+constexpr int kInstances = 150;
+
+struct Instance {
+  std::uint64_t seed = 0;
+  Profile profile;
+  Route route;
+};
+
+Instance InstanceOf(std::uint64_t seed) {
+  Random random(seed);
+  Instance instance{seed, RandomProfile(random, 1 + random.Below(40), 3'000'000), {}};
+  instance.route = RandomRoute(random, instance.profile);
+  return instance;
+}
+
+Plan PlanOf(Policy policy, const Instance& instance) {
+  Result<Plan> plan = MakePlan(policy, instance.profile, instance.route);
+  EXPECT_TRUE(plan.ok()) << plan.error().text();
+  return std::move(plan.value());
+}
+
+class EachPolicy : public testing::TestWithParam<Policy> {};
+
+TEST_P(EachPolicy, TilesEveryTensorExactlyOnce) {
+  for (std::uint64_t seed = 0; seed < kInstances; ++seed) {
+    const Instance instance = InstanceOf(seed);
+    const Plan plan = PlanOf(GetParam(), instance);
+    const Status status = CheckCoverage(plan, MakeWorkload(instance.profile));
+    ASSERT_TRUE(status.ok()) << "seed " << seed << ": " << status.error().text();
+  }
+}
+
+TEST_P(EachPolicy, StartsNoBlockBeforeItsBytesAreReady) {
+  for (std::uint64_t seed = 0; seed < kInstances; ++seed) {
+    const Instance instance = InstanceOf(seed);
+    const Workload work = MakeWorkload(instance.profile);
+    for (const Block& block : PlanOf(GetParam(), instance).blocks) {
+      for (const Part& part : block.parts) {
+        ASSERT_GE(block.begin_s, work.release_s[part.tensor]) << "seed " << seed;
+      }
+    }
+  }
+}
+
+TEST_P(EachPolicy, UsesALaneForOneBlockAtATime) {
+  for (std::uint64_t seed = 0; seed < kInstances; ++seed) {
+    const Instance instance = InstanceOf(seed);
+    const Plan plan = PlanOf(GetParam(), instance);
+    Simulation simulation = *Simulate(instance.profile, instance.route, plan, {});
+    auto& spans = simulation.spans;
+    std::stable_sort(spans.begin(), spans.end(), [](const Span& left, const Span& right) {
+      return left.lane != right.lane ? left.lane < right.lane : left.begin_s < right.begin_s;
+    });
+    for (std::size_t index = 1; index < spans.size(); ++index) {
+      if (spans[index].lane != spans[index - 1].lane) continue;
+      ASSERT_GE(spans[index].begin_s, spans[index - 1].end_s) << "seed " << seed;
+    }
+  }
+}
+
+TEST_P(EachPolicy, PredictsWhatTheEventSimulationGives) {
+  for (std::uint64_t seed = 0; seed < kInstances; ++seed) {
+    const Instance instance = InstanceOf(seed);
+    const Plan plan = PlanOf(GetParam(), instance);
+    const Simulation simulation = *Simulate(instance.profile, instance.route, plan, {});
+    ASSERT_NEAR(simulation.iteration_s, plan.predicted_s, plan.predicted_s * kRounding)
+        << "seed " << seed;
+    std::vector<double> begin_s(plan.blocks.size(), 1e9);
+    std::vector<double> end_s(plan.blocks.size(), 0);
+    for (const Span& span : simulation.spans) {
+      begin_s[span.block] = std::min(begin_s[span.block], span.begin_s);
+      end_s[span.block] = std::max(end_s[span.block], span.end_s);
+    }
+    for (std::size_t block = 0; block < plan.blocks.size(); ++block) {
+      ASSERT_NEAR(begin_s[block], plan.blocks[block].begin_s, kRounding) << "seed " << seed;
+      ASSERT_NEAR(end_s[block], plan.blocks[block].end_s, kRounding) << "seed " << seed;
+    }
+  }
+}
+
+TEST_P(EachPolicy, IsNotFasterThanTheBound) {
+  for (std::uint64_t seed = 0; seed < kInstances; ++seed) {
+    const Instance instance = InstanceOf(seed);
+    const Plan plan = PlanOf(GetParam(), instance);
+    ASSERT_EQ(plan.lower_bound_s, LowerBound(MakeWorkload(instance.profile), instance.route));
+    ASSERT_GE(plan.predicted_s, plan.lower_bound_s * (1 - kRounding)) << "seed " << seed;
+    const Simulation jittered = *Simulate(instance.profile, instance.route, plan, {0.3, seed});
+    ASSERT_GE(jittered.iteration_s, jittered.lower_bound_s * (1 - kRounding)) << "seed " << seed;
+  }
+}
+
+TEST_P(EachPolicy, IsNotFasterThanExact) {
+  for (std::uint64_t seed = 0; seed < kInstances; ++seed) {
+    const Instance instance = InstanceOf(seed);
+    const double exact_s = PlanOf(Policy::kExact, instance).predicted_s;
+    ASSERT_GE(PlanOf(GetParam(), instance).predicted_s, exact_s * (1 - 1e-12)) << "seed " << seed;
+  }
+}
+
+TEST_P(EachPolicy, IsNotFasterThanExactOnTensorsOfAFewElements) {
+  for (std::uint64_t seed = 0; seed < 4 * kInstances; ++seed) {
+    Random random(seed);
+    Instance instance{seed, RandomProfile(random, 6, 8, DType::kUInt8), {}};
+    instance.route = random.Below(2) == 0
+                         ? RandomRoute(random, instance.profile)
+                         : AllReduceRoute({{RandomLine(random, instance.profile)}});
+    const double exact_s = PlanOf(Policy::kExact, instance).predicted_s;
+    ASSERT_GE(PlanOf(GetParam(), instance).predicted_s, exact_s * (1 - 1e-12)) << "seed " << seed;
+  }
+}
+
+TEST_P(EachPolicy, MakesTheSamePlanTwice) {
+  const Instance instance = InstanceOf(7);
+  EXPECT_EQ(PlanOf(GetParam(), instance), PlanOf(GetParam(), instance));
+}
+
+TEST_P(EachPolicy, HasANameThatReadsBack) { EXPECT_EQ(PolicyNamed(Name(GetParam())), GetParam()); }
+
+std::string TestName(const testing::TestParamInfo<Policy>& info) {
+  std::string name(Name(info.param));
+  std::erase(name, '-');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, EachPolicy, testing::ValuesIn(kPolicies), TestName);
+
+TEST(Planner, RefusesABadProfile) {
+  const Result<Plan> plan = MakePlan(Policy::kExact, Profile{}, AllReduceRoute(Affine(1e-3, 1e-9)));
+  ASSERT_FALSE(plan.ok());
+  EXPECT_EQ(plan.error().text(), "tensors: there are none");
+}
+
+TEST(Planner, RefusesABadRoute) {
+  const Profile profile = ProfileOf({{1, 1, 1}});
+  const Result<Plan> plan = MakePlan(Policy::kExact, profile, AllReduceRoute(Affine(-1, 1e-9)));
+  ASSERT_FALSE(plan.ok());
+  EXPECT_EQ(plan.error().text(), "all-reduce: cost line: startup of piece 0 is no duration");
+}
+
+TEST(Planner, GivesThePlanItsVersion) {
+  const Profile profile = ProfileOf({{1, 1, 1}});
+  EXPECT_EQ(MakePlan(Policy::kBsp, profile, AllReduceRoute(Affine(0, 0)), 9)->version, 9u);
+}
+
+TEST(Planner, KnowsNoOtherPolicyNames) { EXPECT_EQ(PolicyNamed("fastest"), std::nullopt); }
+
+}  // namespace
+}  // namespace headrace::plan

@@ -1,0 +1,20 @@
+// Slow, obvious ways to the optimum of one serial lane, to hold the sweep against.
+#pragma once
+
+#include "service/plan/cost.h"
+#include "service/plan/workload.h"
+
+namespace headrace::plan {
+
+// Every set of cuts times every grouping of phase 2, blocks cut at any fraction of a byte.
+double BruteForceCuts(const Workload& work, const CostPiece& line);
+
+// Every schedule of blocks whatsoever: at each moment any whole numbers of elements of the ready
+// tensors, or waiting for the next gradient. For instances of a few elements.
+double BruteForceSchedules(const Workload& work, const CostPiece& line);
+
+// The full dynamic program: all states (cut, group) tensor by tensor with the least number of
+// startups, inside a bisection on the iteration time.
+double DynamicProgram(const Workload& work, const CostPiece& line);
+
+}  // namespace headrace::plan
