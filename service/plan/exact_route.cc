@@ -12,7 +12,8 @@ namespace {
 constexpr std::size_t kImprovedMax = 3;  // drafts that get improved
 constexpr std::size_t kBlocksMax = 512;  // larger drafts are not improved, only compared
 constexpr int kTimetablesMax = 2000;     // per improved draft
-constexpr double kStartupFactors[] = {0.5, 1.0, 2.0, 4.0};
+constexpr double kStartupFactors[] = {0.5, 1.0, 2.0, 4.0, 8.0, 16.0};
+constexpr std::uint64_t kPieces[] = {1, 2, 4, 8, 16};  // that blocks of a pipeline are cut into
 
 struct Candidate {
   Draft draft;
@@ -66,6 +67,22 @@ Draft Rewritten(const Workload& work, const Draft& draft, std::size_t at, std::s
   AppendRange(copy, parts, 0, border);
   if (halve) AppendRange(copy, parts, border, bytes);
   keep(at + count, draft.blocks.size());
+  return copy;
+}
+
+// Cuts every block into equal pieces: in a pipeline one lane can work on a piece while the other
+// works on the next, and a startup per piece is what that costs.
+Draft Pieces(const Workload& work, const Draft& draft, std::uint64_t count) {
+  Draft copy;
+  for (const DraftBlock& block : draft.blocks) {
+    const std::vector<Part> parts = InputFirst(draft.PartsOf(block));
+    const std::uint64_t elements = block.bytes / work.element_bytes;
+    for (std::uint64_t piece = 0; piece < count; ++piece) {
+      const std::uint64_t begin = elements * piece / count * work.element_bytes;
+      const std::uint64_t end = elements * (piece + 1) / count * work.element_bytes;
+      AppendRange(copy, parts, begin, end);
+    }
+  }
   return copy;
 }
 
@@ -128,7 +145,10 @@ Draft ExactOnRoute(const Workload& work, const Route& route, double bound_s) {
   };
   for (const CostPiece& line : StandIns(route)) {
     const double line_bound_s = work.backward_s() + work.forward_s();
-    add(ExactOnLane(work, line, line_bound_s).draft);
+    const Draft draft = ExactOnLane(work, line, line_bound_s).draft;
+    for (const std::uint64_t count : kPieces) {
+      if (count == 1 || route.stages.size() > 1) add(Pieces(work, draft, count));
+    }
   }
   add(UsByte(work, SteadyLine(route), TuneUsByte(work, route)));
   add(ByteScheduler(work, route, TuneByteScheduler(work, route)));
