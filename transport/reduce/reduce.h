@@ -23,8 +23,8 @@
 namespace headrace::transport {
 
 // Reduces `count` elements that start `offset` bytes into every input and every output. An output
-// is either one of the inputs or disjoint from all of them. 1 to kMembersMax inputs, any number of
-// outputs, no alignment.
+// is either one of the inputs or disjoint from all of them. 1 to kMembersMax inputs, up to as many
+// outputs; pointers and offset are aligned to the element, no more.
 void ReduceInto(DType dtype, Reduction reduction, std::span<const std::byte* const> inputs,
                 std::span<std::byte* const> outputs, std::size_t offset, std::size_t count);
 

@@ -1,0 +1,152 @@
+// What a transfer leaves in its members' memory.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "tests/contract/members.h"
+#include "tests/contract/subject.h"
+#include "transport/loopback/reference.h"
+
+namespace headrace::transport {
+namespace {
+
+constexpr Collective kKinds[] = {Collective::kAllReduce, Collective::kBroadcast,
+                                 Collective::kReduceScatter, Collective::kAllGather,
+                                 Collective::kBarrier};
+constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
+                             DType::kInt32,   DType::kInt64,   DType::kUInt8};
+constexpr Reduction kReductions[] = {Reduction::kSum, Reduction::kAverage, Reduction::kMin,
+                                     Reduction::kMax, Reduction::kProduct};
+
+std::string Describe(const Transfer& transfer) {
+  return std::string(Name(transfer.kind)) + " " + std::string(Name(transfer.dtype)) + " " +
+         std::string(Name(transfer.reduction)) + " count " + std::to_string(transfer.count) +
+         " members " + std::to_string(transfer.members_count);
+}
+
+class TransportResult : public TransportContract {
+ protected:
+  // Runs one transfer over `parts * members_count` awkward elements per member and compares with
+  // the scalar reference.
+  void ExpectReferenceResult(Collective kind, DType dtype, Reduction reduction, std::uint64_t parts,
+                             std::uint32_t members_count) {
+    const std::uint64_t count = kind == Collective::kBarrier ? 0 : parts * members_count;
+    Members members(dtype, count, members_count);
+    Members expected(dtype, count, members_count);
+    members.Fill(count + 7);
+    expected.Fill(count + 7);
+    Transfer transfer{.token = 42, .kind = kind, .reduction = reduction, .root = members_count - 1};
+    expected.Describe(transfer);
+    ReferenceMove(transfer, 0, transfer.count);
+    members.Describe(transfer);
+    const Completion completion = subject_->Run(transfer);
+    ASSERT_EQ(completion.token, 42U);
+    ASSERT_EQ(completion.code, Code::kOk);
+    ASSERT_EQ(members.Contents(), expected.Contents()) << Describe(transfer);
+    ASSERT_TRUE(members.GuardsAreWhole()) << Describe(transfer);
+  }
+};
+
+TEST_P(TransportResult, IsTheReferencesForEveryKindAndType) {
+  for (const Collective kind : kKinds) {
+    for (const DType dtype : kDTypes) {
+      for (const std::uint32_t members_count : {1U, 2U, 3U, 5U}) {
+        for (const std::uint64_t parts : {0U, 1U, 13U, 700U}) {
+          ASSERT_NO_FATAL_FAILURE(
+              ExpectReferenceResult(kind, dtype, Reduction::kSum, parts, members_count));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(TransportResult, IsTheReferencesForEveryReduction) {
+  for (const Reduction reduction : kReductions) {
+    for (const DType dtype : kDTypes) {
+      ASSERT_NO_FATAL_FAILURE(
+          ExpectReferenceResult(Collective::kAllReduce, dtype, reduction, 333, 4));
+      ASSERT_NO_FATAL_FAILURE(
+          ExpectReferenceResult(Collective::kReduceScatter, dtype, reduction, 333, 4));
+    }
+  }
+}
+
+// Several times the piece size, so that transfers are cut, and for shm shared with the crew.
+TEST_P(TransportResult, IsTheReferencesAcrossManyPieces) {
+  const std::uint64_t pieces_size = 5 * subject_->transport().capabilities().piece_size;
+  for (const Collective kind : kKinds) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kUInt8}) {
+      const std::uint64_t parts = pieces_size / SizeOf(dtype) / 3 + 1;
+      ASSERT_NO_FATAL_FAILURE(ExpectReferenceResult(kind, dtype, Reduction::kSum, parts, 3));
+    }
+  }
+}
+
+TEST_P(TransportResult, IsTheReferencesForTheMostMembers) {
+  ASSERT_NO_FATAL_FAILURE(ExpectReferenceResult(Collective::kAllReduce, DType::kFloat32,
+                                                Reduction::kSum, 3, kMembersMax));
+  ASSERT_NO_FATAL_FAILURE(ExpectReferenceResult(Collective::kReduceScatter, DType::kInt64,
+                                                Reduction::kMax, 3, kMembersMax));
+}
+
+TEST_P(TransportResult, IsTheSameOnEveryMemberAndFromRunToRun) {
+  const std::uint64_t count = 3 * subject_->transport().capabilities().piece_size / 4 + 5;
+  std::vector<std::byte> first;
+  for (int run = 0; run < 5; ++run) {
+    Members members(DType::kFloat32, count, 4);
+    members.Fill(99);
+    Transfer transfer{.kind = Collective::kAllReduce, .reduction = Reduction::kAverage};
+    members.Describe(transfer);
+    ASSERT_EQ(subject_->Run(transfer).code, Code::kOk);
+    if (run == 0) first = members.Content(0);
+    for (std::uint32_t i = 0; i < 4; ++i) ASSERT_EQ(members.Content(i), first) << "member " << i;
+  }
+}
+
+// The reference and a transport could share a misunderstanding of the kinds: these are by hand.
+class TransportByHand : public TransportContract {
+ protected:
+  std::vector<std::vector<int>> Run(Collective kind, std::vector<std::vector<int>> values,
+                                    std::uint32_t root = 0) {
+    Transfer transfer{.kind = kind,
+                      .dtype = DType::kInt32,
+                      .reduction = Reduction::kSum,
+                      .root = root,
+                      .count = values[0].size(),
+                      .members_count = static_cast<std::uint32_t>(values.size())};
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      transfer.members[i] = reinterpret_cast<std::byte*>(values[i].data());
+    }
+    EXPECT_EQ(subject_->Run(transfer).code, Code::kOk);
+    return values;
+  }
+};
+
+using Values = std::vector<std::vector<int>>;
+
+TEST_P(TransportByHand, AllReduceGivesEveryMemberTheSum) {
+  EXPECT_EQ(Run(Collective::kAllReduce, {{1, 2, 3}, {10, 20, 30}}),
+            (Values{{11, 22, 33}, {11, 22, 33}}));
+}
+
+TEST_P(TransportByHand, ReduceScatterGivesEachMemberItsPart) {
+  EXPECT_EQ(Run(Collective::kReduceScatter, {{1, 2, 3, 4}, {10, 20, 30, 40}}),
+            (Values{{11, 22, 3, 4}, {10, 20, 33, 44}}));
+}
+
+TEST_P(TransportByHand, AllGatherGivesEveryMemberAllParts) {
+  EXPECT_EQ(Run(Collective::kAllGather, {{1, 0, 0}, {0, 2, 0}, {0, 0, 3}}),
+            (Values{{1, 2, 3}, {1, 2, 3}, {1, 2, 3}}));
+}
+
+TEST_P(TransportByHand, BroadcastGivesEveryMemberTheRoots) {
+  EXPECT_EQ(Run(Collective::kBroadcast, {{1, 1}, {2, 2}, {3, 3}}, 1),
+            (Values{{2, 2}, {2, 2}, {2, 2}}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, TransportResult, ::testing::ValuesIn(AllSubjects()), SubjectName);
+INSTANTIATE_TEST_SUITE_P(Over, TransportByHand, ::testing::ValuesIn(AllSubjects()), SubjectName);
+
+}  // namespace
+}  // namespace headrace::transport

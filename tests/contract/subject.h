@@ -1,0 +1,51 @@
+// A transport under test, with whatever makes its time pass.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transport/transport.h"
+
+namespace headrace::transport {
+
+class Subject {
+ public:
+  virtual ~Subject() = default;
+  virtual Transport& transport() = 0;
+  virtual TimeNs Now() = 0;
+
+  // One call of DoWork. Where that says to wait and a transfer is open, waits until the transport
+  // asks to be called again.
+  virtual void Step(std::vector<Completion>& completions) = 0;
+
+  // Posts; the transport must accept.
+  void Post(const Transfer& transfer);
+  // Steps until `count` completions came.
+  std::vector<Completion> Collect(std::size_t count);
+  // Posts one transfer and returns its completion.
+  Completion Run(const Transfer& transfer);
+};
+
+struct SubjectKind {
+  std::string name;
+  std::function<std::unique_ptr<Subject>()> make;
+};
+
+// Every transport of this machine, shm with one, two and three threads.
+std::vector<SubjectKind> AllSubjects();
+
+// A test over all of them.
+class TransportContract : public ::testing::TestWithParam<SubjectKind> {
+ protected:
+  std::unique_ptr<Subject> subject_ = GetParam().make();
+};
+
+inline std::string SubjectName(const ::testing::TestParamInfo<SubjectKind>& test) {
+  return test.param.name;
+}
+
+}  // namespace headrace::transport
