@@ -1,0 +1,33 @@
+"""Headrace for training processes: collectives through the node's service.
+
+    import headrace
+    with headrace.init() as session:            # reads torchrun's environment
+        arena = session.arena(4 << 20)
+        gradients = arena.tensor((1024, 1024), "float32", name="gradients")
+        gradients.numpy()[:] = session.rank
+        session.all_reduce(gradients, op="average")
+
+Ranks post the same operations in the same order. Arrays of numpy and tensors of torch (on the CPU)
+are taken too, copied in and out. ``headrace.torch`` hooks into PyTorch's training loop.
+"""
+
+from headrace.arena import Arena, Range, Tensor
+from headrace.errors import Error, Mismatch, PeerLost, Timeout, Unavailable
+from headrace.library import version
+from headrace.operation import Operation
+from headrace.session import Session, init
+
+__all__ = [
+    "Arena",
+    "Error",
+    "Mismatch",
+    "Operation",
+    "PeerLost",
+    "Range",
+    "Session",
+    "Tensor",
+    "Timeout",
+    "Unavailable",
+    "init",
+    "version",
+]

@@ -1,0 +1,174 @@
+"""Finds libheadrace.so and tells ctypes its functions. One Python module per C header."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from pathlib import Path
+
+from headrace import errors
+
+UNSET = 0xFFFFFFFF
+
+
+class ErrorText(ctypes.Structure):
+    """hr_error."""
+
+    _fields_ = [("code", ctypes.c_int), ("text", ctypes.c_char * 512)]
+
+
+class Options(ctypes.Structure):
+    """hr_options."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("socket_path", ctypes.c_char * 108),
+        ("job", ctypes.c_char * 64),
+        ("rank", ctypes.c_uint32),
+        ("world_size", ctypes.c_uint32),
+        ("timeout_ms", ctypes.c_uint32),
+        ("call_timeout_ms", ctypes.c_uint32),
+        ("spin_us", ctypes.c_uint32),
+        ("program", ctypes.c_char * 64),
+    ]
+
+
+class TensorSpec(ctypes.Structure):
+    """hr_tensor_spec."""
+
+    _fields_ = [
+        ("segment", ctypes.c_void_p),
+        ("offset", ctypes.c_size_t),
+        ("count", ctypes.c_uint64),
+        ("dtype", ctypes.c_int),
+        ("name", ctypes.c_char_p),
+        ("order", ctypes.c_uint32),
+    ]
+
+
+class ElementRange(ctypes.Structure):
+    """hr_range."""
+
+    _fields_ = [("offset", ctypes.c_uint64), ("count", ctypes.c_uint64)]
+
+
+class Counters(ctypes.Structure):
+    """hr_counters."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("posted", ctypes.c_uint64),
+        ("waits", ctypes.c_uint64),
+        ("waited_ns", ctypes.c_uint64),
+        ("doorbells", ctypes.c_uint64),
+        ("full_waits", ctypes.c_uint64),
+        ("arrays", ctypes.c_uint64),
+        ("copied_bytes", ctypes.c_uint64),
+        ("staging_bytes", ctypes.c_uint64),
+    ]
+
+
+_HANDLE = ctypes.c_void_p
+_HANDLE_OUT = ctypes.POINTER(ctypes.c_void_p)
+_ERROR = ctypes.POINTER(ErrorText)
+_RANGE = ctypes.POINTER(ElementRange)
+_OPERATION = ctypes.c_uint64
+_OPERATION_OUT = ctypes.POINTER(ctypes.c_uint64)
+_ARRAY = (_HANDLE, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int)
+_POSTED = (_OPERATION_OUT, _ERROR)
+
+# name -> (result, arguments)
+_FUNCTIONS: dict[str, tuple] = {
+    "hr_version": (ctypes.c_char_p, ()),
+    "hr_status_name": (ctypes.c_char_p, (ctypes.c_int,)),
+    "hr_options_init": (ctypes.c_int, (ctypes.POINTER(Options), _ERROR)),
+    "hr_open": (ctypes.c_int, (ctypes.POINTER(Options), _HANDLE_OUT, _ERROR)),
+    "hr_close": (ctypes.c_int, (_HANDLE, _ERROR)),
+    "hr_session_service_pid": (ctypes.c_int32, (_HANDLE,)),
+    "hr_segment_create": (
+        ctypes.c_int,
+        (_HANDLE, ctypes.c_size_t, _HANDLE_OUT, _ERROR),
+    ),
+    "hr_segment_size": (ctypes.c_size_t, (_HANDLE,)),
+    "hr_segment_descriptor": (ctypes.c_int, (_HANDLE,)),
+    "hr_segment_release": (ctypes.c_int, (_HANDLE, _HANDLE, _ERROR)),
+    "hr_tensors_register": (
+        ctypes.c_int,
+        (_HANDLE, ctypes.POINTER(TensorSpec), ctypes.c_size_t, _HANDLE_OUT, _ERROR),
+    ),
+    "hr_tensors_release": (
+        ctypes.c_int,
+        (_HANDLE, _HANDLE_OUT, ctypes.c_size_t, _ERROR),
+    ),
+    "hr_all_reduce": (ctypes.c_int, (_HANDLE, _HANDLE, _RANGE, ctypes.c_int, *_POSTED)),
+    "hr_broadcast": (
+        ctypes.c_int,
+        (_HANDLE, _HANDLE, _RANGE, ctypes.c_uint32, *_POSTED),
+    ),
+    "hr_reduce_scatter": (
+        ctypes.c_int,
+        (_HANDLE, _HANDLE, _RANGE, ctypes.c_int, *_POSTED),
+    ),
+    "hr_all_gather": (ctypes.c_int, (_HANDLE, _HANDLE, _RANGE, *_POSTED)),
+    "hr_barrier": (ctypes.c_int, (_HANDLE, *_POSTED)),
+    "hr_all_reduce_array": (ctypes.c_int, (*_ARRAY, ctypes.c_int, *_POSTED)),
+    "hr_broadcast_array": (ctypes.c_int, (*_ARRAY, ctypes.c_uint32, *_POSTED)),
+    "hr_reduce_scatter_array": (ctypes.c_int, (*_ARRAY, ctypes.c_int, *_POSTED)),
+    "hr_all_gather_array": (ctypes.c_int, (*_ARRAY, *_POSTED)),
+    "hr_test": (
+        ctypes.c_int,
+        (_HANDLE, _OPERATION, ctypes.POINTER(ctypes.c_int), _ERROR),
+    ),
+    "hr_wait": (ctypes.c_int, (_HANDLE, _OPERATION, ctypes.c_int64, _ERROR)),
+    "hr_discard": (None, (_HANDLE, _OPERATION)),
+    "hr_session_counters": (ctypes.c_int, (_HANDLE, ctypes.POINTER(Counters), _ERROR)),
+}
+
+
+def candidates() -> list[Path]:
+    """Where the library may be, best first.
+
+    HEADRACE_LIBRARY (a file, and then nothing else); the library folders of the install tree this
+    package stands in; the build tree of the source tree it stands in.
+    """
+    chosen = os.environ.get("HEADRACE_LIBRARY")
+    if chosen:
+        return [Path(chosen)]
+    found: list[Path] = []
+    for parent in Path(__file__).resolve().parents:
+        found += [parent / "libheadrace.so", parent / "lib" / "libheadrace.so"]
+        found += sorted(parent.glob("lib/*-linux-gnu/libheadrace.so"))
+        found.append(parent / "build" / "release" / "libheadrace.so")
+    return found
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """The library, with every function's types set. ImportError says where it was looked for."""
+    places = candidates()
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
+        looked = ", ".join(str(place.parent) for place in places[:6])
+        raise ImportError(
+            f"libheadrace.so was not found (looked in {looked}, ...): build it, or set "
+            "HEADRACE_LIBRARY to the file"
+        )
+    library = ctypes.CDLL(str(path))
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments
+    return library
+
+
+def check(status: int, error: ErrorText) -> None:
+    """Raises the exception for a status that is not 0."""
+    if status != 0:
+        name = load().hr_status_name(status).decode()
+        raise errors.make(error.text.decode(errors="replace"), name, status)
+
+
+def version() -> str:
+    """The version of libheadrace.so."""
+    return load().hr_version().decode()

@@ -1,0 +1,66 @@
+"""A posted collective and its end."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+from headrace import library
+
+if TYPE_CHECKING:
+    from headrace.session import Session
+
+
+class Operation:
+    """One posted collective. It ends exactly once, with success or an error.
+
+    While it is open its memory belongs to the service: neither read nor write it. Thread-safe.
+    """
+
+    def __init__(
+        self, session: Session, number: int, result: Any, copied: bool
+    ) -> None:
+        self._session = session
+        self._number = number
+        # Keeps the memory alive; what the caller gets from wait().
+        self._result = result
+        self._copied = copied
+        self._settled = False
+
+    @property
+    def number(self) -> int:
+        """Its place among this rank's operations, from 1."""
+        return self._number
+
+    def done(self) -> bool:
+        """Whether it has ended, without waiting. How it ended is wait()'s to say."""
+        error = library.ErrorText()
+        ended = ctypes.c_int()
+        handle = self._session.handle
+        library.check(
+            library.load().hr_test(handle, self._number, ctypes.byref(ended), error),
+            error,
+        )
+        return bool(ended.value)
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Waits until it has ended and returns the memory it was posted on.
+
+        ``timeout`` in seconds, None: no limit beyond the operation's own. Raises Timeout when that
+        passed first (it can be waited for again), or what the operation failed with.
+        """
+        limit = -1 if timeout is None else max(0, int(timeout * 1e9))
+        error = library.ErrorText()
+        handle = self._session.handle
+        status = library.load().hr_wait(handle, self._number, limit, error)
+        self._settled = status == 0 or self.done()
+        library.check(status, error)
+        return self._result
+
+    def __del__(self) -> None:
+        # Nobody can ask for the result any more: its staging memory may be used again.
+        if self._copied and not self._settled and not self._session.closed:
+            library.load().hr_discard(self._session.handle, self._number)
+
+    def __repr__(self) -> str:
+        return f"<headrace.Operation {self._number} of rank {self._session.rank}>"

@@ -1,0 +1,223 @@
+"""One rank of a job, attached to the service."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from headrace import dtypes, library
+from headrace.arena import Arena, Range, Tensor
+from headrace.errors import Error
+from headrace.operation import Operation
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+# Sessions of this process, for its forked children to let go of.
+_open: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+class Session:
+    """One attached rank; made by init(). Thread-safe, except close(), which comes last and alone.
+
+    Collectives take a registered Tensor or a Range of one (in place, no copy), or a numpy array or
+    torch tensor (copied in and out; the result is in it after wait()). They return an Operation,
+    ended already unless ``async_op`` is true.
+    """
+
+    def __init__(self, options: library.Options) -> None:
+        self._handle: int | None = None
+        error = library.ErrorText()
+        handle = ctypes.c_void_p()
+        library.check(
+            library.load().hr_open(options, ctypes.byref(handle), error), error
+        )
+        self._handle = handle.value
+        self.rank: int = options.rank
+        self.world_size: int = options.world_size
+        self.job: str = options.job.decode()
+        self.service_pid: int = library.load().hr_session_service_pid(handle)
+        _open.add(self)
+
+    @property
+    def handle(self) -> int:
+        """The C handle."""
+        if self._handle is None:
+            raise ValueError("the session was closed")
+        return self._handle
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return self._handle is None
+
+    def close(self) -> None:
+        """Leaves the job in an orderly way. Views of arenas stay valid as plain memory."""
+        if self._handle is None:
+            return
+        handle, self._handle = self._handle, None
+        error = library.ErrorText()
+        library.check(library.load().hr_close(handle, error), error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        try:
+            self.close()
+        except Error:
+            # The service is gone; an exception that is on its way says more than this one.
+            if kind is None:
+                raise
+
+    def __del__(self) -> None:
+        try:
+            self.close()
+        except Error:
+            pass  # the service went first; there is nobody left to tell
+
+    def arena(self, size: int) -> Arena:
+        """Allocates ``size`` bytes of memory shared with the service, zeroed."""
+        return Arena(self, size)
+
+    def all_reduce(self, x: Any, op: str = "sum", async_op: bool = False) -> Operation:
+        """Replaces x on every rank by the reduction over all ranks.
+
+        ``op``: "sum", "average", "min", "max" or "product". Half types are accumulated in float32;
+        all ranks get the same bits.
+        """
+        return self._post("hr_all_reduce", x, (dtypes.reduction_number(op),), async_op)
+
+    def broadcast(self, x: Any, root: int = 0, async_op: bool = False) -> Operation:
+        """Replaces x on every rank by that of rank ``root``."""
+        return self._post("hr_broadcast", x, (root,), async_op)
+
+    def reduce_scatter(
+        self, x: Any, op: str = "sum", async_op: bool = False
+    ) -> Operation:
+        """x consists of world_size equal parts; part(x) becomes the reduction of that part.
+
+        The other parts keep their values.
+        """
+        return self._post(
+            "hr_reduce_scatter", x, (dtypes.reduction_number(op),), async_op
+        )
+
+    def all_gather(self, x: Any, async_op: bool = False) -> Operation:
+        """x consists of world_size equal parts; part r of rank r replaces part r everywhere."""
+        return self._post("hr_all_gather", x, (), async_op)
+
+    def barrier(self, async_op: bool = False) -> Operation:
+        """Ends when every rank has posted it."""
+        number = ctypes.c_uint64()
+        error = library.ErrorText()
+        status = library.load().hr_barrier(self.handle, ctypes.byref(number), error)
+        library.check(status, error)
+        return self._posted(number.value, None, False, async_op)
+
+    def part(self, x: Any, rank: int | None = None) -> Any:
+        """The view of x (array, torch tensor or Tensor) that is ``rank``'s part (default: ours)."""
+        rank = self.rank if rank is None else rank
+        if isinstance(x, Tensor):
+            count = x.count // self.world_size
+            return x.range(count * rank, count)
+        flat = x.reshape(-1)
+        count = len(flat) // self.world_size
+        return flat[count * rank : count * (rank + 1)]
+
+    def counters(self) -> dict[str, int]:
+        """What the session cost so far; hr_counters in the C header names each."""
+        counters = library.Counters(size=ctypes.sizeof(library.Counters))
+        error = library.ErrorText()
+        status = library.load().hr_session_counters(self.handle, counters, error)
+        library.check(status, error)
+        return {name: getattr(counters, name) for name, _ in counters._fields_[1:]}
+
+    @property
+    def waited_seconds(self) -> float:
+        """Time threads of this rank spent waiting for operations, summed."""
+        return self.counters()["waited_ns"] / 1e9
+
+    def _post(self, name: str, x: Any, arguments: tuple, async_op: bool) -> Operation:
+        number = ctypes.c_uint64()
+        error = library.ErrorText()
+        copied = not isinstance(x, (Tensor, Range))
+        if copied:
+            address, count, dtype = dtypes.array_of(x)
+            where: tuple = (address, count, dtypes.dtype_number(dtype))
+            function = getattr(library.load(), name + "_array")
+        elif isinstance(x, Range):
+            where = (x.tensor.handle, library.ElementRange(x.offset, x.count))
+            function = getattr(library.load(), name)
+        else:
+            where = (x.handle, None)
+            function = getattr(library.load(), name)
+        status = function(self.handle, *where, *arguments, ctypes.byref(number), error)
+        library.check(status, error)
+        return self._posted(number.value, x, copied, async_op)
+
+    def _posted(self, number: int, x: Any, copied: bool, async_op: bool) -> Operation:
+        operation = Operation(self, number, x, copied)
+        if not async_op:
+            operation.wait()
+        return operation
+
+    def __repr__(self) -> str:
+        return (
+            f"<headrace.Session rank {self.rank} of {self.world_size}, job {self.job}>"
+        )
+
+
+def init(
+    job: str | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    socket: str | None = None,
+    timeout: float | None = None,
+) -> Session:
+    """Attaches this process to the service as one rank of a job.
+
+    What is not given comes from the environment: HEADRACE_JOB, or torchrun's TORCHELASTIC_RUN_ID or
+    MASTER_ADDR:MASTER_PORT; RANK; WORLD_SIZE; HEADRACE_SOCKET, or /run/headrace/headrace.sock.
+    ``timeout`` in seconds bounds every operation (None: HEADRACE_TIMEOUT_MS or the service's
+    default). Errors: Unavailable when there is no service, Error otherwise.
+    """
+    options = library.Options()
+    error = library.ErrorText()
+    status = library.load().hr_options_init(options, error)
+    if None in (job, rank, world_size, socket):
+        library.check(status, error)  # the environment is asked, so it must make sense
+    _set_text(options, "job", job)
+    _set_text(options, "socket_path", socket)
+    _set_text(options, "program", os.path.basename(sys.argv[0])[:63] or "python3")
+    options.rank = options.rank if rank is None else rank
+    options.world_size = options.world_size if world_size is None else world_size
+    if timeout is not None:
+        options.timeout_ms = max(1, int(timeout * 1000))
+    return Session(options)
+
+
+def _set_text(options: library.Options, field: str, text: str | None) -> None:
+    if text is None:
+        return
+    value = text.encode()
+    # The field ends in a NUL byte, which ctypes does not insist on.
+    most = getattr(library.Options, field).size - 1
+    if len(value) > most:
+        raise ValueError(
+            f'{field} "{text}" has {len(value)} bytes, {most} are possible'
+        )
+    setattr(options, field, value)
+
+
+def _let_go() -> None:
+    # An inherited socket would keep the session attached after the parent has died, which is what
+    # other ranks wait to hear; data loaders are such children.
+    for session in list(_open):
+        session.close()
+
+
+os.register_at_fork(after_in_child=_let_go)
