@@ -1,0 +1,66 @@
+#include "service/control/bounded_network.h"
+
+#include <capnp/rpc.capnp.h>
+#include <kj/debug.h>
+
+namespace headrace::service {
+
+class BoundedNetwork::BoundedConnection final : public capnp::TwoPartyVatNetworkBase::Connection {
+ public:
+  BoundedConnection(kj::Own<Connection> inner, capnp::TwoPartyVatNetwork& network)
+      : inner_(kj::mv(inner)), network_(network) {}
+
+  kj::Own<capnp::RpcFlowController> newStream() override { return inner_->newStream(); }
+  capnp::rpc::twoparty::VatId::Reader getPeerVatId() override { return inner_->getPeerVatId(); }
+  kj::Own<capnp::OutgoingRpcMessage> newOutgoingMessage(unsigned first_segment_words) override {
+    return inner_->newOutgoingMessage(first_segment_words);
+  }
+  kj::Promise<void> shutdown() override { return inner_->shutdown(); }
+
+  kj::Promise<kj::Maybe<kj::Own<capnp::IncomingRpcMessage>>> receiveIncomingMessage() override {
+    return inner_->receiveIncomingMessage().then(
+        [this](kj::Maybe<kj::Own<capnp::IncomingRpcMessage>> message) {
+          KJ_IF_MAYBE (found, message) {
+            Count(**found);
+          }
+          return message;
+        });
+  }
+
+ private:
+  // Throws, which ends the connection, when a bound is passed.
+  void Count(capnp::IncomingRpcMessage& message) {
+    switch (message.getBody().getAs<capnp::rpc::Message>().which()) {
+      case capnp::rpc::Message::CALL:
+      case capnp::rpc::Message::BOOTSTRAP:
+        ++calls_;
+        break;
+      case capnp::rpc::Message::FINISH:
+        if (calls_ > 0) --calls_;
+        break;
+      default:
+        break;
+    }
+    KJ_REQUIRE(calls_ <= kCallsMax, "too many unfinished calls on one connection", calls_);
+    const std::size_t unread = network_.getCurrentQueueSize();
+    KJ_REQUIRE(unread <= kUnreadBytesMax, "answers are not read on one connection", unread);
+  }
+
+  kj::Own<Connection> inner_;
+  capnp::TwoPartyVatNetwork& network_;
+  std::size_t calls_ = 0;
+};
+
+kj::Maybe<kj::Own<BoundedNetwork::Connection>> BoundedNetwork::connect(
+    capnp::rpc::twoparty::VatId::Reader host) {
+  // Called when the service asks something of its client, which it never does by itself.
+  return inner_.connect(host);
+}
+
+kj::Promise<kj::Own<BoundedNetwork::Connection>> BoundedNetwork::accept() {
+  return inner_.accept().then([this](kj::Own<Connection> connection) -> kj::Own<Connection> {
+    return kj::heap<BoundedConnection>(kj::mv(connection), inner_);
+  });
+}
+
+}  // namespace headrace::service

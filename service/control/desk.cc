@@ -1,0 +1,59 @@
+#include "service/control/desk.h"
+
+#include <fmt/format.h>
+
+namespace headrace::service {
+namespace {
+
+constexpr std::size_t kProgramNameMax = 127;
+
+}  // namespace
+
+void Client::Lose() {
+  if (session == SessionId{}) return;
+  const char* cause = HasExited(peer) ? "exited or was killed" : "closed its connection";
+  desk.leases.End(session, false, Code::kPeerLost, cause);
+}
+
+void Refuse(schema::Refusal::Builder refusal, const Error& error) {
+  refusal.setCode(static_cast<std::uint8_t>(error.code()));
+  refusal.setText(error.text());
+}
+
+std::string Printable(std::string_view text, std::size_t size_max) {
+  std::string printable(text.substr(0, size_max));
+  for (char& letter : printable) {
+    if (static_cast<unsigned char>(letter) < ' ' || letter == 0x7f) letter = '?';
+  }
+  return printable;
+}
+
+Status CheckHello(schema::Hello::Reader hello, std::string_view service_version) {
+  if (hello.getProtocolVersion() == schema::PROTOCOL_VERSION) return {};
+  const auto program = hello.getProgram();
+  return Error(Code::kVersionMismatch,
+               fmt::format("headraced {} speaks protocol {}, {} speaks protocol {}: install both "
+                           "from one release",
+                           service_version, schema::PROTOCOL_VERSION,
+                           Printable({program.begin(), program.size()}, kProgramNameMax),
+                           hello.getProtocolVersion()));
+}
+
+kj::Promise<Result<UniqueFd>> TakeDescriptor(schema::Descriptor::Client descriptor,
+                                             std::string what) {
+  auto fd = descriptor.getFd();
+  return fd.then(
+      [kept = kj::mv(descriptor), what](kj::Maybe<int> found) -> Result<UniqueFd> {
+        KJ_IF_MAYBE (number, found) {
+          return Duplicate(*number);
+        }
+        return Error(Code::kInvalidArgument,
+                     what + ": no file descriptor came with the message; give the capability one");
+      },
+      [what](const kj::Exception& exception) -> Result<UniqueFd> {
+        return Error(Code::kInvalidArgument,
+                     what + ": " + Printable(exception.getDescription().cStr(), kProgramNameMax));
+      });
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,63 @@
+// What all connections share, and what control knows of each client. Control's thread only.
+#pragma once
+
+#include <capnp/capability.h>
+#include <kj/refcount.h>
+#include <kj/timer.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "ipc/base/fd.h"
+#include "ipc/schema/client.capnp.h"
+#include "service/control/answers.h"
+#include "service/control/control.h"
+#include "service/control/leases.h"
+#include "service/control/peer.h"
+
+namespace headrace::service {
+
+struct Desk {
+  const ControlOptions& options;
+  Door<DispatchMessage>& dispatch;
+  Door<WatchMessage>& watch;
+  kj::Timer& timer;
+  Leases leases;
+  Answers answers;
+  bool draining = false;
+};
+
+// One connection's client. Shared by its connection and by the capabilities it was given, which
+// may outlive the connection by the calls that are still under way.
+struct Client : public kj::Refcounted {
+  Client(Desk& shared_desk, Peer accepted_peer, bool is_surplus)
+      : desk(shared_desk), peer(accepted_peer), surplus(is_surplus) {}
+
+  Desk& desk;
+  Peer peer;
+  // Beyond the limit on connections: it is told so when it attaches.
+  bool surplus;
+  // The connection carries at most one open session.
+  SessionId session;
+  int refusals_said = 0;
+
+  // Ends the session, if one is open, without its having left: the cause says whether the process
+  // is gone or only its connection.
+  void Lose();
+};
+
+// Fills a refusal in.
+void Refuse(schema::Refusal::Builder refusal, const Error& error);
+
+// Text from a client, fit for a log line: cut, and without control characters.
+std::string Printable(std::string_view text, std::size_t size_max);
+
+// Names both versions and both programs when they differ.
+Status CheckHello(schema::Hello::Reader hello, std::string_view service_version);
+
+// A copy of the descriptor a client passed as a capability; `what` names it in errors.
+kj::Promise<Result<UniqueFd>> TakeDescriptor(schema::Descriptor::Client descriptor,
+                                             std::string what);
+
+}  // namespace headrace::service

@@ -1,0 +1,146 @@
+#include "service/control/entrance.h"
+
+#include <fmt/format.h>
+#include <kj/debug.h>
+#include <unistd.h>
+
+#include "service/control/session_server.h"
+
+namespace headrace::service {
+namespace {
+
+constexpr std::uint32_t kTimeoutMaxMs = 24U * 3600 * 1000;
+// A client that asks again and again shall not fill the log.
+constexpr int kRefusalsSaidMax = 4;
+constexpr TimeNs kPingTimeout = kSecond;
+
+}  // namespace
+
+Status Entrance::CheckAttach(schema::Hello::Reader hello,
+                             schema::AttachRequest::Reader request) const {
+  const Desk& desk = client_->desk;
+  if (Status status = CheckHello(hello, desk.options.version); !status) return status;
+  if (desk.draining) {
+    return Error(Code::kUnavailable, "the service is stopping and takes no new session");
+  }
+  if (client_->surplus) {
+    return Error(Code::kExhausted, fmt::format("the service has the {} connections that it may "
+                                               "have; this one is beyond",
+                                               desk.options.connections_max));
+  }
+  if (client_->session != SessionId{}) {
+    return Error(Code::kAlreadyExists,
+                 fmt::format("this connection carries session {} already: connect once for each "
+                             "rank",
+                             client_->session.value));
+  }
+  if (request.getTimeoutMs() > kTimeoutMaxMs) {
+    return Error(Code::kInvalidArgument, fmt::format("timeout of {} ms, at most {} are allowed",
+                                                     request.getTimeoutMs(), kTimeoutMaxMs));
+  }
+  return {};
+}
+
+Result<SessionIdentity> Entrance::Attach(schema::AttachRequest::Reader request,
+                                         Result<UniqueFd> channel, Result<UniqueFd> doorbell) {
+  if (!channel) return channel.error();
+  if (!doorbell) return doorbell.error();
+  Result<ipc::Channel> opened = ipc::Channel::Open(channel->get());
+  if (!opened) return opened.error();
+  if (Status status = CheckDoorbell(doorbell->get()); !status) return status.error();
+  const auto job = request.getJob();
+  const std::uint32_t timeout_ms = request.getTimeoutMs();
+  LeaseRequest lease;
+  lease.job_name.assign(job.begin(), job.size());
+  lease.rank = request.getRank();
+  lease.world_size = request.getWorldSize();
+  lease.uid = client_->peer.uid;
+  lease.pid = client_->peer.pid > 0 ? client_->peer.pid : request.getPid();
+  lease.timeout_ms = timeout_ms != 0 ? timeout_ms : client_->desk.options.operation_timeout_ms;
+  lease.attached_ns = MonotonicNow();
+  return client_->desk.leases.Open(std::move(lease), std::move(opened).value(),
+                                   std::move(doorbell).value());
+}
+
+kj::Promise<void> Entrance::attach(AttachContext context) {
+  const auto params = context.getParams();
+  if (Status status = CheckAttach(params.getHello(), params.getRequest()); !status) {
+    Answer(context, status.error());
+    return kj::READY_NOW;
+  }
+  auto channel = TakeDescriptor(params.getRequest().getChannel(), "channel");
+  auto doorbell = TakeDescriptor(params.getRequest().getDoorbell(), "doorbell");
+  return channel.then([this, context, bell = kj::mv(doorbell)](Result<UniqueFd> memory) mutable {
+    return bell.then([this, context, memory = kj::mv(memory)](Result<UniqueFd> event) mutable {
+      const auto asked = context.getParams();
+      // Once more: while the descriptors came, another call may have been answered.
+      const Status status = CheckAttach(asked.getHello(), asked.getRequest());
+      Answer(context, status ? Attach(asked.getRequest(), kj::mv(memory), kj::mv(event))
+                             : Result<SessionIdentity>(status.error()));
+    });
+  });
+}
+
+void Entrance::Answer(AttachContext& context, const Result<SessionIdentity>& identity) {
+  auto results = context.getResults();
+  if (!identity) {
+    Refuse(results.initRefusal(), identity.error().Within("attach"));
+    SayRefusal(identity.error());
+    return;
+  }
+  client_->session = identity->id;
+  results.setSession(kj::heap<SessionServer>(kj::addRef(*client_), identity->id));
+  auto granted = results.initGranted();
+  granted.setSessionId(identity->id.value);
+  granted.setJobId(identity->job.value);
+  granted.setEpoch(identity->epoch);
+  granted.setTimeoutMs(identity->timeout_ms);
+}
+
+void Entrance::SayRefusal(const Error& error) {
+  if (client_->refusals_said++ >= kRefusalsSaidMax) return;
+  client_->desk.leases.Say(error.code(), JobId{},
+                           fmt::format("refused pid {} (uid {}): {}", client_->peer.pid,
+                                       client_->peer.uid, error.text()));
+}
+
+kj::Promise<void> Entrance::admin(AdminContext context) {
+  const Status status = CheckHello(context.getParams().getHello(), client_->desk.options.version);
+  if (status) {
+    context.getResults().setAdmin(kj::heap<Admin>(client_->desk));
+  } else {
+    Refuse(context.getResults().initRefusal(), status.error());
+  }
+  return kj::READY_NOW;
+}
+
+kj::Promise<void> Admin::describe(DescribeContext context) {
+  auto description = context.getResults().initDescription();
+  description.setVersion(desk_.options.version);
+  description.setProtocolVersion(schema::PROTOCOL_VERSION);
+  description.setPid(::getpid());
+  description.setConfig(desk_.options.config_text);
+  return kj::READY_NOW;
+}
+
+kj::Promise<void> Admin::ping(PingContext context) {
+  const TimeNs asked_ns = MonotonicNow();
+  // evalLast runs when everything else that control has to do now is done: that is its time.
+  return kj::evalLast([this, context, asked_ns]() mutable -> kj::Promise<void> {
+    const TimeNs sent_ns = MonotonicNow();
+    const RequestToken token = desk_.answers.NextToken();
+    auto pong = desk_.answers.pong.Add(token);
+    if (!desk_.dispatch.Send(Ping{token})) {
+      desk_.answers.pong.Drop(token);
+      return KJ_EXCEPTION(OVERLOADED, "dispatch is behind with its messages");
+    }
+    return desk_.timer.timeoutAfter(kPingTimeout * kj::NANOSECONDS, kj::mv(pong))
+        .then([context, asked_ns, sent_ns](Pong) mutable {
+          context.getResults().setControlNs(sent_ns - asked_ns);
+          context.getResults().setDispatchNs(MonotonicNow() - sent_ns);
+        })
+        .attach(kj::defer([this, token] { desk_.answers.pong.Drop(token); }));
+  });
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,41 @@
+// What a connection can ask for before it is anybody: to attach, or to speak as an admin.
+#pragma once
+
+#include <kj/async.h>
+
+#include "ipc/schema/admin.capnp.h"
+#include "ipc/schema/client.capnp.h"
+#include "service/control/desk.h"
+
+namespace headrace::service {
+
+class Entrance final : public schema::Entrance::Server {
+ public:
+  explicit Entrance(kj::Own<Client> client) : client_(kj::mv(client)) {}
+
+  kj::Promise<void> attach(AttachContext context) override;
+  kj::Promise<void> admin(AdminContext context) override;
+
+ private:
+  // What can be refused before the descriptors are looked at.
+  Status CheckAttach(schema::Hello::Reader hello, schema::AttachRequest::Reader request) const;
+  Result<SessionIdentity> Attach(schema::AttachRequest::Reader request, Result<UniqueFd> channel,
+                                 Result<UniqueFd> doorbell);
+  void Answer(AttachContext& context, const Result<SessionIdentity>& identity);
+  void SayRefusal(const Error& error);
+
+  kj::Own<Client> client_;
+};
+
+class Admin final : public schema::Admin::Server {
+ public:
+  explicit Admin(Desk& desk) : desk_(desk) {}
+
+  kj::Promise<void> describe(DescribeContext context) override;
+  kj::Promise<void> ping(PingContext context) override;
+
+ private:
+  Desk& desk_;
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,83 @@
+#include "service/control/leases.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace headrace::service {
+
+Result<SessionIdentity> Leases::Open(LeaseRequest request, ipc::Channel channel,
+                                     UniqueFd doorbell) {
+  request.id = SessionId{++sessions_opened_};
+  const Result<Seat> seat = roster_.Join({.job = request.job_name,
+                                          .rank = request.rank,
+                                          .world_size = request.world_size,
+                                          .uid = request.uid,
+                                          .pid = request.pid,
+                                          .session = request.id});
+  if (!seat) return seat.error();
+  request.job = seat->job;
+  request.epoch = seat->epoch;
+  auto session = std::make_unique<Session>(request, std::move(channel), std::move(doorbell));
+  if (!dispatch_.Send(OpenSession{std::move(session)})) {
+    roster_.Withdraw(request.id);
+    return Error(Code::kBusy, "the service is behind with its messages: try again");
+  }
+  leases_.emplace(request.id, Lease{.identity = request, .ended = {}});
+  Say(Code::kOk, request.job,
+      fmt::format("job {}: rank {} of {} attached (pid {}, uid {})", request.job_name, request.rank,
+                  request.world_size, request.pid, request.uid));
+  return request;
+}
+
+void Leases::End(SessionId session, bool orderly, Code code, const std::string& cause) {
+  const auto found = leases_.find(session);
+  if (found == leases_.end() || !found->second.ended) return;
+  found->second.ended = Error(code, "the session has ended: " + cause);
+  const SessionIdentity& identity = found->second.identity;
+  Say(orderly ? Code::kOk : code, identity.job,
+      fmt::format("job {}: rank {} (pid {}) {}", identity.job_name, identity.rank, identity.pid,
+                  cause));
+  CloseSession close{.session = session, .orderly = orderly, .cause = cause};
+  // In order: what could not be told before goes first.
+  if (Flush() && Tell(close)) return;
+  untold_.push_back(std::move(close));
+  on_untold_();
+}
+
+void Leases::EndAll(Code code, const std::string& cause) {
+  std::vector<SessionId> open;
+  for (const auto& [id, lease] : leases_) {
+    if (lease.ended) open.push_back(id);
+  }
+  for (SessionId id : open) End(id, true, code, cause);
+}
+
+Status Leases::Check(SessionId session) const {
+  const auto found = leases_.find(session);
+  if (found == leases_.end()) return Error(Code::kNotFound, "the session has ended");
+  return found->second.ended;
+}
+
+void Leases::Forget(SessionId session) { leases_.erase(session); }
+
+bool Leases::Tell(const CloseSession& close) {
+  if (!dispatch_.Send(close)) return false;
+  roster_.Depart(close.session, close.orderly, close.cause);
+  return true;
+}
+
+bool Leases::Flush() {
+  const auto refused = std::find_if(untold_.begin(), untold_.end(),
+                                    [this](const CloseSession& close) { return !Tell(close); });
+  untold_.erase(untold_.begin(), refused);
+  return untold_.empty();
+}
+
+void Leases::Say(Code code, JobId job, std::string text) {
+  // A watch that is 65536 messages behind loses what people would read, nothing else.
+  [[maybe_unused]] const bool taken =
+      watch_.Send(Event{.code = code, .job = job, .text = std::move(text)});
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,70 @@
+// The leases: which sessions are open, and what dispatch and people are told when one begins or
+// ends. Control's thread only; knows no socket.
+//
+// A lease ends once, with the first cause. Its rank is free again only after dispatch was told, so
+// that dispatch never sees a rank join before it saw it go.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ipc/base/fd.h"
+#include "ipc/channel.h"
+#include "service/actor/inbox.h"
+#include "service/actor/messages.h"
+#include "service/control/roster.h"
+
+namespace headrace::service {
+
+// Whoever attaches, as control established it; id, job id and epoch are given by Leases.
+using LeaseRequest = SessionIdentity;
+
+class Leases {
+ public:
+  Leases(Door<DispatchMessage>& dispatch, Door<WatchMessage>& watch)
+      : dispatch_(dispatch), watch_(watch) {}
+
+  // Seats the rank and opens its session in dispatch. The answer has all numbers filled in.
+  Result<SessionIdentity> Open(LeaseRequest request, ipc::Channel channel, UniqueFd doorbell);
+
+  // Ends the lease; later calls for the same session do nothing. `code` and `cause` are what calls
+  // on the session are answered from then on.
+  void End(SessionId session, bool orderly, Code code, const std::string& cause);
+  void EndAll(Code code, const std::string& cause);
+  // Whether the lease is open, or the error it ended with.
+  Status Check(SessionId session) const;
+  // Nobody will ask for this session again.
+  void Forget(SessionId session);
+
+  // Tells dispatch of the leases whose end it had no room to hear. True when nothing is left.
+  bool Flush();
+  // `notice` is called whenever something is left to Flush.
+  void OnUntold(std::function<void()> notice) { on_untold_ = std::move(notice); }
+
+  // Says something to people.
+  void Say(Code code, JobId job, std::string text);
+
+  std::size_t open_count() const { return roster_.ranks_count(); }
+
+ private:
+  struct Lease {
+    SessionIdentity identity;
+    Status ended;  // ok while open
+  };
+
+  bool Tell(const CloseSession& close);
+
+  Door<DispatchMessage>& dispatch_;
+  Door<WatchMessage>& watch_;
+  Roster roster_;
+  std::map<SessionId, Lease> leases_;
+  std::vector<CloseSession> untold_;
+  std::function<void()> on_untold_ = [] {};
+  std::uint64_t sessions_opened_ = 0;
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,157 @@
+#include "service/control/ledger.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ipc/sealed_memory.h"
+
+namespace headrace::service {
+namespace {
+
+constexpr std::size_t kTensorNameMax = 255;
+
+Error Wrong(std::string text) { return Error(Code::kInvalidArgument, std::move(text)); }
+
+Error NoSegment(std::uint32_t id) {
+  return Error(Code::kNotFound, fmt::format("this session has no segment {}", id));
+}
+
+Status CheckName(std::string_view name) {
+  if (name.size() > kTensorNameMax) {
+    return Wrong(
+        fmt::format("name has {} bytes, at most {} are allowed", name.size(), kTensorNameMax));
+  }
+  // Names end up in logs and tables, a line each.
+  const bool printable = std::none_of(name.begin(), name.end(), [](char letter) {
+    return static_cast<unsigned char>(letter) < ' ' || letter == 0x7f;
+  });
+  if (!printable) return Wrong("name has control characters in it");
+  return {};
+}
+
+}  // namespace
+
+Result<SegmentId> Ledger::ReserveSegment(std::uint64_t size) {
+  if (size == 0 || size % ipc::kPageSize != 0) {
+    return Wrong(fmt::format("a segment of {} bytes: the size must be a positive multiple of {}",
+                             size, ipc::kPageSize));
+  }
+  if (size > ipc::kSegmentSizeMax - segment_bytes_) {
+    return Error(Code::kExhausted,
+                 fmt::format("a segment of {} bytes beside {} registered: a session may have {} in "
+                             "all",
+                             size, segment_bytes_, ipc::kSegmentSizeMax));
+  }
+  if (segments_.size() >= kSegmentsMax) {
+    return Error(
+        Code::kExhausted,
+        fmt::format("{} segments are registered, a session may have no more", segments_.size()));
+  }
+  std::uint32_t id = 0;
+  while (segments_.contains(id)) ++id;
+  segments_.emplace(id, Segment{.size = size});
+  segment_bytes_ += size;
+  return SegmentId{id};
+}
+
+void Ledger::ConfirmSegment(SegmentId id) { segments_.at(id.value).usable = true; }
+
+Status Ledger::BeginRelease(SegmentId id) {
+  const auto found = segments_.find(id.value);
+  if (found == segments_.end() || !found->second.usable) return NoSegment(id.value);
+  found->second.usable = false;
+  return {};
+}
+
+void Ledger::CancelRelease(SegmentId id) { ConfirmSegment(id); }
+
+void Ledger::EraseSegment(SegmentId id) {
+  const auto found = segments_.find(id.value);
+  if (found == segments_.end()) return;
+  segment_bytes_ -= found->second.size;
+  segments_.erase(found);
+}
+
+Status Ledger::CheckTensor(const Tensor& tensor) const {
+  if (Status status = CheckName(tensor.name); !status) return status;
+  if (!IsDType(static_cast<std::uint8_t>(tensor.dtype))) {
+    return Wrong(
+        fmt::format("dtype {} is none of those known", static_cast<unsigned>(tensor.dtype)));
+  }
+  const auto found = segments_.find(tensor.segment.value);
+  if (found == segments_.end() || !found->second.usable) return NoSegment(tensor.segment.value);
+  const std::uint64_t size = found->second.size;
+  const std::uint64_t element = SizeOf(tensor.dtype);
+  if (tensor.count == 0) return Wrong("count is 0, a tensor has at least one element");
+  if (tensor.offset % element != 0) {
+    return Wrong(fmt::format("offset {} is not a multiple of {}, the size of {}", tensor.offset,
+                             element, Name(tensor.dtype)));
+  }
+  // Without a sum or product that could overflow.
+  if (tensor.offset > size || tensor.count > (size - tensor.offset) / element) {
+    return Wrong(fmt::format("offset {} with count {} of {} reaches beyond segment {} of {} bytes",
+                             tensor.offset, tensor.count, Name(tensor.dtype), tensor.segment.value,
+                             size));
+  }
+  return {};
+}
+
+std::size_t Ledger::FindRoom(std::size_t count) const {
+  if (taken_.size() + count <= kTensorsMax) return taken_.size();
+  std::size_t free = 0;
+  for (std::size_t i = 0; i < kTensorsMax; ++i) {
+    const bool taken = i < taken_.size() && taken_[i];
+    free = taken ? 0 : free + 1;
+    if (free == count) return i + 1 - count;
+  }
+  return kTensorsMax;
+}
+
+Result<TensorId> Ledger::AddTensors(std::span<const Tensor> tensors) {
+  if (tensors.empty()) return Wrong("no tensors were given");
+  if (tensors.size() > kTensorsMax - tensors_count_) {
+    return Error(Code::kExhausted,
+                 fmt::format("{} tensors beside {} registered: a session may have {}",
+                             tensors.size(), tensors_count_, kTensorsMax));
+  }
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (Status status = CheckTensor(tensors[i]); !status) {
+      return status.error().Within(tensors[i].name.empty() || !CheckName(tensors[i].name)
+                                       ? fmt::format("tensor {}", i)
+                                       : fmt::format("tensor {} ({})", i, tensors[i].name));
+    }
+  }
+  const std::size_t first = FindRoom(tensors.size());
+  if (first == kTensorsMax) {
+    return Error(Code::kExhausted,
+                 fmt::format("no {} free tensor numbers in a row: release tensors in the batches "
+                             "in which they were registered",
+                             tensors.size()));
+  }
+  Take(first, tensors.size());
+  return TensorId{static_cast<std::uint32_t>(first)};
+}
+
+void Ledger::Take(std::size_t first, std::size_t count) {
+  taken_.resize(std::max(taken_.size(), first + count));
+  std::fill_n(taken_.begin() + static_cast<std::ptrdiff_t>(first), count, true);
+  tensors_count_ += count;
+}
+
+void Ledger::RestoreTensors(TensorId first, std::uint32_t count) { Take(first.value, count); }
+
+Status Ledger::RemoveTensors(TensorId first, std::uint32_t count) {
+  if (count == 0) return Wrong("no tensors were named");
+  // Bounded by what is registered, whatever count says.
+  for (std::uint64_t id = first.value; id < std::uint64_t{first.value} + count; ++id) {
+    if (id < taken_.size() && taken_[id]) continue;
+    return Error(Code::kNotFound, fmt::format("this session has no tensor {}", id));
+  }
+  std::fill_n(taken_.begin() + first.value, count, false);
+  while (!taken_.empty() && !taken_.back()) taken_.pop_back();
+  tensors_count_ -= count;
+  return {};
+}
+
+}  // namespace headrace::service

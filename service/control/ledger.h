@@ -1,0 +1,56 @@
+// What one session has registered: its segments' sizes and the ranges of its tensors. Checks what
+// the client asks for before dispatch hears of it. Pure; control's thread only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "ipc/base/ids.h"
+#include "ipc/base/result.h"
+#include "service/session/session.h"
+
+namespace headrace::service {
+
+class Ledger {
+ public:
+  // Numbers a segment of `size` bytes that is about to be mapped. Until ConfirmSegment no tensor
+  // may lie in it.
+  Result<SegmentId> ReserveSegment(std::uint64_t size);
+  void ConfirmSegment(SegmentId id);
+  // Between these two no tensor may be put into the segment; dispatch decides whether it goes.
+  Status BeginRelease(SegmentId id);
+  void CancelRelease(SegmentId id);
+  void EraseSegment(SegmentId id);
+
+  // Checks all of `tensors` and numbers them first, first + 1, ...; all or none. Errors name the
+  // index and the field.
+  Result<TensorId> AddTensors(std::span<const Tensor> tensors);
+  // The whole range must be registered.
+  Status RemoveTensors(TensorId first, std::uint32_t count);
+  // Takes a successful RemoveTensors back.
+  void RestoreTensors(TensorId first, std::uint32_t count);
+
+  std::size_t tensors_count() const { return tensors_count_; }
+  std::uint64_t segment_bytes() const { return segment_bytes_; }
+
+ private:
+  struct Segment {
+    std::uint64_t size = 0;
+    bool usable = false;
+  };
+
+  Status CheckTensor(const Tensor& tensor) const;
+  void Take(std::size_t first, std::size_t count);
+  // The start of `count` free numbers in a row; kTensorsMax when there are none.
+  std::size_t FindRoom(std::size_t count) const;
+
+  std::map<std::uint32_t, Segment> segments_;
+  std::uint64_t segment_bytes_ = 0;
+  std::vector<bool> taken_;  // by tensor id; ends with the highest that is taken
+  std::size_t tensors_count_ = 0;
+};
+
+}  // namespace headrace::service

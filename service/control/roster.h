@@ -1,0 +1,76 @@
+// Which ranks of which jobs are attached, and who may join. Pure: no clock, no socket, no log.
+//
+// A job comes into being with its first rank and ends when its last one is gone. A rank that is
+// lost fails the job, and a rank that has left is not taken again: in both cases the ranks that
+// remain have posted operations that a newcomer has not, so newcomers wait until all are gone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "ipc/base/ids.h"
+#include "ipc/base/result.h"
+
+namespace headrace::service {
+
+struct JoinRequest {
+  std::string job;
+  std::uint32_t rank = 0;
+  std::uint32_t world_size = 1;
+  std::uint32_t uid = 0;
+  std::int32_t pid = 0;
+  SessionId session;
+};
+
+struct Seat {
+  JobId job;
+  std::uint32_t epoch = 1;
+};
+
+class Roster {
+ public:
+  // Takes the rank's seat, or says why not, naming both sides.
+  Result<Seat> Join(const JoinRequest& request);
+  // Gives the seat back as if it had never been taken.
+  void Withdraw(SessionId session);
+  // The rank is gone: it left (orderly) or was lost, for `cause`. Unknown sessions are ignored.
+  void Depart(SessionId session, bool orderly, std::string_view cause);
+
+  std::size_t jobs_count() const { return jobs_.size(); }
+  std::size_t ranks_count() const { return sessions_.size(); }
+
+ private:
+  struct Member {
+    SessionId session;
+    std::int32_t pid = 0;
+    bool attached = true;
+  };
+  struct Job {
+    JobId id;
+    std::uint32_t uid = 0;
+    std::uint32_t world_size = 1;
+    std::string failure;                      // empty: none
+    std::map<std::uint32_t, Member> members;  // by rank; with those that are gone
+  };
+  struct Place {
+    std::string job;
+    std::uint32_t rank = 0;
+  };
+
+  static Status CheckNumbers(const JoinRequest& request);
+  static Status CheckJoin(const JoinRequest& request, const Job& job);
+  static std::string AttachedRanks(const Job& job);
+  void EraseIfEmpty(const std::string& name);
+
+  std::map<std::string, Job> jobs_;
+  std::map<SessionId, Place> sessions_;
+  std::uint32_t jobs_opened_ = 0;
+};
+
+// 1 to 63 bytes of printable ASCII without blanks.
+Status CheckJobName(std::string_view name);
+
+}  // namespace headrace::service

@@ -1,0 +1,194 @@
+#include "service/control/session_server.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "ipc/sealed_memory.h"
+
+namespace headrace::service {
+namespace {
+
+Error Behind() { return Error(Code::kBusy, "the service is behind with its messages: try again"); }
+
+std::vector<Tensor> ReadTensors(capnp::List<schema::TensorSpec>::Reader specs) {
+  std::vector<Tensor> tensors;
+  tensors.reserve(specs.size());
+  for (schema::TensorSpec::Reader spec : specs) {
+    const auto name = spec.getName();
+    tensors.push_back({.name = std::string(name.begin(), name.size()),
+                       .segment = SegmentId{spec.getSegment()},
+                       .offset = spec.getOffset(),
+                       .count = spec.getCount(),
+                       .dtype = static_cast<DType>(spec.getDtype()),
+                       .order = spec.getOrder()});
+  }
+  return tensors;
+}
+
+}  // namespace
+
+SessionServer::~SessionServer() {
+  if (client_->session == session_) {
+    client_->Lose();
+    client_->session = {};
+  }
+  client_->desk.leases.Forget(session_);
+}
+
+Status SessionServer::BeginSlow(const char* call) {
+  if (Status status = client_->desk.leases.Check(session_); !status) return status;
+  if (slow_call_ != nullptr) {
+    return Error(Code::kBusy, fmt::format("{} while {} of this session is under way: one at a time",
+                                          call, slow_call_));
+  }
+  slow_call_ = call;
+  return {};
+}
+
+kj::Promise<void> SessionServer::registerSegment(RegisterSegmentContext context) {
+  if (Status status = BeginSlow("registerSegment"); !status) {
+    Refuse(context.getResults().initRefusal(), status.error());
+    return kj::READY_NOW;
+  }
+  const auto params = context.getParams();
+  const std::uint64_t size = params.getSize();
+  return TakeDescriptor(params.getMemory(), "memory")
+      .then([this, size](Result<UniqueFd> memory) -> kj::Promise<Result<SegmentId>> {
+        if (!memory) return Result<SegmentId>(memory.error());
+        return Map(std::move(memory).value(), size);
+      })
+      .then([this, context](Result<SegmentId> id) mutable {
+        slow_call_ = nullptr;
+        if (id) {
+          context.getResults().setSegment(id->value);
+        } else {
+          Refuse(context.getResults().initRefusal(), id.error().Within("register segment"));
+        }
+      });
+}
+
+kj::Promise<Result<SegmentId>> SessionServer::Map(UniqueFd memory, std::uint64_t size) {
+  Desk& desk = client_->desk;
+  if (Status status = desk.leases.Check(session_); !status)
+    return Result<SegmentId>(status.error());
+  const Result<SegmentId> id = ledger_.ReserveSegment(size);
+  if (!id) return id;
+  Status status = ipc::VerifySealedMemory(memory.get(), size);
+  const RequestToken token = desk.answers.NextToken();
+  if (status.ok() &&
+      !desk.watch.Send(MapSegment{.memory = std::move(memory), .size = size, .token = token})) {
+    status = Behind();
+  }
+  if (!status) {
+    ledger_.EraseSegment(*id);
+    return Result<SegmentId>(status.error());
+  }
+  return desk.answers.mapped.Add(token).then(
+      [this, segment = *id](Result<Mapping> mapping) { return Add(segment, kj::mv(mapping)); });
+}
+
+// Hands the mapping to dispatch, unless the lease has ended in the meantime.
+Result<SegmentId> SessionServer::Add(SegmentId id, Result<Mapping> mapping) {
+  Desk& desk = client_->desk;
+  Status status = mapping ? desk.leases.Check(session_) : Status(mapping.error());
+  if (mapping.ok() && !status) {
+    // Unmapping may take long too; without room for the message it happens here.
+    [[maybe_unused]] const bool taken = desk.watch.Send(DiscardMapping{std::move(mapping).value()});
+  }
+  if (status.ok() &&
+      !desk.dispatch.Send(
+          AddSegment{.session = session_, .segment = id, .mapping = std::move(mapping).value()})) {
+    status = Behind();
+  }
+  if (!status) {
+    ledger_.EraseSegment(id);
+    return status.error();
+  }
+  ledger_.ConfirmSegment(id);
+  return id;
+}
+
+kj::Promise<void> SessionServer::releaseSegment(ReleaseSegmentContext context) {
+  if (Status status = BeginSlow("releaseSegment"); !status) {
+    Refuse(context.getResults().initRefusal(), status.error());
+    return kj::READY_NOW;
+  }
+  return Remove(SegmentId{context.getParams().getSegment()})
+      .then([this, context](Status status) mutable {
+        slow_call_ = nullptr;
+        if (!status) {
+          Refuse(context.getResults().initRefusal(), status.error().Within("release segment"));
+        }
+      });
+}
+
+kj::Promise<Status> SessionServer::Remove(SegmentId id) {
+  Desk& desk = client_->desk;
+  if (Status status = ledger_.BeginRelease(id); !status) return status;
+  const RequestToken token = desk.answers.NextToken();
+  if (!desk.dispatch.Send(RemoveSegment{.session = session_, .segment = id, .token = token})) {
+    ledger_.CancelRelease(id);
+    return Status(Behind());
+  }
+  return desk.answers.removed.Add(token).then([this, id](Status status) {
+    if (status) {
+      ledger_.EraseSegment(id);
+    } else {
+      ledger_.CancelRelease(id);
+    }
+    return status;
+  });
+}
+
+kj::Promise<void> SessionServer::registerTensors(RegisterTensorsContext context) {
+  Desk& desk = client_->desk;
+  std::vector<Tensor> tensors = ReadTensors(context.getParams().getTensors());
+  const auto count = static_cast<std::uint32_t>(tensors.size());
+  Result<TensorId> first = TensorId{};
+  if (Status status = desk.leases.Check(session_); !status) {
+    first = status.error();
+  } else {
+    first = ledger_.AddTensors(tensors);
+  }
+  if (first.ok() && !desk.dispatch.Send(AddTensors{
+                        .session = session_, .first = *first, .tensors = std::move(tensors)})) {
+    const Status removed = ledger_.RemoveTensors(*first, count);
+    HR_CHECK(removed.ok(), first->value, count);
+    first = Behind();
+  }
+  if (first) {
+    context.getResults().setFirst(first->value);
+  } else {
+    Refuse(context.getResults().initRefusal(), first.error().Within("register tensors"));
+  }
+  return kj::READY_NOW;
+}
+
+kj::Promise<void> SessionServer::releaseTensors(ReleaseTensorsContext context) {
+  Desk& desk = client_->desk;
+  const TensorId first{context.getParams().getFirst()};
+  const std::uint32_t count = context.getParams().getCount();
+  Status status = desk.leases.Check(session_);
+  if (status) status = ledger_.RemoveTensors(first, count);
+  if (status &&
+      !desk.dispatch.Send(RemoveTensors{.session = session_, .first = first, .count = count})) {
+    ledger_.RestoreTensors(first, count);
+    status = Behind();
+  }
+  if (!status) Refuse(context.getResults().initRefusal(), status.error().Within("release tensors"));
+  return kj::READY_NOW;
+}
+
+kj::Promise<void> SessionServer::leave(LeaveContext context) {
+  Desk& desk = client_->desk;
+  if (Status status = desk.leases.Check(session_); !status) {
+    Refuse(context.getResults().initRefusal(), status.error());
+    return kj::READY_NOW;
+  }
+  desk.leases.End(session_, true, Code::kUnavailable, "left the job");
+  if (client_->session == session_) client_->session = {};
+  return kj::READY_NOW;
+}
+
+}  // namespace headrace::service

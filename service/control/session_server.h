@@ -1,0 +1,37 @@
+// The capability of one attached rank. Dropping it ends the lease.
+#pragma once
+
+#include <kj/async.h>
+
+#include "ipc/schema/client.capnp.h"
+#include "service/control/desk.h"
+#include "service/control/ledger.h"
+
+namespace headrace::service {
+
+class SessionServer final : public schema::Session::Server {
+ public:
+  SessionServer(kj::Own<Client> client, SessionId session)
+      : client_(kj::mv(client)), session_(session) {}
+  ~SessionServer();
+
+  kj::Promise<void> registerSegment(RegisterSegmentContext context) override;
+  kj::Promise<void> releaseSegment(ReleaseSegmentContext context) override;
+  kj::Promise<void> registerTensors(RegisterTensorsContext context) override;
+  kj::Promise<void> releaseTensors(ReleaseTensorsContext context) override;
+  kj::Promise<void> leave(LeaveContext context) override;
+
+ private:
+  // One call that waits for another actor at a time.
+  Status BeginSlow(const char* call);
+  kj::Promise<Result<SegmentId>> Map(UniqueFd memory, std::uint64_t size);
+  Result<SegmentId> Add(SegmentId id, Result<Mapping> mapping);
+  kj::Promise<Status> Remove(SegmentId id);
+
+  kj::Own<Client> client_;
+  SessionId session_;
+  Ledger ledger_;
+  const char* slow_call_ = nullptr;
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,81 @@
+// headraced: reads its configuration, says all of it, and runs.
+//
+// Exit codes: 0 stopped as asked, 1 could not start or stopped short, 2 usage.
+#include <fmt/format.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <span>
+
+#include "service/config.h"
+#include "service/daemon.h"
+
+namespace headrace::service {
+namespace {
+
+constexpr int kExitFailure = 1;
+constexpr int kExitUsage = 2;
+
+// A client that closes its socket is an error code, not the end of the service; the other two are
+// read by control, and every thread started later inherits that they are blocked.
+void BlockSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (int number : {SIGPIPE, SIGTERM, SIGINT}) sigaddset(&signals, number);
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
+// Each session costs a socket and up to two descriptors, and the usual soft limit of 1024 is kept
+// low for the sake of select(), which nothing here calls.
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+std::shared_ptr<spdlog::logger> MakeLog(const Config& config) {
+  auto log = std::make_shared<spdlog::logger>("headraced",
+                                              std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  log->set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %v");
+  log->set_level(spdlog::level::from_str(config.log_level));
+  log->flush_on(spdlog::level::info);
+  return log;
+}
+
+int Serve(const Config& config) {
+  BlockSignals();
+  RaiseDescriptorLimit();
+  const std::shared_ptr<spdlog::logger> log = MakeLog(config);
+  log->info("headraced {} with this configuration:\n{}", Version(), PrintConfig(config));
+  Result<std::unique_ptr<Daemon>> daemon = Daemon::Create(config, log);
+  if (!daemon) {
+    log->error("cannot start: {}", daemon.error().text());
+    return kExitFailure;
+  }
+  return (*daemon)->Run();
+}
+
+int Main(std::span<const char* const> arguments) {
+  Result<Invocation> invocation = ReadInvocation(arguments, ProcessEnvironment());
+  if (!invocation) {
+    fmt::print(stderr, "headraced: {}\n", invocation.error().text());
+    return kExitUsage;
+  }
+  if (invocation->action == Invocation::Action::kPrint) {
+    fmt::print("{}", invocation->text);
+    return 0;
+  }
+  return Serve(invocation->config);
+}
+
+}  // namespace
+}  // namespace headrace::service
+
+int main(int count, char** values) {
+  return headrace::service::Main({values, static_cast<std::size_t>(count)});
+}
