@@ -1,0 +1,97 @@
+#include <fmt/format.h>
+
+#include "client/cli/ctl/table.h"
+#include "client/cli/ctl/units.h"
+#include "client/cli/ctl/views.h"
+#include "client/cli/ctl/words.h"
+#include "ipc/base/collective.h"
+
+namespace headrace::ctl {
+namespace {
+
+std::string Kind(const ipc::QueueRow& row) {
+  return std::string(Name(static_cast<Collective>(row.kind)));
+}
+
+// A barrier moves no elements.
+std::string Element(const ipc::QueueRow& row) {
+  const bool is_barrier = static_cast<Collective>(row.kind) == Collective::kBarrier;
+  return is_barrier ? "" : std::string(Name(static_cast<DType>(row.dtype)));
+}
+
+// A stage has its lane when it enters the unified queue.
+bool HasLane(const ipc::QueueRow& row) {
+  return row.state != static_cast<std::uint32_t>(ipc::StageState::kGathering);
+}
+
+std::vector<int> RanksMissing(const ipc::QueueRow& row) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < 64; ++rank) {
+    if ((row.ranks_missing >> rank & 1U) != 0) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+bool IsWanted(const ipc::QueueRow& row, const Snapshot& snapshot, std::string_view job) {
+  return job.empty() || JobName(row.job_id, snapshot) == job;
+}
+
+}  // namespace
+
+std::string QueueTable(const Snapshot& snapshot, std::string_view job, bool with_header) {
+  Table table({{"JOB"},
+               {"BLOCK", Align::kRight},
+               {"KIND"},
+               {"DTYPE"},
+               {"BYTES", Align::kRight},
+               {"STAGE", Align::kRight},
+               {"LANE"},
+               {"STATE"},
+               {"AGE", Align::kRight},
+               {"TENSOR"},
+               {"WHY IT WAITS"}});
+  for (const ipc::QueueRow& row : snapshot.queue) {
+    if (!IsWanted(row, snapshot, job)) continue;
+    table.Add({JobName(row.job_id, snapshot), std::to_string(row.block), Kind(row), Element(row),
+               FormatBytes(row.bytes), std::to_string(row.stage),
+               HasLane(row) ? LaneName(row.lane, snapshot) : "",
+               std::string(StageStateName(row.state)), FormatAge(snapshot.now_ns - row.posted_ns),
+               std::string(ipc::GetText(row.tensor)), WhyItWaits(row, snapshot)});
+  }
+  std::string text = table.Render(with_header);
+  if (snapshot.counters.queue_rows_left_out > 0 && with_header) {
+    text += fmt::format(
+        "The board holds {} block stages at a time; since the start {} found no free row.\n",
+        ipc::kQueueRowsMax, snapshot.counters.queue_rows_left_out);
+  }
+  return text;
+}
+
+Json QueueJson(const Snapshot& snapshot, std::string_view job) {
+  Json stages = Json::array();
+  for (const ipc::QueueRow& row : snapshot.queue) {
+    if (!IsWanted(row, snapshot, job)) continue;
+    stages.push_back(
+        {{"job", JsonText(JobName(row.job_id, snapshot))},
+         {"job_id", row.job_id},
+         {"block", row.block},
+         {"kind", Kind(row)},
+         {"dtype", Element(row)},
+         {"bytes", row.bytes},
+         {"stage", row.stage},
+         {"lane", HasLane(row) ? Json(JsonText(LaneName(row.lane, snapshot))) : Json(nullptr)},
+         {"state", StageStateName(row.state)},
+         {"age_ns", snapshot.now_ns - row.posted_ns},
+         {"state_age_ns", snapshot.now_ns - row.since_ns},
+         {"tensor", JsonText(ipc::GetText(row.tensor))},
+         {"wait_reason", WaitReasonName(row.reason)},
+         {"wait_argument", row.wait_argument},
+         {"ranks_missing", RanksMissing(row)},
+         {"why", JsonText(WhyItWaits(row, snapshot))}});
+  }
+  return {{"rows_unread", snapshot.rows_unread},
+          {"queue_rows_left_out", snapshot.counters.queue_rows_left_out},
+          {"queue", std::move(stages)}};
+}
+
+}  // namespace headrace::ctl

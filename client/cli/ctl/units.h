@@ -1,0 +1,26 @@
+// Numbers as people read them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "ipc/base/clock.h"
+
+namespace headrace::ctl {
+
+// "512 B", "4.0 KiB", "64 MiB": three digits at most before the unit, binary.
+std::string FormatBytes(std::uint64_t bytes);
+
+// "0.2 ms", "35 ms", "4.1 s", "3m 12s", "5h 02m", "12d 04h". A time in the future is "0.0 ms".
+std::string FormatAge(TimeNs age_ns);
+
+// "12.8 GB/s", decimal, of bytes that took `duration_ns`; "-" when nothing was measured.
+std::string FormatRate(std::uint64_t bytes, TimeNs duration_ns);
+
+// "37 %"; "-" when `whole` is not positive.
+std::string FormatShare(TimeNs part, TimeNs whole);
+
+// "2026-11-21 03:40:12.345Z".
+std::string FormatUtc(std::int64_t unix_ns);
+
+}  // namespace headrace::ctl

@@ -1,0 +1,45 @@
+// What headracectl prints: pure functions of a snapshot. Each view is a table for people and JSON
+// for programs; README.md lists the keys of the JSON, which do not change their meaning.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "client/cli/ctl/process.h"
+#include "client/cli/ctl/snapshot.h"
+
+namespace headrace::ctl {
+
+using Json = nlohmann::ordered_json;
+
+// The name of a uid; empty when it has none.
+using UserNames = std::function<std::string(std::uint32_t uid)>;
+
+// `before`: an earlier snapshot to take rates from, or null.
+std::string StatusTable(const Snapshot& snapshot, Liveness liveness, const Snapshot* before,
+                        bool with_header);
+Json StatusJson(const Snapshot& snapshot, Liveness liveness, const Snapshot* before);
+
+std::string JobsTable(const Snapshot& snapshot, const UserNames& users, bool with_header);
+Json JobsJson(const Snapshot& snapshot, const UserNames& users);
+
+// The ranks of every job called `name` (of several users, perhaps).
+std::string RanksTable(const Snapshot& snapshot, std::string_view name, bool with_header);
+Json RanksJson(const Snapshot& snapshot, std::string_view name, const UserNames& users);
+
+// All block stages, or those of the jobs called `job` when it is not empty.
+std::string QueueTable(const Snapshot& snapshot, std::string_view job, bool with_header);
+Json QueueJson(const Snapshot& snapshot, std::string_view job);
+
+std::string LanesTable(const Snapshot& snapshot, bool with_header);
+Json LanesJson(const Snapshot& snapshot);
+
+std::string EventsTable(const Snapshot& snapshot, bool with_header);
+Json EventsJson(const Snapshot& snapshot);
+
+// A text field as JSON can carry it: bytes that are no UTF-8 become U+FFFD.
+std::string JsonText(std::string_view text);
+
+}  // namespace headrace::ctl

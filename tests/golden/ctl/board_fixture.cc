@@ -1,0 +1,228 @@
+#include "tests/golden/ctl/board_fixture.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "ipc/base/collective.h"
+
+namespace headrace::ctl {
+namespace {
+
+std::string MakeFolder() {
+  std::string pattern = testing::TempDir() + "ctl_golden.XXXXXX";
+  return ::mkdtemp(pattern.data());
+}
+
+template <typename Enum>
+constexpr std::uint32_t Number(Enum value) {
+  return static_cast<std::uint32_t>(value);
+}
+
+ipc::QueueRow Stage(std::uint32_t job, std::uint64_t block, ipc::StageState state,
+                    ipc::WaitReason reason, std::uint64_t argument) {
+  ipc::QueueRow row{};
+  row.job_id = job;
+  row.block = block;
+  row.state = Number(state);
+  row.reason = Number(reason);
+  row.wait_argument = argument;
+  row.kind = static_cast<std::uint8_t>(Collective::kAllReduce);
+  row.dtype = static_cast<std::uint8_t>(DType::kFloat32);
+  row.bytes = std::uint64_t{25} << 20;
+  row.posted_ns = kNow - static_cast<TimeNs>(block) * 40 * kMillisecond;
+  row.since_ns = kNow - 5 * kMillisecond;
+  return row;
+}
+
+}  // namespace
+
+BoardTest::BoardTest()
+    : folder_(MakeFolder()), path_(folder_ + "/board"), file_(ipc::BoardFile::Create(path_, 0644)) {
+  HR_CHECK(file_.ok(), file_.error().text());
+}
+
+BoardTest::~BoardTest() { std::filesystem::remove_all(folder_); }
+
+Snapshot BoardTest::Read(TimeNs now_ns) {
+  Result<ipc::BoardView> view = ipc::BoardView::Open(path_);
+  HR_CHECK(view.ok(), view.error().text());
+  return TakeSnapshot(view->layout(), now_ns);
+}
+
+void BoardTest::FillAll() {
+  FillService(4242, kStarted);
+  ipc::WriteRow(layout().counters, ipc::CountersRow{.records_read = 123456,
+                                                    .operations_ended = 30860,
+                                                    .operations_failed = 4,
+                                                    .bytes_moved = std::uint64_t{780} << 30,
+                                                    .doorbells = 512,
+                                                    .sleeps = 498,
+                                                    .wake_calls = 20111,
+                                                    .records_refused = 1,
+                                                    .sessions_opened = 9,
+                                                    .sessions_closed = 2,
+                                                    .queue_rows_left_out = 3});
+  FillJobs();
+  FillQueue();
+  FillLanes();
+  FillEvents();
+}
+
+void BoardTest::FillService(std::int32_t pid, TimeNs started_ns) {
+  ipc::ServiceRow row{};
+  row.state = Number(ipc::ServiceState::kRunning);
+  row.pid = pid;
+  row.uid = 0;
+  row.protocol_version = 1;
+  row.started_ns = started_ns;
+  row.started_unix_ns = 1'795'230'000'123'000'000;
+  ipc::SetText(row.version, "0.1.0");
+  ipc::SetText(row.socket_path, "/run/headrace/headrace.sock");
+  ipc::SetText(row.reduce_target, "AVX2");
+  ipc::WriteRow(layout().service, row);
+}
+
+void BoardTest::FillJobs() {
+  ipc::JobRow vision{};
+  vision.id = 7;
+  vision.state = Number(ipc::JobState::kRunning);
+  vision.owner_uid = 1000;
+  vision.world_size = 4;
+  vision.ranks_attached = 4;
+  vision.epoch = 1;
+  vision.opened_ns = kNow - 3725 * kSecond;
+  vision.operations_ended = 30821;
+  vision.bytes_moved = std::uint64_t{779} << 30;
+  vision.operations_open = 5;
+  ipc::SetText(vision.name, "vision");
+  ipc::JobRow speech{};
+  speech.id = 9;
+  speech.state = Number(ipc::JobState::kGathering);
+  speech.owner_uid = 1001;
+  speech.world_size = 8;
+  speech.ranks_attached = 2;
+  speech.epoch = 2;
+  speech.opened_ns = kNow - 12 * kSecond;
+  speech.operations_open = 2;
+  ipc::SetText(speech.name, "speech-überlang");
+  ipc::JobRow broken{};
+  broken.id = 8;
+  broken.state = Number(ipc::JobState::kFailed);
+  broken.owner_uid = 0;
+  broken.world_size = 2;
+  broken.ranks_attached = 1;
+  broken.epoch = 1;
+  broken.opened_ns = kNow - 90 * kSecond;
+  broken.operations_ended = 39;
+  broken.operations_failed = 4;
+  broken.bytes_moved = 1536;
+  ipc::SetText(broken.name, "broken");
+  ipc::SetText(broken.failure, "rank 1 (pid 777) exited after operation 43");
+  // Not in the order of the ids: rows are reused.
+  ipc::WriteRow(layout().jobs[0], speech);
+  ipc::WriteRow(layout().jobs[3], vision);
+  ipc::WriteRow(layout().jobs[63], broken);
+  for (std::uint32_t rank = 0; rank < 4; ++rank) {
+    ipc::RankRow row{};
+    row.job_id = 7;
+    row.rank = rank;
+    row.pid = static_cast<std::int32_t>(5000 + rank);
+    row.tensors = 161;
+    row.segment_bytes = (std::uint64_t{98} << 20) + 4096;
+    row.operations_posted = 30826 - rank;
+    row.operations_ended = 30821;
+    row.attached_ns = kNow - (3725 - rank) * kSecond;
+    ipc::WriteRow(layout().ranks[10 - rank], row);
+  }
+  ipc::RankRow alone{};
+  alone.job_id = 8;
+  alone.rank = 0;
+  alone.pid = 776;
+  alone.attached_ns = kNow;
+  ipc::WriteRow(layout().ranks[20], alone);
+}
+
+void BoardTest::FillQueue() {
+  using State = ipc::StageState;
+  using Reason = ipc::WaitReason;
+  ipc::QueueRow moving = Stage(7, 30822, State::kMoving, Reason::kNone, 0);
+  moving.posted_ns = kNow - 9 * kMillisecond;
+  ipc::SetText(moving.tensor, "layer4.2.conv3.weight");
+  ipc::QueueRow no_credit = Stage(7, 30823, State::kWaiting, Reason::kNoCredit, 0);
+  no_credit.posted_ns = kNow - 8 * kMillisecond;
+  ipc::QueueRow behind = Stage(7, 30824, State::kWaiting, Reason::kBehindBlock, 30823);
+  behind.posted_ns = kNow - 7 * kMillisecond;
+  behind.dtype = static_cast<std::uint8_t>(DType::kBFloat16);
+  ipc::QueueRow other = Stage(7, 30825, State::kWaiting, Reason::kBehindJob, 9);
+  other.posted_ns = kNow - 6 * kMillisecond;
+  other.kind = static_cast<std::uint8_t>(Collective::kBroadcast);
+  ipc::QueueRow one = Stage(7, 30826, State::kGathering, Reason::kRankNotReady, 2);
+  one.posted_ns = kNow - kMillisecond / 2;
+  one.ranks_missing = 0b100;
+  ipc::QueueRow many = Stage(9, 1, State::kGathering, Reason::kRankNotReady, 0);
+  many.ranks_missing = 0b11111101;
+  ipc::QueueRow absent = Stage(9, 2, State::kGathering, Reason::kRankNotAttached, 3);
+  absent.kind = static_cast<std::uint8_t>(Collective::kBarrier);
+  absent.bytes = 0;
+  absent.ranks_missing = 0b1000;
+  std::size_t at = 1023;
+  for (const ipc::QueueRow& row : {moving, no_credit, behind, other, one, many, absent}) {
+    ipc::WriteRow(layout().queue[at], row);
+    at -= 100;
+  }
+}
+
+void BoardTest::FillLanes() {
+  ipc::LaneRow busy{};
+  busy.in_use = 1;
+  busy.threads = 2;
+  busy.credit_bytes = std::uint64_t{64} << 20;
+  busy.in_flight_bytes = std::uint64_t{50} << 20;
+  busy.in_flight_stages = 2;
+  busy.queued_stages = 3;
+  busy.stages_ended = 30860;
+  busy.bytes_moved = std::uint64_t{780} << 30;
+  busy.busy_ns = 923 * kSecond;
+  busy.last_bytes = std::uint64_t{25} << 20;
+  busy.last_ns = 2'345'678;
+  ipc::SetText(busy.name, "shm0");
+  ipc::SetText(busy.transport, "shm");
+  ipc::LaneRow fresh{};
+  fresh.in_use = 1;
+  fresh.threads = 1;
+  fresh.credit_bytes = 4096;
+  ipc::SetText(fresh.name, "test1");
+  ipc::SetText(fresh.transport, "loopback");
+  ipc::WriteRow(layout().lanes[0], busy);
+  ipc::WriteRow(layout().lanes[1], fresh);
+}
+
+void BoardTest::FillEvents() {
+  // The ring has wrapped: the newest event stands before the oldest.
+  for (std::uint64_t number = ipc::kEventRowsMax - 1; number <= ipc::kEventRowsMax + 2; ++number) {
+    ipc::EventRow row{};
+    row.number = number;
+    row.at_unix_ns = 1'795'237'000'000'000'000 + static_cast<TimeNs>(number) * 1'001 * kMillisecond;
+    row.code = Number(number % 2 == 0 ? Code::kPeerLost : Code::kOk);
+    row.job_id = number % 2 == 0 ? 8U : 0U;
+    ipc::SetText(row.text, number % 2 == 0 ? "rank 1 (pid 777) exited after operation 43"
+                                           : "a text with a \x1b[31mcolour\x1b[0m in it");
+    ipc::WriteRow(layout().events[(number - 1) % ipc::kEventRowsMax], row);
+  }
+}
+
+void ExpectGolden(const std::string& name, const std::string& text) {
+  const std::string path = std::string(GOLDEN_FOLDER) + "/" + name;
+  if (std::getenv("HEADRACE_GOLDEN_UPDATE") != nullptr) {
+    std::ofstream(path) << text;
+    return;
+  }
+  std::ifstream file(path);
+  ASSERT_TRUE(file) << path << " is missing; HEADRACE_GOLDEN_UPDATE=1 writes it";
+  const std::string golden{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_EQ(golden, text) << path;
+}
+
+}  // namespace headrace::ctl

@@ -1,0 +1,177 @@
+// The program itself: exit codes, options, environment, and a service that does not answer.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "client/cli/ctl/control.h"
+#include "ipc/base/fd.h"
+#include "tests/golden/ctl/board_fixture.h"
+
+namespace headrace::ctl {
+namespace {
+
+struct Ran {
+  int exit_code = -1;
+  std::string output;  // stdout and stderr
+};
+
+Ran RunProgram(const std::string& arguments, const std::string& environment = "") {
+  const std::string command = environment + " " + HEADRACECTL + " " + arguments + " 2>&1";
+  std::FILE* pipe = ::popen(command.c_str(), "r");
+  HR_CHECK(pipe != nullptr, command);
+  Ran ran;
+  char buffer[4096];
+  for (std::size_t size = 0; (size = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) {
+    ran.output.append(buffer, size);
+  }
+  const int status = ::pclose(pipe);
+  ran.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return ran;
+}
+
+class Program : public BoardTest {
+ protected:
+  // As if this test were the service.
+  void BeTheService(std::int32_t pid = ::getpid()) {
+    FillAll();
+    FillService(pid, MonotonicNow());
+  }
+  std::string Board() const { return "--board " + path() + " "; }
+};
+
+// A socket that listens and never answers, as that of a service stopped by a signal.
+class SilentSocket {
+ public:
+  explicit SilentSocket(const std::string& path)
+      : fd_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    HR_CHECK(path.size() < sizeof address.sun_path, path);
+    std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+    const auto* generic = reinterpret_cast<const sockaddr*>(&address);
+    HR_CHECK(::bind(fd_.get(), generic, sizeof address) == 0, path);
+    HR_CHECK(::listen(fd_.get(), 4) == 0, path);
+  }
+
+ private:
+  UniqueFd fd_;
+};
+
+TEST_F(Program, ExitsWithTwoWhenItIsUsedWrongly) {
+  for (const char* arguments : {"", "nonsense", "status --nonsense", "queue --job", "--watch 1",
+                                "status --watch 0", "status -w x", "jobs one two"}) {
+    EXPECT_EQ(RunProgram(arguments).exit_code, 2) << arguments;
+  }
+  EXPECT_EQ(RunProgram("--help").exit_code, 0);
+  EXPECT_EQ(RunProgram("queue --help").exit_code, 0);
+}
+
+TEST_F(Program, ExitsWithOneAndSaysWhatToDoWhenThereIsNoBoard) {
+  for (const char* command : {"status", "jobs", "queue", "lanes", "events", "jobs vision"}) {
+    const Ran ran = RunProgram("--board /none/board " + std::string(command));
+    EXPECT_EQ(ran.exit_code, 1) << command;
+    EXPECT_NE(ran.output.find("/none/board"), std::string::npos) << ran.output;
+    EXPECT_NE(ran.output.find("start headraced"), std::string::npos) << ran.output;
+  }
+}
+
+TEST_F(Program, ExitsWithOneWhenTheServiceIsGoneButStillShowsItsBoard) {
+  FillAll();
+  FillService(0x3fffffff, kStarted);  // beyond pid_max
+  const Ran ran = RunProgram(Board() + "queue");
+  EXPECT_EQ(ran.exit_code, 1);
+  EXPECT_NE(ran.output.find("is gone"), std::string::npos);
+  EXPECT_NE(ran.output.find("no credit on lane shm0"), std::string::npos);
+}
+
+TEST_F(Program, ExitsWithZeroWhileTheServiceRunsAndNothingFailed) {
+  BeTheService();
+  for (const char* command : {"queue", "lanes", "events", "jobs vision"}) {
+    EXPECT_EQ(RunProgram(Board() + command).exit_code, 0) << command;
+  }
+}
+
+TEST_F(Program, ExitsWithOneWhenAJobFailedOrIsUnknown) {
+  BeTheService();
+  EXPECT_EQ(RunProgram(Board() + "jobs").exit_code, 1);
+  EXPECT_EQ(RunProgram(Board() + "status").exit_code, 1);
+  EXPECT_EQ(RunProgram(Board() + "jobs broken").exit_code, 1);
+  EXPECT_EQ(RunProgram(Board() + "jobs nobody").exit_code, 1);
+  ipc::WriteRow(layout().jobs[63], ipc::JobRow{});
+  EXPECT_EQ(RunProgram(Board() + "jobs").exit_code, 0);
+  EXPECT_EQ(RunProgram(Board() + "status").exit_code, 0);
+}
+
+TEST_F(Program, TakesTheBoardFromTheEnvironmentUnlessTheCommandLineNamesOne) {
+  BeTheService();
+  EXPECT_EQ(RunProgram("lanes", "HEADRACE_BOARD=" + path()).exit_code, 0);
+  EXPECT_EQ(RunProgram(Board() + "lanes", "HEADRACE_BOARD=/none").exit_code, 0);
+  EXPECT_EQ(RunProgram("--board /none lanes", "HEADRACE_BOARD=" + path()).exit_code, 1);
+}
+
+TEST_F(Program, TakesGlobalOptionsBeforeAndAfterTheCommand) {
+  BeTheService();
+  const Ran before = RunProgram(Board() + "-h --json lanes");
+  const Ran after = RunProgram("lanes --json -h " + Board());
+  EXPECT_EQ(before.exit_code, 0);
+  EXPECT_EQ(after.exit_code, 0);
+  EXPECT_EQ(nlohmann::json::parse(after.output)["lanes"][0]["lane"], "shm0");
+  EXPECT_EQ(RunProgram(Board() + "-h lanes").output.find("TRANSPORT"), std::string::npos);
+}
+
+TEST_F(Program, WatchesAsOftenAsItIsTold) {
+  BeTheService();
+  const Ran ran = RunProgram(Board() + "status --json --watch 0.05 --count 3");
+  EXPECT_EQ(std::count(ran.output.begin(), ran.output.end(), '\n'), 3);
+  const auto last =
+      nlohmann::json::parse(ran.output.substr(ran.output.rfind('\n', ran.output.size() - 2) + 1));
+  EXPECT_GE(last["interval_ns"], 50 * kMillisecond);
+  EXPECT_EQ(last["rates_per_second"]["records_read"], 0.0);
+}
+
+TEST_F(Program, AnswersWhileTheServiceIsStopped) {
+  const pid_t service = ::fork();
+  ASSERT_GE(service, 0);
+  if (service == 0) {
+    for (;;) ::pause();
+  }
+  ASSERT_EQ(::kill(service, SIGSTOP), 0);
+  ASSERT_EQ(::waitpid(service, nullptr, WUNTRACED), service);
+  BeTheService(service);
+  const SilentSocket socket(folder() + "/sock");
+  for (const char* command : {"status", "jobs", "queue", "lanes"}) {
+    const Ran ran = RunProgram(Board() + command);
+    EXPECT_EQ(ran.exit_code, 1) << command;
+    EXPECT_NE(ran.output.find("stopped by a signal"), std::string::npos) << ran.output;
+  }
+  const TimeNs start = MonotonicNow();
+  const Ran ran = RunProgram(Board() + "--socket " + folder() + "/sock doctor --timeout 0.2");
+  EXPECT_LT(MonotonicNow() - start, 20 * kSecond);
+  EXPECT_EQ(ran.exit_code, 1);
+  EXPECT_NE(ran.output.find("no answer within 200 ms"), std::string::npos) << ran.output;
+  EXPECT_NE(ran.output.find("kill -CONT"), std::string::npos) << ran.output;
+  ASSERT_EQ(::kill(service, SIGKILL), 0);
+  ASSERT_EQ(::waitpid(service, nullptr, 0), service);
+}
+
+TEST_F(Program, PingNamesWhyThereIsNoAnswer) {
+  Result<PingAnswer> absent = Ping(folder() + "/none", kSecond);
+  ASSERT_FALSE(absent.ok());
+  EXPECT_NE(absent.error().text().find("No such file"), std::string::npos) << absent.error().text();
+  const SilentSocket socket(folder() + "/sock");
+  Result<PingAnswer> late = Ping(folder() + "/sock", 50 * kMillisecond);
+  ASSERT_FALSE(late.ok());
+  EXPECT_EQ(late.error().code(), Code::kTimeout) << late.error().text();
+}
+
+}  // namespace
+}  // namespace headrace::ctl

@@ -1,0 +1,113 @@
+// Tables and JSON of a filled board, byte for byte.
+#include <gtest/gtest.h>
+
+#include "client/cli/ctl/views.h"
+#include "client/cli/ctl/words.h"
+#include "tests/golden/ctl/board_fixture.h"
+
+namespace headrace::ctl {
+namespace {
+
+std::string NameOfUser(std::uint32_t uid) { return uid == 0 ? "root" : uid == 1000 ? "ada" : ""; }
+
+class Views : public BoardTest {
+ protected:
+  Views() { FillAll(); }
+  static std::string Text(const Json& json) { return json.dump(2) + "\n"; }
+};
+
+TEST_F(Views, StatusShowsServiceAndCounters) {
+  ExpectGolden("status.txt", StatusTable(Read(), Liveness::kRunning, nullptr, true));
+  ExpectGolden("status.json", Text(StatusJson(Read(), Liveness::kStopped, nullptr)));
+}
+
+TEST_F(Views, StatusShowsRatesOverAnInterval) {
+  Snapshot before = Read(kNow - 4 * kSecond);
+  before.counters.records_read -= 1000;
+  before.counters.bytes_moved -= std::uint64_t{6} << 30;
+  ExpectGolden("status_rates.txt", StatusTable(Read(), Liveness::kRunning, &before, true));
+  ExpectGolden("status_rates.json", Text(StatusJson(Read(), Liveness::kRunning, &before)));
+}
+
+TEST_F(Views, StatusCountsFromZeroWhenTheServiceStartedAnewWithinTheInterval) {
+  Snapshot before = Read(kNow - 4 * kSecond);
+  before.service.started_ns -= 500 * kSecond;
+  before.counters.records_read = 9'999'999;
+  const Json json = StatusJson(Read(), Liveness::kRunning, &before);
+  EXPECT_EQ(json["rates_per_second"]["records_read"], 123456 / 4.0);
+}
+
+TEST_F(Views, JobsShowOwnersProgressAndFailures) {
+  ExpectGolden("jobs.txt", JobsTable(Read(), NameOfUser, true));
+  ExpectGolden("jobs.json", Text(JobsJson(Read(), NameOfUser)));
+}
+
+TEST_F(Views, OneJobShowsItsRanksInOrder) {
+  ExpectGolden("ranks.txt", RanksTable(Read(), "vision", true));
+  ExpectGolden("ranks.json", Text(RanksJson(Read(), "vision", NameOfUser)));
+  EXPECT_TRUE(RanksJson(Read(), "visio", NameOfUser)["jobs"].empty());
+}
+
+TEST_F(Views, QueueSaysInWordsWhyEachBlockWaits) {
+  ExpectGolden("queue.txt", QueueTable(Read(), "", true));
+  ExpectGolden("queue.json", Text(QueueJson(Read(), "")));
+}
+
+TEST_F(Views, QueueOfOneJobWithoutHeader) {
+  ExpectGolden("queue_vision.txt", QueueTable(Read(), "vision", false));
+  EXPECT_EQ(QueueTable(Read(), "nobody", false), "");
+}
+
+TEST_F(Views, QueueNamesWhatIsNotOnTheBoardByNumber) {
+  Snapshot snapshot = Read();
+  snapshot.jobs.clear();
+  snapshot.lanes.clear();
+  EXPECT_EQ(WhyItWaits(snapshot.queue[1], snapshot), "no credit on lane #0");
+  EXPECT_EQ(WhyItWaits(snapshot.queue[3], snapshot), "behind job #9");
+  EXPECT_EQ(JobName(7, snapshot), "#7");
+  snapshot.queue[0].reason = 77;
+  EXPECT_EQ(WhyItWaits(snapshot.queue[0], snapshot), "reason 77 of another version");
+}
+
+TEST_F(Views, LanesShowCreditLoadAndRate) {
+  ExpectGolden("lanes.txt", LanesTable(Read(), true));
+  ExpectGolden("lanes.json", Text(LanesJson(Read())));
+}
+
+TEST_F(Views, EventsStandInOrderAndCannotMoveTheCursor) {
+  ExpectGolden("events.txt", EventsTable(Read(), true));
+  ExpectGolden("events.json", Text(EventsJson(Read())));
+}
+
+TEST_F(Views, ARowThatIsBeingWrittenIsLeftOutAndCounted) {
+  layout().jobs[3].version.fetch_add(1);
+  layout().queue[1023].version.fetch_add(1);
+  const Snapshot snapshot = Read();
+  EXPECT_EQ(snapshot.rows_unread, 2U);
+  EXPECT_EQ(snapshot.jobs.size(), 2U);
+  EXPECT_EQ(snapshot.queue.size(), 6U);
+  EXPECT_EQ(JobsJson(snapshot, NameOfUser)["rows_unread"], 2);
+}
+
+TEST_F(Views, TextThatIsNoUtf8StillMakesJson) {
+  ipc::JobRow row{};
+  row.id = 1;
+  ipc::SetText(row.name, "caf\xc3");
+  ipc::WriteRow(layout().jobs[1], row);
+  EXPECT_EQ(JobsJson(Read(), NameOfUser)["jobs"][0]["name"], "caf\xef\xbf\xbd");
+}
+
+TEST_F(BoardTest, AnEmptyBoardGivesHeadersOnlyAndValidJson) {
+  const Snapshot snapshot = Read();
+  ExpectGolden("empty.txt", StatusTable(snapshot, Liveness::kGone, nullptr, true) +
+                                JobsTable(snapshot, NameOfUser, true) +
+                                QueueTable(snapshot, "", true) + LanesTable(snapshot, true) +
+                                EventsTable(snapshot, true));
+  EXPECT_TRUE(JobsJson(snapshot, NameOfUser)["jobs"].is_array());
+  EXPECT_TRUE(QueueJson(snapshot, "")["queue"].is_array());
+  EXPECT_TRUE(LanesJson(snapshot)["lanes"].is_array());
+  EXPECT_TRUE(EventsJson(snapshot)["events"].is_array());
+}
+
+}  // namespace
+}  // namespace headrace::ctl
