@@ -1,0 +1,36 @@
+#include "client/cli/plan/run.h"
+
+#include "service/plan/planner.h"
+#include "service/plan/simulate.h"
+
+namespace headrace::cli {
+
+void AddJitterOptions(CLI::App& app, JitterOptions& options) {
+  app.add_option("--jitter", options.fraction, "times vary by up to this fraction")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--seed", options.seed, "of the jitter");
+  app.add_option("--runs", options.runs, "iterations to average")->check(CLI::Range(1, 100000));
+}
+
+Result<Outcome> RunPolicy(plan::Policy policy, const plan::Profile& profile,
+                          const plan::Route& route, const JitterOptions& jitter) {
+  Result<plan::Plan> made = plan::MakePlan(policy, profile, route);
+  if (!made) return made.error();
+  Outcome outcome;
+  outcome.plan = std::move(made.value());
+  outcome.utilisation.assign(route.lanes.size(), 0);
+  const double weight = 1.0 / jitter.runs;
+  for (std::uint32_t run = 0; run < jitter.runs; ++run) {
+    const auto simulation =
+        plan::Simulate(profile, route, outcome.plan, {jitter.fraction, jitter.seed + run});
+    if (!simulation) return simulation.error();
+    outcome.iteration_s += simulation->iteration_s * weight;
+    outcome.lower_bound_s += simulation->lower_bound_s * weight;
+    for (std::size_t lane = 0; lane < route.lanes.size(); ++lane) {
+      outcome.utilisation[lane] += simulation->lanes[lane].utilisation * weight;
+    }
+  }
+  return outcome;
+}
+
+}  // namespace headrace::cli
