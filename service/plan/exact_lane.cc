@@ -49,17 +49,20 @@ class Builder {
 
   std::size_t phase1_blocks() const { return cuts_.size() - 1; }
 
-  Draft Build(const std::vector<int>& nudges) {
+  Draft Build(const std::vector<int>& nudges, bool filling) {
     draft_ = {};
     sent_.assign(work_.size(), 0);
     double now = 0;
     for (std::size_t index = cuts_.size(); index-- > 1;) {
-      now = std::max(now, work_.release_s[cuts_[index].tensor]);
+      const double cut_s = work_.release_s[cuts_[index].tensor];
+      if (filling) FillIdle(now, cut_s);
+      now = std::max(now, cut_s);
       const std::uint64_t bytes = Fit(now, cuts_[index - 1], nudges[index - 1]);
       if (bytes == 0) continue;
       const std::uint64_t popped = Pop(cuts_[index].tensor, bytes);
       if (popped > 0) now += line_.Seconds(static_cast<double>(popped));
     }
+    if (filling) FillIdle(now, work_.backward_s());
     Group();
     return std::move(draft_);
   }
@@ -82,6 +85,31 @@ class Builder {
     }
     elements = std::clamp(elements + nudge, 0.0, most);
     return static_cast<std::uint64_t>(elements) * work_.element_bytes;
+  }
+
+  // The sweep leaves the lane idle where no tensor would be late for it. One more block there takes
+  // nothing from anyone and leaves the plan room for delays: the block that carries most of what is
+  // ready, among those that begin when the lane falls idle or at a release and end by `until_s`.
+  void FillIdle(double now, double until_s) {
+    const double slope_s = line_.s_per_byte;
+    double ready_bytes = 0;
+    double most_bytes = 0;
+    std::uint32_t best = 0;
+    for (auto l = static_cast<std::uint32_t>(work_.size()); l-- > 0;) {
+      if (work_.release_s[l] >= until_s) break;
+      ready_bytes += static_cast<double>(work_.bytes[l] - sent_[l]);
+      if (l > 0 && work_.release_s[l - 1] <= now) continue;
+      const double room_s = until_s - std::max(now, work_.release_s[l]) - line_.startup_s;
+      if (room_s <= 0) break;
+      const double fits = slope_s > 0 ? std::min(ready_bytes, room_s / slope_s) : ready_bytes;
+      if (fits <= most_bytes) continue;
+      most_bytes = fits;
+      best = l;
+    }
+    // Less than a startup's worth of bytes is not worth a block.
+    if (most_bytes * slope_s <= line_.startup_s || most_bytes < 1) return;
+    const auto elements = static_cast<std::uint64_t>(most_bytes) / work_.element_bytes;
+    Pop(best, elements * work_.element_bytes);
   }
 
   // Takes up to `bytes` from the top of the stack of gradients that are ready at the cut. Each
@@ -130,7 +158,7 @@ LaneOptimum ExactOnLane(const Workload& work, const CostPiece& line, double boun
   const Route route = AllReduceRoute({{line}});
   Builder builder(work, line, sweep);
   std::vector<int> nudges(builder.phase1_blocks(), 0);
-  Draft best = builder.Build(nudges);
+  Draft best = builder.Build(nudges, true);
   double best_s = MakeTimetable(work, route, best).iteration_s;
   const double enough_s = sweep.iteration_s * (1 + kLossTolerance);
   const std::size_t nudged = nudges.size() > kNudgedBlocksMax ? 0 : nudges.size();
@@ -139,7 +167,7 @@ LaneOptimum ExactOnLane(const Workload& work, const CostPiece& line, double boun
     int kept = before;
     for (const int nudge : {1, -1}) {
       nudges[index] = before + nudge;
-      Draft draft = builder.Build(nudges);
+      Draft draft = builder.Build(nudges, true);
       const double seconds = MakeTimetable(work, route, draft).iteration_s;
       if (seconds >= best_s) continue;
       best_s = seconds;

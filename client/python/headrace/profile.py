@@ -41,14 +41,19 @@ FORMAT = "headrace-profile/1"
 
 
 class Clock:
-    """Marks moments of one iteration: CUDA events on a GPU, a monotonic clock elsewhere."""
+    """Marks moments of one iteration: CUDA events on a GPU, a clock of the host elsewhere.
 
-    def __init__(self, device: torch.device) -> None:
+    `processor` counts the process's processor time instead of time: on a busy machine, with one
+    thread, that is how long the iteration would take if the machine were idle.
+    """
+
+    def __init__(self, device: torch.device, processor: bool = False) -> None:
         self._cuda = device.type == "cuda"
+        self._now = time.process_time if processor else time.perf_counter
 
     def mark(self) -> Any:
         if not self._cuda:
-            return time.perf_counter()
+            return self._now()
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
@@ -81,11 +86,11 @@ class Recorder:
     """
 
     def __init__(
-        self, model: nn.Module, step: Callable[[], torch.Tensor], device: torch.device
+        self, model: nn.Module, step: Callable[[], torch.Tensor], clock: Clock
     ) -> None:
         self._model = model
         self._step = step
-        self._clock = Clock(device)
+        self._clock = clock
         self._layers: dict[str, Any] = {}
         self._gradients: dict[str, Any] = {}
         self._handles: list[Any] = []
@@ -185,10 +190,11 @@ def record(
     name: str,
     iterations: int = 10,
     warmup: int = 3,
+    processor: bool = False,
 ) -> dict[str, Any]:
     """Returns the profile of `model` as the JSON form's dictionary.
 
-    `step` runs forward and loss on one batch. The model stays as it was, but for its gradients.
+    `step` runs forward and loss on one batch. `processor` counts processor time (see Clock). The model stays as it was, but for its gradients.
     Parameters that get no gradient are an error: the plan must know every gradient's release.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -196,7 +202,7 @@ def record(
         raise ValueError("the model has no parameters that need gradients")
     if len({p.dtype for p in parameters}) != 1:
         raise ValueError("the parameters have different element types")
-    recorder = Recorder(model, step, parameters[0].device)
+    recorder = Recorder(model, step, Clock(parameters[0].device, processor))
     try:
         for _ in range(warmup):
             recorder.run()
@@ -360,6 +366,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--iterations", type=int, default=10, help="measured iterations")
     parser.add_argument("--warmup", type=int, default=3, help="iterations before those")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--clock",
+        choices=("wall", "processor"),
+        default="wall",
+        help="processor: count processor time, for one thread on a busy machine without a GPU",
+    )
     parser.add_argument("--out", help="file to write; standard output if absent")
     options = parser.parse_args(arguments)
     if min(options.batch, options.tokens, options.iterations) < 1 or options.warmup < 0:
@@ -373,13 +385,19 @@ def main(arguments: list[str] | None = None) -> int:
             model, step = _vision(options.model, options.batch, device)
         model.train()
         profile = record(
-            model, step, name=options.model, iterations=options.iterations, warmup=options.warmup
+            model,
+            step,
+            name=options.model,
+            iterations=options.iterations,
+            warmup=options.warmup,
+            processor=options.clock == "processor",
         )
     except ValueError as error:
         parser.error(str(error))
     profile["machine"] = machine(device)
     profile["batch"] = options.batch
     profile["iterations"] = options.iterations
+    profile["clock"] = options.clock
     text = _dump(profile)
     if options.out is None:
         sys.stdout.write(text)
