@@ -8,13 +8,17 @@
 namespace headrace::plan {
 namespace {
 
-constexpr double kPicosecondsMax = 9e18;
+// About eleven days; up to here doubles hold every nanosecond, so that texts read back as they
+// were.
+constexpr std::uint64_t kNanosecondsMax = 1'000'000'000'000'000;
 constexpr std::string_view kFirstLine = "headrace-plan/1";
 
-std::uint64_t Picoseconds(double seconds) {
-  const double picoseconds = seconds * 1e12;
-  return static_cast<std::uint64_t>(std::floor(std::min(picoseconds, kPicosecondsMax) + 0.5));
+std::uint64_t Nanoseconds(double seconds) {
+  const double nanoseconds = std::min(seconds * 1e9, static_cast<double>(kNanosecondsMax));
+  return static_cast<std::uint64_t>(std::floor(nanoseconds + 0.5));
 }
+
+double Seconds(std::uint64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e9; }
 
 void Line(std::string& text, std::string_view word, std::initializer_list<std::uint64_t> numbers) {
   text += word;
@@ -82,21 +86,23 @@ bool TakeHead(Reader& reader, Plan& plan, std::uint64_t& blocks) {
   if (!reader.TakeNumber("barrier", barrier) || barrier > 1) return false;
   if (!reader.TakeNumber("in_flight_max", in_flight_max) || in_flight_max > UINT32_MAX)
     return false;
-  if (!reader.TakeNumber("predicted_ps", predicted)) return false;
-  if (!reader.TakeNumber("lower_bound_ps", bound)) return false;
+  if (!reader.TakeNumber("predicted_ns", predicted)) return false;
+  if (!reader.TakeNumber("lower_bound_ns", bound)) return false;
+  if (predicted > kNanosecondsMax || bound > kNanosecondsMax) return false;
   plan.barrier = barrier == 1;
   plan.in_flight_max = static_cast<std::uint32_t>(in_flight_max);
-  plan.predicted_s = static_cast<double>(predicted) / 1e12;
-  plan.lower_bound_s = static_cast<double>(bound) / 1e12;
+  plan.predicted_s = Seconds(predicted);
+  plan.lower_bound_s = Seconds(bound);
   return reader.TakeNumber("blocks", blocks);
 }
 
 bool TakeBlock(Reader& reader, std::uint64_t place, Plan& plan) {
   std::array<std::uint64_t, 3> head{};
   if (!reader.Take("block", head) || head[0] != place) return false;
+  if (head[1] > kNanosecondsMax || head[2] > kNanosecondsMax) return false;
   Block block;
-  block.begin_s = static_cast<double>(head[1]) / 1e12;
-  block.end_s = static_cast<double>(head[2]) / 1e12;
+  block.begin_s = Seconds(head[1]);
+  block.end_s = Seconds(head[2]);
   std::array<std::uint64_t, 3> part{};
   while (reader.Take("part", part)) {
     if (part[0] > UINT32_MAX) return false;
@@ -116,12 +122,12 @@ std::string Canonical(const Plan& plan) {
   Line(text, "policy " + std::string(Name(plan.policy)), {});
   Line(text, "barrier", {plan.barrier ? 1u : 0u});
   Line(text, "in_flight_max", {plan.in_flight_max});
-  Line(text, "predicted_ps", {Picoseconds(plan.predicted_s)});
-  Line(text, "lower_bound_ps", {Picoseconds(plan.lower_bound_s)});
+  Line(text, "predicted_ns", {Nanoseconds(plan.predicted_s)});
+  Line(text, "lower_bound_ns", {Nanoseconds(plan.lower_bound_s)});
   Line(text, "blocks", {plan.blocks.size()});
   for (std::size_t index = 0; index < plan.blocks.size(); ++index) {
     const Block& block = plan.blocks[index];
-    Line(text, "block", {index, Picoseconds(block.begin_s), Picoseconds(block.end_s)});
+    Line(text, "block", {index, Nanoseconds(block.begin_s), Nanoseconds(block.end_s)});
     for (const Part& part : block.parts) {
       Line(text, "part", {part.tensor, part.offset_bytes, part.bytes});
     }

@@ -1,17 +1,17 @@
 // Plans as bytes: what nodes send each other and compare.
 //
-// The canonical form is text, one item a line, every number a decimal integer, times in picoseconds
-// (rounded to nearest), lines ended by one line feed:
+// The canonical form is text, one item a line, every number a decimal integer, times in nanoseconds
+// (rounded to nearest, at most 10^15), lines ended by one line feed:
 //
 //   headrace-plan/1
 //   version 1
 //   policy exact
 //   barrier 0
 //   in_flight_max 0
-//   predicted_ps 58000000
-//   lower_bound_ps 57000000
+//   predicted_ns 58000000
+//   lower_bound_ns 57000000
 //   blocks 2
-//   block 0 1000000 2000000      begin_ps end_ps of the next block are the 2nd and 3rd numbers,
+//   block 0 1000000 2000000      begin_ns end_ns of the next block are the 2nd and 3rd numbers,
 //   part 3 0 4096                the first is its place; then its parts: tensor offset bytes
 //   ...
 //   end
@@ -35,7 +35,7 @@ std::uint64_t HashOf(std::string_view canonical);
 std::uint64_t HashOf(const Plan& plan);
 
 // Reads a canonical form back; refuses everything that Canonical would not have written, naming the
-// line. Times come back rounded to picoseconds.
+// line. Times come back rounded to nanoseconds.
 Result<Plan> ParseCanonical(std::string_view text);
 
 }  // namespace headrace::plan
