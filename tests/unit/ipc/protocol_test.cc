@@ -1,0 +1,348 @@
+// PROTOCOL.md says what the code does: its tables of layouts, constants and codes are read from the
+// document and compared, in both directions.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "ipc/base/collective.h"
+#include "ipc/base/error.h"
+#include "ipc/board_layout.h"
+#include "ipc/channel.h"
+#include "ipc/records.h"
+#include "ipc/sealed_memory.h"
+
+namespace headrace::ipc {
+namespace {
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(std::string(SOURCE_FOLDER) + "/" + path);
+  EXPECT_TRUE(file) << path;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+struct Field {
+  std::size_t offset = 0;
+  std::size_t size = 0;
+  std::string name;  // "-" for what lies between fields
+  friend bool operator==(const Field&, const Field&) = default;
+  friend void PrintTo(const Field& field, std::ostream* out) {
+    *out << field.offset << "+" << field.size << " " << field.name;
+  }
+};
+
+struct Layout {
+  std::size_t size = 0;
+  std::vector<Field> fields;
+};
+
+// What stands in back quotes, or the whole cell without its blanks.
+std::string Unquoted(const std::string& cell) {
+  const std::size_t begin = cell.find('`');
+  if (begin != std::string::npos) return cell.substr(begin + 1, cell.rfind('`') - begin - 1);
+  const std::size_t first = cell.find_first_not_of(' ');
+  if (first == std::string::npos) return "";
+  return cell.substr(first, cell.find_last_not_of(' ') - first + 1);
+}
+
+// The cells of "| a | b |"; empty for a line that is no row.
+std::vector<std::string> Cells(const std::string& line) {
+  std::vector<std::string> cells;
+  if (line.empty() || line[0] != '|') return cells;
+  std::istringstream rest(line.substr(1));
+  for (std::string cell; std::getline(rest, cell, '|');) cells.push_back(Unquoted(cell));
+  return cells;
+}
+
+std::optional<std::uint64_t> Number(const std::string& text) {
+  if (text.empty() || text[0] < '0' || text[0] > '9') return std::nullopt;
+  char* end = nullptr;
+  const std::uint64_t value = std::strtoull(text.c_str(), &end, 0);
+  return *end == '\0' ? std::optional(value) : std::nullopt;
+}
+
+// "### `Name`, 123 bytes" begins a layout; its rows are "| offset | size | `field` | ...".
+std::map<std::string, Layout> LayoutsOfDocument() {
+  std::map<std::string, Layout> layouts;
+  std::istringstream document(ReadFile("ipc/PROTOCOL.md"));
+  Layout* current = nullptr;
+  for (std::string line; std::getline(document, line);) {
+    if (line.rfind("### `", 0) == 0) {
+      current = &layouts[Unquoted(line)];
+      current->size = std::strtoull(line.substr(line.find(',') + 1).c_str(), nullptr, 10);
+    } else if (line.rfind('#', 0) == 0) {
+      current = nullptr;
+    }
+    const std::vector<std::string> cells = Cells(line);
+    if (current == nullptr || cells.size() < 4) continue;
+    const auto offset = Number(cells[0]);
+    const auto size = Number(cells[1]);
+    if (offset && size) current->fields.push_back({*offset, *size, cells[2]});
+  }
+  return layouts;
+}
+
+// Rows "| `name` | number |..." anywhere in the document.
+std::map<std::string, std::uint64_t> ConstantsOfDocument() {
+  std::map<std::string, std::uint64_t> constants;
+  std::istringstream document(ReadFile("ipc/PROTOCOL.md"));
+  for (std::string line; std::getline(document, line);) {
+    const std::vector<std::string> cells = Cells(line);
+    if (cells.size() < 2 || line.rfind("| `", 0) != 0) continue;
+    if (const auto value = Number(cells[1])) constants[cells[0]] = *value;
+  }
+  return constants;
+}
+
+#define FIELD(type, field) \
+  Field { offsetof(type, field), sizeof(type::field), #field }
+
+std::map<std::string, Layout> ChannelLayoutsOfCode() {
+  return {
+      {"ChannelLayout",
+       {sizeof(ChannelLayout),
+        {FIELD(ChannelLayout, header), FIELD(ChannelLayout, words), FIELD(ChannelLayout, texts),
+         FIELD(ChannelLayout, records)}}},
+      {"ChannelHeader",
+       {sizeof(ChannelHeader),
+        {FIELD(ChannelHeader, magic), FIELD(ChannelHeader, version),
+         FIELD(ChannelHeader, operations_max), FIELD(ChannelHeader, size),
+         FIELD(ChannelHeader, reserved0), FIELD(ChannelHeader, service_sleeps),
+         FIELD(ChannelHeader, client_waiters)}}},
+      {"Record",
+       {sizeof(Record),
+        {FIELD(Record, kind), FIELD(Record, dtype), FIELD(Record, reduction), FIELD(Record, flags),
+         FIELD(Record, tensor), FIELD(Record, segment), FIELD(Record, root), FIELD(Record, offset),
+         FIELD(Record, count), FIELD(Record, timeout_ms), FIELD(Record, reserved0),
+         FIELD(Record, posted_ns), FIELD(Record, reserved1), FIELD(Record, commit)}}},
+      {"ErrorText", {sizeof(ErrorText), {FIELD(ErrorText, sequence), FIELD(ErrorText, text)}}},
+  };
+}
+
+std::map<std::string, Layout> BoardLayoutsOfCode() {
+  return {
+      {"BoardLayout",
+       {sizeof(BoardLayout),
+        {FIELD(BoardLayout, magic), FIELD(BoardLayout, version), FIELD(BoardLayout, reserved0),
+         FIELD(BoardLayout, size), FIELD(BoardLayout, service), FIELD(BoardLayout, counters),
+         FIELD(BoardLayout, jobs), FIELD(BoardLayout, ranks), FIELD(BoardLayout, queue),
+         FIELD(BoardLayout, lanes), FIELD(BoardLayout, events)}}},
+      {"ServiceRow",
+       {sizeof(ServiceRow),
+        {FIELD(ServiceRow, state), FIELD(ServiceRow, pid), FIELD(ServiceRow, uid),
+         FIELD(ServiceRow, protocol_version), FIELD(ServiceRow, started_ns),
+         FIELD(ServiceRow, started_unix_ns), FIELD(ServiceRow, version),
+         FIELD(ServiceRow, socket_path), FIELD(ServiceRow, reduce_target)}}},
+      {"CountersRow",
+       {sizeof(CountersRow),
+        {FIELD(CountersRow, records_read), FIELD(CountersRow, operations_ended),
+         FIELD(CountersRow, operations_failed), FIELD(CountersRow, bytes_moved),
+         FIELD(CountersRow, doorbells), FIELD(CountersRow, sleeps), FIELD(CountersRow, wake_calls),
+         FIELD(CountersRow, records_refused), FIELD(CountersRow, sessions_opened),
+         FIELD(CountersRow, sessions_closed), FIELD(CountersRow, queue_rows_left_out)}}},
+      {"JobRow",
+       {sizeof(JobRow),
+        {FIELD(JobRow, id), FIELD(JobRow, state), FIELD(JobRow, owner_uid),
+         FIELD(JobRow, world_size), FIELD(JobRow, ranks_attached), FIELD(JobRow, epoch),
+         FIELD(JobRow, opened_ns), FIELD(JobRow, operations_ended),
+         FIELD(JobRow, operations_failed), FIELD(JobRow, bytes_moved),
+         FIELD(JobRow, operations_open), FIELD(JobRow, name), FIELD(JobRow, failure)}}},
+      {"RankRow",
+       {sizeof(RankRow),
+        {FIELD(RankRow, job_id), FIELD(RankRow, rank), FIELD(RankRow, pid), FIELD(RankRow, tensors),
+         FIELD(RankRow, segment_bytes), FIELD(RankRow, operations_posted),
+         FIELD(RankRow, operations_ended), FIELD(RankRow, attached_ns)}}},
+      {"QueueRow",
+       {sizeof(QueueRow),
+        {FIELD(QueueRow, block), FIELD(QueueRow, job_id), FIELD(QueueRow, state),
+         FIELD(QueueRow, reason), FIELD(QueueRow, reserved0), FIELD(QueueRow, wait_argument),
+         FIELD(QueueRow, ranks_missing), FIELD(QueueRow, bytes), FIELD(QueueRow, kind),
+         FIELD(QueueRow, dtype), FIELD(QueueRow, stage), FIELD(QueueRow, lane),
+         FIELD(QueueRow, reserved1), FIELD(QueueRow, posted_ns), FIELD(QueueRow, since_ns),
+         FIELD(QueueRow, tensor)}}},
+      {"LaneRow",
+       {sizeof(LaneRow),
+        {FIELD(LaneRow, in_use), FIELD(LaneRow, threads), FIELD(LaneRow, credit_bytes),
+         FIELD(LaneRow, in_flight_bytes), FIELD(LaneRow, in_flight_stages),
+         FIELD(LaneRow, queued_stages), FIELD(LaneRow, stages_ended), FIELD(LaneRow, bytes_moved),
+         FIELD(LaneRow, busy_ns), FIELD(LaneRow, last_bytes), FIELD(LaneRow, last_ns),
+         FIELD(LaneRow, name), FIELD(LaneRow, transport)}}},
+      {"EventRow",
+       {sizeof(EventRow),
+        {FIELD(EventRow, number), FIELD(EventRow, at_unix_ns), FIELD(EventRow, code),
+         FIELD(EventRow, job_id), FIELD(EventRow, text)}}},
+  };
+}
+
+template <typename Enum>
+std::uint64_t Value(Enum value) {
+  return static_cast<std::uint64_t>(value);
+}
+
+std::map<std::string, std::uint64_t> ConstantsOfCode() {
+  return {
+      {"kChannelVersion", kChannelVersion},
+      {"kBoardVersion", kBoardVersion},
+      {"kPageSize", kPageSize},
+      {"kOperationsMax", kOperationsMax},
+      {"kErrorTextsMax", kErrorTextsMax},
+      {"kErrorTextSize", kErrorTextSize},
+      {"kChannelSize", kChannelSize},
+      {"kChannelMagic", kChannelMagic},
+      {"kSequenceMax", kSequenceMax},
+      {"kNoTensor", kNoTensor},
+      {"kSegmentSizeMax", kSegmentSizeMax},
+      {"kBoardMagic", kBoardMagic},
+      {"kJobRowsMax", kJobRowsMax},
+      {"kRankRowsMax", kRankRowsMax},
+      {"kQueueRowsMax", kQueueRowsMax},
+      {"kLaneRowsMax", kLaneRowsMax},
+      {"kEventRowsMax", kEventRowsMax},
+      {"kOk", Value(Code::kOk)},
+      {"kInvalidArgument", Value(Code::kInvalidArgument)},
+      {"kNotFound", Value(Code::kNotFound)},
+      {"kAlreadyExists", Value(Code::kAlreadyExists)},
+      {"kPermissionDenied", Value(Code::kPermissionDenied)},
+      {"kVersionMismatch", Value(Code::kVersionMismatch)},
+      {"kUnavailable", Value(Code::kUnavailable)},
+      {"kBusy", Value(Code::kBusy)},
+      {"kTimeout", Value(Code::kTimeout)},
+      {"kMismatch", Value(Code::kMismatch)},
+      {"kPeerLost", Value(Code::kPeerLost)},
+      {"kCorrupt", Value(Code::kCorrupt)},
+      {"kExhausted", Value(Code::kExhausted)},
+      {"kCancelled", Value(Code::kCancelled)},
+      {"kInternal", Value(Code::kInternal)},
+      {"kAllReduce", Value(Collective::kAllReduce)},
+      {"kBroadcast", Value(Collective::kBroadcast)},
+      {"kReduceScatter", Value(Collective::kReduceScatter)},
+      {"kAllGather", Value(Collective::kAllGather)},
+      {"kBarrier", Value(Collective::kBarrier)},
+      {"kFloat32", Value(DType::kFloat32)},
+      {"kFloat64", Value(DType::kFloat64)},
+      {"kFloat16", Value(DType::kFloat16)},
+      {"kBFloat16", Value(DType::kBFloat16)},
+      {"kInt32", Value(DType::kInt32)},
+      {"kInt64", Value(DType::kInt64)},
+      {"kUInt8", Value(DType::kUInt8)},
+      {"kSum", Value(Reduction::kSum)},
+      {"kAverage", Value(Reduction::kAverage)},
+      {"kMin", Value(Reduction::kMin)},
+      {"kMax", Value(Reduction::kMax)},
+      {"kProduct", Value(Reduction::kProduct)},
+      {"ServiceState::kStarting", Value(ServiceState::kStarting)},
+      {"ServiceState::kRunning", Value(ServiceState::kRunning)},
+      {"ServiceState::kDraining", Value(ServiceState::kDraining)},
+      {"ServiceState::kStopped", Value(ServiceState::kStopped)},
+      {"JobState::kGathering", Value(JobState::kGathering)},
+      {"JobState::kRunning", Value(JobState::kRunning)},
+      {"JobState::kFailed", Value(JobState::kFailed)},
+      {"StageState::kGathering", Value(StageState::kGathering)},
+      {"StageState::kWaiting", Value(StageState::kWaiting)},
+      {"StageState::kMoving", Value(StageState::kMoving)},
+      {"WaitReason::kNone", Value(WaitReason::kNone)},
+      {"WaitReason::kRankNotReady", Value(WaitReason::kRankNotReady)},
+      {"WaitReason::kRankNotAttached", Value(WaitReason::kRankNotAttached)},
+      {"WaitReason::kNoCredit", Value(WaitReason::kNoCredit)},
+      {"WaitReason::kBehindBlock", Value(WaitReason::kBehindBlock)},
+      {"WaitReason::kBehindJob", Value(WaitReason::kBehindJob)},
+  };
+}
+
+// What this test may not include, because it needs kj or lies in an unnamed namespace: the file
+// and the text that must stand in it.
+struct Elsewhere {
+  const char* name;
+  std::uint64_t value;
+  const char* file;
+  const char* text;
+};
+constexpr Elsewhere kElsewhere[] = {
+    {"schema::PROTOCOL_VERSION", 1, "ipc/schema/client.capnp", "protocolVersion :UInt32 = 1;"},
+    {"kDescriptorsPerMessageMax", 2, "service/control/listener.cc",
+     "kDescriptorsPerMessageMax = 2;"},
+    {"kMessageWordsMax", 4U << 20U, "service/control/listener.cc",
+     "kMessageWordsMax = std::uint64_t{4} << 20;"},
+    {"kNestingMax", 16, "service/control/listener.cc", "kNestingMax = 16;"},
+    {"kCallsMax", 32, "service/control/bounded_network.h", "kCallsMax = 32;"},
+    {"kUnreadBytesMax", 1U << 20U, "service/control/bounded_network.h",
+     "kUnreadBytesMax = std::size_t{1} << 20;"},
+    {"kJobNameMax", 63, "service/control/roster.cc", "kJobNameMax = 63;"},
+    {"kMembersMax", 64, "transport/transport.h", "kMembersMax = 64;"},
+    {"kSegmentsMax", 256, "service/session/session.h", "kSegmentsMax = 256;"},
+    {"kTensorsMax", 1U << 18U, "service/session/session.h", "kTensorsMax = std::size_t{1} << 18;"},
+    {"kTensorNameMax", 255, "service/control/ledger.cc", "kTensorNameMax = 255;"},
+    {"kTimeoutMsMax", 24 * 3600 * 1000, "service/dispatch/check.h",
+     "kTimeoutMsMax = 24 * 3600 * 1000;"},
+};
+
+TEST(Protocol, DocumentAndCodeHaveTheSameLayouts) {
+  const auto document = LayoutsOfDocument();
+  auto code = ChannelLayoutsOfCode();
+  code.merge(BoardLayoutsOfCode());
+  ASSERT_EQ(document.size(), code.size());
+  for (const auto& [name, layout] : document) {
+    ASSERT_TRUE(code.contains(name)) << name;
+    EXPECT_EQ(layout.size, code[name].size) << name;
+    std::vector<Field> fields = layout.fields;
+    std::erase_if(fields, [](const Field& field) { return field.name == "-"; });
+    EXPECT_EQ(fields, code[name].fields) << name;
+  }
+}
+
+TEST(Protocol, DocumentLeavesNoByteOut) {
+  for (const auto& [name, layout] : LayoutsOfDocument()) {
+    std::size_t end = 0;
+    for (const Field& field : layout.fields) {
+      EXPECT_EQ(field.offset, end) << name << "." << field.name;
+      end = field.offset + field.size;
+    }
+    EXPECT_EQ(end, layout.size) << name;
+  }
+}
+
+TEST(Protocol, DocumentAndCodeHaveTheSameConstants) {
+  auto code = ConstantsOfCode();
+  for (const Elsewhere& constant : kElsewhere) {
+    EXPECT_NE(ReadFile(constant.file).find(constant.text), std::string::npos)
+        << constant.file << " does not say " << constant.text;
+    code[constant.name] = constant.value;
+  }
+  EXPECT_EQ(ConstantsOfDocument(), code);
+}
+
+TEST(Protocol, DocumentHasTheSizesOfAllElementTypes) {
+  std::istringstream document(ReadFile("ipc/PROTOCOL.md"));
+  int found = 0;
+  for (std::string line; std::getline(document, line);) {
+    const std::vector<std::string> cells = Cells(line);
+    if (cells.size() < 3 || !Number(cells[1]) || !Number(cells[2])) continue;
+    for (std::uint8_t dtype = 1; IsDType(dtype); ++dtype) {
+      std::string name = "k" + std::string(Name(static_cast<DType>(dtype)));
+      std::string lower = cells[0];
+      std::transform(lower.begin(), lower.end(), lower.begin(), ::tolower);
+      if (lower != name) continue;
+      EXPECT_EQ(*Number(cells[2]), SizeOf(static_cast<DType>(dtype))) << cells[0];
+      ++found;
+    }
+  }
+  EXPECT_EQ(found, 7);
+}
+
+TEST(Protocol, EveryCodeHasAName) {
+  for (int code = 0; code < kCodesCount; ++code) {
+    EXPECT_NE(CodeName(static_cast<Code>(code)), "unknown") << code;
+  }
+  EXPECT_EQ(CodeName(static_cast<Code>(kCodesCount)), "unknown");
+}
+
+}  // namespace
+}  // namespace headrace::ipc
