@@ -25,7 +25,7 @@ namespace headrace::client {
 namespace {
 
 // The service hands no descriptors to clients.
-constexpr unsigned kFdsPerMessageMax = 0;
+constexpr unsigned kFdsPerMessageMax = 2;
 
 // Carries a descriptor beside a message; closes its copy when the service lets go of it.
 class DescriptorServer final : public schema::Descriptor::Server {
@@ -329,6 +329,7 @@ Status Connection::SayHello(const AttachRequest& request, int channel_fd, int do
 }
 
 Result<std::uint32_t> Connection::RegisterSegment(int fd, std::size_t size) {
+  std::lock_guard lock(registering_);
   std::uint32_t segment = 0;
   const Status called =
       loop_->Call("register a segment", [&](Loop::Wire& wire, Status& status) -> kj::Promise<void> {
@@ -347,6 +348,7 @@ Result<std::uint32_t> Connection::RegisterSegment(int fd, std::size_t size) {
 }
 
 Status Connection::ReleaseSegment(std::uint32_t segment) {
+  std::lock_guard lock(registering_);
   return loop_->Call("release a segment", [segment](Loop::Wire& wire, Status& status) {
     auto call = wire.session->releaseSegmentRequest();
     call.setSegment(segment);
@@ -355,6 +357,7 @@ Status Connection::ReleaseSegment(std::uint32_t segment) {
 }
 
 Result<std::uint32_t> Connection::RegisterTensors(std::span<const TensorSpec> tensors) {
+  std::lock_guard lock(registering_);
   std::uint32_t first = 0;
   const Status called = loop_->Call("register tensors", [&](Loop::Wire& wire, Status& status) {
     auto call = wire.session->registerTensorsRequest();
@@ -378,6 +381,7 @@ Result<std::uint32_t> Connection::RegisterTensors(std::span<const TensorSpec> te
 }
 
 Status Connection::ReleaseTensors(std::uint32_t first, std::uint32_t count) {
+  std::lock_guard lock(registering_);
   return loop_->Call("release tensors", [first, count](Loop::Wire& wire, Status& status) {
     auto call = wire.session->releaseTensorsRequest();
     call.setFirst(first);
