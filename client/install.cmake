@@ -1,1 +1,20 @@
 # What a machine gets: the library with what it needs, its header, the Python package.
+#
+# libheadrace.so looks for its libraries beside itself, in headrace/. It is told so by RPATH and not
+# by RUNPATH, because only RPATH also holds for what those libraries need in turn: distributions
+# build them without a run path of their own.
+set_target_properties(headrace PROPERTIES INSTALL_RPATH "$ORIGIN/headrace"
+                      BUILD_WITH_INSTALL_RPATH ON)
+target_link_options(headrace PRIVATE -Wl,--disable-new-dtags)
+
+install(TARGETS headrace RUNTIME_DEPENDENCY_SET headrace_needs
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT client)
+# Everything the library needs, directly or not, except what glibc brings.
+install(RUNTIME_DEPENDENCY_SET headrace_needs
+        PRE_EXCLUDE_REGEXES "^ld-linux" "^lib(c|m|dl|rt|pthread|util|resolv)\\.so"
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/headrace COMPONENT client)
+install(FILES include/headrace/headrace.h
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headrace COMPONENT client)
+install(DIRECTORY python/headrace
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/headrace/python COMPONENT client
+        FILES_MATCHING PATTERN "*.py" PATTERN py.typed PATTERN __pycache__ EXCLUDE)

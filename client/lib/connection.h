@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "client/lib/control.h"
@@ -59,6 +60,8 @@ class Connection final : public Control {
   Status SayHello(const AttachRequest& request, int channel_fd, int doorbell_fd);
 
   std::unique_ptr<Loop> loop_;
+  // The service takes one call at a time that changes what is registered: callers queue up here.
+  std::mutex registering_;
   std::int32_t service_pid_;
   Grant grant_;
 };

@@ -1,0 +1,228 @@
+#include "client/lib/connection.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+
+#include <condition_variable>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "client/lib/socket.h"
+#include "ipc/channel.h"
+#include "tests/unit/client/entrance_end.h"
+
+namespace headrace::client {
+namespace {
+
+class LossRecorder final : public LossListener {
+ public:
+  void OnLost(const Error& loss) override {
+    std::lock_guard lock(mutex_);
+    loss_ = loss;
+    lost_.notify_all();
+  }
+  // The loss, waited for; the test hangs, and is ended from outside, when none comes.
+  Error Wait() {
+    std::unique_lock lock(mutex_);
+    lost_.wait(lock, [this] { return loss_.has_value(); });
+    return *loss_;
+  }
+  bool lost() {
+    std::lock_guard lock(mutex_);
+    return loss_.has_value();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable lost_;
+  std::optional<Error> loss_;
+};
+
+class ConnectionTest : public testing::Test {
+ protected:
+  Result<std::unique_ptr<Connection>> Attach(const std::string& path,
+                                             TimeNs call_timeout_ns = 10 * kSecond) {
+    return Connection::Attach({.socket_path = path,
+                               .job = "test",
+                               .rank = 2,
+                               .world_size = 4,
+                               .program = "connection_test",
+                               .call_timeout_ns = call_timeout_ns},
+                              channel_.fd.get(), doorbell_.get(), losses_);
+  }
+
+  ipc::Channel::Created channel_ = ipc::Channel::Create().value();
+  UniqueFd doorbell_{::eventfd(0, EFD_CLOEXEC)};
+  LossRecorder losses_;
+};
+
+std::size_t OpenDescriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+TEST_F(ConnectionTest, AttachesWithItsChannelAndSaysWhatItIs) {
+  EntranceEnd service({});
+  const auto connection = Attach(service.path());
+  ASSERT_TRUE(connection.ok()) << connection.error().text();
+  EXPECT_EQ((*connection)->grant().session_id, 42U);
+  EXPECT_EQ((*connection)->grant().timeout_ms, 1500U);
+  EXPECT_EQ((*connection)->service_pid(), ::getpid());
+  EXPECT_EQ(service.seen().rank, 2U);
+  EXPECT_EQ(service.seen().program, "connection_test");
+  EXPECT_EQ(service.seen().channel_size, ipc::kChannelSize);
+}
+
+TEST_F(ConnectionTest, PassesSegmentsAndTensors) {
+  EntranceEnd service({});
+  const auto connection = Attach(service.path());
+  ASSERT_TRUE(connection.ok());
+  const ipc::SealedMemory memory = ipc::CreateSealedMemory("test", 8192).value();
+  EXPECT_EQ((*connection)->RegisterSegment(memory.fd.get(), 8192).value(), 3U);
+  EXPECT_EQ(service.seen().segment_size, 8192U);
+  const std::vector<TensorSpec> tensors(5);
+  EXPECT_EQ((*connection)->RegisterTensors(tensors).value(), 11U);
+  EXPECT_EQ(service.seen().tensors, 5U);
+  EXPECT_TRUE((*connection)->Leave().ok());
+  EXPECT_TRUE(service.seen().left);
+  EXPECT_FALSE(losses_.lost());
+}
+
+TEST_F(ConnectionTest, TellsTheServicesReasonForRefusingToAttach) {
+  EntranceEnd service(
+      {.refusal = Error(Code::kVersionMismatch, "client speaks protocol 1, this service 2")});
+  const auto connection = Attach(service.path());
+  ASSERT_FALSE(connection.ok());
+  EXPECT_EQ(connection.error().code(), Code::kVersionMismatch);
+  const std::string text = connection.error().text();
+  EXPECT_NE(text.find("attach rank 2 of job test"), std::string::npos) << text;
+  EXPECT_NE(text.find("client speaks protocol 1, this service 2"), std::string::npos) << text;
+}
+
+TEST_F(ConnectionTest, TellsTheServicesReasonForRefusingACall) {
+  EntranceEnd service(
+      {.refusal = Error(Code::kExhausted, "64 segments are the most"), .refuse_calls = true});
+  const auto connection = Attach(service.path());
+  ASSERT_TRUE(connection.ok());
+  const std::vector<TensorSpec> tensors(1);
+  const auto refused = (*connection)->RegisterTensors(tensors);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), Code::kExhausted);
+  EXPECT_EQ(refused.error().text(), "register tensors: 64 segments are the most");
+}
+
+TEST_F(ConnectionTest, NamesAServiceThatDoesNotAnswer) {
+  EntranceEnd service({.refusal = {}, .silent = true});
+  const auto connection = Attach(service.path(), 50 * kMillisecond);
+  ASSERT_FALSE(connection.ok());
+  EXPECT_EQ(connection.error().code(), Code::kTimeout);
+  EXPECT_NE(connection.error().text().find("did not answer within 50 ms"), std::string::npos);
+}
+
+TEST_F(ConnectionTest, NamesACallTheServiceDoesNotKnow) {
+  EntranceEnd service({});
+  const auto connection = Attach(service.path());
+  ASSERT_TRUE(connection.ok());
+  const Status status = (*connection)->ReleaseSegment(3);  // EntranceEnd has no such method
+  EXPECT_EQ(status.code(), Code::kVersionMismatch);
+}
+
+TEST_F(ConnectionTest, NoticesAtOnceThatTheServiceIsGone) {
+  EntranceEnd service({});
+  const auto connection = Attach(service.path());
+  ASSERT_TRUE(connection.ok());
+  service.Vanish();
+  const Error loss = losses_.Wait();
+  EXPECT_EQ(loss.code(), Code::kUnavailable);
+  EXPECT_NE(loss.text().find(service.path() + " (pid "), std::string::npos) << loss.text();
+  EXPECT_NE(loss.text().find("went away"), std::string::npos) << loss.text();
+  const auto later = (*connection)->RegisterTensors(std::vector<TensorSpec>(1));
+  ASSERT_FALSE(later.ok());
+  EXPECT_EQ(later.error().text(), "register tensors: " + loss.text());
+}
+
+TEST_F(ConnectionTest, EndsACallTheServiceDiesIn) {
+  EntranceEnd service({.refusal = {}, .silent = true});
+  std::thread killer([&service] {
+    // The call may come before or after this; both must end in the same words.
+    service.Vanish();
+  });
+  const auto connection = Attach(service.path());
+  killer.join();
+  ASSERT_FALSE(connection.ok());
+  EXPECT_EQ(connection.error().code(), Code::kUnavailable) << connection.error().text();
+}
+
+TEST_F(ConnectionTest, ServesManyThreadsAtOnce) {
+  EntranceEnd service({});
+  const auto connection = Attach(service.path());
+  ASSERT_TRUE(connection.ok());
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&connection] {
+      for (int n = 0; n < 50; ++n) {
+        EXPECT_EQ((*connection)->RegisterTensors(std::vector<TensorSpec>(2)).value(), 11U);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(service.seen().tensors, 800U);
+}
+
+TEST_F(ConnectionTest, LeavesNoDescriptorBehind) {
+  EntranceEnd service({});
+  Attach(service.path()).value().reset();
+  const std::size_t before = OpenDescriptors();
+  for (int i = 0; i < 50; ++i) Attach(service.path()).value().reset();
+  // The service's thread closes its ends a little later; it never has more than a few open.
+  EXPECT_LE(OpenDescriptors(), before + 8);
+}
+
+// The first kj loop of a process ignores SIGPIPE; here that is the connection's own, because a mere
+// listener stands in for the service.
+TEST_F(ConnectionTest, LeavesTheProgramsSignalsAsTheyWere) {
+  const std::string path = testing::TempDir() + "headrace-signals-" + std::to_string(::getpid());
+  const UniqueFd listener = ListenAt(path);
+  ASSERT_EQ(Attach(path, 20 * kMillisecond).error().code(), Code::kTimeout);
+  std::filesystem::remove(path);
+  struct sigaction pipe {};
+  ASSERT_EQ(::sigaction(SIGPIPE, nullptr, &pipe), 0);
+  EXPECT_EQ(pipe.sa_handler, SIG_DFL);
+  sigset_t mask;
+  ASSERT_EQ(::pthread_sigmask(SIG_SETMASK, nullptr, &mask), 0);
+  EXPECT_EQ(::sigismember(&mask, SIGTERM), 0);
+}
+
+TEST(ServiceSocket, NamesThePathAndTheRemedyWhenNothingIsThere) {
+  const auto socket = ConnectToService("/nonexistent/headrace.sock", kSecond);
+  ASSERT_FALSE(socket.ok());
+  EXPECT_EQ(socket.error().code(), Code::kUnavailable);
+  EXPECT_NE(socket.error().text().find("/nonexistent/headrace.sock"), std::string::npos);
+  EXPECT_NE(socket.error().text().find("start headraced"), std::string::npos);
+}
+
+TEST(ServiceSocket, SaysWhenTheSocketIsStale) {
+  std::string path;
+  {
+    EntranceEnd service({});
+    path = service.path() + "-stale";
+    std::filesystem::rename(service.path(), path);
+  }
+  const auto socket = ConnectToService(path, kSecond);
+  std::filesystem::remove(path);
+  ASSERT_FALSE(socket.ok());
+  EXPECT_EQ(socket.error().code(), Code::kUnavailable);
+  EXPECT_NE(socket.error().text().find("is gone"), std::string::npos);
+}
+
+TEST(ServiceSocket, RefusesAPathThatIsNoAddress) {
+  EXPECT_EQ(ConnectToService("", kSecond).error().code(), Code::kInvalidArgument);
+  EXPECT_EQ(ConnectToService("/" + std::string(200, 'x'), kSecond).error().code(),
+            Code::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace headrace::client

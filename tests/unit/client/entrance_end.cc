@@ -1,0 +1,163 @@
+#include "tests/unit/client/entrance_end.h"
+
+#include <capnp/rpc-twoparty.h>
+#include <gtest/gtest.h>
+#include <kj/async-io.h>
+#include <kj/async-unix.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "ipc/schema/client.capnp.h"
+
+namespace headrace::client {
+namespace {
+
+struct Stage {
+  const Manners manners;
+  std::mutex mutex;
+  EntranceEnd::Seen seen;  // guarded by mutex
+};
+
+void Fill(const Status& status, schema::Refusal::Builder refusal) {
+  refusal.setCode(static_cast<std::uint8_t>(status.code()));
+  refusal.setText(status.ok() ? "" : status.error().text().c_str());
+}
+
+std::uint64_t SizeOfFile(int fd) {
+  struct stat state {};
+  return ::fstat(fd, &state) == 0 ? static_cast<std::uint64_t>(state.st_size) : 0;
+}
+
+class SessionEnd final : public schema::Session::Server {
+ public:
+  explicit SessionEnd(Stage& stage) : stage_(stage) {}
+
+  kj::Promise<void> registerSegment(RegisterSegmentContext context) override {
+    return context.getParams().getMemory().getFd().then([this, context](kj::Maybe<int> fd) mutable {
+      std::lock_guard lock(stage_.mutex);
+      KJ_IF_MAYBE (number, fd) {
+        stage_.seen.segment_size = SizeOfFile(*number);
+      }
+      Fill(stage_.manners.refusal, context.getResults().getRefusal());
+      context.getResults().setSegment(3);
+    });
+  }
+  kj::Promise<void> registerTensors(RegisterTensorsContext context) override {
+    std::lock_guard lock(stage_.mutex);
+    stage_.seen.tensors += context.getParams().getTensors().size();
+    Fill(stage_.manners.refusal, context.getResults().getRefusal());
+    context.getResults().setFirst(11);
+    return kj::READY_NOW;
+  }
+  kj::Promise<void> leave(LeaveContext) override {
+    std::lock_guard lock(stage_.mutex);
+    stage_.seen.left = true;
+    return kj::READY_NOW;
+  }
+
+ private:
+  Stage& stage_;
+};
+
+class EntranceServer final : public schema::Entrance::Server {
+ public:
+  explicit EntranceServer(Stage& stage) : stage_(stage) {}
+
+  kj::Promise<void> attach(AttachContext context) override {
+    if (stage_.manners.silent) return kj::NEVER_DONE;
+    const auto params = context.getParams();
+    {
+      std::lock_guard lock(stage_.mutex);
+      stage_.seen.rank = params.getRequest().getRank();
+      stage_.seen.program = params.getHello().getProgram().cStr();
+    }
+    return params.getRequest().getChannel().getFd().then(
+        [this, context](kj::Maybe<int> fd) mutable {
+          std::lock_guard lock(stage_.mutex);
+          KJ_IF_MAYBE (number, fd) {
+            stage_.seen.channel_size = SizeOfFile(*number);
+          }
+          auto results = context.getResults();
+          if (!stage_.manners.refuse_calls) Fill(stage_.manners.refusal, results.getRefusal());
+          results.setSession(kj::heap<SessionEnd>(stage_));
+          results.getGranted().setSessionId(42);
+          results.getGranted().setTimeoutMs(1500);
+        });
+  }
+
+ private:
+  Stage& stage_;
+};
+
+}  // namespace
+
+struct EntranceEnd::Thread {
+  Thread(const std::string& path, Manners manners)
+      : stage{std::move(manners), {}, {}},
+        listener(ListenAt(path)),
+        stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+        thread([this] { Run(); }) {}
+
+  ~Thread() { Stop(); }
+
+  void Stop() {
+    if (!thread.joinable()) return;
+    const std::uint64_t one = 1;
+    EXPECT_EQ(::write(stop.get(), &one, sizeof one), static_cast<ssize_t>(sizeof one));
+    thread.join();
+  }
+
+  void Run() {
+    kj::AsyncIoContext io = kj::setupAsyncIo();
+    auto receiver = io.lowLevelProvider->wrapListenSocketFd(
+        listener.release(), kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP);
+    capnp::TwoPartyServer server(kj::heap<EntranceServer>(stage));
+    kj::UnixEventPort::FdObserver observer(io.unixEventPort, stop.get(),
+                                           kj::UnixEventPort::FdObserver::OBSERVE_READ);
+    server.listenCapStreamReceiver(*receiver, 4)
+        .exclusiveJoin(observer.whenBecomesReadable())
+        .wait(io.waitScope);
+  }
+
+  Stage stage;
+  UniqueFd listener;
+  UniqueFd stop;
+  std::thread thread;
+};
+
+UniqueFd ListenAt(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  EXPECT_EQ(::listen(fd.get(), 8), 0);
+  return fd;
+}
+
+EntranceEnd::EntranceEnd(Manners manners) {
+  const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+  path_ = testing::TempDir() + "headrace-" + std::to_string(::getpid()) + "-" + test->name();
+  ::unlink(path_.c_str());
+  thread_ = std::make_unique<Thread>(path_, std::move(manners));
+}
+
+EntranceEnd::~EntranceEnd() {
+  thread_.reset();
+  ::unlink(path_.c_str());
+}
+
+void EntranceEnd::Vanish() { thread_->Stop(); }
+
+EntranceEnd::Seen EntranceEnd::seen() const {
+  std::lock_guard lock(thread_->stage.mutex);
+  return thread_->stage.seen;
+}
+
+}  // namespace headrace::client

@@ -1,0 +1,55 @@
+// A service's socket played by a thread of the test: answers what it is told to answer.
+#pragma once
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ipc/base/fd.h"
+#include "ipc/base/result.h"
+
+namespace headrace::client {
+
+// How the entrance behaves; fixed before it starts.
+struct Manners {
+  Status refusal;             // of attach and of every later call
+  bool refuse_calls = false;  // the refusal is for later calls only
+  bool silent = false;        // takes attach and never answers
+};
+
+// A unix socket at `path` that listens and says nothing.
+UniqueFd ListenAt(const std::string& path);
+
+class EntranceEnd {
+ public:
+  // Listens on a fresh path under the test's temporary folder.
+  explicit EntranceEnd(Manners manners);
+  ~EntranceEnd();
+
+  const std::string& path() const { return path_; }
+
+  // Closes every connection, as a killed service would; the path stays.
+  void Vanish();
+
+  // What clients said, under the thread's eyes until the call that said it has returned.
+  struct Seen {
+    std::uint32_t rank = 0;
+    std::string program;
+    std::uint64_t channel_size = 0;
+    std::uint64_t segment_size = 0;
+    std::uint64_t tensors = 0;
+    bool left = false;
+  };
+  Seen seen() const;
+
+ private:
+  struct Thread;
+  std::string path_;
+  std::unique_ptr<Thread> thread_;
+};
+
+}  // namespace headrace::client

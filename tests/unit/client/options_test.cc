@@ -1,0 +1,143 @@
+#include "client/lib/options.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <string>
+
+namespace headrace::client {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+Status Fill(const Variables& variables, hr_options& options) {
+  return FillOptions(
+      [&variables](const char* name) -> const char* {
+        const auto found = variables.find(name);
+        return found == variables.end() ? nullptr : found->second.c_str();
+      },
+      options);
+}
+
+hr_options Complete() {
+  hr_options options;
+  EXPECT_TRUE(Fill({{"HEADRACE_JOB", "a"}, {"RANK", "1"}, {"WORLD_SIZE", "4"}}, options).ok());
+  return options;
+}
+
+TEST(Options, HaveDefaultsWhereTheEnvironmentSaysNothing) {
+  hr_options options;
+  ASSERT_TRUE(Fill({}, options).ok());
+  EXPECT_EQ(options.size, sizeof options);
+  EXPECT_STREQ(options.socket_path, "/run/headrace/headrace.sock");
+  EXPECT_STREQ(options.job, "");
+  EXPECT_EQ(options.rank, HR_UNSET);
+  EXPECT_EQ(options.world_size, HR_UNSET);
+  EXPECT_EQ(options.timeout_ms, 0U);
+  EXPECT_GT(options.call_timeout_ms, 0U);
+}
+
+TEST(Options, TakeTorchrunsEnvironment) {
+  hr_options options;
+  ASSERT_TRUE(Fill({{"RANK", "3"},
+                    {"WORLD_SIZE", "4"},
+                    {"TORCHELASTIC_RUN_ID", "run-17"},
+                    {"MASTER_ADDR", "node1"},
+                    {"MASTER_PORT", "29500"}},
+                   options)
+                  .ok());
+  EXPECT_EQ(options.rank, 3U);
+  EXPECT_EQ(options.world_size, 4U);
+  EXPECT_STREQ(options.job, "run-17");
+}
+
+TEST(Options, NameTheJobAfterTheRendezvousWhenTorchrunHasNoRunId) {
+  hr_options options;
+  const Variables address = {{"MASTER_ADDR", "node1"}, {"MASTER_PORT", "29500"}};
+  ASSERT_TRUE(Fill(address, options).ok());
+  EXPECT_STREQ(options.job, "node1:29500");
+  Variables none = address;
+  none["TORCHELASTIC_RUN_ID"] = "none";
+  ASSERT_TRUE(Fill(none, options).ok());
+  EXPECT_STREQ(options.job, "node1:29500");
+}
+
+TEST(Options, PreferOurOwnVariables) {
+  hr_options options;
+  ASSERT_TRUE(Fill({{"HEADRACE_JOB", "mine"},
+                    {"TORCHELASTIC_RUN_ID", "run"},
+                    {"HEADRACE_SOCKET", "/tmp/s"},
+                    {"HEADRACE_TIMEOUT_MS", "250"},
+                    {"HEADRACE_SPIN_US", "5"}},
+                   options)
+                  .ok());
+  EXPECT_STREQ(options.job, "mine");
+  EXPECT_STREQ(options.socket_path, "/tmp/s");
+  EXPECT_EQ(options.timeout_ms, 250U);
+  EXPECT_EQ(options.spin_us, 5U);
+}
+
+TEST(Options, NameEachVariableThatMakesNoSenseAndFillTheRest) {
+  hr_options options;
+  const Status status =
+      Fill({{"RANK", "two"}, {"WORLD_SIZE", "-4"}, {"HEADRACE_JOB", "mine"}}, options);
+  ASSERT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_NE(status.error().text().find("RANK=\"two\""), std::string::npos);
+  EXPECT_NE(status.error().text().find("WORLD_SIZE=\"-4\""), std::string::npos);
+  EXPECT_EQ(options.rank, HR_UNSET);
+  EXPECT_STREQ(options.job, "mine");
+}
+
+TEST(Options, RefuseNumbersThatDoNotFit) {
+  hr_options options;
+  EXPECT_FALSE(Fill({{"RANK", "4294967295"}}, options).ok());
+  EXPECT_FALSE(Fill({{"RANK", "99999999999"}}, options).ok());
+  EXPECT_FALSE(Fill({{"RANK", "1 "}}, options).ok());
+  EXPECT_TRUE(Fill({{"RANK", "4294967294"}}, options).ok());
+}
+
+TEST(Options, RefuseTextsThatDoNotFitInsteadOfCuttingThem) {
+  hr_options options;
+  const Status job = Fill({{"HEADRACE_JOB", std::string(64, 'j')}}, options);
+  EXPECT_EQ(job.code(), Code::kInvalidArgument);
+  EXPECT_STREQ(options.job, "");
+  EXPECT_TRUE(Fill({{"HEADRACE_JOB", std::string(63, 'j')}}, options).ok());
+  EXPECT_FALSE(Fill({{"HEADRACE_SOCKET", "/" + std::string(107, 's')}}, options).ok());
+}
+
+TEST(Options, AreCompleteOrSayWhatIsMissingAndHowToGiveIt) {
+  EXPECT_TRUE(CheckOptions(Complete()).ok());
+
+  hr_options no_job = Complete();
+  no_job.job[0] = '\0';
+  EXPECT_NE(CheckOptions(no_job).error().text().find("HEADRACE_JOB"), std::string::npos);
+
+  hr_options no_rank = Complete();
+  no_rank.rank = HR_UNSET;
+  EXPECT_NE(CheckOptions(no_rank).error().text().find("RANK"), std::string::npos);
+
+  hr_options beyond = Complete();
+  beyond.rank = 4;
+  EXPECT_NE(CheckOptions(beyond).error().text().find("rank 4 of 4"), std::string::npos);
+}
+
+TEST(Options, RefuseJobNamesTheServiceWouldRefuse) {
+  hr_options options = Complete();
+  std::strcpy(options.job, "two words");
+  EXPECT_EQ(CheckOptions(options).code(), Code::kInvalidArgument);
+  std::strcpy(options.job, "caf\xc3\xa9");
+  EXPECT_EQ(CheckOptions(options).code(), Code::kInvalidArgument);
+}
+
+TEST(Options, RefuseAStructureOfAnotherSizeOrWithoutNul) {
+  hr_options options = Complete();
+  options.size = 8;
+  EXPECT_NE(CheckOptions(options).error().text().find("hr_options_init"), std::string::npos);
+  options = Complete();
+  std::memset(options.program, 'p', sizeof options.program);
+  EXPECT_EQ(CheckOptions(options).code(), Code::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace headrace::client
