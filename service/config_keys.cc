@@ -8,6 +8,7 @@
 #include <cctype>
 #include <charconv>
 #include <numeric>
+#include <sstream>
 #include <vector>
 
 namespace headrace::service {
@@ -74,6 +75,17 @@ std::string Quoted(const ConfigValue& value) {
   if (const auto* text = std::get_if<std::string>(&value)) return fmt::format("\"{}\"", *text);
   if (const auto* number = std::get_if<std::int64_t>(&value)) return std::to_string(*number);
   return std::get<bool>(value) ? "true" : "false";
+}
+
+// As TOML; toml++ knows how to quote what needs more than two quotation marks.
+std::string QuotedText(const std::string& text) {
+  const bool plain = std::none_of(text.begin(), text.end(), [](char letter) {
+    return letter == '"' || letter == '\\' || static_cast<unsigned char>(letter) < ' ';
+  });
+  if (plain) return fmt::format("\"{}\"", text);
+  std::ostringstream out;
+  out << toml::value<std::string>(text);
+  return out.str();
 }
 
 Status SetNumber(const ConfigKey& key, std::int64_t number, Config& config) {
@@ -206,10 +218,7 @@ Status SetConfigText(const ConfigKey& key, const std::string& text, Config& conf
 
 std::string PrintConfigValue(const ConfigKey& key, const Config& config) {
   if (const auto* text = std::get_if<std::string Config::*>(&key.member)) {
-    // toml++ knows how to quote.
-    std::ostringstream out;
-    out << toml::value<std::string>(config.**text);
-    return out.str();
+    return QuotedText(config.**text);
   }
   if (const auto* on = std::get_if<bool Config::*>(&key.member)) {
     return config.**on ? "true" : "false";

@@ -1,0 +1,194 @@
+#include "service/config.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <initializer_list>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "service/config_keys.h"
+
+namespace headrace::service {
+namespace {
+
+class ConfigTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = std::filesystem::temp_directory_path() / "headrace-config-XXXXXX";
+    ASSERT_NE(::mkdtemp(directory_.data()), nullptr);
+    path_ = directory_ + "/headrace.toml";
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  void WriteFile(const std::string& text) { std::ofstream(path_, std::ios::binary) << text; }
+
+  Result<Invocation> Read(std::vector<const char*> arguments) {
+    arguments.insert(arguments.begin(), "headraced");
+    return ReadInvocation(arguments, [this](const std::string& name) {
+      const auto found = environment_.find(name);
+      return found == environment_.end() ? std::nullopt : std::optional(found->second);
+    });
+  }
+  Result<Invocation> ReadFile(const std::string& text) {
+    WriteFile(text);
+    return Read({"--config", path_.c_str()});
+  }
+  void ExpectRefused(const Result<Invocation>& answer, std::initializer_list<std::string> parts) {
+    ASSERT_FALSE(answer.ok());
+    EXPECT_EQ(answer.error().code(), Code::kInvalidArgument);
+    for (const std::string& part : parts) {
+      EXPECT_NE(answer.error().text().find(part), std::string::npos) << answer.error().text();
+    }
+  }
+
+  std::string directory_;
+  std::string path_;
+  std::map<std::string, std::string> environment_;
+};
+
+TEST_F(ConfigTest, PrintsTheDefaultsWithTheirSources) {
+  const Result<Invocation> answer = Read({"--print-config"});
+  ASSERT_TRUE(answer.ok());
+  EXPECT_EQ(answer->action, Invocation::Action::kPrint);
+  EXPECT_EQ(answer->text,
+            "socket_path = \"/run/headrace/headrace.sock\"  # default\n"
+            "socket_mode = 0o666                          # default\n"
+            "board_path = \"/run/headrace/board\"           # default\n"
+            "board_mode = 0o644                           # default\n"
+            "lane_threads = 0                             # default\n"
+            "credit_bytes = 8388608                       # default\n"
+            "spin_us = 0                                  # default\n"
+            "operation_timeout_ms = 60000                 # default\n"
+            "drain_timeout_ms = 5000                      # default\n"
+            "dedicated_lanes = false                      # default\n"
+            "log_level = \"info\"                           # default\n");
+}
+
+TEST_F(ConfigTest, TakesTheNearestSourceOfEachValue) {
+  WriteFile("# site\nspin_us = 1\nlane_threads = 1\ncredit_bytes = 4096\n");
+  environment_ = {{"HEADRACE_LANE_THREADS", "2"}, {"HEADRACE_CREDIT_BYTES", "8192"}};
+  const Result<Invocation> answer =
+      Read({"--config", path_.c_str(), "--credit-bytes", "16384", "--dedicated-lanes"});
+  ASSERT_TRUE(answer.ok()) << answer.error().text();
+  EXPECT_EQ(answer->action, Invocation::Action::kRun);
+  const Config& config = answer->config;
+  EXPECT_EQ(config.spin_us, 1U);
+  EXPECT_EQ(config.lane_threads, 2U);
+  EXPECT_EQ(config.credit_bytes, 16384U);
+  EXPECT_TRUE(config.dedicated_lanes);
+  const std::map<std::string, std::string, std::less<>> sources = {
+      {"spin_us", "file " + path_ + ":2"},
+      {"lane_threads", "env HEADRACE_LANE_THREADS"},
+      {"credit_bytes", "flag --credit-bytes"},
+      {"dedicated_lanes", "flag --dedicated-lanes"}};
+  EXPECT_EQ(config.sources, sources);
+}
+
+TEST_F(ConfigTest, ReadsItsOwnOutputBack) {
+  const Result<Invocation> first =
+      Read({"--socket-path", "/tmp/with \"quotes\" and \\", "--socket-mode", "0600", "--spin-us",
+            "50", "--dedicated-lanes", "--log-level", "debug", "--board-mode", "640"});
+  ASSERT_TRUE(first.ok()) << first.error().text();
+  const Result<Invocation> second = ReadFile(PrintConfig(first->config));
+  ASSERT_TRUE(second.ok()) << second.error().text();
+  for (const ConfigKey& key : ConfigKeys()) {
+    EXPECT_EQ(PrintConfigValue(key, first->config), PrintConfigValue(key, second->config));
+    EXPECT_TRUE(second->config.sources.contains(key.name)) << key.name;
+  }
+}
+
+TEST_F(ConfigTest, RefusesAnUnknownKeyWithItsPlaceAndTheNearest) {
+  ExpectRefused(ReadFile("\nspin_ms = 5\n"), {path_ + ":2:1", "spin_ms", "mean \"spin_us\"?"});
+  ExpectRefused(ReadFile("socket = \"/x\"\n"), {path_ + ":1:1", "unknown key \"socket\""});
+  ExpectRefused(ReadFile("entirely_different = 5\n"), {"known are socket_path, socket_mode"});
+}
+
+TEST_F(ConfigTest, RefusesTablesBecauseItHasNone) {
+  ExpectRefused(ReadFile("[lanes]\nthreads = 2\n"), {path_ + ":1", "unknown table \"lanes\""});
+  ExpectRefused(ReadFile("[spin_us]\nvalue = 2\n"), {"spin_us is a single value, not a table"});
+}
+
+TEST_F(ConfigTest, RefusesWrongTypes) {
+  ExpectRefused(ReadFile("spin_us = \"fast\"\n"),
+                {path_ + ":1:1", "spin_us", "integer", "\"fast\""});
+  ExpectRefused(ReadFile("spin_us = 1.5\n"), {"spin_us", "floating-point"});
+  ExpectRefused(ReadFile("spin_us = [1]\n"), {"spin_us", "array"});
+  ExpectRefused(ReadFile("socket_path = 3\n"), {"socket_path is a path, given is 3"});
+  ExpectRefused(ReadFile("dedicated_lanes = 1\n"), {"true or false", "given is 1"});
+  ExpectRefused(ReadFile("log_level = true\n"), {"log_level", "given is true"});
+  ExpectRefused(ReadFile("log_level = \"loud\"\n"), {"trace, debug, info", "\"loud\""});
+}
+
+TEST_F(ConfigTest, RefusesWhatIsOutOfRange) {
+  ExpectRefused(ReadFile("\n\nspin_us = 1000001\n"),
+                {path_ + ":3:1", "spin_us is 1000001, outside of 0 to 1000000"});
+  ExpectRefused(ReadFile("spin_us = -1\n"), {"spin_us is -1"});
+  ExpectRefused(ReadFile("credit_bytes = 4095\n"), {"outside of 4096 to"});
+  ExpectRefused(ReadFile("operation_timeout_ms = 0\n"), {"outside of 1 to"});
+  ExpectRefused(ReadFile("socket_mode = 666\n"), {"socket_mode is 666", "octal, like 0o666"});
+  ExpectRefused(ReadFile("socket_path = \"here.sock\"\n"), {"absolute path"});
+  ExpectRefused(ReadFile("socket_path = \"/" + std::string(107, 'a') + "\"\n"),
+                {"108 bytes, at most 107"});
+  ExpectRefused(ReadFile("board_path = \"/run/headrace/headrace.sock\"\n"), {"are both"});
+}
+
+TEST_F(ConfigTest, RefusesAFileThatIsNotToml) {
+  ExpectRefused(ReadFile("spin_us = 1\nspin_us = 2\n"), {path_ + ":2:"});
+  ExpectRefused(ReadFile("spin_us\n"), {path_ + ":"});
+  const Result<Invocation> absent = Read({"--config", "/nonexistent/headrace.toml"});
+  ASSERT_FALSE(absent.ok());
+  EXPECT_EQ(absent.error().text(), "open /nonexistent/headrace.toml: No such file or directory");
+  ExpectRefused(ReadFile(std::string((1U << 20U) + 1, '#')), {"more than 1048576 bytes"});
+}
+
+TEST_F(ConfigTest, NamesTheVariableOrFlagThatIsWrong) {
+  environment_ = {{"HEADRACE_SPIN_US", "12us"}};
+  ExpectRefused(Read({}), {"environment HEADRACE_SPIN_US", "integer", "\"12us\""});
+  environment_ = {{"HEADRACE_DEDICATED_LANES", "yes"}};
+  ExpectRefused(Read({}), {"HEADRACE_DEDICATED_LANES", "true or false"});
+  environment_ = {};
+  ExpectRefused(Read({"--spin-us", "-5"}), {"flag --spin-us", "-5"});
+  ExpectRefused(Read({"--socket-mode", "888"}), {"flag --socket-mode", "octal"});
+  ExpectRefused(Read({"--board-path", ""}), {"--board-path"});
+}
+
+TEST_F(ConfigTest, RefusesUnknownFlagsWithTheNearest) {
+  ExpectRefused(Read({"--sockt-path=/x"}), {"\"--sockt-path\"", "did you mean --socket-path?"});
+  ExpectRefused(Read({"start"}), {"unknown argument \"start\""});
+  EXPECT_FALSE(Read({"--spin-us"}).ok());
+}
+
+TEST_F(ConfigTest, ChecksWithoutStarting) {
+  const Result<Invocation> answer = Read({"--check-config"});
+  ASSERT_TRUE(answer.ok());
+  EXPECT_EQ(answer->action, Invocation::Action::kPrint);
+  EXPECT_EQ(answer->text, "the configuration is fine\n");
+  environment_ = {{"HEADRACE_SPIN_US", "x"}};
+  EXPECT_FALSE(Read({"--check-config"}).ok());
+}
+
+TEST_F(ConfigTest, HelpsWithEveryKey) {
+  const Result<Invocation> answer = Read({"--help"});
+  ASSERT_TRUE(answer.ok());
+  for (const ConfigKey& key : ConfigKeys()) {
+    EXPECT_NE(answer->text.find(FlagName(key)), std::string::npos) << key.name;
+    EXPECT_NE(answer->text.find(key.help), std::string::npos) << key.name;
+  }
+  EXPECT_EQ(Read({"--version"})->text, "headraced " + std::string(Version()) + "\n");
+}
+
+TEST(NearestName, TakesSlipsForWhatWasMeantAndNothingElse) {
+  const std::vector<std::string> names{"spin_us", "socket_path", "socket_mode"};
+  EXPECT_EQ(NearestName("spin_u", names), "spin_us");
+  EXPECT_EQ(NearestName("sokcet_path", names), "socket_path");
+  EXPECT_EQ(NearestName("socket_mood", names), "socket_mode");
+  EXPECT_EQ(NearestName("verbose", names), "");
+  EXPECT_EQ(NearestName("", names), "");
+}
+
+}  // namespace
+}  // namespace headrace::service
