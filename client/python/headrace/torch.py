@@ -94,6 +94,12 @@ def ddp_hook(
     return finished
 
 
+if torch.distributed.is_available():
+    # DDP compares a hook's annotations with these types; postponed ones are strings.
+    ddp_hook.__annotations__["bucket"] = torch.distributed.GradBucket
+    ddp_hook.__annotations__["return"] = torch.futures.Future[torch.Tensor]
+
+
 def _state_of(session: Session) -> DdpState:
     state = getattr(session, "_ddp_state", None)
     if state is None:
