@@ -1,6 +1,7 @@
 #include "service/schedule/queue.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "ipc/base/check.h"
@@ -15,24 +16,22 @@ constexpr double kStageCostBytes = 4096;
 
 UnifiedQueue::UnifiedQueue(std::vector<std::uint64_t> credit_bytes_by_lane) {
   for (const std::uint64_t credit : credit_bytes_by_lane) {
-    lanes_.push_back({.credit_bytes = credit, .served = 0, .lines = {}});
+    lanes_.push_back({.credit_bytes = credit, .lines = {}});
   }
 }
 
 void UnifiedQueue::AddJob(JobId job, JobShare share) {
   HR_CHECK(share.weight >= 1, job.value);
   for (Lane& lane : lanes_) {
-    lane.lines.push_back({.job = job,
-                          .share = share,
-                          .waiting = boost::circular_buffer<Stage>(kStagesMax),
-                          .served = lane.served});
+    lane.lines.push_back(
+        {.job = job, .share = share, .waiting = boost::circular_buffer<Stage>(kStagesMax)});
   }
 }
 
 void UnifiedQueue::RemoveJob(JobId job) {
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
     const Line* line = FindLine(job, static_cast<std::uint8_t>(lane));
-    HR_CHECK(line != nullptr && line->waiting.empty() && line->in_flight_stages == 0, job.value);
+    HR_CHECK(line != nullptr && !line->active(), job.value);
     std::erase_if(lanes_[lane].lines, [job](const Line& entry) { return entry.job == job; });
   }
 }
@@ -40,10 +39,8 @@ void UnifiedQueue::RemoveJob(JobId job) {
 Wait UnifiedQueue::Push(const Stage& stage) {
   Line* line = FindLine(stage.job, stage.lane);
   HR_CHECK(line != nullptr && !line->waiting.full(), stage.job.value, stage.token);
-  if (line->waiting.empty() && line->in_flight_stages == 0) {
-    // A job that was idle has not saved up turns.
-    line->served = std::max(line->served, lanes_[stage.lane].served);
-  }
+  // A job that was idle has not saved up turns.
+  if (!line->active()) line->served = StartOf(lanes_[stage.lane], *line);
   // Nearly always the end: stages become ready in order.
   auto place = line->waiting.end();
   while (place != line->waiting.begin() && (place - 1)->position > stage.position) --place;
@@ -63,7 +60,6 @@ std::optional<Stage> UnifiedQueue::Pick(std::uint8_t lane_index) {
   line.waiting.pop_front();
   line.in_flight_bytes += stage.bytes;
   ++line.in_flight_stages;
-  lane.served = line.served;
   line.served += (static_cast<double>(stage.bytes) + kStageCostBytes) / line.share.weight;
   return stage;
 }
@@ -127,7 +123,20 @@ const UnifiedQueue::Line* UnifiedQueue::FindLine(JobId job, std::uint8_t lane) c
 
 bool UnifiedQueue::HasCredit(const Lane& lane, const Line& line) {
   return line.in_flight_stages == 0 ||
-         line.in_flight_bytes + line.waiting.front().bytes <= lane.credit_bytes;
+         (line.in_flight_stages < kInFlightStagesMax &&
+          line.in_flight_bytes + line.waiting.front().bytes <= lane.credit_bytes);
+}
+
+double UnifiedQueue::StartOf(const Lane& lane, const Line& idle) {
+  double latest = idle.served;
+  double earliest_active = std::numeric_limits<double>::infinity();
+  for (const Line& line : lane.lines) {
+    if (line.share.priority != idle.share.priority) continue;
+    latest = std::max(latest, line.served);
+    if (line.active()) earliest_active = std::min(earliest_active, line.served);
+  }
+  // After a time in which all were idle nobody is ahead.
+  return std::max(idle.served, std::min(latest, earliest_active));
 }
 
 bool UnifiedQueue::GoesBefore(const Line& a, const Line& b) {

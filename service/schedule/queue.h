@@ -4,7 +4,8 @@
 // Rules: on one lane a job's stages go strictly in the order of their positions; among jobs the
 // higher priority class goes first, and within a class lanes are shared by weight (the job that has
 // had the fewest weighted bytes goes next). Credits are per job and lane, so a job that cannot go
-// on never holds another's. A stage larger than the credit goes when the job has nothing in flight.
+// on never holds another's. A stage larger than the credit goes when the job has nothing in flight,
+// and a job has at most kInFlightStagesMax stages in flight, however small.
 //
 // Pure: no clock, thread or atomic; driven by dispatch and by the simulation alike. After AddJob
 // nothing is allocated.
@@ -21,6 +22,8 @@
 namespace headrace::schedule {
 
 inline constexpr std::size_t kStagesMax = 1024;  // that wait, per job and lane
+// That are in flight, per job and lane: tiny stages must not fill a lane by their number.
+inline constexpr std::uint64_t kInFlightStagesMax = 32;
 
 struct Stage {
   std::uint64_t token = 0;     // the caller's name for it
@@ -76,11 +79,12 @@ class UnifiedQueue {
     boost::circular_buffer<Stage> waiting;
     std::uint64_t in_flight_bytes = 0;
     std::uint64_t in_flight_stages = 0;
-    double served = 0;  // weighted bytes; comparable among lines of one lane
+    double served = 0;  // weighted bytes; comparable among lines of one lane and class
+
+    bool active() const { return !waiting.empty() || in_flight_stages != 0; }
   };
   struct Lane {
     std::uint64_t credit_bytes = 0;
-    double served = 0;  // of the line picked last: where a line that was idle starts
     std::vector<Line> lines;
   };
 
@@ -88,6 +92,8 @@ class UnifiedQueue {
   const Line* FindLine(JobId job, std::uint8_t lane) const;
   static bool HasCredit(const Lane& lane, const Line& line);
   static bool GoesBefore(const Line& a, const Line& b);
+  // Where a line that was idle starts: beside the others of its class, not before them.
+  static double StartOf(const Lane& lane, const Line& idle);
   // The line that goes next; null when none may.
   static const Line* NextLine(const Lane& lane);
 
