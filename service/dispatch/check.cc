@@ -55,7 +55,14 @@ Result<std::span<std::byte>> FindMemory(const ipc::Record& record, const Session
                              Name(posted.dtype), record.tensor, tensor->name, Name(tensor->dtype)));
   }
   posted.segment = tensor->segment;
-  return session.FindSegment(tensor->segment).subspan(tensor->offset, tensor->Bytes());
+  const std::span<std::byte> memory = session.FindSegment(tensor->segment);
+  // A client may release a segment and register tensors in it at the same time.
+  if (tensor->offset > memory.size() || tensor->Bytes() > memory.size() - tensor->offset) {
+    return Error(Code::kNotFound,
+                 fmt::format("record names tensor {} \"{}\", whose segment {} is not there",
+                             record.tensor, tensor->name, tensor->segment.value));
+  }
+  return memory.subspan(tensor->offset, tensor->Bytes());
 }
 
 Status CheckRange(const ipc::Record& record, const Posted& posted, std::uint64_t memory_size) {
