@@ -49,7 +49,7 @@ bool Dispatch::PrepareToSleep() {
 
 void Dispatch::Awake() {
   for (const Reading& reading : readings_) {
-    if (reading.session->reader().Awake()) ++board_.counters.doorbells;
+    if (reading.session->reader().Awake() && slept_) ++board_.counters.doorbells;
   }
   if (slept_) ++board_.counters.sleeps;
   slept_ = false;
@@ -86,17 +86,33 @@ bool Dispatch::ReadRing(std::size_t index, TimeNs now) {
     // After the record was seen: whatever was registered before it was posted is in the inbox.
     HandleInbox(now);
     if (version != readings_version_) return true;
-    Result<std::optional<ipc::Record>> record = reading.session->reader().Read();
-    if (!record) {
-      const SessionIdentity identity = reading.session->identity();
-      Close(identity.id, false, Code::kCorrupt, record.error().text(), now);
-      Answer(SessionBroken{identity.id, record.error()});
-      return true;
-    }
-    HR_CHECK(record->has_value(), index);
-    flow_->Post(*reading.job, reading.session->identity().rank, **record, now);
+    ReadRecord(reading, now);
+    if (version != readings_version_) return true;
   }
   return true;
+}
+
+void Dispatch::ReadRest(SessionId id, TimeNs now) {
+  const Reading* found = FindReading(id);
+  if (found == nullptr) return;
+  const Reading reading = *found;
+  const std::uint64_t version = readings_version_;
+  for (std::uint64_t i = 0; i < ipc::kOperationsMax && version == readings_version_; ++i) {
+    if (!reading.session->reader().HasRecord()) return;
+    ReadRecord(reading, now);
+  }
+}
+
+void Dispatch::ReadRecord(const Reading& reading, TimeNs now) {
+  Result<std::optional<ipc::Record>> record = reading.session->reader().Read();
+  const SessionIdentity& identity = reading.session->identity();
+  if (!record) {
+    Answer(SessionBroken{identity.id, record.error()});
+    return Close(identity.id, false, Code::kCorrupt,
+                 fmt::format("wrote garbage ({})", record.error().text()), now);
+  }
+  HR_CHECK(record->has_value(), identity.rank);
+  flow_->Post(*reading.job, identity.rank, **record, now);
 }
 
 void Dispatch::Handle(OpenSession message, TimeNs now) {
@@ -116,6 +132,7 @@ void Dispatch::Handle(OpenSession message, TimeNs now) {
   ++readings_version_;
   ++board_.counters.sessions_opened;
   job.dirty = true;
+  flow_->ShowAttached(job);
 }
 
 void Dispatch::Handle(AddSegment message, TimeNs) {
@@ -178,6 +195,7 @@ void Dispatch::Handle(const RemoveTensors& message, TimeNs) {
 }
 
 void Dispatch::Handle(const CloseSession& message, TimeNs now) {
+  if (message.orderly) ReadRest(message.session, now);
   Close(message.session, message.orderly, Code::kPeerLost, message.cause, now);
 }
 

@@ -45,6 +45,10 @@ class Dispatch final : public Actor {
   bool HandleInbox(TimeNs now);
   bool ReadRings(TimeNs now);
   bool ReadRing(std::size_t index, TimeNs now);
+  // Reads what a rank posted before it said that it leaves: the message overtakes the records.
+  void ReadRest(SessionId id, TimeNs now);
+  // Reads one record, which is there. A corrupt ring closes its session.
+  void ReadRecord(const Reading& reading, TimeNs now);
 
   void Handle(OpenSession message, TimeNs now);
   void Handle(AddSegment message, TimeNs now);

@@ -51,10 +51,7 @@ void Flow::Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs 
   Operation& operation = job.slot(sequence);
   const bool found = operation.state != Operation::State::kFree;
   if (found && operation.shape.sequence != sequence) {
-    const Failure behind{Code::kExhausted,
-                         fmt::format("{} is {} operations behind: {} still waits for it",
-                                     job.DescribeRank(job.FirstMissing(operation)), kOperationsMax,
-                                     job.DescribeOperation(operation))};
+    const Failure behind = job.failure ? *job.failure : TooFarAhead(job, operation);
     return TellRank(job, rank, sequence, &behind);
   }
   if (!found) {
@@ -64,6 +61,15 @@ void Flow::Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs 
       return TellRank(job, rank, sequence, &refused);
     }
     Open(job, operation, rank, sequence, now);
+    if (operation.told != 0) {
+      const auto refused = static_cast<std::uint32_t>(std::countr_zero(operation.told));
+      operation.posted |= Bit(rank);
+      return Fail(job, operation,
+                  {Code::kExhausted,
+                   fmt::format("{} was {} operations ahead, so that its operation {} was refused",
+                               job.DescribeRank(refused), kOperationsMax, sequence)},
+                  now);
+    }
   }
   operation.posted |= Bit(rank);
   if (operation.state == Operation::State::kTombstone) return End(job, operation);
@@ -90,6 +96,23 @@ void Flow::Open(Job& job, Operation& operation, std::uint32_t rank, std::uint64_
   operation.since_ns = now;
   operation.board_row = board_.TakeQueueRow();
   ++job.operations_open;
+  // Ranks that are past it already were told then that they are too far ahead.
+  for (std::uint32_t other = 0; other < job.world_size(); ++other) {
+    if (other != rank && job.member(other).posted >= sequence) operation.told |= Bit(other);
+  }
+  operation.posted = operation.told;
+}
+
+Failure Flow::TooFarAhead(Job& job, const Operation& earlier) const {
+  const std::string what = job.DescribeOperation(earlier);
+  if (earlier.posted == job.all_ranks()) {
+    // Only a client that does not wait for room in its ring comes here.
+    return {Code::kExhausted, fmt::format("posted {} operations ahead, while {} has not ended",
+                                          kOperationsMax, what)};
+  }
+  return {Code::kExhausted,
+          fmt::format("{} is {} operations behind: {} still waits for it",
+                      job.DescribeRank(job.FirstMissing(earlier)), kOperationsMax, what)};
 }
 
 void Flow::Join(Job& job, Operation& operation, std::uint32_t rank, const Posted& posted,
@@ -120,6 +143,7 @@ void Flow::MakeReady(Job& job, Operation& operation, TimeNs now) {
                      .lane = 0,
                      .bytes = operation.shape.Bytes()};
   const schedule::Wait wait = queue_.Push(operation.stage);
+  lanes_[operation.stage.lane].queue_changed = true;
   const bool behind = wait.reason == schedule::Wait::Reason::kBehindStage;
   SetReason(job, operation, behind ? ipc::WaitReason::kBehindBlock : ipc::WaitReason::kNone,
             wait.argument);
@@ -127,16 +151,16 @@ void Flow::MakeReady(Job& job, Operation& operation, TimeNs now) {
 
 void Flow::Schedule(Jobs& jobs, TimeNs now) {
   for (std::uint8_t lane = 0; lane < lanes_.size(); ++lane) {
-    bool picked = false;
+    bool changed = std::exchange(lanes_[lane].queue_changed, false);
     while (const std::optional<schedule::Stage> stage = queue_.Pick(lane)) {
       const auto job = std::find_if(jobs.begin(), jobs.end(), [&stage](const auto& entry) {
         return entry->id() == stage->job;
       });
       HR_CHECK(job != jobs.end(), stage->job.value);
       Start(**job, (*job)->slot(stage->position), now);
-      picked = true;
+      changed = true;
     }
-    if (!picked) continue;
+    if (!changed) continue;
     ExplainHeads(jobs, lane);
     ShowLane(lane);
   }
@@ -182,10 +206,7 @@ void Flow::Fail(Job& job, Operation& operation, Failure failure, TimeNs now) {
   // An operation that is already failing keeps its first cause.
   if (operation.failure) return;
   const bool moving = operation.state == Operation::State::kMoving;
-  if (operation.state == Operation::State::kWaiting) {
-    const bool removed = queue_.Remove(operation.stage);
-    HR_CHECK(removed, operation.stage.token);
-  }
+  if (operation.state == Operation::State::kWaiting) Unqueue(job, operation);
   if (!job.failure) Tell(job, failure.code, failure.text);
   operation.failure = std::move(failure);
   operation.since_ns = now;
@@ -194,6 +215,21 @@ void Flow::Fail(Job& job, Operation& operation, Failure failure, TimeNs now) {
   const bool sent =
       lanes_[operation.stage.lane].port.door->Send(CancelStage{operation.stage.token});
   HR_CHECK(sent, operation.stage.token);
+}
+
+void Flow::Unqueue(Job& job, Operation& operation) {
+  const bool removed = queue_.Remove(operation.stage);
+  HR_CHECK(removed, operation.stage.token);
+  lanes_[operation.stage.lane].queue_changed = true;
+  const std::uint64_t sequence = operation.shape.sequence;
+  for (std::uint64_t later = sequence + 1; later < sequence + kOperationsMax; ++later) {
+    Operation& behind = job.slot(later);
+    if (behind.state != Operation::State::kWaiting) continue;
+    if (behind.reason == ipc::WaitReason::kBehindBlock && behind.reason_argument == sequence) {
+      SetReason(job, behind, operation.reason, operation.reason_argument);
+    }
+    return;
+  }
 }
 
 void Flow::End(Job& job, Operation& operation) {
@@ -270,8 +306,16 @@ void Flow::ExplainHeads(Jobs& jobs, std::uint8_t lane) {
     if (!head) continue;
     const schedule::Wait wait = queue_.WhyHeadWaits(job->id(), lane);
     const bool credit = wait.reason == schedule::Wait::Reason::kNoCredit;
-    SetReason(*job, job->slot(head->position),
-              credit ? ipc::WaitReason::kNoCredit : ipc::WaitReason::kBehindJob, wait.argument);
+    const auto reason = credit ? ipc::WaitReason::kNoCredit : ipc::WaitReason::kBehindJob;
+    Operation& operation = job->slot(head->position);
+    if (operation.reason == reason && operation.reason_argument == wait.argument) continue;
+    SetReason(*job, operation, reason, wait.argument);
+  }
+}
+
+void Flow::ShowAttached(Job& job) {
+  for (Operation& operation : job.operations()) {
+    if (operation.state == Operation::State::kGathering) ShowGathering(job, operation);
   }
 }
 

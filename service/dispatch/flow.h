@@ -49,6 +49,9 @@ class Flow {
   enum class Which : std::uint8_t { kAll, kNotPostedBy };
   void FailOpen(Job& job, Which which, std::uint32_t rank, const Failure& failure, TimeNs now);
 
+  // A rank has attached: shows what its job's operations wait for now.
+  void ShowAttached(Job& job);
+
   // From now on no new operation is accepted.
   void RefuseNew() { refusing_ = true; }
 
@@ -64,12 +67,17 @@ class Flow {
     LanePort port;
     ipc::LaneRow row{};
     TimeNs busy_since = 0;
+    bool queue_changed = false;  // the board shows an older state of its queue
   };
 
   void Open(Job& job, Operation& operation, std::uint32_t rank, std::uint64_t sequence, TimeNs now);
+  // What the rank learns whose slot is still in use by an operation a whole ring before.
+  Failure TooFarAhead(Job& job, const Operation& earlier) const;
   void Join(Job& job, Operation& operation, std::uint32_t rank, const Posted& posted, TimeNs now);
   void MakeReady(Job& job, Operation& operation, TimeNs now);
   void Start(Job& job, Operation& operation, TimeNs now);
+  // Takes a waiting stage out of the queue; what waited behind it waits for what it waited for.
+  void Unqueue(Job& job, Operation& operation);
   void Fail(Job& job, Operation& operation, Failure failure, TimeNs now);
   void End(Job& job, Operation& operation);
   // Writes the completion word of one rank.
