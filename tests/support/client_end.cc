@@ -1,0 +1,57 @@
+#include "tests/support/client_end.h"
+
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+namespace headrace::support {
+
+ipc::Record OnSegment(Collective kind, DType dtype, std::uint64_t count, std::uint64_t offset) {
+  ipc::Record record;
+  record.kind = static_cast<std::uint8_t>(kind);
+  record.dtype = static_cast<std::uint8_t>(dtype);
+  record.reduction = static_cast<std::uint8_t>(Reduction::kSum);
+  record.offset = offset;
+  record.count = count;
+  return record;
+}
+
+ipc::Record OnTensor(Collective kind, DType dtype, std::uint64_t count, TensorId tensor) {
+  ipc::Record record = OnSegment(kind, dtype, count);
+  record.tensor = tensor.value;
+  return record;
+}
+
+ipc::Record Barrier() { return OnSegment(Collective::kBarrier, DType::kUInt8, 0); }
+
+ClientEnd::ClientEnd(SessionId id, JobId job, std::uint32_t rank, ipc::Channel channel)
+    : id_(id),
+      job_(job),
+      rank_(rank),
+      channel_(std::move(channel)),
+      writer_(channel_.layout()),
+      completions_(channel_.layout()) {}
+
+std::uint64_t ClientEnd::Post(const ipc::Record& record, bool rude) {
+  ++posted_;
+  if (!rude) {
+    // The doorbell is not rung: the test drives the service itself.
+    [[maybe_unused]] const bool ring = writer_.Write(record);
+    return posted_;
+  }
+  ipc::Record& slot = layout().records[posted_ % ipc::kOperationsMax];
+  std::memcpy(static_cast<void*>(&slot), &record, offsetof(ipc::Record, commit));
+  std::atomic_ref<std::uint64_t>(slot.commit).store(posted_, std::memory_order_release);
+  return posted_;
+}
+
+void ClientEnd::PostGarbage(std::uint64_t commit) {
+  ipc::Record& slot = layout().records[(posted_ + 1) % ipc::kOperationsMax];
+  std::atomic_ref<std::uint64_t>(slot.commit).store(commit, std::memory_order_release);
+}
+
+std::span<std::byte> ClientEnd::Memory(std::uint32_t segment) const {
+  return {segments_.at(segment).data(), segments_.at(segment).size()};
+}
+
+}  // namespace headrace::support

@@ -1,0 +1,177 @@
+#include "tests/support/hand_driven_node.h"
+
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "ipc/base/check.h"
+#include "transport/shm/shm_transport.h"
+
+namespace headrace::support {
+namespace {
+
+// No test needs more turns at one moment; one that does would never end.
+constexpr int kTurnsMax = 200'000;
+
+}  // namespace
+
+MakeTransport Loopback(const transport::LoopbackOptions& options) {
+  return [options](transport::Waker&) -> std::unique_ptr<transport::Transport> {
+    return std::make_unique<transport::LoopbackTransport>(options);
+  };
+}
+
+MakeTransport SharedMemory(std::uint32_t threads) {
+  return [threads](transport::Waker& waker) -> std::unique_ptr<transport::Transport> {
+    return std::make_unique<transport::ShmTransport>(threads, waker);
+  };
+}
+
+bool WatchTap::Send(service::WatchMessage message) {
+  if (const auto* session = std::get_if<service::DiscardSession>(&message)) {
+    discarded.push_back(session->session->identity().id);
+    for (std::uint32_t segment = 0; segment < service::kSegmentsMax; ++segment) {
+      const auto memory = session->session->FindSegment(SegmentId{segment});
+      if (!memory.empty()) on_discard_(memory);
+    }
+  }
+  if (const auto* gone = std::get_if<service::DiscardMapping>(&message)) {
+    ++mappings_discarded;
+    on_discard_({gone->mapping.data(), gone->mapping.size()});
+  }
+  if (const auto* event = std::get_if<service::Event>(&message)) events.push_back(event->text);
+  return watch_->Send(std::move(message));
+}
+
+HandDrivenNode::HandDrivenNode(const MakeTransport& make, std::uint64_t credit_bytes)
+    : board_(std::make_unique<ipc::BoardLayout>()),
+      watch_tap_([this](std::span<const std::byte> memory) { OnDiscard(memory); }),
+      watch_(wakeable_, control_, *board_, [](const service::Event&) {}),
+      waker_(wakeable_),
+      transport_(make(waker_)),
+      dispatch_(wakeable_, doorbells_, control_, watch_tap_, *board_),
+      lane_(0, "lane0", transport_, waker_, wakeable_, dispatch_.door()) {
+  watch_tap_.Connect(watch_.door());
+  std::vector<service::LanePort> ports;
+  ports.push_back({.name = "lane0",
+                   .transport = std::string(transport_.capabilities().name),
+                   .threads = transport_.capabilities().threads,
+                   .credit_bytes = credit_bytes,
+                   .door = &lane_.door()});
+  dispatch_.ConnectLanes(std::move(ports));
+}
+
+ClientEnd& HandDrivenNode::Attach(const JobSpec& job, std::uint32_t rank,
+                                  std::size_t segment_size) {
+  ipc::Channel::Created created = ipc::Channel::Create().value();
+  const SessionId id{++sessions_};
+  service::SessionIdentity identity{.id = id,
+                                    .job = job.id,
+                                    .job_name = job.name,
+                                    .rank = rank,
+                                    .world_size = job.world_size,
+                                    .pid = static_cast<std::int32_t>(1000 + rank),
+                                    .timeout_ms = job.timeout_ms,
+                                    .attached_ns = now};
+  Send(service::OpenSession{std::make_unique<service::Session>(
+      std::move(identity), ipc::Channel::Open(created.fd.get()).value(),
+      UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)))});
+  clients_.push_back(std::make_unique<ClientEnd>(id, job.id, rank, std::move(created.channel)));
+  service_memory_[id];
+  if (segment_size != 0) AddSegment(*clients_.back(), segment_size);
+  return *clients_.back();
+}
+
+SegmentId HandDrivenNode::AddSegment(ClientEnd& client, std::size_t size) {
+  ipc::SealedMemory memory = ipc::CreateSealedMemory("headrace-test", size).value();
+  Mapping mapping = ipc::MapSealedMemory(memory.fd.get(), size).value();
+  std::vector<std::span<const std::byte>>& known = service_memory_[client.id()];
+  const SegmentId segment{static_cast<std::uint32_t>(known.size())};
+  known.emplace_back(mapping.data(), mapping.size());
+  client.Keep(std::move(memory.mapping));
+  Send(service::AddSegment{client.id(), segment, std::move(mapping)});
+  return segment;
+}
+
+void HandDrivenNode::AddTensor(ClientEnd& client, TensorId id, const service::Tensor& tensor) {
+  Send(service::AddTensors{client.id(), id, {tensor}});
+}
+
+void HandDrivenNode::Close(ClientEnd& client, bool orderly, const std::string& cause) {
+  Send(service::CloseSession{client.id(), orderly, cause});
+}
+
+void HandDrivenNode::Send(service::DispatchMessage message) {
+  const bool sent = dispatch_.door().Send(std::move(message));
+  HR_CHECK(sent);
+}
+
+void HandDrivenNode::Settle() {
+  for (int turn = 0; turn < kTurnsMax; ++turn) {
+    bool worked = dispatch_.DoWork(now);
+    worked |= lane_.DoWork(now);
+    worked |= watch_.DoWork(now);
+    // As a runner does: who says that it may not sleep, or whose time has come, gets another turn.
+    worked |= !dispatch_.PrepareToSleep() || !lane_.PrepareToSleep();
+    dispatch_.Awake();
+    lane_.Awake();
+    if (!worked && dispatch_.NextDeadline() > now) return;
+  }
+  HR_CHECK(false, "the node never settles");
+}
+
+void HandDrivenNode::Advance(TimeNs time_ns) {
+  now += time_ns;
+  Settle();
+}
+
+bool HandDrivenNode::Discarded(const ClientEnd& client) const {
+  return std::ranges::find(watch_tap_.discarded, client.id()) != watch_tap_.discarded.end();
+}
+
+std::span<const std::byte> HandDrivenNode::ServiceMemory(const ClientEnd& client,
+                                                         std::uint32_t segment) const {
+  return service_memory_.at(client.id()).at(segment);
+}
+
+void HandDrivenNode::OnDiscard(std::span<const std::byte> memory) {
+  if (transport_.Uses(memory)) ++discarded_in_use_;
+  // The same addresses may be another session's soon.
+  for (auto& [id, segments] : service_memory_) {
+    for (std::span<const std::byte>& segment : segments) {
+      if (segment.data() == memory.data()) segment = {};
+    }
+  }
+}
+
+std::optional<ipc::JobRow> HandDrivenNode::JobRow(JobId job) const {
+  for (const auto& slot : board_->jobs) {
+    if (slot.row.id == job.value) return ipc::ReadRow(slot);
+  }
+  return std::nullopt;
+}
+
+std::optional<ipc::RankRow> HandDrivenNode::RankRow(JobId job, std::uint32_t rank) const {
+  for (const auto& slot : board_->ranks) {
+    if (slot.row.job_id == job.value && slot.row.rank == rank) return ipc::ReadRow(slot);
+  }
+  return std::nullopt;
+}
+
+std::optional<ipc::QueueRow> HandDrivenNode::QueueRow(JobId job, std::uint64_t block) const {
+  for (const auto& slot : board_->queue) {
+    if (slot.row.job_id == job.value && slot.row.block == block) return ipc::ReadRow(slot);
+  }
+  return std::nullopt;
+}
+
+std::size_t HandDrivenNode::RowsInUse() const {
+  const auto jobs = std::ranges::count_if(board_->jobs, [](auto& s) { return s.row.id != 0; });
+  const auto ranks =
+      std::ranges::count_if(board_->ranks, [](auto& s) { return s.row.job_id != 0; });
+  const auto queue = std::ranges::count_if(board_->queue, [](auto& s) { return s.row.block != 0; });
+  return static_cast<std::size_t>(jobs + ranks + queue);
+}
+
+}  // namespace headrace::support

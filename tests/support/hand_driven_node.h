@@ -1,0 +1,121 @@
+// The service's data path in one process and on one thread, driven by hand with a made-up clock:
+// the unchanged Dispatch, Lane and Watch over a transport of the test's choice, with client ends on
+// one side and, in control's place, a door that records.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ipc/board.h"
+#include "service/dispatch/dispatch.h"
+#include "service/lane/lane.h"
+#include "service/watch/watch.h"
+#include "tests/support/client_end.h"
+#include "tests/support/observed_transport.h"
+#include "tests/support/recording.h"
+#include "transport/loopback/loopback_transport.h"
+
+namespace headrace::support {
+
+using MakeTransport = std::function<std::unique_ptr<transport::Transport>(transport::Waker& waker)>;
+
+// Loopback with the given behaviour.
+MakeTransport Loopback(const transport::LoopbackOptions& options);
+// The real transport of a node.
+MakeTransport SharedMemory(std::uint32_t threads);
+
+struct JobSpec {
+  JobId id{1};
+  std::string name = "job";
+  std::uint32_t world_size = 2;
+  std::uint32_t timeout_ms = 60'000;
+};
+
+// Between dispatch and watch: keeps what a test asks about and passes the rest on. Sessions are
+// really discarded by watch, so a later access to their memory ends the test.
+class WatchTap final : public service::Door<service::WatchMessage> {
+ public:
+  // `on_discard` is called with memory that is about to be unmapped,
+  using OnDiscard = std::function<void(std::span<const std::byte> memory)>;
+  explicit WatchTap(OnDiscard on_discard) : on_discard_(std::move(on_discard)) {}
+  [[nodiscard]] bool Send(service::WatchMessage message) override;
+  void Connect(service::Door<service::WatchMessage>& watch) { watch_ = &watch; }
+
+  std::vector<SessionId> discarded;
+  std::size_t mappings_discarded = 0;
+  std::vector<std::string> events;
+
+ private:
+  service::Door<service::WatchMessage>* watch_ = nullptr;
+  OnDiscard on_discard_;
+};
+
+class HandDrivenNode {
+ public:
+  explicit HandDrivenNode(const MakeTransport& make = Loopback({}),
+                          std::uint64_t credit_bytes = std::uint64_t{1} << 20);
+
+  // ---- what control does ----
+  // Attaches a rank and hands over one segment (number 0) of `segment_size` bytes, if not 0.
+  ClientEnd& Attach(const JobSpec& job, std::uint32_t rank, std::size_t segment_size = 65536);
+  SegmentId AddSegment(ClientEnd& client, std::size_t size);
+  void AddTensor(ClientEnd& client, TensorId id, const service::Tensor& tensor);
+  void Close(ClientEnd& client, bool orderly, const std::string& cause);
+  void Send(service::DispatchMessage message);
+
+  // ---- time ----
+  TimeNs now = kSecond;
+  bool TurnDispatch() { return dispatch_.DoWork(now); }
+  bool TurnLane() { return lane_.DoWork(now); }
+  void TurnWatch() { watch_.DoWork(now); }
+  // Turns all actors until none has anything to do at this time.
+  void Settle();
+  void Advance(TimeNs time_ns);
+
+  // ---- what there is to see ----
+  service::Dispatch& dispatch() { return dispatch_; }
+  RecordingDoor<service::ControlMessage>& control() { return control_; }
+  WatchTap& watch_tap() { return watch_tap_; }
+  ObservedTransport& transport() { return transport_; }
+  RecordingDoorbells& doorbells() { return doorbells_; }
+  // Whether the service has discarded the memory of that session.
+  bool Discarded(const ClientEnd& client) const;
+  // Times memory was discarded while a transfer could still touch it: must stay 0.
+  std::size_t discarded_in_use() const { return discarded_in_use_; }
+  // The service's view of a session's segment; empty when it has been discarded.
+  std::span<const std::byte> ServiceMemory(const ClientEnd& client, std::uint32_t segment) const;
+
+  ipc::CountersRow Counters() const { return *ipc::ReadRow(board_->counters); }
+  ipc::LaneRow LaneRow() const { return *ipc::ReadRow(board_->lanes[0]); }
+  std::optional<ipc::JobRow> JobRow(JobId job) const;
+  std::optional<ipc::RankRow> RankRow(JobId job, std::uint32_t rank) const;
+  std::optional<ipc::QueueRow> QueueRow(JobId job, std::uint64_t block) const;
+  // Rows in use in the tables of jobs, ranks and queue.
+  std::size_t RowsInUse() const;
+
+ private:
+  void OnDiscard(std::span<const std::byte> memory);
+
+  std::unique_ptr<ipc::BoardLayout> board_;
+  CountingWakeable wakeable_;
+  RecordingDoorbells doorbells_;
+  RecordingDoor<service::ControlMessage> control_;
+  WatchTap watch_tap_;
+  service::Watch watch_;
+  service::LaneWaker waker_;
+  ObservedTransport transport_;
+  service::Dispatch dispatch_;
+  service::Lane lane_;
+  std::uint64_t sessions_ = 0;
+  std::vector<std::unique_ptr<ClientEnd>> clients_;
+  std::map<SessionId, std::vector<std::span<const std::byte>>> service_memory_;
+  std::size_t discarded_in_use_ = 0;
+};
+
+}  // namespace headrace::support

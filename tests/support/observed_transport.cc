@@ -1,0 +1,40 @@
+#include "tests/support/observed_transport.h"
+
+#include <algorithm>
+
+namespace headrace::support {
+
+transport::PostResult ObservedTransport::Post(const transport::Transfer& transfer, TimeNs now) {
+  const transport::PostResult result = inner_->Post(transfer, now);
+  if (result == transport::PostResult::kAccepted) {
+    open_.push_back(transfer);
+    accepted.push_back(transfer.token);
+  }
+  return result;
+}
+
+void ObservedTransport::Cancel(std::uint64_t token) {
+  cancelled.push_back(token);
+  inner_->Cancel(token);
+}
+
+bool ObservedTransport::DoWork(TimeNs now, std::vector<transport::Completion>& completions) {
+  const std::size_t before = completions.size();
+  const bool more = inner_->DoWork(now, completions);
+  for (std::size_t i = before; i < completions.size(); ++i) {
+    std::erase_if(open_, [&](const transport::Transfer& transfer) {
+      return transfer.token == completions[i].token;
+    });
+  }
+  return more;
+}
+
+bool ObservedTransport::Uses(std::span<const std::byte> memory) const {
+  return std::ranges::any_of(open_, [memory](const transport::Transfer& transfer) {
+    return std::ranges::any_of(transfer.Members(), [&](const std::byte* member) {
+      return member < memory.data() + memory.size() && memory.data() < member + transfer.Bytes();
+    });
+  });
+}
+
+}  // namespace headrace::support

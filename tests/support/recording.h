@@ -1,0 +1,57 @@
+// What stands on the far side of an actor in a test: doors, wake-ups and doorbells that only
+// record.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "service/actor/inbox.h"
+#include "service/actor/sleeper.h"
+
+namespace headrace::support {
+
+template <typename Message>
+class RecordingDoor final : public service::Door<Message> {
+ public:
+  [[nodiscard]] bool Send(Message message) override {
+    if (full) return false;
+    messages.push_back(std::move(message));
+    return true;
+  }
+
+  // The messages of one kind, in the order they came.
+  template <typename Kind>
+  std::vector<const Kind*> Of() const {
+    std::vector<const Kind*> found;
+    for (const Message& message : messages) {
+      if (const Kind* kind = std::get_if<Kind>(&message)) found.push_back(kind);
+    }
+    return found;
+  }
+
+  bool full = false;  // answers as an inbox that is too far behind
+  std::vector<Message> messages;
+};
+
+class CountingWakeable final : public service::Wakeable {
+ public:
+  void Wake() override { ++wakes; }
+  int wakes = 0;
+};
+
+class RecordingDoorbells final : public service::Doorbells {
+ public:
+  Status Watch(int fd) override {
+    if (refuse) return Error(Code::kInvalidArgument, "epoll_ctl add: Operation not permitted");
+    watched.push_back(fd);
+    return {};
+  }
+  void Unwatch(int fd) override { std::erase(watched, fd); }
+
+  bool refuse = false;
+  std::vector<int> watched;
+};
+
+}  // namespace headrace::support

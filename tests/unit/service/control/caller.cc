@@ -1,0 +1,128 @@
+#include "tests/unit/service/control/caller.h"
+
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "ipc/channel.h"
+
+namespace headrace::support {
+namespace {
+
+class Descriptor final : public schema::Descriptor::Server {
+ public:
+  explicit Descriptor(UniqueFd fd) : fd_(std::move(fd)) {}
+  kj::Maybe<int> getFd() override {
+    if (!fd_) return nullptr;
+    return fd_.get();
+  }
+
+ private:
+  UniqueFd fd_;
+};
+
+}  // namespace
+
+schema::Descriptor::Client Carry(int fd) {
+  return kj::heap<Descriptor>(fd < 0 ? UniqueFd() : Duplicate(fd).value());
+}
+
+Answered Read(schema::Refusal::Reader refusal) {
+  return {.code = static_cast<Code>(refusal.getCode()), .text = refusal.getText().cStr()};
+}
+
+void Connect(int socket, const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  const int connected =
+      ::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  HR_CHECK(connected == 0, path, errno);
+}
+
+UniqueFd ConnectTo(const std::string& path) {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Connect(fd.get(), path);
+  return fd;
+}
+
+Caller::Caller(CallerLoop& loop, const std::string& path)
+    : loop_(loop),
+      stream_(loop.io.lowLevelProvider->wrapUnixSocketFd(
+          ConnectTo(path).release(), kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP)),
+      client_(*stream_, 1),
+      entrance_(client_.bootstrap().castAs<schema::Entrance>()) {}
+
+Attached Caller::Attach(const AttachWish& wish) {
+  ipc::Channel::Created channel = ipc::Channel::Create().value();
+  const UniqueFd doorbell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  auto call = entrance_.attachRequest();
+  call.getHello().setProtocolVersion(wish.protocol_version);
+  call.getHello().setProgram(wish.program);
+  auto request = call.getRequest();
+  request.setJob(wish.job);
+  request.setRank(wish.rank);
+  request.setWorldSize(wish.world_size);
+  request.setTimeoutMs(wish.timeout_ms);
+  request.setChannel(Carry(wish.channel.value_or(channel.fd.get())));
+  request.setDoorbell(Carry(wish.doorbell.value_or(doorbell.get())));
+  auto response = loop_.Wait<capnp::Response<schema::Entrance::AttachResults>>(call.send());
+  Attached attached;
+  static_cast<Answered&>(attached) = Read(response.getRefusal());
+  attached.session = response.getSession();
+  attached.session_id = response.getGranted().getSessionId();
+  attached.job_id = response.getGranted().getJobId();
+  attached.timeout_ms = response.getGranted().getTimeoutMs();
+  return attached;
+}
+
+Numbered Caller::RegisterSegment(schema::Session::Client& session, int fd, std::uint64_t size) {
+  auto call = session.registerSegmentRequest();
+  call.setMemory(Carry(fd));
+  call.setSize(size);
+  auto response = loop_.Wait<capnp::Response<schema::Session::RegisterSegmentResults>>(call.send());
+  return {Read(response.getRefusal()), response.getSegment()};
+}
+
+Answered Caller::ReleaseSegment(schema::Session::Client& session, std::uint32_t segment) {
+  auto call = session.releaseSegmentRequest();
+  call.setSegment(segment);
+  auto response = loop_.Wait<capnp::Response<schema::Session::ReleaseSegmentResults>>(call.send());
+  return Read(response.getRefusal());
+}
+
+Numbered Caller::RegisterTensors(schema::Session::Client& session,
+                                 const std::vector<service::Tensor>& tensors) {
+  auto call = session.registerTensorsRequest();
+  auto specs = call.initTensors(static_cast<unsigned>(tensors.size()));
+  for (unsigned i = 0; i < tensors.size(); ++i) {
+    specs[i].setName(tensors[i].name);
+    specs[i].setSegment(tensors[i].segment.value);
+    specs[i].setOffset(tensors[i].offset);
+    specs[i].setCount(tensors[i].count);
+    specs[i].setDtype(static_cast<std::uint8_t>(tensors[i].dtype));
+    specs[i].setOrder(tensors[i].order);
+  }
+  auto response = loop_.Wait<capnp::Response<schema::Session::RegisterTensorsResults>>(call.send());
+  return {Read(response.getRefusal()), response.getFirst()};
+}
+
+Answered Caller::ReleaseTensors(schema::Session::Client& session, std::uint32_t first,
+                                std::uint32_t count) {
+  auto call = session.releaseTensorsRequest();
+  call.setFirst(first);
+  call.setCount(count);
+  auto response = loop_.Wait<capnp::Response<schema::Session::ReleaseTensorsResults>>(call.send());
+  return Read(response.getRefusal());
+}
+
+Answered Caller::Leave(schema::Session::Client& session) {
+  auto response =
+      loop_.Wait<capnp::Response<schema::Session::LeaveResults>>(session.leaveRequest().send());
+  return Read(response.getRefusal());
+}
+
+}  // namespace headrace::support

@@ -1,0 +1,93 @@
+// A client that speaks the control protocol by hand, so that it may also speak it wrongly.
+#pragma once
+
+#include <capnp/rpc-twoparty.h>
+#include <kj/async-io.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ipc/base/error.h"
+#include "ipc/base/fd.h"
+#include "ipc/schema/client.capnp.h"
+#include "service/session/session.h"
+
+namespace headrace::support {
+
+// One event loop per thread, shared by its callers.
+struct CallerLoop {
+  kj::AsyncIoContext io = kj::setupAsyncIo();
+
+  // Waits for the promise, at most ten seconds; throws kj::Exception after that.
+  template <typename T>
+  T Wait(kj::Promise<T> promise) {
+    return io.provider->getTimer()
+        .timeoutAfter(10 * kj::SECONDS, kj::mv(promise))
+        .wait(io.waitScope);
+  }
+};
+
+// A blocking connected socket.
+UniqueFd ConnectTo(const std::string& path);
+// The same for a socket that is there.
+void Connect(int socket, const std::string& path);
+
+struct AttachWish {
+  std::string job = "train";
+  std::uint32_t rank = 0;
+  std::uint32_t world_size = 2;
+  std::uint32_t protocol_version = 1;
+  std::string program = "libheadrace 0.1.0 (test)";
+  std::uint32_t timeout_ms = 0;
+  // Instead of an honest channel and doorbell; -1 passes a capability without a descriptor.
+  std::optional<int> channel;
+  std::optional<int> doorbell;
+};
+
+struct Answered {
+  Code code = Code::kOk;
+  std::string text;
+};
+
+struct Attached : Answered {
+  schema::Session::Client session = nullptr;
+  std::uint64_t session_id = 0;
+  std::uint32_t job_id = 0;
+  std::uint32_t timeout_ms = 0;
+};
+
+struct Numbered : Answered {
+  std::uint32_t number = 0;  // of the segment or the first tensor
+};
+
+class Caller {
+ public:
+  Caller(CallerLoop& loop, const std::string& path);
+
+  schema::Entrance::Client& entrance() { return entrance_; }
+  CallerLoop& loop() { return loop_; }
+
+  Attached Attach(const AttachWish& wish);
+  Numbered RegisterSegment(schema::Session::Client& session, int fd, std::uint64_t size);
+  Answered ReleaseSegment(schema::Session::Client& session, std::uint32_t segment);
+  Numbered RegisterTensors(schema::Session::Client& session,
+                           const std::vector<service::Tensor>& tensors);
+  Answered ReleaseTensors(schema::Session::Client& session, std::uint32_t first,
+                          std::uint32_t count);
+  Answered Leave(schema::Session::Client& session);
+
+ private:
+  CallerLoop& loop_;
+  kj::Own<kj::AsyncCapabilityStream> stream_;
+  capnp::TwoPartyClient client_;
+  schema::Entrance::Client entrance_;
+};
+
+// A capability that carries a copy of `fd`; none when it is -1.
+schema::Descriptor::Client Carry(int fd);
+
+Answered Read(schema::Refusal::Reader refusal);
+
+}  // namespace headrace::support

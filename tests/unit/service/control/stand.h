@@ -1,0 +1,133 @@
+// Control alone, on a thread of its own with a real socket: dispatch and watch are doors that
+// record what they get and answer as they are told.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ipc/base/clock.h"
+#include "ipc/board_layout.h"
+#include "service/control/control.h"
+
+namespace headrace::support {
+
+inline constexpr TimeNs kPatience = 10 * kSecond;
+
+// A door that other threads may look behind.
+template <typename Message>
+class WatchedDoor final : public service::Door<Message> {
+ public:
+  using Answer = std::function<void(Message& message)>;
+
+  // Called with each message before it is kept; may take things out of it.
+  explicit WatchedDoor(Answer answer) : answer_(std::move(answer)) {}
+
+  [[nodiscard]] bool Send(Message message) override {
+    const std::lock_guard lock(mutex_);
+    if (full_) return false;
+    answer_(message);
+    messages_.push_back(std::move(message));
+    changed_.notify_all();
+    return true;
+  }
+
+  void SetFull(bool full) {
+    const std::lock_guard lock(mutex_);
+    full_ = full;
+  }
+
+  // Waits until `count` messages of this kind have come; false after `patience`.
+  template <typename Kind>
+  bool WaitFor(std::size_t count, TimeNs patience = kPatience) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::nanoseconds(patience),
+                             [this, count] { return CountOf<Kind>() >= count; });
+  }
+  template <typename Kind>
+  std::size_t Count() {
+    const std::lock_guard lock(mutex_);
+    return CountOf<Kind>();
+  }
+  // Looks at the message of this kind that came as number `index`.
+  template <typename Kind>
+  void Look(std::size_t index, const std::function<void(const Kind&)>& look) {
+    const std::lock_guard lock(mutex_);
+    for (const Message& message : messages_) {
+      const Kind* kind = std::get_if<Kind>(&message);
+      if (kind != nullptr && index-- == 0) return look(*kind);
+    }
+    look(Kind{});
+  }
+  // Frees what the messages carry.
+  void Clear() {
+    const std::lock_guard lock(mutex_);
+    messages_.clear();
+  }
+
+ private:
+  template <typename Kind>
+  std::size_t CountOf() const {
+    std::size_t count = 0;
+    for (const Message& message : messages_) count += std::holds_alternative<Kind>(message);
+    return count;
+  }
+
+  Answer answer_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool full_ = false;
+  std::vector<Message> messages_;
+};
+
+// How the doors answer; changed before the calls that it is about.
+struct StandOptions {
+  bool map_segments = true;  // watch maps; without, it never answers
+  Status remove_answer;      // of dispatch to RemoveSegment
+  bool pong = true;
+  bool drains = true;
+  std::uint32_t connections_max = 1024;
+  TimeNs drain_timeout_ns = kSecond;
+};
+
+class ControlStand {
+ public:
+  explicit ControlStand(StandOptions options = {});
+  ~ControlStand();
+  ControlStand(const ControlStand&) = delete;
+  ControlStand& operator=(const ControlStand&) = delete;
+
+  const std::string& socket_path() const { return socket_path_; }
+  WatchedDoor<service::DispatchMessage>& dispatch() { return dispatch_; }
+  WatchedDoor<service::WatchMessage>& watch() { return watch_; }
+  service::ControlInbox& inbox() { return *inbox_; }
+  ipc::ServiceRow BoardRow() const;
+
+  void Signal(int number);
+  // Waits until Run has returned; its exit code. -1 when it does not within `patience`.
+  int WaitForExit(TimeNs patience = kPatience);
+
+ private:
+  void Answer(service::DispatchMessage& message);
+  void Answer(service::WatchMessage& message);
+  void Serve();
+
+  StandOptions options_;
+  std::string directory_;
+  std::string socket_path_;
+  std::unique_ptr<service::ControlInbox> inbox_;
+  WatchedDoor<service::DispatchMessage> dispatch_;
+  WatchedDoor<service::WatchMessage> watch_;
+  ipc::BoardSlot<ipc::ServiceRow> board_{};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool serving_ = false;
+  int exit_code_ = -1;
+  std::thread thread_;
+};
+
+}  // namespace headrace::support

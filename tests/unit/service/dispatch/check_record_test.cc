@@ -1,0 +1,230 @@
+// From a record, which a stranger wrote, to an operation: every field is refused by its name.
+#include "service/dispatch/check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <memory>
+
+#include "tests/support/client_end.h"
+
+namespace headrace::service {
+namespace {
+
+using support::OnSegment;
+using support::OnTensor;
+using ::testing::HasSubstr;
+
+constexpr std::uint32_t kRanks = 4;
+constexpr std::size_t kSegmentSize = 8192;
+constexpr std::uint64_t kTensorOffset = 64;
+constexpr std::uint64_t kTensorCount = 100;
+
+SessionIdentity Identity() {
+  SessionIdentity identity;
+  identity.world_size = kRanks;
+  identity.timeout_ms = 7000;
+  return identity;
+}
+
+class CheckRecordTest : public ::testing::Test {
+ protected:
+  CheckRecordTest() {
+    ipc::Channel::Created created = ipc::Channel::Create().value();
+    session_ = std::make_unique<Session>(Identity(), ipc::Channel::Open(created.fd.get()).value(),
+                                         UniqueFd());
+    session_->AddSegment(SegmentId{2},
+                         ipc::CreateSealedMemory("headrace-test", kSegmentSize).value().mapping);
+    session_->AddTensors(TensorId{5}, {{.name = "w",
+                                        .segment = SegmentId{2},
+                                        .offset = kTensorOffset,
+                                        .count = kTensorCount,
+                                        .dtype = DType::kFloat32}});
+  }
+
+  static ipc::Record Good() {
+    ipc::Record record = OnSegment(Collective::kAllReduce, DType::kFloat32, 8);
+    record.segment = 2;
+    record.commit = 1;
+    return record;
+  }
+  static ipc::Record GoodTensor() {
+    ipc::Record record = OnTensor(Collective::kAllReduce, DType::kFloat32, 8, TensorId{5});
+    record.commit = 1;
+    return record;
+  }
+  Result<Posted> Check(const ipc::Record& record) const { return CheckRecord(record, *session_); }
+
+  void ExpectRefused(const ipc::Record& record, Code code, const std::string& part) const {
+    const Result<Posted> posted = Check(record);
+    ASSERT_FALSE(posted.ok()) << part;
+    EXPECT_EQ(CodeName(posted.error().code()), CodeName(code)) << posted.error().text();
+    EXPECT_THAT(posted.error().text(), HasSubstr(part));
+  }
+  const std::byte* segment() const { return session_->FindSegment(SegmentId{2}).data(); }
+
+  std::unique_ptr<Session> session_;
+};
+
+TEST_F(CheckRecordTest, TakesAGoodRecordWithEverythingItSays) {
+  ipc::Record record = Good();
+  record.offset = 16;
+  record.commit = 9;
+  record.timeout_ms = 5;
+  record.reduction = static_cast<std::uint8_t>(Reduction::kMax);
+  const Result<Posted> posted = Check(record);
+  ASSERT_TRUE(posted.ok()) << posted.error().text();
+  EXPECT_EQ(posted->sequence, 9U);
+  EXPECT_EQ(posted->kind, Collective::kAllReduce);
+  EXPECT_EQ(posted->dtype, DType::kFloat32);
+  EXPECT_EQ(posted->reduction, Reduction::kMax);
+  EXPECT_EQ(posted->count, 8U);
+  EXPECT_EQ(posted->data, segment() + 16);
+  EXPECT_EQ(posted->segment, SegmentId{2});
+  EXPECT_EQ(posted->timeout_ms, 5U);
+  EXPECT_EQ(posted->Bytes(), 32U);
+}
+
+TEST_F(CheckRecordTest, TakesARangeOfATensor) {
+  ipc::Record record = GoodTensor();
+  record.offset = 40;
+  const Result<Posted> posted = Check(record);
+  ASSERT_TRUE(posted.ok()) << posted.error().text();
+  EXPECT_EQ(posted->data, segment() + kTensorOffset + 40);
+  EXPECT_EQ(posted->tensor, TensorId{5});
+}
+
+TEST_F(CheckRecordTest, TakesTheSessionsTimeoutWhenTheRecordHasNone) {
+  EXPECT_EQ(Check(Good())->timeout_ms, 7000U);
+}
+
+TEST_F(CheckRecordTest, RefusesEachFieldByItsName) {
+  const auto refuse = [this](auto change, const std::string& part) {
+    ipc::Record record = Good();
+    change(record);
+    ExpectRefused(record, Code::kInvalidArgument, part);
+  };
+  for (const int bad : {0, 6, 255}) {
+    const auto value = static_cast<std::uint8_t>(bad);
+    const std::string is = " is " + std::to_string(value);
+    refuse([value](ipc::Record& r) { r.kind = value; }, "field kind" + is);
+    refuse([value](ipc::Record& r) { r.reduction = value; }, "field reduction" + is);
+  }
+  for (const int bad : {0, 8, 255}) {
+    const auto value = static_cast<std::uint8_t>(bad);
+    refuse([value](ipc::Record& r) { r.dtype = value; }, "field dtype is " + std::to_string(value));
+  }
+  refuse([](ipc::Record& r) { r.flags = 1; }, "field flags is 1");
+  refuse([](ipc::Record& r) { r.reserved0 = 2; }, "field reserved0 is 2");
+  refuse([](ipc::Record& r) { r.reserved1 = 3; }, "field reserved1 is 3");
+  refuse([](ipc::Record& r) { r.root = kRanks; }, "field root is 4: the job has 4 ranks");
+  refuse([](ipc::Record& r) { r.root = UINT32_MAX; }, "field root is 4294967295");
+  refuse([](ipc::Record& r) { r.timeout_ms = kTimeoutMsMax + 1; }, "field timeout_ms is 86400001");
+}
+
+TEST_F(CheckRecordTest, TakesTheLargestTimeout) {
+  ipc::Record record = Good();
+  record.timeout_ms = kTimeoutMsMax;
+  EXPECT_TRUE(Check(record).ok());
+}
+
+TEST_F(CheckRecordTest, RefusesMemoryThatIsNotThere) {
+  ipc::Record record = Good();
+  record.segment = 3;
+  ExpectRefused(record, Code::kNotFound, "segment 3, which is not registered");
+  record.segment = UINT32_MAX;
+  ExpectRefused(record, Code::kNotFound, "segment 4294967295");
+  for (const std::uint32_t tensor : {0U, 4U, 6U, UINT32_MAX - 1}) {
+    ipc::Record on_tensor = GoodTensor();
+    on_tensor.tensor = tensor;
+    ExpectRefused(on_tensor, Code::kNotFound, "tensor " + std::to_string(tensor));
+  }
+}
+
+TEST_F(CheckRecordTest, RefusesATensorWhoseSegmentIsGone) {
+  (void)session_->TakeSegment(SegmentId{2});
+  ExpectRefused(GoodTensor(), Code::kNotFound, "segment 2");
+}
+
+TEST_F(CheckRecordTest, RefusesATensorOfAnotherType) {
+  ipc::Record record = GoodTensor();
+  record.dtype = static_cast<std::uint8_t>(DType::kInt32);
+  ExpectRefused(record, Code::kInvalidArgument,
+                "record says int32, but tensor 5 \"w\" was registered as float32");
+}
+
+TEST_F(CheckRecordTest, RefusesAnOffsetBetweenElements) {
+  for (const std::uint64_t offset : {1U, 2U, 3U, 7U}) {
+    ipc::Record record = Good();
+    record.offset = offset;
+    ExpectRefused(record, Code::kInvalidArgument, "field offset is " + std::to_string(offset));
+  }
+  ipc::Record bytes = OnSegment(Collective::kAllReduce, DType::kUInt8, 1, 3);
+  bytes.segment = 2;
+  EXPECT_TRUE(Check(bytes).ok()) << "bytes may lie anywhere";
+}
+
+TEST_F(CheckRecordTest, TakesARangeUpToTheExactEndAndNotBeyond) {
+  ipc::Record record = Good();
+  record.count = kSegmentSize / 4;
+  EXPECT_TRUE(Check(record).ok());
+  record.offset = 4;
+  ExpectRefused(record, Code::kInvalidArgument, "beyond the end of its memory of 8192 bytes");
+  record.count -= 1;
+  EXPECT_TRUE(Check(record).ok());
+  record.offset = kSegmentSize;
+  record.count = 0;
+  EXPECT_TRUE(Check(record).ok());
+  record.offset = kSegmentSize + 4;
+  ExpectRefused(record, Code::kInvalidArgument, "beyond the end");
+
+  ipc::Record on_tensor = GoodTensor();
+  on_tensor.count = kTensorCount;
+  EXPECT_TRUE(Check(on_tensor).ok());
+  on_tensor.count = kTensorCount + 1;  // the segment would have room
+  ExpectRefused(on_tensor, Code::kInvalidArgument, "memory of 400 bytes");
+  on_tensor.count = 1;
+  on_tensor.offset = 400;
+  ExpectRefused(on_tensor, Code::kInvalidArgument, "memory of 400 bytes");
+}
+
+TEST_F(CheckRecordTest, RefusesNumbersWhoseSumOrProductOverflows) {
+  constexpr std::uint64_t kHuge = std::numeric_limits<std::uint64_t>::max();
+  for (const std::uint64_t count :
+       {kHuge, kHuge / 4, kHuge / 4 + 1, kHuge / 4 + 2, kHuge / 2 + 1}) {
+    ipc::Record record = Good();
+    record.count = count;
+    ExpectRefused(record, Code::kInvalidArgument, "beyond the end");
+    record.offset = kHuge - 3;
+    ExpectRefused(record, Code::kInvalidArgument, "beyond the end");
+  }
+  ipc::Record record = GoodTensor();
+  record.offset = kHuge - 3;  // the tensor's offset plus this wraps to a place before the tensor
+  record.count = 1;
+  ExpectRefused(record, Code::kInvalidArgument, "beyond the end");
+}
+
+TEST_F(CheckRecordTest, RefusesACountThatDoesNotDivideAmongTheRanks) {
+  for (const Collective kind : {Collective::kReduceScatter, Collective::kAllGather}) {
+    ipc::Record record = Good();
+    record.kind = static_cast<std::uint8_t>(kind);
+    EXPECT_TRUE(Check(record).ok());
+    record.count = 10;
+    ExpectRefused(record, Code::kInvalidArgument, "field count is 10");
+    ExpectRefused(record, Code::kInvalidArgument, "among 4 ranks: pad it");
+  }
+}
+
+TEST_F(CheckRecordTest, TakesABarrierWithoutMemoryAndNothingElse) {
+  ipc::Record record = support::Barrier();
+  record.segment = 77;
+  const Result<Posted> posted = Check(record);
+  ASSERT_TRUE(posted.ok()) << posted.error().text();
+  EXPECT_EQ(posted->data, nullptr);
+  record.count = 1;
+  ExpectRefused(record, Code::kInvalidArgument, "field count is 1: a barrier moves nothing");
+}
+
+}  // namespace
+}  // namespace headrace::service

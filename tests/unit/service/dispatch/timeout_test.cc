@@ -1,0 +1,145 @@
+// Operations that outlive their time.
+#include <gtest/gtest.h>
+
+#include "tests/unit/service/dispatch/expect.h"
+
+namespace headrace::support {
+namespace {
+
+const ipc::Record kSum = OnSegment(Collective::kAllReduce, DType::kFloat32, 16);
+const JobSpec kPair{.world_size = 2, .timeout_ms = 100};
+
+TEST(Dispatch, TimesOutWithTheAttachedRankThatIsMissing) {
+  HandDrivenNode node;
+  ClientEnd& a = node.Attach(kPair, 0);
+  ClientEnd& b = node.Attach(kPair, 1);
+  a.Post(kSum);
+  node.Settle();
+  EXPECT_EQ(node.dispatch().NextDeadline(), node.now + 100 * kMillisecond);
+  node.Advance(100 * kMillisecond - 1);
+  ExpectOpen(a, 1);
+  node.Advance(1);
+  ExpectFailed(a, 1, Code::kTimeout,
+               {"operation 1 [all_reduce of 16 float32 (sum)]", "100 ms",
+                "rank 1 (pid 1001) has not posted it"});
+  EXPECT_EQ(a.Read(1).text.find("attached"), std::string::npos);
+  EXPECT_EQ(node.dispatch().NextDeadline(), kNever);
+  b.Post(kSum);
+  node.Settle();
+  EXPECT_EQ(b.Read(1).text, a.Read(1).text) << "latecomers learn the same";
+  a.Post(kSum);
+  b.Post(kSum);
+  node.Settle();
+  ExpectOk(a, 2);
+  ExpectOk(b, 2);
+}
+
+TEST(Dispatch, TimesOutWithTheRankThatNeverAttached) {
+  HandDrivenNode node;
+  ClientEnd& a = node.Attach(kPair, 0);
+  a.Post(kSum);
+  node.Settle();
+  node.Advance(100 * kMillisecond);
+  ExpectFailed(a, 1, Code::kTimeout, {"rank 1 has not posted it and is not attached"});
+}
+
+TEST(Dispatch, TakesTheTimeoutOfTheRecordBeforeThatOfTheJob) {
+  HandDrivenNode node;
+  ClientEnd& a = node.Attach(kPair, 0);
+  ipc::Record patient = kSum;
+  patient.timeout_ms = 5000;
+  a.Post(patient);
+  node.Settle();
+  node.Advance(4 * kSecond);
+  ExpectOpen(a, 1);
+  node.Advance(kSecond);
+  ExpectFailed(a, 1, Code::kTimeout, {"5000 ms"});
+}
+
+TEST(Dispatch, TakesTheShortestTimeOfAllRanks) {
+  HandDrivenNode node;
+  const JobSpec trio{.world_size = 3, .timeout_ms = 60'000};
+  ClientEnd& a = node.Attach(trio, 0);
+  ClientEnd& b = node.Attach(trio, 1);
+  node.Attach(trio, 2);
+  a.Post(kSum);
+  ipc::Record hurried = kSum;
+  hurried.timeout_ms = 10;
+  b.Post(hurried);
+  node.Settle();
+  node.Advance(10 * kMillisecond);
+  ExpectFailed(a, 1, Code::kTimeout, {"rank 2 (pid 1002) has not posted it"});
+  ExpectFailed(b, 1, Code::kTimeout, {"rank 2"});
+}
+
+TEST(Dispatch, ExpiresEachOperationAtItsOwnTime) {
+  HandDrivenNode node;
+  ClientEnd& a = node.Attach(kPair, 0);
+  a.Post(kSum);
+  node.Settle();
+  node.Advance(60 * kMillisecond);
+  a.Post(kSum);
+  node.Settle();
+  node.Advance(40 * kMillisecond);
+  ExpectFailed(a, 1, Code::kTimeout, {});
+  ExpectOpen(a, 2);
+  EXPECT_EQ(node.dispatch().NextDeadline(), node.now + 60 * kMillisecond);
+  node.Advance(60 * kMillisecond);
+  ExpectFailed(a, 2, Code::kTimeout, {});
+}
+
+TEST(Dispatch, CancelsAStageThatOutlivesItsTimeAndTellsTheRanksAfterwards) {
+  HandDrivenNode node(Loopback({.piece_size = 8, .startup_ns = 0, .ns_per_byte = 1e9}));
+  ClientEnd& a = node.Attach(kPair, 0);
+  ClientEnd& b = node.Attach(kPair, 1);
+  a.Post(kSum);
+  b.Post(kSum);
+  node.Settle();
+  ASSERT_EQ(node.transport().open().size(), 1U);
+  node.now += 100 * kMillisecond;
+  node.TurnDispatch();
+  ExpectOpen(a, 1);  // the lane has not let go of the memory
+  node.TurnLane();
+  EXPECT_EQ(node.transport().cancelled.size(), 1U);
+  ExpectOpen(a, 1);
+  node.TurnDispatch();
+  for (const ClientEnd* rank : {&a, &b}) {
+    ExpectFailed(*rank, 1, Code::kTimeout, {"timed out after 100 ms on lane lane0"});
+  }
+  EXPECT_EQ(node.LaneRow().in_flight_bytes, 0U);
+}
+
+TEST(Dispatch, TakesAWaitingStageOutOfTheQueueWhenItsTimeIsOver) {
+  HandDrivenNode node(Loopback({.startup_ns = 200 * kMillisecond}), 64);
+  ClientEnd& a = node.Attach({.world_size = 1, .timeout_ms = 1000}, 0);
+  a.Post(kSum);
+  ipc::Record hurried = kSum;
+  hurried.timeout_ms = 50;
+  a.Post(hurried);
+  a.Post(kSum);
+  node.Settle();
+  EXPECT_EQ(node.LaneRow().queued_stages, 2U);
+  node.Advance(50 * kMillisecond);
+  ExpectFailed(a, 2, Code::kTimeout, {"operation 2"});
+  EXPECT_EQ(node.LaneRow().queued_stages, 1U);
+  node.Advance(150 * kMillisecond);
+  node.Advance(200 * kMillisecond);
+  ExpectOk(a, 1);
+  ExpectOk(a, 3);
+}
+
+TEST(Dispatch, ReportsALaneThatCouldNotMoveAStage) {
+  HandDrivenNode node(Loopback({.failure_share = 1.0, .failure_code = Code::kInternal}));
+  ClientEnd& a = node.Attach(kPair, 0);
+  ClientEnd& b = node.Attach(kPair, 1);
+  a.Post(kSum);
+  b.Post(kSum);
+  node.Settle();
+  for (const ClientEnd* rank : {&a, &b}) {
+    ExpectFailed(*rank, 1, Code::kInternal, {"lane lane0", "operation 1 [all_reduce"});
+  }
+  EXPECT_EQ(node.Counters().operations_failed, 1U);
+}
+
+}  // namespace
+}  // namespace headrace::support
