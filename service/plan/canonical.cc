@@ -1,5 +1,6 @@
 #include "service/plan/canonical.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -56,8 +57,13 @@ class Reader {
     return true;
   }
 
-  bool TakeNumber(std::string_view word, std::uint64_t& number) {
-    return Take(word, std::span(&number, 1));
+  bool TakeNumber(std::string_view word, std::uint64_t& number, std::uint64_t most) {
+    return Take(word, std::span(&number, 1)) && (number <= most || GoBack());
+  }
+  // For a line that was taken and then found wrong; it is the one to name.
+  bool GoBack() {
+    --line_;
+    return false;
   }
   bool AtEnd() const { return at_ == text_.size(); }
   Error Refuse(std::string_view expected) const {
@@ -83,29 +89,27 @@ bool TakeHead(Reader& reader, Plan& plan, std::uint64_t& blocks) {
   std::uint64_t in_flight_max = 0;
   std::uint64_t predicted = 0;
   std::uint64_t bound = 0;
-  if (!reader.TakeNumber("barrier", barrier) || barrier > 1) return false;
-  if (!reader.TakeNumber("in_flight_max", in_flight_max) || in_flight_max > UINT32_MAX)
-    return false;
-  if (!reader.TakeNumber("predicted_ns", predicted)) return false;
-  if (!reader.TakeNumber("lower_bound_ns", bound)) return false;
-  if (predicted > kNanosecondsMax || bound > kNanosecondsMax) return false;
+  if (!reader.TakeNumber("barrier", barrier, 1)) return false;
+  if (!reader.TakeNumber("in_flight_max", in_flight_max, UINT32_MAX)) return false;
+  if (!reader.TakeNumber("predicted_ns", predicted, kNanosecondsMax)) return false;
+  if (!reader.TakeNumber("lower_bound_ns", bound, kNanosecondsMax)) return false;
   plan.barrier = barrier == 1;
   plan.in_flight_max = static_cast<std::uint32_t>(in_flight_max);
   plan.predicted_s = Seconds(predicted);
   plan.lower_bound_s = Seconds(bound);
-  return reader.TakeNumber("blocks", blocks);
+  return reader.TakeNumber("blocks", blocks, UINT32_MAX);
 }
 
 bool TakeBlock(Reader& reader, std::uint64_t place, Plan& plan) {
   std::array<std::uint64_t, 3> head{};
-  if (!reader.Take("block", head) || head[0] != place) return false;
-  if (head[1] > kNanosecondsMax || head[2] > kNanosecondsMax) return false;
+  if (!reader.Take("block", head)) return false;
+  if (head[0] != place || std::max(head[1], head[2]) > kNanosecondsMax) return reader.GoBack();
   Block block;
   block.begin_s = Seconds(head[1]);
   block.end_s = Seconds(head[2]);
   std::array<std::uint64_t, 3> part{};
   while (reader.Take("part", part)) {
-    if (part[0] > UINT32_MAX) return false;
+    if (part[0] > UINT32_MAX) return reader.GoBack();
     block.parts.push_back({static_cast<std::uint32_t>(part[0]), part[1], part[2]});
     block.bytes += part[2];
   }
@@ -152,7 +156,7 @@ Result<Plan> ParseCanonical(std::string_view text) {
   Plan plan;
   if (!reader.Take(kFirstLine, {})) return reader.Refuse(kFirstLine);
   std::uint64_t version = 0;
-  if (!reader.TakeNumber("version", version) || version > UINT32_MAX) {
+  if (!reader.TakeNumber("version", version, UINT32_MAX)) {
     return reader.Refuse("a version");
   }
   plan.version = static_cast<std::uint32_t>(version);
