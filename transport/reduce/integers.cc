@@ -62,13 +62,13 @@ void ReduceInteger(const ReduceCall& call) {
   using Multiply = std::conditional_t<sizeof(T) == 1, ByteProduct, Product>;
   switch (call.reduction) {
     case Reduction::kSum:
-      return ReduceAnyCount<Wrapping, Sum>(call);
+      return ReduceRange<Wrapping, Sum>(call);
     case Reduction::kMin:
-      return ReduceRange<Ordered, IntegerMin, 0>(call);
+      return ReduceRange<Ordered, IntegerMin>(call);
     case Reduction::kMax:
-      return ReduceRange<Ordered, IntegerMax, 0>(call);
+      return ReduceRange<Ordered, IntegerMax>(call);
     case Reduction::kProduct:
-      return ReduceRange<Wrapping, Multiply, 0>(call);
+      return ReduceRange<Wrapping, Multiply>(call);
     case Reduction::kAverage:
       HWY_ABORT("averages of integers are ReduceIntegerAverages'");
   }
