@@ -110,9 +110,10 @@ ByteSchedulerTuning TuneByteScheduler(const Workload& work, const Route& route) 
   // On a single stage a second credit only takes choices earlier, so it is not tried there.
   const std::size_t credits_count = route.stages.size() == 1 ? 1 : kCredits.size();
   Tuned best;
+  // From large to small: of sizes that are equally good the largest makes the fewest blocks.
   const auto scan = [&](double from, double to, double factor) {
-    for (double size = from; size < to * factor; size *= factor) {
-      const std::uint64_t bytes = WholeElements(std::min(size, to), work.element_bytes);
+    for (double size = to; size * factor > from; size /= factor) {
+      const std::uint64_t bytes = WholeElements(std::max(size, from), work.element_bytes);
       for (std::size_t index = 0; index < credits_count; ++index) {
         Try(work, route, {bytes, kCredits[index]}, best);
       }

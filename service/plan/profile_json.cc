@@ -146,8 +146,8 @@ class ProfileReader {
   bool boolean(bool value) { return TakeOther(value ? "true" : "false"); }
   bool binary(Json::binary_t&) { return TakeOther("binary"); }
 
-  bool parse_error(std::size_t, const std::string& token, const Json::exception& exception) {
-    if (place_ == Place::kDone) return Refuse("something follows the profile: " + token);
+  bool parse_error(std::size_t, const std::string&, const Json::exception& exception) {
+    if (place_ == Place::kDone) return Refuse("something follows the profile");
     const std::string_view what = exception.what();
     const std::size_t reason = what.find(": ");
     return Refuse("this is not JSON: " +
