@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import dtypes, library
 from headrace.arena import Arena, Range, Tensor
-from headrace.errors import Error
+from headrace.errors import Error, Unavailable
 from headrace.operation import Operation
 
 if TYPE_CHECKING:
@@ -55,29 +56,28 @@ class Session:
         return self._handle is None
 
     def close(self) -> None:
-        """Leaves the job in an orderly way. Views of arenas stay valid as plain memory."""
+        """Leaves the job in an orderly way; nothing to do when the service went first.
+
+        Views of arenas stay valid as plain memory. Other errors are raised, and the
+        session is closed all the same.
+        """
         if self._handle is None:
             return
         handle, self._handle = self._handle, None
         error = library.ErrorText()
-        library.check(library.load().hr_close(handle, error), error)
+        with contextlib.suppress(Unavailable):
+            library.check(library.load().hr_close(handle, error), error)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        try:
-            self.close()
-        except Error:
-            # The service is gone; an exception that is on its way says more than this one.
-            if kind is None:
-                raise
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __del__(self) -> None:
-        try:
+        # Nobody is left to tell.
+        with contextlib.suppress(Error):
             self.close()
-        except Error:
-            pass  # the service went first; there is nobody left to tell
 
     def arena(self, size: int) -> Arena:
         """Allocates ``size`` bytes of memory shared with the service, zeroed."""

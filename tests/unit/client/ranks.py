@@ -1,0 +1,164 @@
+"""A real service and real rank processes, for tests of the Python package.
+
+Reads HEADRACED (the program) from the environment; ctest sets it, HEADRACE_LIBRARY and PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import subprocess
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Service:
+    """headraced on a socket of its own; ended with its folder when the block ends."""
+
+    def __init__(self, *flags: str) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="headrace-test-")
+        self.socket = os.path.join(self._folder.name, "socket")
+        self._log = open(os.path.join(self._folder.name, "log"), "w+")  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [
+                os.environ["HEADRACED"],
+                f"--socket-path={self.socket}",
+                f"--board-path={self._folder.name}/board",
+                *flags,
+            ],
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )
+
+    def __enter__(self) -> Self:
+        deadline = time.monotonic() + 20
+        while not os.path.exists(self.socket):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"headraced did not start:\n{self.log()}")
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self._log.close()
+        self._folder.cleanup()
+
+    def log(self) -> str:
+        """What the service has written so far."""
+        self._log.flush()
+        with open(self._log.name) as log:
+            return log.read()
+
+
+class Rank:
+    """A forked process that runs one function; its result or exception comes back through a pipe."""
+
+    def __init__(self, function: Callable, *arguments: Any) -> None:
+        read, write = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(read)
+            self._run(write, function, arguments)
+        os.close(write)
+        self._pipe = read
+        self._status: int | None = None
+
+    @staticmethod
+    def _run(write: int, function: Callable, arguments: tuple) -> None:
+        try:
+            answer = (True, function(*arguments))
+        except BaseException:  # noqa: BLE001 - whatever it is, the parent shows it
+            answer = (False, traceback.format_exc())
+        with os.fdopen(write, "wb") as pipe:
+            pickle.dump(answer, pipe)
+        os._exit(0)
+
+    def kill(self) -> None:
+        """kill -9."""
+        os.kill(self.pid, signal.SIGKILL)
+
+    def result(self, timeout: float = 60) -> Any:
+        """What the function returned. AssertionError with its traceback when it raised."""
+        deadline = time.monotonic() + timeout
+        data = b""
+        while True:
+            ready, _, _ = select.select(
+                [self._pipe], [], [], deadline - time.monotonic()
+            )
+            if not ready:
+                self.kill()
+                self.end()
+                raise AssertionError(
+                    f"rank (pid {self.pid}) did not end in {timeout} s"
+                )
+            part = os.read(self._pipe, 1 << 16)
+            if not part:
+                break
+            data += part
+        self.end()
+        if not data:
+            raise AssertionError(f"rank (pid {self.pid}) died: status {self._status}")
+        fine, answer = pickle.loads(data)
+        if not fine:
+            raise AssertionError(f"rank (pid {self.pid}) raised:\n{answer}")
+        return answer
+
+    def end(self) -> None:
+        """Reaps the process; it has ended or is about to."""
+        if self._status is None:
+            _, self._status = os.waitpid(self.pid, 0)
+            os.close(self._pipe)
+
+
+def run_ranks(
+    service: Service, count: int, function: Callable, *arguments: Any, job: str = "test"
+) -> list:
+    """Runs ``function(session, *arguments)`` in ``count`` rank processes; their results by rank."""
+    ranks = [
+        start_rank(service, r, count, function, *arguments, job=job)
+        for r in range(count)
+    ]
+    results, failures = [], []
+    for rank in ranks:
+        try:
+            results.append(rank.result())
+        except AssertionError as failure:
+            failures.append(str(failure))
+    if failures:
+        raise AssertionError("\n".join(failures) + "\nservice:\n" + service.log())
+    return results
+
+
+def start_rank(
+    service: Service,
+    rank: int,
+    count: int,
+    function: Callable,
+    *arguments: Any,
+    job: str = "test",
+    timeout: float | None = None,
+) -> Rank:
+    """Starts one rank process that attaches and runs ``function(session, *arguments)``."""
+
+    def attached() -> Any:
+        import headrace
+
+        with headrace.init(job, rank, count, service.socket, timeout) as session:
+            return function(session, *arguments)
+
+    return Rank(attached)

@@ -1,0 +1,301 @@
+"""The Python package against a real service, with several rank processes."""
+
+import os
+import signal
+import threading
+import time
+import unittest
+
+import headrace
+import numpy
+
+from ranks import Service, run_ranks, start_rank
+
+
+def reductions(session):
+    results = {}
+    for op in ("sum", "average", "min", "max", "product"):
+        array = numpy.full(1000, session.rank + 1, numpy.float32)
+        session.all_reduce(array, op)
+        results[op] = set(array.tolist())
+    return results
+
+
+def moves(session):
+    n, r = session.world_size, session.rank
+    gathered = numpy.full(2 * n, -1, numpy.int32)
+    session.part(gathered)[:] = r
+    session.all_gather(gathered)
+    scattered = numpy.arange(2 * n, dtype=numpy.int64)
+    session.reduce_scatter(scattered)
+    sent = numpy.full(5, r, numpy.uint8)
+    session.broadcast(sent, root=n - 1)
+    session.barrier()
+    return gathered.tolist(), scattered.tolist(), sent.tolist()
+
+
+def registered(session):
+    arena = session.arena(1 << 20)
+    tensors = arena.tensors([((100, 10), "float32", "a", 0), ((7,), "float64", "b", 1)])
+    for tensor in tensors:
+        tensor.numpy()[:] = session.rank
+    operations = [session.all_reduce(t, async_op=True) for t in tensors]
+    for operation in operations:
+        operation.wait()
+    sums = [set(t.numpy().ravel().tolist()) for t in tensors]
+    session.all_reduce(tensors[0].range(10, 5), "max")
+    copied = session.counters()["copied_bytes"]
+    for tensor in tensors:
+        tensor.release()
+    arena.release()
+    return sums, copied
+
+
+def many_in_flight(session):
+    arrays = [numpy.full(10 + i, session.rank + i, numpy.float64) for i in range(3000)]
+    operations = [session.all_reduce(a, async_op=True) for a in arrays]
+    wrong = 0
+    for i, operation in enumerate(operations):
+        expected = sum(rank + i for rank in range(session.world_size))
+        wrong += not (operation.wait() == expected).all()
+    return wrong, session.counters()["staging_bytes"]
+
+
+def discarded(session):
+    for i in range(200):
+        session.all_reduce(numpy.zeros(100_000, numpy.float32), async_op=True)
+        if i % 20 == 19:
+            session.barrier()
+    return session.counters()["staging_bytes"]
+
+
+def wait_for_end(session):
+    """Posts what the other side will not, and says how that ended and how long it took."""
+    began = time.monotonic()
+    try:
+        session.barrier()
+    except headrace.Error as error:
+        return type(error).__name__, str(error), time.monotonic() - began
+    return "no error", "", 0.0
+
+
+class Collectives(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.service = Service().__enter__()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.service.__exit__()
+
+    def test_reduce_with_every_operator(self):
+        for result in run_ranks(self.service, 4, reductions):
+            self.assertEqual(
+                result,
+                {
+                    "sum": {10},
+                    "average": {2.5},
+                    "min": {1},
+                    "max": {4},
+                    "product": {24},
+                },
+            )
+
+    def test_move_what_they_say(self):
+        for rank, (gathered, scattered, sent) in enumerate(
+            run_ranks(self.service, 3, moves)
+        ):
+            self.assertEqual(gathered, [0, 0, 1, 1, 2, 2])
+            expected = list(range(6))
+            expected[2 * rank : 2 * rank + 2] = [6 * rank, 6 * rank + 3]
+            self.assertEqual(scattered, expected)
+            self.assertEqual(sent, [2] * 5)
+
+    def test_take_registered_tensors_without_a_copy(self):
+        for sums, copied in run_ranks(self.service, 4, registered):
+            self.assertEqual(sums, [{6}, {6}])
+            self.assertEqual(copied, 0)
+
+    def test_keep_thousands_in_flight_apart(self):
+        for wrong, staging in run_ranks(self.service, 3, many_in_flight):
+            self.assertEqual(wrong, 0)
+            self.assertLess(staging, 256 << 20)
+
+    def test_use_the_memory_of_forgotten_operations_again(self):
+        for staging in run_ranks(self.service, 2, discarded):
+            # 200 arrays of 400 kB would be 80 MB.
+            self.assertLess(staging, 40 << 20)
+
+    def test_run_twice_to_the_same_bits(self):
+        def noise(session):
+            array = numpy.random.default_rng(session.rank).standard_normal(
+                10_000, numpy.float32
+            )
+            session.all_reduce(array)
+            return array.tobytes()
+
+        first = run_ranks(self.service, 4, noise)
+        self.assertEqual(len(set(first)), 1)
+        self.assertEqual(run_ranks(self.service, 4, noise), first)
+
+    def test_let_threads_wait_for_the_same_operation(self):
+        def wait_in_threads(session):
+            array = numpy.ones(1_000_000, numpy.float32)
+            operation = session.all_reduce(array, async_op=True)
+            seen = []
+            threads = [
+                threading.Thread(target=lambda: seen.append(operation.wait()[-1]))
+                for _ in range(4)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            return seen
+
+        for seen in run_ranks(self.service, 2, wait_in_threads):
+            self.assertEqual(seen, [2.0] * 4)
+
+    def test_views_outlive_the_session(self):
+        def view_after_close(session):
+            tensor = session.arena(4096).tensor(8, "float32")
+            view = tensor.numpy()
+            view[:] = 1
+            session.all_reduce(tensor)
+            session.close()
+            del tensor
+            view += 1
+            return view.tolist()
+
+        for view in run_ranks(self.service, 2, view_after_close):
+            self.assertEqual(view, [3.0] * 8)
+
+
+class WhenThingsGoWrong(unittest.TestCase):
+    def test_a_killed_rank_is_named_within_a_second(self):
+        with Service() as service:
+            waiting = start_rank(service, 0, 2, wait_for_end)
+            killed = start_rank(
+                service, 1, 2, lambda session: os.kill(os.getpid(), signal.SIGKILL)
+            )
+            name, text, _ = waiting.result()
+            killed.end()
+            self.assertEqual(name, "PeerLost")
+            self.assertIn("rank 1", text)
+            self.assertIn(str(killed.pid), text)
+
+    def test_a_rank_whose_forked_child_lives_on_is_noticed(self):
+        def leave_a_child(session, write):
+            child = os.fork()
+            if child == 0:
+                time.sleep(60)
+                os._exit(0)
+            os.write(write, str(child).encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        read, write = os.pipe()
+        with Service() as service:
+            waiting = start_rank(service, 0, 2, wait_for_end)
+            killed = start_rank(service, 1, 2, leave_a_child, write)
+            child = int(os.read(read, 20))
+            try:
+                self.assertEqual(waiting.result(10)[0], "PeerLost")
+            finally:
+                os.kill(child, signal.SIGKILL)
+            killed.end()
+        os.close(read)
+        os.close(write)
+
+    def test_a_killed_service_ends_every_wait(self):
+        with Service() as service:
+            waiting = [start_rank(service, r, 3, wait_for_end) for r in range(2)]
+            time.sleep(0.5)
+            service.process.kill()
+            killed = time.monotonic()
+            for rank in waiting:
+                name, text, _ = rank.result()
+                self.assertEqual(name, "Unavailable")
+                self.assertIn(
+                    f"{service.socket} (pid {service.process.pid}) went away", text
+                )
+            self.assertLess(time.monotonic() - killed, 1)
+
+    def test_a_mismatch_names_both_sides_and_the_session_goes_on(self):
+        def mismatch(session):
+            try:
+                session.all_reduce(numpy.zeros(10 + session.rank, numpy.float32))
+            except headrace.Mismatch as error:
+                session.barrier()
+                return str(error)
+
+        with Service() as service:
+            for text in run_ranks(service, 2, mismatch):
+                self.assertIn("10", text)
+                self.assertIn("11", text)
+
+    def test_an_operation_past_its_timeout_ends(self):
+        with Service() as service:
+            alone = start_rank(service, 0, 2, wait_for_end, timeout=0.3)
+            other = start_rank(service, 1, 2, lambda session: time.sleep(1.2))
+            name, text, seconds = alone.result()
+            other.result()
+            self.assertEqual(name, "Timeout", text)
+            self.assertGreater(seconds, 0.25)
+            self.assertLess(seconds, 1.2)
+
+    def test_waiting_can_be_given_up_and_taken_up_again(self):
+        def impatient(session):
+            if session.rank == 1:
+                time.sleep(0.5)
+                session.barrier()
+                return None
+            operation = session.barrier(async_op=True)
+            try:
+                operation.wait(timeout=0.05)
+            except headrace.Timeout:
+                early = operation.done()
+                operation.wait()
+                return early, operation.done()
+
+        with Service() as service:
+            self.assertEqual(run_ranks(service, 2, impatient)[0], (False, True))
+
+    def test_a_rank_that_connects_twice_is_refused(self):
+        def twice(session, socket):
+            try:
+                headrace.init("test", 0, 1, socket)
+            except headrace.Error as error:
+                return error.code, str(error)
+
+        with Service() as service:
+            code, text = run_ranks(service, 1, twice, service.socket)[0]
+            self.assertEqual(code, "already exists")
+            self.assertIn("rank 0", text)
+
+    def test_another_world_size_is_refused(self):
+        def other(session, socket):
+            try:
+                headrace.init("test", 1, 3, socket)
+            except headrace.Error as error:
+                return str(error)
+
+        with Service() as service:
+            text = run_ranks(service, 1, other, service.socket)[0]
+            self.assertIn("3", text)
+
+    def test_a_service_that_was_stopped_is_named(self):
+        with Service() as service:
+            os.kill(service.process.pid, signal.SIGSTOP)
+            options = headrace.session.library.Options()
+            error = headrace.session.library.ErrorText()
+            c = headrace.session.library.load()
+            c.hr_options_init(options, error)
+            options.job, options.rank, options.world_size = b"test", 0, 1
+            options.socket_path = service.socket.encode()
+            options.call_timeout_ms = 200
+            with self.assertRaisesRegex(headrace.Timeout, "200 ms.*stopped"):
+                headrace.Session(options)
+
+
+if __name__ == "__main__":
+    unittest.main()
