@@ -1,0 +1,45 @@
+"""The training of digits.py without Headrace, to compare with: DDP over gloo, or one process alone.
+
+The rank, the world size and the file where ranks meet come from RANK, WORLD_SIZE and DIGITS_STORE; a
+WORLD_SIZE of 0 means one process without any communication.
+"""
+
+import os
+
+import digits_task
+import torch.distributed
+from torch.nn.parallel import DistributedDataParallel
+
+
+def nothing() -> None:
+    """Where one process has nobody to wait for, and where DDP has waited within backward."""
+
+
+def main() -> None:
+    arguments = digits_task.parse(__doc__.splitlines()[0])
+    digits, model = digits_task.Digits(), digits_task.make_model()
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    trained, barrier = model, nothing
+    if ranks > 0:
+        store = torch.distributed.FileStore(os.environ["DIGITS_STORE"], ranks)
+        torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+        trained = DistributedDataParallel(model, gradient_as_bucket_view=True)
+        barrier = torch.distributed.barrier
+    costs = digits_task.fit(
+        trained,
+        digits,
+        arguments,
+        rank,
+        max(ranks, 1),
+        zero_grad=trained.zero_grad,
+        average=nothing,
+        barrier=barrier,
+    )
+    digits_task.report(model, digits, arguments, rank, costs)
+    if ranks > 0:
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

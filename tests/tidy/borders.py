@@ -1,0 +1,167 @@
+"""Rules about who may include whom: the walls of the house."""
+
+from __future__ import annotations
+
+import re
+
+from tree import Findings, Tree, is_cpp, numbered_lines
+
+# Folder -> what of ours it may include. The longest folder that fits a file counts.
+MAY_INCLUDE = {
+    "ipc/": ("ipc/",),
+    "ipc/base/": ("ipc/base/",),
+    "transport/": ("transport/", "ipc/base/"),
+    "service/": ("service/", "ipc/", "transport/"),
+    "service/plan/": ("service/plan/", "ipc/base/"),
+    "service/schedule/": ("service/schedule/", "ipc/base/"),
+    "client/": ("client/", "ipc/", "headrace/"),
+    # headrace-plan is the planner without the service, and links nothing else of it.
+    "client/cli/plan/": ("client/cli/plan/", "service/plan/", "ipc/base/"),
+    "tests/": ("",),
+}
+
+# Foreign header -> where it may be included. Tests may include all.
+FOREIGN_HOMES = {
+    r"(kj|capnp)/|ipc/schema/": (
+        "service/control/",
+        "client/lib/connection.cc",
+        "client/cli/ctl/control.cc",
+    ),
+    r"hwy/": ("transport/reduce/",),
+    r"boost/interprocess/": ("ipc/", "service/"),
+    r"(spdlog|prometheus)/": ("service/",),
+    r"torch/|Python\.h|pybind11/": (),
+    r"(cuda|nccl|ucp|uct|ucs)[\w/]*\.h": (
+        "transport/memory/",
+        "transport/nvlink/",
+        "transport/nccl/",
+        "transport/ucx/",
+    ),
+}
+
+PURE_FOLDERS = ("service/plan/", "service/schedule/")
+IMPURE = re.compile(
+    r"#include\s*<(thread|atomic|mutex|shared_mutex|condition_variable|future|stop_token|semaphore"
+    r"|barrier|latch|fstream|filesystem|iostream|cstdio|ctime|random|spdlog/.*|unistd\.h"
+    r"|sys/.*|time\.h|pthread\.h)>"
+    r"|#include\s*\"ipc/base/fd\.h\""
+    r"|\b(system_clock|steady_clock|high_resolution_clock|clock_gettime|getenv|MonotonicNow)\b"
+    r"|\bstd::(c?rand|random_device|thread|jthread|atomic|atomic_ref|mutex)\b"
+)
+
+TRANSPORT_HOME = "service/daemon.cc"
+CONCRETE_TRANSPORT = re.compile(r"transport/(shm|loopback|nvlink|nccl|ucx)/|\b\w+Transport>\(")
+
+GETENV_HOMES = ("service/config.cc", "client/lib/api_session.cc", "tests/")
+
+INCLUDE = re.compile(r"^\s*#\s*include\s*([<\"])([^>\"]+)[>\"]")
+
+
+def _includes(tree: Tree) -> list[tuple[str, int, str]]:
+    return [
+        (path, number, match.group(2))
+        for path, text in tree.items()
+        if is_cpp(path)
+        for number, line in numbered_lines(text)
+        if (match := INCLUDE.match(line))
+    ]
+
+
+def folders_include_only_what_they_may(tree: Tree) -> Findings:
+    """Client and service meet only in ipc; transport knows ipc/base and nothing else."""
+    tops = tuple(folder for folder in MAY_INCLUDE if folder.count("/") == 1)
+    findings = []
+    for path, number, header in _includes(tree):
+        home = max((folder for folder in MAY_INCLUDE if path.startswith(folder)), key=len, default=None)
+        ours = header.startswith(tops)
+        if home and ours and not header.startswith(MAY_INCLUDE[home]):
+            findings.append(f"{path}:{number}: {home} may not include {header}")
+    return findings
+
+
+def foreign_headers_stay_in_their_homes(tree: Tree) -> Findings:
+    """kj, Cap'n Proto and vendors' headers are included only by the folder that owns them."""
+    findings = []
+    for path, number, header in _includes(tree):
+        if path.startswith("tests/"):
+            continue
+        for pattern, homes in FOREIGN_HOMES.items():
+            if re.match(pattern, header) and not path.startswith(homes):
+                findings.append(f"{path}:{number}: {header} belongs to {', '.join(homes) or 'nobody'}")
+    return findings
+
+
+def plan_and_schedule_are_pure(tree: Tree) -> Findings:
+    """No thread, clock, file, log or atomic: that is what makes them fit for simulation."""
+    return [
+        f"{path}:{number}: not pure: {line.strip()}"
+        for path, text in tree.items()
+        if is_cpp(path) and path.startswith(PURE_FOLDERS)
+        for number, line in numbered_lines(text)
+        if IMPURE.search(line.split("//")[0])
+    ]
+
+
+def only_the_daemon_names_transports(tree: Tree) -> Findings:
+    """service/daemon.cc builds everything; the rest of the service knows the contract."""
+    return [
+        f"{path}:{number}: names a concrete transport: {line.strip()}"
+        for path, text in tree.items()
+        if is_cpp(path) and path.startswith("service/") and path != TRANSPORT_HOME
+        for number, line in numbered_lines(text)
+        if CONCRETE_TRANSPORT.search(line.split("//")[0])
+    ]
+
+
+def environment_is_read_at_start_only(tree: Tree) -> Findings:
+    """getenv stands in the configuration and the client's start-up, and nowhere else."""
+    return [
+        f"{path}:{number}: reads the environment: {line.strip()}"
+        for path, text in tree.items()
+        if is_cpp(path) and not path.startswith(GETENV_HOMES)
+        for number, line in numbered_lines(text)
+        if re.search(r"\bgetenv\s*\(", line.split("//")[0])
+    ]
+
+
+RULES = {
+    folders_include_only_what_they_may: (
+        {"service/plan/a.h": '#include "service/plan/b.h"\n#include <vector>\n'},
+        [
+            {"client/lib/a.cc": '#include "service/config.h"\n'},
+            {"service/a.cc": '#include "client/lib/session.h"\n'},
+            {"transport/a.h": '#include "ipc/records.h"\n'},
+            {"service/plan/a.h": '  #  include "transport/transport.h"\n'},
+            {"ipc/base/a.h": '#include "ipc/channel.h"\n'},
+        ],
+    ),
+    foreign_headers_stay_in_their_homes: (
+        {"service/control/a.h": "#include <kj/async.h>\n", "tests/a.cc": "#include <capnp/rpc.h>\n"},
+        [
+            {"service/dispatch/a.h": "#include <kj/async.h>\n"},
+            {"client/lib/session.cc": '#include "ipc/schema/client.capnp.h"\n'},
+            {"transport/shm/a.cc": "#include <hwy/highway.h>\n"},
+            {"service/lane/a.cc": "#include <cuda.h>\n"},
+        ],
+    ),
+    plan_and_schedule_are_pure: (
+        {"service/plan/a.h": "// no std::thread here\n#include <vector>\n", "service/a.cc": "#include <thread>\n"},
+        [
+            {"service/schedule/a.h": "#include <atomic>\n"},
+            {"service/plan/a.cc": "auto t = std::chrono::steady_clock::now();\n"},
+            {"service/plan/a.cc": "#include <spdlog/spdlog.h>\n"},
+            {"service/plan/a.cc": "#include <fstream>\n"},
+        ],
+    ),
+    only_the_daemon_names_transports: (
+        {"service/daemon.cc": '#include "transport/shm/shm_transport.h"\n'},
+        [
+            {"service/lane/a.cc": '#include "transport/shm/shm_transport.h"\n'},
+            {"service/lane/a.cc": "auto t = std::make_unique<LoopbackTransport>();\n"},
+        ],
+    ),
+    environment_is_read_at_start_only: (
+        {"service/config.cc": 'std::getenv("A");\n', "service/a.cc": "// getenv(3) is not called\n"},
+        [{"service/lane/lane.cc": 'const char* a = std::getenv("A");\n'}],
+    ),
+}

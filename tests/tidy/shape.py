@@ -1,0 +1,176 @@
+"""Rules about the shape of the tree: what stands where, how long, and under which words."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from tree import Findings, Tree, is_cpp, is_python, numbered_lines
+
+TOP_LEVEL = {
+    "CMakeLists.txt",
+    "CMakePresets.json",
+    "README.md",
+    "service",
+    "client",
+    "ipc",
+    "transport",
+    "tests",
+    "containers",
+}
+FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 70
+# Written by programs or copied from other places.
+NO_LENGTH_LIMIT = re.compile(r"^client/profiles/|^tests/golden/|_corpus/|\.json$")
+
+WORDS = re.compile(r"worker|chunk|bucket|shard|communicator", re.IGNORECASE)
+# What others named, and we must call by that name; taken away before the words are looked for.
+NAMES_OF_OTHERS = re.compile(
+    r"gradient_as_bucket_view|GradBucket|bucket_cap_mb|num_workers|ucp_worker\w*|"
+    r"DataLoader worker|nccl communicator",
+    re.IGNORECASE,
+)
+# Files that speak of a foreign interface all the time, and this rule's own.
+WORDS_ALLOWED = {
+    r"^tests/tidy/": "names the words it looks for",
+    r"^client/python/headrace/torch\.py$": "DDP calls a communication hook once for each bucket",
+    r"^tests/.*(ddp|torch)\w*\.py$": "tests that hook",
+}
+
+QUESTION = re.compile(r"^# .+\?$")
+
+
+def top_level_holds_nothing_else(tree: Tree) -> Findings:
+    """A person who opens the project sees what it consists of, and nothing besides."""
+    entries = {path.split("/")[0] for path in tree}
+    return [
+        f"{entry}: does not belong to the top level"
+        for entry in sorted(entries)
+        if entry not in TOP_LEVEL and not entry.startswith(".")
+    ]
+
+
+def files_are_short(tree: Tree) -> Findings:
+    """No file over 600 lines."""
+    return [
+        f"{path}: {count} lines, {FILE_LINES_MAX} are the most"
+        for path, text in tree.items()
+        if (count := len(text.splitlines())) > FILE_LINES_MAX and not NO_LENGTH_LIMIT.search(path)
+    ]
+
+
+def _cpp_functions(text: str) -> list[tuple[int, int]]:
+    """(first line, line count) of function bodies in clang-formatted code: what begins with a line
+    that ends in { after a parameter list, and ends with a } of the same indentation."""
+    opened: list[tuple[int, int]] = []
+    found = []
+    for number, line in numbered_lines(text):
+        indent = len(line) - len(line.lstrip())
+        if opened and line.rstrip() in (" " * opened[-1][1] + "}", " " * opened[-1][1] + "};"):
+            start, _ = opened.pop()
+            found.append((start, number - start + 1))
+        elif not opened and re.search(r"\)[^()=]*\{$|^\s+: .*\{$", line) and not re.match(
+            r"\s*(namespace|class|struct|enum|union|extern)\b", line
+        ):
+            opened.append((number, indent))
+    return found
+
+
+def functions_are_short(tree: Tree) -> Findings:
+    """No function over 70 lines, in C, C++ and Python."""
+    findings = []
+    for path, text in tree.items():
+        functions: list[tuple[int, int]] = []
+        if is_cpp(path):
+            functions = _cpp_functions(text)
+        elif is_python(path, text):
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    functions.append((node.lineno, (node.end_lineno or 0) - node.lineno + 1))
+        findings += [
+            f"{path}:{start}: a function of {count} lines, {FUNCTION_LINES_MAX} are the most"
+            for start, count in functions
+            if count > FUNCTION_LINES_MAX
+        ]
+    return findings
+
+
+def one_word_for_one_thing(tree: Tree) -> Findings:
+    """Block, job, rank, lane: not the words that other projects use for several things at once."""
+    findings = []
+    for path, text in tree.items():
+        if any(re.search(allowed, path) for allowed in WORDS_ALLOWED) or path.endswith(".json"):
+            continue
+        for number, line in numbered_lines(text):
+            if match := WORDS.search(NAMES_OF_OTHERS.sub("", line)):
+                findings.append(f"{path}:{number}: says \"{match.group(0)}\": {line.strip()[:80]}")
+    return findings
+
+
+def folders_open_with_their_question(tree: Tree) -> Findings:
+    """Each top folder has a README that opens with the question it answers; each folder below has
+    one of its own, or stands in that of the folder above it."""
+    folders = {path.rsplit("/", depth)[0] for path in tree for depth in range(1, path.count("/") + 1)}
+    findings = []
+    for folder in sorted(folders):
+        if folder.startswith("."):
+            continue
+        own = tree.get(f"{folder}/README.md")
+        above, _, name = folder.rpartition("/")
+        if own is not None:
+            if not own or not QUESTION.match(own.splitlines()[0]):
+                findings.append(f"{folder}/README.md: does not open with \"# name: a question?\"")
+        elif not above:
+            findings.append(f"{folder}: has no README.md")
+        elif f"{above}/README.md" in tree and f"{name}/" not in tree[f"{above}/README.md"]:
+            findings.append(f"{folder}: has no README.md, and {above}/README.md does not speak of it")
+    return findings
+
+
+def headers_are_included_once(tree: Tree) -> Findings:
+    """Every C++ header has #pragma once; a C header has a guard."""
+    return [
+        f"{path}: may be included twice"
+        for path, text in tree.items()
+        # Highway includes an -inl.h once for every instruction set.
+        if path.endswith(".h")
+        and not path.endswith("-inl.h")
+        and not re.search(r"^#pragma once$|^#ifndef \w+_H_?$", text, re.MULTILINE)
+    ]
+
+
+_LONG = "x\n" * (FILE_LINES_MAX + 1)
+_BODY = "  f();\n" * FUNCTION_LINES_MAX
+
+RULES = {
+    top_level_holds_nothing_else: (
+        {"README.md": "", ".ci/run": "", "ipc/a.h": ""},
+        [{"docs/a.md": ""}, {"Makefile": ""}],
+    ),
+    files_are_short: ({"ipc/a.h": "x\n" * FILE_LINES_MAX}, [{"ipc/a.h": _LONG}, {"README.md": _LONG}]),
+    functions_are_short: (
+        {"ipc/a.cc": "namespace a {\n" + _BODY + "}\nint F() {\n  g();\n}\n"},
+        [
+            {"ipc/a.cc": "int F(int a) {\n" + _BODY + "}\n"},
+            {"ipc/a.h": "class A {\n  int F(int a) const {\n" + _BODY + "  }\n};\n"},
+            {"ipc/a.cc": "A::A(int a)\n    : a_(a) {\n" + _BODY + "    }\n"},
+            {"client/a.py": "def f():\n" + _BODY.replace(";", "")},
+        ],
+    ),
+    one_word_for_one_thing: (
+        {"a.py": "DDP(model, gradient_as_bucket_view=True)", "client/python/headrace/torch.py": "bucket"},
+        [{"ipc/a.h": "int chunk_size;"}, {"README.md": "Each worker"}, {"a.py": "gradient_buckets"}],
+    ),
+    folders_open_with_their_question: (
+        {"ipc/README.md": "# ipc: what?\n`base/`", "ipc/base/a.h": "", ".ci/run": ""},
+        [
+            {"ipc/a.h": ""},
+            {"ipc/README.md": "# ipc\n"},
+            {"ipc/README.md": "# ipc: what?\n", "ipc/base/a.h": ""},
+        ],
+    ),
+    headers_are_included_once: (
+        {"ipc/a.h": "// Why.\n#pragma once\n", "client/b.h": "#ifndef B_H\n"},
+        [{"ipc/a.h": "int a;\n"}],
+    ),
+}
