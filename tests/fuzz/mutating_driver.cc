@@ -68,6 +68,9 @@ int main(int argc, char** argv) {
     return 1;
   }
   const long mutations = std::atol(argv[2]);
+  // First, so that it stands above whatever an input does.
+  std::printf("%zu files, %ld mutations, seed %s\n", corpus.size(), mutations, argv[3]);
+  std::fflush(stdout);
   Random random(std::strtoull(argv[3], nullptr, 10));
   for (long run = 0; run < mutations; ++run) {
     std::string text = corpus[random.Below(corpus.size())];
@@ -77,6 +80,5 @@ int main(int argc, char** argv) {
     }
     Run(text);
   }
-  std::printf("%zu files and %ld mutations\n", corpus.size(), mutations);
   return 0;
 }

@@ -1,0 +1,122 @@
+// The whole data path against clients that write what they like: two ranks of a job, driven by
+// hand. The bytes are a script of posts (honest or not), garbage, time, and loss. Whatever they
+// are, every record that was read ends exactly once, and when all ranks are gone nothing is left.
+#include <cstdint>
+#include <cstring>
+
+#include "ipc/base/check.h"
+#include "tests/support/hand_driven_node.h"
+
+namespace {
+
+using namespace headrace;  // NOLINT: this program has no names of its own
+
+constexpr std::uint32_t kRanks = 2;
+constexpr std::size_t kStepsMax = 4000;
+
+// Reads numbers off the script; zeros when it has ended.
+class Script {
+ public:
+  Script(const std::uint8_t* bytes, std::size_t size) : bytes_(bytes), left_(size) {}
+  bool empty() const { return left_ == 0; }
+
+  template <typename Number>
+  Number Take() {
+    Number number{};
+    const std::size_t size = std::min(left_, sizeof number);
+    std::memcpy(static_cast<void*>(&number), bytes_, size);
+    bytes_ += size;
+    left_ -= size;
+    return number;
+  }
+
+ private:
+  const std::uint8_t* bytes_;
+  std::size_t left_;
+};
+
+// Mostly a record that makes sense, so that ranks agree now and then.
+ipc::Record LikelyRecord(std::uint8_t choice) {
+  const auto count = static_cast<std::uint64_t>(choice % 16) * 64;
+  switch (choice >> 6) {
+    case 0:
+      return support::Barrier();
+    case 1:
+      return support::OnTensor(Collective::kAllReduce, DType::kFloat32, count, TensorId{0});
+    case 2:
+      return support::OnSegment(Collective::kAllGather, DType::kUInt8, count);
+    default:
+      return support::OnSegment(Collective::kBroadcast, DType::kInt32, count, choice % 8 * 4U);
+  }
+}
+
+class Trial {
+ public:
+  Trial() {
+    for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+      clients_[rank] = &node_.Attach({}, rank);
+      node_.AddTensor(*clients_[rank], TensorId{0}, {.count = 2048, .dtype = DType::kFloat32});
+    }
+    node_.Settle();
+  }
+
+  void Step(Script& script) {
+    const auto action = script.Take<std::uint8_t>();
+    const std::uint32_t rank = action % kRanks;
+    if (gone_[rank] && action < 0xf0) return;
+    support::ClientEnd& client = *clients_[rank];
+    if (action < 0x80) {
+      client.Post(LikelyRecord(script.Take<std::uint8_t>()), true);
+    } else if (action < 0xa0) {
+      client.Post(script.Take<ipc::Record>(), true);
+    } else if (action < 0xc0) {
+      node_.TurnDispatch();
+    } else if (action < 0xd0) {
+      node_.TurnLane();
+    } else if (action < 0xd8) {
+      client.PostGarbage(script.Take<std::uint64_t>());
+      // No honest commit follows; the session ends when the service reads it.
+    } else if (action < 0xdc) {
+      Close(rank, script.Take<std::uint8_t>() % 2 == 0);
+    } else if (action >= 0xf0) {
+      node_.Advance(script.Take<std::uint8_t>() * kSecond);
+    } else {
+      node_.Settle();
+    }
+  }
+
+  void Finish() {
+    for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+      if (!gone_[rank]) Close(rank, false);
+    }
+    node_.Advance(kSecond);
+    const ipc::CountersRow counters = node_.Counters();
+    HR_CHECK(counters.operations_ended <= counters.records_read, counters.operations_ended);
+    HR_CHECK(node_.discarded_in_use() == 0, node_.discarded_in_use());
+    HR_CHECK(node_.RowsInUse() == 0, node_.RowsInUse());
+    for (const support::ClientEnd* client : clients_) HR_CHECK(node_.Discarded(*client));
+    const ipc::LaneRow lane = node_.LaneRow();
+    HR_CHECK(lane.in_flight_bytes == 0 && lane.queued_stages == 0, lane.in_flight_bytes);
+  }
+
+ private:
+  void Close(std::uint32_t rank, bool orderly) {
+    gone_[rank] = true;
+    node_.Close(*clients_[rank], orderly, "was closed by the script");
+    node_.Settle();
+  }
+
+  support::HandDrivenNode node_;
+  support::ClientEnd* clients_[kRanks] = {};
+  bool gone_[kRanks] = {};
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
+  Script script(bytes, size);
+  Trial trial;
+  for (std::size_t step = 0; step < kStepsMax && !script.empty(); ++step) trial.Step(script);
+  trial.Finish();
+  return 0;
+}

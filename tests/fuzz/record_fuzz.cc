@@ -1,0 +1,93 @@
+// Arbitrary bytes as what a client writes into its channel: what the ring reader gives out and the
+// record checker lets through must be safe to carry out.
+//
+// The first byte chooses: even, the bytes are the ring as it is, commit words and all; odd, each 64
+// bytes are a record whose commit word the harness puts right, so that the checker is reached.
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "ipc/base/check.h"
+#include "ipc/ring_reader.h"
+#include "service/dispatch/check.h"
+
+namespace {
+
+using namespace headrace;  // NOLINT: this program has no names of its own
+
+constexpr std::size_t kSegmentSize = 64 * ipc::kPageSize;
+constexpr std::uint32_t kWorldSize = 3;
+
+// One attached rank with one segment and two tensors, the second at its end.
+class Rank {
+ public:
+  Rank()
+      : channel_(ipc::Channel::Create().value()),
+        session_({.id = SessionId{1}, .world_size = kWorldSize, .timeout_ms = 1000},
+                 ipc::Channel::Open(channel_.fd.get()).value(),
+                 UniqueFd(::eventfd(0, EFD_CLOEXEC))) {
+    session_.AddSegment(SegmentId{0},
+                        ipc::CreateSealedMemory("headrace-fuzz", kSegmentSize).value().mapping);
+    session_.AddTensors(
+        TensorId{0},
+        {{.name = "first", .count = 99, .dtype = DType::kFloat32},
+         {.name = "last", .offset = kSegmentSize - 66, .count = 33, .dtype = DType::kBFloat16}});
+  }
+
+  ipc::ChannelLayout& layout() { return channel_.channel.layout(); }
+  const service::Session& session() const { return session_; }
+
+ private:
+  ipc::Channel::Created channel_;
+  service::Session session_;
+};
+
+void ExpectSafe(const service::Posted& posted, const service::Session& session) {
+  HR_CHECK(posted.timeout_ms > 0 && posted.timeout_ms <= service::kTimeoutMsMax, posted.timeout_ms);
+  HR_CHECK(posted.root < kWorldSize, posted.root);
+  if (posted.kind == Collective::kBarrier) {
+    HR_CHECK(posted.count == 0 && posted.data == nullptr, posted.count);
+    return;
+  }
+  const std::span<std::byte> memory = session.FindSegment(posted.segment);
+  HR_CHECK(!memory.empty(), posted.segment.value);
+  HR_CHECK(posted.count <= memory.size() / SizeOf(posted.dtype), posted.count);
+  HR_CHECK(posted.data >= memory.data(), posted.sequence);
+  HR_CHECK(posted.data + posted.Bytes() <= memory.data() + memory.size(), posted.count);
+  // Segments begin at a page, so this is the alignment of the element.
+  HR_CHECK(reinterpret_cast<std::uintptr_t>(posted.data) % SizeOf(posted.dtype) == 0, posted.count);
+  const bool divided =
+      posted.kind == Collective::kReduceScatter || posted.kind == Collective::kAllGather;
+  HR_CHECK(!divided || posted.count % kWorldSize == 0, posted.count);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
+  static Rank rank;
+  if (size == 0) return 0;
+  ipc::ChannelLayout& layout = rank.layout();
+  std::memset(static_cast<void*>(layout.records), 0, sizeof layout.records);
+  const std::size_t copied = std::min(size - 1, sizeof layout.records - sizeof(ipc::Record));
+  // Operation 1 has slot 1.
+  std::memcpy(static_cast<void*>(&layout.records[1]), bytes + 1, copied);
+  const bool mend = bytes[0] % 2 == 1;
+  ipc::RingReader reader(layout);
+  for (std::uint64_t sequence = 1; sequence <= 2 * ipc::kOperationsMax; ++sequence) {
+    if (mend && sequence <= copied / sizeof(ipc::Record))
+      layout.records[sequence].commit = sequence;
+    const Result<std::optional<ipc::Record>> read = reader.Read();
+    if (!read) {
+      HR_CHECK(read.error().code() == Code::kCorrupt, read.error().text());
+      return 0;
+    }
+    if (!read->has_value()) return 0;
+    HR_CHECK((*read)->commit == sequence, (*read)->commit);
+    const Result<service::Posted> posted = service::CheckRecord(**read, rank.session());
+    if (posted) ExpectSafe(*posted, rank.session());
+  }
+  return 0;
+}

@@ -1,0 +1,164 @@
+// Writes the inputs that fuzzing starts from: valid ones, made by the code that makes them in life,
+// so that they follow every change of the formats.
+//
+//   seeds FOLDER   writes FOLDER/{record,dispatch,schema,socket}/*
+#include <capnp/message.h>
+#include <capnp/rpc.capnp.h>
+#include <capnp/serialize.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+
+#include "ipc/base/collective.h"
+#include "ipc/records.h"
+#include "ipc/schema/client.capnp.h"
+
+namespace {
+
+using namespace headrace;  // NOLINT: this program has no names of its own
+
+std::string folder;  // NOLINT: set once in main
+
+void Write(const std::string& name, const std::string& bytes) {
+  const std::filesystem::path path = folder + "/" + name;
+  std::filesystem::create_directories(path.parent_path());
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+std::string BytesOf(const ipc::Record& record) {
+  return {reinterpret_cast<const char*>(&record), sizeof record};
+}
+
+std::string BytesOf(capnp::MessageBuilder& message) {
+  const auto words = capnp::messageToFlatArray(message);
+  const auto bytes = words.asBytes();
+  return {reinterpret_cast<const char*>(bytes.begin()), bytes.size()};
+}
+
+ipc::Record RecordOf(Collective kind, std::uint64_t sequence) {
+  ipc::Record record;
+  record.kind = static_cast<std::uint8_t>(kind);
+  record.dtype = static_cast<std::uint8_t>(DType::kFloat32);
+  record.reduction = static_cast<std::uint8_t>(Reduction::kSum);
+  record.count = kind == Collective::kBarrier ? 0 : 33;
+  record.tensor = sequence % 2 == 0 ? 0 : ipc::kNoTensor;
+  record.commit = sequence;
+  return record;
+}
+
+void WriteRecords() {
+  std::string all;
+  for (std::uint8_t kind = 1; IsCollective(kind); ++kind) {
+    all += BytesOf(RecordOf(static_cast<Collective>(kind), kind));
+  }
+  Write("record/ring", std::string(1, '\0') + all);
+  Write("record/mended", std::string(1, '\1') + all);
+  ipc::Record edge = RecordOf(Collective::kAllReduce, 1);
+  edge.count = ~std::uint64_t{0} / 4;
+  edge.offset = ~std::uint64_t{3};
+  Write("record/edge", std::string(1, '\1') + BytesOf(edge) + all);
+}
+
+void WriteScripts() {
+  using std::string_view_literals::operator""sv;
+  // Both ranks post the same, all turn, both are lost.
+  Write("dispatch/agree",
+        std::string("\x00\x48\x01\x48\xe0\x00\x11\x01\x11\xe0\x00\xc9\x01\xc9\xe0"sv));
+  Write("dispatch/differ", std::string("\x00\x48\x01\x49\xe0\x00\x88\x01\x48\xe0"sv));
+  Write("dispatch/lost", std::string("\x00\x48\x01\x48\xa0\xd9\x01\xe0\x00\x48\xe0"sv));
+  Write("dispatch/late", std::string("\x00\x48\xa0\xf0\x70\x01\x48\xe0"sv));
+  Write("dispatch/garbage", std::string("\x00\x48\xd0garbage!\xe0\x01\x48\xe0"sv));
+  Write("dispatch/record", "\x80" + BytesOf(RecordOf(Collective::kAllReduce, 1)) + "\x81" +
+                               BytesOf(RecordOf(Collective::kAllReduce, 1)) + "\xe0");
+}
+
+void FillHello(schema::Hello::Builder hello) {
+  hello.setProtocolVersion(schema::PROTOCOL_VERSION);
+  hello.setProgram("seeds");
+}
+
+void FillRequest(schema::AttachRequest::Builder request) {
+  request.setJob("seed");
+  request.setRank(1);
+  request.setWorldSize(2);
+  request.setTimeoutMs(500);
+}
+
+void FillTensors(schema::Session::RegisterTensorsParams::Builder params) {
+  auto tensors = params.initTensors(2);
+  for (unsigned i = 0; i < tensors.size(); ++i) {
+    tensors[i].setName(i == 0 ? "weight" : "bias");
+    tensors[i].setOffset(i * 4096);
+    tensors[i].setCount(1024);
+    tensors[i].setDtype(static_cast<std::uint8_t>(DType::kFloat32));
+  }
+}
+
+void WriteMessages() {
+  capnp::MallocMessageBuilder hello;
+  FillHello(hello.initRoot<schema::Hello>());
+  Write("schema/hello", BytesOf(hello));
+  capnp::MallocMessageBuilder request;
+  FillRequest(request.initRoot<schema::AttachRequest>());
+  Write("schema/request", BytesOf(request));
+  capnp::MallocMessageBuilder tensors;
+  FillTensors(tensors.initRoot<schema::Session::RegisterTensorsParams>());
+  Write("schema/tensors", BytesOf(tensors));
+}
+
+// A question about the bootstrap capability.
+std::string Bootstrap() {
+  capnp::MallocMessageBuilder message;
+  message.initRoot<capnp::rpc::Message>().initBootstrap().setQuestionId(0);
+  return BytesOf(message);
+}
+
+// A call of Entrance on what the bootstrap will answer; `fill` writes the parameters.
+template <typename Params, typename Fill>
+std::string Call(std::uint32_t question, std::uint16_t method, Fill fill) {
+  capnp::MallocMessageBuilder message;
+  auto call = message.initRoot<capnp::rpc::Message>().initCall();
+  call.setQuestionId(question);
+  call.setInterfaceId(capnp::typeId<schema::Entrance>());
+  call.setMethodId(method);
+  call.initTarget().initPromisedAnswer().setQuestionId(0);
+  fill(call.initParams().getContent().initAs<Params>());
+  return BytesOf(message);
+}
+
+void WriteConversations() {
+  const std::string admin = Call<schema::Entrance::AdminParams>(
+      1, 1, [](schema::Entrance::AdminParams::Builder params) { FillHello(params.initHello()); });
+  // Without capabilities for channel and doorbell: refused, after all the rest was read.
+  const std::string attach = Call<schema::Entrance::AttachParams>(
+      2, 0, [](schema::Entrance::AttachParams::Builder params) {
+        FillHello(params.initHello());
+        FillRequest(params.initRequest());
+      });
+  capnp::MallocMessageBuilder finish;
+  finish.initRoot<capnp::rpc::Message>().initFinish().setQuestionId(1);
+  Write("socket/bootstrap", Bootstrap());
+  Write("socket/admin", Bootstrap() + admin + BytesOf(finish));
+  Write("socket/attach", Bootstrap() + attach);
+  Write("schema/bootstrap", Bootstrap());
+  Write("schema/call", attach);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: %s FOLDER\n", argv[0]);
+    return 2;
+  }
+  folder = argv[1];
+  WriteRecords();
+  WriteScripts();
+  WriteMessages();
+  WriteConversations();
+  return 0;
+}
