@@ -30,7 +30,7 @@ class Digits:
     def __init__(self) -> None:
         digits = sklearn.datasets.load_digits()
         order = np.random.RandomState(SEED).permutation(len(digits.target))
-        images = torch.tensor(digits.images[order] / 16.0, dtype=torch.float32).unsqueeze(1)
+        images = torch.tensor(digits.images[order] / 8.0 - 1.0, dtype=torch.float32).unsqueeze(1)
         labels = torch.tensor(digits.target[order], dtype=torch.int64)
         self.test = images[:TEST_SIZE], labels[:TEST_SIZE]
         self.train = images[TEST_SIZE:], labels[TEST_SIZE:]
@@ -102,7 +102,7 @@ def fit(
     Returns the seconds it took and those it waited for communication: from the last gradient of
     each backward until all were averaged, which includes waiting for slower ranks.
     """
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     last_gradient = LastGradient(model)
     parts = arguments.parts or ranks
     steps = arguments.epochs * digits.steps(parts)

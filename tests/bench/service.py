@@ -22,7 +22,7 @@ class Service:
         self._folder = Path(tempfile.mkdtemp(prefix="headrace-bench-service-"))
         self.socket = self._folder / "headrace.sock"
         self._log = open(self._folder / "log", "w+")
-        paths = ["--socket-path", str(self.socket), "--board-path", str(self._folder / "board")]
+        paths = ["--socket", str(self.socket), "--board", str(self._folder / "board")]
         try:
             self._process = subprocess.Popen(
                 [str(build / "headraced"), *paths, *flags],
