@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kFooter =
     "Each option may also stand in the file (--config), as in the output of --print-config, or in\n"
-    "the environment (HEADRACE_SOCKET_PATH for --socket-path). Flags go before the environment,\n"
+    "the environment (HEADRACE_SOCKET for --socket). Flags go before the environment,\n"
     "the environment before the file.\n"
     "Exit codes: 0 stopped as asked, 1 could not start or stopped short, 2 usage.";
 

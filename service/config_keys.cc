@@ -23,11 +23,11 @@ constexpr std::uint64_t kSocketPathMax = 107;
 constexpr std::uint64_t kPathMax = 4095;
 
 constexpr std::array kKeys = {
-    ConfigKey{"socket_path", Kind::kPath, &Config::socket_path, 1, kSocketPathMax,
+    ConfigKey{"socket", Kind::kPath, &Config::socket_path, 1, kSocketPathMax,
               "unix socket that clients attach to"},
     ConfigKey{"socket_mode", Kind::kMode, &Config::socket_mode, 0, 0777,
               "permissions of the socket"},
-    ConfigKey{"board_path", Kind::kPath, &Config::board_path, 1, kPathMax,
+    ConfigKey{"board", Kind::kPath, &Config::board_path, 1, kPathMax,
               "file that headracectl reads"},
     ConfigKey{"board_mode", Kind::kMode, &Config::board_mode, 0, 0777, "permissions of the board"},
     ConfigKey{"lane_threads", Kind::kInteger, &Config::lane_threads, 0, 1024,

@@ -59,7 +59,7 @@ Error HeldBy(int fd, const std::string& socket_path) {
   if (holder.empty()) holder = "a service that is just starting";
   return Error(Code::kAlreadyExists,
                fmt::format("the socket {} is held by {}: stop it first, or give this one another "
-                           "socket_path",
+                           "socket",
                            socket_path, holder));
 }
 
@@ -105,7 +105,7 @@ Status CheckNobodyListens(const std::string& path) {
   ::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &owner, &size);
   return Error(Code::kAlreadyExists,
                fmt::format("pid {} listens on {} without holding its lock file: it is no Headrace "
-                           "service; give this one another socket_path",
+                           "service; give this one another socket",
                            owner.pid, path));
 }
 

@@ -55,17 +55,17 @@ TEST_F(ConfigTest, PrintsTheDefaultsWithTheirSources) {
   ASSERT_TRUE(answer.ok());
   EXPECT_EQ(answer->action, Invocation::Action::kPrint);
   EXPECT_EQ(answer->text,
-            "socket_path = \"/run/headrace/headrace.sock\"  # default\n"
-            "socket_mode = 0o666                          # default\n"
-            "board_path = \"/run/headrace/board\"           # default\n"
-            "board_mode = 0o644                           # default\n"
-            "lane_threads = 0                             # default\n"
-            "credit_bytes = 8388608                       # default\n"
-            "spin_us = 0                                  # default\n"
-            "operation_timeout_ms = 60000                 # default\n"
-            "drain_timeout_ms = 5000                      # default\n"
-            "dedicated_lanes = false                      # default\n"
-            "log_level = \"info\"                           # default\n");
+            "socket = \"/run/headrace/headrace.sock\"  # default\n"
+            "socket_mode = 0o666                     # default\n"
+            "board = \"/run/headrace/board\"           # default\n"
+            "board_mode = 0o644                      # default\n"
+            "lane_threads = 0                        # default\n"
+            "credit_bytes = 8388608                  # default\n"
+            "spin_us = 0                             # default\n"
+            "operation_timeout_ms = 60000            # default\n"
+            "drain_timeout_ms = 5000                 # default\n"
+            "dedicated_lanes = false                 # default\n"
+            "log_level = \"info\"                      # default\n");
 }
 
 TEST_F(ConfigTest, TakesTheNearestSourceOfEachValue) {
@@ -90,7 +90,7 @@ TEST_F(ConfigTest, TakesTheNearestSourceOfEachValue) {
 
 TEST_F(ConfigTest, ReadsItsOwnOutputBack) {
   const Result<Invocation> first =
-      Read({"--socket-path", "/tmp/with \"quotes\" and \\", "--socket-mode", "0600", "--spin-us",
+      Read({"--socket", "/tmp/with \"quotes\" and \\", "--socket-mode", "0600", "--spin-us",
             "50", "--dedicated-lanes", "--log-level", "debug", "--board-mode", "640"});
   ASSERT_TRUE(first.ok()) << first.error().text();
   const Result<Invocation> second = ReadFile(PrintConfig(first->config));
@@ -103,8 +103,8 @@ TEST_F(ConfigTest, ReadsItsOwnOutputBack) {
 
 TEST_F(ConfigTest, RefusesAnUnknownKeyWithItsPlaceAndTheNearest) {
   ExpectRefused(ReadFile("\nspin_ms = 5\n"), {path_ + ":2:1", "spin_ms", "mean \"spin_us\"?"});
-  ExpectRefused(ReadFile("socket = \"/x\"\n"), {path_ + ":1:1", "unknown key \"socket\""});
-  ExpectRefused(ReadFile("entirely_different = 5\n"), {"known are socket_path, socket_mode"});
+  ExpectRefused(ReadFile("sockets = \"/x\"\n"), {path_ + ":1:1", "unknown key \"sockets\""});
+  ExpectRefused(ReadFile("entirely_different = 5\n"), {"known are socket, socket_mode"});
 }
 
 TEST_F(ConfigTest, RefusesTablesBecauseItHasNone) {
@@ -117,7 +117,7 @@ TEST_F(ConfigTest, RefusesWrongTypes) {
                 {path_ + ":1:1", "spin_us", "integer", "\"fast\""});
   ExpectRefused(ReadFile("spin_us = 1.5\n"), {"spin_us", "floating-point"});
   ExpectRefused(ReadFile("spin_us = [1]\n"), {"spin_us", "array"});
-  ExpectRefused(ReadFile("socket_path = 3\n"), {"socket_path is a path, given is 3"});
+  ExpectRefused(ReadFile("socket = 3\n"), {"socket is a path, given is 3"});
   ExpectRefused(ReadFile("dedicated_lanes = 1\n"), {"true or false", "given is 1"});
   ExpectRefused(ReadFile("log_level = true\n"), {"log_level", "given is true"});
   ExpectRefused(ReadFile("log_level = \"loud\"\n"), {"trace, debug, info", "\"loud\""});
@@ -130,10 +130,10 @@ TEST_F(ConfigTest, RefusesWhatIsOutOfRange) {
   ExpectRefused(ReadFile("credit_bytes = 4095\n"), {"outside of 4096 to"});
   ExpectRefused(ReadFile("operation_timeout_ms = 0\n"), {"outside of 1 to"});
   ExpectRefused(ReadFile("socket_mode = 666\n"), {"socket_mode is 666", "octal, like 0o666"});
-  ExpectRefused(ReadFile("socket_path = \"here.sock\"\n"), {"absolute path"});
-  ExpectRefused(ReadFile("socket_path = \"/" + std::string(107, 'a') + "\"\n"),
+  ExpectRefused(ReadFile("socket = \"here.sock\"\n"), {"absolute path"});
+  ExpectRefused(ReadFile("socket = \"/" + std::string(107, 'a') + "\"\n"),
                 {"108 bytes, at most 107"});
-  ExpectRefused(ReadFile("board_path = \"/run/headrace/headrace.sock\"\n"), {"are both"});
+  ExpectRefused(ReadFile("board = \"/run/headrace/headrace.sock\"\n"), {"are both"});
 }
 
 TEST_F(ConfigTest, RefusesAFileThatIsNotToml) {
@@ -153,11 +153,11 @@ TEST_F(ConfigTest, NamesTheVariableOrFlagThatIsWrong) {
   environment_ = {};
   ExpectRefused(Read({"--spin-us", "-5"}), {"flag --spin-us", "-5"});
   ExpectRefused(Read({"--socket-mode", "888"}), {"flag --socket-mode", "octal"});
-  ExpectRefused(Read({"--board-path", ""}), {"--board-path"});
+  ExpectRefused(Read({"--board", ""}), {"--board"});
 }
 
 TEST_F(ConfigTest, RefusesUnknownFlagsWithTheNearest) {
-  ExpectRefused(Read({"--sockt-path=/x"}), {"\"--sockt-path\"", "did you mean --socket-path?"});
+  ExpectRefused(Read({"--sockt=/x"}), {"\"--sockt\"", "did you mean --socket?"});
   ExpectRefused(Read({"start"}), {"unknown argument \"start\""});
   EXPECT_FALSE(Read({"--spin-us"}).ok());
 }
@@ -182,9 +182,9 @@ TEST_F(ConfigTest, HelpsWithEveryKey) {
 }
 
 TEST(NearestName, TakesSlipsForWhatWasMeantAndNothingElse) {
-  const std::vector<std::string> names{"spin_us", "socket_path", "socket_mode"};
+  const std::vector<std::string> names{"spin_us", "socket", "socket_mode"};
   EXPECT_EQ(NearestName("spin_u", names), "spin_us");
-  EXPECT_EQ(NearestName("sokcet_path", names), "socket_path");
+  EXPECT_EQ(NearestName("sokcet", names), "socket");
   EXPECT_EQ(NearestName("socket_mood", names), "socket_mode");
   EXPECT_EQ(NearestName("verbose", names), "");
   EXPECT_EQ(NearestName("", names), "");
