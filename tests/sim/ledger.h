@@ -1,0 +1,56 @@
+// What was posted and how it ended, over all ranks: finds the operation that ended well although
+// ranks did not agree, with other bytes than the reference, or on some ranks only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ipc/completion.h"
+#include "tests/sim/program.h"
+
+namespace headrace::sim {
+
+class Ledger {
+ public:
+  // `arithmetic` computes the reference: the code that the transport under the service does not
+  // use.
+  enum class Arithmetic : std::uint8_t { kReference, kKernels };
+  explicit Ledger(Arithmetic arithmetic) : arithmetic_(arithmetic) {}
+
+  void AddJob(JobId job, std::uint32_t world_size) { world_sizes_[job] = world_size; }
+  // A rank has posted the operation with these bytes in its memory; `honest` when as planned.
+  void Post(JobId job, std::uint64_t sequence, std::uint32_t rank, const Planned& planned,
+            bool honest, std::vector<std::byte> input);
+  // The operation has ended on a rank with these bytes in its memory. What is wrong, if anything.
+  std::optional<std::string> End(JobId job, std::uint64_t sequence, std::uint32_t rank,
+                                 const ipc::Outcome& outcome, const std::vector<std::byte>& result);
+
+  // How many operations ended well, or not, on some rank.
+  std::uint64_t ended_ok() const { return ended_ok_; }
+  std::uint64_t ended_failed() const { return ended_failed_; }
+
+ private:
+  struct Operation {
+    Planned planned;
+    bool honest = true;
+    std::uint64_t posted = 0;  // bit r: rank r
+    std::vector<std::vector<std::byte>> inputs;
+    std::optional<bool> ok;  // how it ended where it ended first
+    std::vector<std::vector<std::byte>> expected;
+  };
+
+  void Expect(Operation& operation, std::uint32_t world_size) const;
+
+  Arithmetic arithmetic_;
+  std::map<JobId, std::uint32_t> world_sizes_;
+  std::map<std::pair<JobId, std::uint64_t>, Operation> operations_;
+  std::uint64_t ended_ok_ = 0;
+  std::uint64_t ended_failed_ = 0;
+};
+
+}  // namespace headrace::sim

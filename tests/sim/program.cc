@@ -1,0 +1,123 @@
+#include "tests/sim/program.h"
+
+#include <cstring>
+
+#include "transport/loopback/reference.h"
+
+namespace headrace::sim {
+namespace {
+
+template <typename Element>
+void Put(std::span<std::byte> memory, std::size_t index, Element element) {
+  std::memcpy(memory.data() + index * sizeof element, &element, sizeof element);
+}
+
+void PutElement(DType dtype, std::span<std::byte> memory, std::size_t index, std::int64_t value) {
+  const double number = static_cast<double>(value) / 8;
+  switch (dtype) {
+    case DType::kFloat32:
+      return Put(memory, index, static_cast<float>(number));
+    case DType::kFloat64:
+      return Put(memory, index, number);
+    case DType::kFloat16:
+      return Put(memory, index, transport::EncodeFloat16(number));
+    case DType::kBFloat16:
+      return Put(memory, index, transport::EncodeBFloat16(number));
+    case DType::kInt32:
+      return Put(memory, index, static_cast<std::int32_t>(value));
+    case DType::kInt64:
+      return Put(memory, index, value);
+    case DType::kUInt8:
+      return Put(memory, index, static_cast<std::uint8_t>(value));
+  }
+}
+
+}  // namespace
+
+Planned PlanOf(std::uint64_t seed, JobId job, std::uint32_t world_size, std::uint64_t sequence) {
+  Dice dice(seed * 1'000'003 + job.value * 7919 + sequence);
+  Planned planned;
+  planned.kind = static_cast<Collective>(dice.Between(1, 5));
+  planned.dtype = static_cast<DType>(dice.Between(1, 7));
+  planned.reduction = static_cast<Reduction>(dice.Between(1, 5));
+  planned.root = static_cast<std::uint32_t>(dice.Below(world_size));
+  if (planned.kind == Collective::kBarrier) return planned;
+  // Room is left for a rank that disagrees about the count.
+  const std::uint64_t limit = kSlotSize / SizeOf(planned.dtype) / world_size - 1;
+  planned.count = world_size * (dice.Chance(5) ? 0 : dice.Between(1, dice.Chance(50) ? 8 : limit));
+  return planned;
+}
+
+ipc::Record RecordOf(const Planned& planned) {
+  ipc::Record record;
+  record.kind = static_cast<std::uint8_t>(planned.kind);
+  record.dtype = static_cast<std::uint8_t>(planned.dtype);
+  record.reduction = static_cast<std::uint8_t>(planned.reduction);
+  record.root = planned.root;
+  record.count = planned.count;
+  return record;
+}
+
+void Disagree(ipc::Record& record, std::uint32_t world_size, Dice& dice) {
+  const auto kind = static_cast<Collective>(record.kind);
+  if (Reduces(kind) && dice.Chance(30)) {
+    record.reduction = static_cast<std::uint8_t>(record.reduction % 5 + 1);
+  } else if (kind == Collective::kBroadcast && world_size > 1 && dice.Chance(50)) {
+    record.root = (record.root + 1) % world_size;
+  } else if (kind != Collective::kBarrier && dice.Chance(50)) {
+    record.count += world_size;
+  } else if (kind == Collective::kBarrier) {
+    record.kind = static_cast<std::uint8_t>(Collective::kAllReduce);
+    record.count = world_size;
+  } else {
+    record.kind = static_cast<std::uint8_t>(Collective::kBarrier);
+    record.count = 0;
+  }
+}
+
+void Spoil(ipc::Record& record, std::uint32_t world_size, Dice& dice) {
+  const bool barrier = record.kind == static_cast<std::uint8_t>(Collective::kBarrier);
+  switch (dice.Below(barrier ? 7 : 10)) {
+    case 0:
+      record.kind = dice.Chance(50) ? 0 : 77;
+      return;
+    case 1:
+      record.dtype = dice.Chance(50) ? 0 : 8;
+      return;
+    case 2:
+      record.reduction = 6;
+      return;
+    case 3:
+      record.flags = static_cast<std::uint8_t>(dice.Between(1, 255));
+      return;
+    case 4:
+      record.reserved1 = dice.Between(1, 99);
+      return;
+    case 5:
+      record.root = world_size;
+      return;
+    case 6:
+      record.timeout_ms = UINT32_MAX;
+      return;
+    case 7:
+      record.tensor = 1'000'000;
+      return;
+    case 8:
+      record.count =
+          dice.Chance(50) ? UINT64_MAX / world_size * world_size : std::uint64_t{1} << 40;
+      record.count -= record.count % world_size;
+      return;
+    default:
+      record.offset = UINT64_MAX - dice.Below(4096);
+      return;
+  }
+}
+
+void FillElements(DType dtype, std::span<std::byte> memory, Dice& dice) {
+  const std::size_t count = memory.size() / SizeOf(dtype);
+  for (std::size_t i = 0; i < count; ++i) {
+    PutElement(dtype, memory, i, static_cast<std::int64_t>(dice.Below(65)) - 32);
+  }
+}
+
+}  // namespace headrace::sim

@@ -1,0 +1,175 @@
+#include "tests/sim/rank.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace headrace::sim {
+namespace {
+
+constexpr std::size_t kSegmentSize = kSlots * kSlotSize;
+
+}  // namespace
+
+Rank::Rank(support::HandDrivenNode& node, Ledger& ledger, const support::JobSpec& job,
+           std::uint32_t rank, std::uint64_t seed)
+    : node_(node),
+      ledger_(ledger),
+      seed_(seed),
+      world_size_(job.world_size),
+      client_(node.Attach(job, rank, kSegmentSize)),
+      slot_used_(2 * kSlots),
+      shadow_(2 * kSegmentSize) {
+  node.AddSegment(client_, kSegmentSize);
+  for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
+    node.AddTensor(client_, TensorId{slot},
+                   {.name = fmt::format("layer{}", slot),
+                    .segment = SegmentId{0},
+                    .offset = slot * kSlotSize,
+                    .count = kSlotSize / sizeof(float),
+                    .dtype = DType::kFloat32});
+  }
+}
+
+std::string Rank::Name() const {
+  return fmt::format("job {} rank {}", client_.job().value, client_.rank());
+}
+
+bool Rank::Post(Manner manner, std::uint32_t timeout_ms, Dice& dice) {
+  if (open_.size() >= kOpenMax || !client_.HasRoom()) return false;
+  const std::optional<std::uint32_t> slot = TakeSlot(dice);
+  if (!slot) return false;
+  const std::uint64_t sequence = client_.posted() + 1;
+  const Planned planned = PlanOf(seed_, client_.job(), world_size_, sequence);
+  const std::span<std::byte> memory = Slot(*slot);
+  FillElements(planned.dtype, memory, dice);
+  ipc::Record record = RecordOf(planned);
+  const bool by_tensor = *slot < kSlots && planned.dtype == DType::kFloat32 && dice.Chance(50);
+  record.tensor = by_tensor ? *slot : ipc::kNoTensor;
+  record.segment = *slot / kSlots;
+  record.offset = by_tensor ? 0 : *slot % kSlots * kSlotSize;
+  record.timeout_ms = timeout_ms;
+  if (manner == Manner::kDisagrees) Disagree(record, world_size_, dice);
+  if (manner == Manner::kBadRecord) Spoil(record, world_size_, dice);
+  ledger_.Post(client_.job(), sequence, client_.rank(), planned, manner == Manner::kHonest,
+               {memory.begin(), memory.begin() + static_cast<std::ptrdiff_t>(planned.Bytes())});
+  client_.Post(record);
+  open_.push_back(
+      {.sequence = sequence, .slot = slot, .size = planned.Bytes(), .timeout_ms = timeout_ms});
+  return true;
+}
+
+std::optional<std::string> Rank::Look() {
+  for (std::size_t i = 0; i < open_.size();) {
+    if (!client_.HasEnded(open_[i].sequence)) {
+      ++i;
+      continue;
+    }
+    if (auto wrong = LookAt(open_[i])) return wrong;
+    open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  // The last ones still have the words they ended with.
+  const std::size_t first = ended_.size() > 4 ? ended_.size() - 4 : 0;
+  for (std::size_t i = first; i < ended_.size(); ++i) {
+    if (Word(ended_[i].sequence) != ended_[i].word) {
+      return fmt::format("{}: operation {} ended twice", Name(), ended_[i].sequence);
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> Rank::LookAt(const Open& open) {
+  const std::span<std::byte> memory = Slot(*open.slot);
+  const std::span<const std::byte> segment = node_.ServiceMemory(client_, *open.slot / kSlots);
+  if (!segment.empty() &&
+      node_.transport().Uses(segment.subspan(*open.slot % kSlots * kSlotSize, kSlotSize))) {
+    return fmt::format("{}: operation {} has ended while the lane uses its memory", Name(),
+                       open.sequence);
+  }
+  const std::vector<std::byte> result(memory.begin(),
+                                      memory.begin() + static_cast<std::ptrdiff_t>(open.size));
+  if (auto wrong = ledger_.End(client_.job(), open.sequence, client_.rank(),
+                               client_.Read(open.sequence), result)) {
+    return wrong;
+  }
+  ended_.push_back({open.sequence, Word(open.sequence)});
+  std::ranges::copy(memory, shadow_.begin() + static_cast<std::ptrdiff_t>(*open.slot * kSlotSize));
+  slot_used_[*open.slot] = false;
+  return std::nullopt;
+}
+
+std::optional<std::string> Rank::LookBack() const {
+  for (const Ended& ended : ended_) {
+    if (Word(ended.sequence) != ended.word) {
+      return fmt::format("{}: operation {} ended twice", Name(), ended.sequence);
+    }
+  }
+  if (!garbled && !IsUntouched())
+    return Name() + ": memory was written to that nothing had a right to";
+  return std::nullopt;
+}
+
+void Rank::PostRudely(std::uint64_t count) {
+  garbled = true;
+  // What it can see of its own operations has no meaning any more.
+  open_.clear();
+  ended_.clear();
+  // No plan of several ranks has this count.
+  const ipc::Record rude = support::OnSegment(Collective::kAllReduce, DType::kUInt8, 1999);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const std::uint64_t sequence = client_.posted() + 1;
+    const Planned planned = PlanOf(seed_, client_.job(), world_size_, sequence);
+    ledger_.Post(client_.job(), sequence, client_.rank(), planned, false, {});
+    client_.Post(rude, true);
+  }
+}
+
+void Rank::MarkRead(TimeNs now) {
+  for (Open& open : open_) open.read_ns = std::min(open.read_ns, now);
+}
+
+std::size_t Rank::OpenAndRead() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(open_, [](const Open& open) { return open.read_ns != kNever; }));
+}
+
+std::optional<std::string> Rank::Overdue(TimeNs now) const {
+  for (const Open& open : open_) {
+    if (open.read_ns == kNever || now - open.read_ns < open.timeout_ms * kMillisecond) continue;
+    return fmt::format("{}: operation {} is open {} ms after it was read, its timeout is {} ms",
+                       Name(), open.sequence, (now - open.read_ns) / kMillisecond, open.timeout_ms);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::uint32_t> Rank::TakeSlot(Dice& dice) {
+  const std::uint32_t slots = has_second ? 2 * kSlots : kSlots;
+  const auto first = static_cast<std::uint32_t>(dice.Below(slots));
+  for (std::uint32_t i = 0; i < slots; ++i) {
+    const std::uint32_t slot = (first + i) % slots;
+    if (slot_used_[slot]) continue;
+    slot_used_[slot] = true;
+    return slot;
+  }
+  return std::nullopt;
+}
+
+std::span<std::byte> Rank::Slot(std::uint32_t slot) const {
+  return client_.Memory(slot / kSlots).subspan(slot % kSlots * kSlotSize, kSlotSize);
+}
+
+std::uint64_t Rank::Word(std::uint64_t sequence) const {
+  return client_.layout().words[sequence % ipc::kOperationsMax].load();
+}
+
+bool Rank::IsUntouched() const {
+  for (std::uint32_t slot = 0; slot < 2 * kSlots; ++slot) {
+    if (slot_used_[slot]) continue;
+    if (!std::ranges::equal(Slot(slot), std::span(shadow_).subspan(slot * kSlotSize, kSlotSize))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace headrace::sim

@@ -1,0 +1,84 @@
+// One simulated training process: posts its job's program from slots of its memory, looks at its
+// completions, and notices when the service writes where it should not.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/sim/ledger.h"
+#include "tests/support/hand_driven_node.h"
+
+namespace headrace::sim {
+
+inline constexpr std::uint32_t kSlots = 16;    // per segment
+inline constexpr std::uint64_t kOpenMax = 40;  // fewer than there are error texts in a channel
+
+class Rank {
+ public:
+  // Attaches the rank with two segments; tensor i is slot i of the first, as float32.
+  Rank(support::HandDrivenNode& node, Ledger& ledger, const support::JobSpec& job,
+       std::uint32_t rank, std::uint64_t seed);
+
+  enum class Manner : std::uint8_t { kHonest, kDisagrees, kBadRecord };
+  // Posts the next operation of the program; false when there is no room for it now.
+  bool Post(Manner manner, std::uint32_t timeout_ms, Dice& dice);
+  // Posts what nobody else does, without waiting for room, and gives up its own books.
+  void PostRudely(std::uint64_t count);
+  // Looks at every operation that was open. What is wrong, if anything.
+  std::optional<std::string> Look();
+  // When everything has ended: whether memory and completions are as they were last seen.
+  std::optional<std::string> LookBack() const;
+
+  // The service has had the time to read everything; `now` is when it did.
+  void MarkRead(TimeNs now);
+  // The open operation whose time is over, if any.
+  std::optional<std::string> Overdue(TimeNs now) const;
+
+  support::ClientEnd& client() { return client_; }
+  const support::ClientEnd& client() const { return client_; }
+  std::string Name() const;
+  std::uint32_t world_size() const { return world_size_; }
+  std::size_t open() const { return open_.size(); }
+  // Of those, the ones that the service has surely read.
+  std::size_t OpenAndRead() const;
+
+  bool closed = false;     // its lease has ended
+  bool orderly = false;    // ... because it left
+  bool garbled = false;    // it wrote garbage into its ring
+  bool has_second = true;  // its second segment is still registered
+
+ private:
+  struct Open {
+    std::uint64_t sequence = 0;
+    std::optional<std::uint32_t> slot;  // none for a barrier
+    std::size_t size = 0;
+    std::uint32_t timeout_ms = 0;
+    TimeNs read_ns = kNever;
+  };
+  struct Ended {
+    std::uint64_t sequence = 0;
+    std::uint64_t word = 0;
+  };
+
+  std::optional<std::uint32_t> TakeSlot(Dice& dice);
+  std::span<std::byte> Slot(std::uint32_t slot) const;
+  std::uint64_t Word(std::uint64_t sequence) const;
+  std::optional<std::string> LookAt(const Open& open);
+  // Memory that nothing has a right to write to now is as this rank left it.
+  bool IsUntouched() const;
+
+  support::HandDrivenNode& node_;
+  Ledger& ledger_;
+  std::uint64_t seed_;
+  std::uint32_t world_size_;
+  support::ClientEnd& client_;
+  std::vector<bool> slot_used_;
+  std::vector<std::byte> shadow_;  // what both segments hold, but for slots in use
+  std::vector<Open> open_;
+  std::vector<Ended> ended_;
+};
+
+}  // namespace headrace::sim

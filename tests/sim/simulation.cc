@@ -1,0 +1,335 @@
+#include "tests/sim/simulation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace headrace::sim {
+namespace {
+
+constexpr int kStepsMax = 250;
+constexpr std::uint32_t kTimeoutMsMax = 200;
+constexpr std::uint32_t kCalmTimeoutMs = 600'000;
+
+support::MakeTransport AnyTransport(bool shared_memory, Mood mood, Dice& dice) {
+  if (shared_memory) return support::SharedMemory(1);
+  transport::LoopbackOptions options;
+  options.transfers_max = static_cast<std::uint32_t>(dice.Between(1, 8));
+  options.piece_size = 8 << dice.Below(8);
+  options.startup_ns = static_cast<TimeNs>(dice.Below(3) * dice.Below(50'000));
+  options.ns_per_byte = static_cast<double>(dice.Below(20));
+  options.seed = dice.Below(UINT64_MAX);
+  options.busy_share = dice.Chance(30) ? 0.2 : 0;
+  options.jitter_share = dice.Chance(50) ? 1.0 : 0;
+  if (mood >= Mood::kLoss && dice.Chance(30)) options.failure_share = 0.05;
+  return support::Loopback(options);
+}
+
+}  // namespace
+
+Simulation::Simulation(std::uint64_t seed, Mood mood)
+    : seed_(seed),
+      mood_(mood),
+      dice_(seed * 4 + static_cast<std::uint64_t>(mood)),
+      shared_memory_(dice_.Chance(25)),
+      // The arithmetic under test is checked by the one that it shares no code with.
+      ledger_(shared_memory_ ? Ledger::Arithmetic::kReference : Ledger::Arithmetic::kKernels),
+      node_(AnyTransport(shared_memory_, mood, dice_), std::uint64_t{1} << dice_.Between(6, 20)) {
+  for (std::uint32_t id = 1; id <= dice_.Between(1, 3); ++id) {
+    Job job;
+    job.spec = {.id = {id},
+                .name = fmt::format("job{}", id),
+                .world_size = static_cast<std::uint32_t>(dice_.Between(1, 5)),
+                .timeout_ms = Timeout()};
+    job.ranks.resize(job.spec.world_size);
+    ledger_.AddJob(job.spec.id, job.spec.world_size);
+    jobs_.push_back(std::move(job));
+  }
+}
+
+std::optional<std::string> Simulation::Run() {
+  const std::uint64_t steps = dice_.Between(20, kStepsMax);
+  for (std::uint64_t step = 0; step < steps; ++step) {
+    Act();
+    if (auto wrong = Check()) return wrong;
+  }
+  return Finish();
+}
+
+void Simulation::Act() {
+  if (dice_.Chance(8)) return Attach();
+  if (dice_.Chance(45)) return PostSome();
+  if (mood_ >= Mood::kLoss && dice_.Chance(4)) return ActBadly();
+  ActOnNode();
+}
+
+void Simulation::ActOnNode() {
+  switch (dice_.Below(7)) {
+    case 0:
+    case 1:
+      Trace("dispatch turns");
+      node_.TurnDispatch();
+      return;
+    case 2:
+    case 3:
+      Trace("lane turns");
+      node_.TurnLane();
+      return;
+    case 4:
+      Trace("watch turns");
+      node_.TurnWatch();
+      return;
+    case 5:
+      node_.now += static_cast<TimeNs>(dice_.Below(dice_.Chance(80) ? 100'000 : 100'000'000));
+      Trace(fmt::format("it is {} ns", node_.now));
+      return;
+    default:
+      return SettleAndMark();
+  }
+}
+
+void Simulation::ActBadly() {
+  const std::uint64_t what = dice_.Below(100);
+  if (what < 35) return Close(false);
+  if (what < 60) return Close(true);
+  if (what < 80) return ReleaseSegment();
+  if (what < 83) return StartDrain();
+  if (mood_ >= Mood::kHostile) Garble();
+}
+
+void Simulation::Attach() {
+  Job& job = jobs_[dice_.Below(jobs_.size())];
+  const auto rank = static_cast<std::uint32_t>(dice_.Below(job.spec.world_size));
+  if (job.ranks[rank] != nullptr) return;
+  // As control does: a job whose last rank has gone is over.
+  const bool over = std::ranges::any_of(job.ranks, [](auto& r) { return r && r->closed; });
+  if (over) return;
+  job.ranks[rank] = std::make_unique<Rank>(node_, ledger_, job.spec, rank, seed_);
+  ++sessions_;
+  Trace(job.ranks[rank]->Name() + " attaches");
+}
+
+void Simulation::PostSome() {
+  Rank* rank = AnyRank();
+  if (rank == nullptr) return;
+  for (std::uint64_t left = dice_.Between(1, 6); left > 0; --left) {
+    auto manner = Rank::Manner::kHonest;
+    // One rank only, so that no two disagree with the others in the same way.
+    const bool may_disagree = rank->client().rank() == 0 && rank->world_size() > 1;
+    if (mood_ >= Mood::kQuarrel && may_disagree && dice_.Chance(5)) {
+      manner = Rank::Manner::kDisagrees;
+    }
+    if (mood_ >= Mood::kQuarrel && dice_.Chance(2)) manner = Rank::Manner::kBadRecord;
+    if (!rank->Post(manner, Timeout(), dice_)) return;
+    Trace(fmt::format("{} posts operation {}{}", rank->Name(), rank->client().posted(),
+                      manner == Rank::Manner::kHonest      ? ""
+                      : manner == Rank::Manner::kDisagrees ? ", and disagrees"
+                                                           : " with a bad record"));
+  }
+}
+
+void Simulation::Close(bool orderly) {
+  Rank* rank = AnyRank();
+  if (rank == nullptr) return;
+  Trace(rank->Name() + (orderly ? " leaves" : " is killed"));
+  node_.Close(rank->client(), orderly, orderly ? "left the job" : "exited or was killed");
+  rank->closed = true;
+  rank->orderly = orderly;
+}
+
+void Simulation::Garble() {
+  Rank* rank = AnyRank();
+  if (rank == nullptr) return;
+  if (dice_.Chance(50)) {
+    Trace(rank->Name() + " writes garbage into its ring");
+    rank->garbled = true;
+    // Whatever no honest writer stores there: not the number that is due.
+    rank->client().PostGarbage(rank->client().posted() + 2 + dice_.Below(1 << 20));
+    return;
+  }
+  Trace(rank->Name() + " overruns its ring");
+  for (std::uint64_t burst = dice_.Between(1, 80); burst > 0; --burst) {
+    rank->PostRudely(32);
+    if (dice_.Chance(95)) node_.TurnDispatch();
+    if (dice_.Chance(20)) node_.TurnLane();
+  }
+}
+
+void Simulation::ReleaseSegment() {
+  Rank* rank = AnyRank();
+  if (rank == nullptr || !rank->has_second) return;
+  Trace(rank->Name() + " releases its second segment");
+  rank->has_second = false;
+  node_.Send(service::RemoveSegment{rank->client().id(), SegmentId{1}, rank->client().id().value});
+}
+
+void Simulation::StartDrain() {
+  if (drain_deadline_) return;
+  drain_deadline_ = node_.now + static_cast<TimeNs>(dice_.Below(100)) * kMillisecond;
+  Trace("the service drains");
+  node_.Send(service::Drain{*drain_deadline_});
+}
+
+void Simulation::SettleAndMark() {
+  Trace("all turn until nothing is left to do");
+  node_.Settle();
+  ForEachRank([this](Rank& rank) {
+    // The last records of a killed rank may never be read.
+    if (!rank.closed || rank.orderly) rank.MarkRead(node_.now);
+  });
+}
+
+std::optional<std::string> Simulation::AnswerControl() {
+  std::optional<std::string> wrong;
+  for (; answered_ < node_.control().messages.size(); ++answered_) {
+    const service::ControlMessage& message = node_.control().messages[answered_];
+    ForEachRank([&](Rank& rank) {
+      if (const auto* broken = std::get_if<service::SessionBroken>(&message)) {
+        if (broken->session != rank.client().id()) return;
+        if (!rank.garbled) wrong = rank.Name() + ": was called broken: " + broken->error.text();
+        if (!rank.closed) node_.Close(rank.client(), false, "exited or was killed");
+        rank.closed = true;
+      } else if (const auto* removed = std::get_if<service::SegmentRemoved>(&message)) {
+        if (removed->token == rank.client().id().value) rank.has_second = !removed->status.ok();
+      }
+    });
+  }
+  return wrong;
+}
+
+std::optional<std::string> Simulation::Check() {
+  std::optional<std::string> wrong = AnswerControl();
+  if (!wrong) wrong = CheckOrder();
+  ForEachRank([&](Rank& rank) {
+    if (!wrong && !rank.garbled) wrong = rank.Look();
+  });
+  if (!wrong && node_.discarded_in_use() != 0) wrong = "memory was discarded while a lane used it";
+  return wrong;
+}
+
+std::optional<std::string> Simulation::CheckOrder() {
+  const std::vector<std::uint64_t>& accepted = node_.transport().accepted;
+  for (; ordered_ < accepted.size(); ++ordered_) {
+    const std::uint64_t job = service::Flow::JobOf(accepted[ordered_]).value;
+    // The number's low bits name the slot, which is the operation's number: nobody honest posts as
+    // many operations as there are slots here.
+    const std::uint64_t slot = accepted[ordered_] % (1U << 16);
+    if (mood_ != Mood::kHostile && slot <= last_started_[job]) {
+      return fmt::format("job {}: operation {} went after {}", job, slot, last_started_[job]);
+    }
+    last_started_[job] = slot;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> Simulation::CheckTimes() {
+  std::optional<std::string> wrong;
+  ForEachRank([&](Rank& rank) {
+    if (!wrong && !rank.garbled) wrong = rank.Overdue(node_.now);
+  });
+  return wrong;
+}
+
+std::optional<std::string> Simulation::Finish() {
+  if (mood_ == Mood::kCalm) {
+    if (auto wrong = FinishCalmly()) return wrong;
+  }
+  SettleAndMark();
+  if (auto wrong = Check()) return wrong;
+  for (TimeNs waited = 0; waited <= kTimeoutMsMax * kMillisecond; waited += 5 * kMillisecond) {
+    node_.Advance(5 * kMillisecond);
+    if (auto wrong = Check()) return wrong;
+    if (auto wrong = CheckTimes()) return wrong;
+  }
+  if (auto wrong = CheckAllEnded()) return wrong;
+  ForEachRank([this](Rank& rank) {
+    if (!rank.closed) node_.Close(rank.client(), dice_.Chance(50), "left at the end");
+  });
+  node_.Settle();
+  return CheckAllReturned();
+}
+
+std::optional<std::string> Simulation::FinishCalmly() {
+  for (Job& job : jobs_) {
+    std::uint64_t most = 0;
+    for (std::uint32_t rank = 0; rank < job.spec.world_size; ++rank) {
+      if (!job.ranks[rank]) {
+        job.ranks[rank] = std::make_unique<Rank>(node_, ledger_, job.spec, rank, seed_);
+        ++sessions_;
+      }
+      most = std::max(most, job.ranks[rank]->client().posted());
+    }
+    for (const std::unique_ptr<Rank>& rank : job.ranks) {
+      // There is room again when operations end, which needs the ranks that are behind as well.
+      for (int patience = 0; rank->client().posted() < most && patience < 10'000; ++patience) {
+        if (rank->Post(Rank::Manner::kHonest, Timeout(), dice_)) continue;
+        node_.Advance(kMillisecond);
+        if (auto wrong = Check()) return wrong;
+      }
+      if (rank->client().posted() < most) return rank->Name() + ": never gets room in its ring";
+    }
+  }
+  for (int i = 0; i < 2000; ++i) {
+    bool open = false;
+    ForEachRank([&open](Rank& rank) { open |= rank.open() != 0; });
+    if (!open) break;
+    node_.Advance(100 * kMicrosecond);
+    if (auto wrong = Check()) return wrong;
+  }
+  if (ledger_.ended_failed() != 0) return "an operation failed although nothing went wrong";
+  return std::nullopt;
+}
+
+std::optional<std::string> Simulation::CheckAllEnded() {
+  std::optional<std::string> wrong;
+  ForEachRank([&](Rank& rank) {
+    if (wrong || rank.garbled) return;
+    const std::size_t open = rank.closed && !rank.orderly ? rank.OpenAndRead() : rank.open();
+    if (open != 0) wrong = fmt::format("{}: {} operations never ended", rank.Name(), open);
+    if (!wrong) wrong = rank.LookBack();
+  });
+  if (wrong) return wrong;
+  const ipc::LaneRow lane = node_.LaneRow();
+  if (lane.in_flight_bytes != 0 || lane.in_flight_stages != 0 || lane.queued_stages != 0) {
+    return fmt::format("the lane still shows {} bytes, {} stages in flight, {} queued",
+                       lane.in_flight_bytes, lane.in_flight_stages, lane.queued_stages);
+  }
+  const std::size_t drained = node_.control().Of<service::Drained>().size();
+  if (drained != (drain_deadline_ ? 1U : 0U)) return fmt::format("was drained {} times", drained);
+  return std::nullopt;
+}
+
+std::optional<std::string> Simulation::CheckAllReturned() {
+  if (node_.RowsInUse() != 0)
+    return fmt::format("{} board rows never came back", node_.RowsInUse());
+  if (!node_.doorbells().watched.empty()) return "a doorbell is still listened to";
+  if (node_.discarded_in_use() != 0) return "memory was discarded while a lane used it";
+  if (!node_.transport().open().empty()) return "the lane still moves something";
+  if (node_.watch_tap().discarded.size() != sessions_) {
+    return fmt::format("{} of {} sessions were discarded", node_.watch_tap().discarded.size(),
+                       sessions_);
+  }
+  return std::nullopt;
+}
+
+Rank* Simulation::AnyRank() {
+  Job& job = jobs_[dice_.Below(jobs_.size())];
+  Rank* rank = job.ranks[dice_.Below(job.ranks.size())].get();
+  return rank != nullptr && !rank->closed && !rank->garbled ? rank : nullptr;
+}
+
+template <typename Visit>
+void Simulation::ForEachRank(Visit visit) {
+  for (Job& job : jobs_) {
+    for (const std::unique_ptr<Rank>& rank : job.ranks) {
+      if (rank) visit(*rank);
+    }
+  }
+}
+
+std::uint32_t Simulation::Timeout() {
+  if (mood_ == Mood::kCalm) return kCalmTimeoutMs;
+  return static_cast<std::uint32_t>(dice_.Between(10, kTimeoutMsMax));
+}
+
+}  // namespace headrace::sim
