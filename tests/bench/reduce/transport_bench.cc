@@ -1,10 +1,11 @@
-// The shared-memory transport from Post to completion, beside the ideal loop on as many threads.
-#include <benchmark/benchmark.h>
-
+// The shared-memory transport from Post to completion, beside the ideal loop on as many threads
+// over the same memory. The ideal's threads wait for each round at a barrier, so that their start
+// is not in its figure.
 #include <atomic>
 #include <barrier>
 #include <thread>
 
+#include "tests/bench/reduce/beside_ideal.h"
 #include "tests/bench/reduce/ideal.h"
 #include "tests/bench/reduce/mapped_members.h"
 #include "transport/shm/shm_transport.h"
@@ -25,16 +26,49 @@ class SleepingWaker final : public Waker {
   std::atomic<std::uint32_t> count_{0};
 };
 
-void SetMoved(benchmark::State& state, std::size_t members_count, std::size_t size) {
-  state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(2 * members_count * size));
-}
+class IdealThreads {
+ public:
+  IdealThreads(std::size_t threads, const MappedMembers& members, std::size_t count)
+      : members_(members), share_(count / threads), round_(static_cast<std::ptrdiff_t>(threads)) {
+    for (std::size_t index = 1; index < threads; ++index) {
+      others_.emplace_back([this, index] {
+        for (round_.arrive_and_wait(); !stop_; round_.arrive_and_wait()) {
+          SumShare(index);
+          round_.arrive_and_wait();
+        }
+      });
+    }
+  }
+  ~IdealThreads() {
+    stop_ = true;
+    round_.arrive_and_wait();
+  }
 
-// Threads, members, bytes of each.
+  void Run() {
+    round_.arrive_and_wait();
+    SumShare(0);
+    round_.arrive_and_wait();
+  }
+
+ private:
+  void SumShare(std::size_t index) {
+    IdealSum(members_.floats(), members_.bytes().size(), index * share_, (index + 1) * share_);
+  }
+
+  const MappedMembers& members_;
+  std::size_t share_;  // elements
+  std::barrier<> round_;
+  std::atomic<bool> stop_{false};
+  std::vector<std::jthread> others_;
+};
+
+// Arguments: threads, members, bytes of each.
 void BM_ShmAllReduceFloat32(benchmark::State& state) {
   const auto threads = static_cast<std::uint32_t>(state.range(0));
   const auto members_count = static_cast<std::size_t>(state.range(1));
   const auto size = static_cast<std::size_t>(state.range(2));
   const MappedMembers members(members_count, size);
+  IdealThreads ideal(threads, members, size / sizeof(float));
   SleepingWaker waker;
   ShmTransport transport(threads, waker);
   Transfer transfer{.kind = Collective::kAllReduce,
@@ -43,52 +77,21 @@ void BM_ShmAllReduceFloat32(benchmark::State& state) {
                     .members_count = static_cast<std::uint32_t>(members_count)};
   std::copy(members.bytes().begin(), members.bytes().end(), transfer.members.begin());
   std::vector<Completion> completions;
-  for (auto _ : state) {
+  const auto run_transfer = [&] {
     completions.clear();
-    if (transport.Post(transfer, 0) != PostResult::kAccepted) state.SkipWithError("busy");
+    HR_CHECK(transport.Post(transfer, 0) == PostResult::kAccepted);
     while (completions.empty()) {
       const std::uint32_t seen = waker.count();
       if (!transport.DoWork(MonotonicNow(), completions) && completions.empty()) {
         waker.WaitBeyond(seen);
       }
     }
-  }
-  SetMoved(state, members_count, size);
-}
-
-// The loop on threads that wait for each round at a barrier, so that no start is in the figure.
-void BM_IdealAllReduceFloat32(benchmark::State& state) {
-  const auto threads = static_cast<std::size_t>(state.range(0));
-  const auto members_count = static_cast<std::size_t>(state.range(1));
-  const auto size = static_cast<std::size_t>(state.range(2));
-  const MappedMembers members(members_count, size);
-  const std::size_t share = size / sizeof(float) / threads;
-  std::barrier round(static_cast<std::ptrdiff_t>(threads));
-  std::atomic<bool> stop{false};
-  const auto sum_share = [&](std::size_t index) {
-    IdealSum(members.floats(), members_count, index * share, (index + 1) * share);
   };
-  std::vector<std::jthread> others;
-  for (std::size_t index = 1; index < threads; ++index) {
-    others.emplace_back([&, index] {
-      for (round.arrive_and_wait(); !stop; round.arrive_and_wait()) {
-        sum_share(index);
-        round.arrive_and_wait();
-      }
-    });
-  }
-  for (auto _ : state) {
-    round.arrive_and_wait();
-    sum_share(0);
-    round.arrive_and_wait();
-  }
-  stop = true;
-  round.arrive_and_wait();
-  SetMoved(state, members_count, size);
+  RunBesideIdeal(state, 2 * members_count * size, run_transfer, [&] { ideal.Run(); });
 }
 
 void Sizes(benchmark::internal::Benchmark* bench) {
-  bench->UseRealTime();
+  bench->UseManualTime();
   for (const std::int64_t members : {2, 4}) {
     for (const std::int64_t threads : {1, 2}) {
       for (const std::int64_t size :
@@ -99,7 +102,6 @@ void Sizes(benchmark::internal::Benchmark* bench) {
   }
 }
 
-BENCHMARK(BM_IdealAllReduceFloat32)->Apply(Sizes);
 BENCHMARK(BM_ShmAllReduceFloat32)->Apply(Sizes);
 
 }  // namespace
