@@ -51,7 +51,6 @@ class Cursor {
     progress_->Advance();
     return *this;
   }
-  friend bool operator==(const Cursor& left, const Cursor& right) { return left.at_ == right.at_; }
   friend bool operator!=(const Cursor& left, const Cursor& right) { return left.at_ != right.at_; }
 
  private:
