@@ -1,0 +1,315 @@
+"""When things go wrong: each ends in a named error within a second, and everyone else goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import sys
+import time
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
+from ranks import Rank, RankError, Ranks  # noqa: E402
+from service import Service  # noqa: E402
+
+# "Within a second", with room for a machine that is busy with other tests.
+SOON_S = float(os.environ.get("HEADRACE_TEST_SOON_S", "1.0"))
+RECORDS_AT = 45056  # offset of the ring in a channel; ipc/PROTOCOL.md
+RECORD_SIZE = 64
+COMMIT_AT = 56
+
+
+def record(sequence: int, **fields: int) -> str:
+    """A record as hex; by default an all_reduce of 4 float32 of segment 0."""
+    values = {
+        "kind": 1, "dtype": 1, "reduction": 1, "flags": 0, "tensor": 0xFFFFFFFF, "segment": 0,
+        "root": 0, "offset": 0, "count": 4, "timeout_ms": 0,
+    } | fields  # fmt: skip
+    return struct.pack(
+        "<4B3I2Q2I3Q", values["kind"], values["dtype"], values["reduction"], values["flags"],
+        values["tensor"], values["segment"], values["root"], values["offset"], values["count"],
+        values["timeout_ms"], 0, 0, 0, sequence,
+    ).hex()  # fmt: skip
+
+
+class ServiceCase(unittest.TestCase):
+    """One service for the class; every test ends with proof that it still serves."""
+
+    flags: tuple[str, ...] = ()
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.service = Service(*cls.flags)
+        cls.addClassCleanup(cls.service.close)
+        cls.service.start()
+
+    def ranks(self, world: int, job: str | None = None, **options: object) -> Ranks:
+        ranks = Ranks(self.service, world, job=job or self.id().split(".")[-1][:60], **options)
+        self.addCleanup(ranks.__exit__)
+        return ranks
+
+    def expect(self, rank: Rank, code: str, *words: str) -> None:
+        """The rank's answer to a wait is this error, naming all the words, and came soon."""
+        with self.assertRaises(RankError) as caught:
+            rank.receive()
+        self.assertEqual(caught.exception.code, code, str(caught.exception))
+        for word in words:
+            self.assertIn(word, str(caught.exception))
+
+    def assert_serves(self) -> None:
+        with Ranks(self.service, 2, job=f"after-{time.monotonic_ns()}") as after:
+            after.each("tensor", name="w", count=100)
+            after.each("fill", name="w", value=2.0)
+            after.each("post", kind="all_reduce", name="w")
+            after.each("wait")
+            self.assertEqual(after[0].call("values", name="w"), [4.0] * 4)
+
+    def assert_nothing_left(self) -> None:
+        deadline = time.monotonic() + 10
+        while self.service.mappings() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self.assertEqual(self.service.mappings(), [])
+        self.assertEqual(self.service.ctl_json("queue")["queue"], [])
+
+
+class RankDeath(ServiceCase):
+    def check_death(self, after_end: bool) -> None:
+        ranks = self.ranks(3)
+        bystanders = self.ranks(2, job="bystander-" + self.id().split(".")[-1][:40])
+        for group in (ranks, bystanders):
+            group.each("tensor", name="w", count=1 << 16)
+        victim = ranks[2]
+        survivors = ranks.members[:2]
+        if after_end:
+            ranks.each("post", kind="all_reduce", name="w")
+            ranks.each("wait")
+        for survivor in survivors:
+            survivor.call("post", kind="all_reduce", name="w")
+        for survivor in survivors:
+            survivor.send("wait")
+        begin = time.monotonic()
+        victim.kill()
+        for survivor in survivors:
+            self.expect(survivor, "peer lost", "rank 2", f"pid {victim.pid}")
+        self.assertLess(time.monotonic() - begin, SOON_S)
+        # Later posts of the same job learn the same cause; the other job does not notice.
+        survivors[0].call("post", kind="barrier")
+        survivors[0].send("wait")
+        self.expect(survivors[0], "peer lost", f"pid {victim.pid}")
+        bystanders.each("post", kind="all_reduce", name="w")
+        bystanders.each("wait")
+
+    def test_before_it_posts(self) -> None:
+        self.check_death(after_end=False)
+
+    def test_after_an_operation_ended(self) -> None:
+        self.check_death(after_end=True)
+
+    def test_while_its_operation_moves(self) -> None:
+        ranks = self.ranks(2)
+        ranks.each("tensor", name="w", count=32 << 20)  # 128 MiB, some tens of milliseconds
+        for round_index in range(3):
+            ranks[0].call("post", kind="all_reduce", name="w", key=str(round_index))
+        for round_index in range(3):
+            ranks[1].send("post", kind="all_reduce", name="w", key=str(round_index))
+        ranks[0].send("wait", key="2")
+        begin = time.monotonic()
+        ranks[1].kill()
+        try:
+            ranks[0].receive()  # all three had been moved before the kernel ended it
+        except RankError as error:
+            self.assertEqual(error.code, "peer lost")
+            self.assertIn("rank 1", str(error))
+        self.assertLess(time.monotonic() - begin, SOON_S)
+
+    def tearDown(self) -> None:
+        self.doCleanups()
+        self.assert_serves()
+        self.assert_nothing_left()
+
+
+class Misuse(ServiceCase):
+    flags = ("--operation-timeout-ms", "600")
+
+    def tearDown(self) -> None:
+        self.doCleanups()
+        self.assert_serves()
+        self.assert_nothing_left()
+
+    def test_a_rank_connects_twice(self) -> None:
+        ranks = self.ranks(2, job="twice")
+        with self.assertRaises(RankError) as caught:
+            Rank(self.service, 1, 2, job="twice")
+        self.assertEqual(caught.exception.code, "already exists")
+        self.assertIn(str(ranks[1].pid), str(caught.exception))
+        ranks.each("post", kind="barrier")
+        ranks.each("wait")
+
+    def test_world_sizes_differ(self) -> None:
+        ranks = self.ranks(2, job="worlds")
+        with self.assertRaises(RankError) as caught:
+            Rank(self.service, 2, 3, job="worlds")
+        self.assertIn("3", str(caught.exception))
+        self.assertIn("2", str(caught.exception))
+        ranks.each("post", kind="barrier")
+        ranks.each("wait")
+
+    @unittest.skipUnless(os.getuid() == 0, "needs root, to be two users")
+    def test_a_job_of_another_uid(self) -> None:
+        os.chmod(self.service.directory, 0o755)
+        ranks = self.ranks(2, job="owned")
+        with self.assertRaises(RankError) as caught:
+            Rank(self.service, 1, 2, job="owned", user="nobody")
+        self.assertEqual(caught.exception.code, "permission denied")
+        self.assertIn("uid 0", str(caught.exception))
+        ranks.each("post", kind="barrier")
+        ranks.each("wait")
+
+    def check_mismatch(self, posts: list[dict], *words: str) -> None:
+        ranks = self.ranks(2)
+        ranks.each("tensor", name="w", count=64)
+        ranks.each("tensor", name="half", count=32)
+        ranks.each("tensor", name="double", count=64, dtype="float64")
+        for member, post in zip(ranks.members, posts):
+            member.call("post", **post)
+            member.send("wait")
+        for member in ranks.members:
+            self.expect(member, "mismatch", "rank 0", "rank 1", *words)
+        # Only that operation ended.
+        ranks.each("post", kind="all_reduce", name="w")
+        ranks.each("wait")
+
+    def test_kinds_differ(self) -> None:
+        self.check_mismatch(
+            [{"kind": "all_reduce", "name": "w"}, {"kind": "broadcast", "name": "w"}],
+            "all_reduce", "broadcast",
+        )  # fmt: skip
+
+    def test_sizes_differ(self) -> None:
+        self.check_mismatch(
+            [{"kind": "all_reduce", "name": "w"}, {"kind": "all_reduce", "name": "half"}],
+            "64", "32",
+        )  # fmt: skip
+
+    def test_dtypes_differ(self) -> None:
+        self.check_mismatch(
+            [{"kind": "all_reduce", "name": "w"}, {"kind": "all_reduce", "name": "double"}],
+            "float32", "float64",
+        )  # fmt: skip
+
+    def test_an_operation_past_its_timeout(self) -> None:
+        ranks = self.ranks(3)
+        ranks.each("tensor", name="weight", count=64)
+        begin = time.monotonic()
+        for member in ranks.members[:2]:
+            member.call("post", kind="all_reduce", name="weight")
+            member.send("wait")
+        for member in ranks.members[:2]:
+            self.expect(member, "timeout", "rank 2", f"pid {ranks[2].pid}", "weight")
+        self.assertLess(time.monotonic() - begin, 0.6 + SOON_S)
+        # The latecomer learns it too, and then all are in step again.
+        ranks[2].call("post", kind="all_reduce", name="weight")
+        ranks[2].send("wait")
+        self.expect(ranks[2], "timeout", "rank 2")
+        ranks.each("post", kind="all_reduce", name="weight")
+        ranks.each("wait")
+
+    def check_bad_record(self, words: list[str], **fields: int) -> None:
+        ranks = self.ranks(2)
+        ranks.each("tensor", name="w", count=64)
+        ranks[0].call("post", kind="all_reduce", name="w")
+        ranks[0].send("wait")
+        ranks[1].call("scribble", offset=RECORDS_AT + RECORD_SIZE, data=record(1, **fields))
+        ranks[1].call("ring")
+        self.expect(ranks[0], "invalid argument", "rank 1", *words)
+
+    def test_a_tensor_id_unknown(self) -> None:
+        ranks = self.ranks(2)
+        ranks.each("tensor", name="w", count=64)
+        ranks[0].call("post", kind="all_reduce", name="w")
+        ranks[0].send("wait")
+        ranks[1].call(
+            "scribble", offset=RECORDS_AT + RECORD_SIZE, data=record(1, tensor=12345)
+        )
+        ranks[1].call("ring")
+        self.expect(ranks[0], "not found", "rank 1", "tensor 12345")
+
+    def test_a_range_out_of_bounds(self) -> None:
+        self.check_bad_record(["beyond the end"], count=1 << 40)
+
+    def test_an_offset_out_of_bounds(self) -> None:
+        self.check_bad_record(["beyond the end"], offset=1 << 62, count=1)
+
+    def test_a_kind_nobody_knows(self) -> None:
+        self.check_bad_record(["kind", "77"], kind=77)
+
+    def test_a_ring_full_of_garbage(self) -> None:
+        ranks = self.ranks(2)
+        ranks.each("tensor", name="w", count=64)
+        ranks[0].call("post", kind="all_reduce", name="w")
+        ranks[0].send("wait")
+        begin = time.monotonic()
+        garbage = bytes(range(1, 256)) * 257
+        ranks[1].call("scribble", offset=RECORDS_AT, data=garbage[: 1024 * 64].hex())
+        ranks[1].call("ring")
+        self.expect(ranks[0], "corrupt", "rank 1", f"pid {ranks[1].pid}")
+        self.assertLess(time.monotonic() - begin, SOON_S)
+
+
+class ServiceDeath(unittest.TestCase):
+    def test_a_service_that_is_absent(self) -> None:
+        with Service() as service:
+            service.kill()
+            begin = time.monotonic()
+            with self.assertRaises(RankError) as caught:
+                Rank(service, 0, 1)
+            self.assertEqual(caught.exception.code, "unavailable")
+            self.assertIn(service.socket, str(caught.exception))
+            self.assertLess(time.monotonic() - begin, SOON_S + 2)  # with Python's start
+
+    def test_a_service_killed_while_ranks_wait(self) -> None:
+        with Service() as service, Ranks(service, 3) as ranks:
+            ranks.each("tensor", name="w", count=64)
+            for member in ranks.members[:2]:
+                member.call("post", kind="all_reduce", name="w")
+                member.send("wait")
+            begin = time.monotonic()
+            pid = service.pid
+            service.kill()
+            for member in ranks.members[:2]:
+                with self.assertRaises(RankError) as caught:
+                    member.receive()
+                self.assertEqual(caught.exception.code, "unavailable")
+                self.assertIn(str(pid), str(caught.exception))
+            self.assertLess(time.monotonic() - begin, SOON_S)
+            with self.assertRaises(RankError) as caught:
+                ranks[2].call("post", kind="all_reduce", name="w")
+            self.assertEqual(caught.exception.code, "unavailable")
+
+    def test_a_stopped_service_still_answers_the_operator(self) -> None:
+        with Service() as service, Ranks(service, 3) as ranks:
+            ranks.each("tensor", name="conv1.weight", count=64)
+            for member in ranks.members[:2]:
+                member.call("post", kind="all_reduce", name="conv1.weight")
+            deadline = time.monotonic() + 10
+            while not service.ctl_json("queue")["queue"] and time.monotonic() < deadline:
+                time.sleep(0.02)
+            os.kill(service.pid, signal.SIGSTOP)
+            try:
+                code, text = service.ctl("queue")
+                self.assertEqual(code, 0, text)
+                self.assertIn("rank 2 not ready", text)
+                self.assertIn("conv1.weight", text)
+                code, text = service.ctl("status")
+                self.assertEqual(code, 1, text)  # a stopped service is a finding
+                self.assertIn("stopped", text)
+            finally:
+                os.kill(service.pid, signal.SIGCONT)
+            ranks[2].call("post", kind="all_reduce", name="conv1.weight")
+            for member in ranks.members:
+                member.call("wait")
+
+
+if __name__ == "__main__":
+    unittest.main()
