@@ -102,9 +102,13 @@ class Recorder:
         }
         owners = {name.rpartition(".")[0] for name in self.parameters}
         for name, module in model.named_modules():
-            encloses = any(owner == name or owner.startswith(name + ".") for owner in owners)
+            encloses = any(
+                owner == name or owner.startswith(name + ".") for owner in owners
+            )
             if name == "" or encloses:
-                self._handles.append(module.register_forward_pre_hook(self._layer_hook(name)))
+                self._handles.append(
+                    module.register_forward_pre_hook(self._layer_hook(name))
+                )
         for name, parameter in self.parameters.items():
             node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
             self._handles.append(node.register_hook(self._gradient_hook(name)))
@@ -213,12 +217,20 @@ def record(
     if missing:
         raise ValueError(f"no gradient for {missing[0]} (and {len(missing) - 1} more)")
     begins = _medians(
-        [{n: recorder.seconds(run.forward, m) for n, m in run.layers.items()} for run in runs]
+        [
+            {n: recorder.seconds(run.forward, m) for n, m in run.layers.items()}
+            for run in runs
+        ]
     )
     released = _medians(
-        [{n: recorder.seconds(run.backward, m) for n, m in run.gradients.items()} for run in runs]
+        [
+            {n: recorder.seconds(run.backward, m) for n, m in run.gradients.items()}
+            for run in runs
+        ]
     )
-    forward_s = statistics.median(recorder.seconds(run.forward, run.forward_end) for run in runs)
+    forward_s = statistics.median(
+        recorder.seconds(run.forward, run.forward_end) for run in runs
+    )
     owners = {p: _owner(p, begins) for p in recorder.parameters}
     # A stable sort: parameters of one layer keep the order in which the layer registered them.
     order = sorted(recorder.parameters, key=lambda p: begins[owners[p]])
@@ -265,7 +277,11 @@ class BertBase(nn.Module):
             def split(y: torch.Tensor) -> torch.Tensor:
                 return y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
-            query, key, value = split(self.query(x)), split(self.key(x)), split(self.value(x))
+            query, key, value = (
+                split(self.query(x)),
+                split(self.key(x)),
+                split(self.value(x)),
+            )
             scores = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
             mixed = (scores.softmax(-1) @ value).transpose(1, 2).flatten(2)
             x = self.norm1(x + self.output(mixed))
@@ -278,7 +294,10 @@ class BertBase(nn.Module):
         self.kind = nn.Embedding(2, self.WIDTH)
         self.norm = nn.LayerNorm(self.WIDTH)
         self.layers = nn.Sequential(
-            *(self.Layer(self.WIDTH, self.HEADS, self.INNER) for _ in range(self.LAYERS))
+            *(
+                self.Layer(self.WIDTH, self.HEADS, self.INNER)
+                for _ in range(self.LAYERS)
+            )
         )
         self.pooler = nn.Linear(self.WIDTH, self.WIDTH)
         self.transform = nn.Linear(self.WIDTH, self.WIDTH)
@@ -298,7 +317,11 @@ class BertBase(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         places = torch.arange(tokens.shape[1], device=tokens.device)
-        x = self.word(tokens) + self.position(places) + self.kind(torch.zeros_like(tokens))
+        x = (
+            self.word(tokens)
+            + self.position(places)
+            + self.kind(torch.zeros_like(tokens))
+        )
         x = self.layers(self.norm(x))
         pooled = torch.tanh(self.pooler(x[:, 0]))
         hidden = self.transform_norm(nn.functional.gelu(self.transform(x)))
@@ -336,7 +359,9 @@ def _vision(
         out = model(images)
         # Models with auxiliary heads answer with a named tuple; all heads take part in training.
         outs = out if isinstance(out, tuple) else (out,)
-        return sum(nn.functional.cross_entropy(o, labels) for o in outs if o is not None)
+        return sum(
+            nn.functional.cross_entropy(o, labels) for o in outs if o is not None
+        )
 
     return model, step
 
@@ -349,7 +374,9 @@ def machine(device: torch.device) -> str:
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             processor = next(
-                line.partition(":")[2].strip() for line in lines if line.startswith("model name")
+                line.partition(":")[2].strip()
+                for line in lines
+                if line.startswith("model name")
             )
     except (OSError, StopIteration):
         pass  # no /proc: the platform's own word stays
@@ -359,13 +386,21 @@ def machine(device: torch.device) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m headrace.profile", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m headrace.profile", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("model", help="a name from torchvision.models, or bert-base")
     parser.add_argument("--batch", type=int, default=8, help="samples per iteration")
-    parser.add_argument("--tokens", type=int, default=128, help="sequence length of bert-base")
-    parser.add_argument("--iterations", type=int, default=10, help="measured iterations")
+    parser.add_argument(
+        "--tokens", type=int, default=128, help="sequence length of bert-base"
+    )
+    parser.add_argument(
+        "--iterations", type=int, default=10, help="measured iterations"
+    )
     parser.add_argument("--warmup", type=int, default=3, help="iterations before those")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu"
+    )
     parser.add_argument(
         "--clock",
         choices=("wall", "processor"),

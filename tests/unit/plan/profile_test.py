@@ -24,7 +24,7 @@ except ImportError as error:
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "client" / "python"))
-from headrace import profile  # noqa: E402
+from headrace import profile
 
 PLANNER = sys.argv.pop(1) if len(sys.argv) > 1 else None
 
@@ -79,7 +79,9 @@ class Recorder(unittest.TestCase):
                 return self.second(self.first(x))
 
         names = [tensor["name"] for tensor in record(Reversed())["tensors"]]
-        self.assertEqual(names, ["first.weight", "first.bias", "second.weight", "second.bias"])
+        self.assertEqual(
+            names, ["first.weight", "first.bias", "second.weight", "second.bias"]
+        )
 
     def test_counts_elements(self):
         tensors = record(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)))["tensors"]
@@ -95,7 +97,9 @@ class Recorder(unittest.TestCase):
         self.assertGreaterEqual(sum(t["backward_s"] for t in second), 0.03)
 
     def test_puts_a_layers_forward_time_at_its_last_tensor(self):
-        tensors = record(nn.Sequential(Layer(4, 3, 0.02, 0), Layer(3, 2, 0, 0)))["tensors"]
+        tensors = record(nn.Sequential(Layer(4, 3, 0.02, 0), Layer(3, 2, 0, 0)))[
+            "tensors"
+        ]
         self.assertEqual(tensors[0]["forward_s"], 0)
         self.assertGreaterEqual(tensors[1]["forward_s"], 0.02)
 
@@ -108,12 +112,19 @@ class Recorder(unittest.TestCase):
             def forward(self, x):
                 return nn.functional.linear(x, self.inner.weight, self.inner.bias)
 
-        names = [t["name"] for t in record(nn.Sequential(Direct(), nn.Linear(3, 2)))["tensors"]]
-        self.assertEqual(names, ["0.inner.weight", "0.inner.bias", "1.weight", "1.bias"])
+        names = [
+            t["name"]
+            for t in record(nn.Sequential(Direct(), nn.Linear(3, 2)))["tensors"]
+        ]
+        self.assertEqual(
+            names, ["0.inner.weight", "0.inner.bias", "1.weight", "1.bias"]
+        )
 
     def test_counts_a_shared_parameter_once(self):
         layer = nn.Linear(4, 4)
-        self.assertEqual(len(record(nn.Sequential(layer, nn.ReLU(), layer))["tensors"]), 2)
+        self.assertEqual(
+            len(record(nn.Sequential(layer, nn.ReLU(), layer))["tensors"]), 2
+        )
 
     def test_never_gives_a_negative_time(self):
         model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(20)))
@@ -173,7 +184,10 @@ class Program(unittest.TestCase):
             self.assertEqual(len(json.loads(done.stdout)), 6)
 
     def test_refuses_a_model_it_does_not_know(self):
-        with self.assertRaises(SystemExit) as exit_, contextlib.redirect_stderr(io.StringIO()):
+        with (
+            self.assertRaises(SystemExit) as exit_,
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
             profile.main(["resnet_of_nobody"])
         self.assertEqual(exit_.exception.code, 2)
 
