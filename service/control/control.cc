@@ -73,8 +73,8 @@ class Control::Loop final : private kj::TaskSet::ErrorHandler {
   ControlOptions options_;
   ControlPorts ports_;
   ipc::ServiceRow row_{};
-  kj::AsyncIoContext io_;
   Desk desk_;
+  kj::AsyncIoContext io_;
   Listener listener_;
   kj::UnixEventPort::FdObserver inbox_observer_;
   std::vector<ControlMessage> messages_;
@@ -87,13 +87,12 @@ class Control::Loop final : private kj::TaskSet::ErrorHandler {
 Control::Loop::Loop(ControlOptions options, ControlPorts ports, UniqueFd socket)
     : options_(std::move(options)),
       ports_(ports),
-      io_(kj::setupAsyncIo()),
       desk_{.options = options_,
             .dispatch = ports_.dispatch,
             .watch = ports_.watch,
-            .timer = io_.provider->getTimer(),
             .leases = Leases(ports_.dispatch, ports_.watch),
             .answers = {}},
+      io_(kj::setupAsyncIo()),
       listener_(std::move(socket), io_.unixEventPort, *io_.lowLevelProvider, desk_),
       inbox_observer_(io_.unixEventPort, ports_.inbox.event_fd(),
                       kj::UnixEventPort::FdObserver::OBSERVE_READ),
@@ -101,6 +100,7 @@ Control::Loop::Loop(ControlOptions options, ControlPorts ports, UniqueFd socket)
   desk_.leases.OnUntold([this] {
     if (!std::exchange(retrying_, true)) tasks_.add(RetryUntold());
   });
+  desk_.timer = &io_.provider->getTimer();
   auto pair = kj::newPromiseAndFulfiller<int>();
   finished_ = kj::mv(pair.fulfiller);
   exit_code_ = kj::mv(pair.promise);
@@ -115,7 +115,10 @@ Control::Loop::Loop(ControlOptions options, ControlPorts ports, UniqueFd socket)
   Show(ipc::ServiceState::kStarting);
 }
 
-Control::Loop::~Loop() { Show(ipc::ServiceState::kStopped); }
+Control::Loop::~Loop() {
+  desk_.leases.OnUntold([] {});  // there is nobody left to try again
+  Show(ipc::ServiceState::kStopped);
+}
 
 void Control::Loop::Show(ipc::ServiceState state) {
   row_.state = static_cast<std::uint32_t>(state);
@@ -191,7 +194,7 @@ void Control::Loop::BeginDrain(int signal) {
                   desk_.leases.open_count(), options_.drain_timeout_ns / kMillisecond);
   tasks_.add(SendDrain({.deadline_ns = MonotonicNow() + options_.drain_timeout_ns}));
   const TimeNs bound = options_.drain_timeout_ns + kDrainGrace;
-  tasks_.add(desk_.timer.afterDelay(bound * kj::NANOSECONDS).then([this, bound] {
+  tasks_.add(desk_.timer->afterDelay(bound * kj::NANOSECONDS).then([this, bound] {
     ports_.log.error("not drained after {} ms: stopping anyway", bound / kMillisecond);
     Finish(1);
   }));
@@ -199,13 +202,13 @@ void Control::Loop::BeginDrain(int signal) {
 
 kj::Promise<void> Control::Loop::SendDrain(Drain message) {
   if (ports_.dispatch.Send(message)) return kj::READY_NOW;
-  return desk_.timer.afterDelay(kRetryDelay).then([this, message] { return SendDrain(message); });
+  return desk_.timer->afterDelay(kRetryDelay).then([this, message] { return SendDrain(message); });
 }
 
 // Dispatch is hardly ever so far behind that it cannot hear of a lease's end. Then control tries
 // again and again; while all are told it sleeps.
 kj::Promise<void> Control::Loop::RetryUntold() {
-  return desk_.timer.afterDelay(kRetryDelay).then([this]() -> kj::Promise<void> {
+  return desk_.timer->afterDelay(kRetryDelay).then([this]() -> kj::Promise<void> {
     if (!desk_.leases.Flush()) return RetryUntold();
     retrying_ = false;
     return kj::READY_NOW;

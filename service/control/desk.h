@@ -18,13 +18,15 @@
 
 namespace headrace::service {
 
+// Outlives the event loop: calls that are under way when the service stops are dropped with the
+// loop, and give back what they hold here.
 struct Desk {
   const ControlOptions& options;
   Door<DispatchMessage>& dispatch;
   Door<WatchMessage>& watch;
-  kj::Timer& timer;
   Leases leases;
   Answers answers;
+  kj::Timer* timer = nullptr;  // the event loop's; set once there is one
   bool draining = false;
 };
 

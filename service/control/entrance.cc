@@ -134,7 +134,7 @@ kj::Promise<void> Admin::ping(PingContext context) {
       desk_.answers.pong.Drop(token);
       return KJ_EXCEPTION(OVERLOADED, "dispatch is behind with its messages");
     }
-    return desk_.timer.timeoutAfter(kPingTimeout * kj::NANOSECONDS, kj::mv(pong))
+    return desk_.timer->timeoutAfter(kPingTimeout * kj::NANOSECONDS, kj::mv(pong))
         .then([context, asked_ns, sent_ns](Pong) mutable {
           context.getResults().setControlNs(sent_ns - asked_ns);
           context.getResults().setDispatchNs(MonotonicNow() - sent_ns);

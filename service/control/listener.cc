@@ -104,7 +104,7 @@ kj::Promise<void> Listener::WaitOut(int error_number) {
                          ": clients wait until there is room");
   }
   short_of_descriptors_ = true;
-  return desk_.timer.afterDelay(kShortageDelay);
+  return desk_.timer->afterDelay(kShortageDelay);
 }
 
 // One user may take three quarters of the connections, so that others always find some.
