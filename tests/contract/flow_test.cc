@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <random>
 
@@ -97,11 +98,10 @@ TEST_P(TransportFlow, LeavesMemoryAloneBeforePostAndAfterCompletion) {
   Members done(DType::kFloat32, ManyPieces(), 3);
   done.Fill(2);
   ASSERT_EQ(subject_->Run(AllReduce(1, done)).code, Code::kOk);
-  done.Fill(3);  // its owner writes again
+  std::memset(done.Member(0), 0x5A, 1000);  // its owner writes again
   const auto done_after = done.Contents();
   for (std::uint64_t token = 2; token < 6; ++token) {
-    Members other(DType::kFloat32, ManyPieces(), 3);
-    other.Fill(token);
+    const Members other = done.Copy();
     ASSERT_EQ(subject_->Run(AllReduce(token, other)).code, Code::kOk);
   }
   EXPECT_EQ(done.Contents(), done_after);
@@ -151,11 +151,9 @@ TEST_P(TransportFlow, EndsExactlyOnceWhenCancelledAtAnyPoint) {
 
 TEST_P(TransportFlow, CancelsOneInTheQueueAndFinishesTheOthers) {
   Members first(DType::kFloat32, ManyPieces(), 2);
-  Members second(DType::kFloat32, ManyPieces(), 2);
-  Members third(DType::kFloat32, ManyPieces(), 2);
   first.Fill(1);
-  second.Fill(2);
-  third.Fill(3);
+  const Members second = first.Copy();
+  const Members third = first.Copy();
   const auto first_expected = Expected(first);
   const auto second_before = second.Contents();
   const auto third_expected = Expected(third);

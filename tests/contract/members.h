@@ -26,6 +26,7 @@ class Members {
   // Other memory with the same content.
   Members Copy() const;
 
+  std::byte* Member(std::uint32_t index) const { return starts_[index]; }
   std::uint64_t count() const { return count_; }
   std::vector<std::byte> Content(std::uint32_t index) const;
   std::vector<std::vector<std::byte>> Contents() const;

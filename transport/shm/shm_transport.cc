@@ -8,7 +8,7 @@ namespace headrace::transport {
 namespace {
 
 // From here on, in bytes over all members, waking the crew pays for itself. See the README.
-constexpr std::size_t kLargeSize = std::size_t{512} << 10;
+constexpr std::size_t kLargeSize = std::size_t{2} << 20;
 
 constexpr std::uint32_t Bit(Collective kind) { return 1U << static_cast<unsigned>(kind); }
 
