@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kImprovedMax = 3;  // drafts that get improved
 constexpr std::size_t kBlocksMax = 512;  // larger drafts are not improved, only compared
-constexpr int kTimetablesMax = 2000;     // per improved draft
+constexpr int kTimetablesMax = 800;      // per improved draft
 constexpr double kStartupFactors[] = {0.5, 1.0, 2.0, 4.0, 8.0, 16.0};
 constexpr std::uint64_t kPieces[] = {1, 2, 4, 8, 16};  // that blocks of a pipeline are cut into
 

@@ -13,6 +13,9 @@ namespace {
 constexpr std::uint64_t kSmallestUnit = 16 << 10;
 constexpr double kSizeStep = 1.25;
 constexpr std::uint64_t kUnitsMax = 8192;  // per iteration; smaller units are not tried
+// Tensors looked at in all trials of one search together. It ends searches on models of several
+// thousand tensors, where going on would take minutes; smaller ones never reach it.
+constexpr std::size_t kSearchWorkMax = 20'000'000;
 constexpr std::size_t kSearchedSizes = 6;  // unit sizes that get a search of priorities
 
 // One pass over an iteration. Copies are snapshots: the search goes on from one many times.
@@ -171,10 +174,13 @@ UsByteTuning SearchPriorities(const Workload& work, const CostLine& line,
   double best_s = TimeFrom(pass, work, line, best, first_s);
   std::vector<double> trial_first_s(work.size());
   std::vector<double> unused_s(work.size());
+  std::size_t looked_at = 0;
   for (auto l = static_cast<std::uint32_t>(work.size()) - 1; l >= 1 && l < work.size(); --l) {
+    if (looked_at > kSearchWorkMax) break;
     const double whole_s = first_s[l] + line.Seconds(work.bytes[l]);
     const std::uint32_t k = ReadyBefore(work, whole_s);
     if (k >= l) continue;
+    looked_at += work.size();
     // Nothing before the release of l depends on the priorities of l and of later gradients, so
     // every trial starts from there. Changes kept never overlap, as the search goes on below k.
     pass.RunUntil(work, line, best, Inverse(best.priorities), l, unused_s, nullptr);
