@@ -59,20 +59,34 @@ def files_are_short(tree: Tree) -> Findings:
     ]
 
 
+def _statement_indent(lines: list[str], index: int) -> int:
+    """Indentation of the first line of the statement that ends in lines[index]: a declaration may
+    run over several, with the members' initialisers and comments between them."""
+    first = index
+    for above in range(index - 1, -1, -1):
+        line = lines[above].strip()
+        if not line or line.startswith("#") or line.endswith((";", "{", "}", "public:", "private:")):
+            break
+        if not line.startswith("//"):
+            first = above
+    return len(lines[first]) - len(lines[first].lstrip())
+
+
 def _cpp_functions(text: str) -> list[tuple[int, int]]:
     """(first line, line count) of function bodies in clang-formatted code: what begins with a line
-    that ends in { after a parameter list, and ends with a } of the same indentation."""
-    opened: list[tuple[int, int]] = []
+    that ends in { after a parameter list, and ends with a } as far in as its statement began."""
+    lines = text.splitlines()
     found = []
-    for number, line in numbered_lines(text):
-        indent = len(line) - len(line.lstrip())
-        if opened and line.rstrip() in (" " * opened[-1][1] + "}", " " * opened[-1][1] + "};"):
-            start, _ = opened.pop()
-            found.append((start, number - start + 1))
-        elif not opened and re.search(r"\)[^()=]*\{$|^\s+: .*\{$", line) and not re.match(
+    start, indent = 0, 0
+    for number, line in enumerate(lines, 1):
+        if start:
+            if line.rstrip() in (" " * indent + "}", " " * indent + "};"):
+                found.append((start, number - start + 1))
+                start = 0
+        elif re.search(r"\)[^()=;]*\{$|^\s+: .*\{$|\}\s*\{$", line) and not re.match(
             r"\s*(namespace|class|struct|enum|union|extern)\b", line
         ):
-            opened.append((number, indent))
+            start, indent = number, _statement_indent(lines, number - 1)
     return found
 
 
@@ -149,11 +163,15 @@ RULES = {
     ),
     files_are_short: ({"ipc/a.h": "x\n" * FILE_LINES_MAX}, [{"ipc/a.h": _LONG}, {"README.md": _LONG}]),
     functions_are_short: (
-        {"ipc/a.cc": "namespace a {\n" + _BODY + "}\nint F() {\n  g();\n}\n"},
+        {
+            "ipc/a.cc": "namespace a {\n" + _BODY + "}\nint F() {\n  g();\n}\n",
+            "ipc/b.cc": "A::A()\n    // Why.\n    : a_(1),\n      b_(2) {\n  g();\n}\n" + _BODY,
+        },
         [
             {"ipc/a.cc": "int F(int a) {\n" + _BODY + "}\n"},
             {"ipc/a.h": "class A {\n  int F(int a) const {\n" + _BODY + "  }\n};\n"},
-            {"ipc/a.cc": "A::A(int a)\n    : a_(a) {\n" + _BODY + "    }\n"},
+            {"ipc/a.cc": "A::A(int a)\n    : a_(a) {\n" + _BODY + "}\n"},
+            {"ipc/a.cc": "int F() {\n  g();\n}\n\nA::A(int a)\n    : a_(a),\n      b_(a) {\n" + _BODY + "}\n"},
             {"client/a.py": "def f():\n" + _BODY.replace(";", "")},
         ],
     ),
