@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace headrace::client {
@@ -86,9 +87,8 @@ Result<bool> Operations::HasEnded(std::uint64_t sequence) const {
   return reader_.HasEnded(sequence);
 }
 
-bool Operations::Spin(std::uint64_t sequence) const {
-  if (spin_ns_ <= 0) return false;
-  const TimeNs deadline = MonotonicNow() + spin_ns_;
+bool Operations::Spin(std::uint64_t sequence, TimeNs limit_ns) const {
+  const TimeNs deadline = MonotonicNow() + limit_ns;
   do {
     for (int look = 0; look < kLooksPerClock; ++look) {
       if (reader_.HasEnded(sequence)) return true;
@@ -103,7 +103,10 @@ Result<bool> Operations::WaitForEnd(std::uint64_t sequence, TimeNs timeout_ns) {
   if (reader_.HasEnded(sequence)) return true;
   if (timeout_ns == 0) return false;
   const TimeNs begin = MonotonicNow();
-  const bool ended = Spin(sequence) || reader_.Wait(sequence, timeout_ns < 0 ? kNever : timeout_ns);
+  const TimeNs bound_ns = timeout_ns < 0 ? kNever : timeout_ns;
+  const TimeNs spin_ns = std::min(spin_ns_, bound_ns);
+  const bool ended = (spin_ns > 0 && Spin(sequence, spin_ns)) ||
+                     reader_.Wait(sequence, bound_ns == kNever ? kNever : bound_ns - spin_ns);
   counters_.waits.fetch_add(1, std::memory_order_relaxed);
   counters_.waited_ns.fetch_add(static_cast<std::uint64_t>(MonotonicNow() - begin),
                                 std::memory_order_relaxed);

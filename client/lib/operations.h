@@ -64,7 +64,7 @@ class Operations {
   Status WaitForRoom(std::unique_lock<std::mutex>& lock);
   void KeepFailureOf(std::uint64_t sequence);
   ipc::Outcome ReadLocked(std::uint64_t sequence) const;
-  bool Spin(std::uint64_t sequence) const;
+  bool Spin(std::uint64_t sequence, TimeNs limit_ns) const;
   void Ring();
 
   mutable std::mutex mutex_;

@@ -114,6 +114,14 @@ Status Session::CheckProcess() const {
                            rank_, job_));
 }
 
+template <typename Handle>
+Status Session::CheckOwned(const Owned<Handle>& owned, const Handle* handle, const char* what) {
+  std::lock_guard lock(mutex_);
+  if (owned.contains(handle)) return {};
+  return Error(Code::kInvalidArgument,
+               fmt::format("the {} is not of this session, or was released before", what));
+}
+
 Result<hr_segment*> Session::CreateSegment(std::size_t size) {
   if (size == 0 || size > ipc::kSegmentSizeMax - ipc::kPageSize) {
     return Error(Code::kInvalidArgument, fmt::format("segment of {} bytes: 1 to {} are possible",
@@ -125,15 +133,19 @@ Result<hr_segment*> Session::CreateSegment(std::size_t size) {
   memory->mapping.Populate();
   const Result<std::uint32_t> id = control_->RegisterSegment(memory->fd.get(), whole);
   if (!id) return id.error();
+  auto segment = std::make_unique<hr_segment>(hr_segment{*id, std::move(memory).value()});
+  hr_segment* handle = segment.get();
   std::lock_guard lock(mutex_);
-  return &segments_.emplace_back(hr_segment{*id, std::move(memory).value()});
+  segments_.emplace(handle, std::move(segment));
+  return handle;
 }
 
 Status Session::ReleaseSegment(hr_segment* segment) {
   if (segment == nullptr) return {};
+  if (Status status = CheckOwned(segments_, segment, "segment"); !status) return status;
   if (Status status = control_->ReleaseSegment(segment->id); !status) return status;
   std::lock_guard lock(mutex_);
-  segments_.remove_if([segment](const hr_segment& each) { return &each == segment; });
+  segments_.erase(segment);
   return {};
 }
 
@@ -151,13 +163,19 @@ Status Session::RegisterTensors(std::span<const hr_tensor_spec> specs, hr_tensor
   std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < specs.size(); ++i) {
     std::byte* address = specs[i].segment->memory.mapping.data() + specs[i].offset;
-    tensors[i] = &tensors_.emplace_back(hr_tensor{*first + static_cast<std::uint32_t>(i), address,
-                                                  announced[i].count, announced[i].dtype});
+    auto tensor = std::make_unique<hr_tensor>(hr_tensor{
+        *first + static_cast<std::uint32_t>(i), address, announced[i].count, announced[i].dtype});
+    tensors[i] = tensor.get();
+    tensors_.emplace(tensors[i], std::move(tensor));
   }
   return {};
 }
 
 Status Session::ReleaseTensors(std::span<hr_tensor*> tensors) {
+  for (const hr_tensor* tensor : tensors) {
+    if (tensor == nullptr) continue;
+    if (Status status = CheckOwned(tensors_, tensor, "tensor"); !status) return status;
+  }
   for (std::size_t begin = 0; begin < tensors.size();) {
     if (tensors[begin] == nullptr) {
       ++begin;
@@ -173,10 +191,7 @@ Status Session::ReleaseTensors(std::span<hr_tensor*> tensors) {
     const Status status = control_->ReleaseTensors(tensors[begin]->id, count);
     if (!status) return status;
     std::lock_guard lock(mutex_);
-    for (; begin < end; ++begin) {
-      const hr_tensor* gone = std::exchange(tensors[begin], nullptr);
-      tensors_.remove_if([gone](const hr_tensor& each) { return &each == gone; });
-    }
+    for (; begin < end; ++begin) tensors_.erase(std::exchange(tensors[begin], nullptr));
   }
   return {};
 }

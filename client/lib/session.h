@@ -5,7 +5,7 @@
 #pragma once
 
 #include <cstdint>
-#include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -84,6 +84,12 @@ class Session final : public LossListener {
   void OnLost(const Error& loss) override { operations_.Lose(loss); }
 
  private:
+  // By the handle the caller holds, so that a foreign or released one is noticed.
+  template <typename Handle>
+  using Owned = std::map<const Handle*, std::unique_ptr<Handle>>;
+
+  template <typename Handle>
+  Status CheckOwned(const Owned<Handle>& owned, const Handle* handle, const char* what);
   Status CheckRequest(const Request& request, std::uint64_t count) const;
   ArrayUse UseOf(const Request& request, void* array, std::size_t size) const;
 
@@ -94,8 +100,8 @@ class Session final : public LossListener {
   Operations operations_;
   std::int32_t service_pid_ = 0;
   std::mutex mutex_;
-  std::list<hr_segment> segments_;  // guarded by mutex_; a list, so that handles stay in place
-  std::list<hr_tensor> tensors_;    // guarded by mutex_
+  Owned<hr_segment> segments_;      // guarded by mutex_
+  Owned<hr_tensor> tensors_;        // guarded by mutex_
   std::unique_ptr<Arrays> arrays_;  // refers to control_, but not when it goes
   std::unique_ptr<Control> control_;
 };

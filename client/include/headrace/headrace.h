@@ -10,11 +10,12 @@
  *     among themselves.
  *  3. Errors. Functions that can fail return an hr_status; HR_OK is 0. The last parameter is an
  *     optional hr_error (NULL: no text wanted) that is filled on failure with the same status and a
- *     sentence that names the cause and, where there is one, the remedy. It is untouched on success.
- *     Outputs are written only on success.
+ *     sentence that names the cause and, where there is one, the remedy. On success it is
+ *     untouched; outputs are written on success only.
  *  4. Threads. All functions on one session may be called from any thread at the same time, except
  *     hr_close, which must come last and alone. The library keeps no global and no thread-local
- *     state; each session has one thread of its own, with all signals blocked.
+ *     state; each session has one thread of its own, with all signals blocked. Signal handlers stay
+ *     the program's; one that uses kj itself must ignore SIGPIPE by its own doing.
  *  5. Ownership. Handles belong to the session and live until they are released or the session is
  *     closed. Strings and arrays given to a function are read during the call only, except where
  *     a function for one-off arrays says otherwise.
@@ -60,7 +61,7 @@ extern "C" {
 typedef enum hr_status {
   HR_OK = 0,
   HR_INVALID_ARGUMENT = 1,  /* the call is wrong: fix it */
-  HR_NOT_FOUND = 2,         /* no such thing: for hr_open, no service at the socket */
+  HR_NOT_FOUND = 2,         /* no such thing */
   HR_ALREADY_EXISTS = 3,    /* the rank or name is taken */
   HR_PERMISSION_DENIED = 4, /* belongs to another user */
   HR_VERSION_MISMATCH = 5,  /* library and service speak different versions: both are named */
@@ -96,10 +97,10 @@ typedef enum hr_reduction {
   HR_PRODUCT = 5
 } hr_reduction;
 
-#define HR_JOB_NAME_SIZE 64       /* with the NUL */
-#define HR_SOCKET_PATH_SIZE 108   /* with the NUL; what a unix socket address holds */
-#define HR_ERROR_TEXT_SIZE 512    /* with the NUL */
-#define HR_UNSET UINT32_MAX       /* a rank or world size nobody has given */
+#define HR_JOB_NAME_SIZE 64     /* with the NUL */
+#define HR_SOCKET_PATH_SIZE 108 /* with the NUL; what a unix socket address holds */
+#define HR_ERROR_TEXT_SIZE 512  /* with the NUL */
+#define HR_UNSET UINT32_MAX     /* a rank or world size nobody has given */
 
 typedef struct hr_error {
   hr_status code;
@@ -127,10 +128,10 @@ typedef struct hr_options {
   char job[HR_JOB_NAME_SIZE];            /* the same on all ranks; printable ASCII, no blanks */
   uint32_t rank;                         /* 0 .. world_size - 1 */
   uint32_t world_size;
-  uint32_t timeout_ms;                   /* of every operation; 0: the service's default */
-  uint32_t call_timeout_ms;              /* of a round trip to the service, hr_open included */
-  uint32_t spin_us;                      /* how long a wait looks at the word before it sleeps */
-  char program[64];                      /* for the service's log, e.g. "train.py"; may be empty */
+  uint32_t timeout_ms;      /* of every operation; 0: the service's default */
+  uint32_t call_timeout_ms; /* of a round trip to the service, hr_open included */
+  uint32_t spin_us;         /* how long a wait looks at the word before it sleeps */
+  char program[64];         /* for the service's log, e.g. "train.py"; may be empty */
 } hr_options;
 
 /* Fills `options` with defaults and with what the environment says:
@@ -148,9 +149,9 @@ HR_API hr_status hr_options_init(hr_options* options, hr_error* error);
 
 /* Attaches this process to the service as one rank of a job; returns as soon as the service has
  * accepted it, not when other ranks have come. Errors: HR_INVALID_ARGUMENT (a field is missing or
- * wrong, another world size than the job's), HR_UNAVAILABLE or HR_NOT_FOUND (no service at the
- * path), HR_PERMISSION_DENIED, HR_VERSION_MISMATCH, HR_ALREADY_EXISTS (the rank is attached),
- * HR_TIMEOUT (the service does not answer), HR_EXHAUSTED. */
+ * wrong, another world size than the job's), HR_UNAVAILABLE (no service at the path),
+ * HR_PERMISSION_DENIED, HR_VERSION_MISMATCH, HR_ALREADY_EXISTS (the rank is attached), HR_TIMEOUT
+ * (the service does not answer), HR_EXHAUSTED. */
 HR_API hr_status hr_open(const hr_options* options, hr_session** session, hr_error* error);
 
 /* Leaves the job in an orderly way and frees the session with everything in it; segments are
@@ -189,8 +190,8 @@ HR_API hr_status hr_segment_release(hr_session* session, hr_segment* segment, hr
 /* A gradient in a segment. */
 typedef struct hr_tensor_spec {
   const hr_segment* segment;
-  size_t offset;    /* bytes from the start of the segment; a multiple of the element size */
-  uint64_t count;   /* elements; at least 1 */
+  size_t offset;  /* bytes from the start of the segment; a multiple of the element size */
+  uint64_t count; /* elements; at least 1 */
   hr_dtype dtype;
   const char* name; /* at most 255 bytes, for tables and errors; NULL: none */
   uint32_t order;   /* place in forward order, 0 = used first; decides what moves first */
@@ -263,7 +264,8 @@ HR_API hr_status hr_reduce_scatter_array(hr_session* session, void* array, uint6
 HR_API hr_status hr_all_gather_array(hr_session* session, void* array, uint64_t count,
                                      hr_dtype dtype, hr_operation* operation, hr_error* error);
 
-/* ---- Waiting ---------------------------------------------------------------------------------- */
+/* ---- Waiting ----------------------------------------------------------------------------------
+ */
 
 /* Says whether the operation has ended, without waiting, in *ended (0 or 1). How it ended is
  * hr_wait's to say. Errors: HR_INVALID_ARGUMENT (never posted). */
@@ -284,7 +286,8 @@ HR_API hr_status hr_wait_all(hr_session* session, const hr_operation* operations
  * the staging memory is used again when the operation has ended. Without effect on others. */
 HR_API void hr_discard(hr_session* session, hr_operation operation);
 
-/* ---- What it cost ----------------------------------------------------------------------------- */
+/* ---- What it cost -----------------------------------------------------------------------------
+ */
 
 typedef struct hr_counters {
   size_t size;            /* of this structure, set by the caller */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import os
@@ -220,4 +221,11 @@ def _let_go() -> None:
         session.close()
 
 
+def _close_all() -> None:
+    # A process that ends without taking leave looks like one that crashed, and fails its job.
+    for session in list(_open):
+        session.close()
+
+
+atexit.register(_close_all)
 os.register_at_fork(after_in_child=_let_go)

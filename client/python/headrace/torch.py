@@ -29,10 +29,11 @@ class DdpState:
     def __init__(self, session: Session) -> None:
         self.session = session
         self._buckets: dict[int, Tensor] = {}
-        self._open: queue.SimpleQueue[tuple[torch.futures.Future, Operation]] = (
-            queue.SimpleQueue()
-        )
+        self._open: queue.SimpleQueue = queue.SimpleQueue()
         self._waiter: threading.Thread | None = None
+
+    def __del__(self) -> None:
+        self._open.put(None)  # ends the waiter
 
     def tensor_for(self, index: int, buffer: torch.Tensor) -> Tensor:
         """The registered tensor of a bucket; DDP may change a bucket's size once, after step 1."""
@@ -60,7 +61,10 @@ class DdpState:
 def _complete_all(futures: queue.SimpleQueue) -> None:
     # Operations of one lane end about in the order they were posted.
     while True:
-        started, operation = futures.get()
+        each = futures.get()
+        if each is None:
+            return
+        started, operation = each
         started.set_result(operation)
 
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <kj/async-io.h>
 #include <kj/async-unix.h>
+#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -114,6 +115,11 @@ struct EntranceEnd::Thread {
   }
 
   void Run() {
+    // kj counts on SIGPIPE being ignored, which the connection under test takes back.
+    sigset_t pipe;
+    ::sigemptyset(&pipe);
+    ::sigaddset(&pipe, SIGPIPE);
+    ::pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
     kj::AsyncIoContext io = kj::setupAsyncIo();
     auto receiver = io.lowLevelProvider->wrapListenSocketFd(
         listener.release(), kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP);
