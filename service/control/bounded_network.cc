@@ -1,14 +1,15 @@
 #include "service/control/bounded_network.h"
 
 #include <capnp/rpc.capnp.h>
+#include <fmt/format.h>
 #include <kj/debug.h>
 
 namespace headrace::service {
 
 class BoundedNetwork::BoundedConnection final : public capnp::TwoPartyVatNetworkBase::Connection {
  public:
-  BoundedConnection(kj::Own<Connection> inner, capnp::TwoPartyVatNetwork& network)
-      : inner_(kj::mv(inner)), network_(network) {}
+  BoundedConnection(kj::Own<Connection> inner, capnp::TwoPartyVatNetwork& network, const Cut& cut)
+      : inner_(kj::mv(inner)), network_(network), cut_(cut) {}
 
   kj::Own<capnp::RpcFlowController> newStream() override { return inner_->newStream(); }
   capnp::rpc::twoparty::VatId::Reader getPeerVatId() override { return inner_->getPeerVatId(); }
@@ -41,13 +42,18 @@ class BoundedNetwork::BoundedConnection final : public capnp::TwoPartyVatNetwork
       default:
         break;
     }
-    KJ_REQUIRE(calls_ <= kCallsMax, "too many unfinished calls on one connection", calls_);
     const std::size_t unread = network_.getCurrentQueueSize();
-    KJ_REQUIRE(unread <= kUnreadBytesMax, "answers are not read on one connection", unread);
+    if (calls_ <= kCallsMax && unread <= kUnreadBytesMax) return;
+    const std::string why = fmt::format(
+        "{} calls are not finished and {} bytes of answers not read, {} and {} are allowed", calls_,
+        unread, kCallsMax, kUnreadBytesMax);
+    cut_(why);
+    KJ_FAIL_REQUIRE("a connection went beyond its bounds", why.c_str());
   }
 
   kj::Own<Connection> inner_;
   capnp::TwoPartyVatNetwork& network_;
+  const Cut& cut_;  // the network's
   std::size_t calls_ = 0;
 };
 
@@ -59,7 +65,7 @@ kj::Maybe<kj::Own<BoundedNetwork::Connection>> BoundedNetwork::connect(
 
 kj::Promise<kj::Own<BoundedNetwork::Connection>> BoundedNetwork::accept() {
   return inner_.accept().then([this](kj::Own<Connection> connection) -> kj::Own<Connection> {
-    return kj::heap<BoundedConnection>(kj::mv(connection), inner_);
+    return kj::heap<BoundedConnection>(kj::mv(connection), inner_, cut_);
   });
 }
 

@@ -7,6 +7,9 @@
 #include <kj/async.h>
 
 #include <cstddef>
+#include <functional>
+#include <string>
+#include <utility>
 
 namespace headrace::service {
 
@@ -15,8 +18,12 @@ inline constexpr std::size_t kUnreadBytesMax = std::size_t{1} << 20;  // answers
 
 class BoundedNetwork final : public capnp::TwoPartyVatNetworkBase {
  public:
+  // Closes the socket both ways; the orderly way would wait until the other end has read all that
+  // is queued for it. `why` is for people.
+  using Cut = std::function<void(const std::string& why)>;
+
   // `inner` outlives this.
-  explicit BoundedNetwork(capnp::TwoPartyVatNetwork& inner) : inner_(inner) {}
+  BoundedNetwork(capnp::TwoPartyVatNetwork& inner, Cut cut) : inner_(inner), cut_(std::move(cut)) {}
 
   kj::Maybe<kj::Own<Connection>> connect(capnp::rpc::twoparty::VatId::Reader host) override;
   kj::Promise<kj::Own<Connection>> accept() override;
@@ -25,6 +32,7 @@ class BoundedNetwork final : public capnp::TwoPartyVatNetworkBase {
   class BoundedConnection;
 
   capnp::TwoPartyVatNetwork& inner_;
+  Cut cut_;
 };
 
 }  // namespace headrace::service

@@ -32,13 +32,20 @@ capnp::ReaderOptions Bounds() {
 
 // One client's connection; members stand in build order.
 struct Connection {
-  Connection(kj::Own<kj::AsyncCapabilityStream> socket, kj::Own<Client> accepted)
+  Connection(kj::Own<kj::AsyncCapabilityStream> socket, int fd, kj::Own<Client> accepted)
       : client(kj::mv(accepted)),
         stream(kj::mv(socket)),
         network(*stream, kDescriptorsPerMessageMax, capnp::rpc::twoparty::Side::SERVER, Bounds()),
-        bounded(network),
+        bounded(network, [this, fd](const std::string& why) { Cut(fd, why); }),
         rpc(capnp::makeRpcServer(bounded, kj::heap<Entrance>(kj::addRef(*client)))) {
     rpc.setFlowLimit(kMessageWordsMax);
+  }
+
+  void Cut(int fd, const std::string& why) const {
+    ::shutdown(fd, SHUT_RDWR);
+    client->desk.leases.Say(Code::kExhausted, JobId{},
+                            fmt::format("cut the connection of pid {} (uid {}): {}",
+                                        client->peer.pid, client->peer.uid, why));
   }
 
   kj::Own<Client> client;
@@ -124,11 +131,12 @@ void Listener::Serve(UniqueFd socket) {
   const bool surplus = IsSurplus(peer->uid);
   if (connections_count_ >= desk_.options.connections_max + kSurplusMax) return;
   auto client = kj::refcounted<Client>(desk_, *peer, surplus);
+  const int fd = socket.get();
   auto stream = provider_.wrapUnixSocketFd(socket.release(),
                                            kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP |
                                                kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC |
                                                kj::LowLevelAsyncIoProvider::ALREADY_NONBLOCK);
-  auto connection = kj::heap<Connection>(kj::mv(stream), kj::addRef(*client));
+  auto connection = kj::heap<Connection>(kj::mv(stream), fd, kj::addRef(*client));
   ++connections_count_;
   ++connections_by_uid_[peer->uid];
   connections_.add(connection->network.onDisconnect()

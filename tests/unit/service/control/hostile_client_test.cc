@@ -1,4 +1,6 @@
 // Clients that mean harm cost their own connection, and nobody else's.
+#include <capnp/rpc.capnp.h>
+#include <capnp/serialize.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -6,6 +8,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -123,6 +126,40 @@ TEST_F(HostileClientTest, LeavesItsCallsUnfinished) {
   EXPECT_LT(kept.size(), 40U);
   EXPECT_TRUE(stand_.dispatch().WaitFor<service::CloseSession>(1));
   kept.clear();
+  ExpectOthersServed();
+}
+
+// One call of the protocol, in the bytes of its one segment: it asks for the entrance and lets it
+// go.
+std::vector<capnp::word> AskAndFinish() {
+  capnp::MallocMessageBuilder ask;
+  ask.initRoot<capnp::rpc::Message>().initBootstrap().setQuestionId(0);
+  capnp::MallocMessageBuilder finish;
+  finish.initRoot<capnp::rpc::Message>().initFinish().setQuestionId(0);
+  std::vector<capnp::word> words;
+  for (capnp::MallocMessageBuilder* message : {&ask, &finish}) {
+    const kj::Array<capnp::word> flat = capnp::messageToFlatArray(*message);
+    words.insert(words.end(), flat.begin(), flat.end());
+  }
+  return words;
+}
+
+TEST_F(HostileClientTest, NeverReadsItsAnswers) {
+  const UniqueFd fd = ConnectTo(stand_.socket_path());
+  const timeval patience{.tv_sec = 5, .tv_usec = 0};
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  const std::vector<capnp::word> pair = AskAndFinish();
+  const std::size_t size = pair.size() * sizeof(capnp::word);
+  int sent = 0;
+  // More than a gigabyte of answers, were they kept.
+  constexpr int kSentMax = 10'000'000;
+  while (sent<kSentMax&& ::send(fd.get(), pair.data(), size, MSG_NOSIGNAL)> 0) ++sent;
+  EXPECT_LT(sent, kSentMax);
+  EXPECT_TRUE(errno == EPIPE || errno == ECONNRESET) << errno;
+  ASSERT_TRUE(stand_.watch().WaitFor<service::Event>(1));
+  stand_.watch().Look<service::Event>(0, [](const service::Event& event) {
+    EXPECT_NE(event.text.find("bytes of answers not read"), std::string::npos) << event.text;
+  });
   ExpectOthersServed();
 }
 
