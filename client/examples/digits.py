@@ -16,7 +16,9 @@ import headrace.torch
 def main() -> None:
     arguments = digits_task.parse(__doc__.splitlines()[0])
     digits, model = digits_task.Digits(), digits_task.make_model()
-    with headrace.init() as session:  # (2) rank, world size and job come from the environment
+    with (
+        headrace.init() as session
+    ):  # (2) rank, world size and job come from the environment
         headrace.torch.broadcast_parameters(session, model)
         arena = headrace.torch.GradientArena(session, model.named_parameters())  # (3)
         costs = digits_task.fit(

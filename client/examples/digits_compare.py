@@ -22,7 +22,9 @@ def main() -> None:
     trained, barrier = model, nothing
     if ranks > 0:
         store = torch.distributed.FileStore(os.environ["DIGITS_STORE"], ranks)
-        torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+        torch.distributed.init_process_group(
+            "gloo", store=store, rank=rank, world_size=ranks
+        )
         trained = DistributedDataParallel(model, gradient_as_bucket_view=True)
         barrier = torch.distributed.barrier
     costs = digits_task.fit(

@@ -38,7 +38,9 @@ def _die_with_parent() -> None:
 class Process:
     """One process with its output in a file. Its own session: ctrl-C is ours to pass on."""
 
-    def __init__(self, name: str, command: list[str], folder: Path, environment: dict[str, str]):
+    def __init__(
+        self, name: str, command: list[str], folder: Path, environment: dict[str, str]
+    ):
         self.name = name
         self.output = folder / f"{name}.log"
         threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -60,7 +62,10 @@ class Process:
 
     def tail(self) -> str:
         """The last words."""
-        return self.output.read_text(errors="replace").strip()[-2000:] or "it printed nothing"
+        return (
+            self.output.read_text(errors="replace").strip()[-2000:]
+            or "it printed nothing"
+        )
 
     def terminate(self) -> int:
         """Asks it to end; its exit status."""
@@ -68,7 +73,9 @@ class Process:
         try:
             return self._process.wait(STOP_SECONDS_MAX)
         except subprocess.TimeoutExpired:
-            raise Failure(f"{self.name} did not end within {STOP_SECONDS_MAX} s of SIGTERM") from None
+            raise Failure(
+                f"{self.name} did not end within {STOP_SECONDS_MAX} s of SIGTERM"
+            ) from None
 
     def kill(self) -> None:
         """Ends it if it still runs."""
@@ -86,7 +93,9 @@ class Process:
                 if probe.connect_ex(str(path)) == 0:
                     return
             time.sleep(0.05)
-        raise Failure(f"{self.name} does not listen on {path} after {START_SECONDS_MAX} s")
+        raise Failure(
+            f"{self.name} does not listen on {path} after {START_SECONDS_MAX} s"
+        )
 
 
 def stop_all() -> None:
@@ -113,7 +122,9 @@ class Progress:
         if self._terminal:
             done = BAR_WIDTH * step // steps
             bar = "#" * done + "." * (BAR_WIDTH - done)
-            print(f"\r\033[K[{bar}] {text}", end="\n" if step == steps else "", flush=True)
+            print(
+                f"\r\033[K[{bar}] {text}", end="\n" if step == steps else "", flush=True
+            )
         elif tenth > self._shown:
             print(text, flush=True)
         self._shown = tenth
@@ -124,12 +135,16 @@ def _check_alive(ranks: list[Process], title: str) -> bool:
     for process in ranks:
         status = process.status()
         if status is not None and status != 0:
-            how = f"by {signal.Signals(-status).name}" if status < 0 else f"with {status}"
+            how = (
+                f"by {signal.Signals(-status).name}" if status < 0 else f"with {status}"
+            )
             raise Failure(f"{title}: {process.name} ended {how}: {process.tail()}")
     return any(process.status() is None for process in ranks)
 
 
-def train(title: str, program: list[str], ranks: int, folder: Path, environment: dict) -> None:
+def train(
+    title: str, program: list[str], ranks: int, folder: Path, environment: dict
+) -> None:
     """Runs one training to its end. Each rank leaves result.R.json and result.R.npy in `folder`."""
     processes = []
     for rank in range(ranks):
@@ -140,11 +155,17 @@ def train(title: str, program: list[str], ranks: int, folder: Path, environment:
     running = True
     while running:
         running = _check_alive(processes, title)
-        found = re.findall(r"^step (\d+) of (\d+), loss (\S+)$", processes[0].output.read_text(), re.M)
+        found = re.findall(
+            r"^step (\d+) of (\d+), loss (\S+)$",
+            processes[0].output.read_text(),
+            re.MULTILINE,
+        )
         if found and found[-1] != latest:
             latest, heard_at = found[-1], time.monotonic()
             progress.show(int(latest[0]), int(latest[1]), latest[2])
         if time.monotonic() - heard_at > SILENCE_SECONDS_MAX:
-            raise Failure(f"{title}: no progress for {SILENCE_SECONDS_MAX} s: {processes[0].tail()}")
+            raise Failure(
+                f"{title}: no progress for {SILENCE_SECONDS_MAX} s: {processes[0].tail()}"
+            )
         if running:
             time.sleep(0.1)

@@ -45,7 +45,11 @@ def _same_bits(result: Result) -> str:
 
 
 def _waited(result: Result) -> str:
-    return f"{statistics.fmean(result.waited_seconds):.2f}" if len(result.hashes) > 1 else "-"
+    return (
+        f"{statistics.fmean(result.waited_seconds):.2f}"
+        if len(result.hashes) > 1
+        else "-"
+    )
 
 
 def print_table(results: list[Result]) -> None:
@@ -64,16 +68,22 @@ def print_table(results: list[Result]) -> None:
     rows.append(["same bits on all ranks", *map(_same_bits, results)])
     rows.append(["farthest from one process", *map(distance, results)])
     rows.append(["seconds waiting, mean of ranks", *map(_waited, results)])
-    rows.append(["seconds of training", *(f"{result.seconds:.2f}" for result in results)])
+    rows.append(
+        ["seconds of training", *(f"{result.seconds:.2f}" for result in results)]
+    )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     print()
     for index, row in enumerate(rows):
         cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        cells += [
+            cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)
+        ]
         print("  ".join(cells))
         if index == 0:
             print("  ".join("-" * width for width in widths))
-    print(f"\n{results[0].parameters.size} parameters. Waiting: from a rank's last gradient until all")
+    print(
+        f"\n{results[0].parameters.size} parameters. Waiting: from a rank's last gradient until all"
+    )
     print("are averaged, which includes waiting for slower ranks.")
     for rank, value in enumerate(results[0].hashes):
         print(f"rank {rank}: parameters {value[:32]}")

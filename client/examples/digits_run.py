@@ -41,7 +41,9 @@ def service(build: Path, folder: Path):
     yield socket
     status = process.terminate()
     if status != 0:
-        raise Failure(f"headraced ended with {status} when it was asked to stop: {process.tail()}")
+        raise Failure(
+            f"headraced ended with {status} when it was asked to stop: {process.tail()}"
+        )
 
 
 def through_headrace(arguments: argparse.Namespace, folder: Path) -> Result:

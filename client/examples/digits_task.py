@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import sklearn.datasets
 import torch
-import torch.nn.functional as functional
+from torch.nn import functional
 
 GLOBAL_BATCH_SIZE = 128
 TEST_SIZE = 360
@@ -30,7 +30,9 @@ class Digits:
     def __init__(self) -> None:
         digits = sklearn.datasets.load_digits()
         order = np.random.RandomState(SEED).permutation(len(digits.target))
-        images = torch.tensor(digits.images[order] / 8.0 - 1.0, dtype=torch.float32).unsqueeze(1)
+        images = torch.tensor(
+            digits.images[order] / 8.0 - 1.0, dtype=torch.float32
+        ).unsqueeze(1)
         labels = torch.tensor(digits.target[order], dtype=torch.int64)
         self.test = images[:TEST_SIZE], labels[:TEST_SIZE]
         self.train = images[TEST_SIZE:], labels[TEST_SIZE:]
@@ -49,7 +51,9 @@ class Digits:
         """One rank's part of every global batch of an epoch; batches are cut for `parts` ranks."""
         images, labels = self.train
         size = self.batch_size(parts)
-        order = torch.from_numpy(np.random.RandomState(SEED + 1 + epoch).permutation(len(labels)))
+        order = torch.from_numpy(
+            np.random.RandomState(SEED + 1 + epoch).permutation(len(labels))
+        )
         for step in range(self.steps(parts)):
             mine = order[step * size : (step + 1) * size][rank::ranks]
             yield images[mine], labels[mine]
@@ -121,22 +125,34 @@ def fit(
             if rank == 0:
                 print(f"step {step} of {steps}, loss {loss.item():.4f}", flush=True)
     barrier()
-    return {"seconds": time.monotonic() - start, "waited_seconds": waited, "steps": step}
+    return {
+        "seconds": time.monotonic() - start,
+        "waited_seconds": waited,
+        "steps": step,
+    }
 
 
 def parse(description: str) -> argparse.Namespace:
     """The options of every training program here."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--result", type=Path, help="file to write what came out, as JSON")
-    parser.add_argument("--parts", type=int, help="cut global batches as for so many ranks")
+    parser.add_argument(
+        "--result", type=Path, help="file to write what came out, as JSON"
+    )
+    parser.add_argument(
+        "--parts", type=int, help="cut global batches as for so many ranks"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # ranks share the cores
     return arguments
 
 
 def report(
-    model: torch.nn.Module, digits: Digits, arguments: argparse.Namespace, rank: int, costs: dict
+    model: torch.nn.Module,
+    digits: Digits,
+    arguments: argparse.Namespace,
+    rank: int,
+    costs: dict,
 ) -> None:
     """Evaluates the trained model and writes the result: numbers, the parameters, their hash."""
     images, labels = digits.test
@@ -144,7 +160,9 @@ def report(
         scores = model(images)
         loss = functional.cross_entropy(scores, labels).item()
         accuracy = (scores.argmax(1) == labels).float().mean().item()
-        flat = torch.cat([parameter.reshape(-1) for parameter in model.parameters()]).numpy()
+        flat = torch.cat(
+            [parameter.reshape(-1) for parameter in model.parameters()]
+        ).numpy()
     if rank == 0:
         print(f"test loss {loss:.4f}, test accuracy {accuracy:.2%}", flush=True)
     if arguments.result:

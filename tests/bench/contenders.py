@@ -30,11 +30,21 @@ class Contender:
     of its processes serve commands (all ranks, or the one process of the ideal).
     """
 
-    def __init__(self, name: str, ranks: int, members: int, environment: dict[str, str] | None = None):
+    def __init__(
+        self,
+        name: str,
+        ranks: int,
+        members: int,
+        environment: dict[str, str] | None = None,
+    ):
         self.name = name
         self.ranks = ranks
         self._members = members
-        self._environment = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
+        self._environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            **(environment or {}),
+        }
         self._folder = Path(tempfile.mkdtemp(prefix=f"headrace-bench-{name}-"))
         self._log = open(self._folder / "log", "w+")
         self._processes: list[subprocess.Popen] = []
@@ -54,11 +64,17 @@ class Contender:
     def start(self, command: list[str]) -> subprocess.Popen:
         try:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, env=self._environment
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                env=self._environment,
             )
         except OSError as error:
             self.stop()
-            raise BenchError(f"{self.name}: start {command[0]}: {error.strerror}") from error
+            raise BenchError(
+                f"{self.name}: start {command[0]}: {error.strerror}"
+            ) from error
         self._processes.append(process)
         return process
 
@@ -91,19 +107,31 @@ class Contender:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _reply(self, member: int, size: int) -> list[int]:
-        result, pieces, deadline = self._results[member], [], time.monotonic() + REPLY_SECONDS_MAX
+        result, pieces, deadline = (
+            self._results[member],
+            [],
+            time.monotonic() + REPLY_SECONDS_MAX,
+        )
         while not pieces or not pieces[-1].endswith(b"\n"):
             if select.select([result], [], [], 0.5)[0]:
                 pieces.append(os.read(result, 1 << 20))
                 continue
-            dead = [process for process in self._processes if process.poll() is not None]
+            dead = [
+                process for process in self._processes if process.poll() is not None
+            ]
             if dead:
-                raise BenchError(f"{self.name}: a process ended with {dead[0].returncode}: {self._tail()}")
+                raise BenchError(
+                    f"{self.name}: a process ended with {dead[0].returncode}: {self._tail()}"
+                )
             if time.monotonic() > deadline:
-                raise BenchError(f"{self.name}: no answer after {REPLY_SECONDS_MAX} s: {self._tail()}")
+                raise BenchError(
+                    f"{self.name}: no answer after {REPLY_SECONDS_MAX} s: {self._tail()}"
+                )
         word, *times = b"".join(pieces).decode().split()
         if word != "ok":
-            raise BenchError(f"{self.name}: {size} bytes, process {member}: {' '.join(times)}")
+            raise BenchError(
+                f"{self.name}: {size} bytes, process {member}: {' '.join(times)}"
+            )
         return [int(text) for text in times]
 
     def _tail(self) -> str:

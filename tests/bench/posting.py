@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from contenders import BenchError
+
 from service import Service
 
 # So long does the service look for work before it sleeps, in the measurement of a service that is
@@ -21,12 +22,19 @@ SECONDS_MAX = 120
 def _run(command: list[str]) -> dict:
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS_MAX
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            text=True,
+            timeout=SECONDS_MAX,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BenchError(f"posting: {error}") from error
     if done.returncode != 0:
-        raise BenchError(f"posting: {command[0]} ended with {done.returncode}: {done.stderr[-2000:]}")
+        raise BenchError(
+            f"posting: {command[0]} ended with {done.returncode}: {done.stderr[-2000:]}"
+        )
     return json.loads(done.stdout)
 
 
@@ -61,7 +69,9 @@ def _system_calls_per_post(build: Path, service: Service) -> float | None:
         result = _run(["strace", "-f", "-o", str(trace), *program])
         calls, batches = system_calls_between_marks(trace.read_text())
     if batches != 20:
-        raise BenchError(f"posting: strace shows {batches} batches where 20 were posted")
+        raise BenchError(
+            f"posting: strace shows {batches} batches where 20 were posted"
+        )
     return calls / result["posts"]
 
 

@@ -56,7 +56,10 @@ def machine() -> dict[str, object]:
 
 def ratios(figures: Iterable[Figure]) -> list[dict[str, object]]:
     """The goals whose two contenders were measured, each with what was reached."""
-    p50 = {(figure.contender, figure.ranks, figure.bytes): figure.p50_us for figure in figures}
+    p50 = {
+        (figure.contender, figure.ranks, figure.bytes): figure.p50_us
+        for figure in figures
+    }
     reached = []
     for goal in GOALS:
         over = p50.get((goal.over, goal.ranks, goal.bytes))
@@ -114,7 +117,10 @@ def figures_table(figures: list[Figure]) -> str:
                 str(figure.samples),
             ]
         )
-    return table(["size x ranks", "who", "p50 us", "p99 us", "least us", "x ideal", "samples"], rows)
+    return table(
+        ["size x ranks", "who", "p50 us", "p99 us", "least us", "x ideal", "samples"],
+        rows,
+    )
 
 
 def goals_table(reached: list[dict]) -> str:
@@ -138,16 +144,34 @@ def service_table(costs: dict) -> str:
 
     posting = costs["posting"]
     rows = [
-        ["posting, service awake", "CPU ns, p50", f"{posting['awake']['cpu_ns_p50']:.0f}", "< 300"],
+        [
+            "posting, service awake",
+            "CPU ns, p50",
+            f"{posting['awake']['cpu_ns_p50']:.0f}",
+            "< 300",
+        ],
         ["", "CPU ns, p99", f"{posting['awake']['cpu_ns_p99']:.0f}", ""],
         ["", "system calls per post", calls("awake"), "0"],
-        ["posting, default settings", "CPU ns, p50", f"{posting['default']['cpu_ns_p50']:.0f}", ""],
+        [
+            "posting, default settings",
+            "CPU ns, p50",
+            f"{posting['default']['cpu_ns_p50']:.0f}",
+            "",
+        ],
         ["", "system calls per post", calls("default"), ""],
     ]
     for kind in ("empty", "attached"):
-        idle, title = costs["idle"][kind], {"empty": "no clients", "attached": "4 idle clients"}[kind]
+        idle, title = (
+            costs["idle"][kind],
+            {"empty": "no clients", "attached": "4 idle clients"}[kind],
+        )
         rows += [
-            [f"idle, {title}", f"CPU % over {idle['seconds']:.0f} s", f"{idle['cpu_percent']:.4f}", "< 0.1"],
+            [
+                f"idle, {title}",
+                f"CPU % over {idle['seconds']:.0f} s",
+                f"{idle['cpu_percent']:.4f}",
+                "< 0.1",
+            ],
             ["", "wakeups", f"{idle['wakeups']:.0f}", "0"],
             ["", "MiB beside segments", f"{idle['beside_segments_mib']:.1f}", "< 30"],
         ]

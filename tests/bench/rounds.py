@@ -48,7 +48,10 @@ def figure_of(contender: str, ranks: int, size: int, times_ns: list[int]) -> Fig
 
 
 def measure(
-    contenders: list[Contender], repetitions: dict[int, int], rounds: int, said: Callable[[str], None]
+    contenders: list[Contender],
+    repetitions: dict[int, int],
+    rounds: int,
+    said: Callable[[str], None],
 ) -> list[Figure]:
     """All sizes with all contenders; each round starts with another, so that the noise of the
     machine and the warmth of its caches favour none."""
@@ -58,7 +61,9 @@ def measure(
         turn = index % len(contenders)
         for size, count in repetitions.items():
             for contender in contenders[turn:] + contenders[:turn]:
-                times.setdefault((contender.name, size), []).extend(contender.measure(size, count))
+                times.setdefault((contender.name, size), []).extend(
+                    contender.measure(size, count)
+                )
     return [
         figure_of(contender.name, contender.ranks, size, times[contender.name, size])
         for size in repetitions

@@ -33,7 +33,9 @@ class Service:
         except OSError as error:
             self._log.close()
             shutil.rmtree(self._folder, ignore_errors=True)
-            raise BenchError(f"headraced: start {build / 'headraced'}: {error.strerror}") from error
+            raise BenchError(
+                f"headraced: start {build / 'headraced'}: {error.strerror}"
+            ) from error
         try:
             self._await_socket()
         except BenchError:
@@ -66,21 +68,27 @@ class Service:
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 text = (self._folder / "log").read_text(errors="replace")
-                raise BenchError(f"headraced ended with {self._process.returncode}: {text[-2000:]}")
+                raise BenchError(
+                    f"headraced ended with {self._process.returncode}: {text[-2000:]}"
+                )
             with socket.socket(socket.AF_UNIX) as probe:
                 try:
                     probe.connect(str(self.socket))
                     return
                 except OSError:
                     time.sleep(0.02)
-        raise BenchError(f"headraced does not listen on {self.socket} after {START_SECONDS_MAX} s")
+        raise BenchError(
+            f"headraced does not listen on {self.socket} after {START_SECONDS_MAX} s"
+        )
 
 
 def start_ranks(build: Path, service: Service, ranks: int) -> Contender:
     contender = Contender("headrace", ranks, members=ranks)
     for rank in range(ranks):
         program = str(build / "bench_headrace")
-        contender.start([program, str(contender.folder), str(service.socket), str(rank), str(ranks)])
+        contender.start(
+            [program, str(contender.folder), str(service.socket), str(rank), str(ranks)]
+        )
     return contender
 
 
@@ -111,7 +119,9 @@ def idle_cost(pid: int, seconds: float) -> dict[str, float]:
 def resident_mib(pid: int) -> dict[str, float]:
     """Resident memory, the clients' segments (shared memory) apart from everything else."""
     status = Path(f"/proc/{pid}/status").read_text()
-    kib = {name: int(value) for name, value in re.findall(r"(Rss\w+):\s+(\d+) kB", status)}
+    kib = {
+        name: int(value) for name, value in re.findall(r"(Rss\w+):\s+(\d+) kB", status)
+    }
     return {
         "beside_segments_mib": (kib["RssAnon"] + kib["RssFile"]) / 1024,
         "segments_mib": kib["RssShmem"] / 1024,

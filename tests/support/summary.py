@@ -35,7 +35,9 @@ def main() -> int:
     ran, failed, skipped = by_status["run"], by_status["fail"], by_status["notrun"]
     disabled = by_status["disabled"]
 
-    slowest = sorted(ran + failed, key=lambda case: -float(case.get("time", 0)))[:SLOW_COUNT]
+    slowest = sorted(ran + failed, key=lambda case: -float(case.get("time", 0)))[
+        :SLOW_COUNT
+    ]
     print("== slowest")
     for case in slowest:
         print(f"  {float(case.get('time', 0)):7.2f} s  {case.get('name')}")

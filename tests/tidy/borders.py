@@ -50,7 +50,9 @@ IMPURE = re.compile(
 )
 
 TRANSPORT_HOME = "service/daemon.cc"
-CONCRETE_TRANSPORT = re.compile(r"transport/(shm|loopback|nvlink|nccl|ucx)/|\b\w+Transport>\(")
+CONCRETE_TRANSPORT = re.compile(
+    r"transport/(shm|loopback|nvlink|nccl|ucx)/|\b\w+Transport>\("
+)
 
 GETENV_HOMES = ("service/config.cc", "client/lib/api_session.cc", "tests/")
 
@@ -72,7 +74,11 @@ def folders_include_only_what_they_may(tree: Tree) -> Findings:
     tops = tuple(folder for folder in MAY_INCLUDE if folder.count("/") == 1)
     findings = []
     for path, number, header in _includes(tree):
-        home = max((folder for folder in MAY_INCLUDE if path.startswith(folder)), key=len, default=None)
+        home = max(
+            (folder for folder in MAY_INCLUDE if path.startswith(folder)),
+            key=len,
+            default=None,
+        )
         ours = header.startswith(tops)
         if home and ours and not header.startswith(MAY_INCLUDE[home]):
             findings.append(f"{path}:{number}: {home} may not include {header}")
@@ -87,7 +93,9 @@ def foreign_headers_stay_in_their_homes(tree: Tree) -> Findings:
             continue
         for pattern, homes in FOREIGN_HOMES.items():
             if re.match(pattern, header) and not path.startswith(homes):
-                findings.append(f"{path}:{number}: {header} belongs to {', '.join(homes) or 'nobody'}")
+                findings.append(
+                    f"{path}:{number}: {header} belongs to {', '.join(homes) or 'nobody'}"
+                )
     return findings
 
 
@@ -136,7 +144,10 @@ RULES = {
         ],
     ),
     foreign_headers_stay_in_their_homes: (
-        {"service/control/a.h": "#include <kj/async.h>\n", "tests/a.cc": "#include <capnp/rpc.h>\n"},
+        {
+            "service/control/a.h": "#include <kj/async.h>\n",
+            "tests/a.cc": "#include <capnp/rpc.h>\n",
+        },
         [
             {"service/dispatch/a.h": "#include <kj/async.h>\n"},
             {"client/lib/session.cc": '#include "ipc/schema/client.capnp.h"\n'},
@@ -145,7 +156,10 @@ RULES = {
         ],
     ),
     plan_and_schedule_are_pure: (
-        {"service/plan/a.h": "// no std::thread here\n#include <vector>\n", "service/a.cc": "#include <thread>\n"},
+        {
+            "service/plan/a.h": "// no std::thread here\n#include <vector>\n",
+            "service/a.cc": "#include <thread>\n",
+        },
         [
             {"service/schedule/a.h": "#include <atomic>\n"},
             {"service/plan/a.cc": "auto t = std::chrono::steady_clock::now();\n"},
@@ -161,7 +175,10 @@ RULES = {
         ],
     ),
     environment_is_read_at_start_only: (
-        {"service/config.cc": 'std::getenv("A");\n', "service/a.cc": "// getenv(3) is not called\n"},
+        {
+            "service/config.cc": 'std::getenv("A");\n',
+            "service/a.cc": "// getenv(3) is not called\n",
+        },
         [{"service/lane/lane.cc": 'const char* a = std::getenv("A");\n'}],
     ),
 }

@@ -55,7 +55,8 @@ def files_are_short(tree: Tree) -> Findings:
     return [
         f"{path}: {count} lines, {FILE_LINES_MAX} are the most"
         for path, text in tree.items()
-        if (count := len(text.splitlines())) > FILE_LINES_MAX and not NO_LENGTH_LIMIT.search(path)
+        if (count := len(text.splitlines())) > FILE_LINES_MAX
+        and not NO_LENGTH_LIMIT.search(path)
     ]
 
 
@@ -65,7 +66,11 @@ def _statement_indent(lines: list[str], index: int) -> int:
     first = index
     for above in range(index - 1, -1, -1):
         line = lines[above].strip()
-        if not line or line.startswith("#") or line.endswith((";", "{", "}", "public:", "private:")):
+        if (
+            not line
+            or line.startswith("#")
+            or line.endswith((";", "{", "}", "public:", "private:"))
+        ):
             break
         if not line.startswith("//"):
             first = above
@@ -100,7 +105,9 @@ def functions_are_short(tree: Tree) -> Findings:
         elif is_python(path, text):
             for node in ast.walk(ast.parse(text)):
                 if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                    functions.append((node.lineno, (node.end_lineno or 0) - node.lineno + 1))
+                    functions.append(
+                        (node.lineno, (node.end_lineno or 0) - node.lineno + 1)
+                    )
         findings += [
             f"{path}:{start}: a function of {count} lines, {FUNCTION_LINES_MAX} are the most"
             for start, count in functions
@@ -113,18 +120,26 @@ def one_word_for_one_thing(tree: Tree) -> Findings:
     """Block, job, rank, lane: not the words that other projects use for several things at once."""
     findings = []
     for path, text in tree.items():
-        if any(re.search(allowed, path) for allowed in WORDS_ALLOWED) or path.endswith(".json"):
+        if any(re.search(allowed, path) for allowed in WORDS_ALLOWED) or path.endswith(
+            ".json"
+        ):
             continue
         for number, line in numbered_lines(text):
             if match := WORDS.search(NAMES_OF_OTHERS.sub("", line)):
-                findings.append(f"{path}:{number}: says \"{match.group(0)}\": {line.strip()[:80]}")
+                findings.append(
+                    f'{path}:{number}: says "{match.group(0)}": {line.strip()[:80]}'
+                )
     return findings
 
 
 def folders_open_with_their_question(tree: Tree) -> Findings:
     """Each top folder has a README that opens with the question it answers; each folder below has
     one of its own, or stands in that of the folder above it."""
-    folders = {path.rsplit("/", depth)[0] for path in tree for depth in range(1, path.count("/") + 1)}
+    folders = {
+        path.rsplit("/", depth)[0]
+        for path in tree
+        for depth in range(1, path.count("/") + 1)
+    }
     findings = []
     for folder in sorted(folders):
         if folder.startswith("."):
@@ -133,11 +148,18 @@ def folders_open_with_their_question(tree: Tree) -> Findings:
         above, _, name = folder.rpartition("/")
         if own is not None:
             if not own or not QUESTION.match(own.splitlines()[0]):
-                findings.append(f"{folder}/README.md: does not open with \"# name: a question?\"")
+                findings.append(
+                    f'{folder}/README.md: does not open with "# name: a question?"'
+                )
         elif not above:
             findings.append(f"{folder}: has no README.md")
-        elif f"{above}/README.md" in tree and f"{name}/" not in tree[f"{above}/README.md"]:
-            findings.append(f"{folder}: has no README.md, and {above}/README.md does not speak of it")
+        elif (
+            f"{above}/README.md" in tree
+            and f"{name}/" not in tree[f"{above}/README.md"]
+        ):
+            findings.append(
+                f"{folder}: has no README.md, and {above}/README.md does not speak of it"
+            )
     return findings
 
 
@@ -161,23 +183,38 @@ RULES = {
         {"README.md": "", ".ci/run": "", "ipc/a.h": ""},
         [{"docs/a.md": ""}, {"Makefile": ""}],
     ),
-    files_are_short: ({"ipc/a.h": "x\n" * FILE_LINES_MAX}, [{"ipc/a.h": _LONG}, {"README.md": _LONG}]),
+    files_are_short: (
+        {"ipc/a.h": "x\n" * FILE_LINES_MAX},
+        [{"ipc/a.h": _LONG}, {"README.md": _LONG}],
+    ),
     functions_are_short: (
         {
             "ipc/a.cc": "namespace a {\n" + _BODY + "}\nint F() {\n  g();\n}\n",
-            "ipc/b.cc": "A::A()\n    // Why.\n    : a_(1),\n      b_(2) {\n  g();\n}\n" + _BODY,
+            "ipc/b.cc": "A::A()\n    // Why.\n    : a_(1),\n      b_(2) {\n  g();\n}\n"
+            + _BODY,
         },
         [
             {"ipc/a.cc": "int F(int a) {\n" + _BODY + "}\n"},
             {"ipc/a.h": "class A {\n  int F(int a) const {\n" + _BODY + "  }\n};\n"},
             {"ipc/a.cc": "A::A(int a)\n    : a_(a) {\n" + _BODY + "}\n"},
-            {"ipc/a.cc": "int F() {\n  g();\n}\n\nA::A(int a)\n    : a_(a),\n      b_(a) {\n" + _BODY + "}\n"},
+            {
+                "ipc/a.cc": "int F() {\n  g();\n}\n\nA::A(int a)\n    : a_(a),\n      b_(a) {\n"
+                + _BODY
+                + "}\n"
+            },
             {"client/a.py": "def f():\n" + _BODY.replace(";", "")},
         ],
     ),
     one_word_for_one_thing: (
-        {"a.py": "DDP(model, gradient_as_bucket_view=True)", "client/python/headrace/torch.py": "bucket"},
-        [{"ipc/a.h": "int chunk_size;"}, {"README.md": "Each worker"}, {"a.py": "gradient_buckets"}],
+        {
+            "a.py": "DDP(model, gradient_as_bucket_view=True)",
+            "client/python/headrace/torch.py": "bucket",
+        },
+        [
+            {"ipc/a.h": "int chunk_size;"},
+            {"README.md": "Each worker"},
+            {"a.py": "gradient_buckets"},
+        ],
     ),
     folders_open_with_their_question: (
         {"ipc/README.md": "# ipc: what?\n`base/`", "ipc/base/a.h": "", ".ci/run": ""},

@@ -20,7 +20,10 @@ import borders
 import shape
 from tree import is_cpp, load_tree, tracked_paths
 
-RULES = {rule.__name__: (rule, *trees) for rule, trees in {**borders.RULES, **shape.RULES}.items()}
+RULES = {
+    rule.__name__: (rule, *trees)
+    for rule, trees in {**borders.RULES, **shape.RULES}.items()
+}
 FORMAT_RULE = "code_is_formatted"
 FORMAT_VERSION = "14"
 SKIPPED = 77
@@ -34,14 +37,19 @@ def check(name: str, root: Path) -> list[str]:
         return [f"the rule finds fault with a tree that keeps it: {false}"]
     for index, tree in enumerate(broken):
         if not rule(tree):
-            return [f"the rule finds nothing in the tree {index} that breaks it: {tree}"]
+            return [
+                f"the rule finds nothing in the tree {index} that breaks it: {tree}"
+            ]
     return rule(load_tree(root))
 
 
 def misformatted(paths: list[str]) -> str:
     """What clang-format would change."""
     done = subprocess.run(
-        ["clang-format", "--dry-run", "--Werror", *paths], capture_output=True, text=True
+        ["clang-format", "--dry-run", "--Werror", *paths],
+        capture_output=True,
+        check=False,
+        text=True,
     )
     return "" if done.returncode == 0 else done.stderr or "clang-format failed"
 
@@ -50,9 +58,13 @@ def check_format(root: Path) -> int:
     if not shutil.which("clang-format"):
         print("skipped: clang-format is not installed")
         return SKIPPED
-    version = subprocess.run(["clang-format", "--version"], capture_output=True, text=True).stdout
+    version = subprocess.run(
+        ["clang-format", "--version"], capture_output=True, text=True, check=False
+    ).stdout
     if not re.search(rf"version {FORMAT_VERSION}\.", version):
-        print(f"skipped: this clang-format formats otherwise than {FORMAT_VERSION}: {version.strip()}")
+        print(
+            f"skipped: this clang-format formats otherwise than {FORMAT_VERSION}: {version.strip()}"
+        )
         return SKIPPED
     # The sample lies in the tree's own style, which clang-format looks for from the file upwards.
     with tempfile.TemporaryDirectory() as folder:
@@ -62,7 +74,9 @@ def check_format(root: Path) -> int:
         if not misformatted([str(sample)]):
             print("the rule finds nothing in a file that breaks it")
             return 1
-    found = misformatted([str(root / path) for path in tracked_paths(root) if is_cpp(path)])
+    found = misformatted(
+        [str(root / path) for path in tracked_paths(root) if is_cpp(path)]
+    )
     print("\n".join(line for line in found.splitlines() if "error:" in line))
     return 1 if found else 0
 

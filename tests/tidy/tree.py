@@ -20,7 +20,9 @@ def tracked_paths(root: Path) -> list[str]:
     # The tree may belong to another user than the one that runs the tests, as in a container.
     command = ["git", "-c", "safe.directory=*", "-C", str(root), "ls-files", "-z"]
     try:
-        listed = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+        listed = subprocess.run(
+            command, capture_output=True, check=True, text=True
+        ).stdout
         return [path for path in listed.split("\0") if path and (root / path).is_file()]
     except (OSError, subprocess.CalledProcessError):
         paths = (path.relative_to(root) for path in root.rglob("*") if path.is_file())

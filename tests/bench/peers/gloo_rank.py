@@ -38,7 +38,10 @@ def main() -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "store"), ranks)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
-    with open(folder / f"command.{rank}") as commands, open(folder / f"result.{rank}", "w") as results:
+    with (
+        open(folder / f"command.{rank}") as commands,
+        open(folder / f"result.{rank}", "w") as results,
+    ):
         for command in commands:
             size, repetitions = map(int, command.split())
             print(measure(size, repetitions, rank, ranks), file=results, flush=True)
