@@ -12,6 +12,8 @@ void AddJitterOptions(CLI::App& app, JitterOptions& options) {
   app.add_option("--runs", options.runs, "iterations to average")->check(CLI::Range(1, 100000));
 }
 
+double Ratio(double left, double right) { return right > 0 ? left / right : 1; }
+
 Result<Outcome> RunPolicy(plan::Policy policy, const plan::Profile& profile,
                           const plan::Route& route, const JitterOptions& jitter) {
   Result<plan::Plan> made = plan::MakePlan(policy, profile, route);

@@ -28,6 +28,9 @@ struct Outcome {
   std::vector<double> utilisation;  // per lane of the route
 };
 
+// left / right, where nothing to nothing counts as even: a profile may have no times at all.
+double Ratio(double left, double right);
+
 Result<Outcome> RunPolicy(plan::Policy policy, const plan::Profile& profile,
                           const plan::Route& route, const JitterOptions& jitter);
 

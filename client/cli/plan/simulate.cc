@@ -64,8 +64,8 @@ void PrintTable(const Comparison& comparison) {
       lanes += fmt::format("{}{:.0f}%", lanes.empty() ? "" : " ", share * 100);
     }
     fmt::print("{:<14} {:>13.3f} {:>9.4f} {:>9.3f} {:>8} {:>11}\n", plan::Name(outcome.plan.policy),
-               outcome.iteration_s * 1e3, outcome.iteration_s / outcome.lower_bound_s,
-               comparison.wfbp_s / outcome.iteration_s, outcome.plan.blocks.size(), lanes);
+               outcome.iteration_s * 1e3, Ratio(outcome.iteration_s, outcome.lower_bound_s),
+               Ratio(comparison.wfbp_s, outcome.iteration_s), outcome.plan.blocks.size(), lanes);
   }
 }
 
@@ -90,8 +90,8 @@ void AppendJson(const Comparison& comparison, Json& rows) {
                     {"iteration_s", outcome.iteration_s},
                     {"lower_bound_s", outcome.lower_bound_s},
                     {"predicted_s", outcome.plan.predicted_s},
-                    {"ratio_to_bound", outcome.iteration_s / outcome.lower_bound_s},
-                    {"speedup_over_wfbp", comparison.wfbp_s / outcome.iteration_s},
+                    {"ratio_to_bound", Ratio(outcome.iteration_s, outcome.lower_bound_s)},
+                    {"speedup_over_wfbp", Ratio(comparison.wfbp_s, outcome.iteration_s)},
                     {"hash", fmt::format("{:016x}", plan::HashOf(outcome.plan))},
                     {"blocks", BlocksJson(outcome.plan)}});
   }

@@ -83,11 +83,11 @@ Status SweepProfile(const SweepOptions& options, const NamedProfile& named,
       const Result<Outcome> outcome =
           RunPolicy(curve.policy, named.profile, *route, options.jitter);
       if (!outcome) return outcome.error();
-      const double speedup = wfbp->iteration_s / outcome->iteration_s;
+      const double speedup = Ratio(wfbp->iteration_s, outcome->iteration_s);
       curve.points.emplace_back(value, speedup);
       csv += fmt::format("{},{:.6g},{},{:.9g},{:.9g},{:.6f},{:.6f},{}\n", panel.title, value,
                          plan::Name(curve.policy), outcome->iteration_s, outcome->lower_bound_s,
-                         outcome->iteration_s / outcome->lower_bound_s, speedup,
+                         Ratio(outcome->iteration_s, outcome->lower_bound_s), speedup,
                          outcome->plan.blocks.size());
     }
   }
