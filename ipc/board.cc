@@ -9,7 +9,6 @@
 #include <boost/interprocess/exceptions.hpp>
 #include <boost/interprocess/file_mapping.hpp>
 #include <cerrno>
-#include <cstring>
 
 #include "ipc/base/fd.h"
 
@@ -19,7 +18,7 @@ namespace bip = boost::interprocess;
 
 void SetText(std::span<char> field, std::string_view text) {
   const std::size_t length = std::min(text.size(), field.size() - 1);
-  std::memcpy(field.data(), text.data(), length);
+  std::copy_n(text.data(), length, field.data());  // not memcpy: an empty text may point nowhere
   std::fill(field.begin() + static_cast<std::ptrdiff_t>(length), field.end(), '\0');
 }
 
