@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Averages numpy arrays over four ranks: one by one, without a copy, and many at a time.
 
-With a service running (build/release/headraced --socket-path /tmp/headrace.sock):
+With a service running (build/release/headraced --socket /tmp/headrace.sock):
 
     PYTHONPATH=client/python HEADRACE_SOCKET=/tmp/headrace.sock \\
         python3 client/examples/numpy_example.py

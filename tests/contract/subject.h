@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,9 @@ class Subject {
 struct SubjectKind {
   std::string name;
   std::function<std::unique_ptr<Subject>()> make;
+
+  // For ctest's list of names, which would show the bytes of it.
+  friend void PrintTo(const SubjectKind& kind, std::ostream* out) { *out << kind.name; }
 };
 
 // Every transport of this machine, shm with one, two and three threads.

@@ -298,7 +298,7 @@ class ServiceDeath(unittest.TestCase):
             os.kill(service.pid, signal.SIGSTOP)
             try:
                 code, text = service.ctl("queue")
-                self.assertEqual(code, 0, text)
+                self.assertEqual(code, 1, text)  # a stopped service is a finding
                 self.assertIn("rank 2 not ready", text)
                 self.assertIn("conv1.weight", text)
                 code, text = service.ctl("status")

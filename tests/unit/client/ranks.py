@@ -30,8 +30,8 @@ class Service:
         self.process = subprocess.Popen(
             [
                 os.environ["HEADRACED"],
-                f"--socket-path={self.socket}",
-                f"--board-path={self._folder.name}/board",
+                f"--socket={self.socket}",
+                f"--board={self._folder.name}/board",
                 *flags,
             ],
             stdout=self._log,

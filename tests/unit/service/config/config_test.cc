@@ -90,8 +90,8 @@ TEST_F(ConfigTest, TakesTheNearestSourceOfEachValue) {
 
 TEST_F(ConfigTest, ReadsItsOwnOutputBack) {
   const Result<Invocation> first =
-      Read({"--socket", "/tmp/with \"quotes\" and \\", "--socket-mode", "0600", "--spin-us",
-            "50", "--dedicated-lanes", "--log-level", "debug", "--board-mode", "640"});
+      Read({"--socket", "/tmp/with \"quotes\" and \\", "--socket-mode", "0600", "--spin-us", "50",
+            "--dedicated-lanes", "--log-level", "debug", "--board-mode", "640"});
   ASSERT_TRUE(first.ok()) << first.error().text();
   const Result<Invocation> second = ReadFile(PrintConfig(first->config));
   ASSERT_TRUE(second.ok()) << second.error().text();
