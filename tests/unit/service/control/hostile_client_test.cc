@@ -164,6 +164,9 @@ TEST_F(HostileClientTest, NeverReadsItsAnswers) {
 }
 
 TEST_F(HostileClientTest, TakesAllDescriptorsOfTheProcess) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the sanitizer opens pipes to probe memory, and takes it for bad when it cannot";
+#endif
   // Control's thread shares this process's table; the service is as short as the test makes it.
   rlimit limit{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
