@@ -79,6 +79,17 @@ def wait_for_end(session):
     return "no error", "", 0.0
 
 
+def meet_and_wait(session):
+    """wait_for_end, once all ranks are there: a rank that dies alone takes its job along."""
+    session.barrier()
+    return wait_for_end(session)
+
+
+def meet_and_die(session):
+    session.barrier()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 class Collectives(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -174,18 +185,18 @@ class Collectives(unittest.TestCase):
 class WhenThingsGoWrong(unittest.TestCase):
     def test_a_killed_rank_is_named_within_a_second(self):
         with Service() as service:
-            waiting = start_rank(service, 0, 2, wait_for_end)
-            killed = start_rank(
-                service, 1, 2, lambda session: os.kill(os.getpid(), signal.SIGKILL)
-            )
-            name, text, _ = waiting.result()
+            waiting = start_rank(service, 0, 2, meet_and_wait)
+            killed = start_rank(service, 1, 2, meet_and_die)
+            name, text, seconds = waiting.result()
             killed.end()
             self.assertEqual(name, "PeerLost")
+            self.assertLess(seconds, 1)
             self.assertIn("rank 1", text)
             self.assertIn(str(killed.pid), text)
 
     def test_a_rank_whose_forked_child_lives_on_is_noticed(self):
         def leave_a_child(session, write):
+            session.barrier()
             child = os.fork()
             if child == 0:
                 time.sleep(60)
@@ -195,7 +206,7 @@ class WhenThingsGoWrong(unittest.TestCase):
 
         read, write = os.pipe()
         with Service() as service:
-            waiting = start_rank(service, 0, 2, wait_for_end)
+            waiting = start_rank(service, 0, 2, meet_and_wait)
             killed = start_rank(service, 1, 2, leave_a_child, write)
             child = int(os.read(read, 20))
             try:
@@ -207,18 +218,28 @@ class WhenThingsGoWrong(unittest.TestCase):
         os.close(write)
 
     def test_a_killed_service_ends_every_wait(self):
+        def meet_and_tell(session, write):
+            session.barrier()
+            os.write(write, b"x")
+            time.sleep(60)
+
+        read, write = os.pipe()
         with Service() as service:
-            waiting = [start_rank(service, r, 3, wait_for_end) for r in range(2)]
-            time.sleep(0.5)
+            waiting = [start_rank(service, r, 3, meet_and_wait) for r in range(2)]
+            idle = start_rank(service, 2, 3, meet_and_tell, write)
+            os.read(read, 1)
             service.process.kill()
             killed = time.monotonic()
             for rank in waiting:
                 name, text, _ = rank.result()
                 self.assertEqual(name, "Unavailable")
-                self.assertIn(
-                    f"{service.socket} (pid {service.process.pid}) went away", text
-                )
+                gone = f"{service.socket} (pid {service.process.pid}) went away"
+                self.assertIn(gone, text)
             self.assertLess(time.monotonic() - killed, 1)
+            idle.kill()
+            idle.end()
+        os.close(read)
+        os.close(write)
 
     def test_a_mismatch_names_both_sides_and_the_session_goes_on(self):
         def mismatch(session):
