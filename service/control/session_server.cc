@@ -143,12 +143,18 @@ kj::Promise<Status> SessionServer::Remove(SegmentId id) {
 
 kj::Promise<void> SessionServer::registerTensors(RegisterTensorsContext context) {
   Desk& desk = client_->desk;
-  std::vector<Tensor> tensors = ReadTensors(context.getParams().getTensors());
-  const auto count = static_cast<std::uint32_t>(tensors.size());
+  const capnp::List<schema::TensorSpec>::Reader specs = context.getParams().getTensors();
+  const std::uint32_t count = specs.size();
+  std::vector<Tensor> tensors;
   Result<TensorId> first = TensorId{};
   if (Status status = desk.leases.Check(session_); !status) {
     first = status.error();
+  } else if (count > kTensorsMax) {
+    // Before reading: a list of empty structs announces millions in a few bytes.
+    first = Error(Code::kExhausted,
+                  fmt::format("register {} tensors: a session may have {}", count, kTensorsMax));
   } else {
+    tensors = ReadTensors(specs);
     first = ledger_.AddTensors(tensors);
   }
   if (first.ok() && !desk.dispatch.Send(AddTensors{
