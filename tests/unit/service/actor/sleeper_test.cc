@@ -109,7 +109,7 @@ TEST_F(SleeperTest, IsNotKeptAwakeByADoorbellThatWasWrittenFull) {
 
 // One thread sleeps whenever it finds nothing, the other gives it something: none may be missed.
 TEST_F(SleeperTest, LosesNoWakeOverManyRounds) {
-  constexpr int kRounds = 20'000;
+  constexpr int kRounds = 5000;
   std::atomic<int> given = 0;
   std::atomic<int> taken = 0;
   int lost = 0;
