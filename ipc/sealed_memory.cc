@@ -86,9 +86,9 @@ Status VerifySealedMemory(int fd, std::size_t size) {
   return {};
 }
 
-Result<Mapping> MapSealedMemory(int fd, std::size_t size) {
+Result<Mapping> MapSealedMemory(int fd, std::size_t size, std::size_t stagger) {
   if (Status status = VerifySealedMemory(fd, size); !status) return status.error();
-  return Mapping::Map(fd, size, true);
+  return Mapping::Map(fd, size, true, stagger);
 }
 
 }  // namespace headrace::ipc

@@ -27,7 +27,7 @@ Result<SealedMemory> CreateSealedMemory(const std::string& name, std::size_t siz
 // forbids writing. Errors name what is wrong and what the sender must do.
 Status VerifySealedMemory(int fd, std::size_t size);
 
-// Verifies, then maps for reading and writing.
-Result<Mapping> MapSealedMemory(int fd, std::size_t size);
+// Verifies, then maps for reading and writing; `stagger` as for Mapping::Map.
+Result<Mapping> MapSealedMemory(int fd, std::size_t size, std::size_t stagger = 0);
 
 }  // namespace headrace::ipc

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <string>
 
 namespace headrace {
 
@@ -14,11 +15,31 @@ constexpr std::size_t kPopulateStep = std::size_t{64} << 20;
 
 void FdTraits::Release(Value fd) { ::close(fd); }
 
-Result<Mapping> Mapping::Map(int fd, std::size_t size, bool writable) {
-  const int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
-  void* address = ::mmap(nullptr, size, protection, MAP_SHARED, fd, 0);
-  if (address == MAP_FAILED) {
+Result<Mapping> Mapping::Map(int fd, std::size_t size, bool writable, std::size_t stagger) {
+  const auto failed = [size] {
     return SystemError("mmap " + std::to_string(size) + " bytes", errno);
+  };
+  HR_CHECK(stagger <= kStaggerMax, stagger);
+  std::byte* reserved = nullptr;
+  if (stagger != 0) {
+    // Reserved whole, so that the mapping can be put inside it without meeting anyone else's.
+    void* space =
+        ::mmap(nullptr, size + kStaggerMax, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (space == MAP_FAILED) return failed();
+    reserved = static_cast<std::byte*>(space);
+  }
+  const int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+  const int flags = MAP_SHARED | (reserved != nullptr ? MAP_FIXED : 0);
+  void* address =
+      ::mmap(reserved != nullptr ? reserved + stagger : nullptr, size, protection, flags, fd, 0);
+  if (address == MAP_FAILED) {
+    const Error error = failed();
+    if (reserved != nullptr) ::munmap(reserved, size + kStaggerMax);
+    return error;
+  }
+  if (reserved != nullptr) {
+    ::munmap(reserved, stagger);
+    if (stagger < kStaggerMax) ::munmap(reserved + stagger + size, kStaggerMax - stagger);
   }
   return Mapping({static_cast<std::byte*>(address), size});
 }

@@ -18,12 +18,17 @@ struct FdTraits {
 };
 using UniqueFd = UniqueHandle<FdTraits>;
 
+inline constexpr std::size_t kStaggerMax = std::size_t{4} << 20;
+
 // A mapping of shared memory; page aligned; unmapped on destruction.
 class [[nodiscard]] Mapping {
  public:
   Mapping() = default;
-  // Maps `size` bytes of `fd` from its start, shared. The fd may be closed afterwards.
-  static Result<Mapping> Map(int fd, std::size_t size, bool writable);
+  // Maps `size` bytes of `fd` from its start, shared. The fd may be closed afterwards. With a
+  // `stagger`, a multiple of the page size up to kStaggerMax, mappings that follow each other do
+  // not lie at distances of their size: the kernel leaves kStaggerMax bytes of address space more,
+  // and the mapping begins `stagger` bytes into them.
+  static Result<Mapping> Map(int fd, std::size_t size, bool writable, std::size_t stagger = 0);
 
   Mapping(Mapping&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
   Mapping& operator=(Mapping&& other) noexcept;

@@ -40,6 +40,7 @@ class Watch final : public Actor {
   Inbox<WatchMessage> inbox_;
   std::vector<WatchMessage> messages_;
   std::uint64_t events_ = 0;
+  std::size_t segments_mapped_ = 0;
 };
 
 }  // namespace headrace::service

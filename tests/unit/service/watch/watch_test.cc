@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -54,6 +56,21 @@ TEST_F(WatchTest, MapsASegmentWithAllItsPages) {
   ASSERT_EQ(::mincore(mapped.mapping->data(), kSize, pages.data()), 0);
   for (const unsigned char page : pages) EXPECT_EQ(page & 1, 1);
   EXPECT_FALSE(watch_.DoWork(0));
+}
+
+TEST_F(WatchTest, KeepsSegmentsApartInTheAddressBitsThatCachesCompare) {
+  constexpr std::size_t kLarge = std::size_t{16} << 20;
+  constexpr std::uintptr_t kCompared = (std::uintptr_t{1} << 28) - ipc::kPageSize;
+  std::vector<std::uintptr_t> places;
+  for (RequestToken token = 0; token < 20; ++token) {
+    Map(ipc::CreateSealedMemory("headrace-test", kLarge).value().fd, kLarge, token);
+    watch_.DoWork(0);
+    const SegmentMapped& mapped = *control_.Of<SegmentMapped>().at(token);
+    ASSERT_TRUE(mapped.mapping.ok());
+    places.push_back(reinterpret_cast<std::uintptr_t>(mapped.mapping->data()) & kCompared);
+  }
+  std::sort(places.begin(), places.end());
+  EXPECT_EQ(std::adjacent_find(places.begin(), places.end()), places.end());
 }
 
 TEST_F(WatchTest, AnswersWithTheCauseWhenASegmentCannotBeMapped) {
