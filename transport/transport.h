@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -50,10 +51,15 @@ struct Capabilities {
 //                   keep their values.
 //   all_gather      range i of member i is copied to range i of every other member (same parts).
 //   broadcast       member `root`'s [0, count) is copied to every other member.
+//   reduce          every member's [0, count) is reduced, the result written to `output`, which is
+//                   member `root`'s memory or disjoint from all members; the others keep theirs.
 //   barrier         moves nothing; count is 0.
-// kAverage divides the sum by the member count (integers truncate toward zero). float16 and
-// bfloat16 are accumulated in float32 and rounded once. min and max give NaN where any input is
-// NaN.
+// kAverage divides the sum by `divisor`, which is the member count unless members stand for several
+// ranks each (integers truncate toward zero). float16 and bfloat16 are accumulated in float32 and
+// rounded once. min and max give NaN where any input is NaN.
+//
+// Inside a node all members' memory is mapped here and `group` is 0. Between nodes (network.h) the
+// members are the nodes of a group, and only this node's memory is here.
 struct Transfer {
   std::uint64_t token = 0;  // comes back in the completion; unique among open transfers
   Collective kind = Collective::kBarrier;
@@ -61,6 +67,10 @@ struct Transfer {
   Reduction reduction = Reduction::kSum;
   std::uint32_t root = 0;
   std::uint64_t count = 0;
+  std::uint32_t divisor = 0;    // of kAverage; 0: members_count
+  std::byte* output = nullptr;  // of reduce
+  std::uint32_t group = 0;      // between nodes: which links; 0: all memory is mapped here
+  std::uint64_t position = 0;   // between nodes: the transfer's name, equal on every node
   std::uint32_t members_count = 0;
   std::array<std::byte*, kMembersMax> members{};  // aligned to the element, not to the vector
 
@@ -71,6 +81,7 @@ struct Transfer {
 struct Completion {
   std::uint64_t token = 0;
   Code code = Code::kOk;  // kOk or kCancelled, or what the link reported
+  std::string cause{};    // when a link failed: which one and why, for people
   TimeNs begin_ns = 0;    // when the first piece started
   TimeNs end_ns = 0;      // when the last piece ended
 };
@@ -100,6 +111,12 @@ class Transport {
   // Moves about one piece and appends ended transfers to `completions`. Returns true when calling
   // again at once makes sense; after false the Waker tells.
   virtual bool DoWork(TimeNs now, std::vector<Completion>& completions) = 0;
+
+  // Called before the lane's thread sleeps: false when there is work already. After true, either
+  // the Waker or event_fd() says that there is some.
+  virtual bool PrepareToSleep() { return true; }
+  // Readable when DoWork has something to do; -1 when only the Waker tells.
+  virtual int event_fd() const { return -1; }
 };
 
 }  // namespace headrace::transport

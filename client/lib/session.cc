@@ -265,6 +265,7 @@ ArrayUse Session::UseOf(const Request& request, void* array, std::size_t size) c
       break;
     case Collective::kAllReduce:
     case Collective::kBarrier:
+    case Collective::kReduce:
       break;
   }
   return use;

@@ -5,8 +5,8 @@
 namespace headrace {
 namespace {
 
-constexpr std::array<std::string_view, 6> kCollectives = {
-    "unknown", "all_reduce", "broadcast", "reduce_scatter", "all_gather", "barrier"};
+constexpr std::array<std::string_view, 7> kCollectives = {
+    "unknown", "all_reduce", "broadcast", "reduce_scatter", "all_gather", "barrier", "reduce"};
 constexpr std::array<std::string_view, 8> kDTypes = {"unknown",  "float32", "float64", "float16",
                                                      "bfloat16", "int32",   "int64",   "uint8"};
 constexpr std::array<std::string_view, 6> kReductions = {"unknown", "sum", "average",

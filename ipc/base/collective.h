@@ -14,6 +14,7 @@ enum class Collective : std::uint8_t {
   kReduceScatter = 3,
   kAllGather = 4,
   kBarrier = 5,
+  kReduce = 6,  // a stage of the others; no record asks for it
 };
 
 enum class DType : std::uint8_t {
@@ -34,13 +35,14 @@ enum class Reduction : std::uint8_t {
   kProduct = 5,
 };
 
-// Whether a number read from outside is one of the above.
+// Whether a number read from outside is one that a record may ask for.
 constexpr bool IsCollective(std::uint8_t value) { return value >= 1 && value <= 5; }
 constexpr bool IsDType(std::uint8_t value) { return value >= 1 && value <= 7; }
 constexpr bool IsReduction(std::uint8_t value) { return value >= 1 && value <= 5; }
 
 constexpr bool Reduces(Collective kind) {
-  return kind == Collective::kAllReduce || kind == Collective::kReduceScatter;
+  return kind == Collective::kAllReduce || kind == Collective::kReduceScatter ||
+         kind == Collective::kReduce;
 }
 
 constexpr std::size_t SizeOf(DType dtype) {

@@ -3,6 +3,14 @@
 //   control --OpenSession, AddSegment, ...--> dispatch --StartStage--> lane
 //      ^  \--MapSegment--> watch --SegmentMapped--> control   \--StageEnded--> dispatch
 //      \--SessionBroken, SegmentRemoved, Pong-- dispatch --Discard, Event--> watch
+//
+// A job whose ranks are on several nodes needs more: control joins it at its rendezvous, opens a
+// group for it on each lane between nodes, and tells dispatch when blocks may travel.
+//
+//   control --JobForming, JobFormed, JobFailed, RankLeft--> dispatch
+//      ^  \--OpenGroup, MeasureGroup, SetCost, CloseGroup--> lane --GroupOpened, GroupMeasured-->
+//      control
+//      \--JobBroken, RankDone, JobEnded-- dispatch
 #pragma once
 
 #include <cstdint>
@@ -15,7 +23,9 @@
 #include "ipc/base/ids.h"
 #include "ipc/base/result.h"
 #include "service/actor/inbox.h"
+#include "service/session/nodes.h"
 #include "service/session/session.h"
+#include "transport/network.h"
 #include "transport/transport.h"
 
 namespace headrace::service {
@@ -67,8 +77,33 @@ struct StageEnded {
   std::uint8_t lane = 0;
   transport::Completion completion;
 };
-using DispatchMessage = std::variant<OpenSession, AddSegment, RemoveSegment, AddTensors,
-                                     RemoveTensors, CloseSession, Ping, Drain, StageEnded>;
+// What a job of several nodes waits for before it can begin, for people: "node b: ranks 2, 3 of 4
+// have not attached". Sent again whenever it changes.
+struct JobForming {
+  JobId job;
+  std::string waits_for;
+};
+// All nodes of the job are linked: blocks may travel between them.
+struct JobFormed {
+  JobId job;
+  JobNodes nodes;
+};
+// The job cannot go on, for a cause on another node or on the way to it. Ends what is open.
+struct JobFailed {
+  JobId job;
+  Code code = Code::kInternal;
+  std::string cause;
+};
+// A rank on another node has left in an orderly way after its first `posted` operations.
+struct RankLeft {
+  JobId job;
+  std::uint32_t rank = 0;
+  std::uint64_t posted = 0;
+  std::string cause;  // "rank 3 (pid 12) on node b left the job"
+};
+using DispatchMessage =
+    std::variant<OpenSession, AddSegment, RemoveSegment, AddTensors, RemoveTensors, CloseSession,
+                 Ping, Drain, StageEnded, JobForming, JobFormed, JobFailed, RankLeft>;
 
 // ---- to a lane ----
 struct StartStage {
@@ -77,7 +112,26 @@ struct StartStage {
 struct CancelStage {
   std::uint64_t token = 0;
 };
-using LaneMessage = std::variant<StartStage, CancelStage>;
+// The rest goes to lanes between nodes only. Answered by GroupOpened.
+struct OpenGroup {
+  transport::GroupOptions options;
+};
+// Once the group is open on every node, all of them measure it at the same time. Answered by
+// GroupMeasured.
+struct MeasureGroup {
+  std::uint32_t group = 0;
+};
+struct SetCost {
+  std::uint32_t group = 0;
+  transport::CostLine cost;
+};
+// Ends the group's transfers; StageEnded for each of them follows.
+struct CloseGroup {
+  std::uint32_t group = 0;
+  std::string cause;
+};
+using LaneMessage =
+    std::variant<StartStage, CancelStage, OpenGroup, MeasureGroup, SetCost, CloseGroup>;
 
 // ---- to control ----
 // The answer to MapSegment; the mapping is populated.
@@ -99,7 +153,34 @@ struct SessionBroken {
 };
 // Nothing is open any more; all sessions may be closed.
 struct Drained {};
-using ControlMessage = std::variant<SegmentMapped, SegmentRemoved, Pong, SessionBroken, Drained>;
+// The first failure of a job of several nodes that was found on this node: the others must hear.
+struct JobBroken {
+  JobId job;
+  Code code = Code::kInternal;
+  std::string cause;
+};
+// A local rank of a job of several nodes has left in an orderly way; it had posted that much.
+struct RankDone {
+  JobId job;
+  std::uint32_t rank = 0;
+  std::uint64_t posted = 0;
+};
+// Dispatch has forgotten the job: all its local ranks are gone and nothing is open.
+struct JobEnded {
+  JobId job;
+};
+struct GroupOpened {
+  std::uint8_t lane = 0;
+  std::uint32_t group = 0;
+  Status status;
+};
+struct GroupMeasured {
+  std::uint8_t lane = 0;
+  std::uint32_t group = 0;
+  Result<transport::CostLine> cost;
+};
+using ControlMessage = std::variant<SegmentMapped, SegmentRemoved, Pong, SessionBroken, Drained,
+                                    JobBroken, RankDone, JobEnded, GroupOpened, GroupMeasured>;
 
 // ---- to watch: what may take long ----
 struct MapSegment {

@@ -62,6 +62,11 @@ class Control::Loop final : private kj::TaskSet::ErrorHandler {
   void Handle(Pong message);
   void Handle(const SessionBroken& message);
   void Handle(Drained message);
+  void Handle(const JobBroken& message);
+  void Handle(const RankDone& message);
+  void Handle(const JobEnded& message);
+  void Handle(const GroupOpened& message);
+  void Handle(const GroupMeasured& message);
 
   void BeginDrain(int signal);
   kj::Promise<void> SendDrain(Drain message);
@@ -172,6 +177,12 @@ void Control::Loop::Handle(const SessionBroken& message) {
 void Control::Loop::Handle(Drained /*message*/) {
   if (desk_.draining) Finish(0);
 }
+
+void Control::Loop::Handle(const JobBroken& /*message*/) {}
+void Control::Loop::Handle(const RankDone& /*message*/) {}
+void Control::Loop::Handle(const JobEnded& /*message*/) {}
+void Control::Loop::Handle(const GroupOpened& /*message*/) {}
+void Control::Loop::Handle(const GroupMeasured& /*message*/) {}
 
 kj::Promise<void> Control::Loop::WatchSignals() {
   auto terminate = io_.unixEventPort.onSignal(SIGTERM);

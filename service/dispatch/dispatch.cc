@@ -214,6 +214,11 @@ void Dispatch::Handle(const StageEnded& message, TimeNs now) {
   flow_->StageEnded(*job, message.completion, now);
 }
 
+void Dispatch::Handle(const JobForming&, TimeNs) {}
+void Dispatch::Handle(JobFormed, TimeNs) {}
+void Dispatch::Handle(const JobFailed&, TimeNs) {}
+void Dispatch::Handle(const RankLeft&, TimeNs) {}
+
 Job& Dispatch::FindOrOpenJob(const SessionIdentity& identity, TimeNs now) {
   if (Job* job = FindJob(identity.job)) return *job;
   jobs_.push_back(std::make_unique<Job>(identity, now));

@@ -38,7 +38,7 @@ void Lane::Handle(const LaneMessage& message) {
     held_.push_back(start->transfer);
     return;
   }
-  Cancel(std::get<CancelStage>(message).token);
+  if (const auto* cancel = std::get_if<CancelStage>(&message)) Cancel(cancel->token);
 }
 
 void Lane::PostHeld(TimeNs now) {

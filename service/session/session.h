@@ -48,6 +48,8 @@ struct SessionIdentity {
   std::uint32_t uid = 0;
   std::int32_t pid = 0;
   std::uint32_t timeout_ms = 0;  // default of its operations; never 0 once attached
+  // Where the nodes of the job meet, "host" or "host:port"; empty when all ranks are on this node.
+  std::string rendezvous{};
   TimeNs attached_ns = 0;
 };
 

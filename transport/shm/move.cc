@@ -66,6 +66,9 @@ void MoveRange(const Transfer& transfer, std::uint64_t begin, std::uint64_t end)
     case Collective::kBroadcast:
       CopyToOthers(transfer, transfer.root, begin, end);
       return;
+    case Collective::kReduce:
+      Reduce(transfer, {&transfer.output, 1}, begin, end);
+      return;
     case Collective::kBarrier:
       return;
   }

@@ -1,0 +1,31 @@
+// Where the ranks of a job of several nodes are, and what all of its nodes have agreed on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "transport/network.h"
+
+namespace headrace::service {
+
+struct JobNode {
+  std::string name;
+  std::vector<std::uint32_t> ranks;  // growing; empty for a server
+};
+
+// Equal on every node but for `self`, and `self` is a place in `nodes`.
+struct JobNodes {
+  std::vector<JobNode> nodes;  // those with ranks, by their lowest rank, then the servers
+  std::uint32_t servers_count = 0;
+  std::uint32_t self = 0;
+  std::uint32_t epoch = 1;
+  std::uint32_t plan_version = 1;
+  std::uint64_t block_bytes = 0;           // an operation's bytes are cut into blocks of this size
+  std::vector<transport::CostLine> costs;  // agreed, of each lane between nodes, in their order
+
+  std::size_t data_nodes_count() const { return nodes.size() - servers_count; }
+};
+
+}  // namespace headrace::service

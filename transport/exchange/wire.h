@@ -1,0 +1,91 @@
+// Messages between nodes, as the exchange needs them: sent from where the bytes lie, received to
+// where the receiver chooses when the message is announced.
+//
+// One thread. Everything that is asked for ends in exactly one call of WireEvents, which comes from
+// inside Progress only; until then the memory belongs to the wire. Messages of one link may
+// overtake each other.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <type_traits>
+
+#include "ipc/base/result.h"
+
+namespace headrace::transport {
+
+// Goes before the bytes of every message. Read from the network: everything is checked.
+struct MessageHeader {
+  std::uint64_t key = 0;  // of the group
+  std::uint32_t epoch = 0;
+  std::uint32_t plan_version = 0;
+  std::uint64_t position = 0;  // of the transfer
+  std::uint64_t count = 0;  // of the whole transfer, in elements; with the next four it says what
+  std::uint8_t kind = 0;    // the sender believes to be doing: Collective
+  std::uint8_t dtype = 0;
+  std::uint8_t reduction = 0;
+  std::uint8_t round = 0;  // of the piece's script
+  std::uint32_t root = 0;
+  std::uint32_t piece = 0;
+  std::uint16_t sender = 0;  // member number
+  std::uint16_t reserved = 0;
+  std::uint32_t divisor = 0;
+  std::uint32_t reserved1 = 0;
+};
+static_assert(sizeof(MessageHeader) == 56 && std::is_trivially_copyable_v<MessageHeader>);
+
+using LinkId = std::uint32_t;
+// A message that was announced and waits for Accept or Drop.
+using ArrivalId = std::uint64_t;
+
+class WireEvents {
+ public:
+  virtual ~WireEvents() = default;
+  // A message of `size` bytes after its header has come. Exactly one Accept or Drop must follow,
+  // now (from inside this call) or later.
+  virtual void Announced(const MessageHeader& header, std::size_t size, ArrivalId arrival) = 0;
+  // A Send has ended: its memory may change.
+  virtual void Sent(std::uint64_t token, Code code) = 0;
+  // An Accept has ended: the bytes are there when `code` is kOk.
+  virtual void Received(std::uint64_t token, Code code) = 0;
+  // Nothing will get through on this link any more. Its sends and the accepts of its messages end
+  // with an error code, before or after this.
+  virtual void LinkFailed(LinkId link, const std::string& cause) = 0;
+};
+
+class Wire {
+ public:
+  virtual ~Wire() = default;
+
+  virtual const std::string& address() const = 0;
+  virtual std::string Names() const = 0;
+
+  // Connects to the wire with that address, without waiting. kUnavailable when the address makes no
+  // sense; that nobody answers is told by LinkFailed.
+  virtual Result<LinkId> Connect(const std::string& address) = 0;
+  // Ends the link at once: what is open on it ends with kCancelled.
+  virtual void Close(LinkId link) = 0;
+
+  // Sends header and `size` bytes at `bytes`; 0 is allowed. Never refuses: what the link cannot
+  // take yet waits.
+  virtual void Send(LinkId link, const MessageHeader& header, const std::byte* bytes,
+                    std::size_t size, std::uint64_t token) = 0;
+  // Puts the announced message's bytes to `memory`, which has room for all of them.
+  virtual void Accept(ArrivalId arrival, std::byte* memory, std::uint64_t token) = 0;
+  virtual void Drop(ArrivalId arrival) = 0;
+
+  // Memory the wire can receive to and send from without further ado. Lives as long as the wire
+  // unless given back. kExhausted when there is none.
+  virtual Result<std::span<std::byte>> AllocateStaging(std::size_t size) = 0;
+  virtual void FreeStaging(std::span<std::byte> memory) = 0;
+
+  // Moves what can be moved, calls `events`, returns whether there was anything to do.
+  virtual bool Progress(WireEvents& events) = 0;
+  // False when there is something to do already; else event_fd() becomes readable when there is.
+  virtual bool PrepareToSleep() = 0;
+  virtual int event_fd() const = 0;
+};
+
+}  // namespace headrace::transport

@@ -1,0 +1,91 @@
+// What a transport between nodes offers beyond the contract in transport.h: groups of nodes.
+//
+// A group is the set of nodes that one job's transfers run among, with links of its own, so that
+// one job's failing links are nobody else's. Members are numbered alike on every node. Between
+// nodes a transfer is one of all_reduce, reduce, broadcast and barrier; `members_count` is the
+// number of the group's nodes that have data, `members[self]` this node's memory, the other
+// pointers null.
+//
+// Every node posts the same transfers; `position` is what matches them: equal on every node, used
+// once in the life of a group, and growing in the order of the posts. A node may be ahead of
+// another: what arrives early waits for its transfer. All calls come from the lane's thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ipc/base/result.h"
+#include "transport/transport.h"
+
+namespace headrace::transport {
+
+inline constexpr std::uint32_t kNodesMax = 64;  // of one group, servers included
+
+// Seconds and seconds a byte that a transfer of n bytes costs on the wire: T(n) = startup + n *
+// rate.
+struct CostLine {
+  double startup_s = 0;
+  double s_per_byte = 0;
+
+  double Seconds(double bytes) const { return startup_s + s_per_byte * bytes; }
+  friend bool operator==(const CostLine&, const CostLine&) = default;
+};
+
+// How a group's transfers find their way; part of what every node must agree on.
+enum class Algorithm : std::uint8_t {
+  kAuto = 0,               // by size and cost line
+  kDirectExchange = 1,     // everybody sends everything to everybody: one step
+  kRecursiveDoubling = 2,  // pairs at growing distance: log2(n) steps of the whole
+  kDirectScatter = 3,      // each node sums its share, straight from all and to all
+  kRing = 4,               // shares go round, summed on the way
+};
+
+struct GroupMember {
+  std::string name;     // of the node, for errors
+  std::string address;  // what address() gave there; opaque bytes
+};
+
+struct GroupOptions {
+  std::uint32_t group = 0;  // this node's number for it; not 0, unique among its open groups
+  std::uint64_t key = 0;    // agreed over the control connection; messages without it are dropped
+  std::uint32_t epoch = 0;
+  std::uint32_t plan_version = 0;
+  std::uint32_t self = 0;  // this node's place in `members`
+  std::vector<GroupMember> members;
+  // The last `servers_count` members are servers: they have no data, and they own the shares of
+  // each sum in the place of those that have. 0: the nodes sum among themselves.
+  std::uint32_t servers_count = 0;
+  Algorithm algorithm = Algorithm::kAuto;
+};
+
+// What went over the links, and what was refused.
+struct NetworkCounters {
+  std::uint64_t bytes_sent = 0;
+  std::uint64_t bytes_received = 0;
+  std::uint64_t messages_sent = 0;
+  std::uint64_t messages_received = 0;
+  std::uint64_t messages_dropped = 0;  // unknown key, old epoch, other plan, or makes no sense
+};
+
+class NetworkTransport : public Transport {
+ public:
+  // How other nodes reach this lane; opaque bytes for GroupMember::address.
+  virtual const std::string& address() const = 0;
+  // The wires in use, as their library names them: "tcp/eth0".
+  virtual std::string WireNames() const = 0;
+
+  // Connects to the members. The group can be used at once; a member that cannot be reached fails
+  // the transfers. Errors: kUnavailable (an address makes no sense here), kExhausted (memory).
+  virtual Status OpenGroup(const GroupOptions& options) = 0;
+  // The cost line by which kAuto chooses, in bytes sent by a node; equal on every node, set before
+  // the first transfer that depends on it.
+  virtual void SetCost(std::uint32_t group, const CostLine& cost) = 0;
+  // Closes the links. Open transfers end with kCancelled (`cause` in their completions) once their
+  // memory is out of the links' reach; later ones at once.
+  virtual void CloseGroup(std::uint32_t group, const std::string& cause) = 0;
+
+  virtual const NetworkCounters& counters() const = 0;
+};
+
+}  // namespace headrace::transport
