@@ -1,12 +1,17 @@
 #include "service/config.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cstdlib>
 #include <vector>
 
+#include "service/config_address.h"
+#include "service/config_check.h"
 #include "service/config_keys.h"
 
 namespace headrace::service {
@@ -96,6 +101,18 @@ Status ApplyFlags(const Line& line, Config& config) {
   return {};
 }
 
+// A host's name may have things in it that a node's name must not.
+Result<std::string> NameOfHost() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return SystemError("gethostname", errno);
+  std::string text(name.data());
+  if (Status status = CheckNodeName(text); !status) {
+    return status.error().Within(
+        fmt::format("this host is called \"{}\", which cannot name a node: set node_name", text));
+  }
+  return text;
+}
+
 Result<Config> Gather(const Line& line, const Environment& environment) {
   Config config;
   if (!line.file.empty()) {
@@ -103,10 +120,12 @@ Result<Config> Gather(const Line& line, const Environment& environment) {
   }
   if (Status status = ApplyEnvironment(environment, config); !status) return status.error();
   if (Status status = ApplyFlags(line, config); !status) return status.error();
-  if (config.socket_path == config.board_path) {
-    return Error(Code::kInvalidArgument,
-                 "socket_path and board_path are both " + config.socket_path);
+  if (config.node_name.empty()) {
+    Result<std::string> name = NameOfHost();
+    if (!name) return name.error();
+    config.node_name = std::move(name).value();
   }
+  if (Status status = CheckConfig(config); !status) return status.error();
   return config;
 }
 

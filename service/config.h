@@ -30,6 +30,24 @@ struct Config {
   bool dedicated_lanes = false;  // lanes on threads of their own instead of dispatch's
   std::string log_level = "info";
 
+  // Other nodes. Addresses are "host:port", as NormalAddress writes them (config_address.h).
+  std::string node_name;     // never empty once read: the host's name when nobody gives one
+  std::string node_address;  // where other services reach this one; empty: there are none
+  std::uint64_t detection_ms = 3000;  // silence of a peer after which it counts as lost
+  std::string peers;                  // "name=host:port,..."; empty: whoever has a certificate
+  std::string tls_authority;          // these three: all or none
+  std::string tls_certificate;
+  std::string tls_key;
+  bool plain_text = false;  // allow peers without TLS beyond loopback
+  std::string role = "node";
+  std::string rendezvous;  // of a server: where it offers itself; of a node: its jobs' default
+  std::string architecture = "all-reduce";  // of jobs led here that do not say
+  std::uint64_t block_bytes = 4U << 20U;    // an operation of several nodes is cut into these
+  std::string rails;                        // network devices, a lane each; empty: one lane
+  std::string network_transports;           // UCX_TLS; empty: ours
+  std::uint64_t network_credit_bytes = 32U << 20U;  // in flight, per job and lane between nodes
+  std::string network_algorithm = "auto";
+
   // Who gave a value: "file /etc/headrace.toml:3", "env HEADRACE_SPIN_US", "flag --spin-us". A key
   // that is not in here has its default.
   std::map<std::string, std::string, std::less<>> sources;

@@ -1,14 +1,9 @@
 #include "service/config_keys.h"
 
-#include <fmt/format.h>
-
-#include <toml++/toml.h>
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
 #include <numeric>
-#include <sstream>
 #include <vector>
 
 namespace headrace::service {
@@ -21,6 +16,15 @@ constexpr std::uint64_t kDayMs = 24ULL * 3600 * 1000;
 // of this kind.
 constexpr std::uint64_t kSocketPathMax = 107;
 constexpr std::uint64_t kPathMax = 4095;
+
+constexpr std::uint64_t kTransportsMax = 255;
+
+constexpr std::array<std::string_view, 6> kLogLevels = {"trace",   "debug", "info",
+                                                        "warning", "error", "off"};
+constexpr std::array<std::string_view, 2> kRoles = {"node", "server"};
+constexpr std::array<std::string_view, 2> kArchitectures = {"all-reduce", "parameter-server"};
+constexpr std::array<std::string_view, 5> kAlgorithms = {
+    "auto", "direct-exchange", "recursive-doubling", "direct-scatter", "ring"};
 
 constexpr std::array kKeys = {
     ConfigKey{"socket", Kind::kPath, &Config::socket_path, 1, kSocketPathMax,
@@ -43,92 +47,39 @@ constexpr std::array kKeys = {
     ConfigKey{"dedicated_lanes", Kind::kSwitch, &Config::dedicated_lanes, 0, 0,
               "lanes on threads of their own instead of dispatch's"},
     ConfigKey{"log_level", Kind::kChoice, &Config::log_level, 0, 0,
-              "least important message that is logged"},
+              "least important message that is logged", kLogLevels},
+    ConfigKey{"node_name", Kind::kName, &Config::node_name, 0, 0,
+              "this node's name for other nodes; \"\": the host's name"},
+    ConfigKey{"node_address", Kind::kListen, &Config::node_address, 0, 0,
+              "host:port where other services reach this one; \"\": there are no other nodes"},
+    ConfigKey{"detection_ms", Kind::kInteger, &Config::detection_ms, 200, 60'000,
+              "silence of a peer after which it counts as lost"},
+    ConfigKey{"peers", Kind::kPeers, &Config::peers, 0, 0,
+              "the only services to speak with, name=host:port,...; \"\": all with a certificate"},
+    ConfigKey{"tls_authority", Kind::kPath, &Config::tls_authority, 0, kPathMax,
+              "certificate of the cluster's authority"},
+    ConfigKey{"tls_certificate", Kind::kPath, &Config::tls_certificate, 0, kPathMax,
+              "this node's certificate"},
+    ConfigKey{"tls_key", Kind::kPath, &Config::tls_key, 0, kPathMax, "this node's private key"},
+    ConfigKey{"plain_text", Kind::kSwitch, &Config::plain_text, 0, 0,
+              "speak without TLS with other hosts too"},
+    ConfigKey{"role", Kind::kChoice, &Config::role, 0, 0,
+              "node: has ranks; server: sums for the jobs of other nodes", kRoles},
+    ConfigKey{"rendezvous", Kind::kAddress, &Config::rendezvous, 0, 0,
+              "where a server offers itself, and a node's jobs meet that name no place"},
+    ConfigKey{"architecture", Kind::kChoice, &Config::architecture, 0, 0,
+              "of jobs led here that name none", kArchitectures},
+    ConfigKey{"block_bytes", Kind::kInteger, &Config::block_bytes, 4096, std::uint64_t{1} << 30U,
+              "size of the blocks that travel between nodes"},
+    ConfigKey{"rails", Kind::kRails, &Config::rails, 0, 0,
+              "network devices, one lane each, like eth0,eth1; \"\": one lane on what UCX picks"},
+    ConfigKey{"network_transports", Kind::kText, &Config::network_transports, 0, kTransportsMax,
+              "UCX_TLS, the transports between nodes; \"\": the service's choice"},
+    ConfigKey{"network_credit_bytes", Kind::kInteger, &Config::network_credit_bytes, 4096,
+              std::uint64_t{1} << 40U, "bytes in flight per job and lane between nodes"},
+    ConfigKey{"network_algorithm", Kind::kChoice, &Config::network_algorithm, 0, 0,
+              "how nodes sum a block; auto: by its size and the measured cost", kAlgorithms},
 };
-
-constexpr std::array<std::string_view, 6> kLogLevels = {"trace",   "debug", "info",
-                                                        "warning", "error", "off"};
-
-Error Wrong(std::string text) { return Error(Code::kInvalidArgument, std::move(text)); }
-
-std::string_view KindName(Kind kind) {
-  switch (kind) {
-    case Kind::kPath:
-      return "a path";
-    case Kind::kMode:
-      return "an octal mode like 0o666";
-    case Kind::kInteger:
-      return "an integer";
-    case Kind::kSwitch:
-      return "true or false";
-    case Kind::kChoice:
-      return "one of the words trace, debug, info, warning, error, off";
-  }
-  return "";
-}
-
-Error WrongType(const ConfigKey& key, const std::string& given) {
-  return Wrong(fmt::format("{} is {}, given is {}", key.name, KindName(key.kind), given));
-}
-
-std::string Quoted(const ConfigValue& value) {
-  if (const auto* text = std::get_if<std::string>(&value)) return fmt::format("\"{}\"", *text);
-  if (const auto* number = std::get_if<std::int64_t>(&value)) return std::to_string(*number);
-  return std::get<bool>(value) ? "true" : "false";
-}
-
-// As TOML; toml++ knows how to quote what needs more than two quotation marks.
-std::string QuotedText(const std::string& text) {
-  const bool plain = std::none_of(text.begin(), text.end(), [](char letter) {
-    return letter == '"' || letter == '\\' || static_cast<unsigned char>(letter) < ' ';
-  });
-  if (plain) return fmt::format("\"{}\"", text);
-  std::ostringstream out;
-  out << toml::value<std::string>(text);
-  return out.str();
-}
-
-Status SetNumber(const ConfigKey& key, std::int64_t number, Config& config) {
-  const bool in_range = number >= 0 && static_cast<std::uint64_t>(number) >= key.min &&
-                        static_cast<std::uint64_t>(number) <= key.max;
-  if (!in_range && key.kind == Kind::kMode) {
-    return Wrong(fmt::format("{} is {}, outside of 0o0 to 0o{:o}: write it in octal, like 0o666",
-                             key.name, number, key.max));
-  }
-  if (!in_range) {
-    return Wrong(fmt::format("{} is {}, outside of {} to {}", key.name, number, key.min, key.max));
-  }
-  config.*std::get<std::uint64_t Config::*>(key.member) = static_cast<std::uint64_t>(number);
-  return {};
-}
-
-Status SetText(const ConfigKey& key, const std::string& text, Config& config) {
-  if (key.kind == Kind::kChoice &&
-      std::find(kLogLevels.begin(), kLogLevels.end(), text) == kLogLevels.end()) {
-    return WrongType(key, fmt::format("\"{}\"", text));
-  }
-  if (key.kind == Kind::kPath) {
-    if (text.empty() || text.front() != '/') {
-      return Wrong(
-          fmt::format("{} is \"{}\": give an absolute path, it begins with /", key.name, text));
-    }
-    if (text.size() > key.max) {
-      return Wrong(
-          fmt::format("{} has {} bytes, at most {} fit: {}", key.name, text.size(), key.max, text));
-    }
-    if (text.find('\0') != std::string::npos) {
-      return Wrong(fmt::format("{} has a NUL byte in it", key.name));
-    }
-  }
-  config.*std::get<std::string Config::*>(key.member) = text;
-  return {};
-}
-
-// The whole of `text` as a number in `base`.
-bool ParseNumber(std::string_view text, int base, std::int64_t& number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, base);
-  return error == std::errc() && end == text.data() + text.size();
-}
 
 std::size_t EditDistance(std::string_view from, std::string_view to) {
   std::vector<std::size_t> row(to.size() + 1);
@@ -166,65 +117,6 @@ std::string FlagName(const ConfigKey& key) {
   std::string name = "--" + std::string(key.name);
   std::replace(name.begin(), name.end(), '_', '-');
   return name;
-}
-
-Status SetConfigValue(const ConfigKey& key, const ConfigValue& value, Config& config) {
-  switch (key.kind) {
-    case Kind::kPath:
-    case Kind::kChoice:
-      if (const auto* text = std::get_if<std::string>(&value)) return SetText(key, *text, config);
-      break;
-    case Kind::kMode:
-    case Kind::kInteger:
-      if (const auto* number = std::get_if<std::int64_t>(&value)) {
-        return SetNumber(key, *number, config);
-      }
-      break;
-    case Kind::kSwitch:
-      if (const auto* on = std::get_if<bool>(&value)) {
-        config.*std::get<bool Config::*>(key.member) = *on;
-        return {};
-      }
-      break;
-  }
-  return WrongType(key, Quoted(value));
-}
-
-Status SetConfigText(const ConfigKey& key, const std::string& text, Config& config) {
-  const std::string quoted = fmt::format("\"{}\"", text);
-  switch (key.kind) {
-    case Kind::kPath:
-    case Kind::kChoice:
-      return SetText(key, text, config);
-    case Kind::kMode: {
-      // "666", "0666" and "0o666" are all octal here: nobody means another base for a mode.
-      const std::string_view digits =
-          text.starts_with("0o") ? std::string_view(text).substr(2) : std::string_view(text);
-      std::int64_t number = 0;
-      if (!ParseNumber(digits, 8, number)) return WrongType(key, quoted);
-      return SetNumber(key, number, config);
-    }
-    case Kind::kInteger: {
-      std::int64_t number = 0;
-      if (!ParseNumber(text, 10, number)) return WrongType(key, quoted);
-      return SetNumber(key, number, config);
-    }
-    case Kind::kSwitch:
-      if (text != "true" && text != "false") return WrongType(key, quoted);
-      return SetConfigValue(key, text == "true", config);
-  }
-  return WrongType(key, quoted);
-}
-
-std::string PrintConfigValue(const ConfigKey& key, const Config& config) {
-  if (const auto* text = std::get_if<std::string Config::*>(&key.member)) {
-    return QuotedText(config.**text);
-  }
-  if (const auto* on = std::get_if<bool Config::*>(&key.member)) {
-    return config.**on ? "true" : "false";
-  }
-  const std::uint64_t number = config.*std::get<std::uint64_t Config::*>(key.member);
-  return key.kind == Kind::kMode ? fmt::format("0o{:03o}", number) : std::to_string(number);
 }
 
 std::string NearestName(std::string_view name, std::span<const std::string> candidates) {

@@ -14,7 +14,19 @@
 namespace headrace::service {
 
 struct ConfigKey {
-  enum class Kind : std::uint8_t { kPath, kMode, kInteger, kSwitch, kChoice };
+  enum class Kind : std::uint8_t {
+    kPath,  // absolute; may be empty when min is 0
+    kMode,
+    kInteger,
+    kSwitch,
+    kChoice,   // one of `words`
+    kName,     // of a node; may be empty, as the rest
+    kListen,   // host:port, "*" and port 0 included; stored with its port
+    kAddress,  // host:port; stored with its port
+    kPeers,    // name=host:port,...
+    kRails,    // eth0,eth1
+    kText,
+  };
   using Member = std::variant<std::string Config::*, std::uint64_t Config::*, bool Config::*>;
 
   std::string_view name;  // in the file; HEADRACE_NAME in the environment, --name as a flag
@@ -23,6 +35,7 @@ struct ConfigKey {
   std::uint64_t min = 0;
   std::uint64_t max = 0;
   std::string_view help;
+  std::span<const std::string_view> words{};
 };
 
 std::span<const ConfigKey> ConfigKeys();

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <initializer_list>
@@ -54,18 +57,42 @@ TEST_F(ConfigTest, PrintsTheDefaultsWithTheirSources) {
   const Result<Invocation> answer = Read({"--print-config"});
   ASSERT_TRUE(answer.ok());
   EXPECT_EQ(answer->action, Invocation::Action::kPrint);
-  EXPECT_EQ(answer->text,
-            "socket = \"/run/headrace/headrace.sock\"  # default\n"
-            "socket_mode = 0o666                     # default\n"
-            "board = \"/run/headrace/board\"           # default\n"
-            "board_mode = 0o644                      # default\n"
-            "lane_threads = 0                        # default\n"
-            "credit_bytes = 8388608                  # default\n"
-            "spin_us = 0                             # default\n"
-            "operation_timeout_ms = 60000            # default\n"
-            "drain_timeout_ms = 5000                 # default\n"
-            "dedicated_lanes = false                 # default\n"
-            "log_level = \"info\"                      # default\n");
+  std::array<char, 256> host{};
+  ASSERT_EQ(::gethostname(host.data(), host.size() - 1), 0);
+  const std::vector<std::string> settings = {"socket = \"/run/headrace/headrace.sock\"",
+                                             "socket_mode = 0o666",
+                                             "board = \"/run/headrace/board\"",
+                                             "board_mode = 0o644",
+                                             "lane_threads = 0",
+                                             "credit_bytes = 8388608",
+                                             "spin_us = 0",
+                                             "operation_timeout_ms = 60000",
+                                             "drain_timeout_ms = 5000",
+                                             "dedicated_lanes = false",
+                                             "log_level = \"info\"",
+                                             "node_name = \"" + std::string(host.data()) + "\"",
+                                             "node_address = \"\"",
+                                             "detection_ms = 3000",
+                                             "peers = \"\"",
+                                             "tls_authority = \"\"",
+                                             "tls_certificate = \"\"",
+                                             "tls_key = \"\"",
+                                             "plain_text = false",
+                                             "role = \"node\"",
+                                             "rendezvous = \"\"",
+                                             "architecture = \"all-reduce\"",
+                                             "block_bytes = 4194304",
+                                             "rails = \"\"",
+                                             "network_transports = \"\"",
+                                             "network_credit_bytes = 33554432",
+                                             "network_algorithm = \"auto\""};
+  std::size_t width = 0;
+  for (const std::string& setting : settings) width = std::max(width, setting.size());
+  std::string expected;
+  for (const std::string& setting : settings) {
+    expected += setting + std::string(width - setting.size(), ' ') + "  # default\n";
+  }
+  EXPECT_EQ(answer->text, expected);
 }
 
 TEST_F(ConfigTest, TakesTheNearestSourceOfEachValue) {

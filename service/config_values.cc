@@ -1,0 +1,220 @@
+// What a value may be, by the kind of its key.
+#include <fmt/format.h>
+
+#include <toml++/toml.h>
+#include <algorithm>
+#include <charconv>
+#include <sstream>
+
+#include "service/config_address.h"
+#include "service/config_keys.h"
+
+namespace headrace::service {
+namespace {
+
+using Kind = ConfigKey::Kind;
+
+Error Wrong(std::string text) { return Error(Code::kInvalidArgument, std::move(text)); }
+
+std::string KindName(const ConfigKey& key) {
+  switch (key.kind) {
+    case Kind::kPath:
+      return "a path";
+    case Kind::kMode:
+      return "an octal mode like 0o666";
+    case Kind::kInteger:
+      return "an integer";
+    case Kind::kSwitch:
+      return "true or false";
+    case Kind::kChoice:
+      return fmt::format("one of the words {}", fmt::join(key.words, ", "));
+    case Kind::kName:
+      return "a name";
+    case Kind::kListen:
+    case Kind::kAddress:
+      return "an address host:port";
+    case Kind::kPeers:
+      return "a list name=host:port,...";
+    case Kind::kRails:
+      return "a list of network devices";
+    case Kind::kText:
+      return "text";
+  }
+  return "";
+}
+
+Error WrongType(const ConfigKey& key, const std::string& given) {
+  return Wrong(fmt::format("{} is {}, given is {}", key.name, KindName(key), given));
+}
+
+std::string Quoted(const ConfigValue& value) {
+  if (const auto* text = std::get_if<std::string>(&value)) return fmt::format("\"{}\"", *text);
+  if (const auto* number = std::get_if<std::int64_t>(&value)) return std::to_string(*number);
+  return std::get<bool>(value) ? "true" : "false";
+}
+
+// As TOML; toml++ knows how to quote what needs more than two quotation marks.
+std::string QuotedText(const std::string& text) {
+  const bool plain = std::none_of(text.begin(), text.end(), [](char letter) {
+    return letter == '"' || letter == '\\' || static_cast<unsigned char>(letter) < ' ';
+  });
+  if (plain) return fmt::format("\"{}\"", text);
+  std::ostringstream out;
+  out << toml::value<std::string>(text);
+  return out.str();
+}
+
+Status SetNumber(const ConfigKey& key, std::int64_t number, Config& config) {
+  const bool in_range = number >= 0 && static_cast<std::uint64_t>(number) >= key.min &&
+                        static_cast<std::uint64_t>(number) <= key.max;
+  if (!in_range && key.kind == Kind::kMode) {
+    return Wrong(fmt::format("{} is {}, outside of 0o0 to 0o{:o}: write it in octal, like 0o666",
+                             key.name, number, key.max));
+  }
+  if (!in_range) {
+    return Wrong(fmt::format("{} is {}, outside of {} to {}", key.name, number, key.min, key.max));
+  }
+  config.*std::get<std::uint64_t Config::*>(key.member) = static_cast<std::uint64_t>(number);
+  return {};
+}
+
+Status CheckPath(const ConfigKey& key, const std::string& text) {
+  if (text.empty() && key.min == 0) return {};
+  if (text.empty() || text.front() != '/') {
+    return Wrong(
+        fmt::format("{} is \"{}\": give an absolute path, it begins with /", key.name, text));
+  }
+  if (text.size() > key.max) {
+    return Wrong(
+        fmt::format("{} has {} bytes, at most {} fit: {}", key.name, text.size(), key.max, text));
+  }
+  if (text.find('\0') != std::string::npos) {
+    return Wrong(fmt::format("{} has a NUL byte in it", key.name));
+  }
+  return {};
+}
+
+Status CheckPlainText(const ConfigKey& key, const std::string& text) {
+  if (text.size() > key.max) {
+    return Wrong(fmt::format("{} has {} bytes, at most {} fit", key.name, text.size(), key.max));
+  }
+  const bool printable = std::all_of(text.begin(), text.end(),
+                                     [](char letter) { return letter > ' ' && letter <= '~'; });
+  if (printable) return {};
+  return Wrong(
+      fmt::format("{} is \"{}\": only printable ASCII without blanks is possible", key.name, text));
+}
+
+// Parses the address; an empty one stays empty. Gives it in the form that is stored.
+Result<std::string> NormalAddress(const ConfigKey& key, const std::string& text) {
+  if (text.empty()) return text;
+  Result<HostPort> address =
+      key.kind == Kind::kListen ? ParseListenAddress(text) : ParseHostPort(text);
+  if (!address) return address.error().Within(key.name);
+  return address->Text();
+}
+
+Status CheckText(const ConfigKey& key, const std::string& text) {
+  Status status;
+  switch (key.kind) {
+    case Kind::kPath:
+      return CheckPath(key, text);
+    case Kind::kText:
+      return CheckPlainText(key, text);
+    case Kind::kName:
+      if (!text.empty()) status = CheckNodeName(text);
+      break;
+    case Kind::kPeers:
+      if (Result<std::vector<ConfiguredPeer>> peers = ParsePeers(text); !peers) {
+        status = peers.error();
+      }
+      break;
+    case Kind::kRails:
+      if (Result<std::vector<std::string>> rails = ParseRails(text); !rails) status = rails.error();
+      break;
+    default:
+      if (std::find(key.words.begin(), key.words.end(), text) == key.words.end()) {
+        return WrongType(key, fmt::format("\"{}\"", text));
+      }
+  }
+  return status ? Status() : status.error().Within(key.name);
+}
+
+Status SetText(const ConfigKey& key, const std::string& text, Config& config) {
+  std::string& member = config.*std::get<std::string Config::*>(key.member);
+  if (key.kind == Kind::kListen || key.kind == Kind::kAddress) {
+    Result<std::string> address = NormalAddress(key, text);
+    if (!address) return address.error();
+    member = std::move(address).value();
+    return {};
+  }
+  if (Status status = CheckText(key, text); !status) return status;
+  member = text;
+  return {};
+}
+
+// The whole of `text` as a number in `base`.
+bool ParseNumber(std::string_view text, int base, std::int64_t& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, base);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+}  // namespace
+
+Status SetConfigValue(const ConfigKey& key, const ConfigValue& value, Config& config) {
+  switch (key.kind) {
+    case Kind::kMode:
+    case Kind::kInteger:
+      if (const auto* number = std::get_if<std::int64_t>(&value)) {
+        return SetNumber(key, *number, config);
+      }
+      break;
+    case Kind::kSwitch:
+      if (const auto* on = std::get_if<bool>(&value)) {
+        config.*std::get<bool Config::*>(key.member) = *on;
+        return {};
+      }
+      break;
+    default:
+      if (const auto* text = std::get_if<std::string>(&value)) return SetText(key, *text, config);
+      break;
+  }
+  return WrongType(key, Quoted(value));
+}
+
+Status SetConfigText(const ConfigKey& key, const std::string& text, Config& config) {
+  const std::string quoted = fmt::format("\"{}\"", text);
+  switch (key.kind) {
+    case Kind::kMode: {
+      // "666", "0666" and "0o666" are all octal here: nobody means another base for a mode.
+      const std::string_view digits =
+          text.starts_with("0o") ? std::string_view(text).substr(2) : std::string_view(text);
+      std::int64_t number = 0;
+      if (!ParseNumber(digits, 8, number)) return WrongType(key, quoted);
+      return SetNumber(key, number, config);
+    }
+    case Kind::kInteger: {
+      std::int64_t number = 0;
+      if (!ParseNumber(text, 10, number)) return WrongType(key, quoted);
+      return SetNumber(key, number, config);
+    }
+    case Kind::kSwitch:
+      if (text != "true" && text != "false") return WrongType(key, quoted);
+      return SetConfigValue(key, text == "true", config);
+    default:
+      return SetText(key, text, config);
+  }
+}
+
+std::string PrintConfigValue(const ConfigKey& key, const Config& config) {
+  if (const auto* text = std::get_if<std::string Config::*>(&key.member)) {
+    return QuotedText(config.**text);
+  }
+  if (const auto* on = std::get_if<bool Config::*>(&key.member)) {
+    return config.**on ? "true" : "false";
+  }
+  const std::uint64_t number = config.*std::get<std::uint64_t Config::*>(key.member);
+  return key.kind == Kind::kMode ? fmt::format("0o{:03o}", number) : std::to_string(number);
+}
+
+}  // namespace headrace::service
