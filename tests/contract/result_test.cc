@@ -11,9 +11,9 @@
 namespace headrace::transport {
 namespace {
 
-constexpr Collective kKinds[] = {Collective::kAllReduce, Collective::kBroadcast,
+constexpr Collective kKinds[] = {Collective::kAllReduce,     Collective::kBroadcast,
                                  Collective::kReduceScatter, Collective::kAllGather,
-                                 Collective::kBarrier};
+                                 Collective::kBarrier,       Collective::kReduce};
 constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
                              DType::kInt32,   DType::kInt64,   DType::kUInt8};
 constexpr Reduction kReductions[] = {Reduction::kSum, Reduction::kAverage, Reduction::kMin,
@@ -22,7 +22,8 @@ constexpr Reduction kReductions[] = {Reduction::kSum, Reduction::kAverage, Reduc
 std::string Describe(const Transfer& transfer) {
   return std::string(Name(transfer.kind)) + " " + std::string(Name(transfer.dtype)) + " " +
          std::string(Name(transfer.reduction)) + " count " + std::to_string(transfer.count) +
-         " members " + std::to_string(transfer.members_count);
+         " members " + std::to_string(transfer.members_count) + " divisor " +
+         std::to_string(transfer.divisor);
 }
 
 class TransportResult : public TransportContract {
@@ -30,15 +31,21 @@ class TransportResult : public TransportContract {
   // Runs one transfer over `parts * members_count` awkward elements per member and compares with
   // the scalar reference.
   void ExpectReferenceResult(Collective kind, DType dtype, Reduction reduction, std::uint64_t parts,
-                             std::uint32_t members_count) {
+                             std::uint32_t members_count, std::uint32_t divisor = 0) {
     const std::uint64_t count = kind == Collective::kBarrier ? 0 : parts * members_count;
     Members members(dtype, count, members_count);
     members.Fill(count + 7);
     const Members expected = members.Copy();
-    Transfer transfer{.token = 42, .kind = kind, .reduction = reduction, .root = members_count - 1};
+    Transfer transfer{.token = 42,
+                      .kind = kind,
+                      .reduction = reduction,
+                      .root = members_count - 1,
+                      .divisor = divisor};
     expected.Describe(transfer);
+    transfer.output = expected.Member(transfer.root);
     ReferenceMove(transfer, 0, transfer.count);
     members.Describe(transfer);
+    transfer.output = members.Member(transfer.root);
     const Completion completion = subject_->Run(transfer);
     ASSERT_EQ(completion.token, 42U);
     ASSERT_EQ(completion.code, Code::kOk);
@@ -69,6 +76,36 @@ TEST_P(TransportResult, IsTheReferencesForEveryReduction) {
           ExpectReferenceResult(Collective::kReduceScatter, dtype, reduction, 333, 4));
     }
   }
+}
+
+// A member may stand for several ranks, also one alone.
+TEST_P(TransportResult, DividesAveragesByTheGivenDivisor) {
+  for (const Collective kind :
+       {Collective::kAllReduce, Collective::kReduceScatter, Collective::kReduce}) {
+    for (const DType dtype : kDTypes) {
+      for (const std::uint32_t members_count : {1U, 2U, 3U, 4U}) {
+        ASSERT_NO_FATAL_FAILURE(
+            ExpectReferenceResult(kind, dtype, Reduction::kAverage, 333, members_count, 7));
+      }
+    }
+  }
+}
+
+TEST_P(TransportResult, OfAReduceMayLieOutsideAllMembers) {
+  Members members(DType::kFloat32, 1000, 3);
+  members.Fill(1);
+  const auto before = members.Contents();
+  const Members expected = members.Copy();
+  const Members output(DType::kFloat32, 1000, 1);
+  Transfer transfer{.kind = Collective::kReduce};
+  expected.Describe(transfer);
+  transfer.output = expected.Member(0);
+  ReferenceMove(transfer, 0, transfer.count);
+  members.Describe(transfer);
+  transfer.output = output.Member(0);
+  ASSERT_EQ(subject_->Run(transfer).code, Code::kOk);
+  EXPECT_EQ(output.Content(0), expected.Content(0));
+  EXPECT_EQ(members.Contents(), before);
 }
 
 // Several times the piece size, so that transfers are cut, and for shm shared with the crew.
@@ -118,6 +155,7 @@ class TransportByHand : public TransportContract {
     for (std::size_t i = 0; i < values.size(); ++i) {
       transfer.members[i] = reinterpret_cast<std::byte*>(values[i].data());
     }
+    transfer.output = transfer.members[root];
     EXPECT_EQ(subject_->Run(transfer).code, Code::kOk);
     return values;
   }
@@ -138,6 +176,11 @@ TEST_P(TransportByHand, ReduceScatterGivesEachMemberItsPart) {
 TEST_P(TransportByHand, AllGatherGivesEveryMemberAllParts) {
   EXPECT_EQ(Run(Collective::kAllGather, {{1, 0, 0}, {0, 2, 0}, {0, 0, 3}}),
             (Values{{1, 2, 3}, {1, 2, 3}, {1, 2, 3}}));
+}
+
+TEST_P(TransportByHand, ReduceGivesTheOutputTheSumAndLeavesTheOthers) {
+  EXPECT_EQ(Run(Collective::kReduce, {{1, 2}, {10, 20}, {100, 200}}, 1),
+            (Values{{1, 2}, {111, 222}, {100, 200}}));
 }
 
 TEST_P(TransportByHand, BroadcastGivesEveryMemberTheRoots) {

@@ -21,7 +21,7 @@ LoopbackTransport::LoopbackTransport(const LoopbackOptions& options)
       capabilities_{.name = "loopback",
                     .collectives = Bit(Collective::kAllReduce) | Bit(Collective::kBroadcast) |
                                    Bit(Collective::kReduceScatter) | Bit(Collective::kAllGather) |
-                                   Bit(Collective::kBarrier),
+                                   Bit(Collective::kBarrier) | Bit(Collective::kReduce),
                     .transfers_max = options.transfers_max,
                     .piece_size = options.piece_size,
                     .threads = 1},

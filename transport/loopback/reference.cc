@@ -76,8 +76,8 @@ struct BFloat16 {
 
 // The sum divided by n, without ever holding the sum: quotients and remainders are added apart.
 template <class T>
-T IntegerAverage(std::span<const std::byte* const> inputs, std::size_t at) {
-  const auto n = static_cast<std::int64_t>(inputs.size());
+T IntegerAverage(std::span<const std::byte* const> inputs, std::size_t at, std::uint32_t divisor) {
+  const auto n = static_cast<std::int64_t>(divisor);
   std::int64_t quotient = 0;
   std::int64_t remainder = 0;
   for (const std::byte* input : inputs) {
@@ -94,28 +94,30 @@ T IntegerAverage(std::span<const std::byte* const> inputs, std::size_t at) {
 }
 
 template <class Element>
-auto ReduceOne(Reduction reduction, std::span<const std::byte* const> inputs, std::size_t at) {
+auto ReduceOne(Reduction reduction, std::span<const std::byte* const> inputs, std::size_t at,
+               std::uint32_t divisor) {
   using Value = typename Element::Value;
   if constexpr (std::is_integral_v<Value>) {
-    if (reduction == Reduction::kAverage) return IntegerAverage<Value>(inputs, at);
+    if (reduction == Reduction::kAverage) return IntegerAverage<Value>(inputs, at, divisor);
   }
   Value accumulator = Element::Decode(inputs[0] + at);
   for (const std::byte* input : inputs.subspan(1)) {
     accumulator = Combine<Value>(reduction, accumulator, Element::Decode(input + at));
   }
   if constexpr (std::is_floating_point_v<Value>) {
-    if (reduction == Reduction::kAverage) accumulator /= static_cast<Value>(inputs.size());
+    if (reduction == Reduction::kAverage) accumulator /= static_cast<Value>(divisor);
   }
   return Element::Encode(accumulator);
 }
 
 template <class Element>
 void ReduceAll(Reduction reduction, std::span<const std::byte* const> inputs,
-               std::span<std::byte* const> outputs, std::size_t offset, std::size_t count) {
+               std::span<std::byte* const> outputs, std::size_t offset, std::size_t count,
+               std::uint32_t divisor) {
   for (std::size_t i = 0; i < count; ++i) {
-    using Stored = decltype(ReduceOne<Element>(reduction, inputs, 0));
+    using Stored = decltype(ReduceOne<Element>(reduction, inputs, 0, divisor));
     const std::size_t at = offset + i * sizeof(Stored);
-    const Stored result = ReduceOne<Element>(reduction, inputs, at);
+    const Stored result = ReduceOne<Element>(reduction, inputs, at, divisor);
     for (std::byte* output : outputs) std::memcpy(output + at, &result, sizeof(result));
   }
 }
@@ -131,27 +133,30 @@ void CopyToOthers(const Transfer& transfer, std::uint32_t source, std::size_t at
 }  // namespace
 
 void ReferenceReduce(DType dtype, Reduction reduction, std::span<const std::byte* const> inputs,
-                     std::span<std::byte* const> outputs, std::size_t offset, std::size_t count) {
-  if (inputs.size() == 1) {  // nothing to compute with: a copy, bits and all
+                     std::span<std::byte* const> outputs, std::size_t offset, std::size_t count,
+                     std::uint32_t divisor) {
+  if (divisor == 0) divisor = static_cast<std::uint32_t>(inputs.size());
+  const bool divides = reduction == Reduction::kAverage && divisor != 1;
+  if (inputs.size() == 1 && !divides) {  // nothing to compute with: a copy, bits and all
     const std::size_t size = count * SizeOf(dtype);
     for (std::byte* output : outputs) std::memmove(output + offset, inputs[0] + offset, size);
     return;
   }
   switch (dtype) {
     case DType::kFloat32:
-      return ReduceAll<Plain<float>>(reduction, inputs, outputs, offset, count);
+      return ReduceAll<Plain<float>>(reduction, inputs, outputs, offset, count, divisor);
     case DType::kFloat64:
-      return ReduceAll<Plain<double>>(reduction, inputs, outputs, offset, count);
+      return ReduceAll<Plain<double>>(reduction, inputs, outputs, offset, count, divisor);
     case DType::kFloat16:
-      return ReduceAll<Float16>(reduction, inputs, outputs, offset, count);
+      return ReduceAll<Float16>(reduction, inputs, outputs, offset, count, divisor);
     case DType::kBFloat16:
-      return ReduceAll<BFloat16>(reduction, inputs, outputs, offset, count);
+      return ReduceAll<BFloat16>(reduction, inputs, outputs, offset, count, divisor);
     case DType::kInt32:
-      return ReduceAll<Plain<std::int32_t>>(reduction, inputs, outputs, offset, count);
+      return ReduceAll<Plain<std::int32_t>>(reduction, inputs, outputs, offset, count, divisor);
     case DType::kInt64:
-      return ReduceAll<Plain<std::int64_t>>(reduction, inputs, outputs, offset, count);
+      return ReduceAll<Plain<std::int64_t>>(reduction, inputs, outputs, offset, count, divisor);
     case DType::kUInt8:
-      return ReduceAll<Plain<std::uint8_t>>(reduction, inputs, outputs, offset, count);
+      return ReduceAll<Plain<std::uint8_t>>(reduction, inputs, outputs, offset, count, divisor);
   }
 }
 
@@ -159,8 +164,13 @@ void ReferenceMove(const Transfer& transfer, std::uint64_t begin, std::uint64_t 
   const auto members = transfer.Members();
   const std::size_t size = SizeOf(transfer.dtype);
   if (transfer.kind == Collective::kAllReduce) {
-    ReferenceReduce(transfer.dtype, transfer.reduction, members, members, begin * size,
-                    end - begin);
+    ReferenceReduce(transfer.dtype, transfer.reduction, members, members, begin * size, end - begin,
+                    transfer.divisor);
+    return;
+  }
+  if (transfer.kind == Collective::kReduce) {
+    ReferenceReduce(transfer.dtype, transfer.reduction, members, {&transfer.output, 1},
+                    begin * size, end - begin, transfer.divisor);
     return;
   }
   for (std::uint64_t i = begin; i < end; ++i) {
@@ -172,8 +182,8 @@ void ReferenceMove(const Transfer& transfer, std::uint64_t begin, std::uint64_t 
     // The member whose part of the elements this one is in.
     const auto owner = static_cast<std::uint32_t>(i / (transfer.count / transfer.members_count));
     if (transfer.kind == Collective::kReduceScatter) {
-      ReferenceReduce(transfer.dtype, transfer.reduction, members, members.subspan(owner, 1), at,
-                      1);
+      ReferenceReduce(transfer.dtype, transfer.reduction, members, members.subspan(owner, 1), at, 1,
+                      transfer.divisor);
       continue;
     }
     CopyToOthers(transfer, owner, at, size);

@@ -19,7 +19,8 @@ std::uint16_t EncodeBFloat16(double value);
 
 // What ReduceInto promises (see transport/reduce/reduce.h).
 void ReferenceReduce(DType dtype, Reduction reduction, std::span<const std::byte* const> inputs,
-                     std::span<std::byte* const> outputs, std::size_t offset, std::size_t count);
+                     std::span<std::byte* const> outputs, std::size_t offset, std::size_t count,
+                     std::uint32_t divisor = 0);
 
 // What a whole transfer does to its elements [begin, end).
 void ReferenceMove(const Transfer& transfer, std::uint64_t begin, std::uint64_t end);

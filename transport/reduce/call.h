@@ -19,8 +19,9 @@ struct ReduceCall {
   std::size_t inputs_count = 0;
   std::byte* const* outputs = nullptr;
   std::size_t outputs_count = 0;
-  std::size_t offset = 0;  // bytes, into every input and output
-  std::size_t size = 0;    // bytes, a whole number of elements
+  std::size_t offset = 0;   // bytes, into every input and output
+  std::size_t size = 0;     // bytes, a whole number of elements
+  std::size_t divisor = 1;  // of averages
 };
 
 // One function per family of element types, each dispatched to the best SIMD target.

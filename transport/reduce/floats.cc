@@ -29,8 +29,8 @@ struct FloatElement {
     return Operation::Combine(D(), accumulator, next);
   }
   template <class Operation>
-  static HWY_INLINE Unit Finish(Unit accumulator, std::size_t inputs_count) {
-    return PlainNaN(D(), Operation::Finish(D(), accumulator, inputs_count));
+  static HWY_INLINE Unit Finish(Unit accumulator, std::size_t divisor) {
+    return PlainNaN(D(), Operation::Finish(D(), accumulator, divisor));
   }
 };
 

@@ -38,9 +38,9 @@ struct HalfElement {
             Operation::Combine(F32(), accumulator.b, next.b)};
   }
   template <class Operation>
-  static HWY_INLINE Unit Finish(Unit accumulator, std::size_t inputs_count) {
-    return {PlainNaN(F32(), Operation::Finish(F32(), accumulator.a, inputs_count)),
-            PlainNaN(F32(), Operation::Finish(F32(), accumulator.b, inputs_count))};
+  static HWY_INLINE Unit Finish(Unit accumulator, std::size_t divisor) {
+    return {PlainNaN(F32(), Operation::Finish(F32(), accumulator.a, divisor)),
+            PlainNaN(F32(), Operation::Finish(F32(), accumulator.b, divisor))};
   }
 };
 

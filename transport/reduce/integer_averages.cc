@@ -19,7 +19,7 @@ template <class T, class Wide>
 void Average(const ReduceCall& call) {
   std::array<Wide, kBlockCount> sums;
   std::array<T, kBlockCount> values;
-  const auto divisor = static_cast<Wide>(call.inputs_count);
+  const auto divisor = static_cast<Wide>(call.divisor);
   for (std::size_t i = 0; i < call.size; i += kBlockCount * sizeof(T)) {
     const std::size_t size = std::min(kBlockCount * sizeof(T), call.size - i);
     sums.fill(0);

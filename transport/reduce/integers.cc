@@ -32,8 +32,8 @@ struct IntegerElement {
     return Operation::Combine(D(), accumulator, next);
   }
   template <class Operation>
-  static HWY_INLINE Unit Finish(Unit accumulator, std::size_t inputs_count) {
-    return Operation::Finish(D(), accumulator, inputs_count);
+  static HWY_INLINE Unit Finish(Unit accumulator, std::size_t divisor) {
+    return Operation::Finish(D(), accumulator, divisor);
   }
 };
 

@@ -25,12 +25,13 @@ namespace hn = hwy::HWY_NAMESPACE;
 // times at the end of a range, and sanitizers take minutes over the code as it is.
 template <class Element, class Operation>
 HWY_NOINLINE void ReduceUnit(const std::byte* const* in, std::size_t inputs_count,
-                             std::byte* const* out, std::size_t outputs_count, std::size_t i) {
+                             std::byte* const* out, std::size_t outputs_count, std::size_t divisor,
+                             std::size_t i) {
   auto unit = Element::Load(in[0] + i);
   for (std::size_t m = 1; m < inputs_count; ++m) {
     unit = Element::template Combine<Operation>(unit, Element::Load(in[m] + i));
   }
-  unit = Element::template Finish<Operation>(unit, inputs_count);
+  unit = Element::template Finish<Operation>(unit, divisor);
   for (std::size_t m = 0; m < outputs_count; ++m) Element::Store(unit, out[m] + i);
 }
 
@@ -41,7 +42,8 @@ inline constexpr std::size_t kUnroll = 4;
 
 template <class Element, class Operation>
 HWY_INLINE void ReduceBlock(const std::byte* const* in, std::size_t inputs_count,
-                            std::byte* const* out, std::size_t outputs_count, std::size_t i) {
+                            std::byte* const* out, std::size_t outputs_count, std::size_t divisor,
+                            std::size_t i) {
   constexpr std::size_t kSize = Element::kUnitSize;
   const std::byte* from = in[0] + i;
   auto unit0 = Element::Load(from);
@@ -55,10 +57,10 @@ HWY_INLINE void ReduceBlock(const std::byte* const* in, std::size_t inputs_count
     unit2 = Element::template Combine<Operation>(unit2, Element::Load(from + 2 * kSize));
     unit3 = Element::template Combine<Operation>(unit3, Element::Load(from + 3 * kSize));
   }
-  unit0 = Element::template Finish<Operation>(unit0, inputs_count);
-  unit1 = Element::template Finish<Operation>(unit1, inputs_count);
-  unit2 = Element::template Finish<Operation>(unit2, inputs_count);
-  unit3 = Element::template Finish<Operation>(unit3, inputs_count);
+  unit0 = Element::template Finish<Operation>(unit0, divisor);
+  unit1 = Element::template Finish<Operation>(unit1, divisor);
+  unit2 = Element::template Finish<Operation>(unit2, divisor);
+  unit3 = Element::template Finish<Operation>(unit3, divisor);
   for (std::size_t m = 0; m < outputs_count; ++m) {
     std::byte* to = out[m] + i;
     Element::Store(unit0, to);
@@ -72,8 +74,8 @@ HWY_INLINE void ReduceBlock(const std::byte* const* in, std::size_t inputs_count
 // the same bits, and nothing beyond the range is read or written.
 template <class Element, class Operation>
 HWY_NOINLINE void ReduceTail(const std::byte* const* in, std::size_t inputs_count,
-                             std::byte* const* out, std::size_t outputs_count, std::size_t i,
-                             std::size_t size) {
+                             std::byte* const* out, std::size_t outputs_count, std::size_t divisor,
+                             std::size_t i, std::size_t size) {
   std::byte padded[kMembersMax][Element::kUnitSize];
   const std::byte* padded_in[kMembersMax] = {};
   for (std::size_t member = 0; member < inputs_count; ++member) {
@@ -82,7 +84,7 @@ HWY_NOINLINE void ReduceTail(const std::byte* const* in, std::size_t inputs_coun
     padded_in[member] = padded[member];
   }
   std::byte* const result = padded[0];
-  ReduceUnit<Element, Operation>(padded_in, inputs_count, &result, 1, 0);
+  ReduceUnit<Element, Operation>(padded_in, inputs_count, &result, 1, divisor, 0);
   for (std::size_t member = 0; member < outputs_count; ++member) {
     std::memcpy(out[member] + i, result, size);
   }
@@ -98,6 +100,7 @@ HWY_NOINLINE std::size_t ReduceInPlace(const ReduceCall& call) {
   std::byte* const m1 = call.outputs[1];
   std::byte* const m2 = kMembers == 4 ? call.outputs[2] : nullptr;
   std::byte* const m3 = kMembers == 4 ? call.outputs[3] : nullptr;
+  const std::size_t divisor = call.divisor;
   const std::size_t end = call.offset + call.size;
   std::size_t i = call.offset;
   for (; i + Element::kUnitSize <= end; i += Element::kUnitSize) {
@@ -106,7 +109,7 @@ HWY_NOINLINE std::size_t ReduceInPlace(const ReduceCall& call) {
       unit = Element::template Combine<Operation>(unit, Element::Load(m2 + i));
       unit = Element::template Combine<Operation>(unit, Element::Load(m3 + i));
     }
-    unit = Element::template Finish<Operation>(unit, kMembers);
+    unit = Element::template Finish<Operation>(unit, divisor);
     Element::Store(unit, m0 + i);
     Element::Store(unit, m1 + i);
     if constexpr (kMembers == 4) {
@@ -126,15 +129,17 @@ HWY_NOINLINE void ReduceFrom(const ReduceCall& call, std::size_t i) {
   std::byte* const* out = call.outputs;
   const std::size_t inputs_count = call.inputs_count;
   const std::size_t outputs_count = call.outputs_count;
+  const std::size_t divisor = call.divisor;
   constexpr std::size_t kBlockSize = kUnroll * Element::kUnitSize;
   const std::size_t end = call.offset + call.size;
   for (; i + kBlockSize <= end; i += kBlockSize) {
-    ReduceBlock<Element, Operation>(in, inputs_count, out, outputs_count, i);
+    ReduceBlock<Element, Operation>(in, inputs_count, out, outputs_count, divisor, i);
   }
   for (; i + Element::kUnitSize <= end; i += Element::kUnitSize) {
-    ReduceUnit<Element, Operation>(in, inputs_count, out, outputs_count, i);
+    ReduceUnit<Element, Operation>(in, inputs_count, out, outputs_count, divisor, i);
   }
-  if (i < end) ReduceTail<Element, Operation>(in, inputs_count, out, outputs_count, i, end - i);
+  if (i < end)
+    ReduceTail<Element, Operation>(in, inputs_count, out, outputs_count, divisor, i, end - i);
 }
 
 template <class Element, class Operation>
@@ -167,8 +172,8 @@ struct Sum {
 // Divides, rather than multiplies by the inverse, so that the quotient is rounded correctly.
 struct Average : Sum {
   template <class D, class V>
-  static HWY_INLINE V Finish(D d, V sum, std::size_t inputs_count) {
-    return hn::Div(sum, hn::Set(d, static_cast<hn::TFromD<D>>(inputs_count)));
+  static HWY_INLINE V Finish(D d, V sum, std::size_t divisor) {
+    return hn::Div(sum, hn::Set(d, static_cast<hn::TFromD<D>>(divisor)));
   }
 };
 

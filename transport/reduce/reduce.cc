@@ -39,7 +39,8 @@ void CopySingle(const ReduceCall& call) {
 std::string_view SimdTargetName() { return HWY_DYNAMIC_DISPATCH(TargetNameHere)(); }
 
 void ReduceInto(DType dtype, Reduction reduction, std::span<const std::byte* const> inputs,
-                std::span<std::byte* const> outputs, std::size_t offset, std::size_t count) {
+                std::span<std::byte* const> outputs, std::size_t offset, std::size_t count,
+                std::uint32_t divisor) {
   HR_CHECK(!inputs.empty() && inputs.size() <= kMembersMax, inputs.size());
   HR_CHECK(outputs.size() <= kMembersMax, outputs.size());
   const ReduceCall call{.dtype = dtype,
@@ -49,9 +50,11 @@ void ReduceInto(DType dtype, Reduction reduction, std::span<const std::byte* con
                         .outputs = outputs.data(),
                         .outputs_count = outputs.size(),
                         .offset = offset,
-                        .size = count * SizeOf(dtype)};
+                        .size = count * SizeOf(dtype),
+                        .divisor = divisor != 0 ? divisor : inputs.size()};
   if (call.size == 0) return;
-  if (inputs.size() == 1) return CopySingle(call);
+  const bool divides = reduction == Reduction::kAverage && call.divisor != 1;
+  if (inputs.size() == 1 && !divides) return CopySingle(call);
   switch (dtype) {
     case DType::kFloat32:
     case DType::kFloat64:

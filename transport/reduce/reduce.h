@@ -11,10 +11,11 @@
 //  - where any input is NaN, and where the operation itself makes one, the result is the quiet NaN
 //    with no payload (which payload survives an addition depends on the compiler's operand order);
 //  - of zeros of both signs, min and max keep the one of the lower rank.
-// A single input is copied as it is.
+// A single input is copied as it is, unless an average divides it.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string_view>
 
@@ -25,8 +26,11 @@ namespace headrace::transport {
 // Reduces `count` elements that start `offset` bytes into every input and every output. An output
 // is either one of the inputs or disjoint from all of them. 1 to kMembersMax inputs, up to as many
 // outputs; pointers and offset are aligned to the element, no more.
+// An average is the sum divided by `divisor`, or by the number of inputs where that is 0: inputs
+// may stand for sums of several.
 void ReduceInto(DType dtype, Reduction reduction, std::span<const std::byte* const> inputs,
-                std::span<std::byte* const> outputs, std::size_t offset, std::size_t count);
+                std::span<std::byte* const> outputs, std::size_t offset, std::size_t count,
+                std::uint32_t divisor = 0);
 
 // The instruction set ReduceInto runs on this machine, as Highway names it: "AVX2".
 std::string_view SimdTargetName();

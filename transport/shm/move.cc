@@ -30,7 +30,7 @@ void Reduce(const Transfer& transfer, std::span<std::byte* const> outputs, std::
             std::uint64_t end) {
   ReduceInto(transfer.dtype, transfer.reduction, transfer.Members(), outputs,
              static_cast<std::size_t>(begin) * SizeOf(transfer.dtype),
-             static_cast<std::size_t>(end - begin));
+             static_cast<std::size_t>(end - begin), transfer.divisor);
 }
 
 // Calls `move(member, begin, end)` for each member's part that [begin, end) touches.
@@ -51,7 +51,7 @@ void MoveRange(const Transfer& transfer, std::uint64_t begin, std::uint64_t end)
   const auto members = transfer.Members();
   switch (transfer.kind) {
     case Collective::kAllReduce:
-      if (members.size() > 1) Reduce(transfer, members, begin, end);
+      Reduce(transfer, members, begin, end);
       return;
     case Collective::kReduceScatter:
       ForEachPart(transfer, begin, end, [&](std::uint32_t member, auto from, auto to) {

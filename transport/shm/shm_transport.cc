@@ -16,7 +16,7 @@ Capabilities MakeCapabilities(std::uint32_t threads) {
   return {.name = "shm",
           .collectives = Bit(Collective::kAllReduce) | Bit(Collective::kBroadcast) |
                          Bit(Collective::kReduceScatter) | Bit(Collective::kAllGather) |
-                         Bit(Collective::kBarrier),
+                         Bit(Collective::kBarrier) | Bit(Collective::kReduce),
           .transfers_max = ShmTransport::kTransfersMax,
           .piece_size = kPieceSizeMax,
           .threads = threads};

@@ -50,7 +50,7 @@ class ReduceOn : public ::testing::TestWithParam<std::int64_t> {
   }
 
   void ExpectSameAsReference(DType dtype, Reduction reduction, std::size_t members_count,
-                             std::size_t count, std::size_t first) {
+                             std::size_t count, std::size_t first, std::uint32_t divisor = 0) {
     std::vector<std::vector<std::byte>> got;
     for (std::size_t m = 0; m < members_count; ++m) {
       got.push_back(AwkwardElements(dtype, first + count + 3, random_));
@@ -59,8 +59,8 @@ class ReduceOn : public ::testing::TestWithParam<std::int64_t> {
     const auto got_pointers = Pointers(got);
     const auto expected_pointers = Pointers(expected);
     const std::size_t offset = first * SizeOf(dtype);
-    ReduceInto(dtype, reduction, got_pointers, got_pointers, offset, count);
-    ReferenceReduce(dtype, reduction, expected_pointers, expected_pointers, offset, count);
+    ReduceInto(dtype, reduction, got_pointers, got_pointers, offset, count, divisor);
+    ReferenceReduce(dtype, reduction, expected_pointers, expected_pointers, offset, count, divisor);
     ASSERT_EQ(got, expected) << Describe(dtype, reduction, members_count, count);
   }
 
@@ -77,6 +77,18 @@ TEST_P(ReduceOn, GivesTheReferencesBitsForEveryTypeReductionAndMemberCount) {
         }
       }
       ASSERT_NO_FATAL_FAILURE(ExpectSameAsReference(dtype, reduction, kMembersMax, 333, 1));
+    }
+  }
+}
+
+TEST_P(ReduceOn, DividesAveragesAndNothingElseByTheGivenDivisor) {
+  for (const DType dtype : kDTypes) {
+    for (const Reduction reduction : kReductions) {
+      for (std::size_t members = 1; members <= 5; ++members) {
+        for (const std::uint32_t divisor : {1U, 3U, 1000U}) {
+          ASSERT_NO_FATAL_FAILURE(ExpectSameAsReference(dtype, reduction, members, 77, 1, divisor));
+        }
+      }
     }
   }
 }
