@@ -9,12 +9,17 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from support.service import Service, StartError  # noqa: E402
+
 PYTHON = "/usr/bin/python3"
 REPLY_SECONDS_MAX = 300
 
@@ -138,6 +143,16 @@ class Contender:
         self._log.flush()
         text = (self._folder / "log").read_text(errors="replace").strip()
         return text[-2000:] or "it printed nothing"
+
+
+def start_ranks(build: Path, service: Service, ranks: int) -> Contender:
+    contender = Contender("headrace", ranks, members=ranks)
+    for rank in range(ranks):
+        program = str(build / "bench_headrace")
+        contender.start(
+            [program, str(contender.folder), service.socket, str(rank), str(ranks)]
+        )
+    return contender
 
 
 def start_ideal(build: Path, ranks: int) -> Contender:

@@ -9,9 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from contenders import BenchError
-
-from service import Service
+from contenders import BenchError, Service
 
 # So long does the service look for work before it sleeps, in the measurement of a service that is
 # awake: longer than any pause between two posts.
@@ -65,7 +63,7 @@ def _system_calls_per_post(build: Path, service: Service) -> float | None:
         return None
     with tempfile.TemporaryDirectory(prefix="headrace-bench-strace-") as folder:
         trace = Path(folder) / "trace"
-        program = [str(build / "bench_posting"), str(service.socket), "20"]
+        program = [str(build / "bench_posting"), service.socket, "20"]
         result = _run(["strace", "-f", "-o", str(trace), *program])
         calls, batches = system_calls_between_marks(trace.read_text())
     if batches != 20:
@@ -78,10 +76,10 @@ def _system_calls_per_post(build: Path, service: Service) -> float | None:
 def posting_cost(build: Path, batches: int) -> dict:
     """Posting while the service is awake, and with the service as it is by default."""
     program = str(build / "bench_posting")
-    with Service(build, "--spin-us", str(AWAKE_SPIN_US)) as service:
-        awake = _run([program, str(service.socket), str(batches)])
+    with Service("--spin-us", str(AWAKE_SPIN_US), build=build) as service:
+        awake = _run([program, service.socket, str(batches)])
         awake["system_calls_per_post"] = _system_calls_per_post(build, service)
-    with Service(build) as service:
-        default = _run([program, str(service.socket), str(batches)])
+    with Service(build=build) as service:
+        default = _run([program, service.socket, str(batches)])
         default["system_calls_per_post"] = _system_calls_per_post(build, service)
     return {"awake": awake, "default": default}

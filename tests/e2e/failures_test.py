@@ -9,9 +9,9 @@ import sys
 import time
 import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
-from ranks import Rank, RankError, Ranks  # noqa: E402
-from service import Service  # noqa: E402
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+from support.ranks import Rank, RankError, Ranks  # noqa: E402
+from support.service import Service  # noqa: E402
 
 # "Within a second", with room for a machine that is busy with other tests.
 SOON_S = float(os.environ.get("HEADRACE_TEST_SOON_S", "1.0"))

@@ -7,9 +7,9 @@ import sys
 import time
 import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
-from ranks import Rank  # noqa: E402
-from service import Service  # noqa: E402
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+from support.ranks import Rank  # noqa: E402
+from support.service import Service  # noqa: E402
 
 ROUNDS = int(os.environ.get("HEADRACE_TEST_ROUNDS", "1000"))
 WARM_UP_ROUNDS = 50

@@ -8,9 +8,9 @@ import sys
 import time
 import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
-from ranks import RankError, Ranks  # noqa: E402
-from service import Service  # noqa: E402
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+from support.ranks import RankError, Ranks  # noqa: E402
+from support.service import Service  # noqa: E402
 
 
 class StartAndStop(unittest.TestCase):

@@ -1,20 +1,19 @@
-"""Real client processes that do what a test tells them, one command at a time.
-
-Run as a program this file is the agent: it reads commands as JSON lines and answers each with one.
-"""
+"""Real client processes that do what a test tells them, one command at a time."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
+import select
 import subprocess
-import sys
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from service import Service, client_environment
+from .service import Service, client_environment
 
 ANSWER_LIMIT_S = 60.0
+_AGENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rank_agent.py")
 
 
 class RankError(Exception):
@@ -26,42 +25,55 @@ class RankError(Exception):
 
 
 class Rank:
-    """One agent process. Its methods are the functions of Agent below."""
+    """One agent process, at the place of its service. Its commands are the functions of Agent in
+    rank_agent.py.
 
-    def __init__(self, service: Service, rank: int, world: int, **options: Any) -> None:
+    ``environment`` is added to what a client needs; ``user`` is another user to run as;
+    ``attach=False`` leaves attaching to the test. Further options go to the command ``attach``.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        rank: int,
+        world: int,
+        *,
+        job: str = "test",
+        attach: bool = True,
+        user: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> None:
         self.rank = rank
-        job = options.pop("job", "test")
-        self.process = subprocess.Popen(
-            ["/usr/bin/python3", os.path.abspath(__file__)],
+        self._attach = {"job": job, "rank": rank, "world": world, **options}
+        self._received = b""
+        self.process = service.place.start(
+            ["/usr/bin/python3", _AGENT],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=client_environment(HEADRACE_SOCKET=service.socket),
-            text=True,
-            user=options.pop("user", None),
+            env=client_environment(HEADRACE_SOCKET=service.socket, **(environment or {})),
+            user=user,
         )
-        try:
-            if options.pop("attach", True):
-                self.call("attach", job=job, rank=rank, world=world, **options)
-        except BaseException:
-            self.close()
-            raise
+        self.pid = _inner_pid(self.process.program_pid)
+        if attach:
+            try:
+                self.attach()
+            except BaseException:
+                self.close()
+                raise
 
-    @property
-    def pid(self) -> int:
-        return self.process.pid
+    def attach(self) -> None:
+        self.call("attach", **self._attach)
 
     def send(self, command: str, /, **arguments: Any) -> None:
         """Gives a command without waiting for its answer."""
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps([command, arguments]) + "\n")
+        self.process.stdin.write(json.dumps([command, arguments]).encode() + b"\n")
         self.process.stdin.flush()
 
-    def receive(self) -> Any:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"rank {self.rank} ended: {self.process.wait()}")
-        answer = json.loads(line)
+    def receive(self, limit_s: float = ANSWER_LIMIT_S) -> Any:
+        """The answer to the oldest command without one. RankError when it is an error."""
+        answer = json.loads(self._line(time.monotonic() + limit_s))
         if "error" in answer:
             raise RankError(*answer["error"])
         return answer["value"]
@@ -71,12 +83,10 @@ class Rank:
         return self.receive()
 
     def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(timeout=30)
+        self.process.end()
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            self.kill()
+        self.process.end()
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 try:
@@ -84,15 +94,46 @@ class Rank:
                 except BrokenPipeError:
                     pass
 
+    def _line(self, deadline: float) -> bytes:
+        assert self.process.stdout is not None
+        answers = self.process.stdout.fileno()
+        while b"\n" not in self._received:
+            if not select.select([answers], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise RuntimeError(f"rank {self.rank} (pid {self.pid}) does not answer")
+            part = os.read(answers, 1 << 20)
+            if not part:
+                raise RuntimeError(f"rank {self.rank} ended: {self.process.wait(timeout=30)}")
+            self._received += part
+        line, _, self._received = self._received.partition(b"\n")
+        return line
+
+
+def _inner_pid(pid: int) -> int:
+    """The pid by which a process is known where it runs; in a node that is not ours."""
+    with open(f"/proc/{pid}/status", encoding="utf-8") as status:
+        for line in status:
+            if line.startswith("NSpid:"):
+                return int(line.split()[-1])
+    return pid
+
 
 class Ranks:
-    """The ranks of one job; all are ended with the ``with`` block."""
+    """The ranks of one job; all are ended with the ``with`` block.
 
-    def __init__(self, service: Service, world: int, **options: Any) -> None:
+    ``services`` is the one that all ranks have, or one for each rank.
+    """
+
+    def __init__(
+        self, services: Service | Sequence[Service], world: int, attach: bool = True, **options: Any
+    ) -> None:
+        if isinstance(services, Service):
+            services = [services] * world
         self.members: list[Rank] = []
         try:
-            for rank in range(world):
-                self.members.append(Rank(service, rank, world, **options))
+            for rank, service in enumerate(services):
+                self.members.append(Rank(service, rank, world, attach=False, **options))
+            for member in self.members if attach else ():
+                member.attach()
         except BaseException:
             self.__exit__()
             raise
@@ -115,134 +156,3 @@ class Ranks:
         for member in self.members:
             member.send(command, **arguments)
         return [member.receive() for member in self.members]
-
-
-class Agent:
-    """The functions a test can call in a rank's process."""
-
-    def __init__(self) -> None:
-        self.session: Any = None
-        self.tensors: dict[str, Any] = {}
-        self.operations: dict[str, Any] = {}
-
-    def attach(self, job: str, rank: int, world: int, timeout: float | None = None) -> int:
-        import headrace
-
-        self.session = headrace.init(job=job, rank=rank, world_size=world, timeout=timeout)
-        return self.session.service_pid
-
-    def tensor(self, name: str, count: int, dtype: str = "float32") -> None:
-        arena = self.session.arena(count * 8 + 4096)
-        self.tensors[name] = arena.tensor(count, dtype, name=name)
-
-    def fill(self, name: str, value: float) -> None:
-        self.tensors[name].numpy()[:] = value
-
-    def values(self, name: str, count: int = 4) -> list[float]:
-        return [float(value) for value in self.tensors[name].numpy()[:count]]
-
-    def digest(self, name: str) -> str:
-        import hashlib
-
-        return hashlib.sha256(self.tensors[name].numpy().tobytes()).hexdigest()
-
-    def noise(self, name: str, seed: int) -> None:
-        import numpy
-
-        view = self.tensors[name].numpy()
-        view[:] = numpy.random.default_rng(seed).standard_normal(len(view))
-
-    def post(self, kind: str, name: str = "", key: str = "last", **options: Any) -> int:
-        function = getattr(self.session, kind)
-        arguments = [self.tensors[name]] if name else []
-        self.operations[key] = function(*arguments, async_op=True, **options)
-        return self.operations[key].number
-
-    def wait(self, key: str = "last", timeout: float | None = None) -> float:
-        """Returns how long it took; the error's text gets the time in front."""
-        import time
-
-        begin = time.monotonic()
-        try:
-            self.operations[key].wait(timeout)
-        finally:
-            self.waited = time.monotonic() - begin
-        return self.waited
-
-    def waited_last(self) -> float:
-        return self.waited
-
-    def done(self, key: str = "last") -> bool:
-        return self.operations[key].done()
-
-    def leave(self) -> None:
-        self.tensors.clear()
-        self.session.close()
-
-    def rounds(self, job: str, count: int, how: str) -> int:
-        """Attaches, moves a little and ends, again and again; ``how``: leave or kill."""
-        for index in range(count):
-            pid = os.fork()
-            if pid == 0:
-                _one_round(f"{job}{index}", how)
-            _, status = os.waitpid(pid, 0)
-            code = os.waitstatus_to_exitcode(status)
-            if code != (0 if how == "leave" else -signal.SIGKILL):
-                raise RuntimeError(f"round {index} ended with {code}")
-        return count
-
-    def scribble(self, offset: int, data: str) -> None:
-        """Writes hex ``data`` into this session's channel, as a damaged client might."""
-        import ctypes
-
-        bytes_ = bytes.fromhex(data)
-        ctypes.memmove(_channel_address() + offset, bytes_, len(bytes_))
-
-    def ring(self) -> None:
-        """Rings the doorbell, so that a sleeping service looks at the channel."""
-        for entry in os.listdir("/proc/self/fd"):
-            try:
-                if "[eventfd]" in os.readlink(f"/proc/self/fd/{entry}"):
-                    os.write(int(entry), (1).to_bytes(8, "little"))
-            except OSError:
-                pass  # the listing's own descriptor, or one that takes no write
-
-
-def _one_round(job: str, how: str) -> None:
-    import headrace
-
-    session = headrace.init(job=job, rank=0, world_size=1)
-    tensor = session.arena(1 << 16).tensor(1024, "float32", name="weight")
-    session.all_reduce(tensor)
-    if how == "kill":
-        session.all_reduce(tensor, async_op=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-    session.close()
-    os._exit(0)
-
-
-def _channel_address() -> int:
-    with open("/proc/self/maps", encoding="utf-8") as maps:
-        for line in maps:
-            if "/memfd:headrace-channel" in line:
-                return int(line.split("-")[0], 16)
-    raise RuntimeError("no channel is mapped")
-
-
-def main() -> None:
-    from headrace.errors import Error
-
-    agent = Agent()
-    for line in sys.stdin:
-        name, arguments = json.loads(line)
-        try:
-            answer: dict[str, Any] = {"value": getattr(agent, name)(**arguments)}
-        except Error as error:
-            answer = {"error": [error.code, str(error)]}
-        except Exception as error:  # the test shows it
-            answer = {"error": [type(error).__name__, str(error)]}
-        print(json.dumps(answer), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import signal
 import subprocess
-import tempfile
 import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from .directory import OwnDirectory
+from .places import HERE, Program
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 START_LIMIT_S = 60.0
@@ -31,17 +33,40 @@ def client_environment(**more: str) -> dict[str, str]:
     return environment
 
 
-class Service:
-    """Starts the service; ends it, and removes its directory, with the ``with`` block."""
+class Place(Protocol):
+    """Where programs can be started; places.py, cluster/node.py."""
 
-    def __init__(self, *flags: str, directory: str | None = None) -> None:
-        self._own_directory = directory is None
-        self.directory = directory or tempfile.mkdtemp(prefix="headrace-test-")
+    def start(self, command: list[str], **options: object) -> Program: ...
+
+
+class StartError(RuntimeError):
+    """The service did not start; the text has its log."""
+
+
+class Service:
+    """Starts the service; ends it, and removes its directory, with the ``with`` block.
+
+    ``directory`` is one that exists and stays; ``environment`` is added to this process's.
+    """
+
+    def __init__(
+        self,
+        *flags: str,
+        directory: str | None = None,
+        build: str | os.PathLike[str] | None = None,
+        place: Place = HERE,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._own = OwnDirectory("headrace-test-") if directory is None else None
+        self.directory = self._own.path if self._own else str(directory)
         self.socket = os.path.join(self.directory, "socket")
         self.board = os.path.join(self.directory, "board")
         self.log_path = os.path.join(self.directory, "log")
         self.flags = flags
-        self.process: subprocess.Popen[bytes] | None = None
+        self.place = place
+        self.process: Program | None = None
+        self._build = os.fspath(build or build_directory())
+        self._environment = {**os.environ, **(environment or {})}
 
     def __enter__(self) -> Service:
         try:
@@ -57,23 +82,27 @@ class Service:
     @property
     def pid(self) -> int:
         assert self.process is not None
-        return self.process.pid
+        return self.process.program_pid
 
     def command(self) -> list[str]:
-        program = os.path.join(build_directory(), "headraced")
+        program = os.path.join(self._build, "headraced")
         places = ["--socket", self.socket, "--board", self.board]
         return [program, *places, *self.flags]
 
     def start(self) -> None:
         """Starts it and returns once it listens."""
         with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(
-                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            self.process = self.place.start(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
             )
         deadline = time.monotonic() + START_LIMIT_S
         while self.ctl("status")[0] != 0:
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"headraced did not start:\n{self.log()}")
+                raise StartError(f"headraced did not start:\n{self.log()}")
             time.sleep(0.02)
 
     def stop(self) -> int:
@@ -84,15 +113,13 @@ class Service:
 
     def kill(self) -> None:
         assert self.process is not None
-        self.process.kill()
-        self.process.wait(timeout=30)
+        self.process.end()
 
     def close(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            self.kill()
-        if self._own_directory:
-            shutil.rmtree(self.directory, ignore_errors=True)
+        if self.process is not None:
+            self.process.end()
+        if self._own is not None:
+            self._own.close()
 
     def log(self) -> str:
         with open(self.log_path, encoding="utf-8", errors="replace") as log:
@@ -100,16 +127,21 @@ class Service:
 
     def ctl(self, *arguments: str) -> tuple[int, str]:
         """Runs headracectl on this service: exit code and what it printed."""
-        program = os.path.join(build_directory(), "headracectl")
+        program = os.path.join(self._build, "headracectl")
         places = ["--socket", self.socket, "--board", self.board]
-        done = subprocess.run(
+        with self.place.start(
             [program, *places, *arguments],
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
-        )
-        return done.returncode, done.stdout + done.stderr
+        ) as process:
+            try:
+                output, errors = process.communicate(timeout=60)
+            except BaseException:
+                process.end()
+                raise
+        return process.returncode, output + errors
 
     def ctl_json(self, *arguments: str) -> object:
         return json.loads(self.ctl(*arguments, "--json")[1])

@@ -1,6 +1,6 @@
-"""A real service and real rank processes, for tests of the Python package.
+"""A real service and forked rank processes, for tests of the Python package.
 
-Reads HEADRACED (the program) from the environment; ctest sets it, HEADRACE_LIBRARY and PYTHONPATH.
+ctest sets HEADRACE_BUILD (where the service is), HEADRACE_LIBRARY and PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -9,60 +9,16 @@ import os
 import pickle
 import select
 import signal
-import subprocess
-import tempfile
+import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+from support.service import Service  # noqa: E402
 
-
-class Service:
-    """headraced on a socket of its own; ended with its folder when the block ends."""
-
-    def __init__(self, *flags: str) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="headrace-test-")
-        self.socket = os.path.join(self._folder.name, "socket")
-        self._log = open(os.path.join(self._folder.name, "log"), "w+")  # noqa: SIM115
-        self.process = subprocess.Popen(
-            [
-                os.environ["HEADRACED"],
-                f"--socket={self.socket}",
-                f"--board={self._folder.name}/board",
-                *flags,
-            ],
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-        )
-
-    def __enter__(self) -> Self:
-        deadline = time.monotonic() + 20
-        while not os.path.exists(self.socket):
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"headraced did not start:\n{self.log()}")
-            time.sleep(0.01)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.terminate()
-            try:
-                self.process.wait(20)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        self._log.close()
-        self._folder.cleanup()
-
-    def log(self) -> str:
-        """What the service has written so far."""
-        self._log.flush()
-        with open(self._log.name) as log:
-            return log.read()
+__all__ = ["Rank", "Service", "run_ranks", "start_rank"]
 
 
 class Rank:

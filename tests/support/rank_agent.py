@@ -1,0 +1,143 @@
+"""One rank of a job that does what a test tells it (ranks.py), one command at a time.
+
+Reads commands as JSON lines and answers each with one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+
+class Agent:
+    """The functions a test can call in a rank's process."""
+
+    def __init__(self) -> None:
+        self.session: Any = None
+        self.tensors: dict[str, Any] = {}
+        self.operations: dict[str, Any] = {}
+
+    def attach(self, job: str, rank: int, world: int, timeout: float | None = None) -> int:
+        import headrace
+
+        self.session = headrace.init(job=job, rank=rank, world_size=world, timeout=timeout)
+        return self.session.service_pid
+
+    def tensor(self, name: str, count: int, dtype: str = "float32") -> None:
+        arena = self.session.arena(count * 8 + 4096)
+        self.tensors[name] = arena.tensor(count, dtype, name=name)
+
+    def fill(self, name: str, value: float) -> None:
+        self.tensors[name].numpy()[:] = value
+
+    def values(self, name: str, count: int = 4) -> list[float]:
+        return [float(value) for value in self.tensors[name].numpy()[:count]]
+
+    def digest(self, name: str) -> str:
+        import hashlib
+
+        return hashlib.sha256(self.tensors[name].numpy().tobytes()).hexdigest()
+
+    def noise(self, name: str, seed: int) -> None:
+        import numpy
+
+        view = self.tensors[name].numpy()
+        view[:] = numpy.random.default_rng(seed).standard_normal(len(view))
+
+    def post(self, kind: str, name: str = "", key: str = "last", **options: Any) -> int:
+        function = getattr(self.session, kind)
+        arguments = [self.tensors[name]] if name else []
+        self.operations[key] = function(*arguments, async_op=True, **options)
+        return self.operations[key].number
+
+    def wait(self, key: str = "last", timeout: float | None = None) -> float:
+        """Returns how long it took; the error's text gets the time in front."""
+        import time
+
+        begin = time.monotonic()
+        try:
+            self.operations[key].wait(timeout)
+        finally:
+            self.waited = time.monotonic() - begin
+        return self.waited
+
+    def waited_last(self) -> float:
+        return self.waited
+
+    def done(self, key: str = "last") -> bool:
+        return self.operations[key].done()
+
+    def leave(self) -> None:
+        self.tensors.clear()
+        self.session.close()
+
+    def rounds(self, job: str, count: int, how: str) -> int:
+        """Attaches, moves a little and ends, again and again; ``how``: leave or kill."""
+        for index in range(count):
+            pid = os.fork()
+            if pid == 0:
+                _one_round(f"{job}{index}", how)
+            _, status = os.waitpid(pid, 0)
+            code = os.waitstatus_to_exitcode(status)
+            if code != (0 if how == "leave" else -signal.SIGKILL):
+                raise RuntimeError(f"round {index} ended with {code}")
+        return count
+
+    def scribble(self, offset: int, data: str) -> None:
+        """Writes hex ``data`` into this session's channel, as a damaged client might."""
+        import ctypes
+
+        bytes_ = bytes.fromhex(data)
+        ctypes.memmove(_channel_address() + offset, bytes_, len(bytes_))
+
+    def ring(self) -> None:
+        """Rings the doorbell, so that a sleeping service looks at the channel."""
+        for entry in os.listdir("/proc/self/fd"):
+            try:
+                if "[eventfd]" in os.readlink(f"/proc/self/fd/{entry}"):
+                    os.write(int(entry), (1).to_bytes(8, "little"))
+            except OSError:
+                pass  # the listing's own descriptor, or one that takes no write
+
+
+def _one_round(job: str, how: str) -> None:
+    import headrace
+
+    session = headrace.init(job=job, rank=0, world_size=1)
+    tensor = session.arena(1 << 16).tensor(1024, "float32", name="weight")
+    session.all_reduce(tensor)
+    if how == "kill":
+        session.all_reduce(tensor, async_op=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    session.close()
+    os._exit(0)
+
+
+def _channel_address() -> int:
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        for line in maps:
+            if "/memfd:headrace-channel" in line:
+                return int(line.split("-")[0], 16)
+    raise RuntimeError("no channel is mapped")
+
+
+def main() -> None:
+    from headrace.errors import Error
+
+    agent = Agent()
+    for line in sys.stdin:
+        name, arguments = json.loads(line)
+        try:
+            answer: dict[str, Any] = {"value": getattr(agent, name)(**arguments)}
+        except Error as error:
+            answer = {"error": [error.code, str(error)]}
+        except Exception as error:  # the test shows it
+            answer = {"error": [type(error).__name__, str(error)]}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
