@@ -1,0 +1,28 @@
+// Which wires UCX really uses, and whether there are better ones: a lane that is slow without a
+// word is a lane nobody repairs.
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <filesystem>
+#include <set>
+#include <string>
+#include <string_view>
+
+namespace headrace::transport {
+
+// "tcp/eth0" for each lane of an endpoint, and for each wire a context may use. UCX 1.13 tells them
+// to people only: these read what it prints.
+std::set<std::string> LanesOf(ucp_ep_h endpoint);
+std::set<std::string> ResourcesOf(ucp_context_h context);
+
+// The same from text, for tests.
+std::set<std::string> LanesInText(std::string_view text);
+std::set<std::string> ResourcesInText(std::string_view text);
+
+// A sentence for people when a better wire is present than the ones in use ("tcp/eth0"): an RDMA
+// device with a port that is up. Empty when all is well.
+std::string SlowWireWarning(std::string_view wires,
+                            const std::filesystem::path& rdma_devices = "/sys/class/infiniband");
+
+}  // namespace headrace::transport

@@ -1,0 +1,31 @@
+// What can be chosen about a UCX wire, and how it becomes UCX's configuration.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ipc/base/result.h"
+#include "transport/ucx/handles.h"
+
+namespace headrace::transport {
+
+struct UcxOptions {
+  // UCX_NET_DEVICES: "eth0", "mlx5_0:1,mlx5_1:1", "lo". Empty: UCX chooses among all.
+  std::string net_devices;
+  // UCX_TLS. Shared memory stays out: traffic inside a node is not UCX's business, and it cannot
+  // tell of a dead peer.
+  std::string transports = "^sm,self,cma";
+  // Messages of this size and more are announced first and sent when the receiver has chosen the
+  // memory; smaller ones go at once and are copied on arrival.
+  std::size_t rendezvous_bytes = 16 << 10;
+  // Further UCX settings without their "UCX_", after ours: {"TCP_PORT_RANGE", "21000-21999"}.
+  std::vector<std::pair<std::string, std::string>> settings;
+};
+
+// UCX's defaults and environment, then what suits this service, then the options. The environment
+// is only read.
+Result<UcxConfig> MakeUcxConfig(const UcxOptions& options);
+
+}  // namespace headrace::transport

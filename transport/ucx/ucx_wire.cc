@@ -1,0 +1,208 @@
+#include "transport/ucx/ucx_wire.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/epoll.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "transport/ucx/address.h"
+#include "transport/ucx/names.h"
+
+namespace headrace::transport {
+namespace {
+
+// Progress calls at the end, for endpoints that were closed; each is short.
+constexpr int kFarewellsMax = 1000;
+
+Result<UcxEngine> MakeEngine(ucp_context_h context) {
+  ucp_worker_params_t params{};
+  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  params.thread_mode = UCS_THREAD_MODE_SINGLE;
+  ucp_worker_h engine = nullptr;
+  const ucs_status_t status = ucp_worker_create(context, &params, &engine);
+  if (status != UCS_OK) return UcxError("start UCX's engine", status);
+  return UcxEngine(engine);
+}
+
+Status Watch(int sleep_fd, ucp_worker_h engine) {
+  int fd = -1;
+  if (const ucs_status_t status = ucp_worker_get_efd(engine, &fd); status != UCS_OK) {
+    return UcxError("ask UCX for its descriptor to sleep on", status);
+  }
+  epoll_event interest{};
+  interest.events = EPOLLIN;
+  if (epoll_ctl(sleep_fd, EPOLL_CTL_ADD, fd, &interest) != 0) {
+    return SystemError("watch UCX's descriptor", errno);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<UcxWire>> UcxWire::Open(const UcxOptions& options) {
+  std::unique_ptr<UcxWire> wire(new UcxWire);
+  if (const Status built = wire->Build(options); !built) return built.error();
+  return wire;
+}
+
+Status UcxWire::Build(const UcxOptions& options) {
+  if (getrandom(&wire_id_, sizeof(wire_id_), 0) != sizeof(wire_id_)) {
+    return SystemError("draw an id for the wire", errno);
+  }
+  rendezvous_bytes_ = options.rendezvous_bytes;
+  Result<UcxConfig> config = MakeUcxConfig(options);
+  if (!config) return config.error();
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  ucp_context_h context = nullptr;
+  if (const ucs_status_t status = ucp_init(&params, config->get(), &context); status != UCS_OK) {
+    return UcxError(fmt::format("start UCX on devices \"{}\" with transports \"{}\" (`ucx_info -d` "
+                                "lists what there is)",
+                                options.net_devices, options.transports),
+                    status);
+  }
+  context_.reset(context);
+  const std::set<std::string> resources = ResourcesOf(context);
+  in_place_ = std::ranges::any_of(
+      resources, [](const std::string& name) { return !name.starts_with("tcp/"); });
+  if (Status built = BuildEngines(); !built) return built;
+  if (Status built = BuildSleepFd(); !built) return built;
+  return ReadAddress();
+}
+
+Status UcxWire::BuildEngines() {
+  ucp_datatype_t unpacked = 0;
+  const ucs_status_t made = ucp_dt_create_generic(&UnpackOps(), this, &unpacked);
+  if (made != UCS_OK) return UcxError("describe receives to UCX", made);
+  unpacked_.reset(unpacked);
+  Result<UcxEngine> sender = MakeEngine(context_.get());
+  if (!sender) return sender.error();
+  sender_ = std::move(*sender);
+  Result<UcxEngine> receiver = MakeEngine(context_.get());
+  if (!receiver) return receiver.error();
+  receiver_ = std::move(*receiver);
+  ucp_am_handler_param_t handler{};
+  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                       UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  handler.id = kMessageId;
+  handler.cb = OnMessage;
+  handler.arg = this;
+  const ucs_status_t set = ucp_worker_set_am_recv_handler(receiver_.get(), &handler);
+  if (set != UCS_OK) return UcxError("listen for UCX's messages", set);
+  return {};
+}
+
+Status UcxWire::BuildSleepFd() {
+  sleep_fd_.reset(epoll_create1(EPOLL_CLOEXEC));
+  if (!sleep_fd_) return SystemError("make a descriptor to sleep on", errno);
+  if (Status watched = Watch(sleep_fd_.get(), sender_.get()); !watched) return watched;
+  return Watch(sleep_fd_.get(), receiver_.get());
+}
+
+Status UcxWire::ReadAddress() {
+  ucp_address_t* bytes = nullptr;
+  std::size_t size = 0;
+  const ucs_status_t status = ucp_worker_get_address(receiver_.get(), &bytes, &size);
+  if (status != UCS_OK) return UcxError("ask UCX for its address", status);
+  address_ = EncodeAddress({wire_id_, std::string(reinterpret_cast<const char*>(bytes), size)});
+  ucp_worker_release_address(receiver_.get(), bytes);
+  if (size > kUcxAddressSizeMax) {
+    return Error(Code::kExhausted, fmt::format("UCX's address has {} bytes, {} are the most: name "
+                                               "fewer devices",
+                                               size, kUcxAddressSizeMax));
+  }
+  return {};
+}
+
+UcxWire::~UcxWire() {
+  if (!sender_ || !receiver_) return;
+  links_.ForEach([](LinkId, Link& link) { CloseEndpoint(std::exchange(link.endpoint, nullptr)); });
+  for (int i = 0; i < kFarewellsMax && ucp_worker_progress(sender_.get()) != 0; ++i) {
+  }
+}
+
+std::string UcxWire::Names() const {
+  std::set<std::string> names;
+  links_.ForEach([&names](LinkId, const Link& link) {
+    if (link.endpoint != nullptr) names.merge(LanesOf(link.endpoint));
+  });
+  if (names.empty()) names = ResourcesOf(context_.get());
+  return fmt::format("{}", fmt::join(names, ","));
+}
+
+Result<std::span<std::byte>> UcxWire::AllocateStaging(std::size_t size) {
+  if (stagings_.size() == kStagingsMax) {
+    return Error(Code::kExhausted, fmt::format("the wire lent {} pieces of memory, more than it "
+                                               "may",
+                                               stagings_.size()));
+  }
+  ucp_mem_map_params_t params{};
+  params.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS |
+                      UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE;
+  params.length = size;
+  params.flags = UCP_MEM_MAP_ALLOCATE;
+  params.memory_type = UCS_MEMORY_TYPE_HOST;
+  ucp_mem_h mapped = nullptr;
+  if (const ucs_status_t status = ucp_mem_map(context_.get(), &params, &mapped); status != UCS_OK) {
+    return UcxError(fmt::format("get {} bytes of memory from UCX", size), status);
+  }
+  UcxMemory memory({context_.get(), mapped});
+  ucp_mem_attr_t attributes{};
+  attributes.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS;
+  const ucs_status_t status = ucp_mem_query(mapped, &attributes);
+  if (status != UCS_OK) return UcxError("ask UCX where its memory lies", status);
+  const std::span<std::byte> bytes(static_cast<std::byte*>(attributes.address), size);
+  stagings_.push_back({std::move(memory), bytes});
+  return bytes;
+}
+
+void UcxWire::FreeStaging(std::span<std::byte> memory) {
+  const auto found = std::ranges::find(stagings_, memory.data(),
+                                       [](const Staging& staging) { return staging.bytes.data(); });
+  HR_CHECK(found != stagings_.end(), memory.size());
+  stagings_.erase(found);
+}
+
+bool UcxWire::Progress(WireEvents& events) {
+  HR_CHECK(events_ == nullptr);
+  events_ = &events;
+  const unsigned moved = ucp_worker_progress(sender_.get()) + ucp_worker_progress(receiver_.get());
+  CloseFailedLinks();
+  const bool told = Deliver(events);
+  events_ = nullptr;
+  return moved != 0 || told;
+}
+
+bool UcxWire::Deliver(WireEvents& events) {
+  // What the calls below add is told next time: one call of Progress is bounded.
+  std::swap(ended_, telling_);
+  for (const End& end : telling_) {
+    switch (end.kind) {
+      case EndKind::kSent:
+        events.Sent(end.token, end.code);
+        break;
+      case EndKind::kReceived:
+        events.Received(end.token, end.code);
+        break;
+      case EndKind::kLinkFailed:
+        if (const Link* link = links_.Find(end.link)) events.LinkFailed(end.link, CauseOf(*link));
+        break;
+    }
+  }
+  const bool any = !telling_.empty();
+  telling_.clear();
+  return any;
+}
+
+bool UcxWire::PrepareToSleep() {
+  if (!ended_.empty() || !failed_.empty()) return false;
+  // Busy: something came since the last Progress.
+  return ucp_worker_arm(sender_.get()) == UCS_OK && ucp_worker_arm(receiver_.get()) == UCS_OK;
+}
+
+}  // namespace headrace::transport

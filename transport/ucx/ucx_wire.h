@@ -1,0 +1,179 @@
+// Messages between nodes over UCX: TCP, InfiniBand, whatever it finds.
+//
+// One UCX context and two engines (ucp_worker): one that all links send from, one that receives and
+// whose address the other nodes get. UCX pairs endpoints of two engines that connect to each other
+// by the order in which they were made; two nodes that open their links in different orders would
+// share endpoints between jobs, and one job's close would end another's link. Nobody connects to
+// the sending engine, so nothing is paired, and each link is a connection of its own.
+//
+// A message is an active message: a header of ours, then the bytes, at once when they are few, else
+// announced first (rendezvous) and sent once the receiver has chosen the memory. Over TCP the bytes
+// are copied to that memory by this wire's own code (UnpackPiece), out of UCX's socket buffer, so a
+// receive can be given up at any time: the memory is left alone from then on. Over RDMA they go
+// there without a copy, and a receive that is given up ends when the device is done with it.
+//
+// One thread. UCX calls back from inside its calls; what it says is queued and told by Progress.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ipc/base/fd.h"
+#include "transport/exchange/wire.h"
+#include "transport/ucx/handles.h"
+#include "transport/ucx/options.h"
+#include "transport/ucx/slots.h"
+
+namespace headrace::transport {
+
+class UcxWire final : public Wire {
+ public:
+  static constexpr std::size_t kStagingsMax = 4096;
+
+  // Errors: kInvalidArgument (a setting that UCX does not take), kUnavailable (no such device),
+  // kExhausted (memory, descriptors).
+  static Result<std::unique_ptr<UcxWire>> Open(const UcxOptions& options);
+  ~UcxWire() override;
+  UcxWire(const UcxWire&) = delete;
+  UcxWire& operator=(const UcxWire&) = delete;
+
+  const std::string& address() const override { return address_; }
+  std::string Names() const override;
+
+  Result<LinkId> Connect(const std::string& address) override;
+  void Close(LinkId link) override;
+
+  void Send(LinkId link, const MessageHeader& header, const std::byte* bytes, std::size_t size,
+            std::uint64_t token) override;
+  void Accept(ArrivalId arrival, std::byte* memory, std::uint64_t token) override;
+  void Drop(ArrivalId arrival) override;
+
+  Result<std::span<std::byte>> AllocateStaging(std::size_t size) override;
+  void FreeStaging(std::span<std::byte> memory) override;
+
+  bool Progress(WireEvents& events) override;
+  bool PrepareToSleep() override;
+  int event_fd() const override { return sleep_fd_.get(); }
+
+  // Messages that no wire of this kind can have sent; dropped.
+  std::uint64_t malformed_count() const { return malformed_count_; }
+
+ private:
+  static constexpr unsigned kMessageId = 1;  // of the one active message
+
+  // What stands in front of a message's bytes.
+  struct Envelope {
+    std::uint64_t wire_id = 0;  // of the sender
+    MessageHeader header{};
+  };
+  static_assert(sizeof(Envelope) == 64);
+
+  struct Link {
+    UcxWire* wire = nullptr;
+    LinkId id = 0;
+    ucp_ep_h endpoint = nullptr;  // null once closed
+    std::uint64_t peer_id = 0;
+    std::uint64_t key = 0;  // of the messages sent; 0 before the first
+    ucs_status_t failure = UCS_OK;
+  };
+
+  // A message that was announced.
+  struct Arrival {
+    std::uint64_t peer_id = 0;
+    std::uint64_t key = 0;
+    std::size_t size = 0;
+    void* bytes = nullptr;  // eager: where they lie; else UCX's descriptor
+    bool rendezvous = false;
+    bool held = false;            // UCX keeps `bytes` until they are released
+    std::vector<std::byte> copy;  // where UCX keeps nothing; its capacity stays
+  };
+
+  // A send or an accept that UCX works on.
+  struct Operation {
+    UcxWire* wire = nullptr;
+    std::uint32_t id = 0;
+    bool sends = false;
+    std::uint64_t token = 0;
+    LinkId link = 0;            // of a send
+    std::uint64_t peer_id = 0;  // of a receive, with the key
+    std::uint64_t key = 0;
+    Code given_up = Code::kOk;  // what a receive ends with that was given up
+    bool told = false;          // its end is reported, UCX has not let go of it
+    std::byte* memory = nullptr;
+    std::size_t size = 0;
+    Envelope envelope{};
+  };
+
+  enum class EndKind : std::uint8_t { kSent, kReceived, kLinkFailed };
+  struct End {
+    EndKind kind = EndKind::kSent;
+    Code code = Code::kOk;
+    LinkId link = 0;
+    std::uint64_t token = 0;
+  };
+
+  // What happened to a message inside its own announcement.
+  enum class Fate : std::uint8_t { kUndecided, kStarted, kDone };
+
+  UcxWire() = default;
+  Status Build(const UcxOptions& options);
+  Status BuildEngines();
+  Status BuildSleepFd();
+  Status ReadAddress();
+
+  static ucs_status_t OnMessage(void* wire, const void* header, std::size_t header_size,
+                                void* bytes, std::size_t size, const ucp_am_recv_param_t* param);
+  static void OnSent(void* request, ucs_status_t status, void* operation);
+  static void OnReceived(void* request, ucs_status_t status, std::size_t size, void* operation);
+  static void OnLinkError(void* link, ucp_ep_h endpoint, ucs_status_t status);
+  static ucs_status_t UnpackPiece(void* operation, std::size_t offset, const void* bytes,
+                                  std::size_t size);
+  static const ucp_generic_dt_ops_t& UnpackOps();
+
+  ucs_status_t Announce(const Envelope& envelope, void* bytes, std::size_t size,
+                        std::uint64_t attributes);
+  Operation& NewOperation(bool sends, std::uint64_t token);
+  void EndOperation(Operation& operation, ucs_status_t status);
+  void StartReceive(const Arrival& arrival, std::byte* memory, std::uint64_t token);
+  Arrival& ArrivalOf(ArrivalId id);
+  bool BelongsTo(const Link& link, std::uint64_t peer_id, std::uint64_t key);
+  void GiveUpReceives(const Link& link, Code code);
+  static void CloseEndpoint(ucp_ep_h endpoint);
+  void CloseFailedLinks();
+  bool Deliver(WireEvents& events);
+  std::string CauseOf(const Link& link) const;
+
+  std::string address_;
+  std::uint64_t wire_id_ = 0;
+  std::size_t rendezvous_bytes_ = 0;
+  bool in_place_ = false;  // receives go to their memory without UnpackPiece
+  std::uint64_t malformed_count_ = 0;
+
+  // Before UCX's things, which call back while they go.
+  Slots<Link> links_;
+  Slots<Arrival> arrivals_;
+  Slots<Operation> operations_;
+  std::vector<LinkId> failed_;  // told by UCX, not yet closed
+  std::vector<End> ended_;      // to be told by Progress
+  std::vector<End> telling_;
+  WireEvents* events_ = nullptr;  // inside Progress
+  ArrivalId fresh_ = 0;           // being announced right now
+  Fate fate_ = Fate::kUndecided;
+
+  UcxContext context_;
+  UcxDatatype unpacked_;
+  UcxEngine sender_;
+  UcxEngine receiver_;
+  UniqueFd sleep_fd_;
+
+  struct Staging {
+    UcxMemory memory;
+    std::span<std::byte> bytes;
+  };
+  std::vector<Staging> stagings_;
+};
+
+}  // namespace headrace::transport
