@@ -14,7 +14,7 @@ BURST = "256kb"
 QUEUE_TIME = "20ms"
 
 
-class NetworkError(RuntimeError):
+class LinkError(RuntimeError):
     """A command that shapes the network failed; the text has the command and its words."""
 
 
@@ -30,7 +30,7 @@ def run_in(place: Namespaces, *commands: list[str]) -> None:
             check=False,
         )
         if done.returncode != 0:
-            raise NetworkError(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()}")
+            raise LinkError(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Link:
                 if name.strip() == self.interface:
                     numbers = values.split()
                     return int(numbers[0]), int(numbers[8])
-        raise NetworkError(f"{self.interface} is gone")
+        raise LinkError(f"{self.interface} is gone")
 
     def _ends(self, sending: bool, receiving: bool) -> list[tuple[bool, Namespaces, str]]:
         return [
