@@ -1,7 +1,8 @@
 // headracectl: what the service is doing, for people and programs.
 //
 // Everything but doctor's round trip is read from the board, so it works while the service is
-// stopped or stuck. Exit codes: 0 ok, 1 found a problem, 2 usage.
+// stopped or stuck; certs has nothing to do with a service that runs. Exit codes: 0 ok, 1 found a
+// problem, 2 usage.
 #include <pwd.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <string>
 #include <thread>
 
+#include "client/cli/ctl/certs_command.h"
 #include "client/cli/ctl/doctor.h"
 #include "client/cli/ctl/views.h"
 #include "client/cli/ctl/words.h"
@@ -222,6 +224,7 @@ int Run(int argc, char** argv) {
       ->add_option("--timeout", options.timeout_seconds, "seconds to wait for the service's answer")
       ->check(CLI::Range(0.01, 600.0))
       ->capture_default_str();
+  AddCertsCommand(app, options.json, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -15,28 +14,10 @@
 #include "client/cli/ctl/control.h"
 #include "ipc/base/fd.h"
 #include "tests/golden/ctl/board_fixture.h"
+#include "tests/golden/ctl/run_program.h"
 
 namespace headrace::ctl {
 namespace {
-
-struct Ran {
-  int exit_code = -1;
-  std::string output;  // stdout and stderr
-};
-
-Ran RunProgram(const std::string& arguments, const std::string& environment = "") {
-  const std::string command = environment + " " + HEADRACECTL + " " + arguments + " 2>&1";
-  std::FILE* pipe = ::popen(command.c_str(), "r");
-  HR_CHECK(pipe != nullptr, command);
-  Ran ran;
-  char buffer[4096];
-  for (std::size_t size = 0; (size = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) {
-    ran.output.append(buffer, size);
-  }
-  const int status = ::pclose(pipe);
-  ran.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return ran;
-}
 
 class Program : public BoardTest {
  protected:

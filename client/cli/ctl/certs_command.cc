@@ -1,0 +1,102 @@
+#include "client/cli/ctl/certs_command.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <memory>
+
+#include "client/cli/ctl/certs.h"
+#include "client/cli/ctl/certs_show.h"
+
+namespace headrace::ctl {
+namespace {
+
+constexpr int kOk = 0;
+constexpr int kFoundProblem = 1;
+
+int Complain(const Error& error) {
+  fmt::print(stderr, "headracectl: {}\n", error.text());
+  return kFoundProblem;
+}
+
+std::string Absolute(const std::string& path) {
+  std::error_code ignored;  // then the path as it was given is the best there is
+  const std::filesystem::path whole = std::filesystem::absolute(path, ignored);
+  return ignored ? path : whole.lexically_normal().string();
+}
+
+int Authority(AuthorityWish wish) {
+  wish.now_unix_s = std::time(nullptr);
+  const Result<CertificatePaths> made = MakeAuthority(wish);
+  if (!made) return Complain(made.error());
+  fmt::print("{}\n{}\nkeep {} where only you make certificates: no node needs it\n",
+             Absolute(made->certificate), Absolute(made->key),
+             std::filesystem::path(made->key).filename().string());
+  return kOk;
+}
+
+// Prints what goes into the service's configuration.
+int Node(NodeWish wish) {
+  wish.now_unix_s = std::time(nullptr);
+  const Result<CertificatePaths> made = MakeNodeCertificate(wish);
+  if (!made) return Complain(made.error());
+  fmt::print(
+      "# for the configuration of the service on {0}\nnode_name = \"{0}\"\ntls_authority = "
+      "\"{1}\"\ntls_certificate = \"{2}\"\ntls_key = \"{3}\"\n",
+      wish.name, Absolute(made->authority), Absolute(made->certificate), Absolute(made->key));
+  return kOk;
+}
+
+int Show(const std::string& path, bool json) {
+  const Result<CertificateText> certificate = LookAtCertificate(path);
+  if (!certificate) return Complain(certificate.error());
+  const std::int64_t now_unix_s = std::time(nullptr);
+  const std::string text = json ? CertificateJson(*certificate, now_unix_s).dump(2) + "\n"
+                                : CertificateTable(*certificate, now_unix_s);
+  fmt::print("{}", text);
+  return certificate->ValidAt(now_unix_s) ? kOk : kFoundProblem;
+}
+
+}  // namespace
+
+void AddCertsCommand(CLI::App& app, const bool& json, int& exit_code) {
+  CLI::App* certs =
+      app.add_subcommand("certs", "the cluster's authority and the certificates of its nodes");
+  certs->set_help_flag("--help", "print this help and exit");
+  certs->require_subcommand(1);
+  const auto add = [certs](const char* name, const char* help) {
+    CLI::App* added = certs->add_subcommand(name, help);
+    added->set_help_flag("--help", "print this help and exit");
+    return added;
+  };
+
+  // Owned by the callbacks, which live as long as the app.
+  const auto authority = std::make_shared<AuthorityWish>();
+  CLI::App* make = add("authority", "makes an authority: the one whose signature nodes believe");
+  make->add_option("--out", authority->out, "folder for authority.key and authority.crt")
+      ->required();
+  make->add_option("--days", authority->days, "how long it is valid")->capture_default_str();
+  make->add_flag("--force", authority->force, "overwrite what is there");
+  make->callback([authority, &exit_code] { exit_code = Authority(*authority); });
+
+  const auto node = std::make_shared<NodeWish>();
+  CLI::App* sign = add("node", "makes a node's key and certificate, signed by the authority");
+  sign->add_option("name", node->name, "the node's name, as its service's node_name")->required();
+  sign->add_option("--authority", node->authority, "folder of the authority")->required();
+  sign->add_option("--out", node->out, "folder for NAME.key, NAME.crt and authority.crt")
+      ->required();
+  sign->add_option("--days", node->days, "how long it is valid")->capture_default_str();
+  sign->add_option("--host", node->hosts, "another name or address of the node; may be repeated")
+      ->allow_extra_args(false);
+  sign->add_flag("--force", node->force, "overwrite what is there");
+  sign->callback([node, &exit_code] { exit_code = Node(*node); });
+
+  const auto path = std::make_shared<std::string>();
+  CLI::App* show = add("show", "what stands in a certificate");
+  show->add_option("file", *path, "certificate in PEM form")->required();
+  show->callback([path, &json, &exit_code] { exit_code = Show(*path, json); });
+}
+
+}  // namespace headrace::ctl
