@@ -18,7 +18,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.service import Service, StartError  # noqa: E402
+from support.places import HERE as THIS_MACHINE  # noqa: E402
+from support.places import Program  # noqa: E402
+from support.service import Place, Service, StartError  # noqa: E402
 
 PYTHON = "/usr/bin/python3"
 REPLY_SECONDS_MAX = 300
@@ -52,7 +54,7 @@ class Contender:
         }
         self._folder = Path(tempfile.mkdtemp(prefix=f"headrace-bench-{name}-"))
         self._log = open(self._folder / "log", "w+")
-        self._processes: list[subprocess.Popen] = []
+        self._processes: list[Program] = []
         self._commands: list[int] = []
         self._results: list[int] = []
         for member in range(members):
@@ -66,20 +68,18 @@ class Contender:
     def folder(self) -> Path:
         return self._folder
 
-    def start(self, command: list[str]) -> subprocess.Popen:
-        try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-                env=self._environment,
-            )
-        except OSError as error:
-            self.stop()
-            raise BenchError(
-                f"{self.name}: start {command[0]}: {error.strerror}"
-            ) from error
+    def start(
+        self, command: list[str], place: Place = THIS_MACHINE, **environment: str
+    ) -> Program:
+        """Starts one of its processes, with more environment. One that cannot be started ends, and
+        the next `measure` says why."""
+        process = place.start(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            env={**self._environment, **environment},
+        )
         self._processes.append(process)
         return process
 
@@ -104,8 +104,7 @@ class Contender:
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+                process.end()
         for end in self._commands + self._results:
             os.close(end)
         self._log.close()

@@ -3,5 +3,6 @@
 from .cluster import Cluster
 from .node import LoopbackNode, Node
 from .requirements import SkipReason
+from .services import Services
 
-__all__ = ["Cluster", "LoopbackNode", "Node", "SkipReason"]
+__all__ = ["Cluster", "LoopbackNode", "Node", "Services", "SkipReason"]

@@ -42,13 +42,12 @@ class LoopbackNode:
         that those it starts end with it."""
         return self._known(HERE.start(command, start_new_session=True, **options))
 
-    def start_service(self, *flags: str, **environment: str) -> Service:
-        """Starts headraced here; its flags for several nodes are the caller's."""
+    def start_service(self, *flags: str, **options: Any) -> Service:
+        """Starts headraced here, with the options of Service; one that was here is ended. The flags
+        for several nodes are the caller's (services.py)."""
         if self.service is not None:
             self.service.close()
-        self.service = Service(
-            *flags, directory=self.directory, place=self, environment=environment
-        )
+        self.service = Service(*flags, directory=self.directory, place=self, **options)
         self.service.start()
         return self.service
 
