@@ -1,0 +1,98 @@
+#include "tests/unit/transport/exchange_fleet.h"
+
+#include "ipc/base/check.h"
+#include "transport/loopback/reference.h"
+
+namespace headrace::transport {
+
+Fleet::Fleet(const FleetOptions& options)
+    : options_(options),
+      network_(std::make_unique<SimulatedNetwork>(options.network)),
+      forgotten_(nodes_count()),
+      completions_(nodes_count()) {
+  for (std::uint32_t node = 0; node < nodes_count(); ++node) {
+    wires_.push_back(&network_->AddWire(NameOf(node)));
+    nodes_.push_back(std::make_unique<Exchange>(*wires_.back(), options.exchange));
+  }
+  if (options.opens_group) OpenGroup(1);
+}
+
+void Fleet::OpenGroup(std::uint32_t group) {
+  GroupOptions options{.group = group,
+                       .key = KeyOf(group),
+                       .epoch = 3,
+                       .plan_version = 5,
+                       .members = {},
+                       .servers_count = options_.servers_count,
+                       .algorithm = options_.algorithm};
+  for (std::uint32_t node = 0; node < nodes_count(); ++node) {
+    options.members.push_back({.name = NameOf(node), .address = wires_[node]->address()});
+  }
+  for (std::uint32_t node = 0; node < nodes_count(); ++node) {
+    options.self = node;
+    const Status opened = nodes_[node]->OpenGroup(options);
+    HR_CHECK(opened.ok(), opened.error().text());
+  }
+}
+
+Transfer Fleet::Local(Transfer transfer, std::uint32_t node) {
+  if (transfer.group == 0) transfer.group = 1;
+  std::byte* const memory = transfer.members[node];
+  transfer.members.fill(nullptr);
+  transfer.members[node] = memory;
+  if (node != transfer.root) transfer.output = nullptr;
+  return transfer;
+}
+
+void Fleet::Post(std::uint32_t node, const Transfer& transfer) {
+  const PostResult result = nodes_[node]->Post(Local(transfer, node), network_->now());
+  HR_CHECK(result == PostResult::kAccepted, transfer.token);
+}
+
+void Fleet::PostEverywhere(const Transfer& transfer) {
+  for (std::uint32_t node = 0; node < options_.data_count; ++node) Post(node, transfer);
+}
+
+bool Fleet::Step() {
+  bool worked = false;
+  for (std::uint32_t node = 0; node < nodes_count(); ++node) {
+    if (forgotten_[node]) continue;
+    worked = nodes_[node]->DoWork(network_->now(), completions_[node]) || worked;
+  }
+  if (worked) return true;
+  const TimeNs due = network_->NextDue();
+  if (due == kNever) return false;
+  network_->AdvanceTo(due);
+  return true;
+}
+
+void Fleet::RunToTheEnd() {
+  constexpr std::uint64_t kStepsMax = 10'000'000;
+  std::uint64_t steps = 0;
+  while (Step()) HR_CHECK(++steps < kStepsMax);
+}
+
+void Fleet::ClearCompletions() {
+  for (auto& completions : completions_) completions.clear();
+}
+
+FleetTransfer::FleetTransfer(Collective kind, DType dtype, Reduction reduction, std::uint64_t count,
+                             std::uint32_t data_count, std::uint64_t seed)
+    : members_(dtype, kind == Collective::kBarrier ? 0 : count, data_count),
+      transfer_{.token = 100 + seed, .kind = kind, .reduction = reduction, .position = seed} {
+  members_.Fill(seed);
+  members_.Describe(transfer_);
+  transfer_.root = static_cast<std::uint32_t>(seed % data_count);
+  transfer_.output = transfer_.members[transfer_.root];
+}
+
+std::vector<std::vector<std::byte>> FleetTransfer::Expected() const {
+  const Members copy = members_.Copy();
+  Transfer transfer = transfer_;
+  copy.Describe(transfer);
+  transfer.output = transfer.members[transfer.root];
+  ReferenceMove(transfer, 0, transfer.count);
+  return copy.Contents();
+}
+
+}  // namespace headrace::transport

@@ -1,0 +1,82 @@
+// Several nodes' exchanges over one simulated network, driven by hand.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/contract/members.h"
+#include "transport/exchange/exchange.h"
+#include "transport/loopback/simulated_wire.h"
+
+namespace headrace::transport {
+
+struct FleetOptions {
+  std::uint32_t data_count = 2;
+  std::uint32_t servers_count = 0;
+  Algorithm algorithm = Algorithm::kAuto;
+  ExchangeOptions exchange{.piece_size = 4096, .staging_size = std::size_t{16} << 20};
+  SimulatedNetworkOptions network{};
+  bool opens_group = true;  // group 1
+};
+
+inline std::uint64_t KeyOf(std::uint32_t group) { return 0xABCD'0000'0000ULL + group; }
+
+class Fleet {
+ public:
+  explicit Fleet(const FleetOptions& options);
+
+  std::uint32_t nodes_count() const { return options_.data_count + options_.servers_count; }
+  // "a", "b", ...
+  static std::string NameOf(std::uint32_t node) {
+    return std::string(1, static_cast<char>('a' + node));
+  }
+  Exchange& node(std::uint32_t index) { return *nodes_[index]; }
+  SimulatedNetwork& network() { return *network_; }
+
+  void OpenGroup(std::uint32_t group);
+  // What node `node` posts for a transfer over all data nodes' memory.
+  static Transfer Local(Transfer transfer, std::uint32_t node);
+  // The node must accept. The group is 1 unless the transfer says another.
+  void Post(std::uint32_t node, const Transfer& transfer);
+  void PostEverywhere(const Transfer& transfer);
+
+  // Lets every node work once; when none has anything to do, time goes on. False at the end of all
+  // things.
+  bool Step();
+  void RunToTheEnd();
+  // A node that is gone is not driven any more.
+  void Forget(std::uint32_t node) { forgotten_[node] = true; }
+
+  const std::vector<Completion>& completions(std::uint32_t node) const {
+    return completions_[node];
+  }
+  void ClearCompletions();
+
+ private:
+  FleetOptions options_;
+  std::unique_ptr<SimulatedNetwork> network_;
+  std::vector<Wire*> wires_;
+  std::vector<std::unique_ptr<Exchange>> nodes_;
+  std::vector<bool> forgotten_;
+  std::vector<std::vector<Completion>> completions_;
+};
+
+// A transfer over the data nodes with memory for it.
+class FleetTransfer {
+ public:
+  FleetTransfer(Collective kind, DType dtype, Reduction reduction, std::uint64_t count,
+                std::uint32_t data_count, std::uint64_t seed);
+
+  Transfer& transfer() { return transfer_; }
+  Members& members() { return members_; }
+  // As after the scalar reference.
+  std::vector<std::vector<std::byte>> Expected() const;
+
+ private:
+  Members members_;
+  Transfer transfer_;
+};
+
+}  // namespace headrace::transport

@@ -1,0 +1,71 @@
+#include "transport/exchange/cut.h"
+
+#include <algorithm>
+
+#include "ipc/base/check.h"
+
+namespace headrace::transport {
+namespace {
+
+constexpr std::uint64_t RoundUp(std::uint64_t value, std::uint64_t step) {
+  return (value + step - 1) / step * step;
+}
+
+}  // namespace
+
+Cut::Cut(const Shape& shape, Pattern pattern, std::uint64_t position, std::uint32_t data_count,
+         std::uint32_t servers_count, std::size_t piece_size_max)
+    : count_(shape.count) {
+  HR_CHECK(piece_size_max >= kPieceAlignment && piece_size_max % kPieceAlignment == 0,
+           piece_size_max);
+  switch (pattern) {
+    case Pattern::kScatter:
+    case Pattern::kRing:
+      owners_count_ = data_count;
+      break;
+    case Pattern::kServed:
+      owners_begin_ = data_count;
+      owners_count_ = servers_count;
+      break;
+    case Pattern::kFromRootByOwners:
+      owners_count_ = std::max(data_count - 1, 1U);
+      skipped_ = shape.root;
+      break;
+    case Pattern::kExchange:
+    case Pattern::kDoubling:
+    case Pattern::kToRoot:
+    case Pattern::kFromRoot:
+    case Pattern::kBarrier:
+      break;
+  }
+  turn_ = static_cast<std::uint32_t>(position % owners_count_);
+  const std::uint64_t bytes = shape.Bytes();
+  const std::uint64_t wanted =
+      RoundUp(bytes / (std::uint64_t{owners_count_} * kPiecesPerOwner), kPieceAlignment);
+  const std::uint64_t size =
+      std::min<std::uint64_t>(std::max<std::uint64_t>(wanted, kPieceSizeMin), piece_size_max);
+  piece_count_ = size / SizeOf(shape.dtype);
+  // A transfer of nothing is still a message, so that nodes find out when they disagree.
+  const std::uint64_t pieces =
+      std::max<std::uint64_t>(RoundUp(count_, piece_count_) / piece_count_, 1);
+  HR_CHECK(pieces < UINT32_MAX - 2 * kNodesMax, pieces);
+  pieces_count_ = static_cast<std::uint32_t>(pieces);
+}
+
+Cut::Range Cut::PieceRange(std::uint32_t piece) const {
+  const std::uint64_t begin = piece * piece_count_;
+  return {.begin = begin, .count = std::min(piece_count_, count_ - begin)};
+}
+
+std::uint32_t Cut::Owner(std::uint32_t piece) const {
+  const std::uint32_t owner = owners_begin_ + (piece % owners_count_ + turn_) % owners_count_;
+  return owner >= skipped_ ? owner + 1 : owner;
+}
+
+std::uint32_t Cut::NextOwned(std::uint32_t piece, std::uint32_t member) const {
+  const std::uint32_t end = piece + owners_count_;
+  while (piece < end && Owner(piece) != member) ++piece;
+  return piece < end ? piece : pieces_count_;
+}
+
+}  // namespace headrace::transport

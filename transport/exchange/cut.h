@@ -1,0 +1,49 @@
+// How a transfer is cut into pieces, and who owns them. Pure, and the same on every node.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "transport/exchange/script.h"
+#include "transport/exchange/shape.h"
+
+namespace headrace::transport {
+
+// Pieces begin at multiples of this, in bytes.
+inline constexpr std::size_t kPieceAlignment = 64;
+// A transfer is cut so that each owner has this many pieces to overlap, unless they get smaller
+// than the smallest that is worth its message.
+inline constexpr std::uint32_t kPiecesPerOwner = 4;
+inline constexpr std::size_t kPieceSizeMin = std::size_t{16} << 10;
+
+class Cut {
+ public:
+  struct Range {
+    std::uint64_t begin = 0;  // elements
+    std::uint64_t count = 0;
+  };
+
+  Cut() = default;
+  // `piece_size_max` is in bytes, a multiple of kPieceAlignment.
+  Cut(const Shape& shape, Pattern pattern, std::uint64_t position, std::uint32_t data_count,
+      std::uint32_t servers_count, std::size_t piece_size_max);
+
+  std::uint32_t pieces_count() const { return pieces_count_; }
+  Range PieceRange(std::uint32_t piece) const;
+  // The owner's member number; 0 where the pattern has no owners.
+  std::uint32_t Owner(std::uint32_t piece) const;
+  // The first piece from `piece` on that `member` owns; pieces_count() or more where there is none.
+  std::uint32_t NextOwned(std::uint32_t piece, std::uint32_t member) const;
+
+ private:
+  std::uint64_t count_ = 0;
+  std::uint64_t piece_count_ = 1;  // elements of all pieces but the last
+  std::uint32_t pieces_count_ = 0;
+  // Owners take turns. Each transfer begins with another, lest one owner gets all small transfers.
+  std::uint32_t owners_count_ = 1;
+  std::uint32_t turn_ = 0;
+  std::uint32_t owners_begin_ = 0;
+  std::uint32_t skipped_ = UINT32_MAX;  // the root of a broadcast owns nothing
+};
+
+}  // namespace headrace::transport

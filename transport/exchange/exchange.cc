@@ -1,0 +1,156 @@
+#include "transport/exchange/exchange.h"
+
+#include <algorithm>
+
+#include "ipc/base/check.h"
+
+namespace headrace::transport {
+namespace {
+
+constexpr std::uint32_t Bit(Collective kind) { return 1U << static_cast<unsigned>(kind); }
+
+// How often the destructor lets the wire give back memory. Closing its links has taken everything
+// from a wire that keeps its promise by then.
+constexpr int kLastProgressMax = 1000;
+
+}  // namespace
+
+Exchange::Exchange(Wire& wire, const ExchangeOptions& options)
+    : wire_(wire),
+      options_(options),
+      capabilities_{.name = options_.name,
+                    .collectives = Bit(Collective::kAllReduce) | Bit(Collective::kReduce) |
+                                   Bit(Collective::kBroadcast) | Bit(Collective::kBarrier),
+                    .transfers_max = options.transfers_max,
+                    .piece_size = options.piece_size,
+                    .threads = 1},
+      groups_(kGroupsMax) {
+  HR_CHECK(options.transfers_max > 0 && options.transfers_max <= UINT16_MAX, options.transfers_max);
+  refused_.reserve(options.transfers_max);
+}
+
+Exchange::~Exchange() {
+  for (const auto& group : groups_) {
+    if (group) group->Close("the lane ends");
+  }
+  std::vector<Completion> completions;
+  const auto closed = [](const auto& group) { return group == nullptr; };
+  for (int i = 0; i < kLastProgressMax && !std::ranges::all_of(groups_, closed); ++i) {
+    DoWork(0, completions);
+  }
+}
+
+PostResult Exchange::Post(const Transfer& transfer, TimeNs now) {
+  Group* const group = Find(transfer.group);
+  if (group != nullptr) {
+    if (!group->HasRoom()) return PostResult::kBusy;
+    group->Post(transfer);
+    return PostResult::kAccepted;
+  }
+  if (refused_.size() == options_.transfers_max) return PostResult::kBusy;
+  refused_.push_back(
+      {.token = transfer.token,
+       .code = Code::kUnavailable,
+       .cause = "group " + std::to_string(transfer.group) + " is not open on lane " + options_.name,
+       .begin_ns = now,
+       .end_ns = now});
+  return PostResult::kAccepted;
+}
+
+void Exchange::Cancel(std::uint64_t token) {
+  for (const auto& group : groups_) {
+    if (group && group->HasTransfer(token)) group->Cancel(token);
+  }
+}
+
+bool Exchange::DoWork(TimeNs now, std::vector<Completion>& completions) {
+  const bool progressed = wire_.Progress(*this);
+  completions.insert(completions.end(), refused_.begin(), refused_.end());
+  refused_.clear();
+  bool summed = false;
+  for (std::size_t i = 0; i < groups_.size() && !summed; ++i) {
+    const std::size_t slot = (turn_ + i) % groups_.size();
+    std::unique_ptr<Group>& group = groups_[slot];
+    if (!group || !group->HasWork()) continue;
+    summed = group->Step(now, completions);
+    if (summed) turn_ = slot + 1;
+    if (group->gone()) group.reset();
+  }
+  return progressed || HasWork();
+}
+
+bool Exchange::HasWork() const {
+  return !refused_.empty() ||
+         std::ranges::any_of(groups_, [](const auto& group) { return group && group->HasWork(); });
+}
+
+bool Exchange::PrepareToSleep() { return !HasWork() && wire_.PrepareToSleep(); }
+
+Status Exchange::OpenGroup(const GroupOptions& options) {
+  HR_CHECK(options.group != 0);
+  HR_CHECK(!options.members.empty() && options.members.size() <= kNodesMax, options.members.size());
+  HR_CHECK(options.self < options.members.size(), options.self);
+  HR_CHECK(options.servers_count < options.members.size(), options.servers_count);
+  for (const auto& group : groups_) {
+    if (!group ||
+        (group->options().group != options.group && group->options().key != options.key)) {
+      continue;
+    }
+    return Error(Code::kAlreadyExists, "group " + std::to_string(group->options().group) +
+                                           " with the same number or key has not ended on lane " +
+                                           options_.name);
+  }
+  const auto free =
+      std::ranges::find_if(groups_, [](const auto& group) { return group == nullptr; });
+  if (free == groups_.end()) {
+    return Error(Code::kExhausted, "lane " + options_.name + " has " + std::to_string(kGroupsMax) +
+                                       " groups, and no more than that; end a job first");
+  }
+  auto opened = Group::Open(wire_, counters_, options_, options,
+                            static_cast<std::uint16_t>(free - groups_.begin()));
+  if (!opened) return opened.error();
+  *free = std::move(opened).value();
+  return {};
+}
+
+void Exchange::SetCost(std::uint32_t group, const CostLine& cost) {
+  if (Group* const found = Find(group)) found->SetCost(cost);
+}
+
+void Exchange::CloseGroup(std::uint32_t group, const std::string& cause) {
+  if (Group* const found = Find(group)) found->Close(cause);
+}
+
+void Exchange::Announced(const MessageHeader& header, std::size_t size, ArrivalId arrival) {
+  for (const auto& group : groups_) {
+    if (group && group->options().key == header.key) return group->Announced(header, size, arrival);
+  }
+  ++counters_.messages_dropped;
+  wire_.Drop(arrival);
+}
+
+void Exchange::Sent(std::uint64_t token, Code code) { Of(token).Sent(token, code); }
+
+void Exchange::Received(std::uint64_t token, Code code) { Of(token).Received(token, code); }
+
+void Exchange::LinkFailed(LinkId link, const std::string& cause) {
+  for (const auto& group : groups_) {
+    if (group && group->HasLink(link)) return group->LinkFailed(link, cause);
+  }
+}
+
+Group* Exchange::Find(std::uint32_t group) const {
+  for (const auto& open : groups_) {
+    if (open && open->options().group == group) return open.get();
+  }
+  return nullptr;
+}
+
+// The wire's tokens come back while their group has messages open, so it is there.
+Group& Exchange::Of(std::uint64_t token) const {
+  const std::size_t slot = Group::SlotOf(token);
+  HR_CHECK(slot < groups_.size() && groups_[slot] != nullptr, token);
+  return *groups_[slot];
+}
+
+}  // namespace headrace::transport

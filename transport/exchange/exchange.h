@@ -1,0 +1,66 @@
+// Collectives between nodes, over any wire.
+//
+// A transfer is cut into pieces; a piece moves in rounds by its script (script.h); the group it
+// runs in keeps account (group.h). This class is the door: it finds the group that a post or a
+// message is for, and shares the thread's time among groups, a sum at a time.
+//
+// The lane's thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transport/exchange/group.h"
+#include "transport/exchange/limits.h"
+#include "transport/exchange/wire.h"
+#include "transport/network.h"
+
+namespace headrace::transport {
+
+class Exchange final : public NetworkTransport, private WireEvents {
+ public:
+  static constexpr std::size_t kGroupsMax = 64;
+
+  // `wire` is used by nobody else and outlives the exchange.
+  Exchange(Wire& wire, const ExchangeOptions& options);
+  // Takes the memory of open transfers out of the wire's reach, as far as the wire lets it go.
+  ~Exchange() override;
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  const Capabilities& capabilities() const override { return capabilities_; }
+  [[nodiscard]] PostResult Post(const Transfer& transfer, TimeNs now) override;
+  // What half of the nodes have moved cannot be taken back: ends all transfers of its group.
+  void Cancel(std::uint64_t token) override;
+  bool DoWork(TimeNs now, std::vector<Completion>& completions) override;
+  bool PrepareToSleep() override;
+  int event_fd() const override { return wire_.event_fd(); }
+
+  const std::string& address() const override { return wire_.address(); }
+  std::string WireNames() const override { return wire_.Names(); }
+  Status OpenGroup(const GroupOptions& options) override;
+  void SetCost(std::uint32_t group, const CostLine& cost) override;
+  void CloseGroup(std::uint32_t group, const std::string& cause) override;
+  const NetworkCounters& counters() const override { return counters_; }
+
+ private:
+  void Announced(const MessageHeader& header, std::size_t size, ArrivalId arrival) override;
+  void Sent(std::uint64_t token, Code code) override;
+  void Received(std::uint64_t token, Code code) override;
+  void LinkFailed(LinkId link, const std::string& cause) override;
+
+  Group* Find(std::uint32_t group) const;
+  Group& Of(std::uint64_t token) const;
+  bool HasWork() const;
+
+  Wire& wire_;
+  ExchangeOptions options_;
+  Capabilities capabilities_;
+  NetworkCounters counters_;
+  std::vector<std::unique_ptr<Group>> groups_;  // by slot; null where free
+  std::size_t turn_ = 0;                        // the slot that may sum next
+  std::vector<Completion> refused_;             // of posts to groups that are not open
+};
+
+}  // namespace headrace::transport

@@ -1,0 +1,174 @@
+#include "transport/exchange/group.h"
+
+#include <algorithm>
+
+#include "ipc/base/check.h"
+
+namespace headrace::transport {
+
+Group::Group(Wire& wire, NetworkCounters& counters, const ExchangeOptions& exchange,
+             const GroupOptions& options, std::uint16_t slot)
+    : wire_(wire),
+      counters_(counters),
+      lane_(exchange.name),
+      options_(options),
+      slot_(slot),
+      choice_{.data_count = members_count() - options.servers_count,
+              .servers_count = options.servers_count,
+              .algorithm = options.algorithm},
+      limits_(LimitsOf(exchange, choice_.data_count, choice_.servers_count)),
+      links_(options.members.size()),
+      held_(limits_.held_max),
+      moves_(exchange.transfers_max),
+      pieces_(limits_.window) {
+  order_.reserve(moves_.size());
+  ready_.reserve(pieces_.size());
+  over_.reserve(std::size_t{4} * limits_.window + moves_.size());
+  for (std::size_t i = moves_.size(); i > 0; --i) {
+    free_moves_.push_back(static_cast<std::uint16_t>(i - 1));
+  }
+  for (std::size_t i = pieces_.size(); i > 0; --i) {
+    free_pieces_.push_back(static_cast<std::uint16_t>(i - 1));
+  }
+}
+
+Result<std::unique_ptr<Group>> Group::Open(Wire& wire, NetworkCounters& counters,
+                                           const ExchangeOptions& exchange,
+                                           const GroupOptions& options, std::uint16_t slot) {
+  std::unique_ptr<Group> group(new Group(wire, counters, exchange, options, slot));
+  const GroupLimits& limits = group->limits_;
+  if (group->is_server() || options.servers_count == 0) {
+    auto memory = wire.AllocateStaging(limits.slot_size * limits.slots_count);
+    if (!memory)
+      return memory.error().Within("staging memory of group " + std::to_string(options.group));
+    group->staging_ = Staging(*memory, limits.slot_size, limits.slots_count);
+  }
+  if (const Status connected = group->Connect(); !connected) return connected.error();
+  return group;
+}
+
+// Servers have nothing to say to each other, and where there are servers only they sum.
+Status Group::Connect() {
+  for (std::uint32_t member = 0; member < members_count(); ++member) {
+    if (member == options_.self || (is_server() && member >= choice_.data_count)) continue;
+    const Result<LinkId> link = wire_.Connect(options_.members[member].address);
+    if (!link) return link.error().Within("connect to node " + options_.members[member].name);
+    links_[member] = {.id = *link, .open = true};
+  }
+  return {};
+}
+
+Group::~Group() {
+  CloseLinks();
+  while (const auto message = held_.TakeOne()) wire_.Drop(message->arrival);
+  // Memory that the wire may still touch is left to it.
+  const bool idle = std::ranges::none_of(pieces_, &Piece::active);
+  if (idle && !staging_.memory().empty()) wire_.FreeStaging(staging_.memory());
+}
+
+void Group::CloseLinks() {
+  for (Link& link : links_) {
+    if (link.open) wire_.Close(link.id);
+    link.open = false;
+  }
+}
+
+void Group::Post(const Transfer& transfer) {
+  HR_CHECK(!is_server(), transfer.token);
+  HR_CHECK(RunsBetweenNodes(transfer.kind), static_cast<int>(transfer.kind));
+  HR_CHECK(transfer.members_count == choice_.data_count, transfer.members_count);
+  HR_CHECK(transfer.root < transfer.members_count, transfer.root);
+  HR_CHECK(transfer.position >= positions_end_, transfer.position, positions_end_);
+  const Shape shape = ShapeOf(transfer);
+  HR_CHECK(shape.count <= kTransferBytesMax / SizeOf(shape.dtype), shape.count);
+  // Partial sums of integers would have to be wider than the integers are.
+  HR_CHECK(shape.reduction != Reduction::kAverage || IsFloating(shape.dtype), Describe(shape));
+  Move& move = Begin(shape, transfer.position);
+  move.token = transfer.token;
+  move.memory = transfer.members[options_.self];
+  move.output = transfer.output;
+  positions_end_ = transfer.position + 1;
+  if (!failure_) CheckHeld(move);
+}
+
+bool Group::HasTransfer(std::uint64_t token) const {
+  return !is_server() && std::ranges::any_of(order_, [this, token](std::uint16_t index) {
+    return moves_[index].token == token;
+  });
+}
+
+void Group::Cancel(std::uint64_t token) {
+  for (const std::uint16_t index : order_) {
+    if (is_server() || moves_[index].token != token) continue;
+    Fail(Code::kCancelled, "this node cancelled " + Describe(moves_[index].shape) +
+                               " at position " + std::to_string(moves_[index].position));
+  }
+}
+
+void Group::Close(const std::string& cause) {
+  Fail(Code::kCancelled, cause);
+  closed_ = true;
+}
+
+bool Group::HasLink(LinkId link) const {
+  return std::ranges::any_of(links_,
+                             [link](const Link& ours) { return ours.open && ours.id == link; });
+}
+
+void Group::LinkFailed(LinkId link, const std::string& cause) {
+  for (std::size_t member = 0; member < links_.size(); ++member) {
+    if (!links_[member].open || links_[member].id != link) continue;
+    Fail(Code::kPeerLost,
+         "node " + options_.members[member].name + ": link over " + lane_ + " failed: " + cause);
+  }
+}
+
+bool Group::Step(TimeNs now, std::vector<Completion>& completions) {
+  dirty_ = false;
+  bool summed = false;
+  for (std::size_t left = ready_.size(); left > 0 && !summed; --left) {
+    const std::uint16_t index = ready_.front();
+    ready_.erase(ready_.begin());
+    summed = Advance(index);
+  }
+  if (!failure_) {
+    BeginHeld();
+    BeginPieces(now);
+  }
+  // Not before what has come is done with: a node that has finished may close its links, and its
+  // last messages are as good as any.
+  if (failure_ && !broken_ && ready_.empty()) Break();
+  EndMoves(now, completions);
+  return summed;
+}
+
+void Group::Fail(Code code, std::string cause, bool guess) {
+  if (broken_ || (failure_ && (!failure_is_guess_ || guess))) {
+    dirty_ = true;
+    return;
+  }
+  failure_ = Error(code, std::move(cause));
+  failure_is_guess_ = guess;
+  dirty_ = true;
+}
+
+// What the wire still has of ours ends by itself once the links are closed; what was only expected
+// will not come.
+void Group::Break() {
+  broken_ = true;
+  CloseLinks();
+  while (const auto message = held_.TakeOne()) wire_.Drop(message->arrival);
+  for (std::uint16_t index = 0; index < pieces_.size(); ++index) {
+    Piece& piece = pieces_[index];
+    if (!piece.active) continue;
+    const Round& round = piece.script.rounds[piece.round];
+    for (std::size_t i = 0; i < round.receives_count; ++i) {
+      if (piece.receives[i] != Receive::kExpected) continue;
+      piece.receives[i] = Receive::kEnded;
+      --piece.open_count;
+    }
+    if (piece.open_count == 0) EndPiece(index);
+  }
+}
+
+}  // namespace headrace::transport

@@ -1,0 +1,174 @@
+// One group of nodes, as one of its members: its transfers, their pieces, and what is held for
+// later.
+//
+// The lane's thread. The wire's calls come from inside Wire::Progress (Announced, Sent, Received,
+// LinkFailed): they keep account, and accept what is due. Everything else, sums and sends, happens
+// in Step. A group that has failed stays failed: its transfers cannot be repaired, since nobody
+// knows which of their bytes were moved where.
+//
+// Nothing is allocated after Open, except the texts of a failure.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "transport/exchange/choose.h"
+#include "transport/exchange/cut.h"
+#include "transport/exchange/held.h"
+#include "transport/exchange/limits.h"
+#include "transport/exchange/script.h"
+#include "transport/exchange/shape.h"
+#include "transport/exchange/staging.h"
+#include "transport/exchange/wire.h"
+
+namespace headrace::transport {
+
+class Group {
+ public:
+  // `slot` is where the exchange keeps the group; it comes back in the tokens of the wire.
+  static Result<std::unique_ptr<Group>> Open(Wire& wire, NetworkCounters& counters,
+                                             const ExchangeOptions& exchange,
+                                             const GroupOptions& options, std::uint16_t slot);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  const GroupOptions& options() const { return options_; }
+  void SetCost(const CostLine& cost) { choice_.cost = cost; }
+
+  // ---- from the lane ----
+  bool HasRoom() const { return !free_moves_.empty(); }
+  void Post(const Transfer& transfer);
+  bool HasTransfer(std::uint64_t token) const;
+  void Cancel(std::uint64_t token);
+  void Close(const std::string& cause);
+  // Closed, and out of the wire's reach: may be destroyed.
+  bool gone() const { return closed_ && broken_ && order_.empty(); }
+
+  // ---- from the wire ----
+  static std::uint16_t SlotOf(std::uint64_t token) {
+    return static_cast<std::uint16_t>(token >> 32);
+  }
+  void Announced(const MessageHeader& header, std::size_t size, ArrivalId arrival);
+  void Sent(std::uint64_t token, Code code);
+  void Received(std::uint64_t token, Code code);
+  bool HasLink(LinkId link) const;
+  void LinkFailed(LinkId link, const std::string& cause);
+
+  // ---- from DoWork ----
+  bool HasWork() const { return dirty_ || !ready_.empty(); }
+  // Goes on with what is ready, up to one sum; returns whether it made one.
+  bool Step(TimeNs now, std::vector<Completion>& completions);
+
+ private:
+  // A transfer that is open here.
+  struct Move {
+    std::uint64_t token = 0;
+    std::uint64_t position = 0;
+    std::byte* memory = nullptr;
+    std::byte* output = nullptr;
+    Shape shape;
+    Pattern pattern = Pattern::kBarrier;
+    Cut cut;
+    std::uint32_t next_piece = 0;    // the first that was not begun
+    std::uint32_t wanted_end = 0;    // pieces below may begin; a server learns it from messages
+    std::uint32_t active_count = 0;  // pieces under way
+    TimeNs begin_ns = kNever;
+  };
+  enum class Receive : std::uint8_t { kExpected, kAccepted, kEnded };
+  struct Piece {
+    bool active = false;
+    bool spoiled = false;  // a message ended early: waits for the group's end
+    std::uint16_t move = 0;
+    std::uint32_t number = 0;
+    std::uint8_t round = 0;
+    std::uint32_t open_count = 0;  // messages of this round that have not ended
+    Cut::Range range;
+    Script script;
+    std::array<Receive, kNodesMax> receives{};
+    std::array<std::uint16_t, kNodesMax> slots{};
+  };
+  struct Link {
+    LinkId id = 0;
+    bool open = false;
+  };
+
+  Group(Wire& wire, NetworkCounters& counters, const ExchangeOptions& exchange,
+        const GroupOptions& options, std::uint16_t slot);
+  Status Connect();
+  void CloseLinks();
+
+  std::uint32_t members_count() const {
+    return static_cast<std::uint32_t>(options_.members.size());
+  }
+  bool is_server() const { return options_.self >= choice_.data_count; }
+  std::uint64_t TokenOf(std::uint16_t piece, bool receive, std::size_t index) const;
+
+  // What comes in: group_messages.cc.
+  void Route(const Message& message);
+  void RouteToPiece(const Message& message, std::uint16_t index);
+  bool Agrees(const Message& message, const Move& move);
+  void Hold(const Message& message);
+  void Refuse(const Message& message);
+  void Disagree(const Message& message, const std::string& what);
+  void Accept(const Message& message, std::uint16_t index, std::size_t receive);
+  void EndMessage(std::uint16_t index);
+  void CheckHeld(const Move& move);
+  void CheckHeld(const Move& move, const Piece& piece);
+  bool IsOver(std::uint64_t position) const;
+  Move* Find(std::uint64_t position);
+  std::optional<std::uint16_t> FindPiece(const Move& move, std::uint32_t number) const;
+  std::size_t MessageSize(const Piece& piece, const Round& round) const;
+
+  // What goes on: group_pieces.cc.
+  Move& Begin(const Shape& shape, std::uint64_t position);
+  void BeginHeld();
+  void BeginPieces(TimeNs now);
+  bool BeginPiece(std::uint16_t move_index, TimeNs now);
+  void BeginRound(std::uint16_t index);
+  bool Advance(std::uint16_t index);
+  void Sum(const Piece& piece, const Round& round);
+  void EndPiece(std::uint16_t index);
+  void EndMoves(TimeNs now, std::vector<Completion>& completions);
+  void Remember(std::uint64_t position);
+  std::byte* Own(const Piece& piece) const;
+  std::byte* Target(const Piece& piece) const;
+  std::byte* Source(const Piece& piece) const;
+
+  void Fail(Code code, std::string cause, bool guess = false);
+  void Break();
+
+  Wire& wire_;
+  NetworkCounters& counters_;
+  std::string lane_;
+  GroupOptions options_;
+  std::uint16_t slot_;
+  Choice choice_;
+  GroupLimits limits_;
+  std::vector<Link> links_;  // by member
+  Staging staging_;
+  HeldMessages held_;
+
+  std::vector<Move> moves_;
+  std::vector<std::uint16_t> free_moves_;
+  std::vector<std::uint16_t> order_;  // of the open moves, by position
+  std::vector<Piece> pieces_;
+  std::vector<std::uint16_t> free_pieces_;
+  std::vector<std::uint16_t> ready_;  // pieces whose round has ended
+  std::uint64_t positions_end_ = 0;   // those below were posted here; on servers: are over
+  std::vector<std::uint64_t> over_;   // on servers: those that are over and not below
+  bool starved_ = false;              // a server holds messages of a transfer it had no room for
+  bool dirty_ = false;                // Step has something to do beside `ready_`
+
+  // The first cause wins, except over a guess. Carried out by the next Step.
+  std::optional<Error> failure_;
+  bool failure_is_guess_ = false;
+  bool broken_ = false;  // the failure was carried out: links are closed
+  bool closed_ = false;
+};
+
+}  // namespace headrace::transport

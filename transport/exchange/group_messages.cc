@@ -1,0 +1,241 @@
+// What comes in over the wire: each message is checked, and finds its piece or waits for it.
+#include <algorithm>
+
+#include "ipc/base/check.h"
+#include "transport/exchange/group.h"
+
+namespace headrace::transport {
+namespace {
+
+constexpr std::uint64_t kReceiveBit = 1U << 15;
+constexpr std::uint64_t kIndexMask = kReceiveBit - 1;
+
+constexpr std::uint16_t PieceOf(std::uint64_t token) {
+  return static_cast<std::uint16_t>(token >> 16);
+}
+
+// Where in the script the message is received: the round and the place in its list.
+struct Spot {
+  std::size_t round = 0;
+  std::size_t receive = 0;
+};
+
+std::optional<Spot> FindSpot(const Script& script, const MessageHeader& header) {
+  for (std::size_t r = 0; r < script.rounds_count; ++r) {
+    if (script.rounds[r].number != header.round) continue;
+    const auto senders = script.Receives(script.rounds[r]);
+    const auto found = std::ranges::find(senders, header.sender);
+    if (found == senders.end()) return std::nullopt;
+    return Spot{.round = r, .receive = static_cast<std::size_t>(found - senders.begin())};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::uint64_t Group::TokenOf(std::uint16_t piece, bool receive, std::size_t index) const {
+  return std::uint64_t{slot_} << 32 | std::uint64_t{piece} << 16 | (receive ? kReceiveBit : 0) |
+         index;
+}
+
+void Group::Announced(const MessageHeader& header, std::size_t size, ArrivalId arrival) {
+  const Message message{.header = header, .size = size, .arrival = arrival};
+  if (failure_) {
+    wire_.Drop(arrival);
+    return;
+  }
+  const bool ours = header.epoch == options_.epoch &&
+                    header.plan_version == options_.plan_version &&
+                    header.sender < members_count() && header.sender != options_.self &&
+                    header.reserved == 0 && header.reserved1 == 0;
+  if (!ours || size > limits_.slot_size || !ShapeOf(header, choice_.data_count)) {
+    Refuse(message);
+    return;
+  }
+  Route(message);
+}
+
+void Group::Route(const Message& message) {
+  const MessageHeader& header = message.header;
+  Move* move = Find(header.position);
+  if (move == nullptr) {
+    if (IsOver(header.position)) return Refuse(message);
+    if (!is_server()) return Hold(message);
+    const Shape shape = *ShapeOf(header, choice_.data_count);
+    if (!Reduces(shape.kind)) return Refuse(message);
+    if (free_moves_.empty()) {
+      starved_ = true;
+      return Hold(message);
+    }
+    move = &Begin(shape, header.position);
+    CheckHeld(*move);
+  }
+  if (!Agrees(message, *move)) {
+    wire_.Drop(message.arrival);
+    return;
+  }
+  if (const auto piece = FindPiece(*move, header.piece)) return RouteToPiece(message, *piece);
+  if (header.piece < move->next_piece) return Refuse(message);  // the piece is done: came twice
+  if (header.piece >= move->wanted_end) {
+    move->wanted_end = header.piece + 1;
+    dirty_ = true;
+  }
+  Hold(message);
+}
+
+// Whether the sender means the same transfer, cut alike. If not, the group fails.
+bool Group::Agrees(const Message& message, const Move& move) {
+  const Shape theirs = *ShapeOf(message.header, choice_.data_count);
+  if (theirs != move.shape) {
+    Disagree(message, "sends " + Describe(theirs) + ", this node posted " + Describe(move.shape));
+    return false;
+  }
+  const std::uint32_t piece = message.header.piece;
+  if (piece >= move.cut.pieces_count() || (is_server() && move.cut.Owner(piece) != options_.self)) {
+    Disagree(message, "cuts " + Describe(theirs) + " into other pieces than this node");
+    return false;
+  }
+  return true;
+}
+
+void Group::RouteToPiece(const Message& message, std::uint16_t index) {
+  Piece& piece = pieces_[index];
+  const auto spot = FindSpot(piece.script, message.header);
+  if (!spot || message.size != MessageSize(piece, piece.script.rounds[spot->round])) {
+    Disagree(message, "sends pieces of " + Describe(moves_[piece.move].shape) +
+                          " by another way than this node");
+    wire_.Drop(message.arrival);
+    return;
+  }
+  if (spot->round > piece.round) return Hold(message);
+  const bool due = spot->round == piece.round;
+  if (!due || piece.receives[spot->receive] != Receive::kExpected) return Refuse(message);
+  Accept(message, index, spot->receive);
+}
+
+// Held messages were not compared with a transfer that was not posted yet.
+void Group::CheckHeld(const Move& move) {
+  held_.ForEach([this, &move](const Message& message) {
+    if (message.header.position == move.position) Agrees(message, move);
+  });
+}
+
+void Group::CheckHeld(const Move& move, const Piece& piece) {
+  held_.ForEach([this, &move, &piece](const Message& message) {
+    const MessageHeader& header = message.header;
+    if (header.position != move.position || header.piece != piece.number) return;
+    const auto spot = FindSpot(piece.script, header);
+    if (spot && message.size == MessageSize(piece, piece.script.rounds[spot->round])) return;
+    Disagree(message, "sends pieces of " + Describe(move.shape) + " by another way than this node");
+  });
+}
+
+void Group::Hold(const Message& message) {
+  switch (held_.Hold(message)) {
+    case HeldMessages::Outcome::kHeld:
+      return;
+    case HeldMessages::Outcome::kTwice:
+      return Refuse(message);
+    case HeldMessages::Outcome::kFull:
+      wire_.Drop(message.arrival);
+      Fail(Code::kExhausted,
+           "node " + options_.members[message.header.sender].name +
+               " is further ahead than any node may be: " + std::to_string(held_.messages_max()) +
+               " messages wait for transfers that were not posted here");
+      return;
+  }
+}
+
+void Group::Refuse(const Message& message) {
+  ++counters_.messages_dropped;
+  wire_.Drop(message.arrival);
+}
+
+void Group::Disagree(const Message& message, const std::string& what) {
+  Fail(Code::kMismatch, "node " + options_.members[message.header.sender].name + " " + what +
+                            " (position " + std::to_string(message.header.position) + ")");
+}
+
+void Group::Accept(const Message& message, std::uint16_t index, std::size_t receive) {
+  Piece& piece = pieces_[index];
+  const Round& round = piece.script.rounds[piece.round];
+  piece.receives[receive] = Receive::kAccepted;
+  std::byte* const memory = round.staged ? staging_.At(piece.slots[receive]) : Target(piece);
+  wire_.Accept(message.arrival, memory, TokenOf(index, true, receive));
+}
+
+void Group::Sent(std::uint64_t token, Code code) {
+  const std::size_t peer = token & kIndexMask;
+  HR_CHECK((token & kReceiveBit) == 0 && peer < members_count(), token);
+  const std::uint16_t index = PieceOf(token);
+  HR_CHECK(index < pieces_.size(), token);
+  if (code != Code::kOk) {
+    pieces_[index].spoiled = true;
+    Fail(Code::kPeerLost,
+         "node " + options_.members[peer].name + ": a message to it over " + lane_ +
+             " ended early: " + std::string(CodeName(code)),
+         true);
+  }
+  EndMessage(index);
+}
+
+void Group::Received(std::uint64_t token, Code code) {
+  const std::uint16_t index = PieceOf(token);
+  const std::size_t receive = token & kIndexMask;
+  HR_CHECK((token & kReceiveBit) != 0 && index < pieces_.size(), token);
+  Piece& piece = pieces_[index];
+  const Round& round = piece.script.rounds[piece.round];
+  HR_CHECK(receive < round.receives_count, token);
+  HR_CHECK(piece.receives[receive] == Receive::kAccepted, token);
+  piece.receives[receive] = Receive::kEnded;
+  if (code == Code::kOk) {
+    ++counters_.messages_received;
+    counters_.bytes_received += MessageSize(piece, round);
+  } else {
+    piece.spoiled = true;
+    const std::uint8_t peer = piece.script.Receives(round)[receive];
+    Fail(Code::kPeerLost,
+         "node " + options_.members[peer].name + ": a message from it over " + lane_ +
+             " ended early: " + std::string(CodeName(code)),
+         true);
+  }
+  EndMessage(index);
+}
+
+void Group::EndMessage(std::uint16_t index) {
+  HR_CHECK(index < pieces_.size(), index);
+  Piece& piece = pieces_[index];
+  HR_CHECK(piece.active && piece.open_count > 0, index, piece.open_count);
+  if (--piece.open_count > 0) return;
+  if (broken_) {
+    EndPiece(index);
+  } else if (!piece.spoiled) {
+    ready_.push_back(index);
+  }
+}
+
+bool Group::IsOver(std::uint64_t position) const {
+  return position < positions_end_ || std::ranges::find(over_, position) != over_.end();
+}
+
+Group::Move* Group::Find(std::uint64_t position) {
+  for (const std::uint16_t index : order_) {
+    if (moves_[index].position == position) return &moves_[index];
+  }
+  return nullptr;
+}
+
+std::optional<std::uint16_t> Group::FindPiece(const Move& move, std::uint32_t number) const {
+  for (std::uint16_t index = 0; index < pieces_.size(); ++index) {
+    const Piece& piece = pieces_[index];
+    if (piece.active && &moves_[piece.move] == &move && piece.number == number) return index;
+  }
+  return std::nullopt;
+}
+
+std::size_t Group::MessageSize(const Piece& piece, const Round& round) const {
+  if (round.empty) return 0;
+  return static_cast<std::size_t>(piece.range.count) * SizeOf(moves_[piece.move].shape.dtype);
+}
+
+}  // namespace headrace::transport

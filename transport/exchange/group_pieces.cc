@@ -1,0 +1,219 @@
+// What goes on inside a group: transfers begin, their pieces move round by round, and end.
+#include <algorithm>
+
+#include "ipc/base/check.h"
+#include "transport/exchange/group.h"
+#include "transport/reduce/reduce.h"
+
+namespace headrace::transport {
+
+Group::Move& Group::Begin(const Shape& shape, std::uint64_t position) {
+  const std::uint16_t index = free_moves_.back();
+  free_moves_.pop_back();
+  const auto later = std::ranges::find_if(
+      order_, [this, position](std::uint16_t other) { return moves_[other].position > position; });
+  order_.insert(later, index);
+  Move& move = moves_[index];
+  const Pattern pattern = ChoosePattern(shape, choice_);
+  move = {.position = position,
+          .shape = shape,
+          .pattern = pattern,
+          .cut = Cut(shape, pattern, position, choice_.data_count, choice_.servers_count,
+                     limits_.slot_size)};
+  if (is_server()) {
+    move.next_piece = move.cut.NextOwned(0, options_.self);
+  } else {
+    move.wanted_end = move.cut.pieces_count();
+  }
+  dirty_ = true;
+  return move;
+}
+
+// A server that had no room for a transfer begins it from one of its messages; the others stay
+// where they are until their piece begins.
+void Group::BeginHeld() {
+  if (!starved_) return;
+  auto position = held_.LowestPosition(0);
+  while (position && !free_moves_.empty()) {
+    const std::uint64_t next = *position + 1;
+    if (Find(*position) == nullptr) {
+      std::optional<Message> first;
+      held_.ForEach([&first, &position](const Message& message) {
+        if (message.header.position == *position) first = message;
+      });
+      held_.Take(NameOf(first->header));
+      Route(*first);
+    }
+    position = held_.LowestPosition(next);
+  }
+  starved_ = position.has_value();
+}
+
+// In the order of positions and pieces, on every node: see GroupLimits::window.
+void Group::BeginPieces(TimeNs now) {
+  for (const std::uint16_t index : order_) {
+    const Move& move = moves_[index];
+    while (move.next_piece < move.wanted_end) {
+      if (free_pieces_.empty() || failure_ || !BeginPiece(index, now)) return;
+    }
+  }
+}
+
+// False when there is no staging for it now.
+bool Group::BeginPiece(std::uint16_t move_index, TimeNs now) {
+  Move& move = moves_[move_index];
+  const std::uint32_t number = move.next_piece;
+  const Script script = MakeScript({.pattern = move.pattern,
+                                    .kind = move.shape.kind,
+                                    .data_count = choice_.data_count,
+                                    .self = options_.self,
+                                    .root = move.shape.root,
+                                    .owner = move.cut.Owner(number)});
+  if (script.staged_max > staging_.free_count()) return false;
+  const std::uint16_t index = free_pieces_.back();
+  free_pieces_.pop_back();
+  Piece& piece = pieces_[index];
+  piece.active = true;
+  piece.spoiled = false;
+  piece.move = move_index;
+  piece.number = number;
+  piece.round = 0;
+  piece.open_count = 0;
+  piece.range = move.cut.PieceRange(number);
+  piece.script = script;
+  for (std::size_t i = 0; i < script.staged_max; ++i) piece.slots[i] = staging_.Take();
+
+  move.next_piece = is_server() ? move.cut.NextOwned(number + 1, options_.self) : number + 1;
+  ++move.active_count;
+  if (move.begin_ns == kNever) move.begin_ns = now;
+  CheckHeld(move, piece);
+  piece.spoiled = failure_.has_value();
+  if (!piece.spoiled) BeginRound(index);
+  return true;
+}
+
+void Group::BeginRound(std::uint16_t index) {
+  Piece& piece = pieces_[index];
+  if (piece.round == piece.script.rounds_count) return EndPiece(index);
+  const Round& round = piece.script.rounds[piece.round];
+  const Move& move = moves_[piece.move];
+  piece.open_count = std::uint32_t{round.sends_count} + round.receives_count;
+  if (piece.open_count == 0) ready_.push_back(index);
+
+  MessageHeader header{.key = options_.key,
+                       .epoch = options_.epoch,
+                       .plan_version = options_.plan_version,
+                       .position = move.position,
+                       .round = round.number,
+                       .piece = piece.number,
+                       .sender = static_cast<std::uint16_t>(options_.self)};
+  WriteShape(move.shape, header);
+  const std::size_t size = MessageSize(piece, round);
+  for (const std::uint8_t peer : piece.script.Sends(round)) {
+    ++counters_.messages_sent;
+    counters_.bytes_sent += size;
+    wire_.Send(links_[peer].id, header, Source(piece), size, TokenOf(index, false, peer));
+  }
+  const auto senders = piece.script.Receives(round);
+  std::fill_n(piece.receives.begin(), senders.size(), Receive::kExpected);
+  for (std::size_t i = 0; i < senders.size(); ++i) {
+    const auto message = held_.Take({move.position, piece.number, round.number, senders[i]});
+    if (message) Accept(*message, index, i);
+  }
+}
+
+// After a round has ended; returns whether that took a sum.
+bool Group::Advance(std::uint16_t index) {
+  Piece& piece = pieces_[index];
+  const Round& round = piece.script.rounds[piece.round];
+  if (round.staged) Sum(piece, round);
+  ++piece.round;
+  BeginRound(index);
+  return round.staged;
+}
+
+// In the order of members, whatever came first.
+void Group::Sum(const Piece& piece, const Round& round) {
+  const Shape& shape = moves_[piece.move].shape;
+  std::array<const std::byte*, kNodesMax> inputs{};
+  std::size_t inputs_count = 0;
+  bool own_is_in = is_server();
+  const auto senders = piece.script.Receives(round);
+  for (std::size_t i = 0; i < senders.size(); ++i) {
+    if (!own_is_in && senders[i] > options_.self) {
+      inputs[inputs_count++] = Own(piece);
+      own_is_in = true;
+    }
+    inputs[inputs_count++] = staging_.At(piece.slots[i]);
+  }
+  if (!own_is_in) inputs[inputs_count++] = Own(piece);
+  std::byte* const output = is_server() ? Source(piece) : Target(piece);
+  const bool divides = shape.reduction == Reduction::kAverage && round.last;
+  const Reduction reduction =
+      shape.reduction == Reduction::kAverage && !divides ? Reduction::kSum : shape.reduction;
+  ReduceInto(shape.dtype, reduction, {inputs.data(), inputs_count}, {&output, 1}, 0,
+             static_cast<std::size_t>(piece.range.count), shape.divisor);
+}
+
+void Group::EndPiece(std::uint16_t index) {
+  Piece& piece = pieces_[index];
+  for (std::size_t i = 0; i < piece.script.staged_max; ++i) staging_.Give(piece.slots[i]);
+  --moves_[piece.move].active_count;
+  piece.active = false;
+  free_pieces_.push_back(index);
+  dirty_ = true;
+}
+
+void Group::EndMoves(TimeNs now, std::vector<Completion>& completions) {
+  for (std::size_t i = 0; i < order_.size();) {
+    const std::uint16_t index = order_[i];
+    const Move& move = moves_[index];
+    const bool all_begun = move.next_piece >= move.cut.pieces_count();
+    if (move.active_count > 0 || (!broken_ && !all_begun)) {
+      ++i;
+      continue;
+    }
+    if (is_server()) {
+      Remember(move.position);
+      dirty_ = dirty_ || starved_;
+    } else {
+      completions.push_back({.token = move.token,
+                             .code = all_begun && !broken_ ? Code::kOk : failure_->code(),
+                             .cause = all_begun && !broken_ ? std::string() : failure_->text(),
+                             .begin_ns = std::min(move.begin_ns, now),
+                             .end_ns = now});
+    }
+    free_moves_.push_back(index);
+    order_.erase(order_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+// A position that is over, for as long as messages of lower ones may still be new: a node that has
+// sent something of this transfer has at most a window of pieces unfinished before it.
+void Group::Remember(std::uint64_t position) {
+  if (over_.size() == over_.capacity()) {
+    const auto lowest = std::ranges::min_element(over_);
+    positions_end_ = *lowest + 1;
+    over_.erase(lowest);
+  }
+  over_.push_back(position);
+}
+
+std::byte* Group::Own(const Piece& piece) const {
+  const Move& move = moves_[piece.move];
+  return move.memory + piece.range.begin * SizeOf(move.shape.dtype);
+}
+
+// Where the result belongs on a node with data.
+std::byte* Group::Target(const Piece& piece) const {
+  const Move& move = moves_[piece.move];
+  std::byte* const memory = move.shape.kind == Collective::kReduce ? move.output : move.memory;
+  return memory + piece.range.begin * SizeOf(move.shape.dtype);
+}
+
+// What is sent. A server's sum takes the place of the first of its inputs.
+std::byte* Group::Source(const Piece& piece) const {
+  return is_server() ? staging_.At(piece.slots[0]) : Own(piece);
+}
+
+}  // namespace headrace::transport

@@ -1,0 +1,33 @@
+// What a group may have under way at one time. Pure: each node must come to the same numbers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "transport/network.h"
+
+namespace headrace::transport {
+
+// Equal on every node of a group, except the name.
+struct ExchangeOptions {
+  std::string name = "ucx0";                         // of the lane, for errors and tables
+  std::size_t piece_size = std::size_t{256} << 10;   // at most, in bytes
+  std::size_t staging_size = std::size_t{64} << 20;  // of a group, at most
+  std::uint32_t transfers_max = 32;                  // open at one time, of a group
+};
+
+struct GroupLimits {
+  // Pieces under way at one time. Every node works through the pieces of all transfers in the same
+  // order, so the first piece that is unfinished anywhere is under way everywhere, which is why
+  // nothing can wait for itself. See README.md for the servers.
+  std::uint32_t window = 0;
+  std::uint32_t slots_count = 0;  // of staging, on the node that needs most
+  std::size_t slot_size = 0;      // and the largest piece
+  std::size_t held_max = 0;       // messages of honest nodes that can be ahead of this one
+};
+
+GroupLimits LimitsOf(const ExchangeOptions& options, std::uint32_t data_count,
+                     std::uint32_t servers_count);
+
+}  // namespace headrace::transport

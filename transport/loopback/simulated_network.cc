@@ -1,0 +1,227 @@
+// Time, and what goes wrong in it.
+#include <algorithm>
+#include <cstring>
+
+#include "ipc/base/check.h"
+#include "transport/loopback/simulated_end.h"
+
+namespace headrace::transport {
+
+SimulatedNetwork::SimulatedNetwork(const SimulatedNetworkOptions& options)
+    : options_(options), random_(options.seed) {}
+
+SimulatedNetwork::~SimulatedNetwork() = default;
+
+Wire& SimulatedNetwork::AddWire(const std::string& name) {
+  for (const auto& wire : wires_) HR_CHECK(wire->name() != name, name);
+  wires_.push_back(std::make_unique<SimulatedWire>(*this, wires_.size(), name));
+  return *wires_.back();
+}
+
+void SimulatedNetwork::AdvanceTo(TimeNs now) {
+  while (!due_.empty() && due_.begin()->first.first <= now) {
+    const auto first = due_.extract(due_.begin());
+    now_ = std::max(now_, first.key().first);
+    Happen(first.mapped());
+  }
+  now_ = std::max(now_, now);
+}
+
+TimeNs SimulatedNetwork::NextDue() const {
+  return due_.empty() ? kNever : due_.begin()->first.first;
+}
+
+void SimulatedNetwork::CutOneWay(const std::string& from, const std::string& to, Silence silence) {
+  cut_[{IndexOf(from), IndexOf(to)}] = true;
+  if (silence == Silence::kTold) FailLinksBetween(IndexOf(from), IndexOf(to), "simulated cut");
+}
+
+void SimulatedNetwork::Cut(const std::string& one, const std::string& other, Silence silence) {
+  cut_[{IndexOf(one), IndexOf(other)}] = true;
+  CutOneWay(other, one, silence);
+}
+
+void SimulatedNetwork::Vanish(const std::string& name, Silence silence) {
+  const std::size_t gone = IndexOf(name);
+  wires_[gone]->Vanish();
+  if (silence == Silence::kSilent) return;
+  for (std::size_t peer = 0; peer < wires_.size(); ++peer) {
+    if (peer != gone) FailLinksBetween(gone, peer, "simulated end of the node");
+  }
+}
+
+void SimulatedNetwork::Inject(const std::string& to, const MessageHeader& header,
+                              std::vector<std::byte> bytes) {
+  const ArrivalId arrival = ++flights_begun_;
+  Flight flight{.to = IndexOf(to), .header = header, .size = bytes.size(), .has_copy = true};
+  flight.copy = std::move(bytes);
+  flights_[arrival] = std::move(flight);
+  Schedule(now_, {.what = What::kAnnounce, .flight = arrival});
+}
+
+std::size_t SimulatedNetwork::open_count() const {
+  std::size_t count = 0;
+  for (const auto& [id, flight] : flights_) {
+    if (flight.send_open) ++count;
+    if (flight.accept_open) ++count;
+  }
+  return count;
+}
+
+std::size_t SimulatedNetwork::staging_count() const {
+  std::size_t count = 0;
+  for (const auto& wire : wires_) count += wire->staging_count();
+  return count;
+}
+
+void SimulatedNetwork::Schedule(TimeNs at, Due due) {
+  due_.emplace(std::pair{at, ++dues_begun_}, std::move(due));
+}
+
+void SimulatedNetwork::Happen(const Due& due) {
+  if (due.what == What::kFail) {
+    FailLink(due.link, due.cause);
+  } else if (const auto found = flights_.find(due.flight); found != flights_.end()) {
+    Flight& flight = found->second;
+    if (due.what == What::kLeave) Leave(due.flight, flight);
+    if (due.what == What::kAnnounce) Announce(due.flight, flight);
+    if (due.what == What::kWrite) Write(due.flight, flight);
+    if (due.what == What::kConfirm && Reaches(flight.to, flight.from)) {
+      EndSend(flight, Code::kOk);
+    }
+  }
+  EraseIfOver(due.flight);
+}
+
+// A small message is in nobody's memory from here on. Whether it gets there, the sender is not
+// told.
+void SimulatedNetwork::Leave(ArrivalId id, Flight& flight) {
+  if (!flight.send_open || wires_[flight.from]->vanished()) return;
+  flight.copy.assign(flight.bytes, flight.bytes + flight.size);
+  flight.has_copy = true;
+  EndSend(flight, Code::kOk);
+  Schedule(now_ + Delay(), {.what = What::kAnnounce, .flight = id});
+}
+
+void SimulatedNetwork::Announce(ArrivalId id, Flight& flight) {
+  const bool from_nobody = flight.from == Flight::kNobody;
+  if (flight.lost || (!from_nobody && !Reaches(flight.from, flight.to))) {
+    flight.lost = true;
+    return;
+  }
+  flight.arrived = true;
+  ++announced_count_;
+  wires_[flight.to]->TellAnnounced(flight.header, flight.size, id);
+  const double draw = std::uniform_real_distribution<>(0, 1)(random_);
+  if (from_nobody || draw >= options_.duplicate_share) return;
+  // The second one carries other bytes: nobody may take it.
+  Inject(wires_[flight.to]->name(), flight.header,
+         std::vector<std::byte>(flight.size, std::byte{0x77}));
+}
+
+void SimulatedNetwork::Write(ArrivalId id, Flight& flight) {
+  if (!flight.accept_open) return;
+  if (!flight.has_copy) {
+    if (!flight.send_open || !Reaches(flight.from, flight.to) || !Reaches(flight.to, flight.from)) {
+      return;
+    }
+    Schedule(now_ + Delay(), {.what = What::kConfirm, .flight = id});
+  }
+  const std::byte* const bytes = flight.has_copy ? flight.copy.data() : flight.bytes;
+  if (flight.size > 0) std::memcpy(flight.memory, bytes, flight.size);
+  EndAccept(flight, Code::kOk);
+}
+
+void SimulatedNetwork::FailLink(LinkId id, const std::string& cause) {
+  Link& link = links_[id];
+  if (!link.open || link.failed) return;
+  link.failed = true;
+  // Before or after what is open ends: the contract leaves it open.
+  const bool first = random_() % 2 == 0;
+  if (first) wires_[link.wire]->TellFailed(id, cause);
+  EndOpenOf(link, id, Code::kPeerLost);
+  if (!first) wires_[link.wire]->TellFailed(id, cause);
+}
+
+// Ends what this end of the link has open; bytes that have left the other end still count.
+void SimulatedNetwork::EndOpenOf(const Link& link, LinkId id, Code code) {
+  const LinkId other = OtherEnd(id);
+  for (auto& [arrival, flight] : flights_) {
+    if (flight.from == Flight::kNobody) continue;
+    if (flight.from == link.wire && flight.link == id && flight.send_open) {
+      EndSend(flight, code);
+      flight.lost = !flight.has_copy;
+    }
+    if (other != id && flight.link == other && !flight.has_copy) {
+      flight.lost = true;
+      if (flight.accept_open) EndAccept(flight, code);
+    }
+  }
+  std::erase_if(flights_, [](const auto& entry) { return entry.second.IsOver(); });
+}
+
+void SimulatedNetwork::EndSend(Flight& flight, Code code) {
+  if (!flight.send_open) return;
+  flight.send_open = false;
+  wires_[flight.from]->TellSent(flight.send_token, code);
+}
+
+void SimulatedNetwork::EndAccept(Flight& flight, Code code) {
+  flight.accept_open = false;
+  flight.arrived = false;
+  flight.lost = true;
+  wires_[flight.to]->TellReceived(flight.accept_token, code);
+}
+
+// A message is over when neither end has a part in it any more.
+bool SimulatedNetwork::Flight::IsOver() const {
+  return lost && !arrived && !send_open && !accept_open;
+}
+
+void SimulatedNetwork::EraseIfOver(ArrivalId id) {
+  const auto found = flights_.find(id);
+  if (found != flights_.end() && found->second.IsOver()) flights_.erase(found);
+}
+
+void SimulatedNetwork::FailLinksBetween(std::size_t one, std::size_t other,
+                                        const std::string& cause) {
+  for (LinkId id = 0; id < links_.size(); ++id) {
+    const Link& link = links_[id];
+    if ((link.wire == one && link.peer == other) || (link.wire == other && link.peer == one)) {
+      Schedule(now_ + options_.detection_ns, {.what = What::kFail, .link = id, .cause = cause});
+    }
+  }
+}
+
+// The id itself where the other end has not connected.
+LinkId SimulatedNetwork::OtherEnd(LinkId id) const {
+  const Link& link = links_[id];
+  for (LinkId other = 0; other < links_.size(); ++other) {
+    const Link& candidate = links_[other];
+    if (candidate.wire == link.peer && candidate.peer == link.wire &&
+        candidate.ordinal == link.ordinal) {
+      return other;
+    }
+  }
+  return id;
+}
+
+bool SimulatedNetwork::Reaches(std::size_t from, std::size_t to) const {
+  return !wires_[from]->vanished() && !wires_[to]->vanished() && !cut_.contains({from, to});
+}
+
+std::size_t SimulatedNetwork::IndexOf(const std::string& name) const {
+  for (std::size_t index = 0; index < wires_.size(); ++index) {
+    if (wires_[index]->name() == name) return index;
+  }
+  HR_CHECK(false, "no wire has the name", name);
+  return 0;
+}
+
+TimeNs SimulatedNetwork::Delay() {
+  if (options_.jitter_ns == 0) return options_.latency_ns;
+  return options_.latency_ns +
+         static_cast<TimeNs>(random_() % static_cast<std::uint64_t>(options_.jitter_ns + 1));
+}
+
+}  // namespace headrace::transport

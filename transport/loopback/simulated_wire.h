@@ -1,0 +1,139 @@
+// Any number of wires in one process, on one thread, in virtual time: for tests and simulation.
+//
+// Time is what AdvanceTo says. A message of up to `eager_size` bytes leaves by itself: its memory
+// is read when it leaves, which is when its Send ends. A larger one is announced first, and its
+// memory is read in the moment its bytes are written at the receiver, as late as the contract
+// allows: who changes memory too early is found out. Each message is late by a random jitter, so
+// that messages overtake each other. The same options and calls give the same run.
+//
+// The i-th connection of a wire to a second one, and the i-th of the second to the first, are the
+// two ends of one link: they fail together.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ipc/base/clock.h"
+#include "transport/exchange/wire.h"
+
+namespace headrace::transport {
+
+struct SimulatedNetworkOptions {
+  std::uint64_t seed = 1;
+  TimeNs latency_ns = 10 * kMicrosecond;
+  TimeNs jitter_ns = 0;    // a message is late by 0 to this
+  double ns_per_byte = 0;  // of each link in each direction
+  std::size_t eager_size = 8192;
+  TimeNs detection_ns = kMillisecond;  // from a failure to LinkFailed
+  double duplicate_share = 0;          // of the messages are announced a second time
+};
+
+// Whether the ends of a link that fails hear of it, or just nothing any more.
+enum class Silence : std::uint8_t { kTold, kSilent };
+
+class SimulatedNetwork {
+ public:
+  explicit SimulatedNetwork(const SimulatedNetworkOptions& options);
+  ~SimulatedNetwork();
+  SimulatedNetwork(const SimulatedNetwork&) = delete;
+  SimulatedNetwork& operator=(const SimulatedNetwork&) = delete;
+
+  // The wire lives as long as the network. Its address is made of the name, which must be new.
+  Wire& AddWire(const std::string& name);
+
+  TimeNs now() const { return now_; }
+  // Makes happen what is due by then, in order. The wires' Progress tells of it.
+  void AdvanceTo(TimeNs now);
+  // When something is due next; kNever when nothing is.
+  TimeNs NextDue() const;
+
+  // Nothing gets from `from` to `to` any more. Both ends of their links hear of it if they are
+  // told.
+  void CutOneWay(const std::string& from, const std::string& to, Silence silence);
+  void Cut(const std::string& one, const std::string& other, Silence silence);
+  // The node is gone, in the middle of whatever it did; its wire does nothing any more.
+  void Vanish(const std::string& name, Silence silence);
+  // A message from nobody.
+  void Inject(const std::string& to, const MessageHeader& header, std::vector<std::byte> bytes);
+
+  // Messages that were announced, sends and accepts that have not ended, and staging memory that
+  // was not given back, of all wires.
+  std::uint64_t announced_count() const { return announced_count_; }
+  std::size_t open_count() const;
+  std::size_t staging_count() const;
+
+ private:
+  class SimulatedWire;
+  struct Link {
+    std::size_t wire = 0;
+    std::size_t peer = 0;
+    std::size_t ordinal = 0;  // among those of `wire` to `peer`
+    bool open = true;
+    bool failed = false;
+    TimeNs free_ns = 0;  // when the bytes before have left
+  };
+  struct Flight {
+    static constexpr std::size_t kNobody = SIZE_MAX;
+    std::size_t from = kNobody;
+    std::size_t to = 0;
+    LinkId link = 0;
+    MessageHeader header;
+    const std::byte* bytes = nullptr;
+    std::size_t size = 0;
+    std::uint64_t send_token = 0;
+    bool send_open = false;
+    bool has_copy = false;  // the bytes have left the sender
+    std::vector<std::byte> copy{};
+    bool arrived = false;  // announced
+    bool lost = false;     // its bytes will not come
+    std::byte* memory = nullptr;
+    std::uint64_t accept_token = 0;
+    bool accept_open = false;
+
+    bool IsOver() const;
+  };
+  enum class What : std::uint8_t { kLeave, kAnnounce, kWrite, kConfirm, kFail };
+  struct Due {
+    What what = What::kLeave;
+    ArrivalId flight = 0;
+    LinkId link = 0;
+    std::string cause{};
+  };
+
+  void Schedule(TimeNs at, Due due);
+  void Happen(const Due& due);
+  void Leave(ArrivalId id, Flight& flight);
+  void Announce(ArrivalId id, Flight& flight);
+  void Write(ArrivalId id, Flight& flight);
+  void FailLink(LinkId id, const std::string& cause);
+  void EndOpenOf(const Link& link, LinkId id, Code code);
+  void EndSend(Flight& flight, Code code);
+  void EndAccept(Flight& flight, Code code);
+  void EraseIfOver(ArrivalId id);
+  void FailLinksBetween(std::size_t one, std::size_t other, const std::string& cause);
+
+  LinkId OtherEnd(LinkId id) const;
+  bool Reaches(std::size_t from, std::size_t to) const;
+  std::size_t IndexOf(const std::string& name) const;
+  TimeNs Delay();
+
+  SimulatedNetworkOptions options_;
+  std::mt19937_64 random_;
+  TimeNs now_ = 0;
+  std::vector<std::unique_ptr<SimulatedWire>> wires_;
+  std::vector<Link> links_;                                  // by LinkId
+  std::map<std::pair<std::size_t, std::size_t>, bool> cut_;  // from, to
+  std::map<ArrivalId, Flight> flights_;
+  ArrivalId flights_begun_ = 0;
+  std::map<std::pair<TimeNs, std::uint64_t>, Due> due_;
+  std::uint64_t dues_begun_ = 0;
+  std::uint64_t announced_count_ = 0;
+};
+
+}  // namespace headrace::transport
