@@ -40,6 +40,7 @@ enum class WaitReason : std::uint32_t {
   kNoCredit,         // the lane has as many bytes in flight as it may
   kBehindBlock,      // argument: block of the same job that goes first
   kBehindJob,        // argument: job id whose turn it is on the lane
+  kNodesNotReady,    // the job's nodes have not all met; the job's row says what is missing
 };
 
 // Written by control, once at start and at state changes.
@@ -83,7 +84,7 @@ struct JobRow {
   std::uint64_t bytes_moved;
   std::uint64_t operations_open;
   char name[64];
-  char failure[256];  // why state is kFailed
+  char failure[256];  // why state is kFailed, or what keeps its nodes from beginning
 };
 
 struct RankRow {

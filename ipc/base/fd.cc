@@ -15,6 +15,13 @@ constexpr std::size_t kPopulateStep = std::size_t{64} << 20;
 
 void FdTraits::Release(Value fd) { ::close(fd); }
 
+Result<Mapping> Mapping::Anonymous(std::size_t size) {
+  void* address = ::mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED) return SystemError("mmap " + std::to_string(size) + " bytes", errno);
+  return Mapping({static_cast<std::byte*>(address), size});
+}
+
 Result<Mapping> Mapping::Map(int fd, std::size_t size, bool writable, std::size_t stagger) {
   const auto failed = [size] {
     return SystemError("mmap " + std::to_string(size) + " bytes", errno);

@@ -30,6 +30,9 @@ class [[nodiscard]] Mapping {
   // and the mapping begins `stagger` bytes into them.
   static Result<Mapping> Map(int fd, std::size_t size, bool writable, std::size_t stagger = 0);
 
+  // Private memory of zeros, which costs nothing where it is not touched.
+  static Result<Mapping> Anonymous(std::size_t size);
+
   Mapping(Mapping&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
   Mapping& operator=(Mapping&& other) noexcept;
   Mapping(const Mapping&) = delete;

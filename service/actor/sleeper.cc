@@ -29,9 +29,13 @@ void Sleeper::Wake() {
   [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof one);
 }
 
-Status Sleeper::Watch(int fd) {
+Status Sleeper::Watch(int fd) { return Add(fd, EPOLLIN | EPOLLET); }
+
+Status Sleeper::WatchLevel(int fd) { return Add(fd, EPOLLIN); }
+
+Status Sleeper::Add(int fd, std::uint32_t events) {
   epoll_event event{};
-  event.events = EPOLLIN | EPOLLET;
+  event.events = events;
   event.data.fd = fd;
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
     return SystemError("epoll_ctl add", errno);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 
 #include "ipc/base/clock.h"
@@ -29,6 +30,8 @@ class Sleeper final : public Wakeable, public Doorbells {
   // Edge-triggered, so a doorbell is never read and a client cannot block the service with it.
   Status Watch(int fd) override;
   void Unwatch(int fd) override;
+  // Level-triggered, for a descriptor that its owner reads until it is no longer readable.
+  Status WatchLevel(int fd);
 
   // From Announce to Retract, Wake() makes the next Sleep return at once.
   void Announce();
@@ -38,6 +41,8 @@ class Sleeper final : public Wakeable, public Doorbells {
 
  private:
   Sleeper(UniqueFd epoll, UniqueFd event) : epoll_(std::move(epoll)), event_(std::move(event)) {}
+
+  Status Add(int fd, std::uint32_t events);
 
   UniqueFd epoll_;
   UniqueFd event_;

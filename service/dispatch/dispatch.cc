@@ -22,7 +22,7 @@ Dispatch::Dispatch(Wakeable& thread, Doorbells& doorbells, Door<ControlMessage>&
 
 void Dispatch::ConnectLanes(std::vector<LanePort> lanes) {
   HR_CHECK(flow_ == nullptr && !lanes.empty(), lanes.size());
-  flow_ = std::make_unique<Flow>(std::move(lanes), board_, watch_);
+  flow_ = std::make_unique<Flow>(std::move(lanes), board_, control_, watch_);
 }
 
 bool Dispatch::DoWork(TimeNs now) {
@@ -132,7 +132,7 @@ void Dispatch::Handle(OpenSession message, TimeNs now) {
   ++readings_version_;
   ++board_.counters.sessions_opened;
   job.dirty = true;
-  flow_->ShowAttached(job);
+  flow_->ShowGatheringAgain(job);
 }
 
 void Dispatch::Handle(AddSegment message, TimeNs) {
@@ -214,10 +214,30 @@ void Dispatch::Handle(const StageEnded& message, TimeNs now) {
   flow_->StageEnded(*job, message.completion, now);
 }
 
-void Dispatch::Handle(const JobForming&, TimeNs) {}
-void Dispatch::Handle(JobFormed, TimeNs) {}
-void Dispatch::Handle(const JobFailed&, TimeNs) {}
-void Dispatch::Handle(const RankLeft&, TimeNs) {}
+// Messages about a job that was forgotten meanwhile come too late to matter.
+void Dispatch::Handle(const JobForming& message, TimeNs) {
+  Job* job = FindJob(message.job);
+  if (job == nullptr || job->formed()) return;
+  job->waits_for = message.waits_for;
+  job->dirty = true;
+}
+
+void Dispatch::Handle(JobFormed message, TimeNs now) {
+  Job* job = FindJob(message.job);
+  if (job == nullptr || job->formed()) return;
+  flow_->Form(*job, std::move(message.nodes), now);
+}
+
+void Dispatch::Handle(const JobFailed& message, TimeNs now) {
+  Job* job = FindJob(message.job);
+  if (job == nullptr) return;
+  flow_->FailJob(*job, {message.code, message.cause}, Flow::Found::kElsewhere, now);
+}
+
+void Dispatch::Handle(const RankLeft& message, TimeNs now) {
+  Job* job = FindJob(message.job);
+  if (job != nullptr) flow_->LimitTo(*job, message.posted, message.cause, now);
+}
 
 Job& Dispatch::FindOrOpenJob(const SessionIdentity& identity, TimeNs now) {
   if (Job* job = FindJob(identity.job)) return *job;
@@ -256,6 +276,7 @@ void Dispatch::Close(SessionId id, bool orderly, Code code, const std::string& c
   job.dirty = true;
   const Failure failure{
       code, fmt::format("{} {} after operation {}", job.DescribeRank(rank), cause, member.posted)};
+  if (job.spans_nodes()) return CloseSpanning(job, rank, orderly, failure, now);
   if (!orderly && !job.failed) flow_->Tell(job, code, failure.text);
   const bool first = !job.failure.has_value();
   if (first) job.failure = failure;
@@ -263,6 +284,14 @@ void Dispatch::Close(SessionId id, bool orderly, Code code, const std::string& c
   flow_->FailOpen(job, orderly ? Flow::Which::kNotPostedBy : Flow::Which::kAll, rank, failure, now);
   // A rank that is lost says more than one that left before it.
   if (!orderly && !first && job.failure->code == Code::kPeerLost) job.failure = failure;
+}
+
+void Dispatch::CloseSpanning(Job& job, std::uint32_t rank, bool orderly, const Failure& failure,
+                             TimeNs now) {
+  if (!orderly) return flow_->FailJob(job, failure, Flow::Found::kHere, now);
+  const std::uint64_t posted = job.member(rank).posted;
+  Answer(RankDone{job.id(), rank, posted});
+  flow_->LimitTo(job, posted, job.DescribeRank(rank) + " left the job", now);
 }
 
 void Dispatch::DiscardGone() {
@@ -278,6 +307,7 @@ void Dispatch::DiscardGone() {
       ++i;
       continue;
     }
+    if (job.spans_nodes()) Answer(JobEnded{job.id()});
     board_.FreeJobRow(job.board_row);
     flow_->RemoveJob(job.id());
     jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -290,6 +320,9 @@ void Dispatch::FinishDrain(TimeNs now) {
     drain_deadline_ = kNever;
     const Failure failure{Code::kUnavailable, "the service shut down before it could be done"};
     for (const std::unique_ptr<Job>& job : jobs_) {
+      if (job->spans_nodes() && job->operations_open > 0) {
+        flow_->FailJob(*job, failure, Flow::Found::kHere, now);
+      }
       flow_->FailOpen(*job, Flow::Which::kAll, 0, failure, now);
     }
   }

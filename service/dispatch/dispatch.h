@@ -68,6 +68,8 @@ class Dispatch final : public Actor {
   Job* FindJob(JobId id);
   Reading* FindReading(SessionId id);
   void Close(SessionId id, bool orderly, Code code, const std::string& cause, TimeNs now);
+  void CloseSpanning(Job& job, std::uint32_t rank, bool orderly, const Failure& failure,
+                     TimeNs now);
   Status CheckRemovable(const Reading& reading, SegmentId segment) const;
   void DiscardGone();
   void FinishDrain(TimeNs now);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ipc/base/check.h"
+#include "service/dispatch/cut.h"
 #include "service/dispatch/rows.h"
 
 namespace headrace::service {
@@ -15,32 +16,25 @@ namespace {
 constexpr std::uint32_t kEventsPerJobMax = 64;
 constexpr RankMask Bit(std::uint32_t rank) { return RankMask{1} << rank; }
 
-std::vector<std::uint64_t> Credits(const std::vector<LanePort>& lanes) {
-  std::vector<std::uint64_t> credits;
-  for (const LanePort& lane : lanes) credits.push_back(lane.credit_bytes);
-  return credits;
+// What one service can do and several cannot.
+Status CheckBetweenNodes(const Posted& posted, const Job& job) {
+  const bool real = posted.dtype == DType::kFloat32 || posted.dtype == DType::kFloat64 ||
+                    posted.dtype == DType::kFloat16 || posted.dtype == DType::kBFloat16;
+  if (!job.spans_nodes() || !Reduces(posted.kind) || posted.reduction != Reduction::kAverage ||
+      real) {
+    return {};
+  }
+  return Error(Code::kInvalidArgument,
+               fmt::format("averages of {} are not carried out between nodes, where their sums "
+                           "would not fit: post a sum and divide it",
+                           Name(posted.dtype)));
 }
 
 }  // namespace
 
-Flow::Flow(std::vector<LanePort> lanes, BoardWriter& board, Door<WatchMessage>& watch)
-    : queue_(Credits(lanes)), board_(board), watch_(watch) {
-  for (LanePort& port : lanes) {
-    LaneState lane{.port = std::move(port)};
-    lane.row.in_use = 1;
-    lane.row.threads = lane.port.threads;
-    lane.row.credit_bytes = lane.port.credit_bytes;
-    ipc::SetText(lane.row.name, lane.port.name);
-    ipc::SetText(lane.row.transport, lane.port.transport);
-    lanes_.push_back(std::move(lane));
-    ShowLane(static_cast<std::uint8_t>(lanes_.size() - 1));
-  }
-}
-
-std::uint64_t Flow::Token(const Job& job, std::uint64_t sequence) {
-  static_assert(kOperationsMax <= 1 << 16);
-  return std::uint64_t{job.id().value} << 16 | sequence % kOperationsMax;
-}
+Flow::Flow(std::vector<LanePort> lanes, BoardWriter& board, Door<ControlMessage>& control,
+           Door<WatchMessage>& watch)
+    : board_(board), blocks_(std::move(lanes), board), control_(control), watch_(watch) {}
 
 void Flow::Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now) {
   ++board_.counters.records_read;
@@ -58,6 +52,7 @@ void Flow::Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs 
     if (job.failure) return TellRank(job, rank, sequence, &*job.failure);
     if (refusing_) {
       const Failure refused{Code::kUnavailable, "the service is shutting down"};
+      if (job.spans_nodes()) FailJob(job, refused, Found::kHere, now);
       return TellRank(job, rank, sequence, &refused);
     }
     Open(job, operation, rank, sequence, now);
@@ -105,7 +100,7 @@ void Flow::Open(Job& job, Operation& operation, std::uint32_t rank, std::uint64_
 
 Failure Flow::TooFarAhead(Job& job, const Operation& earlier) const {
   const std::string what = job.DescribeOperation(earlier);
-  if (earlier.posted == job.all_ranks()) {
+  if (job.formed() && earlier.posted == job.local_ranks()) {
     // Only a client that does not wait for room in its ring comes here.
     return {Code::kExhausted, fmt::format("posted {} operations ahead, while {} has not ended",
                                           kOperationsMax, what)};
@@ -126,7 +121,13 @@ void Flow::Join(Job& job, Operation& operation, std::uint32_t rank, const Posted
   operation.deadline_ns =
       std::min(operation.deadline_ns, now + TimeNs{posted.timeout_ms} * kMillisecond);
   next_deadline_ = std::min(next_deadline_, operation.deadline_ns);
-  if (operation.posted == job.all_ranks()) {
+  if (posted.sequence > job.last_possible) {
+    return Fail(job, operation, {Code::kPeerLost, job.left_cause}, now);
+  }
+  if (Status status = CheckBetweenNodes(posted, job); !status) {
+    return Fail(job, operation, {status.error().code(), status.error().text()}, now);
+  }
+  if (job.formed() && operation.posted == job.local_ranks()) {
     MakeReady(job, operation, now);
   } else {
     ShowGathering(job, operation);
@@ -134,102 +135,80 @@ void Flow::Join(Job& job, Operation& operation, std::uint32_t rank, const Posted
 }
 
 void Flow::MakeReady(Job& job, Operation& operation, TimeNs now) {
-  if (operation.shape.count == 0) return End(job, operation);  // a barrier, or nothing to move
-  operation.state = Operation::State::kWaiting;
-  operation.since_ns = now;
-  operation.stage = {.token = Token(job, operation.shape.sequence),
-                     .position = operation.shape.sequence,
-                     .job = job.id(),
-                     .lane = 0,
-                     .bytes = operation.shape.Bytes()};
-  const schedule::Wait wait = queue_.Push(operation.stage);
-  lanes_[operation.stage.lane].queue_changed = true;
-  const bool behind = wait.reason == schedule::Wait::Reason::kBehindStage;
-  SetReason(job, operation, behind ? ipc::WaitReason::kBehindBlock : ipc::WaitReason::kNone,
-            wait.argument);
-}
-
-void Flow::Schedule(Jobs& jobs, TimeNs now) {
-  for (std::uint8_t lane = 0; lane < lanes_.size(); ++lane) {
-    bool changed = std::exchange(lanes_[lane].queue_changed, false);
-    while (const std::optional<schedule::Stage> stage = queue_.Pick(lane)) {
-      const auto job = std::find_if(jobs.begin(), jobs.end(), [&stage](const auto& entry) {
-        return entry->id() == stage->job;
-      });
-      HR_CHECK(job != jobs.end(), stage->job.value);
-      Start(**job, (*job)->slot(stage->position), now);
-      changed = true;
-    }
-    if (!changed) continue;
-    ExplainHeads(jobs, lane);
-    ShowLane(lane);
+  // A barrier, or nothing to move.
+  if (operation.shape.count == 0 && job.nodes() == nullptr) return End(job, operation);
+  if (BlocksCount(operation.shape, job.world_size(), job.nodes()) > kBlocksPerOperationMax) {
+    return Fail(job, operation,
+                {Code::kExhausted,
+                 fmt::format("{} is more than {} blocks of {} bytes: configure larger blocks",
+                             job.DescribeOperation(operation), kBlocksPerOperationMax,
+                             job.nodes()->block_bytes)},
+                now);
   }
+  blocks_.Begin(job, operation, now);
 }
 
-void Flow::Start(Job& job, Operation& operation, TimeNs now) {
-  LaneState& lane = lanes_[operation.stage.lane];
-  if (lane.row.in_flight_stages++ == 0) lane.busy_since = now;
-  lane.row.in_flight_bytes += operation.stage.bytes;
-  operation.state = Operation::State::kMoving;
-  operation.since_ns = now;
-  SetReason(job, operation, ipc::WaitReason::kNone, 0);
-  // Credits bound what is in flight to far less than a lane's inbox holds.
-  const bool sent = lane.port.door->Send(StartStage{job.MakeTransfer(operation)});
-  HR_CHECK(sent, lane.port.name);
+void Flow::Form(Job& job, JobNodes nodes, TimeNs now) {
+  job.Form(std::move(nodes));
+  std::vector<std::uint64_t> ready;
+  for (Operation& operation : job.operations()) {
+    if (operation.state != Operation::State::kGathering) continue;
+    if (operation.posted == job.local_ranks()) ready.push_back(operation.shape.sequence);
+  }
+  std::ranges::sort(ready);
+  for (const std::uint64_t sequence : ready) {
+    Operation& operation = job.slot(sequence);
+    // An earlier one of them may have failed the job.
+    if (operation.state != Operation::State::kGathering) continue;
+    MakeReady(job, operation, now);
+  }
+  ShowGatheringAgain(job);
 }
 
 void Flow::StageEnded(Job& job, const transport::Completion& completion, TimeNs now) {
-  Operation& operation = job.operations()[completion.token % (1U << 16)];
-  HR_CHECK(operation.state == Operation::State::kMoving, completion.token);
-  queue_.Return(operation.stage);
-  LaneState& lane = lanes_[operation.stage.lane];
-  lane.row.in_flight_bytes -= operation.stage.bytes;
-  if (--lane.row.in_flight_stages == 0) lane.row.busy_ns += now - lane.busy_since;
-  ++lane.row.stages_ended;
-  if (completion.code == Code::kOk) {
-    lane.row.bytes_moved += operation.stage.bytes;
-    lane.row.last_bytes = operation.stage.bytes;
-    lane.row.last_ns = completion.end_ns - completion.begin_ns;
-    job.bytes_moved += operation.stage.bytes;
-    board_.counters.bytes_moved += operation.stage.bytes;
-  } else if (!operation.failure) {
-    operation.failure = Failure{
-        completion.code, fmt::format("lane {} could not move {}: {}", lane.port.name,
-                                     job.DescribeOperation(operation), CodeName(completion.code))};
-    Tell(job, completion.code, operation.failure->text);
-  }
-  ShowLane(operation.stage.lane);
-  End(job, operation);
+  Blocks::Ended ended = blocks_.StageEnded(job, completion, now);
+  if (ended.failure) return Fail(job, ended.operation, std::move(*ended.failure), now);
+  if (ended.operation.moved()) End(job, ended.operation);
 }
 
 void Flow::Fail(Job& job, Operation& operation, Failure failure, TimeNs now) {
+  if (job.spans_nodes()) return FailJob(job, std::move(failure), Found::kHere, now);
+  FailAlone(job, operation, std::move(failure), now);
+}
+
+void Flow::FailAlone(Job& job, Operation& operation, Failure failure, TimeNs now) {
   // An operation that is already failing keeps its first cause.
   if (operation.failure) return;
-  const bool moving = operation.state == Operation::State::kMoving;
-  if (operation.state == Operation::State::kWaiting) Unqueue(job, operation);
   if (!job.failure) Tell(job, failure.code, failure.text);
   operation.failure = std::move(failure);
   operation.since_ns = now;
-  if (!moving) return End(job, operation);
-  // The lane may be writing results: the ranks are told when it has let go.
-  const bool sent =
-      lanes_[operation.stage.lane].port.door->Send(CancelStage{operation.stage.token});
-  HR_CHECK(sent, operation.stage.token);
+  blocks_.Abandon(job, operation);
+  if (operation.moved()) End(job, operation);
 }
 
-void Flow::Unqueue(Job& job, Operation& operation) {
-  const bool removed = queue_.Remove(operation.stage);
-  HR_CHECK(removed, operation.stage.token);
-  lanes_[operation.stage.lane].queue_changed = true;
-  const std::uint64_t sequence = operation.shape.sequence;
-  for (std::uint64_t later = sequence + 1; later < sequence + kOperationsMax; ++later) {
-    Operation& behind = job.slot(later);
-    if (behind.state != Operation::State::kWaiting) continue;
-    if (behind.reason == ipc::WaitReason::kBehindBlock && behind.reason_argument == sequence) {
-      SetReason(job, behind, operation.reason, operation.reason_argument);
+void Flow::FailJob(Job& job, Failure failure, Found found, TimeNs now) {
+  if (!job.failed) {
+    Tell(job, failure.code, failure.text);
+    if (found == Found::kHere && job.spans_nodes()) {
+      // Control has at most one of these a job to take.
+      const bool sent = control_.Send(JobBroken{job.id(), failure.code, failure.text});
+      HR_CHECK(sent, job.id().value);
     }
-    return;
+    job.failure = failure;
+    job.failed = true;
+    job.dirty = true;
   }
+  FailOpen(job, Which::kAll, 0, *job.failure, now);
+}
+
+void Flow::LimitTo(Job& job, std::uint64_t last, const std::string& cause, TimeNs now) {
+  if (last >= job.last_possible) return;
+  job.last_possible = last;
+  job.left_cause = fmt::format("{} after operation {}", cause, last);
+  const bool beyond = std::ranges::any_of(job.operations(), [last](const Operation& operation) {
+    return operation.open() && operation.shape.sequence > last;
+  });
+  if (beyond) FailJob(job, {Code::kPeerLost, job.left_cause}, Found::kHere, now);
 }
 
 void Flow::End(Job& job, Operation& operation) {
@@ -252,7 +231,7 @@ void Flow::End(Job& job, Operation& operation) {
   }
   job.dirty = true;
   operation.state =
-      operation.told == job.all_ranks() ? Operation::State::kFree : Operation::State::kTombstone;
+      operation.told == job.local_ranks() ? Operation::State::kFree : Operation::State::kTombstone;
 }
 
 void Flow::TellRank(Job& job, std::uint32_t rank, std::uint64_t sequence, const Failure* failure) {
@@ -270,7 +249,7 @@ void Flow::FailOpen(Job& job, Which which, std::uint32_t rank, const Failure& fa
     if (which == Which::kNotPostedBy && (operation.posted & Bit(rank)) != 0) continue;
     Failure with_operation = failure;
     with_operation.text += fmt::format("; {} was open", job.DescribeOperation(operation));
-    Fail(job, operation, std::move(with_operation), now);
+    FailAlone(job, operation, std::move(with_operation), now);
   }
 }
 
@@ -283,60 +262,37 @@ void Flow::Expire(Jobs& jobs, TimeNs now) {
         next_deadline_ = std::min(next_deadline_, operation.deadline_ns);
         continue;
       }
-      const std::string what = job->DescribeOperation(operation);
-      const TimeNs age_ms = (now - operation.opened_ns) / kMillisecond;
-      const bool gathering = operation.state == Operation::State::kGathering;
-      const std::uint32_t missing = gathering ? job->FirstMissing(operation) : 0;
-      Fail(*job, operation,
-           {Code::kTimeout,
-            gathering ? fmt::format("{} timed out after {} ms: {} has not posted it{}", what,
-                                    age_ms, job->DescribeRank(missing),
-                                    job->member(missing).session ? "" : " and is not attached")
-                      : fmt::format("{} timed out after {} ms on lane {}", what, age_ms,
-                                    lanes_[operation.stage.lane].port.name)},
-           now);
+      Fail(*job, operation, Expired(*job, operation, now), now);
     }
   }
 }
 
-void Flow::ExplainHeads(Jobs& jobs, std::uint8_t lane) {
-  if (queue_.Waiting(lane) == 0) return;
-  for (const std::unique_ptr<Job>& job : jobs) {
-    const std::optional<schedule::Stage> head = queue_.Head(job->id(), lane);
-    if (!head) continue;
-    const schedule::Wait wait = queue_.WhyHeadWaits(job->id(), lane);
-    const bool credit = wait.reason == schedule::Wait::Reason::kNoCredit;
-    const auto reason = credit ? ipc::WaitReason::kNoCredit : ipc::WaitReason::kBehindJob;
-    Operation& operation = job->slot(head->position);
-    if (operation.reason == reason && operation.reason_argument == wait.argument) continue;
-    SetReason(*job, operation, reason, wait.argument);
+Failure Flow::Expired(Job& job, const Operation& operation, TimeNs now) const {
+  const std::string what = fmt::format("{} timed out after {} ms", job.DescribeOperation(operation),
+                                       (now - operation.opened_ns) / kMillisecond);
+  if (!job.formed()) return {Code::kTimeout, fmt::format("{}: {}", what, job.waits_for)};
+  if (operation.state != Operation::State::kGathering) {
+    return {Code::kTimeout, fmt::format("{} on lane {}", what, blocks_.LaneName(operation.lane))};
   }
+  const std::uint32_t missing = job.FirstMissing(operation);
+  return {Code::kTimeout, fmt::format("{}: {} has not posted it{}", what, job.DescribeRank(missing),
+                                      job.member(missing).session ? "" : " and is not attached")};
 }
 
-void Flow::ShowAttached(Job& job) {
+void Flow::ShowGatheringAgain(Job& job) {
   for (Operation& operation : job.operations()) {
     if (operation.state == Operation::State::kGathering) ShowGathering(job, operation);
   }
 }
 
-void Flow::SetReason(Job& job, Operation& operation, ipc::WaitReason reason,
-                     std::uint64_t argument) {
-  operation.reason = reason;
-  operation.reason_argument = argument;
-  board_.Write(operation.board_row, MakeQueueRow(job, operation));
-}
-
 void Flow::ShowGathering(Job& job, Operation& operation) {
+  if (!job.formed() && operation.posted == job.attached_ranks()) {
+    return blocks_.SetReason(job, operation, ipc::WaitReason::kNodesNotReady, 0);
+  }
   const std::uint32_t missing = job.FirstMissing(operation);
-  SetReason(job, operation,
-            job.member(missing).session ? ipc::WaitReason::kRankNotReady
-                                        : ipc::WaitReason::kRankNotAttached,
-            missing);
-}
-
-void Flow::ShowLane(std::uint8_t lane) {
-  lanes_[lane].row.queued_stages = queue_.Waiting(lane);
-  board_.WriteLane(lane, lanes_[lane].row);
+  const auto reason = job.member(missing).session ? ipc::WaitReason::kRankNotReady
+                                                  : ipc::WaitReason::kRankNotAttached;
+  blocks_.SetReason(job, operation, reason, missing);
 }
 
 void Flow::Tell(Job& job, Code code, std::string text) {

@@ -1,5 +1,5 @@
 // The way of an operation through the service: opened by the first post, ready with the last one,
-// through the unified queue, over a lane, ended on every rank exactly once.
+// moved in blocks (blocks.h), ended on every rank exactly once.
 //
 // Owned and called by dispatch, on its thread.
 #pragma once
@@ -10,36 +10,34 @@
 #include <vector>
 
 #include "service/actor/messages.h"
+#include "service/dispatch/blocks.h"
 #include "service/dispatch/job.h"
-#include "service/schedule/queue.h"
 #include "service/watch/board_writer.h"
 
 namespace headrace::service {
 
-// A lane as dispatch sees it.
-struct LanePort {
-  std::string name;
-  std::string transport;
-  std::uint32_t threads = 1;
-  std::uint64_t credit_bytes = 0;
-  Door<LaneMessage>* door = nullptr;  // outlives dispatch
-};
-
-using Jobs = std::vector<std::unique_ptr<Job>>;
-
 class Flow {
  public:
-  Flow(std::vector<LanePort> lanes, BoardWriter& board, Door<WatchMessage>& watch);
+  Flow(std::vector<LanePort> lanes, BoardWriter& board, Door<ControlMessage>& control,
+       Door<WatchMessage>& watch);
 
-  void AddJob(JobId job) { queue_.AddJob(job, {}); }
-  void RemoveJob(JobId job) { queue_.RemoveJob(job); }
+  void AddJob(JobId job) { blocks_.AddJob(job); }
+  void RemoveJob(JobId job) { blocks_.RemoveJob(job); }
 
   // A record that was read from the ring of `rank`.
   void Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now);
   // A lane reports the end of a stage.
   void StageEnded(Job& job, const transport::Completion& completion, TimeNs now);
   // Hands waiting stages to lanes that have credit.
-  void Schedule(Jobs& jobs, TimeNs now);
+  void Schedule(Jobs& jobs, TimeNs now) { blocks_.Schedule(jobs, now); }
+  // The job's nodes have met: operations that only waited for that are ready.
+  void Form(Job& job, JobNodes nodes, TimeNs now);
+  // The job cannot go on: ends everything that is open and refuses what comes. The first cause
+  // stays. A failure that was found here is told to control, for the other nodes to hear of it.
+  enum class Found : std::uint8_t { kHere, kElsewhere };
+  void FailJob(Job& job, Failure failure, Found found, TimeNs now);
+  // A rank elsewhere has left after operation `last`: later ones cannot be carried out.
+  void LimitTo(Job& job, std::uint64_t last, const std::string& cause, TimeNs now);
   // Ends operations past their deadline; afterwards next_deadline() is exact.
   void Expire(Jobs& jobs, TimeNs now);
   // Not later than the earliest deadline of an open operation; kNever when nothing is open.
@@ -49,48 +47,36 @@ class Flow {
   enum class Which : std::uint8_t { kAll, kNotPostedBy };
   void FailOpen(Job& job, Which which, std::uint32_t rank, const Failure& failure, TimeNs now);
 
-  // A rank has attached: shows what its job's operations wait for now.
-  void ShowAttached(Job& job);
+  // Who is attached has changed: shows what the job's operations wait for now.
+  void ShowGatheringAgain(Job& job);
 
   // From now on no new operation is accepted.
   void RefuseNew() { refusing_ = true; }
 
-  // The slot that a stage's token names.
-  static JobId JobOf(std::uint64_t token) { return JobId{static_cast<std::uint32_t>(token >> 16)}; }
+  static JobId JobOf(std::uint64_t token) { return StageName::Unpack(token).job; }
 
   // Says it to people, but not more than a few times a job: a client that does everything wrong
   // must not fill the log.
   void Tell(Job& job, Code code, std::string text);
 
  private:
-  struct LaneState {
-    LanePort port;
-    ipc::LaneRow row{};
-    TimeNs busy_since = 0;
-    bool queue_changed = false;  // the board shows an older state of its queue
-  };
-
   void Open(Job& job, Operation& operation, std::uint32_t rank, std::uint64_t sequence, TimeNs now);
   // What the rank learns whose slot is still in use by an operation a whole ring before.
   Failure TooFarAhead(Job& job, const Operation& earlier) const;
   void Join(Job& job, Operation& operation, std::uint32_t rank, const Posted& posted, TimeNs now);
   void MakeReady(Job& job, Operation& operation, TimeNs now);
-  void Start(Job& job, Operation& operation, TimeNs now);
-  // Takes a waiting stage out of the queue; what waited behind it waits for what it waited for.
-  void Unqueue(Job& job, Operation& operation);
+  // Ends the operation, or, where other nodes take part in it, the job.
   void Fail(Job& job, Operation& operation, Failure failure, TimeNs now);
+  void FailAlone(Job& job, Operation& operation, Failure failure, TimeNs now);
   void End(Job& job, Operation& operation);
   // Writes the completion word of one rank.
   void TellRank(Job& job, std::uint32_t rank, std::uint64_t sequence, const Failure* failure);
-  void ExplainHeads(Jobs& jobs, std::uint8_t lane);
-  void SetReason(Job& job, Operation& operation, ipc::WaitReason reason, std::uint64_t argument);
+  Failure Expired(Job& job, const Operation& operation, TimeNs now) const;
   void ShowGathering(Job& job, Operation& operation);
-  void ShowLane(std::uint8_t lane);
-  static std::uint64_t Token(const Job& job, std::uint64_t sequence);
 
-  std::vector<LaneState> lanes_;
-  schedule::UnifiedQueue queue_;
   BoardWriter& board_;
+  Blocks blocks_;
+  Door<ControlMessage>& control_;
   Door<WatchMessage>& watch_;
   TimeNs next_deadline_ = kNever;
   bool refusing_ = false;

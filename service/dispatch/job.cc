@@ -4,20 +4,49 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
+#include <utility>
+
+#include "ipc/base/check.h"
+#include "service/dispatch/cut.h"
 
 namespace headrace::service {
+namespace {
+
+// Blocks of one job that may be summed outside any rank's memory at one time.
+constexpr std::size_t kScratchBlocks = 8;
+
+}  // namespace
 
 Job::Job(const SessionIdentity& identity, TimeNs now)
-    : id_(identity.job),
+    : making(kOperationsMax),
+      id_(identity.job),
       name_(identity.job_name),
       owner_uid_(identity.uid),
       epoch_(identity.epoch),
       opened_ns_(now),
       members_(identity.world_size),
-      memory_(kOperationsMax * identity.world_size) {}
+      memory_(kOperationsMax * identity.world_size),
+      rendezvous_(identity.rendezvous),
+      blocks_(kBlocksMax) {
+  for (std::uint32_t place = kBlocksMax; place > 0; --place) free_blocks_.push_back(place - 1);
+  if (spans_nodes()) return;  // its ranks may be anywhere
+  formed_ = true;
+  local_.resize(identity.world_size);
+  std::iota(local_.begin(), local_.end(), 0U);
+  local_ranks_ = ~RankMask{0} >> (64 - identity.world_size);
+}
 
-RankMask Job::all_ranks() const {
-  return members_.size() == 64 ? ~RankMask{0} : (RankMask{1} << members_.size()) - 1;
+void Job::Form(JobNodes nodes) {
+  HR_CHECK(!formed_ && nodes.self < nodes.data_nodes_count(), nodes.self);
+  formed_ = true;
+  epoch_ = nodes.epoch;
+  local_ = nodes.nodes[nodes.self].ranks;
+  for (const std::uint32_t rank : local_) local_ranks_ |= RankMask{1} << rank;
+  waits_for.clear();
+  dirty = true;
+  // A rendezvous at which only one node appeared.
+  if (nodes.data_nodes_count() > 1) nodes_ = std::move(nodes);
 }
 
 std::uint32_t Job::attached() const {
@@ -26,32 +55,151 @@ std::uint32_t Job::attached() const {
                     [](const Member& member) { return member.session && !member.gone; }));
 }
 
+RankMask Job::attached_ranks() const {
+  RankMask ranks = 0;
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    if (members_[rank].session) ranks |= RankMask{1} << rank;
+  }
+  return ranks;
+}
+
 bool Job::HasSessions() const {
   return std::any_of(members_.begin(), members_.end(),
                      [](const Member& member) { return member.session != nullptr; });
 }
 
 std::uint32_t Job::FirstMissing(const Operation& operation) const {
-  return static_cast<std::uint32_t>(std::countr_one(operation.posted));
+  const RankMask waited_for = formed_ ? local_ranks_ : ~RankMask{0} >> (64 - members_.size());
+  // Whoever could post but has not says more than whoever has not come yet.
+  const RankMask here = waited_for & attached_ranks() & ~operation.posted;
+  const RankMask missing = here != 0 ? here : waited_for & ~operation.posted;
+  return static_cast<std::uint32_t>(std::countr_zero(missing));
 }
 
-transport::Transfer Job::MakeTransfer(const Operation& operation) {
-  const std::uint64_t sequence = operation.shape.sequence;
-  transport::Transfer transfer{.token = operation.stage.token,
+Block* Job::TakeBlock() {
+  if (free_blocks_.empty()) return nullptr;
+  Block& block = blocks_[free_blocks_.back()];
+  free_blocks_.pop_back();
+  return &block;
+}
+
+void Job::FreeBlock(Block& block) {
+  if (block.scratch != nullptr) free_scratch_.push_back(std::exchange(block.scratch, nullptr));
+  block.sequence = 0;
+  free_blocks_.push_back(PlaceOf(block));
+}
+
+bool Job::NeedsScratch(const Operation& operation, const Block& block) const {
+  return nodes_ && operation.shape.kind == Collective::kReduceScatter && local_.size() > 1 &&
+         !IsHere(block.root);
+}
+
+std::byte* Job::TakeScratch() {
+  if (!scratch_) {
+    Result<Mapping> mapping = Mapping::Anonymous(kScratchBlocks * nodes_->block_bytes);
+    if (!mapping) return nullptr;
+    scratch_ = std::move(mapping).value();
+    for (std::size_t i = kScratchBlocks; i > 0; --i) {
+      free_scratch_.push_back(scratch_.data() + (i - 1) * nodes_->block_bytes);
+    }
+  }
+  if (free_scratch_.empty()) return nullptr;
+  std::byte* const scratch = free_scratch_.back();
+  free_scratch_.pop_back();
+  return scratch;
+}
+
+std::byte* Job::MemoryOf(std::uint64_t sequence, std::uint32_t rank, std::uint64_t begin,
+                         DType dtype) {
+  std::byte* const start = memory(sequence, rank);
+  return start == nullptr ? nullptr : start + begin * SizeOf(dtype);
+}
+
+// Where this node's sum, or its copy of what travels, lies from element `begin` on.
+std::byte* Job::SumOf(const Operation& operation, const Block& block, std::uint64_t begin) {
+  if (block.scratch != nullptr) {
+    return block.scratch + (begin - block.range.begin) * SizeOf(operation.shape.dtype);
+  }
+  const bool rooted = operation.shape.kind != Collective::kAllReduce && IsHere(block.root);
+  return MemoryOf(operation.shape.sequence, rooted ? block.root : local_.front(), begin,
+                  operation.shape.dtype);
+}
+
+transport::Transfer Job::MakeTransfer(const Operation& operation, const Block& block,
+                                      const Part& part) {
+  transport::Transfer transfer{.token = part.stage.token,
                                .kind = operation.shape.kind,
                                .dtype = operation.shape.dtype,
                                .reduction = operation.shape.reduction,
                                .root = operation.shape.root,
-                               .count = operation.shape.count,
-                               .members_count = world_size()};
-  for (std::uint32_t rank = 0; rank < world_size(); ++rank) {
-    transfer.members[rank] = memory(sequence, rank);
+                               .count = part.range.count,
+                               .position = block.position()};
+  switch (block.step) {
+    case Step::kInNode:
+      FillInNode(operation, block, part, transfer);
+      break;
+    case Step::kBetweenNodes:
+      FillBetweenNodes(operation, block, part, transfer);
+      break;
+    case Step::kToRanks:
+      FillToRanks(operation, block, part, transfer);
+      break;
+    case Step::kDone:
+      HR_CHECK(false, block.sequence);
   }
   return transfer;
 }
 
+void Job::FillInNode(const Operation& operation, const Block& block, const Part& part,
+                     transport::Transfer& transfer) {
+  const std::uint64_t sequence = operation.shape.sequence;
+  transfer.members_count = static_cast<std::uint32_t>(local_.size());
+  for (std::uint32_t i = 0; i < local_.size(); ++i) {
+    transfer.members[i] = MemoryOf(sequence, local_[i], part.range.begin, transfer.dtype);
+  }
+  if (!nodes_) return;
+  transfer.kind = Collective::kReduce;
+  transfer.root = 0;
+  transfer.output = SumOf(operation, block, part.range.begin);
+  // The division comes last, once the sum of all ranks is there.
+  if (transfer.reduction == Reduction::kAverage) transfer.reduction = Reduction::kSum;
+}
+
+void Job::FillBetweenNodes(const Operation& operation, const Block& block, const Part& part,
+                           transport::Transfer& transfer) {
+  transfer.group = id_.value;
+  transfer.members_count = static_cast<std::uint32_t>(nodes_->data_nodes_count());
+  transfer.divisor = world_size();
+  if (transfer.kind == Collective::kBarrier) return;
+  transfer.members[nodes_->self] = SumOf(operation, block, part.range.begin);
+  if (transfer.kind == Collective::kAllReduce) return;
+  transfer.root = NodeOf(*nodes_, block.root);
+  if (transfer.kind == Collective::kReduceScatter) {
+    transfer.kind = Collective::kReduce;
+    if (transfer.root == nodes_->self) transfer.output = transfer.members[nodes_->self];
+  } else {
+    transfer.kind = Collective::kBroadcast;
+  }
+}
+
+void Job::FillToRanks(const Operation& operation, const Block& block, const Part& part,
+                      transport::Transfer& transfer) {
+  const bool rooted = operation.shape.kind != Collective::kAllReduce && IsHere(block.root);
+  transfer.kind = Collective::kBroadcast;
+  transfer.members_count = static_cast<std::uint32_t>(local_.size());
+  transfer.root = 0;
+  for (std::uint32_t i = 0; i < local_.size(); ++i) {
+    transfer.members[i] =
+        MemoryOf(operation.shape.sequence, local_[i], part.range.begin, transfer.dtype);
+    if (rooted && local_[i] == block.root) transfer.root = i;
+  }
+}
+
 std::string Job::DescribeRank(std::uint32_t rank) const {
   const Member& member = members_[rank];
+  if (!member.session && nodes_) {
+    return fmt::format("rank {} on node {}", rank, nodes_->nodes[NodeOf(*nodes_, rank)].name);
+  }
   if (!member.session) return fmt::format("rank {}", rank);
   return fmt::format("rank {} (pid {})", rank, member.session->identity().pid);
 }

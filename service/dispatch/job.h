@@ -5,10 +5,15 @@
 // each rank exactly once. One that ends early (error, timeout) stays as a tombstone until every
 // rank has posted it, so that latecomers learn the same cause.
 //
+// A job may have ranks on other nodes. Then what is said here of "every rank" goes for those of
+// this node, once it is known which they are (nodes()), and what ends an operation early ends the
+// job on all nodes, because the others cannot go on without it.
+//
 // Plain data and rules; the actor around it (dispatch.h) does the queueing and the telling.
 #pragma once
 
 #include <array>
+#include <boost/circular_buffer.hpp>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -20,8 +25,10 @@
 #include "ipc/base/error.h"
 #include "ipc/base/ids.h"
 #include "ipc/board_layout.h"
+#include "service/dispatch/block.h"
 #include "service/dispatch/check.h"
 #include "service/schedule/queue.h"
+#include "service/session/nodes.h"
 #include "service/session/session.h"
 #include "transport/transport.h"
 
@@ -49,12 +56,19 @@ struct Operation {
   TimeNs since_ns = 0;  // when it came into its state
   TimeNs deadline_ns = kNever;
   std::uint16_t board_row = UINT16_MAX;
-  schedule::Stage stage;  // valid while kWaiting or kMoving
+  std::uint64_t blocks_count = 0;  // it is cut into, once it is ready
+  std::uint64_t blocks_made = 0;   // that have left for the queue
+  std::uint64_t blocks_ended = 0;
+  std::uint64_t blocks_open = 0;  // in the queue or on a lane
+  Step step = Step::kInNode;      // of the block that moved on last, as is the lane
+  std::uint8_t lane = 0;
   ipc::WaitReason reason = ipc::WaitReason::kNone;
   std::uint64_t reason_argument = 0;
   std::optional<Failure> failure;
 
   bool open() const { return state != State::kFree && state != State::kTombstone; }
+  // Ready, with nothing of it in the queue or on a lane, and nothing to come.
+  bool moved() const { return blocks_open == 0 && (failure || blocks_ended == blocks_count); }
 };
 
 // One rank of the job.
@@ -73,7 +87,17 @@ class Job {
   JobId id() const { return id_; }
   const std::string& name() const { return name_; }
   std::uint32_t world_size() const { return static_cast<std::uint32_t>(members_.size()); }
-  RankMask all_ranks() const;
+  // The ranks whose posts an operation waits for: those of this node.
+  RankMask local_ranks() const { return local_ranks_; }
+  // Their numbers, growing.
+  const std::vector<std::uint32_t>& local() const { return local_; }
+
+  // Whether the job's nodes meet at a rendezvous, and whether they have.
+  bool spans_nodes() const { return !rendezvous_.empty(); }
+  bool formed() const { return formed_; }
+  void Form(JobNodes nodes);
+  // The nodes among which blocks travel; null while that is not known and when all ranks are here.
+  const JobNodes* nodes() const { return nodes_ ? &*nodes_ : nullptr; }
   TimeNs opened_ns() const { return opened_ns_; }
   std::uint32_t owner_uid() const { return owner_uid_; }
   std::uint32_t epoch() const { return epoch_; }
@@ -82,6 +106,7 @@ class Job {
   std::vector<Member>& members() { return members_; }
   const std::vector<Member>& members() const { return members_; }
   std::uint32_t attached() const;
+  RankMask attached_ranks() const;
   bool HasSessions() const;
 
   // The operation in the slot of `sequence`; it may be free or belong to another sequence.
@@ -94,8 +119,22 @@ class Job {
 
   // The lowest rank that has not posted the operation, and whether it has attached at all.
   std::uint32_t FirstMissing(const Operation& operation) const;
-  // The transfer that carries out a ready operation.
-  transport::Transfer MakeTransfer(const Operation& operation);
+  // The transfer that carries out one part of a block's step.
+  transport::Transfer MakeTransfer(const Operation& operation, const Block& block,
+                                   const Part& part);
+
+  // A free block of the pool; null when all are in use. Its place goes into stage tokens.
+  Block* TakeBlock();
+  void FreeBlock(Block& block);
+  std::uint32_t PlaceOf(const Block& block) const {
+    return static_cast<std::uint32_t>(&block - blocks_.data());
+  }
+  Block& block(std::uint32_t place) { return blocks_.at(place); }
+  std::vector<Block>& blocks() { return blocks_; }
+  // Whether a block needs scratch memory for this node's sum, which belongs to none of its ranks.
+  bool NeedsScratch(const Operation& operation, const Block& block) const;
+  // Memory of one block's size; null when all of it is in use.
+  std::byte* TakeScratch();
   // "rank 2 (pid 77) posted all_reduce of ... as operation 9; rank 0 (pid 75) posted ..."
   std::string DescribeMismatch(const Operation& operation, std::uint32_t rank,
                                const Posted& posted) const;
@@ -109,6 +148,13 @@ class Job {
   std::optional<Failure> failure;
   // Whether the failure is worth the state "failed", or just the orderly end of the job.
   bool failed = false;
+  // Ready operations with blocks still to make, in order.
+  boost::circular_buffer<std::uint64_t> making;
+  // What a job of several nodes waits for before it can begin; for people.
+  std::string waits_for;
+  // A rank on another node left after this operation: later ones cannot be carried out.
+  std::uint64_t last_possible = ipc::kSequenceMax;
+  std::string left_cause;
   // Set when something on the job's board rows changed.
   bool dirty = true;
   std::uint16_t board_row = UINT16_MAX;
@@ -119,6 +165,16 @@ class Job {
   std::uint32_t events_sent = 0;  // see Dispatch::Tell
 
  private:
+  std::byte* MemoryOf(std::uint64_t sequence, std::uint32_t rank, std::uint64_t begin, DType dtype);
+  std::byte* SumOf(const Operation& operation, const Block& block, std::uint64_t begin);
+  void FillInNode(const Operation& operation, const Block& block, const Part& part,
+                  transport::Transfer& transfer);
+  void FillBetweenNodes(const Operation& operation, const Block& block, const Part& part,
+                        transport::Transfer& transfer);
+  void FillToRanks(const Operation& operation, const Block& block, const Part& part,
+                   transport::Transfer& transfer);
+  bool IsHere(std::uint32_t rank) const { return (local_ranks_ >> rank & 1U) != 0; }
+
   JobId id_;
   std::string name_;
   std::uint32_t owner_uid_;
@@ -127,6 +183,15 @@ class Job {
   std::vector<Member> members_;
   std::array<Operation, kOperationsMax> operations_;
   std::vector<std::byte*> memory_;
+  std::string rendezvous_;
+  bool formed_ = false;
+  std::optional<JobNodes> nodes_;
+  RankMask local_ranks_ = 0;
+  std::vector<std::uint32_t> local_;
+  std::vector<Block> blocks_;
+  std::vector<std::uint32_t> free_blocks_;
+  Mapping scratch_;  // untouched, and so without memory, until a block needs it
+  std::vector<std::byte*> free_scratch_;
 };
 
 }  // namespace headrace::service

@@ -39,7 +39,7 @@ ipc::JobRow MakeJobRow(const Job& job) {
   row.bytes_moved = job.bytes_moved;
   row.operations_open = job.operations_open;
   ipc::SetText(row.name, job.name());
-  if (job.failure) ipc::SetText(row.failure, job.failure->text);
+  ipc::SetText(row.failure, job.failure ? job.failure->text : job.waits_for);
   return row;
 }
 
@@ -65,11 +65,12 @@ ipc::QueueRow MakeQueueRow(const Job& job, const Operation& operation) {
   row.state = static_cast<std::uint32_t>(StateOf(operation));
   row.reason = static_cast<std::uint32_t>(operation.reason);
   row.wait_argument = operation.reason_argument;
-  row.ranks_missing = job.all_ranks() & ~operation.posted;
+  row.ranks_missing = job.local_ranks() & ~operation.posted;
   row.bytes = operation.shape.Bytes();
+  row.stage = static_cast<std::uint8_t>(operation.step);
   row.kind = static_cast<std::uint8_t>(operation.shape.kind);
   row.dtype = static_cast<std::uint8_t>(operation.shape.dtype);
-  row.lane = operation.stage.lane;
+  row.lane = operation.lane;
   row.posted_ns = operation.opened_ns;
   row.since_ns = operation.since_ns;
   ipc::SetText(row.tensor, job.TensorName(operation));

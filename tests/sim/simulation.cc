@@ -211,13 +211,11 @@ std::optional<std::string> Simulation::CheckOrder() {
   const std::vector<std::uint64_t>& accepted = node_.transport().accepted;
   for (; ordered_ < accepted.size(); ++ordered_) {
     const std::uint64_t job = service::Flow::JobOf(accepted[ordered_]).value;
-    // The number's low bits name the slot, which is the operation's number: nobody honest posts as
-    // many operations as there are slots here.
-    const std::uint64_t slot = accepted[ordered_] % (1U << 16);
-    if (mood_ != Mood::kHostile && slot <= last_started_[job]) {
-      return fmt::format("job {}: operation {} went after {}", job, slot, last_started_[job]);
+    const std::uint64_t sequence = service::SequenceOf(node_.transport().positions[ordered_]);
+    if (mood_ != Mood::kHostile && sequence <= last_started_[job]) {
+      return fmt::format("job {}: operation {} went after {}", job, sequence, last_started_[job]);
     }
-    last_started_[job] = slot;
+    last_started_[job] = sequence;
   }
   return std::nullopt;
 }

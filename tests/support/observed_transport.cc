@@ -9,6 +9,7 @@ transport::PostResult ObservedTransport::Post(const transport::Transfer& transfe
   if (result == transport::PostResult::kAccepted) {
     open_.push_back(transfer);
     accepted.push_back(transfer.token);
+    positions.push_back(transfer.position);
   }
   return result;
 }

@@ -30,6 +30,7 @@ class ObservedTransport final : public transport::Transport {
   bool Uses(std::span<const std::byte> memory) const;
 
   std::vector<std::uint64_t> accepted;   // tokens, in order
+  std::vector<std::uint64_t> positions;  // of the same transfers
   std::vector<std::uint64_t> cancelled;  // tokens, in order, as asked
 
  private:

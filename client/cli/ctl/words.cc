@@ -66,6 +66,8 @@ std::string WhyItWaits(const ipc::QueueRow& row, const Snapshot& snapshot) {
       return fmt::format("behind block {}", argument);
     case ipc::WaitReason::kBehindJob:
       return fmt::format("behind job {}", JobName(static_cast<std::uint32_t>(argument), snapshot));
+    case ipc::WaitReason::kNodesNotReady:
+      return "the job's nodes have not all met";
   }
   return fmt::format("reason {} of another version", row.reason);
 }

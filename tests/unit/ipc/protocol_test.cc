@@ -254,6 +254,7 @@ std::map<std::string, std::uint64_t> ConstantsOfCode() {
       {"WaitReason::kNoCredit", Value(WaitReason::kNoCredit)},
       {"WaitReason::kBehindBlock", Value(WaitReason::kBehindBlock)},
       {"WaitReason::kBehindJob", Value(WaitReason::kBehindJob)},
+      {"WaitReason::kNodesNotReady", Value(WaitReason::kNodesNotReady)},
   };
 }
 

@@ -144,10 +144,10 @@ TEST(Dispatch, CarriesOutAWholeRingOfOperationsInTheirOrder) {
     for (const ClientEnd* rank : ranks) ExpectOk(*rank, i + 1);
     EXPECT_EQ(ranks[0]->Elements<float>()[i], 100 + 2 * static_cast<float>(i));
   }
-  const std::vector<std::uint64_t>& accepted = node.transport().accepted;
-  ASSERT_EQ(accepted.size(), ipc::kOperationsMax);
-  for (std::size_t i = 0; i < accepted.size(); ++i) {
-    EXPECT_EQ(accepted[i] & 0xffff, (i + 1) % ipc::kOperationsMax);
+  const std::vector<std::uint64_t>& positions = node.transport().positions;
+  ASSERT_EQ(positions.size(), ipc::kOperationsMax);
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    EXPECT_EQ(service::SequenceOf(positions[i]), i + 1);
   }
 }
 

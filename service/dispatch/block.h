@@ -1,0 +1,78 @@
+// A block of an operation on its way: a range of the operation's elements, and the step of its
+// route that it is at. A step is one stage in the unified queue, or, between nodes with several
+// rails, one stage a rail.
+//
+// Blocks stand in a pool of their job and are named by their place in it; a stage's token says
+// which job, block and part it is.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "ipc/base/ids.h"
+#include "service/schedule/queue.h"
+
+namespace headrace::service {
+
+inline constexpr std::size_t kBlocksMax = 1024;  // in the queue or on lanes, per job
+inline constexpr std::size_t kRailsMax = 8;      // lanes between nodes
+// Of one operation: 16 bits of a block's position say which one it is.
+inline constexpr std::uint64_t kBlocksPerOperationMax = std::uint64_t{1} << 16;
+
+// What happens to a block, in this order; a route leaves out what it does not need.
+enum class Step : std::uint8_t {
+  kInNode = 0,        // the node's ranks are summed; the whole collective when all ranks are here
+  kBetweenNodes = 1,  // one message stream per node, however many ranks it has
+  kToRanks = 2,       // the result goes to the node's other ranks
+  kDone = 3,
+};
+
+// Elements [begin, begin + count) of every rank's memory.
+struct Range {
+  std::uint64_t begin = 0;
+  std::uint64_t count = 0;
+};
+
+// One stage of a block's step: a share of its elements on one lane.
+struct Part {
+  enum class State : std::uint8_t { kNone, kWaiting, kMoving };
+  State state = State::kNone;
+  Range range;
+  schedule::Stage stage;
+};
+
+struct Block {
+  std::uint64_t sequence = 0;  // of its operation; 0: the place is free
+  std::uint32_t index = 0;     // within the operation
+  Range range;
+  std::uint32_t root = 0;  // the rank whose part or data it is, where the collective has one
+  Step step = Step::kInNode;
+  std::uint32_t parts_open = 0;  // of this step
+  std::uint32_t parts_count = 0;
+  std::byte* scratch = nullptr;  // for a sum that belongs to no rank of this node
+  std::array<Part, kRailsMax> parts;
+
+  // The block's name on every node and its place in the job's order.
+  std::uint64_t position() const { return sequence << 16 | index; }
+};
+
+constexpr std::uint64_t SequenceOf(std::uint64_t position) { return position >> 16; }
+
+// What a stage's token says.
+struct StageName {
+  JobId job;
+  std::uint32_t block = 0;  // place in the job's pool
+  std::uint32_t part = 0;
+
+  std::uint64_t Pack() const {
+    return std::uint64_t{job.value} << 32 | std::uint64_t{block} << 8 | part;
+  }
+  static StageName Unpack(std::uint64_t token) {
+    return {JobId{static_cast<std::uint32_t>(token >> 32)},
+            static_cast<std::uint32_t>(token >> 8 & 0xffffff),
+            static_cast<std::uint32_t>(token & 0xff)};
+  }
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,273 @@
+#include "service/dispatch/blocks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "ipc/base/check.h"
+#include "service/dispatch/cut.h"
+#include "service/dispatch/rows.h"
+
+namespace headrace::service {
+namespace {
+
+constexpr std::uint8_t kLaneInNode = 0;
+constexpr std::uint8_t kFirstLaneBetweenNodes = 1;
+
+std::vector<std::uint64_t> Credits(const std::vector<LanePort>& lanes) {
+  std::vector<std::uint64_t> credits;
+  for (const LanePort& lane : lanes) credits.push_back(lane.credit_bytes);
+  return credits;
+}
+
+}  // namespace
+
+Blocks::Blocks(std::vector<LanePort> lanes, BoardWriter& board)
+    : queue_(Credits(lanes)), board_(board) {
+  for (LanePort& port : lanes) {
+    LaneState lane{.port = std::move(port)};
+    lane.row.in_use = 1;
+    lane.row.threads = lane.port.threads;
+    lane.row.credit_bytes = lane.port.credit_bytes;
+    ipc::SetText(lane.row.name, lane.port.name);
+    ipc::SetText(lane.row.transport, lane.port.transport);
+    lanes_.push_back(std::move(lane));
+    ShowLane(static_cast<std::uint8_t>(lanes_.size() - 1));
+  }
+}
+
+void Blocks::Begin(Job& job, Operation& operation, TimeNs now) {
+  operation.state = Operation::State::kWaiting;
+  operation.since_ns = now;
+  operation.blocks_count = BlocksCount(operation.shape, job.world_size(), job.nodes());
+  job.making.push_back(operation.shape.sequence);
+  Make(job, now);
+}
+
+void Blocks::Make(Job& job, TimeNs now) {
+  while (!job.making.empty()) {
+    Operation& operation = job.slot(job.making.front());
+    const bool current =
+        operation.shape.sequence == job.making.front() && operation.open() && !operation.failure;
+    if (current && operation.blocks_made < operation.blocks_count) {
+      if (!MakeNext(job, operation, now)) return;
+      continue;
+    }
+    job.making.pop_front();
+  }
+}
+
+bool Blocks::MakeNext(Job& job, Operation& operation, TimeNs now) {
+  Block* const block = job.TakeBlock();
+  if (block == nullptr) return false;
+  block->sequence = operation.shape.sequence;
+  CutBlock(operation.shape, job.world_size(), job.nodes(),
+           static_cast<std::uint32_t>(operation.blocks_made), *block);
+  if (job.NeedsScratch(operation, *block)) {
+    block->scratch = job.TakeScratch();
+    if (block->scratch == nullptr) {
+      job.FreeBlock(*block);
+      return false;
+    }
+  }
+  ++operation.blocks_made;
+  ++operation.blocks_open;
+  Enter(job, operation, *block, Step::kInNode, now);
+  return true;
+}
+
+void Blocks::Enter(Job& job, Operation& operation, Block& block, Step step, TimeNs now) {
+  block.step = NextStep(operation.shape, job.nodes(), job.local().size(), step);
+  if (block.step == Step::kDone) {
+    --operation.blocks_open;
+    ++operation.blocks_ended;
+    return job.FreeBlock(block);
+  }
+  block.parts_open = 0;
+  if (block.step != Step::kBetweenNodes) {
+    block.parts_count = 1;
+    block.parts[0].range = block.range;
+    return Push(job, operation, block, 0, kLaneInNode);
+  }
+  std::array<Range, kRailsMax> shares;
+  block.parts_count =
+      ShareOut(block.range, SizeOf(operation.shape.dtype), job.nodes()->costs, shares);
+  HR_CHECK(kFirstLaneBetweenNodes + block.parts_count <= lanes_.size(), block.parts_count);
+  for (std::uint32_t part = 0; part < block.parts_count; ++part) {
+    block.parts[part].range = shares[part];
+    // What moves nothing still has to meet the other nodes, on one lane.
+    if (shares[part].count == 0 && (part > 0 || block.range.count != 0)) continue;
+    Push(job, operation, block, part, static_cast<std::uint8_t>(kFirstLaneBetweenNodes + part));
+  }
+  operation.since_ns = now;
+}
+
+void Blocks::Push(Job& job, Operation& operation, Block& block, std::uint32_t index,
+                  std::uint8_t lane) {
+  Part& part = block.parts[index];
+  part.state = Part::State::kWaiting;
+  part.stage = {.token = StageName{job.id(), job.PlaceOf(block), index}.Pack(),
+                .position = block.position(),
+                .job = job.id(),
+                .lane = lane,
+                .bytes = part.range.count * SizeOf(operation.shape.dtype)};
+  ++block.parts_open;
+  const schedule::Wait wait = queue_.Push(part.stage);
+  lanes_[lane].queue_changed = true;
+  operation.step = block.step;
+  operation.lane = lane;
+  const bool behind = wait.reason == schedule::Wait::Reason::kBehindStage &&
+                      SequenceOf(wait.argument) != block.sequence;
+  SetReason(job, operation, behind ? ipc::WaitReason::kBehindBlock : ipc::WaitReason::kNone,
+            behind ? SequenceOf(wait.argument) : 0);
+}
+
+void Blocks::Schedule(Jobs& jobs, TimeNs now) {
+  for (std::uint8_t lane = 0; lane < lanes_.size(); ++lane) {
+    bool changed = std::exchange(lanes_[lane].queue_changed, false);
+    while (const std::optional<schedule::Stage> stage = queue_.Pick(lane)) {
+      const auto job = std::find_if(jobs.begin(), jobs.end(), [&stage](const auto& entry) {
+        return entry->id() == stage->job;
+      });
+      HR_CHECK(job != jobs.end(), stage->job.value);
+      const StageName name = StageName::Unpack(stage->token);
+      Block& block = (*job)->block(name.block);
+      Start(**job, (*job)->slot(block.sequence), block, block.parts[name.part], now);
+      changed = true;
+    }
+    if (!changed) continue;
+    ExplainHeads(jobs, lane);
+    ShowLane(lane);
+  }
+}
+
+void Blocks::Start(Job& job, Operation& operation, Block& block, Part& part, TimeNs now) {
+  LaneState& lane = lanes_[part.stage.lane];
+  if (lane.row.in_flight_stages++ == 0) lane.busy_since = now;
+  lane.row.in_flight_bytes += part.stage.bytes;
+  part.state = Part::State::kMoving;
+  operation.step = block.step;
+  operation.lane = part.stage.lane;
+  operation.state = Operation::State::kMoving;
+  operation.since_ns = now;
+  SetReason(job, operation, ipc::WaitReason::kNone, 0);
+  // Credits bound what is in flight to far less than a lane's inbox holds.
+  const bool sent = lane.port.door->Send(StartStage{job.MakeTransfer(operation, block, part)});
+  HR_CHECK(sent, lane.port.name);
+}
+
+Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completion, TimeNs now) {
+  const StageName name = StageName::Unpack(completion.token);
+  Block& block = job.block(name.block);
+  Operation& operation = job.slot(block.sequence);
+  Part& part = block.parts[name.part];
+  HR_CHECK(block.sequence != 0 && part.state == Part::State::kMoving, completion.token);
+  Settle(part, completion, now);
+  Ended ended{operation, std::nullopt};
+  if (completion.code == Code::kOk) {
+    // The same bytes pass several steps; people want to know how many there are.
+    if (block.step == Step::kBetweenNodes || job.nodes() == nullptr) {
+      job.bytes_moved += part.stage.bytes;
+      board_.counters.bytes_moved += part.stage.bytes;
+    }
+  } else if (!operation.failure) {
+    ended.failure = Failure{
+        completion.code,
+        fmt::format("lane {} could not move {}: {}", lanes_[part.stage.lane].port.name,
+                    job.DescribeOperation(operation),
+                    completion.cause.empty() ? CodeName(completion.code) : completion.cause)};
+  }
+  if (--block.parts_open > 0) return ended;
+  if (operation.failure || ended.failure) {
+    --operation.blocks_open;
+    job.FreeBlock(block);
+  } else {
+    Enter(job, operation, block, static_cast<Step>(static_cast<int>(block.step) + 1), now);
+  }
+  Make(job, now);
+  return ended;
+}
+
+void Blocks::Settle(Part& part, const transport::Completion& completion, TimeNs now) {
+  part.state = Part::State::kNone;
+  queue_.Return(part.stage);
+  LaneState& lane = lanes_[part.stage.lane];
+  lane.row.in_flight_bytes -= part.stage.bytes;
+  if (--lane.row.in_flight_stages == 0) lane.row.busy_ns += now - lane.busy_since;
+  ++lane.row.stages_ended;
+  if (completion.code == Code::kOk) {
+    lane.row.bytes_moved += part.stage.bytes;
+    lane.row.last_bytes = part.stage.bytes;
+    lane.row.last_ns = completion.end_ns - completion.begin_ns;
+  }
+  ShowLane(part.stage.lane);
+}
+
+void Blocks::Abandon(Job& job, Operation& operation) {
+  if (operation.blocks_open == 0) return;
+  for (Block& block : job.blocks()) {
+    if (block.sequence != operation.shape.sequence) continue;
+    for (std::uint32_t index = 0; index < block.parts_count; ++index) {
+      Part& part = block.parts[index];
+      if (part.state == Part::State::kWaiting) {
+        Unqueue(job, operation, block, part);
+      } else if (part.state == Part::State::kMoving) {
+        // The lane may be writing results: the ranks are told when it has let go.
+        const bool sent = lanes_[part.stage.lane].port.door->Send(CancelStage{part.stage.token});
+        HR_CHECK(sent, part.stage.token);
+      }
+    }
+    if (block.parts_open > 0) continue;
+    --operation.blocks_open;
+    job.FreeBlock(block);
+  }
+}
+
+void Blocks::Unqueue(Job& job, Operation& operation, Block& block, Part& part) {
+  const bool removed = queue_.Remove(part.stage);
+  HR_CHECK(removed, part.stage.token);
+  part.state = Part::State::kNone;
+  --block.parts_open;
+  lanes_[part.stage.lane].queue_changed = true;
+  // What waited behind it waits for what it waited for.
+  const std::uint64_t sequence = operation.shape.sequence;
+  for (std::uint64_t later = sequence + 1; later < sequence + kOperationsMax; ++later) {
+    Operation& behind = job.slot(later);
+    if (behind.state != Operation::State::kWaiting) continue;
+    if (behind.reason == ipc::WaitReason::kBehindBlock && behind.reason_argument == sequence) {
+      SetReason(job, behind, operation.reason, operation.reason_argument);
+    }
+    return;
+  }
+}
+
+void Blocks::ExplainHeads(Jobs& jobs, std::uint8_t lane) {
+  if (queue_.Waiting(lane) == 0) return;
+  for (const std::unique_ptr<Job>& job : jobs) {
+    const std::optional<schedule::Stage> head = queue_.Head(job->id(), lane);
+    if (!head) continue;
+    const schedule::Wait wait = queue_.WhyHeadWaits(job->id(), lane);
+    const bool credit = wait.reason == schedule::Wait::Reason::kNoCredit;
+    const auto reason = credit ? ipc::WaitReason::kNoCredit : ipc::WaitReason::kBehindJob;
+    Operation& operation = job->slot(SequenceOf(head->position));
+    // Other blocks of it are on their way.
+    if (operation.state != Operation::State::kWaiting) continue;
+    if (operation.reason == reason && operation.reason_argument == wait.argument) continue;
+    SetReason(*job, operation, reason, wait.argument);
+  }
+}
+
+void Blocks::SetReason(Job& job, Operation& operation, ipc::WaitReason reason,
+                       std::uint64_t argument) {
+  operation.reason = reason;
+  operation.reason_argument = argument;
+  board_.Write(operation.board_row, MakeQueueRow(job, operation));
+}
+
+void Blocks::ShowLane(std::uint8_t lane) {
+  lanes_[lane].row.queued_stages = queue_.Waiting(lane);
+  board_.WriteLane(lane, lanes_[lane].row);
+}
+
+}  // namespace headrace::service

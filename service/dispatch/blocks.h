@@ -1,0 +1,85 @@
+// The blocks of all jobs: made from ready operations in order, through the unified queue, over one
+// lane after the other until each has all its steps behind it.
+//
+// Owned and called by the flow, on dispatch's thread. It tells by its answers: what an operation's
+// end means for ranks and jobs is the flow's business.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "service/actor/messages.h"
+#include "service/dispatch/job.h"
+#include "service/schedule/queue.h"
+#include "service/watch/board_writer.h"
+
+namespace headrace::service {
+
+// A lane as dispatch sees it. The first is the one inside the node, the others are rails between
+// nodes.
+struct LanePort {
+  std::string name;
+  std::string transport;
+  std::uint32_t threads = 1;
+  std::uint64_t credit_bytes = 0;
+  Door<LaneMessage>* door = nullptr;  // outlives dispatch
+};
+
+using Jobs = std::vector<std::unique_ptr<Job>>;
+
+class Blocks {
+ public:
+  Blocks(std::vector<LanePort> lanes, BoardWriter& board);
+
+  void AddJob(JobId job) { queue_.AddJob(job, {}); }
+  void RemoveJob(JobId job) { queue_.RemoveJob(job); }
+
+  // The operation is ready: its blocks follow those of earlier ones.
+  void Begin(Job& job, Operation& operation, TimeNs now);
+
+  // A lane reports the end of a stage. The answer names its operation, and what went wrong.
+  struct Ended {
+    Operation& operation;
+    std::optional<Failure> failure;
+  };
+  Ended StageEnded(Job& job, const transport::Completion& completion, TimeNs now);
+
+  // The operation has failed: takes what waits of it out of the queue and cancels what moves. It
+  // has moved() when no lane has anything of it any more.
+  void Abandon(Job& job, Operation& operation);
+
+  // Hands waiting stages to lanes that have credit.
+  void Schedule(Jobs& jobs, TimeNs now);
+
+  const std::string& LaneName(std::uint8_t lane) const { return lanes_[lane].port.name; }
+  void SetReason(Job& job, Operation& operation, ipc::WaitReason reason, std::uint64_t argument);
+
+ private:
+  struct LaneState {
+    LanePort port;
+    ipc::LaneRow row{};
+    TimeNs busy_since = 0;
+    bool queue_changed = false;  // the board shows an older state of its queue
+  };
+
+  // Makes blocks of ready operations while there is room for them.
+  void Make(Job& job, TimeNs now);
+  bool MakeNext(Job& job, Operation& operation, TimeNs now);
+  // Puts the stages of the block's next step, from `step` on, into the queue, or ends the block.
+  void Enter(Job& job, Operation& operation, Block& block, Step step, TimeNs now);
+  void Push(Job& job, Operation& operation, Block& block, std::uint32_t part, std::uint8_t lane);
+  void Start(Job& job, Operation& operation, Block& block, Part& part, TimeNs now);
+  void Settle(Part& part, const transport::Completion& completion, TimeNs now);
+  void Unqueue(Job& job, Operation& operation, Block& block, Part& part);
+  void ExplainHeads(Jobs& jobs, std::uint8_t lane);
+  void ShowLane(std::uint8_t lane);
+
+  std::vector<LaneState> lanes_;
+  schedule::UnifiedQueue queue_;
+  BoardWriter& board_;
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,109 @@
+#include "service/dispatch/cut.h"
+
+#include <algorithm>
+
+#include "ipc/base/check.h"
+#include "service/plan/route.h"
+
+namespace headrace::service {
+namespace {
+
+// The collectives whose memory is one part for each rank.
+bool IsParted(Collective kind) {
+  return kind == Collective::kReduceScatter || kind == Collective::kAllGather;
+}
+
+struct Cutting {
+  std::uint64_t stretches = 1;      // ranges of one root each
+  std::uint64_t stretch_count = 0;  // elements of each
+  std::uint64_t block_count = 1;    // elements of a whole block
+  std::uint64_t blocks_each = 1;    // of one stretch
+};
+
+Cutting CuttingOf(const Posted& shape, std::uint32_t world_size, const JobNodes* nodes) {
+  if (nodes == nullptr || shape.count == 0) {
+    return {.stretch_count = shape.count, .block_count = shape.count};
+  }
+  Cutting cutting;
+  cutting.stretches = IsParted(shape.kind) ? world_size : 1;
+  cutting.stretch_count = shape.count / cutting.stretches;
+  cutting.block_count = std::max<std::uint64_t>(1, nodes->block_bytes / SizeOf(shape.dtype));
+  cutting.blocks_each = (cutting.stretch_count + cutting.block_count - 1) / cutting.block_count;
+  return cutting;
+}
+
+}  // namespace
+
+std::uint64_t BlocksCount(const Posted& shape, std::uint32_t world_size, const JobNodes* nodes) {
+  const Cutting cutting = CuttingOf(shape, world_size, nodes);
+  return cutting.stretches * cutting.blocks_each;
+}
+
+void CutBlock(const Posted& shape, std::uint32_t world_size, const JobNodes* nodes,
+              std::uint32_t index, Block& block) {
+  const Cutting cutting = CuttingOf(shape, world_size, nodes);
+  const std::uint64_t stretch = index / cutting.blocks_each;
+  const std::uint64_t begin = index % cutting.blocks_each * cutting.block_count;
+  HR_CHECK(stretch < cutting.stretches, index);
+  block.index = index;
+  block.range.begin = stretch * cutting.stretch_count + begin;
+  block.range.count = std::min(cutting.block_count, cutting.stretch_count - begin);
+  block.root =
+      nodes != nullptr && IsParted(shape.kind) ? static_cast<std::uint32_t>(stretch) : shape.root;
+}
+
+Step NextStep(const Posted& shape, const JobNodes* nodes, std::size_t local_ranks_count,
+              Step step) {
+  if (nodes == nullptr) return step == Step::kInNode ? step : Step::kDone;
+  const bool several = local_ranks_count > 1;
+  // A reduced part is for one rank only, and the step between nodes has put it there.
+  const bool shared = shape.kind == Collective::kAllReduce ||
+                      shape.kind == Collective::kAllGather || shape.kind == Collective::kBroadcast;
+  switch (step) {
+    case Step::kInNode:
+      return several && Reduces(shape.kind) ? Step::kInNode : Step::kBetweenNodes;
+    case Step::kBetweenNodes:
+      return Step::kBetweenNodes;
+    case Step::kToRanks:
+      return several && shared ? Step::kToRanks : Step::kDone;
+    case Step::kDone:
+      break;
+  }
+  return Step::kDone;
+}
+
+std::uint32_t ShareOut(const Range& range, std::uint64_t element_size,
+                       const std::vector<transport::CostLine>& costs,
+                       std::array<Range, kRailsMax>& shares) {
+  HR_CHECK(!costs.empty() && costs.size() <= kRailsMax, costs.size());
+  const auto rails = static_cast<std::uint32_t>(costs.size());
+  if (rails == 1 || range.count == 0) {
+    shares[0] = range;
+    for (std::uint32_t rail = 1; rail < rails; ++rail) shares[rail] = {range.begin, 0};
+    return rails;
+  }
+  plan::Stage stage{.name = "between nodes", .rails = {}};
+  for (std::uint32_t rail = 0; rail < rails; ++rail) {
+    stage.rails.push_back(
+        {.lane = rail, .line = {{{0, costs[rail].startup_s, costs[rail].s_per_byte}}}});
+  }
+  const std::vector<std::uint64_t> bytes =
+      plan::Shares(stage, range.count * element_size, element_size);
+  std::uint64_t begin = range.begin;
+  for (std::uint32_t rail = 0; rail < rails; ++rail) {
+    shares[rail] = {begin, bytes[rail] / element_size};
+    begin += shares[rail].count;
+  }
+  HR_CHECK(begin == range.begin + range.count, begin);
+  return rails;
+}
+
+std::uint32_t NodeOf(const JobNodes& nodes, std::uint32_t rank) {
+  for (std::uint32_t node = 0; node < nodes.nodes.size(); ++node) {
+    if (std::ranges::binary_search(nodes.nodes[node].ranks, rank)) return node;
+  }
+  HR_CHECK(false, rank);
+  return 0;
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,34 @@
+// How an operation is cut into blocks, and which steps and shares each of them has. Pure, and the
+// same on every node: nothing but the operation's shape and what the nodes agreed on goes in.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "service/dispatch/block.h"
+#include "service/dispatch/check.h"
+#include "service/session/nodes.h"
+
+namespace headrace::service {
+
+// `nodes` is null for a job whose ranks are all here; its operations are one block each. More than
+// kBlocksPerOperationMax cannot be carried out.
+std::uint64_t BlocksCount(const Posted& shape, std::uint32_t world_size, const JobNodes* nodes);
+// Fills range and root of block `index`.
+void CutBlock(const Posted& shape, std::uint32_t world_size, const JobNodes* nodes,
+              std::uint32_t index, Block& block);
+
+// The first step at or after `step` that a block needs on a node with `local_ranks_count` ranks.
+Step NextStep(const Posted& shape, const JobNodes* nodes, std::size_t local_ranks_count, Step step);
+
+// The shares of `range` on each lane between nodes, which end together by the agreed cost lines;
+// shares may be empty. Returns how many lanes there are.
+std::uint32_t ShareOut(const Range& range, std::uint64_t element_size,
+                       const std::vector<transport::CostLine>& costs,
+                       std::array<Range, kRailsMax>& shares);
+
+// The node that has `rank`; the rank exists.
+std::uint32_t NodeOf(const JobNodes& nodes, std::uint32_t rank);
+
+}  // namespace headrace::service

@@ -1,0 +1,108 @@
+#include "service/dispatch/cut.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace headrace::service {
+namespace {
+
+JobNodes Nodes(std::vector<std::vector<std::uint32_t>> ranks, std::uint64_t block_bytes) {
+  JobNodes nodes;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    nodes.nodes.push_back({.name = std::string(1, static_cast<char>('a' + i)), .ranks = ranks[i]});
+  }
+  nodes.block_bytes = block_bytes;
+  nodes.costs = {{0.0001, 1e-9}};
+  return nodes;
+}
+
+Posted Shape(Collective kind, std::uint64_t count, std::uint32_t root = 0) {
+  Posted shape;
+  shape.kind = kind;
+  shape.dtype = DType::kFloat32;
+  shape.count = count;
+  shape.root = root;
+  return shape;
+}
+
+TEST(Cut, LeavesAnOperationOfOneNodeWhole) {
+  const Posted shape = Shape(Collective::kReduceScatter, 1 << 20);
+  EXPECT_EQ(BlocksCount(shape, 4, nullptr), 1U);
+  Block block;
+  CutBlock(shape, 4, nullptr, 0, block);
+  EXPECT_EQ(block.range.begin, 0U);
+  EXPECT_EQ(block.range.count, shape.count);
+  EXPECT_EQ(NextStep(shape, nullptr, 4, Step::kInNode), Step::kInNode);
+  EXPECT_EQ(NextStep(shape, nullptr, 4, Step::kBetweenNodes), Step::kDone);
+}
+
+TEST(Cut, CoversEachElementOnceWithBlocksOfOneRoot) {
+  const JobNodes nodes = Nodes({{0, 2}, {1}}, 64);
+  for (const Collective kind : {Collective::kAllReduce, Collective::kReduceScatter,
+                                Collective::kAllGather, Collective::kBroadcast}) {
+    for (const std::uint64_t count : {3ULL, 48ULL, 51ULL, 300ULL}) {
+      const Posted shape = Shape(kind, count, 1);
+      const bool parted = kind == Collective::kReduceScatter || kind == Collective::kAllGather;
+      std::vector<int> covered(count);
+      for (std::uint32_t i = 0; i < BlocksCount(shape, 3, &nodes); ++i) {
+        Block block;
+        CutBlock(shape, 3, &nodes, i, block);
+        EXPECT_LE(block.range.count * 4, 64U);
+        EXPECT_GT(block.range.count, 0U);
+        for (std::uint64_t e = 0; e < block.range.count; ++e) {
+          ++covered[block.range.begin + e];
+          EXPECT_EQ(block.root, parted ? (block.range.begin + e) / (count / 3) : 1U);
+        }
+      }
+      EXPECT_EQ(covered, std::vector<int>(count, 1)) << Name(kind) << " of " << count;
+    }
+  }
+}
+
+TEST(Cut, GivesABarrierOneBlockThatMeetsTheOtherNodes) {
+  const JobNodes nodes = Nodes({{0, 1}, {2}}, 64);
+  const Posted shape = Shape(Collective::kBarrier, 0);
+  EXPECT_EQ(BlocksCount(shape, 3, &nodes), 1U);
+  EXPECT_EQ(NextStep(shape, &nodes, 2, Step::kInNode), Step::kBetweenNodes);
+  EXPECT_EQ(NextStep(shape, &nodes, 2, Step::kToRanks), Step::kDone);
+}
+
+TEST(Cut, LeavesOutTheStepsThatANodeOfOneRankDoesNotNeed) {
+  const JobNodes nodes = Nodes({{0, 1}, {2}}, 64);
+  const Posted shape = Shape(Collective::kAllReduce, 100);
+  EXPECT_EQ(NextStep(shape, &nodes, 2, Step::kInNode), Step::kInNode);
+  EXPECT_EQ(NextStep(shape, &nodes, 2, Step::kToRanks), Step::kToRanks);
+  EXPECT_EQ(NextStep(shape, &nodes, 1, Step::kInNode), Step::kBetweenNodes);
+  EXPECT_EQ(NextStep(shape, &nodes, 1, Step::kToRanks), Step::kDone);
+  EXPECT_EQ(NextStep(Shape(Collective::kReduceScatter, 99), &nodes, 2, Step::kToRanks),
+            Step::kDone);
+}
+
+TEST(Cut, SharesABlockOutSoThatAllRailsEndTogether) {
+  const std::vector<transport::CostLine> costs = {{0.0001, 8e-9}, {0.0002, 20e-9}};
+  std::array<Range, kRailsMax> shares;
+  ASSERT_EQ(ShareOut({100, 1 << 20}, 4, costs, shares), 2U);
+  EXPECT_EQ(shares[0].begin, 100U);
+  EXPECT_EQ(shares[1].begin, 100 + shares[0].count);
+  EXPECT_EQ(shares[0].count + shares[1].count, 1U << 20);
+  const double first = costs[0].Seconds(static_cast<double>(shares[0].count) * 4);
+  const double second = costs[1].Seconds(static_cast<double>(shares[1].count) * 4);
+  EXPECT_NEAR(first, second, 1e-6);
+}
+
+TEST(Cut, SendsASmallBlockOverTheFasterRailAlone) {
+  std::array<Range, kRailsMax> shares;
+  ShareOut({0, 16}, 4, {{0.0001, 8e-9}, {0.0005, 8e-9}}, shares);
+  EXPECT_EQ(shares[0].count, 16U);
+  EXPECT_EQ(shares[1].count, 0U);
+}
+
+TEST(Cut, FindsTheNodeOfARank) {
+  const JobNodes nodes = Nodes({{0, 3}, {1, 2, 4}}, 64);
+  EXPECT_EQ(NodeOf(nodes, 3), 0U);
+  EXPECT_EQ(NodeOf(nodes, 4), 1U);
+}
+
+}  // namespace
+}  // namespace headrace::service
