@@ -39,6 +39,8 @@ struct AttachRequest {
   doorbell @4 :Descriptor;  # eventfd
   pid @5 :Int32;            # as the client sees it; the kernel's answer is used where it has one
   timeoutMs @6 :UInt32;     # default for this session's operations; 0: the service's
+  rendezvous @7 :Text;      # "host" or "host:port" of the job's leader; empty: all ranks are here
+  architecture @8 :Text;    # "all-reduce", "parameter-server"; empty: as the leader has it
 }
 
 struct AttachGrant {

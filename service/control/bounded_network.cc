@@ -59,8 +59,9 @@ class BoundedNetwork::BoundedConnection final : public capnp::TwoPartyVatNetwork
 
 kj::Maybe<kj::Own<BoundedNetwork::Connection>> BoundedNetwork::connect(
     capnp::rpc::twoparty::VatId::Reader host) {
-  // Called when the service asks something of its client, which it never does by itself.
-  return inner_.connect(host);
+  return inner_.connect(host).map([this](kj::Own<Connection> connection) -> kj::Own<Connection> {
+    return kj::heap<BoundedConnection>(kj::mv(connection), inner_, cut_);
+  });
 }
 
 kj::Promise<kj::Own<BoundedNetwork::Connection>> BoundedNetwork::accept() {

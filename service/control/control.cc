@@ -17,6 +17,7 @@
 #include "ipc/board.h"
 #include "service/control/desk.h"
 #include "service/control/listener.h"
+#include "service/control/peers/peers.h"
 
 namespace headrace::service {
 namespace {
@@ -50,6 +51,9 @@ class Control::Loop final : private kj::TaskSet::ErrorHandler {
  public:
   Loop(ControlOptions options, ControlPorts ports, UniqueFd socket);
   ~Loop();
+  // Meets other services; before Run.
+  Status Meet();
+  unsigned peer_port() const { return peers_->port(); }
   int Run();
 
  private:
@@ -62,11 +66,11 @@ class Control::Loop final : private kj::TaskSet::ErrorHandler {
   void Handle(Pong message);
   void Handle(const SessionBroken& message);
   void Handle(Drained message);
-  void Handle(const JobBroken& message);
-  void Handle(const RankDone& message);
-  void Handle(const JobEnded& message);
-  void Handle(const GroupOpened& message);
-  void Handle(const GroupMeasured& message);
+  // What is left is for the peers.
+  template <typename Message>
+  void Handle(const Message& message) {
+    peers_->Take(message);
+  }
 
   void BeginDrain(int signal);
   kj::Promise<void> SendDrain(Drain message);
@@ -80,6 +84,7 @@ class Control::Loop final : private kj::TaskSet::ErrorHandler {
   ipc::ServiceRow row_{};
   Desk desk_;
   kj::AsyncIoContext io_;
+  kj::Own<Peers> peers_;
   Listener listener_;
   kj::UnixEventPort::FdObserver inbox_observer_;
   std::vector<ControlMessage> messages_;
@@ -91,7 +96,7 @@ class Control::Loop final : private kj::TaskSet::ErrorHandler {
 
 Control::Loop::Loop(ControlOptions options, ControlPorts ports, UniqueFd socket)
     : options_(std::move(options)),
-      ports_(ports),
+      ports_(std::move(ports)),
       desk_{.options = options_,
             .dispatch = ports_.dispatch,
             .watch = ports_.watch,
@@ -121,13 +126,30 @@ Control::Loop::Loop(ControlOptions options, ControlPorts ports, UniqueFd socket)
 }
 
 Control::Loop::~Loop() {
-  desk_.leases.OnUntold([] {});  // there is nobody left to try again
+  // There is nobody left to try again, or to tell.
+  desk_.leases.OnUntold([] {});
+  desk_.leases.OnOpened([](const SessionIdentity&) {});
+  desk_.leases.OnLost([](const SessionIdentity&, const std::string&) {});
+  desk_.peers = nullptr;
   Show(ipc::ServiceState::kStopped);
 }
 
 void Control::Loop::Show(ipc::ServiceState state) {
   row_.state = static_cast<std::uint32_t>(state);
   ipc::WriteRow(ports_.board, row_);
+}
+
+Status Control::Loop::Meet() {
+  Result<kj::Own<Peers>> peers = Peers::Create(desk_, ports_, io_);
+  if (!peers) return peers.error();
+  peers_ = kj::mv(peers).value();
+  desk_.peers = peers_.get();
+  desk_.leases.OnOpened(
+      [this](const SessionIdentity& identity) { peers_->RankAttached(identity); });
+  desk_.leases.OnLost([this](const SessionIdentity& identity, const std::string& cause) {
+    peers_->RankLost(identity, cause);
+  });
+  return {};
 }
 
 int Control::Loop::Run() {
@@ -138,6 +160,7 @@ int Control::Loop::Run() {
   ports_.log.info("listening on {}, for up to {} connections", options_.socket_path,
                   options_.connections_max);
   const int code = exit_code_.wait(io_.waitScope);
+  peers_->Stop().wait(io_.waitScope);
   desk_.leases.EndAll(Code::kUnavailable, "ended: the service is stopping");
   Show(ipc::ServiceState::kStopped);
   return code;
@@ -177,12 +200,6 @@ void Control::Loop::Handle(const SessionBroken& message) {
 void Control::Loop::Handle(Drained /*message*/) {
   if (desk_.draining) Finish(0);
 }
-
-void Control::Loop::Handle(const JobBroken& /*message*/) {}
-void Control::Loop::Handle(const RankDone& /*message*/) {}
-void Control::Loop::Handle(const JobEnded& /*message*/) {}
-void Control::Loop::Handle(const GroupOpened& /*message*/) {}
-void Control::Loop::Handle(const GroupMeasured& /*message*/) {}
 
 kj::Promise<void> Control::Loop::WatchSignals() {
   auto terminate = io_.unixEventPort.onSignal(SIGTERM);
@@ -248,10 +265,13 @@ Result<std::unique_ptr<Control>> Control::Create(ControlOptions options, Control
   options.connections_max = ConnectionsThatFit(options.connections_max);
   Result<UniqueFd> socket = ListenAt(options.socket_path, options.socket_mode);
   if (!socket) return socket.error();
-  auto loop = std::make_unique<Loop>(std::move(options), ports, std::move(socket).value());
+  auto loop =
+      std::make_unique<Loop>(std::move(options), std::move(ports), std::move(socket).value());
+  if (Status status = loop->Meet(); !status) return status.error();
   return std::unique_ptr<Control>(new Control(std::move(loop)));
 }
 
 int Control::Run() { return loop_->Run(); }
+unsigned Control::peer_port() const { return loop_->peer_port(); }
 
 }  // namespace headrace::service

@@ -6,8 +6,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "ipc/base/clock.h"
 #include "ipc/base/result.h"
@@ -15,12 +17,31 @@
 #include "service/actor/inbox.h"
 #include "service/actor/messages.h"
 #include "service/control/control_inbox.h"
+#include "transport/network.h"
 
 namespace spdlog {
 class logger;
 }
 
 namespace headrace::service {
+
+// What other services may know and do.
+struct PeerOptions {
+  std::string node_name;
+  std::string address;     // "host:port" where other services reach this one; empty: nowhere
+  bool server = false;     // no ranks of jobs of several nodes, but a share of their sums
+  std::string rendezvous;  // of a server: whom it serves; else of jobs whose ranks name none
+  TimeNs detection_ns = 3 * kSecond;         // silence of a peer after which it counts as lost
+  std::map<std::string, std::string> peers;  // the only ones, and their addresses; empty: all
+  std::string architecture = "all-reduce";   // of jobs led here that name none
+  std::uint64_t block_bytes = 4U << 20U;
+  transport::Algorithm algorithm = transport::Algorithm::kAuto;
+  // See tls.h.
+  std::string tls_authority;
+  std::string tls_certificate;
+  std::string tls_key;
+  bool plain_text = false;
+};
 
 struct ControlOptions {
   std::string socket_path;
@@ -31,6 +52,14 @@ struct ControlOptions {
   std::uint32_t operation_timeout_ms = 60'000;
   TimeNs drain_timeout_ns = 5 * kSecond;
   std::uint32_t connections_max = 1024;
+  PeerOptions peers;
+};
+
+// A lane between nodes, as control sees it.
+struct NetworkLane {
+  std::uint8_t number = 0;  // as its messages say
+  std::string address;      // how lanes of other nodes reach it; opaque bytes
+  Door<LaneMessage>* door = nullptr;
 };
 
 // What control speaks to; all outlive it.
@@ -40,6 +69,8 @@ struct ControlPorts {
   Door<WatchMessage>& watch;
   ipc::BoardSlot<ipc::ServiceRow>& board;
   spdlog::logger& log;
+  std::vector<NetworkLane> network_lanes{};  // in the same order on every node
+  std::uint64_t hash_salt = 0;               // for tests: makes this node disagree with its leader
 };
 
 class Control {
@@ -51,6 +82,9 @@ class Control {
   ~Control();
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
+
+  // The TCP port that other services reach; 0: none.
+  unsigned peer_port() const;
 
   // Serves until SIGTERM or SIGINT, then drains: no new attach, open operations end within the
   // drain timeout, all leases end. Returns the exit code: 0 drained, 1 when a second signal or the

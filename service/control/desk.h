@@ -18,6 +18,8 @@
 
 namespace headrace::service {
 
+class Peers;
+
 // Outlives the event loop: calls that are under way when the service stops are dropped with the
 // loop, and give back what they hold here.
 struct Desk {
@@ -26,6 +28,7 @@ struct Desk {
   Door<WatchMessage>& watch;
   Leases leases;
   Answers answers;
+  Peers* peers = nullptr;      // other services; set while the event loop is there
   kj::Timer* timer = nullptr;  // the event loop's; set once there is one
   bool draining = false;
 };

@@ -12,6 +12,7 @@ Result<SessionIdentity> Leases::Open(LeaseRequest request, ipc::Channel channel,
   const Result<Seat> seat = roster_.Join({.job = request.job_name,
                                           .rank = request.rank,
                                           .world_size = request.world_size,
+                                          .rendezvous = request.rendezvous,
                                           .uid = request.uid,
                                           .pid = request.pid,
                                           .session = request.id});
@@ -27,6 +28,7 @@ Result<SessionIdentity> Leases::Open(LeaseRequest request, ipc::Channel channel,
   Say(Code::kOk, request.job,
       fmt::format("job {}: rank {} of {} attached (pid {}, uid {})", request.job_name, request.rank,
                   request.world_size, request.pid, request.uid));
+  on_opened_(request);
   return request;
 }
 
@@ -40,9 +42,17 @@ void Leases::End(SessionId session, bool orderly, Code code, const std::string& 
                   cause));
   CloseSession close{.session = session, .orderly = orderly, .cause = cause};
   // In order: what could not be told before goes first.
-  if (Flush() && Tell(close)) return;
-  untold_.push_back(std::move(close));
-  on_untold_();
+  if (!Flush() || !Tell(close)) {
+    untold_.push_back(std::move(close));
+    on_untold_();
+  }
+  if (!orderly) on_lost_(identity, cause);
+}
+
+void Leases::FailJob(JobId job, Code code, const std::string& cause) {
+  if (const std::string name = roster_.Fail(job, cause); !name.empty()) {
+    Say(code, job, fmt::format("job {} has failed: {}", name, cause));
+  }
 }
 
 void Leases::EndAll(Code code, const std::string& cause) {

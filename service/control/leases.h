@@ -45,6 +45,16 @@ class Leases {
   // `notice` is called whenever something is left to Flush.
   void OnUntold(std::function<void()> notice) { on_untold_ = std::move(notice); }
 
+  // `notice` is called when a rank has got its seat, or lost it in no orderly way.
+  void OnOpened(std::function<void(const SessionIdentity&)> notice) {
+    on_opened_ = std::move(notice);
+  }
+  void OnLost(std::function<void(const SessionIdentity&, const std::string& cause)> notice) {
+    on_lost_ = std::move(notice);
+  }
+  // The job has failed for a cause on another node: it takes no new rank until all are gone.
+  void FailJob(JobId job, Code code, const std::string& cause);
+
   // Says something to people.
   void Say(Code code, JobId job, std::string text);
 
@@ -64,6 +74,9 @@ class Leases {
   std::map<SessionId, Lease> leases_;
   std::vector<CloseSession> untold_;
   std::function<void()> on_untold_ = [] {};
+  std::function<void(const SessionIdentity&)> on_opened_ = [](const SessionIdentity&) {};
+  std::function<void(const SessionIdentity&, const std::string&)> on_lost_ =
+      [](const SessionIdentity&, const std::string&) {};
   std::uint64_t sessions_opened_ = 0;
 };
 

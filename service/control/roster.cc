@@ -78,6 +78,12 @@ Status Roster::CheckJoin(const JoinRequest& request, const Job& job) {
                              request.pid, request.job, request.world_size, AttachedRanks(job),
                              job.world_size));
   }
+  if (job.rendezvous != request.rendezvous) {
+    return Error(Code::kMismatch,
+                 fmt::format("rank {} (pid {}) says job {} meets at \"{}\", {} said \"{}\"",
+                             request.rank, request.pid, request.job, request.rendezvous,
+                             AttachedRanks(job), job.rendezvous));
+  }
   const auto taken = job.members.find(request.rank);
   if (taken == job.members.end()) return {};
   if (taken->second.attached) {
@@ -112,6 +118,7 @@ Result<Seat> Roster::Join(const JoinRequest& request) {
                 .emplace(request.job, Job{.id = JobId{++jobs_opened_},
                                           .uid = request.uid,
                                           .world_size = request.world_size,
+                                          .rendezvous = request.rendezvous,
                                           .failure = {},
                                           .members = {}})
                 .first;
@@ -144,6 +151,14 @@ void Roster::Depart(SessionId session, bool orderly, std::string_view cause) {
     job.failure = fmt::format("rank {} (pid {}) {}", place.rank, member.pid, cause);
   }
   EraseIfEmpty(place.job);
+}
+
+std::string Roster::Fail(JobId id, std::string_view cause) {
+  const auto found = std::find_if(jobs_.begin(), jobs_.end(),
+                                  [id](const auto& entry) { return entry.second.id == id; });
+  if (found == jobs_.end() || !found->second.failure.empty()) return {};
+  found->second.failure = cause;
+  return found->first;
 }
 
 void Roster::EraseIfEmpty(const std::string& name) {

@@ -20,6 +20,7 @@ struct JoinRequest {
   std::string job;
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
+  std::string rendezvous{};
   std::uint32_t uid = 0;
   std::int32_t pid = 0;
   SessionId session;
@@ -39,6 +40,10 @@ class Roster {
   // The rank is gone: it left (orderly) or was lost, for `cause`. Unknown sessions are ignored.
   void Depart(SessionId session, bool orderly, std::string_view cause);
 
+  // The job takes no rank until all that remain are gone. Its name; empty when it is unknown or has
+  // failed before.
+  std::string Fail(JobId job, std::string_view cause);
+
   std::size_t jobs_count() const { return jobs_.size(); }
   std::size_t ranks_count() const { return sessions_.size(); }
 
@@ -52,6 +57,7 @@ class Roster {
     JobId id;
     std::uint32_t uid = 0;
     std::uint32_t world_size = 1;
+    std::string rendezvous;
     std::string failure;                      // empty: none
     std::map<std::uint32_t, Member> members;  // by rank; with those that are gone
   };

@@ -67,6 +67,8 @@ Attached Caller::Attach(const AttachWish& wish) {
   request.setRank(wish.rank);
   request.setWorldSize(wish.world_size);
   request.setTimeoutMs(wish.timeout_ms);
+  request.setRendezvous(wish.rendezvous);
+  request.setArchitecture(wish.architecture);
   request.setChannel(Carry(wish.channel.value_or(channel.fd.get())));
   request.setDoorbell(Carry(wish.doorbell.value_or(doorbell.get())));
   auto response = loop_.Wait<capnp::Response<schema::Entrance::AttachResults>>(call.send());

@@ -41,6 +41,8 @@ struct AttachWish {
   std::uint32_t protocol_version = 1;
   std::string program = "libheadrace 0.1.0 (test)";
   std::uint32_t timeout_ms = 0;
+  std::string rendezvous;
+  std::string architecture;
   // Instead of an honest channel and doorbell; -1 passes a capability without a descriptor.
   std::optional<int> channel;
   std::optional<int> doorbell;

@@ -4,6 +4,9 @@
 #include <spdlog/sinks/null_sink.h>
 #include <spdlog/spdlog.h>
 
+#include <unistd.h>
+
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 
@@ -12,6 +15,9 @@
 
 namespace headrace::support {
 namespace {
+
+// Looked at by a signal handler on the thread that stands still; one at a time.
+std::atomic<bool> hold = false;
 
 std::string MakeDirectory() {
   std::string path = std::filesystem::temp_directory_path() / "headrace-control-XXXXXX";
@@ -28,12 +34,14 @@ ControlStand::ControlStand(StandOptions options)
       inbox_(service::ControlInbox::Create().value()),
       dispatch_([this](service::DispatchMessage& message) { Answer(message); }),
       watch_([this](service::WatchMessage& message) { Answer(message); }),
+      lanes_(MakeLanes()),
       thread_([this] { Serve(); }) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return serving_; });
 }
 
 ControlStand::~ControlStand() {
+  if (frozen_) Thaw();
   // The second signal does not wait for a dispatch that never drains.
   if (WaitForExit(0) == -1) Signal(SIGTERM);
   if (WaitForExit(kSecond) == -1) Signal(SIGTERM);
@@ -64,6 +72,29 @@ void ControlStand::Answer(service::WatchMessage& message) {
   HR_CHECK(sent);
 }
 
+std::vector<std::unique_ptr<WatchedDoor<service::LaneMessage>>> ControlStand::MakeLanes() {
+  std::vector<std::unique_ptr<WatchedDoor<service::LaneMessage>>> lanes;
+  for (std::size_t place = 0; place < options_.lanes_count; ++place) {
+    lanes.push_back(std::make_unique<WatchedDoor<service::LaneMessage>>(
+        [this, lane = static_cast<std::uint8_t>(place + 1)](service::LaneMessage& message) {
+          Answer(lane, message);
+        }));
+  }
+  return lanes;
+}
+
+void ControlStand::Answer(std::uint8_t lane, service::LaneMessage& message) {
+  bool sent = true;
+  if (const auto* open = std::get_if<service::OpenGroup>(&message)) {
+    sent = inbox_->Send(service::GroupOpened{
+        .lane = lane, .group = open->options.group, .status = options_.open_answer});
+  } else if (const auto* measure = std::get_if<service::MeasureGroup>(&message)) {
+    sent = inbox_->Send(
+        service::GroupMeasured{.lane = lane, .group = measure->group, .cost = options_.cost});
+  }
+  HR_CHECK(sent);
+}
+
 void ControlStand::Serve() {
   spdlog::logger log("control", std::make_shared<spdlog::sinks::null_sink_mt>());
   service::ControlOptions options;
@@ -74,13 +105,25 @@ void ControlStand::Serve() {
   options.operation_timeout_ms = 1234;
   options.drain_timeout_ns = options_.drain_timeout_ns;
   options.connections_max = options_.connections_max;
-  auto control = service::Control::Create(
-      options,
-      {.inbox = *inbox_, .dispatch = dispatch_, .watch = watch_, .board = board_, .log = log});
+  options.peers = options_.peers;
+  std::vector<service::NetworkLane> lanes;
+  for (std::size_t place = 0; place < lanes_.size(); ++place) {
+    lanes.push_back({.number = static_cast<std::uint8_t>(place + 1),
+                     .address = options_.peers.node_name + " lane " + std::to_string(place),
+                     .door = lanes_[place].get()});
+  }
+  auto control = service::Control::Create(options, {.inbox = *inbox_,
+                                                    .dispatch = dispatch_,
+                                                    .watch = watch_,
+                                                    .board = board_,
+                                                    .log = log,
+                                                    .network_lanes = std::move(lanes),
+                                                    .hash_salt = options_.hash_salt});
   HR_CHECK(control.ok(), control.ok() ? "" : control.error().text());
   {
     const std::lock_guard lock(mutex_);
     serving_ = true;
+    peer_port_ = (*control)->peer_port();
   }
   changed_.notify_all();
   const int code = (*control)->Run();
@@ -90,6 +133,20 @@ void ControlStand::Serve() {
 }
 
 ipc::ServiceRow ControlStand::BoardRow() const { return ipc::ReadRow(board_).value(); }
+
+void ControlStand::Freeze() {
+  frozen_ = true;
+  hold = true;
+  std::signal(SIGUSR1, [](int) {
+    while (hold) ::usleep(1000);
+  });
+  Signal(SIGUSR1);
+}
+
+void ControlStand::Thaw() {
+  hold = false;
+  frozen_ = false;
+}
 
 void ControlStand::Signal(int number) { ::pthread_kill(thread_.native_handle(), number); }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -92,6 +93,12 @@ struct StandOptions {
   bool drains = true;
   std::uint32_t connections_max = 1024;
   TimeNs drain_timeout_ns = kSecond;
+  // Other services: none without an address.
+  service::PeerOptions peers{};
+  std::size_t lanes_count = 1;  // between nodes; numbered from 1
+  Status open_answer{};         // of the lanes to OpenGroup
+  transport::CostLine cost{.startup_s = 1e-5, .s_per_byte = 1e-8};
+  std::uint64_t hash_salt = 0;
 };
 
 class ControlStand {
@@ -104,16 +111,25 @@ class ControlStand {
   const std::string& socket_path() const { return socket_path_; }
   WatchedDoor<service::DispatchMessage>& dispatch() { return dispatch_; }
   WatchedDoor<service::WatchMessage>& watch() { return watch_; }
+  WatchedDoor<service::LaneMessage>& lane(std::size_t place = 0) { return *lanes_[place]; }
+  unsigned peer_port() const { return peer_port_; }
+  // Where others meet it.
+  std::string meeting() const { return "127.0.0.1:" + std::to_string(peer_port_); }
   service::ControlInbox& inbox() { return *inbox_; }
   ipc::ServiceRow BoardRow() const;
 
   void Signal(int number);
+  // Control's thread stands still, and with it all of its answers, until Thaw.
+  void Freeze();
+  void Thaw();
   // Waits until Run has returned; its exit code. -1 when it does not within `patience`.
   int WaitForExit(TimeNs patience = kPatience);
 
  private:
   void Answer(service::DispatchMessage& message);
   void Answer(service::WatchMessage& message);
+  void Answer(std::uint8_t lane, service::LaneMessage& message);
+  std::vector<std::unique_ptr<WatchedDoor<service::LaneMessage>>> MakeLanes();
   void Serve();
 
   StandOptions options_;
@@ -122,11 +138,14 @@ class ControlStand {
   std::unique_ptr<service::ControlInbox> inbox_;
   WatchedDoor<service::DispatchMessage> dispatch_;
   WatchedDoor<service::WatchMessage> watch_;
+  std::vector<std::unique_ptr<WatchedDoor<service::LaneMessage>>> lanes_;
+  unsigned peer_port_ = 0;
   ipc::BoardSlot<ipc::ServiceRow> board_{};
   std::mutex mutex_;
   std::condition_variable changed_;
   bool serving_ = false;
   int exit_code_ = -1;
+  bool frozen_ = false;
   std::thread thread_;
 };
 

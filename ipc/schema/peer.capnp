@@ -1,0 +1,115 @@
+@0xe4a9c02b6f7d1835;
+# What the services of two nodes say to each other over TCP. The service that connects is a node of
+# jobs that the service that accepts leads. PROTOCOL.md tells the whole exchange.
+
+using Cxx = import "/capnp/c++.capnp";
+using Refusal = import "client.capnp".Refusal;
+$Cxx.namespace("headrace::schema");
+
+const peerProtocolVersion :UInt32 = 1;
+
+struct PeerHello {
+  protocolVersion @0 :UInt32;
+  program @1 :Text;         # "headraced 0.1.0"; for errors
+  node @2 :Text;            # 1 to 63 bytes of printable ASCII without blanks
+  instance @3 :UInt64;      # drawn by each service at its start
+  server @4 :Bool;          # has no ranks, owns shares of sums
+  addresses @5 :List(Data); # of its lanes between nodes, in order
+}
+
+interface PeerEntrance {
+  # The bootstrap of the accepting side. Whoever has not said hello after five seconds is cut off.
+  hello @0 (hello :PeerHello, port :PeerPort) -> (refusal :Refusal, hello :PeerHello,
+                                                  port :PeerPort);
+}
+
+interface PeerPort {
+  # Each side has that of the other. Both calls are answered at once.
+  tell @0 (messages :List(PeerMessage)) -> ();
+  ping @1 () -> ();
+}
+
+struct CostLine {
+  startupS @0 :Float64;
+  sPerByte @1 :Float64;
+}
+
+struct PeerNode {
+  name @0 :Text;
+  ranks @1 :List(UInt32);
+  addresses @2 :List(Data);
+}
+
+struct Roster {
+  job @0 :Text;
+  worldSize @1 :UInt32;
+  epoch @2 :UInt32;
+  key @3 :UInt64;
+  planVersion @4 :UInt32;
+  blockBytes @5 :UInt64;
+  algorithm @6 :UInt8;      # headrace::transport::Algorithm
+  nodes @7 :List(PeerNode);
+  serversCount @8 :UInt32;
+}
+
+struct PeerMessage {
+  job @0 :UInt32;           # as the two ends of this connection know it
+  union {
+    # From a node.
+    join :group {
+      name @1 :Text;
+      worldSize @2 :UInt32;
+      uid @3 :UInt32;
+      architecture @4 :Text;
+    }
+    seatRank :group {
+      rank @5 :UInt32;
+      pid @6 :Int32;
+    }
+    loseRank :group {
+      rank @7 :UInt32;
+      cause @8 :Text;
+    }
+    endRank :group {
+      rank @9 :UInt32;
+      posted @10 :UInt64;
+    }
+    break :group {
+      code @11 :UInt8;      # headrace::Code
+      cause @12 :Text;
+    }
+    forget @13 :Void;
+    opened @14 :Refusal;    # code 0: done
+    measured :group {
+      refusal @15 :Refusal;
+      costs @16 :List(CostLine);
+    }
+    started :group {
+      hash @17 :UInt64;
+    }
+    # From the leader.
+    waits :group {
+      text @18 :Text;
+    }
+    open :group {
+      self @19 :UInt32;
+      roster @20 :Roster;
+    }
+    measure @21 :Void;
+    start :group {
+      costs @22 :List(CostLine);
+      hash @23 :UInt64;
+    }
+    fail @24 :Refusal;
+    rankGone :group {
+      rank @25 :UInt32;
+      posted @26 :UInt64;
+      cause @27 :Text;
+    }
+    close @28 :Void;
+    # Either way.
+    goodbye :group {
+      cause @29 :Text;
+    }
+  }
+}

@@ -1,0 +1,152 @@
+#include "service/control/peers/peer_dialer.h"
+
+#include <fmt/format.h>
+#include <netinet/tcp.h>
+
+#include <algorithm>
+
+#include "service/control/desk.h"
+#include "service/control/peers/peers.h"
+#include "service/control/peers/tcp.h"
+
+namespace headrace::service {
+namespace {
+
+constexpr auto kDelayMin = 50 * kj::MILLISECONDS;
+constexpr auto kDelayMax = 1 * kj::SECONDS;
+constexpr unsigned kDefaultPort = 7733;
+
+// Worth another attempt: the other end may change its mind by itself.
+bool MayPass(Code code) {
+  return code == Code::kUnavailable || code == Code::kBusy || code == Code::kExhausted ||
+         code == Code::kTimeout || code == Code::kPeerLost;
+}
+
+// "connect(): Connection refused" as people say it.
+std::string Cause(const kj::Exception& exception) {
+  std::string text = Printable(exception.getDescription().cStr(), 300);
+  const std::string call = "connect(): ";
+  if (text.rfind(call, 0) == 0) text.erase(0, call.size());
+  return text;
+}
+
+}  // namespace
+
+PeerDialer::PeerDialer(Options options, Peers& peers, PeerSecurity& security, kj::Network& network,
+                       kj::Timer& timer)
+    : options_(std::move(options)),
+      peers_(peers),
+      security_(security),
+      network_(network),
+      timer_(timer),
+      delay_(kDelayMin),
+      tasks_(*this) {
+  tasks_.add(kj::evalLater([this] { return Try(); }));
+}
+
+const NodeFacts& PeerDialer::Self() const { return peers_.self(); }
+
+Status PeerDialer::Greet(PeerLink& /*link*/, const NodeFacts& /*facts*/) {
+  return Error(Code::kInvalidArgument, "this side says hello itself");
+}
+
+void PeerDialer::Told(PeerLink& /*link*/, const PeerMessage& message) {
+  peers_.LeaderTold(options_.leader, message);
+}
+
+void PeerDialer::Tell(const PeerMessage& message) {
+  if (link_.get() != nullptr) link_->Tell(message);
+}
+
+kj::Promise<void> PeerDialer::Finish(const std::string& cause) {
+  if (link_.get() == nullptr || !link_->greeted()) return kj::READY_NOW;
+  return link_->Finish(cause);
+}
+
+kj::Promise<void> PeerDialer::Try() {
+  return Connect()
+      .then([this](kj::Own<kj::AsyncIoStream> stream) {
+        return security_.Connect(kj::mv(stream), options_.leader);
+      })
+      .then([this](Result<SecuredPeer> peer) -> kj::Promise<void> {
+        if (peer) return Introduce(kj::mv(peer).value());
+        Refused(peer.error());
+        return kj::READY_NOW;
+      })
+      .catch_([this](kj::Exception&& exception) { Silent(Cause(exception)); })
+      .then([this] { return TryAgainLater(); });
+}
+
+kj::Promise<void> PeerDialer::TryAgainLater() {
+  link_ = nullptr;
+  const auto delay = delay_;
+  delay_ = std::min(delay_ * 2, kDelayMax);
+  return timer_.afterDelay(delay).then([this] { return Try(); });
+}
+
+kj::Promise<kj::Own<kj::AsyncIoStream>> PeerDialer::Connect() {
+  auto connected = network_.parseAddress(options_.address, kDefaultPort)
+                       .then([](kj::Own<kj::NetworkAddress> address) {
+                         auto stream = address->connect();
+                         return stream.attach(kj::mv(address));
+                       });
+  auto timeout =
+      timer_.afterDelay(options_.detection_ns * kj::NANOSECONDS)
+          .then([this]() -> kj::Own<kj::AsyncIoStream> {
+            kj::throwFatalException(KJ_EXCEPTION(DISCONNECTED, "connect(): nothing came back for",
+                                                 options_.detection_ns / kMillisecond, "ms"));
+          });
+  return connected.exclusiveJoin(kj::mv(timeout)).then([](kj::Own<kj::AsyncIoStream> stream) {
+    TuneForControl(*stream);
+    return stream;
+  });
+}
+
+kj::Promise<void> PeerDialer::Introduce(SecuredPeer peer) {
+  link_ = kj::heap<PeerLink>(kj::mv(peer),
+                             PeerLink::Options{.side = capnp::rpc::twoparty::Side::CLIENT,
+                                               .detection_ns = options_.detection_ns},
+                             timer_, *this);
+  return timer_.timeoutAfter(kHelloTimeout, link_->SayHello())
+      .then([this](Result<NodeFacts> facts) -> kj::Promise<void> {
+        if (facts) return Serve();
+        Refused(facts.error());
+        return kj::READY_NOW;
+      });
+}
+
+kj::Promise<void> PeerDialer::Serve() {
+  delay_ = kDelayMin;
+  name_taken_since_ns_ = kNever;
+  peers_.LeaderUp(options_.leader);
+  return link_->WhenEnded().then([this](const Error& error) {
+    link_ = nullptr;
+    peers_.LeaderDown(options_.leader, error);
+  });
+}
+
+void PeerDialer::Silent(const std::string& why) {
+  peers_.LeaderSilent(options_.leader,
+                      fmt::format("the service at {} does not answer: {}", options_.leader, why));
+}
+
+// A name that is taken may be that of this node's own service before its restart, whose end the
+// leader has not noticed yet.
+void PeerDialer::Refused(const Error& error) {
+  const std::string text =
+      fmt::format("the service at {} refuses this one: {}", options_.leader, error.text());
+  bool passes = MayPass(error.code());
+  if (error.code() == Code::kAlreadyExists) {
+    name_taken_since_ns_ = std::min(name_taken_since_ns_, MonotonicNow());
+    passes = MonotonicNow() - name_taken_since_ns_ < 2 * options_.detection_ns;
+  }
+  if (passes) {
+    peers_.LeaderSilent(options_.leader, text);
+  } else {
+    peers_.LeaderRefused(options_.leader, Error(error.code(), text));
+  }
+}
+
+void PeerDialer::taskFailed(kj::Exception&& exception) { Silent(Cause(exception)); }
+
+}  // namespace headrace::service

@@ -1,0 +1,225 @@
+#include "service/control/peers/peer_link.h"
+
+#include <capnp/message.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "service/control/desk.h"
+#include "service/control/peers/peer_wire.h"
+
+namespace headrace::service {
+namespace {
+
+constexpr int kPeerNestingMax = 16;
+
+capnp::ReaderOptions Bounds() {
+  capnp::ReaderOptions options;
+  options.traversalLimitInWords = kPeerMessageWordsMax;
+  options.nestingLimit = kPeerNestingMax;
+  return options;
+}
+
+}  // namespace
+
+class PeerLink::Port final : public schema::PeerPort::Server {
+ public:
+  explicit Port(PeerLink& link) : link_(link) {}
+
+  kj::Promise<void> tell(TellContext context) override {
+    const auto messages = context.getParams().getMessages();
+    if (messages.size() > kToldAtOnceMax) {
+      link_.End(Error(Code::kCorrupt, fmt::format("{} told {} messages at once",
+                                                  link_.DescribePeer(), messages.size())));
+      return kj::READY_NOW;
+    }
+    for (const schema::PeerMessage::Reader each : messages) Take(ReadMessage(each));
+    return kj::READY_NOW;
+  }
+
+  kj::Promise<void> ping(PingContext /*context*/) override { return kj::READY_NOW; }
+
+ private:
+  void Take(const Result<PeerMessage>& message) {
+    if (!message) {
+      link_.End(message.error().Within(link_.DescribePeer()));
+    } else if (const auto* goodbye = std::get_if<Goodbye>(&message.value())) {
+      link_.End(Error(Code::kUnavailable, goodbye->cause));
+    } else if (link_.greeted_ && link_.end_->isWaiting()) {
+      link_.owner_.Told(link_, *message);
+    }
+  }
+
+  PeerLink& link_;
+};
+
+class PeerLink::Entrance final : public schema::PeerEntrance::Server {
+ public:
+  explicit Entrance(PeerLink& link) : link_(link) {}
+
+  kj::Promise<void> hello(HelloContext context) override {
+    const auto params = context.getParams();
+    const Result<NodeFacts> facts = ReadHello(params.getHello());
+    Status status = facts ? CheckPeerName(link_.peer_, facts->name) : Status(facts.error());
+    if (status.ok() && link_.greeted_) {
+      status = Error(Code::kAlreadyExists, "this connection has said hello already");
+    }
+    if (status.ok()) status = link_.owner_.Greet(link_, *facts);
+    if (!status) {
+      Refuse(context.getResults().initRefusal(), status.error());
+      return kj::READY_NOW;
+    }
+    WriteHello(context.getResults().initHello(), link_.owner_.Self());
+    context.getResults().setPort(kj::heap<Port>(link_));
+    link_.Begin(*facts, params.getPort());
+    return kj::READY_NOW;
+  }
+
+ private:
+  PeerLink& link_;
+};
+
+PeerLink::PeerLink(SecuredPeer peer, Options options, kj::Timer& timer, Owner& owner)
+    : peer_(kj::mv(peer)),
+      options_(options),
+      timer_(timer),
+      owner_(owner),
+      pulse_(options.detection_ns, MonotonicNow()),
+      network_(*peer_.stream, options.side, Bounds()),
+      bounded_(network_,
+               [this](const std::string& why) {
+                 End(Error(Code::kExhausted,
+                           fmt::format("cut the connection of {}: {}", DescribePeer(), why)));
+               }),
+      rpc_(options.side == capnp::rpc::twoparty::Side::SERVER
+               ? capnp::makeRpcServer(bounded_, kj::heap<Entrance>(*this))
+               : capnp::makeRpcClient(bounded_)),
+      tasks_(*this) {
+  rpc_.setFlowLimit(kPeerMessageWordsMax);
+  auto pair = kj::newPromiseAndFulfiller<Error>();
+  end_ = kj::mv(pair.fulfiller);
+  ended_ = kj::mv(pair.promise);
+  tasks_.add(network_.onDisconnect().then([this] {
+    End(Error(Code::kPeerLost, fmt::format("the connection to {} broke: its service exited, was "
+                                           "killed or closed it",
+                                           DescribePeer())));
+  }));
+  if (options_.side == capnp::rpc::twoparty::Side::SERVER) {
+    tasks_.add(timer_.afterDelay(kHelloTimeout).then([this] {
+      if (!greeted_) {
+        End(Error(Code::kTimeout, fmt::format("{} said no hello for {} s", DescribePeer(),
+                                              kHelloTimeout / kj::SECONDS)));
+      }
+    }));
+  }
+}
+
+kj::Promise<Result<NodeFacts>> PeerLink::SayHello() {
+  capnp::MallocMessageBuilder builder(8);
+  auto vat = builder.initRoot<capnp::rpc::twoparty::VatId>();
+  vat.setSide(capnp::rpc::twoparty::Side::SERVER);
+  auto entrance = rpc_.bootstrap(vat).castAs<schema::PeerEntrance>();
+  auto call = entrance.helloRequest();
+  WriteHello(call.initHello(), owner_.Self());
+  call.setPort(kj::heap<Port>(*this));
+  return call.send().then([this](auto&& answer) -> Result<NodeFacts> {
+    const auto refusal = answer.getRefusal();
+    if (refusal.getCode() != 0) {
+      const auto text = refusal.getText();
+      return Error(static_cast<Code>(std::min<int>(refusal.getCode(), kCodesCount - 1)),
+                   Printable({text.begin(), text.size()}, kUnreadBytesMax));
+    }
+    Result<NodeFacts> facts = ReadHello(answer.getHello());
+    if (!facts) return facts;
+    if (facts->protocol_version != kPeerProtocolVersion) {
+      return Error(
+          Code::kVersionMismatch,
+          fmt::format("{} on node {} speaks peer protocol {}, this one speaks {}", facts->program,
+                      facts->name, facts->protocol_version, kPeerProtocolVersion));
+    }
+    if (const Status status = CheckPeerName(peer_, facts->name); !status) return status.error();
+    Begin(*facts, answer.getPort());
+    return facts;
+  });
+}
+
+void PeerLink::Begin(const NodeFacts& facts, schema::PeerPort::Client port) {
+  name_ = facts.name;
+  greeted_ = true;
+  port_ = kj::mv(port);
+  pulse_ = Pulse(options_.detection_ns, MonotonicNow());
+  tasks_.add(AskAgain());
+  tasks_.add(WatchPulse());
+  Flush();
+}
+
+std::string PeerLink::DescribePeer() const {
+  return name_.empty() ? peer_.address : fmt::format("node {}", name_);
+}
+
+void PeerLink::End(const Error& error) { end_->fulfill(kj::cp(error)); }
+
+void PeerLink::Tell(PeerMessage message) {
+  untold_.push_back(std::move(message));
+  if (untold_.size() > kUntoldMax) {
+    End(Error(Code::kPeerLost, fmt::format("{} does not take what it is told: {} messages wait",
+                                           DescribePeer(), untold_.size())));
+    untold_.clear();
+  }
+  Flush();
+}
+
+void PeerLink::Flush() {
+  if (telling_ || port_ == nullptr) return;
+  if (untold_.empty()) {
+    if (all_told_.get() != nullptr) all_told_->fulfill();
+    return;
+  }
+  auto call = KJ_ASSERT_NONNULL(port_).tellRequest();
+  const std::size_t count = std::min(untold_.size(), kToldAtOnceMax);
+  auto list = call.initMessages(static_cast<unsigned>(count));
+  for (unsigned i = 0; i < count; ++i) {
+    WriteMessage(list[i], untold_.front());
+    untold_.pop_front();
+  }
+  telling_ = true;
+  tasks_.add(call.send().ignoreResult().then([this] {
+    telling_ = false;
+    Flush();
+  }));
+}
+
+kj::Promise<void> PeerLink::Finish(const std::string& cause) {
+  auto pair = kj::newPromiseAndFulfiller<void>();
+  all_told_ = kj::mv(pair.fulfiller);
+  Tell(Goodbye{cause});
+  return kj::mv(pair.promise);
+}
+
+kj::Promise<void> PeerLink::AskAgain() {
+  return KJ_ASSERT_NONNULL(port_).pingRequest().send().ignoreResult().then([this] {
+    pulse_.Answered(MonotonicNow());
+    return timer_.afterDelay(pulse_.interval_ns() * kj::NANOSECONDS).then([this] {
+      return AskAgain();
+    });
+  });
+}
+
+kj::Promise<void> PeerLink::WatchPulse() {
+  const TimeNs wait_ns = std::max<TimeNs>(0, pulse_.NextCheck() - MonotonicNow());
+  return timer_.afterDelay(wait_ns * kj::NANOSECONDS).then([this]() -> kj::Promise<void> {
+    if (pulse_.Check(MonotonicNow())) return WatchPulse();
+    End(Error(Code::kPeerLost, fmt::format("{} does not answer for {:.1f} s", DescribePeer(),
+                                           static_cast<double>(options_.detection_ns) / kSecond)));
+    return kj::READY_NOW;
+  });
+}
+
+void PeerLink::taskFailed(kj::Exception&& exception) {
+  End(Error(Code::kPeerLost,
+            fmt::format("the connection to {} broke: {}", DescribePeer(),
+                        Printable(exception.getDescription().cStr(), kUnreadBytesMax))));
+}
+
+}  // namespace headrace::service

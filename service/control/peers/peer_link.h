@@ -1,0 +1,95 @@
+// One connection between two services, whichever of them opened it: what is told goes out in order,
+// and each end asks the other all the time whether it still lives. Control's thread only.
+//
+// A link ends once, with the first cause, and says so by WhenEnded; its owner then destroys it.
+#pragma once
+
+#include <capnp/rpc-twoparty.h>
+#include <kj/async-io.h>
+#include <kj/async.h>
+#include <kj/timer.h>
+
+#include <cstdint>
+#include <deque>
+#include <string>
+
+#include "ipc/base/clock.h"
+#include "ipc/base/result.h"
+#include "ipc/schema/peer.capnp.h"
+#include "service/control/bounded_network.h"
+#include "service/control/tls.h"
+#include "service/membership/peer_messages.h"
+#include "service/membership/pulse.h"
+
+namespace headrace::service {
+
+inline constexpr std::uint32_t kPeerProtocolVersion = 1;
+// One message: rosters of a few jobs of 64 nodes with long addresses.
+inline constexpr std::uint64_t kPeerMessageWordsMax = std::uint64_t{1} << 20;
+inline constexpr std::size_t kToldAtOnceMax = 16;  // messages in one call
+inline constexpr std::size_t kUntoldMax = 16384;   // messages that wait; more end the link
+inline constexpr auto kHelloTimeout = 5 * kj::SECONDS;
+
+class PeerLink final : private kj::TaskSet::ErrorHandler {
+ public:
+  class Owner {
+   public:
+    virtual ~Owner() noexcept(false) = default;
+    virtual const NodeFacts& Self() const = 0;
+    // The service that connected introduces itself; on success it is told of Self().
+    virtual Status Greet(PeerLink& link, const NodeFacts& facts) = 0;
+    virtual void Told(PeerLink& link, const PeerMessage& message) = 0;
+  };
+  struct Options {
+    capnp::rpc::twoparty::Side side;
+    TimeNs detection_ns = 3 * kSecond;
+  };
+
+  // `owner` and `timer` outlive the link.
+  PeerLink(SecuredPeer peer, Options options, kj::Timer& timer, Owner& owner);
+
+  // The connecting side's first call: who answered, or why it will not have us.
+  kj::Promise<Result<NodeFacts>> SayHello();
+  void Tell(PeerMessage message);
+  // Says goodbye and resolves when the other end has heard it.
+  kj::Promise<void> Finish(const std::string& cause);
+
+  kj::Promise<Error> WhenEnded() { return kj::mv(ended_); }
+  void End(const Error& error);
+
+  bool greeted() const { return greeted_; }
+  // "node b (10.0.0.2:4711)", or the address while it has not said its name.
+  std::string DescribePeer() const;
+  const std::string& peer_address() const { return peer_.address; }
+
+ private:
+  class Entrance;
+  class Port;
+
+  // The other end is known and may be told.
+  void Begin(const NodeFacts& facts, schema::PeerPort::Client port);
+  void Flush();
+  kj::Promise<void> AskAgain();
+  kj::Promise<void> WatchPulse();
+  void taskFailed(kj::Exception&& exception) override;
+
+  SecuredPeer peer_;
+  Options options_;
+  kj::Timer& timer_;
+  Owner& owner_;
+  std::string name_;
+  bool greeted_ = false;
+  std::deque<PeerMessage> untold_;
+  bool telling_ = false;
+  Pulse pulse_;
+  kj::Own<kj::PromiseFulfiller<Error>> end_;
+  kj::Promise<Error> ended_ = nullptr;
+  kj::Own<kj::PromiseFulfiller<void>> all_told_;  // null unless Finish waits for it
+  kj::Maybe<schema::PeerPort::Client> port_;
+  capnp::TwoPartyVatNetwork network_;
+  BoundedNetwork bounded_;
+  capnp::RpcSystem<capnp::rpc::twoparty::VatId> rpc_;
+  kj::TaskSet tasks_;
+};
+
+}  // namespace headrace::service

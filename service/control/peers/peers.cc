@@ -1,0 +1,306 @@
+#include "service/control/peers/peers.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <sys/random.h>
+
+#include <cerrno>
+#include <utility>
+#include <variant>
+
+namespace headrace::service {
+namespace {
+
+constexpr auto kRetryDelay = 10 * kj::MILLISECONDS;
+constexpr auto kGoodbyeMax = 200 * kj::MILLISECONDS;
+constexpr TimeNs kSayWindow = 10 * kSecond;
+constexpr int kSaidMax = 8;
+
+// Not 0: that stands for "none".
+std::uint64_t RandomNumber() {
+  std::uint64_t number = 0;
+  while (number == 0) {
+    const ssize_t size = ::getrandom(&number, sizeof number, 0);
+    HR_CHECK(size == sizeof number || errno == EINTR, size, errno);
+  }
+  return number;
+}
+
+NodeFacts FactsOf(const ControlOptions& options, const ControlPorts& ports) {
+  NodeFacts facts{.protocol_version = kPeerProtocolVersion,
+                  .program = "headraced " + options.version,
+                  .name = options.peers.node_name,
+                  .instance = RandomNumber(),
+                  .server = options.peers.server,
+                  .addresses = {}};
+  for (const NetworkLane& lane : ports.network_lanes) facts.addresses.push_back(lane.address);
+  return facts;
+}
+
+LeaderOptions LeaderOptionsOf(const NodeFacts& facts, const PeerOptions& options) {
+  LeaderOptions wanted{.protocol_version = facts.protocol_version,
+                       .program = facts.program,
+                       .node_name = facts.name,
+                       .lanes_count = facts.addresses.size(),
+                       .block_bytes = options.block_bytes,
+                       .algorithm = options.algorithm,
+                       .architecture = options.architecture,
+                       .peers = {},
+                       .random_key = RandomNumber};
+  for (const auto& [name, address] : options.peers) wanted.peers.insert(name);
+  // The list names the others; this service's own ranks come in by the same way.
+  if (!wanted.peers.empty()) wanted.peers.insert(facts.name);
+  return wanted;
+}
+
+FollowerOptions FollowerOptionsOf(const ControlPorts& ports, const PeerOptions& options) {
+  FollowerOptions wanted{.lanes = {}, .server = options.server, .hash_salt = ports.hash_salt};
+  for (const NetworkLane& lane : ports.network_lanes) wanted.lanes.push_back(lane.number);
+  return wanted;
+}
+
+}  // namespace
+
+Result<kj::Own<Peers>> Peers::Create(Desk& desk, const ControlPorts& ports,
+                                     kj::AsyncIoContext& io) {
+  const PeerOptions& options = desk.options.peers;
+  Result<std::unique_ptr<PeerSecurity>> security =
+      PeerSecurity::Create({.node_name = options.node_name,
+                            .authority_path = options.tls_authority,
+                            .certificate_path = options.tls_certificate,
+                            .key_path = options.tls_key,
+                            .plain_text = options.plain_text},
+                           io.provider->getTimer(),
+                           [&log = ports.log](const std::string& text) { log.warn("{}", text); });
+  if (!security) return security.error();
+  auto peers = kj::heap<Peers>(desk, ports, io, std::move(security).value());
+  if (options.address.empty() && !options.server) return peers;
+  try {
+    if (!options.address.empty()) peers->Listen(io.provider->getNetwork()).wait(io.waitScope);
+  } catch (const kj::Exception& exception) {
+    return Error(Code::kUnavailable,
+                 fmt::format("listen at {} for other services: {}", options.address,
+                             Printable(exception.getDescription().cStr(), 300)));
+  }
+  ports.log.info("node {}: {}", options.node_name, peers->security_->Describe());
+  peers->tasks_.add(peers->security_->RemindOfPlainText());
+  if (options.server) peers->Do(ReachLeader{options.rendezvous});
+  return peers;
+}
+
+Peers::Peers(Desk& desk, const ControlPorts& ports, kj::AsyncIoContext& io,
+             std::unique_ptr<PeerSecurity> security)
+    : desk_(desk),
+      ports_(ports),
+      options_(desk.options.peers),
+      network_(io.provider->getNetwork()),
+      security_(std::move(security)),
+      self_(FactsOf(desk.options, ports)),
+      leader_(LeaderOptionsOf(self_, options_)),
+      follower_(FollowerOptionsOf(ports, options_)),
+      listener_(*this, *security_, *desk.timer, options_.detection_ns),
+      tasks_(*this) {}
+
+Peers::~Peers() noexcept(false) = default;
+
+kj::Promise<void> Peers::Listen(kj::Network& network) {
+  return network.parseAddress(options_.address).then([this](kj::Own<kj::NetworkAddress> address) {
+    auto receiver = address->listen();
+    port_ = receiver->getPort();
+    ports_.log.info("node {}: other services reach this one at {} (port {})", options_.node_name,
+                    options_.address, port_);
+    tasks_.add(listener_.Accept(kj::mv(receiver)));
+  });
+}
+
+Status Peers::CheckAttach(LeaseRequest& request) const {
+  if (request.rendezvous.empty() && !options_.server) request.rendezvous = options_.rendezvous;
+  if (request.rendezvous.empty()) return {};
+  if (options_.address.empty()) {
+    return Error(Code::kUnavailable,
+                 fmt::format("job {} meets at {}, but this service has no address for other nodes: "
+                             "start headraced with --node-address host:port",
+                             request.job_name, request.rendezvous));
+  }
+  if (options_.server) {
+    return Error(Code::kUnavailable,
+                 "this service has the role of a server, which sums for the jobs of other nodes "
+                 "and has no ranks of them");
+  }
+  if (ports_.network_lanes.empty()) {
+    return Error(Code::kUnavailable,
+                 fmt::format("job {} meets at {}, but this service has no lane between nodes",
+                             request.job_name, request.rendezvous));
+  }
+  if (!request.architecture.empty() && request.architecture != kAllReduceName &&
+      request.architecture != kServersName) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("architecture \"{}\": there are {} and {}", request.architecture,
+                             kAllReduceName, kServersName));
+  }
+  return follower_.CheckAttach(request.job_name, request.rank);
+}
+
+void Peers::RankAttached(const SessionIdentity& identity) {
+  if (identity.rendezvous.empty()) return;
+  follower_.RankAttached(identity);
+  Act();
+}
+
+void Peers::RankLost(const SessionIdentity& identity, const std::string& cause) {
+  follower_.RankLost(identity.job, identity.rank, cause);
+  Act();
+}
+
+Status Peers::NodeCame(NodeId node, const NodeFacts& facts, const std::string& address) {
+  if (desk_.draining) {
+    return Error(Code::kUnavailable,
+                 fmt::format("the service on node {} is stopping", options_.node_name));
+  }
+  if (Status status = leader_.CheckNode(facts, address); !status) return status;
+  leader_.NodeUp(node, facts, address);
+  Act();
+  return {};
+}
+
+void Peers::NodeTold(NodeId node, const PeerMessage& message) {
+  leader_.Take(node, message);
+  Act();
+}
+
+void Peers::NodeGone(NodeId node, const Error& error) {
+  leader_.NodeDown(node, error.code(), error.text());
+  Act();
+}
+
+void Peers::LeaderUp(const std::string& leader) {
+  follower_.LeaderUp(leader);
+  Act();
+}
+
+void Peers::LeaderSilent(const std::string& leader, const std::string& cause) {
+  if (options_.server) Say(Error(Code::kUnavailable, cause));
+  follower_.LeaderSilent(leader, cause, MonotonicNow());
+  Act();
+}
+
+void Peers::LeaderRefused(const std::string& leader, const Error& error) {
+  Say(error);
+  follower_.LeaderRefused(leader, error);
+  Act();
+}
+
+void Peers::LeaderDown(const std::string& leader, const Error& error) {
+  follower_.LeaderDown(leader, error);
+  Act();
+}
+
+void Peers::LeaderTold(const std::string& leader, const PeerMessage& message) {
+  follower_.Take(leader, message);
+  Act();
+}
+
+// Strangers decide how often there is something to say; people shall still find the rest.
+void Peers::Say(const Error& error) {
+  const TimeNs now = MonotonicNow();
+  if (now - said_since_ns_ > kSayWindow) {
+    if (said_ > kSaidMax) {
+      desk_.leases.Say(
+          Code::kExhausted, JobId{},
+          fmt::format("{} more messages about other services were left out", said_ - kSaidMax));
+    }
+    said_since_ns_ = now;
+    said_ = 0;
+  }
+  if (++said_ <= kSaidMax) desk_.leases.Say(error.code(), JobId{}, error.text());
+}
+
+kj::Promise<void> Peers::Stop() {
+  const std::string cause = fmt::format("the service on node {} is stopping", options_.node_name);
+  auto all = kj::heapArrayBuilder<kj::Promise<void>>(dialers_.size() + 1);
+  all.add(listener_.Finish(cause));
+  for (auto& [leader, dialer] : dialers_) all.add(dialer->Finish(cause));
+  return kj::joinPromises(all.finish())
+      .exclusiveJoin(desk_.timer->afterDelay(kGoodbyeMax))
+      .catch_([](kj::Exception&&) {});
+}
+
+void Peers::Act() {
+  for (ToNode& each : leader_.TakeMessages()) listener_.Tell(each.node, std::move(each.message));
+  for (const FollowerAction& action : follower_.TakeActions()) {
+    std::visit([this](const auto& each) { Do(each); }, action);
+  }
+}
+
+void Peers::Do(const ToLeader& action) {
+  const auto found = dialers_.find(action.leader);
+  if (found != dialers_.end()) found->second->Tell(action.message);
+}
+
+void Peers::Do(const ToDispatch& action) {
+  if (const auto* failed = std::get_if<JobFailed>(&action.message)) {
+    desk_.leases.FailJob(failed->job, failed->code, failed->cause);
+  }
+  SendOrKeep(action);
+}
+
+void Peers::Do(const ToLane& action) { SendOrKeep(action); }
+
+void Peers::Do(const ReachLeader& action) {
+  const auto found = dialers_.find(action.leader);
+  if (found != dialers_.end()) {
+    found->second->needed = true;
+    return;
+  }
+  dialers_.emplace(action.leader,
+                   kj::heap<PeerDialer>(PeerDialer::Options{.leader = action.leader,
+                                                            .address = AddressOf(action.leader),
+                                                            .detection_ns = options_.detection_ns},
+                                        *this, *security_, network_, *desk_.timer));
+}
+
+// Not at once: the dialer may be the one who is speaking.
+void Peers::Do(const LeaveLeader& action) {
+  const auto found = dialers_.find(action.leader);
+  if (found == dialers_.end()) return;
+  found->second->needed = false;
+  tasks_.add(kj::evalLater([this] { SweepDialers(); }));
+}
+
+void Peers::SweepDialers() {
+  std::erase_if(dialers_, [](const auto& entry) { return !entry.second->needed; });
+}
+
+std::string Peers::AddressOf(const std::string& leader) const {
+  const auto listed = options_.peers.find(leader);
+  return listed == options_.peers.end() ? leader : listed->second;
+}
+
+bool Peers::Send(const Untold& message) {
+  if (const auto* lane = std::get_if<ToLane>(&message)) {
+    return ports_.network_lanes[lane->lane].door->Send(lane->message);
+  }
+  return std::visit([this](const auto& each) { return ports_.dispatch.Send(each); },
+                    std::get<ToDispatch>(message).message);
+}
+
+// In order, whatever has no room. How much can wait is bounded by the jobs and their ranks.
+void Peers::SendOrKeep(Untold message) {
+  if (untold_.empty() && Send(message)) return;
+  untold_.push_back(std::move(message));
+  if (untold_.size() == 1) tasks_.add(RetryUntold());
+}
+
+kj::Promise<void> Peers::RetryUntold() {
+  return desk_.timer->afterDelay(kRetryDelay).then([this]() -> kj::Promise<void> {
+    while (!untold_.empty() && Send(untold_.front())) untold_.pop_front();
+    if (untold_.empty()) return kj::READY_NOW;
+    return RetryUntold();
+  });
+}
+
+void Peers::taskFailed(kj::Exception&& exception) {
+  Say(Error(Code::kInternal, Printable(exception.getDescription().cStr(), 300)));
+}
+
+}  // namespace headrace::service

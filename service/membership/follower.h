@@ -1,0 +1,142 @@
+// A node's side of the jobs it takes part in: what it says to their leaders, to its dispatch and
+// its lanes. Pure: no clock, no network, no log.
+//
+// A job of this node is known by its JobId; one that this service only sums for (role server) has
+// no JobId and is known by the leader's number. Every failure, wherever it is found, comes here
+// once as FailJob or as the loss of the leader; then the links are closed and dispatch is told, in
+// this order. A job that ends in order keeps its links until the leader closes it, since others may
+// still receive.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "ipc/base/clock.h"
+#include "ipc/base/result.h"
+#include "service/actor/messages.h"
+#include "service/membership/peer_messages.h"
+#include "service/session/session.h"
+
+namespace headrace::service {
+
+struct FollowerOptions {
+  std::vector<std::uint8_t> lanes;  // numbers of the lanes between nodes, in the agreed order
+  bool server = false;
+  std::uint64_t hash_salt = 0;  // for tests: not 0 makes this node disagree
+};
+
+// Leaders are known by their address, as the ranks gave it.
+struct ToLeader {
+  std::string leader;
+  PeerMessage message;
+};
+struct ToDispatch {
+  std::variant<JobForming, JobFormed, JobFailed, RankLeft> message;
+};
+struct ToLane {
+  std::size_t lane = 0;  // place among the lanes between nodes
+  LaneMessage message;
+};
+// A connection to that leader is needed, or no longer.
+struct ReachLeader {
+  std::string leader;
+};
+struct LeaveLeader {
+  std::string leader;
+};
+using FollowerAction = std::variant<ToLeader, ToDispatch, ToLane, ReachLeader, LeaveLeader>;
+
+class Follower {
+ public:
+  explicit Follower(FollowerOptions options) : options_(std::move(options)) {}
+
+  // Whether the rank may attach to a job of that name; the seats on this node are the roster's.
+  Status CheckAttach(std::string_view job, std::uint32_t rank) const;
+  void RankAttached(const SessionIdentity& identity);
+  void RankLost(JobId job, std::uint32_t rank, const std::string& cause);
+
+  void Take(const JobBroken& message);
+  void Take(const RankDone& message);
+  void Take(const JobEnded& message);
+  void Take(const GroupOpened& message);
+  void Take(const GroupMeasured& message);
+
+  void LeaderUp(const std::string& leader);
+  // An attempt to reach it failed; `cause` names it. Ends the jobs whose ranks' patience is over.
+  void LeaderSilent(const std::string& leader, const std::string& cause, TimeNs now);
+  // It will not have us, or the connection broke.
+  void LeaderRefused(const std::string& leader, const Error& error);
+  void LeaderDown(const std::string& leader, const Error& error);
+  void Take(const std::string& leader, const PeerMessage& message);
+
+  // What to do since the last call, in order.
+  std::vector<FollowerAction> TakeActions() { return std::exchange(actions_, {}); }
+  std::size_t jobs_count() const { return jobs_.size(); }
+
+ private:
+  enum class Stage : std::uint8_t {
+    kReaching,   // no connection to the leader yet
+    kJoined,     // the leader knows of it
+    kOpening,    // lanes open the group
+    kMeasuring,  // open; lanes measure it, or will
+    kRunning,    // dispatch was told
+    kFailed,     // dispatch was told, and has not forgotten it yet
+  };
+  struct Job {
+    JobId id;                  // 0: this service only sums for it
+    std::uint32_t number = 0;  // on the leader's connection
+    std::uint32_t group = 0;
+    std::string name;
+    std::string leader;
+    std::uint32_t world_size = 1;
+    std::uint32_t uid = 0;
+    std::string architecture;
+    TimeNs patience_ns = 0;                       // until when the leader may be out of reach
+    std::map<std::uint32_t, std::int32_t> ranks;  // attached here, and their pids
+    Stage stage = Stage::kReaching;
+    bool forgotten = false;  // by dispatch
+    std::string shown;       // what dispatch was told that it waits for
+    std::uint32_t self = 0;
+    Agreement agreement;
+    // Answers of the lanes to the step that is under way.
+    std::size_t lanes_answered = 0;
+    Status lanes_status;
+    std::vector<transport::CostLine> costs;
+  };
+  using Jobs = std::map<std::uint32_t, Job>;  // by number
+
+  void Take(Job& job, const TellWaits& waits);
+  void Take(Job& job, const OpenJob& open);
+  void Take(Job& job, const MeasureJob& measure);
+  void Take(Job& job, const StartJob& start);
+  void Take(Job& job, const FailJob& failure);
+  void Take(Job& job, const RankGone& gone);
+  void Take(Job& job, const CloseJob& close);
+
+  Job* Find(JobId id);
+  Job* FindGroup(std::uint32_t group);
+  std::size_t PlaceOf(std::uint8_t lane) const;
+  std::size_t lanes_count() const { return options_.lanes.size(); }
+  Status CheckAgreement(const Job& job, const OpenJob& open) const;
+  void AddServed(const std::string& leader, const OpenJob& open);
+  void SayJoin(const Job& job);
+  void Show(Job& job, const std::string& text);
+  void Fail(Job& job, Code code, const std::string& cause);
+  void CloseLinks(const Job& job, const std::string& cause);
+  void Erase(const Job& job);
+  void LeaveIfIdle(const std::string& leader);
+  void Tell(const Job& job, PeerMessage message);
+  void TellDispatch(ToDispatch message);
+
+  FollowerOptions options_;
+  Jobs jobs_;
+  std::uint32_t groups_served_ = 0;
+  std::vector<FollowerAction> actions_;
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,133 @@
+// What the service of a node and the service that leads a job say to each other. Plain values: the
+// network carries them, a simulation hands them over.
+//
+// `job` is the number by which the two ends of one connection know a job: the node's own JobId, or,
+// for a server, a number that the leader chose. Numbers are never used again on a connection, so
+// a message about a job that one side has forgotten is recognised and ignored.
+//
+//   node   --JoinJob, SeatRank, LoseRank, EndRank, BreakJob, ForgetJob-->  leader
+//   leader --TellWaits, FailJob, RankGone, CloseJob-->                     node
+//   leader --OpenJob, MeasureJob, StartJob-->  node  --JobOpened, JobMeasured, JobStarted--> leader
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "ipc/base/error.h"
+#include "service/membership/agreement.h"
+#include "transport/network.h"
+
+namespace headrace::service {
+
+inline constexpr std::string_view kAllReduceName = "all-reduce";
+inline constexpr std::string_view kServersName = "parameter-server";
+
+// A service as it introduces itself at the beginning of a connection.
+struct NodeFacts {
+  std::uint32_t protocol_version = 0;
+  std::string program;                 // "headraced 0.1.0"
+  std::string name;                    // of the node
+  std::uint64_t instance = 0;          // drawn by each service at its start
+  bool server = false;                 // has no ranks, owns shares of sums
+  std::vector<std::string> addresses;  // of its lanes between nodes; opaque bytes
+};
+
+// ---- from a node ----
+struct JoinJob {
+  std::uint32_t job = 0;
+  std::string name;
+  std::uint32_t world_size = 1;
+  std::uint32_t uid = 0;
+  std::string architecture;  // kAllReduceName, kServersName or empty: as the leader has it
+};
+struct SeatRank {
+  std::uint32_t job = 0;
+  std::uint32_t rank = 0;
+  std::int32_t pid = 0;
+};
+struct LoseRank {
+  std::uint32_t job = 0;
+  std::uint32_t rank = 0;
+  std::string cause;  // "exited or was killed"
+};
+// The rank has left in an orderly way after its first `posted` operations.
+struct EndRank {
+  std::uint32_t job = 0;
+  std::uint32_t rank = 0;
+  std::uint64_t posted = 0;
+};
+struct BreakJob {
+  std::uint32_t job = 0;
+  Code code = Code::kInternal;
+  std::string cause;
+};
+// All ranks of the node are gone and nothing of theirs is open.
+struct ForgetJob {
+  std::uint32_t job = 0;
+};
+// The answers to OpenJob, MeasureJob and StartJob; code kOk: done.
+struct JobOpened {
+  std::uint32_t job = 0;
+  Code code = Code::kOk;
+  std::string cause{};
+};
+struct JobMeasured {
+  std::uint32_t job = 0;
+  Code code = Code::kOk;
+  std::string cause{};
+  std::vector<transport::CostLine> costs{};  // one for each lane
+};
+struct JobStarted {
+  std::uint32_t job = 0;
+  std::uint64_t hash = 0;  // of what this node uses
+};
+
+// ---- from the leader ----
+struct TellWaits {
+  std::uint32_t job = 0;
+  std::string text;
+};
+struct OpenJob {
+  std::uint32_t job = 0;
+  std::uint32_t self = 0;  // the node's place in agreement.nodes
+  Agreement agreement;
+};
+struct MeasureJob {
+  std::uint32_t job = 0;
+};
+struct StartJob {
+  std::uint32_t job = 0;
+  std::vector<transport::CostLine> costs;
+  std::uint64_t hash = 0;
+};
+// The job has failed, or this node may not take part in it. The last that is said of it.
+struct FailJob {
+  std::uint32_t job = 0;
+  Code code = Code::kInternal;
+  std::string cause;
+};
+struct RankGone {
+  std::uint32_t job = 0;
+  std::uint32_t rank = 0;
+  std::uint64_t posted = 0;
+  std::string cause;  // "rank 3 (pid 12) on node b left the job"
+};
+// Every node has forgotten the job: its links may go. The last that is said of it.
+struct CloseJob {
+  std::uint32_t job = 0;
+};
+
+// ---- either way ----
+// The service is about to end the connection on purpose.
+struct Goodbye {
+  std::string cause;  // "the service on node b is stopping"
+};
+
+using PeerMessage = std::variant<JoinJob, SeatRank, LoseRank, EndRank, BreakJob, ForgetJob,
+                                 JobOpened, JobMeasured, JobStarted, TellWaits, OpenJob, MeasureJob,
+                                 StartJob, FailJob, RankGone, CloseJob, Goodbye>;
+
+}  // namespace headrace::service
