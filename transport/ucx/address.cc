@@ -11,17 +11,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "numbers are written as they lie");
 
 constexpr std::string_view kMagic{"HRUCX\1\0\0", 8};
-constexpr std::size_t kHeadSize = 20;
+constexpr std::size_t kHeadSize = 28;
 constexpr std::size_t kTailSize = 8;
-
-std::uint64_t Checksum(std::string_view bytes) {
-  std::uint64_t sum = 0xcbf29ce484222325U;
-  for (const char byte : bytes) {
-    sum ^= static_cast<unsigned char>(byte);
-    sum *= 0x100000001b3U;
-  }
-  return sum;
-}
 
 template <typename Number>
 void Append(std::string& bytes, Number number) {
@@ -44,12 +35,22 @@ Error Refused(std::string_view what) {
 
 }  // namespace
 
+std::uint64_t ByteSum(std::string_view bytes) {
+  std::uint64_t sum = 0xcbf29ce484222325U;
+  for (const char byte : bytes) {
+    sum ^= static_cast<unsigned char>(byte);
+    sum *= 0x100000001b3U;
+  }
+  return sum;
+}
+
 std::string EncodeAddress(const WireAddress& address) {
   std::string bytes(kMagic);
   Append(bytes, address.wire_id);
+  Append(bytes, address.settings_sum);
   Append(bytes, static_cast<std::uint32_t>(address.ucx_address.size()));
   bytes += address.ucx_address;
-  Append(bytes, Checksum(bytes));
+  Append(bytes, ByteSum(bytes));
   return bytes;
 }
 
@@ -58,15 +59,16 @@ Result<WireAddress> DecodeAddress(std::string_view bytes) {
     return Refused(fmt::format("{} bytes are too few", bytes.size()));
   }
   if (bytes.substr(0, kMagic.size()) != kMagic) return Refused("it begins with other bytes");
-  const std::size_t size = ReadAt<std::uint32_t>(bytes, 16);
+  const std::size_t size = ReadAt<std::uint32_t>(bytes, 24);
   if (size == 0 || size > kUcxAddressSizeMax || bytes.size() != kHeadSize + size + kTailSize) {
     return Refused(fmt::format("{} bytes hold no address of {} bytes", bytes.size(), size));
   }
   const std::size_t checked = kHeadSize + size;
-  if (Checksum(bytes.substr(0, checked)) != ReadAt<std::uint64_t>(bytes, checked)) {
+  if (ByteSum(bytes.substr(0, checked)) != ReadAt<std::uint64_t>(bytes, checked)) {
     return Refused("its checksum differs");
   }
-  return WireAddress{ReadAt<std::uint64_t>(bytes, 8), std::string(bytes.substr(kHeadSize, size))};
+  return WireAddress{ReadAt<std::uint64_t>(bytes, 8), ReadAt<std::uint64_t>(bytes, 16),
+                     std::string(bytes.substr(kHeadSize, size))};
 }
 
 }  // namespace headrace::transport

@@ -1,45 +1,58 @@
 // The wire's links: how they begin, fail and end.
 #include <fmt/format.h>
 
-#include "transport/ucx/address.h"
 #include "transport/ucx/ucx_wire.h"
 
 namespace headrace::transport {
 
 Result<LinkId> UcxWire::Connect(const std::string& address) {
-  const Result<WireAddress> peer = DecodeAddress(address);
+  const Result<WireAddress> decoded = DecodeAddress(address);
+  if (!decoded) return decoded.error();
+  if (decoded->settings_sum != settings_sum_) {
+    return Error(Code::kUnavailable,
+                 "the other node sets UCX differently, and the two would misread each other: give "
+                 "their lanes the same UCX settings, and both nodes the same release");
+  }
+  const Result<std::uint32_t> peer = PeerAt(*decoded);
   if (!peer) return peer.error();
   const LinkId id = links_.Take();
-  Link& link = *links_.Find(id);
-  link = {.wire = this, .id = id, .peer_id = peer->wire_id};
-  ucp_ep_params_t params{};
-  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
-                      UCP_EP_PARAM_FIELD_ERR_HANDLER;
-  params.address = reinterpret_cast<const ucp_address_t*>(peer->ucx_address.data());
-  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
-  params.err_handler = {.cb = OnLinkError, .arg = &link};
-  const ucs_status_t status = ucp_ep_create(sender_.get(), &params, &link.endpoint);
-  if (status != UCS_OK) {
-    links_.Give(id);
-    return Error(Code::kUnavailable,
-                 fmt::format("connect over {}: UCX says \"{}\"; the two nodes need a network in "
-                             "common among their lanes' net_devices",
-                             Names(), ucs_status_string(status)));
-  }
+  *links_.Find(id) = {.peer = *peer, .peer_wire_id = decoded->wire_id};
   return id;
 }
 
+// The peer with that address; an endpoint is made when there is none.
+Result<std::uint32_t> UcxWire::PeerAt(const WireAddress& address) {
+  std::uint32_t found = 0;
+  peers_.ForEach([&](std::uint32_t id, const Peer& peer) {
+    if (peer.wire_id == address.wire_id) found = id;
+  });
+  if (found != 0) return found;
+  const std::uint32_t id = peers_.Take();
+  Peer& peer = *peers_.Find(id);
+  peer = {.wire = this, .id = id, .wire_id = address.wire_id};
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(address.ucx_address.data());
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler = {.cb = OnPeerError, .arg = &peer};
+  const ucs_status_t status = ucp_ep_create(engine_.get(), &params, &peer.endpoint);
+  if (status == UCS_OK) return id;
+  peers_.Give(id);
+  return Error(Code::kUnavailable,
+               fmt::format("connect over {}: UCX says \"{}\"; the two nodes need a network in "
+                           "common among their lanes' net_devices",
+                           Names(), ucs_status_string(status)));
+}
+
 void UcxWire::Close(LinkId id) {
-  Link* link = links_.Find(id);
+  const Link* link = links_.Find(id);
   HR_CHECK(link != nullptr, id);
-  GiveUpReceives(*link, Code::kCancelled);
-  ucp_ep_h endpoint = std::exchange(link->endpoint, nullptr);
-  links_.Give(id);  // first: what ends below ends because of the close
-  CloseEndpoint(endpoint);
+  GiveUp(id, *link, Code::kCancelled);
+  links_.Give(id);
 }
 
 void UcxWire::CloseEndpoint(ucp_ep_h endpoint) {
-  if (endpoint == nullptr) return;
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = UCP_EP_CLOSE_FLAG_FORCE;
@@ -47,43 +60,48 @@ void UcxWire::CloseEndpoint(ucp_ep_h endpoint) {
   if (UCS_PTR_IS_PTR(request)) ucp_request_free(request);
 }
 
-void UcxWire::OnLinkError(void* argument, ucp_ep_h, ucs_status_t status) {
-  Link& link = *static_cast<Link*>(argument);
-  link.failure = status;
-  link.wire->failed_.push_back(link.id);
+void UcxWire::OnPeerError(void* argument, ucp_ep_h, ucs_status_t status) {
+  const Peer& peer = *static_cast<const Peer*>(argument);
+  peer.wire->failures_.push_back({peer.id, status});
 }
 
-void UcxWire::CloseFailedLinks() {
-  for (const LinkId id : failed_) {
-    Link* link = links_.Find(id);
-    if (link == nullptr) continue;
-    GiveUpReceives(*link, Code::kPeerLost);
-    CloseEndpoint(std::exchange(link->endpoint, nullptr));
-    ended_.push_back({EndKind::kLinkFailed, Code::kPeerLost, id, 0});
+void UcxWire::ForgetFailedPeers() {
+  for (const Failure& failure : failures_) {
+    links_.ForEach([&](LinkId id, Link& link) {
+      if (link.peer != failure.peer || link.failure != UCS_OK) return;
+      link.failure = failure.status;
+      GiveUp(id, link, Code::kPeerLost);
+      ended_.push_back({EndKind::kLinkFailed, Code::kPeerLost, id, 0});
+    });
+    CloseEndpoint(peers_.Find(failure.peer)->endpoint);
+    peers_.Give(failure.peer);
   }
-  failed_.clear();
+  failures_.clear();
 }
 
 // A message does not tell its link, but its sender and its group's key. A link that has sent
 // nothing yet has no key: then what no other link has claimed is its.
-bool UcxWire::BelongsTo(const Link& link, std::uint64_t peer_id, std::uint64_t key) {
-  if (link.peer_id != peer_id) return false;
+bool UcxWire::BelongsTo(const Link& link, std::uint64_t peer_wire_id, std::uint64_t key) {
+  if (link.peer_wire_id != peer_wire_id) return false;
   if (link.key != 0) return link.key == key;
   bool claimed = false;
   links_.ForEach([&](LinkId, const Link& other) {
-    claimed = claimed || (other.peer_id == peer_id && other.key == key);
+    claimed = claimed || (other.peer_wire_id == peer_wire_id && other.key == key);
   });
   return !claimed;
 }
 
-void UcxWire::GiveUpReceives(const Link& link, Code code) {
+void UcxWire::GiveUp(LinkId id, const Link& link, Code code) {
   operations_.ForEach([&](std::uint32_t, Operation& operation) {
-    if (operation.sends || operation.given_up != Code::kOk) return;
-    if (!BelongsTo(link, operation.peer_id, operation.key)) return;
+    if (operation.given_up != Code::kOk) return;
+    const bool of_link = operation.sends ? operation.link == id
+                                         : BelongsTo(link, operation.peer_wire_id, operation.key);
+    if (!of_link) return;
     operation.given_up = code;
-    if (in_place_) return;  // the device may still write: the end is told when UCX tells it
+    if (in_place_) return;  // the device may be at work: the end is told when UCX tells it
     operation.told = true;
-    ended_.push_back({EndKind::kReceived, code, 0, operation.token});
+    ended_.push_back({operation.sends ? EndKind::kSent : EndKind::kReceived, code, operation.link,
+                      operation.token});
   });
 }
 

@@ -5,6 +5,8 @@
 #include <array>
 #include <string_view>
 
+#include "transport/ucx/address.h"
+
 namespace headrace::transport {
 namespace {
 
@@ -19,6 +21,11 @@ constexpr std::array kSettings{
     // With it, a peer writes to addresses that it names itself, and goes on doing so after the
     // receive was given up.
     Setting{"TCP_PUT_ENABLE", "n"},
+    // Bytes of one system call. UCX aborts when a segment is longer than RX_SEG_SIZE.
+    Setting{"TCP_TX_SEG_SIZE", "128K"},
+    Setting{"TCP_RX_SEG_SIZE", "128K"},
+    // Several rails are several lanes of the service.
+    Setting{"MAX_RNDV_RAILS", "1"},
     // A machine that vanished without a word.
     Setting{"TCP_KEEPIDLE", "1s"},
     Setting{"TCP_KEEPINTVL", "1s"},
@@ -48,6 +55,7 @@ Result<UcxConfig> MakeUcxConfig(const UcxOptions& options) {
   UcxConfig config(raw);
   std::vector<std::pair<std::string, std::string>> settings;
   for (const Setting& setting : kSettings) settings.emplace_back(setting.name, setting.value);
+  settings.emplace_back("LOG_LEVEL", options.log_level);
   if (!options.net_devices.empty()) settings.emplace_back("NET_DEVICES", options.net_devices);
   if (!options.transports.empty()) settings.emplace_back("TLS", options.transports);
   settings.insert(settings.end(), options.settings.begin(), options.settings.end());
@@ -61,6 +69,14 @@ Result<UcxConfig> MakeUcxConfig(const UcxOptions& options) {
     }
   }
   return config;
+}
+
+std::uint64_t SettingsSum(const UcxOptions& options) {
+  std::string text;
+  for (const Setting& setting : kSettings)
+    text += fmt::format("{}={}\n", setting.name, setting.value);
+  for (const auto& [name, value] : options.settings) text += fmt::format("{}={}\n", name, value);
+  return ByteSum(text);
 }
 
 }  // namespace headrace::transport

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,8 @@ struct UcxOptions {
   // Messages of this size and more are announced first and sent when the receiver has chosen the
   // memory; smaller ones go at once and are copied on arrival.
   std::size_t rendezvous_bytes = 16 << 10;
+  // UCX_LOG_LEVEL, for the whole process: what matters of UCX's words is in this wire's errors.
+  std::string log_level = "fatal";
   // Further UCX settings without their "UCX_", after ours: {"TCP_PORT_RANGE", "21000-21999"}.
   std::vector<std::pair<std::string, std::string>> settings;
 };
@@ -27,5 +30,8 @@ struct UcxOptions {
 // UCX's defaults and environment, then what suits this service, then the options. The environment
 // is only read.
 Result<UcxConfig> MakeUcxConfig(const UcxOptions& options);
+
+// Over all that two ends must have alike: TCP's segments end UCX when the sizes differ.
+std::uint64_t SettingsSum(const UcxOptions& options);
 
 }  // namespace headrace::transport

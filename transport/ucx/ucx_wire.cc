@@ -2,44 +2,21 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/epoll.h>
 #include <sys/random.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
+#include <set>
+#include <utility>
 
-#include "transport/ucx/address.h"
 #include "transport/ucx/names.h"
+#include "transport/ucx/signals.h"
 
 namespace headrace::transport {
 namespace {
 
-// Progress calls at the end, for endpoints that were closed; each is short.
+// Progress calls at the end, until UCX has let go of everything; each is short.
 constexpr int kFarewellsMax = 1000;
-
-Result<UcxEngine> MakeEngine(ucp_context_h context) {
-  ucp_worker_params_t params{};
-  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  params.thread_mode = UCS_THREAD_MODE_SINGLE;
-  ucp_worker_h engine = nullptr;
-  const ucs_status_t status = ucp_worker_create(context, &params, &engine);
-  if (status != UCS_OK) return UcxError("start UCX's engine", status);
-  return UcxEngine(engine);
-}
-
-Status Watch(int sleep_fd, ucp_worker_h engine) {
-  int fd = -1;
-  if (const ucs_status_t status = ucp_worker_get_efd(engine, &fd); status != UCS_OK) {
-    return UcxError("ask UCX for its descriptor to sleep on", status);
-  }
-  epoll_event interest{};
-  interest.events = EPOLLIN;
-  if (epoll_ctl(sleep_fd, EPOLL_CTL_ADD, fd, &interest) != 0) {
-    return SystemError("watch UCX's descriptor", errno);
-  }
-  return {};
-}
 
 }  // namespace
 
@@ -53,9 +30,11 @@ Status UcxWire::Build(const UcxOptions& options) {
   if (getrandom(&wire_id_, sizeof(wire_id_), 0) != sizeof(wire_id_)) {
     return SystemError("draw an id for the wire", errno);
   }
+  TakeSignalsBackFromUcx();
   rendezvous_bytes_ = options.rendezvous_bytes;
   Result<UcxConfig> config = MakeUcxConfig(options);
   if (!config) return config.error();
+  settings_sum_ = SettingsSum(options);
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
@@ -70,47 +49,51 @@ Status UcxWire::Build(const UcxOptions& options) {
   const std::set<std::string> resources = ResourcesOf(context);
   in_place_ = std::ranges::any_of(
       resources, [](const std::string& name) { return !name.starts_with("tcp/"); });
-  if (Status built = BuildEngines(); !built) return built;
-  if (Status built = BuildSleepFd(); !built) return built;
+  if (in_place_) ++settings_sum_;  // the two kinds do not understand each other
+  if (Status built = BuildEngine(); !built) return built;
   return ReadAddress();
 }
 
-Status UcxWire::BuildEngines() {
-  ucp_datatype_t unpacked = 0;
-  const ucs_status_t made = ucp_dt_create_generic(&UnpackOps(), this, &unpacked);
-  if (made != UCS_OK) return UcxError("describe receives to UCX", made);
-  unpacked_.reset(unpacked);
-  Result<UcxEngine> sender = MakeEngine(context_.get());
-  if (!sender) return sender.error();
-  sender_ = std::move(*sender);
-  Result<UcxEngine> receiver = MakeEngine(context_.get());
-  if (!receiver) return receiver.error();
-  receiver_ = std::move(*receiver);
+Status UcxWire::BuildEngine() {
+  ucp_datatype_t pieces = 0;
+  if (const ucs_status_t status = ucp_dt_create_generic(&PieceOps(), this, &pieces);
+      status != UCS_OK) {
+    return UcxError("describe the memory of messages to UCX", status);
+  }
+  pieces_.reset(pieces);
+  ucp_worker_params_t params{};
+  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  params.thread_mode = UCS_THREAD_MODE_SINGLE;
+  ucp_worker_h engine = nullptr;
+  if (const ucs_status_t status = ucp_worker_create(context_.get(), &params, &engine);
+      status != UCS_OK) {
+    return UcxError("start UCX's engine", status);
+  }
+  engine_.reset(engine);
+  if (const ucs_status_t status = ucp_worker_get_efd(engine, &event_fd_); status != UCS_OK) {
+    return UcxError("ask UCX for its descriptor to sleep on", status);
+  }
   ucp_am_handler_param_t handler{};
   handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
                        UCP_AM_HANDLER_PARAM_FIELD_ARG;
   handler.id = kMessageId;
   handler.cb = OnMessage;
   handler.arg = this;
-  const ucs_status_t set = ucp_worker_set_am_recv_handler(receiver_.get(), &handler);
-  if (set != UCS_OK) return UcxError("listen for UCX's messages", set);
+  if (const ucs_status_t status = ucp_worker_set_am_recv_handler(engine, &handler);
+      status != UCS_OK) {
+    return UcxError("listen for UCX's messages", status);
+  }
   return {};
-}
-
-Status UcxWire::BuildSleepFd() {
-  sleep_fd_.reset(epoll_create1(EPOLL_CLOEXEC));
-  if (!sleep_fd_) return SystemError("make a descriptor to sleep on", errno);
-  if (Status watched = Watch(sleep_fd_.get(), sender_.get()); !watched) return watched;
-  return Watch(sleep_fd_.get(), receiver_.get());
 }
 
 Status UcxWire::ReadAddress() {
   ucp_address_t* bytes = nullptr;
   std::size_t size = 0;
-  const ucs_status_t status = ucp_worker_get_address(receiver_.get(), &bytes, &size);
+  const ucs_status_t status = ucp_worker_get_address(engine_.get(), &bytes, &size);
   if (status != UCS_OK) return UcxError("ask UCX for its address", status);
-  address_ = EncodeAddress({wire_id_, std::string(reinterpret_cast<const char*>(bytes), size)});
-  ucp_worker_release_address(receiver_.get(), bytes);
+  address_ = EncodeAddress(
+      {wire_id_, settings_sum_, std::string(reinterpret_cast<const char*>(bytes), size)});
+  ucp_worker_release_address(engine_.get(), bytes);
   if (size > kUcxAddressSizeMax) {
     return Error(Code::kExhausted, fmt::format("UCX's address has {} bytes, {} are the most: name "
                                                "fewer devices",
@@ -119,18 +102,29 @@ Status UcxWire::ReadAddress() {
   return {};
 }
 
+// UCX aborts when an engine goes while it still works on a receive, so everything is ended first.
 UcxWire::~UcxWire() {
-  if (!sender_ || !receiver_) return;
-  links_.ForEach([](LinkId, Link& link) { CloseEndpoint(std::exchange(link.endpoint, nullptr)); });
-  for (int i = 0; i < kFarewellsMax && ucp_worker_progress(sender_.get()) != 0; ++i) {
+  if (!engine_) return;
+  arrivals_.ForEach([this](std::uint32_t, const Arrival& arrival) {
+    if (arrival.held) ucp_am_data_release(engine_.get(), arrival.bytes);
+  });
+  std::set<ucp_ep_h> endpoints;
+  peers_.ForEach(
+      [&endpoints](std::uint32_t, const Peer& peer) { endpoints.insert(peer.endpoint); });
+  operations_.ForEach([&endpoints](std::uint32_t, Operation& operation) {
+    operation.told = true;
+    if (operation.source != nullptr) endpoints.insert(operation.source);
+  });
+  for (ucp_ep_h endpoint : endpoints) CloseEndpoint(endpoint);
+  for (int i = 0; i < kFarewellsMax; ++i) {
+    if (ucp_worker_progress(engine_.get()) == 0 && operations_.taken_count() == 0) break;
   }
 }
 
 std::string UcxWire::Names() const {
   std::set<std::string> names;
-  links_.ForEach([&names](LinkId, const Link& link) {
-    if (link.endpoint != nullptr) names.merge(LanesOf(link.endpoint));
-  });
+  peers_.ForEach(
+      [&names](std::uint32_t, const Peer& peer) { names.merge(LanesOf(peer.endpoint)); });
   if (names.empty()) names = ResourcesOf(context_.get());
   return fmt::format("{}", fmt::join(names, ","));
 }
@@ -171,8 +165,8 @@ void UcxWire::FreeStaging(std::span<std::byte> memory) {
 bool UcxWire::Progress(WireEvents& events) {
   HR_CHECK(events_ == nullptr);
   events_ = &events;
-  const unsigned moved = ucp_worker_progress(sender_.get()) + ucp_worker_progress(receiver_.get());
-  CloseFailedLinks();
+  const unsigned moved = ucp_worker_progress(engine_.get());
+  ForgetFailedPeers();
   const bool told = Deliver(events);
   events_ = nullptr;
   return moved != 0 || told;
@@ -200,9 +194,9 @@ bool UcxWire::Deliver(WireEvents& events) {
 }
 
 bool UcxWire::PrepareToSleep() {
-  if (!ended_.empty() || !failed_.empty()) return false;
+  if (!ended_.empty() || !failures_.empty()) return false;
   // Busy: something came since the last Progress.
-  return ucp_worker_arm(sender_.get()) == UCS_OK && ucp_worker_arm(receiver_.get()) == UCS_OK;
+  return ucp_worker_arm(engine_.get()) == UCS_OK;
 }
 
 }  // namespace headrace::transport

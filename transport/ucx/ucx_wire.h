@@ -1,16 +1,18 @@
 // Messages between nodes over UCX: TCP, InfiniBand, whatever it finds.
 //
-// One UCX context and two engines (ucp_worker): one that all links send from, one that receives and
-// whose address the other nodes get. UCX pairs endpoints of two engines that connect to each other
-// by the order in which they were made; two nodes that open their links in different orders would
-// share endpoints between jobs, and one job's close would end another's link. Nobody connects to
-// the sending engine, so nothing is paired, and each link is a connection of its own.
+// One UCX context, one engine (ucp_worker), and one endpoint towards each other wire, which all
+// links to that wire share. A link is ours alone: closing it ends what is open on it and does not
+// touch the endpoint, which lives until the other wire is lost or this one ends. UCX offers to
+// close an endpoint by force, but its TCP, in 1.13, then loses its place in a half-sent message, or
+// reads memory that it has freed; and endpoints of their own for links would be paired by UCX in
+// the order of the connects, so that one job's close would end another's link.
 //
 // A message is an active message: a header of ours, then the bytes, at once when they are few, else
 // announced first (rendezvous) and sent once the receiver has chosen the memory. Over TCP the bytes
-// are copied to that memory by this wire's own code (UnpackPiece), out of UCX's socket buffer, so a
-// receive can be given up at any time: the memory is left alone from then on. Over RDMA they go
-// there without a copy, and a receive that is given up ends when the device is done with it.
+// go between that memory and UCX's socket buffer by this wire's own code (PackPiece, UnpackPiece),
+// so sends and receives can be given up at any time: their memory is left alone from then on. A
+// word behind the bytes tells the receiver whether the sender went through with it. Over RDMA they
+// go without a copy, and what is given up ends when the device is done with it.
 //
 // One thread. UCX calls back from inside its calls; what it says is queued and told by Progress.
 #pragma once
@@ -21,8 +23,8 @@
 #include <string>
 #include <vector>
 
-#include "ipc/base/fd.h"
 #include "transport/exchange/wire.h"
+#include "transport/ucx/address.h"
 #include "transport/ucx/handles.h"
 #include "transport/ucx/options.h"
 #include "transport/ucx/slots.h"
@@ -56,7 +58,7 @@ class UcxWire final : public Wire {
 
   bool Progress(WireEvents& events) override;
   bool PrepareToSleep() override;
-  int event_fd() const override { return sleep_fd_.get(); }
+  int event_fd() const override { return event_fd_; }
 
   // Messages that no wire of this kind can have sent; dropped.
   std::uint64_t malformed_count() const { return malformed_count_; }
@@ -71,21 +73,28 @@ class UcxWire final : public Wire {
   };
   static_assert(sizeof(Envelope) == 64);
 
-  struct Link {
+  // Another wire.
+  struct Peer {
     UcxWire* wire = nullptr;
-    LinkId id = 0;
-    ucp_ep_h endpoint = nullptr;  // null once closed
-    std::uint64_t peer_id = 0;
+    std::uint32_t id = 0;
+    std::uint64_t wire_id = 0;
+    ucp_ep_h endpoint = nullptr;
+  };
+
+  struct Link {
+    std::uint32_t peer = 0;
+    std::uint64_t peer_wire_id = 0;
     std::uint64_t key = 0;  // of the messages sent; 0 before the first
     ucs_status_t failure = UCS_OK;
   };
 
   // A message that was announced.
   struct Arrival {
-    std::uint64_t peer_id = 0;
+    std::uint64_t peer_wire_id = 0;
     std::uint64_t key = 0;
     std::size_t size = 0;
-    void* bytes = nullptr;  // eager: where they lie; else UCX's descriptor
+    void* bytes = nullptr;      // eager: where they lie; else UCX's descriptor
+    ucp_ep_h source = nullptr;  // of a rendezvous: the endpoint towards the sender
     bool rendezvous = false;
     bool held = false;            // UCX keeps `bytes` until they are released
     std::vector<std::byte> copy;  // where UCX keeps nothing; its capacity stays
@@ -97,13 +106,17 @@ class UcxWire final : public Wire {
     std::uint32_t id = 0;
     bool sends = false;
     std::uint64_t token = 0;
-    LinkId link = 0;            // of a send
-    std::uint64_t peer_id = 0;  // of a receive, with the key
+    LinkId link = 0;                 // of a send
+    std::uint64_t peer_wire_id = 0;  // of a receive, with the key
     std::uint64_t key = 0;
-    Code given_up = Code::kOk;  // what a receive ends with that was given up
+    Code given_up = Code::kOk;  // what it ends with, when it was given up
     bool told = false;          // its end is reported, UCX has not let go of it
-    std::byte* memory = nullptr;
+    // Of a receive: the endpoint towards the sender. UCX may have made it by itself, and destroys
+    // such a one without a word, but not before it has let go of this receive.
+    ucp_ep_h source = nullptr;
+    std::byte* memory = nullptr;  // of a send: only read
     std::size_t size = 0;
+    std::uint64_t trailer = 0;  // of a receive: what came behind the bytes
     Envelope envelope{};
   };
 
@@ -120,54 +133,61 @@ class UcxWire final : public Wire {
 
   UcxWire() = default;
   Status Build(const UcxOptions& options);
-  Status BuildEngines();
-  Status BuildSleepFd();
+  Status BuildEngine();
   Status ReadAddress();
 
   static ucs_status_t OnMessage(void* wire, const void* header, std::size_t header_size,
                                 void* bytes, std::size_t size, const ucp_am_recv_param_t* param);
   static void OnSent(void* request, ucs_status_t status, void* operation);
   static void OnReceived(void* request, ucs_status_t status, std::size_t size, void* operation);
-  static void OnLinkError(void* link, ucp_ep_h endpoint, ucs_status_t status);
+  static void OnPeerError(void* peer, ucp_ep_h endpoint, ucs_status_t status);
+  static std::size_t PackPiece(void* operation, std::size_t offset, void* bytes,
+                               std::size_t size_max);
   static ucs_status_t UnpackPiece(void* operation, std::size_t offset, const void* bytes,
                                   std::size_t size);
-  static const ucp_generic_dt_ops_t& UnpackOps();
+  static const ucp_generic_dt_ops_t& PieceOps();
 
   ucs_status_t Announce(const Envelope& envelope, void* bytes, std::size_t size,
-                        std::uint64_t attributes);
+                        const ucp_am_recv_param_t& param);
   Operation& NewOperation(bool sends, std::uint64_t token);
   void EndOperation(Operation& operation, ucs_status_t status);
   void StartReceive(const Arrival& arrival, std::byte* memory, std::uint64_t token);
   Arrival& ArrivalOf(ArrivalId id);
-  bool BelongsTo(const Link& link, std::uint64_t peer_id, std::uint64_t key);
-  void GiveUpReceives(const Link& link, Code code);
+  Result<std::uint32_t> PeerAt(const WireAddress& address);
+  bool BelongsTo(const Link& link, std::uint64_t peer_wire_id, std::uint64_t key);
+  void GiveUp(LinkId id, const Link& link, Code code);
   static void CloseEndpoint(ucp_ep_h endpoint);
-  void CloseFailedLinks();
+  void ForgetFailedPeers();
   bool Deliver(WireEvents& events);
   std::string CauseOf(const Link& link) const;
 
   std::string address_;
   std::uint64_t wire_id_ = 0;
+  std::uint64_t settings_sum_ = 0;
   std::size_t rendezvous_bytes_ = 0;
-  bool in_place_ = false;  // receives go to their memory without UnpackPiece
+  bool in_place_ = false;  // bytes go without PackPiece and UnpackPiece
   std::uint64_t malformed_count_ = 0;
 
   // Before UCX's things, which call back while they go.
+  Slots<Peer> peers_;
   Slots<Link> links_;
   Slots<Arrival> arrivals_;
   Slots<Operation> operations_;
-  std::vector<LinkId> failed_;  // told by UCX, not yet closed
-  std::vector<End> ended_;      // to be told by Progress
+  struct Failure {
+    std::uint32_t peer = 0;
+    ucs_status_t status = UCS_OK;
+  };
+  std::vector<Failure> failures_;  // told by UCX, not yet acted on
+  std::vector<End> ended_;         // to be told by Progress
   std::vector<End> telling_;
   WireEvents* events_ = nullptr;  // inside Progress
   ArrivalId fresh_ = 0;           // being announced right now
   Fate fate_ = Fate::kUndecided;
 
   UcxContext context_;
-  UcxDatatype unpacked_;
-  UcxEngine sender_;
-  UcxEngine receiver_;
-  UniqueFd sleep_fd_;
+  UcxDatatype pieces_;
+  UcxEngine engine_;
+  int event_fd_ = -1;  // the engine's
 
   struct Staging {
     UcxMemory memory;

@@ -1,0 +1,208 @@
+// Links: how they stay apart from each other, fail and end.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/unit/transport/ucx_pair.h"
+
+namespace headrace::transport {
+namespace {
+
+std::size_t OpenDescriptors() {
+  const std::filesystem::directory_iterator fds("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(fds), end(fds)));
+}
+
+class UcxLinks : public ::testing::Test {
+ protected:
+  // One message of each size from `from` to `to`, received to `target_`.
+  void SendAndReceive(Side& from, LinkId link, Side& to, std::uint64_t key) {
+    for (const std::size_t size : {std::size_t{100}, std::size_t{200'000}}) {
+      const std::vector<std::byte> source = Pattern(size, static_cast<std::uint32_t>(key));
+      const std::uint64_t token = ++token_;
+      to.told.on_announced = [&](const Recorder::Announcement& announcement) {
+        target_.assign(announcement.size, std::byte{});
+        to.wire->Accept(announcement.arrival, target_.data(), announcement.header.position);
+      };
+      from.wire->Send(link, HeaderOf(key, token), source.data(), size, token);
+      ASSERT_TRUE(DriveUntil(
+          both_,
+          [&] { return from.told.sent.contains(token) && to.told.received.contains(token); }))
+          << "key " << key << " size " << size;
+      EXPECT_EQ(from.told.sent[token], Code::kOk);
+      EXPECT_EQ(to.told.received[token], Code::kOk);
+      EXPECT_TRUE(target_ == source);
+    }
+  }
+
+  Side a_{Loopback()};
+  Side b_{Loopback()};
+  std::vector<Side*> both_{&a_, &b_};
+  std::vector<std::byte> target_;
+  std::uint64_t token_ = 0;
+};
+
+// UCX alone would pair the first endpoint made here with the first made there.
+TEST_F(UcxLinks, OfDifferentGroupsDoNotEndEachOther) {
+  constexpr std::size_t kGroups = 6;
+  std::vector<LinkId> from_a(kGroups);
+  std::vector<LinkId> from_b(kGroups);
+  for (std::size_t i = 0; i < kGroups; ++i) from_a[i] = a_.ConnectTo(b_);
+  for (std::size_t i = kGroups; i-- > 0;) from_b[i] = b_.ConnectTo(a_);
+  for (std::size_t i = 0; i < kGroups; ++i) {
+    SendAndReceive(a_, from_a[i], b_, i + 1);
+    SendAndReceive(b_, from_b[i], a_, i + 1);
+  }
+  for (std::size_t i = 0; i < kGroups; i += 2) {
+    a_.wire->Close(from_a[i]);
+    b_.wire->Close(from_b[i]);
+    for (std::size_t j = 1; j < kGroups; j += 2) {
+      SendAndReceive(a_, from_a[j], b_, j + 1);
+      SendAndReceive(b_, from_b[j], a_, j + 1);
+    }
+  }
+  EXPECT_TRUE(a_.told.failures.empty()) << a_.told.failures.begin()->second;
+  EXPECT_TRUE(b_.told.failures.empty()) << b_.told.failures.begin()->second;
+}
+
+TEST_F(UcxLinks, LeaveTheMemoryOfAReceiveAloneOnceItsEndIsTold) {
+  constexpr std::size_t kSize = 64 << 20;
+  const LinkId from_a = a_.ConnectTo(b_);
+  const LinkId from_b = b_.ConnectTo(a_);
+  SendAndReceive(b_, from_b, a_, 9);  // the link knows its key
+  const std::vector<std::byte> source(kSize, std::byte{0x77});
+  std::vector<std::byte> target(kSize);
+  b_.told.on_announced = [&](const Recorder::Announcement& announcement) {
+    b_.wire->Accept(announcement.arrival, target.data(), 1000);
+  };
+  a_.wire->Send(from_a, HeaderOf(9, 1), source.data(), kSize, 1001);
+  ASSERT_TRUE(DriveUntil(both_, [&] { return target[1000] != std::byte{}; }));
+  ASSERT_FALSE(b_.told.received.contains(1000)) << "too quick for this test";
+  b_.wire->Close(from_b);
+  ASSERT_TRUE(DriveUntil(
+      {&b_}, [&] { return b_.told.received.contains(1000); }, kSecond));
+  EXPECT_EQ(b_.told.received[1000], Code::kCancelled);
+  std::ranges::fill(target, std::byte{});
+  // The sender goes on and ends: nobody told it to stop.
+  ASSERT_TRUE(DriveUntil(both_, [&] { return a_.told.sent.contains(1001); }));
+  EXPECT_EQ(std::ranges::count(target, std::byte{}), static_cast<std::ptrdiff_t>(kSize));
+  SendAndReceive(a_, from_a, b_, 9);
+}
+
+TEST_F(UcxLinks, GiveUpTheReceivesOfTheirOwnGroupOnly) {
+  const LinkId first = a_.ConnectTo(b_);
+  const LinkId second = a_.ConnectTo(b_);
+  const LinkId back_first = b_.ConnectTo(a_);
+  const LinkId back_second = b_.ConnectTo(a_);
+  SendAndReceive(b_, back_first, a_, 1);
+  SendAndReceive(b_, back_second, a_, 2);
+  const std::vector<std::byte> source(32 << 20, std::byte{0x66});
+  std::vector<std::byte> targets[2] = {std::vector<std::byte>(source.size()),
+                                       std::vector<std::byte>(source.size())};
+  b_.told.on_announced = [&](const Recorder::Announcement& announcement) {
+    const std::uint64_t key = announcement.header.key;
+    b_.wire->Accept(announcement.arrival, targets[key - 1].data(), 2000 + key);
+  };
+  a_.wire->Send(first, HeaderOf(1, 1), source.data(), source.size(), 1001);
+  a_.wire->Send(second, HeaderOf(2, 1), source.data(), source.size(), 1002);
+  ASSERT_TRUE(DriveUntil(
+      both_, [&] { return targets[0][0] != std::byte{} && targets[1][0] != std::byte{}; }));
+  b_.wire->Close(back_first);
+  ASSERT_TRUE(DriveUntil(both_, [&] { return b_.told.received.contains(2002); }));
+  EXPECT_EQ(b_.told.received[2002], Code::kOk);
+  EXPECT_TRUE(targets[1] == source);
+  if (b_.told.received[2001] != Code::kOk) {
+    EXPECT_EQ(b_.told.received[2001], Code::kCancelled);
+  }
+}
+
+TEST_F(UcxLinks, EndTheSendsOfAClosedLinkAndTheReceivesThere) {
+  const LinkId link = a_.ConnectTo(b_);
+  const std::vector<std::byte> source(64 << 20, std::byte{0x55});
+  std::vector<std::byte> target(source.size());
+  b_.told.on_announced = [&](const Recorder::Announcement& announcement) {
+    if (announcement.header.position == 1) {
+      b_.wire->Accept(announcement.arrival, target.data(), 1);
+    }  // the second is left waiting
+  };
+  a_.wire->Send(link, HeaderOf(1, 1), source.data(), source.size(), 1);
+  a_.wire->Send(link, HeaderOf(1, 2), source.data(), source.size(), 2);
+  ASSERT_TRUE(DriveUntil(both_, [&] { return target[0] != std::byte{}; }));
+  a_.wire->Close(link);
+  ASSERT_TRUE(DriveUntil(
+      {&a_}, [&] { return a_.told.sent.size() == 2; }, kSecond));
+  EXPECT_EQ(a_.told.sent[1], Code::kCancelled);
+  EXPECT_EQ(a_.told.sent[2], Code::kCancelled);
+  ASSERT_TRUE(DriveUntil(both_, [&] { return b_.told.received.contains(1); }));
+  EXPECT_EQ(b_.told.received[1], Code::kPeerLost);
+  // What was announced may still be asked for, and ends.
+  if (b_.told.announcements.size() == 2) {
+    std::ranges::fill(target, std::byte{1});
+    b_.wire->Accept(b_.told.announcements[1].arrival, target.data(), 2);
+    ASSERT_TRUE(DriveUntil(both_, [&] { return b_.told.received.contains(2); }));
+    EXPECT_EQ(b_.told.received[2], Code::kPeerLost);
+  }
+}
+
+TEST_F(UcxLinks, FailWhenNobodyIsThere) {
+  std::string address;
+  {
+    Side gone(Loopback());
+    address = gone.wire->address();
+  }
+  const Result<LinkId> link = a_.wire->Connect(address);
+  ASSERT_TRUE(link) << link.error().text();
+  std::byte byte{};
+  a_.wire->Send(*link, HeaderOf(1, 1), &byte, 1, 1);
+  ASSERT_TRUE(DriveUntil(
+      {&a_}, [&] { return a_.told.failures.contains(*link) && a_.told.sent.contains(1); },
+      5 * kSecond));
+  EXPECT_EQ(a_.told.sent[1], Code::kPeerLost);
+  EXPECT_FALSE(a_.told.failures[*link].empty());
+  a_.wire->Send(*link, HeaderOf(1, 2), &byte, 1, 2);
+  ASSERT_TRUE(DriveUntil({&a_}, [&] { return a_.told.sent.contains(2); }));
+  EXPECT_EQ(a_.told.sent[2], Code::kPeerLost);
+  a_.wire->Close(*link);
+}
+
+TEST_F(UcxLinks, LeaveNoDescriptorsBehind) {
+  const auto round = [this] {
+    const LinkId to_b = a_.ConnectTo(b_);
+    const LinkId to_a = b_.ConnectTo(a_);
+    SendAndReceive(a_, to_b, b_, 1);
+    SendAndReceive(b_, to_a, a_, 1);
+    a_.wire->Close(to_b);
+    b_.wire->Close(to_a);
+    for (int i = 0; i < 10; ++i) {
+      a_.wire->Progress(a_.told);
+      b_.wire->Progress(b_.told);
+    }
+  };
+  for (int i = 0; i < 20; ++i) round();
+  const std::size_t before = OpenDescriptors();
+  for (int i = 0; i < 1000; ++i) round();
+  DriveUntil(
+      both_, [&] { return OpenDescriptors() <= before; }, kSecond);
+  EXPECT_LE(OpenDescriptors(), before);
+}
+
+TEST(UcxSignals, BelongToTheProgram) {
+  Side side(Loopback());
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGHUP}) {
+    struct sigaction action {};
+    ASSERT_EQ(sigaction(signal, nullptr, &action), 0);
+    // A sanitizer's, perhaps; not UCX's.
+    Dl_info owner{};
+    if (dladdr(reinterpret_cast<void*>(action.sa_handler), &owner) == 0) continue;
+    EXPECT_EQ(std::string(owner.dli_fname).find("libuc"), std::string::npos) << owner.dli_fname;
+  }
+}
+
+}  // namespace
+}  // namespace headrace::transport
