@@ -43,7 +43,7 @@ Cut::Cut(const Shape& shape, Pattern pattern, std::uint64_t position, std::uint3
   const std::uint64_t wanted =
       RoundUp(bytes / (std::uint64_t{owners_count_} * kPiecesPerOwner), kPieceAlignment);
   const std::uint64_t size =
-      std::min<std::uint64_t>(std::max<std::uint64_t>(wanted, kPieceSizeMin), piece_size_max);
+      std::min<std::uint64_t>(std::max<std::uint64_t>(wanted, kSentPieceSizeMin), piece_size_max);
   piece_count_ = size / SizeOf(shape.dtype);
   // A transfer of nothing is still a message, so that nodes find out when they disagree.
   const std::uint64_t pieces =

@@ -14,7 +14,7 @@ inline constexpr std::size_t kPieceAlignment = 64;
 // A transfer is cut so that each owner has this many pieces to overlap, unless they get smaller
 // than the smallest that is worth its message.
 inline constexpr std::uint32_t kPiecesPerOwner = 4;
-inline constexpr std::size_t kPieceSizeMin = std::size_t{16} << 10;
+inline constexpr std::size_t kSentPieceSizeMin = std::size_t{16} << 10;
 
 class Cut {
  public:

@@ -81,6 +81,7 @@ bool Group::BeginPiece(std::uint16_t move_index, TimeNs now) {
   piece.open_count = 0;
   piece.range = move.cut.PieceRange(number);
   piece.script = script;
+  piece.receives.fill(Receive::kEnded);
   for (std::size_t i = 0; i < script.staged_max; ++i) piece.slots[i] = staging_.Take();
 
   move.next_piece = is_server() ? move.cut.NextOwned(number + 1, options_.self) : number + 1;

@@ -48,6 +48,10 @@ class Fleet {
   void RunToTheEnd();
   // A node that is gone is not driven any more.
   void Forget(std::uint32_t node) { forgotten_[node] = true; }
+  void Destroy(std::uint32_t node) {
+    Forget(node);
+    nodes_[node].reset();
+  }
 
   const std::vector<Completion>& completions(std::uint32_t node) const {
     return completions_[node];

@@ -1,0 +1,177 @@
+// What every node must decide alike: the pattern, the cut, the limits.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "transport/exchange/choose.h"
+#include "transport/exchange/cut.h"
+#include "transport/exchange/limits.h"
+
+namespace headrace::transport {
+namespace {
+
+constexpr CostLine kGigabit{.startup_s = 100e-6, .s_per_byte = 8e-9};
+
+Shape AllReduceOf(std::uint64_t bytes) {
+  return {.kind = Collective::kAllReduce, .dtype = DType::kUInt8, .count = bytes};
+}
+
+Pattern Choose(std::uint64_t bytes, std::uint32_t nodes, const CostLine& cost = kGigabit) {
+  return ChoosePattern(AllReduceOf(bytes), {.data_count = nodes, .cost = cost});
+}
+
+TEST(Choose, PredictsEachPatternByStepsAndBytes) {
+  const Choice choice{.data_count = 4, .cost = {.startup_s = 1e-3, .s_per_byte = 1e-6}};
+  const auto seconds = [&choice](Pattern pattern) { return PredictSeconds(pattern, 1000, choice); };
+  constexpr double kSums = 1e-6;  // what summing may add
+  EXPECT_NEAR(seconds(Pattern::kExchange), 1e-3 + 3e-3, kSums);
+  EXPECT_NEAR(seconds(Pattern::kDoubling), 2e-3 + 2e-3, kSums);
+  EXPECT_NEAR(seconds(Pattern::kScatter), 2e-3 + 1.5e-3, kSums);
+  EXPECT_NEAR(seconds(Pattern::kRing), 6e-3 + 1.5e-3, kSums);
+  EXPECT_NEAR(seconds(Pattern::kFromRoot), 1e-3 + 3e-3, kSums);
+  EXPECT_NEAR(seconds(Pattern::kFromRootByOwners), 2e-3 + 1e-3, kSums);
+  EXPECT_NEAR(seconds(Pattern::kBarrier), 2e-3, kSums);
+}
+
+TEST(Choose, CountsTheFoldOfADoublingAmongOddNodes) {
+  const Choice choice{.data_count = 5, .cost = {.startup_s = 1, .s_per_byte = 0}};
+  EXPECT_NEAR(PredictSeconds(Pattern::kDoubling, 0, choice), 4, 1e-9);
+  EXPECT_NEAR(PredictSeconds(Pattern::kBarrier, 0, choice), 3, 1e-9);
+}
+
+TEST(Choose, TakesOneStepForSmallAndSharesForLargeTransfers) {
+  for (const std::uint32_t nodes : {2U, 3U, 4U, 8U, 9U, 64U}) {
+    EXPECT_EQ(Choose(64, nodes), Pattern::kExchange) << nodes;
+    EXPECT_EQ(Choose(64 << 20, nodes), Pattern::kScatter) << nodes;
+  }
+}
+
+TEST(Choose, TakesDoublingWhereStartupAndBytesBothCount) {
+  // Exchange: 1 + 7 x; doubling: 3 + 3 x; shares: 2 + 1.75 x. Startup dear: steps decide.
+  EXPECT_EQ(Choose(1000, 8, {.startup_s = 1, .s_per_byte = 1e-9}), Pattern::kExchange);
+  EXPECT_EQ(Choose(1000, 8, {.startup_s = 1e-9, .s_per_byte = 1}), Pattern::kScatter);
+}
+
+TEST(Choose, IsMonotoneInSize) {
+  for (const std::uint32_t nodes : {2U, 3U, 4U, 8U, 16U}) {
+    bool shares = false;
+    for (std::uint64_t bytes = 1; bytes < (1U << 30); bytes *= 2) {
+      const bool now = Choose(bytes, nodes) == Pattern::kScatter;
+      EXPECT_TRUE(now || !shares) << nodes << " " << bytes;
+      shares = now;
+    }
+    EXPECT_TRUE(shares);
+  }
+}
+
+TEST(Choose, DoesWhatTheGroupForces) {
+  const auto forced = [](Algorithm algorithm) {
+    return ChoosePattern(AllReduceOf(64 << 20), {.data_count = 4, .algorithm = algorithm});
+  };
+  EXPECT_EQ(forced(Algorithm::kDirectExchange), Pattern::kExchange);
+  EXPECT_EQ(forced(Algorithm::kRecursiveDoubling), Pattern::kDoubling);
+  EXPECT_EQ(forced(Algorithm::kDirectScatter), Pattern::kScatter);
+  EXPECT_EQ(forced(Algorithm::kRing), Pattern::kRing);
+}
+
+TEST(Choose, LetsServersSumButNotBroadcast) {
+  const Choice choice{.data_count = 4, .servers_count = 2, .algorithm = Algorithm::kRing};
+  Shape shape = AllReduceOf(100);
+  EXPECT_EQ(ChoosePattern(shape, choice), Pattern::kServed);
+  shape.kind = Collective::kReduce;
+  EXPECT_EQ(ChoosePattern(shape, choice), Pattern::kServed);
+  shape.kind = Collective::kBroadcast;
+  EXPECT_EQ(ChoosePattern(shape, choice), Pattern::kFromRootByOwners);  // as the ring would
+  shape.kind = Collective::kBarrier;
+  EXPECT_EQ(ChoosePattern(shape, choice), Pattern::kBarrier);
+}
+
+TEST(Choose, SparesTheRootOfALargeBroadcast) {
+  Shape shape{.kind = Collective::kBroadcast, .dtype = DType::kUInt8, .count = 1000};
+  const Choice choice{.data_count = 4, .cost = kGigabit};
+  EXPECT_EQ(ChoosePattern(shape, choice), Pattern::kFromRoot);
+  shape.count = 64 << 20;
+  EXPECT_EQ(ChoosePattern(shape, choice), Pattern::kFromRootByOwners);
+  EXPECT_EQ(ChoosePattern(shape, {.data_count = 2, .cost = kGigabit}), Pattern::kFromRoot);
+}
+
+constexpr std::size_t kPieceSize = std::size_t{256} << 10;
+
+TEST(Cut, CoversEveryElementOnceInAlignedPieces) {
+  for (const DType dtype : {DType::kUInt8, DType::kFloat16, DType::kFloat32, DType::kFloat64}) {
+    for (const std::uint64_t count : {0U, 1U, 4095U, 16384U, 16385U, 1000003U, 50000000U}) {
+      const Shape shape{.kind = Collective::kAllReduce, .dtype = dtype, .count = count};
+      const Cut cut(shape, Pattern::kScatter, 9, 5, 0, kPieceSize);
+      std::uint64_t end = 0;
+      ASSERT_GE(cut.pieces_count(), 1U);
+      for (std::uint32_t piece = 0; piece < cut.pieces_count(); ++piece) {
+        const Cut::Range range = cut.PieceRange(piece);
+        ASSERT_EQ(range.begin, end);
+        ASSERT_TRUE(range.count > 0 || count == 0);
+        ASSERT_EQ(range.begin * SizeOf(dtype) % kPieceAlignment, 0U);
+        ASSERT_LE(range.count * SizeOf(dtype), kPieceSize);
+        end += range.count;
+      }
+      ASSERT_EQ(end, count);
+    }
+  }
+}
+
+TEST(Cut, GivesOwnersEqualSharesAndSeveralPiecesOfALargeTransfer) {
+  const Cut cut(AllReduceOf(5 << 20), Pattern::kScatter, 0, 5, 0, kPieceSize);
+  std::vector<std::uint32_t> owned(5);
+  for (std::uint32_t piece = 0; piece < cut.pieces_count(); ++piece) ++owned.at(cut.Owner(piece));
+  for (const std::uint32_t pieces : owned) EXPECT_GE(pieces, kPiecesPerOwner);
+  EXPECT_LE(*std::ranges::max_element(owned) - *std::ranges::min_element(owned), 1U);
+}
+
+TEST(Cut, LetsSmallTransfersTakeTurnsAmongOwners) {
+  std::vector<std::uint32_t> owned(3);
+  for (std::uint64_t position = 0; position < 30; ++position) {
+    const Cut cut(AllReduceOf(100), Pattern::kServed, position, 4, 3, kPieceSize);
+    ASSERT_EQ(cut.pieces_count(), 1U);
+    ++owned.at(cut.Owner(0) - 4);
+  }
+  EXPECT_EQ(owned, (std::vector<std::uint32_t>{10, 10, 10}));
+}
+
+TEST(Cut, GivesTheRootOfABroadcastNothing) {
+  for (std::uint32_t root = 0; root < 4; ++root) {
+    const Shape shape{.kind = Collective::kBroadcast, .root = root, .count = 1 << 20};
+    const Cut cut(shape, Pattern::kFromRootByOwners, 2, 4, 0, kPieceSize);
+    for (std::uint32_t piece = 0; piece < cut.pieces_count(); ++piece) {
+      EXPECT_NE(cut.Owner(piece), root);
+      EXPECT_LT(cut.Owner(piece), 4U);
+    }
+  }
+}
+
+TEST(Cut, FindsTheNextPieceOfAnOwner) {
+  const Cut cut(AllReduceOf(5 << 20), Pattern::kServed, 7, 4, 3, kPieceSize);
+  for (std::uint32_t member = 4; member < 7; ++member) {
+    std::uint32_t next = cut.NextOwned(0, member);
+    for (std::uint32_t piece = 0; piece < cut.pieces_count(); ++piece) {
+      if (cut.Owner(piece) != member) continue;
+      EXPECT_EQ(next, piece);
+      next = cut.NextOwned(piece + 1, member);
+    }
+    EXPECT_GE(next, cut.pieces_count());
+  }
+}
+
+TEST(Limits, KeepStagingWithinItsSizeAndFitForEveryScript) {
+  const ExchangeOptions options;
+  for (std::uint32_t data = 1; data <= kNodesMax; ++data) {
+    for (std::uint32_t servers = 0; servers + data <= kNodesMax; ++servers) {
+      const GroupLimits limits = LimitsOf(options, data, servers);
+      ASSERT_LE(limits.slot_size * limits.slots_count, options.staging_size);
+      ASSERT_GE(limits.slot_size, 4096U);
+      // A server has room for a whole window, others for the largest script at least.
+      ASSERT_GE(limits.slots_count, servers > 0 ? limits.window * data : data - 1);
+      ASSERT_GE(limits.window, servers > 0 ? servers : data);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace headrace::transport
