@@ -1,10 +1,13 @@
 #include "service/daemon.h"
 
+#include <fmt/format.h>
 #include <spdlog/logger.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -12,6 +15,7 @@
 #include "ipc/board.h"
 #include "service/actor/runner.h"
 #include "service/actor/sleeper.h"
+#include "service/config_address.h"
 #include "service/control/control.h"
 #include "service/control/control_inbox.h"
 #include "service/dispatch/dispatch.h"
@@ -20,6 +24,12 @@
 #include "service/watch/watch.h"
 #include "transport/reduce/reduce.h"
 #include "transport/shm/shm_transport.h"
+#ifdef HEADRACE_HAVE_UCX
+#include "transport/exchange/exchange.h"
+#include "transport/ucx/names.h"
+#include "transport/ucx/signals.h"
+#include "transport/ucx/ucx_wire.h"
+#endif
 
 namespace headrace::service {
 namespace {
@@ -29,6 +39,46 @@ std::uint32_t LaneThreads(const Config& config) {
   return std::max(1U, std::thread::hardware_concurrency());
 }
 
+transport::Algorithm AlgorithmOf(std::string_view name) {
+  using transport::Algorithm;
+  // The configuration has checked the name.
+  constexpr std::array<std::pair<std::string_view, Algorithm>, 4> kNames = {
+      {{"direct-exchange", Algorithm::kDirectExchange},
+       {"recursive-doubling", Algorithm::kRecursiveDoubling},
+       {"direct-scatter", Algorithm::kDirectScatter},
+       {"ring", Algorithm::kRing}}};
+  for (const auto& [known, algorithm] : kNames) {
+    if (known == name) return algorithm;
+  }
+  return Algorithm::kAuto;
+}
+
+// Other nodes are met where an address or the role says so.
+bool SpansNodes(const Config& config) {
+  return !config.node_address.empty() || config.role == "server";
+}
+
+PeerOptions PeersOf(const Config& config) {
+  PeerOptions peers{.node_name = config.node_name,
+                    .address = config.node_address,
+                    .server = config.role == "server",
+                    .rendezvous = config.rendezvous,
+                    .detection_ns = static_cast<TimeNs>(config.detection_ms) * kMillisecond,
+                    .peers = {},
+                    .architecture = config.architecture,
+                    .block_bytes = config.block_bytes,
+                    .algorithm = AlgorithmOf(config.network_algorithm),
+                    .tls_authority = config.tls_authority,
+                    .tls_certificate = config.tls_certificate,
+                    .tls_key = config.tls_key,
+                    .plain_text = config.plain_text};
+  // The configuration has been checked, so this is not an error here.
+  if (Result<std::vector<ConfiguredPeer>> known = ParsePeers(config.peers); known) {
+    for (const ConfiguredPeer& peer : *known) peers.peers[peer.name] = peer.address.Text();
+  }
+  return peers;
+}
+
 ControlOptions OptionsOf(const Config& config) {
   return {.socket_path = config.socket_path,
           .socket_mode = static_cast<std::uint32_t>(config.socket_mode),
@@ -36,7 +86,8 @@ ControlOptions OptionsOf(const Config& config) {
           .config_text = PrintConfig(config),
           .reduce_target = std::string(transport::SimdTargetName()),
           .operation_timeout_ms = static_cast<std::uint32_t>(config.operation_timeout_ms),
-          .drain_timeout_ns = static_cast<TimeNs>(config.drain_timeout_ms) * kMillisecond};
+          .drain_timeout_ns = static_cast<TimeNs>(config.drain_timeout_ms) * kMillisecond,
+          .peers = PeersOf(config)};
 }
 
 EventSink LogTo(std::shared_ptr<spdlog::logger> log) {
@@ -49,13 +100,76 @@ EventSink LogTo(std::shared_ptr<spdlog::logger> log) {
   };
 }
 
+#ifdef HEADRACE_HAVE_UCX
+// What a lane between nodes is built on: a thread's sleeper, and the wire.
+struct Rail {
+  std::string name;
+  std::unique_ptr<Sleeper> sleeper;
+  std::unique_ptr<transport::UcxWire> wire;
+};
+
+Result<Rail> OpenRail(const Config& config, std::size_t index, const std::string& device) {
+  Rail rail{.name = fmt::format("ucx{}", index), .sleeper = nullptr, .wire = nullptr};
+  transport::UcxOptions options;
+  options.net_devices = device;
+  if (!config.network_transports.empty()) options.transports = config.network_transports;
+  Result<std::unique_ptr<transport::UcxWire>> wire = transport::UcxWire::Open(options);
+  if (!wire) return wire.error().Within(fmt::format("open lane {}", rail.name));
+  rail.wire = std::move(wire).value();
+  Result<std::unique_ptr<Sleeper>> sleeper = Sleeper::Create();
+  if (!sleeper) return sleeper.error();
+  rail.sleeper = std::move(sleeper).value();
+  if (Status status = rail.sleeper->WatchLevel(rail.wire->event_fd()); !status) {
+    return status.error().Within(fmt::format("listen to lane {}", rail.name));
+  }
+  return rail;
+}
+
+Result<std::vector<Rail>> OpenRails(const Config& config) {
+  std::vector<Rail> rails;
+  if (!SpansNodes(config)) return rails;
+  transport::TakeSignalsBackFromUcx();
+  Result<std::vector<std::string>> devices = ParseRails(config.rails);
+  if (!devices) return devices.error();
+  if (devices->empty()) devices->emplace_back();
+  for (std::size_t i = 0; i < devices->size(); ++i) {
+    Result<Rail> rail = OpenRail(config, i, (*devices)[i]);
+    if (!rail) return rail.error();
+    rails.push_back(std::move(rail).value());
+  }
+  return rails;
+}
+
+// A lane between nodes and all it stands on, in build order.
+struct NodeLane {
+  NodeLane(std::uint8_t index, Rail rail_of_it, Dispatch& dispatch, Door<ControlMessage>& control)
+      : rail(std::move(rail_of_it)),
+        exchange(*rail.wire, {.name = rail.name}),
+        waker(*rail.sleeper),
+        lane(index, rail.name, exchange, waker, *rail.sleeper, dispatch.door(), control) {}
+
+  Rail rail;
+  transport::Exchange exchange;
+  LaneWaker waker;
+  Lane lane;
+};
+#else
+struct Rail {};
+Result<std::vector<Rail>> OpenRails(const Config& config) {
+  if (!SpansNodes(config)) return std::vector<Rail>{};
+  return Error(Code::kUnavailable,
+               "node_address or role asks for other nodes, and this headraced was built without "
+               "UCX: install libucx-dev and build again");
+}
+#endif
+
 }  // namespace
 
 // Members stand in build order: what a part refers to stands above it.
 struct Daemon::Parts {
   Parts(const Config& config, std::shared_ptr<spdlog::logger> logger, Instance claimed,
         ipc::BoardFile board_file, std::unique_ptr<ControlInbox> inbox,
-        std::vector<std::unique_ptr<Sleeper>> thread_sleepers)
+        std::vector<std::unique_ptr<Sleeper>> thread_sleepers, std::vector<Rail> rails)
       : log(std::move(logger)),
         instance(std::move(claimed)),
         board(std::move(board_file)),
@@ -67,11 +181,37 @@ struct Daemon::Parts {
         lane_waker(*lane_sleeper()),
         shm(LaneThreads(config), lane_waker),
         lane(0, "shm0", shm, lane_waker, *lane_sleeper(), dispatch.door()) {
-    dispatch.ConnectLanes({{.name = "shm0",
-                            .transport = std::string(shm.capabilities().name),
-                            .threads = shm.capabilities().threads,
-                            .credit_bytes = config.credit_bytes,
-                            .door = &lane.door()}});
+    std::vector<LanePort> ports{{.name = "shm0",
+                                 .transport = std::string(shm.capabilities().name),
+                                 .threads = shm.capabilities().threads,
+                                 .credit_bytes = config.credit_bytes,
+                                 .door = &lane.door()}};
+    AddNodeLanes(config, std::move(rails), ports);
+    dispatch.ConnectLanes(std::move(ports));
+  }
+
+  void AddNodeLanes([[maybe_unused]] const Config& config, [[maybe_unused]] std::vector<Rail> rails,
+                    [[maybe_unused]] std::vector<LanePort>& ports) {
+#ifdef HEADRACE_HAVE_UCX
+    for (Rail& rail : rails) {
+      const auto index = static_cast<std::uint8_t>(ports.size());
+      if (const std::string warning = transport::SlowWireWarning(rail.wire->Names());
+          !warning.empty()) {
+        log->warn("lane {}: {}", rail.name, warning);
+      }
+      node_lanes.push_back(
+          std::make_unique<NodeLane>(index, std::move(rail), dispatch, *control_inbox));
+      NodeLane& added = *node_lanes.back();
+      log->info("lane {} between nodes over {}", added.rail.name, added.exchange.WireNames());
+      network_lanes.push_back(
+          {.number = index, .address = added.exchange.address(), .door = &added.lane.door()});
+      ports.push_back({.name = added.rail.name,
+                       .transport = added.exchange.WireNames(),
+                       .threads = 1,
+                       .credit_bytes = config.network_credit_bytes,
+                       .door = &added.lane.door()});
+    }
+#endif
   }
 
   // Dispatch and the lane share the data thread unless the lane has a third sleeper of its own.
@@ -90,6 +230,10 @@ struct Daemon::Parts {
   LaneWaker lane_waker;
   transport::ShmTransport shm;
   Lane lane;
+#ifdef HEADRACE_HAVE_UCX
+  std::vector<std::unique_ptr<NodeLane>> node_lanes;
+#endif
+  std::vector<NetworkLane> network_lanes;
   std::unique_ptr<Control> control;
 };
 
@@ -109,15 +253,18 @@ Result<std::unique_ptr<Daemon>> Daemon::Create(const Config& config,
     if (!sleeper) return sleeper.error();
     sleepers.push_back(std::move(sleeper).value());
   }
-  auto parts =
-      std::make_unique<Parts>(config, log, std::move(instance).value(), std::move(board).value(),
-                              std::move(inbox).value(), std::move(sleepers));
+  Result<std::vector<Rail>> rails = OpenRails(config);
+  if (!rails) return rails.error();
+  auto parts = std::make_unique<Parts>(config, log, std::move(instance).value(),
+                                       std::move(board).value(), std::move(inbox).value(),
+                                       std::move(sleepers), std::move(rails).value());
   Result<std::unique_ptr<Control>> control =
       Control::Create(OptionsOf(config), {.inbox = *parts->control_inbox,
                                           .dispatch = parts->dispatch.door(),
                                           .watch = parts->watch.door(),
                                           .board = parts->board.layout().service,
-                                          .log = *log});
+                                          .log = *log,
+                                          .network_lanes = parts->network_lanes});
   if (!control) return control.error();
   parts->control = std::move(control).value();
   return std::unique_ptr<Daemon>(new Daemon(std::move(parts)));
@@ -137,6 +284,14 @@ int Daemon::Run() {
     lane_thread = std::make_unique<Runner>("hr-lane0", std::vector<Actor*>{&parts_->lane},
                                            *parts_->lane_sleeper(), parts_->spin_ns);
   }
+  std::vector<std::unique_ptr<Runner>> node_threads;
+#ifdef HEADRACE_HAVE_UCX
+  for (const std::unique_ptr<NodeLane>& lane : parts_->node_lanes) {
+    node_threads.push_back(std::make_unique<Runner>("hr-" + lane->rail.name,
+                                                    std::vector<Actor*>{&lane->lane},
+                                                    *lane->rail.sleeper, parts_->spin_ns));
+  }
+#endif
   return parts_->control->Run();
 }
 

@@ -22,23 +22,40 @@ Lane::Lane(std::uint8_t index, std::string name, transport::Transport& transport
       inbox_(thread),
       held_(kHeldStart) {}
 
+Lane::Lane(std::uint8_t index, std::string name, transport::NetworkTransport& transport,
+           LaneWaker& waker, Wakeable& thread, Door<DispatchMessage>& dispatch,
+           Door<ControlMessage>& control)
+    : Lane(index, std::move(name), static_cast<transport::Transport&>(transport), waker, thread,
+           dispatch) {
+  groups_.emplace(index, transport, control);
+}
+
 bool Lane::DoWork(TimeNs now) {
   inbox_.TakeAll(messages_);
-  for (const LaneMessage& message : messages_) Handle(message);
+  for (LaneMessage& message : messages_) Handle(std::move(message), now);
   PostHeld(now);
   completions_.clear();
   const bool more = transport_.DoWork(now, completions_);
-  for (const transport::Completion& completion : completions_) Report(completion);
+  for (const transport::Completion& completion : completions_) {
+    if (groups_ && groups_->Owns(completion.token)) {
+      groups_->Ended(completion, now);
+    } else {
+      Report(completion);
+    }
+  }
   return more || !messages_.empty() || !completions_.empty();
 }
 
-void Lane::Handle(const LaneMessage& message) {
-  if (const auto* start = std::get_if<StartStage>(&message)) {
+void Lane::Handle(LaneMessage message, TimeNs now) {
+  if (auto* start = std::get_if<StartStage>(&message)) {
     if (held_.full()) held_.set_capacity(held_.capacity() * 2);
-    held_.push_back(start->transfer);
-    return;
+    held_.push_back(std::move(start->transfer));
+  } else if (const auto* cancel = std::get_if<CancelStage>(&message)) {
+    Cancel(cancel->token);
+  } else {
+    HR_CHECK(groups_.has_value(), message.index());
+    groups_->Handle(message, now);
   }
-  if (const auto* cancel = std::get_if<CancelStage>(&message)) Cancel(cancel->token);
 }
 
 void Lane::PostHeld(TimeNs now) {

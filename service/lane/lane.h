@@ -1,5 +1,6 @@
 // A lane: one transport, driven by one actor. Takes stages from its inbox, hands them to the
 // transport in order, keeps those the transport is too busy for, reports each end to dispatch.
+// A lane between nodes also opens, measures and closes the groups that control asks for (groups.h).
 //
 // Runs on dispatch's thread or on its own (config dedicated_lanes); the code is the same.
 #pragma once
@@ -7,11 +8,13 @@
 #include <atomic>
 #include <boost/circular_buffer.hpp>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "service/actor/actor.h"
 #include "service/actor/messages.h"
+#include "service/lane/groups.h"
 #include "transport/transport.h"
 
 namespace headrace::service {
@@ -35,17 +38,23 @@ class Lane final : public Actor {
  public:
   Lane(std::uint8_t index, std::string name, transport::Transport& transport, LaneWaker& waker,
        Wakeable& thread, Door<DispatchMessage>& dispatch);
+  // Between nodes. Control's door outlives the lane.
+  Lane(std::uint8_t index, std::string name, transport::NetworkTransport& transport,
+       LaneWaker& waker, Wakeable& thread, Door<DispatchMessage>& dispatch,
+       Door<ControlMessage>& control);
 
   std::string_view name() const override { return name_; }
   bool DoWork(TimeNs now) override;
-  bool PrepareToSleep() override { return inbox_.Empty() && !waker_.TakeSignal(); }
+  bool PrepareToSleep() override {
+    return inbox_.Empty() && !waker_.TakeSignal() && transport_.PrepareToSleep();
+  }
   void Awake() override {}
   TimeNs NextDeadline() const override { return kNever; }
 
   Door<LaneMessage>& door() { return inbox_; }
 
  private:
-  void Handle(const LaneMessage& message);
+  void Handle(LaneMessage message, TimeNs now);
   void PostHeld(TimeNs now);
   void Cancel(std::uint64_t token);
   void Report(const transport::Completion& completion);
@@ -59,6 +68,7 @@ class Lane final : public Actor {
   std::vector<LaneMessage> messages_;
   boost::circular_buffer<transport::Transfer> held_;  // accepted from dispatch, not yet posted
   std::vector<transport::Completion> completions_;
+  std::optional<Groups> groups_;  // of a lane between nodes
 };
 
 }  // namespace headrace::service
