@@ -13,7 +13,7 @@
 //       });
 //
 // The promises never fail and resolve within kHandshakeTimeout; whoever drops one drops the
-// connection. The stream has its own life: it does not need the PeerSecurity any more.
+// connection. The PeerSecurity outlives its promises, not the streams it gave.
 //
 // With a certificate both sides show one, and both must be signed by our authority and carry the
 // DNS name "headrace", which every node's certificate has (`headracectl certs node`): names and
