@@ -64,7 +64,7 @@ void Exchange::Cancel(std::uint64_t token) {
 }
 
 bool Exchange::DoWork(TimeNs now, std::vector<Completion>& completions) {
-  const bool progressed = wire_.Progress(*this);
+  bool worked = wire_.Progress(*this);
   completions.insert(completions.end(), refused_.begin(), refused_.end());
   refused_.clear();
   bool summed = false;
@@ -72,11 +72,13 @@ bool Exchange::DoWork(TimeNs now, std::vector<Completion>& completions) {
     const std::size_t slot = (turn_ + i) % groups_.size();
     std::unique_ptr<Group>& group = groups_[slot];
     if (!group || !group->HasWork()) continue;
+    // What a step gives to the wire may be done at once.
+    worked = true;
     summed = group->Step(now, completions);
     if (summed) turn_ = slot + 1;
     if (group->gone()) group.reset();
   }
-  return progressed || HasWork();
+  return worked || HasWork();
 }
 
 bool Exchange::HasWork() const {

@@ -122,9 +122,8 @@ void SimulatedNetwork::Announce(ArrivalId id, Flight& flight) {
 void SimulatedNetwork::Write(ArrivalId id, Flight& flight) {
   if (!flight.accept_open) return;
   if (!flight.has_copy) {
-    if (!flight.send_open || !Reaches(flight.from, flight.to) || !Reaches(flight.to, flight.from)) {
-      return;
-    }
+    if (!Reaches(flight.from, flight.to) || !Reaches(flight.to, flight.from)) return;
+    if (!flight.send_open) return EndAccept(flight, Code::kPeerLost);  // the sender gave it up
     Schedule(now_ + Delay(), {.what = What::kConfirm, .flight = id});
   }
   const std::byte* const bytes = flight.has_copy ? flight.copy.data() : flight.bytes;

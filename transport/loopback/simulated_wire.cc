@@ -41,7 +41,8 @@ void SimulatedNetwork::SimulatedWire::Close(LinkId id) {
   link.open = false;
   network_.EndOpenOf(link, id, Code::kCancelled);
   // What has left already arrives before word of the end does.
-  if (link.failed || !network_.Reaches(index_, link.peer)) return;
+  const bool told = network_.options_.closes_are_told && network_.Reaches(index_, link.peer);
+  if (link.failed || !told) return;
   const LinkId other = network_.OtherEnd(id);
   if (other == id) return;
   network_.Schedule(network_.now_ + network_.options_.latency_ns + network_.options_.jitter_ns + 1,

@@ -32,6 +32,9 @@ struct SimulatedNetworkOptions {
   std::size_t eager_size = 8192;
   TimeNs detection_ns = kMillisecond;  // from a failure to LinkFailed
   double duplicate_share = 0;          // of the messages are announced a second time
+  // Whether a Close makes the other end fail, as a wire may; else its sends do not get through, and
+  // that is all.
+  bool closes_are_told = false;
 };
 
 // Whether the ends of a link that fails hear of it, or just nothing any more.

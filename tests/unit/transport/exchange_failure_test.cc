@@ -47,10 +47,13 @@ struct Sweep {
   std::string name;
   FleetOptions fleet;
   Collective kind = Collective::kAllReduce;
+
+  friend void PrintTo(const Sweep& sweep, std::ostream* out) { *out << sweep.name; }
 };
 
 std::vector<Sweep> AllSweeps() {
-  const SimulatedNetworkOptions network{.jitter_ns = 30 * kMicrosecond, .eager_size = 1000};
+  const SimulatedNetworkOptions network{
+      .jitter_ns = 30 * kMicrosecond, .eager_size = 1000, .closes_are_told = true};
   const auto among = [&network](std::uint32_t data, std::uint32_t servers, Algorithm algorithm) {
     return FleetOptions{
         .data_count = data, .servers_count = servers, .algorithm = algorithm, .network = network};
@@ -181,6 +184,33 @@ TEST_P(ExchangeFailure, MayBeTheEndOfTheExchangeItself) {
       });
 }
 
+// As over a wire that tells nobody of a close: what one node finds out, the others' groups are
+// closed with.
+TEST_P(ExchangeFailure, OfOneNodeIsEverybodysOnceTheirGroupsAreClosed) {
+  for (std::uint64_t messages = 0;; ++messages) {
+    FleetOptions options = GetParam().fleet;
+    options.network.closes_are_told = false;
+    Fleet fleet(options);
+    FleetTransfer work = Work();
+    Watch watch(fleet, work, options.data_count);
+    fleet.PostEverywhere(work.transfer());
+    bool more = true;
+    while (more && fleet.network().announced_count() < messages) more = watch.Step();
+    if (!more) return;
+    fleet.node(1).CloseGroup(1, "rank 3 exited");
+    watch.RunToTheEnd();
+    fleet.node(0).CloseGroup(1, "node b: rank 3 exited");
+    watch.RunToTheEnd();
+    for (std::uint32_t node = 2; node < fleet.nodes_count(); ++node) {
+      fleet.node(node).CloseGroup(1, "node b: rank 3 exited");
+    }
+    watch.RunToTheEnd();
+    ASSERT_NO_FATAL_FAILURE(watch.ExpectEnded("closed"));
+    ASSERT_EQ(fleet.network().open_count(), 0U) << messages;
+    ASSERT_EQ(fleet.network().staging_count(), 0U) << messages;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(In, ExchangeFailure, ::testing::ValuesIn(AllSweeps()),
                          [](const auto& test) { return test.param.name; });
 
@@ -204,7 +234,7 @@ TEST(ExchangeAfterAFailure, EndsLaterPostsAtOnceWithTheSameCause) {
 }
 
 TEST(ExchangeAfterAFailure, LeavesOtherGroupsAlone) {
-  Fleet fleet({});
+  Fleet fleet({.network = {.closes_are_told = true}});
   fleet.OpenGroup(2);
   FleetTransfer lost = Sum(100000, 1);
   FleetTransfer kept = Sum(100000, 1);
@@ -240,7 +270,7 @@ TEST(ExchangeAfterAFailure, CanOpenTheGroupAnew) {
 // The last messages of a node that has finished and closes its links are as good as any.
 TEST(ExchangeAfterAFailure, HasFinishedWhatHadArrived) {
   for (const Algorithm algorithm : {Algorithm::kDirectExchange, Algorithm::kDirectScatter}) {
-    Fleet fleet({.algorithm = algorithm});
+    Fleet fleet({.algorithm = algorithm, .network = {.closes_are_told = true}});
     FleetTransfer work = Sum(500, 1);
     const auto expected = work.Expected();
     fleet.PostEverywhere(work.transfer());

@@ -25,6 +25,8 @@ MessageHeader Honest() {
 struct Lie {
   std::string name;
   std::function<void(MessageHeader&)> tell;
+
+  friend void PrintTo(const Lie& lie, std::ostream* out) { *out << lie.name; }
 };
 
 std::vector<Lie> AllLies() {
@@ -177,6 +179,8 @@ struct Pair {
   std::string name;
   Transfer a;
   Transfer b;
+
+  friend void PrintTo(const Pair& pair, std::ostream* out) { *out << pair.name; }
 };
 
 std::vector<Pair> AllPairs() {
@@ -206,7 +210,7 @@ class ExchangeMismatch : public ::testing::TestWithParam<Pair> {};
 
 TEST_P(ExchangeMismatch, EndsBothAndNamesBothSides) {
   for (const std::uint32_t late : {0U, 1U, 2U}) {  // 2: neither
-    Fleet fleet({});
+    Fleet fleet({.network = {.closes_are_told = true}});
     Members members(DType::kFloat64, 1024, 2);
     Transfer posts[] = {GetParam().a, GetParam().b};
     for (Transfer& post : posts) {

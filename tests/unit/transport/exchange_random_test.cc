@@ -94,7 +94,8 @@ class Trial {
                         .jitter_ns = kJitters[Roll(4)],
                         .ns_per_byte = Roll(2) == 0 ? 0 : 1.0,
                         .eager_size = kEager[Roll(3)],
-                        .duplicate_share = Roll(3) == 0 ? 0.2 : 0}};
+                        .duplicate_share = Roll(3) == 0 ? 0.2 : 0,
+                        .closes_are_told = Roll(2) == 0}};
   }
 
   void Fault() {

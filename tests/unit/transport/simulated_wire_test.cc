@@ -49,7 +49,8 @@ class SimulatedPair : public ::testing::Test {
     a_.Send(to_b_, {.position = token}, bytes_.data(), size, token);
   }
 
-  SimulatedNetwork network_{{.latency_ns = 100, .ns_per_byte = 1, .detection_ns = 5000}};
+  SimulatedNetwork network_{
+      {.latency_ns = 100, .ns_per_byte = 1, .detection_ns = 5000, .closes_are_told = true}};
   Wire& a_ = network_.AddWire("a");
   Wire& b_ = network_.AddWire("b");
   LinkId to_b_ = *a_.Connect("simulated:b");
@@ -204,6 +205,26 @@ TEST_F(SimulatedPair, PairsTheIthLinksOfBothEnds) {
 
 TEST_F(SimulatedPair, RefusesAnAddressThatIsNobodys) {
   EXPECT_EQ(a_.Connect("simulated:z").error().code(), Code::kUnavailable);
+}
+
+TEST(SimulatedNetwork, NeedNotTellOfAClose) {
+  SimulatedNetwork network({.latency_ns = 100, .eager_size = 0});
+  Wire& a = network.AddWire("a");
+  Wire& b = network.AddWire("b");
+  const LinkId link = *a.Connect("simulated:b");
+  ASSERT_TRUE(b.Connect("simulated:a").ok());
+  const auto bytes = Bytes(10, 1);
+  a.Send(link, {.position = 1}, bytes.data(), bytes.size(), 1);
+  network.AdvanceTo(100);
+  Diary diary;
+  b.Progress(diary);
+  auto memory = Bytes(10, 0);
+  b.Accept(diary.arrivals.at(0), memory.data(), 7);
+  a.Close(link);
+  network.AdvanceTo(10000);
+  b.Progress(diary);
+  EXPECT_EQ(diary.lines, (Lines{"announced 1 of 10", "received 7 peer lost"}));
+  EXPECT_EQ(memory, Bytes(10, 0));
 }
 
 TEST(SimulatedNetwork, LetsMessagesOvertakeEachOtherAlikeForTheSameSeed) {
