@@ -39,6 +39,7 @@ void Follower::RankAttached(const SessionIdentity& identity) {
     job.architecture = identity.architecture;
     actions_.emplace_back(ReachLeader{job.leader});
     Show(job, fmt::format("the service at {} is being reached", job.leader));
+    if (leaders_up_.contains(job.leader)) Join(job);
   }
   job.ranks.insert_or_assign(identity.rank, identity.pid);
   job.patience_ns =
@@ -86,14 +87,14 @@ void Follower::Take(const JobEnded& message) {
 }
 
 void Follower::LeaderUp(const std::string& leader) {
+  leaders_up_.insert(leader);
   for (auto& [number, job] : jobs_) {
-    if (job.leader != leader || job.stage != Stage::kReaching) continue;
-    job.stage = Stage::kJoined;
-    SayJoin(job);
+    if (job.leader == leader && job.stage == Stage::kReaching) Join(job);
   }
 }
 
-void Follower::SayJoin(const Job& job) {
+void Follower::Join(Job& job) {
+  job.stage = Stage::kJoined;
   Tell(job, JoinJob{.job = job.number,
                     .name = job.name,
                     .world_size = job.world_size,
@@ -126,6 +127,7 @@ void Follower::LeaderRefused(const std::string& leader, const Error& error) {
 }
 
 void Follower::LeaderDown(const std::string& leader, const Error& error) {
+  leaders_up_.erase(leader);
   for (auto at = jobs_.begin(); at != jobs_.end();) {
     Job& job = (at++)->second;
     if (job.leader != leader || job.stage == Stage::kFailed || job.stage == Stage::kReaching) {

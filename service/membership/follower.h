@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -69,8 +70,8 @@ class Follower {
   void LeaderUp(const std::string& leader);
   // An attempt to reach it failed; `cause` names it. Ends the jobs whose ranks' patience is over.
   void LeaderSilent(const std::string& leader, const std::string& cause, TimeNs now);
-  // It will not have us, or the connection broke.
-  void LeaderRefused(const std::string& leader, const Error& error);
+  void LeaderRefused(const std::string& leader, const Error& error);  // it will not have us
+  // The connection is gone: it broke, or LeaveLeader was carried out.
   void LeaderDown(const std::string& leader, const Error& error);
   void Take(const std::string& leader, const PeerMessage& message);
 
@@ -124,7 +125,7 @@ class Follower {
   std::size_t lanes_count() const { return options_.lanes.size(); }
   Status CheckAgreement(const Job& job, const OpenJob& open) const;
   void AddServed(const std::string& leader, const OpenJob& open);
-  void SayJoin(const Job& job);
+  void Join(Job& job);
   void Show(Job& job, const std::string& text);
   void Fail(Job& job, Code code, const std::string& cause);
   void CloseLinks(const Job& job, const std::string& cause);
@@ -135,6 +136,7 @@ class Follower {
 
   FollowerOptions options_;
   Jobs jobs_;
+  std::set<std::string> leaders_up_;
   std::uint32_t groups_served_ = 0;
   std::vector<FollowerAction> actions_;
 };

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <utility>
 #include <variant>
+#include <vector>
 
 namespace headrace::service {
 namespace {
@@ -268,7 +269,15 @@ void Peers::Do(const LeaveLeader& action) {
 }
 
 void Peers::SweepDialers() {
-  std::erase_if(dialers_, [](const auto& entry) { return !entry.second->needed; });
+  std::vector<std::string> left;
+  for (const auto& [leader, dialer] : dialers_) {
+    if (!dialer->needed) left.push_back(leader);
+  }
+  for (const std::string& leader : left) {
+    dialers_.erase(leader);
+    follower_.LeaderDown(leader, Error(Code::kUnavailable, "left"));
+  }
+  Act();
 }
 
 std::string Peers::AddressOf(const std::string& leader) const {
