@@ -32,8 +32,8 @@ TEST_F(UcxWireTest, CarriesMessagesOfEverySizeByteForByte) {
   AcceptAtOnce(target);
   std::uint64_t token = 0;
   for (const std::size_t size :
-       {std::size_t{0}, std::size_t{1}, std::size_t{100}, std::size_t{4096}, std::size_t{16383},
-        std::size_t{16384}, std::size_t{100'001}, std::size_t{1} << 20, std::size_t{64} << 20}) {
+       {std::size_t{0}, std::size_t{1}, std::size_t{100}, std::size_t{4096}, std::size_t{131'071},
+        std::size_t{131'072}, std::size_t{262'144}, std::size_t{1} << 20, std::size_t{64} << 20}) {
     const std::vector<std::byte> source = Pattern(size, static_cast<std::uint32_t>(size));
     ++token;
     MessageHeader header = HeaderOf(7, token);
@@ -195,6 +195,45 @@ TEST(UcxWireOptions, NameTheSettingThatUcxRefuses) {
   ASSERT_FALSE(wire);
   EXPECT_EQ(wire.error().code(), Code::kInvalidArgument);
   EXPECT_NE(wire.error().text().find("RNDV_THRESH=plenty"), std::string::npos);
+}
+
+// UCX would abort on the first segment that is longer than it expects.
+TEST(UcxWireOptions, MustBeAlikeAtBothEnds) {
+  Side plain(Loopback());
+  UcxOptions options = Loopback();
+  options.settings = {{"TCP_TX_SEG_SIZE", "512K"}, {"TCP_RX_SEG_SIZE", "512K"}};
+  Side other(options);
+  const Result<LinkId> link = plain.wire->Connect(other.wire->address());
+  ASSERT_FALSE(link);
+  EXPECT_EQ(link.error().code(), Code::kUnavailable);
+  EXPECT_NE(link.error().text().find("same UCX settings"), std::string::npos);
+  Side alike(options);
+  EXPECT_TRUE(other.wire->Connect(alike.wire->address()));
+}
+
+TEST(UcxWire, SleepsUntilSomethingComes) {
+  Side a(Loopback());
+  Side b(Loopback());
+  const std::vector<Side*> both = {&a, &b};
+  const LinkId link = a.ConnectTo(b);
+  std::byte byte{};
+  a.wire->Send(link, HeaderOf(1, 1), &byte, 1, 1);
+  ASSERT_TRUE(DriveUntil(both, [&] { return b.told.announcements.size() == 1; }));
+  const auto asleep = [](Side& side) {
+    for (int i = 0; i < 100; ++i) {
+      while (side.wire->Progress(side.told)) {
+      }
+      if (side.wire->PrepareToSleep()) return true;
+    }
+    return false;
+  };
+  ASSERT_TRUE(asleep(a) && asleep(b));
+  pollfd fd{b.wire->event_fd(), POLLIN, 0};
+  EXPECT_EQ(poll(&fd, 1, 50), 0) << "an idle wire wakes its lane";
+  a.wire->Send(link, HeaderOf(1, 2), &byte, 1, 2);
+  EXPECT_FALSE(a.wire->PrepareToSleep()) << "an end waits to be told";
+  ASSERT_TRUE(DriveUntil({&a}, [&] { return a.told.sent.contains(2); }));
+  EXPECT_EQ(poll(&fd, 1, 5000), 1);
 }
 
 }  // namespace
