@@ -44,7 +44,8 @@ bool WatchTap::Send(service::WatchMessage message) {
   return watch_->Send(std::move(message));
 }
 
-HandDrivenNode::HandDrivenNode(const MakeTransport& make, std::uint64_t credit_bytes)
+HandDrivenNode::HandDrivenNode(const MakeTransport& make, std::uint64_t credit_bytes,
+                               transport::NetworkTransport* network)
     : board_(std::make_unique<ipc::BoardLayout>()),
       watch_tap_([this](std::span<const std::byte> memory) { OnDiscard(memory); }),
       watch_(wakeable_, control_, *board_, [](const service::Event&) {}),
@@ -59,6 +60,14 @@ HandDrivenNode::HandDrivenNode(const MakeTransport& make, std::uint64_t credit_b
                    .threads = transport_.capabilities().threads,
                    .credit_bytes = credit_bytes,
                    .door = &lane_.door()});
+  if (network != nullptr) {
+    network_lane_ = std::make_unique<service::Lane>(1, "net0", *network, waker_, wakeable_,
+                                                    dispatch_.door(), control_);
+    ports.push_back({.name = "net0",
+                     .transport = "simulated",
+                     .credit_bytes = credit_bytes,
+                     .door = &network_lane_->door()});
+  }
   dispatch_.ConnectLanes(std::move(ports));
 }
 
@@ -73,6 +82,7 @@ ClientEnd& HandDrivenNode::Attach(const JobSpec& job, std::uint32_t rank,
                                     .world_size = job.world_size,
                                     .pid = static_cast<std::int32_t>(1000 + rank),
                                     .timeout_ms = job.timeout_ms,
+                                    .rendezvous = job.rendezvous,
                                     .attached_ns = now};
   Send(service::OpenSession{std::make_unique<service::Session>(
       std::move(identity), ipc::Channel::Open(created.fd.get()).value(),
@@ -107,18 +117,26 @@ void HandDrivenNode::Send(service::DispatchMessage message) {
   HR_CHECK(sent);
 }
 
-void HandDrivenNode::Settle() {
+void HandDrivenNode::SendToNetworkLane(service::LaneMessage message) {
+  const bool sent = network_lane_->door().Send(std::move(message));
+  HR_CHECK(sent);
+}
+
+bool HandDrivenNode::Settle() {
   for (int turn = 0; turn < kTurnsMax; ++turn) {
     bool worked = dispatch_.DoWork(now);
     worked |= lane_.DoWork(now);
+    worked |= TurnNetworkLane();
     worked |= watch_.DoWork(now);
     // As a runner does: who says that it may not sleep, or whose time has come, gets another turn.
     worked |= !dispatch_.PrepareToSleep() || !lane_.PrepareToSleep();
+    worked |= network_lane_ && !network_lane_->PrepareToSleep();
     dispatch_.Awake();
     lane_.Awake();
-    if (!worked && dispatch_.NextDeadline() > now) return;
+    if (!worked && dispatch_.NextDeadline() > now) return turn > 0;
   }
   HR_CHECK(false, "the node never settles");
+  return false;
 }
 
 void HandDrivenNode::Advance(TimeNs time_ns) {

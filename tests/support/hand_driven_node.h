@@ -35,6 +35,7 @@ struct JobSpec {
   std::string name = "job";
   std::uint32_t world_size = 2;
   std::uint32_t timeout_ms = 60'000;
+  std::string rendezvous{};  // not empty: its ranks are on several nodes
 };
 
 // Between dispatch and watch: keeps what a test asks about and passes the rest on. Sessions are
@@ -59,7 +60,8 @@ class WatchTap final : public service::Door<service::WatchMessage> {
 class HandDrivenNode {
  public:
   explicit HandDrivenNode(const MakeTransport& make = Loopback({}),
-                          std::uint64_t credit_bytes = std::uint64_t{1} << 20);
+                          std::uint64_t credit_bytes = std::uint64_t{1} << 20,
+                          transport::NetworkTransport* network = nullptr);
 
   // ---- what control does ----
   // Attaches a rank and hands over one segment (number 0) of `segment_size` bytes, if not 0.
@@ -68,14 +70,17 @@ class HandDrivenNode {
   void AddTensor(ClientEnd& client, TensorId id, const service::Tensor& tensor);
   void Close(ClientEnd& client, bool orderly, const std::string& cause);
   void Send(service::DispatchMessage message);
+  // To the lane between nodes, which there is if a network was given.
+  void SendToNetworkLane(service::LaneMessage message);
 
   // ---- time ----
   TimeNs now = kSecond;
   bool TurnDispatch() { return dispatch_.DoWork(now); }
   bool TurnLane() { return lane_.DoWork(now); }
+  bool TurnNetworkLane() { return network_lane_ && network_lane_->DoWork(now); }
   void TurnWatch() { watch_.DoWork(now); }
-  // Turns all actors until none has anything to do at this time.
-  void Settle();
+  // Turns all actors until none has anything to do at this time. Returns whether any had.
+  bool Settle();
   void Advance(TimeNs time_ns);
 
   // ---- what there is to see ----
@@ -92,7 +97,7 @@ class HandDrivenNode {
   std::span<const std::byte> ServiceMemory(const ClientEnd& client, std::uint32_t segment) const;
 
   ipc::CountersRow Counters() const { return *ipc::ReadRow(board_->counters); }
-  ipc::LaneRow LaneRow() const { return *ipc::ReadRow(board_->lanes[0]); }
+  ipc::LaneRow LaneRow(std::size_t lane = 0) const { return *ipc::ReadRow(board_->lanes[lane]); }
   std::optional<ipc::JobRow> JobRow(JobId job) const;
   std::optional<ipc::RankRow> RankRow(JobId job, std::uint32_t rank) const;
   std::optional<ipc::QueueRow> QueueRow(JobId job, std::uint64_t block) const;
@@ -112,6 +117,7 @@ class HandDrivenNode {
   ObservedTransport transport_;
   service::Dispatch dispatch_;
   service::Lane lane_;
+  std::unique_ptr<service::Lane> network_lane_;
   std::uint64_t sessions_ = 0;
   std::vector<std::unique_ptr<ClientEnd>> clients_;
   std::map<SessionId, std::vector<std::span<const std::byte>>> service_memory_;

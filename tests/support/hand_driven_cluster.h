@@ -1,0 +1,67 @@
+// Several hand-driven nodes and a simulated network between them, in one process, on one thread, in
+// virtual time. The test, in control's place, brings jobs up; everything below that is the
+// service's own code: dispatch, queue, lanes, exchange.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/support/hand_driven_node.h"
+#include "transport/exchange/exchange.h"
+#include "transport/loopback/simulated_wire.h"
+
+namespace headrace::support {
+
+struct ClusterSpec {
+  std::uint32_t nodes_count = 2;
+  transport::SimulatedNetworkOptions network{};
+  MakeTransport make = Loopback({});
+  std::uint64_t credit_bytes = std::uint64_t{1} << 20;
+};
+
+class HandDrivenCluster {
+ public:
+  explicit HandDrivenCluster(const ClusterSpec& spec);
+
+  HandDrivenNode& node(std::size_t index) { return *nodes_[index]->node; }
+  std::size_t nodes_count() const { return nodes_.size(); }
+  transport::SimulatedNetwork& network() { return network_; }
+  transport::Exchange& exchange(std::size_t index) { return *nodes_[index]->exchange; }
+  // "a", "b", ...
+  static std::string NameOf(std::size_t index) {
+    return std::string(1, static_cast<char>('a' + index));
+  }
+
+  // Opens the job's links on every node and tells each that its job is formed; `ranks` by node.
+  void Form(const JobSpec& job, const std::vector<std::vector<std::uint32_t>>& ranks,
+            std::uint64_t block_bytes = 1024);
+  void OpenLinks(const JobSpec& job, std::uint32_t nodes_count);
+  void TellFormed(std::size_t node, const JobSpec& job,
+                  const std::vector<std::vector<std::uint32_t>>& ranks, std::uint64_t block_bytes);
+  // What control does after a failure.
+  void CloseLinks(std::size_t node, JobId job, const std::string& cause);
+
+  // The machine is gone: nothing of it moves any more.
+  void Vanish(std::size_t node, transport::Silence silence);
+
+  // Lets everything happen that is due within `time_ns`.
+  void Advance(TimeNs time_ns);
+  TimeNs now() const { return network_.now(); }
+
+ private:
+  struct Node {
+    std::unique_ptr<transport::Exchange> exchange;
+    std::unique_ptr<HandDrivenNode> node;
+    bool vanished = false;
+  };
+
+  void SettleAll();
+
+  transport::SimulatedNetwork network_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+  std::vector<std::string> addresses_;
+};
+
+}  // namespace headrace::support

@@ -1,0 +1,314 @@
+// Jobs whose ranks are on several nodes: the unchanged dispatch, queue, lanes and exchange of each,
+// over a simulated network.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "tests/support/hand_driven_cluster.h"
+#include "tests/unit/service/dispatch/expect.h"
+
+namespace headrace::support {
+namespace {
+
+using Ranks = std::vector<std::vector<std::uint32_t>>;
+
+constexpr std::uint64_t kCount = 1200;  // elements of the largest operation, in several blocks
+
+// A job over the nodes of a cluster, with all ranks attached and its links open.
+struct Spread {
+  explicit Spread(Ranks ranks_of_nodes, bool form = true, ClusterSpec spec = {})
+      : ranks(std::move(ranks_of_nodes)), cluster(With(spec, ranks.size())) {
+    for (const auto& node : ranks) job.world_size += static_cast<std::uint32_t>(node.size());
+    clients.resize(job.world_size);
+    for (std::size_t node = 0; node < ranks.size(); ++node) {
+      for (const std::uint32_t rank : ranks[node]) {
+        clients[rank] = &cluster.node(node).Attach(job, rank);
+        Fill(*clients[rank], static_cast<float>(100 * rank));
+      }
+    }
+    if (form) cluster.Form(job, ranks);
+    cluster.Advance(kMillisecond);
+  }
+
+  static ClusterSpec With(ClusterSpec spec, std::size_t nodes_count) {
+    spec.nodes_count = static_cast<std::uint32_t>(nodes_count);
+    return spec;
+  }
+  void PostAll(const ipc::Record& record) {
+    for (ClientEnd* client : clients) client->Post(record);
+  }
+  std::vector<float> Values(std::uint32_t rank, std::size_t begin, std::size_t count) const {
+    const std::span<float> all = clients[rank]->Elements<float>();
+    return {all.begin() + static_cast<std::ptrdiff_t>(begin),
+            all.begin() + static_cast<std::ptrdiff_t>(begin + count)};
+  }
+  std::vector<const service::JobBroken*> Broken(std::size_t node) {
+    return cluster.node(node).control().Of<service::JobBroken>();
+  }
+
+  Ranks ranks;
+  JobSpec job{.world_size = 0, .rendezvous = "a:7733"};
+  HandDrivenCluster cluster;
+  std::vector<ClientEnd*> clients;  // by rank
+};
+
+const std::vector<Ranks> kSpreads = {
+    {{0}, {1}}, {{0, 1}, {2}}, {{0, 3}, {1, 2, 4}}, {{0}, {1}, {2}}, {{0, 1, 2}, {3}, {4, 5}}};
+
+TEST(Nodes, SumAnAllReduceOverEveryRankOfEveryNode) {
+  for (const Ranks& ranks : kSpreads) {
+    Spread spread(ranks);
+    spread.PostAll(OnSegment(Collective::kAllReduce, DType::kFloat32, kCount));
+    spread.cluster.Advance(kSecond);
+    const auto world = static_cast<float>(spread.job.world_size);
+    for (const ClientEnd* client : spread.clients) {
+      ExpectOk(*client, 1);
+      for (std::uint64_t i = 0; i < kCount; ++i) {
+        ASSERT_EQ(client->Elements<float>()[i],
+                  100 * world * (world - 1) / 2 + world * static_cast<float>(i));
+      }
+      EXPECT_EQ(client->Elements<float>()[kCount],
+                100 * static_cast<float>(client->rank()) + kCount);
+    }
+  }
+}
+
+TEST(Nodes, DivideAnAverageByAllRanks) {
+  Spread spread(Ranks{{0, 1}, {2}});
+  ipc::Record record = OnSegment(Collective::kAllReduce, DType::kFloat32, kCount);
+  record.reduction = static_cast<std::uint8_t>(Reduction::kAverage);
+  spread.PostAll(record);
+  spread.cluster.Advance(kSecond);
+  for (const ClientEnd* client : spread.clients) {
+    ExpectOk(*client, 1);
+    EXPECT_EQ(client->Elements<float>()[0], 100);
+    EXPECT_EQ(client->Elements<float>()[kCount - 1], 100 + kCount - 1);
+  }
+}
+
+TEST(Nodes, ReduceScatterGivesEachRankItsPartAndLeavesTheOthers) {
+  for (const Ranks& ranks : kSpreads) {
+    Spread spread(ranks);
+    const std::uint32_t world = spread.job.world_size;
+    const std::uint64_t part = 400;
+    spread.PostAll(OnSegment(Collective::kReduceScatter, DType::kFloat32, part * world));
+    spread.cluster.Advance(kSecond);
+    const auto ranks_sum = static_cast<float>(100 * world * (world - 1) / 2);
+    for (std::uint32_t rank = 0; rank < world; ++rank) {
+      ExpectOk(*spread.clients[rank], 1);
+      for (std::uint64_t i = 0; i < part * world; ++i) {
+        const float own = static_cast<float>(100 * rank) + static_cast<float>(i);
+        const float sum = ranks_sum + static_cast<float>(world) * static_cast<float>(i);
+        ASSERT_EQ(spread.clients[rank]->Elements<float>()[i], i / part == rank ? sum : own)
+            << "rank " << rank << " element " << i;
+      }
+    }
+  }
+}
+
+TEST(Nodes, AllGatherAndBroadcastReachEveryRank) {
+  for (const Ranks& ranks : kSpreads) {
+    Spread spread(ranks);
+    const std::uint32_t world = spread.job.world_size;
+    const std::uint64_t part = 400;
+    spread.PostAll(OnSegment(Collective::kAllGather, DType::kFloat32, part * world));
+    spread.cluster.Advance(kSecond);
+    for (std::uint32_t rank = 0; rank < world; ++rank) {
+      ExpectOk(*spread.clients[rank], 1);
+      for (std::uint64_t i = 0; i < part * world; ++i) {
+        ASSERT_EQ(spread.clients[rank]->Elements<float>()[i],
+                  static_cast<float>(100 * (i / part)) + static_cast<float>(i));
+      }
+      Fill(*spread.clients[rank], static_cast<float>(100 * rank));
+    }
+    for (std::uint32_t root = 0; root < world; ++root) {
+      ipc::Record record = OnSegment(Collective::kBroadcast, DType::kFloat32, kCount);
+      record.root = root;
+      for (std::uint32_t rank = 0; rank < world; ++rank) {
+        Fill(*spread.clients[rank], static_cast<float>(100 * rank));
+      }
+      spread.PostAll(record);
+      spread.cluster.Advance(kSecond);
+      for (const ClientEnd* client : spread.clients) {
+        ExpectOk(*client, client->posted());
+        EXPECT_EQ(client->Elements<float>()[kCount - 1],
+                  static_cast<float>(100 * root) + kCount - 1);
+      }
+    }
+  }
+}
+
+TEST(Nodes, HoldABarrierUntilTheLastRankAnywhereHasCome) {
+  Spread spread(Ranks{{0, 1}, {2}});
+  spread.clients[0]->Post(Barrier());
+  spread.clients[2]->Post(Barrier());
+  spread.cluster.Advance(100 * kMillisecond);
+  ExpectOpen(*spread.clients[0], 1);
+  ExpectOpen(*spread.clients[2], 1);
+  spread.clients[1]->Post(Barrier());
+  spread.cluster.Advance(100 * kMillisecond);
+  for (const ClientEnd* client : spread.clients) ExpectOk(*client, 1);
+}
+
+TEST(Nodes, SendOneMessageStreamPerNodeHoweverManyRanksItHas) {
+  Spread one(Ranks{{0}, {1}});
+  Spread two(Ranks{{0, 1}, {2, 3}});
+  for (Spread* spread : {&one, &two}) {
+    spread->PostAll(OnSegment(Collective::kAllReduce, DType::kFloat32, kCount));
+    spread->cluster.Advance(kSecond);
+    ExpectOk(*spread->clients[0], 1);
+  }
+  EXPECT_EQ(one.cluster.exchange(0).counters().bytes_sent, kCount * 4);
+  EXPECT_EQ(two.cluster.exchange(0).counters().bytes_sent, kCount * 4);
+}
+
+TEST(Nodes, CarryOutWhatWasPostedBeforeTheyMet) {
+  Spread spread(Ranks{{0, 1}, {2}}, false);
+  for (int i = 0; i < 3; ++i) {
+    spread.PostAll(OnSegment(Collective::kAllReduce, DType::kFloat32, 10, 40U * i));
+  }
+  spread.cluster.Advance(100 * kMillisecond);
+  ExpectOpen(*spread.clients[0], 1);
+  EXPECT_EQ(spread.cluster.node(0).QueueRow(spread.job.id, 1)->reason,
+            static_cast<std::uint32_t>(ipc::WaitReason::kNodesNotReady));
+  spread.cluster.Form(spread.job, spread.ranks);
+  spread.cluster.Advance(kSecond);
+  for (const ClientEnd* client : spread.clients) {
+    for (std::uint64_t i = 1; i <= 3; ++i) ExpectOk(*client, i);
+    EXPECT_EQ(client->Elements<float>()[29], 300 + 3 * 29);
+  }
+}
+
+TEST(Nodes, SayWhatTheyWaitForWhenAnOperationTimesOutBeforeTheyMet) {
+  Spread spread(Ranks{{0}, {1}}, false);
+  spread.cluster.node(0).Send(
+      service::JobForming{spread.job.id, "the service at b:7733 does not answer"});
+  ipc::Record record = OnSegment(Collective::kAllReduce, DType::kFloat32, 10);
+  record.timeout_ms = 50;
+  spread.clients[0]->Post(record);
+  spread.cluster.Advance(100 * kMillisecond);
+  ExpectFailed(*spread.clients[0], 1, Code::kTimeout, {"50 ms", "the service at b:7733"});
+}
+
+TEST(Nodes, EndTheJobEverywhereWhenARankPostsSomethingElse) {
+  Spread spread(Ranks{{0, 1}, {2}});
+  spread.clients[0]->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, 10));
+  spread.clients[1]->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, 11));
+  spread.clients[2]->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, 10));
+  spread.cluster.Advance(10 * kMillisecond);
+  ExpectFailed(*spread.clients[0], 1, Code::kMismatch, {"rank 0", "rank 1"});
+  ASSERT_EQ(spread.Broken(0).size(), 1U);
+  EXPECT_EQ(spread.Broken(0)[0]->code, Code::kMismatch);
+  // What control does with it.
+  spread.cluster.node(1).Send(
+      service::JobFailed{spread.job.id, Code::kMismatch, spread.Broken(0)[0]->cause});
+  spread.cluster.CloseLinks(0, spread.job.id, "the job has failed");
+  spread.cluster.CloseLinks(1, spread.job.id, "the job has failed");
+  spread.cluster.Advance(10 * kMillisecond);
+  ExpectFailed(*spread.clients[2], 1, Code::kMismatch, {"rank 0", "rank 1"});
+  EXPECT_TRUE(spread.Broken(1).empty()) << "it was not found there";
+  spread.clients[2]->Post(Barrier());
+  spread.cluster.Advance(10 * kMillisecond);
+  ExpectFailed(*spread.clients[2], 2, Code::kMismatch, {"rank 1"});
+}
+
+TEST(Nodes, FindOutWhenNodesPostDifferentThings) {
+  Spread spread(Ranks{{0}, {1}});
+  spread.clients[0]->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, 10));
+  spread.clients[1]->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, 11));
+  spread.cluster.Advance(100 * kMillisecond);
+  EXPECT_FALSE(spread.Broken(0).empty() && spread.Broken(1).empty());
+  const std::size_t found = spread.Broken(0).empty() ? 1 : 0;
+  ExpectFailed(*spread.clients[found], 1, Code::kMismatch, {"10", "11"});
+}
+
+TEST(Nodes, TellOneFailureOfAJobAndNoMore) {
+  Spread spread(Ranks{{0}, {1}});
+  for (int i = 0; i < 5; ++i) {
+    spread.clients[0]->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, 1000));
+  }
+  spread.cluster.Advance(10 * kMillisecond);
+  spread.cluster.node(0).Close(*spread.clients[0], false, "exited or was killed");
+  spread.cluster.Advance(10 * kMillisecond);
+  ASSERT_EQ(spread.Broken(0).size(), 1U);
+  EXPECT_THAT(spread.Broken(0)[0]->cause, ::testing::HasSubstr("rank 0 (pid 1000) exited"));
+}
+
+TEST(Nodes, EndOperationsBeyondWhatARankElsewherePostedBeforeItLeft) {
+  Spread spread(Ranks{{0}, {1}});
+  spread.PostAll(OnSegment(Collective::kAllReduce, DType::kFloat32, 10));
+  spread.clients[0]->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, 10));
+  spread.cluster.Advance(10 * kMillisecond);
+  ExpectOk(*spread.clients[0], 1);
+  spread.cluster.node(1).Close(*spread.clients[1], true, "left the job");
+  spread.cluster.Advance(kMillisecond);
+  ASSERT_EQ(spread.cluster.node(1).control().Of<service::RankDone>().size(), 1U);
+  EXPECT_EQ(spread.cluster.node(1).control().Of<service::RankDone>()[0]->posted, 1U);
+  spread.cluster.node(0).Send(
+      service::RankLeft{spread.job.id, 1, 1, "rank 1 (pid 1001) on node b left the job"});
+  spread.cluster.Advance(10 * kMillisecond);
+  ExpectFailed(*spread.clients[0], 2, Code::kPeerLost, {"rank 1", "node b", "after operation 1"});
+}
+
+TEST(Nodes, NameTheNodeWhoseLinkFailedAndLetTheMemoryGo) {
+  Spread spread(Ranks{{0, 1}, {2}}, true,
+                {.network = {.ns_per_byte = 1000, .detection_ns = 10 * kMillisecond}});
+  spread.PostAll(OnSegment(Collective::kAllReduce, DType::kFloat32, kCount));
+  spread.cluster.Advance(kMillisecond);
+  ExpectOpen(*spread.clients[0], 1);
+  spread.cluster.Vanish(1, transport::Silence::kTold);
+  spread.cluster.Advance(100 * kMillisecond);
+  ExpectFailed(*spread.clients[0], 1, Code::kPeerLost, {"node b", "net0"});
+  ExpectFailed(*spread.clients[1], 1, Code::kPeerLost, {"node b"});
+  spread.cluster.node(0).Close(*spread.clients[0], true, "left");
+  spread.cluster.node(0).Close(*spread.clients[1], true, "left");
+  spread.cluster.Advance(10 * kMillisecond);
+  EXPECT_TRUE(spread.cluster.node(0).Discarded(*spread.clients[0]));
+  EXPECT_EQ(spread.cluster.node(0).discarded_in_use(), 0U);
+  EXPECT_EQ(spread.cluster.node(0).control().Of<service::JobEnded>().size(), 1U);
+  EXPECT_EQ(spread.cluster.node(0).RowsInUse(), 0U);
+}
+
+TEST(Nodes, LeaveAnotherJobOnTheSameNodesAlone) {
+  Spread spread(Ranks{{0}, {1}});
+  const JobSpec other{.id = JobId{2}, .name = "other", .world_size = 2, .rendezvous = "a:7733"};
+  ClientEnd& zero = spread.cluster.node(0).Attach(other, 0);
+  ClientEnd& one = spread.cluster.node(1).Attach(other, 1);
+  spread.cluster.Form(other, {{0}, {1}});
+  spread.clients[0]->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, kCount));
+  zero.Post(OnSegment(Collective::kAllReduce, DType::kFloat32, kCount));
+  spread.cluster.Advance(kMillisecond);
+  spread.cluster.node(1).Close(*spread.clients[1], false, "exited or was killed");
+  spread.cluster.node(0).Send(service::JobFailed{spread.job.id, Code::kPeerLost, "rank 1 is gone"});
+  spread.cluster.CloseLinks(0, spread.job.id, "the job has failed");
+  spread.cluster.CloseLinks(1, spread.job.id, "the job has failed");
+  spread.cluster.Advance(10 * kMillisecond);
+  ExpectFailed(*spread.clients[0], 1, Code::kPeerLost, {"rank 1 is gone"});
+  one.Post(OnSegment(Collective::kAllReduce, DType::kFloat32, kCount));
+  spread.cluster.Advance(100 * kMillisecond);
+  ExpectOk(zero, 1);
+  ExpectOk(one, 1);
+}
+
+TEST(Nodes, RefuseAveragesOfIntegersByName) {
+  Spread spread(Ranks{{0}, {1}});
+  ipc::Record record = OnSegment(Collective::kAllReduce, DType::kInt32, 10);
+  record.reduction = static_cast<std::uint8_t>(Reduction::kAverage);
+  spread.clients[0]->Post(record);
+  spread.cluster.Advance(kMillisecond);
+  ExpectFailed(*spread.clients[0], 1, Code::kInvalidArgument, {"int32", "post a sum"});
+}
+
+TEST(Nodes, AreOneNodeWhenOnlyOneCame) {
+  Spread spread(Ranks{{0, 1}});
+  spread.PostAll(OnSegment(Collective::kAllReduce, DType::kFloat32, kCount));
+  spread.cluster.Advance(kMillisecond);
+  for (const ClientEnd* client : spread.clients) ExpectOk(*client, 1);
+  EXPECT_EQ(spread.cluster.exchange(0).counters().messages_sent, 0U);
+}
+
+}  // namespace
+}  // namespace headrace::support
