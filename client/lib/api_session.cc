@@ -15,6 +15,10 @@ using headrace::client::Guarded;
 using headrace::client::Session;
 using headrace::client::WithSession;
 
+namespace {
+const char* FromProcess(const char* name) { return std::getenv(name); }
+}  // namespace
+
 extern "C" {
 
 const char* hr_version(void) { return HEADRACE_VERSION; }
@@ -24,12 +28,15 @@ const char* hr_status_name(hr_status status) {
   return CodeName(static_cast<Code>(status)).data();
 }
 
-hr_status hr_options_init(hr_options* options, hr_error* error) {
-  return Guarded(error, [options]() -> Status {
+hr_status hr_options_init_sized(hr_options* options, size_t size, hr_error* error) {
+  return Guarded(error, [options, size]() -> Status {
     if (options == nullptr) return Error(Code::kInvalidArgument, "options is NULL");
-    return headrace::client::FillOptions([](const char* name) { return std::getenv(name); },
-                                         *options);
+    return headrace::client::FillSizedOptions(FromProcess, size, *options);
   });
+}
+
+hr_status(hr_options_init)(hr_options* options, hr_error* error) {
+  return hr_options_init_sized(options, headrace::client::kFirstOptionsSize, error);
 }
 
 hr_status hr_open(const hr_options* options, hr_session** session, hr_error* error) {
@@ -37,7 +44,9 @@ hr_status hr_open(const hr_options* options, hr_session** session, hr_error* err
     if (options == nullptr || session == nullptr) {
       return Error(Code::kInvalidArgument, "options or session is NULL");
     }
-    Result<std::unique_ptr<Session>> opened = Session::Open(*options);
+    const Result<hr_options> whole = headrace::client::WholeOptions(FromProcess, *options);
+    if (!whole) return whole.error();
+    Result<std::unique_ptr<Session>> opened = Session::Open(*whole);
     if (!opened) return opened.error();
     *session = new hr_session{std::move(opened).value()};
     return {};

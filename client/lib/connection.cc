@@ -317,6 +317,8 @@ Status Connection::SayHello(const AttachRequest& request, int channel_fd, int do
     fields.setDoorbell(std::move(doorbell).value());
     fields.setPid(::getpid());
     fields.setTimeoutMs(request.timeout_ms);
+    fields.setRendezvous(request.rendezvous.c_str());
+    fields.setArchitecture(request.architecture.c_str());
     return call.send().then([this, &wire, &status](auto&& answer) {
       status = StatusOf(answer.getRefusal());
       if (!status) return;

@@ -77,6 +77,26 @@ void FillJob(Reader& reader, std::span<char> field) {
   reader.Copy("MASTER_ADDR:MASTER_PORT", fmt::format("{}:{}", *address, *port), field);
 }
 
+// torchrun tells by LOCAL_WORLD_SIZE how many of the ranks are on this node.
+void FillRendezvous(Reader& reader, std::uint32_t world_size, std::span<char> field) {
+  if (const auto own = reader.Text("HEADRACE_RENDEZVOUS")) {
+    return reader.Copy("HEADRACE_RENDEZVOUS", *own, field);
+  }
+  const std::uint32_t local = reader.Number("LOCAL_WORLD_SIZE", HR_UNSET);
+  const std::string_view address = reader.Text("MASTER_ADDR").value_or("");
+  const bool spans_nodes = world_size != HR_UNSET && local < world_size;
+  if (!spans_nodes) return reader.Copy("rendezvous", "", field);
+  // An IPv6 address has colons of its own, and needs brackets where a port may follow.
+  const bool bare = std::count(address.begin(), address.end(), ':') > 1 && address.front() != '[';
+  reader.Copy("MASTER_ADDR", bare ? fmt::format("[{}]", address) : std::string(address), field);
+}
+
+void FillNodes(Reader& reader, hr_options& options) {
+  FillRendezvous(reader, options.world_size, options.rendezvous);
+  reader.Copy("HEADRACE_ARCHITECTURE", reader.Text("HEADRACE_ARCHITECTURE").value_or(""),
+              options.architecture);
+}
+
 bool EndsInField(std::span<const char> field) {
   return std::find(field.begin(), field.end(), '\0') != field.end();
 }
@@ -96,6 +116,31 @@ Status CheckJob(std::string_view job) {
   return {};
 }
 
+Status CheckNodes(const hr_options& options) {
+  const std::string_view rendezvous = options.rendezvous;
+  const auto bad = [](char c) { return c <= ' ' || c > '~'; };
+  if (std::any_of(rendezvous.begin(), rendezvous.end(), bad)) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("rendezvous \"{}\": give host or host:port of a node's service, "
+                             "without blanks",
+                             rendezvous));
+  }
+  const std::string_view architecture = options.architecture;
+  if (architecture.empty() || architecture == "all-reduce" || architecture == "parameter-server") {
+    return {};
+  }
+  return Error(
+      Code::kInvalidArgument,
+      fmt::format("architecture \"{}\": there are all-reduce and parameter-server", architecture));
+}
+
+Error UnknownSize(std::size_t size) {
+  return Error(Code::kInvalidArgument,
+               fmt::format("hr_options has size {}, this library ({}) knows {}: call "
+                           "hr_options_init first, and compile against this library's header",
+                           size, HEADRACE_VERSION, sizeof(hr_options)));
+}
+
 }  // namespace
 
 Status FillOptions(const Environment& environment, hr_options& options) {
@@ -110,18 +155,37 @@ Status FillOptions(const Environment& environment, hr_options& options) {
   options.timeout_ms = reader.Number("HEADRACE_TIMEOUT_MS", 0);
   options.spin_us = reader.Number("HEADRACE_SPIN_US", 0);
   options.call_timeout_ms = kDefaultCallTimeoutMs;
+  FillNodes(reader, options);
   return reader.status();
 }
 
+Status FillSizedOptions(const Environment& environment, std::size_t size, hr_options& options) {
+  if (size != sizeof options && size != kFirstOptionsSize) return UnknownSize(size);
+  hr_options whole;
+  const Status status = FillOptions(environment, whole);
+  whole.size = size;
+  std::memcpy(&options, &whole, size);
+  return status;
+}
+
+Result<hr_options> WholeOptions(const Environment& environment, const hr_options& given) {
+  if (given.size == sizeof given) return given;
+  if (given.size != kFirstOptionsSize) return UnknownSize(given.size);
+  hr_options whole;
+  std::memset(&whole, 0, sizeof whole);
+  std::memcpy(&whole, &given, kFirstOptionsSize);
+  whole.size = sizeof whole;
+  Reader reader(environment);
+  FillNodes(reader, whole);
+  if (Status status = reader.status(); !status) return status.error();
+  return whole;
+}
+
 Status CheckOptions(const hr_options& options) {
-  if (options.size != sizeof options) {
-    return Error(Code::kInvalidArgument,
-                 fmt::format("hr_options has size {}, this library ({}) knows {}: call "
-                             "hr_options_init first, and compile against this library's header",
-                             options.size, HEADRACE_VERSION, sizeof options));
-  }
+  if (options.size != sizeof options) return UnknownSize(options.size);
   if (!EndsInField(options.socket_path) || !EndsInField(options.job) ||
-      !EndsInField(options.program)) {
+      !EndsInField(options.program) || !EndsInField(options.rendezvous) ||
+      !EndsInField(options.architecture)) {
     return Error(Code::kInvalidArgument, "a text in hr_options does not end in NUL");
   }
   if (Status status = CheckJob(options.job); !status) return status;
@@ -139,7 +203,7 @@ Status CheckOptions(const hr_options& options) {
   if (options.call_timeout_ms == 0) {
     return Error(Code::kInvalidArgument, "call_timeout_ms is 0: no answer can come in that time");
   }
-  return {};
+  return CheckNodes(options);
 }
 
 }  // namespace headrace::client

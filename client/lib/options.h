@@ -1,6 +1,7 @@
 // What a session is opened with, and where it comes from.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <string>
 
@@ -15,6 +16,17 @@ using Environment = std::function<const char*(const char* name)>;
 // Defaults, then the environment. The error names every variable that does not hold what it
 // should; those fields keep their defaults.
 Status FillOptions(const Environment& environment, hr_options& options);
+
+// hr_options before it had a rendezvous.
+inline constexpr std::size_t kFirstOptionsSize = offsetof(hr_options, rendezvous);
+static_assert(kFirstOptionsSize == 264 && sizeof(hr_options) == 552);
+
+// The first `size` bytes of filled options, for a caller that was compiled with so many; `options`
+// is untouched when the library knows no such structure.
+Status FillSizedOptions(const Environment& environment, std::size_t size, hr_options& options);
+
+// What was `given` by a caller that may know only the first part; the rest is the environment's.
+Result<hr_options> WholeOptions(const Environment& environment, const hr_options& given);
 
 // What hr_open needs before it asks the service; each error names the field and how to give it.
 Status CheckOptions(const hr_options& options);

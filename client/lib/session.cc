@@ -95,6 +95,8 @@ Result<std::unique_ptr<Session>> Session::Open(const hr_options& options) {
                               .rank = options.rank,
                               .world_size = options.world_size,
                               .timeout_ms = options.timeout_ms,
+                              .rendezvous = options.rendezvous,
+                              .architecture = options.architecture,
                               .program = ProgramName(options),
                               .call_timeout_ns = options.call_timeout_ms * kMillisecond};
   Result<std::unique_ptr<Connection>> connection =

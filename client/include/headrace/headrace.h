@@ -37,7 +37,8 @@
  *     descriptors and disturbs nothing; do so early, since an inherited socket keeps the
  *     session attached after the parent has died.
  * 11. Versions. Structures begin with their size as the caller compiled it; hr_options_init sets
- *     it. Numbers and fields never change their meaning.
+ *     it. Fields are added at the end; a program compiled before goes on as it was. Numbers and
+ *     fields never change their meaning.
  */
 #ifndef HEADRACE_HEADRACE_H
 #define HEADRACE_HEADRACE_H
@@ -99,6 +100,8 @@ typedef enum hr_reduction {
 
 #define HR_JOB_NAME_SIZE 64     /* with the NUL */
 #define HR_SOCKET_PATH_SIZE 108 /* with the NUL; what a unix socket address holds */
+#define HR_RENDEZVOUS_SIZE 256  /* with the NUL */
+#define HR_ARCHITECTURE_SIZE 32 /* with the NUL */
 #define HR_ERROR_TEXT_SIZE 512  /* with the NUL */
 #define HR_UNSET UINT32_MAX     /* a rank or world size nobody has given */
 
@@ -132,6 +135,14 @@ typedef struct hr_options {
   uint32_t call_timeout_ms; /* of a round trip to the service, hr_open included */
   uint32_t spin_us;         /* how long a wait looks at the word before it sleeps */
   char program[64];         /* for the service's log, e.g. "train.py"; may be empty */
+  /* Where the services of the job's nodes meet: host or host:port of one of them, the same on all
+   * ranks; the port of a service is 7733 unless its configuration says otherwise. Empty: all ranks
+   * are on this node, unless this node's service has a rendezvous of its own for such jobs. */
+  char rendezvous[HR_RENDEZVOUS_SIZE];
+  /* Who sums a job of several nodes: "all-reduce" (the nodes among themselves) or
+   * "parameter-server" (services with the role of a server). Empty: as the service at the
+   * rendezvous is configured. Ranks that say something say the same. */
+  char architecture[HR_ARCHITECTURE_SIZE];
 } hr_options;
 
 /* Fills `options` with defaults and with what the environment says:
@@ -142,10 +153,22 @@ typedef struct hr_options {
  *   world_size   WORLD_SIZE, else HR_UNSET
  *   timeout_ms   HEADRACE_TIMEOUT_MS, else 0
  *   spin_us      HEADRACE_SPIN_US, else 0
- * Fields written afterwards win. HR_INVALID_ARGUMENT when a variable does not hold what it should
- * (it is named); that field then has its default, all others are filled, and a caller that sets the
- * field itself may go on. Reads the environment: not at the same time as setenv. */
+ *   rendezvous   HEADRACE_RENDEZVOUS, else MASTER_ADDR where LOCAL_WORLD_SIZE is less than
+ *                WORLD_SIZE (so torchrun tells that a job spans nodes), else empty
+ *   architecture HEADRACE_ARCHITECTURE, else empty
+ * An empty variable is like none. Fields written afterwards win. HR_INVALID_ARGUMENT when a
+ * variable does not hold what it should (it is named); that field then has its default, all others
+ * are filled, and a caller that sets the field itself may go on. Reads the environment: not at the
+ * same time as setenv.
+ *
+ * Programs call hr_options_init(options, error), which is a macro: it passes the size of the
+ * structure that they were compiled with. Behind the function of that name are programs compiled
+ * before the structure had a rendezvous: it fills what they know, and hr_open takes the rest from
+ * the environment. */
+HR_API hr_status hr_options_init_sized(hr_options* options, size_t size, hr_error* error);
 HR_API hr_status hr_options_init(hr_options* options, hr_error* error);
+#define hr_options_init(options, error) \
+  hr_options_init_sized((options), sizeof(hr_options), (error))
 
 /* Attaches this process to the service as one rank of a job; returns as soon as the service has
  * accepted it, not when other ranks have come. Errors: HR_INVALID_ARGUMENT (a field is missing or

@@ -31,6 +31,8 @@ class Options(ctypes.Structure):
         ("call_timeout_ms", ctypes.c_uint32),
         ("spin_us", ctypes.c_uint32),
         ("program", ctypes.c_char * 64),
+        ("rendezvous", ctypes.c_char * 256),
+        ("architecture", ctypes.c_char * 32),
     ]
 
 
@@ -82,7 +84,10 @@ _POSTED = (_OPERATION_OUT, _ERROR)
 _FUNCTIONS: dict[str, tuple] = {
     "hr_version": (ctypes.c_char_p, ()),
     "hr_status_name": (ctypes.c_char_p, (ctypes.c_int,)),
-    "hr_options_init": (ctypes.c_int, (ctypes.POINTER(Options), _ERROR)),
+    "hr_options_init_sized": (
+        ctypes.c_int,
+        (ctypes.POINTER(Options), ctypes.c_size_t, _ERROR),
+    ),
     "hr_open": (ctypes.c_int, (ctypes.POINTER(Options), _HANDLE_OUT, _ERROR)),
     "hr_close": (ctypes.c_int, (_HANDLE, _ERROR)),
     "hr_session_service_pid": (ctypes.c_int32, (_HANDLE,)),
@@ -160,6 +165,11 @@ def load() -> ctypes.CDLL:
         function.restype = result
         function.argtypes = arguments
     return library
+
+
+def fill(options: Options, error: ErrorText) -> int:
+    """hr_options_init: defaults and the environment."""
+    return load().hr_options_init_sized(options, ctypes.sizeof(options), error)
 
 
 def check(status: int, error: ErrorText) -> None:

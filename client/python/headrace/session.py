@@ -178,21 +178,33 @@ def init(
     world_size: int | None = None,
     socket: str | None = None,
     timeout: float | None = None,
+    rendezvous: str | None = None,
+    architecture: str | None = None,
 ) -> Session:
     """Attaches this process to the service as one rank of a job.
 
     What is not given comes from the environment: HEADRACE_JOB, or torchrun's TORCHELASTIC_RUN_ID or
     MASTER_ADDR:MASTER_PORT; RANK; WORLD_SIZE; HEADRACE_SOCKET, or /run/headrace/headrace.sock.
     ``timeout`` in seconds bounds every operation (None: HEADRACE_TIMEOUT_MS or the service's
-    default). Errors: Unavailable when there is no service, Error otherwise.
+    default).
+
+    ``rendezvous`` is where the services of the job's nodes meet, "host" or "host:port" of one of
+    them, the same on all ranks. None: HEADRACE_RENDEZVOUS, or torchrun's MASTER_ADDR where
+    LOCAL_WORLD_SIZE is less than WORLD_SIZE; "": all ranks are on this node. ``architecture`` of a
+    job of several nodes is "all-reduce" or "parameter-server"; None: HEADRACE_ARCHITECTURE, or as
+    the service at the rendezvous is configured.
+
+    Errors: Unavailable when there is no service, Error otherwise.
     """
     options = library.Options()
     error = library.ErrorText()
-    status = library.load().hr_options_init(options, error)
+    status = library.fill(options, error)
     if None in (job, rank, world_size, socket):
         library.check(status, error)  # the environment is asked, so it must make sense
     _set_text(options, "job", job)
     _set_text(options, "socket_path", socket)
+    _set_text(options, "rendezvous", rendezvous)
+    _set_text(options, "architecture", architecture)
     _set_text(options, "program", os.path.basename(sys.argv[0])[:63] or "python3")
     options.rank = options.rank if rank is None else rank
     options.world_size = options.world_size if world_size is None else world_size

@@ -1,6 +1,7 @@
 """PyTorch: a communication hook for DistributedDataParallel, and gradients that live in an arena.
 
-Works with torch 1.13 and 2.x on the CPU.
+Works with torch 1.13 and 2.x on the CPU. Sessions come from headrace.init(), which takes what torchrun
+says, the rendezvous of a job of several nodes included.
 """
 
 from __future__ import annotations

@@ -49,6 +49,8 @@ class ConnectionTest : public testing::Test {
                                .job = "test",
                                .rank = 2,
                                .world_size = 4,
+                               .rendezvous = "node1:7733",
+                               .architecture = "all-reduce",
                                .program = "connection_test",
                                .call_timeout_ns = call_timeout_ns},
                               channel_.fd.get(), doorbell_.get(), losses_);
@@ -73,6 +75,8 @@ TEST_F(ConnectionTest, AttachesWithItsChannelAndSaysWhatItIs) {
   EXPECT_EQ((*connection)->service_pid(), ::getpid());
   EXPECT_EQ(service.seen().rank, 2U);
   EXPECT_EQ(service.seen().program, "connection_test");
+  EXPECT_EQ(service.seen().rendezvous, "node1:7733");
+  EXPECT_EQ(service.seen().architecture, "all-reduce");
   EXPECT_EQ(service.seen().channel_size, ipc::kChannelSize);
 }
 

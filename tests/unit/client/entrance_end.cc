@@ -77,6 +77,8 @@ class EntranceServer final : public schema::Entrance::Server {
       std::lock_guard lock(stage_.mutex);
       stage_.seen.rank = params.getRequest().getRank();
       stage_.seen.program = params.getHello().getProgram().cStr();
+      stage_.seen.rendezvous = params.getRequest().getRendezvous().cStr();
+      stage_.seen.architecture = params.getRequest().getArchitecture().cStr();
     }
     return params.getRequest().getChannel().getFd().then(
         [this, context](kj::Maybe<int> fd) mutable {

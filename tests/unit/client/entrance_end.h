@@ -39,6 +39,8 @@ class EntranceEnd {
   struct Seen {
     std::uint32_t rank = 0;
     std::string program;
+    std::string rendezvous;
+    std::string architecture;
     std::uint64_t channel_size = 0;
     std::uint64_t segment_size = 0;
     std::uint64_t tensors = 0;

@@ -139,5 +139,108 @@ TEST(Options, RefuseAStructureOfAnotherSizeOrWithoutNul) {
   EXPECT_EQ(CheckOptions(options).code(), Code::kInvalidArgument);
 }
 
+TEST(Options, MeetNowhereUnlessTheEnvironmentSaysThatTheJobSpansNodes) {
+  hr_options options;
+  const Variables one_node = {
+      {"WORLD_SIZE", "4"}, {"LOCAL_WORLD_SIZE", "4"}, {"MASTER_ADDR", "node1"}};
+  for (Variables variables : {Variables{}, Variables{{"MASTER_ADDR", "node1"}}, one_node}) {
+    ASSERT_TRUE(Fill(variables, options).ok());
+    EXPECT_STREQ(options.rendezvous, "");
+    EXPECT_STREQ(options.architecture, "");
+  }
+  Variables spanning = one_node;
+  spanning["LOCAL_WORLD_SIZE"] = "2";
+  ASSERT_TRUE(Fill(spanning, options).ok());
+  EXPECT_STREQ(options.rendezvous, "node1");
+  spanning["MASTER_ADDR"] = "fe80::1";
+  ASSERT_TRUE(Fill(spanning, options).ok());
+  EXPECT_STREQ(options.rendezvous, "[fe80::1]");
+  spanning.erase("MASTER_ADDR");
+  ASSERT_TRUE(Fill(spanning, options).ok());
+  EXPECT_STREQ(options.rendezvous, "");
+}
+
+TEST(Options, PreferOurOwnRendezvousAndArchitecture) {
+  hr_options options;
+  ASSERT_TRUE(Fill({{"HEADRACE_RENDEZVOUS", "node2:7000"},
+                    {"HEADRACE_ARCHITECTURE", "parameter-server"},
+                    {"WORLD_SIZE", "4"},
+                    {"LOCAL_WORLD_SIZE", "2"},
+                    {"MASTER_ADDR", "node1"}},
+                   options)
+                  .ok());
+  EXPECT_STREQ(options.rendezvous, "node2:7000");
+  EXPECT_STREQ(options.architecture, "parameter-server");
+}
+
+TEST(Options, RefuseARendezvousThatIsNoAddressAndAnUnknownArchitecture) {
+  hr_options options = Complete();
+  std::strcpy(options.rendezvous, "node1:7733");
+  std::strcpy(options.architecture, "all-reduce");
+  EXPECT_TRUE(CheckOptions(options).ok());
+  std::strcpy(options.rendezvous, "node 1");
+  EXPECT_NE(CheckOptions(options).error().text().find("host:port"), std::string::npos);
+  options = Complete();
+  std::strcpy(options.architecture, "ring");
+  EXPECT_NE(CheckOptions(options).error().text().find("all-reduce and parameter-server"),
+            std::string::npos);
+  std::memset(options.architecture, 'a', sizeof options.architecture);
+  EXPECT_NE(CheckOptions(options).error().text().find("NUL"), std::string::npos);
+  EXPECT_FALSE(Fill({{"HEADRACE_RENDEZVOUS", std::string(256, 'r')}}, options).ok());
+  EXPECT_FALSE(Fill({{"LOCAL_WORLD_SIZE", "two"}}, options).ok());
+}
+
+TEST(Options, FillNoMoreThanAnOlderProgramKnows) {
+  hr_options options;
+  std::memset(&options, '#', sizeof options);
+  const Environment environment = [](const char* name) {
+    return std::string(name) == "HEADRACE_JOB" ? "old" : nullptr;
+  };
+  ASSERT_TRUE(FillSizedOptions(environment, kFirstOptionsSize, options).ok());
+  EXPECT_EQ(options.size, kFirstOptionsSize);
+  EXPECT_STREQ(options.job, "old");
+  for (const char letter : options.rendezvous) ASSERT_EQ(letter, '#') << "beyond its memory";
+  for (const char letter : options.architecture) ASSERT_EQ(letter, '#');
+
+  hr_options untouched;
+  std::memset(&untouched, '#', sizeof untouched);
+  EXPECT_EQ(FillSizedOptions(environment, 8, untouched).code(), Code::kInvalidArgument);
+  EXPECT_EQ(untouched.job[0], '#');
+}
+
+TEST(Options, AreCompletedFromTheEnvironmentForAnOlderProgram) {
+  hr_options given = Complete();
+  given.size = kFirstOptionsSize;
+  std::memset(given.rendezvous, '#', sizeof given.rendezvous);  // not its memory
+  const Environment environment = [](const char* name) {
+    return std::string(name) == "HEADRACE_RENDEZVOUS" ? "node1" : nullptr;
+  };
+  const Result<hr_options> whole = WholeOptions(environment, given);
+  ASSERT_TRUE(whole.ok()) << whole.error().text();
+  EXPECT_EQ(whole->size, sizeof(hr_options));
+  EXPECT_STREQ(whole->job, "a");
+  EXPECT_EQ(whole->rank, 1U);
+  EXPECT_STREQ(whole->rendezvous, "node1");
+  EXPECT_STREQ(whole->architecture, "");
+
+  const hr_options current = Complete();
+  EXPECT_STREQ(WholeOptions(environment, current)->rendezvous, "") << "it has said so itself";
+  given.size = 300;
+  EXPECT_FALSE(WholeOptions(environment, given).ok());
+}
+
+// As the linker finds it for a program compiled before.
+TEST(Options, KeepTheFunctionThatOlderProgramsCall) {
+  hr_options options;
+  std::memset(&options, '#', sizeof options);
+  hr_error error;
+  ASSERT_EQ((hr_options_init)(&options, &error), HR_OK);
+  EXPECT_EQ(options.size, kFirstOptionsSize);
+  EXPECT_EQ(options.rendezvous[0], '#');
+  ASSERT_EQ(hr_options_init(&options, &error), HR_OK);
+  EXPECT_EQ(options.size, sizeof options);
+  EXPECT_NE(options.rendezvous[0], '#');
+}
+
 }  // namespace
 }  // namespace headrace::client

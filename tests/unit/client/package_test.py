@@ -63,7 +63,12 @@ class TheHeader(unittest.TestCase):
             "hr_range": library.ElementRange,
             "hr_counters": library.Counters,
         }
-        offsets = [("hr_options", "spin_us"), ("hr_tensor_spec", "order")]
+        offsets = [
+            ("hr_options", "spin_us"),
+            ("hr_options", "rendezvous"),
+            ("hr_options", "architecture"),
+            ("hr_tensor_spec", "order"),
+        ]
         body = "".join(f'printf("%zu\\n", sizeof({name}));' for name in names)
         body += "".join(f'printf("%zu\\n", offsetof({s}, {f}));' for s, f in offsets)
         program = f"#include <{HEADER}>\n#include <stdio.h>\nint main(void) {{{body}}}"
@@ -167,6 +172,27 @@ class Errors(unittest.TestCase):
     def test_names_that_do_not_fit_are_refused(self):
         with self.assertRaisesRegex(ValueError, "64 bytes, 63"):
             headrace.init("j" * 64, 0, 1, "/nowhere/s")
+
+    def test_the_rendezvous_is_torchruns_only_when_the_job_spans_nodes(self):
+        torchrun = {
+            "RANK": "0",
+            "WORLD_SIZE": "4",
+            "MASTER_ADDR": "node1",
+            "MASTER_PORT": "29500",
+        }
+        for local, expected in (("4", b""), ("2", b"node1")):
+            with mock.patch.dict(os.environ, torchrun, LOCAL_WORLD_SIZE=local):
+                options = library.Options()
+                self.assertEqual(library.fill(options, library.ErrorText()), 0)
+                self.assertEqual(options.rendezvous, expected)
+
+    def test_a_wrong_rendezvous_or_architecture_is_refused_by_name(self):
+        with self.assertRaisesRegex(headrace.Error, 'rendezvous "node 1"'):
+            headrace.init("j", 0, 1, "/nowhere/s", rendezvous="node 1")
+        with self.assertRaisesRegex(headrace.Error, 'architecture "ring".*all-reduce'):
+            headrace.init("j", 0, 1, "/nowhere/s", architecture="ring")
+        with self.assertRaisesRegex(ValueError, "256 bytes, 255"):
+            headrace.init("j", 0, 1, "/nowhere/s", rendezvous="r" * 256)
 
 
 class ArenaSizes(unittest.TestCase):

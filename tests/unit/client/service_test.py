@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 import unittest
+from unittest import mock
 
 import headrace
 import numpy
@@ -304,13 +305,25 @@ class WhenThingsGoWrong(unittest.TestCase):
             text = run_ranks(service, 1, other, service.socket)[0]
             self.assertIn("3", text)
 
+    def test_a_rendezvous_needs_a_service_that_others_reach(self):
+        with (
+            Service() as service,
+            mock.patch.dict(os.environ, {"HEADRACE_RENDEZVOUS": "127.0.0.1"}),
+        ):
+            with self.assertRaisesRegex(
+                headrace.Unavailable, "meets at 127.0.0.1.*--node-address"
+            ):
+                headrace.init("test", 0, 1, service.socket)
+            # What is said overrides the environment: all ranks are here.
+            with headrace.init("test", 0, 1, service.socket, rendezvous="") as session:
+                session.barrier()
+
     def test_a_service_that_was_stopped_is_named(self):
         with Service() as service:
             os.kill(service.process.pid, signal.SIGSTOP)
             options = headrace.session.library.Options()
             error = headrace.session.library.ErrorText()
-            c = headrace.session.library.load()
-            c.hr_options_init(options, error)
+            headrace.session.library.fill(options, error)
             options.job, options.rank, options.world_size = b"test", 0, 1
             options.socket_path = service.socket.encode()
             options.call_timeout_ms = 200
