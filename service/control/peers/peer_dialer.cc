@@ -1,7 +1,6 @@
 #include "service/control/peers/peer_dialer.h"
 
 #include <fmt/format.h>
-#include <netinet/tcp.h>
 
 #include <algorithm>
 
@@ -20,14 +19,6 @@ constexpr unsigned kDefaultPort = 7733;
 bool MayPass(Code code) {
   return code == Code::kUnavailable || code == Code::kBusy || code == Code::kExhausted ||
          code == Code::kTimeout || code == Code::kPeerLost;
-}
-
-// "connect(): Connection refused" as people say it.
-std::string Cause(const kj::Exception& exception) {
-  std::string text = Printable(exception.getDescription().cStr(), 300);
-  const std::string call = "connect(): ";
-  if (text.rfind(call, 0) == 0) text.erase(0, call.size());
-  return text;
 }
 
 }  // namespace
@@ -73,7 +64,7 @@ kj::Promise<void> PeerDialer::Try() {
         Refused(peer.error());
         return kj::READY_NOW;
       })
-      .catch_([this](kj::Exception&& exception) { Silent(Cause(exception)); })
+      .catch_([this](kj::Exception&& exception) { Silent(CauseOf(exception)); })
       .then([this] { return TryAgainLater(); });
 }
 
@@ -93,8 +84,9 @@ kj::Promise<kj::Own<kj::AsyncIoStream>> PeerDialer::Connect() {
   auto timeout =
       timer_.afterDelay(options_.detection_ns * kj::NANOSECONDS)
           .then([this]() -> kj::Own<kj::AsyncIoStream> {
-            kj::throwFatalException(KJ_EXCEPTION(DISCONNECTED, "connect(): nothing came back for",
-                                                 options_.detection_ns / kMillisecond, "ms"));
+            kj::throwFatalException(kj::Exception(
+                kj::Exception::Type::FAILED, __FILE__, __LINE__,
+                kj::str("nothing came back for ", options_.detection_ns / kMillisecond, " ms")));
           });
   return connected.exclusiveJoin(kj::mv(timeout)).then([](kj::Own<kj::AsyncIoStream> stream) {
     TuneForControl(*stream);
@@ -147,6 +139,6 @@ void PeerDialer::Refused(const Error& error) {
   }
 }
 
-void PeerDialer::taskFailed(kj::Exception&& exception) { Silent(Cause(exception)); }
+void PeerDialer::taskFailed(kj::Exception&& exception) { Silent(CauseOf(exception)); }
 
 }  // namespace headrace::service

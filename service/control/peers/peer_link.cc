@@ -8,6 +8,7 @@
 
 #include "service/control/desk.h"
 #include "service/control/peers/peer_wire.h"
+#include "service/control/peers/tcp.h"
 
 namespace headrace::service {
 namespace {
@@ -100,11 +101,8 @@ PeerLink::PeerLink(SecuredPeer peer, Options options, kj::Timer& timer, Owner& o
   auto pair = kj::newPromiseAndFulfiller<Error>();
   end_ = kj::mv(pair.fulfiller);
   ended_ = kj::mv(pair.promise);
-  tasks_.add(network_.onDisconnect().then([this] {
-    End(Error(Code::kPeerLost, fmt::format("the connection to {} broke: its service exited, was "
-                                           "killed or closed it",
-                                           DescribePeer())));
-  }));
+  tasks_.add(network_.onDisconnect().then(
+      [this] { taskFailed(KJ_EXCEPTION(DISCONNECTED, "end of stream")); }));
   if (options_.side == capnp::rpc::twoparty::Side::SERVER) {
     tasks_.add(timer_.afterDelay(kHelloTimeout).then([this] {
       if (!greeted_) {
@@ -218,8 +216,7 @@ kj::Promise<void> PeerLink::WatchPulse() {
 
 void PeerLink::taskFailed(kj::Exception&& exception) {
   End(Error(Code::kPeerLost,
-            fmt::format("the connection to {} broke: {}", DescribePeer(),
-                        Printable(exception.getDescription().cStr(), kUnreadBytesMax))));
+            fmt::format("the connection to {} broke: {}", DescribePeer(), CauseOf(exception))));
 }
 
 }  // namespace headrace::service
