@@ -135,10 +135,13 @@ bool Group::Step(TimeNs now, std::vector<Completion>& completions) {
     BeginHeld();
     BeginPieces(now);
   }
+  EndMoves(now, completions);
   // Not before what has come is done with: a node that has finished may close its links, and its
   // last messages are as good as any.
-  if (failure_ && !broken_ && ready_.empty()) Break();
-  EndMoves(now, completions);
+  if (failure_ && !broken_ && ready_.empty()) {
+    Break();
+    EndMoves(now, completions);
+  }
   return summed;
 }
 

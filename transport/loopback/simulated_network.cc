@@ -52,11 +52,16 @@ void SimulatedNetwork::Vanish(const std::string& name, Silence silence) {
 
 void SimulatedNetwork::Inject(const std::string& to, const MessageHeader& header,
                               std::vector<std::byte> bytes) {
+  InjectAt(now_, IndexOf(to), header, std::move(bytes));
+}
+
+void SimulatedNetwork::InjectAt(TimeNs at, std::size_t to, const MessageHeader& header,
+                                std::vector<std::byte> bytes) {
   const ArrivalId arrival = ++flights_begun_;
-  Flight flight{.to = IndexOf(to), .header = header, .size = bytes.size(), .has_copy = true};
+  Flight flight{.to = to, .header = header, .size = bytes.size(), .has_copy = true};
   flight.copy = std::move(bytes);
   flights_[arrival] = std::move(flight);
-  Schedule(now_, {.what = What::kAnnounce, .flight = arrival});
+  Schedule(at, {.what = What::kAnnounce, .flight = arrival});
 }
 
 std::size_t SimulatedNetwork::open_count() const {
@@ -115,8 +120,8 @@ void SimulatedNetwork::Announce(ArrivalId id, Flight& flight) {
   const double draw = std::uniform_real_distribution<>(0, 1)(random_);
   if (from_nobody || draw >= options_.duplicate_share) return;
   // The second one carries other bytes: nobody may take it.
-  Inject(wires_[flight.to]->name(), flight.header,
-         std::vector<std::byte>(flight.size, std::byte{0x77}));
+  InjectAt(now_ + Delay(), flight.to, flight.header,
+           std::vector<std::byte>(flight.size, std::byte{0x77}));
 }
 
 void SimulatedNetwork::Write(ArrivalId id, Flight& flight) {

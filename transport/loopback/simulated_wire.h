@@ -31,7 +31,7 @@ struct SimulatedNetworkOptions {
   double ns_per_byte = 0;  // of each link in each direction
   std::size_t eager_size = 8192;
   TimeNs detection_ns = kMillisecond;  // from a failure to LinkFailed
-  double duplicate_share = 0;          // of the messages are announced a second time
+  double duplicate_share = 0;          // of the messages are announced again, a delay later
   // Whether a Close makes the other end fail, as a wire may; else its sends do not get through, and
   // that is all.
   bool closes_are_told = false;
@@ -109,6 +109,8 @@ class SimulatedNetwork {
     std::string cause{};
   };
 
+  void InjectAt(TimeNs at, std::size_t to, const MessageHeader& header,
+                std::vector<std::byte> bytes);
   void Schedule(TimeNs at, Due due);
   void Happen(const Due& due);
   void Leave(ArrivalId id, Flight& flight);
