@@ -23,7 +23,7 @@ Group::Group(Wire& wire, NetworkCounters& counters, const ExchangeOptions& excha
       pieces_(limits_.window) {
   order_.reserve(moves_.size());
   ready_.reserve(pieces_.size());
-  over_.reserve(std::size_t{4} * limits_.window + moves_.size());
+  over_.reserve(std::size_t{2} * limits_.window + moves_.size());
   for (std::size_t i = moves_.size(); i > 0; --i) {
     free_moves_.push_back(static_cast<std::uint16_t>(i - 1));
   }

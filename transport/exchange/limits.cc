@@ -8,9 +8,12 @@ namespace headrace::transport {
 namespace {
 
 constexpr std::size_t kSlotAlignment = 4096;
-constexpr std::uint32_t kWindowMin = 8;
-// One piece of each owner arrives, one is summed, one leaves.
-constexpr std::uint32_t kPiecesUnderWay = 3;
+// Enough to keep a link busy while a thread waits its turn: of 256 KiB between two nodes at 1
+// Gbit/s on a machine with four times as many threads as cores, 8 pieces reached 101 MB/s, 32
+// reached 114.
+constexpr std::uint32_t kWindowMin = 32;
+// One piece of each owner arrives, one is summed, one leaves, one waits.
+constexpr std::uint32_t kPiecesUnderWay = 4;
 
 }  // namespace
 
@@ -18,18 +21,17 @@ GroupLimits LimitsOf(const ExchangeOptions& options, std::uint32_t data_count,
                      std::uint32_t servers_count) {
   const std::uint32_t owners = servers_count > 0 ? servers_count : data_count;
   const std::uint32_t window = std::max(kWindowMin, kPiecesUnderWay * owners);
-  const std::uint32_t slots_count =
-      servers_count > 0 ? window * data_count
-                        : std::max(window, (kPiecesUnderWay + 1) * (data_count - 1));
+  // Of a window, a node that sums owns its share, and receives each piece from all others.
+  const std::uint32_t slots_count = servers_count > 0 ? window * data_count : window + data_count;
   const std::size_t slot_size = std::min(options.piece_size, options.staging_size / slots_count) /
                                 kSlotAlignment * kSlotAlignment;
   HR_CHECK(slot_size > 0, options.piece_size, options.staging_size, slots_count);
   // Each node that is ahead has at most a window of pieces under way, the first of which is at most
-  // a window ahead of ours; of each piece it sends at most two messages before we answer.
+  // a window ahead of ours; of each piece it sends us one message before we answer.
   return {.window = window,
           .slots_count = slots_count,
           .slot_size = slot_size,
-          .held_max = std::size_t{4} * window * (data_count + servers_count)};
+          .held_max = std::size_t{2} * window * (data_count + servers_count)};
 }
 
 }  // namespace headrace::transport
