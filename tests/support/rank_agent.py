@@ -17,6 +17,7 @@ class Agent:
 
     def __init__(self) -> None:
         self.session: Any = None
+        self.arenas: dict[str, Any] = {}
         self.tensors: dict[str, Any] = {}
         self.operations: dict[str, Any] = {}
 
@@ -28,7 +29,17 @@ class Agent:
 
     def tensor(self, name: str, count: int, dtype: str = "float32") -> None:
         arena = self.session.arena(count * 8 + 4096)
+        self.arenas[name] = arena
         self.tensors[name] = arena.tensor(count, dtype, name=name)
+
+    def memory(self, name: str) -> Any:
+        """A tensor's elements; numpy has no bfloat16, so that its bits are to be seen."""
+        import numpy
+        import reference
+
+        tensor = self.tensors[name]  # the first of its arena
+        storage = reference.storage(tensor.dtype)
+        return numpy.frombuffer(self.arenas[name].memory, storage, tensor.count)
 
     def fill(self, name: str, value: float) -> None:
         self.tensors[name].numpy()[:] = value
@@ -39,13 +50,32 @@ class Agent:
     def digest(self, name: str) -> str:
         import hashlib
 
-        return hashlib.sha256(self.tensors[name].numpy().tobytes()).hexdigest()
+        return hashlib.sha256(self.memory(name).tobytes()).hexdigest()
 
     def noise(self, name: str, seed: int) -> None:
         import numpy
 
         view = self.tensors[name].numpy()
         view[:] = numpy.random.default_rng(seed).standard_normal(len(view))
+
+    def exercise(
+        self, kind: str, dtype: str, count: int, op: str = "sum", root: int = 0, seed: int = 0
+    ) -> int:
+        """Does the collective on a tensor of that type; how many of its elements are wrong then."""
+        import reference
+
+        name = f"{dtype}-{count}"
+        if name not in self.tensors:
+            self.tensor(name, count, dtype)
+        rank, world = self.session.rank, self.session.world_size
+        memory = self.memory(name)
+        memory[:] = reference.encode(reference.given(rank, world, op, count, seed), dtype)
+        options: dict[str, Any] = {"root": root} if kind == "broadcast" else {"op": op}
+        if kind == "all_gather":
+            options = {}
+        getattr(self.session, kind)(self.tensors[name], **options)
+        wanted = reference.expected(kind, rank, world, op, root, count, seed)
+        return int((memory != reference.encode(wanted, dtype)).sum())
 
     def post(self, kind: str, name: str = "", key: str = "last", **options: Any) -> int:
         function = getattr(self.session, kind)
@@ -70,8 +100,15 @@ class Agent:
     def done(self, key: str = "last") -> bool:
         return self.operations[key].done()
 
+    def settle(self, seconds: float = 0.05) -> None:
+        """Gives what should not happen some time to happen."""
+        import time
+
+        time.sleep(seconds)
+
     def leave(self) -> None:
         self.tensors.clear()
+        self.arenas.clear()
         self.session.close()
 
     def rounds(self, job: str, count: int, how: str) -> int:

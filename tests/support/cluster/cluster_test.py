@@ -279,6 +279,9 @@ class NodesInNamespaces(Nodes):
         self.assertEqual(self.output(0, "hostname").strip(), "a")
         self.assertIn(self.cluster[1].address, self.output(0, "getent", "hosts", "b"))
 
+    def test_see_their_own_interfaces_only(self) -> None:
+        self.assertEqual(self.output(0, "ls", "/sys/class/net").split(), ["eth0", "lo"])
+
     def test_do_not_meet_those_of_another_cluster(self) -> None:
         listen = "import socket, time; s = socket.create_server(('', 7000)); print(1, flush=True); "
         with Cluster(nodes=2) as other:

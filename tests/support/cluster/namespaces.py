@@ -13,9 +13,11 @@ from typing import Any
 
 from ..places import HERE, Program, children_of
 
-# The namespaces get a /proc, a /dev/shm and a name of their own; orphans are reaped by ignoring them.
+# The namespaces get a /proc, a /sys (which lists a network's interfaces), a /dev/shm and a name of
+# their own; orphans are reaped by ignoring them.
 # Background traffic of IPv6 would be counted with that of tests.
 _FIRST = """
+mount -t sysfs sysfs /sys &&
 mount -t tmpfs tmpfs /dev/shm &&
 mount --bind "$2" /etc/hosts &&
 hostname "$1" &&

@@ -16,7 +16,8 @@ try 'veth interfaces' ip link add name veth0 type veth peer name veth1
 try 'bridges' ip link add name bridge0 type bridge
 try 'the token filter tbf' tc qdisc add dev veth0 root tbf rate 1gbit burst 256kb latency 20ms
 try 'the queueing discipline blackhole' tc qdisc add dev veth1 root blackhole
-try 'a file system of its own' mount -t tmpfs tmpfs /dev/shm
+try 'file systems of its own' mount -t tmpfs tmpfs /dev/shm
+try 'a /sys of its own' mount -t sysfs sysfs /sys
 """
 
 

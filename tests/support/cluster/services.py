@@ -75,7 +75,9 @@ class Services:
         return service
 
     def ranks(self, counts: Sequence[int], **options: Any) -> Ranks:
-        """A job with so many ranks on each node, numbered through. Options as for Ranks."""
+        """A job with so many ranks on each node, numbered through; ``world`` where more are to come.
+        Options as for Ranks."""
         spread = [self[index] for index, count in enumerate(counts) for _ in range(count)]
         environment = {"HEADRACE_RENDEZVOUS": self.rendezvous, **options.pop("environment", {})}
-        return Ranks(spread, len(spread), environment=environment, **options)
+        world = options.pop("world", len(spread))
+        return Ranks(spread, world, environment=environment, **options)
