@@ -125,6 +125,11 @@ Result<Config> Gather(const Line& line, const Environment& environment) {
     if (!name) return name.error();
     config.node_name = std::move(name).value();
   }
+  // The peers of a static list need a place to meet on which all of them agree.
+  const Result<std::vector<ConfiguredPeer>> peers = ParsePeers(config.peers);
+  if (peers && !peers->empty() && config.rendezvous.empty() && config.role == "node") {
+    config.rendezvous = peers->front().address.Text();
+  }
   if (Status status = CheckConfig(config); !status) return status.error();
   return config;
 }

@@ -40,7 +40,8 @@ struct Config {
   std::string tls_key;
   bool plain_text = false;  // allow peers without TLS beyond loopback
   std::string role = "node";
-  std::string rendezvous;  // of a server: where it offers itself; of a node: its jobs' default
+  // Of a server: where it offers itself. Of a node: its jobs' default; with peers never empty.
+  std::string rendezvous;
   std::string architecture = "all-reduce";  // of jobs led here that do not say
   std::uint64_t block_bytes = 4U << 20U;    // an operation of several nodes is cut into these
   std::string rails;                        // network devices, a lane each; empty: one lane

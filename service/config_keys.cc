@@ -66,7 +66,8 @@ constexpr std::array kKeys = {
     ConfigKey{"role", Kind::kChoice, &Config::role, 0, 0,
               "node: has ranks; server: sums for the jobs of other nodes", kRoles},
     ConfigKey{"rendezvous", Kind::kAddress, &Config::rendezvous, 0, 0,
-              "where a server offers itself, and a node's jobs meet that name no place"},
+              "where a server offers itself, and a node's jobs meet that name no place; "
+              "\"\" with peers: the first of them"},
     ConfigKey{"architecture", Kind::kChoice, &Config::architecture, 0, 0,
               "of jobs led here that name none", kArchitectures},
     ConfigKey{"block_bytes", Kind::kInteger, &Config::block_bytes, 4096, std::uint64_t{1} << 30U,

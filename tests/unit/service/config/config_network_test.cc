@@ -89,6 +89,18 @@ TEST_F(ConfigNetworkTest, NamesTheNodeAfterItsHostWhenNobodyDoes) {
   EXPECT_EQ(Read({{"HEADRACE_NODE_NAME", ""}})->config.node_name, Read({})->config.node_name);
 }
 
+TEST_F(ConfigNetworkTest, LetsTheJobsOfAStaticListMeetAtItsFirstPeer) {
+  const Settings settings = {{"HEADRACE_NODE_ADDRESS", "127.0.0.1"},
+                             {"HEADRACE_PEERS", "a=node-a,b=node-b"}};
+  EXPECT_EQ(Read(settings)->config.rendezvous, "node-a:7733");
+  Settings own = settings;
+  own["HEADRACE_RENDEZVOUS"] = "node-b";
+  EXPECT_EQ(Read(own)->config.rendezvous, "node-b:7733");
+  Settings server = settings;
+  server["HEADRACE_ROLE"] = "server";
+  ExpectRefused(server, {"rendezvous is empty"});
+}
+
 TEST_F(ConfigNetworkTest, RefusesValuesThatAreWrongByThemselves) {
   ExpectRefused({{"HEADRACE_NODE_NAME", "a b"}}, {"HEADRACE_NODE_NAME", "node_name", "0x20"});
   ExpectRefused({{"HEADRACE_NODE_ADDRESS", "10.0.0.1:x"}}, {"node_address", "\"x\""});
