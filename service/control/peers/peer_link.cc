@@ -130,11 +130,11 @@ kj::Promise<Result<NodeFacts>> PeerLink::SayHello() {
     }
     Result<NodeFacts> facts = ReadHello(answer.getHello());
     if (!facts) return facts;
-    if (facts->protocol_version != kPeerProtocolVersion) {
+    if (facts->protocol_version != schema::PEER_PROTOCOL_VERSION) {
       return Error(
           Code::kVersionMismatch,
           fmt::format("{} on node {} speaks peer protocol {}, this one speaks {}", facts->program,
-                      facts->name, facts->protocol_version, kPeerProtocolVersion));
+                      facts->name, facts->protocol_version, schema::PEER_PROTOCOL_VERSION));
     }
     if (const Status status = CheckPeerName(peer_, facts->name); !status) return status.error();
     Begin(*facts, answer.getPort());

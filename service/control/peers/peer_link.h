@@ -23,7 +23,6 @@
 
 namespace headrace::service {
 
-inline constexpr std::uint32_t kPeerProtocolVersion = 1;
 // One message: rosters of a few jobs of 64 nodes with long addresses.
 inline constexpr std::uint64_t kPeerMessageWordsMax = std::uint64_t{1} << 20;
 inline constexpr std::size_t kToldAtOnceMax = 16;  // messages in one call

@@ -28,7 +28,7 @@ std::uint64_t RandomNumber() {
 }
 
 NodeFacts FactsOf(const ControlOptions& options, const ControlPorts& ports) {
-  NodeFacts facts{.protocol_version = kPeerProtocolVersion,
+  NodeFacts facts{.protocol_version = schema::PEER_PROTOCOL_VERSION,
                   .program = "headraced " + options.version,
                   .name = options.peers.node_name,
                   .instance = RandomNumber(),

@@ -283,6 +283,20 @@ constexpr Elsewhere kElsewhere[] = {
     {"kTensorNameMax", 255, "service/control/ledger.cc", "kTensorNameMax = 255;"},
     {"kTimeoutMsMax", 24 * 3600 * 1000, "service/dispatch/check.h",
      "kTimeoutMsMax = 24 * 3600 * 1000;"},
+    {"schema::PEER_PROTOCOL_VERSION", 1, "ipc/schema/peer.capnp",
+     "peerProtocolVersion :UInt32 = 1;"},
+    {"kHelloTimeout", 5, "service/control/peers/peer_link.h", "kHelloTimeout = 5 * kj::SECONDS;"},
+    {"kStrangersMax", 64, "service/control/peers/peer_listener.h", "kStrangersMax = 64;"},
+    {"kPeerConnectionsMax", 512, "service/control/peers/peer_listener.h",
+     "kPeerConnectionsMax = 512;"},
+    {"kPeerMessageWordsMax", 1U << 20U, "service/control/peers/peer_link.h",
+     "kPeerMessageWordsMax = std::uint64_t{1} << 20;"},
+    {"kToldAtOnceMax", 16, "service/control/peers/peer_link.h", "kToldAtOnceMax = 16;"},
+    {"kUntoldMax", 16384, "service/control/peers/peer_link.h", "kUntoldMax = 16384;"},
+    {"kLanesMax", 16, "service/control/peers/peer_wire.h", "kLanesMax = 16;"},
+    {"kLaneAddressMax", 16384, "service/control/peers/peer_wire.h", "kLaneAddressMax = 16384;"},
+    {"kNodesMax", 64, "transport/network.h", "kNodesMax = 64;"},
+    {"kJobsLedMax", 256, "service/membership/leader.h", "kJobsLedMax = 256;"},
 };
 
 TEST(Protocol, DocumentAndCodeHaveTheSameLayouts) {
