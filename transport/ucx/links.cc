@@ -67,13 +67,15 @@ void UcxWire::OnPeerError(void* argument, ucp_ep_h, ucs_status_t status) {
 
 void UcxWire::ForgetFailedPeers() {
   for (const Failure& failure : failures_) {
+    const Peer* peer = peers_.Find(failure.peer);
+    if (peer == nullptr) continue;
     links_.ForEach([&](LinkId id, Link& link) {
       if (link.peer != failure.peer || link.failure != UCS_OK) return;
       link.failure = failure.status;
       GiveUp(id, link, Code::kPeerLost);
       ended_.push_back({EndKind::kLinkFailed, Code::kPeerLost, id, 0});
     });
-    CloseEndpoint(peers_.Find(failure.peer)->endpoint);
+    CloseEndpoint(peer->endpoint);
     peers_.Give(failure.peer);
   }
   failures_.clear();

@@ -1,6 +1,7 @@
 // Links: how they stay apart from each other, fail and end.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <csignal>
@@ -17,6 +18,17 @@ namespace {
 std::size_t OpenDescriptors() {
   const std::filesystem::directory_iterator fds("/proc/self/fd");
   return static_cast<std::size_t>(std::distance(begin(fds), end(fds)));
+}
+
+// Shuts down all connections between sockets of this process.
+void CutConnections() {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename().string());
+    sockaddr_storage address{};
+    socklen_t size = sizeof(address);
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) continue;
+    if (address.ss_family == AF_INET) shutdown(fd, SHUT_RDWR);
+  }
 }
 
 class UcxLinks : public ::testing::Test {
@@ -169,6 +181,37 @@ TEST_F(UcxLinks, FailWhenNobodyIsThere) {
   ASSERT_TRUE(DriveUntil({&a_}, [&] { return a_.told.sent.contains(2); }));
   EXPECT_EQ(a_.told.sent[2], Code::kPeerLost);
   a_.wire->Close(*link);
+}
+
+// What a cable that is pulled and put back looks like to both ends.
+TEST_F(UcxLinks, OpenAgainAfterTheConnectionWasLost) {
+  for (int round = 1; round <= 5; ++round) {
+    const LinkId to_b = a_.ConnectTo(b_);
+    const LinkId to_a = b_.ConnectTo(a_);
+    const std::uint64_t key = static_cast<std::uint64_t>(round);
+    SendAndReceive(a_, to_b, b_, key);
+    SendAndReceive(b_, to_a, a_, key);
+    const std::vector<std::byte> source(8 << 20);
+    std::vector<std::byte> target(source.size());
+    b_.told.on_announced = [&](const Recorder::Announcement& announcement) {
+      b_.wire->Accept(announcement.arrival, target.data(), 500 + key);
+    };
+    a_.wire->Send(to_b, HeaderOf(key, 1), source.data(), source.size(), 500 + key);
+    ASSERT_TRUE(DriveUntil(both_, [&] { return b_.told.announcements.back().size > 1 << 20; }));
+    CutConnections();
+    ASSERT_TRUE(DriveUntil(both_,
+                           [&] {
+                             return a_.told.failures.contains(to_b) &&
+                                    b_.told.failures.contains(to_a) &&
+                                    a_.told.sent.contains(500 + key) &&
+                                    b_.told.received.contains(500 + key);
+                           }))
+        << "round " << round;
+    EXPECT_EQ(a_.told.sent[500 + key], Code::kPeerLost);
+    EXPECT_EQ(b_.told.received[500 + key], Code::kPeerLost);
+    a_.wire->Close(to_b);
+    b_.wire->Close(to_a);
+  }
 }
 
 TEST_F(UcxLinks, LeaveNoDescriptorsBehind) {
