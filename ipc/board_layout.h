@@ -14,7 +14,7 @@
 namespace headrace::ipc {
 
 inline constexpr std::uint64_t kBoardMagic = 0x3144524f42445248;  // "HRDBORD1"
-inline constexpr std::uint32_t kBoardVersion = 1;
+inline constexpr std::uint32_t kBoardVersion = 2;
 
 inline constexpr std::size_t kJobRowsMax = 64;
 inline constexpr std::size_t kRankRowsMax = 512;
@@ -129,8 +129,15 @@ struct LaneRow {
   std::int64_t busy_ns;      // time with at least one stage on the lane
   std::uint64_t last_bytes;  // the last ended stage: bytes and time
   std::int64_t last_ns;
+  // What a stage of n bytes costs here, going by those that ended: startup_ns + n / bytes_per_s.
+  // 0 bytes_per_s: not known yet. Between nodes the bytes are those that one node sends.
+  std::int64_t startup_ns;
+  std::uint64_t bytes_per_s;
+  std::uint64_t rate_bytes_per_s;  // moved in the second before rate_ns
+  std::int64_t rate_ns;
+  std::uint64_t messages_dropped;  // between nodes: of strangers, old epochs, other plans
   char name[32];
-  char transport[32];
+  char transport[64];
 };
 
 // A ring: row (number - 1) % kEventRowsMax. Written by the watch actor.
@@ -164,7 +171,7 @@ struct BoardLayout {
   BoardSlot<EventRow> events[kEventRowsMax];
 };
 static_assert(sizeof(ServiceRow) == 224 && sizeof(CountersRow) == 88 && sizeof(JobRow) == 384);
-static_assert(sizeof(RankRow) == 48 && sizeof(QueueRow) == 120 && sizeof(LaneRow) == 144);
+static_assert(sizeof(RankRow) == 48 && sizeof(QueueRow) == 120 && sizeof(LaneRow) == 216);
 static_assert(sizeof(EventRow) == 280);
 
 }  // namespace headrace::ipc

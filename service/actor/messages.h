@@ -77,6 +77,13 @@ struct StageEnded {
   std::uint8_t lane = 0;
   transport::Completion completion;
 };
+// What a lane between nodes knows of its wires; sent again when it has changed, a few times a
+// second at most.
+struct LaneFacts {
+  std::uint8_t lane = 0;
+  std::string wires;  // "tcp/eth0"
+  std::uint64_t messages_dropped = 0;
+};
 // What a job of several nodes waits for before it can begin, for people: "node b: ranks 2, 3 of 4
 // have not attached". Sent again whenever it changes.
 struct JobForming {
@@ -103,7 +110,7 @@ struct RankLeft {
 };
 using DispatchMessage =
     std::variant<OpenSession, AddSegment, RemoveSegment, AddTensors, RemoveTensors, CloseSession,
-                 Ping, Drain, StageEnded, JobForming, JobFormed, JobFailed, RankLeft>;
+                 Ping, Drain, StageEnded, LaneFacts, JobForming, JobFormed, JobFailed, RankLeft>;
 
 // ---- to a lane ----
 struct StartStage {

@@ -8,6 +8,7 @@
 #include "ipc/base/check.h"
 #include "service/dispatch/cut.h"
 #include "service/dispatch/rows.h"
+#include "transport/probe/probe.h"
 
 namespace headrace::service {
 namespace {
@@ -163,7 +164,7 @@ Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completi
   Operation& operation = job.slot(block.sequence);
   Part& part = block.parts[name.part];
   HR_CHECK(block.sequence != 0 && part.state == Part::State::kMoving, completion.token);
-  Settle(part, completion, now);
+  Settle(job, operation, part, completion, now);
   Ended ended{operation, std::nullopt};
   if (completion.code == Code::kOk) {
     // The same bytes pass several steps; people want to know how many there are.
@@ -189,7 +190,8 @@ Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completi
   return ended;
 }
 
-void Blocks::Settle(Part& part, const transport::Completion& completion, TimeNs now) {
+void Blocks::Settle(const Job& job, const Operation& operation, Part& part,
+                    const transport::Completion& completion, TimeNs now) {
   part.state = Part::State::kNone;
   queue_.Return(part.stage);
   LaneState& lane = lanes_[part.stage.lane];
@@ -200,8 +202,52 @@ void Blocks::Settle(Part& part, const transport::Completion& completion, TimeNs 
     lane.row.bytes_moved += part.stage.bytes;
     lane.row.last_bytes = part.stage.bytes;
     lane.row.last_ns = completion.end_ns - completion.begin_ns;
+    auto bytes = static_cast<double>(part.stage.bytes);
+    if (part.stage.lane >= kFirstLaneBetweenNodes) {
+      const auto members = static_cast<std::uint32_t>(job.nodes()->data_nodes_count());
+      bytes = transport::BytesSent(members, job.nodes()->servers_count, bytes);
+    }
+    const bool between_nodes = part.stage.lane >= kFirstLaneBetweenNodes;
+    // Between nodes only an all-reduce sends the same from every node.
+    if (!between_nodes || operation.shape.kind == Collective::kAllReduce) {
+      Learn(lane, bytes, completion, now);
+    }
   }
   ShowLane(part.stage.lane);
+}
+
+void Blocks::Learn(LaneState& lane, double bytes, const transport::Completion& completion,
+                   TimeNs now) {
+  // Several stages may be on the lane at once: each has cost what it ended after the one before.
+  const TimeNs begin = std::max(completion.begin_ns, lane.last_end_ns);
+  lane.last_end_ns = std::max(lane.last_end_ns, completion.end_ns);
+  lane.cost.Add(bytes, static_cast<double>(completion.end_ns - begin) / kSecond, now);
+  const transport::CostLine& line = lane.cost.line();
+  lane.row.startup_ns = static_cast<TimeNs>(line.startup_s * kSecond);
+  lane.row.bytes_per_s = line.s_per_byte > 0 ? static_cast<std::uint64_t>(1 / line.s_per_byte) : 0;
+  lane.row.rate_bytes_per_s = static_cast<std::uint64_t>(lane.cost.RateNow(now));
+  lane.row.rate_ns = now;
+}
+
+void Blocks::TakeCosts(const std::vector<transport::CostLine>& costs) {
+  for (std::size_t rail = 0; rail < costs.size(); ++rail) {
+    const std::size_t index = kFirstLaneBetweenNodes + rail;
+    HR_CHECK(index < lanes_.size(), index);
+    LaneState& lane = lanes_[index];
+    // What was seen at work is better than what another job measured.
+    if (lane.cost.count() > 0) continue;
+    lane.cost = transport::CostKeeper(costs[rail]);
+    lane.row.startup_ns = static_cast<TimeNs>(costs[rail].startup_s * kSecond);
+    lane.row.bytes_per_s = static_cast<std::uint64_t>(1 / costs[rail].s_per_byte);
+    ShowLane(static_cast<std::uint8_t>(index));
+  }
+}
+
+void Blocks::TakeLaneFacts(const LaneFacts& facts) {
+  LaneState& lane = lanes_[facts.lane];
+  lane.row.messages_dropped = facts.messages_dropped;
+  ipc::SetText(lane.row.transport, facts.wires);
+  ShowLane(facts.lane);
 }
 
 void Blocks::Abandon(Job& job, Operation& operation) {

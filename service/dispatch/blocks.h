@@ -15,6 +15,7 @@
 #include "service/dispatch/job.h"
 #include "service/schedule/queue.h"
 #include "service/watch/board_writer.h"
+#include "transport/probe/cost_keeper.h"
 
 namespace headrace::service {
 
@@ -54,6 +55,11 @@ class Blocks {
   // Hands waiting stages to lanes that have credit.
   void Schedule(Jobs& jobs, TimeNs now);
 
+  // The lines that were measured for a job between nodes: what a lane starts from.
+  void TakeCosts(const std::vector<transport::CostLine>& costs);
+  // What the lane itself knows of its wires.
+  void TakeLaneFacts(const LaneFacts& facts);
+
   const std::string& LaneName(std::uint8_t lane) const { return lanes_[lane].port.name; }
   void SetReason(Job& job, Operation& operation, ipc::WaitReason reason, std::uint64_t argument);
 
@@ -62,6 +68,8 @@ class Blocks {
     LanePort port;
     ipc::LaneRow row{};
     TimeNs busy_since = 0;
+    transport::CostKeeper cost{transport::CostLine{}};
+    TimeNs last_end_ns = 0;      // of a stage
     bool queue_changed = false;  // the board shows an older state of its queue
   };
 
@@ -72,7 +80,10 @@ class Blocks {
   void Enter(Job& job, Operation& operation, Block& block, Step step, TimeNs now);
   void Push(Job& job, Operation& operation, Block& block, std::uint32_t part, std::uint8_t lane);
   void Start(Job& job, Operation& operation, Block& block, Part& part, TimeNs now);
-  void Settle(Part& part, const transport::Completion& completion, TimeNs now);
+  void Settle(const Job& job, const Operation& operation, Part& part,
+              const transport::Completion& completion, TimeNs now);
+  // Takes the stage's time into the lane's cost line.
+  void Learn(LaneState& lane, double bytes, const transport::Completion& completion, TimeNs now);
   void Unqueue(Job& job, Operation& operation, Block& block, Part& part);
   void ExplainHeads(Jobs& jobs, std::uint8_t lane);
   void ShowLane(std::uint8_t lane);

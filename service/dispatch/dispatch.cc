@@ -214,6 +214,8 @@ void Dispatch::Handle(const StageEnded& message, TimeNs now) {
   flow_->StageEnded(*job, message.completion, now);
 }
 
+void Dispatch::Handle(const LaneFacts& message, TimeNs) { flow_->TakeLaneFacts(message); }
+
 // Messages about a job that was forgotten meanwhile come too late to matter.
 void Dispatch::Handle(const JobForming& message, TimeNs) {
   Job* job = FindJob(message.job);

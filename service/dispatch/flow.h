@@ -30,6 +30,7 @@ class Flow {
   void StageEnded(Job& job, const transport::Completion& completion, TimeNs now);
   // Hands waiting stages to lanes that have credit.
   void Schedule(Jobs& jobs, TimeNs now) { blocks_.Schedule(jobs, now); }
+  void TakeLaneFacts(const LaneFacts& facts) { blocks_.TakeLaneFacts(facts); }
   // The job's nodes have met: operations that only waited for that are ready.
   void Form(Job& job, JobNodes nodes, TimeNs now);
   // The job cannot go on: ends everything that is open and refuses what comes. The first cause

@@ -1,26 +1,125 @@
 #include "service/lane/groups.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "ipc/base/check.h"
 
 namespace headrace::service {
+namespace {
 
-void Groups::Handle(const LaneMessage& message, TimeNs /*now*/) {
+// Stages' tokens begin with a job's number, which never gets that far.
+constexpr std::uint64_t kProbeToken = std::uint64_t{1} << 63;
+// Blocks' positions begin with an operation's number, which is at least 1.
+constexpr std::uint64_t kProbePosition = 0;
+constexpr TimeNs kFactsInterval = 200 * kMillisecond;
+
+}  // namespace
+
+void Groups::Handle(const LaneMessage& message) {
   if (const auto* open = std::get_if<OpenGroup>(&message)) {
-    Answer(GroupOpened{lane_, open->options.group, transport_.OpenGroup(open->options)});
+    Open(open->options);
   } else if (const auto* measure = std::get_if<MeasureGroup>(&message)) {
-    Answer(GroupMeasured{lane_, measure->group, transport::CostLine{200e-6, 8e-9}});
+    Measure(measure->group);
   } else if (const auto* set = std::get_if<SetCost>(&message)) {
-    transport_.SetCost(set->group, set->cost);
+    if (groups_.contains(set->group)) transport_.SetCost(set->group, set->cost);
   } else if (const auto* close = std::get_if<CloseGroup>(&message)) {
-    transport_.CloseGroup(close->group, close->cause);
+    Close(*close);
   } else {
     HR_CHECK(false, message.index());
   }
 }
 
-void Groups::Ended(const transport::Completion&, TimeNs) {}
+void Groups::Open(const transport::GroupOptions& options) {
+  Status status = transport_.OpenGroup(options);
+  if (status) {
+    const auto members = static_cast<std::uint32_t>(options.members.size());
+    groups_[options.group].facts = {.group = options.group,
+                                    .members_count = members - options.servers_count,
+                                    .servers_count = options.servers_count,
+                                    .self = options.self,
+                                    .position_first = kProbePosition,
+                                    .token = kProbeToken | options.group};
+  }
+  wires_changed_ = true;
+  Answer(GroupOpened{lane_, options.group, std::move(status)});
+}
+
+void Groups::Measure(std::uint32_t number) {
+  const auto found = groups_.find(number);
+  if (found == groups_.end()) {
+    return Answer(GroupMeasured{
+        lane_, number,
+        Error(Code::kUnavailable, "the links were closed before they were measured")});
+  }
+  HR_CHECK(!found->second.probe, number);
+  // A server posts nothing, so it measures nothing: whose line is slowest counts.
+  if (found->second.facts.self >= found->second.facts.members_count) {
+    return Answer(
+        GroupMeasured{lane_, number, transport::CostLine{0, transport::kSecondsPerByteMin}});
+  }
+  found->second.probe.emplace(found->second.facts);
+}
+
+// A transfer of a measurement may still be under way: the probe, and the memory it sends, stay
+// until its end has come.
+void Groups::Close(const CloseGroup& message) {
+  const auto found = groups_.find(message.group);
+  if (found == groups_.end()) return;
+  transport_.CloseGroup(message.group, message.cause);
+  if (found->second.probe) {
+    closed_.push_back(message.group);
+  } else {
+    groups_.erase(found);
+  }
+}
+
+bool Groups::Work(std::vector<transport::Completion>& completions, TimeNs now) {
+  bool worked = false;
+  std::erase_if(completions, [this](const transport::Completion& completion) {
+    if ((completion.token & kProbeToken) == 0) return false;
+    const auto found = groups_.find(static_cast<std::uint32_t>(completion.token & ~kProbeToken));
+    HR_CHECK(found != groups_.end() && found->second.probe, completion.token);
+    return found->second.probe->Take(completion);
+  });
+  for (auto each = groups_.begin(); each != groups_.end();) {
+    Group& group = each->second;
+    bool gone = false;
+    if (group.probe) {
+      worked |= group.probe->Step(transport_, now);
+      if (group.probe->result()) {
+        worked = true;
+        gone = Finish(each->first, group);
+      }
+    }
+    each = gone ? groups_.erase(each) : std::next(each);
+  }
+  TellFacts(now);
+  return worked;
+}
+
+bool Groups::HasFacts() const {
+  return wires_changed_ || transport_.counters().messages_dropped != dropped_told_;
+}
+
+TimeNs Groups::NextDeadline() const { return HasFacts() ? told_ns_ + kFactsInterval : kNever; }
+
+void Groups::TellFacts(TimeNs now) {
+  // Strangers may make us drop as many messages as they like.
+  if (!HasFacts() || now < NextDeadline()) return;
+  const std::uint64_t dropped = transport_.counters().messages_dropped;
+  if (!dispatch_.Send(LaneFacts{lane_, transport_.WireNames(), dropped})) return;
+  told_ns_ = now;
+  dropped_told_ = dropped;
+  wires_changed_ = false;
+}
+
+// Returns whether the group was closed meanwhile.
+bool Groups::Finish(std::uint32_t number, Group& group) {
+  Answer(GroupMeasured{lane_, number, *group.probe->result()});
+  group.probe.reset();
+  return std::erase(closed_, number) != 0;
+}
 
 void Groups::Answer(ControlMessage message) {
   // One answer a question, and control has few of them open at a time.

@@ -3,31 +3,56 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
 
 #include "service/actor/messages.h"
 #include "transport/network.h"
+#include "transport/probe/probe.h"
 
 namespace headrace::service {
 
 class Groups {
  public:
-  // Both outlive this.
-  Groups(std::uint8_t lane, transport::NetworkTransport& transport, Door<ControlMessage>& control)
-      : lane_(lane), transport_(transport), control_(control) {}
+  // All outlive this.
+  Groups(std::uint8_t lane, transport::NetworkTransport& transport, Door<DispatchMessage>& dispatch,
+         Door<ControlMessage>& control)
+      : lane_(lane), transport_(transport), dispatch_(dispatch), control_(control) {}
 
   // OpenGroup, MeasureGroup, SetCost or CloseGroup.
-  void Handle(const LaneMessage& message, TimeNs now);
+  void Handle(const LaneMessage& message);
 
-  // Whether a completion is of a measurement and not of a stage, and its end.
-  bool Owns(std::uint64_t /*token*/) const { return false; }
-  void Ended(const transport::Completion& completion, TimeNs now);
+  // Keeps the completions of measurements back, and goes on with what is being measured. Returns
+  // whether there was anything to do.
+  bool Work(std::vector<transport::Completion>& completions, TimeNs now);
+
+  // When there is something to tell that was too early to be told.
+  TimeNs NextDeadline() const;
 
  private:
+  struct Group {
+    transport::ProbeGroup facts;
+    std::optional<transport::CostProbe> probe;  // while it is being measured
+  };
+
+  void Open(const transport::GroupOptions& options);
+  void Measure(std::uint32_t group);
+  void Close(const CloseGroup& message);
+  bool Finish(std::uint32_t number, Group& group);
+  bool HasFacts() const;
+  void TellFacts(TimeNs now);
   void Answer(ControlMessage message);
 
   std::uint8_t lane_;
   transport::NetworkTransport& transport_;
+  Door<DispatchMessage>& dispatch_;
   Door<ControlMessage>& control_;
+  std::map<std::uint32_t, Group> groups_;
+  std::vector<std::uint32_t> closed_;  // groups that are closed and were still being measured
+  std::uint64_t dropped_told_ = 0;
+  bool wires_changed_ = false;  // a group was opened since they were told
+  TimeNs told_ns_ = 0;
 };
 
 }  // namespace headrace::service

@@ -27,26 +27,21 @@ Lane::Lane(std::uint8_t index, std::string name, transport::NetworkTransport& tr
            Door<ControlMessage>& control)
     : Lane(index, std::move(name), static_cast<transport::Transport&>(transport), waker, thread,
            dispatch) {
-  groups_.emplace(index, transport, control);
+  groups_.emplace(index, transport, dispatch, control);
 }
 
 bool Lane::DoWork(TimeNs now) {
   inbox_.TakeAll(messages_);
-  for (LaneMessage& message : messages_) Handle(std::move(message), now);
+  for (LaneMessage& message : messages_) Handle(std::move(message));
   PostHeld(now);
   completions_.clear();
   const bool more = transport_.DoWork(now, completions_);
-  for (const transport::Completion& completion : completions_) {
-    if (groups_ && groups_->Owns(completion.token)) {
-      groups_->Ended(completion, now);
-    } else {
-      Report(completion);
-    }
-  }
-  return more || !messages_.empty() || !completions_.empty();
+  const bool measured = groups_ && groups_->Work(completions_, now);
+  for (const transport::Completion& completion : completions_) Report(completion);
+  return more || measured || !messages_.empty() || !completions_.empty();
 }
 
-void Lane::Handle(LaneMessage message, TimeNs now) {
+void Lane::Handle(LaneMessage message) {
   if (auto* start = std::get_if<StartStage>(&message)) {
     if (held_.full()) held_.set_capacity(held_.capacity() * 2);
     held_.push_back(std::move(start->transfer));
@@ -54,7 +49,7 @@ void Lane::Handle(LaneMessage message, TimeNs now) {
     Cancel(cancel->token);
   } else {
     HR_CHECK(groups_.has_value(), message.index());
-    groups_->Handle(message, now);
+    groups_->Handle(message);
   }
 }
 

@@ -49,12 +49,12 @@ class Lane final : public Actor {
     return inbox_.Empty() && !waker_.TakeSignal() && transport_.PrepareToSleep();
   }
   void Awake() override {}
-  TimeNs NextDeadline() const override { return kNever; }
+  TimeNs NextDeadline() const override { return groups_ ? groups_->NextDeadline() : kNever; }
 
   Door<LaneMessage>& door() { return inbox_; }
 
  private:
-  void Handle(LaneMessage message, TimeNs now);
+  void Handle(LaneMessage message);
   void PostHeld(TimeNs now);
   void Cancel(std::uint64_t token);
   void Report(const transport::Completion& completion);

@@ -5,6 +5,18 @@
 #include "client/cli/ctl/views.h"
 
 namespace headrace::ctl {
+namespace {
+
+// The service writes the rate when a stage ends: one that is older than a second is nothing now.
+std::uint64_t RateNow(const ipc::LaneRow& row, TimeNs now) {
+  return now - row.rate_ns <= kSecond ? row.rate_bytes_per_s : 0;
+}
+
+std::string FormatMicroseconds(TimeNs time_ns) {
+  return fmt::format("{:.1f} us", static_cast<double>(time_ns) / kMicrosecond);
+}
+
+}  // namespace
 
 std::string LanesTable(const Snapshot& snapshot, bool with_header) {
   Table table({{"LANE"},
@@ -17,8 +29,10 @@ std::string LanesTable(const Snapshot& snapshot, bool with_header) {
                {"ENDED", Align::kRight},
                {"MOVED", Align::kRight},
                {"BUSY", Align::kRight},
-               {"LAST", Align::kRight},
-               {"LAST RATE", Align::kRight}});
+               {"STARTUP", Align::kRight},
+               {"LINE RATE", Align::kRight},
+               {"RATE NOW", Align::kRight},
+               {"DROPPED", Align::kRight}});
   for (const Lane& lane : snapshot.lanes) {
     const ipc::LaneRow& row = lane.row;
     table.Add({std::string(ipc::GetText(row.name)), std::string(ipc::GetText(row.transport)),
@@ -27,8 +41,10 @@ std::string LanesTable(const Snapshot& snapshot, bool with_header) {
                std::to_string(row.queued_stages), std::to_string(row.stages_ended),
                FormatBytes(row.bytes_moved),
                FormatShare(row.busy_ns, snapshot.now_ns - snapshot.service.started_ns),
-               row.last_ns > 0 ? FormatBytes(row.last_bytes) : "",
-               FormatRate(row.last_bytes, row.last_ns)});
+               row.bytes_per_s > 0 ? FormatMicroseconds(row.startup_ns) : "",
+               row.bytes_per_s > 0 ? FormatRate(row.bytes_per_s, kSecond) : "",
+               FormatRate(RateNow(row, snapshot.now_ns), kSecond),
+               std::to_string(row.messages_dropped)});
   }
   return table.Render(with_header);
 }
@@ -56,7 +72,11 @@ Json LanesJson(const Snapshot& snapshot) {
                      {"last_ns", row.last_ns},
                      {"last_gb_per_s", measured ? Json(static_cast<double>(row.last_bytes) /
                                                        static_cast<double>(row.last_ns))
-                                                : Json(nullptr)}});
+                                                : Json(nullptr)},
+                     {"startup_ns", row.bytes_per_s > 0 ? Json(row.startup_ns) : Json(nullptr)},
+                     {"bytes_per_s", row.bytes_per_s > 0 ? Json(row.bytes_per_s) : Json(nullptr)},
+                     {"rate_bytes_per_s", RateNow(row, snapshot.now_ns)},
+                     {"messages_dropped", row.messages_dropped}});
   }
   return {{"rows_unread", snapshot.rows_unread}, {"lanes", std::move(lanes)}};
 }

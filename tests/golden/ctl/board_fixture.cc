@@ -187,12 +187,19 @@ void BoardTest::FillLanes() {
   busy.busy_ns = 923 * kSecond;
   busy.last_bytes = std::uint64_t{25} << 20;
   busy.last_ns = 2'345'678;
+  busy.startup_ns = 41'000;
+  busy.bytes_per_s = 11'180'000'000;
+  busy.rate_bytes_per_s = 9'310'000'000;
+  busy.rate_ns = kNow - 200 * kMillisecond;
   ipc::SetText(busy.name, "shm0");
   ipc::SetText(busy.transport, "shm");
   ipc::LaneRow fresh{};
   fresh.in_use = 1;
   fresh.threads = 1;
   fresh.credit_bytes = 4096;
+  fresh.rate_bytes_per_s = 5;
+  fresh.rate_ns = kNow - 2 * kSecond;  // that is over
+  fresh.messages_dropped = 17;
   ipc::SetText(fresh.name, "test1");
   ipc::SetText(fresh.transport, "loopback");
   ipc::WriteRow(layout().lanes[0], busy);

@@ -1,0 +1,164 @@
+// A lane between nodes: groups opened, measured and closed as control asks, over the real exchange
+// and a simulated network.
+#include "service/lane/groups.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "service/lane/lane.h"
+#include "tests/support/recording.h"
+#include "transport/exchange/exchange.h"
+#include "transport/loopback/simulated_wire.h"
+
+namespace headrace::service {
+namespace {
+
+using support::CountingWakeable;
+using support::RecordingDoor;
+using ::testing::HasSubstr;
+
+constexpr TimeNs kLatency = 100 * kMicrosecond;
+constexpr double kNsPerByte = 8;  // 1 Gbit/s
+
+struct Node {
+  Node(transport::Wire& wire, std::uint8_t index)
+      : exchange(wire, {.name = "net0"}),
+        lane(index, "net0", exchange, waker, wakeable, dispatch, control) {}
+
+  CountingWakeable wakeable;
+  RecordingDoor<DispatchMessage> dispatch;
+  RecordingDoor<ControlMessage> control;
+  LaneWaker waker{wakeable};
+  transport::Exchange exchange;
+  Lane lane;
+};
+
+struct Pair {
+  Pair() {
+    for (const char* name : {"a", "b"}) {
+      transport::Wire& wire = network.AddWire(name);
+      addresses.push_back(wire.address());
+      nodes.push_back(std::make_unique<Node>(wire, 1));
+    }
+  }
+  void Open(std::uint32_t group, std::uint32_t servers_count = 0) {
+    for (std::uint32_t self = 0; self < 2; ++self) {
+      transport::GroupOptions options;
+      options.group = group;
+      options.key = 77 + group;
+      options.self = self;
+      options.servers_count = servers_count;
+      options.members = {{"a", addresses[0]}, {"b", addresses[1]}};
+      Send(self, OpenGroup{options});
+    }
+  }
+  void Send(std::size_t node, LaneMessage message) {
+    ASSERT_TRUE(nodes[node]->lane.door().Send(std::move(message)));
+  }
+  void Advance(TimeNs time_ns) {
+    const TimeNs end = network.now() + time_ns;
+    Turn();
+    while (network.now() < end) {
+      network.AdvanceTo(std::min(end, std::max(network.NextDue(), network.now() + 1)));
+      Turn();
+    }
+  }
+  void Turn() {
+    for (const auto& node : nodes) {
+      while (node->lane.DoWork(network.now())) {
+      }
+    }
+  }
+  std::vector<const GroupMeasured*> Measured(std::size_t node) {
+    return nodes[node]->control.Of<GroupMeasured>();
+  }
+
+  transport::SimulatedNetwork network{
+      {.latency_ns = kLatency, .ns_per_byte = kNsPerByte, .eager_size = 16384}};
+  std::vector<std::string> addresses;
+  std::vector<std::unique_ptr<Node>> nodes;
+};
+
+TEST(Groups, MeasureTheSameLineOnEveryNode) {
+  Pair pair;
+  pair.Open(5);
+  pair.Advance(kMillisecond);
+  for (const auto& node : pair.nodes) {
+    const auto opened = node->control.Of<GroupOpened>();
+    ASSERT_EQ(opened.size(), 1U);
+    EXPECT_TRUE(opened[0]->status.ok());
+    EXPECT_EQ(opened[0]->group, 5U);
+    EXPECT_EQ(opened[0]->lane, 1);
+  }
+  for (std::size_t i = 0; i < 2; ++i) pair.Send(i, MeasureGroup{5});
+  pair.Advance(5 * kSecond);
+  ASSERT_EQ(pair.Measured(0).size(), 1U);
+  ASSERT_EQ(pair.Measured(1).size(), 1U);
+  const transport::CostLine line = pair.Measured(0)[0]->cost.value();
+  EXPECT_EQ(line, pair.Measured(1)[0]->cost.value());
+  // Two hops for small ones, and the link's own rate for large ones.
+  EXPECT_GT(line.startup_s, 0.5e-4);
+  EXPECT_LT(line.startup_s, 1e-3);
+  EXPECT_NEAR(line.s_per_byte, kNsPerByte * 1e-9, 2e-9);
+  EXPECT_TRUE(pair.nodes[0]->dispatch.messages.empty() ||
+              pair.nodes[0]->dispatch.Of<StageEnded>().empty())
+      << "dispatch does not hear of measurements";
+}
+
+TEST(Groups, AnswerAtOnceForAServerWhichMeasuresNothing) {
+  Pair pair;
+  pair.Open(5, 1);
+  pair.Send(1, MeasureGroup{5});
+  pair.Advance(kMillisecond);
+  ASSERT_EQ(pair.Measured(1).size(), 1U);
+  EXPECT_EQ(pair.Measured(1)[0]->cost.value().startup_s, 0);
+}
+
+TEST(Groups, SayWhyAMeasurementEndedEarly) {
+  Pair pair;
+  pair.Open(5);
+  pair.Send(0, MeasureGroup{5});
+  pair.Advance(10 * kMillisecond);
+  EXPECT_TRUE(pair.Measured(0).empty()) << "the other node does not take part";
+  pair.Send(0, CloseGroup{5, "node b is lost"});
+  pair.Advance(kSecond);
+  ASSERT_EQ(pair.Measured(0).size(), 1U);
+  EXPECT_THAT(pair.Measured(0)[0]->cost.error().text(), HasSubstr("node b is lost"));
+  // The number is free again.
+  pair.Open(5);
+  pair.Advance(10 * kMillisecond);
+  EXPECT_TRUE(pair.nodes[0]->control.Of<GroupOpened>().back()->status.ok());
+}
+
+TEST(Groups, RefuseToMeasureWhatIsNotOpen) {
+  Pair pair;
+  pair.Send(0, MeasureGroup{9});
+  pair.Send(0, CloseGroup{9, "nothing"});
+  pair.Send(0, SetCost{9, {1e-3, 1e-9}});
+  pair.Advance(kMillisecond);
+  ASSERT_EQ(pair.Measured(0).size(), 1U);
+  EXPECT_EQ(pair.Measured(0)[0]->cost.error().code(), Code::kUnavailable);
+}
+
+TEST(Groups, TellDispatchOfStrangersAFewTimesASecondAtMost) {
+  Pair pair;
+  pair.Advance(kSecond);
+  transport::MessageHeader header;
+  header.key = 0xbad;
+  for (int i = 0; i < 200; ++i) {
+    pair.network.Inject("a", header, std::vector<std::byte>(64));
+    pair.Advance(kMillisecond);
+  }
+  pair.Advance(kSecond);
+  const auto facts = pair.nodes[0]->dispatch.Of<LaneFacts>();
+  ASSERT_FALSE(facts.empty());
+  EXPECT_LE(facts.size(), 3U);
+  EXPECT_EQ(facts.back()->messages_dropped, 200U);
+}
+
+}  // namespace
+}  // namespace headrace::service
