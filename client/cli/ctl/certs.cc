@@ -1,14 +1,12 @@
 #include "client/cli/ctl/certs.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <openssl/asn1.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 
 #include "client/cli/ctl/certs_files.h"
+#include "client/cli/ctl/certs_host.h"
 #include "client/cli/ctl/openssl.h"
 
 namespace headrace::ctl {
@@ -19,7 +17,6 @@ constexpr std::int64_t kDay = 24 * 3600;
 constexpr std::int64_t kBackdated = 3600;
 constexpr int kSerialBits = 159;  // RFC 5280, 4.1.2.2: positive, at most 20 bytes
 constexpr std::size_t kNodeNameMax = 63;
-constexpr std::size_t kHostMax = 253;
 constexpr unsigned kKeyMode = 0600;
 constexpr unsigned kCertificateMode = 0644;
 
@@ -105,37 +102,6 @@ Status Sign(X509& certificate, X509& issuer, EVP_PKEY& key) {
   const bool done = X509_set_issuer_name(&certificate, X509_get_subject_name(&issuer)) == 1 &&
                     X509_sign(&certificate, &key, EVP_sha256()) > 0;
   return done ? Status() : Failed("sign a certificate");
-}
-
-// The bytes of an IP address, or nothing when it is a name.
-std::string AddressBytes(const std::string& host) {
-  std::array<char, 16> bytes{};
-  if (::inet_pton(AF_INET, host.c_str(), bytes.data()) == 1) return {bytes.data(), 4};
-  if (::inet_pton(AF_INET6, host.c_str(), bytes.data()) == 1) return {bytes.data(), 16};
-  return {};
-}
-
-Status AddHost(GENERAL_NAMES& names, const std::string& host) {
-  const bool valid = !host.empty() && host.size() <= kHostMax &&
-                     std::all_of(host.begin(), host.end(),
-                                 [](char letter) { return letter > ' ' && letter <= '~'; });
-  if (!valid) {
-    return Wrong(fmt::format("\"{}\" is neither a host's name nor an address", host));
-  }
-  const std::string address = AddressBytes(host);
-  const std::string& bytes = address.empty() ? host : address;
-  UniqueName name(GENERAL_NAME_new());
-  ASN1_STRING* text =
-      address.empty() ? ASN1_IA5STRING_new() : static_cast<ASN1_STRING*>(ASN1_OCTET_STRING_new());
-  if (!name || text == nullptr ||
-      ASN1_STRING_set(text, bytes.data(), static_cast<int>(bytes.size())) != 1) {
-    ASN1_STRING_free(text);
-    return Failed("add the name " + host);
-  }
-  GENERAL_NAME_set0_value(name.get(), address.empty() ? GEN_DNS : GEN_IPADD, text);
-  if (sk_GENERAL_NAME_push(&names, name.get()) <= 0) return Failed("add the name " + host);
-  static_cast<void>(name.release());  // the list has it now
-  return {};
 }
 
 Status AddNames(X509& certificate, const NodeWish& wish) {
