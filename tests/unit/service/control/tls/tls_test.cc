@@ -127,6 +127,31 @@ TEST_F(TlsStand, RefusesTheAuthorityItselfBecauseItIsNoNode) {
       Code::kPermissionDenied, {"the certificate of \"Headrace authority "});
 }
 
+// The authority may sign other things than nodes.
+TEST_F(TlsStand, RefusesACertificateThatDoesNotNameTheService) {
+  const auto a = Make(Node("a"));
+  const PeerSecurityOptions files = Node("b");
+  const auto certificate = ctl::ReadCertificate(files.certificate_path);
+  const auto key = ctl::ReadKey(folder_ + "/ca/authority.key");
+  ASSERT_TRUE(certificate.ok() && key.ok());
+  X509& changed = *certificate->get();
+  const int place = X509_get_ext_by_NID(&changed, NID_subject_alt_name, -1);
+  ASSERT_GE(place, 0);
+  X509_EXTENSION_free(X509_delete_ext(&changed, place));
+  ASSERT_GT(X509_sign(&changed, key->get(), EVP_sha256()), 0);
+  ASSERT_TRUE(
+      ctl::WriteText(files.certificate_path, *ctl::PemOf(changed), 0644, /*force=*/true).ok());
+  auto context = Foreign(&files);
+  for (const bool accepting : {true, false}) {
+    const auto act = [&](kj::AsyncIoStream& stream) {
+      return ShakeAndStay(*context, stream, !accepting);
+    };
+    ExpectRefused(accepting ? AcceptOf(*a, act) : ConnectTo(*a, act), Code::kPermissionDenied,
+                  {"the certificate of \"b\" is not that of a node", "lacks the name"});
+  }
+  EXPECT_NE(Refusal(files).find("lacks the name \"headrace\""), std::string::npos);
+}
+
 TEST_F(TlsStand, RefusesANameThatIsNotTheCertificates) {
   const auto a = Make(Node("a"));
   const auto b = Make(Node("b"));
