@@ -150,10 +150,13 @@ void Follower::Show(Job& job, const std::string& text) {
 }
 
 void Follower::Fail(Job& job, Code code, const std::string& cause) {
+  // Dispatch is told first: a stage that a lane then ends, because its links are closed, has failed
+  // for this cause already and not for the closing.
+  const bool known = job.id != JobId{} && !job.forgotten;
+  if (known) TellDispatch({JobFailed{.job = job.id, .code = code, .cause = cause}});
   CloseLinks(job, cause);
   job.stage = Stage::kFailed;
-  if (job.id != JobId{} && !job.forgotten) {
-    TellDispatch({JobFailed{.job = job.id, .code = code, .cause = cause}});
+  if (known) {
     LeaveIfIdle(std::string(job.leader));
   } else {
     Erase(job);

@@ -3,7 +3,7 @@
 //
 // A job of this node is known by its JobId; one that this service only sums for (role server) has
 // no JobId and is known by the leader's number. Every failure, wherever it is found, comes here
-// once as FailJob or as the loss of the leader; then the links are closed and dispatch is told, in
+// once as FailJob or as the loss of the leader; then dispatch is told and the links are closed, in
 // this order. A job that ends in order keeps its links until the leader closes it, since others may
 // still receive.
 #pragma once

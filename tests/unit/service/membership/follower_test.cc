@@ -99,7 +99,7 @@ TEST_F(FollowerTest, ClosesTheLinksBeforeDispatchIsToldOfTheFailure) {
   Form();
   follower_.TakeActions();
   Take(service::FailJob{.job = 7, .code = Code::kPeerLost, .cause = "rank 3"});
-  EXPECT_EQ(Kinds(follower_.TakeActions()), (std::vector<std::string>{"close", "failed", "leave"}));
+  EXPECT_EQ(Kinds(follower_.TakeActions()), (std::vector<std::string>{"failed", "close", "leave"}));
   Take(service::FailJob{.job = 7, .code = Code::kPeerLost, .cause = "again"});
   EXPECT_TRUE(follower_.TakeActions().empty()) << "a job fails once";
   follower_.Take(service::JobEnded{JobId{7}});
@@ -144,7 +144,7 @@ TEST_F(FollowerTest, FailsWhenTheLeaderIsLostAfterTheLinksWereOpened) {
   Form();
   follower_.TakeActions();
   follower_.LeaderDown(kMeetingPlace, Error(Code::kPeerLost, "node a does not answer for 3.0 s"));
-  EXPECT_EQ(Kinds(follower_.TakeActions()), (std::vector<std::string>{"close", "failed", "leave"}));
+  EXPECT_EQ(Kinds(follower_.TakeActions()), (std::vector<std::string>{"failed", "close", "leave"}));
 }
 
 TEST_F(FollowerTest, FailsAtOnceWhenTheLeaderRefuses) {
@@ -227,7 +227,7 @@ TEST_F(FollowerTest, AClosedJobThatStillHasRanksIsAFailure) {
   Form();
   follower_.TakeActions();
   Take(service::CloseJob{7});
-  EXPECT_EQ(Kinds(follower_.TakeActions()), (std::vector<std::string>{"close", "failed", "leave"}));
+  EXPECT_EQ(Kinds(follower_.TakeActions()), (std::vector<std::string>{"failed", "close", "leave"}));
 }
 
 }  // namespace
