@@ -28,13 +28,15 @@ constexpr auto kRetryDelay = 10 * kj::MILLISECONDS;
 // A connection costs its socket and the doorbell, and for the time of a call what it carries.
 constexpr std::uint64_t kDescriptorsPerConnection = 4;
 constexpr std::uint64_t kDescriptorsOfOurs = 64;
+// Other services take none away from clients, nor clients from them.
+constexpr std::uint64_t kDescriptorsOfPeers = kPeerConnectionsMax + kHandshakesMax;
 
-std::uint32_t ConnectionsThatFit(std::uint32_t wanted) {
+std::uint32_t ConnectionsThatFit(std::uint32_t wanted, bool has_peers) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return wanted;
+  const std::uint64_t reserved = kDescriptorsOfOurs + (has_peers ? kDescriptorsOfPeers : 0);
   const std::uint64_t usable =
-      std::max<std::uint64_t>(limit.rlim_cur, kDescriptorsOfOurs + kDescriptorsPerConnection) -
-      kDescriptorsOfOurs;
+      std::max<std::uint64_t>(limit.rlim_cur, reserved + kDescriptorsPerConnection) - reserved;
   return static_cast<std::uint32_t>(
       std::min<std::uint64_t>(wanted, usable / kDescriptorsPerConnection));
 }
@@ -262,7 +264,8 @@ Result<std::unique_ptr<Control>> Control::Create(ControlOptions options, Control
   sigemptyset(&pipe);
   sigaddset(&pipe, SIGPIPE);
   ::pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
-  options.connections_max = ConnectionsThatFit(options.connections_max);
+  options.connections_max =
+      ConnectionsThatFit(options.connections_max, !options.peers.address.empty());
   Result<UniqueFd> socket = ListenAt(options.socket_path, options.socket_mode);
   if (!socket) return socket.error();
   auto loop =

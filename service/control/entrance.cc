@@ -12,7 +12,6 @@ namespace {
 
 constexpr std::uint32_t kTimeoutMaxMs = 24U * 3600 * 1000;
 // A client that asks again and again shall not fill the log.
-constexpr std::size_t kRendezvousMax = 255;
 constexpr int kRefusalsSaidMax = 4;
 constexpr TimeNs kPingTimeout = kSecond;
 
@@ -61,8 +60,8 @@ Result<SessionIdentity> Entrance::Attach(schema::AttachRequest::Reader request,
   lease.timeout_ms = timeout_ms != 0 ? timeout_ms : client_->desk.options.operation_timeout_ms;
   const auto rendezvous = request.getRendezvous();
   const auto architecture = request.getArchitecture();
-  lease.rendezvous = Printable({rendezvous.begin(), rendezvous.size()}, kRendezvousMax);
-  lease.architecture = Printable({architecture.begin(), architecture.size()}, kRendezvousMax);
+  lease.rendezvous.assign(rendezvous.begin(), rendezvous.size());
+  lease.architecture.assign(architecture.begin(), architecture.size());
   lease.attached_ns = MonotonicNow();
   if (Status status = client_->desk.peers->CheckAttach(lease); !status) return status.error();
   return client_->desk.leases.Open(std::move(lease), std::move(opened).value(),

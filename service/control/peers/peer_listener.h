@@ -16,7 +16,7 @@ namespace headrace::service {
 
 class Peers;
 
-inline constexpr std::size_t kPeerConnectionsMax = 512;
+inline constexpr std::size_t kPeerConnectionsMax = 256;
 inline constexpr std::size_t kStrangersMax = 64;  // that have not said hello yet
 
 class PeerListener final : public PeerLink::Owner, private kj::TaskSet::ErrorHandler {

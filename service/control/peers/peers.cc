@@ -16,6 +16,7 @@ constexpr auto kRetryDelay = 10 * kj::MILLISECONDS;
 constexpr auto kGoodbyeMax = 200 * kj::MILLISECONDS;
 constexpr TimeNs kSayWindow = 10 * kSecond;
 constexpr int kSaidMax = 8;
+constexpr std::size_t kRendezvousMax = 255;
 
 // Not 0: that stands for "none".
 std::uint64_t RandomNumber() {
@@ -115,6 +116,13 @@ kj::Promise<void> Peers::Listen(kj::Network& network) {
 }
 
 Status Peers::CheckAttach(LeaseRequest& request) const {
+  if (request.rendezvous.size() > kRendezvousMax ||
+      request.rendezvous != Printable(request.rendezvous, kRendezvousMax)) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("the rendezvous has {} bytes or control characters: \"host\" or "
+                             "\"host:port\" of at most {} bytes is asked for",
+                             request.rendezvous.size(), kRendezvousMax));
+  }
   if (request.rendezvous.empty() && !options_.server) request.rendezvous = options_.rendezvous;
   if (request.rendezvous.empty()) return {};
   if (options_.address.empty()) {
@@ -135,9 +143,10 @@ Status Peers::CheckAttach(LeaseRequest& request) const {
   }
   if (!request.architecture.empty() && request.architecture != kAllReduceName &&
       request.architecture != kServersName) {
-    return Error(Code::kInvalidArgument,
-                 fmt::format("architecture \"{}\": there are {} and {}", request.architecture,
-                             kAllReduceName, kServersName));
+    return Error(
+        Code::kInvalidArgument,
+        fmt::format("architecture \"{}\": there are {} and {}",
+                    Printable(request.architecture, kRendezvousMax), kAllReduceName, kServersName));
   }
   return follower_.CheckAttach(request.job_name, request.rank);
 }
@@ -175,12 +184,17 @@ void Peers::NodeGone(NodeId node, const Error& error) {
 }
 
 void Peers::LeaderUp(const std::string& leader) {
+  silence_.clear();
+  if (options_.server) ports_.log.info("offers itself to the jobs that meet at {}", leader);
   follower_.LeaderUp(leader);
   Act();
 }
 
 void Peers::LeaderSilent(const std::string& leader, const std::string& cause) {
-  if (options_.server) Say(Error(Code::kUnavailable, cause));
+  // Where there are ranks, their job shows it.
+  if (options_.server && std::exchange(silence_, cause) != cause) {
+    Say(Error(Code::kUnavailable, cause));
+  }
   follower_.LeaderSilent(leader, cause, MonotonicNow());
   Act();
 }
@@ -192,6 +206,7 @@ void Peers::LeaderRefused(const std::string& leader, const Error& error) {
 }
 
 void Peers::LeaderDown(const std::string& leader, const Error& error) {
+  if (options_.server) Say(error);
   follower_.LeaderDown(leader, error);
   Act();
 }

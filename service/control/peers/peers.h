@@ -96,6 +96,7 @@ class Peers final : private kj::TaskSet::ErrorHandler {
   Follower follower_;
   unsigned port_ = 0;
   std::deque<Untold> untold_;
+  std::string silence_;  // of a server's leader, as it was said last
   TimeNs said_since_ns_ = 0;
   int said_ = 0;
   PeerListener listener_;

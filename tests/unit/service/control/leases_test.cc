@@ -103,5 +103,30 @@ TEST_F(LeasesTest, GoesOnWhenNobodyReadsItsEvents) {
   EXPECT_TRUE(Open(0).ok());
 }
 
+TEST_F(LeasesTest, GivesNoticeOfSeatsAndOfLossesButNotOfLeaving) {
+  std::vector<std::string> notices;
+  leases_.OnOpened([&notices](const SessionIdentity& identity) {
+    notices.push_back("opened " + std::to_string(identity.rank));
+  });
+  leases_.OnLost([&notices](const SessionIdentity& identity, const std::string& cause) {
+    notices.push_back("lost " + std::to_string(identity.rank) + ": " + cause);
+  });
+  const SessionId leaves = Open(0)->id;
+  const SessionId dies = Open(1)->id;
+  leases_.End(leaves, true, Code::kUnavailable, "left the job");
+  leases_.End(dies, false, Code::kPeerLost, "was killed");
+  leases_.End(dies, false, Code::kPeerLost, "again");
+  EXPECT_EQ(notices, (std::vector<std::string>{"opened 0", "opened 1", "lost 1: was killed"}));
+}
+
+TEST_F(LeasesTest, SaysOnceThatAJobHasFailedElsewhere) {
+  const JobId job = Open(0)->job;
+  leases_.FailJob(job, Code::kPeerLost, "node b does not answer for 3.0 s");
+  leases_.FailJob(job, Code::kPeerLost, "later");
+  ASSERT_EQ(watch_.Of<Event>().size(), 2U);
+  EXPECT_EQ(watch_.Of<Event>()[1]->text, "job train has failed: node b does not answer for 3.0 s");
+  EXPECT_FALSE(Open(1).ok());
+}
+
 }  // namespace
 }  // namespace headrace::service

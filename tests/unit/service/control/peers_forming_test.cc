@@ -196,7 +196,7 @@ TEST_F(PeersForming, RefusesAtAttachWhatCannotMeet) {
     Code code = Code::kUnavailable;
     std::vector<std::string> parts;
   };
-  std::vector<Case> cases(4);
+  std::vector<Case> cases(6);
   cases[0].options.peers.address.clear();
   cases[0].parts = {"meets at 127.0.0.1:1", "no address for other nodes", "--node-address"};
   cases[1].options.lanes_count = 0;
@@ -207,6 +207,12 @@ TEST_F(PeersForming, RefusesAtAttachWhatCannotMeet) {
   cases[3].architecture = "sorcery";
   cases[3].code = Code::kInvalidArgument;
   cases[3].parts = {"\"sorcery\"", "all-reduce", "parameter-server"};
+  cases[4].rendezvous = std::string(256, 'x');
+  cases[4].code = Code::kInvalidArgument;
+  cases[4].parts = {"256 bytes", "at most 255"};
+  cases[5].rendezvous = "a\nb";
+  cases[5].code = Code::kInvalidArgument;
+  cases[5].parts = {"control characters"};
   for (const Case& each : cases) {
     ControlStand stand(each.options);
     const AttachedRank rank =

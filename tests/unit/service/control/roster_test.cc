@@ -165,5 +165,27 @@ TEST(Roster, HasNoMoreRanksThanTheBoardHasRows) {
   ExpectRefused(roster.Join(Rank(0, 1000)), Code::kExhausted, {"512 ranks"});
 }
 
+TEST(Roster, RefusesARankThatMeetsElsewhere) {
+  Roster roster;
+  JoinRequest request = Rank(0, 1);
+  request.rendezvous = "10.0.0.1:7733";
+  ASSERT_TRUE(roster.Join(request).ok());
+  ExpectRefused(roster.Join(Rank(1, 2)), Code::kMismatch,
+                {"rank 1 (pid 502)", "meets at \"\"", "rank 0 (pid 501) said \"10.0.0.1:7733\""});
+}
+
+TEST(Roster, AJobThatFailedElsewhereTakesNobodyUntilAllAreGone) {
+  Roster roster;
+  const Result<Seat> seat = roster.Join(Rank(0, 1));
+  ASSERT_TRUE(seat.ok());
+  EXPECT_EQ(roster.Fail(seat->job, "rank 2 on node b was killed"), "train");
+  EXPECT_EQ(roster.Fail(seat->job, "later"), "") << "the first cause stays";
+  EXPECT_EQ(roster.Fail(JobId{99}, "unknown"), "");
+  ExpectRefused(roster.Join(Rank(1, 2)), Code::kPeerLost,
+                {"rank 2 on node b was killed", "rank 0 (pid 501)"});
+  roster.Depart(SessionId{1}, true, "left the job");
+  EXPECT_TRUE(roster.Join(Rank(1, 3)).ok());
+}
+
 }  // namespace
 }  // namespace headrace::service
