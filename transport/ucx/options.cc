@@ -15,6 +15,7 @@ struct Setting {
   const char* value;
 };
 
+static_assert(kKeepaliveSeconds == 1 && kKeepaliveCount == 3, "as TCP_KEEP... below");
 constexpr std::array kSettings{
     // Connect must not wait for a peer that does not answer.
     Setting{"TCP_CONN_NB", "y"},
@@ -28,8 +29,8 @@ constexpr std::array kSettings{
     Setting{"TCP_RX_SEG_SIZE", "256K"},
     // Several rails are several lanes of the service.
     Setting{"MAX_RNDV_RAILS", "1"},
-    // A machine that vanished without a word, while nothing was on its way to it. The kernel looks;
-    // UCX's own look would wake an idle lane each time.
+    // A machine that vanished without a word, while nothing was on its way to it. The kernel looks
+    // (kKeepaliveSeconds); UCX's own look would wake an idle lane each time.
     Setting{"TCP_KEEPIDLE", "1s"},
     Setting{"TCP_KEEPINTVL", "1s"},
     Setting{"TCP_KEEPCNT", "3"},

@@ -12,6 +12,10 @@
 
 namespace headrace::transport {
 
+// The kernel asks an idle machine for a sign of life: after so many seconds, so many times.
+inline constexpr int kKeepaliveSeconds = 1;
+inline constexpr int kKeepaliveCount = 3;
+
 struct UcxOptions {
   // UCX_NET_DEVICES: "eth0", "mlx5_0:1,mlx5_1:1", "lo". Empty: UCX chooses among all.
   std::string net_devices;

@@ -1,6 +1,8 @@
 // Links: how they stay apart from each other, fail and end.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -181,6 +183,27 @@ TEST_F(UcxLinks, FailWhenNobodyIsThere) {
   ASSERT_TRUE(DriveUntil({&a_}, [&] { return a_.told.sent.contains(2); }));
   EXPECT_EQ(a_.told.sent[2], Code::kPeerLost);
   a_.wire->Close(*link);
+}
+
+TEST_F(UcxLinks, AskTheOtherMachineForSignsOfLifeAtBothEnds) {
+  SendAndReceive(a_, a_.ConnectTo(b_), b_, 1);
+  int ends = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename().string());
+    sockaddr_storage address{};
+    socklen_t size = sizeof(address);
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) continue;
+    if (address.ss_family != AF_INET) continue;
+    ++ends;
+    int on = 0;
+    int idle_s = 0;
+    size = sizeof(on);
+    getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, &size);
+    getsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, &size);
+    EXPECT_EQ(on, 1);
+    EXPECT_EQ(idle_s, kKeepaliveSeconds);
+  }
+  EXPECT_EQ(ends, 2);
 }
 
 // What a cable that is pulled and put back looks like to both ends.

@@ -1,0 +1,51 @@
+#include "transport/ucx/accepted.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <charconv>
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include "transport/ucx/options.h"
+
+namespace headrace::transport {
+namespace {
+
+int IntOption(int fd, int name) {
+  int value = 0;
+  socklen_t size = sizeof(value);
+  return getsockopt(fd, SOL_SOCKET, name, &value, &size) == 0 ? value : -1;
+}
+
+}  // namespace
+
+std::set<int> ListeningSockets() {
+  std::set<int> found;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", ignored)) {
+    const std::string name = entry.path().filename().string();
+    int fd = -1;
+    std::from_chars(name.data(), name.data() + name.size(), fd);
+    if (IntOption(fd, SO_ACCEPTCONN) == 1 && IntOption(fd, SO_PROTOCOL) == IPPROTO_TCP) {
+      found.insert(fd);
+    }
+  }
+  return found;
+}
+
+void KeepAcceptedAlive(const std::set<int>& listening) {
+  const auto set = [](int fd, int level, int name, int value) {
+    static_cast<void>(setsockopt(fd, level, name, &value, sizeof(value)));
+  };
+  for (const int fd : listening) {
+    set(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepaliveSeconds);
+    set(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepaliveSeconds);
+    set(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepaliveCount);
+    set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  }
+}
+
+}  // namespace headrace::transport
