@@ -76,11 +76,16 @@ class ClusterCase(unittest.TestCase):
         return text
 
     def tearDown(self) -> None:
-        # What a test had to say stands in the logs as well, and the logs are about to go.
-        if not getattr(getattr(self, "_outcome", None), "success", True):
-            for node in self.cluster.nodes:
-                if node.service is not None:
-                    print(f"== log of node {node.name}\n{node.service.log()}", file=sys.stderr)
+        # What a failed test has to say stands in the logs as well, and the logs are about to go.
+        outcome = getattr(self, "_outcome", None)
+        result = getattr(outcome, "result", None)
+        if result is None or all(test is not self for test, _ in result.failures + result.errors):
+            return
+        for node in self.cluster.nodes:
+            if node.service is not None:
+                lines = node.service.log().splitlines()
+                text = "\n".join(line for line in lines if not line.endswith("# default"))
+                print(f"== log of node {node.name}\n{text}", file=sys.stderr)
 
 
 def holdings(service: Service) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Mapping
@@ -100,10 +101,19 @@ class Service:
                 env=self._environment,
             )
         deadline = time.monotonic() + START_LIMIT_S
-        while self.ctl("status")[0] != 0:
+        while not (self._accepts() and self.ctl("status")[0] == 0):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise StartError(f"headraced did not start:\n{self.log()}")
             time.sleep(0.02)
+
+    def _accepts(self) -> bool:
+        """Whether it takes connections: the board is there earlier."""
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(self.socket)
+            except OSError:
+                return False
+        return True
 
     def stop(self) -> int:
         """SIGTERM; returns the exit code."""
