@@ -15,7 +15,7 @@ void CostKeeper::Add(double bytes, double seconds, TimeNs now) {
   const double predicted = std::max(line_.Seconds(bytes), 1e-9);
   const double believed = Believed(seconds, predicted);
   sums_.Forget(kKeep);
-  // Relative errors, as in FitCostLine.
+  // Relative errors: sizes span decades, and a microsecond matters at the small end.
   sums_.Add({bytes, believed}, 1 / (believed * believed));
   ++count_;
   if (learning_ > 0) --learning_;

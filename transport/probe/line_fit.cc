@@ -20,10 +20,19 @@ void CostSums::Forget(double keep) {
   bytes_seconds *= keep;
 }
 
-CostLine FitCostLine(std::span<const CostSample> samples) {
-  CostSums sums;
-  for (const CostSample& sample : samples) sums.Add(sample, 1 / (sample.seconds * sample.seconds));
-  return FitCostLine(sums);
+CostLine LineOfLargest(std::span<const CostSample> samples) {
+  if (samples.empty()) return {0, kSecondsPerByteMin};
+  const CostSample& smallest = samples.front();
+  const CostSample& largest = samples.back();
+  const double whole = largest.seconds / largest.bytes;
+  double rate = whole;
+  if (samples.size() > 1) {
+    const CostSample& second = samples[samples.size() - 2];
+    rate = (largest.seconds - second.seconds) / (largest.bytes - second.bytes);
+  }
+  // One of the two was disturbed when their difference tells another story than the larger alone.
+  rate = std::max({std::clamp(rate, 0.5 * whole, 1.5 * whole), kSecondsPerByteMin});
+  return {std::max(smallest.seconds - rate * smallest.bytes, 0.0), rate};
 }
 
 // Weighted least squares; where it leaves the quadrant, the best line on its border.

@@ -15,12 +15,14 @@ struct CostSample {
 // No wire is quicker: what a line's s_per_byte is at least, so that it can be divided by.
 inline constexpr double kSecondsPerByteMin = 1e-13;
 
-// The line with the least squares of relative errors: sizes span decades, and a microsecond matters
-// at the small end as much as a millisecond at the other. Neither startup nor rate is negative.
-// Samples must have seconds above zero; without any, the line is {0, kSecondsPerByteMin}.
-CostLine FitCostLine(std::span<const CostSample> samples);
+// The line of a measurement, whose samples have growing sizes: the rate is that between the two
+// largest, the startup what the smallest takes beside it. Small sizes must not make the rate: what
+// lets them pass quickly (a token bucket that had filled up, an empty socket buffer) does not carry
+// a block.
+CostLine LineOfLargest(std::span<const CostSample> samples);
 
-// The same from weighted sums, as a fit that goes on and on keeps them.
+// The line with the least squares from weighted sums, as a fit that goes on and on keeps them.
+// Neither startup nor rate is negative; without any sample, the line is {0, kSecondsPerByteMin}.
 struct CostSums {
   double weight = 0;
   double bytes = 0;

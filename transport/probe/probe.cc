@@ -102,7 +102,7 @@ void CostProbe::EndAgreement() {
                     agreed_seconds_ * static_cast<double>(kProbeSteps[next].size) / size >
                         kProbeTransferSecondsMax;
   if (last) {
-    result_ = FitCostLine(samples_);
+    result_ = LineOfLargest(samples_);
   } else {
     step_ = next;
   }

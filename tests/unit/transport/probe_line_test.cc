@@ -1,6 +1,7 @@
 // The fit of a cost line, and the keeper that follows it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -12,10 +13,16 @@
 namespace headrace::transport {
 namespace {
 
+CostLine Fit(const std::vector<CostSample>& samples) {
+  CostSums sums;
+  for (const CostSample& sample : samples) sums.Add(sample, 1 / (sample.seconds * sample.seconds));
+  return FitCostLine(sums);
+}
+
 TEST(LineFit, GoesThroughPointsOfALine) {
   std::vector<CostSample> samples;
   for (const double bytes : {4e3, 64e3, 1e6, 16e6}) samples.push_back({bytes, 5e-5 + 2e-9 * bytes});
-  const CostLine line = FitCostLine(samples);
+  const CostLine line = Fit(samples);
   EXPECT_NEAR(line.startup_s, 5e-5, 1e-9);
   EXPECT_NEAR(line.s_per_byte, 2e-9, 1e-14);
 }
@@ -23,27 +30,60 @@ TEST(LineFit, GoesThroughPointsOfALine) {
 TEST(LineFit, NeverGivesANegativeStartup) {
   // Small ones quicker than their share: caches, or a line that the large ones filled.
   const std::vector<CostSample> samples = {{1e5, 0.7e-4}, {1e6, 1e-3}, {4e6, 4.4e-3}};
-  const CostLine line = FitCostLine(samples);
+  const CostLine line = Fit(samples);
   EXPECT_EQ(line.startup_s, 0);
   EXPECT_NEAR(line.Seconds(1e6), 1e-3, 3e-4);
 }
 
 TEST(LineFit, NeverGivesARateBelowTheLeast) {
   const std::vector<CostSample> samples = {{1e3, 2e-3}, {1e6, 1e-3}, {2e6, 1e-3}};
-  const CostLine line = FitCostLine(samples);
+  const CostLine line = Fit(samples);
   EXPECT_EQ(line.s_per_byte, kSecondsPerByteMin);
   EXPECT_GT(line.startup_s, 5e-4);
   EXPECT_LT(line.startup_s, 2e-3);
 }
 
 TEST(LineFit, TakesOneSizeForRate) {
-  const CostLine line = FitCostLine(std::vector<CostSample>{{1e6, 1e-3}, {1e6, 1e-3}});
+  const CostLine line = Fit(std::vector<CostSample>{{1e6, 1e-3}, {1e6, 1e-3}});
   EXPECT_EQ(line.startup_s, 0);
   EXPECT_NEAR(line.s_per_byte, 1e-9, 1e-13);
 }
 
 TEST(LineFit, HasALineForNoSamplesAtAll) {
-  EXPECT_EQ(FitCostLine(std::vector<CostSample>{}), (CostLine{0, kSecondsPerByteMin}));
+  EXPECT_EQ(Fit(std::vector<CostSample>{}), (CostLine{0, kSecondsPerByteMin}));
+}
+
+TEST(LineOfLargest, GoesThroughPointsOfALine) {
+  std::vector<CostSample> samples;
+  for (const double bytes : {4e3, 64e3, 1e6, 16e6}) samples.push_back({bytes, 5e-5 + 2e-9 * bytes});
+  const CostLine line = LineOfLargest(samples);
+  EXPECT_NEAR(line.startup_s, 5e-5, 1e-9);
+  EXPECT_NEAR(line.s_per_byte, 2e-9, 1e-14);
+}
+
+TEST(LineOfLargest, IsNotTakenInByABucketThatWasFull) {
+  // The first 256 KiB of each transfer pass at once; the rest at 1 Gbit/s.
+  std::vector<CostSample> samples;
+  for (const double bytes : {4096.0, 262144.0, 1048576.0, 4194304.0}) {
+    samples.push_back({bytes, 1e-4 + 8e-9 * std::max(0.0, bytes - 262144)});
+  }
+  const CostLine line = LineOfLargest(samples);
+  EXPECT_NEAR(line.s_per_byte, 8e-9, 1e-11);
+  EXPECT_NEAR(line.startup_s, 1e-4 - 8e-9 * 4096, 1e-6);
+}
+
+TEST(LineOfLargest, KeepsToTheLargestWhenTheTwoDisagree) {
+  EXPECT_NEAR(
+      LineOfLargest(std::vector<CostSample>{{1e3, 1e-4}, {1e6, 5e-3}, {4e6, 4e-3}}).s_per_byte,
+      0.5e-9, 1e-12);
+  EXPECT_NEAR(
+      LineOfLargest(std::vector<CostSample>{{1e3, 1e-4}, {1e6, 1e-6}, {1.1e6, 4e-3}}).s_per_byte,
+      1.5 * 4e-3 / 1.1e6, 1e-12);
+}
+
+TEST(LineOfLargest, HasALineForOneSampleAndForNone) {
+  EXPECT_NEAR(LineOfLargest(std::vector<CostSample>{{1e6, 1e-3}}).s_per_byte, 1e-9, 1e-13);
+  EXPECT_EQ(LineOfLargest(std::vector<CostSample>{}), (CostLine{0, kSecondsPerByteMin}));
 }
 
 class Keeper : public ::testing::Test {
