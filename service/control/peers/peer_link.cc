@@ -169,12 +169,12 @@ void PeerLink::Tell(PeerMessage message) {
 }
 
 void PeerLink::Flush() {
-  if (telling_ || port_ == nullptr) return;
+  if (telling_ || !greeted_) return;
   if (untold_.empty()) {
     if (all_told_.get() != nullptr) all_told_->fulfill();
     return;
   }
-  auto call = KJ_ASSERT_NONNULL(port_).tellRequest();
+  auto call = port_.tellRequest();
   const std::size_t count = std::min(untold_.size(), kToldAtOnceMax);
   auto list = call.initMessages(static_cast<unsigned>(count));
   for (unsigned i = 0; i < count; ++i) {
@@ -196,7 +196,7 @@ kj::Promise<void> PeerLink::Finish(const std::string& cause) {
 }
 
 kj::Promise<void> PeerLink::AskAgain() {
-  return KJ_ASSERT_NONNULL(port_).pingRequest().send().ignoreResult().then([this] {
+  return port_.pingRequest().send().ignoreResult().then([this] {
     pulse_.Answered(MonotonicNow());
     return timer_.afterDelay(pulse_.interval_ns() * kj::NANOSECONDS).then([this] {
       return AskAgain();

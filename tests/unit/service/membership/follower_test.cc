@@ -95,7 +95,7 @@ TEST_F(FollowerTest, SetsTheCostBeforeDispatchIsTold) {
             (std::vector<std::string>{"cost", "formed", "tell leader"}));
 }
 
-TEST_F(FollowerTest, ClosesTheLinksBeforeDispatchIsToldOfTheFailure) {
+TEST_F(FollowerTest, TellsDispatchOfTheFailureBeforeItClosesTheLinks) {
   Form();
   follower_.TakeActions();
   Take(service::FailJob{.job = 7, .code = Code::kPeerLost, .cause = "rank 3"});

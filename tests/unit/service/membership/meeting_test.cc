@@ -246,9 +246,9 @@ class Turmoil {
     const std::uint32_t at = Draw(4);
     const auto failures = meeting_.nodes()[at]->Told<JobFailed>();
     for (auto& [number, job] : local_[at]) {
-      const bool failed = std::any_of(failures.begin(), failures.end(), [&](const JobFailed& each) {
-        return each.job == JobId{number};
-      });
+      const bool failed =
+          std::any_of(failures.begin(), failures.end(),
+                      [id = JobId{number}](const JobFailed& each) { return each.job == id; });
       if (!job.broken && !failed) continue;
       meeting_.nodes()[at]->follower.Take(service::JobEnded{JobId{number}});
       local_[at].erase(number);
