@@ -150,7 +150,10 @@ void Flow::MakeReady(Job& job, Operation& operation, TimeNs now) {
 
 void Flow::Form(Job& job, JobNodes nodes, TimeNs now) {
   job.Form(std::move(nodes));
-  if (job.nodes() != nullptr) blocks_.TakeCosts(job.nodes()->costs);
+  if (job.nodes() != nullptr) {
+    blocks_.TakeCosts(job.nodes()->costs);
+    Tell(job, Code::kOk, job.DescribeNodes());
+  }
   std::vector<std::uint64_t> ready;
   for (Operation& operation : job.operations()) {
     if (operation.state != Operation::State::kGathering) continue;

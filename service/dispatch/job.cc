@@ -204,6 +204,19 @@ std::string Job::DescribeRank(std::uint32_t rank) const {
   return fmt::format("rank {} (pid {})", rank, member.session->identity().pid);
 }
 
+std::string Job::DescribeNodes() const {
+  std::string nodes;
+  for (const JobNode& node : nodes_->nodes) {
+    const char* const what = node.ranks.empty()       ? "server"
+                             : node.ranks.size() == 1 ? "rank"
+                                                      : "ranks";
+    nodes += fmt::format("{}{} ({}{}{})", nodes.empty() ? "" : ", ", node.name, what,
+                         node.ranks.empty() ? "" : " ", fmt::join(node.ranks, ", "));
+  }
+  return fmt::format("{} nodes have met: {}; epoch {}, blocks of {} bytes", nodes_->nodes.size(),
+                     nodes, epoch_, nodes_->block_bytes);
+}
+
 std::string_view Job::TensorName(const Operation& operation) const {
   const Member& member = members_[operation.first_rank];
   if (!member.session) return {};

@@ -141,6 +141,8 @@ class Job {
   // "operation 9 [all_reduce of 1024 float32 (sum), conv1.weight]"
   std::string DescribeOperation(const Operation& operation) const;
   std::string DescribeRank(std::uint32_t rank) const;
+  // "2 nodes have met: a (ranks 0, 1), b (rank 2); epoch 1, blocks of 4194304 bytes"
+  std::string DescribeNodes() const;
   // The name of the tensor the first post names; empty for one-off memory.
   std::string_view TensorName(const Operation& operation) const;
 

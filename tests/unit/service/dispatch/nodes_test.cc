@@ -76,6 +76,13 @@ TEST(Nodes, SumAnAllReduceOverEveryRankOfEveryNode) {
   }
 }
 
+TEST(Nodes, AreNamedToPeopleWhenTheyHaveMet) {
+  Spread spread(Ranks{{0, 1}, {2}});
+  EXPECT_THAT(
+      spread.cluster.node(1).watch_tap().events,
+      ::testing::Contains(::testing::HasSubstr("2 nodes have met: a (ranks 0, 1), b (rank 2)")));
+}
+
 TEST(Nodes, DivideAnAverageByAllRanks) {
   Spread spread(Ranks{{0, 1}, {2}});
   ipc::Record record = OnSegment(Collective::kAllReduce, DType::kFloat32, kCount);
