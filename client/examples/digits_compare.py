@@ -1,7 +1,7 @@
 """The training of digits.py without Headrace, to compare with: DDP over gloo, or one process alone.
 
-The rank, the world size and the file where ranks meet come from RANK, WORLD_SIZE and DIGITS_STORE; a
-WORLD_SIZE of 0 means one process without any communication.
+torch.distributed reads rank, world size and where ranks meet from the environment, as torchrun sets it;
+a WORLD_SIZE of 0 means one process without any communication.
 """
 
 import os
@@ -21,10 +21,7 @@ def main() -> None:
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     trained, barrier = model, nothing
     if ranks > 0:
-        store = torch.distributed.FileStore(os.environ["DIGITS_STORE"], ranks)
-        torch.distributed.init_process_group(
-            "gloo", store=store, rank=rank, world_size=ranks
-        )
+        torch.distributed.init_process_group("gloo")
         trained = DistributedDataParallel(model, gradient_as_bucket_view=True)
         barrier = torch.distributed.barrier
     costs = digits_task.fit(

@@ -1,64 +1,41 @@
-"""Processes that the quickstart starts, watches and ends, and the progress they show."""
+"""Processes that the quickstart starts and watches, and the progress they show."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+from digits_nodes import Failure, Place
+
 PYTHON = "/usr/bin/python3"
-START_SECONDS_MAX = 15
-STOP_SECONDS_MAX = 15
 SILENCE_SECONDS_MAX = 180
 BAR_WIDTH = 30
-PR_SET_PDEATHSIG = 1
-
-_libc = ctypes.CDLL(None)
-_processes: list[Process] = []
-
-
-class Failure(Exception):
-    """Why the quickstart ends early; the text is for people."""
-
-    def __init__(self, text: str, status: int = 1):
-        super().__init__(text)
-        self.status = status
-
-
-def _die_with_parent() -> None:
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class Process:
-    """One process with its output in a file. Its own session: ctrl-C is ours to pass on."""
+    """One process with its output in a file; it ends with its node, if not before."""
 
-    def __init__(
-        self, name: str, command: list[str], folder: Path, environment: dict[str, str]
-    ):
+    def __init__(self, name: str, command: list[str], folder: Path, place: Place):
         self.name = name
         self.output = folder / f"{name}.log"
         threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         with open(self.output, "w") as output:
-            self._process = subprocess.Popen(
+            self._program = place.node.start(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **threads, **environment},
-                start_new_session=True,
-                preexec_fn=_die_with_parent,
+                env={**os.environ, **threads, **place.environment},
             )
-        _processes.append(self)
 
     def status(self) -> int | None:
         """The exit status, None while it runs."""
-        return self._process.poll()
+        return self._program.poll()
 
     def tail(self) -> str:
         """The last words."""
@@ -66,46 +43,6 @@ class Process:
             self.output.read_text(errors="replace").strip()[-2000:]
             or "it printed nothing"
         )
-
-    def terminate(self) -> int:
-        """Asks it to end; its exit status."""
-        self._process.terminate()
-        try:
-            return self._process.wait(STOP_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            raise Failure(
-                f"{self.name} did not end within {STOP_SECONDS_MAX} s of SIGTERM"
-            ) from None
-
-    def kill(self) -> None:
-        """Ends it if it still runs."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-
-    def await_listening(self, path: Path) -> None:
-        """Returns when it accepts connections on a unix socket."""
-        deadline = time.monotonic() + START_SECONDS_MAX
-        while time.monotonic() < deadline:
-            if self.status() is not None:
-                raise Failure(f"{self.name} ended with {self.status()}: {self.tail()}")
-            with socket.socket(socket.AF_UNIX) as probe:
-                if probe.connect_ex(str(path)) == 0:
-                    return
-            time.sleep(0.05)
-        raise Failure(
-            f"{self.name} does not listen on {path} after {START_SECONDS_MAX} s"
-        )
-
-
-def stop_all() -> None:
-    """Ends whatever of ours still runs: ranks are killed, the service drains first."""
-    for process in reversed(_processes):
-        try:
-            if process.name == "headraced" and process.status() is None:
-                process.terminate()
-        finally:
-            process.kill()
 
 
 class Progress:
@@ -142,15 +79,16 @@ def _check_alive(ranks: list[Process], title: str) -> bool:
     return any(process.status() is None for process in ranks)
 
 
-def train(
-    title: str, program: list[str], ranks: int, folder: Path, environment: dict
-) -> None:
-    """Runs one training to its end. Each rank leaves result.R.json and result.R.npy in `folder`."""
+def train(title: str, program: list[str], places: list[Place], folder: Path) -> None:
+    """Runs one training to its end, a rank at each place.
+
+    Rank R leaves result.R.json and result.R.npy in `folder`.
+    """
     processes = []
-    for rank in range(ranks):
-        own = {"RANK": str(rank), "WORLD_SIZE": str(ranks), **environment}
+    for rank, place in enumerate(places):
         command = [PYTHON, *program, "--result", str(folder / f"result.{rank}.json")]
-        processes.append(Process(f"rank {rank}", command, folder, own))
+        name = f"rank {rank} on node {place.node.name}"
+        processes.append(Process(name, command, folder, place))
     progress, latest, heard_at = Progress(title), "", time.monotonic()
     running = True
     while running:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import statistics
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +23,19 @@ class Result:
     parameters: np.ndarray  # of rank 0
     waited_seconds: list[float]  # by rank
     seconds: float
+    nodes: str
+    link: str
+    sent_bytes: list[int]  # by node; empty where nothing counts them
 
 
-def read_result(title: str, ranks: int, folder: Path) -> Result:
+def read_result(
+    title: str,
+    ranks: int,
+    folder: Path,
+    nodes: str = "-",
+    link: str = "-",
+    sent_bytes: Sequence[int] = (),
+) -> Result:
     files = [folder / f"result.{rank}.json" for rank in range(ranks)]
     per_rank = [json.loads(file.read_text()) for file in files]
     return Result(
@@ -35,6 +46,9 @@ def read_result(title: str, ranks: int, folder: Path) -> Result:
         parameters=np.load(files[0].with_suffix(".npy")),
         waited_seconds=[rank["waited_seconds"] for rank in per_rank],
         seconds=max(rank["seconds"] for rank in per_rank),
+        nodes=nodes,
+        link=link,
+        sent_bytes=list(sent_bytes),
     )
 
 
@@ -52,6 +66,12 @@ def _waited(result: Result) -> str:
     )
 
 
+def _sent(result: Result) -> str:
+    if not result.sent_bytes:
+        return "-"
+    return f"{statistics.fmean(result.sent_bytes) / 1e6:.0f}"
+
+
 def print_table(results: list[Result]) -> None:
     """One column for each training, one row for each figure."""
     alone = next((result for result in results if result.title == "one process"), None)
@@ -63,6 +83,8 @@ def print_table(results: list[Result]) -> None:
 
     rows = [["", *(result.title for result in results)]]
     rows.append(["ranks", *(str(len(result.hashes)) for result in results)])
+    rows.append(["nodes", *(result.nodes for result in results)])
+    rows.append(["link", *(result.link for result in results)])
     rows.append(["test loss", *(f"{result.loss:.4f}" for result in results)])
     rows.append(["test accuracy", *(f"{result.accuracy:.2%}" for result in results)])
     rows.append(["same bits on all ranks", *map(_same_bits, results)])
@@ -71,6 +93,8 @@ def print_table(results: list[Result]) -> None:
     rows.append(
         ["seconds of training", *(f"{result.seconds:.2f}" for result in results)]
     )
+    if any(result.sent_bytes for result in results):
+        rows.append(["MB on the wire, mean of nodes", *map(_sent, results)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     print()
     for index, row in enumerate(rows):

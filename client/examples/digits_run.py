@@ -1,94 +1,123 @@
-"""Starts the service, trains on the digits through it and without it, and compares. See quickstart.
+"""Trains on the digits through Headrace and without it, on nodes of this machine, and compares.
 
-Everything started is ended by its pid and the temporary folder is removed, whatever happens.
+See quickstart. Everything started is ended by its pid, and nothing is left, whatever happens.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import signal
+import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-from digits_processes import Failure, Process, stop_all, train
+from digits_nodes import ROOT, Failure, Nodes, Place
+from digits_processes import train
 from digits_results import Result, conclude, print_table, read_result
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
+PROGRAMS = ("headraced", "headracectl", "libheadrace.so")
+RANKS_MAX = 16
+RATE_MAX_MBIT = 999_999
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "release")
     parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--nodes", type=int, help="default: 2, with one rank 1")
+    parser.add_argument(
+        "--rate", type=int, default=1000, help="Mbit/s of each link; 0: no limit"
+    )
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--no-compare", action="store_true")
-    return parser.parse_args()
-
-
-@contextlib.contextmanager
-def service(build: Path, folder: Path):
-    """headraced with socket and board in `folder`; yields the socket's path; drains at the end.
-
-    After a failure it is left to stop_all, which ends the ranks first.
-    """
-    socket = folder / "headrace.sock"
-    paths = ["--socket", str(socket), "--board", str(folder / "board")]
-    process = Process("headraced", [str(build / "headraced"), *paths], folder, {})
-    process.await_listening(socket)
-    yield socket
-    status = process.terminate()
-    if status != 0:
-        raise Failure(
-            f"headraced ended with {status} when it was asked to stop: {process.tail()}"
+    arguments = parser.parse_args()
+    if not 1 <= arguments.ranks <= RANKS_MAX:
+        parser.error(f"--ranks {arguments.ranks}: 1 to {RANKS_MAX} are possible")
+    if arguments.nodes is None:
+        arguments.nodes = min(2, arguments.ranks)
+    if not 1 <= arguments.nodes <= arguments.ranks:
+        parser.error(
+            f"--nodes {arguments.nodes}: with {arguments.ranks} ranks, 1 to {arguments.ranks}"
+            " are possible, so that each node has a rank"
         )
+    if not 0 <= arguments.rate <= RATE_MAX_MBIT:
+        parser.error(
+            f"--rate {arguments.rate}: 0 to {RATE_MAX_MBIT} Mbit/s are possible"
+        )
+    return arguments
 
 
-def through_headrace(arguments: argparse.Namespace, folder: Path) -> Result:
-    with service(arguments.build, folder) as socket:
-        environment = {
-            "PYTHONPATH": str(ROOT / "client" / "python"),
-            "HEADRACE_LIBRARY": str(arguments.build / "libheadrace.so"),
-            "HEADRACE_SOCKET": str(socket),
-            "HEADRACE_JOB": "digits",
-        }
-        program = [str(HERE / "digits.py"), "--epochs", str(arguments.epochs)]
-        train("headrace", program, arguments.ranks, folder, environment)
-    return read_result("headrace", arguments.ranks, folder)
+def over_nodes(
+    title: str,
+    program: str,
+    places: list[Place],
+    arguments: argparse.Namespace,
+    nodes: Nodes,
+    folder: Path,
+) -> Result:
+    """One training whose ranks are on the nodes, with what it sent between them."""
+    before = nodes.bytes_sent()
+    train(
+        title, [str(HERE / program), "--epochs", str(arguments.epochs)], places, folder
+    )
+    sent = [end - start for start, end in zip(before, nodes.bytes_sent(), strict=True)]
+    return read_result(
+        title, arguments.ranks, folder, str(nodes.count), nodes.link, sent
+    )
 
 
-def through_gloo(arguments: argparse.Namespace, folder: Path) -> Result:
-    # Ranks meet over the loopback interface, so that no name of this machine need resolve.
-    environment = {"DIGITS_STORE": str(folder / "store"), "GLOO_SOCKET_IFNAME": "lo"}
-    program = [str(HERE / "digits_compare.py"), "--epochs", str(arguments.epochs)]
-    train("DDP, gloo", program, arguments.ranks, folder, environment)
-    return read_result("DDP, gloo", arguments.ranks, folder)
+def through_headrace(
+    arguments: argparse.Namespace, nodes: Nodes, folder: Path
+) -> Result:
+    with nodes.services(arguments.build) as rendezvous:
+        places = nodes.places(arguments.ranks)
+        for place in places:
+            place.environment.update(
+                PYTHONPATH=str(ROOT / "client" / "python"),
+                HEADRACE_LIBRARY=str(arguments.build / "libheadrace.so"),
+                HEADRACE_SOCKET=place.node.service.socket,
+                HEADRACE_RENDEZVOUS=rendezvous,
+                HEADRACE_JOB="digits",
+            )
+        return over_nodes("headrace", "digits.py", places, arguments, nodes, folder)
 
 
-def in_one_process(arguments: argparse.Namespace, folder: Path) -> Result:
+def through_gloo(arguments: argparse.Namespace, nodes: Nodes, folder: Path) -> Result:
+    places = nodes.places(arguments.ranks)
+    for place in places:
+        # The nodes' link, or loopback: no name of this machine need resolve.
+        place.environment["GLOO_SOCKET_IFNAME"] = place.node.interfaces[0]
+    return over_nodes(
+        "DDP, gloo", "digits_compare.py", places, arguments, nodes, folder
+    )
+
+
+def in_one_process(arguments: argparse.Namespace, nodes: Nodes, folder: Path) -> Result:
     program = [str(HERE / "digits_compare.py"), "--epochs", str(arguments.epochs)]
     program += ["--parts", str(arguments.ranks)]
-    train("one process", program, 1, folder, {"WORLD_SIZE": "0"})
+    alone = Place(nodes.first, {"RANK": "0", "WORLD_SIZE": "0"})
+    train("one process", program, [alone], folder)
     return read_result("one process", 1, folder)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    for program in PROGRAMS:
+        if not (arguments.build / program).exists():
+            raise Failure(
+                f"{arguments.build} has no {program}: build it, or name another --build"
+            )
     ways = [through_headrace]
     if not arguments.no_compare:
         ways += [through_gloo, in_one_process]
-    with tempfile.TemporaryDirectory(prefix="headrace-quickstart-") as folder:
-        try:
-            results = []
-            for way in ways:
-                own = Path(folder) / way.__name__
-                own.mkdir()
-                results.append(way(arguments, own))
-            print_table(results)
-            return conclude(results)
-        finally:
-            stop_all()
+    with Nodes(arguments.nodes, arguments.rate) as nodes:
+        results = []
+        for way in ways:
+            own = nodes.directory / way.__name__
+            own.mkdir()
+            results.append(way(arguments, nodes, own))
+        print_table(results)
+        return conclude(results)
 
 
 def main() -> int:
@@ -98,13 +127,17 @@ def main() -> int:
             signal.signal(each, signal.SIG_IGN)
         raise Failure(f"interrupted by {signal.Signals(number).name}", 128 + number)
 
+    arguments = parse()
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, interrupted)
     try:
-        return run(parse())
+        return run(arguments)
     except Failure as failure:
         print(f"\nquickstart: {failure}", file=sys.stderr)
         return failure.status
+    except (RuntimeError, subprocess.SubprocessError) as error:  # of the nodes
+        print(f"\nquickstart: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":
