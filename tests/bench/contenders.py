@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -18,6 +16,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+from support.directory import OwnDirectory  # noqa: E402
 from support.places import HERE as THIS_MACHINE  # noqa: E402
 from support.places import Program  # noqa: E402
 from support.service import Place, Service, StartError  # noqa: E402
@@ -52,7 +51,8 @@ class Contender:
             "OMP_NUM_THREADS": "1",
             **(environment or {}),
         }
-        self._folder = Path(tempfile.mkdtemp(prefix=f"headrace-bench-{name}-"))
+        self._own = OwnDirectory(f"headrace-bench-{name.replace(' ', '-')}-")
+        self._folder = Path(self._own.path)
         self._log = open(self._folder / "log", "w+")
         self._processes: list[Program] = []
         self._commands: list[int] = []
@@ -108,7 +108,7 @@ class Contender:
         for end in self._commands + self._results:
             os.close(end)
         self._log.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._own.close()
 
     def _reply(self, member: int, size: int) -> list[int]:
         result, pieces, deadline = (

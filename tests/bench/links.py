@@ -90,8 +90,8 @@ def tcp_all_ways(cluster: Cluster, nodes: int, rails: int, seconds: int) -> floa
 
 
 def ucx(cluster: Cluster, test: str, size: int, count: int, repeats: int) -> float:
-    """UCX's own test over TCP, median of some runs: bytes a second for a bandwidth test,
-    seconds one way for a latency test."""
+    """UCX's own test over TCP: bytes a second for a bandwidth test, the median of some runs; seconds
+    one way for a latency test, the least, since both ends poll and a busy machine only adds."""
     environment = {**os.environ, "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
     found = []
     for _ in range(repeats):
@@ -115,7 +115,7 @@ def ucx(cluster: Cluster, test: str, size: int, count: int, repeats: int) -> flo
         finally:
             server.end()
         found.append(_ucx_figure(test, text))
-    return statistics.median(found)
+    return statistics.median(found) if test.endswith("_bw") else min(found)
 
 
 def _ucx_figure(test: str, text: str) -> float:

@@ -15,7 +15,7 @@ from contenders import BenchError, Contender
 from rounds import KIB, MIB
 
 PEERS = ("headrace", "gloo", "openmpi")
-ROUNDS = 3
+ROUNDS = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,16 +36,16 @@ SMALL, LARGE = 4 * KIB, 64 * MIB
 PARTS = (
     Part(
         "two", "2 nodes at 1 Gbit/s", Layout(2), {SMALL: 200, 1 * MIB: 20, LARGE: 3},
-        cost=(16 * MIB, 6),
+        cost=(16 * MIB, 12),
     ),
-    Part("four", "4 nodes at 1 Gbit/s", Layout(4), {SMALL: 100, LARGE: 1}),
+    Part("four", "4 nodes at 1 Gbit/s", Layout(4), {SMALL: 100, LARGE: 2}),
     Part(
         "unlimited", "2 nodes, links without a limit", Layout(2, rates_mbit=(None,)),
         {SMALL: 200, 1 * MIB: 40, LARGE: 3}, cost=(16 * MIB, 20), ucx_bandwidth=True,
     ),
     Part(
         "ranks", "2 nodes of 2 ranks at 1 Gbit/s", Layout(2, ranks_per_node=2),
-        {SMALL: 100, LARGE: 1}, cost=(16 * MIB, 4),
+        {SMALL: 100, LARGE: 2}, cost=(16 * MIB, 8),
     ),
     Part(
         "rails", "2 nodes with rails of 1 and 0.4 Gbit/s", Layout(2, rates_mbit=(1000.0, 400.0)),
