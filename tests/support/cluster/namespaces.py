@@ -52,7 +52,10 @@ class Namespaces:
         self.pid = children_of(self._holder.pid)[0]
 
     def start(self, command: list[str], **options: Any) -> Program:
-        """Starts a program inside, with the options of subprocess.Popen."""
+        """Starts a program inside, with the options of subprocess.Popen. It is in a session of its
+        own: were nsenter ended by ctrl-C, the program would be a stranger's to reap, and the end of
+        the namespaces would have to wait for that."""
+        options.setdefault("start_new_session", True)
         directory = options.get("cwd") or os.getcwd()
         return Program(
             [*self.enter(), "-m", "-p", "-u", "-i", f"--wd={directory}", "--", *command],
