@@ -17,7 +17,7 @@ inline constexpr double kSecondsPerByteMin = 1e-13;
 
 // The line of a measurement, whose samples have growing sizes: the rate is that between the two
 // largest, the startup what the smallest takes beside it. Small sizes must not make the rate: what
-// lets them pass quickly (a token bucket that had filled up, an empty socket buffer) does not carry
+// lets them pass quickly (a burst that a rate limit allows, an empty socket buffer) does not carry
 // a block.
 CostLine LineOfLargest(std::span<const CostSample> samples);
 

@@ -84,7 +84,7 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
   kj::Own<kj::PromiseFulfiller<Error>> end_;
   kj::Promise<Error> ended_ = nullptr;
   kj::Own<kj::PromiseFulfiller<void>> all_told_;  // null unless Finish waits for it
-  schema::PeerPort::Client port_ = nullptr;  // usable once greeted
+  schema::PeerPort::Client port_ = nullptr;       // usable once greeted
   capnp::TwoPartyVatNetwork network_;
   BoundedNetwork bounded_;
   capnp::RpcSystem<capnp::rpc::twoparty::VatId> rpc_;

@@ -122,7 +122,8 @@ TEST_F(Board, ReaderRefusesAnotherMagicAndAnotherVersion) {
   ASSERT_FALSE(newer.ok());
   EXPECT_EQ(newer.error().code(), Code::kVersionMismatch);
   EXPECT_NE(newer.error().text().find("version 12"), std::string::npos);
-  EXPECT_NE(newer.error().text().find("reads version " + std::to_string(kBoardVersion) + " "), std::string::npos);
+  EXPECT_NE(newer.error().text().find("reads version " + std::to_string(kBoardVersion) + " "),
+            std::string::npos);
   file->layout().magic = 0x7f454c46;
   Result<BoardView> other = BoardView::Open(path_);
   ASSERT_FALSE(other.ok());

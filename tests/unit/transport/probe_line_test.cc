@@ -61,7 +61,7 @@ TEST(LineOfLargest, GoesThroughPointsOfALine) {
   EXPECT_NEAR(line.s_per_byte, 2e-9, 1e-14);
 }
 
-TEST(LineOfLargest, IsNotTakenInByABucketThatWasFull) {
+TEST(LineOfLargest, IsNotTakenInByABurstThatALimitAllows) {
   // The first 256 KiB of each transfer pass at once; the rest at 1 Gbit/s.
   std::vector<CostSample> samples;
   for (const double bytes : {4096.0, 262144.0, 1048576.0, 4194304.0}) {
