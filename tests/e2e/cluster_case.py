@@ -88,6 +88,20 @@ class ClusterCase(unittest.TestCase):
                 print(f"== log of node {node.name}\n{text}", file=sys.stderr)
 
 
+# The heap may settle; one segment of a failed job is twice that.
+GROWTH_MAX_KIB = int(os.environ.get("HEADRACE_TEST_GROWTH_KIB", str(32 << 10)))
+
+
 def holdings(service: Service) -> dict[str, int]:
     """What a service holds of its clients and peers."""
-    return {"descriptors": service.descriptors(), "mappings": len(service.mappings())}
+    return {
+        "descriptors": service.descriptors(),
+        "mappings": len(service.mappings()),
+        "resident_kib": service.status_field("VmRSS"),
+    }
+
+
+def holds_no_more(service: Service, before: dict[str, int]) -> bool:
+    """Whether it holds what it held before, or less; memory may grow by a little."""
+    allowed = {**before, "resident_kib": before["resident_kib"] + GROWTH_MAX_KIB}
+    return all(now <= allowed[key] for key, now in holdings(service).items())

@@ -13,7 +13,14 @@ import time
 from collections.abc import Callable
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster_case import DETECTION_S, SOON_S, ClusterCase, await_true, holdings  # noqa: E402
+from cluster_case import (  # noqa: E402
+    DETECTION_S,
+    SOON_S,
+    ClusterCase,
+    await_true,
+    holdings,
+    holds_no_more,
+)
 from support.ranks import Rank, RankError  # noqa: E402
 from support.unittests import run_tests  # noqa: E402
 
@@ -95,11 +102,7 @@ class Failures(ClusterCase):
             group.__exit__()
         for index, before in enumerate(self.before):
             service = self.services[index]
-            back = await_true(
-                lambda service=service, before=before: (
-                    all(now <= before[key] for key, now in holdings(service).items())
-                )
-            )
+            back = await_true(lambda s=service, b=before: holds_no_more(s, b))
             self.assertTrue(back, f"{holdings(service)}, before: {before}")
             self.assertEqual(service.ctl_json("queue")["queue"], [])
         with self.services.ranks((2, 1), job="afterwards") as ranks:

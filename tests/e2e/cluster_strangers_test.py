@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster_case import ClusterCase, await_true, holdings  # noqa: E402
+from cluster_case import ClusterCase, await_true, holdings, holds_no_more  # noqa: E402
 from support.cluster.services import PORT  # noqa: E402
 from support.ranks import RankError  # noqa: E402
 from support.service import Service, build_directory  # noqa: E402
@@ -172,7 +172,7 @@ class Nonsense(ClusterCase):
             self.exercise(new, "all_reduce", count=100_000)
         ranks.__exit__()
         self.assertTrue(
-            await_true(lambda: all(now <= before[key] for key, now in holdings(service).items())),
+            await_true(lambda: holds_no_more(service, before)),
             f"{holdings(service)}, before: {before}",
         )
 
