@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <csignal>
 #include <ctime>
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -51,10 +52,14 @@ std::int64_t UnixNow() {
 
 class Control::Loop final : private kj::TaskSet::ErrorHandler {
  public:
-  Loop(ControlOptions options, ControlPorts ports, UniqueFd socket);
+  Loop(ControlOptions options, ControlPorts ports);
   ~Loop();
   // Meets other services; before Run.
   Status Meet();
+  // Clients may come: everything else is there.
+  void Listen(UniqueFd socket) {
+    listener_.emplace(std::move(socket), io_.unixEventPort, *io_.lowLevelProvider, desk_);
+  }
   unsigned peer_port() const { return peers_->port(); }
   int Run();
 
@@ -87,7 +92,7 @@ class Control::Loop final : private kj::TaskSet::ErrorHandler {
   Desk desk_;
   kj::AsyncIoContext io_;
   kj::Own<Peers> peers_;
-  Listener listener_;
+  std::optional<Listener> listener_;
   kj::UnixEventPort::FdObserver inbox_observer_;
   std::vector<ControlMessage> messages_;
   bool retrying_ = false;
@@ -96,7 +101,7 @@ class Control::Loop final : private kj::TaskSet::ErrorHandler {
   kj::TaskSet tasks_;
 };
 
-Control::Loop::Loop(ControlOptions options, ControlPorts ports, UniqueFd socket)
+Control::Loop::Loop(ControlOptions options, ControlPorts ports)
     : options_(std::move(options)),
       ports_(std::move(ports)),
       desk_{.options = options_,
@@ -105,7 +110,6 @@ Control::Loop::Loop(ControlOptions options, ControlPorts ports, UniqueFd socket)
             .leases = Leases(ports_.dispatch, ports_.watch),
             .answers = {}},
       io_(kj::setupAsyncIo()),
-      listener_(std::move(socket), io_.unixEventPort, *io_.lowLevelProvider, desk_),
       inbox_observer_(io_.unixEventPort, ports_.inbox.event_fd(),
                       kj::UnixEventPort::FdObserver::OBSERVE_READ),
       tasks_(*this) {
@@ -155,7 +159,7 @@ Status Control::Loop::Meet() {
 }
 
 int Control::Loop::Run() {
-  tasks_.add(listener_.Accept());
+  tasks_.add(listener_->Accept());
   tasks_.add(ReadInbox());
   tasks_.add(WatchSignals());
   Show(ipc::ServiceState::kRunning);
@@ -266,11 +270,14 @@ Result<std::unique_ptr<Control>> Control::Create(ControlOptions options, Control
   ::pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
   options.connections_max =
       ConnectionsThatFit(options.connections_max, !options.peers.address.empty());
-  Result<UniqueFd> socket = ListenAt(options.socket_path, options.socket_mode);
-  if (!socket) return socket.error();
-  auto loop =
-      std::make_unique<Loop>(std::move(options), std::move(ports), std::move(socket).value());
+  const std::string path = options.socket_path;
+  const std::uint32_t mode = options.socket_mode;
+  auto loop = std::make_unique<Loop>(std::move(options), std::move(ports));
   if (Status status = loop->Meet(); !status) return status.error();
+  // Last, because whoever can connect takes the service for one that has started.
+  Result<UniqueFd> socket = ListenAt(path, mode);
+  if (!socket) return socket.error();
+  loop->Listen(std::move(socket).value());
   return std::unique_ptr<Control>(new Control(std::move(loop)));
 }
 

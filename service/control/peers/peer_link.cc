@@ -47,8 +47,8 @@ class PeerLink::Port final : public schema::PeerPort::Server {
       link_.End(message.error().Within(link_.DescribePeer()));
     } else if (const auto* goodbye = std::get_if<Goodbye>(&message.value())) {
       link_.End(Error(Code::kUnavailable, goodbye->cause));
-    } else if (link_.greeted_ && link_.end_->isWaiting()) {
-      link_.owner_.Told(link_, *message);
+    } else {
+      link_.Hear(*message);
     }
   }
 
@@ -149,6 +149,8 @@ void PeerLink::Begin(const NodeFacts& facts, schema::PeerPort::Client port) {
   pulse_ = Pulse(options_.detection_ns, MonotonicNow());
   tasks_.add(AskAgain());
   tasks_.add(WatchPulse());
+  // After whoever waits for the hello has heard of it.
+  tasks_.add(kj::evalLater([this] { HearEarly(); }));
   Flush();
 }
 
@@ -157,6 +159,21 @@ std::string PeerLink::DescribePeer() const {
 }
 
 void PeerLink::End(const Error& error) { end_->fulfill(kj::cp(error)); }
+
+// What the other end tells with its answer to our hello may overtake that answer.
+void PeerLink::Hear(const PeerMessage& message) {
+  if (!end_->isWaiting()) return;
+  if (greeted_ && early_.empty()) return owner_.Told(*this, message);
+  if (early_.size() < kToldAtOnceMax) return early_.push_back(message);
+  End(Error(Code::kCorrupt,
+            fmt::format("{} told {} messages before its hello", DescribePeer(), early_.size())));
+}
+
+void PeerLink::HearEarly() {
+  for (const PeerMessage& message : std::exchange(early_, {})) {
+    if (end_->isWaiting()) owner_.Told(*this, message);
+  }
+}
 
 void PeerLink::Tell(PeerMessage message) {
   untold_.push_back(std::move(message));

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <vector>
 
 #include "ipc/base/clock.h"
 #include "ipc/base/result.h"
@@ -67,6 +68,8 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
 
   // The other end is known and may be told.
   void Begin(const NodeFacts& facts, schema::PeerPort::Client port);
+  void Hear(const PeerMessage& message);
+  void HearEarly();
   void Flush();
   kj::Promise<void> AskAgain();
   kj::Promise<void> WatchPulse();
@@ -79,6 +82,7 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
   std::string name_;
   bool greeted_ = false;
   std::deque<PeerMessage> untold_;
+  std::vector<PeerMessage> early_;  // came before the hello's answer
   bool telling_ = false;
   Pulse pulse_;
   kj::Own<kj::PromiseFulfiller<Error>> end_;
