@@ -46,9 +46,9 @@ std::string_view StageStateName(std::uint32_t state) {
 }
 
 std::string_view WaitReasonName(std::uint32_t reason) {
-  return At<6>(
-      {"", "rank_not_ready", "rank_not_attached", "no_credit", "behind_block", "behind_job"},
-      reason);
+  return At<7>({"", "rank_not_ready", "rank_not_attached", "no_credit", "behind_block",
+                "behind_job", "nodes_not_ready"},
+               reason);
 }
 
 std::string WhyItWaits(const ipc::QueueRow& row, const Snapshot& snapshot) {
