@@ -42,12 +42,16 @@ struct Part {
   schedule::Stage stage;
 };
 
+// Whether a block is on its way to the lanes between nodes, or waits for those before it.
+enum class Crossing : std::uint8_t { kNone, kComes, kWaits };
+
 struct Block {
   std::uint64_t sequence = 0;  // of its operation; 0: the place is free
   std::uint32_t index = 0;     // within the operation
   Range range;
   std::uint32_t root = 0;  // the rank whose part or data it is, where the collective has one
   Step step = Step::kInNode;
+  Crossing crossing = Crossing::kNone;
   std::uint32_t parts_open = 0;  // of this step
   std::uint32_t parts_count = 0;
   std::byte* scratch = nullptr;  // for a sum that belongs to no rank of this node

@@ -74,6 +74,10 @@ bool Blocks::MakeNext(Job& job, Operation& operation, TimeNs now) {
   }
   ++operation.blocks_made;
   ++operation.blocks_open;
+  if (job.nodes() != nullptr) {
+    block->crossing = Crossing::kComes;
+    job.crossing.push_back(job.PlaceOf(*block));
+  }
   Enter(job, operation, *block, Step::kInNode, now);
   return true;
 }
@@ -91,6 +95,25 @@ void Blocks::Enter(Job& job, Operation& operation, Block& block, Step step, Time
     block.parts[0].range = block.range;
     return Push(job, operation, block, 0, kLaneInNode);
   }
+  block.parts_count = 0;
+  block.crossing = Crossing::kWaits;
+  Cross(job, now);
+}
+
+// Some blocks have no step before this one, and those that have may end it in any order. If they
+// entered like that, a lane would carry out a job's blocks in another order than other nodes do,
+// and each could wait for what the other one has no credit left for.
+void Blocks::Cross(Job& job, TimeNs now) {
+  while (!job.crossing.empty()) {
+    Block& block = job.block(job.crossing.front());
+    if (block.crossing != Crossing::kWaits) return;
+    block.crossing = Crossing::kNone;
+    job.crossing.pop_front();
+    PushBetweenNodes(job, job.slot(block.sequence), block, now);
+  }
+}
+
+void Blocks::PushBetweenNodes(Job& job, Operation& operation, Block& block, TimeNs now) {
   std::array<Range, kRailsMax> shares;
   block.parts_count =
       ShareOut(block.range, SizeOf(operation.shape.dtype), job.nodes()->costs, shares);
@@ -268,6 +291,20 @@ void Blocks::Abandon(Job& job, Operation& operation) {
     --operation.blocks_open;
     job.FreeBlock(block);
   }
+}
+
+// Blocks that are through with the other nodes say nothing about those that are not.
+std::uint8_t Blocks::LaneWaitedFor(Job& job, const Operation& operation) const {
+  for (const Block& block : job.blocks()) {
+    if (block.sequence != operation.shape.sequence) continue;
+    for (std::uint32_t index = 0; index < block.parts_count; ++index) {
+      const Part& part = block.parts[index];
+      if (part.state == Part::State::kMoving && part.stage.lane != kLaneInNode) {
+        return part.stage.lane;
+      }
+    }
+  }
+  return operation.lane;
 }
 
 void Blocks::Unqueue(Job& job, Operation& operation, Block& block, Part& part) {

@@ -61,6 +61,8 @@ class Blocks {
   void TakeLaneFacts(const LaneFacts& facts);
 
   const std::string& LaneName(std::uint8_t lane) const { return lanes_[lane].port.name; }
+  // The lane that an operation whose blocks are in different steps waits for.
+  std::uint8_t LaneWaitedFor(Job& job, const Operation& operation) const;
   void SetReason(Job& job, Operation& operation, ipc::WaitReason reason, std::uint64_t argument);
 
  private:
@@ -78,6 +80,8 @@ class Blocks {
   bool MakeNext(Job& job, Operation& operation, TimeNs now);
   // Puts the stages of the block's next step, from `step` on, into the queue, or ends the block.
   void Enter(Job& job, Operation& operation, Block& block, Step step, TimeNs now);
+  void Cross(Job& job, TimeNs now);
+  void PushBetweenNodes(Job& job, Operation& operation, Block& block, TimeNs now);
   void Push(Job& job, Operation& operation, Block& block, std::uint32_t part, std::uint8_t lane);
   void Start(Job& job, Operation& operation, Block& block, Part& part, TimeNs now);
   void Settle(const Job& job, const Operation& operation, Part& part,

@@ -276,7 +276,8 @@ Failure Flow::Expired(Job& job, const Operation& operation, TimeNs now) const {
                                        (now - operation.opened_ns) / kMillisecond);
   if (!job.formed()) return {Code::kTimeout, fmt::format("{}: {}", what, job.waits_for)};
   if (operation.state != Operation::State::kGathering) {
-    return {Code::kTimeout, fmt::format("{} on lane {}", what, blocks_.LaneName(operation.lane))};
+    return {Code::kTimeout, fmt::format("{} on lane {}", what,
+                                        blocks_.LaneName(blocks_.LaneWaitedFor(job, operation)))};
   }
   const std::uint32_t missing = job.FirstMissing(operation);
   return {Code::kTimeout, fmt::format("{}: {} has not posted it{}", what, job.DescribeRank(missing),

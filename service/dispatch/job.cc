@@ -20,6 +20,7 @@ constexpr std::size_t kScratchBlocks = 8;
 
 Job::Job(const SessionIdentity& identity, TimeNs now)
     : making(kOperationsMax),
+      crossing(kBlocksMax),
       id_(identity.job),
       name_(identity.job_name),
       owner_uid_(identity.uid),
@@ -84,6 +85,13 @@ Block* Job::TakeBlock() {
 }
 
 void Job::FreeBlock(Block& block) {
+  if (block.crossing != Crossing::kNone) {
+    // Only a failed job gives up blocks that other nodes wait for.
+    const auto found = std::find(crossing.begin(), crossing.end(), PlaceOf(block));
+    HR_CHECK(found != crossing.end(), block.sequence);
+    crossing.erase(found);
+    block.crossing = Crossing::kNone;
+  }
   if (block.scratch != nullptr) free_scratch_.push_back(std::exchange(block.scratch, nullptr));
   block.sequence = 0;
   free_blocks_.push_back(PlaceOf(block));
@@ -170,6 +178,8 @@ void Job::FillBetweenNodes(const Operation& operation, const Block& block, const
   transfer.group = id_.value;
   transfer.members_count = static_cast<std::uint32_t>(nodes_->data_nodes_count());
   transfer.divisor = world_size();
+  // A rank may say any root where the collective has none; here it would have to be a node.
+  transfer.root = 0;
   if (transfer.kind == Collective::kBarrier) return;
   transfer.members[nodes_->self] = SumOf(operation, block, part.range.begin);
   if (transfer.kind == Collective::kAllReduce) return;

@@ -152,6 +152,9 @@ class Job {
   bool failed = false;
   // Ready operations with blocks still to make, in order.
   boost::circular_buffer<std::uint64_t> making;
+  // Places of the blocks that have not entered the lanes between nodes, in order: there they enter
+  // in the same order on every node, whatever comes before that on this one.
+  boost::circular_buffer<std::uint32_t> crossing;
   // What a job of several nodes waits for before it can begin; for people.
   std::string waits_for;
   // A rank on another node left after this operation: later ones cannot be carried out.

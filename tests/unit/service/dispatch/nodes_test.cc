@@ -148,6 +148,40 @@ TEST(Nodes, AllGatherAndBroadcastReachEveryRank) {
   }
 }
 
+// A broadcast has no step before the one between nodes, a sum of several ranks has.
+TEST(Nodes, CarryOutCollectivesOfDifferentStepsInTheOrderOfTheirPosts) {
+  Spread spread(Ranks{{0, 1}, {2}}, true, {.make = Loopback({.startup_ns = 100 * kMicrosecond})});
+  ipc::Record broadcast = OnSegment(Collective::kBroadcast, DType::kFloat32, 10, 4000);
+  for (int i = 0; i < 3; ++i) {
+    spread.PostAll(OnSegment(Collective::kAllReduce, DType::kFloat32, 10, 400U * i));
+    spread.PostAll(broadcast);
+    spread.PostAll(Barrier());
+  }
+  spread.cluster.Advance(kSecond);
+  for (const ClientEnd* client : spread.clients) {
+    for (std::uint64_t sequence = 1; sequence <= 9; ++sequence) ExpectOk(*client, sequence);
+    EXPECT_EQ(client->Elements<float>()[9], 300 + 3 * 9);
+    EXPECT_EQ(client->Elements<float>()[1009], 1009);
+  }
+}
+
+TEST(Nodes, TakeAnyRootWhereTheCollectiveHasNone) {
+  Spread spread(Ranks{{0, 1}, {2}});
+  for (const Collective kind :
+       {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather}) {
+    ipc::Record record = OnSegment(kind, DType::kFloat32, 12);
+    record.root = 2;
+    spread.PostAll(record);
+  }
+  ipc::Record barrier = Barrier();
+  barrier.root = 2;
+  spread.PostAll(barrier);
+  spread.cluster.Advance(kSecond);
+  for (const ClientEnd* client : spread.clients) {
+    for (std::uint64_t sequence = 1; sequence <= 4; ++sequence) ExpectOk(*client, sequence);
+  }
+}
+
 TEST(Nodes, HoldABarrierUntilTheLastRankAnywhereHasCome) {
   Spread spread(Ranks{{0, 1}, {2}});
   spread.clients[0]->Post(Barrier());
