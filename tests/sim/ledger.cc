@@ -11,7 +11,7 @@ namespace {
 // An error that helps nobody: a bare code, or nothing about who or what.
 bool NamesACause(const ipc::Outcome& outcome) {
   if (outcome.text == CodeName(outcome.code)) return false;
-  for (const char* word : {"rank ", "lane ", "the service"}) {
+  for (const char* word : {"rank ", "ranks ", "lane ", "node ", "the service"}) {
     if (outcome.text.find(word) != std::string::npos) return true;
   }
   return false;
@@ -23,7 +23,7 @@ void Ledger::Post(JobId job, std::uint64_t sequence, std::uint32_t rank, const P
                   bool honest, std::vector<std::byte> input) {
   Operation& operation = operations_[{job, sequence}];
   operation.planned = planned;
-  operation.honest &= honest;
+  if (!honest) operation.dishonest |= std::uint64_t{1} << rank;
   operation.posted |= std::uint64_t{1} << rank;
   operation.inputs.resize(world_sizes_.at(job));
   operation.inputs[rank] = std::move(input);
@@ -36,29 +36,61 @@ std::optional<std::string> Ledger::End(JobId job, std::uint64_t sequence, std::u
   const std::string what = fmt::format("job {} operation {} rank {}", job.value, sequence, rank);
   const bool ok = outcome.code == Code::kOk;
   ++(ok ? ended_ok_ : ended_failed_);
-  if (operation.ok.has_value() && *operation.ok != ok) {
+  if (operation.ok.has_value() && *operation.ok != ok && !IsBlamed(job)) {
     return fmt::format("{}: ended {} here and not so elsewhere: {}", what,
                        ok ? "well" : "with an error", outcome.text);
   }
   operation.ok = ok;
   if (!ok) {
-    if (!NamesACause(outcome))
-      return fmt::format("{}: error without a cause: {}", what, outcome.text);
+    first_errors_.try_emplace(job, outcome.text);
+    if (auto wrong = CheckCause(job, outcome)) return what + ": " + *wrong;
     return std::nullopt;
   }
-  const std::uint32_t world_size = world_sizes_.at(job);
-  const std::uint64_t all =
-      world_size == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << world_size) - 1;
-  if (operation.posted != all) return what + ": ended well before every rank had posted it";
-  if (!operation.honest) return what + ": ended well although the ranks disagreed";
+  if (auto wrong = CheckPosted(job, operation, rank)) return what + ": " + *wrong;
   if (operation.planned.count == 0) return std::nullopt;
-  if (operation.expected.empty()) Expect(operation, world_size);
+  if (operation.expected.empty()) Expect(operation, world_sizes_.at(job));
   if (result != operation.expected[rank]) return what + ": other bytes than the reference";
+  return std::nullopt;
+}
+
+std::optional<std::string> Ledger::CheckCause(JobId job, const ipc::Outcome& outcome) const {
+  if (!NamesACause(outcome)) return "error without a cause: " + outcome.text;
+  const auto blamed = blamed_.find(job);
+  if (blamed == blamed_.end()) return std::nullopt;
+  for (const std::string& name : blamed->second) {
+    if (outcome.text.find(name) != std::string::npos) return std::nullopt;
+  }
+  return fmt::format("error that does not name {}: {}", fmt::join(blamed->second, " or "),
+                     outcome.text);
+}
+
+std::string Ledger::FirstError(JobId job) const {
+  const auto found = first_errors_.find(job);
+  return found == first_errors_.end() ? std::string() : found->second;
+}
+
+std::optional<std::string> Ledger::CheckPosted(JobId job, const Operation& operation,
+                                               std::uint32_t rank) const {
+  const std::uint32_t world_size = world_sizes_.at(job);
+  std::uint64_t needed =
+      world_size == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << world_size) - 1;
+  std::uint64_t honest = needed;
+  const Planned& planned = operation.planned;
+  const bool broadcast = planned.kind == Collective::kBroadcast;
+  const bool empty = planned.count == 0 && planned.kind != Collective::kBarrier;
+  if (of_nodes_.contains(job) && (broadcast || empty)) {
+    honest = std::uint64_t{1} << rank;
+    needed = honest | (broadcast && !empty ? std::uint64_t{1} << planned.root : 0);
+  }
+  if ((operation.posted & needed) != needed) return "ended well before every rank had posted it";
+  if ((operation.dishonest & honest) != 0) return "ended well although the ranks disagreed";
   return std::nullopt;
 }
 
 void Ledger::Expect(Operation& operation, std::uint32_t world_size) const {
   operation.expected = operation.inputs;
+  // Who has not posted a broadcast yet receives it all the same.
+  for (std::vector<std::byte>& bytes : operation.expected) bytes.resize(operation.planned.Bytes());
   const Planned& planned = operation.planned;
   transport::Transfer transfer{.kind = planned.kind,
                                .dtype = planned.dtype,

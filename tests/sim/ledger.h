@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,17 @@ class Ledger {
   explicit Ledger(Arithmetic arithmetic) : arithmetic_(arithmetic) {}
 
   void AddJob(JobId job, std::uint32_t world_size) { world_sizes_[job] = world_size; }
+  // Its ranks are on several nodes: who only sends need not wait for those who receive.
+  void AddJobOfNodes(JobId job, std::uint32_t world_size) {
+    AddJob(job, world_size);
+    of_nodes_.insert(job);
+  }
+  // Something has befallen the job, so that its operations may end in different ways on different
+  // ranks. From now on its errors contain the name of one who is to blame.
+  void Blame(JobId job, const std::string& name) { blamed_[job].insert(name); }
+  bool IsBlamed(JobId job) const { return blamed_.contains(job); }
+  // The text of the first error of the job; empty when it had none.
+  std::string FirstError(JobId job) const;
   // A rank has posted the operation with these bytes in its memory; `honest` when as planned.
   void Post(JobId job, std::uint64_t sequence, std::uint32_t rank, const Planned& planned,
             bool honest, std::vector<std::byte> input);
@@ -37,17 +49,23 @@ class Ledger {
  private:
   struct Operation {
     Planned planned;
-    bool honest = true;
-    std::uint64_t posted = 0;  // bit r: rank r
+    std::uint64_t dishonest = 0;  // bit r: rank r posted something else
+    std::uint64_t posted = 0;     // bit r: rank r
     std::vector<std::vector<std::byte>> inputs;
     std::optional<bool> ok;  // how it ended where it ended first
     std::vector<std::vector<std::byte>> expected;
   };
 
+  std::optional<std::string> CheckCause(JobId job, const ipc::Outcome& outcome) const;
+  std::optional<std::string> CheckPosted(JobId job, const Operation& operation,
+                                         std::uint32_t rank) const;
   void Expect(Operation& operation, std::uint32_t world_size) const;
 
   Arithmetic arithmetic_;
   std::map<JobId, std::uint32_t> world_sizes_;
+  std::set<JobId> of_nodes_;
+  std::map<JobId, std::set<std::string>> blamed_;
+  std::map<JobId, std::string> first_errors_;
   std::map<std::pair<JobId, std::uint64_t>, Operation> operations_;
   std::uint64_t ended_ok_ = 0;
   std::uint64_t ended_failed_ = 0;

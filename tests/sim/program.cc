@@ -48,6 +48,17 @@ Planned PlanOf(std::uint64_t seed, JobId job, std::uint32_t world_size, std::uin
   return planned;
 }
 
+Planned PlanBetweenNodes(std::uint64_t seed, JobId job, std::uint32_t world_size,
+                         std::uint64_t sequence) {
+  Planned planned = PlanOf(seed, job, world_size, sequence);
+  const bool real = planned.dtype == DType::kFloat32 || planned.dtype == DType::kFloat64 ||
+                    planned.dtype == DType::kFloat16 || planned.dtype == DType::kBFloat16;
+  if (planned.reduction == (real ? Reduction::kProduct : Reduction::kAverage)) {
+    planned.reduction = Reduction::kSum;
+  }
+  return planned;
+}
+
 ipc::Record RecordOf(const Planned& planned) {
   ipc::Record record;
   record.kind = static_cast<std::uint8_t>(planned.kind);

@@ -26,6 +26,10 @@ struct Planned {
 
 // Operation `sequence` of the job. A function of its arguments alone.
 Planned PlanOf(std::uint64_t seed, JobId job, std::uint32_t world_size, std::uint64_t sequence);
+// ... of a job whose ranks are on several nodes: no averages of integers, which are refused there,
+// and no products whose last bit depends on the order in which nodes multiply.
+Planned PlanBetweenNodes(std::uint64_t seed, JobId job, std::uint32_t world_size,
+                         std::uint64_t sequence);
 
 // The plan as a record, not yet saying where the memory is.
 ipc::Record RecordOf(const Planned& planned);

@@ -12,10 +12,12 @@ constexpr std::size_t kSegmentSize = kSlots * kSlotSize;
 }  // namespace
 
 Rank::Rank(support::HandDrivenNode& node, Ledger& ledger, const support::JobSpec& job,
-           std::uint32_t rank, std::uint64_t seed)
+           std::uint32_t rank, std::uint64_t seed, JobId known_as)
     : node_(node),
       ledger_(ledger),
       seed_(seed),
+      job_(known_as == JobId{} ? job.id : known_as),
+      several_nodes_(!job.rendezvous.empty()),
       world_size_(job.world_size),
       client_(node.Attach(job, rank, kSegmentSize)),
       slot_used_(2 * kSlots),
@@ -31,8 +33,11 @@ Rank::Rank(support::HandDrivenNode& node, Ledger& ledger, const support::JobSpec
   }
 }
 
-std::string Rank::Name() const {
-  return fmt::format("job {} rank {}", client_.job().value, client_.rank());
+std::string Rank::Name() const { return fmt::format("job {} rank {}", job_.value, client_.rank()); }
+
+Planned Rank::Plan(std::uint64_t sequence) const {
+  return several_nodes_ ? PlanBetweenNodes(seed_, job_, world_size_, sequence)
+                        : PlanOf(seed_, job_, world_size_, sequence);
 }
 
 bool Rank::Post(Manner manner, std::uint32_t timeout_ms, Dice& dice) {
@@ -40,7 +45,7 @@ bool Rank::Post(Manner manner, std::uint32_t timeout_ms, Dice& dice) {
   const std::optional<std::uint32_t> slot = TakeSlot(dice);
   if (!slot) return false;
   const std::uint64_t sequence = client_.posted() + 1;
-  const Planned planned = PlanOf(seed_, client_.job(), world_size_, sequence);
+  const Planned planned = Plan(sequence);
   const std::span<std::byte> memory = Slot(*slot);
   FillElements(planned.dtype, memory, dice);
   ipc::Record record = RecordOf(planned);
@@ -51,7 +56,7 @@ bool Rank::Post(Manner manner, std::uint32_t timeout_ms, Dice& dice) {
   record.timeout_ms = timeout_ms;
   if (manner == Manner::kDisagrees) Disagree(record, world_size_, dice);
   if (manner == Manner::kBadRecord) Spoil(record, world_size_, dice);
-  ledger_.Post(client_.job(), sequence, client_.rank(), planned, manner == Manner::kHonest,
+  ledger_.Post(job_, sequence, client_.rank(), planned, manner == Manner::kHonest,
                {memory.begin(), memory.begin() + static_cast<std::ptrdiff_t>(planned.Bytes())});
   client_.Post(record);
   open_.push_back(
@@ -88,8 +93,8 @@ std::optional<std::string> Rank::LookAt(const Open& open) {
   }
   const std::vector<std::byte> result(memory.begin(),
                                       memory.begin() + static_cast<std::ptrdiff_t>(open.size));
-  if (auto wrong = ledger_.End(client_.job(), open.sequence, client_.rank(),
-                               client_.Read(open.sequence), result)) {
+  if (auto wrong =
+          ledger_.End(job_, open.sequence, client_.rank(), client_.Read(open.sequence), result)) {
     return wrong;
   }
   ended_.push_back({open.sequence, Word(open.sequence)});
@@ -118,8 +123,8 @@ void Rank::PostRudely(std::uint64_t count) {
   const ipc::Record rude = support::OnSegment(Collective::kAllReduce, DType::kUInt8, 1999);
   for (std::uint64_t i = 0; i < count; ++i) {
     const std::uint64_t sequence = client_.posted() + 1;
-    const Planned planned = PlanOf(seed_, client_.job(), world_size_, sequence);
-    ledger_.Post(client_.job(), sequence, client_.rank(), planned, false, {});
+    const Planned planned = Plan(sequence);
+    ledger_.Post(job_, sequence, client_.rank(), planned, false, {});
     client_.Post(rude, true);
   }
 }

@@ -18,9 +18,10 @@ inline constexpr std::uint64_t kOpenMax = 40;  // fewer than there are error tex
 
 class Rank {
  public:
-  // Attaches the rank with two segments; tensor i is slot i of the first, as float32.
+  // Attaches the rank with two segments; tensor i is slot i of the first, as float32. The ledger
+  // knows the job as `known_as`, 0: as the node does.
   Rank(support::HandDrivenNode& node, Ledger& ledger, const support::JobSpec& job,
-       std::uint32_t rank, std::uint64_t seed);
+       std::uint32_t rank, std::uint64_t seed, JobId known_as = {});
 
   enum class Manner : std::uint8_t { kHonest, kDisagrees, kBadRecord };
   // Posts the next operation of the program; false when there is no room for it now.
@@ -41,6 +42,7 @@ class Rank {
   const support::ClientEnd& client() const { return client_; }
   std::string Name() const;
   std::uint32_t world_size() const { return world_size_; }
+  JobId job() const { return job_; }
   std::size_t open() const { return open_.size(); }
   // Of those, the ones that the service has surely read.
   std::size_t OpenAndRead() const;
@@ -63,6 +65,7 @@ class Rank {
     std::uint64_t word = 0;
   };
 
+  Planned Plan(std::uint64_t sequence) const;
   std::optional<std::uint32_t> TakeSlot(Dice& dice);
   std::span<std::byte> Slot(std::uint32_t slot) const;
   std::uint64_t Word(std::uint64_t sequence) const;
@@ -73,6 +76,8 @@ class Rank {
   support::HandDrivenNode& node_;
   Ledger& ledger_;
   std::uint64_t seed_;
+  JobId job_;
+  bool several_nodes_;
   std::uint32_t world_size_;
   support::ClientEnd& client_;
   std::vector<bool> slot_used_;

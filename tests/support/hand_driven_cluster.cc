@@ -1,6 +1,9 @@
 #include "tests/support/hand_driven_cluster.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "ipc/base/check.h"
 
 namespace headrace::support {
 namespace {
@@ -10,18 +13,25 @@ constexpr std::uint64_t kKey = 0x1234567812345678;
 
 }  // namespace
 
-HandDrivenCluster::HandDrivenCluster(const ClusterSpec& spec) : network_(spec.network) {
+HandDrivenCluster::HandDrivenCluster(const ClusterSpec& spec)
+    : spec_(spec), network_(spec.network) {
+  addresses_.resize(spec.nodes_count);
   for (std::uint32_t i = 0; i < spec.nodes_count; ++i) {
-    transport::Wire& wire = network_.AddWire(NameOf(i));
-    addresses_.push_back(wire.address());
-    auto node = std::make_unique<Node>();
-    node->exchange =
-        std::make_unique<transport::Exchange>(wire, transport::ExchangeOptions{.name = "net0"});
-    node->node =
-        std::make_unique<HandDrivenNode>(spec.make, spec.credit_bytes, node->exchange.get());
-    nodes_.push_back(std::move(node));
+    nodes_.push_back(MakeNode(NameOf(i), addresses_[i]));
   }
   network_.AdvanceTo(nodes_.front()->node->now);
+}
+
+std::unique_ptr<HandDrivenCluster::Node> HandDrivenCluster::MakeNode(const std::string& wire_name,
+                                                                     std::string& address) {
+  transport::Wire& wire = network_.AddWire(wire_name);
+  address = wire.address();
+  auto node = std::make_unique<Node>();
+  node->wire_name = wire_name;
+  node->exchange = std::make_unique<transport::Exchange>(wire, spec_.exchange);
+  node->node =
+      std::make_unique<HandDrivenNode>(spec_.make, spec_.credit_bytes, node->exchange.get());
+  return node;
 }
 
 void HandDrivenCluster::OpenLinks(const JobSpec& job, std::uint32_t nodes_count) {
@@ -67,7 +77,14 @@ void HandDrivenCluster::CloseLinks(std::size_t node, JobId job, const std::strin
 
 void HandDrivenCluster::Vanish(std::size_t node, transport::Silence silence) {
   nodes_[node]->vanished = true;
-  network_.Vanish(NameOf(node), silence);
+  network_.Vanish(nodes_[node]->wire_name, silence);
+}
+
+void HandDrivenCluster::Replace(std::size_t node, const std::string& wire_name) {
+  HR_CHECK(nodes_[node]->vanished, node);
+  replaced_.push_back(std::move(nodes_[node]));
+  nodes_[node] = MakeNode(wire_name, addresses_[node]);
+  nodes_[node]->node->now = now();
 }
 
 void HandDrivenCluster::SettleAll() {
@@ -78,16 +95,27 @@ void HandDrivenCluster::SettleAll() {
   }
 }
 
+TimeNs HandDrivenCluster::NextDue() {
+  TimeNs next = network_.NextDue();
+  for (const auto& node : nodes_) {
+    if (node->vanished) continue;
+    next = std::min(next, node->node->dispatch().NextDeadline());
+    // How long its own lane takes, a node does not tell.
+    if (!node->node->transport().open().empty()) next = std::min(next, now() + kStepMax);
+  }
+  return next;
+}
+
+void HandDrivenCluster::StepTo(TimeNs now) {
+  network_.AdvanceTo(now);
+  for (const auto& node : nodes_) node->node->now = now;
+  SettleAll();
+}
+
 void HandDrivenCluster::Advance(TimeNs time_ns) {
   const TimeNs end = now() + time_ns;
   SettleAll();
-  while (now() < end) {
-    // Small steps where nothing is due on the network: a node's own lanes take time as well.
-    const TimeNs next = std::min(network_.NextDue(), now() + kStepMax);
-    network_.AdvanceTo(std::min(std::max(next, now() + 1), end));
-    for (const auto& node : nodes_) node->node->now = now();
-    SettleAll();
-  }
+  while (now() < end) StepTo(std::min(std::max(NextDue(), now() + 1), end));
 }
 
 }  // namespace headrace::support

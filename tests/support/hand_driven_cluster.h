@@ -19,6 +19,7 @@ struct ClusterSpec {
   transport::SimulatedNetworkOptions network{};
   MakeTransport make = Loopback({});
   std::uint64_t credit_bytes = std::uint64_t{1} << 20;
+  transport::ExchangeOptions exchange{.name = "net0"};
 };
 
 class HandDrivenCluster {
@@ -45,22 +46,34 @@ class HandDrivenCluster {
 
   // The machine is gone: nothing of it moves any more.
   void Vanish(std::size_t node, transport::Silence silence);
+  bool vanished(std::size_t node) const { return nodes_[node]->vanished; }
+  // A new service in the place of one that has vanished, under another name on the network.
+  void Replace(std::size_t node, const std::string& wire_name);
+  const std::string& address(std::size_t node) const { return addresses_[node]; }
 
   // Lets everything happen that is due within `time_ns`.
   void Advance(TimeNs time_ns);
+  // Goes to that time at once, which must not be beyond NextDue, and lets all nodes work.
+  void StepTo(TimeNs now);
+  // When there is something to do next: what comes over the network, a deadline, a node's own lane.
+  TimeNs NextDue();
   TimeNs now() const { return network_.now(); }
 
  private:
   struct Node {
+    std::string wire_name;
     std::unique_ptr<transport::Exchange> exchange;
     std::unique_ptr<HandDrivenNode> node;
     bool vanished = false;
   };
 
+  std::unique_ptr<Node> MakeNode(const std::string& wire_name, std::string& address);
   void SettleAll();
 
+  ClusterSpec spec_;
   transport::SimulatedNetwork network_;
   std::vector<std::unique_ptr<Node>> nodes_;
+  std::vector<std::unique_ptr<Node>> replaced_;
   std::vector<std::string> addresses_;
 };
 

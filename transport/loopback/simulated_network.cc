@@ -67,15 +67,15 @@ void SimulatedNetwork::InjectAt(TimeNs at, std::size_t to, const MessageHeader& 
 std::size_t SimulatedNetwork::open_count() const {
   std::size_t count = 0;
   for (const auto& [id, flight] : flights_) {
-    if (flight.send_open) ++count;
-    if (flight.accept_open) ++count;
+    if (flight.send_open && !wires_[flight.from]->vanished()) ++count;
+    if (flight.accept_open && !wires_[flight.to]->vanished()) ++count;
   }
   return count;
 }
 
 std::size_t SimulatedNetwork::staging_count() const {
   std::size_t count = 0;
-  for (const auto& wire : wires_) count += wire->staging_count();
+  for (const auto& wire : wires_) count += wire->vanished() ? 0 : wire->staging_count();
   return count;
 }
 

@@ -66,7 +66,7 @@ class SimulatedNetwork {
   void Inject(const std::string& to, const MessageHeader& header, std::vector<std::byte> bytes);
 
   // Messages that were announced, sends and accepts that have not ended, and staging memory that
-  // was not given back, of all wires.
+  // was not given back, of all wires that have not vanished.
   std::uint64_t announced_count() const { return announced_count_; }
   std::size_t open_count() const;
   std::size_t staging_count() const;

@@ -1,0 +1,139 @@
+// What goes wrong in a simulated cluster.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tests/sim/cluster_simulation.h"
+
+namespace headrace::sim {
+
+void ClusterSimulation::CloseRank(Job& job, Seat& seat, bool orderly) {
+  const std::string cause = orderly ? "left the job" : "exited or was killed";
+  Rank& rank = *seat.rank;
+  Trace(fmt::format("{} {}", rank.Name(), cause));
+  cluster_.node(seat.node).Close(rank.client(), orderly, cause);
+  if (!orderly && job.leader) {
+    services_[seat.node]->RankLost(rank.client().job(), rank.client().rank(), cause);
+  }
+  rank.closed = true;
+  rank.orderly = orderly;
+}
+
+void ClusterSimulation::LoseRank() {
+  Job& job = jobs_[dice_.Below(jobs_.size())];
+  Seat& seat = job.seats[dice_.Below(job.seats.size())];
+  if (!seat.IsLive()) return;
+  const bool orderly = dice_.Chance(40);
+  Blame(job, fmt::format("rank {}", seat.rank->client().rank()), orderly ? kNever : 0);
+  CloseRank(job, seat, orderly);
+}
+
+void ClusterSimulation::HarmNodes() {
+  const std::size_t one = dice_.Below(services_.size());
+  const std::size_t other = dice_.Below(services_.size());
+  if (!services_[one]) return RestartNode(one);
+  if (dice_.Chance(40)) return KillNode(one);
+  if (one == other || !services_[other]) return;
+  if (dice_.Chance(60)) return CutLink(one, other);
+  BreakLine(one, other);
+}
+
+void ClusterSimulation::KillNode(std::size_t node) {
+  const bool machine = dice_.Chance(50);
+  const bool told = !machine || dice_.Chance(30);
+  Trace(fmt::format("node {}: the {} dies{}", NameOf(node), machine ? "machine" : "service",
+                    told ? "" : ", and nobody is told"));
+  for (Job& job : jobs_) {
+    if (TakesPart(job, node)) Blame(job, "node " + NameOf(node), lines_.detection_ns());
+    for (Seat& seat : job.seats) seat.dead |= seat.node == node && seat.rank != nullptr;
+    // Nobody will be there.
+    if (!job.leader && HasRanks(job, node)) Blame(job, "", kNever);
+  }
+  killed_ = true;
+  lines_.Kill(NameOf(node), machine ? Death::kMachine : Death::kProcess);
+  services_[node].reset();
+  cluster_.Vanish(node, told ? transport::Silence::kTold : transport::Silence::kSilent);
+}
+
+void ClusterSimulation::RestartNode(std::size_t node) {
+  Trace(fmt::format("node {} begins again", NameOf(node)));
+  wires_[node] += "'";
+  cluster_.Replace(node, wires_[node]);
+  sessions_[node] = 0;
+  AddService(node);
+}
+
+void ClusterSimulation::CutLink(std::size_t one, std::size_t other) {
+  const bool told = dice_.Chance(50);
+  const bool one_way = dice_.Chance(40);
+  Trace(fmt::format("the link {} node {} {} node {} is cut{}", one_way ? "from" : "between",
+                    NameOf(one), one_way ? "to" : "and", NameOf(other),
+                    told ? "" : ", and nobody is told"));
+  for (Job& job : jobs_) {
+    if (!TakesPart(job, one) || !TakesPart(job, other)) continue;
+    const bool led = job.leader == one || job.leader == other;
+    Blame(job, "node " + NameOf(one), kNever);
+    // Silence between two nodes that do not talk to each other otherwise is known by its length.
+    Blame(job, led || told ? "node " + NameOf(other) : "lane net0",
+          led || told ? lines_.detection_ns() : kNever);
+    Blame(job, "node " + NameOf(other), kNever);
+  }
+  harmed_.insert(one);
+  harmed_.insert(other);
+  const auto silence = told ? transport::Silence::kTold : transport::Silence::kSilent;
+  lines_.CutOneWay(NameOf(one), NameOf(other));
+  cluster_.network().CutOneWay(wires_[one], wires_[other], silence);
+  if (one_way) return;
+  lines_.CutOneWay(NameOf(other), NameOf(one));
+  cluster_.network().CutOneWay(wires_[other], wires_[one], silence);
+}
+
+void ClusterSimulation::BreakLine(std::size_t one, std::size_t other) {
+  if (!lines_.Break(NameOf(one), NameOf(other))) return;
+  Trace(fmt::format("a connection between nodes {} and {} breaks", NameOf(one), NameOf(other)));
+  for (Job& job : jobs_) {
+    const bool led = job.leader == one || job.leader == other;
+    if (!led || !TakesPart(job, one) || !TakesPart(job, other)) continue;
+    Blame(job, "node " + NameOf(one), kNever);
+    Blame(job, "node " + NameOf(other), kNever);
+  }
+}
+
+// A message that no honest node of the job sends now: it must be dropped, and be counted.
+std::optional<std::string> ClusterSimulation::Intrude() {
+  const std::size_t node = dice_.Below(services_.size());
+  const Job& job = jobs_[dice_.Below(jobs_.size())];
+  transport::MessageHeader header;
+  header.key = dice_.Between(1, UINT64_MAX - 1);
+  header.epoch = static_cast<std::uint32_t>(dice_.Below(5));
+  header.position = dice_.Below(1 << 20);
+  header.kind = static_cast<std::uint8_t>(dice_.Below(256));
+  header.sender = static_cast<std::uint16_t>(dice_.Below(8));
+  const auto number = job.numbers.find(node);
+  const bool steady = !ledger_.IsBlamed(job.id) && number != job.numbers.end();
+  if (steady && dice_.Chance(70)) {
+    const auto links = services_[node]->LinksOf(number->second);
+    if (!links || !services_[node]->HasFormed(number->second)) return std::nullopt;
+    // As the job's own nodes send them, but for one thing.
+    header = {.key = links->key,
+              .epoch = links->epoch,
+              .plan_version = links->plan_version,
+              .position = std::uint64_t{1} << 32,
+              .count = 8,
+              .kind = static_cast<std::uint8_t>(Collective::kAllReduce),
+              .dtype = static_cast<std::uint8_t>(DType::kFloat32),
+              .reduction = static_cast<std::uint8_t>(Reduction::kSum),
+              .sender = static_cast<std::uint16_t>(links->self == 0 ? 1 : 0)};
+    (dice_.Chance(60) ? header.epoch : header.plan_version) -= 1;
+  }
+  const std::uint64_t before = cluster_.exchange(node).counters().messages_dropped;
+  Trace(fmt::format("node {} gets a message of key {:x}, epoch {}", NameOf(node), header.key,
+                    header.epoch));
+  cluster_.network().Inject(wires_[node], header,
+                            std::vector<std::byte>(dice_.Below(64), std::byte{0x5A}));
+  Advance(1);
+  if (cluster_.exchange(node).counters().messages_dropped > before) return std::nullopt;
+  return fmt::format("node {} did not drop a message of nobody's", NameOf(node));
+}
+
+}  // namespace headrace::sim

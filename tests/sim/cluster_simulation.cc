@@ -1,0 +1,433 @@
+#include "tests/sim/cluster_simulation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace headrace::sim {
+namespace {
+
+constexpr int kStepsMax = 90;
+constexpr TimeNs kDetection = 3 * kSecond;
+constexpr std::uint32_t kTimeoutMs = 8000;
+constexpr std::uint32_t kCalmTimeoutMs = 600'000;
+constexpr std::size_t kRanksMax = 6;
+
+}  // namespace
+
+ClusterSimulation::ClusterSimulation(std::uint64_t seed, ClusterMood mood)
+    : seed_(seed),
+      mood_(mood),
+      dice_(seed * 5 + static_cast<std::uint64_t>(mood)),
+      measures_(dice_.Chance(4)),
+      cluster_(AnyCluster()),
+      timeline_(cluster_.now()),
+      lines_(timeline_, dice_, kDetection),
+      ledger_(Ledger::Arithmetic::kReference) {
+  const std::size_t count = cluster_.nodes_count();
+  services_.resize(count);
+  sessions_.resize(count);
+  if (mood_ == ClusterMood::kStrangers && dice_.Chance(30)) salted_ = dice_.Below(count);
+  for (std::size_t node = 0; node < count; ++node) {
+    wires_.push_back(NameOf(node));
+    AddService(node);
+  }
+  std::vector<std::size_t> all(count);
+  for (std::size_t node = 0; node < count; ++node) all[node] = node;
+  for (std::uint64_t left = dice_.Between(1, 3); left > 0; --left) {
+    AddJob(fmt::format("job{}", jobs_.size() + 1), all);
+  }
+}
+
+support::ClusterSpec ClusterSimulation::AnyCluster() {
+  transport::SimulatedNetworkOptions network{.seed = dice_.Below(UINT64_MAX)};
+  network.latency_ns = static_cast<TimeNs>(dice_.Between(1'000, 200'000));
+  network.jitter_ns = static_cast<TimeNs>(dice_.Chance(50) ? dice_.Below(500'000) : 0);
+  network.ns_per_byte = measures_ ? 1000 : static_cast<double>(dice_.Below(1000));
+  network.eager_size = dice_.Chance(50) ? 8192 : dice_.Below(512);
+  network.detection_ns = static_cast<TimeNs>(dice_.Between(1, kDetection));
+  if (mood_ == ClusterMood::kStrangers) network.duplicate_share = 0.05;
+  transport::LoopbackOptions loopback;
+  loopback.transfers_max = static_cast<std::uint32_t>(dice_.Between(1, 8));
+  loopback.ns_per_byte = static_cast<double>(dice_.Below(20));
+  loopback.seed = dice_.Below(UINT64_MAX);
+  loopback.busy_share = dice_.Chance(30) ? 0.2 : 0;
+  return {.nodes_count = static_cast<std::uint32_t>(dice_.Between(2, 5)),
+          .network = network,
+          .make = support::Loopback(loopback),
+          .credit_bytes = std::uint64_t{1} << dice_.Between(6, 20),
+          // Small memory, so that a seed is quick.
+          .exchange = {.name = "net0", .piece_size = 4096}};
+}
+
+void ClusterSimulation::AddService(std::size_t node) {
+  SimulatedService::Options options{.name = NameOf(node),
+                                    .wire_address = cluster_.address(node),
+                                    .instance = ++instances_,
+                                    .hash_salt = salted_ == node ? 1U : 0U,
+                                    .block_bytes = std::uint64_t{64} << dice_.Below(6),
+                                    .algorithm = transport::Algorithm(dice_.Below(5)),
+                                    .measures = measures_};
+  services_[node] = std::make_unique<SimulatedService>(
+      options, cluster_.node(node), SimulatedService::World{timeline_, lines_, agreements_, dice_});
+  lines_.Add(*services_[node]);
+}
+
+void ClusterSimulation::AddJob(const std::string& name, const std::vector<std::size_t>& nodes) {
+  Job job{.id = JobId{static_cast<std::uint32_t>(jobs_.size() + 1)},
+          .name = name,
+          .world_size = static_cast<std::uint32_t>(dice_.Between(2, kRanksMax))};
+  if (dice_.Chance(85)) job.leader = nodes[dice_.Below(nodes.size())];
+  const std::size_t only = nodes[dice_.Below(nodes.size())];
+  for (std::uint32_t rank = 0; rank < job.world_size; ++rank) {
+    job.seats.push_back({.node = job.leader ? nodes[dice_.Below(nodes.size())] : only});
+  }
+  if (job.leader) {
+    ledger_.AddJobOfNodes(job.id, job.world_size);
+  } else {
+    ledger_.AddJob(job.id, job.world_size);
+  }
+  jobs_.push_back(std::move(job));
+  Job& added = jobs_.back();
+  for (const Seat& seat : added.seats) {
+    if (added.leader && salted_ == seat.node) Blame(added, "node " + NameOf(seat.node), kNever);
+  }
+}
+
+void ClusterSimulation::Trace(std::string what) {
+  trace_.push_back(
+      fmt::format("{:.6f} s: {}", static_cast<double>(cluster_.now()) / kSecond, what));
+}
+
+std::uint32_t ClusterSimulation::Timeout() const {
+  return mood_ == ClusterMood::kCalm ? kCalmTimeoutMs : kTimeoutMs;
+}
+
+void ClusterSimulation::Advance(TimeNs time_ns) {
+  const TimeNs end = cluster_.now() + time_ns;
+  // What has been posted and sent since then comes first.
+  for (TimeNs now = cluster_.now(); now <= end;) {
+    timeline_.AdvanceTo(now);
+    cluster_.StepTo(now);
+    for (const auto& service : services_) {
+      if (service) service->NoticeMessages();
+    }
+    if (now == end) return;
+    const TimeNs next = std::min(cluster_.NextDue(), timeline_.NextDue());
+    now = std::min(std::max(next, now + 1), end);
+  }
+}
+
+std::optional<std::string> ClusterSimulation::Run() {
+  for (Job& job : jobs_) {
+    for (std::uint32_t rank = 0; rank < job.world_size; ++rank) {
+      if (!dice_.Chance(70)) continue;
+      if (auto wrong = AttachRank(job, rank)) return wrong;
+    }
+  }
+  for (std::uint64_t left = dice_.Between(20, kStepsMax); left > 0; --left) {
+    if (mood_ == ClusterMood::kStrangers && dice_.Chance(6)) {
+      if (auto wrong = Intrude()) return wrong;
+    }
+    Act();
+    if (auto wrong = Check()) return wrong;
+  }
+  return Finish();
+}
+
+void ClusterSimulation::Act() {
+  if (dice_.Chance(10)) {
+    Job& job = jobs_[dice_.Below(jobs_.size())];
+    // Who was refused is found by those who miss it.
+    if (!ledger_.IsBlamed(job.id)) {
+      [[maybe_unused]] const auto wrong =
+          AttachRank(job, static_cast<std::uint32_t>(dice_.Below(job.world_size)));
+    }
+    return;
+  }
+  if (dice_.Chance(45)) return PostSome();
+  if (dice_.Chance(4)) return ActBadly();
+  const std::uint64_t how_long = dice_.Below(100);
+  Advance(static_cast<TimeNs>(how_long < 70   ? dice_.Below(300'000)
+                              : how_long < 95 ? dice_.Below(10'000'000)
+                                              : dice_.Below(500'000'000)));
+}
+
+void ClusterSimulation::ActBadly() {
+  if (mood_ == ClusterMood::kLoss) LoseRank();
+  if (mood_ == ClusterMood::kNodes) HarmNodes();
+}
+
+std::optional<std::string> ClusterSimulation::AttachRank(Job& job, std::uint32_t rank) {
+  Seat& seat = job.seats[rank];
+  if (seat.rank || !services_[seat.node]) return std::nullopt;
+  SimulatedService& service = *services_[seat.node];
+  support::HandDrivenNode& node = cluster_.node(seat.node);
+  const auto [number, is_new] = job.numbers.try_emplace(seat.node);
+  if (is_new) number->second = service.NextJob();
+  support::JobSpec spec{.id = number->second,
+                        .name = job.name,
+                        .world_size = job.world_size,
+                        .timeout_ms = Timeout(),
+                        .rendezvous = job.leader ? NameOf(*job.leader) + ":7733" : ""};
+  if (const Status status = service.CheckAttach(spec, rank); !status) {
+    return fmt::format("{} rank {} may not attach: {}", job.name, rank, status.error().text());
+  }
+  seat.rank = std::make_unique<Rank>(node, ledger_, spec, rank, seed_, job.id);
+  ++sessions_[seat.node];
+  service.RankAttached({.id = seat.rank->client().id(),
+                        .job = spec.id,
+                        .job_name = spec.name,
+                        .rank = rank,
+                        .world_size = spec.world_size,
+                        .pid = static_cast<std::int32_t>(1000 + rank),
+                        .timeout_ms = spec.timeout_ms,
+                        .rendezvous = spec.rendezvous,
+                        .attached_ns = cluster_.now()});
+  Trace(fmt::format("{} attaches on node {}", seat.rank->Name(), NameOf(seat.node)));
+  return std::nullopt;
+}
+
+void ClusterSimulation::PostSome() {
+  Job& job = jobs_[dice_.Below(jobs_.size())];
+  Seat& seat = job.seats[dice_.Below(job.seats.size())];
+  // What has befallen a job shall end what waits, not what comes later.
+  if (!seat.IsLive() || job.deadline_ns != kNever) return;
+  for (std::uint64_t left = dice_.Between(1, 4); left > 0; --left) PostOne(job, seat);
+}
+
+void ClusterSimulation::PostOne(Job& job, Seat& seat) {
+  Rank& rank = *seat.rank;
+  auto manner = Rank::Manner::kHonest;
+  if (mood_ == ClusterMood::kQuarrel) {
+    // One rank only, so that no two disagree with the others in the same way.
+    if (rank.client().rank() == 0 && dice_.Chance(3)) manner = Rank::Manner::kDisagrees;
+    if (dice_.Chance(1)) manner = Rank::Manner::kBadRecord;
+  }
+  if (!rank.Post(manner, Timeout(), dice_)) return;
+  if (manner == Rank::Manner::kHonest) return;
+  Trace(fmt::format("{} posts operation {} {}", rank.Name(), rank.client().posted(),
+                    manner == Rank::Manner::kDisagrees ? "and disagrees" : "with a bad record"));
+  Blame(job, fmt::format("rank {}", rank.client().rank()), kNever);
+  // Between nodes, they find out what the sums of the other one are.
+  for (const Seat& other : job.seats) Blame(job, "node " + NameOf(other.node), kNever);
+}
+
+bool ClusterSimulation::HasRanks(const Job& job, std::size_t node) const {
+  return std::ranges::any_of(job.seats, [node](const Seat& seat) { return seat.node == node; });
+}
+
+bool ClusterSimulation::TakesPart(const Job& job, std::size_t node) const {
+  return job.leader && (job.leader == node || HasRanks(job, node));
+}
+
+bool ClusterSimulation::HasFormed(const Job& job) const {
+  return std::ranges::all_of(job.seats, [this, &job](const Seat& seat) {
+    const auto number = job.numbers.find(seat.node);
+    return number != job.numbers.end() && services_[seat.node] &&
+           services_[seat.node]->HasFormed(number->second);
+  });
+}
+
+void ClusterSimulation::Blame(Job& job, const std::string& name, TimeNs within_ns) {
+  // Before it has begun, a job waits for whoever is missing, and says that.
+  const bool formed =
+      job.leader ? HasFormed(job)
+                 : std::ranges::all_of(job.seats, [](const Seat& seat) { return !!seat.rank; });
+  ledger_.Blame(job.id, formed || mood_ == ClusterMood::kStrangers ? name : "");
+  // A node that has heard of the failure closes its links, which another may notice before it hears
+  // of the failure itself.
+  ledger_.Blame(job.id, "ended early: ");
+  if (within_ns == kNever) return;
+  if (!formed) within_ns = std::max(within_ns, kTimeoutMs * kMillisecond + kDetection);
+  job.deadline_ns = std::min(job.deadline_ns, cluster_.now() + within_ns + kSecond);
+}
+
+std::optional<std::string> ClusterSimulation::Check() {
+  if (agreements_.wrong()) return agreements_.wrong();
+  std::optional<std::string> wrong;
+  ForEachLive([&](Job& job, Seat& seat) {
+    if (!wrong) wrong = seat.rank->Look();
+    if (wrong || cluster_.now() <= job.deadline_ns || seat.rank->open() == 0) return;
+    wrong = fmt::format("{}: {} operations are open {:.3f} s after they should have ended",
+                        seat.rank->Name(), seat.rank->open(),
+                        static_cast<double>(cluster_.now() - job.deadline_ns) / kSecond);
+  });
+  for (std::size_t node = 0; node < services_.size() && !wrong; ++node) {
+    if (cluster_.node(node).discarded_in_use() != 0) {
+      wrong = fmt::format("node {}: memory was discarded while a lane used it", NameOf(node));
+    }
+  }
+  for (const Job& job : jobs_) {
+    const std::string error = ledger_.FirstError(job.id);
+    if (wrong || ledger_.IsBlamed(job.id) || error.empty()) continue;
+    wrong = fmt::format("job {}: nothing was wrong with it, but: {}", job.id.value, error);
+  }
+  return wrong;
+}
+
+template <typename Visit>
+void ClusterSimulation::ForEachLive(Visit visit) {
+  for (Job& job : jobs_) {
+    for (Seat& seat : job.seats) {
+      if (seat.IsLive()) visit(job, seat);
+    }
+  }
+}
+
+std::optional<std::string> ClusterSimulation::Finish() {
+  if (auto wrong = GoOn()) return wrong;
+  // What is over by itself is over by then; what is not has a timeout.
+  if (auto wrong = AdvanceAndCheck(
+          (mood_ == ClusterMood::kCalm ? 0 : kTimeoutMs) * kMillisecond + kDetection + 2 * kSecond,
+          100 * kMillisecond)) {
+    return wrong;
+  }
+  if (auto wrong = CheckAllEnded()) return wrong;
+  if (auto wrong = BeginAgain()) return wrong;
+  for (Job& job : jobs_) {
+    for (Seat& seat : job.seats) {
+      if (!seat.IsLive()) continue;
+      Blame(job, "", kNever);
+      CloseRank(job, seat, dice_.Chance(50));
+    }
+  }
+  Advance(2 * kDetection + kSecond);
+  return CheckAllReturned();
+}
+
+// All who are missing attach, all who are behind catch up.
+std::optional<std::string> ClusterSimulation::GoOn() {
+  for (Job& job : jobs_) {
+    const bool blamed = ledger_.IsBlamed(job.id) && mood_ != ClusterMood::kStrangers;
+    for (std::uint32_t rank = 0; rank < job.world_size && !blamed; ++rank) {
+      if (auto wrong = AttachRank(job, rank)) return wrong;
+    }
+    std::uint64_t most = 0;
+    for (const Seat& seat : job.seats) {
+      if (seat.rank) most = std::max(most, seat.rank->client().posted());
+    }
+    if (auto wrong = CatchUp(job, most)) return wrong;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> ClusterSimulation::CatchUp(Job& job, std::uint64_t most) {
+  // There is room again when operations end, which needs the ranks that are behind as well.
+  bool behind = true;
+  for (int patience = 0; behind && patience < 2000; ++patience) {
+    behind = false;
+    for (Seat& seat : job.seats) {
+      if (!seat.IsLive() || job.deadline_ns != kNever) continue;
+      bool room = true;
+      while (room && seat.rank->client().posted() < most) {
+        room = seat.rank->Post(Rank::Manner::kHonest, Timeout(), dice_);
+      }
+      behind |= !room;
+    }
+    if (behind) Advance(kMillisecond);
+    if (auto wrong = Check()) return wrong;
+  }
+  // Who waits for someone that is gone has a timeout.
+  if (!behind || ledger_.IsBlamed(job.id)) return std::nullopt;
+  return fmt::format("job {}: a rank never gets room in its ring", job.id.value);
+}
+
+std::optional<std::string> ClusterSimulation::AdvanceAndCheck(TimeNs time_ns, TimeNs step_ns) {
+  for (TimeNs past = 0; past < time_ns; past += step_ns) {
+    Advance(step_ns);
+    if (auto wrong = Check()) return wrong;
+  }
+  return std::nullopt;
+}
+
+// What has failed can be begun again under the same name, on the nodes that are well.
+std::optional<std::string> ClusterSimulation::BeginAgain() {
+  std::vector<std::size_t> well;
+  for (std::size_t node = 0; node < services_.size(); ++node) {
+    if (services_[node] && !harmed_.contains(node) && salted_ != node) well.push_back(node);
+  }
+  if (well.empty()) return std::nullopt;
+  const std::size_t count = jobs_.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!ledger_.IsBlamed(jobs_[i].id) || dice_.Chance(50)) continue;
+    for (Seat& seat : jobs_[i].seats) {
+      if (seat.IsLive()) CloseRank(jobs_[i], seat, dice_.Chance(50));
+    }
+    Advance(100 * kMillisecond);
+    const std::string name = jobs_[i].name;
+    AddJob(name, well);
+    Trace(fmt::format("{} begins again as job {}", name, jobs_.back().id.value));
+    const std::uint64_t operations = dice_.Between(1, 6);
+    for (std::uint32_t rank = 0; rank < jobs_.back().world_size; ++rank) {
+      if (auto wrong = AttachRank(jobs_.back(), rank)) return wrong;
+      for (std::uint64_t k = 0; k < operations; ++k) {
+        jobs_.back().seats[rank].rank->Post(Rank::Manner::kHonest, kCalmTimeoutMs, dice_);
+      }
+    }
+  }
+  if (jobs_.size() == count) return std::nullopt;
+  if (auto wrong = AdvanceAndCheck(2 * kDetection + 2 * kSecond, 200 * kMillisecond)) return wrong;
+  return CheckAllEnded();
+}
+
+std::optional<std::string> ClusterSimulation::CheckAllEnded() {
+  std::optional<std::string> wrong;
+  ForEachLive([&](Job&, Seat& seat) {
+    if (wrong) return;
+    if (seat.rank->open() != 0) {
+      wrong = fmt::format("{}: {} operations never ended", seat.rank->Name(), seat.rank->open());
+    } else {
+      wrong = seat.rank->LookBack();
+    }
+  });
+  for (std::size_t node = 0; node < services_.size() && !wrong; ++node) {
+    if (!services_[node]) continue;
+    for (const std::size_t lane : {0U, 1U}) {
+      const ipc::LaneRow row = cluster_.node(node).LaneRow(lane);
+      if (row.in_flight_bytes == 0 && row.in_flight_stages == 0 && row.queued_stages == 0) continue;
+      wrong = fmt::format("node {} lane {} still shows {} bytes, {} stages in flight, {} queued",
+                          NameOf(node), lane, row.in_flight_bytes, row.in_flight_stages,
+                          row.queued_stages);
+    }
+  }
+  return wrong;
+}
+
+std::optional<std::string> ClusterSimulation::CheckAllReturned() {
+  for (std::size_t node = 0; node < services_.size(); ++node) {
+    if (!services_[node]) continue;
+    if (auto wrong = CheckReturned(node)) {
+      return fmt::format("node {}: {}", NameOf(node), *wrong);
+    }
+  }
+  if (cluster_.network().open_count() != 0) {
+    return fmt::format("{} messages are still open on wires", cluster_.network().open_count());
+  }
+  if (cluster_.network().staging_count() != 0) {
+    return fmt::format("{} pieces of staging never came back", cluster_.network().staging_count());
+  }
+  if (!killed_ && lines_.count() != 0) return "services stay connected without a job";
+  return std::nullopt;
+}
+
+std::optional<std::string> ClusterSimulation::CheckReturned(std::size_t node) {
+  support::HandDrivenNode& driven = cluster_.node(node);
+  const SimulatedService& service = *services_[node];
+  if (driven.RowsInUse() != 0) {
+    return fmt::format("{} board rows never came back", driven.RowsInUse());
+  }
+  if (!driven.doorbells().watched.empty()) return "a doorbell is still listened to";
+  if (driven.discarded_in_use() != 0) return "memory was discarded while a lane used it";
+  if (!driven.transport().open().empty()) return "its own lane still moves something";
+  if (driven.watch_tap().discarded.size() != sessions_[node]) {
+    return fmt::format("{} of {} sessions were discarded", driven.watch_tap().discarded.size(),
+                       sessions_[node]);
+  }
+  if (service.leader().jobs_count() != 0) return "it still leads a job";
+  if (service.leader().nodes_count() != 0) return "it still knows nodes";
+  if (service.follower().jobs_count() != 0) return "it still takes part in a job";
+  return std::nullopt;
+}
+
+}  // namespace headrace::sim

@@ -1,0 +1,128 @@
+// A seeded, single-threaded run of a whole cluster: on each node the service's unchanged data path
+// and its part in the membership, between them a network and control lines in virtual time, on top
+// jobs whose ranks act at random, and faults.
+//
+// What is checked: each operation ends once on each rank, with the bytes of the reference; where
+// nothing was wrong it ends well; where something was, every rank that waits has its end within a
+// second of the detection, with a text that names who is to blame, and jobs that have no part in it
+// do not notice; nodes of a job agree on all there is to agree on; nothing that does not belong to
+// a job reaches it; memory, credits, rows, links and lines all come back.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/sim/agreements.h"
+#include "tests/sim/dice.h"
+#include "tests/sim/ledger.h"
+#include "tests/sim/lines.h"
+#include "tests/sim/rank.h"
+#include "tests/sim/simulated_service.h"
+#include "tests/sim/timeline.h"
+#include "tests/support/hand_driven_cluster.h"
+
+namespace headrace::sim {
+
+enum class ClusterMood : std::uint8_t {
+  kCalm,       // slow and uneven: every operation must end well
+  kQuarrel,    // ranks disagree, post bad records
+  kLoss,       // ranks are killed or leave
+  kNodes,      // nodes are killed and come back, links are cut, connections break
+  kStrangers,  // messages come twice, from nobody, of old epochs; a node has another plan
+};
+
+class ClusterSimulation {
+ public:
+  ClusterSimulation(std::uint64_t seed, ClusterMood mood);
+
+  // The first promise that was found broken, if any.
+  std::optional<std::string> Run();
+  const std::vector<std::string>& trace() const { return trace_; }
+  const Ledger& ledger() const { return ledger_; }
+
+ private:
+  struct Seat {
+    std::size_t node = 0;
+    std::unique_ptr<Rank> rank{};  // null before it attaches
+    bool dead = false;             // with its node
+    bool IsLive() const { return rank && !dead && !rank->closed; }
+  };
+  struct Job {
+    JobId id;  // in the ledger; nodes have numbers of their own
+    std::string name;
+    std::uint32_t world_size = 1;
+    std::optional<std::size_t> leader{};  // none: all of its ranks are on one node
+    std::vector<Seat> seats{};            // by rank
+    std::map<std::size_t, JobId> numbers{};
+    TimeNs deadline_ns = kNever;  // by when every rank that waits has its end
+  };
+
+  void AddJob(const std::string& name, const std::vector<std::size_t>& nodes);
+  void AddService(std::size_t node);
+  void Advance(TimeNs time_ns);
+
+  // One random action each; they may do nothing when there is nobody to do it.
+  void Act();
+  void ActBadly();
+  std::optional<std::string> AttachRank(Job& job, std::uint32_t rank);
+  void PostSome();
+  void PostOne(Job& job, Seat& seat);
+  void LoseRank();
+  void CloseRank(Job& job, Seat& seat, bool orderly);
+  void HarmNodes();
+  void KillNode(std::size_t node);
+  void RestartNode(std::size_t node);
+  void CutLink(std::size_t one, std::size_t other);
+  void BreakLine(std::size_t one, std::size_t other);
+  std::optional<std::string> Intrude();
+
+  // Something has befallen the job, and this is the name to be found in its errors. `within_ns`:
+  // from now until every rank that waits has its end; kNever: not before it tries to go on.
+  void Blame(Job& job, const std::string& name, TimeNs within_ns);
+  bool HasFormed(const Job& job) const;
+  bool TakesPart(const Job& job, std::size_t node) const;
+  bool HasRanks(const Job& job, std::size_t node) const;
+
+  std::optional<std::string> Check();
+  std::optional<std::string> Finish();
+  std::optional<std::string> GoOn();
+  std::optional<std::string> CatchUp(Job& job, std::uint64_t most);
+  std::optional<std::string> BeginAgain();
+  std::optional<std::string> AdvanceAndCheck(TimeNs time_ns, TimeNs step_ns);
+  std::optional<std::string> CheckAllEnded();
+  std::optional<std::string> CheckAllReturned();
+  std::optional<std::string> CheckReturned(std::size_t node);
+
+  template <typename Visit>
+  void ForEachLive(Visit visit);
+  std::string NameOf(std::size_t node) const { return support::HandDrivenCluster::NameOf(node); }
+  support::ClusterSpec AnyCluster();
+  std::uint32_t Timeout() const;
+  void Trace(std::string what);
+
+  std::uint64_t seed_;
+  ClusterMood mood_;
+  Dice dice_;
+  bool measures_;
+  support::HandDrivenCluster cluster_;
+  Timeline timeline_;
+  Lines lines_;
+  Agreements agreements_;
+  Ledger ledger_;
+  std::vector<std::unique_ptr<SimulatedService>> services_;  // by node; null: dead
+  std::vector<std::string> wires_;                           // their names
+  std::vector<std::size_t> sessions_;                        // attached, by node
+  std::set<std::size_t> harmed_;                             // nodes with a link that is cut
+  std::optional<std::size_t> salted_;
+  bool killed_ = false;
+  Instance instances_ = 0;
+  std::vector<Job> jobs_;
+  std::vector<std::string> trace_;
+};
+
+}  // namespace headrace::sim

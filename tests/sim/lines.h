@@ -1,0 +1,99 @@
+// The control connections between simulated services, in virtual time. What is said over a line
+// comes late, in order, or never; both ends ask all the time whether the other one lives, with the
+// service's own Pulse; a line ends once at each end, with a cause in the words that the service's
+// connections use.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "ipc/base/result.h"
+#include "service/membership/peer_messages.h"
+#include "service/membership/pulse.h"
+#include "tests/sim/dice.h"
+#include "tests/sim/timeline.h"
+
+namespace headrace::sim {
+
+class SimulatedService;
+using LineId = std::uint64_t;
+// Of a service from its start to its end; never used again.
+using Instance = std::uint64_t;
+
+// The end of a line: the service that connected, or the one that it connected to.
+enum class Side : std::uint8_t { kDialer = 0, kListener = 1 };
+enum class Death : std::uint8_t {
+  kProcess,  // the machine goes on and says that nobody is there
+  kMachine,  // nothing comes back from there
+};
+
+class Lines {
+ public:
+  Lines(Timeline& timeline, Dice& dice, TimeNs detection_ns)
+      : timeline_(timeline), dice_(dice), detection_ns_(detection_ns) {}
+
+  // The service can be reached by its name from now on.
+  void Add(SimulatedService& service);
+  void Kill(const std::string& name, Death death);
+  void CutOneWay(const std::string& from, const std::string& to) { cut_.insert({from, to}); }
+  // Ends one connection between the two, if there is one, as a network may for no reason.
+  bool Break(const std::string& one, const std::string& other);
+
+  // The service alive under that number; null when it has ended.
+  SimulatedService* Find(Instance instance) const;
+  // Ends in one call of Connected, Silent or Refused, with the same `attempt`.
+  void Dial(SimulatedService& from, const std::string& leader, std::uint64_t attempt);
+  void Tell(LineId line, Side from, service::PeerMessage message);
+  // This end leaves, and hears no more.
+  void Close(LineId line, Side side);
+
+  TimeNs detection_ns() const { return detection_ns_; }
+  std::size_t count() const { return lines_.size(); }
+
+ private:
+  struct End {
+    Instance instance = 0;
+    std::string name;
+    bool open = true;
+    service::Pulse pulse{0, 0};
+    TimeNs last_arrival_ns = 0;
+  };
+  struct Line {
+    std::string leader;  // as the dialer calls it
+    std::array<End, 2> ends;
+    End& at(Side side) { return ends[static_cast<std::size_t>(side)]; }
+  };
+  static Side Other(Side side) { return side == Side::kDialer ? Side::kListener : Side::kDialer; }
+
+  void Meet(Instance from, const std::string& leader, std::uint64_t attempt);
+  void Silent(Instance from, const std::string& leader, std::uint64_t attempt, TimeNs after_ns,
+              const std::string& why);
+  // Carries `what` to that end of the line, after all that went there before.
+  void Carry(LineId id, Side to, std::function<void(Line& line)> what);
+  void EndAt(LineId id, Side side, const Error& error);
+  void Broke(LineId id, Side side, const std::string& why);
+  void EraseIfOver(LineId id);
+  void StartPulse(LineId id, Side side);
+  void Ask(LineId id, Side side);
+  void Answer(LineId id, Side side);
+  void Watch(LineId id, Side side);
+
+  bool Reaches(const std::string& from, const std::string& to) const;
+  TimeNs Delay() { return static_cast<TimeNs>(dice_.Between(20'000, 2'000'000)); }
+
+  Timeline& timeline_;
+  Dice& dice_;
+  TimeNs detection_ns_;
+  std::map<std::string, SimulatedService*> services_;  // alive
+  std::set<std::string> gone_;                         // machines
+  std::set<std::pair<std::string, std::string>> cut_;  // from, to
+  std::map<LineId, Line> lines_;
+  LineId lines_made_ = 0;
+};
+
+}  // namespace headrace::sim

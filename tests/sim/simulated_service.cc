@@ -1,0 +1,290 @@
+#include "tests/sim/simulated_service.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+namespace headrace::sim {
+namespace {
+
+constexpr std::uint8_t kNetworkLane = 1;
+constexpr TimeNs kDelayMin = 50 * kMillisecond;
+constexpr TimeNs kDelayMax = kSecond;
+
+// As the dialer of control has it.
+bool MayPass(Code code) {
+  return code == Code::kUnavailable || code == Code::kBusy || code == Code::kExhausted ||
+         code == Code::kTimeout || code == Code::kPeerLost;
+}
+
+service::LeaderOptions LeaderOptionsOf(const SimulatedService::Options& options, Dice& dice) {
+  return {.protocol_version = 1,
+          .program = "headraced",
+          .node_name = options.name,
+          .lanes_count = 1,
+          .block_bytes = options.block_bytes,
+          .algorithm = options.algorithm,
+          .peers = {},
+          .random_key = [&dice] { return dice.Between(1, UINT64_MAX - 1); }};
+}
+
+}  // namespace
+
+SimulatedService::SimulatedService(const Options& options, support::HandDrivenNode& node,
+                                   const World& world)
+    : options_(options),
+      node_(node),
+      world_(world),
+      facts_{.protocol_version = 1,
+             .program = "headraced",
+             .name = options.name,
+             .instance = options.instance,
+             .addresses = {options.wire_address}},
+      leader_(LeaderOptionsOf(options, world.dice)),
+      follower_({.lanes = {kNetworkLane}, .hash_salt = options.hash_salt}) {}
+
+template <typename What>
+void SimulatedService::After(TimeNs delay_ns, What what) {
+  world_.timeline.After(delay_ns, [&lines = world_.lines, instance = instance(), what] {
+    if (SimulatedService* self = lines.Find(instance)) what(*self);
+  });
+}
+
+Status SimulatedService::CheckAttach(const support::JobSpec& job, std::uint32_t rank) const {
+  return follower_.CheckAttach(job.name, rank);
+}
+
+void SimulatedService::RankAttached(const service::SessionIdentity& identity) {
+  if (identity.rendezvous.empty()) return;
+  follower_.RankAttached(identity);
+  Act();
+}
+
+void SimulatedService::RankLost(JobId job, std::uint32_t rank, const std::string& cause) {
+  follower_.RankLost(job, rank, cause);
+  Act();
+}
+
+Status SimulatedService::Greet(LineId line, const service::NodeFacts& facts) {
+  if (Status status = leader_.CheckNode(facts, facts.name + ":4711"); !status) return status;
+  leader_.NodeUp(line, facts, facts.name + ":4711");
+  Act();
+  return {};
+}
+
+void SimulatedService::NodeTold(LineId line, const service::PeerMessage& message) {
+  leader_.Take(line, message);
+  Act();
+}
+
+void SimulatedService::NodeGone(LineId line, const Error& error) {
+  leader_.NodeDown(line, error.code(), error.text());
+  Act();
+}
+
+void SimulatedService::Connected(const std::string& leader, std::uint64_t attempt, LineId line) {
+  Dialer* const dialer = FindAttempt(leader, attempt);
+  if (dialer == nullptr) return world_.lines.Close(line, Side::kDialer);
+  *dialer = {.needed = dialer->needed, .line = line, .delay_ns = kDelayMin};
+  follower_.LeaderUp(leader);
+  Act();
+}
+
+SimulatedService::Dialer* SimulatedService::FindAttempt(const std::string& leader,
+                                                        std::uint64_t attempt) {
+  const auto found = dialers_.find(leader);
+  return found != dialers_.end() && found->second.attempt == attempt ? &found->second : nullptr;
+}
+
+bool SimulatedService::IsDialing(const std::string& leader, std::uint64_t attempt) const {
+  const auto found = dialers_.find(leader);
+  return found != dialers_.end() && found->second.attempt == attempt;
+}
+
+void SimulatedService::Silent(const std::string& leader, std::uint64_t attempt,
+                              const std::string& why) {
+  if (FindAttempt(leader, attempt) == nullptr) return;
+  follower_.LeaderSilent(leader, fmt::format("the service at {} does not answer: {}", leader, why),
+                         world_.timeline.now());
+  TryAgainLater(leader);
+  Act();
+}
+
+void SimulatedService::Refused(const std::string& leader, std::uint64_t attempt,
+                               const Error& error) {
+  Dialer* const dialer = FindAttempt(leader, attempt);
+  if (dialer == nullptr) return;
+  const TimeNs now = world_.timeline.now();
+  const std::string text =
+      fmt::format("the service at {} refuses this one: {}", leader, error.text());
+  bool passes = MayPass(error.code());
+  if (error.code() == Code::kAlreadyExists) {
+    dialer->name_taken_since_ns = std::min(dialer->name_taken_since_ns, now);
+    passes = now - dialer->name_taken_since_ns < 2 * world_.lines.detection_ns();
+  }
+  if (passes) {
+    follower_.LeaderSilent(leader, text, now);
+  } else {
+    follower_.LeaderRefused(leader, Error(error.code(), text));
+  }
+  TryAgainLater(leader);
+  Act();
+}
+
+void SimulatedService::LeaderTold(const std::string& leader, LineId line,
+                                  const service::PeerMessage& message) {
+  const auto found = dialers_.find(leader);
+  if (found == dialers_.end() || found->second.line != line) return;
+  follower_.Take(leader, message);
+  Act();
+}
+
+void SimulatedService::LeaderGone(const std::string& leader, LineId line, const Error& error) {
+  const auto found = dialers_.find(leader);
+  if (found == dialers_.end() || found->second.line != line) return;
+  found->second.line = 0;
+  follower_.LeaderDown(leader, error);
+  TryAgainLater(leader);
+  Act();
+}
+
+void SimulatedService::NoticeMessages() {
+  if (reading_ || read_ == node_.control().messages.size()) return;
+  reading_ = true;
+  After(static_cast<TimeNs>(world_.dice.Below(50'000)),
+        [](SimulatedService& self) { self.ReadMessages(); });
+}
+
+void SimulatedService::ReadMessages() {
+  reading_ = false;
+  // Taking one may bring more.
+  for (; read_ < node_.control().messages.size(); ++read_) {
+    const service::ControlMessage message = std::visit(
+        [](const auto& each) -> service::ControlMessage {
+          if constexpr (std::is_copy_constructible_v<std::decay_t<decltype(each)>>) {
+            return each;
+          } else {
+            return service::Pong{};
+          }
+        },
+        node_.control().messages[read_]);
+    std::visit(
+        [this](const auto& each) {
+          if constexpr (requires { follower_.Take(each); }) follower_.Take(each);
+        },
+        message);
+    Act();
+  }
+}
+
+void SimulatedService::Act() {
+  for (service::ToNode& each : leader_.TakeMessages()) {
+    world_.lines.Tell(each.node, Side::kListener, std::move(each.message));
+  }
+  for (const service::FollowerAction& action : follower_.TakeActions()) {
+    std::visit([this](const auto& each) { Do(each); }, action);
+  }
+}
+
+void SimulatedService::Do(const service::ToLeader& action) {
+  if (const auto* started = std::get_if<service::JobStarted>(&action.message)) {
+    const auto links = links_.find(started->job);
+    if (links != links_.end()) {
+      world_.agreements.Started(links->second.key, started->hash, options_.hash_salt != 0);
+    }
+  }
+  const auto found = dialers_.find(action.leader);
+  if (found == dialers_.end() || found->second.line == 0) return;
+  world_.lines.Tell(found->second.line, Side::kDialer, action.message);
+}
+
+void SimulatedService::Do(const service::ToDispatch& action) {
+  if (const auto* failed = std::get_if<service::JobFailed>(&action.message)) {
+    failed_.insert(failed->job);
+  }
+  if (const auto* formed = std::get_if<service::JobFormed>(&action.message)) {
+    formed_.insert(formed->job);
+    world_.agreements.Formed(links_.at(formed->job.value).key, formed->nodes);
+  }
+  std::visit([this](const auto& each) { node_.Send(each); }, action.message);
+}
+
+void SimulatedService::Do(const service::ToLane& action) {
+  if (const auto* open = std::get_if<service::OpenGroup>(&action.message)) {
+    links_[open->options.group] = open->options;
+  }
+  if (const auto* close = std::get_if<service::CloseGroup>(&action.message)) {
+    links_.erase(close->group);
+  }
+  if (const auto* measure = std::get_if<service::MeasureGroup>(&action.message)) {
+    if (!options_.measures) return MakeUpCost(measure->group);
+  }
+  node_.SendToNetworkLane(action.message);
+}
+
+void SimulatedService::MakeUpCost(std::uint32_t group) {
+  const transport::CostLine cost{static_cast<double>(world_.dice.Between(1, 100)) * 1e-6,
+                                 static_cast<double>(world_.dice.Between(1, 100)) * 1e-9};
+  After(static_cast<TimeNs>(world_.dice.Below(1'000'000)), [group, cost](SimulatedService& self) {
+    self.follower_.Take(service::GroupMeasured{kNetworkLane, group, cost});
+    self.Act();
+  });
+}
+
+void SimulatedService::Do(const service::ReachLeader& action) {
+  const auto [found, is_new] = dialers_.try_emplace(action.leader);
+  found->second.needed = true;
+  if (!is_new) return;
+  found->second.delay_ns = kDelayMin;
+  Try(action.leader);
+}
+
+// Not at once: the dialer may be the one who is speaking.
+void SimulatedService::Do(const service::LeaveLeader& action) {
+  const auto found = dialers_.find(action.leader);
+  if (found == dialers_.end()) return;
+  found->second.needed = false;
+  After(0, [](SimulatedService& self) { self.SweepDialers(); });
+}
+
+void SimulatedService::SweepDialers() {
+  std::vector<std::string> left;
+  for (const auto& [leader, dialer] : dialers_) {
+    if (!dialer.needed) left.push_back(leader);
+  }
+  for (const std::string& leader : left) {
+    if (const LineId line = dialers_.at(leader).line; line != 0) {
+      world_.lines.Close(line, Side::kDialer);
+    }
+    dialers_.erase(leader);
+    follower_.LeaderDown(leader, Error(Code::kUnavailable, "left"));
+  }
+  Act();
+}
+
+void SimulatedService::Try(const std::string& leader) {
+  Dialer& dialer = dialers_.at(leader);
+  dialer.attempt = ++attempts_;
+  world_.lines.Dial(*this, leader, dialer.attempt);
+}
+
+void SimulatedService::TryAgainLater(const std::string& leader) {
+  Dialer& dialer = dialers_.at(leader);
+  const std::uint64_t waiting = ++attempts_;
+  dialer.attempt = waiting;
+  const TimeNs delay_ns = dialer.delay_ns;
+  dialer.delay_ns = std::min(2 * delay_ns, kDelayMax);
+  After(delay_ns, [leader, waiting](SimulatedService& self) {
+    if (self.FindAttempt(leader, waiting) != nullptr) self.Try(leader);
+  });
+}
+
+std::optional<transport::GroupOptions> SimulatedService::LinksOf(JobId job) const {
+  const auto found = links_.find(job.value);
+  if (found == links_.end()) return std::nullopt;
+  return found->second;
+}
+
+}  // namespace headrace::sim

@@ -1,0 +1,114 @@
+// What control does for jobs of several nodes on one simulated node: the service's own Leader and
+// Follower, driven as service/control/peers drives them, over simulated lines in the place of RPC.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "service/membership/follower.h"
+#include "service/membership/leader.h"
+#include "tests/sim/agreements.h"
+#include "tests/sim/lines.h"
+#include "tests/support/hand_driven_node.h"
+
+namespace headrace::sim {
+
+class SimulatedService {
+ public:
+  struct Options {
+    std::string name;
+    std::string wire_address;
+    Instance instance = 0;
+    std::uint64_t hash_salt = 0;
+    std::uint64_t block_bytes = 1024;
+    transport::Algorithm algorithm = transport::Algorithm::kAuto;
+    bool measures = false;  // its lanes really do; else their lines are made up
+  };
+  struct World {
+    Timeline& timeline;
+    Lines& lines;
+    Agreements& agreements;
+    Dice& dice;
+  };
+
+  SimulatedService(const Options& options, support::HandDrivenNode& node, const World& world);
+
+  const std::string& name() const { return options_.name; }
+  Instance instance() const { return options_.instance; }
+  const service::NodeFacts& facts() const { return facts_; }
+  const service::Leader& leader() const { return leader_; }
+  const service::Follower& follower() const { return follower_; }
+
+  // ---- from the leases ----
+  Status CheckAttach(const support::JobSpec& job, std::uint32_t rank) const;
+  void RankAttached(const service::SessionIdentity& identity);
+  void RankLost(JobId job, std::uint32_t rank, const std::string& cause);
+  // A new job of ranks on this node.
+  JobId NextJob() { return JobId{++jobs_opened_}; }
+
+  // ---- from the lines ----
+  Status Greet(LineId line, const service::NodeFacts& facts);
+  void NodeTold(LineId line, const service::PeerMessage& message);
+  void NodeGone(LineId line, const Error& error);
+  void Connected(const std::string& leader, std::uint64_t attempt, LineId line);
+  bool IsDialing(const std::string& leader, std::uint64_t attempt) const;
+  void Silent(const std::string& leader, std::uint64_t attempt, const std::string& why);
+  void Refused(const std::string& leader, std::uint64_t attempt, const Error& error);
+  void LeaderTold(const std::string& leader, LineId line, const service::PeerMessage& message);
+  void LeaderGone(const std::string& leader, LineId line, const Error& error);
+
+  // ---- from the node ----
+  // Sees to it that what dispatch and the lanes have said is read, soon.
+  void NoticeMessages();
+
+  // ---- what there is to see ----
+  bool HasFormed(JobId job) const { return formed_.contains(job); }
+  bool HasFailed(JobId job) const { return failed_.contains(job); }
+  // The links of the job, while they are open.
+  std::optional<transport::GroupOptions> LinksOf(JobId job) const;
+
+ private:
+  struct Dialer {
+    bool needed = true;
+    std::uint64_t attempt = 0;  // 0: none is under way
+    LineId line = 0;            // 0: there is none
+    TimeNs delay_ns = 0;
+    TimeNs name_taken_since_ns = kNever;
+  };
+
+  void ReadMessages();
+  void Act();
+  void Do(const service::ToLeader& action);
+  void Do(const service::ToDispatch& action);
+  void Do(const service::ToLane& action);
+  void Do(const service::ReachLeader& action);
+  void Do(const service::LeaveLeader& action);
+  void SweepDialers();
+  void Try(const std::string& leader);
+  void TryAgainLater(const std::string& leader);
+  // The dialer whose attempt that is; null when it is over.
+  Dialer* FindAttempt(const std::string& leader, std::uint64_t attempt);
+  void MakeUpCost(std::uint32_t group);
+  // Unless the service has ended by then.
+  template <typename What>
+  void After(TimeNs delay_ns, What what);
+
+  Options options_;
+  support::HandDrivenNode& node_;
+  World world_;
+  service::NodeFacts facts_;
+  service::Leader leader_;
+  service::Follower follower_;
+  std::map<std::string, Dialer> dialers_;
+  std::uint64_t attempts_ = 0;
+  std::uint32_t jobs_opened_ = 0;
+  std::size_t read_ = 0;
+  bool reading_ = false;
+  std::map<std::uint32_t, transport::GroupOptions> links_;  // by group, which is the JobId
+  std::set<JobId> formed_;
+  std::set<JobId> failed_;
+};
+
+}  // namespace headrace::sim
