@@ -23,7 +23,7 @@ struct AttachRequest {
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
   std::uint32_t timeout_ms = 0;  // 0: the service's default
-  std::string rendezvous;        // of the job's nodes; empty: all ranks are on this one
+  std::string rendezvous;        // of the job's nodes; empty: as the service has it
   std::string architecture;      // empty: the leader's default
   std::string program;           // for logs: "libheadrace 0.1.0 (train.py)"
   TimeNs call_timeout_ns = 10 * kSecond;
