@@ -149,10 +149,12 @@ TEST(AttachLimit, TellsConnectionsBeyondTheLimit) {
   CallerLoop loop;
   ControlStand stand({.connections_max = 4});
   std::vector<std::unique_ptr<Caller>> callers;
+  std::vector<Attached> sessions;  // a session that is dropped is a rank that is lost
   // Of four connections one user gets three.
   for (std::uint32_t rank = 0; rank < 3; ++rank) {
     callers.push_back(std::make_unique<Caller>(loop, stand.socket_path()));
-    ASSERT_EQ(callers.back()->Attach({.rank = rank, .world_size = 8}).code, Code::kOk);
+    sessions.push_back(callers.back()->Attach({.rank = rank, .world_size = 8}));
+    ASSERT_EQ(sessions.back().code, Code::kOk);
   }
   Caller beyond(loop, stand.socket_path());
   const Attached refused = beyond.Attach({.rank = 3, .world_size = 8});
