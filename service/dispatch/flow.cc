@@ -125,7 +125,11 @@ void Flow::Join(Job& job, Operation& operation, std::uint32_t rank, const Posted
     return Fail(job, operation, {Code::kPeerLost, job.left_cause}, now);
   }
   if (Status status = CheckBetweenNodes(posted, job); !status) {
-    return Fail(job, operation, {status.error().code(), status.error().text()}, now);
+    return Fail(job, operation,
+                {status.error().code(),
+                 fmt::format("{} posted what cannot be carried out as operation {}: {}",
+                             job.DescribeRank(rank), posted.sequence, status.error().text())},
+                now);
   }
   if (job.formed() && operation.posted == job.local_ranks()) {
     MakeReady(job, operation, now);

@@ -340,7 +340,7 @@ TEST(Nodes, RefuseAveragesOfIntegersByName) {
   record.reduction = static_cast<std::uint8_t>(Reduction::kAverage);
   spread.clients[0]->Post(record);
   spread.cluster.Advance(kMillisecond);
-  ExpectFailed(*spread.clients[0], 1, Code::kInvalidArgument, {"int32", "post a sum"});
+  ExpectFailed(*spread.clients[0], 1, Code::kInvalidArgument, {"rank 0", "int32", "post a sum"});
 }
 
 TEST(Nodes, AreOneNodeWhenOnlyOneCame) {
