@@ -73,6 +73,8 @@ void ClusterSimulation::CutLink(std::size_t one, std::size_t other) {
     if (!TakesPart(job, one) || !TakesPart(job, other)) continue;
     const bool led = job.leader == one || job.leader == other;
     Blame(job, "node " + NameOf(one), kNever);
+    // What nobody uses is not found to be cut: let all that one rank has posted be under way.
+    if (!led && told) PostWhatIsMissing(job);
     // Silence between two nodes that do not talk to each other otherwise is known by its length.
     Blame(job, led || told ? "node " + NameOf(other) : "lane net0",
           led || told ? lines_.detection_ns() : kNever);
@@ -86,6 +88,19 @@ void ClusterSimulation::CutLink(std::size_t one, std::size_t other) {
   if (one_way) return;
   lines_.CutOneWay(NameOf(other), NameOf(one));
   cluster_.network().CutOneWay(wires_[other], wires_[one], silence);
+}
+
+void ClusterSimulation::PostWhatIsMissing(Job& job) {
+  std::uint64_t most = 0;
+  for (const Seat& seat : job.seats) {
+    if (seat.rank) most = std::max(most, seat.rank->client().posted());
+  }
+  for (Seat& seat : job.seats) {
+    bool room = seat.IsLive() && job.deadline_ns == kNever;
+    while (room && seat.rank->client().posted() < most) {
+      room = seat.rank->Post(Rank::Manner::kHonest, Timeout(), dice_);
+    }
+  }
 }
 
 void ClusterSimulation::BreakLine(std::size_t one, std::size_t other) {

@@ -209,7 +209,9 @@ void ClusterSimulation::PostOne(Job& job, Seat& seat) {
   Trace(fmt::format("{} posts operation {} {}", rank.Name(), rank.client().posted(),
                     manner == Rank::Manner::kDisagrees ? "and disagrees" : "with a bad record"));
   Blame(job, fmt::format("rank {}", rank.client().rank()), kNever);
-  // Between nodes, they find out what the sums of the other one are.
+  // Between nodes the one that finds out names the other. Two that take each other for the root of
+  // a broadcast both wait, and have a timeout.
+  Blame(job, "lane net0", kNever);
   for (const Seat& other : job.seats) Blame(job, "node " + NameOf(other.node), kNever);
 }
 

@@ -78,6 +78,8 @@ class ClusterSimulation {
   void KillNode(std::size_t node);
   void RestartNode(std::size_t node);
   void CutLink(std::size_t one, std::size_t other);
+  // All ranks post what the one that is furthest ahead has posted, as far as there is room.
+  void PostWhatIsMissing(Job& job);
   void BreakLine(std::size_t one, std::size_t other);
   std::optional<std::string> Intrude();
 

@@ -199,15 +199,31 @@ void SimulatedNetwork::FailLinksBetween(std::size_t one, std::size_t other,
 
 // The id itself where the other end has not connected.
 LinkId SimulatedNetwork::OtherEnd(LinkId id) const {
-  const Link& link = links_[id];
+  if (const auto same = SameKey(id)) return *same;
+  std::size_t before = 0;
+  for (LinkId own = 0; own < id; ++own) {
+    const bool alike = links_[own].wire == links_[id].wire && links_[own].peer == links_[id].peer;
+    if (alike && !SameKey(own)) ++before;
+  }
   for (LinkId other = 0; other < links_.size(); ++other) {
-    const Link& candidate = links_[other];
-    if (candidate.wire == link.peer && candidate.peer == link.wire &&
-        candidate.ordinal == link.ordinal) {
+    if (!AreOpposite(other, id) || SameKey(other)) continue;
+    if (before-- == 0) return other;
+  }
+  return id;
+}
+
+bool SimulatedNetwork::AreOpposite(LinkId one, LinkId other) const {
+  return links_[one].wire == links_[other].peer && links_[one].peer == links_[other].wire &&
+         one != other;
+}
+
+std::optional<LinkId> SimulatedNetwork::SameKey(LinkId id) const {
+  for (LinkId other = 0; other < links_.size(); ++other) {
+    if (AreOpposite(other, id) && links_[id].key != 0 && links_[other].key == links_[id].key) {
       return other;
     }
   }
-  return id;
+  return std::nullopt;
 }
 
 bool SimulatedNetwork::Reaches(std::size_t from, std::size_t to) const {

@@ -24,11 +24,7 @@ Result<LinkId> SimulatedNetwork::SimulatedWire::Connect(const std::string& addre
   for (const auto& wire : network_.wires_) {
     if (wire->address() != address) continue;
     const std::size_t peer = wire->index_;
-    const auto ordinal = std::ranges::count_if(network_.links_, [this, peer](const Link& link) {
-      return link.wire == index_ && link.peer == peer;
-    });
-    network_.links_.push_back(
-        {.wire = index_, .peer = peer, .ordinal = static_cast<std::size_t>(ordinal)});
+    network_.links_.push_back({.wire = index_, .peer = peer});
     return static_cast<LinkId>(network_.links_.size() - 1);
   }
   return Error(Code::kUnavailable, "no simulated wire has the address '" + address + "'");
@@ -55,6 +51,7 @@ void SimulatedNetwork::SimulatedWire::Send(LinkId id, const MessageHeader& heade
   HR_CHECK(id < network_.links_.size() && network_.links_[id].wire == index_, id);
   Link& link = network_.links_[id];
   HR_CHECK(link.open, id);
+  link.key = header.key;
   if (link.failed) return TellSent(token, Code::kPeerLost);
   const ArrivalId arrival = ++network_.flights_begun_;
   network_.flights_[arrival] = {.from = index_,

@@ -6,14 +6,16 @@
 // allows: who changes memory too early is found out. Each message is late by a random jitter, so
 // that messages overtake each other. The same options and calls give the same run.
 //
-// The i-th connection of a wire to a second one, and the i-th of the second to the first, are the
-// two ends of one link: they fail together.
+// Two connections over which messages with one key go to and fro are the two ends of one link: they
+// fail together. Of those that carry no key (yet), the i-th connection of a wire to a second one
+// and the i-th of the second to the first are.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -76,7 +78,7 @@ class SimulatedNetwork {
   struct Link {
     std::size_t wire = 0;
     std::size_t peer = 0;
-    std::size_t ordinal = 0;  // among those of `wire` to `peer`
+    std::uint64_t key = 0;  // of its messages; 0: none has one
     bool open = true;
     bool failed = false;
     TimeNs free_ns = 0;  // when the bytes before have left
@@ -124,6 +126,8 @@ class SimulatedNetwork {
   void FailLinksBetween(std::size_t one, std::size_t other, const std::string& cause);
 
   LinkId OtherEnd(LinkId id) const;
+  bool AreOpposite(LinkId one, LinkId other) const;
+  std::optional<LinkId> SameKey(LinkId id) const;
   bool Reaches(std::size_t from, std::size_t to) const;
   std::size_t IndexOf(const std::string& name) const;
   TimeNs Delay();
