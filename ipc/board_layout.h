@@ -14,12 +14,14 @@
 namespace headrace::ipc {
 
 inline constexpr std::uint64_t kBoardMagic = 0x3144524f42445248;  // "HRDBORD1"
-inline constexpr std::uint32_t kBoardVersion = 2;
+inline constexpr std::uint32_t kBoardVersion = 3;
 
 inline constexpr std::size_t kJobRowsMax = 64;
 inline constexpr std::size_t kRankRowsMax = 512;
 inline constexpr std::size_t kQueueRowsMax = 1024;
 inline constexpr std::size_t kLaneRowsMax = 16;
+inline constexpr std::size_t kPlanRowsMax = kJobRowsMax;
+inline constexpr std::size_t kPlanBlockRowsMax = 4096;  // of all jobs
 inline constexpr std::size_t kEventRowsMax = 128;
 
 enum class ServiceState : std::uint32_t { kStarting = 1, kRunning, kDraining, kStopped };
@@ -41,6 +43,7 @@ enum class WaitReason : std::uint32_t {
   kBehindBlock,      // argument: block of the same job that goes first
   kBehindJob,        // argument: job id whose turn it is on the lane
   kNodesNotReady,    // the job's nodes have not all met; the job's row says what is missing
+  kNoPlan,           // the job has no plan yet: not all of its ranks have handed in their layout
 };
 
 // Written by control, once at start and at state changes.
@@ -99,11 +102,13 @@ struct RankRow {
 };
 
 struct QueueRow {
-  std::uint64_t block;  // operation number within the job; 0: free row
+  // Within the job: number of the operation, or, with an iteration, of the plan's block, from 1. 0:
+  // free row.
+  std::uint64_t block;
   std::uint32_t job_id;
-  std::uint32_t state;   // StageState
-  std::uint32_t reason;  // WaitReason
-  std::uint32_t reserved0;
+  std::uint32_t state;      // StageState
+  std::uint32_t reason;     // WaitReason
+  std::uint32_t iteration;  // of a block of the plan; 0: an operation of its own
   std::uint64_t wait_argument;
   std::uint64_t ranks_missing;  // bit r: rank r has not posted it (ranks 0..63)
   std::uint64_t bytes;          // of one rank's memory
@@ -111,10 +116,10 @@ struct QueueRow {
   std::uint8_t dtype;           // headrace::DType
   std::uint8_t stage;           // index of the hop, from 0
   std::uint8_t lane;            // row in the lane table
-  std::uint32_t reserved1;
-  std::int64_t posted_ns;  // first post
-  std::int64_t since_ns;   // when it came into this state
-  char tensor[48];         // name of the first tensor, or empty
+  std::uint32_t tensors;        // that it holds, in whole or in part; 0: memory without a name
+  std::int64_t posted_ns;       // first post
+  std::int64_t since_ns;        // when it came into this state
+  char tensor[48];              // name of the first tensor, or empty
 };
 
 struct LaneRow {
@@ -138,6 +143,51 @@ struct LaneRow {
   std::uint64_t messages_dropped;  // between nodes: of strangers, old epochs, other plans
   char name[32];
   char transport[64];
+};
+
+// The plan of a job's gradients, and how the iterations under it went. Times of one iteration are
+// measured from the begin of its backward pass.
+struct PlanRow {
+  std::uint32_t job_id;   // 0: free row
+  std::uint32_t version;  // counts the job's plans; 0: none yet
+  std::uint32_t tensors;
+  std::uint32_t blocks;
+  std::uint32_t barrier;        // 1: the forward pass waits for the last block
+  std::uint32_t in_flight_max;  // blocks begun and not ended; 0: as many as lanes take
+  std::uint64_t hash;           // equal on every node
+  std::uint64_t bytes;          // of one rank's gradients
+  std::uint64_t from_iteration;
+  std::uint64_t iteration;       // the last that has ended
+  std::uint32_t next_version;    // of a plan that waits for its iteration; 0: none
+  std::uint32_t rows_left_out;   // blocks that found no free row
+  std::uint64_t next_iteration;  // at which it is in force; 0: not agreed yet
+  std::int64_t predicted_ns;     // of an iteration
+  std::int64_t lower_bound_ns;   // no plan on these lanes is faster
+  std::int64_t backward_ns;  // medians of the last iterations, slowest local rank: backward pass
+  std::int64_t forward_ns;   // forward pass without its waits
+  std::int64_t waited_ns;    // the forward pass stood still for communication
+  std::int64_t measured_ns;  // from one backward pass to the next
+  std::int64_t moving_ns;    // at least one block was on a lane
+  std::int64_t predicted_backward_ns;  // what the plan was made for
+  std::int64_t predicted_forward_ns;
+  char policy[16];
+};
+
+// One block of a plan, in dispatch order.
+struct PlanBlockRow {
+  std::uint32_t job_id;  // 0: free row
+  std::uint32_t index;   // from 0
+  std::uint64_t bytes;
+  std::uint32_t first_tensor;  // lowest and highest place in forward order inside
+  std::uint32_t last_tensor;
+  std::uint32_t parts;  // pieces of tensors that it holds
+  std::uint32_t runs;   // pieces of memory
+  std::int64_t predicted_begin_ns;
+  std::int64_t predicted_end_ns;
+  std::int64_t ready_ns;  // in the last iteration that has ended: all of its gradients posted
+  std::int64_t begin_ns;  // first stage on its lane
+  std::int64_t end_ns;    // last stage ended; 0: none yet
+  char tensor[48];        // name of first_tensor
 };
 
 // A ring: row (number - 1) % kEventRowsMax. Written by the watch actor.
@@ -169,9 +219,11 @@ struct BoardLayout {
   BoardSlot<QueueRow> queue[kQueueRowsMax];
   BoardSlot<LaneRow> lanes[kLaneRowsMax];
   BoardSlot<EventRow> events[kEventRowsMax];
+  BoardSlot<PlanRow> plans[kPlanRowsMax];
+  BoardSlot<PlanBlockRow> plan_blocks[kPlanBlockRowsMax];
 };
 static_assert(sizeof(ServiceRow) == 224 && sizeof(CountersRow) == 88 && sizeof(JobRow) == 384);
 static_assert(sizeof(RankRow) == 48 && sizeof(QueueRow) == 120 && sizeof(LaneRow) == 216);
-static_assert(sizeof(EventRow) == 280);
+static_assert(sizeof(EventRow) == 280 && sizeof(PlanRow) == 168 && sizeof(PlanBlockRow) == 120);
 
 }  // namespace headrace::ipc

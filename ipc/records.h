@@ -29,7 +29,7 @@ struct Record {
   std::uint8_t kind = 0;       // headrace::Collective
   std::uint8_t dtype = 0;      // headrace::DType; that of the tensor when one is named
   std::uint8_t reduction = 0;  // headrace::Reduction; kSum where nothing is reduced
-  std::uint8_t flags = 0;      // must be 0
+  std::uint8_t flags = 0;      // 0, or kRecordIsGradient: see below
   std::uint32_t tensor = kNoTensor;
   std::uint32_t segment = 0;     // read when tensor is kNoTensor
   std::uint32_t root = 0;        // rank, for broadcast
@@ -47,6 +47,35 @@ static_assert(offsetof(Record, tensor) == 4 && offsetof(Record, segment) == 8);
 static_assert(offsetof(Record, root) == 12 && offsetof(Record, offset) == 16);
 static_assert(offsetof(Record, count) == 24 && offsetof(Record, timeout_ms) == 32);
 static_assert(offsetof(Record, posted_ns) == 40 && offsetof(Record, commit) == 56);
+
+// Record::flags: the record is a GradientRecord.
+inline constexpr std::uint8_t kRecordIsGradient = 1;
+
+// What a record says when `flags` is kRecordIsGradient: a gradient of the session's layout is ready
+// for this iteration. It is the all_reduce of one whole tensor, and which block carries it when is
+// the plan's business. Each gradient is posted once an iteration, in any order, and again only
+// after it has ended; the service counts the iterations.
+struct GradientRecord {
+  std::uint8_t kind = 0;          // kAllReduce
+  std::uint8_t dtype = 0;         // the layout's
+  std::uint8_t reduction = 0;     // the layout's
+  std::uint8_t flags = 0;         // kRecordIsGradient
+  std::uint32_t tensor = 0;       // of the layout
+  std::uint32_t forward_ns = 0;   // that this iteration's forward pass spent on it; at most 4.29 s
+  std::uint32_t waited_ns = 0;    // that this iteration's forward pass waited for it before
+  std::uint64_t backward_ns = 0;  // CLOCK_MONOTONIC when this iteration's backward pass began
+  std::uint64_t count = 0;        // elements; the tensor's
+  std::uint32_t timeout_ms = 0;   // 0: the job's default
+  std::uint32_t reserved0 = 0;    // must be 0
+  std::uint64_t posted_ns = 0;    // CLOCK_MONOTONIC at post
+  std::uint64_t reserved1 = 0;    // must be 0
+  std::uint64_t commit = 0;
+};
+static_assert(sizeof(GradientRecord) == sizeof(Record));
+static_assert(std::is_trivially_copyable_v<GradientRecord>);
+static_assert(offsetof(GradientRecord, tensor) == offsetof(Record, tensor));
+static_assert(offsetof(GradientRecord, backward_ns) == 16);
+static_assert(offsetof(GradientRecord, posted_ns) == 40 && offsetof(GradientRecord, commit) == 56);
 
 // The completion word of operation `sequence`, stored once when it ends:
 //   bits 63..16 sequence, bits 15..8 index of its error text, bits 7..0 code (0 = ok).

@@ -43,6 +43,14 @@ struct Capabilities {
   }
 };
 
+// A piece of every member's memory: `count` elements from `offset` bytes behind its pointer.
+struct Run {
+  std::uint64_t offset = 0;
+  std::uint64_t count = 0;
+
+  friend bool operator==(const Run&, const Run&) = default;
+};
+
 // One stage of one block, ready to move. `count` is in elements of `dtype` and is the length of
 // every member's memory; what is read and written, by kind:
 //   all_reduce      every member's [0, count) is reduced, the result written to every member.
@@ -57,6 +65,11 @@ struct Capabilities {
 // kAverage divides the sum by `divisor`, which is the member count unless members stand for several
 // ranks each (integers truncate toward zero). float16 and bfloat16 are accumulated in float32 and
 // rounded once. min and max give NaN where any input is NaN.
+//
+// Memory may consist of several runs: then element k of a member (and of `output`) is element
+// `skip` + k of the runs, one behind the other, instead of element k behind the pointer. Only
+// all_reduce, reduce and broadcast may have runs. Between nodes all must have cut their runs alike
+// (offsets may differ, counts may not), and a group with servers takes transfers of one run only.
 //
 // Inside a node all members' memory is mapped here and `group` is 0. Between nodes (network.h) the
 // members are the nodes of a group, and only this node's memory is here.
@@ -73,6 +86,8 @@ struct Transfer {
   std::uint64_t position = 0;   // between nodes: the transfer's name, equal on every node
   std::uint32_t members_count = 0;
   std::array<std::byte*, kMembersMax> members{};  // aligned to the element, not to the vector
+  std::span<const Run> runs;  // empty: memory is one piece; else outlives the completion
+  std::uint64_t skip = 0;     // elements of the runs before this transfer's first
 
   std::span<std::byte* const> Members() const { return {members.data(), members_count}; }
   std::size_t Bytes() const { return static_cast<std::size_t>(count) * SizeOf(dtype); }

@@ -10,6 +10,8 @@ interface Admin {
   # A bounded, side-effect-free round trip through control and dispatch: proves the data path
   # answers, not only the socket.
   ping @1 () -> (controlNs :Int64, dispatchNs :Int64);
+  setPolicy @2 (job :Text, policy :Text) -> (code :UInt8, text :Text);
+  # Asks the job's leader for a plan by that policy from now on. code: headrace::Code, 0: passed on.
 }
 
 struct Description {

@@ -6,7 +6,7 @@ using Cxx = import "/capnp/c++.capnp";
 using Admin = import "admin.capnp";
 $Cxx.namespace("headrace::schema");
 
-const protocolVersion :UInt32 = 1;
+const protocolVersion :UInt32 = 2;
 
 struct Hello {
   # First thing said by either program on the socket.
@@ -70,4 +70,8 @@ interface Session {
   releaseTensors @3 (first :UInt32, count :UInt32) -> (refusal :Refusal);
   leave @4 () -> (refusal :Refusal);
   # An orderly end: open operations of this rank are ended, later ones of others name it.
+  setLayout @5 (first :UInt32, count :UInt32, reduction :UInt8, policy :Text)
+      -> (refusal :Refusal);
+  # The session's gradients: tensors first .. first + count - 1, in forward order, in one segment,
+  # of one element type. Once a session. policy empty: as the leader has it.
 }

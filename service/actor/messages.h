@@ -11,6 +11,11 @@
 //      ^  \--OpenGroup, MeasureGroup, SetCost, CloseGroup--> lane --GroupOpened, GroupMeasured-->
 //      control
 //      \--JobBroken, RankDone, JobEnded-- dispatch
+//
+// A job that has handed in its layout moves its gradients by a plan:
+//
+//   control --SetLayout, OfferPlan, SwitchPlan--> dispatch --PlanTaken, TimesSeen--> control
+//      ^  \--MakePlan--> watch --PlanMade--> control
 #pragma once
 
 #include <cstdint>
@@ -23,6 +28,8 @@
 #include "ipc/base/ids.h"
 #include "ipc/base/result.h"
 #include "service/actor/inbox.h"
+#include "service/plan/planner.h"
+#include "service/session/layout.h"
 #include "service/session/nodes.h"
 #include "service/session/session.h"
 #include "transport/network.h"
@@ -105,12 +112,34 @@ struct JobFailed {
 struct RankLeft {
   JobId job;
   std::uint32_t rank = 0;
-  std::uint64_t posted = 0;
-  std::string cause;  // "rank 3 (pid 12) on node b left the job"
+  std::uint64_t posted = 0;      // operations, gradients not counted
+  std::uint64_t iterations = 0;  // of which it posted every gradient
+  std::string cause;             // "rank 3 (pid 12) on node b left the job"
+};
+// The session's gradients: tensors first, first + 1, ... as control has checked and registered
+// them.
+struct SetLayout {
+  SessionId session;
+  TensorId first;
+  std::shared_ptr<const Layout> layout;  // shared by control and dispatch, which only read it
+};
+// A plan for the job's gradients. All ranks' layouts are known and equal by then, and the plan has
+// been checked against them. Answered by PlanTaken; in force only after SwitchPlan.
+struct OfferPlan {
+  JobId job;
+  std::shared_ptr<const plan::Plan> plan;  // shared by control and dispatch, which only read it
+  std::uint64_t hash = 0;
+};
+// Every node holds the plan of that version: it moves iteration `from_iteration` and later ones.
+struct SwitchPlan {
+  JobId job;
+  std::uint32_t version = 0;
+  std::uint64_t from_iteration = 0;
 };
 using DispatchMessage =
     std::variant<OpenSession, AddSegment, RemoveSegment, AddTensors, RemoveTensors, CloseSession,
-                 Ping, Drain, StageEnded, LaneFacts, JobForming, JobFormed, JobFailed, RankLeft>;
+                 Ping, Drain, StageEnded, LaneFacts, JobForming, JobFormed, JobFailed, RankLeft,
+                 SetLayout, OfferPlan, SwitchPlan>;
 
 // ---- to a lane ----
 struct StartStage {
@@ -170,7 +199,8 @@ struct JobBroken {
 struct RankDone {
   JobId job;
   std::uint32_t rank = 0;
-  std::uint64_t posted = 0;
+  std::uint64_t posted = 0;      // operations, gradients not counted
+  std::uint64_t iterations = 0;  // of which it posted every gradient
 };
 // Dispatch has forgotten the job: all its local ranks are gone and nothing is open.
 struct JobEnded {
@@ -186,8 +216,31 @@ struct GroupMeasured {
   std::uint32_t group = 0;
   Result<transport::CostLine> cost;
 };
-using ControlMessage = std::variant<SegmentMapped, SegmentRemoved, Pong, SessionBroken, Drained,
-                                    JobBroken, RankDone, JobEnded, GroupOpened, GroupMeasured>;
+// The answer to OfferPlan. `iteration` is the last one of which a block has begun; until SwitchPlan
+// comes, none from `iteration` + kSwitchSlack on will be begun (and none at all before the first
+// plan), so that any node may name that iteration as the first under the new plan.
+inline constexpr std::uint64_t kSwitchSlack = 8;
+struct PlanTaken {
+  JobId job;
+  std::uint32_t version = 0;
+  std::uint64_t iteration = 0;
+};
+// How some iterations went on this node, and what the lanes cost meanwhile (the first is the one
+// inside the node). Sent after the first few iterations, and then again every now and then.
+struct TimesSeen {
+  JobId job;
+  NodeTimes times;
+  std::vector<transport::CostLine> costs;
+};
+// The answer to MakePlan.
+struct PlanMade {
+  RequestToken token = 0;
+  // Null: the plan in force is as good, within the margin that was asked for.
+  Result<std::shared_ptr<const plan::Plan>> plan;
+};
+using ControlMessage =
+    std::variant<SegmentMapped, SegmentRemoved, Pong, SessionBroken, Drained, JobBroken, RankDone,
+                 JobEnded, GroupOpened, GroupMeasured, PlanTaken, TimesSeen, PlanMade>;
 
 // ---- to watch: what may take long ----
 struct MapSegment {
@@ -208,6 +261,17 @@ struct Event {
   JobId job;              // 0: none
   std::string text;
 };
-using WatchMessage = std::variant<MapSegment, DiscardSession, DiscardMapping, Event>;
+// Answered by PlanMade.
+struct MakePlan {
+  RequestToken token = 0;
+  plan::Policy policy = plan::Policy::kExact;
+  plan::Profile profile;
+  plan::Route route;
+  std::uint32_t version = 1;
+  // The plan in force; null: none, or one that is to be replaced in any case.
+  std::shared_ptr<const plan::Plan> present;
+  double margin = 0;  // share of the iteration by which a new plan must be faster than the present
+};
+using WatchMessage = std::variant<MapSegment, DiscardSession, DiscardMapping, Event, MakePlan>;
 
 }  // namespace headrace::service

@@ -309,6 +309,68 @@ HR_API hr_status hr_wait_all(hr_session* session, const hr_operation* operations
  * the staging memory is used again when the operation has ended. Without effect on others. */
 HR_API void hr_discard(hr_session* session, hr_operation operation);
 
+/* ---- A model's gradients, moved by the job's plan -----------------------------------------------
+ *
+ * A layout is all gradients of a model in forward order. The service decides in which blocks, and
+ * in which order, they travel: blocks split and fuse gradients, so that communication hides behind
+ * the backward pass and the next forward pass. One iteration of training is, on every rank:
+ *
+ *   hr_layout_wait(0), forward of what uses gradient 0, hr_layout_wait(1), ...   (in any order)
+ *   hr_layout_end_forward(), the loss
+ *   hr_layout_begin_backward(), then hr_layout_post(i) as each gradient appears   (in any order)
+ *
+ * Every gradient is posted once an iteration; one that this rank has no value for is set to zero
+ * and posted all the same. Between the post and the return of the wait the gradient's memory is the
+ * service's. The calls take the time as they go: that is what the plan is made from. */
+
+typedef struct hr_layout hr_layout;
+
+#define HR_POLICY_SIZE 32 /* with the NUL */
+
+typedef struct hr_layout_options {
+  size_t size;            /* of this structure; set by hr_layout_options_init */
+  hr_reduction reduction; /* HR_AVERAGE (the default) or HR_SUM */
+  /* bsp, wfbp, mg-wfbp, bytescheduler, us-byte or exact; empty: as the service at the rendezvous is
+   * configured. Ranks that say something say the same. From the environment: HEADRACE_POLICY. */
+  char policy[HR_POLICY_SIZE];
+} hr_layout_options;
+
+/* Fills in the defaults and what the environment says; a macro as hr_options_init is. */
+HR_API hr_status hr_layout_options_init_sized(hr_layout_options* options, size_t size,
+                                              hr_error* error);
+#define hr_layout_options_init(options, error) \
+  hr_layout_options_init_sized((options), sizeof(hr_layout_options), (error))
+
+/* Registers `count` gradients in forward order as the session's layout; it has at most one. All lie
+ * in one segment, do not overlap and have one element type; their `order` is not read. Lay them out
+ * in this order without gaps: then neighbours travel as one piece of memory. At most 768. Ranks of
+ * a job hand in equal layouts (counts, places, element type, reduction; not names); gradients move
+ * when all ranks have. Errors: HR_INVALID_ARGUMENT, HR_ALREADY_EXISTS (the session has a layout),
+ * HR_MISMATCH (another rank's differs; the text says where), and those of hr_tensors_register. */
+HR_API hr_status hr_layout_create(hr_session* session, const hr_tensor_spec* specs, size_t count,
+                                  const hr_layout_options* options, hr_layout** layout,
+                                  hr_error* error);
+/* Frees the handle; the service keeps the layout as long as the session lasts. NULL is allowed. */
+HR_API void hr_layout_free(hr_layout* layout);
+
+/* The backward pass of the next iteration begins now. Before it, hr_layout_post is refused. */
+HR_API hr_status hr_layout_begin_backward(hr_layout* layout, hr_error* error);
+
+/* Gradient `index` of this iteration is in its memory. Returns without waiting. Any thread.
+ * `operation` (NULL is allowed) can be given to hr_test and hr_wait. Errors: HR_INVALID_ARGUMENT
+ * (no such gradient), HR_BUSY (its last operation has not ended, or no backward pass has begun),
+ * HR_UNAVAILABLE. */
+HR_API hr_status hr_layout_post(hr_layout* layout, uint32_t index, hr_operation* operation,
+                                hr_error* error);
+
+/* The forward pass has reached gradient `index`: waits until its last post has ended and returns
+ * how, at once where nothing of it is open. Counts as the begin of its part of the forward pass.
+ * HR_TIMEOUT as in hr_wait. */
+HR_API hr_status hr_layout_wait(hr_layout* layout, uint32_t index, int64_t timeout_ns,
+                                hr_error* error);
+/* The forward pass has ended: time that passes from now on belongs to no gradient. */
+HR_API hr_status hr_layout_end_forward(hr_layout* layout, hr_error* error);
+
 /* ---- What it cost -----------------------------------------------------------------------------
  */
 

@@ -1,0 +1,43 @@
+// A rank's gradients in forward order: what plans are made for. Equal on all ranks of a job, or
+// the job has none.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ipc/base/collective.h"
+
+namespace headrace::service {
+
+// Gradients of one layout: each may be open in the channel at the same time, beside others.
+inline constexpr std::size_t kLayoutTensorsMax = 768;
+
+struct LayoutTensor {
+  std::string name;          // for people
+  std::uint64_t offset = 0;  // bytes behind the lowest tensor of the layout
+  std::uint64_t count = 0;   // elements, at least 1
+
+  friend bool operator==(const LayoutTensor&, const LayoutTensor&) = default;
+};
+
+// All tensors lie in one segment, do not overlap, and have one element type and one reduction,
+// which is kSum or kAverage.
+struct Layout {
+  DType dtype = DType::kFloat32;
+  Reduction reduction = Reduction::kAverage;
+  std::vector<LayoutTensor> tensors;  // forward order: index 0 is needed first
+
+  friend bool operator==(const Layout&, const Layout&) = default;
+};
+
+// How the iterations of a job went on one node: per tensor in forward order, in seconds, medians
+// over some iterations, of the slowest local rank.
+struct NodeTimes {
+  std::uint64_t iteration = 0;    // the last of them
+  std::vector<double> release_s;  // from the begin of the backward pass to the post
+  std::vector<double> forward_s;  // what the forward pass spent on it, without waits
+  double iteration_s = 0;         // from one backward pass to the next
+};
+
+}  // namespace headrace::service
