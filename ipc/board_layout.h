@@ -224,6 +224,6 @@ struct BoardLayout {
 };
 static_assert(sizeof(ServiceRow) == 224 && sizeof(CountersRow) == 88 && sizeof(JobRow) == 384);
 static_assert(sizeof(RankRow) == 48 && sizeof(QueueRow) == 120 && sizeof(LaneRow) == 216);
-static_assert(sizeof(EventRow) == 280 && sizeof(PlanRow) == 168 && sizeof(PlanBlockRow) == 120);
+static_assert(sizeof(EventRow) == 280 && sizeof(PlanRow) == 160 && sizeof(PlanBlockRow) == 120);
 
 }  // namespace headrace::ipc
