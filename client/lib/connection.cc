@@ -392,6 +392,18 @@ Status Connection::ReleaseTensors(std::uint32_t first, std::uint32_t count) {
   });
 }
 
+Status Connection::SetLayout(const LayoutNotice& layout) {
+  std::lock_guard lock(registering_);
+  return loop_->Call("hand in the layout", [&layout](Loop::Wire& wire, Status& status) {
+    auto call = wire.session->setLayoutRequest();
+    call.setFirst(layout.first);
+    call.setCount(layout.count);
+    call.setReduction(static_cast<std::uint8_t>(layout.reduction));
+    call.setPolicy(layout.policy.c_str());
+    return call.send().then([&status](auto&& answer) { status = StatusOf(answer.getRefusal()); });
+  });
+}
+
 Status Connection::Leave() {
   loop_->ExpectEnd();
   return loop_->Call("leave the job", [](Loop::Wire& wire, Status& status) {

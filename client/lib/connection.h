@@ -52,6 +52,7 @@ class Connection final : public Control {
   Status ReleaseSegment(std::uint32_t segment) override;
   Result<std::uint32_t> RegisterTensors(std::span<const TensorSpec> tensors) override;
   Status ReleaseTensors(std::uint32_t first, std::uint32_t count) override;
+  Status SetLayout(const LayoutNotice& layout) override;
   Status Leave() override;
   void CloseInChild() override;
 

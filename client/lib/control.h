@@ -24,6 +24,14 @@ struct TensorSpec {
   std::uint32_t order = 0;
 };
 
+// A layout as the service is told of it.
+struct LayoutNotice {
+  std::uint32_t first = 0;  // tensor
+  std::uint32_t count = 0;
+  Reduction reduction = Reduction::kAverage;
+  std::string policy;  // empty: as the leader of the job has it
+};
+
 // Thread-safe. Every call returns within the call timeout; after the service was lost, at once and
 // with the same error.
 class Control {
@@ -36,6 +44,8 @@ class Control {
   // All or none; the tensors get the numbers first, first + 1, ...
   virtual Result<std::uint32_t> RegisterTensors(std::span<const TensorSpec> tensors) = 0;
   virtual Status ReleaseTensors(std::uint32_t first, std::uint32_t count) = 0;
+  // Makes the registered tensors first, first + 1, ... the session's layout.
+  virtual Status SetLayout(const LayoutNotice& layout) = 0;
   // The orderly end; nothing may be asked afterwards.
   virtual Status Leave() = 0;
   // In a forked child: closes the child's copy of the socket and touches nothing else.

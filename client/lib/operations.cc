@@ -75,6 +75,12 @@ void Operations::Ring() {
   [[maybe_unused]] const ssize_t written = ::write(doorbell_fd_, &one, sizeof one);
 }
 
+Status Operations::CheckThere() const {
+  std::lock_guard lock(mutex_);
+  if (loss_) return *loss_;
+  return {};
+}
+
 Status Operations::CheckPosted(std::uint64_t sequence) const {
   if (sequence != 0 && sequence <= posted()) return {};
   return Error(

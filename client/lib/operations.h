@@ -44,6 +44,9 @@ class Operations {
   // operation did not end in time; the loss after the service went away.
   Result<std::uint64_t> Post(ipc::Record record);
 
+  // The loss, once the service went away.
+  Status CheckThere() const;
+
   // Whether an operation has ended; kInvalidArgument for one that was never posted.
   Result<bool> HasEnded(std::uint64_t sequence) const;
 

@@ -181,6 +181,22 @@ Result<hr_options> WholeOptions(const Environment& environment, const hr_options
   return whole;
 }
 
+Status FillLayoutOptions(const Environment& environment, std::size_t size,
+                         hr_layout_options& options) {
+  if (size != sizeof options) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("hr_layout_options has size {}, this library ({}) knows {}: compile "
+                             "against this library's header",
+                             size, HEADRACE_VERSION, sizeof options));
+  }
+  std::memset(&options, 0, sizeof options);
+  options.size = sizeof options;
+  options.reduction = HR_AVERAGE;
+  Reader reader(environment);
+  reader.Copy("HEADRACE_POLICY", reader.Text("HEADRACE_POLICY").value_or(""), options.policy);
+  return reader.status();
+}
+
 Status CheckOptions(const hr_options& options) {
   if (options.size != sizeof options) return UnknownSize(options.size);
   if (!EndsInField(options.socket_path) || !EndsInField(options.job) ||

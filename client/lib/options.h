@@ -28,6 +28,10 @@ Status FillSizedOptions(const Environment& environment, std::size_t size, hr_opt
 // What was `given` by a caller that may know only the first part; the rest is the environment's.
 Result<hr_options> WholeOptions(const Environment& environment, const hr_options& given);
 
+// Defaults, then the environment; `size` is that of the structure which the caller knows.
+Status FillLayoutOptions(const Environment& environment, std::size_t size,
+                         hr_layout_options& options);
+
 // What hr_open needs before it asks the service; each error names the field and how to give it.
 Status CheckOptions(const hr_options& options);
 

@@ -61,6 +61,17 @@ Result<TensorSpec> SpecOf(const hr_tensor_spec& spec, std::size_t index) {
                     spec.order};
 }
 
+Result<std::vector<TensorSpec>> SpecsOf(std::span<const hr_tensor_spec> specs) {
+  std::vector<TensorSpec> announced;
+  announced.reserve(specs.size());
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    Result<TensorSpec> spec = SpecOf(specs[i], i);
+    if (!spec) return spec.error();
+    announced.push_back(std::move(spec).value());
+  }
+  return announced;
+}
+
 }  // namespace
 
 Session::Session(const hr_options& options, Endpoints endpoints)
@@ -153,20 +164,16 @@ Status Session::ReleaseSegment(hr_segment* segment) {
 
 Status Session::RegisterTensors(std::span<const hr_tensor_spec> specs, hr_tensor** tensors) {
   if (specs.empty()) return {};
-  std::vector<TensorSpec> announced;
-  announced.reserve(specs.size());
-  for (std::size_t i = 0; i < specs.size(); ++i) {
-    Result<TensorSpec> spec = SpecOf(specs[i], i);
-    if (!spec) return spec.error();
-    announced.push_back(std::move(spec).value());
-  }
-  const Result<std::uint32_t> first = control_->RegisterTensors(announced);
+  const Result<std::vector<TensorSpec>> announced = SpecsOf(specs);
+  if (!announced) return announced.error();
+  const Result<std::uint32_t> first = control_->RegisterTensors(*announced);
   if (!first) return first.error();
   std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < specs.size(); ++i) {
     std::byte* address = specs[i].segment->memory.mapping.data() + specs[i].offset;
-    auto tensor = std::make_unique<hr_tensor>(hr_tensor{
-        *first + static_cast<std::uint32_t>(i), address, announced[i].count, announced[i].dtype});
+    const TensorSpec& spec = (*announced)[i];
+    auto tensor = std::make_unique<hr_tensor>(
+        hr_tensor{*first + static_cast<std::uint32_t>(i), address, spec.count, spec.dtype});
     tensors[i] = tensor.get();
     tensors_.emplace(tensors[i], std::move(tensor));
   }
@@ -196,6 +203,54 @@ Status Session::ReleaseTensors(std::span<hr_tensor*> tensors) {
     for (; begin < end; ++begin) tensors_.erase(std::exchange(tensors[begin], nullptr));
   }
   return {};
+}
+
+// Registers what must stay together: tensors that no layout takes go again.
+Result<std::uint32_t> Session::Announce(std::span<const TensorSpec> specs,
+                                        const hr_layout_options& options) {
+  const Result<std::uint32_t> first = control_->RegisterTensors(specs);
+  if (!first) return first.error();
+  const LayoutNotice notice{*first, static_cast<std::uint32_t>(specs.size()),
+                            static_cast<Reduction>(options.reduction), options.policy};
+  const Status taken = control_->SetLayout(notice);
+  if (taken.ok()) return *first;
+  // What the caller needs to know is why the layout was refused, not how the tensors went.
+  [[maybe_unused]] const Status released = control_->ReleaseTensors(notice.first, notice.count);
+  return taken.error();
+}
+
+Result<hr_layout*> Session::CreateLayout(std::span<const hr_tensor_spec> specs,
+                                         const hr_layout_options& options) {
+  if (Status status = CheckLayout(specs, options); !status) return status.error();
+  Result<std::vector<TensorSpec>> announced = SpecsOf(specs);
+  if (!announced) return announced.error();
+  Layout::Shape shape{0, (*announced)[0].dtype, static_cast<Reduction>(options.reduction), {}};
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    (*announced)[i].order = static_cast<std::uint32_t>(i);
+    shape.gradients.push_back({(*announced)[i].name, specs[i].count});
+  }
+  {
+    std::lock_guard lock(mutex_);
+    if (has_layout_) {
+      return Error(Code::kAlreadyExists,
+                   fmt::format("rank {} of job {} has a layout already: a session has one, for as "
+                               "long as it lasts",
+                               rank_, job_));
+    }
+    has_layout_ = true;  // taken before the round trips, so that two threads do not both make one
+  }
+  const Result<std::uint32_t> first = Announce(*announced, options);
+  std::lock_guard lock(mutex_);
+  has_layout_ = first.ok();
+  if (!first) return first.error();
+  shape.first_tensor = *first;
+  layout_.reset(new hr_layout{*this, Layout(operations_, std::move(shape))});
+  return layout_.get();
+}
+
+void Session::FreeLayout(const hr_layout* layout) {
+  std::lock_guard lock(mutex_);
+  if (layout_.get() == layout) layout_.reset();
 }
 
 Status Session::CheckRequest(const Request& request, std::uint64_t count) const {

@@ -16,6 +16,7 @@
 #include "client/lib/control.h"
 #include "client/lib/fork_guard.h"
 #include "client/lib/handles.h"
+#include "client/lib/layout.h"
 #include "client/lib/operations.h"
 #include "ipc/channel.h"
 
@@ -64,6 +65,11 @@ class Session final : public LossListener {
   Status RegisterTensors(std::span<const hr_tensor_spec> specs, hr_tensor** tensors);
   Status ReleaseTensors(std::span<hr_tensor*> tensors);
 
+  // One a session. The handle stays until it is freed or the session goes.
+  Result<hr_layout*> CreateLayout(std::span<const hr_tensor_spec> specs,
+                                  const hr_layout_options& options);
+  void FreeLayout(const hr_layout* layout);
+
   // `range` null: the whole tensor. Returns the operation's number.
   Result<std::uint64_t> Post(const Request& request, const hr_tensor* tensor,
                              const hr_range* range);
@@ -88,6 +94,8 @@ class Session final : public LossListener {
   template <typename Handle>
   using Owned = std::map<const Handle*, std::unique_ptr<Handle>>;
 
+  Result<std::uint32_t> Announce(std::span<const TensorSpec> specs,
+                                 const hr_layout_options& options);
   template <typename Handle>
   Status CheckOwned(const Owned<Handle>& owned, const Handle* handle, const char* what);
   Status CheckRequest(const Request& request, std::uint64_t count) const;
@@ -100,9 +108,11 @@ class Session final : public LossListener {
   Operations operations_;
   std::int32_t service_pid_ = 0;
   std::mutex mutex_;
-  Owned<hr_segment> segments_;      // guarded by mutex_
-  Owned<hr_tensor> tensors_;        // guarded by mutex_
-  std::unique_ptr<Arrays> arrays_;  // refers to control_, but not when it goes
+  Owned<hr_segment> segments_;         // guarded by mutex_
+  Owned<hr_tensor> tensors_;           // guarded by mutex_
+  bool has_layout_ = false;            // guarded by mutex_; one was made or is being made
+  std::unique_ptr<hr_layout> layout_;  // guarded by mutex_
+  std::unique_ptr<Arrays> arrays_;     // refers to control_, but not when it goes
   std::unique_ptr<Control> control_;
 };
 

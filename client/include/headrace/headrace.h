@@ -321,7 +321,9 @@ HR_API void hr_discard(hr_session* session, hr_operation operation);
  *
  * Every gradient is posted once an iteration; one that this rank has no value for is set to zero
  * and posted all the same. Between the post and the return of the wait the gradient's memory is the
- * service's. The calls take the time as they go: that is what the plan is made from. */
+ * service's. The calls take the time as they go: that is what the plan is made from. Of the forward
+ * passes between two backward passes only the first counts, in which gradients can be late; a
+ * gradient that is waited for twice in it gets both parts. */
 
 typedef struct hr_layout hr_layout;
 
@@ -350,16 +352,20 @@ HR_API hr_status hr_layout_options_init_sized(hr_layout_options* options, size_t
 HR_API hr_status hr_layout_create(hr_session* session, const hr_tensor_spec* specs, size_t count,
                                   const hr_layout_options* options, hr_layout** layout,
                                   hr_error* error);
-/* Frees the handle; the service keeps the layout as long as the session lasts. NULL is allowed. */
+/* Frees the handle; the service keeps the layout as long as the session lasts, and hr_close frees
+ * what was not freed before. NULL is allowed. */
 HR_API void hr_layout_free(hr_layout* layout);
 
-/* The backward pass of the next iteration begins now. Before it, hr_layout_post is refused. */
+/* The backward pass of the next iteration begins now. Before it, hr_layout_post is refused. A pass
+ * that posts nothing, as of a micro-batch, is no iteration. Errors: HR_INVALID_ARGUMENT (some but
+ * not all gradients of the last backward pass were posted: one that is missing is named), and
+ * those of a lost service. */
 HR_API hr_status hr_layout_begin_backward(hr_layout* layout, hr_error* error);
 
 /* Gradient `index` of this iteration is in its memory. Returns without waiting. Any thread.
  * `operation` (NULL is allowed) can be given to hr_test and hr_wait. Errors: HR_INVALID_ARGUMENT
- * (no such gradient), HR_BUSY (its last operation has not ended, or no backward pass has begun),
- * HR_UNAVAILABLE. */
+ * (no such gradient), HR_BUSY (its last operation has not ended, or no backward pass has begun
+ * since its last post), HR_UNAVAILABLE. */
 HR_API hr_status hr_layout_post(hr_layout* layout, uint32_t index, hr_operation* operation,
                                 hr_error* error);
 

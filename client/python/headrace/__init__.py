@@ -13,6 +13,7 @@ are taken too, copied in and out. ``headrace.torch`` hooks into PyTorch's traini
 
 from headrace.arena import Arena, Range, Tensor
 from headrace.errors import Error, Mismatch, PeerLost, Timeout, Unavailable
+from headrace.layout import Layout
 from headrace.library import version
 from headrace.operation import Operation
 from headrace.session import Session, init
@@ -20,6 +21,7 @@ from headrace.session import Session, init
 __all__ = [
     "Arena",
     "Error",
+    "Layout",
     "Mismatch",
     "Operation",
     "PeerLost",

@@ -127,6 +127,13 @@ class Arena:
             c.hr_segment_descriptor(segment), self.size, flags=flags
         )
 
+    @property
+    def segment(self) -> int:
+        """The C handle of the memory."""
+        if self._segment is None:
+            raise ValueError("the arena was released")
+        return self._segment
+
     def tensor(
         self, shape: int | Sequence[int], dtype: Any, name: str = "", order: int = 0
     ) -> Tensor:
@@ -146,7 +153,7 @@ class Arena:
         for spec, c_spec in zip(wanted, c_specs):
             name = dtypes.dtype_name(spec.dtype)
             count = math.prod(spec.shape)
-            c_spec.segment = self._segment
+            c_spec.segment = self.segment
             c_spec.offset = end
             c_spec.count = count
             c_spec.dtype = dtypes.dtype_number(name)

@@ -55,6 +55,16 @@ class ElementRange(ctypes.Structure):
     _fields_ = [("offset", ctypes.c_uint64), ("count", ctypes.c_uint64)]
 
 
+class LayoutOptions(ctypes.Structure):
+    """hr_layout_options."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("reduction", ctypes.c_int),
+        ("policy", ctypes.c_char * 32),
+    ]
+
+
 class Counters(ctypes.Structure):
     """hr_counters."""
 
@@ -127,6 +137,28 @@ _FUNCTIONS: dict[str, tuple] = {
     ),
     "hr_wait": (ctypes.c_int, (_HANDLE, _OPERATION, ctypes.c_int64, _ERROR)),
     "hr_discard": (None, (_HANDLE, _OPERATION)),
+    "hr_layout_options_init_sized": (
+        ctypes.c_int,
+        (ctypes.POINTER(LayoutOptions), ctypes.c_size_t, _ERROR),
+    ),
+    "hr_layout_create": (
+        ctypes.c_int,
+        (
+            _HANDLE,
+            ctypes.POINTER(TensorSpec),
+            ctypes.c_size_t,
+            ctypes.POINTER(LayoutOptions),
+            _HANDLE_OUT,
+            _ERROR,
+        ),
+    ),
+    "hr_layout_begin_backward": (ctypes.c_int, (_HANDLE, _ERROR)),
+    "hr_layout_post": (ctypes.c_int, (_HANDLE, ctypes.c_uint32, *_POSTED)),
+    "hr_layout_wait": (
+        ctypes.c_int,
+        (_HANDLE, ctypes.c_uint32, ctypes.c_int64, _ERROR),
+    ),
+    "hr_layout_end_forward": (ctypes.c_int, (_HANDLE, _ERROR)),
     "hr_session_counters": (ctypes.c_int, (_HANDLE, ctypes.POINTER(Counters), _ERROR)),
 }
 

@@ -8,11 +8,13 @@ import ctypes
 import os
 import sys
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace import dtypes, library
 from headrace.arena import Arena, Range, Tensor
 from headrace.errors import Error, Unavailable
+from headrace.layout import Gradient, Layout
 from headrace.operation import Operation
 
 if TYPE_CHECKING:
@@ -83,6 +85,23 @@ class Session:
     def arena(self, size: int) -> Arena:
         """Allocates ``size`` bytes of memory shared with the service, zeroed."""
         return Arena(self, size)
+
+    def layout(
+        self,
+        specs: Sequence[Gradient | tuple],
+        op: str = "average",
+        policy: str | None = None,
+    ) -> Layout:
+        """Makes the session's layout: all gradients of a model, in forward order.
+
+        ``specs`` are (shape, dtype, name) or (shape, dtype), shapes in elements, all of one dtype,
+        at most 768. ``op``: "average" or "sum". ``policy``: "bsp", "wfbp", "mg-wfbp",
+        "bytescheduler", "us-byte" or "exact"; None: HEADRACE_POLICY, or as the service at the
+        rendezvous is configured. Allocates the memory: a round trip or two, before training. The
+        gradients move when all ranks have made equal layouts. Errors: Mismatch when another rank's
+        differs (the text says where), Error when the session has one already or a spec is wrong.
+        """
+        return Layout(self, specs, op, policy)
 
     def all_reduce(self, x: Any, op: str = "sum", async_op: bool = False) -> Operation:
         """Replaces x on every rank by the reduction over all ranks.

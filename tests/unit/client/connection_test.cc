@@ -95,6 +95,14 @@ TEST_F(ConnectionTest, PassesSegmentsAndTensors) {
   EXPECT_FALSE(losses_.lost());
 }
 
+TEST_F(ConnectionTest, HandsInALayout) {
+  EntranceEnd service({});
+  auto connection = Attach(service.path());
+  ASSERT_TRUE(connection.ok());
+  EXPECT_TRUE((*connection)->SetLayout({11, 3, Reduction::kSum, "exact"}).ok());
+  EXPECT_EQ(service.seen().layout, "11 3 1 exact");
+}
+
 TEST_F(ConnectionTest, TellsTheServicesReasonForRefusingToAttach) {
   EntranceEnd service(
       {.refusal = Error(Code::kVersionMismatch, "client speaks protocol 1, this service 2")});

@@ -56,6 +56,15 @@ class SessionEnd final : public schema::Session::Server {
     context.getResults().setFirst(11);
     return kj::READY_NOW;
   }
+  kj::Promise<void> setLayout(SetLayoutContext context) override {
+    const auto params = context.getParams();
+    std::lock_guard lock(stage_.mutex);
+    stage_.seen.layout = std::to_string(params.getFirst()) + " " +
+                         std::to_string(params.getCount()) + " " +
+                         std::to_string(params.getReduction()) + " " + params.getPolicy().cStr();
+    Fill(stage_.manners.refusal, context.getResults().getRefusal());
+    return kj::READY_NOW;
+  }
   kj::Promise<void> leave(LeaveContext) override {
     std::lock_guard lock(stage_.mutex);
     stage_.seen.left = true;

@@ -44,6 +44,7 @@ class EntranceEnd {
     std::uint64_t channel_size = 0;
     std::uint64_t segment_size = 0;
     std::uint64_t tensors = 0;
+    std::string layout;  // "first count reduction policy"
     bool left = false;
   };
   Seen seen() const;

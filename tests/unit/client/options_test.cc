@@ -230,6 +230,29 @@ TEST(Options, AreCompletedFromTheEnvironmentForAnOlderProgram) {
 }
 
 // As the linker finds it for a program compiled before.
+TEST(LayoutOptions, AverageByThePolicyOfTheEnvironment) {
+  const auto fill = [](const char* policy, hr_layout_options& options) {
+    return FillLayoutOptions(
+        [policy](const char* name) -> const char* {
+          return std::string_view(name) == "HEADRACE_POLICY" ? policy : nullptr;
+        },
+        sizeof options, options);
+  };
+  hr_layout_options options;
+  ASSERT_TRUE(fill(nullptr, options).ok());
+  EXPECT_EQ(options.size, sizeof options);
+  EXPECT_EQ(options.reduction, HR_AVERAGE);
+  EXPECT_STREQ(options.policy, "");
+  ASSERT_TRUE(fill("bytescheduler", options).ok());
+  EXPECT_STREQ(options.policy, "bytescheduler");
+  const Status longer = fill("a-policy-with-more-than-31-letters", options);
+  ASSERT_FALSE(longer.ok());
+  EXPECT_NE(longer.error().text().find("HEADRACE_POLICY"), std::string::npos);
+  EXPECT_STREQ(options.policy, "");
+  const Status sized = FillLayoutOptions([](const char*) { return nullptr; }, 4, options);
+  EXPECT_EQ(sized.code(), Code::kInvalidArgument);
+}
+
 TEST(Options, KeepTheFunctionThatOlderProgramsCall) {
   hr_options options;
   std::memset(&options, '#', sizeof options);

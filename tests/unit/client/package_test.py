@@ -12,7 +12,7 @@ from unittest import mock
 
 import headrace
 import numpy
-from headrace import dtypes, errors, library
+from headrace import dtypes, errors, layout, library
 from headrace.arena import aligned, bytes_for
 
 try:
@@ -61,6 +61,7 @@ class TheHeader(unittest.TestCase):
             "hr_error": library.ErrorText,
             "hr_tensor_spec": library.TensorSpec,
             "hr_range": library.ElementRange,
+            "hr_layout_options": library.LayoutOptions,
             "hr_counters": library.Counters,
         }
         offsets = [
@@ -68,6 +69,7 @@ class TheHeader(unittest.TestCase):
             ("hr_options", "rendezvous"),
             ("hr_options", "architecture"),
             ("hr_tensor_spec", "order"),
+            ("hr_layout_options", "policy"),
         ]
         body = "".join(f'printf("%zu\\n", sizeof({name}));' for name in names)
         body += "".join(f'printf("%zu\\n", offsetof({s}, {f}));' for s, f in offsets)
@@ -193,6 +195,18 @@ class Errors(unittest.TestCase):
             headrace.init("j", 0, 1, "/nowhere/s", architecture="ring")
         with self.assertRaisesRegex(ValueError, "256 bytes, 255"):
             headrace.init("j", 0, 1, "/nowhere/s", rendezvous="r" * 256)
+
+
+class LayoutSizes(unittest.TestCase):
+    def test_gradients_lie_behind_each_other_without_gaps(self):
+        self.assertEqual(
+            layout._packed([3, 1, 5], ["float16"] * 3), ([0, 6, 8], 18)
+        )
+
+    def test_a_policy_that_does_not_fit_is_refused(self):
+        self.assertEqual(layout._policy("us-byte"), b"us-byte")
+        with self.assertRaisesRegex(ValueError, "32 bytes, 31"):
+            layout._policy("p" * 32)
 
 
 class ArenaSizes(unittest.TestCase):

@@ -72,6 +72,11 @@ class FakeControl final : public Control {
     released.emplace_back(first, count);
     return {};
   }
+  Status SetLayout(const LayoutNotice& layout) override {
+    if (layout_refusal) return *layout_refusal;
+    layouts.push_back(layout);
+    return {};
+  }
   Status Leave() override {
     left = true;
     return {};
@@ -79,10 +84,12 @@ class FakeControl final : public Control {
   void CloseInChild() override {}
 
   std::optional<Error> refusal;
+  std::optional<Error> layout_refusal;
   std::uint32_t next_segment = 7;  // not 0, which a forgotten field would have
   std::map<std::uint32_t, Mapping> segments;
   std::vector<TensorSpec> tensors;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> released;
+  std::vector<LayoutNotice> layouts;
   bool left = false;
 };
 

@@ -1,0 +1,216 @@
+#include "client/lib/layout.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+#include <utility>
+
+#include "client/lib/handles.h"
+
+namespace headrace::client {
+namespace {
+
+Error Wrong(const std::string& what) { return Error(Code::kInvalidArgument, "layout: " + what); }
+
+std::string NameOf(std::size_t index, std::string_view name) {
+  if (name.empty()) return fmt::format("gradient {}", index);
+  return fmt::format("gradient {} ({})", index, name);
+}
+
+std::string NameOf(std::span<const hr_tensor_spec> specs, std::size_t index) {
+  return NameOf(index, specs[index].name == nullptr ? "" : specs[index].name);
+}
+
+// Each spec by itself is checked where tensors are registered; a size that would overflow here is
+// refused there, so it only must not lead astray.
+Status CheckOverlap(std::span<const hr_tensor_spec> specs, std::size_t element) {
+  std::vector<std::size_t> order(specs.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(),
+            [specs](std::size_t a, std::size_t b) { return specs[a].offset < specs[b].offset; });
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    const hr_tensor_spec& lower = specs[order[i - 1]];
+    const hr_tensor_spec& upper = specs[order[i]];
+    if (lower.count <= (upper.offset - lower.offset) / element) continue;
+    return Wrong(fmt::format("{} ({} elements from byte {}) and {} (from byte {}) overlap",
+                             NameOf(specs, order[i - 1]), lower.count, lower.offset,
+                             NameOf(specs, order[i]), upper.offset));
+  }
+  return {};
+}
+
+Status CheckOptions(const hr_layout_options& options) {
+  if (options.size != sizeof options) {
+    return Wrong(
+        fmt::format("hr_layout_options has size {}, this library ({}) knows {}: call "
+                    "hr_layout_options_init first",
+                    options.size, HEADRACE_VERSION, sizeof options));
+  }
+  if (options.reduction != HR_SUM && options.reduction != HR_AVERAGE) {
+    return Wrong(fmt::format("reduction {}: gradients are averaged or summed",
+                             static_cast<int>(options.reduction)));
+  }
+  const std::span policy(options.policy);
+  if (std::find(policy.begin(), policy.end(), '\0') == policy.end()) {
+    return Wrong("the policy's name does not end in NUL");
+  }
+  return {};
+}
+
+}  // namespace
+
+Status CheckLayout(std::span<const hr_tensor_spec> specs, const hr_layout_options& options) {
+  if (Status status = CheckOptions(options); !status) return status;
+  if (specs.empty() || specs.size() > kGradientsMax) {
+    return Wrong(fmt::format("{} gradients: 1 to {} are possible", specs.size(), kGradientsMax));
+  }
+  const auto dtype = static_cast<std::uint8_t>(specs[0].dtype);
+  if (!IsDType(dtype)) return Wrong(fmt::format("dtype {} is not one", int{dtype}));
+  for (std::size_t i = 1; i < specs.size(); ++i) {
+    if (specs[i].segment != specs[0].segment) {
+      return Wrong(NameOf(specs, i) + " lies in another segment than gradient 0");
+    }
+    if (specs[i].dtype != specs[0].dtype) {
+      return Wrong(fmt::format("{} has dtype {}, gradient 0 has {}: one layout has one",
+                               NameOf(specs, i), static_cast<int>(specs[i].dtype),
+                               static_cast<int>(specs[0].dtype)));
+    }
+  }
+  return CheckOverlap(specs, SizeOf(static_cast<DType>(dtype)));
+}
+
+Layout::Layout(Operations& operations, Shape shape)
+    : operations_(operations),
+      shape_(std::move(shape)),
+      times_(shape_.gradients.size()),
+      states_(shape_.gradients.size()) {}
+
+std::string Layout::Named(std::size_t index) const {
+  return NameOf(index, shape_.gradients[index].name);
+}
+
+Status Layout::CheckIndex(std::uint32_t index) const {
+  if (index < states_.size()) return {};
+  return Error(Code::kInvalidArgument,
+               fmt::format("gradient {}: the layout has {}", index, states_.size()));
+}
+
+Status Layout::BeginBackward() {
+  if (Status status = operations_.CheckThere(); !status) return status;
+  std::lock_guard lock(mutex_);
+  if (posted_ != 0 && posted_ != states_.size()) {
+    const auto missing = std::find_if(states_.begin(), states_.end(), [this](const State& state) {
+      return state.iteration != iteration_;
+    });
+    return Error(Code::kInvalidArgument,
+                 fmt::format("{} was not posted in the last backward pass, {} of {} were: a "
+                             "gradient without a value is set to zero and posted all the same",
+                             Named(static_cast<std::size_t>(missing - states_.begin())), posted_,
+                             states_.size()));
+  }
+  // A pass that posted nothing, of a micro-batch for instance, is no iteration.
+  const bool begins_iteration = iteration_ == 0 || posted_ != 0;
+  if (begins_iteration) {
+    ++iteration_;
+    posted_ = 0;
+  }
+  times_.BeginBackward(MonotonicNow());
+  return {};
+}
+
+Status Layout::ClaimLocked(std::uint32_t index) {
+  State& state = states_[index];
+  const auto busy = [this, index](const char* why) {
+    return Error(Code::kBusy, Named(index) + ": " + why);
+  };
+  if (iteration_ == 0) return busy("no backward pass has begun: call hr_layout_begin_backward");
+  if (state.posting || state.iteration == iteration_) {
+    return busy(
+        "it was posted in this backward pass; each iteration has one post of it, after its "
+        "hr_layout_begin_backward");
+  }
+  if (state.operation != 0) {
+    const Result<bool> ended = operations_.HasEnded(state.operation);
+    if (!ended) return ended.error();
+    if (!*ended) return busy("its last operation has not ended: call hr_layout_wait first");
+  }
+  state.posting = true;
+  return {};
+}
+
+ipc::GradientRecord Layout::RecordLocked(std::uint32_t index) const {
+  ipc::GradientRecord record;
+  record.kind = static_cast<std::uint8_t>(Collective::kAllReduce);
+  record.dtype = static_cast<std::uint8_t>(shape_.dtype);
+  record.reduction = static_cast<std::uint8_t>(shape_.reduction);
+  record.flags = ipc::kRecordIsGradient;
+  record.tensor = shape_.first_tensor + index;
+  record.forward_ns = times_.part(index).forward_ns;
+  record.waited_ns = times_.part(index).waited_ns;
+  record.backward_ns = static_cast<std::uint64_t>(times_.backward_ns());
+  record.count = shape_.gradients[index].count;
+  return record;
+}
+
+Result<std::uint64_t> Layout::Post(std::uint32_t index) {
+  if (Status status = CheckIndex(index); !status) return status.error();
+  std::unique_lock lock(mutex_);
+  if (Status status = ClaimLocked(index); !status) return status.error();
+  const ipc::GradientRecord record = RecordLocked(index);
+  lock.unlock();
+  // Both kinds of record have the fields that Post fills in at the same place.
+  const Result<std::uint64_t> posted = operations_.Post(std::bit_cast<ipc::Record>(record));
+  lock.lock();
+  State& state = states_[index];
+  state.posting = false;
+  if (!posted) return posted.error().Within(Named(index));
+  state.operation = *posted;
+  state.iteration = iteration_;
+  ++posted_;
+  times_.Forget(index);
+  return *posted;
+}
+
+Status Layout::Wait(std::uint32_t index, TimeNs timeout_ns) {
+  if (Status status = CheckIndex(index); !status) return status;
+  std::unique_lock lock(mutex_);
+  const TimeNs begin = MonotonicNow();
+  times_.Pause(begin);
+  const State state = states_[index];
+  // A gradient that this iteration's backward pass has still to post is no part of the next forward
+  // pass: activations are being computed again.
+  const bool counts = state.iteration == iteration_;
+  const bool was_open = state.operation != 0 && !*operations_.HasEnded(state.operation);
+  if (!was_open) {
+    if (counts) times_.Reach(index, begin, 0);
+    lock.unlock();
+    return state.operation == 0 ? Status() : OutcomeOf(index, state.operation);
+  }
+  lock.unlock();
+  const Result<bool> ended = operations_.WaitForEnd(state.operation, timeout_ns);
+  const bool is_there = ended && *ended;
+  lock.lock();
+  const TimeNs now = MonotonicNow();
+  if (counts && is_there) times_.Reach(index, now, now - begin);
+  if (counts && !is_there) times_.LoseTime(index, now - begin);
+  lock.unlock();
+  if (is_there) return OutcomeOf(index, state.operation);
+  if (!ended) return ended.error();
+  return Error(Code::kTimeout, fmt::format("{} is still open after {} ms of waiting", Named(index),
+                                           timeout_ns / kMillisecond));
+}
+
+Status Layout::OutcomeOf(std::uint32_t index, std::uint64_t operation) const {
+  const ipc::Outcome outcome = operations_.OutcomeOf(operation);
+  if (outcome.code == Code::kOk) return {};
+  return Error(outcome.code, Named(index) + ": " + outcome.text);
+}
+
+void Layout::EndForward() {
+  std::lock_guard lock(mutex_);
+  times_.EndForward(MonotonicNow());
+}
+
+}  // namespace headrace::client

@@ -1,0 +1,82 @@
+// A session's gradients in forward order, posted once an iteration for the job's plan to move.
+//
+// Thread-safe. Its lock is never held while a post or a wait sleeps.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/include/headrace/headrace.h"
+#include "client/lib/layout_times.h"
+#include "client/lib/operations.h"
+#include "ipc/base/collective.h"
+#include "ipc/base/result.h"
+#include "ipc/records.h"
+
+namespace headrace::client {
+
+class Session;
+
+// Gradients of one layout: their records must fit the channel together, beside other operations.
+inline constexpr std::size_t kGradientsMax = 768;
+
+// What the specs of a layout must be, beyond what each must be as a tensor: one segment, one
+// element type, no overlap, a reduction and policy that can be. The error names the gradients.
+Status CheckLayout(std::span<const hr_tensor_spec> specs, const hr_layout_options& options);
+
+class Layout {
+ public:
+  struct Gradient {
+    std::string name;
+    std::uint64_t count = 0;  // elements
+  };
+  // As the service knows it: the gradients are tensors first_tensor, first_tensor + 1, ...
+  struct Shape {
+    std::uint32_t first_tensor = 0;
+    DType dtype = DType::kFloat32;
+    Reduction reduction = Reduction::kAverage;
+    std::vector<Gradient> gradients;
+  };
+
+  // `operations` outlives this.
+  Layout(Operations& operations, Shape shape);
+
+  // kInvalidArgument while some but not all gradients of the last backward pass were posted.
+  Status BeginBackward();
+  // Returns the operation's number. kBusy when the gradient is open or was posted in this pass.
+  Result<std::uint64_t> Post(std::uint32_t index);
+  Status Wait(std::uint32_t index, TimeNs timeout_ns);
+  void EndForward();
+
+ private:
+  struct State {
+    std::uint64_t operation = 0;  // its last; 0: none yet
+    std::uint64_t iteration = 0;  // in which that was posted
+    bool posting = false;         // a thread is at it
+  };
+
+  Status CheckIndex(std::uint32_t index) const;
+  Status ClaimLocked(std::uint32_t index);
+  ipc::GradientRecord RecordLocked(std::uint32_t index) const;
+  Status OutcomeOf(std::uint32_t index, std::uint64_t operation) const;
+  std::string Named(std::size_t index) const;
+
+  Operations& operations_;
+  const Shape shape_;
+  std::mutex mutex_;
+  LayoutTimes times_;          // guarded by mutex_, as is all below
+  std::vector<State> states_;  // of each gradient
+  std::uint64_t iteration_ = 0;
+  std::size_t posted_ = 0;  // gradients of this iteration
+};
+
+}  // namespace headrace::client
+
+// Owned by the session.
+struct hr_layout {
+  headrace::client::Session& session;
+  headrace::client::Layout layout;
+};

@@ -1,0 +1,57 @@
+// What one rank's iterations cost: how long the forward pass spent on each gradient, and how long
+// it stood still for it. Pure: time comes in as an argument.
+//
+// One iteration is a forward pass, then a backward pass in which every gradient is posted. A
+// gradient's part of the forward pass lasts from the end of the wait for it to the next wait, or to
+// the pass's end. Only the first forward pass after a backward pass counts: it is the one that
+// gradients can be late for; evaluation and further micro-batches come after it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "ipc/base/clock.h"
+
+namespace headrace::client {
+
+// Not thread-safe; Layout holds its lock.
+class LayoutTimes {
+ public:
+  // Of one gradient in one iteration, as its record says them: at most 2^32 - 1.
+  struct Part {
+    std::uint32_t forward_ns = 0;
+    std::uint32_t waited_ns = 0;
+  };
+
+  explicit LayoutTimes(std::size_t count) : parts_(count) {}
+
+  // The forward pass asks for another gradient: the part of the one before is over.
+  void Pause(TimeNs now);
+  // The wait for gradient `index` has ended with its values there; it stood still for `waited_ns`.
+  void Reach(std::size_t index, TimeNs now, TimeNs waited_ns);
+  // A wait that ended without the values: time was lost, no part begins.
+  void LoseTime(std::size_t index, TimeNs waited_ns);
+  void EndForward(TimeNs now);
+
+  // The next iteration's backward pass: what is reached from now on is its forward pass.
+  void BeginBackward(TimeNs now);
+
+  // What is known of gradient `index` since its last post; Forget is that post.
+  const Part& part(std::size_t index) const { return parts_[index]; }
+  void Forget(std::size_t index) { parts_[index] = {}; }
+
+  TimeNs backward_ns() const { return backward_ns_; }
+
+ private:
+  enum class Pass { kExpected, kRunning, kOver };
+
+  std::vector<Part> parts_;
+  std::optional<std::size_t> running_;  // the gradient whose part of the pass it is
+  TimeNs since_ns_ = 0;                 // when that began
+  Pass pass_ = Pass::kExpected;         // the one that counts
+  TimeNs backward_ns_ = 0;
+};
+
+}  // namespace headrace::client

@@ -1,0 +1,236 @@
+"""A model's gradients in forward order, moved by the plan of the job."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import math
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace import dtypes, errors, library
+from headrace.arena import Arena
+
+if TYPE_CHECKING:
+    import numpy
+    import torch
+
+    from headrace.session import Session
+
+_TIMEOUT = 8  # HR_TIMEOUT
+
+
+class Gradient(NamedTuple):
+    """A gradient of a layout: ``shape`` in elements, and a name for tables and errors."""
+
+    shape: Sequence[int]
+    dtype: Any
+    name: str = ""
+
+
+class Layout:
+    """All gradients of a model, in shared memory, in the order in which the forward pass uses them.
+
+    Made by Session.layout, once a session; equal on all ranks of the job but for the names. The
+    service decides in which blocks, and in which order, they travel. One iteration is, on every
+    rank::
+
+        for i in range(len(layout)):        # the forward pass, in any order
+            layout.wait(i)                  # before gradient i's parameter is updated and used
+        layout.end_forward()
+        layout.begin_backward()
+        for i in reversed(range(len(layout))):
+            layout.views[i].copy_(...)      # or autograd writes there
+            layout.post(i)                  # as soon as it is there
+
+    Every gradient is posted once an iteration; one without a value is zeroed and posted all the
+    same. From post(i) to the return of wait(i) its memory is the service's: neither read nor write
+    it. These calls also take the times that plans are made from. Thread-safe. The views stay valid
+    as plain memory after the session was closed.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        specs: Sequence[Gradient | tuple],
+        op: str = "average",
+        policy: str | None = None,
+    ) -> None:
+        self.session = session
+        self.gradients = [Gradient(*spec) for spec in specs]
+        names = [dtypes.dtype_name(gradient.dtype) for gradient in self.gradients]
+        self.counts = [math.prod(gradient.shape) for gradient in self.gradients]
+        self._offsets, end = _packed(self.counts, names)
+        self._dtypes = names
+        options = library.LayoutOptions()
+        error = library.ErrorText()
+        c = library.load()
+        library.check(
+            c.hr_layout_options_init_sized(options, ctypes.sizeof(options), error),
+            error,
+        )
+        options.reduction = dtypes.reduction_number(op)
+        if policy is not None:
+            options.policy = _policy(policy)
+        self._arena = Arena(session, max(end, 1))
+        handle = ctypes.c_void_p()
+        status = c.hr_layout_create(
+            session.handle,
+            self._c_specs(),
+            len(self.gradients),
+            options,
+            ctypes.byref(handle),
+            error,
+        )
+        if status != 0:
+            with contextlib.suppress(errors.Error):  # what matters is why there is no layout
+                self._arena.release()
+        library.check(status, error)
+        self._layout = handle.value
+        self._post, self._wait = c.hr_layout_post, c.hr_layout_wait
+
+    def _c_specs(self) -> ctypes.Array:
+        specs = (library.TensorSpec * len(self.gradients))()
+        for i, spec in enumerate(specs):
+            spec.segment = self._arena.segment
+            spec.offset = self._offsets[i]
+            spec.count = self.counts[i]
+            spec.dtype = dtypes.dtype_number(self._dtypes[i])
+            spec.name = self.gradients[i].name.encode()
+            spec.order = i
+        return specs
+
+    @property
+    def _handle(self) -> int:
+        # The session frees the layout with itself.
+        if self.session.closed:
+            raise ValueError("the layout's session was closed")
+        return self._layout
+
+    def __len__(self) -> int:
+        return len(self.gradients)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all gradients together."""
+        return self._offsets[-1] + self.counts[-1] * dtypes.dtype_size(self._dtypes[-1])
+
+    def numpy(self, i: int) -> numpy.ndarray:
+        """Gradient i as a numpy array of its shape. TypeError for bfloat16, which numpy has not."""
+        import numpy
+
+        if self._dtypes[i] == "bfloat16":
+            raise TypeError("numpy has no bfloat16: view the gradient with torch()")
+        flat = numpy.frombuffer(
+            self._arena.memory, self._dtypes[i], self.counts[i], self._offsets[i]
+        )
+        return flat.reshape(self.gradients[i].shape)
+
+    def torch(self, i: int) -> torch.Tensor:
+        """Gradient i as a torch tensor of its shape, on the CPU."""
+        import torch
+
+        flat = torch.frombuffer(
+            self._arena.memory,
+            dtype=getattr(torch, self._dtypes[i]),
+            count=self.counts[i],
+            offset=self._offsets[i],
+        )
+        return flat.view(tuple(self.gradients[i].shape))
+
+    @functools.cached_property
+    def views(self) -> list[torch.Tensor]:
+        """All gradients as torch tensors, in forward order. Needs torch."""
+        return [self.torch(i) for i in range(len(self))]
+
+    def begin_backward(self) -> None:
+        """The backward pass of the next iteration begins now; before it, post() is refused.
+
+        A pass that posts nothing, as of a micro-batch, is no iteration. Error when some but not
+        all gradients of the last backward pass were posted, which would leave other ranks waiting.
+        """
+        error = library.ErrorText()
+        library.check(
+            library.load().hr_layout_begin_backward(self._handle, error), error
+        )
+
+    def post(self, i: int) -> int:
+        """Gradient i of this iteration is in its memory: it may go. Returns the operation's number.
+
+        Error when its last operation has not ended, or when it was posted in this backward pass
+        already.
+        """
+        error = library.ErrorText()
+        number = ctypes.c_uint64()
+        status = self._post(self._handle, i, number, error)
+        if status != 0:
+            library.check(status, error)
+        return number.value
+
+    def wait(self, i: int, timeout: float | None = None) -> None:
+        """The forward pass has reached gradient i: waits until its last post has ended.
+
+        Its memory then holds the reduction over all ranks. Returns at once where nothing of it is
+        open. ``timeout`` in seconds, None: no limit beyond the operation's own. Raises Timeout when
+        that passed first (it can be waited for again), or what the operation failed with.
+        """
+        limit = -1 if timeout is None else max(0, int(timeout * 1e9))
+        error = library.ErrorText()
+        status = self._wait(self._handle, i, limit, error)
+        if status != 0:
+            library.check(status, error)
+
+    def end_forward(self) -> None:
+        """The forward pass has ended: time from now on belongs to no gradient."""
+        error = library.ErrorText()
+        library.check(library.load().hr_layout_end_forward(self._handle, error), error)
+
+    def wait_all(self, timeout: float | None = None) -> None:
+        """Waits for all gradients, within ``timeout`` seconds together (None: no limit).
+
+        Raises the first error, in forward order, after all have ended; Timeout at once when the
+        time is over. Counts as a forward pass that needs all gradients at its begin: what follows,
+        until end_forward() or begin_backward(), is the last one's part of it.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        first: errors.Error | None = None
+        for i in range(len(self)):
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                self.wait(i, left)
+            except errors.Error as failure:
+                out_of_time = deadline is not None and time.monotonic() >= deadline
+                if failure.number == _TIMEOUT and out_of_time:
+                    raise
+                first = first or failure
+        if first is not None:
+            raise first
+
+    def __repr__(self) -> str:
+        return f"<headrace.Layout of {len(self)} gradients, {self.size} bytes>"
+
+
+def _packed(counts: Sequence[int], names: Sequence[str]) -> tuple[list[int], int]:
+    """Offsets in bytes, one behind the other without gaps, and where the last one ends.
+
+    Neighbours without a gap travel as one piece of memory. Elements of one size are aligned by
+    that; a mixture is refused by the library, and only kept apart here.
+    """
+    offsets, end = [], 0
+    for count, name in zip(counts, names):
+        size = dtypes.dtype_size(name)
+        end = -(-end // size) * size
+        offsets.append(end)
+        end += count * size
+    return offsets, end
+
+
+def _policy(name: str) -> bytes:
+    value = name.encode()
+    # The field ends in a NUL byte, which ctypes does not insist on.
+    most = library.LayoutOptions.policy.size - 1
+    if len(value) > most:
+        raise ValueError(f'policy "{name}" has {len(value)} bytes, {most} are possible')
+    return value
