@@ -29,6 +29,7 @@
 namespace headrace::transport {
 
 inline constexpr std::size_t kMembersMax = 64;
+inline constexpr std::size_t kRunsMax = 1024;  // of one transfer
 
 // What a transport can do, as plain values.
 struct Capabilities {
@@ -43,7 +44,8 @@ struct Capabilities {
   }
 };
 
-// A piece of every member's memory: `count` elements from `offset` bytes behind its pointer.
+// A piece of every member's memory: `count` elements from `offset` bytes behind its pointer. The
+// offset is a multiple of the element's size.
 struct Run {
   std::uint64_t offset = 0;
   std::uint64_t count = 0;
@@ -86,7 +88,7 @@ struct Transfer {
   std::uint64_t position = 0;   // between nodes: the transfer's name, equal on every node
   std::uint32_t members_count = 0;
   std::array<std::byte*, kMembersMax> members{};  // aligned to the element, not to the vector
-  std::span<const Run> runs;  // empty: memory is one piece; else outlives the completion
+  std::span<const Run> runs{};  // empty: memory is one piece; else outlives the completion
   std::uint64_t skip = 0;     // elements of the runs before this transfer's first
 
   std::span<std::byte* const> Members() const { return {members.data(), members_count}; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ipc/base/check.h"
+#include "transport/runs.h"
 
 namespace headrace::transport {
 
@@ -81,9 +82,12 @@ void Group::Post(const Transfer& transfer) {
   HR_CHECK(transfer.position >= positions_end_, transfer.position, positions_end_);
   const Shape shape = ShapeOf(transfer);
   HR_CHECK(shape.count <= kTransferBytesMax / SizeOf(shape.dtype), shape.count);
+  CheckRuns(transfer);
+  // A server knows of a transfer what its messages say, and they say nothing of runs.
+  HR_CHECK(options_.servers_count == 0 || transfer.runs.size() <= 1, transfer.runs.size());
   // Partial sums of integers would have to be wider than the integers are.
   HR_CHECK(shape.reduction != Reduction::kAverage || IsFloating(shape.dtype), Describe(shape));
-  Move& move = Begin(shape, transfer.position);
+  Move& move = Begin(shape, transfer.position, transfer.runs, transfer.skip);
   move.token = transfer.token;
   move.memory = transfer.members[options_.self];
   move.output = transfer.output;

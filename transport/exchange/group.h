@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -111,13 +112,13 @@ class Group {
   // What comes in: group_messages.cc.
   void Route(const Message& message);
   void RouteToPiece(const Message& message, std::uint16_t index);
-  bool Agrees(const Message& message, const Move& move);
+  bool Agrees(const Message& message, Move& move);
   void Hold(const Message& message);
   void Refuse(const Message& message);
   void Disagree(const Message& message, const std::string& what);
   void Accept(const Message& message, std::uint16_t index, std::size_t receive);
   void EndMessage(std::uint16_t index);
-  void CheckHeld(const Move& move);
+  void CheckHeld(Move& move);
   void CheckHeld(const Move& move, const Piece& piece);
   bool IsOver(std::uint64_t position) const;
   Move* Find(std::uint64_t position);
@@ -125,7 +126,8 @@ class Group {
   std::size_t MessageSize(const Piece& piece, const Round& round) const;
 
   // What goes on: group_pieces.cc.
-  Move& Begin(const Shape& shape, std::uint64_t position);
+  Move& Begin(const Shape& shape, std::uint64_t position, std::span<const Run> runs,
+              std::uint64_t skip);
   void BeginHeld();
   void BeginPieces(TimeNs now);
   bool BeginPiece(std::uint16_t move_index, TimeNs now);

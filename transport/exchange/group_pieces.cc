@@ -7,7 +7,8 @@
 
 namespace headrace::transport {
 
-Group::Move& Group::Begin(const Shape& shape, std::uint64_t position) {
+Group::Move& Group::Begin(const Shape& shape, std::uint64_t position, std::span<const Run> runs,
+                          std::uint64_t skip) {
   const std::uint16_t index = free_moves_.back();
   free_moves_.pop_back();
   const auto later = std::ranges::find_if(
@@ -19,7 +20,7 @@ Group::Move& Group::Begin(const Shape& shape, std::uint64_t position) {
           .shape = shape,
           .pattern = pattern,
           .cut = Cut(shape, pattern, position, choice_.data_count, choice_.servers_count,
-                     limits_.slot_size)};
+                     limits_.slot_size, runs, skip)};
   if (is_server()) {
     move.next_piece = move.cut.NextOwned(0, options_.self);
   } else {
@@ -202,14 +203,14 @@ void Group::Remember(std::uint64_t position) {
 
 std::byte* Group::Own(const Piece& piece) const {
   const Move& move = moves_[piece.move];
-  return move.memory + piece.range.begin * SizeOf(move.shape.dtype);
+  return move.memory + piece.range.offset;
 }
 
 // Where the result belongs on a node with data.
 std::byte* Group::Target(const Piece& piece) const {
   const Move& move = moves_[piece.move];
   std::byte* const memory = move.shape.kind == Collective::kReduce ? move.output : move.memory;
-  return memory + piece.range.begin * SizeOf(move.shape.dtype);
+  return memory + piece.range.offset;
 }
 
 // What is sent. A server's sum takes the place of the first of its inputs.

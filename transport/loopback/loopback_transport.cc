@@ -5,6 +5,7 @@
 
 #include "ipc/base/check.h"
 #include "transport/loopback/reference.h"
+#include "transport/runs.h"
 
 namespace headrace::transport {
 namespace {
@@ -32,6 +33,7 @@ LoopbackTransport::LoopbackTransport(const LoopbackOptions& options)
 PostResult LoopbackTransport::Post(const Transfer& transfer, TimeNs now) {
   HR_CHECK(transfer.members_count >= 1 && transfer.members_count <= kMembersMax,
            transfer.members_count);
+  CheckRuns(transfer);
   if (busy_posts_ != 0) {
     --busy_posts_;
     return PostResult::kBusy;

@@ -1,5 +1,6 @@
 #include "transport/loopback/reference.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -130,6 +131,25 @@ void CopyToOthers(const Transfer& transfer, std::uint32_t source, std::size_t at
   }
 }
 
+// Each run is a transfer of its own, whose memory begins where the run does.
+void MoveRuns(const Transfer& transfer, std::uint64_t begin, std::uint64_t end) {
+  std::uint64_t before = 0;  // elements of the runs before this one
+  for (const Run& run : transfer.runs) {
+    const std::uint64_t first = std::max(before, transfer.skip + begin);
+    const std::uint64_t last = std::min(before + run.count, transfer.skip + end);
+    if (first < last) {
+      Transfer part = transfer;
+      part.runs = {};
+      for (std::byte*& member : part.members) {
+        if (member != nullptr) member += run.offset;
+      }
+      if (part.output != nullptr) part.output += run.offset;
+      ReferenceMove(part, first - before, last - before);
+    }
+    before += run.count;
+  }
+}
+
 }  // namespace
 
 void ReferenceReduce(DType dtype, Reduction reduction, std::span<const std::byte* const> inputs,
@@ -161,6 +181,7 @@ void ReferenceReduce(DType dtype, Reduction reduction, std::span<const std::byte
 }
 
 void ReferenceMove(const Transfer& transfer, std::uint64_t begin, std::uint64_t end) {
+  if (!transfer.runs.empty()) return MoveRuns(transfer, begin, end);
   const auto members = transfer.Members();
   const std::size_t size = SizeOf(transfer.dtype);
   if (transfer.kind == Collective::kAllReduce) {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "transport/reduce/reduce.h"
+#include "transport/runs.h"
 
 namespace headrace::transport {
 namespace {
@@ -12,12 +13,11 @@ namespace {
 // that it is read from memory once.
 constexpr std::size_t kCopyBlockSize = std::size_t{8} << 10;
 
-void CopyToOthers(const Transfer& transfer, std::uint32_t source, std::uint64_t begin,
-                  std::uint64_t end) {
-  const std::size_t element_size = SizeOf(transfer.dtype);
-  const std::size_t limit = static_cast<std::size_t>(end) * element_size;
-  for (std::size_t at = static_cast<std::size_t>(begin) * element_size; at < limit;
-       at += kCopyBlockSize) {
+// Of `count` elements that lie `at` bytes behind the members' pointers.
+void CopyToOthers(const Transfer& transfer, std::uint32_t source, std::size_t at,
+                  std::uint64_t count) {
+  const std::size_t limit = at + static_cast<std::size_t>(count) * SizeOf(transfer.dtype);
+  for (; at < limit; at += kCopyBlockSize) {
     const std::size_t size = std::min(kCopyBlockSize, limit - at);
     for (std::uint32_t member = 0; member < transfer.members_count; ++member) {
       if (member == source) continue;
@@ -26,22 +26,32 @@ void CopyToOthers(const Transfer& transfer, std::uint32_t source, std::uint64_t 
   }
 }
 
-void Reduce(const Transfer& transfer, std::span<std::byte* const> outputs, std::uint64_t begin,
-            std::uint64_t end) {
-  ReduceInto(transfer.dtype, transfer.reduction, transfer.Members(), outputs,
-             static_cast<std::size_t>(begin) * SizeOf(transfer.dtype),
-             static_cast<std::size_t>(end - begin), transfer.divisor);
+void Reduce(const Transfer& transfer, std::span<std::byte* const> outputs, std::size_t at,
+            std::uint64_t count) {
+  ReduceInto(transfer.dtype, transfer.reduction, transfer.Members(), outputs, at,
+             static_cast<std::size_t>(count), transfer.divisor);
 }
 
-// Calls `move(member, begin, end)` for each member's part that [begin, end) touches.
+// Calls `move(member, at, count)` for each member's part that [begin, end) touches.
 template <typename Move>
 void ForEachPart(const Transfer& transfer, std::uint64_t begin, std::uint64_t end, Move move) {
   const std::uint64_t part = transfer.count / transfer.members_count;
   while (begin < end) {
     const std::uint64_t member = begin / part;
     const std::uint64_t part_end = std::min(end, (member + 1) * part);
-    move(static_cast<std::uint32_t>(member), begin, part_end);
+    move(static_cast<std::uint32_t>(member), begin * SizeOf(transfer.dtype), part_end - begin);
     begin = part_end;
+  }
+}
+
+// Calls `move(at, count)` for what lies in one piece of [begin, end).
+template <typename Move>
+void ForEachStretch(const Transfer& transfer, std::uint64_t begin, std::uint64_t end, Move move) {
+  for (RunWalk walk(transfer); !walk.over() && walk.stretch().begin < end; walk.Next()) {
+    const Stretch& stretch = walk.stretch();
+    if (stretch.end <= begin) continue;
+    const std::uint64_t first = std::max(begin, stretch.begin);
+    move(walk.OffsetOf(first), std::min(end, stretch.end) - first);
   }
 }
 
@@ -51,23 +61,29 @@ void MoveRange(const Transfer& transfer, std::uint64_t begin, std::uint64_t end)
   const auto members = transfer.Members();
   switch (transfer.kind) {
     case Collective::kAllReduce:
-      Reduce(transfer, members, begin, end);
+      ForEachStretch(transfer, begin, end, [&](std::size_t at, std::uint64_t count) {
+        Reduce(transfer, members, at, count);
+      });
       return;
     case Collective::kReduceScatter:
-      ForEachPart(transfer, begin, end, [&](std::uint32_t member, auto from, auto to) {
-        Reduce(transfer, members.subspan(member, 1), from, to);
+      ForEachPart(transfer, begin, end, [&](std::uint32_t member, auto at, auto count) {
+        Reduce(transfer, members.subspan(member, 1), at, count);
       });
       return;
     case Collective::kAllGather:
-      ForEachPart(transfer, begin, end, [&](std::uint32_t member, auto from, auto to) {
-        CopyToOthers(transfer, member, from, to);
+      ForEachPart(transfer, begin, end, [&](std::uint32_t member, auto at, auto count) {
+        CopyToOthers(transfer, member, at, count);
       });
       return;
     case Collective::kBroadcast:
-      CopyToOthers(transfer, transfer.root, begin, end);
+      ForEachStretch(transfer, begin, end, [&](std::size_t at, std::uint64_t count) {
+        CopyToOthers(transfer, transfer.root, at, count);
+      });
       return;
     case Collective::kReduce:
-      Reduce(transfer, {&transfer.output, 1}, begin, end);
+      ForEachStretch(transfer, begin, end, [&](std::size_t at, std::uint64_t count) {
+        Reduce(transfer, {&transfer.output, 1}, at, count);
+      });
       return;
     case Collective::kBarrier:
       return;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "tests/contract/scattered.h"
 #include "tests/unit/transport/exchange_fleet.h"
 #include "transport/ucx/ucx_wire.h"
 
@@ -97,6 +98,32 @@ TEST_P(ExchangeOverUcx, GivesTheReferencesForEveryKindAndSize) {
       }
     }
     for (const auto& node : nodes_) EXPECT_EQ(node->counters().messages_dropped, 0U);
+  }
+}
+
+// Large runs, and so many tiny ones that there are more than a window has room for.
+TEST_P(ExchangeOverUcx, GivesTheReferencesOverRuns) {
+  ASSERT_NO_FATAL_FAILURE(Open(0));
+  std::vector<std::uint64_t> counts = RunCounts(600, 99, 1);
+  counts.insert(counts.begin() + 300, {400'000, 7, 1'000'003});
+  const Scattered place(DType::kInt32, counts, 2);
+  std::uint64_t position = 1;
+  for (const Collective kind :
+       {Collective::kAllReduce, Collective::kReduce, Collective::kBroadcast}) {
+    FleetTransfer work(kind, DType::kInt32, Reduction::kSum, place.extent(), data_count_,
+                       position++);
+    Transfer& transfer = work.transfer();
+    transfer.runs = place.runs();
+    transfer.skip = 500;
+    transfer.count = place.count() - 1000;
+    const std::vector<Scattered> places(data_count_, place);
+    const auto expected = ExpectedOverRuns(work.members(), transfer, places);
+    ASSERT_TRUE(RunTransfer(work)) << Name(kind);
+    for (std::uint32_t node = 0; node < data_count_; ++node) {
+      ASSERT_EQ(completions_[node].size(), 1U);
+      ASSERT_EQ(completions_[node][0].code, Code::kOk) << completions_[node][0].cause;
+    }
+    ASSERT_TRUE(work.members().Contents() == expected) << Name(kind);
   }
 }
 

@@ -1,0 +1,225 @@
+// Transfers between nodes whose memory consists of several runs, at other places on every node.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/contract/scattered.h"
+#include "tests/unit/transport/exchange_fleet.h"
+
+namespace headrace::transport {
+namespace {
+
+using Counts = std::vector<std::uint64_t>;
+
+constexpr Algorithm kAlgorithms[] = {Algorithm::kAuto, Algorithm::kDirectExchange,
+                                     Algorithm::kRecursiveDoubling, Algorithm::kDirectScatter,
+                                     Algorithm::kRing};
+
+// Elements of float32 of a piece in these fleets.
+constexpr std::uint64_t kPiece = 1024;
+
+std::vector<Counts> AllCounts() {
+  return {{1000},
+          {13, 1, 701, 333, 64, 5},
+          {3 * kPiece + 1, 5, kPiece - 1, kPiece / 3, 7 * kPiece + 11, 1, kPiece},
+          RunCounts(600, 9, 1)};
+}
+
+struct Case {
+  FleetOptions fleet;
+  Collective kind = Collective::kAllReduce;
+  DType dtype = DType::kFloat32;
+  Reduction reduction = Reduction::kSum;
+  Counts counts{};
+  std::uint64_t skip = 0;
+
+  std::string Text() const {
+    return std::string(Name(kind)) + " " + std::string(Name(dtype)) + " nodes " +
+           std::to_string(fleet.data_count) + " servers " + std::to_string(fleet.servers_count) +
+           " algorithm " + std::to_string(static_cast<int>(fleet.algorithm)) + " runs " +
+           std::to_string(counts.size()) + " skip " + std::to_string(skip);
+  }
+};
+
+// One transfer over the nodes' memory, in which each node has its runs elsewhere.
+class RunsWork {
+ public:
+  RunsWork(const Case& test, std::uint64_t position)
+      : members_(test.dtype, Scattered(test.dtype, test.counts, 0).extent(), test.fleet.data_count),
+        transfer_{.token = 100 + position,
+                  .kind = test.kind,
+                  .reduction = test.reduction,
+                  .root = test.fleet.data_count - 1,
+                  .position = position,
+                  .skip = test.skip} {
+    for (std::uint32_t node = 0; node < test.fleet.data_count; ++node) {
+      places_.emplace_back(test.dtype, test.counts, node);
+    }
+    members_.Fill(position);
+    members_.Describe(transfer_);
+    transfer_.output = transfer_.members[transfer_.root];
+    transfer_.count = places_[0].count() - test.skip - places_[0].count() / 9;
+  }
+
+  // As this node posts it.
+  Transfer On(std::uint32_t node) const {
+    Transfer transfer = transfer_;
+    transfer.runs = places_[node].runs();
+    return transfer;
+  }
+  const Members& members() const { return members_; }
+  std::vector<std::vector<std::byte>> Expected() const {
+    return ExpectedOverRuns(members_, transfer_, places_);
+  }
+
+ private:
+  std::vector<Scattered> places_;
+  Members members_;
+  Transfer transfer_;
+};
+
+// Everything outside the runs must be as before, too.
+void ExpectReferenceResult(const Case& test, std::uint64_t seed) {
+  FleetOptions options = test.fleet;
+  options.network = {.seed = seed,
+                     .jitter_ns = 100 * kMicrosecond,
+                     .eager_size = seed % 2 == 0 ? std::size_t{0} : std::size_t{1000}};
+  Fleet fleet(options);
+  RunsWork work(test, seed);
+  const auto expected = work.Expected();
+  for (std::uint32_t node = 0; node < test.fleet.data_count; ++node) {
+    fleet.Post(node, work.On(node));
+  }
+  fleet.RunToTheEnd();
+  for (std::uint32_t node = 0; node < test.fleet.data_count; ++node) {
+    ASSERT_EQ(fleet.completions(node).size(), 1U) << test.Text();
+    ASSERT_EQ(fleet.completions(node)[0].code, Code::kOk)
+        << test.Text() << ": " << fleet.completions(node)[0].cause;
+  }
+  ASSERT_TRUE(work.members().Contents() == expected) << test.Text();
+  ASSERT_TRUE(work.members().GuardsAreWhole()) << test.Text();
+  ASSERT_EQ(fleet.network().open_count(), 0U);
+}
+
+class ExchangeRuns : public ::testing::TestWithParam<std::uint32_t> {};
+
+// Whole numbers have one sum, whatever the order.
+TEST_P(ExchangeRuns, AreSummedLikeOnePieceByEveryAlgorithm) {
+  for (const Algorithm algorithm : kAlgorithms) {
+    for (const Counts& counts : AllCounts()) {
+      for (const std::uint64_t skip : {0U, 14U, 700U}) {
+        ASSERT_NO_FATAL_FAILURE(
+            ExpectReferenceResult({.fleet = {.data_count = GetParam(), .algorithm = algorithm},
+                                   .dtype = DType::kInt32,
+                                   .counts = counts,
+                                   .skip = skip},
+                                  skip + 1));
+      }
+    }
+  }
+}
+
+TEST_P(ExchangeRuns, AreAveragedForEveryTypeThatHasFractions) {
+  for (const Algorithm algorithm : {Algorithm::kDirectExchange, Algorithm::kDirectScatter}) {
+    for (const DType dtype :
+         {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
+      for (const Counts& counts : AllCounts()) {
+        ASSERT_NO_FATAL_FAILURE(
+            ExpectReferenceResult({.fleet = {.data_count = GetParam(), .algorithm = algorithm},
+                                   .dtype = dtype,
+                                   .reduction = Reduction::kAverage,
+                                   .counts = counts,
+                                   .skip = 3},
+                                  2));
+      }
+    }
+  }
+}
+
+TEST_P(ExchangeRuns, AreBroadcastAndReducedToTheRoot) {
+  for (const Collective kind : {Collective::kBroadcast, Collective::kReduce}) {
+    for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kDirectScatter}) {
+      for (const Counts& counts : AllCounts()) {
+        ASSERT_NO_FATAL_FAILURE(
+            ExpectReferenceResult({.fleet = {.data_count = GetParam(), .algorithm = algorithm},
+                                   .kind = kind,
+                                   .counts = counts,
+                                   .skip = 20},
+                                  3));
+      }
+    }
+  }
+}
+
+TEST_P(ExchangeRuns, OfOneWorkWithServersToo) {
+  for (const Collective kind :
+       {Collective::kAllReduce, Collective::kReduce, Collective::kBroadcast}) {
+    for (const std::uint64_t count : {10U, 1000U, 30000U}) {
+      ASSERT_NO_FATAL_FAILURE(
+          ExpectReferenceResult({.fleet = {.data_count = GetParam(), .servers_count = 2},
+                                 .kind = kind,
+                                 .counts = {count},
+                                 .skip = 7},
+                                4));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Among, ExchangeRuns, ::testing::Values(1U, 2U, 3U, 5U, 8U),
+                         [](const auto& test) { return std::to_string(test.param) + "Nodes"; });
+
+// Nodes that cut their runs otherwise are told apart by the sizes of their messages. Neither may
+// write outside its runs.
+TEST(ExchangeRunsThatDiffer, EndTheGroupAndWriteNothingOutsideTheRuns) {
+  const Counts here = {100, 200, 4000, 50};
+  const std::vector<Counts> others = {
+      {4350}, {101, 199, 4000, 50}, {100, 200, 50, 4000}, {200, 100, 4000, 50}};
+  for (const Counts& there : others) {
+    for (const Algorithm algorithm : kAlgorithms) {
+      const FleetOptions options{
+          .data_count = 2, .algorithm = algorithm, .network = {.closes_are_told = true}};
+      const Case one{.fleet = options, .counts = here};
+      const Case other{.fleet = options, .counts = there};
+      Fleet fleet(options);
+      const RunsWork works[] = {RunsWork(one, 1), RunsWork(other, 1)};
+      for (std::uint32_t node = 0; node < 2; ++node) fleet.Post(node, works[node].On(node));
+      // What lies in no run of a node, and what lies in its runs behind the transfer's last.
+      std::vector<std::vector<std::byte>> before;
+      for (std::uint32_t node = 0; node < 2; ++node) {
+        before.push_back(works[node].members().Content(node));
+      }
+      fleet.RunToTheEnd();
+      bool named = false;
+      for (std::uint32_t node = 0; node < 2; ++node) {
+        ASSERT_EQ(fleet.completions(node).size(), 1U);
+        const Completion& completion = fleet.completions(node)[0];
+        ASSERT_TRUE(completion.code == Code::kMismatch || completion.code == Code::kPeerLost);
+        const std::string peer = "node " + Fleet::NameOf(1 - node);
+        EXPECT_EQ(completion.cause.find(peer), 0U) << completion.cause;
+        named = named || completion.code == Code::kMismatch;
+        ASSERT_TRUE(works[node].members().GuardsAreWhole());
+        const Transfer posted = works[node].On(node);
+        auto after = works[node].members().Content(node);
+        for (RunWalk walk(posted); !walk.over(); walk.Next()) {
+          const auto begin = static_cast<std::ptrdiff_t>(walk.stretch().offset);
+          const auto size = static_cast<std::ptrdiff_t>(
+              (walk.stretch().end - walk.stretch().begin) * sizeof(float));
+          std::copy_n(before[node].begin() + begin, size, after.begin() + begin);
+        }
+        ASSERT_TRUE(after == before[node]) << "node " << node;
+      }
+      EXPECT_TRUE(named);
+    }
+  }
+}
+
+TEST(ExchangeRunsDeathTest, AreRefusedWhereServersWouldHaveToKnowThem) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const Case test{.fleet = {.data_count = 2, .servers_count = 1}, .counts = {10, 20}};
+  Fleet fleet(test.fleet);
+  const RunsWork work(test, 1);
+  EXPECT_DEATH(fleet.Post(0, work.On(0)), "servers_count == 0");
+}
+
+}  // namespace
+}  // namespace headrace::transport

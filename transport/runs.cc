@@ -1,0 +1,59 @@
+#include "transport/runs.h"
+
+#include <algorithm>
+
+#include "ipc/base/check.h"
+
+namespace headrace::transport {
+
+RunWalk::RunWalk(DType dtype, std::uint64_t count, std::span<const Run> runs, std::uint64_t skip)
+    : runs_(runs), skip_(skip), count_(count), element_size_(SizeOf(dtype)) {
+  if (runs_.empty()) {
+    stretch_.end = count_;
+  } else {
+    Enter();
+  }
+}
+
+void RunWalk::Next() {
+  stretch_.begin = stretch_.end;
+  if (runs_.empty()) return;
+  runs_ = runs_.subspan(1);
+  skip_ = 0;
+  Enter();
+}
+
+// Goes on to the first run that holds the element stretch_.begin, if there is such an element.
+void RunWalk::Enter() {
+  if (stretch_.begin == count_) return;
+  while (!runs_.empty() && runs_.front().count <= skip_) {
+    skip_ -= runs_.front().count;
+    runs_ = runs_.subspan(1);
+  }
+  HR_CHECK(!runs_.empty(), "the runs are shorter than the transfer", stretch_.begin, count_);
+  const Run& run = runs_.front();
+  stretch_.end = stretch_.begin + std::min(count_ - stretch_.begin, run.count - skip_);
+  stretch_.offset = run.offset + skip_ * element_size_;
+}
+
+void CheckRuns(const Transfer& transfer) {
+  if (transfer.runs.empty()) {
+    HR_CHECK(transfer.skip == 0, transfer.skip);
+    return;
+  }
+  HR_CHECK(transfer.kind == Collective::kAllReduce || transfer.kind == Collective::kReduce ||
+               transfer.kind == Collective::kBroadcast,
+           static_cast<int>(transfer.kind));
+  HR_CHECK(transfer.runs.size() <= kRunsMax, transfer.runs.size());
+  std::uint64_t left = transfer.count;
+  std::uint64_t skip = transfer.skip;
+  for (const Run& run : transfer.runs) {
+    HR_CHECK(run.offset % SizeOf(transfer.dtype) == 0, run.offset);
+    const std::uint64_t skipped = std::min(skip, run.count);
+    skip -= skipped;
+    left -= std::min(left, run.count - skipped);
+  }
+  HR_CHECK(left == 0 && skip == 0, "the runs are shorter than the transfer", left, skip);
+}
+
+}  // namespace headrace::transport

@@ -1,0 +1,51 @@
+// Where the elements of a transfer lie when its memory consists of several runs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "transport/transport.h"
+
+namespace headrace::transport {
+
+// Elements [begin, end) of a transfer, one behind the other in memory.
+struct Stretch {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  std::uint64_t offset = 0;  // of element `begin`, in bytes behind the member's pointer
+};
+
+// A walk over the stretches of a transfer, from its first element to its last. Stretches are never
+// empty, so the walk over a transfer of nothing is over before it begins. A value of a few words,
+// whoever makes it; the runs are the transfer's and must outlive it.
+class RunWalk {
+ public:
+  RunWalk() = default;
+  explicit RunWalk(const Transfer& transfer)
+      : RunWalk(transfer.dtype, transfer.count, transfer.runs, transfer.skip) {}
+  RunWalk(DType dtype, std::uint64_t count, std::span<const Run> runs, std::uint64_t skip);
+
+  bool over() const { return stretch_.begin == stretch_.end; }
+  const Stretch& stretch() const { return stretch_; }
+  // Of an element of the stretch, in bytes behind the member's pointer.
+  std::uint64_t OffsetOf(std::uint64_t element) const {
+    return stretch_.offset + (element - stretch_.begin) * element_size_;
+  }
+  void Next();
+
+ private:
+  void Enter();
+
+  std::span<const Run> runs_;  // from the one that holds the stretch on; empty without runs
+  std::uint64_t skip_ = 0;     // elements of runs_.front() before the stretch
+  std::uint64_t count_ = 0;
+  std::uint64_t element_size_ = 1;
+  Stretch stretch_;
+};
+
+// What a caller owes a transport: runs only where a kind may have them, aligned to the element, and
+// long enough. Aborts on anything else.
+void CheckRuns(const Transfer& transfer);
+
+}  // namespace headrace::transport
