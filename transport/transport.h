@@ -89,7 +89,7 @@ struct Transfer {
   std::uint32_t members_count = 0;
   std::array<std::byte*, kMembersMax> members{};  // aligned to the element, not to the vector
   std::span<const Run> runs{};  // empty: memory is one piece; else outlives the completion
-  std::uint64_t skip = 0;     // elements of the runs before this transfer's first
+  std::uint64_t skip = 0;       // elements of the runs before this transfer's first
 
   std::span<std::byte* const> Members() const { return {members.data(), members_count}; }
   std::size_t Bytes() const { return static_cast<std::size_t>(count) * SizeOf(dtype); }
