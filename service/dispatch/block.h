@@ -59,6 +59,9 @@ struct Block {
 
   // The block's name on every node and its place in the job's order.
   std::uint64_t position() const { return sequence << 16 | index; }
+  schedule::Order order() const {
+    return sequence >> 47 != 0 ? schedule::Order::kPlanned : schedule::Order::kPosted;
+  }
 };
 
 constexpr std::uint64_t SequenceOf(std::uint64_t position) { return position >> 16; }

@@ -74,12 +74,29 @@ bool Blocks::MakeNext(Job& job, Operation& operation, TimeNs now) {
   }
   ++operation.blocks_made;
   ++operation.blocks_open;
-  if (job.nodes() != nullptr) {
-    block->crossing = Crossing::kComes;
-    job.crossing.push_back(job.PlaceOf(*block));
-  }
+  Place(job, *block);
   Enter(job, operation, *block, Step::kInNode, now);
   return true;
+}
+
+void Blocks::BeginPlanned(Job& job, Operation& operation, TimeNs now) {
+  Block* const block = job.TakeBlock();
+  HR_CHECK(block != nullptr, operation.shape.sequence);
+  block->sequence = operation.shape.sequence;
+  block->index = 0;
+  block->range = {.begin = 0, .count = operation.shape.count};
+  block->root = 0;
+  operation.blocks_count = 1;
+  operation.blocks_made = 1;
+  operation.blocks_open = 1;
+  Place(job, *block);
+  Enter(job, operation, *block, Step::kInNode, now);
+}
+
+void Blocks::Place(Job& job, Block& block) {
+  if (job.nodes() == nullptr) return;
+  block.crossing = Crossing::kComes;
+  job.crossing[static_cast<std::size_t>(block.order())].push_back(job.PlaceOf(block));
 }
 
 void Blocks::Enter(Job& job, Operation& operation, Block& block, Step step, TimeNs now) {
@@ -97,18 +114,19 @@ void Blocks::Enter(Job& job, Operation& operation, Block& block, Step step, Time
   }
   block.parts_count = 0;
   block.crossing = Crossing::kWaits;
-  Cross(job, now);
+  Cross(job, block.order(), now);
 }
 
 // Some blocks have no step before this one, and those that have may end it in any order. If they
 // entered like that, a lane would carry out a job's blocks in another order than other nodes do,
 // and each could wait for what the other one has no credit left for.
-void Blocks::Cross(Job& job, TimeNs now) {
-  while (!job.crossing.empty()) {
-    Block& block = job.block(job.crossing.front());
+void Blocks::Cross(Job& job, schedule::Order order, TimeNs now) {
+  auto& places = job.crossing[static_cast<std::size_t>(order)];
+  while (!places.empty()) {
+    Block& block = job.block(places.front());
     if (block.crossing != Crossing::kWaits) return;
     block.crossing = Crossing::kNone;
-    job.crossing.pop_front();
+    places.pop_front();
     PushBetweenNodes(job, job.slot(block.sequence), block, now);
   }
 }
@@ -134,6 +152,7 @@ void Blocks::Push(Job& job, Operation& operation, Block& block, std::uint32_t in
   part.stage = {.token = StageName{job.id(), job.PlaceOf(block), index}.Pack(),
                 .position = block.position(),
                 .job = job.id(),
+                .order = block.order(),
                 .lane = lane,
                 .bytes = part.range.count * SizeOf(operation.shape.dtype)};
   ++block.parts_open;
@@ -171,6 +190,7 @@ void Blocks::Start(Job& job, Operation& operation, Block& block, Part& part, Tim
   if (lane.row.in_flight_stages++ == 0) lane.busy_since = now;
   lane.row.in_flight_bytes += part.stage.bytes;
   part.state = Part::State::kMoving;
+  if (operation.planned()) NoteBegin(job, operation, now);
   operation.step = block.step;
   operation.lane = part.stage.lane;
   operation.state = Operation::State::kMoving;
@@ -179,6 +199,13 @@ void Blocks::Start(Job& job, Operation& operation, Block& block, Part& part, Tim
   // Credits bound what is in flight to far less than a lane's inbox holds.
   const bool sent = lane.port.door->Send(StartStage{job.MakeTransfer(operation, block, part)});
   HR_CHECK(sent, lane.port.name);
+}
+
+void Blocks::NoteBegin(Job& job, const Operation& operation, TimeNs now) {
+  if (!job.times) return;
+  job.times->BlockMoves(now);
+  IterationTimes::Span& span = job.times->block(operation.iteration, operation.index);
+  if (span.begin_ns == 0) span.begin_ns = now;
 }
 
 Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completion, TimeNs now) {
@@ -216,6 +243,7 @@ Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completi
 void Blocks::Settle(const Job& job, const Operation& operation, Part& part,
                     const transport::Completion& completion, TimeNs now) {
   part.state = Part::State::kNone;
+  if (operation.planned() && job.times) job.times->BlockRests(now);
   queue_.Return(part.stage);
   LaneState& lane = lanes_[part.stage.lane];
   lane.row.in_flight_bytes -= part.stage.bytes;
@@ -313,6 +341,7 @@ void Blocks::Unqueue(Job& job, Operation& operation, Block& block, Part& part) {
   part.state = Part::State::kNone;
   --block.parts_open;
   lanes_[part.stage.lane].queue_changed = true;
+  if (operation.planned()) return;  // all of its job's blocks are given up with it
   // What waited behind it waits for what it waited for.
   const std::uint64_t sequence = operation.shape.sequence;
   for (std::uint64_t later = sequence + 1; later < sequence + kOperationsMax; ++later) {
@@ -328,17 +357,30 @@ void Blocks::Unqueue(Job& job, Operation& operation, Block& block, Part& part) {
 void Blocks::ExplainHeads(Jobs& jobs, std::uint8_t lane) {
   if (queue_.Waiting(lane) == 0) return;
   for (const std::unique_ptr<Job>& job : jobs) {
-    const std::optional<schedule::Stage> head = queue_.Head(job->id(), lane);
-    if (!head) continue;
-    const schedule::Wait wait = queue_.WhyHeadWaits(job->id(), lane);
-    const bool credit = wait.reason == schedule::Wait::Reason::kNoCredit;
-    const auto reason = credit ? ipc::WaitReason::kNoCredit : ipc::WaitReason::kBehindJob;
-    Operation& operation = job->slot(SequenceOf(head->position));
-    // Other blocks of it are on their way.
-    if (operation.state != Operation::State::kWaiting) continue;
-    if (operation.reason == reason && operation.reason_argument == wait.argument) continue;
-    SetReason(*job, operation, reason, wait.argument);
+    ExplainHead(*job, schedule::Order::kPosted, lane);
+    ExplainHead(*job, schedule::Order::kPlanned, lane);
   }
+}
+
+void Blocks::ExplainHead(Job& job, schedule::Order order, std::uint8_t lane) {
+  const std::optional<schedule::Stage> head = queue_.Head(job.id(), order, lane);
+  if (!head) return;
+  const schedule::Wait wait = queue_.WhyHeadWaits(job.id(), order, lane);
+  const bool credit = wait.reason == schedule::Wait::Reason::kNoCredit;
+  const auto reason = credit ? ipc::WaitReason::kNoCredit : ipc::WaitReason::kBehindJob;
+  Operation& operation = job.slot(SequenceOf(head->position));
+  // Other blocks of it are on their way.
+  if (operation.state != Operation::State::kWaiting) return;
+  if (operation.reason == reason && operation.reason_argument == wait.argument) return;
+  SetReason(job, operation, reason, wait.argument);
+}
+
+std::vector<transport::CostLine> Blocks::Costs() const {
+  std::vector<transport::CostLine> costs;
+  for (const LaneState& lane : lanes_) {
+    costs.push_back(lane.cost.count() > 0 ? lane.cost.line() : transport::CostLine{});
+  }
+  return costs;
 }
 
 void Blocks::SetReason(Job& job, Operation& operation, ipc::WaitReason reason,

@@ -40,6 +40,13 @@ class Blocks {
 
   // The operation is ready: its blocks follow those of earlier ones.
   void Begin(Job& job, Operation& operation, TimeNs now);
+  // The same for a block of the job's plan. There is room for it: see HasRoom.
+  void BeginPlanned(Job& job, Operation& operation, TimeNs now);
+  bool HasRoom(const Job& job) const { return job.has_free_blocks(); }
+  // How many blocks of the job's plan may be on one lane from now on.
+  void SetPlannedInFlightMax(JobId job, std::uint64_t blocks_max) {
+    queue_.SetPlannedInFlightMax(job, blocks_max);
+  }
 
   // A lane reports the end of a stage. The answer names its operation, and what went wrong.
   struct Ended {
@@ -59,6 +66,10 @@ class Blocks {
   void TakeCosts(const std::vector<transport::CostLine>& costs);
   // What the lane itself knows of its wires.
   void TakeLaneFacts(const LaneFacts& facts);
+
+  // What a stage of n bytes costs on each lane, going by those that ended; empty rates where none
+  // has.
+  std::vector<transport::CostLine> Costs() const;
 
   const std::string& LaneName(std::uint8_t lane) const { return lanes_[lane].port.name; }
   // The lane that an operation whose blocks are in different steps waits for.
@@ -80,16 +91,20 @@ class Blocks {
   bool MakeNext(Job& job, Operation& operation, TimeNs now);
   // Puts the stages of the block's next step, from `step` on, into the queue, or ends the block.
   void Enter(Job& job, Operation& operation, Block& block, Step step, TimeNs now);
-  void Cross(Job& job, TimeNs now);
+  void Cross(Job& job, schedule::Order order, TimeNs now);
+  // Gives the block its place among those that go to other nodes.
+  void Place(Job& job, Block& block);
   void PushBetweenNodes(Job& job, Operation& operation, Block& block, TimeNs now);
   void Push(Job& job, Operation& operation, Block& block, std::uint32_t part, std::uint8_t lane);
   void Start(Job& job, Operation& operation, Block& block, Part& part, TimeNs now);
+  static void NoteBegin(Job& job, const Operation& operation, TimeNs now);
   void Settle(const Job& job, const Operation& operation, Part& part,
               const transport::Completion& completion, TimeNs now);
   // Takes the stage's time into the lane's cost line.
   void Learn(LaneState& lane, double bytes, const transport::Completion& completion, TimeNs now);
   void Unqueue(Job& job, Operation& operation, Block& block, Part& part);
   void ExplainHeads(Jobs& jobs, std::uint8_t lane);
+  void ExplainHead(Job& job, schedule::Order order, std::uint8_t lane);
   void ShowLane(std::uint8_t lane);
 
   std::vector<LaneState> lanes_;

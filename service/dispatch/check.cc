@@ -120,6 +120,43 @@ Result<Posted> CheckRecord(const ipc::Record& record, const Session& session) {
   return posted;
 }
 
+Result<std::uint32_t> CheckGradient(const ipc::GradientRecord& record, const Session& session) {
+  const Session::Gradients* const gradients = session.gradients();
+  if (gradients == nullptr) {
+    return Error(Code::kInvalidArgument,
+                 "record is of a gradient, and the session has handed in no layout");
+  }
+  const Layout& layout = *gradients->layout;
+  if (record.flags != ipc::kRecordIsGradient) {
+    return Invalid("flags", record.flags, "not known");
+  }
+  if (record.kind != static_cast<std::uint8_t>(Collective::kAllReduce)) {
+    return Invalid("kind", record.kind, "gradients are reduced");
+  }
+  if (record.tensor < gradients->first.value ||
+      record.tensor - gradients->first.value >= layout.tensors.size()) {
+    return Invalid("tensor", record.tensor, "not one of the layout");
+  }
+  const std::uint32_t tensor = record.tensor - gradients->first.value;
+  if (record.dtype != static_cast<std::uint8_t>(layout.dtype)) {
+    return Invalid("dtype", record.dtype, "not that of the layout");
+  }
+  if (record.reduction != static_cast<std::uint8_t>(layout.reduction)) {
+    return Invalid("reduction", record.reduction, "not that of the layout");
+  }
+  if (record.count != layout.tensors[tensor].count) {
+    return Invalid(
+        "count", record.count,
+        fmt::format("gradient {} has {} elements", tensor, layout.tensors[tensor].count));
+  }
+  if (record.timeout_ms > kTimeoutMsMax) {
+    return Invalid("timeout_ms", record.timeout_ms, fmt::format("at most {}", kTimeoutMsMax));
+  }
+  if (record.reserved0 != 0) return Invalid("reserved0", record.reserved0, "must be 0");
+  if (record.reserved1 != 0) return Invalid("reserved1", record.reserved1, "must be 0");
+  return tensor;
+}
+
 std::string Describe(const Posted& posted) {
   const std::string_view kind = Name(posted.kind);
   if (posted.kind == Collective::kBarrier) return std::string(kind);

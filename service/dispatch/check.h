@@ -38,6 +38,9 @@ struct Posted {
 // numbers make no sense) or kNotFound (no such tensor or segment) and name the field and its value.
 Result<Posted> CheckRecord(const ipc::Record& record, const Session& session);
 
+// The gradient's place in the session's layout. Errors as above.
+Result<std::uint32_t> CheckGradient(const ipc::GradientRecord& record, const Session& session);
+
 // "all_reduce of 1024 float32 (sum)", for errors and logs.
 std::string Describe(const Posted& posted);
 

@@ -238,7 +238,24 @@ void Dispatch::Handle(const JobFailed& message, TimeNs now) {
 
 void Dispatch::Handle(const RankLeft& message, TimeNs now) {
   Job* job = FindJob(message.job);
-  if (job != nullptr) flow_->LimitTo(*job, message.posted, message.cause, now);
+  if (job == nullptr) return;
+  flow_->LimitTo(*job, message.posted, message.iterations, message.cause, now);
+}
+
+void Dispatch::Handle(const SetLayout& message, TimeNs now) {
+  Reading* reading = FindReading(message.session);
+  if (reading == nullptr) return;  // the lease ended meanwhile
+  flow_->SetLayout(*reading->job, *reading->session, message, now);
+}
+
+void Dispatch::Handle(const OfferPlan& message, TimeNs now) {
+  Job* job = FindJob(message.job);
+  if (job != nullptr) flow_->OfferPlan(*job, message, now);
+}
+
+void Dispatch::Handle(const SwitchPlan& message, TimeNs now) {
+  Job* job = FindJob(message.job);
+  if (job != nullptr) flow_->SwitchPlan(*job, message, now);
 }
 
 Job& Dispatch::FindOrOpenJob(const SessionIdentity& identity, TimeNs now) {
@@ -276,13 +293,18 @@ void Dispatch::Close(SessionId id, bool orderly, Code code, const std::string& c
   doorbells_.Unwatch(reading.session->doorbell());
   member.gone = true;
   job.dirty = true;
-  const Failure failure{
-      code, fmt::format("{} {} after operation {}", job.DescribeRank(rank), cause, member.posted)};
+  const Failure failure{code, fmt::format("{} {} after {}", job.DescribeRank(rank), cause,
+                                          job.DescribeProgress(rank))};
   if (job.spans_nodes()) return CloseSpanning(job, rank, orderly, failure, now);
   if (!orderly && !job.failed) flow_->Tell(job, code, failure.text);
   const bool first = !job.failure.has_value();
   if (first) job.failure = failure;
   job.failed |= !orderly;
+  if (orderly) {
+    flow_->LimitGradients(job, job.IterationsOf(rank), failure, now);
+  } else {
+    flow_->FailGradientsOf(job, failure, now);
+  }
   flow_->FailOpen(job, orderly ? Flow::Which::kNotPostedBy : Flow::Which::kAll, rank, failure, now);
   // A rank that is lost says more than one that left before it.
   if (!orderly && !first && job.failure->code == Code::kPeerLost) job.failure = failure;
@@ -291,9 +313,10 @@ void Dispatch::Close(SessionId id, bool orderly, Code code, const std::string& c
 void Dispatch::CloseSpanning(Job& job, std::uint32_t rank, bool orderly, const Failure& failure,
                              TimeNs now) {
   if (!orderly) return flow_->FailJob(job, failure, Flow::Found::kHere, now);
-  const std::uint64_t posted = job.member(rank).posted;
-  Answer(RankDone{job.id(), rank, posted});
-  flow_->LimitTo(job, posted, job.DescribeRank(rank) + " left the job", now);
+  const std::uint64_t posted = job.member(rank).operations;
+  const std::uint64_t iterations = job.IterationsOf(rank);
+  Answer(RankDone{job.id(), rank, posted, iterations});
+  flow_->LimitTo(job, posted, iterations, job.DescribeRank(rank) + " left the job", now);
 }
 
 void Dispatch::DiscardGone() {
@@ -311,7 +334,7 @@ void Dispatch::DiscardGone() {
     }
     if (job.spans_nodes()) Answer(JobEnded{job.id()});
     board_.FreeJobRow(job.board_row);
-    flow_->RemoveJob(job.id());
+    flow_->RemoveJob(job);
     jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
   }
 }
@@ -322,14 +345,15 @@ void Dispatch::FinishDrain(TimeNs now) {
     drain_deadline_ = kNever;
     const Failure failure{Code::kUnavailable, "the service shut down before it could be done"};
     for (const std::unique_ptr<Job>& job : jobs_) {
-      if (job->spans_nodes() && job->operations_open > 0) {
+      if (job->spans_nodes() && job->busy()) {
         flow_->FailJob(*job, failure, Flow::Found::kHere, now);
       }
       flow_->FailOpen(*job, Flow::Which::kAll, 0, failure, now);
+      flow_->FailGradientsOf(*job, failure, now);
     }
   }
-  const bool open = std::any_of(jobs_.begin(), jobs_.end(),
-                                [](const auto& job) { return job->operations_open > 0; });
+  const bool open =
+      std::any_of(jobs_.begin(), jobs_.end(), [](const auto& job) { return job->busy(); });
   if (open) return;
   drained_ = true;
   drain_deadline_ = kNever;

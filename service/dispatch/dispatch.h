@@ -64,6 +64,9 @@ class Dispatch final : public Actor {
   void Handle(JobFormed message, TimeNs now);
   void Handle(const JobFailed& message, TimeNs now);
   void Handle(const RankLeft& message, TimeNs now);
+  void Handle(const SetLayout& message, TimeNs now);
+  void Handle(const OfferPlan& message, TimeNs now);
+  void Handle(const SwitchPlan& message, TimeNs now);
 
   Job& FindOrOpenJob(const SessionIdentity& identity, TimeNs now);
   Job* FindJob(JobId id);

@@ -34,26 +34,38 @@ Status CheckBetweenNodes(const Posted& posted, const Job& job) {
 
 Flow::Flow(std::vector<LanePort> lanes, BoardWriter& board, Door<ControlMessage>& control,
            Door<WatchMessage>& watch)
-    : board_(board), blocks_(std::move(lanes), board), control_(control), watch_(watch) {}
+    : board_(board),
+      blocks_(std::move(lanes), board),
+      plans_(blocks_, board, control),
+      control_(control),
+      watch_(watch) {}
 
 void Flow::Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now) {
   ++board_.counters.records_read;
-  const std::uint64_t sequence = record.commit;
-  Member& member = job.member(rank);
-  member.posted = sequence;
+  job.member(rank).posted = record.commit;
   job.dirty = true;
+  if ((record.flags & ipc::kRecordIsGradient) != 0) {
+    return PostGradient(job, rank, std::bit_cast<ipc::GradientRecord>(record), now);
+  }
+  PostOperation(job, rank, record, now);
+}
+
+void Flow::PostOperation(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now) {
+  Member& member = job.member(rank);
+  const std::uint64_t sequence = ++member.operations;
   Operation& operation = job.slot(sequence);
   const bool found = operation.state != Operation::State::kFree;
   if (found && operation.shape.sequence != sequence) {
     const Failure behind = job.failure ? *job.failure : TooFarAhead(job, operation);
-    return TellRank(job, rank, sequence, &behind);
+    return TellRank(job, board_, rank, record.commit, &behind);
   }
+  job.record(sequence, rank) = record.commit;
   if (!found) {
-    if (job.failure) return TellRank(job, rank, sequence, &*job.failure);
+    if (job.failure) return TellRank(job, board_, rank, record.commit, &*job.failure);
     if (refusing_) {
       const Failure refused{Code::kUnavailable, "the service is shutting down"};
       if (job.spans_nodes()) FailJob(job, refused, Found::kHere, now);
-      return TellRank(job, rank, sequence, &refused);
+      return TellRank(job, board_, rank, record.commit, &refused);
     }
     Open(job, operation, rank, sequence, now);
     if (operation.told != 0) {
@@ -78,7 +90,43 @@ void Flow::Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs 
                              job.DescribeRank(rank), sequence, posted.error().text())},
                 now);
   }
+  posted->sequence = sequence;
   Join(job, operation, rank, *posted, now);
+}
+
+void Flow::PostGradient(Job& job, std::uint32_t rank, const ipc::GradientRecord& record,
+                        TimeNs now) {
+  const PlanFlow::Trouble trouble = plans_.Post(job, rank, record, refusing_, now);
+  if (!trouble) {
+    if (job.gradients->AnyOpen()) {
+      [[maybe_unused]] const auto none = plans_.Expire(job, 0, next_deadline_);
+    }
+    return;
+  }
+  TellRank(job, board_, rank, record.commit, &*trouble);
+  FailGradients(job, *trouble, now);
+}
+
+void Flow::FailGradients(Job& job, const Failure& failure, TimeNs now) {
+  if (job.spans_nodes()) return FailJob(job, failure, Found::kHere, now);
+  if (!job.failure && !job.gradients_failure) Tell(job, failure.code, failure.text);
+  plans_.Fail(job, failure, now);
+}
+
+void Flow::SetLayout(Job& job, Session& session, const struct SetLayout& message, TimeNs now) {
+  if (const auto trouble = plans_.SetLayout(job, session, message); trouble) {
+    FailGradients(job, *trouble, now);
+  }
+}
+
+void Flow::OfferPlan(Job& job, const struct OfferPlan& message, TimeNs now) {
+  plans_.Offer(job, message, now);
+}
+
+void Flow::SwitchPlan(Job& job, const struct SwitchPlan& message, TimeNs now) {
+  if (const auto trouble = plans_.Switch(job, message, now); trouble) {
+    FailGradients(job, *trouble, now);
+  }
 }
 
 void Flow::Open(Job& job, Operation& operation, std::uint32_t rank, std::uint64_t sequence,
@@ -93,7 +141,7 @@ void Flow::Open(Job& job, Operation& operation, std::uint32_t rank, std::uint64_
   ++job.operations_open;
   // Ranks that are past it already were told then that they are too far ahead.
   for (std::uint32_t other = 0; other < job.world_size(); ++other) {
-    if (other != rank && job.member(other).posted >= sequence) operation.told |= Bit(other);
+    if (other != rank && job.member(other).operations >= sequence) operation.told |= Bit(other);
   }
   operation.posted = operation.told;
 }
@@ -171,12 +219,24 @@ void Flow::Form(Job& job, JobNodes nodes, TimeNs now) {
     MakeReady(job, operation, now);
   }
   ShowGatheringAgain(job);
+  if (job.gradients) plans_.Advance(job, now);
 }
 
 void Flow::StageEnded(Job& job, const transport::Completion& completion, TimeNs now) {
   Blocks::Ended ended = blocks_.StageEnded(job, completion, now);
-  if (ended.failure) return Fail(job, ended.operation, std::move(*ended.failure), now);
-  if (ended.operation.moved()) End(job, ended.operation);
+  Operation& operation = ended.operation;
+  if (!operation.planned()) {
+    if (ended.failure) return Fail(job, operation, std::move(*ended.failure), now);
+    if (operation.moved()) End(job, operation);
+    return;
+  }
+  if (ended.failure) FailGradients(job, *ended.failure, now);
+  if (!operation.open() || !operation.moved()) return;
+  if (operation.failure) {
+    plans_.EndFailed(job, operation);
+  } else {
+    plans_.End(job, operation, now);
+  }
 }
 
 void Flow::Fail(Job& job, Operation& operation, Failure failure, TimeNs now) {
@@ -207,23 +267,36 @@ void Flow::FailJob(Job& job, Failure failure, Found found, TimeNs now) {
     job.dirty = true;
   }
   FailOpen(job, Which::kAll, 0, *job.failure, now);
+  plans_.Fail(job, *job.failure, now);
 }
 
-void Flow::LimitTo(Job& job, std::uint64_t last, const std::string& cause, TimeNs now) {
-  if (last >= job.last_possible) return;
-  job.last_possible = last;
+void Flow::LimitTo(Job& job, std::uint64_t last, std::uint64_t last_iteration,
+                   const std::string& cause, TimeNs now) {
+  if (last >= job.last_possible && last_iteration >= job.last_iteration) return;
+  job.last_possible = std::min(job.last_possible, last);
+  job.last_iteration = std::min(job.last_iteration, last_iteration);
   job.left_cause = fmt::format("{} after operation {}", cause, last);
+  if (job.gradients) job.left_cause += fmt::format(" and iteration {}", last_iteration);
   const bool beyond = std::ranges::any_of(job.operations(), [last](const Operation& operation) {
     return operation.open() && operation.shape.sequence > last;
   });
-  if (beyond) FailJob(job, {Code::kPeerLost, job.left_cause}, Found::kHere, now);
+  if (beyond || PlanFlow::IsBeyond(job, last_iteration))
+    FailJob(job, {Code::kPeerLost, job.left_cause}, Found::kHere, now);
+}
+
+void Flow::LimitGradients(Job& job, std::uint64_t last_iteration, const Failure& failure,
+                          TimeNs now) {
+  if (!job.gradients || last_iteration >= job.last_iteration) return;
+  job.last_iteration = last_iteration;
+  job.left_cause = failure.text;
+  if (PlanFlow::IsBeyond(job, last_iteration)) plans_.Fail(job, failure, now);
 }
 
 void Flow::End(Job& job, Operation& operation) {
   const Failure* failure = operation.failure ? &*operation.failure : nullptr;
   for (RankMask left = operation.posted & ~operation.told; left != 0; left &= left - 1) {
-    TellRank(job, static_cast<std::uint32_t>(std::countr_zero(left)), operation.shape.sequence,
-             failure);
+    const auto rank = static_cast<std::uint32_t>(std::countr_zero(left));
+    TellRank(job, board_, rank, job.record(operation.shape.sequence, rank), failure);
   }
   operation.told = operation.posted;
   if (operation.open()) {
@@ -240,15 +313,6 @@ void Flow::End(Job& job, Operation& operation) {
   job.dirty = true;
   operation.state =
       operation.told == job.local_ranks() ? Operation::State::kFree : Operation::State::kTombstone;
-}
-
-void Flow::TellRank(Job& job, std::uint32_t rank, std::uint64_t sequence, const Failure* failure) {
-  Member& member = job.member(rank);
-  HR_CHECK(member.session != nullptr, rank, sequence);
-  const Code code = failure != nullptr ? failure->code : Code::kOk;
-  const std::string_view text = failure != nullptr ? std::string_view(failure->text) : "";
-  if (member.session->completions().End(sequence, code, text)) ++board_.counters.wake_calls;
-  ++member.ended;
 }
 
 void Flow::FailOpen(Job& job, Which which, std::uint32_t rank, const Failure& failure, TimeNs now) {
@@ -271,6 +335,9 @@ void Flow::Expire(Jobs& jobs, TimeNs now) {
         continue;
       }
       Fail(*job, operation, Expired(*job, operation, now), now);
+    }
+    if (const auto late = plans_.Expire(*job, now, next_deadline_); late) {
+      FailGradients(*job, *late, now);
     }
   }
 }

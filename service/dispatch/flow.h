@@ -12,6 +12,7 @@
 #include "service/actor/messages.h"
 #include "service/dispatch/blocks.h"
 #include "service/dispatch/job.h"
+#include "service/dispatch/plan_flow.h"
 #include "service/watch/board_writer.h"
 
 namespace headrace::service {
@@ -22,7 +23,15 @@ class Flow {
        Door<WatchMessage>& watch);
 
   void AddJob(JobId job) { blocks_.AddJob(job); }
-  void RemoveJob(JobId job) { blocks_.RemoveJob(job); }
+  void RemoveJob(Job& job) {
+    plans_.RemoveJob(job);
+    blocks_.RemoveJob(job.id());
+  }
+
+  // ---- of jobs whose gradients move by a plan ----
+  void SetLayout(Job& job, Session& session, const struct SetLayout& message, TimeNs now);
+  void OfferPlan(Job& job, const struct OfferPlan& message, TimeNs now);
+  void SwitchPlan(Job& job, const struct SwitchPlan& message, TimeNs now);
 
   // A record that was read from the ring of `rank`.
   void Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now);
@@ -37,8 +46,15 @@ class Flow {
   // stays. A failure that was found here is told to control, for the other nodes to hear of it.
   enum class Found : std::uint8_t { kHere, kElsewhere };
   void FailJob(Job& job, Failure failure, Found found, TimeNs now);
-  // A rank elsewhere has left after operation `last`: later ones cannot be carried out.
-  void LimitTo(Job& job, std::uint64_t last, const std::string& cause, TimeNs now);
+  // A rank has left after operation `last` and iteration `last_iteration`: later ones cannot be
+  // carried out.
+  void LimitTo(Job& job, std::uint64_t last, std::uint64_t last_iteration, const std::string& cause,
+               TimeNs now);
+  // The same of a job on this node alone, where operations that the rank has posted go on.
+  void FailGradientsOf(Job& job, const Failure& failure, TimeNs now) {
+    plans_.Fail(job, failure, now);
+  }
+  void LimitGradients(Job& job, std::uint64_t last_iteration, const Failure& failure, TimeNs now);
   // Ends operations past their deadline; afterwards next_deadline() is exact.
   void Expire(Jobs& jobs, TimeNs now);
   // Not later than the earliest deadline of an open operation; kNever when nothing is open.
@@ -61,22 +77,25 @@ class Flow {
   void Tell(Job& job, Code code, std::string text);
 
  private:
+  void PostGradient(Job& job, std::uint32_t rank, const ipc::GradientRecord& record, TimeNs now);
+  // What a job's gradients cannot go on with ends them, and, where other nodes take part, the job.
+  void FailGradients(Job& job, const Failure& failure, TimeNs now);
   void Open(Job& job, Operation& operation, std::uint32_t rank, std::uint64_t sequence, TimeNs now);
   // What the rank learns whose slot is still in use by an operation a whole ring before.
   Failure TooFarAhead(Job& job, const Operation& earlier) const;
   void Join(Job& job, Operation& operation, std::uint32_t rank, const Posted& posted, TimeNs now);
+  void PostOperation(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now);
   void MakeReady(Job& job, Operation& operation, TimeNs now);
   // Ends the operation, or, where other nodes take part in it, the job.
   void Fail(Job& job, Operation& operation, Failure failure, TimeNs now);
   void FailAlone(Job& job, Operation& operation, Failure failure, TimeNs now);
   void End(Job& job, Operation& operation);
-  // Writes the completion word of one rank.
-  void TellRank(Job& job, std::uint32_t rank, std::uint64_t sequence, const Failure* failure);
   Failure Expired(Job& job, const Operation& operation, TimeNs now) const;
   void ShowGathering(Job& job, Operation& operation);
 
   BoardWriter& board_;
   Blocks blocks_;
+  PlanFlow plans_;
   Door<ControlMessage>& control_;
   Door<WatchMessage>& watch_;
   TimeNs next_deadline_ = kNever;

@@ -20,7 +20,8 @@ constexpr std::size_t kScratchBlocks = 8;
 
 Job::Job(const SessionIdentity& identity, TimeNs now)
     : making(kOperationsMax),
-      crossing(kBlocksMax),
+      crossing{boost::circular_buffer<std::uint32_t>(kBlocksMax),
+               boost::circular_buffer<std::uint32_t>(kBlocksMax)},
       id_(identity.job),
       name_(identity.job_name),
       owner_uid_(identity.uid),
@@ -28,6 +29,7 @@ Job::Job(const SessionIdentity& identity, TimeNs now)
       opened_ns_(now),
       members_(identity.world_size),
       memory_(kOperationsMax * identity.world_size),
+      records_(kOperationsMax * identity.world_size),
       rendezvous_(identity.rendezvous),
       blocks_(kBlocksMax) {
   for (std::uint32_t place = kBlocksMax; place > 0; --place) free_blocks_.push_back(place - 1);
@@ -69,11 +71,11 @@ bool Job::HasSessions() const {
                      [](const Member& member) { return member.session != nullptr; });
 }
 
-std::uint32_t Job::FirstMissing(const Operation& operation) const {
+std::uint32_t Job::FirstMissing(RankMask posted) const {
   const RankMask waited_for = formed_ ? local_ranks_ : ~RankMask{0} >> (64 - members_.size());
   // Whoever could post but has not says more than whoever has not come yet.
-  const RankMask here = waited_for & attached_ranks() & ~operation.posted;
-  const RankMask missing = here != 0 ? here : waited_for & ~operation.posted;
+  const RankMask here = waited_for & attached_ranks() & ~posted;
+  const RankMask missing = here != 0 ? here : waited_for & ~posted;
   return static_cast<std::uint32_t>(std::countr_zero(missing));
 }
 
@@ -87,9 +89,10 @@ Block* Job::TakeBlock() {
 void Job::FreeBlock(Block& block) {
   if (block.crossing != Crossing::kNone) {
     // Only a failed job gives up blocks that other nodes wait for.
-    const auto found = std::find(crossing.begin(), crossing.end(), PlaceOf(block));
-    HR_CHECK(found != crossing.end(), block.sequence);
-    crossing.erase(found);
+    auto& places = crossing[static_cast<std::size_t>(block.order())];
+    const auto found = std::find(places.begin(), places.end(), PlaceOf(block));
+    HR_CHECK(found != places.end(), block.sequence);
+    places.erase(found);
     block.crossing = Crossing::kNone;
   }
   if (block.scratch != nullptr) free_scratch_.push_back(std::exchange(block.scratch, nullptr));
@@ -117,10 +120,12 @@ std::byte* Job::TakeScratch() {
   return scratch;
 }
 
-std::byte* Job::MemoryOf(std::uint64_t sequence, std::uint32_t rank, std::uint64_t begin,
-                         DType dtype) {
-  std::byte* const start = memory(sequence, rank);
-  return start == nullptr ? nullptr : start + begin * SizeOf(dtype);
+// Where element `begin` of the operation lies; of a plan's block, whose elements are in runs, where
+// the rank's gradients begin.
+std::byte* Job::MemoryOf(const Operation& operation, std::uint32_t rank, std::uint64_t begin) {
+  if (operation.planned()) return members_[rank].session->gradients()->base;
+  std::byte* const start = memory(operation.shape.sequence, rank);
+  return start == nullptr ? nullptr : start + begin * SizeOf(operation.shape.dtype);
 }
 
 // Where this node's sum, or its copy of what travels, lies from element `begin` on.
@@ -129,8 +134,7 @@ std::byte* Job::SumOf(const Operation& operation, const Block& block, std::uint6
     return block.scratch + (begin - block.range.begin) * SizeOf(operation.shape.dtype);
   }
   const bool rooted = operation.shape.kind != Collective::kAllReduce && IsHere(block.root);
-  return MemoryOf(operation.shape.sequence, rooted ? block.root : local_.front(), begin,
-                  operation.shape.dtype);
+  return MemoryOf(operation, rooted ? block.root : local_.front(), begin);
 }
 
 transport::Transfer Job::MakeTransfer(const Operation& operation, const Block& block,
@@ -142,6 +146,10 @@ transport::Transfer Job::MakeTransfer(const Operation& operation, const Block& b
                                .root = operation.shape.root,
                                .count = part.range.count,
                                .position = block.position()};
+  if (operation.planned()) {
+    transfer.runs = operation.wire().runs;
+    transfer.skip = part.range.begin;
+  }
   switch (block.step) {
     case Step::kInNode:
       FillInNode(operation, block, part, transfer);
@@ -160,10 +168,9 @@ transport::Transfer Job::MakeTransfer(const Operation& operation, const Block& b
 
 void Job::FillInNode(const Operation& operation, const Block& block, const Part& part,
                      transport::Transfer& transfer) {
-  const std::uint64_t sequence = operation.shape.sequence;
   transfer.members_count = static_cast<std::uint32_t>(local_.size());
   for (std::uint32_t i = 0; i < local_.size(); ++i) {
-    transfer.members[i] = MemoryOf(sequence, local_[i], part.range.begin, transfer.dtype);
+    transfer.members[i] = MemoryOf(operation, local_[i], part.range.begin);
   }
   if (!nodes_) return;
   transfer.kind = Collective::kReduce;
@@ -199,8 +206,7 @@ void Job::FillToRanks(const Operation& operation, const Block& block, const Part
   transfer.members_count = static_cast<std::uint32_t>(local_.size());
   transfer.root = 0;
   for (std::uint32_t i = 0; i < local_.size(); ++i) {
-    transfer.members[i] =
-        MemoryOf(operation.shape.sequence, local_[i], part.range.begin, transfer.dtype);
+    transfer.members[i] = MemoryOf(operation, local_[i], part.range.begin);
     if (rooted && local_[i] == block.root) transfer.root = i;
   }
 }
@@ -212,6 +218,20 @@ std::string Job::DescribeRank(std::uint32_t rank) const {
   }
   if (!member.session) return fmt::format("rank {}", rank);
   return fmt::format("rank {} (pid {})", rank, member.session->identity().pid);
+}
+
+std::string Job::DescribeProgress(std::uint32_t rank) const {
+  const std::uint64_t operations = members_[rank].operations;
+  if (!gradients) return fmt::format("operation {}", operations);
+  const std::uint64_t iterations = gradients->IterationsOf(rank);
+  if (operations == 0) return fmt::format("iteration {}", iterations);
+  return fmt::format("operation {} and iteration {}", operations, iterations);
+}
+
+std::string Job::DescribeGradient(std::uint32_t tensor) const {
+  const std::string& name = gradients->layout().tensors[tensor].name;
+  return fmt::format("gradient {}{}{}{} of iteration {}", tensor, name.empty() ? "" : " [", name,
+                     name.empty() ? "" : "]", gradients->IterationOf(tensor));
 }
 
 std::string Job::DescribeNodes() const {
@@ -228,6 +248,7 @@ std::string Job::DescribeNodes() const {
 }
 
 std::string_view Job::TensorName(const Operation& operation) const {
+  if (operation.planned()) return gradients->layout().tensors[operation.wire().tensors[0]].name;
   const Member& member = members_[operation.first_rank];
   if (!member.session) return {};
   const Tensor* tensor = member.session->FindTensor(operation.shape.tensor);
@@ -236,6 +257,11 @@ std::string_view Job::TensorName(const Operation& operation) const {
 
 std::string Job::DescribeOperation(const Operation& operation) const {
   const std::string_view tensor = TensorName(operation);
+  if (operation.planned()) {
+    const auto& tensors = gradients->layout().tensors;
+    return fmt::format("block {} [{} .. {}] of iteration {}", operation.index + 1, tensor,
+                       tensors[operation.wire().tensors.back()].name, operation.iteration);
+  }
   return fmt::format("operation {} [{}{}{}]", operation.shape.sequence, Describe(operation.shape),
                      tensor.empty() ? "" : ", ", tensor);
 }

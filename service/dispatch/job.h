@@ -1,9 +1,10 @@
 // What dispatch knows of one job: its attached ranks and the operations that are open.
 //
 // An operation is the same number on every rank: the ranks of a job post the same operations in the
-// same order. It opens with the first post, is ready when every rank has posted it, and ends on
-// each rank exactly once. One that ends early (error, timeout) stays as a tombstone until every
-// rank has posted it, so that latecomers learn the same cause.
+// same order (gradients of a layout are not counted among them: gradients.h). It opens with the
+// first post, is ready when every rank has posted it, and ends on each rank exactly once. One that
+// ends early (error, timeout) stays as a tombstone until every rank has posted it, so that
+// latecomers learn the same cause.
 //
 // A job may have ranks on other nodes. Then what is said here of "every rank" goes for those of
 // this node, once it is known which they are (nodes()), and what ends an operation early ends the
@@ -27,6 +28,9 @@
 #include "ipc/board_layout.h"
 #include "service/dispatch/block.h"
 #include "service/dispatch/check.h"
+#include "service/dispatch/gradients.h"
+#include "service/dispatch/iteration_times.h"
+#include "service/dispatch/operation.h"
 #include "service/schedule/queue.h"
 #include "service/session/nodes.h"
 #include "service/session/session.h"
@@ -36,47 +40,13 @@ namespace headrace::service {
 
 inline constexpr std::uint64_t kOperationsMax = ipc::kOperationsMax;  // open, per job
 
-using RankMask = std::uint64_t;
-static_assert(transport::kMembersMax == 64, "a RankMask has one bit per rank");
-
-struct Failure {
-  Code code = Code::kInternal;
-  std::string text;
-};
-
-struct Operation {
-  enum class State : std::uint8_t { kFree, kGathering, kWaiting, kMoving, kTombstone };
-
-  State state = State::kFree;
-  Posted shape;  // the first post
-  std::uint32_t first_rank = 0;
-  RankMask posted = 0;  // ranks that have posted it
-  RankMask told = 0;    // ranks whose completion word has been written
-  TimeNs opened_ns = 0;
-  TimeNs since_ns = 0;  // when it came into its state
-  TimeNs deadline_ns = kNever;
-  std::uint16_t board_row = UINT16_MAX;
-  std::uint64_t blocks_count = 0;  // it is cut into, once it is ready
-  std::uint64_t blocks_made = 0;   // that have left for the queue
-  std::uint64_t blocks_ended = 0;
-  std::uint64_t blocks_open = 0;  // in the queue or on a lane
-  Step step = Step::kInNode;      // of the block that moved on last, as is the lane
-  std::uint8_t lane = 0;
-  ipc::WaitReason reason = ipc::WaitReason::kNone;
-  std::uint64_t reason_argument = 0;
-  std::optional<Failure> failure;
-
-  bool open() const { return state != State::kFree && state != State::kTombstone; }
-  // Ready, with nothing of it in the queue or on a lane, and nothing to come.
-  bool moved() const { return blocks_open == 0 && (failure || blocks_ended == blocks_count); }
-};
-
 // One rank of the job.
 struct Member {
   std::unique_ptr<Session> session;  // null before it attaches and after it was discarded
   bool gone = false;                 // its lease has ended; memory waits for open operations
   std::uint64_t posted = 0;          // records read
   std::uint64_t ended = 0;           // completions written
+  std::uint64_t operations = 0;      // posted by them; the rest are gradients
   std::uint16_t board_row = UINT16_MAX;
 };
 
@@ -108,23 +78,41 @@ class Job {
   std::uint32_t attached() const;
   RankMask attached_ranks() const;
   bool HasSessions() const;
+  // Whether anything was posted that has not ended.
+  bool busy() const { return operations_open > 0 || (gradients && gradients->AnyOpen()); }
+  // Iterations of which the rank has posted every gradient; without a layout no end is known.
+  std::uint64_t IterationsOf(std::uint32_t rank) const {
+    return gradients ? gradients->IterationsOf(rank) : UINT64_MAX;
+  }
 
   // The operation in the slot of `sequence`; it may be free or belong to another sequence.
-  Operation& slot(std::uint64_t sequence) { return operations_[sequence % kOperationsMax]; }
+  Operation& slot(std::uint64_t sequence) {
+    return (sequence & kPlannedSequence) != 0 ? gradients->operation(sequence)
+                                              : operations_[sequence % kOperationsMax];
+  }
   std::array<Operation, kOperationsMax>& operations() { return operations_; }
   // Where rank `rank`'s memory of the operation in that slot is kept.
   std::byte*& memory(std::uint64_t sequence, std::uint32_t rank) {
     return memory_[(sequence % kOperationsMax) * members_.size() + rank];
   }
 
+  // The number of the record by which `rank` posted the operation in that slot.
+  std::uint64_t& record(std::uint64_t sequence, std::uint32_t rank) {
+    return records_[(sequence % kOperationsMax) * members_.size() + rank];
+  }
+
   // The lowest rank that has not posted the operation, and whether it has attached at all.
-  std::uint32_t FirstMissing(const Operation& operation) const;
+  std::uint32_t FirstMissing(const Operation& operation) const {
+    return FirstMissing(operation.posted);
+  }
+  std::uint32_t FirstMissing(RankMask posted) const;
   // The transfer that carries out one part of a block's step.
   transport::Transfer MakeTransfer(const Operation& operation, const Block& block,
                                    const Part& part);
 
   // A free block of the pool; null when all are in use. Its place goes into stage tokens.
   Block* TakeBlock();
+  bool has_free_blocks() const { return !free_blocks_.empty(); }
   void FreeBlock(Block& block);
   std::uint32_t PlaceOf(const Block& block) const {
     return static_cast<std::uint32_t>(&block - blocks_.data());
@@ -141,6 +129,10 @@ class Job {
   // "operation 9 [all_reduce of 1024 float32 (sum), conv1.weight]"
   std::string DescribeOperation(const Operation& operation) const;
   std::string DescribeRank(std::uint32_t rank) const;
+  // How far a rank is: "operation 12", "operation 2 and iteration 57".
+  std::string DescribeProgress(std::uint32_t rank) const;
+  // "gradient 5 [layer1.0.conv1.weight] of iteration 57"
+  std::string DescribeGradient(std::uint32_t tensor) const;
   // "2 nodes have met: a (ranks 0, 1), b (rank 2); epoch 1, blocks of 4194304 bytes"
   std::string DescribeNodes() const;
   // The name of the tensor the first post names; empty for one-off memory.
@@ -152,14 +144,25 @@ class Job {
   bool failed = false;
   // Ready operations with blocks still to make, in order.
   boost::circular_buffer<std::uint64_t> making;
-  // Places of the blocks that have not entered the lanes between nodes, in order: there they enter
-  // in the same order on every node, whatever comes before that on this one.
-  boost::circular_buffer<std::uint32_t> crossing;
+  // Places of the blocks that have not entered the lanes between nodes, by order (operations, the
+  // plan): there they enter in the same order on every node, whatever comes before that on this
+  // one.
+  std::array<boost::circular_buffer<std::uint32_t>, 2> crossing;
   // What a job of several nodes waits for before it can begin; for people.
   std::string waits_for;
   // A rank on another node left after this operation: later ones cannot be carried out.
   std::uint64_t last_possible = ipc::kSequenceMax;
   std::string left_cause;
+  // The same for gradients: no later iteration is possible.
+  std::uint64_t last_iteration = UINT64_MAX;
+  // Of a job that has handed in its layout.
+  std::unique_ptr<Gradients> gradients;
+  std::unique_ptr<IterationTimes> times;  // from the first plan on
+  std::optional<Failure> gradients_failure;
+  // Of the plan in force; of the block that comes next; of the plan's blocks.
+  std::uint16_t plan_row = UINT16_MAX;
+  std::uint16_t head_row = UINT16_MAX;
+  std::vector<std::uint16_t> block_rows;
   // Set when something on the job's board rows changed.
   bool dirty = true;
   std::uint16_t board_row = UINT16_MAX;
@@ -170,7 +173,7 @@ class Job {
   std::uint32_t events_sent = 0;  // see Dispatch::Tell
 
  private:
-  std::byte* MemoryOf(std::uint64_t sequence, std::uint32_t rank, std::uint64_t begin, DType dtype);
+  std::byte* MemoryOf(const Operation& operation, std::uint32_t rank, std::uint64_t begin);
   std::byte* SumOf(const Operation& operation, const Block& block, std::uint64_t begin);
   void FillInNode(const Operation& operation, const Block& block, const Part& part,
                   transport::Transfer& transfer);
@@ -188,6 +191,7 @@ class Job {
   std::vector<Member> members_;
   std::array<Operation, kOperationsMax> operations_;
   std::vector<std::byte*> memory_;
+  std::vector<std::uint64_t> records_;
   std::string rendezvous_;
   bool formed_ = false;
   std::optional<JobNodes> nodes_;

@@ -18,6 +18,8 @@ ipc::StageState StateOf(const Operation& operation) {
   }
 }
 
+std::int64_t Nanoseconds(double seconds) { return static_cast<std::int64_t>(seconds * 1e9); }
+
 ipc::JobState StateOf(const Job& job) {
   if (job.failed) return ipc::JobState::kFailed;
   return job.attached() < job.world_size() ? ipc::JobState::kGathering : ipc::JobState::kRunning;
@@ -61,6 +63,11 @@ ipc::RankRow MakeRankRow(const Job& job, std::uint32_t rank) {
 ipc::QueueRow MakeQueueRow(const Job& job, const Operation& operation) {
   ipc::QueueRow row{};
   row.block = operation.shape.sequence;
+  if (operation.planned()) {
+    row.block = operation.index + 1;
+    row.iteration = static_cast<std::uint32_t>(operation.iteration);
+    row.tensors = static_cast<std::uint32_t>(operation.wire().tensors.size());
+  }
   row.job_id = job.id().value;
   row.state = static_cast<std::uint32_t>(StateOf(operation));
   row.reason = static_cast<std::uint32_t>(operation.reason);
@@ -74,6 +81,89 @@ ipc::QueueRow MakeQueueRow(const Job& job, const Operation& operation) {
   row.posted_ns = operation.opened_ns;
   row.since_ns = operation.since_ns;
   ipc::SetText(row.tensor, job.TensorName(operation));
+  return row;
+}
+
+ipc::QueueRow MakeHeadRow(Job& job, TimeNs now) {
+  Gradients& gradients = *job.gradients;
+  ipc::QueueRow row{};
+  row.job_id = job.id().value;
+  row.state = static_cast<std::uint32_t>(ipc::StageState::kGathering);
+  row.kind = static_cast<std::uint8_t>(Collective::kAllReduce);
+  row.dtype = static_cast<std::uint8_t>(gradients.layout().dtype);
+  row.block = gradients.head_index() + 1;
+  row.iteration = static_cast<std::uint32_t>(gradients.head_iteration());
+  row.posted_ns = now;
+  row.since_ns = now;
+  const WireBlock* const head = gradients.Head();
+  if (head == nullptr) {
+    row.reason = static_cast<std::uint32_t>(job.formed() ? ipc::WaitReason::kNoPlan
+                                                         : ipc::WaitReason::kNodesNotReady);
+    return row;
+  }
+  row.tensors = static_cast<std::uint32_t>(head->tensors.size());
+  row.bytes = head->count * SizeOf(gradients.layout().dtype);
+  const std::optional<std::uint32_t> missing = gradients.Missing(job.local_ranks());
+  const std::uint32_t tensor = missing.value_or(head->tensors.front());
+  ipc::SetText(row.tensor, gradients.layout().tensors[tensor].name);
+  if (!missing) return row;  // too many blocks are on their way
+  row.ranks_missing = job.local_ranks() & ~gradients.posted(tensor);
+  row.wait_argument = job.FirstMissing(gradients.posted(tensor));
+  const bool here = job.member(static_cast<std::uint32_t>(row.wait_argument)).session != nullptr;
+  row.reason = static_cast<std::uint32_t>(here ? ipc::WaitReason::kRankNotReady
+                                               : ipc::WaitReason::kRankNotAttached);
+  return row;
+}
+
+ipc::PlanRow MakePlanRow(const Job& job) {
+  const Gradients& gradients = *job.gradients;
+  ipc::PlanRow row{};
+  row.job_id = job.id().value;
+  row.tensors = gradients.count();
+  for (const LayoutTensor& tensor : gradients.layout().tensors) {
+    row.bytes += tensor.count * SizeOf(gradients.layout().dtype);
+  }
+  if (gradients.offered() != nullptr) {
+    row.next_version = gradients.offered()->plan->version;
+    row.next_iteration = gradients.next_from();
+  }
+  if (gradients.plan() == nullptr) return row;
+  const WirePlan& wire = *gradients.plan();
+  const plan::Plan& plan = *wire.plan;
+  row.version = plan.version;
+  row.blocks = static_cast<std::uint32_t>(wire.blocks.size());
+  row.rows_left_out = row.blocks - static_cast<std::uint32_t>(job.block_rows.size());
+  row.barrier = plan.barrier ? 1 : 0;
+  row.in_flight_max = plan.in_flight_max;
+  row.hash = wire.hash;
+  row.from_iteration = gradients.plan_from();
+  row.predicted_ns = Nanoseconds(plan.predicted_s);
+  row.lower_bound_ns = Nanoseconds(plan.lower_bound_s);
+  ipc::SetText(row.policy, plan::Name(plan.policy));
+  const IterationTimes::Totals totals = job.times->MedianTotals();
+  row.iteration = totals.iteration;
+  row.backward_ns = totals.backward_ns;
+  row.forward_ns = totals.forward_ns;
+  row.waited_ns = totals.waited_ns;
+  row.measured_ns = totals.iteration_ns;
+  row.moving_ns = totals.moving_ns;
+  return row;
+}
+
+ipc::PlanBlockRow MakePlanBlockRow(const Job& job, const WirePlan& plan, std::uint32_t index) {
+  const WireBlock& wire = plan.blocks[index];
+  const plan::Block& block = plan.plan->blocks[wire.plan_block];
+  ipc::PlanBlockRow row{};
+  row.job_id = job.id().value;
+  row.index = index;
+  row.bytes = wire.count * SizeOf(job.gradients->layout().dtype);
+  row.first_tensor = wire.tensors.front();
+  row.last_tensor = wire.tensors.back();
+  row.parts = static_cast<std::uint32_t>(wire.tensors.size());
+  row.runs = static_cast<std::uint32_t>(wire.runs.size());
+  row.predicted_begin_ns = Nanoseconds(block.begin_s);
+  row.predicted_end_ns = Nanoseconds(block.end_s);
+  ipc::SetText(row.tensor, job.gradients->layout().tensors[row.first_tensor].name);
   return row;
 }
 

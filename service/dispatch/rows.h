@@ -11,4 +11,11 @@ ipc::RankRow MakeRankRow(const Job& job, std::uint32_t rank);
 // The row of an open operation, with why it waits.
 ipc::QueueRow MakeQueueRow(const Job& job, const Operation& operation);
 
+// What the block that begins next waits for.
+ipc::QueueRow MakeHeadRow(Job& job, TimeNs now);
+// The plan in force, and how iterations went; the job has a layout.
+ipc::PlanRow MakePlanRow(const Job& job);
+// A block of the plan as it was predicted.
+ipc::PlanBlockRow MakePlanBlockRow(const Job& job, const WirePlan& plan, std::uint32_t index);
+
 }  // namespace headrace::service

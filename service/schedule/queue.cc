@@ -23,21 +23,37 @@ UnifiedQueue::UnifiedQueue(std::vector<std::uint64_t> credit_bytes_by_lane) {
 void UnifiedQueue::AddJob(JobId job, JobShare share) {
   HR_CHECK(share.weight >= 1, job.value);
   for (Lane& lane : lanes_) {
-    lane.lines.push_back(
-        {.job = job, .share = share, .waiting = boost::circular_buffer<Stage>(kStagesMax)});
+    for (const Order order : {Order::kPosted, Order::kPlanned}) {
+      lane.lines.push_back({.job = job,
+                            .order = order,
+                            .in_flight_max = order == Order::kPlanned ? 1 : kInFlightStagesMax,
+                            .share = share,
+                            .waiting = boost::circular_buffer<Stage>(kStagesMax)});
+    }
   }
 }
 
 void UnifiedQueue::RemoveJob(JobId job) {
+  for (Lane& lane : lanes_) {
+    const auto removed = std::erase_if(lane.lines, [job](const Line& line) {
+      HR_CHECK(line.job != job || !line.active(), job.value);
+      return line.job == job;
+    });
+    HR_CHECK(removed == 2, job.value, removed);
+  }
+}
+
+void UnifiedQueue::SetPlannedInFlightMax(JobId job, std::uint64_t stages_max) {
+  HR_CHECK(stages_max >= 1, job.value);
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
-    const Line* line = FindLine(job, static_cast<std::uint8_t>(lane));
-    HR_CHECK(line != nullptr && !line->active(), job.value);
-    std::erase_if(lanes_[lane].lines, [job](const Line& entry) { return entry.job == job; });
+    Line* line = FindLine(job, Order::kPlanned, static_cast<std::uint8_t>(lane));
+    HR_CHECK(line != nullptr, job.value);
+    line->in_flight_max = std::min(stages_max, kInFlightStagesMax);
   }
 }
 
 Wait UnifiedQueue::Push(const Stage& stage) {
-  Line* line = FindLine(stage.job, stage.lane);
+  Line* line = FindLine(stage.job, stage.order, stage.lane);
   HR_CHECK(line != nullptr && !line->waiting.full(), stage.job.value, stage.token);
   // A job that was idle has not saved up turns.
   if (!line->active()) line->served = StartOf(lanes_[stage.lane], *line);
@@ -65,7 +81,7 @@ std::optional<Stage> UnifiedQueue::Pick(std::uint8_t lane_index) {
 }
 
 void UnifiedQueue::Return(const Stage& stage) {
-  Line* line = FindLine(stage.job, stage.lane);
+  Line* line = FindLine(stage.job, stage.order, stage.lane);
   HR_CHECK(line != nullptr && line->in_flight_stages > 0 && line->in_flight_bytes >= stage.bytes,
            stage.job.value, stage.token);
   line->in_flight_bytes -= stage.bytes;
@@ -73,7 +89,7 @@ void UnifiedQueue::Return(const Stage& stage) {
 }
 
 bool UnifiedQueue::Remove(const Stage& stage) {
-  Line* line = FindLine(stage.job, stage.lane);
+  Line* line = FindLine(stage.job, stage.order, stage.lane);
   if (line == nullptr) return false;
   const auto found =
       std::find_if(line->waiting.begin(), line->waiting.end(),
@@ -83,14 +99,14 @@ bool UnifiedQueue::Remove(const Stage& stage) {
   return true;
 }
 
-std::optional<Stage> UnifiedQueue::Head(JobId job, std::uint8_t lane) const {
-  const Line* line = FindLine(job, lane);
+std::optional<Stage> UnifiedQueue::Head(JobId job, Order order, std::uint8_t lane) const {
+  const Line* line = FindLine(job, order, lane);
   if (line == nullptr || line->waiting.empty()) return std::nullopt;
   return line->waiting.front();
 }
 
-Wait UnifiedQueue::WhyHeadWaits(JobId job, std::uint8_t lane) const {
-  const Line* line = FindLine(job, lane);
+Wait UnifiedQueue::WhyHeadWaits(JobId job, Order order, std::uint8_t lane) const {
+  const Line* line = FindLine(job, order, lane);
   if (line == nullptr || line->waiting.empty()) return {};
   if (!HasCredit(lanes_[lane], *line)) return {Wait::Reason::kNoCredit, 0};
   const Line* next = NextLine(lanes_[lane]);
@@ -110,20 +126,20 @@ std::uint64_t UnifiedQueue::InFlightBytes(std::uint8_t lane) const {
   return bytes;
 }
 
-UnifiedQueue::Line* UnifiedQueue::FindLine(JobId job, std::uint8_t lane) {
-  return const_cast<Line*>(std::as_const(*this).FindLine(job, lane));
+UnifiedQueue::Line* UnifiedQueue::FindLine(JobId job, Order order, std::uint8_t lane) {
+  return const_cast<Line*>(std::as_const(*this).FindLine(job, order, lane));
 }
 
-const UnifiedQueue::Line* UnifiedQueue::FindLine(JobId job, std::uint8_t lane) const {
+const UnifiedQueue::Line* UnifiedQueue::FindLine(JobId job, Order order, std::uint8_t lane) const {
   for (const Line& line : lanes_[lane].lines) {
-    if (line.job == job) return &line;
+    if (line.job == job && line.order == order) return &line;
   }
   return nullptr;
 }
 
 bool UnifiedQueue::HasCredit(const Lane& lane, const Line& line) {
   return line.in_flight_stages == 0 ||
-         (line.in_flight_stages < kInFlightStagesMax &&
+         (line.in_flight_stages < line.in_flight_max &&
           line.in_flight_bytes + line.waiting.front().bytes <= lane.credit_bytes);
 }
 
@@ -142,7 +158,7 @@ double UnifiedQueue::StartOf(const Lane& lane, const Line& idle) {
 bool UnifiedQueue::GoesBefore(const Line& a, const Line& b) {
   if (a.share.priority != b.share.priority) return a.share.priority > b.share.priority;
   if (a.served != b.served) return a.served < b.served;
-  return a.job < b.job;
+  return a.job != b.job ? a.job < b.job : a.order < b.order;
 }
 
 const UnifiedQueue::Line* UnifiedQueue::NextLine(const Lane& lane) {

@@ -1,11 +1,13 @@
 // The unified queue: block stages of all jobs that wait for a lane, and the credits that limit how
 // many bytes a job may have in flight there.
 //
-// Rules: on one lane a job's stages go strictly in the order of their positions; among jobs the
-// higher priority class goes first, and within a class lanes are shared by weight (the job that has
-// had the fewest weighted bytes goes next). Credits are per job and lane, so a job that cannot go
-// on never holds another's. A stage larger than the credit goes when the job has nothing in flight,
-// and a job has at most kInFlightStagesMax stages in flight, however small.
+// A job has two orders: its operations as they were posted, and the blocks of its plan. Rules: on
+// one lane the stages of an order go strictly by their positions; among jobs the higher priority
+// class goes first, and within a class lanes are shared by weight (the order that has had the
+// fewest weighted bytes goes next). Credits are per order and lane, so one that cannot go on never
+// holds another's. A stage larger than the credit goes when its order has nothing in flight, and
+// an order has at most so many stages in flight, however small: kInFlightStagesMax of operations,
+// as many as the plan says of its blocks.
 //
 // Pure: no clock, thread or atomic; driven by dispatch and by the simulation alike. After AddJob
 // nothing is allocated.
@@ -22,13 +24,16 @@
 namespace headrace::schedule {
 
 inline constexpr std::size_t kStagesMax = 1024;  // that wait, per job and lane
-// That are in flight, per job and lane: tiny stages must not fill a lane by their number.
+// That are in flight, per order and lane: tiny stages must not fill a lane by their number.
 inline constexpr std::uint64_t kInFlightStagesMax = 32;
+
+enum class Order : std::uint8_t { kPosted, kPlanned };
 
 struct Stage {
   std::uint64_t token = 0;     // the caller's name for it
   std::uint64_t position = 0;  // place in the job's plan; grows in dispatch order
   JobId job;
+  Order order = Order::kPosted;
   std::uint8_t lane = 0;
   std::uint64_t bytes = 0;
 };
@@ -53,8 +58,10 @@ class UnifiedQueue {
   void AddJob(JobId job, JobShare share);
   // The job must have nothing waiting and nothing in flight.
   void RemoveJob(JobId job);
+  // How many of the planned order may be in flight on each lane, from now on; 1 to begin with.
+  void SetPlannedInFlightMax(JobId job, std::uint64_t stages_max);
 
-  // Returns what stands before it: kBehindStage if the job has a stage waiting on the lane.
+  // Returns what stands before it: kBehindStage if its order has a stage waiting on the lane.
   Wait Push(const Stage& stage);
 
   // The stage that goes next on `lane`, with its credit taken; nothing when no stage may go.
@@ -64,17 +71,19 @@ class UnifiedQueue {
   // Takes a waiting stage out; false when it is not waiting.
   bool Remove(const Stage& stage);
 
-  // The job's first waiting stage on the lane; nothing when none waits.
-  std::optional<Stage> Head(JobId job, std::uint8_t lane) const;
+  // The order's first waiting stage on the lane; nothing when none waits.
+  std::optional<Stage> Head(JobId job, Order order, std::uint8_t lane) const;
   // Why that head is not picked now; kNone if it would be.
-  Wait WhyHeadWaits(JobId job, std::uint8_t lane) const;
+  Wait WhyHeadWaits(JobId job, Order order, std::uint8_t lane) const;
 
   std::size_t Waiting(std::uint8_t lane) const;
   std::uint64_t InFlightBytes(std::uint8_t lane) const;
 
  private:
-  struct Line {  // one job on one lane
+  struct Line {  // one order of a job on one lane
     JobId job;
+    Order order = Order::kPosted;
+    std::uint64_t in_flight_max = kInFlightStagesMax;  // stages
     JobShare share;
     boost::circular_buffer<Stage> waiting;
     std::uint64_t in_flight_bytes = 0;
@@ -88,8 +97,8 @@ class UnifiedQueue {
     std::vector<Line> lines;
   };
 
-  Line* FindLine(JobId job, std::uint8_t lane);
-  const Line* FindLine(JobId job, std::uint8_t lane) const;
+  Line* FindLine(JobId job, Order order, std::uint8_t lane);
+  const Line* FindLine(JobId job, Order order, std::uint8_t lane) const;
   static bool HasCredit(const Lane& lane, const Line& line);
   static bool GoesBefore(const Line& a, const Line& b);
   // Where a line that was idle starts: beside the others of its class, not before them.

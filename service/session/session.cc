@@ -56,9 +56,34 @@ const Tensor* Session::FindTensor(TensorId id) const {
 }
 
 bool Session::HasTensorsIn(SegmentId segment) const {
+  // A layout stays, whatever becomes of its tensors' names.
+  if (gradients_ && gradients_->segment == segment) return true;
   return std::any_of(tensors_.begin(), tensors_.end(), [segment](const Tensor& tensor) {
     return tensor.count != 0 && tensor.segment == segment;
   });
+}
+
+// Control has checked the layout against what was registered; a client that releases things at the
+// same time gets an error and not a crash.
+Status Session::SetLayout(TensorId first, std::shared_ptr<const Layout> layout) {
+  const Tensor* const tensor = FindTensor(first);
+  const std::span<std::byte> memory =
+      tensor != nullptr ? FindSegment(tensor->segment) : std::span<std::byte>();
+  const std::uint64_t before = layout->tensors.front().offset;
+  std::uint64_t end = 0;
+  for (const LayoutTensor& each : layout->tensors) {
+    end = std::max(end, each.offset + each.count * SizeOf(layout->dtype));
+  }
+  if (gradients_ || memory.empty() || tensor->offset < before ||
+      end > memory.size() - (tensor->offset - before)) {
+    return Error(Code::kInvalidArgument,
+                 "the layout's tensors or their segment were released while it was handed in");
+  }
+  gradients_ = Gradients{.layout = std::move(layout),
+                         .first = first,
+                         .segment = tensor->segment,
+                         .base = memory.data() + (tensor->offset - before)};
+  return {};
 }
 
 }  // namespace headrace::service

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,9 +17,11 @@
 #include "ipc/base/collective.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/ids.h"
+#include "ipc/base/result.h"
 #include "ipc/channel.h"
 #include "ipc/completion.h"
 #include "ipc/ring_reader.h"
+#include "service/session/layout.h"
 
 namespace headrace::service {
 
@@ -80,6 +84,18 @@ class Session {
   std::size_t tensors_count() const { return tensors_count_; }
   bool HasTensorsIn(SegmentId segment) const;
 
+  // The rank's gradients: tensors first, first + 1, ... of this session, in forward order. Set
+  // once.
+  struct Gradients {
+    std::shared_ptr<const Layout> layout;  // shared by control and dispatch, which only read it
+    TensorId first;
+    SegmentId segment;
+    std::byte* base = nullptr;  // the lowest of them
+  };
+  // Whether the segment is there and holds the whole layout.
+  Status SetLayout(TensorId first, std::shared_ptr<const Layout> layout);
+  const Gradients* gradients() const { return gradients_ ? &*gradients_ : nullptr; }
+
  private:
   SessionIdentity identity_;
   ipc::Channel channel_;
@@ -90,6 +106,7 @@ class Session {
   std::uint64_t segment_bytes_ = 0;
   std::vector<Tensor> tensors_;  // by id; a removed one has count 0 and no name
   std::size_t tensors_count_ = 0;
+  std::optional<Gradients> gradients_;
 };
 
 }  // namespace headrace::service

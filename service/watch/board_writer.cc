@@ -18,7 +18,9 @@ BoardWriter::BoardWriter(ipc::BoardLayout& layout)
     : layout_(layout),
       free_jobs_(AllRows(ipc::kJobRowsMax)),
       free_ranks_(AllRows(ipc::kRankRowsMax)),
-      free_queue_(AllRows(ipc::kQueueRowsMax)) {}
+      free_queue_(AllRows(ipc::kQueueRowsMax)),
+      free_plans_(AllRows(ipc::kPlanRowsMax)),
+      free_plan_blocks_(AllRows(ipc::kPlanBlockRowsMax)) {}
 
 std::uint16_t BoardWriter::Take(std::vector<std::uint16_t>& free) {
   if (free.empty()) return kNoRow;
@@ -45,6 +47,14 @@ void BoardWriter::Write(std::uint16_t row, const ipc::QueueRow& stage) {
   if (row != kNoRow) ipc::WriteRow(layout_.queue[row], stage);
 }
 
+void BoardWriter::Write(std::uint16_t row, const ipc::PlanRow& plan) {
+  if (row != kNoRow) ipc::WriteRow(layout_.plans[row], plan);
+}
+
+void BoardWriter::Write(std::uint16_t row, const ipc::PlanBlockRow& block) {
+  if (row != kNoRow) ipc::WriteRow(layout_.plan_blocks[row], block);
+}
+
 void BoardWriter::WriteLane(std::uint8_t lane, const ipc::LaneRow& row) {
   ipc::WriteRow(layout_.lanes[lane], row);
 }
@@ -65,6 +75,18 @@ void BoardWriter::FreeQueueRow(std::uint16_t row) {
   if (row == kNoRow) return;
   ipc::WriteRow(layout_.queue[row], ipc::QueueRow{});
   free_queue_.push_back(row);
+}
+
+void BoardWriter::FreePlanRow(std::uint16_t row) {
+  if (row == kNoRow) return;
+  ipc::WriteRow(layout_.plans[row], ipc::PlanRow{});
+  free_plans_.push_back(row);
+}
+
+void BoardWriter::FreePlanBlockRow(std::uint16_t row) {
+  if (row == kNoRow) return;
+  ipc::WriteRow(layout_.plan_blocks[row], ipc::PlanBlockRow{});
+  free_plan_blocks_.push_back(row);
 }
 
 void BoardWriter::PublishCounters() {

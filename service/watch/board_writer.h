@@ -22,14 +22,20 @@ class BoardWriter {
   std::uint16_t TakeJobRow() { return Take(free_jobs_); }
   std::uint16_t TakeRankRow() { return Take(free_ranks_); }
   std::uint16_t TakeQueueRow();
+  std::uint16_t TakePlanRow() { return Take(free_plans_); }
+  std::uint16_t TakePlanBlockRow() { return Take(free_plan_blocks_); }
 
   void Write(std::uint16_t row, const ipc::JobRow& job);
   void Write(std::uint16_t row, const ipc::RankRow& rank);
   void Write(std::uint16_t row, const ipc::QueueRow& stage);
+  void Write(std::uint16_t row, const ipc::PlanRow& plan);
+  void Write(std::uint16_t row, const ipc::PlanBlockRow& block);
   void WriteLane(std::uint8_t lane, const ipc::LaneRow& row);
   void FreeJobRow(std::uint16_t row);
   void FreeRankRow(std::uint16_t row);
   void FreeQueueRow(std::uint16_t row);
+  void FreePlanRow(std::uint16_t row);
+  void FreePlanBlockRow(std::uint16_t row);
 
   // Counters are changed in place and published by PublishCounters when they differ.
   ipc::CountersRow counters{};
@@ -43,6 +49,8 @@ class BoardWriter {
   std::vector<std::uint16_t> free_jobs_;
   std::vector<std::uint16_t> free_ranks_;
   std::vector<std::uint16_t> free_queue_;
+  std::vector<std::uint16_t> free_plans_;
+  std::vector<std::uint16_t> free_plan_blocks_;
 };
 
 }  // namespace headrace::service

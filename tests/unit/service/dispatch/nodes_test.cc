@@ -289,7 +289,7 @@ TEST(Nodes, EndOperationsBeyondWhatARankElsewherePostedBeforeItLeft) {
   ASSERT_EQ(spread.cluster.node(1).control().Of<service::RankDone>().size(), 1U);
   EXPECT_EQ(spread.cluster.node(1).control().Of<service::RankDone>()[0]->posted, 1U);
   spread.cluster.node(0).Send(
-      service::RankLeft{spread.job.id, 1, 1, "rank 1 (pid 1001) on node b left the job"});
+      service::RankLeft{spread.job.id, 1, 1, 0, "rank 1 (pid 1001) on node b left the job"});
   spread.cluster.Advance(10 * kMillisecond);
   ExpectFailed(*spread.clients[0], 2, Code::kPeerLost, {"rank 1", "node b", "after operation 1"});
 }

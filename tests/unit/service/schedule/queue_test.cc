@@ -68,7 +68,7 @@ TEST(UnifiedQueue, StopsAJobAtItsCreditAndGoesOnWhenCreditComesBack) {
   const Stage second = *queue.Pick(0);
   EXPECT_EQ(queue.InFlightBytes(0), 100U);
   EXPECT_FALSE(queue.Pick(0).has_value());
-  ExpectWait(queue.WhyHeadWaits(kA, 0), Reason::kNoCredit, 0);
+  ExpectWait(queue.WhyHeadWaits(kA, Order::kPosted, 0), Reason::kNoCredit, 0);
   queue.Return(second);
   EXPECT_EQ(queue.Pick(0)->position, 3U);
   queue.Return(first);
@@ -137,7 +137,7 @@ TEST(UnifiedQueue, LimitsTheNumberOfStagesInFlight) {
   std::vector<Stage> picked;
   while (const std::optional<Stage> stage = queue.Pick(0)) picked.push_back(*stage);
   EXPECT_EQ(picked.size(), kInFlightStagesMax);
-  ExpectWait(queue.WhyHeadWaits(kA, 0), Reason::kNoCredit, 0);
+  ExpectWait(queue.WhyHeadWaits(kA, Order::kPosted, 0), Reason::kNoCredit, 0);
   queue.Return(picked.front());
   EXPECT_EQ(queue.Pick(0)->position, kInFlightStagesMax);
 }
@@ -176,8 +176,8 @@ TEST(UnifiedQueue, ServesAHigherClassFirstWhateverTheWeights) {
     queue.Push(Make(kA, i, 100));
     queue.Push(Make(kB, i, 100));
   }
-  ExpectWait(queue.WhyHeadWaits(kA, 0), Reason::kBehindJob, kB.value);
-  ExpectWait(queue.WhyHeadWaits(kB, 0), Reason::kNone, 0);
+  ExpectWait(queue.WhyHeadWaits(kA, Order::kPosted, 0), Reason::kBehindJob, kB.value);
+  ExpectWait(queue.WhyHeadWaits(kB, Order::kPosted, 0), Reason::kNone, 0);
   EXPECT_EQ(Serve(queue, 10), (std::map<JobId, int>{{kB, 10}}));
   EXPECT_EQ(Serve(queue, 100), (std::map<JobId, int>{{kA, 10}}));
 }
@@ -248,13 +248,13 @@ TEST(UnifiedQueue, TakesAWaitingStageOut) {
 TEST(UnifiedQueue, TellsTheHeadOfALine) {
   UnifiedQueue queue({100});
   queue.AddJob(kA, {});
-  EXPECT_FALSE(queue.Head(kA, 0).has_value());
-  EXPECT_FALSE(queue.Head(kB, 0).has_value());
-  ExpectWait(queue.WhyHeadWaits(kA, 0), Reason::kNone, 0);
-  ExpectWait(queue.WhyHeadWaits(kB, 0), Reason::kNone, 0);
+  EXPECT_FALSE(queue.Head(kA, Order::kPosted, 0).has_value());
+  EXPECT_FALSE(queue.Head(kB, Order::kPosted, 0).has_value());
+  ExpectWait(queue.WhyHeadWaits(kA, Order::kPosted, 0), Reason::kNone, 0);
+  ExpectWait(queue.WhyHeadWaits(kB, Order::kPosted, 0), Reason::kNone, 0);
   queue.Push(Make(kA, 7, 1));
-  EXPECT_EQ(queue.Head(kA, 0)->position, 7U);
-  ExpectWait(queue.WhyHeadWaits(kA, 0), Reason::kNone, 0);
+  EXPECT_EQ(queue.Head(kA, Order::kPosted, 0)->position, 7U);
+  ExpectWait(queue.WhyHeadWaits(kA, Order::kPosted, 0), Reason::kNone, 0);
 }
 
 TEST(UnifiedQueue, ForgetsAJob) {
@@ -324,6 +324,40 @@ TEST(UnifiedQueue, KeepsItsPromisesUnderRandomUse) {
     EXPECT_EQ(queue.Waiting(0), 0U) << "seed " << seed;
     EXPECT_EQ(queue.InFlightBytes(0), 0U) << "seed " << seed;
   }
+}
+
+Stage Planned(std::uint64_t position, std::uint64_t bytes) {
+  return {.token = 1000 + position,
+          .position = position,
+          .job = kA,
+          .order = Order::kPlanned,
+          .bytes = bytes};
+}
+
+TEST(UnifiedQueue, ThePlansBlocksGoOneAtATimeUnlessThePlanSaysOtherwise) {
+  UnifiedQueue queue({1000});
+  queue.AddJob(kA, {});
+  for (std::uint64_t position = 1; position <= 3; ++position) queue.Push(Planned(position, 10));
+  const Stage first = *queue.Pick(0);
+  EXPECT_FALSE(queue.Pick(0).has_value());
+  ExpectWait(queue.WhyHeadWaits(kA, Order::kPlanned, 0), Reason::kNoCredit, 0);
+  queue.SetPlannedInFlightMax(kA, 2);
+  EXPECT_EQ(queue.Pick(0)->position, 2U);
+  EXPECT_FALSE(queue.Pick(0).has_value());
+  queue.Return(first);
+  EXPECT_EQ(queue.Pick(0)->position, 3U);
+}
+
+TEST(UnifiedQueue, NeitherOrderOfAJobHoldsTheOthersCredit) {
+  UnifiedQueue queue({100});
+  queue.AddJob(kA, {});
+  queue.Push(Planned(1, 500));
+  ASSERT_TRUE(queue.Pick(0).has_value());
+  queue.Push({.token = 1, .position = 1, .job = kA, .bytes = 60});
+  queue.Push({.token = 2, .position = 2, .job = kA, .bytes = 60});
+  EXPECT_EQ(queue.Pick(0)->order, Order::kPosted);
+  EXPECT_FALSE(queue.Pick(0).has_value());
+  EXPECT_EQ(queue.InFlightBytes(0), 560U);
 }
 
 }  // namespace

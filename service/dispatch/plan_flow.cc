@@ -1,0 +1,259 @@
+#include "service/dispatch/plan_flow.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "ipc/base/check.h"
+#include "service/dispatch/rows.h"
+
+namespace headrace::service {
+namespace {
+
+// The first iterations tell what the first real plan is made for; afterwards drift is looked for
+// once a window.
+constexpr std::uint64_t kFirstTimes = 3;
+constexpr std::uint64_t kSecondTimes = 6;
+// Of later iterations one in so many is shown on the board.
+constexpr std::uint64_t kShownEvery = 4;
+
+std::size_t PlaceOf(const Job& job, std::uint32_t rank) {
+  const auto found = std::ranges::lower_bound(job.local(), rank);
+  return static_cast<std::size_t>(found - job.local().begin());
+}
+
+}  // namespace
+
+void TellRank(Job& job, BoardWriter& board, std::uint32_t rank, std::uint64_t record,
+              const Failure* failure) {
+  Member& member = job.member(rank);
+  HR_CHECK(member.session != nullptr, rank, record);
+  const Code code = failure != nullptr ? failure->code : Code::kOk;
+  const std::string_view text = failure != nullptr ? std::string_view(failure->text) : "";
+  if (member.session->completions().End(record, code, text)) ++board.counters.wake_calls;
+  ++member.ended;
+}
+
+PlanFlow::Trouble PlanFlow::SetLayout(Job& job, Session& session, const struct SetLayout& message) {
+  if (Status status = session.SetLayout(message.first, message.layout); !status) {
+    return Failure{
+        status.error().code(),
+        fmt::format("{}: {}", job.DescribeRank(session.identity().rank), status.error().text())};
+  }
+  if (job.gradients) return {};
+  job.gradients = std::make_unique<Gradients>(message.layout, job.world_size());
+  job.plan_row = board_.TakePlanRow();
+  job.head_row = board_.TakeQueueRow();
+  if (job.failure) job.gradients_failure = job.failure;
+  ShowPlan(job);
+  return {};
+}
+
+void PlanFlow::Offer(Job& job, const OfferPlan& message, TimeNs now) {
+  if (!job.gradients || job.gradients_failure) return;
+  HR_CHECK(job.formed() && message.plan->blocks.size() > 0, job.id().value);
+  if (!job.times) {
+    job.times = std::make_unique<IterationTimes>(job.gradients->count(), job.local().size());
+  }
+  const bool servers = job.nodes() != nullptr && job.nodes()->servers_count > 0;
+  const std::uint64_t begun =
+      job.gradients->Offer(std::make_shared<const WirePlan>(MakeWirePlan(
+                               message.plan, message.hash, job.gradients->layout(), servers)),
+                           kSwitchSlack);
+  // One plan of a job is under way at a time.
+  const bool sent = control_.Send(PlanTaken{job.id(), message.plan->version, begun});
+  HR_CHECK(sent, job.id().value);
+  ShowPlan(job);
+  ShowHead(job, now);
+}
+
+PlanFlow::Trouble PlanFlow::Switch(Job& job, const SwitchPlan& message, TimeNs now) {
+  if (!job.gradients || job.gradients_failure) return {};
+  if (!job.gradients->Switch(message.version, message.from_iteration)) {
+    return Failure{
+        Code::kInternal,
+        fmt::format("plan {} cannot begin with iteration {}: it was not offered here, or "
+                    "the iteration has begun",
+                    message.version, message.from_iteration)};
+  }
+  Advance(job, now);
+  ShowPlan(job);
+  return {};
+}
+
+PlanFlow::Trouble PlanFlow::Post(Job& job, std::uint32_t rank, const ipc::GradientRecord& record,
+                                 bool refusing, TimeNs now) {
+  if (job.gradients_failure) return job.gradients_failure;
+  const Session& session = *job.member(rank).session;
+  const Result<std::uint32_t> tensor = CheckGradient(record, session);
+  if (!tensor) {
+    ++board_.counters.records_refused;
+    return Failure{tensor.error().code(),
+                   fmt::format("{} posted a gradient that cannot be moved: {}",
+                               job.DescribeRank(rank), tensor.error().text())};
+  }
+  Gradients& gradients = *job.gradients;
+  const std::uint64_t iteration = gradients.IterationOf(*tensor);
+  if (gradients.IsOpen(rank, *tensor)) {
+    ++board_.counters.records_refused;
+    return Failure{Code::kInvalidArgument,
+                   fmt::format("{} posted {} again before it had ended: wait for it first",
+                               job.DescribeRank(rank), job.DescribeGradient(*tensor))};
+  }
+  if (iteration > job.last_iteration) return Failure{Code::kPeerLost, job.left_cause};
+  if (refusing && gradients.posted(*tensor) == 0) {
+    return Failure{Code::kUnavailable, "the service is shutting down"};
+  }
+  const std::uint32_t timeout_ms =
+      record.timeout_ms != 0 ? record.timeout_ms : session.identity().timeout_ms;
+  gradients.Post(rank, *tensor, record.commit, now, now + TimeNs{timeout_ms} * kMillisecond);
+  if (job.times) job.times->Post(PlaceOf(job, rank), *tensor, iteration, record);
+  Advance(job, now);
+  return {};
+}
+
+void PlanFlow::Advance(Job& job, TimeNs now) {
+  Gradients& gradients = *job.gradients;
+  if (!job.formed() || job.gradients_failure) return;
+  while (true) {
+    const WirePlan* const before = gradients.plan();
+    const WireBlock* const head = gradients.Head();
+    if (gradients.plan() != before) {
+      const std::uint32_t most = gradients.plan()->plan->in_flight_max;
+      blocks_.SetPlannedInFlightMax(job.id(), std::max(most, 1U));
+      TakeBlockRows(job);
+      ShowPlan(job);
+    }
+    if (head == nullptr || gradients.Missing(job.local_ranks()) || !blocks_.HasRoom(job)) break;
+    Operation* const operation = gradients.Begin();
+    if (operation == nullptr) break;
+    operation->first_rank = job.local().front();
+    operation->posted = job.local_ranks();
+    operation->opened_ns = now;
+    operation->since_ns = now;
+    operation->board_row = board_.TakeQueueRow();
+    if (operation->index == 0) {
+      job.times->ResizeBlocks(operation->iteration, operation->plan->blocks.size());
+    }
+    job.times->block(operation->iteration, operation->index).ready_ns = now;
+    blocks_.BeginPlanned(job, *operation, now);
+  }
+  ShowHead(job, now);
+}
+
+void PlanFlow::End(Job& job, Operation& operation, TimeNs now) {
+  Gradients& gradients = *job.gradients;
+  job.times->block(operation.iteration, operation.index).end_ns = now;
+  const Gradients::Ended ended = gradients.End(operation);
+  for (const std::uint32_t tensor : ended.gradients) {
+    TellRanks(job, tensor, nullptr);
+    gradients.Close(tensor);
+  }
+  const std::uint64_t iteration = operation.iteration;
+  board_.FreeQueueRow(operation.board_row);
+  gradients.Free(operation);
+  ++job.operations_ended;
+  ++board_.counters.operations_ended;
+  job.dirty = true;
+  if (ended.iteration) EndIteration(job, iteration);
+  Advance(job, now);
+}
+
+void PlanFlow::EndIteration(Job& job, std::uint64_t iteration) {
+  job.times->EndIteration(iteration);
+  const bool first = iteration == kFirstTimes || iteration == kSecondTimes;
+  if (first || iteration % IterationTimes::kWindow == 0) {
+    // Control that is that far behind has the last ones.
+    [[maybe_unused]] const bool sent = control_.Send(
+        TimesSeen{job.id(), job.times->Median(first ? kFirstTimes : IterationTimes::kWindow),
+                  blocks_.Costs()});
+  }
+  if (iteration > 2 * kShownEvery && iteration % kShownEvery != 0) return;
+  ShowPlan(job);
+  ShowBlocks(job, iteration);
+}
+
+void PlanFlow::TellRanks(Job& job, std::uint32_t tensor, const Failure* failure) {
+  for (RankMask left = job.gradients->posted(tensor); left != 0; left &= left - 1) {
+    const auto rank = static_cast<std::uint32_t>(std::countr_zero(left));
+    TellRank(job, board_, rank, job.gradients->RecordOf(rank, tensor), failure);
+  }
+}
+
+void PlanFlow::Fail(Job& job, const Failure& failure, TimeNs now) {
+  if (!job.gradients || job.gradients_failure) return;
+  job.gradients_failure = failure;
+  for (Operation& operation : job.gradients->operations()) {
+    if (!operation.open()) continue;
+    operation.failure = failure;
+    operation.since_ns = now;
+    blocks_.Abandon(job, operation);
+    if (operation.moved()) EndFailed(job, operation);
+  }
+  ShowHead(job, now);
+  if (job.gradients->operations_open() == 0) TellFailed(job);
+}
+
+void PlanFlow::EndFailed(Job& job, Operation& operation) {
+  board_.FreeQueueRow(operation.board_row);
+  job.gradients->Free(operation);
+  ++job.operations_failed;
+  ++board_.counters.operations_failed;
+  job.dirty = true;
+  if (job.gradients->operations_open() == 0) TellFailed(job);
+}
+
+void PlanFlow::TellFailed(Job& job) {
+  for (std::uint32_t tensor = 0; tensor < job.gradients->count(); ++tensor) {
+    if (job.gradients->posted(tensor) == 0) continue;
+    Failure failure = *job.gradients_failure;
+    failure.text += fmt::format("; {} was open", job.DescribeGradient(tensor));
+    TellRanks(job, tensor, &failure);
+    job.gradients->Close(tensor);
+  }
+}
+
+PlanFlow::Trouble PlanFlow::Expire(Job& job, TimeNs now, TimeNs& next_deadline) const {
+  if (!job.gradients || !job.gradients->AnyOpen() || job.gradients_failure) return {};
+  Gradients& gradients = *job.gradients;
+  for (std::uint32_t tensor = 0; tensor < gradients.count(); ++tensor) {
+    if (gradients.deadline_ns(tensor) > now) {
+      next_deadline = std::min(next_deadline, gradients.deadline_ns(tensor));
+      continue;
+    }
+    const std::string what = fmt::format("{} timed out after {} ms", job.DescribeGradient(tensor),
+                                         (now - gradients.opened_ns(tensor)) / kMillisecond);
+    if (!job.formed()) return Failure{Code::kTimeout, fmt::format("{}: {}", what, job.waits_for)};
+    if (gradients.Head() == nullptr) {
+      return Failure{Code::kTimeout,
+                     what +
+                         ": the job has no plan, since not all of its ranks have handed in "
+                         "their layout"};
+    }
+    for (const Operation& operation : gradients.operations()) {
+      if (!operation.open()) continue;
+      return Failure{Code::kTimeout,
+                     fmt::format("{}: {} is on lane {}", what, job.DescribeOperation(operation),
+                                 blocks_.LaneName(blocks_.LaneWaitedFor(job, operation)))};
+    }
+    const std::uint32_t missing = gradients.Missing(job.local_ranks()).value_or(tensor);
+    return Failure{Code::kTimeout,
+                   fmt::format("{}: {} has not posted {}", what,
+                               job.DescribeRank(job.FirstMissing(gradients.posted(missing))),
+                               job.DescribeGradient(missing))};
+  }
+  return {};
+}
+
+bool PlanFlow::IsBeyond(const Job& job, std::uint64_t last) {
+  if (!job.gradients || !job.gradients->AnyOpen()) return false;
+  for (std::uint32_t tensor = 0; tensor < job.gradients->count(); ++tensor) {
+    if (job.gradients->posted(tensor) != 0 && job.gradients->IterationOf(tensor) > last)
+      return true;
+  }
+  return false;
+}
+
+}  // namespace headrace::service

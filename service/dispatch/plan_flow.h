@@ -1,0 +1,76 @@
+// The way of gradients through the service: posted by every rank in any order, carried in the
+// blocks of the job's plan, ended on every rank. And the way of plans: offered, agreed, in force
+// from one iteration on.
+//
+// Owned and called by the flow, on dispatch's thread. What ends the job is the flow's business: it
+// is told by the answers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "ipc/records.h"
+#include "service/actor/messages.h"
+#include "service/dispatch/blocks.h"
+#include "service/dispatch/job.h"
+#include "service/watch/board_writer.h"
+
+namespace headrace::service {
+
+class PlanFlow {
+ public:
+  PlanFlow(Blocks& blocks, BoardWriter& board, Door<ControlMessage>& control)
+      : blocks_(blocks), board_(board), control_(control) {}
+
+  // What the job cannot go on with, if there is something.
+  using Trouble = std::optional<Failure>;
+
+  // A rank has handed in its layout. The job's ranks have been compared by whoever offers a plan.
+  [[nodiscard]] Trouble SetLayout(Job& job, Session& session, const struct SetLayout& message);
+  void Offer(Job& job, const OfferPlan& message, TimeNs now);
+  [[nodiscard]] Trouble Switch(Job& job, const SwitchPlan& message, TimeNs now);
+
+  // A rank's gradient. `refusing`: nothing new is accepted any more. Trouble leaves this post to
+  // the caller to answer.
+  [[nodiscard]] Trouble Post(Job& job, std::uint32_t rank, const ipc::GradientRecord& record,
+                             bool refusing, TimeNs now);
+  // Begins the blocks that can begin.
+  void Advance(Job& job, TimeNs now);
+  // A block of the plan has all its steps behind it.
+  void End(Job& job, Operation& operation, TimeNs now);
+
+  // Ends every gradient that is open, and every later one. They are told as soon as no lane writes
+  // to them any more. The first cause stays.
+  void Fail(Job& job, const Failure& failure, TimeNs now);
+  // A failed block has left its lanes.
+  void EndFailed(Job& job, Operation& operation);
+
+  // A gradient that is past its deadline; otherwise `next_deadline` becomes no later than theirs.
+  Trouble Expire(Job& job, TimeNs now, TimeNs& next_deadline) const;
+  // Whether ranks that are there still post gradients of an iteration that a rank which has left
+  // never will; `last` is that rank's last iteration.
+  static bool IsBeyond(const Job& job, std::uint64_t last);
+
+  // What the block that comes next waits for; for people.
+  void ShowHead(Job& job, TimeNs now);
+  void RemoveJob(Job& job);
+
+ private:
+  void TellRanks(Job& job, std::uint32_t tensor, const Failure* failure);
+  void TellFailed(Job& job);
+  void EndIteration(Job& job, std::uint64_t iteration);
+  void ShowPlan(Job& job);
+  void ShowBlocks(Job& job, std::uint64_t iteration);
+  void TakeBlockRows(Job& job);
+
+  Blocks& blocks_;
+  BoardWriter& board_;
+  Door<ControlMessage>& control_;
+};
+
+// Writes the completion word of one record of a rank.
+void TellRank(Job& job, BoardWriter& board, std::uint32_t rank, std::uint64_t record,
+              const Failure* failure);
+
+}  // namespace headrace::service

@@ -1,0 +1,36 @@
+// A plan as dispatch carries it out: each block's pieces of memory, and which gradients it holds.
+// Pure, and the same on every node.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "service/plan/plan.h"
+#include "service/session/layout.h"
+#include "transport/transport.h"
+
+namespace headrace::service {
+
+// What one transfer carries between nodes.
+struct WireBlock {
+  std::uint32_t plan_block = 0;        // its place in the plan
+  std::uint64_t count = 0;             // elements
+  std::vector<transport::Run> runs;    // behind the layout's lowest tensor, growing
+  std::vector<std::uint32_t> tensors;  // that it holds something of, growing
+};
+
+struct WirePlan {
+  std::shared_ptr<const plan::Plan> plan;  // shared with control, which also only reads it
+  std::uint64_t hash = 0;
+  std::vector<WireBlock> blocks;         // in the order in which they begin
+  std::vector<std::uint32_t> blocks_of;  // per tensor: how many of them hold something of it
+};
+
+// Neighbours in memory become one run. A group with servers carries one run a transfer, so there a
+// block of several runs is as many wire blocks. The plan covers the layout: see CheckCoverage.
+WirePlan MakeWirePlan(std::shared_ptr<const plan::Plan> plan, std::uint64_t hash,
+                      const Layout& layout, bool single_runs);
+
+}  // namespace headrace::service

@@ -1,0 +1,77 @@
+#include "tests/unit/service/dispatch/planned.h"
+
+#include <bit>
+#include <string>
+#include <utility>
+
+namespace headrace::support {
+
+std::shared_ptr<const service::Layout> PackedLayout(const std::vector<std::uint64_t>& counts,
+                                                    Reduction reduction) {
+  service::Layout layout{.dtype = DType::kFloat32, .reduction = reduction, .tensors = {}};
+  std::uint64_t offset = 0;
+  for (const std::uint64_t count : counts) {
+    const std::string name = "g" + std::to_string(layout.tensors.size());
+    layout.tensors.push_back({.name = name, .offset = offset, .count = count});
+    offset += count * sizeof(float);
+  }
+  return std::make_shared<const service::Layout>(std::move(layout));
+}
+
+std::shared_ptr<const plan::Plan> PlanOf(const Blocks& blocks, std::uint32_t version,
+                                         bool barrier) {
+  plan::Plan plan{.version = version, .barrier = barrier, .blocks = {}};
+  for (const auto& pieces : blocks) {
+    plan::Block block;
+    for (const Piece& piece : pieces) {
+      block.parts.push_back({.tensor = piece.tensor,
+                             .offset_bytes = piece.begin * sizeof(float),
+                             .bytes = piece.count * sizeof(float)});
+      block.bytes += piece.count * sizeof(float);
+    }
+    plan.blocks.push_back(std::move(block));
+  }
+  return std::make_shared<const plan::Plan>(std::move(plan));
+}
+
+void HandIn(HandDrivenNode& node, ClientEnd& client,
+            const std::shared_ptr<const service::Layout>& layout) {
+  for (std::uint32_t id = 0; id < layout->tensors.size(); ++id) {
+    const service::LayoutTensor& tensor = layout->tensors[id];
+    node.AddTensor(client, TensorId{id},
+                   {.name = tensor.name,
+                    .segment = SegmentId{0},
+                    .offset = tensor.offset,
+                    .count = tensor.count,
+                    .dtype = layout->dtype,
+                    .order = id});
+  }
+  node.Send(service::SetLayout{client.id(), TensorId{0}, layout});
+}
+
+void Adopt(HandDrivenNode& node, JobId job, const std::shared_ptr<const plan::Plan>& plan,
+           std::uint64_t from_iteration) {
+  node.Send(service::OfferPlan{.job = job, .plan = plan, .hash = plan->version});
+  node.Send(service::SwitchPlan{job, plan->version, from_iteration});
+}
+
+ipc::GradientRecord GradientOf(const service::Layout& layout, std::uint32_t tensor) {
+  ipc::GradientRecord record;
+  record.kind = static_cast<std::uint8_t>(Collective::kAllReduce);
+  record.dtype = static_cast<std::uint8_t>(layout.dtype);
+  record.reduction = static_cast<std::uint8_t>(layout.reduction);
+  record.flags = ipc::kRecordIsGradient;
+  record.tensor = tensor;
+  record.count = layout.tensors.at(tensor).count;
+  return record;
+}
+
+std::uint64_t PostGradient(ClientEnd& client, const ipc::GradientRecord& record) {
+  return client.Post(std::bit_cast<ipc::Record>(record));
+}
+
+std::uint64_t PostGradient(ClientEnd& client, const service::Layout& layout, std::uint32_t tensor) {
+  return PostGradient(client, GradientOf(layout, tensor));
+}
+
+}  // namespace headrace::support

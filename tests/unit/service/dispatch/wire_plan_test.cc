@@ -1,0 +1,52 @@
+#include "service/dispatch/wire_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/service/dispatch/planned.h"
+
+namespace headrace::support {
+namespace {
+
+using ::testing::ElementsAre;
+using MemoryRun = transport::Run;
+
+service::WirePlan Make(const Blocks& blocks, bool single_runs = false) {
+  return service::MakeWirePlan(PlanOf(blocks), 7, *PackedLayout({10, 20, 30}), single_runs);
+}
+
+TEST(WirePlan, JoinsNeighboursInMemoryWhateverTheirOrderInTheBlock) {
+  const service::WirePlan wire = Make({{{2, 0, 30}, {0, 0, 10}, {1, 0, 20}}});
+  ASSERT_EQ(wire.blocks.size(), 1U);
+  EXPECT_THAT(wire.blocks[0].runs, ElementsAre(MemoryRun{0, 60}));
+  EXPECT_THAT(wire.blocks[0].tensors, ElementsAre(0, 1, 2));
+  EXPECT_EQ(wire.blocks[0].count, 60U);
+}
+
+TEST(WirePlan, KeepsWhatIsApartAsRunsOfOneBlock) {
+  const service::WirePlan wire =
+      Make({{{0, 2, 5}, {2, 20, 10}}, {{0, 0, 2}, {0, 7, 3}, {1, 0, 20}, {2, 0, 20}}});
+  ASSERT_EQ(wire.blocks.size(), 2U);
+  EXPECT_THAT(wire.blocks[0].runs, ElementsAre(MemoryRun{8, 5}, MemoryRun{200, 10}));
+  EXPECT_THAT(wire.blocks[1].runs, ElementsAre(MemoryRun{0, 2}, MemoryRun{28, 43}));
+  EXPECT_THAT(wire.blocks_of, ElementsAre(2, 1, 2));
+}
+
+TEST(WirePlan, CutsABlockAtItsRunsWhereTransfersMayHaveOnlyOne) {
+  const service::WirePlan wire =
+      Make({{{0, 0, 4}, {1, 0, 20}, {2, 5, 5}}, {{0, 4, 6}, {2, 0, 5}, {2, 10, 20}}}, true);
+  ASSERT_EQ(wire.blocks.size(), 6U);
+  EXPECT_EQ(wire.blocks[2].plan_block, 0U);
+  EXPECT_EQ(wire.blocks[3].plan_block, 1U);
+  EXPECT_THAT(wire.blocks[1].runs, ElementsAre(MemoryRun{40, 20}));
+  EXPECT_THAT(wire.blocks_of, ElementsAre(2, 1, 3));
+  std::uint64_t count = 0;
+  for (const service::WireBlock& block : wire.blocks) {
+    EXPECT_EQ(block.runs.size(), 1U);
+    count += block.count;
+  }
+  EXPECT_EQ(count, 60U);
+}
+
+}  // namespace
+}  // namespace headrace::support
