@@ -12,8 +12,10 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "client/cli/ctl/certs_command.h"
+#include "client/cli/ctl/control.h"
 #include "client/cli/ctl/doctor.h"
 #include "client/cli/ctl/views.h"
 #include "client/cli/ctl/words.h"
@@ -33,6 +35,7 @@ struct Options {
   double watch_seconds = 0;
   std::uint64_t screens_max = 0;  // 0: no limit
   std::string job;
+  std::string policy;
   double timeout_seconds = 1;
 };
 
@@ -163,6 +166,33 @@ int Queue(const Options& options) {
       NoOtherProblem);
 }
 
+int Plan(const Options& options) {
+  return Show(
+      options,
+      [&options](const Snapshot& snapshot, bool header) {
+        return PlanTable(snapshot, options.job, header);
+      },
+      [&options](const Snapshot& snapshot) { return PlanJson(snapshot, options.job); },
+      IsUnknownOrFailed);
+}
+
+int Policy(const Options& options) {
+  const auto timeout_ns = static_cast<TimeNs>(options.timeout_seconds * kSecond);
+  const headrace::Status asked =
+      SetPolicy(options.socket_path, options.job, options.policy, timeout_ns);
+  if (!asked) {
+    Complain(asked.error().text());
+    return kFoundProblem;
+  }
+  if (options.json) {
+    Print(Json{{"job", JsonText(options.job)}, {"policy", options.policy}});
+  } else {
+    Print("The job's leader was asked for plans by " + options.policy + "; headracectl plan " +
+          options.job + " shows when one is in force.\n");
+  }
+  return kOk;
+}
+
 int Doctor(const Options& options) {
   Liveness liveness = Liveness::kGone;
   Result<Snapshot> board = Read(options, liveness);
@@ -182,6 +212,13 @@ int Doctor(const Options& options) {
     Print(FindingsTable(findings, !options.no_header));
   }
   return HasProblem(findings) ? kFoundProblem : kOk;
+}
+
+void AddTimeout(CLI::App& command, Options& options) {
+  command
+      .add_option("--timeout", options.timeout_seconds, "seconds to wait for the service's answer")
+      ->check(CLI::Range(0.01, 600.0))
+      ->capture_default_str();
 }
 
 // Builds the commands, runs the one that was asked for.
@@ -216,14 +253,20 @@ int Run(int argc, char** argv) {
       ->add_option("job", options.job, "name of a job");
   add("queue", "every block stage, and why it waits", Queue)
       ->add_option("--job", options.job, "only that job's");
+  add("plan", "the plan a job's gradients move by: predicted beside measured", Plan)
+      ->add_option("job", options.job, "name of a job")
+      ->required();
+  CLI::App* policy = add("policy", "asks for plans of a job by another policy from now on", Policy);
+  policy->add_option("job", options.job, "name of a job")->required();
+  policy->add_option("policy", options.policy, "the policy that makes its plans")
+      ->required()
+      ->check(CLI::IsMember(std::vector<std::string>(std::begin(kPolicies), std::end(kPolicies))));
+  AddTimeout(*policy, options);
   add("lanes", "the lanes: credit, load, measured rate",
       [](const Options& given) { return Show(given, LanesTable, LanesJson, NoOtherProblem); });
   add("events", "the last things that happened",
       [](const Options& given) { return Show(given, EventsTable, EventsJson, NoOtherProblem); });
-  add("doctor", "checks service and machine, and says what to do", Doctor)
-      ->add_option("--timeout", options.timeout_seconds, "seconds to wait for the service's answer")
-      ->check(CLI::Range(0.01, 600.0))
-      ->capture_default_str();
+  AddTimeout(*add("doctor", "checks service and machine, and says what to do", Doctor), options);
   AddCertsCommand(app, options.json, exit_code);
   try {
     app.parse(argc, argv);

@@ -32,6 +32,19 @@ std::vector<int> RanksMissing(const ipc::QueueRow& row) {
   return ranks;
 }
 
+// A block of the plan is known by its iteration and its number within it.
+std::string Block(const ipc::QueueRow& row) {
+  return row.iteration == 0 ? std::to_string(row.block)
+                            : fmt::format("{}/{}", row.iteration, row.block);
+}
+
+std::string Tensors(const ipc::QueueRow& row) {
+  const std::string first(ipc::GetText(row.tensor));
+  if (row.tensors <= 1) return first;
+  return first.empty() ? fmt::format("{} tensors", row.tensors)
+                       : fmt::format("{} +{}", first, row.tensors - 1);
+}
+
 bool IsWanted(const ipc::QueueRow& row, const Snapshot& snapshot, std::string_view job) {
   return job.empty() || JobName(row.job_id, snapshot) == job;
 }
@@ -52,11 +65,11 @@ std::string QueueTable(const Snapshot& snapshot, std::string_view job, bool with
                {"WHY IT WAITS"}});
   for (const ipc::QueueRow& row : snapshot.queue) {
     if (!IsWanted(row, snapshot, job)) continue;
-    table.Add({JobName(row.job_id, snapshot), std::to_string(row.block), Kind(row), Element(row),
+    table.Add({JobName(row.job_id, snapshot), Block(row), Kind(row), Element(row),
                FormatBytes(row.bytes), std::to_string(row.stage),
                HasLane(row) ? LaneName(row.lane, snapshot) : "",
                std::string(StageStateName(row.state)), FormatAge(snapshot.now_ns - row.posted_ns),
-               std::string(ipc::GetText(row.tensor)), WhyItWaits(row, snapshot)});
+               Tensors(row), WhyItWaits(row, snapshot)});
   }
   std::string text = table.Render(with_header);
   if (snapshot.counters.queue_rows_left_out > 0 && with_header) {
@@ -74,6 +87,7 @@ Json QueueJson(const Snapshot& snapshot, std::string_view job) {
     stages.push_back(
         {{"job", JsonText(JobName(row.job_id, snapshot))},
          {"job_id", row.job_id},
+         {"iteration", row.iteration},
          {"block", row.block},
          {"kind", Kind(row)},
          {"dtype", Element(row)},
@@ -84,6 +98,7 @@ Json QueueJson(const Snapshot& snapshot, std::string_view job) {
          {"age_ns", snapshot.now_ns - row.posted_ns},
          {"state_age_ns", snapshot.now_ns - row.since_ns},
          {"tensor", JsonText(ipc::GetText(row.tensor))},
+         {"tensors", row.tensors},
          {"wait_reason", WaitReasonName(row.reason)},
          {"wait_argument", row.wait_argument},
          {"ranks_missing", RanksMissing(row)},

@@ -56,6 +56,13 @@ const ipc::LaneRow* Snapshot::FindLane(std::size_t index) const {
   return found != lanes.end() ? &found->row : nullptr;
 }
 
+const ipc::PlanRow* Snapshot::FindPlan(std::uint32_t job_id) const {
+  const auto found = std::find_if(plans.begin(), plans.end(), [job_id](const ipc::PlanRow& plan) {
+    return plan.job_id == job_id;
+  });
+  return found != plans.end() ? &*found : nullptr;
+}
+
 Snapshot TakeSnapshot(const ipc::BoardLayout& layout, TimeNs now_ns) {
   Snapshot snapshot;
   snapshot.now_ns = now_ns;
@@ -70,14 +77,22 @@ Snapshot TakeSnapshot(const ipc::BoardLayout& layout, TimeNs now_ns) {
       ReadTable(layout.queue, unread, [](const ipc::QueueRow& row) { return row.block != 0; });
   snapshot.events =
       ReadTable(layout.events, unread, [](const ipc::EventRow& row) { return row.number != 0; });
+  snapshot.plans =
+      ReadTable(layout.plans, unread, [](const ipc::PlanRow& row) { return row.job_id != 0; });
+  snapshot.plan_blocks = ReadTable(layout.plan_blocks, unread,
+                                   [](const ipc::PlanBlockRow& row) { return row.job_id != 0; });
   for (std::size_t i = 0; i < ipc::kLaneRowsMax; ++i) {
     const auto row = ReadPatiently(layout.lanes[i], unread);
     if (row && row->in_use != 0) snapshot.lanes.push_back({i, *row});
   }
   SortBy(snapshot.jobs, [](const ipc::JobRow& row) { return row.id; });
   SortBy(snapshot.ranks, [](const ipc::RankRow& row) { return std::tuple(row.job_id, row.rank); });
-  SortBy(snapshot.queue,
-         [](const ipc::QueueRow& row) { return std::tuple(row.job_id, row.block, row.stage); });
+  SortBy(snapshot.queue, [](const ipc::QueueRow& row) {
+    return std::tuple(row.job_id, row.iteration, row.block, row.stage);
+  });
+  SortBy(snapshot.plans, [](const ipc::PlanRow& row) { return row.job_id; });
+  SortBy(snapshot.plan_blocks,
+         [](const ipc::PlanBlockRow& row) { return std::tuple(row.job_id, row.index); });
   SortBy(snapshot.events, [](const ipc::EventRow& row) { return row.number; });
   return snapshot;
 }

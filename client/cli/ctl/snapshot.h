@@ -23,17 +23,20 @@ struct Snapshot {
   TimeNs now_ns = 0;  // CLOCK_MONOTONIC when it was taken
   ipc::ServiceRow service{};
   ipc::CountersRow counters{};
-  std::vector<ipc::JobRow> jobs;      // by id
-  std::vector<ipc::RankRow> ranks;    // by job, then rank
-  std::vector<ipc::QueueRow> queue;   // by job, block, stage
-  std::vector<Lane> lanes;            // by place
-  std::vector<ipc::EventRow> events;  // oldest first
+  std::vector<ipc::JobRow> jobs;               // by id
+  std::vector<ipc::RankRow> ranks;             // by job, then rank
+  std::vector<ipc::QueueRow> queue;            // by job, iteration, block, stage
+  std::vector<Lane> lanes;                     // by place
+  std::vector<ipc::EventRow> events;           // oldest first
+  std::vector<ipc::PlanRow> plans;             // by job
+  std::vector<ipc::PlanBlockRow> plan_blocks;  // by job, then place in dispatch order
   // Rows whose writer stood in the middle of them all the time: a service stopped just there.
   std::size_t rows_unread = 0;
 
   // Null when there is none.
   const ipc::JobRow* FindJob(std::uint32_t id) const;
   const ipc::LaneRow* FindLane(std::size_t index) const;
+  const ipc::PlanRow* FindPlan(std::uint32_t job_id) const;
 };
 
 // Reads every table. A row that is being written is looked at again for some milliseconds.

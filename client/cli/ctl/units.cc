@@ -36,6 +36,14 @@ std::string FormatAge(TimeNs age_ns) {
   return fmt::format("{}d {:02}h", age / kDay, age % kDay / kHour);
 }
 
+std::string FormatMilliseconds(TimeNs time_ns) {
+  return fmt::format("{:.2f} ms", static_cast<double>(time_ns) / kMillisecond);
+}
+
+std::string FormatDifference(TimeNs time_ns) {
+  return fmt::format("{:+.2f} ms", static_cast<double>(time_ns) / kMillisecond);
+}
+
 std::string FormatRate(std::uint64_t bytes, TimeNs duration_ns) {
   if (duration_ns <= 0) return "-";
   // Bytes per nanosecond are GB per second.

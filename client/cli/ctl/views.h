@@ -33,6 +33,10 @@ Json RanksJson(const Snapshot& snapshot, std::string_view name, const UserNames&
 std::string QueueTable(const Snapshot& snapshot, std::string_view job, bool with_header);
 Json QueueJson(const Snapshot& snapshot, std::string_view job);
 
+// The plans of every job called `job`, predicted beside measured; words where there is none.
+std::string PlanTable(const Snapshot& snapshot, std::string_view job, bool with_header);
+Json PlanJson(const Snapshot& snapshot, std::string_view job);
+
 std::string LanesTable(const Snapshot& snapshot, bool with_header);
 Json LanesJson(const Snapshot& snapshot);
 

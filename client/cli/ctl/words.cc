@@ -46,8 +46,8 @@ std::string_view StageStateName(std::uint32_t state) {
 }
 
 std::string_view WaitReasonName(std::uint32_t reason) {
-  return At<7>({"", "rank_not_ready", "rank_not_attached", "no_credit", "behind_block",
-                "behind_job", "nodes_not_ready"},
+  return At<8>({"", "rank_not_ready", "rank_not_attached", "no_credit", "behind_block",
+                "behind_job", "nodes_not_ready", "no_plan"},
                reason);
 }
 
@@ -68,6 +68,8 @@ std::string WhyItWaits(const ipc::QueueRow& row, const Snapshot& snapshot) {
       return fmt::format("behind job {}", JobName(static_cast<std::uint32_t>(argument), snapshot));
     case ipc::WaitReason::kNodesNotReady:
       return "the job's nodes have not all met";
+    case ipc::WaitReason::kNoPlan:
+      return "no plan yet: not all ranks have handed in their layout";
   }
   return fmt::format("reason {} of another version", row.reason);
 }

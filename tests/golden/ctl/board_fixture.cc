@@ -68,6 +68,7 @@ void BoardTest::FillAll() {
   FillQueue();
   FillLanes();
   FillEvents();
+  FillPlans();
 }
 
 void BoardTest::FillService(std::int32_t pid, TimeNs started_ns) {
@@ -167,8 +168,17 @@ void BoardTest::FillQueue() {
   absent.kind = static_cast<std::uint8_t>(Collective::kBarrier);
   absent.bytes = 0;
   absent.ranks_missing = 0b1000;
+  ipc::QueueRow of_plan = Stage(7, 12, State::kWaiting, Reason::kBehindBlock, 11);
+  of_plan.iteration = 57;
+  of_plan.posted_ns = kNow - 3 * kMillisecond;
+  of_plan.tensors = 4;
+  ipc::SetText(of_plan.tensor, "conv1.weight");
+  ipc::QueueRow without_plan = Stage(9, 1, State::kGathering, Reason::kNoPlan, 0);
+  without_plan.iteration = 1;
+  without_plan.tensors = 161;
   std::size_t at = 1023;
-  for (const ipc::QueueRow& row : {moving, no_credit, behind, other, one, many, absent}) {
+  for (const ipc::QueueRow& row :
+       {moving, no_credit, behind, other, one, many, absent, of_plan, without_plan}) {
     ipc::WriteRow(layout().queue[at], row);
     at -= 100;
   }
@@ -218,6 +228,58 @@ void BoardTest::FillEvents() {
                                            : "a text with a \x1b[31mcolour\x1b[0m in it");
     ipc::WriteRow(layout().events[(number - 1) % ipc::kEventRowsMax], row);
   }
+}
+
+void BoardTest::FillPlans() {
+  ipc::PlanRow plan{};
+  plan.job_id = 7;
+  plan.version = 4;
+  plan.tensors = 161;
+  plan.blocks = 3;
+  plan.hash = 0x00fedcba98765432;
+  plan.bytes = 102'228'128;
+  plan.from_iteration = 41;
+  plan.iteration = 56;
+  plan.next_version = 5;
+  plan.next_iteration = 64;
+  plan.predicted_ns = 182'050'000;
+  plan.lower_bound_ns = 180'400'000;
+  plan.predicted_backward_ns = 120'000'000;
+  plan.predicted_forward_ns = 60'000'000;
+  plan.backward_ns = 120'310'000;
+  plan.forward_ns = 60'120'000;
+  plan.waited_ns = 3'970'000;
+  plan.measured_ns = 184'400'000;
+  plan.moving_ns = 95'000'000;
+  ipc::SetText(plan.policy, "exact");
+  ipc::WriteRow(layout().plans[5], plan);
+  ipc::PlanRow none{};  // a job whose ranks have not all handed in their layout
+  none.job_id = 9;
+  none.tensors = 161;
+  ipc::WriteRow(layout().plans[0], none);
+  const auto block = [this](std::size_t row, std::uint32_t index, std::uint32_t first,
+                            std::uint32_t last, TimeNs begin_ns, const char* name) {
+    ipc::PlanBlockRow written{};
+    written.job_id = 7;
+    written.index = index;
+    written.bytes = (index + 1) * (std::uint64_t{9} << 20);
+    written.first_tensor = first;
+    written.last_tensor = last;
+    written.parts = last - first + 1;
+    written.runs = index + 1;
+    written.predicted_begin_ns = begin_ns;
+    written.predicted_end_ns = begin_ns + 30 * kMillisecond;
+    if (index < 2) {  // the last has not moved under this plan yet
+      written.ready_ns = begin_ns - 200 * kMicrosecond;
+      written.begin_ns = begin_ns + 10 * kMicrosecond;
+      written.end_ns = written.predicted_end_ns + (index == 0 ? -400 : 1200) * kMicrosecond;
+    }
+    ipc::SetText(written.tensor, name);
+    ipc::WriteRow(layout().plan_blocks[row], written);
+  };
+  block(4095, 0, 158, 160, 10 * kMillisecond, "layer4.2.conv3.weight");
+  block(17, 1, 20, 157, 41 * kMillisecond, "");
+  block(3, 2, 0, 0, 121 * kMillisecond, "conv1.weight");
 }
 
 void ExpectGolden(const std::string& name, const std::string& text) {

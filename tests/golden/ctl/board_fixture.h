@@ -34,6 +34,7 @@ class BoardTest : public testing::Test {
   void FillQueue();
   void FillLanes();
   void FillEvents();
+  void FillPlans();
 
   std::string folder_;
   std::string path_;

@@ -48,8 +48,9 @@ class SilentSocket {
 };
 
 TEST_F(Program, ExitsWithTwoWhenItIsUsedWrongly) {
-  for (const char* arguments : {"", "nonsense", "status --nonsense", "queue --job", "--watch 1",
-                                "status --watch 0", "status -w x", "jobs one two"}) {
+  for (const char* arguments :
+       {"", "nonsense", "status --nonsense", "queue --job", "--watch 1", "status --watch 0",
+        "status -w x", "jobs one two", "plan", "policy vision", "policy vision fastest"}) {
     EXPECT_EQ(RunProgram(arguments).exit_code, 2) << arguments;
   }
   EXPECT_EQ(RunProgram("--help").exit_code, 0);
@@ -57,7 +58,8 @@ TEST_F(Program, ExitsWithTwoWhenItIsUsedWrongly) {
 }
 
 TEST_F(Program, ExitsWithOneAndSaysWhatToDoWhenThereIsNoBoard) {
-  for (const char* command : {"status", "jobs", "queue", "lanes", "events", "jobs vision"}) {
+  for (const char* command :
+       {"status", "jobs", "queue", "lanes", "events", "jobs vision", "plan vision"}) {
     const Ran ran = RunProgram("--board /none/board " + std::string(command));
     EXPECT_EQ(ran.exit_code, 1) << command;
     EXPECT_NE(ran.output.find("/none/board"), std::string::npos) << ran.output;
@@ -76,7 +78,7 @@ TEST_F(Program, ExitsWithOneWhenTheServiceIsGoneButStillShowsItsBoard) {
 
 TEST_F(Program, ExitsWithZeroWhileTheServiceRunsAndNothingFailed) {
   BeTheService();
-  for (const char* command : {"queue", "lanes", "events", "jobs vision"}) {
+  for (const char* command : {"queue", "lanes", "events", "jobs vision", "plan vision"}) {
     EXPECT_EQ(RunProgram(Board() + command).exit_code, 0) << command;
   }
 }
@@ -87,6 +89,10 @@ TEST_F(Program, ExitsWithOneWhenAJobFailedOrIsUnknown) {
   EXPECT_EQ(RunProgram(Board() + "status").exit_code, 1);
   EXPECT_EQ(RunProgram(Board() + "jobs broken").exit_code, 1);
   EXPECT_EQ(RunProgram(Board() + "jobs nobody").exit_code, 1);
+  EXPECT_EQ(RunProgram(Board() + "plan broken").exit_code, 1);
+  const Ran unknown = RunProgram(Board() + "plan nobody");
+  EXPECT_EQ(unknown.exit_code, 1);
+  EXPECT_NE(unknown.output.find("no job is called nobody"), std::string::npos) << unknown.output;
   ipc::WriteRow(layout().jobs[63], ipc::JobRow{});
   EXPECT_EQ(RunProgram(Board() + "jobs").exit_code, 0);
   EXPECT_EQ(RunProgram(Board() + "status").exit_code, 0);
@@ -142,6 +148,16 @@ TEST_F(Program, AnswersWhileTheServiceIsStopped) {
   EXPECT_NE(ran.output.find("kill -CONT"), std::string::npos) << ran.output;
   ASSERT_EQ(::kill(service, SIGKILL), 0);
   ASSERT_EQ(::waitpid(service, nullptr, 0), service);
+}
+
+TEST_F(Program, PolicyNamesWhyItCouldNotBeAskedFor) {
+  const Ran absent = RunProgram("--socket " + folder() + "/none policy vision exact");
+  EXPECT_EQ(absent.exit_code, 1);
+  EXPECT_NE(absent.output.find("No such file"), std::string::npos) << absent.output;
+  const SilentSocket socket(folder() + "/sock");
+  const Ran late = RunProgram("--socket " + folder() + "/sock policy vision bsp --timeout 0.1");
+  EXPECT_EQ(late.exit_code, 1);
+  EXPECT_NE(late.output.find("no answer within 100 ms"), std::string::npos) << late.output;
 }
 
 TEST_F(Program, PingNamesWhyThereIsNoAnswer) {

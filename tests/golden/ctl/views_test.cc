@@ -69,6 +69,54 @@ TEST_F(Views, QueueNamesWhatIsNotOnTheBoardByNumber) {
   EXPECT_EQ(WhyItWaits(snapshot.queue[0], snapshot), "reason 77 of another version");
 }
 
+TEST_F(Views, PlanShowsPredictedBesideMeasured) {
+  ExpectGolden("plan.txt", PlanTable(Read(), "vision", true));
+  ExpectGolden("plan.json", Text(PlanJson(Read(), "vision")));
+  EXPECT_EQ(PlanTable(Read(), "nobody", true), "");
+}
+
+TEST_F(Views, PlanWithoutMeasuredTimesSaysNothingOfThem) {
+  Snapshot snapshot = Read();
+  ipc::PlanRow& plan = snapshot.plans[0];
+  ASSERT_EQ(plan.job_id, 7U);
+  plan.measured_ns = plan.moving_ns = 0;
+  plan.predicted_backward_ns = 0;
+  plan.barrier = 1;
+  plan.in_flight_max = 1;
+  plan.next_iteration = 0;
+  plan.rows_left_out = 9;
+  for (ipc::PlanBlockRow& block : snapshot.plan_blocks) block.end_ns = 0;
+  ExpectGolden("plan_fresh.txt", PlanTable(snapshot, "vision", true));
+  const Json json = PlanJson(snapshot, "vision")["jobs"][0]["plan"];
+  EXPECT_TRUE(json["measured_ns"].is_null());
+  EXPECT_TRUE(json["hidden_share"].is_null());
+  EXPECT_TRUE(json["next_iteration"].is_null());
+  EXPECT_TRUE(json["blocks"][0]["end_ns"].is_null());
+}
+
+TEST_F(Views, PlanHidesNoMoreThanAllAndNoLessThanNothing) {
+  Snapshot snapshot = Read();
+  snapshot.plans[0].waited_ns = 2 * snapshot.plans[0].moving_ns;
+  EXPECT_EQ(PlanJson(snapshot, "vision")["jobs"][0]["plan"]["hidden_share"], 0.0);
+  snapshot.plans[0].waited_ns = 0;
+  EXPECT_EQ(PlanJson(snapshot, "vision")["jobs"][0]["plan"]["hidden_share"], 1.0);
+}
+
+TEST_F(Views, PlanSaysWhyThereIsNone) {
+  Snapshot snapshot = Read();
+  EXPECT_EQ(PlanTable(snapshot, "speech-überlang", true),
+            "Job speech-überlang has no plan yet: 2 of its 8 ranks are here, and gradients move "
+            "when all ranks have handed in their layout.\n");
+  EXPECT_EQ(PlanTable(snapshot, "broken", true),
+            "Job broken has no plan yet: the job failed: rank 1 (pid 777) exited after operation "
+            "43.\n");
+  EXPECT_TRUE(PlanJson(snapshot, "broken")["jobs"][0]["plan"].is_null());
+  snapshot.plans.erase(snapshot.plans.begin());
+  EXPECT_NE(PlanTable(snapshot, "vision", true).find("none of its ranks here"), std::string::npos);
+  EXPECT_NE(PlanJson(snapshot, "vision")["jobs"][0]["why_none"].get<std::string>().find("layout"),
+            std::string::npos);
+}
+
 TEST_F(Views, LanesShowCreditLoadAndRate) {
   ExpectGolden("lanes.txt", LanesTable(Read(), true));
   ExpectGolden("lanes.json", Text(LanesJson(Read())));
@@ -85,7 +133,7 @@ TEST_F(Views, ARowThatIsBeingWrittenIsLeftOutAndCounted) {
   const Snapshot snapshot = Read();
   EXPECT_EQ(snapshot.rows_unread, 2U);
   EXPECT_EQ(snapshot.jobs.size(), 2U);
-  EXPECT_EQ(snapshot.queue.size(), 6U);
+  EXPECT_EQ(snapshot.queue.size(), 8U);
   EXPECT_EQ(JobsJson(snapshot, NameOfUser)["rows_unread"], 2);
 }
 

@@ -1,0 +1,214 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "client/cli/ctl/table.h"
+#include "client/cli/ctl/units.h"
+#include "client/cli/ctl/views.h"
+#include "client/cli/ctl/words.h"
+
+namespace headrace::ctl {
+namespace {
+
+// How much of the time in which blocks moved the forward pass did not stand still for.
+std::optional<double> HiddenShare(const ipc::PlanRow& plan) {
+  if (plan.moving_ns <= 0) return std::nullopt;
+  const double waited = static_cast<double>(plan.waited_ns) / static_cast<double>(plan.moving_ns);
+  return std::clamp(1 - waited, 0.0, 1.0);
+}
+
+bool WasMeasured(const ipc::PlanRow& plan) { return plan.measured_ns > 0; }
+bool HasMoved(const ipc::PlanBlockRow& block) { return block.end_ns > 0; }
+
+std::string Measured(const ipc::PlanRow& plan, TimeNs time_ns) {
+  return WasMeasured(plan) ? FormatMilliseconds(time_ns) : "";
+}
+
+std::string Deviation(const ipc::PlanRow& plan, TimeNs measured_ns, TimeNs predicted_ns) {
+  if (!WasMeasured(plan) || predicted_ns <= 0) return "";
+  const auto predicted = static_cast<double>(predicted_ns);
+  return fmt::format("{:+.1f} %", 100 * (static_cast<double>(measured_ns) - predicted) / predicted);
+}
+
+// Why a job has no plan, for people.
+std::string WhyNone(const ipc::JobRow& job, const ipc::PlanRow* plan) {
+  if (job.state == static_cast<std::uint32_t>(ipc::JobState::kFailed)) {
+    return fmt::format("the job failed: {}", Printable(ipc::GetText(job.failure)));
+  }
+  if (plan == nullptr) {
+    return "none of its ranks here has handed in a layout; ranks that train with "
+           "hr_layout_create or headrace.torch do";
+  }
+  if (job.state == static_cast<std::uint32_t>(ipc::JobState::kGathering)) {
+    return fmt::format(
+        "{} of its {} ranks are here, and gradients move when all ranks have handed "
+        "in their layout",
+        job.ranks_attached, job.world_size);
+  }
+  return "not all of its ranks have handed in their layout";
+}
+
+// The last tensor goes by its place in forward order, because only the first one's name is there.
+std::string Tensors(const ipc::PlanBlockRow& block) {
+  const std::string_view name = ipc::GetText(block.tensor);
+  const std::string first =
+      name.empty() ? fmt::format("#{}", block.first_tensor) : std::string(name);
+  if (block.last_tensor == block.first_tensor) return first;
+  return fmt::format("{} .. #{}", first, block.last_tensor);
+}
+
+std::string Heading(const ipc::JobRow& job, const ipc::PlanRow& plan) {
+  std::string text = fmt::format(
+      "Plan {} of job {} by {}, in force since iteration {}; the last that ended is {}.\n",
+      plan.version, Printable(ipc::GetText(job.name)), Printable(ipc::GetText(plan.policy)),
+      plan.from_iteration, plan.iteration);
+  text += fmt::format("{} gradients, {}, in {} blocks", plan.tensors, FormatBytes(plan.bytes),
+                      plan.blocks);
+  if (plan.in_flight_max > 0) text += fmt::format(", {} at a time", plan.in_flight_max);
+  if (plan.barrier != 0) text += "; the forward pass waits for the last";
+  text += fmt::format("; hash {:016x}.\n", plan.hash);
+  if (plan.next_version != 0) {
+    text += plan.next_iteration != 0
+                ? fmt::format("Plan {} follows at iteration {}.\n", plan.next_version,
+                              plan.next_iteration)
+                : fmt::format("Plan {} is being agreed upon.\n", plan.next_version);
+  }
+  return text;
+}
+
+std::string Totals(const ipc::PlanRow& plan, bool with_header) {
+  Table table({{"TIME"},
+               {"PREDICTED", Align::kRight},
+               {"MEASURED", Align::kRight},
+               {"DIFFERENCE", Align::kRight}});
+  const auto add = [&table, &plan](const char* what, TimeNs predicted_ns, TimeNs measured_ns) {
+    table.Add({what, predicted_ns > 0 ? FormatMilliseconds(predicted_ns) : "",
+               Measured(plan, measured_ns), Deviation(plan, measured_ns, predicted_ns)});
+  };
+  add("iteration", plan.predicted_ns, plan.measured_ns);
+  add("lower bound", plan.lower_bound_ns, plan.measured_ns);
+  add("backward", plan.predicted_backward_ns, plan.backward_ns);
+  add("forward", plan.predicted_forward_ns, plan.forward_ns);
+  add("waited", 0, plan.waited_ns);
+  add("moving", 0, plan.moving_ns);
+  const std::optional<double> hidden = HiddenShare(plan);
+  table.Add({"share hidden", "", hidden ? fmt::format("{:.1f} %", 100 * *hidden) : "", ""});
+  return table.Render(with_header);
+}
+
+std::string Blocks(const Snapshot& snapshot, const ipc::PlanRow& plan, bool with_header) {
+  Table table({{"BLOCK", Align::kRight},
+               {"BYTES", Align::kRight},
+               {"TENSORS"},
+               {"PARTS", Align::kRight},
+               {"RUNS", Align::kRight},
+               {"PREDICTED BEGIN", Align::kRight},
+               {"END", Align::kRight},
+               {"READY", Align::kRight},
+               {"MEASURED BEGIN", Align::kRight},
+               {"END", Align::kRight},
+               {"DIFFERENCE", Align::kRight}});
+  for (const ipc::PlanBlockRow& block : snapshot.plan_blocks) {
+    if (block.job_id != plan.job_id) continue;
+    const bool moved = HasMoved(block);
+    table.Add({std::to_string(block.index + 1), FormatBytes(block.bytes), Tensors(block),
+               std::to_string(block.parts), std::to_string(block.runs),
+               FormatMilliseconds(block.predicted_begin_ns),
+               FormatMilliseconds(block.predicted_end_ns),
+               moved ? FormatMilliseconds(block.ready_ns) : "",
+               moved ? FormatMilliseconds(block.begin_ns) : "",
+               moved ? FormatMilliseconds(block.end_ns) : "",
+               moved ? FormatDifference(block.end_ns - block.predicted_end_ns) : ""});
+  }
+  std::string text = table.Render(with_header);
+  if (plan.rows_left_out > 0 && with_header) {
+    text += fmt::format("{} more blocks found no free row on the board.\n", plan.rows_left_out);
+  }
+  return text;
+}
+
+Json BlockJson(const ipc::PlanBlockRow& block) {
+  const bool moved = HasMoved(block);
+  const auto measured = [moved](TimeNs time_ns) { return moved ? Json(time_ns) : Json(nullptr); };
+  return {{"index", block.index},
+          {"bytes", block.bytes},
+          {"first_tensor", block.first_tensor},
+          {"last_tensor", block.last_tensor},
+          {"tensor", JsonText(ipc::GetText(block.tensor))},
+          {"parts", block.parts},
+          {"runs", block.runs},
+          {"predicted_begin_ns", block.predicted_begin_ns},
+          {"predicted_end_ns", block.predicted_end_ns},
+          {"ready_ns", measured(block.ready_ns)},
+          {"begin_ns", measured(block.begin_ns)},
+          {"end_ns", measured(block.end_ns)}};
+}
+
+Json OnePlanJson(const Snapshot& snapshot, const ipc::PlanRow& plan) {
+  const bool measured = WasMeasured(plan);
+  const auto time = [measured](TimeNs time_ns) { return measured ? Json(time_ns) : Json(nullptr); };
+  const std::optional<double> hidden = HiddenShare(plan);
+  Json blocks = Json::array();
+  for (const ipc::PlanBlockRow& block : snapshot.plan_blocks) {
+    if (block.job_id == plan.job_id) blocks.push_back(BlockJson(block));
+  }
+  return {{"version", plan.version},
+          {"policy", JsonText(ipc::GetText(plan.policy))},
+          {"hash", fmt::format("{:016x}", plan.hash)},
+          {"from_iteration", plan.from_iteration},
+          {"iteration", plan.iteration},
+          {"tensors", plan.tensors},
+          {"bytes", plan.bytes},
+          {"block_count", plan.blocks},
+          {"barrier", plan.barrier != 0},
+          {"in_flight_max", plan.in_flight_max},
+          {"next_version", plan.next_version != 0 ? Json(plan.next_version) : Json(nullptr)},
+          {"next_iteration", plan.next_iteration != 0 ? Json(plan.next_iteration) : Json(nullptr)},
+          {"predicted_ns", plan.predicted_ns},
+          {"lower_bound_ns", plan.lower_bound_ns},
+          {"predicted_backward_ns", plan.predicted_backward_ns},
+          {"predicted_forward_ns", plan.predicted_forward_ns},
+          {"measured_ns", time(plan.measured_ns)},
+          {"backward_ns", time(plan.backward_ns)},
+          {"forward_ns", time(plan.forward_ns)},
+          {"waited_ns", time(plan.waited_ns)},
+          {"moving_ns", time(plan.moving_ns)},
+          {"hidden_share", hidden ? Json(*hidden) : Json(nullptr)},
+          {"rows_left_out", plan.rows_left_out},
+          {"blocks", std::move(blocks)}};
+}
+
+}  // namespace
+
+std::string PlanTable(const Snapshot& snapshot, std::string_view job, bool with_header) {
+  std::string text;
+  for (const ipc::JobRow& row : snapshot.jobs) {
+    if (ipc::GetText(row.name) != job) continue;
+    if (!text.empty()) text += '\n';
+    const ipc::PlanRow* plan = snapshot.FindPlan(row.id);
+    if (plan == nullptr || plan->version == 0) {
+      text += fmt::format("Job {} has no plan yet: {}.\n", Printable(job), WhyNone(row, plan));
+      continue;
+    }
+    if (with_header) text += Heading(row, *plan) + '\n';
+    text += Totals(*plan, with_header) + '\n' + Blocks(snapshot, *plan, with_header);
+  }
+  return text;
+}
+
+Json PlanJson(const Snapshot& snapshot, std::string_view job) {
+  Json jobs = Json::array();
+  for (const ipc::JobRow& row : snapshot.jobs) {
+    if (ipc::GetText(row.name) != job) continue;
+    const ipc::PlanRow* plan = snapshot.FindPlan(row.id);
+    const bool has_plan = plan != nullptr && plan->version != 0;
+    jobs.push_back({{"id", row.id},
+                    {"name", JsonText(ipc::GetText(row.name))},
+                    {"why_none", has_plan ? "" : JsonText(WhyNone(row, plan))},
+                    {"plan", has_plan ? OnePlanJson(snapshot, *plan) : Json(nullptr)}});
+  }
+  return {{"rows_unread", snapshot.rows_unread}, {"jobs", std::move(jobs)}};
+}
+
+}  // namespace headrace::ctl
