@@ -33,7 +33,7 @@ NAMES_OF_OTHERS = re.compile(
 # Files that speak of a foreign interface all the time, and this rule's own.
 WORDS_ALLOWED = {
     r"^tests/tidy/": "names the words it looks for",
-    r"^client/python/headrace/torch\.py$": "DDP calls a communication hook once for each bucket",
+    r"^client/python/headrace/torch/ddp\.py$": "DDP calls a communication hook once for each bucket",
     r"^tests/.*(ddp|torch)\w*\.py$": "tests that hook",
 }
 
@@ -208,7 +208,7 @@ RULES = {
     one_word_for_one_thing: (
         {
             "a.py": "DDP(model, gradient_as_bucket_view=True)",
-            "client/python/headrace/torch.py": "bucket",
+            "client/python/headrace/torch/ddp.py": "bucket",
         },
         [
             {"ipc/a.h": "int chunk_size;"},

@@ -1,19 +1,14 @@
 """headrace.torch against a real service: the same training, by the hook, the arena and gloo."""
 
 import os
-import socket
 import time
 import unittest
 
-from ranks import Rank, Service, run_ranks
-
-try:
-    import torch
-except ImportError as error:
-    raise unittest.SkipTest("torch is not installed") from error
-
 import headrace
 import headrace.torch
+import torch
+from ranks import Rank, Service, run_ranks
+from torch_ranks import free_port, main
 
 STEPS = 12
 
@@ -173,12 +168,6 @@ class Arena(unittest.TestCase):
         self.assertEqual(first, second)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def with_ddp(rank, world_size, port, path, die_at=None):
     """Trains with DDP; path None: gloo's own all-reduce."""
     torch.set_num_threads(1)
@@ -233,4 +222,4 @@ class DdpHook(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    main()

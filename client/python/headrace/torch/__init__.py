@@ -1,0 +1,33 @@
+"""PyTorch: training that does not wait for its gradients.
+
+Three ways, from the one that hides most to the one that changes least:
+
+- ScheduledOptimizer wraps an optimizer: gradients move by the job's plan, and each module waits for
+  its own just before its forward.
+- GradientArena averages gradients while backward runs; ddp_hook does so under DistributedDataParallel.
+- ``init_process_group("headrace")``: a backend of torch.distributed, registered by this import.
+
+Works with torch 1.13 and 2.x on the CPU. Sessions come from headrace.init(), which takes what torchrun
+says, the rendezvous of a job of several nodes included.
+"""
+
+from __future__ import annotations
+
+import torch.distributed
+
+from headrace.torch.ddp import DdpState, ddp_hook
+from headrace.torch.gradients import GradientArena
+from headrace.torch.parameters import broadcast_parameters
+
+__all__ = [
+    "DdpState",
+    "GradientArena",
+    "broadcast_parameters",
+    "ddp_hook",
+]
+
+if torch.distributed.is_available():
+    from headrace.torch.backend import ProcessGroup, register
+
+    register()
+    __all__ += ["ProcessGroup"]

@@ -1,0 +1,104 @@
+"""A communication hook for DistributedDataParallel."""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+import torch
+import torch.distributed
+
+from headrace.arena import Spec, Tensor, bytes_for
+from headrace.operation import Operation
+from headrace.session import Session
+
+
+class DdpState:
+    """What ddp_hook keeps between iterations: one registered tensor per bucket, one waiter thread.
+
+    One per DDP model. ddp_hook makes one by itself when it is given a Session.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._buckets: dict[int, Tensor] = {}
+        self._open: queue.SimpleQueue = queue.SimpleQueue()
+        self._waiter: threading.Thread | None = None
+
+    def __del__(self) -> None:
+        self._open.put(None)  # ends the waiter
+
+    def tensor_for(self, index: int, buffer: torch.Tensor) -> Tensor:
+        """The registered tensor of a bucket; DDP may change a bucket's size once, after step 1."""
+        tensor = self._buckets.get(index)
+        if tensor is not None and tensor.shape == tuple(buffer.shape):
+            return tensor
+        spec = Spec(tuple(buffer.shape), buffer.dtype, f"bucket{index}", index)
+        arena = self.session.arena(bytes_for([spec]))
+        self._buckets[index] = arena.tensors([spec])[0]
+        return self._buckets[index]
+
+    def complete(self, started: torch.futures.Future, operation: Operation) -> None:
+        """Has the waiter thread set the future, whose callback then waits for the operation."""
+        if self._waiter is None:
+            self._waiter = threading.Thread(
+                target=_complete_all,
+                args=(self._open,),
+                name="headrace-ddp",
+                daemon=True,
+            )
+            self._waiter.start()
+        self._open.put((started, operation))
+
+
+def _complete_all(futures: queue.SimpleQueue) -> None:
+    # Operations of one lane end about in the order they were posted.
+    while True:
+        each = futures.get()
+        if each is None:
+            return
+        started, operation = each
+        started.set_result(operation)
+
+
+def ddp_hook(
+    state: Session | DdpState, bucket: torch.distributed.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """Averages a bucket of gradients over all ranks through the service.
+
+        model = DistributedDataParallel(module)
+        model.register_comm_hook(session, headrace.torch.ddp_hook)
+
+    The bucket is copied into shared memory once; DDP copies the average back. An error ends
+    backward with the service's own words.
+    """
+    if isinstance(state, Session):
+        state = _state_of(state)
+    buffer = bucket.buffer()
+    tensor = state.tensor_for(bucket.index(), buffer)
+    view = tensor.torch()
+    view.copy_(buffer)
+    operation = state.session.all_reduce(tensor, op="average", async_op=True)
+
+    def finish(started: torch.futures.Future) -> torch.Tensor:
+        # Raised in a callback, an exception reaches DDP with its text.
+        started.value().wait()
+        return view
+
+    started: torch.futures.Future = torch.futures.Future()
+    finished = started.then(finish)
+    state.complete(started, operation)
+    return finished
+
+
+if torch.distributed.is_available():
+    # DDP compares a hook's annotations with these types; postponed ones are strings.
+    ddp_hook.__annotations__["bucket"] = torch.distributed.GradBucket
+    ddp_hook.__annotations__["return"] = torch.futures.Future[torch.Tensor]
+
+
+def _state_of(session: Session) -> DdpState:
+    state = getattr(session, "_ddp_state", None)
+    if state is None:
+        state = session._ddp_state = DdpState(session)
+    return state

@@ -1,0 +1,115 @@
+"""How a torch tensor of any element type and layout travels as one array of the service's types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.distributed import ReduceOp
+
+# What the service moves and reduces as it is.
+_OWN = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+)
+# Sums and products of a wider type, cut off, are those of the narrow type.
+_WIDENED = (torch.int8, torch.int16)
+_REDUCTIONS = [
+    (ReduceOp.SUM, "sum"),
+    (ReduceOp.AVG, "average"),
+    (ReduceOp.PRODUCT, "product"),
+    (ReduceOp.MIN, "min"),
+    (ReduceOp.MAX, "max"),
+]
+# Of zeros and ones; a sum that is not zero is true, as torch has it.
+_OF_BOOLEANS = {"sum": "max", "max": "max", "product": "min", "min": "min"}
+_BITWISE_OF_BOOLEANS = [(ReduceOp.BAND, "min"), (ReduceOp.BOR, "max")]
+
+
+def reduction_of(op: ReduceOp, dtype: torch.dtype) -> str:
+    """The service's name of a reduction of such elements."""
+    names = [name for known, name in _REDUCTIONS if op == known]
+    if dtype == torch.bool:
+        names = [_OF_BOOLEANS[name] for name in names if name in _OF_BOOLEANS]
+        names += [name for known, name in _BITWISE_OF_BOOLEANS if op == known]
+    if dtype.is_complex and names not in (["sum"], ["average"]):
+        names = []
+    if not names:
+        raise TypeError(f"headrace has no reduction {_spell(op)} of {dtype}")
+    return names[0]
+
+
+def _spell(op: ReduceOp) -> str:
+    members = ReduceOp.RedOpType.__members__.items()
+    return next((name for name, member in members if op == member), str(op))
+
+
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """All elements in order, in one dimension: a view where the layout allows it, else a copy."""
+    if tensor.is_sparse:
+        raise TypeError("the tensor is sparse: give tensor.to_dense()")
+    if tensor.device.type != "cpu":
+        raise TypeError(
+            f"the tensor is on {tensor.device}; only the CPU's memory is taken so far"
+        )
+    return tensor.detach().contiguous().view(-1)
+
+
+def to_move(tensor: torch.Tensor) -> torch.Tensor:
+    """The array that carries a tensor's elements unchanged; of types unknown to the service, bytes."""
+    elements = flat(tensor)
+    if elements.dtype in _OWN:
+        return elements
+    if elements.dtype.is_complex:
+        return torch.view_as_real(elements).view(-1)
+    return elements.view(torch.uint8)
+
+
+def to_reduce(tensor: torch.Tensor) -> torch.Tensor:
+    """The array whose reduction is the tensor's; see put_back."""
+    elements = flat(tensor)
+    if elements.dtype in _OWN:
+        return elements
+    if elements.dtype.is_complex:
+        return torch.view_as_real(elements).view(-1)
+    if elements.dtype == torch.bool:
+        return elements.view(torch.uint8)
+    if elements.dtype in _WIDENED:
+        return elements.to(torch.int32)
+    raise TypeError(f"headrace does not reduce elements of {elements.dtype}")
+
+
+def put_back(array: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Writes what an array of to_move() or to_reduce() has become into the tensor it came from."""
+    if array.data_ptr() == tensor.data_ptr() and tensor.is_contiguous():
+        return  # it was a view
+    if tensor.dtype.is_complex:
+        elements = torch.view_as_complex(array.view(-1, 2))
+    elif array.dtype == torch.uint8:  # bytes
+        elements = array.view(tensor.dtype)
+    else:
+        elements = array
+    with torch.no_grad():
+        tensor.copy_(elements.view(tensor.shape))
+
+
+def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """A copy of all elements of all of them, one behind the other."""
+    return torch.cat([flat(tensor) for tensor in tensors])
+
+
+def split(elements: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Views of one dimension with as many elements as each of ``like``."""
+    return list(elements.split([each.numel() for each in like]))
+
+
+def fill(tensors: Sequence[torch.Tensor], elements: torch.Tensor) -> None:
+    """Copies elements that stand one behind the other into tensors of any layout."""
+    with torch.no_grad():
+        for tensor, part in zip(tensors, split(elements, tensors)):
+            tensor.copy_(part.view(tensor.shape))

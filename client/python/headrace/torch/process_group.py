@@ -1,0 +1,455 @@
+"""torch.distributed's collectives on the service's."""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from headrace.operation import Operation
+from headrace.torch import elements
+from headrace.torch.jobs import Pairs, attach
+from headrace.torch.work import Completer, Work
+
+Tensors = Sequence[torch.Tensor]
+
+# torch 1.13 lets go of a Python object that C++ still waits for. As many operations may be open.
+_KEPT = 1024 if torch.__version__.startswith("1.") else 0
+
+_alive: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
+
+
+class ProcessGroup(dist.ProcessGroup):
+    """One group of ranks: a job of the service. Made by torch.distributed, used through it.
+
+    Work is posted in the order of the calls, which is the same on all ranks, and ends in its own time.
+    Errors are headrace.Error with the service's words; in a DDP backward, RuntimeError with them. What
+    the service has no collective for is composed of others: reduce of an all-reduce, gather of an
+    all-gather, scatter of a broadcast, all of which move more than one rank needs; send, recv and
+    all_to_all of broadcasts in jobs of two ranks, which move just what they must.
+    """
+
+    def __init__(self, name: str, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(rank, size)
+        self.session = attach(name, rank, size, timeout)
+        self._rank = rank
+        self._size = size
+        self._pairs = Pairs(name, rank, timeout)
+        self._completer = Completer(f"headrace-{name}")
+        self._kept: collections.deque[Work] = collections.deque(maxlen=_KEPT)
+        self._together: list[Work] | None = None
+        self._close_lock = threading.Lock()
+        self._group_name = name
+        self._group_description = ""
+        _alive.add(self)
+
+    def getBackendName(self) -> str:
+        """ "headrace"; torch shows it."""
+        return "headrace"
+
+    # What torch 2 asks the backend within a group; here they are one thing.
+    supports_coalescing = False
+    supports_splitting = False
+
+    def _get_backend(self, device: torch.device) -> ProcessGroup:
+        if torch.device(device).type != "cpu":
+            raise RuntimeError(
+                f"the backend headrace takes tensors on the CPU only, not on {device}"
+            )
+        return self
+
+    # torch 2 keeps a group's name in the backend, too; in C++ it has names of its own for that.
+
+    def _set_group_name(self, name: str) -> None:
+        self._group_name = name
+
+    def _set_group_desc(self, text: str) -> None:
+        self._group_description = text
+
+    @property
+    def group_name(self) -> str:
+        """What torch calls the group; the job's name is session.job."""
+        return self._group_name
+
+    @property
+    def group_desc(self) -> str:
+        """torch's word for what the group is for."""
+        return self._group_description
+
+    def getGroupName(self) -> str:
+        """As group_name."""
+        return self._group_name
+
+    def getGroupDesc(self) -> str:
+        """As group_desc."""
+        return self._group_description
+
+    def shutdown(self) -> None:
+        """Leaves the jobs in an orderly way; what is open ends with an error on the other ranks."""
+        with self._close_lock:
+            if not self.session.closed:
+                self._completer.close()
+                self._pairs.close()
+                self.session.close()
+
+    def abort(self) -> None:
+        """As shutdown()."""
+        self.shutdown()
+
+    def __del__(self) -> None:
+        # torch 1.13 destroys groups by forgetting them. Nobody is left to tell of an error.
+        with contextlib.suppress(Exception):
+            self.shutdown()
+
+    # ---- Reductions ------------------------------------------------------------------------------
+
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
+        """Each tensor becomes the reduction over all ranks."""
+        op = _op(opts)
+        arrays = [elements.to_reduce(tensor) for tensor in tensors]
+        operations = []
+        for array, tensor in zip(arrays, tensors):
+            name = elements.reduction_of(op, tensor.dtype)
+            operations += _post(self.session.all_reduce, array, name)
+        return self._work(operations, tensors, lambda: _put_back(arrays, tensors))
+
+    allreduce_coalesced = allreduce
+
+    def reduce(self, tensors: Tensors, opts: Any) -> Work:
+        """As allreduce for the root; other ranks' tensors stay as they are."""
+        arrays = [elements.to_reduce(tensor).clone() for tensor in tensors]
+        operations = []
+        for array, tensor in zip(arrays, tensors):
+            name = elements.reduction_of(opts.reduceOp, tensor.dtype)
+            operations += _post(self.session.all_reduce, array, name)
+
+        def finish() -> None:
+            if opts.rootRank == self._rank:
+                _put_back(arrays, tensors)
+
+        return self._work(operations, tensors, finish)
+
+    def reduce_scatter(
+        self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None
+    ) -> Work:
+        """output becomes the reduction of all ranks' input[rank]; inputs stay as they are."""
+        operations, finishes = [], []
+        for output, parts in zip(outputs, inputs):
+            posted, finish = self._reduce_parts(output, parts, _op(opts))
+            operations += posted
+            finishes.append(finish)
+        return self._work(operations, outputs, lambda: _each(finishes))
+
+    def _reduce_parts(
+        self, output: torch.Tensor, parts: Tensors, op: Any
+    ) -> tuple[list[Operation], Callable[[], None]]:
+        self._expect_parts(parts, "reduce_scatter")
+        whole = elements.joined(parts)
+        array = elements.to_reduce(whole)
+        name = elements.reduction_of(op, output.dtype)
+        even = len({part.numel() for part in parts}) == 1
+        collective = self.session.reduce_scatter if even else self.session.all_reduce
+        operations = _post(collective, array, name)
+
+        def finish() -> None:
+            elements.put_back(array, whole)
+            elements.fill([output], elements.split(whole, parts)[self._rank])
+
+        return operations, finish
+
+    def reduce_scatter_single(
+        self, output: torch.Tensor, whole: torch.Tensor, opts: Any = None
+    ) -> Work:
+        """The same of one tensor with all ranks' equal parts."""
+        return self.reduce_scatter([output], [self._parts(whole, output.numel())], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Tensors, wholes: Tensors, opts: Any = None
+    ) -> Work:
+        """The same of several."""
+        parts = [self._parts(w, o.numel()) for w, o in zip(wholes, outputs)]
+        return self.reduce_scatter(outputs, parts, opts)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    # ---- Without arithmetic ----------------------------------------------------------------------
+
+    def broadcast(self, tensors: Tensors, opts: Any) -> Work:
+        """Every rank's tensors become the root's."""
+        arrays = [elements.to_move(tensor) for tensor in tensors]
+        operations = []
+        for array in arrays:
+            operations += _post(self.session.broadcast, array, opts.rootRank)
+        return self._work(operations, tensors, lambda: _put_back(arrays, tensors))
+
+    def allgather(
+        self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None
+    ) -> Work:
+        """outputs[i][r] becomes inputs[i] of rank r; sizes may differ from rank to rank."""
+        operations, finishes = [], []
+        for parts, own in zip(outputs, inputs):
+            self._expect_parts(parts, "all_gather")
+            posted, finish = self._gather(parts, own)
+            operations += posted
+            finishes.append(finish)
+        return self._work(
+            operations, [t for parts in outputs for t in parts], lambda: _each(finishes)
+        )
+
+    def _gather(
+        self, parts: Tensors, own: torch.Tensor, wanted: bool = True
+    ) -> tuple[list[Operation], Callable[[], None]]:
+        if parts[self._rank].numel() != own.numel():
+            raise ValueError(
+                f"rank {self._rank} gives {own.numel()} elements and has room for "
+                f"{parts[self._rank].numel()} of its own"
+            )
+        whole = torch.empty(sum(p.numel() for p in parts), dtype=own.dtype)
+        places = elements.split(whole, parts)
+        places[self._rank].copy_(elements.flat(own))
+        if len({part.numel() for part in parts}) == 1:
+            operations = _post(self.session.all_gather, elements.to_move(whole))
+        else:
+            operations = []
+            for root, place in enumerate(places):
+                array = elements.to_move(place)
+                operations += _post(self.session.broadcast, array, root)
+        return operations, lambda: elements.fill(parts, whole) if wanted else None
+
+    def allgather_coalesced(
+        self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None
+    ) -> Work:
+        """outputs[r][i] becomes inputs[i] of rank r."""
+        by_input = [list(parts) for parts in zip(*outputs)]
+        return self.allgather(by_input, inputs, opts)
+
+    def all_gather_single(
+        self, whole: torch.Tensor, own: torch.Tensor, opts: Any = None
+    ) -> Work:
+        """One tensor becomes all ranks' equal parts."""
+        return self.all_gather_single_coalesced([whole], [own], opts)
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(
+        self, wholes: Tensors, inputs: Tensors, opts: Any = None
+    ) -> Work:
+        """The same of several."""
+        arrays, operations = [], []
+        for whole, own in zip(wholes, inputs):
+            # An array of the whole need not be a view of it; own may be a part of the whole.
+            parts = self._parts(whole, own.numel())
+            with torch.no_grad():
+                parts[self._rank].copy_(own.reshape(parts[self._rank].shape))
+            arrays.append(elements.to_move(whole))
+            operations += _post(self.session.all_gather, arrays[-1])
+        return self._work(operations, wholes, lambda: _put_back(arrays, wholes))
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Work:
+        """outputs[0][r] of the root becomes inputs[0] of rank r."""
+        own, root = inputs[0], opts.rootRank == self._rank
+        parts = outputs[0] if root else [own] * self._size
+        self._expect_parts(parts, "gather")
+        operations, finish = self._gather(parts, own, wanted=root)
+        return self._work(operations, parts if root else [], finish)
+
+    def gather_single(self, whole: torch.Tensor, own: torch.Tensor, opts: Any) -> Work:
+        """The same into one tensor of the root's."""
+        root = opts.rootRank == self._rank
+        outputs = [self._parts(whole, own.numel())] if root else []
+        return self.gather(outputs, [own], opts)
+
+    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Work:
+        """outputs[0] of rank r becomes inputs[0][r] of the root."""
+        output, root = outputs[0], opts.rootRank
+        if root == self._rank:
+            self._expect_parts(inputs[0], "scatter")
+            whole = elements.joined(inputs[0])
+        else:
+            whole = torch.empty(output.numel() * self._size, dtype=output.dtype)
+        array = elements.to_move(whole)
+        operations = _post(self.session.broadcast, array, root)
+        count = output.numel()
+        own = whole[count * self._rank : count * (self._rank + 1)]
+        return self._work(operations, outputs, lambda: elements.fill([output], own))
+
+    def barrier(self, opts: Any = None) -> Work:
+        """Ends when every rank has come."""
+        return self._work([self.session.barrier(async_op=True)], [], None)
+
+    # ---- Between two ranks -----------------------------------------------------------------------
+
+    def send(self, tensors: Tensors, other: int, tag: int = 0) -> Work:
+        """Ends when ``other`` has received; the tensor may be used again at once."""
+        session = self._pairs.to(other, tag)
+        operations = []
+        for tensor in tensors:
+            operations += _post(session.broadcast, elements.to_move(tensor), 0)
+        return self._work(operations, tensors, None)
+
+    def recv(self, tensors: Tensors, other: int, tag: int = 0) -> Work:
+        """Of the same size and type as ``other`` sends it."""
+        session = self._pairs.from_(other, tag)
+        arrays = [elements.to_move(tensor) for tensor in tensors]
+        operations = []
+        for array in arrays:
+            operations += _post(session.broadcast, array, 0)
+        return self._work(
+            operations, tensors, lambda: _put_back(arrays, tensors), source=other
+        )
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
+        """Refused: who receives takes part in the sending, and must know the sender."""
+        raise NotImplementedError("headrace receives from a named rank only: give src")
+
+    recvAnysource = recv_anysource
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+        """outputs[r] becomes inputs[this rank] of rank r."""
+        self._expect_parts(outputs, "all_to_all")
+        self._expect_parts(inputs, "all_to_all")
+        operations, arrays = [], []
+        # The order in which jobs are opened and posted to is free: nothing waits before the end.
+        for other, (output, own) in enumerate(zip(outputs, inputs)):
+            if other == self._rank:
+                elements.fill([output], elements.flat(own).clone())
+                continue
+            session = self._pairs.exchange(other)
+            array = elements.to_move(output)
+            arrays.append((array, output))
+            pair = [elements.to_move(own), array]
+            for root, each in enumerate(pair if session.rank == 0 else pair[::-1]):
+                operations += _post(session.broadcast, each, root)
+
+        def finish() -> None:
+            for array, output in arrays:
+                elements.put_back(array, output)
+
+        return self._work(operations, outputs, finish)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        whole: torch.Tensor,
+        output_sizes: Sequence[int],
+        input_sizes: Sequence[int],
+        opts: Any = None,
+    ) -> Work:
+        """The same of rows of one tensor each; no sizes: equally many for every rank."""
+        outputs = self._rows(output, output_sizes, "output")
+        inputs = self._rows(whole, input_sizes, "input")
+        if not output.is_contiguous():
+            raise ValueError("all_to_all_single: the output must be contiguous")
+        return self.alltoall(outputs, inputs, opts)
+
+    alltoall_base = all_to_all_single
+
+    # ---- Several at a time -----------------------------------------------------------------------
+
+    def start_coalescing(self, *_: Any) -> None:
+        """What is posted from now on is one Work for who ends it."""
+        self._together = []
+
+    def end_coalescing(self, works: list | None = None, *_: Any) -> Work:
+        """All that was posted since, as one Work."""
+        together, self._together = self._together or [], None
+        result = [tensor for work in together for tensor in work.result()]
+        whole = Work.of_all(together, result, self._completer)
+        self._kept.append(whole)
+        return whole
+
+    _start_coalescing = start_coalescing
+    _end_coalescing = end_coalescing
+
+    # ---- Inside ----------------------------------------------------------------------------------
+
+    def _work(
+        self,
+        operations: Sequence[Operation],
+        result: Tensors,
+        finish: Callable[[], None] | None,
+        source: int = -1,
+    ) -> Work:
+        work = Work(operations, result, finish, self._completer, source)
+        self._kept.append(work)
+        if self._together is not None:
+            self._together.append(work)
+        return work
+
+    def _expect_parts(self, parts: Tensors, what: str) -> None:
+        if len(parts) != self._size:
+            raise ValueError(
+                f"{what}: {len(parts)} tensors for {self._size} ranks, give one for each"
+            )
+
+    def _parts(self, whole: torch.Tensor, count: int) -> list[torch.Tensor]:
+        if whole.numel() != count * self._size:
+            raise ValueError(
+                f"a tensor of {whole.numel()} elements does not hold {self._size} ranks' parts of "
+                f"{count}"
+            )
+        if not whole.is_contiguous():
+            raise ValueError("the tensor with all ranks' parts must be contiguous")
+        return list(whole.detach().view(self._size, count).unbind())
+
+    def _rows(
+        self, tensor: torch.Tensor, sizes: Sequence[int], what: str
+    ) -> list[torch.Tensor]:
+        rows = tensor.shape[0] if tensor.dim() > 0 else 0
+        if not sizes:
+            if rows % self._size != 0:
+                raise ValueError(
+                    f"all_to_all_single: the {what}'s {rows} rows do not divide among "
+                    f"{self._size} ranks"
+                )
+            sizes = [rows // self._size] * self._size
+        if len(sizes) != self._size or sum(sizes) != rows:
+            raise ValueError(
+                f"all_to_all_single: sizes {list(sizes)} of the {what} are not those of "
+                f"{self._size} ranks that make up {rows} rows"
+            )
+        return list(tensor.detach().split(list(sizes)))
+
+
+def _post(
+    collective: Callable[..., Operation], array: torch.Tensor, *arguments: Any
+) -> list[Operation]:
+    # Of nothing there is nothing to move, and the service takes no empty operation.
+    if array.numel() == 0:
+        return []
+    return [collective(array, *arguments, async_op=True)]
+
+
+def _op(opts: Any) -> Any:
+    return dist.ReduceOp.SUM if opts is None else opts.reduceOp
+
+
+def _put_back(arrays: Tensors, tensors: Tensors) -> None:
+    for array, tensor in zip(arrays, tensors):
+        elements.put_back(array, tensor)
+
+
+def _each(calls: Sequence[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
+
+
+def _shut_down_all() -> None:
+    # Before sessions are closed: no thread may wait in one then.
+    for group in list(_alive):
+        group.shutdown()
+
+
+atexit.register(_shut_down_all)

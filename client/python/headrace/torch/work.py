@@ -1,0 +1,207 @@
+"""A collective of the backend that was posted, and its end."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from headrace.errors import Timeout
+from headrace.operation import Operation
+
+_Base = dist._Work if hasattr(dist, "_Work") else dist.Work
+# How long the thread that completes futures is deaf to the end of its group.
+_LOOK_S = 0.1
+
+
+class Work(_Base):
+    """Some operations, and what is done with their results when all have ended.
+
+    ``finish`` runs once, in whichever thread finds the end: results are in the caller's tensors when
+    wait() returns, is_completed() says so, or the future is done.
+    """
+
+    def __init__(
+        self,
+        operations: Sequence[Operation],
+        result: Sequence[torch.Tensor],
+        finish: Callable[[], None] | None = None,
+        completer: Completer | None = None,
+        source: int = -1,
+    ) -> None:
+        super().__init__()
+        self._open = list(operations)
+        self._result = list(result)
+        self._finish = finish
+        self._completer = completer
+        self._source = source
+        self._error: Exception | None = None
+        self._settled = False
+        self._future: torch.futures.Future | None = None
+        self._lock = threading.Lock()
+
+    def wait(self, timeout: timedelta | float | None = None) -> bool:
+        """Returns True when the results are there; raises what the first failed operation said.
+
+        ``timeout`` None or 0: that of the process group, which every operation has.
+        """
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        if not self.settle(seconds if seconds and seconds > 0 else None):
+            raise Timeout(
+                f"the operation is still open after {seconds:g} s", "timeout", 8
+            )
+        if self._error is not None:
+            raise self._error
+        return True
+
+    @classmethod
+    def of_all(
+        cls, works: Sequence[Work], result: Sequence[torch.Tensor], completer: Completer
+    ) -> Work:
+        """One that ends when all of them have."""
+        return cls([_Part(work) for work in works], result, None, completer)
+
+    def settle(self, limit_s: float | None) -> bool:
+        """Whether all has ended, for good or ill, within that time."""
+        deadline = None if limit_s is None else time.monotonic() + limit_s
+        with self._lock:
+            while self._open:
+                left = None if deadline is None else deadline - time.monotonic()
+                if not self._end(self._open[0], left):
+                    return False
+                self._open.pop(0)
+            if not self._settled:
+                self._settle()
+            return True
+
+    def _end(self, operation: Operation, limit_s: float | None) -> bool:
+        try:
+            operation.wait(limit_s)
+        except Timeout as error:
+            if not operation.done():
+                return False
+            self._error = self._error or error
+        except Exception as error:  # noqa: BLE001 - the first is raised by wait()
+            self._error = self._error or error
+        return True
+
+    def _settle(self) -> None:
+        self._settled = True
+        if self._error is None and self._finish is not None:
+            try:
+                self._finish()
+            except Exception as error:  # noqa: BLE001 - raised by wait()
+                self._error = error
+        self._finish = None
+
+    def abandon(self, error: Exception) -> None:
+        """Ends it with an error, whatever becomes of its operations."""
+        with self._lock:
+            self._open.clear()
+            if not self._settled:
+                self._error = self._error or error
+                self._settle()
+
+    def is_completed(self) -> bool:
+        """Whether it has ended; the results are there then, or the error."""
+        return self.settle(0)
+
+    def is_success(self) -> bool:
+        """Whether it has ended without an error."""
+        return self.settle(0) and self._error is None
+
+    def exception(self) -> Exception | None:
+        """The error it ended with, if it has."""
+        return self._error if self.settle(0) else None
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors with the results."""
+        return self._result
+
+    def source_rank(self) -> int:
+        """Of recv: who sent."""
+        return self._source
+
+    def synchronize(self) -> None:
+        """wait(): there is nothing else to be in step with on the CPU."""
+        self.wait()
+
+    def get_future(self) -> torch.futures.Future:
+        """A future with the list of results, or the error; its callbacks run in the group's thread."""
+        with self._lock:
+            if self._future is None:
+                started: torch.futures.Future = torch.futures.Future()
+                # Raised in a callback, an exception reaches C++ with its text.
+                self._future = started.then(self._value)
+                if self._settled or self._completer is None:
+                    started.set_result(None)
+                else:
+                    self._completer.complete(self, started)
+            return self._future
+
+    def _value(self, started: torch.futures.Future) -> list[torch.Tensor]:
+        started.value()
+        self.wait()
+        return self._result
+
+
+class _Part:
+    """A Work in the place of an Operation."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    def wait(self, limit_s: float | None) -> None:
+        """As Operation.wait."""
+        if not self._work.settle(limit_s):
+            raise Timeout("the work is still open", "timeout", 8)
+        self._work.wait()
+
+    def done(self) -> bool:
+        """As Operation.done."""
+        return self._work.is_completed()
+
+
+class Completer:
+    """One thread that waits for work somebody wants a future of, in the order it was posted.
+
+    DistributedDataParallel goes on when the future says so. Other work has no part in it: who waits
+    for it waits in a thread of its own.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._waiting: queue.SimpleQueue = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def complete(self, work: Work, started: torch.futures.Future) -> None:
+        """Sets ``started`` as soon as the work has ended."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name=self._name, daemon=True
+                )
+                self._thread.start()
+        self._waiting.put((work, started))
+
+    def close(self) -> None:
+        """Ends the thread, and what it waits for with an error. The session may be closed then."""
+        self._closed = True
+        self._waiting.put(None)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (each := self._waiting.get()) is not None:
+            work, started = each
+            while not work.settle(_LOOK_S):
+                if self._closed:
+                    work.abandon(RuntimeError("the process group was shut down"))
+            started.set_result(None)

@@ -1,0 +1,191 @@
+"""Training over the backend "headrace": DDP, FSDP and a plain loop, against the same over gloo.
+
+With two ranks a sum has no order, so the parameters must agree to the bit.
+"""
+
+import contextlib
+import unittest
+
+import torch
+import torch.distributed as dist
+from ranks import Service
+from torch.nn.parallel import DistributedDataParallel
+from torch_ranks import MODERN, main, run_group
+
+RANKS = 2
+STEPS = 8
+
+
+def network() -> torch.nn.Module:
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64)]
+    return torch.nn.Sequential(*layers, torch.nn.Tanh(), torch.nn.Linear(64, 4))
+
+
+def fit(model, rank, average=lambda: None, optimizer=None) -> list:
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    random = torch.Generator().manual_seed(1)
+    inputs = torch.randn(STEPS, RANKS, 8, 16, generator=random)
+    targets = torch.randint(0, 4, (STEPS, RANKS, 8), generator=random)
+    losses = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        output = model(inputs[step, rank])
+        loss = torch.nn.functional.cross_entropy(output, targets[step, rank])
+        loss.backward()
+        average()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def trained(model) -> list:
+    return [p.detach().clone().numpy().tobytes() for p in model.parameters()]
+
+
+def plain_loop(rank):
+    model = network()
+
+    def average():
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= RANKS
+
+    fit(model, rank, average)
+    return trained(model)
+
+
+def with_ddp(rank, **options):
+    model = network()
+    if rank == 1:  # DDP gives everybody rank 0's
+        with torch.no_grad():
+            model[0].weight.zero_()
+    ddp = DistributedDataParallel(model, bucket_cap_mb=0.01, **options)
+    fit(ddp, rank)
+    return trained(model)
+
+
+def with_ddp_that_looks_for_unused(rank):
+    return with_ddp(rank, find_unused_parameters=True)
+
+
+class Branches(torch.nn.Module):
+    """Of which each rank uses another."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.branches = torch.nn.ModuleList([torch.nn.Linear(16, 4) for _ in range(3)])
+
+    def forward(self, x):
+        return self.branches[dist.get_rank()](x)
+
+
+def with_branches(rank):
+    model = Branches()
+    fit(DistributedDataParallel(model, find_unused_parameters=True), rank)
+    return trained(model)
+
+
+def with_micro_batches(rank):
+    model = network()
+    ddp = DistributedDataParallel(model)
+    for step in range(4):
+        quiet = ddp.no_sync() if step % 2 == 0 else contextlib.nullcontext()
+        with quiet:
+            ddp(torch.full((2, 16), float(rank + step))).sum().backward()
+    return [p.grad.numpy().tobytes() for p in model.parameters()]
+
+
+def with_fsdp(rank):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    model = FullyShardedDataParallel(network(), device_id=torch.device("cpu"))
+    losses = fit(model, rank)
+    with FullyShardedDataParallel.summon_full_params(model):
+        return losses, trained(model)
+
+
+def with_fully_shard(rank):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (RANKS,))
+    model = network()
+    for layer in model:
+        if isinstance(layer, torch.nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    losses = fit(model, rank)
+    whole = [p.full_tensor().detach().numpy().tobytes() for p in model.parameters()]
+    return losses, whole
+
+
+def with_functional_collectives(rank):
+    import torch.distributed._functional_collectives as functional
+
+    group = dist.group.WORLD
+    total = functional.all_reduce(torch.full((3,), rank + 1.0), "sum", group)
+    gathered = functional.all_gather_into_tensor_coalesced(
+        [torch.full((2,), float(rank))], group
+    )[0]
+    part = functional.reduce_scatter_tensor_coalesced(
+        [torch.arange(4.0)], "sum", [0], group
+    )[0]
+    return [functional.wait_tensor(t).tolist() for t in (total, gathered, part)]
+
+
+class Training(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.service = Service().__enter__()
+        cls.addClassCleanup(cls.service.__exit__)
+
+    def check_like_gloo(self, function):
+        ours = run_group(self.service, RANKS, function)
+        self.assertEqual(ours, run_group(None, RANKS, function, backend="gloo"))
+        return ours
+
+    def test_of_a_plain_loop_gives_gloos_bits(self):
+        first, second = self.check_like_gloo(plain_loop)
+        self.assertEqual(first, second)
+
+    def test_with_ddp_gives_gloos_bits(self):
+        first, second = self.check_like_gloo(with_ddp)
+        self.assertEqual(first, second)
+
+    def test_with_ddp_that_looks_for_unused_parameters_gives_gloos_bits(self):
+        self.check_like_gloo(with_ddp_that_looks_for_unused)
+
+    def test_with_ddp_where_each_rank_uses_other_parameters_gives_gloos_bits(self):
+        first, second = self.check_like_gloo(with_branches)
+        self.assertEqual(first, second)
+
+    def test_with_ddp_accumulates_micro_batches(self):
+        self.check_like_gloo(with_micro_batches)
+
+    @unittest.skipUnless(MODERN, "FSDP of torch 1.13 runs on CUDA only")
+    def test_with_fsdp_gives_gloos_bits(self):
+        self.check_like_gloo(with_fsdp)
+
+    @unittest.skipUnless(MODERN, "torch 1.13 has no fully_shard")
+    def test_with_fully_shard_gives_gloos_bits(self):
+        (_, first), (_, second) = self.check_like_gloo(with_fully_shard)
+        self.assertEqual(first, second)
+
+    @unittest.skipUnless(MODERN, "torch 1.13 has no functional collectives")
+    def test_functional_collectives_run(self):
+        for results in run_group(self.service, RANKS, with_functional_collectives):
+            total, gathered, part = results
+            self.assertEqual(total, [3.0] * 3)
+            self.assertEqual(gathered, [0.0, 0.0, 1.0, 1.0])
+            self.assertIn(part, ([0.0, 2.0], [4.0, 6.0]))
+
+
+if MODERN:
+    # DDP and FSDP import it when they are made; once here, and not in every rank.
+    import torch._dynamo
+    import torch.distributed.fsdp
+
+if __name__ == "__main__":
+    main()
