@@ -1,6 +1,7 @@
 // Where the elements of a transfer lie when its memory consists of several runs.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -33,6 +34,10 @@ class RunWalk {
     return stretch_.offset + (element - stretch_.begin) * element_size_;
   }
   void Next();
+  // On to the stretch that holds the element, or to the end where there is none.
+  void GoTo(std::uint64_t element) {
+    while (!over() && stretch_.end <= element) Next();
+  }
 
  private:
   void Enter();
@@ -43,6 +48,18 @@ class RunWalk {
   std::uint64_t element_size_ = 1;
   Stretch stretch_;
 };
+
+// Calls `visit(element, offset, count)` for what lies in one piece of the elements [begin, end):
+// `count` elements from `element` on, `offset` bytes behind the member's pointer. `walk` is
+// anywhere before the end of the stretch that holds `begin`.
+template <typename Visit>
+void ForEachStretch(RunWalk walk, std::uint64_t begin, std::uint64_t end, Visit visit) {
+  for (walk.GoTo(begin); !walk.over() && begin < end; walk.Next()) {
+    const std::uint64_t count = std::min(end, walk.stretch().end) - begin;
+    visit(begin, walk.OffsetOf(begin), count);
+    begin += count;
+  }
+}
 
 // What a caller owes a transport: runs only where a kind may have them, aligned to the element, and
 // long enough. Aborts on anything else.

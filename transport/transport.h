@@ -70,8 +70,8 @@ struct Run {
 //
 // Memory may consist of several runs: then element k of a member (and of `output`) is element
 // `skip` + k of the runs, one behind the other, instead of element k behind the pointer. Only
-// all_reduce, reduce and broadcast may have runs. Between nodes all must have cut their runs alike
-// (offsets may differ, counts may not), and a group with servers takes transfers of one run only.
+// all_reduce, reduce and broadcast may have runs. Between nodes the runs are each node's own
+// affair: another may have others, in other places.
 //
 // Inside a node all members' memory is mapped here and `group` is 0. Between nodes (network.h) the
 // members are the nodes of a group, and only this node's memory is here.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "transport/runs.h"
+
 namespace headrace::support {
 
 transport::PostResult ObservedTransport::Post(const transport::Transfer& transfer, TimeNs now) {
@@ -33,7 +35,12 @@ bool ObservedTransport::DoWork(TimeNs now, std::vector<transport::Completion>& c
 bool ObservedTransport::Uses(std::span<const std::byte> memory) const {
   return std::ranges::any_of(open_, [memory](const transport::Transfer& transfer) {
     return std::ranges::any_of(transfer.Members(), [&](const std::byte* member) {
-      return member < memory.data() + memory.size() && memory.data() < member + transfer.Bytes();
+      for (transport::RunWalk walk(transfer); !walk.over(); walk.Next()) {
+        const std::byte* const begin = member + walk.stretch().offset;
+        const std::byte* const end = member + walk.OffsetOf(walk.stretch().end);
+        if (begin < memory.data() + memory.size() && memory.data() < end) return true;
+      }
+      return false;
     });
   });
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "ipc/base/check.h"
-#include "transport/runs.h"
 
 namespace headrace::transport {
 
@@ -38,12 +37,14 @@ Result<std::unique_ptr<Group>> Group::Open(Wire& wire, NetworkCounters& counters
                                            const GroupOptions& options, std::uint16_t slot) {
   std::unique_ptr<Group> group(new Group(wire, counters, exchange, options, slot));
   const GroupLimits& limits = group->limits_;
-  if (group->is_server() || options.servers_count == 0) {
-    auto memory = wire.AllocateStaging(limits.slot_size * limits.slots_count);
-    if (!memory)
-      return memory.error().Within("staging memory of group " + std::to_string(options.group));
-    group->staging_ = Staging(*memory, limits.slot_size, limits.slots_count);
+  // Where servers sum, the others need room for no more than their own pieces.
+  const bool sums = group->is_server() || options.servers_count == 0;
+  const std::uint32_t slots_count = sums ? limits.slots_count : limits.window;
+  auto memory = wire.AllocateStaging(limits.slot_size * slots_count);
+  if (!memory) {
+    return memory.error().Within("staging memory of group " + std::to_string(options.group));
   }
+  group->staging_ = Staging(*memory, limits.slot_size, slots_count);
   if (const Status connected = group->Connect(); !connected) return connected.error();
   return group;
 }
@@ -83,11 +84,9 @@ void Group::Post(const Transfer& transfer) {
   const Shape shape = ShapeOf(transfer);
   HR_CHECK(shape.count <= kTransferBytesMax / SizeOf(shape.dtype), shape.count);
   CheckRuns(transfer);
-  // A server knows of a transfer what its messages say, and they say nothing of runs.
-  HR_CHECK(options_.servers_count == 0 || transfer.runs.size() <= 1, transfer.runs.size());
   // Partial sums of integers would have to be wider than the integers are.
   HR_CHECK(shape.reduction != Reduction::kAverage || IsFloating(shape.dtype), Describe(shape));
-  Move& move = Begin(shape, transfer.position, transfer.runs, transfer.skip);
+  Move& move = Begin(shape, transfer.position, RunWalk(transfer));
   move.token = transfer.token;
   move.memory = transfer.members[options_.self];
   move.output = transfer.output;

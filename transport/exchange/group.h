@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +24,7 @@
 #include "transport/exchange/shape.h"
 #include "transport/exchange/staging.h"
 #include "transport/exchange/wire.h"
+#include "transport/runs.h"
 
 namespace headrace::transport {
 
@@ -75,10 +75,14 @@ class Group {
     Shape shape;
     Pattern pattern = Pattern::kBarrier;
     Cut cut;
+    RunWalk walk;                    // over this node's memory, at the next piece
     std::uint32_t next_piece = 0;    // the first that was not begun
     std::uint32_t wanted_end = 0;    // pieces below may begin; a server learns it from messages
     std::uint32_t active_count = 0;  // pieces under way
     TimeNs begin_ns = kNever;
+
+    // Where results belong on a node with data.
+    std::byte* Result() const { return shape.kind == Collective::kReduce ? output : memory; }
   };
   enum class Receive : std::uint8_t { kExpected, kAccepted, kEnded };
   struct Piece {
@@ -89,6 +93,9 @@ class Group {
     std::uint8_t round = 0;
     std::uint32_t open_count = 0;  // messages of this round that have not ended
     Cut::Range range;
+    RunWalk walk;           // at the piece's first element
+    bool gathered = false;  // of several runs: moves through a slot of its own
+    std::uint16_t own_slot = 0;
     Script script;
     std::array<Receive, kNodesMax> receives{};
     std::array<std::uint16_t, kNodesMax> slots{};
@@ -112,13 +119,13 @@ class Group {
   // What comes in: group_messages.cc.
   void Route(const Message& message);
   void RouteToPiece(const Message& message, std::uint16_t index);
-  bool Agrees(const Message& message, Move& move);
+  bool Agrees(const Message& message, const Move& move);
   void Hold(const Message& message);
   void Refuse(const Message& message);
   void Disagree(const Message& message, const std::string& what);
   void Accept(const Message& message, std::uint16_t index, std::size_t receive);
   void EndMessage(std::uint16_t index);
-  void CheckHeld(Move& move);
+  void CheckHeld(const Move& move);
   void CheckHeld(const Move& move, const Piece& piece);
   bool IsOver(std::uint64_t position) const;
   Move* Find(std::uint64_t position);
@@ -126,14 +133,15 @@ class Group {
   std::size_t MessageSize(const Piece& piece, const Round& round) const;
 
   // What goes on: group_pieces.cc.
-  Move& Begin(const Shape& shape, std::uint64_t position, std::span<const Run> runs,
-              std::uint64_t skip);
+  Move& Begin(const Shape& shape, std::uint64_t position, const RunWalk& walk);
   void BeginHeld();
   void BeginPieces(TimeNs now);
   bool BeginPiece(std::uint16_t move_index, TimeNs now);
   void BeginRound(std::uint16_t index);
   bool Advance(std::uint16_t index);
   void Sum(const Piece& piece, const Round& round);
+  void Gather(const Piece& piece);
+  void Scatter(const Piece& piece);
   void EndPiece(std::uint16_t index);
   void EndMoves(TimeNs now, std::vector<Completion>& completions);
   void Remember(std::uint64_t position);

@@ -67,7 +67,7 @@ void Group::Route(const Message& message) {
       starved_ = true;
       return Hold(message);
     }
-    move = &Begin(shape, header.position, {}, 0);
+    move = &Begin(shape, header.position, {});
     CheckHeld(*move);
   }
   if (!Agrees(message, *move)) {
@@ -84,7 +84,7 @@ void Group::Route(const Message& message) {
 }
 
 // Whether the sender means the same transfer, cut alike. If not, the group fails.
-bool Group::Agrees(const Message& message, Move& move) {
+bool Group::Agrees(const Message& message, const Move& move) {
   const Shape theirs = *ShapeOf(message.header, choice_.data_count);
   if (theirs != move.shape) {
     Disagree(message, "sends " + Describe(theirs) + ", this node posted " + Describe(move.shape));
@@ -114,7 +114,7 @@ void Group::RouteToPiece(const Message& message, std::uint16_t index) {
 }
 
 // Held messages were not compared with a transfer that was not posted yet.
-void Group::CheckHeld(Move& move) {
+void Group::CheckHeld(const Move& move) {
   held_.ForEach([this, &move](const Message& message) {
     if (message.header.position == move.position) Agrees(message, move);
   });

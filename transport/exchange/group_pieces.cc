@@ -1,5 +1,6 @@
 // What goes on inside a group: transfers begin, their pieces move round by round, and end.
 #include <algorithm>
+#include <cstring>
 
 #include "ipc/base/check.h"
 #include "transport/exchange/group.h"
@@ -7,8 +8,7 @@
 
 namespace headrace::transport {
 
-Group::Move& Group::Begin(const Shape& shape, std::uint64_t position, std::span<const Run> runs,
-                          std::uint64_t skip) {
+Group::Move& Group::Begin(const Shape& shape, std::uint64_t position, const RunWalk& walk) {
   const std::uint16_t index = free_moves_.back();
   free_moves_.pop_back();
   const auto later = std::ranges::find_if(
@@ -20,7 +20,8 @@ Group::Move& Group::Begin(const Shape& shape, std::uint64_t position, std::span<
           .shape = shape,
           .pattern = pattern,
           .cut = Cut(shape, pattern, position, choice_.data_count, choice_.servers_count,
-                     limits_.slot_size, runs, skip)};
+                     limits_.slot_size),
+          .walk = walk};
   if (is_server()) {
     move.next_piece = move.cut.NextOwned(0, options_.self);
   } else {
@@ -70,7 +71,10 @@ bool Group::BeginPiece(std::uint16_t move_index, TimeNs now) {
                                     .self = options_.self,
                                     .root = move.shape.root,
                                     .owner = move.cut.Owner(number)});
-  if (script.staged_max > staging_.free_count()) return false;
+  const Cut::Range range = move.cut.PieceRange(number);
+  move.walk.GoTo(range.begin);
+  const bool gathered = !move.walk.over() && move.walk.stretch().end < range.begin + range.count;
+  if (script.staged_max + std::size_t{gathered} > staging_.free_count()) return false;
   const std::uint16_t index = free_pieces_.back();
   free_pieces_.pop_back();
   Piece& piece = pieces_[index];
@@ -80,10 +84,16 @@ bool Group::BeginPiece(std::uint16_t move_index, TimeNs now) {
   piece.number = number;
   piece.round = 0;
   piece.open_count = 0;
-  piece.range = move.cut.PieceRange(number);
+  piece.range = range;
+  piece.walk = move.walk;
+  piece.gathered = gathered;
   piece.script = script;
   piece.receives.fill(Receive::kEnded);
   for (std::size_t i = 0; i < script.staged_max; ++i) piece.slots[i] = staging_.Take();
+  if (gathered) {
+    piece.own_slot = staging_.Take();
+    Gather(piece);
+  }
 
   move.next_piece = is_server() ? move.cut.NextOwned(number + 1, options_.self) : number + 1;
   ++move.active_count;
@@ -96,7 +106,10 @@ bool Group::BeginPiece(std::uint16_t move_index, TimeNs now) {
 
 void Group::BeginRound(std::uint16_t index) {
   Piece& piece = pieces_[index];
-  if (piece.round == piece.script.rounds_count) return EndPiece(index);
+  if (piece.round == piece.script.rounds_count) {
+    if (piece.gathered) Scatter(piece);
+    return EndPiece(index);
+  }
   const Round& round = piece.script.rounds[piece.round];
   const Move& move = moves_[piece.move];
   piece.open_count = std::uint32_t{round.sends_count} + round.receives_count;
@@ -157,9 +170,39 @@ void Group::Sum(const Piece& piece, const Round& round) {
              static_cast<std::size_t>(piece.range.count), shape.divisor);
 }
 
+// A piece of several runs is one message all the same: a copy of all of them moves in its place.
+void Group::Gather(const Piece& piece) {
+  const Move& move = moves_[piece.move];
+  const std::size_t size = SizeOf(move.shape.dtype);
+  const std::uint64_t begin = piece.range.begin;
+  ForEachStretch(piece.walk, begin, begin + piece.range.count,
+                 [&](std::uint64_t element, std::uint64_t offset, std::uint64_t count) {
+                   std::memcpy(staging_.At(piece.own_slot) + (element - begin) * size,
+                               move.memory + offset, static_cast<std::size_t>(count) * size);
+                 });
+}
+
+// Where this node gets a result, it is in the copy now.
+void Group::Scatter(const Piece& piece) {
+  const Move& move = moves_[piece.move];
+  const bool is_root = options_.self == move.shape.root;
+  if (move.shape.kind == Collective::kReduce && !is_root) return;
+  if (move.shape.kind == Collective::kBroadcast && is_root) return;
+  const std::size_t size = SizeOf(move.shape.dtype);
+  const std::uint64_t begin = piece.range.begin;
+  std::byte* const memory = move.Result();
+  ForEachStretch(piece.walk, begin, begin + piece.range.count,
+                 [&](std::uint64_t element, std::uint64_t offset, std::uint64_t count) {
+                   std::memcpy(memory + offset,
+                               staging_.At(piece.own_slot) + (element - begin) * size,
+                               static_cast<std::size_t>(count) * size);
+                 });
+}
+
 void Group::EndPiece(std::uint16_t index) {
   Piece& piece = pieces_[index];
   for (std::size_t i = 0; i < piece.script.staged_max; ++i) staging_.Give(piece.slots[i]);
+  if (piece.gathered) staging_.Give(piece.own_slot);
   --moves_[piece.move].active_count;
   piece.active = false;
   free_pieces_.push_back(index);
@@ -202,15 +245,14 @@ void Group::Remember(std::uint64_t position) {
 }
 
 std::byte* Group::Own(const Piece& piece) const {
-  const Move& move = moves_[piece.move];
-  return move.memory + piece.range.offset;
+  if (piece.gathered) return staging_.At(piece.own_slot);
+  return moves_[piece.move].memory + piece.walk.OffsetOf(piece.range.begin);
 }
 
 // Where the result belongs on a node with data.
 std::byte* Group::Target(const Piece& piece) const {
-  const Move& move = moves_[piece.move];
-  std::byte* const memory = move.shape.kind == Collective::kReduce ? move.output : move.memory;
-  return memory + piece.range.offset;
+  if (piece.gathered) return staging_.At(piece.own_slot);
+  return moves_[piece.move].Result() + piece.walk.OffsetOf(piece.range.begin);
 }
 
 // What is sent. A server's sum takes the place of the first of its inputs.

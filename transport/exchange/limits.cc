@@ -22,7 +22,9 @@ GroupLimits LimitsOf(const ExchangeOptions& options, std::uint32_t data_count,
   const std::uint32_t owners = servers_count > 0 ? servers_count : data_count;
   const std::uint32_t window = std::max(kWindowMin, kPiecesUnderWay * owners);
   // Of a window, a node that sums owns its share, and receives each piece from all others.
-  const std::uint32_t slots_count = servers_count > 0 ? window * data_count : window + data_count;
+  // Besides, each piece may be one of several runs of memory, which are gathered in a slot.
+  const std::uint32_t slots_count =
+      servers_count > 0 ? window * data_count : 2 * window + data_count;
   const std::size_t slot_size = std::min(options.piece_size, options.staging_size / slots_count) /
                                 kSlotAlignment * kSlotAlignment;
   HR_CHECK(slot_size > 0, options.piece_size, options.staging_size, slots_count);

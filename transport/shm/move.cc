@@ -44,24 +44,14 @@ void ForEachPart(const Transfer& transfer, std::uint64_t begin, std::uint64_t en
   }
 }
 
-// Calls `move(at, count)` for what lies in one piece of [begin, end).
-template <typename Move>
-void ForEachStretch(const Transfer& transfer, std::uint64_t begin, std::uint64_t end, Move move) {
-  for (RunWalk walk(transfer); !walk.over() && walk.stretch().begin < end; walk.Next()) {
-    const Stretch& stretch = walk.stretch();
-    if (stretch.end <= begin) continue;
-    const std::uint64_t first = std::max(begin, stretch.begin);
-    move(walk.OffsetOf(first), std::min(end, stretch.end) - first);
-  }
-}
-
 }  // namespace
 
 void MoveRange(const Transfer& transfer, std::uint64_t begin, std::uint64_t end) {
   const auto members = transfer.Members();
+  const RunWalk walk(transfer);
   switch (transfer.kind) {
     case Collective::kAllReduce:
-      ForEachStretch(transfer, begin, end, [&](std::size_t at, std::uint64_t count) {
+      ForEachStretch(walk, begin, end, [&](auto, std::size_t at, std::uint64_t count) {
         Reduce(transfer, members, at, count);
       });
       return;
@@ -76,12 +66,12 @@ void MoveRange(const Transfer& transfer, std::uint64_t begin, std::uint64_t end)
       });
       return;
     case Collective::kBroadcast:
-      ForEachStretch(transfer, begin, end, [&](std::size_t at, std::uint64_t count) {
+      ForEachStretch(walk, begin, end, [&](auto, std::size_t at, std::uint64_t count) {
         CopyToOthers(transfer, transfer.root, at, count);
       });
       return;
     case Collective::kReduce:
-      ForEachStretch(transfer, begin, end, [&](std::size_t at, std::uint64_t count) {
+      ForEachStretch(walk, begin, end, [&](auto, std::size_t at, std::uint64_t count) {
         Reduce(transfer, {&transfer.output, 1}, at, count);
       });
       return;
