@@ -7,8 +7,10 @@
 // pointers null.
 //
 // Every node posts the same transfers; `position` is what matches them: equal on every node, used
-// once in the life of a group, and growing in the order of the posts. A node may be ahead of
-// another: what arrives early waits for its transfer. All calls come from the lane's thread.
+// once in the life of a group, and growing in the order of the posts. Positions with the highest
+// bit set are an order of their own, which nodes may post in any interleaving with the other. A
+// node may be ahead of another: what arrives early waits for its transfer. All calls come from the
+// lane's thread.
 #pragma once
 
 #include <cstdint>
