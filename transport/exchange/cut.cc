@@ -38,7 +38,10 @@ Cut::Cut(const Shape& shape, Pattern pattern, std::uint64_t position, std::uint3
     case Pattern::kBarrier:
       break;
   }
-  turn_ = static_cast<std::uint32_t>(position % owners_count_);
+  // Positions may grow in any of their digits, by powers of two too: all of them have a say.
+  const std::uint64_t digits = (position & 0xFFFF) + (position >> 16 & 0xFFFF) +
+                               (position >> 32 & 0xFFFF) + (position >> 48);
+  turn_ = static_cast<std::uint32_t>(digits % owners_count_);
   const std::uint64_t bytes = shape.Bytes();
   const std::uint64_t wanted =
       RoundUp(bytes / (std::uint64_t{owners_count_} * kPiecesPerOwner), kPieceAlignment);

@@ -43,7 +43,7 @@ Exchange::~Exchange() {
 PostResult Exchange::Post(const Transfer& transfer, TimeNs now) {
   Group* const group = Find(transfer.group);
   if (group != nullptr) {
-    if (!group->HasRoom()) return PostResult::kBusy;
+    if (!group->HasRoom(transfer.position)) return PostResult::kBusy;
     group->Post(transfer);
     return PostResult::kAccepted;
   }

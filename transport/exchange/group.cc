@@ -17,13 +17,16 @@ Group::Group(Wire& wire, NetworkCounters& counters, const ExchangeOptions& excha
               .servers_count = options.servers_count,
               .algorithm = options.algorithm},
       limits_(LimitsOf(exchange, choice_.data_count, choice_.servers_count)),
+      // Where servers sum, the others need room for no more than their own pieces.
+      slots_max_(is_server() || options.servers_count == 0 ? limits_.slots_count : limits_.window),
+      transfers_max_(exchange.transfers_max),
       links_(options.members.size()),
       held_(limits_.held_max),
-      moves_(exchange.transfers_max),
-      pieces_(limits_.window) {
-  order_.reserve(moves_.size());
+      moves_(kOrdersCount * exchange.transfers_max),
+      pieces_(kOrdersCount * limits_.window) {
+  open_.reserve(moves_.size());
   ready_.reserve(pieces_.size());
-  over_.reserve(std::size_t{2} * limits_.window + moves_.size());
+  for (Order& order : orders_) order.over.reserve(2 * limits_.window + exchange.transfers_max);
   for (std::size_t i = moves_.size(); i > 0; --i) {
     free_moves_.push_back(static_cast<std::uint16_t>(i - 1));
   }
@@ -37,9 +40,7 @@ Result<std::unique_ptr<Group>> Group::Open(Wire& wire, NetworkCounters& counters
                                            const GroupOptions& options, std::uint16_t slot) {
   std::unique_ptr<Group> group(new Group(wire, counters, exchange, options, slot));
   const GroupLimits& limits = group->limits_;
-  // Where servers sum, the others need room for no more than their own pieces.
-  const bool sums = group->is_server() || options.servers_count == 0;
-  const std::uint32_t slots_count = sums ? limits.slots_count : limits.window;
+  const auto slots_count = static_cast<std::uint32_t>(kOrdersCount * group->slots_max_);
   auto memory = wire.AllocateStaging(limits.slot_size * slots_count);
   if (!memory) {
     return memory.error().Within("staging memory of group " + std::to_string(options.group));
@@ -80,7 +81,8 @@ void Group::Post(const Transfer& transfer) {
   HR_CHECK(RunsBetweenNodes(transfer.kind), static_cast<int>(transfer.kind));
   HR_CHECK(transfer.members_count == choice_.data_count, transfer.members_count);
   HR_CHECK(transfer.root < transfer.members_count, transfer.root);
-  HR_CHECK(transfer.position >= positions_end_, transfer.position, positions_end_);
+  Order& order = orders_[OrderOf(transfer.position)];
+  HR_CHECK(transfer.position >= order.positions_end, transfer.position, order.positions_end);
   const Shape shape = ShapeOf(transfer);
   HR_CHECK(shape.count <= kTransferBytesMax / SizeOf(shape.dtype), shape.count);
   CheckRuns(transfer);
@@ -90,18 +92,18 @@ void Group::Post(const Transfer& transfer) {
   move.token = transfer.token;
   move.memory = transfer.members[options_.self];
   move.output = transfer.output;
-  positions_end_ = transfer.position + 1;
+  order.positions_end = transfer.position + 1;
   if (!failure_) CheckHeld(move);
 }
 
 bool Group::HasTransfer(std::uint64_t token) const {
-  return !is_server() && std::ranges::any_of(order_, [this, token](std::uint16_t index) {
+  return !is_server() && std::ranges::any_of(open_, [this, token](std::uint16_t index) {
     return moves_[index].token == token;
   });
 }
 
 void Group::Cancel(std::uint64_t token) {
-  for (const std::uint16_t index : order_) {
+  for (const std::uint16_t index : open_) {
     if (is_server() || moves_[index].token != token) continue;
     Fail(Code::kCancelled, "this node cancelled " + Describe(moves_[index].shape) +
                                " at position " + std::to_string(moves_[index].position));

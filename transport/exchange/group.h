@@ -42,13 +42,15 @@ class Group {
   void SetCost(const CostLine& cost) { choice_.cost = cost; }
 
   // ---- from the lane ----
-  bool HasRoom() const { return !free_moves_.empty(); }
+  bool HasRoom(std::uint64_t position) const {
+    return orders_[OrderOf(position)].moves_open < transfers_max_;
+  }
   void Post(const Transfer& transfer);
   bool HasTransfer(std::uint64_t token) const;
   void Cancel(std::uint64_t token);
   void Close(const std::string& cause);
   // Closed, and out of the wire's reach: may be destroyed.
-  bool gone() const { return closed_ && broken_ && order_.empty(); }
+  bool gone() const { return closed_ && broken_ && open_.empty(); }
 
   // ---- from the wire ----
   static std::uint16_t SlotOf(std::uint64_t token) {
@@ -100,6 +102,14 @@ class Group {
     std::array<Receive, kNodesMax> receives{};
     std::array<std::uint16_t, kNodesMax> slots{};
   };
+  // What each of the two orders of positions has for itself.
+  struct Order {
+    std::uint32_t moves_open = 0;
+    std::uint32_t pieces_active = 0;
+    std::size_t slots_taken = 0;
+    std::uint64_t positions_end = 0;  // those below were posted here; on servers: are over
+    std::vector<std::uint64_t> over;  // on servers: those that are over and not below
+  };
   struct Link {
     LinkId id = 0;
     bool open = false;
@@ -137,6 +147,9 @@ class Group {
   void BeginHeld();
   void BeginPieces(TimeNs now);
   bool BeginPiece(std::uint16_t move_index, TimeNs now);
+  static std::size_t SlotsOf(const Piece& piece) {
+    return piece.script.staged_max + std::size_t{piece.gathered};
+  }
   void BeginRound(std::uint16_t index);
   bool Advance(std::uint16_t index);
   void Sum(const Piece& piece, const Round& round);
@@ -159,20 +172,21 @@ class Group {
   std::uint16_t slot_;
   Choice choice_;
   GroupLimits limits_;
+  std::uint32_t slots_max_;  // that an order may take here
+  std::uint32_t transfers_max_;
   std::vector<Link> links_;  // by member
   Staging staging_;
   HeldMessages held_;
 
   std::vector<Move> moves_;
   std::vector<std::uint16_t> free_moves_;
-  std::vector<std::uint16_t> order_;  // of the open moves, by position
+  std::vector<std::uint16_t> open_;  // moves, by position
   std::vector<Piece> pieces_;
   std::vector<std::uint16_t> free_pieces_;
   std::vector<std::uint16_t> ready_;  // pieces whose round has ended
-  std::uint64_t positions_end_ = 0;   // those below were posted here; on servers: are over
-  std::vector<std::uint64_t> over_;   // on servers: those that are over and not below
-  bool starved_ = false;              // a server holds messages of a transfer it had no room for
-  bool dirty_ = false;                // Step has something to do beside `ready_`
+  std::array<Order, kOrdersCount> orders_;
+  bool starved_ = false;  // a server holds messages of a transfer it had no room for
+  bool dirty_ = false;    // Step has something to do beside `ready_`
 
   // The first cause wins, except over a guess. Carried out by the next Step.
   std::optional<Error> failure_;

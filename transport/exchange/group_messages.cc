@@ -63,7 +63,7 @@ void Group::Route(const Message& message) {
     if (!is_server()) return Hold(message);
     const Shape shape = *ShapeOf(header, choice_.data_count);
     if (!Reduces(shape.kind)) return Refuse(message);
-    if (free_moves_.empty()) {
+    if (!HasRoom(header.position)) {
       starved_ = true;
       return Hold(message);
     }
@@ -215,20 +215,26 @@ void Group::EndMessage(std::uint16_t index) {
 }
 
 bool Group::IsOver(std::uint64_t position) const {
-  return position < positions_end_ || std::ranges::find(over_, position) != over_.end();
+  const Order& order = orders_[OrderOf(position)];
+  return position < order.positions_end ||
+         std::ranges::find(order.over, position) != order.over.end();
 }
 
 Group::Move* Group::Find(std::uint64_t position) {
-  for (const std::uint16_t index : order_) {
+  for (const std::uint16_t index : open_) {
     if (moves_[index].position == position) return &moves_[index];
   }
   return nullptr;
 }
 
 std::optional<std::uint16_t> Group::FindPiece(const Move& move, std::uint32_t number) const {
-  for (std::uint16_t index = 0; index < pieces_.size(); ++index) {
+  // Those that are active are mostly the first: which is given back last is taken first.
+  std::size_t left = pieces_.size() - free_pieces_.size();
+  for (std::uint16_t index = 0; left > 0; ++index) {
     const Piece& piece = pieces_[index];
-    if (piece.active && &moves_[piece.move] == &move && piece.number == number) return index;
+    if (!piece.active) continue;
+    if (&moves_[piece.move] == &move && piece.number == number) return index;
+    --left;
   }
   return std::nullopt;
 }

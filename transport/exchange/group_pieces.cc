@@ -11,9 +11,10 @@ namespace headrace::transport {
 Group::Move& Group::Begin(const Shape& shape, std::uint64_t position, const RunWalk& walk) {
   const std::uint16_t index = free_moves_.back();
   free_moves_.pop_back();
+  ++orders_[OrderOf(position)].moves_open;
   const auto later = std::ranges::find_if(
-      order_, [this, position](std::uint16_t other) { return moves_[other].position > position; });
-  order_.insert(later, index);
+      open_, [this, position](std::uint16_t other) { return moves_[other].position > position; });
+  open_.insert(later, index);
   Move& move = moves_[index];
   const Pattern pattern = ChoosePattern(shape, choice_);
   move = {.position = position,
@@ -35,35 +36,41 @@ Group::Move& Group::Begin(const Shape& shape, std::uint64_t position, const RunW
 // where they are until their piece begins.
 void Group::BeginHeld() {
   if (!starved_) return;
-  auto position = held_.LowestPosition(0);
-  while (position && !free_moves_.empty()) {
-    const std::uint64_t next = *position + 1;
-    if (Find(*position) == nullptr) {
+  starved_ = false;
+  for (auto position = held_.LowestPosition(0); position;) {
+    if (Find(*position) == nullptr && HasRoom(*position)) {
       std::optional<Message> first;
       held_.ForEach([&first, &position](const Message& message) {
         if (message.header.position == *position) first = message;
       });
       held_.Take(NameOf(first->header));
       Route(*first);
+    } else if (Find(*position) == nullptr) {
+      starved_ = true;
     }
-    position = held_.LowestPosition(next);
+    if (*position == UINT64_MAX) return;
+    position = held_.LowestPosition(*position + 1);
   }
-  starved_ = position.has_value();
 }
 
 // In the order of positions and pieces, on every node: see GroupLimits::window.
 void Group::BeginPieces(TimeNs now) {
-  for (const std::uint16_t index : order_) {
+  std::array<bool, kOrdersCount> full{};
+  for (const std::uint16_t index : open_) {
     const Move& move = moves_[index];
-    while (move.next_piece < move.wanted_end) {
-      if (free_pieces_.empty() || failure_ || !BeginPiece(index, now)) return;
+    bool& order_full = full[OrderOf(move.position)];
+    while (!order_full && move.next_piece < move.wanted_end) {
+      if (failure_) return;
+      order_full = !BeginPiece(index, now);
     }
   }
 }
 
-// False when there is no staging for it now.
+// False when the order's window is full, or its staging.
 bool Group::BeginPiece(std::uint16_t move_index, TimeNs now) {
   Move& move = moves_[move_index];
+  Order& order = orders_[OrderOf(move.position)];
+  if (order.pieces_active == limits_.window) return false;
   const std::uint32_t number = move.next_piece;
   const Script script = MakeScript({.pattern = move.pattern,
                                     .kind = move.shape.kind,
@@ -74,7 +81,10 @@ bool Group::BeginPiece(std::uint16_t move_index, TimeNs now) {
   const Cut::Range range = move.cut.PieceRange(number);
   move.walk.GoTo(range.begin);
   const bool gathered = !move.walk.over() && move.walk.stretch().end < range.begin + range.count;
-  if (script.staged_max + std::size_t{gathered} > staging_.free_count()) return false;
+  const std::size_t slots = script.staged_max + std::size_t{gathered};
+  if (order.slots_taken + slots > slots_max_) return false;
+  order.slots_taken += slots;
+  ++order.pieces_active;
   const std::uint16_t index = free_pieces_.back();
   free_pieces_.pop_back();
   Piece& piece = pieces_[index];
@@ -203,15 +213,19 @@ void Group::EndPiece(std::uint16_t index) {
   Piece& piece = pieces_[index];
   for (std::size_t i = 0; i < piece.script.staged_max; ++i) staging_.Give(piece.slots[i]);
   if (piece.gathered) staging_.Give(piece.own_slot);
-  --moves_[piece.move].active_count;
+  Move& move = moves_[piece.move];
+  Order& order = orders_[OrderOf(move.position)];
+  order.slots_taken -= SlotsOf(piece);
+  --order.pieces_active;
+  --move.active_count;
   piece.active = false;
   free_pieces_.push_back(index);
   dirty_ = true;
 }
 
 void Group::EndMoves(TimeNs now, std::vector<Completion>& completions) {
-  for (std::size_t i = 0; i < order_.size();) {
-    const std::uint16_t index = order_[i];
+  for (std::size_t i = 0; i < open_.size();) {
+    const std::uint16_t index = open_[i];
     const Move& move = moves_[index];
     const bool all_begun = move.next_piece >= move.cut.pieces_count();
     if (move.active_count > 0 || (!broken_ && !all_begun)) {
@@ -228,20 +242,22 @@ void Group::EndMoves(TimeNs now, std::vector<Completion>& completions) {
                              .begin_ns = std::min(move.begin_ns, now),
                              .end_ns = now});
     }
+    --orders_[OrderOf(move.position)].moves_open;
     free_moves_.push_back(index);
-    order_.erase(order_.begin() + static_cast<std::ptrdiff_t>(i));
+    open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(i));
   }
 }
 
 // A position that is over, for as long as messages of lower ones may still be new: a node that has
 // sent something of this transfer has at most a window of pieces unfinished before it.
 void Group::Remember(std::uint64_t position) {
-  if (over_.size() == over_.capacity()) {
-    const auto lowest = std::ranges::min_element(over_);
-    positions_end_ = *lowest + 1;
-    over_.erase(lowest);
+  Order& order = orders_[OrderOf(position)];
+  if (order.over.size() == order.over.capacity()) {
+    const auto lowest = std::ranges::min_element(order.over);
+    order.positions_end = *lowest + 1;
+    order.over.erase(lowest);
   }
-  over_.push_back(position);
+  order.over.push_back(position);
 }
 
 std::byte* Group::Own(const Piece& piece) const {

@@ -25,15 +25,16 @@ GroupLimits LimitsOf(const ExchangeOptions& options, std::uint32_t data_count,
   // Besides, each piece may be one of several runs of memory, which are gathered in a slot.
   const std::uint32_t slots_count =
       servers_count > 0 ? window * data_count : 2 * window + data_count;
-  const std::size_t slot_size = std::min(options.piece_size, options.staging_size / slots_count) /
-                                kSlotAlignment * kSlotAlignment;
+  const std::size_t slot_size_max = options.staging_size / (kOrdersCount * slots_count);
+  const std::size_t slot_size =
+      std::min(options.piece_size, slot_size_max) / kSlotAlignment * kSlotAlignment;
   HR_CHECK(slot_size > 0, options.piece_size, options.staging_size, slots_count);
   // Each node that is ahead has at most a window of pieces under way, the first of which is at most
   // a window ahead of ours; of each piece it sends us one message before we answer.
   return {.window = window,
           .slots_count = slots_count,
           .slot_size = slot_size,
-          .held_max = std::size_t{2} * window * (data_count + servers_count)};
+          .held_max = kOrdersCount * 2 * window * (data_count + servers_count)};
 }
 
 }  // namespace headrace::transport

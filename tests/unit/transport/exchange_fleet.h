@@ -16,7 +16,7 @@ struct FleetOptions {
   std::uint32_t data_count = 2;
   std::uint32_t servers_count = 0;
   Algorithm algorithm = Algorithm::kAuto;
-  ExchangeOptions exchange{.piece_size = 4096, .staging_size = std::size_t{16} << 20};
+  ExchangeOptions exchange{.piece_size = 4096, .staging_size = std::size_t{32} << 20};
   SimulatedNetworkOptions network{};
   bool opens_group = true;  // group 1
 };
