@@ -16,7 +16,7 @@ struct ExchangeOptions {
   // links busier: see README.md for what was measured.
   std::size_t piece_size = std::size_t{96} << 10;
   std::size_t staging_size = std::size_t{128} << 20;  // of a group, at most
-  std::uint32_t transfers_max = 32;                  // open at one time, of a group and order
+  std::uint32_t transfers_max = 32;                   // open at one time, of a group and order
 };
 
 // A group has two orders of positions (network.h). Each has a window and slots of its own, so that

@@ -53,6 +53,21 @@ TEST(Cut, LetsSmallTransfersTakeTurnsAmongOwners) {
   EXPECT_EQ(owned, (std::vector<std::uint32_t>{10, 10, 10}));
 }
 
+// Names of transfers may leave room for other digits, and grow by powers of two.
+TEST(Cut, LetsSmallTransfersTakeTurnsWhicheverDigitOfTheirPositionsGrows) {
+  for (const std::uint32_t shift : {0U, 16U, 32U, 48U}) {
+    for (const std::uint32_t owners : {2U, 4U, 8U}) {
+      std::vector<std::uint32_t> owned(owners);
+      for (std::uint64_t number = 0; number < 64; ++number) {
+        const std::uint64_t position = (std::uint64_t{1} << 63 | number << shift) + 5;
+        const Cut cut(FloatsOf(100), Pattern::kScatter, position, owners, 0, kPieceSize);
+        ++owned.at(cut.Owner(0));
+      }
+      EXPECT_EQ(owned, std::vector<std::uint32_t>(owners, 64 / owners)) << "shift " << shift;
+    }
+  }
+}
+
 TEST(Cut, GivesTheRootOfABroadcastNothing) {
   for (std::uint32_t root = 0; root < 4; ++root) {
     const Shape shape{.kind = Collective::kBroadcast, .root = root, .count = 1 << 20};
