@@ -19,6 +19,7 @@
 #include "client/cli/ctl/doctor.h"
 #include "client/cli/ctl/views.h"
 #include "client/cli/ctl/words.h"
+#include "client/cli/replay/command.h"
 
 namespace headrace::ctl {
 namespace {
@@ -230,9 +231,10 @@ int Run(int argc, char** argv) {
   app.require_subcommand(1);
   app.fallthrough();
   app.footer("Exit codes: 0 ok, 1 found a problem, 2 usage.");
-  app.add_option("--board", options.board_path, "the file the service shows its state in")
-      ->envname("HEADRACE_BOARD")
-      ->capture_default_str();
+  CLI::Option* board =
+      app.add_option("--board", options.board_path, "the file the service shows its state in")
+          ->envname("HEADRACE_BOARD")
+          ->capture_default_str();
   app.add_option("--socket", options.socket_path, "the socket the service listens on")
       ->envname("HEADRACE_SOCKET")
       ->capture_default_str();
@@ -267,6 +269,8 @@ int Run(int argc, char** argv) {
   add("events", "the last things that happened",
       [](const Options& given) { return Show(given, EventsTable, EventsJson, NoOtherProblem); });
   AddTimeout(*add("doctor", "checks service and machine, and says what to do", Doctor), options);
+  replay::AddReplayCommand(app, {options.socket_path, options.board_path, board, options.json},
+                           exit_code);
   AddCertsCommand(app, options.json, exit_code);
   try {
     app.parse(argc, argv);

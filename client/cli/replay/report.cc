@@ -1,0 +1,194 @@
+#include "client/cli/replay/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "client/cli/ctl/table.h"
+#include "client/cli/ctl/units.h"
+
+namespace headrace::replay {
+namespace {
+
+constexpr double kNanosecond = 1e-9;
+
+// The smallest value that is not less than `share` of all.
+double Quantile(std::vector<double> values, double share) {
+  std::sort(values.begin(), values.end());
+  const double rank = std::ceil(share * static_cast<double>(values.size()));
+  const auto index = static_cast<std::size_t>(std::max(rank, 1.0)) - 1;
+  return values[std::min(index, values.size() - 1)];
+}
+
+// Of each iteration, that of the rank for which it was longest.
+std::vector<double> Slowest(const std::vector<Played>& played, TimeNs Iteration::*time) {
+  std::vector<double> slowest(played.front().performance.iterations.size(), 0.0);
+  for (const Played& rank : played) {
+    for (std::size_t i = 0; i < slowest.size(); ++i) {
+      const TimeNs time_ns = rank.performance.iterations[i].*time;
+      slowest[i] = std::max(slowest[i], static_cast<double>(time_ns) * kNanosecond);
+    }
+  }
+  return slowest;
+}
+
+double Median(const std::vector<double>& values) { return Quantile(values, 0.5); }
+
+std::optional<double> HiddenShare(const Summary& summary, const Ending& ending) {
+  if (!ending.plan || ending.plan->moving_ns <= 0) return std::nullopt;
+  const double moving_s = static_cast<double>(ending.plan->moving_ns) * kNanosecond;
+  return std::clamp(1 - summary.waited_s / moving_s, 0.0, 1.0);
+}
+
+std::string Milliseconds(double seconds) {
+  return ctl::FormatMilliseconds(std::llround(seconds / kNanosecond));
+}
+
+std::string Times(double measured_s, TimeNs other_ns) {
+  if (other_ns <= 0) return "";
+  return fmt::format("measured is {:.3f} of it",
+                     measured_s / (static_cast<double>(other_ns) * kNanosecond));
+}
+
+std::uint64_t ValuesChecked(const std::vector<Played>& played) {
+  std::uint64_t checked = UINT64_MAX;
+  for (const Played& rank : played) checked = std::min(checked, rank.performance.values_checked);
+  return checked;
+}
+
+std::string ValuesText(const std::vector<Played>& played) {
+  const std::uint64_t checked = ValuesChecked(played);
+  if (checked == 0) {
+    return "Values were not looked at: sums of so many ranks are not exact in this type.\n";
+  }
+  return fmt::format("Every element was the exact average of all ranks in {} iterations.\n",
+                     checked);
+}
+
+std::string LanesText(const std::vector<ipc::LaneRow>& lanes) {
+  std::string text;
+  for (const ipc::LaneRow& lane : lanes) {
+    text += fmt::format("Lane {} ({}): ", ctl::Printable(ipc::GetText(lane.name)),
+                        ctl::Printable(ipc::GetText(lane.transport)));
+    text += lane.bytes_per_s == 0 ? "no cost line yet.\n"
+                                  : fmt::format("a stage costs {:.1f} us and {} more.\n",
+                                                static_cast<double>(lane.startup_ns) / kMicrosecond,
+                                                ctl::FormatRate(lane.bytes_per_s, kSecond));
+  }
+  return text;
+}
+
+std::string PlanText(const Ending& ending) {
+  if (!ending.plan) return "The board shows no plan of the job.\n";
+  const ipc::PlanRow& plan = *ending.plan;
+  return fmt::format("Plan {} by {}: {} blocks, hash {:016x}, in force since iteration {}.\n",
+                     plan.version, ctl::Printable(ipc::GetText(plan.policy)), plan.blocks,
+                     plan.hash, plan.from_iteration);
+}
+
+Json LanesJson(const std::vector<ipc::LaneRow>& lanes) {
+  Json json = Json::array();
+  for (const ipc::LaneRow& lane : lanes) {
+    const bool known = lane.bytes_per_s != 0;
+    json.push_back({{"lane", ctl::Printable(ipc::GetText(lane.name))},
+                    {"transport", ctl::Printable(ipc::GetText(lane.transport))},
+                    {"startup_ns", known ? Json(lane.startup_ns) : Json(nullptr)},
+                    {"bytes_per_s", known ? Json(lane.bytes_per_s) : Json(nullptr)}});
+  }
+  return json;
+}
+
+// Null where the board had nothing.
+Json Seconds(const Ending& ending, TimeNs ipc::PlanRow::*time) {
+  if (!ending.plan) return nullptr;
+  return static_cast<double>((*ending.plan).*time) * kNanosecond;
+}
+
+}  // namespace
+
+Summary Summarize(const std::vector<Played>& played) {
+  Summary summary;
+  summary.iterations_s = Slowest(played, &Iteration::whole_ns);
+  summary.median_s = Median(summary.iterations_s);
+  summary.least_s = Quantile(summary.iterations_s, 0);
+  summary.p90_s = Quantile(summary.iterations_s, 0.9);
+  summary.backward_s = Median(Slowest(played, &Iteration::backward_ns));
+  summary.forward_s = Median(Slowest(played, &Iteration::forward_ns));
+  summary.waited_s = Median(Slowest(played, &Iteration::waited_ns));
+  return summary;
+}
+
+std::string ReportText(const Heading& heading, const std::vector<Played>& played) {
+  const Summary summary = Summarize(played);
+  const Performance& first = played.front().performance;
+  const Ending& ending = played.front().ending;
+  std::string text = fmt::format(
+      "{}: {} gradients, {}, {}; {} ranks; times x {:g}, jitter {:g} %; {} iterations after {} to "
+      "warm up.\n\n",
+      ctl::Printable(heading.model), heading.tensors, ctl::FormatBytes(heading.bytes),
+      Name(heading.dtype), heading.world_size, heading.scale, 100 * heading.jitter,
+      first.iterations.size(), first.warmup);
+  ctl::Table table({{"TIME"}, {"MEDIAN", ctl::Align::kRight}, {""}});
+  table.Add({"measured", Milliseconds(summary.median_s),
+             fmt::format("least {}, nine of ten within {}", Milliseconds(summary.least_s),
+                         Milliseconds(summary.p90_s))});
+  if (ending.plan) {
+    const ipc::PlanRow& plan = *ending.plan;
+    table.Add({"predicted", ctl::FormatMilliseconds(plan.predicted_ns),
+               Times(summary.median_s, plan.predicted_ns)});
+    table.Add({"lower bound", ctl::FormatMilliseconds(plan.lower_bound_ns),
+               Times(summary.median_s, plan.lower_bound_ns)});
+  }
+  table.Add({"backward", Milliseconds(summary.backward_s), "slowest rank"});
+  table.Add({"forward", Milliseconds(summary.forward_s), "slowest rank, without waits"});
+  const std::optional<double> hidden = HiddenShare(summary, ending);
+  table.Add({"waited", Milliseconds(summary.waited_s),
+             hidden ? fmt::format("{:.1f} % of {} of communication was hidden", 100 * *hidden,
+                                  ctl::FormatMilliseconds(ending.plan->moving_ns))
+                    : ""});
+  return text + table.Render(true) + '\n' + PlanText(ending) + LanesText(ending.lanes) +
+         ValuesText(played);
+}
+
+Json ReportJson(const Heading& heading, const std::vector<Played>& played) {
+  const Summary summary = Summarize(played);
+  const Performance& first = played.front().performance;
+  const Ending& ending = played.front().ending;
+  const bool all_ranks = played.size() == heading.world_size;
+  const std::optional<double> hidden = HiddenShare(summary, ending);
+  const auto of_plan = [&ending](auto field) {
+    return ending.plan ? Json((*ending.plan).*field) : Json(nullptr);
+  };
+  return {
+      {"model", ctl::Printable(heading.model)},
+      {"tensors", heading.tensors},
+      {"bytes", heading.bytes},
+      {"dtype", Name(heading.dtype)},
+      {"rank", all_ranks ? Json(nullptr) : Json(played.front().rank)},
+      {"world_size", heading.world_size},
+      {"scale", heading.scale},
+      {"jitter", heading.jitter},
+      {"measured_s", summary.median_s},
+      {"least_s", summary.least_s},
+      {"p90_s", summary.p90_s},
+      {"predicted_s", Seconds(ending, &ipc::PlanRow::predicted_ns)},
+      {"lower_bound_s", Seconds(ending, &ipc::PlanRow::lower_bound_ns)},
+      {"hidden_share", hidden ? Json(*hidden) : Json(nullptr)},
+      {"waited_s", summary.waited_s},
+      {"backward_s", summary.backward_s},
+      {"forward_s", summary.forward_s},
+      {"moving_s", Seconds(ending, &ipc::PlanRow::moving_ns)},
+      {"policy",
+       ending.plan ? Json(ctl::Printable(ipc::GetText(ending.plan->policy))) : Json(nullptr)},
+      {"plan_version", of_plan(&ipc::PlanRow::version)},
+      {"plan_hash", ending.plan ? Json(fmt::format("{:016x}", ending.plan->hash)) : Json(nullptr)},
+      {"blocks", of_plan(&ipc::PlanRow::blocks)},
+      {"lanes", LanesJson(ending.lanes)},
+      {"warmup_iterations", first.warmup},
+      {"values_checked", ValuesChecked(played)},
+      {"iterations_s", summary.iterations_s}};
+}
+
+}  // namespace headrace::replay
