@@ -12,6 +12,9 @@ from ranks import Service
 from torch.nn.parallel import DistributedDataParallel
 from torch_ranks import MODERN, main, run_group
 
+if MODERN:
+    import torch.distributed.fsdp  # once here, and not in every rank
+
 RANKS = 2
 STEPS = 8
 
@@ -181,11 +184,6 @@ class Training(unittest.TestCase):
             self.assertEqual(gathered, [0.0, 0.0, 1.0, 1.0])
             self.assertIn(part, ([0.0, 2.0], [4.0, 6.0]))
 
-
-if MODERN:
-    # DDP and FSDP import it when they are made; once here, and not in every rank.
-    import torch._dynamo
-    import torch.distributed.fsdp
 
 if __name__ == "__main__":
     main()

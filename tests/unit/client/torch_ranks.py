@@ -22,6 +22,9 @@ except ImportError as error:
 torch.set_num_threads(1)
 
 MODERN = not torch.__version__.startswith("1.")
+if MODERN:
+    # Optimizers, DDP and FSDP import it when they are made; once here, and not in every rank.
+    import torch._dynamo
 
 
 def free_port() -> int:

@@ -17,11 +17,13 @@ import torch.distributed
 
 from headrace.torch.ddp import DdpState, ddp_hook
 from headrace.torch.gradients import GradientArena
+from headrace.torch.optimizer import ScheduledOptimizer
 from headrace.torch.parameters import broadcast_parameters
 
 __all__ = [
     "DdpState",
     "GradientArena",
+    "ScheduledOptimizer",
     "broadcast_parameters",
     "ddp_hook",
 ]

@@ -1,11 +1,14 @@
-"""When autograd has accumulated a gradient, for every version of torch."""
+"""Where torch lets us in: at accumulated gradients and at a model's modules, in every version."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from headrace.torch.gradient_flow import GradientFlow
 
 
 class AccumulationHook:
@@ -30,3 +33,38 @@ class AccumulationHook:
     def remove(self) -> None:
         """No more calls."""
         self._handle.remove()
+
+
+class ModelHooks:
+    """Tells a flow what the modules of a model are about to do, until remove()."""
+
+    def __init__(self, model: torch.nn.Module, flow: GradientFlow) -> None:
+        self._handles: list[Any] = []
+        for module in model.modules():
+            self._register(module, flow)
+        self._handles.append(
+            model.register_forward_hook(
+                lambda _, __, result: flow.after_forward(result)
+            )
+        )
+
+    def _register(self, module: torch.nn.Module, flow: GradientFlow) -> None:
+        handle = module.register_forward_pre_hook(
+            lambda module, _: flow.before_forward(module)
+        )
+        # Before others: weight_norm's, for one, reads parameters.
+        module._forward_pre_hooks.move_to_end(handle.id, last=False)
+        self._handles.append(handle)
+        # A state_dict refers to the parameters, so what is updated after it was made is in it.
+        self._handles.append(
+            module._register_state_dict_hook(lambda *_: flow.make_updates())
+        )
+        self._handles.append(
+            module._register_load_state_dict_pre_hook(lambda *_: flow.make_updates())
+        )
+
+    def remove(self) -> None:
+        """The model is as it was."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []

@@ -1,0 +1,361 @@
+"""Gradients from backward to their update: which are posted, open, due."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from headrace.layout import Layout
+from headrace.session import Session
+from headrace.torch.forward_order import ForwardOrder, tensors_in, used_by
+from headrace.torch.hooks import AccumulationHook
+from headrace.torch.open_gradient import OpenGradient
+from headrace.torch.slots import SLOTS_MAX, Member, Slot, make_slots
+from headrace.torch.updates import Updates
+
+
+class GradientFlow:
+    """The state between a model, its optimizer and the layout. Of one thread, which trains.
+
+    A slot is *open* from its post until it was waited for, and *due* from step() until its update was
+    made. An iteration has *begun* when slots may be posted; it ends with step(), or is given up. It
+    is *averaged* when all was waited for and step() has still to come.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        updates: Updates,
+        session: Session,
+        make_layout: Callable[[Sequence[tuple]], Layout],
+        say: Callable[[str], None],
+    ) -> None:
+        self._model = model
+        self._updates = updates
+        self._session = session
+        self._make_layout = make_layout
+        self._say = say
+        self._order: ForwardOrder | None = ForwardOrder(model)
+        self._layout: Layout | None = None
+        self._slots: list[Slot] = []
+        self._of: dict[torch.nn.Parameter, tuple[Slot, Member]] = {}
+        self._waits: dict[torch.nn.Module, list[Slot]] = {}
+        self._hooks: list[AccumulationHook] = []
+        self._posting = True  # not within no_sync()
+        self._begun = False
+        self._averaged = False
+        self._running = False  # a backward pass is, or ended by an exception
+        self._waited = False  # in this forward pass
+
+    @property
+    def started(self) -> bool:
+        """Whether the layout is made."""
+        return self._layout is not None
+
+    @property
+    def layout(self) -> Layout:
+        """Made with the first forward pass in training mode."""
+        if self._layout is None:
+            self._start([])
+        return self._layout
+
+    @property
+    def slots(self) -> list[Slot]:
+        """In forward order; empty before the layout is made."""
+        return self._slots
+
+    # ---- The layout ------------------------------------------------------------------------------
+
+    def _start(self, outputs: Sequence[torch.Tensor]) -> None:
+        """Makes the layout in the order of the forward pass that has just ended, rank 0's."""
+        parameters = [
+            p for p in self._updates.parameters() if p.requires_grad and p.numel()
+        ]
+        _check(parameters)
+        order, waits = self._order.arrange(parameters, used_by(outputs))
+        agreed = torch.tensor(order, dtype=torch.int64)
+        self._session.broadcast(agreed, 0)
+        names = {p: name for name, p in self._model.named_parameters()}
+        members = [
+            Member(names.get(parameters[i], ""), parameters[i]) for i in agreed.tolist()
+        ]
+        owners = self._order.owners()
+        self._slots = make_slots(members, owners, SLOTS_MAX)
+        self._layout = self._make_layout(
+            [(slot.shape, parameters[0].dtype, slot.name) for slot in self._slots]
+        )
+        for slot in self._slots:
+            slot.take_views(self._layout.torch(slot.index))
+            for member in slot.members:
+                self._take(slot, member)
+        for module in self._model.modules():
+            own = [p for p in module._parameters.values() if p in self._of]
+            own += [p for p, user in waits.items() if user is module]
+            slots = {self._of[p][0].index: self._of[p][0] for p in own}
+            if slots:
+                self._waits[module] = [slots[index] for index in sorted(slots)]
+        self._order = None
+
+    def _take(self, slot: Slot, member: Member) -> None:
+        parameter = member.parameter
+        self._of[parameter] = (slot, member)
+        member.open = OpenGradient.of(self, parameter, member.view)
+        arrived = functools.partial(self._arrived, slot, member)
+        self._hooks.append(AccumulationHook(parameter, arrived))
+
+    # ---- Forward ---------------------------------------------------------------------------------
+
+    def before_forward(self, module: torch.nn.Module) -> None:
+        """The forward pass of a module is about to read its parameters."""
+        trains = self._model.training and torch.is_grad_enabled()
+        if self._order is not None:
+            if trains:
+                self._order.begin(module)
+            return
+        if module is self._model and not trains:
+            # Fast paths of evaluation read parameters past the modules that own them.
+            self.make_updates()
+            return
+        due = [slot for slot in self._waits.get(module, ()) if slot.due is not None]
+        if due:
+            self._waited = True
+            self._update(due)
+
+    def after_forward(self, result: Any) -> None:
+        """The model's forward pass has ended; its outputs tell when backward begins."""
+        outputs = list(tensors_in(result))
+        if not torch.is_grad_enabled():
+            return
+        if self._order is not None and self._model.training:
+            self._start(outputs)
+        if self._waited:
+            self._waited = False
+            self._layout.end_forward()
+        for output in outputs:
+            if output.requires_grad:
+                output.register_hook(self._backward_begins)
+
+    # ---- Backward --------------------------------------------------------------------------------
+
+    def _backward_begins(self, _: torch.Tensor | None = None) -> None:
+        self._running = True
+        torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)
+        self._begin()
+
+    def _backward_ended(self) -> None:
+        self._running = False
+
+    def _begin(self) -> None:
+        layout = self.layout
+        self.make_updates()  # of what this forward pass did not use
+        if not self._posting:
+            return
+        if self._begun and self._all_forgotten():
+            self._give_up()
+        if not self._begun:
+            layout.begin_backward()
+            self._begun, self._averaged = True, False
+
+    def _all_forgotten(self) -> bool:
+        open_slots = [slot for slot in self._slots if slot.open]
+        return bool(open_slots) and all(
+            member.parameter.grad is None
+            for slot in open_slots
+            for member in slot.members
+        )
+
+    def _arrived(self, slot: Slot, member: Member) -> None:
+        """Backward has accumulated a gradient."""
+        if not self._posting:
+            return
+        if not self._begun:  # nobody told: the model was not called as a whole
+            self._backward_begins()
+        if slot.open:
+            raise RuntimeError(
+                f"a second gradient of {member.name} before step(): use no_sync() for all but the "
+                "last micro-batch"
+            )
+        member.adopt()
+        member.arrived = True
+        if all(each.arrived for each in slot.members):
+            self._post(slot)
+
+    def _post(self, slot: Slot) -> None:
+        self.layout.post(slot.index)
+        slot.open = True
+        for member in slot.members:
+            member.arrived = False
+            member.parameter.grad = member.open
+
+    def _post_missing(self) -> None:
+        if not self._begun:
+            self._begin()
+        for slot in self._slots:
+            if not slot.open:
+                for member in slot.members:
+                    member.adopt()
+                self._post(slot)
+
+    # ---- The optimizer ---------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """The iteration ends; its update is due."""
+        self._check_running("step()")
+        self._check_parameters()
+        if self._averaged:
+            self._averaged = False
+            self._updates.make_all()
+            return
+        self.make_updates()
+        with self._even_within_no_sync():
+            self._post_missing()
+        self._begun = False
+        self._updates.note_step()
+        options = self._updates.options()
+        for slot in self._slots:
+            slot.due = options
+            for member in slot.members:
+                member.frozen = not member.parameter.requires_grad
+
+    def zero_grad(self, set_to_none: bool) -> None:
+        """Gradients are forgotten; those that are due, after their update."""
+        self._check_running("zero_grad()")
+        if self._begun:
+            self._give_up()
+        self._averaged = False
+        for parameter in self._updates.parameters():
+            slot, member = self._of.get(parameter, (None, None))
+            if set_to_none or parameter.grad is None or (slot and slot.open):
+                parameter.grad = None
+            elif member is None:
+                parameter.grad.zero_()
+            else:
+                parameter.grad = member.view.zero_()
+            if member is not None:
+                member.arrived = False
+
+    def complete(self, why: str) -> None:
+        """All gradients of this iteration are averaged and may be read and changed; then step()."""
+        if self._running:
+            raise RuntimeError(f"{why}: not while backward runs")
+        if self._averaged or not self.started:
+            return
+        self._say(why)
+        if any(slot.due is not None for slot in self._slots):
+            self.make_updates()
+            return
+        self._post_missing()
+        for slot in self._slots:
+            self._wait(slot)
+        self._begun, self._averaged = False, True
+
+    def make_updates(self) -> None:
+        """All that are due."""
+        due = [slot for slot in self._slots if slot.due is not None]
+        if due:
+            self._update(due)
+
+    def is_open(self, parameter: torch.nn.Parameter) -> bool:
+        """Whether the parameter's gradient belongs to the service at present."""
+        return parameter in self._of and self._of[parameter][0].open
+
+    @contextlib.contextmanager
+    def only_accumulating(self) -> Iterator[None]:
+        """Within it backward posts nothing."""
+        before, self._posting = self._posting, False
+        try:
+            yield
+        finally:
+            self._posting = before
+
+    def close(self) -> None:
+        """Removes the hooks of the parameters."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    # ---- Inside ----------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _even_within_no_sync(self) -> Iterator[None]:
+        before, self._posting = self._posting, True
+        try:
+            yield
+        finally:
+            self._posting = before
+
+    def _update(self, slots: Sequence[Slot]) -> None:
+        for slot in slots:
+            self._layout.wait(slot.index)
+        members = [member for slot in slots for member in slot.members]
+        before = [member.parameter.grad for member in members]
+        for member in members:
+            member.parameter.grad = member.view
+        options = slots[0].due
+        for slot in slots:
+            slot.open, slot.due = False, None
+        self._updates.make([m.parameter for m in members if not m.frozen], options)
+        for member, gradient in zip(members, before):
+            # What was forgotten in the meantime, or replaced, stays so.
+            if gradient is not member.open:
+                member.parameter.grad = gradient
+
+    def _wait(self, slot: Slot) -> None:
+        self._layout.wait(slot.index)
+        slot.open = False
+        for member in slot.members:
+            if member.parameter.grad is member.open:
+                frozen = not member.parameter.requires_grad
+                member.parameter.grad = None if frozen else member.view
+
+    def _give_up(self) -> None:
+        """Ends an iteration without an update, in step with the other ranks."""
+        with self._even_within_no_sync():
+            self._post_missing()
+        for slot in self._slots:
+            for member in slot.members:
+                member.parameter.grad = None
+            self._wait(slot)
+        self._begun = False
+
+    def _check_running(self, what: str) -> None:
+        if not self._running:
+            return
+        posted = sum(slot.open for slot in self._slots)
+        if posted > 0:
+            raise RuntimeError(
+                f"{what}: the last backward pass ended by an exception with {posted} of "
+                f"{len(self._slots)} gradients posted; other ranks wait for the rest. End this "
+                "process: theirs then end with an error that names it"
+            )
+        self._running = False
+
+    def _check_parameters(self) -> None:
+        for parameter in self._updates.parameters():
+            new = parameter not in self._of and parameter.requires_grad
+            if new and self.started and parameter.grad is not None:
+                raise RuntimeError(
+                    f"a parameter of shape {tuple(parameter.shape)} needs a gradient since after the "
+                    "first forward pass: it has no place in the layout. Unfreeze before it, or make "
+                    "a new ScheduledOptimizer with a new session"
+                )
+
+
+def _check(parameters: Sequence[torch.nn.Parameter]) -> None:
+    if not parameters:
+        raise ValueError("none of the optimizer's parameters needs a gradient")
+    dtypes = sorted({str(parameter.dtype) for parameter in parameters})
+    if len(dtypes) > 1:
+        raise TypeError(
+            f"parameters of types {', '.join(dtypes)}: the gradients of one layout have one type. "
+            "Keep parameters in one, and compute in others with autocast"
+        )
+    for parameter in parameters:
+        if parameter.device.type != "cpu":
+            raise TypeError(
+                f"a parameter is on {parameter.device}; only the CPU's memory is taken so far"
+            )

@@ -1,0 +1,212 @@
+"""An optimizer whose steps are taken where the next forward pass needs them."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from headrace.session import Session, init
+from headrace.torch.gradient_flow import GradientFlow
+from headrace.torch.hooks import ModelHooks
+from headrace.torch.parameters import broadcast_parameters
+from headrace.torch.updates import Updates
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_NEEDS_CLOSURES = (torch.optim.LBFGS,)
+
+
+class ScheduledOptimizer(torch.optim.Optimizer):
+    """Wraps an optimizer: gradients move by the job's plan, and no module waits for another's.
+
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+        optimizer = headrace.torch.ScheduledOptimizer(optimizer, model)
+        for batch in batches:
+            optimizer.zero_grad()
+            loss(model(batch)).backward()
+            optimizer.step()
+
+    backward() posts each gradient as soon as it is accumulated. step() only notes the options of
+    that moment (learning rate and the like) and returns; each module waits for the averages of its
+    own parameters just before its next forward, and takes the wrapped optimizer's step for them
+    there. So the numbers are those of the wrapped optimizer with the averaged gradients, to the bit,
+    if its update of one parameter depends on nothing of the others; of torch's own that is not so for
+    LBFGS only, which is refused.
+
+    The model's forward pass is to be called through the model given here. Its first pass in training
+    mode decides the order (rank 0's does for all ranks). A module that reads parameters of others must
+    come after them in that pass, or the others' forward must never be called.
+
+    Everything that looks at all parameters or gradients first waits for all: state_dict() and
+    load_state_dict() of the optimizer and of the model, forward passes in evaluation mode or without
+    gradients, clip_grad_norm_() (here or torch.nn.utils'), a GradScaler's unscaling, anything that
+    computes with ``.grad`` between backward() and step(). What happens in each iteration this way
+    hides less; rank 0 warns once. Only reading parameters directly shows old values until the next
+    forward pass: call synchronize() before, and at the end of training.
+
+    A parameter that this rank's backward did not reach counts as zeros, and is posted by step(); so
+    one that no rank reached is updated with a gradient of zeros, where torch would leave it alone
+    (freeze it by requires_grad = False: then it is). Sparse gradients are made dense. All gradients
+    have one element type, that of the parameters. Buffers stay each rank's own.
+
+    When backward() ends by an exception after it has posted gradients, other ranks wait for the rest;
+    zero_grad() and step() then raise, and the process should end.
+    """
+
+    # A scaler would leave unscaling to the wrapped optimizer, at a time when it does not step.
+    _step_supports_amp_scaling = False
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        model: torch.nn.Module,
+        session: Session | None = None,
+        policy: str | None = None,
+        op: str = "average",
+        broadcast: bool = True,
+    ) -> None:
+        """``session``: None makes one by headrace.init(), which close() closes. ``policy`` as in
+        Session.layout. ``broadcast``: begin with rank 0's parameters and buffers everywhere.
+        """
+        # Not the base class's: param_groups and state are those of the wrapped optimizer.
+        if isinstance(optimizer, (ScheduledOptimizer, *_NEEDS_CLOSURES)):
+            raise TypeError(
+                f"{type(optimizer).__name__} cannot be wrapped: its step is not one of each "
+                "parameter by itself"
+            )
+        self._optimizer = optimizer
+        self._owns_session = session is None
+        self.session = init() if session is None else session
+        self._warned = False
+        if broadcast:
+            broadcast_parameters(self.session, model)
+        self._flow = GradientFlow(
+            model,
+            Updates(optimizer),
+            self.session,
+            lambda specs: self.session.layout(specs, op=op, policy=policy),
+            self._say_once,
+        )
+        self._hooks = ModelHooks(model, self._flow)
+
+    # ---- What every optimizer has ----------------------------------------------------------------
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The wrapped optimizer's."""
+        return self._optimizer.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self._optimizer.param_groups = groups
+
+    @property
+    def state(self) -> Any:
+        """The wrapped optimizer's. As of the last update that was made: see synchronize()."""
+        return self._optimizer.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The wrapped optimizer's."""
+        return self._optimizer.defaults
+
+    def __getattr__(self, name: str) -> Any:
+        # Hooks and the like, which the base class looks for in self.
+        if "_optimizer" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._optimizer, name)
+
+    def __repr__(self) -> str:
+        return f"ScheduledOptimizer of {self._optimizer!r}"
+
+    def step(self, closure: None = None) -> None:
+        """Ends an iteration: from here on the update is due, with the options of this moment."""
+        if closure is not None:
+            raise ValueError(
+                "ScheduledOptimizer takes no closure: it would need the gradients of several passes "
+                "within one step"
+            )
+        self._flow.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Lets go of all gradients. Those of an update that is due are first used for that.
+
+        Between backward() and step() it gives the iteration up, which must happen on all ranks.
+        """
+        self._flow.zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Before the first forward pass in training mode only."""
+        if self._flow.started:
+            raise RuntimeError(
+                "add_param_group: the layout of the gradients is fixed since the first forward pass; "
+                "add all groups before it, or close() this ScheduledOptimizer"
+            )
+        self._optimizer.add_param_group(param_group)
+
+    def state_dict(self, *arguments: Any, **options: Any) -> dict[str, Any]:
+        """The wrapped optimizer's, with all updates made."""
+        self.synchronize()
+        return self._optimizer.state_dict(*arguments, **options)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The wrapped optimizer's; updates that are due are made with the state before."""
+        self.synchronize()
+        self._optimizer.load_state_dict(state_dict)
+
+    # ---- What only this one has ------------------------------------------------------------------
+
+    def synchronize(self) -> None:
+        """Waits for all gradients whose update is due, and makes the updates."""
+        self._flow.make_updates()
+
+    def clip_grad_norm_(
+        self, max_norm: float, norm_type: float = 2.0, **options: Any
+    ) -> torch.Tensor:
+        """torch.nn.utils.clip_grad_norm_ of all parameters' averaged gradients; before step().
+
+        Needs all gradients, so nothing is hidden behind the next forward pass.
+        """
+        self._flow.complete("clip_grad_norm_() needs all gradients")
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        return torch.nn.utils.clip_grad_norm_(
+            parameters, max_norm, norm_type, **options
+        )
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Within it backward only accumulates: for all but the last of several micro-batches."""
+        with self._flow.only_accumulating():
+            yield
+
+    def close(self) -> None:
+        """Makes the updates that are due and removes all hooks; the wrapped optimizer goes on alone."""
+        self.synchronize()
+        self._hooks.remove()
+        self._flow.close()
+        if self._owns_session:
+            self.session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        elif self._owns_session:
+            self.session.close()
+
+    def _say_once(self, why: str) -> None:
+        """Tells that an iteration could not hide its communication."""
+        if not self._warned and self.session.rank == 0:
+            warnings.warn(
+                f"headrace: {why}: waits for all of them before the update, so no communication "
+                "hides behind the next forward pass (said once)",
+                stacklevel=2,
+            )
+        self._warned = True

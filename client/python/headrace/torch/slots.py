@@ -1,0 +1,131 @@
+"""Which parameters' gradients travel as one gradient of the layout."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from headrace.torch.open_gradient import OpenGradient
+
+SLOTS_MAX = 768  # gradients of a layout
+_NAME_MAX = 255  # bytes, as the C header has it
+
+
+@dataclasses.dataclass
+class Member:
+    """One parameter, and where its gradient lies."""
+
+    name: str
+    parameter: torch.nn.Parameter
+    view: torch.Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
+    open: OpenGradient | None = None  # stands in .grad while the service has the view
+    arrived: bool = False  # backward has produced it since the last post
+    frozen: bool = False  # when step() was called: it is left alone
+
+    def adopt(self) -> None:
+        """Has the gradient lie in the view; none counts as zeros."""
+        gradient = self.parameter.grad
+        if gradient is None:
+            self.view.zero_()
+        elif gradient is not self.view:
+            dense = gradient.to_dense() if gradient.is_sparse else gradient
+            self.view.copy_(dense)
+        self.parameter.grad = self.view
+
+
+@dataclasses.dataclass
+class Slot:
+    """Gradient ``index`` of the layout: one parameter's, or several neighbours'."""
+
+    index: int
+    members: list[Member]
+    open: bool = False  # posted, and not waited for since
+    # Of each parameter group, the options at the time of step(); None: no update is due.
+    due: list[dict[str, Any]] | None = None
+
+    @property
+    def name(self) -> str:
+        """For tables and errors."""
+        first, last = self.members[0].name, self.members[-1].name
+        name = first if len(self.members) == 1 else f"{first} .. {last}"
+        return name if len(name.encode()) <= _NAME_MAX else name[: _NAME_MAX // 4]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """A single parameter's own; several lie one behind the other."""
+        if len(self.members) == 1:
+            return tuple(self.members[0].parameter.shape)
+        return (sum(member.parameter.numel() for member in self.members),)
+
+    def take_views(self, gradient: torch.Tensor) -> None:
+        """Gives each parameter its part of the slot's memory."""
+        flat = gradient.view(-1)
+        parts = flat.split([member.parameter.numel() for member in self.members])
+        for member, part in zip(self.members, parts):
+            member.view = part.view(member.parameter.shape)
+
+
+def make_slots(
+    members: Sequence[Member], modules: Mapping[torch.nn.Parameter, int], most: int
+) -> list[Slot]:
+    """At most so many slots for members in forward order.
+
+    One each where that suffices. Else neighbours of one module (``modules`` numbers them) are put
+    together; and if these are still too many, neighbouring modules, the smallest first.
+    """
+    groups = [[member] for member in members]
+    if len(groups) > most:
+        groups = _by_module(members, modules)
+    if len(groups) > most:
+        groups = _packed(groups, most)
+    return [Slot(index, group) for index, group in enumerate(groups)]
+
+
+def _by_module(
+    members: Sequence[Member], modules: Mapping[torch.nn.Parameter, int]
+) -> list[list[Member]]:
+    groups: list[list[Member]] = []
+    last = None
+    for member in members:
+        module = modules.get(member.parameter)
+        if module == last:
+            groups[-1].append(member)
+        else:
+            groups.append([member])
+        last = module
+    return groups
+
+
+def _packed(groups: list[list[Member]], most: int) -> list[list[Member]]:
+    """Neighbours together up to a size, which is the smallest that gives few enough."""
+    sizes = [sum(member.parameter.numel() for member in group) for group in groups]
+    low, high = 1, sum(sizes)
+    while low < high:
+        middle = (low + high) // 2
+        if len(_cut(sizes, middle)) <= most:
+            high = middle
+        else:
+            low = middle + 1
+    packed, begin = [], 0
+    for count in _cut(sizes, low):
+        packed.append([m for group in groups[begin : begin + count] for m in group])
+        begin += count
+    return packed
+
+
+def _cut(sizes: Sequence[int], most: int) -> list[int]:
+    """How many neighbours make up each piece, if no piece but a single one is larger than that."""
+    counts: list[int] = []
+    room = -1
+    for size in sizes:
+        if counts and size <= room:
+            counts[-1] += 1
+            room -= size
+        else:
+            counts.append(1)
+            room = most - size
+    return counts

@@ -1,0 +1,77 @@
+"""The wrapped optimizer's step for some of its parameters, with the options of an earlier moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+Options = list[dict[str, Any]]  # of each parameter group, without its parameters
+
+
+class Updates:
+    """Runs an optimizer's own step() on a part of its parameters; its state is shared."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._groups: dict[torch.nn.Parameter, int] = {}
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """All of all groups, as they are now."""
+        self._groups = {
+            parameter: index
+            for index, group in enumerate(self._optimizer.param_groups)
+            for parameter in group["params"]
+        }
+        return list(self._groups)
+
+    def options(self) -> Options:
+        """The options of this moment: a scheduler may change them before the update is made."""
+        return [
+            {
+                key: value.clone() if torch.is_tensor(value) else value
+                for key, value in group.items()
+                if key != "params"
+            }
+            for group in self._optimizer.param_groups
+        ]
+
+    def make(self, parameters: Sequence[torch.nn.Parameter], options: Options) -> None:
+        """Updates them from their ``.grad``."""
+        chosen: dict[int, list[torch.nn.Parameter]] = {}
+        for parameter in parameters:
+            chosen.setdefault(self._groups[parameter], []).append(parameter)
+        if not chosen:
+            return
+        groups = [{"params": chosen[i], **options[i]} for i in sorted(chosen)]
+        whole = self._optimizer.param_groups
+        self._optimizer.param_groups = groups
+        try:
+            # This may run within a forward pass: with autocast, without gradients, in inference mode,
+            # where new tensors of the optimizer's state could not be changed later.
+            with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
+                self._optimizer.step()
+        finally:
+            self._optimizer.param_groups = whole
+        self._refuse_changes(groups, [options[i] for i in sorted(chosen)])
+
+    def note_step(self) -> None:
+        """Has a scheduler of the wrapped optimizer know that step() was called, if not yet made."""
+        self._optimizer._opt_called = True  # torch 2.4
+        self._optimizer._step_count = getattr(self._optimizer, "_step_count", 0) + 1
+
+    def make_all(self) -> None:
+        """A step of the optimizer as a whole, from all gradients, with the options of now."""
+        self._optimizer.step()
+
+    def _refuse_changes(self, after: Options, before: Options) -> None:
+        for group, options in zip(after, before):
+            for key, value in group.items():
+                if key != "params" and (
+                    key not in options or value is not options[key]
+                ):
+                    raise TypeError(
+                        f'{type(self._optimizer).__name__}.step() changes its group\'s "{key}", so '
+                        "its parameters cannot be updated one after the other"
+                    )

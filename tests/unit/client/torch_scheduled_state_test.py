@@ -1,0 +1,386 @@
+"""ScheduledOptimizer: when it waits, what it keeps, what it refuses."""
+
+import io
+import os
+import time
+import unittest
+
+import headrace
+import torch
+from headrace.torch import ScheduledOptimizer
+from headrace.torch.slots import Member, make_slots
+
+from ranks import Rank, Service, run_ranks
+from torch_ranks import main
+from torch_scheduled import Reference, batches, bits, loss_of, network
+
+
+def scheduled(session, model, **options):
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    return ScheduledOptimizer(optimizer, model, session, **options)
+
+
+def one_step(model, optimizer, batch):
+    optimizer.zero_grad()
+    loss_of(model, batch).backward()
+    optimizer.step()
+
+
+def laziness(session):
+    """After step() nothing has changed; then each module's parameters when its forward comes."""
+    model = network()
+    optimizer = scheduled(session, model)
+    values = [[p.detach().clone() for p in model.parameters()]]
+
+    class Stop(Exception):
+        pass
+
+    def stop(*_):
+        raise Stop
+
+    def changed():
+        new = [p.detach().clone() for p in model.parameters()]
+        before = values[0]
+        return [not torch.equal(one, other) for one, other in zip(new, before)]
+
+    stages = []
+    batch = next(batches(session))
+    one_step(model, optimizer, batch)
+    stages.append(changed())
+    handle = model[1].register_forward_pre_hook(stop)
+    try:
+        model(batch[0])
+    except Stop:
+        stages.append(changed())
+    handle.remove()
+    model(batch[0])
+    stages.append(changed())
+    return stages
+
+
+def saving(session, how):
+    """[continued after a load, continued without one]: parameters and state."""
+    results = []
+    for load in (True, False):
+        model = network()
+        optimizer = scheduled(session, model) if load else Reference(
+            torch.optim.AdamW(model.parameters(), 0.01), session)  # fmt: skip
+        steps = list(batches(session))
+        for batch in steps[:3]:
+            one_step(model, optimizer, batch)
+        if load:
+            file = io.BytesIO()
+            if how == "optimizer first":
+                state = {
+                    "optimizer": optimizer.state_dict(),
+                    "model": model.state_dict(),
+                }
+            else:
+                state = {
+                    "model": model.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                }
+            torch.save(state, file)
+            # Two more steps, of which the last is due, then back to where we were.
+            one_step(model, optimizer, steps[4])
+            one_step(model, optimizer, steps[5])
+            file.seek(0)
+            state = torch.load(file)
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+        for batch in steps[3:]:
+            one_step(model, optimizer, batch)
+        optimizer.synchronize()
+        results.append(
+            bits([list(model.parameters()), optimizer.param_groups[0]["lr"]])
+        )
+    return results
+
+
+def part_of_the_model(session):
+    """state_dict() of a submodule has the update that is due."""
+    model = network()
+    optimizer = scheduled(session, model)
+    one_step(model, optimizer, next(batches(session)))
+    saved = bits({name: value.clone() for name, value in model[0].state_dict().items()})
+    optimizer.synchronize()
+    return saved == bits(dict(model[0].state_dict()))
+
+
+class Backwards(torch.nn.Module):
+    """Uses its modules in another order on each rank, and not as they stand; one only by its weight."""
+
+    def __init__(self, rank):
+        super().__init__()
+        torch.manual_seed(1)
+        self.a = torch.nn.Linear(8, 8)
+        self.b = torch.nn.Linear(8, 8)
+        self.unused = torch.nn.Linear(8, 8)
+        self.read = torch.nn.Linear(8, 4)
+        self.order = (self.b, self.a) if rank == 0 else (self.a, self.b)
+
+    def forward(self, x):
+        for module in self.order:
+            x = module(x)
+        return torch.nn.functional.linear(x, self.read.weight, self.read.bias)
+
+
+def order(session):
+    model = Backwards(session.rank)
+    optimizer = scheduled(session, model)
+    results = []
+    for batch in batches(session):
+        one_step(model, optimizer, batch)
+    optimizer.synchronize()
+    results = [slot.name for slot in optimizer._flow.slots]
+    return results, bits(list(model.parameters()))
+
+
+def refusals(session):
+    texts = []
+
+    def refused(function):
+        try:
+            function()
+        except (TypeError, ValueError, RuntimeError) as error:
+            texts.append(str(error))
+
+    model = network()
+    parameters = list(model.parameters())
+    refused(lambda: ScheduledOptimizer(torch.optim.LBFGS(parameters), model, session))
+    mixed = torch.nn.Sequential(torch.nn.Linear(8, 4).double(), torch.nn.Linear(4, 4))
+    other = scheduled(session, mixed)
+    refused(other.step)
+    parameters[0].requires_grad = False
+    optimizer = scheduled(session, model)
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))]})
+    refused(lambda: optimizer.step(lambda: None))
+    batch = next(batches(session))
+    one_step(model, optimizer, batch)
+    refused(lambda: optimizer.add_param_group({"params": [torch.ones(1)]}))
+    parameters[0].requires_grad = True
+    optimizer.zero_grad()
+    loss_of(model, batch).backward()
+    refused(optimizer.step)
+    parameters[0].requires_grad = False
+    optimizer.step()
+    optimizer.zero_grad()
+    loss_of(model, batch).backward()
+    refused(lambda: loss_of(model, batch).backward())
+    return texts
+
+
+class Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise ArithmeticError("in the middle of backward")
+
+
+def exception_in_backward(session, early):
+    """Before the first gradient nothing is lost; behind it the state is named."""
+    model = network()
+    optimizer = scheduled(session, model)
+    steps = list(batches(session))
+    one_step(model, optimizer, steps[0])
+    inner = model[3] if early else model[2]
+    handle = inner.register_forward_hook(lambda _, __, y: Fails.apply(y))
+    try:
+        one_step(model, optimizer, steps[1])
+    except ArithmeticError:
+        pass
+    handle.remove()
+    texts = []
+    try:
+        one_step(model, optimizer, steps[2])
+        optimizer.synchronize()
+    except RuntimeError as error:
+        texts.append(str(error))
+    return texts
+
+
+def a_rank_dies(session):
+    model = network()
+    optimizer = scheduled(session, model)
+    steps = list(batches(session))
+    one_step(model, optimizer, steps[0])
+    one_step(model, optimizer, steps[1])
+    if session.rank == 1:
+        os.kill(os.getpid(), 9)
+    began = time.monotonic()
+    try:
+        for batch in steps:
+            one_step(model, optimizer, batch)
+    except headrace.Error as error:
+        return str(error), time.monotonic() - began
+    return "", 0.0
+
+
+def closing(session):
+    """Afterwards the model and the wrapped optimizer are on their own, and the update is made."""
+    model = network()
+    before = [p.detach().clone() for p in model.parameters()]
+    with scheduled(session, model) as optimizer:
+        one_step(model, optimizer, next(batches(session)))
+    after = [p.detach().clone() for p in model.parameters()]
+    posted = session.counters()["posted"]
+    model.zero_grad(set_to_none=True)
+    loss_of(model, next(batches(session))).backward()
+    alone = model[0].weight.grad.abs().sum().item()
+    changed = all(not torch.equal(one, other) for one, other in zip(before, after))
+    return changed, session.counters()["posted"] - posted, alone > 0
+
+
+def beginning(session):
+    """All ranks begin with rank 0's parameters, unless they are told not to."""
+    model = network(seed=session.rank)
+    scheduled(session, model)
+    return bits(list(model.parameters()))
+
+
+def reading(session):
+    """What reads .grad sees the averages; its shape and the like wait for nothing."""
+    model = torch.nn.Linear(4, 2, bias=False)
+    optimizer = scheduled(session, model)
+    values = []
+    for step in range(2):
+        optimizer.zero_grad()
+        model(torch.full((1, 4), float(session.rank + step))).sum().backward()
+        gradient = model.weight.grad
+        shape, posted = tuple(gradient.shape), session.counters()["waits"]
+        assert shape == (2, 4) and gradient.dtype == torch.float32
+        assert session.counters()["waits"] == posted
+        values.append(gradient.tolist()[0][0])
+        optimizer.step()
+        values.append(model.weight.grad.sum().item())
+    return values
+
+
+class States(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.service = Service().__enter__()
+        cls.addClassCleanup(cls.service.__exit__)
+
+    def run_two(self, function, *arguments):
+        job = self.id()[-40:] + "".join(str(a)[:5] for a in arguments).replace(" ", "")
+        return run_ranks(self.service, 2, function, *arguments, job=job)
+
+    def test_each_module_takes_its_step_when_its_forward_comes(self):
+        for after_step, in_forward, after_forward in self.run_two(laziness):
+            self.assertEqual(after_step, [False] * 6)
+            self.assertEqual(in_forward, [True, True, False, False, False, False])
+            self.assertEqual(after_forward, [True] * 6)
+
+    def test_goes_on_from_what_was_saved(self):
+        for how in ("optimizer first", "model first"):
+            with self.subTest(how):
+                for loaded, reference in self.run_two(saving, how):
+                    self.assertEqual(loaded, reference)
+
+    def test_a_part_of_the_model_is_saved_with_its_update(self):
+        self.assertEqual(self.run_two(part_of_the_model), [True, True])
+
+    def test_the_layout_has_rank_0s_forward_order(self):
+        (first, parameters), (second, others) = self.run_two(order)
+        self.assertEqual(first, second)
+        self.assertEqual(parameters, others)
+        modules = list(dict.fromkeys(name.split(".")[0] for name in first))
+        # "read" is read by the model's own forward, which began first.
+        self.assertEqual(modules, ["read", "b", "a", "unused"])
+
+    def test_what_is_refused_is_named(self):
+        expected = ("LBFGS", "float32, torch.float64", "closure",
+                    "add_param_group", "needs a gradient since", "no_sync")  # fmt: skip
+        for texts in self.run_two(refusals):
+            self.assertEqual(len(texts), len(expected), texts)
+            for text, word in zip(texts, expected):
+                self.assertIn(word, text)
+
+    def test_an_exception_in_backward_leaves_a_named_state(self):
+        self.assertEqual(self.run_two(exception_in_backward, True), [[], []])
+        for texts in self.run_two(exception_in_backward, False):
+            self.assertEqual(len(texts), 1)
+            self.assertIn("2 of 6 gradients posted", texts[0])
+
+    def test_closing_makes_the_last_update_and_leaves_the_model_alone(self):
+        for changed, posted, alone in self.run_two(closing):
+            self.assertTrue(changed)
+            self.assertEqual(posted, 0)
+            self.assertTrue(alone)
+
+    def test_ranks_begin_alike(self):
+        first, second = self.run_two(beginning)
+        self.assertEqual(first, second)
+
+    def test_reading_a_gradient_waits_for_it(self):
+        for values in self.run_two(reading):
+            self.assertEqual(values, [0.5, 4.0, 1.5, 12.0])
+
+    def test_a_rank_that_dies_is_named_within_a_second(self):
+        with Service() as service:
+
+            def rank(number):
+                with headrace.init("dies", number, 2, service.socket) as session:
+                    return a_rank_dies(session)
+
+            ranks = [Rank(rank, number) for number in range(2)]
+            text, seconds = ranks[0].result()
+            ranks[1].end()
+            self.assertIn("rank 1", text)
+            self.assertIn(str(ranks[1].pid), text)
+            self.assertLess(seconds, 2)
+
+
+class Slots(unittest.TestCase):
+    """How gradients are put together when a layout has too few for all."""
+
+    def members(self, *sizes):
+        return [
+            Member(f"p{i}", torch.nn.Parameter(torch.zeros(size)))
+            for i, size in enumerate(sizes)
+        ]
+
+    def cut(self, members, modules, most):
+        numbers = {m.parameter: module for m, module in zip(members, modules)}
+        return [
+            [m.name for m in slot.members]
+            for slot in make_slots(members, numbers, most)
+        ]
+
+    def test_one_each_where_that_suffices(self):
+        members = self.members(1, 2, 3)
+        self.assertEqual(self.cut(members, [0, 0, 1], 3), [["p0"], ["p1"], ["p2"]])
+
+    def test_neighbours_of_one_module_first(self):
+        members = self.members(1, 2, 3, 1)
+        found = self.cut(members, [0, 0, 1, 0], 3)
+        self.assertEqual(found, [["p0", "p1"], ["p2"], ["p3"]])
+
+    def test_then_the_smallest_neighbouring_modules(self):
+        members = self.members(100, 1, 1, 50, 2, 2)
+        found = self.cut(members, range(6), 4)
+        self.assertLessEqual(len(found), 4)
+        self.assertEqual(
+            [name for slot in found for name in slot], [f"p{i}" for i in range(6)]
+        )
+        self.assertIn(["p0"], found)
+        for most in (1, 2, 3, 5):
+            self.assertLessEqual(len(self.cut(members, range(6), most)), most)
+
+    def test_views_are_parts_of_the_slots_memory(self):
+        members = self.members(2, 3)
+        (slot,) = make_slots(members, {m.parameter: 0 for m in members}, 1)
+        self.assertEqual(slot.shape, (5,))
+        memory = torch.arange(5.0)
+        slot.take_views(memory)
+        self.assertEqual(members[1].view.tolist(), [2.0, 3.0, 4.0])
+        members[1].view.zero_()
+        self.assertEqual(memory.tolist(), [0.0, 1.0, 0.0, 0.0, 0.0])
+
+
+if __name__ == "__main__":
+    main()
