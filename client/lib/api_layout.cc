@@ -1,9 +1,6 @@
 // The C functions about a session's layout.
-#include <cstdlib>
-
 #include "client/lib/api.h"
 #include "client/lib/layout.h"
-#include "client/lib/options.h"
 
 using headrace::Code;
 using headrace::Error;
@@ -15,8 +12,6 @@ using headrace::client::Session;
 using headrace::client::WithSession;
 
 namespace {
-
-const char* FromProcess(const char* name) { return std::getenv(name); }
 
 // Runs `body(layout)` for a layout that may be used here and now.
 template <typename Body>
@@ -31,13 +26,6 @@ hr_status WithLayout(hr_layout* handle, hr_error* error, Body&& body) {
 }  // namespace
 
 extern "C" {
-
-hr_status hr_layout_options_init_sized(hr_layout_options* options, size_t size, hr_error* error) {
-  return Guarded(error, [options, size]() -> Status {
-    if (options == nullptr) return Error(Code::kInvalidArgument, "options is NULL");
-    return headrace::client::FillLayoutOptions(FromProcess, size, *options);
-  });
-}
 
 hr_status hr_layout_create(hr_session* session, const hr_tensor_spec* specs, size_t count,
                            const hr_layout_options* options, hr_layout** layout, hr_error* error) {

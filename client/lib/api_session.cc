@@ -39,6 +39,13 @@ hr_status(hr_options_init)(hr_options* options, hr_error* error) {
   return hr_options_init_sized(options, headrace::client::kFirstOptionsSize, error);
 }
 
+hr_status hr_layout_options_init_sized(hr_layout_options* options, size_t size, hr_error* error) {
+  return Guarded(error, [options, size]() -> Status {
+    if (options == nullptr) return Error(Code::kInvalidArgument, "options is NULL");
+    return headrace::client::FillLayoutOptions(FromProcess, size, *options);
+  });
+}
+
 hr_status hr_open(const hr_options* options, hr_session** session, hr_error* error) {
   return Guarded(error, [options, session]() -> Status {
     if (options == nullptr || session == nullptr) {
