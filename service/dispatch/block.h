@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ipc/base/clock.h"
 #include "ipc/base/ids.h"
 #include "service/schedule/queue.h"
 
@@ -40,6 +41,7 @@ struct Part {
   State state = State::kNone;
   Range range;
   schedule::Stage stage;
+  TimeNs begin_ns = 0;  // when the lane got it
 };
 
 // Whether a block is on its way to the lanes between nodes, or waits for those before it.

@@ -190,6 +190,7 @@ void Blocks::Start(Job& job, Operation& operation, Block& block, Part& part, Tim
   if (lane.row.in_flight_stages++ == 0) lane.busy_since = now;
   lane.row.in_flight_bytes += part.stage.bytes;
   part.state = Part::State::kMoving;
+  part.begin_ns = now;
   if (operation.planned()) NoteBegin(job, operation, now);
   operation.step = block.step;
   operation.lane = part.stage.lane;
@@ -240,7 +241,7 @@ Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completi
   return ended;
 }
 
-void Blocks::Settle(const Job& job, const Operation& operation, Part& part,
+void Blocks::Settle(Job& job, const Operation& operation, Part& part,
                     const transport::Completion& completion, TimeNs now) {
   part.state = Part::State::kNone;
   if (operation.planned() && job.times) job.times->BlockRests(now);
@@ -263,7 +264,13 @@ void Blocks::Settle(const Job& job, const Operation& operation, Part& part,
     if (!between_nodes || operation.shape.kind == Collective::kAllReduce) {
       Learn(lane, bytes, completion, now);
     }
+    if (operation.planned() && !job.samples.empty()) {
+      // Several may be on the lane at once: each has cost what it ended after the one before.
+      const TimeNs begin = std::max(part.begin_ns, lane.settled_ns);
+      job.samples[part.stage.lane].Add(bytes, static_cast<double>(now - begin) / kSecond);
+    }
   }
+  lane.settled_ns = now;
   ShowLane(part.stage.lane);
 }
 
@@ -375,10 +382,12 @@ void Blocks::ExplainHead(Job& job, schedule::Order order, std::uint8_t lane) {
   SetReason(job, operation, reason, wait.argument);
 }
 
-std::vector<transport::CostLine> Blocks::Costs() const {
+std::vector<transport::CostLine> Blocks::CostsOf(const Job& job) const {
   std::vector<transport::CostLine> costs;
-  for (const LaneState& lane : lanes_) {
-    costs.push_back(lane.cost.count() > 0 ? lane.cost.line() : transport::CostLine{});
+  for (std::size_t lane = 0; lane < job.samples.size(); ++lane) {
+    const bool agreed = lane >= kFirstLaneBetweenNodes && job.nodes() != nullptr;
+    costs.push_back(job.samples[lane].Fit(agreed ? job.nodes()->costs[lane - kFirstLaneBetweenNodes]
+                                                 : transport::CostLine{}));
   }
   return costs;
 }

@@ -67,9 +67,9 @@ class Blocks {
   // What the lane itself knows of its wires.
   void TakeLaneFacts(const LaneFacts& facts);
 
-  // What a stage of n bytes costs on each lane, going by those that ended; empty rates where none
-  // has.
-  std::vector<transport::CostLine> Costs() const;
+  // What the job's blocks cost on each lane; between nodes in bytes that one node sends. A rate of
+  // 0 where nothing is known.
+  std::vector<transport::CostLine> CostsOf(const Job& job) const;
 
   const std::string& LaneName(std::uint8_t lane) const { return lanes_[lane].port.name; }
   // The lane that an operation whose blocks are in different steps waits for.
@@ -82,7 +82,8 @@ class Blocks {
     ipc::LaneRow row{};
     TimeNs busy_since = 0;
     transport::CostKeeper cost{transport::CostLine{}};
-    TimeNs last_end_ns = 0;      // of a stage
+    TimeNs last_end_ns = 0;      // of a stage, as the lane has it
+    TimeNs settled_ns = 0;       // when dispatch heard of the last one
     bool queue_changed = false;  // the board shows an older state of its queue
   };
 
@@ -98,7 +99,7 @@ class Blocks {
   void Push(Job& job, Operation& operation, Block& block, std::uint32_t part, std::uint8_t lane);
   void Start(Job& job, Operation& operation, Block& block, Part& part, TimeNs now);
   static void NoteBegin(Job& job, const Operation& operation, TimeNs now);
-  void Settle(const Job& job, const Operation& operation, Part& part,
+  void Settle(Job& job, const Operation& operation, Part& part,
               const transport::Completion& completion, TimeNs now);
   // Takes the stage's time into the lane's cost line.
   void Learn(LaneState& lane, double bytes, const transport::Completion& completion, TimeNs now);

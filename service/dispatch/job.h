@@ -30,6 +30,7 @@
 #include "service/dispatch/check.h"
 #include "service/dispatch/gradients.h"
 #include "service/dispatch/iteration_times.h"
+#include "service/dispatch/lane_samples.h"
 #include "service/dispatch/operation.h"
 #include "service/schedule/queue.h"
 #include "service/session/nodes.h"
@@ -158,6 +159,7 @@ class Job {
   // Of a job that has handed in its layout.
   std::unique_ptr<Gradients> gradients;
   std::unique_ptr<IterationTimes> times;  // from the first plan on
+  std::vector<LaneSamples> samples;       // by lane, from the first plan on
   std::optional<Failure> gradients_failure;
   // Of the plan in force; of the block that comes next; of the plan's blocks.
   std::uint16_t plan_row = UINT16_MAX;

@@ -56,6 +56,8 @@ void PlanFlow::Offer(Job& job, const OfferPlan& message, TimeNs now) {
   HR_CHECK(job.formed() && message.plan->blocks.size() > 0, job.id().value);
   if (!job.times) {
     job.times = std::make_unique<IterationTimes>(job.gradients->count(), job.local().size());
+    const bool several = job.nodes() != nullptr;
+    job.samples.resize(several ? 1 + job.nodes()->costs.size() : 1);
   }
   const bool servers = job.nodes() != nullptr && job.nodes()->servers_count > 0;
   const std::uint64_t begun =
@@ -168,7 +170,7 @@ void PlanFlow::EndIteration(Job& job, std::uint64_t iteration) {
     // Control that is that far behind has the last ones.
     [[maybe_unused]] const bool sent = control_.Send(
         TimesSeen{job.id(), job.times->Median(first ? kFirstTimes : IterationTimes::kWindow),
-                  blocks_.Costs()});
+                  blocks_.CostsOf(job)});
   }
   if (iteration > 2 * kShownEvery && iteration % kShownEvery != 0) return;
   ShowPlan(job);

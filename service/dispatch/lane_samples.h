@@ -1,0 +1,38 @@
+// What the blocks of a job's plan cost on one lane, from being handed over to their end: what the
+// next plan is made from.
+//
+// The lane's own line (transport/probe/cost_keeper.h) follows the last stages, and those at the end
+// of an iteration are small ones. A plan needs the line of all blocks of the last iterations, in
+// which large ones count for what they last. Plain data.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "transport/network.h"
+#include "transport/probe/line_fit.h"
+
+namespace headrace::service {
+
+class LaneSamples {
+ public:
+  // Some iterations under wfbp, and many under plans of few blocks, which alone say little of the
+  // startup.
+  static constexpr std::size_t kSamplesMax = 768;
+  static constexpr std::size_t kSamplesMin = 4;
+
+  LaneSamples() { samples_.reserve(kSamplesMax); }
+
+  void Add(double bytes, double seconds);
+
+  // The line of the samples, in which what does not fit counts little: blocks that waited for
+  // another node are above every line. `prior` is what is believed without them; it says where
+  // sizes are too alike to tell the startup from the rate.
+  transport::CostLine Fit(const transport::CostLine& prior) const;
+
+ private:
+  std::vector<transport::CostSample> samples_;  // a ring
+  std::size_t next_ = 0;
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,57 @@
+#include "service/dispatch/lane_samples.h"
+
+#include <gtest/gtest.h>
+
+namespace headrace::service {
+namespace {
+
+constexpr transport::CostLine kTrue{2e-4, 8e-9};
+
+// The sizes of a model's gradients: many small ones, a few large.
+constexpr double kSizes[] = {512,   512,   1024,   2048, 4096, 16384,
+                             65536, 65536, 262144, 1e6,  4e6,  9e6};
+
+TEST(LaneSamples, FindTheLineOfBlocksOfAllSizes) {
+  LaneSamples samples;
+  for (int iteration = 0; iteration < 3; ++iteration) {
+    for (const double size : kSizes) samples.Add(size, kTrue.Seconds(size));
+  }
+  const transport::CostLine line = samples.Fit({});
+  EXPECT_NEAR(line.startup_s, kTrue.startup_s, 2e-6);
+  EXPECT_NEAR(line.s_per_byte, kTrue.s_per_byte, 1e-11);
+}
+
+TEST(LaneSamples, BlocksThatWaitedForAnotherNodeDoNotBendIt) {
+  LaneSamples samples;
+  int count = 0;
+  for (int iteration = 0; iteration < 6; ++iteration) {
+    for (const double size : kSizes) {
+      samples.Add(size, kTrue.Seconds(size) * (++count % 4 == 0 ? 3 : 1));
+    }
+  }
+  const transport::CostLine line = samples.Fit({});
+  EXPECT_NEAR(line.startup_s, kTrue.startup_s, 0.1 * kTrue.startup_s);
+  EXPECT_NEAR(line.s_per_byte, kTrue.s_per_byte, 0.02 * kTrue.s_per_byte);
+}
+
+TEST(LaneSamples, SmallBlocksThatABurstLetsThroughDoNotMakeTheRate) {
+  LaneSamples samples;
+  for (int iteration = 0; iteration < 3; ++iteration) {
+    for (const double size : kSizes) samples.Add(size, size <= 262144 ? 5e-5 : kTrue.Seconds(size));
+  }
+  const transport::CostLine line = samples.Fit(kTrue);
+  EXPECT_NEAR(line.s_per_byte, kTrue.s_per_byte, 0.1 * kTrue.s_per_byte);
+}
+
+TEST(LaneSamples, OfOneSizeTheStartupIsThatOfThePrior) {
+  LaneSamples samples;
+  for (int i = 0; i < 20; ++i) samples.Add(4e6, kTrue.Seconds(4e6));
+  const transport::CostLine line = samples.Fit({2e-4, 1e-8});
+  EXPECT_NEAR(line.startup_s, 2e-4, 5e-5);
+  EXPECT_NEAR(line.Seconds(4e6), kTrue.Seconds(4e6), 0.01 * kTrue.Seconds(4e6));
+}
+
+TEST(LaneSamples, WithoutSamplesThePriorStands) { EXPECT_EQ(LaneSamples().Fit(kTrue), kTrue); }
+
+}  // namespace
+}  // namespace headrace::service
