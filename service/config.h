@@ -43,6 +43,7 @@ struct Config {
   // Of a server: where it offers itself. Of a node: its jobs' default; with peers never empty.
   std::string rendezvous;
   std::string architecture = "all-reduce";  // of jobs led here that do not say
+  std::string policy = "exact";             // likewise: how their gradients' plans are made
   std::uint64_t block_bytes = 4U << 20U;    // an operation of several nodes is cut into these
   std::string rails;                        // network devices, a lane each; empty: one lane
   std::string network_transports;           // UCX_TLS; empty: ours

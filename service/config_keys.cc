@@ -23,6 +23,9 @@ constexpr std::array<std::string_view, 6> kLogLevels = {"trace",   "debug", "inf
                                                         "warning", "error", "off"};
 constexpr std::array<std::string_view, 2> kRoles = {"node", "server"};
 constexpr std::array<std::string_view, 2> kArchitectures = {"all-reduce", "parameter-server"};
+// As service/plan names them, which a test compares.
+constexpr std::array<std::string_view, 6> kPolicies = {"bsp",           "wfbp",    "mg-wfbp",
+                                                       "bytescheduler", "us-byte", "exact"};
 constexpr std::array<std::string_view, 5> kAlgorithms = {
     "auto", "direct-exchange", "recursive-doubling", "direct-scatter", "ring"};
 
@@ -70,6 +73,8 @@ constexpr std::array kKeys = {
               "\"\" with peers: the first of them"},
     ConfigKey{"architecture", Kind::kChoice, &Config::architecture, 0, 0,
               "of jobs led here that name none", kArchitectures},
+    ConfigKey{"policy", Kind::kChoice, &Config::policy, 0, 0,
+              "how plans of gradients are made, of jobs led here that name none", kPolicies},
     ConfigKey{"block_bytes", Kind::kInteger, &Config::block_bytes, 4096, std::uint64_t{1} << 30U,
               "size of the blocks that travel between nodes"},
     ConfigKey{"rails", Kind::kRails, &Config::rails, 0, 0,

@@ -87,6 +87,8 @@ ControlOptions OptionsOf(const Config& config) {
           .reduce_target = std::string(transport::SimdTargetName()),
           .operation_timeout_ms = static_cast<std::uint32_t>(config.operation_timeout_ms),
           .drain_timeout_ns = static_cast<TimeNs>(config.drain_timeout_ms) * kMillisecond,
+          // The configuration has checked the name.
+          .policy = plan::PolicyNamed(config.policy).value_or(plan::Policy::kExact),
           .peers = PeersOf(config)};
 }
 

@@ -6,7 +6,7 @@ using Cxx = import "/capnp/c++.capnp";
 using Refusal = import "client.capnp".Refusal;
 $Cxx.namespace("headrace::schema");
 
-const peerProtocolVersion :UInt32 = 1;
+const peerProtocolVersion :UInt32 = 2;
 
 struct PeerHello {
   protocolVersion @0 :UInt32;
@@ -52,6 +52,18 @@ struct Roster {
   serversCount @8 :UInt32;
 }
 
+struct LayoutTensor {
+  name @0 :Text;            # for people
+  offset @1 :UInt64;        # bytes behind the lowest tensor
+  count @2 :UInt64;         # elements
+}
+
+struct Layout {
+  dtype @0 :UInt8;          # headrace::DType
+  reduction @1 :UInt8;      # headrace::Reduction
+  tensors @2 :List(LayoutTensor);
+}
+
 struct PeerMessage {
   job @0 :UInt32;           # as the two ends of this connection know it
   union {
@@ -73,6 +85,7 @@ struct PeerMessage {
     endRank :group {
       rank @9 :UInt32;
       posted @10 :UInt64;
+      iterations @30 :UInt64;
     }
     break :group {
       code @11 :UInt8;      # headrace::Code
@@ -86,6 +99,25 @@ struct PeerMessage {
     }
     started :group {
       hash @17 :UInt64;
+    }
+    layout :group {
+      layout @32 :Layout;
+      policy @33 :UInt8;    # headrace::plan::Policy; 0: as the leader has it
+    }
+    times :group {
+      iteration @34 :UInt64;
+      releaseS @35 :List(Float64);
+      forwardS @36 :List(Float64);
+      iterationS @37 :Float64;
+      costs @38 :List(CostLine);  # the lane inside the node, then those between
+    }
+    wish :group {
+      policy @39 :UInt8;
+    }
+    hold :group {
+      version @40 :UInt32;
+      hash @41 :UInt64;
+      iteration @42 :UInt64;
     }
     # From the leader.
     waits :group {
@@ -104,9 +136,21 @@ struct PeerMessage {
     rankGone :group {
       rank @25 :UInt32;
       posted @26 :UInt64;
+      iterations @31 :UInt64;
       cause @27 :Text;
     }
     close @28 :Void;
+    plan :group {
+      version @43 :UInt32;
+      index @44 :UInt32;    # of the piece, from 0
+      last @45 :Bool;
+      text @46 :Data;       # a piece of the canonical form
+    }
+    switch :group {
+      version @47 :UInt32;
+      fromIteration @48 :UInt64;
+      beforeS @49 :Float64;
+    }
     # Either way.
     goodbye :group {
       cause @29 :Text;

@@ -18,7 +18,9 @@
 #include "ipc/board.h"
 #include "service/control/desk.h"
 #include "service/control/listener.h"
+#include "service/control/outbox.h"
 #include "service/control/peers/peers.h"
+#include "service/control/plans.h"
 
 namespace headrace::service {
 namespace {
@@ -73,6 +75,9 @@ class Control::Loop final : private kj::TaskSet::ErrorHandler {
   void Handle(Pong message);
   void Handle(const SessionBroken& message);
   void Handle(Drained message);
+  void Handle(const PlanTaken& message) { plans_->Take(message); }
+  void Handle(const TimesSeen& message) { plans_->Take(message); }
+  void Handle(const PlanMade& message) { plans_->Take(message); }
   // What is left is for the peers.
   template <typename Message>
   void Handle(const Message& message) {
@@ -91,7 +96,9 @@ class Control::Loop final : private kj::TaskSet::ErrorHandler {
   ipc::ServiceRow row_{};
   Desk desk_;
   kj::AsyncIoContext io_;
+  Outbox outbox_;
   kj::Own<Peers> peers_;
+  kj::Own<Plans> plans_;
   std::optional<Listener> listener_;
   kj::UnixEventPort::FdObserver inbox_observer_;
   std::vector<ControlMessage> messages_;
@@ -110,6 +117,7 @@ Control::Loop::Loop(ControlOptions options, ControlPorts ports)
             .leases = Leases(ports_.dispatch, ports_.watch),
             .answers = {}},
       io_(kj::setupAsyncIo()),
+      outbox_(ports_, io_.provider->getTimer()),
       inbox_observer_(io_.unixEventPort, ports_.inbox.event_fd(),
                       kj::UnixEventPort::FdObserver::OBSERVE_READ),
       tasks_(*this) {
@@ -136,7 +144,9 @@ Control::Loop::~Loop() {
   desk_.leases.OnUntold([] {});
   desk_.leases.OnOpened([](const SessionIdentity&) {});
   desk_.leases.OnLost([](const SessionIdentity&, const std::string&) {});
+  desk_.leases.OnEnded([](const SessionIdentity&) {});
   desk_.peers = nullptr;
+  desk_.plans = nullptr;
   Show(ipc::ServiceState::kStopped);
 }
 
@@ -146,12 +156,17 @@ void Control::Loop::Show(ipc::ServiceState state) {
 }
 
 Status Control::Loop::Meet() {
-  Result<kj::Own<Peers>> peers = Peers::Create(desk_, ports_, io_);
+  Result<kj::Own<Peers>> peers = Peers::Create(desk_, ports_, io_, outbox_);
   if (!peers) return peers.error();
   peers_ = kj::mv(peers).value();
   desk_.peers = peers_.get();
-  desk_.leases.OnOpened(
-      [this](const SessionIdentity& identity) { peers_->RankAttached(identity); });
+  plans_ = kj::heap<Plans>(desk_, *peers_, outbox_);
+  desk_.plans = plans_.get();
+  desk_.leases.OnOpened([this](const SessionIdentity& identity) {
+    plans_->RankAttached(identity);
+    peers_->RankAttached(identity);
+  });
+  desk_.leases.OnEnded([this](const SessionIdentity& identity) { plans_->RankEnded(identity); });
   desk_.leases.OnLost([this](const SessionIdentity& identity, const std::string& cause) {
     peers_->RankLost(identity, cause);
   });

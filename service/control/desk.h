@@ -19,6 +19,7 @@
 namespace headrace::service {
 
 class Peers;
+class Plans;
 
 // Outlives the event loop: calls that are under way when the service stops are dropped with the
 // loop, and give back what they hold here.
@@ -29,6 +30,7 @@ struct Desk {
   Leases leases;
   Answers answers;
   Peers* peers = nullptr;      // other services; set while the event loop is there
+  Plans* plans = nullptr;      // of all jobs; set while the event loop is there
   kj::Timer* timer = nullptr;  // the event loop's; set once there is one
   bool draining = false;
 };

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "service/control/peers/peers.h"
+#include "service/control/plans.h"
 #include "service/control/session_server.h"
 
 namespace headrace::service {
@@ -113,7 +114,7 @@ void Entrance::SayRefusal(const Error& error) {
 kj::Promise<void> Entrance::admin(AdminContext context) {
   const Status status = CheckHello(context.getParams().getHello(), client_->desk.options.version);
   if (status) {
-    context.getResults().setAdmin(kj::heap<Admin>(client_->desk));
+    context.getResults().setAdmin(kj::heap<Admin>(kj::addRef(*client_)));
   } else {
     Refuse(context.getResults().initRefusal(), status.error());
   }
@@ -147,6 +148,17 @@ kj::Promise<void> Admin::ping(PingContext context) {
         })
         .attach(kj::defer([this, token] { desk_.answers.pong.Drop(token); }));
   });
+}
+
+kj::Promise<void> Admin::setPolicy(SetPolicyContext context) {
+  const auto job = context.getParams().getJob();
+  const auto policy = context.getParams().getPolicy();
+  const Status status = desk_.plans->SetPolicy({job.begin(), job.size()},
+                                               {policy.begin(), policy.size()}, client_->peer.uid);
+  if (status) return kj::READY_NOW;
+  context.getResults().setCode(static_cast<std::uint8_t>(status.code()));
+  context.getResults().setText(status.error().Within("set policy").text());
+  return kj::READY_NOW;
 }
 
 }  // namespace headrace::service

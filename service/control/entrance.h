@@ -29,12 +29,14 @@ class Entrance final : public schema::Entrance::Server {
 
 class Admin final : public schema::Admin::Server {
  public:
-  explicit Admin(Desk& desk) : desk_(desk) {}
+  explicit Admin(kj::Own<Client> client) : client_(kj::mv(client)), desk_(client_->desk) {}
 
   kj::Promise<void> describe(DescribeContext context) override;
   kj::Promise<void> ping(PingContext context) override;
+  kj::Promise<void> setPolicy(SetPolicyContext context) override;
 
  private:
+  kj::Own<Client> client_;
   Desk& desk_;
 };
 

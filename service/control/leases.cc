@@ -47,6 +47,7 @@ void Leases::End(SessionId session, bool orderly, Code code, const std::string& 
     on_untold_();
   }
   if (!orderly) on_lost_(identity, cause);
+  on_ended_(identity);
 }
 
 void Leases::FailJob(JobId job, Code code, const std::string& cause) {
@@ -67,6 +68,11 @@ Status Leases::Check(SessionId session) const {
   const auto found = leases_.find(session);
   if (found == leases_.end()) return Error(Code::kNotFound, "the session has ended");
   return found->second.ended;
+}
+
+const SessionIdentity* Leases::Find(SessionId session) const {
+  const auto found = leases_.find(session);
+  return found == leases_.end() || !found->second.ended ? nullptr : &found->second.identity;
 }
 
 void Leases::Forget(SessionId session) { leases_.erase(session); }

@@ -37,6 +37,8 @@ class Leases {
   void EndAll(Code code, const std::string& cause);
   // Whether the lease is open, or the error it ended with.
   Status Check(SessionId session) const;
+  // Who that is; null when the lease has ended.
+  const SessionIdentity* Find(SessionId session) const;
   // Nobody will ask for this session again.
   void Forget(SessionId session);
 
@@ -51,6 +53,10 @@ class Leases {
   }
   void OnLost(std::function<void(const SessionIdentity&, const std::string& cause)> notice) {
     on_lost_ = std::move(notice);
+  }
+  // `notice` is called when a lease has ended, in order or not.
+  void OnEnded(std::function<void(const SessionIdentity&)> notice) {
+    on_ended_ = std::move(notice);
   }
   // The job has failed for a cause on another node: it takes no new rank until all are gone.
   void FailJob(JobId job, Code code, const std::string& cause);
@@ -77,6 +83,7 @@ class Leases {
   std::function<void(const SessionIdentity&)> on_opened_ = [](const SessionIdentity&) {};
   std::function<void(const SessionIdentity&, const std::string&)> on_lost_ =
       [](const SessionIdentity&, const std::string&) {};
+  std::function<void(const SessionIdentity&)> on_ended_ = [](const SessionIdentity&) {};
   std::uint64_t sessions_opened_ = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ipc/sealed_memory.h"
+#include "service/membership/layouts.h"
 
 namespace headrace::service {
 namespace {
@@ -130,6 +131,8 @@ Result<TensorId> Ledger::AddTensors(std::span<const Tensor> tensors) {
                              tensors.size()));
   }
   Take(first, tensors.size());
+  tensors_.resize(std::max(tensors_.size(), taken_.size()));
+  std::copy(tensors.begin(), tensors.end(), tensors_.begin() + static_cast<std::ptrdiff_t>(first));
   return TensorId{static_cast<std::uint32_t>(first)};
 }
 
@@ -145,13 +148,67 @@ Status Ledger::RemoveTensors(TensorId first, std::uint32_t count) {
   if (count == 0) return Wrong("no tensors were named");
   // Bounded by what is registered, whatever count says.
   for (std::uint64_t id = first.value; id < std::uint64_t{first.value} + count; ++id) {
-    if (id < taken_.size() && taken_[id]) continue;
-    return Error(Code::kNotFound, fmt::format("this session has no tensor {}", id));
+    if (!IsTaken(id)) {
+      return Error(Code::kNotFound, fmt::format("this session has no tensor {}", id));
+    }
+    if (id >= layout_first_ && id - layout_first_ < layout_count_) {
+      return Wrong(
+          fmt::format("tensor {} is one of the session's layout, which lasts as long as "
+                      "the session",
+                      id));
+    }
   }
   std::fill_n(taken_.begin() + first.value, count, false);
   while (!taken_.empty() && !taken_.back()) taken_.pop_back();
   tensors_count_ -= count;
   return {};
+}
+
+Result<Layout> Ledger::MakeLayout(TensorId first, std::uint32_t count, Reduction reduction) const {
+  if (layout_count_ > 0) {
+    return Error(Code::kAlreadyExists,
+                 fmt::format("this session has a layout of tensors {} to {}: it has one, for as "
+                             "long as it lasts",
+                             layout_first_, layout_first_ + layout_count_ - 1));
+  }
+  if (count == 0 || count > kLayoutTensorsMax) {
+    return Wrong(
+        fmt::format("a layout of {} tensors: 1 to {} are possible", count, kLayoutTensorsMax));
+  }
+  std::uint64_t lowest = UINT64_MAX;
+  for (std::uint64_t id = first.value; id < std::uint64_t{first.value} + count; ++id) {
+    if (!IsTaken(id)) {
+      return Error(Code::kNotFound, fmt::format("this session has no tensor {}", id));
+    }
+    lowest = std::min(lowest, tensors_[id].offset);
+  }
+  const Tensor& model = tensors_[first.value];
+  Layout layout{.dtype = model.dtype, .reduction = reduction, .tensors = {}};
+  layout.tensors.reserve(count);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const Tensor& tensor = tensors_[first.value + i];
+    layout.tensors.push_back(
+        {.name = tensor.name, .offset = tensor.offset - lowest, .count = tensor.count});
+    if (tensor.segment != model.segment) {
+      return Wrong(
+          fmt::format("{} lies in segment {}, tensor 0 in segment {}: gradients of a "
+                      "layout lie in one",
+                      DescribeTensor(layout, i), tensor.segment.value, model.segment.value));
+    }
+    if (tensor.dtype != model.dtype) {
+      return Wrong(
+          fmt::format("{} is of {}, tensor 0 of {}: gradients of a layout have one "
+                      "element type",
+                      DescribeTensor(layout, i), Name(tensor.dtype), Name(model.dtype)));
+    }
+  }
+  if (Status status = CheckLayout(layout); !status) return status.error();
+  return layout;
+}
+
+void Ledger::KeepLayout(TensorId first, std::uint32_t count) {
+  layout_first_ = first.value;
+  layout_count_ = count;
 }
 
 }  // namespace headrace::service

@@ -10,6 +10,7 @@
 
 #include "ipc/base/ids.h"
 #include "ipc/base/result.h"
+#include "service/session/layout.h"
 #include "service/session/session.h"
 
 namespace headrace::service {
@@ -28,10 +29,15 @@ class Ledger {
   // Checks all of `tensors` and numbers them first, first + 1, ...; all or none. Errors name the
   // index and the field.
   Result<TensorId> AddTensors(std::span<const Tensor> tensors);
-  // The whole range must be registered.
+  // The whole range must be registered, and nothing of it be of the layout.
   Status RemoveTensors(TensorId first, std::uint32_t count);
   // Takes a successful RemoveTensors back.
   void RestoreTensors(TensorId first, std::uint32_t count);
+
+  // The layout of tensors first, first + 1, ...: checked, and kept for as long as the session lasts
+  // by KeepLayout. A session has one.
+  Result<Layout> MakeLayout(TensorId first, std::uint32_t count, Reduction reduction) const;
+  void KeepLayout(TensorId first, std::uint32_t count);
 
   std::size_t tensors_count() const { return tensors_count_; }
   std::uint64_t segment_bytes() const { return segment_bytes_; }
@@ -44,12 +50,16 @@ class Ledger {
 
   Status CheckTensor(const Tensor& tensor) const;
   void Take(std::size_t first, std::size_t count);
+  bool IsTaken(std::uint64_t id) const { return id < taken_.size() && taken_[id]; }
   // The start of `count` free numbers in a row; kTensorsMax when there are none.
   std::size_t FindRoom(std::size_t count) const;
 
   std::map<std::uint32_t, Segment> segments_;
   std::uint64_t segment_bytes_ = 0;
-  std::vector<bool> taken_;  // by tensor id; ends with the highest that is taken
+  std::vector<bool> taken_;      // by tensor id; ends with the highest that is taken
+  std::vector<Tensor> tensors_;  // by id; what is not taken is what it was last
+  std::uint32_t layout_first_ = 0;
+  std::uint32_t layout_count_ = 0;  // 0: there is none
   std::size_t tensors_count_ = 0;
 };
 

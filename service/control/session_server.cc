@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ipc/sealed_memory.h"
+#include "service/control/plans.h"
 
 namespace headrace::service {
 namespace {
@@ -184,6 +185,36 @@ kj::Promise<void> SessionServer::releaseTensors(ReleaseTensorsContext context) {
   }
   if (!status) Refuse(context.getResults().initRefusal(), status.error().Within("release tensors"));
   return kj::READY_NOW;
+}
+
+kj::Promise<void> SessionServer::setLayout(SetLayoutContext context) {
+  const auto params = context.getParams();
+  const auto policy = params.getPolicy();
+  const Status status = Set({.first = TensorId{params.getFirst()},
+                             .count = params.getCount(),
+                             .reduction = static_cast<Reduction>(params.getReduction()),
+                             .policy = std::string(policy.begin(), policy.size())});
+  if (!status) Refuse(context.getResults().initRefusal(), status.error().Within("set layout"));
+  return kj::READY_NOW;
+}
+
+Status SessionServer::Set(const LayoutWish& wish) {
+  Desk& desk = client_->desk;
+  if (Status status = desk.leases.Check(session_); !status) return status;
+  const SessionIdentity* identity = desk.leases.Find(session_);
+  HR_CHECK(identity != nullptr && desk.plans != nullptr, session_.value);
+  const Result<std::optional<plan::Policy>> policy = ReadPolicyName(wish.policy);
+  if (!policy) return policy.error();
+  Result<Layout> made = ledger_.MakeLayout(wish.first, wish.count, wish.reduction);
+  if (!made) return made.error();
+  auto layout = std::make_shared<const Layout>(std::move(made).value());
+  if (Status status = desk.plans->CheckLayout(*identity, *layout, *policy); !status) return status;
+  if (!desk.dispatch.Send(SetLayout{.session = session_, .first = wish.first, .layout = layout})) {
+    return Behind();
+  }
+  ledger_.KeepLayout(wish.first, wish.count);
+  desk.plans->LayoutSet(*identity, std::move(layout), *policy);
+  return {};
 }
 
 kj::Promise<void> SessionServer::leave(LeaveContext context) {

@@ -20,6 +20,7 @@ class SessionServer final : public schema::Session::Server {
   kj::Promise<void> registerTensors(RegisterTensorsContext context) override;
   kj::Promise<void> releaseTensors(ReleaseTensorsContext context) override;
   kj::Promise<void> leave(LeaveContext context) override;
+  kj::Promise<void> setLayout(SetLayoutContext context) override;
 
  private:
   // One call that waits for another actor at a time.
@@ -27,6 +28,13 @@ class SessionServer final : public schema::Session::Server {
   kj::Promise<Result<SegmentId>> Map(UniqueFd memory, std::uint64_t size);
   Result<SegmentId> Add(SegmentId id, Result<Mapping> mapping);
   kj::Promise<Status> Remove(SegmentId id);
+  struct LayoutWish {
+    TensorId first;
+    std::uint32_t count = 0;
+    Reduction reduction = Reduction::kSum;
+    std::string policy;
+  };
+  Status Set(const LayoutWish& wish);
 
   kj::Own<Client> client_;
   SessionId session_;

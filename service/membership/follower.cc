@@ -70,7 +70,10 @@ void Follower::Take(const RankDone& message) {
   Job* job = Find(message.job);
   if (job == nullptr || job->stage == Stage::kFailed) return;
   if (job->stage != Stage::kReaching) {
-    Tell(*job, EndRank{.job = job->number, .rank = message.rank, .posted = message.posted});
+    Tell(*job, EndRank{.job = job->number,
+                       .rank = message.rank,
+                       .posted = message.posted,
+                       .iterations = message.iterations});
     return;
   }
   Fail(*job, Code::kPeerLost,

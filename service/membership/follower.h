@@ -10,6 +10,8 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -20,7 +22,10 @@
 #include "ipc/base/clock.h"
 #include "ipc/base/result.h"
 #include "service/actor/messages.h"
+#include "service/membership/layouts.h"
+#include "service/membership/outgoing.h"
 #include "service/membership/peer_messages.h"
+#include "service/membership/plan_text.h"
 #include "service/session/session.h"
 
 namespace headrace::service {
@@ -36,13 +41,6 @@ struct ToLeader {
   std::string leader;
   PeerMessage message;
 };
-struct ToDispatch {
-  std::variant<JobForming, JobFormed, JobFailed, RankLeft> message;
-};
-struct ToLane {
-  std::size_t lane = 0;  // place among the lanes between nodes
-  LaneMessage message;
-};
 // A connection to that leader is needed, or no longer.
 struct ReachLeader {
   std::string leader;
@@ -50,7 +48,8 @@ struct ReachLeader {
 struct LeaveLeader {
   std::string leader;
 };
-using FollowerAction = std::variant<ToLeader, ToDispatch, ToLane, ReachLeader, LeaveLeader>;
+using FollowerAction =
+    std::variant<ToLeader, ToDispatch, ToLane, ToWatch, ReachLeader, LeaveLeader>;
 
 class Follower {
  public:
@@ -61,11 +60,25 @@ class Follower {
   void RankAttached(const SessionIdentity& identity);
   void RankLost(JobId job, std::uint32_t rank, const std::string& cause);
 
+  // Whether the rank of that job may hand the layout in, and that it has. A rank of an unknown job
+  // may: it has ended, and dispatch says so.
+  Status CheckLayout(JobId job, std::uint32_t rank, const Layout& layout,
+                     std::optional<plan::Policy> policy) const;
+  void LayoutSet(JobId job, std::uint32_t rank, std::shared_ptr<const Layout> layout,
+                 std::optional<plan::Policy> policy);
+  // Somebody wants plans by that policy for the job, which is known here.
+  void Want(JobId job, plan::Policy policy);
+  // The job of that name that has ranks here and goes on, and its owner; nothing when there is
+  // none.
+  std::optional<KnownJob> FindJob(std::string_view name) const;
+
   void Take(const JobBroken& message);
   void Take(const RankDone& message);
   void Take(const JobEnded& message);
   void Take(const GroupOpened& message);
   void Take(const GroupMeasured& message);
+  void Take(const PlanTaken& message);
+  void Take(const TimesSeen& message);
 
   void LeaderUp(const std::string& leader);
   // An attempt to reach it failed; `cause` names it. Ends the jobs whose ranks' patience is over.
@@ -108,6 +121,13 @@ class Follower {
     std::size_t lanes_answered = 0;
     Status lanes_status;
     std::vector<transport::CostLine> costs;
+    // Its plans.
+    NodeLayouts layouts;
+    bool handed = false;                 // the leader has the layout
+    std::optional<plan::Policy> wished;  // before the leader could be told
+    PlanGathering gathering;
+    std::shared_ptr<const plan::Plan> offered;  // shared with dispatch, which only reads it
+    std::uint64_t offered_hash = 0;
   };
   using Jobs = std::map<std::uint32_t, Job>;  // by number
 
@@ -118,6 +138,8 @@ class Follower {
   void Take(Job& job, const FailJob& failure);
   void Take(Job& job, const RankGone& gone);
   void Take(Job& job, const CloseJob& close);
+  void Take(Job& job, const PlanPiece& piece);
+  void Take(Job& job, const SwitchTo& change);
 
   Job* Find(JobId id);
   Job* FindGroup(std::uint32_t group);
@@ -127,6 +149,8 @@ class Follower {
   void AddServed(const std::string& leader, const OpenJob& open);
   void Join(Job& job);
   void Show(Job& job, const std::string& text);
+  void HandIfComplete(Job& job);
+  void Doubt(const Job& job, const Error& error);
   void Fail(Job& job, Code code, const std::string& cause);
   void CloseLinks(const Job& job, const std::string& cause);
   void Erase(const Job& job);

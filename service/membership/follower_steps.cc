@@ -156,14 +156,18 @@ void Follower::Take(Job& job, const StartJob& start) {
     }
   }
   Tell(job, JobStarted{.job = job.number, .hash = hash});
+  HandIfComplete(job);
 }
 
 void Follower::Take(Job& job, const FailJob& failure) { Fail(job, failure.code, failure.cause); }
 
 void Follower::Take(Job& job, const RankGone& gone) {
   if (job.stage != Stage::kRunning || job.id == JobId{} || job.forgotten) return;
-  TellDispatch(
-      {RankLeft{.job = job.id, .rank = gone.rank, .posted = gone.posted, .cause = gone.cause}});
+  TellDispatch({RankLeft{.job = job.id,
+                         .rank = gone.rank,
+                         .posted = gone.posted,
+                         .iterations = gone.iterations,
+                         .cause = gone.cause}});
 }
 
 void Follower::Take(Job& job, const CloseJob& /*close*/) {

@@ -232,11 +232,13 @@ void Leader::Take(Job& job, Part& part, const EndRank& end) {
     return;
   }
   if (!job.ended.insert(end.rank).second) return;
+  job.planning->Stop();
   for (const Part& other : job.parts) {
     if (other.node == part.node || other.server) continue;
     Send(other, RankGone{.job = other.number,
                          .rank = end.rank,
                          .posted = end.posted,
+                         .iterations = end.iterations,
                          .cause = DescribeRank(part, end.rank) + " left the job"});
   }
 }

@@ -6,18 +6,23 @@
 // hash. A failure at any step ends the job on every node with the first cause, and the leader
 // forgets it: the next join under that name begins a new epoch. A job that ends in order is closed
 // on every node when the last of them has forgotten it.
+//
+// A job whose nodes hand in layouts gets its plans here too: see planning.h.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "ipc/base/result.h"
+#include "service/membership/outgoing.h"
 #include "service/membership/peer_messages.h"
+#include "service/membership/planning.h"
 
 namespace headrace::service {
 
@@ -33,9 +38,10 @@ struct LeaderOptions {
   std::size_t lanes_count = 0;
   std::uint64_t block_bytes = 0;
   transport::Algorithm algorithm = transport::Algorithm::kAuto;
-  std::string architecture{kAllReduceName};   // of jobs that name none
-  std::set<std::string> peers;                // the only nodes that may come; empty: all may
-  std::function<std::uint64_t()> random_key;  // never 0
+  std::string architecture{kAllReduceName};    // of jobs that name none
+  plan::Policy policy = plan::Policy::kExact;  // likewise
+  std::set<std::string> peers;                 // the only nodes that may come; empty: all may
+  std::function<std::uint64_t()> random_key;   // never 0
 };
 
 struct ToNode {
@@ -54,9 +60,12 @@ class Leader {
   void NodeDown(NodeId node, Code code, const std::string& cause);
   // What is not from a node, or about a job that is over, is ignored.
   void Take(NodeId node, const PeerMessage& message);
+  // The answer to a MakePlan. Of a job that is over it is ignored.
+  void Take(const PlanMade& message);
 
   // What to send since the last call, in order.
   std::vector<ToNode> TakeMessages() { return std::exchange(messages_, {}); }
+  std::vector<ToWatch> TakeErrands() { return std::exchange(errands_, {}); }
   std::size_t jobs_count() const { return jobs_.size(); }
   std::size_t nodes_count() const { return nodes_.size(); }
 
@@ -73,6 +82,7 @@ class Leader {
     std::uint32_t number = 0;                     // of the job on that node's connection
     std::map<std::uint32_t, std::int32_t> ranks;  // and their pids
     bool server = false;
+    std::size_t place = 0;  // in agreement.nodes, once there is an agreement
     bool answered = false;  // the step that is under way
     bool forgot = false;
     std::string told;  // what it waits for
@@ -86,7 +96,8 @@ class Leader {
     Stage stage = Stage::kForming;
     std::vector<Part> parts;  // from kOpening on in the order of agreement.nodes
     Agreement agreement;
-    std::set<std::uint32_t> ended;  // ranks that have left
+    std::set<std::uint32_t> ended;       // ranks that have left
+    std::unique_ptr<Planning> planning;  // from kStarting on
   };
   using JobNumber = std::uint64_t;
   using Jobs = std::map<JobNumber, Job>;
@@ -100,6 +111,10 @@ class Leader {
   void Take(Job& job, Part& part, const JobOpened& opened);
   void Take(Job& job, Part& part, const JobMeasured& measured);
   void Take(Job& job, Part& part, const JobStarted& started);
+  void Take(Job& job, Part& part, const HandLayout& handed);
+  void Take(Job& job, Part& part, const TellTimes& told);
+  void Take(Job& job, Part& part, const WishPolicy& wish);
+  void Take(Job& job, Part& part, const HoldPlan& held);
 
   Jobs::iterator Find(NodeId node, std::uint32_t number);
   // The job of that name that still takes nodes, a new one, or why neither.
@@ -114,6 +129,13 @@ class Leader {
   void BeginStep(Job& job, Stage stage);
   bool Answer(Job& job, Part& part, Stage stage);
   void Advance(Job& job);
+  void BeginPlanning(Job& job);
+  // Carries out what the job's planning wants; the job may be gone afterwards.
+  void GoOnPlanning(Job& job);
+  void Do(Job& job, const MakePlan& make);
+  void Do(Job& job, const PlanOffer& offer);
+  void Do(Job& job, const PlanSwitch& change);
+  void Do(Job& job, const PlanNote& note);
   void Fail(Job& job, Code code, const std::string& cause);
   void CloseIfForgotten(Job& job);
   void ShowWaits(Job& job);
@@ -131,6 +153,7 @@ class Leader {
   JobNumber jobs_opened_ = 0;
   std::uint32_t servers_numbered_ = 0;
   std::vector<ToNode> messages_;
+  std::vector<ToWatch> errands_;
 };
 
 }  // namespace headrace::service

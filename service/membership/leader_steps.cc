@@ -108,7 +108,8 @@ void Leader::Agree(Job& job) {
   agreement.key = options_.random_key();
   agreement.block_bytes = options_.block_bytes;
   agreement.algorithm = options_.algorithm;
-  for (const Part& part : job.parts) {
+  for (Part& part : job.parts) {
+    part.place = agreement.nodes.size();
     AgreedNode node{
         .name = NameOf(part), .ranks = {}, .addresses = nodes_.at(part.node).facts.addresses};
     for (const auto& [rank, pid] : part.ranks) node.ranks.push_back(rank);
@@ -190,6 +191,7 @@ void Leader::Advance(Job& job) {
   const Stage next = job.stage == Stage::kOpening     ? Stage::kMeasuring
                      : job.stage == Stage::kMeasuring ? Stage::kStarting
                                                       : Stage::kRunning;
+  if (next == Stage::kStarting) BeginPlanning(job);
   BeginStep(job, next);
 }
 

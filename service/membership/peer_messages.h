@@ -8,9 +8,13 @@
 //   node   --JoinJob, SeatRank, LoseRank, EndRank, BreakJob, ForgetJob-->  leader
 //   leader --TellWaits, FailJob, RankGone, CloseJob-->                     node
 //   leader --OpenJob, MeasureJob, StartJob-->  node  --JobOpened, JobMeasured, JobStarted--> leader
+//   node   --HandLayout, TellTimes, WishPolicy-->                          leader
+//   leader --PlanPiece ...-->  node  --HoldPlan-->  leader  --SwitchTo-->  node
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -18,6 +22,10 @@
 
 #include "ipc/base/error.h"
 #include "service/membership/agreement.h"
+#include "service/membership/plan_text.h"
+#include "service/membership/planning_inputs.h"
+#include "service/plan/plan.h"
+#include "service/session/layout.h"
 #include "transport/network.h"
 
 namespace headrace::service {
@@ -53,11 +61,13 @@ struct LoseRank {
   std::uint32_t rank = 0;
   std::string cause;  // "exited or was killed"
 };
-// The rank has left in an orderly way after its first `posted` operations.
+// The rank has left in an orderly way after its first `posted` operations, and after it posted
+// every gradient of its first `iterations` iterations.
 struct EndRank {
   std::uint32_t job = 0;
   std::uint32_t rank = 0;
   std::uint64_t posted = 0;
+  std::uint64_t iterations = 0;
 };
 struct BreakJob {
   std::uint32_t job = 0;
@@ -83,6 +93,29 @@ struct JobMeasured {
 struct JobStarted {
   std::uint32_t job = 0;
   std::uint64_t hash = 0;  // of what this node uses
+};
+// All ranks of the node have handed in this layout.
+struct HandLayout {
+  std::uint32_t job = 0;
+  std::shared_ptr<const Layout> layout;  // shared with dispatch, which only reads it; never null
+  std::optional<plan::Policy> policy;    // nothing: as the leader has it
+};
+// How iterations went on the node, and what its lanes cost meanwhile.
+struct TellTimes {
+  std::uint32_t job = 0;
+  NodeSeen seen;
+};
+// Somebody on the node wants plans by that policy from now on.
+struct WishPolicy {
+  std::uint32_t job = 0;
+  plan::Policy policy = plan::Policy::kExact;
+};
+// The answer to the last PlanPiece: dispatch has the plan.
+struct HoldPlan {
+  std::uint32_t job = 0;
+  std::uint32_t version = 0;
+  std::uint64_t hash = 0;       // of what this node uses
+  std::uint64_t iteration = 0;  // the last of which a block has begun here
 };
 
 // ---- from the leader ----
@@ -113,11 +146,20 @@ struct RankGone {
   std::uint32_t job = 0;
   std::uint32_t rank = 0;
   std::uint64_t posted = 0;
+  std::uint64_t iterations = 0;
   std::string cause;  // "rank 3 (pid 12) on node b left the job"
 };
 // Every node has forgotten the job: its links may go. The last that is said of it.
 struct CloseJob {
   std::uint32_t job = 0;
+};
+// Every node holds the plan: it moves that iteration and later ones. The plan itself comes before,
+// in pieces (PlanPiece, plan_text.h).
+struct SwitchTo {
+  std::uint32_t job = 0;
+  std::uint32_t version = 0;
+  std::uint64_t from_iteration = 0;
+  double before_s = 0;  // an iteration until now; 0: not known
 };
 
 // ---- either way ----
@@ -126,8 +168,9 @@ struct Goodbye {
   std::string cause;  // "the service on node b is stopping"
 };
 
-using PeerMessage = std::variant<JoinJob, SeatRank, LoseRank, EndRank, BreakJob, ForgetJob,
-                                 JobOpened, JobMeasured, JobStarted, TellWaits, OpenJob, MeasureJob,
-                                 StartJob, FailJob, RankGone, CloseJob, Goodbye>;
+using PeerMessage =
+    std::variant<JoinJob, SeatRank, LoseRank, EndRank, BreakJob, ForgetJob, JobOpened, JobMeasured,
+                 JobStarted, HandLayout, TellTimes, WishPolicy, HoldPlan, TellWaits, OpenJob,
+                 MeasureJob, StartJob, FailJob, RankGone, CloseJob, PlanPiece, SwitchTo, Goodbye>;
 
 }  // namespace headrace::service

@@ -5,6 +5,7 @@
 #include "service/plan/bytescheduler.h"
 #include "service/plan/exact.h"
 #include "service/plan/fifo.h"
+#include "service/plan/simulate.h"
 #include "service/plan/us_byte.h"
 
 namespace headrace::plan {
@@ -41,6 +42,17 @@ Result<Plan> MakePlan(Policy policy, const Profile& profile, const Route& route,
   Plan plan = Finish(policy, draft, MakeTimetable(work, route, draft), bound_s);
   plan.version = version;
   return plan;
+}
+
+Result<std::optional<Plan>> MakeFasterPlan(Policy policy, const Profile& profile,
+                                           const Route& route, std::uint32_t version,
+                                           const Plan& present, double margin) {
+  Result<Plan> made = MakePlan(policy, profile, route, version);
+  if (!made) return made.error();
+  const Result<Simulation> simulated = Simulate(profile, route, present, {});
+  if (!simulated) return simulated.error().Within("the plan in force");
+  if (made->predicted_s >= simulated->iteration_s * (1 - margin)) return std::optional<Plan>();
+  return std::optional<Plan>(std::move(made).value());
 }
 
 }  // namespace headrace::plan

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ipc/sealed_memory.h"
+#include "service/plan/planner.h"
 
 namespace headrace::service {
 namespace {
@@ -14,6 +15,22 @@ namespace {
 // number of pages between one segment and the next keeps them apart.
 constexpr std::size_t kStaggerStep = 17 * ipc::kPageSize;
 constexpr std::size_t kStaggersMax = kStaggerMax / kStaggerStep;
+
+using MadePlan = Result<std::shared_ptr<const plan::Plan>>;
+
+// Null when the plan in force is as good, within the margin.
+MadePlan Make(const MakePlan& wish) {
+  if (wish.present == nullptr) {
+    Result<plan::Plan> made = plan::MakePlan(wish.policy, wish.profile, wish.route, wish.version);
+    if (!made) return made.error();
+    return std::make_shared<const plan::Plan>(std::move(made).value());
+  }
+  Result<std::optional<plan::Plan>> made = plan::MakeFasterPlan(
+      wish.policy, wish.profile, wish.route, wish.version, *wish.present, wish.margin);
+  if (!made) return made.error();
+  if (!*made) return std::shared_ptr<const plan::Plan>();
+  return std::make_shared<const plan::Plan>(std::move(**made));
+}
 
 }  // namespace
 
@@ -44,6 +61,12 @@ void Watch::Handle(MapSegment message) {
 // The argument's destructor unmaps and closes.
 void Watch::Handle(DiscardSession) {}
 void Watch::Handle(DiscardMapping) {}
+
+void Watch::Handle(const MakePlan& message) {
+  // Control asks for one plan a job at a time, so its inbox has room.
+  const bool sent = control_.Send(PlanMade{.token = message.token, .plan = Make(message)});
+  HR_CHECK(sent, message.token);
+}
 
 void Watch::Handle(const Event& event) {
   log_(event);

@@ -1,5 +1,5 @@
 // The actor for what may take long or touches files: mapping and unmapping segments, the log, the
-// board's events. Nothing on the data path waits for it.
+// board's events, making plans. Nothing on the data path waits for it.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +33,7 @@ class Watch final : public Actor {
   void Handle(DiscardSession message);
   void Handle(DiscardMapping message);
   void Handle(const Event& event);
+  void Handle(const MakePlan& message);
 
   Door<ControlMessage>& control_;
   ipc::BoardLayout& board_;

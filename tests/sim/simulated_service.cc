@@ -173,6 +173,7 @@ void SimulatedService::ReadMessages() {
     std::visit(
         [this](const auto& each) {
           if constexpr (requires { follower_.Take(each); }) follower_.Take(each);
+          if constexpr (requires { leader_.Take(each); }) leader_.Take(each);
         },
         message);
     Act();
@@ -183,6 +184,7 @@ void SimulatedService::Act() {
   for (service::ToNode& each : leader_.TakeMessages()) {
     world_.lines.Tell(each.node, Side::kListener, std::move(each.message));
   }
+  for (const service::ToWatch& errand : leader_.TakeErrands()) Do(errand);
   for (const service::FollowerAction& action : follower_.TakeActions()) {
     std::visit([this](const auto& each) { Do(each); }, action);
   }
@@ -222,6 +224,14 @@ void SimulatedService::Do(const service::ToLane& action) {
     if (!options_.measures) return MakeUpCost(measure->group);
   }
   node_.SendToNetworkLane(action.message);
+}
+
+void SimulatedService::Do(const service::ToWatch& action) {
+  std::visit(
+      [this](const auto& each) {
+        [[maybe_unused]] const bool taken = node_.watch_tap().Send(each);
+      },
+      action.message);
 }
 
 void SimulatedService::MakeUpCost(std::uint32_t group) {

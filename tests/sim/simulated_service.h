@@ -83,6 +83,7 @@ class SimulatedService {
   void Do(const service::ToLeader& action);
   void Do(const service::ToDispatch& action);
   void Do(const service::ToLane& action);
+  void Do(const service::ToWatch& action);
   void Do(const service::ReachLeader& action);
   void Do(const service::LeaveLeader& action);
   void SweepDialers();

@@ -185,6 +185,17 @@ void PeerLink::Tell(PeerMessage message) {
   Flush();
 }
 
+// As many as go into one call: so many, and no more bytes than leave a ping on the wire its turn.
+std::size_t PeerLink::CountToTell() const {
+  std::size_t count = 0;
+  std::size_t bytes = 0;
+  for (; count < std::min(untold_.size(), kToldAtOnceMax); ++count) {
+    bytes += WireBytes(untold_[count]);
+    if (count > 0 && bytes > kToldBytesMax) break;
+  }
+  return count;
+}
+
 void PeerLink::Flush() {
   if (telling_ || !greeted_) return;
   if (untold_.empty()) {
@@ -192,7 +203,7 @@ void PeerLink::Flush() {
     return;
   }
   auto call = port_.tellRequest();
-  const std::size_t count = std::min(untold_.size(), kToldAtOnceMax);
+  const std::size_t count = CountToTell();
   auto list = call.initMessages(static_cast<unsigned>(count));
   for (unsigned i = 0; i < count; ++i) {
     WriteMessage(list[i], untold_.front());

@@ -27,7 +27,9 @@ namespace headrace::service {
 // One message: rosters of a few jobs of 64 nodes with long addresses.
 inline constexpr std::uint64_t kPeerMessageWordsMax = std::uint64_t{1} << 20;
 inline constexpr std::size_t kToldAtOnceMax = 16;  // messages in one call
-inline constexpr std::size_t kUntoldMax = 16384;   // messages that wait; more end the link
+// Bytes in one call, unless a single message has more. Far less than may be unread.
+inline constexpr std::size_t kToldBytesMax = std::size_t{256} << 10;
+inline constexpr std::size_t kUntoldMax = 16384;  // messages that wait; more end the link
 inline constexpr auto kHelloTimeout = 5 * kj::SECONDS;
 
 class PeerLink final : private kj::TaskSet::ErrorHandler {
@@ -70,6 +72,7 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
   void Begin(const NodeFacts& facts, schema::PeerPort::Client port);
   void Hear(const PeerMessage& message);
   void HearEarly();
+  std::size_t CountToTell() const;
   void Flush();
   kj::Promise<void> AskAgain();
   kj::Promise<void> WatchPulse();

@@ -2,9 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "service/control/desk.h"
+#include "service/control/peers/plan_wire.h"
 #include "service/control/roster.h"
 
 namespace headrace::service {
@@ -47,29 +46,6 @@ Result<std::vector<std::string>> ReadAddresses(capnp::List<capnp::Data>::Reader 
     addresses.emplace_back(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
   }
   return addresses;
-}
-
-void WriteCosts(capnp::List<schema::CostLine>::Builder list,
-                const std::vector<transport::CostLine>& costs) {
-  for (unsigned i = 0; i < list.size(); ++i) {
-    list[i].setStartupS(costs[i].startup_s);
-    list[i].setSPerByte(costs[i].s_per_byte);
-  }
-}
-
-Result<std::vector<transport::CostLine>> ReadCosts(capnp::List<schema::CostLine>::Reader list) {
-  if (list.size() > kLanesMax) return Corrupt(fmt::format("costs of {} lanes", list.size()));
-  std::vector<transport::CostLine> costs;
-  for (const schema::CostLine::Reader line : list) {
-    const transport::CostLine cost{.startup_s = line.getStartupS(),
-                                   .s_per_byte = line.getSPerByte()};
-    if (!std::isfinite(cost.startup_s) || !std::isfinite(cost.s_per_byte) || cost.startup_s < 0 ||
-        cost.s_per_byte < 0) {
-      return Corrupt("a cost that is no time");
-    }
-    costs.push_back(cost);
-  }
-  return costs;
 }
 
 void WriteRoster(schema::Roster::Builder roster, const Agreement& agreement) {
@@ -173,6 +149,7 @@ void Write(schema::PeerMessage::Builder builder, const EndRank& end) {
   auto group = builder.initEndRank();
   group.setRank(end.rank);
   group.setPosted(end.posted);
+  group.setIterations(end.iterations);
 }
 void Write(schema::PeerMessage::Builder builder, const BreakJob& broken) {
   auto group = builder.initBreak();
@@ -221,6 +198,7 @@ void Write(schema::PeerMessage::Builder builder, const RankGone& gone) {
   auto group = builder.initRankGone();
   group.setRank(gone.rank);
   group.setPosted(gone.posted);
+  group.setIterations(gone.iterations);
   group.setCause(gone.cause);
 }
 void Write(schema::PeerMessage::Builder builder, const CloseJob& /*close*/) { builder.setClose(); }
@@ -243,7 +221,7 @@ Result<PeerMessage> ReadJoin(std::uint32_t job, schema::PeerMessage::Join::Reade
 
 Result<PeerMessage> ReadMeasured(std::uint32_t job,
                                  schema::PeerMessage::Measured::Reader measured) {
-  Result<std::vector<transport::CostLine>> costs = ReadCosts(measured.getCosts());
+  Result<std::vector<transport::CostLine>> costs = ReadCosts(measured.getCosts(), kLanesMax);
   if (!costs) return costs.error();
   return PeerMessage(JobMeasured{.job = job,
                                  .code = ReadCode(measured.getRefusal().getCode()),
@@ -259,7 +237,7 @@ Result<PeerMessage> ReadOpen(std::uint32_t job, schema::PeerMessage::Open::Reade
 }
 
 Result<PeerMessage> ReadStart(std::uint32_t job, schema::PeerMessage::Start::Reader start) {
-  Result<std::vector<transport::CostLine>> costs = ReadCosts(start.getCosts());
+  Result<std::vector<transport::CostLine>> costs = ReadCosts(start.getCosts(), kLanesMax);
   if (!costs) return costs.error();
   return PeerMessage(
       StartJob{.job = job, .costs = std::move(costs).value(), .hash = start.getHash()});
@@ -280,7 +258,8 @@ Result<PeerMessage> ReadFromNode(std::uint32_t job, schema::PeerMessage::Reader 
     case schema::PeerMessage::END_RANK:
       return PeerMessage(EndRank{.job = job,
                                  .rank = reader.getEndRank().getRank(),
-                                 .posted = reader.getEndRank().getPosted()});
+                                 .posted = reader.getEndRank().getPosted(),
+                                 .iterations = reader.getEndRank().getIterations()});
     case schema::PeerMessage::BREAK:
       return PeerMessage(BreakJob{.job = job,
                                   .code = ReadCode(reader.getBreak().getCode()),
@@ -295,12 +274,38 @@ Result<PeerMessage> ReadFromNode(std::uint32_t job, schema::PeerMessage::Reader 
       return ReadMeasured(job, reader.getMeasured());
     case schema::PeerMessage::STARTED:
       return PeerMessage(JobStarted{.job = job, .hash = reader.getStarted().getHash()});
+    case schema::PeerMessage::LAYOUT:
+      return ReadLayout(job, reader.getLayout());
+    case schema::PeerMessage::TIMES:
+      return ReadTimes(job, reader.getTimes());
+    case schema::PeerMessage::WISH:
+      return ReadWish(job, reader.getWish());
+    case schema::PeerMessage::HOLD:
+      return ReadHold(job, reader.getHold());
     default:
       return Corrupt("a message that this one does not know");
   }
 }
 
 }  // namespace
+
+std::size_t WireBytes(const PeerMessage& message) {
+  // Of messages that are not long, with what Cap'n Proto adds.
+  std::size_t bytes = 2 * kTextMax;
+  if (const auto* handed = std::get_if<HandLayout>(&message)) {
+    for (const LayoutTensor& tensor : handed->layout->tensors) bytes += tensor.name.size() + 48;
+  } else if (const auto* told = std::get_if<TellTimes>(&message)) {
+    bytes += 8 * (told->seen.times.release_s.size() + told->seen.times.forward_s.size());
+  } else if (const auto* piece = std::get_if<PlanPiece>(&message)) {
+    bytes += piece->text == nullptr ? 0 : piece->text->size();
+  } else if (const auto* open = std::get_if<OpenJob>(&message)) {
+    for (const AgreedNode& node : open->agreement.nodes) {
+      bytes += 4 * node.ranks.size() + 128;
+      for (const std::string& address : node.addresses) bytes += address.size() + 16;
+    }
+  }
+  return bytes;
+}
 
 void WriteMessage(schema::PeerMessage::Builder builder, const PeerMessage& message) {
   std::visit(
@@ -330,9 +335,14 @@ Result<PeerMessage> ReadMessage(schema::PeerMessage::Reader reader) {
       return PeerMessage(RankGone{.job = job,
                                   .rank = reader.getRankGone().getRank(),
                                   .posted = reader.getRankGone().getPosted(),
+                                  .iterations = reader.getRankGone().getIterations(),
                                   .cause = Text(reader.getRankGone().getCause())});
     case schema::PeerMessage::CLOSE:
       return PeerMessage(CloseJob{job});
+    case schema::PeerMessage::PLAN:
+      return ReadPlan(job, reader.getPlan());
+    case schema::PeerMessage::SWITCH:
+      return ReadSwitch(job, reader.getSwitch());
     case schema::PeerMessage::GOODBYE:
       return PeerMessage(Goodbye{Text(reader.getGoodbye().getCause())});
     default:

@@ -12,7 +12,6 @@
 namespace headrace::service {
 namespace {
 
-constexpr auto kRetryDelay = 10 * kj::MILLISECONDS;
 constexpr auto kGoodbyeMax = 200 * kj::MILLISECONDS;
 constexpr TimeNs kSayWindow = 10 * kSecond;
 constexpr int kSaidMax = 8;
@@ -39,7 +38,8 @@ NodeFacts FactsOf(const ControlOptions& options, const ControlPorts& ports) {
   return facts;
 }
 
-LeaderOptions LeaderOptionsOf(const NodeFacts& facts, const PeerOptions& options) {
+LeaderOptions LeaderOptionsOf(const NodeFacts& facts, const ControlOptions& service) {
+  const PeerOptions& options = service.peers;
   LeaderOptions wanted{.protocol_version = facts.protocol_version,
                        .program = facts.program,
                        .node_name = facts.name,
@@ -47,6 +47,7 @@ LeaderOptions LeaderOptionsOf(const NodeFacts& facts, const PeerOptions& options
                        .block_bytes = options.block_bytes,
                        .algorithm = options.algorithm,
                        .architecture = options.architecture,
+                       .policy = service.policy,
                        .peers = {},
                        .random_key = RandomNumber};
   for (const auto& [name, address] : options.peers) wanted.peers.insert(name);
@@ -63,8 +64,8 @@ FollowerOptions FollowerOptionsOf(const ControlPorts& ports, const PeerOptions& 
 
 }  // namespace
 
-Result<kj::Own<Peers>> Peers::Create(Desk& desk, const ControlPorts& ports,
-                                     kj::AsyncIoContext& io) {
+Result<kj::Own<Peers>> Peers::Create(Desk& desk, const ControlPorts& ports, kj::AsyncIoContext& io,
+                                     Outbox& outbox) {
   const PeerOptions& options = desk.options.peers;
   Result<std::unique_ptr<PeerSecurity>> security =
       PeerSecurity::Create({.node_name = options.node_name,
@@ -75,7 +76,7 @@ Result<kj::Own<Peers>> Peers::Create(Desk& desk, const ControlPorts& ports,
                            io.provider->getTimer(),
                            [&log = ports.log](const std::string& text) { log.warn("{}", text); });
   if (!security) return security.error();
-  auto peers = kj::heap<Peers>(desk, ports, io, std::move(security).value());
+  auto peers = kj::heap<Peers>(desk, ports, io, outbox, std::move(security).value());
   if (options.address.empty() && !options.server) return peers;
   try {
     if (!options.address.empty()) peers->Listen(io.provider->getNetwork()).wait(io.waitScope);
@@ -90,15 +91,16 @@ Result<kj::Own<Peers>> Peers::Create(Desk& desk, const ControlPorts& ports,
   return peers;
 }
 
-Peers::Peers(Desk& desk, const ControlPorts& ports, kj::AsyncIoContext& io,
+Peers::Peers(Desk& desk, const ControlPorts& ports, kj::AsyncIoContext& io, Outbox& outbox,
              std::unique_ptr<PeerSecurity> security)
     : desk_(desk),
       ports_(ports),
+      outbox_(outbox),
       options_(desk.options.peers),
       network_(io.provider->getNetwork()),
       security_(std::move(security)),
       self_(FactsOf(desk.options, ports)),
-      leader_(LeaderOptionsOf(self_, options_)),
+      leader_(LeaderOptionsOf(self_, desk.options)),
       follower_(FollowerOptionsOf(ports, options_)),
       listener_(*this, *security_, *desk.timer, options_.detection_ns),
       tasks_(*this) {}
@@ -159,6 +161,22 @@ void Peers::RankAttached(const SessionIdentity& identity) {
 
 void Peers::RankLost(const SessionIdentity& identity, const std::string& cause) {
   follower_.RankLost(identity.job, identity.rank, cause);
+  Act();
+}
+
+void Peers::LayoutSet(const SessionIdentity& identity, std::shared_ptr<const Layout> layout,
+                      std::optional<plan::Policy> policy) {
+  follower_.LayoutSet(identity.job, identity.rank, std::move(layout), policy);
+  Act();
+}
+
+void Peers::Want(JobId job, plan::Policy policy) {
+  follower_.Want(job, policy);
+  Act();
+}
+
+void Peers::PlanCame(const PlanMade& message) {
+  leader_.Take(message);
   Act();
 }
 
@@ -243,6 +261,7 @@ kj::Promise<void> Peers::Stop() {
 
 void Peers::Act() {
   for (ToNode& each : leader_.TakeMessages()) listener_.Tell(each.node, std::move(each.message));
+  for (ToWatch& each : leader_.TakeErrands()) outbox_.Send(std::move(each));
   for (const FollowerAction& action : follower_.TakeActions()) {
     std::visit([this](const auto& each) { Do(each); }, action);
   }
@@ -257,10 +276,11 @@ void Peers::Do(const ToDispatch& action) {
   if (const auto* failed = std::get_if<JobFailed>(&action.message)) {
     desk_.leases.FailJob(failed->job, failed->code, failed->cause);
   }
-  SendOrKeep(action);
+  outbox_.Send(action);
 }
 
-void Peers::Do(const ToLane& action) { SendOrKeep(action); }
+void Peers::Do(const ToLane& action) { outbox_.Send(action); }
+void Peers::Do(const ToWatch& action) { outbox_.Send(action); }
 
 void Peers::Do(const ReachLeader& action) {
   const auto found = dialers_.find(action.leader);
@@ -298,29 +318,6 @@ void Peers::SweepDialers() {
 std::string Peers::AddressOf(const std::string& leader) const {
   const auto listed = options_.peers.find(leader);
   return listed == options_.peers.end() ? leader : listed->second;
-}
-
-bool Peers::Send(const Untold& message) {
-  if (const auto* lane = std::get_if<ToLane>(&message)) {
-    return ports_.network_lanes[lane->lane].door->Send(lane->message);
-  }
-  return std::visit([this](const auto& each) { return ports_.dispatch.Send(each); },
-                    std::get<ToDispatch>(message).message);
-}
-
-// In order, whatever has no room. How much can wait is bounded by the jobs and their ranks.
-void Peers::SendOrKeep(Untold message) {
-  if (untold_.empty() && Send(message)) return;
-  untold_.push_back(std::move(message));
-  if (untold_.size() == 1) tasks_.add(RetryUntold());
-}
-
-kj::Promise<void> Peers::RetryUntold() {
-  return desk_.timer->afterDelay(kRetryDelay).then([this]() -> kj::Promise<void> {
-    while (!untold_.empty() && Send(untold_.front())) untold_.pop_front();
-    if (untold_.empty()) return kj::READY_NOW;
-    return RetryUntold();
-  });
 }
 
 void Peers::taskFailed(kj::Exception&& exception) {

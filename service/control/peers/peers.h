@@ -10,14 +10,14 @@
 #include <kj/async.h>
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
-#include <variant>
 
 #include "ipc/base/result.h"
 #include "service/control/desk.h"
+#include "service/control/outbox.h"
 #include "service/control/peers/peer_dialer.h"
 #include "service/control/peers/peer_listener.h"
 #include "service/control/tls.h"
@@ -28,10 +28,11 @@ namespace headrace::service {
 
 class Peers final : private kj::TaskSet::ErrorHandler {
  public:
-  // Listens at the options' address, unless there is none. `desk` and `ports` outlive this.
+  // Listens at the options' address, unless there is none. `desk`, `ports` and `outbox` outlive
+  // this.
   static Result<kj::Own<Peers>> Create(Desk& desk, const ControlPorts& ports,
-                                       kj::AsyncIoContext& io);
-  Peers(Desk& desk, const ControlPorts& ports, kj::AsyncIoContext& io,
+                                       kj::AsyncIoContext& io, Outbox& outbox);
+  Peers(Desk& desk, const ControlPorts& ports, kj::AsyncIoContext& io, Outbox& outbox,
         std::unique_ptr<PeerSecurity> security);
   ~Peers() noexcept(false);
 
@@ -43,6 +44,14 @@ class Peers final : private kj::TaskSet::ErrorHandler {
   Status CheckAttach(LeaseRequest& request) const;
   void RankAttached(const SessionIdentity& identity);
   void RankLost(const SessionIdentity& identity, const std::string& cause);
+
+  // ---- from the plans' side of sessions and admins, about jobs with a rendezvous ----
+  const Follower& follower() const { return follower_; }
+  void LayoutSet(const SessionIdentity& identity, std::shared_ptr<const Layout> layout,
+                 std::optional<plan::Policy> policy);
+  void Want(JobId job, plan::Policy policy);
+  // The answer to a MakePlan of a job that is led here.
+  void PlanCame(const PlanMade& message);
 
   // ---- from dispatch and the lanes ----
   template <typename Message>
@@ -68,19 +77,15 @@ class Peers final : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> Stop();
 
  private:
-  using Untold = std::variant<ToDispatch, ToLane>;
-
   // Carries out what the machines want done.
   void Act();
   void Do(const ToLeader& action);
   void Do(const ToDispatch& action);
   void Do(const ToLane& action);
+  void Do(const ToWatch& action);
   void Do(const ReachLeader& action);
   void Do(const LeaveLeader& action);
   void SweepDialers();
-  bool Send(const Untold& message);
-  void SendOrKeep(Untold message);
-  kj::Promise<void> RetryUntold();
   kj::Promise<void> Listen(kj::Network& network);
   // "b" of the list of peers is its address there.
   std::string AddressOf(const std::string& leader) const;
@@ -88,6 +93,7 @@ class Peers final : private kj::TaskSet::ErrorHandler {
 
   Desk& desk_;
   const ControlPorts& ports_;
+  Outbox& outbox_;
   const PeerOptions& options_;
   kj::Network& network_;
   std::unique_ptr<PeerSecurity> security_;
@@ -95,7 +101,6 @@ class Peers final : private kj::TaskSet::ErrorHandler {
   Leader leader_;
   Follower follower_;
   unsigned port_ = 0;
-  std::deque<Untold> untold_;
   std::string silence_;  // of a server's leader, as it was said last
   TimeNs said_since_ns_ = 0;
   int said_ = 0;

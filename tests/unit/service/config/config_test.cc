@@ -81,6 +81,7 @@ TEST_F(ConfigTest, PrintsTheDefaultsWithTheirSources) {
                                              "role = \"node\"",
                                              "rendezvous = \"\"",
                                              "architecture = \"all-reduce\"",
+                                             "policy = \"exact\"",
                                              "block_bytes = 4194304",
                                              "rails = \"\"",
                                              "network_transports = \"\"",

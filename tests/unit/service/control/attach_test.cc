@@ -64,12 +64,12 @@ TEST_F(AttachTest, KeepsTheTimeoutThatTheClientAskedFor) {
 }
 
 TEST_F(AttachTest, NamesBothVersionsAndBothPrograms) {
-  ExpectRefused({.protocol_version = 2, .program = "libheadrace 9.9"}, Code::kVersionMismatch,
-                {"headraced 0.1.0 speaks protocol 1", "libheadrace 9.9 speaks protocol 2"});
+  ExpectRefused({.protocol_version = 9, .program = "libheadrace 9.9"}, Code::kVersionMismatch,
+                {"headraced 0.1.0 speaks protocol 2", "libheadrace 9.9 speaks protocol 9"});
 }
 
 TEST_F(AttachTest, KeepsControlCharactersOutOfItsAnswer) {
-  ExpectRefused({.protocol_version = 2, .program = "evil\nline\x1b[31m"}, Code::kVersionMismatch,
+  ExpectRefused({.protocol_version = 9, .program = "evil\nline\x1b[31m"}, Code::kVersionMismatch,
                 {"evil?line?[31m"});
 }
 

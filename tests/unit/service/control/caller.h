@@ -38,7 +38,7 @@ struct AttachWish {
   std::string job = "train";
   std::uint32_t rank = 0;
   std::uint32_t world_size = 2;
-  std::uint32_t protocol_version = 1;
+  std::uint32_t protocol_version = schema::PROTOCOL_VERSION;
   std::string program = "libheadrace 0.1.0 (test)";
   std::uint32_t timeout_ms = 0;
   std::string rendezvous;

@@ -15,7 +15,7 @@
 namespace headrace::support {
 
 struct PeerHelloWish {
-  std::uint32_t protocol_version = 1;
+  std::uint32_t protocol_version = schema::PEER_PROTOCOL_VERSION;
   std::string program = "headraced 9.9.9";
   std::string node = "x";
   std::uint64_t instance = 1;

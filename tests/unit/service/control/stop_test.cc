@@ -15,7 +15,7 @@ namespace {
 
 schema::Admin::Client AdminOf(Caller& caller) {
   auto call = caller.entrance().adminRequest();
-  call.getHello().setProtocolVersion(1);
+  call.getHello().setProtocolVersion(schema::PROTOCOL_VERSION);
   return caller.loop()
       .Wait<capnp::Response<schema::Entrance::AdminResults>>(call.send())
       .getAdmin();
@@ -80,7 +80,7 @@ TEST(Board, ShowsTheServiceAndWhereItListens) {
   const ipc::ServiceRow row = stand.BoardRow();
   EXPECT_EQ(row.pid, ::getpid());
   EXPECT_EQ(row.uid, ::getuid());
-  EXPECT_EQ(row.protocol_version, 1U);
+  EXPECT_EQ(row.protocol_version, schema::PROTOCOL_VERSION);
   EXPECT_EQ(ipc::GetText(row.version), "0.1.0");
   EXPECT_EQ(ipc::GetText(row.socket_path), stand.socket_path());
   EXPECT_EQ(ipc::GetText(row.reduce_target), "AVX2");
@@ -97,7 +97,7 @@ TEST(Admin, DescribesTheService) {
       loop.Wait<capnp::Response<schema::Admin::DescribeResults>>(admin.describeRequest().send());
   const auto description = response.getDescription();
   EXPECT_STREQ(description.getVersion().cStr(), "0.1.0");
-  EXPECT_EQ(description.getProtocolVersion(), 1U);
+  EXPECT_EQ(description.getProtocolVersion(), schema::PROTOCOL_VERSION);
   EXPECT_EQ(description.getPid(), ::getpid());
   EXPECT_STREQ(description.getConfig().cStr(), "spin_us = 0\n");
 }

@@ -117,6 +117,13 @@ void Meeting::Collect() {
     HR_CHECK(node != nodes_.end(), each.node);
     (*node)->to_node.push_back(std::move(each.message));
   }
+  for (const service::ToWatch& each : leader_.TakeErrands()) {
+    if (const auto* wanted = std::get_if<service::MakePlan>(&each.message)) {
+      plans_wanted_.push_back(*wanted);
+    } else {
+      leader_events_.push_back(std::get<service::Event>(each.message).text);
+    }
+  }
   for (const auto& node : nodes_) {
     for (const service::FollowerAction& action : node->follower.TakeActions()) Do(*node, action);
   }
@@ -130,6 +137,8 @@ void Meeting::Do(MeetingNode& node, const service::FollowerAction& action) {
   } else if (const auto* lane = std::get_if<service::ToLane>(&action)) {
     node.lanes.push_back(*lane);
     AnswerLane(node, *lane);
+  } else if (const auto* watch = std::get_if<service::ToWatch>(&action)) {
+    node.events.push_back(std::get<service::Event>(watch->message).text);
   } else {
     node.wants_leader = std::holds_alternative<service::ReachLeader>(action);
   }

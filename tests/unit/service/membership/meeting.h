@@ -32,6 +32,7 @@ struct MeetingNode {
   std::deque<service::PeerMessage> to_node;
   std::vector<service::ToDispatch> dispatch;
   std::vector<service::ToLane> lanes;
+  std::vector<std::string> events;  // that people were told on it
   // How its lanes answer; nothing: they do not.
   std::optional<Status> open_answer = Status{};
   std::optional<Result<transport::CostLine>> cost =
@@ -67,6 +68,9 @@ class Meeting {
   MeetingNode& AddNode(const std::string& name, std::uint64_t salt = 0);
   MeetingNode& AddServer(const std::string& name);
   service::Leader& leader() { return leader_; }
+  // Plans that the leader wants made, and what it wants people to know.
+  std::vector<service::MakePlan>& plans_wanted() { return plans_wanted_; }
+  std::vector<std::string>& leader_events() { return leader_events_; }
   std::vector<std::unique_ptr<MeetingNode>>& nodes() { return nodes_; }
 
   // A rank attaches; `job` is the node's number for the job. The pid is 100 + rank.
@@ -96,6 +100,8 @@ class Meeting {
   MeetingOptions options_;
   service::Leader leader_;
   std::uint64_t keys_ = 0;
+  std::vector<service::MakePlan> plans_wanted_;
+  std::vector<std::string> leader_events_;
   service::NodeId ids_ = 0;
   std::vector<std::unique_ptr<MeetingNode>> nodes_;
 };

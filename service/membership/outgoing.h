@@ -1,0 +1,23 @@
+// What the rules of this folder have to tell the actors of their own service. Plain values.
+#pragma once
+
+#include <cstddef>
+#include <variant>
+
+#include "service/actor/messages.h"
+
+namespace headrace::service {
+
+struct ToDispatch {
+  std::variant<JobForming, JobFormed, JobFailed, RankLeft, OfferPlan, SwitchPlan> message;
+};
+struct ToLane {
+  std::size_t lane = 0;  // place among the lanes between nodes
+  LaneMessage message;
+};
+// Plans to be made, and what people should know.
+struct ToWatch {
+  std::variant<Event, MakePlan> message;
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,57 @@
+// What a job's plan is made from: the times and cost lines that its nodes have seen, merged. Pure.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ipc/base/result.h"
+#include "service/plan/profile.h"
+#include "service/plan/route.h"
+#include "service/session/layout.h"
+#include "transport/network.h"
+
+namespace headrace::service {
+
+// Who carries the job's gradients.
+struct JobShape {
+  struct Node {
+    std::string name;
+    std::vector<std::uint32_t> ranks;
+  };
+  std::vector<Node> nodes;  // with ranks
+  std::uint32_t servers_count = 0;
+  std::vector<transport::CostLine> agreed;  // of each lane between nodes, in bytes sent
+
+  bool crosses_nodes() const { return nodes.size() > 1 || servers_count > 0; }
+};
+
+// What one node has seen. The first of `costs` is the lane inside the node, then those between.
+struct NodeSeen {
+  NodeTimes times;
+  std::vector<transport::CostLine> costs;
+};
+
+// Whether they can belong to that layout and those lanes: as many as there are tensors and lanes,
+// finite and not negative.
+Status CheckSeen(const NodeSeen& seen, const Layout& layout, const JobShape& shape);
+
+// The iteration of the slowest: a gradient is released when the last node has released it, and from
+// each gradient to its end the forward pass takes as long as on the node where that takes longest.
+// A gradient that is ready before one behind it counts as ready together with it. Without nodes all
+// times are zero.
+plan::Profile MergeTimes(const std::string& model, const Layout& layout,
+                         std::span<const NodeSeen> seen);
+
+// The cost of a block of gradients on a lane between nodes: lines there are in bytes that a node
+// sends for it, plans in bytes of the block.
+plan::CostLine BlockCost(const transport::CostLine& line, const JobShape& shape);
+
+// The route of the job's blocks. On a lane between nodes the line of the fastest node counts, since
+// only the node that came last to a block saw its cost, the others also waited; inside the nodes
+// that of the slowest. Where nothing was seen the agreed line stands. `block_bytes` is the size for
+// which lines are compared.
+plan::Route RouteOf(const JobShape& shape, std::span<const NodeSeen> seen, double block_bytes);
+
+}  // namespace headrace::service
