@@ -123,6 +123,15 @@ std::map<std::string, Layout> ChannelLayoutsOfCode() {
          FIELD(Record, tensor), FIELD(Record, segment), FIELD(Record, root), FIELD(Record, offset),
          FIELD(Record, count), FIELD(Record, timeout_ms), FIELD(Record, reserved0),
          FIELD(Record, posted_ns), FIELD(Record, reserved1), FIELD(Record, commit)}}},
+      {"GradientRecord",
+       {sizeof(GradientRecord),
+        {FIELD(GradientRecord, kind), FIELD(GradientRecord, dtype),
+         FIELD(GradientRecord, reduction), FIELD(GradientRecord, flags),
+         FIELD(GradientRecord, tensor), FIELD(GradientRecord, forward_ns),
+         FIELD(GradientRecord, waited_ns), FIELD(GradientRecord, backward_ns),
+         FIELD(GradientRecord, count), FIELD(GradientRecord, timeout_ms),
+         FIELD(GradientRecord, reserved0), FIELD(GradientRecord, posted_ns),
+         FIELD(GradientRecord, reserved1), FIELD(GradientRecord, commit)}}},
       {"ErrorText", {sizeof(ErrorText), {FIELD(ErrorText, sequence), FIELD(ErrorText, text)}}},
   };
 }
@@ -134,7 +143,8 @@ std::map<std::string, Layout> BoardLayoutsOfCode() {
         {FIELD(BoardLayout, magic), FIELD(BoardLayout, version), FIELD(BoardLayout, reserved0),
          FIELD(BoardLayout, size), FIELD(BoardLayout, service), FIELD(BoardLayout, counters),
          FIELD(BoardLayout, jobs), FIELD(BoardLayout, ranks), FIELD(BoardLayout, queue),
-         FIELD(BoardLayout, lanes), FIELD(BoardLayout, events)}}},
+         FIELD(BoardLayout, lanes), FIELD(BoardLayout, events), FIELD(BoardLayout, plans),
+         FIELD(BoardLayout, plan_blocks)}}},
       {"ServiceRow",
        {sizeof(ServiceRow),
         {FIELD(ServiceRow, state), FIELD(ServiceRow, pid), FIELD(ServiceRow, uid),
@@ -163,10 +173,10 @@ std::map<std::string, Layout> BoardLayoutsOfCode() {
       {"QueueRow",
        {sizeof(QueueRow),
         {FIELD(QueueRow, block), FIELD(QueueRow, job_id), FIELD(QueueRow, state),
-         FIELD(QueueRow, reason), FIELD(QueueRow, reserved0), FIELD(QueueRow, wait_argument),
+         FIELD(QueueRow, reason), FIELD(QueueRow, iteration), FIELD(QueueRow, wait_argument),
          FIELD(QueueRow, ranks_missing), FIELD(QueueRow, bytes), FIELD(QueueRow, kind),
          FIELD(QueueRow, dtype), FIELD(QueueRow, stage), FIELD(QueueRow, lane),
-         FIELD(QueueRow, reserved1), FIELD(QueueRow, posted_ns), FIELD(QueueRow, since_ns),
+         FIELD(QueueRow, tensors), FIELD(QueueRow, posted_ns), FIELD(QueueRow, since_ns),
          FIELD(QueueRow, tensor)}}},
       {"LaneRow",
        {sizeof(LaneRow),
@@ -181,6 +191,44 @@ std::map<std::string, Layout> BoardLayoutsOfCode() {
        {sizeof(EventRow),
         {FIELD(EventRow, number), FIELD(EventRow, at_unix_ns), FIELD(EventRow, code),
          FIELD(EventRow, job_id), FIELD(EventRow, text)}}},
+  };
+}
+
+std::map<std::string, Layout> PlanLayoutsOfCode() {
+  return {
+      {"PlanRow",
+       {sizeof(PlanRow),
+        {FIELD(PlanRow, job_id),
+         FIELD(PlanRow, version),
+         FIELD(PlanRow, tensors),
+         FIELD(PlanRow, blocks),
+         FIELD(PlanRow, barrier),
+         FIELD(PlanRow, in_flight_max),
+         FIELD(PlanRow, hash),
+         FIELD(PlanRow, bytes),
+         FIELD(PlanRow, from_iteration),
+         FIELD(PlanRow, iteration),
+         FIELD(PlanRow, next_version),
+         FIELD(PlanRow, rows_left_out),
+         FIELD(PlanRow, next_iteration),
+         FIELD(PlanRow, predicted_ns),
+         FIELD(PlanRow, lower_bound_ns),
+         FIELD(PlanRow, backward_ns),
+         FIELD(PlanRow, forward_ns),
+         FIELD(PlanRow, waited_ns),
+         FIELD(PlanRow, measured_ns),
+         FIELD(PlanRow, moving_ns),
+         FIELD(PlanRow, predicted_backward_ns),
+         FIELD(PlanRow, predicted_forward_ns),
+         FIELD(PlanRow, policy)}}},
+      {"PlanBlockRow",
+       {sizeof(PlanBlockRow),
+        {FIELD(PlanBlockRow, job_id), FIELD(PlanBlockRow, index), FIELD(PlanBlockRow, bytes),
+         FIELD(PlanBlockRow, first_tensor), FIELD(PlanBlockRow, last_tensor),
+         FIELD(PlanBlockRow, parts), FIELD(PlanBlockRow, runs),
+         FIELD(PlanBlockRow, predicted_begin_ns), FIELD(PlanBlockRow, predicted_end_ns),
+         FIELD(PlanBlockRow, ready_ns), FIELD(PlanBlockRow, begin_ns), FIELD(PlanBlockRow, end_ns),
+         FIELD(PlanBlockRow, tensor)}}},
   };
 }
 
@@ -208,6 +256,9 @@ std::map<std::string, std::uint64_t> ConstantsOfCode() {
       {"kQueueRowsMax", kQueueRowsMax},
       {"kLaneRowsMax", kLaneRowsMax},
       {"kEventRowsMax", kEventRowsMax},
+      {"kPlanRowsMax", kPlanRowsMax},
+      {"kPlanBlockRowsMax", kPlanBlockRowsMax},
+      {"kRecordIsGradient", kRecordIsGradient},
       {"kOk", Value(Code::kOk)},
       {"kInvalidArgument", Value(Code::kInvalidArgument)},
       {"kNotFound", Value(Code::kNotFound)},
@@ -257,6 +308,7 @@ std::map<std::string, std::uint64_t> ConstantsOfCode() {
       {"WaitReason::kBehindBlock", Value(WaitReason::kBehindBlock)},
       {"WaitReason::kBehindJob", Value(WaitReason::kBehindJob)},
       {"WaitReason::kNodesNotReady", Value(WaitReason::kNodesNotReady)},
+      {"WaitReason::kNoPlan", Value(WaitReason::kNoPlan)},
   };
 }
 
@@ -269,7 +321,7 @@ struct Elsewhere {
   const char* text;
 };
 constexpr Elsewhere kElsewhere[] = {
-    {"schema::PROTOCOL_VERSION", 1, "ipc/schema/client.capnp", "protocolVersion :UInt32 = 1;"},
+    {"schema::PROTOCOL_VERSION", 2, "ipc/schema/client.capnp", "protocolVersion :UInt32 = 2;"},
     {"kDescriptorsPerMessageMax", 2, "service/control/listener.cc",
      "kDescriptorsPerMessageMax = 2;"},
     {"kMessageWordsMax", 4U << 20U, "service/control/listener.cc",
@@ -285,8 +337,8 @@ constexpr Elsewhere kElsewhere[] = {
     {"kTensorNameMax", 255, "service/control/ledger.cc", "kTensorNameMax = 255;"},
     {"kTimeoutMsMax", 24 * 3600 * 1000, "service/dispatch/check.h",
      "kTimeoutMsMax = 24 * 3600 * 1000;"},
-    {"schema::PEER_PROTOCOL_VERSION", 1, "ipc/schema/peer.capnp",
-     "peerProtocolVersion :UInt32 = 1;"},
+    {"schema::PEER_PROTOCOL_VERSION", 2, "ipc/schema/peer.capnp",
+     "peerProtocolVersion :UInt32 = 2;"},
     {"kHelloTimeout", 5, "service/control/peers/peer_link.h", "kHelloTimeout = 5 * kj::SECONDS;"},
     {"kStrangersMax", 64, "service/control/peers/peer_listener.h", "kStrangersMax = 64;"},
     {"kPeerConnectionsMax", 256, "service/control/peers/peer_listener.h",
@@ -294,17 +346,26 @@ constexpr Elsewhere kElsewhere[] = {
     {"kPeerMessageWordsMax", 1U << 20U, "service/control/peers/peer_link.h",
      "kPeerMessageWordsMax = std::uint64_t{1} << 20;"},
     {"kToldAtOnceMax", 16, "service/control/peers/peer_link.h", "kToldAtOnceMax = 16;"},
+    {"kToldBytesMax", 256U << 10U, "service/control/peers/peer_link.h",
+     "kToldBytesMax = std::size_t{256} << 10;"},
     {"kUntoldMax", 16384, "service/control/peers/peer_link.h", "kUntoldMax = 16384;"},
     {"kLanesMax", 16, "service/control/peers/peer_wire.h", "kLanesMax = 16;"},
     {"kLaneAddressMax", 16384, "service/control/peers/peer_wire.h", "kLaneAddressMax = 16384;"},
     {"kNodesMax", 64, "transport/network.h", "kNodesMax = 64;"},
     {"kJobsLedMax", 256, "service/membership/leader.h", "kJobsLedMax = 256;"},
+    {"kLayoutTensorsMax", 768, "service/session/layout.h", "kLayoutTensorsMax = 768;"},
+    {"kPlanTextMax", 4U << 20U, "service/membership/plan_text.h",
+     "kPlanTextMax = std::size_t{4} << 20U;"},
+    {"kPlanPieceMax", 128U << 10U, "service/membership/plan_text.h",
+     "kPlanPieceMax = std::size_t{128} << 10U;"},
+    {"kSwitchSlack", 8, "service/actor/messages.h", "kSwitchSlack = 8;"},
 };
 
 TEST(Protocol, DocumentAndCodeHaveTheSameLayouts) {
   const auto document = LayoutsOfDocument();
   auto code = ChannelLayoutsOfCode();
   code.merge(BoardLayoutsOfCode());
+  code.merge(PlanLayoutsOfCode());
   ASSERT_EQ(document.size(), code.size());
   for (const auto& [name, layout] : document) {
     ASSERT_TRUE(code.contains(name)) << name;
