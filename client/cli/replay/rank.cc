@@ -34,9 +34,12 @@ Result<hr_options> OptionsOf(const Place& place) {
   options.timeout_ms = place.timeout_ms;
   for (const Status& status : {SetField(options.socket_path, place.socket_path, "socket"),
                                SetField(options.job, place.job, "job"),
-                               SetField(options.rendezvous, place.rendezvous, "rendezvous"),
                                SetField(options.program, "headracectl replay", "program")}) {
     if (!status) return status.error();
+  }
+  if (place.rendezvous.empty()) return options;  // as the environment says
+  if (Status status = SetField(options.rendezvous, place.rendezvous, "rendezvous"); !status) {
+    return status.error();
   }
   return options;
 }

@@ -20,7 +20,7 @@ struct Place {
   std::string job;
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
-  std::string rendezvous;
+  std::string rendezvous;        // empty: as the environment says
   std::string policy;            // empty: as the service at the rendezvous is configured
   std::uint32_t timeout_ms = 0;  // of every operation; 0: the service's
 };

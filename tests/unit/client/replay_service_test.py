@@ -9,6 +9,7 @@ import time
 import unittest
 
 from ranks import Service
+from support.cluster import Cluster, Services
 
 PROFILE = {
     "format": "headrace-profile/1",
@@ -158,6 +159,28 @@ class Replay(unittest.TestCase):
         run = self.replay()
         self.assertEqual(run.returncode, 1)
         self.assertIn("/nowhere/profile.json: No such file", run.stderr)
+
+
+class ReplayOverNodes(unittest.TestCase):
+    def test_spreads_its_ranks_over_the_services_of_several_nodes(self):
+        with Cluster(nodes=2, loopback=True) as cluster, tempfile.TemporaryDirectory() as folder:
+            services = Services(cluster)
+            profile = os.path.join(folder, "profile.json")
+            with open(profile, "w", encoding="utf-8") as file:
+                json.dump(PROFILE, file)
+            sockets = ",".join(services[i].socket for i in range(2))
+            command = [program(), "--json", "replay", profile, "--iterations", "5"]
+            command += ["--ranks", "4", "--nodes", sockets]
+            command += ["--rendezvous", services.rendezvous]
+            run = subprocess.run(
+                command, capture_output=True, text=True, timeout=100, check=False
+            )
+            self.assertEqual(run.returncode, 0, run.stderr + services[0].log())
+            measured = json.loads(run.stdout)
+            self.assertEqual(measured["world_size"], 4)
+            self.assertEqual(measured["values_checked"], 3 + 5)
+            for service in (services[0], services[1]):
+                self.assertRegex(service.log(), "rank [0-3] of 4 attached")
 
 
 if __name__ == "__main__":
