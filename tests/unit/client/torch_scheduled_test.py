@@ -363,6 +363,12 @@ def freezing(session):
     return both_ways(session, make_plain, train)
 
 
+def with_policy(session, policy):
+    """Long enough for plans to be made, and to take the place of the first one."""
+    train = functools.partial(plain_loop, steps=30)
+    return both_ways(session, make_plain, train, policy=policy)
+
+
 class LikeThePlainOptimizer(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -433,6 +439,16 @@ class LikeThePlainOptimizer(unittest.TestCase):
 
     def test_when_parameters_are_frozen(self):
         self.check(freezing)
+
+    def test_with_each_policy(self):
+        for policy in ("bsp", "wfbp", "mg-wfbp", "bytescheduler", "us-byte", "exact"):
+            with self.subTest(policy):
+                losses = self.check(with_policy, policy)[0]
+                self.assertLess(losses[-1], losses[0])
+
+    def test_an_unknown_policy_is_refused_by_name(self):
+        with self.assertRaisesRegex(AssertionError, "fastest"):
+            run_ranks(self.service, 1, with_policy, "fastest", job="fastest")
 
 
 if __name__ == "__main__":
