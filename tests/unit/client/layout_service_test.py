@@ -1,6 +1,7 @@
 """headrace.Layout against a real service: gradients that move by the plan of the job."""
 
 import os
+import signal
 import time
 import unittest
 from unittest import mock
@@ -35,6 +36,23 @@ def iterate(layout, session, iteration):
 def train(session, iterations, policy=None):
     layout = session.layout(SPECS, policy=policy)
     wrong = sum(iterate(layout, session, iteration) for iteration in range(iterations))
+    layout.wait_all()
+    return wrong
+
+
+def train_until_told(session):
+    """Trains until SIGUSR1 has come to rank 0; wrong averages."""
+    layout = session.layout(SPECS)
+    told = []
+    signal.signal(signal.SIGUSR1, lambda *_: told.append(True))
+    wrong = 0
+    for iteration in range(1_000_000):
+        wrong += iterate(layout, session, iteration)
+        stop = numpy.array([len(told)], numpy.int32)
+        session.all_reduce(stop, "max")
+        if stop[0]:
+            break
+        time.sleep(0.001)
     layout.wait_all()
     return wrong
 
@@ -121,6 +139,39 @@ class Training(unittest.TestCase):
             for values, array in run_ranks(service, 3, sums):
                 self.assertEqual(values, [{3}, {6}])
                 self.assertEqual(array, [3.0] * 3)
+
+
+class Admin(unittest.TestCase):
+    def plan_of(self, service):
+        jobs = service.ctl_json("plan", "test")["jobs"]
+        return jobs[0]["plan"] if jobs else None
+
+    def await_policy(self, service, policy):
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            plan = self.plan_of(service)
+            if plan and plan["policy"] == policy and plan["version"] > 1:
+                return plan
+            time.sleep(0.05)
+        self.fail(f"no plan by {policy}: {self.plan_of(service)}\n{service.log()}")
+
+    def test_changes_the_policy_of_a_job_that_trains(self):
+        with Service() as service:
+            ranks = [start_rank(service, r, 2, train_until_told) for r in range(2)]
+            before = self.await_policy(service, "exact")
+            code, text = service.ctl("policy", "test", "bsp")
+            self.assertEqual(code, 0, text)
+            after = self.await_policy(service, "bsp")
+            self.assertGreater(after["version"], before["version"])
+            self.assertTrue(after["barrier"])
+            os.kill(ranks[0].pid, signal.SIGUSR1)
+            self.assertEqual([rank.result() for rank in ranks], [0, 0])
+
+    def test_names_a_job_that_is_not_there(self):
+        with Service() as service:
+            code, text = service.ctl("policy", "nobody", "bsp")
+            self.assertEqual(code, 1)
+            self.assertIn("nobody", text)
 
 
 class Refusals(unittest.TestCase):
