@@ -15,7 +15,6 @@ using Json = nlohmann::ordered_json;
 // Rows stand in the order of these numbers.
 constexpr int kComputing = 1;
 constexpr int kWaiting = 2;
-constexpr int kBlocks = 1;
 
 // Chrome's times are microseconds.
 double Microseconds(TimeNs time_ns) { return static_cast<double>(time_ns) / kMicrosecond; }
@@ -58,21 +57,33 @@ void AddRank(const Profile& profile, std::uint32_t rank, const Take& take, TimeN
   }
 }
 
+Json BlockSlice(const ipc::PlanBlockRow& block, std::uint32_t process, int row) {
+  Json slice =
+      Slice(fmt::format("block {}", block.index + 1), process, row, block.begin_ns, block.end_ns);
+  slice["args"] = {{"bytes", block.bytes},
+                   {"tensor", ctl::Printable(ipc::GetText(block.tensor))},
+                   {"first_tensor", block.first_tensor},
+                   {"last_tensor", block.last_tensor},
+                   {"ready_us", Microseconds(block.ready_ns)},
+                   {"predicted_begin_us", Microseconds(block.predicted_begin_ns)},
+                   {"predicted_end_us", Microseconds(block.predicted_end_ns)}};
+  return slice;
+}
+
+// Blocks that move at the same time stand in rows of their own.
 void AddBlocks(const Ending& ending, std::uint32_t process, Json& slices) {
   slices.push_back(Named("process_name", process, 0, "blocks of the plan"));
-  slices.push_back(Named("thread_name", process, kBlocks, "moving"));
+  std::vector<TimeNs> free_from_ns;  // of each row
   for (const ipc::PlanBlockRow& block : ending.blocks) {
     if (block.end_ns == 0) continue;  // it has not moved
-    Json slice = Slice(fmt::format("block {}", block.index + 1), process, kBlocks, block.begin_ns,
-                       block.end_ns);
-    slice["args"] = {{"bytes", block.bytes},
-                     {"tensor", ctl::Printable(ipc::GetText(block.tensor))},
-                     {"first_tensor", block.first_tensor},
-                     {"last_tensor", block.last_tensor},
-                     {"ready_us", Microseconds(block.ready_ns)},
-                     {"predicted_begin_us", Microseconds(block.predicted_begin_ns)},
-                     {"predicted_end_us", Microseconds(block.predicted_end_ns)}};
-    slices.push_back(std::move(slice));
+    auto row = std::find_if(free_from_ns.begin(), free_from_ns.end(),
+                            [&block](TimeNs time_ns) { return time_ns <= block.begin_ns; });
+    if (row == free_from_ns.end()) row = free_from_ns.insert(row, 0);
+    *row = block.end_ns;
+    slices.push_back(BlockSlice(block, process, 1 + static_cast<int>(row - free_from_ns.begin())));
+  }
+  for (std::size_t i = 0; i < free_from_ns.size(); ++i) {
+    slices.push_back(Named("thread_name", process, 1 + static_cast<int>(i), "moving"));
   }
 }
 

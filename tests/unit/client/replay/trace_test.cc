@@ -43,6 +43,20 @@ TEST(Trace, ShowsTheBlocksThatMoved) {
   EXPECT_EQ(blocks[0]["args"]["tensor"], "conv");
 }
 
+TEST(Trace, GivesBlocksThatMoveAtTheSameTimeRowsOfTheirOwn) {
+  std::vector<Played> played = TwoRanks();
+  std::vector<ipc::PlanBlockRow>& rows = played[0].ending.blocks;
+  rows[1].begin_ns = rows[0].end_ns - 1;
+  rows[1].end_ns = rows[0].end_ns + 5;
+  rows.push_back(rows[0]);
+  rows[2].begin_ns = rows[0].end_ns;
+  rows[2].end_ns = rows[0].end_ns + 1;
+  const std::vector<Json> blocks = Slices(Json::parse(TraceJson(ToyProfile(), played)), 2);
+  ASSERT_EQ(blocks.size(), 3U);
+  EXPECT_NE(blocks[0]["tid"], blocks[1]["tid"]);
+  EXPECT_EQ(blocks[0]["tid"], blocks[2]["tid"]);
+}
+
 TEST(Trace, ShowsTheLastIterationWithoutBlocksWhereTheBoardIsTooOld) {
   std::vector<Played> played = TwoRanks();
   played[0].ending.plan->iteration = 9;
