@@ -1,0 +1,117 @@
+"""Runs tests/bench/replay on a tiny profile and looks at the fields of its JSON; at no time.
+
+usage: replay_smoke_test.py BUILD
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+sys.dont_write_bytecode = True
+
+import replay_report
+from replaying import Case, Model, figure, read_model
+
+TINY = {
+    "format": "headrace-profile/1",
+    "model": "tiny",
+    "dtype": "float32",
+    "tensors": [
+        {"name": f"layer{i}", "elements": 20_000 * (i + 1), "backward_s": 0.01, "forward_s": 0.005}
+        for i in range(6)
+    ],
+}
+POLICIES = ["exact", "wfbp"]
+
+
+def check_case() -> None:
+    """By hand: a node of four sends one and a half times the gradients, at 93.5 % of the rate."""
+    model = Model("tiny", Path("tiny.json"), bytes=10_000_000, compute_s=2.0)
+    case = Case(model, nodes=4, ratio=2.0, rate_mbit=1000.0)
+    assert abs(case.communication_s - 15e6 * 8 / 935e6) < 1e-9
+    assert abs(case.scale * model.compute_s * 2 - case.communication_s) < 1e-9
+    assert read_model("resnet50").bytes == 25_557_032 * 4
+
+
+def rank(times: list[float], **more: object) -> dict:
+    return {
+        "iterations_s": times, "predicted_s": 1.0, "lower_bound_s": 0.9, "hidden_share": 0.5,
+        "waited_s": 0.1, "moving_s": 0.5, "blocks": 3, "plan_version": 2, "values_checked": 4,
+        "lanes": [], **more,
+    }  # fmt: skip
+
+
+def check_figure() -> None:
+    """The slowest rank counts in each iteration, and all rounds are one heap."""
+    first = [rank([1.0, 2.0, 3.0]), rank([2.0, 1.0, 4.0])]
+    second = [rank([5.0, 5.0, 5.0]), rank([1.0, 1.0, 1.0])]
+    found = figure("exact", [first, second])
+    assert found["samples"] == 6 and found["measured_s"] == 4.5, found
+    assert found["rounds_s"] == [2.0, 5.0], found
+    assert found["predicted_s"] == 1.0 and found["blocks"] == 3, found
+
+
+def row(policy: str, measured: float, predicted: float, spread: float = 0.01) -> dict:
+    return {
+        "policy": policy, "measured_s": measured, "predicted_s": predicted, "spread": spread,
+        "lower_bound_s": 1.0, "hidden_share": None, "blocks": 3, "cost_lines": [],
+    }  # fmt: skip
+
+
+def check_goals() -> None:
+    """Ratios that point the right way."""
+    case = {
+        "title": "t", "ratio": 1.0, "jitter": 0.0, "bytes": 1, "rate_mbit": 1.0, "scale": 1.0,
+        "communication_s": 1.0, "computation_s": 1.0,
+    }  # fmt: skip
+    good = [row("exact", 1.02, 1.0), row("wfbp", 1.4, 1.4), row("us-byte", 1.3, 1.3)]
+    found = replay_report.goals([{**case, "figures": good}])
+    assert len(found) == 6 and all(goal["met"] for goal in found), found
+    bad = [row("exact", 1.2, 1.0), row("wfbp", 1.1, 1.4), row("us-byte", 1.21, 1.3)]
+    missed = {goal["what"] for goal in replay_report.goals([{**case, "figures": bad}]) if not goal["met"]}
+    assert missed == {
+        "exact: measured / predicted", "exact: measured / bound", "wfbp: measured / predicted",
+        "us-byte: measured / predicted", "wfbp / exact", "us-byte / exact", "exact / wfbp",
+    }, missed  # fmt: skip
+    varying = replay_report.goals([{**case, "jitter": 0.2, "figures": bad}])
+    assert [goal["what"] for goal in varying] == ["exact / wfbp"] and not varying[0]["met"]
+
+
+def check_run(build: str) -> str:
+    """Why it was skipped, if it was."""
+    with tempfile.TemporaryDirectory() as folder:
+        profile, path = Path(folder) / "tiny.json", Path(folder) / "replay.json"
+        profile.write_text(json.dumps(TINY))
+        command = [str(HERE / "replay"), "--build", build, "--json", str(path), "--nodes", "2"]
+        command += ["--profiles", str(profile), "--ratios", "1", "--policies", *POLICIES]
+        command += ["--iterations", "3", "--rounds", "1", "--rate-mbit", "400", "--quiet"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode == 77:
+            return done.stdout.strip()
+        assert done.returncode == 0, done.stderr + done.stdout
+        result = json.loads(path.read_text())
+    assert [(case["profile"], case["nodes"], case["jitter"]) for case in result["cases"]] == [
+        ("tiny", 2, 0.0), ("tiny", 2, 0.2),
+    ], result["cases"]  # fmt: skip
+    for case in result["cases"]:
+        assert [found["policy"] for found in case["figures"]] == POLICIES, case
+        for found in case["figures"]:
+            assert found["samples"] == 3 and found["values_checked"] > 0, found
+            assert found["measured_s"] > 0 and found["lower_bound_s"] > 0, found
+            assert found["blocks"] >= 1 and min(found["plan_versions"]) >= 2, found
+        assert case["title"] in done.stdout
+    return ""
+
+
+if __name__ == "__main__":
+    check_case()
+    check_figure()
+    check_goals()
+    reason = check_run(sys.argv[1])
+    if reason:
+        print(reason)
+        sys.exit(77)

@@ -1,0 +1,230 @@
+"""Playing profiles through services on the nodes of a cluster: the cases, and how one is measured.
+
+A case is a profile, a number of nodes and a ratio of communication to computation. Links have the rate
+at which this machine carries all of them at once, so that they are the limit and not the processor;
+computing, which is slept, takes so long that the ratio comes out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from contenders import ROOT, BenchError
+
+from support.cluster import Cluster, Services
+
+PROFILES = ROOT / "client" / "profiles"
+POLICIES = ("exact", "us-byte", "bytescheduler", "mg-wfbp", "wfbp", "bsp")
+# What each link can have so that two cores serve all of them, by nodes.
+RATES_MBIT = {2: 1000.0, 4: 400.0, 8: 150.0}
+# Of a link's rate; the rest are the headers of TCP, IP and Ethernet, and UCX's own.
+PAYLOAD = 0.935
+# A job that has not ended after so many of its longest iterations does not move.
+ITERATIONS_MAX = 200
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """What a case needs to know of a profile."""
+
+    name: str
+    path: Path
+    bytes: int
+    compute_s: float  # backward and forward
+
+
+def read_model(name: str) -> Model:
+    """One of client/profiles by its name, or any other by its path."""
+    path = Path(name) if name.endswith(".json") else PROFILES / f"{name}.json"
+    try:
+        profile = json.loads(path.read_text())
+        sizes = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+        tensors = profile["tensors"]
+        return Model(
+            path.stem,
+            path,
+            sum(tensor["elements"] for tensor in tensors) * sizes[profile.get("dtype", "float32")],
+            sum(tensor["backward_s"] + tensor["forward_s"] for tensor in tensors),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BenchError(f"{path}: not a profile: {error!r}") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    model: Model
+    nodes: int
+    ratio: float
+    rate_mbit: float
+    jitter: float = 0.0
+
+    @property
+    def communication_s(self) -> float:
+        """Of all gradients at once: what a node has to send at the rate of its link."""
+        sent = 2 * (self.nodes - 1) / self.nodes * self.model.bytes
+        return sent * 8 / (self.rate_mbit * 1e6 * PAYLOAD)
+
+    @property
+    def scale(self) -> float:
+        """What the profile's times are multiplied by."""
+        return self.communication_s / self.ratio / self.model.compute_s
+
+    @property
+    def title(self) -> str:
+        varying = f", times vary by {100 * self.jitter:g} %" if self.jitter else ""
+        return f"{self.model.name}, {self.nodes} nodes, ratio {self.ratio:g}{varying}"
+
+    @property
+    def seconds_max(self) -> float:
+        return 60 + ITERATIONS_MAX * (1 + 1 / self.ratio) * self.communication_s
+
+
+def rate_of(nodes: int, chosen: float | None) -> float:
+    if chosen is not None:
+        return chosen
+    known = [rate for count, rate in sorted(RATES_MBIT.items()) if count >= nodes]
+    return known[0] if known else min(RATES_MBIT.values()) * 8 / nodes
+
+
+class Stage:
+    """The cluster and services of a case; they stay while its policies take turns."""
+
+    def __init__(self, case: Case, build: Path):
+        self.case = case
+        self.build = build
+        self.cluster = Cluster(nodes=case.nodes, rate_mbit=case.rate_mbit)
+        try:
+            self.services = Services(self.cluster, build=build)
+        except BaseException:
+            self.cluster.close()
+            raise
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.cluster.close()
+
+    def play(self, policy: str, job: str, iterations: int, seed: int) -> list[dict]:
+        """One job, a rank on each node; what each rank's replay says, in the order of ranks."""
+        programs = []
+        try:
+            for rank, node in enumerate(self.cluster.nodes):
+                programs.append(
+                    node.start(
+                        self._command(policy, job, rank, iterations, seed),
+                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                        stderr=subprocess.PIPE, text=True,
+                    )
+                )  # fmt: skip
+            deadline = time.monotonic() + self.case.seconds_max
+            said = [
+                program.communicate(timeout=max(0.1, deadline - time.monotonic()))
+                for program in programs
+            ]
+        except subprocess.TimeoutExpired as error:
+            raise BenchError(
+                f"{self.case.title}: {policy}: no end after {self.case.seconds_max:.0f} s:\n"
+                + self.services[0].log()[-2000:]
+            ) from error
+        finally:
+            for program in programs:
+                program.end()
+        failed = [
+            f"rank {rank}: {error.strip()}"
+            for rank, (program, (_, error)) in enumerate(zip(programs, said, strict=True))
+            if program.returncode != 0
+        ]
+        if failed:
+            raise BenchError(f"{self.case.title}: {policy}: " + "\n".join(failed))
+        return [json.loads(text) for text, _ in said]
+
+    def _command(self, policy: str, job: str, rank: int, iterations: int, seed: int) -> list[str]:
+        case = self.case
+        return [
+            str(self.build / "headracectl"), "--socket", self.services[rank].socket, "--json",
+            "replay", str(case.model.path), "--policy", policy, "--iterations", str(iterations),
+            "--scale", repr(case.scale), "--jitter", str(case.jitter), "--seed", str(seed),
+            "--job", job, "--rank", str(rank), "--world-size", str(case.nodes),
+            "--rendezvous", self.services.rendezvous,
+        ]  # fmt: skip
+
+
+def slowest(ranks: list[dict]) -> list[float]:
+    """Of each iteration, the time of the rank for which it was longest."""
+    return [max(times) for times in zip(*(rank["iterations_s"] for rank in ranks), strict=True)]
+
+
+def cost_line(rank: dict) -> dict | None:
+    """Of the lane between nodes: the one that has one."""
+    known = [lane for lane in rank["lanes"] if lane["bytes_per_s"] is not None]
+    return known[-1] if known else None
+
+
+def figure(policy: str, rounds: list[list[dict]]) -> dict:
+    """What all rounds of one policy come to. Rank 0 speaks for what is the job's."""
+    times = sorted(second for ranks in rounds for second in slowest(ranks))
+    firsts = [ranks[0] for ranks in rounds]
+    quarters = statistics.quantiles(times, n=4) if len(times) > 1 else [times[0]] * 3
+
+    def median(name: str) -> float | None:
+        values = [first[name] for first in firsts if first[name] is not None]
+        return statistics.median(values) if values else None
+
+    return {
+        "policy": policy,
+        "samples": len(times),
+        "measured_s": statistics.median(times),
+        "spread": (quarters[2] - quarters[0]) / statistics.median(times),
+        "rounds_s": [statistics.median(slowest(ranks)) for ranks in rounds],
+        "predicted_s": median("predicted_s"),
+        "lower_bound_s": median("lower_bound_s"),
+        "hidden_share": median("hidden_share"),
+        "waited_s": median("waited_s"),
+        "moving_s": median("moving_s"),
+        "blocks": median("blocks"),
+        "plan_versions": [first["plan_version"] for first in firsts],
+        "cost_lines": [cost_line(first) for first in firsts],
+        "values_checked": min(rank["values_checked"] for ranks in rounds for rank in ranks),
+    }
+
+
+def measure_case(
+    case: Case,
+    policies: list[str],
+    iterations: int,
+    rounds: int,
+    build: Path,
+    said: Callable[[str], None],
+) -> dict:
+    """All policies take turns on the same services and links; each round begins with another."""
+    played: dict[str, list[list[dict]]] = {policy: [] for policy in policies}
+    with Stage(case, build) as stage:
+        for index in range(rounds):
+            turn = index % len(policies)
+            for policy in policies[turn:] + policies[:turn]:
+                said(f"{case.title}: {policy}, round {index + 1} of {rounds}")
+                ranks = stage.play(policy, f"{policy}-{index + 1}", iterations, seed=index + 1)
+                wrong = {rank["policy"] for rank in ranks} - {policy}
+                if wrong:
+                    raise BenchError(f"{case.title}: {policy} was asked for and {wrong} was played")
+                played[policy].append(ranks)
+    return {
+        "title": case.title,
+        "profile": case.model.name,
+        "bytes": case.model.bytes,
+        "nodes": case.nodes,
+        "ratio": case.ratio,
+        "jitter": case.jitter,
+        "rate_mbit": case.rate_mbit,
+        "scale": case.scale,
+        "communication_s": case.communication_s,
+        "computation_s": case.scale * case.model.compute_s,
+        "figures": [figure(policy, played[policy]) for policy in policies],
+    }
