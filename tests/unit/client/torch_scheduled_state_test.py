@@ -4,15 +4,17 @@ import io
 import os
 import time
 import unittest
+from unittest import mock
 
-import headrace
 import torch
-from headrace.torch import ScheduledOptimizer
-from headrace.torch.slots import Member, make_slots
-
+import torch.utils.checkpoint
 from ranks import Rank, Service, run_ranks
 from torch_ranks import main
 from torch_scheduled import Reference, batches, bits, loss_of, network
+
+import headrace
+from headrace.torch import ScheduledOptimizer
+from headrace.torch.slots import Member, make_slots
 
 
 def scheduled(session, model, **options):
@@ -24,38 +26,6 @@ def one_step(model, optimizer, batch):
     optimizer.zero_grad()
     loss_of(model, batch).backward()
     optimizer.step()
-
-
-def laziness(session):
-    """After step() nothing has changed; then each module's parameters when its forward comes."""
-    model = network()
-    optimizer = scheduled(session, model)
-    values = [[p.detach().clone() for p in model.parameters()]]
-
-    class Stop(Exception):
-        pass
-
-    def stop(*_):
-        raise Stop
-
-    def changed():
-        new = [p.detach().clone() for p in model.parameters()]
-        before = values[0]
-        return [not torch.equal(one, other) for one, other in zip(new, before)]
-
-    stages = []
-    batch = next(batches(session))
-    one_step(model, optimizer, batch)
-    stages.append(changed())
-    handle = model[1].register_forward_pre_hook(stop)
-    try:
-        model(batch[0])
-    except Stop:
-        stages.append(changed())
-    handle.remove()
-    model(batch[0])
-    stages.append(changed())
-    return stages
 
 
 def saving(session, how):
@@ -259,6 +229,134 @@ def reading(session):
     return values
 
 
+class FakeLayout:
+    """In which the test says what has ended. Waiting for anything else fails the test."""
+
+    def __init__(self, specs):
+        self.memory = [torch.zeros(shape, dtype=dtype) for shape, dtype, _ in specs]
+        self.posted, self.waited, self.ended = [], [], set()
+        self.forward_ended = 0
+
+    def torch(self, i):
+        return self.memory[i]
+
+    def begin_backward(self):
+        self.posted, self.waited = [], []
+
+    def post(self, i):
+        self.posted.append(i)
+        return i
+
+    def wait(self, i):
+        assert i in self.ended, f"waits for gradient {i}"
+        self.waited.append(i)
+
+    def end_forward(self):
+        self.forward_ended += 1
+
+
+class FakeSession:
+    """Of one rank, for a FakeLayout."""
+
+    rank, world_size = 0, 1
+
+    def broadcast(self, tensor, root):
+        pass
+
+    def layout(self, specs, op, policy):
+        self.made = FakeLayout(specs)
+        return self.made
+
+
+class FakeOperation:
+    """Post number ``number`` of a FakeLayout."""
+
+    def __init__(self, session, number, result, copied):
+        self._layout, self._number = session.made, number
+
+    def done(self):
+        return self._number in self._layout.ended
+
+    def wait(self):
+        assert self.done()
+
+
+class Waiting(unittest.TestCase):
+    """What is waited for where, and when updates are made."""
+
+    def setUp(self):
+        patch = mock.patch("headrace.torch.gradient_flow.Operation", FakeOperation)
+        patch.start()
+        self.addCleanup(patch.stop)
+        self.model = network()
+        self.plain = torch.optim.SGD(self.model.parameters(), 1.0)
+        self.session = FakeSession()
+        self.optimizer = ScheduledOptimizer(
+            self.plain, self.model, self.session, broadcast=False
+        )
+        self.steps = []
+        taken = type(self.plain).step
+
+        def step(*arguments):
+            self.steps.append(sum(len(g["params"]) for g in self.plain.param_groups))
+            return taken(self.plain, *arguments)
+
+        self.plain.step = step
+
+    def train_once(self):
+        batch = (torch.ones(2, 8), torch.tensor([0, 1]))
+        loss_of(self.model, batch).backward()
+        self.optimizer.step()
+        self.layout = self.session.made
+        self.before = [p.detach().clone() for p in self.model.parameters()]
+
+    def changed(self):
+        new = self.model.parameters()
+        return [not torch.equal(one, other) for one, other in zip(new, self.before)]
+
+    def test_step_waits_for_nothing_and_changes_nothing(self):
+        self.train_once()
+        self.assertEqual(sorted(self.layout.posted), list(range(6)))
+        self.assertEqual(self.layout.posted[:2], [5, 4])  # as backward produces them
+        self.assertEqual((self.layout.waited, self.steps), ([], []))
+
+    def test_each_module_waits_for_its_own_and_takes_the_step_there(self):
+        self.train_once()
+        self.layout.ended = {0, 1, 5}
+        with self.assertRaisesRegex(AssertionError, "waits for gradient 2"):
+            self.model(torch.ones(1, 8))
+        self.assertEqual(self.layout.waited, [0, 1])
+        self.assertEqual(self.changed(), [True, True, False, False, False, False])
+        self.assertEqual(self.steps, [2])
+
+    def test_what_is_there_is_updated_with_the_first(self):
+        self.train_once()
+        self.layout.ended = set(range(6))
+        self.model(torch.ones(1, 8))
+        self.assertEqual(self.changed(), [True] * 6)
+        self.assertEqual(self.steps, [6])
+        # All the same each is asked for where it is used, and only once.
+        self.assertEqual(self.layout.waited, list(range(6)))
+        self.assertEqual(self.layout.forward_ended, 1)
+        self.model(torch.ones(1, 8))
+        self.assertEqual(self.layout.waited, list(range(6)))
+
+    def test_activations_computed_again_wait_for_nothing(self):
+        begun = []
+        self.model[3].register_forward_pre_hook(lambda *_: begun.append(1))
+        self.model.forward = lambda x: torch.utils.checkpoint.checkpoint(
+            self.model[1:], self.model[0](x), use_reentrant=False
+        )
+        self.train_once()
+        self.layout.ended = set(range(6))
+        loss = self.model(torch.ones(2, 8)).sum()
+        self.layout.ended = set()
+        loss.backward()
+        self.assertEqual(len(begun), 4)
+        self.assertEqual(sorted(self.layout.posted), list(range(6)))
+        self.assertEqual(self.layout.waited, [])
+
+
 class States(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -268,12 +366,6 @@ class States(unittest.TestCase):
     def run_two(self, function, *arguments):
         job = self.id()[-40:] + "".join(str(a)[:5] for a in arguments).replace(" ", "")
         return run_ranks(self.service, 2, function, *arguments, job=job)
-
-    def test_each_module_takes_its_step_when_its_forward_comes(self):
-        for after_step, in_forward, after_forward in self.run_two(laziness):
-            self.assertEqual(after_step, [False] * 6)
-            self.assertEqual(in_forward, [True, True, False, False, False, False])
-            self.assertEqual(after_forward, [True] * 6)
 
     def test_goes_on_from_what_was_saved(self):
         for how in ("optimizer first", "model first"):

@@ -5,9 +5,8 @@ import math
 import unittest
 
 import torch
-from torch.optim import lr_scheduler
-
 from ranks import Service, run_ranks
+from torch.optim import lr_scheduler
 from torch_ranks import MODERN, main
 from torch_scheduled import (
     STEPS,

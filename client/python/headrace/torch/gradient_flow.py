@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from headrace.layout import Layout
+from headrace.operation import Operation
 from headrace.session import Session
 from headrace.torch.forward_order import ForwardOrder, tensors_in, used_by
 from headrace.torch.hooks import AccumulationHook
@@ -120,9 +121,18 @@ class GradientFlow:
             # Fast paths of evaluation read parameters past the modules that own them.
             self.make_updates()
             return
-        due = [slot for slot in self._waits.get(module, ()) if slot.due is not None]
-        if due:
+        # What is open and not due belongs to this iteration: activations are being computed again.
+        slots = [
+            slot
+            for slot in self._waits.get(module, ())
+            if not slot.asked_for and (slot.due is not None or not slot.open)
+        ]
+        # Also where the values are known to be there: plans are made from when they were asked for.
+        for slot in slots:
             self._waited = True
+            self._wait(slot)
+        due = [slot for slot in slots if slot.due is not None]
+        if due:
             self._update(due)
 
     def after_forward(self, result: Any) -> None:
@@ -185,8 +195,9 @@ class GradientFlow:
             self._post(slot)
 
     def _post(self, slot: Slot) -> None:
-        self.layout.post(slot.index)
-        slot.open = True
+        number = self.layout.post(slot.index)
+        slot.operation = Operation(self._session, number, None, copied=False)
+        slot.open, slot.asked_for = True, False
         for member in slot.members:
             member.arrived = False
             member.parameter.grad = member.open
@@ -251,11 +262,18 @@ class GradientFlow:
         self._post_missing()
         for slot in self._slots:
             self._wait(slot)
+            for member in slot.members:
+                if member.parameter.grad is member.open:
+                    frozen = not member.parameter.requires_grad
+                    member.parameter.grad = None if frozen else member.view
         self._begun, self._averaged = False, True
 
     def make_updates(self) -> None:
         """All that are due."""
         due = [slot for slot in self._slots if slot.due is not None]
+        for slot in due:
+            if slot.open:
+                self._wait(slot)
         if due:
             self._update(due)
 
@@ -288,29 +306,42 @@ class GradientFlow:
         finally:
             self._posting = before
 
+    def _wait(self, slot: Slot) -> None:
+        self._layout.wait(slot.index)
+        slot.open, slot.asked_for = False, True
+
     def _update(self, slots: Sequence[Slot]) -> None:
-        for slot in slots:
-            self._layout.wait(slot.index)
+        """Makes the updates of these, which have been waited for, and of those that are there too.
+
+        One step of the optimizer for many parameters takes less than many for a few.
+        """
+        slots = [*slots, *self._there_besides(slots)]
         members = [member for slot in slots for member in slot.members]
         before = [member.parameter.grad for member in members]
         for member in members:
             member.parameter.grad = member.view
         options = slots[0].due
         for slot in slots:
-            slot.open, slot.due = False, None
+            slot.due = None
         self._updates.make([m.parameter for m in members if not m.frozen], options)
         for member, gradient in zip(members, before):
             # What was forgotten in the meantime, or replaced, stays so.
             if gradient is not member.open:
                 member.parameter.grad = gradient
 
-    def _wait(self, slot: Slot) -> None:
-        self._layout.wait(slot.index)
-        slot.open = False
-        for member in slot.members:
-            if member.parameter.grad is member.open:
-                frozen = not member.parameter.requires_grad
-                member.parameter.grad = None if frozen else member.view
+    def _there_besides(self, slots: Sequence[Slot]) -> list[Slot]:
+        """The slots behind these that are due and have ended, up to the first that has not."""
+        there = []
+        for slot in self._slots[slots[-1].index + 1 :]:
+            if slot.due is None:
+                continue
+            if slot.open:
+                if not slot.operation.done():
+                    break
+                slot.operation.wait()  # for its error, if it has one
+                slot.open = False
+            there.append(slot)
+        return there
 
     def _give_up(self) -> None:
         """Ends an iteration without an update, in step with the other ranks."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
+    from headrace.operation import Operation
     from headrace.torch.open_gradient import OpenGradient
 
 SLOTS_MAX = 768  # gradients of a layout
@@ -43,7 +44,9 @@ class Slot:
 
     index: int
     members: list[Member]
-    open: bool = False  # posted, and not waited for since
+    open: bool = False  # posted, and not known to have ended since
+    asked_for: bool = True  # by a forward pass, since it was posted
+    operation: Operation | None = None  # the last post
     # Of each parameter group, the options at the time of step(); None: no update is due.
     due: list[dict[str, Any]] | None = None
 
