@@ -121,6 +121,27 @@ Answered Caller::ReleaseTensors(schema::Session::Client& session, std::uint32_t 
   return Read(response.getRefusal());
 }
 
+Answered Caller::SetLayout(schema::Session::Client& session, const LayoutCall& wish) {
+  auto call = session.setLayoutRequest();
+  call.setFirst(wish.first);
+  call.setCount(wish.count);
+  call.setReduction(static_cast<std::uint8_t>(wish.reduction));
+  call.setPolicy(wish.policy);
+  auto response = loop_.Wait<capnp::Response<schema::Session::SetLayoutResults>>(call.send());
+  return Read(response.getRefusal());
+}
+
+Answered Caller::SetPolicy(const std::string& job, const std::string& policy) {
+  auto hello = entrance_.adminRequest();
+  hello.getHello().setProtocolVersion(schema::PROTOCOL_VERSION);
+  auto admin = loop_.Wait<capnp::Response<schema::Entrance::AdminResults>>(hello.send()).getAdmin();
+  auto call = admin.setPolicyRequest();
+  call.setJob(job);
+  call.setPolicy(policy);
+  auto response = loop_.Wait<capnp::Response<schema::Admin::SetPolicyResults>>(call.send());
+  return {static_cast<Code>(response.getCode()), response.getText().cStr()};
+}
+
 Answered Caller::Leave(schema::Session::Client& session) {
   auto response =
       loop_.Wait<capnp::Response<schema::Session::LeaveResults>>(session.leaveRequest().send());

@@ -64,6 +64,13 @@ struct Numbered : Answered {
   std::uint32_t number = 0;  // of the segment or the first tensor
 };
 
+struct LayoutCall {
+  std::uint32_t first = 0;
+  std::uint32_t count = 0;
+  Reduction reduction = Reduction::kAverage;
+  std::string policy;
+};
+
 class Caller {
  public:
   Caller(CallerLoop& loop, const std::string& path);
@@ -79,6 +86,9 @@ class Caller {
   Answered ReleaseTensors(schema::Session::Client& session, std::uint32_t first,
                           std::uint32_t count);
   Answered Leave(schema::Session::Client& session);
+  Answered SetLayout(schema::Session::Client& session, const LayoutCall& wish);
+  // As an admin.
+  Answered SetPolicy(const std::string& job, const std::string& policy);
 
  private:
   CallerLoop& loop_;

@@ -58,11 +58,22 @@ void ControlStand::Answer(service::DispatchMessage& message) {
     sent = inbox_->Send(service::Pong{ping->token});
   } else if (std::holds_alternative<service::Drain>(message) && options_.drains) {
     sent = inbox_->Send(service::Drained{});
+  } else if (const auto* offer = std::get_if<service::OfferPlan>(&message);
+             offer && options_.takes_plans) {
+    sent = inbox_->Send(
+        service::PlanTaken{.job = offer->job, .version = offer->plan->version, .iteration = 0});
   }
   HR_CHECK(sent);
 }
 
 void ControlStand::Answer(service::WatchMessage& message) {
+  if (const auto* wish = std::get_if<service::MakePlan>(&message); wish && options_.makes_plans) {
+    const Result<plan::Plan> made =
+        plan::MakePlan(wish->policy, wish->profile, wish->route, wish->version);
+    const bool answered = inbox_->Send(service::PlanMade{
+        .token = wish->token, .plan = std::make_shared<const plan::Plan>(made.value())});
+    HR_CHECK(answered);
+  }
   auto* map = std::get_if<service::MapSegment>(&message);
   if (map == nullptr || !options_.map_segments) return;
   Result<Mapping> mapping = ipc::MapSealedMemory(map->memory.get(), map->size);

@@ -91,6 +91,8 @@ struct StandOptions {
   Status remove_answer;      // of dispatch to RemoveSegment
   bool pong = true;
   bool drains = true;
+  bool takes_plans = true;  // dispatch answers OfferPlan: no block of it has begun
+  bool makes_plans = true;  // watch does
   std::uint32_t connections_max = 1024;
   TimeNs drain_timeout_ns = kSecond;
   // Other services: none without an address.

@@ -159,5 +159,61 @@ TEST_F(WatchTest, SleepsOnlyWhenItsInboxIsEmpty) {
   EXPECT_EQ(watch_.NextDeadline(), kNever);
 }
 
+// Two tensors on a lane with that startup.
+MakePlan WishFor(plan::Policy policy, double startup_s) {
+  MakePlan wish;
+  wish.token = 9;
+  wish.policy = policy;
+  wish.version = 3;
+  for (const char* name : {"first", "second"}) {
+    wish.profile.tensors.push_back(
+        {.name = name, .elements = 1'000'000, .backward_s = 1e-3, .forward_s = 1e-3});
+  }
+  wish.route = plan::AllReduceRoute(plan::Affine(startup_s, 1e-9));
+  return wish;
+}
+
+TEST_F(WatchTest, MakesPlans) {
+  Send(WishFor(plan::Policy::kWfbp, 1e-3));
+  EXPECT_TRUE(watch_.DoWork(0));
+  const PlanMade& made = *control_.Of<PlanMade>().at(0);
+  EXPECT_EQ(made.token, 9U);
+  ASSERT_TRUE(made.plan.ok()) << made.plan.error().text();
+  EXPECT_EQ((*made.plan)->version, 3U);
+  EXPECT_EQ((*made.plan)->blocks.size(), 2U);
+}
+
+TEST_F(WatchTest, KeepsThePlanInForceUnlessAnotherIsFasterByTheMargin) {
+  Send(WishFor(plan::Policy::kExact, 1e-3));
+  watch_.DoWork(0);
+  const auto present = *control_.Of<PlanMade>().at(0)->plan;
+  for (const double startup_s : {1e-3, 1e-3 + 1e-6, 1e-1}) {
+    MakePlan wish = WishFor(plan::Policy::kExact, startup_s);
+    // In several blocks; with a high startup one is far better.
+    plan::Plan several = *present;
+    several.blocks = plan::MakePlan(plan::Policy::kWfbp, wish.profile, wish.route)->blocks;
+    wish.present = startup_s < 1e-2 ? present : std::make_shared<const plan::Plan>(several);
+    wish.margin = 0.02;
+    Send(std::move(wish));
+  }
+  watch_.DoWork(0);
+  const auto made = control_.Of<PlanMade>();
+  ASSERT_EQ(made.size(), 4U);
+  EXPECT_EQ(*made[1]->plan, nullptr);
+  EXPECT_EQ(*made[2]->plan, nullptr) << "faster, but by less than the margin";
+  ASSERT_NE(*made[3]->plan, nullptr);
+  EXPECT_EQ((*made[3]->plan)->blocks.size(), 1U);
+}
+
+TEST_F(WatchTest, SaysWhyAPlanCannotBeMade) {
+  MakePlan wish = WishFor(plan::Policy::kExact, 1e-3);
+  wish.profile.tensors[1].backward_s = -1;
+  Send(std::move(wish));
+  watch_.DoWork(0);
+  const PlanMade& made = *control_.Of<PlanMade>().at(0);
+  ASSERT_FALSE(made.plan.ok());
+  EXPECT_NE(made.plan.error().text().find("second"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace headrace::service
