@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import unittest
 
@@ -12,45 +11,21 @@ import numpy
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, ".."))
 from support.cluster import Cluster, Services  # noqa: E402
-from support.places import Program  # noqa: E402
-from support.service import client_environment  # noqa: E402
 from support.unittests import run_tests  # noqa: E402
 
-LIMIT_S = 120
-# The default of torch 1.13, no redirection, does not get past the enumerations of Python 3.11.
-STREAMS = ("--redirects", "1", "--tee", "1")
+import torchrun  # noqa: E402
+
+PROGRAM = os.path.join(HERE, "cluster_training.py")
 
 
 class Training(unittest.TestCase):
-    def torchrun(self, services: Services, index: int, nodes: int, ranks: int, folder: str) -> Program:
-        """One node's torchrun, with so many ranks on each node."""
-        cluster = services.cluster
-        return cluster[index].start(
-            ["/usr/bin/python3", "-B", "-m", "torch.distributed.run",
-             "--nnodes", str(nodes), "--nproc_per_node", str(ranks), "--node_rank", str(index),
-             "--master_addr", cluster[0].address, "--master_port", "29500",
-             "--rdzv_id", "training", *STREAMS, "--monitor_interval", "0.2",
-             "--log_dir", os.path.join(folder, f"logs{index}"),
-             os.path.join(HERE, "cluster_training.py"), folder],
-            env=client_environment(
-                HEADRACE_SOCKET=services[index].socket, GLOO_SOCKET_IFNAME="eth0",
-                OMP_NUM_THREADS="1",
-            ),
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
-
     def parameters(self, nodes: int, ranks: int) -> list[numpy.ndarray]:
         """Of every rank after a training on so many nodes with so many ranks each."""
         with Cluster(nodes=nodes) as cluster:
             folder = os.path.join(cluster.directory, "results")
             os.mkdir(folder)
             services = Services(cluster)
-            running = [self.torchrun(services, i, nodes, ranks, folder) for i in range(nodes)]
-            for program in running:
-                output = program.communicate(timeout=LIMIT_S)[0]
-                self.assertEqual(program.returncode, 0, output)
-            for index in range(nodes):
-                self.assertNotIn("training", services[index].ctl("jobs")[1])
+            torchrun.run(self, services, ranks, folder, PROGRAM, folder)
             return [
                 numpy.fromfile(os.path.join(folder, f"parameters.{rank}"), numpy.float32)
                 for rank in range(nodes * ranks)

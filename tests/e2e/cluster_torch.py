@@ -1,0 +1,73 @@
+"""One rank of three nodes, as torchrun starts it: the backend "headrace", then a scheduled optimizer.
+
+usage: cluster_torch.py FOLDER     leaves FOLDER/parameters.RANK
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import headrace
+import headrace.torch
+import torch
+import torch.distributed as dist
+
+STEPS = 20
+
+
+def check_backend(rank: int, ranks: int) -> None:
+    """Whole group, groups that leave out the node where services meet, and pairs."""
+    tensor = torch.full((1000,), float(rank))
+    dist.all_reduce(tensor)
+    assert torch.equal(tensor, torch.full((1000,), float(sum(range(ranks))))), tensor
+    later = dist.new_group(list(range(1, ranks)))
+    if rank > 0:
+        tensor = torch.tensor([rank])
+        dist.all_reduce(tensor, group=later)
+        assert tensor.item() == sum(range(1, ranks)), tensor
+    output = torch.zeros(ranks, 3)
+    dist.all_to_all_single(output, torch.full((ranks, 3), float(rank)))
+    assert torch.equal(output, torch.arange(float(ranks)).view(-1, 1).expand(ranks, 3))
+    received = torch.zeros(4)
+    sending = dist.isend(torch.full((4,), rank + 0.5), (rank + 1) % ranks)
+    dist.recv(received, (rank - 1) % ranks)
+    sending.wait()
+    assert torch.equal(received, torch.full((4,), (rank - 1) % ranks + 0.5))
+    dist.barrier()
+
+
+def train(rank: int, ranks: int) -> torch.Tensor:
+    """With gradients that move by the job's plan, in the job that torchrun's variables name."""
+    torch.manual_seed(rank)  # ScheduledOptimizer gives everybody rank 0's parameters
+    layers = [torch.nn.Linear(16, 300), torch.nn.Tanh(), torch.nn.Linear(300, 4)]
+    model = torch.nn.Sequential(*layers)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    random = torch.Generator().manual_seed(1)
+    with headrace.init() as session, headrace.torch.ScheduledOptimizer(
+        optimizer, model, session
+    ) as scheduled:  # fmt: skip
+        for _ in range(STEPS):
+            inputs = torch.randn(ranks, 8, 16, generator=random)
+            targets = torch.randint(0, 4, (ranks, 8), generator=random)
+            scheduled.zero_grad()
+            output = model(inputs[rank])
+            torch.nn.functional.cross_entropy(output, targets[rank]).backward()
+            scheduled.step()
+        scheduled.synchronize()
+        session.barrier()
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("headrace")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    check_backend(rank, ranks)
+    flat = train(rank, ranks)
+    flat.numpy().tofile(os.path.join(sys.argv[1], f"parameters.{rank}"))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

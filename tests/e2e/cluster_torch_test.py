@@ -1,0 +1,70 @@
+"""PyTorch over several nodes, started by torchrun: the backend, the scheduled optimizer, examples."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import unittest
+
+import numpy
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, ".."))
+from support.cluster import Cluster, Services  # noqa: E402
+from support.unittests import run_tests  # noqa: E402
+
+import torchrun  # noqa: E402
+
+EXAMPLES = os.path.join(HERE, "..", "..", "client", "examples")
+
+
+class OverNodes(unittest.TestCase):
+    def start(self, nodes: int) -> tuple[Services, str]:
+        cluster = Cluster(nodes=nodes)
+        self.addCleanup(cluster.close)
+        folder = os.path.join(cluster.directory, "results")
+        os.mkdir(folder)
+        return Services(cluster), folder
+
+    def test_three_nodes_train_to_the_same_bits(self) -> None:
+        services, folder = self.start(3)
+        torchrun.run(
+            self, services, 1, folder, os.path.join(HERE, "cluster_torch.py"), folder
+        )
+        first, *others = (
+            numpy.fromfile(os.path.join(folder, f"parameters.{rank}"), numpy.float32)
+            for rank in range(3)
+        )
+        self.assertTrue(numpy.isfinite(first).all())
+        self.assertGreater(len(first), 6000)
+        for other in others:
+            self.assertEqual(first.tobytes(), other.tobytes())
+
+    def test_examples_learn_alike_by_the_plan_and_through_ddp(self) -> None:
+        services, folder = self.start(2)
+        small = {"gpt": ("--layers", "2", "--width", "64"), "resnet": ("--width", "8")}
+        for example, options in small.items():
+            hashes, losses = set(), []
+            for way in ((), ("--ddp", "headrace"), ("--ddp", "gloo")):
+                with self.subTest(example, way=way):
+                    result = os.path.join(folder, "result.json")
+                    said = torchrun.run(
+                        self, services, 1, folder, os.path.join(EXAMPLES, f"{example}.py"),
+                        "--steps", "12", "--json", result, *options, *way,
+                    )  # fmt: skip
+                    self.assertIn("step    1  loss", said)
+                    self.assertIn("2 ranks", said)
+                    with open(result, encoding="utf-8") as file:
+                        answer = json.load(file)
+                    self.assertEqual(len(answer["iteration_s"]), 12)
+                    self.assertEqual(len(answer["waited_s"]), 12)
+                    hashes.add(answer["hash"])
+                    losses.append(answer["losses"])
+            # With two ranks a sum has no order, so even the bits agree.
+            self.assertEqual(len(hashes), 1, losses)
+            self.assertLess(losses[0][-1], losses[0][0])
+
+
+if __name__ == "__main__":
+    run_tests()
