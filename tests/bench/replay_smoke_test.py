@@ -81,14 +81,14 @@ def check_goals() -> None:
     assert [goal["what"] for goal in varying] == ["exact / wfbp"] and not varying[0]["met"]
 
 
-def check_run(build: str) -> str:
+def check_run(build: str, *flags: str) -> str:
     """Why it was skipped, if it was."""
     with tempfile.TemporaryDirectory() as folder:
         profile, path = Path(folder) / "tiny.json", Path(folder) / "replay.json"
         profile.write_text(json.dumps(TINY))
         command = [str(HERE / "replay"), "--build", build, "--json", str(path), "--nodes", "2"]
         command += ["--profiles", str(profile), "--ratios", "1", "--policies", *POLICIES]
-        command += ["--iterations", "3", "--rounds", "1", "--rate-mbit", "400", "--quiet"]
+        command += ["--iterations", "3", "--rounds", "1", "--rate-mbit", "400", "--quiet", *flags]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode == 77:
             return done.stdout.strip()
@@ -112,6 +112,8 @@ if __name__ == "__main__":
     check_figure()
     check_goals()
     reason = check_run(sys.argv[1])
+    if not reason:
+        reason = check_run(sys.argv[1], "--delay-us", "500")
     if reason:
         print(reason)
         sys.exit(77)

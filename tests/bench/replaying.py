@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from contenders import ROOT, BenchError
+from far import DEVICE, FarLinks
 
 from support.cluster import Cluster, Services
 
@@ -63,6 +64,7 @@ class Case:
     ratio: float
     rate_mbit: float
     jitter: float = 0.0
+    delay_us: float = 0.0  # of the links, one way
 
     @property
     def communication_s(self) -> float:
@@ -78,7 +80,8 @@ class Case:
     @property
     def title(self) -> str:
         varying = f", times vary by {100 * self.jitter:g} %" if self.jitter else ""
-        return f"{self.model.name}, {self.nodes} nodes, ratio {self.ratio:g}{varying}"
+        far = f", links of {self.delay_us:g} us" if self.delay_us else ""
+        return f"{self.model.name}, {self.nodes} nodes, ratio {self.ratio:g}{far}{varying}"
 
     @property
     def seconds_max(self) -> float:
@@ -98,18 +101,30 @@ class Stage:
     def __init__(self, case: Case, build: Path):
         self.case = case
         self.build = build
-        self.cluster = Cluster(nodes=case.nodes, rate_mbit=case.rate_mbit)
+        self._far: FarLinks | None = None
+        self.cluster = Cluster(
+            nodes=case.nodes, rate_mbit=None if case.delay_us else case.rate_mbit
+        )
+        flags: list[str] = []
         try:
-            self.services = Services(self.cluster, build=build)
+            if case.delay_us:
+                self._far = FarLinks(self.cluster, case.rate_mbit, case.delay_us, build)
+                flags = ["--rails", DEVICE]
+            self.services = Services(self.cluster, *flags, build=build)
         except BaseException:
-            self.cluster.close()
+            self.close()
             raise
 
     def __enter__(self) -> Stage:
         return self
 
     def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self.cluster.close()
+        if self._far is not None:
+            self._far.close()
 
     def play(self, policy: str, job: str, iterations: int, seed: int) -> list[dict]:
         """One job, a rank on each node; what each rank's replay says, in the order of ranks."""
@@ -222,6 +237,7 @@ def measure_case(
         "nodes": case.nodes,
         "ratio": case.ratio,
         "jitter": case.jitter,
+        "delay_us": case.delay_us,
         "rate_mbit": case.rate_mbit,
         "scale": case.scale,
         "communication_s": case.communication_s,
