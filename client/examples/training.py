@@ -38,7 +38,7 @@ def parse(description: str, steps: int) -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--batch", type=int, default=8, help="samples of each rank")
-    parser.add_argument("--every", type=int, default=10, help="steps between losses")
+    parser.add_argument("--every", type=int, default=20, help="steps between losses")
     parser.add_argument("--json", type=Path, help="file for each iteration's figures")
     return parser
 

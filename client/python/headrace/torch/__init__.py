@@ -7,7 +7,7 @@ Three ways, from the one that hides most to the one that changes least:
 - GradientArena averages gradients while backward runs; ddp_hook does so under DistributedDataParallel.
 - ``init_process_group("headrace")``: a backend of torch.distributed, registered by this import.
 
-Works with torch 1.13 and 2.x on the CPU. Sessions come from headrace.init(), which takes what torchrun
+Works with torch 1.13 and 2.15 on the CPU. Sessions come from headrace.init(), which takes what torchrun
 says, the rendezvous of a job of several nodes included.
 """
 
