@@ -55,6 +55,16 @@ void Plans::LayoutSet(const SessionIdentity& identity, std::shared_ptr<const Lay
   Act();
 }
 
+void Plans::LayoutRefused(const SessionIdentity& identity, const Error& error) {
+  if (error.code() != Code::kMismatch) return;
+  if (!identity.rendezvous.empty()) {
+    return peers_.Take(JobBroken{.job = identity.job, .code = error.code(), .cause = error.text()});
+  }
+  desk_.leases.FailJob(identity.job, error.code(), error.text());
+  outbox_.Send(
+      ToDispatch{JobFailed{.job = identity.job, .code = error.code(), .cause = error.text()}});
+}
+
 Status Plans::SetPolicy(std::string_view job, std::string_view policy, std::uint32_t uid) {
   const Result<std::optional<plan::Policy>> wanted = ReadPolicyName(policy);
   if (!wanted) return wanted.error();

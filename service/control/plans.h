@@ -32,6 +32,8 @@ class Plans {
                      std::optional<plan::Policy> policy) const;
   void LayoutSet(const SessionIdentity& identity, std::shared_ptr<const Layout> layout,
                  std::optional<plan::Policy> policy);
+  // A layout that is not the other ranks' ends the job: none of its gradients can ever move.
+  void LayoutRefused(const SessionIdentity& identity, const Error& error);
   // The job's owner, root and the user of this service may.
   Status SetPolicy(std::string_view job, std::string_view policy, std::uint32_t uid);
 

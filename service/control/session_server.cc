@@ -208,7 +208,10 @@ Status SessionServer::Set(const LayoutWish& wish) {
   Result<Layout> made = ledger_.MakeLayout(wish.first, wish.count, wish.reduction);
   if (!made) return made.error();
   auto layout = std::make_shared<const Layout>(std::move(made).value());
-  if (Status status = desk.plans->CheckLayout(*identity, *layout, *policy); !status) return status;
+  if (Status status = desk.plans->CheckLayout(*identity, *layout, *policy); !status) {
+    desk.plans->LayoutRefused(*identity, status.error());
+    return status;
+  }
   if (!desk.dispatch.Send(SetLayout{.session = session_, .first = wish.first, .layout = layout})) {
     return Behind();
   }

@@ -61,6 +61,7 @@ TEST_F(ConfigNetworkTest, TakesEverythingThatOneNodeOfManyNeeds) {
                    {"HEADRACE_PEERS", "a=10.0.0.1,b=10.0.0.2:9"},
                    {"HEADRACE_RENDEZVOUS", "node-a"},
                    {"HEADRACE_ARCHITECTURE", "parameter-server"},
+                   {"HEADRACE_POLICY", "us-byte"},
                    {"HEADRACE_BLOCK_BYTES", "65536"},
                    {"HEADRACE_RAILS", "eth0,eth1"},
                    {"HEADRACE_NETWORK_TRANSPORTS", "tcp,self"},
@@ -76,6 +77,7 @@ TEST_F(ConfigNetworkTest, TakesEverythingThatOneNodeOfManyNeeds) {
   EXPECT_EQ(config.tls_key, directory_ + "/node.key");
   EXPECT_EQ(config.rendezvous, "node-a:7733");
   EXPECT_EQ(config.architecture, "parameter-server");
+  EXPECT_EQ(config.policy, "us-byte");
   EXPECT_EQ(config.block_bytes, 65536U);
   EXPECT_EQ(config.rails, "eth0,eth1");
   EXPECT_EQ(config.network_transports, "tcp,self");

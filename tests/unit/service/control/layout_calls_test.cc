@@ -141,8 +141,19 @@ TEST_F(LayoutCallsTest, RefusesAnotherLayoutOrPolicyThanTheOtherRanks) {
                 "and 9 at byte 32");
   ExpectRefused(other_, {.first = 2, .count = 2, .policy = "exact"}, Code::kMismatch,
                 "rank 0 asks for the policy bsp and rank 1 for exact");
-  EXPECT_EQ(Set(other_, {.first = 2, .count = 2}).code, Code::kOk)
-      << "places are counted from the lowest tensor, and nothing is held against it";
+  ASSERT_EQ(stand_.dispatch().Count<service::JobFailed>(), 2U) << "gradients can never move";
+  stand_.dispatch().Look<service::JobFailed>(0, [](const service::JobFailed& failed) {
+    EXPECT_EQ(failed.code, Code::kMismatch);
+    EXPECT_NE(failed.cause.find("tensor 1 (w32) has 8 elements"), std::string::npos);
+  });
+}
+
+TEST_F(LayoutCallsTest, PlacesAreCountedFromTheLowestTensor) {
+  Register(rank_, {At(0), At(32)});
+  Register(other_, {At(0), At(128), At(160)});
+  ASSERT_EQ(Set(rank_, {.first = 0, .count = 2}).code, Code::kOk);
+  EXPECT_EQ(Set(other_, {.first = 1, .count = 2}).code, Code::kOk);
+  EXPECT_EQ(stand_.dispatch().Count<service::JobFailed>(), 0U);
 }
 
 TEST_F(LayoutCallsTest, SaysWhenDispatchIsBehindAndTakesItLater) {

@@ -109,6 +109,23 @@ TEST_F(PlansTest, LayoutsThatDifferBetweenNodesFailTheJob) {
       << Last<JobFailed>(b.dispatch()).cause;
 }
 
+TEST_F(PlansTest, LayoutsThatDifferOnOneNodeFailTheJobOnTheOthersToo) {
+  ControlStand b(NodeNamed("b"));
+  const auto attach = [this](ControlStand& stand, std::uint32_t rank) {
+    return AttachTo(loop_, stand, {.rank = rank, .world_size = 3, .rendezvous = a_.meeting()});
+  };
+  AttachedRank first = attach(b, 0);
+  AttachedRank second = attach(b, 1);
+  const AttachedRank third = attach(a_, 2);
+  ASSERT_TRUE(a_.dispatch().WaitFor<service::JobFormed>(1));
+  ASSERT_EQ(HandIn(first, 64).code, Code::kOk);
+  EXPECT_EQ(HandIn(second, 65).code, Code::kMismatch);
+  ASSERT_TRUE(a_.dispatch().WaitFor<JobFailed>(1));
+  EXPECT_NE(Last<JobFailed>(a_.dispatch()).cause.find("rank 0 and rank 1 differ: tensor 0 (w)"),
+            std::string::npos)
+      << Last<JobFailed>(a_.dispatch()).cause;
+}
+
 TEST_F(PlansTest, APolicyCanBeSetWhereverTheJobHasRanks) {
   ControlStand b(NodeNamed("b"));
   AttachedRank first = Attach(a_, 0, a_.meeting());
