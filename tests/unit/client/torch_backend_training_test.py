@@ -4,13 +4,16 @@ With two ranks a sum has no order, so the parameters must agree to the bit.
 """
 
 import contextlib
+import os
+import time
 import unittest
 
+import headrace
 import torch
 import torch.distributed as dist
 from ranks import Service
 from torch.nn.parallel import DistributedDataParallel
-from torch_ranks import MODERN, main, run_group
+from torch_ranks import MODERN, main, run_group, start_group
 
 if MODERN:
     import torch.distributed.fsdp  # once here, and not in every rank
@@ -138,6 +141,21 @@ def with_functional_collectives(rank):
     return [functional.wait_tensor(t).tolist() for t in (total, gathered, part)]
 
 
+def with_ddp_where_a_rank_dies(rank):
+    ddp = DistributedDataParallel(network())
+    fit(ddp, rank)
+    if rank == 1:
+        os._exit(9)
+    began = time.monotonic()
+    try:
+        fit(ddp, rank)
+    except (RuntimeError, headrace.Error) as error:
+        # Nothing that needs the dead rank may follow.
+        dist.barrier = lambda: None
+        return str(error), time.monotonic() - began
+    return "", 0.0
+
+
 class Training(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -166,6 +184,14 @@ class Training(unittest.TestCase):
 
     def test_with_ddp_accumulates_micro_batches(self):
         self.check_like_gloo(with_micro_batches)
+
+    def test_with_ddp_names_the_rank_that_died(self):
+        ranks = start_group(self.service, RANKS, with_ddp_where_a_rank_dies)
+        text, seconds = ranks[0].result()
+        ranks[1].end()
+        self.assertIn("rank 1", text)
+        self.assertIn(str(ranks[1].pid), text)
+        self.assertLess(seconds, 2)
 
     @unittest.skipUnless(MODERN, "FSDP of torch 1.13 runs on CUDA only")
     def test_with_fsdp_gives_gloos_bits(self):

@@ -6,15 +6,14 @@ import time
 import unittest
 from unittest import mock
 
+import headrace
 import torch
 import torch.utils.checkpoint
+from headrace.torch import ScheduledOptimizer
+from headrace.torch.slots import Member, make_slots
 from ranks import Rank, Service, run_ranks
 from torch_ranks import main
 from torch_scheduled import Reference, batches, bits, loss_of, network
-
-import headrace
-from headrace.torch import ScheduledOptimizer
-from headrace.torch.slots import Member, make_slots
 
 
 def scheduled(session, model, **options):
@@ -138,6 +137,18 @@ def refusals(session):
     loss_of(model, batch).backward()
     refused(lambda: loss_of(model, batch).backward())
     return texts
+
+
+def empty_parameters(session):
+    """A parameter without elements has a gradient, and nothing to be moved."""
+    model = network()
+    model[0].empty = torch.nn.Parameter(torch.zeros(0))
+    optimizer = scheduled(session, model)
+    for batch in batches(session):
+        optimizer.zero_grad()
+        (loss_of(model, batch) + model[0].empty.sum()).backward()
+        optimizer.step()
+    return len(optimizer._flow.slots)
 
 
 class Fails(torch.autograd.Function):
@@ -391,6 +402,9 @@ class States(unittest.TestCase):
             self.assertEqual(len(texts), len(expected), texts)
             for text, word in zip(texts, expected):
                 self.assertIn(word, text)
+
+    def test_parameters_without_elements_stay_out(self):
+        self.assertEqual(self.run_two(empty_parameters), [6, 6])
 
     def test_an_exception_in_backward_leaves_a_named_state(self):
         self.assertEqual(self.run_two(exception_in_backward, True), [[], []])

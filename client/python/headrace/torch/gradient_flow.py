@@ -367,8 +367,8 @@ class GradientFlow:
 
     def _check_parameters(self) -> None:
         for parameter in self._updates.parameters():
-            new = parameter not in self._of and parameter.requires_grad
-            if new and self.started and parameter.grad is not None:
+            new = parameter.requires_grad and parameter.grad is not None
+            if new and self.started and parameter not in self._of and parameter.numel():
                 raise RuntimeError(
                     f"a parameter of shape {tuple(parameter.shape)} needs a gradient since after the "
                     "first forward pass: it has no place in the layout. Unfreeze before it, or make "
