@@ -170,6 +170,9 @@ struct PlanRow {
   std::int64_t moving_ns;    // at least one block was on a lane
   std::int64_t predicted_backward_ns;  // what the plan was made for
   std::int64_t predicted_forward_ns;
+  // Of a block of n bytes at the slowest stage: predicted_startup_ns + n / predicted_bytes_per_s.
+  std::int64_t predicted_startup_ns;
+  std::uint64_t predicted_bytes_per_s;
   char policy[16];
 };
 
@@ -224,6 +227,6 @@ struct BoardLayout {
 };
 static_assert(sizeof(ServiceRow) == 224 && sizeof(CountersRow) == 88 && sizeof(JobRow) == 384);
 static_assert(sizeof(RankRow) == 48 && sizeof(QueueRow) == 120 && sizeof(LaneRow) == 216);
-static_assert(sizeof(EventRow) == 280 && sizeof(PlanRow) == 160 && sizeof(PlanBlockRow) == 120);
+static_assert(sizeof(EventRow) == 280 && sizeof(PlanRow) == 176 && sizeof(PlanBlockRow) == 120);
 
 }  // namespace headrace::ipc

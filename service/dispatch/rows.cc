@@ -139,6 +139,12 @@ ipc::PlanRow MakePlanRow(const Job& job) {
   row.from_iteration = gradients.plan_from();
   row.predicted_ns = Nanoseconds(plan.predicted_s);
   row.lower_bound_ns = Nanoseconds(plan.lower_bound_s);
+  row.predicted_backward_ns = Nanoseconds(plan.made_for.backward_s);
+  row.predicted_forward_ns = Nanoseconds(plan.made_for.forward_s);
+  row.predicted_startup_ns = Nanoseconds(plan.made_for.startup_s);
+  if (plan.made_for.s_per_byte > 0) {
+    row.predicted_bytes_per_s = static_cast<std::uint64_t>(1 / plan.made_for.s_per_byte);
+  }
   ipc::SetText(row.policy, plan::Name(plan.policy));
   const IterationTimes::Totals totals = job.times->MedianTotals();
   row.iteration = totals.iteration;

@@ -28,7 +28,7 @@ namespace headrace::service {
 // The bit that tells the tokens of jobs planned at home from those of jobs that a leader plans.
 inline constexpr RequestToken kLocalPlanToken = RequestToken{1} << 63;
 // By how much of the iteration a new plan must be faster than the one in force.
-inline constexpr double kPlanMargin = 0.02;
+inline constexpr double kPlanMargin = 0.005;
 
 // ---- what is to be done ----
 // To every node with ranks: `text` is the plan's canonical form.

@@ -12,6 +12,8 @@ namespace {
 // About eleven days; up to here doubles hold every nanosecond, so that texts read back as they
 // were.
 constexpr std::uint64_t kNanosecondsMax = 1'000'000'000'000'000;
+// A byte takes less than a nanosecond on a fast lane: femtoseconds count it.
+constexpr double kSlow = 1e6;
 constexpr std::string_view kFirstLine = "headrace-plan/1";
 
 std::uint64_t Nanoseconds(double seconds) {
@@ -93,6 +95,13 @@ bool TakeHead(Reader& reader, Plan& plan, std::uint64_t& blocks) {
   if (!reader.TakeNumber("in_flight_max", in_flight_max, UINT32_MAX)) return false;
   if (!reader.TakeNumber("predicted_ns", predicted, kNanosecondsMax)) return false;
   if (!reader.TakeNumber("lower_bound_ns", bound, kNanosecondsMax)) return false;
+  std::array<std::uint64_t, 4> made_for{};
+  if (!reader.Take("made_for", made_for)) return false;
+  if (*std::ranges::max_element(made_for) > kNanosecondsMax) return reader.GoBack();
+  plan.made_for = {.backward_s = Seconds(made_for[0]),
+                   .forward_s = Seconds(made_for[1]),
+                   .startup_s = Seconds(made_for[2]),
+                   .s_per_byte = Seconds(made_for[3]) / kSlow};
   plan.barrier = barrier == 1;
   plan.in_flight_max = static_cast<std::uint32_t>(in_flight_max);
   plan.predicted_s = Seconds(predicted);
@@ -128,6 +137,9 @@ std::string Canonical(const Plan& plan) {
   Line(text, "in_flight_max", {plan.in_flight_max});
   Line(text, "predicted_ns", {Nanoseconds(plan.predicted_s)});
   Line(text, "lower_bound_ns", {Nanoseconds(plan.lower_bound_s)});
+  Line(text, "made_for",
+       {Nanoseconds(plan.made_for.backward_s), Nanoseconds(plan.made_for.forward_s),
+        Nanoseconds(plan.made_for.startup_s), Nanoseconds(plan.made_for.s_per_byte * kSlow)});
   Line(text, "blocks", {plan.blocks.size()});
   for (std::size_t index = 0; index < plan.blocks.size(); ++index) {
     const Block& block = plan.blocks[index];

@@ -10,6 +10,7 @@
 //   in_flight_max 0
 //   predicted_ns 58000000
 //   lower_bound_ns 57000000
+//   made_for 30000000 15000000 250000 8000000   backward_ns forward_ns startup_ns fs_per_byte
 //   blocks 2
 //   block 0 1000000 2000000      begin_ns end_ns of the next block are the 2nd and 3rd numbers,
 //   part 3 0 4096                the first is its place; then its parts: tensor offset bytes

@@ -39,6 +39,17 @@ struct Block {
   friend bool operator==(const Block&, const Block&) = default;
 };
 
+// What a plan was made for, so that people can hold it against what they see.
+struct Assumptions {
+  double backward_s = 0;  // T_B
+  double forward_s = 0;   // T_F
+  // What a block of m bytes costs at the slowest stage of its route: startup_s + s_per_byte * m.
+  double startup_s = 0;
+  double s_per_byte = 0;
+
+  friend bool operator==(const Assumptions&, const Assumptions&) = default;
+};
+
 struct Plan {
   std::uint32_t version = 1;  // counts the plans of one job
   Policy policy = Policy::kExact;
@@ -46,6 +57,7 @@ struct Plan {
   std::uint32_t in_flight_max = 0;  // blocks begun and not ended; 0 = no limit
   double predicted_s = 0;           // the iteration time
   double lower_bound_s = 0;         // no plan on these lanes is faster
+  Assumptions made_for;
   std::vector<Block> blocks;
 
   friend bool operator==(const Plan&, const Plan&) = default;

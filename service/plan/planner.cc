@@ -1,5 +1,7 @@
 #include "service/plan/planner.h"
 
+#include <algorithm>
+
 #include "ipc/base/check.h"
 #include "service/plan/bound.h"
 #include "service/plan/bytescheduler.h"
@@ -30,6 +32,23 @@ Draft MakeDraft(Policy policy, const Workload& work, const Route& route, double 
   return {};
 }
 
+Assumptions AssumptionsOf(const Workload& work, const Route& route) {
+  const std::uint64_t bytes = work.total_bytes();
+  Assumptions made_for{.backward_s = work.backward_s(), .forward_s = work.forward_s()};
+  double slowest_s = -1;
+  for (const Stage& stage : route.stages) {
+    const double whole_s = StageSeconds(stage, bytes, work.element_bytes);
+    if (whole_s <= slowest_s) continue;
+    slowest_s = whole_s;
+    const double least_s = StageSeconds(stage, work.element_bytes, work.element_bytes);
+    const auto more = static_cast<double>(std::max<std::uint64_t>(bytes - work.element_bytes, 1));
+    made_for.s_per_byte = std::max(0.0, whole_s - least_s) / more;
+    made_for.startup_s =
+        std::max(0.0, least_s - made_for.s_per_byte * static_cast<double>(work.element_bytes));
+  }
+  return made_for;
+}
+
 }  // namespace
 
 Result<Plan> MakePlan(Policy policy, const Profile& profile, const Route& route,
@@ -41,6 +60,7 @@ Result<Plan> MakePlan(Policy policy, const Profile& profile, const Route& route,
   const Draft draft = MakeDraft(policy, work, route, bound_s);
   Plan plan = Finish(policy, draft, MakeTimetable(work, route, draft), bound_s);
   plan.version = version;
+  plan.made_for = AssumptionsOf(work, route);
   return plan;
 }
 

@@ -68,6 +68,11 @@ std::string Heading(const ipc::JobRow& job, const ipc::PlanRow& plan) {
   if (plan.in_flight_max > 0) text += fmt::format(", {} at a time", plan.in_flight_max);
   if (plan.barrier != 0) text += "; the forward pass waits for the last";
   text += fmt::format("; hash {:016x}.\n", plan.hash);
+  if (plan.predicted_bytes_per_s > 0) {
+    text += fmt::format("Made for a lane on which a block costs {} and its bytes at {}.\n",
+                        FormatMilliseconds(plan.predicted_startup_ns),
+                        FormatRate(plan.predicted_bytes_per_s, kSecond));
+  }
   if (plan.next_version != 0) {
     text += plan.next_iteration != 0
                 ? fmt::format("Plan {} follows at iteration {}.\n", plan.next_version,
@@ -169,6 +174,8 @@ Json OnePlanJson(const Snapshot& snapshot, const ipc::PlanRow& plan) {
           {"lower_bound_ns", plan.lower_bound_ns},
           {"predicted_backward_ns", plan.predicted_backward_ns},
           {"predicted_forward_ns", plan.predicted_forward_ns},
+          {"predicted_startup_ns", plan.predicted_startup_ns},
+          {"predicted_bytes_per_s", plan.predicted_bytes_per_s},
           {"measured_ns", time(plan.measured_ns)},
           {"backward_ns", time(plan.backward_ns)},
           {"forward_ns", time(plan.forward_ns)},

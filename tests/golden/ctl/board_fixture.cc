@@ -246,6 +246,8 @@ void BoardTest::FillPlans() {
   plan.lower_bound_ns = 180'400'000;
   plan.predicted_backward_ns = 120'000'000;
   plan.predicted_forward_ns = 60'000'000;
+  plan.predicted_startup_ns = 250'000;
+  plan.predicted_bytes_per_s = 119'000'000;
   plan.backward_ns = 120'310'000;
   plan.forward_ns = 60'120'000;
   plan.waited_ns = 3'970'000;

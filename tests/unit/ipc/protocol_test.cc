@@ -220,6 +220,8 @@ std::map<std::string, Layout> PlanLayoutsOfCode() {
          FIELD(PlanRow, moving_ns),
          FIELD(PlanRow, predicted_backward_ns),
          FIELD(PlanRow, predicted_forward_ns),
+         FIELD(PlanRow, predicted_startup_ns),
+         FIELD(PlanRow, predicted_bytes_per_s),
          FIELD(PlanRow, policy)}}},
       {"PlanBlockRow",
        {sizeof(PlanBlockRow),

@@ -17,6 +17,7 @@ constexpr std::string_view kText =
     "in_flight_max 0\n"
     "predicted_ns 15000000000\n"
     "lower_bound_ns 13000000000\n"
+    "made_for 8000000000 2000000000 1000000000 1000000000000000\n"
     "blocks 2\n"
     "block 0 4000000000 8000000000\n"
     "part 1 0 3\n"
@@ -52,6 +53,10 @@ TEST(PlanHash, DiffersWithEveryField) {
   EXPECT_TRUE(differs([](Plan& p) { p.in_flight_max = 2; }));
   EXPECT_TRUE(differs([](Plan& p) { p.predicted_s += 1e-9; }));
   EXPECT_TRUE(differs([](Plan& p) { p.lower_bound_s += 1e-9; }));
+  EXPECT_TRUE(differs([](Plan& p) { p.made_for.backward_s += 1e-9; }));
+  EXPECT_TRUE(differs([](Plan& p) { p.made_for.forward_s += 1e-9; }));
+  EXPECT_TRUE(differs([](Plan& p) { p.made_for.startup_s += 1e-9; }));
+  EXPECT_TRUE(differs([](Plan& p) { p.made_for.s_per_byte -= 1e-9; }));
   EXPECT_TRUE(differs([](Plan& p) { std::swap(p.blocks[0], p.blocks[1]); }));
   EXPECT_TRUE(differs([](Plan& p) { p.blocks[0].begin_s += 1e-9; }));
   EXPECT_TRUE(differs([](Plan& p) { p.blocks[0].end_s += 1e-9; }));
@@ -103,12 +108,14 @@ TEST(CanonicalPlan, RefusesOtherSpellings) {
   EXPECT_EQ(reason("version 7", "version 4294967296"), "plan: line 2: expected a version");
   EXPECT_EQ(reason("policy exact", "policy best"), "plan: line 3: expected a known policy");
   EXPECT_EQ(reason("barrier 0", "barrier 2"), "plan: line 4: expected the numbers of the head");
-  EXPECT_EQ(reason("blocks 2", "blocks 3"), "plan: line 14: expected the next block and its parts");
-  EXPECT_EQ(reason("block 1 ", "block 2 "), "plan: line 11: expected the next block and its parts");
+  EXPECT_EQ(reason("blocks 2", "blocks 3"), "plan: line 15: expected the next block and its parts");
+  EXPECT_EQ(reason("block 1 ", "block 2 "), "plan: line 12: expected the next block and its parts");
   EXPECT_EQ(reason("part 1 0 3", "part 1 -1 3"),
-            "plan: line 10: expected the next block and its parts");
+            "plan: line 11: expected the next block and its parts");
   EXPECT_EQ(reason("15000000000", "1000000000000001"),
             "plan: line 6: expected the numbers of the head");
+  EXPECT_EQ(reason("made_for 8", "made_for 1000008"),
+            "plan: line 8: expected the numbers of the head");
 }
 
 }  // namespace
