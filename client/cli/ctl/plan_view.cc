@@ -69,7 +69,7 @@ std::string Heading(const ipc::JobRow& job, const ipc::PlanRow& plan) {
   if (plan.barrier != 0) text += "; the forward pass waits for the last";
   text += fmt::format("; hash {:016x}.\n", plan.hash);
   if (plan.predicted_bytes_per_s > 0) {
-    text += fmt::format("Made for a lane on which a block costs {} and its bytes at {}.\n",
+    text += fmt::format("Made for a lane on which a block costs {}, and its bytes go at {}.\n",
                         FormatMilliseconds(plan.predicted_startup_ns),
                         FormatRate(plan.predicted_bytes_per_s, kSecond));
   }
