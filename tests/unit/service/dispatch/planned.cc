@@ -20,7 +20,7 @@ std::shared_ptr<const service::Layout> PackedLayout(const std::vector<std::uint6
 
 std::shared_ptr<const plan::Plan> PlanOf(const Blocks& blocks, std::uint32_t version,
                                          bool barrier) {
-  plan::Plan plan{.version = version, .barrier = barrier, .blocks = {}};
+  plan::Plan plan{.version = version, .barrier = barrier, .made_for = {}, .blocks = {}};
   for (const auto& pieces : blocks) {
     plan::Block block;
     for (const Piece& piece : pieces) {
