@@ -6,8 +6,20 @@ Under torchrun, with the service running and its library built:
     export HEADRACE_LIBRARY=build/release/libheadrace.so
     torchrun --nproc_per_node 2 --redirects 1 --tee 1 client/examples/gpt.py --steps 60
 
-(--redirects and --tee are needed by torch 1.13 under Python 3.11 only.) --ddp gloo and --ddp headrace
-train the same through DistributedDataParallel.
+(--redirects and --tee are needed by torch 1.13 under Python 3.11 only.) On a machine whose two cores
+had a lot else to do, rank 0 printed
+
+    step    1  loss 5.5671
+    step   20  loss 3.4622
+    step   40  loss 3.1280
+    step   60  loss 3.3934
+    scheduled, by default: 2 ranks, 1.84 million parameters, an iteration 829.1 ms, of which 2.7 ms waiting, loss 3.3934
+
+and with --ddp gloo the same losses, then
+
+    DDP, gloo: 2 ranks, 1.84 million parameters, an iteration 665.4 ms, of which 41.7 ms waiting, loss 3.3934
+
+On one node there is little to hide; a link between nodes is what the plan is for.
 """
 
 from __future__ import annotations

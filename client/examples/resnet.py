@@ -6,8 +6,20 @@ Under torchrun, with the service running and its library built:
     export HEADRACE_LIBRARY=build/release/libheadrace.so
     torchrun --nproc_per_node 2 --redirects 1 --tee 1 client/examples/resnet.py --steps 60
 
-(--redirects and --tee are needed by torch 1.13 under Python 3.11 only.) --ddp gloo and --ddp headrace
-train the same through DistributedDataParallel.
+(--redirects and --tee are needed by torch 1.13 under Python 3.11 only.) On a machine whose two cores
+had a lot else to do, rank 0 printed
+
+    step    1  loss 2.0026
+    step   20  loss 1.3398
+    step   40  loss 0.1780
+    step   60  loss 0.1849
+    scheduled, by default: 2 ranks, 0.70 million parameters, an iteration 84.1 ms, of which 1.7 ms waiting, loss 0.1849
+
+and with --ddp gloo the same losses, then
+
+    DDP, gloo: 2 ranks, 0.70 million parameters, an iteration 93.5 ms, of which 15.2 ms waiting, loss 0.1849
+
+On one node there is little to hide; a link between nodes is what the plan is for.
 """
 
 from __future__ import annotations

@@ -21,8 +21,9 @@ from headrace.torch.work import Completer, Work
 
 Tensors = Sequence[torch.Tensor]
 
-# torch 1.13 lets go of a Python object that C++ still waits for. As many operations may be open.
-_KEPT = 1024 if torch.__version__.startswith("1.") else 0
+# Older versions let go of a Python object that C++ still waits for. As many operations may be open.
+_KEPT = 1024
+_KEPT_WITH_RESULTS = 64
 
 _alive: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
 
@@ -367,7 +368,7 @@ class ProcessGroup(dist.ProcessGroup):
         together, self._together = self._together or [], None
         result = [tensor for work in together for tensor in work.result()]
         whole = Work.of_all(together, result, self._completer)
-        self._kept.append(whole)
+        self._keep(whole)
         return whole
 
     _start_coalescing = start_coalescing
@@ -383,10 +384,15 @@ class ProcessGroup(dist.ProcessGroup):
         source: int = -1,
     ) -> Work:
         work = Work(operations, result, finish, self._completer, source)
-        self._kept.append(work)
+        self._keep(work)
         if self._together is not None:
             self._together.append(work)
         return work
+
+    def _keep(self, work: Work) -> None:
+        self._kept.append(work)
+        if len(self._kept) > _KEPT_WITH_RESULTS:
+            self._kept[-_KEPT_WITH_RESULTS].forget_results()
 
     def _expect_parts(self, parts: Tensors, what: str) -> None:
         if len(parts) != self._size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 import time
@@ -120,8 +121,13 @@ class Work(_Base):
         return self._error if self.settle(0) else None
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors with the results."""
+        """The tensors with the results, until some dozens of later collectives were posted."""
         return self._result
+
+    def forget_results(self) -> None:
+        """Lets go of the tensors if it has ended; who has a future of it has them there."""
+        if self._settled:
+            self._result = []
 
     def source_rank(self) -> int:
         """Of recv: who sent."""
@@ -137,17 +143,21 @@ class Work(_Base):
             if self._future is None:
                 started: torch.futures.Future = torch.futures.Future()
                 # Raised in a callback, an exception reaches C++ with its text.
-                self._future = started.then(self._value)
+                self._future = started.then(
+                    functools.partial(self._value, self._result)
+                )
                 if self._settled or self._completer is None:
                     started.set_result(None)
                 else:
                     self._completer.complete(self, started)
             return self._future
 
-    def _value(self, started: torch.futures.Future) -> list[torch.Tensor]:
+    def _value(
+        self, result: list[torch.Tensor], started: torch.futures.Future
+    ) -> list[torch.Tensor]:
         started.value()
         self.wait()
-        return self._result
+        return result
 
 
 class _Part:
