@@ -132,6 +132,16 @@ class Nodes:
             for rank, node in enumerate(node_of)
         ]
 
+    @property
+    def linked(self) -> bool:
+        """Whether links of a rate connect the nodes."""
+        return self.count > 1 and not self._cluster.loopback
+
+    def set_rate(self, rate_mbit: float) -> None:
+        """Of every link, in both directions."""
+        for node in self._cluster.nodes:
+            node.set_rate(rate_mbit)
+
     def bytes_sent(self) -> list[int]:
         """What each node has sent on its link so far, all headers included; empty without links."""
         if self._cluster.loopback:

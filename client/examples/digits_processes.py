@@ -53,9 +53,9 @@ class Progress:
         self._terminal = sys.stdout.isatty()
         self._shown = -1
 
-    def show(self, step: int, steps: int, loss: str) -> None:
+    def show(self, step: int, steps: int, words: str) -> None:
         tenth = 10 * step // steps
-        text = f"{self._title:<11} step {step} of {steps}, loss {loss}"
+        text = f"{self._title:<11} step {step} of {steps}, {words}"
         if self._terminal:
             done = BAR_WIDTH * step // steps
             bar = "#" * done + "." * (BAR_WIDTH - done)
@@ -82,7 +82,7 @@ def _check_alive(ranks: list[Process], title: str) -> bool:
 def train(title: str, program: list[str], places: list[Place], folder: Path) -> None:
     """Runs one training to its end, a rank at each place.
 
-    Rank R leaves result.R.json and result.R.npy in `folder`.
+    Rank R leaves result.R.json in `folder`, and what else the program writes beside it.
     """
     processes = []
     for rank, place in enumerate(places):
@@ -94,7 +94,7 @@ def train(title: str, program: list[str], places: list[Place], folder: Path) -> 
     while running:
         running = _check_alive(processes, title)
         found = re.findall(
-            r"^step (\d+) of (\d+), loss (\S+)$",
+            r"^step (\d+) of (\d+), (.+)$",
             processes[0].output.read_text(),
             re.MULTILINE,
         )

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from digits_contest import measure, print_contest, save_picture
 from digits_nodes import ROOT, Failure, Nodes, Place
 from digits_processes import train
 from digits_results import Result, conclude, print_table, read_result
@@ -101,6 +102,18 @@ def in_one_process(arguments: argparse.Namespace, nodes: Nodes, folder: Path) ->
     return read_result("one process", 1, folder)
 
 
+def compare_ways(nodes: Nodes, build: Path) -> None:
+    """Ends with what plans are worth, where there are links that can be slow."""
+    if not nodes.linked:
+        print(
+            "\nNo comparison of plans: it needs two nodes, and links, which need root."
+        )
+        return
+    contest = measure(nodes, build)
+    print_contest(contest)
+    print(f"One iteration under exact, as measured: {save_picture(contest)}")
+
+
 def run(arguments: argparse.Namespace) -> int:
     for program in PROGRAMS:
         if not (arguments.build / program).exists():
@@ -117,7 +130,10 @@ def run(arguments: argparse.Namespace) -> int:
             own.mkdir()
             results.append(way(arguments, nodes, own))
         print_table(results)
-        return conclude(results)
+        status = conclude(results)
+        if status == 0 and not arguments.no_compare:
+            compare_ways(nodes, arguments.build)
+        return status
 
 
 def main() -> int:

@@ -1,0 +1,97 @@
+"""What trainings that took turns come to. Pure arithmetic, without torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+ALONE = "no communication"
+GLOO = "DDP, gloo"
+GLOO_1_MB = "DDP, gloo, 1 MB"
+POLICIES = ("wfbp", "bytescheduler", "us-byte", "exact")
+WAYS = (ALONE, GLOO, GLOO_1_MB, *POLICIES)
+
+# Of a link's rate; the rest are the headers of TCP, IP and Ethernet.
+PAYLOAD = 0.935
+
+
+def sent_seconds(size: int, nodes: int, rate_mbit: float) -> float:
+    """How long a node's link is busy with gradients of so many bytes, at least."""
+    return 2 * (nodes - 1) / nodes * size * 8 / (rate_mbit * 1e6 * PAYLOAD)
+
+
+def rate_for(size: int, nodes: int, seconds: float) -> float:
+    """The rate in Mbit/s, in round numbers, at which that takes so long."""
+    rate = sent_seconds(size, nodes, 1.0) / seconds
+    return max(10.0, round(rate, -1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """One way of training. Times are medians of all iterations of all ranks that count."""
+
+    way: str
+    samples: int
+    iteration_s: float
+    spread: float  # between the quartiles, as a share of the median
+    rounds_s: list[float]
+    waited_s: float
+    losses: list[float]  # rank 0's
+    loss_distance: float | None  # the largest between these and the baseline's
+    same_bits: bool  # of the parameters, on all ranks
+    plan: dict[str, Any] | None  # as headracectl says it, of rank 0's node
+
+    def hidden(self, sent_s: float) -> float | None:
+        """Share of the time that all gradients need on the link, in which ranks did not wait."""
+        return None if self.way == ALONE else max(0.0, 1 - self.waited_s / sent_s)
+
+    def planned_s(self, name: str) -> float | None:
+        """One of the plan's times."""
+        return self.plan[name] / 1e9 if self.plan else None
+
+
+def figure(ranks: Sequence[dict[str, Any]], baseline: dict[str, Any] | None) -> Figure:
+    """Of one way, as each rank measured it. ``baseline``: rank 0's of the way to compare losses with."""
+    first = ranks[0]
+    times = [s for rank in ranks for turn in rank["seconds"] for s in turn]
+    waits = [s for rank in ranks for turn in rank["waits"] for s in turn]
+    middle = statistics.median(times)
+    quarters = statistics.quantiles(times, n=4) if len(times) > 1 else [middle] * 3
+    distance = None
+    if baseline is not None and first["way"] != ALONE:
+        pairs = zip(first["losses"], baseline["losses"], strict=True)
+        distance = max(abs(ours - theirs) for ours, theirs in pairs)
+    return Figure(
+        way=first["way"],
+        samples=len(times),
+        iteration_s=middle,
+        spread=(quarters[2] - quarters[0]) / middle,
+        rounds_s=[
+            statistics.median(s for rank in ranks for s in rank["seconds"][index])
+            for index in range(len(first["seconds"]))
+        ],
+        waited_s=statistics.median(waits),
+        losses=first["losses"],
+        loss_distance=distance,
+        same_bits=len({rank["hash"] for rank in ranks}) == 1,
+        plan=first["plan"],
+    )
+
+
+def figures(ranks: Sequence[dict[str, Any]]) -> list[Figure]:
+    """Of all ways that these ranks have taken turns among."""
+    by_way = list(zip(*(rank["ways"] for rank in ranks), strict=True))
+    baseline = next((way[0] for way in by_way if way[0]["way"] == GLOO), None)
+    return [figure(way, baseline) for way in by_way]
+
+
+def wrong(figures: Sequence[Figure]) -> str:
+    """What cannot be, in words; empty where all is as it must be."""
+    for each in figures:
+        if each.way != ALONE and not each.same_bits:
+            return f"{each.way}: the parameters of the ranks differ"
+        if each.plan is not None and each.plan["policy"] != each.way:
+            return f"{each.way}: in the end its plan is one of {each.plan['policy']}"
+    return ""
