@@ -1,0 +1,57 @@
+"""Real models with a realistic spread of tensor sizes, and what they are trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import digits_task
+import gpt
+import resnet
+import torch
+from digits_ways import Batch, Task
+from torch.nn import functional
+
+SEED = 1
+
+
+def _gpt(rank: int, batch: int) -> Task:
+    text = gpt.corpus()
+    context = 64
+
+    def batches() -> Iterator[Batch]:
+        samples = torch.Generator().manual_seed(1000 * SEED + rank)
+        while True:
+            begins = torch.randint(len(text) - context - 1, (batch, 1), generator=samples)
+            letters = text[begins + torch.arange(context + 1)]
+            yield letters[:, :-1], letters[:, 1:]
+
+    def loss(scores: torch.Tensor, letters: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(scores.flatten(0, 1), letters.flatten())
+
+    torch.manual_seed(SEED)
+    model = gpt.Gpt(layers=4, width=192, heads=4, context=context)
+    return Task(model, lambda p: torch.optim.AdamW(p, 1e-3), batches, loss)
+
+
+def _resnet(rank: int, batch: int) -> Task:
+    images, labels = digits_task.Digits().train
+
+    def batches() -> Iterator[Batch]:
+        samples = torch.Generator().manual_seed(1000 * SEED + rank)
+        while True:
+            chosen = torch.randint(len(labels), (batch,), generator=samples)
+            yield images[chosen], labels[chosen]
+
+    torch.manual_seed(SEED)
+    model = resnet.make_model(width=64, blocks=2)
+    return Task(
+        model, lambda p: torch.optim.SGD(p, 0.01, momentum=0.9), batches, functional.cross_entropy
+    )
+
+
+MAKERS: dict[str, Callable[[int, int], Task]] = {"gpt": _gpt, "resnet": _resnet}
+
+
+def make_task(model: str, rank: int, batch: int) -> Task:
+    """One rank's."""
+    return MAKERS[model](rank, batch)

@@ -1,0 +1,112 @@
+"""Runs tests/bench/training in its smallest form and looks at the fields of its JSON; at no time.
+
+usage: training_smoke_test.py BUILD
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent.parent / "client" / "examples")]
+sys.dont_write_bytecode = True
+
+import training_report
+from digits_figures import ALONE, GLOO, figures, rate_for, sent_seconds, wrong
+
+WAYS = [ALONE, GLOO, "exact"]
+WARM_UP = 9  # iterations, by which the policy's own plan has followed the one for recording
+
+
+def check_rate() -> None:
+    """By hand: a node of four sends one and a half times the gradients, at 93.5 % of the rate."""
+    assert abs(sent_seconds(10_000_000, 4, 1000.0) - 15e6 * 8 / 935e6) < 1e-9
+    assert abs(sent_seconds(10_000_000, 2, 1000.0) - 10e6 * 8 / 935e6) < 1e-9
+    rate = rate_for(10_000_000, 4, 0.5)
+    assert rate == 260 and abs(sent_seconds(10_000_000, 4, rate) - 0.5) < 0.01, rate
+
+
+def way(name: str, times: list[list[float]], losses: list[float], **more: object) -> dict:
+    """What a rank writes of one way."""
+    waits = [[0.25] * len(turn) for turn in times]
+    return {
+        "way": name, "seconds": times, "waits": waits, "losses": losses, "hash": "a", "plan": None,
+        **more,
+    }  # fmt: skip
+
+
+def plan(policy: str) -> dict:
+    return {
+        "policy": policy, "predicted_ns": 10**9, "lower_bound_ns": 8 * 10**8, "block_count": 3,
+    }  # fmt: skip
+
+
+def check_figures() -> None:
+    """All iterations of all ranks are one heap; losses are rank 0's, held against DDP's."""
+    exact = {"plan": plan("exact")}
+    ranks = [
+        {"ways": [way(GLOO, [[3.0]], [1.0, 0.5]), way("exact", [[1.0, 2.0], [9.0]], [1.0, 0.75], **exact)]},
+        {"ways": [way(GLOO, [[5.0]], [9.0, 9.0]), way("exact", [[4.0, 5.0], [6.0]], [9.0, 9.0], **exact)]},
+    ]  # fmt: skip
+    gloo, found = figures(ranks)
+    assert gloo.iteration_s == 4.0 and gloo.loss_distance == 0.0, gloo
+    assert found.samples == 6 and found.iteration_s == 4.5 and found.rounds_s == [3.0, 7.5], found
+    assert found.loss_distance == 0.25 and found.hidden(1.0) == 0.75 and found.hidden(0.2) == 0.0
+    assert wrong([gloo, found]) == ""
+    ranks[1]["ways"][0]["hash"] = "b"
+    assert "differ" in wrong(figures(ranks))
+    ranks[1]["ways"][0].update(hash="a")
+    ranks[0]["ways"][1]["plan"] = plan("wfbp")
+    assert "wfbp" in wrong(figures(ranks))
+
+
+def check_goals() -> None:
+    """Ratios that point the right way, and what the bound allows."""
+    exact = way("exact", [[1.0]], [1.0], plan=plan("exact"))
+    peer = way("bytescheduler", [[1.2]], [1.0], plan=plan("bytescheduler"))
+    ranks = [{"ways": [way(GLOO, [[1.6]], [1.0]), peer, exact]}]
+    case = {"title": "t", "figures": figures(ranks)}
+    over_ddp, over_peer = training_report.goals([case])
+    assert over_ddp["value"] == 1.6 and over_ddp["met"] and over_ddp["bound"] == 2.0, over_ddp
+    assert over_peer["value"] == 1.2 and not over_peer["met"], over_peer
+    assert "NOT MET" in training_report.goals_text([over_peer])
+    assert "forbids" in training_report.goals_text([{**over_peer, "bound": 1.25}])
+
+
+def check_run(build: str) -> str:
+    """Why it was skipped, if it was."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "training.json"
+        command = [str(HERE / "training"), "--build", build, "--json", str(path), "--quiet"]
+        command += ["--model", "resnet", "--nodes", "2", "--batch", "2", "--ways", *WAYS]
+        command += ["--warm-up", str(WARM_UP), "--steps", "2", "--rounds", "2"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode == 77:
+            return done.stdout.strip()
+        assert done.returncode == 0, done.stderr + done.stdout
+        result = json.loads(path.read_text())
+    (case,) = result["cases"]
+    assert case["nodes"] == 2 and case["tensors"] == 47 and case["rate_mbit"] >= 10, case
+    alone, gloo, exact = case["figures"]
+    assert [each["way"] for each in case["figures"]] == WAYS
+    for each in case["figures"]:
+        assert each["samples"] == 8 and each["iteration_s"] > 0, each
+        assert len(each["losses"]) == WARM_UP + 1 + 2 * 3, each
+    assert gloo["same_bits"] and exact["same_bits"] and not alone["same_bits"]
+    # Sums of two numbers are the same in any order.
+    assert exact["losses"] == gloo["losses"] and exact["loss_distance"] == 0.0, (gloo, exact)
+    assert exact["plan"]["policy"] == "exact" and exact["plan"]["lower_bound_ns"] > 0, exact
+    assert case["title"] in done.stdout and "DDP" in done.stdout
+    return ""
+
+
+if __name__ == "__main__":
+    check_rate()
+    check_figures()
+    check_goals()
+    reason = check_run(sys.argv[1])
+    if reason:
+        print(reason)
+        sys.exit(77)
