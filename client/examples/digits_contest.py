@@ -26,7 +26,7 @@ from digits_processes import train
 
 HERE = Path(__file__).resolve().parent
 WIDTH = 64
-BATCH = 16  # samples of each rank
+BATCH = 48  # samples of each rank: so many that links are slow and cost the cores little
 WARM_UP = 18  # the last plan that matters is made after the 16th
 ITERATIONS, ROUNDS = 8, 2
 WAYS = (ALONE, GLOO, *POLICIES)
