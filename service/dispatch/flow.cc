@@ -44,7 +44,9 @@ void Flow::Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs 
   ++board_.counters.records_read;
   job.member(rank).posted = record.commit;
   job.dirty = true;
-  if ((record.flags & ipc::kRecordIsGradient) != 0) {
+  // Whatever else flags say, it is an operation, so that the count of operations stays the same on
+  // every rank.
+  if (record.flags == ipc::kRecordIsGradient) {
     return PostGradient(job, rank, std::bit_cast<ipc::GradientRecord>(record), now);
   }
   PostOperation(job, rank, record, now);

@@ -18,6 +18,9 @@ const Blocks kOneEach = {{{2, 0, 30}}, {{1, 0, 20}}, {{0, 0, 10}}};
 // Split and fused: the last gradient in two, the others joined.
 const Blocks kSplit = {{{2, 10, 20}}, {{0, 0, 10}, {1, 0, 20}, {2, 0, 10}}};
 
+// Behind the gradients.
+constexpr std::uint64_t kOwnOffset = 4096;
+
 class Planned : public ::testing::Test {
  protected:
   Planned() {
@@ -185,6 +188,21 @@ TEST_F(Planned, ARecordThatIsNotTheLayoutsIsRefusedWithItsField) {
   node_.Settle();
   ExpectFailed(*ranks_[0], number, Code::kInvalidArgument,
                {"record field count is 21", "gradient 1 has 20 elements"});
+}
+
+TEST_F(Planned, ARecordWithFlagsThatNobodyKnowsCountsAsAnOperation) {
+  for (ClientEnd* rank : ranks_) {
+    ipc::Record record = OnSegment(Collective::kAllReduce, DType::kFloat32, 8, kOwnOffset);
+    record.flags = rank->rank() == 0 ? ipc::kRecordIsGradient | 2U : 0U;
+    rank->Post(record);
+    rank->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, 8, kOwnOffset));
+  }
+  node_.Settle();
+  // The next ones still belong together.
+  for (const ClientEnd* rank : ranks_) {
+    ExpectFailed(*rank, 1, Code::kInvalidArgument, {"flags"});
+    ExpectOk(*rank, 2);
+  }
 }
 
 TEST_F(Planned, ARankThatIsLostEndsWhatIsOpenWithItsIteration) {
