@@ -7,14 +7,12 @@
 
 namespace headrace::sim {
 
-void ClusterSimulation::CloseRank(Job& job, Seat& seat, bool orderly) {
+void ClusterSimulation::CloseRank(Seat& seat, bool orderly) {
   const std::string cause = orderly ? "left the job" : "exited or was killed";
   Rank& rank = *seat.rank;
   Trace(fmt::format("{} {}", rank.Name(), cause));
   cluster_.node(seat.node).Close(rank.client(), orderly, cause);
-  if (!orderly && job.leader) {
-    services_[seat.node]->RankLost(rank.client().job(), rank.client().rank(), cause);
-  }
+  services_[seat.node]->RankEnded(seat.identity, orderly, cause);
   rank.closed = true;
   rank.orderly = orderly;
 }
@@ -25,7 +23,7 @@ void ClusterSimulation::LoseRank() {
   if (!seat.IsLive()) return;
   const bool orderly = dice_.Chance(40);
   Blame(job, fmt::format("rank {}", seat.rank->client().rank()), orderly ? kNever : 0);
-  CloseRank(job, seat, orderly);
+  CloseRank(seat, orderly);
 }
 
 void ClusterSimulation::HarmNodes() {
@@ -75,9 +73,12 @@ void ClusterSimulation::CutLink(std::size_t one, std::size_t other) {
     Blame(job, "node " + NameOf(one), kNever);
     // What nobody uses is not found to be cut: let all that one rank has posted be under way.
     if (!led && told) PostWhatIsMissing(job);
+    // Gradients may wait for more than wires: for a plan, or for the iteration before.
+    if (!led && HasGradientsOpen(job)) Blame(job, "", kNever);
     // Silence between two nodes that do not talk to each other otherwise is known by its length.
-    Blame(job, led || told ? "node " + NameOf(other) : "lane net0",
-          led || told ? lines_.detection_ns() : kNever);
+    const bool found = led || (told && !HasGradientsOpen(job));
+    Blame(job, found ? "node " + NameOf(other) : "lane net0",
+          found ? lines_.detection_ns() : kNever);
     Blame(job, "node " + NameOf(other), kNever);
   }
   harmed_.insert(one);
@@ -93,11 +94,11 @@ void ClusterSimulation::CutLink(std::size_t one, std::size_t other) {
 void ClusterSimulation::PostWhatIsMissing(Job& job) {
   std::uint64_t most = 0;
   for (const Seat& seat : job.seats) {
-    if (seat.rank) most = std::max(most, seat.rank->client().posted());
+    if (seat.rank) most = std::max(most, seat.rank->posted());
   }
   for (Seat& seat : job.seats) {
     bool room = seat.IsLive() && job.deadline_ns == kNever;
-    while (room && seat.rank->client().posted() < most) {
+    while (room && seat.rank->posted() < most) {
       room = seat.rank->Post(Rank::Manner::kHonest, Timeout(), dice_);
     }
   }

@@ -12,6 +12,7 @@ constexpr TimeNs kDetection = 3 * kSecond;
 constexpr std::uint32_t kTimeoutMs = 8000;
 constexpr std::uint32_t kCalmTimeoutMs = 600'000;
 constexpr std::size_t kRanksMax = 6;
+constexpr std::uint64_t kMoreIterations = 24;
 
 }  // namespace
 
@@ -87,6 +88,7 @@ void ClusterSimulation::AddJob(const std::string& name, const std::vector<std::s
   } else {
     ledger_.AddJob(job.id, job.world_size);
   }
+  if (dice_.Chance(50)) job.model = AnyModel(dice_);
   jobs_.push_back(std::move(job));
   Job& added = jobs_.back();
   for (const Seat& seat : added.seats) {
@@ -125,32 +127,44 @@ std::optional<std::string> ClusterSimulation::Run() {
       if (auto wrong = AttachRank(job, rank)) return wrong;
     }
   }
+  for (Job& job : jobs_) {
+    if (!job.model || !dice_.Chance(40)) continue;
+    if (auto wrong = WarmUp(job)) return wrong;
+  }
   for (std::uint64_t left = dice_.Between(20, kStepsMax); left > 0; --left) {
     if (mood_ == ClusterMood::kStrangers && dice_.Chance(6)) {
       if (auto wrong = Intrude()) return wrong;
     }
-    Act();
+    if (auto wrong = Act()) return wrong;
     if (auto wrong = Check()) return wrong;
   }
   return Finish();
 }
 
-void ClusterSimulation::Act() {
+std::optional<std::string> ClusterSimulation::Act() {
   if (dice_.Chance(10)) {
     Job& job = jobs_[dice_.Below(jobs_.size())];
     // Who was refused is found by those who miss it.
     if (!ledger_.IsBlamed(job.id)) {
-      [[maybe_unused]] const auto wrong =
-          AttachRank(job, static_cast<std::uint32_t>(dice_.Below(job.world_size)));
+      return AttachRank(job, static_cast<std::uint32_t>(dice_.Below(job.world_size)));
     }
-    return;
+    return std::nullopt;
   }
-  if (dice_.Chance(45)) return PostSome();
-  if (dice_.Chance(4)) return ActBadly();
-  const std::uint64_t how_long = dice_.Below(100);
-  Advance(static_cast<TimeNs>(how_long < 70   ? dice_.Below(300'000)
-                              : how_long < 95 ? dice_.Below(10'000'000)
-                                              : dice_.Below(500'000'000)));
+  if (dice_.Chance(30)) {
+    PostSome();
+  } else if (dice_.Chance(25)) {
+    return TrainSome();
+  } else if (dice_.Chance(3)) {
+    WishPolicy();
+  } else if (dice_.Chance(4)) {
+    ActBadly();
+  } else {
+    const std::uint64_t how_long = dice_.Below(100);
+    Advance(static_cast<TimeNs>(how_long < 70   ? dice_.Below(300'000)
+                                : how_long < 95 ? dice_.Below(10'000'000)
+                                                : dice_.Below(500'000'000)));
+  }
+  return std::nullopt;
 }
 
 void ClusterSimulation::ActBadly() {
@@ -175,17 +189,20 @@ std::optional<std::string> ClusterSimulation::AttachRank(Job& job, std::uint32_t
   }
   seat.rank = std::make_unique<Rank>(node, ledger_, spec, rank, seed_, job.id);
   ++sessions_[seat.node];
-  service.RankAttached({.id = seat.rank->client().id(),
-                        .job = spec.id,
-                        .job_name = spec.name,
-                        .rank = rank,
-                        .world_size = spec.world_size,
-                        .pid = static_cast<std::int32_t>(1000 + rank),
-                        .timeout_ms = spec.timeout_ms,
-                        .rendezvous = spec.rendezvous,
-                        .attached_ns = cluster_.now()});
+  seat.identity = {.id = seat.rank->client().id(),
+                   .job = spec.id,
+                   .job_name = spec.name,
+                   .rank = rank,
+                   .world_size = spec.world_size,
+                   .pid = static_cast<std::int32_t>(1000 + rank),
+                   .timeout_ms = spec.timeout_ms,
+                   .rendezvous = spec.rendezvous,
+                   .attached_ns = cluster_.now()};
+  service.RankAttached(seat.identity);
   Trace(fmt::format("{} attaches on node {}", seat.rank->Name(), NameOf(seat.node)));
-  return std::nullopt;
+  if (!job.model) return std::nullopt;
+  seat.training = std::make_unique<Training>(node, ledger_, *seat.rank, dice_.Chance(10));
+  return dice_.Chance(60) ? HandIn(job, seat) : std::nullopt;
 }
 
 void ClusterSimulation::PostSome() {
@@ -206,7 +223,7 @@ void ClusterSimulation::PostOne(Job& job, Seat& seat) {
   }
   if (!rank.Post(manner, Timeout(), dice_)) return;
   if (manner == Rank::Manner::kHonest) return;
-  Trace(fmt::format("{} posts operation {} {}", rank.Name(), rank.client().posted(),
+  Trace(fmt::format("{} posts operation {} {}", rank.Name(), rank.posted(),
                     manner == Rank::Manner::kDisagrees ? "and disagrees" : "with a bad record"));
   Blame(job, fmt::format("rank {}", rank.client().rank()), kNever);
   // Between nodes the one that finds out names the other. Two that take each other for the root of
@@ -246,14 +263,18 @@ void ClusterSimulation::Blame(Job& job, const std::string& name, TimeNs within_n
 }
 
 std::optional<std::string> ClusterSimulation::Check() {
+  ShowPlans();
   if (agreements_.wrong()) return agreements_.wrong();
   std::optional<std::string> wrong;
   ForEachLive([&](Job& job, Seat& seat) {
     if (!wrong) wrong = seat.rank->Look();
-    if (wrong || cluster_.now() <= job.deadline_ns || seat.rank->open() == 0) return;
-    wrong = fmt::format("{}: {} operations are open {:.3f} s after they should have ended",
-                        seat.rank->Name(), seat.rank->open(),
-                        static_cast<double>(cluster_.now() - job.deadline_ns) / kSecond);
+    if (!wrong && seat.training) wrong = seat.training->Look();
+    if (wrong || cluster_.now() <= job.deadline_ns || seat.open() == 0) return;
+    wrong = fmt::format(
+        "{}: {} operations and gradients are open {:.3f} s after they should have "
+        "ended",
+        seat.rank->Name(), seat.open(),
+        static_cast<double>(cluster_.now() - job.deadline_ns) / kSecond);
   });
   for (std::size_t node = 0; node < services_.size() && !wrong; ++node) {
     if (cluster_.node(node).discarded_in_use() != 0) {
@@ -291,7 +312,7 @@ std::optional<std::string> ClusterSimulation::Finish() {
     for (Seat& seat : job.seats) {
       if (!seat.IsLive()) continue;
       Blame(job, "", kNever);
-      CloseRank(job, seat, dice_.Chance(50));
+      CloseRank(seat, dice_.Chance(50));
     }
   }
   Advance(2 * kDetection + kSecond);
@@ -307,9 +328,11 @@ std::optional<std::string> ClusterSimulation::GoOn() {
     }
     std::uint64_t most = 0;
     for (const Seat& seat : job.seats) {
-      if (seat.rank) most = std::max(most, seat.rank->client().posted());
+      if (seat.rank) most = std::max(most, seat.rank->posted());
     }
     if (auto wrong = CatchUp(job, most)) return wrong;
+    const std::uint64_t more = ledger_.IsBlamed(job.id) ? 0 : dice_.Below(kMoreIterations);
+    if (auto wrong = Train(job, IterationsBegun(job) + more)) return wrong;
   }
   return std::nullopt;
 }
@@ -322,7 +345,7 @@ std::optional<std::string> ClusterSimulation::CatchUp(Job& job, std::uint64_t mo
     for (Seat& seat : job.seats) {
       if (!seat.IsLive() || job.deadline_ns != kNever) continue;
       bool room = true;
-      while (room && seat.rank->client().posted() < most) {
+      while (room && seat.rank->posted() < most) {
         room = seat.rank->Post(Rank::Manner::kHonest, Timeout(), dice_);
       }
       behind |= !room;
@@ -354,13 +377,14 @@ std::optional<std::string> ClusterSimulation::BeginAgain() {
   for (std::size_t i = 0; i < count; ++i) {
     if (!ledger_.IsBlamed(jobs_[i].id) || dice_.Chance(50)) continue;
     for (Seat& seat : jobs_[i].seats) {
-      if (seat.IsLive()) CloseRank(jobs_[i], seat, dice_.Chance(50));
+      if (seat.IsLive()) CloseRank(seat, dice_.Chance(50));
     }
     Advance(100 * kMillisecond);
     const std::string name = jobs_[i].name;
     AddJob(name, well);
     Trace(fmt::format("{} begins again as job {}", name, jobs_.back().id.value));
     const std::uint64_t operations = dice_.Between(1, 6);
+    if (const auto& old = jobs_[i].model; old && dice_.Chance(50)) jobs_.back().model = old;
     for (std::uint32_t rank = 0; rank < jobs_.back().world_size; ++rank) {
       if (auto wrong = AttachRank(jobs_.back(), rank)) return wrong;
       for (std::uint64_t k = 0; k < operations; ++k) {
@@ -369,6 +393,9 @@ std::optional<std::string> ClusterSimulation::BeginAgain() {
     }
   }
   if (jobs_.size() == count) return std::nullopt;
+  for (std::size_t i = count; i < jobs_.size(); ++i) {
+    if (auto wrong = Train(jobs_[i], dice_.Below(kMoreIterations))) return wrong;
+  }
   if (auto wrong = AdvanceAndCheck(2 * kDetection + 2 * kSecond, 200 * kMillisecond)) return wrong;
   return CheckAllEnded();
 }
@@ -377,10 +404,12 @@ std::optional<std::string> ClusterSimulation::CheckAllEnded() {
   std::optional<std::string> wrong;
   ForEachLive([&](Job&, Seat& seat) {
     if (wrong) return;
-    if (seat.rank->open() != 0) {
-      wrong = fmt::format("{}: {} operations never ended", seat.rank->Name(), seat.rank->open());
+    if (seat.open() != 0) {
+      wrong = fmt::format("{}: {} operations and gradients never ended", seat.rank->Name(),
+                          seat.open());
     } else {
       wrong = seat.rank->LookBack();
+      if (!wrong && seat.training) wrong = seat.training->LookBack();
     }
   });
   for (std::size_t node = 0; node < services_.size() && !wrong; ++node) {
@@ -429,6 +458,7 @@ std::optional<std::string> ClusterSimulation::CheckReturned(std::size_t node) {
   if (service.leader().jobs_count() != 0) return "it still leads a job";
   if (service.leader().nodes_count() != 0) return "it still knows nodes";
   if (service.follower().jobs_count() != 0) return "it still takes part in a job";
+  if (service.local_plans().jobs_count() != 0) return "it still plans for a job";
   return std::nullopt;
 }
 

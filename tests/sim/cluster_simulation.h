@@ -6,7 +6,9 @@
 // nothing was wrong it ends well; where something was, every rank that waits has its end within a
 // second of the detection, with a text that names who is to blame, and jobs that have no part in it
 // do not notice; nodes of a job agree on all there is to agree on; nothing that does not belong to
-// a job reaches it; memory, credits, rows, links and lines all come back.
+// a job reaches it; memory, credits, rows, links and lines all come back. Some jobs train: their
+// gradients move by plans of the real planner, each iteration ends with its own sums, all nodes
+// change plans at the same iteration, and none stands still for it.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +26,7 @@
 #include "tests/sim/rank.h"
 #include "tests/sim/simulated_service.h"
 #include "tests/sim/timeline.h"
+#include "tests/sim/training.h"
 #include "tests/support/hand_driven_cluster.h"
 
 namespace headrace::sim {
@@ -44,13 +47,17 @@ class ClusterSimulation {
   std::optional<std::string> Run();
   const std::vector<std::string>& trace() const { return trace_; }
   const Ledger& ledger() const { return ledger_; }
+  const Agreements& agreements() const { return agreements_; }
 
  private:
   struct Seat {
     std::size_t node = 0;
     std::unique_ptr<Rank> rank{};  // null before it attaches
-    bool dead = false;             // with its node
+    service::SessionIdentity identity{};
+    std::unique_ptr<Training> training{};  // null where its job has no gradients
+    bool dead = false;                     // with its node
     bool IsLive() const { return rank && !dead && !rank->closed; }
+    std::size_t open() const { return rank->open() + (training ? training->open() : 0); }
   };
   struct Job {
     JobId id;  // in the ledger; nodes have numbers of their own
@@ -58,6 +65,7 @@ class ClusterSimulation {
     std::uint32_t world_size = 1;
     std::optional<std::size_t> leader{};  // none: all of its ranks are on one node
     std::vector<Seat> seats{};            // by rank
+    std::optional<Model> model{};         // none: it has no gradients that move by plans
     std::map<std::size_t, JobId> numbers{};
     TimeNs deadline_ns = kNever;  // by when every rank that waits has its end
   };
@@ -67,13 +75,13 @@ class ClusterSimulation {
   void Advance(TimeNs time_ns);
 
   // One random action each; they may do nothing when there is nobody to do it.
-  void Act();
+  std::optional<std::string> Act();
   void ActBadly();
   std::optional<std::string> AttachRank(Job& job, std::uint32_t rank);
   void PostSome();
   void PostOne(Job& job, Seat& seat);
   void LoseRank();
-  void CloseRank(Job& job, Seat& seat, bool orderly);
+  void CloseRank(Seat& seat, bool orderly);
   void HarmNodes();
   void KillNode(std::size_t node);
   void RestartNode(std::size_t node);
@@ -82,6 +90,18 @@ class ClusterSimulation {
   void PostWhatIsMissing(Job& job);
   void BreakLine(std::size_t one, std::size_t other);
   std::optional<std::string> Intrude();
+
+  // ---- gradients ----
+  std::optional<std::string> HandIn(Job& job, Seat& seat);
+  bool PostGradient(Job& job, Seat& seat);
+  std::optional<std::string> TrainSome();
+  void WishPolicy();
+  std::optional<std::string> WarmUp(Job& job);
+  // Lets all ranks do that many iterations; a job that nothing has befallen does not stand still.
+  std::optional<std::string> Train(Job& job, std::uint64_t iterations);
+  std::uint64_t IterationsBegun(const Job& job) const;
+  bool HasGradientsOpen(const Job& job) const;
+  void ShowPlans();
 
   // Something has befallen the job, and this is the name to be found in its errors. `within_ns`:
   // from now until every rank that waits has its end; kNever: not before it tries to go on.

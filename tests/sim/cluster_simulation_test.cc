@@ -18,7 +18,7 @@ constexpr std::uint64_t kSeeds = 10;  // one thread: there is little for it to f
 #elif defined(__SANITIZE_ADDRESS__)
 constexpr std::uint64_t kSeeds = 60;
 #else
-constexpr std::uint64_t kSeeds = 400;
+constexpr std::uint64_t kSeeds = 300;
 #endif
 
 const char* MoodName(ClusterMood mood) {
@@ -42,6 +42,8 @@ class ClusterSimulationTest : public ::testing::TestWithParam<ClusterMood> {};
 TEST_P(ClusterSimulationTest, KeepsEveryPromiseForEverySeed) {
   std::uint64_t ended_ok = 0;
   std::uint64_t ended_failed = 0;
+  std::uint64_t iterations = 0;
+  std::uint64_t switches = 0;
   const Seeds seeds = Wanted();
   for (std::uint64_t seed = seeds.first; seed <= seeds.last; ++seed) {
     NowRuns(seed, MoodName(GetParam()));
@@ -49,12 +51,18 @@ TEST_P(ClusterSimulationTest, KeepsEveryPromiseForEverySeed) {
     const std::optional<std::string> wrong = simulation.Run();
     ended_ok += simulation.ledger().ended_ok();
     ended_failed += simulation.ledger().ended_failed();
+    iterations += simulation.ledger().iterations_ok();
+    switches += simulation.agreements().switches_count();
     ASSERT_FALSE(wrong) << *wrong << "\n"
                         << HowToReplay(seed, MoodName(GetParam()), simulation.trace());
   }
   // A run in which nothing happens proves nothing.
   EXPECT_GT(ended_ok, seeds.last - seeds.first);
+  EXPECT_TRUE(iterations > seeds.last - seeds.first || seeds.IsOne()) << iterations;
+  EXPECT_TRUE(2 * switches > seeds.last - seeds.first || seeds.IsOne()) << switches;
   EXPECT_EQ(ended_failed != 0, GetParam() != ClusterMood::kCalm || seeds.IsOne());
+  RecordProperty("iterations", std::to_string(iterations));
+  RecordProperty("switches", std::to_string(switches));
   RecordProperty("ended_ok", std::to_string(ended_ok));
   RecordProperty("ended_failed", std::to_string(ended_failed));
 }

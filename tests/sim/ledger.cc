@@ -17,6 +17,13 @@ bool NamesACause(const ipc::Outcome& outcome) {
   return false;
 }
 
+bool IsGradient(std::uint64_t number) { return number >> 63 != 0; }
+
+std::string Describe(std::uint64_t number) {
+  if (!IsGradient(number)) return fmt::format("operation {}", number);
+  return fmt::format("iteration {} gradient {}", number << 1 >> 17, number & 0xffff);
+}
+
 }  // namespace
 
 void Ledger::Post(JobId job, std::uint64_t sequence, std::uint32_t rank, const Planned& planned,
@@ -33,13 +40,14 @@ std::optional<std::string> Ledger::End(JobId job, std::uint64_t sequence, std::u
                                        const ipc::Outcome& outcome,
                                        const std::vector<std::byte>& result) {
   Operation& operation = operations_[{job, sequence}];
-  const std::string what = fmt::format("job {} operation {} rank {}", job.value, sequence, rank);
+  const std::string what = fmt::format("job {} {} rank {}", job.value, Describe(sequence), rank);
   const bool ok = outcome.code == Code::kOk;
   ++(ok ? ended_ok_ : ended_failed_);
   if (operation.ok.has_value() && *operation.ok != ok && !IsBlamed(job)) {
     return fmt::format("{}: ended {} here and not so elsewhere: {}", what,
                        ok ? "well" : "with an error", outcome.text);
   }
+  if (ok && !operation.ok && IsGradient(sequence)) ++iterations_ok_;
   operation.ok = ok;
   if (!ok) {
     first_errors_.try_emplace(job, outcome.text);

@@ -16,6 +16,11 @@
 
 namespace headrace::sim {
 
+// The number under which the ledger keeps a gradient of an iteration, beside the operations.
+constexpr std::uint64_t GradientNumber(std::uint64_t iteration, std::uint32_t tensor) {
+  return std::uint64_t{1} << 63 | iteration << 16 | tensor;
+}
+
 class Ledger {
  public:
   // `arithmetic` computes the reference: the code that the transport under the service does not
@@ -45,6 +50,8 @@ class Ledger {
   // How many operations ended well, or not, on some rank.
   std::uint64_t ended_ok() const { return ended_ok_; }
   std::uint64_t ended_failed() const { return ended_failed_; }
+  // Iterations of a gradient that ended well on some rank.
+  std::uint64_t iterations_ok() const { return iterations_ok_; }
 
  private:
   struct Operation {
@@ -69,6 +76,7 @@ class Ledger {
   std::map<std::pair<JobId, std::uint64_t>, Operation> operations_;
   std::uint64_t ended_ok_ = 0;
   std::uint64_t ended_failed_ = 0;
+  std::uint64_t iterations_ok_ = 0;
 };
 
 }  // namespace headrace::sim

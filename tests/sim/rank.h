@@ -44,6 +44,8 @@ class Rank {
   std::uint32_t world_size() const { return world_size_; }
   JobId job() const { return job_; }
   std::size_t open() const { return open_.size(); }
+  // Operations of the program that it has posted, which are not all of its records.
+  std::uint64_t posted() const { return posted_; }
   // Of those, the ones that the service has surely read.
   std::size_t OpenAndRead() const;
 
@@ -54,21 +56,22 @@ class Rank {
 
  private:
   struct Open {
-    std::uint64_t sequence = 0;
+    std::uint64_t sequence = 0;  // of the program
+    std::uint64_t record = 0;
     std::optional<std::uint32_t> slot;  // none for a barrier
     std::size_t size = 0;
     std::uint32_t timeout_ms = 0;
     TimeNs read_ns = kNever;
   };
   struct Ended {
-    std::uint64_t sequence = 0;
+    std::uint64_t record = 0;
     std::uint64_t word = 0;
   };
 
   Planned Plan(std::uint64_t sequence) const;
   std::optional<std::uint32_t> TakeSlot(Dice& dice);
   std::span<std::byte> Slot(std::uint32_t slot) const;
-  std::uint64_t Word(std::uint64_t sequence) const;
+  std::uint64_t Word(std::uint64_t record) const;
   std::optional<std::string> LookAt(const Open& open);
   // Memory that nothing has a right to write to now is as this rank left it.
   bool IsUntouched() const;
@@ -80,6 +83,7 @@ class Rank {
   bool several_nodes_;
   std::uint32_t world_size_;
   support::ClientEnd& client_;
+  std::uint64_t posted_ = 0;
   std::vector<bool> slot_used_;
   std::vector<std::byte> shadow_;  // what both segments hold, but for slots in use
   std::vector<Open> open_;

@@ -12,6 +12,7 @@ namespace {
 constexpr std::uint8_t kNetworkLane = 1;
 constexpr TimeNs kDelayMin = 50 * kMillisecond;
 constexpr TimeNs kDelayMax = kSecond;
+constexpr std::uint64_t kPlanningMax = 100 * kMillisecond;
 
 // As the dialer of control has it.
 bool MayPass(Code code) {
@@ -26,6 +27,7 @@ service::LeaderOptions LeaderOptionsOf(const SimulatedService::Options& options,
           .lanes_count = 1,
           .block_bytes = options.block_bytes,
           .algorithm = options.algorithm,
+          .policy = options.policy,
           .peers = {},
           .random_key = [&dice] { return dice.Between(1, UINT64_MAX - 1); }};
 }
@@ -43,7 +45,8 @@ SimulatedService::SimulatedService(const Options& options, support::HandDrivenNo
              .instance = options.instance,
              .addresses = {options.wire_address}},
       leader_(LeaderOptionsOf(options, world.dice)),
-      follower_({.lanes = {kNetworkLane}, .hash_salt = options.hash_salt}) {}
+      follower_({.lanes = {kNetworkLane}, .hash_salt = options.hash_salt}),
+      local_({.node_name = options.name, .policy = options.policy}) {}
 
 template <typename What>
 void SimulatedService::After(TimeNs delay_ns, What what) {
@@ -57,14 +60,48 @@ Status SimulatedService::CheckAttach(const support::JobSpec& job, std::uint32_t 
 }
 
 void SimulatedService::RankAttached(const service::SessionIdentity& identity) {
-  if (identity.rendezvous.empty()) return;
+  if (identity.rendezvous.empty()) return local_.RankAttached(identity);
   follower_.RankAttached(identity);
   Act();
 }
 
-void SimulatedService::RankLost(JobId job, std::uint32_t rank, const std::string& cause) {
-  follower_.RankLost(job, rank, cause);
+void SimulatedService::RankEnded(const service::SessionIdentity& identity, bool orderly,
+                                 const std::string& cause) {
+  if (identity.rendezvous.empty()) {
+    local_.RankEnded(identity);
+  } else if (!orderly) {
+    follower_.RankLost(identity.job, identity.rank, cause);
+  }
   Act();
+}
+
+Status SimulatedService::CheckLayout(const service::SessionIdentity& identity,
+                                     const service::Layout& layout,
+                                     std::optional<plan::Policy> policy) const {
+  if (identity.rendezvous.empty()) {
+    return local_.CheckLayout(identity.job, identity.rank, layout, policy);
+  }
+  return follower_.CheckLayout(identity.job, identity.rank, layout, policy);
+}
+
+void SimulatedService::LayoutSet(const service::SessionIdentity& identity,
+                                 std::shared_ptr<const service::Layout> layout,
+                                 std::optional<plan::Policy> policy) {
+  if (identity.rendezvous.empty()) {
+    local_.LayoutSet(identity.job, identity.rank, std::move(layout), policy);
+  } else {
+    follower_.LayoutSet(identity.job, identity.rank, std::move(layout), policy);
+  }
+  Act();
+}
+
+bool SimulatedService::Want(const std::string& job, plan::Policy policy) {
+  const std::optional<service::KnownJob> here = local_.FindJob(job);
+  const std::optional<service::KnownJob> led = follower_.FindJob(job);
+  if (here) local_.Want(here->id, policy);
+  if (!here && led) follower_.Want(led->id, policy);
+  Act();
+  return here || led;
 }
 
 Status SimulatedService::Greet(LineId line, const service::NodeFacts& facts) {
@@ -161,6 +198,7 @@ void SimulatedService::ReadMessages() {
   reading_ = false;
   // Taking one may bring more.
   for (; read_ < node_.control().messages.size(); ++read_) {
+    static_assert(std::is_copy_constructible_v<service::PlanMade>);
     const service::ControlMessage message = std::visit(
         [](const auto& each) -> service::ControlMessage {
           if constexpr (std::is_copy_constructible_v<std::decay_t<decltype(each)>>) {
@@ -170,12 +208,17 @@ void SimulatedService::ReadMessages() {
           }
         },
         node_.control().messages[read_]);
-    std::visit(
-        [this](const auto& each) {
-          if constexpr (requires { follower_.Take(each); }) follower_.Take(each);
-          if constexpr (requires { leader_.Take(each); }) leader_.Take(each);
-        },
-        message);
+    const auto* made = std::get_if<service::PlanMade>(&message);
+    if (made != nullptr && (made->token & service::kLocalPlanToken) == 0) {
+      leader_.Take(*made);
+    } else {
+      std::visit(
+          [this](const auto& each) {
+            if constexpr (requires { follower_.Take(each); }) follower_.Take(each);
+            if constexpr (requires { local_.Take(each); }) local_.Take(each);
+          },
+          message);
+    }
     Act();
   }
 }
@@ -186,6 +229,9 @@ void SimulatedService::Act() {
   }
   for (const service::ToWatch& errand : leader_.TakeErrands()) Do(errand);
   for (const service::FollowerAction& action : follower_.TakeActions()) {
+    std::visit([this](const auto& each) { Do(each); }, action);
+  }
+  for (const service::LocalAction& action : local_.TakeActions()) {
     std::visit([this](const auto& each) { Do(each); }, action);
   }
 }
@@ -210,6 +256,12 @@ void SimulatedService::Do(const service::ToDispatch& action) {
     formed_.insert(formed->job);
     world_.agreements.Formed(links_.at(formed->job.value).key, formed->nodes);
   }
+  if (const auto* offer = std::get_if<service::OfferPlan>(&action.message)) {
+    if (const auto links = LinksOf(offer->job)) world_.agreements.Offered(links->key, *offer);
+  }
+  if (const auto* change = std::get_if<service::SwitchPlan>(&action.message)) {
+    if (const auto links = LinksOf(change->job)) world_.agreements.Switched(links->key, *change);
+  }
   std::visit([this](const auto& each) { node_.Send(each); }, action.message);
 }
 
@@ -227,11 +279,17 @@ void SimulatedService::Do(const service::ToLane& action) {
 }
 
 void SimulatedService::Do(const service::ToWatch& action) {
-  std::visit(
-      [this](const auto& each) {
-        [[maybe_unused]] const bool taken = node_.watch_tap().Send(each);
-      },
-      action.message);
+  // The watch has other things to do, and plans take their time.
+  const auto* make = std::get_if<service::MakePlan>(&action.message);
+  const TimeNs delay_ns =
+      make == nullptr ? 0 : static_cast<TimeNs>(world_.dice.Below(kPlanningMax));
+  After(delay_ns, [message = action.message](SimulatedService& self) {
+    std::visit(
+        [&self](const auto& each) {
+          [[maybe_unused]] const bool taken = self.node_.watch_tap().Send(each);
+        },
+        message);
+  });
 }
 
 void SimulatedService::MakeUpCost(std::uint32_t group) {

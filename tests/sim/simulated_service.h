@@ -1,5 +1,6 @@
-// What control does for jobs of several nodes on one simulated node: the service's own Leader and
-// Follower, driven as service/control/peers drives them, over simulated lines in the place of RPC.
+// What control does for jobs of several nodes, and for the plans of all jobs, on one simulated
+// node: the service's own Leader, Follower and LocalPlans, driven as service/control drives them,
+// over simulated lines in the place of RPC.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 
 #include "service/membership/follower.h"
 #include "service/membership/leader.h"
+#include "service/membership/local_plans.h"
 #include "tests/sim/agreements.h"
 #include "tests/sim/lines.h"
 #include "tests/support/hand_driven_node.h"
@@ -24,6 +26,7 @@ class SimulatedService {
     std::uint64_t hash_salt = 0;
     std::uint64_t block_bytes = 1024;
     transport::Algorithm algorithm = transport::Algorithm::kAuto;
+    plan::Policy policy = plan::Policy::kExact;
     bool measures = false;  // its lanes really do; else their lines are made up
   };
   struct World {
@@ -40,13 +43,22 @@ class SimulatedService {
   const service::NodeFacts& facts() const { return facts_; }
   const service::Leader& leader() const { return leader_; }
   const service::Follower& follower() const { return follower_; }
+  const service::LocalPlans& local_plans() const { return local_; }
 
   // ---- from the leases ----
   Status CheckAttach(const support::JobSpec& job, std::uint32_t rank) const;
   void RankAttached(const service::SessionIdentity& identity);
-  void RankLost(JobId job, std::uint32_t rank, const std::string& cause);
+  void RankEnded(const service::SessionIdentity& identity, bool orderly, const std::string& cause);
   // A new job of ranks on this node.
   JobId NextJob() { return JobId{++jobs_opened_}; }
+
+  // ---- from sessions and people ----
+  Status CheckLayout(const service::SessionIdentity& identity, const service::Layout& layout,
+                     std::optional<plan::Policy> policy) const;
+  void LayoutSet(const service::SessionIdentity& identity,
+                 std::shared_ptr<const service::Layout> layout, std::optional<plan::Policy> policy);
+  // Whether there is such a job here.
+  bool Want(const std::string& job, plan::Policy policy);
 
   // ---- from the lines ----
   Status Greet(LineId line, const service::NodeFacts& facts);
@@ -102,6 +114,7 @@ class SimulatedService {
   service::NodeFacts facts_;
   service::Leader leader_;
   service::Follower follower_;
+  service::LocalPlans local_;
   std::map<std::string, Dialer> dialers_;
   std::uint64_t attempts_ = 0;
   std::uint32_t jobs_opened_ = 0;

@@ -170,6 +170,13 @@ std::optional<ipc::JobRow> HandDrivenNode::JobRow(JobId job) const {
   return std::nullopt;
 }
 
+std::optional<ipc::PlanRow> HandDrivenNode::PlanRow(JobId job) const {
+  for (const auto& slot : board_->plans) {
+    if (slot.row.job_id == job.value) return ipc::ReadRow(slot);
+  }
+  return std::nullopt;
+}
+
 std::optional<ipc::RankRow> HandDrivenNode::RankRow(JobId job, std::uint32_t rank) const {
   for (const auto& slot : board_->ranks) {
     if (slot.row.job_id == job.value && slot.row.rank == rank) return ipc::ReadRow(slot);
@@ -189,7 +196,11 @@ std::size_t HandDrivenNode::RowsInUse() const {
   const auto ranks =
       std::ranges::count_if(board_->ranks, [](auto& s) { return s.row.job_id != 0; });
   const auto queue = std::ranges::count_if(board_->queue, [](auto& s) { return s.row.block != 0; });
-  return static_cast<std::size_t>(jobs + ranks + queue);
+  const auto plans =
+      std::ranges::count_if(board_->plans, [](auto& s) { return s.row.job_id != 0; });
+  const auto blocks =
+      std::ranges::count_if(board_->plan_blocks, [](auto& s) { return s.row.job_id != 0; });
+  return static_cast<std::size_t>(jobs + ranks + queue + plans + blocks);
 }
 
 }  // namespace headrace::support

@@ -101,7 +101,8 @@ class HandDrivenNode {
   std::optional<ipc::JobRow> JobRow(JobId job) const;
   std::optional<ipc::RankRow> RankRow(JobId job, std::uint32_t rank) const;
   std::optional<ipc::QueueRow> QueueRow(JobId job, std::uint64_t block) const;
-  // Rows in use in the tables of jobs, ranks and queue.
+  std::optional<ipc::PlanRow> PlanRow(JobId job) const;
+  // Rows in use in the tables of jobs, ranks, queue, plans and their blocks.
   std::size_t RowsInUse() const;
 
  private:
