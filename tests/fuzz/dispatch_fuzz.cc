@@ -1,11 +1,15 @@
 // The whole data path against clients that write what they like: two ranks of a job, driven by
-// hand. The bytes are a script of posts (honest or not), garbage, time, and loss. Whatever they
-// are, every record that was read ends exactly once, and when all ranks are gone nothing is left.
+// hand. The bytes are a script of posts (honest or not), of operations and of gradients that move
+// by a plan, garbage, time, and loss. Whatever they are, every record that was read ends exactly
+// once, and when all ranks are gone nothing is left.
+#include <bit>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 
 #include "ipc/base/check.h"
 #include "tests/support/hand_driven_node.h"
+#include "tests/unit/service/dispatch/planned.h"
 
 namespace {
 
@@ -13,6 +17,7 @@ using namespace headrace;  // NOLINT: this program has no names of its own
 
 constexpr std::uint32_t kRanks = 2;
 constexpr std::size_t kStepsMax = 4000;
+constexpr TensorId kTensor{3};  // behind the gradients
 
 // Reads numbers off the script; zeros when it has ended.
 class Script {
@@ -35,14 +40,22 @@ class Script {
   std::size_t left_;
 };
 
+std::shared_ptr<const service::Layout> GradientsLayout() {
+  return support::PackedLayout({10, 20, 30});
+}
+
 // Mostly a record that makes sense, so that ranks agree now and then.
 ipc::Record LikelyRecord(std::uint8_t choice) {
   const auto count = static_cast<std::uint64_t>(choice % 16) * 64;
   switch (choice >> 6) {
     case 0:
+      if (choice % 4 != 0) {
+        const auto layout = GradientsLayout();
+        return std::bit_cast<ipc::Record>(support::GradientOf(*layout, choice % 4 - 1U));
+      }
       return support::Barrier();
     case 1:
-      return support::OnTensor(Collective::kAllReduce, DType::kFloat32, count, TensorId{0});
+      return support::OnTensor(Collective::kAllReduce, DType::kFloat32, count, kTensor);
     case 2:
       return support::OnSegment(Collective::kAllGather, DType::kUInt8, count);
     default:
@@ -55,8 +68,13 @@ class Trial {
   Trial() {
     for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
       clients_[rank] = &node_.Attach({}, rank);
-      node_.AddTensor(*clients_[rank], TensorId{0}, {.count = 2048, .dtype = DType::kFloat32});
+      support::HandIn(node_, *clients_[rank], GradientsLayout());
+      node_.AddTensor(*clients_[rank], kTensor,
+                      {.offset = 8192, .count = 2048, .dtype = DType::kFloat32});
     }
+    // One gradient in two blocks, two in one.
+    support::Adopt(node_, JobId{1},
+                   support::PlanOf({{{2, 10, 20}}, {{0, 0, 10}, {1, 0, 20}, {2, 0, 10}}}));
     node_.Settle();
   }
 

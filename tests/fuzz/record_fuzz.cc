@@ -6,8 +6,10 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
 
 #include "ipc/base/check.h"
@@ -20,8 +22,10 @@ using namespace headrace;  // NOLINT: this program has no names of its own
 
 constexpr std::size_t kSegmentSize = 64 * ipc::kPageSize;
 constexpr std::uint32_t kWorldSize = 3;
+constexpr TensorId kFirstGradient{2};
 
-// One attached rank with one segment and two tensors, the second at its end.
+// One attached rank with one segment, two tensors, the second at its end, and a layout of two
+// others.
 class Rank {
  public:
   Rank()
@@ -35,6 +39,16 @@ class Rank {
         TensorId{0},
         {{.name = "first", .count = 99, .dtype = DType::kFloat32},
          {.name = "last", .offset = kSegmentSize - 66, .count = 33, .dtype = DType::kBFloat16}});
+    const auto layout = std::make_shared<const service::Layout>(
+        service::Layout{.dtype = DType::kFloat32,
+                        .reduction = Reduction::kAverage,
+                        .tensors = {{.name = "weight", .offset = 0, .count = 33},
+                                    {.name = "bias", .offset = 256, .count = 7}}});
+    session_.AddTensors(
+        kFirstGradient,
+        {{.name = "weight", .offset = 1024, .count = 33, .dtype = DType::kFloat32},
+         {.name = "bias", .offset = 1280, .count = 7, .dtype = DType::kFloat32, .order = 1}});
+    HR_CHECK(session_.SetLayout(kFirstGradient, layout).ok());
   }
 
   ipc::ChannelLayout& layout() { return channel_.channel.layout(); }
@@ -64,6 +78,13 @@ void ExpectSafe(const service::Posted& posted, const service::Session& session) 
   HR_CHECK(!divided || posted.count % kWorldSize == 0, posted.count);
 }
 
+// What is let through as a gradient is one of the layout's, whole.
+void ExpectSafe(std::uint32_t gradient, const ipc::GradientRecord& record) {
+  HR_CHECK(gradient < 2 && record.tensor == kFirstGradient.value + gradient, record.tensor);
+  HR_CHECK(record.count == (gradient == 0 ? 33 : 7), record.count);
+  HR_CHECK(record.timeout_ms <= service::kTimeoutMsMax, record.timeout_ms);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
@@ -86,7 +107,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
     }
     if (!read->has_value()) return 0;
     HR_CHECK((*read)->commit == sequence, (*read)->commit);
+    const auto gradient_record = std::bit_cast<ipc::GradientRecord>(**read);
+    const Result<std::uint32_t> gradient = service::CheckGradient(gradient_record, rank.session());
+    if (gradient) ExpectSafe(*gradient, gradient_record);
     const Result<service::Posted> posted = service::CheckRecord(**read, rank.session());
+    HR_CHECK(!posted || !gradient, sequence);  // it is one or the other
     if (posted) ExpectSafe(*posted, rank.session());
   }
   return 0;

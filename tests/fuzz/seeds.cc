@@ -6,6 +6,7 @@
 #include <capnp/rpc.capnp.h>
 #include <capnp/serialize.h>
 
+#include <bit>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -50,6 +51,20 @@ ipc::Record RecordOf(Collective kind, std::uint64_t sequence) {
   return record;
 }
 
+// Of the layout in record_fuzz.cc.
+ipc::Record GradientOf(std::uint32_t index) {
+  ipc::GradientRecord record;
+  record.kind = static_cast<std::uint8_t>(Collective::kAllReduce);
+  record.dtype = static_cast<std::uint8_t>(DType::kFloat32);
+  record.reduction = static_cast<std::uint8_t>(Reduction::kAverage);
+  record.flags = ipc::kRecordIsGradient;
+  record.tensor = 2 + index;
+  record.count = index == 0 ? 33 : 7;
+  record.backward_ns = 1;
+  record.posted_ns = 2;
+  return std::bit_cast<ipc::Record>(record);
+}
+
 void WriteRecords() {
   std::string all;
   for (std::uint8_t kind = 1; IsCollective(kind); ++kind) {
@@ -61,6 +76,9 @@ void WriteRecords() {
   edge.count = ~std::uint64_t{0} / 4;
   edge.offset = ~std::uint64_t{3};
   Write("record/edge", std::string(1, '\1') + BytesOf(edge) + all);
+  std::string gradients;
+  for (std::uint32_t i = 0; i < 2; ++i) gradients += BytesOf(GradientOf(i));
+  Write("record/gradients", std::string(1, '\1') + gradients + all);
 }
 
 void WriteScripts() {
@@ -72,6 +90,9 @@ void WriteScripts() {
   Write("dispatch/lost", std::string("\x00\x48\x01\x48\xa0\xd9\x01\xe0\x00\x48\xe0"sv));
   Write("dispatch/late", std::string("\x00\x48\xa0\xf0\x70\x01\x48\xe0"sv));
   Write("dispatch/garbage", std::string("\x00\x48\xd0garbage!\xe0\x01\x48\xe0"sv));
+  // Two iterations of three gradients, each rank in an order of its own; then one rank is lost.
+  Write("dispatch/train", std::string("\x00\x01\x01\x03\x00\x02\x01\x01\x00\x03\xa0\xc0\x01\x02\xe0"
+                                      "\x00\x02\x01\x01\x00\x03\x01\x02\xe0\xd9\x01\xe0"sv));
   Write("dispatch/record", "\x80" + BytesOf(RecordOf(Collective::kAllReduce, 1)) + "\x81" +
                                BytesOf(RecordOf(Collective::kAllReduce, 1)) + "\xe0");
 }
