@@ -1,5 +1,5 @@
 // The board: one file the service writes and anyone permitted maps read-only, to see what every job
-// is waiting for. Plain fixed-size tables; PROTOCOL.md describes every byte.
+// is waiting for. Plain fixed-size tables; BOARD.md describes every byte.
 //
 // Each row is guarded by a version word (odd while it is written), so a reader never blocks the
 // service and gets a whole row or tries again. Each table has one writing actor. Times are

@@ -144,8 +144,8 @@ void Planning::Take(const Result<std::shared_ptr<const plan::Plan>>& made) {
     return Fail(made.error().code(), made.error().Within("make the first plan").text());
   }
   if (!made.ok()) {
-    Note(made.error().code(), fmt::format("no new plan, plan {} stays: {}", present_->version,
-                                          made.error().text()));
+    Note(made.error().code(),
+         fmt::format("no new plan, plan {} stays: {}", present_->version, made.error().text()));
   }
   // Something else may have been wanted meanwhile.
   Consider();

@@ -204,7 +204,8 @@ TEST_F(LeadingPlans, APolicyThatSomebodyWantsAnywhereReachesTheLeader) {
   EXPECT_EQ(known->uid, 1000U);
   b_.follower.Want(known->id, Policy::kBsp);
   meeting_.Run();
-  meeting_.leader().Take(service::PlanMade{.token = 1, .plan = std::shared_ptr<const plan::Plan>()});
+  meeting_.leader().Take(
+      service::PlanMade{.token = 1, .plan = std::shared_ptr<const plan::Plan>()});
   meeting_.Run();
   ASSERT_EQ(meeting_.plans_wanted().size(), 1U);
   EXPECT_EQ(meeting_.plans_wanted()[0].policy, Policy::kBsp);
@@ -235,7 +236,8 @@ TEST_F(LeadingPlans, WhatIsSaidTooEarlyOrOfOtherJobsIsIgnored) {
     Say(c, service::WishPolicy{.job = job, .policy = Policy::kBsp});
     Say(c, service::HoldPlan{.job = job, .version = 1, .hash = 1, .iteration = 0});
   }
-  meeting_.leader().Take(service::PlanMade{.token = 99, .plan = std::shared_ptr<const plan::Plan>()});
+  meeting_.leader().Take(
+      service::PlanMade{.token = 99, .plan = std::shared_ptr<const plan::Plan>()});
   EXPECT_TRUE(meeting_.plans_wanted().empty());
   EXPECT_EQ(c.failure() + a_.failure(), "");
 }

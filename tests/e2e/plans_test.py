@@ -1,0 +1,141 @@
+"""Jobs whose gradients move by a plan, with real processes on two nodes: what is lost, and who says so.
+
+The ranks are `headracectl replay`, one a process, with real gradient sizes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from tests.support.cluster.cluster import Cluster
+from tests.support.cluster.services import Services
+from tests.support.service import build_directory
+from tests.support.unittests import run_tests
+
+PROFILE = pathlib.Path(__file__).resolve().parents[2] / "client/profiles/vgg16.json"
+SOON_S = 1.0
+PATIENCE_S = 60.0
+GROWTH_MAX_KIB = 8 << 10
+
+
+def await_value(ask, limit_s: float = PATIENCE_S):
+    """What `ask` answers as soon as it is not None, or fails."""
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        value = ask()
+        if value is not None:
+            return value
+        time.sleep(0.01)
+    raise AssertionError(f"nothing came of {ask} in {limit_s} s")
+
+
+class Plans(unittest.TestCase):
+    """Two nodes without links of their own, so that it runs without root."""
+
+    def setUp(self) -> None:
+        self.cluster = Cluster(nodes=2, loopback=True)
+        self.addCleanup(self.cluster.close)
+        self.services = Services(self.cluster)
+
+    def start(self, job: str, policy: str = "exact", iterations: int = 100_000, scale: float = 0.02):
+        """One rank a node."""
+        ranks = []
+        for rank in range(2):
+            service = self.services[rank]
+            command = [
+                os.path.join(build_directory(), "headracectl"), "--socket", service.socket,
+                "--board", service.board, "replay", str(PROFILE), "--policy", policy,
+                "--iterations", str(iterations), "--scale", str(scale), "--job", job,
+                "--rank", str(rank), "--world-size", "2",
+                "--rendezvous", self.services.rendezvous, "--json",
+            ]  # fmt: skip
+            ranks.append(
+                self.cluster[rank].start(
+                    command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                )
+            )
+        return ranks
+
+    def plan(self, node: int, job: str, policy: str | None = None):
+        """The plan in force there, once it has one (by that policy)."""
+
+        def ask():
+            code, text = self.services[node].ctl("plan", job, "--json")
+            jobs = json.loads(text)["jobs"] if code == 0 else []
+            found = [each["plan"] for each in jobs if each["plan"]]
+            return found[0] if found and policy in (None, found[0]["policy"]) else None
+
+        return await_value(ask)
+
+    def test_a_rank_that_is_killed_in_an_iteration_is_named_with_it(self) -> None:
+        ranks = self.start("lost")
+        self.plan(0, "lost", "exact")
+        begin = time.monotonic()
+        os.kill(ranks[1].program_pid, signal.SIGKILL)
+        output = ranks[0].communicate(timeout=PATIENCE_S)[0]
+        self.assertLess(time.monotonic() - begin, SOON_S, output)
+        self.assertNotEqual(ranks[0].returncode, 0)
+        self.assertRegex(output, r"rank 1 \(pid \d+\) on node b exited or was killed")
+        self.assertRegex(output, r"iteration \d+")
+
+    def test_a_service_that_is_killed_ends_the_job_on_the_other_node(self) -> None:
+        ranks = self.start("gone")
+        self.plan(0, "gone", "exact")
+        self.services[1].kill()
+        output = ranks[0].communicate(timeout=PATIENCE_S)[0]
+        self.assertNotEqual(ranks[0].returncode, 0)
+        self.assertIn("node b", output)
+
+    def test_another_policy_reaches_every_node_of_a_job_that_trains(self) -> None:
+        ranks = self.start("wish")
+        first = [self.plan(node, "wish", "exact") for node in range(2)]
+        self.assertEqual(first[0]["hash"], first[1]["hash"])
+        code, text = self.services[1].ctl("policy", "wish", "bytescheduler")
+        self.assertEqual(code, 0, text)
+        then = [self.plan(node, "wish", "bytescheduler") for node in range(2)]
+        self.assertEqual(then[0]["from_iteration"], then[1]["from_iteration"])
+        self.assertEqual(then[0]["hash"], then[1]["hash"])
+        self.assertTrue(all(rank.poll() is None for rank in ranks))
+
+    def test_the_queue_names_the_gradient_that_a_rank_holds_back(self) -> None:
+        ranks = self.start("slow")
+        self.plan(1, "slow", "exact")
+        os.kill(ranks[1].program_pid, signal.SIGSTOP)
+        self.addCleanup(os.kill, ranks[1].program_pid, signal.SIGCONT)
+
+        def ask():
+            rows = self.services[1].ctl_json("queue")["queue"]
+            waits = [row for row in rows if "rank 1 not ready" in json.dumps(row)]
+            return waits[0] if waits else None
+
+        row = await_value(ask)
+        self.assertRegex(row["tensor"], "features|classifier")
+
+    def test_rounds_of_training_leave_nothing_behind(self) -> None:
+        held: list[tuple[int, int]] = []
+        for number in range(12):
+            ranks = self.start(f"round{number}", iterations=2, scale=0.001)
+            for rank in ranks:
+                output = rank.communicate(timeout=PATIENCE_S)[0]
+                self.assertEqual(rank.returncode, 0, output)
+            for service in (self.services[0], self.services[1]):
+                await_value(lambda s=service: True if not s.ctl_json("jobs")["jobs"] else None)
+                self.assertEqual(service.ctl_json("queue")["queue"], [])
+            held.append((self.services[0].descriptors(), self.services[0].status_field("VmRSS")))
+        # Pools of UCX grow in the first rounds.
+        (descriptors, resident), (last_descriptors, last_resident) = held[5], held[-1]
+        self.assertLessEqual(last_descriptors, descriptors, held)
+        self.assertLess(last_resident, resident + GROWTH_MAX_KIB, held)
+
+
+if __name__ == "__main__":
+    run_tests()
