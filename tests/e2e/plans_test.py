@@ -46,20 +46,26 @@ class Plans(unittest.TestCase):
         self.addCleanup(self.cluster.close)
         self.services = Services(self.cluster)
 
-    def start(self, job: str, policy: str = "exact", iterations: int = 100_000, scale: float = 0.02):
-        """One rank a node."""
+    def start(
+        self,
+        job: str,
+        iterations: int = 100_000,
+        scale: float = 0.02,
+        nodes: tuple[int, int] = (0, 1),
+    ):
+        """Two ranks, on those nodes."""
+        apart = ["--rendezvous", self.services.rendezvous] if nodes[0] != nodes[1] else []
         ranks = []
-        for rank in range(2):
-            service = self.services[rank]
+        for rank, node in enumerate(nodes):
+            service = self.services[node]
             command = [
                 os.path.join(build_directory(), "headracectl"), "--socket", service.socket,
-                "--board", service.board, "replay", str(PROFILE), "--policy", policy,
+                "--board", service.board, "replay", str(PROFILE), "--policy", "exact",
                 "--iterations", str(iterations), "--scale", str(scale), "--job", job,
-                "--rank", str(rank), "--world-size", "2",
-                "--rendezvous", self.services.rendezvous, "--json",
+                "--rank", str(rank), "--world-size", "2", *apart, "--json",
             ]  # fmt: skip
             ranks.append(
-                self.cluster[rank].start(
+                self.cluster[node].start(
                     command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
                 )
             )
@@ -107,14 +113,14 @@ class Plans(unittest.TestCase):
         self.assertTrue(all(rank.poll() is None for rank in ranks))
 
     def test_the_queue_names_the_gradient_that_a_rank_holds_back(self) -> None:
-        ranks = self.start("slow")
-        self.plan(1, "slow", "exact")
+        ranks = self.start("slow", nodes=(0, 0))
+        self.plan(0, "slow", "exact")
         os.kill(ranks[1].program_pid, signal.SIGSTOP)
         self.addCleanup(os.kill, ranks[1].program_pid, signal.SIGCONT)
 
         def ask():
-            rows = self.services[1].ctl_json("queue")["queue"]
-            waits = [row for row in rows if "rank 1 not ready" in json.dumps(row)]
+            rows = self.services[0].ctl_json("queue")["queue"]
+            waits = [row for row in rows if row["tensor"] and "rank 1 not ready" in json.dumps(row)]
             return waits[0] if waits else None
 
         row = await_value(ask)
