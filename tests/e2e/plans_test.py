@@ -114,7 +114,8 @@ class Plans(unittest.TestCase):
 
     def test_the_queue_names_the_gradient_that_a_rank_holds_back(self) -> None:
         ranks = self.start("slow", nodes=(0, 0))
-        self.plan(0, "slow", "exact")
+        # Until its warm-up is over, the replay also waits for operations of its own.
+        await_value(lambda: self.plan(0, "slow", "exact")["iteration"] > 30 or None)
         os.kill(ranks[1].program_pid, signal.SIGSTOP)
         self.addCleanup(os.kill, ranks[1].program_pid, signal.SIGCONT)
 
