@@ -6,10 +6,11 @@ namespace headrace::service {
 namespace {
 
 constexpr int kRounds = 6;
-// Blocks are late for many reasons and early for none. So the rate is that of a block somewhat
-// below the middle, where all bytes are put in order of theirs ...
-constexpr double kRateShare = 0.35;
-// ... and of the startups those beyond this share count like the last within it.
+// The rate is that of a block above the middle, where all bytes are put in order of theirs. A plan
+// that expects blocks to be quicker than most are fills the backward pass with more than fits, and
+// the first layers wait for it; one that expects them a little slower loses next to nothing.
+constexpr double kRateShare = 0.65;
+// Of the startups those beyond this share count like the last within it.
 constexpr double kStartupShare = 0.75;
 // How well a block tells the startup: to this time, and to this share of what its bytes take.
 constexpr double kTellsSeconds = 50e-6;

@@ -26,7 +26,7 @@ TEST(LaneSamples, BlocksThatWaitedForAnotherNodeDoNotBendIt) {
   int count = 0;
   for (int iteration = 0; iteration < 6; ++iteration) {
     for (const double size : kSizes) {
-      samples.Add(size, kTrue.Seconds(size) * (++count % 4 == 0 ? 3 : 1));
+      samples.Add(size, kTrue.Seconds(size) * (++count % 5 == 0 ? 3 : 1));
     }
   }
   const transport::CostLine line = samples.Fit({});
