@@ -16,6 +16,7 @@ from digits_figures import (
     POLICIES,
     Figure,
     figures,
+    print_rows,
     rate_for,
     sent_seconds,
     wrong,
@@ -145,15 +146,7 @@ def print_contest(contest: Contest) -> None:
                 "-" if each.loss_distance is None else f"{each.loss_distance:.1e}",
             )
         )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for index, row in enumerate(rows):
-        cells = [row[0].ljust(widths[0])]
-        cells += [
-            cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)
-        ]
-        print("  ".join(cells))
-        if index == 0:
-            print("  ".join("-" * width for width in widths))
+    print_rows(rows)
     bound = exact.planned_s("lower_bound_ns")
     assert bound is not None
     print(

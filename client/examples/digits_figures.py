@@ -95,3 +95,16 @@ def wrong(figures: Sequence[Figure]) -> str:
         if each.plan is not None and each.plan["policy"] != each.way:
             return f"{each.way}: in the end its plan is one of {each.plan['policy']}"
     return ""
+
+
+def print_rows(rows: Sequence[Sequence[str]]) -> None:
+    """Prints rows of equal length, the first of which is the header."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for index, row in enumerate(rows):
+        cells = [row[0].ljust(widths[0])]
+        cells += [
+            cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)
+        ]
+        print("  ".join(cells))
+        if index == 0:
+            print("  ".join("-" * width for width in widths))

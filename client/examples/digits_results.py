@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from digits_figures import print_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,16 +96,8 @@ def print_table(results: list[Result]) -> None:
     )
     if any(result.sent_bytes for result in results):
         rows.append(["MB on the wire, mean of nodes", *map(_sent, results)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     print()
-    for index, row in enumerate(rows):
-        cells = [row[0].ljust(widths[0])]
-        cells += [
-            cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)
-        ]
-        print("  ".join(cells))
-        if index == 0:
-            print("  ".join("-" * width for width in widths))
+    print_rows(rows)
     print(
         f"\n{results[0].parameters.size} parameters. Waiting: from a rank's last gradient until all"
     )

@@ -59,10 +59,9 @@ void PlanFlow::Offer(Job& job, const OfferPlan& message, TimeNs now) {
     const bool several = job.nodes() != nullptr;
     job.samples.resize(several ? 1 + job.nodes()->costs.size() : 1);
   }
-  const bool servers = job.nodes() != nullptr && job.nodes()->servers_count > 0;
   const std::uint64_t begun =
-      job.gradients->Offer(std::make_shared<const WirePlan>(MakeWirePlan(
-                               message.plan, message.hash, job.gradients->layout(), servers)),
+      job.gradients->Offer(std::make_shared<const WirePlan>(
+                               MakeWirePlan(message.plan, message.hash, job.gradients->layout())),
                            kSwitchSlack);
   // One plan of a job is under way at a time.
   const bool sent = control_.Send(PlanTaken{job.id(), message.plan->version, begun});

@@ -48,18 +48,15 @@ void Settle(std::vector<std::uint32_t>& tensors) {
 }  // namespace
 
 WirePlan MakeWirePlan(std::shared_ptr<const plan::Plan> plan, std::uint64_t hash,
-                      const Layout& layout, bool single_runs) {
+                      const Layout& layout, std::size_t runs_max) {
   WirePlan wire{.plan = std::move(plan), .hash = hash, .blocks = {}, .blocks_of = {}};
   const std::uint64_t element = SizeOf(layout.dtype);
   for (std::uint32_t index = 0; index < wire.plan->blocks.size(); ++index) {
     wire.blocks.push_back({.plan_block = index, .runs = {}, .tensors = {}});
     for (const Piece& piece : PiecesOf(wire.plan->blocks[index], layout)) {
-      const std::size_t runs_before = wire.blocks.back().runs.size();
       Append(wire.blocks.back(), piece, element);
-      if (!single_runs || runs_before == 0 || wire.blocks.back().runs.size() == runs_before) {
-        continue;
-      }
-      // The piece began a second run: it becomes the first of a block of its own.
+      if (wire.blocks.back().runs.size() <= runs_max) continue;
+      // The piece began a run too many: it becomes the first of a block of its own.
       WireBlock& full = wire.blocks.back();
       full.runs.pop_back();
       full.tensors.pop_back();

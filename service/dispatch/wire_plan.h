@@ -28,9 +28,10 @@ struct WirePlan {
   std::vector<std::uint32_t> blocks_of;  // per tensor: how many of them hold something of it
 };
 
-// Neighbours in memory become one run. A group with servers carries one run a transfer, so there a
-// block of several runs is as many wire blocks. The plan covers the layout: see CheckCoverage.
+// Neighbours in memory become one run. A plan comes from another service: a block that it scatters
+// over more runs than a transfer may have is as many wire blocks as it takes. The plan covers the
+// layout: see CheckCoverage.
 WirePlan MakeWirePlan(std::shared_ptr<const plan::Plan> plan, std::uint64_t hash,
-                      const Layout& layout, bool single_runs);
+                      const Layout& layout, std::size_t runs_max = transport::kRunsMax);
 
 }  // namespace headrace::service

@@ -11,8 +11,8 @@ namespace {
 using ::testing::ElementsAre;
 using MemoryRun = transport::Run;
 
-service::WirePlan Make(const Blocks& blocks, bool single_runs = false) {
-  return service::MakeWirePlan(PlanOf(blocks), 7, *PackedLayout({10, 20, 30}), single_runs);
+service::WirePlan Make(const Blocks& blocks, std::size_t runs_max = 1024) {
+  return service::MakeWirePlan(PlanOf(blocks), 7, *PackedLayout({10, 20, 30}), runs_max);
 }
 
 TEST(WirePlan, JoinsNeighboursInMemoryWhateverTheirOrderInTheBlock) {
@@ -32,9 +32,9 @@ TEST(WirePlan, KeepsWhatIsApartAsRunsOfOneBlock) {
   EXPECT_THAT(wire.blocks_of, ElementsAre(2, 1, 2));
 }
 
-TEST(WirePlan, CutsABlockAtItsRunsWhereTransfersMayHaveOnlyOne) {
+TEST(WirePlan, CutsABlockThatHasMoreRunsThanATransferMay) {
   const service::WirePlan wire =
-      Make({{{0, 0, 4}, {1, 0, 20}, {2, 5, 5}}, {{0, 4, 6}, {2, 0, 5}, {2, 10, 20}}}, true);
+      Make({{{0, 0, 4}, {1, 0, 20}, {2, 5, 5}}, {{0, 4, 6}, {2, 0, 5}, {2, 10, 20}}}, 1);
   ASSERT_EQ(wire.blocks.size(), 6U);
   EXPECT_EQ(wire.blocks[2].plan_block, 0U);
   EXPECT_EQ(wire.blocks[3].plan_block, 1U);
