@@ -14,7 +14,7 @@
 namespace headrace::ipc {
 
 inline constexpr std::uint64_t kBoardMagic = 0x3144524f42445248;  // "HRDBORD1"
-inline constexpr std::uint32_t kBoardVersion = 3;
+inline constexpr std::uint32_t kBoardVersion = 4;
 
 inline constexpr std::size_t kJobRowsMax = 64;
 inline constexpr std::size_t kRankRowsMax = 512;
@@ -23,6 +23,13 @@ inline constexpr std::size_t kLaneRowsMax = 16;
 inline constexpr std::size_t kPlanRowsMax = kJobRowsMax;
 inline constexpr std::size_t kPlanBlockRowsMax = 4096;  // of all jobs
 inline constexpr std::size_t kEventRowsMax = 128;
+inline constexpr std::size_t kShareRowsMax = 256;   // job and lane pairs
+inline constexpr std::size_t kFlightJobsMax = 24;   // jobs whose last blocks are kept
+inline constexpr std::size_t kFlightRowsMax = 384;  // of each of them
+inline constexpr std::size_t kPassRowsMax = 256;    // likewise
+inline constexpr std::size_t kFlightRanksMax = 16;  // local ranks whose posts are kept apart
+inline constexpr std::size_t kFlightStagesMax = 6;
+inline constexpr std::size_t kCodeCounts = 16;  // one for each headrace::Code, and room
 
 enum class ServiceState : std::uint32_t { kStarting = 1, kRunning, kDraining, kStopped };
 enum class JobState : std::uint32_t { kGathering = 1, kRunning, kFailed };
@@ -44,6 +51,10 @@ enum class WaitReason : std::uint32_t {
   kBehindJob,        // argument: job id whose turn it is on the lane
   kNodesNotReady,    // the job's nodes have not all met; the job's row says what is missing
   kNoPlan,           // the job has no plan yet: not all of its ranks have handed in their layout
+  kPeer,             // on its lane, and nothing comes from the node that `peer` names
+  kPaused,           // the job is paused; argument: uid of who did it
+  kRateLimit,        // the job has used up its rate; argument: nanoseconds until it goes on
+  kInterleaved,      // its iteration is held back for another job's; argument: that job's id
 };
 
 // Written by control, once at start and at state changes.
@@ -71,7 +82,11 @@ struct CountersRow {
   std::uint64_t records_refused;  // malformed or disallowed
   std::uint64_t sessions_opened;
   std::uint64_t sessions_closed;
-  std::uint64_t queue_rows_left_out;  // block stages that found no free row
+  std::uint64_t queue_rows_left_out;          // block stages that found no free row
+  std::uint64_t late_reports;                 // operations that waited longer than they should
+  std::uint64_t quota_refusals;               // of sessions, memory and posts
+  std::uint64_t jobs_unrecorded;              // that found no place in the flight recorder
+  std::uint64_t failed_by_code[kCodeCounts];  // operations, by headrace::Code
 };
 
 struct JobRow {
@@ -86,6 +101,17 @@ struct JobRow {
   std::uint64_t operations_failed;
   std::uint64_t bytes_moved;
   std::uint64_t operations_open;
+  std::uint32_t weight;             // share of a lane among jobs of its priority
+  std::uint32_t priority;           // class; larger goes first
+  std::uint32_t paused;             // 1: nothing of it begins
+  std::uint32_t draining;           // 1: it ends after what is posted
+  std::uint64_t limit_bytes_per_s;  // on each lane; 0: none
+  std::uint64_t blocks_ended;
+  std::int64_t gathering_ns;                  // sum: from an operation's first post to its last
+  std::int64_t waiting_ns;                    // sum: block stages stood in the queue
+  std::int64_t moving_ns;                     // sum: block stages were on a lane
+  std::int64_t held_ns;                       // sum: iterations were held back for another job's
+  std::uint64_t failed_by_code[kCodeCounts];  // operations, by headrace::Code
   char name[64];
   char failure[256];  // why state is kFailed, or what keeps its nodes from beginning
 };
@@ -99,6 +125,10 @@ struct RankRow {
   std::uint64_t operations_posted;
   std::uint64_t operations_ended;
   std::int64_t attached_ns;
+  std::uint64_t bytes_posted;
+  std::uint64_t last_posts;  // operations and blocks for which it was the last of the node's ranks
+  std::int64_t late_ns;      // sum over these: after the node's first rank
+  std::int64_t waited_ns;    // sum: its forward passes stood still for gradients, as it says
 };
 
 struct QueueRow {
@@ -120,6 +150,7 @@ struct QueueRow {
   std::int64_t posted_ns;       // first post
   std::int64_t since_ns;        // when it came into this state
   char tensor[48];              // name of the first tensor, or empty
+  char peer[32];                // kPeer: the node, "node-c", or "node-c +2" where there are more
 };
 
 struct LaneRow {
@@ -170,6 +201,11 @@ struct PlanRow {
   std::int64_t moving_ns;    // at least one block was on a lane
   std::int64_t predicted_backward_ns;  // what the plan was made for
   std::int64_t predicted_forward_ns;
+  // Sums over the iterations that have ended under plans of this job.
+  std::uint64_t iterations_count;
+  std::int64_t iterations_ns;
+  std::int64_t iterations_waited_ns;
+  std::int64_t iterations_moving_ns;
   // Of a block of n bytes at the slowest stage: predicted_startup_ns + n / predicted_bytes_per_s.
   std::int64_t predicted_startup_ns;
   std::uint64_t predicted_bytes_per_s;
@@ -191,6 +227,86 @@ struct PlanBlockRow {
   std::int64_t begin_ns;  // first stage on its lane
   std::int64_t end_ns;    // last stage ended; 0: none yet
   char tensor[48];        // name of first_tensor
+};
+
+// What one job has of one lane. Written by dispatch.
+struct ShareRow {
+  std::uint32_t job_id;  // 0: free row
+  std::uint32_t lane;    // row in the lane table
+  std::uint64_t queued_stages;
+  std::uint64_t in_flight_stages;
+  std::uint64_t in_flight_bytes;
+  std::uint64_t stages_ended;
+  std::uint64_t bytes_moved;
+  std::int64_t waiting_ns;  // sum: its stages stood in the queue
+  std::int64_t moving_ns;   // sum: its stages were on the lane
+};
+
+// ---- The flight recorder: what the last blocks of each job did; written by dispatch. A job's
+// place outlives the job until another one needs it, and the file outlives the service. ----
+
+// Whose place it is.
+struct FlightJobRow {
+  std::uint32_t job_id;  // 0: free row
+  std::uint32_t owner_uid;
+  std::uint32_t world_size;
+  std::uint32_t ranks_count;  // of this node
+  std::int64_t opened_ns;
+  std::int64_t opened_unix_ns;
+  std::int64_t ended_ns;  // the job is over; 0: it lives
+  std::uint64_t blocks;   // recorded; those before the last kFlightRowsMax are overwritten
+  std::uint64_t passes;   // likewise, kPassRowsMax
+  std::uint32_t ranks[kFlightRanksMax];  // this node's ranks, growing; the first of them
+  char name[64];
+};
+
+// One stage of a block: times are microseconds after the row's `first_post_ns`.
+struct FlightStage {
+  std::uint8_t lane;
+  std::uint8_t step;  // 0 in the node, 1 between nodes, 2 to the node's ranks
+  std::uint16_t reserved0;
+  std::uint32_t queued_us;
+  std::uint32_t begin_us;  // UINT32_MAX: never
+  std::uint32_t end_us;    // likewise
+};
+
+// One block that has ended, or an operation that ended before it was cut into blocks. A ring: row
+// (number - 1) % kFlightRowsMax of its job.
+struct FlightRow {
+  std::uint64_t number;     // 1, 2, ...; 0: free row
+  std::uint64_t operation;  // its number, or, with an iteration, the plan's block, from 1
+  std::uint64_t bytes;      // of one rank's memory
+  std::int64_t first_post_ns;
+  std::int64_t ended_ns;
+  std::uint32_t iteration;    // of a block of the plan; 0: an operation of its own
+  std::uint32_t block;        // within its operation, from 0
+  std::uint32_t blocks;       // of its operation
+  std::uint32_t last_rank;    // that posted it, of this node; UINT32_MAX: not all have
+  std::uint32_t ready_us;     // after first_post_ns; UINT32_MAX: never
+  std::uint8_t kind;          // headrace::Collective
+  std::uint8_t dtype;         // headrace::DType
+  std::uint8_t code;          // headrace::Code; 0: it ended well
+  std::uint8_t stages_count;  // may be more than there are rows of stages
+  std::uint32_t tensors;
+  std::uint32_t reserved0;
+  // When each of the job's `ranks` posted it (of a plan's block: the last gradient in it), in
+  // microseconds after first_post_ns; UINT32_MAX: it has not.
+  std::uint32_t posted_us[kFlightRanksMax];
+  FlightStage stages[kFlightStagesMax];
+  char tensor[48];  // name of the first tensor, or empty
+  char cause[80];   // why it failed
+};
+
+// One iteration of one local rank. A ring: row (number - 1) % kPassRowsMax of its job.
+struct PassRow {
+  std::uint64_t number;  // 1, 2, ...; 0: free row
+  std::uint64_t iteration;
+  std::uint32_t rank;
+  std::uint32_t reserved0;
+  std::int64_t begin_ns;     // of the backward pass
+  std::int64_t backward_ns;  // until its last gradient was posted
+  std::int64_t forward_ns;   // of the forward pass before it, without waits
+  std::int64_t waited_ns;    // that this forward pass stood still
 };
 
 // A ring: row (number - 1) % kEventRowsMax. Written by the watch actor.
@@ -224,9 +340,15 @@ struct BoardLayout {
   BoardSlot<EventRow> events[kEventRowsMax];
   BoardSlot<PlanRow> plans[kPlanRowsMax];
   BoardSlot<PlanBlockRow> plan_blocks[kPlanBlockRowsMax];
+  BoardSlot<ShareRow> shares[kShareRowsMax];
+  BoardSlot<FlightJobRow> flight_jobs[kFlightJobsMax];
+  BoardSlot<FlightRow> flights[kFlightJobsMax][kFlightRowsMax];
+  BoardSlot<PassRow> passes[kFlightJobsMax][kPassRowsMax];
 };
-static_assert(sizeof(ServiceRow) == 224 && sizeof(CountersRow) == 88 && sizeof(JobRow) == 384);
-static_assert(sizeof(RankRow) == 48 && sizeof(QueueRow) == 120 && sizeof(LaneRow) == 216);
-static_assert(sizeof(EventRow) == 280 && sizeof(PlanRow) == 176 && sizeof(PlanBlockRow) == 120);
+static_assert(sizeof(ServiceRow) == 224 && sizeof(CountersRow) == 240 && sizeof(JobRow) == 576);
+static_assert(sizeof(RankRow) == 80 && sizeof(QueueRow) == 152 && sizeof(LaneRow) == 216);
+static_assert(sizeof(EventRow) == 280 && sizeof(PlanRow) == 208 && sizeof(PlanBlockRow) == 120);
+static_assert(sizeof(ShareRow) == 64 && sizeof(FlightJobRow) == 184 && sizeof(PassRow) == 56);
+static_assert(sizeof(FlightStage) == 16 && sizeof(FlightRow) == 360);
 
 }  // namespace headrace::ipc

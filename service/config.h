@@ -29,6 +29,14 @@ struct Config {
   std::uint64_t drain_timeout_ms = 5'000;
   bool dedicated_lanes = false;  // lanes on threads of their own instead of dispatch's
   std::string log_level = "info";
+  std::uint64_t late_ms = 5'000;  // an operation that waits longer is reported; 0: never
+  bool interleave = false;        // hold an iteration back where two jobs' phases collide
+  std::string http_address;       // "host:port" of metrics, health and status page; empty: none
+
+  // What one uid may have at a time; 0: no limit.
+  std::uint64_t sessions_per_uid = 0;
+  std::uint64_t memory_per_uid = 0;      // bytes of segments
+  std::uint64_t operations_per_uid = 0;  // posted and not ended, gradients too
 
   // Other nodes. Addresses are "host:port", as NormalAddress writes them (config_address.h).
   std::string node_name;     // never empty once read: the host's name when nobody gives one

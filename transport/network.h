@@ -61,6 +61,15 @@ struct GroupOptions {
   Algorithm algorithm = Algorithm::kAuto;
 };
 
+// What a group gets of what the wire can send: first come the groups of the highest priority that
+// have something to send, and among them each sends by its weight.
+struct Share {
+  std::uint32_t weight = 1;  // at least 1
+  std::uint32_t priority = 0;
+
+  friend bool operator==(const Share&, const Share&) = default;
+};
+
 // What went over the links, and what was refused.
 struct NetworkCounters {
   std::uint64_t bytes_sent = 0;
@@ -83,6 +92,8 @@ class NetworkTransport : public Transport {
   // The cost line by which kAuto chooses, in bytes sent by a node; equal on every node, set before
   // the first transfer that depends on it.
   virtual void SetCost(std::uint32_t group, const CostLine& cost) = 0;
+  // The group's share from now on; unknown groups are ignored. Each node may have another.
+  virtual void SetShare(std::uint32_t group, const Share& share) = 0;
   // Closes the links. Open transfers end with kCancelled (`cause` in their completions) once their
   // memory is out of the links' reach; later ones at once.
   virtual void CloseGroup(std::uint32_t group, const std::string& cause) = 0;

@@ -125,6 +125,10 @@ class Transport {
   // meantime keeps its own code. Unknown tokens are ignored.
   virtual void Cancel(std::uint64_t token) = 0;
 
+  // The members that an open transfer waits for something from, bit i for member i; 0 when it waits
+  // for nobody, for work of its own, or is not open.
+  virtual std::uint64_t Missing([[maybe_unused]] std::uint64_t token) const { return 0; }
+
   // Moves about one piece and appends ended transfers to `completions`. Returns true when calling
   // again at once makes sense; after false the Waker tells.
   virtual bool DoWork(TimeNs now, std::vector<Completion>& completions) = 0;

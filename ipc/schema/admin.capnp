@@ -12,6 +12,36 @@ interface Admin {
   ping @1 () -> (controlNs :Int64, dispatchNs :Int64);
   setPolicy @2 (job :Text, policy :Text) -> (code :UInt8, text :Text);
   # Asks the job's leader for a plan by that policy from now on. code: headrace::Code, 0: passed on.
+  steer @3 (job :Text, steering :Steering) -> (code :UInt8, text :Text);
+  # Asks every node of the job for something. code: headrace::Code, 0: passed on. The job's owner,
+  # root and the user of the service may.
+  probe @4 () -> (dispatchNs :Int64, lanes :List(LaneProbe));
+  # A bounded, side-effect-free way through dispatch and every lane: dispatchNs -1: no answer.
+  peers @5 () -> (peers :List(PeerProbe));
+  # The services of other nodes that this one is connected to or has been told of.
+}
+
+struct Steering {
+  kind @0 :UInt8;           # service::Steering::Kind
+  value @1 :UInt64;
+}
+
+struct LaneProbe {
+  name @0 :Text;
+  answered @1 :Bool;        # within a second
+  ns @2 :Int64;
+  code @3 :UInt8;           # headrace::Code of what it answered
+  text @4 :Text;
+}
+
+struct PeerProbe {
+  name @0 :Text;            # of the node; empty while it has not said it
+  address @1 :Text;
+  leads @2 :Bool;           # this service is a node of its jobs; else it is one of ours
+  connected @3 :Bool;
+  why @4 :Text;             # it is not connected
+  roundTripNs @5 :Int64;    # of the last question; -1: none yet
+  clockOffsetNs @6 :Int64;  # its clock less ours, within half of the round trip
 }
 
 struct Description {

@@ -6,7 +6,7 @@ using Cxx = import "/capnp/c++.capnp";
 using Refusal = import "client.capnp".Refusal;
 $Cxx.namespace("headrace::schema");
 
-const peerProtocolVersion :UInt32 = 2;
+const peerProtocolVersion :UInt32 = 3;
 
 struct PeerHello {
   protocolVersion @0 :UInt32;
@@ -26,7 +26,7 @@ interface PeerEntrance {
 interface PeerPort {
   # Each side has that of the other. Both calls are answered at once.
   tell @0 (messages :List(PeerMessage)) -> ();
-  ping @1 () -> ();
+  ping @1 () -> (unixNs :Int64);  # when it was answered, by the clock of whoever answers
 }
 
 struct CostLine {
@@ -62,6 +62,13 @@ struct Layout {
   dtype @0 :UInt8;          # headrace::DType
   reduction @1 :UInt8;      # headrace::Reduction
   tensors @2 :List(LayoutTensor);
+}
+
+struct Steering {
+  kind @0 :UInt8;           # service::Steering::Kind
+  value @1 :UInt64;
+  uid @2 :UInt32;           # who asks
+  node @3 :Text;            # where
 }
 
 struct PeerMessage {
@@ -119,7 +126,15 @@ struct PeerMessage {
       hash @41 :UInt64;
       iteration @42 :UInt64;
     }
+    wishSteering @50 :Steering;
+    tellLate :group {
+      text @51 :Text;
+    }
     # From the leader.
+    steer @52 :Steering;
+    hearLate :group {
+      text @53 :Text;
+    }
     waits :group {
       text @18 :Text;
     }

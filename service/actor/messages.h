@@ -16,6 +16,12 @@
 //
 //   control --SetLayout, OfferPlan, SwitchPlan--> dispatch --PlanTaken, TimesSeen--> control
 //      ^  \--MakePlan--> watch --PlanMade--> control
+//
+// What people ask, and what they are told:
+//
+//   control --SteerJob, Ping--> dispatch --SetShare, AskStage, ProbeLane--> lane
+//      ^                           ^  \--JobLate, Pong, LaneAnswered--> control
+//      |                            \--StageWaits, LaneAnswered-- lane
 #pragma once
 
 #include <cstdint>
@@ -32,6 +38,7 @@
 #include "service/session/layout.h"
 #include "service/session/nodes.h"
 #include "service/session/session.h"
+#include "service/session/steering.h"
 #include "transport/network.h"
 #include "transport/transport.h"
 
@@ -73,6 +80,7 @@ struct CloseSession {
   bool orderly = false;
   std::string cause;  // "exited or was killed", "left the job", ...
 };
+// Answered by Pong, and by one LaneAnswered for each lane, as the lanes come to it.
 struct Ping {
   RequestToken token = 0;
 };
@@ -136,10 +144,27 @@ struct SwitchPlan {
   std::uint32_t version = 0;
   std::uint64_t from_iteration = 0;
 };
+// A person steers the job; who may was checked.
+struct SteerJob {
+  JobId job;
+  Steering steering;
+};
+// The answer to AskStage, while the stage is open.
+struct StageWaits {
+  std::uint8_t lane = 0;
+  std::uint64_t token = 0;    // of the stage
+  std::uint64_t members = 0;  // bit i: nothing came from member i of the group; 0: nobody's fault
+};
+// The answer to ProbeLane; dispatch passes it on to control.
+struct LaneAnswered {
+  std::uint8_t lane = 0;
+  RequestToken token = 0;
+  Status status{};
+};
 using DispatchMessage =
     std::variant<OpenSession, AddSegment, RemoveSegment, AddTensors, RemoveTensors, CloseSession,
                  Ping, Drain, StageEnded, LaneFacts, JobForming, JobFormed, JobFailed, RankLeft,
-                 SetLayout, OfferPlan, SwitchPlan>;
+                 SetLayout, OfferPlan, SwitchPlan, SteerJob, StageWaits, LaneAnswered>;
 
 // ---- to a lane ----
 struct StartStage {
@@ -147,6 +172,15 @@ struct StartStage {
 };
 struct CancelStage {
   std::uint64_t token = 0;
+};
+// Whom a stage waits for. Answered by StageWaits, or, when it has ended, not at all.
+struct AskStage {
+  std::uint64_t token = 0;
+};
+// A round trip through the lane's own thread; inside the node it also sums a few bytes. Answered by
+// LaneAnswered.
+struct ProbeLane {
+  RequestToken token = 0;
 };
 // The rest goes to lanes between nodes only. Answered by GroupOpened.
 struct OpenGroup {
@@ -166,8 +200,13 @@ struct CloseGroup {
   std::uint32_t group = 0;
   std::string cause;
 };
-using LaneMessage =
-    std::variant<StartStage, CancelStage, OpenGroup, MeasureGroup, SetCost, CloseGroup>;
+// The job's share of the lane from now on: see transport::NetworkTransport::SetShare.
+struct SetShare {
+  std::uint32_t group = 0;
+  transport::Share share;
+};
+using LaneMessage = std::variant<StartStage, CancelStage, AskStage, ProbeLane, OpenGroup,
+                                 MeasureGroup, SetCost, CloseGroup, SetShare>;
 
 // ---- to control ----
 // The answer to MapSegment; the mapping is populated.
@@ -181,6 +220,7 @@ struct SegmentRemoved {
 };
 struct Pong {
   RequestToken token = 0;
+  std::uint32_t lanes_count = 0;
 };
 // The session's ring cannot be trusted any more: control ends the lease with this error.
 struct SessionBroken {
@@ -232,15 +272,22 @@ struct TimesSeen {
   NodeTimes times;
   std::vector<transport::CostLine> costs;
 };
+// An operation of the job waits longer than it should for a rank of this node; people on its other
+// nodes should hear of it.
+struct JobLate {
+  JobId job;
+  std::string
+      text;  // "rank 3 (pid 12) on node b has not posted ... for 5.0 s; 7 ranks wait for it"
+};
 // The answer to MakePlan.
 struct PlanMade {
   RequestToken token = 0;
   // Null: the plan in force is as good, within the margin that was asked for.
   Result<std::shared_ptr<const plan::Plan>> plan;
 };
-using ControlMessage =
-    std::variant<SegmentMapped, SegmentRemoved, Pong, SessionBroken, Drained, JobBroken, RankDone,
-                 JobEnded, GroupOpened, GroupMeasured, PlanTaken, TimesSeen, PlanMade>;
+using ControlMessage = std::variant<SegmentMapped, SegmentRemoved, Pong, SessionBroken, Drained,
+                                    JobBroken, RankDone, JobEnded, GroupOpened, GroupMeasured,
+                                    PlanTaken, TimesSeen, PlanMade, JobLate, LaneAnswered>;
 
 // ---- to watch: what may take long ----
 struct MapSegment {

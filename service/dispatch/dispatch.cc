@@ -258,6 +258,18 @@ void Dispatch::Handle(const SwitchPlan& message, TimeNs now) {
   if (job != nullptr) flow_->SwitchPlan(*job, message, now);
 }
 
+void Dispatch::Handle(const SteerJob& message, TimeNs now) {
+  Job* job = FindJob(message.job);
+  if (job != nullptr) flow_->Steer(*job, message.steering, now);
+}
+
+void Dispatch::Handle(const StageWaits& message, TimeNs now) {
+  Job* job = FindJob(Flow::JobOf(message.token));
+  if (job != nullptr) flow_->StageWaits(*job, message, now);
+}
+
+void Dispatch::Handle(LaneAnswered message, TimeNs) { Answer(std::move(message)); }
+
 Job& Dispatch::FindOrOpenJob(const SessionIdentity& identity, TimeNs now) {
   if (Job* job = FindJob(identity.job)) return *job;
   jobs_.push_back(std::make_unique<Job>(identity, now));

@@ -67,6 +67,9 @@ class Dispatch final : public Actor {
   void Handle(const SetLayout& message, TimeNs now);
   void Handle(const OfferPlan& message, TimeNs now);
   void Handle(const SwitchPlan& message, TimeNs now);
+  void Handle(const SteerJob& message, TimeNs now);
+  void Handle(const StageWaits& message, TimeNs now);
+  void Handle(LaneAnswered message, TimeNs now);
 
   Job& FindOrOpenJob(const SessionIdentity& identity, TimeNs now);
   Job* FindJob(JobId id);

@@ -33,6 +33,11 @@ class Flow {
   void OfferPlan(Job& job, const struct OfferPlan& message, TimeNs now);
   void SwitchPlan(Job& job, const struct SwitchPlan& message, TimeNs now);
 
+  // A person steers the job.
+  void Steer(Job& job, const Steering& steering, TimeNs now);
+  // A lane says whom one of the job's stages waits for; the stage may have ended meanwhile.
+  void StageWaits(Job& job, const struct StageWaits& message, TimeNs now);
+
   // A record that was read from the ring of `rank`.
   void Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now);
   // A lane reports the end of a stage.

@@ -23,6 +23,8 @@ void Groups::Handle(const LaneMessage& message) {
     Measure(measure->group);
   } else if (const auto* set = std::get_if<SetCost>(&message)) {
     if (groups_.contains(set->group)) transport_.SetCost(set->group, set->cost);
+  } else if (const auto* share = std::get_if<SetShare>(&message)) {
+    if (groups_.contains(share->group)) transport_.SetShare(share->group, share->share);
   } else if (const auto* close = std::get_if<CloseGroup>(&message)) {
     Close(*close);
   } else {

@@ -47,6 +47,10 @@ void Lane::Handle(LaneMessage message) {
     held_.push_back(std::move(start->transfer));
   } else if (const auto* cancel = std::get_if<CancelStage>(&message)) {
     Cancel(cancel->token);
+  } else if (const auto* ask = std::get_if<AskStage>(&message)) {
+    Answer(StageWaits{index_, ask->token, transport_.Missing(ask->token)});
+  } else if (const auto* probe = std::get_if<ProbeLane>(&message)) {
+    Answer(LaneAnswered{index_, probe->token, {}});
   } else {
     HR_CHECK(groups_.has_value(), message.index());
     groups_->Handle(message);
@@ -70,6 +74,11 @@ void Lane::Cancel(std::uint64_t token) {
   }
   held_.erase(found);
   Report({.token = token, .code = Code::kCancelled});
+}
+
+// A dispatch that is too far behind to take it will be asked again.
+void Lane::Answer(DispatchMessage message) {
+  [[maybe_unused]] const bool sent = dispatch_.Send(std::move(message));
 }
 
 void Lane::Report(const transport::Completion& completion) {

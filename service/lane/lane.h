@@ -57,6 +57,7 @@ class Lane final : public Actor {
   void Handle(LaneMessage message);
   void PostHeld(TimeNs now);
   void Cancel(std::uint64_t token);
+  void Answer(DispatchMessage message);
   void Report(const transport::Completion& completion);
 
   std::uint8_t index_;

@@ -9,7 +9,7 @@
 namespace headrace::service {
 
 struct ToDispatch {
-  std::variant<JobForming, JobFormed, JobFailed, RankLeft, OfferPlan, SwitchPlan> message;
+  std::variant<JobForming, JobFormed, JobFailed, RankLeft, OfferPlan, SwitchPlan, SteerJob> message;
 };
 struct ToLane {
   std::size_t lane = 0;  // place among the lanes between nodes

@@ -8,8 +8,9 @@
 //   node   --JoinJob, SeatRank, LoseRank, EndRank, BreakJob, ForgetJob-->  leader
 //   leader --TellWaits, FailJob, RankGone, CloseJob-->                     node
 //   leader --OpenJob, MeasureJob, StartJob-->  node  --JobOpened, JobMeasured, JobStarted--> leader
-//   node   --HandLayout, TellTimes, WishPolicy-->                          leader
+//   node   --HandLayout, TellTimes, WishPolicy, WishSteering, TellLate-->  leader
 //   leader --PlanPiece ...-->  node  --HoldPlan-->  leader  --SwitchTo-->  node
+//   leader --SteerNode, HearLate-->                                        node
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,7 @@
 #include "service/membership/planning_inputs.h"
 #include "service/plan/plan.h"
 #include "service/session/layout.h"
+#include "service/session/steering.h"
 #include "transport/network.h"
 
 namespace headrace::service {
@@ -110,6 +112,16 @@ struct WishPolicy {
   std::uint32_t job = 0;
   plan::Policy policy = plan::Policy::kExact;
 };
+// A person on the node steers the job; that person may, as the node has checked.
+struct WishSteering {
+  std::uint32_t job = 0;
+  Steering steering;
+};
+// Everybody waits for a rank of this node: JobLate::text.
+struct TellLate {
+  std::uint32_t job = 0;
+  std::string text;
+};
 // The answer to the last PlanPiece: dispatch has the plan.
 struct HoldPlan {
   std::uint32_t job = 0;
@@ -162,6 +174,17 @@ struct SwitchTo {
   double before_s = 0;  // an iteration until now; 0: not known
 };
 
+// To every node with ranks, the one that wished it too.
+struct SteerNode {
+  std::uint32_t job = 0;
+  Steering steering;
+};
+// To every node but the one that told.
+struct HearLate {
+  std::uint32_t job = 0;
+  std::string text;
+};
+
 // ---- either way ----
 // The service is about to end the connection on purpose.
 struct Goodbye {
@@ -171,6 +194,7 @@ struct Goodbye {
 using PeerMessage =
     std::variant<JoinJob, SeatRank, LoseRank, EndRank, BreakJob, ForgetJob, JobOpened, JobMeasured,
                  JobStarted, HandLayout, TellTimes, WishPolicy, HoldPlan, TellWaits, OpenJob,
-                 MeasureJob, StartJob, FailJob, RankGone, CloseJob, PlanPiece, SwitchTo, Goodbye>;
+                 MeasureJob, StartJob, FailJob, RankGone, CloseJob, PlanPiece, SwitchTo, Goodbye,
+                 WishSteering, TellLate, SteerNode, HearLate>;
 
 }  // namespace headrace::service
