@@ -119,6 +119,10 @@ void Exchange::SetCost(std::uint32_t group, const CostLine& cost) {
   if (Group* const found = Find(group)) found->SetCost(cost);
 }
 
+void Exchange::SetShare(std::uint32_t group, const Share& share) {
+  if (Group* const found = Find(group)) found->SetShare(share);
+}
+
 void Exchange::CloseGroup(std::uint32_t group, const std::string& cause) {
   if (Group* const found = Find(group)) found->Close(cause);
 }

@@ -41,6 +41,7 @@ class Exchange final : public NetworkTransport, private WireEvents {
   std::string WireNames() const override { return wire_.Names(); }
   Status OpenGroup(const GroupOptions& options) override;
   void SetCost(std::uint32_t group, const CostLine& cost) override;
+  void SetShare(std::uint32_t group, const Share& share) override;
   void CloseGroup(std::uint32_t group, const std::string& cause) override;
   const NetworkCounters& counters() const override { return counters_; }
 

@@ -40,6 +40,7 @@ class Group {
 
   const GroupOptions& options() const { return options_; }
   void SetCost(const CostLine& cost) { choice_.cost = cost; }
+  void SetShare(const Share& share) { share_ = share; }
 
   // ---- from the lane ----
   bool HasRoom(std::uint64_t position) const {
@@ -171,6 +172,7 @@ class Group {
   GroupOptions options_;
   std::uint16_t slot_;
   Choice choice_;
+  Share share_;
   GroupLimits limits_;
   std::uint32_t slots_max_;  // that an order may take here
   std::uint32_t transfers_max_;

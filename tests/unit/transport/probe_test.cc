@@ -48,6 +48,7 @@ class MadeUpNetwork final : public NetworkTransport {
   std::string WireNames() const override { return "made/up"; }
   Status OpenGroup(const GroupOptions&) override { return {}; }
   void SetCost(std::uint32_t, const CostLine&) override {}
+  void SetShare(std::uint32_t, const Share&) override {}
   void CloseGroup(std::uint32_t, const std::string&) override {}
   const NetworkCounters& counters() const override { return counters_; }
 
