@@ -126,7 +126,7 @@ struct RankRow {
   std::uint64_t operations_ended;
   std::int64_t attached_ns;
   std::uint64_t bytes_posted;
-  std::uint64_t last_posts;  // operations and blocks for which it was the last of the node's ranks
+  std::uint64_t last_posts;  // operations and gradients that it was the last of the node to post
   std::int64_t late_ns;      // sum over these: after the node's first rank
   std::int64_t waited_ns;    // sum: its forward passes stood still for gradients, as it says
 };

@@ -12,6 +12,7 @@
 
 #include "ipc/base/clock.h"
 #include "ipc/base/ids.h"
+#include "service/dispatch/recorder_notes.h"
 #include "service/schedule/queue.h"
 
 namespace headrace::service {
@@ -41,6 +42,7 @@ struct Part {
   State state = State::kNone;
   Range range;
   schedule::Stage stage;
+  TimeNs queued_ns = 0;
   TimeNs begin_ns = 0;  // when the lane got it
 };
 
@@ -58,6 +60,7 @@ struct Block {
   std::uint32_t parts_count = 0;
   std::byte* scratch = nullptr;  // for a sum that belongs to no rank of this node
   std::array<Part, kRailsMax> parts;
+  BlockNotes notes;
 
   // The block's name on every node and its place in the job's order.
   std::uint64_t position() const { return sequence << 16 | index; }

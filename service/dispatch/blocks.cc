@@ -24,8 +24,8 @@ std::vector<std::uint64_t> Credits(const std::vector<LanePort>& lanes) {
 
 }  // namespace
 
-Blocks::Blocks(std::vector<LanePort> lanes, BoardWriter& board)
-    : queue_(Credits(lanes)), board_(board) {
+Blocks::Blocks(std::vector<LanePort> lanes, BoardWriter& board, Recorder& recorder)
+    : queue_(Credits(lanes)), board_(board), recorder_(recorder) {
   for (LanePort& port : lanes) {
     LaneState lane{.port = std::move(port)};
     lane.row.in_use = 1;
@@ -104,13 +104,14 @@ void Blocks::Enter(Job& job, Operation& operation, Block& block, Step step, Time
   if (block.step == Step::kDone) {
     --operation.blocks_open;
     ++operation.blocks_ended;
+    recorder_.BlockEnded(job, operation, block, nullptr, now);
     return job.FreeBlock(block);
   }
   block.parts_open = 0;
   if (block.step != Step::kBetweenNodes) {
     block.parts_count = 1;
     block.parts[0].range = block.range;
-    return Push(job, operation, block, 0, kLaneInNode);
+    return Push(job, operation, block, 0, kLaneInNode, now);
   }
   block.parts_count = 0;
   block.crossing = Crossing::kWaits;
@@ -140,13 +141,14 @@ void Blocks::PushBetweenNodes(Job& job, Operation& operation, Block& block, Time
     block.parts[part].range = shares[part];
     // What moves nothing still has to meet the other nodes, on one lane.
     if (shares[part].count == 0 && (part > 0 || block.range.count != 0)) continue;
-    Push(job, operation, block, part, static_cast<std::uint8_t>(kFirstLaneBetweenNodes + part));
+    Push(job, operation, block, part, static_cast<std::uint8_t>(kFirstLaneBetweenNodes + part),
+         now);
   }
   operation.since_ns = now;
 }
 
 void Blocks::Push(Job& job, Operation& operation, Block& block, std::uint32_t index,
-                  std::uint8_t lane) {
+                  std::uint8_t lane, TimeNs now) {
   Part& part = block.parts[index];
   part.state = Part::State::kWaiting;
   part.stage = {.token = StageName{job.id(), job.PlaceOf(block), index}.Pack(),
@@ -157,6 +159,7 @@ void Blocks::Push(Job& job, Operation& operation, Block& block, std::uint32_t in
                 .bytes = part.range.count * SizeOf(operation.shape.dtype)};
   ++block.parts_open;
   const schedule::Wait wait = queue_.Push(part.stage);
+  recorder_.StageQueued(job, part, now);
   lanes_[lane].queue_changed = true;
   operation.step = block.step;
   operation.lane = lane;
@@ -191,6 +194,7 @@ void Blocks::Start(Job& job, Operation& operation, Block& block, Part& part, Tim
   lane.row.in_flight_bytes += part.stage.bytes;
   part.state = Part::State::kMoving;
   part.begin_ns = now;
+  recorder_.StageBegun(job, part, now);
   if (operation.planned()) NoteBegin(job, operation, now);
   operation.step = block.step;
   operation.lane = part.stage.lane;
@@ -216,6 +220,7 @@ Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completi
   Part& part = block.parts[name.part];
   HR_CHECK(block.sequence != 0 && part.state == Part::State::kMoving, completion.token);
   Settle(job, operation, part, completion, now);
+  recorder_.StageEnded(job, block, part, completion.code, now);
   Ended ended{operation, std::nullopt};
   if (completion.code == Code::kOk) {
     // The same bytes pass several steps; people want to know how many there are.
@@ -233,6 +238,8 @@ Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completi
   if (--block.parts_open > 0) return ended;
   if (operation.failure || ended.failure) {
     --operation.blocks_open;
+    recorder_.BlockEnded(job, operation, block,
+                         operation.failure ? &*operation.failure : &*ended.failure, now);
     job.FreeBlock(block);
   } else {
     Enter(job, operation, block, static_cast<Step>(static_cast<int>(block.step) + 1), now);
@@ -308,14 +315,14 @@ void Blocks::TakeLaneFacts(const LaneFacts& facts) {
   ShowLane(facts.lane);
 }
 
-void Blocks::Abandon(Job& job, Operation& operation) {
+void Blocks::Abandon(Job& job, Operation& operation, TimeNs now) {
   if (operation.blocks_open == 0) return;
   for (Block& block : job.blocks()) {
     if (block.sequence != operation.shape.sequence) continue;
     for (std::uint32_t index = 0; index < block.parts_count; ++index) {
       Part& part = block.parts[index];
       if (part.state == Part::State::kWaiting) {
-        Unqueue(job, operation, block, part);
+        Unqueue(job, operation, block, part, now);
       } else if (part.state == Part::State::kMoving) {
         // The lane may be writing results: the ranks are told when it has let go.
         const bool sent = lanes_[part.stage.lane].port.door->Send(CancelStage{part.stage.token});
@@ -324,6 +331,7 @@ void Blocks::Abandon(Job& job, Operation& operation) {
     }
     if (block.parts_open > 0) continue;
     --operation.blocks_open;
+    recorder_.BlockEnded(job, operation, block, &*operation.failure, now);
     job.FreeBlock(block);
   }
 }
@@ -342,11 +350,12 @@ std::uint8_t Blocks::LaneWaitedFor(Job& job, const Operation& operation) const {
   return operation.lane;
 }
 
-void Blocks::Unqueue(Job& job, Operation& operation, Block& block, Part& part) {
+void Blocks::Unqueue(Job& job, Operation& operation, Block& block, Part& part, TimeNs now) {
   const bool removed = queue_.Remove(part.stage);
   HR_CHECK(removed, part.stage.token);
   part.state = Part::State::kNone;
   --block.parts_open;
+  recorder_.StageDropped(job, block, part, now);
   lanes_[part.stage.lane].queue_changed = true;
   if (operation.planned()) return;  // all of its job's blocks are given up with it
   // What waited behind it waits for what it waited for.

@@ -13,6 +13,7 @@
 
 #include "service/actor/messages.h"
 #include "service/dispatch/job.h"
+#include "service/dispatch/recorder.h"
 #include "service/schedule/queue.h"
 #include "service/watch/board_writer.h"
 #include "transport/probe/cost_keeper.h"
@@ -33,7 +34,7 @@ using Jobs = std::vector<std::unique_ptr<Job>>;
 
 class Blocks {
  public:
-  Blocks(std::vector<LanePort> lanes, BoardWriter& board);
+  Blocks(std::vector<LanePort> lanes, BoardWriter& board, Recorder& recorder);
 
   void AddJob(JobId job) { queue_.AddJob(job, {}); }
   void RemoveJob(JobId job) { queue_.RemoveJob(job); }
@@ -57,7 +58,7 @@ class Blocks {
 
   // The operation has failed: takes what waits of it out of the queue and cancels what moves. It
   // has moved() when no lane has anything of it any more.
-  void Abandon(Job& job, Operation& operation);
+  void Abandon(Job& job, Operation& operation, TimeNs now);
 
   // Hands waiting stages to lanes that have credit.
   void Schedule(Jobs& jobs, TimeNs now);
@@ -96,14 +97,15 @@ class Blocks {
   // Gives the block its place among those that go to other nodes.
   void Place(Job& job, Block& block);
   void PushBetweenNodes(Job& job, Operation& operation, Block& block, TimeNs now);
-  void Push(Job& job, Operation& operation, Block& block, std::uint32_t part, std::uint8_t lane);
+  void Push(Job& job, Operation& operation, Block& block, std::uint32_t part, std::uint8_t lane,
+            TimeNs now);
   void Start(Job& job, Operation& operation, Block& block, Part& part, TimeNs now);
   static void NoteBegin(Job& job, const Operation& operation, TimeNs now);
   void Settle(Job& job, const Operation& operation, Part& part,
               const transport::Completion& completion, TimeNs now);
   // Takes the stage's time into the lane's cost line.
   void Learn(LaneState& lane, double bytes, const transport::Completion& completion, TimeNs now);
-  void Unqueue(Job& job, Operation& operation, Block& block, Part& part);
+  void Unqueue(Job& job, Operation& operation, Block& block, Part& part, TimeNs now);
   void ExplainHeads(Jobs& jobs, std::uint8_t lane);
   void ExplainHead(Job& job, schedule::Order order, std::uint8_t lane);
   void ShowLane(std::uint8_t lane);
@@ -111,6 +113,7 @@ class Blocks {
   std::vector<LaneState> lanes_;
   schedule::UnifiedQueue queue_;
   BoardWriter& board_;
+  Recorder& recorder_;
 };
 
 }  // namespace headrace::service

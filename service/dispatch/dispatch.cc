@@ -35,7 +35,7 @@ bool Dispatch::DoWork(TimeNs now) {
   if (!worked && !draining_) return false;
   flow_->Schedule(jobs_, now);
   FinishDrain(now);
-  DiscardGone();
+  DiscardGone(now);
   PublishRows();
   return worked;
 }
@@ -275,7 +275,7 @@ Job& Dispatch::FindOrOpenJob(const SessionIdentity& identity, TimeNs now) {
   jobs_.push_back(std::make_unique<Job>(identity, now));
   Job& job = *jobs_.back();
   job.board_row = board_.TakeJobRow();
-  flow_->AddJob(job.id());
+  flow_->AddJob(job, now);
   return job;
 }
 
@@ -331,7 +331,7 @@ void Dispatch::CloseSpanning(Job& job, std::uint32_t rank, bool orderly, const F
   flow_->LimitTo(job, posted, iterations, job.DescribeRank(rank) + " left the job", now);
 }
 
-void Dispatch::DiscardGone() {
+void Dispatch::DiscardGone(TimeNs now) {
   for (std::size_t i = 0; i < jobs_.size();) {
     Job& job = *jobs_[i];
     for (Member& member : job.members()) {
@@ -346,7 +346,7 @@ void Dispatch::DiscardGone() {
     }
     if (job.spans_nodes()) Answer(JobEnded{job.id()});
     board_.FreeJobRow(job.board_row);
-    flow_->RemoveJob(job);
+    flow_->RemoveJob(job, now);
     jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
   }
 }
@@ -374,6 +374,7 @@ void Dispatch::FinishDrain(TimeNs now) {
 
 void Dispatch::PublishRows() {
   for (const std::unique_ptr<Job>& job : jobs_) {
+    flow_->Publish(*job);
     if (!std::exchange(job->dirty, false)) continue;
     board_.Write(job->board_row, MakeJobRow(*job));
     for (std::uint32_t rank = 0; rank < job->world_size(); ++rank) {

@@ -78,7 +78,7 @@ class Dispatch final : public Actor {
   void CloseSpanning(Job& job, std::uint32_t rank, bool orderly, const Failure& failure,
                      TimeNs now);
   Status CheckRemovable(const Reading& reading, SegmentId segment) const;
-  void DiscardGone();
+  void DiscardGone(TimeNs now);
   void FinishDrain(TimeNs now);
   void PublishRows();
   void Answer(ControlMessage message);

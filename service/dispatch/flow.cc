@@ -35,8 +35,9 @@ Status CheckBetweenNodes(const Posted& posted, const Job& job) {
 Flow::Flow(std::vector<LanePort> lanes, BoardWriter& board, Door<ControlMessage>& control,
            Door<WatchMessage>& watch)
     : board_(board),
-      blocks_(std::move(lanes), board),
-      plans_(blocks_, board, control),
+      recorder_(board),
+      blocks_(std::move(lanes), board, recorder_),
+      plans_(blocks_, board, recorder_, control),
       control_(control),
       watch_(watch) {}
 
@@ -62,6 +63,7 @@ void Flow::PostOperation(Job& job, std::uint32_t rank, const ipc::Record& record
     return TellRank(job, board_, rank, record.commit, &behind);
   }
   job.record(sequence, rank) = record.commit;
+  recorder_.Post(job, sequence, rank, now);
   if (!found) {
     if (job.failure) return TellRank(job, board_, rank, record.commit, &*job.failure);
     if (refusing_) {
@@ -81,7 +83,7 @@ void Flow::PostOperation(Job& job, std::uint32_t rank, const ipc::Record& record
     }
   }
   operation.posted |= Bit(rank);
-  if (operation.state == Operation::State::kTombstone) return End(job, operation);
+  if (operation.state == Operation::State::kTombstone) return End(job, operation, now);
 
   Result<Posted> posted = CheckRecord(record, *member.session);
   if (!posted) {
@@ -168,6 +170,7 @@ void Flow::Join(Job& job, Operation& operation, std::uint32_t rank, const Posted
                 now);
   }
   job.memory(posted.sequence, rank) = posted.data;
+  recorder_.Take(job, operation, rank, posted.Bytes(), now);
   operation.deadline_ns =
       std::min(operation.deadline_ns, now + TimeNs{posted.timeout_ms} * kMillisecond);
   next_deadline_ = std::min(next_deadline_, operation.deadline_ns);
@@ -190,7 +193,7 @@ void Flow::Join(Job& job, Operation& operation, std::uint32_t rank, const Posted
 
 void Flow::MakeReady(Job& job, Operation& operation, TimeNs now) {
   // A barrier, or nothing to move.
-  if (operation.shape.count == 0 && job.nodes() == nullptr) return End(job, operation);
+  if (operation.shape.count == 0 && job.nodes() == nullptr) return End(job, operation, now);
   if (BlocksCount(operation.shape, job.world_size(), job.nodes()) > kBlocksPerOperationMax) {
     return Fail(job, operation,
                 {Code::kExhausted,
@@ -204,6 +207,7 @@ void Flow::MakeReady(Job& job, Operation& operation, TimeNs now) {
 
 void Flow::Form(Job& job, JobNodes nodes, TimeNs now) {
   job.Form(std::move(nodes));
+  recorder_.Form(job);
   if (job.nodes() != nullptr) {
     blocks_.TakeCosts(job.nodes()->costs);
     Tell(job, Code::kOk, job.DescribeNodes());
@@ -229,13 +233,13 @@ void Flow::StageEnded(Job& job, const transport::Completion& completion, TimeNs 
   Operation& operation = ended.operation;
   if (!operation.planned()) {
     if (ended.failure) return Fail(job, operation, std::move(*ended.failure), now);
-    if (operation.moved()) End(job, operation);
+    if (operation.moved()) End(job, operation, now);
     return;
   }
   if (ended.failure) FailGradients(job, *ended.failure, now);
   if (!operation.open() || !operation.moved()) return;
   if (operation.failure) {
-    plans_.EndFailed(job, operation);
+    plans_.EndFailed(job, operation, now);
   } else {
     plans_.End(job, operation, now);
   }
@@ -252,8 +256,8 @@ void Flow::FailAlone(Job& job, Operation& operation, Failure failure, TimeNs now
   if (!job.failure) Tell(job, failure.code, failure.text);
   operation.failure = std::move(failure);
   operation.since_ns = now;
-  blocks_.Abandon(job, operation);
-  if (operation.moved()) End(job, operation);
+  blocks_.Abandon(job, operation, now);
+  if (operation.moved()) End(job, operation, now);
 }
 
 void Flow::FailJob(Job& job, Failure failure, Found found, TimeNs now) {
@@ -294,7 +298,7 @@ void Flow::LimitGradients(Job& job, std::uint64_t last_iteration, const Failure&
   if (PlanFlow::IsBeyond(job, last_iteration)) plans_.Fail(job, failure, now);
 }
 
-void Flow::End(Job& job, Operation& operation) {
+void Flow::End(Job& job, Operation& operation, TimeNs now) {
   const Failure* failure = operation.failure ? &*operation.failure : nullptr;
   for (RankMask left = operation.posted & ~operation.told; left != 0; left &= left - 1) {
     const auto rank = static_cast<std::uint32_t>(std::countr_zero(left));
@@ -309,6 +313,7 @@ void Flow::End(Job& job, Operation& operation) {
       ++job.operations_failed;
       ++board_.counters.operations_failed;
     }
+    recorder_.OperationEnded(job, operation, now);
     board_.FreeQueueRow(operation.board_row);
     operation.board_row = kNoRow;
   }
@@ -329,6 +334,7 @@ void Flow::FailOpen(Job& job, Which which, std::uint32_t rank, const Failure& fa
 
 void Flow::Expire(Jobs& jobs, TimeNs now) {
   next_deadline_ = kNever;
+  if (now >= plans_.next_release()) plans_.Release(jobs, now);
   for (const std::unique_ptr<Job>& job : jobs) {
     for (Operation& operation : job->operations()) {
       if (!operation.open() || operation.failure) continue;

@@ -4,6 +4,7 @@
 // Owned and called by dispatch, on its thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -13,6 +14,7 @@
 #include "service/dispatch/blocks.h"
 #include "service/dispatch/job.h"
 #include "service/dispatch/plan_flow.h"
+#include "service/dispatch/recorder.h"
 #include "service/watch/board_writer.h"
 
 namespace headrace::service {
@@ -22,9 +24,13 @@ class Flow {
   Flow(std::vector<LanePort> lanes, BoardWriter& board, Door<ControlMessage>& control,
        Door<WatchMessage>& watch);
 
-  void AddJob(JobId job) { blocks_.AddJob(job); }
-  void RemoveJob(Job& job) {
+  void AddJob(Job& job, TimeNs now) {
+    blocks_.AddJob(job.id());
+    recorder_.OpenJob(job, now);
+  }
+  void RemoveJob(Job& job, TimeNs now) {
     plans_.RemoveJob(job);
+    recorder_.CloseJob(job, now);
     blocks_.RemoveJob(job.id());
   }
 
@@ -32,6 +38,9 @@ class Flow {
   void SetLayout(Job& job, Session& session, const struct SetLayout& message, TimeNs now);
   void OfferPlan(Job& job, const struct OfferPlan& message, TimeNs now);
   void SwitchPlan(Job& job, const struct SwitchPlan& message, TimeNs now);
+
+  // Holds the first block of the job's next iteration, or, with a hold of no length, lets it go.
+  void SetHold(Job& job, const Hold& hold, TimeNs now) { plans_.SetHold(job, hold, now); }
 
   // A person steers the job.
   void Steer(Job& job, const Steering& steering, TimeNs now);
@@ -62,8 +71,9 @@ class Flow {
   void LimitGradients(Job& job, std::uint64_t last_iteration, const Failure& failure, TimeNs now);
   // Ends operations past their deadline; afterwards next_deadline() is exact.
   void Expire(Jobs& jobs, TimeNs now);
-  // Not later than the earliest deadline of an open operation; kNever when nothing is open.
-  TimeNs next_deadline() const { return next_deadline_; }
+  // Not later than the earliest deadline of an open operation, or the end of a hold; kNever when
+  // there is none.
+  TimeNs next_deadline() const { return std::min(next_deadline_, plans_.next_release()); }
 
   // Ends the job's open operations for which `which` holds.
   enum class Which : std::uint8_t { kAll, kNotPostedBy };
@@ -74,6 +84,9 @@ class Flow {
 
   // From now on no new operation is accepted.
   void RefuseNew() { refusing_ = true; }
+
+  // What the board shows of the job's lanes and of what is recorded.
+  void Publish(Job& job) { recorder_.Publish(job); }
 
   static JobId JobOf(std::uint64_t token) { return StageName::Unpack(token).job; }
 
@@ -94,11 +107,12 @@ class Flow {
   // Ends the operation, or, where other nodes take part in it, the job.
   void Fail(Job& job, Operation& operation, Failure failure, TimeNs now);
   void FailAlone(Job& job, Operation& operation, Failure failure, TimeNs now);
-  void End(Job& job, Operation& operation);
+  void End(Job& job, Operation& operation, TimeNs now);
   Failure Expired(Job& job, const Operation& operation, TimeNs now) const;
   void ShowGathering(Job& job, Operation& operation);
 
   BoardWriter& board_;
+  Recorder recorder_;
   Blocks blocks_;
   PlanFlow plans_;
   Door<ControlMessage>& control_;

@@ -91,6 +91,12 @@ void IterationTimes::EndIteration(std::uint64_t iteration) {
   const Column& before = std::as_const(*this).ColumnOf(iteration - 1);
   if (before.iteration + 1 == iteration && before.ended) column.previous_ns = before.begin_ns;
   last_ended_ = std::max(last_ended_, iteration);
+  if (!column.ended || column.previous_ns <= 0) return;
+  ++sums_.count;
+  sums_.iterations_ns += Nanoseconds(Seconds(static_cast<std::uint64_t>(column.previous_ns),
+                                             static_cast<std::uint64_t>(column.begin_ns)));
+  sums_.waited_ns += static_cast<TimeNs>(*std::ranges::max_element(column.waited_ns));
+  sums_.moving_ns += column.moving_ns;
 }
 
 TimeNs IterationTimes::BackwardBegin(std::uint64_t iteration) const {

@@ -54,6 +54,14 @@ class IterationTimes {
   };
   // The same, in sum, of the slowest rank.
   Totals MedianTotals() const;
+  // Over all iterations that have ended with every post seen, and whose begin before is known.
+  struct Sums {
+    std::uint64_t count = 0;
+    TimeNs iterations_ns = 0;
+    TimeNs waited_ns = 0;  // of the slowest rank
+    TimeNs moving_ns = 0;
+  };
+  const Sums& sums() const { return sums_; }
 
  private:
   struct Sample {
@@ -86,6 +94,7 @@ class IterationTimes {
   std::uint32_t moving_count_ = 0;
   TimeNs moving_since_ns_ = 0;
   TimeNs moving_ns_ = 0;  // since the last iteration's end
+  Sums sums_;
 };
 
 }  // namespace headrace::service

@@ -247,6 +247,14 @@ std::string Job::DescribeNodes() const {
                      nodes, epoch_, nodes_->block_bytes);
 }
 
+std::string Job::DescribePeers(std::uint64_t nodes) const {
+  const auto first = static_cast<std::size_t>(std::countr_zero(nodes));
+  if (!nodes_ || first >= nodes_->nodes.size()) return {};
+  const int others = std::popcount(nodes) - 1;
+  const std::string& name = nodes_->nodes[first].name;
+  return others == 0 ? name : fmt::format("{} +{}", name, others);
+}
+
 std::string_view Job::TensorName(const Operation& operation) const {
   if (operation.planned()) return gradients->layout().tensors[operation.wire().tensors[0]].name;
   const Member& member = members_[operation.first_rank];

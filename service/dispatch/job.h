@@ -31,7 +31,9 @@
 #include "service/dispatch/gradients.h"
 #include "service/dispatch/iteration_times.h"
 #include "service/dispatch/lane_samples.h"
+#include "service/dispatch/late_notes.h"
 #include "service/dispatch/operation.h"
+#include "service/dispatch/recorder_notes.h"
 #include "service/schedule/queue.h"
 #include "service/session/nodes.h"
 #include "service/session/session.h"
@@ -49,6 +51,14 @@ struct Member {
   std::uint64_t ended = 0;           // completions written
   std::uint64_t operations = 0;      // posted by them; the rest are gradients
   std::uint16_t board_row = UINT16_MAX;
+  RankSums sums;
+};
+
+// Keeps the first block of the plan's next iteration from beginning before a time.
+struct Hold {
+  TimeNs until_ns = 0;  // 0: nothing is held; kNever: until somebody releases it
+  ipc::WaitReason reason = ipc::WaitReason::kNone;
+  std::uint64_t argument = 0;
 };
 
 class Job {
@@ -136,6 +146,8 @@ class Job {
   std::string DescribeGradient(std::uint32_t tensor) const;
   // "2 nodes have met: a (ranks 0, 1), b (rank 2); epoch 1, blocks of 4194304 bytes"
   std::string DescribeNodes() const;
+  // "node-c", or "node-c +2": the nodes of a set, bit i for the one at place i.
+  std::string DescribePeers(std::uint64_t nodes) const;
   // The name of the tensor the first post names; empty for one-off memory.
   std::string_view TensorName(const Operation& operation) const;
 
@@ -156,6 +168,12 @@ class Job {
   std::string left_cause;
   // The same for gradients: no later iteration is possible.
   std::uint64_t last_iteration = UINT64_MAX;
+  // What people have asked for, as far as it is in force: see steering.h.
+  schedule::JobShare share;
+  bool paused = false;
+  std::uint32_t paused_by = 0;  // uid
+  bool draining = false;
+  Hold hold;  // set by Flow::SetHold
   // Of a job that has handed in its layout.
   std::unique_ptr<Gradients> gradients;
   std::unique_ptr<IterationTimes> times;  // from the first plan on
@@ -173,6 +191,9 @@ class Job {
   std::uint64_t operations_failed = 0;
   std::uint64_t bytes_moved = 0;
   std::uint32_t events_sent = 0;  // see Dispatch::Tell
+  JobSums sums;
+  JobNotes notes;
+  LateNotes late;
 
  private:
   std::byte* MemoryOf(const Operation& operation, std::uint32_t rank, std::uint64_t begin);

@@ -44,6 +44,7 @@ PlanFlow::Trouble PlanFlow::SetLayout(Job& job, Session& session, const struct S
   }
   if (job.gradients) return {};
   job.gradients = std::make_unique<Gradients>(message.layout, job.world_size());
+  recorder_.SetLayout(job);
   job.plan_row = board_.TakePlanRow();
   job.head_row = board_.TakeQueueRow();
   if (job.failure) job.gradients_failure = job.failure;
@@ -110,6 +111,7 @@ PlanFlow::Trouble PlanFlow::Post(Job& job, std::uint32_t rank, const ipc::Gradie
   const std::uint32_t timeout_ms =
       record.timeout_ms != 0 ? record.timeout_ms : session.identity().timeout_ms;
   gradients.Post(rank, *tensor, record.commit, now, now + TimeNs{timeout_ms} * kMillisecond);
+  recorder_.PostGradient(job, rank, *tensor, record, now);
   if (job.times) job.times->Post(PlaceOf(job, rank), *tensor, iteration, record);
   Advance(job, now);
   return {};
@@ -126,6 +128,10 @@ void PlanFlow::Advance(Job& job, TimeNs now) {
       blocks_.SetPlannedInFlightMax(job.id(), std::max(most, 1U));
       TakeBlockRows(job);
       ShowPlan(job);
+    }
+    if (gradients.head_index() == 0 && job.hold.until_ns > now) {
+      next_release_ = std::min(next_release_, job.hold.until_ns);
+      break;
     }
     if (head == nullptr || gradients.Missing(job.local_ranks()) || !blocks_.HasRoom(job)) break;
     Operation* const operation = gradients.Begin();
@@ -144,6 +150,20 @@ void PlanFlow::Advance(Job& job, TimeNs now) {
   ShowHead(job, now);
 }
 
+void PlanFlow::SetHold(Job& job, const Hold& hold, TimeNs now) {
+  job.hold = hold;
+  if (job.gradients) Advance(job, now);
+}
+
+void PlanFlow::Release(const std::vector<std::unique_ptr<Job>>& jobs, TimeNs now) {
+  next_release_ = kNever;
+  for (const std::unique_ptr<Job>& job : jobs) {
+    if (job->hold.until_ns == 0 || !job->gradients) continue;
+    if (job->hold.until_ns <= now) job->hold = {};
+    Advance(*job, now);
+  }
+}
+
 void PlanFlow::End(Job& job, Operation& operation, TimeNs now) {
   Gradients& gradients = *job.gradients;
   job.times->block(operation.iteration, operation.index).end_ns = now;
@@ -153,6 +173,7 @@ void PlanFlow::End(Job& job, Operation& operation, TimeNs now) {
     gradients.Close(tensor);
   }
   const std::uint64_t iteration = operation.iteration;
+  recorder_.OperationEnded(job, operation, now);
   board_.FreeQueueRow(operation.board_row);
   gradients.Free(operation);
   ++job.operations_ended;
@@ -186,18 +207,20 @@ void PlanFlow::TellRanks(Job& job, std::uint32_t tensor, const Failure* failure)
 void PlanFlow::Fail(Job& job, const Failure& failure, TimeNs now) {
   if (!job.gradients || job.gradients_failure) return;
   job.gradients_failure = failure;
+  recorder_.HeadFailed(job, failure, now);
   for (Operation& operation : job.gradients->operations()) {
     if (!operation.open()) continue;
     operation.failure = failure;
     operation.since_ns = now;
-    blocks_.Abandon(job, operation);
-    if (operation.moved()) EndFailed(job, operation);
+    blocks_.Abandon(job, operation, now);
+    if (operation.moved()) EndFailed(job, operation, now);
   }
   ShowHead(job, now);
   if (job.gradients->operations_open() == 0) TellFailed(job);
 }
 
-void PlanFlow::EndFailed(Job& job, Operation& operation) {
+void PlanFlow::EndFailed(Job& job, Operation& operation, TimeNs now) {
+  recorder_.OperationEnded(job, operation, now);
   board_.FreeQueueRow(operation.board_row);
   job.gradients->Free(operation);
   ++job.operations_failed;

@@ -9,19 +9,21 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "ipc/records.h"
 #include "service/actor/messages.h"
 #include "service/dispatch/blocks.h"
 #include "service/dispatch/job.h"
+#include "service/dispatch/recorder.h"
 #include "service/watch/board_writer.h"
 
 namespace headrace::service {
 
 class PlanFlow {
  public:
-  PlanFlow(Blocks& blocks, BoardWriter& board, Door<ControlMessage>& control)
-      : blocks_(blocks), board_(board), control_(control) {}
+  PlanFlow(Blocks& blocks, BoardWriter& board, Recorder& recorder, Door<ControlMessage>& control)
+      : blocks_(blocks), board_(board), recorder_(recorder), control_(control) {}
 
   // What the job cannot go on with, if there is something.
   using Trouble = std::optional<Failure>;
@@ -37,6 +39,11 @@ class PlanFlow {
                              bool refusing, TimeNs now);
   // Begins the blocks that can begin.
   void Advance(Job& job, TimeNs now);
+  // Keeps the first block of the next iteration from beginning; see Hold.
+  void SetHold(Job& job, const Hold& hold, TimeNs now);
+  // Lets go what was held until now. Not later than next_release() there is something to let go.
+  void Release(const std::vector<std::unique_ptr<Job>>& jobs, TimeNs now);
+  TimeNs next_release() const { return next_release_; }
   // A block of the plan has all its steps behind it.
   void End(Job& job, Operation& operation, TimeNs now);
 
@@ -44,7 +51,7 @@ class PlanFlow {
   // to them any more. The first cause stays.
   void Fail(Job& job, const Failure& failure, TimeNs now);
   // A failed block has left its lanes.
-  void EndFailed(Job& job, Operation& operation);
+  void EndFailed(Job& job, Operation& operation, TimeNs now);
 
   // A gradient that is past its deadline; otherwise `next_deadline` becomes no later than theirs.
   Trouble Expire(Job& job, TimeNs now, TimeNs& next_deadline) const;
@@ -66,7 +73,9 @@ class PlanFlow {
 
   Blocks& blocks_;
   BoardWriter& board_;
+  Recorder& recorder_;
   Door<ControlMessage>& control_;
+  TimeNs next_release_ = kNever;
 };
 
 // Writes the completion word of one record of a rank.

@@ -45,7 +45,12 @@ void PlanFlow::ShowHead(Job& job, TimeNs now) {
     return board_.Write(job.head_row, ipc::QueueRow{});
   }
   if (job.head_row == kNoRow) return;
-  board_.Write(job.head_row, MakeHeadRow(job, now));
+  ipc::QueueRow row = MakeHeadRow(job, now);
+  if (gradients.head_index() == 0 && job.hold.until_ns > now) {
+    row.reason = static_cast<std::uint32_t>(job.hold.reason);
+    row.wait_argument = job.hold.argument;
+  }
+  board_.Write(job.head_row, row);
 }
 
 void PlanFlow::RemoveJob(Job& job) {

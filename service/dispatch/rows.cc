@@ -1,6 +1,7 @@
 #include "service/dispatch/rows.h"
 
-#include <bit>
+#include <algorithm>
+#include <iterator>
 
 #include "ipc/board.h"
 
@@ -40,6 +41,17 @@ ipc::JobRow MakeJobRow(const Job& job) {
   row.operations_failed = job.operations_failed;
   row.bytes_moved = job.bytes_moved;
   row.operations_open = job.operations_open;
+  row.weight = job.share.weight;
+  row.priority = job.share.priority;
+  row.limit_bytes_per_s = job.share.limit_bytes_per_s;
+  row.paused = job.paused ? 1 : 0;
+  row.draining = job.draining ? 1 : 0;
+  row.blocks_ended = job.sums.blocks_ended;
+  row.gathering_ns = job.sums.gathering_ns;
+  row.waiting_ns = job.sums.waiting_ns;
+  row.moving_ns = job.sums.moving_ns;
+  row.held_ns = job.sums.held_ns;
+  std::ranges::copy(job.sums.failed_by_code, std::begin(row.failed_by_code));
   ipc::SetText(row.name, job.name());
   ipc::SetText(row.failure, job.failure ? job.failure->text : job.waits_for);
   return row;
@@ -57,6 +69,10 @@ ipc::RankRow MakeRankRow(const Job& job, std::uint32_t rank) {
   row.operations_posted = member.posted;
   row.operations_ended = member.ended;
   row.attached_ns = session.identity().attached_ns;
+  row.bytes_posted = member.sums.bytes_posted;
+  row.last_posts = member.sums.last_posts;
+  row.late_ns = member.sums.late_ns;
+  row.waited_ns = member.sums.waited_ns;
   return row;
 }
 
@@ -81,6 +97,9 @@ ipc::QueueRow MakeQueueRow(const Job& job, const Operation& operation) {
   row.posted_ns = operation.opened_ns;
   row.since_ns = operation.since_ns;
   ipc::SetText(row.tensor, job.TensorName(operation));
+  if (operation.reason == ipc::WaitReason::kPeer) {
+    ipc::SetText(row.peer, job.DescribePeers(operation.reason_argument));
+  }
   return row;
 }
 
@@ -153,6 +172,11 @@ ipc::PlanRow MakePlanRow(const Job& job) {
   row.waited_ns = totals.waited_ns;
   row.measured_ns = totals.iteration_ns;
   row.moving_ns = totals.moving_ns;
+  const IterationTimes::Sums& sums = job.times->sums();
+  row.iterations_count = sums.count;
+  row.iterations_ns = sums.iterations_ns;
+  row.iterations_waited_ns = sums.waited_ns;
+  row.iterations_moving_ns = sums.moving_ns;
   return row;
 }
 

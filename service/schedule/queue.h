@@ -39,8 +39,11 @@ struct Stage {
 };
 
 struct JobShare {
-  std::uint32_t weight = 1;    // at least 1
-  std::uint32_t priority = 0;  // class; larger goes first
+  std::uint32_t weight = 1;             // at least 1
+  std::uint32_t priority = 0;           // class; larger goes first
+  std::uint64_t limit_bytes_per_s = 0;  // on each lane; 0: none
+
+  friend bool operator==(const JobShare&, const JobShare&) = default;
 };
 
 // Why a stage that waits is not picked now.

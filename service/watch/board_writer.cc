@@ -1,5 +1,6 @@
 #include "service/watch/board_writer.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace headrace::service {
@@ -20,7 +21,8 @@ BoardWriter::BoardWriter(ipc::BoardLayout& layout)
       free_ranks_(AllRows(ipc::kRankRowsMax)),
       free_queue_(AllRows(ipc::kQueueRowsMax)),
       free_plans_(AllRows(ipc::kPlanRowsMax)),
-      free_plan_blocks_(AllRows(ipc::kPlanBlockRowsMax)) {}
+      free_plan_blocks_(AllRows(ipc::kPlanBlockRowsMax)),
+      free_shares_(AllRows(ipc::kShareRowsMax)) {}
 
 std::uint16_t BoardWriter::Take(std::vector<std::uint16_t>& free) {
   if (free.empty()) return kNoRow;
@@ -55,6 +57,10 @@ void BoardWriter::Write(std::uint16_t row, const ipc::PlanBlockRow& block) {
   if (row != kNoRow) ipc::WriteRow(layout_.plan_blocks[row], block);
 }
 
+void BoardWriter::Write(std::uint16_t row, const ipc::ShareRow& share) {
+  if (row != kNoRow) ipc::WriteRow(layout_.shares[row], share);
+}
+
 void BoardWriter::WriteLane(std::uint8_t lane, const ipc::LaneRow& row) {
   ipc::WriteRow(layout_.lanes[lane], row);
 }
@@ -87,6 +93,40 @@ void BoardWriter::FreePlanBlockRow(std::uint16_t row) {
   if (row == kNoRow) return;
   ipc::WriteRow(layout_.plan_blocks[row], ipc::PlanBlockRow{});
   free_plan_blocks_.push_back(row);
+}
+
+void BoardWriter::FreeShareRow(std::uint16_t row) {
+  if (row == kNoRow) return;
+  ipc::WriteRow(layout_.shares[row], ipc::ShareRow{});
+  free_shares_.push_back(row);
+}
+
+void BoardWriter::ClearFlight(std::uint16_t place, const ipc::FlightJobRow& former) {
+  ipc::WriteRow(layout_.flight_jobs[place], ipc::FlightJobRow{});
+  for (std::uint64_t i = 0; i < std::min<std::uint64_t>(former.blocks, ipc::kFlightRowsMax); ++i) {
+    ipc::WriteRow(layout_.flights[place][i], ipc::FlightRow{});
+  }
+  for (std::uint64_t i = 0; i < std::min<std::uint64_t>(former.passes, ipc::kPassRowsMax); ++i) {
+    ipc::WriteRow(layout_.passes[place][i], ipc::PassRow{});
+  }
+}
+
+void BoardWriter::WriteFlight(std::uint16_t place, const ipc::FlightJobRow& job) {
+  ipc::WriteRow(layout_.flight_jobs[place], job);
+}
+
+void BoardWriter::WriteFlight(std::uint16_t place, const ipc::FlightRow& block) {
+  ipc::WriteRow(layout_.flights[place][(block.number - 1) % ipc::kFlightRowsMax], block);
+}
+
+void BoardWriter::WriteFlight(std::uint16_t place, const ipc::PassRow& pass) {
+  ipc::WriteRow(layout_.passes[place][(pass.number - 1) % ipc::kPassRowsMax], pass);
+}
+
+std::int64_t BoardWriter::UnixTime(TimeNs now) const {
+  const std::optional<ipc::ServiceRow> service = ipc::ReadRow(layout_.service);
+  if (!service || service->started_unix_ns == 0) return 0;
+  return service->started_unix_ns + (now - service->started_ns);
 }
 
 void BoardWriter::PublishCounters() {

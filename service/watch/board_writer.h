@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ipc/base/clock.h"
 #include "ipc/board.h"
 
 namespace headrace::service {
@@ -24,18 +25,33 @@ class BoardWriter {
   std::uint16_t TakeQueueRow();
   std::uint16_t TakePlanRow() { return Take(free_plans_); }
   std::uint16_t TakePlanBlockRow() { return Take(free_plan_blocks_); }
+  std::uint16_t TakeShareRow() { return Take(free_shares_); }
 
   void Write(std::uint16_t row, const ipc::JobRow& job);
   void Write(std::uint16_t row, const ipc::RankRow& rank);
   void Write(std::uint16_t row, const ipc::QueueRow& stage);
   void Write(std::uint16_t row, const ipc::PlanRow& plan);
   void Write(std::uint16_t row, const ipc::PlanBlockRow& block);
+  void Write(std::uint16_t row, const ipc::ShareRow& share);
   void WriteLane(std::uint8_t lane, const ipc::LaneRow& row);
   void FreeJobRow(std::uint16_t row);
   void FreeRankRow(std::uint16_t row);
   void FreeQueueRow(std::uint16_t row);
   void FreePlanRow(std::uint16_t row);
   void FreePlanBlockRow(std::uint16_t row);
+  void FreeShareRow(std::uint16_t row);
+
+  // ---- the flight recorder's tables; the recorder gives out their places ----
+  // Frees the rows that the place's former job wrote, and its own.
+  void ClearFlight(std::uint16_t place, const ipc::FlightJobRow& former);
+  void WriteFlight(std::uint16_t place, const ipc::FlightJobRow& job);
+  // In the ring's row of that number.
+  void WriteFlight(std::uint16_t place, const ipc::FlightRow& block);
+  void WriteFlight(std::uint16_t place, const ipc::PassRow& pass);
+
+  // The unix time at `now`, by the clocks' difference when the service started; 0 while its row is
+  // not written.
+  std::int64_t UnixTime(TimeNs now) const;
 
   // Counters are changed in place and published by PublishCounters when they differ.
   ipc::CountersRow counters{};
@@ -51,6 +67,7 @@ class BoardWriter {
   std::vector<std::uint16_t> free_queue_;
   std::vector<std::uint16_t> free_plans_;
   std::vector<std::uint16_t> free_plan_blocks_;
+  std::vector<std::uint16_t> free_shares_;
 };
 
 }  // namespace headrace::service

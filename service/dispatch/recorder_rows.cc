@@ -1,0 +1,186 @@
+// What the recorder writes when a block or an operation ends.
+#include <algorithm>
+#include <bit>
+
+#include "ipc/board.h"
+#include "service/dispatch/recorder.h"
+
+namespace headrace::service {
+namespace {
+
+constexpr std::uint32_t kNever32 = UINT32_MAX;
+
+// Microseconds after the row's first post; 0 nanoseconds: never.
+std::uint32_t After(TimeNs time_ns, TimeNs first_ns) {
+  if (time_ns == 0) return kNever32;
+  const TimeNs after_us = std::max<TimeNs>(time_ns - first_ns, 0) / kMicrosecond;
+  return static_cast<std::uint32_t>(std::min<TimeNs>(after_us, kNever32 - 1));
+}
+
+void FillStages(const BlockNotes& notes, ipc::FlightRow& row) {
+  row.stages_count = static_cast<std::uint8_t>(std::min<std::uint32_t>(notes.count, UINT8_MAX));
+  const std::size_t kept = std::min<std::size_t>(notes.count, notes.stages.size());
+  for (std::size_t i = 0; i < kept; ++i) {
+    const BlockNotes::Stage& stage = notes.stages[i];
+    row.stages[i] = {
+        .lane = stage.lane,
+        .step = stage.step,
+        .reserved0 = 0,
+        .queued_us = After(stage.queued_ns, row.first_post_ns),
+        .begin_us = After(stage.begin_ns, row.first_post_ns),
+        // What no lane had never ended there.
+        .end_us = stage.begin_ns == 0 ? kNever32 : After(stage.end_ns, row.first_post_ns)};
+  }
+}
+
+void FillEnd(const Failure* failure, TimeNs now, ipc::FlightRow& row) {
+  row.ended_ns = now;
+  if (failure == nullptr) return;
+  row.code = static_cast<std::uint8_t>(failure->code);
+  ipc::SetText(row.cause, failure->text);
+}
+
+// When each rank posted a row's memory, and by when the last of them had.
+struct Posts {
+  std::array<TimeNs, transport::kMembersMax> by_place{};  // 0: it has not
+  std::size_t count = 0;
+};
+
+void FillPosts(const Job& job, const Posts& posts, ipc::FlightRow& row) {
+  std::ranges::fill(row.posted_us, kNever32);
+  row.last_rank = kNever32;
+  row.ready_us = kNever32;
+  TimeNs last_ns = 0;
+  bool all = posts.count > 0;
+  for (std::size_t place = 0; place < posts.count; ++place) {
+    const TimeNs posted_ns = posts.by_place[place];
+    all &= posted_ns != 0;
+    if (place < ipc::kFlightRanksMax) row.posted_us[place] = After(posted_ns, row.first_post_ns);
+    if (posted_ns <= last_ns) continue;
+    last_ns = posted_ns;
+    row.last_rank = job.local()[place];
+  }
+  if (all) {
+    row.ready_us = After(last_ns, row.first_post_ns);
+  } else {
+    row.last_rank = kNever32;
+  }
+}
+
+}  // namespace
+
+void Recorder::FillOperation(const Job& job, const Operation& operation,
+                             ipc::FlightRow& row) const {
+  row.operation = operation.shape.sequence;
+  row.first_post_ns = operation.opened_ns;
+  row.kind = static_cast<std::uint8_t>(operation.shape.kind);
+  row.dtype = static_cast<std::uint8_t>(operation.shape.dtype);
+  row.blocks = static_cast<std::uint32_t>(operation.blocks_count);
+  const std::string_view name = job.TensorName(operation);
+  row.tensors = operation.shape.tensor.value != ipc::kNoTensor ? 1 : 0;
+  ipc::SetText(row.tensor, name);
+  Posts posts{.count = job.local().size()};
+  const std::size_t slot = (operation.shape.sequence % kOperationsMax) * job.world_size();
+  for (std::size_t place = 0; place < posts.count; ++place) {
+    const std::uint32_t rank = job.local()[place];
+    if ((operation.posted >> rank & 1U) == 0) continue;
+    const TimeNs posted_ns = job.notes.operations[slot + rank];
+    // An older one: this rank was refused, being too far ahead.
+    if (posted_ns >= operation.opened_ns) posts.by_place[place] = posted_ns;
+  }
+  FillPosts(job, posts, row);
+}
+
+void Recorder::FillPlanned(const Job& job, const WireBlock& wire, ipc::FlightRow& row) const {
+  const Gradients& gradients = *job.gradients;
+  row.bytes = wire.count * SizeOf(gradients.layout().dtype);
+  row.kind = static_cast<std::uint8_t>(Collective::kAllReduce);
+  row.dtype = static_cast<std::uint8_t>(gradients.layout().dtype);
+  row.blocks = 1;
+  row.tensors = static_cast<std::uint32_t>(wire.tensors.size());
+  ipc::SetText(row.tensor, gradients.layout().tensors[wire.tensors.front()].name);
+  Posts posts{.count = job.local().size()};
+  TimeNs first_ns = kNever;
+  RankMask missing = 0;
+  for (const std::uint32_t tensor : wire.tensors) {
+    const bool current = gradients.IterationOf(tensor) == row.iteration;
+    const RankMask posted = current ? gradients.posted(tensor) : 0;
+    missing |= ~posted;
+    const std::size_t at = std::size_t{tensor} * job.world_size();
+    for (std::size_t place = 0; place < posts.count; ++place) {
+      const std::uint32_t rank = job.local()[place];
+      if ((posted >> rank & 1U) == 0) continue;
+      const TimeNs posted_ns = job.notes.gradients[at + rank];
+      first_ns = std::min(first_ns, posted_ns);
+      posts.by_place[place] = std::max(posts.by_place[place], posted_ns);
+    }
+  }
+  for (std::size_t place = 0; place < posts.count; ++place) {
+    if ((missing >> job.local()[place] & 1U) != 0) posts.by_place[place] = 0;
+  }
+  row.first_post_ns = first_ns;
+  FillPosts(job, posts, row);
+}
+
+void Recorder::BlockEnded(Job& job, const Operation& operation, Block& block,
+                          const Failure* failure, TimeNs now) {
+  const std::uint32_t index = block.index;
+  const BlockNotes& notes = block.notes;
+  ++job.sums.blocks_ended;
+  if (job.notes.place != kNoRow) {
+    ipc::FlightRow row{};
+    row.block = index;
+    if (operation.planned()) {
+      row.operation = operation.index + 1;
+      row.iteration = static_cast<std::uint32_t>(operation.iteration);
+      FillPlanned(job, operation.wire(), row);
+    } else {
+      row.bytes = block.range.count * SizeOf(operation.shape.dtype);
+      FillOperation(job, operation, row);
+    }
+    FillStages(notes, row);
+    FillEnd(failure, now, row);
+    Write(job, row);
+  }
+  block.notes.count = 0;
+}
+
+void Recorder::OperationEnded(Job& job, const Operation& operation, TimeNs now) {
+  const Failure* failure = operation.failure ? &*operation.failure : nullptr;
+  if (failure != nullptr) {
+    const auto code = static_cast<std::size_t>(failure->code);
+    ++job.sums.failed_by_code[code];
+    ++board_.counters.failed_by_code[code];
+  }
+  if (operation.blocks_made > 0 || job.notes.place == kNoRow) return;
+  ipc::FlightRow row{};
+  row.bytes = operation.shape.Bytes();
+  FillOperation(job, operation, row);
+  row.blocks = 0;
+  FillEnd(failure, now, row);
+  Write(job, row);
+}
+
+void Recorder::HeadFailed(Job& job, const Failure& failure, TimeNs now) {
+  Gradients& gradients = *job.gradients;
+  if (job.notes.place == kNoRow || !gradients.AnyOpen()) return;
+  const WireBlock* const head = gradients.Head();
+  if (head == nullptr) return;
+  ipc::FlightRow row{};
+  row.operation = gradients.head_index() + 1;
+  row.iteration = static_cast<std::uint32_t>(gradients.head_iteration());
+  FillPlanned(job, *head, row);
+  // Nobody has posted anything of it: there is nothing to tell.
+  if (row.first_post_ns == kNever) return;
+  row.blocks = 0;
+  FillEnd(&failure, now, row);
+  Write(job, row);
+}
+
+void Recorder::Write(Job& job, ipc::FlightRow& row) {
+  row.number = ++job.notes.row.blocks;
+  board_.WriteFlight(job.notes.place, row);
+  job.notes.dirty = true;
+}
+
+}  // namespace headrace::service
