@@ -27,13 +27,45 @@ std::string_view GetText(std::span<const char> field) {
   return {field.data(), static_cast<std::size_t>(end - field.begin())};
 }
 
+namespace {
+
+// Whether some job has, or had, a place in the flight recorder.
+bool RecordedSomething(const BoardLayout& layout) {
+  return std::ranges::any_of(
+      layout.flight_jobs, [](const BoardSlot<FlightJobRow>& slot) { return slot.row.job_id != 0; });
+}
+
+// Whether the file is worth keeping: a board on which jobs were recorded, or one of another
+// version, whose reader will know. A service that cannot start and is started again and again must
+// not put its empty boards in the place of the last one that had something to tell.
+bool IsWorthKeeping(const std::string& path) {
+  struct stat state {};
+  if (::lstat(path.c_str(), &state) != 0 || !S_ISREG(state.st_mode)) return false;
+  Result<BoardView> board = BoardView::Open(path);
+  if (board) return RecordedSomething(board->layout());
+  return board.error().code() == Code::kVersionMismatch;
+}
+
+}  // namespace
+
+std::string PreviousBoardPath(const std::string& path) { return path + ".previous"; }
+
 Result<BoardFile> BoardFile::Create(const std::string& path, std::uint32_t mode) {
   const std::string fresh = path + ".new";
   ::unlink(fresh.c_str());
   UniqueFd fd(::open(fresh.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!fd) return SystemError("create board " + fresh, errno);
+  std::string notice;
+  if (IsWorthKeeping(path) && ::rename(path.c_str(), PreviousBoardPath(path).c_str()) != 0) {
+    notice =
+        SystemError("keep the last service's board as " + PreviousBoardPath(path), errno).text();
+  }
   Result<BoardFile> board = Fill(fd.get(), fresh, path, mode);
-  if (!board) ::unlink(fresh.c_str());
+  if (!board) {
+    ::unlink(fresh.c_str());
+  } else {
+    board->notice_ = std::move(notice);
+  }
   return board;
 }
 
@@ -61,7 +93,10 @@ Result<BoardFile> BoardFile::Fill(int fd, const std::string& fresh, const std::s
 }
 
 BoardFile::~BoardFile() {
-  if (region_.get_address() != nullptr) ::unlink(path_.c_str());
+  if (region_.get_address() == nullptr) return;
+  const bool kept =
+      RecordedSomething(layout()) && ::rename(path_.c_str(), PreviousBoardPath(path_).c_str()) == 0;
+  if (!kept) ::unlink(path_.c_str());
 }
 
 Result<BoardView> BoardView::Open(const std::string& path) {

@@ -30,8 +30,12 @@ void SetText(std::span<char> field, std::string_view text);
 // What a text field says; safe when the NUL is missing.
 std::string_view GetText(std::span<const char> field);
 
+// Where the board of the service before is kept, whose flight recorder people may still want.
+std::string PreviousBoardPath(const std::string& path);
+
 // The service's end. The file is written beside `path` and moved there whole, so that a reader
-// never maps half a board; it is removed on destruction.
+// never maps half a board. A board that recorded something is moved to PreviousBoardPath when its
+// service ends, or, where that was killed, when the next one starts; another one is removed.
 class BoardFile {
  public:
   static Result<BoardFile> Create(const std::string& path, std::uint32_t mode);
@@ -40,6 +44,8 @@ class BoardFile {
   ~BoardFile();
 
   BoardLayout& layout() const { return *static_cast<BoardLayout*>(region_.get_address()); }
+  // Why the board that stood at the path could not be kept; empty when it was, or there was none.
+  const std::string& notice() const { return notice_; }
 
  private:
   BoardFile(std::string path, boost::interprocess::mapped_region region)
@@ -51,6 +57,7 @@ class BoardFile {
 
   std::string path_;
   boost::interprocess::mapped_region region_;
+  std::string notice_;
 };
 
 // A reader's end: any process that may open the file.

@@ -247,6 +247,7 @@ Result<std::unique_ptr<Daemon>> Daemon::Create(const Config& config,
   Result<ipc::BoardFile> board =
       ipc::BoardFile::Create(config.board_path, static_cast<std::uint32_t>(config.board_mode));
   if (!board) return board.error();
+  if (!board->notice().empty()) log->warn("{}", board->notice());
   Result<std::unique_ptr<ControlInbox>> inbox = ControlInbox::Create();
   if (!inbox) return inbox.error();
   std::vector<std::unique_ptr<Sleeper>> sleepers;

@@ -77,6 +77,83 @@ TEST_F(Board, ReplacesTheBoardOfADeadServiceAndGoesAwayWithItsOwner) {
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
+// What the flight recorder leaves of a job.
+void RecordAJob(BoardFile& board, std::uint32_t id) {
+  FlightJobRow row{};
+  row.job_id = id;
+  WriteRow(board.layout().flight_jobs[2], row);
+}
+
+std::uint32_t JobOnBoard(const std::string& path) {
+  Result<BoardView> view = BoardView::Open(path);
+  EXPECT_TRUE(view.ok()) << view.error().text();
+  return view.ok() ? ReadRow(view->layout().flight_jobs[2])->job_id : 0;
+}
+
+TEST_F(Board, IsKeptBesideItsPathWhenItsServiceEndsAndHasRecordedSomething) {
+  {
+    Result<BoardFile> file = BoardFile::Create(path_, 0640);
+    ASSERT_TRUE(file.ok());
+    RecordAJob(*file, 7);
+  }
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  EXPECT_EQ(JobOnBoard(PreviousBoardPath(path_)), 7U);
+  struct stat state {};
+  ASSERT_EQ(::stat(PreviousBoardPath(path_).c_str(), &state), 0);
+  EXPECT_EQ(state.st_mode & 07777, 0640U);
+}
+
+TEST_F(Board, OfAKilledServiceIsKeptByTheNextOneThatStarts) {
+  const pid_t service = ::fork();
+  ASSERT_GE(service, 0);
+  if (service == 0) {
+    Result<BoardFile> file = BoardFile::Create(path_, 0600);
+    if (file.ok()) RecordAJob(*file, 5);
+    ::raise(SIGKILL);
+  }
+  ASSERT_EQ(::waitpid(service, nullptr, 0), service);
+  Result<BoardFile> next = BoardFile::Create(path_, 0600);
+  ASSERT_TRUE(next.ok());
+  EXPECT_EQ(next->notice(), "");
+  EXPECT_EQ(JobOnBoard(path_), 0U);
+  EXPECT_EQ(JobOnBoard(PreviousBoardPath(path_)), 5U);
+}
+
+TEST_F(Board, ThatRecordedNothingDoesNotReplaceOneThatDid) {
+  {
+    Result<BoardFile> file = BoardFile::Create(path_, 0600);
+    ASSERT_TRUE(file.ok());
+    RecordAJob(*file, 9);
+  }
+  for (int start = 0; start < 2; ++start) ASSERT_TRUE(BoardFile::Create(path_, 0600).ok());
+  EXPECT_EQ(JobOnBoard(PreviousBoardPath(path_)), 9U);
+}
+
+TEST_F(Board, OfAnotherVersionIsKeptToo) {
+  {
+    Result<BoardFile> file = BoardFile::Create(path_, 0600);
+    ASSERT_TRUE(file.ok());
+    file->layout().version = 1;
+    std::filesystem::copy_file(path_, path_ + ".other");
+  }
+  std::filesystem::rename(path_ + ".other", path_);
+  ASSERT_TRUE(BoardFile::Create(path_, 0600).ok());
+  Result<BoardView> previous = BoardView::Open(PreviousBoardPath(path_));
+  ASSERT_FALSE(previous.ok());
+  EXPECT_EQ(previous.error().code(), Code::kVersionMismatch);
+  EXPECT_NE(previous.error().text().find("version 1 "), std::string::npos);
+}
+
+TEST_F(Board, SaysWhyItCouldNotKeepTheLastOneAndStartsAllTheSame) {
+  ASSERT_TRUE(std::filesystem::create_directory(PreviousBoardPath(path_)));
+  Result<BoardFile> file = BoardFile::Create(path_, 0600);
+  ASSERT_TRUE(file.ok());
+  RecordAJob(*file, 3);
+  Result<BoardFile> next = BoardFile::Create(path_, 0600);
+  ASSERT_TRUE(next.ok());
+  EXPECT_NE(next->notice().find(PreviousBoardPath(path_)), std::string::npos) << next->notice();
+}
+
 TEST_F(Board, LeavesNothingBehindWhenItCannotBeMovedIntoPlace) {
   ASSERT_TRUE(std::filesystem::create_directory(path_));
   Result<BoardFile> file = BoardFile::Create(path_, 0600);
