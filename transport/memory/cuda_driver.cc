@@ -1,0 +1,158 @@
+#include "transport/memory/cuda_driver.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+namespace headrace::transport {
+namespace {
+
+// The loader's own words for the last failure on this thread.
+std::string LoaderSays() {
+  const char* words = ::dlerror();
+  return words != nullptr ? words : "the loader gives no reason";
+}
+
+}  // namespace
+
+void LibraryTraits::Release(Value library) { ::dlclose(library); }
+
+std::string CudaVersionText(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+Code CodeOf(CuResult result) {
+  switch (result) {
+    case CuResult::kSuccess:
+      return Code::kOk;
+    case CuResult::kInvalidValue:
+    case CuResult::kInvalidDevice:
+    case CuResult::kInvalidHandle:
+    case CuResult::kInvalidImage:
+    case CuResult::kNoBinaryForGpu:
+      return Code::kInvalidArgument;
+    case CuResult::kOutOfMemory:
+      return Code::kExhausted;
+    case CuResult::kNotReady:
+      return Code::kBusy;
+    case CuResult::kNotFound:
+      return Code::kNotFound;
+    case CuResult::kNotPermitted:
+      return Code::kPermissionDenied;
+    case CuResult::kSystemDriverMismatch:
+    case CuResult::kStubLibrary:
+      return Code::kVersionMismatch;
+    case CuResult::kNoDevice:
+    case CuResult::kDeviceUnavailable:
+    case CuResult::kNotSupported:
+    case CuResult::kPeerAccessUnsupported:
+    case CuResult::kSystemNotReady:
+    case CuResult::kMpsConnectionFailed:
+    case CuResult::kMpsServerNotReady:
+      return Code::kUnavailable;
+    default:
+      return Code::kInternal;
+  }
+}
+
+Result<std::unique_ptr<CudaDriver>> CudaDriver::Open(const std::string& library) {
+  Library opened(::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE));
+  if (!opened) {
+    return Error(Code::kNotFound,
+                 fmt::format("open CUDA's driver: {}; install NVIDIA's driver, or start the "
+                             "container with NVIDIA's runtime",
+                             LoaderSays()));
+  }
+  std::unique_ptr<CudaDriver> driver(new CudaDriver(std::move(opened)));
+  if (auto done = driver->CheckVersion(library); !done) return done.error();
+  if (auto done = driver->Resolve(library); !done) return done.error();
+  if (auto done = driver->Start(); !done) return done.error().Within("start CUDA's driver");
+  return driver;
+}
+
+Status CudaDriver::CheckVersion(const std::string& library) {
+  // Asked before the rest is resolved: an old driver lacks symbols, and its age is the better
+  // cause.
+  void* symbol = ::dlsym(library_.get(), "cuDriverGetVersion");
+  if (symbol == nullptr) {
+    return Error(Code::kVersionMismatch,
+                 fmt::format("{} is not CUDA's driver: {}", library, LoaderSays()));
+  }
+  const auto get_version = reinterpret_cast<decltype(functions_.driver_get_version)>(symbol);
+  const CuResult result = get_version(&version_);
+  if (result == CuResult::kStubLibrary) {
+    return Error(Code::kVersionMismatch,
+                 fmt::format("{} is the CUDA toolkit's stub, for linking only: take its folder out "
+                             "of LD_LIBRARY_PATH",
+                             library));
+  }
+  if (result != CuResult::kSuccess) {
+    return Error(Code::kUnavailable, fmt::format("{} tells no version (CUDA error {})", library,
+                                                 static_cast<unsigned>(result)));
+  }
+  if (version_ < kCudaVersionMin) {
+    return Error(Code::kVersionMismatch,
+                 fmt::format("{} is a driver for CUDA {}, {} or later is needed: install NVIDIA's "
+                             "driver 525 or later",
+                             library, CudaVersionText(version_), CudaVersionText(kCudaVersionMin)));
+  }
+  return {};
+}
+
+Status CudaDriver::Resolve(const std::string& library) {
+  const char* missing = nullptr;
+  const auto find = [&](const char* name) {
+    void* symbol = ::dlsym(library_.get(), name);
+    if (symbol == nullptr && missing == nullptr) missing = name;
+    return symbol;
+  };
+#define HR_CUDA_FIND(member, name, symbol, parameters) \
+  functions_.member = reinterpret_cast<decltype(functions_.member)>(find(#symbol));
+  HR_CUDA_FUNCTIONS(HR_CUDA_FIND)
+#undef HR_CUDA_FIND
+  if (missing == nullptr) return {};
+  return Error(
+      Code::kVersionMismatch,
+      fmt::format("{} says that it is a driver for CUDA {} and has no {}: install NVIDIA's "
+                  "driver anew",
+                  library, CudaVersionText(version_), missing));
+}
+
+Status CudaDriver::Start() {
+  const auto no_device = [] {
+    return Error(Code::kUnavailable,
+                 "cuInit finds no GPU: check nvidia-smi, CUDA_VISIBLE_DEVICES, and that the "
+                 "container was given one");
+  };
+  const CuResult started = functions_.init(0);
+  if (started == CuResult::kNoDevice) return no_device();
+  if (started != CuResult::kSuccess) return Failed(started, "cuInit");
+  if (auto done = Check(functions_.device_get_count(&devices_count_), "count GPUs"); !done) {
+    return done;
+  }
+  if (devices_count_ == 0) return no_device();
+  return {};
+}
+
+Error CudaDriver::Failed(CuResult result, std::string_view doing) const {
+  const char* name = nullptr;
+  const char* meaning = nullptr;
+  if (functions_.get_error_name(result, &name) != CuResult::kSuccess || name == nullptr) {
+    return Error(CodeOf(result),
+                 fmt::format("{}: CUDA error {}", doing, static_cast<unsigned>(result)));
+  }
+  if (functions_.get_error_string(result, &meaning) != CuResult::kSuccess || meaning == nullptr) {
+    meaning = "no description";
+  }
+  return Error(CodeOf(result), fmt::format("{}: {} ({})", doing, name, meaning));
+}
+
+Status CudaDriver::Check(CuResult result, std::string_view doing) const {
+  if (result == CuResult::kSuccess) return {};
+  return Failed(result, doing);
+}
+
+void CudaDriver::NoteRelease(CuResult result) const {
+  if (result != CuResult::kSuccess) ++releases_failed_;
+}
+
+}  // namespace headrace::transport

@@ -1,0 +1,70 @@
+// CUDA's driver, opened at run time: one program runs with and without a GPU.
+//
+// The library stays loaded until the process ends, even when its owner is gone: it starts threads
+// of its own and does not survive being unloaded. Thread-safe after Open. A process must not fork
+// and use an inherited driver in the child; the driver refuses that.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "ipc/base/result.h"
+#include "ipc/base/unique_handle.h"
+#include "transport/memory/cuda_abi.h"
+
+namespace headrace::transport {
+
+inline constexpr std::string_view kCudaLibrary = "libcuda.so.1";
+// CUDA 12.0, driver 525: the first whose word operations, VMM and UUIDs are all the ones we use.
+inline constexpr int kCudaVersionMin = 12000;
+
+struct LibraryTraits {
+  using Value = void*;
+  static Value None() { return nullptr; }
+  static void Release(Value library);
+};
+using Library = UniqueHandle<LibraryTraits>;
+
+class CudaDriver {
+ public:
+  // Loads `library`, resolves every function, initialises, and counts GPUs. Errors: kNotFound
+  // without the library, kVersionMismatch for a driver that is too old (or a toolkit's stub),
+  // kUnavailable without a GPU; each says what to do.
+  static Result<std::unique_ptr<CudaDriver>> Open(const std::string& library);
+
+  const CudaFunctions& call() const { return functions_; }
+  int version() const { return version_; }  // 12040 = 12.4
+  int devices_count() const { return devices_count_; }
+
+  // "doing: CUDA_ERROR_OUT_OF_MEMORY (out of memory)", with what the caller may do as its code.
+  Error Failed(CuResult result, std::string_view doing) const;
+  // Ok or Failed. `doing` is not copied unless the call failed.
+  Status Check(CuResult result, std::string_view doing) const;
+
+  // Handles report here what their release said. A driver whose context died under it refuses to
+  // release; nothing can be done about that, but it must not go unseen.
+  void NoteRelease(CuResult result) const;
+  std::uint64_t releases_failed() const { return releases_failed_; }
+
+ private:
+  explicit CudaDriver(Library library) : library_(std::move(library)) {}
+  Status Resolve(const std::string& library);
+  Status CheckVersion(const std::string& library);
+  Status Start();
+
+  Library library_;
+  CudaFunctions functions_;
+  int version_ = 0;
+  int devices_count_ = 0;
+  mutable std::atomic<std::uint64_t> releases_failed_ = 0;
+};
+
+// What the caller may do about it.
+Code CodeOf(CuResult result);
+// "12.4"
+std::string CudaVersionText(int version);
+
+}  // namespace headrace::transport

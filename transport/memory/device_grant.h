@@ -1,0 +1,29 @@
+// GPU memory on its way to another process: the claim, and the descriptors it speaks of.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ipc/base/device_handle.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/result.h"
+#include "transport/memory/cuda_driver.h"
+
+namespace headrace::transport {
+
+struct DeviceGrant {
+  DeviceHandle handle;
+  std::vector<UniqueFd> fds;
+};
+
+// Memory of `address`, `size` that somebody else allocated (PyTorch's caching allocator, say): as a
+// legacy handle of the allocation it lies in, or as a descriptor for every piece that is mapped
+// there. What cannot be shared is refused, with the reason and what to do instead. The memory must
+// stay allocated for as long as the importer uses it.
+Result<DeviceGrant> GrantExisting(const CudaDriver& driver, CuAddress address, std::uint64_t size);
+
+// A descriptor of memory that was made for export; closed on exec.
+Result<UniqueFd> ExportFd(const CudaDriver& driver, CuMemory memory);
+
+}  // namespace headrace::transport

@@ -1,0 +1,51 @@
+// Another process's GPU memory, mapped here for the GPUs that are to use it, until it is destroyed.
+//
+// The handle comes from outside: every field is checked, and a claim that the driver's answers do
+// not bear out (another GPU, fewer bytes) is refused. The memory stays allocated while it is mapped
+// here, also when its owner is gone; whoever holds an import decides when a dead client's memory
+// goes back.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ipc/base/device_handle.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/result.h"
+#include "transport/memory/cuda_handles.h"
+
+namespace headrace::transport {
+
+class DeviceImport {
+ public:
+  // Maps the memory for `users`, which are GPUs with a context of this process; each must reach the
+  // GPU that the memory is on. A legacy handle is opened in the context of that GPU, which must be
+  // one of the users then. Descriptors may be closed afterwards. Errors: kInvalidArgument for a
+  // false claim, kNotFound for a GPU that is not seen here, kUnavailable where a GPU cannot reach
+  // the memory or CUDA refuses a handle from a process of the same pid.
+  static Result<DeviceImport> Open(const CudaDriver& driver, const DeviceHandle& handle,
+                                   std::span<const UniqueFd> fds,
+                                   std::span<const PrimaryContext> users);
+
+  CuAddress address() const { return address_; }  // the same for all users
+  std::uint64_t size() const { return size_; }
+  CuDevice device() const { return device_; }  // where the memory is
+
+ private:
+  DeviceImport() = default;
+  Status MapPieces(const CudaDriver& driver, const DeviceHandle& handle,
+                   std::span<const UniqueFd> fds, std::span<const PrimaryContext> users);
+  Status MapPiece(const CudaDriver& driver, int fd, std::uint64_t at, std::uint64_t size);
+  Status OpenLegacy(const CudaDriver& driver, const DeviceHandle& handle,
+                    std::span<const PrimaryContext> users);
+
+  CuDevice device_ = 0;
+  CuAddress address_ = 0;
+  std::uint64_t size_ = 0;
+  Reservation reservation_;
+  std::vector<VmmMapping> pieces_;
+  LegacyMapping legacy_;
+};
+
+}  // namespace headrace::transport
