@@ -24,6 +24,7 @@ Exchange::Exchange(Wire& wire, const ExchangeOptions& options)
                     .transfers_max = options.transfers_max,
                     .piece_size = options.piece_size,
                     .threads = 1},
+      gate_(options.peer_bytes_max),
       groups_(kGroupsMax) {
   HR_CHECK(options.transfers_max > 0 && options.transfers_max <= UINT16_MAX, options.transfers_max);
   refused_.reserve(options.transfers_max);
@@ -63,8 +64,18 @@ void Exchange::Cancel(std::uint64_t token) {
   }
 }
 
+std::uint64_t Exchange::Missing(std::uint64_t token) const {
+  for (const auto& group : groups_) {
+    if (group && group->HasTransfer(token)) return group->Missing(token);
+  }
+  return 0;
+}
+
 bool Exchange::DoWork(TimeNs now, std::vector<Completion>& completions) {
+  gate_.AdvanceTo(now);
   bool worked = wire_.Progress(*this);
+  // What has left makes room for what waits: the wire is not idle while something is summed.
+  worked = GiveTurns() || worked;
   completions.insert(completions.end(), refused_.begin(), refused_.end());
   refused_.clear();
   bool summed = false;
@@ -78,7 +89,18 @@ bool Exchange::DoWork(TimeNs now, std::vector<Completion>& completions) {
     if (summed) turn_ = slot + 1;
     if (group->gone()) group.reset();
   }
+  worked = GiveTurns() || worked;
   return worked || HasWork();
+}
+
+// Gives the wire what it has room for; returns whether that was anything.
+bool Exchange::GiveTurns() {
+  bool any = false;
+  while (const auto turn = gate_.Next()) {
+    groups_[turn->group]->TakeTurn(turn->item, turn->member);
+    any = true;
+  }
+  return any;
 }
 
 bool Exchange::HasWork() const {
@@ -108,7 +130,7 @@ Status Exchange::OpenGroup(const GroupOptions& options) {
     return Error(Code::kExhausted, "lane " + options_.name + " has " + std::to_string(kGroupsMax) +
                                        " groups, and no more than that; end a job first");
   }
-  auto opened = Group::Open(wire_, counters_, options_, options,
+  auto opened = Group::Open(wire_, gate_, counters_, options_, options,
                             static_cast<std::uint16_t>(free - groups_.begin()));
   if (!opened) return opened.error();
   *free = std::move(opened).value();
@@ -120,7 +142,7 @@ void Exchange::SetCost(std::uint32_t group, const CostLine& cost) {
 }
 
 void Exchange::SetShare(std::uint32_t group, const Share& share) {
-  if (Group* const found = Find(group)) found->SetShare(share);
+  if (const Group* const found = Find(group)) gate_.SetShare(found->slot(), share);
 }
 
 void Exchange::CloseGroup(std::uint32_t group, const std::string& cause) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/exchange/gate.h"
 #include "transport/exchange/group.h"
 #include "transport/exchange/limits.h"
 #include "transport/exchange/wire.h"
@@ -20,7 +21,7 @@ namespace headrace::transport {
 
 class Exchange final : public NetworkTransport, private WireEvents {
  public:
-  static constexpr std::size_t kGroupsMax = 64;
+  static constexpr std::size_t kGroupsMax = Gate::kGroupsMax;
 
   // `wire` is used by nobody else and outlives the exchange.
   Exchange(Wire& wire, const ExchangeOptions& options);
@@ -33,6 +34,7 @@ class Exchange final : public NetworkTransport, private WireEvents {
   [[nodiscard]] PostResult Post(const Transfer& transfer, TimeNs now) override;
   // What half of the nodes have moved cannot be taken back: ends all transfers of its group.
   void Cancel(std::uint64_t token) override;
+  std::uint64_t Missing(std::uint64_t token) const override;
   bool DoWork(TimeNs now, std::vector<Completion>& completions) override;
   bool PrepareToSleep() override;
   int event_fd() const override { return wire_.event_fd(); }
@@ -54,11 +56,13 @@ class Exchange final : public NetworkTransport, private WireEvents {
   Group* Find(std::uint32_t group) const;
   Group& Of(std::uint64_t token) const;
   bool HasWork() const;
+  bool GiveTurns();
 
   Wire& wire_;
   ExchangeOptions options_;
   Capabilities capabilities_;
   NetworkCounters counters_;
+  Gate gate_;
   std::vector<std::unique_ptr<Group>> groups_;  // by slot; null where free
   std::size_t turn_ = 0;                        // the slot that may sum next
   std::vector<Completion> refused_;             // of posts to groups that are not open

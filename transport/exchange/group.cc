@@ -6,9 +6,10 @@
 
 namespace headrace::transport {
 
-Group::Group(Wire& wire, NetworkCounters& counters, const ExchangeOptions& exchange,
+Group::Group(Wire& wire, Gate& gate, NetworkCounters& counters, const ExchangeOptions& exchange,
              const GroupOptions& options, std::uint16_t slot)
     : wire_(wire),
+      gate_(gate),
       counters_(counters),
       lane_(exchange.name),
       options_(options),
@@ -35,10 +36,10 @@ Group::Group(Wire& wire, NetworkCounters& counters, const ExchangeOptions& excha
   }
 }
 
-Result<std::unique_ptr<Group>> Group::Open(Wire& wire, NetworkCounters& counters,
+Result<std::unique_ptr<Group>> Group::Open(Wire& wire, Gate& gate, NetworkCounters& counters,
                                            const ExchangeOptions& exchange,
                                            const GroupOptions& options, std::uint16_t slot) {
-  std::unique_ptr<Group> group(new Group(wire, counters, exchange, options, slot));
+  std::unique_ptr<Group> group(new Group(wire, gate, counters, exchange, options, slot));
   const GroupLimits& limits = group->limits_;
   const auto slots_count = static_cast<std::uint32_t>(kOrdersCount * group->slots_max_);
   auto memory = wire.AllocateStaging(limits.slot_size * slots_count);
@@ -56,22 +57,33 @@ Status Group::Connect() {
     if (member == options_.self || (is_server() && member >= choice_.data_count)) continue;
     const Result<LinkId> link = wire_.Connect(options_.members[member].address);
     if (!link) return link.error().Within("connect to node " + options_.members[member].name);
-    links_[member] = {.id = *link, .open = true};
+    const Gate::FlowId flow = gate_.OpenFlow(slot_, static_cast<std::uint16_t>(member),
+                                             options_.members[member].address, pieces_.size());
+    links_[member] = {.id = *link, .flow = flow, .open = true};
   }
   return {};
 }
 
 Group::~Group() {
   CloseLinks();
+  gate_.CloseFlows(slot_);
   while (const auto message = held_.TakeOne()) wire_.Drop(message->arrival);
   // Memory that the wire may still touch is left to it.
   const bool idle = std::ranges::none_of(pieces_, &Piece::active);
   if (idle && !staging_.memory().empty()) wire_.FreeStaging(staging_.memory());
 }
 
+// What waits at the gate is as if it had never been.
 void Group::CloseLinks() {
-  for (Link& link : links_) {
-    if (link.open) wire_.Close(link.id);
+  for (std::size_t member = 0; member < links_.size(); ++member) {
+    Link& link = links_[member];
+    if (!link.open) continue;
+    while (const auto index = gate_.TakeBack(link.flow)) {
+      Piece& piece = pieces_[*index];
+      piece.waits_turn &= ~MemberBit(member);
+      --piece.open_count;
+    }
+    wire_.Close(link.id);
     link.open = false;
   }
 }
@@ -160,8 +172,8 @@ void Group::Fail(Code code, std::string cause, bool guess) {
   dirty_ = true;
 }
 
-// What the wire still has of ours ends by itself once the links are closed; what was only expected
-// will not come.
+// What the wire still has of ours ends by itself once the links are closed; what was waiting for
+// its turn is taken back, and what was only expected will not come.
 void Group::Break() {
   broken_ = true;
   CloseLinks();

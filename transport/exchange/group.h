@@ -2,9 +2,10 @@
 // later.
 //
 // The lane's thread. The wire's calls come from inside Wire::Progress (Announced, Sent, Received,
-// LinkFailed): they keep account, and accept what is due. Everything else, sums and sends, happens
-// in Step. A group that has failed stays failed: its transfers cannot be repaired, since nobody
-// knows which of their bytes were moved where.
+// LinkFailed): they keep account, and accept what is due. Everything else, sums and what is to be
+// sent, happens in Step; what is to be sent waits at the gate for its turn. A group that has failed
+// stays failed: its transfers cannot be repaired, since nobody knows which of their bytes were
+// moved where.
 //
 // Nothing is allocated after Open, except the texts of a failure.
 #pragma once
@@ -18,11 +19,13 @@
 
 #include "transport/exchange/choose.h"
 #include "transport/exchange/cut.h"
+#include "transport/exchange/gate.h"
 #include "transport/exchange/held.h"
 #include "transport/exchange/limits.h"
 #include "transport/exchange/script.h"
 #include "transport/exchange/shape.h"
 #include "transport/exchange/staging.h"
+#include "transport/exchange/waits.h"
 #include "transport/exchange/wire.h"
 #include "transport/runs.h"
 
@@ -30,8 +33,9 @@ namespace headrace::transport {
 
 class Group {
  public:
-  // `slot` is where the exchange keeps the group; it comes back in the tokens of the wire.
-  static Result<std::unique_ptr<Group>> Open(Wire& wire, NetworkCounters& counters,
+  // `slot` is where the exchange keeps the group; it comes back in the tokens of the wire, and the
+  // gate knows the group by it.
+  static Result<std::unique_ptr<Group>> Open(Wire& wire, Gate& gate, NetworkCounters& counters,
                                              const ExchangeOptions& exchange,
                                              const GroupOptions& options, std::uint16_t slot);
   ~Group();
@@ -40,7 +44,7 @@ class Group {
 
   const GroupOptions& options() const { return options_; }
   void SetCost(const CostLine& cost) { choice_.cost = cost; }
-  void SetShare(const Share& share) { share_ = share; }
+  std::uint16_t slot() const { return slot_; }
 
   // ---- from the lane ----
   bool HasRoom(std::uint64_t position) const {
@@ -49,6 +53,8 @@ class Group {
   void Post(const Transfer& transfer);
   bool HasTransfer(std::uint64_t token) const;
   void Cancel(std::uint64_t token);
+  // See Transport::Missing; the transfer is open here.
+  std::uint64_t Missing(std::uint64_t token) const;
   void Close(const std::string& cause);
   // Closed, and out of the wire's reach: may be destroyed.
   bool gone() const { return closed_ && broken_ && open_.empty(); }
@@ -67,6 +73,8 @@ class Group {
   bool HasWork() const { return dirty_ || !ready_.empty(); }
   // Goes on with what is ready, up to one sum; returns whether it made one.
   bool Step(TimeNs now, std::vector<Completion>& completions);
+  // The gate's turn for what piece `index` has for `member`.
+  void TakeTurn(std::uint16_t index, std::uint16_t member);
 
  private:
   // A transfer that is open here.
@@ -95,6 +103,8 @@ class Group {
     std::uint32_t number = 0;
     std::uint8_t round = 0;
     std::uint32_t open_count = 0;  // messages of this round that have not ended
+    std::uint64_t waits_turn = 0;  // of its sends, by member: those at the gate
+    std::uint64_t is_on_wire = 0;  // and those that the wire has
     Cut::Range range;
     RunWalk walk;           // at the piece's first element
     bool gathered = false;  // of several runs: moves through a slot of its own
@@ -113,10 +123,11 @@ class Group {
   };
   struct Link {
     LinkId id = 0;
+    Gate::FlowId flow = 0;
     bool open = false;
   };
 
-  Group(Wire& wire, NetworkCounters& counters, const ExchangeOptions& exchange,
+  Group(Wire& wire, Gate& gate, NetworkCounters& counters, const ExchangeOptions& exchange,
         const GroupOptions& options, std::uint16_t slot);
   Status Connect();
   void CloseLinks();
@@ -143,6 +154,11 @@ class Group {
   std::optional<std::uint16_t> FindPiece(const Move& move, std::uint32_t number) const;
   std::size_t MessageSize(const Piece& piece, const Round& round) const;
 
+  // Whom a transfer waits for: group_waits.cc.
+  Place PlaceOf(const Move& move, std::uint32_t piece) const;
+  void Witness(const Move& move, const Piece& piece, Inquiry& inquiry) const;
+  void Ask(const Move& move, const Piece& piece, Inquiry& inquiry) const;
+
   // What goes on: group_pieces.cc.
   Move& Begin(const Shape& shape, std::uint64_t position, const RunWalk& walk);
   void BeginHeld();
@@ -152,6 +168,7 @@ class Group {
     return piece.script.staged_max + std::size_t{piece.gathered};
   }
   void BeginRound(std::uint16_t index);
+  void Send(std::uint16_t index, std::uint16_t member);
   bool Advance(std::uint16_t index);
   void Sum(const Piece& piece, const Round& round);
   void Gather(const Piece& piece);
@@ -167,12 +184,12 @@ class Group {
   void Break();
 
   Wire& wire_;
+  Gate& gate_;
   NetworkCounters& counters_;
   std::string lane_;
   GroupOptions options_;
   std::uint16_t slot_;
   Choice choice_;
-  Share share_;
   GroupLimits limits_;
   std::uint32_t slots_max_;  // that an order may take here
   std::uint32_t transfers_max_;

@@ -168,9 +168,13 @@ void Group::Sent(std::uint64_t token, Code code) {
   const std::size_t peer = token & kIndexMask;
   HR_CHECK((token & kReceiveBit) == 0 && peer < members_count(), token);
   const std::uint16_t index = PieceOf(token);
-  HR_CHECK(index < pieces_.size(), token);
+  HR_CHECK(index < pieces_.size() && (pieces_[index].is_on_wire & MemberBit(peer)) != 0, token);
+  Piece& piece = pieces_[index];
+  piece.is_on_wire &= ~MemberBit(peer);
+  const std::size_t size = MessageSize(piece, piece.script.rounds[piece.round]);
+  if (wire_.GoesAtOnce(size)) gate_.Ended(links_[peer].flow, size);
   if (code != Code::kOk) {
-    pieces_[index].spoiled = true;
+    piece.spoiled = true;
     Fail(Code::kPeerLost,
          "node " + options_.members[peer].name + ": a message to it over " + lane_ +
              " ended early: " + std::string(CodeName(code)),

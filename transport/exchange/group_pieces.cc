@@ -72,12 +72,7 @@ bool Group::BeginPiece(std::uint16_t move_index, TimeNs now) {
   Order& order = orders_[OrderOf(move.position)];
   if (order.pieces_active == limits_.window) return false;
   const std::uint32_t number = move.next_piece;
-  const Script script = MakeScript({.pattern = move.pattern,
-                                    .kind = move.shape.kind,
-                                    .data_count = choice_.data_count,
-                                    .self = options_.self,
-                                    .root = move.shape.root,
-                                    .owner = move.cut.Owner(number)});
+  const Script script = MakeScript(PlaceOf(move, number));
   const Cut::Range range = move.cut.PieceRange(number);
   move.walk.GoTo(range.begin);
   const bool gathered = !move.walk.over() && move.walk.stretch().end < range.begin + range.count;
@@ -94,6 +89,8 @@ bool Group::BeginPiece(std::uint16_t move_index, TimeNs now) {
   piece.number = number;
   piece.round = 0;
   piece.open_count = 0;
+  piece.waits_turn = 0;
+  piece.is_on_wire = 0;
   piece.range = range;
   piece.walk = move.walk;
   piece.gathered = gathered;
@@ -125,6 +122,36 @@ void Group::BeginRound(std::uint16_t index) {
   piece.open_count = std::uint32_t{round.sends_count} + round.receives_count;
   if (piece.open_count == 0) ready_.push_back(index);
 
+  const std::size_t size = MessageSize(piece, round);
+  for (const std::uint8_t peer : piece.script.Sends(round)) {
+    if (wire_.GoesAtOnce(size)) {
+      piece.waits_turn |= MemberBit(peer);
+      gate_.Push(links_[peer].flow, index, size);
+      continue;
+    }
+    // It costs the wire nothing until its receiver takes it, and that may be late: others must not
+    // wait for that.
+    gate_.Charge(slot_, size);
+    Send(index, peer);
+  }
+  const auto senders = piece.script.Receives(round);
+  std::fill_n(piece.receives.begin(), senders.size(), Receive::kExpected);
+  for (std::size_t i = 0; i < senders.size(); ++i) {
+    const auto message = held_.Take({move.position, piece.number, round.number, senders[i]});
+    if (message) Accept(*message, index, i);
+  }
+}
+
+void Group::TakeTurn(std::uint16_t index, std::uint16_t member) {
+  HR_CHECK((pieces_[index].waits_turn & MemberBit(member)) != 0, index, member);
+  pieces_[index].waits_turn &= ~MemberBit(member);
+  Send(index, member);
+}
+
+void Group::Send(std::uint16_t index, std::uint16_t member) {
+  Piece& piece = pieces_[index];
+  const Round& round = piece.script.rounds[piece.round];
+  const Move& move = moves_[piece.move];
   MessageHeader header{.key = options_.key,
                        .epoch = options_.epoch,
                        .plan_version = options_.plan_version,
@@ -134,17 +161,10 @@ void Group::BeginRound(std::uint16_t index) {
                        .sender = static_cast<std::uint16_t>(options_.self)};
   WriteShape(move.shape, header);
   const std::size_t size = MessageSize(piece, round);
-  for (const std::uint8_t peer : piece.script.Sends(round)) {
-    ++counters_.messages_sent;
-    counters_.bytes_sent += size;
-    wire_.Send(links_[peer].id, header, Source(piece), size, TokenOf(index, false, peer));
-  }
-  const auto senders = piece.script.Receives(round);
-  std::fill_n(piece.receives.begin(), senders.size(), Receive::kExpected);
-  for (std::size_t i = 0; i < senders.size(); ++i) {
-    const auto message = held_.Take({move.position, piece.number, round.number, senders[i]});
-    if (message) Accept(*message, index, i);
-  }
+  ++counters_.messages_sent;
+  counters_.bytes_sent += size;
+  piece.is_on_wire |= MemberBit(member);
+  wire_.Send(links_[member].id, header, Source(piece), size, TokenOf(index, false, member));
 }
 
 // After a round has ended; returns whether that took a sum.

@@ -67,6 +67,9 @@ struct Script {
   }
 };
 
+// Sets of members: bit i is member i.
+constexpr std::uint64_t MemberBit(std::size_t member) { return std::uint64_t{1} << member; }
+
 Script MakeScript(const Place& place);
 
 }  // namespace headrace::transport

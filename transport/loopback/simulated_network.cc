@@ -50,6 +50,31 @@ void SimulatedNetwork::Vanish(const std::string& name, Silence silence) {
   }
 }
 
+void SimulatedNetwork::Dam(const std::string& from, const std::string& to) {
+  ways_[{IndexOf(from), IndexOf(to)}].dammed = true;
+}
+
+void SimulatedNetwork::LetFlow(const std::string& from, const std::string& to) {
+  const std::pair between{IndexOf(from), IndexOf(to)};
+  Way& way = ways_[between];
+  way.dammed = false;
+  for (const ArrivalId id : way.kept) {
+    const auto kept = flights_.find(id);
+    if (kept == flights_.end()) continue;
+    Schedule(Occupy(between.first, between.second, kept->second.size, now_),
+             {.what = What::kLeave, .flight = id});
+  }
+  way.kept.clear();
+}
+
+std::uint64_t SimulatedNetwork::BytesOf(const std::string& from, const std::string& to,
+                                        std::uint64_t key) const {
+  const auto way = ways_.find({IndexOf(from), IndexOf(to)});
+  if (way == ways_.end()) return 0;
+  const auto bytes = way->second.bytes_by_key.find(key);
+  return bytes == way->second.bytes_by_key.end() ? 0 : bytes->second;
+}
+
 void SimulatedNetwork::Inject(const std::string& to, const MessageHeader& header,
                               std::vector<std::byte> bytes) {
   InjectAt(now_, IndexOf(to), header, std::move(bytes));
@@ -104,6 +129,7 @@ void SimulatedNetwork::Leave(ArrivalId id, Flight& flight) {
   if (!flight.send_open || wires_[flight.from]->vanished()) return;
   flight.copy.assign(flight.bytes, flight.bytes + flight.size);
   flight.has_copy = true;
+  ways_[{flight.from, flight.to}].bytes_by_key[flight.header.key] += flight.size;
   EndSend(flight, Code::kOk);
   Schedule(now_ + Delay(), {.what = What::kAnnounce, .flight = id});
 }
@@ -129,6 +155,7 @@ void SimulatedNetwork::Write(ArrivalId id, Flight& flight) {
   if (!flight.has_copy) {
     if (!Reaches(flight.from, flight.to) || !Reaches(flight.to, flight.from)) return;
     if (!flight.send_open) return EndAccept(flight, Code::kPeerLost);  // the sender gave it up
+    ways_[{flight.from, flight.to}].bytes_by_key[flight.header.key] += flight.size;
     Schedule(now_ + Delay(), {.what = What::kConfirm, .flight = id});
   }
   const std::byte* const bytes = flight.has_copy ? flight.copy.data() : flight.bytes;
@@ -236,6 +263,20 @@ std::size_t SimulatedNetwork::IndexOf(const std::string& name) const {
   }
   HR_CHECK(false, "no wire has the name", name);
   return 0;
+}
+
+// When so many bytes will have left, one message behind the other.
+TimeNs SimulatedNetwork::Occupy(std::size_t from, std::size_t to, std::size_t size,
+                                TimeNs earliest) {
+  const auto bytes = static_cast<double>(size);
+  TimeNs& out_free_ns = out_free_ns_[from];
+  out_free_ns = std::max(out_free_ns, earliest) +
+                static_cast<TimeNs>(std::llround(bytes * options_.ns_per_byte_out));
+  TimeNs& free_ns = ways_[{from, to}].free_ns;
+  free_ns = std::max(
+      std::max(free_ns, earliest) + static_cast<TimeNs>(std::llround(bytes * options_.ns_per_byte)),
+      out_free_ns);
+  return free_ns;
 }
 
 TimeNs SimulatedNetwork::Delay() {

@@ -67,10 +67,10 @@ void SimulatedNetwork::SimulatedWire::Send(LinkId id, const MessageHeader& heade
                       {.what = What::kAnnounce, .flight = arrival});
     return;
   }
-  const auto duration =
-      static_cast<TimeNs>(std::llround(static_cast<double>(size) * network_.options_.ns_per_byte));
-  link.free_ns = std::max(link.free_ns, network_.now_) + duration;
-  network_.Schedule(link.free_ns, {.what = What::kLeave, .flight = arrival});
+  Way& way = network_.ways_[{index_, link.peer}];
+  if (way.dammed) return way.kept.push_back(arrival);
+  network_.Schedule(network_.Occupy(index_, link.peer, size, network_.now_),
+                    {.what = What::kLeave, .flight = arrival});
 }
 
 void SimulatedNetwork::SimulatedWire::Accept(ArrivalId arrival, std::byte* memory,
@@ -90,11 +90,9 @@ void SimulatedNetwork::SimulatedWire::Accept(ArrivalId arrival, std::byte* memor
     return network_.Schedule(network_.now_, {.what = What::kWrite, .flight = arrival});
   }
   // The receiver's word goes there, the bytes come back.
-  Link& link = network_.links_[flight.link];
-  const auto duration = static_cast<TimeNs>(
-      std::llround(static_cast<double>(flight.size) * network_.options_.ns_per_byte));
-  link.free_ns = std::max(link.free_ns, network_.now_ + network_.options_.latency_ns) + duration;
-  network_.Schedule(link.free_ns + network_.Delay(), {.what = What::kWrite, .flight = arrival});
+  const TimeNs left = network_.Occupy(flight.from, flight.to, flight.size,
+                                      network_.now_ + network_.options_.latency_ns);
+  network_.Schedule(left + network_.Delay(), {.what = What::kWrite, .flight = arrival});
 }
 
 // The sender learns nothing else than that its message has come.

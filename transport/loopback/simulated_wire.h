@@ -29,8 +29,9 @@ namespace headrace::transport {
 struct SimulatedNetworkOptions {
   std::uint64_t seed = 1;
   TimeNs latency_ns = 10 * kMicrosecond;
-  TimeNs jitter_ns = 0;    // a message is late by 0 to this
-  double ns_per_byte = 0;  // of each link in each direction
+  TimeNs jitter_ns = 0;        // a message is late by 0 to this
+  double ns_per_byte = 0;      // from each wire to each other, whichever links the bytes take
+  double ns_per_byte_out = 0;  // of all that leaves a wire: its node's way out
   std::size_t eager_size = 8192;
   TimeNs detection_ns = kMillisecond;  // from a failure to LinkFailed
   double duplicate_share = 0;          // of the messages are announced again, a delay later
@@ -64,6 +65,11 @@ class SimulatedNetwork {
   void Cut(const std::string& one, const std::string& other, Silence silence);
   // The node is gone, in the middle of whatever it did; its wire does nothing any more.
   void Vanish(const std::string& name, Silence silence);
+  // Nothing leaves `from` for `to` until it flows again, as if `to` did not read: sends stay open.
+  void Dam(const std::string& from, const std::string& to);
+  void LetFlow(const std::string& from, const std::string& to);
+  // Bytes that have left `from` for `to` in messages with that key.
+  std::uint64_t BytesOf(const std::string& from, const std::string& to, std::uint64_t key) const;
   // A message from nobody.
   void Inject(const std::string& to, const MessageHeader& header, std::vector<std::byte> bytes);
 
@@ -81,7 +87,13 @@ class SimulatedNetwork {
     std::uint64_t key = 0;  // of its messages; 0: none has one
     bool open = true;
     bool failed = false;
+  };
+  // From a wire to another.
+  struct Way {
     TimeNs free_ns = 0;  // when the bytes before have left
+    bool dammed = false;
+    std::vector<ArrivalId> kept;  // by the dam, in order
+    std::map<std::uint64_t, std::uint64_t> bytes_by_key;
   };
   struct Flight {
     static constexpr std::size_t kNobody = SIZE_MAX;
@@ -131,6 +143,7 @@ class SimulatedNetwork {
   bool Reaches(std::size_t from, std::size_t to) const;
   std::size_t IndexOf(const std::string& name) const;
   TimeNs Delay();
+  TimeNs Occupy(std::size_t from, std::size_t to, std::size_t size, TimeNs earliest);
 
   SimulatedNetworkOptions options_;
   std::mt19937_64 random_;
@@ -138,6 +151,8 @@ class SimulatedNetwork {
   std::vector<std::unique_ptr<SimulatedWire>> wires_;
   std::vector<Link> links_;                                  // by LinkId
   std::map<std::pair<std::size_t, std::size_t>, bool> cut_;  // from, to
+  std::map<std::pair<std::size_t, std::size_t>, Way> ways_;
+  std::map<std::size_t, TimeNs> out_free_ns_;  // by wire: when what it has sent is on its ways
   std::map<ArrivalId, Flight> flights_;
   ArrivalId flights_begun_ = 0;
   std::map<std::pair<TimeNs, std::uint64_t>, Due> due_;

@@ -48,6 +48,7 @@ class UcxWire final : public Wire {
   Result<LinkId> Connect(const std::string& address) override;
   void Close(LinkId link) override;
 
+  bool GoesAtOnce(std::size_t size) const override { return size < rendezvous_bytes_; }
   void Send(LinkId link, const MessageHeader& header, const std::byte* bytes, std::size_t size,
             std::uint64_t token) override;
   void Accept(ArrivalId arrival, std::byte* memory, std::uint64_t token) override;

@@ -1,0 +1,90 @@
+// Whom a transfer waits for. Only asked about those that are late: it may take as long as a sum.
+#include <algorithm>
+
+#include "transport/exchange/group.h"
+
+namespace headrace::transport {
+
+Place Group::PlaceOf(const Move& move, std::uint32_t piece) const {
+  return {.pattern = move.pattern,
+          .kind = move.shape.kind,
+          .data_count = choice_.data_count,
+          .self = options_.self,
+          .root = move.shape.root,
+          .owner = move.cut.Owner(piece)};
+}
+
+std::uint64_t Group::Missing(std::uint64_t token) const {
+  const auto found = std::ranges::find_if(
+      open_, [this, token](std::uint16_t index) { return moves_[index].token == token; });
+  if (found == open_.end() || failure_) return 0;
+  const Move& move = moves_[*found];
+  // The first of its pieces, in their order.
+  std::array<const Piece*, Inquiry::kPiecesMax> first{};
+  std::size_t count = 0;
+  for (const Piece& piece : pieces_) {
+    if (!piece.active || &moves_[piece.move] != &move) continue;
+    const auto later =
+        std::find_if(first.begin(), first.begin() + count,
+                     [&piece](const Piece* other) { return other->number > piece.number; });
+    if (later == first.end()) continue;
+    if (count < first.size()) ++count;
+    std::move_backward(later, first.begin() + count - 1, first.begin() + count);
+    *later = &piece;
+  }
+  Inquiry inquiry;
+  for (std::size_t i = 0; i < count; ++i) Witness(move, *first[i], inquiry);
+  held_.ForEach([this, &move, &inquiry](const Message& message) {
+    const MessageHeader& header = message.header;
+    if (OrderOf(header.position) != OrderOf(move.position)) return;
+    if (header.position > move.position && header.sender < choice_.data_count) {
+      inquiry.CamePast(header.sender);
+    } else if (header.position == move.position) {
+      const Place place = PlaceOf(move, header.piece);
+      // Which of the servers may speak of a piece is only looked at when it begins.
+      if (header.sender >= choice_.data_count && header.sender != place.owner) return;
+      inquiry.Came(place, header.piece, header.sender, header.round);
+    }
+  });
+  for (std::size_t i = 0; i < count; ++i) Ask(move, *first[i], inquiry);
+  return inquiry.Answer();
+}
+
+void Group::Witness(const Move& move, const Piece& piece, Inquiry& inquiry) const {
+  const Place place = PlaceOf(move, piece.number);
+  for (std::size_t r = 0; r <= piece.round && r < piece.script.rounds_count; ++r) {
+    const Round& round = piece.script.rounds[r];
+    const auto senders = piece.script.Receives(round);
+    for (std::size_t i = 0; i < senders.size(); ++i) {
+      const bool came = r < piece.round || piece.receives[i] != Receive::kExpected;
+      if (came) inquiry.Came(place, piece.number, senders[i], round.number);
+    }
+  }
+}
+
+void Group::Ask(const Move& move, const Piece& piece, Inquiry& inquiry) const {
+  if (piece.open_count == 0) return;  // waits for its own sum
+  const Place place = PlaceOf(move, piece.number);
+  const Round& round = piece.script.rounds[piece.round];
+  const bool at_once = wire_.GoesAtOnce(MessageSize(piece, round));
+  for (const std::uint8_t peer : piece.script.Sends(round)) {
+    if ((piece.is_on_wire & MemberBit(peer)) != 0) {
+      if (at_once) {
+        inquiry.IsNotTaken(piece.number, peer);
+      } else {
+        // Taken when the peer is there, for which it needs what comes before.
+        inquiry.Expects(place, piece.number, peer, round.number);
+      }
+    } else if ((piece.waits_turn & MemberBit(peer)) != 0 && gate_.IsStuck(links_[peer].flow)) {
+      inquiry.IsNotTaken(piece.number, peer);
+    }
+  }
+  const auto senders = piece.script.Receives(round);
+  for (std::size_t i = 0; i < senders.size(); ++i) {
+    if (piece.receives[i] == Receive::kExpected) {
+      inquiry.Expects(place, piece.number, senders[i], round.number);
+    }
+  }
+}
+
+}  // namespace headrace::transport
