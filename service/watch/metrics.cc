@@ -1,0 +1,38 @@
+#include "service/watch/metrics.h"
+
+#include <algorithm>
+
+#include "service/watch/metrics_parts.h"
+
+namespace headrace::service {
+
+std::vector<ipc::JobRow> NamedJobs(const BoardReading& reading) {
+  std::vector<ipc::JobRow> jobs;
+  for (auto job = reading.jobs.rbegin(); job != reading.jobs.rend(); ++job) {
+    const auto taken = std::find_if(jobs.begin(), jobs.end(), [job](const ipc::JobRow& other) {
+      return ipc::GetText(other.name) == ipc::GetText(job->name);
+    });
+    if (taken == jobs.end()) jobs.push_back(*job);
+  }
+  std::reverse(jobs.begin(), jobs.end());
+  return jobs;
+}
+
+std::string_view NameOf(std::uint32_t job_id, const std::vector<ipc::JobRow>& jobs) {
+  const auto found = std::find_if(jobs.begin(), jobs.end(),
+                                  [job_id](const ipc::JobRow& job) { return job.id == job_id; });
+  return found == jobs.end() ? std::string_view{} : ipc::GetText(found->name);
+}
+
+std::string WriteMetrics(const BoardReading& reading, const ProcessFacts& process) {
+  MetricsText text;
+  WriteServiceMetrics(reading, text);
+  WriteJobMetrics(reading, text);
+  WritePlanMetrics(reading, text);
+  WriteRankMetrics(reading, text);
+  WriteLaneMetrics(reading, text);
+  WriteProcessMetrics(reading, process, text);
+  return text.Take();
+}
+
+}  // namespace headrace::service

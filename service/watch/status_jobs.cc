@@ -1,0 +1,93 @@
+// Jobs with their ranks and plans, and what of them waits.
+#include "ipc/base/collective.h"
+#include "service/watch/board_words.h"
+#include "service/watch/status_parts.h"
+
+namespace headrace::service {
+namespace {
+
+Json RanksJson(const ipc::JobRow& job, const BoardReading& reading) {
+  Json ranks = Json::array();
+  for (const ipc::RankRow& row : reading.ranks) {
+    if (row.job_id != job.id) continue;
+    ranks.push_back({{"rank", row.rank},
+                     {"pid", row.pid},
+                     {"tensors", row.tensors},
+                     {"segment_bytes", row.segment_bytes},
+                     {"posted", row.operations_posted},
+                     {"ended", row.operations_ended},
+                     {"last_posts", row.last_posts},
+                     {"late_s", JsonSeconds(row.late_ns)},
+                     {"waited_s", JsonSeconds(row.waited_ns)}});
+  }
+  return ranks;
+}
+
+Json PlanJson(const ipc::JobRow& job, const BoardReading& reading) {
+  const ipc::PlanRow* const row = reading.FindPlan(job.id);
+  if (row == nullptr || row->version == 0) return {};
+  return {{"policy", JsonText(ipc::GetText(row->policy))},
+          {"version", row->version},
+          {"blocks", row->blocks},
+          {"bytes", row->bytes},
+          {"iteration", row->iteration},
+          {"measured_s", JsonSeconds(row->measured_ns)},
+          {"predicted_s", JsonSeconds(row->predicted_ns)},
+          {"lower_bound_s", JsonSeconds(row->lower_bound_ns)},
+          {"backward_s", JsonSeconds(row->backward_ns)},
+          {"forward_s", JsonSeconds(row->forward_ns)},
+          {"waited_s", JsonSeconds(row->waited_ns)},
+          {"moving_s", JsonSeconds(row->moving_ns)}};
+}
+
+}  // namespace
+
+Json JobsJson(const BoardReading& reading) {
+  Json jobs = Json::array();
+  for (const ipc::JobRow& row : reading.jobs) {
+    jobs.push_back({{"id", row.id},
+                    {"name", JsonText(ipc::GetText(row.name))},
+                    {"uid", row.owner_uid},
+                    {"state", JobStateName(row.state)},
+                    {"says", JsonText(ipc::GetText(row.failure))},
+                    {"world_size", row.world_size},
+                    {"ranks_attached", row.ranks_attached},
+                    {"weight", row.weight},
+                    {"priority", row.priority},
+                    {"paused", row.paused != 0},
+                    {"draining", row.draining != 0},
+                    {"limit_bytes_per_s", row.limit_bytes_per_s},
+                    {"age_s", JsonSeconds(reading.now_ns - row.opened_ns)},
+                    {"operations_ended", row.operations_ended},
+                    {"operations_failed", row.operations_failed},
+                    {"operations_open", row.operations_open},
+                    {"bytes", row.bytes_moved},
+                    {"plan", PlanJson(row, reading)},
+                    {"ranks", RanksJson(row, reading)}});
+  }
+  return jobs;
+}
+
+Json QueueJson(const BoardReading& reading) {
+  Json queue = Json::array();
+  for (const ipc::QueueRow& row : reading.queue) {
+    const bool has_lane = row.state != static_cast<std::uint32_t>(ipc::StageState::kGathering);
+    queue.push_back({{"job", JsonText(JobName(row.job_id, reading))},
+                     {"iteration", row.iteration},
+                     {"block", row.block},
+                     {"kind", Name(static_cast<Collective>(row.kind))},
+                     {"bytes", row.bytes},
+                     {"stage", row.stage},
+                     {"lane", has_lane ? JsonText(LaneName(row.lane, reading)) : Json()},
+                     {"state", StageStateName(row.state)},
+                     {"age_s", JsonSeconds(reading.now_ns - row.posted_ns)},
+                     {"state_age_s", JsonSeconds(reading.now_ns - row.since_ns)},
+                     {"tensor", JsonText(ipc::GetText(row.tensor))},
+                     {"tensors", row.tensors},
+                     {"reason", WaitReasonName(row.reason)},
+                     {"why", JsonText(WhyItWaits(row, reading))}});
+  }
+  return queue;
+}
+
+}  // namespace headrace::service

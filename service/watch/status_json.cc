@@ -1,0 +1,95 @@
+#include "service/watch/status_json.h"
+
+#include "service/watch/board_words.h"
+#include "service/watch/status_parts.h"
+#include "service/watch/utf8.h"
+
+namespace headrace::service {
+namespace {
+
+Json ServiceJson(const BoardReading& reading) {
+  const ipc::ServiceRow& row = reading.service;
+  return {{"state", ServiceStateName(row.state)},
+          {"version", JsonText(ipc::GetText(row.version))},
+          {"pid", row.pid},
+          {"uptime_s", JsonSeconds(reading.now_ns - row.started_ns)},
+          {"reduce_target", JsonText(ipc::GetText(row.reduce_target))},
+          {"rows_unread", reading.rows_unread}};
+}
+
+Json TotalsJson(const ipc::CountersRow& row) {
+  return {{"operations_ended", row.operations_ended},
+          {"operations_failed", row.operations_failed},
+          {"bytes_moved", row.bytes_moved},
+          {"records_refused", row.records_refused},
+          {"late_reports", row.late_reports},
+          {"quota_refusals", row.quota_refusals},
+          {"queue_rows_left_out", row.queue_rows_left_out},
+          {"jobs_unrecorded", row.jobs_unrecorded}};
+}
+
+Json LanesJson(const BoardReading& reading) {
+  Json lanes = Json::array();
+  for (const auto& [index, row] : reading.lanes) {
+    Json jobs = Json::array();
+    for (const ipc::ShareRow& share : reading.shares) {
+      if (share.lane != index) continue;
+      jobs.push_back({{"job", JsonText(JobName(share.job_id, reading))},
+                      {"bytes", share.bytes_moved},
+                      {"in_flight_bytes", share.in_flight_bytes},
+                      {"queued_stages", share.queued_stages}});
+    }
+    // A rate that was not renewed for so long belongs to a lane that is quiet.
+    const bool recent = reading.now_ns - row.rate_ns < 2 * kSecond;
+    lanes.push_back({{"name", JsonText(ipc::GetText(row.name))},
+                     {"transport", JsonText(ipc::GetText(row.transport))},
+                     {"threads", row.threads},
+                     {"credit_bytes", row.credit_bytes},
+                     {"in_flight_bytes", row.in_flight_bytes},
+                     {"in_flight_stages", row.in_flight_stages},
+                     {"queued_stages", row.queued_stages},
+                     {"stages_ended", row.stages_ended},
+                     {"bytes", row.bytes_moved},
+                     {"busy_s", JsonSeconds(row.busy_ns)},
+                     {"rate_bytes_per_s", recent ? row.rate_bytes_per_s : 0},
+                     {"startup_s", JsonSeconds(row.startup_ns)},
+                     {"bandwidth_bytes_per_s", row.bytes_per_s},
+                     {"messages_dropped", row.messages_dropped},
+                     {"jobs", std::move(jobs)}});
+  }
+  return lanes;
+}
+
+Json EventsJson(const BoardReading& reading) {
+  Json events = Json::array();
+  for (const ipc::EventRow& row : reading.events) {
+    events.push_back({{"number", row.number},
+                      {"at_unix_s", JsonSeconds(row.at_unix_ns)},
+                      {"code", CodeName(static_cast<Code>(row.code))},
+                      {"job", row.job_id == 0 ? Json() : JsonText(JobName(row.job_id, reading))},
+                      {"text", JsonText(ipc::GetText(row.text))}});
+  }
+  return events;
+}
+
+}  // namespace
+
+Json JsonText(std::string_view text) { return ValidUtf8(text); }
+
+double JsonSeconds(TimeNs ns) { return static_cast<double>(ns) / 1e9; }
+
+std::string WriteStatus(const BoardReading& reading, const ipc::BoardLayout& layout) {
+  Json timelines = Json::array();
+  for (const ipc::JobRow& job : reading.jobs) {
+    if (Json timeline = TimelineJson(job, reading, layout); !timeline.is_null()) {
+      timelines.push_back(std::move(timeline));
+    }
+  }
+  const Json status = {{"service", ServiceJson(reading)}, {"totals", TotalsJson(reading.counters)},
+                       {"jobs", JobsJson(reading)},       {"lanes", LanesJson(reading)},
+                       {"queue", QueueJson(reading)},     {"timelines", std::move(timelines)},
+                       {"events", EventsJson(reading)}};
+  return status.dump();
+}
+
+}  // namespace headrace::service

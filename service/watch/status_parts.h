@@ -1,0 +1,24 @@
+// The parts of status_json.h. For this folder.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "service/watch/board_reading.h"
+
+namespace headrace::service {
+
+// Keys stay in the order in which they were written.
+using Json = nlohmann::ordered_json;
+
+// Text from a row, as valid UTF-8.
+Json JsonText(std::string_view text);
+// Nanoseconds as seconds.
+double JsonSeconds(TimeNs ns);
+
+Json JobsJson(const BoardReading& reading);
+Json QueueJson(const BoardReading& reading);
+// The last blocks and passes of one job; null when the recorder has no place for it.
+Json TimelineJson(const ipc::JobRow& job, const BoardReading& reading,
+                  const ipc::BoardLayout& layout);
+
+}  // namespace headrace::service

@@ -1,0 +1,131 @@
+#include "service/watch/status_json.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+
+#include "service/watch/board_words.h"
+#include "tests/unit/service/metrics/board.h"
+
+namespace headrace::service {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json StatusOf(const ipc::BoardLayout& board) {
+  return Json::parse(WriteStatus(ReadBoard(board, kNow), board));
+}
+
+// Every key in the text, whatever it lies in.
+void CollectKeys(const Json& json, std::set<std::string>& keys) {
+  for (const auto& [key, value] : json.items()) {
+    if (json.is_object()) keys.insert(key);
+    if (value.is_structured()) CollectKeys(value, keys);
+  }
+}
+
+TEST(Status, IsTheGoldenTextForABoardWithSomethingEverywhere) {
+  ExpectGolden("status.json", StatusOf(*MakeBoard()).dump(1) + "\n");
+}
+
+TEST(Status, HasOnlyKeysThatItsPageTellsOf) {
+  std::ifstream file(STATUS_PAGE);
+  ASSERT_TRUE(file) << STATUS_PAGE;
+  const std::string page{std::istreambuf_iterator<char>(file), {}};
+  std::set<std::string> keys;
+  CollectKeys(StatusOf(*MakeBoard()), keys);
+  for (const std::string& key : keys) {
+    EXPECT_NE(page.find("`" + key + "`"), std::string::npos) << key;
+  }
+}
+
+TEST(Status, SaysWhyABlockWaitsInWords) {
+  const Json status = StatusOf(*MakeBoard());
+  EXPECT_EQ(status["queue"][4]["why"], "rank 1 of job bert not ready for 1.4 s");
+  EXPECT_EQ(status["queue"][1]["why"],
+            "peer node-c slow: its bytes are missing after 1.4 s on the lane");
+}
+
+TEST(Status, OfAnEmptyBoardIsEmptyAndWhole) {
+  const auto board = std::make_unique<ipc::BoardLayout>();
+  const Json status = StatusOf(*board);
+  EXPECT_EQ(status["service"]["state"], "unknown");
+  for (const char* table : {"jobs", "lanes", "queue", "timelines", "events"}) {
+    EXPECT_TRUE(status[table].empty()) << table;
+  }
+}
+
+TEST(Status, TakesAJobOfWhichTheRecorderKnowsTooManyStages) {
+  const auto board = MakeBoard();
+  ipc::FlightRow row = *ipc::ReadRow(board->flights[3][1]);
+  row.stages_count = 255;
+  ipc::WriteRow(board->flights[3][1], row);
+  const Json status = StatusOf(*board);
+  EXPECT_EQ(status["timelines"][0]["blocks"][1]["stages"].size(), ipc::kFlightStagesMax);
+}
+
+TEST(Status, IsBoundedByTheBoard) {
+  const auto board = MakeBoard();
+  ipc::WriteRow(board->jobs[63], ipc::JobRow{});
+  for (std::uint32_t i = 0; i < ipc::kFlightJobsMax; ++i) {
+    ipc::FlightJobRow job{};
+    job.job_id = i + 1;
+    job.blocks = ipc::kFlightRowsMax;
+    job.passes = ipc::kPassRowsMax;
+    ipc::WriteRow(board->flight_jobs[i], job);
+    ipc::JobRow named{};
+    named.id = i + 1;
+    ipc::WriteRow(board->jobs[i], named);
+    ipc::FlightRow block = *ipc::ReadRow(board->flights[3][0]);
+    for (std::uint64_t number = 1; number <= ipc::kFlightRowsMax; ++number) {
+      block.number = number;
+      ipc::WriteRow(board->flights[i][number - 1], block);
+    }
+  }
+  const Json status = StatusOf(*board);
+  ASSERT_EQ(status["timelines"].size(), ipc::kFlightJobsMax);
+  EXPECT_EQ(status["timelines"][0]["blocks"].size(), kTimelineBlocksMax);
+  EXPECT_LT(status.dump().size(), std::size_t{4} << 20);
+}
+
+TEST(LastFlights, AreInOrderAndLeaveOutWhatIsBeingOverwritten) {
+  const auto board = MakeBoard();
+  BoardReading reading = ReadBoard(*board, kNow);
+  const auto place = *reading.FindFlight(7);
+  auto rows = LastFlights(*board, place, 10);
+  ASSERT_EQ(rows.size(), 2U);  // the eight before them were never written
+  EXPECT_LT(rows[0].number, rows[1].number);
+  EXPECT_EQ(LastFlights(*board, place, 1).size(), 1U);
+  board->flights[3][1].version.fetch_add(1);
+  rows = LastFlights(*board, place, 10);
+  EXPECT_EQ(rows.size(), 1U);
+}
+
+TEST(Words, HaveASentenceForEveryReason) {
+  const BoardReading reading;
+  for (std::uint32_t reason = 1; reason <= 11; ++reason) {
+    ipc::QueueRow row{};
+    row.reason = reason;
+    EXPECT_FALSE(WhyItWaits(row, reading).empty()) << reason;
+    EXPECT_NE(WaitReasonName(reason), "unknown") << reason;
+  }
+  ipc::QueueRow foreign{};
+  foreign.reason = 12;
+  EXPECT_EQ(WhyItWaits(foreign, reading), "reason 12 of another version");
+}
+
+TEST(Words, NameTheFirstRanksOfMany) {
+  const BoardReading reading;
+  ipc::QueueRow row{};
+  row.job_id = 3;
+  row.reason = static_cast<std::uint32_t>(ipc::WaitReason::kRankNotReady);
+  row.ranks_missing = 0b1011'0110;
+  EXPECT_EQ(WhyItWaits(row, reading), "ranks 1, 2, 4, 5 and 1 more of job #3 not ready for 0 us");
+}
+
+}  // namespace
+}  // namespace headrace::service
