@@ -190,6 +190,7 @@ struct Daemon::Parts {
                                  .door = &lane.door()}};
     AddNodeLanes(config, std::move(rails), ports);
     dispatch.ConnectLanes(std::move(ports));
+    dispatch.ReportLate(static_cast<TimeNs>(config.late_ms) * kMillisecond);
   }
 
   void AddNodeLanes([[maybe_unused]] const Config& config, [[maybe_unused]] std::vector<Rail> rails,

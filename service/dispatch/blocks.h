@@ -77,6 +77,10 @@ class Blocks {
   std::uint8_t LaneWaitedFor(Job& job, const Operation& operation) const;
   void SetReason(Job& job, Operation& operation, ipc::WaitReason reason, std::uint64_t argument);
 
+  // Asks the lanes between nodes that the operation is on whom it waits for, and shows the answer.
+  void AskLanes(Job& job, const Operation& operation);
+  void TakeStageWaits(Job& job, const StageWaits& message);
+
  private:
   struct LaneState {
     LanePort port;

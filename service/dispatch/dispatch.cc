@@ -25,6 +25,11 @@ void Dispatch::ConnectLanes(std::vector<LanePort> lanes) {
   flow_ = std::make_unique<Flow>(std::move(lanes), board_, control_, watch_);
 }
 
+void Dispatch::ReportLate(TimeNs after_ns) {
+  HR_CHECK(flow_ != nullptr);
+  flow_->late().SetBound(after_ns);
+}
+
 bool Dispatch::DoWork(TimeNs now) {
   bool worked = HandleInbox(now);
   worked |= ReadRings(now);
@@ -32,8 +37,13 @@ bool Dispatch::DoWork(TimeNs now) {
     flow_->Expire(jobs_, now);
     worked = true;
   }
+  if (now >= flow_->late().next_look()) {
+    flow_->late().Look(jobs_, now);
+    worked = true;
+  }
   if (!worked && !draining_) return false;
   flow_->Schedule(jobs_, now);
+  flow_->late().Follow(jobs_, now);
   FinishDrain(now);
   DiscardGone(now);
   PublishRows();
@@ -55,7 +65,9 @@ void Dispatch::Awake() {
   slept_ = false;
 }
 
-TimeNs Dispatch::NextDeadline() const { return std::min(flow_->next_deadline(), drain_deadline_); }
+TimeNs Dispatch::NextDeadline() const {
+  return std::min({flow_->next_deadline(), flow_->late().next_look(), drain_deadline_});
+}
 
 bool Dispatch::HandleInbox(TimeNs now) {
   if (inbox_.Empty()) return false;

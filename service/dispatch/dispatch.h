@@ -26,6 +26,8 @@ class Dispatch final : public Actor {
 
   // Before the first work: the lanes, whose actors report back to door().
   void ConnectLanes(std::vector<LanePort> lanes);
+  // From now on what waits longer than that is reported.
+  void ReportLate(TimeNs after_ns);
 
   std::string_view name() const override { return "dispatch"; }
   bool DoWork(TimeNs now) override;

@@ -38,6 +38,7 @@ Flow::Flow(std::vector<LanePort> lanes, BoardWriter& board, Door<ControlMessage>
       recorder_(board),
       blocks_(std::move(lanes), board, recorder_),
       plans_(blocks_, board, recorder_, control),
+      late_(blocks_, board, control, watch),
       control_(control),
       watch_(watch) {}
 

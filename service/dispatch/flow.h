@@ -13,6 +13,7 @@
 #include "service/actor/messages.h"
 #include "service/dispatch/blocks.h"
 #include "service/dispatch/job.h"
+#include "service/dispatch/late.h"
 #include "service/dispatch/plan_flow.h"
 #include "service/dispatch/recorder.h"
 #include "service/watch/board_writer.h"
@@ -41,6 +42,9 @@ class Flow {
 
   // Holds the first block of the job's next iteration, or, with a hold of no length, lets it go.
   void SetHold(Job& job, const Hold& hold, TimeNs now) { plans_.SetHold(job, hold, now); }
+
+  Late& late() { return late_; }
+  const Late& late() const { return late_; }
 
   // A person steers the job.
   void Steer(Job& job, const Steering& steering, TimeNs now);
@@ -115,6 +119,7 @@ class Flow {
   Recorder recorder_;
   Blocks blocks_;
   PlanFlow plans_;
+  Late late_;
   Door<ControlMessage>& control_;
   Door<WatchMessage>& watch_;
   TimeNs next_deadline_ = kNever;

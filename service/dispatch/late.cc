@@ -1,9 +1,221 @@
-// Whom operations wait for that take longer than they should.
+#include "service/dispatch/late.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
 #include "service/dispatch/flow.h"
+#include "service/dispatch/late_words.h"
 
 namespace headrace::service {
+namespace {
 
-// Dispatch asks no lane yet, so an answer can only be about a stage that nobody shows.
-void Flow::StageWaits(Job&, const struct StageWaits&, TimeNs) {}
+constexpr std::array<LatePlace, kLatePlaces> kPlaces = {
+    LatePlace::kOperation, LatePlace::kOperationMoves, LatePlace::kHead, LatePlace::kBlockMoves};
+
+bool Gathers(const Operation& operation) {
+  return operation.state == Operation::State::kGathering && !operation.failure;
+}
+
+// What is held back on purpose is not late.
+bool Moves(const Operation& operation) {
+  const bool moves =
+      operation.state == Operation::State::kWaiting || operation.state == Operation::State::kMoving;
+  const bool held = operation.reason == ipc::WaitReason::kPaused ||
+                    operation.reason == ipc::WaitReason::kRateLimit ||
+                    operation.reason == ipc::WaitReason::kInterleaved;
+  return moves && !held && !operation.failure;
+}
+
+// The first in order for which `waits` holds; null when there is none.
+template <typename Operations, typename Waits>
+Operation* FirstOf(Operations& operations, Waits waits) {
+  Operation* first = nullptr;
+  for (Operation& operation : operations) {
+    if (!waits(operation)) continue;
+    if (first == nullptr || operation.shape.sequence < first->shape.sequence) first = &operation;
+  }
+  return first;
+}
+
+LateWait WaitOf(const Operation* operation, TimeNs since_ns) {
+  return operation == nullptr ? LateWait{} : LateWait{operation->shape.sequence, since_ns};
+}
+
+}  // namespace
+
+LateWait Late::Find(Job& job, LatePlace place) {
+  if (job.paused || job.failed) return {};
+  const Operation* first = nullptr;
+  switch (place) {
+    case LatePlace::kOperation:
+      if (job.operations_open > 0) first = FirstOf(job.operations(), Gathers);
+      return WaitOf(first, first == nullptr ? 0 : first->opened_ns);
+    case LatePlace::kOperationMoves:
+      if (job.operations_open > 0) first = FirstOf(job.operations(), Moves);
+      return WaitOf(first, first == nullptr ? 0 : first->since_ns);
+    case LatePlace::kHead:
+      return FindHead(job);
+    case LatePlace::kBlockMoves:
+      if (job.gradients) first = FirstOf(job.gradients->operations(), Moves);
+      return WaitOf(first, first == nullptr ? 0 : first->since_ns);
+  }
+  return {};
+}
+
+// Somebody waits for the head when any gradient is open. It waits since the missing one was posted
+// by the first rank, or, when nobody has posted that, since anything else was: a backward pass may
+// take its time as long as gradients come.
+LateWait Late::FindHead(Job& job) {
+  if (!job.gradients || job.gradients_failure || !job.gradients->AnyOpen()) return {};
+  Gradients& gradients = *job.gradients;
+  TimeNs oldest_ns = kNever;
+  TimeNs newest_ns = 0;
+  for (std::uint32_t tensor = 0; tensor < gradients.count(); ++tensor) {
+    if (gradients.posted(tensor) == 0) continue;
+    oldest_ns = std::min(oldest_ns, gradients.opened_ns(tensor));
+    newest_ns = std::max(newest_ns, gradients.opened_ns(tensor));
+  }
+  // Nothing moves at all, for want of nodes or of a plan.
+  if (!job.formed() || gradients.plan() == nullptr) return {UINT64_MAX, oldest_ns};
+  if (gradients.Head() == nullptr) return {};  // a plan is agreed on right now
+  if (gradients.head_index() == 0 && job.hold.until_ns != 0) return {};
+  const auto missing = gradients.Missing(job.local_ranks());
+  // The lanes have too much, or the iteration before: that is the moving blocks' wait.
+  if (!missing || gradients.IterationOf(*missing) != gradients.head_iteration()) return {};
+  const TimeNs since_ns =
+      gradients.posted(*missing) != 0 ? gradients.opened_ns(*missing) : newest_ns;
+  return {gradients.head_iteration() << 32U | *missing, since_ns};
+}
+
+bool Late::StillWaits(Job& job, LatePlace place, const LateWait& wait) {
+  if (place == LatePlace::kHead) return FindHead(job).number == wait.number;
+  const Operation& operation = job.slot(wait.number);
+  if (operation.shape.sequence != wait.number) return false;
+  if (place == LatePlace::kOperation) return Gathers(operation);
+  // Whatever moves on is new.
+  return Moves(operation) && operation.since_ns == wait.since_ns;
+}
+
+void Late::Follow(Jobs& jobs, TimeNs now) {
+  if (bound_ns_ == 0) return;
+  for (const std::unique_ptr<Job>& job : jobs) {
+    FollowJob(*job, now);
+    if (!job->busy()) continue;
+    const TimeNs patience_ns = job->nodes() != nullptr ? std::min(kAskAfter, bound_ns_) : bound_ns_;
+    next_look_ = std::min(next_look_, now + patience_ns);
+  }
+}
+
+void Late::FollowJob(Job& job, TimeNs now) {
+  LateNotes& notes = job.late;
+  if (std::exchange(notes.was_paused, job.paused) && !job.paused) notes.not_before_ns.fill(now);
+  if (notes.reported_count == 0) return;
+  for (const LatePlace place : kPlaces) {
+    const auto index = static_cast<std::size_t>(place);
+    LateNotes::Reported& reported = notes.reported[index];
+    if (reported.wait.number == 0) continue;
+    const bool over =
+        job.paused || job.failed || (place == LatePlace::kHead && job.gradients_failure);
+    if (!over && StillWaits(job, place, reported.wait)) continue;
+    // What failed has its own event.
+    const bool failed = place == LatePlace::kHead
+                            ? job.gradients_failure.has_value()
+                            : job.slot(reported.wait.number).failure.has_value();
+    if (!over && !failed && !reported.subject.empty()) {
+      const TimeNs waited_ns = now - std::max(reported.wait.since_ns, notes.not_before_ns[index]);
+      Tell(job, Code::kOk,
+           fmt::format("{} went on after {}", reported.subject, FormatSeconds(waited_ns)));
+    }
+    notes.not_before_ns[index] = now;
+    reported = {};
+    --notes.reported_count;
+  }
+}
+
+void Late::Look(Jobs& jobs, TimeNs now) {
+  next_look_ = kNever;
+  for (const std::unique_ptr<Job>& job : jobs) {
+    if (job->busy() && !job->paused) next_look_ = std::min(next_look_, LookAt(*job, now));
+  }
+}
+
+TimeNs Late::LookAt(Job& job, TimeNs now) {
+  LateNotes& notes = job.late;
+  if (job.nodes() != nullptr && now - notes.asked_ns >= kAskAgain) Ask(job, now);
+  TimeNs next_ns = job.nodes() != nullptr ? now + kAskAgain : kNever;
+  for (const LatePlace place : kPlaces) {
+    const auto index = static_cast<std::size_t>(place);
+    const LateWait wait = Find(job, place);
+    if (wait.number == 0 || notes.reported[index].wait.number != 0) continue;
+    const TimeNs late_ns = std::max(wait.since_ns, notes.not_before_ns[index]) + bound_ns_;
+    if (late_ns <= now) {
+      Report(job, place, wait, now);
+    } else {
+      next_ns = std::min(next_ns, late_ns);
+    }
+  }
+  // What waits behind the first has its bound too.
+  return std::min(next_ns, now + bound_ns_);
+}
+
+void Late::Ask(Job& job, TimeNs now) {
+  const auto long_on_lane = [now](const Operation& operation) {
+    return operation.state == Operation::State::kMoving && operation.step == Step::kBetweenNodes &&
+           !operation.failure && now - operation.since_ns >= kAskAfter;
+  };
+  const Operation* first = nullptr;
+  if (job.operations_open > 0) first = FirstOf(job.operations(), long_on_lane);
+  if (first != nullptr) blocks_.AskLanes(job, *first);
+  const Operation* planned = nullptr;
+  if (job.gradients) planned = FirstOf(job.gradients->operations(), long_on_lane);
+  if (planned != nullptr) blocks_.AskLanes(job, *planned);
+  if (first != nullptr || planned != nullptr) job.late.asked_ns = now;
+}
+
+void Late::Report(Job& job, LatePlace place, const LateWait& wait, TimeNs now) {
+  LateNotes& notes = job.late;
+  const auto index = static_cast<std::size_t>(place);
+  ++board_.counters.late_reports;
+  notes.reported[index] = {.wait = wait, .subject = {}};
+  ++notes.reported_count;
+  if (!MayTell(notes, now)) return;
+  const TimeNs waited_ns = now - std::max(wait.since_ns, notes.not_before_ns[index]);
+  LateWords words;
+  if (place == LatePlace::kHead) {
+    words = DescribeLateHead(job, waited_ns);
+  } else if (place == LatePlace::kOperation) {
+    words = DescribeLateOperation(job, job.slot(wait.number), waited_ns);
+  } else {
+    words = DescribeLateMove(job, job.slot(wait.number), blocks_, waited_ns);
+  }
+  Tell(job, Code::kTimeout, words.text);
+  if (!words.to_others.empty()) {
+    // Control that is that far behind tells the other nodes nothing; they see this node's lane.
+    [[maybe_unused]] const bool sent = control_.Send(JobLate{job.id(), std::move(words.to_others)});
+  }
+  notes.reported[index].subject = std::move(words.subject);
+}
+
+bool Late::MayTell(LateNotes& notes, TimeNs now) {
+  const TimeNs earned = (now - notes.earned_ns) / kTellingEvery;
+  notes.tellings_left = static_cast<std::uint32_t>(
+      std::min<TimeNs>(kTellingsMax, TimeNs{notes.tellings_left} + earned));
+  notes.earned_ns += earned * kTellingEvery;
+  if (notes.tellings_left == 0) return false;
+  --notes.tellings_left;
+  return true;
+}
+
+void Late::Tell(const Job& job, Code code, const std::string& text) {
+  // A watch that is that far behind has enough to tell.
+  [[maybe_unused]] const bool sent =
+      watch_.Send(Event{code, job.id(), fmt::format("job {}: {}", job.name(), text)});
+}
+
+void Flow::StageWaits(Job& job, const struct StageWaits& message, TimeNs) {
+  blocks_.TakeStageWaits(job, message);
+}
 
 }  // namespace headrace::service

@@ -2,31 +2,46 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "ipc/base/clock.h"
 
 namespace headrace::service {
 
-// What one of a job's two orders (operations as posted, blocks of the plan) waits with: the first
-// that has not ended, at one place of its way.
-struct LateWait {
-  enum class Place : std::uint8_t { kNone, kGathering, kOnItsWay };
-  Place place = Place::kNone;
-  std::uint64_t number = 0;  // sequence; of the plan's head: iteration << 32 | index
-  TimeNs since_ns = 0;
-  bool reported = false;
-  bool told = false;  // and people have heard of it
+// Where operations as they were posted, and blocks of the plan, may wait. In each place the first
+// one that does stands for those behind it.
+enum class LatePlace : std::uint8_t {
+  kOperation,       // not posted by all ranks
+  kOperationMoves,  // in the queue or on a lane
+  kHead,            // the plan's next block: likewise not posted by all
+  kBlockMoves,
+};
+inline constexpr std::size_t kLatePlaces = 4;
 
-  bool Is(const LateWait& other) const { return place == other.place && number == other.number; }
+// One wait: `number` and `since_ns` tell it from the next one in its place.
+struct LateWait {
+  std::uint64_t number = 0;  // sequence; of the head: iteration << 32 | gradient; 0: nothing waits
+  TimeNs since_ns = 0;
+
+  friend bool operator==(const LateWait&, const LateWait&) = default;
 };
 
 struct LateNotes {
-  std::array<LateWait, 2> waits;
-  // Waits count from here at the earliest: the job was paused until then.
-  TimeNs not_before_ns = 0;
-  // Reports that may be told before time has earned another.
-  std::uint32_t reports_left = 8;
+  struct Reported {
+    LateWait wait;
+    std::string subject;  // what went on, for people; empty: they have not heard of it
+  };
+  std::array<Reported, kLatePlaces> reported;
+  std::uint32_t reported_count = 0;
+  // Waits in each place count from here at the earliest: what was reported ended then, or the job
+  // was paused until then.
+  std::array<TimeNs, kLatePlaces> not_before_ns{};
+  bool was_paused = false;
+  TimeNs asked_ns = 0;  // when lanes were asked last
+  // Reports that people may be told before time has earned another.
+  std::uint32_t tellings_left = 8;
   TimeNs earned_ns = 0;
 };
 
