@@ -189,6 +189,7 @@ struct Daemon::Parts {
                                  .credit_bytes = config.credit_bytes,
                                  .door = &lane.door()}};
     AddNodeLanes(config, std::move(rails), ports);
+    for (const LanePort& port : ports) lane_names.push_back(port.name);
     dispatch.ConnectLanes(std::move(ports));
     dispatch.ReportLate(static_cast<TimeNs>(config.late_ms) * kMillisecond);
   }
@@ -237,6 +238,7 @@ struct Daemon::Parts {
   std::vector<std::unique_ptr<NodeLane>> node_lanes;
 #endif
   std::vector<NetworkLane> network_lanes;
+  std::vector<std::string> lane_names;
   std::unique_ptr<Control> control;
 };
 
@@ -268,7 +270,8 @@ Result<std::unique_ptr<Daemon>> Daemon::Create(const Config& config,
                                           .watch = parts->watch.door(),
                                           .board = parts->board.layout().service,
                                           .log = *log,
-                                          .network_lanes = parts->network_lanes});
+                                          .network_lanes = parts->network_lanes,
+                                          .lane_names = parts->lane_names});
   if (!control) return control.error();
   parts->control = std::move(control).value();
   return std::unique_ptr<Daemon>(new Daemon(std::move(parts)));

@@ -20,4 +20,11 @@ inline TimeNs MonotonicNow() {
       .count();
 }
 
+// Nanoseconds since 1970, for people and for other machines; it may be set, and step.
+inline std::int64_t UnixNow() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
 }  // namespace headrace

@@ -22,7 +22,7 @@ interface Admin {
 }
 
 struct Steering {
-  kind @0 :UInt8;           # service::Steering::Kind
+  kind @0 :UInt8;           # headrace::SteeringKind
   value @1 :UInt64;
 }
 
@@ -39,9 +39,9 @@ struct PeerProbe {
   address @1 :Text;
   leads @2 :Bool;           # this service is a node of its jobs; else it is one of ours
   connected @3 :Bool;
-  why @4 :Text;             # it is not connected
-  roundTripNs @5 :Int64;    # of the last question; -1: none yet
-  clockOffsetNs @6 :Int64;  # its clock less ours, within half of the round trip
+  why @4 :Text;             # it is not connected; empty: no job needs it now
+  roundTripNs @5 :Int64;    # the best of the last few; -1: none yet
+  clockOffsetNs @6 :Int64;  # its clock less ours by that one, within half of it
 }
 
 struct Description {

@@ -64,8 +64,8 @@ struct Layout {
   tensors @2 :List(LayoutTensor);
 }
 
-struct Steering {
-  kind @0 :UInt8;           # service::Steering::Kind
+struct NodeSteering {
+  kind @0 :UInt8;           # headrace::SteeringKind
   value @1 :UInt64;
   uid @2 :UInt32;           # who asks
   node @3 :Text;            # where
@@ -126,12 +126,12 @@ struct PeerMessage {
       hash @41 :UInt64;
       iteration @42 :UInt64;
     }
-    wishSteering @50 :Steering;
+    wishSteering @50 :NodeSteering;
     tellLate :group {
       text @51 :Text;
     }
     # From the leader.
-    steer @52 :Steering;
+    steer @52 :NodeSteering;
     hearLate :group {
       text @53 :Text;
     }

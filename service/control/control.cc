@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <ctime>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -17,10 +16,12 @@
 
 #include "ipc/board.h"
 #include "service/control/desk.h"
+#include "service/control/helm.h"
 #include "service/control/listener.h"
 #include "service/control/outbox.h"
 #include "service/control/peers/peers.h"
 #include "service/control/plans.h"
+#include "service/control/probe.h"
 
 namespace headrace::service {
 namespace {
@@ -42,12 +43,6 @@ std::uint32_t ConnectionsThatFit(std::uint32_t wanted, bool has_peers) {
       std::max<std::uint64_t>(limit.rlim_cur, reserved + kDescriptorsPerConnection) - reserved;
   return static_cast<std::uint32_t>(
       std::min<std::uint64_t>(wanted, usable / kDescriptorsPerConnection));
-}
-
-std::int64_t UnixNow() {
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return now.tv_sec * kSecond + now.tv_nsec;
 }
 
 }  // namespace
@@ -72,9 +67,10 @@ class Control::Loop final : private kj::TaskSet::ErrorHandler {
 
   void Handle(SegmentMapped message);
   void Handle(SegmentRemoved message);
-  void Handle(Pong message);
+  void Handle(const Pong& message);
   void Handle(const SessionBroken& message);
   void Handle(Drained message);
+  void Handle(const LaneAnswered& message) { probe_.Take(message); }
   void Handle(const PlanTaken& message) { plans_->Take(message); }
   void Handle(const TimesSeen& message) { plans_->Take(message); }
   void Handle(const PlanMade& message) { plans_->Take(message); }
@@ -97,8 +93,10 @@ class Control::Loop final : private kj::TaskSet::ErrorHandler {
   Desk desk_;
   kj::AsyncIoContext io_;
   Outbox outbox_;
+  Probe probe_;
   kj::Own<Peers> peers_;
   kj::Own<Plans> plans_;
+  kj::Own<Helm> helm_;
   std::optional<Listener> listener_;
   kj::UnixEventPort::FdObserver inbox_observer_;
   std::vector<ControlMessage> messages_;
@@ -118,6 +116,7 @@ Control::Loop::Loop(ControlOptions options, ControlPorts ports)
             .answers = {}},
       io_(kj::setupAsyncIo()),
       outbox_(ports_, io_.provider->getTimer()),
+      probe_(ports_.dispatch, ports_.lane_names, io_.provider->getTimer(), desk_.answers),
       inbox_observer_(io_.unixEventPort, ports_.inbox.event_fd(),
                       kj::UnixEventPort::FdObserver::OBSERVE_READ),
       tasks_(*this) {
@@ -125,6 +124,7 @@ Control::Loop::Loop(ControlOptions options, ControlPorts ports)
     if (!std::exchange(retrying_, true)) tasks_.add(RetryUntold());
   });
   desk_.timer = &io_.provider->getTimer();
+  desk_.probe = &probe_;
   auto pair = kj::newPromiseAndFulfiller<int>();
   finished_ = kj::mv(pair.fulfiller);
   exit_code_ = kj::mv(pair.promise);
@@ -147,6 +147,8 @@ Control::Loop::~Loop() {
   desk_.leases.OnEnded([](const SessionIdentity&) {});
   desk_.peers = nullptr;
   desk_.plans = nullptr;
+  desk_.helm = nullptr;
+  desk_.probe = nullptr;
   Show(ipc::ServiceState::kStopped);
 }
 
@@ -162,6 +164,8 @@ Status Control::Loop::Meet() {
   desk_.peers = peers_.get();
   plans_ = kj::heap<Plans>(desk_, *peers_, outbox_);
   desk_.plans = plans_.get();
+  helm_ = kj::heap<Helm>(desk_, *peers_, *plans_);
+  desk_.helm = helm_.get();
   desk_.leases.OnOpened([this](const SessionIdentity& identity) {
     plans_->RankAttached(identity);
     peers_->RankAttached(identity);
@@ -212,7 +216,10 @@ void Control::Loop::Handle(SegmentRemoved message) {
   desk_.answers.removed.Give(message.token, std::move(message.status));
 }
 
-void Control::Loop::Handle(Pong message) { desk_.answers.pong.Give(message.token, message); }
+void Control::Loop::Handle(const Pong& message) {
+  desk_.answers.pong.Give(message.token, message);
+  probe_.Take(message);
+}
 
 void Control::Loop::Handle(const SessionBroken& message) {
   desk_.leases.End(message.session, false, message.error.code(), message.error.text());

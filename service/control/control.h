@@ -72,6 +72,7 @@ struct ControlPorts {
   ipc::BoardSlot<ipc::ServiceRow>& board;
   spdlog::logger& log;
   std::vector<NetworkLane> network_lanes{};  // in the same order on every node
+  std::vector<std::string> lane_names{};     // of all lanes, by their numbers
   std::uint64_t hash_salt = 0;               // for tests: makes this node disagree with its leader
 };
 

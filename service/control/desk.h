@@ -18,8 +18,10 @@
 
 namespace headrace::service {
 
+class Helm;
 class Peers;
 class Plans;
+class Probe;
 
 // Outlives the event loop: calls that are under way when the service stops are dropped with the
 // loop, and give back what they hold here.
@@ -31,6 +33,8 @@ struct Desk {
   Answers answers;
   Peers* peers = nullptr;      // other services; set while the event loop is there
   Plans* plans = nullptr;      // of all jobs; set while the event loop is there
+  Helm* helm = nullptr;        // likewise
+  Probe* probe = nullptr;      // likewise
   kj::Timer* timer = nullptr;  // the event loop's; set once there is one
   bool draining = false;
 };
@@ -56,6 +60,8 @@ struct Client : public kj::Refcounted {
 
 // Fills a refusal in.
 void Refuse(schema::Refusal::Builder refusal, const Error& error);
+
+inline constexpr std::size_t kJobNameShownMax = 64;
 
 // Text from a client, fit for a log line: cut, and without control characters.
 std::string Printable(std::string_view text, std::size_t size_max);

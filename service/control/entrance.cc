@@ -1,11 +1,9 @@
 #include "service/control/entrance.h"
 
 #include <fmt/format.h>
-#include <kj/debug.h>
-#include <unistd.h>
 
+#include "service/control/admin.h"
 #include "service/control/peers/peers.h"
-#include "service/control/plans.h"
 #include "service/control/session_server.h"
 
 namespace headrace::service {
@@ -14,7 +12,6 @@ namespace {
 constexpr std::uint32_t kTimeoutMaxMs = 24U * 3600 * 1000;
 // A client that asks again and again shall not fill the log.
 constexpr int kRefusalsSaidMax = 4;
-constexpr TimeNs kPingTimeout = kSecond;
 
 }  // namespace
 
@@ -118,46 +115,6 @@ kj::Promise<void> Entrance::admin(AdminContext context) {
   } else {
     Refuse(context.getResults().initRefusal(), status.error());
   }
-  return kj::READY_NOW;
-}
-
-kj::Promise<void> Admin::describe(DescribeContext context) {
-  auto description = context.getResults().initDescription();
-  description.setVersion(desk_.options.version);
-  description.setProtocolVersion(schema::PROTOCOL_VERSION);
-  description.setPid(::getpid());
-  description.setConfig(desk_.options.config_text);
-  return kj::READY_NOW;
-}
-
-kj::Promise<void> Admin::ping(PingContext context) {
-  const TimeNs asked_ns = MonotonicNow();
-  // evalLast runs when everything else that control has to do now is done: that is its time.
-  return kj::evalLast([this, context, asked_ns]() mutable -> kj::Promise<void> {
-    const TimeNs sent_ns = MonotonicNow();
-    const RequestToken token = desk_.answers.NextToken();
-    auto pong = desk_.answers.pong.Add(token);
-    if (!desk_.dispatch.Send(Ping{token})) {
-      desk_.answers.pong.Drop(token);
-      return KJ_EXCEPTION(OVERLOADED, "dispatch is behind with its messages");
-    }
-    return desk_.timer->timeoutAfter(kPingTimeout * kj::NANOSECONDS, kj::mv(pong))
-        .then([context, asked_ns, sent_ns](Pong) mutable {
-          context.getResults().setControlNs(sent_ns - asked_ns);
-          context.getResults().setDispatchNs(MonotonicNow() - sent_ns);
-        })
-        .attach(kj::defer([this, token] { desk_.answers.pong.Drop(token); }));
-  });
-}
-
-kj::Promise<void> Admin::setPolicy(SetPolicyContext context) {
-  const auto job = context.getParams().getJob();
-  const auto policy = context.getParams().getPolicy();
-  const Status status = desk_.plans->SetPolicy({job.begin(), job.size()},
-                                               {policy.begin(), policy.size()}, client_->peer.uid);
-  if (status) return kj::READY_NOW;
-  context.getResults().setCode(static_cast<std::uint8_t>(status.code()));
-  context.getResults().setText(status.error().Within("set policy").text());
   return kj::READY_NOW;
 }
 

@@ -3,7 +3,6 @@
 
 #include <kj/async.h>
 
-#include "ipc/schema/admin.capnp.h"
 #include "ipc/schema/client.capnp.h"
 #include "service/control/desk.h"
 
@@ -25,19 +24,6 @@ class Entrance final : public schema::Entrance::Server {
   void SayRefusal(const Error& error);
 
   kj::Own<Client> client_;
-};
-
-class Admin final : public schema::Admin::Server {
- public:
-  explicit Admin(kj::Own<Client> client) : client_(kj::mv(client)), desk_(client_->desk) {}
-
-  kj::Promise<void> describe(DescribeContext context) override;
-  kj::Promise<void> ping(PingContext context) override;
-  kj::Promise<void> setPolicy(SetPolicyContext context) override;
-
- private:
-  kj::Own<Client> client_;
-  Desk& desk_;
 };
 
 }  // namespace headrace::service

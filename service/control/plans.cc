@@ -1,24 +1,17 @@
 #include "service/control/plans.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <vector>
 
 namespace headrace::service {
-namespace {
-
-constexpr std::size_t kNameShownMax = 64;
-
-}  // namespace
-
 Result<std::optional<plan::Policy>> ReadPolicyName(std::string_view name) {
   if (name.empty()) return std::optional<plan::Policy>();
   if (const std::optional<plan::Policy> policy = plan::PolicyNamed(name)) return policy;
   std::vector<std::string_view> known;
   for (const plan::Policy policy : plan::kPolicies) known.push_back(plan::Name(policy));
   return Error(Code::kInvalidArgument,
-               fmt::format("policy \"{}\" is none of {}", Printable(name, kNameShownMax),
+               fmt::format("policy \"{}\" is none of {}", Printable(name, kJobNameShownMax),
                            fmt::join(known, ", ")));
 }
 
@@ -65,31 +58,9 @@ void Plans::LayoutRefused(const SessionIdentity& identity, const Error& error) {
       ToDispatch{JobFailed{.job = identity.job, .code = error.code(), .cause = error.text()}});
 }
 
-Status Plans::SetPolicy(std::string_view job, std::string_view policy, std::uint32_t uid) {
-  const Result<std::optional<plan::Policy>> wanted = ReadPolicyName(policy);
-  if (!wanted) return wanted.error();
-  if (!*wanted) return Error(Code::kInvalidArgument, "no policy was named");
-  const std::optional<KnownJob> here = local_.FindJob(job);
-  const std::optional<KnownJob> known = here ? here : peers_.follower().FindJob(job);
-  if (!known) {
-    return Error(Code::kNotFound,
-                 fmt::format("no job {} has ranks on this node: `headracectl jobs` lists those "
-                             "that do",
-                             Printable(job, kNameShownMax)));
-  }
-  if (uid != known->uid && uid != 0 && uid != ::geteuid()) {
-    return Error(Code::kPermissionDenied,
-                 fmt::format("job {} belongs to uid {}, you are uid {}", job, known->uid, uid));
-  }
-  desk_.leases.Say(Code::kOk, known->id,
-                   fmt::format("job {}: uid {} asks for the policy {}", job, uid, policy));
-  if (here) {
-    local_.Want(known->id, **wanted);
-    Act();
-  } else {
-    peers_.Want(known->id, **wanted);
-  }
-  return {};
+void Plans::Want(JobId job, plan::Policy policy) {
+  local_.Want(job, policy);
+  Act();
 }
 
 void Plans::Take(const PlanMade& message) {

@@ -1,4 +1,4 @@
-// What clients and admins ask of the plans of their jobs, wherever those are led: jobs all of whose
+// What clients ask of the plans of their jobs, wherever those are led: jobs all of whose
 // ranks are here are planned here, the others by the service at their rendezvous. Control's thread
 // only.
 #pragma once
@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ipc/base/result.h"
 #include "service/control/desk.h"
@@ -34,8 +35,9 @@ class Plans {
                  std::optional<plan::Policy> policy);
   // A layout that is not the other ranks' ends the job: none of its gradients can ever move.
   void LayoutRefused(const SessionIdentity& identity, const Error& error);
-  // The job's owner, root and the user of this service may.
-  Status SetPolicy(std::string_view job, std::string_view policy, std::uint32_t uid);
+  // About jobs all of whose ranks are here; the newest last.
+  std::vector<KnownJob> FindJobs(std::string_view name) const { return local_.FindJobs(name); }
+  void Want(JobId job, plan::Policy policy);
 
   // ---- from dispatch and watch ----
   // Whoever does not know the job ignores it.

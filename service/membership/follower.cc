@@ -136,8 +136,11 @@ void Follower::LeaderDown(const std::string& leader, const Error& error) {
     if (job.leader != leader || job.stage == Stage::kFailed || job.stage == Stage::kReaching) {
       continue;
     }
+    const Steering* cancel = job.steerings.Find(SteeringKind::kCancel);
     // Nothing was agreed yet: what was said can be said again to whoever answers there next.
-    if (job.stage == Stage::kJoined && !job.forgotten) {
+    if (cancel != nullptr) {
+      Fail(job, Code::kCancelled, Cancelled(*cancel));
+    } else if (job.stage == Stage::kJoined && !job.forgotten) {
       job.stage = Stage::kReaching;
       Show(job, error.text());
     } else {

@@ -22,13 +22,19 @@
 #include "ipc/base/clock.h"
 #include "ipc/base/result.h"
 #include "service/actor/messages.h"
+#include "service/membership/allowance.h"
 #include "service/membership/layouts.h"
 #include "service/membership/outgoing.h"
 #include "service/membership/peer_messages.h"
 #include "service/membership/plan_text.h"
+#include "service/membership/wishes.h"
 #include "service/session/session.h"
 
 namespace headrace::service {
+
+// What a leader may have a node's people hear about one job.
+inline constexpr int kHeardMax = 16;
+inline constexpr TimeNs kHeardWindow = 10 * kSecond;
 
 struct FollowerOptions {
   std::vector<std::uint8_t> lanes;  // numbers of the lanes between nodes, in the agreed order
@@ -68,8 +74,12 @@ class Follower {
                  std::optional<plan::Policy> policy);
   // Somebody wants plans by that policy for the job, which is known here.
   void Want(JobId job, plan::Policy policy);
-  // The job of that name that has ranks here and goes on, and its owner; nothing when there is
-  // none.
+  // Somebody steers the job, and may. Cancelling works at any stage; what comes before the job runs
+  // is kept until then, the last of each kind.
+  void Steer(JobId job, const Steering& steering);
+  // The jobs of that name that have ranks here and go on, the newest last: while one ends, the
+  // next may have begun. FindJob gives the newest, nothing when there is none.
+  std::vector<KnownJob> FindJobs(std::string_view name) const;
   std::optional<KnownJob> FindJob(std::string_view name) const;
 
   void Take(const JobBroken& message);
@@ -79,6 +89,7 @@ class Follower {
   void Take(const GroupMeasured& message);
   void Take(const PlanTaken& message);
   void Take(const TimesSeen& message);
+  void Take(const JobLate& message);
 
   void LeaderUp(const std::string& leader);
   // An attempt to reach it failed; `cause` names it. Ends the jobs whose ranks' patience is over.
@@ -86,7 +97,7 @@ class Follower {
   void LeaderRefused(const std::string& leader, const Error& error);  // it will not have us
   // The connection is gone: it broke, or LeaveLeader was carried out.
   void LeaderDown(const std::string& leader, const Error& error);
-  void Take(const std::string& leader, const PeerMessage& message);
+  void Take(const std::string& leader, const PeerMessage& message, TimeNs now);
 
   // What to do since the last call, in order.
   std::vector<FollowerAction> TakeActions() { return std::exchange(actions_, {}); }
@@ -125,6 +136,8 @@ class Follower {
     NodeLayouts layouts;
     bool handed = false;                 // the leader has the layout
     std::optional<plan::Policy> wished;  // before the leader could be told
+    KeptWishes steerings;                // likewise
+    Allowance heard{kHeardMax, kHeardWindow};
     PlanGathering gathering;
     std::shared_ptr<const plan::Plan> offered;  // shared with dispatch, which only reads it
     std::uint64_t offered_hash = 0;
@@ -140,6 +153,8 @@ class Follower {
   void Take(Job& job, const CloseJob& close);
   void Take(Job& job, const PlanPiece& piece);
   void Take(Job& job, const SwitchTo& change);
+  void Take(Job& job, const SteerNode& steer);
+  void Take(Job& job, const HearLate& late, TimeNs now);
 
   Job* Find(JobId id);
   Job* FindGroup(std::uint32_t group);
@@ -149,6 +164,7 @@ class Follower {
   void AddServed(const std::string& leader, const OpenJob& open);
   void Join(Job& job);
   void Show(Job& job, const std::string& text);
+  void TellWishes(Job& job);
   void HandIfComplete(Job& job);
   void Doubt(const Job& job, const Error& error);
   void Fail(Job& job, Code code, const std::string& cause);

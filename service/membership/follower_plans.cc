@@ -26,30 +26,10 @@ void Follower::LayoutSet(JobId id, std::uint32_t rank, std::shared_ptr<const Lay
 // the job.
 void Follower::HandIfComplete(Job& job) {
   if (job.stage != Stage::kRunning || job.id == JobId{} || job.forgotten || job.handed) return;
-  if (job.wished)
-    Tell(job, WishPolicy{.job = job.number, .policy = *std::exchange(job.wished, {})});
   if (job.layouts.ranks_count() < job.ranks.size()) return;
   job.handed = true;
   Tell(job, HandLayout{
                 .job = job.number, .layout = job.layouts.layout(), .policy = job.layouts.policy()});
-}
-
-std::optional<KnownJob> Follower::FindJob(std::string_view name) const {
-  for (const auto& [number, job] : jobs_) {
-    if (job.id == JobId{} || job.forgotten || job.stage == Stage::kFailed) continue;
-    if (job.name == name) return KnownJob{.id = job.id, .uid = job.uid};
-  }
-  return std::nullopt;
-}
-
-void Follower::Want(JobId id, plan::Policy policy) {
-  Job* job = Find(id);
-  if (job == nullptr || job->stage == Stage::kFailed) return;
-  if (job->stage == Stage::kRunning) {
-    Tell(*job, WishPolicy{.job = job->number, .policy = policy});
-  } else {
-    job->wished = policy;
-  }
 }
 
 void Follower::Take(const TimesSeen& message) {

@@ -26,16 +26,21 @@ std::size_t Follower::PlaceOf(std::uint8_t lane) const {
   return static_cast<std::size_t>(found - options_.lanes.begin());
 }
 
-void Follower::Take(const std::string& leader, const PeerMessage& message) {
+void Follower::Take(const std::string& leader, const PeerMessage& message, TimeNs now) {
   const auto* open = std::get_if<OpenJob>(&message);
   if (open != nullptr && options_.server) AddServed(leader, *open);
   std::visit(
-      [this, &leader](const auto& each) {
-        if constexpr (requires(Job & job) { Take(job, each); }) {
+      [this, &leader, now](const auto& each) {
+        constexpr bool kTimed = requires(Job & job) { Take(job, each, now); };
+        if constexpr (kTimed || requires(Job & job) { Take(job, each); }) {
           const auto found = jobs_.find(each.job);
           if (found == jobs_.end() || found->second.leader != leader) return;
           if (found->second.stage == Stage::kFailed) return;
-          Take(found->second, each);
+          if constexpr (kTimed) {
+            Take(found->second, each, now);
+          } else {
+            Take(found->second, each);
+          }
         }
       },
       message);
@@ -156,6 +161,7 @@ void Follower::Take(Job& job, const StartJob& start) {
     }
   }
   Tell(job, JobStarted{.job = job.number, .hash = hash});
+  TellWishes(job);
   HandIfComplete(job);
 }
 

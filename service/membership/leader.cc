@@ -76,19 +76,24 @@ void Leader::NodeDown(NodeId node, Code code, const std::string& cause) {
   std::erase_if(messages_, [node](const ToNode& each) { return each.node == node; });
 }
 
-void Leader::Take(NodeId node, const PeerMessage& message) {
+void Leader::Take(NodeId node, const PeerMessage& message, TimeNs now) {
   if (!nodes_.contains(node)) return;
   if (const auto* join = std::get_if<JoinJob>(&message)) return Take(node, *join);
   std::visit(
-      [this, node](const auto& each) {
-        if constexpr (requires(Job & job, Part & part) { Take(job, part, each); }) {
+      [this, node, now](const auto& each) {
+        constexpr bool kTimed = requires(Job & job, Part & part) { Take(job, part, each, now); };
+        if constexpr (kTimed || requires(Job & job, Part & part) { Take(job, part, each); }) {
           const auto found = Find(node, each.job);
           if (found == jobs_.end()) return;
           Job& job = found->second;
           const auto part = std::find_if(job.parts.begin(), job.parts.end(), [&](const Part& one) {
             return one.node == node && one.number == each.job;
           });
-          Take(job, *part, each);
+          if constexpr (kTimed) {
+            Take(job, *part, each, now);
+          } else {
+            Take(job, *part, each);
+          }
         }
       },
       message);
@@ -244,6 +249,7 @@ void Leader::Take(Job& job, Part& part, const EndRank& end) {
 }
 
 void Leader::Take(Job& job, Part& part, const BreakJob& broken) {
+  if (IsDrain(job, broken)) return Drained(job, part);
   Fail(job, broken.code,
        part.server ? broken.cause : fmt::format("{} (on node {})", broken.cause, NameOf(part)));
 }
@@ -267,8 +273,13 @@ void Leader::CloseIfForgotten(Job& job) {
 }
 
 void Leader::Fail(Job& job, Code code, const std::string& cause) {
+  // A rank may well die of what a drain refuses it.
+  const std::string said =
+      job.drain && code != Code::kCancelled
+          ? fmt::format("{}; {} had asked to drain the job", cause, DescribeAsker(*job.drain))
+          : cause;
   for (const Part& part : job.parts) {
-    Send(part, FailJob{.job = part.number, .code = code, .cause = cause});
+    Send(part, FailJob{.job = part.number, .code = code, .cause = said});
   }
   jobs_.erase(NumberOf(job));
 }

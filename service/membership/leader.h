@@ -14,15 +14,19 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "ipc/base/clock.h"
 #include "ipc/base/result.h"
+#include "service/membership/allowance.h"
 #include "service/membership/outgoing.h"
 #include "service/membership/peer_messages.h"
 #include "service/membership/planning.h"
+#include "service/membership/wishes.h"
 
 namespace headrace::service {
 
@@ -30,6 +34,9 @@ namespace headrace::service {
 using NodeId = std::uint64_t;
 
 inline constexpr std::size_t kJobsLedMax = 256;
+// What one node may have the others hear about a job.
+inline constexpr int kToldMax = 4;
+inline constexpr TimeNs kToldWindow = 10 * kSecond;
 
 struct LeaderOptions {
   std::uint32_t protocol_version = 0;
@@ -59,7 +66,7 @@ class Leader {
   // Its connection is gone; `cause` names the node.
   void NodeDown(NodeId node, Code code, const std::string& cause);
   // What is not from a node, or about a job that is over, is ignored.
-  void Take(NodeId node, const PeerMessage& message);
+  void Take(NodeId node, const PeerMessage& message, TimeNs now);
   // The answer to a MakePlan. Of a job that is over it is ignored.
   void Take(const PlanMade& message);
 
@@ -85,7 +92,9 @@ class Leader {
     std::size_t place = 0;  // in agreement.nodes, once there is an agreement
     bool answered = false;  // the step that is under way
     bool forgot = false;
-    std::string told;  // what it waits for
+    std::string told;      // what it waits for
+    bool drained = false;  // and nothing of the job is open on it
+    Allowance late{kToldMax, kToldWindow};
   };
   struct Job {
     std::string name;
@@ -97,6 +106,7 @@ class Leader {
     std::vector<Part> parts;  // from kOpening on in the order of agreement.nodes
     Agreement agreement;
     std::set<std::uint32_t> ended;       // ranks that have left
+    std::optional<Steering> drain;       // who wants it to end after what is posted
     std::unique_ptr<Planning> planning;  // from kStarting on
   };
   using JobNumber = std::uint64_t;
@@ -115,6 +125,8 @@ class Leader {
   void Take(Job& job, Part& part, const TellTimes& told);
   void Take(Job& job, Part& part, const WishPolicy& wish);
   void Take(Job& job, Part& part, const HoldPlan& held);
+  void Take(Job& job, Part& part, const WishSteering& wish);
+  void Take(Job& job, Part& part, const TellLate& late, TimeNs now);
 
   Jobs::iterator Find(NodeId node, std::uint32_t number);
   // The job of that name that still takes nodes, a new one, or why neither.
@@ -136,6 +148,8 @@ class Leader {
   void Do(Job& job, const PlanOffer& offer);
   void Do(Job& job, const PlanSwitch& change);
   void Do(Job& job, const PlanNote& note);
+  bool IsDrain(const Job& job, const BreakJob& broken) const;
+  void Drained(Job& job, Part& part);
   void Fail(Job& job, Code code, const std::string& cause);
   void CloseIfForgotten(Job& job);
   void ShowWaits(Job& job);

@@ -62,11 +62,17 @@ void LocalPlans::LayoutSet(JobId id, std::uint32_t rank, std::shared_ptr<const L
   GoOn(id, *job);
 }
 
-std::optional<KnownJob> LocalPlans::FindJob(std::string_view name) const {
+std::vector<KnownJob> LocalPlans::FindJobs(std::string_view name) const {
+  std::vector<KnownJob> found;
   for (const auto& [id, job] : jobs_) {
-    if (job.name == name) return KnownJob{.id = id, .uid = job.uid};
+    if (job.name == name) found.push_back({.id = id, .uid = job.uid});
   }
-  return std::nullopt;
+  return found;
+}
+
+std::optional<KnownJob> LocalPlans::FindJob(std::string_view name) const {
+  const std::vector<KnownJob> found = FindJobs(name);
+  return found.empty() ? std::nullopt : std::optional(found.back());
 }
 
 void LocalPlans::Want(JobId id, plan::Policy policy) {

@@ -40,6 +40,8 @@ class LocalPlans {
                      std::optional<plan::Policy> policy) const;
   void LayoutSet(JobId job, std::uint32_t rank, std::shared_ptr<const Layout> layout,
                  std::optional<plan::Policy> policy);
+  // The jobs of that name, the newest last; FindJob gives that one.
+  std::vector<KnownJob> FindJobs(std::string_view name) const;
   std::optional<KnownJob> FindJob(std::string_view name) const;
   void Want(JobId job, plan::Policy policy);
 

@@ -112,7 +112,7 @@ Status SimulatedService::Greet(LineId line, const service::NodeFacts& facts) {
 }
 
 void SimulatedService::NodeTold(LineId line, const service::PeerMessage& message) {
-  leader_.Take(line, message);
+  leader_.Take(line, message, world_.timeline.now());
   Act();
 }
 
@@ -174,7 +174,7 @@ void SimulatedService::LeaderTold(const std::string& leader, LineId line,
                                   const service::PeerMessage& message) {
   const auto found = dialers_.find(leader);
   if (found == dialers_.end() || found->second.line != line) return;
-  follower_.Take(leader, message);
+  follower_.Take(leader, message, world_.timeline.now());
   Act();
 }
 

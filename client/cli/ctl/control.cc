@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 #include <kj/async-io.h>
 
+#include <utility>
+
+#include "ipc/schema/admin.capnp.h"
 #include "ipc/schema/client.capnp.h"
 
 namespace headrace::ctl {
@@ -72,6 +75,26 @@ Result<Answer> NotEnded() {
   return Error(Code::kInternal, "the conversation did not end");
 }
 
+Status StatusOf(std::uint8_t code, const std::string& text) {
+  if (code == 0) return {};
+  return Refused(code, text);
+}
+
+// A call that is answered with a code and a text; `call(admin)` sends it.
+template <typename Call>
+Status Ask(const std::string& socket_path, TimeNs timeout_ns, Call&& call) {
+  Result<bool> result = NotEnded<bool>();
+  const Result<bool> asked =
+      Talk(socket_path, timeout_ns, result, [&](schema::Admin::Client admin) {
+        return call(kj::mv(admin)).then([&result](auto&& answer) {
+          const Status status = StatusOf(answer.getCode(), answer.getText().cStr());
+          result = status ? Result<bool>(true) : Result<bool>(status.error());
+        });
+      });
+  if (!asked) return asked.error();
+  return {};
+}
+
 }  // namespace
 
 std::uint32_t ProtocolVersion() { return schema::PROTOCOL_VERSION; }
@@ -90,22 +113,58 @@ Result<PingAnswer> Ping(const std::string& socket_path, TimeNs timeout_ns) {
 
 Status SetPolicy(const std::string& socket_path, const std::string& job, const std::string& policy,
                  TimeNs timeout_ns) {
-  Result<bool> result = NotEnded<bool>();
-  const Result<bool> asked =
-      Talk(socket_path, timeout_ns, result, [&](schema::Admin::Client admin) {
-        auto request = admin.setPolicyRequest();
-        request.setJob(job.c_str());
-        request.setPolicy(policy.c_str());
-        return request.send().then([&result](auto&& answer) {
-          if (answer.getCode() == 0) {
-            result = true;
-          } else {
-            result = Refused(answer.getCode(), answer.getText().cStr());
-          }
-        });
-      });
-  if (!asked) return asked.error();
-  return {};
+  return Ask(socket_path, timeout_ns, [&](schema::Admin::Client admin) {
+    auto request = admin.setPolicyRequest();
+    request.setJob(job.c_str());
+    request.setPolicy(policy.c_str());
+    return request.send();
+  });
+}
+
+Status Steer(const std::string& socket_path, const std::string& job, SteeringKind kind,
+             std::uint64_t value, TimeNs timeout_ns) {
+  return Ask(socket_path, timeout_ns, [&](schema::Admin::Client admin) {
+    auto request = admin.steerRequest();
+    request.setJob(job.c_str());
+    request.getSteering().setKind(static_cast<std::uint8_t>(kind));
+    request.getSteering().setValue(value);
+    return request.send();
+  });
+}
+
+Result<ProbeAnswer> Probe(const std::string& socket_path, TimeNs timeout_ns) {
+  Result<ProbeAnswer> result = NotEnded<ProbeAnswer>();
+  return Talk(socket_path, timeout_ns, result, [&result](schema::Admin::Client admin) {
+    return admin.probeRequest().send().then([&result](auto&& answer) {
+      ProbeAnswer probed{.dispatch_ns = answer.getDispatchNs(), .lanes = {}};
+      for (const schema::LaneProbe::Reader lane : answer.getLanes()) {
+        probed.lanes.push_back({.name = lane.getName().cStr(),
+                                .answered = lane.getAnswered(),
+                                .ns = lane.getNs(),
+                                .status = StatusOf(lane.getCode(), lane.getText().cStr())});
+      }
+      result = std::move(probed);
+    });
+  });
+}
+
+Result<std::vector<PeerProbe>> Peers(const std::string& socket_path, TimeNs timeout_ns) {
+  Result<std::vector<PeerProbe>> result = NotEnded<std::vector<PeerProbe>>();
+  return Talk(socket_path, timeout_ns, result, [&result](schema::Admin::Client admin) {
+    return admin.peersRequest().send().then([&result](auto&& answer) {
+      std::vector<PeerProbe> peers;
+      for (const schema::PeerProbe::Reader peer : answer.getPeers()) {
+        peers.push_back({.name = peer.getName().cStr(),
+                         .address = peer.getAddress().cStr(),
+                         .leads = peer.getLeads(),
+                         .connected = peer.getConnected(),
+                         .why = peer.getWhy().cStr(),
+                         .round_trip_ns = peer.getRoundTripNs(),
+                         .clock_offset_ns = peer.getClockOffsetNs()});
+      }
+      result = std::move(peers);
+    });
+  });
 }
 
 }  // namespace headrace::ctl

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "ipc/base/clock.h"
 #include "ipc/base/result.h"
+#include "ipc/base/steering.h"
 
 namespace headrace::ctl {
 
@@ -27,5 +29,36 @@ Result<PingAnswer> Ping(const std::string& socket_path, TimeNs timeout_ns);
 // job, no such policy, another user's job.
 Status SetPolicy(const std::string& socket_path, const std::string& job, const std::string& policy,
                  TimeNs timeout_ns);
+
+// Asks every node of the job for something (ipc/base/steering.h says what values mean). That it was
+// passed on, or the service's own error: no such job, another user's job, a value out of range.
+Status Steer(const std::string& socket_path, const std::string& job, SteeringKind kind,
+             std::uint64_t value, TimeNs timeout_ns);
+
+// A way through the data path and back, without a side effect.
+struct LaneProbe {
+  std::string name;
+  bool answered = false;  // within a second
+  TimeNs ns = -1;         // until it had answered; -1: it has not
+  Status status{};        // that it answered with
+};
+struct ProbeAnswer {
+  TimeNs dispatch_ns = -1;  // -1: it did not answer within a second
+  std::vector<LaneProbe> lanes;
+};
+Result<ProbeAnswer> Probe(const std::string& socket_path, TimeNs timeout_ns);
+
+// A service of another node that is connected, that a job waits for or that the list of peers
+// names.
+struct PeerProbe {
+  std::string name;  // empty while it has not said it
+  std::string address;
+  bool leads = false;  // it leads jobs that have ranks here; else it takes part in ours
+  bool connected = false;
+  std::string why;                   // it is not connected; empty: no job needs it now
+  TimeNs round_trip_ns = -1;         // the best of the last few; -1: none yet
+  std::int64_t clock_offset_ns = 0;  // its clock less this node's, within half of the round trip
+};
+Result<std::vector<PeerProbe>> Peers(const std::string& socket_path, TimeNs timeout_ns);
 
 }  // namespace headrace::ctl

@@ -54,6 +54,18 @@ kj::Promise<void> PeerDialer::Finish(const std::string& cause) {
   return link_->Finish(cause);
 }
 
+PeerView PeerDialer::View() const {
+  PeerView view{.address = options_.address, .leads = true};
+  view.connected = link_.get() != nullptr && link_->greeted();
+  if (view.connected) {
+    view.name = link_->peer_name();
+    view.round_trip = link_->round_trip();
+  } else {
+    view.why = why_.empty() ? "it is being reached" : why_;
+  }
+  return view;
+}
+
 kj::Promise<void> PeerDialer::Try() {
   return Connect()
       .then([this](kj::Own<kj::AsyncIoStream> stream) {
@@ -110,16 +122,18 @@ kj::Promise<void> PeerDialer::Introduce(SecuredPeer peer) {
 kj::Promise<void> PeerDialer::Serve() {
   delay_ = kDelayMin;
   name_taken_since_ns_ = kNever;
+  why_.clear();
   peers_.LeaderUp(options_.leader);
   return link_->WhenEnded().then([this](const Error& error) {
     link_ = nullptr;
+    why_ = error.text();
     peers_.LeaderDown(options_.leader, error);
   });
 }
 
 void PeerDialer::Silent(const std::string& why) {
-  peers_.LeaderSilent(options_.leader,
-                      fmt::format("the service at {} does not answer: {}", options_.leader, why));
+  why_ = fmt::format("the service at {} does not answer: {}", options_.leader, why);
+  peers_.LeaderSilent(options_.leader, why_);
 }
 
 // A name that is taken may be that of this node's own service before its restart, whose end the
@@ -127,6 +141,7 @@ void PeerDialer::Silent(const std::string& why) {
 void PeerDialer::Refused(const Error& error) {
   const std::string text =
       fmt::format("the service at {} refuses this one: {}", options_.leader, error.text());
+  why_ = text;
   bool passes = MayPass(error.code());
   if (error.code() == Code::kAlreadyExists) {
     name_taken_since_ns_ = std::min(name_taken_since_ns_, MonotonicNow());

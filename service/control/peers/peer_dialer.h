@@ -13,6 +13,7 @@
 namespace headrace::service {
 
 class Peers;
+struct PeerView;
 
 class PeerDialer final : public PeerLink::Owner, private kj::TaskSet::ErrorHandler {
  public:
@@ -28,6 +29,7 @@ class PeerDialer final : public PeerLink::Owner, private kj::TaskSet::ErrorHandl
 
   void Tell(const PeerMessage& message);
   kj::Promise<void> Finish(const std::string& cause);
+  PeerView View() const;
 
   // Whether someone needs it; one that nobody needs is destroyed soon.
   bool needed = true;
@@ -54,6 +56,7 @@ class PeerDialer final : public PeerLink::Owner, private kj::TaskSet::ErrorHandl
   kj::Timer& timer_;
   kj::Duration delay_;
   TimeNs name_taken_since_ns_ = kNever;
+  std::string why_;         // there is no connection; empty while there is
   kj::Own<PeerLink> link_;  // null while there is none
   kj::TaskSet tasks_;
 };

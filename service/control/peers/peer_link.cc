@@ -39,7 +39,10 @@ class PeerLink::Port final : public schema::PeerPort::Server {
     return kj::READY_NOW;
   }
 
-  kj::Promise<void> ping(PingContext /*context*/) override { return kj::READY_NOW; }
+  kj::Promise<void> ping(PingContext context) override {
+    context.getResults().setUnixNs(UnixNow());
+    return kj::READY_NOW;
+  }
 
  private:
   void Take(const Result<PeerMessage>& message) {
@@ -224,12 +227,25 @@ kj::Promise<void> PeerLink::Finish(const std::string& cause) {
 }
 
 kj::Promise<void> PeerLink::AskAgain() {
-  return port_.pingRequest().send().ignoreResult().then([this] {
-    pulse_.Answered(MonotonicNow());
+  const std::int64_t asked_unix_ns = UnixNow();
+  const TimeNs asked_ns = MonotonicNow();
+  return port_.pingRequest().send().then([this, asked_unix_ns, asked_ns](auto&& answer) {
+    Answered(asked_unix_ns, asked_ns, answer.getUnixNs());
     return timer_.afterDelay(pulse_.interval_ns() * kj::NANOSECONDS).then([this] {
       return AskAgain();
     });
   });
+}
+
+void PeerLink::Answered(std::int64_t asked_unix_ns, TimeNs asked_ns, std::int64_t theirs_unix_ns) {
+  const TimeNs now = MonotonicNow();
+  if (!RoundTrips::IsClock(theirs_unix_ns)) {
+    return End(
+        Error(Code::kCorrupt, fmt::format("{} answered with a time that is none: {} ns since 1970",
+                                          DescribePeer(), theirs_unix_ns)));
+  }
+  pulse_.Answered(now);
+  round_trips_.Add(asked_unix_ns, now - asked_ns, theirs_unix_ns);
 }
 
 kj::Promise<void> PeerLink::WatchPulse() {

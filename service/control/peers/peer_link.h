@@ -21,6 +21,7 @@
 #include "service/control/tls.h"
 #include "service/membership/peer_messages.h"
 #include "service/membership/pulse.h"
+#include "service/membership/round_trips.h"
 
 namespace headrace::service {
 
@@ -63,6 +64,9 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
   // "node b (10.0.0.2:4711)", or the address while it has not said its name.
   std::string DescribePeer() const;
   const std::string& peer_address() const { return peer_.address; }
+  // Empty while it has not said it.
+  const std::string& peer_name() const { return name_; }
+  RoundTrip round_trip() const { return round_trips_.Best(); }
 
  private:
   class Entrance;
@@ -75,6 +79,7 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
   std::size_t CountToTell() const;
   void Flush();
   kj::Promise<void> AskAgain();
+  void Answered(std::int64_t asked_unix_ns, TimeNs asked_ns, std::int64_t theirs_unix_ns);
   kj::Promise<void> WatchPulse();
   void taskFailed(kj::Exception&& exception) override;
 
@@ -88,6 +93,7 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
   std::vector<PeerMessage> early_;  // came before the hello's answer
   bool telling_ = false;
   Pulse pulse_;
+  RoundTrips round_trips_;
   kj::Own<kj::PromiseFulfiller<Error>> end_;
   kj::Promise<Error> ended_ = nullptr;
   kj::Own<kj::PromiseFulfiller<void>> all_told_;  // null unless Finish waits for it

@@ -138,6 +138,17 @@ kj::Promise<void> PeerListener::Finish(const std::string& cause) {
   return kj::joinPromises(all.finish());
 }
 
+void PeerListener::View(std::vector<PeerView>& views) const {
+  for (const auto& [node, each] : accepted_) {
+    if (each.name.empty()) continue;
+    views.push_back({.name = each.name,
+                     .address = each.link->peer_address(),
+                     .leads = false,
+                     .connected = true,
+                     .round_trip = each.link->round_trip()});
+  }
+}
+
 void PeerListener::taskFailed(kj::Exception&& exception) {
   peers_.Say(Error(Code::kInternal, std::string("a service's connection failed: ") +
                                         Printable(exception.getDescription().cStr(), 200)));

@@ -8,6 +8,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "service/control/peers/peer_link.h"
 #include "service/membership/leader.h"
@@ -15,6 +16,7 @@
 namespace headrace::service {
 
 class Peers;
+struct PeerView;
 
 inline constexpr std::size_t kPeerConnectionsMax = 256;
 inline constexpr std::size_t kStrangersMax = 64;  // that have not said hello yet
@@ -29,6 +31,8 @@ class PeerListener final : public PeerLink::Owner, private kj::TaskSet::ErrorHan
 
   void Tell(NodeId node, PeerMessage message);
   kj::Promise<void> Finish(const std::string& cause);
+  // Appends those that have said hello.
+  void View(std::vector<PeerView>& views) const;
 
  private:
   struct Accepted {

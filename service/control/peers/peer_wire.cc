@@ -4,6 +4,7 @@
 
 #include "service/control/desk.h"
 #include "service/control/peers/plan_wire.h"
+#include "service/control/peers/steering_wire.h"
 #include "service/control/roster.h"
 
 namespace headrace::service {
@@ -282,6 +283,10 @@ Result<PeerMessage> ReadFromNode(std::uint32_t job, schema::PeerMessage::Reader 
       return ReadWish(job, reader.getWish());
     case schema::PeerMessage::HOLD:
       return ReadHold(job, reader.getHold());
+    case schema::PeerMessage::WISH_STEERING:
+      return ReadWishSteering(job, reader.getWishSteering());
+    case schema::PeerMessage::TELL_LATE:
+      return ReadTellLate(job, reader.getTellLate());
     default:
       return Corrupt("a message that this one does not know");
   }
@@ -343,6 +348,10 @@ Result<PeerMessage> ReadMessage(schema::PeerMessage::Reader reader) {
       return ReadPlan(job, reader.getPlan());
     case schema::PeerMessage::SWITCH:
       return ReadSwitch(job, reader.getSwitch());
+    case schema::PeerMessage::STEER:
+      return ReadSteer(job, reader.getSteer());
+    case schema::PeerMessage::HEAR_LATE:
+      return ReadHearLate(job, reader.getHearLate());
     case schema::PeerMessage::GOODBYE:
       return PeerMessage(Goodbye{Text(reader.getGoodbye().getCause())});
     default:

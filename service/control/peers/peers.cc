@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 #include <sys/random.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 #include <variant>
@@ -175,6 +176,11 @@ void Peers::Want(JobId job, plan::Policy policy) {
   Act();
 }
 
+void Peers::Steer(JobId job, const Steering& steering) {
+  follower_.Steer(job, steering);
+  Act();
+}
+
 void Peers::PlanCame(const PlanMade& message) {
   leader_.Take(message);
   Act();
@@ -192,7 +198,7 @@ Status Peers::NodeCame(NodeId node, const NodeFacts& facts, const std::string& a
 }
 
 void Peers::NodeTold(NodeId node, const PeerMessage& message) {
-  leader_.Take(node, message);
+  leader_.Take(node, message, MonotonicNow());
   Act();
 }
 
@@ -230,7 +236,7 @@ void Peers::LeaderDown(const std::string& leader, const Error& error) {
 }
 
 void Peers::LeaderTold(const std::string& leader, const PeerMessage& message) {
-  follower_.Take(leader, message);
+  follower_.Take(leader, message, MonotonicNow());
   Act();
 }
 
@@ -247,6 +253,21 @@ void Peers::Say(const Error& error) {
     said_ = 0;
   }
   if (++said_ <= kSaidMax) desk_.leases.Say(error.code(), JobId{}, error.text());
+}
+
+std::vector<PeerView> Peers::View() const {
+  std::vector<PeerView> views;
+  for (const auto& [leader, dialer] : dialers_) views.push_back(dialer->View());
+  listener_.View(views);
+  // This service leads its own jobs by a connection to itself.
+  std::erase_if(views, [this](const PeerView& view) { return view.name == self_.name; });
+  for (const auto& [name, address] : options_.peers) {
+    const bool known = std::any_of(views.begin(), views.end(), [&](const PeerView& view) {
+      return view.name == name || view.address == address;
+    });
+    if (!known && name != self_.name) views.push_back({.name = name, .address = address});
+  }
+  return views;
 }
 
 kj::Promise<void> Peers::Stop() {

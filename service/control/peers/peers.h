@@ -23,8 +23,19 @@
 #include "service/control/tls.h"
 #include "service/membership/follower.h"
 #include "service/membership/leader.h"
+#include "service/membership/round_trips.h"
 
 namespace headrace::service {
+
+// Another service, for people.
+struct PeerView {
+  std::string name{};  // of the node; empty while it has not said it
+  std::string address{};
+  bool leads = false;  // this service is a node of its jobs; else it is one of ours
+  bool connected = false;
+  std::string why{};  // it is not connected; empty: no job needs it now
+  RoundTrip round_trip{};
+};
 
 class Peers final : private kj::TaskSet::ErrorHandler {
  public:
@@ -50,6 +61,7 @@ class Peers final : private kj::TaskSet::ErrorHandler {
   void LayoutSet(const SessionIdentity& identity, std::shared_ptr<const Layout> layout,
                  std::optional<plan::Policy> policy);
   void Want(JobId job, plan::Policy policy);
+  void Steer(JobId job, const Steering& steering);
   // The answer to a MakePlan of a job that is led here.
   void PlanCame(const PlanMade& message);
 
@@ -72,6 +84,9 @@ class Peers final : private kj::TaskSet::ErrorHandler {
   void LeaderTold(const std::string& leader, const PeerMessage& message);
   // Says something to people, a bounded number of times in ten seconds.
   void Say(const Error& error);
+
+  // Every service that is connected, that a job waits for or that the list of peers names.
+  std::vector<PeerView> View() const;
 
   // Tells all others that the service is stopping; resolves when they know, or soon.
   kj::Promise<void> Stop();

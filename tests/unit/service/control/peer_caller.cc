@@ -59,7 +59,8 @@ class PeerCaller::Port final : public schema::PeerPort::Server {
     }
     return kj::READY_NOW;
   }
-  kj::Promise<void> ping(PingContext /*context*/) override {
+  kj::Promise<void> ping(PingContext context) override {
+    context.getResults().setUnixNs(UnixNow() + caller_.clock_ahead_ns_);
     if (caller_.answering_) return kj::READY_NOW;
     return kj::NEVER_DONE;
   }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "ipc/base/clock.h"
 #include "ipc/schema/peer.capnp.h"
 #include "service/membership/peer_messages.h"
 #include "tests/unit/service/control/caller.h"
@@ -39,12 +40,15 @@ class PeerCaller {
   const std::vector<service::PeerMessage>& WaitForMessages(std::size_t count);
   // From now on the other end's pings are not answered.
   void StopAnswering() { answering_ = false; }
+  // From now on its clock is that much ahead of ours.
+  void SetClockAhead(TimeNs ahead_ns) { clock_ahead_ns_ = ahead_ns; }
 
  private:
   class Port;
 
   CallerLoop& loop_;
   bool answering_ = true;
+  TimeNs clock_ahead_ns_ = 0;
   std::vector<service::PeerMessage> told_;
   kj::Own<kj::AsyncIoStream> stream_;
   capnp::TwoPartyClient client_;

@@ -54,7 +54,7 @@ class FollowerTest : public testing::Test {
     follower_.LeaderUp(kMeetingPlace);
     follower_.TakeActions();
   }
-  void Take(const service::PeerMessage& message) { follower_.Take(kMeetingPlace, message); }
+  void Take(const service::PeerMessage& message) { follower_.Take(kMeetingPlace, message, now_); }
   void Form() {
     Join();
     service::Agreement agreement = AgreementOfOne();
@@ -78,6 +78,7 @@ class FollowerTest : public testing::Test {
   }
 
   Follower follower_{{.lanes = {1}}};
+  TimeNs now_ = kSecond;
 };
 
 TEST_F(FollowerTest, ReachesTheLeaderOnceForAllRanksOfAJob) {
@@ -194,7 +195,7 @@ TEST_F(FollowerTest, IgnoresStepsOutOfOrderAndOfOtherLeaders) {
   Take(service::StartJob{.job = 7});
   Take(service::RankGone{.job = 7, .rank = 3});
   Take(service::FailJob{.job = 8, .cause = "unknown"});
-  follower_.Take("elsewhere:1", service::FailJob{.job = 7, .cause = "forged"});
+  follower_.Take("elsewhere:1", service::FailJob{.job = 7, .cause = "forged"}, now_);
   Take(service::JoinJob{.job = 7});
   EXPECT_TRUE(follower_.TakeActions().empty());
 }

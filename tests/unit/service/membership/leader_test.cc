@@ -31,7 +31,7 @@ class Formed : public testing::Test {
     meeting_.Run();
   }
   void Say(MeetingNode& node, const service::PeerMessage& message) {
-    meeting_.leader().Take(node.id, message);
+    meeting_.leader().Take(node.id, message, meeting_.now());
     meeting_.Run();
   }
 

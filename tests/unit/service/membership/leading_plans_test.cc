@@ -59,7 +59,7 @@ class LeadingPlans : public testing::Test {
     meeting_.Run();
   }
   void Say(MeetingNode& node, const service::PeerMessage& message) {
-    meeting_.leader().Take(node.id, message);
+    meeting_.leader().Take(node.id, message, meeting_.now());
     meeting_.Run();
   }
 
@@ -154,7 +154,8 @@ TEST_F(LeadingPlans, APlanThatIsNoneOnItsNodeFailsTheJobByName) {
   const auto text = std::make_shared<const std::string>("headrace-plan/2\n");
   b_.follower.Take(
       kMeetingPlace,
-      service::PlanPiece{.job = 7, .version = 1, .index = 0, .last = true, .text = text});
+      service::PlanPiece{.job = 7, .version = 1, .index = 0, .last = true, .text = text},
+      meeting_.now());
   meeting_.Run();
   EXPECT_NE(a_.failure().find("the leader's plan: plan: line 1"), std::string::npos)
       << a_.failure();
@@ -163,7 +164,8 @@ TEST_F(LeadingPlans, APlanThatIsNoneOnItsNodeFailsTheJobByName) {
 
 TEST_F(LeadingPlans, ASwitchToAPlanThatNeverCameFailsTheJob) {
   HandInAll();
-  b_.follower.Take(kMeetingPlace, service::SwitchTo{.job = 7, .version = 4, .from_iteration = 9});
+  b_.follower.Take(kMeetingPlace, service::SwitchTo{.job = 7, .version = 4, .from_iteration = 9},
+                   meeting_.now());
   meeting_.Run();
   EXPECT_NE(a_.failure().find("a plan that it has not sent"), std::string::npos) << a_.failure();
   EXPECT_TRUE(b_.Told<SwitchPlan>().empty());

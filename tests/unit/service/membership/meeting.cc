@@ -163,7 +163,7 @@ bool Meeting::DeliverToLeader(MeetingNode& node) {
   if (node.to_leader.empty()) return false;
   const service::PeerMessage message = std::move(node.to_leader.front());
   node.to_leader.pop_front();
-  leader_.Take(node.id, message);
+  leader_.Take(node.id, message, now_);
   Collect();
   return true;
 }
@@ -172,7 +172,7 @@ bool Meeting::DeliverToNode(MeetingNode& node) {
   if (node.to_node.empty()) return false;
   const service::PeerMessage message = std::move(node.to_node.front());
   node.to_node.pop_front();
-  node.follower.Take(kMeetingPlace, message);
+  node.follower.Take(kMeetingPlace, message, now_);
   Collect();
   return true;
 }

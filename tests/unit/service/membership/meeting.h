@@ -90,6 +90,9 @@ class Meeting {
   // Delivers the next message in one direction; false when there is none.
   bool DeliverToLeader(MeetingNode& node);
   bool DeliverToNode(MeetingNode& node);
+  // When it is, for what is limited in time.
+  TimeNs now() const { return now_; }
+  void Pass(TimeNs time_ns) { now_ += time_ns; }
   // Connects who wants to and delivers until nothing is left. Returns how many messages there were.
   std::size_t Run();
 
@@ -98,6 +101,7 @@ class Meeting {
   void AnswerLane(MeetingNode& node, const service::ToLane& told);
 
   MeetingOptions options_;
+  TimeNs now_ = 1000 * kSecond;
   service::Leader leader_;
   std::uint64_t keys_ = 0;
   std::vector<service::MakePlan> plans_wanted_;

@@ -1,0 +1,29 @@
+// What a person may ask of a running job, as the CLI and the service number it.
+#pragma once
+
+#include <cstdint>
+
+namespace headrace {
+
+// Everything but cancel takes effect where the job's next iteration begins (of a job without
+// layout: with its next operation).
+enum class SteeringKind : std::uint8_t {
+  kPause = 1,     // nothing of the job begins any more; deadlines stand still
+  kResume = 2,    // ends a pause
+  kDrain = 3,     // the job ends, with a named cause, once what is posted has ended
+  kCancel = 4,    // the job ends now
+  kWeight = 5,    // value: share of a lane among jobs of its priority, 1 to kWeightMax
+  kPriority = 6,  // value: class, 0 to kPriorityMax; larger goes first
+  kLimit = 7,     // value: bytes a second on each lane; 0: none
+};
+inline constexpr int kSteeringKindsCount = 7;
+
+inline constexpr std::uint64_t kWeightMax = 1000;
+inline constexpr std::uint64_t kPriorityMax = 15;
+inline constexpr std::uint64_t kDefaultPriority = 0;
+// Less would never let a block through before operations time out.
+inline constexpr std::uint64_t kLimitMin = 1000;
+// No wire is faster, and reckoning with more could overflow.
+inline constexpr std::uint64_t kLimitMax = 1'000'000'000'000;
+
+}  // namespace headrace

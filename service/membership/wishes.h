@@ -1,0 +1,38 @@
+// What people ask of jobs: whether it makes sense, how it reads, and what is kept of it until the
+// job runs. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ipc/base/result.h"
+#include "service/session/steering.h"
+
+namespace headrace::service {
+
+// A kind and a value as they came from outside. The error names the value, what is possible and how
+// to ask for it.
+Status CheckSteering(std::uint8_t kind, std::uint64_t value);
+
+// "pause", "weight 3", "limit 2000000 bytes/s"
+std::string DescribeSteering(const Steering& steering);
+// "uid 1000", "uid 1000 on node b"
+std::string DescribeAsker(const Steering& steering);
+
+// Why a job has ended: "cancelled by uid 1000 on node b".
+std::string Cancelled(const Steering& steering);
+
+// Wishes that nobody could be told of yet: the last of each kind, in the order in which they came.
+class KeptWishes {
+ public:
+  void Keep(Steering steering);
+  // Null when there is none of that kind.
+  const Steering* Find(SteeringKind kind) const;
+  std::vector<Steering> Take();
+
+ private:
+  std::vector<Steering> kept_;
+};
+
+}  // namespace headrace::service
