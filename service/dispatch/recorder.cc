@@ -56,6 +56,7 @@ void Recorder::OpenJob(Job& job, TimeNs now) {
   notes.operations.resize(kOperationsMax * job.world_size());
   notes.passes.resize(job.world_size());
   Form(job);
+  places_[notes.place] = notes.row;  // taken, before anything of it is published
 }
 
 void Recorder::Form(Job& job) {

@@ -13,7 +13,8 @@ constexpr std::uint32_t kNever32 = UINT32_MAX;
 // Microseconds after the row's first post; 0 nanoseconds: never.
 std::uint32_t After(TimeNs time_ns, TimeNs first_ns) {
   if (time_ns == 0) return kNever32;
-  const TimeNs after_us = std::max<TimeNs>(time_ns - first_ns, 0) / kMicrosecond;
+  // Both are cut to whole microseconds, so that times of different rows compare as they were.
+  const TimeNs after_us = std::max<TimeNs>(time_ns / kMicrosecond - first_ns / kMicrosecond, 0);
   return static_cast<std::uint32_t>(std::min<TimeNs>(after_us, kNever32 - 1));
 }
 

@@ -96,6 +96,7 @@ class HandDrivenNode {
   // The service's view of a session's segment; empty when it has been discarded.
   std::span<const std::byte> ServiceMemory(const ClientEnd& client, std::uint32_t segment) const;
 
+  const ipc::BoardLayout& board() const { return *board_; }
   ipc::CountersRow Counters() const { return *ipc::ReadRow(board_->counters); }
   ipc::LaneRow LaneRow(std::size_t lane = 0) const { return *ipc::ReadRow(board_->lanes[lane]); }
   std::optional<ipc::JobRow> JobRow(JobId job) const;

@@ -1,0 +1,81 @@
+#include "client/cli/ctl/flight_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+
+#include "client/cli/ctl/flight_view.h"
+
+namespace headrace::ctl {
+namespace {
+
+struct Options {
+  FlightQuery query;
+  bool previous = false;
+};
+
+std::int64_t UnixNow() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
+// Says on stderr what the table cannot: that the service is gone, which for the previous one is no
+// news.
+int Judge(const FlightLog& log, Liveness liveness, bool previous) {
+  if (previous || liveness == Liveness::kRunning) return kExitOk;
+  const std::int32_t pid = log.snapshot.service.pid;
+  Complain(liveness == Liveness::kGone
+               ? fmt::format("the service (pid {}) has ended; these are the records it left", pid)
+               : fmt::format("the service (pid {}) is {}: this is what it wrote last", pid,
+                             LivenessName(liveness)));
+  return kExitProblem;
+}
+
+int Flight(const Globals& globals, const Options& options) {
+  const std::string path =
+      options.previous ? ipc::PreviousBoardPath(globals.board_path) : globals.board_path;
+  const Result<FlightLog> log = ReadFlightLog(path);
+  if (!log) {
+    Complain(log.error().text());
+    return kExitProblem;
+  }
+  const ipc::ServiceRow& service = log->snapshot.service;
+  const Liveness liveness = LookAtProcess(service.pid, service.started_ns);
+  FlightQuery query = options.query;
+  query.with_open = options.previous || liveness == Liveness::kGone;
+  if (globals.json) {
+    Print(FlightJson(*log, query));
+  } else {
+    Print(FlightTable(*log, query, UnixNow(), !globals.no_header));
+  }
+  std::fflush(stdout);
+  const bool known =
+      query.job.empty() || std::ranges::any_of(log->jobs, [&query](const FlightJob& job) {
+        return job.name() == query.job;
+      });
+  if (!known) {
+    Complain("nothing is recorded of a job called " + query.job);
+    return kExitProblem;
+  }
+  return Judge(*log, liveness, options.previous);
+}
+
+}  // namespace
+
+void AddFlightCommand(const Program& program) {
+  const auto options = std::make_shared<Options>();  // shared by the parser and the command
+  const Globals& globals = program.globals;
+  CLI::App* const command = AddCommand(
+      program, "flight", "the last blocks of each job, also after its end and the service's",
+      {"flight", "flight bert -n 100", "flight bert --failed", "flight --previous --json"},
+      [options, &globals] { return Flight(globals, *options); });
+  command->add_option("job", options->query.job, "only that job's");
+  command->add_flag("--previous", options->previous, "of the service before this one");
+  command->add_option("-n,--rows", options->query.rows_max, "so many of each job, the newest")
+      ->capture_default_str();
+  command->add_flag("--failed", options->query.failed, "only blocks that failed");
+}
+
+}  // namespace headrace::ctl

@@ -1,0 +1,39 @@
+// One reading of the flight recorder: what the last blocks and iterations of each job did, also of
+// jobs that are over and of a service that is gone. Plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "client/cli/ctl/snapshot.h"
+#include "ipc/board.h"
+
+namespace headrace::ctl {
+
+struct FlightJob {
+  ipc::FlightJobRow row{};
+  std::vector<ipc::FlightRow> blocks;  // oldest first
+  std::vector<ipc::PassRow> passes;    // likewise
+
+  // How many were recorded, and are not to be read any more.
+  std::uint64_t blocks_overwritten() const;
+  std::uint64_t passes_overwritten() const;
+  std::string_view name() const { return ipc::GetText(row.name); }
+};
+
+struct FlightLog {
+  Snapshot snapshot;
+  std::vector<FlightJob> jobs;  // in the order in which they opened
+
+  // A moment of the service as unix time; it holds across a restart of the machine.
+  std::int64_t UnixTime(TimeNs time_ns) const;
+};
+
+// Of the rows in `layout`, taken at `now_ns`.
+FlightLog TakeFlightLog(const ipc::BoardLayout& layout, TimeNs now_ns);
+// Opens the board at `path` and reads it. The error says what to do when there is none.
+Result<FlightLog> ReadFlightLog(const std::string& path);
+
+}  // namespace headrace::ctl

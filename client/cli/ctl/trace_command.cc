@@ -1,0 +1,83 @@
+#include "client/cli/ctl/trace_command.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <memory>
+
+#include "client/cli/ctl/trace.h"
+
+namespace headrace::ctl {
+namespace {
+
+struct Options {
+  std::string job;
+  std::string out;
+  bool previous = false;
+};
+
+// The one that opened last, of several with that name.
+const FlightJob* FindJob(const FlightLog& log, const std::string& name) {
+  const FlightJob* found = nullptr;
+  for (const FlightJob& job : log.jobs) {
+    if (job.name() == name) found = &job;
+  }
+  return found;
+}
+
+int Trace(const Globals& globals, const Options& options) {
+  const std::string path =
+      options.previous ? ipc::PreviousBoardPath(globals.board_path) : globals.board_path;
+  const Result<FlightLog> log = ReadFlightLog(path);
+  if (!log) {
+    Complain(log.error().text());
+    return kExitProblem;
+  }
+  const FlightJob* const job = FindJob(*log, options.job);
+  if (job == nullptr) {
+    Complain("nothing is recorded of a job called " + options.job);
+    return kExitProblem;
+  }
+  const std::string text = JobTrace(*log, *job);
+  if (options.out == "-") {
+    Print(text);
+    return kExitOk;
+  }
+  std::ofstream file(options.out, std::ios::binary | std::ios::trunc);
+  file << text << std::flush;
+  if (!file) {
+    Complain(fmt::format("write {}: {}", options.out, std::strerror(errno)));
+    return kExitProblem;
+  }
+  const std::string what = fmt::format("{} blocks and {} passes of job {}", job->blocks.size(),
+                                       job->passes.size(), options.job);
+  if (globals.json) {
+    Print(Json{{"job", JsonText(options.job)},
+               {"file", JsonText(options.out)},
+               {"blocks", job->blocks.size()},
+               {"passes", job->passes.size()}});
+  } else {
+    Print(
+        fmt::format("{}: {}; open it at ui.perfetto.dev or chrome://tracing\n", options.out, what));
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddTraceCommand(const Program& program) {
+  const auto options = std::make_shared<Options>();  // shared by the parser and the command
+  const Globals& globals = program.globals;
+  CLI::App* const command =
+      AddCommand(program, "trace", "a job's last blocks and iterations as a trace for Perfetto",
+                 {"trace bert -o bert.json", "trace bert --previous -o -"},
+                 [options, &globals] { return Trace(globals, *options); });
+  command->add_option("job", options->job, "name of a job")->required();
+  command->add_option("-o,--output", options->out, "the file to write; -: standard output")
+      ->required();
+  command->add_flag("--previous", options->previous, "of the service before this one");
+}
+
+}  // namespace headrace::ctl

@@ -1,0 +1,109 @@
+// Whom a stage between nodes waits for: on the board within a moment, in an event after the bound.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/support/hand_driven_cluster.h"
+#include "tests/unit/service/dispatch/expect.h"
+
+namespace headrace::support {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+const ipc::Record kSum = OnSegment(Collective::kAllReduce, DType::kFloat32, 16);
+using Ranks = std::vector<std::vector<std::uint32_t>>;
+
+struct LateCluster {
+  explicit LateCluster(Ranks ranks_of_nodes)
+      : ranks(std::move(ranks_of_nodes)),
+        cluster({.nodes_count = static_cast<std::uint32_t>(ranks.size())}) {
+    for (const auto& node : ranks) job.world_size += static_cast<std::uint32_t>(node.size());
+    clients.resize(job.world_size);
+    for (std::size_t node = 0; node < ranks.size(); ++node) {
+      cluster.node(node).dispatch().ReportLate(5 * kSecond);
+      for (const std::uint32_t rank : ranks[node]) {
+        clients[rank] = &cluster.node(node).Attach(job, rank);
+      }
+    }
+    cluster.Form(job, ranks);
+    cluster.Advance(kMillisecond);
+    for (std::size_t node = 0; node < ranks.size(); ++node) events(node).clear();
+  }
+  std::vector<std::string>& events(std::size_t node) {
+    return cluster.node(node).watch_tap().events;
+  }
+  ipc::QueueRow Row(std::size_t node) { return *cluster.node(node).QueueRow(job.id, 1); }
+
+  Ranks ranks;
+  JobSpec job{.name = "bert", .world_size = 0, .timeout_ms = 600'000, .rendezvous = "a:7733"};
+  HandDrivenCluster cluster;
+  std::vector<ClientEnd*> clients;
+};
+
+TEST(LateNodes, ShowWhichNodeAStageWaitsForSoon) {
+  LateCluster late(Ranks{{0}, {1}, {2}});
+  late.clients[0]->Post(kSum);
+  late.clients[1]->Post(kSum);
+  late.cluster.Advance(50 * kMillisecond);
+  EXPECT_EQ(late.Row(0).reason, static_cast<std::uint32_t>(ipc::WaitReason::kNone));
+  late.cluster.Advance(500 * kMillisecond);
+  EXPECT_EQ(late.Row(0).reason, static_cast<std::uint32_t>(ipc::WaitReason::kPeer));
+  EXPECT_EQ(ipc::GetText(late.Row(0).peer), "c");
+  EXPECT_EQ(late.Row(0).lane, 1);
+  EXPECT_THAT(late.events(0), IsEmpty()) << "that is no report yet";
+  late.clients[2]->Post(kSum);
+  late.cluster.Advance(kSecond);
+  ExpectOk(*late.clients[0], 1);
+}
+
+TEST(LateNodes, ReportTheNodeOnceAndThatItWentOn) {
+  LateCluster late(Ranks{{0}, {1}, {2}});
+  late.clients[0]->Post(kSum);
+  late.clients[1]->Post(kSum);
+  late.cluster.Advance(20 * kSecond);
+  for (const std::size_t node : {0, 1}) {
+    ASSERT_EQ(late.events(node).size(), 1U) << "node " << node;
+    EXPECT_THAT(late.events(node)[0],
+                HasSubstr("operation 1 [all_reduce of 16 float32 (sum)] waits for node c (rank 2) "
+                          "on lane net0 for 5."));
+  }
+  EXPECT_THAT(late.events(2), IsEmpty()) << "nobody there has posted it";
+  late.clients[2]->Post(kSum);
+  late.cluster.Advance(kSecond);
+  ASSERT_EQ(late.events(0).size(), 2U);
+  EXPECT_THAT(late.events(0)[1], HasSubstr("went on after 20."));
+}
+
+TEST(LateNodes, TellTheOtherNodesOfALateRank) {
+  LateCluster late(Ranks{{0}, {1, 2}});
+  late.clients[0]->Post(kSum);
+  late.clients[1]->Post(kSum);
+  late.cluster.Advance(20 * kSecond);
+  ASSERT_EQ(late.events(1).size(), 1U);
+  EXPECT_THAT(late.events(1)[0],
+              HasSubstr("rank 2 (pid 1002) on this node has not posted operation 1"));
+  EXPECT_THAT(late.events(1)[0], HasSubstr("; 1 rank of this node waits for it"));
+  const auto told = late.cluster.node(1).control().Of<service::JobLate>();
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0]->job, late.job.id);
+  EXPECT_EQ(told[0]->text,
+            "rank 2 (pid 1002) on node b has not posted operation 1 [all_reduce of 16 float32 "
+            "(sum)] for 5.0 s");
+  EXPECT_TRUE(late.cluster.node(0).control().Of<service::JobLate>().empty());
+}
+
+TEST(LateNodes, StopLookingWhenNothingIsOpen) {
+  LateCluster late(Ranks{{0}, {1}});
+  for (ClientEnd* client : late.clients) client->Post(kSum);
+  late.cluster.Advance(kSecond);
+  ExpectOk(*late.clients[0], 1);
+  const TimeNs now = late.cluster.now();
+  EXPECT_GT(late.cluster.node(0).dispatch().NextDeadline(), now + 100 * kSecond);
+}
+
+}  // namespace
+}  // namespace headrace::support

@@ -1,0 +1,221 @@
+// What waits longer than it should is reported once, by name, and once more when it goes on.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/unit/service/dispatch/expect.h"
+#include "tests/unit/service/dispatch/planned.h"
+
+namespace headrace::support {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+const ipc::Record kSum = OnSegment(Collective::kAllReduce, DType::kFloat32, 16);
+
+struct LateNode {
+  explicit LateNode(std::uint32_t world_size = 3, const transport::LoopbackOptions& options = {},
+                    std::uint64_t credit_bytes = 1 << 20)
+      : node(Loopback(options), credit_bytes) {
+    node.dispatch().ReportLate(5 * kSecond);
+    for (std::uint32_t rank = 0; rank < world_size; ++rank) {
+      ranks.push_back(
+          &node.Attach({.name = "bert", .world_size = world_size, .timeout_ms = 600'000}, rank));
+    }
+    node.Settle();
+  }
+  const std::vector<std::string>& events() { return node.watch_tap().events; }
+
+  HandDrivenNode node;
+  std::vector<ClientEnd*> ranks;
+};
+
+TEST(Late, NamesTheRankThatHasNotPostedAnOperationOnce) {
+  LateNode late;
+  late.ranks[0]->Post(kSum);
+  late.node.Settle();
+  late.node.Advance(kSecond);
+  late.ranks[1]->Post(kSum);
+  late.node.Advance(4 * kSecond - 1);
+  EXPECT_THAT(late.events(), IsEmpty());
+  late.node.Advance(1);
+  EXPECT_THAT(late.events(),
+              ElementsAre("job bert: rank 2 (pid 1002) on this node has not posted operation 1 "
+                          "[all_reduce of 16 float32 (sum)] for 5.0 s; 2 ranks wait for it"));
+  for (int second = 0; second < 60; ++second) late.node.Advance(kSecond);
+  EXPECT_EQ(late.events().size(), 1U);
+  EXPECT_EQ(late.node.Counters().late_reports, 1U);
+  late.ranks[2]->Post(kSum);
+  late.node.Settle();
+  ASSERT_EQ(late.events().size(), 2U);
+  EXPECT_EQ(late.events()[1],
+            "job bert: operation 1 [all_reduce of 16 float32 (sum)] went on after 65.0 s");
+  ExpectOk(*late.ranks[0], 1);
+}
+
+TEST(Late, ReportsAHangOnceHoweverManyOperationsStandBehindIt) {
+  LateNode late;
+  for (int i = 0; i < 50; ++i) {
+    late.ranks[0]->Post(kSum);
+    late.ranks[1]->Post(kSum);
+  }
+  for (int second = 0; second < 30; ++second) late.node.Advance(kSecond);
+  EXPECT_EQ(late.events().size(), 1U);
+  for (int i = 0; i < 50; ++i) late.ranks[2]->Post(kSum);
+  late.node.Settle();
+  for (int second = 0; second < 30; ++second) late.node.Advance(kSecond);
+  EXPECT_EQ(late.events().size(), 2U) << "it went on, and so did the others";
+}
+
+TEST(Late, NamesAllWhoAreMissing) {
+  LateNode late;
+  late.ranks[1]->Post(kSum);
+  late.node.Settle();
+  late.node.Advance(5 * kSecond);
+  ASSERT_EQ(late.events().size(), 1U);
+  EXPECT_THAT(late.events()[0],
+              HasSubstr("rank 0 (pid 1000), rank 2 (pid 1002) on this node have not posted"));
+  EXPECT_THAT(late.events()[0], HasSubstr("; 1 rank waits for it"));
+}
+
+TEST(Late, SaysThatARankIsNotAttached) {
+  HandDrivenNode node;
+  node.dispatch().ReportLate(5 * kSecond);
+  node.Attach({.world_size = 2}, 0).Post(kSum);
+  node.Settle();
+  node.Advance(5 * kSecond);
+  EXPECT_THAT(node.watch_tap().events,
+              ElementsAre(HasSubstr("waits for rank 1, which is not attached, for 5.0 s")));
+}
+
+TEST(Late, IsSilentWithoutABoundAndWhileNothingWaits) {
+  LateNode late;
+  late.node.dispatch().ReportLate(0);
+  late.ranks[0]->Post(kSum);
+  late.node.Settle();
+  late.node.Advance(100 * kSecond);
+  EXPECT_THAT(late.events(), IsEmpty());
+
+  LateNode idle;
+  for (ClientEnd* rank : idle.ranks) rank->Post(kSum);
+  idle.node.Settle();
+  ExpectOk(*idle.ranks[0], 1);
+  idle.node.Advance(5 * kSecond);  // the look that was due
+  EXPECT_THAT(idle.events(), IsEmpty());
+  // The operations' own deadlines remain; a look is not among what is to come.
+  EXPECT_GE(idle.node.dispatch().NextDeadline(), idle.node.now + 100 * kSecond);
+}
+
+TEST(Late, LeavesWhatFailsToItsFailure) {
+  LateNode late;
+  late.ranks[0]->Post(kSum);
+  late.node.Settle();
+  late.node.Advance(5 * kSecond);
+  late.node.Close(*late.ranks[2], false, "exited or was killed");
+  late.node.Settle();
+  for (const std::string& event : late.events()) EXPECT_THAT(event, Not(HasSubstr("went on")));
+}
+
+TEST(Late, SaysLaneAndStepOfWhatMovesTooLong) {
+  LateNode late(1, {.startup_ns = 8 * kSecond}, 64);
+  late.ranks[0]->Post(kSum);
+  late.ranks[0]->Post(kSum);
+  late.node.Settle();
+  late.node.Advance(5 * kSecond);
+  EXPECT_THAT(late.events(),
+              ElementsAre(HasSubstr("operation 1 [all_reduce of 16 float32 (sum)] is on lane lane0 "
+                                    "(in the node) for 5.0 s and waits for no other node")));
+  late.node.Advance(3 * kSecond);
+  ASSERT_EQ(late.events().size(), 2U);
+  EXPECT_THAT(late.events()[1], HasSubstr("went on after 8.0 s"));
+}
+
+TEST(Late, TellsOnlySoMuchButCountsAll) {
+  LateNode late(2);
+  for (int i = 0; i < 20; ++i) {
+    late.ranks[0]->Post(kSum);
+    late.node.Settle();
+    late.node.Advance(5 * kSecond);
+    late.ranks[1]->Post(kSum);
+    late.node.Settle();
+  }
+  EXPECT_EQ(late.node.Counters().late_reports, 20U);
+  // Eight, one more for each full minute, and as many that went on.
+  EXPECT_EQ(late.events().size(), 2 * (8 + 1U));
+}
+
+struct LateTraining : LateNode {
+  LateTraining() : LateNode(3) {
+    for (ClientEnd* rank : ranks) HandIn(node, *rank, layout);
+    Adopt(node, JobId{1}, PlanOf({{{1, 0, 16}}, {{0, 0, 8}}}));
+    node.Settle();
+  }
+  std::shared_ptr<const service::Layout> layout = PackedLayout({8, 16});
+};
+
+TEST(Late, NamesTheRankAndTheGradientThatAPlanWaitsFor) {
+  LateTraining late;
+  for (const std::uint32_t rank : {0U, 2U}) PostGradient(*late.ranks[rank], *late.layout, 1);
+  late.node.Settle();
+  late.node.Advance(5 * kSecond);
+  EXPECT_THAT(late.events(),
+              ElementsAre("job bert: rank 1 (pid 1001) on this node has not posted gradient 1 [g1] "
+                          "of iteration 1 for 5.0 s; 2 ranks wait for it"));
+  for (int second = 0; second < 20; ++second) late.node.Advance(kSecond);
+  EXPECT_EQ(late.events().size(), 1U);
+  PostGradient(*late.ranks[1], *late.layout, 1);
+  late.node.Settle();
+  ASSERT_EQ(late.events().size(), 2U);
+  EXPECT_EQ(late.events()[1], "job bert: gradient 1 [g1] of iteration 1 went on after 25.0 s");
+}
+
+TEST(Late, LetsABackwardPassTakeItsTimeAsLongAsGradientsCome) {
+  LateTraining late;
+  for (ClientEnd* rank : late.ranks) PostGradient(*rank, *late.layout, 1);
+  late.node.Settle();
+  // Nothing is open: a rank computes as long as it likes.
+  for (int second = 0; second < 60; ++second) late.node.Advance(kSecond);
+  EXPECT_THAT(late.events(), IsEmpty());
+  PostGradient(*late.ranks[0], *late.layout, 0);
+  late.node.Settle();
+  late.node.Advance(4 * kSecond);
+  EXPECT_THAT(late.events(), IsEmpty());
+  late.node.Advance(kSecond);
+  EXPECT_EQ(late.events().size(), 1U);
+}
+
+TEST(Late, NamesWhoHasNotHandedInItsLayoutWhenThereIsNoPlan) {
+  LateNode late;
+  const auto layout = PackedLayout({8, 16});
+  for (const std::uint32_t rank : {0U, 1U}) HandIn(late.node, *late.ranks[rank], layout);
+  PostGradient(*late.ranks[0], *layout, 1);
+  late.node.Settle();
+  late.node.Advance(5 * kSecond);
+  EXPECT_THAT(late.events(),
+              ElementsAre("job bert: gradient 1 [g1] of iteration 1 waits for 5.0 s: the job has "
+                          "no plan, since rank 2 (pid 1002) has not handed in a layout"));
+}
+
+TEST(Late, DoesNotReportAJobWhileItIsPausedNorForTheTimeItWas) {
+  LateNode late;
+  late.ranks[0]->Post(kSum);
+  late.node.Settle();
+  late.node.Advance(kSecond);
+  late.node.Send(service::SteerJob{JobId{1}, {.kind = service::Steering::Kind::kPause}});
+  late.node.Settle();
+  for (int second = 0; second < 60; ++second) late.node.Advance(kSecond);
+  EXPECT_THAT(late.events(), Not(testing::Contains(HasSubstr("has not posted"))));
+  late.node.Send(service::SteerJob{JobId{1}, {.kind = service::Steering::Kind::kResume}});
+  late.node.Settle();
+  late.node.Advance(5 * kSecond - 1);
+  EXPECT_THAT(late.events(), Not(testing::Contains(HasSubstr("has not posted"))));
+  late.node.Advance(1);
+  EXPECT_THAT(late.events(), testing::Contains(HasSubstr("have not posted operation 1")));
+}
+
+}  // namespace
+}  // namespace headrace::support
