@@ -10,6 +10,12 @@ namespace {
 // A byte at weight 1: weights beyond it still differ by messages.
 constexpr std::uint64_t kByte = std::uint64_t{1} << 16;
 
+// What a group may get back of the turns it missed while it had nothing to send, in rooms of its
+// peers: the pieces of a job of many nodes all wait at times for one link that others use too. Of
+// equal jobs of two and of four nodes the smaller one had 25 % more with one room in all, and 13 %
+// with one a peer.
+constexpr std::uint64_t kRoomsMissedMax = 4;
+
 // Wrapping, like the sums they compare.
 constexpr bool IsLess(std::uint64_t served, std::uint64_t other) {
   return static_cast<std::int64_t>(served - other) < 0;
@@ -33,6 +39,7 @@ Gate::FlowId Gate::OpenFlow(std::uint16_t group, std::uint16_t member, const std
                 .peer = peer,
                 .items = std::vector<Item>(items_max)};
   peers_[peer].flows.push_back(id);
+  ++accounts_[group].flows_count;
   return id;
 }
 
@@ -67,10 +74,12 @@ void Gate::SetShare(std::uint16_t group, const Share& share) {
   account.share = share;
   if (!changes_class) return;
   account.had_turns = false;
+  account.served = 0;
   Join(account);
 }
 
-// Whoever comes begins where the others of its class are.
+// Whoever comes begins where the others of its class are. One that had nothing to send for a moment
+// only, while its messages came and went, gets back what it missed, up to a limit.
 void Gate::Join(Account& account) const {
   const Account* latest = nullptr;
   for (const Account& other : accounts_) {
@@ -79,8 +88,12 @@ void Gate::Join(Account& account) const {
     if (latest == nullptr || IsLess(latest->start, other.start)) latest = &other;
   }
   if (latest == nullptr) return;
-  if (account.had_turns && !IsLess(account.served, latest->start)) return;
-  account.served = latest->start;
+  const std::uint64_t missed =
+      account.had_turns
+          ? kRoomsMissedMax * account.flows_count * peer_bytes_max_ * kByte / account.share.weight
+          : 0;
+  const std::uint64_t floor = latest->start - missed;
+  if (!account.had_turns || IsLess(account.served, floor)) account.served = floor;
 }
 
 void Gate::Push(FlowId id, std::uint16_t item, std::size_t size) {

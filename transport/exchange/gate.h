@@ -4,14 +4,15 @@
 // to send waits here, where the order can still be chosen. When there is room, the group of the
 // highest priority that has something for that peer goes, and among its equals the one that has had
 // the fewest bytes for its weight (start-time fair queueing): over all peers, since they share this
-// node's way out. A group that had nothing to send saves up no turns. A message whose turn has not
-// come for kPatience goes once before its betters. A peer that takes nothing holds up what is for
-// it, and nothing else.
+// node's way out. A group that had nothing to send saves up but a few turns. A message whose turn
+// has not come for kPatience goes once before its betters. A peer that takes nothing holds up what
+// is for it, and nothing else.
 //
 // Pure: time comes in by AdvanceTo, and nothing here waits for anything but a call of Ended. Room
 // for everything is taken by OpenFlow.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -40,7 +41,10 @@ class Gate {
     std::uint16_t item = 0;
   };
 
-  explicit Gate(std::size_t peer_bytes_max) : peer_bytes_max_(peer_bytes_max) {}
+  static constexpr std::size_t kPeerBytesMax = std::size_t{1} << 32;
+
+  explicit Gate(std::size_t peer_bytes_max)
+      : peer_bytes_max_(std::min(peer_bytes_max, kPeerBytesMax)) {}
 
   // `group` is a number below kGroupsMax whose flows are closed. Flows to one address are to one
   // peer. At most `items_max` messages of the flow wait at a time.
@@ -92,6 +96,7 @@ class Gate {
     std::uint64_t served = 0;
     std::uint64_t start = 0;  // what `served` was before the last message
     std::uint32_t waiting_count = 0;
+    std::uint32_t flows_count = 0;
   };
 
   bool HasRoom(const Peer& peer) const {

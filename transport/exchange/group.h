@@ -156,6 +156,7 @@ class Group {
 
   // Whom a transfer waits for: group_waits.cc.
   Place PlaceOf(const Move& move, std::uint32_t piece) const;
+  PieceView ViewOf(const Move& move, std::uint32_t piece) const;
   void Witness(const Move& move, const Piece& piece, Inquiry& inquiry) const;
   void Ask(const Move& move, const Piece& piece, Inquiry& inquiry) const;
 

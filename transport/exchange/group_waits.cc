@@ -14,6 +14,13 @@ Place Group::PlaceOf(const Move& move, std::uint32_t piece) const {
           .owner = move.cut.Owner(piece)};
 }
 
+PieceView Group::ViewOf(const Move& move, std::uint32_t piece) const {
+  const auto bytes = static_cast<std::size_t>(move.cut.PieceRange(piece).count);
+  return {.place = PlaceOf(move, piece),
+          .number = piece,
+          .announced = !wire_.GoesAtOnce(bytes * SizeOf(move.shape.dtype))};
+}
+
 std::uint64_t Group::Missing(std::uint64_t token) const {
   const auto found = std::ranges::find_if(
       open_, [this, token](std::uint16_t index) { return moves_[index].token == token; });
@@ -40,49 +47,49 @@ std::uint64_t Group::Missing(std::uint64_t token) const {
     if (header.position > move.position && header.sender < choice_.data_count) {
       inquiry.CamePast(header.sender);
     } else if (header.position == move.position) {
-      const Place place = PlaceOf(move, header.piece);
+      const PieceView piece = ViewOf(move, header.piece);
       // Which of the servers may speak of a piece is only looked at when it begins.
-      if (header.sender >= choice_.data_count && header.sender != place.owner) return;
-      inquiry.Came(place, header.piece, header.sender, header.round);
+      if (header.sender >= choice_.data_count && header.sender != piece.place.owner) return;
+      inquiry.Came(piece, header.sender, header.round);
     }
   });
   for (std::size_t i = 0; i < count; ++i) Ask(move, *first[i], inquiry);
-  return inquiry.Answer();
+  return inquiry.Answer(members_count());
 }
 
 void Group::Witness(const Move& move, const Piece& piece, Inquiry& inquiry) const {
-  const Place place = PlaceOf(move, piece.number);
+  const PieceView view = ViewOf(move, piece.number);
   for (std::size_t r = 0; r <= piece.round && r < piece.script.rounds_count; ++r) {
     const Round& round = piece.script.rounds[r];
     const auto senders = piece.script.Receives(round);
     for (std::size_t i = 0; i < senders.size(); ++i) {
       const bool came = r < piece.round || piece.receives[i] != Receive::kExpected;
-      if (came) inquiry.Came(place, piece.number, senders[i], round.number);
+      if (came) inquiry.Came(view, senders[i], round.number);
     }
   }
 }
 
 void Group::Ask(const Move& move, const Piece& piece, Inquiry& inquiry) const {
   if (piece.open_count == 0) return;  // waits for its own sum
-  const Place place = PlaceOf(move, piece.number);
+  const PieceView view = ViewOf(move, piece.number);
   const Round& round = piece.script.rounds[piece.round];
   const bool at_once = wire_.GoesAtOnce(MessageSize(piece, round));
   for (const std::uint8_t peer : piece.script.Sends(round)) {
     if ((piece.is_on_wire & MemberBit(peer)) != 0) {
       if (at_once) {
-        inquiry.IsNotTaken(piece.number, peer);
+        inquiry.IsNotTaken(view, peer);
       } else {
         // Taken when the peer is there, for which it needs what comes before.
-        inquiry.Expects(place, piece.number, peer, round.number);
+        inquiry.Expects(view, peer, round.number);
       }
     } else if ((piece.waits_turn & MemberBit(peer)) != 0 && gate_.IsStuck(links_[peer].flow)) {
-      inquiry.IsNotTaken(piece.number, peer);
+      inquiry.IsNotTaken(view, peer);
     }
   }
   const auto senders = piece.script.Receives(round);
   for (std::size_t i = 0; i < senders.size(); ++i) {
     if (piece.receives[i] == Receive::kExpected) {
-      inquiry.Expects(place, piece.number, senders[i], round.number);
+      inquiry.Expects(view, senders[i], round.number);
     }
   }
 }

@@ -9,51 +9,51 @@ namespace {
 // Follows the messages of one piece back to where they begin.
 class Trail {
  public:
-  explicit Trail(const Place& place) : place_(place) {}
+  explicit Trail(const PieceView& piece) : piece_(piece) {}
 
   // Each member is looked at once for each of its rounds, at most.
   void Follow(std::uint32_t member, std::uint32_t round) {
-    if (member == place_.self) return;
+    if (member == piece_.place.self) return;
     needed_ |= MemberBit(member);
     if (round <= seen_[member]) return;
     const std::uint8_t begin = seen_[member];
     seen_[member] = static_cast<std::uint8_t>(round);
-    Place place = place_;
+    Place place = piece_.place;
     place.self = member;
     const Script script = MakeScript(place);
     for (const Round& earlier : script.Rounds()) {
       if (earlier.number < begin || earlier.number >= round) continue;
       for (const std::uint8_t sender : script.Receives(earlier)) Follow(sender, earlier.number);
+      if (!piece_.announced || earlier.empty) continue;
+      for (const std::uint8_t taker : script.Sends(earlier)) Follow(taker, earlier.number);
     }
   }
   std::uint64_t needed() const { return needed_; }
 
  private:
-  const Place& place_;
+  const PieceView& piece_;
   std::uint64_t needed_ = 0;
   std::array<std::uint8_t, kNodesMax> seen_{};  // by member: rounds below were followed
 };
 
 }  // namespace
 
-std::uint64_t NeededFor(const Place& place, std::uint32_t member, std::uint32_t round) {
-  Trail trail(place);
+std::uint64_t NeededFor(const PieceView& piece, std::uint32_t member, std::uint32_t round) {
+  Trail trail(piece);
   trail.Follow(member, round);
   return trail.needed();
 }
 
-void Inquiry::Came(const Place& place, std::uint32_t piece, std::uint32_t sender,
-                   std::uint32_t round) {
-  for (std::uint64_t left = NeededFor(place, sender, round); left != 0; left &= left - 1) {
+void Inquiry::Came(const PieceView& piece, std::uint32_t sender, std::uint32_t round) {
+  for (std::uint64_t left = NeededFor(piece, sender, round); left != 0; left &= left - 1) {
     std::uint32_t& begun = begun_[static_cast<std::size_t>(std::countr_zero(left))];
-    begun = std::max(begun, piece + 1);
+    begun = std::max(begun, piece.number + 1);
   }
 }
 
-void Inquiry::Expects(const Place& place, std::uint32_t piece, std::uint32_t sender,
-                      std::uint32_t round) {
-  Asked& asked = Question(piece);
-  const std::uint64_t needed = NeededFor(place, sender, round);
+void Inquiry::Expects(const PieceView& piece, std::uint32_t sender, std::uint32_t round) {
+  Asked& asked = Question(piece.number);
+  const std::uint64_t needed = NeededFor(piece, sender, round);
   asked.direct |= MemberBit(sender);
   asked.needed |= needed;
   if (needed == MemberBit(sender)) asked.certain |= needed;
@@ -66,11 +66,14 @@ Inquiry::Asked& Inquiry::Question(std::uint32_t piece) {
   return asked_[asked_count_++];
 }
 
-std::uint64_t Inquiry::Answer() const {
+std::uint64_t Inquiry::Answer(std::uint32_t members_count) const {
   const auto all = std::span(asked_).first(asked_count_);
+  std::uint64_t certain = 0;
   for (const Asked& asked : all) {
-    if (asked.certain != 0) return asked.certain;
+    const bool is_first = asked.piece - all.front().piece < members_count;
+    if (is_first || certain == 0) certain |= asked.certain;
   }
+  if (certain != 0) return certain;
   for (const Asked& asked : all) {
     std::uint64_t left = 0;
     for (std::uint64_t each = asked.needed; each != 0; each &= each - 1) {

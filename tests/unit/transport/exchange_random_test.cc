@@ -14,6 +14,13 @@ constexpr std::uint32_t kTransfers = 12;
 class Trial {
  public:
   explicit Trial(std::uint64_t seed) : dice_(seed), fleet_(Options(seed)) {
+    fleet_.OpenGroup(2);
+    for (std::uint32_t node = 0; node < fleet_.nodes_count(); ++node) {
+      for (const std::uint32_t group : {1U, 2U}) {
+        fleet_.node(node).SetShare(group, {.weight = static_cast<std::uint32_t>(1 + Roll(4)),
+                                           .priority = static_cast<std::uint32_t>(Roll(2))});
+      }
+    }
     constexpr Collective kKinds[] = {Collective::kAllReduce, Collective::kAllReduce,
                                      Collective::kReduce, Collective::kBroadcast,
                                      Collective::kBarrier};
@@ -23,6 +30,7 @@ class Trial {
       const std::uint64_t count = Roll(3) == 0 ? Roll(60000) : Roll(500);
       work_.emplace_back(kKinds[Roll(5)], kDTypes[Roll(3)], kReductions[Roll(3)], count,
                          data_count_, 3 * i + Roll(3));
+      work_.back().transfer().group = static_cast<std::uint32_t>(1 + Roll(2));
       expected_.push_back(work_.back().Expected());
     }
     at_end_.resize(data_count_, std::vector<std::optional<std::vector<std::byte>>>(kTransfers));
@@ -47,7 +55,9 @@ class Trial {
 
   void CloseAll() {
     for (std::uint32_t node = 0; node < fleet_.nodes_count(); ++node) {
-      if (node != gone_) fleet_.node(node).CloseGroup(1, "the test is over");
+      if (node == gone_) continue;
+      fleet_.node(node).CloseGroup(1, "the test is over");
+      fleet_.node(node).CloseGroup(2, "the test is over");
     }
     while (fleet_.Step()) TakeEnded();
     TakeEnded();
@@ -87,9 +97,13 @@ class Trial {
     const auto servers_count = static_cast<std::uint32_t>(Roll(2) == 0 ? 0 : Roll(4));
     constexpr TimeNs kJitters[] = {0, 5 * kMicrosecond, 200 * kMicrosecond, 5 * kMillisecond};
     constexpr std::size_t kEager[] = {0, 500, 1 << 20};
+    constexpr std::size_t kPeerBytes[] = {1, 6000, 1 << 20};
     return {.data_count = data_count_,
             .servers_count = servers_count,
             .algorithm = static_cast<Algorithm>(Roll(5)),
+            .exchange = {.piece_size = 4096,
+                         .staging_size = std::size_t{32} << 20,
+                         .peer_bytes_max = kPeerBytes[Roll(3)]},
             .network = {.seed = seed,
                         .jitter_ns = kJitters[Roll(4)],
                         .ns_per_byte = Roll(2) == 0 ? 0 : 1.0,
