@@ -89,6 +89,7 @@ ControlOptions OptionsOf(const Config& config) {
           .drain_timeout_ns = static_cast<TimeNs>(config.drain_timeout_ms) * kMillisecond,
           // The configuration has checked the name.
           .policy = plan::PolicyNamed(config.policy).value_or(plan::Policy::kExact),
+          .quotas = {.sessions = config.sessions_per_uid, .memory = config.memory_per_uid},
           .peers = PeersOf(config)};
 }
 

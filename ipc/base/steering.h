@@ -15,8 +15,12 @@ enum class SteeringKind : std::uint8_t {
   kWeight = 5,    // value: share of a lane among jobs of its priority, 1 to kWeightMax
   kPriority = 6,  // value: class, 0 to kPriorityMax; larger goes first
   kLimit = 7,     // value: bytes a second on each lane; 0: none
+  // Between services only: how far a node of a job that is drained has come, whose ranks have
+  // posted that operation and gradients of that iteration.
+  kDrainOperations = 8,
+  kDrainIterations = 9,
 };
-inline constexpr int kSteeringKindsCount = 7;
+inline constexpr int kSteeringKindsCount = 7;  // that people may ask for
 
 inline constexpr std::uint64_t kWeightMax = 1000;
 inline constexpr std::uint64_t kPriorityMax = 15;

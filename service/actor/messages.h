@@ -144,6 +144,10 @@ struct SwitchPlan {
   std::uint32_t version = 0;
   std::uint64_t from_iteration = 0;
 };
+// Control refused sessions or memory for a quota so many times; dispatch keeps the board's count.
+struct QuotaRefused {
+  std::uint64_t times = 0;
+};
 // A person steers the job; who may was checked.
 struct SteerJob {
   JobId job;
@@ -164,7 +168,8 @@ struct LaneAnswered {
 using DispatchMessage =
     std::variant<OpenSession, AddSegment, RemoveSegment, AddTensors, RemoveTensors, CloseSession,
                  Ping, Drain, StageEnded, LaneFacts, JobForming, JobFormed, JobFailed, RankLeft,
-                 SetLayout, OfferPlan, SwitchPlan, SteerJob, StageWaits, LaneAnswered>;
+                 SetLayout, OfferPlan, SwitchPlan, SteerJob, StageWaits, LaneAnswered,
+                 QuotaRefused>;
 
 // ---- to a lane ----
 struct StartStage {
@@ -279,15 +284,21 @@ struct JobLate {
   std::string
       text;  // "rank 3 (pid 12) on node b has not posted ... for 5.0 s; 7 ranks wait for it"
 };
+// To be told to every node of the job, this one too, in one order for all, as a person's wish is.
+struct SteerNodes {
+  JobId job;
+  Steering steering;
+};
 // The answer to MakePlan.
 struct PlanMade {
   RequestToken token = 0;
   // Null: the plan in force is as good, within the margin that was asked for.
   Result<std::shared_ptr<const plan::Plan>> plan;
 };
-using ControlMessage = std::variant<SegmentMapped, SegmentRemoved, Pong, SessionBroken, Drained,
-                                    JobBroken, RankDone, JobEnded, GroupOpened, GroupMeasured,
-                                    PlanTaken, TimesSeen, PlanMade, JobLate, LaneAnswered>;
+using ControlMessage =
+    std::variant<SegmentMapped, SegmentRemoved, Pong, SessionBroken, Drained, JobBroken, RankDone,
+                 JobEnded, GroupOpened, GroupMeasured, PlanTaken, TimesSeen, PlanMade, JobLate,
+                 LaneAnswered, SteerNodes>;
 
 // ---- to watch: what may take long ----
 struct MapSegment {

@@ -112,7 +112,7 @@ Control::Loop::Loop(ControlOptions options, ControlPorts ports)
       desk_{.options = options_,
             .dispatch = ports_.dispatch,
             .watch = ports_.watch,
-            .leases = Leases(ports_.dispatch, ports_.watch),
+            .leases = Leases(ports_.dispatch, ports_.watch, options_.quotas),
             .answers = {}},
       io_(kj::setupAsyncIo()),
       outbox_(ports_, io_.provider->getTimer()),

@@ -17,6 +17,7 @@
 #include "service/actor/inbox.h"
 #include "service/actor/messages.h"
 #include "service/control/control_inbox.h"
+#include "service/control/quotas.h"
 #include "service/plan/plan.h"
 #include "transport/network.h"
 
@@ -54,6 +55,7 @@ struct ControlOptions {
   TimeNs drain_timeout_ns = 5 * kSecond;
   std::uint32_t connections_max = 1024;
   plan::Policy policy = plan::Policy::kExact;  // of jobs led here whose ranks name none
+  QuotaLimits quotas{};
   PeerOptions peers;
 };
 

@@ -92,7 +92,7 @@ Status Helm::Steer(std::string_view job, std::uint8_t kind, std::uint64_t value,
     peers_.Steer(id, steering);
   } else if (steering.kind == SteeringKind::kCancel) {
     // It takes no rank any more.
-    desk_.leases.FailJob(id, Code::kCancelled, Cancelled(steering));
+    desk_.leases.FailJob(id, Code::kCancelled, DescribeEnd(steering));
   }
   return {};
 }

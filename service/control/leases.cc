@@ -9,6 +9,10 @@ namespace headrace::service {
 Result<SessionIdentity> Leases::Open(LeaseRequest request, ipc::Channel channel,
                                      UniqueFd doorbell) {
   request.id = SessionId{++sessions_opened_};
+  if (Status status = quotas_.CheckSession(request.uid); !status) {
+    CountRefusal();
+    return status.error();
+  }
   const Result<Seat> seat = roster_.Join({.job = request.job_name,
                                           .rank = request.rank,
                                           .world_size = request.world_size,
@@ -24,6 +28,7 @@ Result<SessionIdentity> Leases::Open(LeaseRequest request, ipc::Channel channel,
     roster_.Withdraw(request.id);
     return Error(Code::kBusy, "the service is behind with its messages: try again");
   }
+  quotas_.Open(request.id, request.uid);
   leases_.emplace(request.id, Lease{.identity = request, .ended = {}});
   Say(Code::kOk, request.job,
       fmt::format("job {}: rank {} of {} attached (pid {}, uid {})", request.job_name, request.rank,
@@ -36,6 +41,7 @@ void Leases::End(SessionId session, bool orderly, Code code, const std::string& 
   const auto found = leases_.find(session);
   if (found == leases_.end() || !found->second.ended) return;
   found->second.ended = Error(code, "the session has ended: " + cause);
+  quotas_.Close(session);
   const SessionIdentity& identity = found->second.identity;
   Say(orderly ? Code::kOk : code, identity.job,
       fmt::format("job {}: rank {} (pid {}) {}", identity.job_name, identity.rank, identity.pid,
@@ -48,6 +54,18 @@ void Leases::End(SessionId session, bool orderly, Code code, const std::string& 
   }
   if (!orderly) on_lost_(identity, cause);
   on_ended_(identity);
+}
+
+Status Leases::TakeMemory(SessionId session, std::uint64_t bytes) {
+  Status status = quotas_.TakeMemory(session, bytes);
+  if (!status) CountRefusal();
+  return status;
+}
+
+// What dispatch has no room to hear goes with the next.
+void Leases::CountRefusal() {
+  ++refusals_uncounted_;
+  if (dispatch_.Send(QuotaRefused{refusals_uncounted_})) refusals_uncounted_ = 0;
 }
 
 void Leases::FailJob(JobId job, Code code, const std::string& cause) {

@@ -16,6 +16,7 @@
 #include "ipc/channel.h"
 #include "service/actor/inbox.h"
 #include "service/actor/messages.h"
+#include "service/control/quotas.h"
 #include "service/control/roster.h"
 
 namespace headrace::service {
@@ -25,8 +26,8 @@ using LeaseRequest = SessionIdentity;
 
 class Leases {
  public:
-  Leases(Door<DispatchMessage>& dispatch, Door<WatchMessage>& watch)
-      : dispatch_(dispatch), watch_(watch) {}
+  Leases(Door<DispatchMessage>& dispatch, Door<WatchMessage>& watch, QuotaLimits quotas = {})
+      : dispatch_(dispatch), watch_(watch), quotas_(quotas) {}
 
   // Seats the rank and opens its session in dispatch. The answer has all numbers filled in.
   Result<SessionIdentity> Open(LeaseRequest request, ipc::Channel channel, UniqueFd doorbell);
@@ -64,6 +65,11 @@ class Leases {
   // Says something to people.
   void Say(Code code, JobId job, std::string text);
 
+  // Books `bytes` of a segment on the session's uid for as long as the lease lasts, unless they are
+  // given back before; or says why that uid may not have them.
+  Status TakeMemory(SessionId session, std::uint64_t bytes);
+  void GiveMemory(SessionId session, std::uint64_t bytes) { quotas_.GiveMemory(session, bytes); }
+
   std::size_t open_count() const { return roster_.ranks_count(); }
 
  private:
@@ -73,10 +79,14 @@ class Leases {
   };
 
   bool Tell(const CloseSession& close);
+  // Dispatch counts what is refused for a quota, for the board.
+  void CountRefusal();
 
   Door<DispatchMessage>& dispatch_;
   Door<WatchMessage>& watch_;
   Roster roster_;
+  Quotas quotas_;
+  std::uint64_t refusals_uncounted_ = 0;
   std::map<SessionId, Lease> leases_;
   std::vector<CloseSession> untold_;
   std::function<void()> on_untold_ = [] {};

@@ -74,6 +74,11 @@ void Ledger::EraseSegment(SegmentId id) {
   segments_.erase(found);
 }
 
+std::uint64_t Ledger::SizeOf(SegmentId id) const {
+  const auto found = segments_.find(id.value);
+  return found == segments_.end() ? 0 : found->second.size;
+}
+
 Status Ledger::CheckTensor(const Tensor& tensor) const {
   if (Status status = CheckName(tensor.name); !status) return status;
   if (!IsDType(static_cast<std::uint8_t>(tensor.dtype))) {
@@ -83,7 +88,7 @@ Status Ledger::CheckTensor(const Tensor& tensor) const {
   const auto found = segments_.find(tensor.segment.value);
   if (found == segments_.end() || !found->second.usable) return NoSegment(tensor.segment.value);
   const std::uint64_t size = found->second.size;
-  const std::uint64_t element = SizeOf(tensor.dtype);
+  const std::uint64_t element = headrace::SizeOf(tensor.dtype);
   if (tensor.count == 0) return Wrong("count is 0, a tensor has at least one element");
   if (tensor.offset % element != 0) {
     return Wrong(fmt::format("offset {} is not a multiple of {}, the size of {}", tensor.offset,

@@ -25,6 +25,8 @@ class Ledger {
   Status BeginRelease(SegmentId id);
   void CancelRelease(SegmentId id);
   void EraseSegment(SegmentId id);
+  // 0: there is none.
+  std::uint64_t SizeOf(SegmentId id) const;
 
   // Checks all of `tensors` and numbers them first, first + 1, ...; all or none. Errors name the
   // index and the field.

@@ -75,14 +75,19 @@ kj::Promise<Result<SegmentId>> SessionServer::Map(UniqueFd memory, std::uint64_t
     return Result<SegmentId>(status.error());
   const Result<SegmentId> id = ledger_.ReserveSegment(size);
   if (!id) return id;
-  Status status = ipc::VerifySealedMemory(memory.get(), size);
+  Status status = desk.leases.TakeMemory(session_, size);
+  if (!status) {
+    ledger_.EraseSegment(*id);
+    return Result<SegmentId>(status.error());
+  }
+  status = ipc::VerifySealedMemory(memory.get(), size);
   const RequestToken token = desk.answers.NextToken();
   if (status.ok() &&
       !desk.watch.Send(MapSegment{.memory = std::move(memory), .size = size, .token = token})) {
     status = Behind();
   }
   if (!status) {
-    ledger_.EraseSegment(*id);
+    Erase(*id);
     return Result<SegmentId>(status.error());
   }
   return desk.answers.mapped.Add(token).then(
@@ -103,11 +108,16 @@ Result<SegmentId> SessionServer::Add(SegmentId id, Result<Mapping> mapping) {
     status = Behind();
   }
   if (!status) {
-    ledger_.EraseSegment(id);
+    Erase(id);
     return status.error();
   }
   ledger_.ConfirmSegment(id);
   return id;
+}
+
+void SessionServer::Erase(SegmentId id) {
+  client_->desk.leases.GiveMemory(session_, ledger_.SizeOf(id));
+  ledger_.EraseSegment(id);
 }
 
 kj::Promise<void> SessionServer::releaseSegment(ReleaseSegmentContext context) {
@@ -134,7 +144,7 @@ kj::Promise<Status> SessionServer::Remove(SegmentId id) {
   }
   return desk.answers.removed.Add(token).then([this, id](Status status) {
     if (status) {
-      ledger_.EraseSegment(id);
+      Erase(id);
     } else {
       ledger_.CancelRelease(id);
     }

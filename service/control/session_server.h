@@ -28,6 +28,8 @@ class SessionServer final : public schema::Session::Server {
   kj::Promise<Result<SegmentId>> Map(UniqueFd memory, std::uint64_t size);
   Result<SegmentId> Add(SegmentId id, Result<Mapping> mapping);
   kj::Promise<Status> Remove(SegmentId id);
+  // The segment is gone, or never came to be.
+  void Erase(SegmentId id);
   struct LayoutWish {
     TensorId first;
     std::uint32_t count = 0;

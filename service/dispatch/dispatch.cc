@@ -282,6 +282,10 @@ void Dispatch::Handle(const StageWaits& message, TimeNs now) {
 
 void Dispatch::Handle(LaneAnswered message, TimeNs) { Answer(std::move(message)); }
 
+void Dispatch::Handle(const QuotaRefused& message, TimeNs) {
+  board_.counters.quota_refusals += message.times;
+}
+
 Job& Dispatch::FindOrOpenJob(const SessionIdentity& identity, TimeNs now) {
   if (Job* job = FindJob(identity.job)) return *job;
   jobs_.push_back(std::make_unique<Job>(identity, now));

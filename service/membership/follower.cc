@@ -139,7 +139,7 @@ void Follower::LeaderDown(const std::string& leader, const Error& error) {
     const Steering* cancel = job.steerings.Find(SteeringKind::kCancel);
     // Nothing was agreed yet: what was said can be said again to whoever answers there next.
     if (cancel != nullptr) {
-      Fail(job, Code::kCancelled, Cancelled(*cancel));
+      Fail(job, Code::kCancelled, DescribeEnd(*cancel));
     } else if (job.stage == Stage::kJoined && !job.forgotten) {
       job.stage = Stage::kReaching;
       Show(job, error.text());

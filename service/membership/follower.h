@@ -90,6 +90,7 @@ class Follower {
   void Take(const PlanTaken& message);
   void Take(const TimesSeen& message);
   void Take(const JobLate& message);
+  void Take(const SteerNodes& message) { Steer(message.job, message.steering); }
 
   void LeaderUp(const std::string& leader);
   // An attempt to reach it failed; `cause` names it. Ends the jobs whose ranks' patience is over.

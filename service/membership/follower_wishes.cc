@@ -32,7 +32,7 @@ void Follower::Steer(JobId id, const Steering& steering) {
   Job* job = Find(id);
   if (job == nullptr || job->stage == Stage::kFailed) return;
   if (steering.kind == SteeringKind::kCancel) {
-    if (job->stage == Stage::kReaching) return Fail(*job, Code::kCancelled, Cancelled(steering));
+    if (job->stage == Stage::kReaching) return Fail(*job, Code::kCancelled, DescribeEnd(steering));
     if (job->stage != Stage::kRunning) {
       Tell(*job, WishSteering{.job = job->number, .steering = steering});
     }
@@ -67,7 +67,9 @@ void Follower::Take(const JobLate& message) {
 void Follower::Take(Job& job, const HearLate& late, TimeNs now) {
   if (job.stage != Stage::kRunning || job.id == JobId{} || job.forgotten) return;
   if (!job.heard.Take(now)) return;
-  actions_.emplace_back(ToWatch{Event{.code = Code::kTimeout, .job = job.id, .text = late.text}});
+  actions_.emplace_back(ToWatch{Event{.code = Code::kTimeout,
+                                      .job = job.id,
+                                      .text = fmt::format("job {}: {}", job.name, late.text)}});
 }
 
 }  // namespace headrace::service

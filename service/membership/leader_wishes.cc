@@ -14,7 +14,7 @@ void Leader::Take(Job& job, Part& part, const WishSteering& wish) {
   Steering steering = wish.steering;
   steering.node = NameOf(part);
   if (steering.kind == SteeringKind::kCancel) {
-    return Fail(job, Code::kCancelled, Cancelled(steering));
+    return Fail(job, Code::kCancelled, DescribeEnd(steering));
   }
   if (job.stage < Stage::kStarting) return;
   if (steering.kind == SteeringKind::kDrain && !job.drain) job.drain = steering;
@@ -37,7 +37,7 @@ void Leader::Drained(Job& job, Part& part) {
   const bool all = std::all_of(job.parts.begin(), job.parts.end(), [](const Part& each) {
     return each.server || each.forgot || each.drained;
   });
-  if (all) Fail(job, Code::kCancelled, "drained by " + DescribeAsker(*job.drain));
+  if (all) Fail(job, Code::kCancelled, DescribeEnd(*job.drain));
 }
 
 void Leader::Take(Job& job, Part& part, const TellLate& late, TimeNs now) {

@@ -26,6 +26,10 @@ const char* NameOf(SteeringKind kind) {
       return "priority";
     case SteeringKind::kLimit:
       return "limit";
+    case SteeringKind::kDrainOperations:
+      return "operations until a drain";
+    case SteeringKind::kDrainIterations:
+      return "iterations until a drain";
   }
   return "unknown";
 }
@@ -63,6 +67,12 @@ Status CheckSteering(std::uint8_t kind, std::uint64_t value) {
   }
 }
 
+Status CheckNodeSteering(std::uint8_t kind, std::uint64_t value) {
+  const bool progress = kind == static_cast<std::uint8_t>(SteeringKind::kDrainOperations) ||
+                        kind == static_cast<std::uint8_t>(SteeringKind::kDrainIterations);
+  return progress ? Status{} : CheckSteering(kind, value);
+}
+
 std::string DescribeSteering(const Steering& steering) {
   const char* name = NameOf(steering.kind);
   if (steering.kind == SteeringKind::kLimit) {
@@ -79,8 +89,9 @@ std::string DescribeAsker(const Steering& steering) {
   return fmt::format("uid {} on node {}", steering.uid, steering.node);
 }
 
-std::string Cancelled(const Steering& steering) {
-  return "cancelled by " + DescribeAsker(steering);
+std::string DescribeEnd(const Steering& steering) {
+  return fmt::format("{} by {}", steering.kind == SteeringKind::kDrain ? "drained" : "cancelled",
+                     DescribeAsker(steering));
 }
 
 void KeptWishes::Keep(Steering steering) {

@@ -15,13 +15,16 @@ namespace headrace::service {
 // to ask for it.
 Status CheckSteering(std::uint8_t kind, std::uint64_t value);
 
+// The same as it comes from another service, which may also say how far it is with a drain.
+Status CheckNodeSteering(std::uint8_t kind, std::uint64_t value);
+
 // "pause", "weight 3", "limit 2000000 bytes/s"
 std::string DescribeSteering(const Steering& steering);
 // "uid 1000", "uid 1000 on node b"
 std::string DescribeAsker(const Steering& steering);
 
-// Why a job has ended: "cancelled by uid 1000 on node b".
-std::string Cancelled(const Steering& steering);
+// Why a job has ended: "cancelled by uid 1000 on node b", or drained.
+std::string DescribeEnd(const Steering& steering);
 
 // Wishes that nobody could be told of yet: the last of each kind, in the order in which they came.
 class KeptWishes {

@@ -1,7 +1,7 @@
 // Writes the inputs that fuzzing starts from: valid ones, made by the code that makes them in life,
 // so that they follow every change of the formats.
 //
-//   seeds FOLDER   writes FOLDER/{record,dispatch,schema,socket}/*
+//   seeds FOLDER   writes FOLDER/{record,dispatch,schema,peer,socket}/*
 #include <capnp/message.h>
 #include <capnp/rpc.capnp.h>
 #include <capnp/serialize.h>
@@ -11,12 +11,15 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "ipc/base/collective.h"
 #include "ipc/records.h"
 #include "ipc/schema/client.capnp.h"
+#include "ipc/schema/peer.capnp.h"
+#include "service/control/peers/peer_wire.h"
 
 namespace {
 
@@ -169,6 +172,78 @@ void WriteConversations() {
   Write("schema/call", attach);
 }
 
+std::string BytesOf(const service::PeerMessage& message) {
+  capnp::MallocMessageBuilder builder;
+  service::WriteMessage(builder.initRoot<schema::PeerMessage>(), message);
+  return BytesOf(builder);
+}
+
+service::Layout LayoutOf() {
+  service::Layout layout;
+  layout.dtype = DType::kFloat32;
+  layout.reduction = Reduction::kAverage;
+  layout.tensors = {{.name = "weight", .offset = 0, .count = 64},
+                    {.name = "bias", .offset = 256, .count = 8}};
+  return layout;
+}
+
+service::OpenJob OpenOf() {
+  service::OpenJob open{.job = 1, .self = 0, .agreement = {}};
+  open.agreement.job = "train";
+  open.agreement.world_size = 2;
+  open.agreement.key = 9;
+  open.agreement.nodes = {{.name = "b", .ranks = {0}, .addresses = {"B0"}},
+                          {.name = "c", .ranks = {1}, .addresses = {"C0"}}};
+  return open;
+}
+
+service::TellTimes TimesOf() {
+  service::TellTimes told{.job = 1, .seen = {}};
+  told.seen.times.iteration = 22;
+  told.seen.times.release_s = {3e-3, 2e-3};
+  told.seen.times.forward_s = {1e-3, 0};
+  told.seen.times.iteration_s = 1e-2;
+  told.seen.costs = {{.startup_s = 1e-5, .s_per_byte = 1e-9}};
+  return told;
+}
+
+void WritePeerMessages() {
+  using namespace service;  // NOLINT: all of these are its messages
+  const Steering weight{.kind = SteeringKind::kWeight, .value = 3, .uid = 1000, .node = "b"};
+  const auto text = std::make_shared<const std::string>("headrace-plan/1\nversion 1\n");
+  Write("peer/join",
+        BytesOf(
+            JoinJob{.job = 1, .name = "train", .world_size = 2, .uid = 1000, .architecture = ""}));
+  Write("peer/seat", BytesOf(SeatRank{.job = 1, .rank = 1, .pid = 77}));
+  Write("peer/lose", BytesOf(LoseRank{.job = 1, .rank = 1, .cause = "exited or was killed"}));
+  Write("peer/break", BytesOf(BreakJob{.job = 1, .code = Code::kMismatch, .cause = "differ"}));
+  Write("peer/measured", BytesOf(JobMeasured{.job = 1, .costs = {{1e-5, 1e-9}}}));
+  Write("peer/layout", BytesOf(HandLayout{.job = 1,
+                                          .layout = std::make_shared<const Layout>(LayoutOf()),
+                                          .policy = plan::Policy::kExact}));
+  Write("peer/times", BytesOf(TimesOf()));
+  Write("peer/wish", BytesOf(WishPolicy{.job = 1, .policy = plan::Policy::kBsp}));
+  Write("peer/hold", BytesOf(HoldPlan{.job = 1, .version = 1, .hash = 5, .iteration = 41}));
+  Write("peer/open", BytesOf(OpenOf()));
+  Write("peer/start", BytesOf(StartJob{.job = 1, .costs = {{1e-5, 1e-9}}, .hash = 5}));
+  Write("peer/plan",
+        BytesOf(PlanPiece{.job = 1, .version = 1, .index = 0, .last = true, .text = text}));
+  Write("peer/switch",
+        BytesOf(SwitchTo{.job = 1, .version = 1, .from_iteration = 1, .before_s = 0.5}));
+  Write("peer/wish_steering", BytesOf(WishSteering{.job = 1, .steering = weight}));
+  Write("peer/steer", BytesOf(SteerNode{.job = 1, .steering = weight}));
+  Write("peer/tell_late", BytesOf(TellLate{.job = 1, .text = "rank 1 is late"}));
+  Write("peer/hear_late", BytesOf(HearLate{.job = 1, .text = "rank 1 is late"}));
+  capnp::MallocMessageBuilder hello;
+  WriteHello(hello.initRoot<schema::PeerHello>(),
+             {.protocol_version = schema::PEER_PROTOCOL_VERSION,
+              .program = "headraced 0.1.0",
+              .name = "b",
+              .instance = 1,
+              .addresses = {"B0"}});
+  Write("peer/hello", BytesOf(hello));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -181,5 +256,6 @@ int main(int argc, char** argv) {
   WriteScripts();
   WriteMessages();
   WriteConversations();
+  WritePeerMessages();
   return 0;
 }

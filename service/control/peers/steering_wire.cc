@@ -23,7 +23,7 @@ void WriteSteering(schema::NodeSteering::Builder builder, const Steering& steeri
 }
 
 Result<Steering> ReadSteering(schema::NodeSteering::Reader reader) {
-  if (const Status status = CheckSteering(reader.getKind(), reader.getValue()); !status) {
+  if (const Status status = CheckNodeSteering(reader.getKind(), reader.getValue()); !status) {
     return Corrupt(status.error().text());
   }
   const auto node = reader.getNode();

@@ -15,6 +15,7 @@
 
 #include "ipc/base/collective.h"
 #include "ipc/base/error.h"
+#include "ipc/base/steering.h"
 #include "ipc/board_layout.h"
 #include "ipc/channel.h"
 #include "ipc/records.h"
@@ -370,6 +371,17 @@ std::map<std::string, std::uint64_t> NumbersOfCode() {
       {"kMin", Value(Reduction::kMin)},
       {"kMax", Value(Reduction::kMax)},
       {"kProduct", Value(Reduction::kProduct)},
+      {"kPause", Value(SteeringKind::kPause)},
+      {"kResume", Value(SteeringKind::kResume)},
+      {"kDrain", Value(SteeringKind::kDrain)},
+      {"kCancel", Value(SteeringKind::kCancel)},
+      {"kWeight", Value(SteeringKind::kWeight)},
+      {"kPriority", Value(SteeringKind::kPriority)},
+      {"kLimit", Value(SteeringKind::kLimit)},
+      {"kWeightMax", kWeightMax},
+      {"kPriorityMax", kPriorityMax},
+      {"kLimitMin", kLimitMin},
+      {"kLimitMax", kLimitMax},
   };
 }
 
@@ -446,6 +458,9 @@ constexpr Elsewhere kElsewhere[] = {
     {"kLanesMax", 16, "service/control/peers/peer_wire.h", "kLanesMax = 16;"},
     {"kLaneAddressMax", 16384, "service/control/peers/peer_wire.h", "kLaneAddressMax = 16384;"},
     {"kNodesMax", 64, "transport/network.h", "kNodesMax = 64;"},
+    {"kAskedMax", 32, "service/control/helm.h", "kAskedMax = 32;"},
+    {"kToldMax", 4, "service/membership/leader.h", "kToldMax = 4;"},
+    {"kHeardMax", 16, "service/membership/follower.h", "kHeardMax = 16;"},
     {"kJobsLedMax", 256, "service/membership/leader.h", "kJobsLedMax = 256;"},
     {"kLayoutTensorsMax", 768, "service/session/layout.h", "kLayoutTensorsMax = 768;"},
     {"kPlanTextMax", 4U << 20U, "service/membership/plan_text.h",

@@ -131,11 +131,23 @@ Answered Caller::SetLayout(schema::Session::Client& session, const LayoutCall& w
   return Read(response.getRefusal());
 }
 
-Answered Caller::SetPolicy(const std::string& job, const std::string& policy) {
+schema::Admin::Client Caller::Admin() {
   auto hello = entrance_.adminRequest();
   hello.getHello().setProtocolVersion(schema::PROTOCOL_VERSION);
-  auto admin = loop_.Wait<capnp::Response<schema::Entrance::AdminResults>>(hello.send()).getAdmin();
-  auto call = admin.setPolicyRequest();
+  return loop_.Wait<capnp::Response<schema::Entrance::AdminResults>>(hello.send()).getAdmin();
+}
+
+Answered Caller::Steer(const std::string& job, SteeringKind kind, std::uint64_t value) {
+  auto call = Admin().steerRequest();
+  call.setJob(job);
+  call.getSteering().setKind(static_cast<std::uint8_t>(kind));
+  call.getSteering().setValue(value);
+  auto response = loop_.Wait<capnp::Response<schema::Admin::SteerResults>>(call.send());
+  return {static_cast<Code>(response.getCode()), response.getText().cStr()};
+}
+
+Answered Caller::SetPolicy(const std::string& job, const std::string& policy) {
+  auto call = Admin().setPolicyRequest();
   call.setJob(job);
   call.setPolicy(policy);
   auto response = loop_.Wait<capnp::Response<schema::Admin::SetPolicyResults>>(call.send());

@@ -11,6 +11,8 @@
 
 #include "ipc/base/error.h"
 #include "ipc/base/fd.h"
+#include "ipc/base/steering.h"
+#include "ipc/schema/admin.capnp.h"
 #include "ipc/schema/client.capnp.h"
 #include "service/session/session.h"
 
@@ -88,7 +90,9 @@ class Caller {
   Answered Leave(schema::Session::Client& session);
   Answered SetLayout(schema::Session::Client& session, const LayoutCall& wish);
   // As an admin.
+  schema::Admin::Client Admin();
   Answered SetPolicy(const std::string& job, const std::string& policy);
+  Answered Steer(const std::string& job, SteeringKind kind, std::uint64_t value = 0);
 
  private:
   CallerLoop& loop_;

@@ -55,7 +55,14 @@ void ControlStand::Answer(service::DispatchMessage& message) {
     sent = inbox_->Send(
         service::SegmentRemoved{.token = removal->token, .status = options_.remove_answer});
   } else if (const auto* ping = std::get_if<service::Ping>(&message); ping && options_.pong) {
-    sent = inbox_->Send(service::Pong{ping->token});
+    const auto lanes = static_cast<std::uint32_t>(options_.lanes_count + 1);
+    sent = inbox_->Send(service::Pong{.token = ping->token, .lanes_count = lanes});
+    for (std::uint32_t lane = 0; options_.lanes_answer && lane < lanes; ++lane) {
+      sent = inbox_->Send(service::LaneAnswered{.lane = static_cast<std::uint8_t>(lane),
+                                                .token = ping->token,
+                                                .status = options_.lane_status}) &&
+             sent;
+    }
   } else if (std::holds_alternative<service::Drain>(message) && options_.drains) {
     sent = inbox_->Send(service::Drained{});
   } else if (const auto* offer = std::get_if<service::OfferPlan>(&message);
@@ -116,12 +123,15 @@ void ControlStand::Serve() {
   options.operation_timeout_ms = 1234;
   options.drain_timeout_ns = options_.drain_timeout_ns;
   options.connections_max = options_.connections_max;
+  options.quotas = options_.quotas;
   options.peers = options_.peers;
   std::vector<service::NetworkLane> lanes;
+  std::vector<std::string> names{"shm0"};
   for (std::size_t place = 0; place < lanes_.size(); ++place) {
     lanes.push_back({.number = static_cast<std::uint8_t>(place + 1),
                      .address = options_.peers.node_name + " lane " + std::to_string(place),
                      .door = lanes_[place].get()});
+    names.push_back("ucx" + std::to_string(place));
   }
   auto control = service::Control::Create(options, {.inbox = *inbox_,
                                                     .dispatch = dispatch_,
@@ -129,6 +139,7 @@ void ControlStand::Serve() {
                                                     .board = board_,
                                                     .log = log,
                                                     .network_lanes = std::move(lanes),
+                                                    .lane_names = std::move(names),
                                                     .hash_salt = options_.hash_salt});
   HR_CHECK(control.ok(), control.ok() ? "" : control.error().text());
   {

@@ -91,9 +91,12 @@ struct StandOptions {
   Status remove_answer;      // of dispatch to RemoveSegment
   bool pong = true;
   bool drains = true;
-  bool takes_plans = true;  // dispatch answers OfferPlan: no block of it has begun
-  bool makes_plans = true;  // watch does
+  bool takes_plans = true;   // dispatch answers OfferPlan: no block of it has begun
+  bool makes_plans = true;   // watch does
+  bool lanes_answer = true;  // dispatch passes a Ping on, and all lanes answer
+  Status lane_status{};      // with this
   std::uint32_t connections_max = 1024;
+  service::QuotaLimits quotas{};
   TimeNs drain_timeout_ns = kSecond;
   // Other services: none without an address.
   service::PeerOptions peers{};

@@ -1,0 +1,266 @@
+"""People steer running jobs, on one node and on two; quotas hold for every uid."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from support.cluster import Cluster, Services  # noqa: E402
+from support.ranks import Rank, RankError, Ranks  # noqa: E402
+from support.service import Service, build_directory  # noqa: E402
+from support.unittests import run_tests  # noqa: E402
+
+TIMEOUT_MS = 1000  # of operations
+PAUSE_S = 2.5  # longer than that
+PATIENCE_S = 20.0
+AS_ROOT = unittest.skipUnless(os.getuid() == 0, "needs root, to be two users")
+
+
+class SteeringCase(unittest.TestCase):
+    """What the tests on one node and on two have in common."""
+
+    def steer(self, service: Service, *command: str) -> None:
+        code, text = service.ctl(*command)
+        self.assertEqual(code, 0, text)
+
+    def row(self, service: Service, job: str) -> dict:
+        """The job's row of `headracectl jobs`."""
+        rows = service.ctl_json("jobs")["jobs"]
+        return next(row for row in rows if row["name"] == job)
+
+    def await_row(self, service: Service, job: str, **wanted: object) -> None:
+        """Waits until the job's row has all of these values."""
+        deadline = time.monotonic() + PATIENCE_S
+        while any(self.row(service, job)[key] != value for key, value in wanted.items()):
+            if time.monotonic() > deadline:
+                self.fail(f"{wanted} did not come about: {self.row(service, job)}")
+            time.sleep(0.02)
+
+    def await_event(self, service: Service, text: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while text not in service.log():
+            self.assertLess(time.monotonic(), deadline, f"nobody said: {text}\n{service.log()}")
+            time.sleep(0.02)
+
+    def add_up(self, ranks: Ranks) -> None:
+        """One sum over all ranks comes out right."""
+        ranks.each("fill", name="w", value=2.0)
+        ranks.each("post", kind="all_reduce", name="w")
+        ranks.each("wait")
+        self.assertEqual(ranks[0].call("values", name="w"), [2.0 * len(ranks)] * 4)
+
+    def expect(self, rank: Rank, *words: str, code: str = "cancelled") -> None:
+        """The rank's answer is this error, naming all the words."""
+        with self.assertRaises(RankError) as caught:
+            rank.receive()
+        self.assertEqual(caught.exception.code, code, str(caught.exception))
+        for word in words:
+            self.assertIn(word, str(caught.exception))
+
+    def expect_all(self, ranks: Ranks, *words: str) -> None:
+        """An operation of every rank ends with that error, whether it can be posted or not."""
+        for rank in ranks.members:
+            try:
+                rank.call("post", kind="all_reduce", name="w")
+            except RankError as error:
+                self.assertEqual(error.code, "cancelled", str(error))
+                for word in words:
+                    self.assertIn(word, str(error))
+                continue
+            rank.send("wait")
+            self.expect(rank, *words)
+
+    def check_pause(self, ranks: Ranks, job: str, pausing: Service, resuming: Service) -> None:
+        """A pause that is longer than operations may take harms none of them."""
+        self.add_up(ranks)
+        self.steer(pausing, "pause", job)
+        for service in (pausing, resuming):
+            self.await_row(service, job, paused=True)
+        ranks.each("fill", name="w", value=3.0)
+        ranks.each("post", kind="all_reduce", name="w")
+        time.sleep(PAUSE_S)
+        self.assertEqual(ranks.each("done"), [False] * len(ranks))
+        reasons = [row["why"] for row in pausing.ctl_json("queue")["queue"] if row["job"] == job]
+        self.assertTrue(any("paused" in reason for reason in reasons), reasons)
+        self.steer(resuming, "resume", job)
+        ranks.each("wait")
+        self.assertEqual(ranks[0].call("values", name="w"), [3.0 * len(ranks)] * 4)
+        self.add_up(ranks)
+
+    def check_numbers(self, job: str, asking: Service, *showing: Service) -> None:
+        """What is asked for stands on every board."""
+        self.steer(asking, "weight", job, "3")
+        self.steer(asking, "priority", job, "2")
+        self.steer(asking, "limit", job, "8Gbit")
+        for service in showing:
+            self.await_row(
+                service, job, weight=3, priority=2, limit_bytes_per_s=1_000_000_000
+            )
+
+
+class OnOneNode(SteeringCase):
+    """A service and jobs on it."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.service = Service("--operation-timeout-ms", str(TIMEOUT_MS))
+        cls.addClassCleanup(cls.service.close)
+        cls.service.start()
+        os.chmod(cls.service.directory, 0o755)
+
+    def job(self, name: str, world: int = 2) -> Ranks:
+        ranks = Ranks(self.service, world, job=name)
+        self.addCleanup(ranks.__exit__)
+        ranks.each("tensor", name="w", count=4096)
+        return ranks
+
+    def test_a_pause_is_not_held_against_anybody(self) -> None:
+        self.check_pause(self.job("paused"), "paused", self.service, self.service)
+
+    def test_weight_priority_and_limit_stand_on_the_board(self) -> None:
+        ranks = self.job("numbers")
+        self.check_numbers("numbers", self.service, self.service)
+        self.add_up(ranks)
+        self.await_event(self.service, f"job numbers: uid {os.getuid()} asks for weight 3")
+
+    def test_a_cancelled_job_ends_with_an_error_that_says_so(self) -> None:
+        ranks = self.job("cancelled")
+        ranks[0].call("post", kind="all_reduce", name="w")
+        ranks[0].send("wait")
+        self.steer(self.service, "cancel", "cancelled", "--yes")
+        cause = f"cancelled by uid {os.getuid()}"
+        self.expect(ranks[0], cause)
+        self.expect_all(ranks, cause)
+
+    def test_a_drained_job_ends_after_what_is_posted(self) -> None:
+        ranks = self.job("drained")
+        self.add_up(ranks)
+        self.steer(self.service, "drain", "drained")
+        self.expect_all(ranks, "drained", f"uid {os.getuid()}")
+
+    def test_what_cannot_be_meant_is_refused_by_name(self) -> None:
+        self.job("refused")
+        for command, text in (
+            (["weight", "refused", "1001"], "1 to 1000"),
+            (["priority", "refused", "16"], "0 to 15"),
+            (["pause", "nowhere"], "no job nowhere has ranks on this node"),
+        ):
+            code, said = self.service.ctl(*command)
+            self.assertEqual(code, 1, said)
+            self.assertIn(text, said)
+
+    @AS_ROOT
+    def test_the_job_of_another_uid_is_left_alone(self) -> None:
+        ranks = self.job("owned")
+        program = os.path.join(build_directory(), "headracectl")
+        with self.service.place.start(
+            [program, "--socket", self.service.socket, "pause", "owned"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            user="nobody",
+        ) as process:
+            said = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 1, said)
+        self.assertIn("job owned belongs to uid 0", said)
+        self.await_event(self.service, "job owned: refused uid")
+        self.assertFalse(self.row(self.service, "owned")["paused"])
+        self.add_up(ranks)
+
+
+class OnTwoNodes(SteeringCase):
+    """Two nodes without links of their own, so that it runs without root."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.cluster = Cluster(nodes=2, loopback=True)
+        cls.addClassCleanup(cls.cluster.close)
+        cls.services = Services(cls.cluster, "--operation-timeout-ms", str(TIMEOUT_MS))
+
+    def job(self, name: str, **options: object) -> Ranks:
+        ranks = self.services.ranks([1, 1], job=name, **options)
+        self.addCleanup(ranks.__exit__)
+        ranks.each("tensor", name="w", count=4096)
+        return ranks
+
+    def test_a_pause_on_one_node_holds_on_both(self) -> None:
+        ranks = self.job("paused")
+        self.check_pause(ranks, "paused", self.services[1], self.services[0])
+
+    def test_weight_priority_and_limit_stand_on_both_boards(self) -> None:
+        ranks = self.job("numbers")
+        self.add_up(ranks)
+        self.check_numbers("numbers", self.services[1], self.services[0], self.services[1])
+        self.add_up(ranks)
+
+    def test_a_job_cancelled_on_one_node_ends_on_both(self) -> None:
+        ranks = self.job("cancelled")
+        self.add_up(ranks)
+        ranks[0].call("post", kind="all_reduce", name="w")
+        ranks[0].send("wait")
+        self.steer(self.services[1], "cancel", "cancelled", "--yes")
+        cause = f"cancelled by uid {os.getuid()} on node"
+        self.expect(ranks[0], cause)
+        self.expect_all(ranks, cause)
+
+    def test_a_job_whose_nodes_have_not_met_can_be_cancelled(self) -> None:
+        ranks = self.job("forming", world=3)
+        ranks.each("post", kind="all_reduce", name="w")
+        for rank in ranks.members:
+            rank.send("wait")
+        self.steer(self.services[1], "cancel", "forming", "--yes")
+        for rank in ranks.members:
+            self.expect(rank, f"cancelled by uid {os.getuid()}")
+
+    def test_a_drained_job_ends_on_both_nodes(self) -> None:
+        ranks = self.job("drained")
+        self.add_up(ranks)
+        self.steer(self.services[0], "drain", "drained")
+        for node in (0, 1):
+            self.await_event(self.services[node], "drained")
+        self.expect_all(ranks, "drained")
+
+
+class Quotas(SteeringCase):
+    """What a uid may have; root is one like the others."""
+
+    def start(self, *flags: str) -> Service:
+        service = Service(*flags)
+        self.addCleanup(service.close)
+        service.start()
+        os.chmod(service.directory, 0o755)
+        return service
+
+    def test_a_session_too_many_is_refused_until_one_ends(self) -> None:
+        service = self.start("--sessions-per-uid", "2")
+        with Ranks(service, 2, job="full"):
+            with self.assertRaises(RankError) as caught:
+                Rank(service, 0, 1, job="more")
+            self.assertEqual(caught.exception.code, "exhausted", str(caught.exception))
+            uid = os.getuid()
+            self.assertIn(f"uid {uid} has 2 sessions", str(caught.exception))
+            self.assertIn("sessions_per_uid", str(caught.exception))
+            if uid == 0:
+                Rank(service, 0, 1, job="other", user="nobody").close()
+        deadline = time.monotonic() + PATIENCE_S
+        while service.ctl_json("jobs")["jobs"] and time.monotonic() < deadline:
+            time.sleep(0.02)
+        Rank(service, 0, 1, job="next").close()
+
+    def test_memory_beyond_the_quota_is_refused(self) -> None:
+        service = self.start("--memory-per-uid", str(4 << 20))
+        with Ranks(service, 1, job="full") as ranks:
+            ranks[0].call("tensor", name="w", count=1024)
+            with self.assertRaises(RankError) as caught:
+                ranks[0].call("tensor", name="large", count=1 << 20)
+            self.assertEqual(caught.exception.code, "exhausted", str(caught.exception))
+            self.assertIn("memory_per_uid", str(caught.exception))
+            ranks[0].call("tensor", name="v", count=1024)
+
+
+if __name__ == "__main__":
+    run_tests()
