@@ -4,12 +4,11 @@
 #include <utility>
 
 #include "ipc/base/check.h"
+#include "service/lane/lane_probe.h"
 
 namespace headrace::service {
 namespace {
 
-// Stages' tokens begin with a job's number, which never gets that far.
-constexpr std::uint64_t kProbeToken = std::uint64_t{1} << 63;
 // Blocks' positions begin with an operation's number, which is at least 1.
 constexpr std::uint64_t kProbePosition = 0;
 constexpr TimeNs kFactsInterval = 200 * kMillisecond;
@@ -41,7 +40,7 @@ void Groups::Open(const transport::GroupOptions& options) {
                                     .servers_count = options.servers_count,
                                     .self = options.self,
                                     .position_first = kProbePosition,
-                                    .token = kProbeToken | options.group};
+                                    .token = kOwnToken | options.group};
   }
   wires_changed_ = true;
   Answer(GroupOpened{lane_, options.group, std::move(status)});
@@ -79,8 +78,8 @@ void Groups::Close(const CloseGroup& message) {
 bool Groups::Work(std::vector<transport::Completion>& completions, TimeNs now) {
   bool worked = false;
   std::erase_if(completions, [this](const transport::Completion& completion) {
-    if ((completion.token & kProbeToken) == 0) return false;
-    const auto found = groups_.find(static_cast<std::uint32_t>(completion.token & ~kProbeToken));
+    if ((completion.token & kOwnToken) == 0) return false;
+    const auto found = groups_.find(static_cast<std::uint32_t>(completion.token & ~kOwnToken));
     HR_CHECK(found != groups_.end() && found->second.probe, completion.token);
     return found->second.probe->Take(completion);
   });

@@ -14,31 +14,43 @@ constexpr std::size_t kHeldStart = 64;  // grows when credits allow more small s
 
 Lane::Lane(std::uint8_t index, std::string name, transport::Transport& transport, LaneWaker& waker,
            Wakeable& thread, Door<DispatchMessage>& dispatch)
+    : Lane(index, std::move(name), transport, waker, thread, dispatch, LaneProbe::Way::kSum) {}
+
+Lane::Lane(std::uint8_t index, std::string name, transport::Transport& transport, LaneWaker& waker,
+           Wakeable& thread, Door<DispatchMessage>& dispatch, LaneProbe::Way probe_way)
     : index_(index),
       name_(std::move(name)),
       transport_(transport),
       waker_(waker),
       dispatch_(dispatch),
       inbox_(thread),
-      held_(kHeldStart) {}
+      held_(kHeldStart),
+      probe_(index, probe_way, transport) {}
 
 Lane::Lane(std::uint8_t index, std::string name, transport::NetworkTransport& transport,
            LaneWaker& waker, Wakeable& thread, Door<DispatchMessage>& dispatch,
            Door<ControlMessage>& control)
     : Lane(index, std::move(name), static_cast<transport::Transport&>(transport), waker, thread,
-           dispatch) {
+           dispatch, LaneProbe::Way::kRoundTrip) {
   groups_.emplace(index, transport, dispatch, control);
 }
 
 bool Lane::DoWork(TimeNs now) {
   inbox_.TakeAll(messages_);
   for (LaneMessage& message : messages_) Handle(std::move(message));
+  probe_.Post(now);
   PostHeld(now);
   completions_.clear();
   const bool more = transport_.DoWork(now, completions_);
+  probe_.Take(completions_);
+  bool answered = false;
+  while (auto answer = probe_.Next()) {
+    Answer(std::move(*answer));
+    answered = true;  // another probe may have come meanwhile
+  }
   const bool measured = groups_ && groups_->Work(completions_, now);
   for (const transport::Completion& completion : completions_) Report(completion);
-  return more || measured || !messages_.empty() || !completions_.empty();
+  return more || measured || answered || !messages_.empty() || !completions_.empty();
 }
 
 void Lane::Handle(LaneMessage message) {
@@ -50,7 +62,12 @@ void Lane::Handle(LaneMessage message) {
   } else if (const auto* ask = std::get_if<AskStage>(&message)) {
     Answer(StageWaits{index_, ask->token, transport_.Missing(ask->token)});
   } else if (const auto* probe = std::get_if<ProbeLane>(&message)) {
-    Answer(LaneAnswered{index_, probe->token, {}});
+    if (probe_.Ask(probe->token)) return;
+    Answer(LaneAnswered{
+        index_, probe->token,
+        Error(Code::kExhausted, std::to_string(LaneProbe::kAskedMax) + " probes of lane " + name_ +
+                                    " have no answer yet: it moves nothing, or is asked too "
+                                    "often")});
   } else {
     HR_CHECK(groups_.has_value(), message.index());
     groups_->Handle(message);

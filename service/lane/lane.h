@@ -1,6 +1,7 @@
 // A lane: one transport, driven by one actor. Takes stages from its inbox, hands them to the
 // transport in order, keeps those the transport is too busy for, reports each end to dispatch.
 // A lane between nodes also opens, measures and closes the groups that control asks for (groups.h).
+// It says whom a stage waits for, and whether it moves anything (lane_probe.h).
 //
 // Runs on dispatch's thread or on its own (config dedicated_lanes); the code is the same.
 #pragma once
@@ -15,6 +16,7 @@
 #include "service/actor/actor.h"
 #include "service/actor/messages.h"
 #include "service/lane/groups.h"
+#include "service/lane/lane_probe.h"
 #include "transport/transport.h"
 
 namespace headrace::service {
@@ -54,6 +56,9 @@ class Lane final : public Actor {
   Door<LaneMessage>& door() { return inbox_; }
 
  private:
+  Lane(std::uint8_t index, std::string name, transport::Transport& transport, LaneWaker& waker,
+       Wakeable& thread, Door<DispatchMessage>& dispatch, LaneProbe::Way probe_way);
+
   void Handle(LaneMessage message);
   void PostHeld(TimeNs now);
   void Cancel(std::uint64_t token);
@@ -69,6 +74,7 @@ class Lane final : public Actor {
   std::vector<LaneMessage> messages_;
   boost::circular_buffer<transport::Transfer> held_;  // accepted from dispatch, not yet posted
   std::vector<transport::Completion> completions_;
+  LaneProbe probe_;
   std::optional<Groups> groups_;  // of a lane between nodes
 };
 

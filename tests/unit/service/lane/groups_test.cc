@@ -78,7 +78,7 @@ struct Pair {
   }
 
   transport::SimulatedNetwork network{
-      {.latency_ns = kLatency, .ns_per_byte = kNsPerByte, .eager_size = 16384}};
+      {.latency_ns = kLatency, .ns_per_byte = kNsPerByte, .eager_size = 128 << 10}};
   std::vector<std::string> addresses;
   std::vector<std::unique_ptr<Node>> nodes;
 };
@@ -142,6 +142,72 @@ TEST(Groups, RefuseToMeasureWhatIsNotOpen) {
   pair.Advance(kMillisecond);
   ASSERT_EQ(pair.Measured(0).size(), 1U);
   EXPECT_EQ(pair.Measured(0)[0]->cost.error().code(), Code::kUnavailable);
+}
+
+// Node b never posts: dispatch of node a learns which member that is, and nothing of a stage that
+// is not there.
+TEST(Groups, TellDispatchWhomAStageWaitsFor) {
+  Pair pair;
+  pair.Open(5);
+  std::vector<std::byte> memory(40000);
+  transport::Transfer transfer{.token = 12,
+                               .kind = Collective::kAllReduce,
+                               .count = memory.size(),
+                               .group = 5,
+                               .position = 1,
+                               .members_count = 2};
+  transfer.members[0] = memory.data();
+  pair.Send(0, StartStage{transfer});
+  pair.Advance(kSecond);
+  pair.Send(0, AskStage{12});
+  pair.Send(0, AskStage{13});
+  pair.Turn();
+  const auto waits = pair.nodes[0]->dispatch.Of<StageWaits>();
+  ASSERT_EQ(waits.size(), 2U);
+  EXPECT_EQ(waits[0]->token, 12U);
+  EXPECT_EQ(waits[0]->members, 0b10U);
+  EXPECT_EQ(waits[1]->token, 13U);
+  EXPECT_EQ(waits[1]->members, 0U);
+}
+
+TEST(Groups, AnswerAProbeAfterOneRoundThroughTheWire) {
+  Pair pair;
+  pair.Send(1, ProbeLane{70});
+  EXPECT_TRUE(pair.nodes[1]->dispatch.messages.empty());
+  pair.Turn();
+  const auto answers = pair.nodes[1]->dispatch.Of<LaneAnswered>();
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0]->lane, 1);
+  EXPECT_EQ(answers[0]->token, 70U);
+  EXPECT_TRUE(answers[0]->status.ok());
+}
+
+// What a share does is the exchange's; here it must get there, and do no harm without a group.
+TEST(Groups, PassAJobsShareToTheWire) {
+  Pair pair;
+  for (const std::uint32_t group : {5U, 6U}) pair.Open(group);
+  pair.Advance(kMillisecond);
+  for (std::size_t node = 0; node < 2; ++node) {
+    pair.Send(node, SetShare{9, {.weight = 3}});
+    pair.Send(node, SetShare{6, {.weight = 1, .priority = 1}});
+  }
+  std::vector<std::byte> memory(4 * 4'000'000);
+  for (const std::uint32_t group : {5U, 6U}) {
+    for (std::size_t node = 0; node < 2; ++node) {
+      transport::Transfer transfer{.token = group,
+                                   .kind = Collective::kAllReduce,
+                                   .count = 4'000'000,
+                                   .group = group,
+                                   .position = 1,
+                                   .members_count = 2};
+      transfer.members[node] = memory.data() + 4'000'000 * (2 * (group - 5) + node);
+      pair.Send(node, StartStage{transfer});
+    }
+  }
+  pair.Advance(kSecond);
+  const auto ended = pair.nodes[0]->dispatch.Of<StageEnded>();
+  ASSERT_EQ(ended.size(), 2U);
+  EXPECT_EQ(ended[0]->completion.token, 6U) << "came later, and is of the better class";
 }
 
 TEST(Groups, TellDispatchOfStrangersAFewTimesASecondAtMost) {

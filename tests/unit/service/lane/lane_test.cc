@@ -18,8 +18,29 @@ using support::CountingWakeable;
 using support::ObservedTransport;
 using support::RecordingDoor;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using transport::LoopbackTransport;
 using transport::Transfer;
+
+// Says that all is done, and has done nothing.
+class WrongTransport final : public transport::Transport {
+ public:
+  const transport::Capabilities& capabilities() const override { return capabilities_; }
+  [[nodiscard]] transport::PostResult Post(const Transfer& transfer, TimeNs) override {
+    tokens_.push_back(transfer.token);
+    return transport::PostResult::kAccepted;
+  }
+  void Cancel(std::uint64_t) override {}
+  bool DoWork(TimeNs, std::vector<transport::Completion>& completions) override {
+    for (const std::uint64_t token : tokens_) completions.push_back({.token = token});
+    tokens_.clear();
+    return false;
+  }
+
+ private:
+  transport::Capabilities capabilities_;
+  std::vector<std::uint64_t> tokens_;
+};
 
 struct Bench {
   explicit Bench(const transport::LoopbackOptions& options) {
@@ -39,6 +60,7 @@ struct Bench {
     ASSERT_TRUE(lane->door().Send(StartStage{transfer}));
   }
   void Cancel(std::uint64_t token) { ASSERT_TRUE(lane->door().Send(CancelStage{token})); }
+  void Probe(RequestToken token) { ASSERT_TRUE(lane->door().Send(ProbeLane{token})); }
   void Settle() {
     while (lane->DoWork(now)) {
     }
@@ -172,6 +194,116 @@ TEST(Lane, ReportsWhatTheLinkReported) {
   bench.Start(2);
   bench.Settle();
   EXPECT_THAT(bench.Ended(), ElementsAre(std::pair(1, Code::kOk), std::pair(2, Code::kPeerLost)));
+}
+
+TEST(Lane, AnswersAProbeAfterTheTransportHasSummedRight) {
+  Bench bench({.startup_ns = 10});
+  bench.Start(1);
+  bench.Probe(70);
+  bench.Settle();
+  EXPECT_TRUE(bench.dispatch.messages.empty()) << "before anything has moved";
+  bench.now += 20;
+  bench.Settle();
+  bench.now += 20;
+  bench.Settle();
+  const auto answers = bench.dispatch.Of<LaneAnswered>();
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0]->lane, 3);
+  EXPECT_EQ(answers[0]->token, 70U);
+  EXPECT_TRUE(answers[0]->status.ok()) << answers[0]->status.error().text();
+  EXPECT_THAT(bench.Ended(), ElementsAre(std::pair(1, Code::kOk)))
+      << "the probe's sum is no stage of dispatch's";
+}
+
+TEST(Lane, ProbesAheadOfStagesThatWaitAndAgainForThoseWhoAskedTooLate) {
+  Bench bench({.transfers_max = 1, .startup_ns = 10});
+  for (std::uint64_t token = 1; token <= 3; ++token) bench.Start(token);
+  bench.Settle();
+  bench.Probe(70);
+  bench.Settle();
+  bench.now += 10;
+  bench.Settle();  // stage 1 is over, the sum begins
+  bench.Probe(71);
+  bench.Settle();
+  bench.now += 10;
+  bench.Settle();
+  ASSERT_EQ(bench.dispatch.Of<LaneAnswered>().size(), 1U) << "71 came after the sum had begun";
+  EXPECT_EQ(bench.dispatch.Of<LaneAnswered>()[0]->token, 70U);
+  EXPECT_EQ(bench.Ended().size(), 1U);
+  for (int i = 0; i < 3; ++i) {
+    bench.now += 10;
+    bench.Settle();
+  }
+  ASSERT_EQ(bench.dispatch.Of<LaneAnswered>().size(), 2U);
+  EXPECT_EQ(bench.dispatch.Of<LaneAnswered>()[1]->token, 71U);
+  EXPECT_THAT(bench.observed->accepted, ElementsAre(1, kOwnToken, kOwnToken, 2, 3));
+}
+
+TEST(Lane, SaysWhyAProbeFailed) {
+  Bench bench({});
+  bench.loopback->Fail(kOwnToken, Code::kUnavailable, 0);
+  bench.Probe(70);
+  bench.Settle();
+  const auto answers = bench.dispatch.Of<LaneAnswered>();
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0]->status.code(), Code::kUnavailable);
+  EXPECT_THAT(answers[0]->status.error().text(), HasSubstr("a sum of a few bytes failed"));
+  EXPECT_TRUE(bench.Ended().empty());
+}
+
+TEST(Lane, SaysWhatAWrongSumWas) {
+  RecordingDoor<DispatchMessage> dispatch;
+  CountingWakeable wakeable;
+  LaneWaker waker{wakeable};
+  WrongTransport wrong;
+  Lane lane(3, "lane3", wrong, waker, wakeable, dispatch);
+  ASSERT_TRUE(lane.door().Send(ProbeLane{70}));
+  while (lane.DoWork(kSecond)) {
+  }
+  const auto answers = dispatch.Of<LaneAnswered>();
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0]->status.code(), Code::kInternal);
+  EXPECT_THAT(answers[0]->status.error().text(), HasSubstr("1000 and 2000 were summed to 1000:"));
+}
+
+TEST(Lane, RefusesMoreProbesThanItCanRememberAndAnswersTheOthers) {
+  Bench bench({.startup_ns = 10});
+  for (RequestToken token = 0; token < LaneProbe::kAskedMax + 2; ++token) bench.Probe(token);
+  bench.Settle();
+  const auto refused = bench.dispatch.Of<LaneAnswered>();
+  ASSERT_EQ(refused.size(), 2U);
+  for (const LaneAnswered* answer : refused) {
+    EXPECT_GE(answer->token, LaneProbe::kAskedMax);
+    EXPECT_EQ(answer->status.code(), Code::kExhausted);
+  }
+  bench.now += 10;
+  bench.Settle();
+  EXPECT_EQ(bench.dispatch.Of<LaneAnswered>().size(), LaneProbe::kAskedMax + 2);
+}
+
+TEST(Lane, SaysThatAStageWaitsForNobodyWhereTheTransportKnowsOfNobody) {
+  Bench bench({.startup_ns = 10});
+  bench.Start(1);
+  ASSERT_TRUE(bench.lane->door().Send(AskStage{1}));
+  bench.Settle();
+  const auto waits = bench.dispatch.Of<StageWaits>();
+  ASSERT_EQ(waits.size(), 1U);
+  EXPECT_EQ(waits[0]->lane, 3);
+  EXPECT_EQ(waits[0]->token, 1U);
+  EXPECT_EQ(waits[0]->members, 0U);
+}
+
+TEST(Lane, DropsAnswersThatDispatchIsTooFarBehindToTake) {
+  Bench bench({});
+  bench.dispatch.full = true;
+  bench.Probe(70);
+  ASSERT_TRUE(bench.lane->door().Send(AskStage{1}));
+  bench.Settle();
+  bench.dispatch.full = false;
+  bench.Probe(71);
+  bench.Settle();
+  ASSERT_EQ(bench.dispatch.messages.size(), 1U);
+  EXPECT_EQ(bench.dispatch.Of<LaneAnswered>().at(0)->token, 71U);
 }
 
 TEST(Lane, DoesNotSleepOverAMessageOrASignal) {
