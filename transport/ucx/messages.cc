@@ -47,8 +47,8 @@ void UcxWire::Send(LinkId link_id, const MessageHeader& header, const std::byte*
   operation.size = size;
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
                        UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-  param.flags = GoesAtOnce(size) ? UCP_AM_SEND_FLAG_EAGER
-                                 : UCP_AM_SEND_FLAG_RNDV | UCP_AM_SEND_FLAG_REPLY;
+  param.flags =
+      GoesAtOnce(size) ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV | UCP_AM_SEND_FLAG_REPLY;
   param.cb.send = OnSent;
   param.user_data = &operation;
   param.memory_type = UCS_MEMORY_TYPE_HOST;
