@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ipc/base/check.h"
+#include "service/dispatch/late_words.h"
 #include "service/dispatch/rows.h"
 
 namespace headrace::service {
@@ -251,10 +252,7 @@ PlanFlow::Trouble PlanFlow::Expire(Job& job, TimeNs now, TimeNs& next_deadline) 
                                          (now - gradients.opened_ns(tensor)) / kMillisecond);
     if (!job.formed()) return Failure{Code::kTimeout, fmt::format("{}: {}", what, job.waits_for)};
     if (gradients.Head() == nullptr) {
-      return Failure{Code::kTimeout,
-                     what +
-                         ": the job has no plan, since not all of its ranks have handed in "
-                         "their layout"};
+      return Failure{Code::kTimeout, fmt::format("{}: {}", what, WhyNoPlan(job))};
     }
     for (const Operation& operation : gradients.operations()) {
       if (!operation.open()) continue;
