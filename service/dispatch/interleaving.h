@@ -1,0 +1,92 @@
+// Lets jobs that train on one lane take turns: now and then compares when each of them uses it, and
+// where they collide holds one job back, once, at the border of an iteration.
+//
+// Why once is enough: the first block of the iteration begins later, so its gradients come later,
+// so the forward pass that waits for them ends later, and with it the next backward pass begins
+// later. The hold is gone by then, but the whole job, computing included, stays shifted; nothing
+// pulls it back, since its period is what it was. schedule/interleave.h says which shift, and
+// schedule/interleave_alone.h which hold makes it.
+//
+// Of a job of several nodes, the node of rank 0 holds it back. The other nodes begin their part of
+// the block, which then waits on the lane for that node's part; so they are shifted with it. Jobs
+// meet only where one node sees both, and that node leaves those alone whose rank 0 is elsewhere.
+//
+// Holding costs time, so it is rationed: a job earns a hundredth of the time it trains, saves up
+// one iteration at most, and is held for no more than it has; that is at most 2 % of any hundred
+// iterations. And it must pay: when the iterations of both did not get shorter by a quarter of what
+// was promised, twice in a row, the two are left alone until one of them has another plan.
+//
+// Called on dispatch's thread, after its work; looks at a job once in kEvery iterations.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "service/dispatch/flow.h"
+#include "service/dispatch/interleaving_player.h"
+
+namespace headrace::service {
+
+class Interleaving {
+ public:
+  static constexpr std::uint64_t kEvery = 16;  // iterations between two looks at a job
+  static constexpr double kEarned = 0.01;      // of the time it trains a job may be held
+  static constexpr double kWorthIt = 0.25;     // of what was promised must have come
+  static constexpr int kStrikes = 2;
+
+  // The flow outlives it.
+  explicit Interleaving(Flow& flow);
+
+  void Look(Jobs& jobs, TimeNs now);
+
+ private:
+  struct Tracked {  // a job that trains
+    JobId job;
+    std::uint64_t next_look = 0;     // iteration
+    std::uint64_t earned_until = 0;  // likewise; 0: nothing yet
+    double purse_s = 0;              // that it may be held
+  };
+  // Two jobs of which one was held back for the other.
+  struct Pair {
+    struct Side {
+      JobId job;
+      std::uint32_t plan = 0;
+      std::uint64_t judged_at = 0;  // iteration
+      double before_s = 0;
+      double promised_s = 0;  // that its iterations take
+    };
+    std::array<Side, 2> sides;  // the job that was held, the other
+    bool pending = false;       // whether it was worth it is not known yet
+    int strikes = 0;
+  };
+  struct LaneSeen {
+    std::uint64_t bytes = 0;
+    TimeNs busy_ns = 0;
+  };
+  using Shifts = schedule::Interleaving;
+
+  Tracked& Track(JobId job);
+  void Forget(const Jobs& jobs);
+  void Compare(Jobs& jobs, std::uint8_t lane, TimeNs now);
+  // Fills players_; those that may be shifted against each other.
+  std::span<Player> Gather(Jobs& jobs, std::uint8_t lane, TimeNs now);
+  // Of the lane while it is at work, in bytes of blocks a second; 0 when nothing is known.
+  double RateOf(std::uint8_t lane);
+  void Earn(const Player& player);
+  void HoldBack(const Player& held, const Player& other, const Shifts& shifts, std::size_t index,
+                TimeNs now);
+  Pair& PairOf(const Player& held, const Player& other);
+  void Judge(std::span<Player> players);
+  void Judge(Pair& pair, Job& held, const std::array<double, 2>& now_s);
+
+  Flow& flow_;
+  std::vector<Tracked> tracked_;
+  std::vector<Pair> pairs_;
+  std::array<Player, schedule::kRhythmsMax> players_;
+  std::array<LaneSeen, 1 + kRailsMax> lanes_;         // at the last look
+  std::array<LaneSeen, 1 + kRailsMax> lanes_before_;  // at the one before
+};
+
+}  // namespace headrace::service
