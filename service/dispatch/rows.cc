@@ -26,6 +26,15 @@ ipc::JobState StateOf(const Job& job) {
   return job.attached() < job.world_size() ? ipc::JobState::kGathering : ipc::JobState::kRunning;
 }
 
+// A plan's blocks are known by their place in it, as in the row's `block`; inside they have numbers
+// of their own.
+std::uint64_t ArgumentOf(const Job& job, const Operation& operation) {
+  const std::uint64_t argument = operation.reason_argument;
+  const bool is_planned = operation.reason == ipc::WaitReason::kBehindBlock &&
+                          (argument & kPlannedSequence) != 0 && job.gradients != nullptr;
+  return is_planned ? job.gradients->operation(argument).index + 1 : argument;
+}
+
 }  // namespace
 
 ipc::JobRow MakeJobRow(const Job& job) {
@@ -87,7 +96,7 @@ ipc::QueueRow MakeQueueRow(const Job& job, const Operation& operation) {
   row.job_id = job.id().value;
   row.state = static_cast<std::uint32_t>(StateOf(operation));
   row.reason = static_cast<std::uint32_t>(operation.reason);
-  row.wait_argument = operation.reason_argument;
+  row.wait_argument = ArgumentOf(job, operation);
   row.ranks_missing = job.local_ranks() & ~operation.posted;
   row.bytes = operation.shape.Bytes();
   row.stage = static_cast<std::uint8_t>(operation.step);
