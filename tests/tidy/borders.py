@@ -29,6 +29,7 @@ FOREIGN_HOMES = {
     ),
     r"hwy/": ("transport/reduce/",),
     r"boost/interprocess/": ("ipc/", "service/"),
+    r"n?curses": ("client/cli/ctl/top/terminal.cc",),
     r"(spdlog|prometheus)/": ("service/",),
     r"torch/|Python\.h|pybind11/": (),
     r"(cuda|nccl|ucp|uct|ucs)[\w/]*\.h": (
@@ -152,6 +153,7 @@ RULES = {
             {"service/dispatch/a.h": "#include <kj/async.h>\n"},
             {"client/lib/session.cc": '#include "ipc/schema/client.capnp.h"\n'},
             {"transport/shm/a.cc": "#include <hwy/highway.h>\n"},
+            {"client/cli/ctl/main.cc": "#include <ncurses.h>\n"},
             {"service/lane/a.cc": "#include <cuda.h>\n"},
         ],
     ),

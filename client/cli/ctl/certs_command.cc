@@ -9,16 +9,14 @@
 
 #include "client/cli/ctl/certs.h"
 #include "client/cli/ctl/certs_show.h"
+#include "client/cli/ctl/commands.h"
 
 namespace headrace::ctl {
 namespace {
 
-constexpr int kOk = 0;
-constexpr int kFoundProblem = 1;
-
-int Complain(const Error& error) {
-  fmt::print(stderr, "headracectl: {}\n", error.text());
-  return kFoundProblem;
+int Refuse(const Error& error) {
+  Complain(error.text());
+  return kExitProblem;
 }
 
 std::string Absolute(const std::string& path) {
@@ -30,33 +28,33 @@ std::string Absolute(const std::string& path) {
 int Authority(AuthorityWish wish) {
   wish.now_unix_s = std::time(nullptr);
   const Result<CertificatePaths> made = MakeAuthority(wish);
-  if (!made) return Complain(made.error());
+  if (!made) return Refuse(made.error());
   fmt::print("{}\n{}\nkeep {} where only you make certificates: no node needs it\n",
              Absolute(made->certificate), Absolute(made->key),
              std::filesystem::path(made->key).filename().string());
-  return kOk;
+  return kExitOk;
 }
 
 // Prints what goes into the service's configuration.
 int Node(NodeWish wish) {
   wish.now_unix_s = std::time(nullptr);
   const Result<CertificatePaths> made = MakeNodeCertificate(wish);
-  if (!made) return Complain(made.error());
+  if (!made) return Refuse(made.error());
   fmt::print(
       "# for the configuration of the service on {0}\nnode_name = \"{0}\"\ntls_authority = "
       "\"{1}\"\ntls_certificate = \"{2}\"\ntls_key = \"{3}\"\n",
       wish.name, Absolute(made->authority), Absolute(made->certificate), Absolute(made->key));
-  return kOk;
+  return kExitOk;
 }
 
 int Show(const std::string& path, bool json) {
   const Result<CertificateText> certificate = LookAtCertificate(path);
-  if (!certificate) return Complain(certificate.error());
+  if (!certificate) return Refuse(certificate.error());
   const std::int64_t now_unix_s = std::time(nullptr);
   const std::string text = json ? CertificateJson(*certificate, now_unix_s).dump(2) + "\n"
                                 : CertificateTable(*certificate, now_unix_s);
   fmt::print("{}", text);
-  return certificate->ValidAt(now_unix_s) ? kOk : kFoundProblem;
+  return certificate->ValidAt(now_unix_s) ? kExitOk : kExitProblem;
 }
 
 }  // namespace
@@ -79,6 +77,7 @@ void AddCertsCommand(CLI::App& app, const bool& json, int& exit_code) {
       ->required();
   make->add_option("--days", authority->days, "how long it is valid")->capture_default_str();
   make->add_flag("--force", authority->force, "overwrite what is there");
+  AddExamples(*make, {"certs authority --out authority"});
   make->callback([authority, &exit_code] { exit_code = Authority(*authority); });
 
   const auto node = std::make_shared<NodeWish>();
@@ -91,11 +90,13 @@ void AddCertsCommand(CLI::App& app, const bool& json, int& exit_code) {
   sign->add_option("--host", node->hosts, "another name or address of the node; may be repeated")
       ->allow_extra_args(false);
   sign->add_flag("--force", node->force, "overwrite what is there");
+  AddExamples(*sign, {"certs node node-a --authority authority --out node-a"});
   sign->callback([node, &exit_code] { exit_code = Node(*node); });
 
   const auto path = std::make_shared<std::string>();
   CLI::App* show = add("show", "what stands in a certificate");
   show->add_option("file", *path, "certificate in PEM form")->required();
+  AddExamples(*show, {"certs show node-a/node-a.crt"});
   show->callback([path, &json, &exit_code] { exit_code = Show(*path, json); });
 }
 

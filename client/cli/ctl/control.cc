@@ -111,6 +111,15 @@ Result<PingAnswer> Ping(const std::string& socket_path, TimeNs timeout_ns) {
   });
 }
 
+Result<std::string> Configuration(const std::string& socket_path, TimeNs timeout_ns) {
+  Result<std::string> result = NotEnded<std::string>();
+  return Talk(socket_path, timeout_ns, result, [&result](schema::Admin::Client admin) {
+    return admin.describeRequest().send().then([&result](auto&& answer) {
+      result = std::string(answer.getDescription().getConfig().cStr());
+    });
+  });
+}
+
 Status SetPolicy(const std::string& socket_path, const std::string& job, const std::string& policy,
                  TimeNs timeout_ns) {
   return Ask(socket_path, timeout_ns, [&](schema::Admin::Client admin) {

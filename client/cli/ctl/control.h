@@ -25,6 +25,9 @@ struct PingAnswer {
 // `timeout_ns`: a service that is stopped or stuck gives kTimeout.
 Result<PingAnswer> Ping(const std::string& socket_path, TimeNs timeout_ns);
 
+// The whole configuration that the service runs with, as TOML.
+Result<std::string> Configuration(const std::string& socket_path, TimeNs timeout_ns);
+
 // Asks for plans of the job by that policy from now on. The error is the service's own: no such
 // job, no such policy, another user's job.
 Status SetPolicy(const std::string& socket_path, const std::string& job, const std::string& policy,

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <sstream>
+
+#include "client/cli/ctl/doctor_checks.h"
 #include "client/cli/ctl/units.h"
 #include "client/cli/ctl/words.h"
 
@@ -110,101 +114,142 @@ Finding CheckJobs(const Snapshot& board) {
   return {"jobs", Level::kOk, fmt::format("{} on the node, none failed", board.jobs.size()), ""};
 }
 
-Finding CheckCores(const Snapshot& board, std::uint32_t cores) {
-  std::uint32_t threads = 0;
-  for (const Lane& lane : board.lanes) threads += lane.row.threads;
-  const std::string text = fmt::format("{} cores, {} lane threads", cores, threads);
-  if (threads > cores) {
-    return {"cores", Level::kWarning, text, "set lane_threads to the cores at most"};
+// A process may look alive while one of its threads does nothing any more.
+Finding CheckThreads(const Threads& threads) {
+  const std::string text = fmt::format("{} threads", threads.count);
+  if (threads.stopped > 0) {
+    return {"threads", Level::kProblem, fmt::format("{}, {} stopped", text, threads.stopped),
+            "a signal or a debugger holds them: kill -CONT, or end the debugger"};
   }
-  return {"cores", Level::kOk, text, ""};
+  if (threads.uninterruptible > 0) {
+    return {
+        "threads", Level::kWarning,
+        fmt::format("{}, {} wait in the kernel and take no signal", text, threads.uninterruptible),
+        "look again; if they stay there, a disk, a network file system or a driver hangs"};
+  }
+  return {"threads", Level::kOk, text + ", none stopped", ""};
 }
 
-Finding CheckReductions(const Snapshot& board) {
-  const std::string target{ipc::GetText(board.service.reduce_target)};
-  if (target == "SCALAR" || target == "EMU128") {
-    return {"reductions", Level::kWarning, target + ": sums use no vector instructions",
-            "run on a processor with at least SSE2 or NEON"};
+Finding CheckSteering(const Patient& patient) {
+  const std::uint32_t uid = patient.machine.uid;
+  if (uid == 0 || uid == patient.board->service.uid) {
+    return {"steering", Level::kOk, fmt::format("uid {} may steer every job", uid), ""};
   }
-  return {"reductions", Level::kOk, "sums use " + target, ""};
-}
-
-Finding CheckMemfd(const Status& memfd) {
-  if (!memfd) {
-    return {"memfd", Level::kProblem, memfd.error().text(),
-            "memory is shared by sealed memfds: use Linux 3.17 or later, and allow memfd_create"};
-  }
-  return {"memfd", Level::kOk, "a sealed memfd can be made and mapped", ""};
-}
-
-Finding CheckOpenFiles(const Limits& limits, std::uint64_t sessions) {
-  // A session holds its socket and its doorbell, and for moments one more descriptor it hands over.
-  constexpr std::uint64_t kPerSession = 3;
-  constexpr std::uint64_t kOwn = 64;
-  const std::uint64_t room =
-      limits.open_files > kOwn ? (limits.open_files - kOwn) / kPerSession : 0;
-  const std::string text = limits.open_files == kUnlimited
-                               ? fmt::format("{} may open any number of files", limits.of)
-                               : fmt::format("{} may open {} files: about {} sessions, {} are open",
-                                             limits.of, limits.open_files, room, sessions);
-  if (limits.open_files == kUnlimited || room >= sessions + 64) {
-    return {"open files", Level::kOk, text, ""};
-  }
-  return {"open files", Level::kWarning, text, "raise the limit with ulimit -n or LimitNOFILE"};
-}
-
-Finding CheckLockedMemory(const Limits& limits) {
-  const std::string amount =
-      limits.locked_bytes == kUnlimited ? "any amount" : FormatBytes(limits.locked_bytes);
-  return {"locked memory", Level::kNote,
-          fmt::format("{} may lock {} of memory; shared memory lanes lock none", limits.of, amount),
+  const auto own = std::count_if(patient.board->jobs.begin(), patient.board->jobs.end(),
+                                 [uid](const ipc::JobRow& job) { return job.owner_uid == uid; });
+  return {"steering", Level::kNote,
+          fmt::format("uid {} may steer its own jobs, {} of {}; root and uid {} may steer all", uid,
+                      own, patient.board->jobs.size(), patient.board->service.uid),
           ""};
 }
 
-Finding CheckHugePages(const std::string& word) {
-  if (word.empty()) {
-    return {"huge pages", Level::kNote, "this kernel does not say whether shared memory uses them",
+// The way through dispatch and each lane, one finding each.
+void CheckDataPath(const Patient& patient, Findings& findings) {
+  if (!patient.probe) {
+    findings.push_back({"data path", Level::kProblem, patient.probe.error().text(),
+                        "headracectl queue shows what it did last"});
+    return;
+  }
+  const bool dispatched = patient.probe->dispatch_ns >= 0;
+  findings.push_back(
+      {"data path", dispatched ? Level::kOk : Level::kProblem,
+       dispatched ? fmt::format("dispatch answers within {}", FormatAge(patient.probe->dispatch_ns))
+                  : "dispatch does not answer within a second",
+       dispatched ? "" : "it is stuck: keep a core file (gcore), and restart the service"});
+  for (const LaneProbe& lane : patient.probe->lanes) {
+    const std::string check = "lane " + lane.name;
+    if (!lane.answered) {
+      findings.push_back(
+          {check, Level::kProblem, "does not answer within a second",
+           "its thread is stuck, or a stage of it: headracectl queue --lane " + lane.name});
+    } else if (!lane.status.ok()) {
+      findings.push_back({check, Level::kProblem, lane.status.error().text(),
+                          "the service's log and headracectl events say more"});
+    } else {
+      findings.push_back(
+          {check, Level::kOk, fmt::format("answers within {}", FormatAge(lane.ns)), ""});
+    }
+  }
+}
+
+Finding CheckPeer(const PeerProbe& peer) {
+  const std::string name = peer.name.empty() ? peer.address : peer.name;
+  const std::string check = "peer " + name;
+  if (!peer.connected) {
+    if (peer.why.empty()) return {check, Level::kNote, "not connected: no job needs it now", ""};
+    return {
+        check, Level::kProblem, fmt::format("not connected: {}", peer.why),
+        fmt::format("see that headraced runs there and {} is reachable from here", peer.address)};
+  }
+  if (peer.round_trip_ns < 0) {
+    return {check, Level::kNote, fmt::format("connected at {}, not measured yet", peer.address),
             ""};
   }
-  return {"huge pages", Level::kNote,
-          fmt::format("shmem_enabled is {}: segments use {}", word,
-                      word == "always" || word == "within_size" || word == "force"
-                          ? "huge pages where they fit"
-                          : "pages of the base size"),
-          ""};
+  // A clock that is off puts logs and traces of several nodes out of order, and ends certificates.
+  const TimeNs offset_ns = peer.clock_offset_ns;
+  const std::string text = fmt::format(
+      "connected at {}, round trip {}, clock {} {}", peer.address, FormatAge(peer.round_trip_ns),
+      FormatAge(offset_ns < 0 ? -offset_ns : offset_ns), offset_ns < 0 ? "behind" : "ahead");
+  if (offset_ns > kSecond || offset_ns < -kSecond) {
+    return {check, Level::kWarning, text, "run a time service (chrony, systemd-timesyncd) on both"};
+  }
+  return {check, Level::kOk, text, ""};
 }
 
-Finding CheckCuda(const Machine& machine) {
-  if (!machine.cuda_driver_version) return {"cuda", Level::kNote, machine.cuda_error, ""};
-  const std::int32_t version = *machine.cuda_driver_version;
-  return {"cuda", Level::kNote,
-          fmt::format("driver present, CUDA {}.{}", version / 1000, version % 1000 / 10), ""};
+void CheckPeers(const Patient& patient, Findings& findings) {
+  if (!patient.peers) {
+    findings.push_back({"peers", Level::kWarning, patient.peers.error().text(), "ask again"});
+    return;
+  }
+  if (patient.peers->empty()) {
+    findings.push_back({"peers", Level::kNote, "no other node is known: no job spans several", ""});
+  }
+  for (const PeerProbe& peer : *patient.peers) findings.push_back(CheckPeer(peer));
 }
 
-Finding CheckLibrary(const char* check, const char* library, bool found) {
-  return {check, Level::kNote, fmt::format("{} {}", library, found ? "found" : "not found"), ""};
+Finding CheckHttp(const Result<std::string>& configuration) {
+  if (!configuration) return {"http", Level::kWarning, configuration.error().text(), "ask again"};
+  const std::string address = TomlText(*configuration, "http_address");
+  if (address.empty()) {
+    return {"http", Level::kNote, "no metrics, health and status page: http_address is not set",
+            ""};
+  }
+  return {"http", Level::kOk, fmt::format("metrics at http://{}/metrics", address), ""};
 }
 
 }  // namespace
 
-Findings Examine(const Patient& patient) {
-  const Machine& machine = patient.machine;
-  Findings findings = {CheckService(patient), CheckSocket(patient), CheckAnswer(patient),
-                       CheckProtocol(patient), CheckBoard(patient)};
-  std::uint64_t sessions = 0;
-  if (patient.board) {
-    findings.push_back(CheckJobs(*patient.board));
-    findings.push_back(CheckCores(*patient.board, machine.cores));
-    findings.push_back(CheckReductions(*patient.board));
-    sessions = patient.board->ranks.size();
+std::string TomlText(const std::string& toml, const std::string& key) {
+  std::istringstream lines(toml);
+  for (std::string line; std::getline(lines, line);) {
+    const std::string begin = key + " = \"";
+    if (!line.starts_with(begin)) continue;
+    return line.substr(begin.size(), line.find('"', begin.size()) - begin.size());
   }
-  findings.push_back(CheckMemfd(machine.memfd));
-  findings.push_back(CheckOpenFiles(machine.limits, sessions));
-  findings.push_back(CheckLockedMemory(machine.limits));
-  findings.push_back(CheckHugePages(machine.shmem_huge_pages));
-  findings.push_back(CheckCuda(machine));
-  findings.push_back(CheckLibrary("ucx", "libucp.so.0", machine.has_ucx));
-  findings.push_back(CheckLibrary("nccl", "libnccl.so.2", machine.has_nccl));
+  return "";
+}
+
+Findings Examine(const Patient& patient) {
+  Findings findings = {CheckService(patient)};
+  if (patient.board && patient.liveness != Liveness::kGone && patient.machine.threads.count > 0) {
+    findings.push_back(CheckThreads(patient.machine.threads));
+  }
+  findings.push_back(CheckSocket(patient));
+  findings.push_back(CheckAnswer(patient));
+  // Without an answer to the first question, the others would only say the same again.
+  if (patient.ping) {
+    CheckDataPath(patient, findings);
+    CheckPeers(patient, findings);
+    findings.push_back(CheckHttp(patient.configuration));
+  }
+  findings.push_back(CheckProtocol(patient));
+  findings.push_back(CheckBoard(patient));
+  if (patient.board) {
+    findings.push_back(CheckSteering(patient));
+    findings.push_back(CheckJobs(*patient.board));
+  }
+  ExamineMachine(patient, findings);
+  ExamineDevices(patient, findings);
   return findings;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "client/cli/ctl/control.h"
 #include "client/cli/ctl/findings.h"
@@ -17,10 +18,18 @@ struct Patient {
   Result<Snapshot> board;
   Liveness liveness = Liveness::kGone;
   Result<PingAnswer> ping;
-  std::uint32_t protocol_version = 0;  // of this program
+  Result<ProbeAnswer> probe = Error(Code::kUnavailable, "not asked");
+  Result<std::vector<PeerProbe>> peers = Error(Code::kUnavailable, "not asked");
+  Result<std::string> configuration = Error(Code::kUnavailable, "not asked");  // TOML
+  std::uint32_t protocol_version = 0;                                          // of this program
   Machine machine;
 };
 
+// Of service and machine; the answers of a service that does not answer are left out once it is
+// known.
 Findings Examine(const Patient& patient);
+
+// What a line `key = "value"` of TOML says; empty where there is none, or the value is empty.
+std::string TomlText(const std::string& toml, const std::string& key);
 
 }  // namespace headrace::ctl

@@ -3,17 +3,26 @@
 #include "client/cli/ctl/table.h"
 #include "client/cli/ctl/units.h"
 #include "client/cli/ctl/views.h"
+#include "client/cli/ctl/words.h"
 
 namespace headrace::ctl {
 namespace {
 
-// The service writes the rate when a stage ends: one that is older than a second is nothing now.
-std::uint64_t RateNow(const ipc::LaneRow& row, TimeNs now) {
-  return now - row.rate_ns <= kSecond ? row.rate_bytes_per_s : 0;
-}
-
 std::string FormatMicroseconds(TimeNs time_ns) {
   return fmt::format("{:.1f} us", static_cast<double>(time_ns) / kMicrosecond);
+}
+
+std::uint64_t MovedOn(const Snapshot& snapshot, std::uint32_t lane) {
+  std::uint64_t moved = 0;
+  for (const ipc::ShareRow& share : snapshot.shares) {
+    if (share.lane == lane) moved += share.bytes_moved;
+  }
+  return moved;
+}
+
+double ShareOf(const ipc::ShareRow& share, const Snapshot& snapshot) {
+  const std::uint64_t all = MovedOn(snapshot, share.lane);
+  return all > 0 ? static_cast<double>(share.bytes_moved) / static_cast<double>(all) : 0;
 }
 
 }  // namespace
@@ -79,6 +88,59 @@ Json LanesJson(const Snapshot& snapshot) {
                      {"messages_dropped", row.messages_dropped}});
   }
   return {{"rows_unread", snapshot.rows_unread}, {"lanes", std::move(lanes)}};
+}
+
+std::string SharesTable(const Snapshot& snapshot, std::string_view lane, bool with_header) {
+  Table table({{"LANE"},
+               {"JOB"},
+               {"WEIGHT", Align::kRight},
+               {"PRIORITY", Align::kRight},
+               {"LIMIT", Align::kRight},
+               {"QUEUED", Align::kRight},
+               {"STAGES", Align::kRight},
+               {"IN FLIGHT", Align::kRight},
+               {"ENDED", Align::kRight},
+               {"MOVED", Align::kRight},
+               {"SHARE", Align::kRight},
+               {"WAITED", Align::kRight},
+               {"MOVING", Align::kRight}});
+  for (const ipc::ShareRow& share : snapshot.shares) {
+    const std::string name = LaneName(share.lane, snapshot);
+    if (!lane.empty() && name != lane) continue;
+    const ipc::JobRow* job = snapshot.FindJob(share.job_id);
+    table.Add(
+        {name, JobName(share.job_id, snapshot), job != nullptr ? std::to_string(job->weight) : "",
+         job != nullptr ? std::to_string(job->priority) : "",
+         job != nullptr ? FormatRateLimit(job->limit_bytes_per_s) : "",
+         std::to_string(share.queued_stages), std::to_string(share.in_flight_stages),
+         FormatBytes(share.in_flight_bytes), std::to_string(share.stages_ended),
+         FormatBytes(share.bytes_moved), fmt::format("{:.1f} %", 100 * ShareOf(share, snapshot)),
+         FormatAge(share.waiting_ns), FormatAge(share.moving_ns)});
+  }
+  return table.Render(with_header);
+}
+
+Json SharesJson(const Snapshot& snapshot, std::string_view lane) {
+  Json shares = Json::array();
+  for (const ipc::ShareRow& share : snapshot.shares) {
+    const std::string name = LaneName(share.lane, snapshot);
+    if (!lane.empty() && name != lane) continue;
+    const ipc::JobRow* job = snapshot.FindJob(share.job_id);
+    shares.push_back({{"lane", JsonText(name)},
+                      {"job", JsonText(JobName(share.job_id, snapshot))},
+                      {"job_id", share.job_id},
+                      {"weight", job != nullptr ? Json(job->weight) : Json(nullptr)},
+                      {"priority", job != nullptr ? Json(job->priority) : Json(nullptr)},
+                      {"queued_stages", share.queued_stages},
+                      {"in_flight_stages", share.in_flight_stages},
+                      {"in_flight_bytes", share.in_flight_bytes},
+                      {"stages_ended", share.stages_ended},
+                      {"bytes_moved", share.bytes_moved},
+                      {"share", ShareOf(share, snapshot)},
+                      {"waiting_ns", share.waiting_ns},
+                      {"moving_ns", share.moving_ns}});
+  }
+  return {{"rows_unread", snapshot.rows_unread}, {"shares", std::move(shares)}};
 }
 
 }  // namespace headrace::ctl

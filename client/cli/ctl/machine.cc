@@ -1,29 +1,23 @@
 #include "client/cli/ctl/machine.h"
 
-#include <dlfcn.h>
 #include <sched.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 
-#include "ipc/base/unique_handle.h"
+#include "client/cli/ctl/libraries.h"
+#include "client/cli/ctl/process.h"
 #include "ipc/sealed_memory.h"
 
 namespace headrace::ctl {
 namespace {
-
-struct LibraryTraits {
-  using Value = void*;
-  static Value None() { return nullptr; }
-  static void Release(Value library) { ::dlclose(library); }
-};
-using Library = UniqueHandle<LibraryTraits>;
-
-Library OpenLibrary(const char* name) { return Library(::dlopen(name, RTLD_NOW | RTLD_LOCAL)); }
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path);
@@ -47,9 +41,12 @@ Status TryMemfd() {
   return ipc::VerifySealedMemory(memory->fd.get(), memory->mapping.size());
 }
 
+std::string ProcessFolder(std::int32_t pid) {
+  return "/proc/" + (pid > 0 ? std::to_string(pid) : std::string("self"));
+}
+
 Limits LookAtLimits(std::int32_t service_pid) {
-  const std::string pid = service_pid > 0 ? std::to_string(service_pid) : "self";
-  const std::string text = ReadFile("/proc/" + pid + "/limits");
+  const std::string text = ReadFile(ProcessFolder(service_pid) + "/limits");
   // The limits of another user's process cannot be read; then this shell's are the best guess.
   if (text.empty() && service_pid > 0) return LookAtLimits(0);
   return {.of = service_pid > 0 ? "the service" : "this shell",
@@ -64,27 +61,53 @@ std::uint32_t CoresAllowed() {
   return static_cast<std::uint32_t>(CPU_COUNT(&set));
 }
 
-void LookForCuda(Machine& machine) {
-  const Library cuda = OpenLibrary("libcuda.so.1");
-  if (!cuda) {
-    machine.cuda_error = "libcuda.so.1 is not installed";
-    return;
+Threads LookAtThreads(std::int32_t pid) {
+  Threads threads;
+  std::error_code ignored;  // a process that ends meanwhile has no threads
+  std::filesystem::directory_iterator tasks(ProcessFolder(pid) + "/task", ignored);
+  for (; tasks != std::filesystem::directory_iterator(); tasks.increment(ignored)) {
+    const auto stat = ParseStat(ReadFile(tasks->path().string() + "/stat"));
+    if (!stat) continue;
+    ++threads.count;
+    if (stat->state == 'T' || stat->state == 't') ++threads.stopped;
+    if (stat->state == 'D') ++threads.uninterruptible;
   }
-  // The two functions of the driver API that need no context; CUresult is an int, 0 is success.
-  using Initialise = int (*)(unsigned);
-  using GetVersion = int (*)(int*);
-  const auto initialise = reinterpret_cast<Initialise>(::dlsym(cuda.get(), "cuInit"));
-  const auto get_version = reinterpret_cast<GetVersion>(::dlsym(cuda.get(), "cuDriverGetVersion"));
-  int version = 0;
-  if (initialise == nullptr || get_version == nullptr) {
-    machine.cuda_error = "libcuda.so.1 lacks cuInit or cuDriverGetVersion";
-  } else if (const int error = initialise(0); error != 0) {
-    machine.cuda_error = "cuInit gives CUresult " + std::to_string(error);
-  } else if (get_version(&version) == 0) {
-    machine.cuda_driver_version = version;
-  } else {
-    machine.cuda_error = "cuDriverGetVersion failed";
+  return threads;
+}
+
+// The tightest quota on the way up: each group is bounded by those above it.
+std::optional<double> LookAtQuota(std::int32_t pid) {
+  const std::filesystem::path root = "/sys/fs/cgroup";
+  std::filesystem::path group = ParseCgroup(ReadFile(ProcessFolder(pid) + "/cgroup"));
+  std::optional<double> least;
+  constexpr int kDepthMax = 64;
+  for (int depth = 0; depth < kDepthMax; ++depth) {
+    const auto quota = ParseCpuMax(ReadFile((root / group.relative_path() / "cpu.max").string()));
+    if (quota && (!least || *quota < *least)) least = quota;
+    if (group.relative_path().empty()) break;
+    group = group.parent_path();
   }
+  return least;
+}
+
+void LookAtSharedMemory(Machine& machine) {
+  struct statvfs state {};
+  if (::statvfs("/dev/shm", &state) != 0) return;
+  machine.shm_bytes = std::uint64_t{state.f_blocks} * state.f_frsize;
+  machine.shm_free_bytes = std::uint64_t{state.f_bavail} * state.f_frsize;
+}
+
+bool IsThere(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
+
+std::vector<std::string> NamesIn(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code ignored;  // no such folder: nothing is in it
+  std::filesystem::directory_iterator entries(folder, ignored);
+  for (; entries != std::filesystem::directory_iterator(); entries.increment(ignored)) {
+    names.push_back(entries->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 }  // namespace
@@ -109,19 +132,42 @@ std::optional<std::uint64_t> ParseLimit(const std::string& text, const std::stri
   return value;
 }
 
+std::optional<double> ParseCpuMax(const std::string& text) {
+  std::istringstream fields(text);
+  double quota = 0;
+  double period = 0;
+  if (!(fields >> quota >> period) || !(quota > 0) || !(period > 0)) return std::nullopt;
+  return quota / period;
+}
+
+std::string ParseCgroup(const std::string& text) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("0::")) return line.substr(3);
+  }
+  return "";
+}
+
 Machine LookAtMachine(const std::string& board_path, const std::string& socket_path,
-                      std::int32_t service_pid) {
+                      std::int32_t service_pid, const std::string& mps_directory) {
   Machine machine;
   machine.board = LookAtFile(board_path);
   machine.socket = LookAtFile(socket_path);
+  machine.uid = ::geteuid();
   machine.memfd = TryMemfd();
   machine.limits = LookAtLimits(service_pid);
+  machine.shell_limits = LookAtLimits(0);
+  if (service_pid > 0) machine.threads = LookAtThreads(service_pid);
   machine.cores = CoresAllowed();
+  machine.cpu_quota = LookAtQuota(service_pid);
+  machine.quota_is_of_service = service_pid > 0;
+  LookAtSharedMemory(machine);
   machine.shmem_huge_pages =
       ChosenWord(ReadFile("/sys/kernel/mm/transparent_hugepage/shmem_enabled"));
-  LookForCuda(machine);
-  machine.has_ucx = static_cast<bool>(OpenLibrary("libucp.so.0"));
-  machine.has_nccl = static_cast<bool>(OpenLibrary("libnccl.so.2"));
+  machine.rdma_devices = NamesIn("/sys/class/infiniband");
+  LookForLibraries(machine);
+  machine.mps_directory = mps_directory;
+  machine.has_mps = IsThere(mps_directory + "/control");
   return machine;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ipc/base/result.h"
 
@@ -21,28 +22,61 @@ struct FileLook {
 };
 
 struct Limits {
-  std::string of;  // "the service (pid 12)" or "this shell"
+  std::string of;  // "the service" or "this shell"
   std::uint64_t locked_bytes = 0;
   std::uint64_t open_files = 0;
 };
 inline constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
 
+// What a process's threads do, as the kernel says.
+struct Threads {
+  std::uint32_t count = 0;
+  std::uint32_t stopped = 0;          // by a signal or a debugger
+  std::uint32_t uninterruptible = 0;  // in the kernel, deaf to signals: a disk, a driver
+};
+
+// A library that is opened at run time.
+struct Library {
+  bool is_found = false;
+  std::string version;  // "1.13.1"; empty where it does not say
+  std::string error;    // why it cannot be used
+};
+
 struct Machine {
   FileLook board;
   FileLook socket;
-  Status memfd;  // whether a sealed memfd can be made, mapped and verified
-  Limits limits;
-  std::uint32_t cores = 0;                          // this process may run on
-  std::string shmem_huge_pages;                     // the chosen word of shmem_enabled; or empty
+  std::uint32_t uid = 0;  // of who asks
+  Status memfd;           // whether a sealed memfd can be made, mapped and verified
+  Limits limits;          // of the service where they can be read
+  Limits shell_limits;
+  Threads threads;                   // of the service
+  std::uint32_t cores = 0;           // this process may run on
+  std::optional<double> cpu_quota;   // cores' worth of time; nothing: no quota
+  bool quota_is_of_service = false;  // else of this shell
+  std::uint64_t shm_bytes = 0;       // of /dev/shm; 0: there is none
+  std::uint64_t shm_free_bytes = 0;
+  std::string shmem_huge_pages;  // the chosen word of shmem_enabled; or empty
+  Library ucx;
+  std::vector<std::string> rdma_devices;
   std::optional<std::int32_t> cuda_driver_version;  // 12040 for 12.4; nothing without libcuda.so.1
   std::string cuda_error;                           // why there is none
-  bool has_ucx = false;
-  bool has_nccl = false;
+  std::vector<std::string> gpus;                    // names
+  std::string mps_directory;                        // where it was looked for
+  bool has_mps = false;                             // a control daemon of MPS is there
+  Library nccl;
 };
 
-// `service_pid`: whose limits to read, 0 when no service runs.
+// `service_pid`: whose limits to read, 0 when no service runs. `mps_directory`: where MPS keeps its
+// pipes.
 Machine LookAtMachine(const std::string& board_path, const std::string& socket_path,
-                      std::int32_t service_pid);
+                      std::int32_t service_pid, const std::string& mps_directory);
+
+// Cores' worth of time by the text of cpu.max, "200000 100000"; nothing for "max 100000".
+std::optional<double> ParseCpuMax(const std::string& text);
+
+// The path in the text of /proc/PID/cgroup, of the one hierarchy of version 2; empty: there is
+// none.
+std::string ParseCgroup(const std::string& text);
 
 // The chosen word of a file like "always within_size [never] deny"; empty when there is none.
 std::string ChosenWord(const std::string& text);

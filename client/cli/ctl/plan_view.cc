@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "client/cli/ctl/plan_gantt.h"
 #include "client/cli/ctl/table.h"
 #include "client/cli/ctl/units.h"
 #include "client/cli/ctl/views.h"
@@ -10,6 +11,9 @@
 
 namespace headrace::ctl {
 namespace {
+
+// Of a terminal that nobody made wider.
+constexpr std::size_t kGanttColumns = 80;
 
 // How much of the time in which blocks moved the forward pass did not stand still for.
 std::optional<double> HiddenShare(const ipc::PlanRow& plan) {
@@ -188,7 +192,7 @@ Json OnePlanJson(const Snapshot& snapshot, const ipc::PlanRow& plan) {
 
 }  // namespace
 
-std::string PlanTable(const Snapshot& snapshot, std::string_view job, bool with_header) {
+std::string PlanTable(const Snapshot& snapshot, std::string_view job, bool with_header, bool utf8) {
   std::string text;
   for (const ipc::JobRow& row : snapshot.jobs) {
     if (ipc::GetText(row.name) != job) continue;
@@ -200,6 +204,7 @@ std::string PlanTable(const Snapshot& snapshot, std::string_view job, bool with_
     }
     if (with_header) text += Heading(row, *plan) + '\n';
     text += Totals(*plan, with_header) + '\n' + Blocks(snapshot, *plan, with_header);
+    if (with_header) text += '\n' + PlanGantt(snapshot, *plan, kGanttColumns, utf8);
   }
   return text;
 }

@@ -1,8 +1,11 @@
+#include "client/cli/ctl/queue_view.h"
+
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "client/cli/ctl/table.h"
 #include "client/cli/ctl/units.h"
-#include "client/cli/ctl/views.h"
 #include "client/cli/ctl/words.h"
 #include "ipc/base/collective.h"
 
@@ -32,26 +35,49 @@ std::vector<int> RanksMissing(const ipc::QueueRow& row) {
   return ranks;
 }
 
-// A block of the plan is known by its iteration and its number within it.
-std::string Block(const ipc::QueueRow& row) {
+bool IsWanted(const ipc::QueueRow& row, const Snapshot& snapshot, const QueueQuery& query) {
+  if (!query.job.empty() && JobName(row.job_id, snapshot) != query.job) return false;
+  if (!query.state.empty() && StageStateName(row.state) != query.state) return false;
+  return query.lane.empty() || (HasLane(row) && LaneName(row.lane, snapshot) == query.lane);
+}
+
+}  // namespace
+
+std::string BlockName(const ipc::QueueRow& row) {
   return row.iteration == 0 ? std::to_string(row.block)
                             : fmt::format("{}/{}", row.iteration, row.block);
 }
 
-std::string Tensors(const ipc::QueueRow& row) {
+std::string TensorNames(const ipc::QueueRow& row) {
   const std::string first(ipc::GetText(row.tensor));
   if (row.tensors <= 1) return first;
   return first.empty() ? fmt::format("{} tensors", row.tensors)
                        : fmt::format("{} +{}", first, row.tensors - 1);
 }
 
-bool IsWanted(const ipc::QueueRow& row, const Snapshot& snapshot, std::string_view job) {
-  return job.empty() || JobName(row.job_id, snapshot) == job;
+std::vector<ipc::QueueRow> SelectQueue(const Snapshot& snapshot, const QueueQuery& query) {
+  std::vector<ipc::QueueRow> rows;
+  for (const ipc::QueueRow& row : snapshot.queue) {
+    if (IsWanted(row, snapshot, query)) rows.push_back(row);
+  }
+  const auto sort_by = [&rows](auto key) {
+    std::stable_sort(rows.begin(), rows.end(),
+                     [key](const auto& left, const auto& right) { return key(left) < key(right); });
+  };
+  if (query.sort == "age") {
+    sort_by([](const ipc::QueueRow& row) { return row.posted_ns; });
+  } else if (query.sort == "bytes") {
+    sort_by([](const ipc::QueueRow& row) { return ~row.bytes; });
+  } else if (query.sort == "lane") {
+    // Those without a lane come last.
+    sort_by([](const ipc::QueueRow& row) { return HasLane(row) ? int{row.lane} : 256; });
+  } else if (query.sort == "state") {
+    sort_by([](const ipc::QueueRow& row) { return row.state; });
+  }
+  return rows;
 }
 
-}  // namespace
-
-std::string QueueTable(const Snapshot& snapshot, std::string_view job, bool with_header) {
+std::string QueueTable(const Snapshot& snapshot, const QueueQuery& query, bool with_header) {
   Table table({{"JOB"},
                {"BLOCK", Align::kRight},
                {"KIND"},
@@ -61,15 +87,16 @@ std::string QueueTable(const Snapshot& snapshot, std::string_view job, bool with
                {"LANE"},
                {"STATE"},
                {"AGE", Align::kRight},
+               {"IN STATE", Align::kRight},
                {"TENSOR"},
                {"WHY IT WAITS"}});
-  for (const ipc::QueueRow& row : snapshot.queue) {
-    if (!IsWanted(row, snapshot, job)) continue;
-    table.Add({JobName(row.job_id, snapshot), Block(row), Kind(row), Element(row),
+  for (const ipc::QueueRow& row : SelectQueue(snapshot, query)) {
+    table.Add({JobName(row.job_id, snapshot), BlockName(row), Kind(row), Element(row),
                FormatBytes(row.bytes), std::to_string(row.stage),
                HasLane(row) ? LaneName(row.lane, snapshot) : "",
                std::string(StageStateName(row.state)), FormatAge(snapshot.now_ns - row.posted_ns),
-               Tensors(row), WhyItWaits(row, snapshot)});
+               FormatAge(snapshot.now_ns - row.since_ns), TensorNames(row),
+               WhyItWaits(row, snapshot)});
   }
   std::string text = table.Render(with_header);
   if (snapshot.counters.queue_rows_left_out > 0 && with_header) {
@@ -80,10 +107,9 @@ std::string QueueTable(const Snapshot& snapshot, std::string_view job, bool with
   return text;
 }
 
-Json QueueJson(const Snapshot& snapshot, std::string_view job) {
+Json QueueJson(const Snapshot& snapshot, const QueueQuery& query) {
   Json stages = Json::array();
-  for (const ipc::QueueRow& row : snapshot.queue) {
-    if (!IsWanted(row, snapshot, job)) continue;
+  for (const ipc::QueueRow& row : SelectQueue(snapshot, query)) {
     stages.push_back(
         {{"job", JsonText(JobName(row.job_id, snapshot))},
          {"job_id", row.job_id},
@@ -102,6 +128,7 @@ Json QueueJson(const Snapshot& snapshot, std::string_view job) {
          {"wait_reason", WaitReasonName(row.reason)},
          {"wait_argument", row.wait_argument},
          {"ranks_missing", RanksMissing(row)},
+         {"peer", JsonText(ipc::GetText(row.peer))},
          {"why", JsonText(WhyItWaits(row, snapshot))}});
   }
   return {{"rows_unread", snapshot.rows_unread},

@@ -81,6 +81,8 @@ Snapshot TakeSnapshot(const ipc::BoardLayout& layout, TimeNs now_ns) {
       ReadTable(layout.plans, unread, [](const ipc::PlanRow& row) { return row.job_id != 0; });
   snapshot.plan_blocks = ReadTable(layout.plan_blocks, unread,
                                    [](const ipc::PlanBlockRow& row) { return row.job_id != 0; });
+  snapshot.shares =
+      ReadTable(layout.shares, unread, [](const ipc::ShareRow& row) { return row.job_id != 0; });
   for (std::size_t i = 0; i < ipc::kLaneRowsMax; ++i) {
     const auto row = ReadPatiently(layout.lanes[i], unread);
     if (row && row->in_use != 0) snapshot.lanes.push_back({i, *row});
@@ -93,6 +95,8 @@ Snapshot TakeSnapshot(const ipc::BoardLayout& layout, TimeNs now_ns) {
   SortBy(snapshot.plans, [](const ipc::PlanRow& row) { return row.job_id; });
   SortBy(snapshot.plan_blocks,
          [](const ipc::PlanBlockRow& row) { return std::tuple(row.job_id, row.index); });
+  SortBy(snapshot.shares,
+         [](const ipc::ShareRow& row) { return std::tuple(row.lane, row.job_id); });
   SortBy(snapshot.events, [](const ipc::EventRow& row) { return row.number; });
   return snapshot;
 }

@@ -30,6 +30,7 @@ struct Snapshot {
   std::vector<ipc::EventRow> events;           // oldest first
   std::vector<ipc::PlanRow> plans;             // by job
   std::vector<ipc::PlanBlockRow> plan_blocks;  // by job, then place in dispatch order
+  std::vector<ipc::ShareRow> shares;           // by lane, then job
   // Rows whose writer stood in the middle of them all the time: a service stopped just there.
   std::size_t rows_unread = 0;
 

@@ -29,6 +29,9 @@ constexpr Counter kCounters[] = {
     {"sessions_opened", &ipc::CountersRow::sessions_opened},
     {"sessions_closed", &ipc::CountersRow::sessions_closed},
     {"queue_rows_left_out", &ipc::CountersRow::queue_rows_left_out},
+    {"late_reports", &ipc::CountersRow::late_reports},
+    {"quota_refusals", &ipc::CountersRow::quota_refusals},
+    {"jobs_unrecorded", &ipc::CountersRow::jobs_unrecorded},
 };
 
 std::uint64_t SessionsOpen(const Snapshot& snapshot) {

@@ -29,19 +29,17 @@ Json JobsJson(const Snapshot& snapshot, const UserNames& users);
 std::string RanksTable(const Snapshot& snapshot, std::string_view name, bool with_header);
 Json RanksJson(const Snapshot& snapshot, std::string_view name, const UserNames& users);
 
-// All block stages, or those of the jobs called `job` when it is not empty.
-std::string QueueTable(const Snapshot& snapshot, std::string_view job, bool with_header);
-Json QueueJson(const Snapshot& snapshot, std::string_view job);
-
-// The plans of every job called `job`, predicted beside measured; words where there is none.
-std::string PlanTable(const Snapshot& snapshot, std::string_view job, bool with_header);
+// The plans of every job called `job`, predicted beside measured, as numbers and as a picture;
+// words where there is none. `utf8`: what the terminal shows.
+std::string PlanTable(const Snapshot& snapshot, std::string_view job, bool with_header, bool utf8);
 Json PlanJson(const Snapshot& snapshot, std::string_view job);
 
 std::string LanesTable(const Snapshot& snapshot, bool with_header);
 Json LanesJson(const Snapshot& snapshot);
 
-std::string EventsTable(const Snapshot& snapshot, bool with_header);
-Json EventsJson(const Snapshot& snapshot);
+// What each job has of each lane, or of the lane called `lane` when it is not empty.
+std::string SharesTable(const Snapshot& snapshot, std::string_view lane, bool with_header);
+Json SharesJson(const Snapshot& snapshot, std::string_view lane);
 
 // A text field as JSON can carry it: bytes that are no UTF-8 become U+FFFD.
 std::string JsonText(std::string_view text);

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <vector>
+
+#include "client/cli/ctl/units.h"
 
 namespace headrace::ctl {
 namespace {
@@ -16,19 +19,61 @@ std::string_view At(const std::array<std::string_view, N>& names, std::uint32_t 
 
 // Names of this many ranks stand in a cell; of the others only the count.
 constexpr int kRanksNamedMax = 4;
+// The row has a bit for each of the first so many ranks.
+constexpr int kRankBits = 64;
 
-std::string RanksNotReady(std::uint64_t missing, std::uint64_t lowest) {
-  const int count = std::popcount(missing);
-  if (count <= 1) return fmt::format("rank {} not ready", lowest);
+// "rank 2 of job bert", "ranks 0, 2, 3, 4 of job bert and 3 more".
+std::string RanksMissing(const ipc::QueueRow& row, const std::string& job) {
+  const int count = std::popcount(row.ranks_missing);
+  if (count <= 1) return fmt::format("rank {} of job {}", row.wait_argument, job);
   std::vector<int> named;
-  for (int rank = 0; rank < 64; ++rank) {
-    const bool is_missing = (missing >> rank & 1U) != 0;
+  for (int rank = 0; rank < kRankBits; ++rank) {
+    const bool is_missing = (row.ranks_missing >> rank & 1U) != 0;
     if (is_missing && named.size() < kRanksNamedMax) named.push_back(rank);
   }
   const int others = count - static_cast<int>(named.size());
-  return others == 0
-             ? fmt::format("ranks {} not ready", fmt::join(named, ", "))
-             : fmt::format("ranks {} and {} more not ready", fmt::join(named, ", "), others);
+  const std::string ranks = fmt::format("ranks {} of job {}", fmt::join(named, ", "), job);
+  return others == 0 ? ranks : fmt::format("{} and {} more", ranks, others);
+}
+
+// " (7 of 8 missing)", where more than one is.
+std::string HowMany(const ipc::QueueRow& row, const Snapshot& snapshot) {
+  const int count = std::popcount(row.ranks_missing);
+  const ipc::JobRow* job = snapshot.FindJob(row.job_id);
+  if (count <= 1 || job == nullptr) return "";
+  const char* at_least = job->world_size > kRankBits ? "at least " : "";
+  return fmt::format(" ({}{} of {} missing)", at_least, count, job->world_size);
+}
+
+std::string NotReady(const ipc::QueueRow& row, const Snapshot& snapshot) {
+  return fmt::format("{} not ready for {}{}", RanksMissing(row, JobName(row.job_id, snapshot)),
+                     FormatAge(snapshot.now_ns - row.since_ns), HowMany(row, snapshot));
+}
+
+std::string NotAttached(const ipc::QueueRow& row, const Snapshot& snapshot) {
+  const ipc::JobRow* job = snapshot.FindJob(row.job_id);
+  const std::string here =
+      job != nullptr ? fmt::format(" ({} of {} are)", job->ranks_attached, job->world_size) : "";
+  return fmt::format("rank {} of job {} not attached for {}{}", row.wait_argument,
+                     JobName(row.job_id, snapshot), FormatAge(snapshot.now_ns - row.since_ns),
+                     here);
+}
+
+// What the board says may be anything; a year is as good as for ever.
+constexpr std::uint64_t kLongestWait = 365ULL * 86400 * kSecond;
+
+// For how long its job's phase is held back: since the stage was posted.
+std::string Held(const ipc::QueueRow& row, const Snapshot& snapshot) {
+  return fmt::format("held {} so that its phase does not collide with job {}",
+                     FormatAge(snapshot.now_ns - row.since_ns),
+                     JobName(static_cast<std::uint32_t>(row.wait_argument), snapshot));
+}
+
+// The peer's name comes from another node.
+std::string PeerSlow(const ipc::QueueRow& row, const Snapshot& snapshot) {
+  const std::string_view name = ipc::GetText(row.peer);
+  return fmt::format("peer {} slow: its bytes are missing after {} on the lane",
+                     name.empty() ? "of no name" : name, FormatAge(snapshot.now_ns - row.since_ns));
 }
 
 }  // namespace
@@ -41,14 +86,26 @@ std::string_view JobStateName(std::uint32_t state) {
   return At<4>({"unknown", "gathering", "running", "failed"}, state);
 }
 
+std::string JobStateWords(const ipc::JobRow& job) {
+  std::string words(JobStateName(job.state));
+  if (job.paused != 0) words += ", paused";
+  if (job.draining != 0) words += ", draining";
+  return words;
+}
+
+std::uint64_t RateNow(const ipc::LaneRow& row, TimeNs now_ns) {
+  return now_ns - row.rate_ns <= kSecond ? row.rate_bytes_per_s : 0;
+}
+
 std::string_view StageStateName(std::uint32_t state) {
   return At<4>({"unknown", "gathering", "waiting", "moving"}, state);
 }
 
 std::string_view WaitReasonName(std::uint32_t reason) {
-  return At<8>({"", "rank_not_ready", "rank_not_attached", "no_credit", "behind_block",
-                "behind_job", "nodes_not_ready", "no_plan"},
-               reason);
+  return At<12>(
+      {"", "rank_not_ready", "rank_not_attached", "no_credit", "behind_block", "behind_job",
+       "nodes_not_ready", "no_plan", "peer", "paused", "rate_limit", "interleaved"},
+      reason);
 }
 
 std::string WhyItWaits(const ipc::QueueRow& row, const Snapshot& snapshot) {
@@ -57,19 +114,30 @@ std::string WhyItWaits(const ipc::QueueRow& row, const Snapshot& snapshot) {
     case ipc::WaitReason::kNone:
       return "";
     case ipc::WaitReason::kRankNotReady:
-      return RanksNotReady(row.ranks_missing, argument);
+      return NotReady(row, snapshot);
     case ipc::WaitReason::kRankNotAttached:
-      return fmt::format("rank {} not attached", argument);
+      return NotAttached(row, snapshot);
     case ipc::WaitReason::kNoCredit:
-      return fmt::format("no credit on lane {}", LaneName(row.lane, snapshot));
+      return fmt::format("no credit on {}", LaneName(row.lane, snapshot));
     case ipc::WaitReason::kBehindBlock:
       return fmt::format("behind block {}", argument);
     case ipc::WaitReason::kBehindJob:
-      return fmt::format("behind job {}", JobName(static_cast<std::uint32_t>(argument), snapshot));
+      return fmt::format("behind job {} on {}",
+                         JobName(static_cast<std::uint32_t>(argument), snapshot),
+                         LaneName(row.lane, snapshot));
     case ipc::WaitReason::kNodesNotReady:
-      return "the job's nodes have not all met";
+      return fmt::format("the nodes of job {} have not all met", JobName(row.job_id, snapshot));
     case ipc::WaitReason::kNoPlan:
       return "no plan yet: not all ranks have handed in their layout";
+    case ipc::WaitReason::kPeer:
+      return PeerSlow(row, snapshot);
+    case ipc::WaitReason::kPaused:
+      return fmt::format("paused by uid {}", argument);
+    case ipc::WaitReason::kRateLimit:
+      return fmt::format("rate limit: goes on in {}",
+                         FormatAge(static_cast<TimeNs>(std::min(argument, kLongestWait))));
+    case ipc::WaitReason::kInterleaved:
+      return Held(row, snapshot);
   }
   return fmt::format("reason {} of another version", row.reason);
 }

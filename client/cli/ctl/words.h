@@ -13,15 +13,22 @@ namespace headrace::ctl {
 std::string_view ServiceStateName(std::uint32_t state);
 // "gathering", "running", "failed".
 std::string_view JobStateName(std::uint32_t state);
+// The same, and whether somebody steers it: "running, paused", "running, draining".
+std::string JobStateWords(const ipc::JobRow& job);
 // "gathering", "waiting", "moving".
 std::string_view StageStateName(std::uint32_t state);
 // "", "rank_not_ready", "rank_not_attached", "no_credit", "behind_block", "behind_job",
-// "nodes_not_ready", "no_plan".
+// "nodes_not_ready", "no_plan", "peer", "paused", "rate_limit", "interleaved".
 std::string_view WaitReasonName(std::uint32_t reason);
 
-// Why a block stage waits: "ranks 2, 3 not ready", "rank 3 not attached", "no credit on lane shm0",
-// "behind block 7", "behind job vision"; empty when it does not wait.
+// Why a block stage waits, in whole words and with how long where that is what counts: "rank 2 of
+// job bert not ready for 1.4 s", "no credit on shm0", "behind job vision on shm0"; empty when it
+// does not wait.
 std::string WhyItWaits(const ipc::QueueRow& row, const Snapshot& snapshot);
+
+// The service writes a lane's rate when a stage ends: one that is older than a second is nothing
+// now.
+std::uint64_t RateNow(const ipc::LaneRow& row, TimeNs now_ns);
 
 // The policies that make plans, as they are spelled everywhere.
 inline constexpr const char* kPolicies[] = {"bsp",           "wfbp",    "mg-wfbp",

@@ -1,0 +1,36 @@
+#include "client/cli/ctl/commands.h"
+
+#include <fmt/format.h>
+
+namespace headrace::ctl {
+
+CLI::App* AddCommand(const Program& program, const std::string& name, const std::string& help,
+                     std::initializer_list<const char*> examples, std::function<int()> run) {
+  CLI::App* command = program.app.add_subcommand(name, help);
+  command->set_help_flag("--help", "print this help and exit");
+  AddExamples(*command, examples);
+  command->callback([&exit_code = program.exit_code, run = std::move(run)] { exit_code = run(); });
+  return command;
+}
+
+void AddExamples(CLI::App& command, std::initializer_list<const char*> examples) {
+  std::string footer = examples.size() == 1 ? "Example:" : "Examples:";
+  for (const char* example : examples) footer += fmt::format("\n  headracectl {}", example);
+  command.footer(footer);
+}
+
+void AddWatch(CLI::App& command, Watch& watch) {
+  CLI::Option* again =
+      command.add_option("-w,--watch", watch.seconds, "again every so many seconds")
+          ->check(CLI::Range(0.01, 86400.0));
+  command.add_option("-n,--count", watch.screens_max, "with --watch: end after so many screens")
+      ->needs(again);
+}
+
+void AddTimeout(CLI::App& command, double& seconds) {
+  command.add_option("--timeout", seconds, "seconds to wait for the service's answer")
+      ->check(CLI::Range(0.01, 600.0))
+      ->capture_default_str();
+}
+
+}  // namespace headrace::ctl

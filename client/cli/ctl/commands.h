@@ -1,0 +1,43 @@
+// The commands of headracectl, one function a family: each adds its part to the command line and
+// runs when it is the one that was asked for. The help, the completion and the man page's test read
+// the same tree, so that a command which is added here is known everywhere.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <initializer_list>
+#include <string>
+
+#include "client/cli/ctl/console.h"
+
+namespace headrace::ctl {
+
+// What every command is added to. All of it outlives the parsing.
+struct Program {
+  CLI::App& app;
+  const Globals& globals;
+  int& exit_code;
+};
+
+// `examples` are whole command lines without the program's name; they stand at the end of the help.
+// `run` is called once, after all options are known, and returns the exit code.
+CLI::App* AddCommand(const Program& program, const std::string& name, const std::string& help,
+                     std::initializer_list<const char*> examples, std::function<int()> run);
+
+// Gives a command that was added elsewhere its examples.
+void AddExamples(CLI::App& command, std::initializer_list<const char*> examples);
+
+// --watch and --count.
+void AddWatch(CLI::App& command, Watch& watch);
+// --timeout, in seconds.
+void AddTimeout(CLI::App& command, double& seconds);
+
+void AddViewCommands(const Program& program);       // status, jobs, plan, lanes
+void AddQueueCommand(const Program& program);       // queue
+void AddEventsCommand(const Program& program);      // events
+void AddSteeringCommands(const Program& program);   // policy, and what changes a running job
+void AddDoctorCommand(const Program& program);      // doctor
+void AddTopCommand(const Program& program);         // top
+void AddCompletionCommand(const Program& program);  // completion
+
+}  // namespace headrace::ctl

@@ -1,0 +1,117 @@
+#include "client/cli/ctl/console.h"
+
+#include <fmt/format.h>
+#include <pwd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "client/cli/ctl/table.h"
+
+namespace headrace::ctl {
+namespace {
+
+int JudgeService(const Snapshot& snapshot, Liveness liveness) {
+  if (snapshot.rows_unread > 0) {
+    Complain(fmt::format(
+        "{} rows of the board are left out: the service stands in the middle of writing them",
+        snapshot.rows_unread));
+  }
+  if (liveness == Liveness::kRunning) return kExitOk;
+  Complain(fmt::format("the service (pid {}) is {}: this is what it wrote last",
+                       snapshot.service.pid, LivenessName(liveness)));
+  return kExitProblem;
+}
+
+void PrintScreen(const Globals& globals, const View& view, const Watch& watch,
+                 const Reading& reading) {
+  const bool again = watch.seconds > 0;
+  if (globals.json) {
+    Print(view.json(reading).dump(again ? -1 : 2) + "\n");
+  } else {
+    // To the top left, and clear.
+    const bool clear = again && ::isatty(STDOUT_FILENO) == 1;
+    Print((clear ? "\x1b[H\x1b[2J" : "") + view.table(reading, !globals.no_header));
+  }
+  std::fflush(stdout);
+}
+
+// "no job is called x; there are a and b".
+void ComplainOfName(const char* what, std::string_view name, std::vector<std::string> known) {
+  std::sort(known.begin(), known.end());
+  known.erase(std::unique(known.begin(), known.end()), known.end());
+  const std::string others =
+      known.empty()
+          ? "there is none"
+          : fmt::format("there {} {}", known.size() == 1 ? "is" : "are", fmt::join(known, ", "));
+  Complain(fmt::format("no {} is called {}; {}", what, Printable(name), others));
+}
+
+}  // namespace
+
+void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+void Print(const Json& json) { Print(json.dump(2) + "\n"); }
+void Complain(const std::string& text) { std::fprintf(stderr, "headracectl: %s\n", text.c_str()); }
+
+std::string NameOfUser(std::uint32_t uid) {
+  const passwd* entry = ::getpwuid(uid);
+  return entry != nullptr ? entry->pw_name : "";
+}
+
+Result<Snapshot> ReadNow(const Globals& globals, Liveness& liveness) {
+  Result<Snapshot> snapshot = ReadBoard(globals.board_path);
+  if (snapshot) {
+    liveness = LookAtProcess(snapshot->service.pid, snapshot->service.started_ns);
+  }
+  return snapshot;
+}
+
+int Show(const Globals& globals, const View& view, const Watch& watch) {
+  std::optional<Snapshot> before;
+  for (std::uint64_t screen = 1;; ++screen) {
+    Liveness liveness{};
+    Result<Snapshot> snapshot = ReadNow(globals, liveness);
+    if (!snapshot) {
+      Complain(snapshot.error().text());
+      return kExitProblem;
+    }
+    const Reading reading{*snapshot, liveness, before ? &*before : nullptr};
+    PrintScreen(globals, view, watch, reading);
+    if (watch.seconds <= 0 || screen == watch.screens_max) {
+      const int judged = JudgeService(*snapshot, liveness);
+      return view.is_problem && view.is_problem(*snapshot) ? kExitProblem : judged;
+    }
+    before = *snapshot;
+    std::this_thread::sleep_for(std::chrono::duration<double>(watch.seconds));
+  }
+}
+
+bool HasFailedJob(const Snapshot& snapshot, std::string_view name) {
+  return std::any_of(snapshot.jobs.begin(), snapshot.jobs.end(), [name](const ipc::JobRow& job) {
+    const bool is_asked_for = name.empty() || ipc::GetText(job.name) == name;
+    return is_asked_for && job.state == static_cast<std::uint32_t>(ipc::JobState::kFailed);
+  });
+}
+
+bool KnowsJob(const Snapshot& snapshot, std::string_view name) {
+  std::vector<std::string> known;
+  for (const ipc::JobRow& job : snapshot.jobs) known.push_back(Printable(ipc::GetText(job.name)));
+  if (std::find(known.begin(), known.end(), Printable(name)) != known.end()) return true;
+  ComplainOfName("job", name, std::move(known));
+  return false;
+}
+
+bool KnowsLane(const Snapshot& snapshot, std::string_view name) {
+  std::vector<std::string> known;
+  for (const Lane& lane : snapshot.lanes) known.push_back(Printable(ipc::GetText(lane.row.name)));
+  if (std::find(known.begin(), known.end(), Printable(name)) != known.end()) return true;
+  ComplainOfName("lane", name, std::move(known));
+  return false;
+}
+
+}  // namespace headrace::ctl

@@ -1,0 +1,76 @@
+// What is wrong, and what helps.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "client/cli/ctl/commands.h"
+#include "client/cli/ctl/control.h"
+#include "client/cli/ctl/doctor.h"
+#include "client/cli/ctl/probe_words.h"
+
+namespace headrace::ctl {
+namespace {
+
+struct Wish {
+  double timeout_seconds = 2;
+  bool probe = false;
+  std::string mps_directory = "/tmp/nvidia-mps";
+};
+
+int Doctor(const Globals& globals, const Wish& wish) {
+  Liveness liveness = Liveness::kGone;
+  Result<Snapshot> board = ReadNow(globals, liveness);
+  const std::int32_t pid = board && liveness != Liveness::kGone ? board->service.pid : 0;
+  const auto timeout_ns = static_cast<TimeNs>(wish.timeout_seconds * kSecond);
+  Patient patient{
+      .board_path = globals.board_path,
+      .socket_path = globals.socket_path,
+      .board = std::move(board),
+      .liveness = liveness,
+      .ping = Ping(globals.socket_path, timeout_ns),
+      .protocol_version = ProtocolVersion(),
+      .machine = LookAtMachine(globals.board_path, globals.socket_path, pid, wish.mps_directory)};
+  if (patient.ping) {
+    patient.probe = Probe(globals.socket_path, timeout_ns);
+    patient.peers = Peers(globals.socket_path, timeout_ns);
+    patient.configuration = Configuration(globals.socket_path, timeout_ns);
+  }
+  const Findings findings = Examine(patient);
+  if (globals.json) {
+    Print(FindingsJson(findings));
+  } else {
+    Print(FindingsTable(findings, !globals.no_header));
+  }
+  return HasProblem(findings) ? kExitProblem : kExitOk;
+}
+
+// For a container's liveness: one question, one line, and the exit code.
+int ProbeOnly(const Globals& globals, const Wish& wish) {
+  const auto timeout_ns = static_cast<TimeNs>(wish.timeout_seconds * kSecond);
+  const ProbeVerdict verdict = JudgeProbe(Probe(globals.socket_path, timeout_ns));
+  if (globals.json) {
+    Print(Json{{"problem", !verdict.is_well}, {"text", JsonText(verdict.text)}}.dump() + "\n");
+  } else {
+    Print(verdict.text + "\n");
+  }
+  return verdict.is_well ? kExitOk : kExitProblem;
+}
+
+}  // namespace
+
+void AddDoctorCommand(const Program& program) {
+  const auto wish = std::make_shared<Wish>();
+  CLI::App* command =
+      AddCommand(program, "doctor", "checks service and machine, and says what to do",
+                 {"doctor", "doctor --probe --timeout 3"}, [&globals = program.globals, wish] {
+                   return wish->probe ? ProbeOnly(globals, *wish) : Doctor(globals, *wish);
+                 });
+  command->add_flag("--probe", wish->probe,
+                    "one line and the exit code: does every lane of the service answer?");
+  command->add_option("--mps-directory", wish->mps_directory, "where NVIDIA's MPS keeps its pipes")
+      ->envname("CUDA_MPS_PIPE_DIRECTORY")
+      ->capture_default_str();
+  AddTimeout(*command, wish->timeout_seconds);
+}
+
+}  // namespace headrace::ctl

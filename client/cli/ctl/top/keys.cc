@@ -1,0 +1,146 @@
+#include "client/cli/ctl/top/keys.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace headrace::ctl {
+namespace {
+
+constexpr std::size_t kFilterMax = 64;
+
+const JobLine* Selected(const Picture& picture, std::uint32_t id) {
+  const auto found = std::find_if(picture.jobs.begin(), picture.jobs.end(),
+                                  [id](const JobLine& job) { return job.id == id; });
+  return found != picture.jobs.end() ? &*found : nullptr;
+}
+
+// The last character goes, whatever its bytes.
+void DropLast(std::string& text) {
+  while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0xc0U) == 0x80U) {
+    text.pop_back();
+  }
+  if (!text.empty()) text.pop_back();
+}
+
+}  // namespace
+
+Deed Keys::Press(int key, const Picture& picture) {
+  if (key == kKeyResize) return {};
+  said_.clear();
+  switch (mode_) {
+    case Mode::kLook:
+      return PressInLook(key, picture);
+    case Mode::kFilter:
+      return PressInFilter(key);
+    case Mode::kAsk:
+      return PressInAsk(key);
+    case Mode::kHelp:
+      mode_ = Mode::kLook;
+      return {};
+  }
+  return {};
+}
+
+Deed Keys::PressInLook(int key, const Picture& picture) {
+  switch (key) {
+    case 'q':
+    case 'Q':
+      return {.kind = Deed::Kind::kQuit};
+    case 'h':
+    case '?':
+      mode_ = Mode::kHelp;
+      return {};
+    case ' ':
+      return {.kind = Deed::Kind::kReadNow};
+    case 's':
+      wishes_.sort = static_cast<JobSort>((static_cast<int>(wishes_.sort) + 1) % kJobSortsCount);
+      return {};
+    case 'S':
+      wishes_.reversed = !wishes_.reversed;
+      return {};
+    case '/':
+      mode_ = Mode::kFilter;
+      return {};
+    case kKeyEscape:
+      wishes_.filter.clear();
+      return {};
+    case kKeyUp:
+    case 'k':
+      Move(-1, picture);
+      return {};
+    case kKeyDown:
+    case 'j':
+      Move(1, picture);
+      return {};
+    case 'p':
+      return AskForPause(picture);
+    case '+':
+    case '=':
+      return Weigh(1, picture);
+    case '-':
+      return Weigh(-1, picture);
+    default:
+      return {};
+  }
+}
+
+Deed Keys::PressInFilter(int key) {
+  if (key == kKeyEnter) {
+    mode_ = Mode::kLook;
+  } else if (key == kKeyEscape) {
+    wishes_.filter.clear();
+    mode_ = Mode::kLook;
+  } else if (key == kKeyBackspace) {
+    DropLast(wishes_.filter);
+  } else if (key >= ' ' && key <= 0xff && wishes_.filter.size() < kFilterMax) {
+    wishes_.filter += static_cast<char>(key);
+  }
+  return {};
+}
+
+Deed Keys::PressInAsk(int key) {
+  mode_ = Mode::kLook;
+  if (key == 'y' || key == 'Y') return asked_;
+  said_ = "Nothing was changed.";
+  return {};
+}
+
+Deed Keys::AskForPause(const Picture& picture) {
+  const JobLine* job = Selected(picture, wishes_.selected_job);
+  if (job == nullptr) return {};
+  mode_ = Mode::kAsk;
+  asked_ = {.kind = job->is_paused ? Deed::Kind::kResume : Deed::Kind::kPause, .job = job->name};
+  return {};
+}
+
+Deed Keys::Weigh(int step, const Picture& picture) {
+  const JobLine* job = Selected(picture, wishes_.selected_job);
+  if (job == nullptr || (step < 0 && job->weight <= 1)) return {};
+  const std::uint64_t weight = step < 0 ? job->weight - 1 : std::uint64_t{job->weight} + 1;
+  return {.kind = Deed::Kind::kWeight, .job = job->name, .weight = weight};
+}
+
+void Keys::Move(int step, const Picture& picture) {
+  const auto count = static_cast<int>(picture.jobs.size());
+  const JobLine* job = Selected(picture, wishes_.selected_job);
+  if (count == 0) return;
+  const int at = job != nullptr ? static_cast<int>(job - picture.jobs.data()) : 0;
+  const int next = std::clamp(at + step, 0, count - 1);
+  wishes_.selected_job = picture.jobs[static_cast<std::size_t>(next)].id;
+}
+
+void Keys::Follow(const Picture& picture) {
+  if (Selected(picture, wishes_.selected_job) != nullptr) return;
+  wishes_.selected_job = picture.jobs.empty() ? 0 : picture.jobs.front().id;
+}
+
+std::string Keys::Message() const {
+  if (mode_ == Mode::kFilter) return "/" + wishes_.filter + "_";
+  if (mode_ != Mode::kAsk) return said_;
+  return asked_.kind == Deed::Kind::kResume
+             ? fmt::format("Let job {} go on? y/n", asked_.job)
+             : fmt::format("Pause job {} from its next iteration on? y/n", asked_.job);
+}
+
+}  // namespace headrace::ctl

@@ -1,0 +1,133 @@
+// What stands on the board, one table a command.
+#include <memory>
+
+#include "client/cli/ctl/commands.h"
+
+namespace headrace::ctl {
+namespace {
+
+void AddStatus(const Program& program) {
+  const auto watch = std::make_shared<Watch>();
+  CLI::App* command = AddCommand(
+      program, "status", "the service, its state and counters",
+      {"status", "status --watch 2", "status --json --watch 1 --count 10"},
+      [&globals = program.globals, watch] {
+        return Show(globals,
+                    {.table =
+                         [](const Reading& reading, bool with_header) {
+                           return StatusTable(reading.snapshot, reading.liveness, reading.before,
+                                              with_header);
+                         },
+                     .json =
+                         [](const Reading& reading) {
+                           return StatusJson(reading.snapshot, reading.liveness, reading.before);
+                         },
+                     .is_problem = [](const Snapshot& snapshot) { return HasFailedJob(snapshot); }},
+                    *watch);
+      });
+  AddWatch(*command, *watch);
+}
+
+int Jobs(const Globals& globals) {
+  return Show(
+      globals,
+      {.table =
+           [](const Reading& reading, bool with_header) {
+             return JobsTable(reading.snapshot, NameOfUser, with_header);
+           },
+       .json = [](const Reading& reading) { return JobsJson(reading.snapshot, NameOfUser); },
+       .is_problem = [](const Snapshot& snapshot) { return HasFailedJob(snapshot); }});
+}
+
+bool IsUnknownOrFailed(const Snapshot& snapshot, const std::string& job) {
+  return !KnowsJob(snapshot, job) || HasFailedJob(snapshot, job);
+}
+
+int Ranks(const Globals& globals, const std::string& job) {
+  return Show(
+      globals,
+      {.table = [&job](const Reading& reading,
+                       bool with_header) { return RanksTable(reading.snapshot, job, with_header); },
+       .json =
+           [&job](const Reading& reading) { return RanksJson(reading.snapshot, job, NameOfUser); },
+       .is_problem =
+           [&job](const Snapshot& snapshot) { return IsUnknownOrFailed(snapshot, job); }});
+}
+
+void AddJobs(const Program& program) {
+  const auto job = std::make_shared<std::string>();
+  AddCommand(program, "jobs", "the jobs on this node; with a name, the ranks of that job",
+             {"jobs", "jobs vision", "jobs --json"},
+             [&globals = program.globals, job] {
+               return job->empty() ? Jobs(globals) : Ranks(globals, *job);
+             })
+      ->add_option("job", *job, "name of a job");
+}
+
+void AddPlan(const Program& program) {
+  const auto job = std::make_shared<std::string>();
+  AddCommand(
+      program, "plan", "the plan a job's gradients move by: predicted beside measured",
+      {"plan vision", "plan vision --json"},
+      [&globals = program.globals, job] {
+        return Show(
+            globals,
+            {.table =
+                 [job, &globals](const Reading& reading, bool with_header) {
+                   return PlanTable(reading.snapshot, *job, with_header, globals.utf8);
+                 },
+             .json = [job](const Reading& reading) { return PlanJson(reading.snapshot, *job); },
+             .is_problem =
+                 [job](const Snapshot& snapshot) { return IsUnknownOrFailed(snapshot, *job); }});
+      })
+      ->add_option("job", *job, "name of a job")
+      ->required();
+}
+
+struct LanesWish {
+  std::string lane;
+  bool jobs = false;
+};
+
+int Lanes(const Globals& globals) {
+  return Show(globals,
+              {.table = [](const Reading& reading,
+                           bool with_header) { return LanesTable(reading.snapshot, with_header); },
+               .json = [](const Reading& reading) { return LanesJson(reading.snapshot); }});
+}
+
+int Shares(const Globals& globals, const std::string& lane) {
+  return Show(
+      globals,
+      {.table = [&lane](
+                    const Reading& reading,
+                    bool with_header) { return SharesTable(reading.snapshot, lane, with_header); },
+       .json = [&lane](const Reading& reading) { return SharesJson(reading.snapshot, lane); },
+       .is_problem =
+           [&lane](const Snapshot& snapshot) {
+             return !lane.empty() && !KnowsLane(snapshot, lane);
+           }});
+}
+
+void AddLanes(const Program& program) {
+  const auto wish = std::make_shared<LanesWish>();
+  CLI::App* command = AddCommand(
+      program, "lanes", "the lanes: credit, load, measured rate; with a name, what jobs have of it",
+      {"lanes", "lanes shm0", "lanes --jobs --json"}, [&globals = program.globals, wish] {
+        const bool by_job = wish->jobs || !wish->lane.empty();
+        return by_job ? Shares(globals, wish->lane) : Lanes(globals);
+      });
+  command->add_option("lane", wish->lane, "name of a lane");
+  command->add_flag("--jobs", wish->jobs, "what each job has of each lane");
+}
+
+}  // namespace
+
+void AddViewCommands(const Program& program) {
+  AddStatus(program);
+  AddJobs(program);
+  AddPlan(program);
+  AddLanes(program);
+}
+
+}  // namespace headrace::ctl
