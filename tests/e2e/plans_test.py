@@ -121,7 +121,8 @@ class Plans(unittest.TestCase):
 
         def ask():
             rows = self.services[0].ctl_json("queue")["queue"]
-            waits = [row for row in rows if row["tensor"] and "rank 1 not ready" in json.dumps(row)]
+            late = "rank 1 of job slow not ready"
+            waits = [row for row in rows if row["tensor"] and late in row["why"]]
             return waits[0] if waits else None
 
         row = await_value(ask)
