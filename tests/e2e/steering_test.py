@@ -15,6 +15,7 @@ from support.service import Service, build_directory  # noqa: E402
 from support.unittests import run_tests  # noqa: E402
 
 TIMEOUT_MS = 1000  # of operations
+LATE_MS = 200  # until people are told whom everybody waits for
 PAUSE_S = 2.5  # longer than that
 PATIENCE_S = 20.0
 AS_ROOT = unittest.skipUnless(os.getuid() == 0, "needs root, to be two users")
@@ -179,10 +180,11 @@ class OnTwoNodes(SteeringCase):
     def setUpClass(cls) -> None:
         cls.cluster = Cluster(nodes=2, loopback=True)
         cls.addClassCleanup(cls.cluster.close)
-        cls.services = Services(cls.cluster, "--operation-timeout-ms", str(TIMEOUT_MS))
+        flags = ("--operation-timeout-ms", str(TIMEOUT_MS), "--late-ms", str(LATE_MS))
+        cls.services = Services(cls.cluster, *flags)
 
-    def job(self, name: str, **options: object) -> Ranks:
-        ranks = self.services.ranks([1, 1], job=name, **options)
+    def job(self, name: str, counts: tuple[int, int] = (1, 1), **options: object) -> Ranks:
+        ranks = self.services.ranks(counts, job=name, **options)
         self.addCleanup(ranks.__exit__)
         ranks.each("tensor", name="w", count=4096)
         return ranks
@@ -223,6 +225,15 @@ class OnTwoNodes(SteeringCase):
         for node in (0, 1):
             self.await_event(self.services[node], "drained")
         self.expect_all(ranks, "drained")
+
+    def test_every_node_names_the_rank_that_all_wait_for(self) -> None:
+        ranks = self.job("late", (1, 2))
+        self.add_up(ranks)
+        for rank in ranks.members[:2]:
+            rank.call("post", kind="all_reduce", name="w")
+        name = self.cluster[1].name
+        self.await_event(self.services[1], "job late: rank 2")
+        self.await_event(self.services[0], f"job late: heard from node {name}: rank 2")
 
 
 class Quotas(SteeringCase):

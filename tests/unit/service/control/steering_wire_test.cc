@@ -58,6 +58,15 @@ TEST(SteeringWire, SteeringPassesBothWays) {
   EXPECT_EQ(Passed(SteerNode{.job = 7, .steering = {}}).steering.node, "");
 }
 
+TEST(SteeringWire, HowFarANodeIsWithADrainPassesWhateverTheNumber) {
+  for (const SteeringKind kind : {SteeringKind::kDrainOperations, SteeringKind::kDrainIterations}) {
+    const Steering progress{.kind = kind, .value = UINT64_MAX, .uid = 1000};
+    const SteerNode got = Passed(SteerNode{.job = 7, .steering = progress});
+    EXPECT_EQ(got.steering.kind, kind);
+    EXPECT_EQ(got.steering.value, UINT64_MAX);
+  }
+}
+
 TEST(SteeringWire, LateWordsPassAndAreFitForALogLine) {
   EXPECT_EQ(Passed(TellLate{.job = 7, .text = "rank 3"}).text, "rank 3");
   EXPECT_EQ(Passed(HearLate{.job = 7, .text = "rank 3"}).job, 7U);

@@ -214,6 +214,28 @@ TEST_F(SteeringTest, ADrainedJobEndsWhenEveryNodeIsDone) {
   EXPECT_EQ(b_.Told<JobFailed>()[0].code, Code::kCancelled);
 }
 
+TEST_F(SteeringTest, HowFarEachNodeIsWithADrainReachesAllOfThem) {
+  Begin();
+  a_.follower.Steer(JobId{1}, Of(SteeringKind::kDrain));
+  meeting_.Run();
+  b_.follower.Take(service::SteerNodes{JobId{7}, Of(SteeringKind::kDrainOperations, UINT64_MAX)});
+  meeting_.Run();
+  ASSERT_EQ(a_.Told<SteerJob>().size(), 2U);
+  EXPECT_EQ(a_.Told<SteerJob>()[1].steering.node, "b");
+  EXPECT_EQ(a_.Told<SteerJob>()[1].steering.value, UINT64_MAX);
+  ASSERT_EQ(b_.Told<SteerJob>().size(), 2U);
+  EXPECT_EQ(b_.Told<SteerJob>()[1].steering.node, "");
+}
+
+TEST_F(SteeringTest, PeopleMayNotSayHowFarADrainIs) {
+  const auto kind = static_cast<std::uint8_t>(SteeringKind::kDrainOperations);
+  EXPECT_FALSE(service::CheckSteering(kind, 1).ok());
+  EXPECT_TRUE(service::CheckNodeSteering(kind, 1).ok());
+  EXPECT_FALSE(service::CheckNodeSteering(10, 0).ok());
+  EXPECT_FALSE(
+      service::CheckNodeSteering(static_cast<std::uint8_t>(SteeringKind::kWeight), 0).ok());
+}
+
 TEST_F(SteeringTest, ARankThatIsLostInADrainSaysThatTheJobWasDrained) {
   Begin();
   a_.follower.Steer(JobId{1}, Of(SteeringKind::kDrain));
