@@ -193,6 +193,8 @@ struct Daemon::Parts {
     for (const LanePort& port : ports) lane_names.push_back(port.name);
     dispatch.ConnectLanes(std::move(ports));
     dispatch.ReportLate(static_cast<TimeNs>(config.late_ms) * kMillisecond);
+    if (config.interleave) dispatch.Interleave();
+    dispatch.LimitPosts(config.operations_per_uid);
   }
 
   void AddNodeLanes([[maybe_unused]] const Config& config, [[maybe_unused]] std::vector<Rail> rails,

@@ -16,16 +16,31 @@ namespace {
 constexpr std::uint8_t kLaneInNode = 0;
 constexpr std::uint8_t kFirstLaneBetweenNodes = 1;
 
-std::vector<std::uint64_t> Credits(const std::vector<LanePort>& lanes) {
-  std::vector<std::uint64_t> credits;
-  for (const LanePort& lane : lanes) credits.push_back(lane.credit_bytes);
-  return credits;
+// When several jobs share the lane inside the node, operations travel there in blocks of this size:
+// another job's small one then waits for one of them, about 0.1 ms, and not for a whole model.
+constexpr std::uint64_t kSharedBlockBytes = std::uint64_t{1} << 20;
+
+std::vector<schedule::LaneTerms> Terms(const std::vector<LanePort>& lanes) {
+  std::vector<schedule::LaneTerms> terms;
+  for (const LanePort& lane : lanes) {
+    // Only stages inside the node wait for nobody.
+    terms.emplace_back(lane.credit_bytes, terms.empty());
+  }
+  return terms;
+}
+
+// What this node sends for a stage.
+std::uint64_t WireBytes(const Job& job, const schedule::Stage& stage) {
+  if (stage.lane < kFirstLaneBetweenNodes) return stage.bytes;
+  const auto members = static_cast<std::uint32_t>(job.nodes()->data_nodes_count());
+  return static_cast<std::uint64_t>(
+      transport::BytesSent(members, job.nodes()->servers_count, static_cast<double>(stage.bytes)));
 }
 
 }  // namespace
 
 Blocks::Blocks(std::vector<LanePort> lanes, BoardWriter& board, Recorder& recorder)
-    : queue_(Credits(lanes)), board_(board), recorder_(recorder) {
+    : queue_(Terms(lanes)), board_(board), recorder_(recorder) {
   for (LanePort& port : lanes) {
     LaneState lane{.port = std::move(port)};
     lane.row.in_use = 1;
@@ -41,21 +56,38 @@ Blocks::Blocks(std::vector<LanePort> lanes, BoardWriter& board, Recorder& record
 void Blocks::Begin(Job& job, Operation& operation, TimeNs now) {
   operation.state = Operation::State::kWaiting;
   operation.since_ns = now;
-  operation.blocks_count = BlocksCount(operation.shape, job.world_size(), job.nodes());
-  job.making.push_back(operation.shape.sequence);
+  operation.block_bytes = BlockBytes(job, operation);
+  operation.blocks_count = BlocksCount(operation.shape, job.world_size(), operation.block_bytes);
+  job.making[static_cast<std::size_t>(operation.order())].push_back(operation.shape.sequence);
   Make(job, now);
 }
 
+// On this node the size may be another for each operation: nobody else has to know. A job that is
+// alone moves whole operations, which costs less.
+std::uint64_t Blocks::BlockBytes(const Job& job, const Operation& operation) const {
+  if (job.nodes() != nullptr) return operation.planned() ? 0 : job.nodes()->block_bytes;
+  if (jobs_count_ < 2 || operation.shape.Bytes() <= kSharedBlockBytes) return 0;
+  const std::uint64_t count = BlocksCount(operation.shape, job.world_size(), kSharedBlockBytes);
+  return count <= kBlocksPerOperationMax ? kSharedBlockBytes : 0;
+}
+
+// What the plan lacks room for must not wait for operations, nor they for it.
 void Blocks::Make(Job& job, TimeNs now) {
-  while (!job.making.empty()) {
-    Operation& operation = job.slot(job.making.front());
+  MakeOf(job, schedule::Order::kPlanned, now);
+  MakeOf(job, schedule::Order::kPosted, now);
+}
+
+void Blocks::MakeOf(Job& job, schedule::Order order, TimeNs now) {
+  auto& making = job.making[static_cast<std::size_t>(order)];
+  while (!making.empty()) {
+    Operation& operation = job.slot(making.front());
     const bool current =
-        operation.shape.sequence == job.making.front() && operation.open() && !operation.failure;
+        operation.shape.sequence == making.front() && operation.open() && !operation.failure;
     if (current && operation.blocks_made < operation.blocks_count) {
       if (!MakeNext(job, operation, now)) return;
       continue;
     }
-    job.making.pop_front();
+    making.pop_front();
   }
 }
 
@@ -63,7 +95,7 @@ bool Blocks::MakeNext(Job& job, Operation& operation, TimeNs now) {
   Block* const block = job.TakeBlock();
   if (block == nullptr) return false;
   block->sequence = operation.shape.sequence;
-  CutBlock(operation.shape, job.world_size(), job.nodes(),
+  CutBlock(operation.shape, job.world_size(), operation.block_bytes,
            static_cast<std::uint32_t>(operation.blocks_made), *block);
   if (job.NeedsScratch(operation, *block)) {
     block->scratch = job.TakeScratch();
@@ -77,20 +109,6 @@ bool Blocks::MakeNext(Job& job, Operation& operation, TimeNs now) {
   Place(job, *block);
   Enter(job, operation, *block, Step::kInNode, now);
   return true;
-}
-
-void Blocks::BeginPlanned(Job& job, Operation& operation, TimeNs now) {
-  Block* const block = job.TakeBlock();
-  HR_CHECK(block != nullptr, operation.shape.sequence);
-  block->sequence = operation.shape.sequence;
-  block->index = 0;
-  block->range = {.begin = 0, .count = operation.shape.count};
-  block->root = 0;
-  operation.blocks_count = 1;
-  operation.blocks_made = 1;
-  operation.blocks_open = 1;
-  Place(job, *block);
-  Enter(job, operation, *block, Step::kInNode, now);
 }
 
 void Blocks::Place(Job& job, Block& block) {
@@ -157,6 +175,7 @@ void Blocks::Push(Job& job, Operation& operation, Block& block, std::uint32_t in
                 .order = block.order(),
                 .lane = lane,
                 .bytes = part.range.count * SizeOf(operation.shape.dtype)};
+  part.stage.wire_bytes = WireBytes(job, part.stage);
   ++block.parts_open;
   const schedule::Wait wait = queue_.Push(part.stage);
   recorder_.StageQueued(job, part, now);
@@ -170,22 +189,28 @@ void Blocks::Push(Job& job, Operation& operation, Block& block, std::uint32_t in
 }
 
 void Blocks::Schedule(Jobs& jobs, TimeNs now) {
+  next_time_ = kNever;
   for (std::uint8_t lane = 0; lane < lanes_.size(); ++lane) {
     bool changed = std::exchange(lanes_[lane].queue_changed, false);
-    while (const std::optional<schedule::Stage> stage = queue_.Pick(lane)) {
-      const auto job = std::find_if(jobs.begin(), jobs.end(), [&stage](const auto& entry) {
-        return entry->id() == stage->job;
-      });
-      HR_CHECK(job != jobs.end(), stage->job.value);
+    while (const std::optional<schedule::Stage> stage = queue_.Pick(lane, now)) {
+      Job& job = JobOf(jobs, stage->job);
       const StageName name = StageName::Unpack(stage->token);
-      Block& block = (*job)->block(name.block);
-      Start(**job, (*job)->slot(block.sequence), block, block.parts[name.part], now);
+      Block& block = job.block(name.block);
+      Start(job, job.slot(block.sequence), block, block.parts[name.part], now);
       changed = true;
     }
+    next_time_ = std::min(next_time_, queue_.NextTime(lane));
     if (!changed) continue;
-    ExplainHeads(jobs, lane);
+    ExplainHeads(jobs, lane, now);
     ShowLane(lane);
   }
+}
+
+Job& Blocks::JobOf(Jobs& jobs, JobId id) {
+  const auto job =
+      std::find_if(jobs.begin(), jobs.end(), [id](const auto& entry) { return entry->id() == id; });
+  HR_CHECK(job != jobs.end(), id.value);
+  return **job;
 }
 
 void Blocks::Start(Job& job, Operation& operation, Block& block, Part& part, TimeNs now) {
@@ -370,25 +395,51 @@ void Blocks::Unqueue(Job& job, Operation& operation, Block& block, Part& part, T
   }
 }
 
-void Blocks::ExplainHeads(Jobs& jobs, std::uint8_t lane) {
-  if (queue_.Waiting(lane) == 0) return;
-  for (const std::unique_ptr<Job>& job : jobs) {
-    ExplainHead(*job, schedule::Order::kPosted, lane);
-    ExplainHead(*job, schedule::Order::kPlanned, lane);
+void Blocks::ExplainHeads(Jobs& jobs, std::uint8_t lane, TimeNs now) {
+  for (const auto& head : queue_.ExplainHeads(lane, now)) {
+    ExplainHead(JobOf(jobs, head.stage.job), head);
   }
 }
 
-void Blocks::ExplainHead(Job& job, schedule::Order order, std::uint8_t lane) {
-  const std::optional<schedule::Stage> head = queue_.Head(job.id(), order, lane);
-  if (!head) return;
-  const schedule::Wait wait = queue_.WhyHeadWaits(job.id(), order, lane);
-  const bool credit = wait.reason == schedule::Wait::Reason::kNoCredit;
-  const auto reason = credit ? ipc::WaitReason::kNoCredit : ipc::WaitReason::kBehindJob;
-  Operation& operation = job.slot(SequenceOf(head->position));
+void Blocks::ExplainHead(Job& job, const schedule::UnifiedQueue::HeadWaits& head) {
+  Operation& operation = job.slot(SequenceOf(head.stage.position));
   // Other blocks of it are on their way.
   if (operation.state != Operation::State::kWaiting) return;
-  if (operation.reason == reason && operation.reason_argument == wait.argument) return;
-  SetReason(job, operation, reason, wait.argument);
+  ipc::WaitReason reason = ipc::WaitReason::kBehindJob;
+  const std::uint64_t argument = head.wait.argument;
+  switch (head.wait.reason) {
+    case schedule::Wait::Reason::kNoCredit:
+      reason = ipc::WaitReason::kNoCredit;
+      break;
+    case schedule::Wait::Reason::kRateLimit:
+      // How long differs at every look; people read it as of when the row was written.
+      if (operation.reason == ipc::WaitReason::kRateLimit) return;
+      reason = ipc::WaitReason::kRateLimit;
+      break;
+    default:
+      break;
+  }
+  if (operation.reason == reason && operation.reason_argument == argument) return;
+  SetReason(job, operation, reason, argument);
+}
+
+void Blocks::SetShare(const Job& job, TimeNs now) {
+  queue_.SetShare(job.id(), job.share, now);
+  for (LaneState& lane : lanes_) lane.queue_changed = true;
+  if (job.nodes() == nullptr) return;
+  const transport::Share share{.weight = job.share.weight, .priority = job.share.priority};
+  for (std::size_t lane = kFirstLaneBetweenNodes; lane < lanes_.size(); ++lane) {
+    // People steer seldom; an inbox has room for what they ask.
+    const bool sent = lanes_[lane].port.door->Send(service::SetShare{job.id().value, share});
+    HR_CHECK(sent, lanes_[lane].port.name);
+  }
+}
+
+void Blocks::ProbeLanes(RequestToken token) {
+  for (LaneState& lane : lanes_) {
+    const bool sent = lane.port.door->Send(ProbeLane{token});
+    HR_CHECK(sent, lane.port.name);
+  }
 }
 
 std::vector<transport::CostLine> Blocks::CostsOf(const Job& job) const {

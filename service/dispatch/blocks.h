@@ -36,13 +36,20 @@ class Blocks {
  public:
   Blocks(std::vector<LanePort> lanes, BoardWriter& board, Recorder& recorder);
 
-  void AddJob(JobId job) { queue_.AddJob(job, {}); }
-  void RemoveJob(JobId job) { queue_.RemoveJob(job); }
+  void AddJob(JobId job) {
+    queue_.AddJob(job, {});
+    ++jobs_count_;
+  }
+  void RemoveJob(JobId job) {
+    queue_.RemoveJob(job);
+    --jobs_count_;
+  }
+  // Job::share is in force from now on. A lane between nodes is told, once the job's links are
+  // open.
+  void SetShare(const Job& job, TimeNs now);
 
-  // The operation is ready: its blocks follow those of earlier ones.
+  // The operation, or block of the job's plan, is ready: its blocks follow those of earlier ones.
   void Begin(Job& job, Operation& operation, TimeNs now);
-  // The same for a block of the job's plan. There is room for it: see HasRoom.
-  void BeginPlanned(Job& job, Operation& operation, TimeNs now);
   bool HasRoom(const Job& job) const { return job.has_free_blocks(); }
   // How many blocks of the job's plan may be on one lane from now on.
   void SetPlannedInFlightMax(JobId job, std::uint64_t blocks_max) {
@@ -62,6 +69,10 @@ class Blocks {
 
   // Hands waiting stages to lanes that have credit.
   void Schedule(Jobs& jobs, TimeNs now);
+  // When a stage may go that only a job's limit holds back; kNever when there is none.
+  TimeNs next_time() const { return next_time_; }
+  // A round trip through every lane; each answers.
+  void ProbeLanes(RequestToken token);
 
   // The lines that were measured for a job between nodes: what a lane starts from.
   void TakeCosts(const std::vector<transport::CostLine>& costs);
@@ -73,6 +84,9 @@ class Blocks {
   std::vector<transport::CostLine> CostsOf(const Job& job) const;
 
   const std::string& LaneName(std::uint8_t lane) const { return lanes_[lane].port.name; }
+  std::size_t lanes_count() const { return lanes_.size(); }
+  // As the board shows it.
+  const ipc::LaneRow& LaneNow(std::uint8_t lane) const { return lanes_[lane].row; }
   // The lane that an operation whose blocks are in different steps waits for.
   std::uint8_t LaneWaitedFor(Job& job, const Operation& operation) const;
   void SetReason(Job& job, Operation& operation, ipc::WaitReason reason, std::uint64_t argument);
@@ -92,8 +106,11 @@ class Blocks {
     bool queue_changed = false;  // the board shows an older state of its queue
   };
 
+  // Into blocks of what size the operation is cut; 0: it is one.
+  std::uint64_t BlockBytes(const Job& job, const Operation& operation) const;
   // Makes blocks of ready operations while there is room for them.
   void Make(Job& job, TimeNs now);
+  void MakeOf(Job& job, schedule::Order order, TimeNs now);
   bool MakeNext(Job& job, Operation& operation, TimeNs now);
   // Puts the stages of the block's next step, from `step` on, into the queue, or ends the block.
   void Enter(Job& job, Operation& operation, Block& block, Step step, TimeNs now);
@@ -110,12 +127,15 @@ class Blocks {
   // Takes the stage's time into the lane's cost line.
   void Learn(LaneState& lane, double bytes, const transport::Completion& completion, TimeNs now);
   void Unqueue(Job& job, Operation& operation, Block& block, Part& part, TimeNs now);
-  void ExplainHeads(Jobs& jobs, std::uint8_t lane);
-  void ExplainHead(Job& job, schedule::Order order, std::uint8_t lane);
+  static Job& JobOf(Jobs& jobs, JobId id);
+  void ExplainHeads(Jobs& jobs, std::uint8_t lane, TimeNs now);
+  void ExplainHead(Job& job, const schedule::UnifiedQueue::HeadWaits& head);
   void ShowLane(std::uint8_t lane);
 
   std::vector<LaneState> lanes_;
   schedule::UnifiedQueue queue_;
+  std::size_t jobs_count_ = 0;
+  TimeNs next_time_ = kNever;
   BoardWriter& board_;
   Recorder& recorder_;
 };

@@ -6,12 +6,12 @@
 #include "service/plan/route.h"
 
 namespace headrace::service {
-namespace {
 
-// The collectives whose memory is one part for each rank.
 bool IsParted(Collective kind) {
   return kind == Collective::kReduceScatter || kind == Collective::kAllGather;
 }
+
+namespace {
 
 struct Cutting {
   std::uint64_t stretches = 1;      // ranges of one root each
@@ -20,28 +20,29 @@ struct Cutting {
   std::uint64_t blocks_each = 1;    // of one stretch
 };
 
-Cutting CuttingOf(const Posted& shape, std::uint32_t world_size, const JobNodes* nodes) {
-  if (nodes == nullptr || shape.count == 0) {
+Cutting CuttingOf(const Posted& shape, std::uint32_t world_size, std::uint64_t block_bytes) {
+  if (block_bytes == 0 || shape.count == 0) {
     return {.stretch_count = shape.count, .block_count = shape.count};
   }
   Cutting cutting;
   cutting.stretches = IsParted(shape.kind) ? world_size : 1;
   cutting.stretch_count = shape.count / cutting.stretches;
-  cutting.block_count = std::max<std::uint64_t>(1, nodes->block_bytes / SizeOf(shape.dtype));
+  cutting.block_count = std::max<std::uint64_t>(1, block_bytes / SizeOf(shape.dtype));
   cutting.blocks_each = (cutting.stretch_count + cutting.block_count - 1) / cutting.block_count;
   return cutting;
 }
 
 }  // namespace
 
-std::uint64_t BlocksCount(const Posted& shape, std::uint32_t world_size, const JobNodes* nodes) {
-  const Cutting cutting = CuttingOf(shape, world_size, nodes);
+std::uint64_t BlocksCount(const Posted& shape, std::uint32_t world_size,
+                          std::uint64_t block_bytes) {
+  const Cutting cutting = CuttingOf(shape, world_size, block_bytes);
   return cutting.stretches * cutting.blocks_each;
 }
 
-void CutBlock(const Posted& shape, std::uint32_t world_size, const JobNodes* nodes,
+void CutBlock(const Posted& shape, std::uint32_t world_size, std::uint64_t block_bytes,
               std::uint32_t index, Block& block) {
-  const Cutting cutting = CuttingOf(shape, world_size, nodes);
+  const Cutting cutting = CuttingOf(shape, world_size, block_bytes);
   const std::uint64_t stretch = index / cutting.blocks_each;
   const std::uint64_t begin = index % cutting.blocks_each * cutting.block_count;
   HR_CHECK(stretch < cutting.stretches, index);
@@ -49,7 +50,7 @@ void CutBlock(const Posted& shape, std::uint32_t world_size, const JobNodes* nod
   block.range.begin = stretch * cutting.stretch_count + begin;
   block.range.count = std::min(cutting.block_count, cutting.stretch_count - begin);
   block.root =
-      nodes != nullptr && IsParted(shape.kind) ? static_cast<std::uint32_t>(stretch) : shape.root;
+      block_bytes != 0 && IsParted(shape.kind) ? static_cast<std::uint32_t>(stretch) : shape.root;
 }
 
 Step NextStep(const Posted& shape, const JobNodes* nodes, std::size_t local_ranks_count,

@@ -12,11 +12,14 @@
 
 namespace headrace::service {
 
-// `nodes` is null for a job whose ranks are all here; its operations are one block each. More than
+// The collectives whose memory is one part for each rank.
+bool IsParted(Collective kind);
+
+// Into how many blocks of at most `block_bytes`; 0: the operation is one block. More than
 // kBlocksPerOperationMax cannot be carried out.
-std::uint64_t BlocksCount(const Posted& shape, std::uint32_t world_size, const JobNodes* nodes);
+std::uint64_t BlocksCount(const Posted& shape, std::uint32_t world_size, std::uint64_t block_bytes);
 // Fills range and root of block `index`.
-void CutBlock(const Posted& shape, std::uint32_t world_size, const JobNodes* nodes,
+void CutBlock(const Posted& shape, std::uint32_t world_size, std::uint64_t block_bytes,
               std::uint32_t index, Block& block);
 
 // The first step at or after `step` that a block needs on a node with `local_ranks_count` ranks.

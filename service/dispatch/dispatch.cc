@@ -30,6 +30,16 @@ void Dispatch::ReportLate(TimeNs after_ns) {
   flow_->late().SetBound(after_ns);
 }
 
+void Dispatch::Interleave() {
+  HR_CHECK(flow_ != nullptr);
+  interleaving_ = std::make_unique<Interleaving>(*flow_);
+}
+
+void Dispatch::LimitPosts(std::uint64_t per_uid) {
+  HR_CHECK(flow_ != nullptr);
+  flow_->LimitPosts(per_uid);
+}
+
 bool Dispatch::DoWork(TimeNs now) {
   bool worked = HandleInbox(now);
   worked |= ReadRings(now);
@@ -43,6 +53,7 @@ bool Dispatch::DoWork(TimeNs now) {
   }
   if (!worked && !draining_) return false;
   flow_->Schedule(jobs_, now);
+  if (interleaving_) interleaving_->Look(jobs_, now);
   flow_->late().Follow(jobs_, now);
   FinishDrain(now);
   DiscardGone(now);
@@ -211,7 +222,10 @@ void Dispatch::Handle(const CloseSession& message, TimeNs now) {
   Close(message.session, message.orderly, Code::kPeerLost, message.cause, now);
 }
 
-void Dispatch::Handle(const Ping& message, TimeNs) { Answer(Pong{message.token}); }
+void Dispatch::Handle(const Ping& message, TimeNs) {
+  Answer(Pong{message.token, static_cast<std::uint32_t>(flow_->blocks().lanes_count())});
+  flow_->ProbeLanes(message.token);
+}
 
 void Dispatch::Handle(const Drain& message, TimeNs) {
   draining_ = true;

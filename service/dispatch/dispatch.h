@@ -13,6 +13,7 @@
 #include "service/actor/messages.h"
 #include "service/actor/sleeper.h"
 #include "service/dispatch/flow.h"
+#include "service/dispatch/interleaving.h"
 #include "service/dispatch/job.h"
 #include "service/watch/board_writer.h"
 
@@ -28,6 +29,11 @@ class Dispatch final : public Actor {
   void ConnectLanes(std::vector<LanePort> lanes);
   // From now on what waits longer than that is reported.
   void ReportLate(TimeNs after_ns);
+  // From now on jobs whose phases collide on a lane are shifted against each other.
+  void Interleave();
+
+  // Operations and gradients that one uid may have open; 0: any number.
+  void LimitPosts(std::uint64_t per_uid);
 
   std::string_view name() const override { return "dispatch"; }
   bool DoWork(TimeNs now) override;
@@ -92,6 +98,7 @@ class Dispatch final : public Actor {
   Inbox<DispatchMessage> inbox_;
   BoardWriter board_;
   std::unique_ptr<Flow> flow_;
+  std::unique_ptr<Interleaving> interleaving_;  // null: jobs are not shifted against each other
   Jobs jobs_;
   std::vector<Reading> readings_;
   std::uint64_t readings_version_ = 0;  // grows when readings_ changes

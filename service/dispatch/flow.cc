@@ -37,7 +37,8 @@ Flow::Flow(std::vector<LanePort> lanes, BoardWriter& board, Door<ControlMessage>
     : board_(board),
       recorder_(board),
       blocks_(std::move(lanes), board, recorder_),
-      plans_(blocks_, board, recorder_, control),
+      steersman_(blocks_, watch),
+      plans_(blocks_, board, recorder_, steersman_, control),
       late_(blocks_, board, control, watch),
       control_(control),
       watch_(watch) {}
@@ -45,6 +46,7 @@ Flow::Flow(std::vector<LanePort> lanes, BoardWriter& board, Door<ControlMessage>
 void Flow::Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now) {
   ++board_.counters.records_read;
   job.member(rank).posted = record.commit;
+  ++job.use->posts;
   job.dirty = true;
   // Whatever else flags say, it is an operation, so that the count of operations stays the same on
   // every rank.
@@ -52,6 +54,7 @@ void Flow::Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs 
     return PostGradient(job, rank, std::bit_cast<ipc::GradientRecord>(record), now);
   }
   PostOperation(job, rank, record, now);
+  if (job.draining) FinishJobDrain(job, now);
 }
 
 void Flow::PostOperation(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now) {
@@ -72,6 +75,9 @@ void Flow::PostOperation(Job& job, std::uint32_t rank, const ipc::Record& record
       if (job.spans_nodes()) FailJob(job, refused, Found::kHere, now);
       return TellRank(job, board_, rank, record.commit, &refused);
     }
+    const bool trains =
+        job.gradients && (job.gradients->AnyOpen() || job.gradients->head_index() != 0);
+    if (!trains) steersman_.AtBorder(job, sequence, now);
     Open(job, operation, rank, sequence, now);
     if (operation.told != 0) {
       const auto refused = static_cast<std::uint32_t>(std::countr_zero(operation.told));
@@ -85,6 +91,10 @@ void Flow::PostOperation(Job& job, std::uint32_t rank, const ipc::Record& record
   }
   operation.posted |= Bit(rank);
   if (operation.state == Operation::State::kTombstone) return End(job, operation, now);
+  if (std::optional<Failure> over = OverQuota(job); over) {
+    ++board_.counters.quota_refusals;
+    return Fail(job, operation, std::move(*over), now);
+  }
 
   Result<Posted> posted = CheckRecord(record, *member.session);
   if (!posted) {
@@ -101,7 +111,12 @@ void Flow::PostOperation(Job& job, std::uint32_t rank, const ipc::Record& record
 
 void Flow::PostGradient(Job& job, std::uint32_t rank, const ipc::GradientRecord& record,
                         TimeNs now) {
-  const PlanFlow::Trouble trouble = plans_.Post(job, rank, record, refusing_, now);
+  PlanFlow::Trouble trouble = OverQuota(job);
+  if (trouble) {
+    ++board_.counters.quota_refusals;
+  } else {
+    trouble = plans_.Post(job, rank, record, refusing_, now);
+  }
   if (!trouble) {
     if (job.gradients->AnyOpen()) {
       [[maybe_unused]] const auto none = plans_.Expire(job, 0, next_deadline_);
@@ -172,9 +187,11 @@ void Flow::Join(Job& job, Operation& operation, std::uint32_t rank, const Posted
   }
   job.memory(posted.sequence, rank) = posted.data;
   recorder_.Take(job, operation, rank, posted.Bytes(), now);
-  operation.deadline_ns =
-      std::min(operation.deadline_ns, now + TimeNs{posted.timeout_ms} * kMillisecond);
+  operation.deadline_ns = std::min(operation.deadline_ns, job.DeadlineOf(posted.timeout_ms, now));
   next_deadline_ = std::min(next_deadline_, operation.deadline_ns);
+  if (job.steering.drain.agreed && posted.sequence > job.steering.drain.operations) {
+    return Refuse(job, operation, DrainedFailure(job), now);
+  }
   if (posted.sequence > job.last_possible) {
     return Fail(job, operation, {Code::kPeerLost, job.left_cause}, now);
   }
@@ -185,7 +202,7 @@ void Flow::Join(Job& job, Operation& operation, std::uint32_t rank, const Posted
                              job.DescribeRank(rank), posted.sequence, status.error().text())},
                 now);
   }
-  if (job.formed() && operation.posted == job.local_ranks()) {
+  if (IsReady(job, operation)) {
     MakeReady(job, operation, now);
   } else {
     ShowGathering(job, operation);
@@ -195,13 +212,14 @@ void Flow::Join(Job& job, Operation& operation, std::uint32_t rank, const Posted
 void Flow::MakeReady(Job& job, Operation& operation, TimeNs now) {
   // A barrier, or nothing to move.
   if (operation.shape.count == 0 && job.nodes() == nullptr) return End(job, operation, now);
-  if (BlocksCount(operation.shape, job.world_size(), job.nodes()) > kBlocksPerOperationMax) {
-    return Fail(job, operation,
-                {Code::kExhausted,
-                 fmt::format("{} is more than {} blocks of {} bytes: configure larger blocks",
-                             job.DescribeOperation(operation), kBlocksPerOperationMax,
-                             job.nodes()->block_bytes)},
-                now);
+  const std::uint64_t block_bytes = job.nodes() == nullptr ? 0 : job.nodes()->block_bytes;
+  if (BlocksCount(operation.shape, job.world_size(), block_bytes) > kBlocksPerOperationMax) {
+    return Fail(
+        job, operation,
+        {Code::kExhausted,
+         fmt::format("{} is more than {} blocks of {} bytes: configure larger blocks",
+                     job.DescribeOperation(operation), kBlocksPerOperationMax, block_bytes)},
+        now);
   }
   blocks_.Begin(job, operation, now);
 }
@@ -213,20 +231,9 @@ void Flow::Form(Job& job, JobNodes nodes, TimeNs now) {
     blocks_.TakeCosts(job.nodes()->costs);
     Tell(job, Code::kOk, job.DescribeNodes());
   }
-  std::vector<std::uint64_t> ready;
-  for (Operation& operation : job.operations()) {
-    if (operation.state != Operation::State::kGathering) continue;
-    if (operation.posted == job.local_ranks()) ready.push_back(operation.shape.sequence);
-  }
-  std::ranges::sort(ready);
-  for (const std::uint64_t sequence : ready) {
-    Operation& operation = job.slot(sequence);
-    // An earlier one of them may have failed the job.
-    if (operation.state != Operation::State::kGathering) continue;
-    MakeReady(job, operation, now);
-  }
-  ShowGatheringAgain(job);
-  if (job.gradients) plans_.Advance(job, now);
+  // People may have steered it before its lanes knew it.
+  if (job.nodes() != nullptr && job.share != schedule::JobShare{}) blocks_.SetShare(job, now);
+  BeginHeldBack(job, now);
 }
 
 void Flow::StageEnded(Job& job, const transport::Completion& completion, TimeNs now) {
@@ -235,6 +242,7 @@ void Flow::StageEnded(Job& job, const transport::Completion& completion, TimeNs 
   if (!operation.planned()) {
     if (ended.failure) return Fail(job, operation, std::move(*ended.failure), now);
     if (operation.moved()) End(job, operation, now);
+    if (job.draining) FinishJobDrain(job, now);
     return;
   }
   if (ended.failure) FailGradients(job, *ended.failure, now);
@@ -244,6 +252,7 @@ void Flow::StageEnded(Job& job, const transport::Completion& completion, TimeNs 
   } else {
     plans_.End(job, operation, now);
   }
+  if (job.draining) FinishJobDrain(job, now);
 }
 
 void Flow::Fail(Job& job, Operation& operation, Failure failure, TimeNs now) {
@@ -255,6 +264,11 @@ void Flow::FailAlone(Job& job, Operation& operation, Failure failure, TimeNs now
   // An operation that is already failing keeps its first cause.
   if (operation.failure) return;
   if (!job.failure) Tell(job, failure.code, failure.text);
+  Refuse(job, operation, std::move(failure), now);
+}
+
+void Flow::Refuse(Job& job, Operation& operation, Failure failure, TimeNs now) {
+  if (operation.failure) return;
   operation.failure = std::move(failure);
   operation.since_ns = now;
   blocks_.Abandon(job, operation, now);
@@ -334,9 +348,11 @@ void Flow::FailOpen(Job& job, Which which, std::uint32_t rank, const Failure& fa
 }
 
 void Flow::Expire(Jobs& jobs, TimeNs now) {
-  next_deadline_ = kNever;
   if (now >= plans_.next_release()) plans_.Release(jobs, now);
+  if (now < next_deadline_) return;
+  next_deadline_ = kNever;
   for (const std::unique_ptr<Job>& job : jobs) {
+    if (job->steering.frozen_since_ns != 0) continue;
     for (Operation& operation : job->operations()) {
       if (!operation.open() || operation.failure) continue;
       if (operation.deadline_ns > now) {
@@ -359,6 +375,13 @@ Failure Flow::Expired(Job& job, const Operation& operation, TimeNs now) const {
     return {Code::kTimeout, fmt::format("{} on lane {}", what,
                                         blocks_.LaneName(blocks_.LaneWaitedFor(job, operation)))};
   }
+  if (operation.posted == job.local_ranks()) {
+    return {
+        Code::kTimeout,
+        fmt::format("{}: not all nodes of the job have said how far they are, so that it can be "
+                    "drained",
+                    what)};
+  }
   const std::uint32_t missing = job.FirstMissing(operation);
   return {Code::kTimeout, fmt::format("{}: {} has not posted it{}", what, job.DescribeRank(missing),
                                       job.member(missing).session ? "" : " and is not attached")};
@@ -374,10 +397,34 @@ void Flow::ShowGathering(Job& job, Operation& operation) {
   if (!job.formed() && operation.posted == job.attached_ranks()) {
     return blocks_.SetReason(job, operation, ipc::WaitReason::kNodesNotReady, 0);
   }
+  if (job.formed() && operation.posted == job.local_ranks()) {
+    const bool paused = operation.shape.sequence > job.steering.paused_after;
+    return blocks_.SetReason(job, operation,
+                             paused ? ipc::WaitReason::kPaused : ipc::WaitReason::kNodesNotReady,
+                             paused ? job.paused_by : 0);
+  }
   const std::uint32_t missing = job.FirstMissing(operation);
   const auto reason = job.member(missing).session ? ipc::WaitReason::kRankNotReady
                                                   : ipc::WaitReason::kRankNotAttached;
   blocks_.SetReason(job, operation, reason, missing);
+}
+
+std::optional<Failure> Flow::OverQuota(const Job& job) const {
+  if (posts_per_uid_ == 0 || job.use->posts <= posts_per_uid_) return {};
+  return Failure{
+      Code::kExhausted,
+      fmt::format("uid {} has {} operations and gradients open on this node, which is all it may "
+                  "(operations_per_uid = {}): wait for some to end before posting more, or have "
+                  "operations_per_uid raised",
+                  job.use->uid, posts_per_uid_, posts_per_uid_)};
+}
+
+UidUse& Flow::FindUse(std::uint32_t uid) {
+  for (const std::unique_ptr<UidUse>& use : uses_) {
+    if (use->uid == uid) return *use;
+  }
+  uses_.push_back(std::make_unique<UidUse>(UidUse{.uid = uid}));
+  return *uses_.back();
 }
 
 void Flow::Tell(Job& job, Code code, std::string text) {

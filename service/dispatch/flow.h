@@ -16,6 +16,8 @@
 #include "service/dispatch/late.h"
 #include "service/dispatch/plan_flow.h"
 #include "service/dispatch/recorder.h"
+#include "service/dispatch/steering.h"
+#include "service/dispatch/uid_use.h"
 #include "service/watch/board_writer.h"
 
 namespace headrace::service {
@@ -28,11 +30,15 @@ class Flow {
   void AddJob(Job& job, TimeNs now) {
     blocks_.AddJob(job.id());
     recorder_.OpenJob(job, now);
+    job.use = &FindUse(job.owner_uid());
+    ++job.use->jobs;
   }
   void RemoveJob(Job& job, TimeNs now) {
     plans_.RemoveJob(job);
     recorder_.CloseJob(job, now);
     blocks_.RemoveJob(job.id());
+    --job.use->jobs;
+    std::erase_if(uses_, [](const auto& use) { return use->jobs == 0; });
   }
 
   // ---- of jobs whose gradients move by a plan ----
@@ -45,6 +51,10 @@ class Flow {
 
   Late& late() { return late_; }
   const Late& late() const { return late_; }
+  const Blocks& blocks() const { return blocks_; }
+
+  // Posts that one uid may have open at a time; 0: any number.
+  void LimitPosts(std::uint64_t per_uid) { posts_per_uid_ = per_uid; }
 
   // A person steers the job.
   void Steer(Job& job, const Steering& steering, TimeNs now);
@@ -75,9 +85,12 @@ class Flow {
   void LimitGradients(Job& job, std::uint64_t last_iteration, const Failure& failure, TimeNs now);
   // Ends operations past their deadline; afterwards next_deadline() is exact.
   void Expire(Jobs& jobs, TimeNs now);
-  // Not later than the earliest deadline of an open operation, or the end of a hold; kNever when
-  // there is none.
-  TimeNs next_deadline() const { return std::min(next_deadline_, plans_.next_release()); }
+  // Not later than the earliest deadline of an open operation, the end of a hold, or when a job's
+  // limit lets a stage go; kNever when there is none.
+  TimeNs next_deadline() const {
+    return std::min({next_deadline_, plans_.next_release(), blocks_.next_time()});
+  }
+  void ProbeLanes(RequestToken token) { blocks_.ProbeLanes(token); }
 
   // Ends the job's open operations for which `which` holds.
   enum class Which : std::uint8_t { kAll, kNotPostedBy };
@@ -107,7 +120,28 @@ class Flow {
   Failure TooFarAhead(Job& job, const Operation& earlier) const;
   void Join(Job& job, Operation& operation, std::uint32_t rank, const Posted& posted, TimeNs now);
   void PostOperation(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now);
+  // Whether every local rank has posted the operation and nothing else holds it back.
+  static bool IsReady(const Job& job, const Operation& operation) {
+    return job.formed() && operation.posted == job.local_ranks() &&
+           job.steering.MayBegin(operation.shape.sequence);
+  }
   void MakeReady(Job& job, Operation& operation, TimeNs now);
+  // What was held back for the whole job begins, if it can.
+  void BeginHeldBack(Job& job, TimeNs now);
+  void Resume(Job& job, const Steering& steering, TimeNs now);
+  // ---- drain.cc ----
+  void DrainJob(Job& job, const Steering& steering, TimeNs now);
+  // A node of the job has said how far it is.
+  void TakePromise(Job& job, const Steering& steering, TimeNs now);
+  // What comes after the drain's limits, which all nodes know now, is refused.
+  void EndDraining(Job& job, TimeNs now);
+  // Ends the job, if it is drained and everything up to the limits has ended.
+  void FinishJobDrain(Job& job, TimeNs now);
+  // Ends an operation without a word: more of them may follow.
+  void Refuse(Job& job, Operation& operation, Failure failure, TimeNs now);
+  // Why the owner of the job may not have another post open.
+  std::optional<Failure> OverQuota(const Job& job) const;
+  UidUse& FindUse(std::uint32_t uid);
   // Ends the operation, or, where other nodes take part in it, the job.
   void Fail(Job& job, Operation& operation, Failure failure, TimeNs now);
   void FailAlone(Job& job, Operation& operation, Failure failure, TimeNs now);
@@ -118,10 +152,13 @@ class Flow {
   BoardWriter& board_;
   Recorder recorder_;
   Blocks blocks_;
+  Steersman steersman_;
   PlanFlow plans_;
   Late late_;
   Door<ControlMessage>& control_;
   Door<WatchMessage>& watch_;
+  std::vector<std::unique_ptr<UidUse>> uses_;  // jobs point into them
+  std::uint64_t posts_per_uid_ = 0;
   TimeNs next_deadline_ = kNever;
   bool refusing_ = false;
 };

@@ -136,12 +136,36 @@ void Gradients::Free(Operation& operation) {
 }
 
 void Gradients::Close(std::uint32_t tensor) {
+  Refuse(tensor);
+  ++gradients_[tensor].ended;
+}
+
+void Gradients::Refuse(std::uint32_t tensor) {
   Gradient& gradient = gradients_[tensor];
   HR_CHECK(gradient.posted != 0, tensor);
   gradient.posted = 0;
   gradient.deadline_ns = kNever;
-  ++gradient.ended;
   --open_count_;
+}
+
+std::uint64_t Gradients::LastIteration() const {
+  std::uint64_t last = 0;
+  for (const Gradient& gradient : gradients_) {
+    last = std::max(last, gradient.ended + (gradient.posted != 0 ? 1 : 0));
+  }
+  return last;
+}
+
+std::uint64_t Gradients::IterationsEnded() const {
+  std::uint64_t ended = UINT64_MAX;
+  for (const Gradient& gradient : gradients_) ended = std::min(ended, gradient.ended);
+  return ended;
+}
+
+void Gradients::PostponeDeadlines(TimeNs by_ns) {
+  for (Gradient& gradient : gradients_) {
+    if (gradient.deadline_ns != kNever) gradient.deadline_ns += by_ns;
+  }
 }
 
 }  // namespace headrace::service

@@ -85,6 +85,15 @@ class Gradients {
   void Free(Operation& operation);
   // Forgets the gradient's posts: its ranks have been told.
   void Close(std::uint32_t tensor);
+  // The same of a gradient whose iteration no block carries: it has not ended.
+  void Refuse(std::uint32_t tensor);
+
+  // ---- as people steer ----
+  // The last iteration of which anything was posted.
+  std::uint64_t LastIteration() const;
+  // Of which every gradient has ended.
+  std::uint64_t IterationsEnded() const;
+  void PostponeDeadlines(TimeNs by_ns);
 
  private:
   struct Gradient {

@@ -148,8 +148,8 @@ NodeTimes IterationTimes::Median(std::uint64_t iterations_count) const {
   return times;
 }
 
-IterationTimes::Totals IterationTimes::MedianTotals() const {
-  const NodeTimes times = Median(kWindow);
+IterationTimes::Totals IterationTimes::MedianTotals(std::uint64_t iterations_count) const {
+  const NodeTimes times = Median(iterations_count);
   Totals totals{.iteration = last_ended_, .iteration_ns = Nanoseconds(times.iteration_s)};
   double forward_s = 0;
   for (const double each : times.forward_s) forward_s += each;
@@ -157,7 +157,7 @@ IterationTimes::Totals IterationTimes::MedianTotals() const {
   totals.backward_ns = Nanoseconds(*std::ranges::max_element(times.release_s));
   std::vector<double> waited;
   std::vector<double> moving;
-  for (const Column* column : Ended(kWindow)) {
+  for (const Column* column : Ended(iterations_count)) {
     waited.push_back(static_cast<double>(*std::ranges::max_element(column->waited_ns)));
     moving.push_back(static_cast<double>(column->moving_ns));
   }

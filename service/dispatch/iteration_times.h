@@ -53,7 +53,9 @@ class IterationTimes {
     TimeNs moving_ns = 0;
   };
   // The same, in sum, of the slowest rank.
-  Totals MedianTotals() const;
+  Totals MedianTotals(std::uint64_t iterations_count = kWindow) const;
+  // The last iteration of which every block has ended; 0: none.
+  std::uint64_t last_ended() const { return last_ended_; }
   // Over all iterations that have ended with every post seen, and whose begin before is known.
   struct Sums {
     std::uint64_t count = 0;

@@ -19,7 +19,8 @@ constexpr std::size_t kScratchBlocks = 8;
 }  // namespace
 
 Job::Job(const SessionIdentity& identity, TimeNs now)
-    : making(kOperationsMax),
+    : making{boost::circular_buffer<std::uint64_t>(kOperationsMax),
+             boost::circular_buffer<std::uint64_t>(kPlannedOpenMax)},
       crossing{boost::circular_buffer<std::uint32_t>(kBlocksMax),
                boost::circular_buffer<std::uint32_t>(kBlocksMax)},
       id_(identity.job),
@@ -76,6 +77,7 @@ std::uint32_t Job::FirstMissing(RankMask posted) const {
   // Whoever could post but has not says more than whoever has not come yet.
   const RankMask here = waited_for & attached_ranks() & ~posted;
   const RankMask missing = here != 0 ? here : waited_for & ~posted;
+  if (missing == 0) return local_.front();  // what all have posted may be held back all the same
   return static_cast<std::uint32_t>(std::countr_zero(missing));
 }
 
@@ -172,7 +174,15 @@ void Job::FillInNode(const Operation& operation, const Block& block, const Part&
   for (std::uint32_t i = 0; i < local_.size(); ++i) {
     transfer.members[i] = MemoryOf(operation, local_[i], part.range.begin);
   }
-  if (!nodes_) return;
+  if (!nodes_) {
+    if (operation.block_bytes == 0 || !IsParted(operation.shape.kind)) return;
+    // A block of one rank's part: only that rank gets the sum, or it is the one who has it.
+    const bool reduces = operation.shape.kind == Collective::kReduceScatter;
+    transfer.kind = reduces ? Collective::kReduce : Collective::kBroadcast;
+    transfer.root = block.root;
+    if (reduces) transfer.output = transfer.members[block.root];
+    return;
+  }
   transfer.kind = Collective::kReduce;
   transfer.root = 0;
   transfer.output = SumOf(operation, block, part.range.begin);

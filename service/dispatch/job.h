@@ -34,6 +34,8 @@
 #include "service/dispatch/late_notes.h"
 #include "service/dispatch/operation.h"
 #include "service/dispatch/recorder_notes.h"
+#include "service/dispatch/steering_notes.h"
+#include "service/dispatch/uid_use.h"
 #include "service/schedule/queue.h"
 #include "service/session/nodes.h"
 #include "service/session/session.h"
@@ -59,6 +61,7 @@ struct Hold {
   TimeNs until_ns = 0;  // 0: nothing is held; kNever: until somebody releases it
   ipc::WaitReason reason = ipc::WaitReason::kNone;
   std::uint64_t argument = 0;
+  TimeNs since_ns = 0;  // the block could have begun; 0: it could not yet
 };
 
 class Job {
@@ -151,12 +154,19 @@ class Job {
   // The name of the tensor the first post names; empty for one-off memory.
   std::string_view TensorName(const Operation& operation) const;
 
+  // When something that is posted now times out. Deadlines of a job that is to be paused stand
+  // still and go on when it does, all by the same time.
+  TimeNs DeadlineOf(std::uint32_t timeout_ms, TimeNs now) const {
+    const TimeNs frozen_ns = steering.frozen_since_ns;
+    return (frozen_ns != 0 ? frozen_ns : now) + TimeNs{timeout_ms} * kMillisecond;
+  }
+
   // Why no operation can succeed any more (a rank is gone); set once.
   std::optional<Failure> failure;
   // Whether the failure is worth the state "failed", or just the orderly end of the job.
   bool failed = false;
-  // Ready operations with blocks still to make, in order.
-  boost::circular_buffer<std::uint64_t> making;
+  // Ready operations, and blocks of the plan, with blocks still to make, each in their order.
+  std::array<boost::circular_buffer<std::uint64_t>, 2> making;
   // Places of the blocks that have not entered the lanes between nodes, by order (operations, the
   // plan): there they enter in the same order on every node, whatever comes before that on this
   // one.
@@ -173,7 +183,9 @@ class Job {
   bool paused = false;
   std::uint32_t paused_by = 0;  // uid
   bool draining = false;
-  Hold hold;  // set by Flow::SetHold
+  SteeringNotes steering;
+  UidUse* use = nullptr;  // of its owner, while the flow knows the job
+  Hold hold;              // set by Flow::SetHold
   // Of a job that has handed in its layout.
   std::unique_ptr<Gradients> gradients;
   std::unique_ptr<IterationTimes> times;  // from the first plan on

@@ -40,6 +40,7 @@ struct Operation {
   TimeNs since_ns = 0;  // when it came into its state
   TimeNs deadline_ns = kNever;
   std::uint16_t board_row = UINT16_MAX;
+  std::uint64_t block_bytes = 0;   // of the blocks it is cut into; 0: it is one
   std::uint64_t blocks_count = 0;  // it is cut into, once it is ready
   std::uint64_t blocks_made = 0;   // that have left for the queue
   std::uint64_t blocks_ended = 0;
@@ -58,6 +59,9 @@ struct Operation {
   // Ready, with nothing of it in the queue or on a lane, and nothing to come.
   bool moved() const { return blocks_open == 0 && (failure || blocks_ended == blocks_count); }
   bool planned() const { return plan != nullptr; }
+  schedule::Order order() const {
+    return planned() ? schedule::Order::kPlanned : schedule::Order::kPosted;
+  }
   const WireBlock& wire() const { return plan->blocks[index]; }
 };
 

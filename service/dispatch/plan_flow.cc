@@ -35,6 +35,7 @@ void TellRank(Job& job, BoardWriter& board, std::uint32_t rank, std::uint64_t re
   const std::string_view text = failure != nullptr ? std::string_view(failure->text) : "";
   if (member.session->completions().End(record, code, text)) ++board.counters.wake_calls;
   ++member.ended;
+  --job.use->posts;
 }
 
 PlanFlow::Trouble PlanFlow::SetLayout(Job& job, Session& session, const struct SetLayout& message) {
@@ -105,13 +106,20 @@ PlanFlow::Trouble PlanFlow::Post(Job& job, std::uint32_t rank, const ipc::Gradie
                    fmt::format("{} posted {} again before it had ended: wait for it first",
                                job.DescribeRank(rank), job.DescribeGradient(*tensor))};
   }
+  const DrainNotes& drain = job.steering.drain;
+  if (drain.agreed && iteration > drain.iterations) {
+    // This post alone: what is under way is to end well.
+    const Failure drained = DrainedFailure(job);
+    TellRank(job, board_, rank, record.commit, &drained);
+    return {};
+  }
   if (iteration > job.last_iteration) return Failure{Code::kPeerLost, job.left_cause};
   if (refusing && gradients.posted(*tensor) == 0) {
     return Failure{Code::kUnavailable, "the service is shutting down"};
   }
   const std::uint32_t timeout_ms =
       record.timeout_ms != 0 ? record.timeout_ms : session.identity().timeout_ms;
-  gradients.Post(rank, *tensor, record.commit, now, now + TimeNs{timeout_ms} * kMillisecond);
+  gradients.Post(rank, *tensor, record.commit, now, job.DeadlineOf(timeout_ms, now));
   recorder_.PostGradient(job, rank, *tensor, record, now);
   if (job.times) job.times->Post(PlaceOf(job, rank), *tensor, iteration, record);
   Advance(job, now);
@@ -130,8 +138,14 @@ void PlanFlow::Advance(Job& job, TimeNs now) {
       TakeBlockRows(job);
       ShowPlan(job);
     }
+    if (gradients.head_index() == 0) {
+      steersman_.AtBorder(job, Steersman::NextOperation(job), now);
+      if (job.paused || !job.steering.MayBeginIteration(gradients.head_iteration())) break;
+    }
     if (gradients.head_index() == 0 && job.hold.until_ns > now) {
       next_release_ = std::min(next_release_, job.hold.until_ns);
+      const bool could = head != nullptr && !gradients.Missing(job.local_ranks());
+      if (could && job.hold.since_ns == 0) job.hold.since_ns = now;
       break;
     }
     if (head == nullptr || gradients.Missing(job.local_ranks()) || !blocks_.HasRoom(job)) break;
@@ -146,9 +160,19 @@ void PlanFlow::Advance(Job& job, TimeNs now) {
       job.times->ResizeBlocks(operation->iteration, operation->plan->blocks.size());
     }
     job.times->block(operation->iteration, operation->index).ready_ns = now;
-    blocks_.BeginPlanned(job, *operation, now);
+    blocks_.Begin(job, *operation, now);
   }
   ShowHead(job, now);
+}
+
+void PlanFlow::RefuseBeyond(Job& job, std::uint64_t last, const Failure& failure) {
+  if (job.gradients_failure) return;
+  Gradients& gradients = *job.gradients;
+  for (std::uint32_t tensor = 0; tensor < gradients.count(); ++tensor) {
+    if (gradients.posted(tensor) == 0 || gradients.IterationOf(tensor) <= last) continue;
+    TellRanks(job, tensor, &failure);
+    gradients.Refuse(tensor);
+  }
 }
 
 void PlanFlow::SetHold(Job& job, const Hold& hold, TimeNs now) {
@@ -160,7 +184,12 @@ void PlanFlow::Release(const std::vector<std::unique_ptr<Job>>& jobs, TimeNs now
   next_release_ = kNever;
   for (const std::unique_ptr<Job>& job : jobs) {
     if (job->hold.until_ns == 0 || !job->gradients) continue;
-    if (job->hold.until_ns <= now) job->hold = {};
+    if (job->hold.until_ns <= now) {
+      const bool held =
+          job->hold.reason == ipc::WaitReason::kInterleaved && job->hold.since_ns != 0;
+      if (held) job->sums.held_ns += now - job->hold.since_ns;
+      job->hold = {};
+    }
     Advance(*job, now);
   }
 }

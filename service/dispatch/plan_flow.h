@@ -16,14 +16,20 @@
 #include "service/dispatch/blocks.h"
 #include "service/dispatch/job.h"
 #include "service/dispatch/recorder.h"
+#include "service/dispatch/steering.h"
 #include "service/watch/board_writer.h"
 
 namespace headrace::service {
 
 class PlanFlow {
  public:
-  PlanFlow(Blocks& blocks, BoardWriter& board, Recorder& recorder, Door<ControlMessage>& control)
-      : blocks_(blocks), board_(board), recorder_(recorder), control_(control) {}
+  PlanFlow(Blocks& blocks, BoardWriter& board, Recorder& recorder, Steersman& steersman,
+           Door<ControlMessage>& control)
+      : blocks_(blocks),
+        board_(board),
+        recorder_(recorder),
+        steersman_(steersman),
+        control_(control) {}
 
   // What the job cannot go on with, if there is something.
   using Trouble = std::optional<Failure>;
@@ -39,6 +45,9 @@ class PlanFlow {
                              bool refusing, TimeNs now);
   // Begins the blocks that can begin.
   void Advance(Job& job, TimeNs now);
+  // Of a job that is drained: ends what was posted of iterations after `last`, none of which has
+  // begun.
+  void RefuseBeyond(Job& job, std::uint64_t last, const Failure& failure);
   // Keeps the first block of the next iteration from beginning; see Hold.
   void SetHold(Job& job, const Hold& hold, TimeNs now);
   // Lets go what was held until now. Not later than next_release() there is something to let go.
@@ -74,6 +83,7 @@ class PlanFlow {
   Blocks& blocks_;
   BoardWriter& board_;
   Recorder& recorder_;
+  Steersman& steersman_;
   Door<ControlMessage>& control_;
   TimeNs next_release_ = kNever;
 };

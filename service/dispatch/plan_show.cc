@@ -46,7 +46,10 @@ void PlanFlow::ShowHead(Job& job, TimeNs now) {
   }
   if (job.head_row == kNoRow) return;
   ipc::QueueRow row = MakeHeadRow(job, now);
-  if (gradients.head_index() == 0 && job.hold.until_ns > now) {
+  if (gradients.head_index() == 0 && job.paused) {
+    row.reason = static_cast<std::uint32_t>(ipc::WaitReason::kPaused);
+    row.wait_argument = job.paused_by;
+  } else if (gradients.head_index() == 0 && job.hold.until_ns > now) {
     row.reason = static_cast<std::uint32_t>(job.hold.reason);
     row.wait_argument = job.hold.argument;
   }

@@ -1,7 +1,6 @@
 #include "service/schedule/queue.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "ipc/base/check.h"
@@ -12,162 +11,280 @@ namespace {
 // What a stage costs besides its bytes, so that a job of many small stages pays for them.
 constexpr double kStageCostBytes = 4096;
 
-}  // namespace
-
-UnifiedQueue::UnifiedQueue(std::vector<std::uint64_t> credit_bytes_by_lane) {
-  for (const std::uint64_t credit : credit_bytes_by_lane) {
-    lanes_.push_back({.credit_bytes = credit, .lines = {}});
-  }
+void CheckShare(JobId job, const JobShare& share) {
+  HR_CHECK(share.weight >= 1, job.value);
+  HR_CHECK(share.priority <= kPriorityMax, job.value, share.priority);
 }
 
-void UnifiedQueue::AddJob(JobId job, JobShare share) {
-  HR_CHECK(share.weight >= 1, job.value);
-  for (Lane& lane : lanes_) {
-    for (const Order order : {Order::kPosted, Order::kPlanned}) {
-      lane.lines.push_back({.job = job,
-                            .order = order,
-                            .in_flight_max = order == Order::kPlanned ? 1 : kInFlightStagesMax,
-                            .share = share,
-                            .waiting = boost::circular_buffer<Stage>(kStagesMax)});
-    }
+}  // namespace
+
+UnifiedQueue::UnifiedQueue(const std::vector<LaneTerms>& lanes) {
+  for (const LaneTerms& terms : lanes) lanes_.push_back({.terms = terms, .waiting = {}});
+}
+
+void UnifiedQueue::AddJob(JobId job, const JobShare& share) {
+  CheckShare(job, share);
+  auto added = std::make_unique<Job>();
+  added->id = job;
+  added->entries.resize(lanes_.size());
+  for (Entry& entry : added->entries) {
+    entry.job = job;
+    entry.weight = share.weight;
+    entry.priority = share.priority;
+    entry.limit.Set(share.limit_bytes_per_s, 0);
+    for (Line& line : entry.lines) line.waiting.set_capacity(kStagesMax);
   }
+  const auto place =
+      std::ranges::lower_bound(jobs_, job, {}, [](const auto& other) { return other->id; });
+  HR_CHECK(place == jobs_.end() || (*place)->id != job, job.value);
+  jobs_.insert(place, std::move(added));
+  for (Lane& lane : lanes_) lane.waiting.reserve(jobs_.size());
+  explained_.reserve(2 * jobs_.size());
+  SetPlannedInFlightMax(job, 1);
 }
 
 void UnifiedQueue::RemoveJob(JobId job) {
-  for (Lane& lane : lanes_) {
-    const auto removed = std::erase_if(lane.lines, [job](const Line& line) {
-      HR_CHECK(line.job != job || !line.active(), job.value);
-      return line.job == job;
-    });
-    HR_CHECK(removed == 2, job.value, removed);
+  const Job* const found = FindJob(job);
+  HR_CHECK(found != nullptr, job.value);
+  for (const Entry& entry : found->entries) HR_CHECK(!entry.active(), job.value);
+  std::erase_if(jobs_, [job](const auto& other) { return other->id == job; });
+}
+
+void UnifiedQueue::SetShare(JobId job, const JobShare& share, TimeNs now) {
+  CheckShare(job, share);
+  Job* const found = FindJob(job);
+  HR_CHECK(found != nullptr, job.value);
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    Entry& entry = found->entries[i];
+    entry.weight = share.weight;
+    entry.limit.Set(share.limit_bytes_per_s, now);
+    const std::uint32_t before = std::exchange(entry.priority, share.priority);
+    if (before == share.priority) continue;
+    // What it has had in one class says nothing in another.
+    entry.served = 0;
+    if (!entry.active()) continue;
+    --lanes_[i].clocks[before].active;
+    Activate(lanes_[i], entry);
   }
 }
 
 void UnifiedQueue::SetPlannedInFlightMax(JobId job, std::uint64_t stages_max) {
   HR_CHECK(stages_max >= 1, job.value);
-  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
-    Line* line = FindLine(job, Order::kPlanned, static_cast<std::uint8_t>(lane));
-    HR_CHECK(line != nullptr, job.value);
-    line->in_flight_max = std::min(stages_max, kInFlightStagesMax);
+  Job* const found = FindJob(job);
+  HR_CHECK(found != nullptr, job.value);
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    const std::uint64_t least = lanes_[i].terms.own_pace ? kOwnPaceStagesMax : 1;
+    found->entries[i].lines[static_cast<std::size_t>(Order::kPlanned)].in_flight_max =
+        std::clamp(stages_max, least, kInFlightStagesMax);
   }
 }
 
 Wait UnifiedQueue::Push(const Stage& stage) {
-  Line* line = FindLine(stage.job, stage.order, stage.lane);
-  HR_CHECK(line != nullptr && !line->waiting.full(), stage.job.value, stage.token);
-  // A job that was idle has not saved up turns.
-  if (!line->active()) line->served = StartOf(lanes_[stage.lane], *line);
+  Lane& lane = lanes_[stage.lane];
+  Entry& entry = EntryOf(stage);
+  Line& line = entry.lines[static_cast<std::size_t>(stage.order)];
+  HR_CHECK(!line.waiting.full(), stage.job.value, stage.token);
+  if (!entry.active()) Activate(lane, entry);
+  if (!entry.waits()) {
+    entry.waiting_place = lane.waiting.size();
+    entry.passed_over_ns = kNever;
+    lane.waiting.push_back(&entry);
+  }
+  ++lane.waiting_stages;
   // Nearly always the end: stages become ready in order.
-  auto place = line->waiting.end();
-  while (place != line->waiting.begin() && (place - 1)->position > stage.position) --place;
-  const Wait wait = place == line->waiting.begin()
-                        ? Wait{}
-                        : Wait{Wait::Reason::kBehindStage, (place - 1)->position};
-  line->waiting.insert(place, stage);
-  return wait;
+  auto place = line.waiting.end();
+  while (place != line.waiting.begin() && (place - 1)->position > stage.position) --place;
+  if (place == line.waiting.begin()) {
+    NumberHead(line);
+    line.waiting.insert(place, stage);
+    return {};
+  }
+  const std::uint64_t before = (place - 1)->position;
+  line.waiting.insert(place, stage);
+  return {Wait::Reason::kBehindStage, before};
 }
 
-std::optional<Stage> UnifiedQueue::Pick(std::uint8_t lane_index) {
+// A job that was idle has not saved up turns: it starts beside the others of its class. After a
+// time in which all of them were idle nobody is ahead.
+void UnifiedQueue::Activate(Lane& lane, Entry& entry) {
+  Clock& clock = lane.clocks[entry.priority];
+  if (clock.active++ == 0) clock.now = clock.latest;
+  entry.served = std::max(entry.served, clock.now);
+  clock.latest = std::max(clock.latest, entry.served);
+}
+
+std::optional<Stage> UnifiedQueue::Pick(std::uint8_t lane_index, TimeNs now) {
   Lane& lane = lanes_[lane_index];
-  const Line* next = NextLine(lane);
-  if (next == nullptr) return std::nullopt;
-  Line& line = lane.lines[static_cast<std::size_t>(next - lane.lines.data())];
+  lane.next_time = kNever;
+  if (lane.waiting.empty()) return std::nullopt;
+  const Turn turn = Next(lane, now);
+  if (turn.entry == nullptr) return std::nullopt;
+  Entry& entry = *turn.entry;
+  Line& line = *turn.line;
   const Stage stage = line.waiting.front();
+  // Not a smaller one of another job instead: large ones would never have their turn.
+  if (!HasRoom(lane, stage)) return std::nullopt;
   line.waiting.pop_front();
+  TookOut(lane, entry, line);
   line.in_flight_bytes += stage.bytes;
   ++line.in_flight_stages;
-  line.served += (static_cast<double>(stage.bytes) + kStageCostBytes) / line.share.weight;
+  lane.in_flight_bytes += stage.bytes;
+  ++lane.in_flight_stages;
+  entry.passed_over_ns = kNever;
+  entry.limit.Take(stage.wire_bytes, now);
+  Clock& clock = lane.clocks[entry.priority];
+  if (!turn.overdue) clock.now = std::max(clock.now, entry.served);
+  entry.served += (static_cast<double>(stage.bytes) + kStageCostBytes) / entry.weight;
+  clock.latest = std::max(clock.latest, entry.served);
   return stage;
 }
 
 void UnifiedQueue::Return(const Stage& stage) {
-  Line* line = FindLine(stage.job, stage.order, stage.lane);
-  HR_CHECK(line != nullptr && line->in_flight_stages > 0 && line->in_flight_bytes >= stage.bytes,
-           stage.job.value, stage.token);
-  line->in_flight_bytes -= stage.bytes;
-  --line->in_flight_stages;
+  Lane& lane = lanes_[stage.lane];
+  Entry& entry = EntryOf(stage);
+  Line& line = entry.lines[static_cast<std::size_t>(stage.order)];
+  HR_CHECK(line.in_flight_stages > 0 && line.in_flight_bytes >= stage.bytes, stage.job.value,
+           stage.token);
+  line.in_flight_bytes -= stage.bytes;
+  --line.in_flight_stages;
+  lane.in_flight_bytes -= stage.bytes;
+  --lane.in_flight_stages;
+  if (!entry.active()) --lane.clocks[entry.priority].active;
 }
 
 bool UnifiedQueue::Remove(const Stage& stage) {
-  Line* line = FindLine(stage.job, stage.order, stage.lane);
-  if (line == nullptr) return false;
+  Job* const job = FindJob(stage.job);
+  if (job == nullptr) return false;
+  Lane& lane = lanes_[stage.lane];
+  Entry& entry = job->entries[stage.lane];
+  Line& line = entry.lines[static_cast<std::size_t>(stage.order)];
   const auto found =
-      std::find_if(line->waiting.begin(), line->waiting.end(),
-                   [&stage](const Stage& entry) { return entry.token == stage.token; });
-  if (found == line->waiting.end()) return false;
-  line->waiting.erase(found);
+      std::find_if(line.waiting.begin(), line.waiting.end(),
+                   [&stage](const Stage& other) { return other.token == stage.token; });
+  if (found == line.waiting.end()) return false;
+  line.waiting.erase(found);
+  TookOut(lane, entry, line);
+  if (!entry.active()) --lane.clocks[entry.priority].active;
   return true;
 }
 
+void UnifiedQueue::TookOut(Lane& lane, Entry& entry, Line& line) {
+  --lane.waiting_stages;
+  if (!line.waiting.empty()) NumberHead(line);
+  if (entry.waits()) return;
+  Entry* const last = lane.waiting.back();
+  last->waiting_place = entry.waiting_place;
+  lane.waiting[entry.waiting_place] = last;
+  lane.waiting.pop_back();
+}
+
 std::optional<Stage> UnifiedQueue::Head(JobId job, Order order, std::uint8_t lane) const {
-  const Line* line = FindLine(job, order, lane);
-  if (line == nullptr || line->waiting.empty()) return std::nullopt;
-  return line->waiting.front();
+  const Job* const found = FindJob(job);
+  if (found == nullptr) return std::nullopt;
+  const Line& line = found->entries[lane].lines[static_cast<std::size_t>(order)];
+  if (line.waiting.empty()) return std::nullopt;
+  return line.waiting.front();
 }
 
-Wait UnifiedQueue::WhyHeadWaits(JobId job, Order order, std::uint8_t lane) const {
-  const Line* line = FindLine(job, order, lane);
-  if (line == nullptr || line->waiting.empty()) return {};
-  if (!HasCredit(lanes_[lane], *line)) return {Wait::Reason::kNoCredit, 0};
-  const Line* next = NextLine(lanes_[lane]);
-  if (next == line) return {};
-  return {Wait::Reason::kBehindJob, next->job.value};
+Wait UnifiedQueue::WhyHeadWaits(JobId job, Order order, std::uint8_t lane_index, TimeNs now) {
+  const Job* const found = FindJob(job);
+  if (found == nullptr) return {};
+  Lane& lane = lanes_[lane_index];
+  const Entry& entry = found->entries[lane_index];
+  const Line& line = entry.lines[static_cast<std::size_t>(order)];
+  if (line.waiting.empty()) return {};
+  return WhyWaits(lane, entry, line, Next(lane, now).entry, now);
 }
 
-std::size_t UnifiedQueue::Waiting(std::uint8_t lane) const {
-  std::size_t count = 0;
-  for (const Line& line : lanes_[lane].lines) count += line.waiting.size();
-  return count;
-}
-
-std::uint64_t UnifiedQueue::InFlightBytes(std::uint8_t lane) const {
-  std::uint64_t bytes = 0;
-  for (const Line& line : lanes_[lane].lines) bytes += line.in_flight_bytes;
-  return bytes;
-}
-
-UnifiedQueue::Line* UnifiedQueue::FindLine(JobId job, Order order, std::uint8_t lane) {
-  return const_cast<Line*>(std::as_const(*this).FindLine(job, order, lane));
-}
-
-const UnifiedQueue::Line* UnifiedQueue::FindLine(JobId job, Order order, std::uint8_t lane) const {
-  for (const Line& line : lanes_[lane].lines) {
-    if (line.job == job && line.order == order) return &line;
+std::span<const UnifiedQueue::HeadWaits> UnifiedQueue::ExplainHeads(std::uint8_t lane_index,
+                                                                    TimeNs now) {
+  explained_.clear();
+  Lane& lane = lanes_[lane_index];
+  if (lane.waiting.empty()) return {};
+  const Entry* const next = Next(lane, now).entry;
+  for (const Entry* const entry : lane.waiting) {
+    for (const Line& line : entry->lines) {
+      if (line.waiting.empty()) continue;
+      explained_.push_back({line.waiting.front(), WhyWaits(lane, *entry, line, next, now)});
+    }
   }
-  return nullptr;
+  return explained_;
+}
+
+Wait UnifiedQueue::WhyWaits(const Lane& lane, const Entry& entry, const Line& line,
+                            const Entry* next, TimeNs now) {
+  if (!HasCredit(lane, line)) return {Wait::Reason::kNoCredit, 0};
+  const TimeNs ready = entry.limit.ReadyAt();
+  if (ready > now) return {Wait::Reason::kRateLimit, static_cast<std::uint64_t>(ready - now)};
+  if (next != &entry) return {Wait::Reason::kBehindJob, next->job.value};
+  return HasRoom(lane, line.waiting.front()) ? Wait{} : Wait{Wait::Reason::kNoCredit, 0};
+}
+
+UnifiedQueue::Job* UnifiedQueue::FindJob(JobId job) const {
+  const auto found =
+      std::ranges::lower_bound(jobs_, job, {}, [](const auto& other) { return other->id; });
+  return found != jobs_.end() && (*found)->id == job ? found->get() : nullptr;
+}
+
+UnifiedQueue::Entry& UnifiedQueue::EntryOf(const Stage& stage) {
+  Job* const job = FindJob(stage.job);
+  HR_CHECK(job != nullptr, stage.job.value, stage.token);
+  return job->entries[stage.lane];
 }
 
 bool UnifiedQueue::HasCredit(const Lane& lane, const Line& line) {
   return line.in_flight_stages == 0 ||
          (line.in_flight_stages < line.in_flight_max &&
-          line.in_flight_bytes + line.waiting.front().bytes <= lane.credit_bytes);
+          line.in_flight_bytes + line.waiting.front().bytes <= lane.terms.credit_bytes);
 }
 
-double UnifiedQueue::StartOf(const Lane& lane, const Line& idle) {
-  double latest = idle.served;
-  double earliest_active = std::numeric_limits<double>::infinity();
-  for (const Line& line : lane.lines) {
-    if (line.share.priority != idle.share.priority) continue;
-    latest = std::max(latest, line.served);
-    if (line.active()) earliest_active = std::min(earliest_active, line.served);
-  }
-  // After a time in which all were idle nobody is ahead.
-  return std::max(idle.served, std::min(latest, earliest_active));
+bool UnifiedQueue::HasRoom(const Lane& lane, const Stage& stage) {
+  return !lane.terms.own_pace || lane.in_flight_stages < kOwnPaceStagesMax ||
+         lane.in_flight_bytes + stage.bytes <= kOwnPaceBytesMax;
 }
 
-bool UnifiedQueue::GoesBefore(const Line& a, const Line& b) {
-  if (a.share.priority != b.share.priority) return a.share.priority > b.share.priority;
-  if (a.served != b.served) return a.served < b.served;
-  return a.job != b.job ? a.job < b.job : a.order < b.order;
+bool UnifiedQueue::GoesBefore(const Entry& a, const Entry& b) {
+  if (a.priority != b.priority) return a.priority > b.priority;
+  return a.served != b.served ? a.served < b.served : a.job < b.job;
 }
 
-const UnifiedQueue::Line* UnifiedQueue::NextLine(const Lane& lane) {
-  const Line* next = nullptr;
-  for (const Line& line : lane.lines) {
+UnifiedQueue::Line* UnifiedQueue::TurnOf(const Lane& lane, Entry& entry) {
+  Line* turn = nullptr;
+  for (Line& line : entry.lines) {
     if (line.waiting.empty() || !HasCredit(lane, line)) continue;
-    if (next == nullptr || GoesBefore(line, *next)) next = &line;
+    if (turn == nullptr || line.head_number < turn->head_number) turn = &line;
   }
-  return next;
+  return turn;
+}
+
+UnifiedQueue::Turn UnifiedQueue::Next(Lane& lane, TimeNs now) {
+  Turn next;
+  Turn overdue{.overdue = true};
+  for (Entry* const entry : lane.waiting) {
+    Line* const line = TurnOf(lane, *entry);
+    const TimeNs ready = line == nullptr ? kNever : entry->limit.ReadyAt();
+    if (ready > now) {
+      entry->passed_over_ns = kNever;
+      if (line == nullptr) continue;
+      entry->held_back = true;
+      lane.next_time = std::min(lane.next_time, ready);
+      continue;
+    }
+    if (std::exchange(entry->held_back, false)) {
+      entry->served = std::max(entry->served, lane.clocks[entry->priority].now);
+    }
+    entry->passed_over_ns = std::min(entry->passed_over_ns, now);
+    if (next.entry == nullptr || GoesBefore(*entry, *next.entry)) {
+      next.entry = entry;
+      next.line = line;
+    }
+    if (now - entry->passed_over_ns < kWaitMaxNs) continue;
+    if (overdue.entry != nullptr && overdue.entry->passed_over_ns <= entry->passed_over_ns)
+      continue;
+    overdue.entry = entry;
+    overdue.line = line;
+  }
+  return overdue.entry == nullptr || overdue.entry == next.entry ? next : overdue;
 }
 
 }  // namespace headrace::schedule

@@ -1,31 +1,57 @@
-// The unified queue: block stages of all jobs that wait for a lane, and the credits that limit how
-// many bytes a job may have in flight there.
+// The unified queue: block stages of all jobs that wait for a lane, the credits that limit how many
+// bytes a job may have in flight there, and each job's share of it.
 //
-// A job has two orders: its operations as they were posted, and the blocks of its plan. Rules: on
-// one lane the stages of an order go strictly by their positions; among jobs the higher priority
-// class goes first, and within a class lanes are shared by weight (the order that has had the
-// fewest weighted bytes goes next). Credits are per order and lane, so one that cannot go on never
-// holds another's. A stage larger than the credit goes when its order has nothing in flight, and
-// an order has at most so many stages in flight, however small: kInFlightStagesMax of operations,
-// as many as the plan says of its blocks.
+// A job has two orders: its operations as they were posted, and the blocks of its plan. On one lane
+// the stages of an order go strictly by their positions; of the two the one whose head has waited
+// longer goes. Credits are per order and lane, so one that cannot go on never holds another's. A
+// stage larger than the credit goes when its order has nothing in flight, and an order has at most
+// so many stages in flight, however small: kInFlightStagesMax of operations, as many as the plan
+// says of its blocks.
+//
+// Among jobs the higher priority class goes first. Within a class a lane is shared by weight: the
+// job that has had the fewest weighted bytes goes next, both of its orders together. Who was idle
+// or limited meanwhile has not saved up turns; whose weight changes keeps its place. A head
+// that could go and has been passed over for kWaitMaxNs goes once before its betters, so that
+// nothing starves.
+//
+// What is on a lane goes in the lane's own order, so only what still waits here is shared. On a
+// lane whose stages never wait for anybody else (inside the node) all jobs together therefore have
+// two stages, one that moves and one that is next, or as many as are small together. On a lane
+// between nodes there must be no limit on all jobs together: two nodes could fill theirs with
+// stages of different jobs, and each would wait for what the other has no room for. There it is the
+// exchange that shares, piece by piece, among all that is in flight.
 //
 // Pure: no clock, thread or atomic; driven by dispatch and by the simulation alike. After AddJob
 // nothing is allocated.
 #pragma once
 
+#include <array>
 #include <boost/circular_buffer.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "ipc/base/clock.h"
 #include "ipc/base/ids.h"
+#include "ipc/base/steering.h"
+#include "service/schedule/rate_limit.h"
 
 namespace headrace::schedule {
 
 inline constexpr std::size_t kStagesMax = 1024;  // that wait, per job and lane
 // That are in flight, per order and lane: tiny stages must not fill a lane by their number.
 inline constexpr std::uint64_t kInFlightStagesMax = 32;
+// Of all jobs together on a lane whose stages wait for nobody: more than two stages only while they
+// are not more than this together. It is what a node sums in about 0.1 ms, so a job waits no longer
+// than twice that for what was picked before it, and what a lane needs to stay busy while dispatch
+// looks at the next records.
+inline constexpr std::uint64_t kOwnPaceStagesMax = 2;
+inline constexpr std::uint64_t kOwnPaceBytesMax = std::uint64_t{1} << 20;
+// A head that could go is passed over for no longer.
+inline constexpr TimeNs kWaitMaxNs = kSecond;
 
 enum class Order : std::uint8_t { kPosted, kPlanned };
 
@@ -36,11 +62,12 @@ struct Stage {
   Order order = Order::kPosted;
   std::uint8_t lane = 0;
   std::uint64_t bytes = 0;
+  std::uint64_t wire_bytes = 0;  // that this node sends for it: what a job's limit counts
 };
 
 struct JobShare {
   std::uint32_t weight = 1;             // at least 1
-  std::uint32_t priority = 0;           // class; larger goes first
+  std::uint32_t priority = 0;           // class, up to kPriorityMax; larger goes first
   std::uint64_t limit_bytes_per_s = 0;  // on each lane; 0: none
 
   friend bool operator==(const JobShare&, const JobShare&) = default;
@@ -48,27 +75,48 @@ struct JobShare {
 
 // Why a stage that waits is not picked now.
 struct Wait {
-  enum class Reason : std::uint8_t { kNone, kBehindStage, kNoCredit, kBehindJob };
+  enum class Reason : std::uint8_t {
+    kNone,
+    kBehindStage,
+    kNoCredit,
+    kBehindJob,
+    kRateLimit,
+  };
   Reason reason = Reason::kNone;
-  std::uint64_t argument = 0;  // position (kBehindStage) or job id (kBehindJob)
+  // Position (kBehindStage), job id (kBehindJob), nanoseconds until it may go (kRateLimit).
+  std::uint64_t argument = 0;
+};
+
+// What a lane lets in.
+struct LaneTerms {
+  // A number stands for a lane between nodes with that credit.
+  LaneTerms(std::uint64_t credit, bool own = false) : credit_bytes(credit), own_pace(own) {}
+
+  std::uint64_t credit_bytes;  // that a job may have in flight on it
+  bool own_pace;               // its stages never wait for anybody else
 };
 
 class UnifiedQueue {
  public:
-  // One entry a lane: the bytes a job may have in flight on it.
-  explicit UnifiedQueue(std::vector<std::uint64_t> credit_bytes_by_lane);
+  explicit UnifiedQueue(const std::vector<LaneTerms>& lanes);
 
-  void AddJob(JobId job, JobShare share);
+  void AddJob(JobId job, const JobShare& share);
   // The job must have nothing waiting and nothing in flight.
   void RemoveJob(JobId job);
-  // How many of the planned order may be in flight on each lane, from now on; 1 to begin with.
+  void SetShare(JobId job, const JobShare& share, TimeNs now);
+  // How many of the planned order may be in flight on each lane, from now on; 1 to begin with. A
+  // lane of its own pace takes two in any case, or a job of one at a time could not have more than
+  // every other turn.
   void SetPlannedInFlightMax(JobId job, std::uint64_t stages_max);
 
   // Returns what stands before it: kBehindStage if its order has a stage waiting on the lane.
   Wait Push(const Stage& stage);
 
   // The stage that goes next on `lane`, with its credit taken; nothing when no stage may go.
-  std::optional<Stage> Pick(std::uint8_t lane);
+  std::optional<Stage> Pick(std::uint8_t lane, TimeNs now);
+  // When a stage that only waits for its job's limit may go; kNever when there is none. As of the
+  // last Pick that gave nothing.
+  TimeNs NextTime(std::uint8_t lane) const { return lanes_[lane].next_time; }
   // Gives the credit of a picked stage back.
   void Return(const Stage& stage);
   // Takes a waiting stage out; false when it is not waiting.
@@ -77,39 +125,89 @@ class UnifiedQueue {
   // The order's first waiting stage on the lane; nothing when none waits.
   std::optional<Stage> Head(JobId job, Order order, std::uint8_t lane) const;
   // Why that head is not picked now; kNone if it would be.
-  Wait WhyHeadWaits(JobId job, Order order, std::uint8_t lane) const;
+  Wait WhyHeadWaits(JobId job, Order order, std::uint8_t lane, TimeNs now);
+  // The same for all heads on the lane; until the next call of any lane.
+  struct HeadWaits {
+    Stage stage;
+    Wait wait;
+  };
+  std::span<const HeadWaits> ExplainHeads(std::uint8_t lane, TimeNs now);
 
-  std::size_t Waiting(std::uint8_t lane) const;
-  std::uint64_t InFlightBytes(std::uint8_t lane) const;
+  std::size_t Waiting(std::uint8_t lane) const { return lanes_[lane].waiting_stages; }
+  std::uint64_t InFlightBytes(std::uint8_t lane) const { return lanes_[lane].in_flight_bytes; }
 
  private:
-  struct Line {  // one order of a job on one lane
-    JobId job;
-    Order order = Order::kPosted;
+  static constexpr std::size_t kClassesMax = kPriorityMax + 1;
+
+  struct Line {                                        // one order of a job on one lane
     std::uint64_t in_flight_max = kInFlightStagesMax;  // stages
-    JobShare share;
-    boost::circular_buffer<Stage> waiting;
     std::uint64_t in_flight_bytes = 0;
     std::uint64_t in_flight_stages = 0;
-    double served = 0;  // weighted bytes; comparable among lines of one lane and class
+    std::uint64_t head_number = 0;  // grows with each stage that comes to a line's head
+    boost::circular_buffer<Stage> waiting;
+  };
+  struct Entry {  // a job on one lane
+    JobId job;
+    std::uint32_t weight = 1;
+    std::uint32_t priority = 0;
+    bool held_back = false;          // by its limit, when it was last looked at
+    double served = 0;               // weighted bytes; comparable within one lane and class
+    TimeNs passed_over_ns = kNever;  // since when it could go and others went
+    std::size_t waiting_place = 0;   // in Lane::waiting, when something waits
+    RateLimit limit;
+    std::array<Line, 2> lines;  // by order
 
-    bool active() const { return !waiting.empty() || in_flight_stages != 0; }
+    bool waits() const { return !lines[0].waiting.empty() || !lines[1].waiting.empty(); }
+    bool active() const {
+      return waits() || lines[0].in_flight_stages != 0 || lines[1].in_flight_stages != 0;
+    }
+  };
+  // What has been served within a class, for those who come late.
+  struct Clock {
+    double now = 0;  // what who went last had had before
+    double latest = 0;
+    std::size_t active = 0;
   };
   struct Lane {
-    std::uint64_t credit_bytes = 0;
-    std::vector<Line> lines;
+    LaneTerms terms;
+    std::vector<Entry*> waiting;  // those of jobs_ with a stage that waits
+    std::array<Clock, kClassesMax> clocks{};
+    std::size_t waiting_stages = 0;
+    std::uint64_t in_flight_bytes = 0;
+    std::uint64_t in_flight_stages = 0;
+    TimeNs next_time = kNever;
+  };
+  struct Job {
+    JobId id;
+    std::vector<Entry> entries;  // by lane
   };
 
-  Line* FindLine(JobId job, Order order, std::uint8_t lane);
-  const Line* FindLine(JobId job, Order order, std::uint8_t lane) const;
+  Job* FindJob(JobId job) const;
+  Entry& EntryOf(const Stage& stage);
   static bool HasCredit(const Lane& lane, const Line& line);
-  static bool GoesBefore(const Line& a, const Line& b);
-  // Where a line that was idle starts: beside the others of its class, not before them.
-  static double StartOf(const Lane& lane, const Line& idle);
-  // The line that goes next; null when none may.
-  static const Line* NextLine(const Lane& lane);
+  static bool GoesBefore(const Entry& a, const Entry& b);
+  // The line of the two whose head goes, if the job's turn comes; null when none may.
+  static Line* TurnOf(const Lane& lane, Entry& entry);
+  // The job that goes next, however full the lane is; null when none may.
+  struct Turn {
+    Entry* entry = nullptr;
+    Line* line = nullptr;
+    bool overdue = false;  // it was passed over for too long, and goes before its betters
+  };
+  static Turn Next(Lane& lane, TimeNs now);
+  static bool HasRoom(const Lane& lane, const Stage& stage);
+  static Wait WhyWaits(const Lane& lane, const Entry& entry, const Line& line, const Entry* next,
+                       TimeNs now);
+  // A stage came to the head of the line.
+  void NumberHead(Line& line) { line.head_number = ++heads_; }
+  // A stage that waited in the line does not any more.
+  void TookOut(Lane& lane, Entry& entry, Line& line);
+  static void Activate(Lane& lane, Entry& entry);
 
   std::vector<Lane> lanes_;
+  std::vector<std::unique_ptr<Job>> jobs_;  // by id; lanes point into them
+  std::uint64_t heads_ = 0;
+  std::vector<HeadWaits> explained_;
 };
 
 }  // namespace headrace::schedule

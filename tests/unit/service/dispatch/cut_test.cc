@@ -28,9 +28,9 @@ Posted Shape(Collective kind, std::uint64_t count, std::uint32_t root = 0) {
 
 TEST(Cut, LeavesAnOperationOfOneNodeWhole) {
   const Posted shape = Shape(Collective::kReduceScatter, 1 << 20);
-  EXPECT_EQ(BlocksCount(shape, 4, nullptr), 1U);
+  EXPECT_EQ(BlocksCount(shape, 4, 0), 1U);
   Block block;
-  CutBlock(shape, 4, nullptr, 0, block);
+  CutBlock(shape, 4, 0, 0, block);
   EXPECT_EQ(block.range.begin, 0U);
   EXPECT_EQ(block.range.count, shape.count);
   EXPECT_EQ(NextStep(shape, nullptr, 4, Step::kInNode), Step::kInNode);
@@ -45,9 +45,9 @@ TEST(Cut, CoversEachElementOnceWithBlocksOfOneRoot) {
       const Posted shape = Shape(kind, count, 1);
       const bool parted = kind == Collective::kReduceScatter || kind == Collective::kAllGather;
       std::vector<int> covered(count);
-      for (std::uint32_t i = 0; i < BlocksCount(shape, 3, &nodes); ++i) {
+      for (std::uint32_t i = 0; i < BlocksCount(shape, 3, nodes.block_bytes); ++i) {
         Block block;
-        CutBlock(shape, 3, &nodes, i, block);
+        CutBlock(shape, 3, nodes.block_bytes, i, block);
         EXPECT_LE(block.range.count * 4, 64U);
         EXPECT_GT(block.range.count, 0U);
         for (std::uint64_t e = 0; e < block.range.count; ++e) {
@@ -63,7 +63,7 @@ TEST(Cut, CoversEachElementOnceWithBlocksOfOneRoot) {
 TEST(Cut, GivesABarrierOneBlockThatMeetsTheOtherNodes) {
   const JobNodes nodes = Nodes({{0, 1}, {2}}, 64);
   const Posted shape = Shape(Collective::kBarrier, 0);
-  EXPECT_EQ(BlocksCount(shape, 3, &nodes), 1U);
+  EXPECT_EQ(BlocksCount(shape, 3, nodes.block_bytes), 1U);
   EXPECT_EQ(NextStep(shape, &nodes, 2, Step::kInNode), Step::kBetweenNodes);
   EXPECT_EQ(NextStep(shape, &nodes, 2, Step::kToRanks), Step::kDone);
 }

@@ -33,7 +33,7 @@ void ExpectWait(const Wait& wait, Reason reason, std::uint64_t argument) {
 std::map<JobId, int> Serve(UnifiedQueue& queue, int count) {
   std::map<JobId, int> turns;
   for (int i = 0; i < count; ++i) {
-    const std::optional<Stage> stage = queue.Pick(0);
+    const std::optional<Stage> stage = queue.Pick(0, 0);
     if (!stage) break;
     queue.Return(*stage);
     ++turns[stage->job];
@@ -46,9 +46,9 @@ TEST(UnifiedQueue, PicksAJobsStagesInTheOrderOfTheirPositions) {
   queue.AddJob(kA, {});
   for (const std::uint64_t position : {5U, 2U, 9U, 1U, 7U}) queue.Push(Make(kA, position, 1));
   for (const std::uint64_t position : {1U, 2U, 5U, 7U, 9U}) {
-    EXPECT_EQ(queue.Pick(0)->position, position);
+    EXPECT_EQ(queue.Pick(0, 0)->position, position);
   }
-  EXPECT_FALSE(queue.Pick(0).has_value());
+  EXPECT_FALSE(queue.Pick(0, 0).has_value());
 }
 
 TEST(UnifiedQueue, SaysWhichStageOneStandsBehindWhenItIsPushed) {
@@ -64,13 +64,13 @@ TEST(UnifiedQueue, StopsAJobAtItsCreditAndGoesOnWhenCreditComesBack) {
   UnifiedQueue queue({100});
   queue.AddJob(kA, {});
   for (std::uint64_t i = 1; i <= 3; ++i) queue.Push(Make(kA, i, 50));
-  const Stage first = *queue.Pick(0);
-  const Stage second = *queue.Pick(0);
+  const Stage first = *queue.Pick(0, 0);
+  const Stage second = *queue.Pick(0, 0);
   EXPECT_EQ(queue.InFlightBytes(0), 100U);
-  EXPECT_FALSE(queue.Pick(0).has_value());
-  ExpectWait(queue.WhyHeadWaits(kA, Order::kPosted, 0), Reason::kNoCredit, 0);
+  EXPECT_FALSE(queue.Pick(0, 0).has_value());
+  ExpectWait(queue.WhyHeadWaits(kA, Order::kPosted, 0, 0), Reason::kNoCredit, 0);
   queue.Return(second);
-  EXPECT_EQ(queue.Pick(0)->position, 3U);
+  EXPECT_EQ(queue.Pick(0, 0)->position, 3U);
   queue.Return(first);
   EXPECT_EQ(queue.InFlightBytes(0), 50U);
 }
@@ -81,11 +81,11 @@ TEST(UnifiedQueue, KeepsTheOrderWhenTheHeadIsTooLargeForTheCreditThatIsLeft) {
   queue.Push(Make(kA, 1, 60));
   queue.Push(Make(kA, 2, 60));
   queue.Push(Make(kA, 3, 10));  // would fit, but goes behind 2
-  const Stage first = *queue.Pick(0);
-  EXPECT_FALSE(queue.Pick(0).has_value());
+  const Stage first = *queue.Pick(0, 0);
+  EXPECT_FALSE(queue.Pick(0, 0).has_value());
   queue.Return(first);
-  EXPECT_EQ(queue.Pick(0)->position, 2U);
-  EXPECT_EQ(queue.Pick(0)->position, 3U);
+  EXPECT_EQ(queue.Pick(0, 0)->position, 2U);
+  EXPECT_EQ(queue.Pick(0, 0)->position, 3U);
 }
 
 TEST(UnifiedQueue, GivesEachJobItsOwnCredit) {
@@ -95,9 +95,9 @@ TEST(UnifiedQueue, GivesEachJobItsOwnCredit) {
   queue.Push(Make(kA, 1, 100));
   queue.Push(Make(kA, 2, 100));
   queue.Push(Make(kB, 1, 100));
-  EXPECT_EQ(queue.Pick(0)->job, kA);
-  EXPECT_EQ(queue.Pick(0)->job, kB) << "A has no credit left, which is not B's concern";
-  EXPECT_FALSE(queue.Pick(0).has_value());
+  EXPECT_EQ(queue.Pick(0, 0)->job, kA);
+  EXPECT_EQ(queue.Pick(0, 0)->job, kB) << "A has no credit left, which is not B's concern";
+  EXPECT_FALSE(queue.Pick(0, 0).has_value());
   EXPECT_EQ(queue.InFlightBytes(0), 200U);
 }
 
@@ -107,9 +107,9 @@ TEST(UnifiedQueue, GivesEachLaneItsOwnCreditAndOrder) {
   queue.Push(Make(kA, 1, 10, 0));
   queue.Push(Make(kA, 2, 10, 0));
   queue.Push(Make(kA, 3, 60, 1));
-  EXPECT_EQ(queue.Pick(1)->position, 3U);
-  EXPECT_EQ(queue.Pick(0)->position, 1U);
-  EXPECT_FALSE(queue.Pick(0).has_value());
+  EXPECT_EQ(queue.Pick(1, 0)->position, 3U);
+  EXPECT_EQ(queue.Pick(0, 0)->position, 1U);
+  EXPECT_FALSE(queue.Pick(0, 0).has_value());
   EXPECT_EQ(queue.Waiting(0), 1U);
   EXPECT_EQ(queue.Waiting(1), 0U);
 }
@@ -120,14 +120,14 @@ TEST(UnifiedQueue, LetsAStageLargerThanTheCreditGoAlone) {
   queue.Push(Make(kA, 1, 10));
   queue.Push(Make(kA, 2, 1000));
   queue.Push(Make(kA, 3, 1));
-  const Stage small = *queue.Pick(0);
-  EXPECT_FALSE(queue.Pick(0).has_value()) << "not while another is in flight";
+  const Stage small = *queue.Pick(0, 0);
+  EXPECT_FALSE(queue.Pick(0, 0).has_value()) << "not while another is in flight";
   queue.Return(small);
-  const Stage large = *queue.Pick(0);
+  const Stage large = *queue.Pick(0, 0);
   EXPECT_EQ(large.position, 2U);
-  EXPECT_FALSE(queue.Pick(0).has_value()) << "nothing beside it";
+  EXPECT_FALSE(queue.Pick(0, 0).has_value()) << "nothing beside it";
   queue.Return(large);
-  EXPECT_EQ(queue.Pick(0)->position, 3U);
+  EXPECT_EQ(queue.Pick(0, 0)->position, 3U);
 }
 
 TEST(UnifiedQueue, LimitsTheNumberOfStagesInFlight) {
@@ -135,11 +135,11 @@ TEST(UnifiedQueue, LimitsTheNumberOfStagesInFlight) {
   queue.AddJob(kA, {});
   for (std::uint64_t i = 0; i < kStagesMax; ++i) queue.Push(Make(kA, i, 1));
   std::vector<Stage> picked;
-  while (const std::optional<Stage> stage = queue.Pick(0)) picked.push_back(*stage);
+  while (const std::optional<Stage> stage = queue.Pick(0, 0)) picked.push_back(*stage);
   EXPECT_EQ(picked.size(), kInFlightStagesMax);
-  ExpectWait(queue.WhyHeadWaits(kA, Order::kPosted, 0), Reason::kNoCredit, 0);
+  ExpectWait(queue.WhyHeadWaits(kA, Order::kPosted, 0, 0), Reason::kNoCredit, 0);
   queue.Return(picked.front());
-  EXPECT_EQ(queue.Pick(0)->position, kInFlightStagesMax);
+  EXPECT_EQ(queue.Pick(0, 0)->position, kInFlightStagesMax);
 }
 
 TEST(UnifiedQueue, SharesALaneByWeightInTheLongRun) {
@@ -176,8 +176,8 @@ TEST(UnifiedQueue, ServesAHigherClassFirstWhateverTheWeights) {
     queue.Push(Make(kA, i, 100));
     queue.Push(Make(kB, i, 100));
   }
-  ExpectWait(queue.WhyHeadWaits(kA, Order::kPosted, 0), Reason::kBehindJob, kB.value);
-  ExpectWait(queue.WhyHeadWaits(kB, Order::kPosted, 0), Reason::kNone, 0);
+  ExpectWait(queue.WhyHeadWaits(kA, Order::kPosted, 0, 0), Reason::kBehindJob, kB.value);
+  ExpectWait(queue.WhyHeadWaits(kB, Order::kPosted, 0, 0), Reason::kNone, 0);
   EXPECT_EQ(Serve(queue, 10), (std::map<JobId, int>{{kB, 10}}));
   EXPECT_EQ(Serve(queue, 100), (std::map<JobId, int>{{kA, 10}}));
 }
@@ -236,12 +236,12 @@ TEST(UnifiedQueue, TakesAWaitingStageOut) {
   UnifiedQueue queue({100});
   queue.AddJob(kA, {});
   for (std::uint64_t i = 1; i <= 3; ++i) queue.Push(Make(kA, i, 40));
-  const Stage first = *queue.Pick(0);
+  const Stage first = *queue.Pick(0, 0);
   EXPECT_TRUE(queue.Remove(Make(kA, 2, 40)));
   EXPECT_FALSE(queue.Remove(Make(kA, 2, 40))) << "it is gone";
   EXPECT_FALSE(queue.Remove(first)) << "it is in flight";
   EXPECT_FALSE(queue.Remove(Make(kB, 2, 40))) << "no such job";
-  EXPECT_EQ(queue.Pick(0)->position, 3U);
+  EXPECT_EQ(queue.Pick(0, 0)->position, 3U);
   EXPECT_EQ(queue.InFlightBytes(0), 80U);
 }
 
@@ -250,11 +250,11 @@ TEST(UnifiedQueue, TellsTheHeadOfALine) {
   queue.AddJob(kA, {});
   EXPECT_FALSE(queue.Head(kA, Order::kPosted, 0).has_value());
   EXPECT_FALSE(queue.Head(kB, Order::kPosted, 0).has_value());
-  ExpectWait(queue.WhyHeadWaits(kA, Order::kPosted, 0), Reason::kNone, 0);
-  ExpectWait(queue.WhyHeadWaits(kB, Order::kPosted, 0), Reason::kNone, 0);
+  ExpectWait(queue.WhyHeadWaits(kA, Order::kPosted, 0, 0), Reason::kNone, 0);
+  ExpectWait(queue.WhyHeadWaits(kB, Order::kPosted, 0, 0), Reason::kNone, 0);
   queue.Push(Make(kA, 7, 1));
   EXPECT_EQ(queue.Head(kA, Order::kPosted, 0)->position, 7U);
-  ExpectWait(queue.WhyHeadWaits(kA, Order::kPosted, 0), Reason::kNone, 0);
+  ExpectWait(queue.WhyHeadWaits(kA, Order::kPosted, 0, 0), Reason::kNone, 0);
 }
 
 TEST(UnifiedQueue, ForgetsAJob) {
@@ -263,10 +263,10 @@ TEST(UnifiedQueue, ForgetsAJob) {
   queue.AddJob(kB, {});
   queue.Push(Make(kB, 1, 1));
   queue.RemoveJob(kA);
-  EXPECT_EQ(queue.Pick(0)->job, kB);
+  EXPECT_EQ(queue.Pick(0, 0)->job, kB);
   queue.AddJob(kC, {});
   queue.Push(Make(kC, 1, 1));
-  EXPECT_EQ(queue.Pick(0)->job, kC);
+  EXPECT_EQ(queue.Pick(0, 0)->job, kC);
 }
 
 TEST(UnifiedQueueDeathTest, ChecksTheRulesOfItsCaller) {
@@ -302,7 +302,7 @@ TEST(UnifiedQueue, KeepsItsPromisesUnderRandomUse) {
       if (draw(2) == 0) {
         queue.Push(Make(job, ++next[job], 1 + draw(1500)));
         ++waiting;
-      } else if (const std::optional<Stage> stage = queue.Pick(0)) {
+      } else if (const std::optional<Stage> stage = queue.Pick(0, 0)) {
         EXPECT_GT(stage->position, last_picked[stage->job]) << "seed " << seed;
         last_picked[stage->job] = stage->position;
         EXPECT_TRUE(in_flight[stage->job] == 0 || in_flight[stage->job] + stage->bytes <= kCredit)
@@ -338,25 +338,25 @@ TEST(UnifiedQueue, ThePlansBlocksGoOneAtATimeUnlessThePlanSaysOtherwise) {
   UnifiedQueue queue({1000});
   queue.AddJob(kA, {});
   for (std::uint64_t position = 1; position <= 3; ++position) queue.Push(Planned(position, 10));
-  const Stage first = *queue.Pick(0);
-  EXPECT_FALSE(queue.Pick(0).has_value());
-  ExpectWait(queue.WhyHeadWaits(kA, Order::kPlanned, 0), Reason::kNoCredit, 0);
+  const Stage first = *queue.Pick(0, 0);
+  EXPECT_FALSE(queue.Pick(0, 0).has_value());
+  ExpectWait(queue.WhyHeadWaits(kA, Order::kPlanned, 0, 0), Reason::kNoCredit, 0);
   queue.SetPlannedInFlightMax(kA, 2);
-  EXPECT_EQ(queue.Pick(0)->position, 2U);
-  EXPECT_FALSE(queue.Pick(0).has_value());
+  EXPECT_EQ(queue.Pick(0, 0)->position, 2U);
+  EXPECT_FALSE(queue.Pick(0, 0).has_value());
   queue.Return(first);
-  EXPECT_EQ(queue.Pick(0)->position, 3U);
+  EXPECT_EQ(queue.Pick(0, 0)->position, 3U);
 }
 
 TEST(UnifiedQueue, NeitherOrderOfAJobHoldsTheOthersCredit) {
   UnifiedQueue queue({100});
   queue.AddJob(kA, {});
   queue.Push(Planned(1, 500));
-  ASSERT_TRUE(queue.Pick(0).has_value());
+  ASSERT_TRUE(queue.Pick(0, 0).has_value());
   queue.Push({.token = 1, .position = 1, .job = kA, .bytes = 60});
   queue.Push({.token = 2, .position = 2, .job = kA, .bytes = 60});
-  EXPECT_EQ(queue.Pick(0)->order, Order::kPosted);
-  EXPECT_FALSE(queue.Pick(0).has_value());
+  EXPECT_EQ(queue.Pick(0, 0)->order, Order::kPosted);
+  EXPECT_FALSE(queue.Pick(0, 0).has_value());
   EXPECT_EQ(queue.InFlightBytes(0), 560U);
 }
 

@@ -1,0 +1,44 @@
+// What people have asked of a job and what is not yet in force: plain data inside Job, changed by
+// the flow and its steersman (steering.h) only.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "ipc/base/clock.h"
+#include "service/session/steering.h"
+
+namespace headrace::service {
+
+struct DrainNotes {
+  Steering asked;
+  // Nothing beyond these begins on this node; from the agreement on, what comes later is refused.
+  std::uint64_t operations = UINT64_MAX;
+  std::uint64_t iterations = UINT64_MAX;
+  // Before the agreement: the furthest of the nodes that have said so, bit i for node i.
+  std::uint64_t furthest_operation = 0;
+  std::uint64_t furthest_iteration = 0;
+  std::uint64_t operations_from = 0;
+  std::uint64_t iterations_from = 0;
+  bool agreed = false;
+  bool done = false;  // everything up to there has ended here
+};
+
+struct SteeringNotes {
+  // By kind: what waits for the next border. A later wish takes the place of an earlier one.
+  std::array<std::optional<Steering>, kSteeringKindsCount + 1> waiting;
+  bool any_waiting = false;
+  // Of a paused job: operations beyond it do not begin.
+  std::uint64_t paused_after = UINT64_MAX;
+  // Deadlines stand still since then, from the wish for a pause on; 0: they do not.
+  TimeNs frozen_since_ns = 0;
+  DrainNotes drain;
+
+  bool MayBegin(std::uint64_t operation) const {
+    return operation <= paused_after && operation <= drain.operations;
+  }
+  bool MayBeginIteration(std::uint64_t iteration) const { return iteration <= drain.iterations; }
+};
+
+}  // namespace headrace::service

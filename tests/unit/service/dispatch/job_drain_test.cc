@@ -1,0 +1,186 @@
+// A job that is drained ends, with a named cause, once what is posted has ended.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/hand_driven_cluster.h"
+#include "tests/unit/service/dispatch/expect.h"
+#include "tests/unit/service/dispatch/planned.h"
+
+namespace headrace::support {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+using Kind = service::Steering::Kind;
+
+const ipc::Record kSum = OnSegment(Collective::kAllReduce, DType::kFloat32, 16);
+const JobSpec kPair{.name = "bert", .world_size = 2};
+
+service::SteerJob Drain(JobId job = JobId{1}) { return {job, {.kind = Kind::kDrain, .uid = 1000}}; }
+
+TEST(JobDrain, EndsWhatAnyRankHasPostedAndRefusesWhatComesLater) {
+  HandDrivenNode node(Loopback({.startup_ns = kMillisecond}));
+  ClientEnd& a = node.Attach(kPair, 0);
+  ClientEnd& b = node.Attach(kPair, 1);
+  a.Post(kSum);
+  b.Post(kSum);
+  a.Post(kSum);
+  node.Settle();
+  node.Send(Drain());
+  node.Settle();
+  a.Post(kSum);
+  node.Settle();
+  ExpectFailed(a, 3, Code::kCancelled, {"drained by uid 1000 after operation 2"});
+  EXPECT_EQ(node.JobRow(JobId{1})->draining, 1U);
+  EXPECT_EQ(node.JobRow(JobId{1})->state, static_cast<std::uint32_t>(ipc::JobState::kRunning));
+  b.Post(kSum);
+  node.Settle();
+  node.Advance(5 * kMillisecond);
+  for (const ClientEnd* rank : {&a, &b}) {
+    ExpectOk(*rank, 1);
+    ExpectOk(*rank, 2);
+  }
+  EXPECT_EQ(node.JobRow(JobId{1})->state, static_cast<std::uint32_t>(ipc::JobState::kFailed));
+  b.Post(kSum);
+  node.Settle();
+  ExpectFailed(b, 3, Code::kCancelled, {"drained by uid 1000 after operation 2"});
+  EXPECT_THAT(node.watch_tap().events,
+              Contains(HasSubstr("will be drained by uid 1000 after operation 2")));
+}
+
+TEST(JobDrain, OfAJobThatHasNothingOpenIsOverAtOnce) {
+  HandDrivenNode node;
+  ClientEnd& a = node.Attach(kPair, 0);
+  node.Send(Drain());
+  a.Post(kSum);
+  node.Settle();
+  ExpectFailed(a, 1, Code::kCancelled, {"drained by uid 1000 after operation 0"});
+}
+
+TEST(JobDrain, LetsTheIterationEndAndRefusesTheNextPostByPost) {
+  HandDrivenNode node(Loopback({.startup_ns = kMillisecond}));
+  const auto layout = PackedLayout({100, 100});
+  std::array<ClientEnd*, 2> ranks{};
+  for (const std::uint32_t rank : {0U, 1U}) {
+    ranks[rank] = &node.Attach(kPair, rank);
+    HandIn(node, *ranks[rank], layout);
+  }
+  Adopt(node, JobId{1}, PlanOf({{{1, 0, 100}}, {{0, 0, 100}}}));
+  node.Settle();
+  for (ClientEnd* rank : ranks) PostGradient(*rank, *layout, 1);
+  node.Settle();
+  node.Advance(2 * kMillisecond);
+  node.Send(Drain());
+  node.Settle();
+  // Gradient 1 comes again while gradient 0 of the iteration before is still to come.
+  const std::uint64_t refused = PostGradient(*ranks[0], *layout, 1);
+  node.Settle();
+  ExpectFailed(*ranks[0], refused, Code::kCancelled, {"drained by uid 1000 after iteration 1"});
+  const std::uint64_t last = PostGradient(*ranks[0], *layout, 0);
+  const std::uint64_t other = PostGradient(*ranks[1], *layout, 0);
+  node.Settle();
+  node.Advance(2 * kMillisecond);
+  ExpectOk(*ranks[0], last);
+  ExpectOk(*ranks[1], other);
+  EXPECT_EQ(node.JobRow(JobId{1})->state, static_cast<std::uint32_t>(ipc::JobState::kFailed));
+}
+
+// Passes on what the nodes have to tell each other, as the job's leader does.
+struct Led {
+  void Pass() {
+    for (std::size_t from = 0; from < cluster.nodes_count(); ++from) {
+      const auto wishes = cluster.node(from).control().Of<service::SteerNodes>();
+      for (; told[from] < wishes.size(); ++told[from]) {
+        for (std::size_t to = 0; to < cluster.nodes_count(); ++to) {
+          service::Steering steering = wishes[told[from]]->steering;
+          if (to != from) steering.node = HandDrivenCluster::NameOf(from);
+          cluster.node(to).Send(service::SteerJob{JobId{1}, steering});
+        }
+      }
+    }
+    cluster.Advance(kMillisecond);
+  }
+  std::size_t Broken(std::size_t node) {
+    return cluster.node(node).control().Of<service::JobBroken>().size();
+  }
+
+  JobSpec job{.name = "bert", .world_size = 2, .rendezvous = "a:7733"};
+  HandDrivenCluster cluster{{.nodes_count = 2}};
+  ClientEnd& a = cluster.node(0).Attach(job, 0);
+  ClientEnd& b = cluster.node(1).Attach(job, 1);
+  std::array<std::size_t, 2> told{};
+};
+
+TEST(JobDrain, OfSeveralNodesEndsWhereTheFurthestOfThemIs) {
+  Led led;
+  led.cluster.Form(led.job, {{0}, {1}});
+  led.cluster.Advance(kMillisecond);
+  for (int i = 0; i < 3; ++i) led.a.Post(kSum);
+  led.b.Post(kSum);
+  led.cluster.Advance(kMillisecond);
+  for (std::size_t node = 0; node < 2; ++node) led.cluster.node(node).Send(Drain());
+  led.cluster.Advance(kMillisecond);
+  // Before the nodes have told each other they accept more, and begin nothing of it.
+  led.a.Post(kSum);
+  led.b.Post(kSum);
+  led.cluster.Advance(kSecond);
+  ExpectOpen(led.a, 4);
+  ExpectOpen(led.b, 2);
+  led.Pass();
+  ExpectOk(led.b, 2);
+  ExpectFailed(led.a, 4, Code::kCancelled, {"drained by uid 1000 after operation 3"});
+  ExpectOpen(led.a, 3);
+  EXPECT_EQ(led.Broken(0) + led.Broken(1), 0U);
+  led.b.Post(kSum);
+  led.b.Post(kSum);
+  led.cluster.Advance(kMillisecond);
+  for (const ClientEnd* rank : {&led.a, &led.b}) {
+    for (std::uint64_t operation = 1; operation <= 3; ++operation) ExpectOk(*rank, operation);
+    ExpectFailed(*rank, 4, Code::kCancelled, {"drained by uid 1000 after operation 3"});
+  }
+  EXPECT_EQ(led.Broken(0), 1U) << "that all has ended here";
+  EXPECT_EQ(led.Broken(1), 1U);
+}
+
+TEST(JobDrain, OfSeveralNodesThatTrainEndsWithTheIterationOfTheFurthest) {
+  Led led;
+  const auto layout = PackedLayout({100, 100});
+  for (std::size_t node = 0; node < 2; ++node) {
+    HandIn(led.cluster.node(node), node == 0 ? led.a : led.b, layout);
+  }
+  led.cluster.Form(led.job, {{0}, {1}});
+  led.cluster.Advance(kMillisecond);
+  for (std::size_t node = 0; node < 2; ++node) {
+    Adopt(led.cluster.node(node), JobId{1}, PlanOf({{{1, 0, 100}}, {{0, 0, 100}}}));
+  }
+  led.cluster.Advance(kMillisecond);
+  // Iteration 1 ends; a has begun iteration 2.
+  for (ClientEnd* rank : {&led.a, &led.b}) {
+    PostGradient(*rank, *layout, 1);
+    PostGradient(*rank, *layout, 0);
+  }
+  led.cluster.Advance(kMillisecond);
+  PostGradient(led.a, *layout, 1);
+  led.cluster.Advance(kMillisecond);
+  for (std::size_t node = 0; node < 2; ++node) led.cluster.node(node).Send(Drain());
+  led.cluster.Advance(kMillisecond);
+  PostGradient(led.b, *layout, 1);
+  led.cluster.Advance(kMillisecond);
+  ExpectOpen(led.b, 3);
+  led.Pass();
+  ExpectOk(led.a, 3);
+  ExpectOk(led.b, 3);
+  PostGradient(led.a, *layout, 0);
+  PostGradient(led.b, *layout, 0);
+  led.cluster.Advance(kMillisecond);
+  ExpectOk(led.a, 4);
+  ExpectOk(led.b, 4);
+  PostGradient(led.b, *layout, 1);
+  led.cluster.Advance(kMillisecond);
+  ExpectFailed(led.b, 5, Code::kCancelled, {"drained by uid 1000 after iteration 2"});
+  EXPECT_EQ(led.Broken(0), 1U);
+  EXPECT_EQ(led.Broken(1), 1U);
+}
+
+}  // namespace
+}  // namespace headrace::support
