@@ -190,10 +190,10 @@ void Interleaving::HoldBack(const Player& held, const Player& other, const Shift
     pair.sides[i].promised_s = promised_s[i];
   }
   flow_.Tell(job, Code::kOk,
-             fmt::format("job {} is held back {:.0f} ms before iteration {} so that it takes turns "
+             fmt::format("held back {:.0f} ms before iteration {} so that it takes turns "
                          "with job {} on {}: their iterations of {:.0f} and {:.0f} ms should "
                          "become {:.0f} and {:.0f}",
-                         job.name(), Milliseconds(hold_s), held.Border(), other.job->name(),
+                         Milliseconds(hold_s), held.Border(), other.job->name(),
                          flow_.blocks().LaneName(LaneOf(job)), Milliseconds(held.period_s),
                          Milliseconds(other.period_s), Milliseconds(promised_s[0]),
                          Milliseconds(promised_s[1])));
@@ -234,14 +234,14 @@ void Interleaving::Judge(Pair& pair, Job& held, const std::array<double, 2>& now
     return;
   }
   if (++pair.strikes < kStrikes) return;
-  flow_.Tell(held, Code::kOk,
-             fmt::format("job {} is held back no more: iterations of {:.0f} ms, and of {:.0f} ms "
-                         "of the other job, became {:.0f} and {:.0f} where {:.0f} and {:.0f} were "
-                         "expected",
-                         held.name(), Milliseconds(pair.sides[0].before_s),
-                         Milliseconds(pair.sides[1].before_s), Milliseconds(now_s[0]),
-                         Milliseconds(now_s[1]), Milliseconds(pair.sides[0].promised_s),
-                         Milliseconds(pair.sides[1].promised_s)));
+  flow_.Tell(
+      held, Code::kOk,
+      fmt::format("held back no more: iterations of {:.0f} ms, and of {:.0f} ms "
+                  "of the other job, became {:.0f} and {:.0f} where {:.0f} and {:.0f} were "
+                  "expected",
+                  Milliseconds(pair.sides[0].before_s), Milliseconds(pair.sides[1].before_s),
+                  Milliseconds(now_s[0]), Milliseconds(now_s[1]),
+                  Milliseconds(pair.sides[0].promised_s), Milliseconds(pair.sides[1].promised_s)));
 }
 
 }  // namespace headrace::service
