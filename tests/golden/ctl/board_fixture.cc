@@ -53,19 +53,24 @@ Snapshot BoardTest::Read(TimeNs now_ns) {
 
 void BoardTest::FillAll() {
   FillService(4242, kStarted);
-  ipc::WriteRow(layout().counters, ipc::CountersRow{.records_read = 123456,
-                                                    .operations_ended = 30860,
-                                                    .operations_failed = 4,
-                                                    .bytes_moved = std::uint64_t{780} << 30,
-                                                    .doorbells = 512,
-                                                    .sleeps = 498,
-                                                    .wake_calls = 20111,
-                                                    .records_refused = 1,
-                                                    .sessions_opened = 9,
-                                                    .sessions_closed = 2,
-                                                    .queue_rows_left_out = 3});
+  ipc::CountersRow counters{};
+  counters.records_read = 123456;
+  counters.operations_ended = 30860;
+  counters.operations_failed = 4;
+  counters.bytes_moved = std::uint64_t{780} << 30;
+  counters.doorbells = 512;
+  counters.sleeps = 498;
+  counters.wake_calls = 20111;
+  counters.records_refused = 1;
+  counters.sessions_opened = 9;
+  counters.sessions_closed = 2;
+  counters.queue_rows_left_out = 3;
+  counters.late_reports = 6;
+  counters.quota_refusals = 5;
+  ipc::WriteRow(layout().counters, counters);
   FillJobs();
   FillQueue();
+  FillHeldBack();
   FillLanes();
   FillEvents();
   FillPlans();
@@ -97,6 +102,10 @@ void BoardTest::FillJobs() {
   vision.operations_ended = 30821;
   vision.bytes_moved = std::uint64_t{779} << 30;
   vision.operations_open = 5;
+  vision.weight = 3;
+  vision.priority = 1;
+  vision.limit_bytes_per_s = 250'000'000;
+  vision.held_ns = 1'200 * kMillisecond;
   ipc::SetText(vision.name, "vision");
   ipc::JobRow speech{};
   speech.id = 9;
@@ -107,6 +116,8 @@ void BoardTest::FillJobs() {
   speech.epoch = 2;
   speech.opened_ns = kNow - 12 * kSecond;
   speech.operations_open = 2;
+  speech.weight = 1;
+  speech.paused = 1;
   ipc::SetText(speech.name, "speech-überlang");
   ipc::JobRow broken{};
   broken.id = 8;
@@ -119,6 +130,8 @@ void BoardTest::FillJobs() {
   broken.operations_ended = 39;
   broken.operations_failed = 4;
   broken.bytes_moved = 1536;
+  broken.weight = 1;
+  broken.draining = 1;
   ipc::SetText(broken.name, "broken");
   ipc::SetText(broken.failure, "rank 1 (pid 777) exited after operation 43");
   // Not in the order of the ids: rows are reused.
@@ -135,6 +148,10 @@ void BoardTest::FillJobs() {
     row.operations_posted = 30826 - rank;
     row.operations_ended = 30821;
     row.attached_ns = kNow - (3725 - rank) * kSecond;
+    row.bytes_posted = std::uint64_t{779} << 30;
+    row.last_posts = rank == 2 ? 24'000 : 100 * rank;
+    row.late_ns = rank == 2 ? 288 * kSecond : static_cast<TimeNs>(rank) * 150 * kMillisecond;
+    row.waited_ns = (rank == 2 ? 1 : 40) * kSecond;
     ipc::WriteRow(layout().ranks[10 - rank], row);
   }
   ipc::RankRow alone{};
@@ -184,6 +201,25 @@ void BoardTest::FillQueue() {
   }
 }
 
+void BoardTest::FillHeldBack() {
+  using State = ipc::StageState;
+  using Reason = ipc::WaitReason;
+  ipc::QueueRow slow = Stage(7, 30819, State::kMoving, Reason::kPeer, 0);
+  slow.posted_ns = kNow - 900 * kMillisecond;
+  slow.since_ns = kNow - 800 * kMillisecond;
+  slow.stage = 1;
+  slow.lane = 1;
+  ipc::SetText(slow.peer, "node-c +2");
+  ipc::QueueRow paused = Stage(9, 3, State::kWaiting, Reason::kPaused, 1000);
+  ipc::QueueRow limited = Stage(9, 4, State::kWaiting, Reason::kRateLimit, 12 * kMillisecond);
+  ipc::QueueRow held = Stage(9, 5, State::kWaiting, Reason::kInterleaved, 7);
+  held.since_ns = kNow - 8 * kMillisecond;
+  std::size_t at = 7;
+  for (const ipc::QueueRow& row : {slow, paused, limited, held}) {
+    ipc::WriteRow(layout().queue[at++], row);
+  }
+}
+
 void BoardTest::FillLanes() {
   ipc::LaneRow busy{};
   busy.in_use = 1;
@@ -214,6 +250,25 @@ void BoardTest::FillLanes() {
   ipc::SetText(fresh.transport, "loopback");
   ipc::WriteRow(layout().lanes[0], busy);
   ipc::WriteRow(layout().lanes[1], fresh);
+  FillShares();
+}
+
+void BoardTest::FillShares() {
+  const auto share = [this](std::size_t at, std::uint32_t job, std::uint64_t gibibytes) {
+    ipc::ShareRow row{};
+    row.job_id = job;
+    row.lane = 0;
+    row.queued_stages = job == 7 ? 2 : 1;
+    row.in_flight_stages = 1;
+    row.in_flight_bytes = std::uint64_t{25} << 20;
+    row.stages_ended = gibibytes * 40;
+    row.bytes_moved = gibibytes << 30;
+    row.waiting_ns = static_cast<TimeNs>(gibibytes) * 100 * kMillisecond;
+    row.moving_ns = static_cast<TimeNs>(gibibytes) * kSecond;
+    ipc::WriteRow(layout().shares[at], row);
+  };
+  share(200, 7, 585);
+  share(3, 9, 195);
 }
 
 void BoardTest::FillEvents() {

@@ -32,7 +32,9 @@ class BoardTest : public testing::Test {
  private:
   void FillJobs();
   void FillQueue();
+  void FillHeldBack();
   void FillLanes();
+  void FillShares();
   void FillEvents();
   void FillPlans();
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "client/cli/ctl/probe_words.h"
 #include "tests/golden/ctl/board_fixture.h"
 
 namespace headrace::ctl {
@@ -23,6 +24,19 @@ class Doctor : public BoardTest {
         .board = std::move(board),
         .liveness = Liveness::kRunning,
         .ping = PingAnswer{.control_ns = 40'000, .dispatch_ns = 130'000, .round_trip_ns = 410'000},
+        .probe =
+            ProbeAnswer{
+                .dispatch_ns = 120'000,
+                .lanes = {{.name = "shm0", .answered = true, .ns = 90'000, .status = {}},
+                          {.name = "ucx0", .answered = true, .ns = 1'400'000, .status = {}}}},
+        .peers = std::vector{PeerProbe{.name = "node-b",
+                                       .address = "10.0.0.2:7777",
+                                       .leads = false,
+                                       .connected = true,
+                                       .why = "",
+                                       .round_trip_ns = 210'000,
+                                       .clock_offset_ns = -4'300'000}},
+        .configuration = std::string("http_address = \"127.0.0.1:9400\"\nlate_ms = 5000\n"),
         .protocol_version = 1,
         .machine = {}};
     patient.machine.board = {.exists = true, .mode = 0644};
@@ -30,8 +44,19 @@ class Doctor : public BoardTest {
     patient.machine.limits = {.of = "the service", .locked_bytes = 8U << 20U, .open_files = 1024};
     patient.machine.cores = 4;
     patient.machine.shmem_huge_pages = "never";
+    patient.machine.shell_limits = {
+        .of = "this shell", .locked_bytes = kUnlimited, .open_files = 1024};
+    patient.machine.threads = {.count = 6, .stopped = 0, .uninterruptible = 0};
+    patient.machine.cpu_quota = 3.5;
+    patient.machine.quota_is_of_service = true;
+    patient.machine.shm_bytes = std::uint64_t{8} << 30;
+    patient.machine.shm_free_bytes = std::uint64_t{7} << 30;
     patient.machine.cuda_driver_version = 12040;
-    patient.machine.has_ucx = true;
+    patient.machine.gpus = {"NVIDIA H200", "NVIDIA H200"};
+    patient.machine.mps_directory = "/tmp/nvidia-mps";
+    patient.machine.has_mps = true;
+    patient.machine.ucx = {.is_found = true, .version = "1.13.1", .error = ""};
+    patient.machine.nccl = {.is_found = false, .version = "", .error = "libnccl.so.2: not there"};
     return patient;
   }
 
@@ -58,6 +83,9 @@ TEST_F(Doctor, SaysWhatToDoWhenThereIsNoService) {
   patient.machine.board = {};
   patient.machine.socket = {};
   patient.machine.cuda_driver_version.reset();
+  patient.machine.gpus.clear();
+  patient.machine.has_mps = false;
+  patient.machine.threads = {};
   patient.machine.cuda_error = "libcuda.so.1 is not installed";
   const Findings findings = Examine(patient);
   EXPECT_TRUE(HasProblem(findings));
@@ -110,8 +138,88 @@ TEST_F(Doctor, FindsEachFaultByItself) {
             Level::kWarning);
   EXPECT_EQ(level_of("memfd", [](Patient& p) { p.machine.memfd = Error(Code::kInternal, "no"); }),
             Level::kProblem);
+  EXPECT_EQ(level_of("threads", [](Patient& p) { p.machine.threads.stopped = 1; }),
+            Level::kProblem);
+  EXPECT_EQ(level_of("threads", [](Patient& p) { p.machine.threads.uninterruptible = 1; }),
+            Level::kWarning);
+  EXPECT_EQ(level_of("cpu quota", [](Patient& p) { p.machine.cpu_quota = 0.5; }), Level::kWarning);
+  EXPECT_EQ(level_of("/dev/shm", [](Patient& p) { p.machine.shm_free_bytes = 64U << 20U; }),
+            Level::kWarning);
+  EXPECT_EQ(level_of("/dev/shm", [](Patient& p) { p.machine.shm_bytes = 0; }), Level::kWarning);
+  EXPECT_EQ(level_of("locked memory", [](Patient& p) { p.machine.rdma_devices = {"mlx5_0"}; }),
+            Level::kWarning);
+  EXPECT_EQ(level_of("cuda", [](Patient& p) { p.machine.gpus.clear(); }), Level::kWarning);
   EXPECT_EQ(level_of("open files", [](Patient& p) { p.machine.limits.open_files = 128; }),
             Level::kWarning);
+}
+
+TEST_F(Doctor, NamesTheLaneThatDoesNotAnswer) {
+  Patient patient = Healthy();
+  patient.probe->lanes[1].answered = false;
+  patient.probe->lanes[0].status = Error(Code::kInternal, "a sum was wrong");
+  const Findings findings = Examine(patient);
+  EXPECT_EQ(Find(findings, "lane ucx0").level, Level::kProblem);
+  EXPECT_NE(Find(findings, "lane ucx0").remedy.find("queue --lane ucx0"), std::string::npos);
+  EXPECT_EQ(Find(findings, "lane shm0").text, "a sum was wrong");
+  EXPECT_EQ(Find(findings, "data path").level, Level::kOk);
+  patient.probe->dispatch_ns = -1;
+  EXPECT_EQ(Find(Examine(patient), "data path").level, Level::kProblem);
+}
+
+TEST_F(Doctor, WarnsOfClocksThatAreMoreThanASecondApart) {
+  Patient patient = Healthy();
+  patient.peers->front().clock_offset_ns = -1'500 * kMillisecond;
+  const Finding apart = Find(Examine(patient), "peer node-b");
+  EXPECT_EQ(apart.level, Level::kWarning);
+  EXPECT_NE(apart.text.find("clock 1.5 s behind"), std::string::npos) << apart.text;
+  patient.peers->front().connected = false;
+  patient.peers->front().why = "connection refused";
+  EXPECT_EQ(Find(Examine(patient), "peer node-b").level, Level::kProblem);
+  patient.peers->front().why.clear();
+  EXPECT_EQ(Find(Examine(patient), "peer node-b").level, Level::kNote);
+}
+
+TEST_F(Doctor, WarnsWhenAFasterNetworkIsNotUsed) {
+  Patient patient = Healthy();
+  ipc::SetText(patient.board->lanes[1].row.name, "ucx0");
+  ipc::SetText(patient.board->lanes[1].row.transport, "ucx tcp/eth0");
+  patient.machine.limits.locked_bytes = kUnlimited;
+  EXPECT_EQ(Find(Examine(patient), "links").level, Level::kOk);
+  patient.machine.rdma_devices = {"mlx5_0"};
+  EXPECT_EQ(Find(Examine(patient), "links").level, Level::kWarning);
+  ipc::SetText(patient.board->lanes[1].row.transport, "ucx rc_mlx5/mlx5_0:1");
+  EXPECT_EQ(Find(Examine(patient), "links").level, Level::kOk);
+}
+
+TEST_F(Doctor, SaysWhomThePersonMaySteer) {
+  Patient patient = Healthy();
+  EXPECT_EQ(Find(Examine(patient), "steering").text, "uid 0 may steer every job");
+  patient.machine.uid = 1000;
+  EXPECT_EQ(Find(Examine(patient), "steering").text,
+            "uid 1000 may steer its own jobs, 1 of 2; root and uid 0 may steer all");
+}
+
+TEST_F(Doctor, SaysWhereMetricsAre) {
+  Patient patient = Healthy();
+  EXPECT_EQ(Find(Examine(patient), "http").text, "metrics at http://127.0.0.1:9400/metrics");
+  patient.configuration = std::string("http_address = \"\"\n");
+  EXPECT_EQ(Find(Examine(patient), "http").level, Level::kNote);
+  patient.configuration = std::string();
+  EXPECT_EQ(Find(Examine(patient), "http").level, Level::kNote);
+}
+
+TEST(ProbeOnly, IsWellOnlyWhenDispatchAndEveryLaneAnswer) {
+  ProbeAnswer answer{.dispatch_ns = 120'000,
+                     .lanes = {{.name = "shm0", .answered = true, .ns = 90'000, .status = {}}}};
+  EXPECT_TRUE(JudgeProbe(answer).is_well);
+  EXPECT_EQ(JudgeProbe(answer).text, "ok: dispatch answers within 0.1 ms, and all of 1 lanes");
+  answer.lanes[0].status = Error(Code::kInternal, "two\nlines");
+  EXPECT_EQ(JudgeProbe(answer).text, "problem: lane shm0: two?lines");
+  answer.lanes[0].answered = false;
+  EXPECT_EQ(JudgeProbe(answer).text, "problem: lane shm0 does not answer");
+  answer.dispatch_ns = -1;
+  EXPECT_FALSE(JudgeProbe(answer).is_well);
+  EXPECT_FALSE(JudgeProbe(Error(Code::kTimeout, "late")).is_well);
 }
 
 TEST_F(Doctor, TakesAnUnlimitedLimitForNoLimit) {
@@ -121,7 +229,9 @@ TEST_F(Doctor, TakesAnUnlimitedLimitForNoLimit) {
   const Findings findings = Examine(patient);
   EXPECT_EQ(Find(findings, "open files").text, "the service may open any number of files");
   EXPECT_EQ(Find(findings, "locked memory").text,
-            "the service may lock any amount of memory; shared memory lanes lock none");
+            "the service may lock any amount of memory, this shell any amount; shared memory and "
+            "TCP lanes "
+            "lock none");
 }
 
 }  // namespace

@@ -44,6 +44,37 @@ TEST(Units, RatesAndSharesOfNothingAreADash) {
   EXPECT_EQ(FormatUtc(1'700'000'000'042'999'999), "2023-11-14 22:13:20.042Z");
 }
 
+TEST(Units, TakesRatesAsPeopleWriteThem) {
+  const auto parse = [](const char* text) { return ParseRateLimit(text).value(); };
+  EXPECT_EQ(parse("2Gbit"), 250'000'000U);
+  EXPECT_EQ(parse("2Gbit/s"), 250'000'000U);
+  EXPECT_EQ(parse("500Mbit"), 62'500'000U);
+  EXPECT_EQ(parse("0.5Gbit"), 62'500'000U);
+  EXPECT_EQ(parse("8kbit"), 1000U);
+  EXPECT_EQ(parse("100MB/s"), 100'000'000U);
+  EXPECT_EQ(parse("1.5GiB/s"), 1'610'612'736U);
+  EXPECT_EQ(parse("none"), 0U);
+}
+
+TEST(Units, RefusesRatesThatCouldMeanSeveralThings) {
+  for (const char* text :
+       {"",        "2",      "2G",      "2gbit",  "2mbit",        "2GBit", "100MB",
+        "100mb/s", "-1Gbit", "0Gbit",   "1e9bit", "2 Gbit",       "inf",   "nan",
+        "Gbit",    "2Gbits", "2Gbit/h", "None",   "99999999TB/s", "1bit"}) {
+    const Result<std::uint64_t> parsed = ParseRateLimit(text);
+    EXPECT_FALSE(parsed.ok()) << text;
+    if (parsed.ok()) continue;
+    EXPECT_NE(parsed.error().text().find("100MB/s"), std::string::npos);
+  }
+}
+
+TEST(Units, LimitsReadAsTheyAreGiven) {
+  EXPECT_EQ(FormatRateLimit(0), "none");
+  EXPECT_EQ(FormatRateLimit(250'000'000), "2 Gbit/s");
+  EXPECT_EQ(FormatRateLimit(62'500'000), "500 Mbit/s");
+  EXPECT_EQ(FormatRateLimit(1), "8 bit/s");
+}
+
 TEST(Table, AlignsColumnsByWhatIsSeenAndEndsNoLineInBlanks) {
   Table table({{"NAME"}, {"COUNT", Align::kRight}, {"NOTE"}});
   table.Add({"é", "7", ""});
@@ -108,8 +139,19 @@ TEST(Machine, ParsesLimitsAndChosenWords) {
   EXPECT_EQ(ChosenWord(""), "");
 }
 
+TEST(Machine, ParsesQuotasAndControlGroups) {
+  EXPECT_EQ(ParseCpuMax("200000 100000\n"), 2.0);
+  EXPECT_EQ(ParseCpuMax("50000 100000"), 0.5);
+  EXPECT_FALSE(ParseCpuMax("max 100000").has_value());
+  EXPECT_FALSE(ParseCpuMax("100000 0").has_value());
+  EXPECT_FALSE(ParseCpuMax("").has_value());
+  EXPECT_EQ(ParseCgroup("0::/system.slice/headraced.service\n"), "/system.slice/headraced.service");
+  EXPECT_EQ(ParseCgroup("12:cpu:/a\n0::/b\n"), "/b");
+  EXPECT_EQ(ParseCgroup("12:cpu:/a\n"), "");
+}
+
 TEST(Machine, LooksAtThisMachineWithoutChangingIt) {
-  const Machine machine = LookAtMachine("/none/board", "/none/socket", 0);
+  const Machine machine = LookAtMachine("/none/board", "/none/socket", 0, "/none/mps");
   EXPECT_FALSE(machine.board.exists);
   EXPECT_FALSE(machine.socket.exists);
   EXPECT_TRUE(machine.memfd.ok());

@@ -73,7 +73,7 @@ TEST_F(Program, ExitsWithOneWhenTheServiceIsGoneButStillShowsItsBoard) {
   const Ran ran = RunProgram(Board() + "queue");
   EXPECT_EQ(ran.exit_code, 1);
   EXPECT_NE(ran.output.find("is gone"), std::string::npos);
-  EXPECT_NE(ran.output.find("no credit on lane shm0"), std::string::npos);
+  EXPECT_NE(ran.output.find("no credit on shm0"), std::string::npos);
 }
 
 TEST_F(Program, ExitsWithZeroWhileTheServiceRunsAndNothingFailed) {

@@ -1,6 +1,13 @@
 // Tables and JSON of a filled board, byte for byte.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <sstream>
+
+#include "client/cli/ctl/events_view.h"
+#include "client/cli/ctl/plan_gantt.h"
+#include "client/cli/ctl/queue_view.h"
+#include "client/cli/ctl/top/screen.h"
 #include "client/cli/ctl/views.h"
 #include "client/cli/ctl/words.h"
 #include "tests/golden/ctl/board_fixture.h"
@@ -49,30 +56,37 @@ TEST_F(Views, OneJobShowsItsRanksInOrder) {
 }
 
 TEST_F(Views, QueueSaysInWordsWhyEachBlockWaits) {
-  ExpectGolden("queue.txt", QueueTable(Read(), "", true));
-  ExpectGolden("queue.json", Text(QueueJson(Read(), "")));
+  ExpectGolden("queue.txt", QueueTable(Read(), {}, true));
+  ExpectGolden("queue.json", Text(QueueJson(Read(), {})));
 }
 
 TEST_F(Views, QueueOfOneJobWithoutHeader) {
-  ExpectGolden("queue_vision.txt", QueueTable(Read(), "vision", false));
-  EXPECT_EQ(QueueTable(Read(), "nobody", false), "");
+  ExpectGolden("queue_vision.txt", QueueTable(Read(), {.job = "vision"}, false));
+  EXPECT_EQ(QueueTable(Read(), {.job = "nobody"}, false), "");
 }
 
 TEST_F(Views, QueueNamesWhatIsNotOnTheBoardByNumber) {
   Snapshot snapshot = Read();
   snapshot.jobs.clear();
   snapshot.lanes.clear();
-  EXPECT_EQ(WhyItWaits(snapshot.queue[1], snapshot), "no credit on lane #0");
-  EXPECT_EQ(WhyItWaits(snapshot.queue[3], snapshot), "behind job #9");
+  const auto why = [&snapshot](std::uint64_t block) {
+    for (const ipc::QueueRow& row : snapshot.queue) {
+      if (row.job_id == 7 && row.block == block) return WhyItWaits(row, snapshot);
+    }
+    return std::string();
+  };
+  EXPECT_EQ(why(30823), "no credit on #0");
+  EXPECT_EQ(why(30825), "behind job #9 on #0");
+  EXPECT_EQ(why(30826), "rank 2 of job #7 not ready for 5.0 ms");
   EXPECT_EQ(JobName(7, snapshot), "#7");
   snapshot.queue[0].reason = 77;
   EXPECT_EQ(WhyItWaits(snapshot.queue[0], snapshot), "reason 77 of another version");
 }
 
 TEST_F(Views, PlanShowsPredictedBesideMeasured) {
-  ExpectGolden("plan.txt", PlanTable(Read(), "vision", true));
+  ExpectGolden("plan.txt", PlanTable(Read(), "vision", true, true));
   ExpectGolden("plan.json", Text(PlanJson(Read(), "vision")));
-  EXPECT_EQ(PlanTable(Read(), "nobody", true), "");
+  EXPECT_EQ(PlanTable(Read(), "nobody", true, true), "");
 }
 
 TEST_F(Views, PlanWithoutMeasuredTimesSaysNothingOfThem) {
@@ -86,7 +100,7 @@ TEST_F(Views, PlanWithoutMeasuredTimesSaysNothingOfThem) {
   plan.next_iteration = 0;
   plan.rows_left_out = 9;
   for (ipc::PlanBlockRow& block : snapshot.plan_blocks) block.end_ns = 0;
-  ExpectGolden("plan_fresh.txt", PlanTable(snapshot, "vision", true));
+  ExpectGolden("plan_fresh.txt", PlanTable(snapshot, "vision", true, true));
   const Json json = PlanJson(snapshot, "vision")["jobs"][0]["plan"];
   EXPECT_TRUE(json["measured_ns"].is_null());
   EXPECT_TRUE(json["hidden_share"].is_null());
@@ -104,17 +118,45 @@ TEST_F(Views, PlanHidesNoMoreThanAllAndNoLessThanNothing) {
 
 TEST_F(Views, PlanSaysWhyThereIsNone) {
   Snapshot snapshot = Read();
-  EXPECT_EQ(PlanTable(snapshot, "speech-überlang", true),
+  EXPECT_EQ(PlanTable(snapshot, "speech-überlang", true, true),
             "Job speech-überlang has no plan yet: 2 of its 8 ranks are here, and gradients move "
             "when all ranks have handed in their layout.\n");
-  EXPECT_EQ(PlanTable(snapshot, "broken", true),
+  EXPECT_EQ(PlanTable(snapshot, "broken", true, true),
             "Job broken has no plan yet: the job failed: rank 1 (pid 777) exited after operation "
             "43.\n");
   EXPECT_TRUE(PlanJson(snapshot, "broken")["jobs"][0]["plan"].is_null());
   snapshot.plans.erase(snapshot.plans.begin());
-  EXPECT_NE(PlanTable(snapshot, "vision", true).find("none of its ranks here"), std::string::npos);
+  EXPECT_NE(PlanTable(snapshot, "vision", true, true).find("none of its ranks here"),
+            std::string::npos);
   EXPECT_NE(PlanJson(snapshot, "vision")["jobs"][0]["why_none"].get<std::string>().find("layout"),
             std::string::npos);
+}
+
+TEST_F(Views, PlanIsAPictureWithinEightyColumns) {
+  const Snapshot snapshot = Read();
+  ExpectGolden("plan_picture.txt", PlanGantt(snapshot, snapshot.plans[0], 80, true));
+  ExpectGolden("plan_picture_ascii.txt", PlanGantt(snapshot, snapshot.plans[0], 80, false));
+  for (const bool utf8 : {false, true}) {
+    std::istringstream lines(PlanGantt(snapshot, snapshot.plans[0], 80, utf8));
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(WidthOf(line), 80U) << line;
+  }
+}
+
+TEST_F(Views, PictureOfAPlanThatHasNotRunShowsOnlyWhatWasPredicted) {
+  Snapshot snapshot = Read();
+  snapshot.plans[0].measured_ns = 0;
+  for (ipc::PlanBlockRow& block : snapshot.plan_blocks) block.end_ns = 0;
+  std::string picture = PlanGantt(snapshot, snapshot.plans[0], 80, false);
+  picture.resize(picture.rfind("- predicted"));  // the legend names all marks
+  EXPECT_NE(picture.find('-'), std::string::npos);
+  EXPECT_EQ(picture.find('='), std::string::npos);
+  EXPECT_EQ(picture.find('_'), std::string::npos);
+}
+
+TEST_F(Views, SharesShowWhatEachJobHasOfALane) {
+  ExpectGolden("shares.txt", SharesTable(Read(), "", true));
+  ExpectGolden("shares.json", Text(SharesJson(Read(), "shm0")));
+  EXPECT_TRUE(SharesJson(Read(), "test1")["shares"].empty());
 }
 
 TEST_F(Views, LanesShowCreditLoadAndRate) {
@@ -123,8 +165,61 @@ TEST_F(Views, LanesShowCreditLoadAndRate) {
 }
 
 TEST_F(Views, EventsStandInOrderAndCannotMoveTheCursor) {
-  ExpectGolden("events.txt", EventsTable(Read(), true));
-  ExpectGolden("events.json", Text(EventsJson(Read())));
+  ExpectGolden("events.txt", EventsTable(Read(), "", true));
+  ExpectGolden("events.json", Text(EventsJson(Read(), "")));
+}
+
+TEST_F(Views, FollowingEventsCountsWhatWasOverwritten) {
+  EventsFollower follower;
+  Snapshot snapshot = Read();
+  const std::size_t count = snapshot.events.size();
+  EventsFollower::News news = follower.Look(snapshot);
+  EXPECT_EQ(news.events.size(), count);
+  EXPECT_EQ(news.lost, 0U) << "what lay before the first look was not missed";
+  EXPECT_TRUE(follower.Look(snapshot).events.empty());
+  const std::uint64_t last = snapshot.events.back().number;
+  for (ipc::EventRow& event : snapshot.events) event.number = last + 10 + (last - event.number);
+  std::reverse(snapshot.events.begin(), snapshot.events.end());
+  news = follower.Look(snapshot);
+  EXPECT_EQ(news.lost, 9U);
+  EXPECT_EQ(news.events.size(), count);
+}
+
+TEST_F(Views, FollowingEventsCountsRowsThatCouldNotBeRead) {
+  EventsFollower follower;
+  Snapshot snapshot = Read();
+  snapshot.events.resize(1);
+  follower.Look(snapshot);
+  Snapshot later = Read();
+  later.events.erase(later.events.begin() + 2);
+  const EventsFollower::News news = follower.Look(later);
+  EXPECT_EQ(news.lost, 1U);
+  EXPECT_EQ(news.events.size(), later.events.size() - 1);
+}
+
+TEST_F(Views, FollowingEventsGoesOnWithTheNextService) {
+  EventsFollower follower;
+  Snapshot snapshot = Read();
+  follower.Look(snapshot);
+  snapshot.service.started_ns += kSecond;
+  snapshot.events.resize(1);
+  snapshot.events[0].number = 1;
+  const EventsFollower::News news = follower.Look(snapshot);
+  EXPECT_TRUE(news.is_new_service);
+  EXPECT_EQ(news.lost, 0U);
+  EXPECT_EQ(news.events.size(), 1U);
+}
+
+TEST_F(Views, EventsOfOneJobOnly) {
+  EXPECT_EQ(EventsJson(Read(), "broken")["events"].size(), 2U);
+  EXPECT_TRUE(EventsJson(Read(), "vision")["events"].empty());
+}
+
+TEST_F(Views, NoRankIsCalledTheLastWhereAllAreAlike) {
+  Snapshot snapshot = Read();
+  EXPECT_NE(RanksTable(snapshot, "vision", true).find("Rank 2 was the last"), std::string::npos);
+  for (ipc::RankRow& rank : snapshot.ranks) rank.last_posts = 100;
+  EXPECT_EQ(RanksTable(snapshot, "vision", true).find("was the last"), std::string::npos);
 }
 
 TEST_F(Views, ARowThatIsBeingWrittenIsLeftOutAndCounted) {
@@ -133,7 +228,7 @@ TEST_F(Views, ARowThatIsBeingWrittenIsLeftOutAndCounted) {
   const Snapshot snapshot = Read();
   EXPECT_EQ(snapshot.rows_unread, 2U);
   EXPECT_EQ(snapshot.jobs.size(), 2U);
-  EXPECT_EQ(snapshot.queue.size(), 8U);
+  EXPECT_EQ(snapshot.queue.size(), 12U);
   EXPECT_EQ(JobsJson(snapshot, NameOfUser)["rows_unread"], 2);
 }
 
@@ -149,12 +244,12 @@ TEST_F(BoardTest, AnEmptyBoardGivesHeadersOnlyAndValidJson) {
   const Snapshot snapshot = Read();
   ExpectGolden("empty.txt", StatusTable(snapshot, Liveness::kGone, nullptr, true) +
                                 JobsTable(snapshot, NameOfUser, true) +
-                                QueueTable(snapshot, "", true) + LanesTable(snapshot, true) +
-                                EventsTable(snapshot, true));
+                                QueueTable(snapshot, {}, true) + LanesTable(snapshot, true) +
+                                EventsTable(snapshot, "", true));
   EXPECT_TRUE(JobsJson(snapshot, NameOfUser)["jobs"].is_array());
-  EXPECT_TRUE(QueueJson(snapshot, "")["queue"].is_array());
+  EXPECT_TRUE(QueueJson(snapshot, {})["queue"].is_array());
   EXPECT_TRUE(LanesJson(snapshot)["lanes"].is_array());
-  EXPECT_TRUE(EventsJson(snapshot)["events"].is_array());
+  EXPECT_TRUE(EventsJson(snapshot, "")["events"].is_array());
 }
 
 }  // namespace
