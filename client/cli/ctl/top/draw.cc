@@ -115,7 +115,7 @@ Section Waits(const Picture& picture) {
                    {"BLOCK", true, 2},
                    {"AGE", true},
                    {"TENSOR", false, 3},
-                   {"WHY", false, 1, true}},
+                   {"WHY", false, 0, true, 44}},
                   {}};
   for (const WaitLine& wait : picture.waits) {
     section.rows.push_back(

@@ -7,8 +7,6 @@ namespace headrace::ctl {
 namespace {
 
 constexpr std::size_t kGap = 2;
-// A column that stretches is worth showing from here on.
-constexpr std::size_t kStretchMin = 12;
 
 // The width of each column; 0: it gives way.
 std::vector<std::size_t> Widths(const std::vector<GridColumn>& columns,
@@ -17,7 +15,7 @@ std::vector<std::size_t> Widths(const std::vector<GridColumn>& columns,
   for (std::size_t i = 0; i < columns.size(); ++i) {
     std::size_t widest = WidthOf(columns[i].title);
     for (const GridRow& row : rows) widest = std::max(widest, WidthOf(row.cells[i].text));
-    widths.push_back(columns[i].stretches ? std::min(widest, kStretchMin) : widest);
+    widths.push_back(columns[i].stretches ? std::min(widest, columns[i].least) : widest);
   }
   const auto total = [&widths] {
     std::size_t sum = 0;

@@ -13,6 +13,7 @@ struct GridColumn {
   bool right = false;
   int rank = 0;  // the highest goes first where the terminal is too narrow; 0 always stays
   bool stretches = false;  // takes what is left; one of them, the last
+  std::size_t least = 12;  // of one that stretches: others give way before it has less
 };
 
 struct GridRow {
