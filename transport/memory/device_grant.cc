@@ -14,7 +14,7 @@ namespace headrace::transport {
 namespace {
 
 constexpr std::string_view kRemedy =
-    "let headrace allocate the gradients (headrace.torch does), or use PyTorch's native allocator "
+    "let headrace allocate the gradients, or use PyTorch's native allocator "
     "without expandable segments";
 
 // What the driver knows about an address. An attribute that it does not know counts as 0.

@@ -23,7 +23,9 @@ Status CheckClaim(const DeviceHandle& handle, std::size_t fds_count) {
   }
   switch (handle.kind) {
     case DeviceHandleKind::kPosixFds: {
-      if (handle.piece_size == 0) return False("has pieces of 0 bytes");
+      if (handle.piece_size == 0 || handle.piece_size > kDeviceMemorySizeMax) {
+        return False(fmt::format("has pieces of {} bytes", handle.piece_size));
+      }
       const std::uint64_t pieces = (handle.offset + handle.size - 1) / handle.piece_size + 1;
       if (pieces > kDevicePiecesMax) {
         return False(fmt::format("has {} pieces, {} are the most", pieces, kDevicePiecesMax));

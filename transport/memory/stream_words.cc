@@ -42,22 +42,30 @@ struct StreamWords::HostCalls {
     return true;
   }
 
-  Call* TakeFree(const std::shared_ptr<HostCalls>& self) {
+  // Calls of one stream end in the order in which they were taken. Null: none is free, or another
+  // stream's calls wait.
+  Call* TakeFree(const std::shared_ptr<HostCalls>& self, CuStream of) {
     const std::lock_guard lock(mutex);
-    // Calls of different streams end in any order: the next free place is usually the next one.
-    for (std::size_t i = 0; i < kHostCallsMax; ++i) {
-      Call& call = calls[next];
-      next = (next + 1) % kHostCallsMax;
-      if (call.keeps) continue;
-      call.keeps = self;
-      return &call;
-    }
-    return nullptr;
+    if (waiting == kHostCallsMax || (waiting != 0 && of != stream)) return nullptr;
+    stream = of;
+    ++waiting;
+    Call& call = calls[next];
+    next = (next + 1) % kHostCallsMax;
+    call.keeps = self;
+    return &call;
   }
 
   std::shared_ptr<HostCalls> Free(Call& call) {
     const std::lock_guard lock(mutex);
+    --waiting;
     return std::move(call.keeps);
+  }
+
+  // Of the call that was taken last, and that nobody will make.
+  void Undo(Call& call) {
+    Free(call);
+    const std::lock_guard lock(mutex);
+    next = (next + kHostCallsMax - 1) % kHostCallsMax;
   }
 
   static void Run(void* argument) {
@@ -69,7 +77,9 @@ struct StreamWords::HostCalls {
 
   std::mutex mutex;
   bool ended = false;
+  std::size_t waiting = 0;
   std::size_t next = 0;
+  CuStream stream = nullptr;
   std::array<Call, kHostCallsMax> calls;
 };
 
@@ -145,9 +155,10 @@ Status StreamWords::AwaitAtLeast(CuStream stream, std::size_t offset, std::uint6
 
 Status StreamWords::CallHost(CuStream stream, std::size_t offset, std::uint64_t value,
                              bool awaits) {
-  HostCalls::Call* call = calls_->TakeFree(calls_);
+  HostCalls::Call* call = calls_->TakeFree(calls_, stream);
   if (call == nullptr) {
-    return Error(Code::kBusy, fmt::format("{} words wait for their streams", kHostCallsMax));
+    return Error(Code::kBusy, fmt::format("host calls of another stream wait, or {} of this one",
+                                          kHostCallsMax));
   }
   call->word = reinterpret_cast<std::uint64_t*>(memory_ + offset);
   call->value = value;
@@ -155,7 +166,7 @@ Status StreamWords::CallHost(CuStream stream, std::size_t offset, std::uint64_t 
   const CurrentContext current(driver_, context_);
   const CuResult result = driver_.call().launch_host_call(stream, &HostCalls::Run, call);
   if (result != CuResult::kSuccess) {
-    calls_->Free(*call);
+    calls_->Undo(*call);
     return driver_.Failed(result, "call the host in stream order");
   }
   return {};

@@ -26,7 +26,8 @@ Result<WordMeans> WordMeansOf(const CudaDriver& driver, CuDevice device);
 std::string_view WordMeansText(WordMeans means);
 
 // Writes and waits of one StreamWords that host calls have not yet carried out. More are refused
-// with kBusy.
+// with kBusy. So are those of a second stream: a driver may make host calls one at a time, and a
+// wait that is made first would hold back the write that it waits for.
 inline constexpr std::size_t kHostCallsMax = 4096;
 
 class StreamWords {

@@ -153,7 +153,7 @@ TEST_F(CudaDouble, ReachesAPeersAllocationOnlyOnceThatIsEnabled) {
 TEST_F(CudaDouble, CountsWhatAllProcessesHoldOfAGpu) {
   contexts_.clear();
   driver_ = nullptr;
-  const Environment own({{"MACHINE", "counts" + std::to_string(::getpid())}});
+  const Environment own{{"MACHINE", "counts" + std::to_string(::getpid())}};
   Start();
   const auto held = [&] {
     const CurrentContext current(*driver_, contexts_[0].get().context);

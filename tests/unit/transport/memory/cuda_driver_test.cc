@@ -36,7 +36,7 @@ TEST(CudaDriver, RefusesALibraryThatIsNoDriver) {
 }
 
 TEST(CudaDriver, RefusesADriverThatIsTooOldAndSaysSo) {
-  const Environment old({{"VERSION", "11040"}});
+  const Environment old{{"VERSION", "11040"}};
   const Error error = RefusalOf(cuda_double::LibraryPath());
   EXPECT_EQ(error.code(), Code::kVersionMismatch);
   EXPECT_NE(error.text().find("for CUDA 11.4, 12.0 or later is needed"), std::string::npos)
@@ -44,7 +44,7 @@ TEST(CudaDriver, RefusesADriverThatIsTooOldAndSaysSo) {
 }
 
 TEST(CudaDriver, SaysThatThereIsNoGpu) {
-  const Environment none({{"VISIBLE", ""}});
+  const Environment none{{"VISIBLE", ""}};
   const auto opened = cuda_double::OpenDouble();
   ASSERT_FALSE(opened.ok());
   EXPECT_EQ(opened.error().code(), Code::kUnavailable);
@@ -53,7 +53,7 @@ TEST(CudaDriver, SaysThatThereIsNoGpu) {
 }
 
 TEST_F(CudaDriverOnTheDouble, TellsVersionAndNumberOfGpus) {
-  const Environment machine({{"VERSION", "12080"}, {"DEVICES", "3"}});
+  const Environment machine{{"VERSION", "12080"}, {"DEVICES", "3"}};
   Start();
   EXPECT_EQ(driver_->version(), 12080);
   EXPECT_EQ(CudaVersionText(driver_->version()), "12.8");
@@ -71,7 +71,7 @@ TEST_F(CudaDriverOnTheDouble, NamesTheVendorsErrorAndWhatWasBeingDone) {
 }
 
 TEST_F(CudaDriverOnTheDouble, FailsWhereTheEnvironmentSaysSo) {
-  const Environment broken({{"FAIL", "cuDeviceGetCount:1:802"}});
+  const Environment broken{{"FAIL", "cuDeviceGetCount:1:802"}};
   const auto opened = cuda_double::OpenDouble();
   ASSERT_FALSE(opened.ok());
   EXPECT_EQ(opened.error().code(), Code::kUnavailable);
@@ -81,7 +81,7 @@ TEST_F(CudaDriverOnTheDouble, FailsWhereTheEnvironmentSaysSo) {
 }
 
 TEST_F(CudaDriverOnTheDouble, DescribesEachGpu) {
-  const Environment machine({{"MEMORY", "12345"}, {"LACKS", "stream_words"}});
+  const Environment machine{{"MEMORY", "12345"}, {"LACKS", "stream_words"}};
   Start();
   const auto devices = DescribeDevices(*driver_);
   ASSERT_TRUE(devices.ok()) << devices.error().text();
@@ -103,7 +103,7 @@ TEST_F(CudaDriverOnTheDouble, FindsAGpuByItsUuidWhateverItsNumber) {
     second = DescribeDevice(*driver_, 1)->uuid;
     contexts_.clear();
   }
-  const Environment other_order({{"VISIBLE", "1,0"}});
+  const Environment other_order{{"VISIBLE", "1,0"}};
   Start();
   const auto found = FindDevice(*driver_, second);
   ASSERT_TRUE(found.ok());

@@ -58,7 +58,7 @@ TEST_F(DeviceArenaTest, GrantsADescriptorThatIsClosedOnExec) {
 }
 
 TEST_F(DeviceArenaTest, SaysWhenTheGpuIsFull) {
-  const Environment small({{"MEMORY", std::to_string(4 * kMiB)}});
+  const Environment small{{"MEMORY", std::to_string(4 * kMiB)}};
   Start();
   {
     const auto first = DeviceArena::Allocate(*driver_, 0, 3 * kMiB);
@@ -73,7 +73,7 @@ TEST_F(DeviceArenaTest, SaysWhenTheGpuIsFull) {
 }
 
 TEST_F(DeviceArenaTest, SaysWhatToDoWhereMemoryCannotBeExported) {
-  const Environment poor({{"LACKS", "posix_fds"}});
+  const Environment poor{{"LACKS", "posix_fds"}};
   Start();
   const auto arena = DeviceArena::Allocate(*driver_, 0, kMiB);
   EXPECT_EQ(TextOf(arena),

@@ -44,7 +44,7 @@ class DeviceImportTest : public DoubleTest {
 };
 
 TEST_F(DeviceImportTest, IsReachableByItsUsersAndNobodyElse) {
-  const Environment three({{"DEVICES", "3"}});
+  const Environment three{{"DEVICES", "3"}};
   StartWithGrant();
   const auto import = Open(std::span(contexts_).first(2));
   ASSERT_TRUE(import.ok()) << import.error().text();
@@ -75,7 +75,7 @@ TEST_F(DeviceImportTest, KeepsTheMemoryWhenItsOwnerLetsGo) {
 }
 
 TEST_F(DeviceImportTest, SaysWhichGpuCannotReachTheMemory) {
-  const Environment apart({{"PEERS", "0-1"}});
+  const Environment apart{{"PEERS", "0-1"}};
   StartWithGrant();
   const auto import = Open(contexts_);
   ASSERT_FALSE(import.ok());

@@ -35,7 +35,9 @@ class DoubleTest : public ::testing::Test {
   }
   void TearDown() override {
     contexts_.clear();
-    if (driver_) EXPECT_EQ(driver_->releases_failed(), 0U);
+    if (driver_) {
+      EXPECT_EQ(driver_->releases_failed(), 0U);
+    }
     const auto counts = cuda_double::CountsOf(doubled_);
     EXPECT_EQ(counts, std::vector<std::uint64_t>(counts.size(), 0)) << "something was left behind";
   }

@@ -2,7 +2,8 @@
 #include "transport/memory/stream_words.h"
 
 #include <atomic>
-#include <optional>
+#include <memory>
+#include <thread>
 
 #include "tests/unit/transport/memory/double_test.h"
 #include "transport/memory/cuda_device.h"
@@ -19,7 +20,9 @@ constexpr std::size_t kDone = 64;
 class StreamWordsTest : public DoubleTest, public ::testing::WithParamInterface<WordMeans> {
  protected:
   void SetUp() override {
-    if (GetParam() == WordMeans::kHostCall) poor_.emplace(kLacksWords);
+    if (GetParam() == WordMeans::kHostCall)
+      poor_ = std::make_unique<Environment>(
+          std::initializer_list<Environment::Variable>{{"LACKS", "stream_words"}});
     Start();
     pages_ = HostPages(8192);
     auto words = StreamWords::Pin(contexts_[0], pages_.data(), pages_.size(), GetParam());
@@ -41,8 +44,7 @@ class StreamWordsTest : public DoubleTest, public ::testing::WithParamInterface<
   CuResult Query() const { return call().stream_query(stream()); }
   CuResult Synchronize() const { return call().stream_synchronize(stream()); }
 
-  inline static const std::vector<Environment::Variable> kLacksWords = {{"LACKS", "stream_words"}};
-  std::optional<Environment> poor_;
+  std::unique_ptr<Environment> poor_;
   Mapping pages_;
   std::unique_ptr<StreamWords> words_;
   CudaStream stream_;
@@ -146,7 +148,7 @@ TEST_F(StreamWordsRefusals, NameWhatCouldNotBePinned) {
 }
 
 TEST_F(StreamWordsRefusals, NameADriverThatCannotWriteWords) {
-  const Environment poor({{"LACKS", "stream_words"}});
+  const Environment poor{{"LACKS", "stream_words"}};
   Start();
   auto pages = HostPages(4096);
   const auto words = StreamWords::Pin(contexts_[0], pages.data(), 4096, WordMeans::kStream);

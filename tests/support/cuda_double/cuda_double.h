@@ -1,0 +1,65 @@
+// What tests may ask of the double beyond what a driver offers. The functions are exported by the
+// library itself; look them up with dlsym, or use DoubledDriver.
+//
+// The environment says what machine the double plays; it is read at cuInit and at restart, in
+// variables that begin with HEADRACE_CUDA_DOUBLE_:
+//   DEVICES   GPUs of the machine (2)
+//   MEMORY    bytes of each (1 GiB); what one process allocates is held against it
+//   PEERS     "all", "none", or pairs "0-1,1-0": the first reaches the second (all)
+//   VISIBLE   GPUs that this process sees, as in CUDA_VISIBLE_DEVICES (all)
+//   LACKS     of: stream_words, virtual_memory, posix_fds, host_register
+//   VERSION   of the driver (13000)
+//   FAIL      "cuMemMap:3:2,...": the third call of cuMemMap returns error 2
+//   PID       what the driver takes this process's pid to be, as in a pid namespace
+//   MACHINE   a name; processes of different names share no GPU ("0")
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "transport/memory/cuda_abi.h"
+
+// What this process holds of the double, all zero once everything is given back.
+struct CudaDoubleCounts {
+  std::uint64_t context_uses;  // of primary contexts
+  std::uint64_t memory_handles;
+  std::uint64_t reservations;
+  std::uint64_t mappings;
+  std::uint64_t allocations;  // cuMemAlloc
+  std::uint64_t legacy_mappings;
+  std::uint64_t host_registrations;
+  std::uint64_t streams;
+  std::uint64_t events;
+  std::uint64_t modules;
+  // Since the start: things that were still there when their context went.
+  std::uint64_t lost_with_context;
+};
+
+// A launch, as the host code of a kernel sees it: once, not once for each thread.
+struct CudaDoubleLaunch {
+  headrace::transport::CuDevice device;
+  std::uint32_t grid[3];
+  std::uint32_t block[3];
+  std::uint32_t shared_size;
+  void* const* parameters;  // one pointer for each, to a copy made at the launch
+};
+using CudaDoubleKernel = void (*)(const CudaDoubleLaunch*);
+
+#pragma GCC visibility push(default)
+extern "C" {
+void headrace_cuda_double_counts(CudaDoubleCounts* counts);
+// Reads the environment again. Returns 0 and does nothing while this process holds anything.
+int headrace_cuda_double_restart();
+// The `nth` call of `function` from now on, from 1, returns `result`. A further one adds.
+void headrace_cuda_double_fail(const char* function, std::uint64_t nth,
+                               headrace::transport::CuResult result);
+// Modules have this kernel from now on. `body` runs on the stream's thread.
+void headrace_cuda_double_kernel(const char* name, CudaDoubleKernel body,
+                                 const std::size_t* parameter_sizes, std::size_t parameters_count);
+// For kernels: whether `device` may read (or also write) there. A kernel of a real GPU would end
+// its context otherwise; the double does so when the kernel calls this and must not.
+int headrace_cuda_double_may_touch(headrace::transport::CuDevice device,
+                                   headrace::transport::CuAddress address, std::size_t size,
+                                   int writes);
+}
+#pragma GCC visibility pop

@@ -1,0 +1,209 @@
+// What the double plays: GPUs, their memory, and what this process holds of them. One for a
+// process, as a driver has it; guarded by one mutex. All memory lies in memfds, whose names say
+// which machine and GPU they belong to, so that processes can hand it to each other and the kernel
+// frees it.
+#pragma once
+
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ipc/base/fd.h"
+#include "tests/support/cuda_double/cuda_double.h"
+#include "transport/memory/cuda_abi.h"
+
+namespace headrace::cuda_double {
+
+using namespace headrace::transport;  // NOLINT(google-build-using-namespace): the interface we play
+
+inline constexpr int kDevicesMax = 16;
+inline constexpr std::size_t kGranularity = std::size_t{2} << 20;
+inline constexpr std::size_t kPageSize = 4096;
+
+struct Settings {
+  int devices_count = 2;
+  std::uint64_t memory_size = std::uint64_t{1} << 30;
+  int version = 13000;
+  std::int64_t pid = 0;
+  std::string machine = "0";
+  std::string lacks;
+  std::vector<int> visible;               // ordinal -> number of the GPU in the machine
+  std::set<std::pair<int, int>> reaches;  // by number
+  bool Lacks(const char* ability) const { return lacks.find(ability) != std::string::npos; }
+};
+Settings ReadSettings();
+
+// Bytes of a GPU. Owned by handles and by places where it is mapped, of this process; other
+// processes hold it by descriptors and mappings of their own.
+struct Memory {
+  UniqueFd fd;
+  std::size_t size = 0;
+  int ordinal = 0;
+  CuHandleType handle_types = CuHandleType::kNone;
+};
+
+enum class PlaceKind : std::uint8_t { kVirtual, kPlain, kLegacy };
+
+// Where memory is mapped.
+struct Place {
+  PlaceKind kind = PlaceKind::kVirtual;
+  std::size_t size = 0;
+  std::shared_ptr<Memory> memory;  // owners: see Memory
+  std::array<CuAccess, kDevicesMax> access{};
+  std::uint64_t opens = 0;  // kLegacy: cuIpcOpenMemHandle less cuIpcCloseMemHandle
+  std::uint64_t file = 0;   // kLegacy: the inode that was opened
+};
+
+struct StreamState;
+// The end of an operation of a stream.
+struct Point {
+  std::shared_ptr<StreamState> stream;  // owners: the table, its thread, points in it
+  std::uint64_t ticket = 0;
+};
+
+struct Operation {
+  std::function<CuResult()> run;
+  std::vector<Point> after;
+};
+
+// Operations run in order on a thread of the stream's own, which ends once the stream is closed and
+// they are done.
+struct StreamState {
+  int ordinal = 0;
+  bool blocking = true;  // keeps order with the default stream
+  bool closed = false;
+  bool abandoned = false;  // its context is gone: waits give up
+  std::deque<Operation> queue;
+  std::uint64_t posted = 0;
+  std::uint64_t done = 0;
+};
+
+struct Device {
+  std::uint64_t uses = 0;  // of its primary context
+  CuContext context = nullptr;
+  CuResult sticky = CuResult::kSuccess;  // what broke the context
+  std::uint64_t allocated = 0;           // bytes that this process made
+  std::set<int> peers;                   // whose contexts this one reaches
+  std::shared_ptr<StreamState> default_stream;
+  std::vector<std::weak_ptr<StreamState>> started;  // also those that were destroyed since
+  // Host calls of a context may be made one at a time, so here they are.
+  std::shared_ptr<std::mutex> host_calls = std::make_shared<std::mutex>();
+};
+
+struct Handle {
+  std::shared_ptr<Memory> memory;
+  std::uint64_t count = 0;
+};
+struct EventState {
+  int ordinal = 0;
+  Point recorded;
+};
+struct Kernel {
+  CudaDoubleKernel body = nullptr;
+  std::vector<std::size_t> parameter_sizes;
+};
+struct Function {
+  CuModule module = nullptr;
+  Kernel kernel;
+};
+struct Failure {
+  std::string function;
+  std::uint64_t left = 0;
+  CuResult result = CuResult::kSuccess;
+};
+struct HostRange {
+  std::size_t size = 0;
+  int ordinal = 0;
+};
+
+struct Machine {
+  std::mutex mutex;
+  std::condition_variable changed;  // a stream got further
+  // Of cuInit. Looked at before the mutex, which a fork may have copied locked.
+  std::atomic<pid_t> pid = 0;
+  Settings settings;
+  std::array<Device, kDevicesMax> devices;  // by ordinal; as many as are visible count
+  std::uint64_t serial = 0;                 // no handle is ever used again
+  std::map<CuMemory, Handle> handles;
+  std::map<CuAddress, std::size_t> reservations;
+  std::map<CuAddress, Place> places;
+  std::map<CuAddress, HostRange> host_ranges;
+  std::map<CuStream, std::shared_ptr<StreamState>> streams;
+  std::map<CuEvent, EventState> events;
+  std::map<CuModule, int> modules;  // -> ordinal
+  std::map<CuFunction, Function> functions;
+  std::map<std::string, Kernel> kernels;
+  std::vector<Failure> failures;
+  std::uint64_t lost_with_context = 0;
+
+  template <typename Token>
+  Token NewToken() {
+    return reinterpret_cast<Token>(static_cast<std::uintptr_t>(++serial << 8 | 0xcd));
+  }
+};
+Machine& TheMachine();
+using Lock = std::unique_lock<std::mutex>;
+
+// How every function begins: refuses before cuInit, in a forked child, and where a test said so.
+CuResult Enter(const char* function);
+// The ordinal of the context that is current on this thread.
+CuResult CurrentOrdinal(int& ordinal);
+// Current contexts of this thread, the last on top.
+std::vector<CuContext>& ContextStack();
+
+bool IsDevice(int ordinal);
+bool Reaches(int ordinal, int peer);
+CuResult Allocate(int ordinal, std::size_t size, CuHandleType types, std::shared_ptr<Memory>& made);
+// A descriptor's memory, of this machine and seen by this process; else null.
+std::shared_ptr<Memory> MemoryOf(UniqueFd fd);
+// Bytes of a GPU that any process holds, as the kernel tells.
+std::uint64_t BytesHeld(int ordinal);
+
+// The place that `address` lies in, or places.end().
+std::map<CuAddress, Place>::iterator PlaceAt(CuAddress address);
+bool IsPinned(CuAddress address, std::size_t size);
+// Whether a GPU may read (or also write) all of a range: memory that it has access to, or pinned.
+bool MayTouch(int ordinal, CuAddress address, std::size_t size, bool writes);
+
+// Streams. `nullptr` names the default stream of the current context.
+CuResult FindStream(CuStream stream, std::shared_ptr<StreamState>& found);
+std::shared_ptr<StreamState> StartStream(int ordinal, bool blocking);
+Point Post(const std::shared_ptr<StreamState>& stream, std::function<CuResult()> run,
+           std::vector<Point> after = {});
+bool IsDone(const Point& point);
+// Whether its context is gone or came to an error: nothing is carried out any more.
+bool IsBroken(const StreamState& stream);
+// Waits, and says what broke the context of the stream if something did.
+CuResult WaitFor(Lock& lock, const Point& point);
+CuResult WaitForDevice(Lock& lock, int ordinal);
+
+}  // namespace headrace::cuda_double
+
+// Declarations of all that the library must have: a definition that differs does not compile.
+#define HR_CUDA_DECLARE(member, name, symbol, parameters) \
+  extern "C" __attribute__((visibility("default"))) headrace::transport::CuResult symbol parameters;
+namespace headrace::transport {
+HR_CUDA_FUNCTIONS(HR_CUDA_DECLARE)
+}  // namespace headrace::transport
+#undef HR_CUDA_DECLARE
+
+// Begins a function of the library: the machine, locked.
+#define HR_DOUBLE_ENTER()                                          \
+  Machine& machine = TheMachine();                                 \
+  if (machine.pid != ::getpid()) return CuResult::kNotInitialized; \
+  Lock lock(machine.mutex);                                        \
+  if (const CuResult refused = Enter(__func__); refused != CuResult::kSuccess) return refused

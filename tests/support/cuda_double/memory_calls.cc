@@ -1,0 +1,148 @@
+// Memory of cuMemAlloc, pinned host memory, and what the driver knows of an address.
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include "tests/support/cuda_double/machine.h"
+
+namespace headrace::cuda_double {
+namespace {
+
+std::size_t InPages(std::size_t size) { return (size + kPageSize - 1) / kPageSize * kPageSize; }
+
+template <typename Value>
+CuResult Answer(void* data, Value value) {
+  *static_cast<Value*>(data) = value;
+  return CuResult::kSuccess;
+}
+
+CuResult AnswerOfPlace(void* data, CuPointerAttribute attribute, CuAddress start,
+                       const Place& place) {
+  const bool is_virtual = place.kind == PlaceKind::kVirtual;
+  switch (attribute) {
+    case CuPointerAttribute::kMemoryType:
+      return Answer(data, kCuMemoryTypeDevice);
+    case CuPointerAttribute::kIsManaged:
+      return Answer(data, std::uint32_t{0});
+    case CuPointerAttribute::kDeviceOrdinal:
+      return Answer(data, place.memory->ordinal);
+    case CuPointerAttribute::kIsLegacyIpcCapable:
+      return Answer(data, place.kind == PlaceKind::kPlain);
+    case CuPointerAttribute::kAllowedHandleTypes:
+      return Answer(
+          data,
+          std::uint64_t{is_virtual ? static_cast<std::uint32_t>(place.memory->handle_types) : 0});
+    case CuPointerAttribute::kMappingSize:
+      return Answer(data, place.size);
+    case CuPointerAttribute::kMappingBase:
+      return Answer(data, start);
+  }
+  return CuResult::kInvalidValue;
+}
+
+}  // namespace
+}  // namespace headrace::cuda_double
+
+namespace headrace::transport {
+using namespace headrace::cuda_double;  // NOLINT(google-build-using-namespace)
+
+CuResult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
+  HR_DOUBLE_ENTER();
+  int ordinal = 0;
+  if (const CuResult result = CurrentOrdinal(ordinal); result != CuResult::kSuccess) return result;
+  *total = machine.settings.memory_size;
+  *free = *total - std::min<std::uint64_t>(*total, BytesHeld(ordinal));
+  return CuResult::kSuccess;
+}
+
+CuResult cuMemAlloc_v2(CuAddress* address, std::size_t size) {
+  HR_DOUBLE_ENTER();
+  int ordinal = 0;
+  if (const CuResult result = CurrentOrdinal(ordinal); result != CuResult::kSuccess) return result;
+  if (address == nullptr || size == 0) return CuResult::kInvalidValue;
+  std::shared_ptr<Memory> made;
+  const CuResult result = Allocate(ordinal, InPages(size), CuHandleType::kNone, made);
+  if (result != CuResult::kSuccess) return result;
+  void* mapped = ::mmap(nullptr, made->size, PROT_READ | PROT_WRITE, MAP_SHARED, made->fd.get(), 0);
+  if (mapped == MAP_FAILED) return CuResult::kOutOfMemory;
+  Place place;
+  place.kind = PlaceKind::kPlain;
+  place.size = size;
+  place.memory = std::move(made);
+  *address = reinterpret_cast<CuAddress>(mapped);
+  machine.places[*address] = std::move(place);
+  return CuResult::kSuccess;
+}
+
+CuResult cuMemFree_v2(CuAddress address) {
+  HR_DOUBLE_ENTER();
+  int ordinal = 0;
+  if (const CuResult result = CurrentOrdinal(ordinal); result != CuResult::kSuccess) return result;
+  auto place = machine.places.find(address);
+  if (place == machine.places.end() || place->second.kind != PlaceKind::kPlain) {
+    return CuResult::kInvalidValue;
+  }
+  // As the driver does it: what uses the memory ends first.
+  const CuResult result = WaitForDevice(lock, place->second.memory->ordinal);
+  place = machine.places.find(address);
+  if (place == machine.places.end()) return CuResult::kInvalidValue;
+  ::munmap(reinterpret_cast<void*>(address), place->second.memory->size);
+  machine.places.erase(place);
+  return result;
+}
+
+CuResult cuMemGetAddressRange_v2(CuAddress* base, std::size_t* size, CuAddress address) {
+  HR_DOUBLE_ENTER();
+  const auto place = PlaceAt(address);
+  if (place == machine.places.end()) return CuResult::kNotFound;
+  if (base != nullptr) *base = place->first;
+  if (size != nullptr) *size = place->second.size;
+  return CuResult::kSuccess;
+}
+
+CuResult cuPointerGetAttribute(void* data, CuPointerAttribute attribute, CuAddress address) {
+  HR_DOUBLE_ENTER();
+  if (data == nullptr) return CuResult::kInvalidValue;
+  const auto place = PlaceAt(address);
+  if (place != machine.places.end()) {
+    return AnswerOfPlace(data, attribute, place->first, place->second);
+  }
+  if (!IsPinned(address, 1)) return CuResult::kInvalidValue;
+  if (attribute == CuPointerAttribute::kMemoryType) return Answer(data, kCuMemoryTypeHost);
+  if (attribute == CuPointerAttribute::kIsManaged) return Answer(data, std::uint32_t{0});
+  return CuResult::kInvalidValue;
+}
+
+CuResult cuMemHostRegister_v2(void* memory, std::size_t size, unsigned flags) {
+  HR_DOUBLE_ENTER();
+  int ordinal = 0;
+  if (const CuResult result = CurrentOrdinal(ordinal); result != CuResult::kSuccess) return result;
+  if (machine.settings.Lacks("host_register")) return CuResult::kNotSupported;
+  const auto address = reinterpret_cast<CuAddress>(memory);
+  if (memory == nullptr || size == 0 || flags > 3) return CuResult::kInvalidValue;
+  const auto next = machine.host_ranges.lower_bound(address);
+  const bool meets_next = next != machine.host_ranges.end() && next->first < address + size;
+  if (IsPinned(address, 1) || meets_next) return CuResult::kHostMemoryAlreadyRegistered;
+  // Pinning faults every page in, for writing; memory that is not there cannot be pinned.
+  const CuAddress first = address / kPageSize * kPageSize;
+  if (::madvise(reinterpret_cast<void*>(first), InPages(address + size - first),
+                MADV_POPULATE_WRITE) != 0) {
+    return CuResult::kInvalidValue;
+  }
+  machine.host_ranges[address] = {size, ordinal};
+  return CuResult::kSuccess;
+}
+
+CuResult cuMemHostUnregister(void* memory) {
+  HR_DOUBLE_ENTER();
+  const auto gone = machine.host_ranges.erase(reinterpret_cast<CuAddress>(memory));
+  return gone != 0 ? CuResult::kSuccess : CuResult::kHostMemoryNotRegistered;
+}
+
+CuResult cuMemHostGetDevicePointer_v2(CuAddress* address, void* memory, unsigned flags) {
+  HR_DOUBLE_ENTER();
+  *address = reinterpret_cast<CuAddress>(memory);
+  return flags == 0 && IsPinned(*address, 1) ? CuResult::kSuccess : CuResult::kInvalidValue;
+}
+
+}  // namespace headrace::transport
