@@ -90,7 +90,8 @@ ControlOptions OptionsOf(const Config& config) {
           // The configuration has checked the name.
           .policy = plan::PolicyNamed(config.policy).value_or(plan::Policy::kExact),
           .quotas = {.sessions = config.sessions_per_uid, .memory = config.memory_per_uid},
-          .peers = PeersOf(config)};
+          .peers = PeersOf(config),
+          .http_address = config.http_address};
 }
 
 EventSink LogTo(std::shared_ptr<spdlog::logger> log) {
@@ -274,7 +275,8 @@ Result<std::unique_ptr<Daemon>> Daemon::Create(const Config& config,
                                           .board = parts->board.layout().service,
                                           .log = *log,
                                           .network_lanes = parts->network_lanes,
-                                          .lane_names = parts->lane_names});
+                                          .lane_names = parts->lane_names,
+                                          .whole_board = &parts->board.layout()});
   if (!control) return control.error();
   parts->control = std::move(control).value();
   return std::unique_ptr<Daemon>(new Daemon(std::move(parts)));

@@ -17,6 +17,7 @@
 #include "ipc/board.h"
 #include "service/control/desk.h"
 #include "service/control/helm.h"
+#include "service/control/http/http_listener.h"
 #include "service/control/listener.h"
 #include "service/control/outbox.h"
 #include "service/control/peers/peers.h"
@@ -58,6 +59,8 @@ class Control::Loop final : private kj::TaskSet::ErrorHandler {
     listener_.emplace(std::move(socket), io_.unixEventPort, *io_.lowLevelProvider, desk_);
   }
   unsigned peer_port() const { return peers_->port(); }
+  // Opens the door to metrics, health and status page, where there is one; before Run.
+  Status Publish();
   int Run();
 
  private:
@@ -98,6 +101,8 @@ class Control::Loop final : private kj::TaskSet::ErrorHandler {
   kj::Own<Plans> plans_;
   kj::Own<Helm> helm_;
   std::optional<Listener> listener_;
+  // Null without an address. A door for looking only: it may close with the event loop.
+  kj::Own<HttpListener> http_;
   kj::UnixEventPort::FdObserver inbox_observer_;
   std::vector<ControlMessage> messages_;
   bool retrying_ = false;
@@ -174,6 +179,20 @@ Status Control::Loop::Meet() {
   desk_.leases.OnLost([this](const SessionIdentity& identity, const std::string& cause) {
     peers_->RankLost(identity, cause);
   });
+  return {};
+}
+
+Status Control::Loop::Publish() {
+  if (options_.http_address.empty()) return {};
+  HR_CHECK(ports_.whole_board != nullptr, options_.http_address);
+  Result<kj::Own<HttpListener>> http = HttpListener::Create(
+      options_.http_address, *ports_.whole_board, [this] { return probe_.Ask(); }, io_);
+  if (!http) return http.error();
+  http_ = kj::mv(http).value();
+  ports_.log.info(
+      "metrics, health and status page on http_address {} (port {}), for everyone "
+      "who reaches it",
+      options_.http_address, http_->port());
   return {};
 }
 
@@ -296,6 +315,7 @@ Result<std::unique_ptr<Control>> Control::Create(ControlOptions options, Control
   const std::uint32_t mode = options.socket_mode;
   auto loop = std::make_unique<Loop>(std::move(options), std::move(ports));
   if (Status status = loop->Meet(); !status) return status.error();
+  if (Status status = loop->Publish(); !status) return status.error();
   // Last, because whoever can connect takes the service for one that has started.
   Result<UniqueFd> socket = ListenAt(path, mode);
   if (!socket) return socket.error();

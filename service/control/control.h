@@ -57,6 +57,7 @@ struct ControlOptions {
   plan::Policy policy = plan::Policy::kExact;  // of jobs led here whose ranks name none
   QuotaLimits quotas{};
   PeerOptions peers;
+  std::string http_address;  // of metrics, health and status page; empty: nowhere
 };
 
 // A lane between nodes, as control sees it.
@@ -75,7 +76,9 @@ struct ControlPorts {
   spdlog::logger& log;
   std::vector<NetworkLane> network_lanes{};  // in the same order on every node
   std::vector<std::string> lane_names{};     // of all lanes, by their numbers
-  std::uint64_t hash_salt = 0;               // for tests: makes this node disagree with its leader
+  // What is shown over HTTP; null where options name no address for it.
+  const ipc::BoardLayout* whole_board = nullptr;
+  std::uint64_t hash_salt = 0;  // for tests: makes this node disagree with its leader
 };
 
 class Control {

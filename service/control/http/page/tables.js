@@ -1,0 +1,142 @@
+// The tables of the page: figures on top, queue, jobs, ranks, events.
+
+import { badge, element, nothing, show, table } from "./dom.js";
+import { bytes, count, duration, percent, rate } from "./units.js";
+
+const ROWS_MAX = 60;
+
+/** Rows that fit, and a sentence about the others. */
+function limited(caption, columns, rows, note) {
+  const shown = table(caption, columns, rows.slice(0, ROWS_MAX), note);
+  if (rows.length <= ROWS_MAX) return [shown];
+  return [shown, nothing(`and ${count(rows.length - ROWS_MAX)} more`)];
+}
+
+function figure(name, value, alarming) {
+  return element("div", { class: alarming ? "alarm" : null },
+    element("dt", {}, name), element("dd", {}, value));
+}
+
+export function showFigures(status) {
+  const { totals, jobs, queue } = status;
+  const waiting = queue.filter((stage) => stage.state !== "moving");
+  const oldest = waiting.reduce((most, stage) => Math.max(most, stage.age_s), 0);
+  const ranks = jobs.reduce((sum, job) => sum + job.ranks_attached, 0);
+  const failed = jobs.filter((job) => job.state === "failed").length;
+  show("figures",
+    figure("jobs", failed ? `${jobs.length} (${failed} failed)` : count(jobs.length), failed > 0),
+    figure("ranks here", count(ranks)),
+    figure("block stages waiting", count(waiting.length)),
+    figure("oldest wait", waiting.length ? duration(oldest) : "none", oldest > 5),
+    figure("operations ended", count(totals.operations_ended)),
+    figure("with an error", count(totals.operations_failed), totals.operations_failed > 0),
+    figure("late reports", count(totals.late_reports), totals.late_reports > 0),
+    figure("moved", bytes(totals.bytes_moved)));
+}
+
+const STAGE_KINDS = { gathering: "warn", waiting: "plain", moving: "good" };
+
+function what(stage) {
+  const more = stage.tensors > 1 ? ` +${stage.tensors - 1}` : "";
+  return stage.tensor === "" ? stage.kind : `${stage.tensor}${more}`;
+}
+
+export function showQueue(status) {
+  const rows = [...status.queue].sort((left, right) => right.age_s - left.age_s);
+  if (rows.length === 0) {
+    show("queue", nothing("Nothing: no operation is open."));
+    return;
+  }
+  show("queue", ...limited("Block stages, oldest first", [
+    { title: "Job", cell: (row) => row.job },
+    { title: "Block", kind: "number",
+      cell: (row) => (row.iteration ? `${row.iteration}/${row.block}` : String(row.block)) },
+    { title: "State", cell: (row) => badge(row.state, STAGE_KINDS[row.state] ?? "plain") },
+    { title: "Age", kind: "number", cell: (row) => duration(row.age_s) },
+    { title: "Why it waits", cell: (row) => row.why, kind: "why" },
+    { title: "Lane", cell: (row) => row.lane ?? "" },
+    { title: "Bytes", kind: "number", cell: (row) => bytes(row.bytes) },
+    { title: "Of", cell: what, kind: "name" },
+  ], rows));
+}
+
+function share(job) {
+  const limit = job.limit_bytes_per_s ? `, at most ${rate(job.limit_bytes_per_s)}` : "";
+  return `weight ${job.weight}, priority ${job.priority}${limit}`;
+}
+
+function stateOf(job) {
+  if (job.state === "failed") return badge("failed", "bad");
+  if (job.paused) return badge("paused", "warn");
+  if (job.draining) return badge("draining", "warn");
+  return badge(job.state, job.state === "running" ? "good" : "warn");
+}
+
+function iteration(job) {
+  if (!job.plan) return "";
+  if (!(job.plan.measured_s > 0)) return "none measured yet";
+  const predicted = job.plan.predicted_s > 0 ? `, predicted ${duration(job.plan.predicted_s)}` : "";
+  return `${duration(job.plan.measured_s)}${predicted}`;
+}
+
+/** The share of an iteration's communication that its forward pass did not stand still for. */
+function hidden(job) {
+  if (!job.plan || !(job.plan.moving_s > 0)) return "";
+  return percent(Math.min(1, Math.max(0, 1 - job.plan.waited_s / job.plan.moving_s)));
+}
+
+export function showJobs(status, before, elapsed_s) {
+  if (status.jobs.length === 0) {
+    show("jobs", nothing("No job is attached."));
+    return;
+  }
+  const bytesBefore = new Map((before?.jobs ?? []).map((job) => [job.id, job.bytes]));
+  const speed = (job) => {
+    if (!bytesBefore.has(job.id) || elapsed_s <= 0) return "";
+    return rate(Math.max(0, job.bytes - bytesBefore.get(job.id)) / elapsed_s);
+  };
+  show("jobs", ...limited("Jobs with ranks on this node", [
+    { title: "Job", cell: (job) => job.name },
+    { title: "State", cell: stateOf },
+    { title: "Ranks", kind: "number", cell: (job) => `${job.ranks_attached} of ${job.world_size}` },
+    { title: "Plan", cell: (job) => (job.plan ? `${job.plan.policy}, ${job.plan.blocks} blocks` : "") },
+    { title: "Iteration", cell: iteration },
+    { title: "Hidden", kind: "number", cell: hidden },
+    { title: "Moves", kind: "number", cell: speed },
+    { title: "Share", cell: share },
+    { title: "Errors", kind: "number", cell: (job) => count(job.operations_failed) },
+  ], status.jobs, (job) => job.says));
+}
+
+export function showRanks(status) {
+  const ranks = status.jobs.flatMap((job) => job.ranks.map((rank) => ({ job: job.name, ...rank })));
+  ranks.sort((left, right) => right.late_s - left.late_s);
+  if (ranks.length === 0) {
+    show("ranks", nothing("No rank is attached."));
+    return;
+  }
+  show("ranks", ...limited("Ranks, by how long the node's others waited for them", [
+    { title: "Rank", cell: (rank) => `${rank.job} ${rank.rank}` },
+    { title: "Pid", kind: "number", cell: (rank) => String(rank.pid) },
+    { title: "Others waited", kind: "number", cell: (rank) => duration(rank.late_s) },
+    { title: "Came last", kind: "number", cell: (rank) => count(rank.last_posts) },
+    { title: "Waited itself", kind: "number", cell: (rank) => duration(rank.waited_s) },
+    { title: "Posted", kind: "number", cell: (rank) => count(rank.posted) },
+    { title: "Ended", kind: "number", cell: (rank) => count(rank.ended) },
+    { title: "Memory", kind: "number", cell: (rank) => bytes(rank.segment_bytes) },
+  ], ranks.slice(0, 16)));
+}
+
+export function showEvents(status) {
+  const rows = [...status.events].reverse();
+  if (rows.length === 0) {
+    show("events", nothing("None since the start."));
+    return;
+  }
+  show("events", ...limited("Newest first", [
+    { title: "Time", cell: (row) => new Date(row.at_unix_s * 1000).toLocaleTimeString() },
+    { title: "", cell: (row) => badge(row.code, row.code === "ok" ? "good" : "bad") },
+    { title: "Job", cell: (row) => row.job ?? "" },
+    { title: "Event", cell: (row) => row.text, kind: "why" },
+  ], rows.slice(0, 30)));
+}
