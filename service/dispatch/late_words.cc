@@ -103,7 +103,10 @@ std::string WhyItQueues(const Operation& operation) {
     case ipc::WaitReason::kNoCredit:
       return "no credit";
     case ipc::WaitReason::kBehindBlock:
-      return fmt::format("behind block {}", operation.reason_argument);
+      // A plan's blocks have numbers of their own inside, which nobody else knows.
+      return (operation.reason_argument & kPlannedSequence) != 0
+                 ? "behind another block of the plan"
+                 : fmt::format("behind block {}", operation.reason_argument);
     case ipc::WaitReason::kBehindJob:
       return fmt::format("behind job #{}", operation.reason_argument);
     default:
