@@ -72,8 +72,9 @@ std::string Tables(const ProgramSpec& program) {
          function("value", values, "return 1") + function("word", words, ":");
 }
 
-// Walks the words before the one that is typed: `path` is the command so far, `place` how many
-// words it has, and `headracectl_places` the options that say which service is meant.
+// Walks the words before the one that is typed: `typed` is the command so far (`path` is zsh's
+// own), `place` how many words it has, and `headracectl_places` the options that say which service
+// is meant.
 constexpr const char* kWalk = R"SH(
 # Names on the board of the service that is meant; nothing while there is none.
 _headracectl_names() {
@@ -82,7 +83,7 @@ _headracectl_names() {
 
 # Prints what may stand in place of the last argument, after those before it.
 _headracectl_candidates() {
-  local headracectl_program=$1 path='' place=0 word option=''
+  local headracectl_program=$1 typed='' place=0 word option=''
   local -a headracectl_places
   headracectl_places=()
   shift
@@ -99,25 +100,25 @@ _headracectl_candidates() {
     case "$word" in
       -*)
         # An option that takes a value, of the command or of the program.
-        if _headracectl_value "$path:$word" >/dev/null || _headracectl_value ":$word" >/dev/null; then
+        if _headracectl_value "$typed:$word" >/dev/null || _headracectl_value ":$word" >/dev/null; then
           option=$word
         fi
         continue ;;
     esac
-    case " $(_headracectl_commands "$path") " in
-      *" $word "*) path="${path:+$path }$word" ;;
+    case " $(_headracectl_commands "$typed") " in
+      *" $word "*) typed="${typed:+$typed }$word" ;;
       *) place=$((place + 1)) ;;
     esac
   done
   if [ -n "$option" ]; then
-    _headracectl_value "$path:$option" || _headracectl_value ":$option"
+    _headracectl_value "$typed:$option" || _headracectl_value ":$option"
     return 0
   fi
   case "$1" in
-    -*) echo "$(_headracectl_flags "$path") $(_headracectl_flags '')" ;;
+    -*) echo "$(_headracectl_flags "$typed") $(_headracectl_flags '')" ;;
     *)
-      _headracectl_commands "$path"
-      _headracectl_word "$path:$place" ;;
+      _headracectl_commands "$typed"
+      _headracectl_word "$typed:$place" ;;
   esac
 }
 )SH";

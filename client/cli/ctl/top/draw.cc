@@ -12,6 +12,8 @@ namespace headrace::ctl {
 namespace {
 
 constexpr std::size_t kBarCells = 16;
+// Of a job's or a tensor's name, which may be much longer.
+constexpr std::size_t kNameColumns = 24;
 constexpr double kNearlyFull = 0.9;
 
 struct Section {
@@ -36,7 +38,7 @@ Style StyleOf(const JobLine& job) {
 }
 
 // A job that failed says why in place of its numbers' last column.
-Section Jobs(const Picture& picture, const Wishes& wishes) {
+Section Jobs(const Picture& picture, const Wishes& wishes, bool utf8) {
   Section section{{{"JOB"},
                    {"STATE"},
                    {"RANKS", true, 2},
@@ -52,7 +54,7 @@ Section Jobs(const Picture& picture, const Wishes& wishes) {
   for (const JobLine& job : picture.jobs) {
     const std::string hidden = job.hidden ? fmt::format("{:.0f} %", 100 * *job.hidden) : "";
     section.rows.push_back(
-        {{Cell(job.name), Cell(job.state, StyleOf(job)),
+        {{Cell(CutTo(job.name, kNameColumns, utf8)), Cell(job.state, StyleOf(job)),
           Cell(fmt::format("{}/{}", job.ranks_attached, job.world_size)),
           Cell(job.iteration > 0 ? std::to_string(job.iteration) : ""),
           Cell(job.iteration_ns ? fmt::format("{:>7}", FormatAge(*job.iteration_ns)) : ""),
@@ -110,7 +112,7 @@ Section Ranks(const Picture& picture) {
   return section;
 }
 
-Section Waits(const Picture& picture) {
+Section Waits(const Picture& picture, bool utf8) {
   Section section{{{"OLDEST WAIT"},
                    {"BLOCK", true, 2},
                    {"AGE", true},
@@ -118,9 +120,9 @@ Section Waits(const Picture& picture) {
                    {"WHY", false, 0, true, 44}},
                   {}};
   for (const WaitLine& wait : picture.waits) {
-    section.rows.push_back(
-        {{Cell(wait.job), Cell(wait.block), Cell(fmt::format("{:>7}", FormatAge(wait.age_ns))),
-          Cell(CutTo(wait.tensor, 24, true)), Cell(wait.why)}});
+    section.rows.push_back({{Cell(CutTo(wait.job, kNameColumns, utf8)), Cell(wait.block),
+                             Cell(fmt::format("{:>7}", FormatAge(wait.age_ns))),
+                             Cell(CutTo(wait.tensor, kNameColumns, utf8)), Cell(wait.why)}});
   }
   return section;
 }
@@ -196,10 +198,10 @@ Screen Draw(const Picture& picture, const Wishes& wishes, const Frame& frame) {
   if (screen.width == 0 || screen.height == 0) return screen;
   screen.lines.push_back(Title(picture, frame));
   const std::size_t room = screen.height > 2 ? static_cast<std::size_t>(screen.height) - 2 : 0;
-  Section jobs = Jobs(picture, wishes);
+  Section jobs = Jobs(picture, wishes, frame.utf8);
   Section lanes = Lanes(picture, frame.utf8);
   Section ranks = Ranks(picture);
-  Section waits = Waits(picture);
+  Section waits = Waits(picture, frame.utf8);
   ShareOut({&jobs, &waits, &lanes, &ranks}, room);
   Scroll(jobs);
   for (const Section* section : {&jobs, &lanes, &ranks, &waits}) {
