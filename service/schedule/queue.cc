@@ -91,8 +91,17 @@ Wait UnifiedQueue::Push(const Stage& stage) {
     lane.waiting.push_back(&entry);
   }
   ++lane.waiting_stages;
+  if (line.waiting.empty()) {
+    NumberHead(line);
+    line.waiting.push_back(stage);
+    return {};
+  }
   // Nearly always the end: stages become ready in order.
-  auto place = line.waiting.end();
+  if (const std::uint64_t last = line.waiting.back().position; last <= stage.position) {
+    line.waiting.push_back(stage);
+    return {Wait::Reason::kBehindStage, last};
+  }
+  auto place = line.waiting.end() - 1;
   while (place != line.waiting.begin() && (place - 1)->position > stage.position) --place;
   if (place == line.waiting.begin()) {
     NumberHead(line);
