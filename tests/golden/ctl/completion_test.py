@@ -136,8 +136,11 @@ class Completion(unittest.TestCase):
         self.addCleanup(os.close, master)
         self.addCleanup(shell.wait)
         self.addCleanup(shell.kill)
-        start = f"unsetopt zle_bracketed_paste; autoload -U compinit && compinit -u -D; source {self.folder.name}/zsh; echo re''ady\n"
-        os.write(master, start.encode())
+        for line in (
+            "unsetopt zle_bracketed_paste; autoload -U compinit && compinit -u -D",
+            f"source {self.folder.name}/zsh; echo re''ady",
+        ):
+            os.write(master, f"{line}\n".encode())
         self.read_until(master, "ready")
         for typed, wanted in (
             ("headracectl qu\t", "queue"),

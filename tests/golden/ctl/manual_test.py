@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
@@ -99,10 +100,22 @@ class Manual(unittest.TestCase):
             self.assertEqual(faults, [], page.name)
 
     def test_pages_and_completions_are_installed(self) -> None:
-        rules = (pathlib.Path(build_directory()) / "client/cli/ctl/cmake_install.cmake").read_text()
-        for name in ("headracectl.1", "headrace-plan.1", "headraced.8", "completion/bash/headracectl",
-                     "_headracectl", "headracectl.fish"):  # fmt: skip
-            self.assertIn(name, rules)
+        rules = os.path.join(build_directory(), "client/cli/ctl/cmake_install.cmake")
+        with tempfile.TemporaryDirectory(prefix="headrace-manual-") as folder:
+            subprocess.run(
+                ["cmake", f"-DCMAKE_INSTALL_PREFIX={folder}", "-P", rules],
+                check=True, capture_output=True, timeout=60,
+            )  # fmt: skip
+            share = pathlib.Path(folder) / "share"
+            for name in (
+                "man/man1/headracectl.1",
+                "man/man1/headrace-plan.1",
+                "man/man8/headraced.8",
+                "bash-completion/completions/headracectl",
+                "zsh/site-functions/_headracectl",
+                "fish/vendor_completions.d/headracectl.fish",
+            ):
+                self.assertGreater((share / name).stat().st_size, 1000, name)
 
 
 class Examples(unittest.TestCase):

@@ -125,6 +125,18 @@ TEST_F(Program, WatchesAsOftenAsItIsTold) {
   EXPECT_EQ(last["rates_per_second"]["records_read"], 0.0);
 }
 
+TEST_F(Program, FollowsEventsUntilItHasShownEnough) {
+  BeTheService();
+  const Ran table = RunProgram(Board() + "events --follow --count 3");
+  EXPECT_EQ(table.exit_code, 0) << table.output;
+  EXPECT_EQ(std::count(table.output.begin(), table.output.end(), '\n'), 3) << table.output;
+  const Ran json = RunProgram(Board() + "events --job broken --follow --count 2 --json");
+  const std::string first = json.output.substr(0, json.output.find('\n'));
+  EXPECT_EQ(nlohmann::json::parse(first)["code"], "peer lost") << json.output;
+  EXPECT_EQ(RunProgram("--board /none/board events --follow").exit_code, 1);
+  EXPECT_EQ(RunProgram(Board() + "events --count 2").exit_code, 2) << "counts what --follow shows";
+}
+
 TEST_F(Program, AnswersWhileTheServiceIsStopped) {
   const pid_t service = ::fork();
   ASSERT_GE(service, 0);
