@@ -137,6 +137,14 @@ class Service:
 
     def ctl(self, *arguments: str) -> tuple[int, str]:
         """Runs headracectl on this service: exit code and what it printed."""
+        code, output, errors = self._run_ctl(*arguments)
+        return code, output + errors
+
+    def ctl_json(self, *arguments: str) -> object:
+        # What it complains of stands on stderr, beside the answer.
+        return json.loads(self._run_ctl(*arguments, "--json")[1])
+
+    def _run_ctl(self, *arguments: str) -> tuple[int, str, str]:
         program = os.path.join(self._build, "headracectl")
         places = ["--socket", self.socket, "--board", self.board]
         with self.place.start(
@@ -151,10 +159,7 @@ class Service:
             except BaseException:
                 process.end()
                 raise
-        return process.returncode, output + errors
-
-    def ctl_json(self, *arguments: str) -> object:
-        return json.loads(self.ctl(*arguments, "--json")[1])
+        return process.returncode, output, errors
 
     # What the kernel says of the process.
 
