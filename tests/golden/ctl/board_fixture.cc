@@ -138,6 +138,10 @@ void BoardTest::FillJobs() {
   ipc::WriteRow(layout().jobs[0], speech);
   ipc::WriteRow(layout().jobs[3], vision);
   ipc::WriteRow(layout().jobs[63], broken);
+  FillRanks();
+}
+
+void BoardTest::FillRanks() {
   for (std::uint32_t rank = 0; rank < 4; ++rank) {
     ipc::RankRow row{};
     row.job_id = 7;

@@ -31,6 +31,7 @@ class BoardTest : public testing::Test {
 
  private:
   void FillJobs();
+  void FillRanks();
   void FillQueue();
   void FillHeldBack();
   void FillLanes();

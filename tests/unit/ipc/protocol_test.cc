@@ -207,6 +207,11 @@ std::map<std::string, Layout> BoardLayoutsOfCode() {
          FIELD(QueueRow, dtype), FIELD(QueueRow, stage), FIELD(QueueRow, lane),
          FIELD(QueueRow, tensors), FIELD(QueueRow, posted_ns), FIELD(QueueRow, since_ns),
          FIELD(QueueRow, tensor), FIELD(QueueRow, peer)}}},
+  };
+}
+
+std::map<std::string, Layout> LaneLayoutsOfCode() {
+  return {
       {"LaneRow",
        {sizeof(LaneRow),
         {FIELD(LaneRow, in_use), FIELD(LaneRow, threads), FIELD(LaneRow, credit_bytes),
@@ -339,6 +344,15 @@ std::map<std::string, std::uint64_t> NumbersOfCode() {
       {"kFlightStagesMax", kFlightStagesMax},
       {"kCodeCounts", kCodeCounts},
       {"kRecordIsGradient", kRecordIsGradient},
+      {"kWeightMax", kWeightMax},
+      {"kPriorityMax", kPriorityMax},
+      {"kLimitMin", kLimitMin},
+      {"kLimitMax", kLimitMax},
+  };
+}
+
+std::map<std::string, std::uint64_t> EnumeratorsOfCode() {
+  return {
       {"kOk", Value(Code::kOk)},
       {"kInvalidArgument", Value(Code::kInvalidArgument)},
       {"kNotFound", Value(Code::kNotFound)},
@@ -378,10 +392,6 @@ std::map<std::string, std::uint64_t> NumbersOfCode() {
       {"kWeight", Value(SteeringKind::kWeight)},
       {"kPriority", Value(SteeringKind::kPriority)},
       {"kLimit", Value(SteeringKind::kLimit)},
-      {"kWeightMax", kWeightMax},
-      {"kPriorityMax", kPriorityMax},
-      {"kLimitMin", kLimitMin},
-      {"kLimitMax", kLimitMax},
   };
 }
 
@@ -414,6 +424,7 @@ std::map<std::string, std::uint64_t> StatesOfCode() {
 
 std::map<std::string, std::uint64_t> ConstantsOfCode() {
   std::map<std::string, std::uint64_t> constants = NumbersOfCode();
+  constants.merge(EnumeratorsOfCode());
   constants.merge(StatesOfCode());
   return constants;
 }
@@ -474,6 +485,7 @@ TEST(Protocol, DocumentAndCodeHaveTheSameLayouts) {
   const auto document = LayoutsOfDocument();
   auto code = ChannelLayoutsOfCode();
   code.merge(BoardLayoutsOfCode());
+  code.merge(LaneLayoutsOfCode());
   code.merge(PlanLayoutsOfCode());
   code.merge(FlightLayoutsOfCode());
   ASSERT_EQ(document.size(), code.size());
