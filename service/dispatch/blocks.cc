@@ -303,7 +303,7 @@ void Blocks::Settle(Job& job, const Operation& operation, Part& part,
     }
   }
   lane.settled_ns = now;
-  ShowLane(part.stage.lane);
+  lane.queue_changed = true;  // shown with what the turn does to it
 }
 
 void Blocks::Learn(LaneState& lane, double bytes, const transport::Completion& completion,

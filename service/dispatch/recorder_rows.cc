@@ -43,8 +43,11 @@ void FillEnd(const Failure* failure, TimeNs now, ipc::FlightRow& row) {
 
 // When each rank posted a row's memory, and by when the last of them had.
 struct Posts {
-  std::array<TimeNs, transport::kMembersMax> by_place{};  // 0: it has not
-  std::size_t count = 0;
+  explicit Posts(std::size_t ranks_count) : count(ranks_count) {
+    std::fill_n(by_place.begin(), count, 0);
+  }
+  std::size_t count;
+  std::array<TimeNs, transport::kMembersMax> by_place;  // the first `count`; 0: it has not
 };
 
 void FillPosts(const Job& job, const Posts& posts, ipc::FlightRow& row) {
@@ -80,7 +83,7 @@ void Recorder::FillOperation(const Job& job, const Operation& operation,
   const std::string_view name = job.TensorName(operation);
   row.tensors = operation.shape.tensor.value != ipc::kNoTensor ? 1 : 0;
   ipc::SetText(row.tensor, name);
-  Posts posts{.count = job.local().size()};
+  Posts posts(job.local().size());
   const std::size_t slot = (operation.shape.sequence % kOperationsMax) * job.world_size();
   for (std::size_t place = 0; place < posts.count; ++place) {
     const std::uint32_t rank = job.local()[place];
@@ -100,7 +103,7 @@ void Recorder::FillPlanned(const Job& job, const WireBlock& wire, ipc::FlightRow
   row.blocks = 1;
   row.tensors = static_cast<std::uint32_t>(wire.tensors.size());
   ipc::SetText(row.tensor, gradients.layout().tensors[wire.tensors.front()].name);
-  Posts posts{.count = job.local().size()};
+  Posts posts(job.local().size());
   TimeNs first_ns = kNever;
   RankMask missing = 0;
   for (const std::uint32_t tensor : wire.tensors) {
