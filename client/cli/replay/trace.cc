@@ -3,35 +3,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "client/cli/ctl/table.h"
+#include "client/cli/ctl/trace_events.h"
 
 namespace headrace::replay {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = ctl::TraceEvents::Json;
 
 // Rows stand in the order of these numbers.
 constexpr int kComputing = 1;
 constexpr int kWaiting = 2;
 
-// Chrome's times are microseconds.
+// Of the arguments; those of slices the trace converts itself.
 double Microseconds(TimeNs time_ns) { return static_cast<double>(time_ns) / kMicrosecond; }
-
-Json Slice(const std::string& name, std::uint32_t process, int row, TimeNs begin_ns,
-           TimeNs end_ns) {
-  return {{"name", name},
-          {"ph", "X"},
-          {"pid", process},
-          {"tid", row},
-          {"ts", Microseconds(begin_ns)},
-          {"dur", Microseconds(end_ns - begin_ns)}};
-}
-
-Json Named(const char* what, std::uint32_t process, int row, const std::string& name) {
-  return {{"name", what}, {"ph", "M"}, {"pid", process}, {"tid", row}, {"args", {{"name", name}}}};
-}
 
 std::string NameOf(Span::Kind kind, const std::string& tensor) {
   switch (kind) {
@@ -46,44 +32,39 @@ std::string NameOf(Span::Kind kind, const std::string& tensor) {
 }
 
 void AddRank(const Profile& profile, std::uint32_t rank, const Take& take, TimeNs origin_ns,
-             Json& slices) {
-  slices.push_back(Named("process_name", rank, 0, fmt::format("rank {}", rank)));
-  slices.push_back(Named("thread_name", rank, kComputing, "computing"));
-  slices.push_back(Named("thread_name", rank, kWaiting, "waiting"));
+             ctl::TraceEvents& trace) {
+  trace.NameProcess(rank, fmt::format("rank {}", rank));
+  trace.NameTrack(rank, kComputing, "computing");
+  trace.NameTrack(rank, kWaiting, "waiting");
   for (const Span& span : take.spans) {
     const int row = span.kind == Span::Kind::kWait ? kWaiting : kComputing;
-    const std::string name = NameOf(span.kind, ctl::Printable(profile.tensors[span.tensor].name));
-    slices.push_back(Slice(name, rank, row, span.begin_ns - origin_ns, span.end_ns - origin_ns));
+    trace.Slice(rank, row, NameOf(span.kind, profile.tensors[span.tensor].name),
+                span.begin_ns - origin_ns, span.end_ns - origin_ns);
   }
 }
 
-Json BlockSlice(const ipc::PlanBlockRow& block, std::uint32_t process, int row) {
-  Json slice =
-      Slice(fmt::format("block {}", block.index + 1), process, row, block.begin_ns, block.end_ns);
-  slice["args"] = {{"bytes", block.bytes},
-                   {"tensor", ctl::Printable(ipc::GetText(block.tensor))},
-                   {"first_tensor", block.first_tensor},
-                   {"last_tensor", block.last_tensor},
-                   {"ready_us", Microseconds(block.ready_ns)},
-                   {"predicted_begin_us", Microseconds(block.predicted_begin_ns)},
-                   {"predicted_end_us", Microseconds(block.predicted_end_ns)}};
-  return slice;
+Json ArgsOf(const ipc::PlanBlockRow& block) {
+  return {{"bytes", block.bytes},
+          {"tensor", ctl::Printable(ipc::GetText(block.tensor))},
+          {"first_tensor", block.first_tensor},
+          {"last_tensor", block.last_tensor},
+          {"ready_us", Microseconds(block.ready_ns)},
+          {"predicted_begin_us", Microseconds(block.predicted_begin_ns)},
+          {"predicted_end_us", Microseconds(block.predicted_end_ns)}};
 }
 
 // Blocks that move at the same time stand in rows of their own.
-void AddBlocks(const Ending& ending, std::uint32_t process, Json& slices) {
-  slices.push_back(Named("process_name", process, 0, "blocks of the plan"));
-  std::vector<TimeNs> free_from_ns;  // of each row
+void AddBlocks(const Ending& ending, std::uint32_t process, ctl::TraceEvents& trace) {
+  trace.NameProcess(process, "blocks of the plan");
+  ctl::TraceRows rows;
   for (const ipc::PlanBlockRow& block : ending.blocks) {
     if (block.end_ns == 0) continue;  // it has not moved
-    auto row = std::find_if(free_from_ns.begin(), free_from_ns.end(),
-                            [&block](TimeNs time_ns) { return time_ns <= block.begin_ns; });
-    if (row == free_from_ns.end()) row = free_from_ns.insert(row, 0);
-    *row = block.end_ns;
-    slices.push_back(BlockSlice(block, process, 1 + static_cast<int>(row - free_from_ns.begin())));
+    const int row = 1 + static_cast<int>(rows.Take(block.begin_ns, block.end_ns));
+    trace.Slice(process, row, fmt::format("block {}", block.index + 1), block.begin_ns,
+                block.end_ns, ArgsOf(block));
   }
-  for (std::size_t i = 0; i < free_from_ns.size(); ++i) {
-    slices.push_back(Named("thread_name", process, 1 + static_cast<int>(i), "moving"));
+  for (std::size_t i = 0; i < rows.count(); ++i) {
+    trace.NameTrack(process, 1 + static_cast<int>(i), "moving");
   }
 }
 
@@ -102,15 +83,12 @@ std::string TraceJson(const Profile& profile, const std::vector<Played>& played)
     origin_ns = std::max(origin_ns, rank.performance.take(iteration).begin_ns);
     highest = std::max(highest, rank.rank);
   }
-  Json slices = Json::array();
+  ctl::TraceEvents trace;
   for (const Played& rank : played) {
-    AddRank(profile, rank.rank, rank.performance.take(iteration), origin_ns, slices);
+    AddRank(profile, rank.rank, rank.performance.take(iteration), origin_ns, trace);
   }
-  if (is_shown) AddBlocks(ending, highest + 1, slices);
-  const Json trace = {{"displayTimeUnit", "ms"},
-                      {"otherData", {{"iteration", iteration}}},
-                      {"traceEvents", std::move(slices)}};
-  return trace.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  if (is_shown) AddBlocks(ending, highest + 1, trace);
+  return trace.Dump({{"iteration", iteration}});
 }
 
 }  // namespace headrace::replay
