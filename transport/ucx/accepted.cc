@@ -20,16 +20,21 @@ int IntOption(int fd, int name) {
   return getsockopt(fd, SOL_SOCKET, name, &value, &size) == 0 ? value : -1;
 }
 
+void Set(int fd, int level, int name, int value) {
+  static_cast<void>(setsockopt(fd, level, name, &value, sizeof(value)));
+}
+
 }  // namespace
 
-std::set<int> ListeningSockets() {
+std::set<int> TcpSockets(SocketKind kind) {
   std::set<int> found;
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", ignored)) {
     const std::string name = entry.path().filename().string();
     int fd = -1;
     std::from_chars(name.data(), name.data() + name.size(), fd);
-    if (IntOption(fd, SO_ACCEPTCONN) == 1 && IntOption(fd, SO_PROTOCOL) == IPPROTO_TCP) {
+    const int listens = kind == SocketKind::kListening ? 1 : 0;
+    if (IntOption(fd, SO_ACCEPTCONN) == listens && IntOption(fd, SO_PROTOCOL) == IPPROTO_TCP) {
       found.insert(fd);
     }
   }
@@ -37,15 +42,16 @@ std::set<int> ListeningSockets() {
 }
 
 void KeepAcceptedAlive(const std::set<int>& listening) {
-  const auto set = [](int fd, int level, int name, int value) {
-    static_cast<void>(setsockopt(fd, level, name, &value, sizeof(value)));
-  };
   for (const int fd : listening) {
-    set(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepaliveSeconds);
-    set(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepaliveSeconds);
-    set(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepaliveCount);
-    set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    Set(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepaliveSeconds);
+    Set(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepaliveSeconds);
+    Set(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepaliveCount);
+    Set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   }
+}
+
+void KeepQueuesShort(const std::set<int>& sockets) {
+  for (const int fd : sockets) Set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytesMax);
 }
 
 }  // namespace headrace::transport

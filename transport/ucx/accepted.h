@@ -1,16 +1,30 @@
-// Keepalive for connections that UCX accepts: it turns it on only for those that it makes itself.
+// What UCX does not set on its TCP sockets: keepalive on those it accepts (it turns it on only for
+// those that it makes itself), and how much the kernel takes of what cannot leave yet.
 #pragma once
 
+#include <cstdint>
 #include <set>
 
 namespace headrace::transport {
 
-// Descriptors of this process that accept TCP connections. Empty when /proc is not there.
-std::set<int> ListeningSockets();
+// A socket takes no more when so many bytes in it have not left. Else its queue grows to megabytes,
+// more than jobs have outstanding, and the order in which they share the link is that in which they
+// filled it.
+inline constexpr int kUnsentBytesMax = 256 << 10;
+
+enum class SocketKind : std::uint8_t { kListening, kConnected };
+
+// Descriptors of this process that accept TCP connections, or that are (or will be) one. Empty when
+// /proc is not there.
+std::set<int> TcpSockets(SocketKind kind);
 
 // Turns the kernel's keepalive on for what these will accept (on Linux, what is accepted inherits
 // it), with the times that UcxOptions gives to the others. Best effort: without it, a machine that
 // vanished is noticed by others.
 void KeepAcceptedAlive(const std::set<int>& listening);
+
+// Bounds the queues of these, and of what those that listen will accept. Best effort: where the
+// kernel does not do it, shares of a link are less exact.
+void KeepQueuesShort(const std::set<int>& sockets);
 
 }  // namespace headrace::transport

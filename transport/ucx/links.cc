@@ -1,6 +1,9 @@
 // The wire's links: how they begin, fail and end.
 #include <fmt/format.h>
 
+#include <set>
+
+#include "transport/ucx/accepted.h"
 #include "transport/ucx/ucx_wire.h"
 
 namespace headrace::transport {
@@ -36,7 +39,11 @@ Result<std::uint32_t> UcxWire::PeerAt(const WireAddress& address) {
   params.address = reinterpret_cast<const ucp_address_t*>(address.ucx_address.data());
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {.cb = OnPeerError, .arg = &peer};
+  const std::set<int> others = TcpSockets(SocketKind::kConnected);
   const ucs_status_t status = ucp_ep_create(engine_.get(), &params, &peer.endpoint);
+  std::set<int> ours = TcpSockets(SocketKind::kConnected);
+  std::erase_if(ours, [&others](int fd) { return others.contains(fd); });
+  KeepQueuesShort(ours);
   if (status == UCS_OK) return id;
   peers_.Give(id);
   return Error(Code::kUnavailable,

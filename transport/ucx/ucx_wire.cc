@@ -65,16 +65,17 @@ Status UcxWire::BuildEngine() {
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SINGLE;
-  const std::set<int> others = ListeningSockets();
+  const std::set<int> others = TcpSockets(SocketKind::kListening);
   ucp_worker_h engine = nullptr;
   if (const ucs_status_t status = ucp_worker_create(context_.get(), &params, &engine);
       status != UCS_OK) {
     return UcxError("start UCX's engine", status);
   }
   engine_.reset(engine);
-  std::set<int> listening = ListeningSockets();
+  std::set<int> listening = TcpSockets(SocketKind::kListening);
   std::erase_if(listening, [&others](int fd) { return others.contains(fd); });
   KeepAcceptedAlive(listening);
+  KeepQueuesShort(listening);
   if (const ucs_status_t status = ucp_worker_get_efd(engine, &event_fd_); status != UCS_OK) {
     return UcxError("ask UCX for its descriptor to sleep on", status);
   }
