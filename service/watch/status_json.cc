@@ -1,5 +1,7 @@
 #include "service/watch/status_json.h"
 
+#include <algorithm>
+
 #include "service/watch/board_words.h"
 #include "service/watch/status_parts.h"
 #include "service/watch/utf8.h"
@@ -73,6 +75,10 @@ Json EventsJson(const BoardReading& reading) {
 }
 
 }  // namespace
+
+std::size_t TimelineBound::OfEach(std::size_t jobs) const {
+  return std::clamp(all / std::max<std::size_t>(jobs, 1), job_min, job_max);
+}
 
 Json JsonText(std::string_view text) { return ValidUtf8(text); }
 

@@ -1,6 +1,7 @@
 // What the status page shows, as JSON. STATUS.md has every key.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "ipc/board.h"
@@ -8,9 +9,16 @@
 
 namespace headrace::service {
 
-// Of each job's timeline, at most so much; the page shows the last iterations.
-inline constexpr std::size_t kTimelineBlocksMax = 160;
-inline constexpr std::size_t kTimelinePassesMax = 48;
+// Of the timelines of all jobs together; each has an equal part of it, within these bounds. The
+// page asks once a second, so that this is what it costs.
+struct TimelineBound {
+  std::size_t all;
+  std::size_t job_min;
+  std::size_t job_max;
+  std::size_t OfEach(std::size_t jobs) const;
+};
+inline constexpr TimelineBound kTimelineBlocks{.all = 640, .job_min = 24, .job_max = 320};
+inline constexpr TimelineBound kTimelinePasses{.all = 256, .job_min = 16, .job_max = 96};
 
 // A pure function of the reading and the rings of the recorder. Always valid UTF-8.
 std::string WriteStatus(const BoardReading& reading, const ipc::BoardLayout& layout);

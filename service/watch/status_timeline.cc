@@ -84,8 +84,10 @@ Json TimelineJson(const ipc::JobRow& job, const BoardReading& reading,
                   const ipc::BoardLayout& layout) {
   const Placed<ipc::FlightJobRow>* const place = reading.FindFlight(job.id);
   if (place == nullptr) return {};
-  const std::vector<ipc::FlightRow> blocks = LastFlights(layout, *place, kTimelineBlocksMax);
-  const std::vector<ipc::PassRow> passes = LastPasses(layout, *place, kTimelinePassesMax);
+  const std::size_t jobs = reading.jobs.size();
+  const std::vector<ipc::FlightRow> blocks =
+      LastFlights(layout, *place, kTimelineBlocks.OfEach(jobs));
+  const std::vector<ipc::PassRow> passes = LastPasses(layout, *place, kTimelinePasses.OfEach(jobs));
   const Scale scale{.origin_ns = OriginOf(blocks, passes, reading.now_ns)};
   return {{"job", JsonText(ipc::GetText(job.name))},
           {"now", scale.At(reading.now_ns)},

@@ -198,6 +198,21 @@ class Health(Http):
             self.get("/healthz")
 
 
+class Idle(Http):
+    def test_a_service_that_listens_and_is_not_asked_does_not_wake(self) -> None:
+        self.get("/metrics")
+        time.sleep(0.5)
+        before = self.switches()
+        time.sleep(2)
+        self.assertEqual(self.switches(), before)
+
+    def switches(self) -> int:
+        """How often threads of the service gave up a core of their own will: each wakeup once."""
+        tasks = pathlib.Path(f"/proc/{self.service.pid}/task").glob("*/status")
+        field = re.compile(r"^voluntary_ctxt_switches:\s*(\d+)", re.MULTILINE)
+        return sum(int(found[1]) for task in tasks if (found := field.search(task.read_text())))
+
+
 class Address(unittest.TestCase):
     def test_nothing_listens_where_nobody_asked_for_it(self) -> None:
         with Service() as service:

@@ -70,7 +70,7 @@ TEST(Status, TakesAJobOfWhichTheRecorderKnowsTooManyStages) {
 
 TEST(Status, IsBoundedByTheBoard) {
   const auto board = MakeBoard();
-  ipc::WriteRow(board->jobs[63], ipc::JobRow{});
+  board->jobs[63].row.id = 99;  // its number is about to be another's
   for (std::uint32_t i = 0; i < ipc::kFlightJobsMax; ++i) {
     ipc::FlightJobRow job{};
     job.job_id = i + 1;
@@ -88,8 +88,16 @@ TEST(Status, IsBoundedByTheBoard) {
   }
   const Json status = StatusOf(*board);
   ASSERT_EQ(status["timelines"].size(), ipc::kFlightJobsMax);
-  EXPECT_EQ(status["timelines"][0]["blocks"].size(), kTimelineBlocksMax);
-  EXPECT_LT(status.dump().size(), std::size_t{4} << 20);
+  EXPECT_EQ(status["timelines"][0]["blocks"].size(),
+            kTimelineBlocks.OfEach(ipc::kFlightJobsMax + 1));
+  EXPECT_LT(status.dump().size(), std::size_t{1} << 20);
+}
+
+TEST(Status, GivesEachOfAFewJobsALongerTimelineThanEachOfMany) {
+  EXPECT_EQ(kTimelineBlocks.OfEach(0), 320U);
+  EXPECT_EQ(kTimelineBlocks.OfEach(2), 320U);
+  EXPECT_EQ(kTimelineBlocks.OfEach(10), 64U);
+  EXPECT_EQ(kTimelineBlocks.OfEach(64), 24U);
 }
 
 TEST(LastFlights, AreInOrderAndLeaveOutWhatIsBeingOverwritten) {
