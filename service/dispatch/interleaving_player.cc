@@ -26,14 +26,14 @@ bool Trains(const Job& job) {
 bool Player::Measure(Job& measured, double bytes_per_s, TimeNs now) {
   job = &measured;
   iteration = job->times->last_ended();
-  const NodeTimes times = job->times->Median(kMeasured);
+  job->times->Median(kMeasured, times);
   const IterationTimes::Totals totals = job->times->MedianTotals(kMeasured);
   const std::span<const IterationTimes::Span> spans = std::as_const(*job->times).blocks(iteration);
   if (spans.empty() || times.iteration_s <= 0) return false;
   period_s = times.iteration_s;
   ready_s = Seconds(spans.front().ready_ns);
   if (Seconds(now) > ready_s + kIdlePeriods * period_s) return false;
-  FillBlocks(times, bytes_per_s);
+  FillBlocks(bytes_per_s);
   alone.emplace(blocks, last_block, forward_s, period_s - Seconds(totals.waited_ns),
                 job->gradients->plan()->plan->barrier);
   rhythm = alone->MakeRhythm();
@@ -42,7 +42,7 @@ bool Player::Measure(Job& measured, double bytes_per_s, TimeNs now) {
   return true;
 }
 
-void Player::FillBlocks(const NodeTimes& times, double bytes_per_s) {
+void Player::FillBlocks(double bytes_per_s) {
   const WirePlan& plan = *job->gradients->plan();
   const std::size_t size = SizeOf(job->gradients->layout().dtype);
   blocks.clear();

@@ -21,10 +21,11 @@ struct Player {
   std::uint64_t iteration = 0;  // the last that has ended
   double period_s = 0;          // as it is now
   double ready_s = 0;           // when that iteration's first block was ready
+  NodeTimes times;
   std::vector<schedule::AloneBlock> blocks;
   std::vector<std::uint32_t> last_block;
   std::vector<double> forward_s;
-  std::optional<schedule::AloneIteration> alone;  // refers to the memory of the three above
+  std::optional<schedule::AloneIteration> alone;  // refers to the memory of those above
   schedule::Rhythm rhythm;
 
   // Takes in what is known of the job, whose blocks pass a lane that moves so many bytes of them a
@@ -36,7 +37,7 @@ struct Player {
   std::uint32_t PlanVersion() const { return job->gradients->plan()->plan->version; }
 
  private:
-  void FillBlocks(const NodeTimes& times, double bytes_per_s);
+  void FillBlocks(double bytes_per_s);
 };
 
 // Whether the job moves gradients by a plan that it has had for some iterations, and nothing keeps

@@ -1,19 +1,13 @@
 #include "service/dispatch/iteration_times.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "ipc/base/check.h"
 
 namespace headrace::service {
 namespace {
-
-double MedianOf(std::vector<double>& values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
 
 // A client's word: what cannot be counts as nothing.
 double Seconds(std::uint64_t from_ns, std::uint64_t to_ns) {
@@ -103,25 +97,52 @@ TimeNs IterationTimes::BackwardBegin(std::uint64_t iteration) const {
   return ColumnOf(iteration).begin_ns;
 }
 
-std::vector<const IterationTimes::Column*> IterationTimes::Ended(std::uint64_t count) const {
-  std::vector<const Column*> ended;
+struct IterationTimes::Columns {
+  std::array<const Column*, kWindow> columns;
+  std::size_t count = 0;
+
+  std::span<const Column* const> all() const { return {columns.data(), count}; }
+};
+
+struct IterationTimes::Values {
+  std::array<double, kWindow> values;
+  std::size_t count = 0;
+
+  void Add(double value) { values[count++] = value; }
+  double Median() {
+    if (count == 0) return 0;
+    const auto end = values.begin() + static_cast<std::ptrdiff_t>(count);
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(count / 2);
+    std::nth_element(values.begin(), middle, end);
+    return *middle;
+  }
+};
+
+IterationTimes::Columns IterationTimes::Ended(std::uint64_t count) const {
+  Columns ended;
   for (const Column& column : columns_) {
-    if (column.ended && column.iteration + count > last_ended_) ended.push_back(&column);
+    if (!column.ended || column.iteration + count <= last_ended_) continue;
+    ended.columns[ended.count++] = &column;
   }
   return ended;
 }
 
 NodeTimes IterationTimes::Median(std::uint64_t iterations_count) const {
-  const std::vector<const Column*> columns = Ended(iterations_count);
-  NodeTimes times{.iteration = last_ended_,
-                  .release_s = std::vector<double>(tensors_count_, 0),
-                  .forward_s = std::vector<double>(tensors_count_, 0)};
-  std::vector<double> tails(tensors_count_, 0);
-  std::vector<double> values;
+  NodeTimes times;
+  Median(iterations_count, times);
+  return times;
+}
+
+void IterationTimes::Median(std::uint64_t iterations_count, NodeTimes& times) const {
+  const Columns columns = Ended(iterations_count);
+  times.iteration = last_ended_;
+  times.release_s.assign(tensors_count_, 0);
+  // First what each tensor and those after it take together, of the slowest rank.
+  times.forward_s.assign(tensors_count_, 0);
   const auto median = [&](std::size_t sample, auto field) {
-    values.clear();
-    for (const Column* column : columns) values.push_back(column->samples[sample].*field);
-    return MedianOf(values);
+    Values values;
+    for (const Column* column : columns.all()) values.Add(column->samples[sample].*field);
+    return values.Median();
   };
   for (std::size_t rank = 0; rank < ranks_count_; ++rank) {
     double tail = 0;
@@ -130,39 +151,38 @@ NodeTimes IterationTimes::Median(std::uint64_t iterations_count) const {
       times.release_s[tensor] =
           std::max(times.release_s[tensor], median(sample, &Sample::release_s));
       tail += median(sample, &Sample::forward_s);
-      tails[tensor] = std::max(tails[tensor], tail);
+      times.forward_s[tensor] = std::max(times.forward_s[tensor], tail);
     }
   }
-  for (std::size_t tensor = 0; tensor < tensors_count_; ++tensor) {
-    const double after = tensor + 1 < tensors_count_ ? tails[tensor + 1] : 0;
-    times.forward_s[tensor] = std::max(0.0, tails[tensor] - after);
+  for (std::size_t tensor = 0; tensor + 1 < tensors_count_; ++tensor) {
+    times.forward_s[tensor] = std::max(0.0, times.forward_s[tensor] - times.forward_s[tensor + 1]);
   }
-  values.clear();
-  for (const Column* column : columns) {
-    if (column->previous_ns > 0) {
-      values.push_back(Seconds(static_cast<std::uint64_t>(column->previous_ns),
-                               static_cast<std::uint64_t>(column->begin_ns)));
-    }
+  Values iterations;
+  for (const Column* column : columns.all()) {
+    if (column->previous_ns <= 0) continue;
+    iterations.Add(Seconds(static_cast<std::uint64_t>(column->previous_ns),
+                           static_cast<std::uint64_t>(column->begin_ns)));
   }
-  times.iteration_s = MedianOf(values);
-  return times;
+  times.iteration_s = iterations.Median();
 }
 
-IterationTimes::Totals IterationTimes::MedianTotals(std::uint64_t iterations_count) const {
-  const NodeTimes times = Median(iterations_count);
+IterationTimes::Totals IterationTimes::MedianTotals(std::uint64_t iterations_count) {
+  NodeTimes& times = totals_of_;
+  Median(iterations_count, times);
   Totals totals{.iteration = last_ended_, .iteration_ns = Nanoseconds(times.iteration_s)};
   double forward_s = 0;
   for (const double each : times.forward_s) forward_s += each;
   totals.forward_ns = Nanoseconds(forward_s);
   totals.backward_ns = Nanoseconds(*std::ranges::max_element(times.release_s));
-  std::vector<double> waited;
-  std::vector<double> moving;
-  for (const Column* column : Ended(iterations_count)) {
-    waited.push_back(static_cast<double>(*std::ranges::max_element(column->waited_ns)));
-    moving.push_back(static_cast<double>(column->moving_ns));
+  Values waited;
+  Values moving;
+  const Columns columns = Ended(iterations_count);
+  for (const Column* column : columns.all()) {
+    waited.Add(static_cast<double>(*std::ranges::max_element(column->waited_ns)));
+    moving.Add(static_cast<double>(column->moving_ns));
   }
-  totals.waited_ns = static_cast<TimeNs>(MedianOf(waited));
-  totals.moving_ns = static_cast<TimeNs>(MedianOf(moving));
+  totals.waited_ns = static_cast<TimeNs>(waited.Median());
+  totals.moving_ns = static_cast<TimeNs>(moving.Median());
   return totals;
 }
 

@@ -44,6 +44,8 @@ class IterationTimes {
 
   // Medians over the last iterations that have ended, `count` of them or as many as are kept.
   NodeTimes Median(std::uint64_t iterations_count) const;
+  // The same into what has been filled before, which then has the memory it takes.
+  void Median(std::uint64_t iterations_count, NodeTimes& times) const;
   struct Totals {
     std::uint64_t iteration = 0;  // the last that has ended
     TimeNs backward_ns = 0;
@@ -53,7 +55,7 @@ class IterationTimes {
     TimeNs moving_ns = 0;
   };
   // The same, in sum, of the slowest rank.
-  Totals MedianTotals(std::uint64_t iterations_count = kWindow) const;
+  Totals MedianTotals(std::uint64_t iterations_count = kWindow);
   // The last iteration of which every block has ended; 0: none.
   std::uint64_t last_ended() const { return last_ended_; }
   // Over all iterations that have ended with every post seen, and whose begin before is known.
@@ -87,7 +89,11 @@ class IterationTimes {
     return columns_[iteration % columns_.size()];
   }
   std::size_t samples_count() const { return tensors_count_ * ranks_count_; }
-  std::vector<const Column*> Ended(std::uint64_t count) const;
+  // The last `count` iterations, as far as they are kept and have ended; and one number of each, of
+  // which the middle is sought. Neither takes memory of its own.
+  struct Columns;
+  struct Values;
+  Columns Ended(std::uint64_t count) const;
 
   std::size_t tensors_count_;
   std::size_t ranks_count_;
@@ -97,6 +103,7 @@ class IterationTimes {
   TimeNs moving_since_ns_ = 0;
   TimeNs moving_ns_ = 0;  // since the last iteration's end
   Sums sums_;
+  NodeTimes totals_of_;  // MedianTotals' own
 };
 
 }  // namespace headrace::service
