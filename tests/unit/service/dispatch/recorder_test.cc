@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "service/dispatch/recorder.h"
 #include "tests/unit/service/dispatch/expect.h"
 #include "tests/unit/service/dispatch/planned.h"
 
@@ -322,9 +324,7 @@ TEST(Recorder, SumsWhatRanksJobsAndLanesDid) {
   EXPECT_EQ(share().job_id, 0U) << "the rows go with the job";
 }
 
-TEST(Recorder, GoesOnWhenTheTableOfSharesIsFull) {
-  // A row for each job and lane: more jobs than rows would need several lanes, so fill it by jobs
-  // that come and go instead and see that every row comes back.
+TEST(Recorder, GivesTheRowsOfSharesBack) {
   HandDrivenNode node;
   for (std::uint32_t id = 1; id <= ipc::kShareRowsMax + 10; ++id) {
     ClientEnd& a = node.Attach({.id = {id}, .world_size = 1}, 0, 4096);
@@ -335,6 +335,26 @@ TEST(Recorder, GoesOnWhenTheTableOfSharesIsFull) {
     node.Settle();
   }
   for (const auto& slot : node.board().shares) EXPECT_EQ(slot.row.job_id, 0U);
+}
+
+TEST(Recorder, GoesOnWithoutARowWhenTheTableOfSharesIsFull) {
+  const auto layout = std::make_unique<ipc::BoardLayout>();
+  service::BoardWriter board(*layout);
+  for (std::size_t row = 0; row < ipc::kShareRowsMax; ++row) {
+    ASSERT_NE(board.TakeShareRow(), service::kNoRow);
+  }
+  service::Recorder recorder(board);
+  service::Job job({.id = SessionId{1}, .job = JobId{1}, .job_name = "job"}, kSecond);
+  recorder.OpenJob(job, kSecond);
+  service::Part part;
+  part.stage.bytes = 64;
+  recorder.StageQueued(job, part, kSecond);
+  recorder.StageBegun(job, part, 2 * kSecond);
+  recorder.Publish(job);
+  EXPECT_EQ(job.sums.waiting_ns, kSecond);
+  for (const auto& slot : layout->shares) EXPECT_EQ(ipc::ReadRow(slot)->job_id, 0U);
+  recorder.CloseJob(job, 3 * kSecond);
+  EXPECT_EQ(board.TakeShareRow(), service::kNoRow) << "what was not taken is not given back";
 }
 
 }  // namespace
