@@ -1,14 +1,20 @@
 // Shares over real sockets: two nodes in one process, over loopback TCP. Broadcasts, since what
-// they share is then the wire and no sums.
+// they share is then the wire and no sums. The receivers' sockets hold little, as if the link were
+// slower than the threads: else the kernel would take all that both have outstanding at once.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <array>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "tests/unit/transport/exchange_fleet.h"
+#include "transport/ucx/accepted.h"
 #include "transport/ucx/ucx_wire.h"
 
 namespace headrace::transport {
@@ -22,7 +28,7 @@ class Pair {
  public:
   Pair() {
     for (std::size_t node = 0; node < 2; ++node) {
-      auto wire = UcxWire::Open({.net_devices = "lo", .settings = {}});
+      auto wire = UcxWire::Open({.net_devices = "lo", .settings = {{"TCP_RCVBUF", "256K"}}});
       HR_CHECK(wire.ok(), wire.error().text());
       wires_[node] = std::move(wire).value();
       nodes_[node] = std::make_unique<Exchange>(*wires_[node], ExchangeOptions{});
@@ -100,6 +106,24 @@ TEST(ExchangeSharesOverUcx, GiveBytesByWeight) {
   ASSERT_TRUE(pair.RunUntil(2, 60));
   // Counted in whole transfers, of which a few are under way at either end.
   EXPECT_NEAR((pair.ended(1) - one) / (pair.ended(2) - other), 3, 0.2);
+}
+
+// Whichever end made the connection.
+TEST(ExchangeSharesOverUcx, HaveShortQueuesInTheKernel) {
+  const std::set<int> others = TcpSockets(SocketKind::kConnected);
+  Pair pair;
+  pair.Open(1, {});
+  ASSERT_TRUE(pair.RunUntil(1, 5));
+  std::size_t count = 0;
+  for (const int fd : TcpSockets(SocketKind::kConnected)) {
+    if (others.contains(fd)) continue;
+    int unsent_max = 0;
+    socklen_t size = sizeof(unsent_max);
+    ASSERT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent_max, &size), 0);
+    EXPECT_EQ(unsent_max, kUnsentBytesMax);
+    ++count;
+  }
+  EXPECT_GE(count, 2U);
 }
 
 TEST(ExchangeSharesOverUcx, GiveTheBetterClassNearlyAll) {
