@@ -212,6 +212,10 @@ Interleaving Interleave(std::span<const Rhythm> jobs, const InterleaveLimits& li
   }
   shifted.least_excess_s = placed.Excess();
   if (found.excess_s - shifted.least_excess_s < limits.margin * found.circle_s) return found;
+  if (shifted.least_excess_s > limits.left * found.circle_s) {
+    found.verdict = Interleaving::Verdict::kLaneFull;
+    return found;
+  }
   shifted.verdict = Interleaving::Verdict::kShift;
   return shifted;
 }

@@ -70,14 +70,18 @@ struct InterleaveLimits {
   double margin = 0.03;
   // Of the lane's time that jobs may ask for; beyond it they collide wherever they stand.
   double full = 0.95;
+  // Of the period that they may still collide for. Who collides with its last blocks comes late,
+  // who does so with its first catches up while its backward pass goes on: so jobs that still meet
+  // pull each other together again, and a shift lasts only where they miss each other.
+  double left = 0.01;
 };
 
 struct Interleaving {
   enum class Verdict : std::uint8_t {
     kShift,           // shift the jobs so
     kNoCommonPeriod,  // they meet in another way each time
-    kLaneFull,
-    kLittleToGain,  // they stand well, or as well as they can
+    kLaneFull,        // they collide wherever they stand
+    kLittleToGain,    // they stand well
   };
 
   Verdict verdict = Verdict::kLittleToGain;

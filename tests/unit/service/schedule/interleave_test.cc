@@ -99,6 +99,14 @@ TEST(Interleave, GivesUpWhereTheLaneIsTooFullInAnyCase) {
   EXPECT_EQ(Interleave(jobs).verdict, Verdict::kLaneFull);
 }
 
+TEST(Interleave, GivesUpWhereJobsWouldStillMeet) {
+  // There is time enough for both, but no pause that is long enough.
+  const std::vector jobs{Job(0.45, {{0.0, 0.1}, {0.15, 0.25}}), Job(0.45, {{0.0, 0.21}}, 0.02)};
+  EXPECT_EQ(Interleave(jobs, {.left = 0.5}).verdict, Verdict::kShift);
+  EXPECT_EQ(Interleave(jobs).verdict, Verdict::kLaneFull);
+  EXPECT_EQ(Interleave(jobs).shift_s[1], 0.0);
+}
+
 TEST(Interleave, RefusesToThinkAboutJobsWithoutAPeriod) {
   const std::vector jobs{Job(0.300, {{0.1, 0.25}}), Job(0, {})};
   EXPECT_EQ(Interleave(jobs).verdict, Verdict::kLittleToGain);
@@ -107,7 +115,7 @@ TEST(Interleave, RefusesToThinkAboutJobsWithoutAPeriod) {
 TEST(Interleave, PlacesThreeJobsBesideEachOther) {
   const std::vector jobs{Job(0.300, {{0.0, 0.09}}), Job(0.300, {{0.0, 0.09}}),
                          Job(0.300, {{0.0, 0.09}})};
-  const Interleaving found = Interleave(jobs, {.margin = 0.01});
+  const Interleaving found = Interleave(jobs, {.left = 0.2});
   ASSERT_EQ(found.verdict, Verdict::kShift);
   EXPECT_NEAR(found.excess_s, 0.18, 1e-9);
   // The second stands in the middle of the pause, which leaves two of 0.06 s for the third.
@@ -178,7 +186,7 @@ TEST(Interleave, IsNeverWorseThanTheBestOnAFineGrid) {
     const double other_s = period_s * (seed % 3 == 0 ? 0.5 : seed % 3 == 1 ? 1 : 2.0 / 3);
     const std::vector jobs{drawn.Make(period_s, 0.45),
                            drawn.Make(other_s * drawn.From(0.995, 1.005), 0.45)};
-    const Interleaving found = Interleave(jobs, {.margin = 1e-6});
+    const Interleaving found = Interleave(jobs, {.margin = 1e-6, .left = 1});
     ExpectSound(jobs, found);
     ASSERT_NE(found.verdict, Verdict::kNoCommonPeriod);
     // Nothing to gain: then nothing on the grid is better either.
@@ -200,7 +208,7 @@ TEST(Interleave, PlacesTheLastOfSeveralAsWellAsTheGridDoes) {
     for (std::size_t i = 0; i < 3 + seed % 2; ++i) {
       jobs.push_back(drawn.Make(seed % 5 == 0 && i == 1 ? 2 * period_s : period_s, 0.3));
     }
-    const Interleaving found = Interleave(jobs, {.margin = -1, .full = 2});
+    const Interleaving found = Interleave(jobs, {.margin = -1, .full = 2, .left = 4});
     ExpectSound(jobs, found);
     ASSERT_EQ(found.verdict, Verdict::kShift);
     EXPECT_LE(found.least_excess_s, LeastOnGrid(jobs, found, 1000) + 1e-9);
