@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "tests/support/cuda_double/machine.h"
 
@@ -123,10 +124,12 @@ CuResult cuMemHostRegister_v2(void* memory, std::size_t size, unsigned flags) {
   const auto next = machine.host_ranges.lower_bound(address);
   const bool meets_next = next != machine.host_ranges.end() && next->first < address + size;
   if (IsPinned(address, 1) || meets_next) return CuResult::kHostMemoryAlreadyRegistered;
-  // Pinning faults every page in, for writing; memory that is not there cannot be pinned.
+  // Pinning faults every page in, for writing; memory that is not there cannot be pinned. A kernel
+  // that does not know how (EINVAL) leaves it at that.
   const CuAddress first = address / kPageSize * kPageSize;
   if (::madvise(reinterpret_cast<void*>(first), InPages(address + size - first),
-                MADV_POPULATE_WRITE) != 0) {
+                MADV_POPULATE_WRITE) != 0 &&
+      errno != EINVAL) {
     return CuResult::kInvalidValue;
   }
   machine.host_ranges[address] = {size, ordinal};
