@@ -280,7 +280,10 @@ void Blocks::Settle(Job& job, const Operation& operation, Part& part,
   queue_.Return(part.stage);
   LaneState& lane = lanes_[part.stage.lane];
   lane.row.in_flight_bytes -= part.stage.bytes;
-  if (--lane.row.in_flight_stages == 0) lane.row.busy_ns += now - lane.busy_since;
+  // At every end and not only at the last one: a lane that is never empty is not to look idle.
+  lane.row.busy_ns += now - lane.busy_since;
+  lane.busy_since = now;
+  --lane.row.in_flight_stages;
   ++lane.row.stages_ended;
   if (completion.code == Code::kOk) {
     lane.row.bytes_moved += part.stage.bytes;
