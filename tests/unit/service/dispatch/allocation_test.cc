@@ -76,8 +76,8 @@ class Allocation : public ::testing::Test {
     return allocations - before;
   }
 
-  std::uint64_t PostOperations(int each) {
-    for (int i = 0; i < each; ++i) {
+  std::uint64_t PostOperations(std::uint64_t each) {
+    for (std::uint64_t i = 0; i < each; ++i) {
       for (ClientEnd* rank : ranks_) {
         rank->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, 64 + i, 4096));
       }
