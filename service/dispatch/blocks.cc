@@ -16,8 +16,8 @@ namespace {
 constexpr std::uint8_t kLaneInNode = 0;
 constexpr std::uint8_t kFirstLaneBetweenNodes = 1;
 
-// When several jobs share the lane inside the node, operations travel there in blocks of this size:
-// another job's small one then waits for one of them, about 0.1 ms, and not for a whole model.
+// While several jobs move on the lane inside the node, operations travel there in blocks of this
+// size: another job's small one then waits for one of them, about 0.1 ms, and not for a whole model.
 constexpr std::uint64_t kSharedBlockBytes = std::uint64_t{1} << 20;
 
 std::vector<schedule::LaneTerms> Terms(const std::vector<LanePort>& lanes) {
@@ -56,7 +56,7 @@ Blocks::Blocks(std::vector<LanePort> lanes, BoardWriter& board, Recorder& record
 void Blocks::Begin(Job& job, Operation& operation, TimeNs now) {
   operation.state = Operation::State::kWaiting;
   operation.since_ns = now;
-  operation.block_bytes = BlockBytes(job, operation);
+  operation.block_bytes = BlockBytes(job, operation, now);
   operation.blocks_count = BlocksCount(operation.shape, job.world_size(), operation.block_bytes);
   job.making[static_cast<std::size_t>(operation.order())].push_back(operation.shape.sequence);
   Make(job, now);
@@ -64,9 +64,10 @@ void Blocks::Begin(Job& job, Operation& operation, TimeNs now) {
 
 // On this node the size may be another for each operation: nobody else has to know. A job that is
 // alone moves whole operations, which costs less.
-std::uint64_t Blocks::BlockBytes(const Job& job, const Operation& operation) const {
+std::uint64_t Blocks::BlockBytes(const Job& job, const Operation& operation, TimeNs now) const {
   if (job.nodes() != nullptr) return operation.planned() ? 0 : job.nodes()->block_bytes;
-  if (jobs_count_ < 2 || operation.shape.Bytes() <= kSharedBlockBytes) return 0;
+  if (operation.shape.Bytes() <= kSharedBlockBytes) return 0;
+  if (!company_.Has(job.id(), job.share.priority, now)) return 0;
   const std::uint64_t count = BlocksCount(operation.shape, job.world_size(), kSharedBlockBytes);
   return count <= kBlocksPerOperationMax ? kSharedBlockBytes : 0;
 }
@@ -220,6 +221,7 @@ void Blocks::Start(Job& job, Operation& operation, Block& block, Part& part, Tim
   part.state = Part::State::kMoving;
   part.begin_ns = now;
   recorder_.StageBegun(job, part, now);
+  if (part.stage.lane == kLaneInNode) company_.Moves(job.id(), job.share.priority, now);
   if (operation.planned()) NoteBegin(job, operation, now);
   operation.step = block.step;
   operation.lane = part.stage.lane;

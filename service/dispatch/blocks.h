@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "service/actor/messages.h"
+#include "service/dispatch/company.h"
 #include "service/dispatch/job.h"
 #include "service/dispatch/recorder.h"
 #include "service/schedule/queue.h"
@@ -36,14 +37,8 @@ class Blocks {
  public:
   Blocks(std::vector<LanePort> lanes, BoardWriter& board, Recorder& recorder);
 
-  void AddJob(JobId job) {
-    queue_.AddJob(job, {});
-    ++jobs_count_;
-  }
-  void RemoveJob(JobId job) {
-    queue_.RemoveJob(job);
-    --jobs_count_;
-  }
+  void AddJob(JobId job) { queue_.AddJob(job, {}); }
+  void RemoveJob(JobId job) { queue_.RemoveJob(job); }
   // Job::share is in force from now on. A lane between nodes is told, once the job's links are
   // open.
   void SetShare(const Job& job, TimeNs now);
@@ -107,7 +102,7 @@ class Blocks {
   };
 
   // Into blocks of what size the operation is cut; 0: it is one.
-  std::uint64_t BlockBytes(const Job& job, const Operation& operation) const;
+  std::uint64_t BlockBytes(const Job& job, const Operation& operation, TimeNs now) const;
   // Makes blocks of ready operations while there is room for them.
   void Make(Job& job, TimeNs now);
   void MakeOf(Job& job, schedule::Order order, TimeNs now);
@@ -134,7 +129,7 @@ class Blocks {
 
   std::vector<LaneState> lanes_;
   schedule::UnifiedQueue queue_;
-  std::size_t jobs_count_ = 0;
+  Company company_;
   TimeNs next_time_ = kNever;
   BoardWriter& board_;
   Recorder& recorder_;

@@ -15,7 +15,7 @@ sys.dont_write_bytecode = True
 
 import jobs_report
 import turns
-from neighbours import CASES, job_row
+from neighbours import CASES, job_row, middle_round
 from replay_smoke_test import TINY
 
 
@@ -33,6 +33,8 @@ def check_ideals() -> None:
     assert row["of_ideal"] == 1.0, row
     row = job_row(case_of("hang"), "hung", 0.0, {"a": 1.0, "hung": 0.0}, None)
     assert row["ideal_bytes_s"] is None and row["of_ideal"] is None, row
+    rounds = [[{"of_ideal": None}, {"of_ideal": part}] for part in (0.9, 1.2, 1.0)]
+    assert middle_round(rounds)[1]["of_ideal"] == 1.0
 
 
 def check_goals() -> None:
@@ -59,7 +61,7 @@ def check_turns() -> None:
 def run(build: str, folder: str, *flags: str) -> tuple[int, str, dict]:
     path = Path(folder) / "jobs.json"
     command = [str(HERE / "jobs"), "--build", build, "--json", str(path), "--quiet"]
-    command += ["--seconds", "0.5", "--settle", "0.1", *flags]
+    command += ["--seconds", "0.3", "--settle", "0.1", "--rounds", "2", *flags]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode in (0, 77), done.stderr + done.stdout
     return done.returncode, done.stdout, json.loads(path.read_text()) if path.exists() else {}

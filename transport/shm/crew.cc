@@ -11,6 +11,8 @@ namespace {
 // How long Withdraw polls before it leaves the end to the Waker: about the smallest piece, which is
 // what a helper has left at that moment, and less than sleeping and waking would take.
 constexpr TimeNs kPollNs = 15 * kMicrosecond;
+// How long a helper looks for the offer that follows: a turn of the lane's thread and of dispatch.
+constexpr TimeNs kFollowNs = 20 * kMicrosecond;
 // Looks between two looks at the clock.
 constexpr int kPollsPerClock = 32;
 
@@ -18,6 +20,18 @@ inline void Pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
+}
+
+// Returns when `done()`, or after about `time_ns`.
+template <typename Done>
+void PollUntil(const Done& done, TimeNs time_ns) {
+  const TimeNs end = MonotonicNow() + time_ns;
+  do {
+    for (int i = 0; i < kPollsPerClock; ++i) {
+      if (done()) return;
+      Pause();
+    }
+  } while (MonotonicNow() < end);
 }
 
 }  // namespace
@@ -47,24 +61,19 @@ Crew::~Crew() {
   for (std::thread& helper : helpers_) helper.join();
 }
 
-void Crew::Offer(Piecework& work) {
+void Crew::Offer(Piecework& work, bool more_follows) {
   {
     const std::lock_guard lock(mutex_);
     work_ = &work;
-    ++offer_;
+    offer_.fetch_add(1, std::memory_order_relaxed);
+    more_follows_ = more_follows;
     lane_waits_ = false;
   }
   offered_.notify_all();
 }
 
 bool Crew::Withdraw() {
-  const TimeNs poll_end = MonotonicNow() + kPollNs;
-  do {
-    for (int i = 0; i < kPollsPerClock && inside_.load(std::memory_order_relaxed) != 0; ++i) {
-      Pause();
-    }
-  } while (inside_.load(std::memory_order_relaxed) != 0 && MonotonicNow() < poll_end);
-
+  PollUntil([&] { return inside_.load(std::memory_order_relaxed) == 0; }, kPollNs);
   const std::lock_guard lock(mutex_);
   work_ = nullptr;
   lane_waits_ = inside_.load(std::memory_order_relaxed) != 0;
@@ -75,9 +84,11 @@ void Crew::RunHelper() {
   std::uint64_t seen = 0;
   std::unique_lock lock(mutex_);
   while (true) {
-    offered_.wait(lock, [&] { return stopping_ || (work_ != nullptr && offer_ != seen); });
+    offered_.wait(lock, [&] {
+      return stopping_ || (work_ != nullptr && offer_.load(std::memory_order_relaxed) != seen);
+    });
     if (stopping_) return;
-    seen = offer_;
+    seen = offer_.load(std::memory_order_relaxed);
     Piecework& work = *work_;
     inside_.fetch_add(1, std::memory_order_relaxed);
     lock.unlock();
@@ -91,7 +102,16 @@ void Crew::RunHelper() {
       waker_.Wake();
       lock.lock();
     }
+    if (more_follows_ && !stopping_) {
+      lock.unlock();
+      AwaitOffer(seen);
+      lock.lock();
+    }
   }
+}
+
+void Crew::AwaitOffer(std::uint64_t seen) const {
+  PollUntil([&] { return offer_.load(std::memory_order_relaxed) != seen; }, kFollowNs);
 }
 
 }  // namespace headrace::transport

@@ -1,5 +1,6 @@
 // The threads that help the lane's thread with large transfers. Asleep, without any wakeup, while
-// there is nothing to do.
+// there is nothing to do; between two transfers that follow each other they only look up for a
+// moment, because falling asleep and waking takes as long as a good part of a block.
 #pragma once
 
 #include <atomic>
@@ -24,8 +25,8 @@ class Crew {
   Crew& operator=(const Crew&) = delete;
 
   // The rest is for the lane's thread. Wakes the helpers to take pieces of `work`, which must stay
-  // until Withdraw returned true.
-  void Offer(Piecework& work);
+  // until Withdraw returned true. `more_follows`: another offer comes at once after this one.
+  void Offer(Piecework& work, bool more_follows);
 
   // Lets no further helper start on the offered work. True when none is working on it any more;
   // what they wrote is then visible to the caller. After false, the last helper to leave wakes the
@@ -34,14 +35,18 @@ class Crew {
 
  private:
   void RunHelper();
+  // Returns when there is an offer that was not `seen`, or after a moment.
+  void AwaitOffer(std::uint64_t seen) const;
 
   Waker& waker_;
   std::mutex mutex_;
   std::condition_variable offered_;
   Piecework* work_ = nullptr;  // guarded by mutex_, as are the next three
-  std::uint64_t offer_ = 0;    // number of the latest offer
-  bool lane_waits_ = false;    // Withdraw returned false since the latest offer
+  bool more_follows_ = false;
+  bool lane_waits_ = false;  // Withdraw returned false since the latest offer
   bool stopping_ = false;
+  // Number of the latest offer. Written under mutex_; read without it only to poll.
+  std::atomic<std::uint64_t> offer_{0};
   // Helpers inside the work. Written under mutex_; read without it only to poll.
   std::atomic<std::uint32_t> inside_{0};
   std::vector<std::thread> helpers_;

@@ -99,7 +99,7 @@ void ShmTransport::Begin(Slot& head) {
   head.begin_ns = MonotonicNow();
   shared_ = IsLarge(head.transfer);
   work_.Open(head.transfer, shared_ ? capabilities_.threads : 1);
-  if (shared_) crew_.Offer(work_);
+  if (shared_) crew_.Offer(work_, queue_.size() > 1);
 }
 
 bool ShmTransport::IsLarge(const Transfer& transfer) const {

@@ -5,6 +5,7 @@
 
 #include <numeric>
 
+#include "service/dispatch/company.h"
 #include "tests/unit/service/dispatch/expect.h"
 
 namespace headrace::support {
@@ -23,6 +24,17 @@ struct Pair {
   }
   std::array<ClientEnd*, 2> ranks;
 };
+
+const ipc::Record kSmall = OnSegment(Collective::kAllReduce, DType::kFloat32, 16);
+
+// So that others know it for one that moves.
+void MoveSomething(HandDrivenNode& node, Pair& pair) {
+  node.Advance(kMillisecond);  // its clock is not at its zero
+  const std::uint64_t sequence = pair.Post(kSmall);
+  node.Settle();
+  node.Advance(kMillisecond);
+  ExpectOk(*pair.ranks[0], sequence);
+}
 
 TEST(Sharing, GivesJobsTheirWeightsOfALaneUnderLoad) {
   HandDrivenNode node(Loopback({.piece_size = kMega, .ns_per_byte = 1}), 8 * kMega);
@@ -52,9 +64,10 @@ TEST(Sharing, ASmallOperationWaitsForABlockOfAnotherJobsLargeOne) {
   HandDrivenNode node(Loopback({.piece_size = kMega, .ns_per_byte = 1}), 64 * kMega);
   Pair a(node, kA, 32 * kMega);
   Pair b(node, kB, 4096);
+  MoveSomething(node, b);
   a.Post(OnSegment(Collective::kAllReduce, DType::kFloat32, 8 * kMega));
   node.Settle();
-  const std::uint64_t small = b.Post(OnSegment(Collective::kAllReduce, DType::kFloat32, 16));
+  const std::uint64_t small = b.Post(kSmall);
   node.Settle();
   // Two blocks of 1 MiB were picked before it; the whole operation is 32 of them.
   for (int block = 0; block < 3; ++block) node.Advance(static_cast<TimeNs>(kMega) + kMicrosecond);
@@ -71,6 +84,20 @@ TEST(Sharing, AJobThatIsAloneMovesItsOperationsWhole) {
   EXPECT_EQ(node.LaneRow().stages_ended, 1U);
 }
 
+TEST(Sharing, AJobBesideOneThatHangsMovesItsOperationsWhole) {
+  HandDrivenNode node(Loopback({}), 64 * kMega);
+  Pair a(node, kA, 8 * kMega);
+  Pair hung(node, kB, 4096);
+  MoveSomething(node, hung);
+  hung.ranks[0]->Post(kSmall);  // and the other rank never does
+  node.Advance(service::Company::kRecent);
+  const std::uint64_t before = node.LaneRow().stages_ended;
+  const std::uint64_t large = a.Post(OnSegment(Collective::kAllReduce, DType::kFloat32, 2 * kMega));
+  node.Settle();
+  ExpectOk(*a.ranks[0], large);
+  EXPECT_EQ(node.LaneRow().stages_ended, before + 1);
+}
+
 // Cut into blocks, every collective still gives what it gives as a whole.
 TEST(Sharing, CutsEveryCollectiveIntoBlocksThatTogetherAreIt) {
   constexpr std::size_t kCount = 3 * kMega / 4 - 2;  // elements: almost 3 MiB
@@ -80,7 +107,8 @@ TEST(Sharing, CutsEveryCollectiveIntoBlocksThatTogetherAreIt) {
     for (const bool shared : {false, true}) {
       HandDrivenNode node(Loopback({.piece_size = kMega}), 8 * kMega);
       Pair a(node, kA, 3 * kMega);
-      if (shared) Pair(node, kB, 4096);
+      Pair b(node, kB, 4096);
+      if (shared) MoveSomething(node, b);
       for (std::size_t rank = 0; rank < 2; ++rank) {
         const std::span<float> memory = a.ranks[rank]->Elements<float>();
         for (std::size_t i = 0; i < memory.size(); ++i) {
@@ -89,9 +117,10 @@ TEST(Sharing, CutsEveryCollectiveIntoBlocksThatTogetherAreIt) {
       }
       ipc::Record record = OnSegment(kind, DType::kFloat32, kCount);
       record.root = kind == Collective::kBroadcast ? 1 : 0;
+      const std::uint64_t before = node.LaneRow().stages_ended;
       a.Post(record);
       node.Settle();
-      const std::uint64_t stages = node.LaneRow().stages_ended;
+      const std::uint64_t stages = node.LaneRow().stages_ended - before;
       EXPECT_EQ(
           stages,
           shared ? (kind == Collective::kReduceScatter || kind == Collective::kAllGather ? 4U : 3U)
@@ -114,11 +143,10 @@ TEST(Quota, RefusesAPostBeyondItAndSaysWhoseAndWhatToDo) {
   node.dispatch().LimitPosts(4);
   Pair a(node, kA, 4096);
   Pair b(node, kB, 4096);
-  const ipc::Record sum = OnSegment(Collective::kAllReduce, DType::kFloat32, 16);
-  a.Post(sum);
-  b.Post(sum);
+  a.Post(kSmall);
+  b.Post(kSmall);
   node.Settle();
-  b.ranks[0]->Post(sum);
+  b.ranks[0]->Post(kSmall);
   node.Settle();
   ExpectFailed(*b.ranks[0], 2, Code::kExhausted,
                {"uid 0 has 4 operations and gradients open", "operations_per_uid = 4",
@@ -127,10 +155,10 @@ TEST(Quota, RefusesAPostBeyondItAndSaysWhoseAndWhatToDo) {
   node.Advance(5 * kMillisecond);
   ExpectOk(*a.ranks[0], 1);
   ExpectOk(*b.ranks[0], 1);
-  b.ranks[1]->Post(sum);  // learns the same
+  b.ranks[1]->Post(kSmall);  // learns the same
   node.Settle();
   ExpectFailed(*b.ranks[1], 2, Code::kExhausted, {"operations_per_uid"});
-  const std::uint64_t again = b.Post(sum);
+  const std::uint64_t again = b.Post(kSmall);
   node.Settle();
   node.Advance(5 * kMillisecond);
   ExpectOk(*b.ranks[0], again);

@@ -1,0 +1,36 @@
+// Which jobs moved something on the lane inside the node of late: whether one that goes there now has
+// company that would wait behind it.
+//
+// Owned by Blocks, on dispatch's thread. A job that is attached and moves nothing, because it hangs
+// or computes for long, is no company: what keeps the lane free for others costs only where there
+// are others.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "ipc/base/clock.h"
+#include "ipc/base/ids.h"
+#include "ipc/base/steering.h"
+
+namespace headrace::service {
+
+class Company {
+ public:
+  // A job that comes back after longer may wait for one whole operation: little of such a time.
+  static constexpr TimeNs kRecent = kSecond;
+
+  void Moves(JobId job, std::uint32_t priority, TimeNs now);
+  // Another job of this class, or of a higher one, moved something within kRecent.
+  bool Has(JobId job, std::uint32_t priority, TimeNs now) const;
+
+ private:
+  struct Class {
+    JobId last{};  // that moved
+    TimeNs last_ns = 0;
+    TimeNs others_ns = 0;  // any other one; 0: never
+  };
+  std::array<Class, kPriorityMax + 1> classes_{};
+};
+
+}  // namespace headrace::service
