@@ -14,7 +14,7 @@
 namespace headrace::ipc {
 
 inline constexpr std::uint64_t kBoardMagic = 0x3144524f42445248;  // "HRDBORD1"
-inline constexpr std::uint32_t kBoardVersion = 4;
+inline constexpr std::uint32_t kBoardVersion = 5;
 
 inline constexpr std::size_t kJobRowsMax = 64;
 inline constexpr std::size_t kRankRowsMax = 512;
@@ -29,6 +29,7 @@ inline constexpr std::size_t kFlightRowsMax = 384;  // of each of them
 inline constexpr std::size_t kPassRowsMax = 256;    // likewise
 inline constexpr std::size_t kFlightRanksMax = 16;  // local ranks whose posts are kept apart
 inline constexpr std::size_t kFlightStagesMax = 6;
+inline constexpr std::size_t kGpuRowsMax = 16;       // GPUs of the node that the service uses
 inline constexpr std::size_t kCodeCounts = 16;  // one for each headrace::Code, and room
 
 enum class ServiceState : std::uint32_t { kStarting = 1, kRunning, kDraining, kStopped };
@@ -112,8 +113,24 @@ struct JobRow {
   std::int64_t moving_ns;                     // sum: block stages were on a lane
   std::int64_t held_ns;                       // sum: iterations were held back for another job's
   std::uint64_t failed_by_code[kCodeCounts];  // operations, by headrace::Code
+  std::uint64_t device_bytes[kGpuRowsMax];  // mapped of its ranks' memory, by GPU
   char name[64];
   char failure[256];  // why state is kFailed, or what keeps its nodes from beginning
+};
+
+// A GPU that the service uses. Rows of GPUs stand at their ordinals.
+struct GpuRow {
+  std::uint32_t in_use;  // 0: free row
+  std::uint32_t stream_words;   // 1: its streams write and await words themselves; 0: host calls do
+  std::uint64_t memory_size;    // bytes it has
+  std::uint64_t held_bytes;     // of clients' memory that is mapped here
+  std::uint64_t segments;       // that is
+  std::uint32_t capability_major;
+  std::uint32_t capability_minor;
+  std::uint32_t mps;            // 1: processes use it at the same time
+  std::uint32_t multicast;      // 1: it can be
+  std::uint8_t uuid[16];
+  char name[64];
 };
 
 struct RankRow {
@@ -344,8 +361,10 @@ struct BoardLayout {
   BoardSlot<FlightJobRow> flight_jobs[kFlightJobsMax];
   BoardSlot<FlightRow> flights[kFlightJobsMax][kFlightRowsMax];
   BoardSlot<PassRow> passes[kFlightJobsMax][kPassRowsMax];
+  BoardSlot<GpuRow> gpus[kGpuRowsMax];
 };
-static_assert(sizeof(ServiceRow) == 224 && sizeof(CountersRow) == 240 && sizeof(JobRow) == 576);
+static_assert(sizeof(ServiceRow) == 224 && sizeof(CountersRow) == 240 && sizeof(JobRow) == 704);
+static_assert(sizeof(GpuRow) == 128);
 static_assert(sizeof(RankRow) == 80 && sizeof(QueueRow) == 152 && sizeof(LaneRow) == 216);
 static_assert(sizeof(EventRow) == 280 && sizeof(PlanRow) == 208 && sizeof(PlanBlockRow) == 120);
 static_assert(sizeof(ShareRow) == 64 && sizeof(FlightJobRow) == 184 && sizeof(PassRow) == 56);

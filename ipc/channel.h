@@ -1,8 +1,11 @@
-// The shared memory of one session: header, completion words, error texts, submission ring.
+// The shared memory of one session: header, completion words, ready words, error texts, submission
+// ring.
 //
 // The client creates it (a sealed memfd, so the memory is the client's to pay for), the service
 // verifies and maps it. The client writes records and its own header words, the service writes
 // completion words, error texts and its own header words. Neither trusts what the other wrote.
+// Ready words are written for the client by its GPU's streams, which also wait on completion words;
+// both stand on pages of their own, which a client may pin for its GPU.
 #pragma once
 
 #include <atomic>
@@ -19,7 +22,7 @@
 namespace headrace::ipc {
 
 inline constexpr std::uint64_t kChannelMagic = 0x314e414843445248;  // "HRDCHAN1"
-inline constexpr std::uint32_t kChannelVersion = 1;
+inline constexpr std::uint32_t kChannelVersion = 2;
 inline constexpr std::uint32_t kErrorTextsMax = 64;
 inline constexpr std::size_t kErrorTextSize = 512;
 
@@ -51,14 +54,18 @@ static_assert(sizeof(ErrorText) == kErrorTextSize);
 struct ChannelLayout {
   ChannelHeader header;
   alignas(kPageSize) std::atomic<std::uint64_t> words[kOperationsMax];
+  // That of slot n: the number of the latest record in it whose memory is ready. Read for records
+  // with kRecordAwaitsWord only.
+  alignas(kPageSize) std::atomic<std::uint64_t> ready[kOperationsMax];
   alignas(kPageSize) ErrorText texts[kErrorTextsMax];
   alignas(kPageSize) Record records[kOperationsMax];
 };
 static_assert(offsetof(ChannelLayout, words) == 4096);
-static_assert(offsetof(ChannelLayout, texts) == 12288);
-static_assert(offsetof(ChannelLayout, records) == 45056);
+static_assert(offsetof(ChannelLayout, ready) == 12288);
+static_assert(offsetof(ChannelLayout, texts) == 20480);
+static_assert(offsetof(ChannelLayout, records) == 53248);
 inline constexpr std::size_t kChannelSize = sizeof(ChannelLayout);
-static_assert(kChannelSize == 110592 && kChannelSize % kPageSize == 0);
+static_assert(kChannelSize == 118784 && kChannelSize % kPageSize == 0);
 
 // A mapped channel, at either end.
 class Channel {

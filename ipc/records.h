@@ -29,7 +29,7 @@ struct Record {
   std::uint8_t kind = 0;       // headrace::Collective
   std::uint8_t dtype = 0;      // headrace::DType; that of the tensor when one is named
   std::uint8_t reduction = 0;  // headrace::Reduction; kSum where nothing is reduced
-  std::uint8_t flags = 0;      // 0, or kRecordIsGradient: see below
+  std::uint8_t flags = 0;      // kRecordIsGradient, kRecordAwaitsWord: see below
   std::uint32_t tensor = kNoTensor;
   std::uint32_t segment = 0;     // read when tensor is kNoTensor
   std::uint32_t root = 0;        // rank, for broadcast
@@ -50,8 +50,12 @@ static_assert(offsetof(Record, posted_ns) == 40 && offsetof(Record, commit) == 5
 
 // Record::flags: the record is a GradientRecord.
 inline constexpr std::uint8_t kRecordIsGradient = 1;
+// Record::flags: the memory is ready once the channel's ready word of the record's slot is at least
+// its number. A stream of a GPU writes that word, when it has come so far; until then the record
+// counts as not posted.
+inline constexpr std::uint8_t kRecordAwaitsWord = 2;
 
-// What a record says when `flags` is kRecordIsGradient: a gradient of the session's layout is ready
+// What a record says when `flags` has kRecordIsGradient: a gradient of the session's layout is ready
 // for this iteration. It is the all_reduce of one whole tensor, and which block carries it when is
 // the plan's business. Each gradient is posted once an iteration, in any order, and again only
 // after it has ended; the service counts the iterations.
@@ -59,7 +63,7 @@ struct GradientRecord {
   std::uint8_t kind = 0;          // kAllReduce
   std::uint8_t dtype = 0;         // the layout's
   std::uint8_t reduction = 0;     // the layout's
-  std::uint8_t flags = 0;         // kRecordIsGradient
+  std::uint8_t flags = 0;         // kRecordIsGradient, and kRecordAwaitsWord or not
   std::uint32_t tensor = 0;       // of the layout
   std::uint32_t forward_ns = 0;   // that this iteration's forward pass spent on it; at most 4.29 s
   std::uint32_t waited_ns = 0;    // that this iteration's forward pass waited for it before

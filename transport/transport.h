@@ -38,6 +38,7 @@ struct Capabilities {
   std::uint32_t transfers_max = 0;  // accepted and not completed at one time
   std::size_t piece_size = 0;       // bytes of one member's memory in one piece
   std::uint32_t threads = 1;        // that share one transfer, the lane's own included
+  bool device_memory = false;       // takes GPUs' memory, and no other
 
   bool Supports(Collective kind) const {
     return (collectives >> static_cast<unsigned>(kind) & 1U) != 0;
@@ -75,6 +76,17 @@ struct Run {
 //
 // Inside a node all members' memory is mapped here and `group` is 0. Between nodes (network.h) the
 // members are the nodes of a group, and only this node's memory is here.
+//
+// Memory may be a GPU's, at an address that every GPU of the transport reaches; `devices` says whose
+// of each member. Only transports with `device_memory` take such transfers. `output` and members on
+// the host are then memory that was pinned for the GPUs, at the address it has for them.
+inline constexpr std::int8_t kHost = -1;
+constexpr std::array<std::int8_t, kMembersMax> HostMemory() {
+  std::array<std::int8_t, kMembersMax> devices{};
+  devices.fill(kHost);
+  return devices;
+}
+
 struct Transfer {
   std::uint64_t token = 0;  // comes back in the completion; unique among open transfers
   Collective kind = Collective::kBarrier;
@@ -88,6 +100,7 @@ struct Transfer {
   std::uint64_t position = 0;   // between nodes: the transfer's name, equal on every node
   std::uint32_t members_count = 0;
   std::array<std::byte*, kMembersMax> members{};  // aligned to the element, not to the vector
+  std::array<std::int8_t, kMembersMax> devices = HostMemory();  // by member; kHost: no GPU's
   std::span<const Run> runs{};  // empty: memory is one piece; else outlives the completion
   std::uint64_t skip = 0;       // elements of the runs before this transfer's first
 

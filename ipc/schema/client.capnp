@@ -6,7 +6,7 @@ using Cxx = import "/capnp/c++.capnp";
 using Admin = import "admin.capnp";
 $Cxx.namespace("headrace::schema");
 
-const protocolVersion :UInt32 = 2;
+const protocolVersion :UInt32 = 3;
 
 struct Hello {
   # First thing said by either program on the socket.
@@ -74,4 +74,19 @@ interface Session {
       -> (refusal :Refusal);
   # The session's gradients: tensors first .. first + count - 1, in forward order, in one segment,
   # of one element type. Once a session. policy empty: as the leader has it.
+  registerDeviceSegment @6 (handle :DeviceHandle, pieces :List(Descriptor))
+      -> (refusal :Refusal, segment :UInt32);
+  # Memory of a GPU, as registerSegment. Returns when the service has mapped it for all GPUs that
+  # reach it; the descriptors may be closed then, and the memory stays until the segment goes.
+}
+
+struct DeviceHandle {
+  # headrace::DeviceHandle, field by field. A claim: the service holds it against the driver.
+  kind @0 :UInt32;          # headrace::DeviceHandleKind
+  exporterPid @1 :UInt32;   # getpid() there
+  device @2 :Data;          # the GPU's UUID, 16 bytes
+  offset @3 :UInt64;        # bytes from the first that is mapped to the first that is meant
+  size @4 :UInt64;          # bytes that are meant
+  pieceSize @5 :UInt64;     # bytes behind each descriptor; 0 for legacy handles
+  legacy @6 :Data;          # CUDA's IPC handle, 64 bytes; empty for descriptors
 }

@@ -1,0 +1,50 @@
+// The GPUs that a process uses: CUDA's driver, a context on each, and what each can do. Made once at
+// the start; everything that maps, launches or pins refers to it and goes first.
+//
+// Thread-safe: nothing changes after Open.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ipc/base/device_handle.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/result.h"
+#include "transport/memory/cuda_device.h"
+#include "transport/memory/cuda_driver.h"
+#include "transport/memory/cuda_handles.h"
+#include "transport/memory/device_import.h"
+#include "transport/memory/stream_words.h"
+
+namespace headrace::transport {
+
+class Gpus {
+ public:
+  // All GPUs that the driver shows, in its order. Errors: those of CudaDriver::Open, or what a GPU
+  // says to a first context.
+  static Result<std::unique_ptr<Gpus>> Open(const std::string& library);
+
+  const CudaDriver& driver() const { return *driver_; }
+  std::size_t count() const { return devices_.size(); }
+  // Place i of both is the GPU of ordinal i.
+  const std::vector<CudaDevice>& devices() const { return devices_; }
+  const std::vector<PrimaryContext>& contexts() const { return contexts_; }
+  const PrimaryContext& context(CuDevice device) const {
+    return contexts_[static_cast<std::size_t>(device)];
+  }
+
+  // Maps another process's memory for its GPU and all others here that reach it.
+  Result<DeviceImport> Import(const DeviceHandle& handle, std::span<const UniqueFd> fds) const;
+
+ private:
+  explicit Gpus(std::unique_ptr<CudaDriver> driver) : driver_(std::move(driver)) {}
+
+  std::unique_ptr<CudaDriver> driver_;
+  std::vector<CudaDevice> devices_;
+  std::vector<PrimaryContext> contexts_;
+};
+
+}  // namespace headrace::transport
