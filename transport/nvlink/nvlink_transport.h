@@ -1,0 +1,68 @@
+// The lane between the GPUs of one node: each sums its share of the members' memory by reading it
+// where it lies, over NVLink or PCIe, and writes the result to where it belongs.
+//
+// A transfer is cut into pieces, a piece into one share for each GPU among its members. Shares are
+// disjoint, and what a GPU writes only its own share has read, so GPUs never wait for each other.
+// Sums are made by kernels, all_reduce by one that reads all members and writes all; moves are made
+// by copy engines, except where they are many and small. Nothing here waits for a GPU: DoWork gives
+// out a piece and looks whether earlier ones are done. It returns true while anything is under way;
+// nobody wakes the lane.
+//
+// Memory on the host must have been pinned for all GPUs: as `output` of a reduce, written by every
+// GPU over its own link, and as a member (its device is kHost), which is what brings memory to and
+// from other nodes. At least one member must be a GPU's.
+//
+// Cancel: what has not been given out is not; what has is finished first, then the transfer ends as
+// kCancelled. One whose last piece has been given out ends as it would have.
+// Failure: what the driver refuses, and what breaks a GPU's context, ends the transfer with its
+// cause, once no other GPU works on it. A broken context stays broken: later transfers of that GPU
+// fail with the same cause, those of others do not notice.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ipc/base/result.h"
+#include "transport/memory/gpus.h"
+#include "transport/transport.h"
+
+namespace headrace::transport {
+
+struct NvlinkOptions {
+  // Blocks of threads of one launch: how much of a GPU sums may take from the trainer.
+  std::uint32_t ctas = 16;
+  // Bytes of one member's memory that are given out at a time; a multiple of 128.
+  std::size_t piece_size = std::size_t{32} << 20;
+};
+inline constexpr std::uint32_t kNvlinkCtasMax = 1024;
+inline constexpr std::size_t kNvlinkPieceSizeMax = std::size_t{1} << 30;
+
+class NvlinkTransport final : public Transport {
+ public:
+  static constexpr std::uint32_t kTransfersMax = 64;
+
+  // Loads the kernels onto every GPU; `gpus` must outlive the transport. Errors: what a GPU says,
+  // and kUnavailable where the build had no nvcc, with the remedy.
+  static Result<std::unique_ptr<NvlinkTransport>> Open(const Gpus& gpus,
+                                                       const NvlinkOptions& options);
+  // Waits for what was given out.
+  ~NvlinkTransport() override;
+
+  const Capabilities& capabilities() const override;
+  [[nodiscard]] PostResult Post(const Transfer& transfer, TimeNs now) override;
+  void Cancel(std::uint64_t token) override;
+  bool DoWork(TimeNs now, std::vector<Completion>& completions) override;
+  bool PrepareToSleep() override;
+
+ private:
+  struct Parts;  // the GPUs' queues and the open transfers
+  explicit NvlinkTransport(std::unique_ptr<Parts> parts);
+
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace headrace::transport
