@@ -29,7 +29,7 @@ inline constexpr std::size_t kFlightRowsMax = 384;  // of each of them
 inline constexpr std::size_t kPassRowsMax = 256;    // likewise
 inline constexpr std::size_t kFlightRanksMax = 16;  // local ranks whose posts are kept apart
 inline constexpr std::size_t kFlightStagesMax = 6;
-inline constexpr std::size_t kGpuRowsMax = 16;       // GPUs of the node that the service uses
+inline constexpr std::size_t kGpuRowsMax = 16;  // GPUs of the node that the service uses
 inline constexpr std::size_t kCodeCounts = 16;  // one for each headrace::Code, and room
 
 enum class ServiceState : std::uint32_t { kStarting = 1, kRunning, kDraining, kStopped };
@@ -56,6 +56,7 @@ enum class WaitReason : std::uint32_t {
   kPaused,           // the job is paused; argument: uid of who did it
   kRateLimit,        // the job has used up its rate; argument: nanoseconds until it goes on
   kInterleaved,      // its iteration is held back for another job's; argument: that job's id
+  kGpuNotReady,  // argument: the lowest rank that has posted it and whose GPU has not come so far
 };
 
 // Written by control, once at start and at state changes.
@@ -113,22 +114,22 @@ struct JobRow {
   std::int64_t moving_ns;                     // sum: block stages were on a lane
   std::int64_t held_ns;                       // sum: iterations were held back for another job's
   std::uint64_t failed_by_code[kCodeCounts];  // operations, by headrace::Code
-  std::uint64_t device_bytes[kGpuRowsMax];  // mapped of its ranks' memory, by GPU
+  std::uint64_t device_bytes[kGpuRowsMax];    // mapped of its ranks' memory, by GPU
   char name[64];
   char failure[256];  // why state is kFailed, or what keeps its nodes from beginning
 };
 
 // A GPU that the service uses. Rows of GPUs stand at their ordinals.
 struct GpuRow {
-  std::uint32_t in_use;  // 0: free row
-  std::uint32_t stream_words;   // 1: its streams write and await words themselves; 0: host calls do
-  std::uint64_t memory_size;    // bytes it has
-  std::uint64_t held_bytes;     // of clients' memory that is mapped here
-  std::uint64_t segments;       // that is
+  std::uint32_t in_use;        // 0: free row
+  std::uint32_t stream_words;  // 1: its streams write and await words themselves; 0: host calls do
+  std::uint64_t memory_size;   // bytes it has
+  std::uint64_t held_bytes;    // of clients' memory that is mapped here
+  std::uint64_t segments;      // that is
   std::uint32_t capability_major;
   std::uint32_t capability_minor;
-  std::uint32_t mps;            // 1: processes use it at the same time
-  std::uint32_t multicast;      // 1: it can be
+  std::uint32_t mps;        // 1: processes use it at the same time
+  std::uint32_t multicast;  // 1: it can be
   std::uint8_t uuid[16];
   char name[64];
 };

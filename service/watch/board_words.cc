@@ -54,10 +54,10 @@ std::string_view StageStateName(std::uint32_t state) {
 }
 
 std::string_view WaitReasonName(std::uint32_t reason) {
-  return At<12>(
-      {"", "rank_not_ready", "rank_not_attached", "no_credit", "behind_block", "behind_job",
-       "nodes_not_ready", "no_plan", "peer", "paused", "rate_limit", "interleaved"},
-      reason);
+  return At<13>({"", "rank_not_ready", "rank_not_attached", "no_credit", "behind_block",
+                 "behind_job", "nodes_not_ready", "no_plan", "peer", "paused", "rate_limit",
+                 "interleaved", "gpu_not_ready"},
+                reason);
 }
 
 std::string WhyItWaits(const ipc::QueueRow& row, const BoardReading& reading) {
@@ -93,6 +93,9 @@ std::string WhyItWaits(const ipc::QueueRow& row, const BoardReading& reading) {
                          Duration(static_cast<TimeNs>(std::min<std::uint64_t>(argument, kNever))));
     case WaitReason::kInterleaved:
       return fmt::format("held {} so that its phase does not collide with job {}", since, other());
+    case WaitReason::kGpuNotReady:
+      return fmt::format("rank {} of job {} not ready for {}: its GPU has not come so far",
+                         argument, job, since);
   }
   return fmt::format("reason {} of another version", row.reason);
 }

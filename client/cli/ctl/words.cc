@@ -69,6 +69,13 @@ std::string Held(const ipc::QueueRow& row, const Snapshot& snapshot) {
                      JobName(static_cast<std::uint32_t>(row.wait_argument), snapshot));
 }
 
+// All have posted it, so the one that is named is who everybody waits for.
+std::string GpuNotReady(const ipc::QueueRow& row, const Snapshot& snapshot) {
+  return fmt::format("rank {} of job {} not ready for {}: its GPU has not come so far",
+                     row.wait_argument, JobName(row.job_id, snapshot),
+                     FormatAge(snapshot.now_ns - row.since_ns));
+}
+
 // The peer's name comes from another node.
 std::string PeerSlow(const ipc::QueueRow& row, const Snapshot& snapshot) {
   const std::string_view name = ipc::GetText(row.peer);
@@ -102,10 +109,10 @@ std::string_view StageStateName(std::uint32_t state) {
 }
 
 std::string_view WaitReasonName(std::uint32_t reason) {
-  return At<12>(
-      {"", "rank_not_ready", "rank_not_attached", "no_credit", "behind_block", "behind_job",
-       "nodes_not_ready", "no_plan", "peer", "paused", "rate_limit", "interleaved"},
-      reason);
+  return At<13>({"", "rank_not_ready", "rank_not_attached", "no_credit", "behind_block",
+                 "behind_job", "nodes_not_ready", "no_plan", "peer", "paused", "rate_limit",
+                 "interleaved", "gpu_not_ready"},
+                reason);
 }
 
 std::string WhyItWaits(const ipc::QueueRow& row, const Snapshot& snapshot) {
@@ -138,6 +145,8 @@ std::string WhyItWaits(const ipc::QueueRow& row, const Snapshot& snapshot) {
                          FormatAge(static_cast<TimeNs>(std::min(argument, kLongestWait))));
     case ipc::WaitReason::kInterleaved:
       return Held(row, snapshot);
+    case ipc::WaitReason::kGpuNotReady:
+      return GpuNotReady(row, snapshot);
   }
   return fmt::format("reason {} of another version", row.reason);
 }

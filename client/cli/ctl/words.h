@@ -18,7 +18,7 @@ std::string JobStateWords(const ipc::JobRow& job);
 // "gathering", "waiting", "moving".
 std::string_view StageStateName(std::uint32_t state);
 // "", "rank_not_ready", "rank_not_attached", "no_credit", "behind_block", "behind_job",
-// "nodes_not_ready", "no_plan", "peer", "paused", "rate_limit", "interleaved".
+// "nodes_not_ready", "no_plan", "peer", "paused", "rate_limit", "interleaved", "gpu_not_ready".
 std::string_view WaitReasonName(std::uint32_t reason);
 
 // Why a block stage waits, in whole words and with how long where that is what counts: "rank 2 of

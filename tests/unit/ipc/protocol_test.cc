@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "ipc/base/collective.h"
+#include "ipc/base/device_handle.h"
 #include "ipc/base/error.h"
 #include "ipc/base/steering.h"
 #include "ipc/board_layout.h"
@@ -113,8 +114,8 @@ std::map<std::string, Layout> ChannelLayoutsOfCode() {
   return {
       {"ChannelLayout",
        {sizeof(ChannelLayout),
-        {FIELD(ChannelLayout, header), FIELD(ChannelLayout, words), FIELD(ChannelLayout, texts),
-         FIELD(ChannelLayout, records)}}},
+        {FIELD(ChannelLayout, header), FIELD(ChannelLayout, words), FIELD(ChannelLayout, ready),
+         FIELD(ChannelLayout, texts), FIELD(ChannelLayout, records)}}},
       {"ChannelHeader",
        {sizeof(ChannelHeader),
         {FIELD(ChannelHeader, magic), FIELD(ChannelHeader, version),
@@ -149,8 +150,8 @@ std::map<std::string, Layout> BoardLayoutsOfCode() {
          FIELD(BoardLayout, jobs), FIELD(BoardLayout, ranks), FIELD(BoardLayout, queue),
          FIELD(BoardLayout, lanes), FIELD(BoardLayout, events), FIELD(BoardLayout, plans),
          FIELD(BoardLayout, plan_blocks), FIELD(BoardLayout, shares),
-         FIELD(BoardLayout, flight_jobs), FIELD(BoardLayout, flights),
-         FIELD(BoardLayout, passes)}}},
+         FIELD(BoardLayout, flight_jobs), FIELD(BoardLayout, flights), FIELD(BoardLayout, passes),
+         FIELD(BoardLayout, gpus)}}},
       {"ServiceRow",
        {sizeof(ServiceRow),
         {FIELD(ServiceRow, state), FIELD(ServiceRow, pid), FIELD(ServiceRow, uid),
@@ -190,6 +191,7 @@ std::map<std::string, Layout> BoardLayoutsOfCode() {
          FIELD(JobRow, moving_ns),
          FIELD(JobRow, held_ns),
          FIELD(JobRow, failed_by_code),
+         FIELD(JobRow, device_bytes),
          FIELD(JobRow, name),
          FIELD(JobRow, failure)}}},
       {"RankRow",
@@ -307,6 +309,12 @@ std::map<std::string, Layout> FlightLayoutsOfCode() {
         {FIELD(PassRow, number), FIELD(PassRow, iteration), FIELD(PassRow, rank),
          FIELD(PassRow, reserved0), FIELD(PassRow, begin_ns), FIELD(PassRow, backward_ns),
          FIELD(PassRow, forward_ns), FIELD(PassRow, waited_ns)}}},
+      {"GpuRow",
+       {sizeof(GpuRow),
+        {FIELD(GpuRow, in_use), FIELD(GpuRow, stream_words), FIELD(GpuRow, memory_size),
+         FIELD(GpuRow, held_bytes), FIELD(GpuRow, segments), FIELD(GpuRow, capability_major),
+         FIELD(GpuRow, capability_minor), FIELD(GpuRow, mps), FIELD(GpuRow, multicast),
+         FIELD(GpuRow, uuid), FIELD(GpuRow, name)}}},
   };
 }
 
@@ -342,8 +350,12 @@ std::map<std::string, std::uint64_t> NumbersOfCode() {
       {"kPassRowsMax", kPassRowsMax},
       {"kFlightRanksMax", kFlightRanksMax},
       {"kFlightStagesMax", kFlightStagesMax},
+      {"kGpuRowsMax", kGpuRowsMax},
       {"kCodeCounts", kCodeCounts},
       {"kRecordIsGradient", kRecordIsGradient},
+      {"kRecordAwaitsWord", kRecordAwaitsWord},
+      {"kDeviceMemorySizeMax", kDeviceMemorySizeMax},
+      {"kDevicePiecesMax", kDevicePiecesMax},
       {"kWeightMax", kWeightMax},
       {"kPriorityMax", kPriorityMax},
       {"kLimitMin", kLimitMin},
@@ -385,6 +397,8 @@ std::map<std::string, std::uint64_t> EnumeratorsOfCode() {
       {"kMin", Value(Reduction::kMin)},
       {"kMax", Value(Reduction::kMax)},
       {"kProduct", Value(Reduction::kProduct)},
+      {"kPosixFds", Value(DeviceHandleKind::kPosixFds)},
+      {"kLegacyIpc", Value(DeviceHandleKind::kLegacyIpc)},
       {"kPause", Value(SteeringKind::kPause)},
       {"kResume", Value(SteeringKind::kResume)},
       {"kDrain", Value(SteeringKind::kDrain)},
@@ -419,6 +433,7 @@ std::map<std::string, std::uint64_t> StatesOfCode() {
       {"WaitReason::kPaused", Value(WaitReason::kPaused)},
       {"WaitReason::kRateLimit", Value(WaitReason::kRateLimit)},
       {"WaitReason::kInterleaved", Value(WaitReason::kInterleaved)},
+      {"WaitReason::kGpuNotReady", Value(WaitReason::kGpuNotReady)},
   };
 }
 
@@ -438,9 +453,9 @@ struct Elsewhere {
   const char* text;
 };
 constexpr Elsewhere kElsewhere[] = {
-    {"schema::PROTOCOL_VERSION", 2, "ipc/schema/client.capnp", "protocolVersion :UInt32 = 2;"},
-    {"kDescriptorsPerMessageMax", 2, "service/control/listener.cc",
-     "kDescriptorsPerMessageMax = 2;"},
+    {"schema::PROTOCOL_VERSION", 3, "ipc/schema/client.capnp", "protocolVersion :UInt32 = 3;"},
+    {"kDescriptorsPerMessageMax", 253, "service/control/listener.cc",
+     "kDescriptorsPerMessageMax = kDevicePiecesMax;"},
     {"kMessageWordsMax", 4U << 20U, "service/control/listener.cc",
      "kMessageWordsMax = std::uint64_t{4} << 20;"},
     {"kNestingMax", 16, "service/control/listener.cc", "kNestingMax = 16;"},
