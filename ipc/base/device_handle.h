@@ -30,7 +30,8 @@ enum class DeviceHandleKind : std::uint32_t {
 };
 
 inline constexpr std::uint64_t kDeviceMemorySizeMax = std::uint64_t{1} << 46;  // catches nonsense
-inline constexpr std::uint64_t kDevicePiecesMax = 1024;
+// As many descriptors as Linux passes in one message.
+inline constexpr std::uint64_t kDevicePiecesMax = 253;
 
 struct DeviceHandle {
   DeviceHandleKind kind = DeviceHandleKind::kPosixFds;

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "ipc/base/device_handle.h"
 #include "service/control/bounded_network.h"
 #include "service/control/entrance.h"
 
@@ -17,7 +18,8 @@ namespace {
 
 constexpr int kBacklog = 256;
 constexpr int kAcceptedAtOnceMax = 64;
-constexpr unsigned kDescriptorsPerMessageMax = 2;
+constexpr unsigned kDescriptorsPerMessageMax = kDevicePiecesMax;
+static_assert(kDescriptorsPerMessageMax == 253);  // what the kernel passes in one (SCM_MAX_FD)
 // One message: room for 2^18 tensors with names of 64 bytes.
 constexpr std::uint64_t kMessageWordsMax = std::uint64_t{4} << 20;
 constexpr int kNestingMax = 16;

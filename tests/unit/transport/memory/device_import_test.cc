@@ -101,7 +101,7 @@ TEST_F(DeviceImportTest, RefusesEveryFalseClaim) {
        [](DeviceHandle& h) { h.piece_size = std::uint64_t{1} << 63; }},
       {"has 2 pieces and 1 descriptors", [](DeviceHandle& h) { h.size += 1; }},
       {"has 2 pieces and 1 descriptors", [](DeviceHandle& h) { h.offset = 1; }},
-      {"1024 are the most", [](DeviceHandle& h) { h.piece_size = 4096, h.size = 1025 * 4096; }},
+      {"253 are the most", [](DeviceHandle& h) { h.piece_size = 4096, h.size = 254 * 4096; }},
       {"maps in multiples of 2097152", [](DeviceHandle& h) { h.size = h.piece_size = 3 * kMiB; }},
       {"piece 0 of 1: map 8388608 bytes",
        [](DeviceHandle& h) { h.size = h.piece_size = 8 * kMiB; }},
