@@ -94,7 +94,7 @@ inline constexpr std::uint32_t kCuMemoryTypeDevice = 2;
 enum class CuHandleType : std::uint32_t { kNone = 0, kPosixFd = 1 };
 enum class CuGranularity : std::uint32_t { kMinimum = 0, kRecommended = 1 };
 enum class CuAccess : std::uint32_t { kNone = 0, kRead = 1, kReadWrite = 3 };
-enum class CuLocationType : std::uint32_t { kInvalid = 0, kDevice = 1, kHost = 2 };
+enum class CuLocationType : std::uint32_t { kInvalid = 0, kDevice = 1, kOnHost = 2 };
 
 inline constexpr std::uint32_t kCuAllocationPinned = 1;    // the only allocation type
 inline constexpr unsigned kCuIpcLazyEnablePeerAccess = 1;  // cuIpcOpenMemHandle
