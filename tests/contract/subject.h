@@ -39,7 +39,7 @@ struct SubjectKind {
   friend void PrintTo(const SubjectKind& kind, std::ostream* out) { *out << kind.name; }
 };
 
-// Every transport of this machine, shm with one, two and three threads.
+// Every transport that a program of tests holds to the contract; each program has its own list.
 std::vector<SubjectKind> AllSubjects();
 
 // A test over all of them.
