@@ -1,0 +1,95 @@
+#include "transport/nccl/nccl_cast.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace headrace::transport {
+namespace {
+
+std::string Doing(const std::vector<std::int8_t>& devices) {
+  std::vector<int> numbers(devices.begin(), devices.end());
+  return fmt::format("let NCCL form ranks on GPUs {}", fmt::join(numbers, ", "));
+}
+
+}  // namespace
+
+Result<NcclGroup*> NcclCast::GroupFor(const Transfer& transfer, TimeNs now) {
+  const NcclSeating seating = SeatingOf(transfer);
+  wanted_.clear();
+  for (std::uint32_t seat = 0; seat < seating.seats_count; ++seat) {
+    wanted_.push_back(transfer.devices[seating.members[seat]]);
+  }
+  const auto known = std::ranges::find(known_, wanted_, &Known::devices);
+  if (known != known_.end()) return Look(known, now);
+  // The queue has fewer pieces under way than there are groups, and uses the oldest no more.
+  if (known_.size() == options_.groups_max)
+    GiveUp(std::ranges::min_element(known_, {}, &Known::used));
+  Result<std::unique_ptr<NcclGroup>> formed = Form(wanted_);
+  if (!formed) return formed.error().Within(Doing(wanted_));
+  known_.push_back(
+      {.devices = wanted_, .group = std::move(formed).value(), .begun_ns = now, .used = ++uses_});
+  return nullptr;
+}
+
+Result<NcclGroup*> NcclCast::Look(std::list<Known>::iterator known, TimeNs now) {
+  known->used = ++uses_;
+  if (known->ready) return known->group.get();
+  const Result<bool> formed = known->group->Poll();
+  if (formed && *formed) {
+    known->ready = true;
+    return known->group.get();
+  }
+  if (formed && now - known->begun_ns < options_.form_timeout_ns) return nullptr;
+  const Error error =
+      formed ? Error(Code::kTimeout,
+                     fmt::format("not done after {} s", options_.form_timeout_ns / kSecond))
+             : formed.error();
+  const std::string doing = Doing(known->devices);
+  known->group->Abort();
+  leaving_.push_back(std::move(known->group));
+  known_.erase(known);
+  return error.Within(doing);
+}
+
+Result<std::unique_ptr<NcclGroup>> NcclCast::Form(const std::vector<std::int8_t>& devices) {
+  NcclId id;
+  if (Status done = library_.Check(library_.call().get_unique_id(&id), "name a set of ranks");
+      !done) {
+    return done.error();
+  }
+  std::vector<NcclSeat> seats;
+  for (const std::int8_t device : devices) {
+    const auto ordinal = static_cast<std::uint32_t>(device);
+    seats.push_back({.context = &gpus_.context(device),
+                     .stream = streams_[ordinal].get().thing,
+                     .rank = static_cast<std::uint32_t>(seats.size()),
+                     .track = ordinal});
+  }
+  const auto count = static_cast<std::uint32_t>(seats.size());
+  return NcclGroup::Form(library_, std::move(seats), count, id, options_.ctas_max);
+}
+
+// What stands in its streams is still done: a group that finishes lets it.
+void NcclCast::GiveUp(std::list<Known>::iterator known) {
+  known->group->Finish();
+  leaving_.push_back(std::move(known->group));
+  known_.erase(known);
+}
+
+void NcclCast::Lost(NcclGroup& group) {
+  const auto known =
+      std::ranges::find(known_, &group, [](const Known& each) { return each.group.get(); });
+  if (known == known_.end()) return;
+  leaving_.push_back(std::move(known->group));
+  known_.erase(known);
+}
+
+bool NcclCast::Sweep(const NcclQueue& queue) {
+  std::erase_if(leaving_, [&](const auto& group) { return group->ended() && !queue.Uses(*group); });
+  return !leaving_.empty();
+}
+
+}  // namespace headrace::transport

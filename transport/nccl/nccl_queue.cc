@@ -1,0 +1,264 @@
+#include "transport/nccl/nccl_queue.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "ipc/base/check.h"
+
+namespace headrace::transport {
+
+NcclQueue::NcclQueue(NcclGroups& groups, std::span<const NcclTrack> tracks,
+                     const NcclQueueOptions& options)
+    : groups_(groups),
+      tracks_(tracks.begin(), tracks.end()),
+      options_(options),
+      open_(options.transfers_max) {
+  batch_.calls.reserve(kCallsMax);
+}
+
+Result<std::unique_ptr<NcclQueue>> NcclQueue::Make(NcclGroups& groups,
+                                                   std::span<const NcclTrack> tracks,
+                                                   const NcclQueueOptions& options) {
+  HR_CHECK(options.transfers_max > 0 && options.piece_size > 0 && !tracks.empty());
+  std::unique_ptr<NcclQueue> queue(new NcclQueue(groups, tracks, options));
+  for (std::size_t i = 0; i < kPiecesMax * tracks.size(); ++i) {
+    Result<CudaEvent> event = CreateEvent(*tracks[i % tracks.size()].context);
+    if (!event) return event.error();
+    queue->events_.push_back(std::move(event).value());
+  }
+  return queue;
+}
+
+CudaEvent& NcclQueue::EventOf(std::uint64_t piece, std::uint32_t track) {
+  return events_[piece % kPiecesMax * tracks_.size() + track];
+}
+
+bool NcclQueue::Has(std::uint64_t token) const {
+  for (std::uint64_t i = first_; i != last_; ++i) {
+    if (At(i).transfer.token == token) return true;
+  }
+  return false;
+}
+
+bool NcclQueue::Uses(const NcclGroup& group) const {
+  for (std::uint64_t i = piece_first_; i != piece_last_; ++i) {
+    if (pieces_[i % kPiecesMax].group == &group) return true;
+  }
+  return false;
+}
+
+bool NcclQueue::AnyLost() const {
+  for (std::uint64_t i = piece_first_; i != piece_last_; ++i) {
+    if (pieces_[i % kPiecesMax].lost) return true;
+  }
+  return false;
+}
+
+void NcclQueue::Add(const Transfer& transfer, std::optional<Error> error) {
+  HR_CHECK(HasRoom());
+  if (!error && broken_) error = broken_;
+  At(last_) = {.transfer = transfer, .walk = RunWalk(transfer), .error = std::move(error)};
+  ++last_;
+}
+
+void NcclQueue::Cancel(std::uint64_t token, TimeNs now) {
+  for (std::uint64_t i = first_; i != last_; ++i) {
+    Open& open = At(i);
+    if (open.transfer.token == token && open.cancelled_ns == kNever) open.cancelled_ns = now;
+  }
+}
+
+void NcclQueue::CancelAll(TimeNs now) {
+  for (std::uint64_t i = first_; i != last_; ++i) {
+    At(i).cancelled_ns = std::min(At(i).cancelled_ns, now);
+  }
+}
+
+void NcclQueue::FailAll(const Error& error, TimeNs now) {
+  for (std::uint64_t i = first_; i != last_; ++i) Fail(At(i), error);
+  for (std::uint64_t i = piece_first_; i != piece_last_; ++i) {
+    const Piece& piece = PieceAt(i);
+    if (!piece.lost) Lose(*piece.group, error, now);
+  }
+}
+
+bool NcclQueue::Step(TimeNs now, std::vector<Completion>& completions) {
+  FollowLaunch(now);
+  FollowPieces(now);
+  FollowLost(now);
+  Launch(now);
+  EndTransfers(now, completions);
+  return !empty();
+}
+
+// The first cause counts.
+void NcclQueue::Fail(Open& open, const Error& error) {
+  if (!open.error) open.error = error;
+}
+
+// Everything of the group that is under way ends with the error, once its streams have passed it.
+void NcclQueue::Lose(NcclGroup& group, const Error& error, TimeNs now) {
+  for (std::uint64_t i = piece_first_; i != piece_last_; ++i) {
+    Piece& piece = PieceAt(i);
+    if (piece.group != &group) continue;
+    piece.lost = true;
+    Fail(At(piece.open), error);
+  }
+  abort_deadline_ = std::min(abort_deadline_, now + options_.abort_timeout_ns);
+  groups_.Lost(group);
+  group.Abort();
+}
+
+// The launch of the last piece, in the background of NCCL.
+void NcclQueue::FollowLaunch(TimeNs now) {
+  if (piece_first_ == piece_last_) return;
+  Piece& piece = PieceAt(piece_last_ - 1);
+  if (piece.recorded || piece.lost) return;
+  const Result<bool> launched = piece.group->Poll();
+  if (!launched) return Lose(*piece.group, launched.error(), now);
+  if (!*launched) return;
+  if (const Status done = Record(piece_last_ - 1); !done) {
+    return Lose(*piece.group, done.error(), now);
+  }
+  piece.recorded = true;
+}
+
+// What GPUs have done since, and what went wrong with it.
+void NcclQueue::FollowPieces(TimeNs now) {
+  while (piece_first_ != piece_last_ && PieceAt(piece_first_).recorded) {
+    Piece& piece = PieceAt(piece_first_);
+    Open& open = At(piece.open);
+    const Result<bool> done = IsDone(piece_first_);
+    if (done && !*done) break;
+    // A GPU that answers with an error carries out nothing any more.
+    if (!done) Fail(open, done.error());
+    if (!done && !piece.lost) Lose(*piece.group, done.error(), now);
+    --open.pieces_open;
+    ++piece_first_;
+  }
+  if (piece_first_ == piece_last_) return;
+  const Piece& oldest = PieceAt(piece_first_);
+  const Open& open = At(oldest.open);
+  if (oldest.lost) return;
+  if (const Result<bool> state = oldest.group->Poll(); !state) {
+    return Lose(*oldest.group, state.error(), now);
+  }
+  if (open.cancelled_ns != kNever && now - open.cancelled_ns >= options_.cancel_patience_ns) {
+    Lose(*oldest.group,
+         Error(Code::kCancelled,
+               fmt::format("cancelled; GPUs had not ended it after {} ms, so NCCL was aborted",
+                           options_.cancel_patience_ns / kMillisecond)),
+         now);
+  }
+}
+
+// Aborted groups: GPUs drop what they do, and only then may transfers end.
+void NcclQueue::FollowLost(TimeNs now) {
+  if (abort_deadline_ == kNever) return;
+  if (!AnyLost()) {
+    abort_deadline_ = kNever;
+    return;
+  }
+  Piece& last = PieceAt(piece_last_ - 1);
+  if (last.lost && !last.recorded && last.group->ended()) {
+    // It may stand in some streams and not in others; behind it, all are free again.
+    if (const Status done = Record(piece_last_ - 1); !done) Fail(At(last.open), done.error());
+    last.recorded = true;
+  }
+  if (now < abort_deadline_) return;
+  broken_ = Error(Code::kInternal,
+                  fmt::format("NCCL's abort has not ended within {} ms, and GPUs may still write: "
+                              "restart the service",
+                              options_.abort_timeout_ns / kMillisecond));
+  for (std::uint64_t i = first_; i != last_; ++i) {
+    Open& open = At(i);
+    open.error = open.error && open.pieces_open != 0
+                     ? Error(Code::kInternal, open.error->text() + "; " + broken_->text())
+                     : *broken_;
+    open.pieces_open = 0;
+  }
+  piece_first_ = piece_last_;
+}
+
+// The next piece, once all before it stand in the streams: the same order on every GPU.
+void NcclQueue::Launch(TimeNs now) {
+  if (piece_last_ - piece_first_ == kPiecesMax || AnyLost()) return;
+  if (piece_first_ != piece_last_ && !PieceAt(piece_last_ - 1).recorded) return;
+  while (next_ != last_ && !At(next_).Launches()) ++next_;
+  if (next_ == last_) return;
+  Open& open = At(next_);
+  const Result<NcclGroup*> group = groups_.GroupFor(open.transfer, now);
+  if (!group) return Fail(open, group.error());
+  if (*group == nullptr) return;
+  LaunchPiece(open, **group, now);
+}
+
+void NcclQueue::LaunchPiece(Open& open, NcclGroup& group, TimeNs now) {
+  const Transfer& transfer = open.transfer;
+  const std::uint64_t end = PieceEnd(transfer, open.walk, open.next, options_.piece_size);
+  batch_.dtype = transfer.dtype;
+  batch_.reduction = transfer.reduction;
+  batch_.divisor = transfer.divisor != 0 ? transfer.divisor : transfer.members_count;
+  batch_.calls.clear();
+  AddCalls(transfer, groups_.SeatingOf(transfer), open.walk, open.next, end, batch_.calls);
+  if (open.begin_ns == kNever) open.begin_ns = now;
+  open.next = end;
+  if (end < transfer.count) open.walk.GoTo(end);
+  ++open.pieces_open;
+  PieceAt(piece_last_) = {.open = next_, .group = &group};
+  ++piece_last_;
+  if (const Status done = group.Launch(batch_); !done) Lose(group, done.error(), now);
+}
+
+void NcclQueue::EndTransfers(TimeNs now, std::vector<Completion>& completions) {
+  for (; first_ != last_; ++first_) {
+    Open& open = At(first_);
+    if (open.pieces_open != 0 || open.Launches()) return;
+    Completion completion{.token = open.transfer.token};
+    if (open.error) {
+      completion.code = open.error->code();
+      completion.cause = open.error->text();
+    } else if (open.next < open.transfer.count || open.begin_ns == kNever) {
+      // Nothing or not all of it was given out; what has nothing to move is done all the same.
+      completion.code = open.cancelled_ns != kNever ? Code::kCancelled : Code::kOk;
+    }
+    completion.begin_ns = std::min(open.begin_ns, now);
+    completion.end_ns = now;
+    completions.push_back(std::move(completion));
+    open.error.reset();
+    next_ = std::max(next_, first_ + 1);
+  }
+}
+
+// In all streams that it can; the first error counts.
+Status NcclQueue::Record(std::uint64_t piece) {
+  Status status;
+  for (const NcclSeat& seat : PieceAt(piece).group->seats()) {
+    const PrimaryContext& context = *seat.context;
+    const CudaDriver& driver = *context.get().driver;
+    const CurrentContext current(driver, context.get().context);
+    const CuResult result =
+        driver.call().event_record(EventOf(piece, seat.track).get().thing, seat.stream);
+    if (result != CuResult::kSuccess && status) {
+      status = driver.Failed(result, "mark the end of a piece");
+    }
+  }
+  return status;
+}
+
+Result<bool> NcclQueue::IsDone(std::uint64_t piece) {
+  for (const NcclSeat& seat : PieceAt(piece).group->seats()) {
+    const CudaDriver& driver = *seat.context->get().driver;
+    const CuResult result = driver.call().event_query(EventOf(piece, seat.track).get().thing);
+    if (result == CuResult::kNotReady) return false;
+    if (result != CuResult::kSuccess) {
+      return driver.Failed(result, fmt::format("GPU {}", seat.context->get().device));
+    }
+  }
+  return true;
+}
+
+}  // namespace headrace::transport
