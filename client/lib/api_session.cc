@@ -55,6 +55,8 @@ hr_status hr_open(const hr_options* options, hr_session** session, hr_error* err
     if (!whole) return whole.error();
     Result<std::unique_ptr<Session>> opened = Session::Open(*whole);
     if (!opened) return opened.error();
+    const char* library = FromProcess("HEADRACE_CUDA_LIBRARY");
+    if (library != nullptr && *library != '\0') (*opened)->UseCudaLibrary(library);
     *session = new hr_session{std::move(opened).value()};
     return {};
   });
@@ -107,9 +109,9 @@ hr_status hr_segment_create(hr_session* session, size_t size, hr_segment** segme
   });
 }
 
-void* hr_segment_address(const hr_segment* segment) { return segment->memory.mapping.data(); }
+void* hr_segment_address(const hr_segment* segment) { return segment->address; }
 
-size_t hr_segment_size(const hr_segment* segment) { return segment->memory.mapping.size(); }
+size_t hr_segment_size(const hr_segment* segment) { return segment->size; }
 
 int hr_segment_descriptor(const hr_segment* segment) { return segment->memory.fd.get(); }
 

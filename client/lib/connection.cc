@@ -73,6 +73,17 @@ Error ErrorOf(const kj::Exception& exception, const std::string& service) {
   }
 }
 
+void Fill(const DeviceHandle& handle, schema::DeviceHandle::Builder fields) {
+  fields.setKind(static_cast<std::uint32_t>(handle.kind));
+  fields.setExporterPid(handle.exporter_pid);
+  fields.setDevice({handle.device.data(), handle.device.size()});
+  fields.setOffset(handle.offset);
+  fields.setSize(handle.size);
+  fields.setPieceSize(handle.piece_size);
+  if (handle.kind != DeviceHandleKind::kLegacyIpc) return;
+  fields.setLegacy({handle.legacy.data(), handle.legacy.size()});
+}
+
 // Ends a call before anything is sent.
 kj::Promise<void> Refuse(Status& status, const Error& error) {
   status = error;
@@ -340,6 +351,29 @@ Result<std::uint32_t> Connection::RegisterSegment(int fd, std::size_t size) {
         auto call = wire.session->registerSegmentRequest();
         call.setMemory(std::move(memory).value());
         call.setSize(size);
+        return call.send().then([&segment, &status](auto&& answer) {
+          segment = answer.getSegment();
+          status = StatusOf(answer.getRefusal());
+        });
+      });
+  if (!called) return called.error();
+  return segment;
+}
+
+Result<std::uint32_t> Connection::RegisterDeviceSegment(const DeviceHandle& handle,
+                                                        std::span<const UniqueFd> pieces) {
+  std::lock_guard lock(registering_);
+  std::uint32_t segment = 0;
+  const Status called = loop_->Call(
+      "register GPU memory", [&](Loop::Wire& wire, Status& status) -> kj::Promise<void> {
+        auto call = wire.session->registerDeviceSegmentRequest();
+        Fill(handle, call.initHandle());
+        auto list = call.initPieces(static_cast<unsigned>(pieces.size()));
+        for (unsigned i = 0; i < list.size(); ++i) {
+          Result<schema::Descriptor::Client> piece = Describe(pieces[i].get());
+          if (!piece) return Refuse(status, piece.error());
+          list.set(i, std::move(piece).value());
+        }
         return call.send().then([&segment, &status](auto&& answer) {
           segment = answer.getSegment();
           status = StatusOf(answer.getRefusal());

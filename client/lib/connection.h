@@ -49,6 +49,8 @@ class Connection final : public Control {
   std::int32_t service_pid() const { return service_pid_; }
 
   Result<std::uint32_t> RegisterSegment(int fd, std::size_t size) override;
+  Result<std::uint32_t> RegisterDeviceSegment(const DeviceHandle& handle,
+                                              std::span<const UniqueFd> pieces) override;
   Status ReleaseSegment(std::uint32_t segment) override;
   Result<std::uint32_t> RegisterTensors(std::span<const TensorSpec> tensors) override;
   Status ReleaseTensors(std::uint32_t first, std::uint32_t count) override;

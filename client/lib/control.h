@@ -9,6 +9,7 @@
 #include <string>
 
 #include "ipc/base/collective.h"
+#include "ipc/base/device_handle.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/result.h"
 
@@ -40,6 +41,9 @@ class Control {
 
   // The service maps `size` bytes of the sealed memfd; returns the segment's number.
   virtual Result<std::uint32_t> RegisterSegment(int fd, std::size_t size) = 0;
+  // Likewise with memory of a GPU, for all GPUs that reach it. The descriptors stay the caller's.
+  virtual Result<std::uint32_t> RegisterDeviceSegment(const DeviceHandle& handle,
+                                                      std::span<const UniqueFd> pieces) = 0;
   virtual Status ReleaseSegment(std::uint32_t segment) = 0;
   // All or none; the tensors get the numbers first, first + 1, ...
   virtual Result<std::uint32_t> RegisterTensors(std::span<const TensorSpec> tensors) = 0;

@@ -120,7 +120,7 @@ Status Layout::BeginBackward() {
   return {};
 }
 
-Status Layout::ClaimLocked(std::uint32_t index) {
+Status Layout::ClaimLocked(std::uint32_t index, bool on_stream) {
   State& state = states_[index];
   const auto busy = [this, index](const char* why) {
     return Error(Code::kBusy, Named(index) + ": " + why);
@@ -131,7 +131,8 @@ Status Layout::ClaimLocked(std::uint32_t index) {
         "it was posted in this backward pass; each iteration has one post of it, after its "
         "hr_layout_begin_backward");
   }
-  if (state.operation != 0) {
+  // A stream that comes to this post has waited for the last one's end before.
+  if (state.operation != 0 && !(on_stream && state.awaited)) {
     const Result<bool> ended = operations_.HasEnded(state.operation);
     if (!ended) return ended.error();
     if (!*ended) return busy("its last operation has not ended: call hr_layout_wait first");
@@ -154,20 +155,25 @@ ipc::GradientRecord Layout::RecordLocked(std::uint32_t index) const {
   return record;
 }
 
-Result<std::uint64_t> Layout::Post(std::uint32_t index) {
+Result<std::uint64_t> Layout::Post(std::uint32_t index, ReadySignal* signal) {
   if (Status status = CheckIndex(index); !status) return status.error();
   std::unique_lock lock(mutex_);
-  if (Status status = ClaimLocked(index); !status) return status.error();
+  if (Status status = ClaimLocked(index, signal != nullptr); !status) {
+    return status.error();
+  }
   const ipc::GradientRecord record = RecordLocked(index);
   lock.unlock();
   // Both kinds of record have the fields that Post fills in at the same place.
-  const Result<std::uint64_t> posted = operations_.Post(std::bit_cast<ipc::Record>(record));
+  const auto plain = std::bit_cast<ipc::Record>(record);
+  const Result<std::uint64_t> posted =
+      signal == nullptr ? operations_.Post(plain) : operations_.PostWhenReady(plain, *signal);
   lock.lock();
   State& state = states_[index];
   state.posting = false;
   if (!posted) return posted.error().Within(Named(index));
   state.operation = *posted;
   state.iteration = iteration_;
+  state.awaited = false;
   ++posted_;
   times_.Forget(index);
   return *posted;
@@ -200,6 +206,22 @@ Status Layout::Wait(std::uint32_t index, TimeNs timeout_ns) {
   if (!ended) return ended.error();
   return Error(Code::kTimeout, fmt::format("{} is still open after {} ms of waiting", Named(index),
                                            timeout_ns / kMillisecond));
+}
+
+Status Layout::WaitOnStream(std::uint32_t index, GpuWords& words, transport::CuStream stream) {
+  if (Status status = CheckIndex(index); !status) return status;
+  std::unique_lock lock(mutex_);
+  const TimeNs now = MonotonicNow();
+  times_.Pause(now);
+  const std::uint64_t operation = states_[index].operation;
+  if (states_[index].iteration == iteration_) times_.Reach(index, now, 0);
+  lock.unlock();
+  if (operation == 0) return {};
+  if (*operations_.HasEnded(operation)) return OutcomeOf(index, operation);
+  if (Status status = words.AwaitEnd(stream, operation); !status) return status;
+  lock.lock();
+  if (states_[index].operation == operation) states_[index].awaited = true;
+  return {};
 }
 
 Status Layout::OutcomeOf(std::uint32_t index, std::uint64_t operation) const {

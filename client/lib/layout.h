@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "client/include/headrace/headrace.h"
+#include "client/lib/gpu_words.h"
 #include "client/lib/layout_times.h"
 #include "client/lib/operations.h"
 #include "ipc/base/collective.h"
@@ -38,7 +39,8 @@ class Layout {
     std::uint32_t first_tensor = 0;
     DType dtype = DType::kFloat32;
     Reduction reduction = Reduction::kAverage;
-    std::vector<Gradient> gradients;
+    int device = -1;  // that all of it lies on; -1: the host
+    std::vector<Gradient> gradients = {};
   };
 
   // `operations` outlives this.
@@ -47,19 +49,24 @@ class Layout {
   // kInvalidArgument while some but not all gradients of the last backward pass were posted.
   Status BeginBackward();
   // Returns the operation's number. kBusy when the gradient is open or was posted in this pass.
-  Result<std::uint64_t> Post(std::uint32_t index);
+  // With a `signal`, which is ready when that says so.
+  Result<std::uint64_t> Post(std::uint32_t index, ReadySignal* signal = nullptr);
   Status Wait(std::uint32_t index, TimeNs timeout_ns);
+  // Has a stream wait in the caller's place; a failure of what has ended is told.
+  Status WaitOnStream(std::uint32_t index, GpuWords& words, transport::CuStream stream);
   void EndForward();
+  int device() const { return shape_.device; }
 
  private:
   struct State {
     std::uint64_t operation = 0;  // its last; 0: none yet
     std::uint64_t iteration = 0;  // in which that was posted
     bool posting = false;         // a thread is at it
+    bool awaited = false;         // by a stream, since its last post
   };
 
   Status CheckIndex(std::uint32_t index) const;
-  Status ClaimLocked(std::uint32_t index);
+  Status ClaimLocked(std::uint32_t index, bool on_stream);
   ipc::GradientRecord RecordLocked(std::uint32_t index) const;
   Status OutcomeOf(std::uint32_t index, std::uint64_t operation) const;
   std::string Named(std::size_t index) const;

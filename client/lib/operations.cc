@@ -25,10 +25,39 @@ constexpr int kLooksPerClock = 32;
 Result<std::uint64_t> Operations::Post(ipc::Record record) {
   record.posted_ns = static_cast<std::uint64_t>(MonotonicNow());
   std::unique_lock lock(mutex_);
-  if (loss_) return *loss_;
-  if (!writer_.HasRoom()) {
-    if (Status status = WaitForRoom(lock); !status) return status.error();
+  if (loss_ || promising_ || !writer_.HasRoom()) {
+    if (Status status = WaitForTurn(lock); !status) return status.error();
   }
+  return Publish(lock, record);
+}
+
+Result<std::uint64_t> Operations::PostWhenReady(ipc::Record record, ReadySignal& signal) {
+  record.posted_ns = static_cast<std::uint64_t>(MonotonicNow());
+  record.flags |= ipc::kRecordAwaitsWord;
+  std::unique_lock lock(mutex_);
+  if (Status status = WaitForTurn(lock); !status) return status.error();
+  const std::uint64_t sequence = writer_.next_sequence();
+  const std::size_t slot = sequence % ipc::kOperationsMax;
+  // A stream that is still to write an older number here would take this one back.
+  if (channel_.ready[slot].load(std::memory_order_relaxed) < promises_[slot]) {
+    return Error(Code::kBusy,
+                 fmt::format("the stream has not yet come to operation {}, which ended early: wait "
+                             "for the stream",
+                             promises_[slot]));
+  }
+  promising_ = true;
+  lock.unlock();
+  const Status promised = signal.Promise(sequence);
+  lock.lock();
+  promising_ = false;
+  promised_.notify_all();
+  if (!promised) return promised.error();
+  promises_[slot] = sequence;
+  if (loss_) return *loss_;
+  return Publish(lock, record);
+}
+
+std::uint64_t Operations::Publish(std::unique_lock<std::mutex>& lock, const ipc::Record& record) {
   const std::uint64_t sequence = writer_.next_sequence();
   if (sequence > ipc::kOperationsMax) KeepFailureOf(sequence - ipc::kOperationsMax);
   const bool service_sleeps = writer_.Write(record);
@@ -36,6 +65,19 @@ Result<std::uint64_t> Operations::Post(ipc::Record record) {
   lock.unlock();
   if (service_sleeps) Ring();
   return sequence;
+}
+
+Status Operations::WaitForTurn(std::unique_lock<std::mutex>& lock) {
+  while (!loss_) {
+    if (promising_) {
+      promised_.wait(lock);
+    } else if (writer_.HasRoom()) {
+      return {};
+    } else if (Status status = WaitForRoom(lock); !status) {
+      return status;
+    }
+  }
+  return *loss_;
 }
 
 Status Operations::WaitForRoom(std::unique_lock<std::mutex>& lock) {

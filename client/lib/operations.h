@@ -4,7 +4,9 @@
 // system call. Waiters sleep on the completion word itself.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -26,6 +28,15 @@ struct OperationCounters {
   std::atomic<std::uint64_t> full_waits = 0;
 };
 
+// Who stores a record's number in its ready word once the record's memory is ready: in the library,
+// a stream of a GPU.
+class ReadySignal {
+ public:
+  virtual ~ReadySignal() = default;
+  // Sees to it that ready word `sequence` % kOperationsMax becomes `sequence`, now or later.
+  virtual Status Promise(std::uint64_t sequence) = 0;
+};
+
 class Operations {
  public:
   // `doorbell_fd` stays the caller's and must outlive this, as must the channel. A wait looks at
@@ -43,6 +54,11 @@ class Operations {
   // Publishes the record and returns its number. kBusy when the channel is full and its oldest
   // operation did not end in time; the loss after the service went away.
   Result<std::uint64_t> Post(ipc::Record record);
+
+  // Likewise for memory that is ready only when `signal` says so; the number is promised to it
+  // before the record is published, so a promise that is refused posts nothing. kBusy also when a
+  // signal promised earlier for the same slot has not come yet.
+  Result<std::uint64_t> PostWhenReady(ipc::Record record, ReadySignal& signal);
 
   // The loss, once the service went away.
   Status CheckThere() const;
@@ -64,7 +80,9 @@ class Operations {
 
  private:
   Status CheckPosted(std::uint64_t sequence) const;
+  Status WaitForTurn(std::unique_lock<std::mutex>& lock);
   Status WaitForRoom(std::unique_lock<std::mutex>& lock);
+  std::uint64_t Publish(std::unique_lock<std::mutex>& lock, const ipc::Record& record);
   void KeepFailureOf(std::uint64_t sequence);
   ipc::Outcome ReadLocked(std::uint64_t sequence) const;
   bool Spin(std::uint64_t sequence, TimeNs limit_ns) const;
@@ -74,6 +92,12 @@ class Operations {
   ipc::RingWriter writer_;      // guarded by mutex_
   UnclaimedFailures failures_;  // guarded by mutex_
   std::optional<Error> loss_;   // guarded by mutex_
+  // A signal is being promised the next number, without the lock: it may take until the GPU has
+  // done something, which Lose may have to bring about.
+  bool promising_ = false;  // guarded by mutex_
+  std::condition_variable promised_;
+  // Of each slot, the last number that a signal was promised.
+  std::array<std::uint64_t, ipc::kOperationsMax> promises_{};  // guarded by mutex_
   const ipc::CompletionReader reader_;
   ipc::ChannelLayout& channel_;
   const int doorbell_fd_;

@@ -18,6 +18,8 @@ namespace {
 // A post that finds the channel full waits a little longer than the service lets its oldest
 // operation live.
 constexpr TimeNs kFullWaitMargin = kSecond;
+// How long a session that is closed waits for streams that nothing of it holds up any more.
+constexpr TimeNs kStreamsPassMax = 10 * kSecond;
 
 Result<Session::Endpoints> CreateEndpoints(ipc::Channel::Created& created) {
   Result<ForkGuard> guard = ForkGuard::Create();
@@ -42,7 +44,7 @@ Result<TensorSpec> SpecOf(const hr_tensor_spec& spec, std::size_t index) {
   const auto dtype = static_cast<std::uint8_t>(spec.dtype);
   if (!IsDType(dtype)) return wrong(fmt::format("dtype {} is not one", int{dtype}));
   const std::size_t element = SizeOf(static_cast<DType>(dtype));
-  const std::size_t size = spec.segment->memory.mapping.size();
+  const std::size_t size = spec.segment->size;
   if (spec.offset % element != 0) {
     return wrong(
         fmt::format("offset {} is not a multiple of the element size {}", spec.offset, element));
@@ -80,9 +82,15 @@ Session::Session(const hr_options& options, Endpoints endpoints)
       world_size_(options.world_size),
       endpoints_(std::move(endpoints)),
       operations_(endpoints_.channel.layout(), endpoints_.doorbell.get(),
-                  options.spin_us * kMicrosecond) {}
+                  options.spin_us * kMicrosecond),
+      gpus_(endpoints_.channel.layout()) {}
 
-Session::~Session() = default;
+Session::~Session() {
+  if (!gpus_.HasWords()) return;
+  // Streams that wait for an operation are let go by its end, and only then may the words go.
+  operations_.Lose(Error(Code::kCancelled, fmt::format("rank {} closed its session", rank_)));
+  gpus_.LetStreamsPass(kStreamsPassMax);
+}
 
 void Session::Adopt(std::unique_ptr<Control> control, std::int32_t service_pid,
                     std::uint32_t service_timeout_ms) {
@@ -146,7 +154,15 @@ Result<hr_segment*> Session::CreateSegment(std::size_t size) {
   memory->mapping.Populate();
   const Result<std::uint32_t> id = control_->RegisterSegment(memory->fd.get(), whole);
   if (!id) return id.error();
-  auto segment = std::make_unique<hr_segment>(hr_segment{*id, std::move(memory).value()});
+  auto segment = std::make_unique<hr_segment>();
+  segment->id = *id;
+  segment->address = memory->mapping.data();
+  segment->size = whole;
+  segment->memory = std::move(memory).value();
+  return Own(std::move(segment));
+}
+
+hr_segment* Session::Own(std::unique_ptr<hr_segment> segment) {
   hr_segment* handle = segment.get();
   std::lock_guard lock(mutex_);
   segments_.emplace(handle, std::move(segment));
@@ -170,10 +186,11 @@ Status Session::RegisterTensors(std::span<const hr_tensor_spec> specs, hr_tensor
   if (!first) return first.error();
   std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    std::byte* address = specs[i].segment->memory.mapping.data() + specs[i].offset;
+    const hr_segment& segment = *specs[i].segment;
     const TensorSpec& spec = (*announced)[i];
-    auto tensor = std::make_unique<hr_tensor>(
-        hr_tensor{*first + static_cast<std::uint32_t>(i), address, spec.count, spec.dtype});
+    auto tensor = std::make_unique<hr_tensor>(hr_tensor{*first + static_cast<std::uint32_t>(i),
+                                                        segment.address + specs[i].offset,
+                                                        spec.count, spec.dtype, segment.device});
     tensors[i] = tensor.get();
     tensors_.emplace(tensors[i], std::move(tensor));
   }
@@ -224,7 +241,9 @@ Result<hr_layout*> Session::CreateLayout(std::span<const hr_tensor_spec> specs,
   if (Status status = CheckLayout(specs, options); !status) return status.error();
   Result<std::vector<TensorSpec>> announced = SpecsOf(specs);
   if (!announced) return announced.error();
-  Layout::Shape shape{0, (*announced)[0].dtype, static_cast<Reduction>(options.reduction), {}};
+  Layout::Shape shape{.dtype = (*announced)[0].dtype,
+                      .reduction = static_cast<Reduction>(options.reduction),
+                      .device = specs[0].segment->device};
   for (std::size_t i = 0; i < specs.size(); ++i) {
     (*announced)[i].order = static_cast<std::uint32_t>(i);
     shape.gradients.push_back({(*announced)[i].name, specs[i].count});
@@ -289,8 +308,8 @@ ipc::Record RecordOf(const Request& request, DType dtype, std::uint64_t count) {
 
 }  // namespace
 
-Result<std::uint64_t> Session::Post(const Request& request, const hr_tensor* tensor,
-                                    const hr_range* range) {
+Result<ipc::Record> Session::RecordFor(const Request& request, const hr_tensor* tensor,
+                                       const hr_range* range) const {
   if (tensor == nullptr) return Error(Code::kInvalidArgument, "the tensor is NULL");
   const hr_range whole{0, tensor->count};
   const hr_range& part = range == nullptr ? whole : *range;
@@ -303,7 +322,39 @@ Result<std::uint64_t> Session::Post(const Request& request, const hr_tensor* ten
   ipc::Record record = RecordOf(request, tensor->dtype, part.count);
   record.tensor = tensor->id;
   record.offset = part.offset * SizeOf(tensor->dtype);
-  return operations_.Post(record);
+  return record;
+}
+
+Result<std::uint64_t> Session::Post(const Request& request, const hr_tensor* tensor,
+                                    const hr_range* range) {
+  const Result<ipc::Record> record = RecordFor(request, tensor, range);
+  if (!record) return record.error();
+  return operations_.Post(*record);
+}
+
+Result<std::uint64_t> Session::PostOnStream(const Request& request, const hr_tensor* tensor,
+                                            const hr_range* range, transport::CuStream stream) {
+  const Result<ipc::Record> record = RecordFor(request, tensor, range);
+  if (!record) return record.error();
+  const Result<GpuWords*> words = WordsFor(tensor->device);
+  if (!words) return words.error();
+  StreamSignal signal(**words, stream);
+  return operations_.PostWhenReady(*record, signal);
+}
+
+Result<GpuWords*> Session::WordsFor(int device) {
+  if (device >= 0) return gpus_.WordsOf(device);
+  return Error(Code::kInvalidArgument,
+               "the memory is the host's, which no stream makes ready: post it without a stream");
+}
+
+Status Session::WaitOnStream(std::uint64_t operation, transport::CuStream stream) {
+  const Result<bool> ended = operations_.HasEnded(operation);
+  if (!ended) return ended.error();
+  const Result<GpuWords*> words = gpus_.WordsForWaits();
+  if (!words) return words.error();
+  if (*ended) return {};
+  return (*words)->AwaitEnd(stream, operation);
 }
 
 ArrayUse Session::UseOf(const Request& request, void* array, std::size_t size) const {

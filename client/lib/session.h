@@ -18,6 +18,7 @@
 #include "client/lib/handles.h"
 #include "client/lib/layout.h"
 #include "client/lib/operations.h"
+#include "client/lib/session_gpus.h"
 #include "ipc/channel.h"
 
 namespace headrace::client {
@@ -61,6 +62,9 @@ class Session final : public LossListener {
   bool InChild() const { return endpoints_.guard.InChild(); }
 
   Result<hr_segment*> CreateSegment(std::size_t size);
+  Result<hr_segment*> CreateDeviceSegment(std::size_t size, int device);
+  // `address` on a GPU; the memory stays the caller's.
+  Result<hr_segment*> ShareDeviceSegment(void* address, std::size_t size);
   Status ReleaseSegment(hr_segment* segment);
   Status RegisterTensors(std::span<const hr_tensor_spec> specs, hr_tensor** tensors);
   Status ReleaseTensors(std::span<hr_tensor*> tensors);
@@ -73,6 +77,11 @@ class Session final : public LossListener {
   // `range` null: the whole tensor. Returns the operation's number.
   Result<std::uint64_t> Post(const Request& request, const hr_tensor* tensor,
                              const hr_range* range);
+  // Ready once `stream` has come this far; on memory of a GPU.
+  Result<std::uint64_t> PostOnStream(const Request& request, const hr_tensor* tensor,
+                                     const hr_range* range, transport::CuStream stream);
+  // What follows in `stream` starts once the operation has ended.
+  Status WaitOnStream(std::uint64_t operation, transport::CuStream stream);
   Result<std::uint64_t> PostArray(const Request& request, void* array, std::uint64_t count,
                                   std::uint8_t dtype);
   Result<std::uint64_t> PostBarrier();
@@ -80,6 +89,11 @@ class Session final : public LossListener {
   Result<bool> HasEnded(std::uint64_t operation) const { return operations_.HasEnded(operation); }
   Status Wait(std::uint64_t operation, TimeNs timeout_ns);
   void Discard(std::uint64_t operation) { arrays_->Discard(operation); }
+
+  // Where CUDA's driver is; before it is needed.
+  void UseCudaLibrary(std::string library) { gpus_.UseLibrary(std::move(library)); }
+  // For streams that make memory on that GPU ready, or wait for it; -1, the host, is refused.
+  Result<GpuWords*> WordsFor(int device);
 
   void ReadCounters(hr_counters& counters) const;
 
@@ -94,6 +108,9 @@ class Session final : public LossListener {
   template <typename Handle>
   using Owned = std::map<const Handle*, std::unique_ptr<Handle>>;
 
+  hr_segment* Own(std::unique_ptr<hr_segment> segment);
+  Result<ipc::Record> RecordFor(const Request& request, const hr_tensor* tensor,
+                                const hr_range* range) const;
   Result<std::uint32_t> Announce(std::span<const TensorSpec> specs,
                                  const hr_layout_options& options);
   template <typename Handle>
@@ -106,6 +123,7 @@ class Session final : public LossListener {
   const std::uint32_t world_size_;
   Endpoints endpoints_;
   Operations operations_;
+  SessionGpus gpus_;
   std::int32_t service_pid_ = 0;
   std::mutex mutex_;
   Owned<hr_segment> segments_;         // guarded by mutex_

@@ -51,6 +51,15 @@ Result<Mapping> Mapping::Map(int fd, std::size_t size, bool writable, std::size_
   return Mapping({static_cast<std::byte*>(address), size});
 }
 
+Result<Mapping> Mapping::Again(std::span<std::byte> memory) {
+  // An old size of 0 asks for a second mapping of the same pages, which only shared ones have.
+  void* address = ::mremap(memory.data(), 0, memory.size(), MREMAP_MAYMOVE);
+  if (address == MAP_FAILED) {
+    return SystemError("mremap " + std::to_string(memory.size()) + " bytes", errno);
+  }
+  return Mapping({static_cast<std::byte*>(address), memory.size()});
+}
+
 Mapping& Mapping::operator=(Mapping&& other) noexcept {
   if (this != &other) {
     Unmap();

@@ -30,6 +30,10 @@ class [[nodiscard]] Mapping {
   // and the mapping begins `stagger` bytes into them.
   static Result<Mapping> Map(int fd, std::size_t size, bool writable, std::size_t stagger = 0);
 
+  // A second mapping of shared memory that is mapped here, at another address and with a life of
+  // its own. `memory` is whole pages of a Map.
+  static Result<Mapping> Again(std::span<std::byte> memory);
+
   // Private memory of zeros, which costs nothing where it is not touched.
   static Result<Mapping> Anonymous(std::size_t size);
 
@@ -42,6 +46,9 @@ class [[nodiscard]] Mapping {
   std::byte* data() const { return bytes_.data(); }
   std::size_t size() const { return bytes_.size(); }
   explicit operator bool() const { return bytes_.data() != nullptr; }
+
+  // Leaves the memory mapped until the process ends, for those who may still reach for it.
+  void Abandon() { bytes_ = {}; }
 
   // Faults every page in now, so that the first operation does not pay for it. Best effort: an old
   // kernel without MADV_POPULATE_WRITE pays at first touch instead.

@@ -15,6 +15,8 @@ MAY_INCLUDE = {
     "service/plan/": ("service/plan/", "ipc/base/"),
     "service/schedule/": ("service/schedule/", "ipc/base/"),
     "client/": ("client/", "ipc/", "headrace/"),
+    # Memory of GPUs is a library of its own, which the client links without the transports.
+    "client/lib/": ("client/", "ipc/", "transport/memory/", "headrace/"),
     # headrace-plan is the planner without the service, and links nothing else of it.
     "client/cli/plan/": ("client/cli/plan/", "service/plan/", "ipc/base/"),
     "tests/": ("",),
@@ -138,6 +140,8 @@ RULES = {
         {"service/plan/a.h": '#include "service/plan/b.h"\n#include <vector>\n'},
         [
             {"client/lib/a.cc": '#include "service/config.h"\n'},
+            {"client/lib/a.cc": '#include "transport/shm/shm.h"\n'},
+            {"client/cli/ctl/a.cc": '#include "transport/memory/gpus.h"\n'},
             {"service/a.cc": '#include "client/lib/session.h"\n'},
             {"transport/a.h": '#include "ipc/records.h"\n'},
             {"service/plan/a.h": '  #  include "transport/transport.h"\n'},

@@ -198,17 +198,61 @@ HR_API int32_t hr_session_service_pid(const hr_session* session);
 HR_API hr_status hr_segment_create(hr_session* session, size_t size, hr_segment** segment,
                                    hr_error* error);
 
-/* First byte; page aligned; the caller's to read and write until the segment is released. */
+/* First byte; page aligned; the caller's to read and write until the segment is released. Of a
+ * GPU's memory, its address on the GPU. */
 HR_API void* hr_segment_address(const hr_segment* segment);
 /* Bytes, after rounding up. */
 HR_API size_t hr_segment_size(const hr_segment* segment);
 /* The memfd behind the segment, for a second mapping of one's own that outlives the session. The
- * segment owns it; duplicate it to keep it. */
+ * segment owns it; duplicate it to keep it. -1 for memory of a GPU: see hr_segment_keep. */
 HR_API int hr_segment_descriptor(const hr_segment* segment);
 
 /* Unmaps the segment at both ends and frees the handle. Refused with HR_BUSY while tensors lie in
  * it or operations on it are open; the segment is then as before. */
 HR_API hr_status hr_segment_release(hr_session* session, hr_segment* segment, hr_error* error);
+
+/* ---- Memory of a GPU ------------------------------------------------------------------------
+ *
+ * Needs CUDA's driver, libcuda.so.1, which is opened by the first of these calls and by no other;
+ * the file is named by HEADRACE_CUDA_LIBRARY where hr_open finds that variable. Segments and
+ * tensors on a GPU are used as others are. A post says that the memory is ready now, whatever still
+ * stands in the GPU's streams; the functions that end in _on_stream, below, need no such wait. All
+ * ranks of one node post an operation on memory of the same kind. The library uses the GPU's
+ * primary context, as CUDA's run time does, and makes what it needs current for its own calls only.
+ *
+ * Errors of both functions: HR_NOT_FOUND (no driver; the text says what to install), HR_UNAVAILABLE
+ * (no GPU, or one that cannot export memory), HR_VERSION_MISMATCH (a driver before CUDA 12.0),
+ * HR_EXHAUSTED (the GPU has no room), HR_INVALID_ARGUMENT, what the service says to memory that it
+ * cannot map, and those of a lost service. */
+
+/* Allocates `size` bytes (rounded up to the GPU's granularity, 2 MiB as a rule) of zeroed memory,
+ * shared with the service, on GPU `device`: its number among those that this process sees, from 0.
+ */
+HR_API hr_status hr_segment_create_on_device(hr_session* session, size_t size, int device,
+                                             hr_segment** segment, hr_error* error);
+
+/* Shares memory that somebody else allocated: `size` bytes from `address`, of cudaMalloc or of
+ * cuMemCreate with file descriptors for export, so also of PyTorch's caching allocator with and
+ * without expandable segments. The segment begins at `address`. What cannot be shared is refused
+ * with HR_INVALID_ARGUMENT, the reason and what to do instead: memory of the host, managed memory,
+ * memory that was allocated without leave to export it, or in more than 253 pieces or pieces of
+ * different sizes. The memory stays the caller's, and must stay allocated until hr_segment_release
+ * has returned or the service has noticed the session's end, which takes it less than a second. */
+HR_API hr_status hr_segment_share_device(hr_session* session, void* address, size_t size,
+                                         hr_segment** segment, hr_error* error);
+
+/* The GPU's number in this process; -1: memory of the host. */
+HR_API int hr_segment_device(const hr_segment* segment);
+
+/* A share in memory of hr_segment_create_on_device, which stays at its address until the segment is
+ * released or its session closed, and until all its shares are freed. NULL for other segments, or without memory. The
+ * last to let go waits until the GPU has done all that stands in its streams, as cudaFree does. */
+typedef struct hr_memory hr_memory;
+HR_API hr_memory* hr_segment_keep(const hr_segment* segment);
+/* Any thread, also after hr_close. NULL is allowed. Does nothing in a forked child. */
+HR_API void hr_memory_free(hr_memory* memory);
+
+/* ---- Tensors -------------------------------------------------------------------------------- */
 
 /* A gradient in a segment. */
 typedef struct hr_tensor_spec {
@@ -266,6 +310,45 @@ HR_API hr_status hr_all_gather(hr_session* session, hr_tensor* tensor, const hr_
                                hr_operation* operation, hr_error* error);
 /* Ends when every rank has posted it. Moves nothing. */
 HR_API hr_status hr_barrier(hr_session* session, hr_operation* operation, hr_error* error);
+
+/* ---- Operations in the order of a GPU's stream ------------------------------------------------
+ *
+ * `stream` is a CUstream or cudaStream_t; NULL is the legacy default stream, as in CUDA. The host
+ * waits for nothing. Where the GPU cannot write and await words by itself, a thread of its driver
+ * does, in stream order; then one stream at a time may have such calls that are not yet made, and
+ * those of another get HR_BUSY (also HR_BUSY: 256 streams in which something of the session
+ * stands). A stream that is being captured into a graph must not be given: an operation has its own
+ * number.
+ *
+ * A rank whose stream never comes so far has not posted: the others' operations end with
+ * HR_TIMEOUT, as ever. hr_close, and the end of the service, end every operation, so that no stream
+ * is held up for good. hr_close then waits, for at most 10 seconds, until the streams have passed
+ * what was put into them here; what one that is held up by something else may still touch stays
+ * allocated until the process ends. */
+
+/* As hr_all_reduce and the others, on memory of a GPU: it is ready once `stream`, of that GPU, has
+ * done all that stands in it now. */
+HR_API hr_status hr_all_reduce_on_stream(hr_session* session, hr_tensor* tensor,
+                                         const hr_range* range, hr_reduction reduction,
+                                         void* stream, hr_operation* operation, hr_error* error);
+HR_API hr_status hr_broadcast_on_stream(hr_session* session, hr_tensor* tensor,
+                                        const hr_range* range, uint32_t root, void* stream,
+                                        hr_operation* operation, hr_error* error);
+HR_API hr_status hr_reduce_scatter_on_stream(hr_session* session, hr_tensor* tensor,
+                                             const hr_range* range, hr_reduction reduction,
+                                             void* stream, hr_operation* operation,
+                                             hr_error* error);
+HR_API hr_status hr_all_gather_on_stream(hr_session* session, hr_tensor* tensor,
+                                         const hr_range* range, void* stream,
+                                         hr_operation* operation, hr_error* error);
+
+/* What is put into `stream` from now on starts once the operation has ended, well or badly: a
+ * failure lets the stream go on, with the memory in an undefined state, and hr_test and hr_wait
+ * tell how it ended. In sessions with memory on several GPUs, a NULL `stream` is that of the
+ * calling thread's current GPU. Errors: HR_INVALID_ARGUMENT (never posted; the session has no
+ * memory on a GPU), HR_BUSY, HR_UNAVAILABLE. */
+HR_API hr_status hr_stream_wait(hr_session* session, hr_operation operation, void* stream,
+                                hr_error* error);
 
 /* ---- Operations on one-off arrays (copied in and out) ---------------------------------------- */
 
@@ -374,6 +457,15 @@ HR_API hr_status hr_layout_post(hr_layout* layout, uint32_t index, hr_operation*
  * HR_TIMEOUT as in hr_wait. */
 HR_API hr_status hr_layout_wait(hr_layout* layout, uint32_t index, int64_t timeout_ns,
                                 hr_error* error);
+/* Both in the order of a stream, for a layout on a GPU; see above. The post comes after the wait
+ * for the same gradient of the iteration before, in the same stream or one that waits for it. The
+ * wait does not stop the host, so that it tells a failure only of an operation that has ended by
+ * now; of the others hr_wait tells it. The times that plans are made from are then those of the
+ * host, which runs ahead of the GPU. */
+HR_API hr_status hr_layout_post_on_stream(hr_layout* layout, uint32_t index, void* stream,
+                                          hr_operation* operation, hr_error* error);
+HR_API hr_status hr_layout_wait_on_stream(hr_layout* layout, uint32_t index, void* stream,
+                                          hr_error* error);
 /* The forward pass has ended: time that passes from now on belongs to no gradient. */
 HR_API hr_status hr_layout_end_forward(hr_layout* layout, hr_error* error);
 

@@ -105,8 +105,9 @@ CuResult WaitForDevice(Lock& lock, int ordinal) {
   std::vector<Point> points;
   if (device.default_stream)
     points.push_back({device.default_stream, device.default_stream->posted});
-  for (const auto& [token, stream] : machine.streams) {
-    if (stream->ordinal == ordinal) points.push_back({stream, stream->posted});
+  // Also what stands in streams that were destroyed meanwhile.
+  for (const std::weak_ptr<StreamState>& started : device.started) {
+    if (const auto stream = started.lock()) points.push_back({stream, stream->posted});
   }
   for (const Point& point : points) WaitFor(lock, point);
   return device.sticky;

@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 
 #include <condition_variable>
+#include <cstring>
 #include <filesystem>
 #include <mutex>
 #include <optional>
@@ -93,6 +94,42 @@ TEST_F(ConnectionTest, PassesSegmentsAndTensors) {
   EXPECT_TRUE((*connection)->Leave().ok());
   EXPECT_TRUE(service.seen().left);
   EXPECT_FALSE(losses_.lost());
+}
+
+TEST_F(ConnectionTest, PassesGpuMemoryInAsManyPiecesAsOneMessageCarries) {
+  EntranceEnd service({});
+  const auto connection = Attach(service.path());
+  ASSERT_TRUE(connection.ok());
+  const DeviceHandle handle{.kind = DeviceHandleKind::kPosixFds,
+                            .exporter_pid = 77,
+                            .device = {1, 2, 3},
+                            .offset = 4,
+                            .size = 5,
+                            .piece_size = 6};
+  std::vector<UniqueFd> pieces;
+  std::vector<std::uint64_t> sizes;
+  for (std::uint64_t i = 1; i <= kDevicePiecesMax; ++i) {
+    pieces.push_back(ipc::CreateSealedMemory("test", i * ipc::kPageSize).value().fd);
+    sizes.push_back(i * ipc::kPageSize);
+  }
+  const auto segment = (*connection)->RegisterDeviceSegment(handle, pieces);
+  ASSERT_TRUE(segment.ok()) << segment.error().text();
+  EXPECT_EQ(*segment, 4U);
+  const EntranceEnd::Seen seen = service.seen();
+  EXPECT_EQ(std::memcmp(&seen.handle, &handle, sizeof handle), 0);
+  EXPECT_EQ(seen.piece_sizes, sizes);
+}
+
+TEST_F(ConnectionTest, PassesAHandleOfGpuMemory) {
+  EntranceEnd service({});
+  const auto connection = Attach(service.path());
+  ASSERT_TRUE(connection.ok());
+  DeviceHandle handle{.kind = DeviceHandleKind::kLegacyIpc, .size = 4096};
+  handle.legacy.fill(9);
+  EXPECT_EQ((*connection)->RegisterDeviceSegment(handle, {}).value(), 4U);
+  const EntranceEnd::Seen seen = service.seen();
+  EXPECT_EQ(std::memcmp(&seen.handle, &handle, sizeof handle), 0);
+  EXPECT_TRUE(seen.piece_sizes.empty());
 }
 
 TEST_F(ConnectionTest, HandsInALayout) {

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -48,6 +49,37 @@ class SessionEnd final : public schema::Session::Server {
       Fill(stage_.manners.refusal, context.getResults().getRefusal());
       context.getResults().setSegment(3);
     });
+  }
+  kj::Promise<void> registerDeviceSegment(RegisterDeviceSegmentContext context) override {
+    const auto params = context.getParams();
+    {
+      std::lock_guard lock(stage_.mutex);
+      const auto handle = params.getHandle();
+      stage_.seen.handle = {.kind = static_cast<DeviceHandleKind>(handle.getKind()),
+                            .exporter_pid = handle.getExporterPid(),
+                            .offset = handle.getOffset(),
+                            .size = handle.getSize(),
+                            .piece_size = handle.getPieceSize()};
+      const auto copy = [](capnp::Data::Reader from, auto& to) {
+        ASSERT_LE(from.size(), to.size());
+        std::copy(from.begin(), from.end(), to.begin());
+      };
+      copy(handle.getDevice(), stage_.seen.handle.device);
+      copy(handle.getLegacy(), stage_.seen.handle.legacy);
+    }
+    auto fds = kj::heapArrayBuilder<kj::Promise<kj::Maybe<int>>>(params.getPieces().size());
+    for (schema::Descriptor::Client piece : params.getPieces()) fds.add(piece.getFd());
+    return kj::joinPromises(fds.finish())
+        .then([this, context](kj::Array<kj::Maybe<int>> numbers) mutable {
+          std::lock_guard lock(stage_.mutex);
+          for (const kj::Maybe<int>& fd : numbers) {
+            KJ_IF_MAYBE (number, fd) {
+              stage_.seen.piece_sizes.push_back(SizeOfFile(*number));
+            }
+          }
+          Fill(stage_.manners.refusal, context.getResults().getRefusal());
+          context.getResults().setSegment(4);
+        });
   }
   kj::Promise<void> registerTensors(RegisterTensorsContext context) override {
     std::lock_guard lock(stage_.mutex);
@@ -137,7 +169,7 @@ struct EntranceEnd::Thread {
     capnp::TwoPartyServer server(kj::heap<EntranceServer>(stage));
     kj::UnixEventPort::FdObserver observer(io.unixEventPort, stop.get(),
                                            kj::UnixEventPort::FdObserver::OBSERVE_READ);
-    server.listenCapStreamReceiver(*receiver, 4)
+    server.listenCapStreamReceiver(*receiver, kDevicePiecesMax)
         .exclusiveJoin(observer.whenBecomesReadable())
         .wait(io.waitScope);
   }

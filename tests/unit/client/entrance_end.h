@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "ipc/base/device_handle.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/result.h"
 
@@ -44,7 +45,9 @@ class EntranceEnd {
     std::uint64_t channel_size = 0;
     std::uint64_t segment_size = 0;
     std::uint64_t tensors = 0;
-    std::string layout;  // "first count reduction policy"
+    DeviceHandle handle;                     // of GPU memory
+    std::vector<std::uint64_t> piece_sizes;  // of the files that came with it
+    std::string layout;                      // "first count reduction policy"
     bool left = false;
   };
   Seen seen() const;

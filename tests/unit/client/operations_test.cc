@@ -4,6 +4,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <functional>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -201,6 +203,75 @@ TEST(UnclaimedFailures, NeverCallAForgottenFailureASuccess) {
   EXPECT_EQ(failures.Find(1).code, Code::kExhausted);
   EXPECT_EQ(failures.Find(3).code, Code::kOk);
   EXPECT_EQ(failures.Find(4).code, Code::kTimeout);
+}
+
+// Keeps what it was promised for, until the test stores it.
+class HeldSignal final : public ReadySignal {
+ public:
+  Status Promise(std::uint64_t sequence) override {
+    if (refusal) return *refusal;
+    promised = sequence;
+    if (during) during();
+    return {};
+  }
+
+  std::uint64_t promised = 0;
+  std::optional<Error> refusal;
+  std::function<void()> during;
+};
+
+TEST_F(OperationsTest, PromisesTheNumberOfARecordThatAwaitsItsWord) {
+  HeldSignal signal;
+  EXPECT_EQ(operations_.PostWhenReady(ipc::Record{.kind = 1, .dtype = 1}, signal).value(), 1U);
+  EXPECT_EQ(signal.promised, 1U);
+  EXPECT_EQ(service_.Take().flags, ipc::kRecordAwaitsWord);
+}
+
+TEST_F(OperationsTest, PostNothingWhenThePromiseIsRefused) {
+  HeldSignal signal;
+  signal.refusal = Error(Code::kBusy, "too many streams");
+  EXPECT_EQ(operations_.PostWhenReady({}, signal).error().text(), "too many streams");
+  EXPECT_FALSE(service_.HasRecord());
+  EXPECT_EQ(Post(), 1U);
+}
+
+TEST_F(OperationsTest, DoNotLetALatePromiseTakeBackANewerOne) {
+  HeldSignal signal;
+  EXPECT_EQ(operations_.PostWhenReady({}, signal).value(), 1U);
+  service_.Serve(Code::kTimeout, "late");
+  for (std::uint64_t i = 1; i < ipc::kOperationsMax; ++i) {
+    Post();
+    service_.Serve();
+  }
+  const auto refused = operations_.PostWhenReady({}, signal);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), Code::kBusy);
+  EXPECT_NE(refused.error().text().find("not yet come to operation 1,"), std::string::npos);
+  created_.channel.layout().ready[1].store(1);
+  EXPECT_EQ(operations_.PostWhenReady({}, signal).value(), ipc::kOperationsMax + 1);
+}
+
+TEST_F(OperationsTest, KeepTheirOrderWhileAPromiseIsMade) {
+  HeldSignal signal;
+  std::thread other;
+  signal.during = [&] { other = std::thread([this] { EXPECT_EQ(Post(), 2U); }); };
+  EXPECT_EQ(operations_.PostWhenReady({}, signal).value(), 1U);
+  other.join();
+  EXPECT_EQ(service_.Take().flags, ipc::kRecordAwaitsWord);
+  EXPECT_EQ(service_.Take().flags, 0);
+}
+
+// A driver may make the promise wait until the GPU has done something that only the loss lets it
+// do.
+TEST_F(OperationsTest, LoseTheServiceWhileAPromiseIsMade) {
+  HeldSignal signal;
+  const std::uint64_t open = Post();
+  signal.during = [&] {
+    operations_.Lose(Error(Code::kUnavailable, "it is gone"));
+    EXPECT_TRUE(operations_.HasEnded(open).value());
+  };
+  EXPECT_EQ(operations_.PostWhenReady({}, signal).error().text(), "it is gone");
+  EXPECT_EQ(operations_.posted(), 1U);
 }
 
 }  // namespace

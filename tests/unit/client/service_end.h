@@ -56,9 +56,22 @@ class FakeControl final : public Control {
     segments.emplace(next_segment, std::move(mapping).value());
     return next_segment++;
   }
+  // The descriptors of a claim, copied as the socket does; it is mapped by whoever wants to.
+  struct Claim {
+    DeviceHandle handle;
+    std::vector<UniqueFd> pieces;
+  };
+  Result<std::uint32_t> RegisterDeviceSegment(const DeviceHandle& handle,
+                                              std::span<const UniqueFd> pieces) override {
+    if (refusal) return *refusal;
+    Claim& claim = claims[next_segment];
+    claim.handle = handle;
+    for (const UniqueFd& piece : pieces) claim.pieces.push_back(Duplicate(piece.get()).value());
+    return next_segment++;
+  }
   Status ReleaseSegment(std::uint32_t segment) override {
     if (refusal) return *refusal;
-    EXPECT_EQ(segments.erase(segment), 1U);
+    EXPECT_EQ(segments.erase(segment) + claims.erase(segment), 1U);
     return {};
   }
   Result<std::uint32_t> RegisterTensors(std::span<const TensorSpec> specs) override {
@@ -87,6 +100,7 @@ class FakeControl final : public Control {
   std::optional<Error> layout_refusal;
   std::uint32_t next_segment = 7;  // not 0, which a forgotten field would have
   std::map<std::uint32_t, Mapping> segments;
+  std::map<std::uint32_t, Claim> claims;  // of memory of GPUs
   std::vector<TensorSpec> tensors;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> released;
   std::vector<LayoutNotice> layouts;

@@ -147,5 +147,28 @@ TEST(SealedMemory, RefusesHugePagesWhoseHolesWouldBeASigbus) {
   ExpectRefused(fd.get(), kHugePage, "huge pages");
 }
 
+TEST(SealedMemory, CanBeMappedAgainForALongerLife) {
+  Result<SealedMemory> memory = CreateSealedMemory("test", 3 * kPageSize);
+  ASSERT_TRUE(memory.ok());
+  Result<Mapping> again = Mapping::Again({memory->mapping.data() + kPageSize, kPageSize});
+  ASSERT_TRUE(again.ok()) << again.error().text();
+  EXPECT_NE(again->data(), memory->mapping.data() + kPageSize);
+  memory->mapping.data()[kPageSize + 7] = std::byte{3};
+  memory->mapping = Mapping();
+  EXPECT_EQ(again->data()[7], std::byte{3});
+  EXPECT_FALSE(Mapping::Again({static_cast<std::byte*>(nullptr), kPageSize}).ok());
+}
+
+TEST(SealedMemory, StaysMappedWhenItIsAbandoned) {
+  Result<SealedMemory> memory = CreateSealedMemory("test", kPageSize);
+  ASSERT_TRUE(memory.ok());
+  std::byte* bytes = memory->mapping.data();
+  memory->mapping.Abandon();
+  memory->mapping = Mapping();
+  bytes[0] = std::byte{4};
+  EXPECT_EQ(bytes[0], std::byte{4});
+  EXPECT_EQ(::munmap(bytes, kPageSize), 0);
+}
+
 }  // namespace
 }  // namespace headrace::ipc

@@ -1,0 +1,149 @@
+#include "client/lib/session_gpus.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <utility>
+
+namespace headrace::client {
+namespace {
+
+using transport::CuContext;
+using transport::CudaDriver;
+using transport::CuPointerAttribute;
+using transport::CuResult;
+using transport::CurrentContext;
+using transport::PrimaryContext;
+
+// Between two looks at streams that have still to pass; only when a session is closed.
+constexpr std::chrono::milliseconds kLookEvery(1);
+
+}  // namespace
+
+Result<std::shared_ptr<const CudaDriver>> SessionGpus::Driver() {
+  const std::lock_guard lock(mutex_);
+  return DriverLocked();
+}
+
+Result<std::shared_ptr<const CudaDriver>> SessionGpus::DriverLocked() {
+  if (driver_ != nullptr) return driver_;
+  Result<std::unique_ptr<CudaDriver>> opened = CudaDriver::Open(library_);
+  if (!opened) return opened.error();
+  driver_ = std::move(opened).value();
+  return driver_;
+}
+
+Status SessionGpus::CheckDevice(int device) {
+  const std::lock_guard lock(mutex_);
+  const auto driver = DriverLocked();
+  if (!driver) return driver.error();
+  const int count = (*driver)->devices_count();
+  if (device >= 0 && device < count) return {};
+  return Error(Code::kInvalidArgument,
+               fmt::format("GPU {}: this process sees {}, numbered from 0", device, count));
+}
+
+Result<PrimaryContext*> SessionGpus::ContextLocked(int device) {
+  Gpu& gpu = gpus_[device];
+  if (!gpu.context) {
+    Result<PrimaryContext> context = transport::RetainPrimaryContext(*driver_, device);
+    if (!context) return context.error();
+    gpu.context = std::move(context).value();
+  }
+  return &gpu.context;
+}
+
+Result<SessionGpus::Existing> SessionGpus::Grant(transport::CuAddress address, std::uint64_t size) {
+  const std::lock_guard lock(mutex_);
+  const auto driver = DriverLocked();
+  if (!driver) return driver.error();
+  Existing existing;
+  // An address that the driver does not know has no GPU; why it cannot be shared is said below.
+  const bool known =
+      driver_->call().pointer_get_attribute(&existing.device, CuPointerAttribute::kDeviceOrdinal,
+                                            address) == CuResult::kSuccess;
+  CuContext context = nullptr;
+  if (known && existing.device >= 0 && existing.device < driver_->devices_count()) {
+    const Result<PrimaryContext*> retained = ContextLocked(existing.device);
+    if (!retained) return retained.error();
+    context = (*retained)->get().context;
+  }
+  // The calling thread need not have used CUDA before.
+  std::optional<CurrentContext> current;
+  if (context != nullptr) current.emplace(*driver_, context);
+  Result<transport::DeviceGrant> grant = transport::GrantExisting(*driver_, address, size);
+  if (!grant) return grant.error();
+  existing.grant = std::move(grant).value();
+  return existing;
+}
+
+Status SessionGpus::NoteMemoryOn(int device) {
+  const std::lock_guard lock(mutex_);
+  const Result<PrimaryContext*> context = ContextLocked(device);
+  if (!context) return context.error();
+  if (first_ < 0) first_ = device;
+  return {};
+}
+
+Result<GpuWords*> SessionGpus::WordsOf(int device) {
+  const std::lock_guard lock(mutex_);
+  return WordsLocked(device);
+}
+
+Result<GpuWords*> SessionGpus::WordsLocked(int device) {
+  const Result<PrimaryContext*> context = ContextLocked(device);
+  if (!context) return context.error();
+  Gpu& gpu = gpus_[device];
+  if (gpu.words == nullptr) {
+    Result<std::unique_ptr<GpuWords>> words = GpuWords::Pin(**context, channel_);
+    if (!words) return words.error().Within(fmt::format("let streams of GPU {} wait", device));
+    gpu.words = std::move(words).value();
+  }
+  return gpu.words.get();
+}
+
+Result<GpuWords*> SessionGpus::WordsForWaits() {
+  const std::lock_guard lock(mutex_);
+  if (first_ < 0) {
+    return Error(
+        Code::kInvalidArgument,
+        "this session has no memory on a GPU, so there is nothing that a stream could wait "
+        "for: call hr_wait");
+  }
+  CuContext current = nullptr;
+  // Without a current context there is none: the first GPU is meant.
+  if (driver_->call().ctx_get_current(&current) == CuResult::kSuccess && current != nullptr) {
+    for (const auto& [device, gpu] : gpus_) {
+      if (gpu.context.get().context == current) return WordsLocked(device);
+    }
+  }
+  return WordsLocked(first_);
+}
+
+bool SessionGpus::HasWords() {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(gpus_.begin(), gpus_.end(),
+                     [](const auto& each) { return each.second.words != nullptr; });
+}
+
+void SessionGpus::LetStreamsPass(TimeNs timeout_ns) {
+  const std::lock_guard lock(mutex_);
+  const TimeNs deadline = MonotonicNow() + timeout_ns;
+  for (auto& [device, gpu] : gpus_) {
+    if (gpu.words == nullptr) continue;
+    while (!gpu.words->HavePassed() && MonotonicNow() < deadline) {
+      std::this_thread::sleep_for(kLookEvery);
+    }
+    if (!gpu.words->HavePassed()) {
+      GpuWords::Abandon(std::move(gpu.words));
+      // With its last use the context would end, and what is pinned in it.
+      [[maybe_unused]] const auto kept = gpu.context.release();
+    }
+    gpu.words.reset();
+  }
+}
+
+}  // namespace headrace::client

@@ -1,0 +1,77 @@
+// The GPUs that a session uses: CUDA's driver, opened when a segment first lies on one, and of each
+// the context and the channel's words.
+//
+// Thread-safe. A session without such segments never opens the driver, and pays nothing for this.
+// No GPU but those named gets a context, which would cost its memory.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "client/lib/gpu_words.h"
+#include "ipc/base/clock.h"
+#include "ipc/base/result.h"
+#include "ipc/channel.h"
+#include "transport/memory/cuda_driver.h"
+#include "transport/memory/cuda_handles.h"
+#include "transport/memory/device_grant.h"
+
+namespace headrace::client {
+
+class SessionGpus {
+ public:
+  // `channel` outlives this. `library` is opened by the first call of Driver.
+  explicit SessionGpus(ipc::ChannelLayout& channel,
+                       std::string library = std::string(transport::kCudaLibrary))
+      : channel_(channel), library_(std::move(library)) {}
+  // Before the driver is opened.
+  void UseLibrary(std::string library) { library_ = std::move(library); }
+
+  // Errors: those of CudaDriver::Open. Shared with memory that outlives the session.
+  Result<std::shared_ptr<const transport::CudaDriver>> Driver();
+
+  // A GPU of this process by its ordinal. kInvalidArgument names how many there are.
+  Status CheckDevice(int device);
+
+  // What another process needs to map `size` bytes at `address`, and the GPU they are on.
+  struct Existing {
+    transport::DeviceGrant grant;
+    int device = 0;
+  };
+  Result<Existing> Grant(transport::CuAddress address, std::uint64_t size);
+
+  // The words for streams of one GPU on which the session has memory; pinned by the first call.
+  Result<GpuWords*> WordsOf(int device);
+  // For the streams of the calling thread's current GPU, if the session has words there; else of
+  // the first GPU on which the session had memory.
+  Result<GpuWords*> WordsForWaits();
+  // The session has memory on it, by an open driver.
+  Status NoteMemoryOn(int device);
+
+  // Whether streams may stand before words; false where none were ever pinned.
+  bool HasWords();
+  // Waits until all streams have passed, at most `timeout_ns`. Words that are still awaited then
+  // are left pinned and mapped. All operations must have ended. The words are gone afterwards.
+  void LetStreamsPass(TimeNs timeout_ns);
+
+ private:
+  struct Gpu {
+    transport::PrimaryContext context;
+    std::unique_ptr<GpuWords> words;  // refers to the context
+  };
+  Result<transport::PrimaryContext*> ContextLocked(int device);
+  Result<GpuWords*> WordsLocked(int device);
+  Result<std::shared_ptr<const transport::CudaDriver>> DriverLocked();
+
+  ipc::ChannelLayout& channel_;
+  std::mutex mutex_;
+  std::string library_;
+  std::shared_ptr<const transport::CudaDriver> driver_;  // guarded by mutex_, as is all below
+  int first_ = -1;                                       // GPU with memory of the session
+  std::map<int, Gpu> gpus_;
+};
+
+}  // namespace headrace::client

@@ -1,0 +1,244 @@
+// Operations in the order of a GPU's stream.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <bit>
+#include <thread>
+#include <vector>
+
+#include "tests/unit/client/gpu_session.h"
+
+namespace headrace::client {
+namespace {
+
+using cuda_double::Environment;
+using transport::CuResult;
+using transport::WordMeans;
+
+// By the GPU's own word operations, and by a thread of its driver.
+class GpuStreamsTest : public GpuSessionTest, public testing::WithParamInterface<WordMeans> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == WordMeans::kHostCall) {
+      poor_ = std::make_unique<Environment>(
+          std::initializer_list<Environment::Variable>{{"LACKS", "stream_words"}});
+    }
+    GpuSessionTest::SetUp();
+  }
+
+  std::unique_ptr<Environment> poor_;
+};
+
+TEST_P(GpuStreamsTest, SaysThatMemoryIsReadyWhenTheStreamHasComeSoFar) {
+  hr_tensor* tensor = Tensor(100);
+  Gate gate;
+  gate.Close(*driver_, stream());
+  const hr_operation operation = Post(tensor);
+  const ipc::Record record = service_->Take();
+  EXPECT_EQ(record.flags, ipc::kRecordAwaitsWord);
+  EXPECT_EQ(record.commit, operation);
+  EXPECT_EQ(record.count, 100U);
+  EXPECT_EQ(Ready(operation), 0U);
+  gate.Open();
+  Synchronize();
+  EXPECT_EQ(Ready(operation), operation);
+  service_->End(operation);
+  EXPECT_EQ(hr_wait(&handle_, operation, -1, &error_), HR_OK);
+}
+
+TEST_P(GpuStreamsTest, HoldsTheStreamUntilTheOperationHasEnded) {
+  hr_tensor* tensor = Tensor(100);
+  const hr_operation operation = Post(tensor);
+  ASSERT_EQ(hr_stream_wait(&handle_, operation, stream(), &error_), HR_OK) << error_.text;
+  EXPECT_FALSE(IsIdle());
+  const ipc::Record record = service_->Take();
+  // The word before the one that is awaited does not let it go.
+  channel_->layout().words[operation].store((record.commit << 16) - 1);
+  EXPECT_FALSE(IsIdle());
+  service_->End(record.commit);
+  Synchronize();
+  ASSERT_EQ(hr_stream_wait(&handle_, operation, stream(), &error_), HR_OK);
+  EXPECT_TRUE(IsIdle());  // of what has ended, nothing is put into the stream
+}
+
+TEST_P(GpuStreamsTest, LetsTheStreamGoOnAfterAFailureThatHrWaitTells) {
+  const hr_operation operation = Post(Tensor(100));
+  ASSERT_EQ(hr_stream_wait(&handle_, operation, stream(), &error_), HR_OK);
+  service_->Serve(Code::kPeerLost, "rank 0 exited");
+  Synchronize();
+  EXPECT_EQ(hr_wait(&handle_, operation, 0, &error_), HR_PEER_LOST);
+  EXPECT_TRUE(Says("rank 0 exited")) << error_.text;
+}
+
+TEST_P(GpuStreamsTest, PostsEveryKindWithItsArguments) {
+  hr_tensor* tensor = Tensor(100);
+  hr_operation operation = 0;
+  const hr_range range{40, 8};
+  ASSERT_EQ(hr_broadcast_on_stream(&handle_, tensor, &range, 1, stream(), &operation, &error_),
+            HR_OK);
+  const ipc::Record broadcast = service_->Serve();
+  EXPECT_EQ(broadcast.kind, static_cast<std::uint8_t>(Collective::kBroadcast));
+  EXPECT_EQ(broadcast.root, 1U);
+  EXPECT_EQ(broadcast.offset, 160U);
+  ASSERT_EQ(hr_reduce_scatter_on_stream(&handle_, tensor, nullptr, HR_AVERAGE, stream(), &operation,
+                                        &error_),
+            HR_OK);
+  const ipc::Record scatter = service_->Serve();
+  EXPECT_EQ(scatter.kind, static_cast<std::uint8_t>(Collective::kReduceScatter));
+  EXPECT_EQ(scatter.reduction, static_cast<std::uint8_t>(Reduction::kAverage));
+  ASSERT_EQ(hr_all_gather_on_stream(&handle_, tensor, nullptr, stream(), &operation, &error_),
+            HR_OK);
+  EXPECT_EQ(service_->Serve().kind, static_cast<std::uint8_t>(Collective::kAllGather));
+  // Without a stream the memory is ready now.
+  ASSERT_EQ(hr_all_gather(&handle_, tensor, nullptr, &operation, &error_), HR_OK);
+  EXPECT_EQ(service_->Serve().flags, 0);
+  Synchronize();
+}
+
+TEST_P(GpuStreamsTest, LetsStreamsGoWhenTheSessionIsClosed) {
+  const hr_operation operation = Post(Tensor(100));
+  ASSERT_EQ(hr_stream_wait(&handle_, operation, stream(), &error_), HR_OK);
+  EXPECT_FALSE(IsIdle());
+  handle_.session.reset();
+  Synchronize();
+  EXPECT_EQ(counts().host_registrations, 0U);
+  EXPECT_EQ(counts().events, 0U);
+}
+
+TEST_P(GpuStreamsTest, LetsStreamsGoWhenTheServiceIsLost) {
+  hr_tensor* tensor = Tensor(100);
+  const hr_operation operation = Post(tensor);
+  ASSERT_EQ(hr_stream_wait(&handle_, operation, stream(), &error_), HR_OK);
+  EXPECT_FALSE(IsIdle());
+  handle_.session->OnLost(Error(Code::kUnavailable, "it is gone"));
+  Synchronize();
+  EXPECT_EQ(hr_wait(&handle_, operation, -1, &error_), HR_UNAVAILABLE);
+  EXPECT_TRUE(Says("it is gone")) << error_.text;
+  hr_operation later = 0;
+  EXPECT_EQ(hr_all_reduce_on_stream(&handle_, tensor, nullptr, HR_SUM, stream(), &later, &error_),
+            HR_UNAVAILABLE);
+}
+
+TEST_P(GpuStreamsTest, PostsNothingThatTheDriverWillNotSignal) {
+  hr_tensor* tensor = Tensor(100);
+  Post(tensor);
+  service_->Serve();
+  doubled_.fail(GetParam() == WordMeans::kStream ? "cuStreamWriteValue64_v2" : "cuLaunchHostFunc",
+                1, CuResult::kOutOfMemory);
+  hr_operation operation = 0;
+  EXPECT_EQ(
+      hr_all_reduce_on_stream(&handle_, tensor, nullptr, HR_SUM, stream(), &operation, &error_),
+      HR_EXHAUSTED);
+  EXPECT_FALSE(service_->HasRecord());
+  EXPECT_EQ(Post(tensor), 2U);
+  Synchronize();
+  EXPECT_EQ(Ready(2), 2U);
+}
+
+TEST_P(GpuStreamsTest, RunsAheadOfTheGpuByIterationsOfALayout) {
+  hr_segment* segment = Segment(4096);
+  const std::vector<hr_tensor_spec> specs = {{segment, 0, 4, HR_FLOAT32, "a", 0},
+                                             {segment, 16, 4, HR_FLOAT32, "b", 0}};
+  hr_layout_options options{};
+  options.size = sizeof options;
+  options.reduction = HR_AVERAGE;
+  hr_layout* layout = nullptr;
+  ASSERT_EQ(hr_layout_create(&handle_, specs.data(), 2, &options, &layout, &error_), HR_OK)
+      << error_.text;
+  for (int iteration = 0; iteration < 2; ++iteration) {
+    ASSERT_EQ(hr_layout_wait_on_stream(layout, 0, stream(), &error_), HR_OK) << error_.text;
+    ASSERT_EQ(hr_layout_begin_backward(layout, &error_), HR_OK);
+    ASSERT_EQ(hr_layout_post_on_stream(layout, 0, stream(), nullptr, &error_), HR_OK)
+        << error_.text;
+    hr_operation other = 0;
+    // Gradient 1 was not waited for by anybody, so its second post is refused.
+    const hr_status posted = hr_layout_post_on_stream(layout, 1, stream(), &other, &error_);
+    EXPECT_EQ(posted, iteration == 0 ? HR_OK : HR_BUSY) << error_.text;
+  }
+  const auto first = std::bit_cast<ipc::GradientRecord>(service_->Take());
+  EXPECT_EQ(first.flags, ipc::kRecordIsGradient | ipc::kRecordAwaitsWord);
+  service_->Take();
+  const ipc::Record again = service_->Take();
+  EXPECT_EQ(Ready(again.commit), 0U);  // its stream waits for the iteration before
+  service_->End(first.commit);
+  Synchronize();
+  EXPECT_EQ(Ready(again.commit), again.commit);
+}
+
+INSTANTIATE_TEST_SUITE_P(By, GpuStreamsTest,
+                         testing::Values(WordMeans::kStream, WordMeans::kHostCall),
+                         [](const auto& each) {
+                           return each.param == WordMeans::kStream ? "gpu" : "driver";
+                         });
+
+using GpuStreamsOfHostTest = GpuSessionTest;
+
+TEST_F(GpuStreamsOfHostTest, RefusesStreamsWhereNothingIsOnAGpu) {
+  hr_segment* segment = nullptr;
+  ASSERT_EQ(hr_segment_create(&handle_, 4096, &segment, &error_), HR_OK);
+  const hr_tensor_spec spec{segment, 0, 4, HR_FLOAT32, "t", 0};
+  hr_tensor* tensor = nullptr;
+  ASSERT_EQ(hr_tensor_register(&handle_, &spec, &tensor, &error_), HR_OK);
+  hr_operation operation = 0;
+  EXPECT_EQ(
+      hr_all_reduce_on_stream(&handle_, tensor, nullptr, HR_SUM, stream(), &operation, &error_),
+      HR_INVALID_ARGUMENT);
+  EXPECT_TRUE(Says("the memory is the host's")) << error_.text;
+  ASSERT_EQ(hr_all_reduce(&handle_, tensor, nullptr, HR_SUM, &operation, &error_), HR_OK);
+  EXPECT_EQ(hr_stream_wait(&handle_, operation, stream(), &error_), HR_INVALID_ARGUMENT);
+  EXPECT_TRUE(Says("no memory on a GPU")) << error_.text;
+  EXPECT_EQ(hr_stream_wait(&handle_, 2, stream(), &error_), HR_INVALID_ARGUMENT);
+  EXPECT_TRUE(Says("never posted")) << error_.text;
+}
+
+TEST_F(GpuStreamsOfHostTest, WaitsInTheDefaultStreamOfTheCurrentGpu) {
+  Segment(4096, 0);
+  const hr_tensor_spec spec{Segment(4096, 1), 0, 4, HR_FLOAT32, "t", 0};
+  hr_tensor* tensor = nullptr;
+  ASSERT_EQ(hr_tensor_register(&handle_, &spec, &tensor, &error_), HR_OK);
+  hr_operation operation = 0;
+  ASSERT_EQ(
+      hr_all_reduce_on_stream(&handle_, tensor, nullptr, HR_SUM, nullptr, &operation, &error_),
+      HR_OK)
+      << error_.text;
+  const transport::CurrentContext current(*driver_, contexts_[1].get().context);
+  ASSERT_EQ(hr_stream_wait(&handle_, operation, nullptr, &error_), HR_OK) << error_.text;
+  EXPECT_EQ(call().stream_query(nullptr), CuResult::kNotReady);
+  {
+    const transport::CurrentContext other(*driver_, contexts_[0].get().context);
+    EXPECT_EQ(call().stream_query(nullptr), CuResult::kSuccess);
+  }
+  service_->Serve();
+  EXPECT_EQ(call().stream_synchronize(nullptr), CuResult::kSuccess);
+}
+
+// In a process of its own, which ends with what is left on purpose.
+TEST(GpuStreamsDeathTest, LeavesWordsToAStreamThatIsHeldUpBySomethingElse) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        auto driver = cuda_double::OpenDouble().value();
+        auto context = transport::RetainPrimaryContext(*driver, 0).value();
+        auto stream = transport::CreateStream(context, transport::kCuStreamNonBlocking, 0).value();
+        ipc::Channel::Created channel = ipc::Channel::Create().value();
+        const ipc::Channel seen = ipc::Channel::Open(channel.fd.get()).value();
+        Gate gate;
+        gate.Close(*driver, stream.get().thing);
+        {
+          SessionGpus gpus(channel.channel.layout(), cuda_double::LibraryPath());
+          HR_CHECK(gpus.Driver().ok() && gpus.NoteMemoryOn(0).ok());
+          GpuWords* words = gpus.WordsOf(0).value();
+          HR_CHECK(words->WriteReady(stream.get().thing, 5).ok());
+          gpus.LetStreamsPass(kMillisecond);
+        }
+        { const ipc::Channel gone = std::move(channel.channel); }
+        gate.Open();
+        HR_CHECK(driver->call().stream_synchronize(stream.get().thing) == CuResult::kSuccess);
+        HR_CHECK(seen.layout().ready[5].load() == 5);
+        ::_exit(0);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace headrace::client
