@@ -61,12 +61,13 @@ class LoopbackSubject final : public Subject {
 };
 
 SubjectKind Shm(std::uint32_t threads) {
-  return {"Shm" + std::to_string(threads),
-          [threads] { return std::make_unique<ShmSubject>(threads); }};
+  return {.name = "Shm" + std::to_string(threads),
+          .make = [threads] { return std::make_unique<ShmSubject>(threads); }};
 }
 
 SubjectKind Loopback(std::string name, const LoopbackOptions& options) {
-  return {std::move(name), [options] { return std::make_unique<LoopbackSubject>(options); }};
+  return {.name = std::move(name),
+          .make = [options] { return std::make_unique<LoopbackSubject>(options); }};
 }
 
 }  // namespace

@@ -68,7 +68,11 @@ bool HoldsNothing(const Machine& machine) {
 
 Machine& TheMachine() {
   // Never destroyed: threads of streams may outlive main, as a driver's do.
-  static Machine& machine = *std::make_unique<Machine>().release();
+  static Machine& machine = []() -> Machine& {
+    auto made = std::make_unique<Machine>();
+    AddReduceKernels(made->kernels);
+    return *made.release();
+  }();
   return machine;
 }
 

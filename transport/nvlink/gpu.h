@@ -1,0 +1,75 @@
+// One GPU of the lane: its kernels, a stream for sums and one for moves, so that neither holds up
+// the other. One thread, the lane's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ipc/base/result.h"
+#include "transport/memory/gpus.h"
+#include "transport/nvlink/kernel_work.h"
+#include "transport/nvlink/kernels.h"
+#include "transport/nvlink/layout.h"
+#include "transport/nvlink/stream_queue.h"
+
+namespace headrace::transport {
+
+// Copy engines take a move of few copies, each of which is worth the start of an engine; else a
+// kernel makes them all at once.
+inline constexpr std::uint64_t kEngineCopySizeMin = std::uint64_t{64} << 10;
+
+class Gpu {
+ public:
+  static Result<Gpu> Open(const Gpus& gpus, CuDevice device, std::uint32_t ctas);
+
+  bool HasRoom(Work work) const { return QueueOf(work).HasRoom(); }
+
+  // Gives out this GPU's share of a piece; `place` is the GPU's in the layout. Whatever it returns,
+  // TakeEnded tells the end of what is under way then.
+  Status GiveOut(const Transfer& transfer, const Layout& layout, std::uint64_t piece,
+                 std::uint32_t place, std::uint32_t slot, bool& is_under_way);
+
+  bool idle() const { return sums_.empty() && moves_.empty(); }
+  // Calls `visit(slot, status)` for each share that is done, or that a broken context ended.
+  template <typename Visit>
+  void TakeEnded(Visit visit) {
+    if (idle()) return;
+    const CurrentContext current(*driver_, context_);
+    for (StreamQueue* queue : {&sums_, &moves_}) {
+      for (auto ended = queue->TakeEnded(); ended.any; ended = queue->TakeEnded()) {
+        visit(ended.slot, Outcome(ended.result));
+      }
+    }
+  }
+
+  // Until all that was given out is done.
+  void Wait();
+
+ private:
+  Gpu() = default;
+  Status Outcome(CuResult result) const;
+  StreamQueue& QueueOf(Work work) { return work == Work::kReduce ? sums_ : moves_; }
+  const StreamQueue& QueueOf(Work work) const { return work == Work::kReduce ? sums_ : moves_; }
+  // Whether copy engines are the better way to make these copies.
+  static bool SuitsEngines(std::uint64_t copies, std::uint64_t size);
+
+  Status MoveByEngines(const Transfer& transfer, const Layout& layout, std::uint64_t piece,
+                       std::uint32_t place);
+  Status CopySpan(const Span& span);
+  Status RunKernels(const Transfer& transfer, const Layout& layout, std::uint64_t piece,
+                    std::uint32_t place);
+  void BeginWork(const Transfer& transfer);
+  void AddStretch(const Span& span);
+  Status Launch(CuFunction kernel, CuStream stream);
+
+  const CudaDriver* driver_ = nullptr;
+  CuContext context_ = nullptr;
+  std::uint32_t ctas_ = 1;
+  Kernels kernels_;
+  StreamQueue sums_;
+  StreamQueue moves_;
+  Buffers buffers_;  // of the piece that is being given out
+  KernelWork work_{};
+};
+
+}  // namespace headrace::transport

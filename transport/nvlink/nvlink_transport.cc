@@ -1,0 +1,223 @@
+#include "transport/nvlink/nvlink_transport.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+
+#include "ipc/base/check.h"
+#include "transport/memory/cuda_device.h"
+#include "transport/nvlink/gpu.h"
+#include "transport/nvlink/layout.h"
+#include "transport/runs.h"
+
+namespace headrace::transport {
+namespace {
+
+constexpr std::uint32_t Bit(Collective kind) { return 1U << static_cast<unsigned>(kind); }
+
+Capabilities MakeCapabilities(std::size_t piece_size) {
+  return {.name = "nvlink",
+          .collectives = Bit(Collective::kAllReduce) | Bit(Collective::kBroadcast) |
+                         Bit(Collective::kReduceScatter) | Bit(Collective::kAllGather) |
+                         Bit(Collective::kBarrier) | Bit(Collective::kReduce),
+          .transfers_max = NvlinkTransport::kTransfersMax,
+          .piece_size = piece_size,
+          .device_memory = true};
+}
+
+struct Slot {
+  Transfer transfer;
+  Layout layout;
+  std::uint64_t next_piece = 0;  // to give out
+  std::uint32_t under_way = 0;   // shares that were given out and are not done
+  bool cancelled = false;
+  Code code = Code::kOk;  // of the first failure
+  std::string cause{};
+  TimeNs begin_ns = 0;
+
+  bool HasPieces() const {
+    return !cancelled && code == Code::kOk && next_piece != layout.pieces_count();
+  }
+  bool IsOver() const { return under_way == 0 && !HasPieces(); }
+
+  void Fail(const Error& error) {
+    if (code != Code::kOk) return;
+    code = error.code();
+    cause = error.text();
+  }
+};
+
+}  // namespace
+
+struct NvlinkTransport::Parts {
+  explicit Parts(std::size_t piece_size) : capabilities(MakeCapabilities(piece_size)) {}
+
+  bool HasRoom(const Layout& layout);
+  void GiveOutPiece();
+  void TakeEnded();
+  void ReportEnded(TimeNs now, std::vector<Completion>& completions);
+  // The first member that a GPU which works for the transfer cannot reach, as an error.
+  Status CheckReach(const Transfer& transfer, const Layout& layout) const;
+
+  Capabilities capabilities;
+  std::vector<Gpu> gpus;                   // by ordinal
+  std::vector<std::vector<bool>> reaches;  // [GPU][peer]
+  std::vector<Slot> slots{kTransfersMax};
+  std::vector<std::uint32_t> free{};   // indices of slots without a transfer
+  std::vector<std::uint32_t> queue{};  // indices of slots in order of their posts
+};
+
+Result<std::unique_ptr<NvlinkTransport>> NvlinkTransport::Open(const Gpus& gpus,
+                                                               const NvlinkOptions& options) {
+  if (options.ctas == 0 || options.ctas > kNvlinkCtasMax) {
+    return Error(Code::kInvalidArgument, fmt::format("{} blocks of threads: 1 to {} may run",
+                                                     options.ctas, kNvlinkCtasMax));
+  }
+  if (options.piece_size == 0 || options.piece_size % kShareAlignment != 0 ||
+      options.piece_size > kNvlinkPieceSizeMax) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("pieces of {} bytes: a multiple of {} up to {} is needed",
+                             options.piece_size, kShareAlignment, kNvlinkPieceSizeMax));
+  }
+  if (gpus.count() > kGpusMax) {
+    return Error(Code::kExhausted, fmt::format("{} GPUs, {} are the most: name fewer by "
+                                               "CUDA_VISIBLE_DEVICES",
+                                               gpus.count(), kGpusMax));
+  }
+  auto parts = std::make_unique<Parts>(options.piece_size);
+  for (const CudaDevice& device : gpus.devices()) {
+    auto gpu = Gpu::Open(gpus, device.ordinal, options.ctas);
+    if (!gpu) return gpu.error().Within(fmt::format("GPU {}", device.ordinal));
+    parts->gpus.push_back(std::move(*gpu));
+    std::vector<bool>& reaches = parts->reaches.emplace_back();
+    for (const CudaDevice& peer : gpus.devices()) {
+      const auto can = CanAccessPeer(gpus.driver(), device.ordinal, peer.ordinal);
+      if (!can) return can.error();
+      reaches.push_back(*can);
+    }
+  }
+  for (std::uint32_t i = kTransfersMax; i > 0; --i) parts->free.push_back(i - 1);
+  parts->queue.reserve(kTransfersMax);
+  return std::unique_ptr<NvlinkTransport>(new NvlinkTransport(std::move(parts)));
+}
+
+NvlinkTransport::NvlinkTransport(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+NvlinkTransport::~NvlinkTransport() {
+  for (Gpu& gpu : parts_->gpus) gpu.Wait();
+}
+
+const Capabilities& NvlinkTransport::capabilities() const { return parts_->capabilities; }
+
+PostResult NvlinkTransport::Post(const Transfer& transfer, TimeNs) {
+  HR_CHECK(transfer.members_count >= 1 && transfer.members_count <= kMembersMax,
+           transfer.members_count);
+  HR_CHECK(capabilities().Supports(transfer.kind), static_cast<int>(transfer.kind));
+  for (const std::int8_t device : std::span(transfer.devices).first(transfer.members_count)) {
+    HR_CHECK(
+        device == kHost || (device >= 0 && static_cast<std::size_t>(device) < parts_->gpus.size()),
+        static_cast<int>(device));
+  }
+  CheckRuns(transfer);
+  if (parts_->free.empty()) return PostResult::kBusy;
+  const std::uint32_t index = parts_->free.back();
+  parts_->free.pop_back();
+  Slot& slot = parts_->slots[index];
+  slot = {.transfer = transfer, .layout = Layout(transfer, parts_->capabilities.piece_size)};
+  if (const auto done = parts_->CheckReach(transfer, slot.layout); !done) slot.Fail(done.error());
+  parts_->queue.push_back(index);
+  return PostResult::kAccepted;
+}
+
+void NvlinkTransport::Cancel(std::uint64_t token) {
+  for (const std::uint32_t index : parts_->queue) {
+    Slot& slot = parts_->slots[index];
+    if (slot.transfer.token != token) continue;
+    // One whose last piece is given out ends as it would have.
+    const bool is_begun = slot.next_piece != 0;
+    slot.cancelled = slot.cancelled || !is_begun || slot.HasPieces();
+    return;
+  }
+}
+
+bool NvlinkTransport::DoWork(TimeNs now, std::vector<Completion>& completions) {
+  parts_->TakeEnded();
+  parts_->GiveOutPiece();
+  parts_->ReportEnded(now, completions);
+  return !parts_->queue.empty();
+}
+
+bool NvlinkTransport::PrepareToSleep() { return parts_->queue.empty(); }
+
+Status NvlinkTransport::Parts::CheckReach(const Transfer& transfer, const Layout& layout) const {
+  for (std::uint32_t place = 0; place < layout.gpus_count(); ++place) {
+    for (std::uint32_t member = 0; member < transfer.members_count; ++member) {
+      const std::int8_t gpu = layout.gpu(place);
+      const std::int8_t peer = transfer.devices[member];
+      if (peer == kHost || reaches[static_cast<std::size_t>(gpu)][static_cast<std::size_t>(peer)]) {
+        continue;
+      }
+      return Error(Code::kUnavailable,
+                   fmt::format("GPU {} cannot access memory of GPU {}: there is no direct path "
+                               "between them (nvidia-smi topo -p2p r shows why); use the nccl lane",
+                               gpu, peer));
+    }
+  }
+  return {};
+}
+
+bool NvlinkTransport::Parts::HasRoom(const Layout& layout) {
+  for (std::uint32_t place = 0; place < layout.gpus_count(); ++place) {
+    const auto gpu = static_cast<std::size_t>(layout.gpu(place));
+    if (!gpus[gpu].HasRoom(layout.work())) return false;
+  }
+  return true;
+}
+
+// The oldest transfer's that has any and whose GPUs have room: sums do not wait for moves.
+void NvlinkTransport::Parts::GiveOutPiece() {
+  for (const std::uint32_t index : queue) {
+    Slot& slot = slots[index];
+    if (!slot.HasPieces() || !HasRoom(slot.layout)) continue;
+    if (slot.next_piece == 0) slot.begin_ns = MonotonicNow();
+    for (std::uint32_t place = 0; place < slot.layout.gpus_count(); ++place) {
+      const std::int8_t ordinal = slot.layout.gpu(place);
+      bool is_under_way = false;
+      const auto given = gpus[static_cast<std::size_t>(ordinal)].GiveOut(
+          slot.transfer, slot.layout, slot.next_piece, place, index, is_under_way);
+      slot.under_way += is_under_way ? 1U : 0U;
+      if (!given) slot.Fail(given.error().Within(fmt::format("GPU {}", ordinal)));
+    }
+    ++slot.next_piece;
+    return;
+  }
+}
+
+void NvlinkTransport::Parts::TakeEnded() {
+  for (std::size_t ordinal = 0; ordinal < gpus.size(); ++ordinal) {
+    gpus[ordinal].TakeEnded([&](std::uint32_t index, const Status& done) {
+      --slots[index].under_way;
+      if (!done) slots[index].Fail(done.error().Within(fmt::format("GPU {}", ordinal)));
+    });
+  }
+}
+
+void NvlinkTransport::Parts::ReportEnded(TimeNs now, std::vector<Completion>& completions) {
+  std::erase_if(queue, [&](std::uint32_t index) {
+    Slot& slot = slots[index];
+    if (!slot.IsOver()) return false;
+    const bool is_begun = slot.next_piece != 0;
+    Code code = slot.code;
+    if (code == Code::kOk && slot.cancelled) code = Code::kCancelled;
+    completions.push_back({.token = slot.transfer.token,
+                           .code = code,
+                           .cause = std::move(slot.cause),
+                           .begin_ns = is_begun ? slot.begin_ns : now,
+                           .end_ns = is_begun ? MonotonicNow() : now});
+    free.push_back(index);
+    return true;
+  });
+}
+
+}  // namespace headrace::transport

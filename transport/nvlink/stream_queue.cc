@@ -1,0 +1,39 @@
+#include "transport/nvlink/stream_queue.h"
+
+#include "ipc/base/check.h"
+
+namespace headrace::transport {
+
+Result<StreamQueue> StreamQueue::Open(const PrimaryContext& context) {
+  StreamQueue queue;
+  auto stream = CreateStream(context, kCuStreamNonBlocking, 0);
+  if (!stream) return stream.error();
+  queue.stream_ = std::move(*stream);
+  for (CudaEvent& mark : queue.marks_) {
+    auto event = CreateEvent(context);
+    if (!event) return event.error();
+    mark = std::move(*event);
+  }
+  return queue;
+}
+
+Status StreamQueue::EndPiece(std::uint32_t slot) {
+  HR_CHECK(HasRoom(), size_);
+  const std::size_t place = (first_ + size_++) % kPiecesUnderWayMax;
+  const CuResult result = call().event_record(marks_[place].get().thing, stream());
+  pieces_[place] = {slot, result == CuResult::kSuccess};
+  return stream_.get().driver->Check(result, "mark the end of a piece");
+}
+
+StreamQueue::Ended StreamQueue::TakeEnded() {
+  if (empty()) return {};
+  const Piece piece = pieces_[first_];
+  const CuResult result =
+      piece.marked ? call().event_query(marks_[first_].get().thing) : call().stream_query(stream());
+  if (result == CuResult::kNotReady) return {};
+  first_ = (first_ + 1) % kPiecesUnderWayMax;
+  --size_;
+  return {.any = true, .slot = piece.slot, .result = result};
+}
+
+}  // namespace headrace::transport
