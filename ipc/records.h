@@ -55,10 +55,10 @@ inline constexpr std::uint8_t kRecordIsGradient = 1;
 // counts as not posted.
 inline constexpr std::uint8_t kRecordAwaitsWord = 2;
 
-// What a record says when `flags` has kRecordIsGradient: a gradient of the session's layout is ready
-// for this iteration. It is the all_reduce of one whole tensor, and which block carries it when is
-// the plan's business. Each gradient is posted once an iteration, in any order, and again only
-// after it has ended; the service counts the iterations.
+// What a record says when `flags` has kRecordIsGradient: a gradient of the session's layout is
+// ready for this iteration. It is the all_reduce of one whole tensor, and which block carries it
+// when is the plan's business. Each gradient is posted once an iteration, in any order, and again
+// only after it has ended; the service counts the iterations.
 struct GradientRecord {
   std::uint8_t kind = 0;          // kAllReduce
   std::uint8_t dtype = 0;         // the layout's

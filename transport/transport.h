@@ -77,12 +77,12 @@ struct Run {
 // Inside a node all members' memory is mapped here and `group` is 0. Between nodes (network.h) the
 // members are the nodes of a group, and only this node's memory is here.
 //
-// Memory may be a GPU's, at an address that every GPU of the transport reaches; `devices` says whose
-// of each member. Only transports with `device_memory` take such transfers. Members on the host, and
-// an `output` that is not member `root`'s memory, are then host memory that was pinned for the GPUs,
-// at the address it has for them. It is one piece also where there are runs, which say only where
-// the GPUs' memory is: its element k is element k behind the pointer, whatever `skip` is. At least
-// one member is a GPU's.
+// Memory may be a GPU's, at an address that every GPU of the transport reaches; `devices` says
+// whose of each member. Only transports with `device_memory` take such transfers. Members on the
+// host, and an `output` that is not member `root`'s memory, are then host memory that was pinned
+// for the GPUs, at the address it has for them. It is one piece also where there are runs, which
+// say only where the GPUs' memory is: its element k is element k behind the pointer, whatever
+// `skip` is. At least one member is a GPU's.
 inline constexpr std::int8_t kHost = -1;
 constexpr std::array<std::int8_t, kMembersMax> HostMemory() {
   std::array<std::int8_t, kMembersMax> devices{};

@@ -1,5 +1,5 @@
-// Which jobs moved something on the lane inside the node of late: whether one that goes there now has
-// company that would wait behind it.
+// Which jobs moved something on the lane inside the node of late: whether one that goes there now
+// has company that would wait behind it.
 //
 // Owned by Blocks, on dispatch's thread. A job that is attached and moves nothing, because it hangs
 // or computes for long, is no company: what keeps the lane free for others costs only where there

@@ -1,0 +1,99 @@
+"""What the trainer's container runs: two ranks fit a line together, each with samples of its own.
+
+usage: train.py STEPS [reconnect]
+
+Prints "step N" as it goes and "fitted A B" at the end. With ``reconnect`` a service that goes away is
+waited for, and training goes on from the next step.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import headrace
+import numpy
+
+RANKS = 2
+SLOPE, BASE = 3.0, -1.0
+RATE, SAMPLES = 0.5, 64
+PACE_S = 0.002
+WAIT_S = 30.0
+
+
+class Gradients:
+    """The two numbers' gradients, in memory of the service's; the third is for the step."""
+
+    def __init__(self, rank: int, again: int) -> None:
+        self.session = headrace.init(job=f"line-{again}", rank=rank, world_size=RANKS)
+        self.tensor = self.session.arena(4096).tensor(3, "float64", name="line")
+
+    def average(self, values: numpy.ndarray) -> numpy.ndarray:
+        view = self.tensor.numpy()
+        view[:] = values
+        self.session.all_reduce(self.tensor, op="average")
+        return view.copy()
+
+
+def connect(rank: int, again: int) -> Gradients:
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        try:
+            return Gradients(rank, again)
+        except headrace.Unavailable:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def train(rank: int, steps: int, reconnects: bool) -> None:
+    samples = numpy.random.default_rng(rank)
+    line, again = numpy.zeros(2), 0
+    gradients = connect(rank, again)
+    step = 0
+    while step < steps:
+        x = samples.uniform(-1, 1, SAMPLES)
+        missed = line[0] * x + line[1] - (SLOPE * x + BASE)
+        try:
+            mine = numpy.array([(missed * x).mean(), missed.mean(), step])
+            line -= RATE * gradients.average(mine)[:2]
+        except headrace.Unavailable as error:
+            if not reconnects:
+                raise
+            if rank == 0:
+                print(f"lost at step {step}: {error}", flush=True)
+            again += 1
+            gradients = connect(rank, again)
+            # A rank whose last sum had ended is a step ahead: both go on from where rank 0 is.
+            mine = numpy.array([*line, step]) * (RANKS if rank == 0 else 0)
+            *line, step = gradients.average(mine)
+            line, step = numpy.array(line), round(step)
+            continue
+        step += 1
+        if rank == 0:
+            print(f"step {step}", flush=True)
+        time.sleep(PACE_S)
+    if rank == 0:
+        print(f"fitted {line[0]:.3f} {line[1]:.3f}", flush=True)
+    gradients.session.close()
+
+
+def main() -> int:
+    steps, reconnects = int(sys.argv[1]), sys.argv[2:] == ["reconnect"]
+    children = []
+    for rank in range(RANKS):
+        child = os.fork()
+        if child == 0:
+            try:
+                train(rank, steps, reconnects)
+            except BaseException as error:
+                print(f"rank {rank}: {type(error).__name__}: {error}", flush=True)
+                os._exit(1)
+            os._exit(0)
+        children.append(child)
+    return max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""Two services that are two nodes to each other, a rank on each: training over UCX and pinned memory
+gives what it gives on one node."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+from ranks import service
+from trained import RANKS, figure, free_port, require_close, require_equal_ranks, slowest_ms, train
+
+
+def main() -> int:
+    with service() as started:
+        one = train("headrace", [{"HEADRACE_SOCKET": started.socket}] * RANKS)
+    with contextlib.ExitStack() as ends:
+        ports = [free_port() for _ in range(RANKS)]
+        nodes = [
+            ends.enter_context(
+                service("--node-name", f"node{i}", "--node-address", f"127.0.0.1:{port}")
+            )
+            for i, port in enumerate(ports)
+        ]
+        rendezvous = f"127.0.0.1:{ports[0]}"
+        two = train(
+            "headrace",
+            [{"HEADRACE_SOCKET": node.socket, "HEADRACE_RENDEZVOUS": rendezvous} for node in nodes],
+        )
+    require_equal_ranks(two)
+    require_close(two, one)
+    figure(f"iteration over {RANKS} nodes on this machine", slowest_ms(two), "ms")
+    figure("of one node's", slowest_ms(two) / slowest_ms(one), "")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,26 @@
+"""How long a small sum of two ranks on one GPU takes, from post to completion."""
+
+from __future__ import annotations
+
+import sys
+
+from ranks import play, programs, service
+
+RANKS = 2
+CASES = ((4096, 2000), (1 << 20, 500), (64 << 20, 100))  # bytes, rounds
+
+
+def main() -> int:
+    with service("--spin-us", "1000") as started:
+        for bytes_each, rounds in CASES:
+            commands = [
+                [str(programs() / "path_bench"), started.socket, str(rank), str(RANKS),
+                 str(bytes_each), str(rounds)]
+                for rank in range(RANKS)
+            ]  # fmt: skip
+            print(play(commands, [{}] * RANKS)[0], end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

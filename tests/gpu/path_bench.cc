@@ -1,0 +1,111 @@
+// One rank of a job on a GPU: how long a small sum takes from its post on a stream to its
+// completion word, as the host sees it. Rank 0 prints the figures.
+//
+// usage: path_bench SOCKET RANK RANKS BYTES ROUNDS
+#include <headrace/headrace.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "ipc/base/clock.h"
+#include "tests/gpu/figures.h"
+#include "transport/memory/gpus.h"
+
+namespace headrace::gpu {
+namespace {
+
+constexpr int kWarmUp = 200;
+constexpr std::uint32_t kSpinUs = 1000;  // the host looks at the word all the time
+
+struct Arguments {
+  std::string socket;
+  std::uint32_t rank = 0;
+  std::uint32_t ranks = 0;
+  std::size_t bytes = 0;
+  int rounds = 0;
+};
+
+int Fail(const char* doing, const hr_error& error) {
+  fmt::print(stderr, "path_bench: {}: {}\n", doing, error.text);
+  return 1;
+}
+
+hr_status Open(const Arguments& arguments, hr_session** session, hr_error* error) {
+  hr_options options;
+  if (const hr_status status = hr_options_init(&options, error); status != HR_OK) return status;
+  std::snprintf(options.socket_path, sizeof options.socket_path, "%s", arguments.socket.c_str());
+  std::snprintf(options.job, sizeof options.job, "path");
+  options.rank = arguments.rank;
+  options.world_size = arguments.ranks;
+  options.spin_us = kSpinUs;
+  return hr_open(&options, session, error);
+}
+
+int Measure(const Arguments& arguments, hr_session* session, CuStream stream) {
+  hr_error error;
+  hr_segment* segment = nullptr;
+  if (hr_segment_create_on_device(session, arguments.bytes, 0, &segment, &error) != HR_OK) {
+    return Fail("segment", error);
+  }
+  const hr_tensor_spec spec{.segment = segment,
+                            .offset = 0,
+                            .count = arguments.bytes / sizeof(float),
+                            .dtype = HR_FLOAT32,
+                            .name = "path",
+                            .order = 0};
+  hr_tensor* tensor = nullptr;
+  if (hr_tensor_register(session, &spec, &tensor, &error) != HR_OK) return Fail("tensor", error);
+  std::vector<double> times_us;
+  for (int round = 0; round < kWarmUp + arguments.rounds; ++round) {
+    hr_operation operation = 0;
+    const TimeNs begin = MonotonicNow();
+    if (hr_all_reduce_on_stream(session, tensor, nullptr, HR_AVERAGE, stream, &operation, &error) !=
+            HR_OK ||
+        hr_wait(session, operation, -1, &error) != HR_OK) {
+      return Fail("sum", error);
+    }
+    if (round < kWarmUp) continue;
+    times_us.push_back(static_cast<double>(MonotonicNow() - begin) / 1e3);
+  }
+  if (arguments.rank == 0) {
+    const std::string what =
+        fmt::format("post to completion of {} B, {} ranks, p50", arguments.bytes, arguments.ranks);
+    PrintFigure(what, Median(times_us), "us", arguments.bytes == 4096 ? "< 20" : "");
+  }
+  return 0;
+}
+
+int Main(const Arguments& arguments) {
+  const char* const named = std::getenv("HEADRACE_CUDA_LIBRARY");
+  const auto gpus =
+      transport::Gpus::Open(named != nullptr ? named : std::string(transport::kCudaLibrary));
+  if (!gpus) return Skip(gpus.error().text());
+  const auto stream =
+      transport::CreateStream((*gpus)->context(0), transport::kCuStreamNonBlocking, 0);
+  hr_error error;
+  if (!stream) {
+    fmt::print(stderr, "path_bench: {}\n", stream.error().text());
+    return 1;
+  }
+  hr_session* session = nullptr;
+  if (Open(arguments, &session, &error) != HR_OK) return Fail("open", error);
+  const int status = Measure(arguments, session, stream->get().thing);
+  if (hr_close(session, &error) != HR_OK && status == 0) return Fail("close", error);
+  return status;
+}
+
+}  // namespace
+}  // namespace headrace::gpu
+
+int main(int argc, char** argv) {
+  if (argc != 6) {
+    fmt::print(stderr, "usage: path_bench SOCKET RANK RANKS BYTES ROUNDS\n");
+    return 2;
+  }
+  return headrace::gpu::Main({.socket = argv[1],
+                              .rank = static_cast<std::uint32_t>(std::atoi(argv[2])),
+                              .ranks = static_cast<std::uint32_t>(std::atoi(argv[3])),
+                              .bytes = static_cast<std::size_t>(std::atol(argv[4])),
+                              .rounds = std::atoi(argv[5])});
+}

@@ -1,0 +1,67 @@
+"""Ranks of training_rank.py at once, and whether they trained the same thing."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from ranks import play
+
+RANKS = 2
+CLOSE = 2e-3  # relative, of losses after tens of steps in another order of addition
+
+
+def gpu_of(rank: int) -> int:
+    """Ranks have a GPU each where there are enough of them."""
+    return rank % torch.cuda.device_count()
+
+
+def share_a_gpu() -> bool:
+    return torch.cuda.device_count() < RANKS
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def train(way: str, environments: Sequence[Mapping[str, str]]) -> list[dict]:
+    """What each rank printed."""
+    program = [sys.executable, "-B", str(Path(__file__).parent / "training_rank.py"), way]
+    common = {"WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = [
+        {**common, "RANK": str(rank), "GPU_ORDINAL": str(gpu_of(rank)), **environment}
+        for rank, environment in enumerate(environments)
+    ]
+    printed = play([program] * RANKS, ranks)
+    return [json.loads(text.splitlines()[-1]) for text in printed]
+
+
+def require_equal_ranks(results: Sequence[dict]) -> None:
+    """All ranks have the same parameters at the end, to the bit."""
+    norms = {result["norm"] for result in results}
+    if len(norms) != 1:
+        raise SystemExit(f"ranks ended with different parameters: norms {sorted(norms)}")
+
+
+def require_close(results: Sequence[dict], others: Sequence[dict]) -> None:
+    """Both trained the same: losses are close at every step, on every rank."""
+    for mine, other in zip(results, others):
+        for step, (a, b) in enumerate(zip(mine["losses"], other["losses"])):
+            if abs(a - b) > CLOSE * abs(b):
+                raise SystemExit(
+                    f"rank {mine['rank']} step {step}: loss {a} by {mine['way']}, {b} by {other['way']}"
+                )
+
+
+def slowest_ms(results: Sequence[dict]) -> float:
+    return 1e3 * max(result["iteration_s"] for result in results)
+
+
+def figure(what: str, value: float, unit: str, goal: str = "") -> None:
+    print(f"figure\t{what}\t{value:.6g}\t{unit}\t{goal}")

@@ -1,0 +1,104 @@
+"""One rank that trains a transformer on a GPU; prints its figures as JSON.
+
+usage: training_rank.py WAY, WAY being headrace or ddp; RANK, WORLD_SIZE and the rest by environment,
+GPU_ORDINAL for the GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+
+LAYERS, WIDTH, HEADS, WORDS, LENGTH, BATCH = 8, 768, 12, 8192, 256, 8
+STEPS, WARM_UP = 60, 30
+
+
+class Model(torch.nn.Module):
+    """About 70 million parameters: large gradients, many small ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = torch.nn.Embedding(WORDS, WIDTH)
+        self.layers = torch.nn.ModuleList(
+            torch.nn.TransformerEncoderLayer(
+                WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True
+            )
+            for _ in range(LAYERS)
+        )
+        self.norm = torch.nn.LayerNorm(WIDTH)
+        self.head = torch.nn.Linear(WIDTH, WORDS, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.words(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x))
+
+
+def through_headrace(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[torch.nn.Module, torch.optim.Optimizer, Callable[[], None]]:
+    import headrace
+    import headrace.torch
+
+    session = headrace.init()
+    scheduled = headrace.torch.ScheduledOptimizer(optimizer, model, session)
+
+    def finish() -> None:
+        scheduled.synchronize()
+        torch.cuda.synchronize()
+        session.close()
+
+    return model, scheduled, finish
+
+
+def through_ddp(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[torch.nn.Module, torch.optim.Optimizer, Callable[[], None]]:
+    torch.distributed.init_process_group("nccl")
+    wrapped = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    return wrapped, optimizer, torch.distributed.destroy_process_group
+
+
+def main() -> int:
+    way, rank = sys.argv[1], int(os.environ["RANK"])
+    torch.cuda.set_device(int(os.environ["GPU_ORDINAL"]))
+    torch.manual_seed(1)
+    model = Model().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    ways = {"headrace": through_headrace, "ddp": through_ddp}
+    trained, steps_by, finish = ways[way](model, optimizer)
+    samples = torch.Generator().manual_seed(100 + rank)
+    losses, begin = [], 0.0
+    for step in range(STEPS):
+        if step == WARM_UP:
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+        tokens = torch.randint(0, WORDS, (BATCH, LENGTH + 1), generator=samples).cuda()
+        steps_by.zero_grad()
+        scores = trained(tokens[:, :-1])
+        loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        steps_by.step()
+        losses.append(loss.detach())
+    torch.cuda.synchronize()
+    seconds = (time.perf_counter() - begin) / (STEPS - WARM_UP)
+    finish()
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    norm = float(sum(p.detach().double().norm() ** 2 for p in model.parameters()) ** 0.5)
+    print(
+        json.dumps(
+            {"way": way, "rank": rank, "iteration_s": seconds, "parameters": parameters,
+             "losses": [float(loss) for loss in losses], "norm": norm}
+        )
+    )  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
