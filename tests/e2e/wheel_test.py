@@ -1,0 +1,92 @@
+"""The wheel, in an environment of its own: its record is true, it needs no more than it says, and two
+ranks average through the service with nothing but it.
+
+usage: wheel_test.py; HEADRACE_BUILD names the build tree.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+import zipfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path.insert(0, str(HERE.parent))
+sys.dont_write_bytecode = True
+
+from support.service import Service, build_directory
+
+AVERAGES = """
+import sys, headrace, numpy
+with headrace.init(job="wheel", rank=int(sys.argv[1]), world_size=2) as session:
+    array = numpy.full(4, session.rank, numpy.float32)
+    session.all_reduce(array, op="average")
+    assert (array == 0.5).all(), array
+    print(headrace.library.load()._name)
+"""
+
+
+class WheelTest(unittest.TestCase):
+    folder: tempfile.TemporaryDirectory
+    wheel: Path
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.folder = tempfile.TemporaryDirectory(prefix="headrace-wheel-")
+        cls.addClassCleanup(cls.folder.cleanup)
+        program = ROOT / "containers" / "packages" / "wheel"
+        made = subprocess.run(
+            [sys.executable, "-B", str(program), build_directory(), cls.folder.name],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        cls.wheel = Path(made.stdout.strip())
+
+    def test_its_name_promises_glibc_2_35(self) -> None:
+        self.assertRegex(self.wheel.name, r"^headrace-[0-9.]+-py3-none-manylinux_2_35_\w+\.whl$")
+
+    def test_its_record_names_every_file_with_its_digest(self) -> None:
+        with zipfile.ZipFile(self.wheel) as wheel:
+            names = set(wheel.namelist())
+            record = next(name for name in names if name.endswith("/RECORD"))
+            rows = list(csv.reader(io.StringIO(wheel.read(record).decode())))
+            self.assertEqual({row[0] for row in rows}, names)
+            for name, digest, size in rows:
+                if name == record:
+                    continue
+                data = wheel.read(name)
+                wanted = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+                self.assertEqual((digest, int(size)), (f"sha256={wanted}", len(data)), name)
+
+    def test_two_ranks_average_with_nothing_but_it(self) -> None:
+        place = Path(self.folder.name) / "site"
+        with zipfile.ZipFile(self.wheel) as wheel:
+            wheel.extractall(place)
+        with Service() as service:
+            environment = {
+                "PATH": os.environ["PATH"], "PYTHONPATH": str(place), "HEADRACE_SOCKET": service.socket,
+                "PYTHONDONTWRITEBYTECODE": "1",
+            }  # fmt: skip
+            ranks = [
+                subprocess.Popen(
+                    [sys.executable, "-c", AVERAGES, str(rank)], env=environment, text=True,
+                    stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                )
+                for rank in range(2)
+            ]  # fmt: skip
+            for rank in ranks:
+                out, err = rank.communicate(timeout=60)
+                self.assertEqual(rank.returncode, 0, err)
+                self.assertEqual(Path(out.strip()), place / "headrace" / "libheadrace.so")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
