@@ -79,12 +79,23 @@ void NcclCast::GiveUp(std::list<Known>::iterator known) {
   known_.erase(known);
 }
 
-void NcclCast::Lost(NcclGroup& group) {
+// The transfers have the cause; the next one for these GPUs forms a new group.
+void NcclCast::Lost(NcclGroup& group, const Error&) {
   const auto known =
       std::ranges::find(known_, &group, [](const Known& each) { return each.group.get(); });
   if (known == known_.end()) return;
   leaving_.push_back(std::move(known->group));
   known_.erase(known);
+}
+
+void NcclCast::FinishAll() {
+  while (!known_.empty()) {
+    if (known_.front().ready) {
+      GiveUp(known_.begin());
+    } else {
+      known_.pop_front();
+    }
+  }
 }
 
 bool NcclCast::Sweep(const NcclQueue& queue) {

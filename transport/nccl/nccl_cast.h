@@ -30,7 +30,10 @@ class NcclCast final : public NcclGroups {
 
   Result<NcclGroup*> GroupFor(const Transfer& transfer, TimeNs now) override;
   NcclSeating SeatingOf(const Transfer& transfer) const override { return SeatingInNode(transfer); }
-  void Lost(NcclGroup& group) override;
+  void Lost(NcclGroup& group, const Error& error) override;
+
+  // At the end: nothing is under way, and ranks may end as NCCL likes it best.
+  void FinishAll();
 
   // Lets groups go that have ended and that the queue does not use. Whether some are still ending.
   bool Sweep(const NcclQueue& queue);

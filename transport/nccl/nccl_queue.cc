@@ -108,8 +108,8 @@ void NcclQueue::Lose(NcclGroup& group, const Error& error, TimeNs now) {
     Fail(At(piece.open), error);
   }
   abort_deadline_ = std::min(abort_deadline_, now + options_.abort_timeout_ns);
-  groups_.Lost(group);
   group.Abort();
+  groups_.Lost(group, error);
 }
 
 // The launch of the last piece, in the background of NCCL.

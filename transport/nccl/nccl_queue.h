@@ -27,8 +27,9 @@ class NcclGroups {
   // Ready for calls, or null: ask again. An error ends the transfer.
   virtual Result<NcclGroup*> GroupFor(const Transfer& transfer, TimeNs now) = 0;
   virtual NcclSeating SeatingOf(const Transfer& transfer) const = 0;
-  // Must not be given out any more: it is being aborted. It stays until the queue uses it no more.
-  virtual void Lost(NcclGroup& group) = 0;
+  // Must not be given out any more: it is being aborted for this. It stays until the queue uses it
+  // no more.
+  virtual void Lost(NcclGroup& group, const Error& error) = 0;
 };
 
 // A stream of a GPU, and what its events are made in.
@@ -55,6 +56,8 @@ class NcclQueue {
 
   bool HasRoom() const { return last_ - first_ < options_.transfers_max; }
   bool empty() const { return first_ == last_; }
+  // An abort did not end: what is open has been given up, and GPUs may still write.
+  bool broken() const { return broken_.has_value(); }
   // Open transfers with this token: none or one.
   bool Has(std::uint64_t token) const;
   bool Uses(const NcclGroup& group) const;

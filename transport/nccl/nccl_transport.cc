@@ -99,6 +99,7 @@ NcclTransport::~NcclTransport() {
   while (queue.Step(MonotonicNow(), completions) && MonotonicNow() < deadline) {
     std::this_thread::yield();
   }
+  if (queue.empty()) parts_->cast.FinishAll();
 }
 
 Status NcclTransport::Takes(const Transfer& transfer) {

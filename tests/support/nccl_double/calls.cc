@@ -156,7 +156,9 @@ NcclResult CurrentDevice(CuContext& context, CuDevice& device) {
   if (call.ctx_get_current(&context) != CuResult::kSuccess || context == nullptr) {
     return NcclResult::kUnhandledCudaError;
   }
-  for (device = 0; device < TheCuda().driver->devices_count(); ++device) {
+  int devices_count = 0;  // another after a restart
+  call.device_get_count(&devices_count);
+  for (device = 0; device < devices_count; ++device) {
     const auto primary = RetainPrimaryContext(*TheCuda().driver, device);
     if (primary && primary->get().context == context) return NcclResult::kSuccess;
   }

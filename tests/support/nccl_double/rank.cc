@@ -181,8 +181,10 @@ NcclResult Rank::Exchange(const Header& header, std::span<const std::byte> bytes
 }
 
 void Rank::AwaitLeave() {
+  Settings::Get().Count(&NcclDoubleCounts::hanging, 1);
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return leaves_; });
+  Settings::Get().Count(&NcclDoubleCounts::hanging, -1);
 }
 
 void Rank::Finalize() {

@@ -1,0 +1,83 @@
+// One order of positions of one group of nodes, over NCCL: a set of ranks of its own, one of each
+// node, and a stream of its own, so that it waits for the other nodes alone and never for another
+// order or group. The set is formed when the first transfer comes: node 0 makes NCCL's id and tells
+// it the others over the host's lane, in a broadcast that has that transfer's position.
+//
+// The lane's thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "transport/nccl/nccl_queue.h"
+#include "transport/network.h"
+
+namespace headrace::transport {
+
+// What all orders of a lane have in common; all outlive them.
+struct NcclRail {
+  NetworkTransport& host;  // where they meet
+  const NcclLibrary& library;
+  const PrimaryContext& context;
+  NcclQueueOptions queue;
+  std::uint32_t ctas_max = 0;
+  TimeNs form_timeout_ns = 60 * kSecond;
+};
+
+class NcclOrder final : private NcclGroups {
+ public:
+  // `nodes_count` nodes have data, this is number `self`. Errors: what a GPU says.
+  static Result<std::unique_ptr<NcclOrder>> Make(const NcclRail& rail, std::uint32_t self,
+                                                 std::uint32_t nodes_count);
+
+  bool HasRoom() const { return queue_->HasRoom(); }
+  bool empty() const { return queue_->empty(); }
+  bool Has(std::uint64_t token) const { return queue_->Has(token); }
+  void Add(const Transfer& transfer, std::optional<Error> error);
+
+  // Goes on, and appends ended transfers. Whether anything is open.
+  bool Step(TimeNs now, std::vector<Completion>& completions);
+  // Takes the end of the meeting; false where it is of something else.
+  bool TakeMeeting(const Completion& completion);
+
+  // What went wrong, once; then all nodes' transfers of the group end.
+  const std::optional<Error>& error() const { return error_; }
+  // Everything open ends with the error, and what is under way is aborted. Ranks that are idle give
+  // the other nodes a moment to end theirs where `finish` says so.
+  void End(const Error& error, TimeNs now, bool finish);
+  // After End: nothing is left, here or with NCCL.
+  bool gone() const;
+
+ private:
+  NcclOrder(const NcclRail& rail, std::uint32_t self, std::uint32_t nodes_count)
+      : rail_(rail), self_(self), nodes_count_(nodes_count) {}
+  Result<NcclGroup*> GroupFor(const Transfer& transfer, TimeNs now) override;
+  NcclSeating SeatingOf(const Transfer& transfer) const override {
+    return SeatingBetweenNodes(transfer, self_);
+  }
+  void Lost(NcclGroup& group, const Error& error) override;
+  Status Meet(const Transfer& transfer, TimeNs now);
+  Status Form();
+  Result<NcclGroup*> LookAtGroup(TimeNs now);
+
+  const NcclRail& rail_;
+  std::uint32_t self_;
+  std::uint32_t nodes_count_;
+  CudaStream stream_;
+  NcclId id_;                             // the host's lane writes it while they meet
+  std::optional<std::uint64_t> meeting_;  // the token, while they meet
+  bool met_ = false;
+  TimeNs begun_ns_ = kNever;  // the forming
+  bool ready_ = false;
+  bool lost_ = false;  // the group is being aborted by the queue
+  std::optional<Error> error_;
+  bool ends_ = false;
+  std::unique_ptr<NcclGroup> group_;
+  std::unique_ptr<NcclQueue> queue_;
+};
+
+}  // namespace headrace::transport
