@@ -45,7 +45,11 @@ struct Rank::Standing {
 
 Rank::Rank(transport::CuContext context, transport::CuDevice device, std::uint32_t number,
            std::uint32_t ranks_count)
-    : context_(context), device_(device), number_(number), ranks_count_(ranks_count) {
+    : context_(context),
+      device_(device),
+      number_(number),
+      ranks_count_(ranks_count),
+      host_(HostId()) {
   Settings::Get().Count(&NcclDoubleCounts::ranks, 1);
   thread_ = std::thread([this] { RunJobs(); });
 }
@@ -94,7 +98,7 @@ NcclResult Rank::Meet(const std::string& hub) {
   Header hello{.says = Says::kHello};
   hello.rank = number_;
   hello.ranks_count = ranks_count_;
-  hello.host = HostId();
+  hello.host = host_;
   transport::CuUuid uuid{};
   TheCuda().driver->call().device_get_uuid(&uuid, device_);
   std::memcpy(hello.gpu.data(), uuid.bytes.data(), hello.gpu.size());

@@ -85,6 +85,7 @@ class Rank : public std::enable_shared_from_this<Rank> {
   transport::CuDevice device_;
   std::uint32_t number_;
   std::uint32_t ranks_count_;
+  std::uint64_t host_;
   std::atomic<NcclResult> state_ = NcclResult::kSuccess;
   std::atomic<bool> finalized_ = false;
   std::mutex mutex_;
