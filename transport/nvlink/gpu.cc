@@ -50,7 +50,7 @@ Result<Gpu> Gpu::Open(const Gpus& gpus, CuDevice device, std::uint32_t ctas) {
 Status Gpu::GiveOut(const Transfer& transfer, const Layout& layout, std::uint64_t piece,
                     std::uint32_t place, std::uint32_t slot, bool& is_under_way) {
   const CurrentContext current(*driver_, context_);
-  if (auto done = driver_->Check(current.result(), "make the context current"); !done) return done;
+  if (auto done = Outcome(current.result(), "make the context current"); !done) return done;
   buffers_ = layout.BuffersOf(transfer, place);
   std::uint64_t copies = 0;
   std::uint64_t size = 0;
@@ -67,12 +67,9 @@ Status Gpu::GiveOut(const Transfer& transfer, const Layout& layout, std::uint64_
   return given ? marked : given;
 }
 
-// As CUDA has it, an error that shows here broke the context: nothing runs in it any more.
-Status Gpu::Outcome(CuResult result) const {
+Status Gpu::Outcome(CuResult result, std::string_view doing) const {
   if (result == CuResult::kSuccess) return {};
-  const Error error = driver_->Failed(result, "sum or move");
-  return Error(error.code(),
-               error.text() + "; the GPU can be used again once this process is started anew");
+  return FailedOnGpu(*driver_, result, doing);
 }
 
 bool Gpu::SuitsEngines(std::uint64_t copies, std::uint64_t size) {
@@ -98,7 +95,7 @@ Status Gpu::CopySpan(const Span& span) {
   for (std::uint32_t i = span.first_output; i < span.first_output + span.outputs_count; ++i) {
     const auto to = AddressOf(buffers_.outputs[i] + offset(buffers_.packed_outputs, i));
     const CuResult result = driver_->call().memcpy_async(to, from, span.size, moves_.stream());
-    if (result != CuResult::kSuccess) return driver_->Failed(result, "start a copy");
+    if (result != CuResult::kSuccess) return Outcome(result, "start a copy");
     from = to;
   }
   return {};
@@ -168,9 +165,9 @@ Status Gpu::Launch(CuFunction kernel, CuStream stream) {
   const std::uint32_t blocks =
       std::clamp<std::uint32_t>((units + kKernelThreads - 1) / kKernelThreads, 1, ctas_);
   std::array<void*, 1> parameters = {&work_};
-  return driver_->Check(driver_->call().launch_kernel(kernel, blocks, 1, 1, kKernelThreads, 1, 1, 0,
-                                                      stream, parameters.data(), nullptr),
-                        "launch a kernel");
+  return Outcome(driver_->call().launch_kernel(kernel, blocks, 1, 1, kKernelThreads, 1, 1, 0,
+                                               stream, parameters.data(), nullptr),
+                 "launch a kernel");
 }
 
 void Gpu::Wait() {

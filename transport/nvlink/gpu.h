@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "ipc/base/result.h"
 #include "transport/memory/gpus.h"
@@ -37,7 +38,7 @@ class Gpu {
     const CurrentContext current(*driver_, context_);
     for (StreamQueue* queue : {&sums_, &moves_}) {
       for (auto ended = queue->TakeEnded(); ended.any; ended = queue->TakeEnded()) {
-        visit(ended.slot, Outcome(ended.result));
+        visit(ended.slot, Outcome(ended.result, "sum or move"));
       }
     }
   }
@@ -47,7 +48,7 @@ class Gpu {
 
  private:
   Gpu() = default;
-  Status Outcome(CuResult result) const;
+  Status Outcome(CuResult result, std::string_view doing) const;
   StreamQueue& QueueOf(Work work) { return work == Work::kReduce ? sums_ : moves_; }
   const StreamQueue& QueueOf(Work work) const { return work == Work::kReduce ? sums_ : moves_; }
   // Whether copy engines are the better way to make these copies.

@@ -3,6 +3,36 @@
 #include "ipc/base/check.h"
 
 namespace headrace::transport {
+namespace {
+
+bool BreaksContext(CuResult result) {
+  switch (result) {
+    case CuResult::kEccUncorrectable:
+    case CuResult::kNvlinkUncorrectable:
+    case CuResult::kIllegalAddress:
+    case CuResult::kLaunchTimeout:
+    case CuResult::kContextIsDestroyed:
+    case CuResult::kAssert:
+    case CuResult::kHardwareStackError:
+    case CuResult::kIllegalInstruction:
+    case CuResult::kMisalignedAddress:
+    case CuResult::kInvalidAddressSpace:
+    case CuResult::kInvalidProgramCounter:
+    case CuResult::kLaunchFailed:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+Error FailedOnGpu(const CudaDriver& driver, CuResult result, std::string_view doing) {
+  const Error error = driver.Failed(result, doing);
+  if (!BreaksContext(result)) return error;
+  return Error(error.code(),
+               error.text() + "; the GPU can be used again once this process is started anew");
+}
 
 Result<StreamQueue> StreamQueue::Open(const PrimaryContext& context) {
   StreamQueue queue;
@@ -22,7 +52,8 @@ Status StreamQueue::EndPiece(std::uint32_t slot) {
   const std::size_t place = (first_ + size_++) % kPiecesUnderWayMax;
   const CuResult result = call().event_record(marks_[place].get().thing, stream());
   pieces_[place] = {slot, result == CuResult::kSuccess};
-  return stream_.get().driver->Check(result, "mark the end of a piece");
+  if (result == CuResult::kSuccess) return {};
+  return FailedOnGpu(*stream_.get().driver, result, "mark the end of a piece");
 }
 
 StreamQueue::Ended StreamQueue::TakeEnded() {

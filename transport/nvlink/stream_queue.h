@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "ipc/base/result.h"
 #include "transport/memory/cuda_handles.h"
@@ -15,6 +16,10 @@ namespace headrace::transport {
 // kOperationsMax each, with their marks, stay below.
 inline constexpr std::size_t kPiecesUnderWayMax = 16;
 inline constexpr std::size_t kOperationsMax = 32;  // of one piece
+
+// What the driver refused, and where that broke the GPU's context, after which nothing runs in it
+// any more, the remedy.
+Error FailedOnGpu(const CudaDriver& driver, CuResult result, std::string_view doing);
 
 class StreamQueue {
  public:

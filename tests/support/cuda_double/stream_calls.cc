@@ -190,6 +190,9 @@ CuResult cuEventQuery(CuEvent event) {
   HR_DOUBLE_ENTER();
   const auto entry = machine.events.find(event);
   if (entry == machine.events.end()) return CuResult::kInvalidHandle;
+  // What broke the context is told by every call.
+  const Device& device = machine.devices[static_cast<std::size_t>(entry->second.ordinal)];
+  if (device.sticky != CuResult::kSuccess) return device.sticky;
   return IsDone(entry->second.recorded) ? CuResult::kSuccess : CuResult::kNotReady;
 }
 

@@ -1,0 +1,184 @@
+// What the driver refuses, and what breaks a GPU, ends the transfer that it meets, and no other.
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "tests/unit/transport/nvlink/lane_of_gpus.h"
+#include "transport/nvlink/kernel_image.h"
+
+namespace headrace::transport {
+namespace {
+
+constexpr std::size_t kCount = 40'000;  // ten pieces
+
+class NvlinkFailure : public LaneOfGpus {
+ protected:
+  std::byte* OnesOn(std::size_t device) { return OnGpu(device, std::vector<float>(kCount, 1.0F)); }
+  Transfer SumOf(const std::vector<std::byte*>& members, const std::vector<int>& devices,
+                 std::uint64_t token = 1) {
+    Transfer transfer{.token = token, .kind = Collective::kAllReduce, .count = kCount};
+    transfer.dtype = DType::kFloat32;
+    transfer.members_count = static_cast<std::uint32_t>(members.size());
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      transfer.members[i] = members[i];
+      transfer.devices[i] = static_cast<std::int8_t>(devices[i]);
+    }
+    return transfer;
+  }
+  void ExpectWorks(int device = 0) {
+    const auto memory = OnesOn(static_cast<std::size_t>(device));
+    const auto other = OnesOn(static_cast<std::size_t>(device));
+    const Completion completion = Finish(SumOf({memory, other}, {device, device}, 99));
+    ASSERT_EQ(completion.code, Code::kOk) << completion.cause;
+    EXPECT_EQ(Read<float>(memory, kCount), std::vector<float>(kCount, 2.0F));
+  }
+};
+
+TEST_F(NvlinkFailure, OfALaunchEndsTheTransferWithItsCauseAndNothingElse) {
+  Start(2);
+  for (const std::uint64_t nth : {1U, 2U, 7U}) {
+    doubled_.fail("cuLaunchKernel", nth, CuResult::kOutOfMemory);
+    const Completion completion = Finish(SumOf({OnesOn(0), OnesOn(1)}, {0, 1}));
+    EXPECT_EQ(completion.code, Code::kExhausted);
+    EXPECT_NE(completion.cause.find("launch a kernel: CUDA_ERROR_OUT_OF_MEMORY"), std::string::npos)
+        << completion.cause;
+    EXPECT_TRUE(completion.cause.starts_with("GPU ")) << completion.cause;
+    ASSERT_NO_FATAL_FAILURE(ExpectWorks());
+  }
+}
+
+TEST_F(NvlinkFailure, OfACopyEndsTheTransferWithItsCause) {
+  Start(2);
+  doubled_.fail("cuMemcpyAsync", 2, CuResult::kInvalidValue);
+  Transfer transfer = SumOf({OnesOn(0), OnesOn(1)}, {0, 1});
+  transfer.kind = Collective::kBroadcast;
+  const Completion completion = Finish(transfer);
+  EXPECT_NE(completion.code, Code::kOk);
+  EXPECT_NE(completion.cause.find("start a copy: CUDA_ERROR_INVALID_VALUE"), std::string::npos);
+  ASSERT_NO_FATAL_FAILURE(ExpectWorks());
+}
+
+// What runs without a mark is waited for all the same: memory is quiet after the completion.
+TEST_F(NvlinkFailure, OfAMarkEndsTheTransferOnceAllIsDone) {
+  Start(1);
+  for (int round = 0; round < 20; ++round) {
+    doubled_.fail("cuEventRecord", 1, CuResult::kOutOfMemory);
+    std::byte* const memory = OnesOn(0);
+    const Completion completion = Finish(SumOf({memory, OnesOn(0)}, {0, 0}));
+    EXPECT_EQ(completion.code, Code::kExhausted);
+    EXPECT_NE(completion.cause.find("mark the end of a piece"), std::string::npos);
+    const auto after = Read<float>(memory, kCount);
+    EXPECT_EQ(std::ranges::count(after, 2.0F), 4096) << "one piece was given out, and is done";
+    std::this_thread::yield();
+    EXPECT_EQ(Read<float>(memory, kCount), after);
+  }
+}
+
+TEST_F(NvlinkFailure, OfAGpuEndsItsTransfersForGoodAndNotThoseOfOthers) {
+  Start(2);
+  // Memory of GPU 1 that nobody let GPU 0 reach.
+  auto hidden = AllocateDeviceMemory(gpus_->contexts()[1], 4 * kCount);
+  ASSERT_TRUE(hidden.ok());
+  auto* const hidden_memory = reinterpret_cast<std::byte*>(hidden->get().thing);
+  const Completion broken = Finish(SumOf({hidden_memory, hidden_memory}, {0, 0}));
+  EXPECT_EQ(broken.code, Code::kInternal);
+  EXPECT_NE(broken.cause.find("GPU 0: "), std::string::npos) << broken.cause;
+  EXPECT_NE(broken.cause.find("CUDA_ERROR_ILLEGAL_ADDRESS"), std::string::npos) << broken.cause;
+  EXPECT_NE(broken.cause.find("started anew"), std::string::npos) << broken.cause;
+  const auto other = OnesOn(1);
+  const Completion later = Finish(SumOf({other, hidden_memory}, {1, 1}));
+  EXPECT_EQ(later.code, Code::kOk) << "GPU 1 does not notice: " << later.cause;
+  const Completion again = Finish(SumOf({hidden_memory, hidden_memory}, {0, 0}));
+  EXPECT_EQ(again.code, Code::kInternal) << "for good";
+  // Both at once: GPU 1's share is done before it ends.
+  const Completion both = Finish(SumOf({other, hidden_memory}, {1, 0}));
+  EXPECT_EQ(both.code, Code::kInternal);
+}
+
+TEST_F(NvlinkFailure, OfReachingIsRefusedBeforeItBreaksAnything) {
+  const cuda_double::Environment machine({{"PEERS", "0-1"}});
+  OpenGpus();
+  OpenLane();
+  Transfer transfer = SumOf({OnesOn(0), OnesOn(1)}, {0, 1});
+  const Completion completion = Finish(transfer);
+  EXPECT_EQ(completion.code, Code::kUnavailable);
+  EXPECT_NE(completion.cause.find("GPU 1 cannot access memory of GPU 0"), std::string::npos);
+  EXPECT_EQ(Read<float>(transfer.members[0], kCount), std::vector<float>(kCount, 1.0F));
+  ASSERT_NO_FATAL_FAILURE(ExpectWorks());
+}
+
+TEST_F(NvlinkFailure, ToOpenGivesBackWhatItTook) {
+  Start(2);
+  lane_.reset();
+  for (const char* function :
+       {"cuModuleLoadData", "cuModuleGetFunction", "cuStreamCreateWithPriority", "cuEventCreate"}) {
+    for (const std::uint64_t nth : {1U, 2U}) {
+      doubled_.fail(function, nth, CuResult::kOutOfMemory);
+      const auto opened = NvlinkTransport::Open(*gpus_, kSmallPieces);
+      ASSERT_FALSE(opened.ok()) << function;
+      EXPECT_NE(opened.error().text().find("GPU "), std::string::npos) << opened.error().text();
+      // Without kernels, whatever is said of loading them is the build's to remedy.
+      const bool is_load = std::string_view(function) == "cuModuleLoadData";
+      EXPECT_EQ(opened.error().code(),
+                is_load && !HasKernels() ? Code::kUnavailable : Code::kExhausted);
+    }
+  }
+  OpenLane();
+  ASSERT_NO_FATAL_FAILURE(ExpectWorks(1));
+}
+
+TEST_F(NvlinkFailure, ToOpenNamesWhatIsWrongWithTheOptions) {
+  Start(1);
+  const auto text = [this](const NvlinkOptions& options) {
+    const auto opened = NvlinkTransport::Open(*gpus_, options);
+    return opened.ok() ? "ok" : opened.error().text();
+  };
+  EXPECT_EQ(text({.ctas = 0}), "0 blocks of threads: 1 to 1024 may run");
+  EXPECT_EQ(text({.ctas = 1025}), "1025 blocks of threads: 1 to 1024 may run");
+  EXPECT_EQ(text({.piece_size = 100}),
+            "pieces of 100 bytes: a multiple of 128 up to 1073741824 is needed");
+  EXPECT_EQ(text({.piece_size = std::size_t{2} << 30}),
+            "pieces of 2147483648 bytes: a multiple of 128 up to 1073741824 is needed");
+}
+
+// More pieces than may be under way, of more transfers than one.
+TEST_F(NvlinkFailure, IsNotToHaveMoreToDoThanAStreamTakes) {
+  Start(2, {.ctas = 1, .piece_size = 1024});
+  std::vector<std::byte*> memory;
+  for (std::uint64_t token = 0; token < 10; ++token) {
+    memory.push_back(OnesOn(token % 2));
+    memory.push_back(OnesOn(1));
+    const int device = static_cast<int>(token % 2);
+    const std::vector<std::byte*> members(memory.end() - 2, memory.end());
+    ASSERT_EQ(lane_->Post(SumOf(members, {device, 1}, token), MonotonicNow()),
+              PostResult::kAccepted);
+  }
+  std::set<std::uint64_t> tokens;
+  for (const Completion& completion : Collect(10)) {
+    EXPECT_EQ(completion.code, Code::kOk) << completion.cause;
+    EXPECT_TRUE(tokens.insert(completion.token).second);
+  }
+  for (const std::byte* member : memory) {
+    ASSERT_EQ(Read<float>(member, kCount), std::vector<float>(kCount, 2.0F));
+  }
+  EXPECT_TRUE(lane_->PrepareToSleep());
+}
+
+TEST_F(NvlinkFailure, IsNotToSleepWhileSomethingIsUnderWay) {
+  Start(1);
+  EXPECT_TRUE(lane_->PrepareToSleep());
+  ASSERT_EQ(lane_->Post(SumOf({OnesOn(0), OnesOn(0)}, {0, 0}), MonotonicNow()),
+            PostResult::kAccepted);
+  EXPECT_FALSE(lane_->PrepareToSleep());
+  EXPECT_EQ(Collect(1)[0].code, Code::kOk);
+  EXPECT_TRUE(lane_->PrepareToSleep());
+}
+
+TEST(KernelImage, IsWhatTheBuildMade) {
+  std::uint32_t magic = 0;
+  std::memcpy(&magic, KernelImage(), sizeof magic);
+  EXPECT_EQ(magic == 0xba55ed50, HasKernels()) << "a fatbin's first bytes, or a text's";
+}
+
+}  // namespace
+}  // namespace headrace::transport
