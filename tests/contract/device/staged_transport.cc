@@ -94,6 +94,8 @@ StagedTransport::Copy StagedTransport::StageMember(const std::byte* from, std::s
   const CurrentContext current(gpus_.driver(), gpus_.contexts()[device].get().context);
   Check(gpus_, gpus_.driver().call().memcpy_to_device(copy.memory.get().thing, bytes.data(),
                                                       bytes.size()));
+  // The call may return before the bytes are there, and the transport's streams do not wait for it.
+  Check(gpus_, gpus_.driver().call().ctx_synchronize());
   return copy;
 }
 
