@@ -158,8 +158,14 @@ ipc::GradientRecord Layout::RecordLocked(std::uint32_t index) const {
 Result<std::uint64_t> Layout::Post(std::uint32_t index, ReadySignal* signal) {
   if (Status status = CheckIndex(index); !status) return status.error();
   std::unique_lock lock(mutex_);
-  if (Status status = ClaimLocked(index, signal != nullptr); !status) {
-    return status.error();
+  if (Status status = ClaimLocked(index, signal != nullptr); !status) return status.error();
+  const std::uint64_t last = states_[index].operation;
+  if (signal != nullptr && last != 0 && !*operations_.HasEnded(last)) {
+    // The host is an iteration ahead of the GPU, and the service knows one post of a gradient at a
+    // time. The GPU has that iteration's work before it, so it does not stand still meanwhile.
+    lock.unlock();
+    [[maybe_unused]] const Result<bool> ended = operations_.WaitForEnd(last, kNever);
+    lock.lock();
   }
   const ipc::GradientRecord record = RecordLocked(index);
   lock.unlock();

@@ -460,8 +460,9 @@ HR_API hr_status hr_layout_wait(hr_layout* layout, uint32_t index, int64_t timeo
 /* Both in the order of a stream, for a layout on a GPU; see above. The post comes after the wait
  * for the same gradient of the iteration before, in the same stream or one that waits for it. The
  * wait does not stop the host, so that it tells a failure only of an operation that has ended by
- * now; of the others hr_wait tells it. The times that plans are made from are then those of the
- * host, which runs ahead of the GPU. */
+ * now; of the others hr_wait tells it. The host may run an iteration ahead of the GPU: a post waits
+ * until the same gradient's of the iteration before has ended. Of the times that plans are made
+ * from, those of the forward pass are then the host's. */
 HR_API hr_status hr_layout_post_on_stream(hr_layout* layout, uint32_t index, void* stream,
                                           hr_operation* operation, hr_error* error);
 HR_API hr_status hr_layout_wait_on_stream(hr_layout* layout, uint32_t index, void* stream,

@@ -8,7 +8,8 @@
         session.all_reduce(gradients, op="average")
 
 Ranks post the same operations in the same order. Arrays of numpy and tensors of torch (on the CPU)
-are taken too, copied in and out. ``headrace.torch`` hooks into PyTorch's training loop.
+are taken too, copied in and out. ``session.arena(size, device=0)`` is on a GPU, where operations are
+posted and awaited in the order of a stream. ``headrace.torch`` hooks into PyTorch's training loop.
 """
 
 from headrace.arena import Arena, Range, Tensor

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace import dtypes, library
+from headrace.region import Foreign, GpuShare, Region, host_region
 
 if TYPE_CHECKING:
     import numpy
@@ -52,6 +53,7 @@ class Tensor:
         self.name = spec.name
         self.order = spec.order
         self.count = math.prod(self.shape)
+        self.last_stream: int | None = None  # the one that last waited for its values
 
     @property
     def handle(self) -> int:
@@ -60,28 +62,39 @@ class Tensor:
             raise ValueError(f"tensor {self.name or self.shape} was released")
         return self._handle
 
-    def numpy(self) -> numpy.ndarray:
-        """A view as a numpy array. numpy has no bfloat16: use torch() for that."""
-        import numpy
+    @property
+    def arena(self) -> Arena:
+        """The memory it lies in."""
+        return self._arena
 
-        if self.dtype == "bfloat16":
-            raise TypeError("numpy has no bfloat16: view the tensor with torch()")
-        flat = numpy.frombuffer(
-            self._arena.memory, self.dtype, self.count, self._offset
-        )
-        return flat.reshape(self.shape)
+    @property
+    def device(self) -> int | None:
+        """The GPU's number in this process; None: the host."""
+        return self._arena.device
+
+    def numpy(self) -> numpy.ndarray:
+        """A view as a numpy array, of host memory. numpy has no bfloat16: use torch() for that."""
+        return self._arena.numpy(self.dtype, self.shape, self._offset)
 
     def torch(self) -> torch.Tensor:
-        """A view as a torch tensor on the CPU."""
-        import torch
+        """A view as a torch tensor, on the CPU or the GPU."""
+        return self._arena.torch(self.dtype, self.shape, self._offset)
 
-        flat = torch.frombuffer(
-            self._arena.memory,
-            dtype=getattr(torch, self.dtype),
-            count=self.count,
-            offset=self._offset,
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Version 3, for memory on a GPU; its stream is that of the last wait_on."""
+        region = self._arena.region
+        return region.cuda_interface(
+            self.dtype, self.shape, self._offset, self.last_stream
         )
-        return flat.view(self.shape)
+
+    def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
+        """A capsule for from_dlpack of other libraries, without synchronisation: see wait_on."""
+        return self._arena.region.dlpack(self.dtype, self.shape, self._offset)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's type and number of where the memory is."""
+        return self._arena.region.dlpack_device()
 
     def range(self, offset: int, count: int) -> Range:
         """Part of the tensor, in elements; collectives take it in the tensor's place."""
@@ -107,25 +120,85 @@ class Tensor:
 class Arena:
     """One piece of memory shared with the service. Tensors are placed in it one behind the other.
 
-    Made by Session.arena. A round trip to the service, as is each call of tensor() and tensors():
-    do it before training.
+    Made by Session.arena, on the host or on a GPU, and by Session.share around memory that exists. A
+    round trip to the service, as is each call of tensor() and tensors(): do it before training.
     """
 
-    def __init__(self, session: Session, size: int) -> None:
+    def __init__(
+        self,
+        session: Session,
+        size: int,
+        device: int | None = None,
+        around: Foreign | None = None,
+    ) -> None:
+        """``around``: the memory that is to be shared, in place of an allocation."""
         self.session = session
+        self.device = device
         c = library.load()
         error = library.ErrorText()
         segment = ctypes.c_void_p()
-        status = c.hr_segment_create(session.handle, size, ctypes.byref(segment), error)
+        out = ctypes.byref(segment)
+        if around is not None:
+            address = around.address
+            status = c.hr_segment_share_device(session.handle, address, size, out, error)
+        elif device is None:
+            status = c.hr_segment_create(session.handle, size, out, error)
+        else:
+            status = c.hr_segment_create_on_device(
+                session.handle, size, device, out, error
+            )
         library.check(status, error)
         self._segment: int | None = segment.value
         self.size: int = c.hr_segment_size(segment)
         self.used = 0
-        # A mapping of Python's own, so that views outlive the session and even this object.
-        flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
-        self.memory = mmap.mmap(
-            c.hr_segment_descriptor(segment), self.size, flags=flags
+        if around is not None:
+            self.device = c.hr_segment_device(segment)
+            self.region = Region(around.address, size, self.device, around.owner)
+        elif device is None:
+            # A mapping of Python's own, so that views outlive the session and even this object.
+            flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+            self._host = mmap.mmap(
+                c.hr_segment_descriptor(segment), self.size, flags=flags
+            )
+            self.region = host_region(self._host)
+        else:
+            # A share of Python's own, for the same end.
+            address = c.hr_segment_address(segment)
+            share = GpuShare(self._segment)
+            self.region = Region(address, self.size, device, share)
+
+    @property
+    def memory(self) -> mmap.mmap:
+        """The bytes, of host memory."""
+        if self.device is not None:
+            raise TypeError(
+                f"the memory is on GPU {self.device}: view it with torch(), or by DLPack or "
+                "__cuda_array_interface__"
+            )
+        return self._host
+
+    def numpy(self, dtype: str, shape: Sequence[int], offset: int) -> numpy.ndarray:
+        """The elements from byte ``offset`` as a numpy array, of host memory."""
+        import numpy
+
+        if dtype == "bfloat16":
+            raise TypeError("numpy has no bfloat16: view the tensor with torch()")
+        flat = numpy.frombuffer(self.memory, dtype, math.prod(shape), offset)
+        return flat.reshape(tuple(shape))
+
+    def torch(self, dtype: str, shape: Sequence[int], offset: int) -> torch.Tensor:
+        """The elements from byte ``offset`` as a torch tensor."""
+        import torch
+
+        if self.device is not None:
+            return torch.from_dlpack(_Placed(self.region, dtype, tuple(shape), offset))
+        flat = torch.frombuffer(
+            self.memory,
+            dtype=getattr(torch, dtype),
+            count=math.prod(shape),
+            offset=offset,
         )
+        return flat.view(tuple(shape))
 
     @property
     def segment(self) -> int:
@@ -190,6 +263,21 @@ class Arena:
 
     def __repr__(self) -> str:
         return f"<headrace.Arena {self.used} of {self.size} bytes used>"
+
+
+class _Placed(NamedTuple):
+    """Elements in a region, for from_dlpack."""
+
+    region: Region
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self.region.dlpack(self.dtype, self.shape, self.offset)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.region.dlpack_device()
 
 
 def aligned(size: int) -> int:

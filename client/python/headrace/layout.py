@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace import dtypes, errors, library
 from headrace.arena import Arena
+from headrace.region import stream_handle
 
 if TYPE_CHECKING:
     import numpy
@@ -57,6 +58,7 @@ class Layout:
         specs: Sequence[Gradient | tuple],
         op: str = "average",
         policy: str | None = None,
+        device: int | None = None,
     ) -> None:
         self.session = session
         self.gradients = [Gradient(*spec) for spec in specs]
@@ -74,7 +76,7 @@ class Layout:
         options.reduction = dtypes.reduction_number(op)
         if policy is not None:
             options.policy = _policy(policy)
-        self._arena = Arena(session, max(end, 1))
+        self._arena = Arena(session, max(end, 1), device)
         handle = ctypes.c_void_p()
         status = c.hr_layout_create(
             session.handle,
@@ -90,6 +92,10 @@ class Layout:
         library.check(status, error)
         self._layout = handle.value
         self._post, self._wait = c.hr_layout_post, c.hr_layout_wait
+        self._post_on, self._wait_on = (
+            c.hr_layout_post_on_stream,
+            c.hr_layout_wait_on_stream,
+        )
 
     def _c_specs(self) -> ctypes.Array:
         specs = (library.TensorSpec * len(self.gradients))()
@@ -119,26 +125,13 @@ class Layout:
 
     def numpy(self, i: int) -> numpy.ndarray:
         """Gradient i as a numpy array of its shape. TypeError for bfloat16, which numpy has not."""
-        import numpy
-
-        if self._dtypes[i] == "bfloat16":
-            raise TypeError("numpy has no bfloat16: view the gradient with torch()")
-        flat = numpy.frombuffer(
-            self._arena.memory, self._dtypes[i], self.counts[i], self._offsets[i]
-        )
-        return flat.reshape(self.gradients[i].shape)
+        shape = self.gradients[i].shape
+        return self._arena.numpy(self._dtypes[i], shape, self._offsets[i])
 
     def torch(self, i: int) -> torch.Tensor:
-        """Gradient i as a torch tensor of its shape, on the CPU."""
-        import torch
-
-        flat = torch.frombuffer(
-            self._arena.memory,
-            dtype=getattr(torch, self._dtypes[i]),
-            count=self.counts[i],
-            offset=self._offsets[i],
-        )
-        return flat.view(tuple(self.gradients[i].shape))
+        """Gradient i as a torch tensor of its shape, on the CPU or the GPU."""
+        shape = self.gradients[i].shape
+        return self._arena.torch(self._dtypes[i], shape, self._offsets[i])
 
     @functools.cached_property
     def views(self) -> list[torch.Tensor]:
@@ -156,15 +149,25 @@ class Layout:
             library.load().hr_layout_begin_backward(self._handle, error), error
         )
 
-    def post(self, i: int) -> int:
+    @property
+    def device(self) -> int | None:
+        """The GPU that the gradients are on; None: the host."""
+        return self._arena.device
+
+    def post(self, i: int, stream: Any = None) -> int:
         """Gradient i of this iteration is in its memory: it may go. Returns the operation's number.
 
-        Error when its last operation has not ended, or when it was posted in this backward pass
-        already.
+        With a ``stream`` of the GPU (a number, or torch's or cupy's): it is there once that stream
+        has come this far, and this returns at once. Error when its last operation has not ended and
+        no stream waits for it, or when it was posted in this backward pass already.
         """
         error = library.ErrorText()
         number = ctypes.c_uint64()
-        status = self._post(self._handle, i, number, error)
+        if stream is None:
+            status = self._post(self._handle, i, number, error)
+        else:
+            stream = stream_handle(stream)
+            status = self._post_on(self._handle, i, stream, number, error)
         if status != 0:
             library.check(status, error)
         return number.value
@@ -179,6 +182,17 @@ class Layout:
         limit = -1 if timeout is None else max(0, int(timeout * 1e9))
         error = library.ErrorText()
         status = self._wait(self._handle, i, limit, error)
+        if status != 0:
+            library.check(status, error)
+
+    def wait_on(self, i: int, stream: Any) -> None:
+        """As wait(i), for what is put into ``stream`` of the GPU from now on; returns at once.
+
+        Raises what the operation failed with only where it has ended by now: a failure lets the
+        stream go on, and a wait() for its operation tells it.
+        """
+        error = library.ErrorText()
+        status = self._wait_on(self._handle, i, stream_handle(stream), error)
         if status != 0:
             library.check(status, error)
 

@@ -82,6 +82,7 @@ class Counters(ctypes.Structure):
 
 
 _HANDLE = ctypes.c_void_p
+_STREAM = ctypes.c_void_p
 _HANDLE_OUT = ctypes.POINTER(ctypes.c_void_p)
 _ERROR = ctypes.POINTER(ErrorText)
 _RANGE = ctypes.POINTER(ElementRange)
@@ -105,6 +106,18 @@ _FUNCTIONS: dict[str, tuple] = {
         ctypes.c_int,
         (_HANDLE, ctypes.c_size_t, _HANDLE_OUT, _ERROR),
     ),
+    "hr_segment_create_on_device": (
+        ctypes.c_int,
+        (_HANDLE, ctypes.c_size_t, ctypes.c_int, _HANDLE_OUT, _ERROR),
+    ),
+    "hr_segment_share_device": (
+        ctypes.c_int,
+        (_HANDLE, ctypes.c_void_p, ctypes.c_size_t, _HANDLE_OUT, _ERROR),
+    ),
+    "hr_segment_address": (ctypes.c_void_p, (_HANDLE,)),
+    "hr_segment_device": (ctypes.c_int, (_HANDLE,)),
+    "hr_segment_keep": (_HANDLE, (_HANDLE,)),
+    "hr_memory_free": (None, (_HANDLE,)),
     "hr_segment_size": (ctypes.c_size_t, (_HANDLE,)),
     "hr_segment_descriptor": (ctypes.c_int, (_HANDLE,)),
     "hr_segment_release": (ctypes.c_int, (_HANDLE, _HANDLE, _ERROR)),
@@ -127,6 +140,23 @@ _FUNCTIONS: dict[str, tuple] = {
     ),
     "hr_all_gather": (ctypes.c_int, (_HANDLE, _HANDLE, _RANGE, *_POSTED)),
     "hr_barrier": (ctypes.c_int, (_HANDLE, *_POSTED)),
+    "hr_all_reduce_on_stream": (
+        ctypes.c_int,
+        (_HANDLE, _HANDLE, _RANGE, ctypes.c_int, _STREAM, *_POSTED),
+    ),
+    "hr_broadcast_on_stream": (
+        ctypes.c_int,
+        (_HANDLE, _HANDLE, _RANGE, ctypes.c_uint32, _STREAM, *_POSTED),
+    ),
+    "hr_reduce_scatter_on_stream": (
+        ctypes.c_int,
+        (_HANDLE, _HANDLE, _RANGE, ctypes.c_int, _STREAM, *_POSTED),
+    ),
+    "hr_all_gather_on_stream": (
+        ctypes.c_int,
+        (_HANDLE, _HANDLE, _RANGE, _STREAM, *_POSTED),
+    ),
+    "hr_stream_wait": (ctypes.c_int, (_HANDLE, _OPERATION, _STREAM, _ERROR)),
     "hr_all_reduce_array": (ctypes.c_int, (*_ARRAY, ctypes.c_int, *_POSTED)),
     "hr_broadcast_array": (ctypes.c_int, (*_ARRAY, ctypes.c_uint32, *_POSTED)),
     "hr_reduce_scatter_array": (ctypes.c_int, (*_ARRAY, ctypes.c_int, *_POSTED)),
@@ -157,6 +187,14 @@ _FUNCTIONS: dict[str, tuple] = {
     "hr_layout_wait": (
         ctypes.c_int,
         (_HANDLE, ctypes.c_uint32, ctypes.c_int64, _ERROR),
+    ),
+    "hr_layout_post_on_stream": (
+        ctypes.c_int,
+        (_HANDLE, ctypes.c_uint32, _STREAM, *_POSTED),
+    ),
+    "hr_layout_wait_on_stream": (
+        ctypes.c_int,
+        (_HANDLE, ctypes.c_uint32, _STREAM, _ERROR),
     ),
     "hr_layout_end_forward": (ctypes.c_int, (_HANDLE, _ERROR)),
     "hr_session_counters": (ctypes.c_int, (_HANDLE, ctypes.POINTER(Counters), _ERROR)),

@@ -6,6 +6,7 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 from headrace import library
+from headrace.region import stream_handle
 
 if TYPE_CHECKING:
     from headrace.session import Session
@@ -55,6 +56,24 @@ class Operation:
         status = library.load().hr_wait(handle, self._number, limit, error)
         self._settled = status == 0 or self.done()
         library.check(status, error)
+        return self._result
+
+    def wait_on(self, stream: Any) -> Any:
+        """Has a stream of the GPU wait, and returns the memory at once: what is put into ``stream``
+        from now on finds the result there.
+
+        ``stream`` is a number, or torch's or cupy's. A failure lets the stream go on, with the memory
+        in an undefined state; wait() tells it.
+        """
+        handle = stream_handle(stream)
+        error = library.ErrorText()
+        status = library.load().hr_stream_wait(
+            self._session.handle, self._number, handle, error
+        )
+        library.check(status, error)
+        tensor = getattr(self._result, "tensor", self._result)  # of a Range
+        if hasattr(tensor, "last_stream"):
+            tensor.last_stream = handle
         return self._result
 
     def __del__(self) -> None:

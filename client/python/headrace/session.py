@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import math
 import os
 import sys
 import weakref
@@ -16,6 +17,7 @@ from headrace.arena import Arena, Range, Tensor
 from headrace.errors import Error, Unavailable
 from headrace.layout import Gradient, Layout
 from headrace.operation import Operation
+from headrace.region import Foreign, device_number, stream_handle
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -30,6 +32,10 @@ class Session:
     Collectives take a registered Tensor or a Range of one (in place, no copy), or a numpy array or
     torch tensor (copied in and out; the result is in it after wait()). They return an Operation,
     ended already unless ``async_op`` is true.
+
+    With a ``stream`` of a GPU (a number, or torch's or cupy's), on a Tensor there: the memory is ready
+    once the stream has come this far, and unless ``async_op`` is true what follows in the stream
+    waits for the result. The host waits for nothing, and hears of a failure by the Operation's wait().
     """
 
     def __init__(self, options: library.Options) -> None:
@@ -82,53 +88,78 @@ class Session:
         with contextlib.suppress(Error):
             self.close()
 
-    def arena(self, size: int) -> Arena:
-        """Allocates ``size`` bytes of memory shared with the service, zeroed."""
-        return Arena(self, size)
+    def arena(self, size: int, device: Any = None) -> Arena:
+        """Allocates ``size`` bytes of memory shared with the service, zeroed.
+
+        ``device``: None is the host; a GPU is its number in this process, "cuda:1" or a
+        torch.device. Errors on a GPU name what is missing: a driver, room, leave to export.
+        """
+        return Arena(self, size, device_number(device))
+
+    def share(self, x: Any, name: str = "", order: int = 0) -> Tensor:
+        """Registers memory on a GPU that exists, in place: of torch's allocator, of cupy.
+
+        ``x`` is a torch tensor on a GPU, or has ``__cuda_array_interface__``; contiguous. What
+        cannot be shared is refused with the reason and what to do instead. The memory must stay
+        allocated while the session lasts, or until the tensor and then its ``arena`` were released;
+        the Tensor keeps ``x``.
+        """
+        memory = Foreign(x)
+        size = math.prod(memory.shape) * dtypes.dtype_size(memory.dtype)
+        arena = Arena(self, size, around=memory)
+        return arena.tensor(memory.shape, memory.dtype, name, order)
 
     def layout(
         self,
         specs: Sequence[Gradient | tuple],
         op: str = "average",
         policy: str | None = None,
+        device: Any = None,
     ) -> Layout:
         """Makes the session's layout: all gradients of a model, in forward order.
 
         ``specs`` are (shape, dtype, name) or (shape, dtype), shapes in elements, all of one dtype,
         at most 768. ``op``: "average" or "sum". ``policy``: "bsp", "wfbp", "mg-wfbp",
         "bytescheduler", "us-byte" or "exact"; None: HEADRACE_POLICY, or as the service at the
-        rendezvous is configured. Allocates the memory: a round trip or two, before training. The
+        rendezvous is configured. Allocates the memory, on ``device`` as arena() does: a round trip
+        or two, before training. The
         gradients move when all ranks have made equal layouts. Errors: Mismatch when another rank's
         differs (the text says where), Error when the session has one already or a spec is wrong.
         """
-        return Layout(self, specs, op, policy)
+        return Layout(self, specs, op, policy, device_number(device))
 
-    def all_reduce(self, x: Any, op: str = "sum", async_op: bool = False) -> Operation:
+    def all_reduce(
+        self, x: Any, op: str = "sum", async_op: bool = False, stream: Any = None
+    ) -> Operation:
         """Replaces x on every rank by the reduction over all ranks.
 
         ``op``: "sum", "average", "min", "max" or "product". Half types are accumulated in float32;
         all ranks get the same bits.
         """
-        return self._post("hr_all_reduce", x, (dtypes.reduction_number(op),), async_op)
+        arguments = (dtypes.reduction_number(op),)
+        return self._post("hr_all_reduce", x, arguments, async_op, stream)
 
-    def broadcast(self, x: Any, root: int = 0, async_op: bool = False) -> Operation:
+    def broadcast(
+        self, x: Any, root: int = 0, async_op: bool = False, stream: Any = None
+    ) -> Operation:
         """Replaces x on every rank by that of rank ``root``."""
-        return self._post("hr_broadcast", x, (root,), async_op)
+        return self._post("hr_broadcast", x, (root,), async_op, stream)
 
     def reduce_scatter(
-        self, x: Any, op: str = "sum", async_op: bool = False
+        self, x: Any, op: str = "sum", async_op: bool = False, stream: Any = None
     ) -> Operation:
         """x consists of world_size equal parts; part(x) becomes the reduction of that part.
 
         The other parts keep their values.
         """
-        return self._post(
-            "hr_reduce_scatter", x, (dtypes.reduction_number(op),), async_op
-        )
+        arguments = (dtypes.reduction_number(op),)
+        return self._post("hr_reduce_scatter", x, arguments, async_op, stream)
 
-    def all_gather(self, x: Any, async_op: bool = False) -> Operation:
+    def all_gather(
+        self, x: Any, async_op: bool = False, stream: Any = None
+    ) -> Operation:
         """x consists of world_size equal parts; part r of rank r replaces part r everywhere."""
-        return self._post("hr_all_gather", x, (), async_op)
+        return self._post("hr_all_gather", x, (), async_op, stream)
 
     def barrier(self, async_op: bool = False) -> Operation:
         """Ends when every rank has posted it."""
@@ -161,10 +192,17 @@ class Session:
         """Time threads of this rank spent waiting for operations, summed."""
         return self.counters()["waited_ns"] / 1e9
 
-    def _post(self, name: str, x: Any, arguments: tuple, async_op: bool) -> Operation:
+    def _post(
+        self, name: str, x: Any, arguments: tuple, async_op: bool, stream: Any = None
+    ) -> Operation:
         number = ctypes.c_uint64()
         error = library.ErrorText()
         copied = not isinstance(x, (Tensor, Range))
+        if stream is not None:
+            if copied:
+                raise TypeError("only a headrace.Tensor on a GPU is posted on a stream")
+            name += "_on_stream"
+            arguments += (stream_handle(stream),)
         if copied:
             address, count, dtype = dtypes.array_of(x)
             where: tuple = (address, count, dtypes.dtype_number(dtype))
@@ -177,7 +215,12 @@ class Session:
             function = getattr(library.load(), name)
         status = function(self.handle, *where, *arguments, ctypes.byref(number), error)
         library.check(status, error)
-        return self._posted(number.value, x, copied, async_op)
+        if stream is None:
+            return self._posted(number.value, x, copied, async_op)
+        operation = Operation(self, number.value, x, copied)
+        if not async_op:
+            operation.wait_on(stream)
+        return operation
 
     def _posted(self, number: int, x: Any, copied: bool, async_op: bool) -> Operation:
         operation = Operation(self, number, x, copied)

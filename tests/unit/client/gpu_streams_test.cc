@@ -135,7 +135,7 @@ TEST_P(GpuStreamsTest, PostsNothingThatTheDriverWillNotSignal) {
   EXPECT_EQ(Ready(2), 2U);
 }
 
-TEST_P(GpuStreamsTest, RunsAheadOfTheGpuByIterationsOfALayout) {
+TEST_P(GpuStreamsTest, RunsAheadOfTheGpuByAnIterationOfALayout) {
   hr_segment* segment = Segment(4096);
   const std::vector<hr_tensor_spec> specs = {{segment, 0, 4, HR_FLOAT32, "a", 0},
                                              {segment, 16, 4, HR_FLOAT32, "b", 0}};
@@ -145,24 +145,32 @@ TEST_P(GpuStreamsTest, RunsAheadOfTheGpuByIterationsOfALayout) {
   hr_layout* layout = nullptr;
   ASSERT_EQ(hr_layout_create(&handle_, specs.data(), 2, &options, &layout, &error_), HR_OK)
       << error_.text;
-  for (int iteration = 0; iteration < 2; ++iteration) {
-    ASSERT_EQ(hr_layout_wait_on_stream(layout, 0, stream(), &error_), HR_OK) << error_.text;
-    ASSERT_EQ(hr_layout_begin_backward(layout, &error_), HR_OK);
-    ASSERT_EQ(hr_layout_post_on_stream(layout, 0, stream(), nullptr, &error_), HR_OK)
-        << error_.text;
-    hr_operation other = 0;
-    // Gradient 1 was not waited for by anybody, so its second post is refused.
-    const hr_status posted = hr_layout_post_on_stream(layout, 1, stream(), &other, &error_);
-    EXPECT_EQ(posted, iteration == 0 ? HR_OK : HR_BUSY) << error_.text;
-  }
-  const auto first = std::bit_cast<ipc::GradientRecord>(service_->Take());
-  EXPECT_EQ(first.flags, ipc::kRecordIsGradient | ipc::kRecordAwaitsWord);
-  service_->Take();
-  const ipc::Record again = service_->Take();
-  EXPECT_EQ(Ready(again.commit), 0U);  // its stream waits for the iteration before
+  const auto post = [&](std::uint32_t index) {
+    return hr_layout_post_on_stream(layout, index, stream(), nullptr, &error_);
+  };
+  ASSERT_EQ(hr_layout_wait_on_stream(layout, 0, stream(), &error_), HR_OK) << error_.text;
+  ASSERT_EQ(hr_layout_begin_backward(layout, &error_), HR_OK);
+  ASSERT_EQ(post(0), HR_OK) << error_.text;
+  ASSERT_EQ(post(1), HR_OK) << error_.text;
+  const ipc::Record first = service_->Take();
+  EXPECT_EQ(std::bit_cast<ipc::GradientRecord>(first).flags,
+            ipc::kRecordIsGradient | ipc::kRecordAwaitsWord);
+  const ipc::Record other = service_->Take();
+  // The host reaches the next backward pass while the GPU waits for the sums of this one.
+  ASSERT_EQ(hr_layout_wait_on_stream(layout, 0, stream(), &error_), HR_OK) << error_.text;
+  ASSERT_EQ(hr_layout_begin_backward(layout, &error_), HR_OK);
+  EXPECT_EQ(post(1), HR_BUSY);  // nobody waited for it
+  EXPECT_TRUE(Says("has not ended: call hr_layout_wait first")) << error_.text;
+  std::thread poster([&] { EXPECT_EQ(post(0), HR_OK) << error_.text; });
+  EXPECT_FALSE(service_->HasRecord());
   service_->End(first.commit);
+  poster.join();
+  EXPECT_EQ(service_->Take().commit, 3U);
   Synchronize();
-  EXPECT_EQ(Ready(again.commit), again.commit);
+  EXPECT_EQ(Ready(3), 3U);
+  service_->End(other.commit, Code::kPeerLost, "rank 0 exited");
+  EXPECT_EQ(hr_layout_wait_on_stream(layout, 1, stream(), &error_), HR_PEER_LOST);
+  EXPECT_TRUE(Says("gradient 1 (b): rank 0 exited")) << error_.text;
 }
 
 INSTANTIATE_TEST_SUITE_P(By, GpuStreamsTest,

@@ -11,6 +11,8 @@ import torch.distributed
 from headrace.arena import Spec, Tensor, bytes_for
 from headrace.operation import Operation
 from headrace.session import Session
+from headrace.torch import devices
+from headrace.torch.outcomes import Outcomes
 
 
 class DdpState:
@@ -24,6 +26,7 @@ class DdpState:
         self._buckets: dict[int, Tensor] = {}
         self._open: queue.SimpleQueue = queue.SimpleQueue()
         self._waiter: threading.Thread | None = None
+        self.outcomes = Outcomes()
 
     def __del__(self) -> None:
         self._open.put(None)  # ends the waiter
@@ -34,7 +37,7 @@ class DdpState:
         if tensor is not None and tensor.shape == tuple(buffer.shape):
             return tensor
         spec = Spec(tuple(buffer.shape), buffer.dtype, f"bucket{index}", index)
-        arena = self.session.arena(bytes_for([spec]))
+        arena = self.session.arena(bytes_for([spec]), devices.device_of(buffer))
         self._buckets[index] = arena.tensors([spec])[0]
         return self._buckets[index]
 
@@ -70,7 +73,7 @@ def ddp_hook(
         model.register_comm_hook(session, headrace.torch.ddp_hook)
 
     The bucket is copied into shared memory once; DDP copies the average back. An error ends
-    backward with the service's own words.
+    backward with the service's own words; on a GPU, a later backward.
     """
     if isinstance(state, Session):
         state = _state_of(state)
@@ -78,6 +81,8 @@ def ddp_hook(
     tensor = state.tensor_for(bucket.index(), buffer)
     view = tensor.torch()
     view.copy_(buffer)
+    if tensor.device is not None:
+        return _in_stream_order(state, tensor, view)
     operation = state.session.all_reduce(tensor, op="average", async_op=True)
 
     def finish(started: torch.futures.Future) -> torch.Tensor:
@@ -89,6 +94,18 @@ def ddp_hook(
     finished = started.then(finish)
     state.complete(started, operation)
     return finished
+
+
+def _in_stream_order(
+    state: DdpState, tensor: Tensor, view: torch.Tensor
+) -> torch.futures.Future:
+    """On a GPU the current stream waits, and DDP's work comes after it; the host goes on."""
+    state.outcomes.check()
+    stream = devices.current_stream(tensor.device)
+    operation = state.session.all_reduce(tensor, "average", True, stream)
+    operation.wait_on(stream)
+    state.outcomes.add(operation)
+    return devices.finished_future(tensor.device, view)
 
 
 if torch.distributed.is_available():

@@ -12,9 +12,11 @@ import torch
 from headrace.layout import Layout
 from headrace.operation import Operation
 from headrace.session import Session
+from headrace.torch import devices
 from headrace.torch.forward_order import ForwardOrder, tensors_in, used_by
 from headrace.torch.hooks import AccumulationHook
 from headrace.torch.open_gradient import OpenGradient
+from headrace.torch.outcomes import Outcomes
 from headrace.torch.slots import SLOTS_MAX, Member, Slot, make_slots
 from headrace.torch.updates import Updates
 
@@ -32,7 +34,7 @@ class GradientFlow:
         model: torch.nn.Module,
         updates: Updates,
         session: Session,
-        make_layout: Callable[[Sequence[tuple]], Layout],
+        make_layout: Callable[[Sequence[tuple], int | None], Layout],
         say: Callable[[str], None],
     ) -> None:
         self._model = model
@@ -42,6 +44,8 @@ class GradientFlow:
         self._say = say
         self._order: ForwardOrder | None = ForwardOrder(model)
         self._layout: Layout | None = None
+        self._device: int | None = None  # that of the parameters; None: the CPU
+        self._outcomes = Outcomes()
         self._slots: list[Slot] = []
         self._of: dict[torch.nn.Parameter, tuple[Slot, Member]] = {}
         self._waits: dict[torch.nn.Module, list[Slot]] = {}
@@ -76,7 +80,7 @@ class GradientFlow:
         parameters = [
             p for p in self._updates.parameters() if p.requires_grad and p.numel()
         ]
-        _check(parameters)
+        self._device = _check(parameters)
         order, waits = self._order.arrange(parameters, used_by(outputs))
         agreed = torch.tensor(order, dtype=torch.int64)
         self._session.broadcast(agreed, 0)
@@ -87,7 +91,8 @@ class GradientFlow:
         owners = self._order.owners()
         self._slots = make_slots(members, owners, SLOTS_MAX)
         self._layout = self._make_layout(
-            [(slot.shape, parameters[0].dtype, slot.name) for slot in self._slots]
+            [(slot.shape, parameters[0].dtype, slot.name) for slot in self._slots],
+            self._device,
         )
         for slot in self._slots:
             slot.take_views(self._layout.torch(slot.index))
@@ -195,7 +200,8 @@ class GradientFlow:
             self._post(slot)
 
     def _post(self, slot: Slot) -> None:
-        number = self.layout.post(slot.index)
+        self._outcomes.check()
+        number = self.layout.post(slot.index, devices.current_stream(self._device))
         slot.operation = Operation(self._session, number, None, copied=False)
         slot.open, slot.asked_for = True, False
         for member in slot.members:
@@ -307,7 +313,12 @@ class GradientFlow:
             self._posting = before
 
     def _wait(self, slot: Slot) -> None:
-        self._layout.wait(slot.index)
+        if self._device is None:
+            self._layout.wait(slot.index)
+        else:
+            self._layout.wait_on(slot.index, devices.current_stream(self._device))
+            if slot.open:
+                self._outcomes.add(slot.operation)
         slot.open, slot.asked_for = False, True
 
     def _update(self, slots: Sequence[Slot]) -> None:
@@ -376,7 +387,8 @@ class GradientFlow:
                 )
 
 
-def _check(parameters: Sequence[torch.nn.Parameter]) -> None:
+def _check(parameters: Sequence[torch.nn.Parameter]) -> int | None:
+    """What the gradients of one layout must have in common; returns their device."""
     if not parameters:
         raise ValueError("none of the optimizer's parameters needs a gradient")
     dtypes = sorted({str(parameter.dtype) for parameter in parameters})
@@ -385,8 +397,4 @@ def _check(parameters: Sequence[torch.nn.Parameter]) -> None:
             f"parameters of types {', '.join(dtypes)}: the gradients of one layout have one type. "
             "Keep parameters in one, and compute in others with autocast"
         )
-    for parameter in parameters:
-        if parameter.device.type != "cpu":
-            raise TypeError(
-                f"a parameter is on {parameter.device}; only the CPU's memory is taken so far"
-            )
+    return devices.only_device(parameters)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
-from headrace.arena import Arena, Spec, bytes_for
+from headrace.arena import Spec, Tensor, bytes_for
 from headrace.errors import Error
 from headrace.operation import Operation
 from headrace.session import Session
+from headrace.torch import devices
 from headrace.torch.hooks import AccumulationHook
+from headrace.torch.outcomes import Outcomes
 
 
 class GradientArena:
@@ -26,10 +28,14 @@ class GradientArena:
             arena.wait()
             optimizer.step()
 
-    Every parameter's ``.grad`` is a view into one arena, so nothing is copied. Gradients are posted
+    Every parameter's ``.grad`` is a view into an arena, one for each device, so nothing is copied. Gradients are posted
     from last parameter to first, the order in which backward produces them, each as soon as it and
     all before it are there; so all ranks post in the same order whatever their graphs look like. A
     parameter without a gradient on this rank counts as zeros; wait() posts it.
+
+    On a GPU streams wait in the host's place: wait() returns at once, and what follows in the stream that
+    is current comes after the averages. A failure is raised by a later backward or wait(), when it is
+    known; what was updated since is undefined.
 
     ``optimizer.zero_grad(set_to_none=True)``, torch 2's default, takes the view away: it is put back
     at the cost of one copy per gradient. Use zero_grad() of this class.
@@ -45,20 +51,16 @@ class GradientArena:
         named = [(name, p) for name, p in named if p.requires_grad and p.numel() > 0]
         if not named:
             raise ValueError("none of the parameters needs a gradient")
-        specs = [
-            Spec(tuple(p.shape), p.dtype, name, order)
-            for order, (name, p) in enumerate(named)
-        ]
         self.session = session
         self.copies = 0  # gradients that had to be moved into the arena
         self._op = op
-        self._arena: Arena = session.arena(bytes_for(specs))
         # Everything below is in posting order: last parameter first.
-        self._tensors = self._arena.tensors(specs)[::-1]
+        self._tensors = _place(session, named)[::-1]
         self._parameters = [p for _, p in named][::-1]
         self._views = [tensor.torch() for tensor in self._tensors]
         self._ready = [False] * len(self._parameters)
         self._operations: list[Operation] = []
+        self._outcomes = Outcomes()
         self._posting = True
         # Autograd may run hooks of several devices' threads.
         self._lock = threading.Lock()
@@ -89,12 +91,13 @@ class GradientArena:
                 self._post(index)
             operations, self._operations = self._operations, []
             self._ready = [False] * len(self._parameters)
+            self._outcomes.check()
         # Every operation is waited for before the first error is raised: until then the
         # service may write to the gradients.
         failure: Error | None = None
-        for operation in operations:
+        for tensor, operation in zip(self._tensors, operations):
             try:
-                operation.wait(timeout)
+                self._wait(tensor, operation, timeout)
             except Error as error:
                 failure = failure or error
         if failure is not None:
@@ -114,6 +117,15 @@ class GradientArena:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+
+    def _wait(
+        self, tensor: Tensor, operation: Operation, timeout: float | None
+    ) -> None:
+        if tensor.device is None or operation.done():
+            operation.wait(timeout)
+        else:
+            operation.wait_on(devices.current_stream(tensor.device))
+            self._outcomes.add(operation)
 
     def _accumulated(self, index: int) -> None:
         if not self._posting:
@@ -148,6 +160,23 @@ class GradientArena:
         parameter.grad = view
 
     def _post(self, index: int) -> None:
+        self._outcomes.check()
+        tensor = self._tensors[index]
+        stream = devices.current_stream(tensor.device)
         self._operations.append(
-            self.session.all_reduce(self._tensors[index], op=self._op, async_op=True)
+            self.session.all_reduce(tensor, self._op, async_op=True, stream=stream)
         )
+
+
+def _place(
+    session: Session, named: Sequence[tuple[str, torch.nn.Parameter]]
+) -> list[Tensor]:
+    """A tensor for each parameter's gradient, in an arena on the device of the parameter."""
+    specs: dict[int | None, list[Spec]] = {}
+    for order, (name, p) in enumerate(named):
+        spec = Spec(tuple(p.shape), p.dtype, name, order)
+        specs.setdefault(devices.device_of(p), []).append(spec)
+    placed: list[Tensor] = []
+    for device, of_device in specs.items():
+        placed += session.arena(bytes_for(of_device), device).tensors(of_device)
+    return sorted(placed, key=lambda tensor: tensor.order)

@@ -54,6 +54,11 @@ class ScheduledOptimizer(torch.optim.Optimizer):
     (freeze it by requires_grad = False: then it is). Sparse gradients are made dense. All gradients
     have one element type, that of the parameters. Buffers stay each rank's own.
 
+    With parameters on a GPU the gradients are views into memory there, and streams wait in the host's
+    place: in the stream that is current, each module's forward comes after its averages, and the host
+    runs on. A failure is then raised by a later call, when it is known; the parameters are undefined
+    from the failed iteration on.
+
     When backward() ends by an exception after it has posted gradients, other ranks wait for the rest;
     zero_grad() and step() then raise, and the process should end.
     """
@@ -89,7 +94,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
             model,
             Updates(optimizer),
             self.session,
-            lambda specs: self.session.layout(specs, op=op, policy=policy),
+            lambda specs, device: self.session.layout(specs, op, policy, device),
             self._say_once,
         )
         self._hooks = ModelHooks(model, self._flow)

@@ -17,7 +17,7 @@ def broadcast_parameters(
             if tensor.numel() == 0:
                 continue
             # Booleans and the like travel as bytes, and any layout as a contiguous copy.
-            flat = tensor.detach().contiguous()
+            flat = tensor.detach().contiguous().cpu()
             data = flat.view(-1).view(torch.uint8)
             operations.append(
                 (session.broadcast(data, root, async_op=True), tensor, flat)

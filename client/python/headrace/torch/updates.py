@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-_ONE_FUNCTION = hasattr(torch, "get_autocast_dtype")
+from headrace.torch.devices import without_autocast
+
 Options = list[dict[str, Any]]  # of each parameter group, without its parameters
-
-
-def _without_autocast() -> contextlib.AbstractContextManager:
-    # torch 2.4 has one function for all devices, and warns of the other.
-    if (
-        torch.is_autocast_enabled("cpu")
-        if _ONE_FUNCTION
-        else torch.is_autocast_cpu_enabled()
-    ):
-        return torch.autocast("cpu", enabled=False)
-    return contextlib.nullcontext()
 
 
 class Updates:
@@ -63,7 +52,7 @@ class Updates:
         try:
             # This may run within a forward pass: with autocast, without gradients, in inference mode,
             # where new tensors of the optimizer's state could not be changed later.
-            with torch.inference_mode(False), _without_autocast():
+            with torch.inference_mode(False), without_autocast():
                 self._optimizer.step()
         finally:
             self._optimizer.param_groups = whole

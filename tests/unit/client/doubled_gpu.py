@@ -1,0 +1,113 @@
+"""A GPU for a rank without one: the double of CUDA's driver, whose memory is the host's.
+
+Ranks that are to have it are started after use_double(), and their service is gpu_service().
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterator
+from unittest import mock
+
+from ranks import Service
+
+LIBRARY = os.path.join(
+    os.environ.get("HEADRACE_BUILD", "build/release"),
+    "tests/support/cuda_double/libcuda.so.1",
+)
+
+
+def use_double() -> None:
+    """Has the client library of this process, and of its children, take the double."""
+    os.environ["HEADRACE_CUDA_LIBRARY"] = LIBRARY
+
+
+def gpu_service(*flags: str) -> Service:
+    """A service on a machine with two GPUs."""
+    return Service("--gpu", "on", "--cuda-library", LIBRARY, *flags)
+
+
+class DoubledGpu:
+    """GPU ``number``, current on this thread, and a stream of it. Ends with the process."""
+
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
+        self.driver = ctypes.CDLL(LIBRARY)
+        self._check(self.driver.cuInit(0))
+        self._context = ctypes.c_void_p()
+        retain = self.driver.cuDevicePrimaryCtxRetain
+        self._check(retain(ctypes.byref(self._context), number))
+        self._check(self.driver.cuCtxPushCurrent_v2(self._context))
+        self.stream = self.new_stream()
+
+    @staticmethod
+    def _check(result: int) -> None:
+        if result != 0:
+            raise RuntimeError(f"CUDA error {result}")
+
+    def new_stream(self) -> int:
+        stream = ctypes.c_void_p()
+        make = self.driver.cuStreamCreateWithPriority
+        self._check(make(ctypes.byref(stream), 1, 0))
+        return stream.value
+
+    def synchronize(self, stream: int | None = None) -> None:
+        handle = ctypes.c_void_p(self.stream if stream is None else stream)
+        self._check(self.driver.cuStreamSynchronize(handle))
+
+    def is_idle(self) -> bool:
+        result = self.driver.cuStreamQuery(ctypes.c_void_p(self.stream))
+        return result == 0
+
+    def fill(self, address: int, value: int, size: int) -> None:
+        """Sets bytes in the order of the stream."""
+        self._check(
+            self.driver.cuMemsetD8Async(
+                ctypes.c_uint64(address),
+                ctypes.c_ubyte(value),
+                ctypes.c_size_t(size),
+                ctypes.c_void_p(self.stream),
+            )
+        )
+
+    def allocate(self, size: int) -> int:
+        """cuMemAlloc."""
+        address = ctypes.c_uint64()
+        allocate = self.driver.cuMemAlloc_v2
+        self._check(allocate(ctypes.byref(address), ctypes.c_size_t(size)))
+        return address.value
+
+
+@contextlib.contextmanager
+def as_torchs_gpu(gpu: DoubledGpu) -> Iterator[None]:
+    """Has headrace.torch take tensors of the CPU for this GPU's.
+
+    Its memory becomes tensors of the CPU, and torch does at once what it would put into the stream:
+    so where the stream is made to wait, torch's work, which comes after it, waits for the stream.
+    """
+    from headrace.layout import Layout
+    from headrace.operation import Operation
+    from headrace.region import Region
+    from headrace.torch import devices
+
+    def in_order(function):
+        def called(*arguments):
+            result = function(*arguments)
+            gpu.synchronize()
+            return result
+
+        return called
+
+    changes = [
+        mock.patch.object(devices, "device_of", lambda _: gpu.number),
+        mock.patch.object(devices, "current_stream", lambda _: gpu.stream),
+        mock.patch.object(Region, "dlpack_device", lambda _: (1, 0)),
+        mock.patch.object(Layout, "wait_on", in_order(Layout.wait_on)),
+        mock.patch.object(Operation, "wait_on", in_order(Operation.wait_on)),
+    ]
+    with contextlib.ExitStack() as stack:
+        for change in changes:
+            stack.enter_context(change)
+        yield
