@@ -1,7 +1,7 @@
 // Two nodes over NCCL, each a process of its own, on one GPU (or on one each where there are two):
 // reductions of blocks of many sizes in two orders that the nodes interleave differently, compared
-// with what they must be and between the nodes, then a node that does not come, and how long the
-// end takes.
+// with what they must be and between the nodes, first inside a node on all GPUs; then a node that
+// does not come, and how long the end takes.
 //
 // usage: nccl_check [vanish]
 //   vanish: node b kills itself instead of not coming
@@ -23,6 +23,7 @@
 #include "ipc/base/clock.h"
 #include "ipc/base/fd.h"
 #include "tests/gpu/figures.h"
+#include "tests/gpu/nccl_in_node.h"
 #include "transport/exchange/exchange.h"
 #include "transport/nccl/nccl_network.h"
 #include "transport/ucx/ucx_wire.h"
@@ -107,6 +108,12 @@ class Node {
     }
     OrFail(network_->OpenGroup(group));
     if (self_ == 0) std::printf("node a: %s\n", network_->WireNames().c_str());
+  }
+
+  void CheckAlone() {
+    const std::string wrong =
+        CheckInNode(*gpus_, Named("HEADRACE_NCCL_LIBRARY", transport::kNcclLibrary));
+    if (!wrong.empty()) Fail(wrong);
   }
 
   // One block of every size in each order, posted by node b the other way round.
@@ -252,6 +259,7 @@ class Node {
 
 int RunNode(std::uint32_t self, int socket, bool vanishes) {
   Node node(self, socket);
+  if (self == 0) node.CheckAlone();
   node.CompareBlocks();
   node.EndWhatHangs(vanishes);
   return 0;
