@@ -18,7 +18,8 @@ namespace {
 // A post that finds the channel full waits a little longer than the service lets its oldest
 // operation live.
 constexpr TimeNs kFullWaitMargin = kSecond;
-// How long a session that is closed waits for streams that nothing of it holds up any more.
+// How long a session that is closed waits for its streams: once for what they do with the other
+// ranks, and once more when nothing of the session holds them up any more.
 constexpr TimeNs kStreamsPassMax = 10 * kSecond;
 
 Result<Session::Endpoints> CreateEndpoints(ipc::Channel::Created& created) {
@@ -346,6 +347,13 @@ Result<GpuWords*> Session::WordsFor(int device) {
   if (device >= 0) return gpus_.WordsOf(device);
   return Error(Code::kInvalidArgument,
                "the memory is the host's, which no stream makes ready: post it without a stream");
+}
+
+Status Session::Leave() {
+  // The host may be far ahead of its GPU: what a stream is still to make ready would be missed by
+  // the other ranks, and what it waits for would be cut short.
+  gpus_.AwaitStreams(kStreamsPassMax);
+  return control_->Leave();
 }
 
 Status Session::WaitOnStream(std::uint64_t operation, transport::CuStream stream) {

@@ -97,7 +97,8 @@ class Session final : public LossListener {
 
   void ReadCounters(hr_counters& counters) const;
 
-  Status Leave() { return control_->Leave(); }
+  // What was put into streams is carried out first, as far as others let it in bounded time.
+  Status Leave();
   // Drops the descriptors a forked child inherited; the object must then not be destroyed.
   void CloseInChild();
 

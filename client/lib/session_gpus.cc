@@ -129,14 +129,24 @@ bool SessionGpus::HasWords() {
                      [](const auto& each) { return each.second.words != nullptr; });
 }
 
+void SessionGpus::AwaitLocked(GpuWords& words, TimeNs deadline) {
+  while (!words.HavePassed() && MonotonicNow() < deadline) std::this_thread::sleep_for(kLookEvery);
+}
+
+void SessionGpus::AwaitStreams(TimeNs timeout_ns) {
+  const std::lock_guard lock(mutex_);
+  const TimeNs deadline = MonotonicNow() + timeout_ns;
+  for (auto& [device, gpu] : gpus_) {
+    if (gpu.words != nullptr) AwaitLocked(*gpu.words, deadline);
+  }
+}
+
 void SessionGpus::LetStreamsPass(TimeNs timeout_ns) {
   const std::lock_guard lock(mutex_);
   const TimeNs deadline = MonotonicNow() + timeout_ns;
   for (auto& [device, gpu] : gpus_) {
     if (gpu.words == nullptr) continue;
-    while (!gpu.words->HavePassed() && MonotonicNow() < deadline) {
-      std::this_thread::sleep_for(kLookEvery);
-    }
+    AwaitLocked(*gpu.words, deadline);
     if (!gpu.words->HavePassed()) {
       GpuWords::Abandon(std::move(gpu.words));
       // With its last use the context would end, and what is pinned in it.

@@ -53,8 +53,10 @@ class SessionGpus {
 
   // Whether streams may stand before words; false where none were ever pinned.
   bool HasWords();
-  // Waits until all streams have passed, at most `timeout_ns`. Words that are still awaited then
-  // are left pinned and mapped. All operations must have ended. The words are gone afterwards.
+  // Waits until all streams have passed, at most `timeout_ns`; at once where there are none.
+  void AwaitStreams(TimeNs timeout_ns);
+  // Likewise, and the words are gone afterwards. Words that are still awaited then
+  // are left pinned and mapped. All operations must have ended.
   void LetStreamsPass(TimeNs timeout_ns);
 
  private:
@@ -62,6 +64,7 @@ class SessionGpus {
     transport::PrimaryContext context;
     std::unique_ptr<GpuWords> words;  // refers to the context
   };
+  void AwaitLocked(GpuWords& words, TimeNs deadline);
   Result<transport::PrimaryContext*> ContextLocked(int device);
   Result<GpuWords*> WordsLocked(int device);
   Result<std::shared_ptr<const transport::CudaDriver>> DriverLocked();

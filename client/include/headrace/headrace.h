@@ -245,8 +245,9 @@ HR_API hr_status hr_segment_share_device(hr_session* session, void* address, siz
 HR_API int hr_segment_device(const hr_segment* segment);
 
 /* A share in memory of hr_segment_create_on_device, which stays at its address until the segment is
- * released or its session closed, and until all its shares are freed. NULL for other segments, or without memory. The
- * last to let go waits until the GPU has done all that stands in its streams, as cudaFree does. */
+ * released or its session closed, and until all its shares are freed. NULL for other segments, or
+ * without memory. The last to let go waits until the GPU has done all that stands in its streams,
+ * as cudaFree does. */
 typedef struct hr_memory hr_memory;
 HR_API hr_memory* hr_segment_keep(const hr_segment* segment);
 /* Any thread, also after hr_close. NULL is allowed. Does nothing in a forked child. */
@@ -321,10 +322,10 @@ HR_API hr_status hr_barrier(hr_session* session, hr_operation* operation, hr_err
  * number.
  *
  * A rank whose stream never comes so far has not posted: the others' operations end with
- * HR_TIMEOUT, as ever. hr_close, and the end of the service, end every operation, so that no stream
- * is held up for good. hr_close then waits, for at most 10 seconds, until the streams have passed
- * what was put into them here; what one that is held up by something else may still touch stays
- * allocated until the process ends. */
+ * HR_TIMEOUT, as ever. hr_close first waits, for at most 10 seconds, until the streams have passed
+ * what was put into them here; then it ends every operation, as the end of the service does too, so
+ * that no stream is held up for good, and waits as long once more. What a stream that is held up by
+ * something else may still touch stays allocated until the process ends. */
 
 /* As hr_all_reduce and the others, on memory of a GPU: it is ready once `stream`, of that GPU, has
  * done all that stands in it now. */

@@ -105,6 +105,18 @@ TEST_P(GpuStreamsTest, LetsStreamsGoWhenTheSessionIsClosed) {
   EXPECT_EQ(counts().events, 0U);
 }
 
+TEST_P(GpuStreamsTest, LeavesTheJobWhenItsStreamsHavePassed) {
+  const hr_operation operation = Post(Tensor(100));
+  ASSERT_EQ(hr_stream_wait(&handle_, operation, stream(), &error_), HR_OK);
+  bool was_idle = false;
+  control_->on_leave = [this, &was_idle] { was_idle = IsIdle(); };
+  auto* session = new hr_session{std::move(handle_.session)};
+  std::thread server([this] { service_->Serve(); });
+  EXPECT_EQ(hr_close(session, &error_), HR_OK);
+  server.join();
+  EXPECT_TRUE(was_idle);
+}
+
 TEST_P(GpuStreamsTest, LetsStreamsGoWhenTheServiceIsLost) {
   hr_tensor* tensor = Tensor(100);
   const hr_operation operation = Post(tensor);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -91,6 +92,7 @@ class FakeControl final : public Control {
     return {};
   }
   Status Leave() override {
+    if (on_leave) on_leave();
     left = true;
     return {};
   }
@@ -105,6 +107,7 @@ class FakeControl final : public Control {
   std::vector<std::pair<std::uint32_t, std::uint32_t>> released;
   std::vector<LayoutNotice> layouts;
   bool left = false;
+  std::function<void()> on_leave;
 };
 
 }  // namespace headrace::client

@@ -297,10 +297,11 @@ class GradientFlow:
             self._posting = before
 
     def close(self) -> None:
-        """Removes the hooks of the parameters."""
+        """Removes the hooks of the parameters; raises what streams have yet to be told of."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        self._outcomes.finish()
 
     # ---- Inside ----------------------------------------------------------------------------------
 

@@ -113,10 +113,11 @@ class GradientArena:
             self._posting = True
 
     def close(self) -> None:
-        """Removes the hooks. Gradients stay what they are."""
+        """Removes the hooks. Gradients stay what they are, and are waited for."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        self._outcomes.finish()
 
     def _wait(
         self, tensor: Tensor, operation: Operation, timeout: float | None

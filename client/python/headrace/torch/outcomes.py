@@ -28,3 +28,8 @@ class Outcomes:
         # Those of one rank end about in the order in which they were posted.
         while self._open and self._open[0].done():
             self._open.popleft().wait()
+
+    def finish(self) -> None:
+        """Waits for all, and raises the first failure: before the last results are used."""
+        while self._open:
+            self._open.popleft().wait()
