@@ -117,7 +117,7 @@ TEST_P(NvlinkBits, AreTheHostsWhateverTheRuns) {
   std::mt19937_64 random(8);
   for (int round = 0; round < 40; ++round) {
     const DType dtype = kDTypes[random() % 7];
-    const auto counts = RunCounts(1 + random() % 200, 1 + random() % 300, round);
+    const auto counts = RunCounts(1 + random() % 200, 1 + random() % 300, random());
     const Scattered place(dtype, counts, random());
     const auto members_count = static_cast<std::uint32_t>(1 + random() % 8);
     Members members(dtype, place.extent(), members_count);

@@ -32,7 +32,8 @@ class NvlinkHostMemory : public LaneOfGpus {
 
 TEST_F(NvlinkHostMemory, TakesTheSumOfAllGpus) {
   std::vector<std::byte*> members;
-  for (int i = 0; i < 4; ++i) members.push_back(OnGpu(i % 3, Counting(i)));
+  for (int i = 0; i < 4; ++i)
+    members.push_back(OnGpu(static_cast<std::size_t>(i) % 3, Counting(i)));
   for (const std::size_t shift : {0U, 4U, 12U}) {
     Transfer transfer = Of(Collective::kReduce, members, {0, 1, 2, 0});
     transfer.output = OnHost(4 * kCount, shift);
