@@ -26,6 +26,7 @@ struct NcclDoubleCounts {
   std::uint64_t ranks;
   std::uint64_t hubs;        // meeting places of ids that it made
   std::uint64_t reductions;  // ncclRedOpCreatePreMulSum
+  std::uint64_t waiting;     // collectives that have begun on a rank and wait for others
   std::uint64_t hanging;     // collectives that wait for an abort
   std::uint64_t aborted;     // ranks, since the start
   std::uint64_t finished;    // ranks that were finalized and destroyed, since the start

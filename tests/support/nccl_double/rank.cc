@@ -165,7 +165,9 @@ void Rank::Move(transport::CuDevice device, const Call& call) {
   Message answer;
   NcclResult result = Settings::Get().Enter("error");
   if (result == NcclResult::kSuccess) {
+    Settings::Get().Count(&NcclDoubleCounts::waiting, 1);
     result = Exchange(call.header, {call.source, call.source_size}, answer);
+    Settings::Get().Count(&NcclDoubleCounts::waiting, -1);
   }
   if (result != NcclResult::kSuccess) {
     // Told when somebody asks; the GPU goes on waiting until it is aborted.

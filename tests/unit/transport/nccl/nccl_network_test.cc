@@ -190,10 +190,7 @@ TEST_F(NcclNetworkTest, EndsEverythingWithinTheAbortWhenTheGroupIsClosed) {
   Post(0, AllReduce(2, 2, 100), a);
   Post(0, AllReduce(3, kOtherOrder | 1, 100), a);
   ids_abandoned_ = 1;  // that order's
-  for (int i = 0; i < 1000; ++i) {
-    nodes_[0]->DoWork(MonotonicNow(), completions_[0]);
-    nodes_[1]->DoWork(MonotonicNow(), completions_[1]);
-  }
+  Until([&] { return nccl_.Counts().waiting == 1; });
   ASSERT_EQ(completions_[0].size(), 1U);
   nodes_[0]->CloseGroup(1, "node b is gone");
   Until([&] { return completions_[0].size() == 3; });
@@ -222,13 +219,8 @@ TEST_F(NcclNetworkTest, EndsATransferThatOthersPostedDifferently) {
   const auto b = Memory(1, 100, 1);
   Post(0, AllReduce(1, 1, 100), a);
   Post(1, AllReduce(1, 1, 99), b);
-  for (int i = 0; i < 2000; ++i) {
-    nodes_[0]->DoWork(MonotonicNow(), completions_[0]);
-    nodes_[1]->DoWork(MonotonicNow(), completions_[1]);
-    if (fleet_->network().NextDue() != kNever) {
-      fleet_->network().AdvanceTo(fleet_->network().NextDue());
-    }
-  }
+  Until([&] { return nccl_.Counts().waiting == 2; });
+  for (int i = 0; i < 1000; ++i) nodes_[0]->DoWork(MonotonicNow(), completions_[0]);
   ASSERT_TRUE(completions_[0].empty());
   nodes_[0]->Cancel(1);
   Until([&] { return !completions_[0].empty(); });
