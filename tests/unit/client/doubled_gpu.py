@@ -22,6 +22,8 @@ LIBRARY = os.path.join(
 def use_double() -> None:
     """Has the client library of this process, and of its children, take the double."""
     os.environ["HEADRACE_CUDA_LIBRARY"] = LIBRARY
+    # No GPU is shared with another test that runs at the same time.
+    os.environ["HEADRACE_CUDA_DOUBLE_MACHINE"] = f"client-{os.getpid()}"
 
 
 def gpu_service(*flags: str) -> Service:
