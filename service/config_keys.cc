@@ -21,6 +21,8 @@ constexpr std::uint64_t kTransportsMax = 255;
 
 constexpr std::array<std::string_view, 6> kLogLevels = {"trace",   "debug", "info",
                                                         "warning", "error", "off"};
+constexpr std::array<std::string_view, 3> kGpus = {"auto", "on", "off"};
+constexpr std::array<std::string_view, 2> kGpuLanes = {"nvlink", "nccl"};
 constexpr std::array<std::string_view, 2> kRoles = {"node", "server"};
 constexpr std::array<std::string_view, 2> kArchitectures = {"all-reduce", "parameter-server"};
 // As service/plan names them, which a test compares.
@@ -57,10 +59,20 @@ constexpr std::array kKeys = {
               "hold an iteration back where the phases of two jobs collide on a lane"},
     ConfigKey{"http_address", Kind::kListen, &Config::http_address, 0, 0,
               "host:port of metrics, health and status page; \"\": none"},
+    ConfigKey{"gpu", Kind::kChoice, &Config::gpu, 0, 0,
+              "use GPUs: auto when there are some, on or not at all, off", kGpus},
+    ConfigKey{"cuda_library", Kind::kPath, &Config::cuda_library, 0, kPathMax,
+              "file of CUDA's driver; \"\": libcuda.so.1, as the loader finds it"},
+    ConfigKey{"gpu_lane", Kind::kChoice, &Config::gpu_lane, 0, 0,
+              "what sums and moves between the GPUs of this node", kGpuLanes},
+    ConfigKey{"nccl_library", Kind::kPath, &Config::nccl_library, 0, kPathMax,
+              "file of NCCL; \"\": libnccl.so.2, as the loader finds it"},
+    ConfigKey{"gpu_ctas", Kind::kInteger, &Config::gpu_ctas, 1, 1024,
+              "blocks of threads of a GPU that one sum or move may take"},
     ConfigKey{"sessions_per_uid", Kind::kInteger, &Config::sessions_per_uid, 0, 1'000'000,
               "sessions one uid may have open; 0: no limit"},
     ConfigKey{"memory_per_uid", Kind::kInteger, &Config::memory_per_uid, 0, std::uint64_t{1} << 50U,
-              "bytes of segments one uid may hand over; 0: no limit"},
+              "bytes of segments, of the host and of GPUs, one uid may hand over; 0: no limit"},
     ConfigKey{"operations_per_uid", Kind::kInteger, &Config::operations_per_uid, 0, 1'000'000'000,
               "operations and gradients one uid may have open; 0: no limit"},
     ConfigKey{"node_name", Kind::kName, &Config::node_name, 0, 0,

@@ -22,6 +22,9 @@
 #include "service/instance.h"
 #include "service/lane/lane.h"
 #include "service/watch/watch.h"
+#include "transport/memory/gpus.h"
+#include "transport/nccl/nccl_transport.h"
+#include "transport/nvlink/nvlink_transport.h"
 #include "transport/reduce/reduce.h"
 #include "transport/shm/shm_transport.h"
 #ifdef HEADRACE_HAVE_UCX
@@ -33,6 +36,9 @@
 
 namespace headrace::service {
 namespace {
+
+// In flight on the lane between GPUs, per job, at least: launches are to follow each other.
+constexpr std::uint64_t kGpuCreditBytes = std::uint64_t{256} << 20;
 
 std::uint32_t LaneThreads(const Config& config) {
   if (config.lane_threads != 0) return static_cast<std::uint32_t>(config.lane_threads);
@@ -79,7 +85,7 @@ PeerOptions PeersOf(const Config& config) {
   return peers;
 }
 
-ControlOptions OptionsOf(const Config& config) {
+ControlOptions OptionsOf(const Config& config, const std::string& gpus_missing) {
   return {.socket_path = config.socket_path,
           .socket_mode = static_cast<std::uint32_t>(config.socket_mode),
           .version = std::string(Version()),
@@ -90,6 +96,9 @@ ControlOptions OptionsOf(const Config& config) {
           // The configuration has checked the name.
           .policy = plan::PolicyNamed(config.policy).value_or(plan::Policy::kExact),
           .quotas = {.sessions = config.sessions_per_uid, .memory = config.memory_per_uid},
+          .gpus_missing = gpus_missing.empty()
+                              ? ""
+                              : fmt::format("this service uses no GPUs: {}", gpus_missing),
           .peers = PeersOf(config),
           .http_address = config.http_address};
 }
@@ -103,6 +112,80 @@ EventSink LogTo(std::shared_ptr<spdlog::logger> log) {
     }
   };
 }
+
+// The node's GPUs and what carries blocks between them; or, without them, why.
+struct GpuSet {
+  std::string missing;  // empty: there are GPUs
+  std::unique_ptr<transport::Gpus> gpus;
+  std::string lane_name;
+  std::unique_ptr<transport::Transport> transport;
+  std::unique_ptr<Sleeper> sleeper;  // of the lane's thread
+};
+
+Result<std::unique_ptr<transport::Transport>> OpenGpuTransport(const Config& config,
+                                                               const transport::Gpus& gpus) {
+  const auto ctas = static_cast<std::uint32_t>(config.gpu_ctas);
+  if (config.gpu_lane == "nccl") {
+    transport::NcclOptions options{.ctas_max = ctas};
+    if (!config.nccl_library.empty()) options.library = config.nccl_library;
+    auto nccl = transport::NcclTransport::Open(gpus, options);
+    if (!nccl) return nccl.error();
+    return std::unique_ptr<transport::Transport>(std::move(nccl).value());
+  }
+  auto nvlink = transport::NvlinkTransport::Open(gpus, {.ctas = ctas});
+  if (!nvlink) return nvlink.error();
+  return std::unique_ptr<transport::Transport>(std::move(nvlink).value());
+}
+
+Result<GpuSet> OpenGpuSet(const Config& config) {
+  GpuSet set;
+  const std::string library =
+      config.cuda_library.empty() ? std::string(transport::kCudaLibrary) : config.cuda_library;
+  Result<std::unique_ptr<transport::Gpus>> gpus = transport::Gpus::Open(library);
+  if (!gpus) return gpus.error();
+  set.gpus = std::move(gpus).value();
+  set.lane_name = config.gpu_lane + "0";
+  Result<std::unique_ptr<transport::Transport>> opened = OpenGpuTransport(config, *set.gpus);
+  if (!opened) return opened.error().Within(fmt::format("open lane {}", set.lane_name));
+  set.transport = std::move(opened).value();
+  Result<std::unique_ptr<Sleeper>> sleeper = Sleeper::Create();
+  if (!sleeper) return sleeper.error();
+  set.sleeper = std::move(sleeper).value();
+  return set;
+}
+
+// As the configuration wants it: without GPUs the service does everything else.
+Result<GpuSet> FindGpus(const Config& config, spdlog::logger& log) {
+  if (config.gpu == "off") {
+    return GpuSet{.missing = "its configuration has gpu = off: set gpu = auto and start it again",
+                  .gpus = nullptr,
+                  .lane_name = {},
+                  .transport = nullptr,
+                  .sleeper = nullptr};
+  }
+  Result<GpuSet> set = OpenGpuSet(config);
+  if (set) {
+    for (const transport::CudaDevice& gpu : set->gpus->devices()) {
+      log.info("GPU {}: {}, {} MiB", gpu.ordinal, gpu.name, gpu.memory_size >> 20U);
+    }
+    return set;
+  }
+  if (config.gpu == "on") return set.error().Within("use GPUs (gpu = on)");
+  log.info("no GPUs are used: {}", set.error().text());
+  GpuSet none;
+  none.missing = set.error().text();
+  return none;
+}
+
+// The lane between GPUs, on a thread of its own: it asks GPUs how far they are, again and again.
+struct GpuLane {
+  GpuLane(std::uint8_t index, GpuSet& set, Dispatch& dispatch)
+      : waker(*set.sleeper),
+        lane(index, set.lane_name, *set.transport, waker, *set.sleeper, dispatch.door()) {}
+
+  LaneWaker waker;
+  Lane lane;
+};
 
 #ifdef HEADRACE_HAVE_UCX
 // What a lane between nodes is built on: a thread's sleeper, and the wire.
@@ -173,14 +256,16 @@ Result<std::vector<Rail>> OpenRails(const Config& config) {
 struct Daemon::Parts {
   Parts(const Config& config, std::shared_ptr<spdlog::logger> logger, Instance claimed,
         ipc::BoardFile board_file, std::unique_ptr<ControlInbox> inbox,
-        std::vector<std::unique_ptr<Sleeper>> thread_sleepers, std::vector<Rail> rails)
+        std::vector<std::unique_ptr<Sleeper>> thread_sleepers, GpuSet gpu_set,
+        std::vector<Rail> rails)
       : log(std::move(logger)),
+        gpus(std::move(gpu_set)),
         instance(std::move(claimed)),
         board(std::move(board_file)),
         control_inbox(std::move(inbox)),
         sleepers(std::move(thread_sleepers)),
         spin_ns(static_cast<TimeNs>(config.spin_us) * kMicrosecond),
-        watch(*watch_sleeper(), *control_inbox, board.layout(), LogTo(log)),
+        watch(*watch_sleeper(), *control_inbox, board.layout(), LogTo(log), gpus.gpus.get()),
         dispatch(*data_sleeper(), *data_sleeper(), *control_inbox, watch.door(), board.layout()),
         lane_waker(*lane_sleeper()),
         shm(LaneThreads(config), lane_waker),
@@ -190,12 +275,24 @@ struct Daemon::Parts {
                                  .threads = shm.capabilities().threads,
                                  .credit_bytes = config.credit_bytes,
                                  .door = &lane.door()}};
+    if (gpus.gpus != nullptr) AddGpuLane(config, ports);
     AddNodeLanes(config, std::move(rails), ports);
     for (const LanePort& port : ports) lane_names.push_back(port.name);
     dispatch.ConnectLanes(std::move(ports));
+    watch.ConnectDispatch(dispatch.door());
     dispatch.ReportLate(static_cast<TimeNs>(config.late_ms) * kMillisecond);
     if (config.interleave) dispatch.Interleave();
     dispatch.LimitPosts(config.operations_per_uid);
+  }
+
+  void AddGpuLane(const Config& config, std::vector<LanePort>& ports) {
+    gpu_lane = std::make_unique<GpuLane>(static_cast<std::uint8_t>(ports.size()), gpus, dispatch);
+    ports.push_back({.name = gpus.lane_name,
+                     .transport = std::string(gpus.transport->capabilities().name),
+                     .threads = 1,
+                     .credit_bytes = std::max(config.credit_bytes, kGpuCreditBytes),
+                     .door = &gpu_lane->lane.door(),
+                     .place = LanePlace::kInNodeOnGpus});
   }
 
   void AddNodeLanes([[maybe_unused]] const Config& config, [[maybe_unused]] std::vector<Rail> rails,
@@ -217,7 +314,8 @@ struct Daemon::Parts {
                        .transport = added.exchange.WireNames(),
                        .threads = 1,
                        .credit_bytes = config.network_credit_bytes,
-                       .door = &added.lane.door()});
+                       .door = &added.lane.door(),
+                       .place = LanePlace::kBetweenNodes});
     }
 #endif
   }
@@ -228,6 +326,7 @@ struct Daemon::Parts {
   Sleeper* lane_sleeper() { return sleepers.size() > 2 ? sleepers[2].get() : data_sleeper(); }
 
   std::shared_ptr<spdlog::logger> log;  // shared with main, which made it
+  GpuSet gpus;                          // outlives all memory that is mapped for them
   Instance instance;
   ipc::BoardFile board;
   std::unique_ptr<ControlInbox> control_inbox;
@@ -238,6 +337,7 @@ struct Daemon::Parts {
   LaneWaker lane_waker;
   transport::ShmTransport shm;
   Lane lane;
+  std::unique_ptr<GpuLane> gpu_lane;  // null without GPUs
 #ifdef HEADRACE_HAVE_UCX
   std::vector<std::unique_ptr<NodeLane>> node_lanes;
 #endif
@@ -263,20 +363,23 @@ Result<std::unique_ptr<Daemon>> Daemon::Create(const Config& config,
     if (!sleeper) return sleeper.error();
     sleepers.push_back(std::move(sleeper).value());
   }
+  Result<GpuSet> gpus = FindGpus(config, *log);
+  if (!gpus) return gpus.error();
+  const std::string gpus_missing = gpus->missing;
   Result<std::vector<Rail>> rails = OpenRails(config);
   if (!rails) return rails.error();
-  auto parts = std::make_unique<Parts>(config, log, std::move(instance).value(),
-                                       std::move(board).value(), std::move(inbox).value(),
-                                       std::move(sleepers), std::move(rails).value());
+  auto parts = std::make_unique<Parts>(
+      config, log, std::move(instance).value(), std::move(board).value(), std::move(inbox).value(),
+      std::move(sleepers), std::move(gpus).value(), std::move(rails).value());
   Result<std::unique_ptr<Control>> control =
-      Control::Create(OptionsOf(config), {.inbox = *parts->control_inbox,
-                                          .dispatch = parts->dispatch.door(),
-                                          .watch = parts->watch.door(),
-                                          .board = parts->board.layout().service,
-                                          .log = *log,
-                                          .network_lanes = parts->network_lanes,
-                                          .lane_names = parts->lane_names,
-                                          .whole_board = &parts->board.layout()});
+      Control::Create(OptionsOf(config, gpus_missing), {.inbox = *parts->control_inbox,
+                                                        .dispatch = parts->dispatch.door(),
+                                                        .watch = parts->watch.door(),
+                                                        .board = parts->board.layout().service,
+                                                        .log = *log,
+                                                        .network_lanes = parts->network_lanes,
+                                                        .lane_names = parts->lane_names,
+                                                        .whole_board = &parts->board.layout()});
   if (!control) return control.error();
   parts->control = std::move(control).value();
   return std::unique_ptr<Daemon>(new Daemon(std::move(parts)));
@@ -295,6 +398,11 @@ int Daemon::Run() {
   if (dedicated) {
     lane_thread = std::make_unique<Runner>("hr-lane0", std::vector<Actor*>{&parts_->lane},
                                            *parts_->lane_sleeper(), parts_->spin_ns);
+  }
+  std::unique_ptr<Runner> gpu_thread;
+  if (parts_->gpu_lane != nullptr) {
+    gpu_thread = std::make_unique<Runner>("hr-gpu0", std::vector<Actor*>{&parts_->gpu_lane->lane},
+                                          *parts_->gpus.sleeper, parts_->spin_ns);
   }
   std::vector<std::unique_ptr<Runner>> node_threads;
 #ifdef HEADRACE_HAVE_UCX

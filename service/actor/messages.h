@@ -30,15 +30,18 @@
 #include <variant>
 #include <vector>
 
+#include "ipc/base/device_handle.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/ids.h"
 #include "ipc/base/result.h"
 #include "service/actor/inbox.h"
 #include "service/plan/planner.h"
+#include "service/schedule/queue.h"
 #include "service/session/layout.h"
 #include "service/session/nodes.h"
 #include "service/session/session.h"
 #include "service/session/steering.h"
+#include "transport/memory/pinned_memory.h"
 #include "transport/network.h"
 #include "transport/transport.h"
 
@@ -55,7 +58,7 @@ struct OpenSession {
 struct AddSegment {
   SessionId session;
   SegmentId segment;
-  Mapping mapping;
+  SegmentMemory memory;
 };
 // Answered by SegmentRemoved: refused while tensors or open operations use it.
 struct RemoveSegment {
@@ -159,6 +162,13 @@ struct StageWaits {
   std::uint64_t token = 0;    // of the stage
   std::uint64_t members = 0;  // bit i: nothing came from member i of the group; 0: nobody's fault
 };
+// The answer to PinScratch.
+struct ScratchPinned {
+  JobId job;
+  schedule::Order order = schedule::Order::kPosted;
+  std::uint64_t place_bytes = 0;
+  Result<transport::PinnedMemory> memory;
+};
 // The answer to ProbeLane; dispatch passes it on to control.
 struct LaneAnswered {
   std::uint8_t lane = 0;
@@ -168,8 +178,8 @@ struct LaneAnswered {
 using DispatchMessage =
     std::variant<OpenSession, AddSegment, RemoveSegment, AddTensors, RemoveTensors, CloseSession,
                  Ping, Drain, StageEnded, LaneFacts, JobForming, JobFormed, JobFailed, RankLeft,
-                 SetLayout, OfferPlan, SwitchPlan, SteerJob, StageWaits, LaneAnswered,
-                 QuotaRefused>;
+                 SetLayout, OfferPlan, SwitchPlan, SteerJob, StageWaits, LaneAnswered, QuotaRefused,
+                 ScratchPinned>;
 
 // ---- to a lane ----
 struct StartStage {
@@ -214,10 +224,10 @@ using LaneMessage = std::variant<StartStage, CancelStage, AskStage, ProbeLane, O
                                  MeasureGroup, SetCost, CloseGroup, SetShare>;
 
 // ---- to control ----
-// The answer to MapSegment; the mapping is populated.
+// The answer to MapSegment, whose memory is populated, and to MapDeviceSegment.
 struct SegmentMapped {
   RequestToken token = 0;
-  Result<Mapping> mapping;
+  Result<SegmentMemory> memory;
 };
 struct SegmentRemoved {
   RequestToken token = 0;
@@ -306,12 +316,29 @@ struct MapSegment {
   std::uint64_t size = 0;
   RequestToken token = 0;
 };
+// Maps a GPU's memory for all GPUs that reach it. Answered by SegmentMapped.
+struct MapDeviceSegment {
+  DeviceHandle handle;
+  std::vector<UniqueFd> fds;
+  RequestToken token = 0;
+};
 // Unmaps when the message is destroyed; no lane uses the memory any more.
 struct DiscardSession {
   std::unique_ptr<Session> session;
 };
-struct DiscardMapping {
-  Mapping mapping;
+struct DiscardMemory {
+  SegmentMemory memory;
+};
+// Host memory for blocks of GPUs that go to other nodes. Answered by ScratchPinned.
+struct PinScratch {
+  JobId job;
+  schedule::Order order = schedule::Order::kPosted;
+  std::uint64_t place_bytes = 0;
+  std::uint64_t places_count = 0;
+};
+// Unpins; no lane uses it any more.
+struct DiscardScratch {
+  std::vector<transport::PinnedMemory> memory;
 };
 // Something a person should know: logged and put on the board.
 struct Event {
@@ -330,6 +357,7 @@ struct MakePlan {
   std::shared_ptr<const plan::Plan> present;
   double margin = 0;  // share of the iteration by which a new plan must be faster than the present
 };
-using WatchMessage = std::variant<MapSegment, DiscardSession, DiscardMapping, Event, MakePlan>;
+using WatchMessage = std::variant<MapSegment, MapDeviceSegment, DiscardSession, DiscardMemory,
+                                  PinScratch, DiscardScratch, Event, MakePlan>;
 
 }  // namespace headrace::service

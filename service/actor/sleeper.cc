@@ -1,5 +1,6 @@
 #include "service/actor/sleeper.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -9,6 +10,12 @@
 #include <climits>
 
 namespace headrace::service {
+namespace {
+
+// Shorter sleeps are of somebody who looks at a pace: there a millisecond is long.
+constexpr TimeNs kFineSleep = kMillisecond;
+
+}  // namespace
 
 Result<std::unique_ptr<Sleeper>> Sleeper::Create() {
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
@@ -52,7 +59,13 @@ void Sleeper::Retract() { sleeping_.store(false, std::memory_order_relaxed); }
 void Sleeper::Sleep(TimeNs timeout_ns) {
   std::array<epoll_event, 16> events;
   int timeout_ms = -1;
-  if (timeout_ns != kNever) {
+  if (timeout_ns > 0 && timeout_ns < kFineSleep) {
+    // epoll counts in milliseconds: the set is waited for as a descriptor, and then asked.
+    pollfd set{.fd = epoll_.get(), .events = POLLIN, .revents = 0};
+    const timespec timeout{.tv_sec = 0, .tv_nsec = timeout_ns};
+    ::ppoll(&set, 1, &timeout, nullptr);
+    timeout_ms = 0;
+  } else if (timeout_ns != kNever) {
     // Rounded up: waking before the deadline would mean going round once more for nothing.
     const TimeNs wanted = timeout_ns <= 0 ? 0 : (timeout_ns + kMillisecond - 1) / kMillisecond;
     timeout_ms = wanted > INT_MAX ? INT_MAX : static_cast<int>(wanted);

@@ -39,7 +39,7 @@ class Waiting {
 struct Answers {
   RequestToken NextToken() { return ++last_token; }
 
-  Waiting<Result<Mapping>> mapped;
+  Waiting<Result<SegmentMemory>> mapped;
   Waiting<Status> removed;
   Waiting<Pong> pong;
   RequestToken last_token = 0;

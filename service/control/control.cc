@@ -221,14 +221,14 @@ kj::Promise<void> Control::Loop::ReadInbox() {
 
 void Control::Loop::Handle(SegmentMapped message) {
   if (desk_.answers.mapped.Expects(message.token)) {
-    desk_.answers.mapped.Give(message.token, std::move(message.mapping));
+    desk_.answers.mapped.Give(message.token, std::move(message.memory));
     return;
   }
   // Its connection ended while watch mapped it.
   desk_.answers.mapped.Drop(message.token);
-  if (!message.mapping) return;
+  if (!message.memory) return;
   [[maybe_unused]] const bool taken =
-      ports_.watch.Send(DiscardMapping{std::move(message.mapping).value()});
+      ports_.watch.Send(DiscardMemory{std::move(message.memory).value()});
 }
 
 void Control::Loop::Handle(SegmentRemoved message) {

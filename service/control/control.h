@@ -56,6 +56,8 @@ struct ControlOptions {
   std::uint32_t connections_max = 1024;
   plan::Policy policy = plan::Policy::kExact;  // of jobs led here whose ranks name none
   QuotaLimits quotas{};
+  // Why no GPU memory is taken, and the remedy; empty: it is.
+  std::string gpus_missing = "this service was started without GPUs";
   PeerOptions peers;
   std::string http_address;  // of metrics, health and status page; empty: nowhere
 };

@@ -33,16 +33,18 @@ Status CheckName(std::string_view name) {
 
 }  // namespace
 
-Result<SegmentId> Ledger::ReserveSegment(std::uint64_t size) {
-  if (size == 0 || size % ipc::kPageSize != 0) {
+Result<SegmentId> Ledger::ReserveSegment(std::uint64_t size, std::uint64_t bytes, Kind kind) {
+  // Of a GPU's memory a tensor's worth may be meant.
+  const std::uint64_t granularity = kind == Kind::kHost ? ipc::kPageSize : 1;
+  if (size == 0 || size % granularity != 0) {
     return Wrong(fmt::format("a segment of {} bytes: the size must be a positive multiple of {}",
-                             size, ipc::kPageSize));
+                             size, granularity));
   }
-  if (size > ipc::kSegmentSizeMax - segment_bytes_) {
+  if (bytes > ipc::kSegmentSizeMax - segment_bytes_) {
     return Error(Code::kExhausted,
                  fmt::format("a segment of {} bytes beside {} registered: a session may have {} in "
                              "all",
-                             size, segment_bytes_, ipc::kSegmentSizeMax));
+                             bytes, segment_bytes_, ipc::kSegmentSizeMax));
   }
   if (segments_.size() >= kSegmentsMax) {
     return Error(
@@ -51,8 +53,8 @@ Result<SegmentId> Ledger::ReserveSegment(std::uint64_t size) {
   }
   std::uint32_t id = 0;
   while (segments_.contains(id)) ++id;
-  segments_.emplace(id, Segment{.size = size});
-  segment_bytes_ += size;
+  segments_.emplace(id, Segment{.size = size, .bytes = bytes});
+  segment_bytes_ += bytes;
   return SegmentId{id};
 }
 
@@ -70,13 +72,13 @@ void Ledger::CancelRelease(SegmentId id) { ConfirmSegment(id); }
 void Ledger::EraseSegment(SegmentId id) {
   const auto found = segments_.find(id.value);
   if (found == segments_.end()) return;
-  segment_bytes_ -= found->second.size;
+  segment_bytes_ -= found->second.bytes;
   segments_.erase(found);
 }
 
-std::uint64_t Ledger::SizeOf(SegmentId id) const {
+std::uint64_t Ledger::BytesOf(SegmentId id) const {
   const auto found = segments_.find(id.value);
-  return found == segments_.end() ? 0 : found->second.size;
+  return found == segments_.end() ? 0 : found->second.bytes;
 }
 
 Status Ledger::CheckTensor(const Tensor& tensor) const {

@@ -17,16 +17,20 @@ namespace headrace::service {
 
 class Ledger {
  public:
-  // Numbers a segment of `size` bytes that is about to be mapped. Until ConfirmSegment no tensor
-  // may lie in it.
-  Result<SegmentId> ReserveSegment(std::uint64_t size);
+  enum class Kind : std::uint8_t { kHost, kDevice };
+  // Numbers a segment of `size` bytes that is about to be mapped, and will hold `bytes` of memory.
+  // Until ConfirmSegment no tensor may lie in it.
+  Result<SegmentId> ReserveSegment(std::uint64_t size, std::uint64_t bytes, Kind kind);
+  Result<SegmentId> ReserveSegment(std::uint64_t size) {
+    return ReserveSegment(size, size, Kind::kHost);
+  }
   void ConfirmSegment(SegmentId id);
   // Between these two no tensor may be put into the segment; dispatch decides whether it goes.
   Status BeginRelease(SegmentId id);
   void CancelRelease(SegmentId id);
   void EraseSegment(SegmentId id);
-  // 0: there is none.
-  std::uint64_t SizeOf(SegmentId id) const;
+  // What it holds; 0: there is none.
+  std::uint64_t BytesOf(SegmentId id) const;
 
   // Checks all of `tensors` and numbers them first, first + 1, ...; all or none. Errors name the
   // index and the field.
@@ -47,6 +51,7 @@ class Ledger {
  private:
   struct Segment {
     std::uint64_t size = 0;
+    std::uint64_t bytes = 0;
     bool usable = false;
   };
 

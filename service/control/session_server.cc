@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "ipc/sealed_memory.h"
+#include "service/control/device_claim.h"
 #include "service/control/plans.h"
 
 namespace headrace::service {
@@ -70,41 +72,91 @@ kj::Promise<void> SessionServer::registerSegment(RegisterSegmentContext context)
 }
 
 kj::Promise<Result<SegmentId>> SessionServer::Map(UniqueFd memory, std::uint64_t size) {
-  Desk& desk = client_->desk;
-  if (Status status = desk.leases.Check(session_); !status)
-    return Result<SegmentId>(status.error());
-  const Result<SegmentId> id = ledger_.ReserveSegment(size);
+  const Result<SegmentId> id = Reserve(size, size, Ledger::Kind::kHost);
   if (!id) return id;
-  Status status = desk.leases.TakeMemory(session_, size);
-  if (!status) {
-    ledger_.EraseSegment(*id);
-    return Result<SegmentId>(status.error());
-  }
-  status = ipc::VerifySealedMemory(memory.get(), size);
-  const RequestToken token = desk.answers.NextToken();
-  if (status.ok() &&
-      !desk.watch.Send(MapSegment{.memory = std::move(memory), .size = size, .token = token})) {
-    status = Behind();
-  }
-  if (!status) {
+  if (Status status = ipc::VerifySealedMemory(memory.get(), size); !status) {
     Erase(*id);
     return Result<SegmentId>(status.error());
   }
-  return desk.answers.mapped.Add(token).then(
-      [this, segment = *id](Result<Mapping> mapping) { return Add(segment, kj::mv(mapping)); });
+  const RequestToken token = client_->desk.answers.NextToken();
+  return Map(*id, token, MapSegment{.memory = std::move(memory), .size = size, .token = token});
 }
 
-// Hands the mapping to dispatch, unless the lease has ended in the meantime.
-Result<SegmentId> SessionServer::Add(SegmentId id, Result<Mapping> mapping) {
+kj::Promise<void> SessionServer::registerDeviceSegment(RegisterDeviceSegmentContext context) {
+  const auto params = context.getParams();
+  Status status = BeginSlow("registerDeviceSegment");
+  if (!status) {
+    Refuse(context.getResults().initRefusal(), status.error());
+    return kj::READY_NOW;
+  }
+  const auto pieces = params.getPieces();
+  const Result<DeviceHandle> handle =
+      ReadDeviceClaim(params.getHandle(), pieces.size(), client_->desk.options.gpus_missing);
+  if (!handle) {
+    slow_call_ = nullptr;
+    Refuse(context.getResults().initRefusal(), handle.error().Within("register GPU memory"));
+    return kj::READY_NOW;
+  }
+  return TakeDescriptors(pieces)
+      .then([this, claim = *handle](Result<std::vector<UniqueFd>> fds) {
+        if (!fds) return kj::Promise<Result<SegmentId>>(Result<SegmentId>(fds.error()));
+        return MapDevice(claim, std::move(fds).value());
+      })
+      .then([this, context](Result<SegmentId> id) mutable {
+        slow_call_ = nullptr;
+        if (id) {
+          context.getResults().setSegment(id->value);
+        } else {
+          Refuse(context.getResults().initRefusal(), id.error().Within("register GPU memory"));
+        }
+      });
+}
+
+kj::Promise<Result<SegmentId>> SessionServer::MapDevice(const DeviceHandle& handle,
+                                                        std::vector<UniqueFd> fds) {
+  // Whole pieces are mapped, and so are held, whatever is meant of them.
+  const std::uint64_t bytes = std::max(handle.size, handle.piece_size * fds.size());
+  const Result<SegmentId> id = Reserve(handle.size, bytes, Ledger::Kind::kDevice);
+  if (!id) return id;
+  const RequestToken token = client_->desk.answers.NextToken();
+  return Map(*id, token, MapDeviceSegment{.handle = handle, .fds = std::move(fds), .token = token});
+}
+
+Result<SegmentId> SessionServer::Reserve(std::uint64_t size, std::uint64_t bytes,
+                                         Ledger::Kind kind) {
   Desk& desk = client_->desk;
-  Status status = mapping ? desk.leases.Check(session_) : Status(mapping.error());
-  if (mapping.ok() && !status) {
+  if (Status status = desk.leases.Check(session_); !status) return status.error();
+  const Result<SegmentId> id = ledger_.ReserveSegment(size, bytes, kind);
+  if (!id) return id;
+  if (Status status = desk.leases.TakeMemory(session_, bytes); !status) {
+    ledger_.EraseSegment(*id);
+    return status.error();
+  }
+  return id;
+}
+
+kj::Promise<Result<SegmentId>> SessionServer::Map(SegmentId id, RequestToken token,
+                                                  WatchMessage message) {
+  Desk& desk = client_->desk;
+  if (!desk.watch.Send(std::move(message))) {
+    Erase(id);
+    return Result<SegmentId>(Behind());
+  }
+  return desk.answers.mapped.Add(token).then(
+      [this, id](Result<SegmentMemory> memory) { return Add(id, kj::mv(memory)); });
+}
+
+// Hands the memory to dispatch, unless the lease has ended in the meantime.
+Result<SegmentId> SessionServer::Add(SegmentId id, Result<SegmentMemory> memory) {
+  Desk& desk = client_->desk;
+  Status status = memory ? desk.leases.Check(session_) : Status(memory.error());
+  if (memory.ok() && !status) {
     // Unmapping may take long too; without room for the message it happens here.
-    [[maybe_unused]] const bool taken = desk.watch.Send(DiscardMapping{std::move(mapping).value()});
+    [[maybe_unused]] const bool taken = desk.watch.Send(DiscardMemory{std::move(memory).value()});
   }
   if (status.ok() &&
       !desk.dispatch.Send(
-          AddSegment{.session = session_, .segment = id, .mapping = std::move(mapping).value()})) {
+          AddSegment{.session = session_, .segment = id, .memory = std::move(memory).value()})) {
     status = Behind();
   }
   if (!status) {
@@ -116,7 +168,7 @@ Result<SegmentId> SessionServer::Add(SegmentId id, Result<Mapping> mapping) {
 }
 
 void SessionServer::Erase(SegmentId id) {
-  client_->desk.leases.GiveMemory(session_, ledger_.SizeOf(id));
+  client_->desk.leases.GiveMemory(session_, ledger_.BytesOf(id));
   ledger_.EraseSegment(id);
 }
 

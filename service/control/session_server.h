@@ -21,12 +21,18 @@ class SessionServer final : public schema::Session::Server {
   kj::Promise<void> releaseTensors(ReleaseTensorsContext context) override;
   kj::Promise<void> leave(LeaveContext context) override;
   kj::Promise<void> setLayout(SetLayoutContext context) override;
+  kj::Promise<void> registerDeviceSegment(RegisterDeviceSegmentContext context) override;
 
  private:
   // One call that waits for another actor at a time.
   Status BeginSlow(const char* call);
   kj::Promise<Result<SegmentId>> Map(UniqueFd memory, std::uint64_t size);
-  Result<SegmentId> Add(SegmentId id, Result<Mapping> mapping);
+  kj::Promise<Result<SegmentId>> MapDevice(const DeviceHandle& handle, std::vector<UniqueFd> fds);
+  // Books a segment that will hold `bytes` of memory, `size` of which are meant.
+  Result<SegmentId> Reserve(std::uint64_t size, std::uint64_t bytes, Ledger::Kind kind);
+  // Has watch map it: the message says how, and the answer comes with `token`.
+  kj::Promise<Result<SegmentId>> Map(SegmentId id, RequestToken token, WatchMessage message);
+  Result<SegmentId> Add(SegmentId id, Result<SegmentMemory> memory);
   kj::Promise<Status> Remove(SegmentId id);
   // The segment is gone, or never came to be.
   void Erase(SegmentId id);

@@ -58,7 +58,8 @@ struct Block {
   Crossing crossing = Crossing::kNone;
   std::uint32_t parts_open = 0;  // of this step
   std::uint32_t parts_count = 0;
-  std::byte* scratch = nullptr;  // for a sum that belongs to no rank of this node
+  std::byte* scratch = nullptr;          // for a sum that belongs to no rank of this node
+  std::byte* scratch_on_gpus = nullptr;  // where GPUs find it; null: it is for the host alone
   std::array<Part, kRailsMax> parts;
   BlockNotes notes;
 

@@ -13,44 +13,87 @@
 namespace headrace::service {
 namespace {
 
-constexpr std::uint8_t kLaneInNode = 0;
-constexpr std::uint8_t kFirstLaneBetweenNodes = 1;
-
 // While several jobs move on the lane inside the node, operations travel there in blocks of this
-// size: another job's small one then waits for one of them, about 0.1 ms, and not for a whole model.
+// size: another job's small one then waits for one of them, about 0.1 ms, and not for a whole
+// model.
 constexpr std::uint64_t kSharedBlockBytes = std::uint64_t{1} << 20;
+// GPUs sum as much in about that time.
+constexpr std::uint64_t kSharedGpuBlockBytes = std::uint64_t{32} << 20;
 
 std::vector<schedule::LaneTerms> Terms(const std::vector<LanePort>& lanes) {
   std::vector<schedule::LaneTerms> terms;
   for (const LanePort& lane : lanes) {
     // Only stages inside the node wait for nobody.
-    terms.emplace_back(lane.credit_bytes, terms.empty());
+    terms.emplace_back(lane.credit_bytes, lane.place != LanePlace::kBetweenNodes);
   }
   return terms;
 }
 
-// What this node sends for a stage.
-std::uint64_t WireBytes(const Job& job, const schedule::Stage& stage) {
-  if (stage.lane < kFirstLaneBetweenNodes) return stage.bytes;
-  const auto members = static_cast<std::uint32_t>(job.nodes()->data_nodes_count());
-  return static_cast<std::uint64_t>(
-      transport::BytesSent(members, job.nodes()->servers_count, static_cast<double>(stage.bytes)));
-}
-
 }  // namespace
 
-Blocks::Blocks(std::vector<LanePort> lanes, BoardWriter& board, Recorder& recorder)
-    : queue_(Terms(lanes)), board_(board), recorder_(recorder) {
+Blocks::Blocks(std::vector<LanePort> lanes, BoardWriter& board, Recorder& recorder,
+               Door<WatchMessage>& watch)
+    : first_rail_(lanes.size()),
+      queue_(Terms(lanes)),
+      board_(board),
+      recorder_(recorder),
+      watch_(watch) {
   for (LanePort& port : lanes) {
-    LaneState lane{.port = std::move(port)};
+    const auto index = static_cast<std::uint8_t>(lanes_.size());
+    const bool rail = port.place == LanePlace::kBetweenNodes;
+    HR_CHECK(rail || first_rail_ == lanes.size(), port.name);
+    if (rail) first_rail_ = std::min<std::size_t>(first_rail_, index);
+    if (port.place == LanePlace::kInNode) in_node_ = index;
+    if (port.place == LanePlace::kInNodeOnGpus) on_gpus_ = index;
+    LaneState lane{.port = std::move(port), .company = {}};
     lane.row.in_use = 1;
     lane.row.threads = lane.port.threads;
     lane.row.credit_bytes = lane.port.credit_bytes;
     ipc::SetText(lane.row.name, lane.port.name);
     ipc::SetText(lane.row.transport, lane.port.transport);
     lanes_.push_back(std::move(lane));
-    ShowLane(static_cast<std::uint8_t>(lanes_.size() - 1));
+    ShowLane(index);
   }
+}
+
+std::uint8_t Blocks::LaneInNode(const Operation& operation) const {
+  if (!operation.shape.OnGpu()) return in_node_;
+  // No GPU memory is registered where no lane takes it.
+  HR_CHECK(on_gpus_.has_value(), operation.shape.sequence);
+  return *on_gpus_;
+}
+
+std::uint64_t Blocks::WireBytes(const Job& job, const schedule::Stage& stage) const {
+  if (!IsBetweenNodes(stage.lane)) return stage.bytes;
+  const auto members = static_cast<std::uint32_t>(job.nodes()->data_nodes_count());
+  return static_cast<std::uint64_t>(
+      transport::BytesSent(members, job.nodes()->servers_count, static_cast<double>(stage.bytes)));
+}
+
+void Blocks::RemoveJob(Job& job) {
+  queue_.RemoveJob(job.id());
+  for (Scratch& scratch : job.gpu_scratch) {
+    std::vector<transport::PinnedMemory> memory = scratch.TakeAll();
+    if (memory.empty()) continue;
+    [[maybe_unused]] const bool sent = watch_.Send(DiscardScratch{std::move(memory)});
+  }
+}
+
+void Blocks::AskForScratch(Job& job, schedule::Order order) {
+  const Scratch::Wish wish = job.gpu_scratch[static_cast<std::size_t>(order)].TakeWish();
+  if (wish.place_bytes == 0) return;
+  // Once for each size; a watch that has no room for it has stopped.
+  const bool sent = watch_.Send(PinScratch{.job = job.id(),
+                                           .order = order,
+                                           .place_bytes = wish.place_bytes,
+                                           .places_count = wish.places_count});
+  HR_CHECK(sent, job.id().value);
+}
+
+void Blocks::AddScratch(Job& job, schedule::Order order, std::uint64_t place_bytes,
+                        transport::PinnedMemory memory, TimeNs now) {
+  job.gpu_scratch[static_cast<std::size_t>(order)].Add(place_bytes, std::move(memory));
+  Make(job, now);
 }
 
 void Blocks::Begin(Job& job, Operation& operation, TimeNs now) {
@@ -66,10 +109,12 @@ void Blocks::Begin(Job& job, Operation& operation, TimeNs now) {
 // alone moves whole operations, which costs less.
 std::uint64_t Blocks::BlockBytes(const Job& job, const Operation& operation, TimeNs now) const {
   if (job.nodes() != nullptr) return operation.planned() ? 0 : job.nodes()->block_bytes;
-  if (operation.shape.Bytes() <= kSharedBlockBytes) return 0;
-  if (!company_.Has(job.id(), job.share.priority, now)) return 0;
-  const std::uint64_t count = BlocksCount(operation.shape, job.world_size(), kSharedBlockBytes);
-  return count <= kBlocksPerOperationMax ? kSharedBlockBytes : 0;
+  const std::uint64_t bytes = operation.shape.OnGpu() ? kSharedGpuBlockBytes : kSharedBlockBytes;
+  if (operation.shape.Bytes() <= bytes) return 0;
+  const Company& company = lanes_[LaneInNode(operation)].company;
+  if (!company.Has(job.id(), job.share.priority, now)) return 0;
+  const std::uint64_t count = BlocksCount(operation.shape, job.world_size(), bytes);
+  return count <= kBlocksPerOperationMax ? bytes : 0;
 }
 
 // What the plan lacks room for must not wait for operations, nor they for it.
@@ -98,12 +143,11 @@ bool Blocks::MakeNext(Job& job, Operation& operation, TimeNs now) {
   block->sequence = operation.shape.sequence;
   CutBlock(operation.shape, job.world_size(), operation.block_bytes,
            static_cast<std::uint32_t>(operation.blocks_made), *block);
-  if (job.NeedsScratch(operation, *block)) {
-    block->scratch = job.TakeScratch();
-    if (block->scratch == nullptr) {
-      job.FreeBlock(*block);
-      return false;
-    }
+  if (job.NeedsScratch(operation, *block) && !job.TakeScratch(operation, *block)) {
+    const schedule::Order order = block->order();
+    job.FreeBlock(*block);
+    AskForScratch(job, order);
+    return false;
   }
   ++operation.blocks_made;
   ++operation.blocks_open;
@@ -119,7 +163,8 @@ void Blocks::Place(Job& job, Block& block) {
 }
 
 void Blocks::Enter(Job& job, Operation& operation, Block& block, Step step, TimeNs now) {
-  block.step = NextStep(operation.shape, job.nodes(), job.local().size(), step);
+  block.step =
+      NextStep(operation.shape, job.nodes(), job.local().size(), step, job.IsRootHere(block));
   if (block.step == Step::kDone) {
     --operation.blocks_open;
     ++operation.blocks_ended;
@@ -130,7 +175,7 @@ void Blocks::Enter(Job& job, Operation& operation, Block& block, Step step, Time
   if (block.step != Step::kBetweenNodes) {
     block.parts_count = 1;
     block.parts[0].range = block.range;
-    return Push(job, operation, block, 0, kLaneInNode, now);
+    return Push(job, operation, block, 0, LaneInNode(operation), now);
   }
   block.parts_count = 0;
   block.crossing = Crossing::kWaits;
@@ -155,13 +200,12 @@ void Blocks::PushBetweenNodes(Job& job, Operation& operation, Block& block, Time
   std::array<Range, kRailsMax> shares;
   block.parts_count =
       ShareOut(block.range, SizeOf(operation.shape.dtype), job.nodes()->costs, shares);
-  HR_CHECK(kFirstLaneBetweenNodes + block.parts_count <= lanes_.size(), block.parts_count);
+  HR_CHECK(first_rail_ + block.parts_count <= lanes_.size(), block.parts_count);
   for (std::uint32_t part = 0; part < block.parts_count; ++part) {
     block.parts[part].range = shares[part];
     // What moves nothing still has to meet the other nodes, on one lane.
     if (shares[part].count == 0 && (part > 0 || block.range.count != 0)) continue;
-    Push(job, operation, block, part, static_cast<std::uint8_t>(kFirstLaneBetweenNodes + part),
-         now);
+    Push(job, operation, block, part, static_cast<std::uint8_t>(first_rail_ + part), now);
   }
   operation.since_ns = now;
 }
@@ -221,7 +265,7 @@ void Blocks::Start(Job& job, Operation& operation, Block& block, Part& part, Tim
   part.state = Part::State::kMoving;
   part.begin_ns = now;
   recorder_.StageBegun(job, part, now);
-  if (part.stage.lane == kLaneInNode) company_.Moves(job.id(), job.share.priority, now);
+  if (!IsBetweenNodes(part.stage.lane)) lane.company.Moves(job.id(), job.share.priority, now);
   if (operation.planned()) NoteBegin(job, operation, now);
   operation.step = block.step;
   operation.lane = part.stage.lane;
@@ -292,11 +336,11 @@ void Blocks::Settle(Job& job, const Operation& operation, Part& part,
     lane.row.last_bytes = part.stage.bytes;
     lane.row.last_ns = completion.end_ns - completion.begin_ns;
     auto bytes = static_cast<double>(part.stage.bytes);
-    if (part.stage.lane >= kFirstLaneBetweenNodes) {
+    const bool between_nodes = IsBetweenNodes(part.stage.lane);
+    if (between_nodes) {
       const auto members = static_cast<std::uint32_t>(job.nodes()->data_nodes_count());
       bytes = transport::BytesSent(members, job.nodes()->servers_count, bytes);
     }
-    const bool between_nodes = part.stage.lane >= kFirstLaneBetweenNodes;
     // Between nodes only an all-reduce sends the same from every node.
     if (!between_nodes || operation.shape.kind == Collective::kAllReduce) {
       Learn(lane, bytes, completion, now);
@@ -304,7 +348,7 @@ void Blocks::Settle(Job& job, const Operation& operation, Part& part,
     if (operation.planned() && !job.samples.empty()) {
       // Several may be on the lane at once: each has cost what it ended after the one before.
       const TimeNs begin = std::max(part.begin_ns, lane.settled_ns);
-      job.samples[part.stage.lane].Add(bytes, static_cast<double>(now - begin) / kSecond);
+      job.samples[SampleOf(part.stage.lane)].Add(bytes, static_cast<double>(now - begin) / kSecond);
     }
   }
   lane.settled_ns = now;
@@ -326,7 +370,7 @@ void Blocks::Learn(LaneState& lane, double bytes, const transport::Completion& c
 
 void Blocks::TakeCosts(const std::vector<transport::CostLine>& costs) {
   for (std::size_t rail = 0; rail < costs.size(); ++rail) {
-    const std::size_t index = kFirstLaneBetweenNodes + rail;
+    const std::size_t index = first_rail_ + rail;
     HR_CHECK(index < lanes_.size(), index);
     LaneState& lane = lanes_[index];
     // What was seen at work is better than what another job measured.
@@ -372,7 +416,7 @@ std::uint8_t Blocks::LaneWaitedFor(Job& job, const Operation& operation) const {
     if (block.sequence != operation.shape.sequence) continue;
     for (std::uint32_t index = 0; index < block.parts_count; ++index) {
       const Part& part = block.parts[index];
-      if (part.state == Part::State::kMoving && part.stage.lane != kLaneInNode) {
+      if (part.state == Part::State::kMoving && IsBetweenNodes(part.stage.lane)) {
         return part.stage.lane;
       }
     }
@@ -433,7 +477,7 @@ void Blocks::SetShare(const Job& job, TimeNs now) {
   for (LaneState& lane : lanes_) lane.queue_changed = true;
   if (job.nodes() == nullptr) return;
   const transport::Share share{.weight = job.share.weight, .priority = job.share.priority};
-  for (std::size_t lane = kFirstLaneBetweenNodes; lane < lanes_.size(); ++lane) {
+  for (std::size_t lane = first_rail_; lane < lanes_.size(); ++lane) {
     // People steer seldom; an inbox has room for what they ask.
     const bool sent = lanes_[lane].port.door->Send(service::SetShare{job.id().value, share});
     HR_CHECK(sent, lanes_[lane].port.name);
@@ -449,10 +493,10 @@ void Blocks::ProbeLanes(RequestToken token) {
 
 std::vector<transport::CostLine> Blocks::CostsOf(const Job& job) const {
   std::vector<transport::CostLine> costs;
-  for (std::size_t lane = 0; lane < job.samples.size(); ++lane) {
-    const bool agreed = lane >= kFirstLaneBetweenNodes && job.nodes() != nullptr;
-    costs.push_back(job.samples[lane].Fit(agreed ? job.nodes()->costs[lane - kFirstLaneBetweenNodes]
-                                                 : transport::CostLine{}));
+  for (std::size_t place = 0; place < job.samples.size(); ++place) {
+    const bool agreed = place > 0 && job.nodes() != nullptr;
+    costs.push_back(
+        job.samples[place].Fit(agreed ? job.nodes()->costs[place - 1] : transport::CostLine{}));
   }
   return costs;
 }

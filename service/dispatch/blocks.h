@@ -21,24 +21,29 @@
 
 namespace headrace::service {
 
-// A lane as dispatch sees it. The first is the one inside the node, the others are rails between
-// nodes.
+// What a lane is for. There is one for each place inside the node; those between nodes are rails,
+// which share each block.
+enum class LanePlace : std::uint8_t { kInNode, kInNodeOnGpus, kBetweenNodes };
+
+// A lane as dispatch sees it. Rails come last.
 struct LanePort {
   std::string name;
   std::string transport;
   std::uint32_t threads = 1;
   std::uint64_t credit_bytes = 0;
   Door<LaneMessage>* door = nullptr;  // outlives dispatch
+  LanePlace place = LanePlace::kInNode;
 };
 
 using Jobs = std::vector<std::unique_ptr<Job>>;
 
 class Blocks {
  public:
-  Blocks(std::vector<LanePort> lanes, BoardWriter& board, Recorder& recorder);
+  Blocks(std::vector<LanePort> lanes, BoardWriter& board, Recorder& recorder,
+         Door<WatchMessage>& watch);
 
   void AddJob(JobId job) { queue_.AddJob(job, {}); }
-  void RemoveJob(JobId job) { queue_.RemoveJob(job); }
+  void RemoveJob(Job& job);
   // Job::share is in force from now on. A lane between nodes is told, once the job's links are
   // open.
   void SetShare(const Job& job, TimeNs now);
@@ -50,6 +55,10 @@ class Blocks {
   void SetPlannedInFlightMax(JobId job, std::uint64_t blocks_max) {
     queue_.SetPlannedInFlightMax(job, blocks_max);
   }
+
+  // Memory that the job's blocks lacked has been pinned.
+  void AddScratch(Job& job, schedule::Order order, std::uint64_t place_bytes,
+                  transport::PinnedMemory memory, TimeNs now);
 
   // A lane reports the end of a stage. The answer names its operation, and what went wrong.
   struct Ended {
@@ -74,8 +83,8 @@ class Blocks {
   // What the lane itself knows of its wires.
   void TakeLaneFacts(const LaneFacts& facts);
 
-  // What the job's blocks cost on each lane; between nodes in bytes that one node sends. A rate of
-  // 0 where nothing is known.
+  // What the job's blocks cost: on the lane inside the node that it uses, and on each rail, in
+  // bytes that one node sends. A rate of 0 where nothing is known.
   std::vector<transport::CostLine> CostsOf(const Job& job) const;
 
   const std::string& LaneName(std::uint8_t lane) const { return lanes_[lane].port.name; }
@@ -85,6 +94,9 @@ class Blocks {
   // The lane that an operation whose blocks are in different steps waits for.
   std::uint8_t LaneWaitedFor(Job& job, const Operation& operation) const;
   void SetReason(Job& job, Operation& operation, ipc::WaitReason reason, std::uint64_t argument);
+  bool IsBetweenNodes(std::uint8_t lane) const {
+    return lanes_[lane].port.place == LanePlace::kBetweenNodes;
+  }
 
   // Asks the lanes between nodes that the operation is on whom it waits for, and shows the answer.
   void AskLanes(Job& job, const Operation& operation);
@@ -99,7 +111,18 @@ class Blocks {
     TimeNs last_end_ns = 0;      // of a stage, as the lane has it
     TimeNs settled_ns = 0;       // when dispatch heard of the last one
     bool queue_changed = false;  // the board shows an older state of its queue
+    Company company;             // inside the node
   };
+
+  // The lane inside the node that carries the operation.
+  std::uint8_t LaneInNode(const Operation& operation) const;
+  // The lane's place among the job's samples: the one inside the node, then the rails.
+  std::size_t SampleOf(std::uint8_t lane) const {
+    return IsBetweenNodes(lane) ? lane - first_rail_ + std::size_t{1} : 0;
+  }
+  // What this node sends for a stage.
+  std::uint64_t WireBytes(const Job& job, const schedule::Stage& stage) const;
+  void AskForScratch(Job& job, schedule::Order order);
 
   // Into blocks of what size the operation is cut; 0: it is one.
   std::uint64_t BlockBytes(const Job& job, const Operation& operation, TimeNs now) const;
@@ -128,11 +151,14 @@ class Blocks {
   void ShowLane(std::uint8_t lane);
 
   std::vector<LaneState> lanes_;
+  std::uint8_t in_node_ = 0;
+  std::optional<std::uint8_t> on_gpus_;
+  std::size_t first_rail_ = 0;  // the number of lanes where there is none
   schedule::UnifiedQueue queue_;
-  Company company_;
   TimeNs next_time_ = kNever;
   BoardWriter& board_;
   Recorder& recorder_;
+  Door<WatchMessage>& watch_;
 };
 
 }  // namespace headrace::service

@@ -19,7 +19,9 @@ Status CheckNumbers(const ipc::Record& record, std::uint32_t world_size) {
   if (!IsReduction(record.reduction)) {
     return Invalid("reduction", record.reduction, "not a reduction");
   }
-  if (record.flags != 0) return Invalid("flags", record.flags, "must be 0");
+  if ((record.flags & ~ipc::kRecordAwaitsWord) != 0) {
+    return Invalid("flags", record.flags, "not known");
+  }
   if (record.reserved0 != 0) return Invalid("reserved0", record.reserved0, "must be 0");
   if (record.reserved1 != 0) return Invalid("reserved1", record.reserved1, "must be 0");
   if (record.root >= world_size) {
@@ -89,7 +91,7 @@ bool IsDivided(Collective kind) {
 bool Posted::Matches(const Posted& other) const {
   return kind == other.kind && dtype == other.dtype && count == other.count &&
          (!Reduces(kind) || reduction == other.reduction) &&
-         (kind != Collective::kBroadcast || root == other.root);
+         (kind != Collective::kBroadcast || root == other.root) && OnGpu() == other.OnGpu();
 }
 
 Result<Posted> CheckRecord(const ipc::Record& record, const Session& session) {
@@ -117,6 +119,7 @@ Result<Posted> CheckRecord(const ipc::Record& record, const Session& session) {
   if (!memory) return memory.error();
   if (Status status = CheckRange(record, posted, memory->size()); !status) return status.error();
   posted.data = memory->data() + record.offset;
+  if (posted.count != 0) posted.device = session.DeviceOf(posted.segment);
   return posted;
 }
 
@@ -127,7 +130,7 @@ Result<std::uint32_t> CheckGradient(const ipc::GradientRecord& record, const Ses
                  "record is of a gradient, and the session has handed in no layout");
   }
   const Layout& layout = *gradients->layout;
-  if (record.flags != ipc::kRecordIsGradient) {
+  if ((record.flags & ~ipc::kRecordAwaitsWord) != ipc::kRecordIsGradient) {
     return Invalid("flags", record.flags, "not known");
   }
   if (record.kind != static_cast<std::uint8_t>(Collective::kAllReduce)) {
@@ -155,6 +158,10 @@ Result<std::uint32_t> CheckGradient(const ipc::GradientRecord& record, const Ses
   if (record.reserved0 != 0) return Invalid("reserved0", record.reserved0, "must be 0");
   if (record.reserved1 != 0) return Invalid("reserved1", record.reserved1, "must be 0");
   return tensor;
+}
+
+std::string DescribeMemory(std::int8_t device) {
+  return device == transport::kHost ? "in host memory" : fmt::format("on GPU {}", device);
 }
 
 std::string Describe(const Posted& posted) {

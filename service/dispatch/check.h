@@ -10,6 +10,7 @@
 #include "ipc/base/result.h"
 #include "ipc/records.h"
 #include "service/session/session.h"
+#include "transport/transport.h"
 
 namespace headrace::service {
 
@@ -25,11 +26,13 @@ struct Posted {
   std::uint32_t root = 0;
   std::uint64_t count = 0;
   std::byte* data = nullptr;
-  TensorId tensor{ipc::kNoTensor};  // kNoTensor for a one-off range
+  std::int8_t device = transport::kHost;  // that `data` is on, by ordinal; kHost without elements
+  TensorId tensor{ipc::kNoTensor};        // kNoTensor for a one-off range
   SegmentId segment;
   std::uint32_t timeout_ms = 0;
 
   std::uint64_t Bytes() const { return count * SizeOf(dtype); }
+  bool OnGpu() const { return device != transport::kHost; }
   // Whether another rank's record asks for the same thing.
   bool Matches(const Posted& other) const;
 };
@@ -43,5 +46,7 @@ Result<std::uint32_t> CheckGradient(const ipc::GradientRecord& record, const Ses
 
 // "all_reduce of 1024 float32 (sum)", for errors and logs.
 std::string Describe(const Posted& posted);
+// "in host memory", "on GPU 1".
+std::string DescribeMemory(std::int8_t device);
 
 }  // namespace headrace::service

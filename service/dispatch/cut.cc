@@ -53,13 +53,21 @@ void CutBlock(const Posted& shape, std::uint32_t world_size, std::uint64_t block
       block_bytes != 0 && IsParted(shape.kind) ? static_cast<std::uint32_t>(stretch) : shape.root;
 }
 
-Step NextStep(const Posted& shape, const JobNodes* nodes, std::size_t local_ranks_count,
-              Step step) {
+Step NextStep(const Posted& shape, const JobNodes* nodes, std::size_t local_ranks_count, Step step,
+              bool root_is_here) {
   if (nodes == nullptr) return step == Step::kInNode ? step : Step::kDone;
   const bool several = local_ranks_count > 1;
   // A reduced part is for one rank only, and the step between nodes has put it there.
   const bool shared = shape.kind == Collective::kAllReduce ||
                       shape.kind == Collective::kAllGather || shape.kind == Collective::kBroadcast;
+  if (shape.OnGpu() && step == Step::kInNode) {
+    return Reduces(shape.kind) || root_is_here ? Step::kInNode : Step::kBetweenNodes;
+  }
+  if (shape.OnGpu() && step == Step::kToRanks) {
+    const bool has_it = !Reduces(shape.kind) && root_is_here;
+    const bool wanted = shared ? several || !has_it : root_is_here;
+    return wanted ? Step::kToRanks : Step::kDone;
+  }
   switch (step) {
     case Step::kInNode:
       return several && Reduces(shape.kind) ? Step::kInNode : Step::kBetweenNodes;

@@ -23,7 +23,10 @@ void CutBlock(const Posted& shape, std::uint32_t world_size, std::uint64_t block
               std::uint32_t index, Block& block);
 
 // The first step at or after `step` that a block needs on a node with `local_ranks_count` ranks.
-Step NextStep(const Posted& shape, const JobNodes* nodes, std::size_t local_ranks_count, Step step);
+// GPUs' memory reaches other nodes by way of the host's, so that it has steps which the host's
+// memory can do without; `root_is_here`: the rank whose part or data the block is, is of this node.
+Step NextStep(const Posted& shape, const JobNodes* nodes, std::size_t local_ranks_count, Step step,
+              bool root_is_here = false);
 
 // The shares of `range` on each lane between nodes, which end together by the agreed cost lines;
 // shares may be empty. Returns how many lanes there are.

@@ -43,6 +43,7 @@ void Dispatch::LimitPosts(std::uint64_t per_uid) {
 bool Dispatch::DoWork(TimeNs now) {
   bool worked = HandleInbox(now);
   worked |= ReadRings(now);
+  worked |= flow_->TakeReady(jobs_, now);
   if (now >= flow_->next_deadline()) {
     flow_->Expire(jobs_, now);
     worked = true;
@@ -77,7 +78,8 @@ void Dispatch::Awake() {
 }
 
 TimeNs Dispatch::NextDeadline() const {
-  return std::min({flow_->next_deadline(), flow_->late().next_look(), drain_deadline_});
+  return std::min({flow_->next_deadline(), flow_->next_look_at_words(), flow_->late().next_look(),
+                   drain_deadline_});
 }
 
 bool Dispatch::HandleInbox(TimeNs now) {
@@ -161,10 +163,10 @@ void Dispatch::Handle(OpenSession message, TimeNs now) {
 void Dispatch::Handle(AddSegment message, TimeNs) {
   Reading* reading = FindReading(message.session);
   if (reading == nullptr) {  // the lease ended meanwhile
-    [[maybe_unused]] const bool sent = watch_.Send(DiscardMapping{std::move(message.mapping)});
+    [[maybe_unused]] const bool sent = watch_.Send(DiscardMemory{std::move(message.memory)});
     return;
   }
-  reading->session->AddSegment(message.segment, std::move(message.mapping));
+  reading->session->AddSegment(message.segment, std::move(message.memory));
   reading->job->dirty = true;
 }
 
@@ -174,7 +176,7 @@ void Dispatch::Handle(const RemoveSegment& message, TimeNs) {
   Status status = CheckRemovable(*reading, message.segment);
   if (status) {
     [[maybe_unused]] const bool sent =
-        watch_.Send(DiscardMapping{reading->session->TakeSegment(message.segment)});
+        watch_.Send(DiscardMemory{reading->session->TakeSegment(message.segment)});
     reading->job->dirty = true;
   }
   Answer(SegmentRemoved{message.token, std::move(status)});
@@ -298,6 +300,15 @@ void Dispatch::Handle(LaneAnswered message, TimeNs) { Answer(std::move(message))
 
 void Dispatch::Handle(const QuotaRefused& message, TimeNs) {
   board_.counters.quota_refusals += message.times;
+}
+
+void Dispatch::Handle(ScratchPinned message, TimeNs now) {
+  Job* job = FindJob(message.job);
+  if (job != nullptr) return flow_->ScratchPinned(*job, std::move(message), now);
+  if (!message.memory) return;
+  DiscardScratch discarded;
+  discarded.memory.push_back(std::move(*message.memory));
+  [[maybe_unused]] const bool sent = watch_.Send(std::move(discarded));
 }
 
 Job& Dispatch::FindOrOpenJob(const SessionIdentity& identity, TimeNs now) {

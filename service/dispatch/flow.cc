@@ -16,6 +16,11 @@ namespace {
 constexpr std::uint32_t kEventsPerJobMax = 64;
 constexpr RankMask Bit(std::uint32_t rank) { return RankMask{1} << rank; }
 
+// The gradient of a record that was checked.
+std::uint32_t TensorOf(Job& job, std::uint32_t rank, const ipc::GradientRecord& record) {
+  return record.tensor - job.member(rank).session->gradients()->first.value;
+}
+
 // What one service can do and several cannot.
 Status CheckBetweenNodes(const Posted& posted, const Job& job) {
   const bool real = posted.dtype == DType::kFloat32 || posted.dtype == DType::kFloat64 ||
@@ -36,7 +41,7 @@ Flow::Flow(std::vector<LanePort> lanes, BoardWriter& board, Door<ControlMessage>
            Door<WatchMessage>& watch)
     : board_(board),
       recorder_(board),
-      blocks_(std::move(lanes), board, recorder_),
+      blocks_(std::move(lanes), board, recorder_, watch),
       steersman_(blocks_, watch),
       plans_(blocks_, board, recorder_, steersman_, control),
       late_(blocks_, board, control, watch),
@@ -50,7 +55,7 @@ void Flow::Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs 
   job.dirty = true;
   // Whatever else flags say, it is an operation, so that the count of operations stays the same on
   // every rank.
-  if (record.flags == ipc::kRecordIsGradient) {
+  if ((record.flags & ~ipc::kRecordAwaitsWord) == ipc::kRecordIsGradient) {
     return PostGradient(job, rank, std::bit_cast<ipc::GradientRecord>(record), now);
   }
   PostOperation(job, rank, record, now);
@@ -67,7 +72,7 @@ void Flow::PostOperation(Job& job, std::uint32_t rank, const ipc::Record& record
     return TellRank(job, board_, rank, record.commit, &behind);
   }
   job.record(sequence, rank) = record.commit;
-  recorder_.Post(job, sequence, rank, now);
+  if ((record.flags & ipc::kRecordAwaitsWord) == 0) recorder_.Post(job, sequence, rank, now);
   if (!found) {
     if (job.failure) return TellRank(job, board_, rank, record.commit, &*job.failure);
     if (refusing_) {
@@ -106,7 +111,7 @@ void Flow::PostOperation(Job& job, std::uint32_t rank, const ipc::Record& record
                 now);
   }
   posted->sequence = sequence;
-  Join(job, operation, rank, *posted, now);
+  Join(job, operation, rank, *posted, record, now);
 }
 
 void Flow::PostGradient(Job& job, std::uint32_t rank, const ipc::GradientRecord& record,
@@ -118,6 +123,10 @@ void Flow::PostGradient(Job& job, std::uint32_t rank, const ipc::GradientRecord&
     trouble = plans_.Post(job, rank, record, refusing_, now);
   }
   if (!trouble) {
+    const bool awaits = (record.flags & ipc::kRecordAwaitsWord) != 0;
+    if (awaits && job.gradients->IsAwaited(rank, TensorOf(job, rank, record), record.commit)) {
+      Await(job, rank, std::bit_cast<ipc::Record>(record), 0);
+    }
     if (job.gradients->AnyOpen()) {
       [[maybe_unused]] const auto none = plans_.Expire(job, 0, next_deadline_);
     }
@@ -179,14 +188,17 @@ Failure Flow::TooFarAhead(Job& job, const Operation& earlier) const {
 }
 
 void Flow::Join(Job& job, Operation& operation, std::uint32_t rank, const Posted& posted,
-                TimeNs now) {
+                const ipc::Record& record, TimeNs now) {
   if (operation.first_rank == rank) operation.shape = posted;
   if (!operation.shape.Matches(posted)) {
     return Fail(job, operation, {Code::kMismatch, job.DescribeMismatch(operation, rank, posted)},
                 now);
   }
   job.memory(posted.sequence, rank) = posted.data;
-  recorder_.Take(job, operation, rank, posted.Bytes(), now);
+  job.device(posted.sequence, rank) = posted.device;
+  const bool awaits = (record.flags & ipc::kRecordAwaitsWord) != 0;
+  if (awaits) operation.awaited |= Bit(rank);
+  if (!awaits) recorder_.Take(job, operation, rank, posted.Bytes(), now);
   operation.deadline_ns = std::min(operation.deadline_ns, job.DeadlineOf(posted.timeout_ms, now));
   next_deadline_ = std::min(next_deadline_, operation.deadline_ns);
   if (job.steering.drain.agreed && posted.sequence > job.steering.drain.operations) {
@@ -202,6 +214,7 @@ void Flow::Join(Job& job, Operation& operation, std::uint32_t rank, const Posted
                              job.DescribeRank(rank), posted.sequence, status.error().text())},
                 now);
   }
+  if (awaits) Await(job, rank, record, posted.sequence);
   if (IsReady(job, operation)) {
     MakeReady(job, operation, now);
   } else {
@@ -375,12 +388,16 @@ Failure Flow::Expired(Job& job, const Operation& operation, TimeNs now) const {
     return {Code::kTimeout, fmt::format("{} on lane {}", what,
                                         blocks_.LaneName(blocks_.LaneWaitedFor(job, operation)))};
   }
-  if (operation.posted == job.local_ranks()) {
+  if (operation.ready() == job.local_ranks()) {
     return {
         Code::kTimeout,
         fmt::format("{}: not all nodes of the job have said how far they are, so that it can be "
                     "drained",
                     what)};
+  }
+  if (job.FirstAwaited(operation.posted, operation.ready())) {
+    return {Code::kTimeout, fmt::format("{}: {} it", what,
+                                        job.DescribeMissing(operation.posted, operation.ready()))};
   }
   const std::uint32_t missing = job.FirstMissing(operation);
   return {Code::kTimeout, fmt::format("{}: {} has not posted it{}", what, job.DescribeRank(missing),
@@ -396,6 +413,9 @@ void Flow::ShowGatheringAgain(Job& job) {
 void Flow::ShowGathering(Job& job, Operation& operation) {
   if (!job.formed() && operation.posted == job.attached_ranks()) {
     return blocks_.SetReason(job, operation, ipc::WaitReason::kNodesNotReady, 0);
+  }
+  if (const auto awaited = job.FirstAwaited(operation.posted, operation.ready()); awaited) {
+    return blocks_.SetReason(job, operation, ipc::WaitReason::kGpuNotReady, *awaited);
   }
   if (job.formed() && operation.posted == job.local_ranks()) {
     const bool paused = operation.shape.sequence > job.steering.paused_after;

@@ -36,7 +36,8 @@ class Flow {
   void RemoveJob(Job& job, TimeNs now) {
     plans_.RemoveJob(job);
     recorder_.CloseJob(job, now);
-    blocks_.RemoveJob(job.id());
+    blocks_.RemoveJob(job);
+    awaited_ -= job.awaited;
     --job.use->jobs;
     std::erase_if(uses_, [](const auto& use) { return use->jobs == 0; });
   }
@@ -63,6 +64,14 @@ class Flow {
 
   // A record that was read from the ring of `rank`.
   void Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now);
+  // Looks at the ready words that records await; what they say is ready counts as posted now.
+  // Returns whether there was any.
+  bool TakeReady(Jobs& jobs, TimeNs now);
+  // When to look at them again: no GPU wakes anybody. kNever while none is awaited.
+  TimeNs next_look_at_words() const { return awaited_ == 0 ? kNever : looked_ns_ + kWordsEvery; }
+  // Memory for what goes to other nodes was pinned, or could not be.
+  void ScratchPinned(Job& job, struct ScratchPinned message, TimeNs now);
+
   // A lane reports the end of a stage.
   void StageEnded(Job& job, const transport::Completion& completion, TimeNs now);
   // Hands waiting stages to lanes that have credit.
@@ -112,17 +121,28 @@ class Flow {
   void Tell(Job& job, Code code, std::string text);
 
  private:
+  // While anything is awaited and nothing else happens. The turns in between look as well.
+  static constexpr TimeNs kWordsEvery = 30 * kMicrosecond;
+
+  // ---- ready_words.cc ----
+  void Await(Job& job, std::uint32_t rank, const ipc::Record& record, std::uint64_t sequence);
+  bool TakeReadyOf(Job& job, std::uint32_t rank, TimeNs now);
+  // Whether the post is still waited for.
+  static bool IsAwaited(Job& job, std::uint32_t rank, const AwaitedPost& post);
+  void MarkReady(Job& job, std::uint32_t rank, const AwaitedPost& post, TimeNs now);
+
   void PostGradient(Job& job, std::uint32_t rank, const ipc::GradientRecord& record, TimeNs now);
   // What a job's gradients cannot go on with ends them, and, where other nodes take part, the job.
   void FailGradients(Job& job, const Failure& failure, TimeNs now);
   void Open(Job& job, Operation& operation, std::uint32_t rank, std::uint64_t sequence, TimeNs now);
   // What the rank learns whose slot is still in use by an operation a whole ring before.
   Failure TooFarAhead(Job& job, const Operation& earlier) const;
-  void Join(Job& job, Operation& operation, std::uint32_t rank, const Posted& posted, TimeNs now);
+  void Join(Job& job, Operation& operation, std::uint32_t rank, const Posted& posted,
+            const ipc::Record& record, TimeNs now);
   void PostOperation(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now);
   // Whether every local rank has posted the operation and nothing else holds it back.
   static bool IsReady(const Job& job, const Operation& operation) {
-    return job.formed() && operation.posted == job.local_ranks() &&
+    return job.formed() && operation.ready() == job.local_ranks() &&
            job.steering.MayBegin(operation.shape.sequence);
   }
   void MakeReady(Job& job, Operation& operation, TimeNs now);
@@ -159,6 +179,8 @@ class Flow {
   Door<WatchMessage>& watch_;
   std::vector<std::unique_ptr<UidUse>> uses_;  // jobs point into them
   std::uint64_t posts_per_uid_ = 0;
+  std::uint64_t awaited_ = 0;  // of all jobs
+  TimeNs looked_ns_ = 0;       // at ready words
   TimeNs next_deadline_ = kNever;
   bool refusing_ = false;
 };

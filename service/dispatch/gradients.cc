@@ -15,8 +15,8 @@ Gradients::Gradients(std::shared_ptr<const Layout> layout, std::uint32_t world_s
   ended_.reserve(layout_->tensors.size());
 }
 
-void Gradients::Post(std::uint32_t rank, std::uint32_t tensor, std::uint64_t record, TimeNs now,
-                     TimeNs deadline_ns) {
+void Gradients::Post(std::uint32_t rank, std::uint32_t tensor, std::uint64_t record, bool awaits,
+                     TimeNs now, TimeNs deadline_ns) {
   Gradient& gradient = gradients_[tensor];
   HR_CHECK(!IsOpen(rank, tensor), rank, tensor);
   if (gradient.posted == 0) {
@@ -25,8 +25,15 @@ void Gradients::Post(std::uint32_t rank, std::uint32_t tensor, std::uint64_t rec
     ++open_count_;
   }
   gradient.posted |= RankMask{1} << rank;
+  if (awaits) gradient.awaited |= RankMask{1} << rank;
   gradient.deadline_ns = std::min(gradient.deadline_ns, deadline_ns);
   records_[std::size_t{tensor} * world_size_ + rank] = record;
+}
+
+void Gradients::MarkReady(std::uint32_t rank, std::uint32_t tensor, TimeNs now) {
+  // What others wait for is waited for since the first of them was ready.
+  if (ready(tensor) == 0) gradients_[tensor].opened_ns = now;
+  gradients_[tensor].awaited &= ~(RankMask{1} << rank);
 }
 
 std::uint64_t Gradients::IterationsOf(std::uint32_t rank) const {
@@ -68,7 +75,8 @@ std::optional<std::uint32_t> Gradients::Missing(RankMask ranks) {
   for (; checked_ < head.tensors.size(); ++checked_) {
     const Gradient& gradient = gradients_[head.tensors[checked_]];
     // A gradient whose last iteration is not over has not begun this one.
-    if (gradient.ended + 1 != iteration_ || (gradient.posted & ranks) != ranks) {
+    if (gradient.ended + 1 != iteration_ ||
+        (gradient.posted & ~gradient.awaited & ranks) != ranks) {
       return head.tensors[checked_];
     }
   }
@@ -144,6 +152,7 @@ void Gradients::Refuse(std::uint32_t tensor) {
   Gradient& gradient = gradients_[tensor];
   HR_CHECK(gradient.posted != 0, tensor);
   gradient.posted = 0;
+  gradient.awaited = 0;
   gradient.deadline_ns = kNever;
   --open_count_;
 }

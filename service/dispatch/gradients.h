@@ -36,13 +36,22 @@ class Gradients {
     return (gradients_[tensor].posted >> rank & 1U) != 0;
   }
   bool AnyOpen() const { return open_count_ > 0; }
-  // `record` is the number of the rank's record; the gradient is not open for that rank.
-  void Post(std::uint32_t rank, std::uint32_t tensor, std::uint64_t record, TimeNs now,
+  // `record` is the number of the rank's record; the gradient is not open for that rank. When it
+  // awaits its ready word it is not ready before MarkReady.
+  void Post(std::uint32_t rank, std::uint32_t tensor, std::uint64_t record, bool awaits, TimeNs now,
             TimeNs deadline_ns);
+  bool IsAwaited(std::uint32_t rank, std::uint32_t tensor, std::uint64_t record) const {
+    return (gradients_[tensor].awaited >> rank & 1U) != 0 && RecordOf(rank, tensor) == record;
+  }
+  void MarkReady(std::uint32_t rank, std::uint32_t tensor, TimeNs now);
   std::uint64_t RecordOf(std::uint32_t rank, std::uint32_t tensor) const {
     return records_[std::size_t{tensor} * world_size_ + rank];
   }
   RankMask posted(std::uint32_t tensor) const { return gradients_[tensor].posted; }
+  // Of those: ranks whose GPU has come so far.
+  RankMask ready(std::uint32_t tensor) const {
+    return gradients_[tensor].posted & ~gradients_[tensor].awaited;
+  }
   TimeNs opened_ns(std::uint32_t tensor) const { return gradients_[tensor].opened_ns; }
   TimeNs deadline_ns(std::uint32_t tensor) const { return gradients_[tensor].deadline_ns; }
   // The iteration that the gradient is in, from 1.
@@ -66,7 +75,7 @@ class Gradients {
   const WireBlock* Head();
   std::uint64_t head_iteration() const { return iteration_; }
   std::uint32_t head_index() const { return next_; }
-  // The lowest gradient of the head that not all of `ranks` have posted; nothing when it can begin.
+  // The lowest gradient of the head that not all of `ranks` have ready; nothing when it can begin.
   std::optional<std::uint32_t> Missing(RankMask ranks);
   // The operation that carries the head out; null while too many are open.
   Operation* Begin();
@@ -98,6 +107,7 @@ class Gradients {
  private:
   struct Gradient {
     RankMask posted = 0;      // in this iteration
+    RankMask awaited = 0;     // of those: ranks whose GPU has not come so far
     std::uint64_t ended = 0;  // iterations
     std::uint64_t begun = 0;  // the iteration that blocks_left counts for
     std::uint32_t blocks_left = 0;

@@ -30,6 +30,7 @@ Job::Job(const SessionIdentity& identity, TimeNs now)
       opened_ns_(now),
       members_(identity.world_size),
       memory_(kOperationsMax * identity.world_size),
+      devices_(kOperationsMax * identity.world_size, transport::kHost),
       records_(kOperationsMax * identity.world_size),
       rendezvous_(identity.rendezvous),
       blocks_(kBlocksMax) {
@@ -81,6 +82,20 @@ std::uint32_t Job::FirstMissing(RankMask posted) const {
   return static_cast<std::uint32_t>(std::countr_zero(missing));
 }
 
+std::optional<std::uint32_t> Job::FirstAwaited(RankMask posted, RankMask ready) const {
+  const RankMask waited_for = formed_ ? local_ranks_ : ~RankMask{0} >> (64 - members_.size());
+  const RankMask waiting = posted & ~ready;
+  if (waiting == 0 || (waited_for & ~posted) != 0) return std::nullopt;
+  return static_cast<std::uint32_t>(std::countr_zero(waiting));
+}
+
+std::string Job::DescribeMissing(RankMask posted, RankMask ready) const {
+  if (const auto waiting = FirstAwaited(posted, ready); waiting) {
+    return fmt::format("the GPU of {} has not come as far as", DescribeRank(*waiting));
+  }
+  return fmt::format("{} has not posted", DescribeRank(FirstMissing(posted)));
+}
+
 Block* Job::TakeBlock() {
   if (free_blocks_.empty()) return nullptr;
   Block& block = blocks_[free_blocks_.back()];
@@ -97,29 +112,42 @@ void Job::FreeBlock(Block& block) {
     places.erase(found);
     block.crossing = Crossing::kNone;
   }
+  if (block.scratch_on_gpus != nullptr) {
+    gpu_scratch[static_cast<std::size_t>(block.order())].Give(
+        {std::exchange(block.scratch, nullptr), std::exchange(block.scratch_on_gpus, nullptr)});
+  }
   if (block.scratch != nullptr) free_scratch_.push_back(std::exchange(block.scratch, nullptr));
   block.sequence = 0;
   free_blocks_.push_back(PlaceOf(block));
 }
 
 bool Job::NeedsScratch(const Operation& operation, const Block& block) const {
+  if (nodes_ && operation.shape.OnGpu()) return true;
   return nodes_ && operation.shape.kind == Collective::kReduceScatter && local_.size() > 1 &&
          !IsHere(block.root);
 }
 
-std::byte* Job::TakeScratch() {
+bool Job::TakeScratch(const Operation& operation, Block& block) {
+  if (operation.shape.OnGpu()) {
+    const std::uint64_t bytes = block.range.count * SizeOf(operation.shape.dtype);
+    const Scratch::Place place =
+        gpu_scratch[static_cast<std::size_t>(block.order())].Take(bytes, nodes_->block_bytes);
+    block.scratch = place.host;
+    block.scratch_on_gpus = place.on_gpus;
+    return place.host != nullptr;
+  }
   if (!scratch_) {
     Result<Mapping> mapping = Mapping::Anonymous(kScratchBlocks * nodes_->block_bytes);
-    if (!mapping) return nullptr;
+    if (!mapping) return false;
     scratch_ = std::move(mapping).value();
     for (std::size_t i = kScratchBlocks; i > 0; --i) {
       free_scratch_.push_back(scratch_.data() + (i - 1) * nodes_->block_bytes);
     }
   }
-  if (free_scratch_.empty()) return nullptr;
-  std::byte* const scratch = free_scratch_.back();
+  if (free_scratch_.empty()) return false;
+  block.scratch = free_scratch_.back();
   free_scratch_.pop_back();
-  return scratch;
+  return true;
 }
 
 // Where element `begin` of the operation lies; of a plan's block, whose elements are in runs, where
@@ -128,6 +156,11 @@ std::byte* Job::MemoryOf(const Operation& operation, std::uint32_t rank, std::ui
   if (operation.planned()) return members_[rank].session->gradients()->base;
   std::byte* const start = memory(operation.shape.sequence, rank);
   return start == nullptr ? nullptr : start + begin * SizeOf(operation.shape.dtype);
+}
+
+std::int8_t Job::DeviceOf(const Operation& operation, std::uint32_t rank) {
+  if (operation.planned()) return members_[rank].session->gradients()->device;
+  return device(operation.shape.sequence, rank);
 }
 
 // Where this node's sum, or its copy of what travels, lies from element `begin` on.
@@ -152,15 +185,24 @@ transport::Transfer Job::MakeTransfer(const Operation& operation, const Block& b
     transfer.runs = operation.wire().runs;
     transfer.skip = part.range.begin;
   }
+  const bool through_host = nodes_ && operation.shape.OnGpu();
   switch (block.step) {
     case Step::kInNode:
-      FillInNode(operation, block, part, transfer);
+      if (through_host) {
+        FillFromGpus(operation, block, part, transfer);
+      } else {
+        FillInNode(operation, block, part, transfer);
+      }
       break;
     case Step::kBetweenNodes:
       FillBetweenNodes(operation, block, part, transfer);
       break;
     case Step::kToRanks:
-      FillToRanks(operation, block, part, transfer);
+      if (through_host) {
+        FillToGpus(operation, block, part, transfer);
+      } else {
+        FillToRanks(operation, block, part, transfer);
+      }
       break;
     case Step::kDone:
       HR_CHECK(false, block.sequence);
@@ -173,6 +215,7 @@ void Job::FillInNode(const Operation& operation, const Block& block, const Part&
   transfer.members_count = static_cast<std::uint32_t>(local_.size());
   for (std::uint32_t i = 0; i < local_.size(); ++i) {
     transfer.members[i] = MemoryOf(operation, local_[i], part.range.begin);
+    transfer.devices[i] = DeviceOf(operation, local_[i]);
   }
   if (!nodes_) {
     if (operation.block_bytes == 0 || !IsParted(operation.shape.kind)) return;
@@ -198,6 +241,11 @@ void Job::FillBetweenNodes(const Operation& operation, const Block& block, const
   // A rank may say any root where the collective has none; here it would have to be a node.
   transfer.root = 0;
   if (transfer.kind == Collective::kBarrier) return;
+  if (operation.shape.OnGpu()) {
+    // Between the steps of GPUs a block lies in one piece.
+    transfer.runs = {};
+    transfer.skip = 0;
+  }
   transfer.members[nodes_->self] = SumOf(operation, block, part.range.begin);
   if (transfer.kind == Collective::kAllReduce) return;
   transfer.root = NodeOf(*nodes_, block.root);
@@ -286,6 +334,14 @@ std::string Job::DescribeOperation(const Operation& operation) const {
 
 std::string Job::DescribeMismatch(const Operation& operation, std::uint32_t rank,
                                   const Posted& posted) const {
+  if (operation.shape.OnGpu() != posted.OnGpu()) {
+    return fmt::format(
+        "{} posted {} {}, {} posted {} {} as operation {}: the ranks of a node post GPUs' memory, "
+        "all of them, or the host's",
+        DescribeRank(operation.first_rank), Describe(operation.shape),
+        DescribeMemory(operation.shape.device), DescribeRank(rank), Describe(posted),
+        DescribeMemory(posted.device), posted.sequence);
+  }
   return fmt::format(
       "{} posted {}, {} posted {} as operation {}: every rank must post the same operations in the "
       "same order",

@@ -34,6 +34,7 @@
 #include "service/dispatch/late_notes.h"
 #include "service/dispatch/operation.h"
 #include "service/dispatch/recorder_notes.h"
+#include "service/dispatch/scratch.h"
 #include "service/dispatch/steering_notes.h"
 #include "service/dispatch/uid_use.h"
 #include "service/schedule/queue.h"
@@ -45,6 +46,14 @@ namespace headrace::service {
 
 inline constexpr std::uint64_t kOperationsMax = ipc::kOperationsMax;  // open, per job
 
+// A record that was read and checked and counts as posted once its ready word says so.
+struct AwaitedPost {
+  ipc::Record record;
+  std::uint64_t sequence = 0;  // of its operation; 0: it is a gradient
+};
+// Of one rank. Each is an operation in a slot of its own, or a gradient of the layout.
+inline constexpr std::size_t kAwaitedMax = kOperationsMax + kLayoutTensorsMax;
+
 // One rank of the job.
 struct Member {
   std::unique_ptr<Session> session;  // null before it attaches and after it was discarded
@@ -54,6 +63,7 @@ struct Member {
   std::uint64_t operations = 0;      // posted by them; the rest are gradients
   std::uint16_t board_row = UINT16_MAX;
   RankSums sums;
+  std::vector<AwaitedPost> awaited;  // in the order of its records
 };
 
 // Keeps the first block of the plan's next iteration from beginning before a time.
@@ -110,6 +120,12 @@ class Job {
     return memory_[(sequence % kOperationsMax) * members_.size() + rank];
   }
 
+  // The GPU it is on, or transport::kHost.
+  std::int8_t& device(std::uint64_t sequence, std::uint32_t rank) {
+    return devices_[(sequence % kOperationsMax) * members_.size() + rank];
+  }
+  std::int8_t DeviceOf(const Operation& operation, std::uint32_t rank);
+
   // The number of the record by which `rank` posted the operation in that slot.
   std::uint64_t& record(std::uint64_t sequence, std::uint32_t rank) {
     return records_[(sequence % kOperationsMax) * members_.size() + rank];
@@ -120,6 +136,11 @@ class Job {
     return FirstMissing(operation.posted);
   }
   std::uint32_t FirstMissing(RankMask posted) const;
+  // The lowest rank whose GPU has not come so far, if that is all that is waited for.
+  std::optional<std::uint32_t> FirstAwaited(RankMask posted, RankMask ready) const;
+  // Who is waited for: "rank 1 (pid 12) has not posted", or "the GPU of rank 1 (pid 12) has not
+  // come as far as". What it is follows.
+  std::string DescribeMissing(RankMask posted, RankMask ready) const;
   // The transfer that carries out one part of a block's step.
   transport::Transfer MakeTransfer(const Operation& operation, const Block& block,
                                    const Part& part);
@@ -135,8 +156,12 @@ class Job {
   std::vector<Block>& blocks() { return blocks_; }
   // Whether a block needs scratch memory for this node's sum, which belongs to none of its ranks.
   bool NeedsScratch(const Operation& operation, const Block& block) const;
-  // Memory of one block's size; null when all of it is in use.
-  std::byte* TakeScratch();
+  // Gives the block such memory; false when all of it is in use, or still being pinned.
+  bool TakeScratch(const Operation& operation, Block& block);
+  // Memory for blocks of GPUs that go to other nodes, by order of blocks.
+  std::array<Scratch, 2> gpu_scratch;
+  // Whether the block's rank, where the collective has one, is of this node.
+  bool IsRootHere(const Block& block) const { return IsHere(block.root); }
   // "rank 2 (pid 77) posted all_reduce of ... as operation 9; rank 0 (pid 75) posted ..."
   std::string DescribeMismatch(const Operation& operation, std::uint32_t rank,
                                const Posted& posted) const;
@@ -198,6 +223,7 @@ class Job {
   // Set when something on the job's board rows changed.
   bool dirty = true;
   std::uint16_t board_row = UINT16_MAX;
+  std::uint64_t awaited = 0;  // posts of all members that await their ready word
   std::uint64_t operations_open = 0;
   std::uint64_t operations_ended = 0;
   std::uint64_t operations_failed = 0;
@@ -216,6 +242,15 @@ class Job {
                         transport::Transfer& transfer);
   void FillToRanks(const Operation& operation, const Block& block, const Part& part,
                    transport::Transfer& transfer);
+  // ---- of GPUs' memory between nodes: gpu_transfers.cc ----
+  void AddMember(const Operation& operation, std::uint32_t rank, std::uint64_t begin,
+                 transport::Transfer& transfer);
+  void AddScratch(const Operation& operation, const Block& block, std::uint64_t begin,
+                  transport::Transfer& transfer) const;
+  void FillFromGpus(const Operation& operation, const Block& block, const Part& part,
+                    transport::Transfer& transfer);
+  void FillToGpus(const Operation& operation, const Block& block, const Part& part,
+                  transport::Transfer& transfer);
   bool IsHere(std::uint32_t rank) const { return (local_ranks_ >> rank & 1U) != 0; }
 
   JobId id_;
@@ -226,6 +261,7 @@ class Job {
   std::vector<Member> members_;
   std::array<Operation, kOperationsMax> operations_;
   std::vector<std::byte*> memory_;
+  std::vector<std::int8_t> devices_;
   std::vector<std::uint64_t> records_;
   std::string rendezvous_;
   bool formed_ = false;

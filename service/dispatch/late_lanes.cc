@@ -7,7 +7,7 @@ namespace headrace::service {
 
 // What a lane carries of an order ends in that order, so the first block of the operation says all.
 void Blocks::AskLanes(Job& job, const Operation& operation) {
-  std::array<const Part*, 1 + kRailsMax> firsts{};
+  std::array<const Part*, ipc::kLaneRowsMax> firsts{};
   for (const Block& block : job.blocks()) {
     if (block.sequence != operation.shape.sequence || block.step != Step::kBetweenNodes) continue;
     for (std::uint32_t index = 0; index < block.parts_count; ++index) {

@@ -40,8 +40,30 @@ std::string Waiting(const Job& job, RankMask posted) {
                      job.nodes() != nullptr ? " of this node" : "", count == 1 ? "s" : "");
 }
 
+// All have posted the subject, and some of their GPUs have not come so far.
+LateWords NotReady(const Job& job, std::string subject, RankMask awaited, RankMask ready,
+                   TimeNs waited_ns) {
+  const bool one = std::popcount(awaited) == 1;
+  LateWords words{.subject = std::move(subject), .text = {}, .to_others = {}};
+  const auto say = [&](std::string_view where, std::string_view waiting) {
+    return fmt::format("{} on {} {} not ready: {} not come as far as {} for {}{}",
+                       Listed(Described(job, awaited)), where, one ? "is" : "are",
+                       one ? "its GPU has" : "their GPUs have", words.subject,
+                       FormatSeconds(waited_ns), waiting);
+  };
+  words.text = say("this node", Waiting(job, ready));
+  if (job.nodes() != nullptr) {
+    words.to_others = say("node " + job.nodes()->nodes[job.nodes()->self].name, "");
+  }
+  return words;
+}
+
 // Who has not posted the subject. Whoever is attached and has not says more than who never came.
-LateWords NotPosted(const Job& job, std::string subject, RankMask posted, TimeNs waited_ns) {
+LateWords NotPosted(const Job& job, std::string subject, RankMask posted, RankMask ready,
+                    TimeNs waited_ns) {
+  if (job.FirstAwaited(posted, ready)) {
+    return NotReady(job, std::move(subject), posted & ~ready, ready, waited_ns);
+  }
   const RankMask missing = AllRanks(job) & ~posted;
   const RankMask here = missing & job.attached_ranks();
   LateWords words{.subject = std::move(subject), .text = {}, .to_others = {}};
@@ -125,7 +147,7 @@ LateWords DescribeLateOperation(const Job& job, const Operation& operation, Time
   // All that are here have posted it, and who else belongs to it is not known.
   const bool not_met = !job.formed() && (job.attached_ranks() & ~operation.posted) == 0;
   if (not_met && !job.waits_for.empty()) return NotMet(job, std::move(subject), waited_ns);
-  return NotPosted(job, std::move(subject), operation.posted, waited_ns);
+  return NotPosted(job, std::move(subject), operation.posted, operation.ready(), waited_ns);
 }
 
 LateWords DescribeLateMove(Job& job, const Operation& operation, const Blocks& blocks,
@@ -152,7 +174,8 @@ LateWords DescribeLateHead(Job& job, TimeNs waited_ns) {
   Gradients& gradients = *job.gradients;
   if (job.formed() && gradients.Head() != nullptr) {
     const std::uint32_t missing = gradients.Missing(job.local_ranks()).value_or(0);
-    return NotPosted(job, job.DescribeGradient(missing), gradients.posted(missing), waited_ns);
+    return NotPosted(job, job.DescribeGradient(missing), gradients.posted(missing),
+                     gradients.ready(missing), waited_ns);
   }
   // The one that was posted first.
   std::optional<std::uint32_t> first;

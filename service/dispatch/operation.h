@@ -34,8 +34,9 @@ struct Operation {
   State state = State::kFree;
   Posted shape;  // the first post
   std::uint32_t first_rank = 0;
-  RankMask posted = 0;  // ranks that have posted it
-  RankMask told = 0;    // ranks whose completion word has been written
+  RankMask posted = 0;   // ranks that have posted it
+  RankMask awaited = 0;  // of those: ranks whose GPU has not come so far
+  RankMask told = 0;     // ranks whose completion word has been written
   TimeNs opened_ns = 0;
   TimeNs since_ns = 0;  // when it came into its state
   TimeNs deadline_ns = kNever;
@@ -56,6 +57,8 @@ struct Operation {
   std::uint64_t iteration = 0;
 
   bool open() const { return state != State::kFree && state != State::kTombstone; }
+  // Ranks whose memory is ready.
+  RankMask ready() const { return posted & ~awaited; }
   // Ready, with nothing of it in the queue or on a lane, and nothing to come.
   bool moved() const { return blocks_open == 0 && (failure || blocks_ended == blocks_count); }
   bool planned() const { return plan != nullptr; }

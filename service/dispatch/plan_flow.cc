@@ -25,6 +25,23 @@ std::size_t PlaceOf(const Job& job, std::uint32_t rank) {
   return static_cast<std::size_t>(found - job.local().begin());
 }
 
+// Ranks of one node hand in GPUs' memory, all of them, or the host's.
+PlanFlow::Trouble CheckMemory(const Job& job, const Session& session) {
+  const std::int8_t device = session.gradients()->device;
+  for (std::uint32_t rank = 0; rank < job.world_size(); ++rank) {
+    const Session* const other = job.members()[rank].session.get();
+    if (other == nullptr || other == &session || other->gradients() == nullptr) continue;
+    const std::int8_t others = other->gradients()->device;
+    if ((device == transport::kHost) == (others == transport::kHost)) continue;
+    return Failure{Code::kMismatch,
+                   fmt::format("{} has its gradients {}, {} {}: the ranks of a node hand in GPUs' "
+                               "memory, all of them, or the host's",
+                               job.DescribeRank(rank), DescribeMemory(others),
+                               job.DescribeRank(session.identity().rank), DescribeMemory(device))};
+  }
+  return {};
+}
+
 }  // namespace
 
 void TellRank(Job& job, BoardWriter& board, std::uint32_t rank, std::uint64_t record,
@@ -44,7 +61,7 @@ PlanFlow::Trouble PlanFlow::SetLayout(Job& job, Session& session, const struct S
         status.error().code(),
         fmt::format("{}: {}", job.DescribeRank(session.identity().rank), status.error().text())};
   }
-  if (job.gradients) return {};
+  if (job.gradients) return CheckMemory(job, session);
   job.gradients = std::make_unique<Gradients>(message.layout, job.world_size());
   recorder_.SetLayout(job);
   job.plan_row = board_.TakePlanRow();
@@ -119,11 +136,27 @@ PlanFlow::Trouble PlanFlow::Post(Job& job, std::uint32_t rank, const ipc::Gradie
   }
   const std::uint32_t timeout_ms =
       record.timeout_ms != 0 ? record.timeout_ms : session.identity().timeout_ms;
-  gradients.Post(rank, *tensor, record.commit, now, job.DeadlineOf(timeout_ms, now));
-  recorder_.PostGradient(job, rank, *tensor, record, now);
-  if (job.times) job.times->Post(PlaceOf(job, rank), *tensor, iteration, record);
-  Advance(job, now);
+  const bool awaits = (record.flags & ipc::kRecordAwaitsWord) != 0;
+  gradients.Post(rank, *tensor, record.commit, awaits, now, job.DeadlineOf(timeout_ms, now));
+  if (!awaits) Ready(job, rank, *tensor, record, now);
   return {};
+}
+
+void PlanFlow::MarkReady(Job& job, std::uint32_t rank, ipc::GradientRecord record, TimeNs now) {
+  const std::uint32_t tensor = record.tensor - job.member(rank).session->gradients()->first.value;
+  job.gradients->MarkReady(rank, tensor, now);
+  // When the host posted it says nothing of when the GPU had it.
+  record.posted_ns = static_cast<std::uint64_t>(now);
+  Ready(job, rank, tensor, record, now);
+}
+
+void PlanFlow::Ready(Job& job, std::uint32_t rank, std::uint32_t tensor,
+                     const ipc::GradientRecord& record, TimeNs now) {
+  recorder_.PostGradient(job, rank, tensor, record, now);
+  if (job.times) {
+    job.times->Post(PlaceOf(job, rank), tensor, job.gradients->IterationOf(tensor), record);
+  }
+  Advance(job, now);
 }
 
 void PlanFlow::Advance(Job& job, TimeNs now) {
@@ -153,6 +186,7 @@ void PlanFlow::Advance(Job& job, TimeNs now) {
     if (operation == nullptr) break;
     operation->first_rank = job.local().front();
     operation->posted = job.local_ranks();
+    operation->shape.device = job.DeviceOf(*operation, operation->first_rank);
     operation->opened_ns = now;
     operation->since_ns = now;
     operation->board_row = board_.TakeQueueRow();
@@ -290,10 +324,10 @@ PlanFlow::Trouble PlanFlow::Expire(Job& job, TimeNs now, TimeNs& next_deadline) 
                                  blocks_.LaneName(blocks_.LaneWaitedFor(job, operation)))};
     }
     const std::uint32_t missing = gradients.Missing(job.local_ranks()).value_or(tensor);
-    return Failure{Code::kTimeout,
-                   fmt::format("{}: {} has not posted {}", what,
-                               job.DescribeRank(job.FirstMissing(gradients.posted(missing))),
-                               job.DescribeGradient(missing))};
+    return Failure{Code::kTimeout, fmt::format("{}: {} {}", what,
+                                               job.DescribeMissing(gradients.posted(missing),
+                                                                   gradients.ready(missing)),
+                                               job.DescribeGradient(missing))};
   }
   return {};
 }

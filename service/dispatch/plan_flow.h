@@ -43,6 +43,8 @@ class PlanFlow {
   // the caller to answer.
   [[nodiscard]] Trouble Post(Job& job, std::uint32_t rank, const ipc::GradientRecord& record,
                              bool refusing, TimeNs now);
+  // The rank's GPU has come as far as a gradient that awaited it.
+  void MarkReady(Job& job, std::uint32_t rank, ipc::GradientRecord record, TimeNs now);
   // Begins the blocks that can begin.
   void Advance(Job& job, TimeNs now);
   // Of a job that is drained: ends what was posted of iterations after `last`, none of which has
@@ -73,6 +75,9 @@ class PlanFlow {
   void RemoveJob(Job& job);
 
  private:
+  // The rank's memory of the gradient is ready: what there is to note, and to begin.
+  void Ready(Job& job, std::uint32_t rank, std::uint32_t tensor, const ipc::GradientRecord& record,
+             TimeNs now);
   void TellRanks(Job& job, std::uint32_t tensor, const Failure* failure);
   void TellFailed(Job& job);
   void EndIteration(Job& job, std::uint64_t iteration);

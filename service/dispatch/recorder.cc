@@ -97,7 +97,7 @@ void Recorder::Post(Job& job, std::uint64_t sequence, std::uint32_t rank, TimeNs
 void Recorder::Take(Job& job, const Operation& operation, std::uint32_t rank, std::uint64_t bytes,
                     TimeNs now) {
   job.member(rank).sums.bytes_posted += bytes;
-  if (!job.formed() || operation.posted != job.local_ranks()) return;
+  if (!job.formed() || operation.ready() != job.local_ranks()) return;
   NoteLast(job, rank, now - operation.opened_ns);
 }
 
@@ -116,7 +116,7 @@ void Recorder::PostGradient(Job& job, std::uint32_t rank, std::uint32_t tensor,
   RankSums& sums = job.member(rank).sums;
   sums.bytes_posted += record.count * SizeOf(gradients.layout().dtype);
   sums.waited_ns += record.waited_ns;
-  if (job.formed() && gradients.posted(tensor) == job.local_ranks()) {
+  if (job.formed() && gradients.ready(tensor) == job.local_ranks()) {
     NoteLast(job, rank, now - gradients.opened_ns(tensor));
   }
   if (job.notes.place == kNoRow) return;

@@ -61,6 +61,12 @@ ipc::JobRow MakeJobRow(const Job& job) {
   row.moving_ns = job.sums.moving_ns;
   row.held_ns = job.sums.held_ns;
   std::ranges::copy(job.sums.failed_by_code, std::begin(row.failed_by_code));
+  for (const Member& member : job.members()) {
+    if (member.session == nullptr) continue;
+    for (std::size_t gpu = 0; gpu < ipc::kGpuRowsMax; ++gpu) {
+      row.device_bytes[gpu] += member.session->UseOf(static_cast<std::int8_t>(gpu)).bytes;
+    }
+  }
   ipc::SetText(row.name, job.name());
   ipc::SetText(row.failure, job.failure ? job.failure->text : job.waits_for);
   return row;
@@ -97,7 +103,7 @@ ipc::QueueRow MakeQueueRow(const Job& job, const Operation& operation) {
   row.state = static_cast<std::uint32_t>(StateOf(operation));
   row.reason = static_cast<std::uint32_t>(operation.reason);
   row.wait_argument = ArgumentOf(job, operation);
-  row.ranks_missing = job.local_ranks() & ~operation.posted;
+  row.ranks_missing = job.local_ranks() & ~operation.ready();
   row.bytes = operation.shape.Bytes();
   row.stage = static_cast<std::uint8_t>(operation.step);
   row.kind = static_cast<std::uint8_t>(operation.shape.kind);
@@ -135,7 +141,13 @@ ipc::QueueRow MakeHeadRow(Job& job, TimeNs now) {
   const std::uint32_t tensor = missing.value_or(head->tensors.front());
   ipc::SetText(row.tensor, gradients.layout().tensors[tensor].name);
   if (!missing) return row;  // too many blocks are on their way
-  row.ranks_missing = job.local_ranks() & ~gradients.posted(tensor);
+  row.ranks_missing = job.local_ranks() & ~gradients.ready(tensor);
+  if (const auto awaited = job.FirstAwaited(gradients.posted(tensor), gradients.ready(tensor));
+      awaited) {
+    row.wait_argument = *awaited;
+    row.reason = static_cast<std::uint32_t>(ipc::WaitReason::kGpuNotReady);
+    return row;
+  }
   row.wait_argument = job.FirstMissing(gradients.posted(tensor));
   const bool here = job.member(static_cast<std::uint32_t>(row.wait_argument)).session != nullptr;
   row.reason = static_cast<std::uint32_t>(here ? ipc::WaitReason::kRankNotReady

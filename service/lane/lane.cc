@@ -14,7 +14,10 @@ constexpr std::size_t kHeldStart = 64;  // grows when credits allow more small s
 
 Lane::Lane(std::uint8_t index, std::string name, transport::Transport& transport, LaneWaker& waker,
            Wakeable& thread, Door<DispatchMessage>& dispatch)
-    : Lane(index, std::move(name), transport, waker, thread, dispatch, LaneProbe::Way::kSum) {}
+    : Lane(index, std::move(name), transport, waker, thread, dispatch,
+           // The few bytes that a probe sums are the host's.
+           transport.capabilities().device_memory ? LaneProbe::Way::kRoundTrip
+                                                  : LaneProbe::Way::kSum) {}
 
 Lane::Lane(std::uint8_t index, std::string name, transport::Transport& transport, LaneWaker& waker,
            Wakeable& thread, Door<DispatchMessage>& dispatch, LaneProbe::Way probe_way)

@@ -13,25 +13,40 @@ Session::Session(SessionIdentity identity, ipc::Channel channel, UniqueFd doorbe
       reader_(channel_.layout()),
       completions_(channel_.layout()) {}
 
-void Session::AddSegment(SegmentId id, Mapping mapping) {
-  segment_bytes_ += mapping.size();
-  const bool added = segments_.emplace(id, std::move(mapping)).second;
+void Session::AddSegment(SegmentId id, SegmentMemory memory) {
+  segment_bytes_ += memory.size();
+  const bool added = segments_.emplace(id, std::move(memory)).second;
   HR_CHECK(added, id.value);
 }
 
-Mapping Session::TakeSegment(SegmentId id) {
+SegmentMemory Session::TakeSegment(SegmentId id) {
   const auto found = segments_.find(id);
   if (found == segments_.end()) return {};
-  Mapping mapping = std::move(found->second);
+  SegmentMemory memory = std::move(found->second);
   segments_.erase(found);
-  segment_bytes_ -= mapping.size();
-  return mapping;
+  segment_bytes_ -= memory.size();
+  return memory;
 }
 
 std::span<std::byte> Session::FindSegment(SegmentId id) const {
   const auto found = segments_.find(id);
   if (found == segments_.end()) return {};
-  return {found->second.data(), found->second.size()};
+  return found->second.bytes();
+}
+
+std::int8_t Session::DeviceOf(SegmentId id) const {
+  const auto found = segments_.find(id);
+  return found == segments_.end() ? transport::kHost : found->second.device();
+}
+
+Session::DeviceUse Session::UseOf(std::int8_t device) const {
+  DeviceUse use;
+  for (const auto& [id, memory] : segments_) {
+    if (memory.device() != device) continue;
+    use.bytes += memory.size();
+    ++use.segments;
+  }
+  return use;
 }
 
 void Session::AddTensors(TensorId first, std::vector<Tensor> tensors) {
@@ -82,7 +97,8 @@ Status Session::SetLayout(TensorId first, std::shared_ptr<const Layout> layout) 
   gradients_ = Gradients{.layout = std::move(layout),
                          .first = first,
                          .segment = tensor->segment,
-                         .base = memory.data() + (tensor->offset - before)};
+                         .base = memory.data() + (tensor->offset - before),
+                         .device = DeviceOf(tensor->segment)};
   return {};
 }
 

@@ -22,6 +22,7 @@
 #include "ipc/completion.h"
 #include "ipc/ring_reader.h"
 #include "service/session/layout.h"
+#include "service/session/segment_memory.h"
 
 namespace headrace::service {
 
@@ -70,12 +71,28 @@ class Session {
   // An eventfd the client writes to; edge-triggered in epoll, never read.
   int doorbell() const { return doorbell_.get(); }
 
-  void AddSegment(SegmentId id, Mapping mapping);
-  // The mapping, for whoever unmaps it; empty when unknown.
-  Mapping TakeSegment(SegmentId id);
+  void AddSegment(SegmentId id, SegmentMemory memory);
+  // The memory, for whoever unmaps it; empty when unknown.
+  SegmentMemory TakeSegment(SegmentId id);
   // The segment's bytes, empty when unknown.
   std::span<std::byte> FindSegment(SegmentId id) const;
+  // The GPU that they are on, or transport::kHost.
+  std::int8_t DeviceOf(SegmentId id) const;
   std::uint64_t segment_bytes() const { return segment_bytes_; }
+  // Of them on one GPU, and in how many segments.
+  struct DeviceUse {
+    std::uint64_t bytes = 0;
+    std::uint64_t segments = 0;
+  };
+  DeviceUse UseOf(std::int8_t device) const;
+
+  // The channel's word of that record says that its memory is ready.
+  bool IsReady(std::uint64_t record) const {
+    // Pairs with the write by the client's GPU or by a call of its driver: what came before in the
+    // stream is in memory by then.
+    return channel_.layout().ready[record % ipc::kOperationsMax].load(std::memory_order_acquire) >=
+           record;
+  }
 
   void AddTensors(TensorId first, std::vector<Tensor> tensors);
   void RemoveTensors(TensorId first, std::uint32_t count);
@@ -91,6 +108,7 @@ class Session {
     TensorId first;
     SegmentId segment;
     std::byte* base = nullptr;  // the lowest of them
+    std::int8_t device = transport::kHost;
   };
   // Whether the segment is there and holds the whole layout.
   Status SetLayout(TensorId first, std::shared_ptr<const Layout> layout);
@@ -102,7 +120,7 @@ class Session {
   UniqueFd doorbell_;
   ipc::RingReader reader_;
   ipc::CompletionWriter completions_;
-  std::map<SegmentId, Mapping> segments_;
+  std::map<SegmentId, SegmentMemory> segments_;
   std::uint64_t segment_bytes_ = 0;
   std::vector<Tensor> tensors_;  // by id; a removed one has count 0 and no name
   std::size_t tensors_count_ = 0;

@@ -35,8 +35,13 @@ MadePlan Make(const MakePlan& wish) {
 }  // namespace
 
 Watch::Watch(Wakeable& thread, Door<ControlMessage>& control, ipc::BoardLayout& board,
-             EventSink log)
-    : control_(control), board_(board), log_(std::move(log)), inbox_(thread) {}
+             EventSink log, const transport::Gpus* gpus)
+    : control_(control),
+      board_(board),
+      gpu_rows_(board, gpus),
+      gpus_(gpus),
+      log_(std::move(log)),
+      inbox_(thread) {}
 
 bool Watch::DoWork(TimeNs) {
   inbox_.TakeAll(messages_);
@@ -53,14 +58,58 @@ void Watch::Handle(MapSegment message) {
   Result<Mapping> mapping = ipc::MapSealedMemory(message.memory.get(), message.size, stagger);
   if (mapping) mapping->Populate();
   // Control asks for one mapping a session at a time, so its inbox has room.
-  const bool sent =
-      control_.Send(SegmentMapped{.token = message.token, .mapping = std::move(mapping)});
+  const bool sent = control_.Send(
+      SegmentMapped{.token = message.token, .memory = ToSegmentMemory(std::move(mapping))});
   HR_CHECK(sent, message.token);
 }
 
-// The argument's destructor unmaps and closes.
-void Watch::Handle(DiscardSession) {}
-void Watch::Handle(DiscardMapping) {}
+void Watch::Handle(MapDeviceSegment message) {
+  // As above. The descriptors are closed with the message: the mapping keeps the memory.
+  const bool sent = control_.Send(SegmentMapped{.token = message.token, .memory = Import(message)});
+  HR_CHECK(sent, message.token);
+}
+
+Result<SegmentMemory> Watch::Import(const MapDeviceSegment& message) {
+  if (gpus_ == nullptr) return Error(Code::kUnavailable, "this service has no GPU to map it for");
+  Result<transport::DeviceImport> import = gpus_->Import(message.handle, message.fds);
+  if (!import) return import.error();
+  SegmentMemory memory(std::move(import).value());
+  gpu_rows_.Add(memory.device(), memory.size());
+  return memory;
+}
+
+// What is taken over here is unmapped and closed before the board says so.
+void Watch::Handle(DiscardSession message) {
+  const GpuRows::Uses uses = GpuRows::UsesOf(*message.session);
+  message.session.reset();
+  gpu_rows_.Remove(uses);
+}
+
+void Watch::Handle(DiscardMemory message) {
+  const std::int8_t device = message.memory.device();
+  const std::uint64_t size = message.memory.size();
+  message.memory = {};
+  gpu_rows_.Remove(device, size);
+}
+
+void Watch::Handle(const PinScratch& message) {
+  ScratchPinned pinned{
+      .job = message.job,
+      .order = message.order,
+      .place_bytes = message.place_bytes,
+      .memory = Error(Code::kUnavailable, "this service has no GPU to pin it for")};
+  if (gpus_ != nullptr) {
+    pinned.memory =
+        transport::PinnedMemory::Allocate(*gpus_, message.place_bytes * message.places_count);
+  }
+  HR_CHECK(dispatch_ != nullptr, message.job.value);
+  // Few of these are open, and a dispatch that is too far behind for one has stopped.
+  const bool sent = dispatch_->Send(std::move(pinned));
+  HR_CHECK(sent, message.job.value);
+}
+
+// As above.
+void Watch::Handle(DiscardScratch) {}
 
 void Watch::Handle(const MakePlan& message) {
   // Control asks for one plan a job at a time, so its inbox has room.

@@ -9,6 +9,8 @@
 #include "ipc/board.h"
 #include "service/actor/actor.h"
 #include "service/actor/messages.h"
+#include "service/watch/gpu_rows.h"
+#include "transport/memory/gpus.h"
 
 namespace headrace::service {
 
@@ -17,7 +19,12 @@ using EventSink = std::function<void(const Event&)>;
 
 class Watch final : public Actor {
  public:
-  Watch(Wakeable& thread, Door<ControlMessage>& control, ipc::BoardLayout& board, EventSink log);
+  // `gpus`, where there are some, map clients' memory; they outlive watch.
+  Watch(Wakeable& thread, Door<ControlMessage>& control, ipc::BoardLayout& board, EventSink log,
+        const transport::Gpus* gpus = nullptr);
+
+  // Before the first work: who is answered when scratch is pinned.
+  void ConnectDispatch(Door<DispatchMessage>& dispatch) { dispatch_ = &dispatch; }
 
   std::string_view name() const override { return "watch"; }
   // Unlike other actors' this may take as long as mapping a segment takes.
@@ -30,13 +37,21 @@ class Watch final : public Actor {
 
  private:
   void Handle(MapSegment message);
+  void Handle(MapDeviceSegment message);
   void Handle(DiscardSession message);
-  void Handle(DiscardMapping message);
+  void Handle(DiscardMemory message);
+  void Handle(const PinScratch& message);
+  void Handle(DiscardScratch message);
   void Handle(const Event& event);
   void Handle(const MakePlan& message);
 
+  Result<SegmentMemory> Import(const MapDeviceSegment& message);
+
   Door<ControlMessage>& control_;
   ipc::BoardLayout& board_;
+  GpuRows gpu_rows_;
+  const transport::Gpus* gpus_;
+  Door<DispatchMessage>* dispatch_ = nullptr;
   EventSink log_;
   Inbox<WatchMessage> inbox_;
   std::vector<WatchMessage> messages_;

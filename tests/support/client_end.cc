@@ -51,7 +51,12 @@ void ClientEnd::PostGarbage(std::uint64_t commit) {
 }
 
 std::span<std::byte> ClientEnd::Memory(std::uint32_t segment) const {
-  return {segments_.at(segment).data(), segments_.at(segment).size()};
+  const auto& memory = segments_.at(segment);
+  if (const auto* arena = std::get_if<transport::DeviceArena>(&memory)) {
+    return {reinterpret_cast<std::byte*>(arena->address()), arena->size()};
+  }
+  const Mapping& mapping = std::get<Mapping>(memory);
+  return {mapping.data(), mapping.size()};
 }
 
 }  // namespace headrace::support

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "ipc/base/collective.h"
@@ -14,6 +15,7 @@
 #include "ipc/records.h"
 #include "ipc/ring_writer.h"
 #include "ipc/sealed_memory.h"
+#include "transport/memory/device_arena.h"
 
 namespace headrace::support {
 
@@ -45,7 +47,9 @@ class ClientEnd {
   ipc::Outcome Read(std::uint64_t sequence) const { return completions_.Read(sequence); }
 
   // This side's view of the memory it handed over; segments are numbered 0, 1, ...
-  void Keep(Mapping mapping) { segments_.push_back(std::move(mapping)); }
+  void Keep(Mapping mapping) { segments_.emplace_back(std::move(mapping)); }
+  // Of a GPU that the driver's double plays, whose memory this process can touch.
+  void Keep(transport::DeviceArena arena) { segments_.emplace_back(std::move(arena)); }
   std::span<std::byte> Memory(std::uint32_t segment = 0) const;
   template <typename Element>
   std::span<Element> Elements(std::uint32_t segment = 0) const {
@@ -61,7 +65,7 @@ class ClientEnd {
   ipc::RingWriter writer_;
   ipc::CompletionReader completions_;
   std::uint64_t posted_ = 0;
-  std::vector<Mapping> segments_;
+  std::vector<std::variant<Mapping, transport::DeviceArena>> segments_;
 };
 
 }  // namespace headrace::support

@@ -29,8 +29,8 @@ std::unique_ptr<HandDrivenCluster::Node> HandDrivenCluster::MakeNode(const std::
   auto node = std::make_unique<Node>();
   node->wire_name = wire_name;
   node->exchange = std::make_unique<transport::Exchange>(wire, spec_.exchange);
-  node->node =
-      std::make_unique<HandDrivenNode>(spec_.make, spec_.credit_bytes, node->exchange.get());
+  node->node = std::make_unique<HandDrivenNode>(spec_.make, spec_.credit_bytes,
+                                                node->exchange.get(), spec_.gpus);
   return node;
 }
 

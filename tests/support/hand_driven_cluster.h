@@ -20,6 +20,7 @@ struct ClusterSpec {
   MakeTransport make = Loopback({});
   std::uint64_t credit_bytes = std::uint64_t{1} << 20;
   transport::ExchangeOptions exchange{.name = "net0"};
+  const transport::Gpus* gpus = nullptr;  // that every node has; outlive the cluster
 };
 
 class HandDrivenCluster {

@@ -36,37 +36,52 @@ bool WatchTap::Send(service::WatchMessage message) {
       if (!memory.empty()) on_discard_(memory);
     }
   }
-  if (const auto* gone = std::get_if<service::DiscardMapping>(&message)) {
+  if (const auto* gone = std::get_if<service::DiscardMemory>(&message)) {
     ++mappings_discarded;
-    on_discard_({gone->mapping.data(), gone->mapping.size()});
+    on_discard_(gone->memory.bytes());
   }
   if (const auto* event = std::get_if<service::Event>(&message)) events.push_back(event->text);
   return watch_->Send(std::move(message));
 }
 
 HandDrivenNode::HandDrivenNode(const MakeTransport& make, std::uint64_t credit_bytes,
-                               transport::NetworkTransport* network)
+                               transport::NetworkTransport* network, const transport::Gpus* gpus)
     : board_(std::make_unique<ipc::BoardLayout>()),
       watch_tap_([this](std::span<const std::byte> memory) { OnDiscard(memory); }),
-      watch_(wakeable_, control_, *board_, [](const service::Event&) {}),
+      watch_(
+          wakeable_, control_, *board_, [](const service::Event&) {}, gpus),
       waker_(wakeable_),
       transport_(make(waker_)),
       dispatch_(wakeable_, doorbells_, control_, watch_tap_, *board_),
-      lane_(0, "lane0", transport_, waker_, wakeable_, dispatch_.door()) {
+      lane_(0, "lane0", transport_, waker_, wakeable_, dispatch_.door()),
+      gpus_(gpus) {
   watch_tap_.Connect(watch_.door());
+  watch_.ConnectDispatch(dispatch_.door());
   std::vector<service::LanePort> ports;
   ports.push_back({.name = "lane0",
                    .transport = std::string(transport_.capabilities().name),
                    .threads = transport_.capabilities().threads,
                    .credit_bytes = credit_bytes,
                    .door = &lane_.door()});
+  if (gpus_ != nullptr) {
+    gpu_transport_ = std::make_unique<DeviceLoopback>();
+    gpu_lane_ = std::make_unique<service::Lane>(1, "gpu0", *gpu_transport_, waker_, wakeable_,
+                                                dispatch_.door());
+    ports.push_back({.name = "gpu0",
+                     .transport = std::string(gpu_transport_->capabilities().name),
+                     .credit_bytes = credit_bytes,
+                     .door = &gpu_lane_->door(),
+                     .place = service::LanePlace::kInNodeOnGpus});
+  }
   if (network != nullptr) {
-    network_lane_ = std::make_unique<service::Lane>(1, "net0", *network, waker_, wakeable_,
+    const auto index = static_cast<std::uint8_t>(ports.size());
+    network_lane_ = std::make_unique<service::Lane>(index, "net0", *network, waker_, wakeable_,
                                                     dispatch_.door(), control_);
     ports.push_back({.name = "net0",
                      .transport = "simulated",
                      .credit_bytes = credit_bytes,
-                     .door = &network_lane_->door()});
+                     .door = &network_lane_->door(),
+                     .place = service::LanePlace::kBetweenNodes});
   }
   dispatch_.ConnectLanes(std::move(ports));
 }
@@ -104,6 +119,26 @@ SegmentId HandDrivenNode::AddSegment(ClientEnd& client, std::size_t size) {
   return segment;
 }
 
+ClientEnd& HandDrivenNode::AttachOnGpu(const JobSpec& job, std::uint32_t rank, int device,
+                                       std::size_t segment_size) {
+  ClientEnd& client = Attach(job, rank, 0);
+  AddDeviceSegment(client, device, segment_size);
+  return client;
+}
+
+SegmentId HandDrivenNode::AddDeviceSegment(ClientEnd& client, int device, std::size_t size) {
+  transport::DeviceArena arena =
+      transport::DeviceArena::Allocate(gpus_->driver(), device, size).value();
+  const transport::DeviceGrant grant = arena.Grant().value();
+  service::SegmentMemory memory(gpus_->Import(grant.handle, grant.fds).value());
+  std::vector<std::span<const std::byte>>& known = service_memory_[client.id()];
+  const SegmentId segment{static_cast<std::uint32_t>(known.size())};
+  known.emplace_back(memory.bytes());
+  client.Keep(std::move(arena));
+  Send(service::AddSegment{client.id(), segment, std::move(memory)});
+  return segment;
+}
+
 void HandDrivenNode::AddTensor(ClientEnd& client, TensorId id, const service::Tensor& tensor) {
   Send(service::AddTensors{client.id(), id, {tensor}});
 }
@@ -126,6 +161,7 @@ bool HandDrivenNode::Settle() {
   for (int turn = 0; turn < kTurnsMax; ++turn) {
     bool worked = dispatch_.DoWork(now);
     worked |= lane_.DoWork(now);
+    worked |= TurnGpuLane();
     worked |= TurnNetworkLane();
     worked |= watch_.DoWork(now);
     // As a runner does: who says that it may not sleep, or whose time has come, gets another turn.

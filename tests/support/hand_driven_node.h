@@ -17,6 +17,7 @@
 #include "service/lane/lane.h"
 #include "service/watch/watch.h"
 #include "tests/support/client_end.h"
+#include "tests/support/device_loopback.h"
 #include "tests/support/observed_transport.h"
 #include "tests/support/recording.h"
 #include "transport/loopback/loopback_transport.h"
@@ -61,12 +62,17 @@ class HandDrivenNode {
  public:
   explicit HandDrivenNode(const MakeTransport& make = Loopback({}),
                           std::uint64_t credit_bytes = std::uint64_t{1} << 20,
-                          transport::NetworkTransport* network = nullptr);
+                          transport::NetworkTransport* network = nullptr,
+                          const transport::Gpus* gpus = nullptr);
 
   // ---- what control does ----
   // Attaches a rank and hands over one segment (number 0) of `segment_size` bytes, if not 0.
   ClientEnd& Attach(const JobSpec& job, std::uint32_t rank, std::size_t segment_size = 65536);
   SegmentId AddSegment(ClientEnd& client, std::size_t size);
+  // The same with a segment of a GPU's memory; the node was given GPUs.
+  ClientEnd& AttachOnGpu(const JobSpec& job, std::uint32_t rank, int device,
+                         std::size_t segment_size = 65536);
+  SegmentId AddDeviceSegment(ClientEnd& client, int device, std::size_t size);
   void AddTensor(ClientEnd& client, TensorId id, const service::Tensor& tensor);
   void Close(ClientEnd& client, bool orderly, const std::string& cause);
   void Send(service::DispatchMessage message);
@@ -77,6 +83,7 @@ class HandDrivenNode {
   TimeNs now = kSecond;
   bool TurnDispatch() { return dispatch_.DoWork(now); }
   bool TurnLane() { return lane_.DoWork(now); }
+  bool TurnGpuLane() { return gpu_lane_ && gpu_lane_->DoWork(now); }
   bool TurnNetworkLane() { return network_lane_ && network_lane_->DoWork(now); }
   void TurnWatch() { watch_.DoWork(now); }
   // Turns all actors until none has anything to do at this time. Returns whether any had.
@@ -88,6 +95,8 @@ class HandDrivenNode {
   RecordingDoor<service::ControlMessage>& control() { return control_; }
   WatchTap& watch_tap() { return watch_tap_; }
   ObservedTransport& transport() { return transport_; }
+  // Of the lane between GPUs, which there is if they were given.
+  DeviceLoopback& gpu_transport() { return *gpu_transport_; }
   RecordingDoorbells& doorbells() { return doorbells_; }
   // Whether the service has discarded the memory of that session.
   bool Discarded(const ClientEnd& client) const;
@@ -119,6 +128,9 @@ class HandDrivenNode {
   ObservedTransport transport_;
   service::Dispatch dispatch_;
   service::Lane lane_;
+  const transport::Gpus* gpus_;
+  std::unique_ptr<DeviceLoopback> gpu_transport_;
+  std::unique_ptr<service::Lane> gpu_lane_;
   std::unique_ptr<service::Lane> network_lane_;
   std::uint64_t sessions_ = 0;
   std::vector<std::unique_ptr<ClientEnd>> clients_;

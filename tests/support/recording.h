@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -29,6 +30,17 @@ class RecordingDoor final : public service::Door<Message> {
       if (const Kind* kind = std::get_if<Kind>(&message)) found.push_back(kind);
     }
     return found;
+  }
+
+  // Takes the first of one kind out; nothing when there is none.
+  template <typename Kind>
+  std::optional<Kind> Take() {
+    const auto found = std::ranges::find_if(
+        messages, [](const Message& message) { return std::holds_alternative<Kind>(message); });
+    if (found == messages.end()) return std::nullopt;
+    std::optional<Kind> taken(std::get<Kind>(std::move(*found)));
+    messages.erase(found);
+    return taken;
   }
 
   bool full = false;  // answers as an inbox that is too far behind

@@ -89,6 +89,27 @@ Numbered Caller::RegisterSegment(schema::Session::Client& session, int fd, std::
   return {Read(response.getRefusal()), response.getSegment()};
 }
 
+Numbered Caller::RegisterDeviceSegment(schema::Session::Client& session, const DeviceClaim& claim,
+                                       int fd) {
+  auto call = session.registerDeviceSegmentRequest();
+  auto handle = call.initHandle();
+  const auto bytes = [](const std::string& text) {
+    return capnp::Data::Reader(reinterpret_cast<const kj::byte*>(text.data()), text.size());
+  };
+  handle.setKind(claim.kind);
+  handle.setExporterPid(claim.exporter_pid);
+  handle.setDevice(bytes(claim.device));
+  handle.setOffset(claim.offset);
+  handle.setSize(claim.size);
+  handle.setPieceSize(claim.piece_size);
+  handle.setLegacy(bytes(claim.legacy));
+  auto pieces = call.initPieces(claim.pieces_count);
+  for (std::uint32_t i = 0; i < claim.pieces_count; ++i) pieces.set(i, Carry(fd));
+  auto response =
+      loop_.Wait<capnp::Response<schema::Session::RegisterDeviceSegmentResults>>(call.send());
+  return {Read(response.getRefusal()), response.getSegment()};
+}
+
 Answered Caller::ReleaseSegment(schema::Session::Client& session, std::uint32_t segment) {
   auto call = session.releaseSegmentRequest();
   call.setSegment(segment);

@@ -66,6 +66,18 @@ struct Numbered : Answered {
   std::uint32_t number = 0;  // of the segment or the first tensor
 };
 
+// What is said of GPU memory, true or not.
+struct DeviceClaim {
+  std::uint32_t kind = 0;
+  std::uint32_t exporter_pid = 1;
+  std::string device;
+  std::uint64_t offset = 0;
+  std::uint64_t size = 0;
+  std::uint64_t piece_size = 0;
+  std::string legacy;
+  std::uint32_t pieces_count = 0;
+};
+
 struct LayoutCall {
   std::uint32_t first = 0;
   std::uint32_t count = 0;
@@ -82,6 +94,9 @@ class Caller {
 
   Attached Attach(const AttachWish& wish);
   Numbered RegisterSegment(schema::Session::Client& session, int fd, std::uint64_t size);
+  // Each piece is a copy of `fd`, or, when that is -1, a capability without one.
+  Numbered RegisterDeviceSegment(schema::Session::Client& session, const DeviceClaim& claim,
+                                 int fd);
   Answered ReleaseSegment(schema::Session::Client& session, std::uint32_t segment);
   Numbered RegisterTensors(schema::Session::Client& session,
                            const std::vector<service::Tensor>& tensors);

@@ -50,8 +50,8 @@ TEST_F(SessionCallsTest, HandsAMappedSegmentToDispatch) {
   memory_.mapping.data()[5] = std::byte{42};
   stand_->dispatch().Look<service::AddSegment>(0, [this](const service::AddSegment& added) {
     EXPECT_EQ(added.session, id_);
-    ASSERT_EQ(added.mapping.size(), kSize);
-    EXPECT_EQ(added.mapping.data()[5], std::byte{42}) << "the same memory";
+    ASSERT_EQ(added.memory.size(), kSize);
+    EXPECT_EQ(added.memory.data()[5], std::byte{42}) << "the same memory";
   });
 }
 
@@ -91,11 +91,12 @@ TEST_F(SessionCallsTest, ThrowsAMappingAwayThatComesAfterTheEnd) {
   stand_->watch().Look<service::MapSegment>(
       0, [&token](const service::MapSegment& map) { token = map.token; });
   ASSERT_TRUE(stand_->inbox().Send(service::SegmentMapped{
-      .token = token, .mapping = Mapping::Map(memory_.fd.get(), kSize, true)}));
+      .token = token,
+      .memory = service::ToSegmentMemory(Mapping::Map(memory_.fd.get(), kSize, true))}));
   auto response =
       loop_.Wait<capnp::Response<schema::Session::RegisterSegmentResults>>(kj::mv(pending));
   EXPECT_EQ(Read(response.getRefusal()).code, Code::kUnavailable);
-  EXPECT_TRUE(stand_->watch().WaitFor<service::DiscardMapping>(1));
+  EXPECT_TRUE(stand_->watch().WaitFor<service::DiscardMemory>(1));
   EXPECT_EQ(stand_->dispatch().Count<service::AddSegment>(), 0U);
 }
 

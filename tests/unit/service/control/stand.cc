@@ -81,12 +81,21 @@ void ControlStand::Answer(service::WatchMessage& message) {
         .token = wish->token, .plan = std::make_shared<const plan::Plan>(made.value())});
     HR_CHECK(answered);
   }
+  if (const auto* device = std::get_if<service::MapDeviceSegment>(&message); device != nullptr) {
+    // Of nothing here a GPU's memory can be made; who asks does not see the difference.
+    Result<service::SegmentMemory> memory =
+        service::ToSegmentMemory(Mapping::Anonymous(device->handle.size));
+    if (options_.device_refusal) memory = *options_.device_refusal;
+    const bool answered =
+        inbox_->Send(service::SegmentMapped{.token = device->token, .memory = std::move(memory)});
+    HR_CHECK(answered);
+  }
   auto* map = std::get_if<service::MapSegment>(&message);
   if (map == nullptr || !options_.map_segments) return;
   Result<Mapping> mapping = ipc::MapSealedMemory(map->memory.get(), map->size);
   map->memory.reset();
-  const bool sent =
-      inbox_->Send(service::SegmentMapped{.token = map->token, .mapping = std::move(mapping)});
+  const bool sent = inbox_->Send(service::SegmentMapped{
+      .token = map->token, .memory = service::ToSegmentMemory(std::move(mapping))});
   HR_CHECK(sent);
 }
 
@@ -124,6 +133,7 @@ void ControlStand::Serve() {
   options.drain_timeout_ns = options_.drain_timeout_ns;
   options.connections_max = options_.connections_max;
   options.quotas = options_.quotas;
+  options.gpus_missing = options_.gpus_missing;
   options.peers = options_.peers;
   std::vector<service::NetworkLane> lanes;
   std::vector<std::string> names{"shm0"};

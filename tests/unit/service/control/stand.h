@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -96,6 +97,8 @@ struct StandOptions {
   bool lanes_answer = true;  // dispatch passes a Ping on, and all lanes answer
   Status lane_status{};      // with this
   std::uint32_t connections_max = 1024;
+  std::string gpus_missing{};             // why no GPU memory is taken
+  std::optional<Error> device_refusal{};  // of watch to MapDeviceSegment
   service::QuotaLimits quotas{};
   TimeNs drain_timeout_ns = kSecond;
   // Other services: none without an address.

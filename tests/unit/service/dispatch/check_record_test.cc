@@ -116,6 +116,7 @@ TEST_F(CheckRecordTest, RefusesEachFieldByItsName) {
     refuse([value](ipc::Record& r) { r.dtype = value; }, "field dtype is " + std::to_string(value));
   }
   refuse([](ipc::Record& r) { r.flags = 1; }, "field flags is 1");
+  refuse([](ipc::Record& r) { r.flags = 4; }, "field flags is 4");
   refuse([](ipc::Record& r) { r.reserved0 = 2; }, "field reserved0 is 2");
   refuse([](ipc::Record& r) { r.reserved1 = 3; }, "field reserved1 is 3");
   refuse([](ipc::Record& r) { r.root = kRanks; }, "field root is 4: the job has 4 ranks");

@@ -79,6 +79,32 @@ TEST(Cut, LeavesOutTheStepsThatANodeOfOneRankDoesNotNeed) {
             Step::kDone);
 }
 
+TEST(Cut, TakesBlocksOfGpusThroughTheHostsMemoryOnTheirWayToOtherNodes) {
+  const JobNodes nodes = Nodes({{0, 1}, {2}}, 64);
+  const auto steps = [&nodes](Collective kind, std::size_t ranks_count, bool root_is_here) {
+    Posted shape = Shape(kind, 96);
+    shape.device = 1;
+    std::string names;
+    for (Step step = Step::kInNode; step != Step::kDone;) {
+      const Step next = NextStep(shape, &nodes, ranks_count, step, root_is_here);
+      if (next == Step::kDone) break;
+      names += "ibt"[static_cast<int>(next)];  // in the node, between nodes, to ranks
+      step = static_cast<Step>(static_cast<int>(next) + 1);
+    }
+    return names;
+  };
+  for (const std::size_t ranks_count : {1U, 2U}) {
+    EXPECT_EQ(steps(Collective::kAllReduce, ranks_count, false), "ibt");
+    EXPECT_EQ(steps(Collective::kReduceScatter, ranks_count, true), "ibt");
+    EXPECT_EQ(steps(Collective::kReduceScatter, ranks_count, false), "ib");
+    EXPECT_EQ(steps(Collective::kAllGather, ranks_count, false), "bt");
+    EXPECT_EQ(steps(Collective::kBroadcast, ranks_count, false), "bt");
+  }
+  // Who has it all along needs nothing back.
+  EXPECT_EQ(steps(Collective::kBroadcast, 1, true), "ib");
+  EXPECT_EQ(steps(Collective::kBroadcast, 2, true), "ibt");
+}
+
 TEST(Cut, SharesABlockOutSoThatAllRailsEndTogether) {
   const std::vector<transport::CostLine> costs = {{0.0001, 8e-9}, {0.0002, 20e-9}};
   std::array<Range, kRailsMax> shares;

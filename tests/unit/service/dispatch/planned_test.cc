@@ -193,7 +193,7 @@ TEST_F(Planned, ARecordThatIsNotTheLayoutsIsRefusedWithItsField) {
 TEST_F(Planned, ARecordWithFlagsThatNobodyKnowsCountsAsAnOperation) {
   for (ClientEnd* rank : ranks_) {
     ipc::Record record = OnSegment(Collective::kAllReduce, DType::kFloat32, 8, kOwnOffset);
-    record.flags = rank->rank() == 0 ? ipc::kRecordIsGradient | 2U : 0U;
+    record.flags = rank->rank() == 0 ? ipc::kRecordIsGradient | 4U : 0U;
     rank->Post(record);
     rank->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, 8, kOwnOffset));
   }

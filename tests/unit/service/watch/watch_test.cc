@@ -50,10 +50,10 @@ TEST_F(WatchTest, MapsASegmentWithAllItsPages) {
   EXPECT_TRUE(watch_.DoWork(0));
   const SegmentMapped& mapped = *control_.Of<SegmentMapped>().at(0);
   EXPECT_EQ(mapped.token, 17U);
-  ASSERT_TRUE(mapped.mapping.ok());
-  EXPECT_EQ(mapped.mapping->data()[5], std::byte{42});
+  ASSERT_TRUE(mapped.memory.ok());
+  EXPECT_EQ(mapped.memory->data()[5], std::byte{42});
   std::vector<unsigned char> pages(kSize / ipc::kPageSize);
-  ASSERT_EQ(::mincore(mapped.mapping->data(), kSize, pages.data()), 0);
+  ASSERT_EQ(::mincore(mapped.memory->data(), kSize, pages.data()), 0);
   for (const unsigned char page : pages) EXPECT_EQ(page & 1, 1);
   EXPECT_FALSE(watch_.DoWork(0));
 }
@@ -66,8 +66,8 @@ TEST_F(WatchTest, KeepsSegmentsApartInTheAddressBitsThatCachesCompare) {
     Map(ipc::CreateSealedMemory("headrace-test", kLarge).value().fd, kLarge, token);
     watch_.DoWork(0);
     const SegmentMapped& mapped = *control_.Of<SegmentMapped>().at(token);
-    ASSERT_TRUE(mapped.mapping.ok());
-    places.push_back(reinterpret_cast<std::uintptr_t>(mapped.mapping->data()) & kCompared);
+    ASSERT_TRUE(mapped.memory.ok());
+    places.push_back(reinterpret_cast<std::uintptr_t>(mapped.memory->data()) & kCompared);
   }
   std::sort(places.begin(), places.end());
   EXPECT_EQ(std::adjacent_find(places.begin(), places.end()), places.end());
@@ -82,9 +82,9 @@ TEST_F(WatchTest, AnswersWithTheCauseWhenASegmentCannotBeMapped) {
   const auto answers = control_.Of<SegmentMapped>();
   ASSERT_EQ(answers.size(), 2U);
   EXPECT_EQ(answers[0]->token, 1U);
-  EXPECT_NE(answers[0]->mapping.error().text().find("announced"), std::string::npos);
+  EXPECT_NE(answers[0]->memory.error().text().find("announced"), std::string::npos);
   EXPECT_EQ(answers[1]->token, 2U);
-  EXPECT_NE(answers[1]->mapping.error().text().find("seals"), std::string::npos);
+  EXPECT_NE(answers[1]->memory.error().text().find("seals"), std::string::npos);
 }
 
 TEST_F(WatchTest, ClosesTheDescriptorOfASegment) {
@@ -99,7 +99,7 @@ TEST_F(WatchTest, ClosesTheDescriptorOfASegment) {
 TEST_F(WatchTest, UnmapsWhatItIsToldToDiscard) {
   Mapping mapping = ipc::CreateSealedMemory("headrace-test", kSize).value().mapping;
   const std::byte* memory = mapping.data();
-  Send(DiscardMapping{std::move(mapping)});
+  Send(DiscardMemory{std::move(mapping)});
   EXPECT_TRUE(IsMapped(memory, kSize));
   watch_.DoWork(0);
   EXPECT_FALSE(IsMapped(memory, kSize));

@@ -1,0 +1,52 @@
+#include "service/dispatch/scratch.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "ipc/base/check.h"
+
+namespace headrace::service {
+
+Scratch::Place Scratch::Take(std::uint64_t bytes, std::uint64_t least_bytes) {
+  for (Pool& pool : pools_) {
+    if (pool.place_bytes < bytes || pool.free.empty()) continue;
+    std::byte* const host = pool.free.back();
+    pool.free.pop_back();
+    return {host, pool.memory.on_gpus() + (host - pool.memory.data())};
+  }
+  if (bytes > asked_bytes_) {
+    asked_bytes_ = std::bit_ceil(std::max({bytes, least_bytes, std::uint64_t{1}}));
+    wish_ = {asked_bytes_, std::clamp(kBytesMax / asked_bytes_, kPlacesMin, kPlacesMax)};
+  }
+  return {};
+}
+
+void Scratch::Give(const Place& place) {
+  for (Pool& pool : pools_) {
+    const std::byte* const begin = pool.memory.data();
+    if (place.host < begin || place.host >= begin + pool.memory.size()) continue;
+    pool.free.push_back(place.host);
+    return;
+  }
+  HR_CHECK(false, pools_.size());
+}
+
+Scratch::Wish Scratch::TakeWish() { return std::exchange(wish_, Wish{}); }
+
+void Scratch::Add(std::uint64_t place_bytes, transport::PinnedMemory memory) {
+  Pool pool{.place_bytes = place_bytes, .memory = std::move(memory), .free = {}};
+  for (std::uint64_t end = pool.memory.size() / place_bytes; end > 0; --end) {
+    pool.free.push_back(pool.memory.data() + (end - 1) * place_bytes);
+  }
+  pools_.push_back(std::move(pool));
+}
+
+std::vector<transport::PinnedMemory> Scratch::TakeAll() {
+  std::vector<transport::PinnedMemory> all;
+  for (Pool& pool : pools_) all.push_back(std::move(pool.memory));
+  pools_.clear();
+  return all;
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,55 @@
+// Host memory, pinned for GPUs, through which the blocks of one job and order pass on their way to
+// other nodes. Places are of one size; blocks of a later plan may ask for larger ones, which
+// double, so that all of them together are at most twice the largest.
+//
+// Dispatch's thread, which neither pins nor unpins: watch does.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "transport/memory/pinned_memory.h"
+
+namespace headrace::service {
+
+class Scratch {
+ public:
+  // Blocks that may be under way at a time, and what their places take together, unless two are
+  // more.
+  static constexpr std::uint64_t kPlacesMax = 8;
+  static constexpr std::uint64_t kPlacesMin = 2;
+  static constexpr std::uint64_t kBytesMax = std::uint64_t{256} << 20;
+
+  struct Place {
+    std::byte* host = nullptr;
+    std::byte* on_gpus = nullptr;
+  };
+  // Room for `bytes`, in a place of `least_bytes` or more; null while there is none.
+  Place Take(std::uint64_t bytes, std::uint64_t least_bytes);
+  void Give(const Place& place);
+
+  // What a Take found missing: memory of that many places of that size is to be pinned and added.
+  // Nothing, once it was asked for.
+  struct Wish {
+    std::uint64_t place_bytes = 0;  // 0: none
+    std::uint64_t places_count = 0;
+  };
+  Wish TakeWish();
+  void Add(std::uint64_t place_bytes, transport::PinnedMemory memory);
+  // All of it, for whoever unpins; nothing is in use.
+  std::vector<transport::PinnedMemory> TakeAll();
+
+ private:
+  struct Pool {
+    std::uint64_t place_bytes = 0;
+    transport::PinnedMemory memory;
+    std::vector<std::byte*> free;  // places, where the host finds them
+  };
+
+  std::vector<Pool> pools_;  // growing places
+  std::uint64_t asked_bytes_ = 0;
+  Wish wish_;
+};
+
+}  // namespace headrace::service
