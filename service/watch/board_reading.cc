@@ -104,6 +104,7 @@ BoardReading ReadBoard(const ipc::BoardLayout& layout, TimeNs now_ns) {
   reading.ranks = Rows(layout.ranks, unread, kOfJob);
   reading.queue = Rows(layout.queue, unread, [](const ipc::QueueRow& row) { return row.block; });
   reading.lanes = PlacedRows(layout.lanes, unread, [](const auto& row) { return row.in_use != 0; });
+  reading.gpus = PlacedRows(layout.gpus, unread, [](const auto& row) { return row.in_use != 0; });
   reading.plans = Rows(layout.plans, unread, kOfJob);
   reading.shares = Rows(layout.shares, unread, kOfJob);
   reading.flights = PlacedRows(layout.flight_jobs, unread, kOfJob);

@@ -27,6 +27,7 @@ struct BoardReading {
   std::vector<ipc::RankRow> ranks;                 // by job, then rank
   std::vector<ipc::QueueRow> queue;                // by job, iteration, block, stage
   std::vector<Placed<ipc::LaneRow>> lanes;         // by place
+  std::vector<Placed<ipc::GpuRow>> gpus;           // by ordinal
   std::vector<ipc::PlanRow> plans;                 // by job
   std::vector<ipc::ShareRow> shares;               // by job, then lane
   std::vector<Placed<ipc::FlightJobRow>> flights;  // by job

@@ -31,6 +31,7 @@ std::string WriteMetrics(const BoardReading& reading, const ProcessFacts& proces
   WritePlanMetrics(reading, text);
   WriteRankMetrics(reading, text);
   WriteLaneMetrics(reading, text);
+  WriteGpuMetrics(reading, text);
   WriteProcessMetrics(reading, process, text);
   return text.Take();
 }

@@ -46,6 +46,7 @@ void WriteJobMetrics(const BoardReading& reading, MetricsText& text);
 void WritePlanMetrics(const BoardReading& reading, MetricsText& text);
 void WriteRankMetrics(const BoardReading& reading, MetricsText& text);
 void WriteLaneMetrics(const BoardReading& reading, MetricsText& text);
+void WriteGpuMetrics(const BoardReading& reading, MetricsText& text);
 void WriteProcessMetrics(const BoardReading& reading, const ProcessFacts& process,
                          MetricsText& text);
 

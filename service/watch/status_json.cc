@@ -62,6 +62,27 @@ Json LanesJson(const BoardReading& reading) {
   return lanes;
 }
 
+Json GpusJson(const BoardReading& reading) {
+  Json gpus = Json::array();
+  for (const auto& [index, row] : reading.gpus) {
+    Json jobs = Json::array();
+    for (const ipc::JobRow& job : reading.jobs) {
+      if (job.device_bytes[index] == 0) continue;
+      jobs.push_back(
+          {{"job", JsonText(ipc::GetText(job.name))}, {"bytes", job.device_bytes[index]}});
+    }
+    gpus.push_back({{"gpu", index},
+                    {"name", JsonText(ipc::GetText(row.name))},
+                    {"memory_bytes", row.memory_size},
+                    {"held_bytes", row.held_bytes},
+                    {"segments", row.segments},
+                    {"stream_words", row.stream_words != 0},
+                    {"mps", row.mps != 0},
+                    {"jobs", std::move(jobs)}});
+  }
+  return gpus;
+}
+
 Json EventsJson(const BoardReading& reading) {
   Json events = Json::array();
   for (const ipc::EventRow& row : reading.events) {
@@ -91,10 +112,11 @@ std::string WriteStatus(const BoardReading& reading, const ipc::BoardLayout& lay
       timelines.push_back(std::move(timeline));
     }
   }
-  const Json status = {{"service", ServiceJson(reading)}, {"totals", TotalsJson(reading.counters)},
-                       {"jobs", JobsJson(reading)},       {"lanes", LanesJson(reading)},
-                       {"queue", QueueJson(reading)},     {"timelines", std::move(timelines)},
-                       {"events", EventsJson(reading)}};
+  const Json status = {
+      {"service", ServiceJson(reading)},   {"totals", TotalsJson(reading.counters)},
+      {"jobs", JobsJson(reading)},         {"lanes", LanesJson(reading)},
+      {"gpus", GpusJson(reading)},         {"queue", QueueJson(reading)},
+      {"timelines", std::move(timelines)}, {"events", EventsJson(reading)}};
   return status.dump();
 }
 

@@ -67,6 +67,45 @@ Finding CheckCuda(const Machine& machine) {
   return {"cuda", Level::kOk, fmt::format("{}: {}", driver, fmt::join(machine.gpus, ", ")), ""};
 }
 
+// What the service says of GPUs, which may see others than this shell.
+Finding CheckGpus(const Snapshot& board, const Machine& machine) {
+  if (board.gpus.empty()) {
+    if (machine.gpus.empty()) return {"gpus", Level::kNote, "the service uses no GPU", ""};
+    return {"gpus", Level::kWarning, "the service uses no GPU, while this machine has some",
+            "see its log for why, its setting gpu, and that its container was given GPUs"};
+  }
+  std::string text;
+  bool calls_host = false;
+  for (const Gpu& gpu : board.gpus) {
+    const bool streams = gpu.row.stream_words != 0;
+    calls_host |= !streams;
+    text += fmt::format("{}{}: {} ({}.{}), {} write and await words{}", text.empty() ? "" : "; ",
+                        gpu.index, ipc::GetText(gpu.row.name), gpu.row.capability_major,
+                        gpu.row.capability_minor, streams ? "its streams" : "host calls",
+                        gpu.row.mps != 0 ? ", shared by MPS" : "");
+  }
+  if (!calls_host) return {"gpus", Level::kOk, text, ""};
+  return {"gpus", Level::kWarning, text,
+          "words by host calls are slower: see that the driver and the platform let streams do it"};
+}
+
+// What carries blocks between GPUs: the service opens it with its kernels, or NCCL, or uses none.
+Finding CheckGpuLane(const Snapshot& board) {
+  for (const Lane& lane : board.lanes) {
+    const std::string_view transport = ipc::GetText(lane.row.transport);
+    if (transport.find("nvlink") == std::string_view::npos &&
+        transport.find("nccl") == std::string_view::npos) {
+      continue;
+    }
+    return {"gpu lane", Level::kOk,
+            fmt::format("{} by {}; GPU memory reaches other nodes through pinned host memory",
+                        ipc::GetText(lane.row.name), transport),
+            ""};
+  }
+  return {"gpu lane", Level::kWarning, "the service has GPUs and no lane between them",
+          "see its log for why"};
+}
+
 Finding CheckMps(const Machine& machine) {
   if (machine.has_mps) {
     return {"mps", Level::kOk, fmt::format("a control daemon is at {}", machine.mps_directory), ""};
@@ -86,6 +125,10 @@ void ExamineDevices(const Patient& patient, Findings& findings) {
   if (patient.board) findings.push_back(CheckWires(*patient.board, machine));
   findings.push_back(CheckRdma(machine));
   findings.push_back(CheckCuda(machine));
+  if (patient.board) findings.push_back(CheckGpus(*patient.board, machine));
+  if (patient.board && !patient.board->gpus.empty()) {
+    findings.push_back(CheckGpuLane(*patient.board));
+  }
   findings.push_back(CheckMps(machine));
   findings.push_back(CheckLibrary("nccl", "libnccl.so.2", machine.nccl));
 }

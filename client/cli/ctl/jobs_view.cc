@@ -55,6 +55,26 @@ std::string WhoIsLast(const Snapshot& snapshot, std::uint32_t job_id) {
                      last->rank, last->last_posts, times, FormatAge(MeanLate(*last)));
 }
 
+// "0: 2.0 GiB, 1: 2.0 GiB": what is mapped of its ranks' memory, by GPU.
+std::string OnGpus(const ipc::JobRow& job) {
+  std::string text;
+  for (std::size_t gpu = 0; gpu < ipc::kGpuRowsMax; ++gpu) {
+    if (job.device_bytes[gpu] == 0) continue;
+    text +=
+        fmt::format("{}{}: {}", text.empty() ? "" : ", ", gpu, FormatBytes(job.device_bytes[gpu]));
+  }
+  return text;
+}
+
+Json OnGpusJson(const ipc::JobRow& job) {
+  Json gpus = Json::array();
+  for (std::size_t gpu = 0; gpu < ipc::kGpuRowsMax; ++gpu) {
+    if (job.device_bytes[gpu] == 0) continue;
+    gpus.push_back({{"gpu", gpu}, {"held_bytes", job.device_bytes[gpu]}});
+  }
+  return gpus;
+}
+
 Json JobJson(const ipc::JobRow& job, const Snapshot& snapshot, const UserNames& users) {
   const std::string owner = users(job.owner_uid);
   const std::string policy = PolicyOf(job, snapshot);
@@ -84,7 +104,8 @@ Json JobJson(const ipc::JobRow& job, const Snapshot& snapshot, const UserNames& 
           {"waiting_ns", job.waiting_ns},
           {"moving_ns", job.moving_ns},
           {"held_ns", job.held_ns},
-          {"failed_by_code", FailedByCode(job)}};
+          {"failed_by_code", FailedByCode(job)},
+          {"gpus", OnGpusJson(job)}};
 }
 
 Json RankJson(const ipc::RankRow& rank, const Snapshot& snapshot) {
@@ -118,6 +139,7 @@ std::string JobsTable(const Snapshot& snapshot, const UserNames& users, bool wit
                {"FAILED", Align::kRight},
                {"OPEN", Align::kRight},
                {"MOVED", Align::kRight},
+               {"ON GPUS"},
                {"FAILURE"}});
   for (const ipc::JobRow& job : snapshot.jobs) {
     table.Add({std::string(ipc::GetText(job.name)), JobStateWords(job),
@@ -127,7 +149,7 @@ std::string JobsTable(const Snapshot& snapshot, const UserNames& users, bool wit
                std::to_string(job.priority), FormatRateLimit(job.limit_bytes_per_s),
                PolicyOf(job, snapshot), std::to_string(job.operations_ended),
                std::to_string(job.operations_failed), std::to_string(job.operations_open),
-               FormatBytes(job.bytes_moved), std::string(ipc::GetText(job.failure))});
+               FormatBytes(job.bytes_moved), OnGpus(job), std::string(ipc::GetText(job.failure))});
   }
   return table.Render(with_header);
 }

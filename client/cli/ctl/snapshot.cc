@@ -87,6 +87,10 @@ Snapshot TakeSnapshot(const ipc::BoardLayout& layout, TimeNs now_ns) {
     const auto row = ReadPatiently(layout.lanes[i], unread);
     if (row && row->in_use != 0) snapshot.lanes.push_back({i, *row});
   }
+  for (std::size_t i = 0; i < ipc::kGpuRowsMax; ++i) {
+    const auto row = ReadPatiently(layout.gpus[i], unread);
+    if (row && row->in_use != 0) snapshot.gpus.push_back({i, *row});
+  }
   SortBy(snapshot.jobs, [](const ipc::JobRow& row) { return row.id; });
   SortBy(snapshot.ranks, [](const ipc::RankRow& row) { return std::tuple(row.job_id, row.rank); });
   SortBy(snapshot.queue, [](const ipc::QueueRow& row) {

@@ -19,6 +19,12 @@ struct Lane {
   ipc::LaneRow row{};
 };
 
+// A GPU with its ordinal.
+struct Gpu {
+  std::size_t index = 0;
+  ipc::GpuRow row{};
+};
+
 struct Snapshot {
   TimeNs now_ns = 0;  // CLOCK_MONOTONIC when it was taken
   ipc::ServiceRow service{};
@@ -27,6 +33,7 @@ struct Snapshot {
   std::vector<ipc::RankRow> ranks;             // by job, then rank
   std::vector<ipc::QueueRow> queue;            // by job, iteration, block, stage
   std::vector<Lane> lanes;                     // by place
+  std::vector<Gpu> gpus;                       // by ordinal; empty: the service uses none
   std::vector<ipc::EventRow> events;           // oldest first
   std::vector<ipc::PlanRow> plans;             // by job
   std::vector<ipc::PlanBlockRow> plan_blocks;  // by job, then place in dispatch order

@@ -6,6 +6,7 @@
 #include "client/cli/ctl/units.h"
 #include "client/cli/ctl/views.h"
 #include "client/cli/ctl/words.h"
+#include "ipc/base/device_handle.h"
 
 namespace headrace::ctl {
 namespace {
@@ -66,6 +67,33 @@ std::string CounterRate(const Counter& counter, const Snapshot& before, const Sn
                           : fmt::format("{:.1f}/s", rate);
 }
 
+// "NVIDIA H200, holds 2.0 GiB of 139.0 GiB in 2 segments"
+std::string Holds(const Gpu& gpu) {
+  return fmt::format("{}, holds {} of {} in {} segment{}", ipc::GetText(gpu.row.name),
+                     FormatBytes(gpu.row.held_bytes), FormatBytes(gpu.row.memory_size),
+                     gpu.row.segments, gpu.row.segments == 1 ? "" : "s");
+}
+
+Json GpusJson(const Snapshot& snapshot) {
+  Json gpus = Json::array();
+  for (const Gpu& gpu : snapshot.gpus) {
+    DeviceUuid uuid{};
+    std::copy(std::begin(gpu.row.uuid), std::end(gpu.row.uuid), uuid.begin());
+    gpus.push_back(
+        {{"gpu", gpu.index},
+         {"name", JsonText(ipc::GetText(gpu.row.name))},
+         {"uuid", DeviceUuidText(uuid)},
+         {"capability", fmt::format("{}.{}", gpu.row.capability_major, gpu.row.capability_minor)},
+         {"memory_bytes", gpu.row.memory_size},
+         {"held_bytes", gpu.row.held_bytes},
+         {"segments", gpu.row.segments},
+         {"stream_words", gpu.row.stream_words != 0},
+         {"mps", gpu.row.mps != 0},
+         {"multicast", gpu.row.multicast != 0}});
+  }
+  return gpus;
+}
+
 }  // namespace
 
 std::string StatusTable(const Snapshot& snapshot, Liveness liveness, const Snapshot* before,
@@ -85,6 +113,7 @@ std::string StatusTable(const Snapshot& snapshot, Liveness liveness, const Snaps
                                  JobsIn(snapshot, ipc::JobState::kGathering),
                                  JobsIn(snapshot, ipc::JobState::kRunning),
                                  JobsIn(snapshot, ipc::JobState::kFailed))});
+  for (const Gpu& gpu : snapshot.gpus) facts.Add({fmt::format("gpu {}", gpu.index), Holds(gpu)});
   facts.Add({"queue", fmt::format("{} block stages", snapshot.queue.size())});
   Table counters = before == nullptr
                        ? Table({{"COUNTER"}, {"TOTAL", Align::kRight}})
@@ -122,6 +151,7 @@ Json StatusJson(const Snapshot& snapshot, Liveness liveness, const Snapshot* bef
                {"jobs_running", JobsIn(snapshot, ipc::JobState::kRunning)},
                {"jobs_failed", JobsIn(snapshot, ipc::JobState::kFailed)},
                {"queue_stages", snapshot.queue.size()},
+               {"gpus", GpusJson(snapshot)},
                {"rows_unread", snapshot.rows_unread},
                {"counters", std::move(counters)}};
   if (before != nullptr) {

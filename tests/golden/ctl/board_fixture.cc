@@ -72,6 +72,7 @@ void BoardTest::FillAll() {
   FillQueue();
   FillHeldBack();
   FillLanes();
+  FillGpus();
   FillEvents();
   FillPlans();
 }
@@ -106,6 +107,8 @@ void BoardTest::FillJobs() {
   vision.priority = 1;
   vision.limit_bytes_per_s = 250'000'000;
   vision.held_ns = 1'200 * kMillisecond;
+  vision.device_bytes[0] = std::uint64_t{2} << 30;
+  vision.device_bytes[1] = std::uint64_t{1} << 30;
   ipc::SetText(vision.name, "vision");
   ipc::JobRow speech{};
   speech.id = 9;
@@ -255,6 +258,30 @@ void BoardTest::FillLanes() {
   ipc::WriteRow(layout().lanes[0], busy);
   ipc::WriteRow(layout().lanes[1], fresh);
   FillShares();
+}
+
+void BoardTest::FillGpus() {
+  ipc::GpuRow gpu{};
+  gpu.in_use = 1;
+  gpu.stream_words = 1;
+  gpu.memory_size = std::uint64_t{141} << 30;
+  gpu.held_bytes = std::uint64_t{2} << 30;
+  gpu.segments = 1;
+  gpu.capability_major = 9;
+  gpu.multicast = 1;
+  for (std::uint8_t i = 0; i < 16; ++i) gpu.uuid[i] = i;
+  ipc::SetText(gpu.name, "NVIDIA H200");
+  ipc::WriteRow(layout().gpus[0], gpu);
+  gpu.held_bytes = std::uint64_t{1} << 30;
+  gpu.uuid[15] = 16;
+  ipc::WriteRow(layout().gpus[1], gpu);
+  ipc::LaneRow lane{};
+  lane.in_use = 1;
+  lane.threads = 1;
+  lane.credit_bytes = std::uint64_t{256} << 20;
+  ipc::SetText(lane.name, "nvlink0");
+  ipc::SetText(lane.transport, "nvlink");
+  ipc::WriteRow(layout().lanes[2], lane);
 }
 
 void BoardTest::FillShares() {

@@ -35,6 +35,7 @@ class BoardTest : public testing::Test {
   void FillQueue();
   void FillHeldBack();
   void FillLanes();
+  void FillGpus();
   void FillShares();
   void FillEvents();
   void FillPlans();

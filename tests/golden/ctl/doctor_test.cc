@@ -149,6 +149,10 @@ TEST_F(Doctor, FindsEachFaultByItself) {
   EXPECT_EQ(level_of("locked memory", [](Patient& p) { p.machine.rdma_devices = {"mlx5_0"}; }),
             Level::kWarning);
   EXPECT_EQ(level_of("cuda", [](Patient& p) { p.machine.gpus.clear(); }), Level::kWarning);
+  EXPECT_EQ(level_of("gpus", [](Patient& p) { p.board->gpus.clear(); }), Level::kWarning);
+  EXPECT_EQ(level_of("gpus", [](Patient& p) { p.board->gpus[1].row.stream_words = 0; }),
+            Level::kWarning);
+  EXPECT_EQ(level_of("gpu lane", [](Patient& p) { p.board->lanes.pop_back(); }), Level::kWarning);
   EXPECT_EQ(level_of("open files", [](Patient& p) { p.machine.limits.open_files = 128; }),
             Level::kWarning);
 }

@@ -136,6 +136,23 @@ void WriteQueue(ipc::BoardLayout& board) {
   stage(1, 5, State::kGathering, Reason::kRankNotReady, 1);
 }
 
+void WriteGpus(ipc::BoardLayout& board) {
+  ipc::GpuRow gpu{};
+  gpu.in_use = 1;
+  gpu.stream_words = 1;
+  gpu.memory_size = std::uint64_t{139} << 30;
+  gpu.held_bytes = std::uint64_t{2} << 30;
+  gpu.segments = 2;
+  gpu.capability_major = 9;
+  ipc::SetText(gpu.name, "NVIDIA H200");
+  ipc::WriteRow(board.gpus[0], gpu);
+  gpu.stream_words = 0;
+  gpu.mps = 1;
+  gpu.held_bytes = 0;
+  gpu.segments = 0;
+  ipc::WriteRow(board.gpus[1], gpu);
+}
+
 void WriteLanes(ipc::BoardLayout& board) {
   ipc::LaneRow lane{};
   lane.in_use = 1;
@@ -263,6 +280,7 @@ std::unique_ptr<ipc::BoardLayout> MakeBoard() {
   WriteJobs(*board);
   WriteQueue(*board);
   WriteLanes(*board);
+  WriteGpus(*board);
   WritePlans(*board);
   WriteRecorder(*board);
   return board;

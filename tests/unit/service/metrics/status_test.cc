@@ -54,7 +54,7 @@ TEST(Status, OfAnEmptyBoardIsEmptyAndWhole) {
   const auto board = std::make_unique<ipc::BoardLayout>();
   const Json status = StatusOf(*board);
   EXPECT_EQ(status["service"]["state"], "unknown");
-  for (const char* table : {"jobs", "lanes", "queue", "timelines", "events"}) {
+  for (const char* table : {"jobs", "lanes", "gpus", "queue", "timelines", "events"}) {
     EXPECT_TRUE(status[table].empty()) << table;
   }
 }
@@ -115,15 +115,15 @@ TEST(LastFlights, AreInOrderAndLeaveOutWhatIsBeingOverwritten) {
 
 TEST(Words, HaveASentenceForEveryReason) {
   const BoardReading reading;
-  for (std::uint32_t reason = 1; reason <= 11; ++reason) {
+  for (std::uint32_t reason = 1; reason <= 12; ++reason) {
     ipc::QueueRow row{};
     row.reason = reason;
     EXPECT_FALSE(WhyItWaits(row, reading).empty()) << reason;
     EXPECT_NE(WaitReasonName(reason), "unknown") << reason;
   }
   ipc::QueueRow foreign{};
-  foreign.reason = 12;
-  EXPECT_EQ(WhyItWaits(foreign, reading), "reason 12 of another version");
+  foreign.reason = 13;
+  EXPECT_EQ(WhyItWaits(foreign, reading), "reason 13 of another version");
 }
 
 TEST(Words, NameTheFirstRanksOfMany) {
