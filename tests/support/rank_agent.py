@@ -5,6 +5,7 @@ Reads commands as JSON lines and answers each with one.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -27,8 +28,11 @@ class Agent:
         self.session = headrace.init(job=job, rank=rank, world_size=world, timeout=timeout)
         return self.session.service_pid
 
-    def tensor(self, name: str, count: int, dtype: str = "float32") -> None:
-        arena = self.session.arena(count * 8 + 4096)
+    def tensor(
+        self, name: str, count: int, dtype: str = "float32", device: int | None = None
+    ) -> None:
+        """On a GPU of the driver's double, where ``device`` names one."""
+        arena = self.session.arena(count * 8 + 4096, device)
         self.arenas[name] = arena
         self.tensors[name] = arena.tensor(count, dtype, name=name)
 
@@ -39,13 +43,17 @@ class Agent:
 
         tensor = self.tensors[name]  # the first of its arena
         storage = reference.storage(tensor.dtype)
+        if tensor.device is not None:  # the double's memory is there for this process to touch
+            region = self.arenas[name].region
+            raw = (ctypes.c_char * region.size).from_address(region.address)
+            return numpy.frombuffer(raw, storage, tensor.count)
         return numpy.frombuffer(self.arenas[name].memory, storage, tensor.count)
 
     def fill(self, name: str, value: float) -> None:
-        self.tensors[name].numpy()[:] = value
+        self.memory(name)[:] = value
 
     def values(self, name: str, count: int = 4) -> list[float]:
-        return [float(value) for value in self.tensors[name].numpy()[:count]]
+        return [float(value) for value in self.memory(name)[:count]]
 
     def digest(self, name: str) -> str:
         import hashlib
