@@ -89,6 +89,7 @@ def as_torchs_gpu(gpu: DoubledGpu) -> Iterator[None]:
     Its memory becomes tensors of the CPU, and torch does at once what it would put into the stream:
     so where the stream is made to wait, torch's work, which comes after it, waits for the stream.
     """
+    import torch
     from headrace.layout import Layout
     from headrace.operation import Operation
     from headrace.region import Region
@@ -102,7 +103,13 @@ def as_torchs_gpu(gpu: DoubledGpu) -> Iterator[None]:
 
         return called
 
+    def finished_future(_, value):
+        future = torch.futures.Future()
+        future.set_result(value)
+        return future
+
     changes = [
+        mock.patch.object(devices, "finished_future", finished_future),
         mock.patch.object(devices, "device_of", lambda _: gpu.number),
         mock.patch.object(devices, "current_stream", lambda _: gpu.stream),
         mock.patch.object(Region, "dlpack_device", lambda _: (1, 0)),

@@ -68,6 +68,23 @@ def with_views_after_the_session(session):
         return before, view.tolist()
 
 
+def with_ddp_hook(session):
+    gpu = DoubledGpu()
+
+    class Bucket:
+        def index(self):
+            return 0
+
+        def buffer(self):
+            return torch.full((100,), session.rank + 1.0)
+
+    def average():
+        return headrace.torch.ddp_hook(session, Bucket()).wait().tolist()
+
+    with as_torchs_gpu(gpu):
+        return [average() for _ in range(3)], session.counters()["waits"]
+
+
 def with_a_rank_that_dies(session):
     gpu = DoubledGpu()
     model = network()
@@ -107,6 +124,11 @@ class OnAGpu(unittest.TestCase):
         on_gpu = run_ranks(self.service, RANKS, with_arena, "gpu", job="arena-gpu")
         on_host = run_ranks(self.service, RANKS, with_arena, "host", job="arena-host")
         self.assertEqual(on_gpu, on_host)
+
+    def test_ddps_hook_has_the_stream_wait(self):
+        for averages, waits in self.run_ranks(with_ddp_hook):
+            self.assertEqual(averages, [[1.5] * 100] * 3)
+            self.assertEqual(waits, 0)
 
     def test_views_stay_when_the_session_is_closed(self):
         for before, after in self.run_ranks(with_views_after_the_session):

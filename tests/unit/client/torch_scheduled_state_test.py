@@ -254,7 +254,8 @@ class FakeLayout:
     def begin_backward(self):
         self.posted, self.waited = [], []
 
-    def post(self, i):
+    def post(self, i, stream):
+        assert stream is None, "parameters are on the CPU"
         self.posted.append(i)
         return i
 
@@ -274,7 +275,8 @@ class FakeSession:
     def broadcast(self, tensor, root):
         pass
 
-    def layout(self, specs, op, policy):
+    def layout(self, specs, op, policy, device):
+        assert device is None, "parameters are on the CPU"
         self.made = FakeLayout(specs)
         return self.made
 
