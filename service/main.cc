@@ -13,6 +13,7 @@
 
 #include "service/config.h"
 #include "service/daemon.h"
+#include "service/notify.h"
 
 namespace headrace::service {
 namespace {
@@ -57,6 +58,8 @@ int Serve(const Config& config) {
     log->error("cannot start: {}", daemon.error().text());
     return kExitFailure;
   }
+  // It takes connections from here on.
+  if (Status told = NotifySystemd("READY=1"); !told) log->warn("{}", told.error().text());
   return (*daemon)->Run();
 }
 

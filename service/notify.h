@@ -1,0 +1,15 @@
+// Tells systemd how far the service is, where systemd started it and asked to be told
+// (Type=notify).
+#pragma once
+
+#include <string_view>
+
+#include "ipc/base/result.h"
+
+namespace headrace::service {
+
+// Sends `state` ("READY=1", "STOPPING=1") to the socket that NOTIFY_SOCKET names. Ok where nobody
+// asked. Reads the environment. An error says that systemd will wait in vain, and why.
+Status NotifySystemd(std::string_view state);
+
+}  // namespace headrace::service
