@@ -85,7 +85,7 @@ Status Gpu::MoveByEngines(const Transfer& transfer, const Layout& layout, std::u
   return done;
 }
 
-// The first copy crosses the link, the others are made from it.
+// The first copy to a GPU crosses the link, the others are made from it.
 Status Gpu::CopySpan(const Span& span) {
   const auto offset = [&](std::uint64_t packed, std::uint32_t index) {
     return (packed >> index & 1U) != 0 ? span.packed_offset : span.offset;
@@ -96,7 +96,7 @@ Status Gpu::CopySpan(const Span& span) {
     const auto to = AddressOf(buffers_.outputs[i] + offset(buffers_.packed_outputs, i));
     const CuResult result = driver_->call().memcpy_async(to, from, span.size, moves_.stream());
     if (result != CuResult::kSuccess) return Outcome(result, "start a copy");
-    from = to;
+    if ((buffers_.packed_outputs >> i & 1U) == 0) from = to;  // not one on the host
   }
   return {};
 }

@@ -113,6 +113,22 @@ TEST_F(NvlinkHostMemory, IsOnePieceAlsoWhereGpusHaveRuns) {
   }
 }
 
+// Which is how one rank's memory goes to other nodes.
+TEST_F(NvlinkHostMemory, GathersTheRunsOfOneGpu) {
+  const transport::Run runs[] = {{.offset = 400, .count = 10}, {.offset = 0, .count = 30'000}};
+  Transfer transfer = Of(Collective::kReduce, {OnGpu(1, Counting(0))}, {1});
+  transfer.runs = runs;
+  transfer.skip = 4;
+  transfer.count = 20'000;
+  transfer.output = OnHost(4 * kCount);
+  ASSERT_EQ(Finish(transfer).code, Code::kOk);
+  const auto gathered = Read<std::int32_t>(transfer.output, transfer.count + 1);
+  for (std::int32_t k = 0; k < 20'000; ++k) {
+    ASSERT_EQ(gathered[static_cast<std::size_t>(k)], k < 6 ? 104 + k : k - 6);
+  }
+  EXPECT_EQ(gathered.back(), 0) << "nothing beyond";
+}
+
 TEST_F(NvlinkHostMemory, MayBeAMemberOfASum) {
   std::byte* const host = OnHost(4 * kCount);
   const auto elements = Counting(100);
