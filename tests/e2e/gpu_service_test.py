@@ -15,6 +15,7 @@ from support.ranks import RankError, Ranks  # noqa: E402
 from support.service import Service, StartError, build_directory  # noqa: E402
 
 DOUBLE = os.path.join(build_directory(), "tests", "support", "cuda_double", "libcuda.so.1")
+NCCL = os.path.join(build_directory(), "tests", "support", "nccl_double", "libnccl.so.2")
 # A dead trainer's memory is given back within a second; more where a sanitizer slows it all down.
 SOON_S = float(os.environ.get("HEADRACE_TEST_SOON_S", "1.0"))
 COUNT = 300_000  # elements; more than one block between nodes
@@ -183,6 +184,29 @@ class OneNode(unittest.TestCase):
         _, text = self.service.ctl("doctor")
         self.assertIn("streams write and await words", text)
         self.assertIn("nvlink0", text)
+
+
+class OverNccl(unittest.TestCase):
+    """NCCL between the GPUs of a node, as its own double plays it on that of the driver."""
+
+    def test_it_carries_what_it_can_and_names_what_it_cannot(self) -> None:
+        flags = ("--cuda-library", DOUBLE, "--gpu-lane", "nccl", "--nccl-library", NCCL)
+        with Service(*flags, environment=machine()) as service:
+            with Ranks(service, 2, environment=machine(), job="apart") as ranks:
+                for member in ranks.members:
+                    member.call("tensor", name="w", count=COUNT, device=member.rank)
+                    member.call("fill", name="w", value=member.rank + 1.0)
+                ranks.each("post", kind="all_reduce", name="w")
+                ranks.each("wait")
+                self.assertEqual(ranks.each("values", name="w"), [[3.0] * 4] * 2)
+                self.assertEqual(lanes(service)["nccl0"]["stages_ended"], 1)
+            with Ranks(service, 2, environment=machine(), job="together") as ranks:
+                ranks.each("tensor", name="w", count=100, device=0)
+                ranks.each("post", kind="all_reduce", name="w")
+                with self.assertRaises(RankError) as caught:
+                    ranks[0].call("wait")
+                self.assertEqual(caught.exception.code, "invalid argument")
+                self.assertIn("lane nccl0 could not move", str(caught.exception))
 
 
 class Without(unittest.TestCase):
