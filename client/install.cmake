@@ -13,6 +13,19 @@ install(TARGETS headrace RUNTIME_DEPENDENCY_SET headrace_needs
 install(RUNTIME_DEPENDENCY_SET headrace_needs
         PRE_EXCLUDE_REGEXES "^ld-linux" "^lib(c|m|dl|rt|pthread|util|resolv)\\.so"
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/headrace COMPONENT client)
+# For programs in C and C++: pkg-config and find_package(headrace), both wherever the tree stands.
+configure_file(headrace.pc.in ${CMAKE_CURRENT_BINARY_DIR}/headrace.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/headrace.pc
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT client)
+include(CMakePackageConfigHelpers)
+configure_package_config_file(headraceConfig.cmake.in
+  ${CMAKE_CURRENT_BINARY_DIR}/headraceConfig.cmake
+  INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/headrace)
+write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/headraceConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/headraceConfig.cmake
+        ${CMAKE_CURRENT_BINARY_DIR}/headraceConfigVersion.cmake
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/headrace COMPONENT client)
 install(FILES include/headrace/headrace.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headrace COMPONENT client)
 install(DIRECTORY python/headrace

@@ -6,6 +6,19 @@
 #   python3-headrace the Python package
 #
 # They name what they need of Debian, found by dpkg-shlibdeps, in place of carrying it.
+set(here ${CMAKE_CURRENT_LIST_DIR})
+install(FILES ${here}/headraced.service DESTINATION lib/systemd/system
+        COMPONENT system EXCLUDE_FROM_ALL)
+install(FILES ${here}/headrace.sysusers DESTINATION lib/sysusers.d RENAME headrace.conf
+        COMPONENT system EXCLUDE_FROM_ALL)
+install(FILES ${here}/headrace.toml DESTINATION /etc/headrace COMPONENT system EXCLUDE_FROM_ALL)
+install(TARGETS headrace LIBRARY DESTINATION lib COMPONENT library EXCLUDE_FROM_ALL)
+install(FILES ${PROJECT_SOURCE_DIR}/client/include/headrace/headrace.h DESTINATION include/headrace
+        COMPONENT development EXCLUDE_FROM_ALL)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/client/python/headrace DESTINATION lib/python3/dist-packages
+        COMPONENT python EXCLUDE_FROM_ALL
+        FILES_MATCHING PATTERN "*.py" PATTERN py.typed PATTERN __pycache__ EXCLUDE)
+
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME headrace)
 set(CPACK_PACKAGE_VENDOR Headrace)
@@ -15,10 +28,10 @@ set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_COMPONENTS_GROUPING ONE_PER_GROUP)
-set(CPACK_COMPONENTS_ALL service system client development python)
+set(CPACK_COMPONENTS_ALL service system library development python)
 set(CPACK_COMPONENT_SERVICE_GROUP headrace)
 set(CPACK_COMPONENT_SYSTEM_GROUP headrace)
-set(CPACK_COMPONENT_CLIENT_GROUP libheadrace)
+set(CPACK_COMPONENT_LIBRARY_GROUP libheadrace)
 set(CPACK_COMPONENT_DEVELOPMENT_GROUP libheadrace-dev)
 set(CPACK_COMPONENT_PYTHON_GROUP python3-headrace)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
@@ -32,7 +45,7 @@ set(CPACK_DEBIAN_HEADRACE_DESCRIPTION
  node and between nodes, and decides what moves when. headracectl shows and steers it.")
 set(CPACK_DEBIAN_HEADRACE_PACKAGE_DEPENDS "systemd | systemd-standalone-sysusers")
 set(CPACK_DEBIAN_HEADRACE_PACKAGE_CONTROL_EXTRA
-    "${CMAKE_CURRENT_LIST_DIR}/postinst;${CMAKE_CURRENT_LIST_DIR}/prerm;${CMAKE_CURRENT_LIST_DIR}/conffiles")
+    "${here}/postinst;${here}/prerm;${here}/conffiles")
 
 set(CPACK_DEBIAN_LIBHEADRACE_PACKAGE_NAME libheadrace)
 set(CPACK_DEBIAN_LIBHEADRACE_DESCRIPTION "client library of headraced, for training processes")

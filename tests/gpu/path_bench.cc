@@ -42,7 +42,7 @@ hr_status Open(const Arguments& arguments, hr_session** session, hr_error* error
   return hr_open(&options, session, error);
 }
 
-int Measure(const Arguments& arguments, hr_session* session, CuStream stream) {
+int Measure(const Arguments& arguments, hr_session* session, transport::CuStream stream) {
   hr_error error;
   hr_segment* segment = nullptr;
   if (hr_segment_create_on_device(session, arguments.bytes, 0, &segment, &error) != HR_OK) {

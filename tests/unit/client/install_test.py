@@ -114,6 +114,54 @@ class InstallTree(unittest.TestCase):
             check=True,
         )
 
+    def run_consumer(self, program: pathlib.Path) -> str:
+        """What it prints; the library is found by the run path it was linked with."""
+        return subprocess.check_output([program], env={}, text=True).strip()
+
+    def write_program(self, folder: str) -> pathlib.Path:
+        source = pathlib.Path(folder) / "program.c"
+        source.write_text(
+            "#include <headrace/headrace.h>\n#include <stdio.h>\n"
+            "int main(void) { return puts(hr_version()) < 0; }\n"
+        )
+        return source
+
+    def test_pkg_config_tells_a_c99_program_what_it_needs(self):
+        pkgconfig = next(self.root.rglob("headrace.pc")).parent
+        flags = subprocess.check_output(
+            ["pkg-config", "--cflags", "--libs", "headrace"],
+            env={**os.environ, "PKG_CONFIG_PATH": str(pkgconfig)},
+            text=True,
+        ).split()
+        with tempfile.TemporaryDirectory() as folder:
+            source = self.write_program(folder)
+            program = pathlib.Path(folder) / "program"
+            where = f"-Wl,-rpath,{self.library.parent}"
+            command = ["cc", "-std=c99", "-pedantic", "-Werror", source, *flags, where]
+            subprocess.run([*command, "-o", program], check=True)
+            self.assertRegex(self.run_consumer(program), r"^\d+\.\d+\.\d+$")
+
+    def test_cmake_finds_the_package(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.write_program(folder)
+            (pathlib.Path(folder) / "CMakeLists.txt").write_text(
+                "cmake_minimum_required(VERSION 3.25)\nproject(program C)\n"
+                "find_package(headrace 0.1 CONFIG REQUIRED)\n"
+                "add_executable(program program.c)\n"
+                "target_link_libraries(program PRIVATE headrace::headrace)\n"
+            )
+            build = pathlib.Path(folder) / "build"
+            prefix = f"-DCMAKE_PREFIX_PATH={self.root}"
+            cmake = os.environ["CMAKE"]
+            for command in (
+                [cmake, "-S", folder, "-B", build, prefix],
+                [cmake, "--build", build],
+            ):
+                subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            self.assertRegex(
+                self.run_consumer(build / "program"), r"^\d+\.\d+\.\d+$"
+            )
+
 
 if __name__ == "__main__":
     unittest.main()
