@@ -68,7 +68,8 @@ TEST_F(Queue, SaysWhatThereIsWhenANameIsUnknown) {
       << job.output;
   const Ran lane = Ask("queue --lane ucx7");
   EXPECT_EQ(lane.exit_code, 1);
-  EXPECT_NE(lane.output.find("no lane is called ucx7; there are nvlink0, shm0, test1"), std::string::npos)
+  EXPECT_NE(lane.output.find("no lane is called ucx7; there are nvlink0, shm0, test1"),
+            std::string::npos)
       << lane.output;
   EXPECT_EQ(Ask("lanes ucx7").exit_code, 1);
   EXPECT_EQ(Ask("queue --job vision --lane shm0 --state waiting --sort bytes").exit_code, 0);

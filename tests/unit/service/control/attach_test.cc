@@ -65,7 +65,7 @@ TEST_F(AttachTest, KeepsTheTimeoutThatTheClientAskedFor) {
 
 TEST_F(AttachTest, NamesBothVersionsAndBothPrograms) {
   ExpectRefused({.protocol_version = 9, .program = "libheadrace 9.9"}, Code::kVersionMismatch,
-                {"headraced 0.1.0 speaks protocol 2", "libheadrace 9.9 speaks protocol 9"});
+                {"headraced 0.1.0 speaks protocol 3", "libheadrace 9.9 speaks protocol 9"});
 }
 
 TEST_F(AttachTest, KeepsControlCharactersOutOfItsAnswer) {

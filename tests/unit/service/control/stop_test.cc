@@ -107,12 +107,12 @@ TEST(Admin, RefusesAnotherVersion) {
   ControlStand stand;
   Caller caller(loop, stand.socket_path());
   auto call = caller.entrance().adminRequest();
-  call.getHello().setProtocolVersion(3);
+  call.getHello().setProtocolVersion(9);
   call.getHello().setProgram("headracectl 3.0");
   auto response = loop.Wait<capnp::Response<schema::Entrance::AdminResults>>(call.send());
   const Answered refused = Read(response.getRefusal());
   EXPECT_EQ(refused.code, Code::kVersionMismatch);
-  EXPECT_NE(refused.text.find("headracectl 3.0 speaks protocol 3"), std::string::npos);
+  EXPECT_NE(refused.text.find("headracectl 3.0 speaks protocol 9"), std::string::npos);
 }
 
 TEST(Admin, MeasuresARoundTripThroughDispatch) {
