@@ -59,7 +59,10 @@ int Serve(const Config& config) {
     return kExitFailure;
   }
   // It takes connections from here on.
-  if (Status told = NotifySystemd("READY=1"); !told) log->warn("{}", told.error().text());
+  if (const auto systemd = ProcessEnvironment()("NOTIFY_SOCKET"); systemd) {
+    if (Status told = NotifySystemd(*systemd, "READY=1"); !told)
+      log->warn("{}", told.error().text());
+  }
   return (*daemon)->Run();
 }
 

@@ -6,20 +6,17 @@
 
 #include <cerrno>
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
 
 #include "ipc/base/fd.h"
 
 namespace headrace::service {
 
-Status NotifySystemd(std::string_view state) {
-  const char* const named = std::getenv("NOTIFY_SOCKET");
-  if (named == nullptr || *named == '\0') return {};
-  const std::string_view path = named;
+Status NotifySystemd(std::string_view path, std::string_view state) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  if ((path[0] != '/' && path[0] != '@') || path.size() >= sizeof address.sun_path) {
+  if (path.empty() || (path[0] != '/' && path[0] != '@') ||
+      path.size() >= sizeof address.sun_path) {
     return Error(Code::kInvalidArgument,
                  fmt::format("NOTIFY_SOCKET is \"{}\": systemd names a path or an abstract socket, "
                              "unset it elsewhere",

@@ -8,8 +8,8 @@
 
 namespace headrace::service {
 
-// Sends `state` ("READY=1", "STOPPING=1") to the socket that NOTIFY_SOCKET names. Ok where nobody
-// asked. Reads the environment. An error says that systemd will wait in vain, and why.
-Status NotifySystemd(std::string_view state);
+// Sends `state` ("READY=1") to the socket that systemd named in NOTIFY_SOCKET. An error says that
+// systemd will wait in vain, and why.
+Status NotifySystemd(std::string_view path, std::string_view state);
 
 }  // namespace headrace::service

@@ -42,7 +42,10 @@ class Blocks {
   Blocks(std::vector<LanePort> lanes, BoardWriter& board, Recorder& recorder,
          Door<WatchMessage>& watch);
 
-  void AddJob(JobId job) { queue_.AddJob(job, {}); }
+  void AddJob(const Job& job, TimeNs now) {
+    queue_.AddJob(job.id(), {});
+    for (LaneState& lane : lanes_) lane.company.Comes(job.id(), job.share.priority, now);
+  }
   void RemoveJob(Job& job);
   // Job::share is in force from now on. A lane between nodes is told, once the job's links are
   // open.

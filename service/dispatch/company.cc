@@ -17,7 +17,7 @@ void Company::Moves(JobId job, std::uint32_t priority, TimeNs now) {
 bool Company::Has(JobId job, std::uint32_t priority, TimeNs now) const {
   for (std::size_t i = priority; i < classes_.size(); ++i) {
     const TimeNs moved_ns = classes_[i].last == job ? classes_[i].others_ns : classes_[i].last_ns;
-    if (moved_ns != 0 && now - moved_ns < kRecent) return true;
+    if (now - moved_ns < kRecent) return true;
   }
   return false;
 }

@@ -1,9 +1,9 @@
 // Which jobs moved something on the lane inside the node of late: whether one that goes there now
 // has company that would wait behind it.
 //
-// Owned by Blocks, on dispatch's thread. A job that is attached and moves nothing, because it hangs
-// or computes for long, is no company: what keeps the lane free for others costs only where there
-// are others.
+// Owned by Blocks, on dispatch's thread. A job that moves nothing, because it hangs or computes for
+// long, is no company: what keeps the lane free for others costs only where there are others. One
+// that has just come is, since it is about to move.
 #pragma once
 
 #include <array>
@@ -20,15 +20,16 @@ class Company {
   // A job that comes back after longer may wait for one whole operation: little of such a time.
   static constexpr TimeNs kRecent = kSecond;
 
+  void Comes(JobId job, std::uint32_t priority, TimeNs now) { Moves(job, priority, now); }
   void Moves(JobId job, std::uint32_t priority, TimeNs now);
   // Another job of this class, or of a higher one, moved something within kRecent.
   bool Has(JobId job, std::uint32_t priority, TimeNs now) const;
 
  private:
   struct Class {
-    JobId last{};  // that moved
-    TimeNs last_ns = 0;
-    TimeNs others_ns = 0;  // any other one; 0: never
+    JobId last{};                 // that moved
+    TimeNs last_ns = -kRecent;    // never
+    TimeNs others_ns = -kRecent;  // any other one
   };
   std::array<Class, kPriorityMax + 1> classes_{};
 };

@@ -28,7 +28,7 @@ class Flow {
        Door<WatchMessage>& watch);
 
   void AddJob(Job& job, TimeNs now) {
-    blocks_.AddJob(job.id());
+    blocks_.AddJob(job, now);
     recorder_.OpenJob(job, now);
     job.use = &FindUse(job.owner_uid());
     ++job.use->jobs;

@@ -1,5 +1,5 @@
-// The GPUs that a process uses: CUDA's driver, a context on each, and what each can do. Made once at
-// the start; everything that maps, launches or pins refers to it and goes first.
+// The GPUs that a process uses: CUDA's driver, a context on each, and what each can do. Made once
+// at the start; everything that maps, launches or pins refers to it and goes first.
 //
 // Thread-safe: nothing changes after Open.
 #pragma once

@@ -108,6 +108,8 @@ TEST(Sharing, CutsEveryCollectiveIntoBlocksThatTogetherAreIt) {
       HandDrivenNode node(Loopback({.piece_size = kMega}), 8 * kMega);
       Pair a(node, kA, 3 * kMega);
       Pair b(node, kB, 4096);
+      node.Settle();  // both have come
+      node.Advance(service::Company::kRecent);
       if (shared) MoveSomething(node, b);
       for (std::size_t rank = 0; rank < 2; ++rank) {
         const std::span<float> memory = a.ranks[rank]->Elements<float>();
