@@ -1,7 +1,7 @@
 """Builds the images of containers/images with buildah, without a registry, in a storage of their own.
 
-What the build stage of an image would compile is taken from the build tree that is under test; with
-``whole`` it is compiled in the image, as a user would.
+What the build stage of the service's image would compile is taken from the build tree that is under
+test; the trainer's image is made of the packages of a distribution, and the client library of that tree.
 """
 
 from __future__ import annotations
