@@ -10,7 +10,9 @@
 function(headrace_install_program target component)
   file(RELATIVE_PATH libraries ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR}/headrace)
   # RPATH and not RUNPATH, because only RPATH also holds for what those libraries need in turn.
-  set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN/${libraries}")
+  # The client library, which some use, stands one folder above.
+  set_target_properties(${target} PROPERTIES
+    INSTALL_RPATH "$ORIGIN/${libraries};$ORIGIN/${libraries}/..")
   target_link_options(${target} PRIVATE -Wl,--disable-new-dtags)
   install(TARGETS ${target} RUNTIME_DEPENDENCY_SET headrace_programs_need
           RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT ${component} ${ARGN})

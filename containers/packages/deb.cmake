@@ -1,4 +1,4 @@
-# Debian packages: `cpack -G DEB` in a build tree that was configured with -DCMAKE_INSTALL_PREFIX=/usr.
+# Debian packages: `cpack -G DEB` in a build tree.
 #
 #   headrace         headraced, headracectl, their manuals, the systemd unit, user and configuration
 #   libheadrace      the client library
