@@ -9,6 +9,7 @@ import sys
 import xml.etree.ElementTree
 
 SLOW_COUNT = 5
+LAST_LINES = 40  # of a failed test, again where the reader looks first: at the end
 # How the frameworks in use spell the reason of a skip: Python's unittest and our scripts on one line,
 # GoogleTest on the line under the source position.
 REASONS = (
@@ -47,6 +48,8 @@ def main() -> int:
             print(f"== {title} {count}: {reason}")
     for case in failed:
         print(f"== FAILED {case.get('name')}")
+        for line in (case.findtext("system-out") or "").splitlines()[-LAST_LINES:]:
+            print(f"   {line}")
     print(
         f"== {len(cases)} tests: {len(ran)} passed, {len(failed)} failed, "
         f"{len(skipped)} skipped, {len(disabled)} disabled"

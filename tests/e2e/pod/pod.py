@@ -34,6 +34,7 @@ class Pod:
         self.volume.mkdir()
         os.chown(self.volume, SERVICE_USER, SERVICE_USER)
         self._pause: Program | None = None
+        self._outside: str | None = None
 
     def __enter__(self) -> Pod:
         try:
@@ -58,7 +59,7 @@ class Pod:
                 raise RuntimeError("unshare made no namespaces")
             time.sleep(0.01)
         self.holder = held[0]
-        outside = f"hrp{os.getpid() % 100000}"
+        self._outside = outside = f"hrp{os.getpid() % 100000}"
         # Of the range for benchmarks of networks, so of nobody's.
         self.address = f"198.18.{os.getpid() % 250}.2"
         gateway = f"198.18.{os.getpid() % 250}.1"
@@ -120,6 +121,10 @@ class Pod:
         for container in reversed(self.containers):
             container.close()
         self.containers.clear()
+        if self._outside is not None:
+            # The kernel takes a namespace apart some time after its last process, and until then the
+            # name is not free for the next pod. It is gone already where making the pair failed.
+            subprocess.run(["ip", "link", "delete", self._outside], capture_output=True)
         if self._pause is not None:
             self._pause.end()
         self._own.close()
