@@ -13,4 +13,4 @@ set_target_properties(headrace_plan_tool PROPERTIES VERIFY_INTERFACE_HEADER_SETS
 
 add_executable(headrace-plan plan/main.cc)
 target_link_libraries(headrace-plan PRIVATE headrace_plan_tool)
-install(TARGETS headrace-plan RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+headrace_install_program(headrace-plan planner)

@@ -10,7 +10,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
 from support.ranks import RankError, Ranks  # noqa: E402
-from support.service import Service  # noqa: E402
+from support.service import Service, build_directory  # noqa: E402
 
 
 class StartAndStop(unittest.TestCase):
@@ -63,6 +63,17 @@ class StartAndStop(unittest.TestCase):
             self.assertIn(str(service.pid), second.stderr)
             self.assertIn("headraced", second.stderr)
             self.assertEqual(service.ctl("status")[0], 0)
+
+    def test_both_programs_tell_their_version_without_a_service(self) -> None:
+        told = {}
+        for program in ("headraced", "headracectl"):
+            path = os.path.join(build_directory(), program)
+            done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), program)
+            name, told[program] = done.stdout.split()[:2]
+            self.assertEqual(name, program)
+        self.assertRegex(told["headraced"], r"^\d+\.\d+\.\d+$")
+        self.assertEqual(told["headraced"], told["headracectl"])
 
     def test_what_a_killed_service_left_is_taken_over(self) -> None:
         with Service() as service:

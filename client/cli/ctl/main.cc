@@ -4,15 +4,19 @@
 // certs has nothing to do with a service that runs. Exit codes: 0 ok, 1 found a problem, 2 usage.
 #include <langinfo.h>
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <clocale>
 #include <cstring>
 
 #include "client/cli/ctl/certs_command.h"
 #include "client/cli/ctl/commands.h"
+#include "client/cli/ctl/control.h"
 #include "client/cli/ctl/flight_command.h"
 #include "client/cli/ctl/trace_command.h"
 #include "client/cli/replay/command.h"
+#include "ipc/board_layout.h"
 
 namespace headrace::ctl {
 namespace {
@@ -30,6 +34,10 @@ int Run(int argc, char** argv) {
   int exit_code = kExitOk;
   CLI::App app("Headrace: what the service on this node is doing", "headracectl");
   app.set_help_flag("--help", "print this help and exit");
+  app.set_version_flag("--version",
+                       fmt::format("headracectl {} (protocol {}, board {})", HEADRACE_VERSION,
+                                   ProtocolVersion(), ipc::kBoardVersion),
+                       "print the version, and those of what it speaks, and exit");
   app.require_subcommand(1);
   app.fallthrough();
   app.footer(
