@@ -7,12 +7,9 @@ set_target_properties(headrace PROPERTIES INSTALL_RPATH "$ORIGIN/headrace"
                       BUILD_WITH_INSTALL_RPATH ON)
 target_link_options(headrace PRIVATE -Wl,--disable-new-dtags)
 
-install(TARGETS headrace RUNTIME_DEPENDENCY_SET headrace_needs
-        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT client)
+install(TARGETS headrace LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT client)
 # Everything the library needs, directly or not, except what glibc brings.
-install(RUNTIME_DEPENDENCY_SET headrace_needs
-        PRE_EXCLUDE_REGEXES "^ld-linux" "^lib(c|m|dl|rt|pthread|util|resolv)\\.so"
-        DESTINATION ${CMAKE_INSTALL_LIBDIR}/headrace COMPONENT client)
+headrace_install_needs(client LIBRARIES $<TARGET_FILE:headrace> COMPILED_IN fmt/format.h boost/version.hpp)
 # For programs in C and C++: pkg-config and find_package(headrace), both wherever the tree stands.
 configure_file(headrace.pc.in ${CMAKE_CURRENT_BINARY_DIR}/headrace.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/headrace.pc

@@ -1,6 +1,6 @@
 # Debian packages: `cpack -G DEB` in a build tree.
 #
-#   headrace         headraced, headracectl, their manuals, the systemd unit, user and configuration
+#   headrace         headraced, headracectl, headrace-plan, their manuals, the systemd unit, user and configuration
 #   libheadrace      the client library
 #   libheadrace-dev  its header, pkg-config file and CMake package
 #   python3-headrace the Python package
@@ -13,6 +13,7 @@ install(FILES ${here}/headrace.sysusers DESTINATION lib/sysusers.d RENAME headra
         COMPONENT system EXCLUDE_FROM_ALL)
 install(FILES ${here}/headrace.toml DESTINATION /etc/headrace COMPONENT system EXCLUDE_FROM_ALL)
 install(TARGETS headrace LIBRARY DESTINATION lib COMPONENT library EXCLUDE_FROM_ALL)
+headrace_install_needs(library PACKAGE libheadrace COMPILED_IN fmt/format.h boost/version.hpp EXCLUDE_FROM_ALL)
 install(FILES ${PROJECT_SOURCE_DIR}/client/include/headrace/headrace.h DESTINATION include/headrace
         COMPONENT development EXCLUDE_FROM_ALL)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/client/python/headrace DESTINATION lib/python3/dist-packages
@@ -28,8 +29,9 @@ set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_COMPONENTS_GROUPING ONE_PER_GROUP)
-set(CPACK_COMPONENTS_ALL service system library development python)
+set(CPACK_COMPONENTS_ALL service planner system library development python)
 set(CPACK_COMPONENT_SERVICE_GROUP headrace)
+set(CPACK_COMPONENT_PLANNER_GROUP headrace)
 set(CPACK_COMPONENT_SYSTEM_GROUP headrace)
 set(CPACK_COMPONENT_LIBRARY_GROUP libheadrace)
 set(CPACK_COMPONENT_DEVELOPMENT_GROUP libheadrace-dev)

@@ -66,6 +66,18 @@ class WheelTest(unittest.TestCase):
                 wanted = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
                 self.assertEqual((digest, int(size)), (f"sha256={wanted}", len(data)), name)
 
+    def test_every_library_in_it_has_its_licence(self) -> None:
+        with zipfile.ZipFile(self.wheel) as wheel:
+            names = wheel.namelist()
+            licences = next(name for name in names if name.endswith("licenses/carried.txt")).removesuffix(
+                "carried.txt"
+            )
+            owners = dict(line.split("\t") for line in wheel.read(licences + "carried.txt").decode().splitlines())
+            carried = [name.rsplit("/", 1)[1] for name in names if name.startswith("headrace/headrace/")]
+            self.assertGreater(len(carried), 3)
+            for library in carried:
+                self.assertIn(f"{licences}{owners[library]}/copyright", names, library)
+
     def test_two_ranks_average_with_nothing_but_it(self) -> None:
         place = Path(self.folder.name) / "site"
         with zipfile.ZipFile(self.wheel) as wheel:
