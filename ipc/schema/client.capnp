@@ -41,6 +41,7 @@ struct AttachRequest {
   timeoutMs @6 :UInt32;     # default for this session's operations; 0: the service's
   rendezvous @7 :Text;      # "host" or "host:port" of the job's leader; empty: all ranks are here
   architecture @8 :Text;    # "all-reduce", "parameter-server"; empty: as the leader has it
+  afterEpoch @9 :UInt32;    # of the job, in which this rank was before; 0: it begins
 }
 
 struct AttachGrant {

@@ -15,6 +15,7 @@ struct PeerHello {
   instance @3 :UInt64;      # drawn by each service at its start
   server @4 :Bool;          # has no ranks, owns shares of sums
   addresses @5 :List(Data); # of its lanes between nodes, in order
+  gpuLanes @6 :UInt32;      # the first so many of these carry GPU memory by NCCL; 0: none does
 }
 
 interface PeerEntrance {
@@ -80,6 +81,7 @@ struct PeerMessage {
       worldSize @2 :UInt32;
       uid @3 :UInt32;
       architecture @4 :Text;
+      afterEpoch @54 :UInt32;  # of the job, the newest in which one of its ranks here was; 0: none
     }
     seatRank :group {
       rank @5 :UInt32;

@@ -60,6 +60,7 @@ Result<SessionIdentity> Entrance::Attach(schema::AttachRequest::Reader request,
   const auto architecture = request.getArchitecture();
   lease.rendezvous.assign(rendezvous.begin(), rendezvous.size());
   lease.architecture.assign(architecture.begin(), architecture.size());
+  lease.after_epoch = request.getAfterEpoch();
   lease.attached_ns = MonotonicNow();
   if (Status status = client_->desk.peers->CheckAttach(lease); !status) return status.error();
   return client_->desk.leases.Open(std::move(lease), std::move(opened).value(),

@@ -19,7 +19,8 @@ Result<SessionIdentity> Leases::Open(LeaseRequest request, ipc::Channel channel,
                                           .rendezvous = request.rendezvous,
                                           .uid = request.uid,
                                           .pid = request.pid,
-                                          .session = request.id});
+                                          .session = request.id,
+                                          .after_epoch = request.after_epoch});
   if (!seat) return seat.error();
   request.job = seat->job;
   request.epoch = seat->epoch;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ipc/board_layout.h"
+#include "service/session/session.h"
 #include "transport/transport.h"
 
 namespace headrace::service {
@@ -13,6 +14,8 @@ namespace {
 
 constexpr std::size_t kJobNameMax = 63;
 constexpr std::size_t kRanksNamedMax = 8;
+
+const char* DescribeStart(bool goes_on) { return goes_on ? "goes on" : "begins"; }
 
 }  // namespace
 
@@ -41,6 +44,10 @@ Status Roster::CheckNumbers(const JoinRequest& request) {
                  fmt::format("rank {} of a world of {}: ranks go from 0 to "
                              "{}",
                              request.rank, request.world_size, request.world_size - 1));
+  }
+  if (request.after_epoch >= kEpochMax) {
+    return Error(Code::kInvalidArgument, fmt::format("after epoch {}: no job has come to {}",
+                                                     request.after_epoch, kEpochMax));
   }
   return {};
 }
@@ -84,6 +91,13 @@ Status Roster::CheckJoin(const JoinRequest& request, const Job& job) {
                              request.rank, request.pid, request.job, request.rendezvous,
                              AttachedRanks(job), job.rendezvous));
   }
+  if (job.goes_on != (request.after_epoch != 0)) {
+    return Error(Code::kMismatch,
+                 fmt::format("rank {} (pid {}) {}, {} {}: ranks that go on after a reconnect and "
+                             "ranks that begin are never one job: end all of them and begin anew",
+                             request.rank, request.pid, DescribeStart(request.after_epoch != 0),
+                             AttachedRanks(job), DescribeStart(job.goes_on)));
+  }
   const auto taken = job.members.find(request.rank);
   if (taken == job.members.end()) return {};
   if (taken->second.attached) {
@@ -118,15 +132,18 @@ Result<Seat> Roster::Join(const JoinRequest& request) {
                 .emplace(request.job, Job{.id = JobId{++jobs_opened_},
                                           .uid = request.uid,
                                           .world_size = request.world_size,
+                                          .goes_on = request.after_epoch != 0,
                                           .rendezvous = request.rendezvous,
                                           .failure = {},
                                           .members = {}})
                 .first;
   }
-  found->second.members.insert_or_assign(request.rank,
-                                         Member{.session = request.session, .pid = request.pid});
+  Job& job = found->second;
+  job.epoch = std::max(job.epoch, request.after_epoch + 1);
+  job.members.insert_or_assign(request.rank,
+                               Member{.session = request.session, .pid = request.pid});
   sessions_.insert_or_assign(request.session, Place{.job = request.job, .rank = request.rank});
-  return Seat{.job = found->second.id};
+  return Seat{.job = job.id, .epoch = job.epoch};
 }
 
 void Roster::Withdraw(SessionId session) {

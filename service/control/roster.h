@@ -3,6 +3,9 @@
 // A job comes into being with its first rank and ends when its last one is gone. A rank that is
 // lost fails the job, and a rank that has left is not taken again: in both cases the ranks that
 // remain have posted operations that a newcomer has not, so newcomers wait until all are gone.
+//
+// Ranks that go on after they were in an epoch of the job before, and ranks that begin, are never
+// in one epoch: the former would go on from where the latter have not been.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +27,7 @@ struct JoinRequest {
   std::uint32_t uid = 0;
   std::int32_t pid = 0;
   SessionId session;
+  std::uint32_t after_epoch = 0;  // in which the rank was before; 0: it begins
 };
 
 struct Seat {
@@ -57,6 +61,8 @@ class Roster {
     JobId id;
     std::uint32_t uid = 0;
     std::uint32_t world_size = 1;
+    std::uint32_t epoch = 1;  // greater than all that its ranks were in before
+    bool goes_on = false;     // its ranks were in one before
     std::string rendezvous;
     std::string failure;                      // empty: none
     std::map<std::uint32_t, Member> members;  // by rank; with those that are gone

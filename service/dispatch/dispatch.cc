@@ -151,6 +151,7 @@ void Dispatch::Handle(OpenSession message, TimeNs now) {
     Answer(SessionBroken{identity.id, status.error().Within("listen to the doorbell")});
     return;
   }
+  job.RaiseEpoch(identity.epoch);
   member.session = std::move(message.session);
   member.board_row = board_.TakeRankRow();
   readings_.push_back({&session, &job});
@@ -302,9 +303,9 @@ void Dispatch::Handle(const QuotaRefused& message, TimeNs) {
   board_.counters.quota_refusals += message.times;
 }
 
-void Dispatch::Handle(ScratchPinned message, TimeNs now) {
+void Dispatch::Handle(ScratchMade message, TimeNs now) {
   Job* job = FindJob(message.job);
-  if (job != nullptr) return flow_->ScratchPinned(*job, std::move(message), now);
+  if (job != nullptr) return flow_->ScratchMade(*job, std::move(message), now);
   if (!message.memory) return;
   DiscardScratch discarded;
   discarded.memory.push_back(std::move(*message.memory));

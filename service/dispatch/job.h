@@ -95,6 +95,8 @@ class Job {
   TimeNs opened_ns() const { return opened_ns_; }
   std::uint32_t owner_uid() const { return owner_uid_; }
   std::uint32_t epoch() const { return epoch_; }
+  // One of its ranks was in more epochs before than those that came earlier.
+  void RaiseEpoch(std::uint32_t epoch) { epoch_ = std::max(epoch_, epoch); }
 
   Member& member(std::uint32_t rank) { return members_[rank]; }
   std::vector<Member>& members() { return members_; }
@@ -156,10 +158,18 @@ class Job {
   std::vector<Block>& blocks() { return blocks_; }
   // Whether a block needs scratch memory for this node's sum, which belongs to none of its ranks.
   bool NeedsScratch(const Operation& operation, const Block& block) const;
-  // Gives the block such memory; false when all of it is in use, or still being pinned.
+  // Gives the block such memory; false when all of it is in use, or still being made.
   bool TakeScratch(const Operation& operation, Block& block);
-  // Memory for blocks of GPUs that go to other nodes, by order of blocks.
-  std::array<Scratch, 2> gpu_scratch;
+  // Memory for blocks of GPUs that go to other nodes, by order of blocks: the host's first, then
+  // that of the GPU of each lane.
+  using GpuScratch = std::array<Scratch, 1 + kRailsMax>;
+  std::array<GpuScratch, 2> gpu_scratch;
+  GpuScratch& ScratchOf(const Block& block) {
+    return gpu_scratch[static_cast<std::size_t>(block.order())];
+  }
+  // The shares of the block on the lanes between nodes; returns how many lanes there are.
+  std::uint32_t SharesOf(const Operation& operation, const Block& block,
+                         std::array<Range, kRailsMax>& shares) const;
   // Whether the block's rank, where the collective has one, is of this node.
   bool IsRootHere(const Block& block) const { return IsHere(block.root); }
   // "rank 2 (pid 77) posted all_reduce of ... as operation 9; rank 0 (pid 75) posted ..."
@@ -245,8 +255,9 @@ class Job {
   // ---- of GPUs' memory between nodes: gpu_transfers.cc ----
   void AddMember(const Operation& operation, std::uint32_t rank, std::uint64_t begin,
                  transport::Transfer& transfer);
-  void AddScratch(const Operation& operation, const Block& block, std::uint64_t begin,
-                  transport::Transfer& transfer) const;
+  static void AddScratch(const Block& block, const Part& part, transport::Transfer& transfer);
+  bool TakeGpuScratch(const Operation& operation, Block& block);
+  void GiveGpuScratch(Block& block);
   void FillFromGpus(const Operation& operation, const Block& block, const Part& part,
                     transport::Transfer& transfer);
   void FillToGpus(const Operation& operation, const Block& block, const Part& part,

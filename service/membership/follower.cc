@@ -42,6 +42,7 @@ void Follower::RankAttached(const SessionIdentity& identity) {
     if (leaders_up_.contains(job.leader)) Join(job);
   }
   job.ranks.insert_or_assign(identity.rank, identity.pid);
+  job.after_epoch = std::max(job.after_epoch, identity.after_epoch);
   job.patience_ns =
       std::max(job.patience_ns, identity.attached_ns + identity.timeout_ms * kMillisecond);
   if (job.stage == Stage::kJoined) {
@@ -102,7 +103,8 @@ void Follower::Join(Job& job) {
                     .name = job.name,
                     .world_size = job.world_size,
                     .uid = job.uid,
-                    .architecture = job.architecture});
+                    .architecture = job.architecture,
+                    .after_epoch = job.after_epoch});
   for (const auto& [rank, pid] : job.ranks) {
     Tell(job, SeatRank{.job = job.number, .rank = rank, .pid = pid});
   }

@@ -39,6 +39,7 @@ inline constexpr TimeNs kHeardWindow = 10 * kSecond;
 struct FollowerOptions {
   std::vector<std::uint8_t> lanes;  // numbers of the lanes between nodes, in the agreed order
   bool server = false;
+  std::uint32_t gpu_lanes = 0;  // JobNodes::gpu_lanes
   std::uint64_t hash_salt = 0;  // for tests: not 0 makes this node disagree
 };
 
@@ -122,6 +123,7 @@ class Follower {
     std::uint32_t world_size = 1;
     std::uint32_t uid = 0;
     std::string architecture;
+    std::uint32_t after_epoch = 0;
     TimeNs patience_ns = 0;                       // until when the leader may be out of reach
     std::map<std::uint32_t, std::int32_t> ranks;  // attached here, and their pids
     Stage stage = Stage::kReaching;

@@ -14,6 +14,10 @@ namespace {
 // Numbers of jobs on a server's connection; below are a node's own.
 constexpr std::uint32_t kServerNumbers = 0x80000000U;
 
+const char* DescribeStart(std::uint32_t after_epoch) {
+  return after_epoch == 0 ? "begin" : "go on";
+}
+
 }  // namespace
 
 Status Leader::CheckNode(const NodeFacts& facts, const std::string& address) const {
@@ -28,6 +32,14 @@ Status Leader::CheckNode(const NodeFacts& facts, const std::string& address) con
     return Error(Code::kPermissionDenied,
                  fmt::format("node {} ({}) is not in the list of peers of node {}: add it there",
                              facts.name, address, options_.node_name));
+  }
+  // Servers have no GPUs, and carry none's memory.
+  if (!facts.server && facts.gpu_lanes != options_.gpu_lanes) {
+    return Error(Code::kMismatch,
+                 fmt::format("node {} carries GPU memory to other nodes {}, node {} {}: give both "
+                             "the same gpu_network, and with nccl equally many GPUs",
+                             facts.name, DescribeGpuLanes(facts.gpu_lanes), options_.node_name,
+                             DescribeGpuLanes(options_.gpu_lanes)));
   }
   if (facts.addresses.size() != options_.lanes_count) {
     return Error(
@@ -140,6 +152,7 @@ Result<Leader::JobNumber> Leader::Place(const JoinJob& join) {
   job.uid = join.uid;
   job.architecture = join.architecture;
   job.epoch = static_cast<std::uint32_t>(++jobs_opened_);
+  job.after_epoch = join.after_epoch;
   jobs_.emplace(jobs_opened_, std::move(job));
   return jobs_opened_;
 }
@@ -162,6 +175,14 @@ Status Leader::CheckJoin(const JoinJob& join, const Job& job) const {
                  fmt::format("the architecture of job {} is \"{}\" here, node {} said \"{}\"",
                              job.name, join.architecture, first, job.architecture));
   }
+  if ((join.after_epoch != 0) != (job.after_epoch != 0)) {
+    return Error(Code::kMismatch,
+                 fmt::format("the ranks of job {} {} here and {} on node {}: ranks that go on "
+                             "after a reconnect and ranks that begin are never one job: end all "
+                             "of them and begin anew",
+                             job.name, DescribeStart(join.after_epoch),
+                             DescribeStart(job.after_epoch), first));
+  }
   if (job.parts.size() >= transport::kNodesMax) {
     return Error(Code::kExhausted, fmt::format("job {} has ranks on {} nodes, more are not "
                                                "supported",
@@ -183,6 +204,7 @@ void Leader::Take(NodeId node, const JoinJob& join) {
     return;
   }
   Job& job = jobs_.at(*number);
+  job.epoch = std::max(job.epoch, join.after_epoch + 1);
   job.parts.push_back(part);
   ShowWaits(job);
 }

@@ -43,6 +43,7 @@ struct LeaderOptions {
   std::string program;    // "headraced 0.1.0"
   std::string node_name;  // of the leading service, for texts
   std::size_t lanes_count = 0;
+  std::uint32_t gpu_lanes = 0;  // JobNodes::gpu_lanes
   std::uint64_t block_bytes = 0;
   transport::Algorithm algorithm = transport::Algorithm::kAuto;
   std::string architecture{kAllReduceName};    // of jobs that name none
@@ -102,6 +103,7 @@ class Leader {
     std::uint32_t uid = 0;
     std::string architecture;
     std::uint32_t epoch = 1;
+    std::uint32_t after_epoch = 0;  // in which its ranks were before; 0: they begin
     Stage stage = Stage::kForming;
     std::vector<Part> parts;  // from kOpening on in the order of agreement.nodes
     Agreement agreement;

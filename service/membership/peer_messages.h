@@ -43,6 +43,7 @@ struct NodeFacts {
   std::uint64_t instance = 0;          // drawn by each service at its start
   bool server = false;                 // has no ranks, owns shares of sums
   std::vector<std::string> addresses;  // of its lanes between nodes; opaque bytes
+  std::uint32_t gpu_lanes = 0;         // of which so many carry GPUs' memory from where it is
 };
 
 // ---- from a node ----
@@ -51,7 +52,8 @@ struct JoinJob {
   std::string name;
   std::uint32_t world_size = 1;
   std::uint32_t uid = 0;
-  std::string architecture;  // kAllReduceName, kServersName or empty: as the leader has it
+  std::string architecture;       // kAllReduceName, kServersName or empty: as the leader has it
+  std::uint32_t after_epoch = 0;  // the newest in which one of its ranks here was; 0: they begin
 };
 struct SeatRank {
   std::uint32_t job = 0;

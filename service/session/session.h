@@ -29,6 +29,8 @@ namespace headrace::service {
 // Limits of one session; control refuses what goes beyond.
 inline constexpr std::size_t kSegmentsMax = 256;
 inline constexpr std::size_t kTensorsMax = std::size_t{1} << 18;
+// An epoch of a job that nobody can have counted up to, and to which one can still be added.
+inline constexpr std::uint32_t kEpochMax = std::uint32_t{1} << 31;
 
 // A registered gradient: a range of a segment.
 struct Tensor {
@@ -48,6 +50,7 @@ struct SessionIdentity {
   JobId job;
   std::string job_name;
   std::uint32_t epoch = 1;
+  std::uint32_t after_epoch = 0;  // in which the rank was before; 0: it begins
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
   std::uint32_t uid = 0;

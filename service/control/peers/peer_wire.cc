@@ -6,6 +6,7 @@
 #include "service/control/peers/plan_wire.h"
 #include "service/control/peers/steering_wire.h"
 #include "service/control/roster.h"
+#include "service/session/session.h"
 
 namespace headrace::service {
 namespace {
@@ -111,6 +112,7 @@ void WriteHello(schema::PeerHello::Builder hello, const NodeFacts& facts) {
   hello.setNode(facts.name);
   hello.setInstance(facts.instance);
   hello.setServer(facts.server);
+  hello.setGpuLanes(facts.gpu_lanes);
   WriteAddresses(facts.addresses, [&](unsigned count) { return hello.initAddresses(count); });
 }
 
@@ -119,12 +121,17 @@ Result<NodeFacts> ReadHello(schema::PeerHello::Reader hello) {
   if (!name) return name.error();
   Result<std::vector<std::string>> addresses = ReadAddresses(hello.getAddresses());
   if (!addresses) return addresses.error();
+  if (hello.getGpuLanes() > addresses->size()) {
+    return Corrupt(
+        fmt::format("{} lanes of GPUs among {}", hello.getGpuLanes(), addresses->size()));
+  }
   return NodeFacts{.protocol_version = hello.getProtocolVersion(),
                    .program = Text(hello.getProgram(), kProgramMax),
                    .name = std::move(name).value(),
                    .instance = hello.getInstance(),
                    .server = hello.getServer(),
-                   .addresses = std::move(addresses).value()};
+                   .addresses = std::move(addresses).value(),
+                   .gpu_lanes = hello.getGpuLanes()};
 }
 
 namespace {
@@ -135,6 +142,7 @@ void Write(schema::PeerMessage::Builder builder, const JoinJob& join) {
   group.setWorldSize(join.world_size);
   group.setUid(join.uid);
   group.setArchitecture(join.architecture);
+  group.setAfterEpoch(join.after_epoch);
 }
 void Write(schema::PeerMessage::Builder builder, const SeatRank& seat) {
   auto group = builder.initSeatRank();
@@ -213,11 +221,15 @@ Result<PeerMessage> ReadJoin(std::uint32_t job, schema::PeerMessage::Join::Reade
   if (join.getWorldSize() == 0 || join.getWorldSize() > transport::kMembersMax) {
     return Corrupt(fmt::format("a world of {} ranks", join.getWorldSize()));
   }
+  if (join.getAfterEpoch() >= kEpochMax) {
+    return Corrupt(fmt::format("ranks after epoch {}", join.getAfterEpoch()));
+  }
   return PeerMessage(JoinJob{.job = job,
                              .name = std::move(name).value(),
                              .world_size = join.getWorldSize(),
                              .uid = join.getUid(),
-                             .architecture = Text(join.getArchitecture(), kProgramMax)});
+                             .architecture = Text(join.getArchitecture(), kProgramMax),
+                             .after_epoch = join.getAfterEpoch()});
 }
 
 Result<PeerMessage> ReadMeasured(std::uint32_t job,

@@ -67,6 +67,14 @@ TEST(PlanWire, LayoutsPassWithAndWithoutAPolicy) {
   EXPECT_EQ(got.policy, plan::Policy::kUsByte);
 }
 
+TEST(PeerWire, AnEpochToGoOnAfterPassesUnlessNobodyCanHaveSeenIt) {
+  const JoinJob sent{
+      .job = 7, .name = "train", .world_size = 2, .uid = 3, .architecture = {}, .after_epoch = 5};
+  EXPECT_EQ(Passed(sent).after_epoch, 5U);
+  ExpectRefused(Pass(sent, [](auto root) { root.getJoin().setAfterEpoch(kEpochMax); }),
+                "2147483648");
+}
+
 TEST(PlanWire, TimesPass) {
   const TellTimes sent = Times();
   const TellTimes got = Passed(sent);

@@ -37,6 +37,38 @@ TEST(Roster, SeatsTheRanksOfAJobTogether) {
   EXPECT_EQ(roster.ranks_count(), 2U);
 }
 
+TEST(Roster, GoesOnInAnEpochThatNoneOfTheRanksWasIn) {
+  Roster roster;
+  JoinRequest zero = Rank(0, 1);
+  zero.after_epoch = 1;
+  JoinRequest one = Rank(1, 2);
+  one.after_epoch = 4;  // it also came to a service that was gone before rank 0 did
+  JoinRequest two = Rank(2, 3);
+  two.after_epoch = 1;
+  EXPECT_EQ(roster.Join(zero)->epoch, 2U);
+  EXPECT_EQ(roster.Join(one)->epoch, 5U);
+  EXPECT_EQ(roster.Join(two)->epoch, 5U);
+}
+
+TEST(Roster, NeverMixesRanksThatGoOnWithRanksThatBegin) {
+  Roster roster;
+  JoinRequest again = Rank(1, 2);
+  again.after_epoch = 1;
+  ASSERT_TRUE(roster.Join(Rank(0, 1)).ok());
+  ExpectRefused(roster.Join(again), Code::kMismatch,
+                {"rank 1 (pid 502) goes on", "rank 0 (pid 501) begins", "begin anew"});
+  roster.Depart(SessionId{1}, true, "left the job");
+  ASSERT_TRUE(roster.Join(again).ok());
+  ExpectRefused(roster.Join(Rank(0, 3)), Code::kMismatch, {"rank 0 (pid 503) begins", "goes on"});
+}
+
+TEST(Roster, RefusesEpochsThatNobodyCanHaveSeen) {
+  Roster roster;
+  JoinRequest request = Rank(0, 1);
+  request.after_epoch = UINT32_MAX;
+  ExpectRefused(roster.Join(request), Code::kInvalidArgument, {"4294967295"});
+}
+
 TEST(Roster, RefusesNamesThatWouldNotFitATable) {
   Roster roster;
   JoinRequest request = Rank(0, 1);

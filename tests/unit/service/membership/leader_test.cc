@@ -55,6 +55,36 @@ TEST_F(Formed, EveryNodeIsToldOnceWithTheSameKeyAndEpoch) {
   EXPECT_EQ(on_b.members.at(0).address, "a lane 0");
 }
 
+TEST(Leader, RanksGoOnInAnEpochThatNoneOfThemWasIn) {
+  Meeting meeting;
+  MeetingNode& a = meeting.AddNode("a");
+  MeetingNode& b = meeting.AddNode("b");
+  auto zero = Meeting::Rank(1, 0, 2);
+  auto one = Meeting::Rank(7, 1, 2);
+  zero.after_epoch = 3;
+  one.after_epoch = 8;
+  meeting.Attach(a, zero);
+  meeting.Attach(b, one);
+  meeting.Run();
+  ASSERT_EQ(a.Told<OpenGroup>().size(), 1U) << a.waits() << a.failure();
+  EXPECT_EQ(a.Told<OpenGroup>().at(0).options.epoch, 9U);
+  EXPECT_EQ(b.Told<OpenGroup>().at(0).options.epoch, 9U);
+}
+
+TEST(Leader, NeverMixesRanksThatGoOnWithRanksThatBegin) {
+  Meeting meeting;
+  MeetingNode& a = meeting.AddNode("a");
+  MeetingNode& b = meeting.AddNode("b");
+  auto again = Meeting::Rank(7, 1, 2);
+  again.after_epoch = 1;
+  meeting.Attach(a, Meeting::Rank(1, 0, 2));
+  meeting.Run();
+  meeting.Attach(b, again);
+  meeting.Run();
+  ExpectParts(b.failure(), {"go on here", "begin on node a", "begin anew"});
+  EXPECT_EQ(a.failure(), "") << "the others may still come";
+}
+
 TEST_F(Formed, ALostRankEndsTheJobEverywhereWithItsName) {
   b_.follower.RankLost(JobId{7}, 1, "exited or was killed");
   meeting_.Run();
