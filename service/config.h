@@ -33,11 +33,12 @@ struct Config {
   bool interleave = false;        // hold an iteration back where two jobs' phases collide
   std::string http_address;       // "host:port" of metrics, health and status page; empty: none
 
-  std::string gpu = "auto";         // whether GPUs are used: when there are some, always, never
-  std::string cuda_library;         // the driver's; empty: as the loader finds it
-  std::string gpu_lane = "nvlink";  // what carries blocks between a node's GPUs
-  std::string nccl_library;         // with gpu_lane = nccl; empty: as the loader finds it
-  std::uint64_t gpu_ctas = 16;      // of a GPU that one sum or move may take, in blocks of threads
+  std::string gpu = "auto";            // whether GPUs are used: when there are some, always, never
+  std::string cuda_library;            // the driver's; empty: as the loader finds it
+  std::string gpu_lane = "nvlink";     // what carries blocks between a node's GPUs
+  std::string nccl_library;            // with gpu_lane = nccl; empty: as the loader finds it
+  std::string gpu_network = "staged";  // how GPUs' memory goes to other nodes: by the host's, nccl
+  std::uint64_t gpu_ctas = 16;  // of a GPU that one sum or move may take, in blocks of threads
 
   // What one uid may have at a time; 0: no limit.
   std::uint64_t sessions_per_uid = 0;

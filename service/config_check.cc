@@ -71,19 +71,35 @@ Status CheckWithoutNetwork(const Config& config) {
     std::string_view key;
     bool set;
   };
-  const std::array<Setting, 6> settings = {
+  const std::array<Setting, 7> settings = {
       Setting{"role", config.role == "server"},
       Setting{"peers", !config.peers.empty()},
       Setting{"tls_certificate", !config.tls_key.empty()},
       Setting{"plain_text", config.plain_text},
       Setting{"rails", !config.rails.empty()},
-      Setting{"network_transports", !config.network_transports.empty()}};
+      Setting{"network_transports", !config.network_transports.empty()},
+      Setting{"gpu_network", config.gpu_network == "nccl"}};
   for (const Setting& setting : settings) {
     if (!setting.set) continue;
     return Wrong(
         fmt::format("{} speaks of other nodes, but node_address is empty: set node_address "
                     "to where they reach this one, like 10.0.0.1:{}",
                     setting.key, kNodePort));
+  }
+  return {};
+}
+
+Status CheckGpuNetwork(const Config& config) {
+  if (config.gpu_network != "nccl") return {};
+  if (config.gpu == "off") {
+    return Wrong(
+        "gpu_network is nccl, but gpu is off, so that there is no GPU to take memory from: set gpu "
+        "to auto or on, or gpu_network to staged");
+  }
+  if (config.role == "server") {
+    return Wrong(
+        "gpu_network is nccl, but role is server, and servers sum in host memory: set gpu_network "
+        "to staged here; jobs with servers take GPUs' memory through the host's");
   }
   return {};
 }
@@ -117,6 +133,7 @@ Status CheckConfig(const Config& config) {
     return Wrong("socket_path and board_path are both " + config.socket_path);
   }
   if (Status status = CheckTls(config); !status) return status;
+  if (Status status = CheckGpuNetwork(config); !status) return status;
   return config.node_address.empty() ? CheckWithoutNetwork(config) : CheckNetwork(config);
 }
 

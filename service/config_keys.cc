@@ -23,6 +23,7 @@ constexpr std::array<std::string_view, 6> kLogLevels = {"trace",   "debug", "inf
                                                         "warning", "error", "off"};
 constexpr std::array<std::string_view, 3> kGpus = {"auto", "on", "off"};
 constexpr std::array<std::string_view, 2> kGpuLanes = {"nvlink", "nccl"};
+constexpr std::array<std::string_view, 2> kGpuNetworks = {"staged", "nccl"};
 constexpr std::array<std::string_view, 2> kRoles = {"node", "server"};
 constexpr std::array<std::string_view, 2> kArchitectures = {"all-reduce", "parameter-server"};
 // As service/plan names them, which a test compares.
@@ -67,6 +68,10 @@ constexpr std::array kKeys = {
               "what sums and moves between the GPUs of this node", kGpuLanes},
     ConfigKey{"nccl_library", Kind::kPath, &Config::nccl_library, 0, kPathMax,
               "file of NCCL; \"\": libnccl.so.2, as the loader finds it"},
+    ConfigKey{"gpu_network", Kind::kChoice, &Config::gpu_network, 0, 0,
+              "how GPUs' memory goes to other nodes: staged through pinned host memory, or by nccl "
+              "from each GPU",
+              kGpuNetworks},
     ConfigKey{"gpu_ctas", Kind::kInteger, &Config::gpu_ctas, 1, 1024,
               "blocks of threads of a GPU that one sum or move may take"},
     ConfigKey{"sessions_per_uid", Kind::kInteger, &Config::sessions_per_uid, 0, 1'000'000,

@@ -21,6 +21,7 @@
 #include "service/dispatch/dispatch.h"
 #include "service/instance.h"
 #include "service/lane/lane.h"
+#include "service/membership/agreement.h"
 #include "service/watch/watch.h"
 #include "transport/memory/gpus.h"
 #include "transport/nccl/nccl_transport.h"
@@ -29,6 +30,7 @@
 #include "transport/shm/shm_transport.h"
 #ifdef HEADRACE_HAVE_UCX
 #include "transport/exchange/exchange.h"
+#include "transport/nccl/nccl_network.h"
 #include "transport/ucx/names.h"
 #include "transport/ucx/signals.h"
 #include "transport/ucx/ucx_wire.h"
@@ -64,7 +66,7 @@ bool SpansNodes(const Config& config) {
   return !config.node_address.empty() || config.role == "server";
 }
 
-PeerOptions PeersOf(const Config& config) {
+PeerOptions PeersOf(const Config& config, std::uint32_t gpu_lanes) {
   PeerOptions peers{.node_name = config.node_name,
                     .address = config.node_address,
                     .server = config.role == "server",
@@ -74,6 +76,7 @@ PeerOptions PeersOf(const Config& config) {
                     .architecture = config.architecture,
                     .block_bytes = config.block_bytes,
                     .algorithm = AlgorithmOf(config.network_algorithm),
+                    .gpu_lanes = gpu_lanes,
                     .tls_authority = config.tls_authority,
                     .tls_certificate = config.tls_certificate,
                     .tls_key = config.tls_key,
@@ -85,7 +88,8 @@ PeerOptions PeersOf(const Config& config) {
   return peers;
 }
 
-ControlOptions OptionsOf(const Config& config, const std::string& gpus_missing) {
+ControlOptions OptionsOf(const Config& config, const std::string& gpus_missing,
+                         std::uint32_t gpu_lanes) {
   return {.socket_path = config.socket_path,
           .socket_mode = static_cast<std::uint32_t>(config.socket_mode),
           .version = std::string(Version()),
@@ -99,7 +103,7 @@ ControlOptions OptionsOf(const Config& config, const std::string& gpus_missing) 
           .gpus_missing = gpus_missing.empty()
                               ? ""
                               : fmt::format("this service uses no GPUs: {}", gpus_missing),
-          .peers = PeersOf(config),
+          .peers = PeersOf(config, gpu_lanes),
           .http_address = config.http_address};
 }
 
@@ -122,17 +126,21 @@ struct GpuSet {
   std::unique_ptr<Sleeper> sleeper;  // of the lane's thread
 };
 
+transport::NcclOptions NcclOptionsOf(const Config& config) {
+  transport::NcclOptions options{.ctas_max = static_cast<std::uint32_t>(config.gpu_ctas)};
+  if (!config.nccl_library.empty()) options.library = config.nccl_library;
+  return options;
+}
+
 Result<std::unique_ptr<transport::Transport>> OpenGpuTransport(const Config& config,
                                                                const transport::Gpus& gpus) {
-  const auto ctas = static_cast<std::uint32_t>(config.gpu_ctas);
   if (config.gpu_lane == "nccl") {
-    transport::NcclOptions options{.ctas_max = ctas};
-    if (!config.nccl_library.empty()) options.library = config.nccl_library;
-    auto nccl = transport::NcclTransport::Open(gpus, options);
+    auto nccl = transport::NcclTransport::Open(gpus, NcclOptionsOf(config));
     if (!nccl) return nccl.error();
     return std::unique_ptr<transport::Transport>(std::move(nccl).value());
   }
-  auto nvlink = transport::NvlinkTransport::Open(gpus, {.ctas = ctas});
+  auto nvlink =
+      transport::NvlinkTransport::Open(gpus, {.ctas = static_cast<std::uint32_t>(config.gpu_ctas)});
   if (!nvlink) return nvlink.error();
   return std::unique_ptr<transport::Transport>(std::move(nvlink).value());
 }
@@ -188,15 +196,27 @@ struct GpuLane {
 };
 
 #ifdef HEADRACE_HAVE_UCX
-// What a lane between nodes is built on: a thread's sleeper, and the wire.
+// What a lane between nodes is built on, in build order: a thread's sleeper, the wire, what sums
+// over it, and, where the lane is a GPU's own, NCCL in front of that.
 struct Rail {
   std::string name;
   std::unique_ptr<Sleeper> sleeper;
   std::unique_ptr<transport::UcxWire> wire;
+  std::unique_ptr<transport::Exchange> exchange;
+  std::unique_ptr<transport::NcclNetwork> nccl;  // null: no GPU's
+
+  transport::NetworkTransport& network() const {
+    if (nccl) return *nccl;
+    return *exchange;
+  }
 };
 
 Result<Rail> OpenRail(const Config& config, std::size_t index, const std::string& device) {
-  Rail rail{.name = fmt::format("ucx{}", index), .sleeper = nullptr, .wire = nullptr};
+  Rail rail{.name = fmt::format("ucx{}", index),
+            .sleeper = nullptr,
+            .wire = nullptr,
+            .exchange = nullptr,
+            .nccl = nullptr};
   transport::UcxOptions options;
   options.net_devices = device;
   if (!config.network_transports.empty()) options.transports = config.network_transports;
@@ -209,19 +229,61 @@ Result<Rail> OpenRail(const Config& config, std::size_t index, const std::string
   if (Status status = rail.sleeper->WatchLevel(rail.wire->event_fd()); !status) {
     return status.error().Within(fmt::format("listen to lane {}", rail.name));
   }
+  rail.exchange = std::make_unique<transport::Exchange>(
+      *rail.wire, transport::ExchangeOptions{.name = rail.name});
   return rail;
 }
 
-Result<std::vector<Rail>> OpenRails(const Config& config) {
+// Lanes between nodes that are a GPU's own: number g is that of GPU g. The name of what is wrong,
+// and the remedy, where there cannot be as many.
+Result<std::size_t> CountGpuLanes(const Config& config, const GpuSet& gpus) {
+  if (config.gpu_network != "nccl") return std::size_t{0};
+  constexpr std::string_view kRemedy = "or set gpu_network to staged";
+  if (gpus.gpus == nullptr) {
+    return Error(Code::kUnavailable, fmt::format("gpu_network is nccl, and this service uses no "
+                                                 "GPUs: {}; mend that, {}",
+                                                 gpus.missing, kRemedy));
+  }
+  const std::size_t count = gpus.gpus->count();
+  if (count <= kRailsMax) return count;
+  return Error(Code::kUnavailable,
+               fmt::format("gpu_network is nccl, which takes a lane between nodes for each GPU: "
+                           "there are {} GPUs, and at most {} lanes; show the service fewer by "
+                           "CUDA_VISIBLE_DEVICES, {}",
+                           count, kRailsMax, kRemedy));
+}
+
+Status OpenNccl(const Config& config, const transport::Gpus& gpus, std::size_t index, Rail& rail) {
+  transport::NcclNetworkOptions options;
+  options.device = static_cast<transport::CuDevice>(index);
+  options.nccl = NcclOptionsOf(config);
+  auto nccl = transport::NcclNetwork::Open(*rail.exchange, gpus, options);
+  if (!nccl) {
+    return nccl.error().Within(
+        fmt::format("open lane {} for GPU {} (gpu_network = nccl; staged does without NCCL)",
+                    rail.name, index));
+  }
+  rail.nccl = std::move(nccl).value();
+  return {};
+}
+
+// One for each device; where GPUs have lanes of their own and are more than that, further ones over
+// the same devices.
+Result<std::vector<Rail>> OpenRails(const Config& config, const GpuSet& gpus) {
   std::vector<Rail> rails;
   if (!SpansNodes(config)) return rails;
   transport::TakeSignalsBackFromUcx();
   Result<std::vector<std::string>> devices = ParseRails(config.rails);
   if (!devices) return devices.error();
   if (devices->empty()) devices->emplace_back();
-  for (std::size_t i = 0; i < devices->size(); ++i) {
-    Result<Rail> rail = OpenRail(config, i, (*devices)[i]);
+  const Result<std::size_t> gpu_lanes = CountGpuLanes(config, gpus);
+  if (!gpu_lanes) return gpu_lanes.error();
+  for (std::size_t i = 0; i < std::max(devices->size(), *gpu_lanes); ++i) {
+    Result<Rail> rail = OpenRail(config, i, (*devices)[i % devices->size()]);
     if (!rail) return rail.error();
+    if (i < *gpu_lanes) {
+      if (Status opened = OpenNccl(config, *gpus.gpus, i, *rail); !opened) return opened.error();
+    }
     rails.push_back(std::move(rail).value());
   }
   return rails;
@@ -231,18 +293,16 @@ Result<std::vector<Rail>> OpenRails(const Config& config) {
 struct NodeLane {
   NodeLane(std::uint8_t index, Rail rail_of_it, Dispatch& dispatch, Door<ControlMessage>& control)
       : rail(std::move(rail_of_it)),
-        exchange(*rail.wire, {.name = rail.name}),
         waker(*rail.sleeper),
-        lane(index, rail.name, exchange, waker, *rail.sleeper, dispatch.door(), control) {}
+        lane(index, rail.name, rail.network(), waker, *rail.sleeper, dispatch.door(), control) {}
 
   Rail rail;
-  transport::Exchange exchange;
   LaneWaker waker;
   Lane lane;
 };
 #else
 struct Rail {};
-Result<std::vector<Rail>> OpenRails(const Config& config) {
+Result<std::vector<Rail>> OpenRails(const Config& config, const GpuSet& /*gpus*/) {
   if (!SpansNodes(config)) return std::vector<Rail>{};
   return Error(Code::kUnavailable,
                "node_address or role asks for other nodes, and this headraced was built without "
@@ -307,15 +367,20 @@ struct Daemon::Parts {
       node_lanes.push_back(
           std::make_unique<NodeLane>(index, std::move(rail), dispatch, *control_inbox));
       NodeLane& added = *node_lanes.back();
-      log->info("lane {} between nodes over {}", added.rail.name, added.exchange.WireNames());
+      const transport::NetworkTransport& network = added.rail.network();
+      if (added.rail.nccl) ++gpu_lanes;
+      log->info("lane {} between nodes over {}", added.rail.name, network.WireNames());
       network_lanes.push_back(
-          {.number = index, .address = added.exchange.address(), .door = &added.lane.door()});
+          {.number = index, .address = network.address(), .door = &added.lane.door()});
       ports.push_back({.name = added.rail.name,
-                       .transport = added.exchange.WireNames(),
+                       .transport = network.WireNames(),
                        .threads = 1,
                        .credit_bytes = config.network_credit_bytes,
                        .door = &added.lane.door(),
                        .place = LanePlace::kBetweenNodes});
+    }
+    if (gpus.gpus != nullptr && !node_lanes.empty()) {
+      log->info("GPU memory goes to other nodes {}", DescribeGpuLanes(gpu_lanes));
     }
 #endif
   }
@@ -342,6 +407,7 @@ struct Daemon::Parts {
   std::vector<std::unique_ptr<NodeLane>> node_lanes;
 #endif
   std::vector<NetworkLane> network_lanes;
+  std::uint32_t gpu_lanes = 0;  // of these
   std::vector<std::string> lane_names;
   std::unique_ptr<Control> control;
 };
@@ -366,20 +432,20 @@ Result<std::unique_ptr<Daemon>> Daemon::Create(const Config& config,
   Result<GpuSet> gpus = FindGpus(config, *log);
   if (!gpus) return gpus.error();
   const std::string gpus_missing = gpus->missing;
-  Result<std::vector<Rail>> rails = OpenRails(config);
+  Result<std::vector<Rail>> rails = OpenRails(config, *gpus);
   if (!rails) return rails.error();
   auto parts = std::make_unique<Parts>(
       config, log, std::move(instance).value(), std::move(board).value(), std::move(inbox).value(),
       std::move(sleepers), std::move(gpus).value(), std::move(rails).value());
-  Result<std::unique_ptr<Control>> control =
-      Control::Create(OptionsOf(config, gpus_missing), {.inbox = *parts->control_inbox,
-                                                        .dispatch = parts->dispatch.door(),
-                                                        .watch = parts->watch.door(),
-                                                        .board = parts->board.layout().service,
-                                                        .log = *log,
-                                                        .network_lanes = parts->network_lanes,
-                                                        .lane_names = parts->lane_names,
-                                                        .whole_board = &parts->board.layout()});
+  Result<std::unique_ptr<Control>> control = Control::Create(
+      OptionsOf(config, gpus_missing, parts->gpu_lanes), {.inbox = *parts->control_inbox,
+                                                          .dispatch = parts->dispatch.door(),
+                                                          .watch = parts->watch.door(),
+                                                          .board = parts->board.layout().service,
+                                                          .log = *log,
+                                                          .network_lanes = parts->network_lanes,
+                                                          .lane_names = parts->lane_names,
+                                                          .whole_board = &parts->board.layout()});
   if (!control) return control.error();
   parts->control = std::move(control).value();
   return std::unique_ptr<Daemon>(new Daemon(std::move(parts)));

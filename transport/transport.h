@@ -79,8 +79,9 @@ struct Run {
 //
 // Memory may be a GPU's, at an address that every GPU of the transport reaches; `devices` says
 // whose of each member. Only transports with `device_memory` take such transfers. Members on the
-// host, and an `output` that is not member `root`'s memory, are then host memory that was pinned
-// for the GPUs, at the address it has for them. It is one piece also where there are runs, which
+// host, and an `output` that is not member `root`'s memory, are then memory that all GPUs of the
+// transfer reach, at the address it has for them: the host's, pinned for them, or one GPU's that
+// nobody's runs are in. It is one piece also where there are runs, which
 // say only where the GPUs' memory is: its element k is element k behind the pointer, whatever
 // `skip` is. At least one member is a GPU's.
 inline constexpr std::int8_t kHost = -1;

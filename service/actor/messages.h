@@ -39,9 +39,9 @@
 #include "service/schedule/queue.h"
 #include "service/session/layout.h"
 #include "service/session/nodes.h"
+#include "service/session/scratch_memory.h"
 #include "service/session/session.h"
 #include "service/session/steering.h"
-#include "transport/memory/pinned_memory.h"
 #include "transport/network.h"
 #include "transport/transport.h"
 
@@ -162,12 +162,14 @@ struct StageWaits {
   std::uint64_t token = 0;    // of the stage
   std::uint64_t members = 0;  // bit i: nothing came from member i of the group; 0: nobody's fault
 };
-// The answer to PinScratch.
-struct ScratchPinned {
+// The answer to MakeScratch.
+struct ScratchMade {
   JobId job;
   schedule::Order order = schedule::Order::kPosted;
+  std::int8_t gpu = transport::kHost;  // as it was asked for
   std::uint64_t place_bytes = 0;
-  Result<transport::PinnedMemory> memory;
+  Result<ScratchMemory> memory;
+  std::string instead{};  // why it is the host's memory and not that GPU's; empty: as asked for
 };
 // The answer to ProbeLane; dispatch passes it on to control.
 struct LaneAnswered {
@@ -179,7 +181,7 @@ using DispatchMessage =
     std::variant<OpenSession, AddSegment, RemoveSegment, AddTensors, RemoveTensors, CloseSession,
                  Ping, Drain, StageEnded, LaneFacts, JobForming, JobFormed, JobFailed, RankLeft,
                  SetLayout, OfferPlan, SwitchPlan, SteerJob, StageWaits, LaneAnswered, QuotaRefused,
-                 ScratchPinned>;
+                 ScratchMade>;
 
 // ---- to a lane ----
 struct StartStage {
@@ -329,16 +331,18 @@ struct DiscardSession {
 struct DiscardMemory {
   SegmentMemory memory;
 };
-// Host memory for blocks of GPUs that go to other nodes. Answered by ScratchPinned.
-struct PinScratch {
+// Memory for blocks of GPUs that go to other nodes: a GPU's, or pinned memory of the host, also
+// where the GPU has none to give. Answered by ScratchMade.
+struct MakeScratch {
   JobId job;
   schedule::Order order = schedule::Order::kPosted;
+  std::int8_t gpu = transport::kHost;
   std::uint64_t place_bytes = 0;
   std::uint64_t places_count = 0;
 };
-// Unpins; no lane uses it any more.
+// Gives it back; no lane uses it any more.
 struct DiscardScratch {
-  std::vector<transport::PinnedMemory> memory;
+  std::vector<ScratchMemory> memory;
 };
 // Something a person should know: logged and put on the board.
 struct Event {
@@ -358,6 +362,6 @@ struct MakePlan {
   double margin = 0;  // share of the iteration by which a new plan must be faster than the present
 };
 using WatchMessage = std::variant<MapSegment, MapDeviceSegment, DiscardSession, DiscardMemory,
-                                  PinScratch, DiscardScratch, Event, MakePlan>;
+                                  MakeScratch, DiscardScratch, Event, MakePlan>;
 
 }  // namespace headrace::service

@@ -38,6 +38,7 @@ struct PeerOptions {
   std::string architecture = "all-reduce";   // of jobs led here that name none
   std::uint64_t block_bytes = 4U << 20U;
   transport::Algorithm algorithm = transport::Algorithm::kAuto;
+  std::uint32_t gpu_lanes = 0;  // of the lanes between nodes, that carry GPUs' memory by themselves
   // See tls.h.
   std::string tls_authority;
   std::string tls_certificate;

@@ -58,8 +58,11 @@ struct Block {
   Crossing crossing = Crossing::kNone;
   std::uint32_t parts_open = 0;  // of this step
   std::uint32_t parts_count = 0;
-  std::byte* scratch = nullptr;          // for a sum that belongs to no rank of this node
-  std::byte* scratch_on_gpus = nullptr;  // where GPUs find it; null: it is for the host alone
+  std::byte* scratch = nullptr;  // the host's, for a sum that belongs to no rank of this node
+  // Of GPUs' memory, where GPUs find its scratch: one for all of it, or, where it crosses
+  // `from_gpus`, one for each part, on the GPU of the part's lane.
+  bool from_gpus = false;
+  std::array<std::byte*, kRailsMax> scratch_on_gpus{};
   std::array<Part, kRailsMax> parts;
   BlockNotes notes;
 
@@ -67,6 +70,9 @@ struct Block {
   std::uint64_t position() const { return sequence << 16 | index; }
   schedule::Order order() const {
     return sequence >> 47 != 0 ? schedule::Order::kPlanned : schedule::Order::kPosted;
+  }
+  std::size_t PartOf(const Part& part) const {
+    return static_cast<std::size_t>(&part - parts.data());
   }
 };
 

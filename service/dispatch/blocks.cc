@@ -72,27 +72,34 @@ std::uint64_t Blocks::WireBytes(const Job& job, const schedule::Stage& stage) co
 
 void Blocks::RemoveJob(Job& job) {
   queue_.RemoveJob(job.id());
-  for (Scratch& scratch : job.gpu_scratch) {
-    std::vector<transport::PinnedMemory> memory = scratch.TakeAll();
-    if (memory.empty()) continue;
-    [[maybe_unused]] const bool sent = watch_.Send(DiscardScratch{std::move(memory)});
+  for (Job::GpuScratch& order : job.gpu_scratch) {
+    for (Scratch& scratch : order) {
+      std::vector<ScratchMemory> memory = scratch.TakeAll();
+      if (memory.empty()) continue;
+      [[maybe_unused]] const bool sent = watch_.Send(DiscardScratch{std::move(memory)});
+    }
   }
 }
 
 void Blocks::AskForScratch(Job& job, schedule::Order order) {
-  const Scratch::Wish wish = job.gpu_scratch[static_cast<std::size_t>(order)].TakeWish();
-  if (wish.place_bytes == 0) return;
-  // Once for each size; a watch that has no room for it has stopped.
-  const bool sent = watch_.Send(PinScratch{.job = job.id(),
-                                           .order = order,
-                                           .place_bytes = wish.place_bytes,
-                                           .places_count = wish.places_count});
-  HR_CHECK(sent, job.id().value);
+  std::int8_t gpu = transport::kHost;  // stands first among the job's scratch
+  for (Scratch& scratch : job.gpu_scratch[static_cast<std::size_t>(order)]) {
+    const Scratch::Wish wish = scratch.TakeWish();
+    const std::int8_t wanted = gpu++;
+    if (wish.place_bytes == 0) continue;
+    // Once for each size; a watch that has no room for it has stopped.
+    const bool sent = watch_.Send(MakeScratch{.job = job.id(),
+                                              .order = order,
+                                              .gpu = wanted,
+                                              .place_bytes = wish.place_bytes,
+                                              .places_count = wish.places_count});
+    HR_CHECK(sent, job.id().value);
+  }
 }
 
-void Blocks::AddScratch(Job& job, schedule::Order order, std::uint64_t place_bytes,
-                        transport::PinnedMemory memory, TimeNs now) {
-  job.gpu_scratch[static_cast<std::size_t>(order)].Add(place_bytes, std::move(memory));
+void Blocks::AddScratch(Job& job, ScratchMade made, TimeNs now) {
+  job.gpu_scratch[static_cast<std::size_t>(made.order)][static_cast<std::size_t>(made.gpu + 1)].Add(
+      made.place_bytes, std::move(made.memory).value());
   Make(job, now);
 }
 
@@ -173,6 +180,7 @@ void Blocks::Enter(Job& job, Operation& operation, Block& block, Step step, Time
   }
   block.parts_open = 0;
   if (block.step != Step::kBetweenNodes) {
+    if (block.from_gpus) return PushShares(job, operation, block, now);
     block.parts_count = 1;
     block.parts[0].range = block.range;
     return Push(job, operation, block, 0, LaneInNode(operation), now);
@@ -192,20 +200,23 @@ void Blocks::Cross(Job& job, schedule::Order order, TimeNs now) {
     if (block.crossing != Crossing::kWaits) return;
     block.crossing = Crossing::kNone;
     places.pop_front();
-    PushBetweenNodes(job, job.slot(block.sequence), block, now);
+    PushShares(job, job.slot(block.sequence), block, now);
   }
 }
 
-void Blocks::PushBetweenNodes(Job& job, Operation& operation, Block& block, TimeNs now) {
+// Between nodes a lane for each share; inside the node, where shares have scratch on several GPUs,
+// all of them on the one lane.
+void Blocks::PushShares(Job& job, Operation& operation, Block& block, TimeNs now) {
   std::array<Range, kRailsMax> shares;
-  block.parts_count =
-      ShareOut(block.range, SizeOf(operation.shape.dtype), job.nodes()->costs, shares);
+  const bool between_nodes = block.step == Step::kBetweenNodes;
+  block.parts_count = job.SharesOf(operation, block, shares);
   HR_CHECK(first_rail_ + block.parts_count <= lanes_.size(), block.parts_count);
   for (std::uint32_t part = 0; part < block.parts_count; ++part) {
     block.parts[part].range = shares[part];
     // What moves nothing still has to meet the other nodes, on one lane.
     if (shares[part].count == 0 && (part > 0 || block.range.count != 0)) continue;
-    Push(job, operation, block, part, static_cast<std::uint8_t>(first_rail_ + part), now);
+    const auto rail = static_cast<std::uint8_t>(first_rail_ + part);
+    Push(job, operation, block, part, between_nodes ? rail : LaneInNode(operation), now);
   }
   operation.since_ns = now;
 }

@@ -59,9 +59,8 @@ class Blocks {
     queue_.SetPlannedInFlightMax(job, blocks_max);
   }
 
-  // Memory that the job's blocks lacked has been pinned.
-  void AddScratch(Job& job, schedule::Order order, std::uint64_t place_bytes,
-                  transport::PinnedMemory memory, TimeNs now);
+  // Memory that the job's blocks lacked has been made.
+  void AddScratch(Job& job, struct ScratchMade made, TimeNs now);
 
   // A lane reports the end of a stage. The answer names its operation, and what went wrong.
   struct Ended {
@@ -138,7 +137,8 @@ class Blocks {
   void Cross(Job& job, schedule::Order order, TimeNs now);
   // Gives the block its place among those that go to other nodes.
   void Place(Job& job, Block& block);
-  void PushBetweenNodes(Job& job, Operation& operation, Block& block, TimeNs now);
+  // The stages of a step that goes by the block's shares.
+  void PushShares(Job& job, Operation& operation, Block& block, TimeNs now);
   void Push(Job& job, Operation& operation, Block& block, std::uint32_t part, std::uint8_t lane,
             TimeNs now);
   void Start(Job& job, Operation& operation, Block& block, Part& part, TimeNs now);

@@ -107,6 +107,28 @@ std::uint32_t ShareOut(const Range& range, std::uint64_t element_size,
   return rails;
 }
 
+bool CrossesFromGpus(const Posted& shape, const JobNodes& nodes) {
+  return shape.OnGpu() && shape.count != 0 && nodes.gpu_lanes != 0 && nodes.servers_count == 0;
+}
+
+std::uint32_t ShareEvenly(const Range& range, std::uint64_t element_size, std::uint32_t lanes_count,
+                          std::uint64_t first, std::array<Range, kRailsMax>& shares) {
+  // Borders that split no access of 16 bytes, whatever the type.
+  constexpr std::uint64_t kGrain = 64;
+  HR_CHECK(lanes_count > 0 && lanes_count <= kRailsMax, lanes_count);
+  const std::uint64_t even = (range.count + lanes_count - 1) / lanes_count;
+  const std::uint64_t least = std::max(even, kGpuShareBytesMin / element_size);
+  const std::uint64_t width = (least + kGrain - 1) / kGrain * kGrain;
+  const std::uint64_t end = range.begin + range.count;
+  std::uint64_t begin = range.begin;
+  for (std::uint32_t i = 0; i < lanes_count; ++i) {
+    const std::uint64_t border = std::min(end, begin + width);
+    shares[(first + i) % lanes_count] = {begin, border - begin};
+    begin = border;
+  }
+  return lanes_count;
+}
+
 std::uint32_t NodeOf(const JobNodes& nodes, std::uint32_t rank) {
   for (std::uint32_t node = 0; node < nodes.nodes.size(); ++node) {
     if (std::ranges::binary_search(nodes.nodes[node].ranks, rank)) return node;

@@ -23,8 +23,8 @@ void CutBlock(const Posted& shape, std::uint32_t world_size, std::uint64_t block
               std::uint32_t index, Block& block);
 
 // The first step at or after `step` that a block needs on a node with `local_ranks_count` ranks.
-// GPUs' memory reaches other nodes by way of the host's, so that it has steps which the host's
-// memory can do without; `root_is_here`: the rank whose part or data the block is, is of this node.
+// GPUs' memory reaches other nodes by way of scratch, so that it has steps which the host's memory
+// can do without; `root_is_here`: the rank whose part or data the block is, is of this node.
 Step NextStep(const Posted& shape, const JobNodes* nodes, std::size_t local_ranks_count, Step step,
               bool root_is_here = false);
 
@@ -33,6 +33,16 @@ Step NextStep(const Posted& shape, const JobNodes* nodes, std::size_t local_rank
 std::uint32_t ShareOut(const Range& range, std::uint64_t element_size,
                        const std::vector<transport::CostLine>& costs,
                        std::array<Range, kRailsMax>& shares);
+
+// Whether GPUs' memory of that shape goes to other nodes from where it is, and not through the
+// host's. Servers have no GPUs, and what has no elements is only a meeting.
+bool CrossesFromGpus(const Posted& shape, const JobNodes& nodes);
+
+// The shares of `range` on each of that many lanes of GPUs, equal ones but that small ones are one
+// lane's alone. The first share is that of lane `first`; returns how many lanes there are.
+inline constexpr std::uint64_t kGpuShareBytesMin = std::uint64_t{64} << 10;
+std::uint32_t ShareEvenly(const Range& range, std::uint64_t element_size, std::uint32_t lanes_count,
+                          std::uint64_t first, std::array<Range, kRailsMax>& shares);
 
 // The node that has `rank`; the rank exists.
 std::uint32_t NodeOf(const JobNodes& nodes, std::uint32_t rank);

@@ -79,7 +79,7 @@ class Dispatch final : public Actor {
   void Handle(const StageWaits& message, TimeNs now);
   void Handle(LaneAnswered message, TimeNs now);
   void Handle(const QuotaRefused& message, TimeNs now);
-  void Handle(ScratchPinned message, TimeNs now);
+  void Handle(ScratchMade message, TimeNs now);
 
   Job& FindOrOpenJob(const SessionIdentity& identity, TimeNs now);
   Job* FindJob(JobId id);

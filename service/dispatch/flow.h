@@ -70,7 +70,7 @@ class Flow {
   // When to look at them again: no GPU wakes anybody. kNever while none is awaited.
   TimeNs next_look_at_words() const { return awaited_ == 0 ? kNever : looked_ns_ + kWordsEvery; }
   // Memory for what goes to other nodes was pinned, or could not be.
-  void ScratchPinned(Job& job, struct ScratchPinned message, TimeNs now);
+  void ScratchMade(Job& job, struct ScratchMade message, TimeNs now);
 
   // A lane reports the end of a stage.
   void StageEnded(Job& job, const transport::Completion& completion, TimeNs now);

@@ -112,10 +112,7 @@ void Job::FreeBlock(Block& block) {
     places.erase(found);
     block.crossing = Crossing::kNone;
   }
-  if (block.scratch_on_gpus != nullptr) {
-    gpu_scratch[static_cast<std::size_t>(block.order())].Give(
-        {std::exchange(block.scratch, nullptr), std::exchange(block.scratch_on_gpus, nullptr)});
-  }
+  GiveGpuScratch(block);
   if (block.scratch != nullptr) free_scratch_.push_back(std::exchange(block.scratch, nullptr));
   block.sequence = 0;
   free_blocks_.push_back(PlaceOf(block));
@@ -128,14 +125,7 @@ bool Job::NeedsScratch(const Operation& operation, const Block& block) const {
 }
 
 bool Job::TakeScratch(const Operation& operation, Block& block) {
-  if (operation.shape.OnGpu()) {
-    const std::uint64_t bytes = block.range.count * SizeOf(operation.shape.dtype);
-    const Scratch::Place place =
-        gpu_scratch[static_cast<std::size_t>(block.order())].Take(bytes, nodes_->block_bytes);
-    block.scratch = place.host;
-    block.scratch_on_gpus = place.on_gpus;
-    return place.host != nullptr;
-  }
+  if (operation.shape.OnGpu()) return TakeGpuScratch(operation, block);
   if (!scratch_) {
     Result<Mapping> mapping = Mapping::Anonymous(kScratchBlocks * nodes_->block_bytes);
     if (!mapping) return false;
@@ -185,10 +175,10 @@ transport::Transfer Job::MakeTransfer(const Operation& operation, const Block& b
     transfer.runs = operation.wire().runs;
     transfer.skip = part.range.begin;
   }
-  const bool through_host = nodes_ && operation.shape.OnGpu();
+  const bool by_scratch = nodes_ && operation.shape.OnGpu();
   switch (block.step) {
     case Step::kInNode:
-      if (through_host) {
+      if (by_scratch) {
         FillFromGpus(operation, block, part, transfer);
       } else {
         FillInNode(operation, block, part, transfer);
@@ -198,7 +188,7 @@ transport::Transfer Job::MakeTransfer(const Operation& operation, const Block& b
       FillBetweenNodes(operation, block, part, transfer);
       break;
     case Step::kToRanks:
-      if (through_host) {
+      if (by_scratch) {
         FillToGpus(operation, block, part, transfer);
       } else {
         FillToRanks(operation, block, part, transfer);
@@ -246,7 +236,13 @@ void Job::FillBetweenNodes(const Operation& operation, const Block& block, const
     transfer.runs = {};
     transfer.skip = 0;
   }
-  transfer.members[nodes_->self] = SumOf(operation, block, part.range.begin);
+  if (block.from_gpus) {
+    // Lanes of GPUs come first, so the part's place is the number of the GPU.
+    transfer.members[nodes_->self] = block.scratch_on_gpus[block.PartOf(part)];
+    transfer.devices[nodes_->self] = static_cast<std::int8_t>(block.PartOf(part));
+  } else {
+    transfer.members[nodes_->self] = SumOf(operation, block, part.range.begin);
+  }
   if (transfer.kind == Collective::kAllReduce) return;
   transfer.root = NodeOf(*nodes_, block.root);
   if (transfer.kind == Collective::kReduceScatter) {

@@ -92,18 +92,4 @@ void Flow::MarkReady(Job& job, std::uint32_t rank, const AwaitedPost& post, Time
   }
 }
 
-void Flow::ScratchPinned(Job& job, struct ScratchPinned message, TimeNs now) {
-  if (!message.memory) {
-    const Error error =
-        message.memory.error().Within("take GPU memory to other nodes through the host's");
-    return FailJob(job, {error.code(), error.text()}, Found::kHere, now);
-  }
-  Tell(job, Code::kOk,
-       fmt::format(
-           "GPU memory reaches other nodes through pinned host memory: {} blocks of up to {} "
-           "bytes at a time",
-           message.memory->size() / message.place_bytes, message.place_bytes));
-  blocks_.AddScratch(job, message.order, message.place_bytes, std::move(*message.memory), now);
-}
-
 }  // namespace headrace::service

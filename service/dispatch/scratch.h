@@ -1,15 +1,15 @@
-// Host memory, pinned for GPUs, through which the blocks of one job and order pass on their way to
-// other nodes. Places are of one size; blocks of a later plan may ask for larger ones, which
-// double, so that all of them together are at most twice the largest.
+// Memory through which the blocks of one job and order pass on their way from GPUs to other nodes:
+// the host's, pinned, or that of one GPU. Places are of one size; blocks of a later plan may ask
+// for larger ones, which double, so that all of them together are at most twice the largest.
 //
-// Dispatch's thread, which neither pins nor unpins: watch does.
+// Dispatch's thread, which neither makes nor frees any: watch does.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "transport/memory/pinned_memory.h"
+#include "service/session/scratch_memory.h"
 
 namespace headrace::service {
 
@@ -22,29 +22,30 @@ class Scratch {
   static constexpr std::uint64_t kBytesMax = std::uint64_t{256} << 20;
 
   struct Place {
-    std::byte* host = nullptr;
     std::byte* on_gpus = nullptr;
+    std::byte* on_host = nullptr;  // null: it is a GPU's memory
   };
   // Room for `bytes`, in a place of `least_bytes` or more; null while there is none.
   Place Take(std::uint64_t bytes, std::uint64_t least_bytes);
-  void Give(const Place& place);
+  // A place is known by where GPUs find it.
+  void Give(const std::byte* on_gpus);
 
-  // What a Take found missing: memory of that many places of that size is to be pinned and added.
+  // What a Take found missing: memory of that many places of that size is to be made and added.
   // Nothing, once it was asked for.
   struct Wish {
     std::uint64_t place_bytes = 0;  // 0: none
     std::uint64_t places_count = 0;
   };
   Wish TakeWish();
-  void Add(std::uint64_t place_bytes, transport::PinnedMemory memory);
-  // All of it, for whoever unpins; nothing is in use.
-  std::vector<transport::PinnedMemory> TakeAll();
+  void Add(std::uint64_t place_bytes, ScratchMemory memory);
+  // All of it, for whoever frees it; nothing is in use.
+  std::vector<ScratchMemory> TakeAll();
 
  private:
   struct Pool {
     std::uint64_t place_bytes = 0;
-    transport::PinnedMemory memory;
-    std::vector<std::byte*> free;  // places, where the host finds them
+    ScratchMemory memory;
+    std::vector<std::uint64_t> free;  // places, by their offsets
   };
 
   std::vector<Pool> pools_;  // growing places

@@ -36,6 +36,7 @@ std::string CanonicalText(const Agreement& agreement) {
     text += fmt::format("cost {:016x} {:016x}\n", std::bit_cast<std::uint64_t>(cost.startup_s),
                         std::bit_cast<std::uint64_t>(cost.s_per_byte));
   }
+  if (agreement.gpu_lanes != 0) text += fmt::format("gpu lanes {}\n", agreement.gpu_lanes);
   return text;
 }
 
@@ -45,6 +46,12 @@ std::uint64_t HashOf(const Agreement& agreement) {
     hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3U;
   }
   return hash;
+}
+
+std::string DescribeGpuLanes(std::uint32_t gpu_lanes) {
+  if (gpu_lanes == 0) return "through the host's memory (gpu_network = staged)";
+  return fmt::format("by NCCL from {} GPU{} (gpu_network = nccl)", gpu_lanes,
+                     gpu_lanes == 1 ? "" : "s");
 }
 
 JobNodes NodesOf(const Agreement& agreement, std::uint32_t self) {
@@ -58,6 +65,7 @@ JobNodes NodesOf(const Agreement& agreement, std::uint32_t self) {
   nodes.plan_version = agreement.plan_version;
   nodes.block_bytes = agreement.block_bytes;
   nodes.costs = agreement.costs;
+  nodes.gpu_lanes = agreement.gpu_lanes;
   return nodes;
 }
 

@@ -31,6 +31,7 @@ struct Agreement {
   std::vector<AgreedNode> nodes;  // those with ranks, by their lowest rank, then the servers
   std::uint32_t servers_count = 0;
   std::vector<transport::CostLine> costs;  // of each lane; empty until they are measured
+  std::uint32_t gpu_lanes = 0;             // JobNodes::gpu_lanes; each node puts in what it has
 
   friend bool operator==(const Agreement&, const Agreement&) = default;
 };
@@ -40,6 +41,10 @@ std::string CanonicalText(const Agreement& agreement);
 // FNV-1a over the canonical text: tells nodes apart that differ by accident, proves nothing against
 // one that lies.
 std::uint64_t HashOf(const Agreement& agreement);
+
+// How a node whose lanes are these carries GPUs' memory to others, for people: "by NCCL from 2 GPUs
+// (gpu_network = nccl)".
+std::string DescribeGpuLanes(std::uint32_t gpu_lanes);
 
 // What dispatch needs of it on the node `self`, and what its lane `lane` does.
 JobNodes NodesOf(const Agreement& agreement, std::uint32_t self);

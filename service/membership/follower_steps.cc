@@ -96,6 +96,8 @@ void Follower::Take(Job& job, const OpenJob& open) {
   job.stage = Stage::kOpening;
   job.self = open.self;
   job.agreement = open.agreement;
+  // This node's own, so that the hash tells when the leader's is another.
+  job.agreement.gpu_lanes = job.agreement.servers_count == 0 ? options_.gpu_lanes : 0;
   job.lanes_answered = 0;
   for (std::size_t lane = 0; lane < lanes_count(); ++lane) {
     actions_.emplace_back(

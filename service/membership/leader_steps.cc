@@ -116,6 +116,7 @@ void Leader::Agree(Job& job) {
     agreement.nodes.push_back(std::move(node));
     agreement.servers_count += part.server ? 1 : 0;
   }
+  agreement.gpu_lanes = agreement.servers_count == 0 ? options_.gpu_lanes : 0;
 }
 
 void Leader::BeginStep(Job& job, Stage stage) {

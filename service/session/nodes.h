@@ -24,6 +24,9 @@ struct JobNodes {
   std::uint32_t plan_version = 1;
   std::uint64_t block_bytes = 0;           // an operation's bytes are cut into blocks of this size
   std::vector<transport::CostLine> costs;  // agreed, of each lane between nodes, in their order
+  // So many of these lanes carry GPUs' memory from where it is, number g that of GPU g. 0: GPUs'
+  // memory goes through the host's.
+  std::uint32_t gpu_lanes = 0;
 
   std::size_t data_nodes_count() const { return nodes.size() - servers_count; }
 };

@@ -92,20 +92,27 @@ void Watch::Handle(DiscardMemory message) {
   gpu_rows_.Remove(device, size);
 }
 
-void Watch::Handle(const PinScratch& message) {
-  ScratchPinned pinned{
-      .job = message.job,
-      .order = message.order,
-      .place_bytes = message.place_bytes,
-      .memory = Error(Code::kUnavailable, "this service has no GPU to pin it for")};
-  if (gpus_ != nullptr) {
-    pinned.memory =
-        transport::PinnedMemory::Allocate(*gpus_, message.place_bytes * message.places_count);
-  }
+void Watch::Handle(const MakeScratch& message) {
+  ScratchMade made{.job = message.job,
+                   .order = message.order,
+                   .gpu = message.gpu,
+                   .place_bytes = message.place_bytes,
+                   .memory = Error(Code::kUnavailable, "this service has no GPU to make it for")};
+  if (gpus_ != nullptr) FillScratch(message, made);
   HR_CHECK(dispatch_ != nullptr, message.job.value);
   // Few of these are open, and a dispatch that is too far behind for one has stopped.
-  const bool sent = dispatch_->Send(std::move(pinned));
+  const bool sent = dispatch_->Send(std::move(made));
   HR_CHECK(sent, message.job.value);
+}
+
+void Watch::FillScratch(const MakeScratch& message, ScratchMade& made) const {
+  const std::uint64_t bytes = message.place_bytes * message.places_count;
+  if (message.gpu != transport::kHost) {
+    made.memory = ScratchMemory::OnGpu(*gpus_, message.gpu, bytes);
+    if (made.memory) return;
+    made.instead = made.memory.error().text();
+  }
+  made.memory = ScratchMemory::OnHost(*gpus_, bytes);
 }
 
 // As above.

@@ -23,7 +23,7 @@ class Watch final : public Actor {
   Watch(Wakeable& thread, Door<ControlMessage>& control, ipc::BoardLayout& board, EventSink log,
         const transport::Gpus* gpus = nullptr);
 
-  // Before the first work: who is answered when scratch is pinned.
+  // Before the first work: who is answered when scratch is made.
   void ConnectDispatch(Door<DispatchMessage>& dispatch) { dispatch_ = &dispatch; }
 
   std::string_view name() const override { return "watch"; }
@@ -40,12 +40,13 @@ class Watch final : public Actor {
   void Handle(MapDeviceSegment message);
   void Handle(DiscardSession message);
   void Handle(DiscardMemory message);
-  void Handle(const PinScratch& message);
+  void Handle(const MakeScratch& message);
   void Handle(DiscardScratch message);
   void Handle(const Event& event);
   void Handle(const MakePlan& message);
 
   Result<SegmentMemory> Import(const MapDeviceSegment& message);
+  void FillScratch(const MakeScratch& message, ScratchMade& made) const;
 
   Door<ControlMessage>& control_;
   ipc::BoardLayout& board_;

@@ -22,15 +22,21 @@ HandDrivenCluster::HandDrivenCluster(const ClusterSpec& spec)
   network_.AdvanceTo(nodes_.front()->node->now);
 }
 
-std::unique_ptr<HandDrivenCluster::Node> HandDrivenCluster::MakeNode(const std::string& wire_name,
-                                                                     std::string& address) {
-  transport::Wire& wire = network_.AddWire(wire_name);
-  address = wire.address();
+std::unique_ptr<HandDrivenCluster::Node> HandDrivenCluster::MakeNode(
+    const std::string& wire_name, std::vector<std::string>& addresses) {
   auto node = std::make_unique<Node>();
   node->wire_name = wire_name;
-  node->exchange = std::make_unique<transport::Exchange>(wire, spec_.exchange);
-  node->node = std::make_unique<HandDrivenNode>(spec_.make, spec_.credit_bytes,
-                                                node->exchange.get(), spec_.gpus);
+  addresses.clear();
+  std::vector<transport::NetworkTransport*> networks;
+  for (std::uint32_t rail = 0; rail < spec_.rails_count; ++rail) {
+    transport::Wire& wire =
+        network_.AddWire(rail == 0 ? wire_name : wire_name + std::to_string(rail));
+    addresses.push_back(wire.address());
+    node->exchanges.push_back(std::make_unique<transport::Exchange>(wire, spec_.exchange));
+    networks.push_back(node->exchanges.back().get());
+  }
+  node->node =
+      std::make_unique<HandDrivenNode>(spec_.make, spec_.credit_bytes, networks, spec_.gpus);
   return node;
 }
 
@@ -43,11 +49,14 @@ void HandDrivenCluster::OpenLinks(const JobSpec& job, std::uint32_t nodes_count)
                                     .self = self,
                                     .members = {},
                                     .servers_count = 0};
-    for (std::uint32_t i = 0; i < nodes_count; ++i) {
-      options.members.push_back({NameOf(i), addresses_[i]});
+    for (std::uint32_t rail = 0; rail < spec_.rails_count; ++rail) {
+      options.members.clear();
+      for (std::uint32_t i = 0; i < nodes_count; ++i) {
+        options.members.push_back({NameOf(i), addresses_[i][rail]});
+      }
+      nodes_[self]->node->SendToNetworkLane(rail, service::OpenGroup{options});
     }
-    nodes_[self]->node->SendToNetworkLane(service::OpenGroup{std::move(options)});
-    nodes_[self]->node->SendToNetworkLane(service::SetCost{job.id.value, {20e-6, 1e-9}});
+    nodes_[self]->node->SendToNetworkLanes(service::SetCost{job.id.value, {20e-6, 1e-9}});
   }
 }
 
@@ -60,7 +69,8 @@ void HandDrivenCluster::TellFormed(std::size_t node, const JobSpec& job,
   }
   nodes.self = static_cast<std::uint32_t>(node);
   nodes.block_bytes = block_bytes;
-  nodes.costs = {{20e-6, 1e-9}};
+  nodes.costs.assign(spec_.rails_count, {20e-6, 1e-9});
+  nodes.gpu_lanes = spec_.gpu_lanes;
   nodes_[node]->node->Send(service::JobFormed{job.id, std::move(nodes)});
 }
 
@@ -72,10 +82,11 @@ void HandDrivenCluster::Form(const JobSpec& job,
 }
 
 void HandDrivenCluster::CloseLinks(std::size_t node, JobId job, const std::string& cause) {
-  nodes_[node]->node->SendToNetworkLane(service::CloseGroup{job.value, cause});
+  nodes_[node]->node->SendToNetworkLanes(service::CloseGroup{job.value, cause});
 }
 
 void HandDrivenCluster::Vanish(std::size_t node, transport::Silence silence) {
+  HR_CHECK(spec_.rails_count == 1, node);
   nodes_[node]->vanished = true;
   network_.Vanish(nodes_[node]->wire_name, silence);
 }

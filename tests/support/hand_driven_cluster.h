@@ -21,6 +21,8 @@ struct ClusterSpec {
   std::uint64_t credit_bytes = std::uint64_t{1} << 20;
   transport::ExchangeOptions exchange{.name = "net0"};
   const transport::Gpus* gpus = nullptr;  // that every node has; outlive the cluster
+  std::uint32_t rails_count = 1;          // networks, a lane each; nodes that vanish have one
+  std::uint32_t gpu_lanes = 0;            // JobNodes::gpu_lanes
 };
 
 class HandDrivenCluster {
@@ -30,7 +32,9 @@ class HandDrivenCluster {
   HandDrivenNode& node(std::size_t index) { return *nodes_[index]->node; }
   std::size_t nodes_count() const { return nodes_.size(); }
   transport::SimulatedNetwork& network() { return network_; }
-  transport::Exchange& exchange(std::size_t index) { return *nodes_[index]->exchange; }
+  transport::Exchange& exchange(std::size_t index, std::size_t rail = 0) {
+    return *nodes_[index]->exchanges[rail];
+  }
   // "a", "b", ...
   static std::string NameOf(std::size_t index) {
     return std::string(1, static_cast<char>('a' + index));
@@ -50,7 +54,7 @@ class HandDrivenCluster {
   bool vanished(std::size_t node) const { return nodes_[node]->vanished; }
   // A new service in the place of one that has vanished, under another name on the network.
   void Replace(std::size_t node, const std::string& wire_name);
-  const std::string& address(std::size_t node) const { return addresses_[node]; }
+  const std::string& address(std::size_t node) const { return addresses_[node].front(); }
 
   // Lets everything happen that is due within `time_ns`.
   void Advance(TimeNs time_ns);
@@ -63,19 +67,19 @@ class HandDrivenCluster {
  private:
   struct Node {
     std::string wire_name;
-    std::unique_ptr<transport::Exchange> exchange;
+    std::vector<std::unique_ptr<transport::Exchange>> exchanges;  // by rail
     std::unique_ptr<HandDrivenNode> node;
     bool vanished = false;
   };
 
-  std::unique_ptr<Node> MakeNode(const std::string& wire_name, std::string& address);
+  std::unique_ptr<Node> MakeNode(const std::string& wire_name, std::vector<std::string>& addresses);
   void SettleAll();
 
   ClusterSpec spec_;
   transport::SimulatedNetwork network_;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<std::unique_ptr<Node>> replaced_;
-  std::vector<std::string> addresses_;
+  std::vector<std::vector<std::string>> addresses_;  // by node and rail
 };
 
 }  // namespace headrace::support

@@ -45,7 +45,8 @@ bool WatchTap::Send(service::WatchMessage message) {
 }
 
 HandDrivenNode::HandDrivenNode(const MakeTransport& make, std::uint64_t credit_bytes,
-                               transport::NetworkTransport* network, const transport::Gpus* gpus)
+                               const std::vector<transport::NetworkTransport*>& networks,
+                               const transport::Gpus* gpus)
     : board_(std::make_unique<ipc::BoardLayout>()),
       watch_tap_([this](std::span<const std::byte> memory) { OnDiscard(memory); }),
       watch_(
@@ -73,14 +74,15 @@ HandDrivenNode::HandDrivenNode(const MakeTransport& make, std::uint64_t credit_b
                      .door = &gpu_lane_->door(),
                      .place = service::LanePlace::kInNodeOnGpus});
   }
-  if (network != nullptr) {
+  for (transport::NetworkTransport* const network : networks) {
     const auto index = static_cast<std::uint8_t>(ports.size());
-    network_lane_ = std::make_unique<service::Lane>(index, "net0", *network, waker_, wakeable_,
-                                                    dispatch_.door(), control_);
-    ports.push_back({.name = "net0",
+    const std::string name = "net" + std::to_string(network_lanes_.size());
+    network_lanes_.push_back(std::make_unique<service::Lane>(
+        index, name, *network, waker_, wakeable_, dispatch_.door(), control_));
+    ports.push_back({.name = name,
                      .transport = "simulated",
                      .credit_bytes = credit_bytes,
-                     .door = &network_lane_->door(),
+                     .door = &network_lanes_.back()->door(),
                      .place = service::LanePlace::kBetweenNodes});
   }
   dispatch_.ConnectLanes(std::move(ports));
@@ -152,9 +154,19 @@ void HandDrivenNode::Send(service::DispatchMessage message) {
   HR_CHECK(sent);
 }
 
-void HandDrivenNode::SendToNetworkLane(service::LaneMessage message) {
-  const bool sent = network_lane_->door().Send(std::move(message));
+void HandDrivenNode::SendToNetworkLanes(const service::LaneMessage& message) {
+  for (std::size_t rail = 0; rail < network_lanes_.size(); ++rail) SendToNetworkLane(rail, message);
+}
+
+void HandDrivenNode::SendToNetworkLane(std::size_t rail, service::LaneMessage message) {
+  const bool sent = network_lanes_.at(rail)->door().Send(std::move(message));
   HR_CHECK(sent);
+}
+
+bool HandDrivenNode::TurnNetworkLanes() {
+  bool worked = false;
+  for (const auto& lane : network_lanes_) worked |= lane->DoWork(now);
+  return worked;
 }
 
 bool HandDrivenNode::Settle() {
@@ -162,11 +174,11 @@ bool HandDrivenNode::Settle() {
     bool worked = dispatch_.DoWork(now);
     worked |= lane_.DoWork(now);
     worked |= TurnGpuLane();
-    worked |= TurnNetworkLane();
+    worked |= TurnNetworkLanes();
     worked |= watch_.DoWork(now);
     // As a runner does: who says that it may not sleep, or whose time has come, gets another turn.
     worked |= !dispatch_.PrepareToSleep() || !lane_.PrepareToSleep();
-    worked |= network_lane_ && !network_lane_->PrepareToSleep();
+    for (const auto& lane : network_lanes_) worked |= !lane->PrepareToSleep();
     dispatch_.Awake();
     lane_.Awake();
     if (!worked && dispatch_.NextDeadline() > now) return turn > 0;

@@ -62,7 +62,7 @@ class HandDrivenNode {
  public:
   explicit HandDrivenNode(const MakeTransport& make = Loopback({}),
                           std::uint64_t credit_bytes = std::uint64_t{1} << 20,
-                          transport::NetworkTransport* network = nullptr,
+                          const std::vector<transport::NetworkTransport*>& networks = {},
                           const transport::Gpus* gpus = nullptr);
 
   // ---- what control does ----
@@ -76,15 +76,17 @@ class HandDrivenNode {
   void AddTensor(ClientEnd& client, TensorId id, const service::Tensor& tensor);
   void Close(ClientEnd& client, bool orderly, const std::string& cause);
   void Send(service::DispatchMessage message);
-  // To the lane between nodes, which there is if a network was given.
-  void SendToNetworkLane(service::LaneMessage message);
+  // To each lane between nodes, of which there are as many as networks were given, or to one.
+  void SendToNetworkLanes(const service::LaneMessage& message);
+  void SendToNetworkLane(std::size_t rail, service::LaneMessage message);
+  std::size_t network_lanes_count() const { return network_lanes_.size(); }
 
   // ---- time ----
   TimeNs now = kSecond;
   bool TurnDispatch() { return dispatch_.DoWork(now); }
   bool TurnLane() { return lane_.DoWork(now); }
   bool TurnGpuLane() { return gpu_lane_ && gpu_lane_->DoWork(now); }
-  bool TurnNetworkLane() { return network_lane_ && network_lane_->DoWork(now); }
+  bool TurnNetworkLanes();
   void TurnWatch() { watch_.DoWork(now); }
   // Turns all actors until none has anything to do at this time. Returns whether any had.
   bool Settle();
@@ -131,7 +133,7 @@ class HandDrivenNode {
   const transport::Gpus* gpus_;
   std::unique_ptr<DeviceLoopback> gpu_transport_;
   std::unique_ptr<service::Lane> gpu_lane_;
-  std::unique_ptr<service::Lane> network_lane_;
+  std::vector<std::unique_ptr<service::Lane>> network_lanes_;
   std::uint64_t sessions_ = 0;
   std::vector<std::unique_ptr<ClientEnd>> clients_;
   std::map<SessionId, std::vector<std::span<const std::byte>>> service_memory_;

@@ -34,7 +34,8 @@ NodeFacts FactsOf(const ControlOptions& options, const ControlPorts& ports) {
                   .name = options.peers.node_name,
                   .instance = RandomNumber(),
                   .server = options.peers.server,
-                  .addresses = {}};
+                  .addresses = {},
+                  .gpu_lanes = options.peers.gpu_lanes};
   for (const NetworkLane& lane : ports.network_lanes) facts.addresses.push_back(lane.address);
   return facts;
 }
@@ -45,6 +46,7 @@ LeaderOptions LeaderOptionsOf(const NodeFacts& facts, const ControlOptions& serv
                        .program = facts.program,
                        .node_name = facts.name,
                        .lanes_count = facts.addresses.size(),
+                       .gpu_lanes = facts.gpu_lanes,
                        .block_bytes = options.block_bytes,
                        .algorithm = options.algorithm,
                        .architecture = options.architecture,
@@ -58,7 +60,10 @@ LeaderOptions LeaderOptionsOf(const NodeFacts& facts, const ControlOptions& serv
 }
 
 FollowerOptions FollowerOptionsOf(const ControlPorts& ports, const PeerOptions& options) {
-  FollowerOptions wanted{.lanes = {}, .server = options.server, .hash_salt = ports.hash_salt};
+  FollowerOptions wanted{.lanes = {},
+                         .server = options.server,
+                         .gpu_lanes = options.gpu_lanes,
+                         .hash_salt = ports.hash_salt};
   for (const NetworkLane& lane : ports.network_lanes) wanted.lanes.push_back(lane.number);
   return wanted;
 }

@@ -180,13 +180,25 @@ TEST_F(ConfigNetworkTest, RefusesWhatSpeaksOfOtherNodesWhereThereAreNone) {
                              {"HEADRACE_PEERS", "a=b"},
                              {"HEADRACE_PLAIN_TEXT", "true"},
                              {"HEADRACE_RAILS", "eth0"},
-                             {"HEADRACE_NETWORK_TRANSPORTS", "tcp"}};
+                             {"HEADRACE_NETWORK_TRANSPORTS", "tcp"},
+                             {"HEADRACE_GPU_NETWORK", "nccl"}};
   for (const auto& [name, value] : settings) {
     ExpectRefused({{name, value}}, {"node_address is empty", "set node_address"});
   }
   Settings tls = Tls();
   tls.erase("HEADRACE_NODE_ADDRESS");
   ExpectRefused(tls, {"tls_certificate speaks of other nodes"});
+}
+
+TEST_F(ConfigNetworkTest, RefusesNcclBetweenNodesWhereNoGpuCanBe) {
+  Settings settings = {{"HEADRACE_NODE_ADDRESS", "127.0.0.1"}, {"HEADRACE_GPU_NETWORK", "nccl"}};
+  EXPECT_EQ(Read(settings)->config.gpu_network, "nccl");
+  settings["HEADRACE_GPU"] = "off";
+  ExpectRefused(settings, {"gpu_network is nccl", "gpu is off", "gpu_network to staged"});
+  settings.erase("HEADRACE_GPU");
+  settings.insert({{"HEADRACE_ROLE", "server"}, {"HEADRACE_RENDEZVOUS", "127.0.0.1:7000"}});
+  ExpectRefused(settings, {"gpu_network is nccl", "role is server", "staged"});
+  ExpectRefused({{"HEADRACE_GPU_NETWORK", "rdma"}}, {"gpu_network", "staged, nccl", "\"rdma\""});
 }
 
 TEST_F(ConfigNetworkTest, ReadsItsOwnOutputBack) {

@@ -77,6 +77,7 @@ TEST_F(ConfigTest, PrintsTheDefaultsWithTheirSources) {
                                              "cuda_library = \"\"",
                                              "gpu_lane = \"nvlink\"",
                                              "nccl_library = \"\"",
+                                             "gpu_network = \"staged\"",
                                              "gpu_ctas = 16",
                                              "sessions_per_uid = 0",
                                              "memory_per_uid = 0",

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <set>
 
 namespace headrace::service {
@@ -128,6 +130,44 @@ TEST(Cut, FindsTheNodeOfARank) {
   const JobNodes nodes = Nodes({{0, 3}, {1, 2, 4}}, 64);
   EXPECT_EQ(NodeOf(nodes, 3), 0U);
   EXPECT_EQ(NodeOf(nodes, 4), 1U);
+}
+
+TEST(GpuShares, CoverTheRangeOnceAndAreEqualButForSmallOnes) {
+  for (const std::uint64_t count : {1U, 100U, 16'384U, 40'000U, 1'000'001U, 33'554'432U}) {
+    for (std::uint32_t lanes = 1; lanes <= kRailsMax; ++lanes) {
+      for (std::uint64_t first = 0; first < lanes; ++first) {
+        std::array<Range, kRailsMax> shares;
+        ASSERT_EQ(ShareEvenly({7, count}, 4, lanes, first, shares), lanes);
+        std::uint64_t next = 7;
+        for (std::uint32_t i = 0; i < lanes; ++i) {
+          const Range& share = shares[(first + i) % lanes];
+          EXPECT_EQ(share.begin, next);
+          next += share.count;
+          // Neither much more than its part, nor for little.
+          EXPECT_LE(share.count * 4, std::max(kGpuShareBytesMin, 4 * (count / lanes + 65)));
+          if (i > 0 && share.count != 0) {
+            EXPECT_GE(shares[first].count * 4, kGpuShareBytesMin);
+          }
+        }
+        EXPECT_EQ(next, 7 + count);
+      }
+    }
+  }
+}
+
+TEST(GpuShares, AreForGpusMemoryOfJobsWhoseNodesHaveSuchLanes) {
+  Posted shape = Shape(Collective::kAllReduce, 100);
+  JobNodes nodes = Nodes({{0}, {1}}, 4096);
+  EXPECT_FALSE(CrossesFromGpus(shape, nodes));
+  shape.device = 1;
+  EXPECT_FALSE(CrossesFromGpus(shape, nodes)) << "gpu_network = staged";
+  nodes.gpu_lanes = 1;
+  EXPECT_TRUE(CrossesFromGpus(shape, nodes));
+  nodes.servers_count = 1;
+  EXPECT_FALSE(CrossesFromGpus(shape, nodes)) << "servers have no GPUs";
+  nodes.servers_count = 0;
+  shape.count = 0;
+  EXPECT_FALSE(CrossesFromGpus(shape, nodes)) << "a meeting";
 }
 
 }  // namespace

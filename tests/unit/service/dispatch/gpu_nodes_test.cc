@@ -1,8 +1,11 @@
-// GPUs' memory on its way to other nodes, by way of pinned host memory.
+// GPUs' memory on its way to other nodes: by way of pinned host memory, or from scratch on the GPUs
+// that have lanes to other nodes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -13,31 +16,42 @@
 namespace headrace::support {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using Ranks = std::vector<std::vector<std::uint32_t>>;
 
 constexpr std::uint64_t kCount = 1200;  // several blocks of 1024 bytes
 
+struct Spread {
+  Ranks ranks;
+  std::uint32_t gpu_lanes = 0;
+};
+
 // The same operations on nodes of GPUs and on nodes without: what ends where must be the same.
-class GpuNodes : public GpuTest, public ::testing::WithParamInterface<Ranks> {
+class GpuNodes : public GpuTest, public ::testing::WithParamInterface<Spread> {
  protected:
   struct World {
-    World(const Ranks& ranks, const transport::Gpus* gpus)
-        : cluster({.nodes_count = static_cast<std::uint32_t>(ranks.size()), .gpus = gpus}) {
+    World(const Ranks& ranks, const transport::Gpus* gpus, std::uint32_t gpu_lanes = 0,
+          std::size_t segment_size = 65536)
+        : cluster({.nodes_count = static_cast<std::uint32_t>(ranks.size()),
+                   .gpus = gpus,
+                   .rails_count = std::max(1U, gpu_lanes),
+                   .gpu_lanes = gpu_lanes}) {
       for (const auto& node : ranks) job.world_size += static_cast<std::uint32_t>(node.size());
       clients.resize(job.world_size);
       for (std::size_t node = 0; node < ranks.size(); ++node) {
         for (const std::uint32_t rank : ranks[node]) {
-          clients[rank] = gpus == nullptr ? &cluster.node(node).Attach(job, rank)
-                                          : &cluster.node(node).AttachOnGpu(
-                                                job, rank, static_cast<int>(rank % 2));
+          HandDrivenNode& at = cluster.node(node);
+          clients[rank] = gpus == nullptr ? &at.Attach(job, rank, segment_size)
+                                          : &at.AttachOnGpu(job, rank, static_cast<int>(rank % 2),
+                                                            segment_size);
           Fill(*clients[rank], static_cast<float>(100 * rank));
         }
       }
     }
-    void Form(const Ranks& ranks) {
-      cluster.Form(job, ranks);
+    void Form(const Ranks& ranks, std::uint64_t block_bytes = 1024) {
+      cluster.Form(job, ranks, block_bytes);
       cluster.Advance(kMillisecond);
     }
     void PostAll(const ipc::Record& record) {
@@ -50,19 +64,25 @@ class GpuNodes : public GpuTest, public ::testing::WithParamInterface<Ranks> {
   };
 
   ~GpuNodes() override { world_.reset(); }
-  World& OnGpus(const Ranks& ranks) {
-    world_ = std::make_unique<World>(ranks, gpus_.get());
+  World& OnGpus(const Ranks& ranks, std::uint32_t gpu_lanes = 0, std::size_t segment_size = 65536) {
+    world_ = std::make_unique<World>(ranks, gpus_.get(), gpu_lanes, segment_size);
     return *world_;
+  }
+  // What the lane inside a node was given, for one step of the blocks that go to other nodes.
+  std::size_t CarriedFromNode(Collective kind) {
+    return static_cast<std::size_t>(std::ranges::count(
+        world_->cluster.node(0).gpu_transport().taken, kind, &transport::Transfer::kind));
   }
 
   std::unique_ptr<World> world_;
 };
 
 TEST_P(GpuNodes, EndWithTheBytesThatHostMemoryEndsWith) {
-  World& gpus = OnGpus(GetParam());
-  World hosts(GetParam(), nullptr);
+  const Ranks& ranks = GetParam().ranks;
+  World& gpus = OnGpus(ranks, GetParam().gpu_lanes);
+  World hosts(ranks, nullptr);
   for (World* world : {&gpus, &hosts}) {
-    world->Form(GetParam());
+    world->Form(ranks);
     std::uint64_t posted = 0;
     for (const Collective kind : {Collective::kAllReduce, Collective::kReduceScatter,
                                   Collective::kAllGather, Collective::kBroadcast}) {
@@ -93,17 +113,18 @@ TEST_P(GpuNodes, EndWithTheBytesThatHostMemoryEndsWith) {
   }
 }
 
-TEST_P(GpuNodes, MoveGradientsInRunsThroughOnePieceOfHostMemory) {
+TEST_P(GpuNodes, MoveGradientsInRunsThroughScratchInOnePiece) {
   const auto layout = PackedLayout({400, 200, 300});
   const Blocks blocks = {{{2, 100, 200}, {0, 0, 50}}, {{0, 50, 350}, {1, 0, 200}, {2, 0, 100}}};
-  World& gpus = OnGpus(GetParam());
-  for (std::size_t node = 0; node < GetParam().size(); ++node) {
-    for (const std::uint32_t rank : GetParam()[node]) {
+  const Ranks& ranks = GetParam().ranks;
+  World& gpus = OnGpus(ranks, GetParam().gpu_lanes);
+  for (std::size_t node = 0; node < ranks.size(); ++node) {
+    for (const std::uint32_t rank : ranks[node]) {
       HandIn(gpus.cluster.node(node), *gpus.clients[rank], layout);
     }
   }
-  gpus.Form(GetParam());
-  for (std::size_t node = 0; node < GetParam().size(); ++node) {
+  gpus.Form(ranks);
+  for (std::size_t node = 0; node < ranks.size(); ++node) {
     Adopt(gpus.cluster.node(node), gpus.job.id, PlanOf(blocks));
   }
   float times = 1;
@@ -125,15 +146,107 @@ TEST_P(GpuNodes, MoveGradientsInRunsThroughOnePieceOfHostMemory) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Spreads, GpuNodes,
-                         ::testing::Values(Ranks{{0}, {1}}, Ranks{{0, 1}, {2}},
-                                           Ranks{{0, 3}, {1, 2, 4}}, Ranks{{0}, {1}, {2}}),
+                         ::testing::Values(Spread{{{0}, {1}}}, Spread{{{0, 1}, {2}}},
+                                           Spread{{{0, 3}, {1, 2, 4}}}, Spread{{{0}, {1}, {2}}},
+                                           Spread{{{0}, {1}}, 1}, Spread{{{0}, {1}}, 2},
+                                           Spread{{{0, 1}, {2}}, 2}, Spread{{{0, 3}, {1, 2, 4}}, 2},
+                                           Spread{{{0}, {1}, {2}}, 2}),
                          [](const auto& spread) {
                            std::string name;
-                           for (const auto& node : spread.param) {
+                           for (const auto& node : spread.param.ranks) {
                              name += std::to_string(node.size()) + "On";
                            }
-                           return name + "Nodes" + std::to_string(spread.param.size());
+                           return name + "Nodes" + std::to_string(spread.param.ranks.size()) +
+                                  "Lanes" + std::to_string(spread.param.gpu_lanes);
                          });
+
+using GpuLanes = GpuNodes;
+
+TEST_F(GpuLanes, EachCarryTheirShareOfABlockFromMemoryOfTheirGpu) {
+  constexpr std::uint64_t kLarge = 100'000;  // a block and a part of one
+  World& gpus = OnGpus({{0, 1}, {2}}, 2, std::size_t{1} << 20);
+  gpus.Form({{0, 1}, {2}}, 256 << 10);
+  gpus.PostAll(OnSegment(Collective::kAllReduce, DType::kFloat32, kLarge));
+  gpus.cluster.Advance(kSecond);
+  for (const ClientEnd* client : gpus.clients) {
+    ExpectOk(*client, 1);
+    for (std::size_t i = 0; i < kLarge; i += 997) {
+      ASSERT_EQ(client->Elements<float>()[i], 300.0F + 3 * static_cast<float>(i)) << i;
+    }
+  }
+  // Two shares of either block, and each lane has carried one of each.
+  EXPECT_EQ(CarriedFromNode(Collective::kReduce), 4U);
+  EXPECT_EQ(CarriedFromNode(Collective::kBroadcast), 4U);
+  const auto first = gpus.cluster.exchange(0, 0).counters().bytes_sent;
+  const auto second = gpus.cluster.exchange(0, 1).counters().bytes_sent;
+  EXPECT_EQ(first + second, kLarge * 4);
+  EXPECT_GE(first, kLarge);
+  EXPECT_GE(second, kLarge);
+}
+
+TEST_F(GpuLanes, TakeScratchOnEachGpuWhichIsSaidOnceAndGivenBack) {
+  World& gpus = OnGpus({{0}, {1}}, 2);
+  gpus.Form({{0}, {1}});
+  CudaDoubleCounts before{};
+  doubled_.counts(&before);
+  for (int i = 0; i < 4; ++i) {
+    gpus.PostAll(OnSegment(Collective::kAllReduce, DType::kFloat32, kCount));
+    gpus.cluster.Advance(kSecond);
+  }
+  const auto& events = gpus.cluster.node(0).watch_tap().events;
+  EXPECT_EQ(std::ranges::count_if(events,
+                                  [](const std::string& text) {
+                                    return text.find(
+                                               "by NCCL (gpu_network = nccl), from memory of "
+                                               "GPUs 0 to 1") != std::string::npos;
+                                  }),
+            1);
+  CudaDoubleCounts counts{};
+  doubled_.counts(&counts);
+  EXPECT_EQ(counts.host_registrations, 0U);
+  EXPECT_EQ(counts.mappings, before.mappings + 4) << "one on each GPU, for each node";
+  for (std::size_t node = 0; node < 2; ++node) {
+    gpus.cluster.node(node).Close(*gpus.clients[node], true, "left");
+  }
+  gpus.cluster.Advance(kMillisecond);
+  doubled_.counts(&counts);
+  EXPECT_LT(counts.mappings, before.mappings);
+}
+
+TEST_F(GpuLanes, PassThroughTheHostWhatAGpuHasNoMemoryForAndSayWhy) {
+  World& gpus = OnGpus({{0}, {1}}, 2);
+  gpus.Form({{0}, {1}});
+  doubled_.fail("cuMemCreate", 1, transport::CuResult::kOutOfMemory);
+  for (int i = 0; i < 4; ++i) {
+    gpus.PostAll(OnSegment(Collective::kAllReduce, DType::kFloat32, kCount));
+    gpus.cluster.Advance(kSecond);
+  }
+  for (const ClientEnd* client : gpus.clients) {
+    for (std::uint64_t i = 1; i <= 4; ++i) ExpectOk(*client, i);
+    EXPECT_EQ(client->Elements<float>()[5], 8 * (100.0F + 2 * 5));
+  }
+  std::vector<std::string> events = gpus.cluster.node(0).watch_tap().events;
+  std::ranges::copy(gpus.cluster.node(1).watch_tap().events, std::back_inserter(events));
+  EXPECT_THAT(events, Contains(AllOf(HasSubstr("by NCCL from pinned host memory"),
+                                     HasSubstr("slower"), HasSubstr("OUT_OF_MEMORY"))));
+  CudaDoubleCounts counts{};
+  doubled_.counts(&counts);
+  EXPECT_EQ(counts.host_registrations, 1U);
+}
+
+TEST_F(GpuLanes, PassThroughTheHostWhatNotAllGpusReach) {
+  gpus_.reset();
+  const cuda_double::Environment alone{{"PEERS", "none"}};
+  HR_CHECK(doubled_.restart() == 1);
+  gpus_ = transport::Gpus::Open(cuda_double::LibraryPath()).value();
+  World& gpus = OnGpus({{0}, {1}}, 1);
+  gpus.Form({{0}, {1}});
+  gpus.PostAll(OnSegment(Collective::kAllReduce, DType::kFloat32, 10));
+  gpus.cluster.Advance(kSecond);
+  for (const ClientEnd* client : gpus.clients) ExpectOk(*client, 1);
+  EXPECT_THAT(gpus.cluster.node(0).watch_tap().events,
+              Contains(HasSubstr("GPU 1 has no direct path to GPU 0")));
+}
 
 using GpuScratch = GpuNodes;
 
@@ -165,7 +278,7 @@ TEST_F(GpuScratch, ThatCannotBePinnedEndsTheJobByName) {
   for (const ClientEnd* client : gpus.clients) {
     if (!client->HasEnded(1)) continue;
     ++failed;
-    ExpectFailed(*client, 1, Code::kExhausted, {"through the host's", "pin", "OUT_OF_MEMORY"});
+    ExpectFailed(*client, 1, Code::kExhausted, {"to other nodes", "pin", "OUT_OF_MEMORY"});
   }
   EXPECT_EQ(failed, 1U) << "the other node hears of it from control";
 }

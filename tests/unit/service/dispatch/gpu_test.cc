@@ -18,8 +18,9 @@ constexpr std::uint64_t kCount = 1000;
 class GpuOperations : public GpuTest {
  protected:
   GpuOperations() {
-    node_ = std::make_unique<HandDrivenNode>(Loopback({}), std::uint64_t{1} << 20, nullptr,
-                                             gpus_.get());
+    node_ =
+        std::make_unique<HandDrivenNode>(Loopback({}), std::uint64_t{1} << 20,
+                                         std::vector<transport::NetworkTransport*>{}, gpus_.get());
   }
   ~GpuOperations() override { node_.reset(); }
 

@@ -138,14 +138,14 @@ TEST_F(GpuWatch, MapsForItsOwnGpuAloneWhereNoOtherReachesIt) {
   Discard(std::move(*memory));
 }
 
-TEST_F(GpuWatch, PinsScratchAndUnpinsIt) {
+TEST_F(GpuWatch, MakesScratchOfTheHostAndGivesItBack) {
   Start();
   support::RecordingDoor<DispatchMessage> dispatch;
   watch_->ConnectDispatch(dispatch);
   EXPECT_TRUE(
-      watch_->door().Send(PinScratch{.job = JobId{3}, .place_bytes = 4096, .places_count = 2}));
+      watch_->door().Send(MakeScratch{.job = JobId{3}, .place_bytes = 4096, .places_count = 2}));
   watch_->DoWork(0);
-  std::optional<ScratchPinned> pinned = dispatch.Take<ScratchPinned>();
+  std::optional<ScratchMade> pinned = dispatch.Take<ScratchMade>();
   ASSERT_TRUE(pinned && pinned->memory.ok());
   EXPECT_EQ(pinned->job, JobId{3});
   EXPECT_EQ(pinned->memory->size(), 8192U);
@@ -161,11 +161,40 @@ TEST_F(GpuWatch, PinsScratchAndUnpinsIt) {
   EXPECT_EQ(counts.host_registrations, 0U);
   doubled_.fail("cuMemHostRegister", 1, transport::CuResult::kOutOfMemory);
   EXPECT_TRUE(
-      watch_->door().Send(PinScratch{.job = JobId{3}, .place_bytes = 64, .places_count = 2}));
+      watch_->door().Send(MakeScratch{.job = JobId{3}, .place_bytes = 64, .places_count = 2}));
   watch_->DoWork(0);
-  pinned = dispatch.Take<ScratchPinned>();
+  pinned = dispatch.Take<ScratchMade>();
   ASSERT_TRUE(pinned && !pinned->memory.ok());
   EXPECT_EQ(pinned->memory.error().code(), Code::kExhausted);
+}
+
+TEST_F(GpuWatch, MakesScratchOnAGpuThatAllOfThemReach) {
+  Start();
+  support::RecordingDoor<DispatchMessage> dispatch;
+  watch_->ConnectDispatch(dispatch);
+  const MakeScratch wish{.job = JobId{3}, .gpu = 1, .place_bytes = 4096, .places_count = 2};
+  EXPECT_TRUE(watch_->door().Send(wish));
+  watch_->DoWork(0);
+  std::optional<ScratchMade> made = dispatch.Take<ScratchMade>();
+  ASSERT_TRUE(made && made->memory.ok());
+  EXPECT_EQ(made->gpu, 1);
+  EXPECT_EQ(made->instead, "");
+  EXPECT_EQ(made->memory->device(), 1);
+  EXPECT_EQ(made->memory->on_host(), nullptr);
+  EXPECT_GE(made->memory->size(), 8192U);
+  const auto address = reinterpret_cast<transport::CuAddress>(made->memory->on_gpus());
+  for (const int device : {0, 1}) {
+    EXPECT_NE(doubled_.may_touch(device, address, 8192, 1), 0) << device;
+  }
+  EXPECT_EQ(Row(1).held_bytes, 0U) << "it is nobody's but the service's";
+  made.reset();
+  doubled_.fail("cuMemCreate", 1, transport::CuResult::kOutOfMemory);
+  EXPECT_TRUE(watch_->door().Send(wish));
+  watch_->DoWork(0);
+  made = dispatch.Take<ScratchMade>();
+  ASSERT_TRUE(made && made->memory.ok());
+  EXPECT_EQ(made->memory->device(), transport::kHost);
+  EXPECT_NE(made->instead.find("OUT_OF_MEMORY"), std::string::npos) << made->instead;
 }
 
 }  // namespace

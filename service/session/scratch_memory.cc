@@ -1,0 +1,36 @@
+#include "service/session/scratch_memory.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+namespace headrace::service {
+
+Result<ScratchMemory> ScratchMemory::OnHost(const transport::Gpus& gpus, std::size_t size) {
+  Result<transport::PinnedMemory> pinned = transport::PinnedMemory::Allocate(gpus, size);
+  if (!pinned) return pinned.error();
+  return ScratchMemory(std::move(pinned).value());
+}
+
+Result<ScratchMemory> ScratchMemory::OnGpu(const transport::Gpus& gpus, transport::CuDevice device,
+                                           std::size_t size) {
+  const transport::CudaDriver& driver = gpus.driver();
+  std::vector<transport::CuDevice> others;
+  for (const transport::CudaDevice& each : gpus.devices()) {
+    if (each.ordinal == device) continue;
+    const Result<bool> reaches = transport::CanAccessPeer(driver, each.ordinal, device);
+    if (!reaches) return reaches.error();
+    if (!*reaches) {
+      return Error(Code::kUnavailable,
+                   fmt::format("GPU {} has no direct path to GPU {}", each.ordinal, device));
+    }
+    others.push_back(each.ordinal);
+  }
+  Result<transport::DeviceArena> arena = transport::DeviceArena::Allocate(driver, device, size);
+  if (!arena) return arena.error();
+  const Status allowed = transport::AllowAccess(driver, arena->address(), arena->size(), others);
+  if (!allowed) return allowed.error();
+  return ScratchMemory(std::move(arena).value());
+}
+
+}  // namespace headrace::service
