@@ -454,7 +454,7 @@ Result<std::unique_ptr<Daemon>> Daemon::Create(const Config& config,
 Daemon::Daemon(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 Daemon::~Daemon() = default;
 
-int Daemon::Run() {
+int Daemon::Run(Supervisor supervisor) {
   const bool dedicated = parts_->lane_sleeper() != parts_->data_sleeper();
   std::vector<Actor*> data{&parts_->dispatch};
   if (!dedicated) data.push_back(&parts_->lane);
@@ -478,7 +478,7 @@ int Daemon::Run() {
                                                     *lane->rail.sleeper, parts_->spin_ns));
   }
 #endif
-  return parts_->control->Run();
+  return parts_->control->Run(std::move(supervisor));
 }
 
 }  // namespace headrace::service

@@ -5,6 +5,7 @@
 
 #include "ipc/base/result.h"
 #include "service/config.h"
+#include "service/control/control.h"
 
 namespace spdlog {
 class logger;
@@ -23,7 +24,7 @@ class Daemon {
   Daemon& operator=(const Daemon&) = delete;
 
   // Starts the actors' threads and serves until told to stop. Returns the exit code.
-  int Run();
+  int Run(Supervisor supervisor = {});
 
  private:
   struct Parts;

@@ -5,11 +5,15 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "service/config.h"
 #include "service/daemon.h"
@@ -48,6 +52,28 @@ std::shared_ptr<spdlog::logger> MakeLog(const Config& config) {
   return log;
 }
 
+// systemd, where it started this process and waits for its words (Type=notify, WatchdogSec=).
+Supervisor SupervisorOf(const Environment& environment, spdlog::logger& log) {
+  Supervisor supervisor;
+  const auto path = environment("NOTIFY_SOCKET");
+  if (!path) return supervisor;
+  supervisor.tell = [path = *path, &log](std::string_view state) {
+    if (Status told = NotifySystemd(path, state); !told) log.warn("{}", told.error().text());
+  };
+  // Of a process that is not this one, when somebody else handed the environment on.
+  const auto whose = environment("WATCHDOG_PID");
+  if (whose && *whose != std::to_string(::getpid())) return supervisor;
+  if (const auto microseconds = environment("WATCHDOG_USEC"); microseconds) {
+    Result<TimeNs> patience = WatchdogPatience(*microseconds);
+    if (patience) {
+      supervisor.patience_ns = *patience;
+    } else {
+      log.warn("{}", patience.error().text());
+    }
+  }
+  return supervisor;
+}
+
 int Serve(const Config& config) {
   BlockSignals();
   RaiseDescriptorLimit();
@@ -58,12 +84,10 @@ int Serve(const Config& config) {
     log->error("cannot start: {}", daemon.error().text());
     return kExitFailure;
   }
+  Supervisor supervisor = SupervisorOf(ProcessEnvironment(), *log);
   // It takes connections from here on.
-  if (const auto systemd = ProcessEnvironment()("NOTIFY_SOCKET"); systemd) {
-    if (Status told = NotifySystemd(*systemd, "READY=1"); !told)
-      log->warn("{}", told.error().text());
-  }
-  return (*daemon)->Run();
+  if (supervisor.tell) supervisor.tell("READY=1");
+  return (*daemon)->Run(std::move(supervisor));
 }
 
 int Main(std::span<const char* const> arguments) {

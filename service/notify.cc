@@ -5,7 +5,9 @@
 #include <sys/un.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 #include "ipc/base/fd.h"
@@ -32,6 +34,20 @@ Status NotifySystemd(std::string_view path, std::string_view state) {
                  fmt::format("tell systemd {} at {}: {}", state, path, std::strerror(errno)));
   }
   return {};
+}
+
+Result<TimeNs> WatchdogPatience(std::string_view microseconds) {
+  constexpr std::uint64_t kMax = std::uint64_t{24} * 3600 * 1'000'000;
+  std::uint64_t value = 0;
+  const char* end = microseconds.data() + microseconds.size();
+  const auto [rest, failure] = std::from_chars(microseconds.data(), end, value);
+  if (failure != std::errc{} || rest != end || value == 0 || value > kMax) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("WATCHDOG_USEC is \"{}\": systemd gives microseconds, up to a day; "
+                             "unset it elsewhere",
+                             microseconds));
+  }
+  return static_cast<TimeNs>(value) * kMicrosecond;
 }
 
 }  // namespace headrace::service

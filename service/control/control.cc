@@ -23,6 +23,7 @@
 #include "service/control/peers/peers.h"
 #include "service/control/plans.h"
 #include "service/control/probe.h"
+#include "service/control/supervision.h"
 
 namespace headrace::service {
 namespace {
@@ -61,7 +62,7 @@ class Control::Loop final : private kj::TaskSet::ErrorHandler {
   unsigned peer_port() const { return peers_->port(); }
   // Opens the door to metrics, health and status page, where there is one; before Run.
   Status Publish();
-  int Run();
+  int Run(Supervisor supervisor);
 
  private:
   kj::Promise<void> ReadInbox();
@@ -101,6 +102,7 @@ class Control::Loop final : private kj::TaskSet::ErrorHandler {
   kj::Own<Plans> plans_;
   kj::Own<Helm> helm_;
   std::optional<Listener> listener_;
+  std::optional<Supervision> supervision_;  // while it runs
   // Null without an address. A door for looking only: it may close with the event loop.
   kj::Own<HttpListener> http_;
   kj::UnixEventPort::FdObserver inbox_observer_;
@@ -196,7 +198,9 @@ Status Control::Loop::Publish() {
   return {};
 }
 
-int Control::Loop::Run() {
+int Control::Loop::Run(Supervisor supervisor) {
+  supervision_.emplace(std::move(supervisor), probe_, io_.provider->getTimer());
+  tasks_.add(supervision_->Feed());
   tasks_.add(listener_->Accept());
   tasks_.add(ReadInbox());
   tasks_.add(WatchSignals());
@@ -265,6 +269,7 @@ kj::Promise<void> Control::Loop::WatchSignals() {
 void Control::Loop::BeginDrain(int signal) {
   desk_.draining = true;
   Show(ipc::ServiceState::kDraining);
+  supervision_->TellStopping();
   ports_.log.info("{}: draining {} sessions within {} ms", signal == SIGTERM ? "SIGTERM" : "SIGINT",
                   desk_.leases.open_count(), options_.drain_timeout_ns / kMillisecond);
   tasks_.add(SendDrain({.deadline_ns = MonotonicNow() + options_.drain_timeout_ns}));
@@ -323,7 +328,7 @@ Result<std::unique_ptr<Control>> Control::Create(ControlOptions options, Control
   return std::unique_ptr<Control>(new Control(std::move(loop)));
 }
 
-int Control::Run() { return loop_->Run(); }
+int Control::Run(Supervisor supervisor) { return loop_->Run(std::move(supervisor)); }
 unsigned Control::peer_port() const { return loop_->peer_port(); }
 
 }  // namespace headrace::service

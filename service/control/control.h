@@ -6,9 +6,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ipc/base/clock.h"
@@ -63,6 +65,12 @@ struct ControlOptions {
   std::string http_address;  // of metrics, health and status page; empty: nowhere
 };
 
+// Who started the service and wants to hear how far it is: systemd.
+struct Supervisor {
+  std::function<void(std::string_view)> tell;  // in systemd's words; empty: nobody
+  TimeNs patience_ns = 0;  // between two times of WATCHDOG=1; 0: it does not wait for that
+};
+
 // A lane between nodes, as control sees it.
 struct NetworkLane {
   std::uint8_t number = 0;  // as its messages say
@@ -100,7 +108,7 @@ class Control {
   // Serves until SIGTERM or SIGINT, then drains: no new attach, open operations end within the
   // drain timeout, all leases end. Returns the exit code: 0 drained, 1 when a second signal or the
   // drain timeout plus one second cut it short.
-  int Run();
+  int Run(Supervisor supervisor = {});
 
  private:
   class Loop;  // everything that needs the event loop's headers

@@ -46,5 +46,19 @@ TEST(Notify, RefusesWhatIsNoSocketsName) {
   EXPECT_EQ(NotifySystemd("", "READY=1").error().code(), Code::kInvalidArgument);
 }
 
+TEST(Notify, ReadsHowLongTheWatchdogWaits) {
+  EXPECT_EQ(WatchdogPatience("30000000").value(), 30 * kSecond);
+  EXPECT_EQ(WatchdogPatience("1").value(), kMicrosecond);
+}
+
+TEST(Notify, RefusesWhatIsNoTimeOfAWatchdog) {
+  for (const char* text :
+       {"", "0", "-1", "30s", "30000000 ", "86400000001", "18446744073709551616"}) {
+    const Result<TimeNs> patience = WatchdogPatience(text);
+    ASSERT_FALSE(patience) << text;
+    EXPECT_NE(patience.error().text().find(text), std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace headrace::service
