@@ -45,13 +45,13 @@ std::uint8_t CompletionWriter::WriteText(std::uint64_t sequence, std::string_vie
 
 bool CompletionReader::HasEnded(std::uint64_t sequence) const {
   // Acquire: pairs with CompletionWriter::End.
-  return ipc::HasEnded(layout_.words[sequence % kOperationsMax].load(std::memory_order_acquire),
+  return ipc::HasEnded(layout_->words[sequence % kOperationsMax].load(std::memory_order_acquire),
                        sequence);
 }
 
 bool CompletionReader::Wait(std::uint64_t sequence, TimeNs timeout_ns) const {
-  const std::atomic<std::uint64_t>& slot = layout_.words[sequence % kOperationsMax];
-  std::atomic<std::uint32_t>& waiters = layout_.header.client_waiters;
+  const std::atomic<std::uint64_t>& slot = layout_->words[sequence % kOperationsMax];
+  std::atomic<std::uint32_t>& waiters = layout_->header.client_waiters;
   const TimeNs deadline =
       timeout_ns == kNever || timeout_ns > kNever / 2 ? kNever : MonotonicNow() + timeout_ns;
   waiters.fetch_add(1);  // seq_cst: the other half of the pair in CompletionWriter::End
@@ -68,11 +68,11 @@ bool CompletionReader::Wait(std::uint64_t sequence, TimeNs timeout_ns) const {
 
 Outcome CompletionReader::Read(std::uint64_t sequence) const {
   const CompletionWord word = CompletionWord::Unpack(
-      layout_.words[sequence % kOperationsMax].load(std::memory_order_acquire));
+      layout_->words[sequence % kOperationsMax].load(std::memory_order_acquire));
   if (word.sequence != sequence || word.code == Code::kOk) return {};
   Outcome outcome{word.code, std::string(CodeName(word.code))};
   if (word.text_index >= kErrorTextsMax) return outcome;
-  const ErrorText& entry = layout_.texts[word.text_index];
+  const ErrorText& entry = layout_->texts[word.text_index];
   if (entry.sequence.load(std::memory_order_acquire) != sequence) return outcome;
   char text[sizeof entry.text];
   LoadWords(text, entry.text, sizeof text);
@@ -85,7 +85,7 @@ Outcome CompletionReader::Read(std::uint64_t sequence) const {
 void CompletionReader::EndAllOpen(std::uint64_t last, Code code) const {
   const std::uint64_t first = last > kOperationsMax ? last - kOperationsMax + 1 : 1;
   for (std::uint64_t sequence = first; sequence <= last; ++sequence) {
-    std::atomic<std::uint64_t>& slot = layout_.words[sequence % kOperationsMax];
+    std::atomic<std::uint64_t>& slot = layout_->words[sequence % kOperationsMax];
     const CompletionWord ended{.sequence = sequence, .text_index = 0xff, .code = code};
     std::uint64_t word = slot.load();
     while (!ipc::HasEnded(word, sequence) && !slot.compare_exchange_weak(word, ended.Pack())) {

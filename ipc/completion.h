@@ -35,7 +35,7 @@ struct Outcome {
 // The client's end. Thread-safe: many threads may wait for the same or different operations.
 class CompletionReader {
  public:
-  explicit CompletionReader(ChannelLayout& layout) : layout_(layout) {}
+  explicit CompletionReader(ChannelLayout& layout) : layout_(&layout) {}
 
   bool HasEnded(std::uint64_t sequence) const;
 
@@ -51,7 +51,7 @@ class CompletionReader {
   void EndAllOpen(std::uint64_t last, Code code) const;
 
  private:
-  ChannelLayout& layout_;
+  ChannelLayout* layout_;  // never null; a pointer, so that another reader can take this place
 };
 
 }  // namespace headrace::ipc

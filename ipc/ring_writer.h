@@ -9,7 +9,7 @@ namespace headrace::ipc {
 
 class RingWriter {
  public:
-  explicit RingWriter(ChannelLayout& layout) : layout_(layout) {}
+  explicit RingWriter(ChannelLayout& layout) : layout_(&layout) {}
 
   // The number the next operation will get.
   std::uint64_t next_sequence() const { return next_; }
@@ -22,7 +22,7 @@ class RingWriter {
   [[nodiscard]] bool Write(Record record);
 
  private:
-  ChannelLayout& layout_;
+  ChannelLayout* layout_;  // never null; a pointer, so that another writer can take this place
   std::uint64_t next_ = 1;
 };
 

@@ -13,14 +13,22 @@ struct hr_session {
 
 namespace headrace::client {
 
+// Runs `body()` if this process may use the session, and no reconnect is under way.
+template <typename Body>
+Status InsideOf(Session& session, Body&& body) {
+  if (Status status = session.CheckProcess(); !status) return status;
+  const Inside inside(session.door());
+  if (!inside) return session.Reconnecting();
+  return body();
+}
+
 // Runs `body(session)` for a session that may be used here and now.
 template <typename Body>
 hr_status WithSession(const hr_session* handle, hr_error* error, Body&& body) {
   return Guarded(error, [handle, &body]() -> Status {
     if (handle == nullptr) return Error(Code::kInvalidArgument, "the session is NULL");
     Session& session = *handle->session;
-    if (Status status = session.CheckProcess(); !status) return status;
-    return body(session);
+    return InsideOf(session, [&body, &session] { return body(session); });
   });
 }
 

@@ -15,6 +15,7 @@ using headrace::Result;
 using headrace::Status;
 using headrace::client::GpuWords;
 using headrace::client::Guarded;
+using headrace::client::InsideOf;
 using headrace::client::Layout;
 using headrace::client::Request;
 using headrace::client::Session;
@@ -51,10 +52,11 @@ hr_status WithLayout(hr_layout* handle, hr_error* error, Body&& body) {
   return Guarded(error, [handle, &body]() -> Status {
     if (handle == nullptr) return Error(Code::kInvalidArgument, "the layout is NULL");
     Session& session = handle->session;
-    if (Status status = session.CheckProcess(); !status) return status;
-    const Result<GpuWords*> words = session.WordsFor(handle->layout.device());
-    if (!words) return words.error();
-    return body(handle->layout, **words);
+    return InsideOf(session, [handle, &session, &body]() -> Status {
+      const Result<GpuWords*> words = session.WordsFor(handle->layout.device());
+      if (!words) return words.error();
+      return body(handle->layout, **words);
+    });
   });
 }
 

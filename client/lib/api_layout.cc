@@ -7,6 +7,7 @@ using headrace::Error;
 using headrace::Result;
 using headrace::Status;
 using headrace::client::Guarded;
+using headrace::client::InsideOf;
 using headrace::client::Layout;
 using headrace::client::Session;
 using headrace::client::WithSession;
@@ -18,8 +19,7 @@ template <typename Body>
 hr_status WithLayout(hr_layout* handle, hr_error* error, Body&& body) {
   return Guarded(error, [handle, &body]() -> Status {
     if (handle == nullptr) return Error(Code::kInvalidArgument, "the layout is NULL");
-    if (Status status = handle->session.CheckProcess(); !status) return status;
-    return body(handle->layout);
+    return InsideOf(handle->session, [handle, &body] { return body(handle->layout); });
   });
 }
 

@@ -12,6 +12,8 @@ using headrace::Reduction;
 using headrace::Result;
 using headrace::Status;
 using headrace::TimeNs;
+using headrace::client::Door;
+using headrace::client::Guarded;
 using headrace::client::Request;
 using headrace::client::Session;
 using headrace::client::WithSession;
@@ -157,8 +159,13 @@ hr_status hr_wait_all(hr_session* session, const hr_operation* operations, size_
 }
 
 void hr_discard(hr_session* session, hr_operation operation) {
-  WithSession(session, nullptr, [operation](Session& opened) -> Status {
-    opened.Discard(operation);
+  Guarded(nullptr, [session, operation]() -> Status {
+    if (session == nullptr || session->session->InChild()) return {};
+    // A reconnect copies results back: whoever gives an array up must not go on before it has.
+    Door& door = session->session->door();
+    door.EnterWhenOpen();
+    session->session->Discard(operation);
+    door.Leave();
     return {};
   });
 }

@@ -77,6 +77,14 @@ hr_status hr_close(hr_session* session, hr_error* error) {
   });
 }
 
+hr_status hr_session_reconnect(hr_session* session, int64_t timeout_ns, hr_error* error) {
+  return Guarded(error, [session, timeout_ns]() -> Status {
+    if (session == nullptr) return Error(Code::kInvalidArgument, "the session is NULL");
+    if (Status status = session->session->CheckProcess(); !status) return status;
+    return session->session->Reconnect(timeout_ns);
+  });
+}
+
 uint32_t hr_session_rank(const hr_session* session) { return session->session->rank(); }
 
 uint32_t hr_session_world_size(const hr_session* session) { return session->session->world_size(); }

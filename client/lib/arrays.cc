@@ -7,7 +7,7 @@ namespace headrace::client {
 
 Result<std::uint64_t> Arrays::Post(ipc::Record record, const ArrayUse& use) {
   FreeDiscarded();
-  Result<Staging::Span> span = staging_.Take(use.size);
+  Result<Staging::Span> span = staging_->Take(use.size);
   if (!span) return span.error();
   Copy(span->data + use.read.offset, use.array + use.read.offset, use.read.size);
   record.tensor = ipc::kNoTensor;
@@ -15,7 +15,7 @@ Result<std::uint64_t> Arrays::Post(ipc::Record record, const ArrayUse& use) {
   record.offset = span->offset;
   const Result<std::uint64_t> sequence = operations_.Post(record);
   if (!sequence) {
-    staging_.Give(*span);
+    staging_->Give(*span);
     return sequence;
   }
   posted_.fetch_add(1, std::memory_order_relaxed);
@@ -39,7 +39,7 @@ void Arrays::Settle(std::uint64_t sequence, bool succeeded) {
     const Part written = flight.use.written;
     Copy(flight.use.array + written.offset, flight.span.data + written.offset, written.size);
   }
-  staging_.Give(flight.span);
+  staging_->Give(flight.span);
   lock.lock();
   flights_.erase(sequence);
   settled_.notify_all();
@@ -56,12 +56,26 @@ void Arrays::Discard(std::uint64_t sequence) {
   FreeDiscarded();
 }
 
+void Arrays::SettleAll() {
+  FreeDiscarded();
+  std::vector<std::uint64_t> open;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [sequence, flight] : flights_) open.push_back(sequence);
+  }
+  for (const std::uint64_t sequence : open) {
+    Settle(sequence, operations_.OutcomeOf(sequence).code == Code::kOk);
+  }
+}
+
+void Arrays::Renew(Control& control) { staging_ = std::make_unique<Staging>(control); }
+
 void Arrays::FreeDiscarded() {
   std::lock_guard lock(mutex_);
   std::erase_if(discarded_, [this](const Discarded& discarded) {
     const Result<bool> ended = operations_.HasEnded(discarded.sequence);
     if (!ended || !*ended) return false;
-    staging_.Give(discarded.span);
+    staging_->Give(discarded.span);
     return true;
   });
 }

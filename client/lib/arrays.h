@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -34,7 +35,8 @@ struct ArrayUse {
 
 class Arrays {
  public:
-  Arrays(Control& control, Operations& operations) : staging_(control), operations_(operations) {}
+  Arrays(Control& control, Operations& operations)
+      : staging_(std::make_unique<Staging>(control)), operations_(operations) {}
 
   // Copies what is read, names the staging memory in `record` and posts it.
   Result<std::uint64_t> Post(ipc::Record record, const ArrayUse& use);
@@ -46,7 +48,13 @@ class Arrays {
   // The array is not touched from now on; the staging memory is freed once the operation ended.
   void Discard(std::uint64_t sequence);
 
-  std::size_t staging_size() const { return staging_.size(); }
+  // Copies back what has succeeded, and gives up the rest. All operations must have ended.
+  void SettleAll();
+  // Takes staging memory from another service, after SettleAll and while nobody is in any call
+  // here.
+  void Renew(Control& control);
+
+  std::size_t staging_size() const { return staging_->size(); }
   std::uint64_t posted() const { return posted_.load(std::memory_order_relaxed); }
   std::uint64_t copied_size() const { return copied_size_.load(std::memory_order_relaxed); }
 
@@ -64,7 +72,7 @@ class Arrays {
   void FreeDiscarded();
   void Copy(std::byte* target, const std::byte* source, std::size_t size);
 
-  Staging staging_;
+  std::unique_ptr<Staging> staging_;  // never null
   Operations& operations_;
   std::mutex mutex_;
   std::condition_variable settled_;

@@ -4,11 +4,14 @@
 #include <fmt/format.h>
 #include <kj/async-io.h>
 #include <kj/async-unix.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <condition_variable>
 #include <deque>
@@ -53,7 +56,9 @@ Status StatusOf(schema::Refusal::Reader refusal) {
 // What every call says once the socket is closed.
 Error LossOf(const std::string& service) {
   return Error(Code::kUnavailable,
-               service + " went away: this session is over; start the service and open a new one");
+               service +
+                   " went away: start it again and call hr_session_reconnect, or open a new "
+                   "session");
 }
 
 Error ErrorOf(const kj::Exception& exception, const std::string& service) {
@@ -67,7 +72,7 @@ Error ErrorOf(const kj::Exception& exception, const std::string& service) {
       return Error(Code::kVersionMismatch,
                    text + ": the service does not know this call; it is not of version " +
                        HEADRACE_VERSION + " (protocol " + std::to_string(schema::PROTOCOL_VERSION) +
-                       ") as this library is");
+                       ") as this library is: update the service");
     default:
       return Error(Code::kInternal, text);
   }
@@ -126,12 +131,24 @@ class Connection::Loop {
       std::lock_guard lock(mutex_);
       stopping_ = true;
     }
+    // What a forked child has inherited keeps the socket open, and with it the lease, unless it is
+    // shut down for all.
+    ::shutdown(socket_number_, SHUT_RDWR);
     Ring();
     thread_.join();
   }
 
   // From any thread: hands the call over and sleeps until it has ended.
   Status Call(std::string_view doing, Start start);
+
+  bool IsThere() const {
+    pollfd socket{.fd = socket_number_, .events = POLLRDHUP, .revents = 0};
+    return ::poll(&socket, 1, 0) == 0;
+  }
+
+  void BoundCalls(TimeNs timeout_ns) {
+    call_timeout_ns_.store(timeout_ns, std::memory_order_relaxed);
+  }
 
   // From here on a disconnect is what was asked for, not a loss.
   void ExpectEnd() {
@@ -181,7 +198,7 @@ class Connection::Loop {
   const int socket_number_;    // to close the copy of a forked child
   const UniqueFd bell_;        // eventfd that wakes the loop for its inbox
   const std::string service_;  // for messages
-  const TimeNs call_timeout_ns_;
+  std::atomic<TimeNs> call_timeout_ns_;
   LossListener& listener_;
 
   std::mutex mutex_;
@@ -228,11 +245,13 @@ void Connection::Loop::Finish(Pending& pending, Status status) {
 kj::Promise<void> Connection::Loop::RunCall(Pending& pending, Wire& wire, kj::Timer& timer) {
   auto ender = kj::heap<Ender>(*this, pending);
   Ender& end = *ender;
-  kj::Promise<void> late = timer.afterDelay(call_timeout_ns_ * kj::NANOSECONDS).then([this, &end] {
-    end.status = Error(Code::kTimeout,
-                       fmt::format("{} did not answer within {} ms: see whether it is stopped",
-                                   service_, call_timeout_ns_ / kMillisecond));
-  });
+  const TimeNs timeout_ns = call_timeout_ns_.load(std::memory_order_relaxed);
+  kj::Promise<void> late =
+      timer.afterDelay(timeout_ns * kj::NANOSECONDS).then([this, &end, timeout_ns] {
+        end.status = Error(Code::kTimeout,
+                           fmt::format("{} did not answer within {} ms: see whether it is stopped",
+                                       service_, timeout_ns / kMillisecond));
+      });
   return kj::evalNow([&pending, &wire, &end] { return pending.start(wire, end.status); })
       .exclusiveJoin(kj::mv(late))
       .catch_(
@@ -330,6 +349,7 @@ Status Connection::SayHello(const AttachRequest& request, int channel_fd, int do
     fields.setTimeoutMs(request.timeout_ms);
     fields.setRendezvous(request.rendezvous.c_str());
     fields.setArchitecture(request.architecture.c_str());
+    fields.setAfterEpoch(request.after_epoch);
     return call.send().then([this, &wire, &status](auto&& answer) {
       status = StatusOf(answer.getRefusal());
       if (!status) return;
@@ -445,6 +465,10 @@ Status Connection::Leave() {
     return call.send().then([&status](auto&& answer) { status = StatusOf(answer.getRefusal()); });
   });
 }
+
+bool Connection::IsThere() const { return loop_->IsThere(); }
+
+void Connection::BoundCalls(TimeNs timeout_ns) { loop_->BoundCalls(timeout_ns); }
 
 void Connection::CloseInChild() { loop_->CloseInChild(); }
 

@@ -22,10 +22,11 @@ struct AttachRequest {
   std::string job;
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
-  std::uint32_t timeout_ms = 0;  // 0: the service's default
-  std::string rendezvous;        // of the job's nodes; empty: as the service has it
-  std::string architecture;      // empty: the leader's default
-  std::string program;           // for logs: "libheadrace 0.1.0 (train.py)"
+  std::uint32_t timeout_ms = 0;   // 0: the service's default
+  std::string rendezvous;         // of the job's nodes; empty: as the service has it
+  std::string architecture;       // empty: the leader's default
+  std::uint32_t after_epoch = 0;  // of the job, in which this rank was before; 0: it begins
+  std::string program;            // for logs: "libheadrace 0.1.0 (train.py)"
   TimeNs call_timeout_ns = 10 * kSecond;
 };
 
@@ -56,6 +57,8 @@ class Connection final : public Control {
   Status ReleaseTensors(std::uint32_t first, std::uint32_t count) override;
   Status SetLayout(const LayoutNotice& layout) override;
   Status Leave() override;
+  bool IsThere() const override;
+  void BoundCalls(TimeNs timeout_ns) override;
   void CloseInChild() override;
 
  private:

@@ -1,6 +1,7 @@
 // What a session asks the service outside the data path: each call is one round trip.
 //
-// Two implementations: Connection (the real one) and the fake of tests/unit/client.
+// Three implementations: Connection (the real one), NoControl (after it was lost for good) and the
+// fake of tests/unit/client.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "ipc/base/clock.h"
 #include "ipc/base/collective.h"
 #include "ipc/base/device_handle.h"
 #include "ipc/base/fd.h"
@@ -52,6 +54,11 @@ class Control {
   virtual Status SetLayout(const LayoutNotice& layout) = 0;
   // The orderly end; nothing may be asked afterwards.
   virtual Status Leave() = 0;
+  // Whether the other end has not hung up, as far as the kernel knows: it knows before OnLost is
+  // called.
+  virtual bool IsThere() const = 0;
+  // From here on each call may take so long.
+  virtual void BoundCalls(TimeNs timeout_ns) = 0;
   // In a forked child: closes the child's copy of the socket and touches nothing else.
   virtual void CloseInChild() = 0;
 };

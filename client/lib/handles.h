@@ -1,4 +1,5 @@
-// What stands behind the C header's handles. Immutable once handed out, so any thread may read it.
+// What stands behind the C header's handles. Immutable once handed out, so any thread may read it;
+// but for the numbers, which a reconnect changes while nobody is in any call.
 #pragma once
 
 #include <cstddef>
@@ -6,6 +7,7 @@
 #include <memory>
 
 #include "client/include/headrace/headrace.h"
+#include "client/lib/control.h"
 #include "client/lib/gpu_memory.h"
 #include "ipc/base/collective.h"
 #include "ipc/sealed_memory.h"
@@ -32,4 +34,7 @@ struct hr_tensor {
   std::uint64_t count;  // elements
   headrace::DType dtype;
   int device;  // that of its segment
+  // What the service is told of it, but for the segment's number.
+  const hr_segment* segment;
+  headrace::client::TensorSpec spec;
 };

@@ -224,7 +224,9 @@ Status Layout::WaitOnStream(std::uint32_t index, GpuWords& words, transport::CuS
   lock.unlock();
   if (operation == 0) return {};
   if (*operations_.HasEnded(operation)) return OutcomeOf(index, operation);
-  if (Status status = words.AwaitEnd(stream, operation); !status) return status;
+  if (Status status = words.AwaitEnd(stream, operations_.NumberInChannel(operation)); !status) {
+    return status;
+  }
   lock.lock();
   if (states_[index].operation == operation) states_[index].awaited = true;
   return {};
@@ -234,6 +236,15 @@ Status Layout::OutcomeOf(std::uint32_t index, std::uint64_t operation) const {
   const ipc::Outcome outcome = operations_.OutcomeOf(operation);
   if (outcome.code == Code::kOk) return {};
   return Error(outcome.code, Named(index) + ": " + outcome.text);
+}
+
+void Layout::Renew(std::uint32_t first_tensor) {
+  std::lock_guard lock(mutex_);
+  shape_.first_tensor = first_tensor;
+  times_ = LayoutTimes(states_.size());
+  std::fill(states_.begin(), states_.end(), State{});
+  iteration_ = 0;
+  posted_ = 0;
 }
 
 void Layout::EndForward() {

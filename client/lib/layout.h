@@ -55,6 +55,9 @@ class Layout {
   // Has a stream wait in the caller's place; a failure of what has ended is told.
   Status WaitOnStream(std::uint32_t index, GpuWords& words, transport::CuStream stream);
   void EndForward();
+  // The service knows the gradients by other numbers, and of no iteration of theirs. While nobody
+  // is in any call here.
+  void Renew(std::uint32_t first_tensor);
   int device() const { return shape_.device; }
 
  private:
@@ -72,7 +75,7 @@ class Layout {
   std::string Named(std::size_t index) const;
 
   Operations& operations_;
-  const Shape shape_;
+  Shape shape_;
   std::mutex mutex_;
   LayoutTimes times_;          // guarded by mutex_, as is all below
   std::vector<State> states_;  // of each gradient

@@ -39,11 +39,11 @@ Result<std::uint64_t> Operations::PostWhenReady(ipc::Record record, ReadySignal&
   const std::uint64_t sequence = writer_.next_sequence();
   const std::size_t slot = sequence % ipc::kOperationsMax;
   // A stream that is still to write an older number here would take this one back.
-  if (channel_.ready[slot].load(std::memory_order_relaxed) < promises_[slot]) {
+  if (channel_->ready[slot].load(std::memory_order_relaxed) < promises_[slot]) {
     return Error(Code::kBusy,
                  fmt::format("the stream has not yet come to operation {}, which ended early: wait "
                              "for the stream",
-                             promises_[slot]));
+                             before_ + promises_[slot]));
   }
   promising_ = true;
   lock.unlock();
@@ -61,10 +61,11 @@ std::uint64_t Operations::Publish(std::unique_lock<std::mutex>& lock, const ipc:
   const std::uint64_t sequence = writer_.next_sequence();
   if (sequence > ipc::kOperationsMax) KeepFailureOf(sequence - ipc::kOperationsMax);
   const bool service_sleeps = writer_.Write(record);
-  posted_.store(sequence, std::memory_order_relaxed);  // a caller knows a number it was given
+  const std::uint64_t operation = before_ + sequence;
+  posted_.store(operation, std::memory_order_relaxed);  // a caller knows a number it was given
   lock.unlock();
   if (service_sleeps) Ring();
-  return sequence;
+  return operation;
 }
 
 Status Operations::WaitForTurn(std::unique_lock<std::mutex>& lock) {
@@ -92,10 +93,10 @@ Status Operations::WaitForRoom(std::unique_lock<std::mutex>& lock) {
     lock.lock();
     if (loss_) return *loss_;
     if (!ended) {
-      return Error(Code::kBusy,
-                   fmt::format("{} operations are open and the oldest, {}, did not "
-                               "end within {} ms",
-                               ipc::kOperationsMax, oldest, full_wait_ns_ / kMillisecond));
+      return Error(Code::kBusy, fmt::format("{} operations are open and the oldest, {}, did not "
+                                            "end within {} ms",
+                                            ipc::kOperationsMax, before_ + oldest,
+                                            full_wait_ns_ / kMillisecond));
     }
   }
   return {};
@@ -105,9 +106,9 @@ void Operations::KeepFailureOf(std::uint64_t sequence) {
   // The word is about to serve a new operation; whoever asks for the old one later is told from
   // here.
   const ipc::CompletionWord word = ipc::CompletionWord::Unpack(
-      channel_.words[sequence % ipc::kOperationsMax].load(std::memory_order_relaxed));
+      channel_->words[sequence % ipc::kOperationsMax].load(std::memory_order_relaxed));
   if (word.code == Code::kOk) return;
-  failures_.Keep(sequence, ReadLocked(sequence));
+  failures_.Keep(before_ + sequence, ReadLocked(sequence));
 }
 
 void Operations::Ring() {
@@ -123,16 +124,16 @@ Status Operations::CheckThere() const {
   return {};
 }
 
-Status Operations::CheckPosted(std::uint64_t sequence) const {
-  if (sequence != 0 && sequence <= posted()) return {};
+Status Operations::CheckPosted(std::uint64_t operation) const {
+  if (operation != 0 && operation <= posted()) return {};
   return Error(
       Code::kInvalidArgument,
-      fmt::format("operation {} was never posted in this session ({} were)", sequence, posted()));
+      fmt::format("operation {} was never posted in this session ({} were)", operation, posted()));
 }
 
-Result<bool> Operations::HasEnded(std::uint64_t sequence) const {
-  if (Status status = CheckPosted(sequence); !status) return status.error();
-  return reader_.HasEnded(sequence);
+Result<bool> Operations::HasEnded(std::uint64_t operation) const {
+  if (Status status = CheckPosted(operation); !status) return status.error();
+  return operation <= before_ || reader_.HasEnded(NumberInChannel(operation));
 }
 
 bool Operations::Spin(std::uint64_t sequence, TimeNs limit_ns) const {
@@ -146,8 +147,10 @@ bool Operations::Spin(std::uint64_t sequence, TimeNs limit_ns) const {
   return false;
 }
 
-Result<bool> Operations::WaitForEnd(std::uint64_t sequence, TimeNs timeout_ns) {
-  if (Status status = CheckPosted(sequence); !status) return status.error();
+Result<bool> Operations::WaitForEnd(std::uint64_t operation, TimeNs timeout_ns) {
+  if (Status status = CheckPosted(operation); !status) return status.error();
+  if (operation <= before_) return true;
+  const std::uint64_t sequence = NumberInChannel(operation);
   if (reader_.HasEnded(sequence)) return true;
   if (timeout_ns == 0) return false;
   const TimeNs begin = MonotonicNow();
@@ -161,15 +164,28 @@ Result<bool> Operations::WaitForEnd(std::uint64_t sequence, TimeNs timeout_ns) {
   return ended;
 }
 
-ipc::Outcome Operations::OutcomeOf(std::uint64_t sequence) const {
+ipc::Outcome Operations::OutcomeOf(std::uint64_t operation) const {
+  ipc::Outcome outcome = LookUp(operation);
+  if (outcome.code != Code::kOk && operation > before_) {
+    has_failed_.store(true, std::memory_order_relaxed);
+  }
+  return outcome;
+}
+
+ipc::Outcome Operations::LookUp(std::uint64_t operation) const {
+  if (operation <= before_) {
+    std::lock_guard lock(mutex_);
+    return failures_.Find(operation);
+  }
   // Success needs no lock: a word of this very operation says so.
+  const std::uint64_t sequence = NumberInChannel(operation);
   const ipc::CompletionWord word = ipc::CompletionWord::Unpack(
-      channel_.words[sequence % ipc::kOperationsMax].load(std::memory_order_acquire));
+      channel_->words[sequence % ipc::kOperationsMax].load(std::memory_order_acquire));
   if (word.sequence == sequence && word.code == Code::kOk) return {};
   std::lock_guard lock(mutex_);
   // While the lock is held no post can begin, so the slot is either this operation's until we have
   // read it, or was given on before and its failure is among those kept.
-  if (writer_.next_sequence() > sequence + ipc::kOperationsMax) return failures_.Find(sequence);
+  if (writer_.next_sequence() > sequence + ipc::kOperationsMax) return failures_.Find(operation);
   return ReadLocked(sequence);
 }
 
@@ -191,6 +207,21 @@ void Operations::Lose(const Error& loss) {
   }
   // Nothing can be posted any more, so this ends all there is.
   reader_.EndAllOpen(last, loss.code());
+}
+
+void Operations::Renew(ipc::ChannelLayout& channel, int doorbell_fd) {
+  std::lock_guard lock(mutex_);
+  const std::uint64_t last = writer_.next_sequence() - 1;
+  const std::uint64_t first = last > ipc::kOperationsMax ? last - ipc::kOperationsMax + 1 : 1;
+  for (std::uint64_t sequence = first; sequence <= last; ++sequence) KeepFailureOf(sequence);
+  before_ += last;
+  writer_ = ipc::RingWriter(channel);
+  reader_ = ipc::CompletionReader(channel);
+  channel_ = &channel;
+  doorbell_fd_ = doorbell_fd;
+  promises_.fill(0);
+  loss_.reset();
+  has_failed_.store(false, std::memory_order_relaxed);
 }
 
 }  // namespace headrace::client

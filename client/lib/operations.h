@@ -1,5 +1,9 @@
 // Posting operations into the channel and learning how they ended.
 //
+// An operation's number here is its number in the channel plus `before_`, the operations of
+// channels that the session had before it came back to a service; in the channel itself they begin
+// with 1.
+//
 // Thread-safe. A post takes one uncontended lock, one fence and, only when the service sleeps, one
 // system call. Waiters sleep on the completion word itself.
 #pragma once
@@ -33,7 +37,8 @@ struct OperationCounters {
 class ReadySignal {
  public:
   virtual ~ReadySignal() = default;
-  // Sees to it that ready word `sequence` % kOperationsMax becomes `sequence`, now or later.
+  // Sees to it that ready word `sequence` % kOperationsMax of the channel becomes `sequence`, now
+  // or later; `sequence` is the record's number in the channel.
   virtual Status Promise(std::uint64_t sequence) = 0;
 };
 
@@ -44,7 +49,7 @@ class Operations {
   Operations(ipc::ChannelLayout& channel, int doorbell_fd, TimeNs spin_ns)
       : writer_(channel),
         reader_(channel),
-        channel_(channel),
+        channel_(&channel),
         doorbell_fd_(doorbell_fd),
         spin_ns_(spin_ns) {}
 
@@ -64,22 +69,32 @@ class Operations {
   Status CheckThere() const;
 
   // Whether an operation has ended; kInvalidArgument for one that was never posted.
-  Result<bool> HasEnded(std::uint64_t sequence) const;
+  Result<bool> HasEnded(std::uint64_t operation) const;
 
   // Waits until it has ended or `timeout_ns` (negative: no limit) has passed; says which.
-  Result<bool> WaitForEnd(std::uint64_t sequence, TimeNs timeout_ns);
+  Result<bool> WaitForEnd(std::uint64_t operation, TimeNs timeout_ns);
 
   // How it ended; it must have.
-  ipc::Outcome OutcomeOf(std::uint64_t sequence) const;
+  ipc::Outcome OutcomeOf(std::uint64_t operation) const;
 
   // The service is gone: ends everything open, refuses everything later, all with this error.
   void Lose(const Error& loss);
+
+  // Goes on in another channel, after Lose and while nobody is in any call here. Numbers go on from
+  // where they were, and how earlier operations ended stays known as far as it was.
+  void Renew(ipc::ChannelLayout& channel, int doorbell_fd);
+
+  // Whether somebody was told since the last Renew that an operation failed.
+  bool has_failed() const { return has_failed_.load(std::memory_order_relaxed); }
+  // The number in the channel, which counts from the last Renew, of an operation that is open.
+  std::uint64_t NumberInChannel(std::uint64_t operation) const { return operation - before_; }
 
   std::uint64_t posted() const { return posted_.load(std::memory_order_relaxed); }
   const OperationCounters& counters() const { return counters_; }
 
  private:
-  Status CheckPosted(std::uint64_t sequence) const;
+  Status CheckPosted(std::uint64_t operation) const;
+  ipc::Outcome LookUp(std::uint64_t operation) const;
   Status WaitForTurn(std::unique_lock<std::mutex>& lock);
   Status WaitForRoom(std::unique_lock<std::mutex>& lock);
   std::uint64_t Publish(std::unique_lock<std::mutex>& lock, const ipc::Record& record);
@@ -98,12 +113,14 @@ class Operations {
   std::condition_variable promised_;
   // Of each slot, the last number that a signal was promised.
   std::array<std::uint64_t, ipc::kOperationsMax> promises_{};  // guarded by mutex_
-  const ipc::CompletionReader reader_;
-  ipc::ChannelLayout& channel_;
-  const int doorbell_fd_;
+  ipc::CompletionReader reader_;
+  ipc::ChannelLayout* channel_;  // never null
+  int doorbell_fd_;
+  std::uint64_t before_ = 0;  // operations in channels before this one
   const TimeNs spin_ns_;
   TimeNs full_wait_ns_ = kNever;
   std::atomic<std::uint64_t> posted_ = 0;  // number of the newest operation
+  mutable std::atomic<bool> has_failed_ = false;
   OperationCounters counters_;
 };
 

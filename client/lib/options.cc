@@ -134,6 +134,10 @@ Status CheckNodes(const hr_options& options) {
       fmt::format("architecture \"{}\": there are all-reduce and parameter-server", architecture));
 }
 
+bool IsKnown(std::size_t size) {
+  return size == sizeof(hr_options) || size == kSecondOptionsSize || size == kFirstOptionsSize;
+}
+
 Error UnknownSize(std::size_t size) {
   return Error(Code::kInvalidArgument,
                fmt::format("hr_options has size {}, this library ({}) knows {}: call "
@@ -156,11 +160,12 @@ Status FillOptions(const Environment& environment, hr_options& options) {
   options.spin_us = reader.Number("HEADRACE_SPIN_US", 0);
   options.call_timeout_ms = kDefaultCallTimeoutMs;
   FillNodes(reader, options);
+  options.reconnect_s = reader.Number("HEADRACE_RECONNECT", 0);
   return reader.status();
 }
 
 Status FillSizedOptions(const Environment& environment, std::size_t size, hr_options& options) {
-  if (size != sizeof options && size != kFirstOptionsSize) return UnknownSize(size);
+  if (!IsKnown(size)) return UnknownSize(size);
   hr_options whole;
   const Status status = FillOptions(environment, whole);
   whole.size = size;
@@ -170,13 +175,14 @@ Status FillSizedOptions(const Environment& environment, std::size_t size, hr_opt
 
 Result<hr_options> WholeOptions(const Environment& environment, const hr_options& given) {
   if (given.size == sizeof given) return given;
-  if (given.size != kFirstOptionsSize) return UnknownSize(given.size);
+  if (!IsKnown(given.size)) return UnknownSize(given.size);
   hr_options whole;
   std::memset(&whole, 0, sizeof whole);
-  std::memcpy(&whole, &given, kFirstOptionsSize);
+  std::memcpy(&whole, &given, given.size);
   whole.size = sizeof whole;
   Reader reader(environment);
-  FillNodes(reader, whole);
+  if (given.size == kFirstOptionsSize) FillNodes(reader, whole);
+  whole.reconnect_s = reader.Number("HEADRACE_RECONNECT", 0);
   if (Status status = reader.status(); !status) return status.error();
   return whole;
 }

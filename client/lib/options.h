@@ -17,9 +17,10 @@ using Environment = std::function<const char*(const char* name)>;
 // should; those fields keep their defaults.
 Status FillOptions(const Environment& environment, hr_options& options);
 
-// hr_options before it had a rendezvous.
+// hr_options before it had a rendezvous, and before it had reconnect_s.
 inline constexpr std::size_t kFirstOptionsSize = offsetof(hr_options, rendezvous);
-static_assert(kFirstOptionsSize == 264 && sizeof(hr_options) == 552);
+inline constexpr std::size_t kSecondOptionsSize = offsetof(hr_options, reconnect_s);
+static_assert(kFirstOptionsSize == 264 && kSecondOptionsSize == 552 && sizeof(hr_options) == 560);
 
 // The first `size` bytes of filled options, for a caller that was compiled with so many; `options`
 // is untouched when the library knows no such structure.

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "client/lib/connection.h"
 #include "client/lib/options.h"
 
 namespace headrace::client {
@@ -35,6 +34,27 @@ std::string ProgramName(const hr_options& options) {
   const std::string program = options.program;
   return fmt::format("libheadrace {}{}{}{}", HEADRACE_VERSION, program.empty() ? "" : " (", program,
                      program.empty() ? "" : ")");
+}
+
+AttachRequest RequestOf(const hr_options& options) {
+  return {.socket_path = options.socket_path,
+          .job = options.job,
+          .rank = options.rank,
+          .world_size = options.world_size,
+          .timeout_ms = options.timeout_ms,
+          .rendezvous = options.rendezvous,
+          .architecture = options.architecture,
+          .program = ProgramName(options),
+          .call_timeout_ns = options.call_timeout_ms * kMillisecond};
+}
+
+Result<Session::Attached> AttachToService(const AttachRequest& request, int channel_fd,
+                                          int doorbell_fd, LossListener& listener) {
+  auto connection = Connection::Attach(request, channel_fd, doorbell_fd, listener);
+  if (!connection) return connection.error();
+  const std::int32_t pid = (*connection)->service_pid();
+  const Grant grant = (*connection)->grant();
+  return Session::Attached{std::move(connection).value(), pid, grant};
 }
 
 Result<TensorSpec> SpecOf(const hr_tensor_spec& spec, std::size_t index) {
@@ -77,10 +97,10 @@ Result<std::vector<TensorSpec>> SpecsOf(std::span<const hr_tensor_spec> specs) {
 
 }  // namespace
 
-Session::Session(const hr_options& options, Endpoints endpoints)
-    : job_(options.job),
-      rank_(options.rank),
-      world_size_(options.world_size),
+Session::Session(const hr_options& options, Endpoints endpoints, Attacher attach)
+    : attach_(std::move(attach)),
+      request_(RequestOf(options)),
+      reconnect_ns_(options.reconnect_s * kSecond),
       endpoints_(std::move(endpoints)),
       operations_(endpoints_.channel.layout(), endpoints_.doorbell.get(),
                   options.spin_us * kMicrosecond),
@@ -89,17 +109,21 @@ Session::Session(const hr_options& options, Endpoints endpoints)
 Session::~Session() {
   if (!gpus_.HasWords()) return;
   // Streams that wait for an operation are let go by its end, and only then may the words go.
-  operations_.Lose(Error(Code::kCancelled, fmt::format("rank {} closed its session", rank_)));
+  operations_.Lose(Error(Code::kCancelled, fmt::format("rank {} closed its session", rank())));
   gpus_.LetStreamsPass(kStreamsPassMax);
 }
 
-void Session::Adopt(std::unique_ptr<Control> control, std::int32_t service_pid,
-                    std::uint32_t service_timeout_ms) {
-  control_ = std::move(control);
-  arrays_ = std::make_unique<Arrays>(*control_, operations_);
-  service_pid_ = service_pid;
-  operations_.BoundFullWait(
-      service_timeout_ms == 0 ? kNever : service_timeout_ms * kMillisecond + kFullWaitMargin);
+void Session::Adopt(Attached attached) {
+  control_ = std::move(attached.control);
+  if (arrays_ == nullptr) {
+    arrays_ = std::make_unique<Arrays>(*control_, operations_);
+  } else {
+    arrays_->Renew(*control_);
+  }
+  service_pid_.store(attached.service_pid, std::memory_order_relaxed);
+  epoch_ = std::max(epoch_, attached.grant.epoch);
+  const std::uint32_t timeout_ms = attached.grant.timeout_ms;
+  operations_.BoundFullWait(timeout_ms == 0 ? kNever : timeout_ms * kMillisecond + kFullWaitMargin);
 }
 
 Result<std::unique_ptr<Session>> Session::Open(const hr_options& options) {
@@ -109,22 +133,11 @@ Result<std::unique_ptr<Session>> Session::Open(const hr_options& options) {
   Result<Endpoints> endpoints = CreateEndpoints(*created);
   if (!endpoints) return endpoints.error();
   const int doorbell = endpoints->doorbell.get();
-  auto session = std::make_unique<Session>(options, std::move(endpoints).value());
-  const AttachRequest request{.socket_path = options.socket_path,
-                              .job = options.job,
-                              .rank = options.rank,
-                              .world_size = options.world_size,
-                              .timeout_ms = options.timeout_ms,
-                              .rendezvous = options.rendezvous,
-                              .architecture = options.architecture,
-                              .program = ProgramName(options),
-                              .call_timeout_ns = options.call_timeout_ms * kMillisecond};
-  Result<std::unique_ptr<Connection>> connection =
-      Connection::Attach(request, created->fd.get(), doorbell, *session);
-  if (!connection) return connection.error();
-  const std::int32_t pid = (*connection)->service_pid();
-  const std::uint32_t timeout_ms = (*connection)->grant().timeout_ms;
-  session->Adopt(std::move(connection).value(), pid, timeout_ms);
+  auto session = std::make_unique<Session>(options, std::move(endpoints).value(), AttachToService);
+  Result<Attached> attached =
+      session->attach_(session->request_, created->fd.get(), doorbell, *session);
+  if (!attached) return attached.error();
+  session->Adopt(std::move(attached).value());
   return session;
 }
 
@@ -133,7 +146,15 @@ Status Session::CheckProcess() const {
   return Error(Code::kInvalidArgument,
                fmt::format("rank {} of job {} was attached by the parent of this process: a forked "
                            "child must open a session of its own",
-                           rank_, job_));
+                           rank(), job()));
+}
+
+Status Session::Reconnecting() const {
+  return Error(
+      Code::kUnavailable,
+      fmt::format("rank {} of job {} is reconnecting to the service at {}: call again when "
+                  "hr_session_reconnect has returned",
+                  rank(), job(), request_.socket_path));
 }
 
 template <typename Handle>
@@ -189,9 +210,9 @@ Status Session::RegisterTensors(std::span<const hr_tensor_spec> specs, hr_tensor
   for (std::size_t i = 0; i < specs.size(); ++i) {
     const hr_segment& segment = *specs[i].segment;
     const TensorSpec& spec = (*announced)[i];
-    auto tensor = std::make_unique<hr_tensor>(hr_tensor{*first + static_cast<std::uint32_t>(i),
-                                                        segment.address + specs[i].offset,
-                                                        spec.count, spec.dtype, segment.device});
+    auto tensor = std::make_unique<hr_tensor>(
+        hr_tensor{*first + static_cast<std::uint32_t>(i), segment.address + specs[i].offset,
+                  spec.count, spec.dtype, segment.device, &segment, spec});
     tensors[i] = tensor.get();
     tensors_.emplace(tensors[i], std::move(tensor));
   }
@@ -255,7 +276,7 @@ Result<hr_layout*> Session::CreateLayout(std::span<const hr_tensor_spec> specs,
       return Error(Code::kAlreadyExists,
                    fmt::format("rank {} of job {} has a layout already: a session has one, for as "
                                "long as it lasts",
-                               rank_, job_));
+                               rank(), job()));
     }
     has_layout_ = true;  // taken before the round trips, so that two threads do not both make one
   }
@@ -264,6 +285,7 @@ Result<hr_layout*> Session::CreateLayout(std::span<const hr_tensor_spec> specs,
   has_layout_ = first.ok();
   if (!first) return first.error();
   shape.first_tensor = *first;
+  layout_wish_ = {specs[0].segment, std::move(announced).value(), options};
   layout_.reset(new hr_layout{*this, Layout(operations_, std::move(shape))});
   return layout_.get();
 }
@@ -279,18 +301,18 @@ Status Session::CheckRequest(const Request& request, std::uint64_t count) const 
     return Error(Code::kInvalidArgument,
                  fmt::format("reduction {} is not one", static_cast<int>(request.reduction)));
   }
-  if (kind == Collective::kBroadcast && request.root >= world_size_) {
+  if (kind == Collective::kBroadcast && request.root >= world_size()) {
     return Error(Code::kInvalidArgument, fmt::format("broadcast from rank {}: the job has {} ranks",
-                                                     request.root, world_size_));
+                                                     request.root, world_size()));
   }
   const bool in_parts = kind == Collective::kReduceScatter || kind == Collective::kAllGather;
-  if (count == 0 || (in_parts && count % world_size_ != 0)) {
+  if (count == 0 || (in_parts && count % world_size() != 0)) {
     return Error(Code::kInvalidArgument,
                  fmt::format("{} of {} elements: {}", Name(kind), count,
                              count == 0 ? "there must be at least one"
                                         : fmt::format("the count must be a multiple of the {} "
                                                       "ranks",
-                                                      world_size_)));
+                                                      world_size())));
   }
   return {};
 }
@@ -362,16 +384,16 @@ Status Session::WaitOnStream(std::uint64_t operation, transport::CuStream stream
   const Result<GpuWords*> words = gpus_.WordsForWaits();
   if (!words) return words.error();
   if (*ended) return {};
-  return (*words)->AwaitEnd(stream, operation);
+  return (*words)->AwaitEnd(stream, operations_.NumberInChannel(operation));
 }
 
 ArrayUse Session::UseOf(const Request& request, void* array, std::size_t size) const {
   const Part whole{0, size};
-  const Part mine{size / world_size_ * rank_, size / world_size_};
+  const Part mine{size / world_size() * rank(), size / world_size()};
   ArrayUse use{static_cast<std::byte*>(array), size, whole, whole};
   switch (request.kind) {
     case Collective::kBroadcast:
-      (rank_ == request.root ? use.written : use.read) = {};
+      (rank() == request.root ? use.written : use.read) = {};
       break;
     case Collective::kReduceScatter:
       use.written = mine;

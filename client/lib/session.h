@@ -2,18 +2,27 @@
 //
 // Owned by hr_open's caller through the C handle. Thread-safe as the C header says. Members stand
 // in build order: the connection, whose thread calls OnLost, is built last and goes first.
+//
+// A session outlives its service: Reconnect takes another channel and another connection, and hands
+// everything registered in again under the same handles.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "client/include/headrace/headrace.h"
 #include "client/lib/arrays.h"
+#include "client/lib/connection.h"
 #include "client/lib/control.h"
+#include "client/lib/door.h"
 #include "client/lib/fork_guard.h"
 #include "client/lib/handles.h"
 #include "client/lib/layout.h"
@@ -39,27 +48,43 @@ class Session final : public LossListener {
     UniqueFd doorbell;
   };
 
+  // What came of attaching.
+  struct Attached {
+    std::unique_ptr<Control> control;
+    std::int32_t service_pid = 0;
+    Grant grant = {};  // timeout_ms 0: nothing bounds operations
+  };
+  // How a session attaches; `listener` is the session.
+  using Attacher = std::function<Result<Attached>(const AttachRequest& request, int channel_fd,
+                                                  int doorbell_fd, LossListener& listener)>;
+
   // Checks the options, connects and attaches.
   static Result<std::unique_ptr<Session>> Open(const hr_options& options);
 
   // For Open, and for tests that stand in for the service.
-  Session(const hr_options& options, Endpoints endpoints);
-  // `service_timeout_ms` bounds every operation; 0: nothing does.
-  void Adopt(std::unique_ptr<Control> control, std::int32_t service_pid,
-             std::uint32_t service_timeout_ms);
+  Session(const hr_options& options, Endpoints endpoints, Attacher attach = {});
+  void Adopt(Attached attached);
 
   ~Session() override;
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  std::uint32_t rank() const { return rank_; }
-  std::uint32_t world_size() const { return world_size_; }
-  const std::string& job() const { return job_; }
-  std::int32_t service_pid() const { return service_pid_; }
+  std::uint32_t rank() const { return request_.rank; }
+  std::uint32_t world_size() const { return request_.world_size; }
+  const std::string& job() const { return request_.job; }
+  std::int32_t service_pid() const { return service_pid_.load(std::memory_order_relaxed); }
 
   // Everything below but CloseInChild is refused in a forked child.
   Status CheckProcess() const;
   bool InChild() const { return endpoints_.guard.InChild(); }
+
+  // Every call below but Reconnect and Leave is made inside of it.
+  Door& door() { return door_; }
+  // What is said to calls that come while it is closed.
+  Status Reconnecting() const;
+  // Waits for a service, attaches, hands in what is registered, and waits for the other ranks. A
+  // negative timeout is no limit; 0: as the options say. In session_reconnect.cc.
+  Status Reconnect(TimeNs timeout_ns);
 
   Result<hr_segment*> CreateSegment(std::size_t size);
   Result<hr_segment*> CreateDeviceSegment(std::size_t size, int device);
@@ -117,21 +142,42 @@ class Session final : public LossListener {
   template <typename Handle>
   Status CheckOwned(const Owned<Handle>& owned, const Handle* handle, const char* what);
   Status CheckRequest(const Request& request, std::uint64_t count) const;
+
+  // The steps of Reconnect.
+  Status CheckLost() const;
+  void EndLife(const Error& cause);
+  Status ComeBack(TimeNs timeout_ns);
+  Status Attempt(TimeNs deadline);
+  Status HandIn();
+  Status HandIn(hr_segment& segment);
+  Status HandInTensors();
+  Status HandInLayout();
+  Status AwaitOthers(TimeNs deadline);
   ArrayUse UseOf(const Request& request, void* array, std::size_t size) const;
 
-  const std::string job_;
-  const std::uint32_t rank_;
-  const std::uint32_t world_size_;
+  const Attacher attach_;
+  const AttachRequest request_;  // as at first; Reconnect changes a copy
+  const TimeNs reconnect_ns_;    // 0: off
+  Door door_;
+  std::atomic<bool> reconnecting_ = false;
+  std::uint32_t epoch_ = 1;  // of the job; Reconnect's only
   Endpoints endpoints_;
   Operations operations_;
   SessionGpus gpus_;
-  std::int32_t service_pid_ = 0;
+  std::atomic<std::int32_t> service_pid_ = 0;
   std::mutex mutex_;
   Owned<hr_segment> segments_;         // guarded by mutex_
   Owned<hr_tensor> tensors_;           // guarded by mutex_
   bool has_layout_ = false;            // guarded by mutex_; one was made or is being made
   std::unique_ptr<hr_layout> layout_;  // guarded by mutex_
-  std::unique_ptr<Arrays> arrays_;     // refers to control_, but not when it goes
+  // What the layout is, also after its handle was freed.
+  struct LayoutWish {
+    const hr_segment* segment = nullptr;
+    std::vector<TensorSpec> specs;
+    hr_layout_options options{};
+  };
+  std::optional<LayoutWish> layout_wish_;  // guarded by mutex_
+  std::unique_ptr<Arrays> arrays_;         // refers to control_, but not when it goes
   std::unique_ptr<Control> control_;
 };
 

@@ -98,7 +98,7 @@ Result<GpuWords*> SessionGpus::WordsLocked(int device) {
   if (!context) return context.error();
   Gpu& gpu = gpus_[device];
   if (gpu.words == nullptr) {
-    Result<std::unique_ptr<GpuWords>> words = GpuWords::Pin(**context, channel_);
+    Result<std::unique_ptr<GpuWords>> words = GpuWords::Pin(**context, *channel_);
     if (!words) return words.error().Within(fmt::format("let streams of GPU {} wait", device));
     gpu.words = std::move(words).value();
   }
@@ -154,6 +154,11 @@ void SessionGpus::LetStreamsPass(TimeNs timeout_ns) {
     }
     gpu.words.reset();
   }
+}
+
+void SessionGpus::Renew(ipc::ChannelLayout& channel) {
+  const std::lock_guard lock(mutex_);
+  channel_ = &channel;
 }
 
 }  // namespace headrace::client

@@ -26,7 +26,7 @@ class SessionGpus {
   // `channel` outlives this. `library` is opened by the first call of Driver.
   explicit SessionGpus(ipc::ChannelLayout& channel,
                        std::string library = std::string(transport::kCudaLibrary))
-      : channel_(channel), library_(std::move(library)) {}
+      : channel_(&channel), library_(std::move(library)) {}
   // Before the driver is opened.
   void UseLibrary(std::string library) { library_ = std::move(library); }
 
@@ -58,6 +58,8 @@ class SessionGpus {
   // Likewise, and the words are gone afterwards. Words that are still awaited then
   // are left pinned and mapped. All operations must have ended.
   void LetStreamsPass(TimeNs timeout_ns);
+  // Words are those of another channel from here on; after LetStreamsPass.
+  void Renew(ipc::ChannelLayout& channel);
 
  private:
   struct Gpu {
@@ -69,7 +71,7 @@ class SessionGpus {
   Result<GpuWords*> WordsLocked(int device);
   Result<std::shared_ptr<const transport::CudaDriver>> DriverLocked();
 
-  ipc::ChannelLayout& channel_;
+  ipc::ChannelLayout* channel_;  // never null
   std::mutex mutex_;
   std::string library_;
   std::shared_ptr<const transport::CudaDriver> driver_;  // guarded by mutex_, as is all below

@@ -28,7 +28,7 @@
  *  8. Ends. Every operation ends exactly once, with success or an error, within its timeout or a
  *     second after the cause is known (a rank died, the service went away). After an error the
  *     session stays usable unless the service itself is gone or the job has failed; then every
- *     later call returns the same named error.
+ *     later call returns the same named error, until hr_session_reconnect has brought it back.
  *  9. Cost. Posting an operation on a registered tensor makes no system call while the service is
  *     awake, no allocation and no round trip. Everything that is not an operation is a round trip
  *     to the service: do it before training starts.
@@ -143,6 +143,9 @@ typedef struct hr_options {
    * "parameter-server" (services with the role of a server). Empty: as the service at the
    * rendezvous is configured. Ranks that say something say the same. */
   char architecture[HR_ARCHITECTURE_SIZE];
+  /* For how many seconds a service that went away is waited for, where hr_session_reconnect is
+   * called; 0: it is off. The C library never reconnects by itself. */
+  uint32_t reconnect_s;
 } hr_options;
 
 /* Fills `options` with defaults and with what the environment says:
@@ -156,6 +159,7 @@ typedef struct hr_options {
  *   rendezvous   HEADRACE_RENDEZVOUS, else MASTER_ADDR where LOCAL_WORLD_SIZE is less than
  *                WORLD_SIZE (so torchrun tells that a job spans nodes), else empty
  *   architecture HEADRACE_ARCHITECTURE, else empty
+ *   reconnect_s  HEADRACE_RECONNECT, else 0
  * An empty variable is like none. Fields written afterwards win. HR_INVALID_ARGUMENT when a
  * variable does not hold what it should (it is named); that field then has its default, all others
  * are filled, and a caller that sets the field itself may go on. Reads the environment: not at the
@@ -164,7 +168,7 @@ typedef struct hr_options {
  * Programs call hr_options_init(options, error), which is a macro: it passes the size of the
  * structure that they were compiled with. Behind the function of that name are programs compiled
  * before the structure had a rendezvous: it fills what they know, and hr_open takes the rest from
- * the environment. */
+ * the environment, as it does for what a program's structure does not have. */
 HR_API hr_status hr_options_init_sized(hr_options* options, size_t size, hr_error* error);
 HR_API hr_status hr_options_init(hr_options* options, hr_error* error);
 #define hr_options_init(options, error) \
@@ -183,11 +187,38 @@ HR_API hr_status hr_open(const hr_options* options, hr_session** session, hr_err
  * leave. */
 HR_API hr_status hr_close(hr_session* session, hr_error* error);
 
+/* After the service of this session went away, or the job failed: waits for at most `timeout_ns`
+ * (0: hr_options.reconnect_s) until a service listens at the same socket, attaches to it as the
+ * same rank of the same job, hands in every segment, tensor and the layout again, and waits until
+ * all other ranks have done so, too. Then posts work again at once. All ranks of the job call it,
+ * those whose own service lives included: what ended the job on one node ended it on all.
+ *
+ * What stays: every handle, every address with what stands in memory, the descriptors, the
+ * counters, the numbers of operations and how they ended. What does not: an operation that was open
+ * has failed for good, so that the memory it would have written is undefined; of a layout no
+ * iteration is under way, so hr_layout_begin_backward comes next. It is for the caller to see to it
+ * that all ranks go on from the same iteration: a rank may have seen the last operation end well
+ * that another saw fail. One operation, a barrier, is counted.
+ *
+ * The job goes on under a new epoch, greater than those its ranks were in; `headracectl jobs` shows
+ * it. Ranks that go on and ranks that hr_open has just opened are never in one epoch: when not
+ * all ranks had come before the service went, end them all and begin anew.
+ *
+ * One thread calls it. Those that wait in other calls get HR_UNAVAILABLE, and so do calls made
+ * until it returns, except hr_discard, which waits. When it fails the session is as after the loss,
+ * and it may be called again. Errors: HR_INVALID_ARGUMENT (nothing is lost: the service is there,
+ * and no operation has failed; a timeout of 0 without reconnect_s; a forked child), HR_BUSY
+ * (another thread is at it), HR_TIMEOUT (the text says what was missing last: the service, or which
+ * rank), and at once what time does not mend: HR_VERSION_MISMATCH (the new service is of another
+ * release), HR_PERMISSION_DENIED, HR_MISMATCH, HR_CANCELLED (somebody ended the job on purpose). */
+HR_API hr_status hr_session_reconnect(hr_session* session, int64_t timeout_ns, hr_error* error);
+
 HR_API uint32_t hr_session_rank(const hr_session* session);
 HR_API uint32_t hr_session_world_size(const hr_session* session);
 /* The job's name; lives as long as the session. */
 HR_API const char* hr_session_job(const hr_session* session);
-/* The service's process id, for messages; 0 when the kernel does not tell. */
+/* The service's process id, for messages; 0 when the kernel does not tell. A reconnect changes it.
+ */
 HR_API int32_t hr_session_service_pid(const hr_session* session);
 
 /* ---- Memory --------------------------------------------------------------------------------- */

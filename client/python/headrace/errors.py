@@ -21,7 +21,7 @@ class Error(Exception):
 
 
 class Unavailable(Error):
-    """The service is absent or went away: start it and open a new session."""
+    """The service is absent or went away: start it, and reconnect() or open a new session."""
 
 
 class Timeout(Error):

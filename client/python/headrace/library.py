@@ -33,6 +33,7 @@ class Options(ctypes.Structure):
         ("program", ctypes.c_char * 64),
         ("rendezvous", ctypes.c_char * 256),
         ("architecture", ctypes.c_char * 32),
+        ("reconnect_s", ctypes.c_uint32),
     ]
 
 
@@ -101,6 +102,7 @@ _FUNCTIONS: dict[str, tuple] = {
     ),
     "hr_open": (ctypes.c_int, (ctypes.POINTER(Options), _HANDLE_OUT, _ERROR)),
     "hr_close": (ctypes.c_int, (_HANDLE, _ERROR)),
+    "hr_session_reconnect": (ctypes.c_int, (_HANDLE, ctypes.c_int64, _ERROR)),
     "hr_session_service_pid": (ctypes.c_int32, (_HANDLE,)),
     "hr_segment_create": (
         ctypes.c_int,

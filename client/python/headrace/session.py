@@ -49,7 +49,7 @@ class Session:
         self.rank: int = options.rank
         self.world_size: int = options.world_size
         self.job: str = options.job.decode()
-        self.service_pid: int = library.load().hr_session_service_pid(handle)
+        self.reconnect_seconds: int = options.reconnect_s
         _open.add(self)
 
     @property
@@ -63,6 +63,28 @@ class Session:
     def closed(self) -> bool:
         """Whether close() was called."""
         return self._handle is None
+
+    @property
+    def service_pid(self) -> int:
+        """The service's process id; 0 when the kernel does not tell."""
+        return library.load().hr_session_service_pid(self.handle)
+
+    def reconnect(self, timeout: float | None = None) -> None:
+        """After the service went away, or the job failed: comes back to a service at the same socket.
+
+        All ranks of the job call it, and it returns when all have come. Arenas, tensors, the layout
+        and every view of them stay; operations that were open have failed for good. It is for the
+        caller to see to it that all ranks go on from the same iteration. ``timeout`` in seconds; None:
+        ``reconnect`` of init(), or HEADRACE_RECONNECT. While it runs other threads get Unavailable.
+
+        Errors: Timeout, which names what was missing last, and may be followed by another call; Error
+        when nothing is lost, and for what waiting does not mend.
+        """
+        limit = 0 if timeout is None else max(1, int(timeout * 1e9))
+        error = library.ErrorText()
+        library.check(
+            library.load().hr_session_reconnect(self.handle, limit, error), error
+        )
 
     def close(self) -> None:
         """Leaves the job in an orderly way; nothing to do when the service went first.
@@ -242,6 +264,7 @@ def init(
     timeout: float | None = None,
     rendezvous: str | None = None,
     architecture: str | None = None,
+    reconnect: float | None = None,
 ) -> Session:
     """Attaches this process to the service as one rank of a job.
 
@@ -255,6 +278,9 @@ def init(
     LOCAL_WORLD_SIZE is less than WORLD_SIZE; "": all ranks are on this node, unless its service
     has a rendezvous of its own for jobs that name none. ``architecture`` of a job of several nodes is "all-reduce" or "parameter-server"; None: HEADRACE_ARCHITECTURE, or as
     the service at the rendezvous is configured.
+
+    ``reconnect``: for how many seconds Session.reconnect, and what uses it, waits for a service that
+    went away; rounded up. None: HEADRACE_RECONNECT, or 0: off.
 
     Errors: Unavailable when there is no service, Error otherwise.
     """
@@ -272,6 +298,8 @@ def init(
     options.world_size = options.world_size if world_size is None else world_size
     if timeout is not None:
         options.timeout_ms = max(1, int(timeout * 1000))
+    if reconnect is not None:
+        options.reconnect_s = math.ceil(max(0.0, reconnect))
     return Session(options)
 
 

@@ -66,7 +66,7 @@ class GpuSessionTest : public transport::DoubleTest {
                                     UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))});
     auto control = std::make_unique<FakeControl>();
     control_ = control.get();
-    handle_.session->Adopt(std::move(control), 5, 0);
+    handle_.session->Adopt({.control = std::move(control), .service_pid = 5, .grant = {}});
     handle_.session->UseCudaLibrary(cuda_double::LibraryPath());
   }
 

@@ -35,7 +35,7 @@ class LayoutTest : public testing::Test {
     auto control = std::make_unique<FakeControl>();
     control_ = control.get();
     control_->tensors.resize(5);  // others were registered before
-    handle_.session->Adopt(std::move(control), 5, 0);
+    handle_.session->Adopt({.control = std::move(control), .service_pid = 5, .grant = {}});
     EXPECT_EQ(hr_segment_create(&handle_, 4096, &segment_, &error_), HR_OK) << error_.text;
     EXPECT_EQ(hr_layout_options_init(&options_, &error_), HR_OK) << error_.text;
     specs_ = {{segment_, 0, 10, HR_FLOAT32, "conv.weight", 9},

@@ -229,6 +229,33 @@ TEST(Options, AreCompletedFromTheEnvironmentForAnOlderProgram) {
   EXPECT_FALSE(WholeOptions(environment, given).ok());
 }
 
+TEST(Options, HaveReconnectingOffUnlessTheEnvironmentSaysForHowLong) {
+  hr_options options;
+  ASSERT_TRUE(Fill({}, options).ok());
+  EXPECT_EQ(options.reconnect_s, 0U);
+  ASSERT_TRUE(Fill({{"HEADRACE_RECONNECT", "30"}}, options).ok());
+  EXPECT_EQ(options.reconnect_s, 30U);
+  EXPECT_FALSE(Fill({{"HEADRACE_RECONNECT", "yes"}}, options).ok());
+}
+
+TEST(Options, KeepWhatAProgramSaidThatKnowsNoReconnecting) {
+  const Environment environment = [](const char* name) {
+    const std::string asked = name;
+    return asked == "HEADRACE_RECONNECT" ? "7" : asked == "HEADRACE_RENDEZVOUS" ? "node1" : nullptr;
+  };
+  hr_options given = Complete();
+  given.size = kSecondOptionsSize;
+  std::strcpy(given.rendezvous, "node2");
+  std::memset(&given.reconnect_s, '#', sizeof given.reconnect_s);  // not its memory
+  const Result<hr_options> whole = WholeOptions(environment, given);
+  ASSERT_TRUE(whole.ok()) << whole.error().text();
+  EXPECT_STREQ(whole->rendezvous, "node2");
+  EXPECT_EQ(whole->reconnect_s, 7U);
+  ASSERT_TRUE(FillSizedOptions(environment, kSecondOptionsSize, given).ok());
+  EXPECT_EQ(given.size, kSecondOptionsSize);
+  EXPECT_NE(given.reconnect_s, 7U) << "beyond its memory";
+}
+
 // As the linker finds it for a program compiled before.
 TEST(LayoutOptions, AverageByThePolicyOfTheEnvironment) {
   const auto fill = [](const char* policy, hr_layout_options& options) {

@@ -96,6 +96,8 @@ class FakeControl final : public Control {
     left = true;
     return {};
   }
+  bool IsThere() const override { return !hung_up; }
+  void BoundCalls(TimeNs timeout_ns) override { calls_bound_ns = timeout_ns; }
   void CloseInChild() override {}
 
   std::optional<Error> refusal;
@@ -107,6 +109,8 @@ class FakeControl final : public Control {
   std::vector<std::pair<std::uint32_t, std::uint32_t>> released;
   std::vector<LayoutNotice> layouts;
   bool left = false;
+  bool hung_up = false;
+  TimeNs calls_bound_ns = 0;
   std::function<void()> on_leave;
 };
 

@@ -31,7 +31,7 @@ class SessionTest : public testing::Test {
                                     UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))});
     auto control = std::make_unique<FakeControl>();
     control_ = control.get();
-    handle_.session->Adopt(std::move(control), 5, 0);
+    handle_.session->Adopt({.control = std::move(control), .service_pid = 5, .grant = {}});
   }
 
   hr_segment* Segment(std::size_t size) {

@@ -1,0 +1,35 @@
+#include "client/lib/door.h"
+
+namespace headrace::client {
+
+bool Door::Enter() {
+  if ((state_.fetch_add(1) & kClosed) == 0) return true;
+  Leave();
+  return false;
+}
+
+void Door::EnterWhenOpen() {
+  while (!Enter()) {
+    const std::uint32_t state = state_.load();
+    if ((state & kClosed) != 0) state_.wait(state);
+  }
+}
+
+void Door::Leave() {
+  if (state_.fetch_sub(1) == (kClosed | 1)) state_.notify_all();
+}
+
+void Door::Close() {
+  std::uint32_t state = state_.fetch_or(kClosed) | kClosed;
+  while (state != kClosed) {
+    state_.wait(state);
+    state = state_.load();
+  }
+}
+
+void Door::Open() {
+  state_.fetch_and(~kClosed);
+  state_.notify_all();
+}
+
+}  // namespace headrace::client

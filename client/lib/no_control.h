@@ -1,0 +1,33 @@
+// What stands in the place of the way to the service after that was lost and not found again: every
+// call fails with the cause.
+#pragma once
+
+#include <utility>
+
+#include "client/lib/control.h"
+
+namespace headrace::client {
+
+class NoControl final : public Control {
+ public:
+  explicit NoControl(Error cause) : cause_(std::move(cause)) {}
+
+  Result<std::uint32_t> RegisterSegment(int, std::size_t) override { return cause_; }
+  Result<std::uint32_t> RegisterDeviceSegment(const DeviceHandle&,
+                                              std::span<const UniqueFd>) override {
+    return cause_;
+  }
+  Status ReleaseSegment(std::uint32_t) override { return cause_; }
+  Result<std::uint32_t> RegisterTensors(std::span<const TensorSpec>) override { return cause_; }
+  Status ReleaseTensors(std::uint32_t, std::uint32_t) override { return cause_; }
+  Status SetLayout(const LayoutNotice&) override { return cause_; }
+  Status Leave() override { return cause_; }
+  bool IsThere() const override { return false; }
+  void BoundCalls(TimeNs) override {}
+  void CloseInChild() override {}
+
+ private:
+  const Error cause_;
+};
+
+}  // namespace headrace::client

@@ -1,0 +1,238 @@
+// How a session comes back after its service went away, or its job failed.
+//
+// The old life ends first, for everybody in this process; then attempts follow one another until
+// one has gone all the way: attached, everything handed in, every other rank there. An attempt that
+// does not get so far leaves nothing behind but its cause.
+#include <fmt/format.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "client/lib/no_control.h"
+#include "client/lib/session.h"
+
+namespace headrace::client {
+namespace {
+
+constexpr TimeNs kFirstPause = 10 * kMillisecond;
+constexpr TimeNs kPauseMax = 500 * kMillisecond;
+// How long streams may take to pass what the end of all operations has let go.
+constexpr TimeNs kStreamsPassMax = 10 * kSecond;
+// The service ends the barrier in time, and names who is missing; that answer needs some time, too.
+constexpr TimeNs kAnswerMargin = kSecond;
+constexpr TimeNs kLeastBound = 10 * kMillisecond;
+constexpr std::uint32_t kTimeoutMsMax = 24U * 3600 * 1000;
+// So many fit a message whatever their names are.
+constexpr std::size_t kTensorsAtOnceMax = 4096;
+
+// What another attempt can mend: the service is not up yet; ranks of the old life are still to go,
+// with the memory that is booked for them; the others have not come yet.
+bool TimeMends(Code code) {
+  switch (code) {
+    case Code::kUnavailable:
+    case Code::kBusy:
+    case Code::kTimeout:
+    case Code::kPeerLost:
+    case Code::kAlreadyExists:
+    case Code::kExhausted:
+      return true;
+    default:
+      return false;
+  }
+}
+
+TimeNs Left(TimeNs deadline) { return deadline == kNever ? kNever : deadline - MonotonicNow(); }
+
+// At the end of its scope the next thread may reconnect.
+class Turn {
+ public:
+  explicit Turn(std::atomic<bool>& taken) : taken_(taken), mine_(!taken.exchange(true)) {}
+  ~Turn() {
+    if (mine_) taken_.store(false);
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  bool mine() const { return mine_; }
+
+ private:
+  std::atomic<bool>& taken_;
+  const bool mine_;
+};
+
+}  // namespace
+
+Status Session::Reconnect(TimeNs timeout_ns) {
+  const TimeNs bound_ns = timeout_ns == 0 ? reconnect_ns_ : timeout_ns;
+  if (bound_ns == 0) {
+    return Error(
+        Code::kInvalidArgument,
+        "reconnecting is off: give a timeout, or set HEADRACE_RECONNECT to the seconds for "
+        "which a service is waited for");
+  }
+  const Turn turn(reconnecting_);
+  if (!turn.mine()) return Error(Code::kBusy, "another thread is reconnecting this session");
+  if (Status status = CheckLost(); !status) return status;
+  const Error cause(
+      Code::kUnavailable,
+      fmt::format("rank {} of job {} gave up what was open, to reconnect", rank(), job()));
+  // By this whoever sleeps in a call wakes up, and leaves.
+  operations_.Lose(cause);
+  door_.Close();
+  EndLife(cause);
+  Status status = ComeBack(bound_ns < 0 ? kNever : bound_ns);
+  door_.Open();
+  return status;
+}
+
+Status Session::CheckLost() const {
+  if (!operations_.CheckThere() || operations_.has_failed() || !control_->IsThere()) return {};
+  return Error(Code::kInvalidArgument,
+               fmt::format("nothing is lost: the service at {} (pid {}) is there, and no operation "
+                           "of rank {} has failed",
+                           request_.socket_path, service_pid(), rank()));
+}
+
+void Session::EndLife(const Error& cause) {
+  operations_.Lose(cause);
+  arrays_->SettleAll();
+  if (gpus_.HasWords()) gpus_.LetStreamsPass(kStreamsPassMax);
+  // The connection goes, and by that the service learns that the lease has ended.
+  control_ = std::make_unique<NoControl>(cause);
+  arrays_->Renew(*control_);
+}
+
+Status Session::ComeBack(TimeNs timeout_ns) {
+  const TimeNs deadline = timeout_ns == kNever ? kNever : MonotonicNow() + timeout_ns;
+  const std::string doing = fmt::format("reconnect rank {} of job {}", rank(), job());
+  for (TimeNs pause = kFirstPause;; pause = std::min(2 * pause, kPauseMax)) {
+    const Status status = Attempt(deadline);
+    if (status.ok()) return {};
+    EndLife(status.error());
+    if (!TimeMends(status.code())) return status.error().Within(doing);
+    if (Left(deadline) <= pause) {
+      return Error(Code::kTimeout, fmt::format("{}: not within {} ms: {}", doing,
+                                               timeout_ns / kMillisecond, status.error().text()));
+    }
+    std::this_thread::sleep_for(std::chrono::nanoseconds(pause));
+  }
+}
+
+Status Session::Attempt(TimeNs deadline) {
+  Result<ipc::Channel::Created> created = ipc::Channel::Create();
+  if (!created) return created.error();
+  UniqueFd doorbell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!doorbell) return SystemError("create an eventfd", errno);
+  // What earlier operations ended with is read from the old channel, so that one goes last.
+  operations_.Renew(created->channel.layout(), doorbell.get());
+  gpus_.Renew(created->channel.layout());
+  endpoints_.channel = std::move(created->channel);
+  endpoints_.doorbell = std::move(doorbell);
+  AttachRequest request = request_;
+  request.after_epoch = epoch_;
+  request.call_timeout_ns = std::clamp(
+      Left(deadline), std::min(kLeastBound, request_.call_timeout_ns), request_.call_timeout_ns);
+  Result<Attached> attached = attach_(request, created->fd.get(), endpoints_.doorbell.get(), *this);
+  if (!attached) return attached.error();
+  Adopt(std::move(attached).value());
+  if (Status status = HandIn(); !status) return status;
+  if (Status status = AwaitOthers(deadline); !status) return status;
+  control_->BoundCalls(request_.call_timeout_ns);
+  return {};
+}
+
+Status Session::HandIn() {
+  std::lock_guard lock(mutex_);
+  std::vector<hr_segment*> segments;
+  for (const auto& [handle, segment] : segments_) segments.push_back(segment.get());
+  std::sort(segments.begin(), segments.end(),
+            [](const hr_segment* one, const hr_segment* other) { return one->id < other->id; });
+  for (hr_segment* segment : segments) {
+    if (Status status = HandIn(*segment); !status) return status;
+  }
+  if (Status status = HandInTensors(); !status) return status;
+  return HandInLayout();
+}
+
+Status Session::HandIn(hr_segment& segment) {
+  if (segment.device < 0) {
+    const auto id = control_->RegisterSegment(segment.memory.fd.get(), segment.size);
+    if (id) segment.id = *id;
+    return id ? Status() : Status(id.error());
+  }
+  Result<transport::DeviceGrant> grant = Error(Code::kInternal, "no grant");
+  if (segment.gpu_memory != nullptr) {
+    grant = segment.gpu_memory->arena().Grant();
+  } else {
+    auto existing = gpus_.Grant(reinterpret_cast<transport::CuAddress>(segment.address),
+                                segment.size);  // NOLINT
+    if (!existing) return existing.error();
+    grant = std::move(existing->grant);
+  }
+  if (!grant) return grant.error();
+  const auto id = control_->RegisterDeviceSegment(grant->handle, grant->fds);
+  if (id) segment.id = *id;
+  return id ? Status() : Status(id.error());
+}
+
+// In the order of their numbers, so that those in a row are so again.
+Status Session::HandInTensors() {
+  std::vector<hr_tensor*> tensors;
+  for (const auto& [handle, tensor] : tensors_) tensors.push_back(tensor.get());
+  std::sort(tensors.begin(), tensors.end(),
+            [](const hr_tensor* one, const hr_tensor* other) { return one->id < other->id; });
+  for (std::size_t begin = 0; begin < tensors.size(); begin += kTensorsAtOnceMax) {
+    const std::size_t count = std::min(kTensorsAtOnceMax, tensors.size() - begin);
+    std::vector<TensorSpec> specs;
+    for (std::size_t i = begin; i < begin + count; ++i) {
+      specs.push_back(tensors[i]->spec);
+      specs.back().segment = tensors[i]->segment->id;
+    }
+    const Result<std::uint32_t> first = control_->RegisterTensors(specs);
+    if (!first) return first.error();
+    for (std::size_t i = 0; i < count; ++i) {
+      tensors[begin + i]->id = *first + static_cast<std::uint32_t>(i);
+    }
+  }
+  return {};
+}
+
+Status Session::HandInLayout() {
+  if (!layout_wish_) return {};
+  for (TensorSpec& spec : layout_wish_->specs) spec.segment = layout_wish_->segment->id;
+  const Result<std::uint32_t> first = Announce(layout_wish_->specs, layout_wish_->options);
+  if (!first) return first.error();
+  if (layout_ != nullptr) layout_->layout.Renew(*first);
+  return {};
+}
+
+Status Session::AwaitOthers(TimeNs deadline) {
+  const TimeNs left = std::max(Left(deadline), kLeastBound);
+  ipc::Record barrier;
+  barrier.kind = static_cast<std::uint8_t>(Collective::kBarrier);
+  barrier.dtype = static_cast<std::uint8_t>(DType::kUInt8);
+  barrier.reduction = static_cast<std::uint8_t>(Reduction::kSum);
+  if (deadline != kNever) {
+    barrier.timeout_ms =
+        static_cast<std::uint32_t>(std::min<TimeNs>(left / kMillisecond, kTimeoutMsMax));
+  }
+  const Result<std::uint64_t> posted = operations_.Post(barrier);
+  if (!posted) return posted.error();
+  const Result<bool> ended =
+      operations_.WaitForEnd(*posted, deadline == kNever ? kNever : left + kAnswerMargin);
+  if (!ended) return ended.error();
+  if (!*ended) {
+    return Error(Code::kTimeout, fmt::format("the service (pid {}) took this rank in, and does not "
+                                             "say whether the others have come: see whether it is "
+                                             "stopped",
+                                             service_pid()));
+  }
+  const ipc::Outcome outcome = operations_.OutcomeOf(*posted);
+  if (outcome.code == Code::kOk) return {};
+  return Error(outcome.code, "waiting for the other ranks: " + outcome.text);
+}
+
+}  // namespace headrace::client

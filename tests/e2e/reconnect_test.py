@@ -1,0 +1,189 @@
+"""A service goes away under its clients and comes again: killed, drained, or on one of two nodes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from support.cluster import Cluster, Services  # noqa: E402
+from support.ranks import Rank, RankError, Ranks  # noqa: E402
+from support.service import Service  # noqa: E402
+
+COUNT = 4096
+LIMIT_S = 60.0  # of a reconnect that is to succeed, on a machine that is busy
+ROUNDS = 20
+GROWTH_MAX_KIB = int(os.environ.get("HEADRACE_TEST_GROWTH_KIB", str(16 << 10)))
+LOST = ("unavailable", "peer lost")
+
+
+class ReconnectCase(unittest.TestCase):
+    def require_sums(self, ranks: Ranks, step: float) -> None:
+        """The tensor that was there from the beginning is summed over all ranks."""
+        for member in ranks.members:
+            member.call("fill", name="w", value=member.rank + step)
+        ranks.each("post", kind="all_reduce", name="w")
+        ranks.each("wait")
+        world = len(ranks)
+        wanted = sum(range(world)) + world * step
+        self.assertEqual(ranks.each("values", name="w"), [[wanted] * 4] * world)
+
+    def require_error(self, member: Rank, codes: tuple[str, ...], *words: str) -> None:
+        """The answer to the last command is an error of these codes that names the words."""
+        with self.assertRaises(RankError) as caught:
+            member.receive()
+        text = str(caught.exception)
+        self.assertIn(caught.exception.code, codes, text)
+        for word in words:
+            self.assertIn(word, text)
+
+    def require_lost(self, ranks: Ranks) -> None:
+        """What each rank posts, now or before, ends with a named error."""
+        for member in ranks.members:
+            try:
+                member.call("post", kind="all_reduce", name="w")
+            except RankError as error:
+                self.assertIn(error.code, LOST, str(error))
+                continue
+            member.send("wait")
+            self.require_error(member, LOST)
+
+
+class OneNode(ReconnectCase):
+    def setUp(self) -> None:
+        self.service = Service()
+        self.addCleanup(self.service.close)
+        self.service.start()
+
+    def ranks(self, world: int = 2, job: str = "again", **options: object) -> Ranks:
+        ranks = Ranks(self.service, world, job=job, **options)
+        self.addCleanup(ranks.__exit__)
+        ranks.each("tensor", name="w", count=COUNT)
+        return ranks
+
+    def epochs(self) -> list[int]:
+        return [job["epoch"] for job in self.service.ctl_json("jobs")["jobs"]]
+
+    def test_a_killed_service_is_come_back_to(self) -> None:
+        ranks = self.ranks()
+        self.require_sums(ranks, 1.0)
+        ranks[0].call("post", kind="all_reduce", name="w", key="before")
+        self.service.kill()
+        ranks[0].send("wait", key="before")
+        self.require_error(ranks[0], ("unavailable",), self.service.socket, "hr_session_reconnect")
+        for member in ranks.members:  # before there is a service to come to
+            member.send("reconnect", timeout=LIMIT_S)
+        self.service.start()
+        self.assertEqual([member.receive() for member in ranks.members], [self.service.pid] * 2)
+        self.require_sums(ranks, 2.0)
+        self.assertEqual(self.epochs(), [2])
+        ranks[0].send("wait", key="before")
+        self.require_error(ranks[0], ("unavailable",), "went away")
+
+    def test_a_drained_service_is_come_back_to(self) -> None:
+        ranks = self.ranks()
+        self.require_sums(ranks, 1.0)
+        self.assertEqual(self.service.stop(), 0)
+        self.require_lost(ranks)
+        self.service.start()
+        ranks.each("reconnect", timeout=LIMIT_S)
+        self.require_sums(ranks, 2.0)
+
+    def test_a_service_that_never_returns_is_named(self) -> None:
+        ranks = self.ranks(world=1)
+        self.service.kill()
+        begin = time.monotonic()
+        ranks[0].send("reconnect", timeout=1.0)
+        self.require_error(
+            ranks[0], ("timeout",), "rank 0 of job again", "1000 ms", self.service.socket, "start"
+        )
+        self.assertGreater(time.monotonic() - begin, 0.4, "it was not waited for")
+        self.require_lost(ranks)
+        self.service.start()
+        ranks.each("reconnect", timeout=LIMIT_S)  # the session is not given up by that
+        self.require_sums(ranks, 2.0)
+
+    def test_a_rank_that_does_not_come_is_named(self) -> None:
+        ranks = self.ranks()
+        self.service.kill()
+        self.service.start()
+        ranks[0].send("reconnect", timeout=1.0)
+        self.require_error(ranks[0], ("timeout",), "rank 1")
+        ranks.each("reconnect", timeout=LIMIT_S)
+        self.require_sums(ranks, 2.0)
+
+    def test_ranks_that_go_on_are_no_job_with_ranks_that_begin(self) -> None:
+        ranks = self.ranks()
+        self.service.kill()
+        self.service.start()
+        fresh = Rank(self.service, 0, 2, job="again")
+        self.addCleanup(fresh.close)
+        ranks[1].send("reconnect", timeout=LIMIT_S)
+        self.require_error(ranks[1], ("mismatch",), "rank 1", "goes on", "rank 0", "begins")
+
+    def test_a_service_that_is_well_is_not_left(self) -> None:
+        ranks = self.ranks()
+        ranks[0].send("reconnect", timeout=LIMIT_S)
+        self.require_error(ranks[0], ("invalid argument",), "nothing is lost")
+        self.require_sums(ranks, 1.0)
+
+    def test_nothing_grows_over_many_restarts(self) -> None:
+        ranks = self.ranks()
+        before: list[dict[str, int]] = []
+        for step in range(ROUNDS):
+            self.require_sums(ranks, float(step))
+            ranks[step % 2].call("post", kind="all_reduce", name="w")
+            self.service.kill()
+            self.service.start()
+            ranks.each("reconnect", timeout=LIMIT_S)
+            if step == 0:
+                before = ranks.each("held")
+        self.require_sums(ranks, 100.0)
+        self.assertEqual(self.epochs(), [ROUNDS + 1])
+        for first, now in zip(before, ranks.each("held"), strict=True):
+            grown = now.pop("resident_kib") - first.pop("resident_kib")
+            self.assertEqual(now, first)
+            self.assertLess(grown, GROWTH_MAX_KIB)
+
+
+class TwoNodes(ReconnectCase):
+    """The rank on the node whose service lives comes back, too: its job has failed."""
+
+    def setUp(self) -> None:
+        self.cluster = Cluster(nodes=2, loopback=True)
+        self.addCleanup(self.cluster.close)
+        self.services = Services(self.cluster, "--rails", "lo")
+        self.members = self.services.ranks([1, 2], job="spread")
+        self.addCleanup(self.members.__exit__)
+        self.members.each("tensor", name="w", count=COUNT)
+
+    def restart(self, node: int) -> None:
+        self.require_sums(self.members, 1.0)
+        living = self.services[1 - node].pid
+        self.services[node].kill()
+        self.require_lost(self.members)
+        for member in self.members.members:
+            member.send("reconnect", timeout=LIMIT_S)
+        self.services.start(node)
+        pids = {member.receive() for member in self.members.members}
+        self.assertEqual(pids, {self.services[node].pid, living})
+        self.require_sums(self.members, 2.0)
+
+    def test_the_job_goes_on_when_a_nodes_service_was_killed(self) -> None:
+        self.restart(1)
+        epochs = [
+            job["epoch"]
+            for service in (self.services[0], self.services[1])
+            for job in service.ctl_json("jobs")["jobs"]
+        ]
+        self.assertEqual(epochs, [2, 2])
+
+    def test_the_job_goes_on_when_the_leaders_service_was_killed(self) -> None:
+        self.restart(0)
+        self.restart(1)  # and once more, elsewhere
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
