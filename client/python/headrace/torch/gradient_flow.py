@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from headrace.errors import Error
 from headrace.layout import Layout
 from headrace.operation import Operation
 from headrace.session import Session
@@ -17,6 +18,7 @@ from headrace.torch.forward_order import ForwardOrder, tensors_in, used_by
 from headrace.torch.hooks import AccumulationHook
 from headrace.torch.open_gradient import OpenGradient
 from headrace.torch.outcomes import Outcomes
+from headrace.torch.recovery import LOSSES, Recovery
 from headrace.torch.slots import SLOTS_MAX, Member, Slot, make_slots
 from headrace.torch.updates import Updates
 
@@ -36,12 +38,16 @@ class GradientFlow:
         session: Session,
         make_layout: Callable[[Sequence[tuple], int | None], Layout],
         say: Callable[[str], None],
+        recovery: Recovery | None = None,
     ) -> None:
         self._model = model
         self._updates = updates
         self._session = session
         self._make_layout = make_layout
         self._say = say
+        self._recovery = recovery  # None: a loss is raised
+        self._loss: Error | None = None  # met while gradients were posted; dealt with at a wait
+        self._iteration = 0
         self._order: ForwardOrder | None = ForwardOrder(model)
         self._layout: Layout | None = None
         self._device: int | None = None  # that of the parameters; None: the CPU
@@ -81,6 +87,12 @@ class GradientFlow:
             p for p in self._updates.parameters() if p.requires_grad and p.numel()
         ]
         self._device = _check(parameters)
+        if self._recovery is not None and self._device is not None:
+            raise ValueError(
+                "reconnect is for parameters on the CPU: of those on a GPU, streams may have used "
+                "what a lost service left. Leave reconnect (and HEADRACE_RECONNECT) away, and go on "
+                "from a checkpoint"
+            )
         order, waits = self._order.arrange(parameters, used_by(outputs))
         agreed = torch.tensor(order, dtype=torch.int64)
         self._session.broadcast(agreed, 0)
@@ -172,7 +184,8 @@ class GradientFlow:
         if self._begun and self._all_forgotten():
             self._give_up()
         if not self._begun:
-            layout.begin_backward()
+            self._unless_lost(layout.begin_backward)
+            self._iteration += 1
             self._begun, self._averaged = True, False
 
     def _all_forgotten(self) -> bool:
@@ -201,8 +214,13 @@ class GradientFlow:
 
     def _post(self, slot: Slot) -> None:
         self._outcomes.check()
-        number = self.layout.post(slot.index, devices.current_stream(self._device))
-        slot.operation = Operation(self._session, number, None, copied=False)
+        if self._recovery is not None:
+            self._recovery.keep(slot)
+        stream = devices.current_stream(self._device)
+        number = self._unless_lost(lambda: self.layout.post(slot.index, stream))
+        slot.operation = None
+        if number is not None:
+            slot.operation = Operation(self._session, number, None, copied=False)
         slot.open, slot.asked_for = True, False
         for member in slot.members:
             member.arrived = False
@@ -276,10 +294,10 @@ class GradientFlow:
 
     def make_updates(self) -> None:
         """All that are due."""
-        due = [slot for slot in self._slots if slot.due is not None]
-        for slot in due:
-            if slot.open:
+        for slot in self._slots:
+            if slot.due is not None and slot.open:
                 self._wait(slot)
+        due = [slot for slot in self._slots if slot.due is not None]
         if due:
             self._update(due)
 
@@ -313,8 +331,33 @@ class GradientFlow:
         finally:
             self._posting = before
 
+    def _unless_lost(self, call: Callable[[], Any]) -> Any:
+        """Backward goes on without the service where that can be made up for; None: it is gone."""
+        if self._loss is not None:
+            return None
+        try:
+            return call()
+        except LOSSES as loss:
+            if self._recovery is None:
+                raise
+            self._loss = loss
+            return None
+
+    def _recover(self, loss: Error) -> None:
+        """After a loss, when all gradients of the iteration have been posted or kept."""
+        self._recovery.run(loss, self._iteration, self._slots, self._layout)
+        self._loss = None
+
     def _wait(self, slot: Slot) -> None:
-        if self._device is None:
+        if self._recovery is not None and slot.open:
+            try:
+                if self._loss is None:
+                    self._layout.wait(slot.index)
+            except LOSSES as loss:
+                self._loss = loss
+            if self._loss is not None:
+                self._recover(self._loss)
+        elif self._device is None:
             self._layout.wait(slot.index)
         else:
             self._layout.wait_on(slot.index, devices.current_stream(self._device))
@@ -348,12 +391,23 @@ class GradientFlow:
             if slot.due is None:
                 continue
             if slot.open:
-                if not slot.operation.done():
+                if not self._has_ended(slot):
                     break
-                slot.operation.wait()  # for its error, if it has one
                 slot.open = False
             there.append(slot)
         return there
+
+    def _has_ended(self, slot: Slot) -> bool:
+        """Whether the averages are there; raises what they failed with."""
+        if self._loss is not None or not slot.operation.done():
+            return False
+        try:
+            slot.operation.wait()  # for its error, if it has one
+        except LOSSES:
+            if self._recovery is None:
+                raise
+            return False  # the wait for it deals with that
+        return True
 
     def _give_up(self) -> None:
         """Ends an iteration without an update, in step with the other ranks."""

@@ -13,6 +13,7 @@ from headrace.session import Session, init
 from headrace.torch.gradient_flow import GradientFlow
 from headrace.torch.hooks import ModelHooks
 from headrace.torch.parameters import broadcast_parameters
+from headrace.torch.recovery import Recovery
 from headrace.torch.updates import Updates
 
 if TYPE_CHECKING:
@@ -74,9 +75,17 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         policy: str | None = None,
         op: str = "average",
         broadcast: bool = True,
+        reconnect: float | None = None,
     ) -> None:
         """``session``: None makes one by headrace.init(), which close() closes. ``policy`` as in
         Session.layout. ``broadcast``: begin with rank 0's parameters and buffers everywhere.
+
+        ``reconnect``: for how many seconds a service that goes away during training is waited for; 0
+        raises Unavailable at once. None: as the session was made, so HEADRACE_RECONNECT as a rule. With
+        it each gradient is copied when it is posted, which takes as much memory as all gradients. All
+        ranks come back, sum again what was under way, and go on with the same numbers as if nothing
+        had happened; rank 0 warns. Before the first forward pass in training mode has ended,
+        and with parameters on a GPU, a loss is raised all the same.
         """
         # Not the base class's: param_groups and state are those of the wrapped optimizer.
         if isinstance(optimizer, (ScheduledOptimizer, *_NEEDS_CLOSURES)):
@@ -90,12 +99,15 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         self._warned = False
         if broadcast:
             broadcast_parameters(self.session, model)
+        updates = Updates(optimizer)
+        seconds = self.session.reconnect_seconds if reconnect is None else reconnect
         self._flow = GradientFlow(
             model,
-            Updates(optimizer),
+            updates,
             self.session,
             lambda specs, device: self.session.layout(specs, op, policy, device),
             self._say_once,
+            Recovery(self.session, seconds, updates) if seconds > 0 else None,
         )
         self._hooks = ModelHooks(model, self._flow)
 

@@ -46,7 +46,9 @@ class Slot:
     members: list[Member]
     open: bool = False  # posted, and not known to have ended since
     asked_for: bool = True  # by a forward pass, since it was posted
-    operation: Operation | None = None  # the last post
+    operation: Operation | None = None  # the last post; None: lost before it was made
+    memory: torch.Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
+    kept: torch.Tensor | None = None  # this rank's gradient as it was posted, to post it again
     # Of each parameter group, the options at the time of step(); None: no update is due.
     due: list[dict[str, Any]] | None = None
 
@@ -66,7 +68,7 @@ class Slot:
 
     def take_views(self, gradient: torch.Tensor) -> None:
         """Gives each parameter its part of the slot's memory."""
-        flat = gradient.view(-1)
+        self.memory = flat = gradient.view(-1)
         parts = flat.split([member.parameter.numel() for member in self.members])
         for member, part in zip(self.members, parts):
             member.view = part.view(member.parameter.shape)

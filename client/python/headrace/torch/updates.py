@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -66,6 +67,22 @@ class Updates:
     def make_all(self) -> None:
         """A step of the optimizer as a whole, from all gradients, with the options of now."""
         self._optimizer.step()
+
+    def pack(self) -> torch.Tensor:
+        """Parameters and state, for another rank's unpack(), as bytes."""
+        file = io.BytesIO()
+        parameters = [p.detach() for p in self.parameters()]
+        torch.save((parameters, self._optimizer.state_dict()["state"]), file)
+        return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+
+    def unpack(self, packed: torch.Tensor) -> None:
+        """Takes what another rank has packed; the options stay this rank's."""
+        parameters, state = torch.load(io.BytesIO(packed.numpy().tobytes()))
+        with torch.inference_mode(False), torch.no_grad():
+            for own, given in zip(self.parameters(), parameters):
+                own.copy_(given)
+            groups = self._optimizer.state_dict()["param_groups"]
+            self._optimizer.load_state_dict({"state": state, "param_groups": groups})
 
     def _refuse_changes(self, after: Options, before: Options) -> None:
         for group, options in zip(after, before):

@@ -1,0 +1,315 @@
+"""ScheduledOptimizer goes on after the service went away, with the numbers of a run without that."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import unittest
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import headrace
+import headrace.torch
+import torch
+from headrace.errors import Unavailable
+from headrace.torch.recovery import Recovery
+from ranks import Rank, Service
+from torch_ranks import main
+from torch_scheduled import batches, bits, loss_of, network
+
+WAIT_S = 60.0
+STEPS = 12
+RANKS = 2
+
+
+def adam(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), 1e-2)
+
+
+def trained(
+    session: headrace.Session,
+    at: Callable[[int, str], None] = lambda step, when: None,
+    reconnect: float = 0.0,
+    clip: bool = False,
+    steps: int = STEPS,
+) -> list:
+    """[losses, parameters, state] as bits; ``at`` is called at three moments of each step."""
+    model = network()
+    optimizer = adam(model)
+    wrapped = headrace.torch.ScheduledOptimizer(
+        optimizer, model, session, reconnect=reconnect
+    )
+    losses = []
+    hooked = next(iter(model.parameters()))  # the last gradient that backward makes
+    step = 0
+    hooked.register_hook(lambda _: at(step, "backward"))
+    for step, batch in enumerate(batches(session, steps)):
+        wrapped.zero_grad()
+        loss = loss_of(model, batch)
+        loss.backward()
+        at(step, "step")
+        if clip:
+            wrapped.clip_grad_norm_(0.1)
+        wrapped.step()
+        at(step, "forward")
+        losses.append(loss.item())
+    wrapped.synchronize()
+    return [wrapped._flow._recovery.recoveries if reconnect else 0] + bits(
+        [losses, list(model.parameters()), optimizer.state_dict()["state"]]
+    )
+
+
+class Restarter:
+    """Kills the service and starts it anew when the ranks ask for it, each time once."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._asked, self.ask = os.pipe()
+        self.restarts = 0
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while os.read(self._asked, 1) == b"k":
+            self._service.kill()
+            self._service.start()
+            self.restarts += 1
+
+    def close(self) -> None:
+        os.write(self.ask, b"q")
+        self._thread.join()
+        os.close(self._asked)
+        os.close(self.ask)
+
+
+class ReconnectCase(unittest.TestCase):
+    def setUp(self) -> None:
+        self.service = Service()
+        self.addCleanup(self.service.close)
+        self.service.start()
+
+    def run_ranks(self, function: Callable, *arguments: Any, job: str = "train") -> list:
+        def attached(rank: int) -> Any:
+            session = headrace.init(job, rank, RANKS, self.service.socket)
+            try:
+                return function(session, *arguments)
+            finally:
+                session.close()
+
+        ranks = [Rank(attached, rank) for rank in range(RANKS)]
+        results, failures = [], []
+        for rank in ranks:
+            try:
+                results.append(rank.result(timeout=150))
+            except AssertionError as failure:
+                failures.append(str(failure))
+        self.assertEqual(failures, [])
+        return results
+
+class ReconnectTest(ReconnectCase):
+    def require_same(self, moments: dict[int, str], clip: bool = False) -> None:
+        """With the service killed at those moments, training is what it is without that."""
+        plain = self.run_ranks(trained, lambda step, when: None, 0.0, clip, job="plain")
+        restarter = Restarter(self.service)
+        self.addCleanup(restarter.close)
+
+        def disturbed(session: headrace.Session) -> list:
+            def at(step: int, when: str) -> None:
+                if session.rank != 0 or moments.get(step) != when:
+                    return
+                os.write(restarter.ask, b"k")
+                await_end_of(session.service_pid)
+
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                result = trained(session, at, WAIT_S, clip)
+            return [*result, [str(each.message) for each in caught]]
+
+        results = self.run_ranks(disturbed, job="disturbed")
+        self.assertEqual(restarter.restarts, len(moments))
+        for rank, (recoveries, *result, said) in enumerate(results):
+            self.assertEqual(recoveries, len(moments))
+            self.assertEqual(result, plain[rank][1:], f"rank {rank}: other numbers")
+            named = [text for text in said if "lost the service in iteration" in text]
+            self.assertEqual(len(named), len(moments) if rank == 0 else 0, said)
+
+    def test_a_service_killed_in_backward_changes_no_number(self) -> None:
+        self.require_same({3: "backward"})
+
+    def test_a_service_killed_before_step_changes_no_number(self) -> None:
+        self.require_same({4: "step"})
+
+    def test_a_service_killed_before_the_next_forward_changes_no_number(self) -> None:
+        self.require_same({2: "forward"})
+
+    def test_a_service_killed_again_and_again_changes_no_number(self) -> None:
+        self.require_same({1: "backward", 2: "forward", 5: "step", 6: "step", 9: "forward"})
+
+    def test_clipping_all_gradients_sees_the_averages(self) -> None:
+        self.require_same({3: "step", 6: "backward"}, clip=True)
+
+    def test_without_the_option_the_loss_is_raised(self) -> None:
+        def alone(session: headrace.Session) -> str:
+            def at(step: int, when: str) -> None:
+                if step == 2 and when == "step" and session.rank == 0:
+                    os.kill(session.service_pid, signal.SIGKILL)
+
+            try:
+                trained(session, at)
+            except Unavailable as loss:
+                return str(loss)
+            return ""
+
+        for text in self.run_ranks(alone):
+            self.assertIn("went away", text)
+
+    def test_a_service_that_does_not_return_is_named_with_the_cause(self) -> None:
+        def alone(session: headrace.Session) -> str:
+            def at(step: int, when: str) -> None:
+                if step == 2 and when == "step" and session.rank == 0:
+                    os.kill(session.service_pid, signal.SIGKILL)
+
+            try:
+                trained(session, at, 1.0)
+            except headrace.Timeout as failure:
+                return f"{failure}; {failure.__cause__}"
+            return ""
+
+        for text in self.run_ranks(alone):
+            self.assertRegex(text, r"(?s)not within 1000 ms.*went away")
+
+
+class AgreementTest(ReconnectCase):
+    """What ranks do that were told different things before the service went."""
+
+    def test_a_rank_that_is_behind_takes_the_state_of_one_that_is_not(self) -> None:
+        results = self.run_ranks(one_behind)
+        self.assertEqual(results[0], results[1])
+
+    def test_averages_that_only_some_have_go_to_the_others(self) -> None:
+        for rank, values in enumerate(self.run_ranks(some_averages)):
+            self.assertEqual(values, [10.0, 20.0, 1.5], f"rank {rank}")
+
+
+def await_end_of(pid: int) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
+                if stat.read().rpartition(")")[2].split()[0] == "Z":
+                    return
+        except (FileNotFoundError, ProcessLookupError):
+            return
+        time.sleep(0.005)
+    raise TimeoutError(f"pid {pid} did not end")
+
+
+def lose(session: headrace.Session) -> None:
+    """Has both ranks see the job fail, while the service lives: rank 1's connection breaks."""
+    session.barrier()
+    if session.rank == 1:
+        shut_down_socket()
+        return
+    try:
+        session.barrier()
+    except headrace.Error:
+        return
+    raise AssertionError("the job did not fail")
+
+
+def shut_down_socket() -> None:
+    import socket
+
+    for entry in os.listdir("/proc/self/fd"):
+        try:
+            with socket.socket(fileno=os.dup(int(entry))) as copy:
+                if copy.family == socket.AF_UNIX and copy.getpeername():
+                    copy.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # no socket, or gone with the listing
+
+
+def recovered(session: headrace.Session, model: Any, optimizer: Any, prepare: Callable) -> Any:
+    """A flow after one step, changed by ``prepare(flow)``, after a loss and its recovery."""
+    wrapped = headrace.torch.ScheduledOptimizer(
+        optimizer, model, session, reconnect=WAIT_S
+    )
+    for batch in batches(session, 2):
+        wrapped.zero_grad()
+        loss_of(model, batch).backward()
+        wrapped.step()
+    flow = wrapped._flow
+    prepare(wrapped, flow)
+    lose(session)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        flow._recover(Unavailable("lost by the test", "unavailable", 6))
+    return wrapped
+
+
+def one_behind(session: headrace.Session) -> list:
+    model = network()
+    optimizer = adam(model)
+
+    def prepare(wrapped: Any, flow: Any) -> None:
+        if session.rank == 0:  # it has made its updates, and has gradients of the next iteration
+            wrapped.synchronize()
+            flow._iteration += 1
+            for slot in flow.slots:
+                slot.kept.fill_(1.0)
+                slot.open, slot.operation = True, None
+        else:  # its service could not tell it any more
+            wrapped.synchronize()
+            for slot in flow.slots:
+                slot.open, slot.operation, slot.due = True, None, flow._updates.options()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.zero_()
+            optimizer.state.clear()
+
+    # Rank 0 sums its next iteration again, in which rank 1 takes part as it would in training.
+    if session.rank == 1:
+        original = Recovery.run
+
+        def run_and_post(self: Any, cause: Any, iteration: int, slots: Any, layout: Any) -> None:
+            original(self, cause, iteration, slots, layout)
+            assert all(not slot.open and slot.due is None for slot in slots)
+            layout.begin_backward()
+            for slot in slots:
+                slot.memory.fill_(3.0)
+                layout.post(slot.index)
+            layout.wait_all()
+
+        Recovery.run = run_and_post
+    wrapped = recovered(session, model, optimizer, prepare)
+    sums = [slot.memory.view(-1)[0].item() for slot in wrapped._flow.slots]
+    assert sums == [2.0] * len(sums), sums
+    return bits([list(model.parameters()), optimizer.state_dict()["state"]])
+
+
+def some_averages(session: headrace.Session) -> list:
+    model = network()
+    optimizer = adam(model)
+
+    def prepare(wrapped: Any, flow: Any) -> None:
+        wrapped.synchronize()
+        first, second, third = flow.slots[:3]
+        for slot in flow.slots:
+            slot.open, slot.operation, slot.due = True, None, flow._updates.options()
+            slot.kept.fill_(float(session.rank + 1))
+            slot.memory.fill_(-1.0)
+        having = first if session.rank == 0 else second
+        having.open = False
+        having.memory.fill_(10.0 if session.rank == 0 else 20.0)
+
+    wrapped = recovered(session, model, optimizer, prepare)
+    return [slot.memory.view(-1)[0].item() for slot in wrapped._flow.slots[:3]]
+
+
+if __name__ == "__main__":
+    sys.dont_write_bytecode = True
+    main()
