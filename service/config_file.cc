@@ -1,32 +1,16 @@
 #include <fmt/format.h>
 #include <toml++/toml.h>
 
-#include <cerrno>
 #include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "ipc/base/file.h"
 #include "service/config_keys.h"
 
 namespace headrace::service {
 namespace {
-
-constexpr std::size_t kFileSizeMax = std::size_t{1} << 20;
-
-Result<std::string> ReadWhole(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return SystemError("open " + path, errno);
-  std::string text(kFileSizeMax + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) return SystemError("read " + path, errno);
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  if (text.size() > kFileSizeMax) {
-    return Error(Code::kInvalidArgument,
-                 fmt::format("{}: more than {} bytes: not a configuration", path, kFileSizeMax));
-  }
-  return text;
-}
 
 std::string Place(const std::string& path, const toml::source_position& position) {
   return fmt::format("{}:{}:{}", path, position.line, position.column);
@@ -75,7 +59,7 @@ Status Apply(const std::string& path, std::string_view name, const toml::source_
 }  // namespace
 
 Status ReadConfigFile(const std::string& path, Config& config) {
-  const Result<std::string> text = ReadWhole(path);
+  const Result<std::string> text = ReadSmallFile(path, "not a configuration");
   if (!text) return text.error();
   try {
     const toml::table table = toml::parse(*text, path);

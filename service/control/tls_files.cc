@@ -1,25 +1,23 @@
 #include "service/control/tls_files.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
-#include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <ctime>
+#include <string_view>
 
-#include "ipc/base/fd.h"
+#include "ipc/base/file.h"
 #include "ipc/base/unique_handle.h"
 #include "service/control/tls_verdict.h"
 
 namespace headrace::service {
 namespace {
 
-constexpr std::size_t kFileSizeMax = std::size_t{1} << 20;
+constexpr std::string_view kWhatNot = "neither key nor certificate";
 
 template <typename T, void (*Free)(T*)>
 struct OpensslTraits {
@@ -35,26 +33,6 @@ using UniqueStore = UniqueHandle<OpensslTraits<X509_STORE, X509_STORE_free>>;
 using UniqueJudge = UniqueHandle<OpensslTraits<X509_STORE_CTX, X509_STORE_CTX_free>>;
 
 Error Wrong(std::string text) { return Error(Code::kInvalidArgument, std::move(text)); }
-
-Result<std::string> ReadWhole(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd) return SystemError("open " + path, errno);
-  std::string text(kFileSizeMax + 1, '\0');
-  std::size_t filled = 0;
-  while (filled < text.size()) {
-    const ssize_t got = ::read(fd.get(), text.data() + filled, text.size() - filled);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return SystemError("read " + path, errno);
-    if (got == 0) break;
-    filled += static_cast<std::size_t>(got);
-  }
-  if (filled > kFileSizeMax) {
-    return Wrong(
-        fmt::format("{}: more than {} bytes: neither key nor certificate", path, kFileSizeMax));
-  }
-  text.resize(filled);
-  return text;
-}
 
 UniqueBio BioOf(const std::string& text) {
   return UniqueBio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
@@ -134,11 +112,11 @@ std::string DateText(std::int64_t unix_s) {
 }
 
 Result<std::unique_ptr<TlsFiles>> ReadTlsFiles(const PeerSecurityOptions& options) {
-  const Result<std::string> authority_text = ReadWhole(options.authority_path);
+  const Result<std::string> authority_text = ReadSmallFile(options.authority_path, kWhatNot);
   if (!authority_text) return authority_text.error().Within("tls_authority");
-  const Result<std::string> text = ReadWhole(options.certificate_path);
+  const Result<std::string> text = ReadSmallFile(options.certificate_path, kWhatNot);
   if (!text) return text.error().Within("tls_certificate");
-  const Result<std::string> key_text = ReadWhole(options.key_path);
+  const Result<std::string> key_text = ReadSmallFile(options.key_path, kWhatNot);
   if (!key_text) return key_text.error().Within("tls_key");
   const Result<UniqueCertificate> authority =
       ParseCertificate(options.authority_path, *authority_text);

@@ -6,7 +6,7 @@
 
 namespace headrace::service {
 
-std::vector<ipc::JobRow> NamedJobs(const BoardReading& reading) {
+std::vector<ipc::JobRow> NamedJobs(const ipc::BoardReading& reading) {
   std::vector<ipc::JobRow> jobs;
   for (auto job = reading.jobs.rbegin(); job != reading.jobs.rend(); ++job) {
     const auto taken = std::find_if(jobs.begin(), jobs.end(), [job](const ipc::JobRow& other) {
@@ -24,7 +24,7 @@ std::string_view NameOf(std::uint32_t job_id, const std::vector<ipc::JobRow>& jo
   return found == jobs.end() ? std::string_view{} : ipc::GetText(found->name);
 }
 
-std::string WriteMetrics(const BoardReading& reading, const ProcessFacts& process) {
+std::string WriteMetrics(const ipc::BoardReading& reading, const ProcessFacts& process) {
   MetricsText text;
   WriteServiceMetrics(reading, text);
   WriteJobMetrics(reading, text);

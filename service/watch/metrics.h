@@ -8,7 +8,7 @@
 #include <string>
 
 #include "ipc/base/clock.h"
-#include "service/watch/board_reading.h"
+#include "ipc/board_reading.h"
 
 namespace headrace::service {
 
@@ -26,6 +26,6 @@ struct ProcessFacts {
 ProcessFacts ReadProcess();
 
 // "text/plain; version=0.0.4; charset=utf-8".
-std::string WriteMetrics(const BoardReading& reading, const ProcessFacts& process);
+std::string WriteMetrics(const ipc::BoardReading& reading, const ProcessFacts& process);
 
 }  // namespace headrace::service

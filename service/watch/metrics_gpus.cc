@@ -23,7 +23,7 @@ constexpr std::array kGpuMetrics = {
 
 }  // namespace
 
-void WriteGpuMetrics(const BoardReading& reading, MetricsText& text) {
+void WriteGpuMetrics(const ipc::BoardReading& reading, MetricsText& text) {
   text.Family("headrace_gpu_info", kGauge,
               "Always 1; the labels say what the GPU is, and who writes its words.");
   for (const auto& [index, gpu] : reading.gpus) {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <array>
 
-#include "service/watch/board_words.h"
+#include "ipc/board_words.h"
 #include "service/watch/metrics_parts.h"
 
 namespace headrace::service {
@@ -91,7 +91,7 @@ void WriteWhatJobsAre(const std::vector<JobRow>& jobs, MetricsText& text) {
   for (const JobRow& job : jobs) {
     for (const State state : {State::kGathering, State::kRunning, State::kFailed}) {
       const auto number = static_cast<std::uint32_t>(state);
-      text.Sample({{"job", ipc::GetText(job.name)}, {"state", JobStateName(number)}},
+      text.Sample({{"job", ipc::GetText(job.name)}, {"state", ipc::JobStateName(number)}},
                   MetricValue::Count(job.state == number ? 1 : 0));
     }
   }
@@ -109,7 +109,8 @@ void WriteFailures(const std::vector<JobRow>& jobs, MetricsText& text) {
 }
 
 // What stands on the board right now: the queue by reasons, and how old its oldest stage is.
-void WriteQueue(const BoardReading& reading, const std::vector<JobRow>& jobs, MetricsText& text) {
+void WriteQueue(const ipc::BoardReading& reading, const std::vector<JobRow>& jobs,
+                MetricsText& text) {
   text.Family("headrace_job_waiting_stages", kGauge,
               "Block stages on the board, by why they wait; none: they move.");
   constexpr std::uint32_t kReasons = static_cast<std::uint32_t>(ipc::WaitReason::kGpuNotReady) + 1;
@@ -121,7 +122,7 @@ void WriteQueue(const BoardReading& reading, const std::vector<JobRow>& jobs, Me
     for (std::uint32_t reason = 0; reason < kReasons; ++reason) {
       if (counts[reason] == 0) continue;
       text.Sample({{"job", ipc::GetText(job.name)},
-                   {"reason", reason == 0 ? "none" : WaitReasonName(reason)}},
+                   {"reason", reason == 0 ? "none" : ipc::WaitReasonName(reason)}},
                   MetricValue::Count(counts[reason]));
     }
   }
@@ -136,7 +137,7 @@ void WriteQueue(const BoardReading& reading, const std::vector<JobRow>& jobs, Me
   }
 }
 
-void WriteRecorder(const BoardReading& reading, const std::vector<JobRow>& jobs,
+void WriteRecorder(const ipc::BoardReading& reading, const std::vector<JobRow>& jobs,
                    MetricsText& text) {
   struct Ring {
     std::string_view name;
@@ -167,7 +168,7 @@ void WriteRecorder(const BoardReading& reading, const std::vector<JobRow>& jobs,
 
 }  // namespace
 
-void WriteJobMetrics(const BoardReading& reading, MetricsText& text) {
+void WriteJobMetrics(const ipc::BoardReading& reading, MetricsText& text) {
   const std::vector<JobRow> jobs = NamedJobs(reading);
   WriteWhatJobsAre(jobs, text);
   for (const auto& metric : kJobMetrics) {
@@ -181,7 +182,7 @@ void WriteJobMetrics(const BoardReading& reading, MetricsText& text) {
   WriteRecorder(reading, jobs, text);
 }
 
-void WriteRankMetrics(const BoardReading& reading, MetricsText& text) {
+void WriteRankMetrics(const ipc::BoardReading& reading, MetricsText& text) {
   const std::vector<JobRow> jobs = NamedJobs(reading);
   for (const auto& metric : kRankMetrics) {
     text.Family(metric.name, metric.type, metric.help);

@@ -68,7 +68,7 @@ constexpr std::array kShareMetrics = {
 
 }  // namespace
 
-void WriteLaneMetrics(const BoardReading& reading, MetricsText& text) {
+void WriteLaneMetrics(const ipc::BoardReading& reading, MetricsText& text) {
   text.Family("headrace_lane_info", kGauge, "Always 1; the labels say what the lane runs over.");
   for (const auto& [index, lane] : reading.lanes) {
     text.Sample({{"lane", ipc::GetText(lane.name)}, {"transport", ipc::GetText(lane.transport)}},

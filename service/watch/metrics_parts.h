@@ -37,17 +37,17 @@ std::optional<MetricValue> FieldOf(const decltype(metrics_internal::RowOf(kField
 
 // The jobs that series are named after: of two rows with the same name (one job ends while the next
 // of its name begins) the younger one.
-std::vector<ipc::JobRow> NamedJobs(const BoardReading& reading);
+std::vector<ipc::JobRow> NamedJobs(const ipc::BoardReading& reading);
 // Name of the job with that id among them; empty when it is not.
 std::string_view NameOf(std::uint32_t job_id, const std::vector<ipc::JobRow>& jobs);
 
-void WriteServiceMetrics(const BoardReading& reading, MetricsText& text);
-void WriteJobMetrics(const BoardReading& reading, MetricsText& text);
-void WritePlanMetrics(const BoardReading& reading, MetricsText& text);
-void WriteRankMetrics(const BoardReading& reading, MetricsText& text);
-void WriteLaneMetrics(const BoardReading& reading, MetricsText& text);
-void WriteGpuMetrics(const BoardReading& reading, MetricsText& text);
-void WriteProcessMetrics(const BoardReading& reading, const ProcessFacts& process,
+void WriteServiceMetrics(const ipc::BoardReading& reading, MetricsText& text);
+void WriteJobMetrics(const ipc::BoardReading& reading, MetricsText& text);
+void WritePlanMetrics(const ipc::BoardReading& reading, MetricsText& text);
+void WriteRankMetrics(const ipc::BoardReading& reading, MetricsText& text);
+void WriteLaneMetrics(const ipc::BoardReading& reading, MetricsText& text);
+void WriteGpuMetrics(const ipc::BoardReading& reading, MetricsText& text);
+void WriteProcessMetrics(const ipc::BoardReading& reading, const ProcessFacts& process,
                          MetricsText& text);
 
 }  // namespace headrace::service

@@ -79,7 +79,7 @@ constexpr std::array kSums = {
 
 }  // namespace
 
-void WritePlanMetrics(const BoardReading& reading, MetricsText& text) {
+void WritePlanMetrics(const ipc::BoardReading& reading, MetricsText& text) {
   const std::vector<ipc::JobRow> jobs = NamedJobs(reading);
   std::vector<std::pair<std::string_view, const PlanRow*>> plans;
   for (const PlanRow& plan : reading.plans) {

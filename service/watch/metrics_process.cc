@@ -61,7 +61,7 @@ ProcessFacts ReadProcess() {
   return facts;
 }
 
-void WriteProcessMetrics(const BoardReading& reading, const ProcessFacts& process,
+void WriteProcessMetrics(const ipc::BoardReading& reading, const ProcessFacts& process,
                          MetricsText& text) {
   const auto write = [&text](std::string_view name, MetricType type, std::string_view help,
                              const MetricValue& value) {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <array>
 
-#include "service/watch/board_words.h"
+#include "ipc/board_words.h"
 #include "service/watch/metrics_parts.h"
 
 namespace headrace::service {
@@ -51,7 +51,7 @@ constexpr std::array kCounters = {
                            "System calls that woke clients.", FieldOf<&CountersRow::wake_calls>},
 };
 
-void WriteWhatItIs(const BoardReading& reading, MetricsText& text) {
+void WriteWhatItIs(const ipc::BoardReading& reading, MetricsText& text) {
   const ipc::ServiceRow& row = reading.service;
   text.Family("headrace_build_info", kGauge,
               "Always 1; the labels say which version this is, and how it sums.");
@@ -65,12 +65,12 @@ void WriteWhatItIs(const BoardReading& reading, MetricsText& text) {
   using State = ipc::ServiceState;
   for (const State state : {State::kStarting, State::kRunning, State::kDraining, State::kStopped}) {
     const auto number = static_cast<std::uint32_t>(state);
-    text.Sample({{"state", ServiceStateName(number)}},
+    text.Sample({{"state", ipc::ServiceStateName(number)}},
                 MetricValue::Count(row.state == number ? 1 : 0));
   }
 }
 
-void WriteWhatThereIs(const BoardReading& reading, MetricsText& text) {
+void WriteWhatThereIs(const ipc::BoardReading& reading, MetricsText& text) {
   text.Family("headrace_service_jobs", kGauge, "Jobs on this node, by their state.");
   using JobState = ipc::JobState;
   for (const JobState state : {JobState::kGathering, JobState::kRunning, JobState::kFailed}) {
@@ -78,7 +78,7 @@ void WriteWhatThereIs(const BoardReading& reading, MetricsText& text) {
     const auto count =
         std::count_if(reading.jobs.begin(), reading.jobs.end(),
                       [number](const ipc::JobRow& job) { return job.state == number; });
-    text.Sample({{"state", JobStateName(number)}},
+    text.Sample({{"state", ipc::JobStateName(number)}},
                 MetricValue::Count(static_cast<std::uint64_t>(count)));
   }
   text.Family("headrace_service_sessions", kGauge, "Ranks that are attached to this service.");
@@ -92,7 +92,7 @@ void WriteWhatThereIs(const BoardReading& reading, MetricsText& text) {
 
 }  // namespace
 
-void WriteServiceMetrics(const BoardReading& reading, MetricsText& text) {
+void WriteServiceMetrics(const ipc::BoardReading& reading, MetricsText& text) {
   WriteWhatItIs(reading, text);
   WriteWhatThereIs(reading, text);
   for (const auto& metric : kCounters) {

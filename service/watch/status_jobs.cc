@@ -1,12 +1,12 @@
 // Jobs with their ranks and plans, and what of them waits.
 #include "ipc/base/collective.h"
-#include "service/watch/board_words.h"
+#include "ipc/board_words.h"
 #include "service/watch/status_parts.h"
 
 namespace headrace::service {
 namespace {
 
-Json RanksJson(const ipc::JobRow& job, const BoardReading& reading) {
+Json RanksJson(const ipc::JobRow& job, const ipc::BoardReading& reading) {
   Json ranks = Json::array();
   for (const ipc::RankRow& row : reading.ranks) {
     if (row.job_id != job.id) continue;
@@ -23,7 +23,7 @@ Json RanksJson(const ipc::JobRow& job, const BoardReading& reading) {
   return ranks;
 }
 
-Json PlanJson(const ipc::JobRow& job, const BoardReading& reading) {
+Json PlanJson(const ipc::JobRow& job, const ipc::BoardReading& reading) {
   const ipc::PlanRow* const row = reading.FindPlan(job.id);
   if (row == nullptr || row->version == 0) return {};
   return {{"policy", JsonText(ipc::GetText(row->policy))},
@@ -42,13 +42,13 @@ Json PlanJson(const ipc::JobRow& job, const BoardReading& reading) {
 
 }  // namespace
 
-Json JobsJson(const BoardReading& reading) {
+Json JobsJson(const ipc::BoardReading& reading) {
   Json jobs = Json::array();
   for (const ipc::JobRow& row : reading.jobs) {
     jobs.push_back({{"id", row.id},
                     {"name", JsonText(ipc::GetText(row.name))},
                     {"uid", row.owner_uid},
-                    {"state", JobStateName(row.state)},
+                    {"state", ipc::JobStateName(row.state)},
                     {"says", JsonText(ipc::GetText(row.failure))},
                     {"world_size", row.world_size},
                     {"ranks_attached", row.ranks_attached},
@@ -68,7 +68,7 @@ Json JobsJson(const BoardReading& reading) {
   return jobs;
 }
 
-Json QueueJson(const BoardReading& reading) {
+Json QueueJson(const ipc::BoardReading& reading) {
   Json queue = Json::array();
   for (const ipc::QueueRow& row : reading.queue) {
     const bool has_lane = row.state != static_cast<std::uint32_t>(ipc::StageState::kGathering);
@@ -79,12 +79,12 @@ Json QueueJson(const BoardReading& reading) {
                      {"bytes", row.bytes},
                      {"stage", row.stage},
                      {"lane", has_lane ? JsonText(LaneName(row.lane, reading)) : Json()},
-                     {"state", StageStateName(row.state)},
+                     {"state", ipc::StageStateName(row.state)},
                      {"age_s", JsonSeconds(reading.now_ns - row.posted_ns)},
                      {"state_age_s", JsonSeconds(reading.now_ns - row.since_ns)},
                      {"tensor", JsonText(ipc::GetText(row.tensor))},
                      {"tensors", row.tensors},
-                     {"reason", WaitReasonName(row.reason)},
+                     {"reason", ipc::WaitReasonName(row.reason)},
                      {"why", JsonText(WhyItWaits(row, reading))}});
   }
   return queue;

@@ -2,16 +2,16 @@
 
 #include <algorithm>
 
-#include "service/watch/board_words.h"
+#include "ipc/board_words.h"
 #include "service/watch/status_parts.h"
 #include "service/watch/utf8.h"
 
 namespace headrace::service {
 namespace {
 
-Json ServiceJson(const BoardReading& reading) {
+Json ServiceJson(const ipc::BoardReading& reading) {
   const ipc::ServiceRow& row = reading.service;
-  return {{"state", ServiceStateName(row.state)},
+  return {{"state", ipc::ServiceStateName(row.state)},
           {"version", JsonText(ipc::GetText(row.version))},
           {"pid", row.pid},
           {"uptime_s", JsonSeconds(reading.now_ns - row.started_ns)},
@@ -30,7 +30,7 @@ Json TotalsJson(const ipc::CountersRow& row) {
           {"jobs_unrecorded", row.jobs_unrecorded}};
 }
 
-Json LanesJson(const BoardReading& reading) {
+Json LanesJson(const ipc::BoardReading& reading) {
   Json lanes = Json::array();
   for (const auto& [index, row] : reading.lanes) {
     Json jobs = Json::array();
@@ -41,8 +41,6 @@ Json LanesJson(const BoardReading& reading) {
                       {"in_flight_bytes", share.in_flight_bytes},
                       {"queued_stages", share.queued_stages}});
     }
-    // A rate that was not renewed for so long belongs to a lane that is quiet.
-    const bool recent = reading.now_ns - row.rate_ns < 2 * kSecond;
     lanes.push_back({{"name", JsonText(ipc::GetText(row.name))},
                      {"transport", JsonText(ipc::GetText(row.transport))},
                      {"threads", row.threads},
@@ -53,7 +51,7 @@ Json LanesJson(const BoardReading& reading) {
                      {"stages_ended", row.stages_ended},
                      {"bytes", row.bytes_moved},
                      {"busy_s", JsonSeconds(row.busy_ns)},
-                     {"rate_bytes_per_s", recent ? row.rate_bytes_per_s : 0},
+                     {"rate_bytes_per_s", RateNow(row, reading.now_ns)},
                      {"startup_s", JsonSeconds(row.startup_ns)},
                      {"bandwidth_bytes_per_s", row.bytes_per_s},
                      {"messages_dropped", row.messages_dropped},
@@ -62,7 +60,7 @@ Json LanesJson(const BoardReading& reading) {
   return lanes;
 }
 
-Json GpusJson(const BoardReading& reading) {
+Json GpusJson(const ipc::BoardReading& reading) {
   Json gpus = Json::array();
   for (const auto& [index, row] : reading.gpus) {
     Json jobs = Json::array();
@@ -83,7 +81,7 @@ Json GpusJson(const BoardReading& reading) {
   return gpus;
 }
 
-Json EventsJson(const BoardReading& reading) {
+Json EventsJson(const ipc::BoardReading& reading) {
   Json events = Json::array();
   for (const ipc::EventRow& row : reading.events) {
     events.push_back({{"number", row.number},
@@ -105,7 +103,7 @@ Json JsonText(std::string_view text) { return ValidUtf8(text); }
 
 double JsonSeconds(TimeNs ns) { return static_cast<double>(ns) / 1e9; }
 
-std::string WriteStatus(const BoardReading& reading, const ipc::BoardLayout& layout) {
+std::string WriteStatus(const ipc::BoardReading& reading, const ipc::BoardLayout& layout) {
   Json timelines = Json::array();
   for (const ipc::JobRow& job : reading.jobs) {
     if (Json timeline = TimelineJson(job, reading, layout); !timeline.is_null()) {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "ipc/board.h"
-#include "service/watch/board_reading.h"
+#include "ipc/board_reading.h"
 
 namespace headrace::service {
 
@@ -21,6 +21,6 @@ inline constexpr TimelineBound kTimelineBlocks{.all = 640, .job_min = 24, .job_m
 inline constexpr TimelineBound kTimelinePasses{.all = 256, .job_min = 16, .job_max = 96};
 
 // A pure function of the reading and the rings of the recorder. Always valid UTF-8.
-std::string WriteStatus(const BoardReading& reading, const ipc::BoardLayout& layout);
+std::string WriteStatus(const ipc::BoardReading& reading, const ipc::BoardLayout& layout);
 
 }  // namespace headrace::service

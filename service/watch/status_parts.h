@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "service/watch/board_reading.h"
+#include "ipc/board_reading.h"
 
 namespace headrace::service {
 
@@ -15,10 +15,10 @@ Json JsonText(std::string_view text);
 // Nanoseconds as seconds.
 double JsonSeconds(TimeNs ns);
 
-Json JobsJson(const BoardReading& reading);
-Json QueueJson(const BoardReading& reading);
+Json JobsJson(const ipc::BoardReading& reading);
+Json QueueJson(const ipc::BoardReading& reading);
 // The last blocks and passes of one job; null when the recorder has no place for it.
-Json TimelineJson(const ipc::JobRow& job, const BoardReading& reading,
+Json TimelineJson(const ipc::JobRow& job, const ipc::BoardReading& reading,
                   const ipc::BoardLayout& layout);
 
 }  // namespace headrace::service

@@ -1,7 +1,7 @@
 // The last iterations of a job, from the flight recorder: when ranks computed, when blocks moved.
 #include <algorithm>
 
-#include "service/watch/board_words.h"
+#include "ipc/board_words.h"
 #include "service/watch/status_json.h"
 #include "service/watch/status_parts.h"
 
@@ -19,7 +19,7 @@ struct Scale {
   }
 };
 
-Json StagesJson(const ipc::FlightRow& row, const BoardReading& reading, const Scale& scale) {
+Json StagesJson(const ipc::FlightRow& row, const ipc::BoardReading& reading, const Scale& scale) {
   Json stages = Json::array();
   const std::size_t count = std::min<std::size_t>(row.stages_count, ipc::kFlightStagesMax);
   for (std::size_t i = 0; i < count; ++i) {
@@ -33,7 +33,7 @@ Json StagesJson(const ipc::FlightRow& row, const BoardReading& reading, const Sc
   return stages;
 }
 
-Json BlocksJson(const std::vector<ipc::FlightRow>& rows, const BoardReading& reading,
+Json BlocksJson(const std::vector<ipc::FlightRow>& rows, const ipc::BoardReading& reading,
                 const Scale& scale) {
   Json blocks = Json::array();
   for (const ipc::FlightRow& row : rows) {
@@ -80,9 +80,9 @@ TimeNs OriginOf(const std::vector<ipc::FlightRow>& blocks, const std::vector<ipc
 
 }  // namespace
 
-Json TimelineJson(const ipc::JobRow& job, const BoardReading& reading,
+Json TimelineJson(const ipc::JobRow& job, const ipc::BoardReading& reading,
                   const ipc::BoardLayout& layout) {
-  const Placed<ipc::FlightJobRow>* const place = reading.FindFlight(job.id);
+  const ipc::Placed<ipc::FlightJobRow>* const place = reading.FindFlight(job.id);
   if (place == nullptr) return {};
   const std::size_t jobs = reading.jobs.size();
   const std::vector<ipc::FlightRow> blocks =

@@ -10,11 +10,10 @@
 #include <cstdio>
 
 #include "ipc/base/fd.h"
+#include "ipc/base/file.h"
 
 namespace headrace::ctl {
 namespace {
-
-constexpr std::size_t kFileSizeMax = std::size_t{1} << 20;
 
 Status WriteAll(int fd, std::string_view text, const std::string& path) {
   while (!text.empty()) {
@@ -59,24 +58,7 @@ int NoPassword(char*, int, int, void*) { return 0; }
 }  // namespace
 
 Result<std::string> ReadText(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd) return SystemError("open " + path, errno);
-  std::string text(kFileSizeMax + 1, '\0');
-  std::size_t filled = 0;
-  while (filled < text.size()) {
-    const ssize_t got = ::read(fd.get(), text.data() + filled, text.size() - filled);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return SystemError("read " + path, errno);
-    if (got == 0) break;
-    filled += static_cast<std::size_t>(got);
-  }
-  if (filled > kFileSizeMax) {
-    return Error(
-        Code::kInvalidArgument,
-        fmt::format("{}: more than {} bytes: neither key nor certificate", path, kFileSizeMax));
-  }
-  text.resize(filled);
-  return text;
+  return ReadSmallFile(path, "neither key nor certificate");
 }
 
 Result<UniqueCertificate> ReadCertificate(const std::string& path) {

@@ -8,6 +8,7 @@
 #include "client/cli/ctl/doctor_checks.h"
 #include "client/cli/ctl/units.h"
 #include "client/cli/ctl/words.h"
+#include "ipc/base/age.h"
 
 namespace headrace::ctl {
 namespace {

@@ -8,6 +8,7 @@
 #include "client/cli/ctl/table.h"
 #include "client/cli/ctl/units.h"
 #include "client/cli/ctl/words.h"
+#include "ipc/base/age.h"
 #include "ipc/base/collective.h"
 #include "ipc/base/error.h"
 

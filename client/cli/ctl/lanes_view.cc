@@ -4,6 +4,7 @@
 #include "client/cli/ctl/units.h"
 #include "client/cli/ctl/views.h"
 #include "client/cli/ctl/words.h"
+#include "ipc/base/age.h"
 
 namespace headrace::ctl {
 namespace {

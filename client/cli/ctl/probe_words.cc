@@ -4,6 +4,7 @@
 
 #include "client/cli/ctl/table.h"
 #include "client/cli/ctl/units.h"
+#include "ipc/base/age.h"
 
 namespace headrace::ctl {
 

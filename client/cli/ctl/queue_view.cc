@@ -7,6 +7,7 @@
 #include "client/cli/ctl/table.h"
 #include "client/cli/ctl/units.h"
 #include "client/cli/ctl/words.h"
+#include "ipc/base/age.h"
 #include "ipc/base/collective.h"
 
 namespace headrace::ctl {

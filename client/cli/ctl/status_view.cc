@@ -6,6 +6,7 @@
 #include "client/cli/ctl/units.h"
 #include "client/cli/ctl/views.h"
 #include "client/cli/ctl/words.h"
+#include "ipc/base/age.h"
 #include "ipc/base/device_handle.h"
 
 namespace headrace::ctl {

@@ -56,20 +56,6 @@ std::string FormatBytes(std::uint64_t bytes) {
                        : fmt::format("{:.0f} {}", amount, kUnits[unit]);
 }
 
-std::string FormatAge(TimeNs age_ns) {
-  constexpr TimeNs kMinute = 60 * kSecond;
-  constexpr TimeNs kHour = 60 * kMinute;
-  constexpr TimeNs kDay = 24 * kHour;
-  const TimeNs age = std::max<TimeNs>(age_ns, 0);
-  const double ms = static_cast<double>(age) / kMillisecond;
-  if (age < 10 * kMillisecond) return fmt::format("{:.1f} ms", ms);
-  if (age < kSecond) return fmt::format("{} ms", age / kMillisecond);
-  if (age < kMinute) return fmt::format("{:.1f} s", static_cast<double>(age / 100'000'000) / 10);
-  if (age < kHour) return fmt::format("{}m {:02}s", age / kMinute, age % kMinute / kSecond);
-  if (age < kDay) return fmt::format("{}h {:02}m", age / kHour, age % kHour / kMinute);
-  return fmt::format("{}d {:02}h", age / kDay, age % kDay / kHour);
-}
-
 std::string FormatMilliseconds(TimeNs time_ns) {
   return fmt::format("{:.2f} ms", static_cast<double>(time_ns) / kMillisecond);
 }

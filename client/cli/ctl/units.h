@@ -13,9 +13,6 @@ namespace headrace::ctl {
 // "512 B", "4.0 KiB", "64 MiB": three digits at most before the unit, binary.
 std::string FormatBytes(std::uint64_t bytes);
 
-// "0.2 ms", "35 ms", "4.1 s", "3m 12s", "5h 02m", "12d 04h". A time in the future is "0.0 ms".
-std::string FormatAge(TimeNs age_ns);
-
 // "182.05 ms", to be compared with others.
 std::string FormatMilliseconds(TimeNs time_ns);
 // "+1.20 ms", "-0.03 ms".

@@ -1,41 +1,24 @@
 // The numbers of board rows as words, the same in tables and JSON.
 #pragma once
 
-#include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "client/cli/ctl/snapshot.h"
+#include "ipc/board_words.h"
 
 namespace headrace::ctl {
 
-// "starting", "running", "draining", "stopped"; "unknown" for a number of another version.
-std::string_view ServiceStateName(std::uint32_t state);
-// "gathering", "running", "failed".
-std::string_view JobStateName(std::uint32_t state);
-// The same, and whether somebody steers it: "running, paused", "running, draining".
+using ipc::JobStateName;
+using ipc::RateNow;
+using ipc::ServiceStateName;
+using ipc::StageStateName;
+using ipc::WaitReasonName;
+
+// "running", and whether somebody steers it: "running, paused", "running, draining".
 std::string JobStateWords(const ipc::JobRow& job);
-// "gathering", "waiting", "moving".
-std::string_view StageStateName(std::uint32_t state);
-// "", "rank_not_ready", "rank_not_attached", "no_credit", "behind_block", "behind_job",
-// "nodes_not_ready", "no_plan", "peer", "paused", "rate_limit", "interleaved", "gpu_not_ready".
-std::string_view WaitReasonName(std::uint32_t reason);
-
-// Why a block stage waits, in whole words and with how long where that is what counts: "rank 2 of
-// job bert not ready for 1.4 s", "no credit on shm0", "behind job vision on shm0"; empty when it
-// does not wait.
-std::string WhyItWaits(const ipc::QueueRow& row, const Snapshot& snapshot);
-
-// The service writes a lane's rate when a stage ends: one that is older than a second is nothing
-// now.
-std::uint64_t RateNow(const ipc::LaneRow& row, TimeNs now_ns);
 
 // The policies that make plans, as they are spelled everywhere.
 inline constexpr const char* kPolicies[] = {"bsp",           "wfbp",    "mg-wfbp",
                                             "bytescheduler", "us-byte", "exact"};
-
-// Names for tables; numbers in place of what the snapshot does not have.
-std::string JobName(std::uint32_t id, const Snapshot& snapshot);
-std::string LaneName(std::size_t index, const Snapshot& snapshot);
 
 }  // namespace headrace::ctl

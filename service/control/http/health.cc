@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "service/watch/board_words.h"
+#include "ipc/board_words.h"
 #include "service/watch/utf8.h"
 
 namespace headrace::service {
@@ -79,7 +79,7 @@ HttpPage Health::Readyz(ipc::ServiceState state) const {
                       {"last_answered_unix_s", UnixSeconds(part.answered_unix_ns)}});
   }
   const bool ok = state == ipc::ServiceState::kRunning && silent.empty() && !parts_.empty();
-  return Answer(ok, {{"state", ServiceStateName(static_cast<std::uint32_t>(state))},
+  return Answer(ok, {{"state", ipc::ServiceStateName(static_cast<std::uint32_t>(state))},
                      {"silent", std::move(silent)},
                      {"answered_s", std::move(answered)}});
 }

@@ -7,6 +7,7 @@
 
 #include "client/cli/ctl/top/grid.h"
 #include "client/cli/ctl/units.h"
+#include "ipc/base/age.h"
 
 namespace headrace::ctl {
 namespace {

@@ -5,31 +5,19 @@
 #include <unistd.h>
 
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "ipc/base/device_handle.h"
-#include "tests/unit/service/control/caller.h"
-#include "tests/unit/service/control/stand.h"
+#include "tests/unit/service/control/attached.h"
 
 namespace headrace::support {
 namespace {
 
 constexpr std::uint64_t kPiece = std::uint64_t{2} << 20;
 
-class DeviceCallsTest : public testing::Test {
+class DeviceCallsTest : public AttachedTest {
  protected:
-  // The event loop's destructors may throw, a test's may not.
-  ~DeviceCallsTest() noexcept override {}
-
-  void Begin(StandOptions options = {}) {
-    stand_ = std::make_unique<ControlStand>(std::move(options));
-    caller_ = std::make_unique<Caller>(loop_, stand_->socket_path());
-    Attached attached = caller_->Attach({});
-    ASSERT_EQ(attached.code, Code::kOk) << attached.text;
-    session_ = kj::mv(attached.session);
-  }
   // Two pieces, all of which is meant.
   static DeviceClaim Honest() {
     return {.kind = 1,
@@ -53,11 +41,7 @@ class DeviceCallsTest : public testing::Test {
     EXPECT_EQ(answer.text.find("register GPU memory: "), 0U) << answer.text;
   }
 
-  CallerLoop loop_;
   UniqueFd memory_{::memfd_create("headrace-test", MFD_CLOEXEC)};
-  std::unique_ptr<ControlStand> stand_;
-  std::unique_ptr<Caller> caller_;
-  schema::Session::Client session_ = nullptr;
 };
 
 TEST_F(DeviceCallsTest, GoToWatchAsTheyCameAndThenToDispatch) {

@@ -3,44 +3,25 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "ipc/sealed_memory.h"
-#include "tests/unit/service/control/caller.h"
-#include "tests/unit/service/control/stand.h"
+#include "tests/unit/service/control/attached.h"
 
 namespace headrace::support {
 namespace {
 
 constexpr std::uint64_t kSize = 4 * ipc::kPageSize;
 
-class SessionCallsTest : public testing::Test {
+class SessionCallsTest : public AttachedTest {
  protected:
-  // The event loop's destructors may throw, a test's may not.
-  ~SessionCallsTest() noexcept override {}
-
-  // Starts control and attaches.
-  void Begin(StandOptions options = {}) {
-    stand_ = std::make_unique<ControlStand>(std::move(options));
-    caller_ = std::make_unique<Caller>(loop_, stand_->socket_path());
-    Attached attached = caller_->Attach({});
-    ASSERT_EQ(attached.code, Code::kOk) << attached.text;
-    session_ = kj::mv(attached.session);
-    id_ = SessionId{attached.session_id};
-  }
   Numbered Register() { return caller_->RegisterSegment(session_, memory_.fd.get(), kSize); }
   static service::Tensor At(std::uint64_t offset) {
     return {.name = "w", .segment = {}, .offset = offset, .count = 8, .dtype = DType::kFloat32};
   }
 
-  CallerLoop loop_;
   ipc::SealedMemory memory_ = ipc::CreateSealedMemory("segment", kSize).value();
-  std::unique_ptr<ControlStand> stand_;
-  std::unique_ptr<Caller> caller_;
-  schema::Session::Client session_ = nullptr;
-  SessionId id_;
 };
 
 TEST_F(SessionCallsTest, HandsAMappedSegmentToDispatch) {

@@ -2,43 +2,15 @@
 // does not.
 #include "service/control/peers/steering_wire.h"
 
-#include <capnp/message.h>
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <string>
 
 #include "service/control/peers/peer_wire.h"
+#include "tests/unit/service/control/wire_trip.h"
 
 namespace headrace::service {
 namespace {
-
-// Writes the message, lets the test spoil what was written, and reads it.
-Result<PeerMessage> Pass(const PeerMessage& message,
-                         const std::function<void(schema::PeerMessage::Builder)>& spoil = {}) {
-  capnp::MallocMessageBuilder builder;
-  auto root = builder.initRoot<schema::PeerMessage>();
-  WriteMessage(root, message);
-  EXPECT_LE(builder.sizeInWords() * 8, WireBytes(message)) << "of kind " << message.index();
-  if (spoil) spoil(root);
-  return ReadMessage(root.asReader());
-}
-
-template <typename Kind>
-Kind Passed(const Kind& message) {
-  Result<PeerMessage> passed = Pass(message);
-  if (!passed.ok() || !std::holds_alternative<Kind>(*passed)) {
-    ADD_FAILURE() << (passed.ok() ? "another kind" : passed.error().text());
-    return {};
-  }
-  return std::get<Kind>(std::move(passed).value());
-}
-
-void ExpectRefused(const Result<PeerMessage>& passed, const std::string& part) {
-  ASSERT_FALSE(passed.ok()) << part;
-  EXPECT_EQ(passed.error().code(), Code::kCorrupt);
-  EXPECT_NE(passed.error().text().find(part), std::string::npos) << passed.error().text();
-}
 
 const Steering kLimit{
     .kind = SteeringKind::kLimit, .value = 250'000'000, .uid = 1000, .node = "node-b"};

@@ -8,7 +8,7 @@
 #include <set>
 #include <string>
 
-#include "service/watch/board_words.h"
+#include "ipc/board_words.h"
 #include "tests/unit/service/metrics/board.h"
 
 namespace headrace::service {
@@ -102,7 +102,7 @@ TEST(Status, GivesEachOfAFewJobsALongerTimelineThanEachOfMany) {
 
 TEST(LastFlights, AreInOrderAndLeaveOutWhatIsBeingOverwritten) {
   const auto board = MakeBoard();
-  BoardReading reading = ReadBoard(*board, kNow);
+  ipc::BoardReading reading = ReadBoard(*board, kNow);
   const auto place = *reading.FindFlight(7);
   auto rows = LastFlights(*board, place, 10);
   ASSERT_EQ(rows.size(), 2U);  // the eight before them were never written
@@ -111,28 +111,6 @@ TEST(LastFlights, AreInOrderAndLeaveOutWhatIsBeingOverwritten) {
   board->flights[3][1].version.fetch_add(1);
   rows = LastFlights(*board, place, 10);
   EXPECT_EQ(rows.size(), 1U);
-}
-
-TEST(Words, HaveASentenceForEveryReason) {
-  const BoardReading reading;
-  for (std::uint32_t reason = 1; reason <= 12; ++reason) {
-    ipc::QueueRow row{};
-    row.reason = reason;
-    EXPECT_FALSE(WhyItWaits(row, reading).empty()) << reason;
-    EXPECT_NE(WaitReasonName(reason), "unknown") << reason;
-  }
-  ipc::QueueRow foreign{};
-  foreign.reason = 13;
-  EXPECT_EQ(WhyItWaits(foreign, reading), "reason 13 of another version");
-}
-
-TEST(Words, NameTheFirstRanksOfMany) {
-  const BoardReading reading;
-  ipc::QueueRow row{};
-  row.job_id = 3;
-  row.reason = static_cast<std::uint32_t>(ipc::WaitReason::kRankNotReady);
-  row.ranks_missing = 0b1011'0110;
-  EXPECT_EQ(WhyItWaits(row, reading), "ranks 1, 2, 4, 5 and 1 more of job #3 not ready for 0 us");
 }
 
 }  // namespace

@@ -1,0 +1,156 @@
+#include "ipc/board_words.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <vector>
+
+#include "ipc/base/age.h"
+
+namespace headrace::ipc {
+namespace {
+
+template <std::size_t N>
+std::string_view At(const std::array<std::string_view, N>& names, std::uint32_t number) {
+  return number < N ? names[number] : "unknown";
+}
+
+// Names of this many ranks stand in a cell; of the others only the count.
+constexpr int kRanksNamedMax = 4;
+// The row has a bit for each of the first so many ranks.
+constexpr int kRankBits = 64;
+
+// "rank 2 of job bert", "ranks 0, 2, 3, 4 of job bert and 3 more".
+std::string RanksMissing(const QueueRow& row, const std::string& job) {
+  const int count = std::popcount(row.ranks_missing);
+  if (count <= 1) return fmt::format("rank {} of job {}", row.wait_argument, job);
+  std::vector<int> named;
+  for (int rank = 0; rank < kRankBits; ++rank) {
+    const bool is_missing = (row.ranks_missing >> rank & 1U) != 0;
+    if (is_missing && named.size() < kRanksNamedMax) named.push_back(rank);
+  }
+  const int others = count - static_cast<int>(named.size());
+  const std::string ranks = fmt::format("ranks {} of job {}", fmt::join(named, ", "), job);
+  return others == 0 ? ranks : fmt::format("{} and {} more", ranks, others);
+}
+
+// " (7 of 8 missing)", where more than one is.
+std::string HowMany(const QueueRow& row, const BoardReading& reading) {
+  const int count = std::popcount(row.ranks_missing);
+  const JobRow* job = reading.FindJob(row.job_id);
+  if (count <= 1 || job == nullptr) return "";
+  const char* at_least = job->world_size > kRankBits ? "at least " : "";
+  return fmt::format(" ({}{} of {} missing)", at_least, count, job->world_size);
+}
+
+std::string NotReady(const QueueRow& row, const BoardReading& reading) {
+  return fmt::format("{} not ready for {}{}", RanksMissing(row, JobName(row.job_id, reading)),
+                     FormatAge(reading.now_ns - row.since_ns), HowMany(row, reading));
+}
+
+std::string NotAttached(const QueueRow& row, const BoardReading& reading) {
+  const JobRow* job = reading.FindJob(row.job_id);
+  const std::string here =
+      job != nullptr ? fmt::format(" ({} of {} are)", job->ranks_attached, job->world_size) : "";
+  return fmt::format("rank {} of job {} not attached for {}{}", row.wait_argument,
+                     JobName(row.job_id, reading), FormatAge(reading.now_ns - row.since_ns), here);
+}
+
+// What the board says may be anything; a year is as good as for ever.
+constexpr std::uint64_t kLongestWait = 365ULL * 86400 * kSecond;
+
+// For how long its job's phase is held back: since the stage was posted.
+std::string Held(const QueueRow& row, const BoardReading& reading) {
+  return fmt::format("held {} so that its phase does not collide with job {}",
+                     FormatAge(reading.now_ns - row.since_ns),
+                     JobName(static_cast<std::uint32_t>(row.wait_argument), reading));
+}
+
+// All have posted it, so the one that is named is who everybody waits for.
+std::string GpuNotReady(const QueueRow& row, const BoardReading& reading) {
+  return fmt::format("rank {} of job {} not ready for {}: its GPU has not come so far",
+                     row.wait_argument, JobName(row.job_id, reading),
+                     FormatAge(reading.now_ns - row.since_ns));
+}
+
+// The peer's name comes from another node.
+std::string PeerSlow(const QueueRow& row, const BoardReading& reading) {
+  const std::string_view name = GetText(row.peer);
+  return fmt::format("peer {} slow: its bytes are missing after {} on the lane",
+                     name.empty() ? "of no name" : name, FormatAge(reading.now_ns - row.since_ns));
+}
+
+}  // namespace
+
+std::string_view ServiceStateName(std::uint32_t state) {
+  return At<5>({"unknown", "starting", "running", "draining", "stopped"}, state);
+}
+
+std::string_view JobStateName(std::uint32_t state) {
+  return At<4>({"unknown", "gathering", "running", "failed"}, state);
+}
+
+std::uint64_t RateNow(const LaneRow& row, TimeNs now_ns) {
+  return now_ns - row.rate_ns <= kSecond ? row.rate_bytes_per_s : 0;
+}
+
+std::string_view StageStateName(std::uint32_t state) {
+  return At<4>({"unknown", "gathering", "waiting", "moving"}, state);
+}
+
+std::string_view WaitReasonName(std::uint32_t reason) {
+  return At<13>({"", "rank_not_ready", "rank_not_attached", "no_credit", "behind_block",
+                 "behind_job", "nodes_not_ready", "no_plan", "peer", "paused", "rate_limit",
+                 "interleaved", "gpu_not_ready"},
+                reason);
+}
+
+std::string WhyItWaits(const QueueRow& row, const BoardReading& reading) {
+  const std::uint64_t argument = row.wait_argument;
+  switch (static_cast<WaitReason>(row.reason)) {
+    case WaitReason::kNone:
+      return "";
+    case WaitReason::kRankNotReady:
+      return NotReady(row, reading);
+    case WaitReason::kRankNotAttached:
+      return NotAttached(row, reading);
+    case WaitReason::kNoCredit:
+      return fmt::format("no credit on {}", LaneName(row.lane, reading));
+    case WaitReason::kBehindBlock:
+      return fmt::format("behind block {}", argument);
+    case WaitReason::kBehindJob:
+      return fmt::format("behind job {} on {}",
+                         JobName(static_cast<std::uint32_t>(argument), reading),
+                         LaneName(row.lane, reading));
+    case WaitReason::kNodesNotReady:
+      return fmt::format("the nodes of job {} have not all met", JobName(row.job_id, reading));
+    case WaitReason::kNoPlan:
+      return "no plan yet: not all ranks have handed in their layout";
+    case WaitReason::kPeer:
+      return PeerSlow(row, reading);
+    case WaitReason::kPaused:
+      return fmt::format("paused by uid {}", argument);
+    case WaitReason::kRateLimit:
+      return fmt::format("rate limit: goes on in {}",
+                         FormatAge(static_cast<TimeNs>(std::min(argument, kLongestWait))));
+    case WaitReason::kInterleaved:
+      return Held(row, reading);
+    case WaitReason::kGpuNotReady:
+      return GpuNotReady(row, reading);
+  }
+  return fmt::format("reason {} of another version", row.reason);
+}
+
+std::string JobName(std::uint32_t id, const BoardReading& reading) {
+  const JobRow* job = reading.FindJob(id);
+  return job != nullptr ? std::string(GetText(job->name)) : fmt::format("#{}", id);
+}
+
+std::string LaneName(std::size_t index, const BoardReading& reading) {
+  const LaneRow* lane = reading.FindLane(index);
+  return lane != nullptr ? std::string(GetText(lane->name)) : fmt::format("#{}", index);
+}
+
+}  // namespace headrace::ipc
