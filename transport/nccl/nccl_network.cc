@@ -64,8 +64,9 @@ NcclNetwork::~NcclNetwork() {
 }
 
 std::string NcclNetwork::WireNames() const {
-  return fmt::format("{}; NCCL {} on GPU {}", rail_.host.WireNames(),
-                     NcclVersionText(library_->version()), device_);
+  // What may be cut off stands last.
+  return fmt::format("NCCL {} on GPU {}; {}", NcclVersionText(library_->version()), device_,
+                     rail_.host.WireNames());
 }
 
 Status NcclNetwork::OpenGroup(const GroupOptions& options) {
@@ -178,6 +179,7 @@ PostResult NcclNetwork::Post(const Transfer& transfer, TimeNs now) {
   const Result<NcclOrder*> order = OrderOf(group, transfer);
   if (!order) return Refuse(transfer, order.error(), now);
   if (!(*order)->HasRoom()) return PostResult::kBusy;
+  if ((*order)->Meet(transfer, now) == PostResult::kBusy) return PostResult::kBusy;
   (*order)->Add(transfer, std::nullopt);
   return PostResult::kAccepted;
 }
@@ -204,17 +206,25 @@ bool NcclNetwork::TakeMeeting(const Completion& completion) {
                              [&](const auto& order) { return order->TakeMeeting(completion); });
 }
 
+bool NcclNetwork::StepOrder(NcclOrder& order, TimeNs now, std::vector<Completion>& completions) {
+  const bool open = order.Step(now, completions);
+  const NcclTraffic traffic = order.TakeTraffic();
+  traffic_.sent += traffic.sent;
+  traffic_.received += traffic.received;
+  return open;
+}
+
 bool NcclNetwork::StepGroups(TimeNs now, std::vector<Completion>& completions) {
   bool open = false;
   for (auto& [number, group] : groups_) {
     for (const auto& order : group.orders) {
       if (!order) continue;
-      open = order->Step(now, completions) || open;
+      open = StepOrder(*order, now, completions) || open;
       // What half of the nodes have moved cannot be taken back: the group fails as a whole.
       if (order->error()) End(group, *order->error(), now, false);
     }
   }
-  for (const auto& order : leaving_) open = order->Step(now, completions) || open;
+  for (const auto& order : leaving_) open = StepOrder(*order, now, completions) || open;
   std::erase_if(leaving_, [](const auto& order) { return order->gone(); });
   return open || !leaving_.empty();
 }
@@ -229,6 +239,9 @@ bool NcclNetwork::DoWork(TimeNs now, std::vector<Completion>& completions) {
     if (!TakeMeeting(completion)) completions.push_back(std::move(completion));
   }
   const bool open = StepGroups(now, completions);
+  counters_ = rail_.host.counters();
+  counters_.bytes_sent += traffic_.sent;
+  counters_.bytes_received += traffic_.received;
   return worked || open;
 }
 

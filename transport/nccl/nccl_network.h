@@ -14,7 +14,8 @@
 // where it is not set, and streams that share one would wait for each other.
 //
 // Results are the same bits on every node, in NCCL's order of sums (nccl_transport.h). Shares among
-// groups (SetShare) and counters are those of the host's lane: NCCL knows neither.
+// groups (SetShare) hold on the host's lane only: NCCL knows none. Bytes are counted together with
+// the host's lane's (nccl_order.h says which); messages are that lane's alone.
 // Failure, Cancel and CloseGroup end a group as a whole, by aborting its ranks: transfers end with
 // the cause as soon as the GPU has dropped them, within `abort_timeout_ns`. NCCL checks no counts:
 // a node that posts something else is not found out before the group is closed.
@@ -67,7 +68,7 @@ class NcclNetwork final : public NetworkTransport {
   void SetCost(std::uint32_t group, const CostLine& cost) override;
   void SetShare(std::uint32_t group, const Share& share) override;
   void CloseGroup(std::uint32_t group, const std::string& cause) override;
-  const NetworkCounters& counters() const override { return rail_.host.counters(); }
+  const NetworkCounters& counters() const override { return counters_; }
 
  private:
   struct NodeGroup {
@@ -88,6 +89,7 @@ class NcclNetwork final : public NetworkTransport {
   void End(NodeGroup& group, const Error& error, TimeNs now, bool finish);
   void Close(std::uint32_t group, const std::string& cause, bool finish);
   bool StepGroups(TimeNs now, std::vector<Completion>& completions);
+  bool StepOrder(NcclOrder& order, TimeNs now, std::vector<Completion>& completions);
   bool TakeMeeting(const Completion& completion);
 
   std::unique_ptr<NcclLibrary> library_;
@@ -99,6 +101,8 @@ class NcclNetwork final : public NetworkTransport {
   Capabilities capabilities_;
   std::map<std::uint32_t, NodeGroup> groups_;
   std::vector<std::unique_ptr<NcclOrder>> leaving_;  // of groups that are closed
+  NcclTraffic traffic_;                              // of all that ended well
+  NetworkCounters counters_;                         // and the host's, as of the last DoWork
   std::vector<Completion> hosts_;                    // scratch
   std::vector<Completion> refused_;
   TimeNs now_ = 0;  // of the last call that knew it

@@ -21,31 +21,56 @@ Result<std::unique_ptr<NcclOrder>> NcclOrder::Make(const NcclRail& rail, std::ui
 
 void NcclOrder::Add(const Transfer& transfer, std::optional<Error> error) {
   if (!error && error_) error = error_;
+  traffic_due_[last_++ % traffic_due_.size()] = TrafficOf(transfer);
   queue_->Add(transfer, std::move(error));
+}
+
+NcclTraffic NcclOrder::TrafficOf(const Transfer& transfer) const {
+  const std::uint64_t bytes = transfer.Bytes();
+  if (transfer.kind == Collective::kAllReduce) {
+    const std::uint64_t each = 2 * bytes / nodes_count_ * (nodes_count_ - 1);
+    return {.sent = each, .received = each};
+  }
+  const bool gives = (transfer.kind == Collective::kBroadcast) == (transfer.root == self_);
+  return gives ? NcclTraffic{.sent = bytes} : NcclTraffic{.received = bytes};
 }
 
 bool NcclOrder::Step(TimeNs now, std::vector<Completion>& completions) {
   // The host's lane knows the meeting by a transfer's token, which must not end before it.
   if (ends_ && meeting_) return true;
-  return queue_->Step(now, completions);
+  const std::size_t before = completions.size();
+  const bool open = queue_->Step(now, completions);
+  // The queue ends them in the order in which they were added.
+  for (std::size_t i = before; i < completions.size(); ++i) {
+    const NcclTraffic& traffic = traffic_due_[first_++ % traffic_due_.size()];
+    if (completions[i].code != Code::kOk) continue;
+    traffic_.sent += traffic.sent;
+    traffic_.received += traffic.received;
+  }
+  return open;
 }
 
-Result<NcclGroup*> NcclOrder::GroupFor(const Transfer& transfer, TimeNs now) {
+Result<NcclGroup*> NcclOrder::GroupFor(const Transfer&, TimeNs now) {
+  if (error_) return *error_;
   Status done;
-  if (!met_ && !meeting_) done = Meet(transfer, now);
-  if (done && met_ && !group_) done = Form();
+  if (met_ && !group_) done = Form();
   if (done && !group_) return nullptr;
   Result<NcclGroup*> group = done ? LookAtGroup(now) : Result<NcclGroup*>(done.error());
   if (!group && !error_) error_ = group.error();
   return group;
 }
 
-Status NcclOrder::Meet(const Transfer& transfer, TimeNs now) {
+PostResult NcclOrder::Meet(const Transfer& transfer, TimeNs now) {
   constexpr std::uint32_t kMaker = 0;  // of the id: it can be used for one set of ranks only
+  if (begun_) return PostResult::kAccepted;
   if (self_ == kMaker && id_ == NcclId{}) {
     Status made = rail_.library.Check(rail_.library.call().get_unique_id(&id_),
                                       "name a set of ranks between nodes");
-    if (!made) return made;
+    if (!made) {
+      error_ = made.error();
+      begun_ = true;
+      return PostResult::kAccepted;
+    }
   }
   Transfer telling{.token = transfer.token,
                    .kind = Collective::kBroadcast,
@@ -56,12 +81,11 @@ Status NcclOrder::Meet(const Transfer& transfer, TimeNs now) {
                    .position = transfer.position,
                    .members_count = nodes_count_};
   telling.members[self_] = reinterpret_cast<std::byte*>(id_.bytes.data());
-  // Busy: again the next time.
-  if (rail_.host.Post(telling, now) == PostResult::kAccepted) {
-    meeting_ = transfer.token;
-    begun_ns_ = now;
-  }
-  return {};
+  if (rail_.host.Post(telling, now) == PostResult::kBusy) return PostResult::kBusy;
+  begun_ = true;
+  meeting_ = transfer.token;
+  begun_ns_ = now;
+  return PostResult::kAccepted;
 }
 
 bool NcclOrder::TakeMeeting(const Completion& completion) {

@@ -1,7 +1,8 @@
 // One order of positions of one group of nodes, over NCCL: a set of ranks of its own, one of each
 // node, and a stream of its own, so that it waits for the other nodes alone and never for another
 // order or group. The set is formed when the first transfer comes: node 0 makes NCCL's id and tells
-// it the others over the host's lane, in a broadcast that has that transfer's position.
+// it the others over the host's lane, in a broadcast that has that transfer's position and is
+// posted in its place there, since the host's lane takes positions in growing order only.
 //
 // The lane's thread.
 #pragma once
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "transport/nccl/nccl_queue.h"
@@ -28,6 +30,14 @@ struct NcclRail {
   TimeNs form_timeout_ns = 60 * kSecond;
 };
 
+// Bytes of this node's transfers. NCCL does not tell what it sends, so this is what a transfer must
+// move at the least: of an all_reduce 2 (n-1)/n of its bytes in each direction, of the others what
+// this node gives or gets.
+struct NcclTraffic {
+  std::uint64_t sent = 0;
+  std::uint64_t received = 0;
+};
+
 class NcclOrder final : private NcclGroups {
  public:
   // `nodes_count` nodes have data, this is number `self`. Errors: what a GPU says.
@@ -35,12 +45,16 @@ class NcclOrder final : private NcclGroups {
                                                  std::uint32_t nodes_count);
 
   bool HasRoom() const { return queue_->HasRoom(); }
+  // Before the first transfer is added: begins to meet the other nodes for it. kBusy: again later.
+  PostResult Meet(const Transfer& transfer, TimeNs now);
   bool empty() const { return queue_->empty(); }
   bool Has(std::uint64_t token) const { return queue_->Has(token); }
   void Add(const Transfer& transfer, std::optional<Error> error);
 
   // Goes on, and appends ended transfers. Whether anything is open.
   bool Step(TimeNs now, std::vector<Completion>& completions);
+  // What ended well since the last call.
+  NcclTraffic TakeTraffic() { return std::exchange(traffic_, {}); }
   // Takes the end of the meeting; false where it is of something else.
   bool TakeMeeting(const Completion& completion);
 
@@ -54,13 +68,16 @@ class NcclOrder final : private NcclGroups {
 
  private:
   NcclOrder(const NcclRail& rail, std::uint32_t self, std::uint32_t nodes_count)
-      : rail_(rail), self_(self), nodes_count_(nodes_count) {}
+      : rail_(rail),
+        self_(self),
+        nodes_count_(nodes_count),
+        traffic_due_(rail.queue.transfers_max) {}
+  NcclTraffic TrafficOf(const Transfer& transfer) const;
   Result<NcclGroup*> GroupFor(const Transfer& transfer, TimeNs now) override;
   NcclSeating SeatingOf(const Transfer& transfer) const override {
     return SeatingBetweenNodes(transfer, self_);
   }
   void Lost(NcclGroup& group, const Error& error) override;
-  Status Meet(const Transfer& transfer, TimeNs now);
   Status Form();
   Result<NcclGroup*> LookAtGroup(TimeNs now);
 
@@ -68,7 +85,12 @@ class NcclOrder final : private NcclGroups {
   std::uint32_t self_;
   std::uint32_t nodes_count_;
   CudaStream stream_;
-  NcclId id_;                             // the host's lane writes it while they meet
+  NcclId id_;  // the host's lane writes it while they meet
+  NcclTraffic traffic_;
+  std::vector<NcclTraffic> traffic_due_;  // of open transfers, a ring
+  std::uint64_t first_ = 0;               // of which so many have ended
+  std::uint64_t last_ = 0;                // and so many were added
+  bool begun_ = false;                    // to meet, or it cannot
   std::optional<std::uint64_t> meeting_;  // the token, while they meet
   bool met_ = false;
   TimeNs begun_ns_ = kNever;  // the forming

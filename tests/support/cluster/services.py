@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..ranks import Ranks
@@ -28,6 +28,7 @@ class Services:
     sum for the others. Ends with the cluster.
 
     ``flags`` go to all services. Unless they name certificates, plain text is spoken.
+    ``environments``, one a node, are added to that of this process.
     """
 
     def __init__(
@@ -36,8 +37,10 @@ class Services:
         *flags: str,
         servers: int = 0,
         build: str | os.PathLike[str] | None = None,
+        environments: Sequence[Mapping[str, str]] = (),
     ) -> None:
         self.cluster = cluster
+        self._environments = environments
         self._flags = flags
         self._build = build
         self._ports = [_free_port() if cluster.loopback else PORT for _ in cluster.nodes]
@@ -67,7 +70,10 @@ class Services:
     def start(self, index: int, *flags: str) -> Service:
         """Starts that node's service, again if it had one; ``flags`` are added."""
         node: LoopbackNode = self.cluster[index]
-        return node.start_service(*self.flags(index), *flags, build=self._build)
+        environment = self._environments[index] if self._environments else None
+        return node.start_service(
+            *self.flags(index), *flags, build=self._build, environment=environment
+        )
 
     def __getitem__(self, index: int) -> Service:
         service = self.cluster[index].service

@@ -2,38 +2,12 @@
 // reports and interleaving on. A program of its own, because it counts every operator new.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <new>
+#include <memory>
 #include <vector>
 
+#include "tests/unit/service/dispatch/counted_new.h"
 #include "tests/unit/service/dispatch/expect.h"
 #include "tests/unit/service/dispatch/planned.h"
-
-namespace {
-
-// The tests have one thread.
-bool counting = false;
-std::uint64_t allocations = 0;
-
-void* Allocate(std::size_t size, std::size_t alignment) {
-  allocations += counting ? 1 : 0;
-  // Of a size that is a multiple of the alignment, as aligned_alloc wants it.
-  void* const memory =
-      std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
-}  // namespace
-
-void* operator new(std::size_t size) { return Allocate(size, alignof(std::max_align_t)); }
-void* operator new(std::size_t size, std::align_val_t alignment) {
-  return Allocate(size, static_cast<std::size_t>(alignment));
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 
 namespace headrace::support {
 namespace {

@@ -339,6 +339,24 @@ TEST(Leader, RefusesANodeByNameBeforeAnyJob) {
   ExpectParts(refusal(facts), {"node b has 2 lanes", "node a has 1"});
 }
 
+TEST(Leader, RefusesANodeThatCarriesGpuMemoryInAnotherWay) {
+  Meeting meeting;
+  MeetingNode& a = meeting.AddNode("a");
+  service::NodeFacts facts = a.facts;
+  facts.name = "b";
+  EXPECT_TRUE(meeting.leader().CheckNode(facts, "b:1").ok());
+  facts.gpu_lanes = 2;
+  const Status refused = meeting.leader().CheckNode(facts, "b:1");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.code(), Code::kMismatch);
+  ExpectParts(refused.error().text(),
+              {"node b carries GPU memory to other nodes by NCCL from 2 GPUs (gpu_network = nccl)",
+               "node a through the host's memory (gpu_network = staged)",
+               "give both the same gpu_network"});
+  facts.server = true;
+  EXPECT_TRUE(meeting.leader().CheckNode(facts, "b:1").ok()) << "it has no GPUs";
+}
+
 TEST(Leader, TakesNoMoreJobsThanItCanLead) {
   Meeting meeting;
   MeetingNode& a = meeting.AddNode("a");

@@ -158,6 +158,66 @@ TEST_F(NcclNetworkTest, LetsMemoryOfTheHostGoOverTheHostsLane) {
   EXPECT_EQ(nccl_.Counts().ranks, 0U);
 }
 
+// The host's lane takes positions in growing order, and NCCL's ranks meet by one of them.
+TEST_F(NcclNetworkTest, MeetsInTheOrderOfThePostsWhereTheHostsMemoryGoesBeside) {
+  Open(2);
+  std::vector<GpuArray<float>> memory;
+  std::vector<std::vector<float>> hosts(2, std::vector<float>(100, 2));
+  for (std::uint32_t node = 0; node < 2; ++node) memory.push_back(Memory(node, 100, 1));
+  for (std::uint32_t node = 0; node < 2; ++node) {
+    Post(node, AllReduce(1, 5, 100), memory[node]);
+    Transfer beside = AllReduce(2, 6, 100);
+    beside.members_count = 2;
+    beside.group = 1;
+    beside.members[node] = reinterpret_cast<std::byte*>(hosts[node].data());
+    ASSERT_EQ(nodes_[node]->Post(beside, MonotonicNow()), PostResult::kAccepted);
+    Post(node, AllReduce(3, 7, 100), memory[node]);
+  }
+  UntilEnded(3);
+  for (std::uint32_t node = 0; node < 2; ++node) {
+    EXPECT_EQ(memory[node].elements(), std::vector<float>(100, 4));
+    EXPECT_EQ(hosts[node], std::vector<float>(100, 4));
+  }
+}
+
+TEST_F(NcclNetworkTest, CountsWhatTransfersMustMoveAtTheLeast) {
+  Open(3);
+  std::vector<GpuArray<float>> memory;
+  for (std::uint32_t node = 0; node < 3; ++node) memory.push_back(Memory(node, 300, 1));
+  for (std::uint32_t node = 0; node < 3; ++node) Post(node, AllReduce(1, 1, 300), memory[node]);
+  UntilEnded(1);
+  std::vector<NetworkCounters> met;
+  for (const auto& node : nodes_) met.push_back(node->counters());
+  Transfer broadcast = AllReduce(2, 2, 300);
+  broadcast.kind = Collective::kBroadcast;
+  broadcast.root = 2;
+  for (std::uint32_t node = 0; node < 3; ++node) Post(node, broadcast, memory[node]);
+  Transfer reduce = AllReduce(3, 3, 300);
+  reduce.kind = Collective::kReduce;
+  reduce.root = 1;
+  for (std::uint32_t node = 0; node < 3; ++node) {
+    reduce.output = node == 1 ? memory[1].bytes() : nullptr;
+    Post(node, reduce, memory[node]);
+  }
+  UntilEnded(3);
+  const auto sent = [&](std::uint32_t node) {
+    return nodes_[node]->counters().bytes_sent - met[node].bytes_sent;
+  };
+  const auto received = [&](std::uint32_t node) {
+    return nodes_[node]->counters().bytes_received - met[node].bytes_received;
+  };
+  EXPECT_EQ(sent(0), 1200U);
+  EXPECT_EQ(received(0), 1200U);
+  EXPECT_EQ(sent(1), 0U);
+  EXPECT_EQ(received(1), 2400U);
+  EXPECT_EQ(sent(2), 2400U);
+  EXPECT_EQ(received(2), 0U);
+  // Two thirds of it in either direction, twice, beside the meeting's on the host's lane.
+  for (std::uint32_t node = 0; node < 3; ++node) {
+    EXPECT_EQ(met[node].bytes_sent - fleet_->node(node).counters().bytes_sent, 1600U);
+  }
+}
+
 // Either order of one node would wait for the other of the other node for ever, were they one.
 TEST_F(NcclNetworkTest, LetsNodesInterleaveTheTwoOrdersAndGroupsAsTheyLike) {
   Open(2);

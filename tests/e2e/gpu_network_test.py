@@ -1,0 +1,209 @@
+"""GPU memory between nodes by NCCL: real services, on doubles of CUDA's driver and of NCCL."""
+
+from __future__ import annotations
+
+import os
+import sys
+import unittest
+from typing import Any
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+from gpu_machine import (  # noqa: E402
+    COUNT,
+    DOUBLE,
+    NCCL,
+    SOON_S,
+    await_true,
+    held,
+    lanes,
+    machine,
+)
+from support.cluster import Cluster, Services  # noqa: E402
+from support.ranks import RankError, Ranks  # noqa: E402
+from support.service import Service, StartError  # noqa: E402
+
+LIBRARIES = ("--cuda-library", DOUBLE, "--nccl-library", NCCL)
+FLAGS = (*LIBRARIES, "--gpu-network", "nccl", "--rails", "lo")
+
+
+def mapped(service: Service) -> int:
+    """Pieces of GPUs' memory that the service has mapped: clients' and its own."""
+    with open(f"/proc/{service.pid}/maps", encoding="utf-8") as maps:
+        return sum("cuda" in line and "memfd" in line for line in maps)
+
+
+class TwoNodes(unittest.TestCase):
+    """Two services on this machine, each with all of its doubled GPUs. NCCL takes one rank of each
+    GPU of a host, so they are two hosts to it."""
+
+    def setUp(self) -> None:
+        for name, value in machine().items():
+            os.environ[name] = value
+            self.addCleanup(os.environ.pop, name, None)
+        self.cluster = Cluster(nodes=2, loopback=True)
+        self.addCleanup(self.cluster.close)
+
+    def start(self, *flags: str, first: dict[str, str] | None = None) -> None:
+        environments = [{"NCCL_HOSTID": f"host-{name}"} for name in "ab"]
+        environments[0].update(first or {})
+        self.services = Services(self.cluster, *FLAGS, *flags, environments=environments)
+
+    def ranks(self, counts: list[int], job: str, **options: Any) -> Ranks:
+        ranks = self.services.ranks(counts, job=job, **options)
+        self.addCleanup(ranks.__exit__)
+        return ranks
+
+    def await_gone(self, before: list[int]) -> None:
+        """All memory of clients is given back, and what the service itself had for their jobs."""
+        for service, count in zip((self.services[0], self.services[1]), before):
+            took = await_true(lambda: held(service) == [0, 0], 10)  # noqa: B023
+            self.assertIsNotNone(took, service.log())
+            gone = await_true(lambda: mapped(service) == count, 10)  # noqa: B023
+            self.assertIsNotNone(gone, f"{mapped(service)} are mapped, {count} were")
+
+    def test_every_collective_is_right_and_goes_by_the_lanes_of_all_gpus(self) -> None:
+        self.start()
+        before = [mapped(self.services[index]) for index in range(2)]
+        ranks = self.ranks([2, 1], "spread")
+        for dtype in ("float32", "bfloat16", "int32"):
+            for kind in ("all_reduce", "reduce_scatter", "all_gather", "broadcast"):
+                for member in ranks.members:
+                    if kind == "all_reduce":
+                        member.call(
+                            "tensor",
+                            name=f"{dtype}-90000",
+                            count=90000,
+                            dtype=dtype,
+                            device=member.rank % 2,
+                        )
+                    member.send("exercise", kind=kind, dtype=dtype, count=90000, seed=7)
+                wrong = [member.receive() for member in ranks.members]
+                self.assertEqual(wrong, [0, 0, 0], f"{kind} of {dtype}")
+        for service in (self.services[0], self.services[1]):
+            shown = lanes(service)
+            self.assertEqual(sorted(shown), ["nvlink0", "shm0", "ucx0", "ucx1"])
+            for gpu in range(2):
+                lane = shown[f"ucx{gpu}"]
+                self.assertIn(f"NCCL 2.23.4 on GPU {gpu}", lane["transport"])
+                self.assertGreater(lane["bytes_moved"], 0)
+            self.assertIn("by NCCL from 2 GPUs (gpu_network = nccl)", service.log())
+            self.assertIn("from memory of GPUs 0 to 1", service.log())
+            self.assertNotIn("through pinned host memory", service.log())
+        ranks.each("leave")
+        ranks.__exit__()
+        self.await_gone(before)
+
+    def test_memory_of_the_host_and_barriers_go_beside_it(self) -> None:
+        self.start()
+        ranks = self.ranks([1, 1], "both")
+        ranks.each("tensor", name="host", count=COUNT)
+        ranks.each("tensor", name="gpu", count=5 * COUNT, device=0)
+        for step in range(3):
+            for name in ("gpu", "host"):
+                for member in ranks.members:
+                    member.call("fill", name=name, value=member.rank + float(step))
+            for name in ("gpu", "host"):
+                ranks.each("post", kind="all_reduce", name=name, key=name)
+            ranks.each("post", kind="barrier", key="barrier")
+            for key in ("barrier", "host", "gpu"):
+                ranks.each("wait", key=key)
+            for name in ("gpu", "host"):
+                sums = [1.0 + 2.0 * step] * 4
+                self.assertEqual(ranks.each("values", name=name), [sums] * 2)
+
+    def test_a_killed_rank_ends_both_nodes_and_all_memory_goes_back(self) -> None:
+        self.start()
+        before = [mapped(self.services[index]) for index in range(2)]
+        ranks = self.ranks([1, 1], "killed")
+        ranks.each("tensor", name="w", count=COUNT, device=0)
+        ranks.each("post", kind="all_reduce", name="w")
+        ranks.each("wait")
+        ranks[0].call("post", kind="all_reduce", name="w")
+        ranks[0].send("wait")
+        ranks[1].kill()
+        took = await_true(lambda: held(self.services[1])[0] == 0, 10)
+        self.assertIsNotNone(took)
+        assert took is not None
+        self.assertLess(took, SOON_S)
+        with self.assertRaises(RankError) as caught:
+            ranks[0].receive()
+        self.assertEqual(caught.exception.code, "peer lost")
+        self.assertIn("rank 1", str(caught.exception))
+        ranks[0].kill()
+        self.await_gone(before)
+
+    def test_an_nccl_that_hangs_ends_by_the_timeout_on_both_nodes(self) -> None:
+        self.start(
+            "--operation-timeout-ms", "3000", first={"HEADRACE_NCCL_DOUBLE_FAIL": "hang:3"}
+        )
+        before = [mapped(self.services[index]) for index in range(2)]
+        ranks = self.ranks([1, 1], "hangs")
+        ranks.each("tensor", name="w", count=100, device=0)
+        for _ in range(2):
+            ranks.each("post", kind="all_reduce", name="w")
+            ranks.each("wait")
+        ranks.each("post", kind="all_reduce", name="w")
+        for member in ranks.members:
+            with self.assertRaises(RankError) as caught:
+                member.call("wait")
+            self.assertIn(caught.exception.code, ("timeout", "peer lost"))
+            self.assertIn("operation", str(caught.exception))
+        for member in ranks.members:
+            member.kill()
+        self.await_gone(before)
+        # Other jobs go on.
+        again = self.ranks([1, 1], "again")
+        again.each("tensor", name="w", count=100, device=1)
+        again.each("fill", name="w", value=2.0)
+        again.each("post", kind="all_reduce", name="w")
+        again.each("wait")
+        self.assertEqual(again.each("values", name="w"), [[4.0] * 4] * 2)
+
+    def test_nodes_that_differ_are_refused_with_both_names_and_settings(self) -> None:
+        self.services = Services(self.cluster, *LIBRARIES, "--rails", "lo")
+        self.services.start(0, "--gpu-network", "nccl")
+        ranks = self.ranks([1, 1], "differs")
+        ranks.each("tensor", name="w", count=100, device=0)
+        ranks[1].call("post", kind="all_reduce", name="w")
+        with self.assertRaises(RankError) as caught:
+            ranks[1].call("wait")
+        self.assertEqual(caught.exception.code, "mismatch")
+        for part in (
+            "node b carries GPU memory to other nodes through the host's memory",
+            "(gpu_network = staged)",
+            "node a by NCCL from 2 GPUs (gpu_network = nccl)",
+            "give both the same gpu_network",
+        ):
+            self.assertIn(part, str(caught.exception))
+
+
+class Refusals(unittest.TestCase):
+    """What cannot carry GPUs' memory by NCCL does not start, and says what to do."""
+
+    def refused(self, *flags: str, **settings: str) -> str:
+        with self.assertRaises(StartError) as caught:
+            Service(
+                *("--node-address", "127.0.0.1:0", "--gpu-network", "nccl", *flags),
+                environment=machine(**settings),
+            ).__enter__()
+        return str(caught.exception)
+
+    def test_without_gpus(self) -> None:
+        said = self.refused("--cuda-library", "/nonexistent/libcuda.so.1")
+        self.assertIn("gpu_network is nccl, and this service uses no GPUs", said)
+        self.assertIn("/nonexistent/libcuda.so.1", said)
+        self.assertIn("set gpu_network to staged", said)
+
+    def test_without_nccl(self) -> None:
+        said = self.refused("--cuda-library", DOUBLE, "--nccl-library", "/nonexistent/libnccl.so.2")
+        self.assertIn("gpu_network = nccl; staged does without NCCL", said)
+        self.assertIn("/nonexistent/libnccl.so.2", said)
+
+    def test_with_more_gpus_than_there_can_be_lanes(self) -> None:
+        said = self.refused(*LIBRARIES, DEVICES="9")
+        self.assertIn("there are 9 GPUs, and at most 8 lanes", said)
+        self.assertIn("CUDA_VISIBLE_DEVICES", said)
+
+
+if __name__ == "__main__":
+    unittest.main()
