@@ -1,5 +1,9 @@
-"""Two services that are two nodes to each other, a rank on each: training over UCX and pinned memory
-gives what it gives on one node."""
+"""Two services that are two nodes to each other, a rank on each: training over them gives what it gives
+on one node, whichever way GPU memory takes between them.
+
+usage: nodes.py staged|nccl: through pinned memory and UCX, or by NCCL, which is told that the two
+services are on different hosts.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +15,20 @@ from trained import RANKS, figure, free_port, require_close, require_equal_ranks
 
 
 def main() -> int:
+    way = sys.argv[1]
     with service() as started:
         one = train("headrace", [{"HEADRACE_SOCKET": started.socket}] * RANKS)
     with contextlib.ExitStack() as ends:
         ports = [free_port() for _ in range(RANKS)]
         nodes = [
             ends.enter_context(
-                service("--node-name", f"node{i}", "--node-address", f"127.0.0.1:{port}")
+                service(
+                    "--node-name", f"node{i}", "--node-address", f"127.0.0.1:{port}",
+                    "--gpu-network", way, environment={"NCCL_HOSTID": f"node{i}"},
+                )
             )
             for i, port in enumerate(ports)
-        ]
+        ]  # fmt: skip
         rendezvous = f"127.0.0.1:{ports[0]}"
         two = train(
             "headrace",
@@ -28,7 +36,7 @@ def main() -> int:
         )
     require_equal_ranks(two)
     require_close(two, one)
-    figure(f"iteration over {RANKS} nodes on this machine", slowest_ms(two), "ms")
+    figure(f"iteration over {RANKS} nodes on this machine, {way}", slowest_ms(two), "ms")
     figure("of one node's", slowest_ms(two) / slowest_ms(one), "")
     return 0
 

@@ -89,6 +89,19 @@ Finding CheckGpus(const Snapshot& board, const Machine& machine) {
           "words by host calls are slower: see that the driver and the platform let streams do it"};
 }
 
+// How GPUs' memory reaches other nodes, in words; empty where there is no lane to other nodes.
+std::string WayToOtherNodes(const Snapshot& board) {
+  std::string_view way;
+  for (const Lane& lane : board.lanes) {
+    if (ipc::GetText(lane.row.name).find("ucx") == std::string_view::npos) continue;
+    if (ipc::GetText(lane.row.transport).starts_with("NCCL")) {
+      return "; GPU memory reaches other nodes by NCCL, from each GPU";
+    }
+    way = "; GPU memory reaches other nodes through pinned host memory (gpu_network = staged)";
+  }
+  return std::string(way);
+}
+
 // What carries blocks between GPUs: the service opens it with its kernels, or NCCL, or uses none.
 Finding CheckGpuLane(const Snapshot& board) {
   for (const Lane& lane : board.lanes) {
@@ -97,10 +110,10 @@ Finding CheckGpuLane(const Snapshot& board) {
         transport.find("nccl") == std::string_view::npos) {
       continue;
     }
-    return {"gpu lane", Level::kOk,
-            fmt::format("{} by {}; GPU memory reaches other nodes through pinned host memory",
-                        ipc::GetText(lane.row.name), transport),
-            ""};
+    return {
+        "gpu lane", Level::kOk,
+        fmt::format("{} by {}{}", ipc::GetText(lane.row.name), transport, WayToOtherNodes(board)),
+        ""};
   }
   return {"gpu lane", Level::kWarning, "the service has GPUs and no lane between them",
           "see its log for why"};

@@ -195,6 +195,19 @@ TEST_F(Doctor, WarnsWhenAFasterNetworkIsNotUsed) {
   EXPECT_EQ(Find(Examine(patient), "links").level, Level::kOk);
 }
 
+TEST_F(Doctor, SaysHowGpuMemoryReachesOtherNodes) {
+  Patient patient = Healthy();
+  EXPECT_EQ(Find(Examine(patient), "gpu lane").text, "nvlink0 by nvlink") << "there are none";
+  ipc::SetText(patient.board->lanes[1].row.name, "ucx0");
+  ipc::SetText(patient.board->lanes[1].row.transport, "tcp");
+  EXPECT_EQ(Find(Examine(patient), "gpu lane").text,
+            "nvlink0 by nvlink; GPU memory reaches other nodes through pinned host memory "
+            "(gpu_network = staged)");
+  ipc::SetText(patient.board->lanes[1].row.transport, "NCCL 2.23.4 on GPU 0; tcp");
+  EXPECT_EQ(Find(Examine(patient), "gpu lane").text,
+            "nvlink0 by nvlink; GPU memory reaches other nodes by NCCL, from each GPU");
+}
+
 TEST_F(Doctor, SaysWhomThePersonMaySteer) {
   Patient patient = Healthy();
   EXPECT_EQ(Find(Examine(patient), "steering").text, "uid 0 may steer every job");
