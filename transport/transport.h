@@ -147,12 +147,15 @@ class Transport {
   virtual std::uint64_t Missing([[maybe_unused]] std::uint64_t token) const { return 0; }
 
   // Moves about one piece and appends ended transfers to `completions`. Returns true when calling
-  // again at once makes sense; after false the Waker tells.
+  // again at once makes sense; after false the Waker tells, or NextLook's time has come.
   virtual bool DoWork(TimeNs now, std::vector<Completion>& completions) = 0;
 
-  // Called before the lane's thread sleeps: false when there is work already. After true, either
-  // the Waker or event_fd() says that there is some.
+  // Called before the lane's thread sleeps: false when there is work already. After true, the
+  // Waker, event_fd() or NextLook() says when there is some.
   virtual bool PrepareToSleep() { return true; }
+  // When DoWork must be called though nothing woke the thread, because what a transfer waits for
+  // wakes nobody; kNever while that is not so.
+  virtual TimeNs NextLook() const { return kNever; }
   // Readable when DoWork has something to do; -1 when only the Waker tells.
   virtual int event_fd() const { return -1; }
 };

@@ -6,6 +6,7 @@
 // Runs on dispatch's thread or on its own (config dedicated_lanes); the code is the same.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <boost/circular_buffer.hpp>
 #include <cstdint>
@@ -51,7 +52,9 @@ class Lane final : public Actor {
     return inbox_.Empty() && !waker_.TakeSignal() && transport_.PrepareToSleep();
   }
   void Awake() override {}
-  TimeNs NextDeadline() const override { return groups_ ? groups_->NextDeadline() : kNever; }
+  TimeNs NextDeadline() const override {
+    return std::min(transport_.NextLook(), groups_ ? groups_->NextDeadline() : kNever);
+  }
 
   Door<LaneMessage>& door() { return inbox_; }
 

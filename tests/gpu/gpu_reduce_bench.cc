@@ -129,7 +129,9 @@ class Bench {
       HR_CHECK(lane_->Post(transfer, MonotonicNow()) == PostResult::kAccepted, i);
     }
     std::vector<Completion> completions;
-    while (lane_->DoWork(MonotonicNow(), completions)) continue;
+    while (completions.size() < static_cast<std::size_t>(transfers)) {
+      lane_->DoWork(MonotonicNow(), completions);
+    }
     for (const Completion& completion : completions) {
       if (completion.code != Code::kOk) return Error(completion.code, completion.cause);
     }

@@ -9,6 +9,7 @@
 #include "transport/memory/cuda_device.h"
 #include "transport/nvlink/gpu.h"
 #include "transport/nvlink/layout.h"
+#include "transport/pace.h"
 #include "transport/runs.h"
 
 namespace headrace::transport {
@@ -54,8 +55,9 @@ struct NvlinkTransport::Parts {
   explicit Parts(std::size_t piece_size) : capabilities(MakeCapabilities(piece_size)) {}
 
   bool HasRoom(const Layout& layout);
-  void GiveOutPiece();
-  void TakeEnded();
+  // Whether there was any, as the next.
+  bool GiveOutPiece();
+  bool TakeEnded();
   void ReportEnded(TimeNs now, std::vector<Completion>& completions);
   // The first member that a GPU which works for the transfer cannot reach, as an error.
   Status CheckReach(const Transfer& transfer, const Layout& layout) const;
@@ -66,6 +68,7 @@ struct NvlinkTransport::Parts {
   std::vector<Slot> slots{kTransfersMax};
   std::vector<std::uint32_t> free{};   // indices of slots without a transfer
   std::vector<std::uint32_t> queue{};  // indices of slots in order of their posts
+  Pace pace{};
 };
 
 Result<std::unique_ptr<NvlinkTransport>> NvlinkTransport::Open(const Gpus& gpus,
@@ -108,9 +111,13 @@ NvlinkTransport::~NvlinkTransport() {
   for (Gpu& gpu : parts_->gpus) gpu.Wait();
 }
 
+Status NvlinkTransport::Takes(const Transfer& transfer) const {
+  return parts_->CheckReach(transfer, Layout(transfer, parts_->capabilities.piece_size));
+}
+
 const Capabilities& NvlinkTransport::capabilities() const { return parts_->capabilities; }
 
-PostResult NvlinkTransport::Post(const Transfer& transfer, TimeNs) {
+PostResult NvlinkTransport::Post(const Transfer& transfer, TimeNs now) {
   HR_CHECK(transfer.members_count >= 1 && transfer.members_count <= kMembersMax,
            transfer.members_count);
   HR_CHECK(capabilities().Supports(transfer.kind), static_cast<int>(transfer.kind));
@@ -127,6 +134,7 @@ PostResult NvlinkTransport::Post(const Transfer& transfer, TimeNs) {
   slot = {.transfer = transfer, .layout = Layout(transfer, parts_->capabilities.piece_size)};
   if (const auto done = parts_->CheckReach(transfer, slot.layout); !done) slot.Fail(done.error());
   parts_->queue.push_back(index);
+  parts_->pace.Hurry(now);
   return PostResult::kAccepted;
 }
 
@@ -142,13 +150,13 @@ void NvlinkTransport::Cancel(std::uint64_t token) {
 }
 
 bool NvlinkTransport::DoWork(TimeNs now, std::vector<Completion>& completions) {
-  parts_->TakeEnded();
-  parts_->GiveOutPiece();
+  const bool ended = parts_->TakeEnded();
+  const bool given_out = parts_->GiveOutPiece();
   parts_->ReportEnded(now, completions);
-  return !parts_->queue.empty();
+  return parts_->pace.Looked(!parts_->queue.empty(), ended || given_out, now);
 }
 
-bool NvlinkTransport::PrepareToSleep() { return parts_->queue.empty(); }
+TimeNs NvlinkTransport::NextLook() const { return parts_->pace.next_ns(); }
 
 Status NvlinkTransport::Parts::CheckReach(const Transfer& transfer, const Layout& layout) const {
   for (std::uint32_t place = 0; place < layout.gpus_count(); ++place) {
@@ -158,10 +166,12 @@ Status NvlinkTransport::Parts::CheckReach(const Transfer& transfer, const Layout
       if (peer == kHost || reaches[static_cast<std::size_t>(gpu)][static_cast<std::size_t>(peer)]) {
         continue;
       }
-      return Error(Code::kUnavailable,
-                   fmt::format("GPU {} cannot access memory of GPU {}: there is no direct path "
-                               "between them (nvidia-smi topo -p2p r shows why); use the nccl lane",
-                               gpu, peer));
+      return Error(
+          Code::kUnavailable,
+          fmt::format("GPU {} cannot access memory of GPU {}: there is no direct path "
+                      "between them (nvidia-smi topo -p2p r shows why); the nccl lane goes "
+                      "around it, for one rank on each GPU",
+                      gpu, peer));
     }
   }
   return {};
@@ -176,7 +186,7 @@ bool NvlinkTransport::Parts::HasRoom(const Layout& layout) {
 }
 
 // The oldest transfer's that has any and whose GPUs have room: sums do not wait for moves.
-void NvlinkTransport::Parts::GiveOutPiece() {
+bool NvlinkTransport::Parts::GiveOutPiece() {
   for (const std::uint32_t index : queue) {
     Slot& slot = slots[index];
     if (!slot.HasPieces() || !HasRoom(slot.layout)) continue;
@@ -190,17 +200,21 @@ void NvlinkTransport::Parts::GiveOutPiece() {
       if (!given) slot.Fail(given.error().Within(fmt::format("GPU {}", ordinal)));
     }
     ++slot.next_piece;
-    return;
+    return true;
   }
+  return false;
 }
 
-void NvlinkTransport::Parts::TakeEnded() {
+bool NvlinkTransport::Parts::TakeEnded() {
+  bool any = false;
   for (std::size_t ordinal = 0; ordinal < gpus.size(); ++ordinal) {
     gpus[ordinal].TakeEnded([&](std::uint32_t index, const Status& done) {
+      any = true;
       --slots[index].under_way;
       if (!done) slots[index].Fail(done.error().Within(fmt::format("GPU {}", ordinal)));
     });
   }
+  return any;
 }
 
 void NvlinkTransport::Parts::ReportEnded(TimeNs now, std::vector<Completion>& completions) {

@@ -5,8 +5,8 @@
 // disjoint, and what a GPU writes only its own share has read, so GPUs never wait for each other.
 // Sums are made by kernels, all_reduce by one that reads all members and writes all; moves are made
 // by copy engines, except where they are many and small. Nothing here waits for a GPU: DoWork gives
-// out a piece and looks whether earlier ones are done. It returns true while anything is under way;
-// nobody wakes the lane.
+// out a piece and looks whether earlier ones are done. A GPU wakes nobody, so the lane looks by
+// itself, at the pace of transport/pace.h.
 //
 // Memory on the host must have been pinned for all GPUs: as `output` of a reduce, written by every
 // GPU over its own link, and as a member (its device is kHost), which is what brings memory to and
@@ -52,11 +52,15 @@ class NvlinkTransport final : public Transport {
   // Waits for what was given out.
   ~NvlinkTransport() override;
 
+  // Whether the GPUs that would work for it reach all of its memory; the error names those that do
+  // not.
+  Status Takes(const Transfer& transfer) const;
+
   const Capabilities& capabilities() const override;
   [[nodiscard]] PostResult Post(const Transfer& transfer, TimeNs now) override;
   void Cancel(std::uint64_t token) override;
   bool DoWork(TimeNs now, std::vector<Completion>& completions) override;
-  bool PrepareToSleep() override;
+  TimeNs NextLook() const override;
 
  private:
   struct Parts;  // the GPUs' queues and the open transfers

@@ -25,6 +25,7 @@ class StagedTransport final : public Transport {
   std::uint64_t Missing(std::uint64_t token) const override { return inner_.Missing(token); }
   bool DoWork(TimeNs now, std::vector<Completion>& completions) override;
   bool PrepareToSleep() override { return inner_.PrepareToSleep(); }
+  TimeNs NextLook() const override { return inner_.NextLook(); }
 
  private:
   struct Copy {
