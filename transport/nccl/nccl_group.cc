@@ -2,71 +2,74 @@
 
 #include <fmt/format.h>
 
-#include <array>
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <mutex>
 #include <thread>
 #include <utility>
 
 #include "ipc/base/check.h"
 #include "ipc/base/clock.h"
-#include "transport/nccl/nccl_scalar.h"
 
 namespace headrace::transport {
 namespace {
 
-// Between two looks at ranks that finish. Nobody waits for the thread that looks.
+// Between two looks at ranks that finish. Nobody waits for the threads that look.
 constexpr std::chrono::microseconds kLookEvery(100);
+// For a launch thread to leave a rank that is to be ended. One that NCCL holds back longer is freed
+// by the abort itself.
+constexpr TimeNs kLeaveWait = 20 * kMillisecond;
 
-// Whether all have finished; false after an error, or after NcclGroup::kEndWait.
-bool AllFinished(const NcclFunctions& call, const std::vector<NcclComm>& comms) {
+// Whether the rank's last calls and those of all others have ended; false after an error, or after
+// NcclGroup::kEndWait.
+bool Finalize(const NcclFunctions& call, NcclComm comm) {
+  const NcclResult result = call.finalize(comm);
+  if (result != NcclResult::kSuccess && result != NcclResult::kInProgress) return false;
   const TimeNs deadline = MonotonicNow() + NcclGroup::kEndWait;
-  for (const NcclComm comm : comms) {
-    NcclResult state = NcclResult::kInProgress;
-    while (state == NcclResult::kInProgress) {
-      if (MonotonicNow() > deadline) return false;
-      if (call.get_async_error(comm, &state) != NcclResult::kSuccess) return false;
-      if (state == NcclResult::kInProgress) std::this_thread::sleep_for(kLookEvery);
-    }
-    if (state != NcclResult::kSuccess) return false;
+  NcclResult state = NcclResult::kInProgress;
+  while (state == NcclResult::kInProgress) {
+    if (MonotonicNow() > deadline) return false;
+    if (call.get_async_error(comm, &state) != NcclResult::kSuccess) return false;
+    if (state == NcclResult::kInProgress) std::this_thread::sleep_for(kLookEvery);
   }
-  return true;
+  return state == NcclResult::kSuccess;
 }
 
-bool Finalize(const NcclFunctions& call, const std::vector<NcclComm>& comms) {
-  bool good = true;
-  for (const NcclComm comm : comms) {
-    const NcclResult result = call.finalize(comm);
-    good = good && (result == NcclResult::kSuccess || result == NcclResult::kInProgress);
+void AwaitLaunches(const NcclRank& rank) {
+  const TimeNs deadline = MonotonicNow() + kLeaveWait;
+  while (rank.launches.load(std::memory_order_acquire) != 0 && MonotonicNow() < deadline) {
+    std::this_thread::sleep_for(kLookEvery);
   }
-  return good && AllFinished(call, comms);
 }
 
 }  // namespace
 
 struct NcclGroup::Ending {
   // What destroy and abort return is of no use: there is nothing left to call.
-  void Run(const NcclFunctions& call, const std::vector<NcclComm>& comms, bool finish) {
-    const bool finished = finish && Finalize(call, comms);
-    for (const NcclComm comm : comms) finished ? call.destroy(comm) : call.abort(comm);
+  void Run(const NcclFunctions& call, const NcclRank& rank, bool finish) {
+    AwaitLaunches(rank);
+    const bool finished = finish && Finalize(call, rank.comm);
+    finished ? call.destroy(rank.comm) : call.abort(rank.comm);
     const std::lock_guard lock(mutex);
-    done = true;
+    --ranks_left;
     changed.notify_all();
   }
 
   std::mutex mutex;
   std::condition_variable changed;
-  bool done = false;
+  std::size_t ranks_left = 0;
 };
 
 NcclGroup::NcclGroup(const NcclLibrary& library, std::vector<NcclSeat> seats,
                      std::uint32_t ranks_count)
-    : library_(library),
-      seats_(std::move(seats)),
-      ranks_count_(ranks_count),
-      ranks_(seats_.size()) {}
+    : library_(library), seats_(std::move(seats)), ranks_count_(ranks_count) {
+  for (const NcclSeat& seat : seats_) {
+    ranks_.push_back(std::make_shared<NcclRank>());
+    ranks_.back()->number = seat.rank;
+    ranks_.back()->ranks_count = ranks_count_;
+  }
+}
 
 Result<std::unique_ptr<NcclGroup>> NcclGroup::Form(const NcclLibrary& library,
                                                    std::vector<NcclSeat> seats,
@@ -89,7 +92,7 @@ Status NcclGroup::Begin(const NcclId& id, std::uint32_t ctas_max) {
     const CurrentContext current(*context.get().driver, context.get().context);
     done = context.get().driver->Check(current.result(), "form a rank");
     if (!done) break;
-    done = library_.Check(call.init_rank(&ranks_[i].comm, static_cast<int>(ranks_count_), id,
+    done = library_.Check(call.init_rank(&ranks_[i]->comm, static_cast<int>(ranks_count_), id,
                                          static_cast<int>(seats_[i].rank), &config),
                           fmt::format("form rank {} of {}", seats_[i].rank, ranks_count_));
   }
@@ -102,103 +105,29 @@ NcclGroup::~NcclGroup() {
   if (!ending_) Abort();
   std::unique_lock lock(ending_->mutex);
   ending_->changed.wait_for(lock, std::chrono::nanoseconds(kEndWait),
-                            [this] { return ending_->done; });
+                            [this] { return ending_->ranks_left == 0; });
 }
 
 Result<bool> NcclGroup::Poll() {
   HR_CHECK(!ending_);
   bool done = true;
-  for (const Rank& rank : ranks_) {
+  for (const auto& rank : ranks_) {
+    // Its launch thread asks, and NCCL wants one at a time.
+    if (rank->launches.load(std::memory_order_acquire) != 0) {
+      done = false;
+      continue;
+    }
     NcclResult state = NcclResult::kInProgress;
-    const NcclResult asked = library_.call().get_async_error(rank.comm, &state);
-    if (asked != NcclResult::kSuccess) return library_.Failed(asked, "ask a rank", rank.comm);
+    const NcclResult asked = library_.call().get_async_error(rank->comm, &state);
+    if (asked != NcclResult::kSuccess) return library_.Failed(asked, "ask a rank", rank->comm);
     if (state == NcclResult::kInProgress) {
       done = false;
     } else if (state != NcclResult::kSuccess) {
-      const auto seat = static_cast<std::size_t>(&rank - ranks_.data());
-      return library_.Failed(state, fmt::format("rank {} of {}", seats_[seat].rank, ranks_count_),
-                             rank.comm);
+      return library_.Failed(state, fmt::format("rank {} of {}", rank->number, ranks_count_),
+                             rank->comm);
     }
   }
-  if (done) DropScaled();
   return done;
-}
-
-// An average over all ranks is NCCL's own; by another divisor, inputs are scaled before the sum.
-Result<NcclReduction> NcclGroup::ReductionOf(const NcclBatch& batch, Rank& rank) {
-  if (batch.reduction != Reduction::kAverage) return NcclReductionOf(batch.reduction);
-  if (batch.divisor == ranks_count_) return kNcclAverage;
-  if (rank.scaled == kNcclSum) {
-    NcclScalar scalar = InverseOf(batch.divisor, batch.dtype);
-    const NcclResult made = library_.call().make_scaled_sum(
-        &rank.scaled, scalar.data(), NcclTypeOf(batch.dtype), kNcclScalarNow, rank.comm);
-    if (made != NcclResult::kSuccess) {
-      return library_.Failed(made, fmt::format("divide by {}", batch.divisor), rank.comm);
-    }
-  }
-  return rank.scaled;
-}
-
-Status NcclGroup::Launch(const NcclBatch& batch) {
-  HR_CHECK(!ending_);
-  std::array<NcclReduction, 64> reductions{};
-  HR_CHECK(ranks_.size() <= reductions.size(), ranks_.size());
-  for (std::size_t i = 0; i < ranks_.size(); ++i) {
-    const Result<NcclReduction> reduction = ReductionOf(batch, ranks_[i]);
-    if (!reduction) return reduction.error();
-    reductions[i] = *reduction;
-  }
-  Status done = library_.Check(library_.call().group_start(), "begin calls");
-  if (!done) return done;
-  for (const NcclCall& call : batch.calls) {
-    done = Call(batch, call, reductions[call.seat]);
-    if (!done) break;
-  }
-  const Status ended = library_.Check(library_.call().group_end(), "hand over calls");
-  return done ? ended : done;
-}
-
-Status NcclGroup::Call(const NcclBatch& batch, const NcclCall& call, NcclReduction reduction) {
-  const NcclFunctions& nccl = library_.call();
-  const NcclComm comm = ranks_[call.seat].comm;
-  const CuStream stream = seats_[call.seat].stream;
-  const NcclType type = NcclTypeOf(batch.dtype);
-  const auto root = static_cast<int>(call.root);
-  NcclResult result = NcclResult::kInvalidUsage;
-  switch (call.kind) {
-    case Collective::kAllReduce:
-      result = nccl.all_reduce(call.source, call.target, call.count, type, reduction, comm, stream);
-      break;
-    case Collective::kReduce:
-      result =
-          nccl.reduce(call.source, call.target, call.count, type, reduction, root, comm, stream);
-      break;
-    case Collective::kBroadcast:
-      result = nccl.broadcast(call.source, call.target, call.count, type, root, comm, stream);
-      break;
-    case Collective::kReduceScatter:
-      result =
-          nccl.reduce_scatter(call.source, call.target, call.count, type, reduction, comm, stream);
-      break;
-    case Collective::kAllGather:
-      result = nccl.all_gather(call.source, call.target, call.count, type, comm, stream);
-      break;
-    case Collective::kBarrier:
-      break;
-  }
-  if (result == NcclResult::kSuccess || result == NcclResult::kInProgress) return {};
-  return library_.Failed(result,
-                         fmt::format("{} of {} {} on rank {} of {}", Name(call.kind), call.count,
-                                     Name(batch.dtype), seats_[call.seat].rank, ranks_count_),
-                         comm);
-}
-
-void NcclGroup::DropScaled() {
-  for (Rank& rank : ranks_) {
-    const NcclReduction scaled = std::exchange(rank.scaled, kNcclSum);
-    // It goes with its rank at the latest, so a refusal costs nothing.
-    if (scaled != kNcclSum) library_.call().drop_reduction(scaled, rank.comm);
-  }
 }
 
 void NcclGroup::Finish() { End(true); }
@@ -208,21 +137,24 @@ void NcclGroup::Abort() { End(false); }
 void NcclGroup::End(bool finish) {
   HR_CHECK(!ending_);
   ending_ = std::make_shared<Ending>();
-  std::vector<NcclComm> comms;
-  for (const Rank& rank : ranks_) {
-    if (rank.comm != nullptr) comms.push_back(rank.comm);
-  }
+  std::vector<std::shared_ptr<NcclRank>> ranks = std::move(ranks_);
   ranks_.clear();
-  // NCCL is known to block in an abort now and then; it may have this thread for good.
-  std::thread([ending = ending_, call = library_.call(), comms = std::move(comms), finish] {
-    ending->Run(call, comms, finish);
-  }).detach();
+  for (const auto& rank : ranks) rank->ends = !finish;
+  std::erase_if(ranks, [](const auto& rank) { return rank->comm == nullptr; });
+  ending_->ranks_left = ranks.size();
+  // NCCL is known to block in an abort now and then; it may have these threads for good. Each rank
+  // has its own, since ranks of one process may wait for each other there.
+  for (auto& rank : ranks) {
+    std::thread([ending = ending_, call = library_.call(), rank = std::move(rank), finish] {
+      ending->Run(call, *rank, finish);
+    }).detach();
+  }
 }
 
 bool NcclGroup::ended() const {
   if (!ending_) return false;
   const std::lock_guard lock(ending_->mutex);
-  return ending_->done;
+  return ending_->ranks_left == 0;
 }
 
 }  // namespace headrace::transport

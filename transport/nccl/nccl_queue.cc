@@ -16,20 +16,31 @@ NcclQueue::NcclQueue(NcclGroups& groups, std::span<const NcclTrack> tracks,
       tracks_(tracks.begin(), tracks.end()),
       options_(options),
       open_(options.transfers_max) {
-  batch_.calls.reserve(kCallsMax);
+  calls_.reserve(kCallsMax);
 }
 
 Result<std::unique_ptr<NcclQueue>> NcclQueue::Make(NcclGroups& groups,
                                                    std::span<const NcclTrack> tracks,
                                                    const NcclQueueOptions& options) {
   HR_CHECK(options.transfers_max > 0 && options.piece_size > 0 && !tracks.empty());
+  // One thread that made the calls of several ranks in turn would have to group them.
+  HR_CHECK(options.threads_library || tracks.size() == 1, tracks.size());
   std::unique_ptr<NcclQueue> queue(new NcclQueue(groups, tracks, options));
   for (std::size_t i = 0; i < kPiecesMax * tracks.size(); ++i) {
     Result<CudaEvent> event = CreateEvent(*tracks[i % tracks.size()].context);
     if (!event) return event.error();
     queue->events_.push_back(std::move(event).value());
   }
+  for (std::size_t i = 0; i < tracks.size(); ++i) {
+    queue->launchers_.push_back(
+        std::make_unique<NcclLauncher>(options.threads_library, kCallsMax / kMembersMax));
+  }
   return queue;
+}
+
+// All at once, since each may take its time.
+NcclQueue::~NcclQueue() {
+  for (const auto& launcher : launchers_) launcher->Stop();
 }
 
 CudaEvent& NcclQueue::EventOf(std::uint64_t piece, std::uint32_t track) {
@@ -86,7 +97,7 @@ void NcclQueue::FailAll(const Error& error, TimeNs now) {
 }
 
 bool NcclQueue::Step(TimeNs now, std::vector<Completion>& completions) {
-  FollowLaunch(now);
+  FollowLaunches(now);
   FollowPieces(now);
   FollowLost(now);
   Launch(now);
@@ -112,18 +123,40 @@ void NcclQueue::Lose(NcclGroup& group, const Error& error, TimeNs now) {
   groups_.Lost(group, error);
 }
 
-// The launch of the last piece, in the background of NCCL.
-void NcclQueue::FollowLaunch(TimeNs now) {
-  if (piece_first_ == piece_last_) return;
-  Piece& piece = PieceAt(piece_last_ - 1);
-  if (piece.recorded || piece.lost) return;
-  const Result<bool> launched = piece.group->Poll();
-  if (!launched) return Lose(*piece.group, launched.error(), now);
-  if (!*launched) return;
-  if (const Status done = Record(piece_last_ - 1); !done) {
-    return Lose(*piece.group, done.error(), now);
+// What the launchers have done since.
+void NcclQueue::FollowLaunches(TimeNs now) {
+  for (std::uint64_t i = piece_first_; i != piece_last_; ++i) {
+    Piece& piece = PieceAt(i);
+    if (piece.recorded || piece.lost) continue;
+    const Result<bool> launched = IsLaunched(piece);
+    if (!launched) return Lose(*piece.group, launched.error(), now);
+    piece.recorded = *launched;
   }
-  piece.recorded = true;
+}
+
+// Whether no launcher has anything of it left.
+bool NcclQueue::HasLaunched(Piece& piece) {
+  const std::vector<NcclSeat>& seats = piece.group->seats();
+  bool all = true;
+  for (std::size_t seat = 0; seat < seats.size(); ++seat) {
+    all = LauncherOf(seats[seat]).IsDone(piece.launches[seat]) && all;
+  }
+  return all;
+}
+
+// One that failed counts at once: the others may wait for it on their GPUs.
+Result<bool> NcclQueue::IsLaunched(Piece& piece) {
+  bool all = true;
+  const std::vector<NcclSeat>& seats = piece.group->seats();
+  for (std::size_t seat = 0; seat < seats.size(); ++seat) {
+    NcclLauncher& launcher = LauncherOf(seats[seat]);
+    if (!launcher.IsDone(piece.launches[seat])) {
+      all = false;
+    } else if (const Status& done = launcher.StatusOf(piece.launches[seat]); !done) {
+      return done.error();
+    }
+  }
+  return all;
 }
 
 // What GPUs have done since, and what went wrong with it.
@@ -162,11 +195,12 @@ void NcclQueue::FollowLost(TimeNs now) {
     abort_deadline_ = kNever;
     return;
   }
-  Piece& last = PieceAt(piece_last_ - 1);
-  if (last.lost && !last.recorded && last.group->ended()) {
+  for (std::uint64_t i = piece_first_; i != piece_last_; ++i) {
+    Piece& piece = PieceAt(i);
+    if (!piece.lost || piece.recorded || !piece.group->ended() || !HasLaunched(piece)) continue;
     // It may stand in some streams and not in others; behind it, all are free again.
-    if (const Status done = Record(piece_last_ - 1); !done) Fail(At(last.open), done.error());
-    last.recorded = true;
+    if (const Status done = Record(i); !done) Fail(At(piece.open), done.error());
+    piece.recorded = true;
   }
   if (now < abort_deadline_) return;
   broken_ = Error(Code::kInternal,
@@ -183,10 +217,12 @@ void NcclQueue::FollowLost(TimeNs now) {
   piece_first_ = piece_last_;
 }
 
-// The next piece, once all before it stand in the streams: the same order on every GPU.
+// The next piece, to all of its GPUs before another one: the same order on every GPU.
 void NcclQueue::Launch(TimeNs now) {
   if (piece_last_ - piece_first_ == kPiecesMax || AnyLost()) return;
-  if (piece_first_ != piece_last_ && !PieceAt(piece_last_ - 1).recorded) return;
+  // NCCL takes nothing for a rank that is about something; launch threads wait for that themselves.
+  const bool is_about = piece_first_ != piece_last_ && !PieceAt(piece_last_ - 1).recorded;
+  if (is_about && !options_.threads_library) return;
   while (next_ != last_ && !At(next_).Launches()) ++next_;
   if (next_ == last_) return;
   Open& open = At(next_);
@@ -199,18 +235,36 @@ void NcclQueue::Launch(TimeNs now) {
 void NcclQueue::LaunchPiece(Open& open, NcclGroup& group, TimeNs now) {
   const Transfer& transfer = open.transfer;
   const std::uint64_t end = PieceEnd(transfer, open.walk, open.next, options_.piece_size);
-  batch_.dtype = transfer.dtype;
-  batch_.reduction = transfer.reduction;
-  batch_.divisor = transfer.divisor != 0 ? transfer.divisor : transfer.members_count;
-  batch_.calls.clear();
-  AddCalls(transfer, groups_.SeatingOf(transfer), open.walk, open.next, end, batch_.calls);
+  calls_.clear();
+  AddCalls(transfer, groups_.SeatingOf(transfer), open.walk, open.next, end, calls_);
   if (open.begin_ns == kNever) open.begin_ns = now;
   open.next = end;
   if (end < transfer.count) open.walk.GoTo(end);
   ++open.pieces_open;
   PieceAt(piece_last_) = {.open = next_, .group = &group};
+  PostCalls(PieceAt(piece_last_), transfer);
   ++piece_last_;
-  if (const Status done = group.Launch(batch_); !done) Lose(group, done.error(), now);
+}
+
+void NcclQueue::PostCalls(Piece& piece, const Transfer& transfer) {
+  const std::vector<NcclSeat>& seats = piece.group->seats();
+  std::array<NcclLaunch*, kMembersMax> launches{};
+  for (std::uint32_t seat = 0; seat < seats.size(); ++seat) {
+    NcclLaunch& launch = LauncherOf(seats[seat]).Next();
+    launch.library = &piece.group->library();
+    launch.rank = piece.group->RankOf(seat);
+    launch.context = seats[seat].context;
+    launch.stream = seats[seat].stream;
+    launch.mark = EventOf(piece_last_, seats[seat].track).get().thing;
+    launch.dtype = transfer.dtype;
+    launch.reduction = transfer.reduction;
+    launch.divisor = transfer.divisor != 0 ? transfer.divisor : transfer.members_count;
+    launches[seat] = &launch;
+  }
+  for (const NcclCall& call : calls_) launches[call.seat]->calls.push_back(call);
+  for (std::uint32_t seat = 0; seat < seats.size(); ++seat) {
+    piece.launches[seat] = LauncherOf(seats[seat]).Post();
+  }
 }
 
 void NcclQueue::EndTransfers(TimeNs now, std::vector<Completion>& completions) {

@@ -1,8 +1,9 @@
 // Transfers in the order of their posts, carried out a piece at a time by groups of NCCL's ranks: a
-// piece is launched when the one before it stands in the streams, and is done when an event behind
-// it has passed on each of them.
+// piece is posted to the launchers of all its GPUs before the next one is, and is done when a mark
+// behind it has passed on each of them.
 //
-// One thread. Allocates nothing after the start, but for words about failures.
+// One thread, beside those of the launchers. Allocates nothing after the start, but for words about
+// failures.
 #pragma once
 
 #include <array>
@@ -15,6 +16,7 @@
 
 #include "transport/memory/cuda_handles.h"
 #include "transport/nccl/nccl_group.h"
+#include "transport/nccl/nccl_launcher.h"
 #include "transport/nccl/nccl_pieces.h"
 #include "transport/transport.h"
 
@@ -43,19 +45,26 @@ struct NcclQueueOptions {
   std::size_t piece_size = std::size_t{32} << 20;
   TimeNs cancel_patience_ns = 200 * kMillisecond;
   TimeNs abort_timeout_ns = 700 * kMillisecond;
+  // With it, each track has a launch thread, which keeps the library as long as NCCL keeps the
+  // thread. Without, the queue's thread makes the calls, of one piece at a time; for one track.
+  std::shared_ptr<const NcclLibrary> threads_library{};
 };
 
 class NcclQueue {
  public:
-  static constexpr std::size_t kPiecesMax = 4;  // under way
+  static constexpr std::size_t kPiecesMax = NcclLauncher::kLaunchesMax;  // under way
 
   // All outlive the queue. Errors: what a GPU says to an event.
   static Result<std::unique_ptr<NcclQueue>> Make(NcclGroups& groups,
                                                  std::span<const NcclTrack> tracks,
                                                  const NcclQueueOptions& options);
+  ~NcclQueue();
 
   bool HasRoom() const { return last_ - first_ < options_.transfers_max; }
   bool empty() const { return first_ == last_; }
+  std::uint64_t open_count() const { return last_ - first_; }
+  // Grows with everything that is given out and that ends.
+  std::uint64_t progress() const { return first_ + piece_first_ + piece_last_; }
   // An abort did not end: what is open has been given up, and GPUs may still write.
   bool broken() const { return broken_.has_value(); }
   // Open transfers with this token: none or one.
@@ -86,8 +95,9 @@ class NcclQueue {
   struct Piece {
     std::uint64_t open = 0;  // its number in the queue
     NcclGroup* group = nullptr;
-    bool recorded = false;  // an event stands behind it in each of its streams
+    bool recorded = false;  // a mark stands behind it in each of its streams
     bool lost = false;      // its group is being aborted
+    std::array<std::uint32_t, kMembersMax> launches{};  // by seat: its launcher's number
   };
 
   NcclQueue(NcclGroups& groups, std::span<const NcclTrack> tracks, const NcclQueueOptions& options);
@@ -96,12 +106,16 @@ class NcclQueue {
   Piece& PieceAt(std::uint64_t number) { return pieces_[number % kPiecesMax]; }
   CudaEvent& EventOf(std::uint64_t piece, std::uint32_t track);
   bool AnyLost() const;
+  NcclLauncher& LauncherOf(const NcclSeat& seat) { return *launchers_[seat.track]; }
 
-  void FollowLaunch(TimeNs now);
+  void FollowLaunches(TimeNs now);
+  bool HasLaunched(Piece& piece);
+  Result<bool> IsLaunched(Piece& piece);
   void FollowPieces(TimeNs now);
   void FollowLost(TimeNs now);
   void Launch(TimeNs now);
   void LaunchPiece(Open& open, NcclGroup& group, TimeNs now);
+  void PostCalls(Piece& piece, const Transfer& transfer);
   void EndTransfers(TimeNs now, std::vector<Completion>& completions);
   Status Record(std::uint64_t piece);
   Result<bool> IsDone(std::uint64_t piece);
@@ -115,13 +129,14 @@ class NcclQueue {
   std::uint64_t first_ = 0;
   std::uint64_t next_ = 0;
   std::uint64_t last_ = 0;
-  std::array<Piece, kPiecesMax> pieces_{};  // a ring likewise; only its last may be not recorded
+  std::array<Piece, kPiecesMax> pieces_{};  // a ring likewise
   std::uint64_t piece_first_ = 0;
   std::uint64_t piece_last_ = 0;
-  std::vector<CudaEvent> events_;  // by piece and track
-  NcclBatch batch_;
-  TimeNs abort_deadline_ = kNever;  // of the groups that are lost
-  std::optional<Error> broken_;     // an abort did not end: nothing is taken any more
+  std::vector<CudaEvent> events_;                         // by piece and track
+  std::vector<NcclCall> calls_;                           // of the piece that is being launched
+  std::vector<std::unique_ptr<NcclLauncher>> launchers_;  // by track; they go before the events
+  TimeNs abort_deadline_ = kNever;                        // of the groups that are lost
+  std::optional<Error> broken_;  // an abort did not end: nothing is taken any more
 };
 
 }  // namespace headrace::transport

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <atomic>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -9,15 +11,29 @@
 #include "ipc/base/check.h"
 #include "transport/nccl/nccl_cast.h"
 #include "transport/nccl/nccl_scalar.h"
+#include "transport/nvlink/nvlink_transport.h"
+#include "transport/pace.h"
 
 namespace headrace::transport {
 namespace {
 
 constexpr std::uint32_t Bit(Collective kind) { return 1U << static_cast<unsigned>(kind); }
-constexpr std::string_view kRemedy = "set gpu_lane = nvlink";
 
-Error Refused(std::string cause) {
-  return Error(Code::kInvalidArgument, fmt::format("{}: {}", cause, kRemedy));
+Error Refused(std::string cause) { return Error(Code::kInvalidArgument, std::move(cause)); }
+
+bool IsAverage(const Transfer& transfer) {
+  return Reduces(transfer.kind) && transfer.reduction == Reduction::kAverage;
+}
+
+// Where NCCL divides by multiplying before it sums: exact for powers of two, else nearly.
+bool Scales(const Transfer& transfer) { return IsAverage(transfer) && IsFloating(transfer.dtype); }
+
+// What NCCL does not take goes over these; where they are missing it is refused with the reason.
+Result<std::unique_ptr<NvlinkTransport>> OpenKernels(const Gpus& gpus, const NcclOptions& options) {
+  if (!options.kernels) return Error(Code::kUnavailable, "kernels are off");
+  NvlinkOptions kernels{.piece_size = options.piece_size};
+  if (options.ctas_max != 0) kernels.ctas = options.ctas_max;
+  return NvlinkTransport::Open(gpus, kernels);
 }
 
 // The stream of each GPU that all of its calls go to.
@@ -34,10 +50,11 @@ Result<std::vector<CudaStream>> MakeStreams(const Gpus& gpus) {
 }  // namespace
 
 struct NcclTransport::Parts {
-  Parts(const Gpus& gpus_of_all, std::unique_ptr<NcclLibrary> opened, std::vector<CudaStream> made,
+  Parts(const Gpus& gpus_of_all, std::shared_ptr<NcclLibrary> opened, std::vector<CudaStream> made,
         const NcclOptions& options)
       : gpus(gpus_of_all),
         patience_ns(options.cancel_patience_ns + options.abort_timeout_ns),
+        kernels(OpenKernels(gpus, options)),
         library(std::move(opened)),
         streams(std::move(made)),
         cast(*library, gpus, streams,
@@ -49,15 +66,26 @@ struct NcclTransport::Parts {
     }
   }
 
+  Status KernelsTake(const Transfer& transfer) const;
+  PostResult PostToKernels(const Transfer& transfer);
+  // Goes on with them, and says whether to look again at once.
+  bool WorkByKernels(std::vector<Completion>& completions);
+
   const Gpus& gpus;
   TimeNs patience_ns;  // for the end of what is open
   Capabilities capabilities;
-  std::unique_ptr<NcclLibrary> library;
-  std::vector<CudaStream> streams;  // by GPU
+  Result<std::unique_ptr<NvlinkTransport>> kernels;
+  std::uint64_t kernels_open = 0;        // transfers
+  std::shared_ptr<NcclLibrary> library;  // owners: this, and launch threads that NCCL keeps
+  std::vector<CudaStream> streams;       // by GPU
   std::vector<NcclTrack> tracks;
   NcclCast cast;
   std::unique_ptr<NcclQueue> queue;
+  Pace pace;
   TimeNs now = 0;  // of the last call that knew it
+  // Counters that others read; nothing is told by them.
+  std::atomic<std::uint64_t> by_nccl = 0;
+  std::atomic<std::uint64_t> by_kernels = 0;
 };
 
 NcclTransport::NcclTransport(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -84,7 +112,8 @@ Result<std::unique_ptr<NcclTransport>> NcclTransport::Open(const Gpus& gpus,
                                {.transfers_max = kTransfersMax,
                                 .piece_size = options.piece_size,
                                 .cancel_patience_ns = options.cancel_patience_ns,
-                                .abort_timeout_ns = options.abort_timeout_ns});
+                                .abort_timeout_ns = options.abort_timeout_ns,
+                                .threads_library = parts->library});
   if (!queue) return queue.error();
   parts->queue = std::move(queue).value();
   return std::unique_ptr<NcclTransport>(new NcclTransport(std::move(parts)));
@@ -102,7 +131,10 @@ NcclTransport::~NcclTransport() {
   if (queue.empty()) parts_->cast.FinishAll();
 }
 
-Status NcclTransport::Takes(const Transfer& transfer) {
+namespace {
+
+// One rank of each GPU, and of the host at most what is broadcast.
+Status TakesMembers(const Transfer& transfer) {
   if (transfer.kind == Collective::kBarrier) return {};
   std::uint64_t seen = 0;
   for (std::uint32_t member = 0; member < transfer.members_count; ++member) {
@@ -124,13 +156,24 @@ Status NcclTransport::Takes(const Transfer& transfer) {
     }
     seen |= bit;
   }
+  return {};
+}
+
+}  // namespace
+
+Status NcclTransport::Takes(const Transfer& transfer) {
+  if (const Status members = TakesMembers(transfer); !members) return members;
   const std::uint32_t divisor = transfer.divisor != 0 ? transfer.divisor : transfer.members_count;
-  if (Reduces(transfer.kind) && transfer.reduction == Reduction::kAverage &&
-      !IsFloating(transfer.dtype) && divisor != transfer.members_count) {
+  if (IsAverage(transfer) && divisor != transfer.members_count) {
     return Refused(fmt::format("NCCL divides sums of {} by the number of GPUs, {}, and not by {}",
                                Name(transfer.dtype), transfer.members_count, divisor));
   }
   return {};
+}
+
+NcclWays NcclTransport::ways() const {
+  return {.by_nccl = parts_->by_nccl.load(std::memory_order_relaxed),
+          .by_kernels = parts_->by_kernels.load(std::memory_order_relaxed)};
 }
 
 const Capabilities& NcclTransport::capabilities() const { return parts_->capabilities; }
@@ -139,30 +182,75 @@ std::string NcclTransport::LibraryText() const {
   return "NCCL " + NcclVersionText(parts_->library->version());
 }
 
+// Whether the kernels can carry it out; the error is theirs.
+Status NcclTransport::Parts::KernelsTake(const Transfer& transfer) const {
+  return kernels ? (*kernels)->Takes(transfer) : Status(kernels.error());
+}
+
+PostResult NcclTransport::Parts::PostToKernels(const Transfer& transfer) {
+  const PostResult posted = (*kernels)->Post(transfer, now);
+  if (posted == PostResult::kBusy) return posted;
+  ++kernels_open;
+  by_kernels.fetch_add(1, std::memory_order_relaxed);
+  return posted;
+}
+
 PostResult NcclTransport::Post(const Transfer& transfer, TimeNs now) {
+  Parts& parts = *parts_;
   HR_CHECK(transfer.members_count > 0 && transfer.members_count <= kMembersMax,
            transfer.members_count);
   for (std::uint32_t member = 0; member < transfer.members_count; ++member) {
-    HR_CHECK(transfer.devices[member] < static_cast<int>(parts_->gpus.count()), member);
+    HR_CHECK(transfer.devices[member] < static_cast<int>(parts.gpus.count()), member);
   }
   CheckRuns(transfer);
-  parts_->now = now;
-  if (!parts_->queue->HasRoom()) return PostResult::kBusy;
-  const Status taken = Takes(transfer);
-  parts_->queue->Add(transfer, taken ? std::nullopt : std::optional(taken.error()));
+  parts.now = now;
+  if (parts.queue->open_count() + parts.kernels_open >= kTransfersMax) return PostResult::kBusy;
+  parts.pace.Hurry(now);
+  std::optional<Error> refused;
+  if (const Status taken = Takes(transfer); !taken) {
+    const Status kernels = parts.KernelsTake(transfer);
+    if (kernels) return parts.PostToKernels(transfer);
+    // Nearly is better than not at all.
+    if (!Scales(transfer) || !TakesMembers(transfer)) {
+      refused = Error(taken.code(), fmt::format("{}; and its own kernels cannot do it either: {}",
+                                                taken.error().text(), kernels.error().text()));
+    }
+  }
+  if (!refused) parts.by_nccl.fetch_add(1, std::memory_order_relaxed);
+  parts.queue->Add(transfer, std::move(refused));
   return PostResult::kAccepted;
 }
 
-void NcclTransport::Cancel(std::uint64_t token) { parts_->queue->Cancel(token, parts_->now); }
-
-bool NcclTransport::DoWork(TimeNs now, std::vector<Completion>& completions) {
-  parts_->now = now;
-  const bool open = parts_->queue->Step(now, completions);
-  // Groups that end need nobody; they are let go when there is work again, or at the end.
-  parts_->cast.Sweep(*parts_->queue);
-  return open;
+void NcclTransport::Cancel(std::uint64_t token) {
+  parts_->queue->Cancel(token, parts_->now);
+  if (parts_->kernels) (*parts_->kernels)->Cancel(token);
 }
 
-bool NcclTransport::PrepareToSleep() { return parts_->queue->empty(); }
+bool NcclTransport::Parts::WorkByKernels(std::vector<Completion>& completions) {
+  if (kernels_open == 0) return false;
+  const std::size_t before = completions.size();
+  const bool worked = (*kernels)->DoWork(now, completions);
+  for (std::size_t i = before; i < completions.size(); ++i) {
+    --kernels_open;
+    Completion& completion = completions[i];
+    if (completion.cause.empty()) continue;
+    completion.cause = "by kernels, since NCCL does not take it: " + completion.cause;
+  }
+  return worked;
+}
+
+bool NcclTransport::DoWork(TimeNs now, std::vector<Completion>& completions) {
+  Parts& parts = *parts_;
+  parts.now = now;
+  const std::uint64_t before = parts.queue->progress();
+  parts.queue->Step(now, completions);
+  const bool kernels_worked = parts.WorkByKernels(completions);
+  // Groups that end need nobody; they are let go when there is work again, or at the end.
+  parts.cast.Sweep(*parts.queue);
+  const bool open = !parts.queue->empty() || parts.kernels_open != 0;
+  return parts.pace.Looked(open, kernels_worked || parts.queue->progress() != before, now);
+}
+
+TimeNs NcclTransport::NextLook() const { return parts_->pace.next_ns(); }
 
 }  // namespace headrace::transport

@@ -1,19 +1,19 @@
 // The lane between the GPUs of one node over NCCL: one rank for each GPU among a transfer's
 // members.
 //
-// All ranks are driven by the lane's one thread: each piece is one of NCCL's groups of calls over
-// all GPUs, and the next is begun when NCCL has launched it on every one of them. So the order is
-// the same on all GPUs by construction, which a thread for each GPU would have to agree on for
-// every piece. Nothing here waits: NCCL is told not to block, and how it gets on is asked
-// by DoWork, which returns true while anything is under way; nobody wakes the lane.
+// Each GPU has a launch thread, which makes NCCL's calls on its ranks (nccl_launcher.h). The lane's
+// thread posts every piece to the threads of all its GPUs before the next one, so the order is the
+// same on all GPUs. It waits for none of them and takes no lock, and NCCL is told not to block: how
+// it gets on is looked at by DoWork, at the pace of transport/pace.h.
 //
-// What NCCL cannot do is refused (Takes), and ends the transfer with kInvalidArgument: two members
-// on one GPU, members on the host other than a broadcast's root, and averages of integers whose
-// divisor is not the number of GPUs.
-// Results are the same bits on every member. The order of the sum is NCCL's own: it is neither that
-// of members nor the host lane's, float16 and bfloat16 are rounded as NCCL rounds them, and min and
-// max of NaN are NCCL's. Averages by another divisor than the number of GPUs are sums of inputs
-// that were multiplied by its inverse.
+// What NCCL cannot do (Takes) goes over the kernels of transport/nvlink, which this lane has beside
+// it: two members on one GPU, members on the host other than a broadcast's root, and averages whose
+// divisor is not the number of GPUs. Transfers are counted by the way they went. Where kernels are
+// missing, or GPUs do not reach each other, averages of floating point are scaled before they are
+// summed, and the rest ends as refused, with both reasons.
+// Results are the same bits on every member. What NCCL sums is summed in NCCL's own order: it is
+// neither that of members nor the host lane's, float16 and bfloat16 are rounded as NCCL rounds
+// them, and min and max of NaN are NCCL's.
 //
 // Cancel: pieces that are not given out are not; those that are get `cancel_patience_ns` to end,
 // then NCCL's ranks are aborted. A group that is aborted, or fails, ends all of its transfers that
@@ -43,9 +43,17 @@ struct NcclOptions {
   std::size_t piece_size = std::size_t{32} << 20;
   // Blocks of threads of one collective on one GPU, at most; 0: as many as NCCL likes.
   std::uint32_t ctas_max = 0;
+  // Whether what NCCL does not take goes over kernels, with as many blocks of threads.
+  bool kernels = true;
   TimeNs form_timeout_ns = 60 * kSecond;  // to make a group of GPUs ready
   TimeNs cancel_patience_ns = 200 * kMillisecond;
   TimeNs abort_timeout_ns = 700 * kMillisecond;
+};
+
+// Transfers that were taken, by the way they went.
+struct NcclWays {
+  std::uint64_t by_nccl = 0;
+  std::uint64_t by_kernels = 0;
 };
 
 class NcclTransport final : public Transport {
@@ -60,15 +68,17 @@ class NcclTransport final : public Transport {
   // Aborts what is open, in bounded time.
   ~NcclTransport() override;
 
-  // Whether NCCL can carry it out; the error names the reason and the remedy.
+  // Whether NCCL can carry it out as the contract wants it; the error names the reason.
   static Status Takes(const Transfer& transfer);
 
   const Capabilities& capabilities() const override;
   [[nodiscard]] PostResult Post(const Transfer& transfer, TimeNs now) override;
   void Cancel(std::uint64_t token) override;
   bool DoWork(TimeNs now, std::vector<Completion>& completions) override;
-  bool PrepareToSleep() override;
+  TimeNs NextLook() const override;
 
+  // Any thread.
+  NcclWays ways() const;
   // For people: "NCCL 2.22.3".
   std::string LibraryText() const;
 

@@ -79,6 +79,10 @@ Group& TheGroup() {
 NcclResult EndGroup() {
   Group group = std::exchange(TheGroup(), {});
   const bool any = !group.forming.empty() || !group.calls.empty();
+  if (!group.calls.empty() && Settings::Get().Enter("block") != NcclResult::kSuccess) {
+    group.calls.front().first->AwaitLeave();
+    return NcclResult::kInternalError;
+  }
   for (auto& [rank, hub] : group.forming) rank->Form(std::move(hub));
   for (auto& [rank, calls] : group.calls) rank->Launch(std::move(calls));
   return any ? NcclResult::kInProgress : NcclResult::kSuccess;

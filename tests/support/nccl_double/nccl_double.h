@@ -14,7 +14,8 @@
 //   FAIL      "ncclGroupEnd:3:2,...": the third call of ncclGroupEnd returns 2. Of "hang" (no
 //   number
 //             behind) it is the n-th collective of this process's ranks that never begins, of
-//             "error" the n-th that ends in that error, told in the background
+//             "error" the n-th that ends in that error, told in the background, of "block" the
+//             n-th end of a group of collectives that does not return before its rank is aborted
 #pragma once
 
 #include <cstdint>

@@ -61,6 +61,8 @@ class Rank : public std::enable_shared_from_this<Rank> {
 
   // Lets its streams go on, and ends its thread.
   void Leave();
+  // Holds the caller until then.
+  void AwaitLeave();
   bool finalized() const { return finalized_.load(); }
 
   NcclReduction MakeReduction(std::array<std::byte, 8> scalar);
@@ -79,7 +81,6 @@ class Rank : public std::enable_shared_from_this<Rank> {
   static void RunKernel(const CudaDoubleLaunch* launch);
   void Move(transport::CuDevice device, const Call& call);
   NcclResult Exchange(const Header& header, std::span<const std::byte> bytes, Message& answer);
-  void AwaitLeave();
 
   transport::CuContext context_;
   transport::CuDevice device_;

@@ -77,7 +77,8 @@ class NcclTest : public ::testing::Test {
     const NcclDoubleCounts left = nccl_.Counts();
     EXPECT_EQ(left.ranks, 0U);
     EXPECT_EQ(left.reductions, 0U);
-    EXPECT_EQ(left.hubs, hubs_before_ + ids_abandoned_);
+    EXPECT_GE(left.hubs, hubs_before_ + ids_abandoned_);
+    EXPECT_LE(left.hubs, HubsLeft());
     if (gpus_) {
       EXPECT_EQ(gpus_->driver().releases_failed(), 0U);
     }
@@ -105,12 +106,15 @@ class NcclTest : public ::testing::Test {
   std::unique_ptr<Gpus> gpus_;
   // Of ids that nobody came to: they stay, as with NCCL.
   std::uint64_t ids_abandoned_ = 0;
+  // Of those whose ranks may have been aborted before they came to it.
+  std::uint64_t ids_perhaps_abandoned_ = 0;
 
  private:
   bool SomethingIsLeft() const {
     const NcclDoubleCounts now = nccl_.Counts();
-    return now.ranks != 0 || now.hubs != hubs_before_ + ids_abandoned_;
+    return now.ranks != 0 || now.hubs > HubsLeft();
   }
+  std::uint64_t HubsLeft() const { return hubs_before_ + ids_abandoned_ + ids_perhaps_abandoned_; }
 
   std::uint64_t hubs_before_ = nccl_.Counts().hubs;
 };

@@ -51,6 +51,17 @@ class NcclTransportTest : public NcclTest {
         .token = token, .kind = Collective::kAllReduce, .dtype = DType::kFloat32, .count = count};
   }
 
+  // Legacy memory, which these tests have, is reached context by context.
+  void ReachEachOther() {
+    for (const PrimaryContext& user : gpus_->contexts()) {
+      const CurrentContext current(gpus_->driver(), user.get().context);
+      for (const PrimaryContext& peer : gpus_->contexts()) {
+        if (peer.get().device == user.get().device) continue;
+        (void)gpus_->driver().call().ctx_enable_peer_access(peer.get().context, 0);
+      }
+    }
+  }
+
   // Steps until a collective hangs on a GPU.
   void AwaitHang() {
     std::vector<Completion> completions;
@@ -96,8 +107,8 @@ TEST_F(NcclTransportTest, FinishesItsRanksAtTheEnd) {
   EXPECT_EQ(after.aborted, before.aborted);
 }
 
-TEST_F(NcclTransportTest, ScalesInputsWhereTheDivisorIsNotTheNumberOfGpus) {
-  Open(2);
+TEST_F(NcclTransportTest, ScalesInputsWhereTheDivisorIsNotTheNumberOfGpusAndThereAreNoKernels) {
+  Open(2, {.kernels = false});
   for (const std::uint32_t divisor : {0U, 2U, 8U}) {
     const auto members = FloatMembers(100, {0, 1});
     Transfer transfer = AllReduce(1, 100);
@@ -110,19 +121,85 @@ TEST_F(NcclTransportTest, ScalesInputsWhereTheDivisorIsNotTheNumberOfGpus) {
     EXPECT_EQ(members[1].elements()[99], (3.0F + 2.0F * 99.0F) / by);
   }
   EXPECT_EQ(nccl_.Counts().reductions, 0U);
+  EXPECT_EQ(transport_->ways().by_nccl, 3U);
+  EXPECT_EQ(transport_->ways().by_kernels, 0U);
 }
 
-TEST_F(NcclTransportTest, RefusesWhatNcclCannotDoWithTheReasonAndTheRemedy) {
+TEST_F(NcclTransportTest, GivesKernelsWhatNcclDoesNotTake) {
   Open(2);
+  ReachEachOther();
+  const auto twice = FloatMembers(1000, {0, 1, 1});
+  Transfer transfer = AllReduce(1, 1000);
+  Describe(transfer, twice);
+  Completion completion = Run(*transport_, transfer);
+  ASSERT_EQ(completion.code, Code::kOk) << completion.cause;
+  EXPECT_EQ(twice[1].elements()[999], 5.0F + 3.0F * 999.0F);
+
+  // A member in pinned memory of the host, as blocks have that go to other nodes.
+  const auto beside = FloatMembers(1000, {0, 1});
+  const PinnedPages page(*gpus_, 1000 * sizeof(float));
+  const auto ones = Counting<float>(1000, 0.5F);
+  std::memcpy(page.bytes(), ones.data(), 1000 * sizeof(float));
+  transfer = AllReduce(2, 1000);
+  Describe(transfer, beside);
+  transfer.members_count = 3;
+  transfer.members[2] = page.bytes();
+  completion = Run(*transport_, transfer);
+  ASSERT_EQ(completion.code, Code::kOk) << completion.cause;
+  EXPECT_EQ(beside[0].elements()[10], 3.5F + 3.0F * 10.0F);
+
+  std::vector<GpuArray<std::int32_t>> whole;
+  for (const std::int8_t device : {std::int8_t{0}, std::int8_t{1}}) {
+    whole.emplace_back(*gpus_, device, std::vector<std::int32_t>{-7, 8, 30});
+  }
+  transfer = AllReduce(3, 3);
+  transfer.dtype = DType::kInt32;
+  transfer.reduction = Reduction::kAverage;
+  transfer.divisor = 5;
+  Describe(transfer, whole);
+  completion = Run(*transport_, transfer);
+  ASSERT_EQ(completion.code, Code::kOk) << completion.cause;
+  EXPECT_EQ(whole[1].elements(), (std::vector<std::int32_t>{-2, 3, 12}));
+  EXPECT_EQ(transport_->ways().by_kernels, 3U);
+  EXPECT_EQ(transport_->ways().by_nccl, 0U);
+}
+
+TEST_F(NcclTransportTest, CountsTransfersOfBothWaysAgainstItsLimit) {
+  Open(2);
+  ReachEachOther();
+  const auto members = FloatMembers(10, {0, 1, 1});
+  const auto ranks = FloatMembers(10, {0, 1});
+  for (std::uint32_t i = 0; i < NcclTransport::kTransfersMax; ++i) {
+    Transfer transfer = AllReduce(i, 10);
+    i % 2 == 0 ? Describe(transfer, members) : Describe(transfer, ranks);
+    transfer.count = 0;
+    ASSERT_EQ(transport_->Post(transfer, MonotonicNow()), PostResult::kAccepted) << i;
+  }
+  Transfer late = AllReduce(1000, 10);
+  Describe(late, ranks);
+  EXPECT_EQ(transport_->Post(late, MonotonicNow()), PostResult::kBusy);
+  Describe(late, members);
+  EXPECT_EQ(transport_->Post(late, MonotonicNow()), PostResult::kBusy);
+  transport_->Cancel(0);
+  std::vector<Completion> completions;
+  while (completions.size() < NcclTransport::kTransfersMax) {
+    transport_->DoWork(MonotonicNow(), completions);
+  }
+  EXPECT_EQ(transport_->NextLook(), kNever);
+  EXPECT_EQ(transport_->Post(late, MonotonicNow()), PostResult::kAccepted);
+  EXPECT_EQ(Await(*transport_).code, Code::kOk);
+}
+
+TEST_F(NcclTransportTest, RefusesWhatNeitherNcclNorKernelsCanDoWithBothReasons) {
+  Open(2, {.kernels = false});
   const auto members = FloatMembers(10, {0, 1, 1});
   Transfer twice = AllReduce(1, 10);
   Describe(twice, members);
   Completion completion = Run(*transport_, twice);
   EXPECT_EQ(completion.code, Code::kInvalidArgument);
-  EXPECT_EQ(
-      completion.cause,
-      "member 2 is on GPU 1 like another, and NCCL takes one rank of each GPU: set gpu_lane = "
-      "nvlink");
+  EXPECT_EQ(completion.cause,
+            "member 2 is on GPU 1 like another, and NCCL takes one rank of each GPU; and its own "
+            "kernels cannot do it either: kernels are off");
 
   Transfer on_host = twice;
   on_host.devices[2] = kHost;
@@ -137,10 +214,17 @@ TEST_F(NcclTransportTest, RefusesWhatNcclCannotDoWithTheReasonAndTheRemedy) {
   integers.divisor = 8;
   completion = Run(*transport_, integers);
   EXPECT_EQ(completion.code, Code::kInvalidArgument);
-  EXPECT_EQ(completion.cause,
-            "NCCL divides sums of int32 by the number of GPUs, 2, and not by 8: set gpu_lane = "
-            "nvlink");
+  EXPECT_NE(completion.cause.find(
+                "NCCL divides sums of int32 by the number of GPUs, 2, and not by 8; and"),
+            std::string::npos)
+      << completion.cause;
+  // Also nearly, which it would do for the divisor alone.
+  Transfer both = twice;
+  both.reduction = Reduction::kAverage;
+  both.divisor = 8;
+  EXPECT_EQ(Run(*transport_, both).code, Code::kInvalidArgument);
   EXPECT_EQ(members[0].elements(), Counting<float>(10, 1.0F));
+  EXPECT_EQ(transport_->ways().by_nccl + transport_->ways().by_kernels, 0U);
 }
 
 // Between nodes: sums go to pinned memory of the host, and come back from there.
@@ -247,6 +331,7 @@ TEST_F(NcclTransportTest, NamesWhatKeptRanksFromForming) {
   EXPECT_EQ(completion.code, Code::kInternal);
   EXPECT_NE(completion.cause.find("name a set of ranks"), std::string::npos);
   nccl_.fail("ncclCommGetAsyncError", 1, 1);
+  ids_perhaps_abandoned_ = 1;
   EXPECT_EQ(Run(*transport_, transfer).code, Code::kInternal);
   // And the next one forms them.
   EXPECT_EQ(Run(*transport_, transfer).code, Code::kOk);
@@ -278,8 +363,10 @@ TEST_F(NcclTransportTest, EndsATransferWhoseCallsAreRefused) {
   nccl_.fail("ncclAllReduce", 2, 4);
   Completion completion = Run(*transport_, transfer);
   EXPECT_EQ(completion.code, Code::kInvalidArgument);
-  EXPECT_EQ(completion.cause,
-            "all_reduce of 10 float32 on rank 1 of 2: NCCL says invalid argument");
+  // Of whichever GPU's launch thread came second.
+  EXPECT_TRUE(completion.cause.starts_with("all_reduce of 10 float32 on rank "))
+      << completion.cause;
+  EXPECT_TRUE(completion.cause.ends_with(" of 2: NCCL says invalid argument")) << completion.cause;
   nccl_.fail("ncclGroupEnd", 2, 1);  // the first forms ranks anew
   completion = Run(*transport_, transfer);
   EXPECT_EQ(completion.code, Code::kInternal);
@@ -353,6 +440,36 @@ TEST_F(NcclTransportTest, SaysWhenEvenTheAbortDoesNotEnd) {
   EXPECT_EQ(completion.code, Code::kInternal);
   EXPECT_NE(completion.cause.find("restart the service"), std::string::npos);
   nccl_.hold_aborts(0);
+}
+
+// NCCL's calls may block, whatever it was told; the abort frees the thread that makes them.
+TEST_F(NcclTransportTest, AbortsACancelledTransferWhoseCallDoesNotReturn) {
+  Open(2, {.cancel_patience_ns = 5 * kMillisecond});
+  const auto members = FloatMembers(10, {0, 1});
+  Transfer transfer = AllReduce(1, 10);
+  Describe(transfer, members);
+  ASSERT_EQ(Run(*transport_, transfer).code, Code::kOk);
+  const auto before = members[0].elements();
+  nccl_.fail("block", 2, 1);
+  ASSERT_EQ(transport_->Post(transfer, MonotonicNow()), PostResult::kAccepted);
+  AwaitHang();
+  transport_->Cancel(1);
+  const Completion completion = Await(*transport_);
+  EXPECT_EQ(completion.code, Code::kCancelled) << completion.cause;
+  EXPECT_EQ(members[0].elements(), before);
+  EXPECT_EQ(Run(*transport_, transfer).code, Code::kOk);
+}
+
+TEST_F(NcclTransportTest, MayEndWhileACallDoesNotReturn) {
+  Open(2, {.cancel_patience_ns = kMillisecond});
+  const auto members = FloatMembers(10, {0, 1});
+  Transfer transfer = AllReduce(1, 10);
+  Describe(transfer, members);
+  nccl_.fail("block", 1, 1);
+  ASSERT_EQ(transport_->Post(transfer, MonotonicNow()), PostResult::kAccepted);
+  AwaitHang();
+  transport_.reset();
+  EXPECT_EQ(members[0].elements(), Counting<float>(10, 1.0F));
 }
 
 TEST_F(NcclTransportTest, MayEndWhileGpusHang) {
