@@ -270,7 +270,7 @@ class FakeLayout:
 class FakeSession:
     """Of one rank, for a FakeLayout."""
 
-    rank, world_size = 0, 1
+    rank, world_size, reconnect_seconds = 0, 1, 0
 
     def broadcast(self, tensor, root):
         pass

@@ -88,11 +88,8 @@ class GradientFlow:
         ]
         self._device = _check(parameters)
         if self._recovery is not None and self._device is not None:
-            raise ValueError(
-                "reconnect is for parameters on the CPU: of those on a GPU, streams may have used "
-                "what a lost service left. Leave reconnect (and HEADRACE_RECONNECT) away, and go on "
-                "from a checkpoint"
-            )
+            self._recovery.refuse_gpus()
+            self._recovery = None
         order, waits = self._order.arrange(parameters, used_by(outputs))
         agreed = torch.tensor(order, dtype=torch.int64)
         self._session.broadcast(agreed, 0)

@@ -107,7 +107,9 @@ class ScheduledOptimizer(torch.optim.Optimizer):
             self.session,
             lambda specs, device: self.session.layout(specs, op, policy, device),
             self._say_once,
-            Recovery(self.session, seconds, updates) if seconds > 0 else None,
+            Recovery(self.session, updates, seconds, reconnect is not None)
+            if seconds > 0
+            else None,
         )
         self._hooks = ModelHooks(model, self._flow)
 

@@ -39,11 +39,29 @@ class Recovery:
     ``seconds``: how long a service, and the other ranks, are waited for at a time.
     """
 
-    def __init__(self, session: Session, seconds: float, updates: Updates) -> None:
+    def __init__(
+        self,
+        session: Session,
+        updates: Updates,
+        seconds: float,
+        asked_for: bool = True,
+    ) -> None:
+        """``asked_for``: by the program itself, and not by the environment."""
         self._session = session
-        self._seconds = seconds
         self._updates = updates
+        self._seconds = seconds
+        self._asked_for = asked_for
         self.recoveries = 0
+
+    def refuse_gpus(self) -> None:
+        """Parameters on a GPU cannot be brought back."""
+        why = (
+            "reconnect is for parameters on the CPU: of those on a GPU, streams may have used what "
+            "a lost service left. A loss will be raised: go on from a checkpoint then"
+        )
+        if self._asked_for:
+            raise ValueError(why + ", and leave reconnect away")
+        warnings.warn(f"headrace: {why} (said for HEADRACE_RECONNECT)", stacklevel=2)
 
     def keep(self, slot: Slot) -> None:
         """Copies this rank's gradient, which is about to be posted."""
