@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 import unittest
+from collections.abc import Sequence
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from support.cluster import Cluster, Services  # noqa: E402
 from support.ranks import Rank, RankError, Ranks  # noqa: E402
-from support.service import Service  # noqa: E402
+from support.service import Service, client_environment  # noqa: E402
 
 COUNT = 4096
 LIMIT_S = 60.0  # of a reconnect that is to succeed, on a machine that is busy
 ROUNDS = 20
 GROWTH_MAX_KIB = int(os.environ.get("HEADRACE_TEST_GROWTH_KIB", str(16 << 10)))
+TRAINER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reconnect_train.py")
 LOST = ("unavailable", "peer lost")
 
 
@@ -148,6 +151,52 @@ class OneNode(ReconnectCase):
             self.assertLess(grown, GROWTH_MAX_KIB)
 
 
+class Trainers:
+    """The ranks of a torch run, one for each service; all are ended with the test."""
+
+    def __init__(
+        self, services: Sequence[Service], job: str, rendezvous: str, stops: Sequence[int]
+    ) -> None:
+        self.programs = [
+            service.place.start(
+                ["/usr/bin/python3", "-B", TRAINER, *map(str, stops)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=client_environment(
+                    HEADRACE_SOCKET=service.socket,
+                    HEADRACE_JOB=job,
+                    HEADRACE_RENDEZVOUS=rendezvous,
+                    HEADRACE_RECONNECT=str(int(LIMIT_S)),
+                    RANK=str(rank),
+                    WORLD_SIZE=str(len(services)),
+                ),
+            )
+            for rank, service in enumerate(services)
+        ]
+
+    def close(self) -> None:
+        for program in self.programs:
+            program.end()
+            program.stdin.close()
+            program.stdout.close()
+
+    def await_stop(self) -> str:
+        """Until rank 0 stands at one; what it said."""
+        return self.programs[0].stdout.readline().strip()
+
+    def go_on(self) -> None:
+        self.programs[0].stdin.write("\n")
+        self.programs[0].stdin.flush()
+
+    def ends(self) -> list[list[str]]:
+        """Of each rank, the last lines that it printed."""
+        said = [program.stdout.read().split("\n")[-3:-1] for program in self.programs]
+        for program in self.programs:
+            program.wait(timeout=LIMIT_S)
+        return said
+
+
 class TwoNodes(ReconnectCase):
     """The rank on the node whose service lives comes back, too: its job has failed."""
 
@@ -155,6 +204,8 @@ class TwoNodes(ReconnectCase):
         self.cluster = Cluster(nodes=2, loopback=True)
         self.addCleanup(self.cluster.close)
         self.services = Services(self.cluster, "--rails", "lo")
+
+    def begin(self) -> None:
         self.members = self.services.ranks([1, 2], job="spread")
         self.addCleanup(self.members.__exit__)
         self.members.each("tensor", name="w", count=COUNT)
@@ -162,6 +213,7 @@ class TwoNodes(ReconnectCase):
     def restart(self, node: int) -> None:
         self.require_sums(self.members, 1.0)
         living = self.services[1 - node].pid
+        mapped = len(self.services[1 - node].mappings())
         self.services[node].kill()
         self.require_lost(self.members)
         for member in self.members.members:
@@ -170,8 +222,16 @@ class TwoNodes(ReconnectCase):
         pids = {member.receive() for member in self.members.members}
         self.assertEqual(pids, {self.services[node].pid, living})
         self.require_sums(self.members, 2.0)
+        # What the service that lives had of the old sessions is gone.
+        deadline = time.monotonic() + LIMIT_S
+        while len(self.services[1 - node].mappings()) > mapped and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self.assertEqual(len(self.services[1 - node].mappings()), mapped)
+        for service in (self.services[0], self.services[1]):
+            self.assertEqual(len(service.ctl_json("jobs")["jobs"]), 1)
 
     def test_the_job_goes_on_when_a_nodes_service_was_killed(self) -> None:
+        self.begin()
         self.restart(1)
         epochs = [
             job["epoch"]
@@ -181,8 +241,28 @@ class TwoNodes(ReconnectCase):
         self.assertEqual(epochs, [2, 2])
 
     def test_the_job_goes_on_when_the_leaders_service_was_killed(self) -> None:
+        self.begin()
         self.restart(0)
         self.restart(1)  # and once more, elsewhere
+
+    def train(self, job: str, stops: Sequence[int]) -> list[list[str]]:
+        """At each stop another node's service is killed, and started anew."""
+        services = [self.services[0], self.services[1]]
+        trainers = Trainers(services, job, self.services.rendezvous, stops)
+        self.addCleanup(trainers.close)
+        for count, step in enumerate(stops):
+            self.assertEqual(trainers.await_stop(), f"at {step}")
+            self.services[count % 2].kill()
+            trainers.go_on()
+            self.services.start(count % 2)
+        return trainers.ends()
+
+    def test_training_by_a_plan_ends_with_the_same_numbers(self) -> None:
+        undisturbed = self.train("calm", [])
+        disturbed = self.train("restless", [4, 9, 10])
+        for rank, (before, after) in enumerate(zip(undisturbed, disturbed, strict=True)):
+            self.assertEqual([before[0], after[0]], ["came back 0", "came back 3"], f"rank {rank}")
+            self.assertEqual(after[1], before[1], f"rank {rank}: losses or parameters differ")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,57 @@
+"""One rank of a training run whose service may go away; reconnect_test.py starts it.
+
+usage: reconnect_train.py STEP ...
+
+Trains by ScheduledOptimizer. At each of these steps rank 0 says "at STEP" and waits for a line before it
+goes on. Prints how often it came back, and a digest of losses and parameters, at the end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import warnings
+
+import headrace
+import headrace.torch
+import torch
+
+STEPS = 20
+
+
+def main() -> int:
+    stops = {int(argument) for argument in sys.argv[1:]}
+    warnings.simplefilter("ignore")
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    layers = [torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 4)]
+    model = torch.nn.Sequential(*layers)
+    session = headrace.init()
+    optimizer = headrace.torch.ScheduledOptimizer(
+        torch.optim.AdamW(model.parameters(), 1e-2), model, session
+    )
+    random = torch.Generator().manual_seed(session.rank)
+    digest = hashlib.sha256()
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        inputs = torch.randn(8, 16, generator=random)
+        loss = (model(inputs) - inputs[:, :4]).square().mean()
+        loss.backward()
+        if session.rank == 0 and step in stops:
+            print(f"at {step}", flush=True)
+            sys.stdin.readline()
+        optimizer.step()
+        digest.update(f"{loss.item()!r}\n".encode())
+    optimizer.synchronize()
+    for parameter in model.parameters():
+        digest.update(parameter.detach().numpy().tobytes())
+    recovery = optimizer._flow._recovery
+    print(f"came back {recovery.recoveries if recovery else 0}", flush=True)
+    print(f"digest {digest.hexdigest()}", flush=True)
+    optimizer.close()
+    session.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
