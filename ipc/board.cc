@@ -99,6 +99,16 @@ BoardFile::~BoardFile() {
   if (!kept) ::unlink(path_.c_str());
 }
 
+namespace {
+
+const char* RemedyOf(std::uint32_t version) {
+  if (version > kBoardVersion) return "update this program, which is older";
+  if (version == kBoardVersion) return "the file was cut short: see what else writes to it";
+  return "update the service, which is older, or use the program that came with it";
+}
+
+}  // namespace
+
 Result<BoardView> BoardView::Open(const std::string& path) {
   struct stat state {};
   if (::stat(path.c_str(), &state) != 0) return SystemError("open board " + path, errno);
@@ -116,11 +126,11 @@ Result<BoardView> BoardView::Open(const std::string& path) {
     }
     if (layout.version != kBoardVersion || layout.size != sizeof(BoardLayout) ||
         region.get_size() < sizeof(BoardLayout)) {
-      return Error(
-          Code::kVersionMismatch,
-          fmt::format("board {} has version {} ({} bytes); this program reads version {} "
-                      "({} bytes): use the headracectl that came with the service",
-                      path, layout.version, layout.size, kBoardVersion, sizeof(BoardLayout)));
+      return Error(Code::kVersionMismatch,
+                   fmt::format("board {} has version {} ({} bytes); this program reads version {} "
+                               "({} bytes): {}",
+                               path, layout.version, layout.size, kBoardVersion,
+                               sizeof(BoardLayout), RemedyOf(layout.version)));
     }
     return BoardView(std::move(region));
   } catch (const bip::interprocess_exception& error) {

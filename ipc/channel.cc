@@ -33,8 +33,10 @@ Result<Channel> Channel::Open(int fd) {
   if (version != kChannelVersion || operations_max != kOperationsMax) {
     return Error(Code::kVersionMismatch,
                  fmt::format("open channel: version {} with {} operations; this service speaks "
-                             "version {} with {}: install the client that came with it",
-                             version, operations_max, kChannelVersion, kOperationsMax));
+                             "version {} with {}: update the {}",
+                             version, operations_max, kChannelVersion, kOperationsMax,
+                             version > kChannelVersion ? "service, which is older"
+                                                       : "client library, which is older"));
   }
   return channel;
 }

@@ -32,11 +32,13 @@ Status CheckHello(schema::Hello::Reader hello, std::string_view service_version)
   if (hello.getProtocolVersion() == schema::PROTOCOL_VERSION) return {};
   const auto program = hello.getProgram();
   return Error(Code::kVersionMismatch,
-               fmt::format("headraced {} speaks protocol {}, {} speaks protocol {}: install both "
-                           "from one release",
+               fmt::format("headraced {} speaks protocol {}, {} speaks protocol {}: update the {}",
                            service_version, schema::PROTOCOL_VERSION,
                            Printable({program.begin(), program.size()}, kProgramNameMax),
-                           hello.getProtocolVersion()));
+                           hello.getProtocolVersion(),
+                           hello.getProtocolVersion() < schema::PROTOCOL_VERSION
+                               ? "latter, which is older"
+                               : "service, which is older"));
 }
 
 kj::Promise<Result<UniqueFd>> TakeDescriptor(schema::Descriptor::Client descriptor,

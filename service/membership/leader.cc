@@ -22,11 +22,14 @@ const char* DescribeStart(std::uint32_t after_epoch) {
 
 Status Leader::CheckNode(const NodeFacts& facts, const std::string& address) const {
   if (facts.protocol_version != options_.protocol_version) {
-    return Error(Code::kVersionMismatch,
-                 fmt::format("{} on node {} speaks peer protocol {}, {} on node {} speaks {}: "
-                             "install both from one release",
-                             options_.program, options_.node_name, options_.protocol_version,
-                             facts.program, facts.name, facts.protocol_version));
+    return Error(
+        Code::kVersionMismatch,
+        fmt::format(
+            "{} on node {} speaks peer protocol {}, {} on node {} speaks {}: "
+            "update the service on node {}, which is older",
+            options_.program, options_.node_name, options_.protocol_version, facts.program,
+            facts.name, facts.protocol_version,
+            facts.protocol_version < options_.protocol_version ? facts.name : options_.node_name));
   }
   if (!options_.peers.empty() && !options_.peers.contains(facts.name)) {
     return Error(Code::kPermissionDenied,

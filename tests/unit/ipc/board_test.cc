@@ -189,6 +189,7 @@ TEST_F(Board, ReaderRefusesFilesThatAreShorterThanTheyClaim) {
   Result<BoardView> cut = BoardView::Open(path_ + ".short");
   ASSERT_FALSE(cut.ok());
   EXPECT_EQ(cut.error().code(), Code::kVersionMismatch);
+  EXPECT_NE(cut.error().text().find("cut short"), std::string::npos);
 }
 
 TEST_F(Board, ReaderRefusesAnotherMagicAndAnotherVersion) {
@@ -201,6 +202,9 @@ TEST_F(Board, ReaderRefusesAnotherMagicAndAnotherVersion) {
   EXPECT_NE(newer.error().text().find("version 12"), std::string::npos);
   EXPECT_NE(newer.error().text().find("reads version " + std::to_string(kBoardVersion) + " "),
             std::string::npos);
+  EXPECT_NE(newer.error().text().find("update this program"), std::string::npos);
+  file->layout().version = kBoardVersion - 1;
+  EXPECT_NE(BoardView::Open(path_).error().text().find("update the service"), std::string::npos);
   file->layout().magic = 0x7f454c46;
   Result<BoardView> other = BoardView::Open(path_);
   ASSERT_FALSE(other.ok());

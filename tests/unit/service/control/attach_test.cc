@@ -65,7 +65,10 @@ TEST_F(AttachTest, KeepsTheTimeoutThatTheClientAskedFor) {
 
 TEST_F(AttachTest, NamesBothVersionsAndBothPrograms) {
   ExpectRefused({.protocol_version = 9, .program = "libheadrace 9.9"}, Code::kVersionMismatch,
-                {"headraced 0.1.0 speaks protocol 3", "libheadrace 9.9 speaks protocol 9"});
+                {"headraced 0.1.0 speaks protocol 3", "libheadrace 9.9 speaks protocol 9",
+                 "update the service, which is older"});
+  ExpectRefused({.protocol_version = 2, .program = "libheadrace 0.0"}, Code::kVersionMismatch,
+                {"libheadrace 0.0 speaks protocol 2: update the latter, which is older"});
 }
 
 TEST_F(AttachTest, KeepsControlCharactersOutOfItsAnswer) {

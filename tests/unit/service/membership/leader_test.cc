@@ -332,8 +332,8 @@ TEST(Leader, RefusesANodeByNameBeforeAnyJob) {
   ExpectParts(refusal(facts), {"node c", "not in the list of peers of node a"});
   facts.name = "b";
   facts.protocol_version = 2;
-  ExpectParts(refusal(facts),
-              {"headraced 0.1.0 on node a speaks peer protocol 1", "node b speaks 2"});
+  ExpectParts(refusal(facts), {"headraced 0.1.0 on node a speaks peer protocol 1",
+                               "node b speaks 2", "update the service on node a"});
   facts.protocol_version = 1;
   facts.addresses.emplace_back("second");
   ExpectParts(refusal(facts), {"node b has 2 lanes", "node a has 1"});
