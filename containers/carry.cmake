@@ -5,10 +5,13 @@
 # refers to.
 
 cmake_policy(VERSION 3.25)
-set(HEADRACE_OF_GLIBC "^ld-linux" "^lib(c|m|dl|rt|pthread|util|resolv)\\.so")
+# What every machine has: glibc's; and what NVIDIA's driver brings to those that have one, for a UCX
+# with CUDA.
+set(HEADRACE_OF_MACHINES "^ld-linux" "^lib(c|m|dl|rt|pthread|util|resolv)\\.so"
+    "^lib(cuda|nvidia-ml)\\.so\\.1")
 
 # The shared libraries that files of this KIND (EXECUTABLES, LIBRARIES, MODULES) need, directly or
-# not, except what glibc brings and what this project builds itself. Absent ones end the installation.
+# not, except what machines have and what this project builds itself. Absent ones end the installation.
 function(headrace_needs_of kind files result)
   if(NOT files)
     set(${result} "" PARENT_SCOPE)
@@ -16,7 +19,7 @@ function(headrace_needs_of kind files result)
   endif()
   file(GET_RUNTIME_DEPENDENCIES ${kind} ${files}
        RESOLVED_DEPENDENCIES_VAR found UNRESOLVED_DEPENDENCIES_VAR absent
-       PRE_EXCLUDE_REGEXES ${HEADRACE_OF_GLIBC} POST_EXCLUDE_REGEXES "/libheadrace\\.so$")
+       PRE_EXCLUDE_REGEXES ${HEADRACE_OF_MACHINES} POST_EXCLUDE_REGEXES "/libheadrace\\.so$")
   if(absent)
     message(FATAL_ERROR "${files} need ${absent}, which this machine lacks: install the packages that "
                         "have them, or remove the module that needs them")

@@ -12,10 +12,12 @@ install(FILES ${here}/headraced.service DESTINATION lib/systemd/system
 install(FILES ${here}/headrace.sysusers DESTINATION lib/sysusers.d RENAME headrace.conf
         COMPONENT system EXCLUDE_FROM_ALL)
 install(FILES ${here}/headrace.toml DESTINATION /etc/headrace COMPONENT system EXCLUDE_FROM_ALL)
-install(TARGETS headrace LIBRARY DESTINATION lib COMPONENT library EXCLUDE_FROM_ALL)
+install(TARGETS headrace LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        COMPONENT library EXCLUDE_FROM_ALL)
 headrace_install_needs(library PACKAGE libheadrace COMPILED_IN fmt/format.h boost/version.hpp EXCLUDE_FROM_ALL)
 install(FILES ${PROJECT_SOURCE_DIR}/client/include/headrace/headrace.h DESTINATION include/headrace
         COMPONENT development EXCLUDE_FROM_ALL)
+headrace_install_consumers_files(development EXCLUDE_FROM_ALL)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/client/python/headrace DESTINATION lib/python3/dist-packages
         COMPONENT python EXCLUDE_FROM_ALL
         FILES_MATCHING PATTERN "*.py" PATTERN py.typed PATTERN __pycache__ EXCLUDE)
@@ -47,7 +49,7 @@ set(CPACK_DEBIAN_HEADRACE_DESCRIPTION
  node and between nodes, and decides what moves when. headracectl shows and steers it.")
 set(CPACK_DEBIAN_HEADRACE_PACKAGE_DEPENDS "systemd | systemd-standalone-sysusers")
 set(CPACK_DEBIAN_HEADRACE_PACKAGE_CONTROL_EXTRA
-    "${here}/postinst;${here}/prerm;${here}/conffiles")
+    "${here}/postinst;${here}/prerm;${here}/postrm;${here}/conffiles")
 
 set(CPACK_DEBIAN_LIBHEADRACE_PACKAGE_NAME libheadrace)
 set(CPACK_DEBIAN_LIBHEADRACE_DESCRIPTION "client library of headraced, for training processes")

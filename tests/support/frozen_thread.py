@@ -33,6 +33,7 @@ class FrozenThread:
 
     def __init__(self, pid: int, name: str) -> None:
         self._thread = thread_named(pid, name)
+        self._ended = False
 
     def __enter__(self) -> FrozenThread:
         _trace(_SEIZE, self._thread)
@@ -44,5 +45,13 @@ class FrozenThread:
             raise
         return self
 
+    def ended(self) -> bool:
+        """Whether its process was killed meanwhile. Whoever asks for that end asks this, too: until then
+        the dead thread waits for us, and its process for the thread."""
+        if not self._ended:
+            self._ended = os.waitpid(self._thread, _ALL | os.WNOHANG)[0] == self._thread
+        return self._ended
+
     def __exit__(self, *unused: object) -> None:
-        _trace(_DETACH, self._thread)
+        if not self._ended:
+            _trace(_DETACH, self._thread)
