@@ -159,6 +159,42 @@ class TwoNodes(unittest.TestCase):
         again.each("wait")
         self.assertEqual(again.each("values", name="w"), [[4.0] * 4] * 2)
 
+    def test_memory_of_gpus_here_and_of_the_host_there_ends_with_an_error_on_both(self) -> None:
+        self.start("--operation-timeout-ms", "2000")
+        for job, first in (("at-once", 0), ("later", 2)):
+            ranks = self.ranks([1, 1], job)
+            for name, device in (("w", 0), ("v", None)):
+                for member in ranks.members:
+                    place = {} if device is None else {"device": device}
+                    member.call("tensor", name=name, count=COUNT, **place)
+            for _ in range(first):
+                ranks.each("post", kind="all_reduce", name="w")
+                ranks.each("wait")
+            ranks[0].call("post", kind="all_reduce", name="w")
+            ranks[1].call("post", kind="all_reduce", name="v")
+            for member in ranks.members:
+                with self.assertRaises(RankError) as caught:
+                    member.call("wait")
+                self.assertNotEqual(caught.exception.code, "ok")
+                self.assertNotEqual(str(caught.exception), "")
+            ranks.__exit__()
+        self.assertEqual(self.services[0].stop(), 0)
+        self.assertEqual(self.services[1].stop(), 0)
+
+    def test_nccl_inside_the_nodes_goes_together_with_nccl_between_them(self) -> None:
+        self.start("--gpu-lane", "nccl")
+        ranks = self.ranks([2, 1], "nccl")
+        for member in ranks.members:
+            member.call("tensor", name="w", count=5 * COUNT, device=member.rank % 2)
+        for step in range(3):
+            for member in ranks.members:
+                member.call("fill", name="w", value=float(member.rank + step))
+            ranks.each("post", kind="all_reduce", name="w", stream=0)
+            ranks.each("wait")
+            self.assertEqual(ranks.each("values", name="w"), [[3.0 + 3.0 * step] * 4] * 3)
+        for service in (self.services[0], self.services[1]):
+            self.assertGreater(lanes(service)["nccl0"]["stages_ended"], 0)
+
     def test_nodes_that_differ_are_refused_with_both_names_and_settings(self) -> None:
         self.services = Services(self.cluster, *LIBRARIES, "--rails", "lo")
         self.services.start(0, "--gpu-network", "nccl")

@@ -105,6 +105,7 @@ void NcclNetwork::Close(std::uint32_t group, const std::string& cause, bool fini
 
 void NcclNetwork::End(NodeGroup& group, const Error& error, TimeNs now, bool finish) {
   if (!group.error) group.error = error;
+  pace_.Hurry(now);
   for (const auto& order : group.orders) {
     if (order) order->End(*group.error, now, finish);
   }
@@ -181,6 +182,7 @@ PostResult NcclNetwork::Post(const Transfer& transfer, TimeNs now) {
   if (!(*order)->HasRoom()) return PostResult::kBusy;
   if ((*order)->Meet(transfer, now) == PostResult::kBusy) return PostResult::kBusy;
   (*order)->Add(transfer, std::nullopt);
+  pace_.Hurry(now);
   return PostResult::kAccepted;
 }
 
@@ -242,16 +244,21 @@ bool NcclNetwork::DoWork(TimeNs now, std::vector<Completion>& completions) {
   counters_ = rail_.host.counters();
   counters_.bytes_sent += traffic_.sent;
   counters_.bytes_received += traffic_.received;
-  return worked || open;
+  const std::uint64_t before = std::exchange(progress_, Progress());
+  return pace_.Looked(open, progress_ != before, now) || worked;
 }
 
-bool NcclNetwork::PrepareToSleep() {
-  const auto rests = [](const auto& group) {
-    return std::ranges::all_of(group.second.orders,
-                               [](const auto& order) { return !order || order->empty(); });
-  };
-  return refused_.empty() && leaving_.empty() && std::ranges::all_of(groups_, rests) &&
-         rail_.host.PrepareToSleep();
+std::uint64_t NcclNetwork::Progress() const {
+  std::uint64_t progress = 0;
+  for (const auto& [number, group] : groups_) {
+    for (const auto& order : group.orders) progress += order ? order->progress() : 0;
+  }
+  for (const auto& order : leaving_) progress += order->progress();
+  return progress;
 }
+
+bool NcclNetwork::PrepareToSleep() { return refused_.empty() && rail_.host.PrepareToSleep(); }
+
+TimeNs NcclNetwork::NextLook() const { return std::min(pace_.next_ns(), rail_.host.NextLook()); }
 
 }  // namespace headrace::transport

@@ -20,7 +20,7 @@
 // the cause as soon as the GPU has dropped them, within `abort_timeout_ns`. NCCL checks no counts:
 // a node that posts something else is not found out before the group is closed.
 //
-// The lane's thread; it returns true from DoWork while NCCL has something open.
+// The lane's thread. NCCL wakes nobody: while something of it is open, NextLook says when to look.
 #pragma once
 
 #include <array>
@@ -35,6 +35,7 @@
 #include "transport/nccl/nccl_order.h"
 #include "transport/nccl/nccl_transport.h"
 #include "transport/network.h"
+#include "transport/pace.h"
 
 namespace headrace::transport {
 
@@ -60,6 +61,7 @@ class NcclNetwork final : public NetworkTransport {
   std::uint64_t Missing(std::uint64_t token) const override;
   bool DoWork(TimeNs now, std::vector<Completion>& completions) override;
   bool PrepareToSleep() override;
+  TimeNs NextLook() const override;
   int event_fd() const override { return rail_.host.event_fd(); }
 
   const std::string& address() const override { return rail_.host.address(); }
@@ -91,6 +93,7 @@ class NcclNetwork final : public NetworkTransport {
   bool StepGroups(TimeNs now, std::vector<Completion>& completions);
   bool StepOrder(NcclOrder& order, TimeNs now, std::vector<Completion>& completions);
   bool TakeMeeting(const Completion& completion);
+  std::uint64_t Progress() const;
 
   std::unique_ptr<NcclLibrary> library_;
   NcclRail rail_;
@@ -101,9 +104,11 @@ class NcclNetwork final : public NetworkTransport {
   Capabilities capabilities_;
   std::map<std::uint32_t, NodeGroup> groups_;
   std::vector<std::unique_ptr<NcclOrder>> leaving_;  // of groups that are closed
-  NcclTraffic traffic_;                              // of all that ended well
-  NetworkCounters counters_;                         // and the host's, as of the last DoWork
-  std::vector<Completion> hosts_;                    // scratch
+  Pace pace_;
+  std::uint64_t progress_ = 0;     // of all orders, as of the last DoWork
+  NcclTraffic traffic_;            // of all that ended well
+  NetworkCounters counters_;       // and the host's, as of the last DoWork
+  std::vector<Completion> hosts_;  // scratch
   std::vector<Completion> refused_;
   TimeNs now_ = 0;  // of the last call that knew it
 };

@@ -93,7 +93,12 @@ bool NcclOrder::TakeMeeting(const Completion& completion) {
   meeting_.reset();
   met_ = completion.code == Code::kOk;
   if (!met_ && !error_) {
-    error_ = Error(completion.code, completion.cause).Within("meet the other nodes for NCCL");
+    const bool differs = completion.code == Code::kMismatch;
+    error_ =
+        Error(completion.code, completion.cause)
+            .Within(differs ? "meet the other nodes for NCCL (all of them post GPUs' memory, or "
+                              "all of them the host's)"
+                            : "meet the other nodes for NCCL");
   }
   return true;
 }

@@ -48,6 +48,8 @@ class NcclOrder final : private NcclGroups {
   // Before the first transfer is added: begins to meet the other nodes for it. kBusy: again later.
   PostResult Meet(const Transfer& transfer, TimeNs now);
   bool empty() const { return queue_->empty(); }
+  // Grows with everything that is given out and that ends.
+  std::uint64_t progress() const { return queue_->progress(); }
   bool Has(std::uint64_t token) const { return queue_->Has(token); }
   void Add(const Transfer& transfer, std::optional<Error> error);
 
