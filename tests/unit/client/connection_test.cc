@@ -221,6 +221,28 @@ TEST_F(ConnectionTest, ServesManyThreadsAtOnce) {
   EXPECT_EQ(service.seen().tensors, 800U);
 }
 
+// The service of the test knows no such call, as an older one might not.
+TEST_F(ConnectionTest, NamesTheOlderSideWhenTheServiceDoesNotKnowACall) {
+  EntranceEnd service({});
+  const auto connection = Attach(service.path());
+  ASSERT_TRUE(connection.ok());
+  const Status released = (*connection)->ReleaseSegment(3);
+  EXPECT_EQ(released.code(), Code::kVersionMismatch);
+  EXPECT_NE(released.error().text().find("(protocol 3) as this library is: update the service"),
+            std::string::npos)
+      << released.error().text();
+}
+
+TEST_F(ConnectionTest, KnowsThatTheServiceHungUp) {
+  EntranceEnd service({});
+  const auto connection = Attach(service.path());
+  ASSERT_TRUE(connection.ok());
+  EXPECT_TRUE((*connection)->IsThere());
+  service.Vanish();
+  EXPECT_EQ(losses_.Wait().code(), Code::kUnavailable);
+  EXPECT_FALSE((*connection)->IsThere());
+}
+
 TEST_F(ConnectionTest, LeavesNoDescriptorBehind) {
   EntranceEnd service({});
   Attach(service.path()).value().reset();

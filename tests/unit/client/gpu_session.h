@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "client/lib/api.h"
 #include "tests/support/cuda_double/doubled_driver.h"
@@ -46,6 +47,7 @@ class GpuSessionTest : public transport::DoubleTest {
     Open();
   }
   void TearDown() override {
+    if (gathering_.joinable()) gathering_.join();
     handle_.session.reset();
     stream_.reset();
     DoubleTest::TearDown();
@@ -58,16 +60,28 @@ class GpuSessionTest : public transport::DoubleTest {
     options.rank = 1;
     options.world_size = 2;
     ipc::Channel::Created created = ipc::Channel::Create().value();
-    // A mapping of the test's own, as the service has one.
-    channel_.emplace(ipc::Channel::Open(created.fd.get()).value());
-    service_.emplace(channel_->layout());
     handle_.session = std::make_unique<Session>(
-        options, Session::Endpoints{ForkGuard::Create().value(), std::move(created.channel),
-                                    UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))});
+        options,
+        Session::Endpoints{ForkGuard::Create().value(), std::move(created.channel),
+                           UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))},
+        [this](const AttachRequest&, int channel_fd, int, LossListener&) {
+          Session::Attached attached = Attach(channel_fd);
+          gathering_ = std::thread([this] {
+            while (!service_->HasRecord()) std::this_thread::yield();
+            service_->Serve();  // the other ranks have come, too
+          });
+          return attached;
+        });
+    handle_.session->Adopt(Attach(created.fd.get()));
+    handle_.session->UseCudaLibrary(cuda_double::LibraryPath());
+  }
+  Session::Attached Attach(int channel_fd) {
+    // A mapping of the test's own, as the service has one.
+    channel_.emplace(ipc::Channel::Open(channel_fd).value());
+    service_.emplace(channel_->layout());
     auto control = std::make_unique<FakeControl>();
     control_ = control.get();
-    handle_.session->Adopt({.control = std::move(control), .service_pid = 5, .grant = {}});
-    handle_.session->UseCudaLibrary(cuda_double::LibraryPath());
+    return {.control = std::move(control), .service_pid = 5, .grant = {}};
   }
 
   hr_segment* Segment(std::size_t size, int device = 0) {
@@ -106,6 +120,7 @@ class GpuSessionTest : public transport::DoubleTest {
   std::optional<ServiceEnd> service_;
   hr_session handle_;
   FakeControl* control_ = nullptr;  // owned by the session
+  std::thread gathering_;           // serves what a reconnect posts
   hr_error error_{};
 };
 

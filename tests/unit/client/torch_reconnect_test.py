@@ -64,10 +64,11 @@ def trained(
 
 
 class Restarter:
-    """Kills the service and starts it anew when the ranks ask for it, each time once."""
+    """Ends the service and starts it anew when the ranks ask for it, each time once."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, drains: bool) -> None:
         self._service = service
+        self._drains = drains
         self._asked, self.ask = os.pipe()
         self.restarts = 0
         self._thread = threading.Thread(target=self._run)
@@ -75,7 +76,7 @@ class Restarter:
 
     def _run(self) -> None:
         while os.read(self._asked, 1) == b"k":
-            self._service.kill()
+            self._service.stop() if self._drains else self._service.kill()
             self._service.start()
             self.restarts += 1
 
@@ -111,10 +112,12 @@ class ReconnectCase(unittest.TestCase):
         return results
 
 class ReconnectTest(ReconnectCase):
-    def require_same(self, moments: dict[int, str], clip: bool = False) -> None:
+    def require_same(
+        self, moments: dict[int, str], clip: bool = False, drains: bool = False
+    ) -> None:
         """With the service killed at those moments, training is what it is without that."""
         plain = self.run_ranks(trained, lambda step, when: None, 0.0, clip, job="plain")
-        restarter = Restarter(self.service)
+        restarter = Restarter(self.service, drains)
         self.addCleanup(restarter.close)
 
         def disturbed(session: headrace.Session) -> list:
@@ -148,6 +151,9 @@ class ReconnectTest(ReconnectCase):
 
     def test_a_service_killed_again_and_again_changes_no_number(self) -> None:
         self.require_same({1: "backward", 2: "forward", 5: "step", 6: "step", 9: "forward"})
+
+    def test_a_service_that_is_drained_for_an_update_changes_no_number(self) -> None:
+        self.require_same({3: "forward", 7: "step"}, drains=True)
 
     def test_clipping_all_gradients_sees_the_averages(self) -> None:
         self.require_same({3: "step", 6: "backward"}, clip=True)
