@@ -10,6 +10,7 @@ import unittest
 from collections.abc import Sequence
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from gpu_machine import DOUBLE, machine  # noqa: E402
 from support.cluster import Cluster, Services  # noqa: E402
 from support.ranks import Rank, RankError, Ranks  # noqa: E402
 from support.service import Service, client_environment  # noqa: E402
@@ -149,6 +150,30 @@ class OneNode(ReconnectCase):
             grown = now.pop("resident_kib") - first.pop("resident_kib")
             self.assertEqual(now, first)
             self.assertLess(grown, GROWTH_MAX_KIB)
+
+
+class OnGpus(ReconnectCase):
+    """On the driver's double: memory of GPUs is handed in again, and streams go on."""
+
+    def test_memory_of_gpus_is_handed_in_again(self) -> None:
+        service = Service("--cuda-library", DOUBLE, environment=machine())
+        self.addCleanup(service.close)
+        service.start()
+        ranks = Ranks(service, 2, job="again", environment=machine())
+        self.addCleanup(ranks.__exit__)
+        for member in ranks.members:
+            member.call("tensor", name="w", count=COUNT, device=member.rank)
+        for step in range(3):
+            self.require_sums(ranks, float(step))
+            ranks[0].call("post", kind="all_reduce", name="w", stream=0)
+            service.kill()
+            service.start()
+            ranks.each("reconnect", timeout=LIMIT_S)
+        for member in ranks.members:
+            member.call("fill", name="w", value=member.rank + 5.0)
+        ranks.each("post", kind="all_reduce", name="w", stream=0)
+        ranks.each("wait")
+        self.assertEqual(ranks.each("values", name="w"), [[11.0] * 4] * 2)
 
 
 class Trainers:
