@@ -242,6 +242,37 @@ class WhenThingsGoWrong(unittest.TestCase):
         os.close(read)
         os.close(write)
 
+    def test_a_session_comes_back_to_a_service_that_was_started_anew(self):
+        with Service() as service:
+            session = headrace.init("test", 0, 1, service.socket, reconnect=29.5)
+            self.assertEqual(session.reconnect_seconds, 30)
+            tensor = session.arena(4096).tensor(8, "float32")
+            view = tensor.numpy()
+            view[:] = 1
+            with self.assertRaisesRegex(headrace.Error, "nothing is lost"):
+                session.reconnect()
+            service.kill()
+            with self.assertRaisesRegex(headrace.Unavailable, "hr_session_reconnect"):
+                session.barrier()
+            with self.assertRaisesRegex(headrace.Timeout, "not within 50 ms.*start"):
+                session.reconnect(0.05)
+            service.start()
+            session.reconnect()
+            self.assertEqual(session.service_pid, service.pid)
+            session.all_reduce(tensor)
+            session.all_reduce(numpy.ones(3))
+            self.assertEqual(view.tolist(), [1.0] * 8)
+            session.close()
+
+    def test_reconnecting_is_off_unless_somebody_says_for_how_long(self):
+        with Service() as service:
+            with headrace.init("off", 0, 1, service.socket) as session:
+                with self.assertRaisesRegex(headrace.Error, "HEADRACE_RECONNECT"):
+                    session.reconnect()
+            with mock.patch.dict(os.environ, HEADRACE_RECONNECT="7"):
+                with headrace.init("on", 0, 1, service.socket) as session:
+                    self.assertEqual(session.reconnect_seconds, 7)
+
     def test_a_mismatch_names_both_sides_and_the_session_goes_on(self):
         def mismatch(session):
             try:
