@@ -116,6 +116,17 @@ function(headrace_install_licences component folder carried compiled_in)
   file(WRITE $ENV{DESTDIR}${folder}/${component}.txt "${lines}")
 endfunction()
 
+# A library with a run path of its own, as UCX's module for RDMA connections has, is not looked after by
+# that of the program that loads it, and would find the machine's libraries, or none.
+function(headrace_forget_run_paths folder)
+  file(GLOB_RECURSE files LIST_DIRECTORIES false "$ENV{DESTDIR}${folder}/*.so*")
+  foreach(file IN LISTS files)
+    if(NOT IS_SYMLINK ${file})
+      file(RPATH_REMOVE FILE ${file})
+    endif()
+  endforeach()
+endfunction()
+
 # Copies what programs and libraries of ours need into `folder`, with its licences.
 function(headrace_carry component folder licences programs libraries compiled_in)
   # Those that were not asked for were perhaps not built either.
@@ -144,6 +155,7 @@ function(headrace_carry component folder licences programs libraries compiled_in
   if(modules)
     file(INSTALL DESTINATION ${folder}/ucx TYPE SHARED_LIBRARY FOLLOW_SYMLINK_CHAIN FILES ${modules})
   endif()
+  headrace_forget_run_paths(${folder})
   list(APPEND needs ${modules})
   headrace_install_licences(${component} ${licences} "${needs}" "${compiled_in}")
 endfunction()

@@ -97,6 +97,11 @@ class CarriedTest(unittest.TestCase):
                     missing.append(f"{name}, for {file.name}")
         self.assertEqual(missing, [])
 
+    def test_nothing_carried_looks_for_libraries_elsewhere(self) -> None:
+        for library in self.libraries():
+            dynamic = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
+            self.assertNotRegex(dynamic, r"\((RUNPATH|RPATH)\)", library.name)
+
     def test_rdma_modules_come_with_their_drivers(self) -> None:
         if not (self.carried / "ucx" / "libuct_ib.so.0").exists():
             self.skipTest("this build's UCX has no module for RDMA")

@@ -32,6 +32,8 @@ def _mounts(spec: Spec) -> list[dict]:
         {"destination": "/proc", "type": "proc", "source": "proc"},
         {"destination": "/dev", "type": "tmpfs", "source": "tmpfs",
          "options": ["nosuid", "strictatime", "mode=755", "size=65536k"]},
+        # Where UCX looks for network devices: those of the container's own network namespace.
+        {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": [*plain, "ro"]},
         {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": [*plain, "mode=1777"]},
     ]  # fmt: skip
     for where, folder in spec.volumes.items():
