@@ -36,6 +36,7 @@ struct Config {
   std::string gpu = "auto";            // whether GPUs are used: when there are some, always, never
   std::string cuda_library;            // the driver's; empty: as the loader finds it
   std::string gpu_lane = "nvlink";     // what carries blocks between a node's GPUs
+  std::string gpu_multicast = "off";   // with gpu_lane = nvlink: sums by the switch between GPUs
   std::string nccl_library;            // with gpu_lane = nccl; empty: as the loader finds it
   std::string gpu_network = "staged";  // how GPUs' memory goes to other nodes: by the host's, nccl
   std::uint64_t gpu_ctas = 16;  // of a GPU that one sum or move may take, in blocks of threads

@@ -22,6 +22,7 @@ constexpr std::uint64_t kTransportsMax = 255;
 constexpr std::array<std::string_view, 6> kLogLevels = {"trace",   "debug", "info",
                                                         "warning", "error", "off"};
 constexpr std::array<std::string_view, 3> kGpus = {"auto", "on", "off"};
+constexpr std::array<std::string_view, 2> kOnOff = {"on", "off"};
 constexpr std::array<std::string_view, 2> kGpuLanes = {"nvlink", "nccl"};
 constexpr std::array<std::string_view, 2> kGpuNetworks = {"staged", "nccl"};
 constexpr std::array<std::string_view, 2> kRoles = {"node", "server"};
@@ -66,6 +67,11 @@ constexpr std::array kKeys = {
               "file of CUDA's driver; \"\": libcuda.so.1, as the loader finds it"},
     ConfigKey{"gpu_lane", Kind::kChoice, &Config::gpu_lane, 0, 0,
               "what sums and moves between the GPUs of this node", kGpuLanes},
+    ConfigKey{
+        "gpu_multicast", Kind::kChoice, &Config::gpu_multicast, 0, 0,
+        "whether the switch between GPUs sums where it can (NVLS, lane nvlink), in an order of "
+        "its own",
+        kOnOff},
     ConfigKey{"nccl_library", Kind::kPath, &Config::nccl_library, 0, kPathMax,
               "file of NCCL; \"\": libnccl.so.2, as the loader finds it"},
     ConfigKey{"gpu_network", Kind::kChoice, &Config::gpu_network, 0, 0,

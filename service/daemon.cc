@@ -133,19 +133,24 @@ transport::NcclOptions NcclOptionsOf(const Config& config) {
 }
 
 Result<std::unique_ptr<transport::Transport>> OpenGpuTransport(const Config& config,
-                                                               const transport::Gpus& gpus) {
+                                                               const transport::Gpus& gpus,
+                                                               spdlog::logger& log) {
   if (config.gpu_lane == "nccl") {
     auto nccl = transport::NcclTransport::Open(gpus, NcclOptionsOf(config));
     if (!nccl) return nccl.error();
     return std::unique_ptr<transport::Transport>(std::move(nccl).value());
   }
-  auto nvlink =
-      transport::NvlinkTransport::Open(gpus, {.ctas = static_cast<std::uint32_t>(config.gpu_ctas)});
+  auto nvlink = transport::NvlinkTransport::Open(
+      gpus, {.ctas = static_cast<std::uint32_t>(config.gpu_ctas),
+             .multicast = config.gpu_multicast == "on",
+             .tell_no_multicast = [&log](const std::string& reason) {
+               log.warn("gpu_multicast is on, but GPUs sum by kernels: {}", reason);
+             }});
   if (!nvlink) return nvlink.error();
   return std::unique_ptr<transport::Transport>(std::move(nvlink).value());
 }
 
-Result<GpuSet> OpenGpuSet(const Config& config) {
+Result<GpuSet> OpenGpuSet(const Config& config, spdlog::logger& log) {
   GpuSet set;
   const std::string library =
       config.cuda_library.empty() ? std::string(transport::kCudaLibrary) : config.cuda_library;
@@ -153,7 +158,7 @@ Result<GpuSet> OpenGpuSet(const Config& config) {
   if (!gpus) return gpus.error();
   set.gpus = std::move(gpus).value();
   set.lane_name = config.gpu_lane + "0";
-  Result<std::unique_ptr<transport::Transport>> opened = OpenGpuTransport(config, *set.gpus);
+  Result<std::unique_ptr<transport::Transport>> opened = OpenGpuTransport(config, *set.gpus, log);
   if (!opened) return opened.error().Within(fmt::format("open lane {}", set.lane_name));
   set.transport = std::move(opened).value();
   Result<std::unique_ptr<Sleeper>> sleeper = Sleeper::Create();
@@ -171,7 +176,7 @@ Result<GpuSet> FindGpus(const Config& config, spdlog::logger& log) {
                   .transport = nullptr,
                   .sleeper = nullptr};
   }
-  Result<GpuSet> set = OpenGpuSet(config);
+  Result<GpuSet> set = OpenGpuSet(config, log);
   if (set) {
     for (const transport::CudaDevice& gpu : set->gpus->devices()) {
       log.info("GPU {}: {}, {} MiB", gpu.ordinal, gpu.name, gpu.memory_size >> 20U);

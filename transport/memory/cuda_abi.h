@@ -151,6 +151,15 @@ struct CuAccessDescription {
 };
 static_assert(sizeof(CuAccessDescription) == 12);
 
+// CUmulticastObjectProp.
+struct CuMulticastProperties {
+  std::uint32_t devices_count = 0;
+  std::size_t size = 0;
+  CuFlags handle_types = 0;
+  CuFlags flags = 0;
+};
+static_assert(sizeof(CuMulticastProperties) == 32);
+
 // One of each symbol that we resolve: our member, the name in cuda.h, the symbol of the library
 // (cuda.h maps the one to the other; the version at its end is part of the interface), parameters.
 // Functions are looked up by symbol, so streams passed as nullptr are the legacy default stream.
@@ -242,6 +251,22 @@ static_assert(sizeof(CuAccessDescription) == 12);
 struct CudaFunctions {
 #define HR_CUDA_MEMBER(member, name, symbol, parameters) CuResult(*member) parameters = nullptr;
   HR_CUDA_FUNCTIONS(HR_CUDA_MEMBER)
+#undef HR_CUDA_MEMBER
+};
+
+// The same of functions that drivers for CUDA 12.0 do not have.
+#define HR_CUDA_MULTICAST_FUNCTIONS(X)                                                            \
+  X(create, cuMulticastCreate, cuMulticastCreate, (CuMemory*, const CuMulticastProperties*))      \
+  X(add_device, cuMulticastAddDevice, cuMulticastAddDevice, (CuMemory, CuDevice))                 \
+  X(bind_address, cuMulticastBindAddr, cuMulticastBindAddr,                                       \
+    (CuMemory, std::size_t, CuAddress, std::size_t, CuFlags))                                     \
+  X(unbind, cuMulticastUnbind, cuMulticastUnbind, (CuMemory, CuDevice, std::size_t, std::size_t)) \
+  X(get_granularity, cuMulticastGetGranularity, cuMulticastGetGranularity,                        \
+    (std::size_t*, const CuMulticastProperties*, CuGranularity))
+
+struct CudaMulticast {
+#define HR_CUDA_MEMBER(member, name, symbol, parameters) CuResult(*member) parameters = nullptr;
+  HR_CUDA_MULTICAST_FUNCTIONS(HR_CUDA_MEMBER)
 #undef HR_CUDA_MEMBER
 };
 

@@ -109,7 +109,15 @@ Status CudaDriver::Resolve(const std::string& library) {
   functions_.member = reinterpret_cast<decltype(functions_.member)>(find(#symbol));
   HR_CUDA_FUNCTIONS(HR_CUDA_FIND)
 #undef HR_CUDA_FIND
-  if (missing == nullptr) return {};
+  if (missing == nullptr) {
+    CudaMulticast multicast;
+#define HR_CUDA_FIND(member, name, symbol, parameters) \
+  multicast.member = reinterpret_cast<decltype(multicast.member)>(find(#symbol));
+    HR_CUDA_MULTICAST_FUNCTIONS(HR_CUDA_FIND)
+#undef HR_CUDA_FIND
+    if (missing == nullptr) multicast_ = multicast;
+    return {};
+  }
   return Error(
       Code::kVersionMismatch,
       fmt::format("{} says that it is a driver for CUDA {} and has no {}: install NVIDIA's "

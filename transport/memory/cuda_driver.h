@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -35,6 +36,8 @@ class CudaDriver {
   // kUnavailable without a GPU; each says what to do.
   static Result<std::unique_ptr<CudaDriver>> Open(const std::string& library);
 
+  // Null where the driver lacks them.
+  const CudaMulticast* multicast() const { return multicast_ ? &*multicast_ : nullptr; }
   const CudaFunctions& call() const { return functions_; }
   int version() const { return version_; }  // 12040 = 12.4
   int devices_count() const { return devices_count_; }
@@ -57,6 +60,7 @@ class CudaDriver {
 
   Library library_;
   CudaFunctions functions_;
+  std::optional<CudaMulticast> multicast_;
   int version_ = 0;
   int devices_count_ = 0;
   mutable std::atomic<std::uint64_t> releases_failed_ = 0;

@@ -86,11 +86,19 @@ Result<DeviceImport> DeviceImport::Open(const CudaDriver& driver, const DeviceHa
   DeviceImport import;
   import.device_ = *device;
   import.size_ = handle.size;
+  import.piece_size_ = handle.piece_size;
   auto done = handle.kind == DeviceHandleKind::kPosixFds
                   ? import.MapPieces(driver, handle, fds, users)
                   : import.OpenLegacy(driver, handle, users);
   if (!done) return done.error();
   return import;
+}
+
+void DeviceImport::Announce(Multicast& multicast) {
+  const AddressRange& mapped = reservation_.get();
+  const CuAddress base = piece_size_ != 0 ? mapped.address : address_;
+  multicast.Add(device_, base, piece_size_ != 0 ? mapped.size : size_, piece_size_);
+  announced_ = MulticastRange({&multicast, base});
 }
 
 Status DeviceImport::MapPieces(const CudaDriver& driver, const DeviceHandle& handle,

@@ -14,6 +14,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/result.h"
 #include "transport/memory/cuda_handles.h"
+#include "transport/memory/multicast.h"
 
 namespace headrace::transport {
 
@@ -27,6 +28,10 @@ class DeviceImport {
   static Result<DeviceImport> Open(const CudaDriver& driver, const DeviceHandle& handle,
                                    std::span<const UniqueFd> fds,
                                    std::span<const PrimaryContext> users);
+
+  // Lets it be bound to an address with others' memory, for as long as this lives; `multicast`
+  // outlives this.
+  void Announce(Multicast& multicast);
 
   CuAddress address() const { return address_; }  // the same for all users
   std::uint64_t size() const { return size_; }
@@ -46,6 +51,8 @@ class DeviceImport {
   Reservation reservation_;
   std::vector<VmmMapping> pieces_;
   LegacyMapping legacy_;
+  std::uint64_t piece_size_ = 0;  // 0: legacy
+  MulticastRange announced_;      // goes first
 };
 
 }  // namespace headrace::transport

@@ -18,6 +18,7 @@ Result<std::unique_ptr<Gpus>> Gpus::Open(const std::string& library) {
     if (!context) return context.error().Within(fmt::format("use GPU {}", device.ordinal));
     gpus->contexts_.push_back(std::move(context).value());
   }
+  gpus->multicast_ = std::make_unique<Multicast>(gpus->driver(), gpus->devices());
   return gpus;
 }
 
@@ -33,7 +34,9 @@ Result<DeviceImport> Gpus::Import(const DeviceHandle& handle, std::span<const Un
     if (!user) return user.error();
     users.push_back(std::move(user).value());
   }
-  return DeviceImport::Open(*driver_, handle, fds, users);
+  Result<DeviceImport> imported = DeviceImport::Open(*driver_, handle, fds, users);
+  if (imported) imported->Announce(*multicast_);
+  return imported;
 }
 
 }  // namespace headrace::transport

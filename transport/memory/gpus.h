@@ -1,7 +1,7 @@
 // The GPUs that a process uses: CUDA's driver, a context on each, and what each can do. Made once
 // at the start; everything that maps, launches or pins refers to it and goes first.
 //
-// Thread-safe: nothing changes after Open.
+// Thread-safe: nothing changes after Open, and what is bound by multicast() guards itself.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@
 #include "transport/memory/cuda_driver.h"
 #include "transport/memory/cuda_handles.h"
 #include "transport/memory/device_import.h"
+#include "transport/memory/multicast.h"
 #include "transport/memory/stream_words.h"
 
 namespace headrace::transport {
@@ -36,6 +37,9 @@ class Gpus {
     return contexts_[static_cast<std::size_t>(device)];
   }
 
+  // Where imported memory can be bound to one address; nothing is until somebody starts it.
+  Multicast& multicast() const { return *multicast_; }
+
   // Maps another process's memory for its GPU and all others here that reach it.
   Result<DeviceImport> Import(const DeviceHandle& handle, std::span<const UniqueFd> fds) const;
 
@@ -45,6 +49,7 @@ class Gpus {
   std::unique_ptr<CudaDriver> driver_;
   std::vector<CudaDevice> devices_;
   std::vector<PrimaryContext> contexts_;
+  std::unique_ptr<Multicast> multicast_;
 };
 
 }  // namespace headrace::transport

@@ -48,7 +48,8 @@ Result<Gpu> Gpu::Open(const Gpus& gpus, CuDevice device, std::uint32_t ctas) {
 }
 
 Status Gpu::GiveOut(const Transfer& transfer, const Layout& layout, std::uint64_t piece,
-                    std::uint32_t place, std::uint32_t slot, bool& is_under_way) {
+                    std::uint32_t place, CuAddress multicast, std::uint32_t slot,
+                    bool& is_under_way) {
   const CurrentContext current(*driver_, context_);
   if (auto done = Outcome(current.result(), "make the context current"); !done) return done;
   buffers_ = layout.BuffersOf(transfer, place);
@@ -61,7 +62,7 @@ Status Gpu::GiveOut(const Transfer& transfer, const Layout& layout, std::uint64_
   if (size == 0) return {};
   const bool by_engines = layout.work() == Work::kCopy && SuitsEngines(copies, size);
   Status given = by_engines ? MoveByEngines(transfer, layout, piece, place)
-                            : RunKernels(transfer, layout, piece, place);
+                            : RunKernels(transfer, layout, piece, place, multicast);
   is_under_way = true;
   Status marked = QueueOf(layout.work()).EndPiece(slot);
   return given ? marked : given;
@@ -102,24 +103,27 @@ Status Gpu::CopySpan(const Span& span) {
 }
 
 Status Gpu::RunKernels(const Transfer& transfer, const Layout& layout, std::uint64_t piece,
-                       std::uint32_t place) {
+                       std::uint32_t place, CuAddress multicast) {
   const bool reduces = layout.work() == Work::kReduce;
   const CuFunction kernel =
       reduces ? kernels_.Reduces(transfer.reduction, transfer.dtype) : kernels_.copy();
   const CuStream stream = QueueOf(layout.work()).stream();
+  const CuFunction switched = multicast != 0 ? kernels_.Switched(transfer.dtype) : nullptr;
   Status done;
-  BeginWork(transfer);
+  BeginWork(transfer, multicast);
   layout.ForEachSpan(transfer, piece, place, [&](const Span& span) {
     AddStretch(span);
     if (work_.stretches_count < kStretchesMax) return;
-    if (done) done = Launch(kernel, stream);
+    if (done) done = Launch(kernel, switched, stream);
     work_.stretches_count = 0;
   });
-  if (done && work_.stretches_count != 0) done = Launch(kernel, stream);
+  if (done && work_.stretches_count != 0) done = Launch(kernel, switched, stream);
   return done;
 }
 
-void Gpu::BeginWork(const Transfer& transfer) {
+void Gpu::BeginWork(const Transfer& transfer, CuAddress multicast) {
+  work_.multicast = reinterpret_cast<std::byte*>(multicast);
+  work_.multicast_outputs = transfer.kind == Collective::kAllReduce;
   std::ranges::copy(buffers_.inputs, work_.inputs);
   std::ranges::copy(buffers_.outputs, work_.outputs);
   work_.packed_inputs = buffers_.packed_inputs;
@@ -147,7 +151,7 @@ void Gpu::AddStretch(const Span& span) {
   ++work_.stretches_count;
 }
 
-Status Gpu::Launch(CuFunction kernel, CuStream stream) {
+Status Gpu::Launch(CuFunction kernel, CuFunction switched, CuStream stream) {
   std::uintptr_t loose = kNone;
   std::uintptr_t packed = kNone;
   bool aligned =
@@ -161,6 +165,7 @@ Status Gpu::Launch(CuFunction kernel, CuStream stream) {
     aligned = (loose + stretch.offset) % kUnitSize == (packed + stretch.packed_offset) % kUnitSize;
   }
   work_.aligned = aligned;
+  if (aligned && switched != nullptr) kernel = switched;
   const std::uint32_t units = work_.stretches[work_.stretches_count - 1].units_end;
   const std::uint32_t blocks =
       std::clamp<std::uint32_t>((units + kKernelThreads - 1) / kKernelThreads, 1, ctas_);

@@ -25,10 +25,11 @@ class Gpu {
 
   bool HasRoom(Work work) const { return QueueOf(work).HasRoom(); }
 
-  // Gives out this GPU's share of a piece; `place` is the GPU's in the layout. Whatever it returns,
-  // TakeEnded tells the end of what is under way then.
+  // Gives out this GPU's share of a piece; `place` is the GPU's in the layout, `multicast` the
+  // address of all members at once, 0 where there is none. Whatever it returns, TakeEnded tells the
+  // end of what is under way then.
   Status GiveOut(const Transfer& transfer, const Layout& layout, std::uint64_t piece,
-                 std::uint32_t place, std::uint32_t slot, bool& is_under_way);
+                 std::uint32_t place, CuAddress multicast, std::uint32_t slot, bool& is_under_way);
 
   bool idle() const { return sums_.empty() && moves_.empty(); }
   // Calls `visit(slot, status)` for each share that is done, or that a broken context ended.
@@ -58,10 +59,11 @@ class Gpu {
                        std::uint32_t place);
   Status CopySpan(const Span& span);
   Status RunKernels(const Transfer& transfer, const Layout& layout, std::uint64_t piece,
-                    std::uint32_t place);
-  void BeginWork(const Transfer& transfer);
+                    std::uint32_t place, CuAddress multicast);
+  void BeginWork(const Transfer& transfer, CuAddress multicast);
   void AddStretch(const Span& span);
-  Status Launch(CuFunction kernel, CuStream stream);
+  // `switched` instead of `kernel` where memory lies so that it can.
+  Status Launch(CuFunction kernel, CuFunction switched, CuStream stream);
 
   const CudaDriver* driver_ = nullptr;
   CuContext context_ = nullptr;

@@ -45,8 +45,10 @@ struct KernelWork {
   std::uint64_t packed_outputs;
   std::uint32_t inputs_count;
   std::uint32_t stretches_count;
-  std::uint32_t divisor;  // of the average; 0: none
-  bool aligned;           // units lie at multiples of 16 bytes in every buffer
+  std::uint32_t divisor;   // of the average; 0: none
+  std::byte* multicast;    // all inputs at one address; null: there is none
+  bool multicast_outputs;  // and all outputs
+  bool aligned;            // units lie at multiples of 16 bytes in every buffer
   KernelStretch stretches[kStretchesMax];
 };
 static_assert(sizeof(KernelWork) <= 4096);

@@ -43,6 +43,10 @@ Status Kernels::Find() {
     return {};
   };
   if (auto done = find("headrace_copy", copy_); !done) return done;
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    const auto name = fmt::format("headrace_switched_{}", Name(dtype));
+    if (auto done = find(name, switched_[static_cast<std::size_t>(dtype)]); !done) return done;
+  }
   for (const DType dtype : kDTypesOfAll) {
     for (const Reduction reduction : kReductionsOfAll) {
       const bool is_sum = reduction == Reduction::kAverage && !IsInteger(dtype);

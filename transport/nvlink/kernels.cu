@@ -1,5 +1,7 @@
-// The kernels, as a GPU's driver finds them: headrace_sum_float32, ..., headrace_copy.
+// The kernels, as a GPU's driver finds them: headrace_sum_float32, ..., headrace_copy, and
+// headrace_switched_float32, ...
 #include "transport/nvlink/kernel_list.h"
+#include "transport/nvlink/kernel_switched.h"
 
 namespace headrace::transport::kernels {
 namespace {
@@ -22,5 +24,37 @@ extern "C" __global__ void __launch_bounds__(kKernelThreads)
     headrace_copy(const __grid_constant__ KernelWork work) {
   CopyBody(work, Thread(), Threads());
 }
+
+// What is before Hopper has no such instructions, and no such kernel is launched there.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define HR_MULTIMEM(instruction, ...) asm volatile(instruction __VA_ARGS__)
+#else
+#define HR_MULTIMEM(instruction, ...) __trap()
+#endif
+
+#define HR_DEFINE_SWITCHED(dtype, Element, accumulation, type)                                     \
+  struct Switch_##dtype {                                                                          \
+    static __device__ __forceinline__ Vector LoadSum(const std::byte* at) {                        \
+      Vector sum{};                                                                                \
+      HR_MULTIMEM("multimem.ld_reduce.relaxed.sys.global.add" accumulation ".v4." type             \
+                  " {%0, %1, %2, %3}, [%4];",                                                      \
+                  : "=r"(sum.words[0]), "=r"(sum.words[1]), "=r"(sum.words[2]), "=r"(sum.words[3]) \
+                  : "l"(at)                                                                        \
+                  : "memory");                                                                     \
+      return sum;                                                                                  \
+    }                                                                                              \
+    static __device__ __forceinline__ void Store(std::byte* at, const Vector& vector) {            \
+      HR_MULTIMEM("multimem.st.relaxed.sys.global.v4." type " [%0], {%1, %2, %3, %4};",            \
+                  :                                                                                \
+                  : "l"(at), "r"(vector.words[0]), "r"(vector.words[1]), "r"(vector.words[2]),     \
+                    "r"(vector.words[3])                                                           \
+                  : "memory");                                                                     \
+    }                                                                                              \
+  };                                                                                               \
+  extern "C" __global__ void __launch_bounds__(kKernelThreads)                                     \
+      headrace_switched_##dtype(const __grid_constant__ KernelWork work) {                         \
+    SwitchedSumBody<Element, Switch_##dtype>(work, Thread(), Threads());                           \
+  }
+HR_SWITCHED_KERNELS(HR_DEFINE_SWITCHED)
 
 }  // namespace headrace::transport::kernels

@@ -15,6 +15,9 @@ class Kernels {
   // Loads them. kUnavailable where the build had no nvcc.
   static Result<Kernels> Load(const PrimaryContext& context);
 
+  // Sums of a multicast address; null where there are none of the type.
+  CuFunction Switched(DType dtype) const { return switched_[static_cast<std::size_t>(dtype)]; }
+
   CuFunction copy() const { return copy_; }
   // Averages of floating point have their sums' kernel.
   CuFunction Reduces(Reduction reduction, DType dtype) const {
@@ -29,6 +32,7 @@ class Kernels {
 
   CudaModule module_;
   CuFunction copy_ = nullptr;
+  std::array<CuFunction, kDTypes> switched_{};
   std::array<std::array<CuFunction, kDTypes>, kReductions> reduces_{};
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <span>
 
 #include "ipc/base/check.h"
@@ -30,6 +31,7 @@ Capabilities MakeCapabilities(std::size_t piece_size) {
 struct Slot {
   Transfer transfer;
   Layout layout;
+  CuAddress multicast = 0;       // all members at once; 0: each for itself
   std::uint64_t next_piece = 0;  // to give out
   std::uint32_t under_way = 0;   // shares that were given out and are not done
   bool cancelled = false;
@@ -59,6 +61,8 @@ struct NvlinkTransport::Parts {
   bool GiveOutPiece();
   bool TakeEnded();
   void ReportEnded(TimeNs now, std::vector<Completion>& completions);
+  // Where the switch can sum it; else 0.
+  CuAddress MulticastOf(const Transfer& transfer, const Layout& layout);
   // The first member that a GPU which works for the transfer cannot reach, as an error.
   Status CheckReach(const Transfer& transfer, const Layout& layout) const;
 
@@ -69,6 +73,9 @@ struct NvlinkTransport::Parts {
   std::vector<std::uint32_t> free{};   // indices of slots without a transfer
   std::vector<std::uint32_t> queue{};  // indices of slots in order of their posts
   Pace pace{};
+  Multicast* multicast = nullptr;  // where it is wished for and possible
+  std::string multicast_missing{};
+  std::atomic<std::uint64_t> switched_count = 0;  // counts, for others to read
 };
 
 Result<std::unique_ptr<NvlinkTransport>> NvlinkTransport::Open(const Gpus& gpus,
@@ -102,6 +109,14 @@ Result<std::unique_ptr<NvlinkTransport>> NvlinkTransport::Open(const Gpus& gpus,
   }
   for (std::uint32_t i = kTransfersMax; i > 0; --i) parts->free.push_back(i - 1);
   parts->queue.reserve(kTransfersMax);
+  if (options.multicast) {
+    if (const Status started = gpus.multicast().Start(options.tell_no_multicast); started) {
+      parts->multicast = &gpus.multicast();
+    } else {
+      parts->multicast_missing = started.error().text();
+      if (options.tell_no_multicast) options.tell_no_multicast(parts->multicast_missing);
+    }
+  }
   return std::unique_ptr<NvlinkTransport>(new NvlinkTransport(std::move(parts)));
 }
 
@@ -133,6 +148,7 @@ PostResult NvlinkTransport::Post(const Transfer& transfer, TimeNs now) {
   Slot& slot = parts_->slots[index];
   slot = {.transfer = transfer, .layout = Layout(transfer, parts_->capabilities.piece_size)};
   if (const auto done = parts_->CheckReach(transfer, slot.layout); !done) slot.Fail(done.error());
+  slot.multicast = parts_->MulticastOf(transfer, slot.layout);
   parts_->queue.push_back(index);
   parts_->pace.Hurry(now);
   return PostResult::kAccepted;
@@ -157,6 +173,34 @@ bool NvlinkTransport::DoWork(TimeNs now, std::vector<Completion>& completions) {
 }
 
 TimeNs NvlinkTransport::NextLook() const { return parts_->pace.next_ns(); }
+
+std::uint64_t NvlinkTransport::switched_count() const {
+  return parts_->switched_count.load(std::memory_order_relaxed);
+}
+
+std::string NvlinkTransport::multicast_reason() const {
+  return parts_->multicast != nullptr ? parts_->multicast->reason() : parts_->multicast_missing;
+}
+
+CuAddress NvlinkTransport::Parts::MulticastOf(const Transfer& transfer, const Layout& layout) {
+  const bool sums =
+      transfer.reduction == Reduction::kSum || transfer.reduction == Reduction::kAverage;
+  if (multicast == nullptr || layout.work() != Work::kReduce || !sums) return 0;
+  if (transfer.dtype != DType::kFloat32 && transfer.dtype != DType::kFloat16 &&
+      transfer.dtype != DType::kBFloat16) {
+    return 0;
+  }
+  // One member on each GPU and none on the host.
+  if (layout.gpus_count() < 2 || layout.gpus_count() != transfer.members_count) return 0;
+  std::uint64_t size = transfer.runs.empty() ? transfer.Bytes() : 0;
+  for (const Run& run : transfer.runs) {
+    size = std::max(size, run.offset + run.count * SizeOf(transfer.dtype));
+  }
+  const CuAddress address = multicast->Find(
+      transfer.Members(), std::span(transfer.devices).first(transfer.members_count), size);
+  if (address != 0) switched_count.fetch_add(1, std::memory_order_relaxed);
+  return address;
+}
 
 Status NvlinkTransport::Parts::CheckReach(const Transfer& transfer, const Layout& layout) const {
   for (std::uint32_t place = 0; place < layout.gpus_count(); ++place) {
@@ -195,7 +239,7 @@ bool NvlinkTransport::Parts::GiveOutPiece() {
       const std::int8_t ordinal = slot.layout.gpu(place);
       bool is_under_way = false;
       const auto given = gpus[static_cast<std::size_t>(ordinal)].GiveOut(
-          slot.transfer, slot.layout, slot.next_piece, place, index, is_under_way);
+          slot.transfer, slot.layout, slot.next_piece, place, slot.multicast, index, is_under_way);
       slot.under_way += is_under_way ? 1U : 0U;
       if (!given) slot.Fail(given.error().Within(fmt::format("GPU {}", ordinal)));
     }

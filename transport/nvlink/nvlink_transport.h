@@ -22,6 +22,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,6 +38,13 @@ struct NvlinkOptions {
   std::uint32_t ctas = 16;
   // Bytes of one member's memory that are given out at a time; a multiple of 128.
   std::size_t piece_size = std::size_t{32} << 20;
+  // Lets the switch between GPUs sum (NVLS) where it can: sums and averages of float32, float16 and
+  // bfloat16 over one member on each of several GPUs, in memory that was imported in pieces and is
+  // laid out alike. Such sums are made in the switch's order, so their bits are not the host's.
+  bool multicast = false;
+  // With it: told once why there is none, at the start or when the first memory could not be bound.
+  // Called from any thread; what it refers to outlives the GPUs.
+  std::function<void(const std::string& reason)> tell_no_multicast{};
 };
 inline constexpr std::uint32_t kNvlinkCtasMax = 1024;
 inline constexpr std::size_t kNvlinkPieceSizeMax = std::size_t{1} << 30;
@@ -55,6 +63,11 @@ class NvlinkTransport final : public Transport {
   // Whether the GPUs that would work for it reach all of its memory; the error names those that do
   // not.
   Status Takes(const Transfer& transfer) const;
+
+  // Transfers that the switch sums, so far; and why it does not, where it was asked for and cannot:
+  // at all, or for the first memory that could not be bound. Any thread.
+  std::uint64_t switched_count() const;
+  std::string multicast_reason() const;
 
   const Capabilities& capabilities() const override;
   [[nodiscard]] PostResult Post(const Transfer& transfer, TimeNs now) override;

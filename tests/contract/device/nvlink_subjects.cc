@@ -14,7 +14,7 @@ namespace headrace::transport {
 namespace {
 
 // Small enough for transfers of many, and too few blocks of threads for each unit to have a thread.
-constexpr NvlinkOptions kOptions{.ctas = 2, .piece_size = std::size_t{64} << 10};
+const NvlinkOptions kOptions{.ctas = 2, .piece_size = std::size_t{64} << 10};
 
 // Where tests/gpu/run says that the driver is.
 std::string CudaLibrary() {

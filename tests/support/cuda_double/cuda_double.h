@@ -8,6 +8,7 @@
 //   PEERS     "all", "none", or pairs "0-1,1-0": the first reaches the second (all)
 //   VISIBLE   GPUs that this process sees, as in CUDA_VISIBLE_DEVICES (all)
 //   LACKS     of: stream_words, virtual_memory, posix_fds, host_register
+//   MULTICAST GPUs that can take part in multicast, from the first on (0)
 //   VERSION   of the driver (13000)
 //   FAIL      "cuMemMap:3:2,...": the third call of cuMemMap returns error 2
 //   PID       what the driver takes this process's pid to be, as in a pid namespace

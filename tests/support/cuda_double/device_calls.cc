@@ -109,7 +109,7 @@ int Attribute(const Settings& settings, CuDeviceAttribute attribute) {
       return settings.Lacks("stream_words") ? 0 : 1;
     case CuDeviceAttribute::kComputeCapabilityMinor:
     case CuDeviceAttribute::kRdmaWithVmmSupported:
-    case CuDeviceAttribute::kMulticastSupported:
+    case CuDeviceAttribute::kMulticastSupported:  // of each GPU its own
     case CuDeviceAttribute::kMpsEnabled:
       return 0;
   }
@@ -197,6 +197,11 @@ CuResult cuDeviceTotalMem_v2(std::size_t* size, CuDevice device) {
 CuResult cuDeviceGetAttribute(int* value, CuDeviceAttribute attribute, CuDevice device) {
   HR_DOUBLE_ENTER();
   if (!IsDevice(device)) return CuResult::kInvalidDevice;
+  if (attribute == CuDeviceAttribute::kMulticastSupported) {
+    const int number = machine.settings.visible[static_cast<std::size_t>(device)];
+    *value = number < machine.settings.multicast_count ? 1 : 0;
+    return CuResult::kSuccess;
+  }
   *value = Attribute(machine.settings, attribute);
   return *value < 0 ? CuResult::kInvalidValue : CuResult::kSuccess;
 }

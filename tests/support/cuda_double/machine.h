@@ -41,19 +41,37 @@ struct Settings {
   std::int64_t pid = 0;
   std::string machine = "0";
   std::string lacks;
+  int multicast_count = 0;                // GPUs that can take part in it, from number 0 on
   std::vector<int> visible;               // ordinal -> number of the GPU in the machine
   std::set<std::pair<int, int>> reaches;  // by number
   bool Lacks(const char* ability) const { return lacks.find(ability) != std::string::npos; }
 };
 Settings ReadSettings();
 
-// Bytes of a GPU. Owned by handles and by places where it is mapped, of this process; other
-// processes hold it by descriptors and mappings of their own.
+struct Memory;
+
+// GPUs whose memory is behind one address (cuMulticastCreate).
+struct Team {
+  struct Bound {
+    int device = 0;
+    std::size_t offset = 0;
+    std::size_t size = 0;
+    std::shared_ptr<Memory> memory;  // owners: see Memory
+    Mapping mapped;                  // of those bytes, for kernels
+  };
+  std::size_t devices_count = 0;
+  std::set<int> devices;
+  std::vector<Bound> bounds;
+};
+
+// Bytes of a GPU, or what stands for those of a team. Owned by handles and by places where it is
+// mapped, of this process; other processes hold it by descriptors and mappings of their own.
 struct Memory {
   UniqueFd fd;
   std::size_t size = 0;
   int ordinal = 0;
   CuHandleType handle_types = CuHandleType::kNone;
+  std::unique_ptr<Team> team{};  // of a multicast object, which has no bytes of its own
 };
 
 enum class PlaceKind : std::uint8_t { kVirtual, kPlain, kLegacy };
@@ -200,6 +218,7 @@ CuResult WaitForDevice(Lock& lock, int ordinal);
   extern "C" __attribute__((visibility("default"))) headrace::transport::CuResult symbol parameters;
 namespace headrace::transport {
 HR_CUDA_FUNCTIONS(HR_CUDA_DECLARE)
+HR_CUDA_MULTICAST_FUNCTIONS(HR_CUDA_DECLARE)
 }  // namespace headrace::transport
 #undef HR_CUDA_DECLARE
 

@@ -2,8 +2,11 @@
 // of a launch, one after the other.
 #include <iterator>
 
+#include "ipc/base/check.h"
 #include "tests/support/cuda_double/machine.h"
+#include "tests/support/cuda_double/multicast.h"
 #include "transport/nvlink/kernel_list.h"
+#include "transport/nvlink/kernel_switched.h"
 
 namespace headrace::cuda_double {
 namespace {
@@ -18,6 +21,8 @@ using transport::kernels::Plain;
 using transport::kernels::Product;
 using transport::kernels::ReduceBody;
 using transport::kernels::Sum;
+using transport::kernels::SwitchedSumBody;
+using transport::kernels::Vector;
 using transport::kernels::Widened;
 
 bool MayRead(CuDevice device, const std::byte* from, std::size_t size) {
@@ -60,6 +65,48 @@ void RunThreads(const CudaDoubleLaunch& launch, bool copies, Body body) {
   }
 HR_REDUCE_KERNELS(HR_RUN_KERNEL)
 
+// The GPU whose kernel runs on this thread: the instructions name none.
+CuDevice& RunningDevice() {
+  static thread_local CuDevice device = 0;
+  return device;
+}
+
+// What the switch does. Its order is not ours: from the last that was bound to the first.
+template <class Element>
+struct DoubledSwitch {
+  static std::vector<std::byte*> Bound(const std::byte* at) {
+    auto bound = BoundAt(RunningDevice(), at, sizeof(Vector));
+    HR_CHECK(!bound.empty(), "a kernel touches a multicast address where not all is bound");
+    return bound;
+  }
+  static Vector LoadSum(const std::byte* at) {
+    using Stored = typename Element::Stored;
+    constexpr std::size_t kElements = sizeof(Vector) / sizeof(Stored);
+    const auto bound = Bound(at);
+    typename Element::Value sums[kElements] = {};
+    for (auto from = bound.rbegin(); from != bound.rend(); ++from) {
+      Stored stored[kElements];
+      memcpy(stored, *from, sizeof(stored));
+      for (std::size_t i = 0; i < kElements; ++i) sums[i] += Element::Decode(stored[i]);
+    }
+    Stored results[kElements];
+    for (std::size_t i = 0; i < kElements; ++i) results[i] = Element::Encode(sums[i]);
+    Vector vector;
+    memcpy(&vector, results, sizeof(vector));
+    return vector;
+  }
+  static void Store(std::byte* at, const Vector& vector) {
+    for (std::byte* const to : Bound(at)) memcpy(to, &vector, sizeof(vector));
+  }
+};
+
+#define HR_RUN_SWITCHED(dtype, Element, accumulation, type)                       \
+  void RunSwitched_##dtype(const CudaDoubleLaunch* launch) {                      \
+    RunningDevice() = launch->device;                                             \
+    RunThreads(*launch, false, SwitchedSumBody<Element, DoubledSwitch<Element>>); \
+  }
+HR_SWITCHED_KERNELS(HR_RUN_SWITCHED)
+
 void RunCopy(const CudaDoubleLaunch* launch) { RunThreads(*launch, true, CopyBody); }
 
 }  // namespace
@@ -70,6 +117,9 @@ void AddReduceKernels(std::map<std::string, Kernel>& kernels) {
   kernels["headrace_" #reduction "_" #dtype] = {&Run_##reduction##_##dtype, sizes};
   HR_REDUCE_KERNELS(HR_ADD_KERNEL)
   kernels["headrace_copy"] = {&RunCopy, sizes};
+#define HR_ADD_SWITCHED(dtype, Element, accumulation, type) \
+  kernels["headrace_switched_" #dtype] = {&RunSwitched_##dtype, sizes};
+  HR_SWITCHED_KERNELS(HR_ADD_SWITCHED)
 }
 
 }  // namespace headrace::cuda_double

@@ -166,8 +166,10 @@ CuResult cuMemMap(CuAddress address, std::size_t size, std::size_t offset, CuMem
   if (!IsWhole(size) || address % kGranularity != 0) return CuResult::kInvalidValue;
   if (size > found->second.memory->size) return CuResult::kInvalidValue;
   if (!IsReserved(address, size) || Touches(address, size)) return CuResult::kInvalidValue;
-  if (::mmap(AddressOf(address), size, PROT_NONE, MAP_SHARED | MAP_FIXED,
-             found->second.memory->fd.get(), 0) == MAP_FAILED) {
+  if (const Team* const team = found->second.memory->team.get(); team != nullptr) {
+    if (team->devices.size() != team->devices_count) return CuResult::kNotPermitted;
+  } else if (::mmap(AddressOf(address), size, PROT_NONE, MAP_SHARED | MAP_FIXED,
+                    found->second.memory->fd.get(), 0) == MAP_FAILED) {
     return CuResult::kOutOfMemory;
   }
   Place place;
@@ -196,7 +198,10 @@ CuResult cuMemSetAccess(CuAddress address, std::size_t size, const CuAccessDescr
     if (location.type != CuLocationType::kDevice) return CuResult::kInvalidValue;
     if (!IsDevice(location.id)) return CuResult::kInvalidDevice;
     for (const auto& mapping : mappings) {
-      if (!Reaches(location.id, mapping->second.memory->ordinal)) return CuResult::kInvalidDevice;
+      const Memory& memory = *mapping->second.memory;
+      const bool reaches = memory.team ? memory.team->devices.contains(location.id)
+                                       : Reaches(location.id, memory.ordinal);
+      if (!reaches) return CuResult::kInvalidDevice;
     }
   }
   for (const auto& mapping : mappings) {
@@ -204,6 +209,7 @@ CuResult cuMemSetAccess(CuAddress address, std::size_t size, const CuAccessDescr
     for (std::size_t i = 0; i < count; ++i) {
       place.access[static_cast<std::size_t>(access[i].location.id)] = access[i].flags;
     }
+    if (place.memory->team) continue;  // not for the host
     const auto most = *std::ranges::max_element(place.access);
     const int protection = most == CuAccess::kReadWrite ? PROT_READ | PROT_WRITE
                            : most == CuAccess::kRead    ? PROT_READ

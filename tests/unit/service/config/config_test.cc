@@ -76,6 +76,7 @@ TEST_F(ConfigTest, PrintsTheDefaultsWithTheirSources) {
                                              "gpu = \"auto\"",
                                              "cuda_library = \"\"",
                                              "gpu_lane = \"nvlink\"",
+                                             "gpu_multicast = \"off\"",
                                              "nccl_library = \"\"",
                                              "gpu_network = \"staged\"",
                                              "gpu_ctas = 16",

@@ -128,6 +128,12 @@ HR_SAME_PLACE(CuAllocationProperties, compression, CUmemAllocationProp, allocFla
 HR_SAME_PLACE(CuAllocationProperties, gpu_direct_rdma_capable, CUmemAllocationProp,
               allocFlags.gpuDirectRDMACapable);
 HR_SAME_PLACE(CuAllocationProperties, usage, CUmemAllocationProp, allocFlags.usage);
+static_assert(sizeof(CuMulticastProperties) == sizeof(CUmulticastObjectProp));
+HR_SAME_PLACE(CuMulticastProperties, devices_count, CUmulticastObjectProp, numDevices);
+HR_SAME_PLACE(CuMulticastProperties, size, CUmulticastObjectProp, size);
+HR_SAME_PLACE(CuMulticastProperties, handle_types, CUmulticastObjectProp, handleTypes);
+HR_SAME_PLACE(CuMulticastProperties, flags, CUmulticastObjectProp, flags);
+HR_SAME(CuGranularity::kMinimum, CU_MULTICAST_GRANULARITY_MINIMUM);
 HR_SAME_PLACE(CuAllocationProperties, reserved, CUmemAllocationProp, allocFlags.reserved);
 
 // Parameters are the same to a caller when they are passed alike: as pointers, integers of one
@@ -151,11 +157,16 @@ requires(sizeof...(Ours) ==
   static_assert(CalledAlike<decltype(CudaFunctions::member), decltype(&name)>::value, #symbol);
 HR_CUDA_FUNCTIONS(HR_CUDA_ALIKE)
 
+#define HR_CUDA_MULTICAST_ALIKE(member, name, symbol, parameters) \
+  static_assert(CalledAlike<decltype(CudaMulticast::member), decltype(&name)>::value, #symbol);
+HR_CUDA_MULTICAST_FUNCTIONS(HR_CUDA_MULTICAST_ALIKE)
+
 // `#symbol` is what we look up; `name` is expanded by cuda.h on its way into HR_TEXT.
 #define HR_TEXT(symbol) #symbol
 #define HR_CUDA_VERSION(member, name, symbol, parameters) \
   static_assert(std::string_view(#symbol) == HR_TEXT(name));
 HR_CUDA_FUNCTIONS(HR_CUDA_VERSION)
+HR_CUDA_MULTICAST_FUNCTIONS(HR_CUDA_VERSION)
 
 TEST(CudaAbi, IsWhatTheHeaderOfTheToolkitSays) {
   RecordProperty("cuda_version", CUDA_VERSION);

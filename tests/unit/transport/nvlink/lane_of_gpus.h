@@ -17,7 +17,7 @@
 namespace headrace::transport {
 
 // Small pieces, so that transfers are cut; few threads, so that each has several units.
-inline constexpr NvlinkOptions kSmallPieces{.ctas = 1, .piece_size = std::size_t{16} << 10};
+inline const NvlinkOptions kSmallPieces{.ctas = 1, .piece_size = std::size_t{16} << 10};
 
 class LaneOfGpus : public ::testing::Test {
  protected:

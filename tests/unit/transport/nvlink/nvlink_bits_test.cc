@@ -93,7 +93,7 @@ TEST_P(NvlinkBits, AreTheHostsForEveryDivisor) {
 
 // Large enough for every GPU to have a share of every piece, and for several pieces.
 TEST_P(NvlinkBits, AreTheHostsAcrossPiecesAndShares) {
-  constexpr NvlinkOptions kLarge{.ctas = 3, .piece_size = std::size_t{1} << 20};
+  const NvlinkOptions kLarge{.ctas = 3, .piece_size = std::size_t{1} << 20};
   ASSERT_NO_FATAL_FAILURE(OpenLane(kLarge));
   StagedTransport staged(*gpus_, gpus_->count(), *lane_);
   for (const Collective kind : {Collective::kAllReduce, Collective::kReduceScatter,
