@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -90,6 +92,27 @@ std::set<std::string> LanesOf(ucp_ep_h endpoint) {
 std::set<std::string> ResourcesOf(ucp_context_h context) {
   return ResourcesInText(
       Printed([context](std::FILE* file) { ucp_context_print_info(context, file); }));
+}
+
+bool ReachesNodes(std::string_view resource) {
+  constexpr std::array<std::string_view, 5> kOfOneNode = {"cuda_", "gdr_copy/", "rocm_", "ze_",
+                                                          "sysv/"};
+  return std::ranges::none_of(
+      kOfOneNode, [resource](std::string_view name) { return resource.starts_with(name); });
+}
+
+bool TakesCudaMemory(ucp_context_h context) {
+  ucp_context_attr_t attributes{};
+  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  if (ucp_context_query(context, &attributes) != UCS_OK) return false;
+  return (attributes.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0;
+}
+
+std::string GpuPathText(bool takes_cuda_memory) {
+  const std::string path = "GPU memory reaches other nodes through pinned host memory: ";
+  return path + (takes_cuda_memory
+                     ? "this UCX takes CUDA memory, but sums between nodes are made on the host"
+                     : "this UCX has no CUDA transports");
 }
 
 std::string SlowWireWarning(std::string_view wires, const std::filesystem::path& rdma_devices) {

@@ -16,6 +16,16 @@ namespace headrace::transport {
 std::set<std::string> LanesOf(ucp_ep_h endpoint);
 std::set<std::string> ResourcesOf(ucp_context_h context);
 
+// Whether a resource reaches other nodes: "cuda_copy/cuda" and its like only move bytes to and from
+// a GPU of this one.
+bool ReachesNodes(std::string_view resource);
+
+// Whether this UCX, on this machine, takes addresses of CUDA's memory: it was built with CUDA, and
+// there is a driver.
+bool TakesCudaMemory(ucp_context_h context);
+// What that means for GPUs' memory on its way to other nodes, as a sentence for people.
+std::string GpuPathText(bool takes_cuda_memory);
+
 // The same from text, for tests.
 std::set<std::string> LanesInText(std::string_view text);
 std::set<std::string> ResourcesInText(std::string_view text);

@@ -48,8 +48,9 @@ Status UcxWire::Build(const UcxOptions& options) {
   }
   context_.reset(context);
   const std::set<std::string> resources = ResourcesOf(context);
-  in_place_ = std::ranges::any_of(
-      resources, [](const std::string& name) { return !name.starts_with("tcp/"); });
+  in_place_ = std::ranges::any_of(resources, [](const std::string& name) {
+    return ReachesNodes(name) && !name.starts_with("tcp/");
+  });
   if (in_place_) ++settings_sum_;  // the two kinds do not understand each other
   if (Status built = BuildEngine(); !built) return built;
   return ReadAddress();
@@ -132,8 +133,11 @@ std::string UcxWire::Names() const {
   peers_.ForEach(
       [&names](std::uint32_t, const Peer& peer) { names.merge(LanesOf(peer.endpoint)); });
   if (names.empty()) names = ResourcesOf(context_.get());
+  std::erase_if(names, [](const std::string& name) { return !ReachesNodes(name); });
   return fmt::format("{}", fmt::join(names, ","));
 }
+
+std::string UcxWire::GpuPath() const { return GpuPathText(TakesCudaMemory(context_.get())); }
 
 Result<std::span<std::byte>> UcxWire::AllocateStaging(std::size_t size) {
   if (stagings_.size() == kStagingsMax) {

@@ -44,6 +44,8 @@ class UcxWire final : public Wire {
 
   const std::string& address() const override { return address_; }
   std::string Names() const override;
+  // How GPUs' memory goes over this wire, as a sentence for people.
+  std::string GpuPath() const;
 
   Result<LinkId> Connect(const std::string& address) override;
   void Close(LinkId link) override;

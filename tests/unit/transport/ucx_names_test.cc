@@ -34,6 +34,21 @@ TEST(UcxNames, AreNoneInTextThatSaysSomethingElse) {
   EXPECT_EQ(LanesInText(""), Names{});
 }
 
+TEST(UcxNames, OfWhatStaysOnTheNodeAreNoWires) {
+  EXPECT_TRUE(ReachesNodes("tcp/eth0"));
+  EXPECT_TRUE(ReachesNodes("rc_mlx5/mlx5_0:1"));
+  EXPECT_FALSE(ReachesNodes("cuda_copy/cuda"));
+  EXPECT_FALSE(ReachesNodes("cuda_ipc/cuda"));
+  EXPECT_FALSE(ReachesNodes("gdr_copy/cuda"));
+}
+
+TEST(UcxNames, SayHowMemoryOfGpusGoes) {
+  EXPECT_EQ(GpuPathText(false),
+            "GPU memory reaches other nodes through pinned host memory: this UCX has no CUDA "
+            "transports");
+  EXPECT_NE(GpuPathText(true).find("takes CUDA memory"), std::string::npos);
+}
+
 class RdmaDevices : public ::testing::Test {
  protected:
   RdmaDevices() {
