@@ -275,7 +275,7 @@ void SimulatedService::Do(const service::ToLane& action) {
   if (const auto* measure = std::get_if<service::MeasureGroup>(&action.message)) {
     if (!options_.measures) return MakeUpCost(measure->group);
   }
-  node_.SendToNetworkLane(action.message);
+  node_.SendToNetworkLane(action.lane, action.message);
 }
 
 void SimulatedService::Do(const service::ToWatch& action) {
