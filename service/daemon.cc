@@ -384,9 +384,10 @@ struct Daemon::Parts {
                        .door = &added.lane.door(),
                        .place = LanePlace::kBetweenNodes});
     }
-    if (gpus.gpus != nullptr && !node_lanes.empty()) {
-      log->info("GPU memory goes to other nodes {}", DescribeGpuLanes(gpu_lanes));
-    }
+    if (gpus.gpus == nullptr || node_lanes.empty()) return;
+    log->info("{}", gpu_lanes == 0 ? node_lanes.front()->rail.wire->GpuPath()
+                                   : fmt::format("GPU memory goes to other nodes {}",
+                                                 DescribeGpuLanes(gpu_lanes)));
 #endif
   }
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "transport/memory/cuda_device.h"
 
 namespace headrace::transport {
@@ -78,6 +80,18 @@ Result<DeviceArena> DeviceArena::Allocate(const CudaDriver& driver, CuDevice dev
   const CuDevice own[] = {device};
   if (auto done = AllowAccess(driver, arena.address(), rounded, own); !done) return done.error();
   return arena;
+}
+
+// What it held goes in the order in which it would be destroyed: an address is given back only once
+// nothing is mapped there.
+DeviceArena& DeviceArena::operator=(DeviceArena&& other) noexcept {
+  if (this == &other) return *this;
+  mapping_ = std::move(other.mapping_);
+  reservation_ = std::move(other.reservation_);
+  memory_ = std::move(other.memory_);
+  device_ = other.device_;
+  uuid_ = other.uuid_;
+  return *this;
 }
 
 Result<DeviceGrant> DeviceArena::Grant() const {

@@ -18,6 +18,8 @@ class DeviceArena {
   // remedy.
   static Result<DeviceArena> Allocate(const CudaDriver& driver, CuDevice device,
                                       std::uint64_t size);
+  DeviceArena(DeviceArena&& other) = default;
+  DeviceArena& operator=(DeviceArena&& other) noexcept;
 
   CuAddress address() const { return mapping_.get().address; }
   std::uint64_t size() const { return mapping_.get().size; }  // rounded up

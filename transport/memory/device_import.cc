@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "transport/memory/cuda_device.h"
 #include "transport/memory/device_arena.h"
@@ -92,6 +93,21 @@ Result<DeviceImport> DeviceImport::Open(const CudaDriver& driver, const DeviceHa
                   : import.OpenLegacy(driver, handle, users);
   if (!done) return done.error();
   return import;
+}
+
+// What it held goes in the order in which it would be destroyed: an address is given back only once
+// nothing is mapped there.
+DeviceImport& DeviceImport::operator=(DeviceImport&& other) noexcept {
+  if (this == &other) return *this;
+  announced_ = std::move(other.announced_);
+  legacy_ = std::move(other.legacy_);
+  pieces_ = std::move(other.pieces_);
+  reservation_ = std::move(other.reservation_);
+  device_ = other.device_;
+  address_ = other.address_;
+  size_ = other.size_;
+  piece_size_ = other.piece_size_;
+  return *this;
 }
 
 void DeviceImport::Announce(Multicast& multicast) {

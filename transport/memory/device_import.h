@@ -28,6 +28,8 @@ class DeviceImport {
   static Result<DeviceImport> Open(const CudaDriver& driver, const DeviceHandle& handle,
                                    std::span<const UniqueFd> fds,
                                    std::span<const PrimaryContext> users);
+  DeviceImport(DeviceImport&& other) = default;
+  DeviceImport& operator=(DeviceImport&& other) noexcept;
 
   // Lets it be bound to an address with others' memory, for as long as this lives; `multicast`
   // outlives this.

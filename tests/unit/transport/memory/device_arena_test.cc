@@ -89,6 +89,24 @@ TEST_F(DeviceArenaTest, RefusesNonsense) {
   EXPECT_FALSE(DeviceArena::Allocate(*driver_, 5, kMiB).ok());
 }
 
+TEST_F(DeviceArenaTest, GivesBackWhatItHeldWhenItBecomesAnother) {
+  Start();
+  const auto before = cuda_double::CountsOf(doubled_);
+  const auto held = counts();
+  {
+    auto arena = DeviceArena::Allocate(*driver_, 0, kMiB);
+    auto other = DeviceArena::Allocate(*driver_, 1, kMiB);
+    ASSERT_TRUE(arena.ok() && other.ok());
+    const CuAddress address = other->address();
+    *arena = std::move(*other);
+    EXPECT_EQ(arena->address(), address);
+    EXPECT_EQ(arena->device(), 1);
+    EXPECT_EQ(counts().reservations, held.reservations + 1);
+    EXPECT_EQ(counts().mappings, held.mappings + 1);
+  }
+  EXPECT_EQ(cuda_double::CountsOf(doubled_), before);
+}
+
 TEST_F(DeviceArenaTest, LeavesNothingWhenAnyStepFails) {
   Start();
   const auto before = cuda_double::CountsOf(doubled_);

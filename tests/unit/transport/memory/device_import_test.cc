@@ -74,6 +74,23 @@ TEST_F(DeviceImportTest, KeepsTheMemoryWhenItsOwnerLetsGo) {
   EXPECT_EQ(counts().memory_handles, 0U) << "the mapping alone keeps it";
 }
 
+TEST_F(DeviceImportTest, GivesBackWhatItHeldWhenItBecomesAnother) {
+  StartWithGrant();
+  const auto before = cuda_double::CountsOf(doubled_);
+  const auto held = counts();
+  {
+    auto import = Open(contexts_);
+    auto other = Open(contexts_);
+    ASSERT_TRUE(import.ok() && other.ok());
+    const CuAddress address = other->address();
+    *import = std::move(*other);
+    EXPECT_EQ(import->address(), address);
+    EXPECT_EQ(counts().reservations, held.reservations + 1);
+    EXPECT_EQ(counts().mappings, held.mappings + 1);
+  }
+  EXPECT_EQ(cuda_double::CountsOf(doubled_), before);
+}
+
 TEST_F(DeviceImportTest, SaysWhichGpuCannotReachTheMemory) {
   const Environment apart{{"PEERS", "0-1"}};
   StartWithGrant();
