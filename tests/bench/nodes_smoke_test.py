@@ -4,6 +4,7 @@ usage: nodes_smoke_test.py BUILD
 """
 
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -78,7 +79,8 @@ def check_run(build: str) -> str:
             assert 0 < figure["least_us"] <= figure["p50_us"], figure
     for cost in measured["two"]["costs"].values():
         # Two nodes: what is summed goes over each link once at least, whatever the way.
-        assert cost["cpu_s_per_gb"] > 0, cost
+        # A difference of two short runs, so that noise may be more than it.
+        assert math.isfinite(cost["cpu_s_per_gb"]), cost
         assert 1.0 <= cost["sent_bytes_per_node"] / cost["bytes"] < 2.5, cost
     return ""
 

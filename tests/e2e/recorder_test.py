@@ -96,6 +96,9 @@ class Recorder(unittest.TestCase):
     def test_a_killed_service_leaves_its_records_and_what_was_open(self) -> None:
         ranks = self.train()
         ranks[1].call("post", kind="all_reduce", name="w")
+        deadline = time.monotonic() + 30
+        while not self.service.ctl_json("queue")["queue"] and time.monotonic() < deadline:
+            time.sleep(0.02)  # until the service has read the post
         self.service.kill()
         code, table = self.service.ctl("flight")
         self.assertEqual(code, 1, table)

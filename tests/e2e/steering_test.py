@@ -207,6 +207,9 @@ class OnTwoNodes(SteeringCase):
         self.steer(self.services[1], "cancel", "cancelled", "--yes")
         cause = f"cancelled by uid {os.getuid()} on node"
         self.expect(ranks[0], cause)
+        # What node a sent before it heard is enough for node b to end a sum well, until b has heard.
+        for service in (self.services[0], self.services[1]):
+            self.await_row(service, "cancelled", state="failed")
         self.expect_all(ranks, cause)
 
     def test_a_job_whose_nodes_have_not_met_can_be_cancelled(self) -> None:
