@@ -61,7 +61,9 @@ Rank::~Rank() {
 }
 
 void Rank::Start(std::function<NcclResult()> job) {
-  state_ = NcclResult::kInProgress;
+  // An error of a collective stays, whatever is asked of the rank afterwards.
+  NcclResult expected = NcclResult::kSuccess;
+  state_.compare_exchange_strong(expected, NcclResult::kInProgress);
   const std::lock_guard lock(mutex_);
   jobs_.push_back(std::move(job));
   changed_.notify_all();
