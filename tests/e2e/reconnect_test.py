@@ -285,8 +285,11 @@ class TwoNodes(ReconnectCase):
     def test_training_by_a_plan_ends_with_the_same_numbers(self) -> None:
         undisturbed = self.train("calm", [])
         disturbed = self.train("restless", [4, 9, 10])
+        # A rank that learns of the loss at 9 after the one at 10 comes back once for both.
+        often = ("came back 2", "came back 3")
         for rank, (before, after) in enumerate(zip(undisturbed, disturbed, strict=True)):
-            self.assertEqual([before[0], after[0]], ["came back 0", "came back 3"], f"rank {rank}")
+            self.assertEqual(before[0], "came back 0", f"rank {rank}")
+            self.assertIn(after[0], often, f"rank {rank}")
             self.assertEqual(after[1], before[1], f"rank {rank}: losses or parameters differ")
 
 

@@ -36,6 +36,10 @@ def main() -> int:
     ran, failed, skipped = by_status["run"], by_status["fail"], by_status["notrun"]
     disabled = by_status["disabled"]
 
+    for case in failed:
+        print(f"== FAILED {case.get('name')}")
+        for line in (case.findtext("system-out") or "").splitlines()[-LAST_LINES:]:
+            print(f"   {line}")
     slowest = sorted(ran + failed, key=lambda case: -float(case.get("time", 0)))[
         :SLOW_COUNT
     ]
@@ -46,10 +50,6 @@ def main() -> int:
         reasons = collections.Counter(reason_of(case) for case in group)
         for reason, count in reasons.most_common():
             print(f"== {title} {count}: {reason}")
-    for case in failed:
-        print(f"== FAILED {case.get('name')}")
-        for line in (case.findtext("system-out") or "").splitlines()[-LAST_LINES:]:
-            print(f"   {line}")
     print(
         f"== {len(cases)} tests: {len(ran)} passed, {len(failed)} failed, "
         f"{len(skipped)} skipped, {len(disabled)} disabled"
