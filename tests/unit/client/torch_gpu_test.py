@@ -6,7 +6,6 @@ GPU. What only a real GPU shows is the order of torch's own work in its streams.
 
 import unittest
 import unittest.mock
-import warnings
 
 import headrace.torch
 import torch
@@ -105,28 +104,6 @@ def with_a_rank_that_dies(session):
     return "did not hear of it"
 
 
-def with_reconnect(session, asked_for):
-    gpu = DoubledGpu()
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    session.reconnect_seconds = 5
-    with as_torchs_gpu(gpu), warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            scheduled = headrace.torch.ScheduledOptimizer(
-                optimizer, model, session, reconnect=5 if asked_for else None
-            )
-            for batch in batches(session, 2):
-                scheduled.zero_grad()
-                loss_of(model, batch).backward()
-                scheduled.step()
-            scheduled.synchronize()
-        except ValueError as refusal:
-            return str(refusal)
-    gpu.synchronize()
-    return [str(each.message) for each in caught]
-
-
 class OnAGpu(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -152,12 +129,6 @@ class OnAGpu(unittest.TestCase):
         for averages, waits in self.run_ranks(with_ddp_hook):
             self.assertEqual(averages, [[1.5] * 100] * 3)
             self.assertEqual(waits, 0)
-
-    def test_reconnecting_is_refused_and_left_away_where_only_the_environment_says_so(self):
-        for text in run_ranks(self.service, RANKS, with_reconnect, True, job="asked"):
-            self.assertIn("reconnect is for parameters on the CPU", text)
-        for said in run_ranks(self.service, RANKS, with_reconnect, False, job="environment"):
-            self.assertIn("reconnect is for parameters on the CPU", "".join(said))
 
     def test_views_stay_when_the_session_is_closed(self):
         for before, after in self.run_ranks(with_views_after_the_session):

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import unittest
+import unittest.mock
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import headrace
 import headrace.torch
 import torch
+from doubled_gpu import DoubledGpu, as_torchs_gpu, gpu_service, use_double
 from headrace.errors import Unavailable
 from headrace.torch.recovery import Recovery
 from ranks import Rank, Service
@@ -88,8 +90,15 @@ class Restarter:
 
 
 class ReconnectCase(unittest.TestCase):
+    def make_service(self) -> Service:
+        return Service()
+
+    def call(self, function: Callable, *arguments: Any) -> Any:
+        """Calls it in a rank's process."""
+        return function(*arguments)
+
     def setUp(self) -> None:
-        self.service = Service()
+        self.service = self.make_service()
         self.addCleanup(self.service.close)
         self.service.start()
 
@@ -97,7 +106,7 @@ class ReconnectCase(unittest.TestCase):
         def attached(rank: int) -> Any:
             session = headrace.init(job, rank, RANKS, self.service.socket)
             try:
-                return function(session, *arguments)
+                return self.call(function, session, *arguments)
             finally:
                 session.close()
 
@@ -110,6 +119,22 @@ class ReconnectCase(unittest.TestCase):
                 failures.append(str(failure))
         self.assertEqual(failures, [])
         return results
+
+
+class OnAGpu(ReconnectCase):
+    """With gradients on a GPU, a double's, which torch takes for its own."""
+
+    def make_service(self) -> Service:
+        environment = unittest.mock.patch.dict(os.environ)
+        environment.start()
+        self.addCleanup(environment.stop)
+        use_double()
+        return gpu_service()
+
+    def call(self, function: Callable, *arguments: Any) -> Any:
+        with as_torchs_gpu(DoubledGpu()):
+            return function(*arguments)
+
 
 class ReconnectTest(ReconnectCase):
     def require_same(
@@ -202,6 +227,14 @@ class AgreementTest(ReconnectCase):
     def test_averages_that_only_some_have_go_to_the_others(self) -> None:
         for rank, values in enumerate(self.run_ranks(some_averages)):
             self.assertEqual(values, [10.0, 20.0, 1.5], f"rank {rank}")
+
+
+class GpuReconnectTest(OnAGpu, ReconnectTest):
+    pass
+
+
+class GpuAgreementTest(OnAGpu, AgreementTest):
+    pass
 
 
 def await_end_of(pid: int) -> None:

@@ -87,9 +87,6 @@ class GradientFlow:
             p for p in self._updates.parameters() if p.requires_grad and p.numel()
         ]
         self._device = _check(parameters)
-        if self._recovery is not None and self._device is not None:
-            self._recovery.refuse_gpus()
-            self._recovery = None
         order, waits = self._order.arrange(parameters, used_by(outputs))
         agreed = torch.tensor(order, dtype=torch.int64)
         self._session.broadcast(agreed, 0)

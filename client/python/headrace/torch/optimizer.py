@@ -84,8 +84,9 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         raises Unavailable at once. None: as the session was made, so HEADRACE_RECONNECT as a rule. With
         it each gradient is copied when it is posted, which takes as much memory as all gradients. All
         ranks come back, sum again what was under way, and go on with the same numbers as if nothing
-        had happened; rank 0 warns. Before the first forward pass in training mode has ended,
-        and with parameters on a GPU, a loss is raised all the same.
+        had happened; rank 0 warns. On a GPU the host then waits for averages, and no longer the stream
+        in its place. Before the first forward pass in training mode has ended a loss is raised all
+        the same.
         """
         # Not the base class's: param_groups and state are those of the wrapped optimizer.
         if isinstance(optimizer, (ScheduledOptimizer, *_NEEDS_CLOSURES)):
@@ -107,9 +108,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
             self.session,
             lambda specs, device: self.session.layout(specs, op, policy, device),
             self._say_once,
-            Recovery(self.session, updates, seconds, reconnect is not None)
-            if seconds > 0
-            else None,
+            Recovery(self.session, updates, seconds) if seconds > 0 else None,
         )
         self._hooks = ModelHooks(model, self._flow)
 

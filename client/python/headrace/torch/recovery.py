@@ -7,6 +7,9 @@ are. An average that some have goes to the others; the rest of the iteration is 
 copies, in the same order of ranks, so to the same bits. A rank that is behind, because its service
 could not tell it any more that the last gradients were there, takes parameters and the optimizer's
 state from one that is not.
+
+On a GPU copies are made in the order of torch's current stream, and the host waits for averages: an
+update is made only from what is known to have arrived, so none has ever to be taken back.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from headrace.errors import Error, PeerLost, Unavailable
+from headrace.torch import devices
 
 if TYPE_CHECKING:
     from headrace.layout import Layout
@@ -44,24 +48,11 @@ class Recovery:
         session: Session,
         updates: Updates,
         seconds: float,
-        asked_for: bool = True,
     ) -> None:
-        """``asked_for``: by the program itself, and not by the environment."""
         self._session = session
         self._updates = updates
         self._seconds = seconds
-        self._asked_for = asked_for
         self.recoveries = 0
-
-    def refuse_gpus(self) -> None:
-        """Parameters on a GPU cannot be brought back."""
-        why = (
-            "reconnect is for parameters on the CPU: of those on a GPU, streams may have used what "
-            "a lost service left. A loss will be raised: go on from a checkpoint then"
-        )
-        if self._asked_for:
-            raise ValueError(why + ", and leave reconnect away")
-        warnings.warn(f"headrace: {why} (said for HEADRACE_RECONNECT)", stacklevel=2)
 
     def keep(self, slot: Slot) -> None:
         """Copies this rank's gradient, which is about to be posted."""
@@ -143,7 +134,10 @@ class Recovery:
             if not having:
                 continue
             if len(having) < self._session.world_size:
-                self._session.broadcast(slot.memory.view(torch.uint8), having[0])
+                average = slot.memory.cpu()  # the memory itself, unless on a GPU
+                self._session.broadcast(average.view(torch.uint8), having[0])
+                if average.data_ptr() != slot.memory.data_ptr():
+                    slot.memory.copy_(average)
             slot.open = False
 
     def _hand_over(self, facts: torch.Tensor, iteration: int) -> None:
@@ -173,6 +167,7 @@ class Recovery:
         averages = {slot.index: slot.memory.clone() for slot in slots if not slot.open}
         posted: list[Slot] = []
         failure: Error | None = None
+        stream = devices.current_stream(layout.device)
         try:
             layout.begin_backward()
             for slot in reversed(slots):
@@ -180,7 +175,7 @@ class Recovery:
                     slot.memory.copy_(slot.kept)
                 else:
                     slot.memory.zero_()
-                layout.post(slot.index)
+                layout.post(slot.index, stream)
                 posted.append(slot)
         except Error as error:
             failure = error

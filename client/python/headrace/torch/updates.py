@@ -78,7 +78,7 @@ class Updates:
     def unpack(self, packed: torch.Tensor) -> None:
         """Takes what another rank has packed; the options stay this rank's."""
         file = io.BytesIO(packed.numpy().tobytes())
-        parameters, state = torch.load(file, weights_only=True)
+        parameters, state = torch.load(file, map_location="cpu", weights_only=True)
         with torch.inference_mode(False), torch.no_grad():
             for own, given in zip(self.parameters(), parameters):
                 own.copy_(given)
