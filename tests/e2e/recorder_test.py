@@ -46,6 +46,12 @@ class Recorder(unittest.TestCase):
             ranks.each("wait")
         return ranks
 
+    def await_open(self) -> None:
+        """Until the service has read a post that others have yet to make."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.service.ctl_json("queue")["queue"] and time.monotonic() < deadline:
+            time.sleep(0.02)
+
     def flight(self, *arguments: str) -> dict:
         """What the recorder has of the only job."""
         log = self.service.ctl_json("flight", "-n", "1000", *arguments)
@@ -72,6 +78,7 @@ class Recorder(unittest.TestCase):
         ranks = self.train()
         ranks[0].call("post", kind="all_reduce", name="w")
         ranks[0].send("wait")
+        self.await_open()
         ranks[1].kill()
         with self.assertRaises(RankError):
             ranks[0].receive()
@@ -96,9 +103,7 @@ class Recorder(unittest.TestCase):
     def test_a_killed_service_leaves_its_records_and_what_was_open(self) -> None:
         ranks = self.train()
         ranks[1].call("post", kind="all_reduce", name="w")
-        deadline = time.monotonic() + 30
-        while not self.service.ctl_json("queue")["queue"] and time.monotonic() < deadline:
-            time.sleep(0.02)  # until the service has read the post
+        self.await_open()
         self.service.kill()
         code, table = self.service.ctl("flight")
         self.assertEqual(code, 1, table)

@@ -33,7 +33,7 @@ def run(command: list[str], environment: dict[str, str] | None = None, limit_s: 
         capture_output=True, text=True, timeout=limit_s,
     )  # fmt: skip
     if done.returncode != 0:
-        raise ImageError(f"{' '.join(command)}: {(done.stderr or done.stdout)[-3000:]}")
+        raise ImageError(f"{' '.join(command)}: {done.stdout[-3000:]}{done.stderr[-3000:]}")
     return done.stdout
 
 
