@@ -158,14 +158,15 @@ kj::Promise<Result<SecuredPeer>> PeerSecurity::Parts::Secure(kj::Own<kj::AsyncIo
                                             address, handshakes_count_)));
   }
   peer.stream = kj::mv(stream);
-  kj::Promise<Result<SecuredPeer>> secured = nullptr;
-  if (files_) {
-    secured = Encrypt(kj::mv(peer), accepted);
-  } else {
+  if (!files_) {
     Result<SecuredPeer> allowed = AllowPlainText(kj::mv(peer), far.loopback);
     if (!allowed) return Result<SecuredPeer>(allowed.error());
-    secured = GreetInPlainText(std::move(allowed).value());
+    peer = std::move(allowed).value();
   }
+  // To write to a connection that was reset throws at once.
+  auto secured = kj::evalNow([&] {
+    return files_ ? Encrypt(kj::mv(peer), accepted) : GreetInPlainText(kj::mv(peer));
+  });
   ++handshakes_count_;
   return timer_.timeoutAfter(kHandshakeTimeout, kj::mv(secured))
       .catch_([address](kj::Exception&& exception) -> Result<SecuredPeer> {

@@ -63,13 +63,12 @@ HttpListener::~HttpListener() noexcept(false) = default;
 
 kj::Promise<void> HttpListener::Accept() {
   return port_->accept()
-      .then(
-          [this](kj::Own<kj::AsyncIoStream> client) -> kj::Promise<void> {
-            LetIn(kj::mv(client));
-            return kj::READY_NOW;
-          },
-          // A shortage of descriptors is waited out, never retried at once.
-          [this](kj::Exception&&) { return timer_.afterDelay(kShortageDelay); })
+      .then([this](kj::Own<kj::AsyncIoStream> client) -> kj::Promise<void> {
+        LetIn(kj::mv(client));
+        return kj::READY_NOW;
+      })
+      // A shortage of descriptors is waited out, never retried at once.
+      .catch_([this](kj::Exception&&) { return timer_.afterDelay(kShortageDelay); })
       .then([this] { return Accept(); });
 }
 

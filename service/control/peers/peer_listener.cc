@@ -32,25 +32,23 @@ kj::Promise<void> PeerListener::Accept(kj::Own<kj::ConnectionReceiver> port) {
 
 kj::Promise<void> PeerListener::AcceptNext(kj::ConnectionReceiver& port) {
   return port.accept()
-      .then(
-          [this](kj::Own<kj::AsyncIoStream> stream) -> kj::Promise<void> {
-            TuneForControl(*stream);
-            tasks_.add(security_.Accept(kj::mv(stream)).then([this](Result<SecuredPeer> peer) {
-              if (peer) {
-                LetIn(kj::mv(peer).value());
-              } else {
-                peers_.Say(peer.error());
-              }
-            }));
-            return kj::READY_NOW;
-          },
-          // A shortage is waited out, never retried at once.
-          [this](kj::Exception&& exception) {
-            peers_.Say(
-                Error(Code::kExhausted, std::string("accept a service's connection: ") +
-                                            Printable(exception.getDescription().cStr(), 200)));
-            return timer_.afterDelay(kShortageDelay);
-          })
+      .then([this](kj::Own<kj::AsyncIoStream> stream) -> kj::Promise<void> {
+        TuneForControl(*stream);
+        tasks_.add(security_.Accept(kj::mv(stream)).then([this](Result<SecuredPeer> peer) {
+          if (peer) {
+            LetIn(kj::mv(peer).value());
+          } else {
+            peers_.Say(peer.error());
+          }
+        }));
+        return kj::READY_NOW;
+      })
+      // A shortage is waited out, never retried at once. Whatever else it is, the next is accepted.
+      .catch_([this](kj::Exception&& exception) {
+        peers_.Say(Error(Code::kExhausted, std::string("accept a service's connection: ") +
+                                               Printable(exception.getDescription().cStr(), 200)));
+        return timer_.afterDelay(kShortageDelay);
+      })
       .then([this, &port] { return AcceptNext(port); });
 }
 

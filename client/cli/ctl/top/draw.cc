@@ -174,8 +174,8 @@ Line Title(const Picture& picture, const Frame& frame) {
   const auto width = static_cast<std::size_t>(frame.width);
   const bool has_clock = WidthOf(frame.clock) + 24 < width;
   const std::size_t room = has_clock ? width - WidthOf(frame.clock) - 2 : width;
-  std::string text = PadTo(" " + TitleText(picture, frame), room, frame.utf8);
-  if (has_clock) text += " " + frame.clock + " ";
+  std::string text = PadTo(fmt::format(" {}", TitleText(picture, frame)), room, frame.utf8);
+  if (has_clock) text += fmt::format(" {} ", frame.clock);
   const bool is_well = frame.trouble.empty() && picture.liveness == Liveness::kRunning;
   return Line().Add(PadTo(text, width, frame.utf8), is_well ? Style::kTitle : Style::kBad);
 }
