@@ -130,6 +130,16 @@ TEST_F(PeersHostile, AFloodOfSilentConnectionsKeepsNobodyOut) {
   ExpectServes();
 }
 
+// The service finds them accepted and gone: even writing its greeting fails then.
+TEST_F(PeersHostile, ConnectionsThatAreResetAtOnceKeepNobodyOut) {
+  const linger at_once{.l_onoff = 1, .l_linger = 0};
+  for (int knock = 0; knock < 1000; ++knock) {
+    const UniqueFd socket = ConnectTcp(a_.peer_port());
+    ASSERT_EQ(::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
+  }
+  ExpectServes();
+}
+
 TEST_F(PeersHostile, WhoSaysNoHelloIsCutOffInTime) {
   const UniqueFd socket = ConnectTcp(a_.peer_port());
   ASSERT_EQ(::send(socket.get(), service::kGreeting.data(), service::kGreeting.size(), 0), 8);

@@ -2,6 +2,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "ipc/base/fd.h"
 #include "tests/unit/service/http/visit.h"
 
 namespace headrace::service {
@@ -67,6 +68,21 @@ TEST_F(Http, RefusesWhatIsNotHttp) {
 
 TEST_F(Http, ForgetsAConnectionThatTheClientCloses) {
   { auto client = Connect(); }
+  EXPECT_EQ(Get("/metrics").status(), 200);
+  EXPECT_TRUE(Until([this] { return listener->connections_count() == 0; }));
+}
+
+TEST_F(Http, IsNotEndedByConnectionsThatAreResetBeforeItAcceptsThem) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(listener->port()));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const linger at_once{.l_onoff = 1, .l_linger = 0};
+  for (int i = 0; i < 20; ++i) {
+    const UniqueFd client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::connect(client.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    ASSERT_EQ(::setsockopt(client.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
+  }
   EXPECT_EQ(Get("/metrics").status(), 200);
   EXPECT_TRUE(Until([this] { return listener->connections_count() == 0; }));
 }
