@@ -10,7 +10,7 @@ import unittest
 from collections.abc import Sequence
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from gpu_machine import DOUBLE, machine  # noqa: E402
+from gpu_machine import DOUBLE, NCCL, lanes, machine  # noqa: E402
 from support.cluster import Cluster, Services  # noqa: E402
 from support.ranks import Rank, RankError, Ranks  # noqa: E402
 from support.service import Service, client_environment  # noqa: E402
@@ -180,7 +180,12 @@ class Trainers:
     """The ranks of a torch run, one for each service; all are ended with the test."""
 
     def __init__(
-        self, services: Sequence[Service], job: str, rendezvous: str, stops: Sequence[int]
+        self,
+        services: Sequence[Service],
+        job: str,
+        rendezvous: str,
+        stops: Sequence[int],
+        **environment: str,
     ) -> None:
         self.programs = [
             service.place.start(
@@ -195,6 +200,7 @@ class Trainers:
                     HEADRACE_RECONNECT=str(int(LIMIT_S)),
                     RANK=str(rank),
                     WORLD_SIZE=str(len(services)),
+                    **environment,
                 ),
             )
             for rank, service in enumerate(services)
@@ -270,10 +276,10 @@ class TwoNodes(ReconnectCase):
         self.restart(0)
         self.restart(1)  # and once more, elsewhere
 
-    def train(self, job: str, stops: Sequence[int]) -> list[list[str]]:
+    def train(self, job: str, stops: Sequence[int], **environment: str) -> list[list[str]]:
         """At each stop another node's service is killed, and started anew."""
         services = [self.services[0], self.services[1]]
-        trainers = Trainers(services, job, self.services.rendezvous, stops)
+        trainers = Trainers(services, job, self.services.rendezvous, stops, **environment)
         self.addCleanup(trainers.close)
         for count, step in enumerate(stops):
             self.assertEqual(trainers.await_stop(), f"at {step}")
@@ -283,14 +289,30 @@ class TwoNodes(ReconnectCase):
         return trainers.ends()
 
     def test_training_by_a_plan_ends_with_the_same_numbers(self) -> None:
-        undisturbed = self.train("calm", [])
-        disturbed = self.train("restless", [4, 9, 10])
+        self.require_same(self.train("calm", []), self.train("restless", [4, 9, 10]))
+
+    def require_same(self, undisturbed: list[list[str]], disturbed: list[list[str]]) -> None:
         # A rank that learns of the loss at 9 after the one at 10 comes back once for both.
         often = ("came back 2", "came back 3")
         for rank, (before, after) in enumerate(zip(undisturbed, disturbed, strict=True)):
             self.assertEqual(before[0], "came back 0", f"rank {rank}")
             self.assertIn(after[0], often, f"rank {rank}")
             self.assertEqual(after[1], before[1], f"rank {rank}: losses or parameters differ")
+
+    def test_gradients_of_gpus_end_with_the_same_numbers_as_the_hosts(self) -> None:
+        undisturbed = self.train("host", [])
+        for way in ("staged", "nccl"):
+            with self.subTest(way):
+                gpus = ("--cuda-library", DOUBLE, "--nccl-library", NCCL, "--gpu-network", way)
+                hosts = [{**machine(), "NCCL_HOSTID": f"host-{name}"} for name in "ab"]
+                self.services = Services(
+                    self.cluster, "--rails", "lo", *gpus, environments=hosts
+                )
+                disturbed = self.train(way, [4, 9, 10], TRAIN_ON_GPU="0", **machine())
+                self.require_same(undisturbed, disturbed)
+                shown = lanes(self.services[0])
+                self.assertGreater(shown["nvlink0"]["stages_ended"], 0)
+                self.assertEqual("NCCL" in shown["ucx0"]["transport"], way == "nccl")
 
 
 if __name__ == "__main__":

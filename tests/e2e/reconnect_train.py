@@ -3,12 +3,14 @@
 usage: reconnect_train.py STEP ...
 
 Trains by ScheduledOptimizer. At each of these steps rank 0 says "at STEP" and waits for a line before it
-goes on. Prints how often it came back, and a digest of losses and parameters, at the end.
+goes on. Prints how often it came back, and a digest of losses and parameters, at the end. With TRAIN_ON_GPU
+gradients lie in memory of that GPU, a double's.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import warnings
 
@@ -53,5 +55,14 @@ def main() -> int:
     return 0
 
 
+def on_gpu(number: int) -> int:
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../unit/client"))
+    from doubled_gpu import DoubledGpu, as_torchs_gpu
+
+    with as_torchs_gpu(DoubledGpu(number)):
+        return main()
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    gpu = os.environ.get("TRAIN_ON_GPU")
+    sys.exit(main() if gpu is None else on_gpu(int(gpu)))
