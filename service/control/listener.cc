@@ -88,7 +88,13 @@ Listener::Listener(UniqueFd socket, kj::UnixEventPort& port, kj::LowLevelAsyncIo
       connections_(*this) {}
 
 kj::Promise<void> Listener::Accept() {
-  return AcceptSome().then([this] { return Accept(); });
+  return kj::evalNow([this] { return AcceptSome(); })
+      // What one connection throws is no reason to refuse the next.
+      .catch_([this](kj::Exception&& exception) {
+        taskFailed(kj::mv(exception));
+        return desk_.timer->afterDelay(kShortageDelay);
+      })
+      .then([this] { return Accept(); });
 }
 
 kj::Promise<void> Listener::AcceptSome() {

@@ -120,8 +120,8 @@ class Images:
         run(["cmake", "--install", str(build), "--prefix", "/usr", "--component", "client"],
             {"DESTDIR": str(base)})  # fmt: skip
         return self._import(
-            base, "headrace-training", "--env", "PYTHONPATH=/usr/share/headrace/python", "--env",
-            "HEADRACE_LIBRARY=/usr/lib/libheadrace.so", "--user", "64322",
+            base, "headrace-training", "--env", "PYTHONPATH=/usr/share/headrace/python",
+            "--user", "64322",
         )  # fmt: skip
 
     def mount(self, image: str) -> Path:

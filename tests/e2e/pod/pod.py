@@ -103,7 +103,6 @@ class Pod:
             "PATH": "/usr/bin:/bin", "HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1",
             "HEADRACE_SOCKET": "/run/headrace/headrace.sock",
             "PYTHONPATH": "/usr/share/headrace/python",
-            "HEADRACE_LIBRARY": "/usr/lib/libheadrace.so",
         }  # fmt: skip
         return self._start("trainer", command, TRAINER_USER, environment)
 
