@@ -16,6 +16,7 @@ and the program ends with 0 when every rank got what it should.
 """
 
 import os
+import sys
 
 import headrace
 import numpy
@@ -70,6 +71,7 @@ def main() -> int:
             except headrace.Error as error:
                 print(f"rank {rank}: {error} ({error.code})")
             finally:
+                sys.stdout.flush()  # a pipe's is full of what was said
                 os._exit(status)
         children.append(child)
     statuses = [os.waitpid(child, 0)[1] for child in children]

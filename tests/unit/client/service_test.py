@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import unittest
@@ -11,6 +13,10 @@ import headrace
 import numpy
 
 from ranks import Service, run_ranks, start_rank
+
+EXAMPLE = os.path.join(
+    os.path.dirname(os.path.abspath(__file__)), "../../../client/examples/numpy_example.py"
+)
 
 
 def reductions(session):
@@ -181,6 +187,20 @@ class Collectives(unittest.TestCase):
 
         for view in run_ranks(self.service, 2, view_after_close):
             self.assertEqual(view, [3.0] * 8)
+
+
+class Example(unittest.TestCase):
+    def test_says_what_it_did_also_into_a_pipe(self):
+        with Service() as service:
+            ended = subprocess.run(
+                [sys.executable, "-B", EXAMPLE], capture_output=True, text=True, timeout=60,
+                env={**os.environ, "HEADRACE_SOCKET": service.socket, "PYTHONUNBUFFERED": ""},
+            )  # fmt: skip
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        first, second, third = ended.stdout.splitlines()
+        self.assertEqual(first, "one-off array      [1.5 1.5 1.5 1.5]")
+        self.assertEqual(second, "registered tensor  [1.5 1.5 1.5 1.5], copied 0 bytes")
+        self.assertRegex(third, r"^200 in flight      all right, waited [0-9.]+ ms$")
 
 
 class WhenThingsGoWrong(unittest.TestCase):
