@@ -12,17 +12,23 @@ constexpr std::size_t kSegmentSize = kSlots * kSlotSize;
 }  // namespace
 
 Rank::Rank(support::HandDrivenNode& node, Ledger& ledger, const support::JobSpec& job,
-           std::uint32_t rank, std::uint64_t seed, JobId known_as)
+           std::uint32_t rank, std::uint64_t seed, JobId known_as, int device)
     : node_(node),
       ledger_(ledger),
       seed_(seed),
       job_(known_as == JobId{} ? job.id : known_as),
       several_nodes_(!job.rendezvous.empty()),
       world_size_(job.world_size),
-      client_(node.Attach(job, rank, kSegmentSize)),
+      device_(device),
+      client_(device == transport::kHost ? node.Attach(job, rank, kSegmentSize)
+                                         : node.AttachOnGpu(job, rank, device, kSegmentSize)),
       slot_used_(2 * kSlots),
       shadow_(2 * kSegmentSize) {
-  node.AddSegment(client_, kSegmentSize);
+  if (device == transport::kHost) {
+    node.AddSegment(client_, kSegmentSize);
+  } else {
+    node.AddDeviceSegment(client_, device, kSegmentSize);
+  }
   for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
     node.AddTensor(client_, TensorId{slot},
                    {.name = fmt::format("layer{}", slot),
@@ -58,12 +64,29 @@ bool Rank::Post(Manner manner, std::uint32_t timeout_ms, Dice& dice) {
   if (manner == Manner::kBadRecord) Spoil(record, world_size_, dice);
   ledger_.Post(job_, sequence, client_.rank(), planned, manner == Manner::kHonest,
                {memory.begin(), memory.begin() + static_cast<std::ptrdiff_t>(planned.Bytes())});
+  const bool awaits_word = device_ != transport::kHost && dice.Chance(50);
+  if (awaits_word) record.flags |= ipc::kRecordAwaitsWord;
+  const std::uint64_t number = client_.Post(record);
+  if (awaits_word) words_due_.push_back(number);
   open_.push_back({.sequence = sequence,
-                   .record = client_.Post(record),
+                   .record = number,
                    .slot = slot,
                    .size = planned.Bytes(),
                    .timeout_ms = timeout_ms});
   return true;
+}
+
+// In the order of the stream.
+void Rank::ReachWords(Dice& dice) {
+  for (std::uint64_t left = dice.Between(1, 4); left > 0 && !words_due_.empty(); --left) {
+    const std::uint64_t record = words_due_.front();
+    words_due_.pop_front();
+    client_.layout().ready[record % ipc::kOperationsMax].store(record, std::memory_order_release);
+  }
+}
+
+void Rank::ReachAllWords(Dice& dice) {
+  while (!words_due_.empty()) ReachWords(dice);
 }
 
 std::optional<std::string> Rank::Look() {
@@ -88,8 +111,7 @@ std::optional<std::string> Rank::Look() {
 std::optional<std::string> Rank::LookAt(const Open& open) {
   const std::span<std::byte> memory = Slot(*open.slot);
   const std::span<const std::byte> segment = node_.ServiceMemory(client_, *open.slot / kSlots);
-  if (!segment.empty() &&
-      node_.transport().Uses(segment.subspan(*open.slot % kSlots * kSlotSize, kSlotSize))) {
+  if (!segment.empty() && node_.Uses(segment.subspan(*open.slot % kSlots * kSlotSize, kSlotSize))) {
     return fmt::format("{}: operation {} has ended while the lane uses its memory", Name(),
                        open.sequence);
   }

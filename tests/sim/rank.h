@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,15 +20,19 @@ inline constexpr std::uint64_t kOpenMax = 40;  // fewer than there are error tex
 class Rank {
  public:
   // Attaches the rank with two segments; tensor i is slot i of the first, as float32. The ledger
-  // knows the job as `known_as`, 0: as the node does.
+  // knows the job as `known_as`, 0: as the node does. The segments are memory of GPU `device`;
+  // kHost: of the host.
   Rank(support::HandDrivenNode& node, Ledger& ledger, const support::JobSpec& job,
-       std::uint32_t rank, std::uint64_t seed, JobId known_as = {});
+       std::uint32_t rank, std::uint64_t seed, JobId known_as = {}, int device = transport::kHost);
 
   enum class Manner : std::uint8_t { kHonest, kDisagrees, kBadRecord };
   // Posts the next operation of the program; false when there is no room for it now.
   bool Post(Manner manner, std::uint32_t timeout_ms, Dice& dice);
   // Posts what nobody else does, without waiting for room, and gives up its own books.
   void PostRudely(std::uint64_t count);
+  // The rank's GPU comes as far as some or all of the records whose word the service awaits.
+  void ReachWords(Dice& dice);
+  void ReachAllWords(Dice& dice);
   // Looks at every operation that was open. What is wrong, if anything.
   std::optional<std::string> Look();
   // When everything has ended: whether memory and completions are as they were last seen.
@@ -82,7 +87,9 @@ class Rank {
   JobId job_;
   bool several_nodes_;
   std::uint32_t world_size_;
+  int device_;
   support::ClientEnd& client_;
+  std::deque<std::uint64_t> words_due_;  // records whose word its GPU has still to write
   std::uint64_t posted_ = 0;
   std::vector<bool> slot_used_;
   std::vector<std::byte> shadow_;  // what both segments hold, but for slots in use

@@ -27,20 +27,23 @@ support::MakeTransport AnyTransport(bool shared_memory, Mood mood, Dice& dice) {
 
 }  // namespace
 
-Simulation::Simulation(std::uint64_t seed, Mood mood)
+Simulation::Simulation(std::uint64_t seed, Mood mood, const transport::Gpus* gpus)
     : seed_(seed),
       mood_(mood),
       dice_(seed * 4 + static_cast<std::uint64_t>(mood)),
-      shared_memory_(dice_.Chance(25)),
+      gpus_(gpus),
+      shared_memory_(gpus == nullptr && dice_.Chance(25)),
       // The arithmetic under test is checked by the one that it shares no code with.
       ledger_(shared_memory_ ? Ledger::Arithmetic::kReference : Ledger::Arithmetic::kKernels),
-      node_(AnyTransport(shared_memory_, mood, dice_), std::uint64_t{1} << dice_.Between(6, 20)) {
+      node_(AnyTransport(shared_memory_, mood, dice_), std::uint64_t{1} << dice_.Between(6, 20), {},
+            gpus) {
   for (std::uint32_t id = 1; id <= dice_.Between(1, 3); ++id) {
     Job job;
     job.spec = {.id = {id},
                 .name = fmt::format("job{}", id),
                 .world_size = static_cast<std::uint32_t>(dice_.Between(1, 5)),
                 .timeout_ms = Timeout()};
+    job.on_gpus = gpus_ != nullptr && dice_.Chance(75);
     job.ranks.resize(job.spec.world_size);
     ledger_.AddJob(job.spec.id, job.spec.world_size);
     jobs_.push_back(std::move(job));
@@ -72,8 +75,9 @@ void Simulation::ActOnNode() {
       return;
     case 2:
     case 3:
-      Trace("lane turns");
-      node_.TurnLane();
+      Trace("lanes turn");
+      if (gpus_ == nullptr || dice_.Chance(70)) node_.TurnLane();
+      if (gpus_ != nullptr && dice_.Chance(70)) node_.TurnGpuLane();
       return;
     case 4:
       Trace("watch turns");
@@ -84,8 +88,15 @@ void Simulation::ActOnNode() {
       Trace(fmt::format("it is {} ns", node_.now));
       return;
     default:
-      return SettleAndMark();
+      return gpus_ != nullptr && dice_.Chance(60) ? ReachWords() : SettleAndMark();
   }
+}
+
+void Simulation::ReachWords() {
+  Rank* rank = AnyRank();
+  if (rank == nullptr) return;
+  Trace(rank->Name() + ": its GPU goes on");
+  rank->ReachWords(dice_);
 }
 
 void Simulation::ActBadly() {
@@ -104,9 +115,19 @@ void Simulation::Attach() {
   // As control does: a job whose last rank has gone is over.
   const bool over = std::ranges::any_of(job.ranks, [](auto& r) { return r && r->closed; });
   if (over) return;
-  job.ranks[rank] = std::make_unique<Rank>(node_, ledger_, job.spec, rank, seed_);
-  ++sessions_;
+  MakeRank(job, rank);
   Trace(job.ranks[rank]->Name() + " attaches");
+}
+
+void Simulation::MakeRank(Job& job, std::uint32_t rank) {
+  const auto gpu = [&] { return static_cast<int>(dice_.Below(gpus_->count())); };
+  job.ranks[rank] = std::make_unique<Rank>(node_, ledger_, job.spec, rank, seed_, JobId{},
+                                           job.on_gpus ? gpu() : transport::kHost);
+  ++sessions_;
+}
+
+void Simulation::ReachAllWords() {
+  ForEachRank([this](Rank& rank) { rank.ReachAllWords(dice_); });
 }
 
 void Simulation::PostSome() {
@@ -152,6 +173,7 @@ void Simulation::Garble() {
     rank->PostRudely(32);
     if (dice_.Chance(95)) node_.TurnDispatch();
     if (dice_.Chance(20)) node_.TurnLane();
+    if (dice_.Chance(20)) node_.TurnGpuLane();
   }
 }
 
@@ -208,10 +230,17 @@ std::optional<std::string> Simulation::Check() {
 }
 
 std::optional<std::string> Simulation::CheckOrder() {
-  const std::vector<std::uint64_t>& accepted = node_.transport().accepted;
-  for (; ordered_ < accepted.size(); ++ordered_) {
-    const std::uint64_t job = service::Flow::JobOf(accepted[ordered_]).value;
-    const std::uint64_t sequence = service::SequenceOf(node_.transport().positions[ordered_]);
+  if (auto wrong = CheckOrderOn(node_.transport(), ordered_)) return wrong;
+  if (gpus_ == nullptr) return std::nullopt;
+  return CheckOrderOn(node_.observed_gpu_transport(), ordered_on_gpus_);
+}
+
+// A job is on one of the lanes.
+std::optional<std::string> Simulation::CheckOrderOn(const support::ObservedTransport& lane,
+                                                    std::size_t& seen) {
+  for (; seen < lane.accepted.size(); ++seen) {
+    const std::uint64_t job = service::Flow::JobOf(lane.accepted[seen]).value;
+    const std::uint64_t sequence = service::SequenceOf(lane.positions[seen]);
     if (mood_ != Mood::kHostile && sequence <= last_started_[job]) {
       return fmt::format("job {}: operation {} went after {}", job, sequence, last_started_[job]);
     }
@@ -251,22 +280,21 @@ std::optional<std::string> Simulation::FinishCalmly() {
   for (Job& job : jobs_) {
     std::uint64_t most = 0;
     for (std::uint32_t rank = 0; rank < job.spec.world_size; ++rank) {
-      if (!job.ranks[rank]) {
-        job.ranks[rank] = std::make_unique<Rank>(node_, ledger_, job.spec, rank, seed_);
-        ++sessions_;
-      }
+      if (!job.ranks[rank]) MakeRank(job, rank);
       most = std::max(most, job.ranks[rank]->client().posted());
     }
     for (const std::unique_ptr<Rank>& rank : job.ranks) {
       // There is room again when operations end, which needs the ranks that are behind as well.
       for (int patience = 0; rank->client().posted() < most && patience < 10'000; ++patience) {
         if (rank->Post(Rank::Manner::kHonest, Timeout(), dice_)) continue;
+        ReachAllWords();
         node_.Advance(kMillisecond);
         if (auto wrong = Check()) return wrong;
       }
       if (rank->client().posted() < most) return rank->Name() + ": never gets room in its ring";
     }
   }
+  ReachAllWords();
   for (int i = 0; i < 2000; ++i) {
     bool open = false;
     ForEachRank([&open](Rank& rank) { open |= rank.open() != 0; });
@@ -287,13 +315,21 @@ std::optional<std::string> Simulation::CheckAllEnded() {
     if (!wrong) wrong = rank.LookBack();
   });
   if (wrong) return wrong;
-  const ipc::LaneRow lane = node_.LaneRow();
-  if (lane.in_flight_bytes != 0 || lane.in_flight_stages != 0 || lane.queued_stages != 0) {
-    return fmt::format("the lane still shows {} bytes, {} stages in flight, {} queued",
-                       lane.in_flight_bytes, lane.in_flight_stages, lane.queued_stages);
+  if (auto busy = CheckLaneIsEmpty(0)) return busy;
+  if (gpus_ != nullptr) {
+    if (auto busy = CheckLaneIsEmpty(1)) return busy;
   }
   const std::size_t drained = node_.control().Of<service::Drained>().size();
   if (drained != (drain_deadline_ ? 1U : 0U)) return fmt::format("was drained {} times", drained);
+  return std::nullopt;
+}
+
+std::optional<std::string> Simulation::CheckLaneIsEmpty(std::size_t number) const {
+  const ipc::LaneRow lane = node_.LaneRow(number);
+  if (lane.in_flight_bytes != 0 || lane.in_flight_stages != 0 || lane.queued_stages != 0) {
+    return fmt::format("lane {} still shows {} bytes, {} stages in flight, {} queued", number,
+                       lane.in_flight_bytes, lane.in_flight_stages, lane.queued_stages);
+  }
   return std::nullopt;
 }
 
@@ -303,6 +339,9 @@ std::optional<std::string> Simulation::CheckAllReturned() {
   if (!node_.doorbells().watched.empty()) return "a doorbell is still listened to";
   if (node_.discarded_in_use() != 0) return "memory was discarded while a lane used it";
   if (!node_.transport().open().empty()) return "the lane still moves something";
+  if (gpus_ != nullptr && !node_.observed_gpu_transport().open().empty()) {
+    return "the lane between GPUs still moves something";
+  }
   if (node_.watch_tap().discarded.size() != sessions_) {
     return fmt::format("{} of {} sessions were discarded", node_.watch_tap().discarded.size(),
                        sessions_);

@@ -31,7 +31,8 @@ enum class Mood : std::uint8_t {
 
 class Simulation {
  public:
-  Simulation(std::uint64_t seed, Mood mood);
+  // With GPUs some jobs have their memory there, and have the service await words of streams.
+  Simulation(std::uint64_t seed, Mood mood, const transport::Gpus* gpus = nullptr);
 
   // The first promise that was found broken, if any.
   std::optional<std::string> Run();
@@ -42,6 +43,7 @@ class Simulation {
  private:
   struct Job {
     support::JobSpec spec;
+    bool on_gpus = false;
     std::vector<std::unique_ptr<Rank>> ranks;  // null before it attaches
   };
 
@@ -50,6 +52,9 @@ class Simulation {
   void ActOnNode();
   void ActBadly();
   void Attach();
+  void MakeRank(Job& job, std::uint32_t rank);
+  void ReachWords();
+  void ReachAllWords();
   void PostSome();
   void Close(bool orderly);
   void Garble();
@@ -60,8 +65,11 @@ class Simulation {
   // What control would do with dispatch's messages.
   std::optional<std::string> AnswerControl();
   std::optional<std::string> Check();
-  // Whether the lane got each job's stages in the order of the job's operations.
+  // Whether the lanes got each job's stages in the order of the job's operations.
   std::optional<std::string> CheckOrder();
+  std::optional<std::string> CheckOrderOn(const support::ObservedTransport& lane,
+                                          std::size_t& seen);
+  std::optional<std::string> CheckLaneIsEmpty(std::size_t lane) const;
   std::optional<std::string> CheckTimes();
   // Lets everything that is open end, then closes all sessions.
   std::optional<std::string> Finish();
@@ -79,12 +87,14 @@ class Simulation {
   std::uint64_t seed_;
   Mood mood_;
   Dice dice_;
+  const transport::Gpus* gpus_;
   bool shared_memory_;
   Ledger ledger_;
   support::HandDrivenNode node_;
   std::vector<Job> jobs_;
-  std::size_t answered_ = 0;                             // control messages looked at
-  std::size_t ordered_ = 0;                              // transfers looked at
+  std::size_t answered_ = 0;  // control messages looked at
+  std::size_t ordered_ = 0;   // transfers looked at
+  std::size_t ordered_on_gpus_ = 0;
   std::map<std::uint64_t, std::uint64_t> last_started_;  // by job
   std::size_t sessions_ = 0;
   std::optional<TimeNs> drain_deadline_;

@@ -8,8 +8,11 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "tests/sim/seeds.h"
+#include "tests/support/cuda_double/doubled_driver.h"
+#include "transport/memory/gpus.h"
 
 namespace headrace::sim {
 namespace {
@@ -35,15 +38,18 @@ const char* MoodName(Mood mood) {
   return "";
 }
 
-class SimulationTest : public ::testing::TestWithParam<Mood> {};
+class SimulationTest : public ::testing::TestWithParam<Mood> {
+ protected:
+  void KeepsEveryPromise(const transport::Gpus* gpus);
+};
 
-TEST_P(SimulationTest, KeepsEveryPromiseForEverySeed) {
+void SimulationTest::KeepsEveryPromise(const transport::Gpus* gpus) {
   std::uint64_t ended_ok = 0;
   std::uint64_t ended_failed = 0;
   const Seeds seeds = Wanted();
   for (std::uint64_t seed = seeds.first; seed <= seeds.last; ++seed) {
     NowRuns(seed, MoodName(GetParam()));
-    Simulation simulation(seed, GetParam());
+    Simulation simulation(seed, GetParam(), gpus);
     const std::optional<std::string> wrong = simulation.Run();
     ended_ok += simulation.ledger().ended_ok();
     ended_failed += simulation.ledger().ended_failed();
@@ -55,6 +61,20 @@ TEST_P(SimulationTest, KeepsEveryPromiseForEverySeed) {
   EXPECT_EQ(ended_failed != 0, GetParam() != Mood::kCalm || seeds.IsOne());
   RecordProperty("ended_ok", std::to_string(ended_ok));
   RecordProperty("ended_failed", std::to_string(ended_failed));
+}
+
+TEST_P(SimulationTest, KeepsEveryPromiseForEverySeed) { KeepsEveryPromise(nullptr); }
+
+// On the double of CUDA's driver, of which nothing must be left.
+TEST_P(SimulationTest, KeepsEveryPromiseWithMemoryOfGpus) {
+  const auto double_of_driver = cuda_double::LoadDouble();
+  {
+    const auto gpus = transport::Gpus::Open(cuda_double::LibraryPath()).value();
+    KeepsEveryPromise(gpus.get());
+    EXPECT_EQ(gpus->driver().releases_failed(), 0U);
+  }
+  const auto counts = cuda_double::CountsOf(double_of_driver);
+  EXPECT_EQ(counts, std::vector<std::uint64_t>(counts.size(), 0)) << "something was left behind";
 }
 
 INSTANTIATE_TEST_SUITE_P(Moods, SimulationTest,

@@ -65,7 +65,9 @@ HandDrivenNode::HandDrivenNode(const MakeTransport& make, std::uint64_t credit_b
                    .credit_bytes = credit_bytes,
                    .door = &lane_.door()});
   if (gpus_ != nullptr) {
-    gpu_transport_ = std::make_unique<DeviceLoopback>();
+    auto loopback = std::make_unique<DeviceLoopback>();
+    gpu_loopback_ = loopback.get();
+    gpu_transport_ = std::make_unique<ObservedTransport>(std::move(loopback));
     gpu_lane_ = std::make_unique<service::Lane>(1, "gpu0", *gpu_transport_, waker_, wakeable_,
                                                 dispatch_.door());
     ports.push_back({.name = "gpu0",
@@ -201,8 +203,12 @@ std::span<const std::byte> HandDrivenNode::ServiceMemory(const ClientEnd& client
   return service_memory_.at(client.id()).at(segment);
 }
 
+bool HandDrivenNode::Uses(std::span<const std::byte> memory) const {
+  return transport_.Uses(memory) || (gpu_transport_ && gpu_transport_->Uses(memory));
+}
+
 void HandDrivenNode::OnDiscard(std::span<const std::byte> memory) {
-  if (transport_.Uses(memory)) ++discarded_in_use_;
+  if (Uses(memory)) ++discarded_in_use_;
   // The same addresses may be another session's soon.
   for (auto& [id, segments] : service_memory_) {
     for (std::span<const std::byte>& segment : segments) {

@@ -97,8 +97,12 @@ class HandDrivenNode {
   RecordingDoor<service::ControlMessage>& control() { return control_; }
   WatchTap& watch_tap() { return watch_tap_; }
   ObservedTransport& transport() { return transport_; }
-  // Of the lane between GPUs, which there is if they were given.
-  DeviceLoopback& gpu_transport() { return *gpu_transport_; }
+  // Of the lane between GPUs, which there is if they were given; and what it was given.
+  DeviceLoopback& gpu_transport() { return *gpu_loopback_; }
+  ObservedTransport& observed_gpu_transport() { return *gpu_transport_; }
+  bool has_gpus() const { return gpus_ != nullptr; }
+  // Whether an open transfer of a lane inside the node may touch any of these bytes.
+  bool Uses(std::span<const std::byte> memory) const;
   RecordingDoorbells& doorbells() { return doorbells_; }
   // Whether the service has discarded the memory of that session.
   bool Discarded(const ClientEnd& client) const;
@@ -131,7 +135,8 @@ class HandDrivenNode {
   service::Dispatch dispatch_;
   service::Lane lane_;
   const transport::Gpus* gpus_;
-  std::unique_ptr<DeviceLoopback> gpu_transport_;
+  DeviceLoopback* gpu_loopback_ = nullptr;  // in the next
+  std::unique_ptr<ObservedTransport> gpu_transport_;
   std::unique_ptr<service::Lane> gpu_lane_;
   std::vector<std::unique_ptr<service::Lane>> network_lanes_;
   std::uint64_t sessions_ = 0;
