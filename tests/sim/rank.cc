@@ -67,7 +67,11 @@ bool Rank::Post(Manner manner, std::uint32_t timeout_ms, Dice& dice) {
   const bool awaits_word = device_ != transport::kHost && dice.Chance(50);
   if (awaits_word) record.flags |= ipc::kRecordAwaitsWord;
   const std::uint64_t number = client_.Post(record);
-  if (awaits_word) words_due_.push_back(number);
+  if (awaits_word) {
+    const std::span<std::byte> gradient = memory.first(planned.Bytes());
+    stream_.push_back({number, gradient, {gradient.begin(), gradient.end()}});
+    std::ranges::fill(gradient, std::byte{0xee});
+  }
   open_.push_back({.sequence = sequence,
                    .record = number,
                    .slot = slot,
@@ -76,17 +80,18 @@ bool Rank::Post(Manner manner, std::uint32_t timeout_ms, Dice& dice) {
   return true;
 }
 
-// In the order of the stream.
 void Rank::ReachWords(Dice& dice) {
-  for (std::uint64_t left = dice.Between(1, 4); left > 0 && !words_due_.empty(); --left) {
-    const std::uint64_t record = words_due_.front();
-    words_due_.pop_front();
-    client_.layout().ready[record % ipc::kOperationsMax].store(record, std::memory_order_release);
+  for (std::uint64_t left = dice.Between(1, 4); left > 0 && !stream_.empty(); --left) {
+    const StreamWork& work = stream_.front();
+    std::ranges::copy(work.gradient, work.memory.begin());
+    client_.layout().ready[work.record % ipc::kOperationsMax].store(work.record,
+                                                                    std::memory_order_release);
+    stream_.pop_front();
   }
 }
 
 void Rank::ReachAllWords(Dice& dice) {
-  while (!words_due_.empty()) ReachWords(dice);
+  while (!stream_.empty()) ReachWords(dice);
 }
 
 std::optional<std::string> Rank::Look() {
@@ -109,6 +114,8 @@ std::optional<std::string> Rank::Look() {
 }
 
 std::optional<std::string> Rank::LookAt(const Open& open) {
+  const auto due = std::ranges::find(stream_, open.record, &StreamWork::record);
+  if (due != stream_.end()) due->gradient.clear();
   const std::span<std::byte> memory = Slot(*open.slot);
   const std::span<const std::byte> segment = node_.ServiceMemory(client_, *open.slot / kSlots);
   if (!segment.empty() && node_.Uses(segment.subspan(*open.slot % kSlots * kSlotSize, kSlotSize))) {

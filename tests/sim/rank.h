@@ -89,7 +89,13 @@ class Rank {
   std::uint32_t world_size_;
   int device_;
   support::ClientEnd& client_;
-  std::deque<std::uint64_t> words_due_;  // records whose word its GPU has still to write
+  // What the stream of the rank's GPU has still to do: the gradient, then the record's word.
+  struct StreamWork {
+    std::uint64_t record = 0;
+    std::span<std::byte> memory;
+    std::vector<std::byte> gradient;  // empty: the operation has ended without it
+  };
+  std::deque<StreamWork> stream_;
   std::uint64_t posted_ = 0;
   std::vector<bool> slot_used_;
   std::vector<std::byte> shadow_;  // what both segments hold, but for slots in use
