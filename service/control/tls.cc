@@ -164,9 +164,8 @@ kj::Promise<Result<SecuredPeer>> PeerSecurity::Parts::Secure(kj::Own<kj::AsyncIo
     peer = std::move(allowed).value();
   }
   // To write to a connection that was reset throws at once.
-  auto secured = kj::evalNow([&] {
-    return files_ ? Encrypt(kj::mv(peer), accepted) : GreetInPlainText(kj::mv(peer));
-  });
+  auto secured = kj::evalNow(
+      [&] { return files_ ? Encrypt(kj::mv(peer), accepted) : GreetInPlainText(kj::mv(peer)); });
   ++handshakes_count_;
   return timer_.timeoutAfter(kHandshakeTimeout, kj::mv(secured))
       .catch_([address](kj::Exception&& exception) -> Result<SecuredPeer> {
