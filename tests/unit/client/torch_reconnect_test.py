@@ -237,6 +237,56 @@ class GpuAgreementTest(OnAGpu, AgreementTest):
     pass
 
 
+def trained_by_hand(session: headrace.Session, at: Callable[[int], None]) -> list:
+    """A loop of one's own with a GradientArena; rank 0's step and parameters are all ranks'."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    arena = headrace.torch.GradientArena(session, model.named_parameters())
+    last = next(iter(model.parameters()))  # whose gradient comes last
+    all_batches = list(batches(session, STEPS))
+    step = 0
+    last.register_hook(lambda _: at(step))
+    while step < STEPS:
+        try:
+            arena.zero_grad()
+            loss_of(model, all_batches[step]).backward()
+            arena.wait()
+            optimizer.step()
+            step += 1
+        except (headrace.Unavailable, headrace.PeerLost):
+            session.reconnect(WAIT_S)
+            arena.restart()
+            agreed = torch.tensor([step])
+            session.broadcast(agreed)
+            step = int(agreed[0])
+            headrace.torch.broadcast_parameters(session, model)
+    arena.close()
+    return bits([list(model.parameters())])
+
+
+class ArenaTest(ReconnectCase):
+    def test_an_iteration_is_begun_anew_and_no_number_changes(self) -> None:
+        plain = self.run_ranks(trained_by_hand, lambda step: None, job="plain")
+        restarter = Restarter(self.service, drains=False)
+        ended: set[int] = set()
+
+        def disturbed(session: headrace.Session) -> list:
+            def at(step: int) -> None:
+                if session.rank == 0 and step in (3, 7) and step not in ended:
+                    ended.add(step)
+                    os.write(restarter.ask, b"k")
+                    await_end_of(session.service_pid)
+
+            return trained_by_hand(session, at)
+
+        try:
+            results = self.run_ranks(disturbed, job="disturbed")
+        finally:
+            restarter.close()
+        self.assertEqual(restarter.restarts, 2)
+        self.assertEqual(results, plain)
+
+
 def await_end_of(pid: int) -> None:
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:

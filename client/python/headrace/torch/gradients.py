@@ -103,6 +103,21 @@ class GradientArena:
         if failure is not None:
             raise failure
 
+    def restart(self) -> None:
+        """Gives up the iteration that was under way when the service went, so that the next backward
+        begins one anew. After Session.reconnect(), on every rank; gradients are undefined until then.
+
+        On a GPU parameters may have been updated from such gradients before the loss was known: go on
+        from a checkpoint there.
+        """
+        with self._lock:
+            operations, self._operations = self._operations, []
+            self._ready = [False] * len(self._parameters)
+            self._outcomes.forget()
+        for operation in operations:
+            with contextlib.suppress(Error):  # the loss, which is known
+                operation.wait()
+
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """Within it backward only accumulates: for all but the last of several micro-batches."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 
+from headrace.errors import Error
 from headrace.operation import Operation
 
 OPEN_MAX = 4096  # the channel holds 1024; the rest has ended and waits to be looked at
@@ -28,6 +30,12 @@ class Outcomes:
         # Those of one rank end about in the order in which they were posted.
         while self._open and self._open[0].done():
             self._open.popleft().wait()
+
+    def forget(self) -> None:
+        """Waits for all, however they end: the caller knows of a failure and begins anew."""
+        while self._open:
+            with contextlib.suppress(Error):
+                self._open.popleft().wait()
 
     def finish(self) -> None:
         """Waits for all, and raises the first failure: before the last results are used."""
