@@ -1,13 +1,14 @@
 """One rank that trains a transformer on a GPU; prints its figures as JSON.
 
 usage: training_rank.py WAY, WAY being headrace or ddp; RANK, WORLD_SIZE and the rest by environment,
-GPU_ORDINAL for the GPU.
+GPU_ORDINAL for the GPU. At the steps that GPU_KILL_AT names, rank 0 kills the service.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -74,6 +75,7 @@ def main() -> int:
     ways = {"headrace": through_headrace, "ddp": through_ddp}
     trained, steps_by, finish = ways[way](model, optimizer)
     samples = torch.Generator().manual_seed(100 + rank)
+    kills = [int(step) for step in os.environ.get("GPU_KILL_AT", "").split() if rank == 0]
     losses, begin = [], 0.0
     for step in range(STEPS):
         if step == WARM_UP:
@@ -84,17 +86,21 @@ def main() -> int:
         scores = trained(tokens[:, :-1])
         loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten())
         loss.backward()
+        if step in kills:
+            os.kill(steps_by.session.service_pid, signal.SIGKILL)
         steps_by.step()
         losses.append(loss.detach())
     torch.cuda.synchronize()
     seconds = (time.perf_counter() - begin) / (STEPS - WARM_UP)
     finish()
+    recovery = steps_by._flow._recovery if way == "headrace" else None
     parameters = sum(parameter.numel() for parameter in model.parameters())
     norm = float(sum(p.detach().double().norm() ** 2 for p in model.parameters()) ** 0.5)
     print(
         json.dumps(
             {"way": way, "rank": rank, "iteration_s": seconds, "parameters": parameters,
-             "losses": [float(loss) for loss in losses], "norm": norm}
+             "losses": [float(loss) for loss in losses], "norm": norm,
+             "recoveries": recovery.recoveries if recovery else 0}
         )
     )  # fmt: skip
     return 0
