@@ -71,8 +71,8 @@ HttpConnection::HttpConnection(Site& site, kj::Timer& timer, const kj::HttpHeade
 kj::Promise<void> HttpConnection::Serve(kj::Own<kj::AsyncIoStream> client) {
   auto closed = kj::newPromiseAndFulfiller<void>();
   closed_ = kj::mv(closed.fulfiller);
-  // However it fails, it concerns this client alone, who knows or is gone.
-  return server_.listenHttp(kj::mv(client))
+  // However it fails, and be it at once, it concerns this client alone, who knows or is gone.
+  return kj::evalNow([&] { return server_.listenHttp(kj::mv(client)); })
       .exclusiveJoin(kj::mv(closed.promise))
       .catch_([](kj::Exception&&) {});
 }
