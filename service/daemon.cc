@@ -136,7 +136,11 @@ Result<std::unique_ptr<transport::Transport>> OpenGpuTransport(const Config& con
                                                                const transport::Gpus& gpus,
                                                                spdlog::logger& log) {
   if (config.gpu_lane == "nccl") {
-    auto nccl = transport::NcclTransport::Open(gpus, NcclOptionsOf(config));
+    transport::NcclOptions options = NcclOptionsOf(config);
+    options.tell_kernels = [&log](const std::string& reason) {
+      log.info("gpu_lane is nccl, and what NCCL does not take goes by kernels, as now: {}", reason);
+    };
+    auto nccl = transport::NcclTransport::Open(gpus, options);
     if (!nccl) return nccl.error();
     return std::unique_ptr<transport::Transport>(std::move(nccl).value());
   }

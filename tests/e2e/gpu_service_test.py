@@ -162,6 +162,7 @@ class OverNccl(unittest.TestCase):
                 ranks.each("wait")
                 self.assertEqual(ranks.each("values", name="w"), [[3.0] * 4] * 2)
                 self.assertEqual(lanes(service)["nccl0"]["stages_ended"], 1)
+            self.assertNotIn("goes by kernels", service.log())
             with Ranks(service, 2, environment=machine(), job="together") as ranks:
                 ranks.each("tensor", name="w", count=100, device=0)
                 for member in ranks.members:
@@ -170,6 +171,9 @@ class OverNccl(unittest.TestCase):
                 ranks.each("wait")
                 self.assertEqual(ranks.each("values", name="w"), [[3.0] * 4] * 2)
                 self.assertEqual(lanes(service)["nccl0"]["stages_ended"], 2)
+            said = [line for line in service.log().splitlines() if "goes by kernels" in line]
+            self.assertEqual(len(said), 1, said)
+            self.assertIn("NCCL takes one rank of each GPU", said[0])
 
 
 class Without(unittest.TestCase):

@@ -55,6 +55,7 @@ struct NcclTransport::Parts {
       : gpus(gpus_of_all),
         patience_ns(options.cancel_patience_ns + options.abort_timeout_ns),
         kernels(OpenKernels(gpus, options)),
+        tell_kernels(options.tell_kernels),
         library(std::move(opened)),
         streams(std::move(made)),
         cast(*library, gpus, streams,
@@ -67,7 +68,7 @@ struct NcclTransport::Parts {
   }
 
   Status KernelsTake(const Transfer& transfer) const;
-  PostResult PostToKernels(const Transfer& transfer);
+  PostResult PostToKernels(const Transfer& transfer, const Error& why);
   // Goes on with them, and says whether to look again at once.
   bool WorkByKernels(std::vector<Completion>& completions);
 
@@ -75,7 +76,8 @@ struct NcclTransport::Parts {
   TimeNs patience_ns;  // for the end of what is open
   Capabilities capabilities;
   Result<std::unique_ptr<NvlinkTransport>> kernels;
-  std::uint64_t kernels_open = 0;        // transfers
+  std::function<void(const std::string& reason)> tell_kernels;  // empty once it was told
+  std::uint64_t kernels_open = 0;                               // transfers
   std::shared_ptr<NcclLibrary> library;  // owners: this, and launch threads that NCCL keeps
   std::vector<CudaStream> streams;       // by GPU
   std::vector<NcclTrack> tracks;
@@ -187,11 +189,12 @@ Status NcclTransport::Parts::KernelsTake(const Transfer& transfer) const {
   return kernels ? (*kernels)->Takes(transfer) : Status(kernels.error());
 }
 
-PostResult NcclTransport::Parts::PostToKernels(const Transfer& transfer) {
+PostResult NcclTransport::Parts::PostToKernels(const Transfer& transfer, const Error& why) {
   const PostResult posted = (*kernels)->Post(transfer, now);
   if (posted == PostResult::kBusy) return posted;
   ++kernels_open;
   by_kernels.fetch_add(1, std::memory_order_relaxed);
+  if (tell_kernels) std::exchange(tell_kernels, {})(why.text());
   return posted;
 }
 
@@ -209,7 +212,7 @@ PostResult NcclTransport::Post(const Transfer& transfer, TimeNs now) {
   std::optional<Error> refused;
   if (const Status taken = Takes(transfer); !taken) {
     const Status kernels = parts.KernelsTake(transfer);
-    if (kernels) return parts.PostToKernels(transfer);
+    if (kernels) return parts.PostToKernels(transfer, taken.error());
     // Nearly is better than not at all.
     if (!Scales(transfer) || !TakesMembers(transfer)) {
       refused = Error(taken.code(), fmt::format("{}; and its own kernels cannot do it either: {}",

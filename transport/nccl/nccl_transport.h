@@ -24,6 +24,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -45,6 +46,8 @@ struct NcclOptions {
   std::uint32_t ctas_max = 0;
   // Whether what NCCL does not take goes over kernels, with as many blocks of threads.
   bool kernels = true;
+  // Told once, when the first transfer goes over kernels, with what NCCL does not take of it.
+  std::function<void(const std::string& reason)> tell_kernels{};
   TimeNs form_timeout_ns = 60 * kSecond;  // to make a group of GPUs ready
   TimeNs cancel_patience_ns = 200 * kMillisecond;
   TimeNs abort_timeout_ns = 700 * kMillisecond;

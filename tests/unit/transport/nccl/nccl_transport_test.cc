@@ -126,7 +126,8 @@ TEST_F(NcclTransportTest, ScalesInputsWhereTheDivisorIsNotTheNumberOfGpusAndTher
 }
 
 TEST_F(NcclTransportTest, GivesKernelsWhatNcclDoesNotTake) {
-  Open(2);
+  std::vector<std::string> told;
+  Open(2, {.tell_kernels = [&told](const std::string& reason) { told.push_back(reason); }});
   ReachEachOther();
   const auto twice = FloatMembers(1000, {0, 1, 1});
   Transfer transfer = AllReduce(1, 1000);
@@ -161,6 +162,9 @@ TEST_F(NcclTransportTest, GivesKernelsWhatNcclDoesNotTake) {
   ASSERT_EQ(completion.code, Code::kOk) << completion.cause;
   EXPECT_EQ(whole[1].elements(), (std::vector<std::int32_t>{-2, 3, 12}));
   EXPECT_EQ(transport_->ways().by_kernels, 3U);
+  const std::string first =
+      "member 2 is on GPU 1 like another, and NCCL takes one rank of each GPU";
+  EXPECT_EQ(told, std::vector<std::string>{first});
   EXPECT_EQ(transport_->ways().by_nccl, 0U);
 }
 
