@@ -9,5 +9,5 @@ target_sources(headrace_replay
     replay/rank.h replay/report.h replay/run.h replay/trace.h replay/values.h)
 target_link_libraries(headrace_replay
   PUBLIC headrace_client headrace_ctl headrace_ipc CLI11::CLI11 nlohmann_json::nlohmann_json
-  PRIVATE fmt::fmt-header-only)
+  PRIVATE fmt::fmt)
 set_target_properties(headrace_replay PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
