@@ -1,4 +1,5 @@
 // The lane over NCCL, on the doubles of CUDA's driver and of NCCL.
+#include <chrono>
 #include <filesystem>
 #include <thread>
 
@@ -49,7 +50,10 @@ class NcclSubject final : public Subject {
              "something was left behind");
     HR_CHECK(nccl_double::LoadDouble().Counts().ranks == ranks_, "a rank was left behind");
     // Threads of the doubles end a moment after what they are for.
-    for (int i = 0; i < 1'000'000 && ThreadsCount() > threads_; ++i) std::this_thread::yield();
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    while (ThreadsCount() > threads_ && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
 
   Transport& transport() override { return *staged_; }

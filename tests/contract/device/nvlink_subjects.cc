@@ -1,5 +1,6 @@
 // The lane between GPUs, on the double of CUDA's driver and, where there is one, on real GPUs.
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <thread>
@@ -69,7 +70,10 @@ class DoubledSubject final : public Subject {
     gpus_.reset();
     HR_CHECK(Held() == held_, "something was left behind");
     // The double's streams end a moment after their stream is destroyed.
-    for (int i = 0; i < 1'000'000 && ThreadsCount() > threads_; ++i) std::this_thread::yield();
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    while (ThreadsCount() > threads_ && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
 
   Transport& transport() override { return subject_->transport(); }
