@@ -9,6 +9,7 @@
 #include <boost/interprocess/exceptions.hpp>
 #include <boost/interprocess/file_mapping.hpp>
 #include <cerrno>
+#include <filesystem>
 
 #include "ipc/base/fd.h"
 
@@ -47,6 +48,10 @@ bool IsWorthKeeping(const std::string& path) {
 }
 
 }  // namespace
+
+std::string BoardPathBeside(const std::string& socket_path) {
+  return (std::filesystem::path(socket_path).parent_path() / "board").string();
+}
 
 std::string PreviousBoardPath(const std::string& path) { return path + ".previous"; }
 

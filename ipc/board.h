@@ -30,6 +30,10 @@ void SetText(std::span<char> field, std::string_view text);
 // What a text field says; safe when the NUL is missing.
 std::string_view GetText(std::span<const char> field);
 
+// The board of the service that listens at `socket_path`, unless it was told otherwise: the file
+// "board" beside the socket.
+std::string BoardPathBeside(const std::string& socket_path);
+
 // Where the board of the service before is kept, whose flight recorder people may still want.
 std::string PreviousBoardPath(const std::string& path);
 

@@ -14,7 +14,7 @@
 namespace headrace::ipc {
 
 inline constexpr std::uint64_t kBoardMagic = 0x3144524f42445248;  // "HRDBORD1"
-inline constexpr std::uint32_t kBoardVersion = 5;
+inline constexpr std::uint32_t kBoardVersion = 6;
 
 inline constexpr std::size_t kJobRowsMax = 64;
 inline constexpr std::size_t kRankRowsMax = 512;
@@ -336,6 +336,24 @@ struct EventRow {
   char text[256];
 };
 
+// The service's own log. Written under the log's lock, by whoever logs.
+struct LogRow {
+  std::uint64_t lines_dropped;  // since the service started: nobody read them in time
+  std::int64_t last_drop_ns;    // 0: none was
+};
+
+// With what certificate the service meets others. Written by whoever meets them. Times are seconds
+// since 1970.
+struct CertificateRow {
+  std::uint32_t in_use;  // 0: it has none
+  std::uint32_t reserved0;
+  std::int64_t loaded_unix_s;
+  std::int64_t until_unix_s;            // of this node's certificate
+  std::int64_t authority_until_unix_s;  // of those that signed it
+  std::int64_t warn_from_unix_s;        // from when on somebody should replace it
+  char refused[256];  // why files that have changed since are not in use; empty: they are
+};
+
 // A row with its version word. The size is a multiple of 8, copied in 8-byte words.
 template <typename Row>
 struct BoardSlot {
@@ -363,9 +381,11 @@ struct BoardLayout {
   BoardSlot<FlightRow> flights[kFlightJobsMax][kFlightRowsMax];
   BoardSlot<PassRow> passes[kFlightJobsMax][kPassRowsMax];
   BoardSlot<GpuRow> gpus[kGpuRowsMax];
+  BoardSlot<LogRow> log;
+  BoardSlot<CertificateRow> certificate;
 };
 static_assert(sizeof(ServiceRow) == 224 && sizeof(CountersRow) == 240 && sizeof(JobRow) == 704);
-static_assert(sizeof(GpuRow) == 128);
+static_assert(sizeof(GpuRow) == 128 && sizeof(LogRow) == 16 && sizeof(CertificateRow) == 296);
 static_assert(sizeof(RankRow) == 80 && sizeof(QueueRow) == 152 && sizeof(LaneRow) == 216);
 static_assert(sizeof(EventRow) == 280 && sizeof(PlanRow) == 208 && sizeof(PlanBlockRow) == 120);
 static_assert(sizeof(ShareRow) == 64 && sizeof(FlightJobRow) == 184 && sizeof(PassRow) == 56);

@@ -119,6 +119,8 @@ BoardReading ReadBoard(const BoardLayout& layout, TimeNs now_ns, const ReadingOp
   Reader reader(options.looks_max, reading.rows_unread);
   if (const auto row = reader.Read(layout.service)) reading.service = *row;
   if (const auto row = reader.Read(layout.counters)) reading.counters = *row;
+  if (const auto row = reader.Read(layout.log)) reading.log = *row;
+  if (const auto row = reader.Read(layout.certificate)) reading.certificate = *row;
   reading.jobs = reader.ReadTable(layout.jobs, [](const JobRow& row) { return row.id != 0; });
   reading.ranks = reader.ReadTable(layout.ranks, kOfJob);
   reading.queue =

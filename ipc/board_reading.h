@@ -23,6 +23,8 @@ struct BoardReading {
   TimeNs now_ns = 0;  // CLOCK_MONOTONIC when it was taken
   ServiceRow service{};
   CountersRow counters{};
+  LogRow log{};
+  CertificateRow certificate{};               // in_use 0: the service has none
   std::vector<JobRow> jobs;                   // by id
   std::vector<RankRow> ranks;                 // by job, then rank
   std::vector<QueueRow> queue;                // by job, iteration, block, stage

@@ -7,6 +7,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace headrace::ipc {
@@ -16,6 +17,10 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 // What fstatfs says of a memfd made of ordinary pages (TMPFS_MAGIC of linux/magic.h).
 constexpr long kOrdinaryPages = 0x01021994;
+
+// The unit of stat's st_blocks.
+constexpr std::uint64_t kStatBlock = 512;
+constexpr std::size_t kAllocationStep = std::size_t{4} << 20;
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -82,6 +87,36 @@ Status VerifySealedMemory(int fd, std::size_t size) {
                  fmt::format("the memfd holds {} bytes, {} were announced: size it with ftruncate "
                              "before sealing",
                              state.st_size, size));
+  }
+  return {};
+}
+
+Status CheckPopulated(int fd, std::size_t size) {
+  struct stat state {};
+  if (::fstat(fd, &state) != 0) return SystemError("fstat of a memfd", errno);
+  // Pages that are swapped out count as well.
+  const std::uint64_t allocated = static_cast<std::uint64_t>(state.st_blocks) * kStatBlock;
+  if (allocated >= size) return {};
+  return Error(
+      Code::kInvalidArgument,
+      fmt::format("of the memfd's {} bytes {} are not allocated: allocate all of them with "
+                  "fallocate(2), or write to each page, before handing it over",
+                  size, size - allocated));
+}
+
+Status Populate(SealedMemory& memory) {
+  memory.mapping.Populate();
+  const std::size_t size = memory.mapping.size();
+  if (CheckPopulated(memory.fd.get(), size)) return {};
+  // An old kernel, or not enough memory; this says which. In steps, as a signal undoes a whole one.
+  for (std::size_t offset = 0; offset < size;) {
+    const std::size_t step = std::min(kAllocationStep, size - offset);
+    if (::fallocate(memory.fd.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(step)) ==
+        0) {
+      offset += step;
+    } else if (errno != EINTR) {
+      return SystemError(fmt::format("allocate {} bytes of shared memory", size), errno);
+    }
   }
   return {};
 }

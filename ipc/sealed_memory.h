@@ -27,6 +27,14 @@ Result<SealedMemory> CreateSealedMemory(const std::string& name, std::size_t siz
 // forbids writing. Errors name what is wrong and what the sender must do.
 Status VerifySealedMemory(int fd, std::size_t size);
 
+// Checks that every page of the memfd has been allocated, by fallocate or by a write to it. Pages
+// that are not are charged to whoever touches them first, and that shall not be the receiver. What
+// the sender does afterwards this does not see: no seal keeps it from punching holes.
+Status CheckPopulated(int fd, std::size_t size);
+
+// Allocates every page of memory of one's own; an error says that there is not enough.
+Status Populate(SealedMemory& memory);
+
 // Verifies, then maps for reading and writing; `stagger` as for Mapping::Map.
 Result<Mapping> MapSealedMemory(int fd, std::size_t size, std::size_t stagger = 0);
 

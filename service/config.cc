@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <vector>
 
+#include "ipc/base/nearest_name.h"
+#include "ipc/board.h"
 #include "service/config_address.h"
 #include "service/config_check.h"
 #include "service/config_keys.h"
@@ -45,7 +47,10 @@ void AddOptions(CLI::App& app, Line& line) {
   app.footer(kFooter);
   std::size_t index = 0;
   for (const ConfigKey& key : ConfigKeys()) {
-    const std::string help = fmt::format("{} [{}]", key.help, PrintConfigValue(key, defaults));
+    const std::string allowed = AllowedValues(key);
+    const std::string help =
+        fmt::format("{}{} [{}]", key.help, allowed.empty() ? "" : "; " + allowed,
+                    PrintConfigValue(key, defaults));
     std::vector<std::string>& texts = line.given[index++];
     if (key.kind == ConfigKey::Kind::kSwitch) {
       app.add_flag_callback(
@@ -125,6 +130,11 @@ Result<Config> Gather(const Line& line, const Environment& environment) {
     if (!name) return name.error();
     config.node_name = std::move(name).value();
   }
+  // Two services must not write one board: who gives a socket of its own means a board of its own.
+  if (config.sources.contains("socket") && !config.sources.contains("board")) {
+    config.board_path = ipc::BoardPathBeside(config.socket_path);
+    config.sources.insert_or_assign("board", "beside the socket");
+  }
   // The peers of a static list need a place to meet on which all of them agree.
   const Result<std::vector<ConfiguredPeer>> peers = ParsePeers(config.peers);
   if (peers && !peers->empty() && config.rendezvous.empty() && config.role == "node") {
@@ -166,9 +176,9 @@ Result<Invocation> ReadInvocation(std::span<const char* const> arguments,
   Result<Config> config = Gather(line, environment);
   if (!config) return config.error();
   if (line.print) return Say(PrintConfig(*config));
-  if (line.check) return Say("the configuration is fine\n");
-  return Invocation{
-      .action = Invocation::Action::kRun, .text = "", .config = std::move(config).value()};
+  return Invocation{.action = line.check ? Invocation::Action::kCheck : Invocation::Action::kRun,
+                    .text = "",
+                    .config = std::move(config).value()};
 }
 
 std::string PrintConfig(const Config& config) {

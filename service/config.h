@@ -17,6 +17,9 @@
 
 namespace headrace::service {
 
+// A quota that nobody set: the service's choice, by what the machine has.
+inline constexpr std::uint64_t kQuotaAuto = UINT64_MAX;
+
 struct Config {
   std::string socket_path = "/run/headrace/headrace.sock";
   std::uint64_t socket_mode = 0666;
@@ -29,6 +32,7 @@ struct Config {
   std::uint64_t drain_timeout_ms = 5'000;
   bool dedicated_lanes = false;  // lanes on threads of their own instead of dispatch's
   std::string log_level = "info";
+  std::uint64_t log_queue_bytes = std::uint64_t{1} << 20U;
   std::uint64_t late_ms = 5'000;  // an operation that waits longer is reported; 0: never
   bool interleave = false;        // hold an iteration back where two jobs' phases collide
   std::string http_address;       // "host:port" of metrics, health and status page; empty: none
@@ -41,14 +45,16 @@ struct Config {
   std::string gpu_network = "staged";  // how GPUs' memory goes to other nodes: by the host's, nccl
   std::uint64_t gpu_ctas = 16;  // of a GPU that one sum or move may take, in blocks of threads
 
-  // What one uid may have at a time; 0: no limit.
-  std::uint64_t sessions_per_uid = 0;
-  std::uint64_t memory_per_uid = 0;      // bytes of segments
-  std::uint64_t operations_per_uid = 0;  // posted and not ended, gradients too
+  // What one uid may have at a time; 0: no limit. kQuotaAuto leaves root and the service's own user
+  // without a limit.
+  std::uint64_t sessions_per_uid = kQuotaAuto;
+  std::uint64_t memory_per_uid = kQuotaAuto;  // bytes of segments
+  std::uint64_t operations_per_uid = 0;       // posted and not ended, gradients too
 
   // Other nodes. Addresses are "host:port", as NormalAddress writes them (config_address.h).
   std::string node_name;     // never empty once read: the host's name when nobody gives one
   std::string node_address;  // where other services reach this one; empty: there are none
+  std::uint64_t forming_ms = 60'000;  // for a job to gather its ranks and link its nodes
   std::uint64_t detection_ms = 3000;  // silence of a peer after which it counts as lost
   std::string peers;                  // "name=host:port,..."; empty: whoever has a certificate
   std::string tls_authority;          // these three: all or none
@@ -75,7 +81,8 @@ struct Config {
 struct Invocation {
   enum class Action : std::uint8_t {
     kRun,    // start the service with `config`
-    kPrint,  // print `text` and exit 0: help, version, configuration, "the configuration is fine"
+    kPrint,  // print `text` and exit 0: help, version, configuration
+    kCheck,  // say whether the service could start with `config`, and exit
   };
   Action action = Action::kRun;
   std::string text;

@@ -30,12 +30,19 @@ bool IsIpv6(std::string_view host) {
   return ::inet_pton(AF_INET6, std::string(host).c_str(), &address) == 1;
 }
 
-// Letters, digits, '-', '_' and '.', as names of hosts and containers have them.
+// Letters, digits, '-', '_' and '.', as names of hosts and containers have them. Not what kj takes
+// for the begin of a path: "unix:1" would be a socket in a file.
 bool IsHostName(std::string_view host) {
-  return !host.empty() && host.size() <= kHostMax && IsLetterOrDigit(host.front()) &&
-         std::all_of(host.begin(), host.end(), [](char letter) {
+  return !host.empty() && host != "unix" && host != "unix-abstract" && host.size() <= kHostMax &&
+         IsLetterOrDigit(host.front()) && std::all_of(host.begin(), host.end(), [](char letter) {
            return IsLetterOrDigit(letter) || letter == '-' || letter == '_' || letter == '.';
          });
+}
+
+// A resolver takes digits alone for an IPv4 address; people who write them mean a port.
+bool IsNumber(std::string_view host) {
+  return !host.empty() && std::all_of(host.begin(), host.end(),
+                                      [](char letter) { return letter >= '0' && letter <= '9'; });
 }
 
 // Host and port as they stand in the text; no port: nothing.
@@ -72,6 +79,11 @@ Result<HostPort> Parse(std::string_view text, bool listening) {
   }
   const std::optional<Split> split = SplitAddress(text);
   if (!split) return Wrong(form);
+  if (!split->bracketed && IsNumber(split->host)) {
+    return Wrong(
+        fmt::format("\"{}\" has a number where the host should be: write {}:{} for that port",
+                    text.substr(0, kHostMax), listening ? "*" : "host", split->host));
+  }
   const bool everywhere = listening && split->host == "*";
   const bool valid = split->bracketed ? IsIpv6(split->host) : IsHostName(split->host);
   if (!valid && !everywhere) return Wrong(form);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ipc/base/file.h"
+#include "ipc/base/nearest_name.h"
 #include "service/config_keys.h"
 
 namespace headrace::service {

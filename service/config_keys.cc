@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <numeric>
 #include <vector>
 
 namespace headrace::service {
@@ -55,6 +54,9 @@ constexpr std::array kKeys = {
               "lanes on threads of their own instead of dispatch's"},
     ConfigKey{"log_level", Kind::kChoice, &Config::log_level, 0, 0,
               "least important message that is logged", kLogLevels},
+    ConfigKey{
+        "log_queue_bytes", Kind::kInteger, &Config::log_queue_bytes, 4096, std::uint64_t{1} << 30U,
+        "bytes of log lines that wait while nobody reads them; beyond, the oldest are dropped"},
     ConfigKey{"late_ms", Kind::kInteger, &Config::late_ms, 0, kDayMs,
               "an operation that waits longer is reported by name; 0: never"},
     ConfigKey{"interleave", Kind::kSwitch, &Config::interleave, 0, 0,
@@ -80,16 +82,21 @@ constexpr std::array kKeys = {
               kGpuNetworks},
     ConfigKey{"gpu_ctas", Kind::kInteger, &Config::gpu_ctas, 1, 1024,
               "blocks of threads of a GPU that one sum or move may take"},
-    ConfigKey{"sessions_per_uid", Kind::kInteger, &Config::sessions_per_uid, 0, 1'000'000,
-              "sessions one uid may have open; 0: no limit"},
-    ConfigKey{"memory_per_uid", Kind::kInteger, &Config::memory_per_uid, 0, std::uint64_t{1} << 50U,
-              "bytes of segments, of the host and of GPUs, one uid may hand over; 0: no limit"},
+    ConfigKey{"sessions_per_uid", Kind::kQuota, &Config::sessions_per_uid, 0, 1'000'000,
+              "sessions one uid may have open; 0: no limit; auto: as many sessions and jobs as it "
+              "leaves free for others"},
+    ConfigKey{"memory_per_uid", Kind::kQuota, &Config::memory_per_uid, 0, std::uint64_t{1} << 50U,
+              "bytes of segments, of the host and of GPUs, one uid may hand over; 0: no limit; "
+              "auto: three quarters of this machine's memory"},
     ConfigKey{"operations_per_uid", Kind::kInteger, &Config::operations_per_uid, 0, 1'000'000'000,
               "operations and gradients one uid may have open; 0: no limit"},
     ConfigKey{"node_name", Kind::kName, &Config::node_name, 0, 0,
               "this node's name for other nodes; \"\": the host's name"},
     ConfigKey{"node_address", Kind::kListen, &Config::node_address, 0, 0,
               "host:port where other services reach this one; \"\": there are no other nodes"},
+    ConfigKey{"forming_ms", Kind::kInteger, &Config::forming_ms, 1000, 86'400'000,
+              "for a job to gather its ranks and link its nodes, or its first rank's timeout where "
+              "that is longer"},
     ConfigKey{"detection_ms", Kind::kInteger, &Config::detection_ms, 200, 60'000,
               "silence of a peer after which it counts as lost"},
     ConfigKey{"peers", Kind::kPeers, &Config::peers, 0, 0,
@@ -113,7 +120,7 @@ constexpr std::array kKeys = {
     ConfigKey{"block_bytes", Kind::kInteger, &Config::block_bytes, 4096, std::uint64_t{1} << 30U,
               "size of the blocks that travel between nodes"},
     ConfigKey{"rails", Kind::kRails, &Config::rails, 0, 0,
-              "network devices, one lane each, like eth0,eth1; \"\": one lane on what UCX picks"},
+              "network devices, one lane each, like eth0,eth1; \"\": one lane at node_address"},
     ConfigKey{"network_transports", Kind::kText, &Config::network_transports, 0, kTransportsMax,
               "UCX_TLS, the transports between nodes; \"\": the service's choice"},
     ConfigKey{"network_credit_bytes", Kind::kInteger, &Config::network_credit_bytes, 4096,
@@ -121,20 +128,6 @@ constexpr std::array kKeys = {
     ConfigKey{"network_algorithm", Kind::kChoice, &Config::network_algorithm, 0, 0,
               "how nodes sum a block; auto: by its size and the measured cost", kAlgorithms},
 };
-
-std::size_t EditDistance(std::string_view from, std::string_view to) {
-  std::vector<std::size_t> row(to.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= from.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= to.size(); ++j) {
-      const std::size_t replaced = diagonal + (from[i - 1] == to[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row.back();
-}
 
 }  // namespace
 
@@ -158,19 +151,6 @@ std::string FlagName(const ConfigKey& key) {
   std::string name = "--" + std::string(key.name);
   std::replace(name.begin(), name.end(), '_', '-');
   return name;
-}
-
-std::string NearestName(std::string_view name, std::span<const std::string> candidates) {
-  std::string nearest;
-  // Further away than a third of the name is another word, not a slip.
-  std::size_t least = std::max<std::size_t>(2, name.size() / 3) + 1;
-  for (const std::string& candidate : candidates) {
-    const std::size_t distance = EditDistance(name, candidate);
-    if (distance >= least) continue;
-    least = distance;
-    nearest = candidate;
-  }
-  return nearest;
 }
 
 }  // namespace headrace::service

@@ -18,6 +18,7 @@ struct ConfigKey {
     kPath,  // absolute; may be empty when min is 0
     kMode,
     kInteger,
+    kQuota,  // an integer or "auto", which is kQuotaAuto
     kSwitch,
     kChoice,   // one of `words`
     kName,     // of a node; may be empty, as the rest
@@ -53,12 +54,11 @@ Status SetConfigValue(const ConfigKey& key, const ConfigValue& value, Config& co
 // The same for text from a flag or the environment.
 Status SetConfigText(const ConfigKey& key, const std::string& text, Config& config);
 
+// What the value may be, for people: "1 to 64", "nvlink or nccl"; empty: any, or the help says it.
+std::string AllowedValues(const ConfigKey& key);
+
 // The value as TOML: quoted text, 0o666, 42, true.
 std::string PrintConfigValue(const ConfigKey& key, const Config& config);
-
-// The candidate nearest to `name` by edit distance, when it is near enough to have been meant;
-// empty otherwise.
-std::string NearestName(std::string_view name, std::span<const std::string> candidates);
 
 // Reads the file `path` into `config`, with sources. Errors begin with path:line:column.
 Status ReadConfigFile(const std::string& path, Config& config);

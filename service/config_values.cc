@@ -14,6 +14,8 @@ namespace {
 
 using Kind = ConfigKey::Kind;
 
+constexpr std::string_view kAutoText = "auto";
+
 Error Wrong(std::string text) { return Error(Code::kInvalidArgument, std::move(text)); }
 
 std::string KindName(const ConfigKey& key) {
@@ -24,6 +26,8 @@ std::string KindName(const ConfigKey& key) {
       return "an octal mode like 0o666";
     case Kind::kInteger:
       return "an integer";
+    case Kind::kQuota:
+      return "an integer or \"auto\"";
     case Kind::kSwitch:
       return "true or false";
     case Kind::kChoice:
@@ -161,8 +165,23 @@ bool ParseNumber(std::string_view text, int base, std::int64_t& number) {
 
 }  // namespace
 
+std::string AllowedValues(const ConfigKey& key) {
+  if (key.kind == Kind::kChoice) return fmt::format("{}", fmt::join(key.words, ", "));
+  if (key.kind != Kind::kInteger) return "";
+  // What no machine reaches is no limit to a person.
+  constexpr std::uint64_t kLimitShownMax = std::uint64_t{1} << 40U;
+  if (key.max > kLimitShownMax) return fmt::format("{} or more", key.min);
+  return fmt::format("{} to {}", key.min, key.max);
+}
+
 Status SetConfigValue(const ConfigKey& key, const ConfigValue& value, Config& config) {
   switch (key.kind) {
+    case Kind::kQuota:
+      if (const auto* text = std::get_if<std::string>(&value); text && *text == kAutoText) {
+        config.*std::get<std::uint64_t Config::*>(key.member) = kQuotaAuto;
+        return {};
+      }
+      [[fallthrough]];
     case Kind::kMode:
     case Kind::kInteger:
       if (const auto* number = std::get_if<std::int64_t>(&value)) {
@@ -193,6 +212,9 @@ Status SetConfigText(const ConfigKey& key, const std::string& text, Config& conf
       if (!ParseNumber(digits, 8, number)) return WrongType(key, quoted);
       return SetNumber(key, number, config);
     }
+    case Kind::kQuota:
+      if (text == kAutoText) return SetConfigValue(key, text, config);
+      [[fallthrough]];
     case Kind::kInteger: {
       std::int64_t number = 0;
       if (!ParseNumber(text, 10, number)) return WrongType(key, quoted);
@@ -214,6 +236,7 @@ std::string PrintConfigValue(const ConfigKey& key, const Config& config) {
     return config.**on ? "true" : "false";
   }
   const std::uint64_t number = config.*std::get<std::uint64_t Config::*>(key.member);
+  if (key.kind == Kind::kQuota && number == kQuotaAuto) return QuotedText(std::string(kAutoText));
   return key.kind == Kind::kMode ? fmt::format("0o{:03o}", number) : std::to_string(number);
 }
 

@@ -4,7 +4,6 @@
 #include <spdlog/logger.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -15,22 +14,27 @@
 #include "ipc/board.h"
 #include "service/actor/runner.h"
 #include "service/actor/sleeper.h"
+#include "service/cluster/agreement.h"
 #include "service/config_address.h"
-#include "service/control/control.h"
-#include "service/control/control_inbox.h"
+#include "service/daemon_options.h"
 #include "service/dispatch/dispatch.h"
+#include "service/http/http_thread.h"
 #include "service/instance.h"
 #include "service/lane/lane.h"
-#include "service/membership/agreement.h"
+#include "service/log_sink.h"
+#include "service/loop/loop_inbox.h"
+#include "service/mapping/mapper.h"
+#include "service/peers/peers_thread.h"
+#include "service/rpc/control.h"
 #include "service/watch/watch.h"
 #include "transport/memory/gpus.h"
 #include "transport/nccl/nccl_transport.h"
 #include "transport/nvlink/nvlink_transport.h"
-#include "transport/reduce/reduce.h"
 #include "transport/shm/shm_transport.h"
 #ifdef HEADRACE_HAVE_UCX
 #include "transport/exchange/exchange.h"
 #include "transport/nccl/nccl_network.h"
+#include "transport/ucx/devices.h"
 #include "transport/ucx/names.h"
 #include "transport/ucx/signals.h"
 #include "transport/ucx/ucx_wire.h"
@@ -47,64 +51,9 @@ std::uint32_t LaneThreads(const Config& config) {
   return std::max(1U, std::thread::hardware_concurrency());
 }
 
-transport::Algorithm AlgorithmOf(std::string_view name) {
-  using transport::Algorithm;
-  // The configuration has checked the name.
-  constexpr std::array<std::pair<std::string_view, Algorithm>, 4> kNames = {
-      {{"direct-exchange", Algorithm::kDirectExchange},
-       {"recursive-doubling", Algorithm::kRecursiveDoubling},
-       {"direct-scatter", Algorithm::kDirectScatter},
-       {"ring", Algorithm::kRing}}};
-  for (const auto& [known, algorithm] : kNames) {
-    if (known == name) return algorithm;
-  }
-  return Algorithm::kAuto;
-}
-
 // Other nodes are met where an address or the role says so.
 bool SpansNodes(const Config& config) {
   return !config.node_address.empty() || config.role == "server";
-}
-
-PeerOptions PeersOf(const Config& config, std::uint32_t gpu_lanes) {
-  PeerOptions peers{.node_name = config.node_name,
-                    .address = config.node_address,
-                    .server = config.role == "server",
-                    .rendezvous = config.rendezvous,
-                    .detection_ns = static_cast<TimeNs>(config.detection_ms) * kMillisecond,
-                    .peers = {},
-                    .architecture = config.architecture,
-                    .block_bytes = config.block_bytes,
-                    .algorithm = AlgorithmOf(config.network_algorithm),
-                    .gpu_lanes = gpu_lanes,
-                    .tls_authority = config.tls_authority,
-                    .tls_certificate = config.tls_certificate,
-                    .tls_key = config.tls_key,
-                    .plain_text = config.plain_text};
-  // The configuration has been checked, so this is not an error here.
-  if (Result<std::vector<ConfiguredPeer>> known = ParsePeers(config.peers); known) {
-    for (const ConfiguredPeer& peer : *known) peers.peers[peer.name] = peer.address.Text();
-  }
-  return peers;
-}
-
-ControlOptions OptionsOf(const Config& config, const std::string& gpus_missing,
-                         std::uint32_t gpu_lanes) {
-  return {.socket_path = config.socket_path,
-          .socket_mode = static_cast<std::uint32_t>(config.socket_mode),
-          .version = std::string(Version()),
-          .config_text = PrintConfig(config),
-          .reduce_target = std::string(transport::SimdTargetName()),
-          .operation_timeout_ms = static_cast<std::uint32_t>(config.operation_timeout_ms),
-          .drain_timeout_ns = static_cast<TimeNs>(config.drain_timeout_ms) * kMillisecond,
-          // The configuration has checked the name.
-          .policy = plan::PolicyNamed(config.policy).value_or(plan::Policy::kExact),
-          .quotas = {.sessions = config.sessions_per_uid, .memory = config.memory_per_uid},
-          .gpus_missing = gpus_missing.empty()
-                              ? ""
-                              : fmt::format("this service uses no GPUs: {}", gpus_missing),
-          .peers = PeersOf(config, gpu_lanes),
-          .http_address = config.http_address};
 }
 
 EventSink LogTo(std::shared_ptr<spdlog::logger> log) {
@@ -116,6 +65,20 @@ EventSink LogTo(std::shared_ptr<spdlog::logger> log) {
     }
   };
 }
+
+// While it lives the board counts what the log drops.
+class DropCount {
+ public:
+  DropCount(LogSink& sink, ipc::BoardSlot<ipc::LogRow>& row) : sink_(sink) {
+    sink_.CountDropsOn(&row);
+  }
+  ~DropCount() { sink_.CountDropsOn(nullptr); }
+  DropCount(const DropCount&) = delete;
+  DropCount& operator=(const DropCount&) = delete;
+
+ private:
+  LogSink& sink_;
+};
 
 // The node's GPUs and what carries blocks between them; or, without them, why.
 struct GpuSet {
@@ -276,6 +239,14 @@ Status OpenNccl(const Config& config, const transport::Gpus& gpus, std::size_t i
   return {};
 }
 
+// Of node_address, where that is an address: lanes listen where the service does, and nowhere else.
+// All devices where it is a name, or every interface, or none (role = server needs none).
+std::string DevicesOfNode(const Config& config) {
+  if (config.node_address.empty()) return "";
+  const Result<HostPort> address = ParseListenAddress(config.node_address);
+  return address ? transport::DevicesAt(address->host) : "";
+}
+
 // One for each device; where GPUs have lanes of their own and are more than that, further ones over
 // the same devices.
 Result<std::vector<Rail>> OpenRails(const Config& config, const GpuSet& gpus) {
@@ -284,7 +255,7 @@ Result<std::vector<Rail>> OpenRails(const Config& config, const GpuSet& gpus) {
   transport::TakeSignalsBackFromUcx();
   Result<std::vector<std::string>> devices = ParseRails(config.rails);
   if (!devices) return devices.error();
-  if (devices->empty()) devices->emplace_back();
+  if (devices->empty()) devices->push_back(DevicesOfNode(config));
   const Result<std::size_t> gpu_lanes = CountGpuLanes(config, gpus);
   if (!gpu_lanes) return gpu_lanes.error();
   for (std::size_t i = 0; i < std::max(devices->size(), *gpu_lanes); ++i) {
@@ -300,10 +271,18 @@ Result<std::vector<Rail>> OpenRails(const Config& config, const GpuSet& gpus) {
 
 // A lane between nodes and all it stands on, in build order.
 struct NodeLane {
-  NodeLane(std::uint8_t index, Rail rail_of_it, Dispatch& dispatch, Door<ControlMessage>& control)
+  NodeLane(std::uint8_t index, Rail rail_of_it, Dispatch& dispatch, Door<PeersMessage>& peers)
       : rail(std::move(rail_of_it)),
         waker(*rail.sleeper),
-        lane(index, rail.name, rail.network(), waker, *rail.sleeper, dispatch.door(), control) {}
+        lane(index, rail.name, rail.network(), waker, *rail.sleeper, dispatch.door(), peers) {}
+  // The transport before the lane, whose measurements of links move bytes of the lane's own: until
+  // the exchange is gone a device may be at them.
+  ~NodeLane() {
+    rail.nccl.reset();
+    rail.exchange.reset();
+  }
+  NodeLane(const NodeLane&) = delete;
+  NodeLane& operator=(const NodeLane&) = delete;
 
   Rail rail;
   LaneWaker waker;
@@ -319,23 +298,47 @@ Result<std::vector<Rail>> OpenRails(const Config& config, const GpuSet& /*gpus*/
 }
 #endif
 
+// The doors into the actors that live in event loops, which are built last.
+struct LoopInboxes {
+  std::unique_ptr<LoopInbox<RpcMessage>> rpc;
+  std::unique_ptr<LoopInbox<PeersMessage>> peers;
+  std::unique_ptr<LoopInbox<HttpMessage>> http;
+};
+
+Result<LoopInboxes> OpenInboxes() {
+  auto rpc = LoopInbox<RpcMessage>::Create();
+  if (!rpc) return rpc.error();
+  auto peers = LoopInbox<PeersMessage>::Create();
+  if (!peers) return peers.error();
+  auto http = LoopInbox<HttpMessage>::Create();
+  if (!http) return http.error();
+  return LoopInboxes{.rpc = std::move(rpc).value(),
+                     .peers = std::move(peers).value(),
+                     .http = std::move(http).value()};
+}
+
 }  // namespace
 
-// Members stand in build order: what a part refers to stands above it.
+// Members stand in build order: what a part refers to stands above it. Sessions, and the memory of
+// blocks, belong to dispatch or to watch, which stand above every transport: memory is unmapped
+// only after the transports that may have transfers over it are gone.
 struct Daemon::Parts {
-  Parts(const Config& config, std::shared_ptr<spdlog::logger> logger, Instance claimed,
-        ipc::BoardFile board_file, std::unique_ptr<ControlInbox> inbox,
+  Parts(const Config& config, std::shared_ptr<spdlog::logger> logger, LogSink& log_sink,
+        Instance claimed, ipc::BoardFile board_file, LoopInboxes loop_inboxes,
         std::vector<std::unique_ptr<Sleeper>> thread_sleepers, GpuSet gpu_set,
         std::vector<Rail> rails)
       : log(std::move(logger)),
         gpus(std::move(gpu_set)),
         instance(std::move(claimed)),
         board(std::move(board_file)),
-        control_inbox(std::move(inbox)),
+        drops(log_sink, board.layout().log),
+        inboxes(std::move(loop_inboxes)),
         sleepers(std::move(thread_sleepers)),
         spin_ns(static_cast<TimeNs>(config.spin_us) * kMicrosecond),
-        watch(*watch_sleeper(), *control_inbox, board.layout(), LogTo(log), gpus.gpus.get()),
-        dispatch(*data_sleeper(), *data_sleeper(), *control_inbox, watch.door(), board.layout()),
+        watch(*watch_sleeper(), *inboxes.rpc, *inboxes.peers, board.layout(), LogTo(log)),
+        mapper(*mapping_sleeper(), *inboxes.rpc, board.layout(), gpus.gpus.get()),
+        dispatch(*data_sleeper(), *data_sleeper(), *inboxes.rpc, *inboxes.peers, watch.door(),
+                 mapper.door(), board.layout()),
         lane_waker(*lane_sleeper()),
         shm(LaneThreads(config), lane_waker),
         lane(0, "shm0", shm, lane_waker, *lane_sleeper(), dispatch.door()) {
@@ -348,7 +351,7 @@ struct Daemon::Parts {
     AddNodeLanes(config, std::move(rails), ports);
     for (const LanePort& port : ports) lane_names.push_back(port.name);
     dispatch.ConnectLanes(std::move(ports));
-    watch.ConnectDispatch(dispatch.door());
+    mapper.ConnectDispatch(dispatch.door());
     dispatch.ReportLate(static_cast<TimeNs>(config.late_ms) * kMillisecond);
     if (config.interleave) dispatch.Interleave();
     dispatch.LimitPosts(config.operations_per_uid);
@@ -374,7 +377,7 @@ struct Daemon::Parts {
         log->warn("lane {}: {}", rail.name, warning);
       }
       node_lanes.push_back(
-          std::make_unique<NodeLane>(index, std::move(rail), dispatch, *control_inbox));
+          std::make_unique<NodeLane>(index, std::move(rail), dispatch, *inboxes.peers));
       NodeLane& added = *node_lanes.back();
       const transport::NetworkTransport& network = added.rail.network();
       if (added.rail.nccl) ++gpu_lanes;
@@ -395,19 +398,57 @@ struct Daemon::Parts {
 #endif
   }
 
-  // Dispatch and the lane share the data thread unless the lane has a third sleeper of its own.
+  // Whoever can connect takes the service for one that has started, so clients come last.
+  Status OpenLoops(const Config& config, const std::string& gpus_missing) {
+    Result<std::unique_ptr<PeersThread>> with_peers = PeersThread::Start(
+        PeerOptionsOf(config, gpu_lanes), {.inbox = *inboxes.peers,
+                                           .rpc = *inboxes.rpc,
+                                           .dispatch = dispatch.door(),
+                                           .watch = watch.door(),
+                                           .log = *log,
+                                           .certificate = &board.layout().certificate,
+                                           .network_lanes = network_lanes});
+    if (!with_peers) return with_peers.error();
+    peers = std::move(with_peers).value();
+    if (!config.http_address.empty()) {
+      Result<std::unique_ptr<HttpThread>> with_http = HttpThread::Start(
+          config.http_address,
+          {.inbox = *inboxes.http, .rpc = *inboxes.rpc, .board = board.layout(), .log = *log});
+      if (!with_http) return with_http.error();
+      http = std::move(with_http).value();
+    }
+    Result<std::unique_ptr<Control>> with_clients = Control::Create(
+        ControlOptionsOf(config, gpus_missing, !network_lanes.empty(), peers->port()),
+        {.inbox = *inboxes.rpc,
+         .dispatch = dispatch.door(),
+         .peers = *inboxes.peers,
+         .watch = watch.door(),
+         .mapping = mapper.door(),
+         .board = board.layout().service,
+         .log = *log,
+         .lane_names = lane_names,
+         .http = http == nullptr ? nullptr : inboxes.http.get()});
+    if (!with_clients) return with_clients.error();
+    rpc = std::move(with_clients).value();
+    return {};
+  }
+
+  // Dispatch and the lane share the data thread unless the lane has a sleeper of its own.
   Sleeper* data_sleeper() { return sleepers[0].get(); }
   Sleeper* watch_sleeper() { return sleepers[1].get(); }
-  Sleeper* lane_sleeper() { return sleepers.size() > 2 ? sleepers[2].get() : data_sleeper(); }
+  Sleeper* mapping_sleeper() { return sleepers[2].get(); }
+  Sleeper* lane_sleeper() { return sleepers.size() > 3 ? sleepers[3].get() : data_sleeper(); }
 
   std::shared_ptr<spdlog::logger> log;  // shared with main, which made it
   GpuSet gpus;                          // outlives all memory that is mapped for them
   Instance instance;
   ipc::BoardFile board;
-  std::unique_ptr<ControlInbox> control_inbox;
+  DropCount drops;
+  LoopInboxes inboxes;
   std::vector<std::unique_ptr<Sleeper>> sleepers;
   TimeNs spin_ns;
   Watch watch;
+  Mapper mapper;
   Dispatch dispatch;
   LaneWaker lane_waker;
   transport::ShmTransport shm;
@@ -419,22 +460,26 @@ struct Daemon::Parts {
   std::vector<NetworkLane> network_lanes;
   std::uint32_t gpu_lanes = 0;  // of these
   std::vector<std::string> lane_names;
-  std::unique_ptr<Control> control;
+  // The event loops. Peers and http have threads of their own from Create on; rpc runs on the main
+  // thread, takes clients last and goes first.
+  std::unique_ptr<PeersThread> peers;
+  std::unique_ptr<HttpThread> http;  // null without an address
+  std::unique_ptr<Control> rpc;
 };
 
 Result<std::unique_ptr<Daemon>> Daemon::Create(const Config& config,
-                                               std::shared_ptr<spdlog::logger> log) {
-  Result<Instance> instance = Instance::Claim(config.socket_path, "headraced");
+                                               std::shared_ptr<spdlog::logger> log, LogSink& sink) {
+  Result<Instance> instance = Instance::Claim(config.socket_path, config.board_path, "headraced");
   if (!instance) return instance.error();
   if (!instance->notice().empty()) log->warn("{}", instance->notice());
   Result<ipc::BoardFile> board =
       ipc::BoardFile::Create(config.board_path, static_cast<std::uint32_t>(config.board_mode));
   if (!board) return board.error();
   if (!board->notice().empty()) log->warn("{}", board->notice());
-  Result<std::unique_ptr<ControlInbox>> inbox = ControlInbox::Create();
-  if (!inbox) return inbox.error();
+  Result<LoopInboxes> inboxes = OpenInboxes();
+  if (!inboxes) return inboxes.error();
   std::vector<std::unique_ptr<Sleeper>> sleepers;
-  for (int i = 0; i < (config.dedicated_lanes ? 3 : 2); ++i) {
+  for (int i = 0; i < (config.dedicated_lanes ? 4 : 3); ++i) {
     Result<std::unique_ptr<Sleeper>> sleeper = Sleeper::Create();
     if (!sleeper) return sleeper.error();
     sleepers.push_back(std::move(sleeper).value());
@@ -444,20 +489,11 @@ Result<std::unique_ptr<Daemon>> Daemon::Create(const Config& config,
   const std::string gpus_missing = gpus->missing;
   Result<std::vector<Rail>> rails = OpenRails(config, *gpus);
   if (!rails) return rails.error();
-  auto parts = std::make_unique<Parts>(
-      config, log, std::move(instance).value(), std::move(board).value(), std::move(inbox).value(),
-      std::move(sleepers), std::move(gpus).value(), std::move(rails).value());
-  Result<std::unique_ptr<Control>> control = Control::Create(
-      OptionsOf(config, gpus_missing, parts->gpu_lanes), {.inbox = *parts->control_inbox,
-                                                          .dispatch = parts->dispatch.door(),
-                                                          .watch = parts->watch.door(),
-                                                          .board = parts->board.layout().service,
-                                                          .log = *log,
-                                                          .network_lanes = parts->network_lanes,
-                                                          .lane_names = parts->lane_names,
-                                                          .whole_board = &parts->board.layout()});
-  if (!control) return control.error();
-  parts->control = std::move(control).value();
+  auto parts = std::make_unique<Parts>(config, log, sink, std::move(instance).value(),
+                                       std::move(board).value(), std::move(inboxes).value(),
+                                       std::move(sleepers), std::move(gpus).value(),
+                                       std::move(rails).value());
+  if (Status opened = parts->OpenLoops(config, gpus_missing); !opened) return opened.error();
   return std::unique_ptr<Daemon>(new Daemon(std::move(parts)));
 }
 
@@ -469,6 +505,7 @@ int Daemon::Run(Supervisor supervisor) {
   std::vector<Actor*> data{&parts_->dispatch};
   if (!dedicated) data.push_back(&parts_->lane);
   const Runner watch_thread("hr-watch", {&parts_->watch}, *parts_->watch_sleeper(), 0);
+  const Runner mapping_thread("hr-mapping", {&parts_->mapper}, *parts_->mapping_sleeper(), 0);
   const Runner data_thread("hr-data", std::move(data), *parts_->data_sleeper(), parts_->spin_ns);
   std::unique_ptr<Runner> lane_thread;
   if (dedicated) {
@@ -488,7 +525,7 @@ int Daemon::Run(Supervisor supervisor) {
                                                     *lane->rail.sleeper, parts_->spin_ns));
   }
 #endif
-  return parts_->control->Run(std::move(supervisor));
+  return parts_->rpc->Run(std::move(supervisor));
 }
 
 }  // namespace headrace::service

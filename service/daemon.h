@@ -5,7 +5,8 @@
 
 #include "ipc/base/result.h"
 #include "service/config.h"
-#include "service/control/control.h"
+#include "service/log_sink.h"
+#include "service/rpc/control.h"
 
 namespace spdlog {
 class logger;
@@ -16,9 +17,10 @@ namespace headrace::service {
 class Daemon {
  public:
   // Claims the socket, creates the board, builds every actor and listens. On the main thread, with
-  // SIGTERM and SIGINT blocked. Errors name what could not be had and what to do.
+  // SIGTERM and SIGINT blocked. `sink` is where `log` goes; it outlives the daemon, whose board
+  // counts what it drops. Errors name what could not be had and what to do.
   static Result<std::unique_ptr<Daemon>> Create(const Config& config,
-                                                std::shared_ptr<spdlog::logger> log);
+                                                std::shared_ptr<spdlog::logger> log, LogSink& sink);
   ~Daemon();
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;

@@ -2,7 +2,6 @@
 //
 // Exit codes: 0 stopped as asked, 1 could not start or stopped short, 2 usage.
 #include <fmt/format.h>
-#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -17,7 +16,9 @@
 
 #include "service/config.h"
 #include "service/daemon.h"
+#include "service/log_sink.h"
 #include "service/notify.h"
+#include "service/peers/tls_options.h"
 
 namespace headrace::service {
 namespace {
@@ -43,12 +44,9 @@ void RaiseDescriptorLimit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-std::shared_ptr<spdlog::logger> MakeLog(const Config& config) {
-  auto log = std::make_shared<spdlog::logger>("headraced",
-                                              std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  log->set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %v");
+std::shared_ptr<spdlog::logger> MakeLog(const Config& config, std::shared_ptr<LogSink> sink) {
+  auto log = std::make_shared<spdlog::logger>("headraced", std::move(sink));
   log->set_level(spdlog::level::from_str(config.log_level));
-  log->flush_on(spdlog::level::info);
   return log;
 }
 
@@ -77,9 +75,12 @@ Supervisor SupervisorOf(const Environment& environment, spdlog::logger& log) {
 int Serve(const Config& config) {
   BlockSignals();
   RaiseDescriptorLimit();
-  const std::shared_ptr<spdlog::logger> log = MakeLog(config);
+  const auto sink = std::make_shared<LogSink>(
+      STDERR_FILENO,
+      LogSink::Options{.bytes_max = static_cast<std::size_t>(config.log_queue_bytes)});
+  const std::shared_ptr<spdlog::logger> log = MakeLog(config, sink);
   log->info("headraced {} with this configuration:\n{}", Version(), PrintConfig(config));
-  Result<std::unique_ptr<Daemon>> daemon = Daemon::Create(config, log);
+  Result<std::unique_ptr<Daemon>> daemon = Daemon::Create(config, log, *sink);
   if (!daemon) {
     log->error("cannot start: {}", daemon.error().text());
     return kExitFailure;
@@ -88,6 +89,21 @@ int Serve(const Config& config) {
   // It takes connections from here on.
   if (supervisor.tell) supervisor.tell("READY=1");
   return (*daemon)->Run(std::move(supervisor));
+}
+
+// What reading the configuration does not find: files that other nodes would not believe.
+int CheckOnly(const Config& config) {
+  const Status status = CheckTlsFiles({.node_name = config.node_name,
+                                       .authority_path = config.tls_authority,
+                                       .certificate_path = config.tls_certificate,
+                                       .key_path = config.tls_key,
+                                       .plain_text = config.plain_text});
+  if (!status) {
+    fmt::print(stderr, "headraced: {}\n", status.error().text());
+    return kExitUsage;
+  }
+  fmt::print("the configuration is fine\n");
+  return 0;
 }
 
 int Main(std::span<const char* const> arguments) {
@@ -100,6 +116,7 @@ int Main(std::span<const char* const> arguments) {
     fmt::print("{}", invocation->text);
     return 0;
   }
+  if (invocation->action == Invocation::Action::kCheck) return CheckOnly(invocation->config);
   return Serve(invocation->config);
 }
 

@@ -43,6 +43,10 @@ enum class Algorithm : std::uint8_t {
   kRing = 4,               // shares go round, summed on the way
 };
 
+constexpr bool IsAlgorithm(std::uint8_t number) {
+  return number <= static_cast<std::uint8_t>(Algorithm::kRing);
+}
+
 struct GroupMember {
   std::string name;     // of the node, for errors
   std::string address;  // what address() gave there; opaque bytes

@@ -67,7 +67,7 @@ struct Run {
 //   barrier         moves nothing; count is 0.
 // kAverage divides the sum by `divisor`, which is the member count unless members stand for several
 // ranks each (integers truncate toward zero). float16 and bfloat16 are accumulated in float32 and
-// rounded once. min and max give NaN where any input is NaN.
+// rounded once. Integers wrap modulo 2^bits, averages once divided. min and max of a NaN are NaN.
 //
 // Memory may consist of several runs: then element k of a member (and of `output`) is element
 // `skip` + k of the runs, one behind the other, instead of element k behind the pointer. Only

@@ -14,10 +14,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
-import sklearn.datasets
-import torch
-from torch.nn import functional
+try:
+    import numpy as np
+    import sklearn.datasets
+    import torch
+    from torch.nn import functional
+except ImportError as error:
+    raise SystemExit(
+        f"the digits need python3-numpy, python3-sklearn and python3-torch: {error}"
+    ) from error
 
 GLOBAL_BATCH_SIZE = 128
 TEST_SIZE = 360

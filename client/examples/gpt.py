@@ -29,9 +29,14 @@ import math
 import sysconfig
 from pathlib import Path
 
-import torch
-import training
-from torch.nn import functional
+try:
+    import torch
+    import training
+    from torch.nn import functional
+except ImportError as error:
+    raise SystemExit(
+        f"this example needs python3-torch, and client/python in PYTHONPATH: {error}"
+    ) from error
 
 CORPUS_BYTES = 2_000_000
 LETTERS = 256

@@ -18,8 +18,13 @@ and the program ends with 0 when every rank got what it should.
 import os
 import sys
 
-import headrace
-import numpy
+try:
+    import headrace
+    import numpy
+except ImportError as error:
+    raise SystemExit(
+        f"this example needs python3-numpy, and client/python in PYTHONPATH: {error}"
+    ) from error
 
 RANKS = 4
 

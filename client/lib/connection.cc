@@ -22,6 +22,7 @@
 #include <utility>
 
 #include "client/lib/socket.h"
+#include "client/lib/standstill.h"
 #include "ipc/schema/client.capnp.h"
 
 namespace headrace::client {
@@ -29,7 +30,6 @@ namespace {
 
 // The service hands no descriptors to clients.
 constexpr unsigned kFdsPerMessageMax = 2;
-
 // Carries a descriptor beside a message; closes its copy when the service lets go of it.
 class DescriptorServer final : public schema::Descriptor::Server {
  public:
@@ -51,6 +51,15 @@ Status StatusOf(schema::Refusal::Reader refusal) {
   const bool known = refusal.getCode() < kCodesCount;
   return Error(known ? static_cast<Code>(refusal.getCode()) : Code::kInternal,
                std::string(refusal.getText().cStr()));
+}
+
+// What every call says once the service has been silent for too long.
+Error StandstillOf(const std::string& service, TimeNs silent_ns) {
+  return Error(Code::kUnavailable,
+               fmt::format("{} has not answered for {:.1f} s: it is stopped or stuck, headracectl "
+                           "doctor tells which; see that it runs and call hr_session_reconnect, or "
+                           "open a new session",
+                           service, static_cast<double>(silent_ns) / kSecond));
 }
 
 // What every call says once the socket is closed.
@@ -112,7 +121,10 @@ class Connection::Loop {
   // What the loop's thread works with; lives on its stack.
   struct Wire {
     capnp::TwoPartyClient& client;
+    kj::Timer& timer;
     std::optional<schema::Session::Client> session;
+    std::optional<StandstillDetector> standstill;
+    kj::TaskSet* tasks = nullptr;  // goes before the rest
   };
   // Runs on the loop's thread and resolves when the answer has been read into `status`.
   using Start = std::function<kj::Promise<void>(Wire&, Status& status)>;
@@ -123,6 +135,7 @@ class Connection::Loop {
         bell_(std::move(bell)),
         service_(fmt::format("the service at {} (pid {})", request.socket_path, socket.pid)),
         call_timeout_ns_(request.call_timeout_ns),
+        deadline_ns_(request.deadline_ns),
         listener_(listener),
         thread_(StartThread()) {}
 
@@ -138,8 +151,17 @@ class Connection::Loop {
     thread_.join();
   }
 
+  // How long a call may go without its answer.
+  enum class Patience : std::uint8_t {
+    kCallTimeout,
+    kWhileMapping,  // further, as long as the service says that it gets on with the registration
+  };
   // From any thread: hands the call over and sleeps until it has ended.
-  Status Call(std::string_view doing, Start start);
+  Status Call(std::string_view doing, Start start, Patience patience = Patience::kCallTimeout);
+
+  // On the loop's thread, once the session is attached: sees to it that the service is given up
+  // when an operation is open for longer than `timeout_ns` and the service does not answer.
+  void WatchOperations(Wire& wire, TimeNs timeout_ns);
 
   bool IsThere() const {
     pollfd socket{.fd = socket_number_, .events = POLLRDHUP, .revents = 0};
@@ -148,6 +170,7 @@ class Connection::Loop {
 
   void BoundCalls(TimeNs timeout_ns) {
     call_timeout_ns_.store(timeout_ns, std::memory_order_relaxed);
+    deadline_ns_.store(kNever, std::memory_order_relaxed);
   }
 
   // From here on a disconnect is what was asked for, not a loss.
@@ -165,7 +188,8 @@ class Connection::Loop {
   // One call in the inbox or on its way. The caller owns it and sleeps in Wait.
   struct Pending {
     Start start;
-    std::optional<Status> status;
+    Patience patience = Patience::kCallTimeout;
+    std::optional<Status> status{};
   };
   // Ends a call however its promise goes away, so that no caller sleeps for ever.
   class Ender {
@@ -188,17 +212,29 @@ class Connection::Loop {
     [[maybe_unused]] const ssize_t written = ::write(bell_.get(), &one, sizeof one);
   }
   void Run();
-  kj::Promise<void> TakeCalls(kj::UnixEventPort::FdObserver& observer, Wire& wire, kj::Timer& timer,
-                              kj::TaskSet& tasks);
-  kj::Promise<void> RunCall(Pending& pending, Wire& wire, kj::Timer& timer);
+  kj::Promise<void> TakeCalls(kj::UnixEventPort::FdObserver& observer, Wire& wire);
+  kj::Promise<void> RunCall(Pending& pending, Wire& wire);
+  // Ends when the call has taken too long, with its error in `status`. `mapped_bytes` is what the
+  // service has said so far.
+  kj::Promise<void> AwaitLate(Wire& wire, Status& status, Patience patience, TimeNs waited_ns,
+                              std::uint64_t mapped_bytes);
+  // How much of the segment under registration is mapped; 0 without an answer in time.
+  kj::Promise<std::uint64_t> AskForProgress(Wire& wire, TimeNs timeout_ns);
+  // Whether the service answers within `timeout_ns`: control and dispatch, as doctor asks them.
+  kj::Promise<bool> AskWhetherItLives(Wire& wire, TimeNs timeout_ns);
+  kj::Promise<void> LookAtOperations(Wire& wire);
   void Finish(Pending& pending, Status status);
   void Lose();
+  // Likewise, for what the socket does not tell; every call then ends with this.
+  void GiveUp(const Error& loss);
+  Error CauseOf(const kj::Exception& exception);
 
   UniqueFd socket_;            // until the loop's thread takes it over
   const int socket_number_;    // to close the copy of a forked child
   const UniqueFd bell_;        // eventfd that wakes the loop for its inbox
   const std::string service_;  // for messages
   std::atomic<TimeNs> call_timeout_ns_;
+  std::atomic<TimeNs> deadline_ns_;
   LossListener& listener_;
 
   std::mutex mutex_;
@@ -222,8 +258,8 @@ std::thread Connection::Loop::StartThread() {
   return thread;
 }
 
-Status Connection::Loop::Call(std::string_view doing, Start start) {
-  Pending pending{std::move(start), std::nullopt};
+Status Connection::Loop::Call(std::string_view doing, Start start, Patience patience) {
+  Pending pending{.start = std::move(start), .patience = patience};
   std::unique_lock lock(mutex_);
   if (loss_) return loss_->Within(doing);
   if (stopping_) return Error(Code::kUnavailable, "the session is being closed");
@@ -242,50 +278,118 @@ void Connection::Loop::Finish(Pending& pending, Status status) {
   ended_.notify_all();  // under the lock: `pending` is gone as soon as its owner sees the status
 }
 
-kj::Promise<void> Connection::Loop::RunCall(Pending& pending, Wire& wire, kj::Timer& timer) {
+kj::Promise<void> Connection::Loop::RunCall(Pending& pending, Wire& wire) {
   auto ender = kj::heap<Ender>(*this, pending);
   Ender& end = *ender;
-  const TimeNs timeout_ns = call_timeout_ns_.load(std::memory_order_relaxed);
-  kj::Promise<void> late =
-      timer.afterDelay(timeout_ns * kj::NANOSECONDS).then([this, &end, timeout_ns] {
-        end.status = Error(Code::kTimeout,
-                           fmt::format("{} did not answer within {} ms: see whether it is stopped",
-                                       service_, timeout_ns / kMillisecond));
-      });
   return kj::evalNow([&pending, &wire, &end] { return pending.start(wire, end.status); })
-      .exclusiveJoin(kj::mv(late))
-      .catch_(
-          [this, &end](kj::Exception&& exception) { end.status = ErrorOf(exception, service_); })
+      .exclusiveJoin(AwaitLate(wire, end.status, pending.patience, 0, 0))
+      .catch_([this, &end](kj::Exception&& exception) { end.status = CauseOf(exception); })
       .attach(kj::mv(ender));
 }
 
-kj::Promise<void> Connection::Loop::TakeCalls(kj::UnixEventPort::FdObserver& observer, Wire& wire,
-                                              kj::Timer& timer, kj::TaskSet& tasks) {
-  return observer.whenBecomesReadable().then(
-      [this, &observer, &wire, &timer, &tasks]() -> kj::Promise<void> {
-        std::uint64_t rings = 0;
-        [[maybe_unused]] const ssize_t read = ::read(bell_.get(), &rings, sizeof rings);
-        std::deque<Pending*> calls;
-        bool stopping = false;
-        {
-          std::lock_guard lock(mutex_);
-          calls.swap(inbox_);
-          stopping = stopping_;
+kj::Promise<void> Connection::Loop::AwaitLate(Wire& wire, Status& status, Patience patience,
+                                              TimeNs waited_ns, std::uint64_t mapped_bytes) {
+  const TimeNs step_ns = call_timeout_ns_.load(std::memory_order_relaxed);
+  return wire.timer.afterDelay(step_ns * kj::NANOSECONDS)
+      .then([this, &wire, &status, patience, waited_ns, mapped_bytes,
+             step_ns]() -> kj::Promise<void> {
+        const TimeNs so_far_ns = waited_ns + step_ns;
+        const auto give_up = [this, &wire, &status, so_far_ns] {
+          const Error standstill = StandstillOf(service_, so_far_ns);
+          // Who was not let in yet has nothing to lose.
+          status = wire.session ? standstill : Error(Code::kTimeout, standstill.text());
+          if (wire.session) GiveUp(standstill);
+        };
+        const TimeNs deadline_ns = deadline_ns_.load(std::memory_order_relaxed);
+        const bool is_over = deadline_ns != kNever && MonotonicNow() >= deadline_ns;
+        if (patience == Patience::kCallTimeout || is_over) {
+          give_up();
+          return kj::READY_NOW;
         }
-        for (Pending* call : calls) tasks.add(RunCall(*call, wire, timer));
-        if (stopping) return kj::READY_NOW;
-        return TakeCalls(observer, wire, timer, tasks);
+        return AskForProgress(wire, AnswerMargin(step_ns))
+            .then([this, &wire, &status, patience, so_far_ns, mapped_bytes,
+                   give_up](std::uint64_t bytes) -> kj::Promise<void> {
+              if (bytes > mapped_bytes) return AwaitLate(wire, status, patience, so_far_ns, bytes);
+              give_up();
+              return kj::READY_NOW;
+            });
       });
 }
 
-void Connection::Loop::Lose() {
-  const Error loss = LossOf(service_);
+kj::Promise<std::uint64_t> Connection::Loop::AskForProgress(Wire& wire, TimeNs timeout_ns) {
+  // A service that does not know the question, or does not answer it, has got on with nothing.
+  return wire.timer
+      .timeoutAfter(timeout_ns * kj::NANOSECONDS, wire.session->registrationRequest().send())
+      .then([](auto&& answer) { return answer.getBytes(); },
+            [](kj::Exception&&) { return std::uint64_t{0}; });
+}
+
+kj::Promise<bool> Connection::Loop::AskWhetherItLives(Wire& wire, TimeNs timeout_ns) {
+  auto entrance = wire.client.bootstrap().castAs<schema::Entrance>().adminRequest();
+  entrance.getHello().setProtocolVersion(schema::PROTOCOL_VERSION);
+  entrance.getHello().setProgram("libheadrace " HEADRACE_VERSION);
+  auto ping = entrance.send().getAdmin().pingRequest().send();
+  return wire.timer.timeoutAfter(timeout_ns * kj::NANOSECONDS, kj::mv(ping))
+      .then([](auto&&) { return true; }, [](kj::Exception&&) { return false; });
+}
+
+void Connection::Loop::WatchOperations(Wire& wire, TimeNs timeout_ns) {
+  wire.standstill.emplace(timeout_ns);
+  wire.tasks->add(LookAtOperations(wire));
+}
+
+kj::Promise<void> Connection::Loop::LookAtOperations(Wire& wire) {
+  StandstillDetector& standstill = *wire.standstill;
+  return wire.timer.afterDelay(standstill.interval_ns() * kj::NANOSECONDS)
+      .then([this, &wire, &standstill]() -> kj::Promise<void> {
+        using Step = StandstillDetector::Step;
+        const Step step = standstill.Look(MonotonicNow(), listener_.OldestOpen());
+        if (step == Step::kGiveUp) {
+          GiveUp(StandstillOf(service_, standstill.open_ns()));
+          return kj::READY_NOW;
+        }
+        if (step == Step::kAsk) {
+          wire.tasks->add(AskWhetherItLives(wire, AnswerMargin(0)).then([&standstill](bool lives) {
+            standstill.OnAnswer(lives);
+          }));
+        }
+        return LookAtOperations(wire);
+      });
+}
+
+kj::Promise<void> Connection::Loop::TakeCalls(kj::UnixEventPort::FdObserver& observer, Wire& wire) {
+  return observer.whenBecomesReadable().then([this, &observer, &wire]() -> kj::Promise<void> {
+    std::uint64_t rings = 0;
+    [[maybe_unused]] const ssize_t read = ::read(bell_.get(), &rings, sizeof rings);
+    std::deque<Pending*> calls;
+    bool stopping = false;
+    {
+      std::lock_guard lock(mutex_);
+      calls.swap(inbox_);
+      stopping = stopping_;
+    }
+    for (Pending* call : calls) wire.tasks->add(RunCall(*call, wire));
+    if (stopping) return kj::READY_NOW;
+    return TakeCalls(observer, wire);
+  });
+}
+
+void Connection::Loop::Lose() { GiveUp(LossOf(service_)); }
+
+void Connection::Loop::GiveUp(const Error& loss) {
   {
     std::lock_guard lock(mutex_);
     if (leaving_ || stopping_ || loss_) return;
     loss_ = loss;
   }
+  // Where the service goes on later, it finds by this that the lease has ended.
+  ::shutdown(socket_number_, SHUT_RDWR);
   listener_.OnLost(loss);
+}
+
+Error Connection::Loop::CauseOf(const kj::Exception& exception) {
+  const std::lock_guard lock(mutex_);
+  return loss_ ? *loss_ : ErrorOf(exception, service_);
 }
 
 void Connection::Loop::Run() {
@@ -298,13 +402,14 @@ void Connection::Loop::Run() {
       socket_.release(),
       kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP | kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC);
   capnp::TwoPartyClient client(*stream, kFdsPerMessageMax);
-  Wire wire{client, std::nullopt};
+  Wire wire{.client = client, .timer = io.provider->getTimer(), .session = {}, .standstill = {}};
   kj::UnixEventPort::FdObserver observer(io.unixEventPort, bell_.get(),
                                          kj::UnixEventPort::FdObserver::OBSERVE_READ);
   Quiet quiet;
   kj::TaskSet tasks(quiet);  // after what its tasks use, so that it goes first
+  wire.tasks = &tasks;
   tasks.add(client.onDisconnect().then([this] { Lose(); }, [this](kj::Exception&&) { Lose(); }));
-  TakeCalls(observer, wire, io.provider->getTimer(), tasks).wait(io.waitScope);
+  TakeCalls(observer, wire).wait(io.waitScope);
 }
 
 Connection::Connection(std::unique_ptr<Loop> loop, std::int32_t service_pid)
@@ -357,6 +462,9 @@ Status Connection::SayHello(const AttachRequest& request, int channel_fd, int do
       grant_ = {granted.getSessionId(), granted.getJobId(), granted.getEpoch(),
                 granted.getTimeoutMs()};
       wire.session = answer.getSession();
+      if (grant_.timeout_ms != 0) {
+        loop_->WatchOperations(wire, grant_.timeout_ms * kMillisecond);
+      }
     });
   });
 }
@@ -364,8 +472,9 @@ Status Connection::SayHello(const AttachRequest& request, int channel_fd, int do
 Result<std::uint32_t> Connection::RegisterSegment(int fd, std::size_t size) {
   std::lock_guard lock(registering_);
   std::uint32_t segment = 0;
-  const Status called =
-      loop_->Call("register a segment", [&](Loop::Wire& wire, Status& status) -> kj::Promise<void> {
+  const Status called = loop_->Call(
+      "register a segment",
+      [&](Loop::Wire& wire, Status& status) -> kj::Promise<void> {
         Result<schema::Descriptor::Client> memory = Describe(fd);
         if (!memory) return Refuse(status, memory.error());
         auto call = wire.session->registerSegmentRequest();
@@ -375,7 +484,8 @@ Result<std::uint32_t> Connection::RegisterSegment(int fd, std::size_t size) {
           segment = answer.getSegment();
           status = StatusOf(answer.getRefusal());
         });
-      });
+      },
+      Loop::Patience::kWhileMapping);
   if (!called) return called.error();
   return segment;
 }
@@ -385,7 +495,8 @@ Result<std::uint32_t> Connection::RegisterDeviceSegment(const DeviceHandle& hand
   std::lock_guard lock(registering_);
   std::uint32_t segment = 0;
   const Status called = loop_->Call(
-      "register GPU memory", [&](Loop::Wire& wire, Status& status) -> kj::Promise<void> {
+      "register GPU memory",
+      [&](Loop::Wire& wire, Status& status) -> kj::Promise<void> {
         auto call = wire.session->registerDeviceSegmentRequest();
         Fill(handle, call.initHandle());
         auto list = call.initPieces(static_cast<unsigned>(pieces.size()));
@@ -398,7 +509,8 @@ Result<std::uint32_t> Connection::RegisterDeviceSegment(const DeviceHandle& hand
           segment = answer.getSegment();
           status = StatusOf(answer.getRefusal());
         });
-      });
+      },
+      Loop::Patience::kWhileMapping);
   if (!called) return called.error();
   return segment;
 }

@@ -28,6 +28,7 @@ struct AttachRequest {
   std::uint32_t after_epoch = 0;  // of the job, in which this rank was before; 0: it begins
   std::string program;            // for logs: "libheadrace 0.1.0 (train.py)"
   TimeNs call_timeout_ns = 10 * kSecond;
+  TimeNs deadline_ns = kNever;  // of all calls, until BoundCalls
 };
 
 // What the service answered.

@@ -35,8 +35,9 @@ struct LayoutNotice {
   std::string policy;  // empty: as the leader of the job has it
 };
 
-// Thread-safe. Every call returns within the call timeout; after the service was lost, at once and
-// with the same error.
+// Thread-safe. Every call returns within the call timeout, or, when memory is registered and the
+// service says that it lives, within what that much memory may take; a call that the service does
+// not answer loses the service. After it was lost every call returns at once, with the same error.
 class Control {
  public:
   virtual ~Control() = default;
@@ -57,17 +58,20 @@ class Control {
   // Whether the other end has not hung up, as far as the kernel knows: it knows before OnLost is
   // called.
   virtual bool IsThere() const = 0;
-  // From here on each call may take so long.
+  // From here on each call may take so long, however long all of them take.
   virtual void BoundCalls(TimeNs timeout_ns) = 0;
   // In a forked child: closes the child's copy of the socket and touches nothing else.
   virtual void CloseInChild() = 0;
 };
 
-// Who wants to know that the service is gone. Called once, from the connection's thread.
+// Who wants to know that the service is gone, or stands still. Called from the connection's thread.
 class LossListener {
  public:
   virtual ~LossListener() = default;
+  // Once.
   virtual void OnLost(const Error& loss) = 0;
+  // The number of the oldest operation that the service has not ended; 0: nothing is open.
+  virtual std::uint64_t OldestOpen() = 0;
 };
 
 }  // namespace headrace::client

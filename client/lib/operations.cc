@@ -181,8 +181,10 @@ ipc::Outcome Operations::LookUp(std::uint64_t operation) const {
   const std::uint64_t sequence = NumberInChannel(operation);
   const ipc::CompletionWord word = ipc::CompletionWord::Unpack(
       channel_->words[sequence % ipc::kOperationsMax].load(std::memory_order_acquire));
-  if (word.sequence == sequence && word.code == Code::kOk) return {};
+  if (word.sequence == sequence && word.code == Code::kOk && !is_lost_.load()) return {};
   std::lock_guard lock(mutex_);
+  // A service that was given up may still write into the channel: what counts was kept then.
+  if (loss_) return failures_.Find(operation);
   // While the lock is held no post can begin, so the slot is either this operation's until we have
   // read it, or was given on before and its failure is among those kept.
   if (writer_.next_sequence() > sequence + ipc::kOperationsMax) return failures_.Find(operation);
@@ -197,30 +199,43 @@ ipc::Outcome Operations::ReadLocked(std::uint64_t sequence) const {
   return outcome;
 }
 
+std::uint64_t Operations::OldestOpen() {
+  std::lock_guard lock(mutex_);
+  const std::uint64_t next = writer_.next_sequence();
+  if (next > ipc::kOperationsMax)
+    ended_before_ = std::max(ended_before_, next - ipc::kOperationsMax);
+  while (ended_before_ < next && reader_.HasEnded(ended_before_)) ++ended_before_;
+  return ended_before_ < next ? before_ + ended_before_ : 0;
+}
+
 void Operations::Lose(const Error& loss) {
-  std::uint64_t last = 0;
-  {
-    std::lock_guard lock(mutex_);
-    if (loss_) return;
-    loss_ = loss;
-    last = writer_.next_sequence() - 1;
-  }
+  std::lock_guard lock(mutex_);
+  if (loss_) return;
+  loss_ = loss;
+  is_lost_.store(true);
   // Nothing can be posted any more, so this ends all there is.
-  reader_.EndAllOpen(last, loss.code());
+  reader_.EndAllOpen(writer_.next_sequence() - 1, loss.code());
+  KeepFailures();
+}
+
+void Operations::KeepFailures() {
+  const std::uint64_t next = writer_.next_sequence();
+  const std::uint64_t first = next > ipc::kOperationsMax ? next - ipc::kOperationsMax : 1;
+  for (std::uint64_t sequence = first; sequence < next; ++sequence) KeepFailureOf(sequence);
 }
 
 void Operations::Renew(ipc::ChannelLayout& channel, int doorbell_fd) {
   std::lock_guard lock(mutex_);
-  const std::uint64_t last = writer_.next_sequence() - 1;
-  const std::uint64_t first = last > ipc::kOperationsMax ? last - ipc::kOperationsMax + 1 : 1;
-  for (std::uint64_t sequence = first; sequence <= last; ++sequence) KeepFailureOf(sequence);
-  before_ += last;
+  if (!loss_) KeepFailures();
+  before_ += writer_.next_sequence() - 1;
+  ended_before_ = 1;
   writer_ = ipc::RingWriter(channel);
   reader_ = ipc::CompletionReader(channel);
   channel_ = &channel;
   doorbell_fd_ = doorbell_fd;
   promises_.fill(0);
   loss_.reset();
+  is_lost_.store(false);
   has_failed_.store(false, std::memory_order_relaxed);
 }
 

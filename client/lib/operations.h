@@ -77,7 +77,11 @@ class Operations {
   // How it ended; it must have.
   ipc::Outcome OutcomeOf(std::uint64_t operation) const;
 
-  // The service is gone: ends everything open, refuses everything later, all with this error.
+  // The number of the oldest operation that has not ended; 0: none is open.
+  std::uint64_t OldestOpen();
+
+  // The service is gone: ends everything open, refuses everything later, all with this error. What
+  // a service that was only stopped writes afterwards changes the outcome of nothing.
   void Lose(const Error& loss);
 
   // Goes on in another channel, after Lose and while nobody is in any call here. Numbers go on from
@@ -99,14 +103,17 @@ class Operations {
   Status WaitForRoom(std::unique_lock<std::mutex>& lock);
   std::uint64_t Publish(std::unique_lock<std::mutex>& lock, const ipc::Record& record);
   void KeepFailureOf(std::uint64_t sequence);
+  void KeepFailures();
   ipc::Outcome ReadLocked(std::uint64_t sequence) const;
   bool Spin(std::uint64_t sequence, TimeNs limit_ns) const;
   void Ring();
 
   mutable std::mutex mutex_;
-  ipc::RingWriter writer_;      // guarded by mutex_
-  UnclaimedFailures failures_;  // guarded by mutex_
-  std::optional<Error> loss_;   // guarded by mutex_
+  ipc::RingWriter writer_;             // guarded by mutex_
+  UnclaimedFailures failures_;         // guarded by mutex_
+  std::optional<Error> loss_;          // guarded by mutex_
+  std::atomic<bool> is_lost_ = false;  // that there is a loss
+  std::uint64_t ended_before_ = 1;     // guarded by mutex_; lower numbers in the channel have ended
   // A signal is being promised the next number, without the lock: it may take until the GPU has
   // done something, which Lose may have to bring about.
   bool promising_ = false;  // guarded by mutex_

@@ -173,7 +173,7 @@ Result<hr_segment*> Session::CreateSegment(std::size_t size) {
   const std::size_t whole = (size + ipc::kPageSize - 1) / ipc::kPageSize * ipc::kPageSize;
   Result<ipc::SealedMemory> memory = ipc::CreateSealedMemory("headrace-segment", whole);
   if (!memory) return memory.error();
-  memory->mapping.Populate();
+  if (Status status = ipc::Populate(*memory); !status) return status.error();
   const Result<std::uint32_t> id = control_->RegisterSegment(memory->fd.get(), whole);
   if (!id) return id.error();
   auto segment = std::make_unique<hr_segment>();

@@ -128,6 +128,7 @@ class Session final : public LossListener {
   void CloseInChild();
 
   void OnLost(const Error& loss) override { operations_.Lose(loss); }
+  std::uint64_t OldestOpen() override { return operations_.OldestOpen(); }
 
  private:
   // By the handle the caller holds, so that a foreign or released one is noticed.

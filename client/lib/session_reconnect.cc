@@ -133,6 +133,7 @@ Status Session::Attempt(TimeNs deadline) {
   endpoints_.doorbell = std::move(doorbell);
   AttachRequest request = request_;
   request.after_epoch = epoch_;
+  request.deadline_ns = deadline;
   request.call_timeout_ns = std::clamp(
       Left(deadline), std::min(kLeastBound, request_.call_timeout_ns), request_.call_timeout_ns);
   Result<Attached> attached = attach_(request, created->fd.get(), endpoints_.doorbell.get(), *this);

@@ -63,7 +63,7 @@ Status Staging::Grow(std::size_t size) {
   const std::size_t length = std::bit_ceil(std::max(size, kSegmentSizeMin));
   Result<ipc::SealedMemory> memory = ipc::CreateSealedMemory("headrace-staging", length);
   if (!memory) return memory.error();
-  memory->mapping.Populate();
+  if (Status status = ipc::Populate(*memory); !status) return status.error();
   Result<std::uint32_t> id = control_.RegisterSegment(memory->fd.get(), length);
   if (!id) return id.error().Within("staging memory");
   std::lock_guard lock(mutex_);

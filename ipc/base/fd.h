@@ -50,9 +50,18 @@ class [[nodiscard]] Mapping {
   // Leaves the memory mapped until the process ends, for those who may still reach for it.
   void Abandon() { bytes_ = {}; }
 
-  // Faults every page in now, so that the first operation does not pay for it. Best effort: an old
-  // kernel without MADV_POPULATE_WRITE pays at first touch instead.
+  // Faults every page in now, writable, and allocates those that are not there yet: for whoever
+  // made the memory, and pays for it. Best effort: an old kernel without MADV_POPULATE_WRITE pays
+  // at first touch instead.
   void Populate();
+
+  // Fills the page tables of `size` bytes from `offset` on, both whole pages: for memory whose
+  // pages are there. Of shared memory they can be written to as well, without another fault. Best
+  // effort, as above.
+  void FillPageTables(std::size_t offset, std::size_t size);
+
+  // Unmaps the last `size` bytes, whole pages and at most all.
+  void UnmapEnd(std::size_t size);
 
  private:
   explicit Mapping(std::span<std::byte> bytes) : bytes_(bytes) {}

@@ -15,8 +15,9 @@ interface Admin {
   steer @3 (job :Text, steering :Steering) -> (code :UInt8, text :Text);
   # Asks every node of the job for something. code: headrace::Code, 0: passed on. The job's owner,
   # root and the user of the service may.
-  probe @4 () -> (dispatchNs :Int64, lanes :List(LaneProbe));
-  # A bounded, side-effect-free way through dispatch and every lane: dispatchNs -1: no answer.
+  probe @4 () -> (dispatchNs :Int64, lanes :List(LaneProbe), parts :List(PartProbe));
+  # A bounded, side-effect-free way through every thread that a client depends on: dispatch
+  # (dispatchNs -1: no answer), every lane, and the other parts.
   peers @5 () -> (peers :List(PeerProbe));
   # The services of other nodes that this one is connected to or has been told of.
 }
@@ -32,6 +33,12 @@ struct LaneProbe {
   ns @2 :Int64;
   code @3 :UInt8;           # headrace::Code of what it answered
   text @4 :Text;
+}
+
+struct PartProbe {
+  name @0 :Text;            # "peers", "watch"
+  answered @1 :Bool;        # within a second
+  ns @2 :Int64;
 }
 
 struct PeerProbe {

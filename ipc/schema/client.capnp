@@ -79,6 +79,9 @@ interface Session {
       -> (refusal :Refusal, segment :UInt32);
   # Memory of a GPU, as registerSegment. Returns when the service has mapped it for all GPUs that
   # reach it; the descriptors may be closed then, and the memory stays until the segment goes.
+  registration @7 () -> (bytes :UInt64);
+  # How much of the segment that is being registered is mapped so far; 0: none is, or nothing of it.
+  # Answered at once. Whoever waits for registerSegment waits on for as long as this grows.
 }
 
 struct DeviceHandle {

@@ -6,7 +6,7 @@ using Cxx = import "/capnp/c++.capnp";
 using Refusal = import "client.capnp".Refusal;
 $Cxx.namespace("headrace::schema");
 
-const peerProtocolVersion :UInt32 = 3;
+const peerProtocolVersion :UInt32 = 4;
 
 struct PeerHello {
   protocolVersion @0 :UInt32;
@@ -54,7 +54,7 @@ struct Roster {
 }
 
 struct LayoutTensor {
-  name @0 :Text;            # for people
+  name @0 :Text;            # for people, cut to 255 bytes
   offset @1 :UInt64;        # bytes behind the lowest tensor
   count @2 :UInt64;         # elements
 }
@@ -63,6 +63,7 @@ struct Layout {
   dtype @0 :UInt8;          # headrace::DType
   reduction @1 :UInt8;      # headrace::Reduction
   tensors @2 :List(LayoutTensor);
+  namesHash @3 :UInt64;     # of all names in their order, whole ones: PROTOCOL.md
 }
 
 struct NodeSteering {
@@ -81,11 +82,11 @@ struct PeerMessage {
       worldSize @2 :UInt32;
       uid @3 :UInt32;
       architecture @4 :Text;
-      afterEpoch @54 :UInt32;  # of the job, the newest in which one of its ranks here was; 0: none
     }
     seatRank :group {
       rank @5 :UInt32;
       pid @6 :Int32;
+      afterEpoch @54 :UInt32;  # of the job, in which the rank was before; 0: it begins
     }
     loseRank :group {
       rank @7 :UInt32;

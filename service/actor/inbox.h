@@ -23,8 +23,8 @@ template <typename Message>
 class Door {
  public:
   virtual ~Door() = default;
-  // False when the actor has fallen kInboxMax messages behind; the message is then not taken.
-  [[nodiscard]] virtual bool Send(Message message) = 0;
+  // False when the actor has fallen kInboxMax messages behind; the message is then left as it was.
+  [[nodiscard]] virtual bool Send(Message&& message) = 0;
 };
 
 inline constexpr std::size_t kInboxMax = 65536;
@@ -35,7 +35,7 @@ class Inbox final : public Door<Message> {
   // `owner` is woken by each message that finds the inbox empty; it outlives the inbox.
   explicit Inbox(Wakeable& owner) : owner_(owner) {}
 
-  [[nodiscard]] bool Send(Message message) override {
+  [[nodiscard]] bool Send(Message&& message) override {
     {
       const std::lock_guard lock(mutex_);
       if (waiting_.size() >= kInboxMax) return false;

@@ -1,31 +1,39 @@
 // Everything one actor says to another. Messages own what they carry; whoever takes one owns it.
 //
-//   control --OpenSession, AddSegment, ...--> dispatch --StartStage--> lane
-//      ^  \--MapSegment--> watch --SegmentMapped--> control   \--StageEnded--> dispatch
-//      \--SessionBroken, SegmentRemoved, Pong-- dispatch --Discard, Event--> watch
+//   rpc --OpenSession, AddSegment, ...--> dispatch --StartStage--> lane
+//    ^  \--MapSegment--> mapping --SegmentProgress, SegmentMapped--> rpc
+//    |                         \--StageEnded--> dispatch
+//    \--SessionBroken, SegmentRemoved, Pong-- dispatch --Discard--> mapping, --Event--> watch
 //
-// A job whose ranks are on several nodes needs more: control joins it at its rendezvous, opens a
-// group for it on each lane between nodes, and tells dispatch when blocks may travel.
+// A job whose ranks are on several nodes needs more: peers hears of its ranks, joins it at its
+// rendezvous, opens a group for it on each lane between nodes, and tells dispatch when blocks may
+// travel. Whatever ends a job there ends it with rpc too.
 //
-//   control --JobForming, JobFormed, JobFailed, RankLeft--> dispatch
-//      ^  \--OpenGroup, MeasureGroup, SetCost, CloseGroup--> lane --GroupOpened, GroupMeasured-->
-//      control
-//      \--JobBroken, RankDone, JobEnded-- dispatch
+//   rpc --CheckRank, RankAttached, RankEnded--> peers --JobFailed, Answered--> rpc
+//   peers --JobForming, JobFormed, JobFailed, RankLeft--> dispatch
+//    ^  \--OpenGroup, MeasureGroup, SetCost, CloseGroup--> lane --GroupOpened, GroupMeasured-->
+//    peers
+//    \--JobBroken, RankDone, JobEnded-- dispatch
 //
 // A job that has handed in its layout moves its gradients by a plan:
 //
-//   control --SetLayout, OfferPlan, SwitchPlan--> dispatch --PlanTaken, TimesSeen--> control
-//      ^  \--MakePlan--> watch --PlanMade--> control
+//   rpc --HandInLayout--> peers --SetLayout, OfferPlan, SwitchPlan--> dispatch
+//    ^--Answered------------/ ^ \--MakePlan--> watch --PlanMade--> peers
+//                             \--PlanTaken, TimesSeen-- dispatch
 //
 // What people ask, and what they are told:
 //
-//   control --SteerJob, Ping--> dispatch --SetShare, AskStage, ProbeLane--> lane
-//      ^                           ^  \--JobLate, Pong, LaneAnswered--> control
-//      |                            \--StageWaits, LaneAnswered-- lane
+//   rpc --ChangeSetting, ListPeers--> peers --SteerJob--> dispatch --SetShare, AskStage--> lane
+//    ^--Answered, PeersListed--------/ ^--JobLate, SteerNodes--/ ^--StageWaits-------------/
+//   http --AskProbe--> rpc --Ping--> dispatch, peers, watch, mapping --Pong, PartAnswered--> rpc
+//    ^--ProbeEnded------/   dispatch --ProbeLane--> lane --LaneAnswered--> dispatch --> rpc
+//
+// Everybody sends Events to watch.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -35,6 +43,7 @@
 #include "ipc/base/ids.h"
 #include "ipc/base/result.h"
 #include "service/actor/inbox.h"
+#include "service/actor/probe_answer.h"
 #include "service/plan/planner.h"
 #include "service/schedule/queue.h"
 #include "service/session/layout.h"
@@ -47,7 +56,7 @@
 
 namespace headrace::service {
 
-// A number by which control finds the waiting RPC when the answer comes.
+// A number by which whoever asked finds what waits for the answer when it comes.
 using RequestToken = std::uint64_t;
 
 // ---- to dispatch ----
@@ -59,6 +68,7 @@ struct AddSegment {
   SessionId session;
   SegmentId segment;
   SegmentMemory memory;
+  std::uint32_t uid = 0;  // of the session
 };
 // Answered by SegmentRemoved: refused while tensors or open operations use it.
 struct RemoveSegment {
@@ -66,7 +76,7 @@ struct RemoveSegment {
   SegmentId segment;
   RequestToken token = 0;
 };
-// ids are `first`, `first` + 1, ...; checked by control against the segment's size.
+// ids are `first`, `first` + 1, ...; checked by rpc against the segment's size.
 struct AddTensors {
   SessionId session;
   TensorId first;
@@ -83,7 +93,8 @@ struct CloseSession {
   bool orderly = false;
   std::string cause;  // "exited or was killed", "left the job", ...
 };
-// Answered by Pong, and by one LaneAnswered for each lane, as the lanes come to it.
+// Whether the actor turns. Dispatch answers by Pong, and by one LaneAnswered for each lane, as the
+// lanes come to it; the others by PartAnswered.
 struct Ping {
   RequestToken token = 0;
 };
@@ -127,18 +138,18 @@ struct RankLeft {
   std::uint64_t iterations = 0;  // of which it posted every gradient
   std::string cause;             // "rank 3 (pid 12) on node b left the job"
 };
-// The session's gradients: tensors first, first + 1, ... as control has checked and registered
-// them.
+// The session's gradients: tensors first, first + 1, ... as rpc has checked and registered
+// them; a session that has ended meanwhile is ignored.
 struct SetLayout {
   SessionId session;
   TensorId first;
-  std::shared_ptr<const Layout> layout;  // shared by control and dispatch, which only read it
+  std::shared_ptr<const Layout> layout;  // shared by peers and dispatch, which only read it
 };
 // A plan for the job's gradients. All ranks' layouts are known and equal by then, and the plan has
 // been checked against them. Answered by PlanTaken; in force only after SwitchPlan.
 struct OfferPlan {
   JobId job;
-  std::shared_ptr<const plan::Plan> plan;  // shared by control and dispatch, which only read it
+  std::shared_ptr<const plan::Plan> plan;  // shared by peers and dispatch, which only read it
   std::uint64_t hash = 0;
 };
 // Every node holds the plan of that version: it moves iteration `from_iteration` and later ones.
@@ -147,7 +158,7 @@ struct SwitchPlan {
   std::uint32_t version = 0;
   std::uint64_t from_iteration = 0;
 };
-// Control refused sessions or memory for a quota so many times; dispatch keeps the board's count.
+// Rpc refused sessions or memory for a quota so many times; dispatch keeps the board's count.
 struct QuotaRefused {
   std::uint64_t times = 0;
 };
@@ -171,7 +182,7 @@ struct ScratchMade {
   Result<ScratchMemory> memory;
   std::string instead{};  // why it is the host's memory and not that GPU's; empty: as asked for
 };
-// The answer to ProbeLane; dispatch passes it on to control.
+// The answer to ProbeLane; dispatch passes it on to rpc.
 struct LaneAnswered {
   std::uint8_t lane = 0;
   RequestToken token = 0;
@@ -225,11 +236,17 @@ struct SetShare {
 using LaneMessage = std::variant<StartStage, CancelStage, AskStage, ProbeLane, OpenGroup,
                                  MeasureGroup, SetCost, CloseGroup, SetShare>;
 
-// ---- to control ----
-// The answer to MapSegment, whose memory is populated, and to MapDeviceSegment.
+// ---- to rpc ----
+// The answer to MapSegment, whose memory's page tables are filled, and to MapDeviceSegment.
 struct SegmentMapped {
   RequestToken token = 0;
   Result<SegmentMemory> memory;
+  std::uint32_t uid = 0;  // as it was asked for
+};
+// How much of a segment is mapped so far; sent a few times a second. May get lost.
+struct SegmentProgress {
+  RequestToken token = 0;
+  std::uint64_t bytes = 0;
 };
 struct SegmentRemoved {
   RequestToken token = 0;
@@ -239,13 +256,52 @@ struct Pong {
   RequestToken token = 0;
   std::uint32_t lanes_count = 0;
 };
-// The session's ring cannot be trusted any more: control ends the lease with this error.
+// The session's ring cannot be trusted any more: rpc ends the lease with this error.
 struct SessionBroken {
   SessionId session;
   Error error;
 };
 // Nothing is open any more; all sessions may be closed.
 struct Drained {};
+// The answer of an actor other than dispatch to Ping.
+enum class ProbedPart : std::uint8_t { kPeers, kWatch, kMapping };
+struct PartAnswered {
+  RequestToken token = 0;
+  ProbedPart part = ProbedPart::kPeers;
+};
+// The answer of peers to CheckRank, HandInLayout, ChangeSetting and StopPeers.
+struct Answered {
+  RequestToken token = 0;
+  Status status;
+};
+// Another service, for people.
+struct PeerView {
+  std::string name{};  // of the node; empty while it has not said it
+  std::string address{};
+  bool leads = false;  // this service is a node of its jobs; else it is one of ours
+  bool connected = false;
+  std::string why{};           // it is not connected; empty: no job needs it now
+  TimeNs round_trip_ns = -1;   // -1: none yet
+  TimeNs clock_offset_ns = 0;  // its clock less ours by that round trip
+};
+struct PeersListed {
+  RequestToken token = 0;
+  std::vector<PeerView> peers;
+};
+// Http wants a probe. Answered by ProbeEnded.
+struct AskProbe {
+  RequestToken token = 0;
+};
+// An event loop has ended, and what it did is done by nobody.
+struct LoopFailed {
+  std::string cause;
+};
+// JobFailed: the job takes no rank until all are gone.
+using RpcMessage = std::variant<SegmentMapped, SegmentProgress, SegmentRemoved, Pong, SessionBroken,
+                                Drained, LaneAnswered, PartAnswered, JobFailed, Answered,
+                                PeersListed, AskProbe, LoopFailed>;
+
+// ---- to peers ----
 // The first failure of a job of several nodes that was found on this node: the others must hear.
 struct JobBroken {
   JobId job;
@@ -307,29 +363,88 @@ struct PlanMade {
   // Null: the plan in force is as good, within the margin that was asked for.
   Result<std::shared_ptr<const plan::Plan>> plan;
 };
-using ControlMessage =
-    std::variant<SegmentMapped, SegmentRemoved, Pong, SessionBroken, Drained, JobBroken, RankDone,
-                 JobEnded, GroupOpened, GroupMeasured, PlanTaken, TimesSeen, PlanMade, JobLate,
-                 LaneAnswered, SteerNodes>;
+// Whether a rank of a job with a rendezvous may attach, as far as the other nodes go.
+struct CheckRank {
+  RequestToken token = 0;
+  std::string job;
+  std::uint32_t rank = 0;
+};
+// A rank has its seat.
+struct RankAttached {
+  SessionIdentity identity;
+};
+// Its lease has ended. Sent before dispatch is told, so that what dispatch says of it comes later.
+struct RankEnded {
+  SessionIdentity identity;
+  bool orderly = false;
+  std::string cause;
+};
+// The session's gradients are tensors first, first + 1, ... Peers compares the layout with those of
+// the job's other ranks and sends SetLayout to dispatch; one that differs ends the job.
+struct HandInLayout {
+  RequestToken token = 0;
+  SessionIdentity identity;
+  TensorId first;
+  std::shared_ptr<const Layout> layout;
+  std::optional<plan::Policy> policy;
+};
+// A person wants another policy for a job, or steers it; the value was checked.
+struct ChangeSetting {
+  RequestToken token = 0;
+  std::string job;
+  std::uint32_t uid = 0;
+  std::variant<plan::Policy, Steering> setting;
+};
+// Answered by PeersListed.
+struct ListPeers {
+  RequestToken token = 0;
+};
+// The service is stopping: no other service is let in any more.
+struct DrainPeers {};
+// The connections say goodbye. Answered soon, also where nobody hears it.
+struct StopPeers {
+  RequestToken token = 0;
+};
+using PeersMessage =
+    std::variant<JobBroken, RankDone, JobEnded, GroupOpened, GroupMeasured, PlanTaken, TimesSeen,
+                 PlanMade, JobLate, SteerNodes, CheckRank, RankAttached, RankEnded, HandInLayout,
+                 ChangeSetting, ListPeers, DrainPeers, StopPeers, Ping>;
 
-// ---- to watch: what may take long ----
+// ---- to http ----
+struct ProbeEnded {
+  RequestToken token = 0;
+  ProbeAnswer answer;
+};
+using HttpMessage = std::variant<ProbeEnded>;
+
+// ---- to mapping ----
+// Answered by SegmentMapped, in any case.
 struct MapSegment {
   UniqueFd memory;
   std::uint64_t size = 0;
   RequestToken token = 0;
+  SessionId session{};
+  std::uint32_t uid = 0;  // of the session; uids take turns
 };
-// Maps a GPU's memory for all GPUs that reach it. Answered by SegmentMapped.
+// Maps a GPU's memory for all GPUs that reach it. Answered by SegmentMapped, in any case.
 struct MapDeviceSegment {
   DeviceHandle handle;
   std::vector<UniqueFd> fds;
   RequestToken token = 0;
+  SessionId session{};
+  std::uint32_t uid = 0;
 };
-// Unmaps when the message is destroyed; no lane uses the memory any more.
+// The lease has ended: what is still to be mapped for it is not.
+struct CancelMapping {
+  SessionId session;
+};
+// To be unmapped and closed; no lane uses the memory any more.
 struct DiscardSession {
   std::unique_ptr<Session> session;
 };
 struct DiscardMemory {
   SegmentMemory memory;
+  std::uint32_t uid = 0;  // whose it was
 };
 // Memory for blocks of GPUs that go to other nodes: a GPU's, or pinned memory of the host, also
 // where the GPU has none to give. Answered by ScratchMade.
@@ -344,11 +459,17 @@ struct MakeScratch {
 struct DiscardScratch {
   std::vector<ScratchMemory> memory;
 };
+using MappingMessage = std::variant<MapSegment, MapDeviceSegment, CancelMapping, DiscardSession,
+                                    DiscardMemory, MakeScratch, DiscardScratch, Ping>;
+
+// ---- to watch ----
 // Something a person should know: logged and put on the board.
 struct Event {
   Code code = Code::kOk;  // kOk: not an error
   JobId job;              // 0: none
   std::string text;
+  // Whose doing it is: it counts among the events that one uid may cause. None: no client's.
+  std::optional<std::uint32_t> uid{};
 };
 // Answered by PlanMade.
 struct MakePlan {
@@ -361,7 +482,6 @@ struct MakePlan {
   std::shared_ptr<const plan::Plan> present;
   double margin = 0;  // share of the iteration by which a new plan must be faster than the present
 };
-using WatchMessage = std::variant<MapSegment, MapDeviceSegment, DiscardSession, DiscardMemory,
-                                  MakeScratch, DiscardScratch, Event, MakePlan>;
+using WatchMessage = std::variant<Event, MakePlan, Ping>;
 
 }  // namespace headrace::service

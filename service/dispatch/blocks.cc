@@ -32,12 +32,13 @@ std::vector<schedule::LaneTerms> Terms(const std::vector<LanePort>& lanes) {
 }  // namespace
 
 Blocks::Blocks(std::vector<LanePort> lanes, BoardWriter& board, Recorder& recorder,
-               Door<WatchMessage>& watch)
+               Outgoing<WatchMessage>& watch, Outgoing<MappingMessage>& mapping)
     : first_rail_(lanes.size()),
       queue_(Terms(lanes)),
       board_(board),
       recorder_(recorder),
-      watch_(watch) {
+      watch_(watch),
+      mapping_(mapping) {
   for (LanePort& port : lanes) {
     const auto index = static_cast<std::uint8_t>(lanes_.size());
     const bool rail = port.place == LanePlace::kBetweenNodes;
@@ -45,7 +46,8 @@ Blocks::Blocks(std::vector<LanePort> lanes, BoardWriter& board, Recorder& record
     if (rail) first_rail_ = std::min<std::size_t>(first_rail_, index);
     if (port.place == LanePlace::kInNode) in_node_ = index;
     if (port.place == LanePlace::kInNodeOnGpus) on_gpus_ = index;
-    LaneState lane{.port = std::move(port), .company = {}};
+    LaneState lane{
+        .out = Outgoing<LaneMessage>(*port.door), .port = std::move(port), .company = {}};
     lane.row.in_use = 1;
     lane.row.threads = lane.port.threads;
     lane.row.credit_bytes = lane.port.credit_bytes;
@@ -76,7 +78,7 @@ void Blocks::RemoveJob(Job& job) {
     for (Scratch& scratch : order) {
       std::vector<ScratchMemory> memory = scratch.TakeAll();
       if (memory.empty()) continue;
-      [[maybe_unused]] const bool sent = watch_.Send(DiscardScratch{std::move(memory)});
+      mapping_.Send(DiscardScratch{std::move(memory)});
     }
   }
 }
@@ -87,13 +89,12 @@ void Blocks::AskForScratch(Job& job, schedule::Order order) {
     const Scratch::Wish wish = scratch.TakeWish();
     const std::int8_t wanted = gpu++;
     if (wish.place_bytes == 0) continue;
-    // Once for each size; a watch that has no room for it has stopped.
-    const bool sent = watch_.Send(MakeScratch{.job = job.id(),
-                                              .order = order,
-                                              .gpu = wanted,
-                                              .place_bytes = wish.place_bytes,
-                                              .places_count = wish.places_count});
-    HR_CHECK(sent, job.id().value);
+    // Once for each size, which doubles. The blocks wait until it is answered.
+    mapping_.Send(MakeScratch{.job = job.id(),
+                              .order = order,
+                              .gpu = wanted,
+                              .place_bytes = wish.place_bytes,
+                              .places_count = wish.places_count});
   }
 }
 
@@ -283,9 +284,7 @@ void Blocks::Start(Job& job, Operation& operation, Block& block, Part& part, Tim
   operation.state = Operation::State::kMoving;
   operation.since_ns = now;
   SetReason(job, operation, ipc::WaitReason::kNone, 0);
-  // Credits bound what is in flight to far less than a lane's inbox holds.
-  const bool sent = lane.port.door->Send(StartStage{job.MakeTransfer(operation, block, part)});
-  HR_CHECK(sent, lane.port.name);
+  lane.out.Send(StartStage{job.MakeTransfer(operation, block, part)});
 }
 
 void Blocks::NoteBegin(Job& job, const Operation& operation, TimeNs now) {
@@ -410,8 +409,7 @@ void Blocks::Abandon(Job& job, Operation& operation, TimeNs now) {
         Unqueue(job, operation, block, part, now);
       } else if (part.state == Part::State::kMoving) {
         // The lane may be writing results: the ranks are told when it has let go.
-        const bool sent = lanes_[part.stage.lane].port.door->Send(CancelStage{part.stage.token});
-        HR_CHECK(sent, part.stage.token);
+        lanes_[part.stage.lane].out.Send(CancelStage{part.stage.token});
       }
     }
     if (block.parts_open > 0) continue;
@@ -483,23 +481,48 @@ void Blocks::ExplainHead(Job& job, const schedule::UnifiedQueue::HeadWaits& head
   SetReason(job, operation, reason, argument);
 }
 
-void Blocks::SetShare(const Job& job, TimeNs now) {
+void Blocks::SetShare(Job& job, TimeNs now) {
   queue_.SetShare(job.id(), job.share, now);
   for (LaneState& lane : lanes_) lane.queue_changed = true;
-  if (job.nodes() == nullptr) return;
-  const transport::Share share{.weight = job.share.weight, .priority = job.share.priority};
-  for (std::size_t lane = first_rail_; lane < lanes_.size(); ++lane) {
-    // People steer seldom; an inbox has room for what they ask.
-    const bool sent = lanes_[lane].port.door->Send(service::SetShare{job.id().value, share});
-    HR_CHECK(sent, lanes_[lane].port.name);
-  }
+  if (job.nodes() != nullptr) SendShare(job);
 }
 
-void Blocks::ProbeLanes(RequestToken token) {
-  for (LaneState& lane : lanes_) {
-    const bool sent = lane.port.door->Send(ProbeLane{token});
-    HR_CHECK(sent, lane.port.name);
+// Only the last share counts, so what a lane has no room for does not pile up: it is sent again as
+// it is then.
+void Blocks::SendShare(Job& job) {
+  const transport::Share share{.weight = job.share.weight, .priority = job.share.priority};
+  job.share_unsent = false;
+  for (std::size_t lane = first_rail_; lane < lanes_.size(); ++lane) {
+    job.share_unsent |= !lanes_[lane].out.TrySend(service::SetShare{job.id().value, share});
   }
+  shares_unsent_ |= job.share_unsent;
+}
+
+std::uint64_t Blocks::ProbeLanes(RequestToken token) {
+  std::uint64_t full = 0;
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+    if (!lanes_[lane].out.TrySend(ProbeLane{token})) full |= std::uint64_t{1} << lane;
+  }
+  return full;
+}
+
+bool Blocks::Flush(Jobs& jobs, TimeNs now) {
+  bool sent = false;
+  for (LaneState& lane : lanes_) sent |= lane.out.Flush(now);
+  flushed_ns_ = now;
+  if (!std::exchange(shares_unsent_, false)) return sent;
+  for (const std::unique_ptr<Job>& job : jobs) {
+    if (!job->share_unsent) continue;
+    SendShare(*job);
+    sent |= !job->share_unsent;
+  }
+  return sent;
+}
+
+TimeNs Blocks::NextFlush() const {
+  TimeNs next = shares_unsent_ ? flushed_ns_ + Outgoing<LaneMessage>::kRetryAfter : kNever;
+  for (const LaneState& lane : lanes_) next = std::min(next, lane.out.NextDeadline());
+  return next;
 }
 
 std::vector<transport::CostLine> Blocks::CostsOf(const Job& job) const {

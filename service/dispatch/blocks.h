@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "service/actor/messages.h"
+#include "service/actor/outgoing.h"
 #include "service/dispatch/company.h"
 #include "service/dispatch/job.h"
 #include "service/dispatch/recorder.h"
@@ -40,7 +41,7 @@ using Jobs = std::vector<std::unique_ptr<Job>>;
 class Blocks {
  public:
   Blocks(std::vector<LanePort> lanes, BoardWriter& board, Recorder& recorder,
-         Door<WatchMessage>& watch);
+         Outgoing<WatchMessage>& watch, Outgoing<MappingMessage>& mapping);
 
   void AddJob(const Job& job, TimeNs now) {
     queue_.AddJob(job.id(), {});
@@ -49,7 +50,7 @@ class Blocks {
   void RemoveJob(Job& job);
   // Job::share is in force from now on. A lane between nodes is told, once the job's links are
   // open.
-  void SetShare(const Job& job, TimeNs now);
+  void SetShare(Job& job, TimeNs now);
 
   // The operation, or block of the job's plan, is ready: its blocks follow those of earlier ones.
   void Begin(Job& job, Operation& operation, TimeNs now);
@@ -77,8 +78,13 @@ class Blocks {
   void Schedule(Jobs& jobs, TimeNs now);
   // When a stage may go that only a job's limit holds back; kNever when there is none.
   TimeNs next_time() const { return next_time_; }
-  // A round trip through every lane; each answers.
-  void ProbeLanes(RequestToken token);
+  // A round trip through every lane; each answers but those whose inbox is full: bit i of the
+  // result stands for lane i.
+  std::uint64_t ProbeLanes(RequestToken token);
+  // Once a turn: sends what lanes had no room for. Returns whether anything was sent.
+  bool Flush(Jobs& jobs, TimeNs now);
+  // When to call Flush if nothing else happens.
+  TimeNs NextFlush() const;
 
   // The lines that were measured for a job between nodes: what a lane starts from.
   void TakeCosts(const std::vector<transport::CostLine>& costs);
@@ -106,6 +112,8 @@ class Blocks {
 
  private:
   struct LaneState {
+    // Of starts and cancels at most as many wait as stages are in flight.
+    Outgoing<LaneMessage> out;
     LanePort port;
     ipc::LaneRow row{};
     TimeNs busy_since = 0;
@@ -125,6 +133,7 @@ class Blocks {
   // What this node sends for a stage.
   std::uint64_t WireBytes(const Job& job, const schedule::Stage& stage) const;
   void AskForScratch(Job& job, schedule::Order order);
+  void SendShare(Job& job);
 
   // Into blocks of what size the operation is cut; 0: it is one.
   std::uint64_t BlockBytes(const Job& job, const Operation& operation, TimeNs now) const;
@@ -159,9 +168,12 @@ class Blocks {
   std::size_t first_rail_ = 0;  // the number of lanes where there is none
   schedule::UnifiedQueue queue_;
   TimeNs next_time_ = kNever;
+  TimeNs flushed_ns_ = 0;
+  bool shares_unsent_ = false;  // of some jobs: Job::share_unsent
   BoardWriter& board_;
   Recorder& recorder_;
-  Door<WatchMessage>& watch_;
+  Outgoing<WatchMessage>& watch_;
+  Outgoing<MappingMessage>& mapping_;
 };
 
 }  // namespace headrace::service

@@ -82,6 +82,17 @@ Status CheckRange(const ipc::Record& record, const Posted& posted, std::uint64_t
   return {};
 }
 
+// Only a GPU writes ready words, and only for a GPU's sake does the service keep looking for them.
+bool Awaits(std::uint8_t flags) { return (flags & ipc::kRecordAwaitsWord) != 0; }
+
+Error NobodyWrites(std::uint8_t flags, const std::string& memory) {
+  return Invalid(
+      "flags", flags,
+      fmt::format("kRecordAwaitsWord waits for a GPU, and {}: post it once the memory is "
+                  "ready, without that flag",
+                  memory));
+}
+
 bool IsDivided(Collective kind) {
   return kind == Collective::kReduceScatter || kind == Collective::kAllGather;
 }
@@ -108,6 +119,9 @@ Result<Posted> CheckRecord(const ipc::Record& record, const Session& session) {
       .timeout_ms = record.timeout_ms != 0 ? record.timeout_ms : session.identity().timeout_ms};
   if (posted.kind == Collective::kBarrier) {
     if (record.count != 0) return Invalid("count", record.count, "a barrier moves nothing");
+    if (Awaits(record.flags) && !session.HasDeviceMemory()) {
+      return NobodyWrites(record.flags, "no segment of the session is of one");
+    }
     return posted;
   }
   if (IsDivided(posted.kind) && record.count % world_size != 0) {
@@ -119,7 +133,12 @@ Result<Posted> CheckRecord(const ipc::Record& record, const Session& session) {
   if (!memory) return memory.error();
   if (Status status = CheckRange(record, posted, memory->size()); !status) return status.error();
   posted.data = memory->data() + record.offset;
-  if (posted.count != 0) posted.device = session.DeviceOf(posted.segment);
+  const std::int8_t device = session.DeviceOf(posted.segment);
+  if (Awaits(record.flags) && device == transport::kHost) {
+    return NobodyWrites(record.flags,
+                        fmt::format("segment {} is memory of the host", posted.segment.value));
+  }
+  if (posted.count != 0) posted.device = device;
   return posted;
 }
 
@@ -157,6 +176,9 @@ Result<std::uint32_t> CheckGradient(const ipc::GradientRecord& record, const Ses
   }
   if (record.reserved0 != 0) return Invalid("reserved0", record.reserved0, "must be 0");
   if (record.reserved1 != 0) return Invalid("reserved1", record.reserved1, "must be 0");
+  if (Awaits(record.flags) && gradients->device == transport::kHost) {
+    return NobodyWrites(record.flags, "the layout is memory of the host");
+  }
   return tensor;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "ipc/base/check.h"
@@ -13,16 +14,30 @@ namespace {
 
 // Records read from one ring before the next ring has its turn.
 constexpr int kRecordsPerTurn = 32;
+// People hear of dropped messages that often at most.
+constexpr TimeNs kDropsEvery = kSecond;
+// While something is open there is a turn that often at least, so that a standstill of the service
+// is told from the time that it had nothing to do.
+constexpr TimeNs kTurnEvery = kSecond;
+// Turns after a standstill in which nothing expires while rings still have records from before.
+constexpr std::uint32_t kCatchUpTurnsMax = ipc::kOperationsMax / kRecordsPerTurn;
 
 }  // namespace
 
-Dispatch::Dispatch(Wakeable& thread, Doorbells& doorbells, Door<ControlMessage>& control,
-                   Door<WatchMessage>& watch, ipc::BoardLayout& board)
-    : doorbells_(doorbells), control_(control), watch_(watch), inbox_(thread), board_(board) {}
+Dispatch::Dispatch(Wakeable& thread, Doorbells& doorbells, Door<RpcMessage>& rpc,
+                   Door<PeersMessage>& peers, Door<WatchMessage>& watch,
+                   Door<MappingMessage>& mapping, ipc::BoardLayout& board)
+    : doorbells_(doorbells),
+      rpc_(rpc),
+      peers_(peers),
+      watch_(watch),
+      mapping_(mapping),
+      inbox_(thread),
+      board_(board) {}
 
 void Dispatch::ConnectLanes(std::vector<LanePort> lanes) {
   HR_CHECK(flow_ == nullptr && !lanes.empty(), lanes.size());
-  flow_ = std::make_unique<Flow>(std::move(lanes), board_, control_, watch_);
+  flow_ = std::make_unique<Flow>(std::move(lanes), board_, peers_, watch_, mapping_);
 }
 
 void Dispatch::ReportLate(TimeNs after_ns) {
@@ -41,10 +56,35 @@ void Dispatch::LimitPosts(std::uint64_t per_uid) {
 }
 
 bool Dispatch::DoWork(TimeNs now) {
-  bool worked = HandleInbox(now);
-  worked |= ReadRings(now);
+  if (const TimeNs lost_ns = standstill_.BeginTurn(now); lost_ns > 0) Postpone(lost_ns, now);
+  const bool worked = Turn(now);
+  standstill_.EndTurn(now);
+  standstill_.Await(worked ? now : NextDeadline());
+  return worked;
+}
+
+// Before anything new is read, whose time begins now.
+void Dispatch::Postpone(TimeNs lost_ns, TimeNs now) {
+  flow_->Postpone(jobs_, lost_ns, now);
+  if (drain_deadline_ != kNever) drain_deadline_ += lost_ns;
+  catch_up_turns_ = kCatchUpTurnsMax;
+  if (lost_ns < kSecond) return;
+  watch_.TrySend(
+      Event{Code::kTimeout,
+            {},
+            fmt::format("the service stood still for {}.{} s (it was stopped, or its machine was "
+                        "suspended or far too busy): what is open has as much longer",
+                        lost_ns / kSecond, lost_ns % kSecond / (100 * kMillisecond))});
+}
+
+bool Dispatch::Turn(TimeNs now) {
+  bool worked = Flush(now);
+  worked |= HandleInbox(now);
+  const bool read = ReadRings(now);
+  worked |= read;
   worked |= flow_->TakeReady(jobs_, now);
-  if (now >= flow_->next_deadline()) {
+  catch_up_turns_ = read && catch_up_turns_ > 0 ? catch_up_turns_ - 1 : 0;
+  if (now >= flow_->next_deadline() && catch_up_turns_ == 0) {
     flow_->Expire(jobs_, now);
     worked = true;
   }
@@ -60,6 +100,33 @@ bool Dispatch::DoWork(TimeNs now) {
   DiscardGone(now);
   PublishRows();
   return worked;
+}
+
+bool Dispatch::Flush(TimeNs now) {
+  bool sent = rpc_.Flush(now);
+  sent |= peers_.Flush(now);
+  sent |= watch_.Flush(now);
+  sent |= mapping_.Flush(now);
+  sent |= flow_->Flush(jobs_, now);
+  const std::uint64_t drops = rpc_.dropped() + peers_.dropped() + watch_.dropped();
+  if (drops != drops_told_ && now - drops_tried_ns_ >= kDropsEvery) ReportDrops(drops, now);
+  return sent;
+}
+
+// When watch has room again.
+void Dispatch::ReportDrops(std::uint64_t drops, TimeNs now) {
+  drops_tried_ns_ = now;
+  Event event{
+      Code::kExhausted,
+      {},
+      fmt::format("{} events and reports of dispatch were dropped, because rpc, peers or watch "
+                  "was {} messages behind",
+                  drops - drops_told_, kInboxMax)};
+  if (watch_.TrySend(std::move(event))) {
+    drops_told_ = drops;
+  } else {
+    ++drops_told_;  // itself
+  }
 }
 
 bool Dispatch::PrepareToSleep() {
@@ -78,7 +145,14 @@ void Dispatch::Awake() {
 }
 
 TimeNs Dispatch::NextDeadline() const {
-  return std::min({flow_->next_deadline(), flow_->next_look_at_words(), flow_->late().next_look(),
+  // What has ended leaves deadlines behind, so those do not say whether anything is open.
+  // Those of a paused job stand still.
+  const bool open = std::ranges::any_of(
+      jobs_, [](const auto& job) { return job->busy() && job->steering.frozen_since_ns == 0; });
+  const TimeNs next_turn = open ? standstill_.turned_ns() + kTurnEvery : kNever;
+  return std::min({next_turn, flow_->next_deadline(), flow_->next_look_at_words(),
+                   flow_->late().next_look(), flow_->NextFlush(), rpc_.NextDeadline(),
+                   peers_.NextDeadline(), watch_.NextDeadline(), mapping_.NextDeadline(),
                    drain_deadline_});
 }
 
@@ -145,7 +219,7 @@ void Dispatch::Handle(OpenSession message, TimeNs now) {
   const SessionIdentity& identity = session.identity();
   Job& job = FindOrOpenJob(identity, now);
   Member& member = job.member(identity.rank);
-  // Control's roster gives each rank of a job once.
+  // Rpc's roster gives each rank of a job once.
   HR_CHECK(member.session == nullptr && !member.gone, identity.rank);
   if (Status status = doorbells_.Watch(session.doorbell()); !status) {
     Answer(SessionBroken{identity.id, status.error().Within("listen to the doorbell")});
@@ -153,6 +227,7 @@ void Dispatch::Handle(OpenSession message, TimeNs now) {
   }
   job.RaiseEpoch(identity.epoch);
   member.session = std::move(message.session);
+  member.open.Reserve(kOperationsMax);
   member.board_row = board_.TakeRankRow();
   readings_.push_back({&session, &job});
   ++readings_version_;
@@ -164,7 +239,7 @@ void Dispatch::Handle(OpenSession message, TimeNs now) {
 void Dispatch::Handle(AddSegment message, TimeNs) {
   Reading* reading = FindReading(message.session);
   if (reading == nullptr) {  // the lease ended meanwhile
-    [[maybe_unused]] const bool sent = watch_.Send(DiscardMemory{std::move(message.memory)});
+    mapping_.Send(DiscardMemory{std::move(message.memory), message.uid});
     return;
   }
   reading->session->AddSegment(message.segment, std::move(message.memory));
@@ -173,11 +248,11 @@ void Dispatch::Handle(AddSegment message, TimeNs) {
 
 void Dispatch::Handle(const RemoveSegment& message, TimeNs) {
   Reading* reading = FindReading(message.session);
-  if (reading == nullptr) return;  // control has forgotten the request with the lease
+  if (reading == nullptr) return;  // rpc has forgotten the request with the lease
   Status status = CheckRemovable(*reading, message.segment);
   if (status) {
-    [[maybe_unused]] const bool sent =
-        watch_.Send(DiscardMemory{reading->session->TakeSegment(message.segment)});
+    mapping_.Send(DiscardMemory{reading->session->TakeSegment(message.segment),
+                                reading->session->identity().uid});
     reading->job->dirty = true;
   }
   Answer(SegmentRemoved{message.token, std::move(status)});
@@ -226,8 +301,17 @@ void Dispatch::Handle(const CloseSession& message, TimeNs now) {
 }
 
 void Dispatch::Handle(const Ping& message, TimeNs) {
-  Answer(Pong{message.token, static_cast<std::uint32_t>(flow_->blocks().lanes_count())});
-  flow_->ProbeLanes(message.token);
+  // Anybody may ask, and as often as they like: what rpc has no room for is not answered, and
+  // rpc does not wait for it for long.
+  rpc_.TrySend(Pong{message.token, static_cast<std::uint32_t>(flow_->blocks().lanes_count())});
+  for (std::uint64_t full = flow_->ProbeLanes(message.token); full != 0; full &= full - 1) {
+    const auto lane = static_cast<std::uint8_t>(std::countr_zero(full));
+    rpc_.TrySend(LaneAnswered{
+        lane, message.token,
+        Error(Code::kBusy, fmt::format("lane {} is {} messages behind: it moves nothing, or is "
+                                       "asked too often",
+                                       flow_->blocks().LaneName(lane), kInboxMax))});
+  }
 }
 
 void Dispatch::Handle(const Drain& message, TimeNs) {
@@ -297,7 +381,8 @@ void Dispatch::Handle(const StageWaits& message, TimeNs now) {
   if (job != nullptr) flow_->StageWaits(*job, message, now);
 }
 
-void Dispatch::Handle(LaneAnswered message, TimeNs) { Answer(std::move(message)); }
+// As a Pong.
+void Dispatch::Handle(LaneAnswered message, TimeNs) { rpc_.TrySend(std::move(message)); }
 
 void Dispatch::Handle(const QuotaRefused& message, TimeNs) {
   board_.counters.quota_refusals += message.times;
@@ -309,7 +394,7 @@ void Dispatch::Handle(ScratchMade message, TimeNs now) {
   if (!message.memory) return;
   DiscardScratch discarded;
   discarded.memory.push_back(std::move(*message.memory));
-  [[maybe_unused]] const bool sent = watch_.Send(std::move(discarded));
+  mapping_.Send(std::move(discarded));
 }
 
 Job& Dispatch::FindOrOpenJob(const SessionIdentity& identity, TimeNs now) {
@@ -369,7 +454,7 @@ void Dispatch::CloseSpanning(Job& job, std::uint32_t rank, bool orderly, const F
   if (!orderly) return flow_->FailJob(job, failure, Flow::Found::kHere, now);
   const std::uint64_t posted = job.member(rank).operations;
   const std::uint64_t iterations = job.IterationsOf(rank);
-  Answer(RankDone{job.id(), rank, posted, iterations});
+  Report(RankDone{job.id(), rank, posted, iterations});
   flow_->LimitTo(job, posted, iterations, job.DescribeRank(rank) + " left the job", now);
 }
 
@@ -379,14 +464,14 @@ void Dispatch::DiscardGone(TimeNs now) {
     for (Member& member : job.members()) {
       if (!member.gone || member.session == nullptr || member.posted != member.ended) continue;
       board_.FreeRankRow(std::exchange(member.board_row, kNoRow));
-      [[maybe_unused]] const bool sent = watch_.Send(DiscardSession{std::move(member.session)});
+      mapping_.Send(DiscardSession{std::move(member.session)});
       job.dirty = true;
     }
     if (job.HasSessions()) {
       ++i;
       continue;
     }
-    if (job.spans_nodes()) Answer(JobEnded{job.id()});
+    if (job.spans_nodes()) Report(JobEnded{job.id()});
     board_.FreeJobRow(job.board_row);
     flow_->RemoveJob(job, now);
     jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -427,10 +512,9 @@ void Dispatch::PublishRows() {
   board_.PublishCounters();
 }
 
-void Dispatch::Answer(ControlMessage message) {
-  // One answer a request, and control has few of them open at a time.
-  const bool sent = control_.Send(std::move(message));
-  HR_CHECK(sent);
-}
+// One of these a session, rank or job, or an answer to a request of which each session has one open
+// at a time: that bounds how many can wait.
+void Dispatch::Answer(RpcMessage message) { rpc_.Send(std::move(message)); }
+void Dispatch::Report(PeersMessage message) { peers_.Send(std::move(message)); }
 
 }  // namespace headrace::service

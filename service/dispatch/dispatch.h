@@ -11,10 +11,12 @@
 
 #include "service/actor/actor.h"
 #include "service/actor/messages.h"
+#include "service/actor/outgoing.h"
 #include "service/actor/sleeper.h"
 #include "service/dispatch/flow.h"
 #include "service/dispatch/interleaving.h"
 #include "service/dispatch/job.h"
+#include "service/dispatch/standstill.h"
 #include "service/watch/board_writer.h"
 
 namespace headrace::service {
@@ -22,8 +24,8 @@ namespace headrace::service {
 class Dispatch final : public Actor {
  public:
   // All references outlive dispatch.
-  Dispatch(Wakeable& thread, Doorbells& doorbells, Door<ControlMessage>& control,
-           Door<WatchMessage>& watch, ipc::BoardLayout& board);
+  Dispatch(Wakeable& thread, Doorbells& doorbells, Door<RpcMessage>& rpc, Door<PeersMessage>& peers,
+           Door<WatchMessage>& watch, Door<MappingMessage>& mapping, ipc::BoardLayout& board);
 
   // Before the first work: the lanes, whose actors report back to door().
   void ConnectLanes(std::vector<LanePort> lanes);
@@ -50,6 +52,12 @@ class Dispatch final : public Actor {
     Job* job = nullptr;
   };
 
+  bool Turn(TimeNs now);
+  // The service stood still: what is open gets the time back.
+  void Postpone(TimeNs lost_ns, TimeNs now);
+  // Sends what others had no room for. Returns whether anything was sent.
+  bool Flush(TimeNs now);
+  void ReportDrops(std::uint64_t drops, TimeNs now);
   bool HandleInbox(TimeNs now);
   bool ReadRings(TimeNs now);
   bool ReadRing(std::size_t index, TimeNs now);
@@ -91,11 +99,16 @@ class Dispatch final : public Actor {
   void DiscardGone(TimeNs now);
   void FinishDrain(TimeNs now);
   void PublishRows();
-  void Answer(ControlMessage message);
+  void Answer(RpcMessage message);
+  void Report(PeersMessage message);
 
   Doorbells& doorbells_;
-  Door<ControlMessage>& control_;
-  Door<WatchMessage>& watch_;
+  Outgoing<RpcMessage> rpc_;
+  Outgoing<PeersMessage> peers_;
+  Outgoing<WatchMessage> watch_;
+  Outgoing<MappingMessage> mapping_;
+  std::uint64_t drops_told_ = 0;
+  TimeNs drops_tried_ns_ = 0;
   Inbox<DispatchMessage> inbox_;
   BoardWriter board_;
   std::unique_ptr<Flow> flow_;
@@ -104,6 +117,8 @@ class Dispatch final : public Actor {
   std::vector<Reading> readings_;
   std::uint64_t readings_version_ = 0;  // grows when readings_ changes
   std::vector<DispatchMessage> messages_;
+  Standstill standstill_;
+  std::uint32_t catch_up_turns_ = 0;
   TimeNs drain_deadline_ = kNever;
   bool draining_ = false;
   bool drained_ = false;

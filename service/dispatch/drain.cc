@@ -43,9 +43,8 @@ void Flow::DrainJob(Job& job, const Steering& steering, TimeNs now) {
        {std::pair(Steering::Kind::kDrainOperations, drain.operations),
         std::pair(Steering::Kind::kDrainIterations, drain.iterations)}) {
     // Twice in a job's life.
-    const bool sent = control_.Send(
+    peers_.Send(
         SteerNodes{job.id(), {.kind = kind, .value = value, .uid = steering.uid, .node = {}}});
-    HR_CHECK(sent, job.id().value);
   }
 }
 
@@ -101,8 +100,7 @@ void Flow::FinishJobDrain(Job& job, TimeNs now) {
   const Failure failure = DrainedFailure(job);
   if (!job.spans_nodes()) return FailJob(job, failure, Found::kHere, now);
   // What has ended here may still move on other nodes: the leader ends the job when all say so.
-  const bool sent = control_.Send(JobBroken{job.id(), failure.code, failure.text});
-  HR_CHECK(sent, job.id().value);
+  peers_.Send(JobBroken{job.id(), failure.code, failure.text});
 }
 
 }  // namespace headrace::service

@@ -8,6 +8,7 @@
 
 #include "ipc/base/check.h"
 #include "service/dispatch/cut.h"
+#include "service/dispatch/overlap.h"
 #include "service/dispatch/rows.h"
 
 namespace headrace::service {
@@ -37,15 +38,15 @@ Status CheckBetweenNodes(const Posted& posted, const Job& job) {
 
 }  // namespace
 
-Flow::Flow(std::vector<LanePort> lanes, BoardWriter& board, Door<ControlMessage>& control,
-           Door<WatchMessage>& watch)
+Flow::Flow(std::vector<LanePort> lanes, BoardWriter& board, Outgoing<PeersMessage>& peers,
+           Outgoing<WatchMessage>& watch, Outgoing<MappingMessage>& mapping)
     : board_(board),
       recorder_(board),
-      blocks_(std::move(lanes), board, recorder_, watch),
+      blocks_(std::move(lanes), board, recorder_, watch, mapping),
       steersman_(blocks_, watch),
-      plans_(blocks_, board, recorder_, steersman_, control),
-      late_(blocks_, board, control, watch),
-      control_(control),
+      plans_(blocks_, board, recorder_, steersman_, peers),
+      late_(blocks_, board, peers, watch),
+      peers_(peers),
       watch_(watch) {}
 
 void Flow::Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now) {
@@ -197,6 +198,9 @@ void Flow::Join(Job& job, Operation& operation, std::uint32_t rank, const Posted
   job.memory(posted.sequence, rank) = posted.data;
   job.device(posted.sequence, rank) = posted.device;
   const bool awaits = (record.flags & ipc::kRecordAwaitsWord) != 0;
+  // Until its word is there it counts as not posted: a stream may have what comes before to wait
+  // for.
+  if (!awaits && !UseMemory(job, operation, rank, posted, now)) return;
   if (awaits) operation.awaited |= Bit(rank);
   if (!awaits) recorder_.Take(job, operation, rank, posted.Bytes(), now);
   operation.deadline_ns = std::min(operation.deadline_ns, job.DeadlineOf(posted.timeout_ms, now));
@@ -222,6 +226,19 @@ void Flow::Join(Job& job, Operation& operation, std::uint32_t rank, const Posted
   }
 }
 
+bool Flow::UseMemory(Job& job, Operation& operation, std::uint32_t rank, const Posted& posted,
+                     TimeNs now) {
+  if (std::optional<Failure> overlap = FindOverlap(job, rank, posted); overlap) {
+    ++board_.counters.records_refused;
+    Fail(job, operation, std::move(*overlap), now);
+    return false;
+  }
+  if (posted.Bytes() == 0) return true;
+  job.member(rank).open.Open(RangeOf(posted, rank));
+  operation.in_use |= Bit(rank);
+  return true;
+}
+
 void Flow::MakeReady(Job& job, Operation& operation, TimeNs now) {
   // A barrier, or nothing to move.
   if (operation.shape.count == 0 && job.nodes() == nullptr) return End(job, operation, now);
@@ -238,7 +255,10 @@ void Flow::MakeReady(Job& job, Operation& operation, TimeNs now) {
 }
 
 void Flow::Form(Job& job, JobNodes nodes, TimeNs now) {
-  job.Form(std::move(nodes));
+  if (const Status status = job.Form(std::move(nodes)); !status) {
+    const Error error = status.error().Within("what its nodes have agreed on");
+    return FailJob(job, {error.code(), error.text()}, Found::kHere, now);
+  }
   recorder_.Form(job);
   if (job.nodes() != nullptr) {
     blocks_.TakeCosts(job.nodes()->costs);
@@ -292,9 +312,8 @@ void Flow::FailJob(Job& job, Failure failure, Found found, TimeNs now) {
   if (!job.failed) {
     Tell(job, failure.code, failure.text);
     if (found == Found::kHere && job.spans_nodes()) {
-      // Control has at most one of these a job to take.
-      const bool sent = control_.Send(JobBroken{job.id(), failure.code, failure.text});
-      HR_CHECK(sent, job.id().value);
+      // Once in a job's life.
+      peers_.Send(JobBroken{job.id(), failure.code, failure.text});
     }
     job.failure = failure;
     job.failed = true;
@@ -333,6 +352,12 @@ void Flow::End(Job& job, Operation& operation, TimeNs now) {
     TellRank(job, board_, rank, job.record(operation.shape.sequence, rank), failure);
   }
   operation.told = operation.posted;
+  for (RankMask left = std::exchange(operation.in_use, 0); left != 0; left &= left - 1) {
+    const auto rank = static_cast<std::uint32_t>(std::countr_zero(left));
+    Posted posted = operation.shape;
+    posted.data = job.memory(posted.sequence, rank);
+    job.member(rank).open.Close(RangeOf(posted, rank));
+  }
   if (operation.open()) {
     --job.operations_open;
     ++job.operations_ended;
@@ -456,7 +481,8 @@ void Flow::Tell(Job& job, Code code, std::string text) {
     text = fmt::format("job {}: {}", job.name(), text);
   }
   // A watch that is that far behind has enough to tell.
-  [[maybe_unused]] const bool sent = watch_.Send(Event{code, job.id(), std::move(text)});
+  watch_.TrySend(Event{code, job.id(), std::move(text),
+                       job.use == nullptr ? std::nullopt : std::optional(job.use->uid)});
 }
 
 }  // namespace headrace::service

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "service/actor/messages.h"
+#include "service/actor/outgoing.h"
 #include "service/dispatch/blocks.h"
 #include "service/dispatch/job.h"
 #include "service/dispatch/late.h"
@@ -24,8 +25,8 @@ namespace headrace::service {
 
 class Flow {
  public:
-  Flow(std::vector<LanePort> lanes, BoardWriter& board, Door<ControlMessage>& control,
-       Door<WatchMessage>& watch);
+  Flow(std::vector<LanePort> lanes, BoardWriter& board, Outgoing<PeersMessage>& peers,
+       Outgoing<WatchMessage>& watch, Outgoing<MappingMessage>& mapping);
 
   void AddJob(Job& job, TimeNs now) {
     blocks_.AddJob(job, now);
@@ -80,7 +81,7 @@ class Flow {
   // The job's nodes have met: operations that only waited for that are ready.
   void Form(Job& job, JobNodes nodes, TimeNs now);
   // The job cannot go on: ends everything that is open and refuses what comes. The first cause
-  // stays. A failure that was found here is told to control, for the other nodes to hear of it.
+  // stays. A failure that was found here is told to peers, for the other nodes to hear of it.
   enum class Found : std::uint8_t { kHere, kElsewhere };
   void FailJob(Job& job, Failure failure, Found found, TimeNs now);
   // A rank has left after operation `last` and iteration `last_iteration`: later ones cannot be
@@ -92,6 +93,8 @@ class Flow {
     plans_.Fail(job, failure, now);
   }
   void LimitGradients(Job& job, std::uint64_t last_iteration, const Failure& failure, TimeNs now);
+  // Deadlines of everything open move by that much, and waits so far are not late.
+  void Postpone(Jobs& jobs, TimeNs by_ns, TimeNs now);
   // Ends operations past their deadline; afterwards next_deadline() is exact.
   void Expire(Jobs& jobs, TimeNs now);
   // Not later than the earliest deadline of an open operation, the end of a hold, or when a job's
@@ -99,7 +102,10 @@ class Flow {
   TimeNs next_deadline() const {
     return std::min({next_deadline_, plans_.next_release(), blocks_.next_time()});
   }
-  void ProbeLanes(RequestToken token) { blocks_.ProbeLanes(token); }
+  std::uint64_t ProbeLanes(RequestToken token) { return blocks_.ProbeLanes(token); }
+  // Once a turn: what lanes had no room for. Returns whether anything was sent.
+  bool Flush(Jobs& jobs, TimeNs now) { return blocks_.Flush(jobs, now); }
+  TimeNs NextFlush() const { return blocks_.NextFlush(); }
 
   // Ends the job's open operations for which `which` holds.
   enum class Which : std::uint8_t { kAll, kNotPostedBy };
@@ -139,6 +145,10 @@ class Flow {
   Failure TooFarAhead(Job& job, const Operation& earlier) const;
   void Join(Job& job, Operation& operation, std::uint32_t rank, const Posted& posted,
             const ipc::Record& record, TimeNs now);
+  // Notes that the operation uses the rank's memory from now on. Returns false when another open
+  // post uses it: the operation has failed then.
+  bool UseMemory(Job& job, Operation& operation, std::uint32_t rank, const Posted& posted,
+                 TimeNs now);
   void PostOperation(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now);
   // Whether every local rank has posted the operation and nothing else holds it back.
   static bool IsReady(const Job& job, const Operation& operation) {
@@ -148,6 +158,7 @@ class Flow {
   void MakeReady(Job& job, Operation& operation, TimeNs now);
   // What was held back for the whole job begins, if it can.
   void BeginHeldBack(Job& job, TimeNs now);
+  void PostponeJob(Job& job, TimeNs by_ns);
   void Resume(Job& job, const Steering& steering, TimeNs now);
   // ---- drain.cc ----
   void DrainJob(Job& job, const Steering& steering, TimeNs now);
@@ -175,8 +186,8 @@ class Flow {
   Steersman steersman_;
   PlanFlow plans_;
   Late late_;
-  Door<ControlMessage>& control_;
-  Door<WatchMessage>& watch_;
+  Outgoing<PeersMessage>& peers_;
+  Outgoing<WatchMessage>& watch_;
   std::vector<std::unique_ptr<UidUse>> uses_;  // jobs point into them
   std::uint64_t posts_per_uid_ = 0;
   std::uint64_t awaited_ = 0;  // of all jobs

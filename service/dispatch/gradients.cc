@@ -13,6 +13,9 @@ Gradients::Gradients(std::shared_ptr<const Layout> layout, std::uint32_t world_s
       gradients_(layout_->tensors.size()),
       records_(layout_->tensors.size() * world_size) {
   ended_.reserve(layout_->tensors.size());
+  for (const LayoutTensor& tensor : layout_->tensors) {
+    bytes_ = std::max(bytes_, tensor.offset + tensor.count * SizeOf(layout_->dtype));
+  }
 }
 
 void Gradients::Post(std::uint32_t rank, std::uint32_t tensor, std::uint64_t record, bool awaits,

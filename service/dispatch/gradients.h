@@ -29,6 +29,8 @@ class Gradients {
   Gradients(std::shared_ptr<const Layout> layout, std::uint32_t world_size);
 
   const Layout& layout() const { return *layout_; }
+  // From the lowest gradient's first byte to the last one's end.
+  std::uint64_t bytes() const { return bytes_; }
   std::uint32_t count() const { return static_cast<std::uint32_t>(gradients_.size()); }
 
   // ---- posts ----
@@ -121,6 +123,7 @@ class Gradients {
 
   std::shared_ptr<const Layout> layout_;  // shared by the sessions and control; all only read it
   std::uint32_t world_size_;
+  std::uint64_t bytes_ = 0;
   std::vector<Gradient> gradients_;
   std::vector<std::uint64_t> records_;  // by tensor, then by rank
   std::uint64_t open_count_ = 0;        // gradients with a post

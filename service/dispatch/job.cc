@@ -42,16 +42,26 @@ Job::Job(const SessionIdentity& identity, TimeNs now)
   local_ranks_ = ~RankMask{0} >> (64 - identity.world_size);
 }
 
-void Job::Form(JobNodes nodes) {
-  HR_CHECK(!formed_ && nodes.self < nodes.data_nodes_count(), nodes.self);
+Status Job::Form(JobNodes nodes) {
+  std::vector<std::uint32_t> local;
+  if (nodes.self < nodes.nodes.size()) local = nodes.nodes[nodes.self].ranks;
+  if (Status status = CheckNodes(nodes, world_size(), local); !status) return status;
+  RankMask local_ranks = 0;
+  for (const std::uint32_t rank : local) local_ranks |= RankMask{1} << rank;
+  if (formed_ || local_ranks == 0 || (attached_ranks() & ~local_ranks) != 0) {
+    return Error(Code::kCorrupt, fmt::format("ranks {} are said to be here, {} are attached{}",
+                                             fmt::join(local, ", "), attached(),
+                                             formed_ ? ", and it has begun" : ""));
+  }
   formed_ = true;
   epoch_ = nodes.epoch;
-  local_ = nodes.nodes[nodes.self].ranks;
-  for (const std::uint32_t rank : local_) local_ranks_ |= RankMask{1} << rank;
+  local_ = std::move(local);
+  local_ranks_ = local_ranks;
   waits_for.clear();
   dirty = true;
   // A rendezvous at which only one node appeared.
   if (nodes.data_nodes_count() > 1) nodes_ = std::move(nodes);
+  return {};
 }
 
 std::uint32_t Job::attached() const {

@@ -32,6 +32,7 @@
 #include "service/dispatch/iteration_times.h"
 #include "service/dispatch/lane_samples.h"
 #include "service/dispatch/late_notes.h"
+#include "service/dispatch/open_ranges.h"
 #include "service/dispatch/operation.h"
 #include "service/dispatch/recorder_notes.h"
 #include "service/dispatch/scratch.h"
@@ -64,6 +65,7 @@ struct Member {
   std::uint16_t board_row = UINT16_MAX;
   RankSums sums;
   std::vector<AwaitedPost> awaited;  // in the order of its records
+  OpenRanges open;                   // of its operations
 };
 
 // Keeps the first block of the plan's next iteration from beginning before a time.
@@ -89,7 +91,9 @@ class Job {
   // Whether the job's nodes meet at a rendezvous, and whether they have.
   bool spans_nodes() const { return !rendezvous_.empty(); }
   bool formed() const { return formed_; }
-  void Form(JobNodes nodes);
+  // kCorrupt, and the job as it was, when `nodes` is none (CheckNodes), does not have the ranks
+  // that are attached here, or the job has begun.
+  Status Form(JobNodes nodes);
   // The nodes among which blocks travel; null while that is not known and when all ranks are here.
   const JobNodes* nodes() const { return nodes_ ? &*nodes_ : nullptr; }
   TimeNs opened_ns() const { return opened_ns_; }
@@ -215,6 +219,7 @@ class Job {
   std::uint64_t last_iteration = UINT64_MAX;
   // What people have asked for, as far as it is in force: see steering.h.
   schedule::JobShare share;
+  bool share_unsent = false;  // a lane had no room for it
   bool paused = false;
   std::uint32_t paused_by = 0;  // uid
   bool draining = false;

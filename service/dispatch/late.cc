@@ -193,7 +193,7 @@ void Late::Report(Job& job, LatePlace place, const LateWait& wait, TimeNs now) {
   Tell(job, Code::kTimeout, words.text);
   if (!words.to_others.empty()) {
     // Control that is that far behind tells the other nodes nothing; they see this node's lane.
-    [[maybe_unused]] const bool sent = control_.Send(JobLate{job.id(), std::move(words.to_others)});
+    peers_.TrySend(JobLate{job.id(), std::move(words.to_others)});
   }
   notes.reported[index].subject = std::move(words.subject);
 }
@@ -210,8 +210,7 @@ bool Late::MayTell(LateNotes& notes, TimeNs now) {
 
 void Late::Tell(const Job& job, Code code, const std::string& text) {
   // A watch that is that far behind has enough to tell.
-  [[maybe_unused]] const bool sent =
-      watch_.Send(Event{code, job.id(), fmt::format("job {}: {}", job.name(), text)});
+  watch_.TrySend(Event{code, job.id(), fmt::format("job {}: {}", job.name(), text)});
 }
 
 void Flow::StageWaits(Job& job, const struct StageWaits& message, TimeNs) {

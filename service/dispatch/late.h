@@ -10,6 +10,7 @@
 #include <string>
 
 #include "service/actor/messages.h"
+#include "service/actor/outgoing.h"
 #include "service/dispatch/blocks.h"
 #include "service/dispatch/job.h"
 #include "service/watch/board_writer.h"
@@ -25,8 +26,9 @@ class Late {
   static constexpr std::uint32_t kTellingsMax = 8;
   static constexpr TimeNs kTellingEvery = 60 * kSecond;
 
-  Late(Blocks& blocks, BoardWriter& board, Door<ControlMessage>& control, Door<WatchMessage>& watch)
-      : blocks_(blocks), board_(board), control_(control), watch_(watch) {}
+  Late(Blocks& blocks, BoardWriter& board, Outgoing<PeersMessage>& peers,
+       Outgoing<WatchMessage>& watch)
+      : blocks_(blocks), board_(board), peers_(peers), watch_(watch) {}
 
   // What waits longer is reported; 0: nothing is. Before the first work.
   void SetBound(TimeNs bound_ns) { bound_ns_ = bound_ns; }
@@ -53,8 +55,8 @@ class Late {
 
   Blocks& blocks_;
   BoardWriter& board_;
-  Door<ControlMessage>& control_;
-  Door<WatchMessage>& watch_;
+  Outgoing<PeersMessage>& peers_;
+  Outgoing<WatchMessage>& watch_;
   TimeNs bound_ns_ = 0;
   TimeNs next_look_ = kNever;
 };

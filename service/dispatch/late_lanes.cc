@@ -20,8 +20,7 @@ void Blocks::AskLanes(Job& job, const Operation& operation) {
   for (const Part* const part : firsts) {
     if (part == nullptr) continue;
     // A lane that is too far behind will be asked again.
-    [[maybe_unused]] const bool sent =
-        lanes_[part->stage.lane].port.door->Send(AskStage{part->stage.token});
+    lanes_[part->stage.lane].out.TrySend(AskStage{part->stage.token});
   }
 }
 

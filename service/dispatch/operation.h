@@ -36,6 +36,7 @@ struct Operation {
   std::uint32_t first_rank = 0;
   RankMask posted = 0;   // ranks that have posted it
   RankMask awaited = 0;  // of those: ranks whose GPU has not come so far
+  RankMask in_use = 0;   // ranks in whose Member::open its memory is
   RankMask told = 0;     // ranks whose completion word has been written
   TimeNs opened_ns = 0;
   TimeNs since_ns = 0;  // when it came into its state

@@ -8,6 +8,7 @@
 
 #include "ipc/base/check.h"
 #include "service/dispatch/late_words.h"
+#include "service/dispatch/overlap.h"
 #include "service/dispatch/rows.h"
 
 namespace headrace::service {
@@ -72,8 +73,9 @@ PlanFlow::Trouble PlanFlow::SetLayout(Job& job, Session& session, const struct S
 }
 
 void PlanFlow::Offer(Job& job, const OfferPlan& message, TimeNs now) {
-  if (!job.gradients || job.gradients_failure) return;
-  HR_CHECK(job.formed() && message.plan->blocks.size() > 0, job.id().value);
+  // One that could not be formed has failed, and has no use for a plan.
+  if (!job.gradients || job.gradients_failure || !job.formed()) return;
+  HR_CHECK(message.plan->blocks.size() > 0, job.id().value);
   if (!job.times) {
     job.times = std::make_unique<IterationTimes>(job.gradients->count(), job.local().size());
     const bool several = job.nodes() != nullptr;
@@ -83,9 +85,8 @@ void PlanFlow::Offer(Job& job, const OfferPlan& message, TimeNs now) {
       job.gradients->Offer(std::make_shared<const WirePlan>(
                                MakeWirePlan(message.plan, message.hash, job.gradients->layout())),
                            kSwitchSlack);
-  // One plan of a job is under way at a time.
-  const bool sent = control_.Send(PlanTaken{job.id(), message.plan->version, begun});
-  HR_CHECK(sent, job.id().value);
+  // One answer an offer: peers, which has no time to take them, offers nothing either.
+  peers_.Send(PlanTaken{job.id(), message.plan->version, begun});
   ShowPlan(job);
   ShowHead(job, now);
 }
@@ -137,17 +138,29 @@ PlanFlow::Trouble PlanFlow::Post(Job& job, std::uint32_t rank, const ipc::Gradie
   const std::uint32_t timeout_ms =
       record.timeout_ms != 0 ? record.timeout_ms : session.identity().timeout_ms;
   const bool awaits = (record.flags & ipc::kRecordAwaitsWord) != 0;
+  if (!awaits) {
+    if (Trouble overlap = CheckOverlap(job, rank, *tensor); overlap) return overlap;
+  }
   gradients.Post(rank, *tensor, record.commit, awaits, now, job.DeadlineOf(timeout_ms, now));
   if (!awaits) Ready(job, rank, *tensor, record, now);
   return {};
 }
 
-void PlanFlow::MarkReady(Job& job, std::uint32_t rank, ipc::GradientRecord record, TimeNs now) {
+PlanFlow::Trouble PlanFlow::CheckOverlap(Job& job, std::uint32_t rank, std::uint32_t tensor) {
+  Trouble overlap = FindOverlap(job, rank, tensor);
+  if (overlap) ++board_.counters.records_refused;
+  return overlap;
+}
+
+PlanFlow::Trouble PlanFlow::MarkReady(Job& job, std::uint32_t rank, ipc::GradientRecord record,
+                                      TimeNs now) {
   const std::uint32_t tensor = record.tensor - job.member(rank).session->gradients()->first.value;
+  if (Trouble overlap = CheckOverlap(job, rank, tensor); overlap) return overlap;
   job.gradients->MarkReady(rank, tensor, now);
   // When the host posted it says nothing of when the GPU had it.
   record.posted_ns = static_cast<std::uint64_t>(now);
   Ready(job, rank, tensor, record, now);
+  return {};
 }
 
 void PlanFlow::Ready(Job& job, std::uint32_t rank, std::uint32_t tensor,
@@ -251,10 +264,10 @@ void PlanFlow::EndIteration(Job& job, std::uint64_t iteration) {
   job.times->EndIteration(iteration);
   const bool first = iteration == kFirstTimes || iteration == kSecondTimes;
   if (first || iteration % IterationTimes::kWindow == 0) {
-    // Control that is that far behind has the last ones.
-    [[maybe_unused]] const bool sent = control_.Send(
-        TimesSeen{job.id(), job.times->Median(first ? kFirstTimes : IterationTimes::kWindow),
-                  blocks_.CostsOf(job)});
+    // Peers that is that far behind has the last ones.
+    peers_.TrySend(TimesSeen{job.id(),
+                             job.times->Median(first ? kFirstTimes : IterationTimes::kWindow),
+                             blocks_.CostsOf(job)});
   }
   if (iteration > 2 * kShownEvery && iteration % kShownEvery != 0) return;
   ShowPlan(job);

@@ -13,6 +13,7 @@
 
 #include "ipc/records.h"
 #include "service/actor/messages.h"
+#include "service/actor/outgoing.h"
 #include "service/dispatch/blocks.h"
 #include "service/dispatch/job.h"
 #include "service/dispatch/recorder.h"
@@ -24,12 +25,8 @@ namespace headrace::service {
 class PlanFlow {
  public:
   PlanFlow(Blocks& blocks, BoardWriter& board, Recorder& recorder, Steersman& steersman,
-           Door<ControlMessage>& control)
-      : blocks_(blocks),
-        board_(board),
-        recorder_(recorder),
-        steersman_(steersman),
-        control_(control) {}
+           Outgoing<PeersMessage>& peers)
+      : blocks_(blocks), board_(board), recorder_(recorder), steersman_(steersman), peers_(peers) {}
 
   // What the job cannot go on with, if there is something.
   using Trouble = std::optional<Failure>;
@@ -44,7 +41,8 @@ class PlanFlow {
   [[nodiscard]] Trouble Post(Job& job, std::uint32_t rank, const ipc::GradientRecord& record,
                              bool refusing, TimeNs now);
   // The rank's GPU has come as far as a gradient that awaited it.
-  void MarkReady(Job& job, std::uint32_t rank, ipc::GradientRecord record, TimeNs now);
+  [[nodiscard]] Trouble MarkReady(Job& job, std::uint32_t rank, ipc::GradientRecord record,
+                                  TimeNs now);
   // Begins the blocks that can begin.
   void Advance(Job& job, TimeNs now);
   // Of a job that is drained: ends what was posted of iterations after `last`, none of which has
@@ -75,6 +73,8 @@ class PlanFlow {
   void RemoveJob(Job& job);
 
  private:
+  // Whether an open operation of the rank uses the gradient's memory.
+  Trouble CheckOverlap(Job& job, std::uint32_t rank, std::uint32_t tensor);
   // The rank's memory of the gradient is ready: what there is to note, and to begin.
   void Ready(Job& job, std::uint32_t rank, std::uint32_t tensor, const ipc::GradientRecord& record,
              TimeNs now);
@@ -89,7 +89,7 @@ class PlanFlow {
   BoardWriter& board_;
   Recorder& recorder_;
   Steersman& steersman_;
-  Door<ControlMessage>& control_;
+  Outgoing<PeersMessage>& peers_;
   TimeNs next_release_ = kNever;
 };
 

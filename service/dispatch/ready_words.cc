@@ -76,9 +76,16 @@ bool Flow::TakeReadyOf(Job& job, std::uint32_t rank, TimeNs now) {
 void Flow::MarkReady(Job& job, std::uint32_t rank, const AwaitedPost& post, TimeNs now) {
   job.dirty = true;
   if (post.sequence == 0) {
-    return plans_.MarkReady(job, rank, std::bit_cast<ipc::GradientRecord>(post.record), now);
+    const auto trouble =
+        plans_.MarkReady(job, rank, std::bit_cast<ipc::GradientRecord>(post.record), now);
+    if (trouble) FailGradients(job, *trouble, now);
+    return;
   }
   Operation& operation = job.slot(post.sequence);
+  Posted posted = operation.shape;
+  posted.tensor = TensorId{post.record.tensor};
+  posted.data = job.memory(post.sequence, rank);
+  if (!UseMemory(job, operation, rank, posted, now)) return;
   // What others wait for is waited for since the first of them was ready.
   if (operation.ready() == 0) operation.opened_ns = now;
   operation.awaited &= ~(RankMask{1} << rank);

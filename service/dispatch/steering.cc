@@ -43,8 +43,7 @@ std::string AskedBy(const Steering& steering) {
 
 void Steersman::Tell(const Job& job, std::string text) {
   // A watch that is that far behind has enough to tell.
-  [[maybe_unused]] const bool sent =
-      watch_.Send(Event{Code::kOk, job.id(), fmt::format("job {}: {}", job.name(), text)});
+  watch_.TrySend(Event{Code::kOk, job.id(), fmt::format("job {}: {}", job.name(), text)});
 }
 
 std::uint64_t Steersman::NextOperation(const Job& job) {
@@ -111,15 +110,28 @@ void Flow::Steer(Job& job, const Steering& steering, TimeNs now) {
   }
 }
 
+void Flow::PostponeJob(Job& job, TimeNs by_ns) {
+  for (Operation& operation : job.operations()) {
+    if (operation.open() && operation.deadline_ns != kNever) operation.deadline_ns += by_ns;
+  }
+  if (job.gradients) job.gradients->PostponeDeadlines(by_ns);
+}
+
+void Flow::Postpone(Jobs& jobs, TimeNs by_ns, TimeNs now) {
+  for (const std::unique_ptr<Job>& job : jobs) {
+    job->late.not_before_ns.fill(now);
+    // Those of a job that is to be paused stand still as it is.
+    if (job->steering.frozen_since_ns == 0) PostponeJob(*job, by_ns);
+  }
+  if (next_deadline_ != kNever) next_deadline_ += by_ns;
+}
+
 void Flow::Resume(Job& job, const Steering& steering, TimeNs now) {
   SteeringNotes& notes = job.steering;
   notes.waiting[static_cast<std::size_t>(Kind::kPause)].reset();
   if (notes.frozen_since_ns == 0) return;
   const TimeNs frozen_ns = now - std::exchange(notes.frozen_since_ns, 0);
-  for (Operation& operation : job.operations()) {
-    if (operation.open() && operation.deadline_ns != kNever) operation.deadline_ns += frozen_ns;
-  }
-  if (job.gradients) job.gradients->PostponeDeadlines(frozen_ns);
+  PostponeJob(job, frozen_ns);
   next_deadline_ = std::min(next_deadline_, now);  // to be found again
   job.paused = false;
   notes.paused_after = UINT64_MAX;

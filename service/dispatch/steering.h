@@ -9,6 +9,7 @@
 #include <string>
 
 #include "service/actor/messages.h"
+#include "service/actor/outgoing.h"
 #include "service/dispatch/blocks.h"
 #include "service/dispatch/job.h"
 
@@ -16,7 +17,7 @@ namespace headrace::service {
 
 class Steersman {
  public:
-  Steersman(Blocks& blocks, Door<WatchMessage>& watch) : blocks_(blocks), watch_(watch) {}
+  Steersman(Blocks& blocks, Outgoing<WatchMessage>& watch) : blocks_(blocks), watch_(watch) {}
 
   // Keeps the wish until the border, or, where the job stands at one, puts it in force.
   void Wish(Job& job, const Steering& steering, TimeNs now);
@@ -36,7 +37,7 @@ class Steersman {
   void Apply(Job& job, std::uint64_t next_operation, TimeNs now);
 
   Blocks& blocks_;
-  Door<WatchMessage>& watch_;
+  Outgoing<WatchMessage>& watch_;
 };
 
 // "uid 1000 on node b"

@@ -76,7 +76,7 @@ void Groups::Close(const CloseGroup& message) {
 }
 
 bool Groups::Work(std::vector<transport::Completion>& completions, TimeNs now) {
-  bool worked = false;
+  bool worked = peers_.Flush(now);
   std::erase_if(completions, [this](const transport::Completion& completion) {
     if ((completion.token & kOwnToken) == 0) return false;
     const auto found = groups_.find(static_cast<std::uint32_t>(completion.token & ~kOwnToken));
@@ -103,11 +103,13 @@ bool Groups::HasFacts() const {
   return wires_changed_ || transport_.counters().messages_dropped != dropped_told_;
 }
 
-TimeNs Groups::NextDeadline() const { return HasFacts() ? told_ns_ + kFactsInterval : kNever; }
+TimeNs Groups::FactsDue() const { return HasFacts() ? told_ns_ + kFactsInterval : kNever; }
+
+TimeNs Groups::NextDeadline() const { return std::min(FactsDue(), peers_.NextDeadline()); }
 
 void Groups::TellFacts(TimeNs now) {
   // Strangers may make us drop as many messages as they like.
-  if (!HasFacts() || now < NextDeadline()) return;
+  if (now < FactsDue()) return;
   const std::uint64_t dropped = transport_.counters().messages_dropped;
   if (!dispatch_.Send(LaneFacts{lane_, transport_.WireNames(), dropped})) return;
   told_ns_ = now;
@@ -122,10 +124,9 @@ bool Groups::Finish(std::uint32_t number, Group& group) {
   return std::erase(closed_, number) != 0;
 }
 
-void Groups::Answer(ControlMessage message) {
-  // One answer a question, and control has few of them open at a time.
-  const bool sent = control_.Send(std::move(message));
-  HR_CHECK(sent, lane_);
+void Groups::Answer(PeersMessage message) {
+  // One answer a question, of which each job has one open at a time.
+  peers_.Send(std::move(message));
 }
 
 }  // namespace headrace::service

@@ -1,4 +1,4 @@
-// The groups of a lane between nodes: opened, measured and closed as control asks, which gets the
+// The groups of a lane between nodes: opened, measured and closed as peers asks, which gets the
 // answers. The lane's thread.
 #pragma once
 
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "service/actor/messages.h"
+#include "service/actor/outgoing.h"
 #include "transport/network.h"
 #include "transport/probe/probe.h"
 
@@ -17,8 +18,8 @@ class Groups {
  public:
   // All outlive this.
   Groups(std::uint8_t lane, transport::NetworkTransport& transport, Door<DispatchMessage>& dispatch,
-         Door<ControlMessage>& control)
-      : lane_(lane), transport_(transport), dispatch_(dispatch), control_(control) {}
+         Door<PeersMessage>& peers)
+      : lane_(lane), transport_(transport), dispatch_(dispatch), peers_(peers) {}
 
   // OpenGroup, MeasureGroup, SetCost or CloseGroup.
   void Handle(const LaneMessage& message);
@@ -41,13 +42,14 @@ class Groups {
   void Close(const CloseGroup& message);
   bool Finish(std::uint32_t number, Group& group);
   bool HasFacts() const;
+  TimeNs FactsDue() const;
   void TellFacts(TimeNs now);
-  void Answer(ControlMessage message);
+  void Answer(PeersMessage message);
 
   std::uint8_t lane_;
   transport::NetworkTransport& transport_;
   Door<DispatchMessage>& dispatch_;
-  Door<ControlMessage>& control_;
+  Outgoing<PeersMessage> peers_;
   std::map<std::uint32_t, Group> groups_;
   std::vector<std::uint32_t> closed_;  // groups that are closed and were still being measured
   std::uint64_t dropped_told_ = 0;

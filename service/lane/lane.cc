@@ -32,13 +32,14 @@ Lane::Lane(std::uint8_t index, std::string name, transport::Transport& transport
 
 Lane::Lane(std::uint8_t index, std::string name, transport::NetworkTransport& transport,
            LaneWaker& waker, Wakeable& thread, Door<DispatchMessage>& dispatch,
-           Door<ControlMessage>& control)
+           Door<PeersMessage>& peers)
     : Lane(index, std::move(name), static_cast<transport::Transport&>(transport), waker, thread,
            dispatch, LaneProbe::Way::kRoundTrip) {
-  groups_.emplace(index, transport, dispatch, control);
+  groups_.emplace(index, transport, dispatch, peers);
 }
 
 bool Lane::DoWork(TimeNs now) {
+  const bool flushed = dispatch_.Flush(now);
   inbox_.TakeAll(messages_);
   for (LaneMessage& message : messages_) Handle(std::move(message));
   probe_.Post(now);
@@ -53,7 +54,7 @@ bool Lane::DoWork(TimeNs now) {
   }
   const bool measured = groups_ && groups_->Work(completions_, now);
   for (const transport::Completion& completion : completions_) Report(completion);
-  return more || measured || answered || !messages_.empty() || !completions_.empty();
+  return flushed || more || measured || answered || !messages_.empty() || !completions_.empty();
 }
 
 void Lane::Handle(LaneMessage message) {
@@ -97,14 +98,11 @@ void Lane::Cancel(std::uint64_t token) {
 }
 
 // A dispatch that is too far behind to take it will be asked again.
-void Lane::Answer(DispatchMessage message) {
-  [[maybe_unused]] const bool sent = dispatch_.Send(std::move(message));
-}
+void Lane::Answer(DispatchMessage message) { dispatch_.TrySend(std::move(message)); }
 
 void Lane::Report(const transport::Completion& completion) {
-  // Dispatch has at most as many messages of ours to come as it has stages in flight.
-  const bool sent = dispatch_.Send(StageEnded{.lane = index_, .completion = completion});
-  HR_CHECK(sent, completion.token);
+  // At most as many wait as dispatch has stages in flight.
+  dispatch_.Send(StageEnded{.lane = index_, .completion = completion});
 }
 
 }  // namespace headrace::service

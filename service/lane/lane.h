@@ -1,6 +1,6 @@
 // A lane: one transport, driven by one actor. Takes stages from its inbox, hands them to the
 // transport in order, keeps those the transport is too busy for, reports each end to dispatch.
-// A lane between nodes also opens, measures and closes the groups that control asks for (groups.h).
+// A lane between nodes also opens, measures and closes the groups that peers asks for (groups.h).
 // It says whom a stage waits for, and whether it moves anything (lane_probe.h).
 //
 // Runs on dispatch's thread or on its own (config dedicated_lanes); the code is the same.
@@ -16,6 +16,7 @@
 
 #include "service/actor/actor.h"
 #include "service/actor/messages.h"
+#include "service/actor/outgoing.h"
 #include "service/lane/groups.h"
 #include "service/lane/lane_probe.h"
 #include "transport/transport.h"
@@ -41,10 +42,10 @@ class Lane final : public Actor {
  public:
   Lane(std::uint8_t index, std::string name, transport::Transport& transport, LaneWaker& waker,
        Wakeable& thread, Door<DispatchMessage>& dispatch);
-  // Between nodes. Control's door outlives the lane.
+  // Between nodes. Peers' door outlives the lane.
   Lane(std::uint8_t index, std::string name, transport::NetworkTransport& transport,
        LaneWaker& waker, Wakeable& thread, Door<DispatchMessage>& dispatch,
-       Door<ControlMessage>& control);
+       Door<PeersMessage>& peers);
 
   std::string_view name() const override { return name_; }
   bool DoWork(TimeNs now) override;
@@ -53,7 +54,8 @@ class Lane final : public Actor {
   }
   void Awake() override {}
   TimeNs NextDeadline() const override {
-    return std::min(transport_.NextLook(), groups_ ? groups_->NextDeadline() : kNever);
+    return std::min({transport_.NextLook(), dispatch_.NextDeadline(),
+                     groups_ ? groups_->NextDeadline() : kNever});
   }
 
   Door<LaneMessage>& door() { return inbox_; }
@@ -72,7 +74,7 @@ class Lane final : public Actor {
   std::string name_;
   transport::Transport& transport_;
   LaneWaker& waker_;
-  Door<DispatchMessage>& dispatch_;
+  Outgoing<DispatchMessage> dispatch_;
   Inbox<LaneMessage> inbox_;
   std::vector<LaneMessage> messages_;
   boost::circular_buffer<transport::Transfer> held_;  // accepted from dispatch, not yet posted

@@ -27,6 +27,7 @@ struct Layout {
   DType dtype = DType::kFloat32;
   Reduction reduction = Reduction::kAverage;
   std::vector<LayoutTensor> tensors;  // forward order: index 0 is needed first
+  std::uint64_t names_hash = 0;       // HashNames of the names as the rank gave them, whole
 
   friend bool operator==(const Layout&, const Layout&) = default;
 };

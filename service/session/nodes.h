@@ -3,12 +3,19 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "ipc/base/result.h"
 #include "transport/network.h"
 
 namespace headrace::service {
+
+// Of JobNodes::block_bytes: an element of every type fits into the smallest, and some blocks of the
+// largest fit into memory.
+inline constexpr std::uint64_t kBlockBytesMin = 64;
+inline constexpr std::uint64_t kBlockBytesMax = std::uint64_t{1} << 30;
 
 struct JobNode {
   std::string name;
@@ -30,5 +37,15 @@ struct JobNodes {
 
   std::size_t data_nodes_count() const { return nodes.size() - servers_count; }
 };
+
+// Whether everything that the comments above promise holds, for a job of `world_size` ranks of
+// which exactly `local` (growing) are on this node: another service says it, and nothing later
+// checks it again. Costs may be missing as long as they are not measured. kCorrupt, with what is
+// wrong: "rank 3 on node a and again on node b".
+Status CheckNodes(const JobNodes& nodes, std::uint32_t world_size,
+                  std::span<const std::uint32_t> local);
+
+// Whether a lane may cost that: times that are finite, not negative and no age.
+bool IsCost(const transport::CostLine& line);
 
 }  // namespace headrace::service

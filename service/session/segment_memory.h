@@ -43,6 +43,18 @@ class SegmentMemory {
   }
   explicit operator bool() const { return data() != nullptr; }
 
+  // Unmaps up to `bytes` at the end, whole pages; a GPU's memory goes whole. True when nothing is
+  // left.
+  bool UnmapEnd(std::size_t bytes) {
+    auto* mapping = std::get_if<Mapping>(&memory_);
+    if (mapping != nullptr && mapping->size() > bytes) {
+      mapping->UnmapEnd(bytes);
+      return false;
+    }
+    memory_ = Mapping();
+    return true;
+  }
+
  private:
   std::variant<Mapping, transport::DeviceImport> memory_;
 };

@@ -28,6 +28,14 @@ SegmentMemory Session::TakeSegment(SegmentId id) {
   return memory;
 }
 
+std::vector<SegmentMemory> Session::TakeSegments() {
+  std::vector<SegmentMemory> memory;
+  for (auto& [id, segment] : segments_) memory.push_back(std::move(segment));
+  segments_.clear();
+  segment_bytes_ = 0;
+  return memory;
+}
+
 std::span<std::byte> Session::FindSegment(SegmentId id) const {
   const auto found = segments_.find(id);
   if (found == segments_.end()) return {};
@@ -37,6 +45,11 @@ std::span<std::byte> Session::FindSegment(SegmentId id) const {
 std::int8_t Session::DeviceOf(SegmentId id) const {
   const auto found = segments_.find(id);
   return found == segments_.end() ? transport::kHost : found->second.device();
+}
+
+bool Session::HasDeviceMemory() const {
+  return std::ranges::any_of(
+      segments_, [](const auto& entry) { return entry.second.device() != transport::kHost; });
 }
 
 Session::DeviceUse Session::UseOf(std::int8_t device) const {

@@ -77,11 +77,15 @@ class Session {
   void AddSegment(SegmentId id, SegmentMemory memory);
   // The memory, for whoever unmaps it; empty when unknown.
   SegmentMemory TakeSegment(SegmentId id);
+  // All of it, for whoever ends the session.
+  std::vector<SegmentMemory> TakeSegments();
   // The segment's bytes, empty when unknown.
   std::span<std::byte> FindSegment(SegmentId id) const;
   // The GPU that they are on, or transport::kHost.
   std::int8_t DeviceOf(SegmentId id) const;
   std::uint64_t segment_bytes() const { return segment_bytes_; }
+  // Whether any segment is of a GPU.
+  bool HasDeviceMemory() const;
   // Of them on one GPU, and in how many segments.
   struct DeviceUse {
     std::uint64_t bytes = 0;

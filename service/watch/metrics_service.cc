@@ -90,15 +90,32 @@ void WriteWhatThereIs(const ipc::BoardReading& reading, MetricsText& text) {
   text.Sample({}, MetricValue::Count(reading.rows_unread));
 }
 
+void WriteCertificate(const ipc::CertificateRow& row, MetricsText& text) {
+  text.Family("headrace_certificate_expiry_timestamp_seconds", kGauge,
+              "When the certificate of this node, or of those that signed it, ends, in Unix time.");
+  if (row.in_use != 0) {
+    text.Sample({{"certificate", "node"}}, MetricValue::Seconds(row.until_unix_s * kSecond));
+    text.Sample({{"certificate", "authority"}},
+                MetricValue::Seconds(row.authority_until_unix_s * kSecond));
+  }
+  text.Family("headrace_certificate_refused", kGauge,
+              "1 while the certificate's files have changed and are not used; the log says why.");
+  if (row.in_use != 0) text.Sample({}, MetricValue::Count(row.refused[0] == 0 ? 0 : 1));
+}
+
 }  // namespace
 
 void WriteServiceMetrics(const ipc::BoardReading& reading, MetricsText& text) {
   WriteWhatItIs(reading, text);
   WriteWhatThereIs(reading, text);
+  WriteCertificate(reading.certificate, text);
   for (const auto& metric : kCounters) {
     text.Family(metric.name, metric.type, metric.help);
     text.Sample({}, *metric.value(reading.counters));
   }
+  text.Family("headrace_log_dropped_total", kCounter,
+              "Lines of the service's log that were dropped because nobody read them in time.");
+  text.Sample({}, MetricValue::Count(reading.log.lines_dropped));
   text.Family("headrace_service_failures_total", kCounter,
               "Operations that ended with an error, by its code.");
   for (int number = 1; number < kCodesCount; ++number) {

@@ -1,7 +1,8 @@
-// The actor for what may take long or touches files: mapping and unmapping segments, the log, the
-// board's events, making plans. Nothing on the data path waits for it.
+// The actor for what people see and what may take long: the log, the board's events, making plans.
+// Nothing on the data path waits for it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -9,8 +10,8 @@
 #include "ipc/board.h"
 #include "service/actor/actor.h"
 #include "service/actor/messages.h"
-#include "service/watch/gpu_rows.h"
-#include "transport/memory/gpus.h"
+#include "service/actor/outgoing.h"
+#include "service/watch/event_limits.h"
 
 namespace headrace::service {
 
@@ -19,45 +20,35 @@ using EventSink = std::function<void(const Event&)>;
 
 class Watch final : public Actor {
  public:
-  // `gpus`, where there are some, map clients' memory; they outlive watch.
-  Watch(Wakeable& thread, Door<ControlMessage>& control, ipc::BoardLayout& board, EventSink log,
-        const transport::Gpus* gpus = nullptr);
-
-  // Before the first work: who is answered when scratch is made.
-  void ConnectDispatch(Door<DispatchMessage>& dispatch) { dispatch_ = &dispatch; }
+  Watch(Wakeable& thread, Door<RpcMessage>& rpc, Door<PeersMessage>& peers, ipc::BoardLayout& board,
+        EventSink log);
 
   std::string_view name() const override { return "watch"; }
-  // Unlike other actors' this may take as long as mapping a segment takes.
+  // Unlike other actors' this may take as long as making a plan takes.
   bool DoWork(TimeNs now) override;
   bool PrepareToSleep() override { return inbox_.Empty(); }
   void Awake() override {}
-  TimeNs NextDeadline() const override { return kNever; }
+  TimeNs NextDeadline() const override {
+    return std::min(event_limits_.next_deadline(), peers_.NextDeadline());
+  }
 
   Door<WatchMessage>& door() { return inbox_; }
 
  private:
-  void Handle(MapSegment message);
-  void Handle(MapDeviceSegment message);
-  void Handle(DiscardSession message);
-  void Handle(DiscardMemory message);
-  void Handle(const MakeScratch& message);
-  void Handle(DiscardScratch message);
   void Handle(const Event& event);
+  void Show(const Event& event);
   void Handle(const MakePlan& message);
+  void Handle(const Ping& message);
 
-  Result<SegmentMemory> Import(const MapDeviceSegment& message);
-  void FillScratch(const MakeScratch& message, ScratchMade& made) const;
-
-  Door<ControlMessage>& control_;
+  Outgoing<RpcMessage> rpc_;
+  Outgoing<PeersMessage> peers_;
   ipc::BoardLayout& board_;
-  GpuRows gpu_rows_;
-  const transport::Gpus* gpus_;
-  Door<DispatchMessage>* dispatch_ = nullptr;
   EventSink log_;
+  EventLimits event_limits_;
   Inbox<WatchMessage> inbox_;
   std::vector<WatchMessage> messages_;
+  TimeNs now_ = 0;
   std::uint64_t events_ = 0;
-  std::size_t segments_mapped_ = 0;
 };
 
 }  // namespace headrace::service

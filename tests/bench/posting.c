@@ -1,6 +1,6 @@
 /* What posting costs its caller: CPU time of the posting thread, and doorbells (system calls that
- * wake the service). A job of one rank posts batches on a registered tensor; before each batch one
- * operation is waited for, so that the service has just been at work.
+ * wake the service). A job of one rank posts batches on parts of a registered tensor; before each
+ * batch one operation is waited for, so that the service has just been at work.
  *
  * usage: bench_posting SOCKET BATCHES
  *
@@ -15,7 +15,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { kBatchSize = 512, kBatchesMax = 100000, kElementCount = 64 };
+enum { kBatchSize = 512, kBatchesMax = 100000, kRangeCount = 64 };
+/* Open operations may not overlap: each has a range of its own, the one before the batch too. */
+enum { kElementCount = (kBatchSize + 1) * kRangeCount };
 
 static int failed(const char* doing, const hr_error* error) {
   fprintf(stderr, "%s: %s\n", doing, error->text);
@@ -38,14 +40,17 @@ static int compare(const void* left, const void* right) {
 static int post_batch(hr_session* session, hr_tensor* tensor, int64_t* cost_ns) {
   hr_error error;
   hr_operation operation;
-  if (hr_all_reduce(session, tensor, NULL, HR_SUM, &operation, &error) != HR_OK ||
+  const hr_range first = {.offset = kBatchSize * kRangeCount, .count = kRangeCount};
+  if (hr_all_reduce(session, tensor, &first, HR_SUM, &operation, &error) != HR_OK ||
       hr_wait(session, operation, -1, &error) != HR_OK)
     return failed("first operation of a batch", &error);
   syscall(SYS_getppid);
   const int64_t start = thread_cpu_ns();
-  for (int i = 0; i < kBatchSize; ++i)
-    if (hr_all_reduce(session, tensor, NULL, HR_SUM, &operation, &error) != HR_OK)
+  for (int i = 0; i < kBatchSize; ++i) {
+    const hr_range range = {.offset = (uint64_t)i * kRangeCount, .count = kRangeCount};
+    if (hr_all_reduce(session, tensor, &range, HR_SUM, &operation, &error) != HR_OK)
       return failed("post", &error);
+  }
   *cost_ns = thread_cpu_ns() - start;
   syscall(SYS_getppid);
   if (hr_wait(session, operation, -1, &error) != HR_OK) return failed("wait", &error);

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "ipc/channel.h"
-#include "tests/unit/service/control/caller.h"
+#include "tests/unit/service/rpc/caller.h"
 
 namespace headrace {
 namespace {

@@ -108,11 +108,13 @@ class RankDeath(ServiceCase):
 
     def test_while_its_operation_moves(self) -> None:
         ranks = self.ranks(2)
-        ranks.each("tensor", name="w", count=32 << 20)  # 128 MiB, some tens of milliseconds
-        for round_index in range(3):
-            ranks[0].call("post", kind="all_reduce", name="w", key=str(round_index))
-        for round_index in range(3):
-            ranks[1].send("post", kind="all_reduce", name="w", key=str(round_index))
+        names = ("0", "1", "2")
+        for name in names:
+            ranks.each("tensor", name=name, count=16 << 20)  # 64 MiB, some tens of milliseconds
+        for name in names:
+            ranks[0].call("post", kind="all_reduce", name=name, key=name)
+        for name in names:
+            ranks[1].send("post", kind="all_reduce", name=name, key=name)
         ranks[0].send("wait", key="2")
         begin = time.monotonic()
         ranks[1].kill()
@@ -283,8 +285,10 @@ class ServiceDeath(unittest.TestCase):
                 self.assertEqual(caught.exception.code, "unavailable")
                 self.assertIn(str(pid), str(caught.exception))
             self.assertLess(time.monotonic() - begin, SOON_S)
+            # Each process hears of it by itself: until then a post is taken.
             with self.assertRaises(RankError) as caught:
-                ranks[2].call("post", kind="all_reduce", name="w")
+                while time.monotonic() - begin < SOON_S:
+                    ranks[2].call("post", kind="all_reduce", name="w")
             self.assertEqual(caught.exception.code, "unavailable")
 
     def test_a_stopped_service_still_answers_the_operator(self) -> None:
@@ -309,6 +313,32 @@ class ServiceDeath(unittest.TestCase):
             ranks[2].call("post", kind="all_reduce", name="conv1.weight")
             for member in ranks.members:
                 member.call("wait")
+
+    def test_operations_outlive_a_stop_that_is_longer_than_their_timeout(self) -> None:
+        names = [f"w{index}" for index in range(100)]  # more than the service reads in one turn
+        # Clients give a service up that does not answer for a while beyond the timeout: 4 s and 1 s.
+        with Service("--operation-timeout-ms", "4000") as service, Ranks(service, 2) as ranks:
+            for name in names:
+                ranks.each("tensor", name=name, count=16)
+            for name in names:
+                ranks[0].call("post", kind="all_reduce", name=name, key=name)
+            os.kill(service.pid, signal.SIGSTOP)
+            try:
+                time.sleep(4.4)
+                for name in names:
+                    ranks[1].call("post", kind="all_reduce", name=name, key=name)
+            finally:
+                os.kill(service.pid, signal.SIGCONT)
+            for name in names:
+                ranks.each("wait", key=name)
+            _, events = service.ctl("events")
+            self.assertIn("the service stood still for", events)
+            # Others expire as ever.
+            ranks[0].call("post", kind="all_reduce", name="w0")
+            ranks[0].send("wait")
+            with self.assertRaises(RankError) as caught:
+                ranks[0].receive()
+            self.assertEqual(caught.exception.code, "timeout")
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ class Health(Http):
                     silent = json.loads(text)["silent"]
                     self.assertIn("dispatch", [each["name"] for each in silent])
                     self.assertAlmostEqual(silent[0]["since_unix_s"], time.time(), delta=30)
-                # The board is read by control, which nothing holds up.
+                # The board is read by http, which nothing holds up.
                 self.assertEqual(self.get("/metrics", limit_s=SOON_S)[0], 200)
                 self.assertEqual(self.get("/status.json", limit_s=SOON_S)[0], 200)
         except CannotFreeze as error:

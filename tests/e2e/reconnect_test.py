@@ -276,6 +276,80 @@ class TwoNodes(ReconnectCase):
         self.restart(0)
         self.restart(1)  # and once more, elsewhere
 
+    def beside(self) -> Ranks:
+        """A job that keeps the services' connection up while another one's ranks are away."""
+        ranks = self.services.ranks([1, 1], job="beside")
+        self.addCleanup(ranks.__exit__)
+        ranks.each("tensor", name="w", count=COUNT)
+        self.require_sums(ranks, 1.0)
+        return ranks
+
+    def kill_beside(self, first: int) -> None:
+        """Both jobs lose the service of node b; the ranks of ``beside`` come back at once, then those
+        of the other job, ``first`` of them before the rest."""
+        beside = self.beside()
+        self.begin()
+        self.require_sums(self.members, 1.0)
+        self.services[1].kill()
+        self.require_lost(beside)
+        self.require_lost(self.members)
+        self.services.start(1)
+        for member in beside.members:
+            member.send("reconnect", timeout=LIMIT_S)
+        for member in beside.members:
+            member.receive()
+        self.require_sums(beside, 2.0)
+        order = [self.members[first], *(m for m in self.members.members if m.rank != first)]
+        for member in order:
+            member.send("reconnect", timeout=LIMIT_S)
+            time.sleep(0.3)  # so that they are seated in this order
+        for member in order:
+            member.receive()
+        self.require_sums(self.members, 2.0)
+        self.require_sums(beside, 3.0)
+
+    def test_a_job_is_come_back_to_beside_another_that_keeps_the_link_up(self) -> None:
+        self.kill_beside(first=0)
+
+    def test_it_is_the_same_when_the_other_nodes_ranks_come_first(self) -> None:
+        self.kill_beside(first=2)
+
+    def test_a_fresh_rank_beside_one_that_goes_on_is_told_at_once(self) -> None:
+        beside = self.services.ranks([1, 1], job="beside")
+        self.addCleanup(beside.__exit__)
+        beside.each("tensor", name="w", count=COUNT)
+        old = self.services.ranks([1, 1], job="mixed")
+        self.addCleanup(old.__exit__)
+        old.each("tensor", name="w", count=COUNT)
+        self.require_sums(old, 1.0)
+        old[1].close()  # killed: the job is lost on both nodes
+        self.require_lost_rank(old[0])
+        begin = time.monotonic()
+        old[0].send("reconnect", timeout=LIMIT_S)
+        time.sleep(0.5)
+        fresh = Rank(
+            self.services[1],
+            1,
+            2,
+            job="mixed",
+            environment={"HEADRACE_RENDEZVOUS": self.services.rendezvous},
+        )
+        self.addCleanup(fresh.close)
+        fresh.call("tensor", name="w", count=COUNT)
+        with self.assertRaises(RankError) as caught:
+            fresh.call("post", kind="all_reduce", name="w")
+            fresh.call("wait")
+        self.assertEqual(caught.exception.code, "mismatch", str(caught.exception))
+        self.assertIn("goes on", str(caught.exception))
+        self.assertLess(time.monotonic() - begin, LIMIT_S / 2)
+        self.require_sums(beside, 1.0)
+
+    def require_lost_rank(self, member: Rank) -> None:
+        with self.assertRaises(RankError) as caught:
+            member.call("post", kind="all_reduce", name="w")
+            member.call("wait")
+        self.assertIn(caught.exception.code, LOST, str(caught.exception))
+
     def train(self, job: str, stops: Sequence[int], **environment: str) -> list[list[str]]:
         """At each stop another node's service is killed, and started anew."""
         services = [self.services[0], self.services[1]]

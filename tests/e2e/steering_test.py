@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pwd
+import shutil
 import subprocess
 import sys
 import time
@@ -10,6 +12,8 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from support.cluster import Cluster, Services  # noqa: E402
+from support.directory import OwnDirectory  # noqa: E402
+from support.places import HERE, Program  # noqa: E402
 from support.ranks import Rank, RankError, Ranks  # noqa: E402
 from support.service import Service, build_directory  # noqa: E402
 from support.unittests import run_tests  # noqa: E402
@@ -145,13 +149,13 @@ class OnOneNode(SteeringCase):
 
     def test_what_cannot_be_meant_is_refused_by_name(self) -> None:
         self.job("refused")
-        for command, text in (
-            (["weight", "refused", "1001"], "1 to 1000"),
-            (["priority", "refused", "16"], "0 to 15"),
-            (["pause", "nowhere"], "no job nowhere has ranks on this node"),
+        for command, text, expected in (
+            (["weight", "refused", "1001"], "1 to 1000", 2),
+            (["priority", "refused", "16"], "0 to 15", 2),
+            (["pause", "nowhere"], "no job nowhere has ranks on this node", 1),
         ):
             code, said = self.service.ctl(*command)
-            self.assertEqual(code, 1, said)
+            self.assertEqual(code, expected, said)
             self.assertIn(text, said)
 
     @AS_ROOT
@@ -171,6 +175,58 @@ class OnOneNode(SteeringCase):
         self.await_event(self.service, "job owned: refused uid")
         self.assertFalse(self.row(self.service, "owned")["paused"])
         self.add_up(ranks)
+
+
+class AsUser:
+    """Where programs run: here, as another user."""
+
+    def __init__(self, user: str) -> None:
+        self.user = user
+
+    def start(self, command: list[str], **options: object) -> Program:
+        options.setdefault("user", self.user)
+        return HERE.start(command, **options)
+
+
+@AS_ROOT
+class OfUsersWithoutRights(SteeringCase):
+    """The service is nobody's, the job daemon's: root's rights play no part."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        own = OwnDirectory("headrace-test-")
+        cls.addClassCleanup(own.close)
+        shutil.chown(own.path, user="nobody")
+        os.chmod(own.path, 0o755)
+        cls.service = Service(directory=own.path, place=AsUser("nobody"))
+        cls.addClassCleanup(cls.service.close)
+        cls.service.start()
+
+    def steer_as(self, user: str, *command: str) -> tuple[int, str]:
+        program = os.path.join(build_directory(), "headracectl")
+        with HERE.start(
+            [program, "--socket", self.service.socket, *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            user=user,
+        ) as process:
+            said = process.communicate(timeout=60)[0]
+        return process.returncode, said
+
+    def test_owner_service_and_root_steer_and_nobody_else(self) -> None:
+        with Ranks(self.service, 2, job="owned", user="daemon") as ranks:
+            ranks.each("tensor", name="w", count=4096)
+            for weight, user in enumerate(("daemon", "nobody", "root"), start=2):
+                code, said = self.steer_as(user, "weight", "owned", str(weight))
+                self.assertEqual(code, 0, f"{user}: {said}")
+                self.add_up(ranks)
+                self.await_row(self.service, "owned", weight=weight)
+            code, said = self.steer_as("bin", "weight", "owned", "9")
+            self.assertEqual(code, 1, said)
+            self.assertIn(f"you are uid {pwd.getpwnam('bin').pw_uid}", said)
+            self.add_up(ranks)
+            self.assertEqual(self.row(self.service, "owned")["weight"], 4)
 
 
 class OnTwoNodes(SteeringCase):

@@ -1,7 +1,8 @@
 // The whole data path against clients that write what they like: two ranks of a job, driven by
 // hand. The bytes are a script of posts (honest or not), of operations and of gradients that move
-// by a plan, garbage, time, and loss. Whatever they are, every record that was read ends exactly
-// once, and when all ranks are gone nothing is left.
+// by a plan, words that nobody writes, memory that overlaps, garbage, time, standstills, inboxes
+// that are full for a while, and loss. Whatever they are, every record that was read ends exactly
+// once, no time is kept for what nobody does, and when all ranks are gone nothing is left.
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -54,8 +55,14 @@ ipc::Record LikelyRecord(std::uint8_t choice) {
         return std::bit_cast<ipc::Record>(support::GradientOf(*layout, choice % 4 - 1U));
       }
       return support::Barrier();
-    case 1:
-      return support::OnTensor(Collective::kAllReduce, DType::kFloat32, count, kTensor);
+    case 1: {
+      ipc::Record record =
+          support::OnTensor(Collective::kAllReduce, DType::kFloat32, count, kTensor);
+      // Mostly beside each other.
+      record.offset = choice % 4 * 1024U;
+      if (choice % 16 == 15) record.flags = ipc::kRecordAwaitsWord;
+      return record;
+    }
     case 2:
       return support::OnSegment(Collective::kAllGather, DType::kUInt8, count);
     default:
@@ -81,7 +88,7 @@ class Trial {
   void Step(Script& script) {
     const auto action = script.Take<std::uint8_t>();
     const std::uint32_t rank = action % kRanks;
-    if (gone_[rank] && action < 0xf0) return;
+    if (gone_[rank] && action < 0xe8) return;
     support::ClientEnd& client = *clients_[rank];
     if (action < 0x80) {
       client.Post(LikelyRecord(script.Take<std::uint8_t>()), true);
@@ -96,6 +103,13 @@ class Trial {
       // No honest commit follows; the session ends when the service reads it.
     } else if (action < 0xdc) {
       Close(rank, script.Take<std::uint8_t>() % 2 == 0);
+    } else if (action >= 0xe8 && action < 0xea) {
+      node_.rpc().full = action % 2 == 0;
+      node_.peers().full = action % 2 == 0;
+    } else if (action >= 0xea && action < 0xec) {
+      node_.watch_tap().full = action % 2 == 0;
+    } else if (action >= 0xec && action < 0xf0) {
+      node_.Stall(script.Take<std::uint8_t>() * kSecond);
     } else if (action >= 0xf0) {
       node_.Advance(script.Take<std::uint8_t>() * kSecond);
     } else {
@@ -104,10 +118,17 @@ class Trial {
   }
 
   void Finish() {
+    node_.rpc().full = false;
+    node_.peers().full = false;
+    node_.watch_tap().full = false;
     for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
       if (!gone_[rank]) Close(rank, false);
     }
     node_.Advance(kSecond);
+    // No GPU is here, so nothing may have dispatch look for ready words again and again. Deadlines
+    // of what has ended may stay behind.
+    HR_CHECK(node_.dispatch().NextDeadline() > node_.now + kMillisecond,
+             node_.dispatch().NextDeadline(), node_.now);
     const ipc::CountersRow counters = node_.Counters();
     HR_CHECK(counters.operations_ended <= counters.records_read, counters.operations_ended);
     HR_CHECK(node_.discarded_in_use() == 0, node_.discarded_in_use());

@@ -14,10 +14,10 @@
 
 #include "ipc/base/check.h"
 #include "ipc/schema/peer.capnp.h"
-#include "service/control/peers/peer_wire.h"
-#include "service/membership/follower.h"
-#include "service/membership/leader.h"
-#include "service/membership/wishes.h"
+#include "service/cluster/follower.h"
+#include "service/cluster/leader.h"
+#include "service/cluster/wishes.h"
+#include "service/peers/peer_wire.h"
 
 namespace {
 
@@ -92,7 +92,7 @@ void Hear(const service::PeerMessage& message) {
   rank.job_name = "train";
   rank.world_size = 2;
   rank.rendezvous = kLeader;
-  service::Follower follower({.lanes = {1}});
+  service::Follower follower({.node_name = "b", .lanes = {1}});
   follower.RankAttached(rank);
   follower.LeaderUp(kLeader);
   follower.Take(kLeader, message, 1);

@@ -13,9 +13,9 @@
 
 #include "ipc/base/check.h"
 #include "ipc/schema/client.capnp.h"
-#include "service/control/desk.h"
-#include "service/control/ledger.h"
-#include "service/control/roster.h"
+#include "service/accounts/ledger.h"
+#include "service/accounts/roster.h"
+#include "service/rpc/desk.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // Writes the inputs that fuzzing starts from: valid ones, made by the code that makes them in life,
 // so that they follow every change of the formats.
 //
-//   seeds FOLDER   writes FOLDER/{record,dispatch,schema,peer,socket}/*
+//   seeds FOLDER   writes FOLDER/{record,dispatch,schema,peer,forming,message,socket}/*
 #include <capnp/message.h>
 #include <capnp/rpc.capnp.h>
 #include <capnp/serialize.h>
@@ -19,7 +19,8 @@
 #include "ipc/records.h"
 #include "ipc/schema/client.capnp.h"
 #include "ipc/schema/peer.capnp.h"
-#include "service/control/peers/peer_wire.h"
+#include "service/peers/peer_wire.h"
+#include "tests/fuzz/message_act.h"
 
 namespace {
 
@@ -98,6 +99,25 @@ void WriteScripts() {
                                       "\x00\x02\x01\x01\x00\x03\x01\x02\xe0\xd9\x01\xe0"sv));
   Write("dispatch/record", "\x80" + BytesOf(RecordOf(Collective::kAllReduce, 1)) + "\x81" +
                                BytesOf(RecordOf(Collective::kAllReduce, 1)) + "\xe0");
+}
+
+// Of the steps in forming_fuzz.cc.
+void WriteForming() {
+  using std::string_view_literals::operator""sv;
+  // Open, measure, start, a plan and the switch to it, an iteration of both ranks, one leaves.
+  const std::string honest(
+      "\x00\x00\x01\x02\x03\x04\x06\x00\x06\x04\x06\x08\x06\x01\x06\x05\x06\x09\x07\x20"sv);
+  Write("forming/honest", honest);
+  Write("forming/twice", honest + std::string("\x00\x01\x02\x04"sv));
+  // 0x84 spoils what is opened: its blocks, a rank that is there twice, one beyond the world.
+  Write("forming/blocks", std::string("\x00\x84\x05\x02\0\0\0\0\0\0\x20\x01\x02"sv));
+  Write("forming/twin", std::string("\x00\x84\x1a\0\0\0\0\0\0\0\0\x01\x02"sv));
+  Write("forming/beyond", std::string("\x00\x84\x19\x4d\0\0\0\0\0\0\0\x01\x02"sv));
+  Write("forming/early", std::string("\x00\x02\x01\x00"sv));
+  // Two nodes join, are seated, open, measure, start, hand in layouts, hold a plan, tell times.
+  Write("forming/led", std::string("\x01\x00\x40\x01\x41\x02\x42\x03\x43\x04\x44\x05\x45\x08\x48"
+                                   "\x06\x05\x46\x05\x08\x48\x09\x0a\x4a"sv));
+  Write("forming/stranger", std::string("\x01\x00\x80\x00\x81\x00\x01\x01\x40\x41\x0e\x0f"sv));
 }
 
 void FillHello(schema::Hello::Builder hello) {
@@ -244,6 +264,25 @@ void WritePeerMessages() {
   Write("peer/hello", BytesOf(hello));
 }
 
+// Between nodes: both post, the other's message comes, and one more that was never asked for.
+void WriteNodesMessages() {
+  using transport::MessageAct;
+  const auto honest =
+      static_cast<std::uint8_t>(MessageAct::kKey | MessageAct::kPlan | MessageAct::kPosition |
+                                MessageAct::kShape | MessageAct::kSender | MessageAct::kSize);
+  const MessageAct inject{.kind = MessageAct::kInject, .honest = honest};
+  const MessageAct post{.kind = MessageAct::kPost};
+  const MessageAct post_b{.kind = MessageAct::kPost, .honest = 1};
+  const MessageAct step{.kind = MessageAct::kStep, .count = 20};
+  for (const char server : {'\0', '\1'}) {
+    std::string script(1, server);
+    for (const MessageAct& act : {post, post_b, step, inject, step, post, step, inject, step}) {
+      script.append(reinterpret_cast<const char*>(&act), sizeof act);
+    }
+    Write(server == 0 ? "message/alone" : "message/with_server", script);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -254,8 +293,10 @@ int main(int argc, char** argv) {
   folder = argv[1];
   WriteRecords();
   WriteScripts();
+  WriteForming();
   WriteMessages();
   WriteConversations();
   WritePeerMessages();
+  WriteNodesMessages();
   return 0;
 }

@@ -12,7 +12,7 @@
 #include "client/cli/ctl/control.h"
 #include "ipc/base/check.h"
 #include "ipc/base/fd.h"
-#include "tests/unit/service/control/stand.h"
+#include "tests/unit/service/rpc/stand.h"
 
 namespace {
 
@@ -62,5 +62,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
   HR_CHECK(answer.ok(), answer.ok() ? "" : answer.error().text());
   stand.dispatch().Clear();
   stand.watch().Clear();
+  stand.mapping().Clear();
   return 0;
 }

@@ -32,12 +32,15 @@ void ClusterSimulation::HarmNodes() {
   if (!services_[one]) return RestartNode(one);
   if (dice_.Chance(40)) return KillNode(one);
   if (one == other || !services_[other]) return;
+  if (mood_ == ClusterMood::kReconnect) return BreakLine(one, other);
+  if (cluster_.rails_count() > 1 && dice_.Chance(30)) return CutRail(one, other);
   if (dice_.Chance(60)) return CutLink(one, other);
   BreakLine(one, other);
 }
 
 void ClusterSimulation::KillNode(std::size_t node) {
-  const bool machine = dice_.Chance(50);
+  // Ranks outlive their service, and not their machine.
+  const bool machine = mood_ != ClusterMood::kReconnect && dice_.Chance(50);
   const bool told = !machine || dice_.Chance(30);
   Trace(fmt::format("node {}: the {} dies{}", NameOf(node), machine ? "machine" : "service",
                     told ? "" : ", and nobody is told"));
@@ -75,20 +78,81 @@ void ClusterSimulation::CutLink(std::size_t one, std::size_t other) {
     if (!led && told) PostWhatIsMissing(job);
     // Gradients may wait for more than wires: for a plan, or for the iteration before.
     if (!led && HasGradientsOpen(job)) Blame(job, "", kNever);
-    // Silence between two nodes that do not talk to each other otherwise is known by its length.
-    const bool found = led || (told && !HasGradientsOpen(job));
-    Blame(job, found ? "node " + NameOf(other) : "lane net0",
+    // Silence between two nodes that do not talk to each other otherwise is known by its length,
+    // and where servers sum, those with ranks talk little to each other.
+    const bool found = led || (told && !HasGradientsOpen(job) && !job.served);
+    if (job.served && !led) Blame(job, "", kNever);
+    Blame(job, found ? "node " + NameOf(other) : "lane net",
           found ? lines_.detection_ns() : kNever);
     Blame(job, "node " + NameOf(other), kNever);
   }
   harmed_.insert(one);
   harmed_.insert(other);
   const auto silence = told ? transport::Silence::kTold : transport::Silence::kSilent;
-  lines_.CutOneWay(NameOf(one), NameOf(other));
-  cluster_.network().CutOneWay(wires_[one], wires_[other], silence);
-  if (one_way) return;
-  lines_.CutOneWay(NameOf(other), NameOf(one));
-  cluster_.network().CutOneWay(wires_[other], wires_[one], silence);
+  const auto cut = [this, silence](std::size_t from, std::size_t to) {
+    lines_.CutOneWay(NameOf(from), NameOf(to));
+    for (std::size_t rail = 0; rail < cluster_.rails_count(); ++rail) {
+      cluster_.network().CutOneWay(cluster_.WireName(from, rail), cluster_.WireName(to, rail),
+                                   silence);
+    }
+  };
+  cut(one, other);
+  if (!one_way) cut(other, one);
+}
+
+// One of several networks between them; the others and the connection of control go on.
+void ClusterSimulation::CutRail(std::size_t one, std::size_t other) {
+  const std::size_t rail = dice_.Below(cluster_.rails_count());
+  const bool told = dice_.Chance(50);
+  Trace(fmt::format("rail {} between nodes {} and {} is cut{}", rail, NameOf(one), NameOf(other),
+                    told ? "" : ", and nobody is told"));
+  for (Job& job : jobs_) {
+    if (!TakesPart(job, one) || !TakesPart(job, other)) continue;
+    // Who waits for it, and whether anybody does, depends on how blocks are shared out.
+    if (HasGradientsOpen(job)) Blame(job, "", kNever);
+    Blame(job, "node " + NameOf(one), kNever);
+    Blame(job, "node " + NameOf(other), kNever);
+    Blame(job, "lane net", kNever);
+  }
+  harmed_.insert(one);
+  harmed_.insert(other);
+  cluster_.network().Cut(cluster_.WireName(one, rail), cluster_.WireName(other, rail),
+                         told ? transport::Silence::kTold : transport::Silence::kSilent);
+}
+
+// Its service stands still and goes on, as after SIGSTOP and SIGCONT. Within the detection time
+// nobody notices; beyond it the others end its jobs, and the node itself hears of it afterwards.
+std::optional<std::string> ClusterSimulation::StandStill() {
+  const std::size_t node = dice_.Below(services_.size());
+  const bool noticed = dice_.Chance(30);
+  const TimeNs time_ns = noticed ? kStandstillMax - static_cast<TimeNs>(dice_.Below(2 * kSecond))
+                                 : static_cast<TimeNs>(dice_.Below(kDetection / 2));
+  Trace(fmt::format("node {} stands still for {:.3f} s", NameOf(node),
+                    static_cast<double>(time_ns) / kSecond));
+  stands_still_ = node;
+  // Its service gives what is open as much longer, and counts from its last turn.
+  for (Job& job : jobs_) {
+    if (job.deadline_ns != kNever) job.deadline_ns += time_ns + kSecond;
+  }
+  cluster_.StandStill(node);
+  lines_.StandStill(*services_[node]);
+  for (Job& job : jobs_) {
+    if (noticed && TakesPart(job, node)) Blame(job, "node " + NameOf(node), kDetection);
+  }
+  for (std::uint64_t left = dice_.Below(4); left > 0; --left) PostSome();
+  auto wrong = AdvanceAndCheck(time_ns, std::max<TimeNs>(time_ns / 8, 1));
+  went_on_ns_ = cluster_.now();
+  stands_still_.reset();
+  cluster_.Resume(node);
+  lines_.Resume(*services_[node]);
+  for (Job& job : jobs_) {
+    if (!noticed || !TakesPart(job, node)) continue;
+    // It finds its connections closed, and names who was at their other ends.
+    for (std::size_t other = 0; other < services_.size(); ++other) {
+      Blame(job, "node " + NameOf(other), kNever);
+    }
+  }
+  return wrong;
 }
 
 void ClusterSimulation::PostWhatIsMissing(Job& job) {
@@ -125,6 +189,7 @@ std::optional<std::string> ClusterSimulation::Intrude() {
   header.position = dice_.Below(1 << 20);
   header.kind = static_cast<std::uint8_t>(dice_.Below(256));
   header.sender = static_cast<std::uint16_t>(dice_.Below(8));
+  if (!services_[node]) return std::nullopt;
   const auto number = job.numbers.find(node);
   const bool steady = !ledger_.IsBlamed(job.id) && number != job.numbers.end();
   if (steady && dice_.Chance(70)) {

@@ -8,9 +8,10 @@ namespace headrace::sim {
 namespace {
 
 constexpr int kStepsMax = 90;
-constexpr TimeNs kDetection = 3 * kSecond;
 constexpr std::uint32_t kTimeoutMs = 8000;
 constexpr std::uint32_t kCalmTimeoutMs = 600'000;
+// A node stands still for less than half of it, and twice a seed at most while operations wait.
+constexpr std::uint32_t kStandstillTimeoutMs = 40'000;
 constexpr std::size_t kRanksMax = 6;
 constexpr std::uint64_t kMoreIterations = 24;
 
@@ -19,7 +20,7 @@ constexpr std::uint64_t kMoreIterations = 24;
 ClusterSimulation::ClusterSimulation(std::uint64_t seed, ClusterMood mood)
     : seed_(seed),
       mood_(mood),
-      dice_(seed * 5 + static_cast<std::uint64_t>(mood)),
+      dice_(seed * kClusterMoodsCount + static_cast<std::uint64_t>(mood)),
       measures_(dice_.Chance(4)),
       cluster_(AnyCluster()),
       timeline_(cluster_.now()),
@@ -28,13 +29,18 @@ ClusterSimulation::ClusterSimulation(std::uint64_t seed, ClusterMood mood)
   const std::size_t count = cluster_.nodes_count();
   services_.resize(count);
   sessions_.resize(count);
-  if (mood_ == ClusterMood::kStrangers && dice_.Chance(30)) salted_ = dice_.Below(count);
+  const std::size_t servers = count > 2 && dice_.Chance(40) ? dice_.Between(1, count - 2) : 0;
+  const std::size_t with_ranks = count - servers;
+  const std::size_t met_at = dice_.Below(with_ranks);
+  for (std::size_t node = with_ranks; node < count; ++node) servers_[node] = met_at;
+  if (mood_ == ClusterMood::kStrangers && dice_.Chance(30)) salted_ = dice_.Below(with_ranks);
   for (std::size_t node = 0; node < count; ++node) {
     wires_.push_back(NameOf(node));
+    algorithms_.push_back(transport::Algorithm(dice_.Below(5)));
     AddService(node);
   }
-  std::vector<std::size_t> all(count);
-  for (std::size_t node = 0; node < count; ++node) all[node] = node;
+  std::vector<std::size_t> all(with_ranks);
+  for (std::size_t node = 0; node < with_ranks; ++node) all[node] = node;
   for (std::uint64_t left = dice_.Between(1, 3); left > 0; --left) {
     AddJob(fmt::format("job{}", jobs_.size() + 1), all);
   }
@@ -57,21 +63,26 @@ support::ClusterSpec ClusterSimulation::AnyCluster() {
           .network = network,
           .make = support::Loopback(loopback),
           .credit_bytes = std::uint64_t{1} << dice_.Between(6, 20),
-          // Small memory, so that a seed is quick.
-          .exchange = {.name = "net0", .piece_size = 4096}};
+          // The smallest pieces, so that a seed is quick and a large operation has several.
+          .exchange = {.name = "net0", .piece_size = std::size_t{4096} << dice_.Below(2)},
+          .rails_count = dice_.Chance(30) ? static_cast<std::uint32_t>(dice_.Between(2, 3)) : 1};
 }
 
 void ClusterSimulation::AddService(std::size_t node) {
   SimulatedService::Options options{.name = NameOf(node),
-                                    .wire_address = cluster_.address(node),
+                                    .wire_addresses = cluster_.addresses(node),
                                     .instance = ++instances_,
                                     .hash_salt = salted_ == node ? 1U : 0U,
-                                    .block_bytes = std::uint64_t{64} << dice_.Below(6),
-                                    .algorithm = transport::Algorithm(dice_.Below(5)),
+                                    .block_bytes = std::uint64_t{64} << dice_.Below(9),
+                                    .algorithm = algorithms_[node],
                                     .measures = measures_};
+  if (const auto leader = servers_.find(node); leader != servers_.end()) {
+    options.serves = NameOf(leader->second) + ":7733";
+  }
   services_[node] = std::make_unique<SimulatedService>(
       options, cluster_.node(node), SimulatedService::World{timeline_, lines_, agreements_, dice_});
   lines_.Add(*services_[node]);
+  services_[node]->Start();
 }
 
 void ClusterSimulation::AddJob(const std::string& name, const std::vector<std::size_t>& nodes) {
@@ -79,16 +90,31 @@ void ClusterSimulation::AddJob(const std::string& name, const std::vector<std::s
           .name = name,
           .world_size = static_cast<std::uint32_t>(dice_.Between(2, kRanksMax))};
   if (dice_.Chance(85)) job.leader = nodes[dice_.Below(nodes.size())];
+  // So that one job keeps the connections which another one needs again.
+  if (mood_ == ClusterMood::kReconnect && dice_.Chance(70)) job.leader = nodes.front();
+  if (job.leader && HasServersFor(*job.leader)) job.served = dice_.Chance(70);
+  if (dice_.Chance(50)) job.values = Values::kRough;
   const std::size_t only = nodes[dice_.Below(nodes.size())];
   for (std::uint32_t rank = 0; rank < job.world_size; ++rank) {
     job.seats.push_back({.node = job.leader ? nodes[dice_.Below(nodes.size())] : only});
   }
+  if (dice_.Chance(50)) job.model = AnyModel(dice_);
+  Enroll(std::move(job));
+}
+
+void ClusterSimulation::Enroll(Job job) {
   if (job.leader) {
-    ledger_.AddJobOfNodes(job.id, job.world_size);
+    NodeSums sums{.ranks = {}, .algorithm = algorithms_[*job.leader], .served = job.served};
+    std::map<std::size_t, std::size_t> places;  // of nodes, by their lowest rank
+    for (std::uint32_t rank = 0; rank < job.world_size; ++rank) {
+      const auto place = places.try_emplace(job.seats[rank].node, places.size()).first->second;
+      sums.ranks.resize(places.size());
+      sums.ranks[place].push_back(rank);
+    }
+    ledger_.AddJobOfNodes(job.id, job.world_size, std::move(sums));
   } else {
     ledger_.AddJob(job.id, job.world_size);
   }
-  if (dice_.Chance(50)) job.model = AnyModel(dice_);
   jobs_.push_back(std::move(job));
   Job& added = jobs_.back();
   for (const Seat& seat : added.seats) {
@@ -102,6 +128,7 @@ void ClusterSimulation::Trace(std::string what) {
 }
 
 std::uint32_t ClusterSimulation::Timeout() const {
+  if (mood_ == ClusterMood::kStandstill) return kStandstillTimeoutMs;
   return mood_ == ClusterMood::kCalm ? kCalmTimeoutMs : kTimeoutMs;
 }
 
@@ -132,7 +159,8 @@ std::optional<std::string> ClusterSimulation::Run() {
     if (auto wrong = WarmUp(job)) return wrong;
   }
   for (std::uint64_t left = dice_.Between(20, kStepsMax); left > 0; --left) {
-    if (mood_ == ClusterMood::kStrangers && dice_.Chance(6)) {
+    const bool intruded = mood_ == ClusterMood::kStrangers || mood_ == ClusterMood::kReconnect;
+    if (intruded && dice_.Chance(6)) {
       if (auto wrong = Intrude()) return wrong;
     }
     if (auto wrong = Act()) return wrong;
@@ -156,6 +184,12 @@ std::optional<std::string> ClusterSimulation::Act() {
     return TrainSome();
   } else if (dice_.Chance(3)) {
     WishPolicy();
+  } else if (dice_.Chance(mood_ == ClusterMood::kSteering ? 12 : 1)) {
+    SteerSomething();
+  } else if (mood_ == ClusterMood::kStandstill && dice_.Chance(4)) {
+    return StandStill();
+  } else if (mood_ == ClusterMood::kReconnect && dice_.Chance(10)) {
+    BeginComingBack(50);
   } else if (dice_.Chance(4)) {
     ActBadly();
   } else {
@@ -169,12 +203,12 @@ std::optional<std::string> ClusterSimulation::Act() {
 
 void ClusterSimulation::ActBadly() {
   if (mood_ == ClusterMood::kLoss) LoseRank();
-  if (mood_ == ClusterMood::kNodes) HarmNodes();
+  if (mood_ == ClusterMood::kNodes || mood_ == ClusterMood::kReconnect) HarmNodes();
 }
 
 std::optional<std::string> ClusterSimulation::AttachRank(Job& job, std::uint32_t rank) {
   Seat& seat = job.seats[rank];
-  if (seat.rank || !services_[seat.node]) return std::nullopt;
+  if (seat.rank || !Runs(seat.node) || !LeavesLifeBefore(job, rank)) return std::nullopt;
   SimulatedService& service = *services_[seat.node];
   support::HandDrivenNode& node = cluster_.node(seat.node);
   const auto [number, is_new] = job.numbers.try_emplace(seat.node);
@@ -188,15 +222,23 @@ std::optional<std::string> ClusterSimulation::AttachRank(Job& job, std::uint32_t
     return fmt::format("{} rank {} may not attach: {}", job.name, rank, status.error().text());
   }
   seat.rank = std::make_unique<Rank>(node, ledger_, spec, rank, seed_, job.id);
+  seat.rank->values = job.values;
   ++sessions_[seat.node];
+  // As its service tells it.
+  for (const Seat& other : job.seats) {
+    if (other.node == seat.node && other.rank)
+      seat.epoch = std::max(seat.epoch, other.after_epoch + 1);
+  }
   seat.identity = {.id = seat.rank->client().id(),
                    .job = spec.id,
                    .job_name = spec.name,
+                   .after_epoch = seat.after_epoch,
                    .rank = rank,
                    .world_size = spec.world_size,
                    .pid = static_cast<std::int32_t>(1000 + rank),
                    .timeout_ms = spec.timeout_ms,
                    .rendezvous = spec.rendezvous,
+                   .architecture = std::string(job.served ? service::kServersName : ""),
                    .attached_ns = cluster_.now()};
   service.RankAttached(seat.identity);
   Trace(fmt::format("{} attaches on node {}", seat.rank->Name(), NameOf(seat.node)));
@@ -228,7 +270,7 @@ void ClusterSimulation::PostOne(Job& job, Seat& seat) {
   Blame(job, fmt::format("rank {}", rank.client().rank()), kNever);
   // Between nodes the one that finds out names the other. Two that take each other for the root of
   // a broadcast both wait, and have a timeout.
-  Blame(job, "lane net0", kNever);
+  Blame(job, "lane net", kNever);
   for (const Seat& other : job.seats) Blame(job, "node " + NameOf(other.node), kNever);
 }
 
@@ -237,7 +279,31 @@ bool ClusterSimulation::HasRanks(const Job& job, std::size_t node) const {
 }
 
 bool ClusterSimulation::TakesPart(const Job& job, std::size_t node) const {
-  return job.leader && (job.leader == node || HasRanks(job, node));
+  return job.leader && (job.leader == node || HasRanks(job, node) || Serves(job, node));
+}
+
+bool ClusterSimulation::Serves(const Job& job, std::size_t node) const {
+  const auto server = servers_.find(node);
+  if (!job.served || server == servers_.end() || server->second != *job.leader) return false;
+  // It may have come too late to be among them.
+  for (const auto& [other, number] : job.numbers) {
+    const auto links = services_[other] ? services_[other]->LinksOf(number) : std::nullopt;
+    if (!links) continue;
+    return std::ranges::any_of(links->members, [this, node](const transport::GroupMember& each) {
+      return each.name == NameOf(node);
+    });
+  }
+  return true;
+}
+
+bool ClusterSimulation::HasServersFor(std::size_t leader) const {
+  std::size_t count = 0;
+  for (const auto& [node, meets_at] : servers_) {
+    if (meets_at != leader) return false;
+    if (!services_[node] || harmed_.contains(node)) return false;
+    ++count;
+  }
+  return count != 0;
 }
 
 bool ClusterSimulation::HasFormed(const Job& job) const {
@@ -258,18 +324,25 @@ void ClusterSimulation::Blame(Job& job, const std::string& name, TimeNs within_n
   // of the failure itself.
   ledger_.Blame(job.id, "ended early: ");
   if (within_ns == kNever) return;
-  if (!formed) within_ns = std::max(within_ns, kTimeoutMs * kMillisecond + kDetection);
+  // A service that stands still counts the time of what was posted from when it goes on, and gives
+  // back what was lost since its last turn, which is up to a second longer.
+  const TimeNs still_ns = mood_ == ClusterMood::kStandstill ? kStandstillMax + kSecond : 0;
+  if (!formed) within_ns = std::max(within_ns, Timeout() * kMillisecond + kDetection + still_ns);
   job.deadline_ns = std::min(job.deadline_ns, cluster_.now() + within_ns + kSecond);
 }
 
 std::optional<std::string> ClusterSimulation::Check() {
   ShowPlans();
   if (agreements_.wrong()) return agreements_.wrong();
+  if (auto wrong = CheckEpochs()) return wrong;
   std::optional<std::string> wrong;
   ForEachLive([&](Job& job, Seat& seat) {
     if (!wrong) wrong = seat.rank->Look();
     if (!wrong && seat.training) wrong = seat.training->Look();
+    if (!wrong) wrong = CheckPaused(job);
     if (wrong || cluster_.now() <= job.deadline_ns || seat.open() == 0) return;
+    // What befell it while it stood still, it hears when it goes on.
+    if (stands_still_ == seat.node || cluster_.now() <= went_on_ns_ + kSecond) return;
     wrong = fmt::format(
         "{}: {} operations and gradients are open {:.3f} s after they should have "
         "ended",
@@ -299,15 +372,19 @@ void ClusterSimulation::ForEachLive(Visit visit) {
 }
 
 std::optional<std::string> ClusterSimulation::Finish() {
+  if (mood_ == ClusterMood::kSteering) ResumeAll();
   if (auto wrong = GoOn()) return wrong;
+  if (mood_ == ClusterMood::kSteering) {
+    if (auto wrong = PauseForLong()) return wrong;
+  }
   // What is over by itself is over by then; what is not has a timeout.
   if (auto wrong = AdvanceAndCheck(
-          (mood_ == ClusterMood::kCalm ? 0 : kTimeoutMs) * kMillisecond + kDetection + 2 * kSecond,
+          (mood_ == ClusterMood::kCalm ? 0 : Timeout()) * kMillisecond + kDetection + 2 * kSecond,
           100 * kMillisecond)) {
     return wrong;
   }
   if (auto wrong = CheckAllEnded()) return wrong;
-  if (auto wrong = BeginAgain()) return wrong;
+  if (auto wrong = mood_ == ClusterMood::kReconnect ? ComeBack() : BeginAgain()) return wrong;
   for (Job& job : jobs_) {
     for (Seat& seat : job.seats) {
       if (!seat.IsLive()) continue;
@@ -323,8 +400,9 @@ std::optional<std::string> ClusterSimulation::Finish() {
 std::optional<std::string> ClusterSimulation::GoOn() {
   for (Job& job : jobs_) {
     const bool blamed = ledger_.IsBlamed(job.id) && mood_ != ClusterMood::kStrangers;
-    for (std::uint32_t rank = 0; rank < job.world_size && !blamed; ++rank) {
-      if (auto wrong = AttachRank(job, rank)) return wrong;
+    // Twice: no rank comes back before all of its node have given up their old sessions.
+    for (std::uint32_t i = 0; i < 2 * job.world_size && !blamed; ++i) {
+      if (auto wrong = AttachRank(job, i % job.world_size)) return wrong;
     }
     std::uint64_t most = 0;
     for (const Seat& seat : job.seats) {
@@ -370,6 +448,7 @@ std::optional<std::string> ClusterSimulation::AdvanceAndCheck(TimeNs time_ns, Ti
 std::optional<std::string> ClusterSimulation::BeginAgain() {
   std::vector<std::size_t> well;
   for (std::size_t node = 0; node < services_.size(); ++node) {
+    if (servers_.contains(node)) continue;
     if (services_[node] && !harmed_.contains(node) && salted_ != node) well.push_back(node);
   }
   if (well.empty()) return std::nullopt;
@@ -414,7 +493,7 @@ std::optional<std::string> ClusterSimulation::CheckAllEnded() {
   });
   for (std::size_t node = 0; node < services_.size() && !wrong; ++node) {
     if (!services_[node]) continue;
-    for (const std::size_t lane : {0U, 1U}) {
+    for (std::size_t lane = 0; lane <= cluster_.rails_count(); ++lane) {
       const ipc::LaneRow row = cluster_.node(node).LaneRow(lane);
       if (row.in_flight_bytes == 0 && row.in_flight_stages == 0 && row.queued_stages == 0) continue;
       wrong = fmt::format("node {} lane {} still shows {} bytes, {} stages in flight, {} queued",
@@ -438,7 +517,8 @@ std::optional<std::string> ClusterSimulation::CheckAllReturned() {
   if (cluster_.network().staging_count() != 0) {
     return fmt::format("{} pieces of staging never came back", cluster_.network().staging_count());
   }
-  if (!killed_ && lines_.count() != 0) return "services stay connected without a job";
+  if (!killed_ && servers_.empty() && lines_.count() != 0)
+    return "services stay connected without a job";
   return std::nullopt;
 }
 
@@ -456,7 +536,7 @@ std::optional<std::string> ClusterSimulation::CheckReturned(std::size_t node) {
                        sessions_[node]);
   }
   if (service.leader().jobs_count() != 0) return "it still leads a job";
-  if (service.leader().nodes_count() != 0) return "it still knows nodes";
+  if (servers_.empty() && service.leader().nodes_count() != 0) return "it still knows nodes";
   if (service.follower().jobs_count() != 0) return "it still takes part in a job";
   if (service.local_plans().jobs_count() != 0) return "it still plans for a job";
   return std::nullopt;

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "ipc/base/steering.h"
 #include "tests/sim/agreements.h"
 #include "tests/sim/dice.h"
 #include "tests/sim/ledger.h"
@@ -31,13 +32,20 @@
 
 namespace headrace::sim {
 
+inline constexpr TimeNs kDetection = 3 * kSecond;
+inline constexpr TimeNs kStandstillMax = kDetection + 4 * kSecond;
+
 enum class ClusterMood : std::uint8_t {
-  kCalm,       // slow and uneven: every operation must end well
-  kQuarrel,    // ranks disagree, post bad records
-  kLoss,       // ranks are killed or leave
-  kNodes,      // nodes are killed and come back, links are cut, connections break
-  kStrangers,  // messages come twice, from nobody, of old epochs; a node has another plan
+  kCalm,        // slow and uneven: every operation must end well
+  kQuarrel,     // ranks disagree, post bad records
+  kLoss,        // ranks are killed or leave
+  kNodes,       // nodes are killed and come back, links are cut, connections break
+  kStrangers,   // messages come twice, from nobody, of old epochs; a node has another plan
+  kSteering,    // people pause, resume, drain, cancel and weigh jobs
+  kReconnect,   // services are killed and begin again, connections break; ranks come back
+  kStandstill,  // a node's service stands still for a while
 };
+inline constexpr std::size_t kClusterMoodsCount = 8;
 
 class ClusterSimulation {
  public:
@@ -56,6 +64,8 @@ class ClusterSimulation {
     service::SessionIdentity identity{};
     std::unique_ptr<Training> training{};  // null where its job has no gradients
     bool dead = false;                     // with its node
+    std::uint32_t after_epoch = 0;         // in which the rank was before; 0: it begins
+    std::uint32_t epoch = 0;               // in which it is, as far as its service knows
     bool IsLive() const { return rank && !dead && !rank->closed; }
     std::size_t open() const { return rank->open() + (training ? training->open() : 0); }
   };
@@ -68,9 +78,17 @@ class ClusterSimulation {
     std::optional<Model> model{};         // none: it has no gradients that move by plans
     std::map<std::size_t, JobId> numbers{};
     TimeNs deadline_ns = kNever;  // by when every rank that waits has its end
+    bool served = false;          // servers sum
+    Values values = Values::kExact;
+    std::optional<std::size_t> life_before{};  // whose ranks come back as this job's
+    bool came_back = false;                    // its ranks have, as another job's
+    bool paused = false;
+    TimeNs still_from_ns = kNever;  // nothing of it ends any more while it is paused
+    std::uint64_t ended_then = 0;
   };
 
   void AddJob(const std::string& name, const std::vector<std::size_t>& nodes);
+  void Enroll(Job job);
   void AddService(std::size_t node);
   void Advance(TimeNs time_ns);
 
@@ -89,6 +107,28 @@ class ClusterSimulation {
   // All ranks post what the one that is furthest ahead has posted, as far as there is room.
   void PostWhatIsMissing(Job& job);
   void BreakLine(std::size_t one, std::size_t other);
+  void CutRail(std::size_t one, std::size_t other);
+
+  // ---- people ----
+  void SteerSomething();
+  void SteerJob(Job& job, SteeringKind kind, std::uint64_t value);
+  void ResumeAll();
+  std::optional<std::string> CheckPaused(Job& job);
+  // Nothing of a job that is paused moves or times out, however long that is.
+  std::optional<std::string> PauseForLong();
+
+  // ---- reconnect ----
+  // A job that has failed goes on under its name, as another one in the ledger.
+  void BeginComingBack(double percent);
+  bool CanComeBack(const Job& job) const;
+  // Whether the rank can attach again: it has lost its session, and none of those that are left on
+  // its node still hold on to theirs.
+  bool LeavesLifeBefore(Job& job, std::uint32_t rank);
+  std::optional<std::string> ComeBack();
+  std::optional<std::string> CheckEpochs() const;
+
+  // ---- standstill ----
+  std::optional<std::string> StandStill();
   std::optional<std::string> Intrude();
 
   // ---- gradients ----
@@ -108,6 +148,10 @@ class ClusterSimulation {
   void Blame(Job& job, const std::string& name, TimeNs within_ns);
   bool HasFormed(const Job& job) const;
   bool TakesPart(const Job& job, std::size_t node) const;
+  bool Serves(const Job& job, std::size_t node) const;
+  // The service of the node is there and runs.
+  bool Runs(std::size_t node) const { return services_[node] && stands_still_ != node; }
+  bool HasServersFor(std::size_t leader) const;
   bool HasRanks(const Job& job, std::size_t node) const;
 
   std::optional<std::string> Check();
@@ -137,9 +181,13 @@ class ClusterSimulation {
   Agreements agreements_;
   Ledger ledger_;
   std::vector<std::unique_ptr<SimulatedService>> services_;  // by node; null: dead
-  std::vector<std::string> wires_;                           // their names
-  std::vector<std::size_t> sessions_;                        // attached, by node
-  std::set<std::size_t> harmed_;                             // nodes with a link that is cut
+  std::vector<std::string> wires_;                           // their names, without the rail
+  std::vector<transport::Algorithm> algorithms_;             // that they have as leaders
+  std::map<std::size_t, std::size_t> servers_;  // nodes without ranks, and their leader
+  std::optional<std::size_t> stands_still_;
+  TimeNs went_on_ns_ = 0;              // the last that stood still
+  std::vector<std::size_t> sessions_;  // attached, by node
+  std::set<std::size_t> harmed_;       // nodes with a link that is cut
   std::optional<std::size_t> salted_;
   bool killed_ = false;
   Instance instances_ = 0;

@@ -3,7 +3,8 @@
 //
 //   cluster_simulation_test --seed=SEED --gtest_filter='*/MOOD'     (or HEADRACE_SIM_SEED=SEED)
 //
-// which prints the last actions too. --seeds=COUNT runs more seeds than usual, from 1.
+// which prints the last actions too. --seeds=COUNT runs that many seeds from 1, --minutes=MINUTES
+// explores new ones for so long, as each run does for two seconds.
 #include "tests/sim/cluster_simulation.h"
 
 #include <gtest/gtest.h>
@@ -33,6 +34,12 @@ const char* MoodName(ClusterMood mood) {
       return "Nodes";
     case ClusterMood::kStrangers:
       return "Strangers";
+    case ClusterMood::kSteering:
+      return "Steering";
+    case ClusterMood::kReconnect:
+      return "Reconnect";
+    case ClusterMood::kStandstill:
+      return "Standstill";
   }
   return "";
 }
@@ -44,9 +51,9 @@ TEST_P(ClusterSimulationTest, KeepsEveryPromiseForEverySeed) {
   std::uint64_t ended_failed = 0;
   std::uint64_t iterations = 0;
   std::uint64_t switches = 0;
-  const Seeds seeds = Wanted();
-  for (std::uint64_t seed = seeds.first; seed <= seeds.last; ++seed) {
-    NowRuns(seed, MoodName(GetParam()));
+  SeedWalk seeds(MoodName(GetParam()), ::testing::UnitTest::GetInstance()->test_to_run_count());
+  while (const std::optional<std::uint64_t> next = seeds.Next()) {
+    const std::uint64_t seed = *next;
     ClusterSimulation simulation(seed, GetParam());
     const std::optional<std::string> wrong = simulation.Run();
     ended_ok += simulation.ledger().ended_ok();
@@ -57,9 +64,9 @@ TEST_P(ClusterSimulationTest, KeepsEveryPromiseForEverySeed) {
                         << HowToReplay(seed, MoodName(GetParam()), simulation.trace());
   }
   // A run in which nothing happens proves nothing.
-  EXPECT_GT(ended_ok, seeds.last - seeds.first);
-  EXPECT_TRUE(iterations > seeds.last - seeds.first || seeds.IsOne()) << iterations;
-  EXPECT_TRUE(2 * switches > seeds.last - seeds.first || seeds.IsOne()) << switches;
+  EXPECT_TRUE(ended_ok >= seeds.count() || seeds.IsOne()) << ended_ok;
+  EXPECT_TRUE(iterations >= seeds.count() || seeds.IsOne()) << iterations;
+  EXPECT_TRUE(2 * switches >= seeds.count() || seeds.IsOne()) << switches;
   EXPECT_EQ(ended_failed != 0, GetParam() != ClusterMood::kCalm || seeds.IsOne());
   RecordProperty("iterations", std::to_string(iterations));
   RecordProperty("switches", std::to_string(switches));
@@ -70,7 +77,8 @@ TEST_P(ClusterSimulationTest, KeepsEveryPromiseForEverySeed) {
 INSTANTIATE_TEST_SUITE_P(Moods, ClusterSimulationTest,
                          ::testing::Values(ClusterMood::kCalm, ClusterMood::kQuarrel,
                                            ClusterMood::kLoss, ClusterMood::kNodes,
-                                           ClusterMood::kStrangers),
+                                           ClusterMood::kStrangers, ClusterMood::kSteering,
+                                           ClusterMood::kReconnect, ClusterMood::kStandstill),
                          [](const auto& test) { return MoodName(test.param); });
 
 }  // namespace

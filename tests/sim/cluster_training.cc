@@ -12,10 +12,12 @@ constexpr std::uint64_t kWarmUpMax = 24;
 constexpr int kPatienceMax = 20'000;
 // Of a job that something has befallen: it may come to its end, and may not.
 constexpr int kPatienceWithBlamed = 50;
+constexpr int kPatienceWithDrained = 1000;
 
 }  // namespace
 
 std::optional<std::string> ClusterSimulation::HandIn(Job& job, Seat& seat) {
+  if (!Runs(seat.node)) return std::nullopt;
   SimulatedService& service = *services_[seat.node];
   const std::uint32_t rank = seat.rank->client().rank();
   // One rank only, so that there is one to blame.
@@ -48,7 +50,7 @@ bool ClusterSimulation::PostGradient(Job& job, Seat& seat) {
   Trace(fmt::format("{} posts a bad gradient in iteration {}", seat.rank->Name(),
                     seat.training->begun()));
   Blame(job, fmt::format("rank {}", seat.rank->client().rank()), kNever);
-  Blame(job, "lane net0", kNever);
+  Blame(job, "lane net", kNever);
   for (const Seat& other : job.seats) Blame(job, "node " + NameOf(other.node), kNever);
   return true;
 }
@@ -60,7 +62,7 @@ std::optional<std::string> ClusterSimulation::TrainSome() {
     if (!seat.IsLive() || job.deadline_ns != kNever || dice_.Chance(15)) continue;
     if (!seat.training->has_handed_in()) {
       if (auto wrong = HandIn(job, seat)) return wrong;
-      if (!seat.IsLive()) continue;
+      if (!seat.IsLive() || !seat.training->has_handed_in()) continue;
     }
     for (std::uint64_t left = dice_.Between(1, job.model->layout->tensors.size()); left > 0;
          --left) {
@@ -75,7 +77,7 @@ void ClusterSimulation::WishPolicy() {
   const Seat& seat = job.seats[dice_.Below(job.seats.size())];
   if (!seat.IsLive()) return;
   const plan::Policy policy = plan::kPolicies[dice_.Below(std::size(plan::kPolicies))];
-  if (services_[seat.node]->Want(job.name, policy)) {
+  if (Runs(seat.node) && services_[seat.node]->Want(job.name, policy)) {
     Trace(fmt::format("somebody on node {} wants {} for {}", NameOf(seat.node), plan::Name(policy),
                       job.name));
   }
@@ -108,7 +110,8 @@ std::optional<std::string> ClusterSimulation::Train(Job& job, std::uint64_t iter
     if (dice_.Chance(0.5)) WishPolicy();
     Advance(static_cast<TimeNs>(dice_.Between(1, 2'000'000)));
     if (auto wrong = Check()) return wrong;
-    if (ledger_.IsBlamed(job.id) && patience >= kPatienceWithBlamed) return std::nullopt;
+    const int most = ledger_.IsDrained(job.id) ? kPatienceWithDrained : kPatienceWithBlamed;
+    if (ledger_.IsBlamed(job.id) && patience >= most) return std::nullopt;
   }
   return fmt::format("job {}: nothing has befallen it, but its iterations stand still at {}",
                      job.id.value, IterationsBegun(job));

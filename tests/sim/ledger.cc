@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "transport/loopback/reference.h"
 #include "transport/shm/move.h"
 
@@ -11,10 +13,19 @@ namespace {
 // An error that helps nobody: a bare code, or nothing about who or what.
 bool NamesACause(const ipc::Outcome& outcome) {
   if (outcome.text == CodeName(outcome.code)) return false;
-  for (const char* word : {"rank ", "ranks ", "lane ", "node ", "the service"}) {
+  for (const char* word : {"rank ", "ranks ", "lane ", "node ", "uid ", "the service"}) {
     if (outcome.text.find(word) != std::string::npos) return true;
   }
   return false;
+}
+
+// The last byte first, as numbers are written.
+std::string Hex(const std::byte* bytes, std::ptrdiff_t size) {
+  std::string text;
+  for (std::ptrdiff_t i = size; i > 0; --i) {
+    text += fmt::format("{:02x}", static_cast<unsigned>(bytes[i - 1]));
+  }
+  return text;
 }
 
 bool IsGradient(std::uint64_t number) { return number >> 63 != 0; }
@@ -43,7 +54,9 @@ std::optional<std::string> Ledger::End(JobId job, std::uint64_t sequence, std::u
   const std::string what = fmt::format("job {} {} rank {}", job.value, Describe(sequence), rank);
   const bool ok = outcome.code == Code::kOk;
   ++(ok ? ended_ok_ : ended_failed_);
-  if (operation.ok.has_value() && *operation.ok != ok && !IsBlamed(job)) {
+  ++ended_[job];
+  const bool agrees = !IsBlamed(job) || drained_.contains(job);
+  if (operation.ok.has_value() && *operation.ok != ok && agrees) {
     return fmt::format("{}: ended {} here and not so elsewhere: {}", what,
                        ok ? "well" : "with an error", outcome.text);
   }
@@ -56,8 +69,44 @@ std::optional<std::string> Ledger::End(JobId job, std::uint64_t sequence, std::u
   }
   if (auto wrong = CheckPosted(job, operation, rank)) return what + ": " + *wrong;
   if (operation.planned.count == 0) return std::nullopt;
-  if (operation.expected.empty()) Expect(operation, world_sizes_.at(job));
-  if (result != operation.expected[rank]) return what + ": other bytes than the reference";
+  if (operation.expected.empty()) Expect(job, operation);
+  std::vector<std::byte> expected = operation.expected[rank];
+  if (!operation.sums.empty()) {
+    if (auto wrong = CheckSums(job, operation, rank, result)) return what + ": " + *wrong;
+    // The rest of the memory is as before.
+    const auto [begin, end] = SummedBytes(operation.planned, world_sizes_.at(job), rank);
+    std::copy(result.begin() + begin, result.begin() + end, expected.begin() + begin);
+  }
+  if (result != expected) return what + ": other bytes than the reference";
+  return std::nullopt;
+}
+
+std::uint64_t Ledger::EndedOf(JobId job) const {
+  const auto found = ended_.find(job);
+  return found == ended_.end() ? 0 : found->second;
+}
+
+// Each element is that of one of the orders that are possible, and of the same one on every rank.
+std::optional<std::string> Ledger::CheckSums(JobId job, Operation& operation, std::uint32_t rank,
+                                             const std::vector<std::byte>& result) const {
+  const auto [begin, end] = SummedBytes(operation.planned, world_sizes_.at(job), rank);
+  const auto size = static_cast<std::ptrdiff_t>(SizeOf(operation.planned.dtype));
+  for (std::ptrdiff_t at = begin; at < end; at += size) {
+    const auto element = result.begin() + at;
+    const auto is_it = [&](const std::vector<std::byte>& sum) {
+      return std::equal(element, element + size, sum.begin() + at);
+    };
+    if (std::ranges::none_of(operation.sums, is_it)) {
+      std::string sums;
+      for (const auto& sum : operation.sums) sums += ' ' + Hex(sum.data() + at, size);
+      return fmt::format("element {} is {}, which is no {} of {} in an order that it could have:{}",
+                         at / size, Hex(&*element, size), Name(operation.planned.reduction),
+                         Name(operation.planned.dtype), sums);
+    }
+  }
+  if (operation.planned.kind != Collective::kAllReduce) return std::nullopt;
+  if (operation.chosen.empty()) operation.chosen = result;
+  if (operation.chosen != result) return "other bits of a sum than on another rank";
   return std::nullopt;
 }
 
@@ -95,7 +144,12 @@ std::optional<std::string> Ledger::CheckPosted(JobId job, const Operation& opera
   return std::nullopt;
 }
 
-void Ledger::Expect(Operation& operation, std::uint32_t world_size) const {
+void Ledger::Expect(JobId job, Operation& operation) const {
+  const std::uint32_t world_size = world_sizes_.at(job);
+  const auto nodes = of_nodes_.find(job);
+  if (nodes != of_nodes_.end() && Reduces(operation.planned.kind)) {
+    operation.sums = SumsOf(operation.planned, nodes->second, operation.inputs);
+  }
   operation.expected = operation.inputs;
   // Who has not posted a broadcast yet receives it all the same.
   for (std::vector<std::byte>& bytes : operation.expected) bytes.resize(operation.planned.Bytes());

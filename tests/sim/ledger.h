@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ipc/completion.h"
+#include "tests/sim/node_sums.h"
 #include "tests/sim/program.h"
 
 namespace headrace::sim {
@@ -29,15 +30,21 @@ class Ledger {
   explicit Ledger(Arithmetic arithmetic) : arithmetic_(arithmetic) {}
 
   void AddJob(JobId job, std::uint32_t world_size) { world_sizes_[job] = world_size; }
-  // Its ranks are on several nodes: who only sends need not wait for those who receive.
-  void AddJobOfNodes(JobId job, std::uint32_t world_size) {
+  // Its ranks are on several nodes: who only sends need not wait for those who receive, and sums
+  // are made in the orders that `sums` has.
+  void AddJobOfNodes(JobId job, std::uint32_t world_size, NodeSums sums) {
     AddJob(job, world_size);
-    of_nodes_.insert(job);
+    of_nodes_.insert_or_assign(job, std::move(sums));
   }
   // Something has befallen the job, so that its operations may end in different ways on different
   // ranks. From now on its errors contain the name of one who is to blame.
   void Blame(JobId job, const std::string& name) { blamed_[job].insert(name); }
   bool IsBlamed(JobId job) const { return blamed_.contains(job); }
+  // It ends by a drain and nothing else: what ends well somewhere still does so everywhere.
+  void Drain(JobId job) { drained_.insert(job); }
+  bool IsDrained(JobId job) const { return drained_.contains(job); }
+  // Operations and gradients of the job that have ended well or not, on all its ranks.
+  std::uint64_t EndedOf(JobId job) const;
   // The text of the first error of the job; empty when it had none.
   std::string FirstError(JobId job) const;
   // A rank has posted the operation with these bytes in its memory; `honest` when as planned.
@@ -61,16 +68,23 @@ class Ledger {
     std::vector<std::vector<std::byte>> inputs;
     std::optional<bool> ok;  // how it ended where it ended first
     std::vector<std::vector<std::byte>> expected;
+    // Where the order of a sum may be one of several: each of its results, of all elements.
+    std::vector<std::vector<std::byte>> sums;
+    std::vector<std::byte> chosen;  // by the first rank that ended it: equal on all
   };
 
   std::optional<std::string> CheckCause(JobId job, const ipc::Outcome& outcome) const;
   std::optional<std::string> CheckPosted(JobId job, const Operation& operation,
                                          std::uint32_t rank) const;
-  void Expect(Operation& operation, std::uint32_t world_size) const;
+  void Expect(JobId job, Operation& operation) const;
+  std::optional<std::string> CheckSums(JobId job, Operation& operation, std::uint32_t rank,
+                                       const std::vector<std::byte>& result) const;
 
   Arithmetic arithmetic_;
   std::map<JobId, std::uint32_t> world_sizes_;
-  std::set<JobId> of_nodes_;
+  std::map<JobId, NodeSums> of_nodes_;
+  std::set<JobId> drained_;
+  std::map<JobId, std::uint64_t> ended_;
   std::map<JobId, std::set<std::string>> blamed_;
   std::map<JobId, std::string> first_errors_;
   std::map<std::pair<JobId, std::uint64_t>, Operation> operations_;

@@ -20,6 +20,19 @@ void Lines::Add(SimulatedService& service) {
   gone_.erase(service.name());
 }
 
+void Lines::StandStill(const SimulatedService& service) { standing_[service.instance()]; }
+
+void Lines::Resume(const SimulatedService& service) {
+  const auto waiting = standing_.extract(service.instance());
+  for (const std::function<void()>& each : waiting.mapped()) each();
+}
+
+void Lines::WhenAwake(Instance instance, std::function<void()> what) {
+  const auto standing = standing_.find(instance);
+  if (standing == standing_.end()) return what();
+  standing->second.push_back(std::move(what));
+}
+
 void Lines::Kill(const std::string& name, Death death) {
   services_.erase(name);
   if (death == Death::kMachine) {
@@ -66,14 +79,18 @@ bool Lines::Reaches(const std::string& from, const std::string& to) const {
 
 void Lines::Dial(SimulatedService& from, const std::string& leader, std::uint64_t attempt) {
   timeline_.After(Delay(), [this, instance = from.instance(), leader, attempt] {
-    Meet(instance, leader, attempt);
+    const auto found = services_.find(NameIn(leader));
+    const Instance listener = found == services_.end() ? 0 : found->second->instance();
+    WhenAwake(listener, [this, instance, leader, attempt] { Meet(instance, leader, attempt); });
   });
 }
 
 void Lines::Silent(Instance from, const std::string& leader, std::uint64_t attempt, TimeNs after_ns,
                    const std::string& why) {
   timeline_.After(after_ns, [this, from, leader, attempt, why] {
-    if (SimulatedService* dialer = Find(from)) dialer->Silent(leader, attempt, why);
+    WhenAwake(from, [this, from, leader, attempt, why] {
+      if (SimulatedService* dialer = Find(from)) dialer->Silent(leader, attempt, why);
+    });
   });
 }
 
@@ -109,10 +126,12 @@ void Lines::Meet(Instance from, const std::string& leader, std::uint64_t attempt
   });
   // Should the answer be lost on its way.
   timeline_.After(kHelloTimeout, [this, id, from, leader, attempt] {
-    SimulatedService* const dialing = Find(from);
-    if (dialing == nullptr || !dialing->IsDialing(leader, attempt)) return;
-    Close(id, Side::kDialer);
-    dialing->Silent(leader, attempt, "operation timed out");
+    WhenAwake(from, [this, id, from, leader, attempt] {
+      SimulatedService* const dialing = Find(from);
+      if (dialing == nullptr || !dialing->IsDialing(leader, attempt)) return;
+      Close(id, Side::kDialer);
+      dialing->Silent(leader, attempt, "operation timed out");
+    });
   });
 }
 
@@ -124,8 +143,11 @@ void Lines::Carry(LineId id, Side to, std::function<void(Line& line)> what) {
     const auto found = lines_.find(id);
     if (found == lines_.end() || !found->second.at(to).open) return;
     if (!Reaches(found->second.at(Other(to)).name, found->second.at(to).name)) return;
-    if (Find(found->second.at(to).instance) == nullptr) return;
-    what(found->second);
+    WhenAwake(found->second.at(to).instance, [this, id, to, what] {
+      const auto then = lines_.find(id);
+      if (then == lines_.end() || !then->second.at(to).open) return;
+      if (Find(then->second.at(to).instance) != nullptr) what(then->second);
+    });
   });
 }
 
@@ -191,8 +213,15 @@ void Lines::Ask(LineId id, Side side) {
     const End& other = found->second.at(Other(side));
     if (!Reaches(own.name, other.name) || !Reaches(other.name, own.name)) return;
     // Its machine is there again, and knows nothing of the line.
-    if (Find(other.instance) == nullptr) return Broke(id, side, "Connection reset by peer");
-    Answer(id, side);
+    if (Find(other.instance) == nullptr) {
+      return WhenAwake(own.instance, [this, id, side] {
+        const auto line = lines_.find(id);
+        if (line == lines_.end() || !line->second.at(side).open) return;
+        if (Find(line->second.at(side).instance) == nullptr) return;
+        Broke(id, side, "Connection reset by peer");
+      });
+    }
+    WhenAwake(other.instance, [this, id, side] { Answer(id, side); });
   });
 }
 
@@ -200,10 +229,18 @@ void Lines::Answer(LineId id, Side side) {
   timeline_.After(Delay(), [this, id, side] {
     const auto found = lines_.find(id);
     if (found == lines_.end() || !found->second.at(side).open) return;
-    End& own = found->second.at(side);
-    if (!Reaches(found->second.at(Other(side)).name, own.name)) return;
-    own.pulse.Answered(timeline_.now());
-    timeline_.After(own.pulse.interval_ns(), [this, id, side] { Ask(id, side); });
+    if (!Reaches(found->second.at(Other(side)).name, found->second.at(side).name)) return;
+    WhenAwake(found->second.at(side).instance, [this, id, side] {
+      const auto line = lines_.find(id);
+      if (line == lines_.end() || !line->second.at(side).open) return;
+      End& own = line->second.at(side);
+      own.pulse.Answered(timeline_.now());
+      timeline_.After(own.pulse.interval_ns(), [this, id, side] {
+        const auto again = lines_.find(id);
+        if (again == lines_.end()) return;
+        WhenAwake(again->second.at(side).instance, [this, id, side] { Ask(id, side); });
+      });
+    });
   });
 }
 
@@ -214,14 +251,20 @@ void Lines::Watch(LineId id, Side side) {
       std::max<TimeNs>(0, found->second.at(side).pulse.NextCheck() - timeline_.now());
   timeline_.After(wait_ns, [this, id, side] {
     const auto again = lines_.find(id);
-    if (again == lines_.end() || !again->second.at(side).open) return;
-    if (Find(again->second.at(side).instance) == nullptr) return;
-    if (again->second.at(side).pulse.Check(timeline_.now())) return Watch(id, side);
-    EndAt(id, side,
-          Error(Code::kPeerLost, fmt::format("node {} does not answer for {:.1f} s",
-                                             again->second.at(Other(side)).name,
-                                             static_cast<double>(detection_ns_) / kSecond)));
+    if (again == lines_.end()) return;
+    WhenAwake(again->second.at(side).instance, [this, id, side] { CheckPulse(id, side); });
   });
+}
+
+void Lines::CheckPulse(LineId id, Side side) {
+  const auto found = lines_.find(id);
+  if (found == lines_.end() || !found->second.at(side).open) return;
+  if (Find(found->second.at(side).instance) == nullptr) return;
+  if (found->second.at(side).pulse.Check(timeline_.now())) return Watch(id, side);
+  EndAt(id, side,
+        Error(Code::kPeerLost, fmt::format("node {} does not answer for {:.1f} s",
+                                           found->second.at(Other(side)).name,
+                                           static_cast<double>(detection_ns_) / kSecond)));
 }
 
 }  // namespace headrace::sim

@@ -11,10 +11,11 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "ipc/base/result.h"
-#include "service/membership/peer_messages.h"
-#include "service/membership/pulse.h"
+#include "service/cluster/peer_messages.h"
+#include "service/cluster/pulse.h"
 #include "tests/sim/dice.h"
 #include "tests/sim/timeline.h"
 
@@ -41,6 +42,11 @@ class Lines {
   void Add(SimulatedService& service);
   void Kill(const std::string& name, Death death);
   void CutOneWay(const std::string& from, const std::string& to) { cut_.insert({from, to}); }
+  // The process stands still: what it would do or read waits, in order, until it goes on.
+  void StandStill(const SimulatedService& service);
+  void Resume(const SimulatedService& service);
+  // Calls `what` now or when the service goes on; never when it has ended by then.
+  void WhenAwake(Instance instance, std::function<void()> what);
   // Ends one connection between the two, if there is one, as a network may for no reason.
   bool Break(const std::string& one, const std::string& other);
 
@@ -82,6 +88,7 @@ class Lines {
   void Ask(LineId id, Side side);
   void Answer(LineId id, Side side);
   void Watch(LineId id, Side side);
+  void CheckPulse(LineId id, Side side);
 
   bool Reaches(const std::string& from, const std::string& to) const;
   TimeNs Delay() { return static_cast<TimeNs>(dice_.Between(20'000, 2'000'000)); }
@@ -92,6 +99,7 @@ class Lines {
   std::map<std::string, SimulatedService*> services_;  // alive
   std::set<std::string> gone_;                         // machines
   std::set<std::pair<std::string, std::string>> cut_;  // from, to
+  std::map<Instance, std::vector<std::function<void()>>> standing_;
   std::map<LineId, Line> lines_;
   LineId lines_made_ = 0;
 };

@@ -31,7 +31,8 @@ struct Neighbour {
         open_max_(open_max),
         dice_(seed) {
     for (std::uint32_t rank = 0; rank < 2; ++rank) {
-      ranks[rank] = &node.Attach(spec, rank, bytes_max);
+      // A place for each that is open; only what moves takes pages.
+      ranks[rank] = &node.Attach(spec, rank, bytes_max * open_max);
     }
   }
 
@@ -42,7 +43,8 @@ struct Neighbour {
     }
     while (ranks[0]->posted() < ended + open_max_) {
       const std::uint64_t count = dice_.Between(1, bytes_max_ / 4);
-      const ipc::Record record = support::OnSegment(Collective::kAllReduce, DType::kFloat32, count);
+      const ipc::Record record = support::OnSegment(Collective::kAllReduce, DType::kFloat32, count,
+                                                    ranks[0]->posted() % open_max_ * bytes_max_);
       ranks[0]->Post(record);
       if (!hangs) ranks[1]->Post(record);
       sizes_.push_back(count * 4);

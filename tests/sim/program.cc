@@ -1,5 +1,6 @@
 #include "tests/sim/program.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "transport/loopback/reference.h"
@@ -12,8 +13,13 @@ void Put(std::span<std::byte> memory, std::size_t index, Element element) {
   std::memcpy(memory.data() + index * sizeof element, &element, sizeof element);
 }
 
-void PutElement(DType dtype, std::span<std::byte> memory, std::size_t index, std::int64_t value) {
-  const double number = static_cast<double>(value) / 8;
+bool IsReal(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kFloat16 ||
+         dtype == DType::kBFloat16;
+}
+
+void PutElement(DType dtype, std::span<std::byte> memory, std::size_t index, double number) {
+  const auto value = static_cast<std::int64_t>(number * 8);
   switch (dtype) {
     case DType::kFloat32:
       return Put(memory, index, static_cast<float>(number));
@@ -43,7 +49,8 @@ Planned PlanOf(std::uint64_t seed, JobId job, std::uint32_t world_size, std::uin
   planned.root = static_cast<std::uint32_t>(dice.Below(world_size));
   if (planned.kind == Collective::kBarrier) return planned;
   // Room is left for a rank that disagrees about the count.
-  const std::uint64_t limit = kSlotSize / SizeOf(planned.dtype) / world_size - 1;
+  const std::size_t size = dice.Chance(15) ? kSlotSize : kSmallSize;
+  const std::uint64_t limit = size / SizeOf(planned.dtype) / world_size - 1;
   planned.count = world_size * (dice.Chance(5) ? 0 : dice.Between(1, dice.Chance(50) ? 8 : limit));
   return planned;
 }
@@ -51,11 +58,8 @@ Planned PlanOf(std::uint64_t seed, JobId job, std::uint32_t world_size, std::uin
 Planned PlanBetweenNodes(std::uint64_t seed, JobId job, std::uint32_t world_size,
                          std::uint64_t sequence) {
   Planned planned = PlanOf(seed, job, world_size, sequence);
-  const bool real = planned.dtype == DType::kFloat32 || planned.dtype == DType::kFloat64 ||
-                    planned.dtype == DType::kFloat16 || planned.dtype == DType::kBFloat16;
-  if (planned.reduction == (real ? Reduction::kProduct : Reduction::kAverage)) {
-    planned.reduction = Reduction::kSum;
-  }
+  const bool real = IsReal(planned.dtype);
+  if (!real && planned.reduction == Reduction::kAverage) planned.reduction = Reduction::kSum;
   return planned;
 }
 
@@ -125,10 +129,19 @@ void Spoil(ipc::Record& record, std::uint32_t world_size, Dice& dice) {
   }
 }
 
-void FillElements(DType dtype, std::span<std::byte> memory, Dice& dice) {
-  const std::size_t count = memory.size() / SizeOf(dtype);
+void FillElements(const Planned& planned, Values values, std::span<std::byte> memory, Dice& dice) {
+  const std::size_t count = memory.size() / SizeOf(planned.dtype);
+  const bool rough = values == Values::kRough && IsReal(planned.dtype);
+  // 6 factors or 6 terms of the largest size stay within a float16.
+  const int exponent_max = planned.reduction == Reduction::kProduct ? 1 : 6;
   for (std::size_t i = 0; i < count; ++i) {
-    PutElement(dtype, memory, i, static_cast<std::int64_t>(dice.Below(65)) - 32);
+    if (!rough) {
+      PutElement(planned.dtype, memory, i, (static_cast<double>(dice.Below(65)) - 32) / 8);
+      continue;
+    }
+    const double digits = 1 + static_cast<double>(dice.Below(std::uint64_t{1} << 52)) * 0x1p-52;
+    const int exponent = static_cast<int>(dice.Below(2U * exponent_max)) - exponent_max;
+    PutElement(planned.dtype, memory, i, std::ldexp(dice.Chance(50) ? digits : -digits, exponent));
   }
 }
 

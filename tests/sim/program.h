@@ -12,7 +12,9 @@
 
 namespace headrace::sim {
 
-inline constexpr std::size_t kSlotSize = 2048;  // no operation moves more
+inline constexpr std::size_t kSlotSize = 12288;  // no operation moves more
+// Most move no more than this. Larger ones have several of the smallest pieces that there are.
+inline constexpr std::size_t kSmallSize = 2048;
 
 struct Planned {
   Collective kind = Collective::kBarrier;
@@ -26,8 +28,7 @@ struct Planned {
 
 // Operation `sequence` of the job. A function of its arguments alone.
 Planned PlanOf(std::uint64_t seed, JobId job, std::uint32_t world_size, std::uint64_t sequence);
-// ... of a job whose ranks are on several nodes: no averages of integers, which are refused there,
-// and no products whose last bit depends on the order in which nodes multiply.
+// ... of a job whose ranks are on several nodes: no averages of integers, which are refused there.
 Planned PlanBetweenNodes(std::uint64_t seed, JobId job, std::uint32_t world_size,
                          std::uint64_t sequence);
 
@@ -39,7 +40,11 @@ void Disagree(ipc::Record& record, std::uint32_t world_size, Dice& dice);
 // Changes the record so that it cannot be carried out.
 void Spoil(ipc::Record& record, std::uint32_t world_size, Dice& dice);
 
-// Elements whose sums and products stay finite.
-void FillElements(DType dtype, std::span<std::byte> memory, Dice& dice);
+// What ranks put into their memory. All sums and products of a few stay finite.
+enum class Values : std::uint8_t {
+  kExact,  // eighths, so that sums are the same in any order
+  kRough,  // of many sizes and with all their digits: the last bit of a sum tells the order
+};
+void FillElements(const Planned& planned, Values values, std::span<std::byte> memory, Dice& dice);
 
 }  // namespace headrace::sim

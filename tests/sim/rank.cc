@@ -53,7 +53,7 @@ bool Rank::Post(Manner manner, std::uint32_t timeout_ms, Dice& dice) {
   const std::uint64_t sequence = ++posted_;
   const Planned planned = Plan(sequence);
   const std::span<std::byte> memory = Slot(*slot);
-  FillElements(planned.dtype, memory, dice);
+  FillElements(planned, values, memory, dice);
   ipc::Record record = RecordOf(planned);
   const bool by_tensor = *slot < kSlots && planned.dtype == DType::kFloat32 && dice.Chance(50);
   record.tensor = by_tensor ? *slot : ipc::kNoTensor;

@@ -58,6 +58,7 @@ class Rank {
   bool orderly = false;    // ... because it left
   bool garbled = false;    // it wrote garbage into its ring
   bool has_second = true;  // its second segment is still registered
+  Values values = Values::kExact;
 
  private:
   struct Open {

@@ -2,26 +2,47 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "ipc/base/clock.h"
+
 namespace headrace::sim {
 
-struct Seeds {
-  std::uint64_t first = 1;
-  std::uint64_t last = 1;
-
-  bool IsOne() const { return first == last; }
-};
-
-// --seed=SEED, --seeds=COUNT, else HEADRACE_SIM_SEED, else `usual` seeds from 1. False, with a text
-// on standard error, when an argument makes no sense. To be called once; Wanted gives the answer.
+// Reads --seed=SEED, --seeds=COUNT, --minutes=MINUTES and HEADRACE_SIM_SEED. Without them a walk
+// has `usual` seeds from 1, and new ones for a few seconds. False, with a text on standard error,
+// when an argument makes no sense. To be called once.
 bool ReadSeeds(int count, char** arguments, std::uint64_t usual);
-Seeds Wanted();
+
+// The seeds of one mood: the fixed ones, then new ones from a random start, which it prints, for as
+// long as there is time. At its end it prints how many it had.
+class SeedWalk {
+ public:
+  // `walks_count` walks share the minutes that were asked for.
+  SeedWalk(const char* mood, int walks_count);
+  ~SeedWalk();
+  SeedWalk(const SeedWalk&) = delete;
+  SeedWalk& operator=(const SeedWalk&) = delete;
+
+  // The next seed, which is what a crash names from now on; nothing when the walk is over.
+  std::optional<std::uint64_t> Next();
+  std::uint64_t count() const { return fixed_ + new_; }
+  // A seed that was asked for by its number.
+  bool IsOne() const;
+
+ private:
+  const char* mood_;
+  TimeNs began_ns_;
+  TimeNs exploration_ns_;
+  TimeNs exploring_since_ns_ = 0;
+  std::uint64_t first_new_ = 0;
+  std::uint64_t fixed_ = 0;
+  std::uint64_t new_ = 0;
+};
 
 // From here on a crash tells the seed that was running.
 void TellTheSeedOfACrash();
-void NowRuns(std::uint64_t seed, const char* mood);
 // For a failure: which seed it was, how to replay it, and, if it was replayed, its last actions.
 std::string HowToReplay(std::uint64_t seed, const char* mood,
                         const std::vector<std::string>& trace);

@@ -9,22 +9,30 @@
 namespace headrace::sim {
 namespace {
 
-constexpr std::uint8_t kNetworkLane = 1;
+constexpr std::uint8_t kFirstRail = 1;  // the number of its lane
 constexpr TimeNs kDelayMin = 50 * kMillisecond;
 constexpr TimeNs kDelayMax = kSecond;
 constexpr std::uint64_t kPlanningMax = 100 * kMillisecond;
 
-// As the dialer of control has it.
+// As the dialer of peers has it.
 bool MayPass(Code code) {
   return code == Code::kUnavailable || code == Code::kBusy || code == Code::kExhausted ||
          code == Code::kTimeout || code == Code::kPeerLost;
+}
+
+std::vector<std::uint8_t> LanesOf(const SimulatedService::Options& options) {
+  std::vector<std::uint8_t> lanes;
+  for (std::size_t rail = 0; rail < options.wire_addresses.size(); ++rail) {
+    lanes.push_back(static_cast<std::uint8_t>(kFirstRail + rail));
+  }
+  return lanes;
 }
 
 service::LeaderOptions LeaderOptionsOf(const SimulatedService::Options& options, Dice& dice) {
   return {.protocol_version = 1,
           .program = "headraced",
           .node_name = options.name,
-          .lanes_count = 1,
+          .lanes_count = options.wire_addresses.size(),
           .block_bytes = options.block_bytes,
           .algorithm = options.algorithm,
           .policy = options.policy,
@@ -43,16 +51,26 @@ SimulatedService::SimulatedService(const Options& options, support::HandDrivenNo
              .program = "headraced",
              .name = options.name,
              .instance = options.instance,
-             .addresses = {options.wire_address}},
+             .server = !options.serves.empty(),
+             .addresses = options.wire_addresses},
       leader_(LeaderOptionsOf(options, world.dice)),
-      follower_({.lanes = {kNetworkLane}, .hash_salt = options.hash_salt}),
+      follower_({.node_name = options.name,
+                 .lanes = LanesOf(options),
+                 .server = !options.serves.empty(),
+                 .hash_salt = options.hash_salt}),
       local_({.node_name = options.name, .policy = options.policy}) {}
 
 template <typename What>
 void SimulatedService::After(TimeNs delay_ns, What what) {
   world_.timeline.After(delay_ns, [&lines = world_.lines, instance = instance(), what] {
-    if (SimulatedService* self = lines.Find(instance)) what(*self);
+    lines.WhenAwake(instance, [&lines, instance, what] {
+      if (SimulatedService* self = lines.Find(instance)) what(*self);
+    });
   });
+}
+
+void SimulatedService::Start() {
+  if (!options_.serves.empty()) Do(service::ReachLeader{options_.serves});
 }
 
 Status SimulatedService::CheckAttach(const support::JobSpec& job, std::uint32_t rank) const {
@@ -100,6 +118,15 @@ bool SimulatedService::Want(const std::string& job, plan::Policy policy) {
   const std::optional<service::KnownJob> led = follower_.FindJob(job);
   if (here) local_.Want(here->id, policy);
   if (!here && led) follower_.Want(led->id, policy);
+  Act();
+  return here || led;
+}
+
+bool SimulatedService::Steer(const std::string& job, const service::Steering& steering) {
+  const std::optional<service::KnownJob> here = local_.FindJob(job);
+  const std::optional<service::KnownJob> led = follower_.FindJob(job);
+  if (here) node_.Send(service::SteerJob{.job = here->id, .steering = steering});
+  if (!here && led) follower_.Steer(led->id, steering);
   Act();
   return here || led;
 }
@@ -188,7 +215,7 @@ void SimulatedService::LeaderGone(const std::string& leader, LineId line, const 
 }
 
 void SimulatedService::NoticeMessages() {
-  if (reading_ || read_ == node_.control().messages.size()) return;
+  if (reading_ || read_ == node_.peers().messages.size()) return;
   reading_ = true;
   After(static_cast<TimeNs>(world_.dice.Below(50'000)),
         [](SimulatedService& self) { self.ReadMessages(); });
@@ -197,17 +224,17 @@ void SimulatedService::NoticeMessages() {
 void SimulatedService::ReadMessages() {
   reading_ = false;
   // Taking one may bring more.
-  for (; read_ < node_.control().messages.size(); ++read_) {
+  for (; read_ < node_.peers().messages.size(); ++read_) {
     static_assert(std::is_copy_constructible_v<service::PlanMade>);
-    const service::ControlMessage message = std::visit(
-        [](const auto& each) -> service::ControlMessage {
+    const service::PeersMessage message = std::visit(
+        [](const auto& each) -> service::PeersMessage {
           if constexpr (std::is_copy_constructible_v<std::decay_t<decltype(each)>>) {
             return each;
           } else {
-            return service::Pong{};
+            return service::Ping{};
           }
         },
-        node_.control().messages[read_]);
+        node_.peers().messages[read_]);
     const auto* made = std::get_if<service::PlanMade>(&message);
     if (made != nullptr && (made->token & service::kLocalPlanToken) == 0) {
       leader_.Take(*made);
@@ -237,7 +264,9 @@ void SimulatedService::Act() {
 }
 
 void SimulatedService::Do(const service::ToLeader& action) {
-  if (const auto* started = std::get_if<service::JobStarted>(&action.message)) {
+  const auto* started = std::get_if<service::JobStarted>(&action.message);
+  // A server's number for a job is not the number of its group.
+  if (started != nullptr && options_.serves.empty()) {
     const auto links = links_.find(started->job);
     if (links != links_.end()) {
       world_.agreements.Started(links->second.key, started->hash, options_.hash_salt != 0);
@@ -273,7 +302,7 @@ void SimulatedService::Do(const service::ToLane& action) {
     links_.erase(close->group);
   }
   if (const auto* measure = std::get_if<service::MeasureGroup>(&action.message)) {
-    if (!options_.measures) return MakeUpCost(measure->group);
+    if (!options_.measures) return MakeUpCost(action.lane, measure->group);
   }
   node_.SendToNetworkLane(action.lane, action.message);
 }
@@ -292,11 +321,13 @@ void SimulatedService::Do(const service::ToWatch& action) {
   });
 }
 
-void SimulatedService::MakeUpCost(std::uint32_t group) {
+void SimulatedService::MakeUpCost(std::size_t rail, std::uint32_t group) {
   const transport::CostLine cost{static_cast<double>(world_.dice.Between(1, 100)) * 1e-6,
                                  static_cast<double>(world_.dice.Between(1, 100)) * 1e-9};
-  After(static_cast<TimeNs>(world_.dice.Below(1'000'000)), [group, cost](SimulatedService& self) {
-    self.follower_.Take(service::GroupMeasured{kNetworkLane, group, cost});
+  const auto lane = static_cast<std::uint8_t>(kFirstRail + rail);
+  const auto delay_ns = static_cast<TimeNs>(world_.dice.Below(1'000'000));
+  After(delay_ns, [lane, group, cost](SimulatedService& self) {
+    self.follower_.Take(service::GroupMeasured{lane, group, cost});
     self.Act();
   });
 }

@@ -1,5 +1,5 @@
 // What control does for jobs of several nodes, and for the plans of all jobs, on one simulated
-// node: the service's own Leader, Follower and LocalPlans, driven as service/control drives them,
+// node: the service's own Leader, Follower and LocalPlans, driven as service/rpc drives them,
 // over simulated lines in the place of RPC.
 #pragma once
 
@@ -7,10 +7,11 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "service/membership/follower.h"
-#include "service/membership/leader.h"
-#include "service/membership/local_plans.h"
+#include "service/cluster/follower.h"
+#include "service/cluster/leader.h"
+#include "service/cluster/local_plans.h"
 #include "tests/sim/agreements.h"
 #include "tests/sim/lines.h"
 #include "tests/support/hand_driven_node.h"
@@ -21,13 +22,14 @@ class SimulatedService {
  public:
   struct Options {
     std::string name;
-    std::string wire_address;
+    std::vector<std::string> wire_addresses;  // by rail
     Instance instance = 0;
     std::uint64_t hash_salt = 0;
     std::uint64_t block_bytes = 1024;
     transport::Algorithm algorithm = transport::Algorithm::kAuto;
     plan::Policy policy = plan::Policy::kExact;
     bool measures = false;  // its lanes really do; else their lines are made up
+    std::string serves{};   // not empty: it is a server, for the jobs that meet there
   };
   struct World {
     Timeline& timeline;
@@ -45,6 +47,9 @@ class SimulatedService {
   const service::Follower& follower() const { return follower_; }
   const service::LocalPlans& local_plans() const { return local_; }
 
+  // To be called once others can reach it.
+  void Start();
+
   // ---- from the leases ----
   Status CheckAttach(const support::JobSpec& job, std::uint32_t rank) const;
   void RankAttached(const service::SessionIdentity& identity);
@@ -59,6 +64,7 @@ class SimulatedService {
                  std::shared_ptr<const service::Layout> layout, std::optional<plan::Policy> policy);
   // Whether there is such a job here.
   bool Want(const std::string& job, plan::Policy policy);
+  bool Steer(const std::string& job, const service::Steering& steering);
 
   // ---- from the lines ----
   Status Greet(LineId line, const service::NodeFacts& facts);
@@ -103,7 +109,7 @@ class SimulatedService {
   void TryAgainLater(const std::string& leader);
   // The dialer whose attempt that is; null when it is over.
   Dialer* FindAttempt(const std::string& leader, std::uint64_t attempt);
-  void MakeUpCost(std::uint32_t group);
+  void MakeUpCost(std::size_t rail, std::uint32_t group);
   // Unless the service has ended by then.
   template <typename What>
   void After(TimeNs delay_ns, What what);

@@ -203,8 +203,8 @@ void Simulation::SettleAndMark() {
 
 std::optional<std::string> Simulation::AnswerControl() {
   std::optional<std::string> wrong;
-  for (; answered_ < node_.control().messages.size(); ++answered_) {
-    const service::ControlMessage& message = node_.control().messages[answered_];
+  for (; answered_ < node_.rpc().messages.size(); ++answered_) {
+    const service::RpcMessage& message = node_.rpc().messages[answered_];
     ForEachRank([&](Rank& rank) {
       if (const auto* broken = std::get_if<service::SessionBroken>(&message)) {
         if (broken->session != rank.client().id()) return;
@@ -313,7 +313,7 @@ std::optional<std::string> Simulation::CheckAllEnded() {
   if (gpus_ != nullptr) {
     if (auto busy = CheckLaneIsEmpty(1)) return busy;
   }
-  const std::size_t drained = node_.control().Of<service::Drained>().size();
+  const std::size_t drained = node_.rpc().Of<service::Drained>().size();
   if (drained != (drain_deadline_ ? 1U : 0U)) return fmt::format("was drained {} times", drained);
   return std::nullopt;
 }

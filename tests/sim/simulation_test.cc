@@ -2,7 +2,8 @@
 //
 //   simulation_test --seed=SEED --gtest_filter='*/MOOD'     (or HEADRACE_SIM_SEED=SEED)
 //
-// which prints the last actions too. --seeds=COUNT runs more seeds than usual, from 1.
+// which prints the last actions too. --seeds=COUNT runs that many seeds from 1, --minutes=MINUTES
+// explores new ones for so long, as each run does for two seconds.
 #include "tests/sim/simulation.h"
 
 #include <gtest/gtest.h>
@@ -46,9 +47,9 @@ class SimulationTest : public ::testing::TestWithParam<Mood> {
 void SimulationTest::KeepsEveryPromise(const transport::Gpus* gpus) {
   std::uint64_t ended_ok = 0;
   std::uint64_t ended_failed = 0;
-  const Seeds seeds = Wanted();
-  for (std::uint64_t seed = seeds.first; seed <= seeds.last; ++seed) {
-    NowRuns(seed, MoodName(GetParam()));
+  SeedWalk seeds(MoodName(GetParam()), ::testing::UnitTest::GetInstance()->test_to_run_count());
+  while (const std::optional<std::uint64_t> next = seeds.Next()) {
+    const std::uint64_t seed = *next;
     Simulation simulation(seed, GetParam(), gpus);
     const std::optional<std::string> wrong = simulation.Run();
     ended_ok += simulation.ledger().ended_ok();
@@ -57,7 +58,7 @@ void SimulationTest::KeepsEveryPromise(const transport::Gpus* gpus) {
                         << HowToReplay(seed, MoodName(GetParam()), simulation.trace());
   }
   // A run in which nothing happens proves nothing.
-  EXPECT_GT(ended_ok, seeds.last - seeds.first);
+  EXPECT_TRUE(ended_ok >= seeds.count() || seeds.IsOne()) << ended_ok;
   EXPECT_EQ(ended_failed != 0, GetParam() != Mood::kCalm || seeds.IsOne());
   RecordProperty("ended_ok", std::to_string(ended_ok));
   RecordProperty("ended_failed", std::to_string(ended_failed));

@@ -107,7 +107,7 @@ bool Training::Post(Manner manner, std::uint32_t timeout_ms, TimeNs now, Dice& d
   std::swap(*found, order_[next_++]);
   const Planned planned = PlannedOf(*model_.layout, tensor);
   const std::span<std::byte> memory = Memory(tensor);
-  FillElements(planned.dtype, memory, dice);
+  FillElements(planned, rank_.values, memory, dice);
   ipc::GradientRecord record = RecordOf(tensor, now, dice);
   record.timeout_ms = timeout_ms;
   if (manner == Manner::kBadRecord) Spoil(record, dice);

@@ -45,6 +45,12 @@ std::uint64_t ClientEnd::Post(const ipc::Record& record, bool rude) {
   return posted_;
 }
 
+std::uint64_t ClientEnd::PostApart(ipc::Record record) {
+  const std::uint64_t size = record.count * SizeOf(static_cast<DType>(record.dtype));
+  record.offset += posted_ % ipc::kOperationsMax * size;
+  return Post(record);
+}
+
 void ClientEnd::PostGarbage(std::uint64_t commit) {
   ipc::Record& slot = layout().records[(posted_ + 1) % ipc::kOperationsMax];
   std::atomic_ref<std::uint64_t>(slot.commit).store(commit, std::memory_order_release);

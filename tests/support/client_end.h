@@ -38,6 +38,9 @@ class ClientEnd {
 
   // Posts without looking whether there is room when `rude`; returns the operation's number.
   std::uint64_t Post(const ipc::Record& record, bool rude = false);
+  // Posts it in memory of its own: the range moves on by its size with each post, and comes round
+  // once as many as can be open were posted.
+  std::uint64_t PostApart(ipc::Record record);
   std::uint64_t posted() const { return posted_; }
   bool HasRoom() const { return writer_.HasRoom(); }
   // Stores a commit word that no honest writer stores, where the service reads next.

@@ -11,6 +11,10 @@ namespace {
 constexpr TimeNs kStepMax = 50 * kMicrosecond;
 constexpr std::uint64_t kKey = 0x1234567812345678;
 
+std::string RailName(const std::string& wire_name, std::size_t rail) {
+  return rail == 0 ? wire_name : wire_name + std::to_string(rail);
+}
+
 }  // namespace
 
 HandDrivenCluster::HandDrivenCluster(const ClusterSpec& spec)
@@ -29,8 +33,7 @@ std::unique_ptr<HandDrivenCluster::Node> HandDrivenCluster::MakeNode(
   addresses.clear();
   std::vector<transport::NetworkTransport*> networks;
   for (std::uint32_t rail = 0; rail < spec_.rails_count; ++rail) {
-    transport::Wire& wire =
-        network_.AddWire(rail == 0 ? wire_name : wire_name + std::to_string(rail));
+    transport::Wire& wire = network_.AddWire(RailName(wire_name, rail));
     addresses.push_back(wire.address());
     node->exchanges.push_back(std::make_unique<transport::Exchange>(wire, spec_.exchange));
     networks.push_back(node->exchanges.back().get());
@@ -86,9 +89,10 @@ void HandDrivenCluster::CloseLinks(std::size_t node, JobId job, const std::strin
 }
 
 void HandDrivenCluster::Vanish(std::size_t node, transport::Silence silence) {
-  HR_CHECK(spec_.rails_count == 1, node);
   nodes_[node]->vanished = true;
-  network_.Vanish(nodes_[node]->wire_name, silence);
+  for (std::size_t rail = 0; rail < spec_.rails_count; ++rail) {
+    network_.Vanish(WireName(node, rail), silence);
+  }
 }
 
 void HandDrivenCluster::Replace(std::size_t node, const std::string& wire_name) {
@@ -98,18 +102,27 @@ void HandDrivenCluster::Replace(std::size_t node, const std::string& wire_name) 
   nodes_[node]->node->now = now();
 }
 
+std::string HandDrivenCluster::WireName(std::size_t node, std::size_t rail) const {
+  return RailName(nodes_[node]->wire_name, rail);
+}
+
+void HandDrivenCluster::Resume(std::size_t node) {
+  nodes_[node]->stands_still = false;
+  nodes_[node]->node->now = now();
+}
+
 void HandDrivenCluster::SettleAll() {
   bool worked = true;
   while (worked) {
     worked = false;
-    for (const auto& node : nodes_) worked |= !node->vanished && node->node->Settle();
+    for (const auto& node : nodes_) worked |= node->Runs() && node->node->Settle();
   }
 }
 
 TimeNs HandDrivenCluster::NextDue() {
   TimeNs next = network_.NextDue();
   for (const auto& node : nodes_) {
-    if (node->vanished) continue;
+    if (!node->Runs()) continue;
     next = std::min(next, node->node->dispatch().NextDeadline());
     // How long its own lane takes, a node does not tell.
     if (!node->node->transport().open().empty()) next = std::min(next, now() + kStepMax);
@@ -119,7 +132,9 @@ TimeNs HandDrivenCluster::NextDue() {
 
 void HandDrivenCluster::StepTo(TimeNs now) {
   network_.AdvanceTo(now);
-  for (const auto& node : nodes_) node->node->now = now;
+  for (const auto& node : nodes_) {
+    if (node->Runs()) node->node->now = now;
+  }
   SettleAll();
 }
 

@@ -21,7 +21,7 @@ struct ClusterSpec {
   std::uint64_t credit_bytes = std::uint64_t{1} << 20;
   transport::ExchangeOptions exchange{.name = "net0"};
   const transport::Gpus* gpus = nullptr;  // that every node has; outlive the cluster
-  std::uint32_t rails_count = 1;          // networks, a lane each; nodes that vanish have one
+  std::uint32_t rails_count = 1;          // networks, a lane each
   std::uint32_t gpu_lanes = 0;            // JobNodes::gpu_lanes
 };
 
@@ -54,7 +54,16 @@ class HandDrivenCluster {
   bool vanished(std::size_t node) const { return nodes_[node]->vanished; }
   // A new service in the place of one that has vanished, under another name on the network.
   void Replace(std::size_t node, const std::string& wire_name);
-  const std::string& address(std::size_t node) const { return addresses_[node].front(); }
+  // By rail.
+  const std::vector<std::string>& addresses(std::size_t node) const { return addresses_[node]; }
+  std::uint32_t rails_count() const { return spec_.rails_count; }
+  // What the network calls the node's wire of that rail.
+  std::string WireName(std::size_t node, std::size_t rail) const;
+
+  // The service's process stands still: none of its actors runs until it goes on, then at the time
+  // that it is by then.
+  void StandStill(std::size_t node) { nodes_[node]->stands_still = true; }
+  void Resume(std::size_t node);
 
   // Lets everything happen that is due within `time_ns`.
   void Advance(TimeNs time_ns);
@@ -70,6 +79,9 @@ class HandDrivenCluster {
     std::vector<std::unique_ptr<transport::Exchange>> exchanges;  // by rail
     std::unique_ptr<HandDrivenNode> node;
     bool vanished = false;
+    bool stands_still = false;
+
+    bool Runs() const { return !vanished && !stands_still; }
   };
 
   std::unique_ptr<Node> MakeNode(const std::string& wire_name, std::vector<std::string>& addresses);

@@ -13,6 +13,7 @@ namespace {
 
 // No test needs more turns at one moment; one that does would never end.
 constexpr int kTurnsMax = 200'000;
+constexpr TimeNs kStride = 100 * kMillisecond;
 
 }  // namespace
 
@@ -28,7 +29,8 @@ MakeTransport SharedMemory(std::uint32_t threads) {
   };
 }
 
-bool WatchTap::Send(service::WatchMessage message) {
+bool WatchTap::Send(service::MappingMessage&& message) {
+  if (full) return false;
   if (const auto* session = std::get_if<service::DiscardSession>(&message)) {
     discarded.push_back(session->session->identity().id);
     for (std::uint32_t segment = 0; segment < service::kSegmentsMax; ++segment) {
@@ -40,6 +42,10 @@ bool WatchTap::Send(service::WatchMessage message) {
     ++mappings_discarded;
     on_discard_(gone->memory.bytes());
   }
+  return mapping_->Send(std::move(message));
+}
+
+bool WatchTap::Send(service::WatchMessage&& message) {
   if (const auto* event = std::get_if<service::Event>(&message)) events.push_back(event->text);
   return watch_->Send(std::move(message));
 }
@@ -49,15 +55,15 @@ HandDrivenNode::HandDrivenNode(const MakeTransport& make, std::uint64_t credit_b
                                const transport::Gpus* gpus)
     : board_(std::make_unique<ipc::BoardLayout>()),
       watch_tap_([this](std::span<const std::byte> memory) { OnDiscard(memory); }),
-      watch_(
-          wakeable_, control_, *board_, [](const service::Event&) {}, gpus),
+      watch_(wakeable_, rpc_, peers_, *board_, [](const service::Event&) {}),
+      mapper_(wakeable_, rpc_, *board_, gpus),
       waker_(wakeable_),
       transport_(make(waker_)),
-      dispatch_(wakeable_, doorbells_, control_, watch_tap_, *board_),
+      dispatch_(wakeable_, doorbells_, rpc_, peers_, watch_tap_, watch_tap_, *board_),
       lane_(0, "lane0", transport_, waker_, wakeable_, dispatch_.door()),
       gpus_(gpus) {
-  watch_tap_.Connect(watch_.door());
-  watch_.ConnectDispatch(dispatch_.door());
+  watch_tap_.Connect(watch_.door(), mapper_.door());
+  mapper_.ConnectDispatch(dispatch_.door());
   std::vector<service::LanePort> ports;
   ports.push_back({.name = "lane0",
                    .transport = std::string(transport_.capabilities().name),
@@ -79,8 +85,8 @@ HandDrivenNode::HandDrivenNode(const MakeTransport& make, std::uint64_t credit_b
   for (transport::NetworkTransport* const network : networks) {
     const auto index = static_cast<std::uint8_t>(ports.size());
     const std::string name = "net" + std::to_string(network_lanes_.size());
-    network_lanes_.push_back(std::make_unique<service::Lane>(
-        index, name, *network, waker_, wakeable_, dispatch_.door(), control_));
+    network_lanes_.push_back(std::make_unique<service::Lane>(index, name, *network, waker_,
+                                                             wakeable_, dispatch_.door(), peers_));
     ports.push_back({.name = name,
                      .transport = "simulated",
                      .credit_bytes = credit_bytes,
@@ -177,7 +183,7 @@ bool HandDrivenNode::Settle() {
     worked |= lane_.DoWork(now);
     worked |= TurnGpuLane();
     worked |= TurnNetworkLanes();
-    worked |= watch_.DoWork(now);
+    worked |= TurnWatch();
     // As a runner does: who says that it may not sleep, or whose time has come, gets another turn.
     worked |= !dispatch_.PrepareToSleep() || !lane_.PrepareToSleep();
     for (const auto& lane : network_lanes_) worked |= !lane->PrepareToSleep();
@@ -190,6 +196,17 @@ bool HandDrivenNode::Settle() {
 }
 
 void HandDrivenNode::Advance(TimeNs time_ns) {
+  // Dispatch gets the turns that it asks for, but not each look for a ready word: what comes much
+  // later than it was due is a standstill (Stall).
+  const TimeNs end = now + time_ns;
+  while (dispatch_.NextDeadline() < end && now < end) {
+    now = std::min(end, std::max(dispatch_.NextDeadline(), now + kStride));
+    Settle();
+  }
+  Stall(end - now);
+}
+
+void HandDrivenNode::Stall(TimeNs time_ns) {
   now += time_ns;
   Settle();
 }

@@ -1,6 +1,6 @@
 // The service's data path in one process and on one thread, driven by hand with a made-up clock:
-// the unchanged Dispatch, Lane and Watch over a transport of the test's choice, with client ends on
-// one side and, in control's place, a door that records.
+// the unchanged Dispatch, Lane, Mapper and Watch over a transport of the test's choice, with client
+// ends on one side and, in the place of rpc and peers, doors that record.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@
 #include "ipc/board.h"
 #include "service/dispatch/dispatch.h"
 #include "service/lane/lane.h"
+#include "service/mapping/mapper.h"
 #include "service/watch/watch.h"
 #include "tests/support/client_end.h"
 #include "tests/support/device_loopback.h"
@@ -39,22 +40,30 @@ struct JobSpec {
   std::string rendezvous{};  // not empty: its ranks are on several nodes
 };
 
-// Between dispatch and watch: keeps what a test asks about and passes the rest on. Sessions are
-// really discarded by watch, so a later access to their memory ends the test.
-class WatchTap final : public service::Door<service::WatchMessage> {
+// Between dispatch and watch, and dispatch and mapping: keeps what a test asks about and passes the
+// rest on. Sessions are really discarded, so a later access to their memory ends the test.
+class WatchTap final : public service::Door<service::WatchMessage>,
+                       public service::Door<service::MappingMessage> {
  public:
   // `on_discard` is called with memory that is about to be unmapped,
   using OnDiscard = std::function<void(std::span<const std::byte> memory)>;
   explicit WatchTap(OnDiscard on_discard) : on_discard_(std::move(on_discard)) {}
-  [[nodiscard]] bool Send(service::WatchMessage message) override;
-  void Connect(service::Door<service::WatchMessage>& watch) { watch_ = &watch; }
+  [[nodiscard]] bool Send(service::WatchMessage&& message) override;
+  [[nodiscard]] bool Send(service::MappingMessage&& message) override;
+  void Connect(service::Door<service::WatchMessage>& watch,
+               service::Door<service::MappingMessage>& mapping) {
+    watch_ = &watch;
+    mapping_ = &mapping;
+  }
 
   std::vector<SessionId> discarded;
   std::size_t mappings_discarded = 0;
   std::vector<std::string> events;
+  bool full = false;  // answers as an inbox that is too far behind
 
  private:
   service::Door<service::WatchMessage>* watch_ = nullptr;
+  service::Door<service::MappingMessage>* mapping_ = nullptr;
   OnDiscard on_discard_;
 };
 
@@ -87,14 +96,21 @@ class HandDrivenNode {
   bool TurnLane() { return lane_.DoWork(now); }
   bool TurnGpuLane() { return gpu_lane_ && gpu_lane_->DoWork(now); }
   bool TurnNetworkLanes();
-  void TurnWatch() { watch_.DoWork(now); }
+  // Both that do what dispatch does not wait for.
+  bool TurnWatch() {
+    const bool watched = watch_.DoWork(now);
+    return mapper_.DoWork(now) || watched;
+  }
   // Turns all actors until none has anything to do at this time. Returns whether any had.
   bool Settle();
   void Advance(TimeNs time_ns);
+  // The same of a service that is stopped meanwhile: nobody has a turn before the time is over.
+  void Stall(TimeNs time_ns);
 
   // ---- what there is to see ----
   service::Dispatch& dispatch() { return dispatch_; }
-  RecordingDoor<service::ControlMessage>& control() { return control_; }
+  RecordingDoor<service::RpcMessage>& rpc() { return rpc_; }
+  RecordingDoor<service::PeersMessage>& peers() { return peers_; }
   WatchTap& watch_tap() { return watch_tap_; }
   ObservedTransport& transport() { return transport_; }
   // Of the lane between GPUs, which there is if they were given; and what it was given.
@@ -127,9 +143,11 @@ class HandDrivenNode {
   std::unique_ptr<ipc::BoardLayout> board_;
   CountingWakeable wakeable_;
   RecordingDoorbells doorbells_;
-  RecordingDoor<service::ControlMessage> control_;
+  RecordingDoor<service::RpcMessage> rpc_;
+  RecordingDoor<service::PeersMessage> peers_;
   WatchTap watch_tap_;
   service::Watch watch_;
+  service::Mapper mapper_;
   service::LaneWaker waker_;
   ObservedTransport transport_;
   service::Dispatch dispatch_;

@@ -137,6 +137,29 @@ class Agent:
         self.arenas.clear()
         self.session.close()
 
+    def train(self, name: str, iterations: int, pause: float) -> float:
+        """So many sums, each after a time in which a model would compute; how long they took."""
+        import time
+
+        begin = time.monotonic()
+        for _ in range(iterations):
+            time.sleep(pause)
+            self.session.all_reduce(self.tensors[name])
+        return time.monotonic() - begin
+
+    def register_again_and_again(self, name: str, count: int, seconds: float) -> int:
+        """Registers so many tensors in one call and releases them, for a while; how often."""
+        import time
+
+        arena = self.session.arena(64 * count)
+        end = time.monotonic() + seconds
+        times = 0
+        while time.monotonic() < end:
+            for tensor in arena.tensors([((1,), "float32", f"{name}.{i}", i) for i in range(count)]):
+                tensor.release()
+            times += 1
+        return times
+
     def rounds(self, job: str, count: int, how: str) -> int:
         """Attaches, moves a little and ends, again and again; ``how``: leave or kill."""
         for index in range(count):

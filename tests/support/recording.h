@@ -16,7 +16,7 @@ namespace headrace::support {
 template <typename Message>
 class RecordingDoor final : public service::Door<Message> {
  public:
-  [[nodiscard]] bool Send(Message message) override {
+  [[nodiscard]] bool Send(Message&& message) override {
     if (full) return false;
     messages.push_back(std::move(message));
     return true;

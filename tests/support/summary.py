@@ -28,6 +28,23 @@ def reason_of(case: xml.etree.ElementTree.Element) -> str:
     return "no reason given"
 
 
+# What a test that is a whole program says of itself: GoogleTest in brief, and fuzz/follow.
+WHOLE = re.compile(r"^\[=+\] (\d+ tests?) from .* ran", re.MULTILINE)
+WHOLE_SKIPPED = re.compile(r"^\[  SKIPPED \] (\d+) tests?\.", re.MULTILINE)
+FUZZED = re.compile(r"^(seed \d+, \d+ inputs)$", re.MULTILINE)
+
+
+def inside_of(case: xml.etree.ElementTree.Element) -> str:
+    """What a test of a sanitized part consists of; empty for other tests."""
+    if not (case.get("name") or "").startswith(("address.", "thread.")):
+        return ""
+    output = case.findtext("system-out") or ""
+    found = WHOLE.search(output) or FUZZED.search(output)
+    skipped = WHOLE_SKIPPED.search(output)
+    text = found.group(1) if found else ""
+    return f"{text}, {skipped.group(1)} of them skipped" if skipped else text
+
+
 def main() -> int:
     cases = list(xml.etree.ElementTree.parse(sys.argv[1]).getroot().iter("testcase"))
     by_status = collections.defaultdict(list)
@@ -46,6 +63,9 @@ def main() -> int:
     print("== slowest")
     for case in slowest:
         print(f"  {float(case.get('time', 0)):7.2f} s  {case.get('name')}")
+    for case in cases:
+        if inside := inside_of(case):
+            print(f"== inside {case.get('name')}: {inside}")
     for title, group in (("skipped", skipped), ("disabled", disabled)):
         reasons = collections.Counter(reason_of(case) for case in group)
         for reason, count in reasons.most_common():

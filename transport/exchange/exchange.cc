@@ -30,14 +30,17 @@ Exchange::Exchange(Wire& wire, const ExchangeOptions& options)
   refused_.reserve(options.transfers_max);
 }
 
+// Only the wire works here: DoWork would also sum what has come, in memory that may be unmapped.
 Exchange::~Exchange() {
   for (const auto& group : groups_) {
-    if (group) group->Close("the lane ends");
+    if (group) group->Abandon("the lane ends");
   }
-  std::vector<Completion> completions;
-  const auto closed = [](const auto& group) { return group == nullptr; };
-  for (int i = 0; i < kLastProgressMax && !std::ranges::all_of(groups_, closed); ++i) {
-    DoWork(0, completions);
+  for (int i = 0; i < kLastProgressMax; ++i) {
+    for (auto& group : groups_) {
+      if (group && group->Release()) group.reset();
+    }
+    if (std::ranges::all_of(groups_, [](const auto& group) { return group == nullptr; })) return;
+    wire_.Progress(*this);
   }
 }
 

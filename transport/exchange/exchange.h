@@ -25,7 +25,9 @@ class Exchange final : public NetworkTransport, private WireEvents {
 
   // `wire` is used by nobody else and outlives the exchange.
   Exchange(Wire& wire, const ExchangeOptions& options);
-  // Takes the memory of open transfers out of the wire's reach, as far as the wire lets it go.
+  // Reads and writes no transfer's memory, and takes that of open ones out of the wire's reach. A
+  // wire whose device moves bytes without a copy may be at work until this returns: then what a
+  // transfer uses stays mapped until the exchange is gone.
   ~Exchange() override;
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;

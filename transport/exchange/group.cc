@@ -127,6 +127,19 @@ void Group::Close(const std::string& cause) {
   closed_ = true;
 }
 
+void Group::Abandon(const std::string& cause) {
+  Close(cause);
+  // Their round has ended, so the wire has nothing of them; Break ends them like all that wait.
+  ready_.clear();
+  if (!broken_) Break();
+}
+
+bool Group::Release() {
+  std::vector<Completion> completions;
+  EndMoves(0, completions);
+  return gone();
+}
+
 bool Group::HasLink(LinkId link) const {
   return std::ranges::any_of(links_,
                              [link](const Link& ours) { return ours.open && ours.id == link; });

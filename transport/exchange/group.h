@@ -56,6 +56,11 @@ class Group {
   // See Transport::Missing; the transfer is open here.
   std::uint64_t Missing(std::uint64_t token) const;
   void Close(const std::string& cause);
+  // Closes, and gives up what has come and was not summed yet: from here on no transfer's memory is
+  // touched, except by the wire. Nobody is told how transfers ended.
+  void Abandon(const std::string& cause);
+  // Of a group that was abandoned: forgets what the wire has let go of; true when that is all.
+  bool Release();
   // Closed, and out of the wire's reach: may be destroyed.
   bool gone() const { return closed_ && broken_ && open_.empty(); }
 

@@ -75,11 +75,14 @@ struct BFloat16 {
   static std::uint16_t Encode(float value) { return EncodeBFloat16(value); }
 };
 
-// The sum divided by n, without ever holding the sum: quotients and remainders are added apart.
+__extension__ using Int128 = __int128;
+
+// The sum divided by n, without ever holding the sum: quotients and remainders are added apart. The
+// quotient wraps to T only at the end: where n is less than the number of inputs it may not fit.
 template <class T>
 T IntegerAverage(std::span<const std::byte* const> inputs, std::size_t at, std::uint32_t divisor) {
   const auto n = static_cast<std::int64_t>(divisor);
-  std::int64_t quotient = 0;
+  Int128 quotient = 0;
   std::int64_t remainder = 0;
   for (const std::byte* input : inputs) {
     const std::int64_t value = Read<T>(input + at);

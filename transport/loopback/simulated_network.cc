@@ -174,7 +174,8 @@ void SimulatedNetwork::FailLink(LinkId id, const std::string& cause) {
   if (!first) wires_[link.wire]->TellFailed(id, cause);
 }
 
-// Ends what this end of the link has open; bytes that have left the other end still count.
+// Ends what this end of the link has open; where the link failed, bytes that have left the other
+// end still count.
 void SimulatedNetwork::EndOpenOf(const Link& link, LinkId id, Code code) {
   const LinkId other = OtherEnd(id);
   for (auto& [arrival, flight] : flights_) {
@@ -183,10 +184,11 @@ void SimulatedNetwork::EndOpenOf(const Link& link, LinkId id, Code code) {
       EndSend(flight, code);
       flight.lost = !flight.has_copy;
     }
-    if (other != id && flight.link == other && !flight.has_copy) {
-      flight.lost = true;
-      if (flight.accept_open) EndAccept(flight, code);
-    }
+    if (other == id || flight.link != other) continue;
+    if (!flight.has_copy) flight.lost = true;
+    // Who closes a link has its memory back at once, also where the bytes were on their way.
+    const bool ends = !flight.has_copy || code == Code::kCancelled;
+    if (flight.accept_open && ends) EndAccept(flight, code);
   }
   std::erase_if(flights_, [](const auto& entry) { return entry.second.IsOver(); });
 }

@@ -1,6 +1,6 @@
 // All kernels that reduce, by name: X(reduction, dtype, element, operation, gradients). Averages of
 // floating point are sums that are divided, by the same kernel; those of integers are summed in a
-// type that kMembersMax inputs cannot overflow, as on the host.
+// type that kMembersMax inputs cannot overflow and that holds every divisor, as on the host.
 #pragma once
 
 #include "transport/nvlink/kernel_bodies.h"
@@ -32,4 +32,4 @@ __extension__ using Int128 = __int128;
   HR_REDUCE_KERNELS_OF_FLOATS(X, bfloat16, BFloat16, true)                           \
   HR_REDUCE_KERNELS_OF_INTEGERS(X, int32, std::int32_t, std::uint32_t, std::int64_t) \
   HR_REDUCE_KERNELS_OF_INTEGERS(X, int64, std::int64_t, std::uint64_t, Int128)       \
-  HR_REDUCE_KERNELS_OF_INTEGERS(X, uint8, std::uint8_t, std::uint8_t, std::int32_t)
+  HR_REDUCE_KERNELS_OF_INTEGERS(X, uint8, std::uint8_t, std::uint8_t, std::int64_t)

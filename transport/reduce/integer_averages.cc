@@ -1,5 +1,6 @@
 // Averages of integers: rare, so plain loops rather than vectors. The sum is kept wide enough not
-// to wrap for kMembersMax members, so that the average of two equal numbers is that number.
+// to wrap for kMembersMax members, and for every divisor, so that the average of two equal numbers
+// is that number.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -40,7 +41,7 @@ void Average(const ReduceCall& call) {
 void ReduceIntegerAverages(const ReduceCall& call) {
   if (call.dtype == DType::kInt32) return Average<std::int32_t, std::int64_t>(call);
   if (call.dtype == DType::kInt64) return Average<std::int64_t, Int128>(call);
-  Average<std::uint8_t, std::int32_t>(call);
+  Average<std::uint8_t, std::int64_t>(call);
 }
 
 }  // namespace headrace::transport

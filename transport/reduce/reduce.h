@@ -5,8 +5,9 @@
 // wherever a caller cuts a range into pieces:
 //  - lanes never meet, and the last partial vector goes through the same code as the others;
 //  - inputs are combined strictly in the order given;
-//  - sums and products of integers wrap; averages of integers are computed wider, then divided,
-//    truncating toward zero;
+//  - sums and products of integers wrap modulo 2^bits; averages of integers are computed wider,
+//    then divided, truncating toward zero (a quotient that does not fit, as it may where the
+//    divisor is less than the number of inputs, wraps too);
 //  - float16 and bfloat16 accumulate in float32 and are rounded once, to nearest even;
 //  - where any input is NaN, and where the operation itself makes one, the result is the quiet NaN
 //    with no payload (which payload survives an addition depends on the compiler's operand order);

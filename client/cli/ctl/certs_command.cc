@@ -62,11 +62,11 @@ int Show(const std::string& path, bool json) {
 void AddCertsCommand(CLI::App& app, const bool& json, int& exit_code) {
   CLI::App* certs =
       app.add_subcommand("certs", "the cluster's authority and the certificates of its nodes");
-  certs->set_help_flag("--help", "print this help and exit");
+  certs->set_help_flag("-h,--help", "print this help and exit");
   certs->require_subcommand(1);
   const auto add = [certs](const char* name, const char* help) {
     CLI::App* added = certs->add_subcommand(name, help);
-    added->set_help_flag("--help", "print this help and exit");
+    added->set_help_flag("-h,--help", "print this help and exit");
     return added;
   };
 

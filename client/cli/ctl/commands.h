@@ -3,6 +3,8 @@
 // the same tree, so that a command which is added here is known everywhere.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <initializer_list>
@@ -27,10 +29,31 @@ CLI::App* AddCommand(const Program& program, const std::string& name, const std:
 // Gives a command that was added elsewhere its examples.
 void AddExamples(CLI::App& command, std::initializer_list<const char*> examples);
 
-// --watch and --count.
-void AddWatch(CLI::App& command, Watch& watch);
+// --watch, which needs no value, and --count, under `count_flags`: -n is the number of rows where a
+// command has such an option.
+void AddWatch(CLI::App& command, Watch& watch, const std::string& count_flags = "-n,--count");
+// An option's value must lie from `least` to `most`; the help says so in these words, since CLI11
+// writes limits of a type out with all digits.
+template <typename Number>
+CLI::Option* CheckRange(CLI::Option* option, Number least, Number most) {
+  const std::string range = fmt::format("{} to {}", least, most);
+  return option->check(CLI::Validator(
+      [least, most, range](std::string& text) {
+        Number value{};
+        const bool is_number = CLI::detail::lexical_cast(text, value);
+        if (is_number && value >= least && value <= most) return std::string();
+        return fmt::format("\"{}\" is not a number from {}", text, range);
+      },
+      range));
+}
 // --timeout, in seconds.
 void AddTimeout(CLI::App& command, double& seconds);
+
+// help and version, which are also options: people type either.
+void AddSelfCommands(const Program& program, const std::string& version);
+
+// What to say of a line that CLI11 could not parse: which word is unknown, and which was meant.
+std::string ExplainLine(const CLI::App& app, const CLI::ParseError& error);
 
 void AddViewCommands(const Program& program);       // status, jobs, plan, lanes
 void AddQueueCommand(const Program& program);       // queue

@@ -145,12 +145,16 @@ Result<ProbeAnswer> Probe(const std::string& socket_path, TimeNs timeout_ns) {
   Result<ProbeAnswer> result = NotEnded<ProbeAnswer>();
   return Talk(socket_path, timeout_ns, result, [&result](schema::Admin::Client admin) {
     return admin.probeRequest().send().then([&result](auto&& answer) {
-      ProbeAnswer probed{.dispatch_ns = answer.getDispatchNs(), .lanes = {}};
+      ProbeAnswer probed{.dispatch_ns = answer.getDispatchNs(), .lanes = {}, .parts = {}};
       for (const schema::LaneProbe::Reader lane : answer.getLanes()) {
         probed.lanes.push_back({.name = lane.getName().cStr(),
                                 .answered = lane.getAnswered(),
                                 .ns = lane.getNs(),
                                 .status = StatusOf(lane.getCode(), lane.getText().cStr())});
+      }
+      for (const schema::PartProbe::Reader part : answer.getParts()) {
+        probed.parts.push_back(
+            {.name = part.getName().cStr(), .answered = part.getAnswered(), .ns = part.getNs()});
       }
       result = std::move(probed);
     });

@@ -45,9 +45,15 @@ struct LaneProbe {
   TimeNs ns = -1;         // until it had answered; -1: it has not
   Status status{};        // that it answered with
 };
+struct PartProbe {
+  std::string name;       // of a thread that clients depend on: "peers", "watch"
+  bool answered = false;  // within a second
+  TimeNs ns = -1;         // until it had answered; -1: it has not
+};
 struct ProbeAnswer {
   TimeNs dispatch_ns = -1;  // -1: it did not answer within a second
   std::vector<LaneProbe> lanes;
+  std::vector<PartProbe> parts{};
 };
 Result<ProbeAnswer> Probe(const std::string& socket_path, TimeNs timeout_ns);
 

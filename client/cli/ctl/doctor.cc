@@ -131,6 +131,17 @@ Finding CheckThreads(const Threads& threads) {
   return {"threads", Level::kOk, text + ", none stopped", ""};
 }
 
+Finding CheckLog(const Snapshot& board) {
+  const ipc::LogRow& log = board.log;
+  if (log.lines_dropped == 0) return {"log", Level::kOk, "no line of it was dropped", ""};
+  const TimeNs ago = board.now_ns - log.last_drop_ns;
+  return {"log", Level::kWarning,
+          fmt::format("{} lines were dropped, the last {} ago: nobody reads headraced's stderr, or "
+                      "its disk does not take them",
+                      log.lines_dropped, FormatAge(ago)),
+          "see where headraced's stderr goes; the last events are in headracectl events"};
+}
+
 Finding CheckSteering(const Patient& patient) {
   const std::uint32_t uid = patient.machine.uid;
   if (uid == 0 || uid == patient.board->service.uid) {
@@ -157,6 +168,11 @@ void CheckDataPath(const Patient& patient, Findings& findings) {
        dispatched ? fmt::format("dispatch answers within {}", FormatAge(patient.probe->dispatch_ns))
                   : "dispatch does not answer within a second",
        dispatched ? "" : "it is stuck: keep a core file (gcore), and restart the service"});
+  for (const PartProbe& part : patient.probe->parts) {
+    if (part.answered) continue;
+    findings.push_back({part.name, Level::kProblem, "does not answer within a second",
+                        "its thread is stuck: keep a core file (gcore), and restart the service"});
+  }
   for (const LaneProbe& lane : patient.probe->lanes) {
     const std::string check = "lane " + lane.name;
     if (!lane.answered) {
@@ -208,6 +224,34 @@ void CheckPeers(const Patient& patient, Findings& findings) {
   for (const PeerProbe& peer : *patient.peers) findings.push_back(CheckPeer(peer));
 }
 
+// Of the certificate that the service uses, which need not be the one in its files.
+Finding CheckCertificate(const Snapshot& board) {
+  constexpr std::int64_t kDay = 24 * 3600;
+  constexpr const char* kRemedy =
+      "`headracectl certs node` makes a new one; the service reads the files when they change";
+  const ipc::CertificateRow& row = board.certificate;
+  const std::int64_t now_unix_s =
+      (board.service.started_unix_ns + board.now_ns - board.service.started_ns) / kSecond;
+  const bool authority = row.authority_until_unix_s < row.until_unix_s;
+  const std::int64_t left_s = std::min(row.until_unix_s, row.authority_until_unix_s) - now_unix_s;
+  const std::string_view whose = authority ? "the authority's certificate" : "the certificate";
+  if (left_s <= 0) {
+    return {"certificate", Level::kProblem,
+            fmt::format("{} has ended, {} days ago: other nodes refuse this one", whose,
+                        -left_s / kDay),
+            kRemedy};
+  }
+  std::string text = fmt::format("{} is valid for {} days", whose, left_s / kDay);
+  const std::string_view refused = ipc::GetText(row.refused);
+  if (!refused.empty()) {
+    return {"certificate", Level::kWarning,
+            fmt::format("{}; its files have changed and are not used: {}", text, refused),
+            "mend the files; the service looks at them again by itself"};
+  }
+  if (now_unix_s >= row.warn_from_unix_s) return {"certificate", Level::kWarning, text, kRemedy};
+  return {"certificate", Level::kOk, text, ""};
+}
+
 Finding CheckHttp(const Result<std::string>& configuration) {
   if (!configuration) return {"http", Level::kWarning, configuration.error().text(), "ask again"};
   const std::string address = TomlText(*configuration, "http_address");
@@ -243,11 +287,15 @@ Findings Examine(const Patient& patient) {
     CheckPeers(patient, findings);
     findings.push_back(CheckHttp(patient.configuration));
   }
+  if (patient.board && patient.board->certificate.in_use != 0) {
+    findings.push_back(CheckCertificate(*patient.board));
+  }
   findings.push_back(CheckProtocol(patient));
   findings.push_back(CheckBoard(patient));
   if (patient.board) {
     findings.push_back(CheckSteering(patient));
     findings.push_back(CheckJobs(*patient.board));
+    findings.push_back(CheckLog(*patient.board));
   }
   ExamineMachine(patient, findings);
   ExamineDevices(patient, findings);

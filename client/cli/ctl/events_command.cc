@@ -18,6 +18,7 @@ constexpr auto kLookEvery = std::chrono::milliseconds(250);
 struct Wish {
   std::string job;
   bool follow = false;
+  std::uint64_t newest = 0;     // only so many of those that are there; 0: all
   std::uint64_t count_max = 0;  // 0: no limit
 };
 
@@ -36,7 +37,9 @@ class Follower {
         Complain(snapshot.error().text());
         return kExitProblem;
       }
-      if (snapshot) Show(*snapshot);
+      if (snapshot) {
+        Show(has_shown_ ? *snapshot : NewestEvents(*snapshot, wish_.job, wish_.newest));
+      }
       if (!is_there && (was_there || !has_shown_)) {
         Complain("the service is gone; waiting for the next one");
       }
@@ -82,13 +85,17 @@ class Follower {
 
 int Events(const Globals& globals, const Wish& wish) {
   if (wish.follow) return Follower(globals, wish).Run();
-  return Show(
-      globals,
-      {.table =
-           [&wish](const Reading& reading, bool with_header) {
-             return EventsTable(reading.snapshot, wish.job, with_header);
-           },
-       .json = [&wish](const Reading& reading) { return EventsJson(reading.snapshot, wish.job); }});
+  return Show(globals, {.table =
+                            [&wish](const Reading& reading, bool with_header) {
+                              return EventsTable(
+                                  NewestEvents(reading.snapshot, wish.job, wish.newest), wish.job,
+                                  with_header);
+                            },
+                        .json =
+                            [&wish](const Reading& reading) {
+                              return EventsJson(
+                                  NewestEvents(reading.snapshot, wish.job, wish.newest), wish.job);
+                            }});
 }
 
 }  // namespace
@@ -97,13 +104,17 @@ void AddEventsCommand(const Program& program) {
   const auto wish = std::make_shared<Wish>();
   CLI::App* command =
       AddCommand(program, "events", "the last things that happened",
-                 {"events", "events --job vision", "events --follow --count 20"},
+                 {"events", "events -n 20 --job vision", "events --follow --count 20"},
                  [&globals = program.globals, wish] { return Events(globals, *wish); });
   // A job may be gone whose events are still there: a name that is unknown now is no mistake.
   command->add_option("--job", wish->job, "only that job's");
   CLI::Option* follow =
       command->add_flag("-f,--follow", wish->follow, "and what happens from now on");
-  command->add_option("-n,--count", wish->count_max, "with --follow: end after so many events")
+  command
+      ->add_option("-n,--newest", wish->newest, "of those that are there only so many, the newest")
+      ->type_name("N");
+  command->add_option("--count", wish->count_max, "with --follow: end after so many events")
+      ->type_name("N")
       ->needs(follow);
 }
 

@@ -24,6 +24,18 @@ bool IsEventOf(const ipc::EventRow& event, const Snapshot& snapshot, std::string
   return job.empty() || JobOf(event, snapshot) == job;
 }
 
+Snapshot NewestEvents(const Snapshot& snapshot, std::string_view job, std::uint64_t count) {
+  Snapshot newest = snapshot;
+  if (count == 0) return newest;
+  std::erase_if(newest.events,
+                [&](const ipc::EventRow& event) { return !IsEventOf(event, snapshot, job); });
+  if (newest.events.size() > count) {
+    newest.events.erase(newest.events.begin(),
+                        newest.events.end() - static_cast<std::ptrdiff_t>(count));
+  }
+  return newest;
+}
+
 std::string EventsTable(const Snapshot& snapshot, std::string_view job, bool with_header) {
   Table table({{"NUMBER", Align::kRight}, {"TIME"}, {"CODE"}, {"JOB"}, {"EVENT"}});
   for (const ipc::EventRow& event : snapshot.events) {

@@ -14,6 +14,9 @@ namespace headrace::ctl {
 std::string EventsTable(const Snapshot& snapshot, std::string_view job, bool with_header);
 Json EventsJson(const Snapshot& snapshot, std::string_view job);
 
+// The reading with only the newest `count` of that job's events; 0: all of them.
+Snapshot NewestEvents(const Snapshot& snapshot, std::string_view job, std::uint64_t count);
+
 // One event as a line, with columns of fixed width so that lines printed one by one align.
 std::string EventLine(const ipc::EventRow& event, const Snapshot& snapshot);
 Json EventJson(const ipc::EventRow& event);

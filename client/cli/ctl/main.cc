@@ -16,6 +16,7 @@
 #include "client/cli/ctl/flight_command.h"
 #include "client/cli/ctl/trace_command.h"
 #include "client/cli/replay/command.h"
+#include "ipc/board.h"
 #include "ipc/board_layout.h"
 
 namespace headrace::ctl {
@@ -33,10 +34,10 @@ int Run(int argc, char** argv) {
   globals.utf8 = TerminalShowsUtf8();
   int exit_code = kExitOk;
   CLI::App app("Headrace: what the service on this node is doing", "headracectl");
-  app.set_help_flag("--help", "print this help and exit");
-  app.set_version_flag("--version",
-                       fmt::format("headracectl {} (protocol {}, board {})", HEADRACE_VERSION,
-                                   ProtocolVersion(), ipc::kBoardVersion),
+  app.set_help_flag("-h,--help", "print this help and exit");
+  const std::string version = fmt::format("headracectl {} (protocol {}, board {})",
+                                          HEADRACE_VERSION, ProtocolVersion(), ipc::kBoardVersion);
+  app.set_version_flag("--version", version,
                        "print the version, and those of what it speaks, and exit");
   app.require_subcommand(1);
   app.fallthrough();
@@ -44,14 +45,22 @@ int Run(int argc, char** argv) {
       "Exit codes: 0 ok, 1 found a problem, 2 usage.\n"
       "headracectl COMMAND --help tells more of each; so does man headracectl.");
   CLI::Option* board =
-      app.add_option("--board", globals.board_path, "the file the service shows its state in")
+      app.add_option("--board", globals.board_path,
+                     "the file the service shows its state in; --socket alone: \"board\" beside it")
           ->envname("HEADRACE_BOARD")
           ->capture_default_str();
-  app.add_option("--socket", globals.socket_path, "the socket the service listens on")
-      ->envname("HEADRACE_SOCKET")
-      ->capture_default_str();
+  const CLI::Option* socket =
+      app.add_option("--socket", globals.socket_path, "the socket the service listens on")
+          ->envname("HEADRACE_SOCKET")
+          ->capture_default_str();
+  // Before the command runs.
+  app.parse_complete_callback([&globals, board, socket] {
+    if (socket->count() > 0 && board->count() == 0) {
+      globals.board_path = ipc::BoardPathBeside(globals.socket_path);
+    }
+  });
   app.add_flag("--json", globals.json, "for programs; the keys are documented and stable");
-  app.add_flag("-h,--no-header", globals.no_header, "tables without their first line");
+  app.add_flag("-H,--no-header", globals.no_header, "tables without their first line");
 
   const Program program{app, globals, exit_code};
   AddViewCommands(program);
@@ -68,10 +77,14 @@ int Run(int argc, char** argv) {
               {"replay client/profiles/resnet50.json --policy exact --iterations 20"});
   AddCertsCommand(app, globals.json, exit_code);
   AddCompletionCommand(program);
+  AddSelfCommands(program, version);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+    // Zero: --help or --version, which CLI11 prints.
+    if (error.get_exit_code() == 0) return app.exit(error);
+    Complain(ExplainLine(app, error));
+    return kExitUsage;
   }
   return exit_code;
 }

@@ -10,6 +10,9 @@ namespace headrace::ctl {
 
 ProbeVerdict JudgeProbe(const Result<ProbeAnswer>& probe) {
   if (!probe) return {false, "problem: " + Printable(probe.error().text())};
+  for (const PartProbe& part : probe->parts) {
+    if (!part.answered) return {false, "problem: " + Printable(part.name) + " does not answer"};
+  }
   if (probe->dispatch_ns < 0) return {false, "problem: dispatch does not answer"};
   for (const LaneProbe& lane : probe->lanes) {
     if (!lane.answered) {

@@ -128,18 +128,27 @@ void AddCancel(const Program& program) {
       ->add_flag("-y,--yes", wish->yes, "without the question that a terminal is asked");
 }
 
-// weight and priority take a number; the service knows which.
-void AddNumber(const Program& program, SteeringKind kind, const char* name, const char* help,
-               const char* example, const char* meaning, const char* said) {
+// weight and priority take a number.
+struct NumberCommand {
+  SteeringKind kind;
+  const char* name;
+  const char* help;
+  const char* example;
+  const char* meaning;  // of the value
+  std::uint64_t least;
+  std::uint64_t most;
+  const char* said;  // {0}: the job, {1}: the value
+};
+void AddNumber(const Program& program, const NumberCommand& number) {
   const auto wish = std::make_shared<Wish>();
-  AddSteering(program, wish, name, help, {example},
-              [&globals = program.globals, wish, kind, name, said] {
-                return Carry(globals, *wish, kind, name, wish->value,
-                             fmt::format(fmt::runtime(said), wish->job, wish->value));
-              })
-      ->add_option("value", wish->value, meaning)
-      ->required()
-      ->check(CLI::NonNegativeNumber);
+  CLI::App* command =
+      AddSteering(program, wish, number.name, number.help, {number.example},
+                  [&globals = program.globals, wish, number] {
+                    return Carry(globals, *wish, number.kind, number.name, wish->value,
+                                 fmt::format(fmt::runtime(number.said), wish->job, wish->value));
+                  });
+  CheckRange(command->add_option("value", wish->value, number.meaning)->required(), number.least,
+             number.most);
 }
 
 void AddLimit(const Program& program) {
@@ -165,13 +174,22 @@ void AddSteeringCommands(const Program& program) {
            "Job {0} takes nothing new from its next iteration on, and ends once what is posted has "
            "ended.");
   AddCancel(program);
-  AddNumber(program, SteeringKind::kWeight, "weight",
-            "a job's share of a lane among jobs of its priority", "weight vision 3",
-            "3: three times what a job of weight 1 gets",
-            "From its next iteration on, job {0} has weight {1}.");
-  AddNumber(program, SteeringKind::kPriority, "priority",
-            "a job's class: a larger one goes first wherever it waits", "priority vision 1",
-            "0: as all jobs at first", "From its next iteration on, job {0} has priority {1}.");
+  AddNumber(program, {.kind = SteeringKind::kWeight,
+                      .name = "weight",
+                      .help = "a job's share of a lane among jobs of its priority",
+                      .example = "weight vision 3",
+                      .meaning = "3: three times what a job of weight 1 gets",
+                      .least = 1,
+                      .most = kWeightMax,
+                      .said = "From its next iteration on, job {0} has weight {1}."});
+  AddNumber(program, {.kind = SteeringKind::kPriority,
+                      .name = "priority",
+                      .help = "a job's class: a larger one goes first wherever it waits",
+                      .example = "priority vision 1",
+                      .meaning = "0: as all jobs at first",
+                      .least = 0,
+                      .most = kPriorityMax,
+                      .said = "From its next iteration on, job {0} has priority {1}."});
   AddLimit(program);
 }
 

@@ -66,8 +66,16 @@ std::string FormatDifference(TimeNs time_ns) {
 
 std::string FormatRate(std::uint64_t bytes, TimeNs duration_ns) {
   if (duration_ns <= 0) return "-";
-  // Bytes per nanosecond are GB per second.
-  return fmt::format("{:.2f} GB/s", static_cast<double>(bytes) / static_cast<double>(duration_ns));
+  constexpr std::array kUnits = {"B/s", "kB/s", "MB/s", "GB/s", "TB/s"};
+  double amount = static_cast<double>(bytes) * kSecond / static_cast<double>(duration_ns);
+  std::size_t unit = 0;
+  // 999.5 would be printed as 1000 of the smaller unit.
+  while (amount >= 999.5 && unit + 1 < kUnits.size()) {
+    amount /= 1000;
+    ++unit;
+  }
+  const int decimals = amount >= 99.95 || unit == 0 ? 0 : amount >= 9.995 ? 1 : 2;
+  return fmt::format("{:.{}f} {}", amount, decimals, kUnits[unit]);
 }
 
 Result<std::uint64_t> ParseRateLimit(std::string_view text) {

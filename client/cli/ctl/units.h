@@ -18,7 +18,8 @@ std::string FormatMilliseconds(TimeNs time_ns);
 // "+1.20 ms", "-0.03 ms".
 std::string FormatDifference(TimeNs time_ns);
 
-// "12.8 GB/s", decimal, of bytes that took `duration_ns`; "-" when nothing was measured.
+// "12.8 GB/s", "85.0 MB/s", "512 B/s": three digits before a decimal unit, of bytes that took
+// `duration_ns`; "-" when nothing was measured.
 std::string FormatRate(std::uint64_t bytes, TimeNs duration_ns);
 
 // What a person means by "2Gbit", "500Mbit/s" or "100MB/s", in bytes a second; 0 for "none". A unit
@@ -31,7 +32,7 @@ std::string FormatRateLimit(std::uint64_t bytes_per_s);
 // "37 %"; "-" when `whole` is not positive.
 std::string FormatShare(TimeNs part, TimeNs whole);
 
-// "2026-11-21 03:40:12.345Z".
+// "2026-11-21 03:40:12.345Z": in UTC, which the letter says.
 std::string FormatUtc(std::int64_t unix_ns);
 
 }  // namespace headrace::ctl

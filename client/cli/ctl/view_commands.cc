@@ -28,7 +28,7 @@ void AddStatus(const Program& program) {
   AddWatch(*command, *watch);
 }
 
-int Jobs(const Globals& globals) {
+int Jobs(const Globals& globals, const Watch& watch) {
   return Show(
       globals,
       {.table =
@@ -36,40 +36,45 @@ int Jobs(const Globals& globals) {
              return JobsTable(reading.snapshot, NameOfUser, with_header);
            },
        .json = [](const Reading& reading) { return JobsJson(reading.snapshot, NameOfUser); },
-       .is_problem = [](const Snapshot& snapshot) { return HasFailedJob(snapshot); }});
+       .is_problem = [](const Snapshot& snapshot) { return HasFailedJob(snapshot); }},
+      watch);
 }
 
 bool IsUnknownOrFailed(const Snapshot& snapshot, const std::string& job) {
   return !KnowsJob(snapshot, job) || HasFailedJob(snapshot, job);
 }
 
-int Ranks(const Globals& globals, const std::string& job) {
+int Ranks(const Globals& globals, const std::string& job, const Watch& watch) {
   return Show(
       globals,
       {.table = [&job](const Reading& reading,
                        bool with_header) { return RanksTable(reading.snapshot, job, with_header); },
        .json =
            [&job](const Reading& reading) { return RanksJson(reading.snapshot, job, NameOfUser); },
-       .is_problem =
-           [&job](const Snapshot& snapshot) { return IsUnknownOrFailed(snapshot, job); }});
+       .is_problem = [&job](const Snapshot& snapshot) { return IsUnknownOrFailed(snapshot, job); }},
+      watch);
 }
 
 void AddJobs(const Program& program) {
   const auto job = std::make_shared<std::string>();
-  AddCommand(program, "jobs", "the jobs on this node; with a name, the ranks of that job",
-             {"jobs", "jobs vision", "jobs --json"},
-             [&globals = program.globals, job] {
-               return job->empty() ? Jobs(globals) : Ranks(globals, *job);
-             })
-      ->add_option("job", *job, "name of a job");
+  const auto watch = std::make_shared<Watch>();
+  CLI::App* command =
+      AddCommand(program, "jobs", "the jobs on this node; with a name, the ranks of that job",
+                 {"jobs", "jobs vision", "jobs vision --watch", "jobs --json"},
+                 [&globals = program.globals, job, watch] {
+                   return job->empty() ? Jobs(globals, *watch) : Ranks(globals, *job, *watch);
+                 });
+  command->add_option("job", *job, "name of a job");
+  AddWatch(*command, *watch);
 }
 
 void AddPlan(const Program& program) {
   const auto job = std::make_shared<std::string>();
-  AddCommand(
+  const auto watch = std::make_shared<Watch>();
+  CLI::App* command = AddCommand(
       program, "plan", "the plan a job's gradients move by: predicted beside measured",
-      {"plan vision", "plan vision --json"},
-      [&globals = program.globals, job] {
+      {"plan vision", "plan vision --watch 5", "plan vision --json"},
+      [&globals = program.globals, job, watch] {
         return Show(
             globals,
             {.table =
@@ -78,25 +83,28 @@ void AddPlan(const Program& program) {
                  },
              .json = [job](const Reading& reading) { return PlanJson(reading.snapshot, *job); },
              .is_problem =
-                 [job](const Snapshot& snapshot) { return IsUnknownOrFailed(snapshot, *job); }});
-      })
-      ->add_option("job", *job, "name of a job")
-      ->required();
+                 [job](const Snapshot& snapshot) { return IsUnknownOrFailed(snapshot, *job); }},
+            *watch);
+      });
+  command->add_option("job", *job, "name of a job")->required();
+  AddWatch(*command, *watch);
 }
 
 struct LanesWish {
   std::string lane;
   bool jobs = false;
+  Watch watch;
 };
 
-int Lanes(const Globals& globals) {
+int Lanes(const Globals& globals, const Watch& watch) {
   return Show(globals,
               {.table = [](const Reading& reading,
                            bool with_header) { return LanesTable(reading.snapshot, with_header); },
-               .json = [](const Reading& reading) { return LanesJson(reading.snapshot); }});
+               .json = [](const Reading& reading) { return LanesJson(reading.snapshot); }},
+              watch);
 }
 
-int Shares(const Globals& globals, const std::string& lane) {
+int Shares(const Globals& globals, const std::string& lane, const Watch& watch) {
   return Show(
       globals,
       {.table = [&lane](
@@ -106,7 +114,8 @@ int Shares(const Globals& globals, const std::string& lane) {
        .is_problem =
            [&lane](const Snapshot& snapshot) {
              return !lane.empty() && !KnowsLane(snapshot, lane);
-           }});
+           }},
+      watch);
 }
 
 void AddLanes(const Program& program) {
@@ -115,10 +124,11 @@ void AddLanes(const Program& program) {
       program, "lanes", "the lanes: credit, load, measured rate; with a name, what jobs have of it",
       {"lanes", "lanes shm0", "lanes --jobs --json"}, [&globals = program.globals, wish] {
         const bool by_job = wish->jobs || !wish->lane.empty();
-        return by_job ? Shares(globals, wish->lane) : Lanes(globals);
+        return by_job ? Shares(globals, wish->lane, wish->watch) : Lanes(globals, wish->watch);
       });
   command->add_option("lane", wish->lane, "name of a lane");
   command->add_flag("--jobs", wish->jobs, "what each job has of each lane");
+  AddWatch(*command, wish->watch);
 }
 
 }  // namespace

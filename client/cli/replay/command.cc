@@ -5,7 +5,6 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 
@@ -13,6 +12,7 @@
 #include "client/cli/replay/report.h"
 #include "client/cli/replay/run.h"
 #include "client/cli/replay/trace.h"
+#include "ipc/board.h"
 
 namespace headrace::replay {
 namespace {
@@ -40,11 +40,6 @@ struct Wish {
 int Complain(const std::string& text, int exit_code) {
   fmt::print(stderr, "headracectl: {}\n", text);
   return exit_code;
-}
-
-// A service has its board beside its socket unless it was told otherwise.
-std::string BoardBeside(const std::string& socket_path) {
-  return (std::filesystem::path(socket_path).parent_path() / "board").string();
 }
 
 // What the options do not say together; empty when they make sense.
@@ -78,7 +73,7 @@ void Seat(const Wish& wish, const Globals& globals, std::vector<Place>& places,
                       .rendezvous = wish.rendezvous,
                       .policy = wish.score.policy,
                       .timeout_ms = static_cast<std::uint32_t>(wish.timeout_seconds * 1000)});
-    boards.push_back(has_named_board ? globals.board_path : BoardBeside(socket));
+    boards.push_back(has_named_board ? globals.board_path : ipc::BoardPathBeside(socket));
   }
 }
 
@@ -164,7 +159,7 @@ void AddMusicOptions(CLI::App& replay, Wish& wish) {
 void AddReplayCommand(CLI::App& app, Globals globals, int& exit_code) {
   CLI::App* replay = app.add_subcommand(
       "replay", "plays a model's profile through the service, sleeping instead of computing");
-  replay->set_help_flag("--help", "print this help and exit");
+  replay->set_help_flag("-h,--help", "print this help and exit");
   // Owned by the callback, which lives as long as the app.
   const auto wish = std::make_shared<Wish>();
   replay->add_option("profile", wish->profile, "a profile, as headrace.profile records it")

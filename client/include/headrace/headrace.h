@@ -23,12 +23,22 @@
  *     elements; times are nanoseconds where the name ends in _ns, milliseconds where in _ms. A
  *     negative timeout_ns means no limit.
  *  7. Memory. While an operation is open (from its post to its end) its memory belongs to the
- *     service: neither read nor write it. A failed operation leaves the memory it would have
- *     written in an undefined state.
+ *     service: neither read nor write it, and post no other operation on it, which ends with
+ *     HR_INVALID_ARGUMENT unless both only read it (as a broadcast's root does). Operations that a
+ *     stream is to start are open from when the stream has come to them. A failed operation leaves
+ *     the memory it would have written in an undefined state.
  *  8. Ends. Every operation ends exactly once, with success or an error, within its timeout or a
  *     second after the cause is known (a rank died, the service went away). After an error the
  *     session stays usable unless the service itself is gone or the job has failed; then every
  *     later call returns the same named error, until hr_session_reconnect has brought it back.
+ *     A service that is stopped or stuck counts as gone: when an operation is open for longer than
+ *     the session's timeout and the service does not answer within a further quarter of it (1 to
+ *     10 s), or when it does not answer a round trip within call_timeout_ms, every wait ends with
+ *     HR_UNAVAILABLE, streams that wait go on, and the session is lost as if the service had died.
+ *     That holds for waits without a limit, too. A job that is paused is waited for, as long as the
+ *     service answers. Memory stays mapped and its addresses valid; a service that goes on later
+ *     may still write into the memory of operations that were open, ends them for nobody, and lets
+ *     the memory go; the outcome of an operation never changes.
  *  9. Cost. Posting an operation on a registered tensor makes no system call while the service is
  *     awake, no allocation and no round trip. Everything that is not an operation is a round trip
  *     to the service: do it before training starts.
@@ -88,8 +98,9 @@ typedef enum hr_dtype {
 } hr_dtype;
 
 /* float16 and bfloat16 are accumulated in float32. The order of a reduction is fixed by rank, so
- * all ranks get the same bits and so does a second run. Averages of integers truncate toward
- * zero. Minimum and maximum are NaN where any input is. */
+ * all ranks get the same bits and so does a second run. Sums and products of integers that overflow
+ * wrap around, modulo 2^bits of the type, signed types too. Averages of integers are divided before
+ * anything wraps, and truncate toward zero. Minimum and maximum are NaN where any input is. */
 typedef enum hr_reduction {
   HR_SUM = 1,
   HR_AVERAGE = 2,
@@ -132,7 +143,8 @@ typedef struct hr_options {
   uint32_t rank;                         /* 0 .. world_size - 1 */
   uint32_t world_size;
   uint32_t timeout_ms;      /* of every operation; 0: the service's default */
-  uint32_t call_timeout_ms; /* of a round trip to the service, hr_open included */
+  uint32_t call_timeout_ms; /* of a round trip to the service, hr_open included; registering memory
+                             * may take longer, for as long as the service gets on with it */
   uint32_t spin_us;         /* how long a wait looks at the word before it sleeps */
   char program[64];         /* for the service's log, e.g. "train.py"; may be empty */
   /* Where the services of the job's nodes meet: host or host:port of one of them, the same on all
@@ -268,7 +280,8 @@ HR_API hr_status hr_segment_create_on_device(hr_session* session, size_t size, i
  * with HR_INVALID_ARGUMENT, the reason and what to do instead: memory of the host, managed memory,
  * memory that was allocated without leave to export it, or in more than 253 pieces or pieces of
  * different sizes. The memory stays the caller's, and must stay allocated until hr_segment_release
- * has returned or the service has noticed the session's end, which takes it less than a second. */
+ * has returned or the service has noticed the session's end, which takes it less than a second, or,
+ * while it is stopped, until it runs again. */
 HR_API hr_status hr_segment_share_device(hr_session* session, void* address, size_t size,
                                          hr_segment** segment, hr_error* error);
 

@@ -34,8 +34,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import nn
+from headrace import needs
+
+try:
+    import torch
+    from torch import nn
+except ImportError as error:
+    text = needs.sentence("headrace.profile", error)
+    if __name__ == "__main__":
+        sys.exit(text)
+    raise ImportError(text, name=error.name) from error
 
 FORMAT = "headrace-profile/1"
 
@@ -429,6 +437,8 @@ def main(arguments: list[str] | None = None) -> int:
         )
     except ValueError as error:
         parser.error(str(error))
+    except ImportError as error:
+        parser.exit(1, needs.sentence(parser.prog, error) + "\n")
     profile["machine"] = machine(device)
     profile["batch"] = options.batch
     profile["iterations"] = options.iterations

@@ -75,6 +75,42 @@ TEST_F(Doctor, FindsNothingWrongWithAHealthyService) {
   ExpectGolden("doctor_healthy.json", FindingsJson(findings).dump(2) + "\n");
 }
 
+// A certificate of a year, `left_days` before its end.
+ipc::CertificateRow CertificateRowOf(const Snapshot& board, std::int64_t left_days) {
+  constexpr std::int64_t kDay = 24 * 3600;
+  const std::int64_t now_s =
+      (board.service.started_unix_ns + board.now_ns - board.service.started_ns) / kSecond;
+  const std::int64_t until_s = now_s + left_days * kDay + 60;
+  return {.in_use = 1,
+          .reserved0 = 0,
+          .loaded_unix_s = until_s - 365 * kDay,
+          .until_unix_s = until_s,
+          .authority_until_unix_s = until_s + 1000 * kDay,
+          .warn_from_unix_s = until_s - 30 * kDay,
+          .refused = {}};
+}
+
+TEST_F(Doctor, WarnsOfACertificateAMonthBeforeItsEnd) {
+  Patient patient = Healthy();
+  patient.board->certificate = CertificateRowOf(*patient.board, 200);
+  EXPECT_EQ(Find(Examine(patient), "certificate").level, Level::kOk);
+  patient.board->certificate = CertificateRowOf(*patient.board, 29);
+  const Finding near = Find(Examine(patient), "certificate");
+  EXPECT_EQ(near.level, Level::kWarning);
+  EXPECT_NE(near.text.find("29 days"), std::string::npos) << near.text;
+  patient.board->certificate = CertificateRowOf(*patient.board, -2);
+  EXPECT_EQ(Find(Examine(patient), "certificate").level, Level::kProblem);
+}
+
+TEST_F(Doctor, SaysWhyAReplacedCertificateIsNotUsed) {
+  Patient patient = Healthy();
+  patient.board->certificate = CertificateRowOf(*patient.board, 200);
+  ipc::SetText(patient.board->certificate.refused, "node.key holds no key");
+  const Finding found = Find(Examine(patient), "certificate");
+  EXPECT_EQ(found.level, Level::kWarning);
+  EXPECT_NE(found.text.find("node.key holds no key"), std::string::npos) << found.text;
+}
+
 TEST_F(Doctor, SaysWhatToDoWhenThereIsNoService) {
   Patient patient = Healthy();
   patient.board = Error(Code::kUnavailable, "open board /run/headrace/board: No such file");
@@ -126,6 +162,7 @@ TEST_F(Doctor, FindsEachFaultByItself) {
   EXPECT_EQ(level_of("service", [](Patient& p) { p.board->service.state = 3; }), Level::kWarning);
   EXPECT_EQ(level_of("protocol", [](Patient& p) { p.protocol_version = 2; }), Level::kProblem);
   EXPECT_EQ(level_of("board", [](Patient& p) { p.board->rows_unread = 1; }), Level::kWarning);
+  EXPECT_EQ(level_of("log", [](Patient& p) { p.board->log.lines_dropped = 1; }), Level::kWarning);
   EXPECT_EQ(level_of("board", [](Patient& p) { p.machine.board.mode = 0666; }), Level::kWarning);
   EXPECT_EQ(level_of("socket", [](Patient& p) { p.machine.socket.may_write = false; }),
             Level::kProblem);

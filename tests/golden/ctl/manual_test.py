@@ -143,8 +143,9 @@ class Examples(unittest.TestCase):
                 for example in examples[command]:
                     words = shlex.split(re.sub(r"\bbert\b", "vision", example))
                     if "--watch" in words:
+                        after = words.index("--watch") + 1
+                        words[after : after + 1] = ["0.01"]  # or there is none: every 2 s
                         words += [] if "--count" in words else ["--count", "1"]
-                        words[words.index("--watch") + 1] = "0.01"
                     code, text = service.ctl(*words)
                     # --previous asks for a service before this one: there is none.
                     self.assertEqual(code, int("--previous" in words), f"{words}: {text}")

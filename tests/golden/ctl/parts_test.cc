@@ -38,7 +38,13 @@ TEST(Units, AgesUseTheUnitThatFits) {
 
 TEST(Units, RatesAndSharesOfNothingAreADash) {
   EXPECT_EQ(FormatRate(1000, 0), "-");
-  EXPECT_EQ(FormatRate(12'800, 1000), "12.80 GB/s");
+  EXPECT_EQ(FormatRate(12'800, 1000), "12.8 GB/s");
+  EXPECT_EQ(FormatRate(85'000'000, kSecond), "85.0 MB/s");
+  EXPECT_EQ(FormatRate(1'250'000, kSecond), "1.25 MB/s");
+  EXPECT_EQ(FormatRate(999'499, kSecond), "999 kB/s");
+  EXPECT_EQ(FormatRate(999'500, kSecond), "1.00 MB/s");
+  EXPECT_EQ(FormatRate(512, kSecond), "512 B/s");
+  EXPECT_EQ(FormatRate(0, kSecond), "0 B/s");
   EXPECT_EQ(FormatShare(1, 0), "-");
   EXPECT_EQ(FormatShare(1, 8), "12 %");
   EXPECT_EQ(FormatShare(1, 1000), "0.1 %");

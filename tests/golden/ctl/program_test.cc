@@ -107,12 +107,54 @@ TEST_F(Program, TakesTheBoardFromTheEnvironmentUnlessTheCommandLineNamesOne) {
 
 TEST_F(Program, TakesGlobalOptionsBeforeAndAfterTheCommand) {
   BeTheService();
-  const Ran before = RunProgram(Board() + "-h --json lanes");
-  const Ran after = RunProgram("lanes --json -h " + Board());
+  const Ran before = RunProgram(Board() + "-H --json lanes");
+  const Ran after = RunProgram("lanes --json -H " + Board());
   EXPECT_EQ(before.exit_code, 0);
   EXPECT_EQ(after.exit_code, 0);
   EXPECT_EQ(nlohmann::json::parse(after.output)["lanes"][0]["lane"], "shm0");
-  EXPECT_EQ(RunProgram(Board() + "-h lanes").output.find("TRANSPORT"), std::string::npos);
+  EXPECT_EQ(RunProgram(Board() + "-H lanes").output.find("TRANSPORT"), std::string::npos);
+}
+
+TEST_F(Program, NamesWhatWasMeantOnAWrongLine) {
+  const Ran command = RunProgram("stauts");
+  EXPECT_EQ(command.exit_code, 2);
+  EXPECT_EQ(command.output, "headracectl: unknown command \"stauts\": did you mean status?\n");
+  const Ran option = RunProgram("queue --sotr age");
+  EXPECT_EQ(option.exit_code, 2);
+  EXPECT_NE(option.output.find("did you mean --sort?"), std::string::npos) << option.output;
+  const Ran above = RunProgram("queue --jsno");
+  EXPECT_NE(above.output.find("did you mean --json?"), std::string::npos) << above.output;
+  EXPECT_EQ(RunProgram("").exit_code, 2);
+  EXPECT_EQ(RunProgram("plan").exit_code, 2);
+  EXPECT_EQ(RunProgram("jobs one two").exit_code, 2);
+}
+
+TEST_F(Program, RefusesNumbersOutOfRangeAndShowsTheRange) {
+  for (const char* line : {"weight vision 0", "weight vision 1001", "weight vision x",
+                           "priority vision 16", "status --watch 0", "doctor --timeout 601"}) {
+    EXPECT_EQ(RunProgram(Board() + line).exit_code, 2) << line;
+  }
+  EXPECT_NE(RunProgram("weight --help").output.find("1 to 1000"), std::string::npos);
+  EXPECT_NE(RunProgram("priority --help").output.find("0 to 15"), std::string::npos);
+  EXPECT_EQ(RunProgram("status --help").output.find("e+308"), std::string::npos);
+}
+
+TEST_F(Program, HelpAndVersionAreCommandsToo) {
+  EXPECT_EQ(RunProgram("help queue").output, RunProgram("queue --help").output);
+  EXPECT_EQ(RunProgram("help").output, RunProgram("-h").output);
+  EXPECT_EQ(RunProgram("queue -h").output, RunProgram("queue --help").output);
+  EXPECT_EQ(RunProgram("version").output, RunProgram("--version").output);
+  EXPECT_EQ(RunProgram("help certs node").exit_code, 0);
+  EXPECT_EQ(RunProgram("help queu").exit_code, 2);
+}
+
+TEST_F(Program, WatchesEveryTwoSecondsUnlessToldOtherwise) {
+  BeTheService();
+  for (const char* command : {"jobs vision", "plan vision", "lanes", "queue"}) {
+    const Ran ran = RunProgram(Board() + command + " --json --count 1 --watch");
+    EXPECT_EQ(ran.exit_code, 0) << command << ran.output;
+    EXPECT_EQ(std::count(ran.output.begin(), ran.output.end(), '\n'), 1) << command;
+  }
 }
 
 TEST_F(Program, WatchesAsOftenAsItIsTold) {
@@ -135,6 +177,8 @@ TEST_F(Program, FollowsEventsUntilItHasShownEnough) {
   EXPECT_EQ(nlohmann::json::parse(first)["code"], "peer lost") << json.output;
   EXPECT_EQ(RunProgram("--board /none/board events --follow").exit_code, 1);
   EXPECT_EQ(RunProgram(Board() + "events --count 2").exit_code, 2) << "counts what --follow shows";
+  const Ran newest = RunProgram(Board() + "events -n 2 -H");
+  EXPECT_EQ(std::count(newest.output.begin(), newest.output.end(), '\n'), 2) << newest.output;
 }
 
 TEST_F(Program, AnswersWhileTheServiceIsStopped) {

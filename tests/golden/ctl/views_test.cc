@@ -169,6 +169,19 @@ TEST_F(Views, EventsStandInOrderAndCannotMoveTheCursor) {
   ExpectGolden("events.json", Text(EventsJson(Read(), "")));
 }
 
+TEST_F(Views, ShowsTheNewestOfAJobThatAreAskedFor) {
+  const Snapshot all = Read();
+  ASSERT_GT(all.events.size(), 2U);
+  const std::vector<ipc::EventRow> newest = NewestEvents(all, "", 2).events;
+  ASSERT_EQ(newest.size(), 2U);
+  EXPECT_EQ(newest.back().number, all.events.back().number);
+  EXPECT_EQ(newest.front().number, all.events[all.events.size() - 2].number);
+  EXPECT_EQ(NewestEvents(all, "", 0).events.size(), all.events.size());
+  for (const ipc::EventRow& event : NewestEvents(all, "vision", 1).events) {
+    EXPECT_TRUE(IsEventOf(event, all, "vision"));
+  }
+}
+
 TEST_F(Views, FollowingEventsCountsWhatWasOverwritten) {
   EventsFollower follower;
   Snapshot snapshot = Read();

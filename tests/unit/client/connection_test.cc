@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <filesystem>
@@ -35,6 +37,9 @@ class LossRecorder final : public LossListener {
     std::lock_guard lock(mutex_);
     return loss_.has_value();
   }
+  std::uint64_t OldestOpen() override { return oldest_open.load(); }
+
+  std::atomic<std::uint64_t> oldest_open = 0;
 
  private:
   std::mutex mutex_;
@@ -168,7 +173,64 @@ TEST_F(ConnectionTest, NamesAServiceThatDoesNotAnswer) {
   const auto connection = Attach(service.path(), 50 * kMillisecond);
   ASSERT_FALSE(connection.ok());
   EXPECT_EQ(connection.error().code(), Code::kTimeout);
-  EXPECT_NE(connection.error().text().find("did not answer within 50 ms"), std::string::npos);
+  EXPECT_NE(connection.error().text().find("has not answered for 0.1 s"), std::string::npos);
+}
+
+TEST_F(ConnectionTest, GivesAServiceUpThatDoesNotAnswerACall) {
+  EntranceEnd service({.refusal = {}, .silent_pings = true, .answers_after = 1000});
+  const auto connection = Attach(service.path(), 20 * kMillisecond);
+  ASSERT_TRUE(connection.ok());
+  const auto segment = (*connection)->RegisterSegment(channel_.fd.get(), 4096);
+  ASSERT_FALSE(segment.ok());
+  EXPECT_EQ(segment.error().code(), Code::kUnavailable);
+  const std::string cause = losses_.Wait().text();
+  EXPECT_NE(cause.find("has not answered"), std::string::npos) << cause;
+  EXPECT_EQ(segment.error().text(), "register a segment: " + cause);
+  EXPECT_EQ((*connection)->ReleaseSegment(1).error().text(), "release a segment: " + cause)
+      << "at once, and with the same cause";
+  EXPECT_FALSE((*connection)->IsThere());
+}
+
+TEST_F(ConnectionTest, GivesAServiceUpThatEndsNoOperationAndDoesNotAnswer) {
+  EntranceEnd service({.refusal = {}, .silent_pings = true, .timeout_ms = 100});
+  const auto connection = Attach(service.path());
+  ASSERT_TRUE(connection.ok());
+  losses_.oldest_open = 7;
+  const TimeNs begin = MonotonicNow();
+  const Error loss = losses_.Wait();
+  EXPECT_GE(MonotonicNow() - begin, kSecond);
+  EXPECT_EQ(loss.code(), Code::kUnavailable);
+  EXPECT_NE(loss.text().find("it is stopped or stuck"), std::string::npos) << loss.text();
+  EXPECT_EQ((*connection)->ReleaseSegment(1).error().text(), "release a segment: " + loss.text());
+}
+
+TEST_F(ConnectionTest, AsksAgainWhileAnOperationIsOpenAndTheServiceLives) {
+  EntranceEnd service({.refusal = {}, .timeout_ms = 100});
+  const auto connection = Attach(service.path());
+  ASSERT_TRUE(connection.ok());
+  losses_.oldest_open = 7;
+  while (service.seen().pings < 3) std::this_thread::yield();
+  EXPECT_FALSE(losses_.lost());
+}
+
+TEST_F(ConnectionTest, WaitsForASegmentAsLongAsTheServiceGetsOnWithIt) {
+  const UniqueFd memory(::memfd_create("connection_test", MFD_CLOEXEC));
+  EntranceEnd service({.refusal = {}, .gets_on = 5, .answers_after = 5});
+  const auto connection = Attach(service.path(), 50 * kMillisecond);
+  ASSERT_TRUE(connection.ok());
+  const auto segment = (*connection)->RegisterSegment(memory.get(), 4096);
+  ASSERT_TRUE(segment.ok()) << segment.error().text();
+  EXPECT_EQ(*segment, 3U);
+}
+
+TEST_F(ConnectionTest, WaitsNoLongerForASegmentThanTheServiceGetsOn) {
+  const UniqueFd memory(::memfd_create("connection_test", MFD_CLOEXEC));
+  EntranceEnd service({.refusal = {}, .gets_on = 2, .answers_after = 1000});
+  const auto connection = Attach(service.path(), 50 * kMillisecond);
+  ASSERT_TRUE(connection.ok());
+  const auto segment = (*connection)->RegisterSegment(memory.get(), 4096);
+  ASSERT_FALSE(segment.ok());
+  EXPECT_EQ(segment.error().code(), Code::kUnavailable);
 }
 
 TEST_F(ConnectionTest, NamesACallTheServiceDoesNotKnow) {
@@ -252,19 +314,25 @@ TEST_F(ConnectionTest, LeavesNoDescriptorBehind) {
   EXPECT_LE(OpenDescriptors(), before + 8);
 }
 
-// The first kj loop of a process ignores SIGPIPE; here that is the connection's own, because a mere
-// listener stands in for the service.
+// The first kj loop of a process ignores SIGPIPE. In a process of this test's own that is the
+// connection's, because a mere listener stands in for the service; after other tests it would be
+// the one of their service.
 TEST_F(ConnectionTest, LeavesTheProgramsSignalsAsTheyWere) {
-  const std::string path = testing::TempDir() + "headrace-signals-" + std::to_string(::getpid());
-  const UniqueFd listener = ListenAt(path);
-  ASSERT_EQ(Attach(path, 20 * kMillisecond).error().code(), Code::kTimeout);
-  std::filesystem::remove(path);
-  struct sigaction pipe {};
-  ASSERT_EQ(::sigaction(SIGPIPE, nullptr, &pipe), 0);
-  EXPECT_EQ(pipe.sa_handler, SIG_DFL);
-  sigset_t mask;
-  ASSERT_EQ(::pthread_sigmask(SIG_SETMASK, nullptr, &mask), 0);
-  EXPECT_EQ(::sigismember(&mask, SIGTERM), 0);
+  const auto changed = [this] {
+    ::signal(SIGPIPE, SIG_DFL);  // what other tests of this program left is inherited
+    const std::string path = testing::TempDir() + "headrace-signals-" + std::to_string(::getpid());
+    const UniqueFd listener = ListenAt(path);
+    const bool timed_out = Attach(path, 20 * kMillisecond).error().code() == Code::kTimeout;
+    std::filesystem::remove(path);
+    struct sigaction pipe {};
+    ::sigaction(SIGPIPE, nullptr, &pipe);
+    sigset_t mask;
+    ::pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+    return (timed_out ? 0 : 1) + (pipe.sa_handler == SIG_DFL ? 0 : 2) +
+           (::sigismember(&mask, SIGTERM) == 0 ? 0 : 4);
+  };
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";  // runs the program anew
+  EXPECT_EXIT(::_exit(changed()), testing::ExitedWithCode(0), "");
 }
 
 TEST(ServiceSocket, NamesThePathAndTheRemedyWhenNothingIsThere) {

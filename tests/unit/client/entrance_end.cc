@@ -26,6 +26,21 @@ struct Stage {
   EntranceEnd::Seen seen;  // guarded by mutex
 };
 
+class AdminEnd final : public schema::Admin::Server {
+ public:
+  explicit AdminEnd(Stage& stage) : stage_(stage) {}
+
+  kj::Promise<void> ping(PingContext) override {
+    if (stage_.manners.silent_pings) return kj::NEVER_DONE;
+    std::lock_guard lock(stage_.mutex);
+    ++stage_.seen.pings;
+    return kj::READY_NOW;
+  }
+
+ private:
+  Stage& stage_;
+};
+
 void Fill(const Status& status, schema::Refusal::Builder refusal) {
   refusal.setCode(static_cast<std::uint8_t>(status.code()));
   refusal.setText(status.ok() ? "" : status.error().text().c_str());
@@ -48,7 +63,18 @@ class SessionEnd final : public schema::Session::Server {
       }
       Fill(stage_.manners.refusal, context.getResults().getRefusal());
       context.getResults().setSegment(3);
+      if (stage_.manners.answers_after == 0) return kj::Promise<void>(kj::READY_NOW);
+      auto pair = kj::newPromiseAndFulfiller<void>();
+      mapped_ = kj::mv(pair.fulfiller);
+      return kj::mv(pair.promise);
     });
+  }
+  kj::Promise<void> registration(RegistrationContext context) override {
+    ++asked_;
+    context.getResults().setBytes(
+        static_cast<std::uint64_t>(std::min(asked_, stage_.manners.gets_on)) * 4096);
+    if (asked_ == stage_.manners.answers_after) mapped_->fulfill();
+    return kj::READY_NOW;
   }
   kj::Promise<void> registerDeviceSegment(RegisterDeviceSegmentContext context) override {
     const auto params = context.getParams();
@@ -105,6 +131,8 @@ class SessionEnd final : public schema::Session::Server {
 
  private:
   Stage& stage_;
+  int asked_ = 0;
+  kj::Own<kj::PromiseFulfiller<void>> mapped_;
 };
 
 class EntranceServer final : public schema::Entrance::Server {
@@ -131,8 +159,12 @@ class EntranceServer final : public schema::Entrance::Server {
           if (!stage_.manners.refuse_calls) Fill(stage_.manners.refusal, results.getRefusal());
           results.setSession(kj::heap<SessionEnd>(stage_));
           results.getGranted().setSessionId(42);
-          results.getGranted().setTimeoutMs(1500);
+          results.getGranted().setTimeoutMs(stage_.manners.timeout_ms);
         });
+  }
+  kj::Promise<void> admin(AdminContext context) override {
+    context.getResults().setAdmin(kj::heap<AdminEnd>(stage_));
+    return kj::READY_NOW;
   }
 
  private:

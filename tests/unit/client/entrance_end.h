@@ -17,9 +17,15 @@ namespace headrace::client {
 
 // How the entrance behaves; fixed before it starts.
 struct Manners {
-  Status refusal;             // of attach and of every later call
-  bool refuse_calls = false;  // the refusal is for later calls only
-  bool silent = false;        // takes attach and never answers
+  Status refusal;                   // of attach and of every later call
+  bool refuse_calls = false;        // the refusal is for later calls only
+  bool silent = false;              // takes attach and never answers
+  bool silent_pings = false;        // never answers pings
+  std::uint32_t timeout_ms = 1500;  // of operations, as granted
+  // Of registerSegment: so often it says that it has got on, and then no more; the answer comes
+  // after `answers_after` questions.
+  int gets_on = 0;
+  int answers_after = 0;
 };
 
 // A unix socket at `path` that listens and says nothing.
@@ -49,6 +55,7 @@ class EntranceEnd {
     std::vector<std::uint64_t> piece_sizes;  // of the files that came with it
     std::string layout;                      // "first count reduction policy"
     bool left = false;
+    int pings = 0;
   };
   Seen seen() const;
 

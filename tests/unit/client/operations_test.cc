@@ -157,6 +157,37 @@ TEST_F(OperationsTest, EndAPostThatWaitsForRoomWhenTheServiceIsLost) {
   poster.join();
 }
 
+TEST_F(OperationsTest, NameTheOldestThatIsOpen) {
+  EXPECT_EQ(operations_.OldestOpen(), 0U);
+  Post();
+  Post();
+  EXPECT_EQ(operations_.OldestOpen(), 1U);
+  service_.Serve();
+  EXPECT_EQ(operations_.OldestOpen(), 2U);
+  service_.Serve(Code::kTimeout, "late");
+  EXPECT_EQ(operations_.OldestOpen(), 0U);
+  for (std::uint64_t i = 0; i < 2 * ipc::kOperationsMax; ++i) {
+    Post();
+    service_.Serve();
+  }
+  EXPECT_EQ(operations_.OldestOpen(), 0U);
+  EXPECT_EQ(operations_.OldestOpen() + Post(), 2 * ipc::kOperationsMax + 3);
+  EXPECT_EQ(operations_.OldestOpen(), 2 * ipc::kOperationsMax + 3);
+}
+
+TEST_F(OperationsTest, KeepTheLossWhenAServiceThatWasGivenUpGoesOn) {
+  Post();
+  Post();
+  service_.Serve();
+  operations_.Lose(Error(Code::kUnavailable, "it has not answered"));
+  EXPECT_EQ(CodeOf(2), Code::kUnavailable);
+  service_.Serve();  // it was only stopped, and ends the second operation well
+  EXPECT_EQ(CodeOf(1), Code::kOk);
+  EXPECT_EQ(CodeOf(2), Code::kUnavailable);
+  EXPECT_EQ(operations_.OutcomeOf(2).text, "it has not answered");
+  EXPECT_FALSE(operations_.CheckThere().ok());
+}
+
 TEST_F(OperationsTest, KeepTheServicesReasonForEndingUnavailable) {
   Post();
   service_.Serve(Code::kUnavailable, "the service is draining");

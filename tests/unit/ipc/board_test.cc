@@ -53,6 +53,15 @@ TEST_F(Board, ShowsTheReaderWhatTheServiceWrote) {
   EXPECT_EQ(std::memcmp(&*read, &row, sizeof row), 0);
 }
 
+// A hole that the file system cannot fill any more would end the service when it writes a row.
+TEST_F(Board, HasAllOfItsBlocksBeforeItIsMapped) {
+  Result<BoardFile> file = BoardFile::Create(path_, 0644);
+  ASSERT_TRUE(file.ok());
+  struct stat state {};
+  ASSERT_EQ(::stat(path_.c_str(), &state), 0);
+  EXPECT_GE(static_cast<std::size_t>(state.st_blocks) * 512, sizeof(BoardLayout));
+}
+
 TEST_F(Board, HasTheModeThatWasAskedForWhateverTheUmask) {
   const mode_t umask = ::umask(0077);
   Result<BoardFile> file = BoardFile::Create(path_, 0644);

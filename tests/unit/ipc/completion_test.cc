@@ -45,6 +45,50 @@ TEST_F(Completion, SuccessNeedsNoTextAndNoSystemCall) {
   EXPECT_EQ(outcome.text, "");
 }
 
+// The two threads are to run at the same time: each gives way only when the other does not.
+void AwaitRound(const std::atomic<std::uint64_t>& reached, std::uint64_t round) {
+  for (int looks = 0; reached.load(std::memory_order_acquire) != round; ++looks) {
+    if (looks > 100'000) std::this_thread::yield();
+  }
+}
+
+// A waiter counts itself and then looks at the word; the service writes the word and then looks for
+// waiters. One of them must see the other, or the waiter sleeps over its end. Many rounds, since
+// only the processor decides in which order two cores see what the other does.
+TEST_F(Completion, NeverMissesAWaiterWhoMissedTheWord) {
+  constexpr std::uint64_t kRounds = 200'000;
+  const TimeNs end = MonotonicNow() + 20 * kSecond;  // on a machine that is busy otherwise
+  bool over = false;
+  std::atomic<std::uint64_t> begun = 0;
+  std::atomic<std::uint64_t> done = 0;
+  bool seen_word = false;
+  std::thread waiter([&] {
+    for (std::uint64_t round = 1; round <= kRounds; ++round) {
+      AwaitRound(begun, round);
+      if (over) return;
+      layout().header.client_waiters.fetch_add(1);
+      seen_word = reader_.HasEnded(round);
+      done.store(round, std::memory_order_release);
+    }
+  });
+  std::uint64_t missed = 0;
+  for (std::uint64_t round = 1; round <= kRounds; ++round) {
+    layout().header.client_waiters.store(0);
+    over = round == kRounds || missed != 0 || MonotonicNow() > end;
+    begun.store(round, std::memory_order_release);
+    // So that the two meet at different places.
+    for (std::uint64_t left = round % 512; left > 0; --left) {
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+    }
+    if (over) break;
+    const bool seen_waiter = writer_.End(round, Code::kOk, "");
+    AwaitRound(done, round);
+    missed += !seen_waiter && !seen_word ? 1 : 0;
+  }
+  waiter.join();
+  EXPECT_EQ(missed, 0U) << "of " << kRounds;
+}
+
 TEST_F(Completion, FailureCarriesItsCodeAndCause) {
   writer_.End(9, Code::kPeerLost, "rank 3 (pid 1234) exited");
   const Outcome outcome = reader_.Read(9);

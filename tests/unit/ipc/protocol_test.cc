@@ -32,7 +32,9 @@ std::string ReadFile(const std::string& path) {
 }
 
 // The document is in two files; the board has the second one.
-std::string TheProtocol() { return ReadFile("ipc/PROTOCOL.md") + ReadFile("ipc/BOARD.md"); }
+std::string TheProtocol() {
+  return ReadFile("ipc/PROTOCOL.md") + ReadFile("ipc/BOARD.md") + ReadFile("ipc/PEERS.md");
+}
 
 struct Field {
   std::size_t offset = 0;
@@ -144,14 +146,16 @@ std::map<std::string, Layout> ChannelLayoutsOfCode() {
 std::map<std::string, Layout> BoardLayoutsOfCode() {
   return {
       {"BoardLayout",
-       {sizeof(BoardLayout),
-        {FIELD(BoardLayout, magic), FIELD(BoardLayout, version), FIELD(BoardLayout, reserved0),
-         FIELD(BoardLayout, size), FIELD(BoardLayout, service), FIELD(BoardLayout, counters),
-         FIELD(BoardLayout, jobs), FIELD(BoardLayout, ranks), FIELD(BoardLayout, queue),
-         FIELD(BoardLayout, lanes), FIELD(BoardLayout, events), FIELD(BoardLayout, plans),
-         FIELD(BoardLayout, plan_blocks), FIELD(BoardLayout, shares),
-         FIELD(BoardLayout, flight_jobs), FIELD(BoardLayout, flights), FIELD(BoardLayout, passes),
-         FIELD(BoardLayout, gpus)}}},
+       {sizeof(BoardLayout), {FIELD(BoardLayout, magic),       FIELD(BoardLayout, version),
+                              FIELD(BoardLayout, reserved0),   FIELD(BoardLayout, size),
+                              FIELD(BoardLayout, service),     FIELD(BoardLayout, counters),
+                              FIELD(BoardLayout, jobs),        FIELD(BoardLayout, ranks),
+                              FIELD(BoardLayout, queue),       FIELD(BoardLayout, lanes),
+                              FIELD(BoardLayout, events),      FIELD(BoardLayout, plans),
+                              FIELD(BoardLayout, plan_blocks), FIELD(BoardLayout, shares),
+                              FIELD(BoardLayout, flight_jobs), FIELD(BoardLayout, flights),
+                              FIELD(BoardLayout, passes),      FIELD(BoardLayout, gpus),
+                              FIELD(BoardLayout, log),         FIELD(BoardLayout, certificate)}}},
       {"ServiceRow",
        {sizeof(ServiceRow),
         {FIELD(ServiceRow, state), FIELD(ServiceRow, pid), FIELD(ServiceRow, uid),
@@ -201,6 +205,11 @@ std::map<std::string, Layout> BoardLayoutsOfCode() {
          FIELD(RankRow, operations_ended), FIELD(RankRow, attached_ns),
          FIELD(RankRow, bytes_posted), FIELD(RankRow, last_posts), FIELD(RankRow, late_ns),
          FIELD(RankRow, waited_ns)}}},
+  };
+}
+
+std::map<std::string, Layout> LaneLayoutsOfCode() {
+  return {
       {"QueueRow",
        {sizeof(QueueRow),
         {FIELD(QueueRow, block), FIELD(QueueRow, job_id), FIELD(QueueRow, state),
@@ -209,11 +218,6 @@ std::map<std::string, Layout> BoardLayoutsOfCode() {
          FIELD(QueueRow, dtype), FIELD(QueueRow, stage), FIELD(QueueRow, lane),
          FIELD(QueueRow, tensors), FIELD(QueueRow, posted_ns), FIELD(QueueRow, since_ns),
          FIELD(QueueRow, tensor), FIELD(QueueRow, peer)}}},
-  };
-}
-
-std::map<std::string, Layout> LaneLayoutsOfCode() {
-  return {
       {"LaneRow",
        {sizeof(LaneRow),
         {FIELD(LaneRow, in_use), FIELD(LaneRow, threads), FIELD(LaneRow, credit_bytes),
@@ -309,6 +313,13 @@ std::map<std::string, Layout> FlightLayoutsOfCode() {
         {FIELD(PassRow, number), FIELD(PassRow, iteration), FIELD(PassRow, rank),
          FIELD(PassRow, reserved0), FIELD(PassRow, begin_ns), FIELD(PassRow, backward_ns),
          FIELD(PassRow, forward_ns), FIELD(PassRow, waited_ns)}}},
+      {"LogRow", {sizeof(LogRow), {FIELD(LogRow, lines_dropped), FIELD(LogRow, last_drop_ns)}}},
+      {"CertificateRow",
+       {sizeof(CertificateRow),
+        {FIELD(CertificateRow, in_use), FIELD(CertificateRow, reserved0),
+         FIELD(CertificateRow, loaded_unix_s), FIELD(CertificateRow, until_unix_s),
+         FIELD(CertificateRow, authority_until_unix_s), FIELD(CertificateRow, warn_from_unix_s),
+         FIELD(CertificateRow, refused)}}},
       {"GpuRow",
        {sizeof(GpuRow),
         {FIELD(GpuRow, in_use), FIELD(GpuRow, stream_words), FIELD(GpuRow, memory_size),
@@ -454,44 +465,59 @@ struct Elsewhere {
 };
 constexpr Elsewhere kElsewhere[] = {
     {"schema::PROTOCOL_VERSION", 3, "ipc/schema/client.capnp", "protocolVersion :UInt32 = 3;"},
-    {"kDescriptorsPerMessageMax", 253, "service/control/listener.cc",
+    {"kDescriptorsPerMessageMax", 253, "service/rpc/listener.cc",
      "kDescriptorsPerMessageMax = kDevicePiecesMax;"},
-    {"kMessageWordsMax", 4U << 20U, "service/control/listener.cc",
+    {"kMessageWordsMax", 4U << 20U, "service/rpc/listener.cc",
      "kMessageWordsMax = std::uint64_t{4} << 20;"},
-    {"kNestingMax", 16, "service/control/listener.cc", "kNestingMax = 16;"},
-    {"kCallsMax", 32, "service/control/bounded_network.h", "kCallsMax = 32;"},
-    {"kUnreadBytesMax", 1U << 20U, "service/control/bounded_network.h",
+    {"kNestingMax", 16, "service/rpc/listener.cc", "kNestingMax = 16;"},
+    {"kCallsMax", 32, "service/loop/bounded_network.h", "kCallsMax = 32;"},
+    {"kUnreadBytesMax", 1U << 20U, "service/loop/bounded_network.h",
      "kUnreadBytesMax = std::size_t{1} << 20;"},
-    {"kJobNameMax", 63, "service/control/roster.cc", "kJobNameMax = 63;"},
+    {"kStraysMax", 64, "service/loop/bounded_network.h", "kStraysMax = 64;"},
+    {"kStraysPerCall", 16, "service/loop/bounded_network.h", "kStraysPerCall = 16;"},
+    {"kMessagesPerSecond", 5000, "service/rpc/listener.h", "kMessagesPerSecond = 5000;"},
+    {"kMessagesBurst", 10000, "service/rpc/listener.h", "kMessagesBurst = 10'000;"},
+    {"kEarlyMessageBytesMax", 65536, "service/rpc/bounded_stream.h",
+     "kEarlyMessageBytesMax = 65536;"},
+    {"kMessageTime", 10, "service/rpc/bounded_stream.h", "kMessageTime = 10 * kj::SECONDS;"},
+    {"kIdleTimeWithoutSession", 60, "service/rpc/bounded_stream.h",
+     "kIdleTimeWithoutSession = 60 * kj::SECONDS;"},
+    {"kArrivingBytesMax", 256U << 20U, "service/accounts/arrivals.h",
+     "kArrivingBytesMax = std::uint64_t{256} << 20;"},
+    {"kJobNameMax", 63, "service/accounts/roster.cc", "kJobNameMax = 63;"},
     {"kMembersMax", 64, "transport/transport.h", "kMembersMax = 64;"},
     {"kSegmentsMax", 256, "service/session/session.h", "kSegmentsMax = 256;"},
     {"kTensorsMax", 1U << 18U, "service/session/session.h", "kTensorsMax = std::size_t{1} << 18;"},
-    {"kTensorNameMax", 255, "service/control/ledger.cc", "kTensorNameMax = 255;"},
+    {"kTensorNameMax", 255, "service/accounts/ledger.cc", "kTensorNameMax = 255;"},
     {"kTimeoutMsMax", 24 * 3600 * 1000, "service/dispatch/check.h",
      "kTimeoutMsMax = 24 * 3600 * 1000;"},
-    {"schema::PEER_PROTOCOL_VERSION", 3, "ipc/schema/peer.capnp",
-     "peerProtocolVersion :UInt32 = 3;"},
-    {"kHelloTimeout", 5, "service/control/peers/peer_link.h", "kHelloTimeout = 5 * kj::SECONDS;"},
-    {"kStrangersMax", 64, "service/control/peers/peer_listener.h", "kStrangersMax = 64;"},
-    {"kPeerConnectionsMax", 256, "service/control/peers/peer_listener.h",
-     "kPeerConnectionsMax = 256;"},
-    {"kPeerMessageWordsMax", 1U << 20U, "service/control/peers/peer_link.h",
+    {"schema::PEER_PROTOCOL_VERSION", 4, "ipc/schema/peer.capnp",
+     "peerProtocolVersion :UInt32 = 4;"},
+    {"kHelloTimeout", 5, "service/peers/peer_link.h", "kHelloTimeout = 5 * kj::SECONDS;"},
+    {"kStrangersMax", 64, "service/peers/peer_listener.h", "kStrangersMax = 64;"},
+    {"kPeerConnectionsMax", 256, "service/peers/peer_listener.h", "kPeerConnectionsMax = 256;"},
+    {"kPeerMessageWordsMax", 1U << 20U, "service/peers/peer_link.h",
      "kPeerMessageWordsMax = std::uint64_t{1} << 20;"},
-    {"kToldAtOnceMax", 16, "service/control/peers/peer_link.h", "kToldAtOnceMax = 16;"},
-    {"kToldBytesMax", 256U << 10U, "service/control/peers/peer_link.h",
+    {"kToldAtOnceMax", 16, "service/peers/peer_link.h", "kToldAtOnceMax = 16;"},
+    {"kToldBytesMax", 256U << 10U, "service/peers/peer_link.h",
      "kToldBytesMax = std::size_t{256} << 10;"},
-    {"kUntoldMax", 16384, "service/control/peers/peer_link.h", "kUntoldMax = 16384;"},
-    {"kLanesMax", 16, "service/control/peers/peer_wire.h", "kLanesMax = 16;"},
-    {"kLaneAddressMax", 16384, "service/control/peers/peer_wire.h", "kLaneAddressMax = 16384;"},
+    {"kUntoldMax", 16384, "service/peers/peer_link.h", "kUntoldMax = 16384;"},
+    {"kLanesMax", 16, "service/peers/peer_wire.h", "kLanesMax = 16;"},
+    {"kLaneAddressMax", 16384, "service/cluster/agreement.h", "kLaneAddressMax = 16384;"},
     {"kNodesMax", 64, "transport/network.h", "kNodesMax = 64;"},
-    {"kAskedMax", 32, "service/control/helm.h", "kAskedMax = 32;"},
-    {"kToldMax", 4, "service/membership/leader.h", "kToldMax = 4;"},
-    {"kHeardMax", 16, "service/membership/follower.h", "kHeardMax = 16;"},
-    {"kJobsLedMax", 256, "service/membership/leader.h", "kJobsLedMax = 256;"},
+    {"kAskedMax", 32, "service/peers/job_settings.h", "kAskedMax = 32;"},
+    {"kToldMax", 4, "service/cluster/leader.h", "kToldMax = 4;"},
+    {"kHeardMax", 16, "service/cluster/follower.h", "kHeardMax = 16;"},
+    {"kJobsLedMax", 256, "service/cluster/leader.h", "kJobsLedMax = 256;"},
+    {"kJobsOfNodeMax", 64, "service/cluster/leader.h", "kJobsOfNodeMax = 64;"},
+    {"kJobsServedMax", 256, "service/cluster/follower.h", "kJobsServedMax = 256;"},
+    {"kBlockBytesMin", 64, "service/session/nodes.h", "kBlockBytesMin = 64;"},
+    {"kBlockBytesMax", 1U << 30U, "service/session/nodes.h",
+     "kBlockBytesMax = std::uint64_t{1} << 30;"},
     {"kLayoutTensorsMax", 768, "service/session/layout.h", "kLayoutTensorsMax = 768;"},
-    {"kPlanTextMax", 4U << 20U, "service/membership/plan_text.h",
+    {"kPlanTextMax", 4U << 20U, "service/cluster/plan_text.h",
      "kPlanTextMax = std::size_t{4} << 20U;"},
-    {"kPlanPieceMax", 128U << 10U, "service/membership/plan_text.h",
+    {"kPlanPieceMax", 128U << 10U, "service/cluster/plan_text.h",
      "kPlanPieceMax = std::size_t{128} << 10U;"},
     {"kSwitchSlack", 8, "service/actor/messages.h", "kSwitchSlack = 8;"},
 };

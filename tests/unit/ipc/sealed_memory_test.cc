@@ -47,6 +47,24 @@ TEST(SealedMemory, IsSharedByBothEnds) {
   EXPECT_EQ(other->data()[kSize - 1], std::byte{42});
 }
 
+TEST(SealedMemory, IsPopulatedWhenEveryPageIsAllocated) {
+  const UniqueFd sparse = Memfd(kSize, kGoodSeals);
+  const Status refused = CheckPopulated(sparse.get(), kSize);
+  ASSERT_EQ(refused.code(), Code::kInvalidArgument);
+  EXPECT_NE(refused.error().text().find("16384 are not allocated"), std::string::npos)
+      << refused.error().text();
+  ASSERT_EQ(::fallocate(sparse.get(), 0, 0, kSize - kPageSize), 0);
+  EXPECT_NE(CheckPopulated(sparse.get(), kSize).error().text().find("4096 are not allocated"),
+            std::string::npos);
+  ASSERT_EQ(::fallocate(sparse.get(), 0, 0, kSize), 0);
+  EXPECT_TRUE(CheckPopulated(sparse.get(), kSize).ok());
+
+  SealedMemory memory = CreateSealedMemory("test", kSize).value();
+  EXPECT_FALSE(CheckPopulated(memory.fd.get(), kSize).ok());
+  EXPECT_TRUE(Populate(memory).ok());
+  EXPECT_TRUE(CheckPopulated(memory.fd.get(), kSize).ok());
+}
+
 TEST(SealedMemory, CannotBeCutGrownOrUnsealedByItsMaker) {
   Result<SealedMemory> memory = CreateSealedMemory("test", kSize);
   ASSERT_TRUE(memory.ok());

@@ -131,6 +131,40 @@ TEST_P(ReduceOn, WritesOnlyTheOutputsItIsGiven) {
   }
 }
 
+// Of one element: what the kernels make of it, which the reference must make of it too.
+template <class T>
+T ReduceOne(DType dtype, Reduction reduction, const std::vector<T>& values,
+            std::uint32_t divisor = 0) {
+  std::vector<const std::byte*> inputs;
+  for (const T& value : values) inputs.push_back(reinterpret_cast<const std::byte*>(&value));
+  T got{};
+  T expected{};
+  std::byte* const out[] = {reinterpret_cast<std::byte*>(&got)};
+  std::byte* const expected_out[] = {reinterpret_cast<std::byte*>(&expected)};
+  ReduceInto(dtype, reduction, inputs, out, 0, 1, divisor);
+  ReferenceReduce(dtype, reduction, inputs, expected_out, 0, 1, divisor);
+  EXPECT_EQ(got, expected) << Describe(dtype, reduction, values.size(), 1) << " / " << divisor;
+  return got;
+}
+
+template <class T>
+void ExpectExtremesWrap(DType dtype) {
+  constexpr T kMin = std::numeric_limits<T>::min();
+  constexpr T kMax = std::numeric_limits<T>::max();
+  constexpr T kMinusOne = static_cast<T>(-1);
+  EXPECT_EQ(ReduceOne<T>(dtype, Reduction::kSum, {kMax, 1}), kMin);
+  EXPECT_EQ(ReduceOne<T>(dtype, Reduction::kSum, {kMin, kMinusOne}), kMax);
+  EXPECT_EQ(ReduceOne<T>(dtype, Reduction::kSum, {kMin, kMin, 1}), T{1});
+  EXPECT_EQ(ReduceOne<T>(dtype, Reduction::kProduct, {kMin, kMinusOne}), kMin);
+  EXPECT_EQ(ReduceOne<T>(dtype, Reduction::kProduct, {kMax, kMax}), T{1});
+}
+
+TEST_P(ReduceOn, WrapsSumsAndProductsOfIntegersAtTheirExtremes) {
+  ExpectExtremesWrap<std::int32_t>(DType::kInt32);
+  ExpectExtremesWrap<std::int64_t>(DType::kInt64);
+  ExpectExtremesWrap<std::uint8_t>(DType::kUInt8);
+}
+
 INSTANTIATE_TEST_SUITE_P(Target, ReduceOn, ::testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
                          [](const auto& test) { return hwy::TargetName(test.param); });
 
@@ -167,6 +201,29 @@ TEST(ReduceIntegers, AveragesWithoutWrapping) {
   EXPECT_EQ(result[0], 200);
   EXPECT_EQ(result[1], 255);
   EXPECT_EQ(result[2], 0);
+}
+
+template <class T>
+void ExpectExtremesOfAverages(DType dtype) {
+  constexpr T kMin = std::numeric_limits<T>::min();
+  constexpr T kMax = std::numeric_limits<T>::max();
+  EXPECT_EQ(ReduceOne<T>(dtype, Reduction::kAverage, std::vector<T>(kMembersMax, kMax)), kMax);
+  EXPECT_EQ(ReduceOne<T>(dtype, Reduction::kAverage, std::vector<T>(kMembersMax, kMin)), kMin);
+  EXPECT_EQ(ReduceOne<T>(dtype, Reduction::kAverage, {kMax, kMin, kMax, kMin}),
+            std::is_signed_v<T> ? T{0} : static_cast<T>(kMax / 2));
+  EXPECT_EQ(ReduceOne<T>(dtype, Reduction::kAverage, {kMax, kMax}, UINT32_MAX),
+            static_cast<T>(sizeof(T) == 8 ? std::uint64_t{1} << 32 : 0));
+  // Quotients that do not fit: 3/2 of the most, and the sum itself.
+  EXPECT_EQ(ReduceOne<T>(dtype, Reduction::kAverage, {kMax, kMax, kMax}, 2),
+            static_cast<T>(std::uint64_t{kMax / 2} * 3 + 1));
+  EXPECT_EQ(ReduceOne<T>(dtype, Reduction::kAverage, {kMax, 1}, 1), kMin);
+  EXPECT_EQ(ReduceOne<T>(dtype, Reduction::kAverage, {kMin, static_cast<T>(-1)}, 1), kMax);
+}
+
+TEST(ReduceIntegers, AveragesExtremesAndWrapsOnlyTheQuotient) {
+  ExpectExtremesOfAverages<std::int32_t>(DType::kInt32);
+  ExpectExtremesOfAverages<std::int64_t>(DType::kInt64);
+  ExpectExtremesOfAverages<std::uint8_t>(DType::kUInt8);
 }
 
 TEST(ReduceFloats, MakesNaNWhereAnyInputIsNaN) {

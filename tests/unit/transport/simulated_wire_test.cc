@@ -161,11 +161,16 @@ TEST_F(SimulatedPair, TellsTheOtherEndOfAClose) {
 TEST_F(SimulatedPair, CutsOneDirectionOnly) {
   network_.CutOneWay("b", "a", Silence::kSilent);
   SendToB(kSmall, 1);
-  bytes_ = Bytes(kSmall, 2);
-  b_.Send(to_a_, {.position = 2}, bytes_.data(), kSmall, 2);
+  const auto answer = Bytes(kSmall, 2);  // of its own: the first message's belongs to the wire
+  b_.Send(to_a_, {.position = 2}, answer.data(), kSmall, 2);
   network_.AdvanceTo(1000);
   EXPECT_EQ(TakeA(), Lines{"sent 1 ok"});
   EXPECT_EQ(TakeB(), (Lines{"sent 2 ok", "announced 1 of 10"}));
+  auto memory = Bytes(kSmall, 0);
+  b_.Accept(diary_b_.arrivals[0], memory.data(), 7);
+  network_.AdvanceTo(1000);
+  EXPECT_EQ(TakeB(), Lines{"received 7 ok"});
+  EXPECT_EQ(memory, Bytes(kSmall, 1));
 }
 
 TEST_F(SimulatedPair, LetsAVanishedNodeDoNothing) {

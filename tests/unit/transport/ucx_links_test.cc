@@ -164,6 +164,46 @@ TEST_F(UcxLinks, EndTheSendsOfAClosedLinkAndTheReceivesThere) {
   }
 }
 
+// What goes at once waits for room in the socket. When its link is closed meanwhile, its memory is
+// no longer the wire's, and the receiver must never hear of it.
+TEST_F(UcxLinks, SayNothingOfAMessageThatWasGivenUpBeforeItWasPacked) {
+  constexpr std::size_t kSize = 64 << 10;
+  constexpr std::uint64_t kCount = 1000;
+  ASSERT_TRUE(a_.wire->GoesAtOnce(kSize));
+  const LinkId link = a_.ConnectTo(b_);
+  const LinkId other = a_.ConnectTo(b_);
+  SendAndReceive(a_, link, b_, 9);
+  SendAndReceive(a_, other, b_, 8);
+  std::vector<std::byte> source(kSize, std::byte{0x55});
+  const std::uint64_t first = token_ + 1;
+  for (std::uint64_t i = 0; i < kCount; ++i) {
+    a_.wire->Send(link, HeaderOf(9, first + i), source.data(), kSize, first + i);
+  }
+  // The receiver does not read: the socket takes what it can.
+  DriveUntil(
+      {&a_}, [] { return false; }, kSecond / 5);
+  ASSERT_FALSE(a_.told.sent.contains(first + kCount - 1)) << "the socket took it all";
+  a_.wire->Close(link);
+  ASSERT_TRUE(DriveUntil({&a_}, [&] { return a_.told.sent.contains(first + kCount - 1); }));
+  EXPECT_EQ(a_.told.sent[first + kCount - 1], Code::kCancelled);
+  std::ranges::fill(source, std::byte{0x11});
+  std::uint64_t announced = 0;
+  std::uint64_t wrong = 0;
+  std::vector<std::byte> target(kSize);
+  b_.told.on_announced = [&](const Recorder::Announcement& announcement) {
+    ++announced;
+    b_.wire->Accept(announcement.arrival, target.data(), announcement.header.position);
+    wrong +=
+        std::ranges::count(target, std::byte{0x55}) == static_cast<std::ptrdiff_t>(kSize) ? 0 : 1;
+  };
+  DriveUntil(
+      both_, [] { return false; }, kSecond / 2);
+  EXPECT_EQ(wrong, 0U) << "of " << announced;
+  EXPECT_LT(announced, kCount);
+  token_ += kCount;
+  SendAndReceive(a_, other, b_, 8);
+}
+
 TEST_F(UcxLinks, FailWhenNobodyIsThere) {
   std::string address;
   {

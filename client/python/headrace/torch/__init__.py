@@ -13,7 +13,13 @@ says, the rendezvous of a job of several nodes included.
 
 from __future__ import annotations
 
-import torch.distributed
+from headrace import needs
+
+try:
+    import torch.distributed
+except ImportError as error:
+    text = needs.sentence("headrace.torch", error)
+    raise ImportError(text, name=error.name) from error
 
 from headrace.torch.ddp import DdpState, ddp_hook
 from headrace.torch.gradients import GradientArena

@@ -21,7 +21,7 @@ TEST(Inbox, HandsOverMessagesInTheirOrderAndOnce) {
   CountingWakeable owner;
   Inbox<int> inbox(owner);
   EXPECT_TRUE(inbox.Empty());
-  for (int i = 0; i < 5; ++i) EXPECT_TRUE(inbox.Send(i));
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(inbox.Send(int{i}));
   EXPECT_FALSE(inbox.Empty());
   EXPECT_EQ(owner.wakes.load(), 5);
   std::vector<int> taken{99};

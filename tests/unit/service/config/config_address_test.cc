@@ -31,6 +31,14 @@ TEST(ConfigAddress, RefusesWhatIsNoAddress) {
   EXPECT_NE(ParseHostPort("a:70000").error().text().find("1 to 65535"), std::string::npos);
 }
 
+TEST(ConfigAddress, TakesNoPortForAHost) {
+  EXPECT_EQ(Written("9564"), "refused");
+  EXPECT_EQ(Written("9564:80"), "refused");
+  EXPECT_EQ(ParseListenAddress("9564").error().code(), Code::kInvalidArgument);
+  EXPECT_NE(ParseListenAddress("9564").error().text().find("*:9564"), std::string::npos);
+  EXPECT_EQ(Written("9564.example.org"), "9564.example.org:7733");
+}
+
 TEST(ConfigAddress, ListensEverywhereAndOnAnyPortWhenAskedTo) {
   EXPECT_EQ(ParseListenAddress("*")->Text(), "*:7733");
   EXPECT_EQ(ParseListenAddress("127.0.0.1:0")->Text(), "127.0.0.1:0");

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "ipc/base/nearest_name.h"
 #include "service/config_keys.h"
 
 namespace headrace::service {
@@ -53,6 +54,21 @@ class ConfigTest : public testing::Test {
   std::map<std::string, std::string> environment_;
 };
 
+TEST_F(ConfigTest, PutsTheBoardBesideASocketThatIsNamedAlone) {
+  EXPECT_EQ(Read({"--socket", "/tmp/x/hr.sock"})->config.board_path, "/tmp/x/board");
+  EXPECT_EQ(Read({"--socket", "/tmp/x/hr.sock", "--board", "/b"})->config.board_path, "/b");
+  EXPECT_EQ(Read({})->config.board_path, "/run/headrace/board");
+  environment_["HEADRACE_SOCKET"] = "/tmp/y/s";
+  EXPECT_EQ(Read({})->config.board_path, "/tmp/y/board");
+}
+
+TEST_F(ConfigTest, ShowsWhatValuesMayBe) {
+  const std::string help = Read({"--help"})->text;
+  EXPECT_NE(help.find("trace, debug, info"), std::string::npos);
+  EXPECT_NE(help.find("0 to 1024"), std::string::npos);
+  EXPECT_EQ(help.find("18446744073709551615"), std::string::npos);
+}
+
 TEST_F(ConfigTest, PrintsTheDefaultsWithTheirSources) {
   const Result<Invocation> answer = Read({"--print-config"});
   ASSERT_TRUE(answer.ok());
@@ -70,6 +86,7 @@ TEST_F(ConfigTest, PrintsTheDefaultsWithTheirSources) {
                                              "drain_timeout_ms = 5000",
                                              "dedicated_lanes = false",
                                              "log_level = \"info\"",
+                                             "log_queue_bytes = 1048576",
                                              "late_ms = 5000",
                                              "interleave = false",
                                              "http_address = \"\"",
@@ -80,11 +97,12 @@ TEST_F(ConfigTest, PrintsTheDefaultsWithTheirSources) {
                                              "nccl_library = \"\"",
                                              "gpu_network = \"staged\"",
                                              "gpu_ctas = 16",
-                                             "sessions_per_uid = 0",
-                                             "memory_per_uid = 0",
+                                             "sessions_per_uid = \"auto\"",
+                                             "memory_per_uid = \"auto\"",
                                              "operations_per_uid = 0",
                                              "node_name = \"" + std::string(host.data()) + "\"",
                                              "node_address = \"\"",
+                                             "forming_ms = 60000",
                                              "detection_ms = 3000",
                                              "peers = \"\"",
                                              "tls_authority = \"\"",
@@ -107,6 +125,19 @@ TEST_F(ConfigTest, PrintsTheDefaultsWithTheirSources) {
     expected += setting + std::string(width - setting.size(), ' ') + "  # default\n";
   }
   EXPECT_EQ(answer->text, expected);
+}
+
+TEST_F(ConfigTest, AQuotaIsANumberOrLeftToTheService) {
+  for (const char* text : {"auto", "0", "4096"}) {
+    const Result<Invocation> answer = Read({"--memory-per-uid", text});
+    ASSERT_TRUE(answer.ok()) << answer.error().text();
+    const std::uint64_t expected =
+        std::string(text) == "auto" ? kQuotaAuto : static_cast<std::uint64_t>(std::atoi(text));
+    EXPECT_EQ(answer->config.memory_per_uid, expected);
+  }
+  ExpectRefused(Read({"--sessions-per-uid", "many"}),
+                {"flag --sessions-per-uid", "an integer or \"auto\""});
+  ExpectRefused(Read({"--sessions-per-uid", "1000001"}), {"outside of 0 to 1000000"});
 }
 
 TEST_F(ConfigTest, TakesTheNearestSourceOfEachValue) {
@@ -206,8 +237,7 @@ TEST_F(ConfigTest, RefusesUnknownFlagsWithTheNearest) {
 TEST_F(ConfigTest, ChecksWithoutStarting) {
   const Result<Invocation> answer = Read({"--check-config"});
   ASSERT_TRUE(answer.ok());
-  EXPECT_EQ(answer->action, Invocation::Action::kPrint);
-  EXPECT_EQ(answer->text, "the configuration is fine\n");
+  EXPECT_EQ(answer->action, Invocation::Action::kCheck);
   environment_ = {{"HEADRACE_SPIN_US", "x"}};
   EXPECT_FALSE(Read({"--check-config"}).ok());
 }

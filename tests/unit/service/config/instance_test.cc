@@ -25,6 +25,7 @@ class InstanceTest : public testing::Test {
     directory_ = std::filesystem::temp_directory_path() / "headrace-instance-XXXXXX";
     ASSERT_NE(::mkdtemp(directory_.data()), nullptr);
     path_ = directory_ + "/socket";
+    board_ = directory_ + "/board";
   }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
@@ -41,7 +42,7 @@ class InstanceTest : public testing::Test {
     return fd;
   }
   Error Refused() const {
-    const Result<Instance> second = Instance::Claim(path_, "headraced 0.1.0");
+    const Result<Instance> second = Instance::Claim(path_, board_, "headraced 0.1.0");
     EXPECT_FALSE(second.ok());
     return second.ok() ? Error(Code::kOk, "") : second.error();
   }
@@ -51,10 +52,11 @@ class InstanceTest : public testing::Test {
 
   std::string directory_;
   std::string path_;
+  std::string board_;
 };
 
 TEST_F(InstanceTest, TellsTheSecondWhoHoldsTheSocket) {
-  const Result<Instance> first = Instance::Claim(path_, "headraced 0.1.0");
+  const Result<Instance> first = Instance::Claim(path_, board_, "headraced 0.1.0");
   ASSERT_TRUE(first.ok()) << first.error().text();
   EXPECT_EQ(first->notice(), "");
   const Error error = Refused();
@@ -64,22 +66,35 @@ TEST_F(InstanceTest, TellsTheSecondWhoHoldsTheSocket) {
   EXPECT_TRUE(Has(error, path_));
 }
 
+TEST_F(InstanceTest, LetsNobodyTakeTheBoardOfAnotherSocketsService) {
+  const Result<Instance> first = Instance::Claim(path_, board_, "headraced 0.1.0");
+  ASSERT_TRUE(first.ok());
+  const std::string other = directory_ + "/other";
+  const Result<Instance> second = Instance::Claim(other, board_, "headraced 0.1.0");
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.error().code(), Code::kAlreadyExists);
+  EXPECT_TRUE(Has(second.error(), "the board " + board_ + " is held by pid "))
+      << second.error().text();
+  // What it had taken by then is free again.
+  EXPECT_TRUE(Instance::Claim(other, directory_ + "/board2", "headraced").ok());
+}
+
 TEST_F(InstanceTest, LeavesNothingBehind) {
   {
-    const Result<Instance> instance = Instance::Claim(path_, "headraced");
+    const Result<Instance> instance = Instance::Claim(path_, board_, "headraced");
     ASSERT_TRUE(instance.ok());
     const UniqueFd socket = Bind(true);
     EXPECT_TRUE(std::filesystem::exists(path_));
     EXPECT_TRUE(std::filesystem::exists(path_ + ".lock"));
   }
   EXPECT_TRUE(std::filesystem::is_empty(directory_));
-  EXPECT_TRUE(Instance::Claim(path_, "headraced").ok());
+  EXPECT_TRUE(Instance::Claim(path_, board_, "headraced").ok());
 }
 
 TEST_F(InstanceTest, RemovesItsFilesOnceWhenItWasMoved) {
   std::optional<Instance> kept;
   {
-    Result<Instance> instance = Instance::Claim(path_, "headraced");
+    Result<Instance> instance = Instance::Claim(path_, board_, "headraced");
     ASSERT_TRUE(instance.ok());
     kept.emplace(std::move(instance).value());
   }
@@ -92,7 +107,7 @@ TEST_F(InstanceTest, RemovesItsFilesOnceWhenItWasMoved) {
 TEST_F(InstanceTest, TakesOverWhatAKilledServiceLeft) {
   const pid_t pid = ::fork();
   if (pid == 0) {
-    Result<Instance> instance = Instance::Claim(path_, "headraced");
+    Result<Instance> instance = Instance::Claim(path_, board_, "headraced");
     const UniqueFd socket = Bind(true);
     // Ends like a kill: no destructor runs.
     ::_exit(instance.ok() ? 0 : 1);
@@ -101,7 +116,7 @@ TEST_F(InstanceTest, TakesOverWhatAKilledServiceLeft) {
   ASSERT_EQ(::waitpid(pid, &status, 0), pid);
   ASSERT_EQ(status, 0);
   ASSERT_TRUE(std::filesystem::exists(path_));
-  const Result<Instance> next = Instance::Claim(path_, "headraced");
+  const Result<Instance> next = Instance::Claim(path_, board_, "headraced");
   ASSERT_TRUE(next.ok()) << next.error().text();
   EXPECT_EQ(next->notice(), "took over the stale socket " + path_ + ": nobody held its lock");
   EXPECT_FALSE(std::filesystem::exists(path_)) << "free for bind";
@@ -127,7 +142,7 @@ TEST_F(InstanceTest, DoesNotTouchAFileThatIsNoSocket) {
 TEST_F(InstanceTest, MakesTheLastDirectoryOnly) {
   path_ = directory_ + "/run/socket";
   {
-    const Result<Instance> instance = Instance::Claim(path_, "headraced");
+    const Result<Instance> instance = Instance::Claim(path_, board_, "headraced");
     ASSERT_TRUE(instance.ok()) << instance.error().text();
     struct stat state {};
     ASSERT_EQ(::stat((directory_ + "/run").c_str(), &state), 0);
@@ -145,7 +160,7 @@ TEST_F(InstanceTest, RefusesAPathThatNoSocketAddressHolds) {
   EXPECT_EQ(error.code(), Code::kInvalidArgument);
   EXPECT_TRUE(Has(error, "108 bytes, at most 107")) << error.text();
   path_.pop_back();
-  EXPECT_TRUE(Instance::Claim(path_, "headraced").ok());
+  EXPECT_TRUE(Instance::Claim(path_, board_, "headraced").ok());
 }
 
 TEST_F(InstanceTest, SaysSoWhenTheHolderIsOnlyStarting) {

@@ -20,7 +20,7 @@ struct Trio {
 
   // Operation `sequence` of all three ranks ends well.
   void ExpectGoesOn() {
-    for (ClientEnd* rank : {&a, &b, &c}) rank->Post(kSum);
+    for (ClientEnd* rank : {&a, &b, &c}) rank->PostApart(kSum);
     node.Settle();
     for (const ClientEnd* rank : {&a, &b, &c}) ExpectOk(*rank, rank->posted());
   }
@@ -108,9 +108,9 @@ TEST(Dispatch, LetsRanksUseDifferentPlacesInTheirMemory) {
 TEST(Dispatch, EndsOnlyTheMismatchedOperationAmongManyInFlight) {
   Trio trio(Loopback({.startup_ns = kMillisecond}));
   for (ClientEnd* rank : {&trio.a, &trio.b, &trio.c}) {
-    rank->Post(kSum);
-    rank->Post(rank == &trio.b ? Barrier() : kSum);
-    rank->Post(kSum);
+    rank->PostApart(kSum);
+    rank->PostApart(rank == &trio.b ? Barrier() : kSum);
+    rank->PostApart(kSum);
   }
   trio.node.Settle();
   trio.node.Advance(5 * kMillisecond);
@@ -133,7 +133,7 @@ TEST(Dispatch, EndsAnOperationWithABadRecordOnAllRanks) {
     for (const ClientEnd* rank : {&trio.a, &trio.b}) {
       ExpectFailed(*rank, 1, Code::kInvalidArgument, {who, "operation 1", "reserved1 is 77"});
     }
-    trio.c.Post(kSum);
+    trio.c.PostApart(kSum);
     trio.node.Settle();
     ExpectFailed(trio.c, 1, Code::kInvalidArgument, {who});
     EXPECT_EQ(trio.node.Counters().records_refused, 1U);
@@ -156,15 +156,15 @@ TEST(Dispatch, ReadsNothingBeyondAMemoryThatARecordOversteps) {
 
 TEST(Dispatch, EndsTheWholeJobWhenARingIsCorrupt) {
   Trio trio;
-  trio.a.Post(kSum);
+  trio.a.PostApart(kSum);
   trio.b.PostGarbage(0xdeadbeef);
   trio.node.Settle();
   ExpectFailed(trio.a, 1, Code::kCorrupt, {"rank 1 (pid 1001)", "submission ring"});
-  const auto broken = trio.node.control().Of<service::SessionBroken>();
+  const auto broken = trio.node.rpc().Of<service::SessionBroken>();
   ASSERT_EQ(broken.size(), 1U);
   EXPECT_EQ(broken[0]->session, trio.b.id());
   EXPECT_EQ(broken[0]->error.code(), Code::kCorrupt);
-  trio.c.Post(kSum);
+  trio.c.PostApart(kSum);
   trio.node.Settle();
   ExpectFailed(trio.c, 1, Code::kCorrupt, {"rank 1 (pid 1001)"});
   EXPECT_TRUE(trio.node.Discarded(trio.b));
@@ -176,13 +176,13 @@ TEST(Dispatch, EndsTheWholeJobWhenARingIsCorrupt) {
 
 TEST(Dispatch, FindsARingCorruptThatGoesWrongAfterGoodRecords) {
   Trio trio;
-  for (ClientEnd* rank : {&trio.a, &trio.b, &trio.c}) rank->Post(kSum);
+  for (ClientEnd* rank : {&trio.a, &trio.b, &trio.c}) rank->PostApart(kSum);
   trio.b.PostGarbage(3);  // 2 is due
   trio.node.Settle();
-  const auto broken = trio.node.control().Of<service::SessionBroken>();
+  const auto broken = trio.node.rpc().Of<service::SessionBroken>();
   ASSERT_EQ(broken.size(), 1U);
   EXPECT_EQ(trio.node.Counters().records_read, 3U);
-  trio.a.Post(kSum);
+  trio.a.PostApart(kSum);
   trio.node.Settle();
   ExpectFailed(trio.a, 2, Code::kCorrupt, {"rank 1 (pid 1001)", "after operation 1"});
 }

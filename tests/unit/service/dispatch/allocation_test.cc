@@ -53,7 +53,7 @@ class Allocation : public ::testing::Test {
   std::uint64_t PostOperations(std::uint64_t each) {
     for (std::uint64_t i = 0; i < each; ++i) {
       for (ClientEnd* rank : ranks_) {
-        rank->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, 64 + i, 4096));
+        rank->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, 64 + i, 4096 + i * 512));
       }
     }
     return Work();

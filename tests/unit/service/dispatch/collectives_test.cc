@@ -157,7 +157,7 @@ TEST(Dispatch, GoesRoundTheRingManyTimes) {
   constexpr std::uint64_t kRounds = 5 * ipc::kOperationsMax + 3;
   for (std::uint64_t i = 0; i < kRounds; ++i) {
     for (ClientEnd* rank : ranks) {
-      rank->Post(i % 3 == 0 ? Barrier() : OnSegment(Collective::kBroadcast, DType::kUInt8, 8));
+      rank->PostApart(i % 3 == 0 ? Barrier() : OnSegment(Collective::kBroadcast, DType::kUInt8, 8));
     }
     if (i % 7 == 0) node.Settle();
   }
@@ -197,7 +197,7 @@ TEST(Dispatch, KeepsTwoJobsApart) {
   const std::vector<ClientEnd*> b = AttachAll(node, {.id = {8}, .name = "b", .world_size = 3});
   for (ClientEnd* rank : a) rank->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, 2));
   for (ClientEnd* rank : b) rank->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, 2));
-  b[0]->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, 2));
+  b[0]->PostApart(OnSegment(Collective::kAllReduce, DType::kFloat32, 2));
   node.Settle();
   node.Close(*b[1], false, "exited or was killed");
   node.Settle();

@@ -9,7 +9,7 @@ namespace {
 const ipc::Record kSum = OnSegment(Collective::kAllReduce, DType::kFloat32, 16);
 const JobSpec kPair{.world_size = 2};
 
-std::size_t Drained(HandDrivenNode& node) { return node.control().Of<service::Drained>().size(); }
+std::size_t Drained(HandDrivenNode& node) { return node.rpc().Of<service::Drained>().size(); }
 
 TEST(Dispatch, IsDrainedAtOnceWhenNothingIsOpen) {
   HandDrivenNode node;
@@ -27,15 +27,15 @@ TEST(Dispatch, FinishesWhatIsPostedWhenItDrainsAndRefusesWhatIsNew) {
   HandDrivenNode node(Loopback({.startup_ns = kMillisecond}));
   ClientEnd& a = node.Attach(kPair, 0);
   ClientEnd& b = node.Attach(kPair, 1);
-  a.Post(kSum);
-  b.Post(kSum);
-  a.Post(kSum);
+  a.PostApart(kSum);
+  b.PostApart(kSum);
+  a.PostApart(kSum);
   node.Settle();
   node.Send(service::Drain{node.now + kSecond});
   node.Settle();
   EXPECT_EQ(Drained(node), 0U);
-  b.Post(kSum);  // joins what was posted before
-  b.Post(kSum);
+  b.PostApart(kSum);  // joins what was posted before
+  b.PostApart(kSum);
   node.Settle();
   ExpectFailed(b, 3, Code::kUnavailable, {"the service is shutting down"});
   node.Advance(5 * kMillisecond);
@@ -44,7 +44,7 @@ TEST(Dispatch, FinishesWhatIsPostedWhenItDrainsAndRefusesWhatIsNew) {
     ExpectOk(*rank, 2);
   }
   EXPECT_EQ(Drained(node), 1U);
-  a.Post(kSum);
+  a.PostApart(kSum);
   node.Settle();
   ExpectFailed(a, 3, Code::kUnavailable, {"shutting down"});
 }
@@ -53,8 +53,8 @@ TEST(Dispatch, EndsWhatIsOpenWhenTheTimeToDrainIsOver) {
   HandDrivenNode node(Loopback({.startup_ns = 10 * kSecond}));
   ClientEnd& a = node.Attach(kPair, 0);
   ClientEnd& b = node.Attach(kPair, 1);
-  a.Post(kSum);
-  b.Post(kSum);
+  a.PostApart(kSum);
+  b.PostApart(kSum);
   a.Post(Barrier());
   node.Settle();
   node.Send(service::Drain{node.now + kSecond});

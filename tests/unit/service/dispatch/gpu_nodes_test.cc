@@ -268,6 +268,19 @@ TEST_F(GpuScratch, IsSaidToPeopleAndGivenBackWithTheJob) {
   EXPECT_EQ(counts.host_registrations, 0U);
 }
 
+// Clients can fill watch's inbox.
+TEST_F(GpuScratch, IsAskedForOnceWatchHasRoom) {
+  World& gpus = OnGpus({{0}, {1}});
+  gpus.Form({{0}, {1}});
+  gpus.cluster.node(0).watch_tap().full = true;
+  gpus.PostAll(OnSegment(Collective::kAllReduce, DType::kFloat32, kCount));
+  gpus.cluster.Advance(100 * kMillisecond);
+  ExpectOpen(*gpus.clients[0], 1);
+  gpus.cluster.node(0).watch_tap().full = false;
+  gpus.cluster.Advance(kSecond);
+  for (const ClientEnd* client : gpus.clients) ExpectOk(*client, 1);
+}
+
 TEST_F(GpuScratch, ThatCannotBePinnedEndsTheJobByName) {
   doubled_.fail("cuMemHostRegister", 1, transport::CuResult::kOutOfMemory);
   World& gpus = OnGpus({{0}, {1}});

@@ -244,6 +244,41 @@ TEST_F(GpuOperations, OfARudeClientDoNotOverflowWhatIsAwaited) {
   EXPECT_TRUE(node_->Discarded(*ranks_[0]));
 }
 
+// A stream waits for one operation before it says that the memory is ready for the next; the host
+// has posted both long before.
+TEST_F(GpuOperations, MayBePostedOnTheSameMemoryOneBehindTheOther) {
+  AttachOnGpus(2);
+  for (std::uint64_t number = 1; number <= 3; ++number) {
+    for (ClientEnd* rank : ranks_) rank->Post(Awaiting(Sum()));
+  }
+  node_->Settle();
+  for (std::uint64_t number = 1; number <= 3; ++number) {
+    for (ClientEnd* rank : ranks_) WriteReadyWord(*rank, number);
+    node_->Settle();
+    for (const ClientEnd* rank : ranks_) ExpectOk(*rank, number);
+  }
+}
+
+TEST_F(GpuOperations, AreRefusedWhenTheirWordComesWhileTheMemoryIsInUse) {
+  AttachOnGpus(2);
+  node_->gpu_transport().stopped = true;
+  for (ClientEnd* rank : ranks_) {
+    rank->Post(Awaiting(Sum()));
+    rank->Post(Awaiting(Sum(400)));
+    for (const std::uint64_t number : {1U, 2U}) WriteReadyWord(*rank, number);
+  }
+  node_->Settle();
+  for (const ClientEnd* rank : ranks_) {
+    ExpectOpen(*rank, 1);
+    ExpectFailed(
+        *rank, 2, Code::kInvalidArgument,
+        {"operation 1 [all_reduce", "3600 bytes overlap", "bytes 400 to 3999 of segment 0"});
+  }
+  node_->gpu_transport().stopped = false;
+  node_->Settle();
+  for (const ClientEnd* rank : ranks_) ExpectOk(*rank, 1);
+}
+
 class GpuGradients : public GpuOperations {
  protected:
   void HandInAll() {
@@ -303,7 +338,7 @@ TEST_F(GpuGradients, AreMeasuredByWhenTheirWordsWereSeen) {
     }
     node_->Settle();
   }
-  const auto seen = node_->control().Of<service::TimesSeen>();
+  const auto seen = node_->peers().Of<service::TimesSeen>();
   ASSERT_EQ(seen.size(), 1U);
   for (const double release_s : seen[0]->times.release_s) EXPECT_NEAR(release_s, 0.040, 1e-6);
 }

@@ -22,18 +22,18 @@ TEST(JobDrain, EndsWhatAnyRankHasPostedAndRefusesWhatComesLater) {
   HandDrivenNode node(Loopback({.startup_ns = kMillisecond}));
   ClientEnd& a = node.Attach(kPair, 0);
   ClientEnd& b = node.Attach(kPair, 1);
-  a.Post(kSum);
-  b.Post(kSum);
-  a.Post(kSum);
+  a.PostApart(kSum);
+  b.PostApart(kSum);
+  a.PostApart(kSum);
   node.Settle();
   node.Send(Drain());
   node.Settle();
-  a.Post(kSum);
+  a.PostApart(kSum);
   node.Settle();
   ExpectFailed(a, 3, Code::kCancelled, {"drained by uid 1000 after operation 2"});
   EXPECT_EQ(node.JobRow(JobId{1})->draining, 1U);
   EXPECT_EQ(node.JobRow(JobId{1})->state, static_cast<std::uint32_t>(ipc::JobState::kRunning));
-  b.Post(kSum);
+  b.PostApart(kSum);
   node.Settle();
   node.Advance(5 * kMillisecond);
   for (const ClientEnd* rank : {&a, &b}) {
@@ -41,7 +41,7 @@ TEST(JobDrain, EndsWhatAnyRankHasPostedAndRefusesWhatComesLater) {
     ExpectOk(*rank, 2);
   }
   EXPECT_EQ(node.JobRow(JobId{1})->state, static_cast<std::uint32_t>(ipc::JobState::kFailed));
-  b.Post(kSum);
+  b.PostApart(kSum);
   node.Settle();
   ExpectFailed(b, 3, Code::kCancelled, {"drained by uid 1000 after operation 2"});
   EXPECT_THAT(node.watch_tap().events,
@@ -52,7 +52,7 @@ TEST(JobDrain, OfAJobThatHasNothingOpenIsOverAtOnce) {
   HandDrivenNode node;
   ClientEnd& a = node.Attach(kPair, 0);
   node.Send(Drain());
-  a.Post(kSum);
+  a.PostApart(kSum);
   node.Settle();
   ExpectFailed(a, 1, Code::kCancelled, {"drained by uid 1000 after operation 0"});
 }
@@ -89,7 +89,7 @@ TEST(JobDrain, LetsTheIterationEndAndRefusesTheNextPostByPost) {
 struct Led {
   void Pass() {
     for (std::size_t from = 0; from < cluster.nodes_count(); ++from) {
-      const auto wishes = cluster.node(from).control().Of<service::SteerNodes>();
+      const auto wishes = cluster.node(from).peers().Of<service::SteerNodes>();
       for (; told[from] < wishes.size(); ++told[from]) {
         for (std::size_t to = 0; to < cluster.nodes_count(); ++to) {
           service::Steering steering = wishes[told[from]]->steering;
@@ -101,7 +101,7 @@ struct Led {
     cluster.Advance(kMillisecond);
   }
   std::size_t Broken(std::size_t node) {
-    return cluster.node(node).control().Of<service::JobBroken>().size();
+    return cluster.node(node).peers().Of<service::JobBroken>().size();
   }
 
   JobSpec job{.name = "bert", .world_size = 2, .rendezvous = "a:7733"};
@@ -115,14 +115,14 @@ TEST(JobDrain, OfSeveralNodesEndsWhereTheFurthestOfThemIs) {
   Led led;
   led.cluster.Form(led.job, {{0}, {1}});
   led.cluster.Advance(kMillisecond);
-  for (int i = 0; i < 3; ++i) led.a.Post(kSum);
-  led.b.Post(kSum);
+  for (int i = 0; i < 3; ++i) led.a.PostApart(kSum);
+  led.b.PostApart(kSum);
   led.cluster.Advance(kMillisecond);
   for (std::size_t node = 0; node < 2; ++node) led.cluster.node(node).Send(Drain());
   led.cluster.Advance(kMillisecond);
   // Before the nodes have told each other they accept more, and begin nothing of it.
-  led.a.Post(kSum);
-  led.b.Post(kSum);
+  led.a.PostApart(kSum);
+  led.b.PostApart(kSum);
   led.cluster.Advance(kSecond);
   ExpectOpen(led.a, 4);
   ExpectOpen(led.b, 2);
@@ -131,8 +131,8 @@ TEST(JobDrain, OfSeveralNodesEndsWhereTheFurthestOfThemIs) {
   ExpectFailed(led.a, 4, Code::kCancelled, {"drained by uid 1000 after operation 3"});
   ExpectOpen(led.a, 3);
   EXPECT_EQ(led.Broken(0) + led.Broken(1), 0U);
-  led.b.Post(kSum);
-  led.b.Post(kSum);
+  led.b.PostApart(kSum);
+  led.b.PostApart(kSum);
   led.cluster.Advance(kMillisecond);
   for (const ClientEnd* rank : {&led.a, &led.b}) {
     for (std::uint64_t operation = 1; operation <= 3; ++operation) ExpectOk(*rank, operation);

@@ -36,10 +36,10 @@ struct LateNode {
 
 TEST(Late, NamesTheRankThatHasNotPostedAnOperationOnce) {
   LateNode late;
-  late.ranks[0]->Post(kSum);
+  late.ranks[0]->PostApart(kSum);
   late.node.Settle();
   late.node.Advance(kSecond);
-  late.ranks[1]->Post(kSum);
+  late.ranks[1]->PostApart(kSum);
   late.node.Advance(4 * kSecond - 1);
   EXPECT_THAT(late.events(), IsEmpty());
   late.node.Advance(1);
@@ -49,7 +49,7 @@ TEST(Late, NamesTheRankThatHasNotPostedAnOperationOnce) {
   for (int second = 0; second < 60; ++second) late.node.Advance(kSecond);
   EXPECT_EQ(late.events().size(), 1U);
   EXPECT_EQ(late.node.Counters().late_reports, 1U);
-  late.ranks[2]->Post(kSum);
+  late.ranks[2]->PostApart(kSum);
   late.node.Settle();
   ASSERT_EQ(late.events().size(), 2U);
   EXPECT_EQ(late.events()[1],
@@ -60,12 +60,12 @@ TEST(Late, NamesTheRankThatHasNotPostedAnOperationOnce) {
 TEST(Late, ReportsAHangOnceHoweverManyOperationsStandBehindIt) {
   LateNode late;
   for (int i = 0; i < 50; ++i) {
-    late.ranks[0]->Post(kSum);
-    late.ranks[1]->Post(kSum);
+    late.ranks[0]->PostApart(kSum);
+    late.ranks[1]->PostApart(kSum);
   }
   for (int second = 0; second < 30; ++second) late.node.Advance(kSecond);
   EXPECT_EQ(late.events().size(), 1U);
-  for (int i = 0; i < 50; ++i) late.ranks[2]->Post(kSum);
+  for (int i = 0; i < 50; ++i) late.ranks[2]->PostApart(kSum);
   late.node.Settle();
   for (int second = 0; second < 30; ++second) late.node.Advance(kSecond);
   EXPECT_EQ(late.events().size(), 2U) << "it went on, and so did the others";
@@ -73,7 +73,7 @@ TEST(Late, ReportsAHangOnceHoweverManyOperationsStandBehindIt) {
 
 TEST(Late, NamesAllWhoAreMissing) {
   LateNode late;
-  late.ranks[1]->Post(kSum);
+  late.ranks[1]->PostApart(kSum);
   late.node.Settle();
   late.node.Advance(5 * kSecond);
   ASSERT_EQ(late.events().size(), 1U);
@@ -85,7 +85,7 @@ TEST(Late, NamesAllWhoAreMissing) {
 TEST(Late, SaysThatARankIsNotAttached) {
   HandDrivenNode node;
   node.dispatch().ReportLate(5 * kSecond);
-  node.Attach({.world_size = 2}, 0).Post(kSum);
+  node.Attach({.world_size = 2}, 0).PostApart(kSum);
   node.Settle();
   node.Advance(5 * kSecond);
   EXPECT_THAT(node.watch_tap().events,
@@ -95,13 +95,13 @@ TEST(Late, SaysThatARankIsNotAttached) {
 TEST(Late, IsSilentWithoutABoundAndWhileNothingWaits) {
   LateNode late;
   late.node.dispatch().ReportLate(0);
-  late.ranks[0]->Post(kSum);
+  late.ranks[0]->PostApart(kSum);
   late.node.Settle();
   late.node.Advance(100 * kSecond);
   EXPECT_THAT(late.events(), IsEmpty());
 
   LateNode idle;
-  for (ClientEnd* rank : idle.ranks) rank->Post(kSum);
+  for (ClientEnd* rank : idle.ranks) rank->PostApart(kSum);
   idle.node.Settle();
   ExpectOk(*idle.ranks[0], 1);
   idle.node.Advance(5 * kSecond);  // the look that was due
@@ -112,7 +112,7 @@ TEST(Late, IsSilentWithoutABoundAndWhileNothingWaits) {
 
 TEST(Late, LeavesWhatFailsToItsFailure) {
   LateNode late;
-  late.ranks[0]->Post(kSum);
+  late.ranks[0]->PostApart(kSum);
   late.node.Settle();
   late.node.Advance(5 * kSecond);
   late.node.Close(*late.ranks[2], false, "exited or was killed");
@@ -122,8 +122,8 @@ TEST(Late, LeavesWhatFailsToItsFailure) {
 
 TEST(Late, SaysLaneAndStepOfWhatMovesTooLong) {
   LateNode late(1, {.startup_ns = 8 * kSecond}, 64);
-  late.ranks[0]->Post(kSum);
-  late.ranks[0]->Post(kSum);
+  late.ranks[0]->PostApart(kSum);
+  late.ranks[0]->PostApart(kSum);
   late.node.Settle();
   late.node.Advance(5 * kSecond);
   EXPECT_THAT(late.events(),
@@ -137,10 +137,10 @@ TEST(Late, SaysLaneAndStepOfWhatMovesTooLong) {
 TEST(Late, TellsOnlySoMuchButCountsAll) {
   LateNode late(2);
   for (int i = 0; i < 20; ++i) {
-    late.ranks[0]->Post(kSum);
+    late.ranks[0]->PostApart(kSum);
     late.node.Settle();
     late.node.Advance(5 * kSecond);
-    late.ranks[1]->Post(kSum);
+    late.ranks[1]->PostApart(kSum);
     late.node.Settle();
   }
   EXPECT_EQ(late.node.Counters().late_reports, 20U);
@@ -202,7 +202,7 @@ TEST(Late, NamesWhoHasNotHandedInItsLayoutWhenThereIsNoPlan) {
 
 TEST(Late, DoesNotReportAJobWhileItIsPausedNorForTheTimeItWas) {
   LateNode late;
-  late.ranks[0]->Post(kSum);
+  late.ranks[0]->PostApart(kSum);
   late.node.Settle();
   late.node.Advance(kSecond);
   late.node.Send(service::SteerJob{JobId{1}, {.kind = service::Steering::Kind::kPause}});

@@ -89,7 +89,7 @@ TEST(Dispatch, KeepsOneJobFromFillingALaneWithTinyStages) {
   HandDrivenNode node(Loopback({.startup_ns = 10 * kMillisecond}));
   ClientEnd& a = node.Attach({.world_size = 1}, 0);
   for (std::uint64_t i = 0; i < kMax; ++i)
-    a.Post(OnSegment(Collective::kAllReduce, DType::kUInt8, 1));
+    a.Post(OnSegment(Collective::kAllReduce, DType::kUInt8, 1, i));
   node.Settle();
   EXPECT_EQ(node.LaneRow().in_flight_stages, schedule::kInFlightStagesMax);
   EXPECT_EQ(node.LaneRow().queued_stages, kMax - schedule::kInFlightStagesMax);

@@ -16,7 +16,7 @@ TEST(Dispatch, EndsWhatOthersWaitForWhenARankIsLostBeforeItPosts) {
   HandDrivenNode node;
   ClientEnd& a = node.Attach(kPair, 0);
   ClientEnd& b = node.Attach(kPair, 1);
-  a.Post(kSum);
+  a.PostApart(kSum);
   a.Post(Barrier());
   node.Settle();
   node.Close(b, false, kKilled);
@@ -27,7 +27,7 @@ TEST(Dispatch, EndsWhatOthersWaitForWhenARankIsLostBeforeItPosts) {
   ExpectFailed(a, 2, Code::kPeerLost, {"rank 1 (pid 1001)", "operation 2 [barrier]"});
   EXPECT_TRUE(node.Discarded(b));
   // What is posted from now on ends at once.
-  a.Post(kSum);
+  a.PostApart(kSum);
   node.Settle();
   ExpectFailed(a, 3, Code::kPeerLost, {"rank 1 (pid 1001) exited or was killed"});
 }
@@ -36,12 +36,12 @@ TEST(Dispatch, EndsTheOperationsOfARankThatIsLostWhileOthersHaveNotPosted) {
   HandDrivenNode node;
   ClientEnd& a = node.Attach(kPair, 0);
   ClientEnd& b = node.Attach(kPair, 1);
-  b.Post(kSum);
+  b.PostApart(kSum);
   node.Settle();
   node.Close(b, false, kKilled);
   node.Settle();
   EXPECT_TRUE(node.Discarded(b));
-  a.Post(kSum);
+  a.PostApart(kSum);
   node.Settle();
   ExpectFailed(a, 1, Code::kPeerLost, {"rank 1 (pid 1001) exited or was killed after operation 1"});
 }
@@ -50,8 +50,8 @@ TEST(Dispatch, TellsTheRanksOfALossOnlyAfterTheLaneHasLetGo) {
   HandDrivenNode node(Loopback({.startup_ns = kSecond}));
   ClientEnd& a = node.Attach(kPair, 0);
   ClientEnd& b = node.Attach(kPair, 1);
-  a.Post(kSum);
-  b.Post(kSum);
+  a.PostApart(kSum);
+  b.PostApart(kSum);
   node.Settle();
   ASSERT_EQ(node.transport().open().size(), 1U);
   node.Close(b, false, kKilled);
@@ -72,8 +72,8 @@ TEST(Dispatch, CancelsAStageThatTheLaneHoldsBack) {
   ClientEnd& a = node.Attach(kPair, 0);
   ClientEnd& b = node.Attach(kPair, 1);
   for (ClientEnd* rank : {&a, &b}) {
-    rank->Post(kSum);
-    rank->Post(kSum);
+    rank->PostApart(kSum);
+    rank->PostApart(kSum);
   }
   node.Settle();
   node.Close(b, false, kKilled);
@@ -88,14 +88,14 @@ TEST(Dispatch, TellsOfTheLossEvenWhenTheStageEndedBeforeItsCancel) {
   HandDrivenNode node;
   ClientEnd& a = node.Attach(kPair, 0);
   ClientEnd& b = node.Attach(kPair, 1);
-  a.Post(kSum);
-  b.Post(kSum);
+  a.PostApart(kSum);
+  b.PostApart(kSum);
   node.TurnDispatch();
   node.TurnLane();  // ended, and its message waits behind the loss
   node.Close(b, false, kKilled);
   node.Settle();
   ExpectOk(a, 1);
-  a.Post(kSum);
+  a.PostApart(kSum);
   node.Settle();
   ExpectFailed(a, 2, Code::kPeerLost, {"after operation 1"});
 }
@@ -104,8 +104,8 @@ TEST(Dispatch, LetsAnEndedStageAndALateCancelPassEachOther) {
   HandDrivenNode node;
   ClientEnd& a = node.Attach(kPair, 0);
   ClientEnd& b = node.Attach(kPair, 1);
-  a.Post(kSum);
-  b.Post(kSum);
+  a.PostApart(kSum);
+  b.PostApart(kSum);
   node.TurnDispatch();
   node.Close(b, false, kKilled);
   node.TurnDispatch();  // the lane gets start and cancel together
@@ -118,8 +118,8 @@ TEST(Dispatch, LosesARankThatHasNothingOpenWithoutHarm) {
   HandDrivenNode node;
   ClientEnd& a = node.Attach(kPair, 0);
   ClientEnd& b = node.Attach(kPair, 1);
-  a.Post(kSum);
-  b.Post(kSum);
+  a.PostApart(kSum);
+  b.PostApart(kSum);
   node.Settle();
   node.Close(b, false, kKilled);
   node.Settle();
@@ -138,22 +138,22 @@ TEST(Dispatch, FinishesWhatARankPostedBeforeItLeft) {
   ClientEnd& a = node.Attach(kPair, 0);
   ClientEnd& b = node.Attach(kPair, 1);
   Fill(b, 1);
-  b.Post(kSum);
-  b.Post(kSum);
-  a.Post(kSum);
+  b.PostApart(kSum);
+  b.PostApart(kSum);
+  a.PostApart(kSum);
   node.Settle();
   node.Close(b, true, "left the job");
   node.Settle();
   EXPECT_FALSE(node.Discarded(b));
-  a.Post(kSum);
-  a.Post(kSum);
+  a.PostApart(kSum);
+  a.PostApart(kSum);
   node.Settle();
   ExpectFailed(a, 3, Code::kPeerLost, {"rank 1 (pid 1001) left the job after operation 2"});
   node.Advance(5 * kMillisecond);
   ExpectOk(a, 1);
   ExpectOk(a, 2);
   ExpectOk(b, 2);
-  EXPECT_EQ(a.Elements<float>()[0], 2);
+  EXPECT_EQ(a.Elements<float>()[0], 1);
   EXPECT_TRUE(node.Discarded(b));
   EXPECT_EQ(node.discarded_in_use(), 0U);
 }
@@ -177,7 +177,7 @@ TEST(Dispatch, TreatsARankThatLeavesACorruptRingAsBroken) {
   HandDrivenNode node;
   ClientEnd& a = node.Attach(kPair, 0);
   ClientEnd& b = node.Attach(kPair, 1);
-  a.Post(kSum);
+  a.PostApart(kSum);
   node.Settle();
   b.PostGarbage(99);
   node.Close(b, true, "left the job");
@@ -190,7 +190,7 @@ TEST(Dispatch, EndsWhatALeavingRankDidNotPost) {
   HandDrivenNode node;
   ClientEnd& a = node.Attach(kPair, 0);
   ClientEnd& b = node.Attach(kPair, 1);
-  a.Post(kSum);
+  a.PostApart(kSum);
   node.Settle();
   node.Close(b, true, "left the job");
   node.Settle();
@@ -208,7 +208,7 @@ TEST(Dispatch, NamesTheLostRankBeforeOneThatLeft) {
   node.Close(b, true, "left the job");
   node.Close(c, false, kKilled);
   node.Settle();
-  a.Post(kSum);
+  a.PostApart(kSum);
   node.Settle();
   ExpectFailed(a, 1, Code::kPeerLost, {"rank 2 (pid 1002) exited or was killed"});
   EXPECT_EQ(node.JobRow(JobId{1})->state, static_cast<std::uint32_t>(ipc::JobState::kFailed));
@@ -218,7 +218,7 @@ TEST(Dispatch, KeepsTheMemoryOfALostRankThatAnotherMoveStillUses) {
   HandDrivenNode node(Loopback({.piece_size = 8, .ns_per_byte = 1e6}));
   ClientEnd& a = node.Attach(kPair, 0);
   ClientEnd& b = node.Attach(kPair, 1);
-  for (ClientEnd* rank : {&a, &b}) rank->Post(kSum);
+  for (ClientEnd* rank : {&a, &b}) rank->PostApart(kSum);
   node.Settle();
   node.Advance(9 * kMillisecond);  // one piece is done
   node.Close(a, false, kKilled);
@@ -247,7 +247,7 @@ TEST(Dispatch, RefusesASessionWhoseDoorbellCannotBeHeard) {
   node.doorbells().refuse = true;
   ClientEnd& a = node.Attach(kPair, 0);
   node.Settle();
-  const auto broken = node.control().Of<service::SessionBroken>();
+  const auto broken = node.rpc().Of<service::SessionBroken>();
   ASSERT_EQ(broken.size(), 1U);
   EXPECT_EQ(broken[0]->session, a.id());
   EXPECT_NE(broken[0]->error.text().find("listen to the doorbell"), std::string::npos);
@@ -259,7 +259,7 @@ TEST(Dispatch, SaysOnceInTheEventsWhyAJobFailed) {
   HandDrivenNode node;
   ClientEnd& a = node.Attach(kPair, 0);
   ClientEnd& b = node.Attach(kPair, 1);
-  for (int i = 0; i < 20; ++i) a.Post(kSum);
+  for (int i = 0; i < 20; ++i) a.PostApart(kSum);
   node.Settle();
   node.Close(b, false, kKilled);
   node.Settle();

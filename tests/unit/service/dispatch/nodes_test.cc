@@ -46,7 +46,7 @@ struct Spread {
             all.begin() + static_cast<std::ptrdiff_t>(begin + count)};
   }
   std::vector<const service::JobBroken*> Broken(std::size_t node) {
-    return cluster.node(node).control().Of<service::JobBroken>();
+    return cluster.node(node).peers().Of<service::JobBroken>();
   }
 
   Ranks ranks;
@@ -151,10 +151,9 @@ TEST(Nodes, AllGatherAndBroadcastReachEveryRank) {
 // A broadcast has no step before the one between nodes, a sum of several ranks has.
 TEST(Nodes, CarryOutCollectivesOfDifferentStepsInTheOrderOfTheirPosts) {
   Spread spread(Ranks{{0, 1}, {2}}, true, {.make = Loopback({.startup_ns = 100 * kMicrosecond})});
-  ipc::Record broadcast = OnSegment(Collective::kBroadcast, DType::kFloat32, 10, 4000);
   for (int i = 0; i < 3; ++i) {
     spread.PostAll(OnSegment(Collective::kAllReduce, DType::kFloat32, 10, 400U * i));
-    spread.PostAll(broadcast);
+    spread.PostAll(OnSegment(Collective::kBroadcast, DType::kFloat32, 10, 4000 + 40U * i));
     spread.PostAll(Barrier());
   }
   spread.cluster.Advance(kSecond);
@@ -169,7 +168,7 @@ TEST(Nodes, TakeAnyRootWhereTheCollectiveHasNone) {
   Spread spread(Ranks{{0, 1}, {2}});
   for (const Collective kind :
        {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather}) {
-    ipc::Record record = OnSegment(kind, DType::kFloat32, 12);
+    ipc::Record record = OnSegment(kind, DType::kFloat32, 12, static_cast<unsigned>(kind) * 48U);
     record.root = 2;
     spread.PostAll(record);
   }
@@ -269,7 +268,7 @@ TEST(Nodes, FindOutWhenNodesPostDifferentThings) {
 TEST(Nodes, TellOneFailureOfAJobAndNoMore) {
   Spread spread(Ranks{{0}, {1}});
   for (int i = 0; i < 5; ++i) {
-    spread.clients[0]->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, 1000));
+    spread.clients[0]->PostApart(OnSegment(Collective::kAllReduce, DType::kFloat32, 1000));
   }
   spread.cluster.Advance(10 * kMillisecond);
   spread.cluster.node(0).Close(*spread.clients[0], false, "exited or was killed");
@@ -281,13 +280,13 @@ TEST(Nodes, TellOneFailureOfAJobAndNoMore) {
 TEST(Nodes, EndOperationsBeyondWhatARankElsewherePostedBeforeItLeft) {
   Spread spread(Ranks{{0}, {1}});
   spread.PostAll(OnSegment(Collective::kAllReduce, DType::kFloat32, 10));
-  spread.clients[0]->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, 10));
+  spread.clients[0]->PostApart(OnSegment(Collective::kAllReduce, DType::kFloat32, 10));
   spread.cluster.Advance(10 * kMillisecond);
   ExpectOk(*spread.clients[0], 1);
   spread.cluster.node(1).Close(*spread.clients[1], true, "left the job");
   spread.cluster.Advance(kMillisecond);
-  ASSERT_EQ(spread.cluster.node(1).control().Of<service::RankDone>().size(), 1U);
-  EXPECT_EQ(spread.cluster.node(1).control().Of<service::RankDone>()[0]->posted, 1U);
+  ASSERT_EQ(spread.cluster.node(1).peers().Of<service::RankDone>().size(), 1U);
+  EXPECT_EQ(spread.cluster.node(1).peers().Of<service::RankDone>()[0]->posted, 1U);
   spread.cluster.node(0).Send(
       service::RankLeft{spread.job.id, 1, 1, 0, "rank 1 (pid 1001) on node b left the job"});
   spread.cluster.Advance(10 * kMillisecond);
@@ -309,7 +308,7 @@ TEST(Nodes, NameTheNodeWhoseLinkFailedAndLetTheMemoryGo) {
   spread.cluster.Advance(10 * kMillisecond);
   EXPECT_TRUE(spread.cluster.node(0).Discarded(*spread.clients[0]));
   EXPECT_EQ(spread.cluster.node(0).discarded_in_use(), 0U);
-  EXPECT_EQ(spread.cluster.node(0).control().Of<service::JobEnded>().size(), 1U);
+  EXPECT_EQ(spread.cluster.node(0).peers().Of<service::JobEnded>().size(), 1U);
   EXPECT_EQ(spread.cluster.node(0).RowsInUse(), 0U);
 }
 
@@ -349,6 +348,40 @@ TEST(Nodes, AreOneNodeWhenOnlyOneCame) {
   spread.cluster.Advance(kMillisecond);
   for (const ClientEnd* client : spread.clients) ExpectOk(*client, 1);
   EXPECT_EQ(spread.cluster.exchange(0).counters().messages_sent, 0U);
+}
+
+// What another service has agreed on reaches dispatch only checked; should a check be missing
+// there, it costs the job and not the service.
+TEST(Nodes, WhatNodesCannotHaveAgreedOnEndsTheJobAndNothingElse) {
+  using service::JobNodes;
+  struct Case {
+    const char* what;
+    void (*spoil)(JobNodes&);
+  };
+  const Case cases[] = {
+      {"a server's place", [](JobNodes& nodes) { nodes.servers_count = 2; }},
+      {"self beyond", [](JobNodes& nodes) { nodes.self = 9; }},
+      {"a rank twice", [](JobNodes& nodes) { nodes.nodes[1].ranks = {0}; }},
+      {"a rank that shifts too far", [](JobNodes& nodes) { nodes.nodes[1].ranks = {77}; }},
+      {"another's ranks",
+       [](JobNodes& nodes) { std::swap(nodes.nodes[0].ranks, nodes.nodes[1].ranks); }},
+      {"a missing rank", [](JobNodes& nodes) { nodes.nodes.pop_back(); }},
+      {"blocks that overflow", [](JobNodes& nodes) { nodes.block_bytes = UINT64_MAX / 8 + 2; }},
+      {"bytes for nothing", [](JobNodes& nodes) {
+         nodes.costs = {{1, 0}};
+       }}};
+  for (const Case& each : cases) {
+    Spread spread({{0}, {1}}, false);
+    JobNodes nodes{.nodes = {{.name = "a", .ranks = {0}}, {.name = "b", .ranks = {1}}},
+                   .block_bytes = 1024,
+                   .costs = {{20e-6, 1e-9}}};
+    each.spoil(nodes);
+    spread.cluster.node(0).Send(service::JobFormed{spread.job.id, nodes});
+    spread.cluster.Advance(kMillisecond);
+    const auto broken = spread.Broken(0);
+    ASSERT_EQ(broken.size(), 1U) << each.what;
+    EXPECT_EQ(broken[0]->code, Code::kCorrupt) << each.what;
+  }
 }
 
 }  // namespace

@@ -119,7 +119,7 @@ TEST(PlannedNodes, FailTogetherWhenARankIsLostInAnIteration) {
   fleet.cluster.Advance(kMillisecond);
   fleet.cluster.node(1).Close(*fleet.clients[1], false, "exited or was killed");
   fleet.cluster.Advance(kMillisecond);
-  const auto broken = fleet.cluster.node(1).control().Of<service::JobBroken>();
+  const auto broken = fleet.cluster.node(1).peers().Of<service::JobBroken>();
   ASSERT_EQ(broken.size(), 1U);
   EXPECT_THAT(broken[0]->cause, ::testing::HasSubstr("exited or was killed after iteration 0"));
   fleet.cluster.node(0).Send(service::JobFailed{fleet.job.id, broken[0]->code, broken[0]->cause});

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
 #include <random>
@@ -22,6 +23,7 @@ namespace {
 constexpr int kSeeds = 60;
 constexpr int kIterations = 24;
 constexpr std::size_t kOtherOffset = 32768;  // where operations of their own have their memory
+constexpr std::size_t kOtherPlaces = 16;     // so many at a time
 
 class Course {
  public:
@@ -138,9 +140,17 @@ class Course {
     for (ClientEnd* client : clients_) {
       if (!client->HasRoom()) return;
     }
-    for (ClientEnd* client : clients_) {
-      client->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, 300, kOtherOffset));
+    // Each has memory of its own while it is open.
+    const std::size_t place = others_ % kOtherPlaces;
+    for (std::size_t rank = 0; rank < clients_.size(); ++rank) {
+      const std::uint64_t before = others_ < kOtherPlaces ? 0 : other_records_[rank][place];
+      if (before != 0 && !clients_[rank]->HasEnded(before)) return;
     }
+    for (std::size_t rank = 0; rank < clients_.size(); ++rank) {
+      other_records_[rank][place] = clients_[rank]->Post(
+          OnSegment(Collective::kAllReduce, DType::kFloat32, 300, kOtherOffset + place * 1200));
+    }
+    ++others_;
   }
 
   void Offer() {
@@ -168,7 +178,7 @@ class Course {
   void SwitchIfTaken() {
     std::uint64_t last = 0;
     for (std::size_t node = 0; node < ranks_.size(); ++node) {
-      const auto taken = cluster_.node(node).control().Of<service::PlanTaken>();
+      const auto taken = cluster_.node(node).peers().Of<service::PlanTaken>();
       if (taken.empty() || taken.back()->version != version_) return;
       last = std::max(last, taken.back()->iteration);
     }
@@ -191,6 +201,8 @@ class Course {
   std::vector<ClientEnd*> clients_;
   std::vector<std::vector<std::uint64_t>> posted_;  // records of the rank's iteration
   std::map<std::uint32_t, std::vector<std::uint32_t>> orders_;
+  std::size_t others_ = 0;  // operations of their own so far
+  std::map<std::size_t, std::array<std::uint64_t, kOtherPlaces>> other_records_;  // by rank
   std::vector<std::uint32_t> order_;
   std::vector<int> iterations_;  // that have ended, by rank
   std::uint32_t version_ = 0;

@@ -41,7 +41,7 @@ class Planned : public ::testing::Test {
       Post(1, 2 - tensor);
     }
   }
-  service::PlanTaken Taken() { return *node_.control().Of<service::PlanTaken>().back(); }
+  service::PlanTaken Taken() { return *node_.peers().Of<service::PlanTaken>().back(); }
   ipc::QueueRow Head() {
     for (std::uint64_t block = 1; block < 10; ++block) {
       if (auto row = node_.QueueRow(job_.id, block); row && row->iteration != 0) return *row;
@@ -71,7 +71,7 @@ TEST_F(Planned, GradientsWaitForAPlanAndSaySo) {
 TEST_F(Planned, SumsAreRightHoweverBlocksSplitAndFuse) {
   for (const Blocks& blocks : {kOneEach, kSplit}) {
     for (const ClientEnd* rank : ranks_) Fill(*rank, 100.0F * static_cast<float>(rank->rank()));
-    const bool first = node_.control().Of<service::PlanTaken>().empty();
+    const bool first = node_.peers().Of<service::PlanTaken>().empty();
     const auto version = first ? 1U : 2U;
     Adopt(node_, job_.id, PlanOf(blocks, version), first ? 1 : 2);
     PostAll();
@@ -261,7 +261,7 @@ TEST_F(Planned, TimesOfIterationsAreTheSlowestRanks) {
     }
     node_.Settle();
   }
-  const auto seen = node_.control().Of<service::TimesSeen>();
+  const auto seen = node_.peers().Of<service::TimesSeen>();
   ASSERT_EQ(seen.size(), 1U);
   EXPECT_EQ(seen[0]->times.iteration, 3U);
   EXPECT_NEAR(seen[0]->times.release_s[0], 6e-6, 1e-9);

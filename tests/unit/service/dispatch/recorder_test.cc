@@ -51,7 +51,7 @@ TEST(Recorder, KeepsWhoPostedWhenAndEachStagesTimes) {
   node.Settle();
   const TimeNs first = node.now;
   node.Advance(2 * kMillisecond);
-  a.Post(kSum);
+  a.PostApart(kSum);
   node.Settle();
   node.Advance(3 * kMillisecond);
   ExpectOk(a, 1);
@@ -92,8 +92,8 @@ TEST(Recorder, TellsOfAnOperationThatEndedBeforeItWasCutWhoHadNotPostedIt) {
   ClientEnd& a = node.Attach({.world_size = 3, .timeout_ms = 1000}, 0);
   node.Attach({.world_size = 3, .timeout_ms = 1000}, 1);
   ClientEnd& c = node.Attach({.world_size = 3, .timeout_ms = 1000}, 2);
-  a.Post(kSum);
-  c.Post(kSum);
+  a.PostApart(kSum);
+  c.PostApart(kSum);
   node.Settle();
   node.Advance(kSecond);
   ExpectFailed(a, 1, Code::kTimeout, {"rank 1"});
@@ -118,8 +118,8 @@ TEST(Recorder, TellsBarriersAndStagesThatNoLaneEverHad) {
   ipc::Record hurried = kSum;
   hurried.timeout_ms = 10;
   a.Post(Barrier());
-  a.Post(kSum);
-  a.Post(hurried);
+  a.PostApart(kSum);
+  a.PostApart(hurried);
   node.Settle();
   node.Advance(10 * kMillisecond);
   ExpectFailed(a, 3, Code::kTimeout, {});
@@ -289,10 +289,10 @@ TEST(Recorder, SumsWhatRanksJobsAndLanesDid) {
   HandDrivenNode node(Loopback({.startup_ns = 3 * kMillisecond}), 64);
   ClientEnd& a = node.Attach({.world_size = 2}, 0);
   ClientEnd& b = node.Attach({.world_size = 2}, 1);
-  for (int i = 0; i < 2; ++i) a.Post(kSum);
+  for (int i = 0; i < 2; ++i) a.PostApart(kSum);
   node.Settle();
   node.Advance(4 * kMillisecond);
-  for (int i = 0; i < 2; ++i) b.Post(kSum);
+  for (int i = 0; i < 2; ++i) b.PostApart(kSum);
   node.Settle();
   const auto share = [&node] {
     for (const auto& slot : node.board().shares) {
@@ -328,7 +328,7 @@ TEST(Recorder, GivesTheRowsOfSharesBack) {
   HandDrivenNode node;
   for (std::uint32_t id = 1; id <= ipc::kShareRowsMax + 10; ++id) {
     ClientEnd& a = node.Attach({.id = {id}, .world_size = 1}, 0, 4096);
-    a.Post(kSum);
+    a.PostApart(kSum);
     node.Settle();
     ExpectOk(a, 1);
     node.Close(a, true, "left the job");

@@ -14,7 +14,7 @@ const service::Tensor kTensor{
     .name = "conv1.weight", .segment = {}, .offset = 0, .count = 8, .dtype = DType::kFloat32};
 
 const service::SegmentRemoved& Answer(HandDrivenNode& node, std::size_t index) {
-  return *node.control().Of<service::SegmentRemoved>().at(index);
+  return *node.rpc().Of<service::SegmentRemoved>().at(index);
 }
 
 TEST(Dispatch, TakesARegistrationThatWasSentBeforeTheRecordThatReliesOnIt) {
@@ -137,15 +137,15 @@ TEST(Dispatch, DiscardsASegmentThatComesAfterTheLeaseHasEnded) {
   node.Send(service::RemoveSegment{a.id(), SegmentId{0}, 1});
   node.Settle();
   EXPECT_EQ(node.watch_tap().mappings_discarded, 1U);
-  EXPECT_TRUE(node.control().Of<service::SegmentRemoved>().empty());
+  EXPECT_TRUE(node.rpc().Of<service::SegmentRemoved>().empty());
 }
 
 TEST(Dispatch, AnswersAPing) {
   HandDrivenNode node;
   node.Send(service::Ping{42});
   node.Settle();
-  ASSERT_EQ(node.control().Of<service::Pong>().size(), 1U);
-  EXPECT_EQ(node.control().Of<service::Pong>()[0]->token, 42U);
+  ASSERT_EQ(node.rpc().Of<service::Pong>().size(), 1U);
+  EXPECT_EQ(node.rpc().Of<service::Pong>()[0]->token, 42U);
 }
 
 }  // namespace

@@ -38,20 +38,22 @@ void MoveSomething(HandDrivenNode& node, Pair& pair) {
 
 TEST(Sharing, GivesJobsTheirWeightsOfALaneUnderLoad) {
   HandDrivenNode node(Loopback({.piece_size = kMega, .ns_per_byte = 1}), 8 * kMega);
-  Pair a(node, kA, kMega);
-  Pair b(node, kB, kMega);
+  constexpr std::uint64_t kOpen = 12;
+  Pair a(node, kA, kOpen * kMega / 2);
+  Pair b(node, kB, kOpen * kMega / 2);
   node.Send(service::SteerJob{kA.id, {.kind = service::Steering::Kind::kWeight, .value = 3}});
   node.Settle();
-  const ipc::Record half = OnSegment(Collective::kAllReduce, DType::kFloat32, kMega / 8);
+  // Each of those that are open has memory of its own.
+  const auto half = [](std::uint64_t number) {
+    return OnSegment(Collective::kAllReduce, DType::kFloat32, kMega / 8,
+                     number % kOpen * kMega / 2);
+  };
   std::uint64_t posted = 0;
   std::uint64_t ended_a = 0;
   std::uint64_t ended_b = 0;
   for (int i = 0; i < 400; ++i) {
-    while (posted < ended_a + 12) {
-      a.Post(half);
-      ++posted;
-    }
-    while (b.ranks[0]->posted() < ended_b + 12) b.Post(half);
+    while (posted < ended_a + kOpen) a.Post(half(posted++));
+    while (b.ranks[0]->posted() < ended_b + kOpen) b.Post(half(b.ranks[0]->posted()));
     node.Advance(kMillisecond / 2);
     ended_a = node.JobRow(kA.id)->operations_ended;
     ended_b = node.JobRow(kB.id)->operations_ended;
@@ -170,11 +172,11 @@ TEST(Ping, IsAnsweredByDispatchAndByEveryLane) {
   HandDrivenNode node;
   node.Send(service::Ping{77});
   node.Settle();
-  const auto pongs = node.control().Of<service::Pong>();
+  const auto pongs = node.rpc().Of<service::Pong>();
   ASSERT_EQ(pongs.size(), 1U);
   EXPECT_EQ(pongs[0]->token, 77U);
   EXPECT_EQ(pongs[0]->lanes_count, 1U);
-  const auto answers = node.control().Of<service::LaneAnswered>();
+  const auto answers = node.rpc().Of<service::LaneAnswered>();
   ASSERT_EQ(answers.size(), 1U);
   EXPECT_EQ(answers[0]->lane, 0U);
   EXPECT_EQ(answers[0]->token, 77U);

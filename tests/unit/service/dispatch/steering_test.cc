@@ -68,15 +68,15 @@ TEST(Steering, TakesEffectWithTheNextOperationThatOpens) {
   HandDrivenNode node(Loopback({.startup_ns = kMillisecond}));
   ClientEnd& a = node.Attach(kPair, 0);
   ClientEnd& b = node.Attach(kPair, 1);
-  a.Post(kSum);
+  a.PostApart(kSum);
   node.Settle();
   node.Send(Ask(Kind::kWeight, 3));
   node.Settle();
   EXPECT_EQ(node.JobRow(JobId{1})->weight, 1U);
-  b.Post(kSum);
+  b.PostApart(kSum);
   node.Settle();
   EXPECT_EQ(node.JobRow(JobId{1})->weight, 1U) << "the operation was open already";
-  b.Post(kSum);
+  b.PostApart(kSum);
   node.Settle();
   EXPECT_EQ(node.JobRow(JobId{1})->weight, 3U);
   EXPECT_THAT(node.watch_tap().events, Contains(HasSubstr("weight 3 from operation 2 on")));
@@ -100,12 +100,12 @@ TEST(Steering, TakesEffectWhereTheNextIterationBegins) {
 TEST(Steering, OnlyTheLastWishOfAKindCounts) {
   HandDrivenNode node;
   ClientEnd& a = node.Attach(kPair, 0);
-  a.Post(kSum);
+  a.PostApart(kSum);
   node.Settle();
   node.Send(Ask(Kind::kWeight, 3));
   node.Send(Ask(Kind::kWeight, 5));
   node.Settle();
-  a.Post(kSum);
+  a.PostApart(kSum);
   node.Settle();
   EXPECT_EQ(node.JobRow(JobId{1})->weight, 5U);
   EXPECT_THAT(node.watch_tap().events, testing::Not(Contains(HasSubstr("weight 3"))));
@@ -115,13 +115,13 @@ TEST(Pause, LetsWhatIsOpenEndAndNothingBegin) {
   HandDrivenNode node(Loopback({.startup_ns = kMillisecond}));
   ClientEnd& a = node.Attach(kPair, 0);
   ClientEnd& b = node.Attach(kPair, 1);
-  a.Post(kSum);
-  b.Post(kSum);
+  a.PostApart(kSum);
+  b.PostApart(kSum);
   node.Settle();
   node.Send(Ask(Kind::kPause));
   node.Settle();
   for (ClientEnd* rank : {&a, &b}) {
-    rank->Post(kSum);
+    rank->PostApart(kSum);
     rank->Post(Barrier());
   }
   node.Advance(kMillisecond);
@@ -152,13 +152,13 @@ TEST(Pause, PushesDeadlinesBackByItsLength) {
   HandDrivenNode node;
   ClientEnd& a = node.Attach(kPair, 0);
   node.Attach(kPair, 1);
-  a.Post(kSum);
+  a.PostApart(kSum);
   node.Settle();
   node.Advance(300 * kMillisecond);
   node.Send(Ask(Kind::kPause));
   node.Settle();
   node.Advance(5 * kSecond);
-  a.Post(kSum);  // opens, so that the pause is in force
+  a.PostApart(kSum);  // opens, so that the pause is in force
   node.Advance(kSecond);
   node.Send(Ask(Kind::kResume));
   node.Settle();
@@ -213,14 +213,14 @@ TEST(Cancel, EndsWhatIsOpenAndWhatComesWhateverIsPaused) {
   ClientEnd& a = node.Attach(kPair, 0);
   ClientEnd& b = node.Attach(kPair, 1);
   node.Send(Ask(Kind::kPause));
-  a.Post(kSum);
-  b.Post(kSum);
-  a.Post(kSum);
+  a.PostApart(kSum);
+  b.PostApart(kSum);
+  a.PostApart(kSum);
   node.Settle();
   node.Send(Ask(Kind::kCancel));
   node.Send(Ask(Kind::kCancel));
   node.Settle();
-  a.Post(kSum);
+  a.PostApart(kSum);
   node.Settle();
   for (std::uint64_t operation = 1; operation <= 3; ++operation) {
     ExpectFailed(a, operation, Code::kCancelled, {"cancelled by uid 1000 on node a"});
@@ -231,10 +231,10 @@ TEST(Cancel, EndsWhatIsOpenAndWhatComesWhateverIsPaused) {
 
 TEST(Limit, LetsAJobMoveNoMoreThanItMay) {
   HandDrivenNode node;
-  ClientEnd& a = node.Attach({.name = "bert", .world_size = 1}, 0);
+  ClientEnd& a = node.Attach({.name = "bert", .world_size = 1}, 0, std::size_t{4} << 20);
   node.Send(Ask(Kind::kLimit, 1'000'000));
   const ipc::Record large = OnSegment(Collective::kAllReduce, DType::kFloat32, 10'000);
-  for (int i = 0; i < 100; ++i) a.Post(large);
+  for (int i = 0; i < 100; ++i) a.PostApart(large);
   const TimeNs begin = node.now;
   node.Settle();
   EXPECT_EQ(ReasonOf(*node.QueueRow(JobId{1}, 2)), ipc::WaitReason::kRateLimit);

@@ -12,6 +12,7 @@
 #include "service/actor/runner.h"
 #include "service/dispatch/dispatch.h"
 #include "service/lane/lane.h"
+#include "service/mapping/mapper.h"
 #include "service/watch/watch.h"
 #include "tests/support/client_end.h"
 #include "tests/support/recording.h"
@@ -61,10 +62,14 @@ class Process {
     int failed = 0;
     for (int i = 0; i < count;) {
       for (int burst = i % 5; burst >= 0 && i < count; --burst, ++i) {
+        // What is open at the same time has memory of its own.
+        constexpr std::uint64_t kPlace = kSegmentSize / 8;
         const bool large = i % 50 == 0;
-        ipc::Record record = i % 7 == 0 ? support::Barrier()
-                                        : support::OnSegment(Collective::kAllReduce, DType::kInt32,
-                                                             large ? kSegmentSize / 4 : 16);
+        ipc::Record record =
+            i % 7 == 0
+                ? support::Barrier()
+                : support::OnSegment(Collective::kAllReduce, DType::kInt32, large ? kPlace / 4 : 16,
+                                     static_cast<std::uint64_t>(i % 8) * kPlace);
         if (writer.Write(record)) Ring();
       }
       const std::uint64_t last = writer.next_sequence() - 1;
@@ -96,12 +101,14 @@ TEST_P(DispatchThreads, LoseNoWakeBetweenClientsDispatchAndLane) {
   const std::unique_ptr<Sleeper> bed = std::move(Sleeper::Create().value());
   const std::unique_ptr<Sleeper> lane_bed = std::move(Sleeper::Create().value());
   support::CountingWakeable nobody;
-  support::RecordingDoor<ControlMessage> control;
-  Watch watch(nobody, control, *board, [](const Event&) {});
+  support::RecordingDoor<RpcMessage> rpc;
+  support::RecordingDoor<PeersMessage> peers;
+  Watch watch(nobody, rpc, peers, *board, [](const Event&) {});
+  Mapper mapper(nobody, rpc, *board);
   Sleeper& lane_thread = GetParam().dedicated_lane ? *lane_bed : *bed;
   LaneWaker waker(lane_thread);
   transport::ShmTransport transport(2, waker);
-  Dispatch dispatch(*bed, *bed, control, watch.door(), *board);
+  Dispatch dispatch(*bed, *bed, rpc, peers, watch.door(), mapper.door(), *board);
   Lane lane(0, "lane0", transport, waker, lane_thread, dispatch.door());
   std::vector<LanePort> ports;
   ports.push_back({.name = "lane0",
@@ -130,7 +137,8 @@ TEST_P(DispatchThreads, LoseNoWakeBetweenClientsDispatchAndLane) {
   }
   EXPECT_EQ(ipc::ReadRow(board->counters)->operations_ended, kOperations);
   EXPECT_EQ(ipc::ReadRow(board->counters)->operations_failed, 0U);
-  EXPECT_TRUE(control.messages.empty());
+  EXPECT_TRUE(rpc.messages.empty());
+  EXPECT_TRUE(peers.messages.empty());
 }
 
 INSTANTIATE_TEST_SUITE_P(

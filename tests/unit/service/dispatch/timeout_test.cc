@@ -1,7 +1,9 @@
 // Operations that outlive their time.
 #include <gtest/gtest.h>
 
+#include "service/dispatch/check.h"
 #include "tests/unit/service/dispatch/expect.h"
+#include "tests/unit/service/dispatch/planned.h"
 
 namespace headrace::support {
 namespace {
@@ -78,7 +80,7 @@ TEST(Dispatch, ExpiresEachOperationAtItsOwnTime) {
   a.Post(kSum);
   node.Settle();
   node.Advance(60 * kMillisecond);
-  a.Post(kSum);
+  a.Post(OnSegment(Collective::kAllReduce, DType::kFloat32, 16, 64));
   node.Settle();
   node.Advance(40 * kMillisecond);
   ExpectFailed(a, 1, Code::kTimeout, {});
@@ -115,8 +117,9 @@ TEST(Dispatch, TakesAWaitingStageOutOfTheQueueWhenItsTimeIsOver) {
   a.Post(kSum);
   ipc::Record hurried = kSum;
   hurried.timeout_ms = 50;
+  hurried.offset = 64;
   a.Post(hurried);
-  a.Post(kSum);
+  a.Post(OnSegment(Collective::kAllReduce, DType::kFloat32, 16, 128));
   node.Settle();
   EXPECT_EQ(node.LaneRow().queued_stages, 2U);
   node.Advance(50 * kMillisecond);
@@ -126,6 +129,33 @@ TEST(Dispatch, TakesAWaitingStageOutOfTheQueueWhenItsTimeIsOver) {
   node.Advance(200 * kMillisecond);
   ExpectOk(a, 1);
   ExpectOk(a, 3);
+}
+
+// Or anybody could keep the service looking for it every few microseconds for a day.
+TEST(Dispatch, RefusesToAwaitAWordThatNoGpuWrites) {
+  HandDrivenNode node;
+  const JobSpec day{.world_size = 1, .timeout_ms = service::kTimeoutMsMax};
+  ClientEnd& a = node.Attach(day, 0);
+  const auto layout = PackedLayout({16});
+  HandIn(node, a, layout);
+  node.Settle();
+  ipc::Record record = OnSegment(Collective::kAllReduce, DType::kFloat32, 16, 4096);
+  ipc::Record barrier = Barrier();
+  ipc::Record nothing = OnSegment(Collective::kAllReduce, DType::kFloat32, 0);
+  ipc::GradientRecord gradient = GradientOf(*layout, 0);
+  record.flags = barrier.flags = nothing.flags = ipc::kRecordAwaitsWord;
+  gradient.flags |= ipc::kRecordAwaitsWord;
+  for (const ipc::Record& each : {record, barrier, nothing}) a.Post(each);
+  PostGradient(a, gradient);
+  node.Settle();
+  ExpectFailed(a, 1, Code::kInvalidArgument,
+               {"field flags is 2", "segment 0 is memory of the host", "without that flag"});
+  ExpectFailed(a, 2, Code::kInvalidArgument, {"no segment of the session is of one"});
+  ExpectFailed(a, 3, Code::kInvalidArgument, {"segment 0 is memory of the host"});
+  ExpectFailed(a, 4, Code::kInvalidArgument,
+               {"field flags is 3", "the layout is memory of the host"});
+  EXPECT_EQ(node.Counters().records_refused, 4U);
+  EXPECT_EQ(node.dispatch().NextDeadline(), kNever) << "nothing is looked for";
 }
 
 TEST(Dispatch, ReportsALaneThatCouldNotMoveAStage) {

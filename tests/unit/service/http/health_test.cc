@@ -1,5 +1,5 @@
 // Whether the data path answers, and what is said when it does not.
-#include "service/control/http/health.h"
+#include "service/http/health.h"
 
 #include <kj/debug.h>
 
@@ -78,6 +78,24 @@ TEST(Health, IsBadWhileDispatchIsSilentAndWellAgainThen) {
   health.Take(AllWell(), kUnix + kSecond);
   EXPECT_EQ(health.Healthz().status, 200U);
   EXPECT_TRUE(BodyOf(health.Readyz(State::kRunning))["silent"].empty());
+}
+
+TEST(Health, NamesEveryThreadThatIsSilent) {
+  Health health;
+  ProbeAnswer answer = AllWell();
+  answer.parts = {{.name = "peers", .answered = true, .ns = 5000}, {.name = "watch"}};
+  health.Take(answer, kUnix);
+  EXPECT_EQ(health.Healthz().status, 503U);
+  EXPECT_EQ(BodyOf(health.Healthz())["silent"][0]["name"], "watch");
+  EXPECT_EQ(BodyOf(health.Readyz(State::kRunning))["answered_s"]["peers"], 5e-6);
+  // Of those that rpc would have asked nothing is known.
+  health.Take(ProbeAnswer{.dispatch_ns = -1, .lanes = {}, .parts = {{.name = "rpc"}}}, kUnix);
+  const json says = BodyOf(health.Healthz());
+  EXPECT_EQ(says["silent"].size(), 2U);
+  EXPECT_EQ(says["silent"][0]["name"], "rpc");
+  answer.parts[1].answered = true;
+  health.Take(answer, kUnix + kSecond);
+  EXPECT_EQ(health.Healthz().status, 200U);
 }
 
 using HealthOverHttp = HttpTest;

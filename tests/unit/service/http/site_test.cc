@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
-#include "service/control/http/http_assets.h"
+#include "service/http/http_assets.h"
 #include "tests/unit/service/http/visit.h"
 
 namespace headrace::service {

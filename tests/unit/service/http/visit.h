@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ipc/board.h"
-#include "service/control/http/http_listener.h"
+#include "service/http/http_listener.h"
 
 namespace headrace::service {
 

@@ -27,11 +27,11 @@ constexpr double kNsPerByte = 8;  // 1 Gbit/s
 struct Node {
   Node(transport::Wire& wire, std::uint8_t index)
       : exchange(wire, {.name = "net0"}),
-        lane(index, "net0", exchange, waker, wakeable, dispatch, control) {}
+        lane(index, "net0", exchange, waker, wakeable, dispatch, peers) {}
 
   CountingWakeable wakeable;
   RecordingDoor<DispatchMessage> dispatch;
-  RecordingDoor<ControlMessage> control;
+  RecordingDoor<PeersMessage> peers;
   LaneWaker waker{wakeable};
   transport::Exchange exchange;
   Lane lane;
@@ -74,7 +74,7 @@ struct Pair {
     }
   }
   std::vector<const GroupMeasured*> Measured(std::size_t node) {
-    return nodes[node]->control.Of<GroupMeasured>();
+    return nodes[node]->peers.Of<GroupMeasured>();
   }
 
   transport::SimulatedNetwork network{
@@ -83,12 +83,31 @@ struct Pair {
   std::vector<std::unique_ptr<Node>> nodes;
 };
 
+TEST(Groups, AnswerPeersThatAreBehindOnceTheyHaveRoom) {
+  Pair pair;
+  pair.nodes[0]->peers.full = true;
+  pair.Open(5);
+  pair.Advance(kMillisecond);
+  EXPECT_TRUE(pair.nodes[0]->peers.messages.empty());
+  EXPECT_LE(pair.nodes[0]->lane.NextDeadline(), pair.network.now() + kMillisecond);
+  pair.nodes[0]->peers.full = false;
+  pair.Advance(kMillisecond);
+  ASSERT_EQ(pair.nodes[0]->peers.Of<GroupOpened>().size(), 1U);
+  for (std::size_t i = 0; i < 2; ++i) pair.Send(i, MeasureGroup{5});
+  pair.nodes[0]->peers.full = true;
+  pair.Advance(5 * kSecond);
+  EXPECT_TRUE(pair.Measured(0).empty());
+  pair.nodes[0]->peers.full = false;
+  pair.Advance(kMillisecond);
+  EXPECT_EQ(pair.Measured(0).size(), 1U);
+}
+
 TEST(Groups, MeasureTheSameLineOnEveryNode) {
   Pair pair;
   pair.Open(5);
   pair.Advance(kMillisecond);
   for (const auto& node : pair.nodes) {
-    const auto opened = node->control.Of<GroupOpened>();
+    const auto opened = node->peers.Of<GroupOpened>();
     ASSERT_EQ(opened.size(), 1U);
     EXPECT_TRUE(opened[0]->status.ok());
     EXPECT_EQ(opened[0]->group, 5U);
@@ -131,7 +150,7 @@ TEST(Groups, SayWhyAMeasurementEndedEarly) {
   // The number is free again.
   pair.Open(5);
   pair.Advance(10 * kMillisecond);
-  EXPECT_TRUE(pair.nodes[0]->control.Of<GroupOpened>().back()->status.ok());
+  EXPECT_TRUE(pair.nodes[0]->peers.Of<GroupOpened>().back()->status.ok());
 }
 
 TEST(Groups, RefuseToMeasureWhatIsNotOpen) {

@@ -95,6 +95,21 @@ TEST(Lane, RunsStagesInTheOrderTheyCameAndReportsEachEnd) {
                           std::pair(4, Code::kOk), std::pair(5, Code::kOk)));
 }
 
+TEST(Lane, ReportsEndsOnceADispatchThatIsBehindHasRoom) {
+  Bench bench({});
+  bench.dispatch.full = true;
+  for (std::uint64_t token = 1; token <= 3; ++token) bench.Start(token);
+  bench.Settle();
+  EXPECT_TRUE(bench.Ended().empty());
+  EXPECT_EQ(bench.lane->NextDeadline(), bench.now + kMillisecond);
+  bench.dispatch.full = false;
+  bench.now += kMillisecond;
+  bench.Settle();
+  EXPECT_THAT(bench.Ended(), ElementsAre(std::pair(1U, Code::kOk), std::pair(2U, Code::kOk),
+                                         std::pair(3U, Code::kOk)));
+  EXPECT_EQ(bench.lane->NextDeadline(), kNever);
+}
+
 TEST(Lane, PassesOnTheTimesTheTransportMeasured) {
   Bench bench({.startup_ns = 500});
   bench.Start(1);

@@ -153,7 +153,18 @@ void WriteGpus(ipc::BoardLayout& board) {
   ipc::WriteRow(board.gpus[1], gpu);
 }
 
+void WriteCertificate(ipc::BoardLayout& board) {
+  ipc::WriteRow(board.certificate, ipc::CertificateRow{.in_use = 1,
+                                                       .reserved0 = 0,
+                                                       .loaded_unix_s = 1'764'000'000,
+                                                       .until_unix_s = 1'796'000'000,
+                                                       .authority_until_unix_s = 2'079'000'000,
+                                                       .warn_from_unix_s = 1'793'408'000,
+                                                       .refused = {}});
+}
+
 void WriteLanes(ipc::BoardLayout& board) {
+  ipc::WriteRow(board.log, {.lines_dropped = 412, .last_drop_ns = kNow - 3 * kSecond});
   ipc::LaneRow lane{};
   lane.in_use = 1;
   lane.threads = 2;
@@ -281,6 +292,7 @@ std::unique_ptr<ipc::BoardLayout> MakeBoard() {
   WriteQueue(*board);
   WriteLanes(*board);
   WriteGpus(*board);
+  WriteCertificate(*board);
   WritePlans(*board);
   WriteRecorder(*board);
   return board;

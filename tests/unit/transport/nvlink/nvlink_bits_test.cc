@@ -81,7 +81,7 @@ TEST_P(NvlinkBits, AreTheHostsForTheMostMembers) {
 
 TEST_P(NvlinkBits, AreTheHostsForEveryDivisor) {
   for (const DType dtype : kDTypes) {
-    for (const std::uint32_t divisor : {1U, 2U, 3U, 1000U}) {
+    for (const std::uint32_t divisor : {1U, 2U, 3U, 1000U, UINT32_MAX}) {
       for (const std::uint32_t members_count : {1U, 2U, 5U}) {
         ASSERT_NO_FATAL_FAILURE(ExpectHostBits(
             {.kind = Collective::kAllReduce, .reduction = Reduction::kAverage, .divisor = divisor},

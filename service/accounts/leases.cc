@@ -1,0 +1,122 @@
+#include "service/accounts/leases.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace headrace::service {
+
+Result<SessionIdentity> Leases::Open(LeaseRequest request, ipc::Channel channel,
+                                     UniqueFd doorbell) {
+  request.id = SessionId{++sessions_opened_};
+  if (Status status = quotas_.CheckSession(request.uid); !status) {
+    CountRefusal();
+    return status.error();
+  }
+  const Result<Seat> seat = roster_.Join({.job = request.job_name,
+                                          .rank = request.rank,
+                                          .world_size = request.world_size,
+                                          .rendezvous = request.rendezvous,
+                                          .uid = request.uid,
+                                          .pid = request.pid,
+                                          .session = request.id,
+                                          .after_epoch = request.after_epoch});
+  if (!seat) {
+    if (seat.error().code() == Code::kExhausted) CountRefusal();
+    return seat.error();
+  }
+  request.job = seat->job;
+  request.epoch = seat->epoch;
+  auto session = std::make_unique<Session>(request, std::move(channel), std::move(doorbell));
+  if (!dispatch_.Send(OpenSession{std::move(session)})) {
+    roster_.Withdraw(request.id);
+    return Error(Code::kBusy, "the service is behind with its messages: try again");
+  }
+  quotas_.Open(request.id, request.uid);
+  leases_.emplace(request.id, Lease{.identity = request, .ended = {}});
+  Say(Code::kOk, request.job,
+      fmt::format("job {}: rank {} of {} attached (pid {}, uid {})", request.job_name, request.rank,
+                  request.world_size, request.pid, request.uid),
+      request.uid);
+  on_opened_(request);
+  return request;
+}
+
+void Leases::End(SessionId session, bool orderly, Code code, const std::string& cause) {
+  const auto found = leases_.find(session);
+  if (found == leases_.end() || !found->second.ended) return;
+  found->second.ended = Error(code, "the session has ended: " + cause);
+  quotas_.Close(session);
+  const SessionIdentity& identity = found->second.identity;
+  Say(orderly ? Code::kOk : code, identity.job,
+      fmt::format("job {}: rank {} (pid {}) {}", identity.job_name, identity.rank, identity.pid,
+                  cause),
+      identity.uid);
+  on_ended_(identity, orderly, cause);
+  CloseSession close{.session = session, .orderly = orderly, .cause = cause};
+  // In order: what could not be told before goes first.
+  if (!Flush() || !Tell(close)) {
+    untold_.push_back(std::move(close));
+    on_untold_();
+  }
+}
+
+Status Leases::TakeMemory(SessionId session, std::uint64_t bytes) {
+  Status status = quotas_.TakeMemory(session, bytes);
+  if (!status) CountRefusal();
+  return status;
+}
+
+// What dispatch has no room to hear goes with the next.
+void Leases::CountRefusal() {
+  ++refusals_uncounted_;
+  if (dispatch_.Send(QuotaRefused{refusals_uncounted_})) refusals_uncounted_ = 0;
+}
+
+void Leases::FailJob(JobId job, Code code, const std::string& cause) {
+  if (const std::string name = roster_.Fail(job, cause); !name.empty()) {
+    Say(code, job, fmt::format("job {} has failed: {}", name, cause));
+  }
+}
+
+void Leases::EndAll(Code code, const std::string& cause) {
+  std::vector<SessionId> open;
+  for (const auto& [id, lease] : leases_) {
+    if (lease.ended) open.push_back(id);
+  }
+  for (SessionId id : open) End(id, true, code, cause);
+}
+
+Status Leases::Check(SessionId session) const {
+  const auto found = leases_.find(session);
+  if (found == leases_.end()) return Error(Code::kNotFound, "the session has ended");
+  return found->second.ended;
+}
+
+const SessionIdentity* Leases::Find(SessionId session) const {
+  const auto found = leases_.find(session);
+  return found == leases_.end() || !found->second.ended ? nullptr : &found->second.identity;
+}
+
+void Leases::Forget(SessionId session) { leases_.erase(session); }
+
+bool Leases::Tell(const CloseSession& close) {
+  if (!dispatch_.Send(close)) return false;
+  roster_.Depart(close.session, close.orderly, close.cause);
+  return true;
+}
+
+bool Leases::Flush() {
+  const auto refused = std::find_if(untold_.begin(), untold_.end(),
+                                    [this](const CloseSession& close) { return !Tell(close); });
+  untold_.erase(untold_.begin(), refused);
+  return untold_.empty();
+}
+
+void Leases::Say(Code code, JobId job, std::string text, std::optional<std::uint32_t> uid) {
+  // A watch that is 65536 messages behind loses what people would read, nothing else.
+  [[maybe_unused]] const bool taken =
+      watch_.Send(Event{.code = code, .job = job, .text = std::move(text), .uid = uid});
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,99 @@
+// The leases: which sessions are open, and what dispatch and people are told when one begins or
+// ends. The rpc thread only; knows no socket.
+//
+// A lease ends once, with the first cause. Its rank is free again only after dispatch was told, so
+// that dispatch never sees a rank join before it saw it go.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ipc/base/fd.h"
+#include "ipc/channel.h"
+#include "service/accounts/quotas.h"
+#include "service/accounts/roster.h"
+#include "service/actor/inbox.h"
+#include "service/actor/messages.h"
+
+namespace headrace::service {
+
+// Whoever attaches, as control established it; id, job id and epoch are given by Leases.
+using LeaseRequest = SessionIdentity;
+
+class Leases {
+ public:
+  Leases(Door<DispatchMessage>& dispatch, Door<WatchMessage>& watch, QuotaLimits quotas = {})
+      : dispatch_(dispatch),
+        watch_(watch),
+        roster_({.bounded = quotas.share_seats, .service_uid = quotas.service_uid}),
+        quotas_(quotas) {}
+
+  // Seats the rank and opens its session in dispatch. The answer has all numbers filled in.
+  Result<SessionIdentity> Open(LeaseRequest request, ipc::Channel channel, UniqueFd doorbell);
+
+  // Ends the lease; later calls for the same session do nothing. `code` and `cause` are what calls
+  // on the session are answered from then on.
+  void End(SessionId session, bool orderly, Code code, const std::string& cause);
+  void EndAll(Code code, const std::string& cause);
+  // Whether the lease is open, or the error it ended with.
+  Status Check(SessionId session) const;
+  // Who that is; null when the lease has ended.
+  const SessionIdentity* Find(SessionId session) const;
+  // Nobody will ask for this session again.
+  void Forget(SessionId session);
+
+  // Tells dispatch of the leases whose end it had no room to hear. True when nothing is left.
+  bool Flush();
+  // `notice` is called whenever something is left to Flush.
+  void OnUntold(std::function<void()> notice) { on_untold_ = std::move(notice); }
+
+  // `notice` is called when a rank has got its seat.
+  void OnOpened(std::function<void(const SessionIdentity&)> notice) {
+    on_opened_ = std::move(notice);
+  }
+  // `notice` is called when a lease has ended, in order or not, and before dispatch is told: what
+  // dispatch then says of the rank comes after it.
+  using Ended = std::function<void(const SessionIdentity&, bool orderly, const std::string& cause)>;
+  void OnEnded(Ended notice) { on_ended_ = std::move(notice); }
+  // The job has failed for a cause on another node: it takes no new rank until all are gone.
+  void FailJob(JobId job, Code code, const std::string& cause);
+
+  // Says something to people; `uid` whose doing it is, which bounds how often it is shown.
+  void Say(Code code, JobId job, std::string text, std::optional<std::uint32_t> uid = {});
+
+  // Books `bytes` of a segment on the session's uid for as long as the lease lasts, unless they are
+  // given back before; or says why that uid may not have them.
+  Status TakeMemory(SessionId session, std::uint64_t bytes);
+  void GiveMemory(SessionId session, std::uint64_t bytes) { quotas_.GiveMemory(session, bytes); }
+
+  std::size_t open_count() const { return roster_.ranks_count(); }
+
+ private:
+  struct Lease {
+    SessionIdentity identity;
+    Status ended;  // ok while open
+  };
+
+  bool Tell(const CloseSession& close);
+  // Dispatch counts what is refused for a quota, for the board.
+  void CountRefusal();
+
+  Door<DispatchMessage>& dispatch_;
+  Door<WatchMessage>& watch_;
+  Roster roster_;
+  Quotas quotas_;
+  std::uint64_t refusals_uncounted_ = 0;
+  std::map<SessionId, Lease> leases_;
+  std::vector<CloseSession> untold_;
+  std::function<void()> on_untold_ = [] {};
+  std::function<void(const SessionIdentity&)> on_opened_ = [](const SessionIdentity&) {};
+  Ended on_ended_ = [](const SessionIdentity&, bool, const std::string&) {};
+  std::uint64_t sessions_opened_ = 0;
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,245 @@
+#include "service/accounts/ledger.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ipc/sealed_memory.h"
+#include "service/cluster/layouts.h"
+
+namespace headrace::service {
+namespace {
+
+constexpr std::size_t kTensorNameMax = 255;
+
+Error Wrong(std::string text) { return Error(Code::kInvalidArgument, std::move(text)); }
+
+Error NoSegment(std::uint32_t id) {
+  return Error(Code::kNotFound, fmt::format("this session has no segment {}", id));
+}
+
+Status CheckName(std::string_view name) {
+  if (name.size() > kTensorNameMax) {
+    return Wrong(
+        fmt::format("name has {} bytes, at most {} are allowed", name.size(), kTensorNameMax));
+  }
+  // Names end up in logs and tables, a line each.
+  const bool printable = std::none_of(name.begin(), name.end(), [](char letter) {
+    return static_cast<unsigned char>(letter) < ' ' || letter == 0x7f;
+  });
+  if (!printable) return Wrong("name has control characters in it");
+  return {};
+}
+
+}  // namespace
+
+Result<SegmentId> Ledger::ReserveSegment(std::uint64_t size, std::uint64_t bytes, Kind kind) {
+  // Of a GPU's memory a tensor's worth may be meant.
+  const std::uint64_t granularity = kind == Kind::kHost ? ipc::kPageSize : 1;
+  if (size == 0 || size % granularity != 0) {
+    return Wrong(fmt::format("a segment of {} bytes: the size must be a positive multiple of {}",
+                             size, granularity));
+  }
+  if (bytes > ipc::kSegmentSizeMax - segment_bytes_) {
+    return Error(Code::kExhausted,
+                 fmt::format("a segment of {} bytes beside {} registered: a session may have {} in "
+                             "all",
+                             bytes, segment_bytes_, ipc::kSegmentSizeMax));
+  }
+  if (segments_.size() >= kSegmentsMax) {
+    return Error(
+        Code::kExhausted,
+        fmt::format("{} segments are registered, a session may have no more", segments_.size()));
+  }
+  std::uint32_t id = 0;
+  while (segments_.contains(id)) ++id;
+  segments_.emplace(id, Segment{.size = size, .bytes = bytes});
+  segment_bytes_ += bytes;
+  return SegmentId{id};
+}
+
+void Ledger::ConfirmSegment(SegmentId id) { segments_.at(id.value).usable = true; }
+
+Status Ledger::BeginRelease(SegmentId id) {
+  const auto found = segments_.find(id.value);
+  if (found == segments_.end() || !found->second.usable) return NoSegment(id.value);
+  found->second.usable = false;
+  return {};
+}
+
+void Ledger::CancelRelease(SegmentId id) { ConfirmSegment(id); }
+
+void Ledger::EraseSegment(SegmentId id) {
+  const auto found = segments_.find(id.value);
+  if (found == segments_.end()) return;
+  segment_bytes_ -= found->second.bytes;
+  segments_.erase(found);
+}
+
+std::uint64_t Ledger::BytesOf(SegmentId id) const {
+  const auto found = segments_.find(id.value);
+  return found == segments_.end() ? 0 : found->second.bytes;
+}
+
+Status Ledger::CheckTensor(const Tensor& tensor) const {
+  if (Status status = CheckName(tensor.name); !status) return status;
+  if (!IsDType(static_cast<std::uint8_t>(tensor.dtype))) {
+    return Wrong(
+        fmt::format("dtype {} is none of those known", static_cast<unsigned>(tensor.dtype)));
+  }
+  const auto found = segments_.find(tensor.segment.value);
+  if (found == segments_.end() || !found->second.usable) return NoSegment(tensor.segment.value);
+  const std::uint64_t size = found->second.size;
+  const std::uint64_t element = headrace::SizeOf(tensor.dtype);
+  if (tensor.count == 0) return Wrong("count is 0, a tensor has at least one element");
+  if (tensor.offset % element != 0) {
+    return Wrong(fmt::format("offset {} is not a multiple of {}, the size of {}", tensor.offset,
+                             element, Name(tensor.dtype)));
+  }
+  // Without a sum or product that could overflow.
+  if (tensor.offset > size || tensor.count > (size - tensor.offset) / element) {
+    return Wrong(fmt::format("offset {} with count {} of {} reaches beyond segment {} of {} bytes",
+                             tensor.offset, tensor.count, Name(tensor.dtype), tensor.segment.value,
+                             size));
+  }
+  return {};
+}
+
+std::size_t Ledger::FindRoom(std::size_t count) const {
+  if (taken_.size() + count <= kTensorsMax) return taken_.size();
+  std::size_t free = 0;
+  for (std::size_t i = 0; i < kTensorsMax; ++i) {
+    const bool taken = i < taken_.size() && taken_[i];
+    free = taken ? 0 : free + 1;
+    if (free == count) return i + 1 - count;
+  }
+  return kTensorsMax;
+}
+
+Status Ledger::CheckCount(std::size_t count) const {
+  if (count == 0) return Wrong("no tensors were given");
+  if (count <= kTensorsMax - tensors_count_) return {};
+  return Error(Code::kExhausted,
+               fmt::format("{} tensors beside {} registered: a session may have {}", count,
+                           tensors_count_, kTensorsMax));
+}
+
+Status Ledger::CheckTensors(std::span<const Tensor> tensors, std::size_t index) const {
+  for (const Tensor& tensor : tensors) {
+    if (Status status = CheckTensor(tensor); !status) {
+      return status.error().Within(tensor.name.empty() || !CheckName(tensor.name)
+                                       ? fmt::format("tensor {}", index)
+                                       : fmt::format("tensor {} ({})", index, tensor.name));
+    }
+    ++index;
+  }
+  return {};
+}
+
+Result<TensorId> Ledger::NumberTensors(std::size_t count) {
+  if (Status status = CheckCount(count); !status) return status.error();
+  const std::size_t first = FindRoom(count);
+  if (first == kTensorsMax) {
+    return Error(Code::kExhausted,
+                 fmt::format("no {} free tensor numbers in a row: release tensors in the batches "
+                             "in which they were registered",
+                             count));
+  }
+  Take(first, count);
+  if (tensors_.size() < taken_.size()) {
+    // All that there may ever be, once there are many: growing would move every one of them.
+    if (taken_.size() > kTensorsMax / 64) tensors_.reserve(kTensorsMax);
+    tensors_.resize(taken_.size());
+  }
+  return TensorId{static_cast<std::uint32_t>(first)};
+}
+
+void Ledger::PlaceTensors(TensorId first, std::span<const Tensor> tensors) {
+  std::copy(tensors.begin(), tensors.end(), tensors_.begin() + first.value);
+}
+
+Result<TensorId> Ledger::AddTensors(std::span<const Tensor> tensors) {
+  if (Status status = CheckCount(tensors.size()); !status) return status.error();
+  if (Status status = CheckTensors(tensors, 0); !status) return status.error();
+  Result<TensorId> first = NumberTensors(tensors.size());
+  if (first) PlaceTensors(*first, tensors);
+  return first;
+}
+
+void Ledger::Take(std::size_t first, std::size_t count) {
+  taken_.resize(std::max(taken_.size(), first + count));
+  std::fill_n(taken_.begin() + static_cast<std::ptrdiff_t>(first), count, true);
+  tensors_count_ += count;
+}
+
+void Ledger::RestoreTensors(TensorId first, std::uint32_t count) { Take(first.value, count); }
+
+Status Ledger::RemoveTensors(TensorId first, std::uint32_t count) {
+  if (count == 0) return Wrong("no tensors were named");
+  // Bounded by what is registered, whatever count says.
+  for (std::uint64_t id = first.value; id < std::uint64_t{first.value} + count; ++id) {
+    if (!IsTaken(id)) {
+      return Error(Code::kNotFound, fmt::format("this session has no tensor {}", id));
+    }
+    if (id >= layout_first_ && id - layout_first_ < layout_count_) {
+      return Wrong(
+          fmt::format("tensor {} is one of the session's layout, which lasts as long as "
+                      "the session",
+                      id));
+    }
+  }
+  std::fill_n(taken_.begin() + first.value, count, false);
+  while (!taken_.empty() && !taken_.back()) taken_.pop_back();
+  tensors_count_ -= count;
+  return {};
+}
+
+Result<Layout> Ledger::MakeLayout(TensorId first, std::uint32_t count, Reduction reduction) const {
+  if (layout_count_ > 0) {
+    return Error(Code::kAlreadyExists,
+                 fmt::format("this session has a layout of tensors {} to {}: it has one, for as "
+                             "long as it lasts",
+                             layout_first_, layout_first_ + layout_count_ - 1));
+  }
+  if (count == 0 || count > kLayoutTensorsMax) {
+    return Wrong(
+        fmt::format("a layout of {} tensors: 1 to {} are possible", count, kLayoutTensorsMax));
+  }
+  std::uint64_t lowest = UINT64_MAX;
+  for (std::uint64_t id = first.value; id < std::uint64_t{first.value} + count; ++id) {
+    if (!IsTaken(id)) {
+      return Error(Code::kNotFound, fmt::format("this session has no tensor {}", id));
+    }
+    lowest = std::min(lowest, tensors_[id].offset);
+  }
+  const Tensor& model = tensors_[first.value];
+  Layout layout{.dtype = model.dtype, .reduction = reduction, .tensors = {}};
+  layout.tensors.reserve(count);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const Tensor& tensor = tensors_[first.value + i];
+    layout.tensors.push_back(
+        {.name = tensor.name, .offset = tensor.offset - lowest, .count = tensor.count});
+    if (tensor.segment != model.segment) {
+      return Wrong(
+          fmt::format("{} lies in segment {}, tensor 0 in segment {}: gradients of a "
+                      "layout lie in one",
+                      DescribeTensor(layout, i), tensor.segment.value, model.segment.value));
+    }
+    if (tensor.dtype != model.dtype) {
+      return Wrong(
+          fmt::format("{} is of {}, tensor 0 of {}: gradients of a layout have one "
+                      "element type",
+                      DescribeTensor(layout, i), Name(tensor.dtype), Name(model.dtype)));
+    }
+  }
+  if (Status status = CheckLayout(layout); !status) return status.error();
+  layout.names_hash = HashNames(layout);
+  return layout;
+}
+
+void Ledger::KeepLayout(TensorId first, std::uint32_t count) {
+  layout_first_ = first.value;
+  layout_count_ = count;
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,224 @@
+#include "service/accounts/roster.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "ipc/board_layout.h"
+#include "service/session/session.h"
+#include "transport/transport.h"
+
+namespace headrace::service {
+namespace {
+
+constexpr std::size_t kJobNameMax = 63;
+constexpr std::size_t kRanksNamedMax = 8;
+// Of all rows this part is for root and the service's own user.
+constexpr std::size_t kRowsKeptDivisor = 8;
+
+const char* DescribeStart(bool goes_on) { return goes_on ? "goes on" : "begins"; }
+
+}  // namespace
+
+Status CheckJobName(std::string_view name) {
+  if (name.empty() || name.size() > kJobNameMax) {
+    return Error(Code::kInvalidArgument, fmt::format("the job's name has {} bytes, 1 to {} are "
+                                                     "allowed",
+                                                     name.size(), kJobNameMax));
+  }
+  const auto bad = std::find_if(name.begin(), name.end(),
+                                [](char letter) { return letter <= ' ' || letter > '~'; });
+  if (bad == name.end()) return {};
+  return Error(Code::kInvalidArgument,
+               fmt::format("the job's name has byte {:#04x} at {}: only printable ASCII without "
+                           "blanks is allowed",
+                           static_cast<unsigned char>(*bad), bad - name.begin()));
+}
+
+Status Roster::CheckNumbers(const JoinRequest& request) {
+  if (request.world_size == 0 || request.world_size > transport::kMembersMax) {
+    return Error(Code::kInvalidArgument, fmt::format("world size {}, 1 to {} are supported",
+                                                     request.world_size, transport::kMembersMax));
+  }
+  if (request.rank >= request.world_size) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("rank {} of a world of {}: ranks go from 0 to "
+                             "{}",
+                             request.rank, request.world_size, request.world_size - 1));
+  }
+  if (request.after_epoch >= kEpochMax) {
+    return Error(Code::kInvalidArgument, fmt::format("after epoch {}: no job has come to {}",
+                                                     request.after_epoch, kEpochMax));
+  }
+  return {};
+}
+
+// "rank 0 (pid 12), rank 3 (pid 15)".
+std::string Roster::AttachedRanks(const Job& job) {
+  std::vector<std::string> names;
+  std::size_t attached = 0;
+  for (const auto& [rank, member] : job.members) {
+    if (!member.attached || ++attached > kRanksNamedMax) continue;
+    names.push_back(fmt::format("rank {} (pid {})", rank, member.pid));
+  }
+  if (attached > kRanksNamedMax) {
+    names.push_back(fmt::format("{} more", attached - kRanksNamedMax));
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+Status Roster::CheckJoin(const JoinRequest& request, const Job& job) {
+  if (job.uid != request.uid) {
+    return Error(Code::kPermissionDenied,
+                 fmt::format("job {} belongs to uid {}, rank {} (pid {}) is of uid {}: give this "
+                             "job another name",
+                             request.job, job.uid, request.rank, request.pid, request.uid));
+  }
+  if (!job.failure.empty()) {
+    return Error(Code::kPeerLost,
+                 fmt::format("job {} has failed ({}) and {} of it remains attached: it can begin "
+                             "again when all of its ranks are gone",
+                             request.job, job.failure, AttachedRanks(job)));
+  }
+  if (job.world_size != request.world_size) {
+    return Error(Code::kMismatch,
+                 fmt::format("rank {} (pid {}) says job {} has {} ranks, {} said {}", request.rank,
+                             request.pid, request.job, request.world_size, AttachedRanks(job),
+                             job.world_size));
+  }
+  if (job.rendezvous != request.rendezvous) {
+    return Error(Code::kMismatch,
+                 fmt::format("rank {} (pid {}) says job {} meets at \"{}\", {} said \"{}\"",
+                             request.rank, request.pid, request.job, request.rendezvous,
+                             AttachedRanks(job), job.rendezvous));
+  }
+  if (job.goes_on != (request.after_epoch != 0)) {
+    return Error(Code::kMismatch,
+                 fmt::format("rank {} (pid {}) {}, {} {}: ranks that go on after a reconnect and "
+                             "ranks that begin are never one job: end all of them and begin anew",
+                             request.rank, request.pid, DescribeStart(request.after_epoch != 0),
+                             AttachedRanks(job), DescribeStart(job.goes_on)));
+  }
+  const auto taken = job.members.find(request.rank);
+  if (taken == job.members.end()) return {};
+  if (taken->second.attached) {
+    return Error(Code::kAlreadyExists,
+                 fmt::format("rank {} of job {} is attached already, as pid {}; refused is pid {}",
+                             request.rank, request.job, taken->second.pid, request.pid));
+  }
+  return Error(
+      Code::kAlreadyExists,
+      fmt::format("rank {} of job {} has left it (pid {}) while {} remains attached: pid "
+                  "{} can attach when all of its ranks are gone",
+                  request.rank, request.job, taken->second.pid, AttachedRanks(job), request.pid));
+}
+
+Status Roster::CheckRoom(const JoinRequest& request, bool opens_job) const {
+  struct Rows {
+    const char* name;
+    std::size_t max;
+    std::size_t taken;
+    std::size_t own;
+  };
+  const auto found = uses_.find(request.uid);
+  const Use use = found == uses_.end() ? Use{} : found->second;
+  const Rows ranks{"ranks", ipc::kRankRowsMax, sessions_.size(), use.ranks};
+  const Rows jobs{"jobs", ipc::kJobRowsMax, jobs_.size(), use.jobs};
+  const bool shares = shares_.bounded && request.uid != 0 && request.uid != shares_.service_uid;
+  std::vector<Rows> needed{ranks};
+  if (opens_job) needed.push_back(jobs);
+  for (const Rows& rows : needed) {
+    if (rows.taken >= rows.max) {
+      return Error(Code::kExhausted, fmt::format("{} {} are attached, more are not supported",
+                                                 rows.taken, rows.name));
+    }
+    const std::size_t kept = rows.max / kRowsKeptDivisor;
+    if (shares && rows.own + rows.taken + kept >= rows.max) {
+      return Error(
+          Code::kExhausted,
+          fmt::format("uid {} has {} of the {} {} that this node can have, and the {} that "
+                      "are free are for others too: end one, or ask the operator to set "
+                      "sessions_per_uid, which replaces this share",
+                      request.uid, rows.own, rows.max, rows.name, rows.max - rows.taken));
+    }
+  }
+  return {};
+}
+
+Result<Seat> Roster::Join(const JoinRequest& request) {
+  if (Status status = CheckJobName(request.job); !status) return status.error();
+  if (Status status = CheckNumbers(request); !status) return status.error();
+  auto found = jobs_.find(request.job);
+  if (found != jobs_.end()) {
+    if (Status status = CheckJoin(request, found->second); !status) return status.error();
+  }
+  if (Status status = CheckRoom(request, found == jobs_.end()); !status) return status.error();
+  Use& use = uses_[request.uid];
+  ++use.ranks;
+  if (found == jobs_.end()) {
+    ++use.jobs;
+    found = jobs_
+                .emplace(request.job, Job{.id = JobId{++jobs_opened_},
+                                          .uid = request.uid,
+                                          .world_size = request.world_size,
+                                          .goes_on = request.after_epoch != 0,
+                                          .rendezvous = request.rendezvous,
+                                          .failure = {},
+                                          .members = {}})
+                .first;
+  }
+  Job& job = found->second;
+  job.epoch = std::max(job.epoch, request.after_epoch + 1);
+  job.members.insert_or_assign(request.rank,
+                               Member{.session = request.session, .pid = request.pid});
+  sessions_.insert_or_assign(request.session, Place{.job = request.job, .rank = request.rank});
+  return Seat{.job = job.id, .epoch = job.epoch};
+}
+
+void Roster::Withdraw(SessionId session) {
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return;
+  const Place place = found->second;
+  sessions_.erase(found);
+  Job& job = jobs_.at(place.job);
+  job.members.erase(place.rank);
+  EndRank(job.uid, place.job);
+}
+
+void Roster::Depart(SessionId session, bool orderly, std::string_view cause) {
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return;
+  const Place place = found->second;
+  sessions_.erase(found);
+  Job& job = jobs_.at(place.job);
+  Member& member = job.members.at(place.rank);
+  member.attached = false;
+  // The first cause is what the others suffer from; later ones follow from it.
+  if (!orderly && job.failure.empty()) {
+    job.failure = fmt::format("rank {} (pid {}) {}", place.rank, member.pid, cause);
+  }
+  EndRank(job.uid, place.job);
+}
+
+std::string Roster::Fail(JobId id, std::string_view cause) {
+  const auto found = std::find_if(jobs_.begin(), jobs_.end(),
+                                  [id](const auto& entry) { return entry.second.id == id; });
+  if (found == jobs_.end() || !found->second.failure.empty()) return {};
+  found->second.failure = cause;
+  return found->first;
+}
+
+void Roster::EndRank(std::uint32_t uid, const std::string& name) {
+  const auto use = uses_.find(uid);
+  const auto& members = jobs_.at(name).members;
+  const bool empty = std::none_of(members.begin(), members.end(),
+                                  [](const auto& entry) { return entry.second.attached; });
+  if (empty) {
+    jobs_.erase(name);
+    --use->second.jobs;
+  }
+  if (--use->second.ranks == 0) uses_.erase(use);
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,106 @@
+// Which ranks of which jobs are attached, and who may join. Pure: no clock, no socket, no log.
+//
+// A job comes into being with its first rank and ends when its last one is gone. A rank that is
+// lost fails the job, and a rank that has left is not taken again: in both cases the ranks that
+// remain have posted operations that a newcomer has not, so newcomers wait until all are gone.
+//
+// Ranks that go on after they were in an epoch of the job before, and ranks that begin, are never
+// in one epoch: the former would go on from where the latter have not been.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "ipc/base/ids.h"
+#include "ipc/base/result.h"
+
+namespace headrace::service {
+
+struct JoinRequest {
+  std::string job;
+  std::uint32_t rank = 0;
+  std::uint32_t world_size = 1;
+  std::string rendezvous{};
+  std::uint32_t uid = 0;
+  std::int32_t pid = 0;
+  SessionId session;
+  std::uint32_t after_epoch = 0;  // in which the rank was before; 0: it begins
+};
+
+struct Seat {
+  JobId job;
+  std::uint32_t epoch = 1;
+};
+
+// How much of the board's rows one uid may take: of the jobs, and of the ranks, as many as it
+// leaves free for others, beside an eighth that is kept for root and the service's own user. So
+// each next uid finds some, however many come, and the last of them one. Those two may take all.
+struct SeatShares {
+  bool bounded = false;  // else whoever comes first takes all
+  std::uint32_t service_uid = 0;
+};
+
+class Roster {
+ public:
+  explicit Roster(SeatShares shares = {}) : shares_(shares) {}
+
+  // Takes the rank's seat, or says why not, naming both sides.
+  Result<Seat> Join(const JoinRequest& request);
+  // Gives the seat back as if it had never been taken.
+  void Withdraw(SessionId session);
+  // The rank is gone: it left (orderly) or was lost, for `cause`. Unknown sessions are ignored.
+  void Depart(SessionId session, bool orderly, std::string_view cause);
+
+  // The job takes no rank until all that remain are gone. Its name; empty when it is unknown or has
+  // failed before.
+  std::string Fail(JobId job, std::string_view cause);
+
+  std::size_t jobs_count() const { return jobs_.size(); }
+  std::size_t ranks_count() const { return sessions_.size(); }
+
+ private:
+  struct Member {
+    SessionId session;
+    std::int32_t pid = 0;
+    bool attached = true;
+  };
+  struct Job {
+    JobId id;
+    std::uint32_t uid = 0;
+    std::uint32_t world_size = 1;
+    std::uint32_t epoch = 1;  // greater than all that its ranks were in before
+    bool goes_on = false;     // its ranks were in one before
+    std::string rendezvous;
+    std::string failure;                      // empty: none
+    std::map<std::uint32_t, Member> members;  // by rank; with those that are gone
+  };
+  struct Place {
+    std::string job;
+    std::uint32_t rank = 0;
+  };
+  struct Use {
+    std::size_t jobs = 0;
+    std::size_t ranks = 0;
+  };
+
+  static Status CheckNumbers(const JoinRequest& request);
+  static Status CheckJoin(const JoinRequest& request, const Job& job);
+  static std::string AttachedRanks(const Job& job);
+  Status CheckRoom(const JoinRequest& request, bool opens_job) const;
+  // A rank of a job of that uid is gone, and with the last one the job.
+  void EndRank(std::uint32_t uid, const std::string& name);
+
+  SeatShares shares_;
+  std::map<std::uint32_t, Use> uses_;  // of uids that have ranks
+  std::map<std::string, Job> jobs_;
+  std::map<SessionId, Place> sessions_;
+  std::uint32_t jobs_opened_ = 0;
+};
+
+// 1 to 63 bytes of printable ASCII without blanks.
+Status CheckJobName(std::string_view name);
+
+}  // namespace headrace::service

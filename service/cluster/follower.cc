@@ -1,0 +1,223 @@
+#include "service/cluster/follower.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace headrace::service {
+
+Follower::Job* Follower::Find(JobId id) {
+  const auto found = jobs_.find(id.value);
+  return found != jobs_.end() && found->second.id == id ? &found->second : nullptr;
+}
+
+Status Follower::CheckAttach(std::string_view job, std::uint32_t rank) const {
+  for (const auto& [number, known] : jobs_) {
+    if (known.name != job || known.id == JobId{} || known.forgotten) continue;
+    if (known.stage < Stage::kOpening || known.stage > Stage::kRunning) continue;
+    for (const AgreedNode& node : known.agreement.nodes) {
+      if (std::find(node.ranks.begin(), node.ranks.end(), rank) == node.ranks.end()) continue;
+      if (known.ranks.contains(rank)) continue;
+      return Error(Code::kAlreadyExists,
+                   fmt::format("rank {} of job {} is on node {}: all ranks of the job are attached",
+                               rank, job, node.name));
+    }
+  }
+  return {};
+}
+
+void Follower::RankAttached(const SessionIdentity& identity) {
+  const TimeNs patience_ns = identity.timeout_ms * kMillisecond;
+  const auto [found, is_new] = jobs_.try_emplace(identity.job.value);
+  Job& job = found->second;
+  if (is_new) {
+    job.id = identity.job;
+    job.number = job.group = identity.job.value;
+    job.name = identity.job_name;
+    job.leader = identity.rendezvous;
+    job.world_size = identity.world_size;
+    job.uid = identity.uid;
+    job.architecture = identity.architecture;
+    forming_.Begin(job.number,
+                   identity.attached_ns + std::max<TimeNs>(options_.forming_ns, patience_ns));
+    actions_.emplace_back(ReachLeader{job.leader});
+    Show(job, fmt::format("the service at {} is being reached", job.leader));
+  }
+  job.ranks.insert_or_assign(identity.rank,
+                             Seat{.pid = identity.pid, .after_epoch = identity.after_epoch});
+  job.patience_ns = std::max(job.patience_ns, identity.attached_ns + patience_ns);
+  if (job.stage == Stage::kJoined) {
+    SendSeat(job, identity.rank);
+  } else if (job.stage == Stage::kReaching && leaders_up_.contains(job.leader)) {
+    Join(job);
+  }
+}
+
+void Follower::RankLost(JobId id, std::uint32_t rank, const std::string& cause) {
+  Job* job = Find(id);
+  if (job == nullptr || job->stage == Stage::kFailed) return;
+  if (job->stage != Stage::kReaching) {
+    Tell(*job, LoseRank{.job = job->number, .rank = rank, .cause = cause});
+    return;
+  }
+  Fail(*job, Code::kPeerLost,
+       fmt::format("rank {} (pid {}) {}", rank, job->ranks[rank].pid, cause));
+}
+
+void Follower::Take(const JobBroken& message) {
+  Job* job = Find(message.job);
+  if (job == nullptr || job->stage == Stage::kFailed) return;
+  if (job->stage == Stage::kReaching) return Fail(*job, message.code, message.cause);
+  Tell(*job, BreakJob{.job = job->number, .code = message.code, .cause = message.cause});
+}
+
+void Follower::Take(const RankDone& message) {
+  Job* job = Find(message.job);
+  if (job == nullptr || job->stage == Stage::kFailed) return;
+  if (job->stage != Stage::kReaching) {
+    Tell(*job, EndRank{.job = job->number,
+                       .rank = message.rank,
+                       .posted = message.posted,
+                       .iterations = message.iterations});
+    return;
+  }
+  Fail(*job, Code::kPeerLost,
+       fmt::format("rank {} (pid {}) left the job before the service at {} was reached",
+                   message.rank, job->ranks[message.rank].pid, job->leader));
+}
+
+void Follower::Take(const JobEnded& message) {
+  Job* job = Find(message.job);
+  if (job == nullptr) return;
+  job->forgotten = true;
+  if (job->stage == Stage::kFailed || job->stage == Stage::kReaching) return Erase(*job);
+  Tell(*job, ForgetJob{job->number});
+}
+
+void Follower::LeaderUp(const std::string& leader) {
+  leaders_up_.insert(leader);
+  for (auto& [number, job] : jobs_) {
+    if (job.leader == leader && job.stage == Stage::kReaching) Join(job);
+  }
+}
+
+void Follower::Join(Job& job) {
+  job.stage = Stage::kJoined;
+  Tell(job, JoinJob{.job = job.number,
+                    .name = job.name,
+                    .world_size = job.world_size,
+                    .uid = job.uid,
+                    .architecture = job.architecture});
+  for (const auto& [rank, seat] : job.ranks) SendSeat(job, rank);
+}
+
+void Follower::SendSeat(const Job& job, std::uint32_t rank) {
+  const Seat& seat = job.ranks.at(rank);
+  Tell(job,
+       SeatRank{.job = job.number, .rank = rank, .pid = seat.pid, .after_epoch = seat.after_epoch});
+}
+
+void Follower::LeaderSilent(const std::string& leader, const std::string& cause, TimeNs now) {
+  for (auto at = jobs_.begin(); at != jobs_.end();) {
+    Job& job = (at++)->second;
+    if (job.leader != leader || job.stage != Stage::kReaching) continue;
+    if (now < job.patience_ns) {
+      Show(job, cause);
+    } else {
+      Fail(job, Code::kTimeout, cause + ": gave up after the time that the ranks allow");
+    }
+  }
+}
+
+void Follower::LeaderRefused(const std::string& leader, const Error& error) {
+  for (auto at = jobs_.begin(); at != jobs_.end();) {
+    Job& job = (at++)->second;
+    if (job.leader == leader && job.stage == Stage::kReaching) {
+      Fail(job, error.code(), error.text());
+    }
+  }
+}
+
+void Follower::LeaderDown(const std::string& leader, const Error& error) {
+  leaders_up_.erase(leader);
+  for (auto at = jobs_.begin(); at != jobs_.end();) {
+    Job& job = (at++)->second;
+    if (job.leader != leader || job.stage == Stage::kFailed || job.stage == Stage::kReaching) {
+      continue;
+    }
+    const Steering* cancel = job.steerings.Find(SteeringKind::kCancel);
+    // Nothing was agreed yet: what was said can be said again to whoever answers there next.
+    if (cancel != nullptr) {
+      Fail(job, Code::kCancelled, DescribeEnd(*cancel));
+    } else if (job.stage == Stage::kJoined && !job.forgotten) {
+      job.stage = Stage::kReaching;
+      Show(job, error.text());
+    } else {
+      Fail(job, error.code(), error.text());
+    }
+  }
+}
+
+void Follower::Expire(TimeNs now) {
+  for (const std::uint32_t number : forming_.TakeOverdue(now)) {
+    const auto found = jobs_.find(number);
+    if (found == jobs_.end() || found->second.stage >= Stage::kRunning) continue;
+    Job& job = found->second;
+    const std::string cause = DescribeOverdue(job.name, job.shown);
+    if (job.stage != Stage::kReaching) {
+      Tell(job, BreakJob{.job = job.number, .code = Code::kTimeout, .cause = cause});
+    }
+    Fail(job, Code::kTimeout, cause);
+  }
+}
+
+void Follower::Show(Job& job, const std::string& text) {
+  if (job.id == JobId{} || job.forgotten || job.shown == text) return;
+  job.shown = text;
+  TellDispatch({JobForming{.job = job.id, .waits_for = text}});
+}
+
+void Follower::Fail(Job& job, Code code, const std::string& cause) {
+  // Dispatch is told first: a stage that a lane then ends, because its links are closed, has failed
+  // for this cause already and not for the closing.
+  const bool known = job.id != JobId{} && !job.forgotten;
+  if (known) TellDispatch({JobFailed{.job = job.id, .code = code, .cause = cause}});
+  CloseLinks(job, cause);
+  forming_.End(job.number);
+  job.stage = Stage::kFailed;
+  if (known) {
+    LeaveIfIdle(std::string(job.leader));
+  } else {
+    Erase(job);
+  }
+}
+
+void Follower::CloseLinks(const Job& job, const std::string& cause) {
+  if (job.stage < Stage::kOpening || job.stage > Stage::kRunning) return;
+  for (std::size_t lane = 0; lane < lanes_count(); ++lane) {
+    actions_.emplace_back(ToLane{lane, CloseGroup{.group = job.group, .cause = cause}});
+  }
+}
+
+void Follower::Erase(const Job& job) {
+  const std::string leader = job.leader;
+  forming_.End(job.number);
+  jobs_.erase(job.number);
+  LeaveIfIdle(leader);
+}
+
+// A server stays with its leader, job or not.
+void Follower::LeaveIfIdle(const std::string& leader) {
+  const bool needed = std::any_of(jobs_.begin(), jobs_.end(), [&leader](const auto& entry) {
+    return entry.second.leader == leader && entry.second.stage != Stage::kFailed;
+  });
+  if (!needed && !options_.server) actions_.emplace_back(LeaveLeader{leader});
+}
+
+void Follower::Tell(const Job& job, PeerMessage message) {
+  actions_.emplace_back(ToLeader{.leader = job.leader, .message = std::move(message)});
+}
+
+void Follower::TellDispatch(ToDispatch message) { actions_.emplace_back(std::move(message)); }
+
+}  // namespace headrace::service

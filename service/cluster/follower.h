@@ -1,0 +1,210 @@
+// A node's side of the jobs it takes part in: what it says to their leaders, to its dispatch and
+// its lanes. Pure: no clock, no network, no log.
+//
+// A job of this node is known by its JobId; one that this service only sums for (role server) has
+// no JobId and is known by the leader's number. Every failure, wherever it is found, comes here
+// once as FailJob or as the loss of the leader; then dispatch is told and the links are closed, in
+// this order. A job that ends in order keeps its links until the leader closes it, since others may
+// still receive.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "ipc/base/clock.h"
+#include "ipc/base/result.h"
+#include "service/actor/messages.h"
+#include "service/cluster/allowance.h"
+#include "service/cluster/forming.h"
+#include "service/cluster/layouts.h"
+#include "service/cluster/outgoing.h"
+#include "service/cluster/peer_messages.h"
+#include "service/cluster/plan_text.h"
+#include "service/cluster/wishes.h"
+#include "service/session/session.h"
+
+namespace headrace::service {
+
+// Jobs that a server sums for at one time.
+inline constexpr std::size_t kJobsServedMax = 256;
+// What a leader may have a node's people hear about one job.
+inline constexpr int kHeardMax = 16;
+inline constexpr TimeNs kHeardWindow = 10 * kSecond;
+
+struct FollowerOptions {
+  std::string node_name;            // as leaders know it
+  std::vector<std::uint8_t> lanes;  // numbers of the lanes between nodes, in the agreed order
+  bool server = false;
+  std::uint32_t gpu_lanes = 0;  // JobNodes::gpu_lanes
+  // How long a job may take from its first rank here until all of its nodes are linked; that rank's
+  // own timeout counts where it is longer.
+  TimeNs forming_ns = kFormingDefault;
+  std::uint64_t hash_salt = 0;  // for tests: not 0 makes this node disagree
+};
+
+// Leaders are known by their address, as the ranks gave it.
+struct ToLeader {
+  std::string leader;
+  PeerMessage message;
+};
+// A connection to that leader is needed, or no longer.
+struct ReachLeader {
+  std::string leader;
+};
+struct LeaveLeader {
+  std::string leader;
+};
+using FollowerAction =
+    std::variant<ToLeader, ToDispatch, ToLane, ToWatch, ReachLeader, LeaveLeader>;
+
+class Follower {
+ public:
+  explicit Follower(FollowerOptions options) : options_(std::move(options)) {}
+
+  // Whether the rank may attach to a job of that name; the seats on this node are the roster's.
+  Status CheckAttach(std::string_view job, std::uint32_t rank) const;
+  void RankAttached(const SessionIdentity& identity);
+  void RankLost(JobId job, std::uint32_t rank, const std::string& cause);
+
+  // Whether the rank of that job may hand the layout in, and that it has. A rank of an unknown job
+  // may: it has ended, and dispatch says so.
+  Status CheckLayout(JobId job, std::uint32_t rank, const Layout& layout,
+                     std::optional<plan::Policy> policy) const;
+  void LayoutSet(JobId job, std::uint32_t rank, std::shared_ptr<const Layout> layout,
+                 std::optional<plan::Policy> policy);
+  // Somebody wants plans by that policy for the job, which is known here.
+  void Want(JobId job, plan::Policy policy);
+  // Somebody steers the job, and may. Cancelling works at any stage; what comes before the job runs
+  // is kept until then, the last of each kind.
+  void Steer(JobId job, const Steering& steering);
+  // The jobs of that name that have ranks here and go on, the newest last: while one ends, the
+  // next may have begun. FindJob gives the newest, nothing when there is none.
+  std::vector<KnownJob> FindJobs(std::string_view name) const;
+  std::optional<KnownJob> FindJob(std::string_view name) const;
+
+  void Take(const JobBroken& message);
+  void Take(const RankDone& message);
+  void Take(const JobEnded& message);
+  void Take(const GroupOpened& message);
+  void Take(const GroupMeasured& message);
+  void Take(const PlanTaken& message);
+  void Take(const TimesSeen& message);
+  void Take(const JobLate& message);
+  void Take(const SteerNodes& message) { Steer(message.job, message.steering); }
+
+  void LeaderUp(const std::string& leader);
+  // An attempt to reach it failed; `cause` names it. Ends the jobs whose ranks' patience is over.
+  void LeaderSilent(const std::string& leader, const std::string& cause, TimeNs now);
+  void LeaderRefused(const std::string& leader, const Error& error);  // it will not have us
+  // The connection is gone: it broke, or LeaveLeader was carried out.
+  void LeaderDown(const std::string& leader, const Error& error);
+  void Take(const std::string& leader, const PeerMessage& message, TimeNs now);
+
+  // When Expire is due, kNever: no job is forming. Expire ends the jobs, everywhere, that have been
+  // forming for longer than they may.
+  TimeNs NextDeadline() const { return forming_.NextDeadline(); }
+  void Expire(TimeNs now);
+
+  // What to do since the last call, in order.
+  std::vector<FollowerAction> TakeActions() { return std::exchange(actions_, {}); }
+  std::size_t jobs_count() const { return jobs_.size(); }
+
+ private:
+  enum class Stage : std::uint8_t {
+    kReaching,   // no connection to the leader yet
+    kJoined,     // the leader knows of it
+    kOpening,    // lanes open the group
+    kMeasuring,  // open; lanes measure it, or will
+    kMeasured,   // the leader has what they measured
+    kRunning,    // dispatch was told
+    kFailed,     // dispatch was told, and has not forgotten it yet
+  };
+  struct Seat {
+    std::int32_t pid = 0;
+    std::uint32_t after_epoch = 0;
+  };
+  struct Job {
+    JobId id;                  // 0: this service only sums for it
+    std::uint32_t number = 0;  // on the leader's connection
+    std::uint32_t group = 0;
+    std::string name;
+    std::string leader;
+    std::uint32_t world_size = 1;
+    std::uint32_t uid = 0;
+    std::string architecture;
+    TimeNs patience_ns = 0;               // until when the leader may be out of reach
+    std::map<std::uint32_t, Seat> ranks;  // attached here
+    Stage stage = Stage::kReaching;
+    bool forgotten = false;  // by dispatch
+    std::string shown;       // what dispatch was told that it waits for
+    std::uint32_t self = 0;
+    Agreement agreement;
+    // Answers of the lanes to the step that is under way.
+    std::size_t lanes_answered = 0;
+    Status lanes_status;
+    std::vector<transport::CostLine> costs;
+    // Its plans.
+    NodeLayouts layouts;
+    bool handed = false;                 // the leader has the layout
+    std::optional<plan::Policy> wished;  // before the leader could be told
+    KeptWishes steerings;                // likewise
+    Allowance heard{kHeardMax, kHeardWindow};
+    PlanGathering gathering;
+    std::shared_ptr<const plan::Plan> offered;  // shared with dispatch, which only reads it
+    std::uint64_t offered_hash = 0;
+    bool offered_held = true;  // dispatch has answered
+  };
+  using Jobs = std::map<std::uint32_t, Job>;  // by number
+
+  void Take(Job& job, const TellWaits& waits);
+  void Take(Job& job, const OpenJob& open);
+  void Take(Job& job, const MeasureJob& measure);
+  void Take(Job& job, const StartJob& start);
+  void Take(Job& job, const FailJob& failure);
+  void Take(Job& job, const RankGone& gone);
+  void Take(Job& job, const CloseJob& close);
+  void Take(Job& job, const PlanPiece& piece);
+  void Take(Job& job, const SwitchTo& change);
+  void Take(Job& job, const SteerNode& steer);
+  void Take(Job& job, const HearLate& late, TimeNs now);
+
+  Job* Find(JobId id);
+  Job* FindGroup(std::uint32_t group);
+  std::size_t PlaceOf(std::uint8_t lane) const;
+  std::size_t lanes_count() const { return options_.lanes.size(); }
+  std::vector<std::uint32_t> RanksOf(const Job& job) const;
+  Status CheckAgreement(const Job& job, const OpenJob& open) const;
+  Status CheckLanes(const Agreement& agreement) const;
+  void AddServed(const std::string& leader, const OpenJob& open);
+  void Join(Job& job);
+  void SendSeat(const Job& job, std::uint32_t rank);
+  void Show(Job& job, const std::string& text);
+  void TellWishes(Job& job);
+  void HandIfComplete(Job& job);
+  // The leader has said what no honest one says: the job ends here, whatever the leader makes of
+  // it.
+  void Doubt(Job& job, const std::string& what);
+  void Fail(Job& job, Code code, const std::string& cause);
+  void CloseLinks(const Job& job, const std::string& cause);
+  void Erase(const Job& job);
+  void LeaveIfIdle(const std::string& leader);
+  void Tell(const Job& job, PeerMessage message);
+  void TellDispatch(ToDispatch message);
+
+  FollowerOptions options_;
+  Jobs jobs_;
+  Forming forming_;  // jobs with ranks here, by number
+  std::set<std::string> leaders_up_;
+  std::uint32_t groups_served_ = 0;
+  std::vector<FollowerAction> actions_;
+};
+
+}  // namespace headrace::service

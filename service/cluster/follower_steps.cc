@@ -1,0 +1,251 @@
+// What a leader says to this node, and what its lanes answer.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <variant>
+
+#include "service/cluster/follower.h"
+
+namespace headrace::service {
+namespace {
+
+// Groups of jobs that have no ranks here; below are JobIds.
+constexpr std::uint32_t kServedGroups = 0x80000000U;
+
+}  // namespace
+
+Follower::Job* Follower::FindGroup(std::uint32_t group) {
+  const auto found = std::find_if(jobs_.begin(), jobs_.end(), [group](const auto& entry) {
+    return entry.second.group == group;
+  });
+  return found == jobs_.end() ? nullptr : &found->second;
+}
+
+std::size_t Follower::PlaceOf(std::uint8_t lane) const {
+  const auto found = std::find(options_.lanes.begin(), options_.lanes.end(), lane);
+  return static_cast<std::size_t>(found - options_.lanes.begin());
+}
+
+void Follower::Take(const std::string& leader, const PeerMessage& message, TimeNs now) {
+  const auto* open = std::get_if<OpenJob>(&message);
+  if (open != nullptr && options_.server) AddServed(leader, *open);
+  std::visit(
+      [this, &leader, now](const auto& each) {
+        constexpr bool kTimed = requires(Job & job) { Take(job, each, now); };
+        if constexpr (kTimed || requires(Job & job) { Take(job, each); }) {
+          const auto found = jobs_.find(each.job);
+          if (found == jobs_.end() || found->second.leader != leader) return;
+          if (found->second.stage == Stage::kFailed) return;
+          if constexpr (kTimed) {
+            Take(found->second, each, now);
+          } else {
+            Take(found->second, each);
+          }
+        }
+      },
+      message);
+}
+
+// A server hears of a job for the first time when it shall open its links.
+void Follower::AddServed(const std::string& leader, const OpenJob& open) {
+  if (jobs_.contains(open.job)) return;
+  if (jobs_.size() >= kJobsServedMax) {
+    actions_.emplace_back(ToLeader{
+        .leader = leader,
+        .message = JobOpened{.job = open.job,
+                             .code = Code::kExhausted,
+                             .cause = fmt::format("the server sums for {} jobs, more are not "
+                                                  "supported",
+                                                  jobs_.size())}});
+    return;
+  }
+  Job& job = jobs_[open.job];
+  job.number = open.job;
+  job.group = kServedGroups | groups_served_++;
+  job.name = open.agreement.job;
+  job.leader = leader;
+  job.world_size = open.agreement.world_size;
+  job.stage = Stage::kJoined;
+}
+
+void Follower::Take(Job& job, const TellWaits& waits) {
+  if (job.stage < Stage::kRunning) Show(job, waits.text);
+}
+
+std::vector<std::uint32_t> Follower::RanksOf(const Job& job) const {
+  std::vector<std::uint32_t> ranks;
+  for (const auto& [rank, seat] : job.ranks) ranks.push_back(rank);
+  return ranks;
+}
+
+Status Follower::CheckLanes(const Agreement& agreement) const {
+  for (const AgreedNode& node : agreement.nodes) {
+    if (node.addresses.size() != lanes_count()) {
+      return Error(Code::kCorrupt, fmt::format("{} lanes of node {}, here are {}",
+                                               node.addresses.size(), node.name, lanes_count()));
+    }
+    for (const std::string& address : node.addresses) {
+      if (!address.empty() && address.size() <= kLaneAddressMax) continue;
+      return Error(Code::kCorrupt,
+                   fmt::format("a lane of node {} at {} bytes", node.name, address.size()));
+    }
+  }
+  return {};
+}
+
+// Everything, since lanes and dispatch believe what comes through here.
+Status Follower::CheckAgreement(const Job& job, const OpenJob& open) const {
+  const Agreement& agreement = open.agreement;
+  const auto wrong = [](std::string what) { return Error(Code::kCorrupt, std::move(what)); };
+  if (agreement.job != job.name || agreement.world_size != job.world_size) {
+    return wrong(fmt::format("job {} of {} ranks, here it has {}", agreement.job,
+                             agreement.world_size, job.world_size));
+  }
+  if (Status status = CheckNodes(NodesOf(agreement, open.self), agreement.world_size, RanksOf(job));
+      !status) {
+    return status;
+  }
+  if (const std::string& self = agreement.nodes[open.self].name; self != options_.node_name) {
+    return wrong(fmt::format("node {} in the place of this one ({})", self, options_.node_name));
+  }
+  if (Status status = CheckLanes(agreement); !status) return status;
+  if (!transport::IsAlgorithm(static_cast<std::uint8_t>(agreement.algorithm))) {
+    return wrong(fmt::format("algorithm {}", static_cast<unsigned>(agreement.algorithm)));
+  }
+  const bool served = agreement.servers_count != 0;
+  if ((job.architecture == kAllReduceName && served) ||
+      (job.architecture == kServersName && !served)) {
+    return wrong(fmt::format("{} servers, the ranks here asked for {}", agreement.servers_count,
+                             job.architecture));
+  }
+  for (const auto& [rank, seat] : job.ranks) {
+    if (agreement.epoch > seat.after_epoch) continue;
+    return wrong(fmt::format("epoch {}, rank {} comes after epoch {}", agreement.epoch, rank,
+                             seat.after_epoch));
+  }
+  const bool used = std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& entry) {
+    return &entry.second != &job && entry.second.agreement.key == agreement.key;
+  });
+  if (agreement.key == 0 || used) return wrong("no key, or that of another job");
+  return {};
+}
+
+void Follower::Take(Job& job, const OpenJob& open) {
+  if (job.stage != Stage::kJoined) return Doubt(job, "opened the job twice");
+  if (const Status status = CheckAgreement(job, open); !status) {
+    const Error error = status.error().Within(
+        fmt::format("the leader at {} sent a roster of job {} that is none", job.leader, job.name));
+    Tell(job, JobOpened{.job = job.number, .code = error.code(), .cause = error.text()});
+    return Fail(job, error.code(), error.text());
+  }
+  job.stage = Stage::kOpening;
+  job.self = open.self;
+  job.agreement = open.agreement;
+  // This node's own, so that the hash tells when the leader's is another.
+  job.agreement.gpu_lanes = job.agreement.servers_count == 0 ? options_.gpu_lanes : 0;
+  job.lanes_answered = 0;
+  for (std::size_t lane = 0; lane < lanes_count(); ++lane) {
+    actions_.emplace_back(
+        ToLane{lane, OpenGroup{GroupOf(job.agreement, job.self, lane, job.group)}});
+  }
+}
+
+void Follower::Take(const GroupOpened& message) {
+  Job* job = FindGroup(message.group);
+  if (job == nullptr || job->stage != Stage::kOpening) return;
+  if (job->lanes_status && !message.status) job->lanes_status = message.status;
+  if (++job->lanes_answered < lanes_count()) return;
+  if (job->lanes_status) {
+    job->stage = Stage::kMeasuring;
+    Tell(*job, JobOpened{.job = job->number});
+  } else {
+    const Error& error = job->lanes_status.error();
+    Tell(*job, JobOpened{.job = job->number, .code = error.code(), .cause = error.text()});
+  }
+}
+
+void Follower::Take(Job& job, const MeasureJob& /*measure*/) {
+  if (job.stage != Stage::kMeasuring || !job.costs.empty()) {
+    return Doubt(job, "had the links measured before they were open, or twice");
+  }
+  job.lanes_answered = 0;
+  job.costs.resize(lanes_count());
+  for (std::size_t lane = 0; lane < lanes_count(); ++lane) {
+    actions_.emplace_back(ToLane{lane, MeasureGroup{job.group}});
+  }
+}
+
+void Follower::Take(const GroupMeasured& message) {
+  Job* job = FindGroup(message.group);
+  if (job == nullptr || job->stage != Stage::kMeasuring) return;
+  const std::size_t place = PlaceOf(message.lane);
+  if (place >= job->costs.size()) return;
+  if (message.cost) {
+    job->costs[place] = *message.cost;
+  } else if (job->lanes_status) {
+    job->lanes_status = message.cost.error();
+  }
+  if (++job->lanes_answered < lanes_count()) return;
+  if (job->lanes_status) {
+    job->stage = Stage::kMeasured;
+    Tell(*job, JobMeasured{.job = job->number, .costs = job->costs});
+  } else {
+    const Error& error = job->lanes_status.error();
+    Tell(*job, JobMeasured{.job = job->number, .code = error.code(), .cause = error.text()});
+  }
+}
+
+void Follower::Take(Job& job, const StartJob& start) {
+  if (job.stage != Stage::kMeasured) return Doubt(job, "started the job out of turn");
+  if (start.costs.size() != lanes_count()) {
+    return Doubt(job, fmt::format("agreed on the costs of {} lanes, here are {}",
+                                  start.costs.size(), lanes_count()));
+  }
+  job.agreement.costs = start.costs;
+  const JobNodes nodes = NodesOf(job.agreement, job.self);
+  if (const Status status = CheckNodes(nodes, job.world_size, nodes.nodes[nodes.self].ranks);
+      !status) {
+    return Doubt(job, "agreed on " + status.error().text());
+  }
+  // Of what this node is about to use, not of what it was sent.
+  const std::uint64_t hash = HashOf(job.agreement) ^ options_.hash_salt;
+  if (hash == start.hash) {
+    job.stage = Stage::kRunning;
+    forming_.End(job.number);
+    for (std::size_t lane = 0; lane < lanes_count(); ++lane) {
+      actions_.emplace_back(
+          ToLane{lane, SetCost{.group = job.group, .cost = job.agreement.costs[lane]}});
+    }
+    if (job.id != JobId{}) {
+      TellDispatch({JobFormed{.job = job.id, .nodes = nodes}});
+    }
+  }
+  Tell(job, JobStarted{.job = job.number, .hash = hash});
+  TellWishes(job);
+  HandIfComplete(job);
+}
+
+void Follower::Take(Job& job, const FailJob& failure) { Fail(job, failure.code, failure.cause); }
+
+void Follower::Take(Job& job, const RankGone& gone) {
+  if (job.stage != Stage::kRunning || job.id == JobId{} || job.forgotten) return;
+  if (gone.rank >= job.world_size || job.ranks.contains(gone.rank)) {
+    return Doubt(job, fmt::format("said that rank {} left on another node", gone.rank));
+  }
+  TellDispatch({RankLeft{.job = job.id,
+                         .rank = gone.rank,
+                         .posted = gone.posted,
+                         .iterations = gone.iterations,
+                         .cause = gone.cause}});
+}
+
+void Follower::Take(Job& job, const CloseJob& /*close*/) {
+  if (job.id != JobId{} && !job.forgotten) {
+    return Fail(job, Code::kCorrupt,
+                fmt::format("the leader at {} ended the job while it has ranks here", job.leader));
+  }
+  CloseLinks(job, "the job has ended");
+  Erase(job);
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,177 @@
+// The leader's side of every job that meets at this service: who has come, what is missing, and the
+// steps from "all are here" to "blocks may travel". Pure: no clock, no network, no log.
+//
+// A job is forming until all of its ranks are seated. Then each step goes to every node and waits
+// for all answers: open the links, measure them, start with the slowest lines measured and one
+// hash. A failure at any step ends the job on every node with the first cause, and the leader
+// forgets it: the next join under that name begins a new epoch. A job that ends in order is closed
+// on every node when the last of them has forgotten it.
+//
+// A job whose nodes hand in layouts gets its plans here too: see planning.h.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ipc/base/clock.h"
+#include "ipc/base/result.h"
+#include "service/cluster/allowance.h"
+#include "service/cluster/outgoing.h"
+#include "service/cluster/peer_messages.h"
+#include "service/cluster/planning.h"
+#include "service/cluster/wishes.h"
+
+namespace headrace::service {
+
+// A connected service; numbers are never used again.
+using NodeId = std::uint64_t;
+
+inline constexpr std::size_t kJobsLedMax = 256;
+inline constexpr std::size_t kJobsOfNodeMax = 64;  // so that four nodes are needed to fill the rest
+// What one node may have the others hear about a job.
+inline constexpr int kToldMax = 4;
+inline constexpr TimeNs kToldWindow = 10 * kSecond;
+
+struct LeaderOptions {
+  std::uint32_t protocol_version = 0;
+  std::string program;    // "headraced 0.1.0"
+  std::string node_name;  // of the leading service, for texts
+  std::size_t lanes_count = 0;
+  std::uint32_t gpu_lanes = 0;  // JobNodes::gpu_lanes
+  std::uint64_t block_bytes = 0;
+  transport::Algorithm algorithm = transport::Algorithm::kAuto;
+  std::string architecture{kAllReduceName};    // of jobs that name none
+  plan::Policy policy = plan::Policy::kExact;  // likewise
+  std::set<std::string> peers;                 // the only nodes that may come; empty: all may
+  std::function<std::uint64_t()> random_key;   // never 0
+};
+
+struct ToNode {
+  NodeId node = 0;
+  PeerMessage message;
+};
+
+class Leader {
+ public:
+  explicit Leader(LeaderOptions options) : options_(std::move(options)) {}
+
+  // Whether a service that introduces itself so may come in; `address` is where it comes from.
+  Status CheckNode(const NodeFacts& facts, const std::string& address) const;
+  void NodeUp(NodeId node, NodeFacts facts, std::string address);
+  // Its connection is gone; `cause` names the node.
+  void NodeDown(NodeId node, Code code, const std::string& cause);
+  // What is not from a node, or about a job that is over, is ignored.
+  void Take(NodeId node, const PeerMessage& message, TimeNs now);
+  // The answer to a MakePlan. Of a job that is over it is ignored.
+  void Take(const PlanMade& message);
+
+  // What to send since the last call, in order.
+  std::vector<ToNode> TakeMessages() { return std::exchange(messages_, {}); }
+  std::vector<ToWatch> TakeErrands() { return std::exchange(errands_, {}); }
+  std::size_t jobs_count() const { return jobs_.size(); }
+  std::size_t nodes_count() const { return nodes_.size(); }
+
+ private:
+  enum class Stage : std::uint8_t { kForming, kOpening, kMeasuring, kStarting, kRunning };
+
+  struct Node {
+    NodeFacts facts;
+    std::string address;  // for people
+  };
+  // One node's part in one job.
+  struct Part {
+    NodeId node = 0;
+    std::uint32_t number = 0;                     // of the job on that node's connection
+    std::map<std::uint32_t, std::int32_t> ranks;  // and their pids
+    bool server = false;
+    std::size_t place = 0;  // in agreement.nodes, once there is an agreement
+    bool answered = false;  // the step that is under way
+    bool forgot = false;
+    std::string told;      // what it waits for
+    bool drained = false;  // and nothing of the job is open on it
+    Allowance late{kToldMax, kToldWindow};
+  };
+  struct Job {
+    std::string name;
+    std::uint32_t world_size = 1;
+    std::uint32_t uid = 0;
+    std::string architecture;
+    std::uint32_t epoch = 1;  // newer than all that its ranks were in
+    bool goes_on = false;     // its first rank to be seated was in one before
+    Stage stage = Stage::kForming;
+    std::vector<Part> parts;  // from kOpening on in the order of agreement.nodes
+    Agreement agreement;
+    std::set<std::uint32_t> ended;       // ranks that have left
+    std::optional<Steering> drain;       // who wants it to end after what is posted
+    std::unique_ptr<Planning> planning;  // from kStarting on
+  };
+  using JobNumber = std::uint64_t;
+  using Jobs = std::map<JobNumber, Job>;
+
+  void Take(NodeId node, const JoinJob& join);
+  void Take(Job& job, Part& part, const SeatRank& seat);
+  void Take(Job& job, Part& part, const LoseRank& lost);
+  void Take(Job& job, Part& part, const EndRank& end);
+  void Take(Job& job, Part& part, const BreakJob& broken);
+  void Take(Job& job, Part& part, const ForgetJob& forget);
+  void Take(Job& job, Part& part, const JobOpened& opened);
+  void Take(Job& job, Part& part, const JobMeasured& measured);
+  void Take(Job& job, Part& part, const JobStarted& started);
+  void Take(Job& job, Part& part, const HandLayout& handed);
+  void Take(Job& job, Part& part, const TellTimes& told);
+  void Take(Job& job, Part& part, const WishPolicy& wish);
+  void Take(Job& job, Part& part, const HoldPlan& held);
+  void Take(Job& job, Part& part, const WishSteering& wish);
+  void Take(Job& job, Part& part, const TellLate& late, TimeNs now);
+
+  Jobs::iterator Find(NodeId node, std::uint32_t number);
+  // The job of that name that still takes nodes, a new one, or why neither.
+  Result<JobNumber> Place(const JoinJob& join);
+  Status CheckJoin(NodeId node, const JoinJob& join, const Job& job) const;
+  Status CheckSeat(const Job& job, const Part& part, const SeatRank& seat) const;
+  void RefuseNode(JobNumber number, NodeId node, const Error& error);
+  void RemovePart(JobNumber number, NodeId node);
+
+  void FormIfComplete(Job& job);
+  void AddServers(Job& job);
+  void Agree(Job& job);
+  void BeginStep(Job& job, Stage stage);
+  bool Answer(Job& job, Part& part, Stage stage);
+  void Advance(Job& job);
+  void BeginPlanning(Job& job);
+  // Carries out what the job's planning wants; the job may be gone afterwards.
+  void GoOnPlanning(Job& job);
+  void Do(Job& job, const MakePlan& make);
+  void Do(Job& job, const PlanOffer& offer);
+  void Do(Job& job, const PlanSwitch& change);
+  void Do(Job& job, const PlanNote& note);
+  bool IsDrain(const Job& job, const BreakJob& broken) const;
+  void Drained(Job& job, Part& part);
+  void Fail(Job& job, Code code, const std::string& cause);
+  void CloseIfForgotten(Job& job);
+  void ShowWaits(Job& job);
+  std::string WaitsOf(const Job& job) const;
+  bool WantsServers(const Job& job) const;
+
+  JobNumber NumberOf(const Job& job) const;
+  const std::string& NameOf(const Part& part) const { return nodes_.at(part.node).facts.name; }
+  std::string DescribeRank(const Part& part, std::uint32_t rank) const;
+  void Send(const Part& part, PeerMessage message);
+
+  LeaderOptions options_;
+  std::map<NodeId, Node> nodes_;
+  Jobs jobs_;
+  JobNumber jobs_opened_ = 0;
+  std::uint32_t servers_numbered_ = 0;
+  std::vector<ToNode> messages_;
+  std::vector<ToWatch> errands_;
+};
+
+}  // namespace headrace::service

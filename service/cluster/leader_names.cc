@@ -1,0 +1,47 @@
+#include "service/cluster/leader_names.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "service/config_address.h"
+
+namespace headrace::service {
+
+Result<std::string> LeaderNames::At(const std::string& rendezvous) const {
+  const bool listed = !peers.empty();
+  if (listed && (peers.contains(rendezvous) || rendezvous == node_name)) {
+    return rendezvous;
+  }
+  const Result<HostPort> place = ParseHostPort(rendezvous);
+  if (!place) return place.error().Within("the rendezvous");
+  if (!listed) return place->Text();
+  for (const auto& [name, where] : peers) {
+    if (where == place->Text()) return name;
+  }
+  if (place->Text() == address || place->Text() == OwnAddress()) return node_name;
+  return Error(
+      Code::kPermissionDenied,
+      fmt::format("the rendezvous {} is none of the peers of node {}: name one of the list "
+                  "peers, or add it there",
+                  place->Text(), node_name));
+}
+
+std::string LeaderNames::AddressOf(const std::string& leader) const {
+  const auto listed = peers.find(leader);
+  if (listed != peers.end()) return listed->second;
+  return !peers.empty() && leader == node_name ? OwnAddress() : leader;
+}
+
+std::string LeaderNames::OwnAddress() const {
+  Result<HostPort> own = ParseListenAddress(address);
+  if (!own) return {};
+  if (own->host == "*" || own->host == "0.0.0.0" || own->host == "::") {
+    own->host = "localhost";
+  }
+  own->port = static_cast<std::uint16_t>(port);
+  return own->Text();
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,54 @@
+// What people on a node ask of a job, and what they should hear of it.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "service/cluster/leader.h"
+
+namespace headrace::service {
+
+// All nodes hear of it in the order in which the leader did, whoever asks. A job that has not begun
+// can only be ended: honest nodes keep what else people want of it until then.
+void Leader::Take(Job& job, Part& part, const WishSteering& wish) {
+  if (part.server) return;
+  Steering steering = wish.steering;
+  steering.node = NameOf(part);
+  if (steering.kind == SteeringKind::kCancel) {
+    return Fail(job, Code::kCancelled, DescribeEnd(steering));
+  }
+  if (job.stage < Stage::kStarting) return;
+  if (steering.kind == SteeringKind::kDrain && !job.drain) job.drain = steering;
+  for (const Part& other : job.parts) {
+    if (other.server || other.forgot) continue;
+    Steering told = steering;
+    if (other.node == part.node) told.node.clear();
+    Send(other, SteerNode{.job = other.number, .steering = std::move(told)});
+  }
+}
+
+// A node says so of a job that was to be drained.
+bool Leader::IsDrain(const Job& job, const BreakJob& broken) const {
+  return job.drain.has_value() && broken.code == Code::kCancelled;
+}
+
+// What is posted on one node may still move on another, so the job ends when all are done.
+void Leader::Drained(Job& job, Part& part) {
+  part.drained = true;
+  const bool all = std::all_of(job.parts.begin(), job.parts.end(), [](const Part& each) {
+    return each.server || each.forgot || each.drained;
+  });
+  if (all) Fail(job, Code::kCancelled, DescribeEnd(*job.drain));
+}
+
+// A node that has started tells it when others have not said yet that they have: all were told to
+// start, and hear this after it.
+void Leader::Take(Job& job, Part& part, const TellLate& late, TimeNs now) {
+  if (part.server || job.stage < Stage::kStarting || !part.late.Take(now)) return;
+  for (const Part& other : job.parts) {
+    if (other.node == part.node || other.server || other.forgot) continue;
+    Send(other, HearLate{.job = other.number,
+                         .text = fmt::format("heard from node {}: {}", NameOf(part), late.text)});
+  }
+}
+
+}  // namespace headrace::service

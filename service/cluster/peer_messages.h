@@ -1,0 +1,202 @@
+// What the service of a node and the service that leads a job say to each other. Plain values: the
+// network carries them, a simulation hands them over.
+//
+// `job` is the number by which the two ends of one connection know a job: the node's own JobId, or,
+// for a server, a number that the leader chose. Numbers are never used again on a connection, so
+// a message about a job that one side has forgotten is recognised and ignored.
+//
+//   node   --JoinJob, SeatRank, LoseRank, EndRank, BreakJob, ForgetJob-->  leader
+//   leader --TellWaits, FailJob, RankGone, CloseJob-->                     node
+//   leader --OpenJob, MeasureJob, StartJob-->  node  --JobOpened, JobMeasured, JobStarted--> leader
+//   node   --HandLayout, TellTimes, WishPolicy, WishSteering, TellLate-->  leader
+//   leader --PlanPiece ...-->  node  --HoldPlan-->  leader  --SwitchTo-->  node
+//   leader --SteerNode, HearLate-->                                        node
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "ipc/base/error.h"
+#include "service/cluster/agreement.h"
+#include "service/cluster/plan_text.h"
+#include "service/cluster/planning_inputs.h"
+#include "service/plan/plan.h"
+#include "service/session/layout.h"
+#include "service/session/steering.h"
+#include "transport/network.h"
+
+namespace headrace::service {
+
+inline constexpr std::string_view kAllReduceName = "all-reduce";
+inline constexpr std::string_view kServersName = "parameter-server";
+
+// A service as it introduces itself at the beginning of a connection.
+struct NodeFacts {
+  std::uint32_t protocol_version = 0;
+  std::string program;                 // "headraced 0.1.0"
+  std::string name;                    // of the node
+  std::uint64_t instance = 0;          // drawn by each service at its start
+  bool server = false;                 // has no ranks, owns shares of sums
+  std::vector<std::string> addresses;  // of its lanes between nodes; opaque bytes
+  std::uint32_t gpu_lanes = 0;         // of which so many carry GPUs' memory from where it is
+};
+
+// ---- from a node ----
+struct JoinJob {
+  std::uint32_t job = 0;
+  std::string name;
+  std::uint32_t world_size = 1;
+  std::uint32_t uid = 0;
+  std::string architecture;  // kAllReduceName, kServersName or empty: as the leader has it
+};
+struct SeatRank {
+  std::uint32_t job = 0;
+  std::uint32_t rank = 0;
+  std::int32_t pid = 0;
+  std::uint32_t after_epoch = 0;  // of the job, in which the rank was before; 0: it begins
+};
+struct LoseRank {
+  std::uint32_t job = 0;
+  std::uint32_t rank = 0;
+  std::string cause;  // "exited or was killed"
+};
+// The rank has left in an orderly way after its first `posted` operations, and after it posted
+// every gradient of its first `iterations` iterations.
+struct EndRank {
+  std::uint32_t job = 0;
+  std::uint32_t rank = 0;
+  std::uint64_t posted = 0;
+  std::uint64_t iterations = 0;
+};
+struct BreakJob {
+  std::uint32_t job = 0;
+  Code code = Code::kInternal;
+  std::string cause;
+};
+// All ranks of the node are gone and nothing of theirs is open.
+struct ForgetJob {
+  std::uint32_t job = 0;
+};
+// The answers to OpenJob, MeasureJob and StartJob; code kOk: done.
+struct JobOpened {
+  std::uint32_t job = 0;
+  Code code = Code::kOk;
+  std::string cause{};
+};
+struct JobMeasured {
+  std::uint32_t job = 0;
+  Code code = Code::kOk;
+  std::string cause{};
+  std::vector<transport::CostLine> costs{};  // one for each lane
+};
+struct JobStarted {
+  std::uint32_t job = 0;
+  std::uint64_t hash = 0;  // of what this node uses
+};
+// All ranks of the node have handed in this layout.
+struct HandLayout {
+  std::uint32_t job = 0;
+  std::shared_ptr<const Layout> layout;  // shared with dispatch, which only reads it; never null
+  std::optional<plan::Policy> policy;    // nothing: as the leader has it
+};
+// How iterations went on the node, and what its lanes cost meanwhile.
+struct TellTimes {
+  std::uint32_t job = 0;
+  NodeSeen seen;
+};
+// Somebody on the node wants plans by that policy from now on.
+struct WishPolicy {
+  std::uint32_t job = 0;
+  plan::Policy policy = plan::Policy::kExact;
+};
+// A person on the node steers the job; that person may, as the node has checked.
+struct WishSteering {
+  std::uint32_t job = 0;
+  Steering steering;
+};
+// Everybody waits for a rank of this node: JobLate::text.
+struct TellLate {
+  std::uint32_t job = 0;
+  std::string text;
+};
+// The answer to the last PlanPiece: dispatch has the plan.
+struct HoldPlan {
+  std::uint32_t job = 0;
+  std::uint32_t version = 0;
+  std::uint64_t hash = 0;       // of what this node uses
+  std::uint64_t iteration = 0;  // the last of which a block has begun here
+};
+
+// ---- from the leader ----
+struct TellWaits {
+  std::uint32_t job = 0;
+  std::string text;
+};
+struct OpenJob {
+  std::uint32_t job = 0;
+  std::uint32_t self = 0;  // the node's place in agreement.nodes
+  Agreement agreement;
+};
+struct MeasureJob {
+  std::uint32_t job = 0;
+};
+struct StartJob {
+  std::uint32_t job = 0;
+  std::vector<transport::CostLine> costs;
+  std::uint64_t hash = 0;
+};
+// The job has failed, or this node may not take part in it. The last that is said of it.
+struct FailJob {
+  std::uint32_t job = 0;
+  Code code = Code::kInternal;
+  std::string cause;
+};
+struct RankGone {
+  std::uint32_t job = 0;
+  std::uint32_t rank = 0;
+  std::uint64_t posted = 0;
+  std::uint64_t iterations = 0;
+  std::string cause;  // "rank 3 (pid 12) on node b left the job"
+};
+// Every node has forgotten the job: its links may go. The last that is said of it.
+struct CloseJob {
+  std::uint32_t job = 0;
+};
+// Every node holds the plan: it moves that iteration and later ones. The plan itself comes before,
+// in pieces (PlanPiece, plan_text.h).
+struct SwitchTo {
+  std::uint32_t job = 0;
+  std::uint32_t version = 0;
+  std::uint64_t from_iteration = 0;
+  double before_s = 0;  // an iteration until now; 0: not known
+};
+
+// To every node with ranks, the one that wished it too.
+struct SteerNode {
+  std::uint32_t job = 0;
+  Steering steering;
+};
+// To every node but the one that told.
+struct HearLate {
+  std::uint32_t job = 0;
+  std::string text;
+};
+
+// ---- either way ----
+// The service is about to end the connection on purpose.
+struct Goodbye {
+  std::string cause;  // "the service on node b is stopping"
+};
+
+using PeerMessage =
+    std::variant<JoinJob, SeatRank, LoseRank, EndRank, BreakJob, ForgetJob, JobOpened, JobMeasured,
+                 JobStarted, HandLayout, TellTimes, WishPolicy, HoldPlan, TellWaits, OpenJob,
+                 MeasureJob, StartJob, FailJob, RankGone, CloseJob, PlanPiece, SwitchTo, Goodbye,
+                 WishSteering, TellLate, SteerNode, HearLate>;
+
+}  // namespace headrace::service

@@ -1,0 +1,227 @@
+#include "service/cluster/planning.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ipc/base/check.h"
+#include "service/cluster/plan_text.h"
+#include "service/plan/canonical.h"
+
+namespace headrace::service {
+namespace {
+
+std::string Duration(double seconds) {
+  const double ms = seconds * 1e3;
+  return ms >= 100 ? fmt::format("{:.0f} ms", ms)
+         : ms >= 1 ? fmt::format("{:.1f} ms", ms)
+                   : fmt::format("{:.3f} ms", ms);
+}
+
+}  // namespace
+
+Planning::Planning(Options options)
+    : options_(std::move(options)), nodes_(options_.shape.nodes.size()) {
+  HR_CHECK(!nodes_.empty(), options_.job);
+}
+
+std::string Planning::NameOf(std::size_t node) const {
+  const JobShape::Node& named = options_.shape.nodes[node];
+  const std::uint32_t rank = named.ranks.empty() ? 0 : named.ranks.front();
+  return fmt::format("rank {} on node {}", rank, named.name);
+}
+
+void Planning::Fail(Code code, std::string cause) {
+  stopped_ = true;
+  stage_ = Stage::kNone;
+  steps_.emplace_back(PlanFailure{code, std::move(cause)});
+}
+
+void Planning::TakeLayout(std::size_t node, std::shared_ptr<const Layout> layout,
+                          std::optional<plan::Policy> policy) {
+  HR_CHECK(node < nodes_.size() && layout != nullptr, node);
+  if (stopped_ || nodes_[node].has_layout) return;
+  if (layout_ == nullptr) {
+    layout_ = std::move(layout);
+    layout_node_ = node;
+  } else if (Status same = CompareLayouts(*layout_, NameOf(layout_node_), *layout, NameOf(node));
+             !same) {
+    return Fail(same.code(), same.error().text());
+  }
+  if (policy && said_ && *policy != *said_) {
+    return Fail(Code::kMismatch,
+                fmt::format("{} asks for the policy {} and {} for {}: ranks that name one name the "
+                            "same",
+                            NameOf(said_node_), Name(*said_), NameOf(node), Name(*policy)));
+  }
+  if (policy && !said_) {
+    said_ = policy;
+    said_node_ = node;
+  }
+  nodes_[node].has_layout = true;
+  Consider();
+}
+
+void Planning::TakeTimes(std::size_t node, NodeSeen seen) {
+  HR_CHECK(node < nodes_.size(), node);
+  // There are none before the first plan is in force.
+  if (stopped_ || layout_ == nullptr || present_ == nullptr) return;
+  if (Status status = CheckSeen(seen, *layout_, options_.shape); !status) {
+    return Fail(status.code(), fmt::format("node {} told {}", options_.shape.nodes[node].name,
+                                           status.error().text()));
+  }
+  nodes_[node].seen = std::move(seen);
+  nodes_[node].told = true;
+  Consider();
+}
+
+void Planning::Want(plan::Policy policy) {
+  wished_ = policy;
+  due_ = true;
+  Consider();
+}
+
+plan::Policy Planning::Wanted() const {
+  return wished_ ? *wished_ : said_ ? *said_ : options_.policy;
+}
+
+bool Planning::HasLayouts() const {
+  return std::all_of(nodes_.begin(), nodes_.end(),
+                     [](const Node& node) { return node.has_layout; });
+}
+
+bool Planning::IsInForce() const {
+  return std::all_of(nodes_.begin(), nodes_.end(), [this](const Node& node) {
+    return node.seen && node.seen->times.iteration >= present_from_;
+  });
+}
+
+// Decides whether a plan is to be made now.
+void Planning::Consider() {
+  if (stopped_ || stage_ != Stage::kNone || !HasLayouts()) return;
+  if (present_ == nullptr) return Make(plan::Policy::kWfbp, nullptr);
+  if (!IsInForce()) return;
+  const plan::Policy wanted = Wanted();
+  const bool same_way = present_planned_ && present_->policy == wanted;
+  const bool all_told =
+      std::all_of(nodes_.begin(), nodes_.end(), [](const Node& node) { return node.told; });
+  // Another policy need not wait for new times, drift shows in them only.
+  const bool due = std::exchange(due_, false) && !same_way;
+  if (all_told || due) Make(wanted, same_way ? present_ : nullptr);
+}
+
+double Planning::BlockBytes() const {
+  std::uint64_t bytes = 0;
+  for (const LayoutTensor& tensor : layout_->tensors)
+    bytes += tensor.count * SizeOf(layout_->dtype);
+  const std::size_t blocks =
+      present_ == nullptr ? layout_->tensors.size() : present_->blocks.size();
+  return static_cast<double>(bytes) / static_cast<double>(std::max<std::size_t>(blocks, 1));
+}
+
+void Planning::Make(plan::Policy policy, std::shared_ptr<const plan::Plan> present) {
+  std::vector<NodeSeen> seen;
+  for (Node& node : nodes_) {
+    if (node.seen) seen.push_back(*node.seen);
+    node.told = false;
+  }
+  stage_ = Stage::kMaking;
+  steps_.emplace_back(MakePlan{.token = options_.token,
+                               .policy = policy,
+                               .profile = MergeTimes(options_.job, *layout_, seen),
+                               .route = RouteOf(options_.shape, seen, BlockBytes()),
+                               .version = versions_ + 1,
+                               .present = std::move(present),
+                               .margin = kPlanMargin});
+}
+
+void Planning::Take(const Result<std::shared_ptr<const plan::Plan>>& made) {
+  if (stage_ != Stage::kMaking) return;
+  stage_ = Stage::kNone;
+  if (stopped_) return;
+  if (made.ok() && *made != nullptr) return Offer(*made);
+  if (!made.ok() && present_ == nullptr) {
+    return Fail(made.error().code(), made.error().Within("make the first plan").text());
+  }
+  if (!made.ok()) {
+    Note(made.error().code(),
+         fmt::format("no new plan, plan {} stays: {}", present_->version, made.error().text()));
+  }
+  // Something else may have been wanted meanwhile.
+  Consider();
+}
+
+// The same again and again would bury the rest.
+void Planning::Note(Code code, std::string text) {
+  if (noted_ == text) return;
+  noted_ = text;
+  steps_.emplace_back(PlanNote{code, fmt::format("job {}: {}", options_.job, text)});
+}
+
+void Planning::Offer(std::shared_ptr<const plan::Plan> plan) {
+  if (Status covers = CheckPlan(*plan, *layout_); !covers) {
+    return Fail(Code::kInternal, covers.error().text());
+  }
+  auto text = std::make_shared<const std::string>(plan::Canonical(*plan));
+  if (text->size() > kPlanTextMax) {
+    const std::string cause = fmt::format(
+        "plan {} ({}, {} blocks) takes {} bytes, nodes tell each other at most {}", plan->version,
+        Name(plan->policy), plan->blocks.size(), text->size(), kPlanTextMax);
+    if (present_ == nullptr) return Fail(Code::kExhausted, cause);
+    Note(Code::kExhausted, fmt::format("{}; plan {} stays", cause, present_->version));
+    return Consider();
+  }
+  versions_ = plan->version;
+  stage_ = Stage::kOffered;
+  for (Node& node : nodes_) node.answered.reset();
+  offered_hash_ = plan::HashOf(*text);
+  offered_ = std::move(plan);
+  steps_.emplace_back(PlanOffer{.plan = offered_, .text = std::move(text), .hash = offered_hash_});
+}
+
+void Planning::TakeAnswer(std::size_t node, std::uint32_t version, std::uint64_t hash,
+                          std::uint64_t iteration) {
+  HR_CHECK(node < nodes_.size(), node);
+  if (stage_ != Stage::kOffered || version != offered_->version || nodes_[node].answered) return;
+  if (hash != offered_hash_) {
+    return Fail(
+        Code::kMismatch,
+        fmt::format("node {} holds plan {} of job {} with the hash {:016x}, its leader has "
+                    "{:016x}: install the same release on both",
+                    options_.shape.nodes[node].name, version, options_.job, hash, offered_hash_));
+  }
+  nodes_[node].answered = iteration;
+  SwitchIfHeld();
+}
+
+void Planning::SwitchIfHeld() {
+  std::uint64_t latest = 0;
+  for (const Node& node : nodes_) {
+    if (!node.answered) return;
+    latest = std::max(latest, *node.answered);
+  }
+  double before_s = 0;
+  for (const Node& node : nodes_) {
+    if (node.seen) before_s = std::max(before_s, node.seen->times.iteration_s);
+  }
+  present_planned_ = present_ != nullptr;
+  present_from_ = present_ == nullptr ? 1 : latest + kSwitchSlack;
+  present_ = std::exchange(offered_, nullptr);
+  stage_ = Stage::kNone;
+  for (Node& node : nodes_) node.told = false;
+  steps_.emplace_back(PlanSwitch{
+      .version = present_->version, .from_iteration = present_from_, .before_s = before_s});
+}
+
+std::string DescribeSwitch(const std::string& job, const plan::Plan& plan,
+                           const PlanSwitch& change) {
+  const std::string head = fmt::format(
+      "job {}: plan {} ({}, {} {}) from iteration {} on", job, plan.version, Name(plan.policy),
+      plan.blocks.size(), plan.blocks.size() == 1 ? "block" : "blocks", change.from_iteration);
+  if (plan.version == 1) return head + ", until it is known how long everything takes";
+  const std::string text = fmt::format("{}: {} predicted, bound {}", head,
+                                       Duration(plan.predicted_s), Duration(plan.lower_bound_s));
+  return change.before_s > 0 ? fmt::format("{}; was {}", text, Duration(change.before_s)) : text;
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,131 @@
+// How one job comes to its plans, at the service that leads it: when one is made, from what, when
+// it goes to the nodes and from which iteration on it moves their gradients. Pure: no clock, no
+// network, no log; the work itself (MakePlan) is done elsewhere.
+//
+// The first plan is `wfbp`, for which nothing need be known; under it the nodes see how long
+// everything takes. When all of them have told, a plan by the wanted policy follows, and later
+// another one whenever it would be faster by the margin, or another policy is wanted. One plan is
+// under way at a time: made, offered to every node, and, when all hold it, switched to; the next
+// one waits until the nodes tell of iterations under it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "ipc/base/error.h"
+#include "service/actor/messages.h"
+#include "service/cluster/layouts.h"
+#include "service/cluster/planning_inputs.h"
+#include "service/plan/plan.h"
+
+namespace headrace::service {
+
+// The bit that tells the tokens of jobs planned at home from those of jobs that a leader plans.
+inline constexpr RequestToken kLocalPlanToken = RequestToken{1} << 63;
+// By how much of the iteration a new plan must be faster than the one in force.
+inline constexpr double kPlanMargin = 0.005;
+
+// ---- what is to be done ----
+// To every node with ranks: `text` is the plan's canonical form.
+struct PlanOffer {
+  std::shared_ptr<const plan::Plan> plan;   // shared with dispatch where the planning is local
+  std::shared_ptr<const std::string> text;  // shared by the messages to the nodes
+  std::uint64_t hash = 0;
+};
+// To every node with ranks: all of them hold the plan.
+struct PlanSwitch {
+  std::uint32_t version = 0;
+  std::uint64_t from_iteration = 0;
+  double before_s = 0;  // an iteration until now, as the nodes saw it; 0: not known
+};
+struct PlanFailure {
+  Code code = Code::kInternal;
+  std::string cause;
+};
+// Something that people should know.
+struct PlanNote {
+  Code code = Code::kOk;
+  std::string text;
+};
+using PlanningStep = std::variant<MakePlan, PlanOffer, PlanSwitch, PlanFailure, PlanNote>;
+
+class Planning {
+ public:
+  struct Options {
+    std::string job;  // its name
+    plan::Policy policy = plan::Policy::kExact;
+    RequestToken token = 0;  // of its MakePlan
+    JobShape shape;
+  };
+  explicit Planning(Options options);
+
+  // The layout that all ranks of the node have handed in. `node` is a place in the shape's nodes.
+  void TakeLayout(std::size_t node, std::shared_ptr<const Layout> layout,
+                  std::optional<plan::Policy> policy);
+  void TakeTimes(std::size_t node, NodeSeen seen);
+  // The answer to MakePlan.
+  void Take(const Result<std::shared_ptr<const plan::Plan>>& made);
+  // The node's dispatch holds the plan of that version; the last iteration it has begun is that.
+  void TakeAnswer(std::size_t node, std::uint32_t version, std::uint64_t hash,
+                  std::uint64_t iteration);
+  // From now on by that policy, whatever ranks and configuration said.
+  void Want(plan::Policy policy);
+  // The job comes to its end: no other plan is begun.
+  void Stop() { stopped_ = true; }
+
+  // What to do since the last call, in order; after a PlanFailure nothing more.
+  std::vector<PlanningStep> TakeSteps() { return std::exchange(steps_, {}); }
+
+ private:
+  // Where the plan that is under way stands.
+  enum class Stage : std::uint8_t { kNone, kMaking, kOffered };
+  struct Node {
+    bool has_layout = false;
+    std::optional<NodeSeen> seen;
+    bool told = false;                      // times, since a plan was last considered
+    std::optional<std::uint64_t> answered;  // the iteration with which it holds the offered plan
+  };
+
+  bool HasLayouts() const;
+  bool IsInForce() const;  // on every node, as far as they have told
+  plan::Policy Wanted() const;
+  void Consider();
+  void Make(plan::Policy policy, std::shared_ptr<const plan::Plan> present);
+  void Offer(std::shared_ptr<const plan::Plan> plan);
+  void SwitchIfHeld();
+  void Fail(Code code, std::string cause);
+  std::string NameOf(std::size_t node) const;
+  double BlockBytes() const;
+  void Note(Code code, std::string text);
+
+  Options options_;
+  std::vector<Node> nodes_;
+  std::shared_ptr<const Layout> layout_;
+  std::size_t layout_node_ = 0;       // that handed it in
+  std::optional<plan::Policy> said_;  // by ranks
+  std::size_t said_node_ = 0;
+  std::optional<plan::Policy> wished_;  // by a person
+  bool due_ = false;                    // what is wanted has changed since a plan was considered
+  Stage stage_ = Stage::kNone;
+  bool stopped_ = false;
+  std::uint32_t versions_ = 0;
+  std::shared_ptr<const plan::Plan> present_;
+  bool present_planned_ = false;  // from times that were seen
+  std::uint64_t present_from_ = 0;
+  std::shared_ptr<const plan::Plan> offered_;
+  std::uint64_t offered_hash_ = 0;
+  std::string noted_;  // what people were told last
+  std::vector<PlanningStep> steps_;
+};
+
+// "job train: plan 2 (exact, 7 blocks) from iteration 12 on: 812 ms predicted, bound 805 ms; was
+// 990 ms"
+std::string DescribeSwitch(const std::string& job, const plan::Plan& plan,
+                           const PlanSwitch& change);
+
+}  // namespace headrace::service

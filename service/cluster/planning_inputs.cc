@@ -1,0 +1,145 @@
+#include "service/cluster/planning_inputs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "ipc/base/check.h"
+#include "transport/probe/line_fit.h"
+#include "transport/probe/probe.h"
+
+namespace headrace::service {
+namespace {
+
+constexpr std::size_t kLaneInNode = 0;
+constexpr std::size_t kFirstLaneBetweenNodes = 1;
+
+bool IsTime(double seconds) {
+  return std::isfinite(seconds) && seconds >= 0 && seconds <= plan::kSecondsMax;
+}
+
+bool AreTimes(const std::vector<double>& seconds) {
+  return std::all_of(seconds.begin(), seconds.end(), IsTime);
+}
+
+// A lane on which nothing has moved has no line of its own.
+bool IsSeen(const transport::CostLine& line) {
+  return line.startup_s > 0 || line.s_per_byte > transport::kSecondsPerByteMin;
+}
+
+// The lines that were seen of one lane.
+std::vector<transport::CostLine> SeenOf(std::size_t lane, std::span<const NodeSeen> seen) {
+  std::vector<transport::CostLine> lines;
+  for (const NodeSeen& each : seen) {
+    if (lane < each.costs.size() && IsSeen(each.costs[lane])) lines.push_back(each.costs[lane]);
+  }
+  return lines;
+}
+
+auto Quicker(double bytes) {
+  return [bytes](const transport::CostLine& one, const transport::CostLine& other) {
+    return one.Seconds(bytes) < other.Seconds(bytes);
+  };
+}
+
+plan::CostLine CostInNode(std::span<const NodeSeen> seen, double block_bytes) {
+  const std::vector<transport::CostLine> lines = SeenOf(kLaneInNode, seen);
+  if (lines.empty()) return plan::Affine(0, 0);
+  const auto slowest = std::max_element(lines.begin(), lines.end(), Quicker(block_bytes));
+  return plan::Affine(slowest->startup_s, slowest->s_per_byte);
+}
+
+double BytesSentPerByte(const JobShape& shape) {
+  return transport::BytesSent(static_cast<std::uint32_t>(shape.nodes.size()), shape.servers_count,
+                              1.0);
+}
+
+std::vector<plan::CostLine> CostsBetweenNodes(const JobShape& shape, std::span<const NodeSeen> seen,
+                                              double block_bytes) {
+  const double bytes = block_bytes * BytesSentPerByte(shape);
+  std::vector<plan::CostLine> costs;
+  for (std::size_t rail = 0; rail < shape.agreed.size(); ++rail) {
+    const auto lines = SeenOf(kFirstLaneBetweenNodes + rail, seen);
+    const auto fastest = std::min_element(lines.begin(), lines.end(), Quicker(bytes));
+    costs.push_back(BlockCost(fastest == lines.end() ? shape.agreed[rail] : *fastest, shape));
+  }
+  return costs;
+}
+
+}  // namespace
+
+Status CheckSeen(const NodeSeen& seen, const Layout& layout, const JobShape& shape) {
+  const std::size_t tensors = layout.tensors.size();
+  if (seen.times.release_s.size() != tensors || seen.times.forward_s.size() != tensors) {
+    return Error(Code::kCorrupt,
+                 fmt::format("times of {} releases and {} forward passes, the "
+                             "layout has {} tensors",
+                             seen.times.release_s.size(), seen.times.forward_s.size(), tensors));
+  }
+  if (!AreTimes(seen.times.release_s) || !AreTimes(seen.times.forward_s) ||
+      !IsTime(seen.times.iteration_s)) {
+    return Error(Code::kCorrupt, "a time of an iteration that is no time");
+  }
+  if (seen.costs.size() > kFirstLaneBetweenNodes + shape.agreed.size()) {
+    return Error(Code::kCorrupt, fmt::format("costs of {} lanes, there are {}", seen.costs.size(),
+                                             kFirstLaneBetweenNodes + shape.agreed.size()));
+  }
+  const bool finite = std::all_of(seen.costs.begin(), seen.costs.end(), [](const auto& line) {
+    return std::isfinite(line.startup_s) && line.startup_s >= 0 && std::isfinite(line.s_per_byte) &&
+           line.s_per_byte >= 0;
+  });
+  if (!finite) return Error(Code::kCorrupt, "a cost that is no time");
+  return {};
+}
+
+plan::Profile MergeTimes(const std::string& model, const Layout& layout,
+                         std::span<const NodeSeen> seen) {
+  const std::size_t count = layout.tensors.size();
+  plan::Profile profile{.model = model, .dtype = layout.dtype, .tensors = {}};
+  profile.tensors.resize(count);
+  std::vector<double> tails_s(seen.size(), 0);  // of each node's forward pass, from l + 1 on
+  double released_s = 0;                        // of l + 1
+  double tail_s = 0;
+  for (std::size_t l = count; l-- > 0;) {
+    double release_s = released_s;
+    double longest_s = 0;
+    for (std::size_t node = 0; node < seen.size(); ++node) {
+      release_s = std::max(release_s, seen[node].times.release_s[l]);
+      tails_s[node] += seen[node].times.forward_s[l];
+      longest_s = std::max(longest_s, tails_s[node]);
+    }
+    profile.tensors[l] = {.name = layout.tensors[l].name,
+                          .elements = layout.tensors[l].count,
+                          .backward_s = release_s - released_s,
+                          .forward_s = longest_s - tail_s};
+    released_s = release_s;
+    tail_s = longest_s;
+  }
+  return profile;
+}
+
+plan::CostLine BlockCost(const transport::CostLine& line, const JobShape& shape) {
+  // Bytes are never free: shares of rails are divided by their price.
+  const double s_per_byte = std::max(line.s_per_byte, transport::kSecondsPerByteMin);
+  return plan::Affine(line.startup_s, s_per_byte * BytesSentPerByte(shape));
+}
+
+plan::Route RouteOf(const JobShape& shape, std::span<const NodeSeen> seen, double block_bytes) {
+  const plan::CostLine in_node = CostInNode(seen, block_bytes);
+  if (!shape.crosses_nodes()) return plan::AllReduceRoute(in_node);
+  const std::vector<plan::CostLine> rails = CostsBetweenNodes(shape, seen, block_bytes);
+  HR_CHECK(!rails.empty(), shape.nodes.size());
+  plan::Route route = rails.size() == 1 ? plan::AllReduceRoute(rails[0]) : plan::RailsRoute(rails);
+  const bool several =
+      std::any_of(shape.nodes.begin(), shape.nodes.end(),
+                  [](const JobShape::Node& node) { return node.ranks.size() > 1; });
+  if (!several) return route;
+  const auto lane = static_cast<std::uint32_t>(route.lanes.size());
+  route.lanes.emplace_back("intra-node");
+  route.stages.insert(route.stages.begin(), {.name = "reduce-scatter", .rails = {{lane, in_node}}});
+  route.stages.push_back({.name = "all-gather", .rails = {{lane, in_node}}});
+  return route;
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,110 @@
+#include "service/cluster/wishes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace headrace::service {
+namespace {
+
+Error Wrong(std::string text) { return Error(Code::kInvalidArgument, std::move(text)); }
+
+const char* NameOf(SteeringKind kind) {
+  switch (kind) {
+    case SteeringKind::kPause:
+      return "pause";
+    case SteeringKind::kResume:
+      return "resume";
+    case SteeringKind::kDrain:
+      return "drain";
+    case SteeringKind::kCancel:
+      return "cancel";
+    case SteeringKind::kWeight:
+      return "weight";
+    case SteeringKind::kPriority:
+      return "priority";
+    case SteeringKind::kLimit:
+      return "limit";
+    case SteeringKind::kDrainOperations:
+      return "operations until a drain";
+    case SteeringKind::kDrainIterations:
+      return "iterations until a drain";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+Status CheckSteering(std::uint8_t kind, std::uint64_t value) {
+  if (kind == 0 || kind > kSteeringKindsCount) {
+    return Wrong(
+        fmt::format("steering of kind {}: 1 to {} are known; ask with the headracectl of the "
+                    "service's own release",
+                    kind, kSteeringKindsCount));
+  }
+  switch (static_cast<SteeringKind>(kind)) {
+    case SteeringKind::kWeight:
+      if (value >= 1 && value <= kWeightMax) return {};
+      return Wrong(
+          fmt::format("a weight of {}: 1 to {} are possible; to stop the job ask for a "
+                      "pause",
+                      value, kWeightMax));
+    case SteeringKind::kPriority:
+      if (value <= kPriorityMax) return {};
+      return Wrong(fmt::format("a priority of {}: 0 to {} are possible, and larger goes first",
+                               value, kPriorityMax));
+    case SteeringKind::kLimit:
+      if (value == 0 || (value >= kLimitMin && value <= kLimitMax)) return {};
+      return Wrong(
+          fmt::format("a limit of {} bytes/s: {} to {} are possible, and 0 for none; to "
+                      "stop the job ask for a pause",
+                      value, kLimitMin, kLimitMax));
+    default:
+      if (value == 0) return {};
+      return Wrong(fmt::format("{} with the value {}: it takes none",
+                               NameOf(static_cast<SteeringKind>(kind)), value));
+  }
+}
+
+Status CheckNodeSteering(std::uint8_t kind, std::uint64_t value) {
+  const bool progress = kind == static_cast<std::uint8_t>(SteeringKind::kDrainOperations) ||
+                        kind == static_cast<std::uint8_t>(SteeringKind::kDrainIterations);
+  return progress ? Status{} : CheckSteering(kind, value);
+}
+
+std::string DescribeSteering(const Steering& steering) {
+  const char* name = NameOf(steering.kind);
+  if (steering.kind == SteeringKind::kLimit) {
+    return steering.value == 0 ? "no limit" : fmt::format("limit {} bytes/s", steering.value);
+  }
+  if (steering.kind == SteeringKind::kWeight || steering.kind == SteeringKind::kPriority) {
+    return fmt::format("{} {}", name, steering.value);
+  }
+  return name;
+}
+
+std::string DescribeAsker(const Steering& steering) {
+  if (steering.node.empty()) return fmt::format("uid {}", steering.uid);
+  return fmt::format("uid {} on node {}", steering.uid, steering.node);
+}
+
+std::string DescribeEnd(const Steering& steering) {
+  return fmt::format("{} by {}", steering.kind == SteeringKind::kDrain ? "drained" : "cancelled",
+                     DescribeAsker(steering));
+}
+
+void KeptWishes::Keep(Steering steering) {
+  std::erase_if(kept_, [&](const Steering& each) { return each.kind == steering.kind; });
+  kept_.push_back(std::move(steering));
+}
+
+const Steering* KeptWishes::Find(SteeringKind kind) const {
+  const auto found = std::find_if(kept_.begin(), kept_.end(),
+                                  [kind](const Steering& each) { return each.kind == kind; });
+  return found == kept_.end() ? nullptr : &*found;
+}
+
+std::vector<Steering> KeptWishes::Take() { return std::exchange(kept_, {}); }
+
+}  // namespace headrace::service

@@ -1,0 +1,108 @@
+#include "service/daemon_options.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <map>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "service/config_address.h"
+#include "service/http/http_thread.h"
+#include "transport/reduce/reduce.h"
+
+namespace headrace::service {
+namespace {
+
+transport::Algorithm AlgorithmOf(std::string_view name) {
+  using transport::Algorithm;
+  // The configuration has checked the name.
+  constexpr std::array<std::pair<std::string_view, Algorithm>, 4> kNames = {
+      {{"direct-exchange", Algorithm::kDirectExchange},
+       {"recursive-doubling", Algorithm::kRecursiveDoubling},
+       {"direct-scatter", Algorithm::kDirectScatter},
+       {"ring", Algorithm::kRing}}};
+  for (const auto& [known, algorithm] : kNames) {
+    if (known == name) return algorithm;
+  }
+  return Algorithm::kAuto;
+}
+
+std::map<std::string, std::string> KnownPeers(const Config& config) {
+  std::map<std::string, std::string> peers;
+  // The configuration has been checked, so this is not an error here.
+  if (Result<std::vector<ConfiguredPeer>> known = ParsePeers(config.peers); known) {
+    for (const ConfiguredPeer& peer : *known) peers[peer.name] = peer.address.Text();
+  }
+  return peers;
+}
+
+// By default nobody but root and this service's user hands over more than three quarters of the
+// memory, or leaves too few sessions and jobs for others.
+QuotaLimits QuotasOf(const Config& config) {
+  QuotaLimits limits{.service_uid = ::geteuid()};
+  if (config.sessions_per_uid == kQuotaAuto) {
+    limits.share_seats = true;
+  } else {
+    limits.sessions = config.sessions_per_uid;
+  }
+  if (config.memory_per_uid == kQuotaAuto) {
+    const auto memory = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+                        static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+    limits.memory_of_others = memory - memory / 4;
+  } else {
+    limits.memory = config.memory_per_uid;
+  }
+  return limits;
+}
+
+}  // namespace
+
+PeerOptions PeerOptionsOf(const Config& config, std::uint32_t gpu_lanes) {
+  return {.version = std::string(Version()),
+          .node_name = config.node_name,
+          .address = config.node_address,
+          .server = config.role == "server",
+          .rendezvous = config.rendezvous,
+          .detection_ns = static_cast<TimeNs>(config.detection_ms) * kMillisecond,
+          .peers = KnownPeers(config),
+          .architecture = config.architecture,
+          // The configuration has checked the name.
+          .policy = plan::PolicyNamed(config.policy).value_or(plan::Policy::kExact),
+          .block_bytes = config.block_bytes,
+          .algorithm = AlgorithmOf(config.network_algorithm),
+          .gpu_lanes = gpu_lanes,
+          .forming_ns = static_cast<TimeNs>(config.forming_ms) * kMillisecond,
+          .tls_authority = config.tls_authority,
+          .tls_certificate = config.tls_certificate,
+          .tls_key = config.tls_key,
+          .plain_text = config.plain_text};
+}
+
+ControlOptions ControlOptionsOf(const Config& config, const std::string& gpus_missing,
+                                bool has_lanes, unsigned peer_port) {
+  return {.socket_path = config.socket_path,
+          .socket_mode = static_cast<std::uint32_t>(config.socket_mode),
+          .version = std::string(Version()),
+          .config_text = PrintConfig(config),
+          .reduce_target = std::string(transport::SimdTargetName()),
+          .operation_timeout_ms = static_cast<std::uint32_t>(config.operation_timeout_ms),
+          .drain_timeout_ns = static_cast<TimeNs>(config.drain_timeout_ms) * kMillisecond,
+          .quotas = QuotasOf(config),
+          .gpus_missing = gpus_missing.empty()
+                              ? ""
+                              : fmt::format("this service uses no GPUs: {}", gpus_missing),
+          .rendezvous = {.names = {.node_name = config.node_name,
+                                   .address = config.node_address,
+                                   .port = peer_port,
+                                   .peers = KnownPeers(config)},
+                         .server = config.role == "server",
+                         .rendezvous = config.rendezvous,
+                         .has_lanes = has_lanes},
+          .descriptors_of_others = (config.node_address.empty() ? 0 : kPeerDescriptorsMax) +
+                                   (config.http_address.empty() ? 0 : kHttpDescriptorsMax)};
+}
+
+}  // namespace headrace::service

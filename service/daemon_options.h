@@ -1,0 +1,20 @@
+// What the configuration, which was checked, means for the parts that daemon.cc builds. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "service/config.h"
+#include "service/peers/peers_thread.h"
+#include "service/rpc/control.h"
+
+namespace headrace::service {
+
+// `gpu_lanes` of the lanes between nodes carry GPUs' memory by themselves.
+PeerOptions PeerOptionsOf(const Config& config, std::uint32_t gpu_lanes);
+
+// `gpus_missing` says why there are none; other services reach this one at `peer_port`.
+ControlOptions ControlOptionsOf(const Config& config, const std::string& gpus_missing,
+                                bool has_lanes, unsigned peer_port);
+
+}  // namespace headrace::service

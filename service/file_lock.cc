@@ -1,0 +1,85 @@
+#include "service/file_lock.h"
+
+#include <fcntl.h>
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <ctime>
+#include <utility>
+
+namespace headrace::service {
+namespace {
+
+// A holder that leaves removes its lock file, perhaps between our open and our lock; then the lock
+// is on a file that nobody else can find, and we begin again.
+constexpr int kLockAttemptsMax = 16;
+
+std::string LockPath(const std::string& path) { return path + ".lock"; }
+
+// Whether the open file is still the one at `path`.
+bool StillAt(int fd, const std::string& path) {
+  struct stat opened {};
+  struct stat found {};
+  return ::fstat(fd, &opened) == 0 && ::stat(path.c_str(), &found) == 0 &&
+         opened.st_ino == found.st_ino && opened.st_dev == found.st_dev;
+}
+
+Error HeldBy(int fd, const std::string& path, std::string_view what) {
+  std::array<char, 256> text{};
+  const ssize_t size = ::pread(fd, text.data(), text.size() - 1, 0);
+  std::string holder(text.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
+  while (!holder.empty() && holder.back() == '\n') holder.pop_back();
+  if (holder.empty()) holder = "a service that is just starting";
+  return Error(
+      Code::kAlreadyExists,
+      fmt::format("the {0} {1} is held by {2}: stop it first, or give this one another {0}", what,
+                  path, holder));
+}
+
+Result<UniqueFd> OpenLocked(const std::string& locked, std::string_view what) {
+  const std::string path = LockPath(locked);
+  for (int attempt = 0; attempt < kLockAttemptsMax; ++attempt) {
+    UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
+    if (!fd) return SystemError("open " + path, errno);
+    if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EWOULDBLOCK) return HeldBy(fd.get(), locked, what);
+      return SystemError("flock " + path, errno);
+    }
+    if (StillAt(fd.get(), path)) return fd;
+  }
+  return Error(Code::kBusy, fmt::format("{}: the lock file was replaced {} times while locking it",
+                                        path, kLockAttemptsMax));
+}
+
+Status WriteHolder(int fd, std::string_view program) {
+  const std::string text = fmt::format("pid {} ({}) since {:%Y-%m-%dT%H:%M:%SZ}\n", ::getpid(),
+                                       program, fmt::gmtime(std::time(nullptr)));
+  if (::ftruncate(fd, 0) != 0 ||
+      ::pwrite(fd, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
+    return SystemError("write the lock file", errno);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<FileLock> FileLock::Acquire(const std::string& path, std::string_view what,
+                                   std::string_view program) {
+  Result<UniqueFd> fd = OpenLocked(path, what);
+  if (!fd) return fd.error();
+  FileLock lock(LockPath(path), std::move(fd).value());
+  if (Status status = WriteHolder(lock.fd_.get(), program); !status) return status.error();
+  return lock;
+}
+
+FileLock::~FileLock() {
+  // Before the lock is given up, so that nobody who locks it next loses its file to us.
+  if (fd_) ::unlink(lock_path_.c_str());
+}
+
+}  // namespace headrace::service

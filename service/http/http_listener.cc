@@ -1,0 +1,106 @@
+#include "service/http/http_listener.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace headrace::service {
+namespace {
+
+constexpr auto kShortageDelay = 100 * kj::MILLISECONDS;
+
+struct Remedy {
+  int number;
+  const char* text;
+};
+constexpr Remedy kRemedies[] = {
+    {EADDRINUSE, "another program listens there: end it, or set http_address to another port"},
+    {EADDRNOTAVAIL, "this host has no such address: set http_address to one it has, or to *:port"},
+    {EACCES, "ports below 1024 are for root: set http_address to a higher one"}};
+
+// In the system's words, and what to do about it.
+Error WhyNot(const std::string& address, const kj::Exception& exception) {
+  const std::string text = exception.getDescription().cStr();
+  for (const Remedy& remedy : kRemedies) {
+    const char* const cause = std::strerror(remedy.number);
+    if (text.find(cause) == std::string::npos) continue;
+    return Error(Code::kUnavailable,
+                 fmt::format("listen at http_address {}: {}: {}", address, cause, remedy.text));
+  }
+  return Error(Code::kUnavailable, fmt::format("listen at http_address {}: {}: set it to host:port "
+                                               "of this host, or leave it empty",
+                                               address, text));
+}
+
+}  // namespace
+
+Result<kj::Own<HttpListener>> HttpListener::Create(const std::string& address,
+                                                   const ipc::BoardLayout& board, Site::Ask ask,
+                                                   kj::AsyncIoContext& io) {
+  try {
+    auto parsed = io.provider->getNetwork().parseAddress(address).wait(io.waitScope);
+    return kj::heap<HttpListener>(parsed->listen(), board, std::move(ask), io.provider->getTimer());
+  } catch (const kj::Exception& exception) {
+    return WhyNot(address, exception);
+  }
+}
+
+HttpListener::HttpListener(kj::Own<kj::ConnectionReceiver> port, const ipc::BoardLayout& board,
+                           Site::Ask ask, kj::Timer& timer)
+    : port_(kj::mv(port)),
+      number_(port_->getPort()),
+      site_(board, std::move(ask)),
+      timer_(timer),
+      table_(kj::HttpHeaderTable::Builder().build()),
+      tasks_(*this) {
+  tasks_.add(Accept());
+}
+
+HttpListener::~HttpListener() noexcept(false) = default;
+
+kj::Promise<void> HttpListener::Accept() {
+  return port_->accept()
+      .then([this](kj::Own<kj::AsyncIoStream> client) -> kj::Promise<void> {
+        LetIn(kj::mv(client));
+        return timer_.afterDelay(pace_.Book(1, MonotonicNow()) * kj::NANOSECONDS);
+      })
+      // A shortage of descriptors is waited out, never retried at once.
+      .catch_([this](kj::Exception&&) { return timer_.afterDelay(kShortageDelay); })
+      .then([this] { return Accept(); });
+}
+
+void HttpListener::LetIn(kj::Own<kj::AsyncIoStream> client) {
+  if (!MakeRoom()) return;
+  const std::uint64_t number = ++accepted_count_;
+  auto http = kj::heap<HttpConnection>(site_, timer_, *table_, pace_);
+  // The end of a promise may not destroy it, so that somebody else does.
+  auto served = http->Serve(kj::mv(client))
+                    .then([this, number] {
+                      tasks_.add(kj::evalLater([this, number] { connections_.erase(number); }));
+                    })
+                    .eagerlyEvaluate(nullptr);
+  connections_.emplace(number, Connection{.http = kj::mv(http), .served = kj::mv(served)});
+}
+
+bool HttpListener::MakeRoom() {
+  if (connections_.size() < kHttpConnectionsMax) return true;
+  auto longest = connections_.end();
+  for (auto each = connections_.begin(); each != connections_.end(); ++each) {
+    if (!each->second.http->idle()) continue;
+    if (longest == connections_.end() ||
+        each->second.http->idle_since_ns() < longest->second.http->idle_since_ns()) {
+      longest = each;
+    }
+  }
+  if (longest == connections_.end()) return false;
+  connections_.erase(longest);
+  return true;
+}
+
+// Nothing that is added fails.
+void HttpListener::taskFailed(kj::Exception&&) {}
+
+}  // namespace headrace::service

@@ -1,0 +1,52 @@
+// The network of one connection with bounds on what its other end can make the service hold and do:
+// calls that are not finished (each may carry descriptors), answers that are not read, messages
+// that are no calls, and messages at all in one turn of the loop and in a second. Whoever goes
+// beyond the first three loses the connection; whoever is too fast waits.
+#pragma once
+
+#include <capnp/rpc-twoparty.h>
+#include <kj/async.h>
+#include <kj/timer.h>
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "service/loop/pace.h"
+
+namespace headrace::service {
+
+inline constexpr std::size_t kCallsMax = 32;                          // open, per connection
+inline constexpr std::size_t kUnreadBytesMax = std::size_t{1} << 20;  // answers, per connection
+// Messages that neither call nor answer nor finish: a capability is resolved or released, a loop of
+// calls is cut short. An honest end sends a few for each of its calls.
+inline constexpr std::size_t kStraysMax = 64;
+inline constexpr std::size_t kStraysPerCall = 16;
+inline constexpr std::size_t kMessagesPerTurn = 16;  // of one connection
+
+class BoundedNetwork final : public capnp::TwoPartyVatNetworkBase {
+ public:
+  // Closes the socket both ways; the orderly way would wait until the other end has read all that
+  // is queued for it. `why` is for people.
+  using Cut = std::function<void(const std::string& why)>;
+
+  // All outlive this. `pace` may be shared by several connections.
+  BoundedNetwork(capnp::TwoPartyVatNetwork& inner, kj::Timer& timer, Pace& pace, Cut cut)
+      : inner_(inner), timer_(timer), pace_(pace), cut_(std::move(cut)) {}
+
+  kj::Maybe<kj::Own<Connection>> connect(capnp::rpc::twoparty::VatId::Reader host) override;
+  kj::Promise<kj::Own<Connection>> accept() override;
+
+ private:
+  class BoundedConnection;
+
+  kj::Own<Connection> Bound(kj::Own<Connection> connection);
+
+  capnp::TwoPartyVatNetwork& inner_;
+  kj::Timer& timer_;
+  Pace& pace_;
+  Cut cut_;
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,36 @@
+// How fast messages of one source are handled: a rate, with a burst. Whoever is faster waits for
+// its turn, in the order of asking, so that many connections of one source share its rate. Pure.
+#pragma once
+
+#include <algorithm>
+
+#include "ipc/base/clock.h"
+
+namespace headrace::service {
+
+class Pace {
+ public:
+  // A wait shorter than this is not worth a timer; it is made up for by the next.
+  static constexpr TimeNs kWaitMin = 5 * kMillisecond;
+
+  constexpr Pace(TimeNs per_second, TimeNs burst)
+      : interval_ns_(kSecond / per_second), burst_ns_(burst * interval_ns_) {}
+
+  // Books what costs `cost` times as much as a small message. Returns how long to wait before it is
+  // handled, 0 for not at all.
+  TimeNs Book(TimeNs cost, TimeNs now) {
+    next_ns_ = std::max(next_ns_, now - burst_ns_) + cost * interval_ns_;
+    const TimeNs wait_ns = next_ns_ - now;
+    return wait_ns < kWaitMin ? 0 : wait_ns;
+  }
+
+  // Nothing that was booked matters any more.
+  bool IsIdle(TimeNs now) const { return next_ns_ <= now - burst_ns_; }
+
+ private:
+  TimeNs interval_ns_;  // of messages that cost 1
+  TimeNs burst_ns_;
+  TimeNs next_ns_ = 0;  // when all that was booked is paid for
+};
+
+}  // namespace headrace::service

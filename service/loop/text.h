@@ -1,0 +1,21 @@
+// Texts that come from strangers and go to people, and refusals that go to strangers.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "ipc/base/error.h"
+#include "ipc/schema/client.capnp.h"
+
+namespace headrace::service {
+
+inline constexpr std::size_t kJobNameShownMax = 64;
+
+// Text from a stranger, fit for a log line: cut, and without control characters.
+std::string Printable(std::string_view text, std::size_t size_max);
+
+// Fills a refusal in.
+void Refuse(schema::Refusal::Builder refusal, const Error& error);
+
+}  // namespace headrace::service

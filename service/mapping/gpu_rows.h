@@ -1,0 +1,36 @@
+// The board's table of GPUs: what each is, and how much of clients' memory is mapped on it. Written
+// by mapping, which maps and unmaps; its thread only.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "ipc/board.h"
+#include "service/session/session.h"
+#include "transport/memory/gpus.h"
+
+namespace headrace::service {
+
+class GpuRows {
+ public:
+  // Shows all GPUs, as far as there are rows; null: there are none.
+  GpuRows(ipc::BoardLayout& board, const transport::Gpus* gpus);
+
+  // By GPU; those beyond the table are left out.
+  using Uses = std::array<Session::DeviceUse, ipc::kGpuRowsMax>;
+  static Uses UsesOf(const Session& session);
+
+  // Memory of this GPU was mapped, or unmapped. The host's is not counted.
+  void Add(std::int8_t device, std::uint64_t bytes);
+  void Remove(std::int8_t device, std::uint64_t bytes);
+  void Remove(const Uses& uses);
+
+ private:
+  bool IsShown(std::int8_t device) const;
+  void Write(std::size_t row) { ipc::WriteRow(board_.gpus[row], rows_[row]); }
+
+  ipc::BoardLayout& board_;
+  std::array<ipc::GpuRow, ipc::kGpuRowsMax> rows_{};
+};
+
+}  // namespace headrace::service

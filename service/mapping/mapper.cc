@@ -1,0 +1,199 @@
+#include "service/mapping/mapper.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ipc/base/check.h"
+#include "ipc/sealed_memory.h"
+
+namespace headrace::service {
+namespace {
+
+// Scratch belongs to the service.
+constexpr std::uint32_t kOwnUid = 0;
+
+// A sum walks the same offset of every rank's segment at once. Some processors tell cache lines
+// apart by address bits 12 to 27 only (the way predictor of AMD's Zen): segments 256 MiB apart then
+// throw each other out of the cache at every step, and a sum over four takes twice its time. An odd
+// number of pages between one segment and the next keeps them apart.
+constexpr std::size_t kStaggerStep = 17 * ipc::kPageSize;
+constexpr std::size_t kStaggersMax = kStaggerMax / kStaggerStep;
+
+}  // namespace
+
+Mapper::Mapper(Wakeable& thread, Door<RpcMessage>& rpc, ipc::BoardLayout& board,
+               const transport::Gpus* gpus)
+    : rpc_(rpc), gpu_rows_(board, gpus), gpus_(gpus), inbox_(thread) {}
+
+bool Mapper::DoWork(TimeNs now) {
+  bool heard = rpc_.Flush(now);
+  if (dispatch_) heard |= dispatch_->Flush(now);
+  inbox_.TakeAll(messages_);
+  for (MappingMessage& message : messages_) {
+    std::visit([this](auto& alternative) { Handle(std::move(alternative)); }, message);
+  }
+  heard |= !messages_.empty();
+  messages_.clear();
+  if (queues_.empty()) return heard;
+  auto turn = queues_.upper_bound(last_uid_);
+  if (turn == queues_.end()) turn = queues_.begin();
+  last_uid_ = turn->first;
+  Work work = std::move(turn->second.front());
+  turn->second.pop_front();
+  const bool done = std::visit([this, now](auto& each) { return DoSlice(each, now); }, work);
+  // A slice may have added to the queues, but removes nothing from them.
+  if (!done) turn->second.push_back(std::move(work));
+  if (turn->second.empty()) queues_.erase(turn);
+  return true;
+}
+
+void Mapper::Handle(MapSegment message) {
+  const std::uint32_t uid = message.uid;
+  Add(uid, HostMapping{.order = std::move(message), .mapping = {}});
+}
+
+void Mapper::Handle(MapDeviceSegment message) {
+  const std::uint32_t uid = message.uid;
+  Add(uid, std::move(message));
+}
+
+void Mapper::Handle(const CancelMapping& message) {
+  for (auto& [uid, queue] : queues_) {
+    for (Work& work : queue) {
+      const auto* host = std::get_if<HostMapping>(&work);
+      const auto* device = std::get_if<MapDeviceSegment>(&work);
+      const bool of_session = (host != nullptr && host->order.session == message.session) ||
+                              (device != nullptr && device->session == message.session);
+      if (of_session) Cancel(uid, work);
+    }
+  }
+}
+
+// What was mapped so far is unmapped in its place, in slices too.
+void Mapper::Cancel(std::uint32_t uid, Work& work) {
+  const Error cancelled(Code::kCancelled, "the session ended before its memory was mapped");
+  Unmapping rest;
+  if (auto* host = std::get_if<HostMapping>(&work); host != nullptr) {
+    Answer({.token = host->order.token, .memory = cancelled, .uid = uid});
+    rest.memory = std::move(host->mapping);
+  } else {
+    Answer({.token = std::get<MapDeviceSegment>(work).token, .memory = cancelled, .uid = uid});
+  }
+  work = std::move(rest);
+}
+
+void Mapper::Handle(DiscardSession message) {
+  const std::uint32_t uid = message.session->identity().uid;
+  for (SegmentMemory& memory : message.session->TakeSegments()) Unmap(uid, std::move(memory));
+}
+
+void Mapper::Handle(DiscardMemory message) { Unmap(message.uid, std::move(message.memory)); }
+
+void Mapper::Handle(const MakeScratch& message) { Add(kOwnUid, message); }
+
+void Mapper::Handle(DiscardScratch message) { Add(kOwnUid, std::move(message)); }
+
+void Mapper::Unmap(std::uint32_t uid, SegmentMemory memory) {
+  const std::int8_t device = memory.device();
+  const std::uint64_t size = memory.size();
+  Add(uid, Unmapping{.memory = std::move(memory), .device = device, .size = size});
+}
+
+Status Mapper::Begin(HostMapping& work) {
+  const std::size_t stagger = (1 + segments_mapped_++ % kStaggersMax) * kStaggerStep;
+  Result<Mapping> mapping = ipc::MapSealedMemory(work.order.memory.get(), work.order.size, stagger);
+  if (!mapping) return mapping.error();
+  work.mapping = std::move(mapping).value();
+  return {};
+}
+
+void Mapper::Handle(const Ping& message) {
+  // One probe is under way at a time; whoever does not hear of this one says so.
+  rpc_.TrySend(PartAnswered{.token = message.token, .part = ProbedPart::kMapping});
+}
+
+bool Mapper::DoSlice(HostMapping& work, TimeNs now) {
+  Status status = work.mapping ? Status() : Begin(work);
+  // Before each slice: whoever punches holes meanwhile gains little by it.
+  if (status) status = ipc::CheckPopulated(work.order.memory.get(), work.order.size);
+  if (!status) {
+    Answer({.token = work.order.token, .memory = status.error(), .uid = work.order.uid});
+    if (work.mapping) Unmap(work.order.uid, std::move(work.mapping));
+    return true;
+  }
+  const std::size_t step = std::min(kMappingSlice, work.mapping.size() - work.filled);
+  work.mapping.FillPageTables(work.filled, step);
+  work.filled += step;
+  if (work.filled == work.mapping.size()) {
+    // The descriptor is not needed any more when the answer is there.
+    work.order.memory.reset();
+    Answer({.token = work.order.token,
+            .memory = SegmentMemory(std::move(work.mapping)),
+            .uid = work.order.uid});
+    return true;
+  }
+  if (now - work.reported_ns >= kProgressPeriod) {
+    work.reported_ns = now;
+    // The next one says more.
+    rpc_.TrySend(SegmentProgress{.token = work.order.token, .bytes = work.filled});
+  }
+  return false;
+}
+
+// What is taken over here is unmapped and closed before the board says so.
+bool Mapper::DoSlice(Unmapping& work, TimeNs /*now*/) {
+  if (!work.memory.UnmapEnd(kMappingSlice)) return false;
+  gpu_rows_.Remove(work.device, work.size);
+  return true;
+}
+
+bool Mapper::DoSlice(MapDeviceSegment& work, TimeNs /*now*/) {
+  // The descriptors are closed with the work: the mapping keeps the memory.
+  Answer({.token = work.token, .memory = Import(work), .uid = work.uid});
+  return true;
+}
+
+void Mapper::Answer(SegmentMapped answer) {
+  // Rpc asks for one mapping a session at a time: no more answers can wait.
+  rpc_.Send(std::move(answer));
+}
+
+Result<SegmentMemory> Mapper::Import(const MapDeviceSegment& message) {
+  if (gpus_ == nullptr) return Error(Code::kUnavailable, "this service has no GPU to map it for");
+  Result<transport::DeviceImport> import = gpus_->Import(message.handle, message.fds);
+  if (!import) return import.error();
+  SegmentMemory memory(std::move(import).value());
+  gpu_rows_.Add(memory.device(), memory.size());
+  return memory;
+}
+
+bool Mapper::DoSlice(MakeScratch& work, TimeNs /*now*/) {
+  ScratchMade made{.job = work.job,
+                   .order = work.order,
+                   .gpu = work.gpu,
+                   .place_bytes = work.place_bytes,
+                   .memory = Error(Code::kUnavailable, "this service has no GPU to make it for")};
+  if (gpus_ != nullptr) FillScratch(work, made);
+  HR_CHECK(dispatch_.has_value(), work.job.value);
+  // A job asks once for each size of its places.
+  dispatch_->Send(std::move(made));
+  return true;
+}
+
+void Mapper::FillScratch(const MakeScratch& message, ScratchMade& made) const {
+  const std::uint64_t bytes = message.place_bytes * message.places_count;
+  if (message.gpu != transport::kHost) {
+    made.memory = ScratchMemory::OnGpu(*gpus_, message.gpu, bytes);
+    if (made.memory) return;
+    made.instead = made.memory.error().text();
+  }
+  made.memory = ScratchMemory::OnHost(*gpus_, bytes);
+}
+
+// Unmapped with the work.
+bool Mapper::DoSlice(DiscardScratch& work, TimeNs /*now*/) {
+  work.memory.clear();
+  return true;
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,110 @@
+// The mapping actor: maps what clients hand over, unmaps what nobody uses any more, and makes
+// scratch. Nothing on the data path waits for it; registrations do.
+//
+// It works in slices: a segment of the host is mapped and unmapped a few MiB at a time, and after
+// each slice the next uid has its turn, and of one uid the next segment. So a small registration is
+// done within about a slice of each uid and segment that is under way, however large those are.
+// What asks CUDA's driver is one slice, whatever that takes.
+//
+// The service allocates no page of a client's segment: memory with holes in it is refused, and what
+// is there is only mapped. A hole that a client punches later is filled, for the service's account,
+// by whoever touches it first; that is bounded by what its uid has booked (accounts/quotas.h).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "ipc/board.h"
+#include "service/actor/actor.h"
+#include "service/actor/messages.h"
+#include "service/actor/outgoing.h"
+#include "service/mapping/gpu_rows.h"
+#include "transport/memory/gpus.h"
+
+namespace headrace::service {
+
+// Of the host's memory; a few milliseconds.
+inline constexpr std::size_t kMappingSlice = std::size_t{16} << 20;
+// Between two times of SegmentProgress for one segment.
+inline constexpr TimeNs kProgressPeriod = 50 * kMillisecond;
+
+class Mapper final : public Actor {
+ public:
+  // `gpus`, where there are some, map clients' memory. All references outlive the mapper.
+  Mapper(Wakeable& thread, Door<RpcMessage>& rpc, ipc::BoardLayout& board,
+         const transport::Gpus* gpus = nullptr);
+
+  // Before the first work: who is answered when scratch is made.
+  void ConnectDispatch(Door<DispatchMessage>& dispatch) { dispatch_.emplace(dispatch); }
+
+  std::string_view name() const override { return "mapping"; }
+  // One slice.
+  bool DoWork(TimeNs now) override;
+  bool PrepareToSleep() override { return inbox_.Empty() && queues_.empty(); }
+  void Awake() override {}
+  TimeNs NextDeadline() const override {
+    return std::min(rpc_.NextDeadline(), dispatch_ ? dispatch_->NextDeadline() : kNever);
+  }
+
+  Door<MappingMessage>& door() { return inbox_; }
+
+ private:
+  // A segment of the host that is being mapped.
+  struct HostMapping {
+    MapSegment order;
+    Mapping mapping;  // empty before the first slice
+    std::size_t filled = 0;
+    TimeNs reported_ns = 0;
+  };
+  // Memory on its way out.
+  struct Unmapping {
+    SegmentMemory memory;
+    std::int8_t device = transport::kHost;
+    std::uint64_t size = 0;  // at first
+  };
+  using Work = std::variant<HostMapping, Unmapping, MapDeviceSegment, MakeScratch, DiscardScratch>;
+
+  void Handle(MapSegment message);
+  void Handle(MapDeviceSegment message);
+  void Handle(const CancelMapping& message);
+  void Handle(DiscardSession message);
+  void Handle(DiscardMemory message);
+  void Handle(const MakeScratch& message);
+  void Handle(DiscardScratch message);
+  void Handle(const Ping& message);
+
+  // Each does one slice, and returns whether nothing is left to do.
+  bool DoSlice(HostMapping& work, TimeNs now);
+  bool DoSlice(Unmapping& work, TimeNs now);
+  bool DoSlice(MapDeviceSegment& work, TimeNs now);
+  bool DoSlice(MakeScratch& work, TimeNs now);
+  bool DoSlice(DiscardScratch& work, TimeNs now);
+
+  void Add(std::uint32_t uid, Work work) { queues_[uid].push_back(std::move(work)); }
+  void Unmap(std::uint32_t uid, SegmentMemory memory);
+  void Cancel(std::uint32_t uid, Work& work);
+  // The first slice of a segment: checks and maps it, without its pages.
+  Status Begin(HostMapping& work);
+  void Answer(SegmentMapped answer);
+  Result<SegmentMemory> Import(const MapDeviceSegment& message);
+  void FillScratch(const MakeScratch& message, ScratchMade& made) const;
+
+  Outgoing<RpcMessage> rpc_;
+  GpuRows gpu_rows_;
+  const transport::Gpus* gpus_;
+  std::optional<Outgoing<DispatchMessage>> dispatch_;
+  Inbox<MappingMessage> inbox_;
+  std::vector<MappingMessage> messages_;
+  // By uid, none of them empty; what is the service's own stands with root's.
+  std::map<std::uint32_t, std::deque<Work>> queues_;
+  std::uint32_t last_uid_ = 0;  // that had a turn
+  std::size_t segments_mapped_ = 0;
+};
+
+}  // namespace headrace::service

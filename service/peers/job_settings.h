@@ -1,0 +1,61 @@
+// What people ask of running jobs: which job that is, whether they may, and who has to hear of it.
+// The peers thread only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "ipc/base/result.h"
+#include "service/cluster/allowance.h"
+#include "service/cluster/wishes.h"
+#include "service/loop/outbox.h"
+#include "service/peers/peers.h"
+#include "service/peers/peers_thread.h"
+#include "service/peers/plans.h"
+
+namespace headrace::service {
+
+// What one uid may ask for, and how often people are told that it was refused.
+inline constexpr int kAskedMax = 32;
+inline constexpr TimeNs kAskedWindow = kSecond;
+inline constexpr int kRefusedSaidMax = 4;
+inline constexpr TimeNs kRefusedWindow = 10 * kSecond;
+
+class JobSettings {
+ public:
+  // All outlive this.
+  JobSettings(const PeersPorts& ports, Peers& peers, Plans& plans, Outbox& outbox)
+      : ports_(ports), peers_(peers), plans_(plans), outbox_(outbox) {}
+
+  // The job's owner, root and the user of this service may; what they ask for is told to people.
+  Status Change(const ChangeSetting& message);
+
+ private:
+  struct Found {
+    KnownJob job;
+    bool local = false;  // all of its ranks are on this node
+  };
+  struct Asker {
+    Allowance asked{kAskedMax, kAskedWindow};
+    Allowance refused{kRefusedSaidMax, kRefusedWindow};
+  };
+
+  // Why `uid` may not ask for anything more just now.
+  Status CheckPace(std::uint32_t uid);
+  // The job of that name that `uid` may steer; `wish` is for the refusal.
+  Result<Found> Find(std::string_view job, std::uint32_t uid, const std::string& wish);
+  Status SetPolicy(const ChangeSetting& message, plan::Policy policy);
+  Status Steer(const ChangeSetting& message, const Steering& steering);
+  void ShowEvent(Code code, JobId job, std::string text);
+
+  const PeersPorts& ports_;
+  Peers& peers_;
+  Plans& plans_;
+  Outbox& outbox_;
+  std::map<std::uint32_t, Asker> askers_;  // by uid
+};
+
+}  // namespace headrace::service

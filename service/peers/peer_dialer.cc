@@ -1,0 +1,161 @@
+#include "service/peers/peer_dialer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "service/loop/text.h"
+#include "service/peers/peers.h"
+#include "service/peers/tcp.h"
+
+namespace headrace::service {
+namespace {
+
+constexpr auto kDelayMin = 50 * kj::MILLISECONDS;
+constexpr auto kDelayMax = 1 * kj::SECONDS;
+constexpr unsigned kDefaultPort = 7733;
+
+// Worth another attempt: the other end may change its mind by itself.
+bool MayPass(Code code) {
+  return code == Code::kUnavailable || code == Code::kBusy || code == Code::kExhausted ||
+         code == Code::kTimeout || code == Code::kPeerLost;
+}
+
+}  // namespace
+
+PeerDialer::PeerDialer(Options options, Peers& peers, PeerSecurity& security, kj::Network& network,
+                       kj::Timer& timer)
+    : options_(std::move(options)),
+      peers_(peers),
+      security_(security),
+      network_(network),
+      timer_(timer),
+      delay_(kDelayMin),
+      tasks_(*this) {
+  tasks_.add(kj::evalLater([this] { return Try(); }));
+}
+
+const NodeFacts& PeerDialer::Self() const { return peers_.self(); }
+
+Status PeerDialer::Greet(PeerLink& /*link*/, const NodeFacts& /*facts*/) {
+  return Error(Code::kInvalidArgument, "this side says hello itself");
+}
+
+void PeerDialer::Told(PeerLink& /*link*/, const PeerMessage& message) {
+  peers_.LeaderTold(options_.leader, message);
+}
+
+void PeerDialer::Tell(const PeerMessage& message) {
+  if (link_.get() != nullptr) link_->Tell(message);
+}
+
+kj::Promise<void> PeerDialer::Finish(const std::string& cause) {
+  if (link_.get() == nullptr || !link_->greeted()) return kj::READY_NOW;
+  return link_->Finish(cause);
+}
+
+PeerView PeerDialer::View() const {
+  PeerView view{.address = options_.address, .leads = true};
+  view.connected = link_.get() != nullptr && link_->greeted();
+  if (view.connected) {
+    view.name = link_->peer_name();
+    view.round_trip_ns = link_->round_trip().taken_ns;
+    view.clock_offset_ns = link_->round_trip().offset_ns;
+  } else {
+    view.why = why_.empty() ? "it is being reached" : why_;
+  }
+  return view;
+}
+
+kj::Promise<void> PeerDialer::Try() {
+  return Connect()
+      .then([this](kj::Own<kj::AsyncIoStream> stream) {
+        return security_.Connect(kj::mv(stream), options_.leader);
+      })
+      .then([this](Result<SecuredPeer> peer) -> kj::Promise<void> {
+        if (peer) return Introduce(kj::mv(peer).value());
+        Refused(peer.error());
+        return kj::READY_NOW;
+      })
+      .catch_([this](kj::Exception&& exception) { Silent(CauseOf(exception)); })
+      .then([this] { return TryAgainLater(); });
+}
+
+kj::Promise<void> PeerDialer::TryAgainLater() {
+  link_ = nullptr;
+  const auto delay = delay_;
+  delay_ = std::min(delay_ * 2, kDelayMax);
+  return timer_.afterDelay(delay).then([this] { return Try(); });
+}
+
+kj::Promise<kj::Own<kj::AsyncIoStream>> PeerDialer::Connect() {
+  auto connected = network_.parseAddress(options_.address, kDefaultPort)
+                       .then([](kj::Own<kj::NetworkAddress> address) {
+                         auto stream = address->connect();
+                         return stream.attach(kj::mv(address));
+                       });
+  auto timeout =
+      timer_.afterDelay(options_.detection_ns * kj::NANOSECONDS)
+          .then([this]() -> kj::Own<kj::AsyncIoStream> {
+            kj::throwFatalException(kj::Exception(
+                kj::Exception::Type::FAILED, __FILE__, __LINE__,
+                kj::str("nothing came back for ", options_.detection_ns / kMillisecond, " ms")));
+          });
+  return connected.exclusiveJoin(kj::mv(timeout)).then([](kj::Own<kj::AsyncIoStream> stream) {
+    TuneForControl(*stream);
+    return stream;
+  });
+}
+
+kj::Promise<void> PeerDialer::Introduce(SecuredPeer peer) {
+  link_ = kj::heap<PeerLink>(kj::mv(peer),
+                             PeerLink::Options{.side = capnp::rpc::twoparty::Side::CLIENT,
+                                               .detection_ns = options_.detection_ns,
+                                               .name = options_.name},
+                             timer_, *this);
+  return timer_.timeoutAfter(kHelloTimeout, link_->SayHello())
+      .then([this](Result<NodeFacts> facts) -> kj::Promise<void> {
+        if (facts) return Serve();
+        Refused(facts.error());
+        return kj::READY_NOW;
+      });
+}
+
+kj::Promise<void> PeerDialer::Serve() {
+  delay_ = kDelayMin;
+  name_taken_since_ns_ = kNever;
+  why_.clear();
+  peers_.LeaderUp(options_.leader);
+  return link_->WhenEnded().then([this](const Error& error) {
+    link_ = nullptr;
+    why_ = error.text();
+    peers_.LeaderDown(options_.leader, error);
+  });
+}
+
+void PeerDialer::Silent(const std::string& why) {
+  why_ = fmt::format("the service at {} does not answer: {}", options_.leader, why);
+  peers_.LeaderSilent(options_.leader, why_);
+}
+
+// A name that is taken may be that of this node's own service before its restart, whose end the
+// leader has not noticed yet.
+void PeerDialer::Refused(const Error& error) {
+  const std::string text =
+      fmt::format("the service at {} refuses this one: {}", options_.leader, error.text());
+  why_ = text;
+  bool passes = MayPass(error.code());
+  if (error.code() == Code::kAlreadyExists) {
+    name_taken_since_ns_ = std::min(name_taken_since_ns_, MonotonicNow());
+    passes = MonotonicNow() - name_taken_since_ns_ < 2 * options_.detection_ns;
+  }
+  if (passes) {
+    peers_.LeaderSilent(options_.leader, text);
+  } else {
+    peers_.LeaderRefused(options_.leader, Error(error.code(), text));
+  }
+}
+
+void PeerDialer::taskFailed(kj::Exception&& exception) { Silent(CauseOf(exception)); }
+
+}  // namespace headrace::service

@@ -1,0 +1,271 @@
+#include "service/peers/peer_link.h"
+
+#include <capnp/message.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "service/loop/text.h"
+#include "service/peers/peer_wire.h"
+#include "service/peers/tcp.h"
+
+namespace headrace::service {
+namespace {
+
+constexpr int kPeerNestingMax = 16;
+
+capnp::ReaderOptions Bounds() {
+  capnp::ReaderOptions options;
+  options.traversalLimitInWords = kPeerMessageWordsMax;
+  options.nestingLimit = kPeerNestingMax;
+  return options;
+}
+
+}  // namespace
+
+class PeerLink::Port final : public schema::PeerPort::Server {
+ public:
+  explicit Port(PeerLink& link) : link_(link) {}
+
+  kj::Promise<void> tell(TellContext context) override {
+    const auto messages = context.getParams().getMessages();
+    if (messages.size() > kToldAtOnceMax) {
+      link_.End(Error(Code::kCorrupt, fmt::format("{} told {} messages at once",
+                                                  link_.DescribePeer(), messages.size())));
+      return kj::READY_NOW;
+    }
+    for (const schema::PeerMessage::Reader each : messages) Take(ReadMessage(each));
+    return kj::READY_NOW;
+  }
+
+  kj::Promise<void> ping(PingContext context) override {
+    context.getResults().setUnixNs(UnixNow());
+    return kj::READY_NOW;
+  }
+
+ private:
+  void Take(const Result<PeerMessage>& message) {
+    if (!message) {
+      link_.End(message.error().Within(link_.DescribePeer()));
+    } else if (const auto* goodbye = std::get_if<Goodbye>(&message.value())) {
+      link_.End(Error(Code::kUnavailable, goodbye->cause));
+    } else {
+      link_.Hear(*message);
+    }
+  }
+
+  PeerLink& link_;
+};
+
+class PeerLink::Entrance final : public schema::PeerEntrance::Server {
+ public:
+  explicit Entrance(PeerLink& link) : link_(link) {}
+
+  kj::Promise<void> hello(HelloContext context) override {
+    const auto params = context.getParams();
+    const Result<NodeFacts> facts = ReadHello(params.getHello());
+    Status status = facts ? CheckPeerName(link_.peer_, facts->name) : Status(facts.error());
+    if (status.ok() && link_.greeted_) {
+      status = Error(Code::kAlreadyExists, "this connection has said hello already");
+    }
+    if (status.ok()) status = link_.owner_.Greet(link_, *facts);
+    if (!status) {
+      Refuse(context.getResults().initRefusal(), status.error());
+      return kj::READY_NOW;
+    }
+    WriteHello(context.getResults().initHello(), link_.owner_.Self());
+    context.getResults().setPort(kj::heap<Port>(link_));
+    link_.Begin(*facts, params.getPort());
+    return kj::READY_NOW;
+  }
+
+ private:
+  PeerLink& link_;
+};
+
+PeerLink::PeerLink(SecuredPeer peer, Options options, kj::Timer& timer, Owner& owner)
+    : peer_(kj::mv(peer)),
+      options_(std::move(options)),
+      timer_(timer),
+      owner_(owner),
+      pulse_(options_.detection_ns, MonotonicNow()),
+      network_(*peer_.stream, options_.side, Bounds()),
+      bounded_(network_, timer, pace_,
+               [this](const std::string& why) {
+                 End(Error(Code::kExhausted,
+                           fmt::format("cut the connection of {}: {}", DescribePeer(), why)));
+               }),
+      rpc_(options_.side == capnp::rpc::twoparty::Side::SERVER
+               ? capnp::makeRpcServer(bounded_, kj::heap<Entrance>(*this))
+               : capnp::makeRpcClient(bounded_)),
+      tasks_(*this) {
+  rpc_.setFlowLimit(kPeerMessageWordsMax);
+  auto pair = kj::newPromiseAndFulfiller<Error>();
+  end_ = kj::mv(pair.fulfiller);
+  ended_ = kj::mv(pair.promise);
+  tasks_.add(network_.onDisconnect().then(
+      [this] { taskFailed(KJ_EXCEPTION(DISCONNECTED, "end of stream")); }));
+  if (options_.side == capnp::rpc::twoparty::Side::SERVER) {
+    tasks_.add(timer_.afterDelay(kHelloTimeout).then([this] {
+      if (!greeted_) {
+        End(Error(Code::kTimeout, fmt::format("{} said no hello for {} s", DescribePeer(),
+                                              kHelloTimeout / kj::SECONDS)));
+      }
+    }));
+  }
+}
+
+kj::Promise<Result<NodeFacts>> PeerLink::SayHello() {
+  capnp::MallocMessageBuilder builder(8);
+  auto vat = builder.initRoot<capnp::rpc::twoparty::VatId>();
+  vat.setSide(capnp::rpc::twoparty::Side::SERVER);
+  auto entrance = rpc_.bootstrap(vat).castAs<schema::PeerEntrance>();
+  auto call = entrance.helloRequest();
+  WriteHello(call.initHello(), owner_.Self());
+  call.setPort(kj::heap<Port>(*this));
+  return call.send().then([this](auto&& answer) -> Result<NodeFacts> {
+    const auto refusal = answer.getRefusal();
+    if (refusal.getCode() != 0) {
+      const auto text = refusal.getText();
+      return Error(static_cast<Code>(std::min<int>(refusal.getCode(), kCodesCount - 1)),
+                   Printable({text.begin(), text.size()}, kUnreadBytesMax));
+    }
+    Result<NodeFacts> facts = ReadHello(answer.getHello());
+    if (!facts) return facts;
+    if (facts->protocol_version != schema::PEER_PROTOCOL_VERSION) {
+      return Error(
+          Code::kVersionMismatch,
+          fmt::format("{} on node {} speaks peer protocol {}, this one speaks {}", facts->program,
+                      facts->name, facts->protocol_version, schema::PEER_PROTOCOL_VERSION));
+    }
+    if (const Status status = CheckPeerName(peer_, facts->name); !status) return status.error();
+    if (!options_.name.empty() && facts->name != options_.name) {
+      return Error(Code::kPermissionDenied,
+                   fmt::format("{} is node {} and not node {}, which the list of peers has there",
+                               peer_.address, facts->name, options_.name));
+    }
+    Begin(*facts, answer.getPort());
+    return facts;
+  });
+}
+
+void PeerLink::Begin(const NodeFacts& facts, schema::PeerPort::Client port) {
+  name_ = facts.name;
+  greeted_ = true;
+  port_ = kj::mv(port);
+  pulse_ = Pulse(options_.detection_ns, MonotonicNow());
+  tasks_.add(AskAgain());
+  tasks_.add(WatchPulse());
+  // After whoever waits for the hello has heard of it.
+  tasks_.add(kj::evalLater([this] { HearEarly(); }));
+  Flush();
+}
+
+std::string PeerLink::DescribePeer() const {
+  return name_.empty() ? peer_.address : fmt::format("node {}", name_);
+}
+
+void PeerLink::End(const Error& error) { end_->fulfill(kj::cp(error)); }
+
+// What the other end tells with its answer to our hello may overtake that answer.
+void PeerLink::Hear(const PeerMessage& message) {
+  if (!end_->isWaiting()) return;
+  if (greeted_ && early_.empty()) return owner_.Told(*this, message);
+  if (early_.size() < kToldAtOnceMax) return early_.push_back(message);
+  End(Error(Code::kCorrupt,
+            fmt::format("{} told {} messages before its hello", DescribePeer(), early_.size())));
+}
+
+void PeerLink::HearEarly() {
+  for (const PeerMessage& message : std::exchange(early_, {})) {
+    if (end_->isWaiting()) owner_.Told(*this, message);
+  }
+}
+
+void PeerLink::Tell(PeerMessage message) {
+  untold_.push_back(std::move(message));
+  if (untold_.size() > kUntoldMax) {
+    End(Error(Code::kPeerLost, fmt::format("{} does not take what it is told: {} messages wait",
+                                           DescribePeer(), untold_.size())));
+    untold_.clear();
+  }
+  Flush();
+}
+
+// As many as go into one call: so many, and no more bytes than leave a ping on the wire its turn.
+std::size_t PeerLink::CountToTell() const {
+  std::size_t count = 0;
+  std::size_t bytes = 0;
+  for (; count < std::min(untold_.size(), kToldAtOnceMax); ++count) {
+    bytes += WireBytes(untold_[count]);
+    if (count > 0 && bytes > kToldBytesMax) break;
+  }
+  return count;
+}
+
+void PeerLink::Flush() {
+  if (telling_ || !greeted_) return;
+  if (untold_.empty()) {
+    if (all_told_.get() != nullptr) all_told_->fulfill();
+    return;
+  }
+  auto call = port_.tellRequest();
+  const std::size_t count = CountToTell();
+  auto list = call.initMessages(static_cast<unsigned>(count));
+  for (unsigned i = 0; i < count; ++i) {
+    WriteMessage(list[i], untold_.front());
+    untold_.pop_front();
+  }
+  telling_ = true;
+  tasks_.add(call.send().ignoreResult().then([this] {
+    telling_ = false;
+    Flush();
+  }));
+}
+
+kj::Promise<void> PeerLink::Finish(const std::string& cause) {
+  auto pair = kj::newPromiseAndFulfiller<void>();
+  all_told_ = kj::mv(pair.fulfiller);
+  Tell(Goodbye{cause});
+  return kj::mv(pair.promise);
+}
+
+kj::Promise<void> PeerLink::AskAgain() {
+  const std::int64_t asked_unix_ns = UnixNow();
+  const TimeNs asked_ns = MonotonicNow();
+  return port_.pingRequest().send().then([this, asked_unix_ns, asked_ns](auto&& answer) {
+    Answered(asked_unix_ns, asked_ns, answer.getUnixNs());
+    return timer_.afterDelay(pulse_.interval_ns() * kj::NANOSECONDS).then([this] {
+      return AskAgain();
+    });
+  });
+}
+
+void PeerLink::Answered(std::int64_t asked_unix_ns, TimeNs asked_ns, std::int64_t theirs_unix_ns) {
+  const TimeNs now = MonotonicNow();
+  if (!RoundTrips::IsClock(theirs_unix_ns)) {
+    return End(
+        Error(Code::kCorrupt, fmt::format("{} answered with a time that is none: {} ns since 1970",
+                                          DescribePeer(), theirs_unix_ns)));
+  }
+  pulse_.Answered(now);
+  round_trips_.Add(asked_unix_ns, now - asked_ns, theirs_unix_ns);
+}
+
+kj::Promise<void> PeerLink::WatchPulse() {
+  const TimeNs wait_ns = std::max<TimeNs>(0, pulse_.NextCheck() - MonotonicNow());
+  return timer_.afterDelay(wait_ns * kj::NANOSECONDS).then([this]() -> kj::Promise<void> {
+    if (pulse_.Check(MonotonicNow())) return WatchPulse();
+    End(Error(Code::kPeerLost, fmt::format("{} does not answer for {:.1f} s", DescribePeer(),
+                                           static_cast<double>(options_.detection_ns) / kSecond)));
+    return kj::READY_NOW;
+  });
+}
+
+void PeerLink::taskFailed(kj::Exception&& exception) {
+  End(Error(Code::kPeerLost,
+            fmt::format("the connection to {} broke: {}", DescribePeer(), CauseOf(exception))));
+}
+
+}  // namespace headrace::service

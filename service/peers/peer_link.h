@@ -1,0 +1,111 @@
+// One connection between two services, whichever of them opened it: what is told goes out in order,
+// and each end asks the other all the time whether it still lives. The peers thread only.
+//
+// A link ends once, with the first cause, and says so by WhenEnded; its owner then destroys it.
+#pragma once
+
+#include <capnp/rpc-twoparty.h>
+#include <kj/async-io.h>
+#include <kj/async.h>
+#include <kj/timer.h>
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "ipc/base/clock.h"
+#include "ipc/base/result.h"
+#include "ipc/schema/peer.capnp.h"
+#include "service/cluster/peer_messages.h"
+#include "service/cluster/pulse.h"
+#include "service/cluster/round_trips.h"
+#include "service/loop/bounded_network.h"
+#include "service/peers/tls.h"
+
+namespace headrace::service {
+
+// One message: rosters of a few jobs of 64 nodes with long addresses.
+inline constexpr std::uint64_t kPeerMessageWordsMax = std::uint64_t{1} << 20;
+inline constexpr std::size_t kToldAtOnceMax = 16;  // messages in one call
+// Bytes in one call, unless a single message has more. Far less than may be unread.
+inline constexpr std::size_t kToldBytesMax = std::size_t{256} << 10;
+inline constexpr std::size_t kUntoldMax = 16384;        // messages that wait; more end the link
+inline constexpr TimeNs kPeerMessagesPerSecond = 5000;  // of one link; see pace.h
+inline constexpr TimeNs kPeerMessagesBurst = 10'000;
+inline constexpr auto kHelloTimeout = 5 * kj::SECONDS;
+
+class PeerLink final : private kj::TaskSet::ErrorHandler {
+ public:
+  class Owner {
+   public:
+    virtual ~Owner() noexcept(false) = default;
+    virtual const NodeFacts& Self() const = 0;
+    // The service that connected introduces itself; on success it is told of Self().
+    virtual Status Greet(PeerLink& link, const NodeFacts& facts) = 0;
+    virtual void Told(PeerLink& link, const PeerMessage& message) = 0;
+  };
+  struct Options {
+    capnp::rpc::twoparty::Side side;
+    TimeNs detection_ns = 3 * kSecond;
+    std::string name{};  // of the only node that may answer our hello; empty: any may
+  };
+
+  // `owner` and `timer` outlive the link.
+  PeerLink(SecuredPeer peer, Options options, kj::Timer& timer, Owner& owner);
+
+  // The connecting side's first call: who answered, or why it will not have us.
+  kj::Promise<Result<NodeFacts>> SayHello();
+  void Tell(PeerMessage message);
+  // Says goodbye and resolves when the other end has heard it.
+  kj::Promise<void> Finish(const std::string& cause);
+
+  kj::Promise<Error> WhenEnded() { return kj::mv(ended_); }
+  void End(const Error& error);
+
+  bool greeted() const { return greeted_; }
+  // "node b (10.0.0.2:4711)", or the address while it has not said its name.
+  std::string DescribePeer() const;
+  const std::string& peer_address() const { return peer_.address; }
+  // Empty while it has not said it.
+  const std::string& peer_name() const { return name_; }
+  RoundTrip round_trip() const { return round_trips_.Best(); }
+
+ private:
+  class Entrance;
+  class Port;
+
+  // The other end is known and may be told.
+  void Begin(const NodeFacts& facts, schema::PeerPort::Client port);
+  void Hear(const PeerMessage& message);
+  void HearEarly();
+  std::size_t CountToTell() const;
+  void Flush();
+  kj::Promise<void> AskAgain();
+  void Answered(std::int64_t asked_unix_ns, TimeNs asked_ns, std::int64_t theirs_unix_ns);
+  kj::Promise<void> WatchPulse();
+  void taskFailed(kj::Exception&& exception) override;
+
+  SecuredPeer peer_;
+  Options options_;
+  kj::Timer& timer_;
+  Owner& owner_;
+  std::string name_;
+  bool greeted_ = false;
+  std::deque<PeerMessage> untold_;
+  std::vector<PeerMessage> early_;  // came before the hello's answer
+  bool telling_ = false;
+  Pulse pulse_;
+  RoundTrips round_trips_;
+  kj::Own<kj::PromiseFulfiller<Error>> end_;
+  kj::Promise<Error> ended_ = nullptr;
+  kj::Own<kj::PromiseFulfiller<void>> all_told_;  // null unless Finish waits for it
+  schema::PeerPort::Client port_ = nullptr;       // usable once greeted
+  capnp::TwoPartyVatNetwork network_;
+  Pace pace_{kPeerMessagesPerSecond, kPeerMessagesBurst};
+  BoundedNetwork bounded_;
+  capnp::RpcSystem<capnp::rpc::twoparty::VatId> rpc_;
+  kj::TaskSet tasks_;
+};
+
+}  // namespace headrace::service

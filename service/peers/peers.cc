@@ -1,0 +1,369 @@
+#include "service/peers/peers.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "ipc/board.h"
+#include "service/loop/text.h"
+
+namespace headrace::service {
+namespace {
+
+constexpr auto kGoodbyeMax = 200 * kj::MILLISECONDS;
+constexpr TimeNs kSayWindow = 10 * kSecond;
+constexpr int kSaidMax = 8;
+
+// Not 0: that stands for "none".
+std::uint64_t RandomNumber() {
+  std::uint64_t number = 0;
+  while (number == 0) {
+    const ssize_t size = ::getrandom(&number, sizeof number, 0);
+    HR_CHECK(size == sizeof number || errno == EINTR, size, errno);
+  }
+  return number;
+}
+
+NodeFacts FactsOf(const PeerOptions& options, const PeersPorts& ports) {
+  NodeFacts facts{.protocol_version = schema::PEER_PROTOCOL_VERSION,
+                  .program = "headraced " + options.version,
+                  .name = options.node_name,
+                  .instance = RandomNumber(),
+                  .server = options.server,
+                  .addresses = {},
+                  .gpu_lanes = options.gpu_lanes};
+  for (const NetworkLane& lane : ports.network_lanes) facts.addresses.push_back(lane.address);
+  return facts;
+}
+
+LeaderOptions LeaderOptionsOf(const NodeFacts& facts, const PeerOptions& options) {
+  LeaderOptions wanted{.protocol_version = facts.protocol_version,
+                       .program = facts.program,
+                       .node_name = facts.name,
+                       .lanes_count = facts.addresses.size(),
+                       .gpu_lanes = facts.gpu_lanes,
+                       .block_bytes = options.block_bytes,
+                       .algorithm = options.algorithm,
+                       .architecture = options.architecture,
+                       .policy = options.policy,
+                       .peers = {},
+                       .random_key = RandomNumber};
+  for (const auto& [name, address] : options.peers) wanted.peers.insert(name);
+  // The list names the others; this service's own ranks come in by the same way.
+  if (!wanted.peers.empty()) wanted.peers.insert(facts.name);
+  return wanted;
+}
+
+FollowerOptions FollowerOptionsOf(const PeersPorts& ports, const PeerOptions& options) {
+  FollowerOptions wanted{.node_name = options.node_name,
+                         .lanes = {},
+                         .server = options.server,
+                         .gpu_lanes = options.gpu_lanes,
+                         .forming_ns = options.forming_ns,
+                         .hash_salt = ports.hash_salt};
+  for (const NetworkLane& lane : ports.network_lanes) wanted.lanes.push_back(lane.number);
+  return wanted;
+}
+
+// Where people and programs hear of this node's certificate.
+CertificateReports ReportsOf(const PeersPorts& ports) {
+  return {.log = [&log = ports.log](const std::string& text) { log.info("{}", text); },
+          .alert =
+              [&watch = ports.watch, &log = ports.log](const std::string& text) {
+                // Watch logs what it hears.
+                if (!watch.Send(Event{.code = Code::kUnavailable, .job = {}, .text = text})) {
+                  log.warn("{}", text);
+                }
+              },
+          .show =
+              [slot = ports.certificate](const CertificateState& state) {
+                if (slot == nullptr) return;
+                ipc::CertificateRow row{.in_use = 1,
+                                        .reserved0 = 0,
+                                        .loaded_unix_s = state.loaded_unix_s,
+                                        .until_unix_s = state.until_unix_s,
+                                        .authority_until_unix_s = state.authority_until_unix_s,
+                                        .warn_from_unix_s = state.warn_from_unix_s,
+                                        .refused = {}};
+                ipc::SetText(row.refused, state.refused);
+                ipc::WriteRow(*slot, row);
+              }};
+}
+
+}  // namespace
+
+void SendToDispatch(const ToDispatch& action, const PeersPorts& ports, Outbox& outbox) {
+  if (const auto* failed = std::get_if<JobFailed>(&action.message)) {
+    outbox.Send(ports.rpc, *failed);
+  }
+  std::visit([&](const auto& each) { outbox.Send(ports.dispatch, each); }, action.message);
+}
+
+Result<kj::Own<Peers>> Peers::Create(const PeerOptions& options, const PeersPorts& ports,
+                                     kj::AsyncIoContext& io, Outbox& outbox) {
+  Result<std::unique_ptr<PeerSecurity>> security = PeerSecurity::Create(
+      {.node_name = options.node_name,
+       .authority_path = options.tls_authority,
+       .certificate_path = options.tls_certificate,
+       .key_path = options.tls_key,
+       .plain_text = options.plain_text},
+      io.provider->getTimer(),
+      [&log = ports.log](const std::string& text) { log.warn("{}", text); }, ReportsOf(ports));
+  if (!security) return security.error();
+  auto peers = kj::heap<Peers>(options, ports, io, outbox, std::move(security).value());
+  if (options.address.empty() && !options.server) return peers;
+  try {
+    if (!options.address.empty()) peers->Listen(io.provider->getNetwork()).wait(io.waitScope);
+  } catch (const kj::Exception& exception) {
+    return Error(Code::kUnavailable,
+                 fmt::format("listen at {} for other services: {}", options.address,
+                             Printable(exception.getDescription().cStr(), 300)));
+  }
+  ports.log.info("node {}: {}", options.node_name, peers->security_->Describe());
+  peers->tasks_.add(peers->security_->RemindOfPlainText());
+  peers->tasks_.add(peers->security_->WatchFiles());
+  if (!options.server) return peers;
+  const Result<std::string> leader = peers->names_.At(options.rendezvous);
+  if (!leader) return leader.error();
+  peers->Do(ReachLeader{*leader});
+  return peers;
+}
+
+Peers::Peers(const PeerOptions& options, const PeersPorts& ports, kj::AsyncIoContext& io,
+             Outbox& outbox, std::unique_ptr<PeerSecurity> security)
+    : options_(options),
+      ports_(ports),
+      outbox_(outbox),
+      network_(io.provider->getNetwork()),
+      timer_(io.provider->getTimer()),
+      security_(std::move(security)),
+      names_({.node_name = options.node_name,
+              .address = options.address,
+              .port = 0,
+              .peers = options.peers}),
+      self_(FactsOf(options, ports)),
+      leader_(LeaderOptionsOf(self_, options)),
+      follower_(FollowerOptionsOf(ports, options_)),
+      listener_(*this, *security_, timer_, options_.detection_ns),
+      tasks_(*this),
+      alarm_(timer_, tasks_, [this](TimeNs now) {
+        follower_.Expire(now);
+        Act();
+      }) {}
+
+Peers::~Peers() noexcept(false) = default;
+
+kj::Promise<void> Peers::Listen(kj::Network& network) {
+  return network.parseAddress(options_.address).then([this](kj::Own<kj::NetworkAddress> address) {
+    auto receiver = address->listen();
+    names_.port = receiver->getPort();
+    ports_.log.info("node {}: other services reach this one at {} (port {})", options_.node_name,
+                    options_.address, names_.port);
+    tasks_.add(listener_.Accept(kj::mv(receiver)));
+  });
+}
+
+void Peers::RankAttached(const SessionIdentity& identity) {
+  if (identity.rendezvous.empty()) return;
+  follower_.RankAttached(identity);
+  Act();
+}
+
+void Peers::RankLost(const SessionIdentity& identity, const std::string& cause) {
+  if (identity.rendezvous.empty()) return;
+  follower_.RankLost(identity.job, identity.rank, cause);
+  Act();
+}
+
+void Peers::LayoutSet(const SessionIdentity& identity, std::shared_ptr<const Layout> layout,
+                      std::optional<plan::Policy> policy) {
+  follower_.LayoutSet(identity.job, identity.rank, std::move(layout), policy);
+  Act();
+}
+
+void Peers::Want(JobId job, plan::Policy policy) {
+  follower_.Want(job, policy);
+  Act();
+}
+
+void Peers::Steer(JobId job, const Steering& steering) {
+  follower_.Steer(job, steering);
+  Act();
+}
+
+void Peers::PlanCame(const PlanMade& message) {
+  leader_.Take(message);
+  Act();
+}
+
+Status Peers::NodeCame(NodeId node, const NodeFacts& facts, const std::string& address) {
+  if (draining_) {
+    return Error(Code::kUnavailable,
+                 fmt::format("the service on node {} is stopping", options_.node_name));
+  }
+  if (Status status = leader_.CheckNode(facts, address); !status) return status;
+  leader_.NodeUp(node, facts, address);
+  Act();
+  return {};
+}
+
+void Peers::NodeTold(NodeId node, const PeerMessage& message) {
+  leader_.Take(node, message, MonotonicNow());
+  Act();
+}
+
+void Peers::NodeGone(NodeId node, const Error& error) {
+  leader_.NodeDown(node, error.code(), error.text());
+  Act();
+}
+
+void Peers::LeaderUp(const std::string& leader) {
+  silence_.clear();
+  if (options_.server) ports_.log.info("offers itself to the jobs that meet at {}", leader);
+  follower_.LeaderUp(leader);
+  Act();
+}
+
+void Peers::LeaderSilent(const std::string& leader, const std::string& cause) {
+  // Where there are ranks, their job shows it.
+  if (options_.server && std::exchange(silence_, cause) != cause) {
+    Say(Error(Code::kUnavailable, cause));
+  }
+  follower_.LeaderSilent(leader, cause, MonotonicNow());
+  Act();
+}
+
+void Peers::LeaderRefused(const std::string& leader, const Error& error) {
+  Say(error);
+  follower_.LeaderRefused(leader, error);
+  Act();
+}
+
+void Peers::LeaderDown(const std::string& leader, const Error& error) {
+  if (options_.server) Say(error);
+  follower_.LeaderDown(leader, error);
+  Act();
+}
+
+void Peers::LeaderTold(const std::string& leader, const PeerMessage& message) {
+  follower_.Take(leader, message, MonotonicNow());
+  Act();
+}
+
+// Strangers decide how often there is something to say; people shall still find the rest.
+void Peers::Say(const Error& error) {
+  const TimeNs now = MonotonicNow();
+  if (now - said_since_ns_ > kSayWindow) {
+    if (said_ > kSaidMax) {
+      ShowEvent({.code = Code::kExhausted,
+                 .job = {},
+                 .text = fmt::format("{} more messages about other services were left out",
+                                     said_ - kSaidMax)});
+    }
+    said_since_ns_ = now;
+    said_ = 0;
+  }
+  if (++said_ <= kSaidMax) ShowEvent({.code = error.code(), .job = {}, .text = error.text()});
+}
+
+void Peers::ShowEvent(Event event) {
+  // A watch that is so far behind loses what people would read, nothing else.
+  [[maybe_unused]] const bool sent = ports_.watch.Send(std::move(event));
+}
+
+std::vector<PeerView> Peers::View() const {
+  std::vector<PeerView> views;
+  for (const auto& [leader, dialer] : dialers_) views.push_back(dialer->View());
+  listener_.View(views);
+  // This service leads its own jobs by a connection to itself.
+  std::erase_if(views, [this](const PeerView& view) { return view.name == self_.name; });
+  for (const auto& [name, address] : options_.peers) {
+    const bool known = std::any_of(views.begin(), views.end(), [&](const PeerView& view) {
+      return view.name == name || view.address == address;
+    });
+    if (!known && name != self_.name) views.push_back({.name = name, .address = address});
+  }
+  return views;
+}
+
+kj::Promise<void> Peers::Stop() {
+  const std::string cause = fmt::format("the service on node {} is stopping", options_.node_name);
+  auto all = kj::heapArrayBuilder<kj::Promise<void>>(dialers_.size() + 1);
+  all.add(listener_.Finish(cause));
+  for (auto& [leader, dialer] : dialers_) all.add(dialer->Finish(cause));
+  return kj::joinPromises(all.finish())
+      .exclusiveJoin(timer_.afterDelay(kGoodbyeMax))
+      .catch_([](kj::Exception&&) {});
+}
+
+void Peers::Act() {
+  for (ToNode& each : leader_.TakeMessages()) listener_.Tell(each.node, std::move(each.message));
+  for (const ToWatch& each : leader_.TakeErrands()) Do(each);
+  for (const FollowerAction& action : follower_.TakeActions()) {
+    std::visit([this](const auto& each) { Do(each); }, action);
+  }
+  alarm_.SetFor(follower_.NextDeadline());
+}
+
+void Peers::Do(const ToLeader& action) {
+  const auto found = dialers_.find(action.leader);
+  if (found != dialers_.end()) found->second->Tell(action.message);
+}
+
+void Peers::Do(const ToDispatch& action) { SendToDispatch(action, ports_, outbox_); }
+
+void Peers::Do(const ToLane& action) {
+  outbox_.Send(*ports_.network_lanes[action.lane].door, action.message);
+}
+
+void Peers::Do(const ToWatch& action) {
+  std::visit([this](const auto& each) { outbox_.Send(ports_.watch, each); }, action.message);
+}
+
+void Peers::Do(const ReachLeader& action) {
+  const auto found = dialers_.find(action.leader);
+  if (found != dialers_.end()) {
+    found->second->needed = true;
+    return;
+  }
+  const bool pinned = !options_.peers.empty();
+  dialers_.emplace(
+      action.leader,
+      kj::heap<PeerDialer>(PeerDialer::Options{.leader = action.leader,
+                                               .address = names_.AddressOf(action.leader),
+                                               .name = pinned ? action.leader : "",
+                                               .detection_ns = options_.detection_ns},
+                           *this, *security_, network_, timer_));
+}
+
+// Not at once: the dialer may be the one who is speaking.
+void Peers::Do(const LeaveLeader& action) {
+  const auto found = dialers_.find(action.leader);
+  if (found == dialers_.end()) return;
+  found->second->needed = false;
+  tasks_.add(kj::evalLater([this] { SweepDialers(); }));
+}
+
+void Peers::SweepDialers() {
+  std::vector<std::string> left;
+  for (const auto& [leader, dialer] : dialers_) {
+    if (!dialer->needed) left.push_back(leader);
+  }
+  for (const std::string& leader : left) {
+    dialers_.erase(leader);
+    follower_.LeaderDown(leader, Error(Code::kUnavailable, "left"));
+  }
+  Act();
+}
+
+void Peers::taskFailed(kj::Exception&& exception) {
+  Say(Error(Code::kInternal, Printable(exception.getDescription().cStr(), 300)));
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,122 @@
+// How this service meets others: it leads the jobs that meet at its address, and takes part in
+// those of its ranks, by one connection for each leader (to itself too, where it leads its own).
+// The peers thread only.
+//
+// The rules are Leader's and Follower's (service/cluster); here are the connections they speak
+// over and the doors to dispatch and the lanes.
+#pragma once
+
+#include <kj/async-io.h>
+#include <kj/async.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "ipc/base/result.h"
+#include "service/cluster/follower.h"
+#include "service/cluster/leader.h"
+#include "service/cluster/leader_names.h"
+#include "service/loop/outbox.h"
+#include "service/peers/alarm.h"
+#include "service/peers/peer_dialer.h"
+#include "service/peers/peer_listener.h"
+#include "service/peers/peers_thread.h"
+#include "service/peers/tls.h"
+
+namespace headrace::service {
+
+// A job that fails takes no rank any more, so rpc hears of it too, before dispatch.
+void SendToDispatch(const ToDispatch& action, const PeersPorts& ports, Outbox& outbox);
+
+class Peers final : private kj::TaskSet::ErrorHandler {
+ public:
+  // Listens at the options' address, unless there is none. All outlive this.
+  static Result<kj::Own<Peers>> Create(const PeerOptions& options, const PeersPorts& ports,
+                                       kj::AsyncIoContext& io, Outbox& outbox);
+  Peers(const PeerOptions& options, const PeersPorts& ports, kj::AsyncIoContext& io, Outbox& outbox,
+        std::unique_ptr<PeerSecurity> security);
+  ~Peers() noexcept(false);
+
+  // The port it listens at; 0: it does not.
+  unsigned port() const { return names_.port; }
+  kj::Timer& timer() const { return timer_; }
+
+  // ---- from the leases ----
+  void RankAttached(const SessionIdentity& identity);
+  void RankLost(const SessionIdentity& identity, const std::string& cause);
+
+  // ---- from the plans' side of sessions and admins, about jobs with a rendezvous ----
+  const Follower& follower() const { return follower_; }
+  void LayoutSet(const SessionIdentity& identity, std::shared_ptr<const Layout> layout,
+                 std::optional<plan::Policy> policy);
+  void Want(JobId job, plan::Policy policy);
+  void Steer(JobId job, const Steering& steering);
+  // The answer to a MakePlan of a job that is led here.
+  void PlanCame(const PlanMade& message);
+
+  // ---- from dispatch and the lanes ----
+  template <typename Message>
+  void Take(const Message& message) {
+    follower_.Take(message);
+    Act();
+  }
+
+  // ---- from the connections ----
+  const NodeFacts& self() const { return self_; }
+  Status NodeCame(NodeId node, const NodeFacts& facts, const std::string& address);
+  void NodeTold(NodeId node, const PeerMessage& message);
+  void NodeGone(NodeId node, const Error& error);
+  void LeaderUp(const std::string& leader);
+  void LeaderSilent(const std::string& leader, const std::string& cause);
+  void LeaderRefused(const std::string& leader, const Error& error);
+  void LeaderDown(const std::string& leader, const Error& error);
+  void LeaderTold(const std::string& leader, const PeerMessage& message);
+  // Says something to people, a bounded number of times in ten seconds.
+  void Say(const Error& error);
+
+  // Every service that is connected, that a job waits for or that the list of peers names.
+  std::vector<PeerView> View() const;
+
+  // From now on no other service is let in.
+  void Drain() { draining_ = true; }
+  // Tells all others that the service is stopping; resolves when they know, or soon.
+  kj::Promise<void> Stop();
+
+ private:
+  // Carries out what the machines want done.
+  void Act();
+  void Do(const ToLeader& action);
+  void Do(const ToDispatch& action);
+  void Do(const ToLane& action);
+  void Do(const ToWatch& action);
+  void Do(const ReachLeader& action);
+  void Do(const LeaveLeader& action);
+  void SweepDialers();
+  kj::Promise<void> Listen(kj::Network& network);
+  void ShowEvent(Event event);
+  void taskFailed(kj::Exception&& exception) override;
+
+  const PeerOptions& options_;
+  const PeersPorts& ports_;
+  Outbox& outbox_;
+  kj::Network& network_;
+  kj::Timer& timer_;
+  std::unique_ptr<PeerSecurity> security_;
+  LeaderNames names_;
+  NodeFacts self_;
+  Leader leader_;
+  Follower follower_;
+  bool draining_ = false;
+  std::string silence_;  // of a server's leader, as it was said last
+  TimeNs said_since_ns_ = 0;
+  int said_ = 0;
+  PeerListener listener_;
+  std::map<std::string, kj::Own<PeerDialer>> dialers_;  // by the leader's address
+  kj::TaskSet tasks_;
+  Alarm alarm_;  // of jobs that take too long to form
+};
+
+}  // namespace headrace::service

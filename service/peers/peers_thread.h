@@ -1,0 +1,95 @@
+// The peers actor: other services, and what is decided about jobs beyond one rank's calls (who
+// takes part, their layouts, plans and settings), on an event loop and a thread of its own. Nothing
+// that a local client or an HTTP client sends runs there, so none of them can delay a heartbeat.
+//
+// It is reached only by its inbox, and speaks to other actors by their doors.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ipc/base/clock.h"
+#include "ipc/base/result.h"
+#include "ipc/board.h"
+#include "service/actor/inbox.h"
+#include "service/actor/messages.h"
+#include "service/loop/loop_inbox.h"
+#include "service/plan/plan.h"
+#include "transport/network.h"
+
+namespace spdlog {
+class logger;
+}
+
+namespace headrace::service {
+
+// What other services may know and do.
+struct PeerOptions {
+  std::string version;  // of this program
+  std::string node_name;
+  std::string address;     // "host:port" where other services reach this one; empty: nowhere
+  bool server = false;     // no ranks of jobs of several nodes, but a share of their sums
+  std::string rendezvous;  // of a server: whom it serves; else of jobs whose ranks name none
+  TimeNs detection_ns = 3 * kSecond;           // silence of a peer after which it counts as lost
+  std::map<std::string, std::string> peers;    // the only ones, and their addresses; empty: all
+  std::string architecture = "all-reduce";     // of jobs led here that name none
+  plan::Policy policy = plan::Policy::kExact;  // of jobs led here whose ranks name none
+  std::uint64_t block_bytes = 4U << 20U;
+  transport::Algorithm algorithm = transport::Algorithm::kAuto;
+  std::uint32_t gpu_lanes = 0;  // of the lanes between nodes, that carry GPUs' memory by themselves
+  // How long a job may gather its ranks and link its nodes; its first rank's timeout counts where
+  // it is longer.
+  TimeNs forming_ns = 60 * kSecond;
+  // See tls.h.
+  std::string tls_authority;
+  std::string tls_certificate;
+  std::string tls_key;
+  bool plain_text = false;
+};
+
+// A lane between nodes, as peers sees it.
+struct NetworkLane {
+  std::uint8_t number = 0;  // as its messages say
+  std::string address;      // how lanes of other nodes reach it; opaque bytes
+  Door<LaneMessage>* door = nullptr;
+};
+
+// What peers speaks to; all outlive it.
+struct PeersPorts {
+  LoopInbox<PeersMessage>& inbox;
+  Door<RpcMessage>& rpc;
+  Door<DispatchMessage>& dispatch;
+  Door<WatchMessage>& watch;
+  spdlog::logger& log;
+  ipc::BoardSlot<ipc::CertificateRow>* certificate = nullptr;  // null: nobody looks at it
+  std::vector<NetworkLane> network_lanes{};                    // in the same order on every node
+  std::uint64_t hash_salt = 0;  // for tests: makes this node disagree with its leader
+};
+
+class LoopThread;
+
+// What its connections take of the process's descriptors at most, besides a few of its own.
+inline constexpr std::uint64_t kPeerDescriptorsMax = 384;
+
+class PeersThread {
+ public:
+  // Listens at the options' address, unless there is none, and serves from then on.
+  static Result<std::unique_ptr<PeersThread>> Start(PeerOptions options, PeersPorts ports);
+
+  ~PeersThread();
+
+  // The TCP port that other services reach; 0: none.
+  unsigned port() const { return port_; }
+  LoopThread& thread() { return *thread_; }
+
+ private:
+  PeersThread();
+
+  unsigned port_ = 0;
+  std::unique_ptr<LoopThread> thread_;
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,32 @@
+// The peer messages about plans as they go over the network, each read with its checks: sizes that
+// go beyond limits, layouts that are none, times that are no times.
+#pragma once
+
+#include <cstddef>
+
+#include "ipc/base/result.h"
+#include "ipc/schema/peer.capnp.h"
+#include "service/cluster/peer_messages.h"
+
+namespace headrace::service {
+
+void WriteCosts(capnp::List<schema::CostLine>::Builder list,
+                const std::vector<transport::CostLine>& costs);
+Result<std::vector<transport::CostLine>> ReadCosts(capnp::List<schema::CostLine>::Reader list,
+                                                   std::size_t lanes_max);
+
+void Write(schema::PeerMessage::Builder builder, const HandLayout& handed);
+void Write(schema::PeerMessage::Builder builder, const TellTimes& told);
+void Write(schema::PeerMessage::Builder builder, const WishPolicy& wish);
+void Write(schema::PeerMessage::Builder builder, const HoldPlan& held);
+void Write(schema::PeerMessage::Builder builder, const PlanPiece& piece);
+void Write(schema::PeerMessage::Builder builder, const SwitchTo& change);
+
+Result<PeerMessage> ReadLayout(std::uint32_t job, schema::PeerMessage::Layout::Reader reader);
+Result<PeerMessage> ReadTimes(std::uint32_t job, schema::PeerMessage::Times::Reader reader);
+Result<PeerMessage> ReadWish(std::uint32_t job, schema::PeerMessage::Wish::Reader reader);
+Result<PeerMessage> ReadHold(std::uint32_t job, schema::PeerMessage::Hold::Reader reader);
+Result<PeerMessage> ReadPlan(std::uint32_t job, schema::PeerMessage::Plan::Reader reader);
+Result<PeerMessage> ReadSwitch(std::uint32_t job, schema::PeerMessage::Switch::Reader reader);
+
+}  // namespace headrace::service

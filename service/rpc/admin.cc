@@ -1,0 +1,129 @@
+#include "service/rpc/admin.h"
+
+#include <kj/debug.h>
+#include <unistd.h>
+
+#include "service/cluster/wishes.h"
+#include "service/rpc/ask_peers.h"
+#include "service/rpc/probe.h"
+
+namespace headrace::service {
+namespace {
+
+constexpr TimeNs kPingTimeout = kSecond;
+
+}  // namespace
+
+kj::Promise<void> Admin::describe(DescribeContext context) {
+  auto description = context.getResults().initDescription();
+  description.setVersion(desk_.options.version);
+  description.setProtocolVersion(schema::PROTOCOL_VERSION);
+  description.setPid(::getpid());
+  description.setConfig(desk_.options.config_text);
+  return kj::READY_NOW;
+}
+
+kj::Promise<void> Admin::ping(PingContext context) {
+  const TimeNs asked_ns = MonotonicNow();
+  // evalLast runs when everything else that control has to do now is done: that is its time.
+  return kj::evalLast([this, context, asked_ns]() mutable -> kj::Promise<void> {
+    const TimeNs sent_ns = MonotonicNow();
+    const RequestToken token = desk_.answers.NextToken();
+    auto pong = desk_.answers.pong.Add(token);
+    if (!desk_.dispatch.Send(Ping{token})) {
+      desk_.answers.pong.Drop(token);
+      return KJ_EXCEPTION(OVERLOADED, "dispatch is behind with its messages");
+    }
+    return desk_.timer->timeoutAfter(kPingTimeout * kj::NANOSECONDS, kj::mv(pong))
+        .then([context, asked_ns, sent_ns](Pong) mutable {
+          context.getResults().setControlNs(sent_ns - asked_ns);
+          context.getResults().setDispatchNs(MonotonicNow() - sent_ns);
+        })
+        .attach(kj::defer([this, token] { desk_.answers.pong.Drop(token); }));
+  });
+}
+
+template <typename Context>
+kj::Promise<void> Admin::Change(Context context, ChangeSetting change, const char* what) {
+  change.uid = client_->peer.uid;
+  return AskPeers(desk_, std::move(change)).then([context, what](const Status& status) mutable {
+    if (status) return;
+    context.getResults().setCode(static_cast<std::uint8_t>(status.code()));
+    context.getResults().setText(status.error().Within(what).text());
+  });
+}
+
+kj::Promise<void> Admin::setPolicy(SetPolicyContext context) {
+  constexpr const char* kWhat = "set policy";
+  const auto job = context.getParams().getJob();
+  const auto policy = context.getParams().getPolicy();
+  Result<std::optional<plan::Policy>> wanted = ReadPolicyName({policy.begin(), policy.size()});
+  if (wanted.ok() && !*wanted) wanted = Error(Code::kInvalidArgument, "no policy was named");
+  if (!wanted) {
+    context.getResults().setCode(static_cast<std::uint8_t>(wanted.error().code()));
+    context.getResults().setText(wanted.error().Within(kWhat).text());
+    return kj::READY_NOW;
+  }
+  return Change(context, {.job = {job.begin(), job.size()}, .setting = **wanted}, kWhat);
+}
+
+kj::Promise<void> Admin::steer(SteerContext context) {
+  constexpr const char* kWhat = "steer";
+  const auto job = context.getParams().getJob();
+  const auto asked = context.getParams().getSteering();
+  if (Status status = CheckSteering(asked.getKind(), asked.getValue()); !status) {
+    context.getResults().setCode(static_cast<std::uint8_t>(status.code()));
+    context.getResults().setText(status.error().Within(kWhat).text());
+    return kj::READY_NOW;
+  }
+  const Steering steering{.kind = static_cast<SteeringKind>(asked.getKind()),
+                          .value = asked.getValue(),
+                          .uid = client_->peer.uid};
+  return Change(context, {.job = {job.begin(), job.size()}, .setting = steering}, kWhat);
+}
+
+kj::Promise<void> Admin::probe(ProbeContext context) {
+  return desk_.probe->Ask().then([context](const ProbeAnswer& answer) mutable {
+    auto results = context.getResults();
+    results.setDispatchNs(answer.dispatch_ns);
+    auto lanes = results.initLanes(static_cast<unsigned>(answer.lanes.size()));
+    for (unsigned i = 0; i < lanes.size(); ++i) {
+      const LaneAnswer& lane = answer.lanes[i];
+      lanes[i].setName(lane.name);
+      lanes[i].setAnswered(lane.answered);
+      lanes[i].setNs(lane.ns);
+      lanes[i].setCode(static_cast<std::uint8_t>(lane.status.code()));
+      if (!lane.status) lanes[i].setText(lane.status.error().text());
+    }
+    auto parts = results.initParts(static_cast<unsigned>(answer.parts.size()));
+    for (unsigned i = 0; i < parts.size(); ++i) {
+      parts[i].setName(answer.parts[i].name);
+      parts[i].setAnswered(answer.parts[i].answered);
+      parts[i].setNs(answer.parts[i].ns);
+    }
+  });
+}
+
+kj::Promise<void> Admin::peers(PeersContext context) {
+  const RequestToken token = desk_.answers.NextToken();
+  if (!desk_.peers.Send(ListPeers{token})) {
+    return KJ_EXCEPTION(OVERLOADED, "peers is behind with its messages");
+  }
+  return desk_.timer->timeoutAfter(kPeersTimeout * kj::NANOSECONDS, desk_.answers.listed.Add(token))
+      .then([context](const std::vector<PeerView>& views) mutable {
+        auto list = context.getResults().initPeers(static_cast<unsigned>(views.size()));
+        for (unsigned i = 0; i < list.size(); ++i) {
+          const PeerView& view = views[i];
+          list[i].setName(view.name);
+          list[i].setAddress(view.address);
+          list[i].setLeads(view.leads);
+          list[i].setConnected(view.connected);
+          list[i].setWhy(view.why);
+          list[i].setRoundTripNs(view.round_trip_ns);
+          list[i].setClockOffsetNs(view.clock_offset_ns);
+        }
+      })
+      .attach(kj::defer([this, token] { desk_.answers.listed.Drop(token); }));
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,200 @@
+#include "service/rpc/listener.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "ipc/base/device_handle.h"
+#include "service/loop/bounded_network.h"
+#include "service/rpc/bounded_stream.h"
+#include "service/rpc/entrance.h"
+
+namespace headrace::service {
+namespace {
+
+constexpr int kBacklog = 256;
+constexpr int kAcceptedAtOnceMax = 16;
+constexpr std::size_t kUsersKeptMax = 1024;
+constexpr unsigned kDescriptorsPerMessageMax = kDevicePiecesMax;
+static_assert(kDescriptorsPerMessageMax == 253);  // what the kernel passes in one (SCM_MAX_FD)
+// One message: room for 2^18 tensors with names of 64 bytes.
+constexpr std::uint64_t kMessageWordsMax = std::uint64_t{4} << 20;
+constexpr int kNestingMax = 16;
+constexpr auto kShortageDelay = 100 * kj::MILLISECONDS;
+
+capnp::ReaderOptions Bounds() {
+  capnp::ReaderOptions options;
+  options.traversalLimitInWords = kMessageWordsMax;
+  options.nestingLimit = kNestingMax;
+  return options;
+}
+
+// One client's connection; members stand in build order.
+struct Connection {
+  Connection(kj::Own<kj::AsyncCapabilityStream> socket, kj::Own<Client> accepted, Pace& pace,
+             const BoundedNetwork::Cut& cut)
+      : client(kj::mv(accepted)),
+        stream(kj::mv(socket)),
+        bounded_stream(
+            *stream, *client->desk.timer, client->desk.arrivals, client->peer.uid,
+            [this] { return Allowed(); }, cut),
+        network(bounded_stream, DescriptorsMax(), capnp::rpc::twoparty::Side::SERVER, Bounds()),
+        bounded(network, *client->desk.timer, pace, cut),
+        rpc(capnp::makeRpcServer(bounded, kj::heap<Entrance>(kj::addRef(*client)))) {
+    rpc.setFlowLimit(kMessageWordsMax);
+  }
+
+  // With one message, ever. Only pieces of GPUs' memory are many.
+  unsigned DescriptorsMax() const {
+    return client->desk.options.gpus_missing.empty() ? kDescriptorsPerMessageMax
+                                                     : unsigned{kDescriptorsOfACall};
+  }
+  BoundedStream::Allowance Allowed() const {
+    const bool has_session = client->session != SessionId{};
+    return {.has_session = has_session,
+            .descriptors = has_session ? DescriptorsMax() : kDescriptorsOfACall};
+  }
+
+  kj::Own<Client> client;
+  kj::Own<kj::AsyncCapabilityStream> stream;
+  BoundedStream bounded_stream;
+  capnp::TwoPartyVatNetwork network;
+  BoundedNetwork bounded;
+  capnp::RpcSystem<capnp::rpc::twoparty::VatId> rpc;
+};
+
+}  // namespace
+
+Result<UniqueFd> ListenAt(const std::string& path, std::uint32_t mode) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("socket path of {} bytes, at most {} fit: {}", path.size(),
+                             sizeof address.sun_path - 1, path));
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return SystemError("socket", errno);
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    return SystemError("bind " + path, errno);
+  }
+  // Nobody can connect before listen(), so nobody gets through under the umask's mode.
+  if (::chmod(path.c_str(), mode) != 0) return SystemError("chmod " + path, errno);
+  if (::listen(fd.get(), kBacklog) != 0) return SystemError("listen " + path, errno);
+  return fd;
+}
+
+Listener::Listener(UniqueFd socket, kj::UnixEventPort& port, kj::LowLevelAsyncIoProvider& provider,
+                   Desk& desk)
+    : socket_(std::move(socket)),
+      provider_(provider),
+      desk_(desk),
+      observer_(port, socket_.get(), kj::UnixEventPort::FdObserver::OBSERVE_READ),
+      connections_(*this) {}
+
+kj::Promise<void> Listener::Accept() {
+  return kj::evalNow([this] { return AcceptSome(); })
+      // What one connection throws is no reason to refuse the next.
+      .catch_([this](kj::Exception&& exception) {
+        taskFailed(kj::mv(exception));
+        return desk_.timer->afterDelay(kShortageDelay);
+      })
+      .then([this] { return Accept(); });
+}
+
+kj::Promise<void> Listener::AcceptSome() {
+  TimeNs wait_ns = 0;
+  for (int accepted = 0; accepted < kAcceptedAtOnceMax && wait_ns == 0; ++accepted) {
+    UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      return observer_.whenBecomesReadable();
+    }
+    if (!socket && (errno == EINTR || errno == ECONNABORTED)) continue;
+    if (!socket) return WaitOut(errno);
+    short_of_descriptors_ = false;
+    wait_ns = accepts_.Book(1, MonotonicNow());
+    Serve(std::move(socket));
+  }
+  // Others' turn; there may be more to accept.
+  return desk_.timer->afterDelay(wait_ns * kj::NANOSECONDS);
+}
+
+kj::Promise<void> Listener::WaitOut(int error_number) {
+  if (!short_of_descriptors_) {
+    desk_.leases.Say(Code::kExhausted, JobId{},
+                     SystemError("accept a connection", error_number).text() +
+                         ": clients wait until there is room");
+  }
+  short_of_descriptors_ = true;
+  return desk_.timer->afterDelay(kShortageDelay);
+}
+
+// Whoever was fast is remembered until that is over, so that coming again does not help.
+Listener::User& Listener::FindUser(std::uint32_t uid) {
+  if (users_.size() >= kUsersKeptMax) {
+    std::erase_if(users_, [now = MonotonicNow()](const auto& each) {
+      return each.second.connections == 0 && each.second.pace.IsIdle(now);
+    });
+  }
+  return users_[uid];
+}
+
+// One user may take three quarters of the connections, so that others always find some.
+bool Listener::IsSurplus(const User& user) const {
+  const std::size_t limit = desk_.options.connections_max;
+  return connections_count_ >= limit || user.connections >= limit - limit / 4;
+}
+
+void Listener::Cut(int fd, const Peer& peer, User& user, const std::string& why) {
+  ::shutdown(fd, SHUT_RDWR);
+  ++user.cuts;
+  if (!user.cuts_shown.Take(MonotonicNow())) return;
+  desk_.leases.Say(Code::kExhausted, JobId{},
+                   fmt::format("cut the connection of pid {} (uid {}): {}; {} of this uid were cut "
+                               "so far",
+                               peer.pid, peer.uid, why, user.cuts),
+                   peer.uid);
+}
+
+void Listener::Serve(UniqueFd socket) {
+  const Result<Peer> peer = PeerOf(socket.get());
+  if (!peer) {
+    desk_.leases.Say(Code::kInternal, JobId{}, peer.error().text());
+    return;
+  }
+  User& user = FindUser(peer->uid);
+  const bool surplus = IsSurplus(user);
+  if (connections_count_ >= desk_.options.connections_max + kSurplusMax) return;
+  auto client = kj::refcounted<Client>(desk_, *peer, surplus);
+  const int fd = socket.get();
+  auto stream = provider_.wrapUnixSocketFd(socket.release(),
+                                           kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP |
+                                               kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC |
+                                               kj::LowLevelAsyncIoProvider::ALREADY_NONBLOCK);
+  auto connection = kj::heap<Connection>(
+      kj::mv(stream), kj::addRef(*client), user.pace,
+      [this, fd, whose = *peer, &user](const std::string& why) { Cut(fd, whose, user, why); });
+  user.pace.Book(kMessagesPerConnection, MonotonicNow());
+  ++connections_count_;
+  ++user.connections;
+  connections_.add(connection->network.onDisconnect()
+                       .then([member = kj::addRef(*client)]() mutable { member->Lose(); })
+                       .attach(kj::mv(connection), kj::defer([this, &user] {
+                                 --connections_count_;
+                                 --user.connections;
+                               })));
+}
+
+void Listener::taskFailed(kj::Exception&& exception) {
+  desk_.leases.Say(
+      Code::kInternal, JobId{},
+      std::string("a connection failed: ") + Printable(exception.getDescription().cStr(), 200));
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,73 @@
+// The listening socket and the connections it accepts.
+#pragma once
+
+#include <capnp/rpc-twoparty.h>
+#include <kj/async-io.h>
+#include <kj/async-unix.h>
+#include <kj/async.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "ipc/base/fd.h"
+#include "ipc/base/result.h"
+#include "service/cluster/allowance.h"
+#include "service/loop/pace.h"
+#include "service/rpc/desk.h"
+
+namespace headrace::service {
+
+// Binds `path` with the given permissions and listens. The path must be free.
+Result<UniqueFd> ListenAt(const std::string& path, std::uint32_t mode);
+
+class Listener final : private kj::TaskSet::ErrorHandler {
+ public:
+  // Beyond the limit, that many more are let in to be told so; then the socket is just closed.
+  static constexpr std::size_t kSurplusMax = 16;
+  // What rpc handles for one uid; see pace.h.
+  static constexpr TimeNs kMessagesPerSecond = 5000;
+  static constexpr TimeNs kMessagesBurst = 10'000;
+  static constexpr TimeNs kMessagesPerConnection = 10;  // that accepting one costs
+  static constexpr TimeNs kAcceptsPerSecond = 2000;     // of all
+  static constexpr TimeNs kAcceptsBurst = 512;
+
+  Listener(UniqueFd socket, kj::UnixEventPort& port, kj::LowLevelAsyncIoProvider& provider,
+           Desk& desk);
+
+  // Accepts for as long as the promise is kept; resolves only by failing.
+  kj::Promise<void> Accept();
+
+  std::size_t connections_count() const { return connections_count_; }
+
+ private:
+  // Accepts what is there. Returns what to wait for.
+  kj::Promise<void> AcceptSome();
+  // When accept() itself fails: a shortage is waited out, never retried at once.
+  kj::Promise<void> WaitOut(int error_number);
+  void Serve(UniqueFd socket);
+  // What the connections of one uid share, and for a while after them.
+  struct User {
+    std::size_t connections = 0;
+    Pace pace{kMessagesPerSecond, kMessagesBurst};
+    std::uint64_t cuts = 0;  // connections that went beyond their bounds
+    Allowance cuts_shown{4, 10 * kSecond};
+  };
+  User& FindUser(std::uint32_t uid);
+  bool IsSurplus(const User& user) const;
+  void Cut(int fd, const Peer& peer, User& user, const std::string& why);
+  void taskFailed(kj::Exception&& exception) override;
+
+  UniqueFd socket_;
+  kj::LowLevelAsyncIoProvider& provider_;
+  Desk& desk_;
+  kj::UnixEventPort::FdObserver observer_;
+  std::size_t connections_count_ = 0;
+  std::map<std::uint32_t, User> users_;  // by uid
+  Pace accepts_{kAcceptsPerSecond, kAcceptsBurst};
+  bool short_of_descriptors_ = false;
+  kj::TaskSet connections_;
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,64 @@
+// A way through every thread that a client depends on and back, without a side effect: peers,
+// watch, mapping, dispatch and every lane. For admins and for whoever asks whether the service is
+// ready. The rpc thread only.
+//
+// One round trip is under way at a time, however many ask: those who come while it is share its
+// answer.
+#pragma once
+
+#include <kj/async.h>
+#include <kj/timer.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "ipc/base/clock.h"
+#include "ipc/base/result.h"
+#include "service/actor/messages.h"
+#include "service/actor/probe_answer.h"
+#include "service/rpc/answers.h"
+
+namespace headrace::service {
+
+inline constexpr std::size_t kProbesWaitingMax = 256;
+
+class Probe {
+ public:
+  struct Doors {
+    Door<DispatchMessage>& dispatch;
+    Door<PeersMessage>& peers;
+    Door<WatchMessage>& watch;
+    Door<MappingMessage>& mapping;
+    // One more actor: a door here, a ProbedPart, its name in kPartNames and its Ping in Begin().
+  };
+
+  // All outlive this. `lanes` are the names of the lanes by their numbers.
+  Probe(Doors doors, std::vector<std::string> lanes, kj::Timer& timer, Answers& answers);
+
+  // Resolves within kProbeTimeout, whatever the data path does. Fails as OVERLOADED when too many
+  // wait already.
+  kj::Promise<ProbeAnswer> Ask();
+
+  // Of other round trips they are ignored.
+  void Take(const Pong& pong);
+  void Take(const LaneAnswered& answer);
+  void Take(const PartAnswered& answer);
+
+ private:
+  void Begin();
+  void FinishIfComplete();
+  void Finish();
+
+  Doors doors_;
+  std::vector<std::string> lanes_;
+  kj::Timer& timer_;
+  Answers& answers_;
+  RequestToken token_ = 0;  // of the round trip under way; 0: there is none
+  TimeNs asked_ns_ = 0;
+  ProbeAnswer answer_;
+  std::vector<kj::Own<kj::PromiseFulfiller<ProbeAnswer>>> waiting_;
+  kj::Promise<void> deadline_ = nullptr;
+};
+
+}  // namespace headrace::service

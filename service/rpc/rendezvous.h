@@ -1,0 +1,23 @@
+// What a rank asks for that meets others somewhere, held against what this service can do at all.
+// What depends on other nodes is asked of peers (CheckRank). Pure.
+#pragma once
+
+#include <string>
+
+#include "ipc/base/result.h"
+#include "service/accounts/leases.h"
+#include "service/cluster/leader_names.h"
+
+namespace headrace::service {
+
+struct RendezvousRules {
+  LeaderNames names;       // without an address there are no others
+  bool server = false;     // it has no ranks of jobs of several nodes
+  std::string rendezvous;  // of jobs whose ranks name none
+  bool has_lanes = false;  // between nodes
+};
+
+// Before the rank gets a seat; fills in defaults, and the name of the leader.
+Status CheckRendezvous(const RendezvousRules& rules, LeaseRequest& request);
+
+}  // namespace headrace::service

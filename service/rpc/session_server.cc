@@ -1,0 +1,399 @@
+#include "service/rpc/session_server.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <span>
+#include <utility>
+
+#include "ipc/sealed_memory.h"
+#include "service/rpc/ask_peers.h"
+#include "service/rpc/device_claim.h"
+
+namespace headrace::service {
+namespace {
+
+// Tensors that are read, checked or handed on before others have their turn: about a millisecond.
+constexpr std::uint32_t kTensorsPerTurn = 2048;
+
+Tensor ReadTensor(schema::TensorSpec::Reader spec) {
+  const auto name = spec.getName();
+  return {.name = std::string(name.begin(), name.size()),
+          .segment = SegmentId{spec.getSegment()},
+          .offset = spec.getOffset(),
+          .count = spec.getCount(),
+          .dtype = static_cast<DType>(spec.getDtype()),
+          .order = spec.getOrder()};
+}
+
+kj::Promise<void> FreeInTurns(std::vector<Tensor> tensors, kj::Timer& timer) {
+  tensors.resize(tensors.size() - std::min<std::size_t>(tensors.size(), kTensorsPerTurn));
+  if (tensors.empty()) return kj::READY_NOW;
+  return timer.afterDelay(0 * kj::NANOSECONDS).then([&timer, left = std::move(tensors)]() mutable {
+    return FreeInTurns(std::move(left), timer);
+  });
+}
+
+}  // namespace
+
+SessionServer::~SessionServer() {
+  if (client_->session == session_) {
+    client_->Lose();
+    client_->session = {};
+  }
+  client_->desk.leases.Forget(session_);
+  // After the loop has ended nobody waits.
+  if (client_->desk.outbox == nullptr) return;
+  FreeInTurns(ledger_.TakeTensors(), *client_->desk.timer).detach([](kj::Exception&&) {});
+}
+
+Status SessionServer::BeginSlow(const char* call) {
+  if (Status status = client_->desk.leases.Check(session_); !status) return status;
+  if (slow_call_ != nullptr) {
+    return Error(Code::kBusy, fmt::format("{} while {} of this session is under way: one at a time",
+                                          call, slow_call_));
+  }
+  slow_call_ = call;
+  return {};
+}
+
+kj::Promise<void> SessionServer::registerSegment(RegisterSegmentContext context) {
+  if (Status status = BeginSlow("registerSegment"); !status) {
+    Refuse(context.getResults().initRefusal(), status.error());
+    return kj::READY_NOW;
+  }
+  const auto params = context.getParams();
+  const std::uint64_t size = params.getSize();
+  auto descriptor = TakeDescriptor(params.getMemory(), "memory");
+  // Mapping may take long, and what came with the call must not be held for it.
+  context.releaseParams();
+  return descriptor
+      .then([this, size](Result<UniqueFd> memory) -> kj::Promise<Result<SegmentId>> {
+        if (!memory) return Result<SegmentId>(memory.error());
+        return Map(std::move(memory).value(), size);
+      })
+      .then([this, context](Result<SegmentId> id) mutable {
+        slow_call_ = nullptr;
+        if (id) {
+          context.getResults().setSegment(id->value);
+        } else {
+          Refuse(context.getResults().initRefusal(), id.error().Within("register segment"));
+        }
+      });
+}
+
+template <typename Order>
+kj::Promise<Result<SegmentId>> SessionServer::Map(SegmentId id, Order order) {
+  Desk& desk = client_->desk;
+  mapping_ = desk.answers.NextToken();
+  order.token = mapping_;
+  order.session = session_;
+  order.uid = client_->peer.uid;
+  if (!desk.mapping.Send(std::move(order))) {
+    Erase(id);
+    return Result<SegmentId>(Behind());
+  }
+  return desk.answers.mapped.Add(mapping_).then(
+      [this, id](Result<SegmentMemory> memory) { return Add(id, kj::mv(memory)); });
+}
+
+kj::Promise<Result<SegmentId>> SessionServer::Map(UniqueFd memory, std::uint64_t size) {
+  const Result<SegmentId> id = Reserve(size, size, Ledger::Kind::kHost);
+  if (!id) return id;
+  if (Status status = ipc::VerifySealedMemory(memory.get(), size); !status) {
+    Erase(*id);
+    return Result<SegmentId>(status.error());
+  }
+  return Map(*id, MapSegment{.memory = std::move(memory), .size = size});
+}
+
+kj::Promise<void> SessionServer::registerDeviceSegment(RegisterDeviceSegmentContext context) {
+  const auto params = context.getParams();
+  Status status = BeginSlow("registerDeviceSegment");
+  if (!status) {
+    Refuse(context.getResults().initRefusal(), status.error());
+    return kj::READY_NOW;
+  }
+  const auto pieces = params.getPieces();
+  const Result<DeviceHandle> handle =
+      ReadDeviceClaim(params.getHandle(), pieces.size(), client_->desk.options.gpus_missing);
+  if (!handle) {
+    slow_call_ = nullptr;
+    Refuse(context.getResults().initRefusal(), handle.error().Within("register GPU memory"));
+    return kj::READY_NOW;
+  }
+  auto descriptors = TakeDescriptors(pieces);
+  context.releaseParams();
+  return descriptors
+      .then([this, claim = *handle](Result<std::vector<UniqueFd>> fds) {
+        if (!fds) return kj::Promise<Result<SegmentId>>(Result<SegmentId>(fds.error()));
+        // On the uid until they are mapped: other messages of it may bring more meanwhile.
+        auto booking = kj::heap(client_->desk.arrivals.Open(client_->peer.uid));
+        if (!booking->Add(0, fds->size())) {
+          return kj::Promise<Result<SegmentId>>(Result<SegmentId>(Error(
+              Code::kBusy, fmt::format("{} descriptors beside others of uid {} that are being "
+                                       "mapped, {} in all: try again when those are done",
+                                       fds->size(), client_->peer.uid,
+                                       client_->desk.arrivals.limits().descriptors))));
+        }
+        return MapDevice(claim, std::move(fds).value()).attach(kj::mv(booking));
+      })
+      .then([this, context](Result<SegmentId> id) mutable {
+        slow_call_ = nullptr;
+        if (id) {
+          context.getResults().setSegment(id->value);
+        } else {
+          Refuse(context.getResults().initRefusal(), id.error().Within("register GPU memory"));
+        }
+      });
+}
+
+kj::Promise<void> SessionServer::registration(RegistrationContext context) {
+  context.getResults().setBytes(client_->desk.answers.mapped.ProgressOf(mapping_));
+  return kj::READY_NOW;
+}
+
+kj::Promise<Result<SegmentId>> SessionServer::MapDevice(const DeviceHandle& handle,
+                                                        std::vector<UniqueFd> fds) {
+  // Whole pieces are mapped, and so are held, whatever is meant of them.
+  const std::uint64_t bytes = std::max(handle.size, handle.piece_size * fds.size());
+  const Result<SegmentId> id = Reserve(handle.size, bytes, Ledger::Kind::kDevice);
+  if (!id) return id;
+  return Map(*id, MapDeviceSegment{.handle = handle, .fds = std::move(fds)});
+}
+
+Result<SegmentId> SessionServer::Reserve(std::uint64_t size, std::uint64_t bytes,
+                                         Ledger::Kind kind) {
+  Desk& desk = client_->desk;
+  if (Status status = desk.leases.Check(session_); !status) return status.error();
+  const Result<SegmentId> id = ledger_.ReserveSegment(size, bytes, kind);
+  if (!id) return id;
+  if (Status status = desk.leases.TakeMemory(session_, bytes); !status) {
+    ledger_.EraseSegment(*id);
+    return status.error();
+  }
+  return id;
+}
+
+// Hands the memory to dispatch, unless the lease has ended in the meantime.
+Result<SegmentId> SessionServer::Add(SegmentId id, Result<SegmentMemory> memory) {
+  Desk& desk = client_->desk;
+  Status status = memory ? desk.leases.Check(session_) : Status(memory.error());
+  if (memory.ok() && !status) {
+    // Unmapping may take long too; without room for the message it happens here.
+    [[maybe_unused]] const bool taken =
+        desk.mapping.Send(DiscardMemory{std::move(memory).value(), client_->peer.uid});
+  }
+  if (status.ok() && !desk.dispatch.Send(AddSegment{.session = session_,
+                                                    .segment = id,
+                                                    .memory = std::move(memory).value(),
+                                                    .uid = client_->peer.uid})) {
+    status = Behind();
+  }
+  if (!status) {
+    Erase(id);
+    return status.error();
+  }
+  ledger_.ConfirmSegment(id);
+  return id;
+}
+
+void SessionServer::Erase(SegmentId id) {
+  client_->desk.leases.GiveMemory(session_, ledger_.BytesOf(id));
+  ledger_.EraseSegment(id);
+}
+
+kj::Promise<void> SessionServer::releaseSegment(ReleaseSegmentContext context) {
+  if (Status status = BeginSlow("releaseSegment"); !status) {
+    Refuse(context.getResults().initRefusal(), status.error());
+    return kj::READY_NOW;
+  }
+  return Remove(SegmentId{context.getParams().getSegment()})
+      .then([this, context](Status status) mutable {
+        slow_call_ = nullptr;
+        if (!status) {
+          Refuse(context.getResults().initRefusal(), status.error().Within("release segment"));
+        }
+      });
+}
+
+kj::Promise<Status> SessionServer::Remove(SegmentId id) {
+  Desk& desk = client_->desk;
+  if (Status status = ledger_.BeginRelease(id); !status) return status;
+  const RequestToken token = desk.answers.NextToken();
+  if (!desk.dispatch.Send(RemoveSegment{.session = session_, .segment = id, .token = token})) {
+    ledger_.CancelRelease(id);
+    return Status(Behind());
+  }
+  return desk.answers.removed.Add(token).then([this, id](Status status) {
+    if (status) {
+      Erase(id);
+    } else {
+      ledger_.CancelRelease(id);
+    }
+    return status;
+  });
+}
+
+struct SessionServer::Registration {
+  explicit Registration(RegisterTensorsContext call)
+      : context(call), specs(context.getParams().getTensors()) {}
+
+  RegisterTensorsContext context;  // which holds what specs reads
+  capnp::List<schema::TensorSpec>::Reader specs;
+  std::vector<Tensor> tensors;
+  std::optional<TensorId> first;  // once they are numbered
+  std::uint32_t done = 0;         // of tensors: they are in the ledger, and dispatch has them
+};
+
+kj::Promise<void> SessionServer::registerTensors(RegisterTensorsContext context) {
+  Status status = BeginSlow("registerTensors");
+  if (!status) {
+    Refuse(context.getResults().initRefusal(), status.error().Within("register tensors"));
+    return kj::READY_NOW;
+  }
+  // Before reading: a list of empty structs announces millions in a few bytes.
+  const std::uint32_t count = context.getParams().getTensors().size();
+  if (count > kTensorsMax) {
+    status = Error(Code::kExhausted,
+                   fmt::format("register {} tensors: a session may have {}", count, kTensorsMax));
+  }
+  if (status) status = ledger_.CheckCount(count);
+  kj::Promise<Result<TensorId>> added =
+      status ? CheckAll(kj::heap<Registration>(context)) : Result<TensorId>(status.error());
+  return added.then([this, context](Result<TensorId> first) mutable {
+    slow_call_ = nullptr;
+    if (first) {
+      context.getResults().setFirst(first->value);
+    } else {
+      Refuse(context.getResults().initRefusal(), first.error().Within("register tensors"));
+    }
+  });
+}
+
+// All are checked before dispatch hears of the first.
+kj::Promise<Result<TensorId>> SessionServer::CheckAll(kj::Own<Registration> registration) {
+  std::vector<Tensor>& tensors = registration->tensors;
+  const auto begin = static_cast<std::uint32_t>(tensors.size());
+  const std::uint32_t end = std::min(registration->specs.size(), begin + kTensorsPerTurn);
+  if (begin == 0) tensors.reserve(registration->specs.size());
+  for (std::uint32_t i = begin; i < end; ++i) tensors.push_back(ReadTensor(registration->specs[i]));
+  const Status status = ledger_.CheckTensors(std::span(tensors).subspan(begin), begin);
+  if (!status) return Result<TensorId>(status.error());
+  if (end == registration->specs.size()) return AddAll(kj::mv(registration));
+  return client_->desk.timer->afterDelay(0 * kj::NANOSECONDS)
+      .then([this, kept = kj::mv(registration)]() mutable { return CheckAll(kj::mv(kept)); });
+}
+
+kj::Promise<Result<TensorId>> SessionServer::AddAll(kj::Own<Registration> registration) {
+  Registration& all = *registration;
+  Status status = client_->desk.leases.Check(session_);
+  if (status && !all.first) {
+    const Result<TensorId> first = ledger_.NumberTensors(all.tensors.size());
+    if (!first) return first;
+    all.first = *first;
+  }
+  if (status) status = AddSlice(all);
+  if (!status) {
+    TakeBack(all);
+    return Result<TensorId>(status.error());
+  }
+  if (all.done == all.tensors.size()) return Result<TensorId>(*all.first);
+  return client_->desk.timer->afterDelay(0 * kj::NANOSECONDS)
+      .then([this, kept = kj::mv(registration)]() mutable { return AddAll(kj::mv(kept)); });
+}
+
+Status SessionServer::AddSlice(Registration& registration) {
+  const auto begin = registration.tensors.begin() + registration.done;
+  const auto end =
+      begin + std::min<std::ptrdiff_t>(kTensorsPerTurn, registration.tensors.end() - begin);
+  const TensorId first{registration.first->value + registration.done};
+  ledger_.PlaceTensors(first, {begin, end});
+  Desk& desk = client_->desk;
+  if (!desk.outbox->empty() ||
+      !desk.dispatch.Send(
+          AddTensors{.session = session_,
+                     .first = first,
+                     .tensors = {std::move_iterator(begin), std::move_iterator(end)}})) {
+    return Behind();
+  }
+  registration.done += static_cast<std::uint32_t>(end - begin);
+  return {};
+}
+
+void SessionServer::TakeBack(const Registration& registration) {
+  if (!registration.first) return;
+  const auto count = static_cast<std::uint32_t>(registration.tensors.size());
+  const Status removed = ledger_.RemoveTensors(*registration.first, count);
+  HR_CHECK(removed.ok(), registration.first->value, count);
+  if (registration.done == 0) return;
+  client_->desk.outbox->Send(
+      client_->desk.dispatch,
+      RemoveTensors{.session = session_, .first = *registration.first, .count = registration.done});
+}
+
+kj::Promise<void> SessionServer::releaseTensors(ReleaseTensorsContext context) {
+  Desk& desk = client_->desk;
+  const TensorId first{context.getParams().getFirst()};
+  const std::uint32_t count = context.getParams().getCount();
+  Status status = desk.leases.Check(session_);
+  if (status) status = ledger_.RemoveTensors(first, count);
+  if (status &&
+      !desk.dispatch.Send(RemoveTensors{.session = session_, .first = first, .count = count})) {
+    ledger_.RestoreTensors(first, count);
+    status = Behind();
+  }
+  if (!status) Refuse(context.getResults().initRefusal(), status.error().Within("release tensors"));
+  return kj::READY_NOW;
+}
+
+kj::Promise<void> SessionServer::setLayout(SetLayoutContext context) {
+  const auto params = context.getParams();
+  const auto policy = params.getPolicy();
+  return Set({.first = TensorId{params.getFirst()},
+              .count = params.getCount(),
+              .reduction = static_cast<Reduction>(params.getReduction()),
+              .policy = std::string(policy.begin(), policy.size())})
+      .then([context](const Status& status) mutable {
+        if (status) return;
+        Refuse(context.getResults().initRefusal(), status.error().Within("set layout"));
+      });
+}
+
+kj::Promise<Status> SessionServer::Set(const LayoutWish& wish) {
+  Desk& desk = client_->desk;
+  if (Status status = desk.leases.Check(session_); !status) return status;
+  const SessionIdentity* identity = desk.leases.Find(session_);
+  HR_CHECK(identity != nullptr, session_.value);
+  const Result<std::optional<plan::Policy>> policy = ReadPolicyName(wish.policy);
+  if (!policy) return Status(policy.error());
+  Result<Layout> made = ledger_.MakeLayout(wish.first, wish.count, wish.reduction);
+  if (!made) return Status(made.error());
+  // From here on none of the tensors may go; a layout that is refused was none.
+  ledger_.KeepLayout(wish.first, wish.count);
+  return AskPeers(desk,
+                  HandInLayout{.identity = *identity,
+                               .first = wish.first,
+                               .layout = std::make_shared<const Layout>(std::move(made).value()),
+                               .policy = *policy})
+      .then([this](Status status) {
+        // Of an answer that did not come nobody knows what it would have been.
+        if (!status && status.code() != Code::kTimeout) ledger_.DropLayout();
+        return status;
+      });
+}
+
+kj::Promise<void> SessionServer::leave(LeaveContext context) {
+  Desk& desk = client_->desk;
+  if (Status status = desk.leases.Check(session_); !status) {
+    Refuse(context.getResults().initRefusal(), status.error());
+    return kj::READY_NOW;
+  }
+  desk.leases.End(session_, true, Code::kUnavailable, "left the job");
+  if (client_->session == session_) client_->session = {};
+  return kj::READY_NOW;
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,62 @@
+// The capability of one attached rank. Dropping it ends the lease.
+#pragma once
+
+#include <kj/async.h>
+
+#include "ipc/schema/client.capnp.h"
+#include "service/accounts/ledger.h"
+#include "service/rpc/desk.h"
+
+namespace headrace::service {
+
+class SessionServer final : public schema::Session::Server {
+ public:
+  SessionServer(kj::Own<Client> client, SessionId session)
+      : client_(kj::mv(client)), session_(session) {}
+  ~SessionServer();
+
+  kj::Promise<void> registerSegment(RegisterSegmentContext context) override;
+  kj::Promise<void> releaseSegment(ReleaseSegmentContext context) override;
+  kj::Promise<void> registerTensors(RegisterTensorsContext context) override;
+  kj::Promise<void> releaseTensors(ReleaseTensorsContext context) override;
+  kj::Promise<void> leave(LeaveContext context) override;
+  kj::Promise<void> setLayout(SetLayoutContext context) override;
+  kj::Promise<void> registerDeviceSegment(RegisterDeviceSegmentContext context) override;
+  kj::Promise<void> registration(RegistrationContext context) override;
+
+ private:
+  // One call that waits for another actor at a time.
+  Status BeginSlow(const char* call);
+  kj::Promise<Result<SegmentId>> Map(UniqueFd memory, std::uint64_t size);
+  kj::Promise<Result<SegmentId>> MapDevice(const DeviceHandle& handle, std::vector<UniqueFd> fds);
+  // Books a segment that will hold `bytes` of memory, `size` of which are meant.
+  Result<SegmentId> Reserve(std::uint64_t size, std::uint64_t bytes, Ledger::Kind kind);
+  // Has it mapped: the order says how, and gets the rest here.
+  template <typename Order>
+  kj::Promise<Result<SegmentId>> Map(SegmentId id, Order order);
+  Result<SegmentId> Add(SegmentId id, Result<SegmentMemory> memory);
+  kj::Promise<Status> Remove(SegmentId id);
+  // Tensors on their way from a call to dispatch, a slice of them in a turn of the loop.
+  struct Registration;
+  kj::Promise<Result<TensorId>> CheckAll(kj::Own<Registration> registration);
+  kj::Promise<Result<TensorId>> AddAll(kj::Own<Registration> registration);
+  Status AddSlice(Registration& registration);
+  void TakeBack(const Registration& registration);
+  // The segment is gone, or never came to be.
+  void Erase(SegmentId id);
+  struct LayoutWish {
+    TensorId first;
+    std::uint32_t count = 0;
+    Reduction reduction = Reduction::kSum;
+    std::string policy;
+  };
+  kj::Promise<Status> Set(const LayoutWish& wish);
+
+  kj::Own<Client> client_;
+  SessionId session_;
+  Ledger ledger_;
+  const char* slow_call_ = nullptr;
+  RequestToken mapping_ = 0;  // the last that was asked for
+};
+
+}  // namespace headrace::service

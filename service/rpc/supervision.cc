@@ -1,0 +1,22 @@
+#include "service/rpc/supervision.h"
+
+namespace headrace::service {
+
+kj::Promise<void> Supervision::Feed() {
+  if (!supervisor_.tell || supervisor_.patience_ns <= 0) return kj::READY_NOW;
+  return probe_.Ask()
+      .then(
+          [this](const ProbeAnswer& answer) {
+            if (answer.Complaint().empty()) supervisor_.tell("WATCHDOG=1");
+          },
+          // Too many ask already: the next time, then.
+          [](kj::Exception&& /*overloaded*/) {})
+      .then([this] { return timer_.afterDelay(supervisor_.patience_ns / 2 * kj::NANOSECONDS); })
+      .then([this] { return Feed(); });
+}
+
+void Supervision::TellStopping() const {
+  if (supervisor_.tell) supervisor_.tell("STOPPING=1");
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,35 @@
+// Tells whoever supervises the service, systemd for one, how far it is, in systemd's words: that it
+// is stopping, and, where the supervisor wants to hear it again and again, that it does its work.
+// The rpc thread only.
+#pragma once
+
+#include <kj/async.h>
+#include <kj/timer.h>
+
+#include <utility>
+
+#include "service/rpc/control.h"
+#include "service/rpc/probe.h"
+
+namespace headrace::service {
+
+class Supervision {
+ public:
+  // Both outlive this.
+  Supervision(Supervisor supervisor, Probe& probe, kj::Timer& timer)
+      : supervisor_(std::move(supervisor)), probe_(probe), timer_(timer) {}
+
+  // Twice within each period that the supervisor waits, and only when every thread that a
+  // client depends on has answered: one that hangs lets the supervisor's patience run out. Ends at
+  // once when nobody waits.
+  kj::Promise<void> Feed();
+
+  void TellStopping() const;
+
+ private:
+  Supervisor supervisor_;
+  Probe& probe_;
+  kj::Timer& timer_;
+};
+
+}  // namespace headrace::service

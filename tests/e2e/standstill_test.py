@@ -1,0 +1,112 @@
+"""A service that is stopped: every wait ends soon after the time that was granted, with its cause."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+from support.ranks import Rank, RankError, Ranks  # noqa: E402
+from support.service import Service  # noqa: E402
+
+SOON_S = float(os.environ.get("HEADRACE_TEST_SOON_S", "1.0"))
+TIMEOUT_S = 2.0
+# 1 s for an answer, and two looks, which are a quarter of a second apart.
+BOUND_S = TIMEOUT_S + 1.0 + 0.5 + SOON_S
+
+
+class StoppedService(unittest.TestCase):
+    def setUp(self) -> None:
+        self.service = Service()
+        self.addCleanup(self.service.close)
+        self.service.start()
+        self.addCleanup(self.service.process.send_signal, signal.SIGCONT)
+
+    def ranks(self, world: int) -> Ranks:
+        ranks = Ranks(self.service, world, timeout=TIMEOUT_S)
+        self.addCleanup(ranks.__exit__)
+        ranks.each("tensor", name="w", count=1000)
+        return ranks
+
+    def stop(self) -> None:
+        """Returns when every thread stands: the first to take the signal stops the others."""
+        self.service.process.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + 10
+        while not all(state == "T" for state in self.states()):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.001)
+
+    def states(self) -> list[str]:
+        tasks = f"/proc/{self.service.pid}/task"
+        states = []
+        for task in os.listdir(tasks):
+            with open(f"{tasks}/{task}/stat", encoding="utf-8") as stat:
+                states.append(stat.read().rpartition(")")[2].split()[0])
+        return states
+
+    def expect_lost(self, rank: Rank) -> str:
+        with self.assertRaises(RankError) as caught:
+            rank.receive(60)
+        self.assertEqual(caught.exception.code, "unavailable", str(caught.exception))
+        text = str(caught.exception)
+        self.assertIn(f"(pid {self.service.pid})", text)
+        self.assertIn("it is stopped or stuck", text)
+        self.assertIn("headracectl doctor", text)
+        return text
+
+    def test_a_wait_ends_after_the_timeout_and_the_session_is_lost(self) -> None:
+        ranks = self.ranks(2)
+        self.stop()
+        begin = time.monotonic()
+        ranks.each("post", kind="all_reduce", name="w")
+        for rank in ranks.members:
+            rank.send("wait")
+        for rank in ranks.members:
+            self.expect_lost(rank)
+            took = time.monotonic() - begin
+            self.assertGreaterEqual(took, TIMEOUT_S)
+            self.assertLess(took, BOUND_S)
+        print(f"waited {took:.2f} s with a timeout of {TIMEOUT_S} s", file=sys.stderr)
+        # Whatever comes next fails at once, for the same cause; the memory is there.
+        begin = time.monotonic()
+        for rank in ranks.members:
+            rank.send("post", kind="barrier")
+            self.expect_lost(rank)
+            rank.send("tensor", name="v", count=10)
+            self.expect_lost(rank)
+            rank.call("fill", name="w", value=7.0)
+        self.assertLess(time.monotonic() - begin, SOON_S)
+        # The service goes on: it ends what was posted, finds the leases ended, and takes others.
+        self.service.process.send_signal(signal.SIGCONT)
+        deadline = time.monotonic() + 10
+        while self.service.mappings() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self.assertEqual(self.service.mappings(), [])
+        for rank in ranks.members:
+            rank.send("wait")
+            self.expect_lost(rank)
+            rank.send("reconnect", timeout=20.0)
+        for rank in ranks.members:
+            rank.receive(60)
+        ranks.each("fill", name="w", value=2.0)
+        ranks.each("post", kind="all_reduce", name="w")
+        ranks.each("wait")
+        self.assertEqual(ranks[0].call("values", name="w"), [4.0] * 4)
+
+    def test_a_paused_job_is_waited_for(self) -> None:
+        ranks = self.ranks(2)
+        self.assertEqual(self.service.ctl("pause", "test")[0], 0)
+        ranks.each("post", kind="barrier")
+        for rank in ranks.members:
+            rank.send("wait")
+        time.sleep(BOUND_S + TIMEOUT_S)
+        self.assertEqual(self.service.ctl("resume", "test")[0], 0)
+        for rank in ranks.members:
+            rank.receive(10)
+
+
+if __name__ == "__main__":
+    unittest.main()

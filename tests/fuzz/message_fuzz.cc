@@ -1,0 +1,134 @@
+// What a node that lies, or nobody, may send to a lane between nodes while it works: the bytes are
+// a script of posts, of messages with any header, and of time. Whatever they are, each transfer
+// ends exactly once, and when the group is closed nothing of it is left.
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "ipc/base/check.h"
+#include "tests/fuzz/message_act.h"
+#include "tests/unit/transport/exchange_fleet.h"
+
+namespace {
+
+using namespace headrace;             // NOLINT: this program has no names of its own
+using namespace headrace::transport;  // NOLINT
+
+constexpr std::size_t kActsMax = 128;
+constexpr std::size_t kStepsMax = 64;  // of one act
+constexpr std::size_t kPostsMax = 8;
+constexpr std::uint64_t kCount = 100;
+constexpr std::uint32_t kDataCount = 2;
+
+class Trial {
+ public:
+  // With a server as the third node, which begins a transfer by what a message says.
+  explicit Trial(bool with_server)
+      : fleet_({.data_count = kDataCount,
+                .servers_count = with_server ? 1U : 0U,
+                .exchange = {.piece_size = 4096, .staging_size = std::size_t{1} << 20},
+                .network = {.eager_size = 256, .closes_are_told = true}}) {}
+
+  void Play(const MessageAct& act) {
+    switch (act.kind % 4) {
+      case MessageAct::kInject:
+        Inject(act);
+        break;
+      case MessageAct::kPost:
+        Post(act.honest % kDataCount);
+        break;
+      case MessageAct::kStep:
+        for (std::size_t i = 0; i < std::min<std::size_t>(act.count, kStepsMax); ++i) fleet_.Step();
+        break;
+      case MessageAct::kClose:
+        fleet_.node(act.honest % fleet_.nodes_count()).CloseGroup(1, "closed early");
+        break;
+    }
+  }
+
+  void Finish() {
+    for (std::uint32_t node = 0; node < fleet_.nodes_count(); ++node) {
+      fleet_.node(node).CloseGroup(1, "the input ends");
+    }
+    fleet_.RunToTheEnd();
+    for (std::uint32_t node = 0; node < kDataCount; ++node) {
+      HR_CHECK(fleet_.completions(node).size() == posted_[node], posted_[node]);
+    }
+    HR_CHECK(fleet_.network().open_count() == 0, fleet_.network().open_count());
+    HR_CHECK(fleet_.network().staging_count() == 0, fleet_.network().staging_count());
+  }
+
+ private:
+  Transfer TransferAt(std::uint64_t position, std::uint32_t node) {
+    memory_.push_back(std::make_unique<std::array<std::int32_t, kCount>>());
+    Transfer transfer{.token = position,
+                      .kind = Collective::kAllReduce,
+                      .dtype = DType::kInt32,
+                      .count = kCount,
+                      .group = 1,
+                      .position = position,
+                      .members_count = kDataCount};
+    transfer.members[node] = reinterpret_cast<std::byte*>(memory_.back()->data());
+    return transfer;
+  }
+
+  void Post(std::uint32_t node) {
+    if (posted_[node] == kPostsMax) return;
+    const Transfer transfer = TransferAt(posted_[node] + 1, node);
+    const PostResult result = fleet_.node(node).Post(transfer, fleet_.network().now());
+    posted_[node] += result == PostResult::kAccepted ? 1 : 0;
+  }
+
+  void Inject(const MessageAct& act) {
+    MessageHeader header = act.header;
+    if ((act.honest & MessageAct::kKey) != 0) header.key = KeyOf(1);
+    if ((act.honest & MessageAct::kPlan) != 0) {
+      header.epoch = 3;
+      header.plan_version = 5;
+      header.reserved = 0;
+      header.reserved1 = 0;
+    }
+    if ((act.honest & MessageAct::kPosition) != 0) {
+      header.position = header.position % kPostsMax + 1;
+      header.piece = 0;
+    }
+    if ((act.honest & MessageAct::kShape) != 0) {
+      header.count = kCount;
+      header.kind = static_cast<std::uint8_t>(Collective::kAllReduce);
+      header.dtype = static_cast<std::uint8_t>(DType::kInt32);
+      header.reduction = static_cast<std::uint8_t>(Reduction::kSum);
+      header.root = 0;
+      header.divisor = 0;
+    }
+    if ((act.honest & MessageAct::kSender) != 0) header.sender = 1;
+    const std::size_t size = (act.honest & MessageAct::kSize) != 0 ? 4 * kCount : act.size % 8192;
+    const std::uint32_t target = header.sender == 1 ? fleet_.nodes_count() - 1 : 0;
+    const std::uint32_t to = fleet_.nodes_count() == kDataCount ? 0 : target;
+    fleet_.network().Inject(Fleet::NameOf(to), header, std::vector<std::byte>(size));
+  }
+
+  std::vector<std::unique_ptr<std::array<std::int32_t, kCount>>> memory_;  // outlives the fleet
+  Fleet fleet_;
+  std::array<std::size_t, kDataCount> posted_{};
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
+  if (size == 0) return 0;
+  Trial trial(bytes[0] % 2 != 0);
+  ++bytes;
+  --size;
+  for (std::size_t i = 0; i < kActsMax && size >= sizeof(MessageAct); ++i) {
+    MessageAct act;
+    std::memcpy(static_cast<void*>(&act), bytes, sizeof act);
+    bytes += sizeof act;
+    size -= sizeof act;
+    trial.Play(act);
+  }
+  trial.Finish();
+  return 0;
+}

@@ -1,0 +1,189 @@
+"""headraced starts with what the manifests give it: each of its containers' arguments, environment and
+mounted files go through `headraced --check-config`, with the certificates that the README makes.
+
+usage: start_test.py; HEADRACE_BUILD is where the programs are.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import shutil
+import subprocess
+import sys
+import unittest
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent.parent
+sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(HERE))
+
+from kustomize import Document, render, unordered  # noqa: E402
+from tests.support.directory import OwnDirectory  # noqa: E402
+from tests.support.service import build_directory  # noqa: E402
+from tests.support.unittests import run_tests  # noqa: E402
+
+MANIFESTS = ROOT / "containers" / "kubernetes"
+IMAGES = ("headrace", "headrace-cuda")
+# What Kubernetes would know of a pod, besides its name. No loopback: others are to reach it.
+FIELDS = {"spec.nodeName": "gpu-17", "status.podIP": "10.244.1.9", "status.hostIP": "10.0.0.17"}
+SECRET = "headrace-tls"
+
+
+def folders() -> list[Path]:
+    return sorted(path.parent for path in MANIFESTS.rglob("kustomization.yaml"))
+
+
+def pods(document: Document) -> Iterator[tuple[str, Document]]:
+    """Names of pods and their specs, as Kubernetes and the training operator make them."""
+    name, spec = document["metadata"]["name"], document["spec"]
+    if document["kind"] == "Pod":
+        yield name, spec
+    elif document["kind"] == "DaemonSet":
+        yield f"{name}-x7k2p", spec["template"]["spec"]
+    for role, replica in spec.get("pytorchReplicaSpecs", {}).items():
+        for index in range(replica["replicas"]):
+            yield f"{name}-{role.lower()}-{index}", replica["template"]["spec"]
+
+
+class Machine:
+    """A folder that stands for the files of pods."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def secret(self, names: list[str]) -> Path:
+        """What `kubectl create secret generic --from-file=nodes` would put into the secret."""
+        folder = self.directory / "nodes"
+        if not folder.exists():
+            self._ctl("certs", "authority", "--out", str(self.directory / "authority"))
+        for name in names:
+            if not (folder / f"{name}.crt").exists():
+                authority = str(self.directory / "authority")
+                self._ctl("certs", "node", name, "--authority", authority, "--out", str(folder))
+        return folder
+
+    def _ctl(self, *arguments: str) -> None:
+        program = os.path.join(build_directory(), "headracectl")
+        subprocess.run([program, *arguments], check=True, stdout=subprocess.DEVNULL, timeout=60)
+
+    def mount(self, pod: str, volume: Document, names: list[str]) -> Path:
+        """A volume's files."""
+        place = self.directory / pod / volume["name"]
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        if "secret" not in volume:
+            assert volume.keys() & {"emptyDir", "hostPath"}, volume
+            return place
+        secret = volume["secret"]
+        assert secret["secretName"] == SECRET, secret
+        files = {path.name: path for path in self.secret(names).iterdir()}
+        items = secret.get("items", [{"key": name, "path": name} for name in files])
+        for item in items:
+            shutil.copy(files[item["key"]], place / item["path"])
+            (place / item["path"]).chmod(secret.get("defaultMode", 0o644))
+        return place
+
+    def check(self, pod: str, spec: Document, container: Document, names: list[str]) -> str:
+        """What headraced has against the container; empty: it would start."""
+        environment = {}
+        for variable in container.get("env", []):
+            value = variable.get("value")
+            if value is None:
+                path = variable["valueFrom"]["fieldRef"]["fieldPath"]
+                value = {**FIELDS, "metadata.name": pod}[path]
+            environment[variable["name"]] = value
+        arguments = [expand(each, environment) for each in container["args"]]
+        volumes = {volume["name"]: volume for volume in spec["volumes"]}
+        for mounted in container["volumeMounts"]:
+            place = self.mount(pod, volumes[mounted["name"]], names)
+            arguments = [each.replace(f"={mounted['mountPath']}/", f"={place}/") for each in arguments]
+        done = subprocess.run(
+            [os.path.join(build_directory(), "headraced"), "--check-config", *arguments],
+            env={"PATH": "/usr/bin", **environment}, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        if done.returncode == 0:
+            assert "fine" in done.stdout, done.stdout
+            return ""
+        return done.stderr.strip() or f"exit {done.returncode}"
+
+
+def expand(text: str, environment: dict[str, str]) -> str:
+    """$(NAME) as kubelet replaces it; what it does not know stays, and headraced refuses it."""
+    return re.sub(r"\$\((\w+)\)", lambda found: environment.get(found.group(1), found.group(0)), text)
+
+
+def node_names(documents: list[Document]) -> list[str]:
+    """For whom somebody who follows the README has made certificates."""
+    names = [FIELDS["spec.nodeName"]]
+    return names + [pod for document in documents if "spec" in document for pod, _ in pods(document)]
+
+
+class Manifests(unittest.TestCase):
+    def setUp(self) -> None:
+        own = OwnDirectory("headrace-manifests-")
+        self.addCleanup(own.close)
+        self.machine = Machine(Path(own.path))
+
+    def complaints(self, documents: list[Document]) -> dict[str, str]:
+        """What headraced has against each of its containers."""
+        names = node_names(documents)
+        said: dict[str, str] = {}
+        for document in documents:
+            for pod, spec in pods(document):
+                for container in spec.get("initContainers", []) + spec["containers"]:
+                    if container["image"] in IMAGES and "command" not in container:
+                        said[pod] = self.machine.check(pod, spec, container, names)
+        return said
+
+    def test_this_rendering_is_kubectls(self) -> None:
+        for folder in folders():
+            kept = HERE / ("-".join(folder.relative_to(MANIFESTS).parts) + ".yaml")
+            golden = [each for each in yaml.safe_load_all(kept.read_text()) if each]
+            ours = render(folder)
+
+            def by_kind(documents: list[Any]) -> list[Any]:
+                return sorted((unordered(d) for d in documents), key=lambda d: d["kind"])
+
+            self.assertEqual(by_kind(ours), by_kind(golden), folder)
+
+    def test_every_container_of_ours_would_start(self) -> None:
+        checked = 0
+        for folder in folders():
+            said = self.complaints(render(folder))
+            self.assertEqual({pod: text for pod, text in said.items() if text}, {}, folder)
+            checked += len(said)
+        self.assertGreaterEqual(checked, 8)
+
+    def documents(self, name: str) -> list[Document]:
+        return copy.deepcopy(render(MANIFESTS / name))
+
+    def test_a_daemon_set_without_certificates_would_not_start(self) -> None:
+        documents = self.documents("daemonset")
+        daemon_set = next(d for d in documents if d["kind"] == "DaemonSet")
+        container = daemon_set["spec"]["template"]["spec"]["containers"][0]
+        container["args"] = [each for each in container["args"] if not each.startswith("--tls")]
+        (said,) = self.complaints(documents).values()
+        self.assertIn("neither TLS nor plain_text is set", said)
+
+    def test_pods_that_share_a_certificate_of_one_name_would_not_start(self) -> None:
+        documents = self.documents("pytorchjob")
+        job = next(d for d in documents if d["kind"] == "PyTorchJob")
+        for replica in job["spec"]["pytorchReplicaSpecs"].values():
+            container = replica["template"]["spec"]["initContainers"][0]
+            container["args"] = [
+                re.sub(r"/\$\(POD_NAME\)\.", "/training-master-0.", each) for each in container["args"]
+            ]
+        said = self.complaints(documents)
+        self.assertEqual(said["training-master-0"], "")
+        self.assertIn("but this node is called training-worker-0", said["training-worker-0"])
+
+
+if __name__ == "__main__":
+    run_tests()

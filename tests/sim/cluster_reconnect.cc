@@ -1,0 +1,97 @@
+// Ranks that have lost their job with a service or a connection, and come back under its name.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tests/sim/cluster_simulation.h"
+
+namespace headrace::sim {
+
+// Each of its ranks was in the job and knows that it is lost, and all services are there again.
+bool ClusterSimulation::CanComeBack(const Job& job) const {
+  if (!ledger_.IsBlamed(job.id) || job.came_back) return false;
+  if (job.leader && !Runs(*job.leader)) return false;
+  return std::ranges::all_of(job.seats, [&](const Seat& seat) {
+    if (!seat.rank || !Runs(seat.node)) return false;
+    return seat.dead ||
+           (!seat.rank->closed && services_[seat.node]->HasFailed(job.numbers.at(seat.node)));
+  });
+}
+
+void ClusterSimulation::BeginComingBack(double percent) {
+  const std::size_t count = jobs_.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!CanComeBack(jobs_[i]) || !dice_.Chance(percent)) continue;
+    jobs_[i].came_back = true;
+    const Job& before = jobs_[i];
+    Job job{.id = JobId{static_cast<std::uint32_t>(jobs_.size() + 1)},
+            .name = before.name,
+            .world_size = before.world_size,
+            .leader = before.leader,
+            .model = before.model,
+            .served = before.served,
+            .values = before.values,
+            .life_before = i};
+    for (const Seat& seat : before.seats) {
+      job.seats.push_back({.node = seat.node, .after_epoch = seat.epoch});
+    }
+    Trace(fmt::format("{} goes on as job {}", job.name, job.id.value));
+    Enroll(std::move(job));
+  }
+}
+
+bool ClusterSimulation::LeavesLifeBefore(Job& job, std::uint32_t rank) {
+  if (!job.life_before) return true;
+  Job& before = jobs_[*job.life_before];
+  if (Seat& seat = before.seats[rank]; seat.IsLive()) CloseRank(seat, false);
+  return std::ranges::none_of(before.seats, [&](const Seat& seat) {
+    return seat.node == job.seats[rank].node && seat.IsLive();
+  });
+}
+
+std::optional<std::string> ClusterSimulation::ComeBack() {
+  for (std::size_t node = 0; node < services_.size(); ++node) {
+    if (!services_[node]) RestartNode(node);
+  }
+  if (auto wrong = AdvanceAndCheck(kDetection + kSecond, 200 * kMillisecond)) return wrong;
+  const std::size_t count = jobs_.size();
+  BeginComingBack(100);
+  std::vector<std::pair<std::size_t, std::uint32_t>> ranks;
+  for (std::size_t i = count; i < jobs_.size(); ++i) {
+    for (std::uint32_t rank = 0; rank < jobs_[i].world_size; ++rank) ranks.emplace_back(i, rank);
+  }
+  const auto attached = [this](const auto& who) {
+    return jobs_[who.first].seats[who.second].rank != nullptr;
+  };
+  while (!std::ranges::all_of(ranks, attached)) {
+    const auto [i, rank] = ranks[dice_.Below(ranks.size())];
+    if (auto wrong = AttachRank(jobs_[i], rank)) return wrong;
+    if (dice_.Chance(50)) Advance(static_cast<TimeNs>(dice_.Below(20 * kMillisecond)));
+    if (auto wrong = Check()) return wrong;
+  }
+  for (std::size_t i = count; i < jobs_.size(); ++i) {
+    if (auto wrong = CatchUp(jobs_[i], dice_.Between(1, 6))) return wrong;
+    if (auto wrong = Train(jobs_[i], dice_.Below(8))) return wrong;
+  }
+  if (auto wrong = AdvanceAndCheck(Timeout() * kMillisecond, 200 * kMillisecond)) return wrong;
+  return CheckAllEnded();
+}
+
+// Nobody goes on in an epoch in which, or after which, one of the ranks has been before.
+std::optional<std::string> ClusterSimulation::CheckEpochs() const {
+  for (const Job& job : jobs_) {
+    for (const auto& [node, number] : job.numbers) {
+      if (!services_[node] || !services_[node]->HasFormed(number)) continue;
+      const auto links = services_[node]->LinksOf(number);
+      if (!links) continue;
+      for (const Seat& seat : job.seats) {
+        if (links->epoch > seat.after_epoch) continue;
+        return fmt::format("job {}: goes on in epoch {} after epoch {}", job.id.value, links->epoch,
+                           seat.after_epoch);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace headrace::sim

@@ -1,0 +1,121 @@
+// What people want of a simulated cluster's jobs.
+#include <fmt/format.h>
+
+#include "tests/sim/cluster_simulation.h"
+
+namespace headrace::sim {
+namespace {
+
+constexpr std::uint32_t kPerson = 4711;  // a uid
+// All nodes have heard of a pause by then, and what had begun has ended.
+constexpr TimeNs kHeard = kSecond;
+
+}  // namespace
+
+void ClusterSimulation::SteerSomething() {
+  Job& job = jobs_[dice_.Below(jobs_.size())];
+  switch (dice_.Below(mood_ == ClusterMood::kSteering ? 8 : 3)) {
+    case 0:
+      return SteerJob(job, SteeringKind::kWeight, dice_.Between(1, kWeightMax));
+    case 1:
+      return SteerJob(job, SteeringKind::kPriority, dice_.Between(0, kPriorityMax));
+    case 2:
+      // Not so low that operations time out for it.
+      return SteerJob(job, SteeringKind::kLimit,
+                      dice_.Chance(50) ? 0 : dice_.Between(2'000'000, 1'000'000'000));
+    case 3:
+    case 4:
+      return SteerJob(job, SteeringKind::kPause, 0);
+    case 5:
+      return SteerJob(job, SteeringKind::kResume, 0);
+    case 6:
+      if (dice_.Chance(30)) SteerJob(job, SteeringKind::kCancel, 0);
+      return;
+    default:
+      if (dice_.Chance(50)) SteerJob(job, SteeringKind::kDrain, 0);
+      return;
+  }
+}
+
+void ClusterSimulation::SteerJob(Job& job, SteeringKind kind, std::uint64_t value) {
+  Seat& seat = job.seats[dice_.Below(job.seats.size())];
+  if (!seat.IsLive() || !Runs(seat.node) || ledger_.IsBlamed(job.id)) return;
+  const bool formed = !job.leader || HasFormed(job);
+  const service::Steering steering{.kind = kind, .value = value, .uid = kPerson};
+  if (!services_[seat.node]->Steer(job.name, steering)) return;
+  Trace(fmt::format("somebody on node {} steers {}: kind {}, value {}", NameOf(seat.node), job.name,
+                    static_cast<unsigned>(kind), value));
+  if (kind == SteeringKind::kCancel) {
+    Blame(job, fmt::format("cancelled by uid {}", kPerson), 0);
+  }
+  if (kind == SteeringKind::kDrain) {
+    Blame(job, fmt::format("drained by uid {}", kPerson), kNever);
+    if (formed) ledger_.Drain(job.id);
+  }
+  if (kind == SteeringKind::kResume) {
+    job.paused = false;
+    job.still_from_ns = kNever;
+  }
+  if (kind != SteeringKind::kPause || job.paused) return;
+  job.paused = true;
+  // With gradients, the iteration that is under way goes on to its end.
+  if (formed && !job.model) job.still_from_ns = cluster_.now() + kHeard;
+}
+
+std::optional<std::string> ClusterSimulation::CheckPaused(Job& job) {
+  // What ends it otherwise ends what waits.
+  if (!job.paused || cluster_.now() < job.still_from_ns || ledger_.IsBlamed(job.id)) {
+    job.ended_then = UINT64_MAX;
+    return std::nullopt;
+  }
+  const std::uint64_t ended = ledger_.EndedOf(job.id);
+  if (job.ended_then == UINT64_MAX) job.ended_then = ended;
+  if (job.ended_then == ended) return std::nullopt;
+  return fmt::format("job {}: {} operations ended while it was paused", job.id.value,
+                     ended - job.ended_then);
+}
+
+// On every node: what one node asks for may come after what another one asks for later.
+void ClusterSimulation::ResumeAll() {
+  for (Job& job : jobs_) {
+    job.paused = false;
+    job.still_from_ns = kNever;
+    for (const Seat& seat : job.seats) {
+      if (!seat.IsLive() || !Runs(seat.node)) continue;
+      services_[seat.node]->Steer(job.name, {.kind = SteeringKind::kResume, .uid = kPerson});
+    }
+  }
+}
+
+std::optional<std::string> ClusterSimulation::PauseForLong() {
+  if (auto wrong = AdvanceAndCheck(kHeard, 100 * kMillisecond)) return wrong;
+  for (Job& job : jobs_) {
+    const bool idle = std::ranges::all_of(
+        job.seats, [](const Seat& seat) { return seat.IsLive() && seat.open() == 0; });
+    if (!idle || ledger_.IsBlamed(job.id)) continue;
+    SteerJob(job, SteeringKind::kPause, 0);
+    if (auto wrong = AdvanceAndCheck(kHeard, 100 * kMillisecond)) return wrong;
+    for (Seat& seat : job.seats) {
+      PostOne(job, seat);
+      while (seat.training && seat.training->has_handed_in() && PostGradient(job, seat) &&
+             !seat.training->HasPostedAll()) {
+      }
+    }
+    const std::uint64_t ended = ledger_.EndedOf(job.id);
+    if (auto wrong = AdvanceAndCheck(2 * Timeout() * kMillisecond, kSecond)) return wrong;
+    if (ledger_.EndedOf(job.id) != ended) {
+      return fmt::format("job {}: something ended although it was paused", job.id.value);
+    }
+    ResumeAll();
+    if (auto wrong = AdvanceAndCheck(Timeout() * kMillisecond / 2, 100 * kMillisecond))
+      return wrong;
+    for (const Seat& seat : job.seats) {
+      if (seat.open() != 0) {
+        return fmt::format("job {}: does not go on after a pause", job.id.value);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace headrace::sim

@@ -1,0 +1,146 @@
+// Which layouts make sense, and where two of them differ.
+#include "service/cluster/layouts.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "tests/unit/service/cluster/plans.h"
+
+namespace headrace::support {
+namespace {
+
+using plan::Policy;
+using service::Layout;
+using service::NodeLayouts;
+
+struct Spoiled {
+  std::function<void(Layout&)> spoil;
+  std::string text;
+};
+
+TEST(CheckLayout, TakesTensorsInAnyOrderOfPlacesAndWithGaps) {
+  Layout layout = LayoutOf({4, 5, 6});
+  std::swap(layout.tensors[0].offset, layout.tensors[2].offset);
+  layout.tensors[1].offset = 100;
+  layout.tensors[0].offset = 200;
+  EXPECT_TRUE(CheckLayout(layout).ok()) << CheckLayout(layout).error().text();
+}
+
+TEST(CheckLayout, RefusesWhatMakesNoSenseByName) {
+  const Spoiled cases[] = {
+      {[](Layout& layout) { layout.tensors.clear(); }, "a layout of 0 tensors: 1 to 768"},
+      {[](Layout& layout) { layout = LayoutOf(Elements(769)); }, "a layout of 769 tensors"},
+      {[](Layout& layout) { layout.dtype = DType{99}; }, "dtype 99"},
+      {[](Layout& layout) { layout.reduction = Reduction::kMax; }, "summed or averaged"},
+      {[](Layout& layout) { layout.tensors[1].count = 0; }, "tensor 1 (layer1) has 0 elements"},
+      {[](Layout& layout) { layout.tensors[1].count = std::uint64_t{1} << 48; },
+       "tensor 1 (layer1) has 281474976710656 elements"},
+      {[](Layout& layout) { layout.tensors[2].offset = UINT64_MAX; }, "tensor 2 (layer2)"},
+      {[](Layout& layout) { layout.tensors[0].offset = 4; }, "lies at byte 4, not 0"},
+      {[](Layout& layout) { layout.tensors[2].offset = 35; },
+       "tensor 2 (layer2) begins at byte 35, before the end of tensor 1 (layer1) at byte 36"}};
+  for (const Spoiled& each : cases) {
+    Layout layout = LayoutOf({4, 5, 6});
+    each.spoil(layout);
+    const Status status = CheckLayout(layout);
+    ASSERT_FALSE(status.ok()) << each.text;
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_NE(status.error().text().find(each.text), std::string::npos) << status.error().text();
+  }
+}
+
+TEST(CompareLayouts, NamesTheFirstDifferenceAndBothSides) {
+  const Spoiled cases[] = {
+      {[](Layout& layout) { layout.dtype = DType::kFloat16; }, "float32 and float16"},
+      {[](Layout& layout) { layout.reduction = Reduction::kSum; }, "average and sum"},
+      {[](Layout& layout) { layout.tensors[1].count = 7; },
+       "tensor 1 (layer1) has 5 elements at byte 16 and 7 at byte 16"},
+      {[](Layout& layout) { layout.tensors[2].offset = 40; },
+       "tensor 2 (layer2) has 6 elements at byte 36 and 6 at byte 40"},
+      {[](Layout& layout) { layout.tensors.pop_back(); }, "3 and 2 tensors"}};
+  const Layout honest = LayoutOf({4, 5, 6});
+  for (const Spoiled& each : cases) {
+    Layout other = honest;
+    each.spoil(other);
+    const Status status = CompareLayouts(honest, "rank 0", other, "rank 3 on node b");
+    ASSERT_FALSE(status.ok()) << each.text;
+    EXPECT_EQ(status.code(), Code::kMismatch);
+    EXPECT_NE(
+        status.error().text().find("layouts of rank 0 and rank 3 on node b differ: " + each.text),
+        std::string::npos)
+        << status.error().text();
+  }
+}
+
+TEST(CompareLayouts, NamesOfTensorsAreForPeople) {
+  Layout other = LayoutOf({4, 5, 6});
+  other.tensors[0].name.clear();
+  EXPECT_TRUE(CompareLayouts(LayoutOf({4, 5, 6}), "rank 0", other, "rank 1").ok());
+  EXPECT_EQ(service::DescribeTensor(other, 0), "tensor 0");
+}
+
+TEST(NodeLayouts, OneLayoutAndOnePolicyStandForAllRanks) {
+  NodeLayouts layouts;
+  const auto layout = Shared(LayoutOf({4, 5}));
+  ASSERT_TRUE(layouts.Check(2, *layout, std::nullopt).ok());
+  layouts.Add(2, layout, std::nullopt);
+  EXPECT_FALSE(layouts.policy().has_value());
+  ASSERT_TRUE(layouts.Check(0, *layout, Policy::kBsp).ok());
+  layouts.Add(0, Shared(LayoutOf({4, 5})), Policy::kBsp);
+  EXPECT_EQ(layouts.ranks_count(), 2U);
+  EXPECT_EQ(layouts.layout(), layout);
+  EXPECT_EQ(layouts.policy(), Policy::kBsp);
+  EXPECT_TRUE(layouts.Check(1, *layout, std::nullopt).ok()) << "who says nothing agrees";
+}
+
+TEST(NodeLayouts, RefusesASecondLayoutAnotherLayoutAndAnotherPolicy) {
+  NodeLayouts layouts;
+  const auto layout = Shared(LayoutOf({4, 5}));
+  layouts.Add(2, layout, Policy::kExact);
+  EXPECT_EQ(layouts.Check(2, *layout, std::nullopt).code(), Code::kAlreadyExists);
+  const Status other = layouts.Check(1, LayoutOf({4}), std::nullopt);
+  ASSERT_EQ(other.code(), Code::kMismatch);
+  EXPECT_NE(other.error().text().find("rank 2 and rank 1"), std::string::npos);
+  const Status policy = layouts.Check(1, *layout, Policy::kWfbp);
+  ASSERT_EQ(policy.code(), Code::kMismatch);
+  EXPECT_EQ(policy.error().text(),
+            "rank 2 asks for the policy exact and rank 1 for wfbp: ranks that name one name the "
+            "same");
+}
+
+// Equal sizes hide it: the sums would be of other gradients.
+TEST(Layouts, TellEqualLayoutsApartWhoseNamesStandInAnotherOrder) {
+  Layout one;
+  one.tensors = {{.name = "left", .offset = 0, .count = 8},
+                 {.name = "right", .offset = 32, .count = 8}};
+  Layout other = one;
+  std::swap(other.tensors[0].name, other.tensors[1].name);
+  one.names_hash = HashNames(one);
+  other.names_hash = HashNames(other);
+  const Status status = CompareLayouts(one, "rank 0", other, "rank 1 on node b");
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.code(), Code::kMismatch);
+  for (const char* part : {"rank 0", "rank 1 on node b", "tensor 0", "\"left\"", "\"right\""}) {
+    EXPECT_NE(status.error().text().find(part), std::string::npos) << status.error().text();
+  }
+  NodeLayouts node;
+  node.Add(0, std::make_shared<const Layout>(one), {});
+  EXPECT_EQ(node.Check(1, other, {}).code(), Code::kMismatch);
+}
+
+TEST(Layouts, HashNamesAlikeOnEveryMachine) {
+  Layout layout;
+  EXPECT_EQ(HashNames(layout), 0xcbf29ce484222325U);
+  layout.tensors = {
+      {.name = "a", .count = 1}, {.name = "", .count = 1}, {.name = "bc", .count = 1}};
+  const std::uint64_t hash = HashNames(layout);
+  EXPECT_EQ(hash, 0xf8bea83eea00b1caU);
+  layout.tensors[1].name = "b";
+  layout.tensors[2].name = "c";
+  EXPECT_NE(HashNames(layout), hash) << "where one name ends counts";
+}
+
+}  // namespace
+}  // namespace headrace::support

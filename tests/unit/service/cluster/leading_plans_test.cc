@@ -1,0 +1,267 @@
+// Plans between a leader and its nodes: who hands in, who is told, what ends the job.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/unit/service/cluster/meeting.h"
+#include "tests/unit/service/cluster/plans.h"
+
+namespace headrace::support {
+namespace {
+
+using plan::Policy;
+using service::OfferPlan;
+using service::SwitchPlan;
+
+constexpr std::size_t kTensors = 5;
+constexpr transport::CostLine kCost{.startup_s = 1e-3, .s_per_byte = 1e-8};
+
+// Two nodes: ranks 0 and 2 on a, rank 1 on b, all linked.
+class LeadingPlans : public testing::Test {
+ protected:
+  LeadingPlans() {
+    meeting_.Attach(a_, Meeting::Rank(1, 0, 3));
+    meeting_.Attach(a_, Meeting::Rank(1, 2, 3));
+    meeting_.Attach(b_, Meeting::Rank(7, 1, 3));
+    meeting_.Run();
+  }
+  void HandIn(MeetingNode& node, std::uint32_t rank, std::optional<Policy> policy = std::nullopt) {
+    node.follower.LayoutSet(JobOf(node), rank, Shared(LayoutOf(Elements(kTensors))), policy);
+    meeting_.Run();
+  }
+  void HandInAll() {
+    HandIn(a_, 0);
+    HandIn(a_, 2);
+    HandIn(b_, 1);
+  }
+  JobId JobOf(const MeetingNode& node) const { return JobId{&node == &a_ ? 1U : 7U}; }
+  // Makes the one plan that is wanted.
+  void Make() {
+    ASSERT_EQ(meeting_.plans_wanted().size(), 1U);
+    const service::MakePlan wish = meeting_.plans_wanted()[0];
+    meeting_.plans_wanted().clear();
+    meeting_.leader().Take(service::PlanMade{.token = wish.token, .plan = Made(wish)});
+    meeting_.Run();
+  }
+  void Hold(MeetingNode& node, std::uint64_t iteration) {
+    const OfferPlan offer = node.Told<OfferPlan>().back();
+    node.follower.Take(service::PlanTaken{
+        .job = JobOf(node), .version = offer.plan->version, .iteration = iteration});
+    meeting_.Run();
+  }
+  void TellAll(std::uint64_t iteration) {
+    for (MeetingNode* node : {&a_, &b_}) {
+      const service::NodeSeen seen = SeenAt(iteration, kTensors, 0.01, 0.005, kCost);
+      node->follower.Take(
+          service::TimesSeen{.job = JobOf(*node), .times = seen.times, .costs = seen.costs});
+    }
+    meeting_.Run();
+  }
+  void Say(MeetingNode& node, const service::PeerMessage& message) {
+    meeting_.leader().Take(node.id, message, meeting_.now());
+    meeting_.Run();
+  }
+
+  Meeting meeting_;
+  MeetingNode& a_ = meeting_.AddNode("a");
+  MeetingNode& b_ = meeting_.AddNode("b");
+};
+
+TEST_F(LeadingPlans, AllNodesGetTheSamePlanAndTheSameIteration) {
+  HandIn(a_, 0);
+  HandIn(b_, 1);
+  EXPECT_TRUE(meeting_.plans_wanted().empty()) << "rank 2 is missing";
+  HandIn(a_, 2);
+  Make();
+  ASSERT_EQ(a_.Told<OfferPlan>().size(), 1U);
+  ASSERT_EQ(b_.Told<OfferPlan>().size(), 1U);
+  const OfferPlan on_a = a_.Told<OfferPlan>()[0];
+  const OfferPlan on_b = b_.Told<OfferPlan>()[0];
+  EXPECT_EQ(on_a.job, JobId{1}) << "the node's own number of the job";
+  EXPECT_EQ(on_b.job, JobId{7});
+  EXPECT_EQ(*on_a.plan, *on_b.plan);
+  EXPECT_EQ(on_a.hash, on_b.hash);
+  Hold(a_, 0);
+  EXPECT_TRUE(a_.Told<SwitchPlan>().empty());
+  Hold(b_, 0);
+  TellAll(3);
+  Make();
+  Hold(a_, 4);
+  Hold(b_, 5);
+  for (MeetingNode* node : {&a_, &b_}) {
+    const auto changes = node->Told<SwitchPlan>();
+    ASSERT_EQ(changes.size(), 2U);
+    EXPECT_EQ(changes[0].from_iteration, 1U);
+    EXPECT_EQ(changes[1].version, 2U);
+    EXPECT_EQ(changes[1].from_iteration, 5 + service::kSwitchSlack);
+    ASSERT_EQ(node->events.size(), 2U);
+    EXPECT_EQ(node->events[0].find("job train: plan 1 (wfbp, 5 blocks) from iteration 1 on"), 0U);
+    EXPECT_EQ(node->events[1].find("job train: plan 2 (exact, "), 0U) << node->events[1];
+  }
+  EXPECT_EQ(a_.failure() + b_.failure(), "");
+}
+
+TEST_F(LeadingPlans, TheMeasuredLinesMakeTheFirstRoute) {
+  HandInAll();
+  const service::MakePlan wish = meeting_.plans_wanted().at(0);
+  ASSERT_EQ(wish.route.stages.size(), 3U) << "node a has two ranks";
+  EXPECT_EQ(wish.route.stages[1].rails[0].line, plan::Affine(1e-5, 1e-9)) << "as agreed";
+}
+
+TEST_F(LeadingPlans, LayoutsThatWereThereBeforeTheJobBeganAreHandedInThen) {
+  MeetingNode& c = meeting_.AddNode("c");
+  MeetingNode& d = meeting_.AddNode("d");
+  meeting_.Attach(c, Meeting::Rank(3, 0, 2, "second"));
+  meeting_.Run();
+  c.follower.LayoutSet(JobId{3}, 0, Shared(LayoutOf({8})), std::nullopt);
+  c.follower.Want(JobId{3}, Policy::kBsp);
+  meeting_.Run();
+  EXPECT_TRUE(meeting_.plans_wanted().empty());
+  meeting_.Attach(d, Meeting::Rank(4, 1, 2, "second"));
+  meeting_.Run();
+  d.follower.LayoutSet(JobId{4}, 1, Shared(LayoutOf({8})), std::nullopt);
+  meeting_.Run();
+  Make();
+  EXPECT_EQ(c.Told<OfferPlan>().size(), 1U);
+  EXPECT_EQ(d.Told<OfferPlan>().size(), 1U);
+}
+
+TEST_F(LeadingPlans, LayoutsThatDifferFailTheJobOnEveryNode) {
+  HandIn(a_, 0);
+  HandIn(a_, 2);
+  b_.follower.LayoutSet(JobId{7}, 1, Shared(LayoutOf(Elements(kTensors - 1))), std::nullopt);
+  meeting_.Run();
+  EXPECT_EQ(a_.failure(),
+            "the layouts of rank 0 on node a and rank 1 on node b differ: 5 and 4 tensors; all "
+            "ranks of a job hand in the same gradients in the same order");
+  EXPECT_EQ(b_.failure(), a_.failure());
+  EXPECT_EQ(b_.Told<service::JobFailed>().at(0).code, Code::kMismatch);
+}
+
+TEST_F(LeadingPlans, ANodeThatHoldsAnotherPlanFailsTheJobByName) {
+  HandInAll();
+  Make();
+  Say(b_, service::HoldPlan{.job = 7, .version = 1, .hash = 1, .iteration = 0});
+  EXPECT_NE(a_.failure().find("node b holds plan 1 of job train with the hash 0000000000000001"),
+            std::string::npos)
+      << a_.failure();
+  EXPECT_EQ(b_.failure(), a_.failure());
+}
+
+TEST_F(LeadingPlans, APlanThatIsNoneOnItsNodeFailsTheJobByName) {
+  HandInAll();
+  const auto text = std::make_shared<const std::string>("headrace-plan/2\n");
+  b_.follower.Take(
+      kMeetingPlace,
+      service::PlanPiece{.job = 7, .version = 1, .index = 0, .last = true, .text = text},
+      meeting_.now());
+  meeting_.Run();
+  EXPECT_NE(a_.failure().find("plan: line 1"), std::string::npos) << a_.failure();
+  EXPECT_NE(a_.failure().find("(on node b)"), std::string::npos) << a_.failure();
+}
+
+TEST_F(LeadingPlans, ASwitchToAPlanThatNeverCameFailsTheJob) {
+  HandInAll();
+  b_.follower.Take(kMeetingPlace, service::SwitchTo{.job = 7, .version = 4, .from_iteration = 9},
+                   meeting_.now());
+  meeting_.Run();
+  EXPECT_NE(a_.failure().find("switched to plan 4, which is not held"), std::string::npos)
+      << a_.failure();
+  EXPECT_TRUE(b_.Told<SwitchPlan>().empty());
+}
+
+TEST_F(LeadingPlans, ANodeThatIsLostWhileItsPlanIsMadeEndsIt) {
+  HandInAll();
+  const service::MakePlan wish = meeting_.plans_wanted().at(0);
+  meeting_.Cut(b_, "does not answer for 3.0 s");
+  meeting_.Run();
+  meeting_.leader().Take(service::PlanMade{.token = wish.token, .plan = Made(wish)});
+  meeting_.Run();
+  EXPECT_EQ(a_.failure(), "node b does not answer for 3.0 s");
+  EXPECT_TRUE(a_.Told<OfferPlan>().empty());
+}
+
+TEST_F(LeadingPlans, ANodeThatIsLostWhileItsPlanIsOfferedEndsIt) {
+  HandInAll();
+  Make();
+  Hold(a_, 0);
+  meeting_.Cut(b_, "does not answer for 3.0 s");
+  meeting_.Run();
+  EXPECT_EQ(a_.failure(), "node b does not answer for 3.0 s");
+  EXPECT_TRUE(a_.Told<SwitchPlan>().empty());
+  a_.follower.Take(service::PlanTaken{.job = JobId{1}, .version = 1, .iteration = 0});
+  EXPECT_EQ(meeting_.Run(), 0U) << "nothing is said of a job that has failed";
+}
+
+TEST_F(LeadingPlans, APolicyThatSomebodyWantsAnywhereReachesTheLeader) {
+  HandInAll();
+  Make();
+  Hold(a_, 0);
+  Hold(b_, 0);
+  TellAll(3);
+  meeting_.plans_wanted().clear();
+  const auto known = b_.follower.FindJob("train");
+  ASSERT_TRUE(known.has_value());
+  EXPECT_EQ(known->uid, 1000U);
+  b_.follower.Want(known->id, Policy::kBsp);
+  meeting_.Run();
+  meeting_.leader().Take(
+      service::PlanMade{.token = 1, .plan = std::shared_ptr<const plan::Plan>()});
+  meeting_.Run();
+  ASSERT_EQ(meeting_.plans_wanted().size(), 1U);
+  EXPECT_EQ(meeting_.plans_wanted()[0].policy, Policy::kBsp);
+}
+
+TEST_F(LeadingPlans, ARankThatLeavesSaysHowManyIterationsItHadAndNoPlanIsBegun) {
+  HandInAll();
+  Make();
+  Hold(a_, 0);
+  Hold(b_, 0);
+  b_.follower.Take(service::RankDone{.job = JobId{7}, .rank = 1, .posted = 42, .iterations = 6});
+  meeting_.Run();
+  const auto left = a_.Told<service::RankLeft>();
+  ASSERT_EQ(left.size(), 1U);
+  EXPECT_EQ(left[0].posted, 42U);
+  EXPECT_EQ(left[0].iterations, 6U);
+  TellAll(3);
+  EXPECT_TRUE(meeting_.plans_wanted().empty());
+}
+
+TEST_F(LeadingPlans, WhatIsSaidTooEarlyOrOfOtherJobsIsIgnored) {
+  MeetingNode& c = meeting_.AddNode("c");
+  meeting_.Attach(c, Meeting::Rank(3, 0, 2, "second"));
+  meeting_.Run();
+  for (const std::uint32_t job : {3U, 99U}) {
+    Say(c, service::HandLayout{.job = job, .layout = Shared(LayoutOf({8})), .policy = {}});
+    Say(c, service::TellTimes{.job = job, .seen = {}});
+    Say(c, service::WishPolicy{.job = job, .policy = Policy::kBsp});
+    Say(c, service::HoldPlan{.job = job, .version = 1, .hash = 1, .iteration = 0});
+  }
+  meeting_.leader().Take(
+      service::PlanMade{.token = 99, .plan = std::shared_ptr<const plan::Plan>()});
+  EXPECT_TRUE(meeting_.plans_wanted().empty());
+  EXPECT_EQ(c.failure() + a_.failure(), "");
+}
+
+TEST(LeadingPlansWithServers, AServerHasNoPartInPlans) {
+  Meeting meeting({.architecture = std::string(service::kServersName)});
+  MeetingNode& a = meeting.AddNode("a");
+  MeetingNode& s = meeting.AddServer("s");
+  meeting.Attach(a, Meeting::Rank(1, 0, 1));
+  meeting.Run();
+  a.follower.LayoutSet(JobId{1}, 0, Shared(LayoutOf({8, 8})), Policy::kExact);
+  meeting.Run();
+  ASSERT_EQ(meeting.plans_wanted().size(), 1U) << a.waits() << a.failure();
+  const service::MakePlan wish = meeting.plans_wanted()[0];
+  EXPECT_EQ(wish.route.stages[0].rails[0].line, plan::Affine(1e-5, 1e-9));
+  meeting.leader().Take(service::PlanMade{.token = wish.token, .plan = Made(wish)});
+  meeting.Run();
+  a.follower.Take(service::PlanTaken{.job = JobId{1}, .version = 1, .iteration = 0});
+  meeting.Run();
+  EXPECT_EQ(a.Told<SwitchPlan>().size(), 1U);
+  EXPECT_TRUE(s.dispatch.empty());
+}
+
+}  // namespace
+}  // namespace headrace::support

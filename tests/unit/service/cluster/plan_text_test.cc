@@ -1,0 +1,114 @@
+// Plans in pieces: put together they are the same plan, and nothing else passes for one.
+#include "service/cluster/plan_text.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "service/plan/canonical.h"
+#include "tests/unit/service/cluster/plans.h"
+
+namespace headrace::support {
+namespace {
+
+using service::CutPlan;
+using service::kPlanPieceMax;
+using service::kPlanTextMax;
+using service::PlanGathering;
+using service::PlanPiece;
+
+// Of so many blocks of one element each, so that its text is long.
+plan::Plan PlanOf(const service::Layout& layout, std::uint32_t version) {
+  plan::Plan plan;
+  plan.version = version;
+  for (std::uint32_t l = 0; l < layout.tensors.size(); ++l) {
+    for (std::uint64_t element = 0; element < layout.tensors[l].count; ++element) {
+      plan.blocks.push_back({.parts = {{.tensor = l, .offset_bytes = 4 * element, .bytes = 4}},
+                             .bytes = 4,
+                             .begin_s = 0,
+                             .end_s = 0});
+    }
+  }
+  return plan;
+}
+
+class PlanTextTest : public testing::Test {
+ protected:
+  Result<std::shared_ptr<const plan::Plan>> Gather(const std::vector<PlanPiece>& pieces) {
+    for (std::size_t i = 0; i + 1 < pieces.size(); ++i) {
+      const auto taken = gathering_.Take(pieces[i], layout_);
+      if (!taken) return taken;
+      EXPECT_EQ(*taken, nullptr) << "more is to come";
+    }
+    return gathering_.Take(pieces.back(), layout_);
+  }
+  std::vector<PlanPiece> Cut(std::uint32_t version) const {
+    return CutPlan(version, Canonical(PlanOf(layout_, version)));
+  }
+
+  service::Layout layout_ = LayoutOf({5000, 3000, 4000});
+  PlanGathering gathering_;
+};
+
+TEST_F(PlanTextTest, PiecesPutTogetherAreTheSamePlan) {
+  const std::vector<PlanPiece> pieces = Cut(7);
+  ASSERT_GT(pieces.size(), 2U);
+  std::size_t size = 0;
+  for (const PlanPiece& piece : pieces) {
+    EXPECT_LE(piece.text->size(), kPlanPieceMax);
+    EXPECT_EQ(piece.last, &piece == &pieces.back());
+    size += piece.text->size();
+  }
+  const auto plan = Gather(pieces);
+  ASSERT_TRUE(plan.ok()) << plan.error().text();
+  EXPECT_EQ(**plan, PlanOf(layout_, 7));
+  EXPECT_EQ(size, Canonical(**plan).size());
+  ASSERT_TRUE(Gather(Cut(8)).ok()) << "and then the next";
+}
+
+TEST_F(PlanTextTest, RefusesWhatIsNoPlanForThisLayout) {
+  struct Case {
+    std::function<void(std::vector<PlanPiece>&)> spoil;
+    std::string text;
+  };
+  const auto shared = [](std::string text) {
+    return std::make_shared<const std::string>(std::move(text));
+  };
+  const Case cases[] = {
+      {[](auto& pieces) { std::swap(pieces[0], pieces[1]); }, "piece 1 of plan 7 came where"},
+      {[](auto& pieces) { pieces.erase(pieces.begin() + 1); }, "piece 2 of plan 7 came where"},
+      {[](auto& pieces) { pieces[1].version = 6; }, "piece 1 of plan 6 came where"},
+      {[](auto& pieces) { pieces[1].text = nullptr; }, "an empty piece"},
+      {[&](auto& pieces) { pieces[1].text = shared(""); }, "an empty piece"},
+      {[&](auto& pieces) { pieces[1].text = shared("block\n"); }, "plan: line"},
+      {[&](auto& pieces) { pieces[1].text = shared(std::string(kPlanTextMax, 'x')); },
+       "more than 4194304 bytes"},
+      {[](auto& pieces) {
+         for (PlanPiece& piece : pieces) piece.version = 9;
+       },
+       "plan 7 came as plan 9"},
+      {[](auto& pieces) {
+         pieces = CutPlan(7, Canonical(PlanOf(LayoutOf({5000, 3000, 4001}), 7)));
+       },
+       "outside tensor 2"}};
+  for (const Case& each : cases) {
+    std::vector<PlanPiece> pieces = Cut(7);
+    each.spoil(pieces);
+    const auto plan = Gather(pieces);
+    ASSERT_FALSE(plan.ok()) << each.text;
+    EXPECT_EQ(plan.error().code(), Code::kCorrupt);
+    EXPECT_NE(plan.error().text().find(each.text), std::string::npos) << plan.error().text();
+    gathering_ = {};
+  }
+}
+
+TEST_F(PlanTextTest, AFirstPieceBeginsAnew) {
+  const std::vector<PlanPiece> pieces = Cut(7);
+  ASSERT_TRUE(gathering_.Take(pieces[0], layout_).ok());
+  EXPECT_TRUE(Gather(pieces).ok());
+}
+
+}  // namespace
+}  // namespace headrace::support

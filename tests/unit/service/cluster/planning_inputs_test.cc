@@ -1,0 +1,173 @@
+// The times and cost lines of several nodes, merged.
+#include "service/cluster/planning_inputs.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/unit/service/cluster/plans.h"
+#include "transport/probe/line_fit.h"
+
+namespace headrace::support {
+namespace {
+
+using service::JobShape;
+using service::NodeSeen;
+
+constexpr double kBlock = 1e6;
+constexpr transport::CostLine kAgreed{.startup_s = 1e-3, .s_per_byte = 4e-9};
+
+JobShape Nodes(std::size_t count, std::uint32_t servers = 0) {
+  JobShape shape{.nodes = {}, .servers_count = servers, .agreed = {kAgreed}};
+  for (std::uint32_t rank = 0; rank < count; ++rank) {
+    shape.nodes.push_back({.name = "n" + std::to_string(rank), .ranks = {rank}});
+  }
+  return shape;
+}
+
+NodeSeen Times(std::vector<double> release_s, std::vector<double> forward_s) {
+  NodeSeen seen;
+  seen.times.release_s = std::move(release_s);
+  seen.times.forward_s = std::move(forward_s);
+  return seen;
+}
+
+NodeSeen Costs(std::vector<transport::CostLine> costs) {
+  NodeSeen seen;
+  seen.costs = std::move(costs);
+  return seen;
+}
+
+std::vector<double> Backward(const plan::Profile& profile) {
+  std::vector<double> seconds;
+  for (const plan::Tensor& tensor : profile.tensors) seconds.push_back(tensor.backward_s);
+  return seconds;
+}
+
+std::vector<double> Forward(const plan::Profile& profile) {
+  std::vector<double> seconds;
+  for (const plan::Tensor& tensor : profile.tensors) seconds.push_back(tensor.forward_s);
+  return seconds;
+}
+
+TEST(MergeTimes, WithoutTimesEverythingTakesNone) {
+  const plan::Profile profile = MergeTimes("train", LayoutOf({4, 5}), {});
+  EXPECT_EQ(profile.model, "train");
+  EXPECT_EQ(profile.tensors[1].elements, 5U);
+  EXPECT_EQ(Backward(profile), (std::vector<double>{0, 0}));
+  EXPECT_EQ(Forward(profile), (std::vector<double>{0, 0}));
+  EXPECT_TRUE(CheckProfile(profile).ok());
+}
+
+TEST(MergeTimes, AGradientIsReleasedWhenTheLastNodeHasReleasedIt) {
+  const std::vector<NodeSeen> seen = {Times({8, 4, 1}, {0, 0, 0}), Times({6, 5, 2}, {0, 0, 0})};
+  const plan::Profile profile = MergeTimes("", LayoutOf({4, 5, 6}), seen);
+  EXPECT_EQ(Backward(profile), (std::vector<double>{3, 3, 2})) << "released at 8, 5, 2";
+}
+
+TEST(MergeTimes, AGradientThatIsReadyBeforeOneBehindItCountsAsReadyTogetherWithIt) {
+  const std::vector<NodeSeen> seen = {Times({8, 1, 4}, {0, 0, 0})};
+  const plan::Profile profile = MergeTimes("", LayoutOf({4, 5, 6}), seen);
+  EXPECT_EQ(Backward(profile), (std::vector<double>{4, 0, 4})) << "released at 8, 4, 4";
+}
+
+TEST(MergeTimes, FromEachGradientOnTheForwardPassTakesAsLongAsOnTheSlowestNode) {
+  // From each on: 1, 3, 6 and 5, 5, 5.
+  const std::vector<NodeSeen> seen = {Times({0, 0, 0}, {3, 2, 1}), Times({0, 0, 0}, {0, 0, 5})};
+  const plan::Profile profile = MergeTimes("", LayoutOf({4, 5, 6}), seen);
+  EXPECT_EQ(Forward(profile), (std::vector<double>{1, 0, 5}));
+}
+
+TEST(BlockCost, IsThatOfTheBytesThatANodeSends) {
+  const auto of = [](const JobShape& shape) {
+    const plan::CostPiece piece = BlockCost(kAgreed, shape).pieces.at(0);
+    EXPECT_EQ(piece.startup_s, kAgreed.startup_s);
+    return piece.s_per_byte / kAgreed.s_per_byte;
+  };
+  EXPECT_DOUBLE_EQ(of(Nodes(2)), 1);
+  EXPECT_DOUBLE_EQ(of(Nodes(4)), 1.5);
+  EXPECT_DOUBLE_EQ(of(Nodes(4, 1)), 1) << "each pushes its gradients once and pulls the sums";
+}
+
+TEST(RouteOf, OneNodeMovesBlocksOnTheLaneInsideIt) {
+  JobShape shape = Nodes(1);
+  shape.nodes[0].ranks = {0, 1};
+  const std::vector<NodeSeen> seen = {Costs({{.startup_s = 1e-5, .s_per_byte = 1e-10}})};
+  const plan::Route route = RouteOf(shape, seen, kBlock);
+  EXPECT_TRUE(route.serial());
+  EXPECT_EQ(route.stages[0].rails[0].line, plan::Affine(1e-5, 1e-10));
+  EXPECT_TRUE(CheckRoute(RouteOf(shape, {}, kBlock)).ok()) << "nothing seen yet";
+}
+
+TEST(RouteOf, BetweenNodesTheFastestLineThatWasSeenCounts) {
+  const std::vector<NodeSeen> seen = {Costs({{}, {.startup_s = 2e-3, .s_per_byte = 8e-9}}),
+                                      Costs({{}, {.startup_s = 3e-3, .s_per_byte = 5e-9}})};
+  const plan::Route route = RouteOf(Nodes(2), seen, kBlock);
+  EXPECT_TRUE(route.serial());
+  EXPECT_EQ(route.stages[0].rails[0].line, plan::Affine(3e-3, 5e-9)) << "for a megabyte";
+  EXPECT_EQ(RouteOf(Nodes(2), seen, 1e3).stages[0].rails[0].line, plan::Affine(2e-3, 8e-9))
+      << "for a kilobyte";
+}
+
+TEST(RouteOf, TheAgreedLineStandsWhereNothingWasSeen) {
+  const transport::CostLine unseen{.startup_s = 0, .s_per_byte = transport::kSecondsPerByteMin};
+  for (const auto& seen : {std::vector<NodeSeen>{}, {Costs({})}, {Costs({unseen, unseen})}}) {
+    EXPECT_EQ(RouteOf(Nodes(2), seen, kBlock).stages[0].rails[0].line, plan::Affine(1e-3, 4e-9));
+  }
+}
+
+TEST(RouteOf, SeveralRanksOnANodeAddTheStagesInsideAtThePriceOfTheSlowestNode) {
+  JobShape shape = Nodes(2);
+  shape.nodes[1].ranks = {1, 2};
+  const std::vector<NodeSeen> seen = {Costs({{.startup_s = 1e-5, .s_per_byte = 1e-10}, kAgreed}),
+                                      Costs({{.startup_s = 3e-5, .s_per_byte = 3e-10}, kAgreed})};
+  const plan::Route route = RouteOf(shape, seen, kBlock);
+  EXPECT_TRUE(CheckRoute(route).ok());
+  ASSERT_EQ(route.stages.size(), 3U);
+  EXPECT_EQ(route.stages[0].rails[0].line, plan::Affine(3e-5, 3e-10));
+  EXPECT_EQ(route.stages[1].rails[0].line, plan::Affine(1e-3, 4e-9));
+  EXPECT_EQ(route.stages[2].rails, route.stages[0].rails) << "on the same lane";
+  EXPECT_NE(route.stages[1].rails[0].lane, route.stages[0].rails[0].lane);
+}
+
+TEST(RouteOf, RailsShareEachBlock) {
+  JobShape shape = Nodes(2);
+  shape.agreed = {kAgreed, {.startup_s = 0, .s_per_byte = 0}};
+  shape.nodes[0].ranks = {0, 2};
+  const plan::Route route = RouteOf(shape, {}, kBlock);
+  EXPECT_TRUE(CheckRoute(route).ok()) << "a rail without a price would be refused";
+  ASSERT_EQ(route.stages.size(), 3U);
+  EXPECT_EQ(route.stages[1].rails.size(), 2U);
+}
+
+TEST(CheckSeen, RefusesWhatDoesNotBelongToTheJob) {
+  struct Case {
+    std::function<void(NodeSeen&)> spoil;
+    std::string text;
+  };
+  const Case cases[] = {
+      {[](NodeSeen& seen) { seen.times.release_s.pop_back(); },
+       "times of 2 releases and 3 forward"},
+      {[](NodeSeen& seen) { seen.times.forward_s.push_back(0); }, "and 4 forward passes"},
+      {[](NodeSeen& seen) { seen.times.release_s[1] = -1; }, "no time"},
+      {[](NodeSeen& seen) { seen.times.forward_s[1] = INFINITY; }, "no time"},
+      {[](NodeSeen& seen) { seen.times.iteration_s = NAN; }, "no time"},
+      {[](NodeSeen& seen) { seen.costs.resize(3); }, "costs of 3 lanes, there are 2"},
+      {[](NodeSeen& seen) { seen.costs[1].s_per_byte = -1; }, "a cost that is no time"}};
+  const NodeSeen honest = SeenAt(3, 3, 1, 1, kAgreed);
+  EXPECT_TRUE(CheckSeen(honest, LayoutOf({4, 5, 6}), Nodes(2)).ok());
+  for (const Case& each : cases) {
+    NodeSeen seen = honest;
+    each.spoil(seen);
+    const Status status = CheckSeen(seen, LayoutOf({4, 5, 6}), Nodes(2));
+    ASSERT_FALSE(status.ok()) << each.text;
+    EXPECT_EQ(status.code(), Code::kCorrupt);
+    EXPECT_NE(status.error().text().find(each.text), std::string::npos) << status.error().text();
+  }
+}
+
+}  // namespace
+}  // namespace headrace::support

@@ -1,0 +1,386 @@
+// When a job's plans are made, offered, switched to, and when it fails for them.
+#include "service/cluster/planning.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "service/plan/canonical.h"
+#include "tests/unit/service/cluster/plans.h"
+
+namespace headrace::support {
+namespace {
+
+using plan::Policy;
+using service::kSwitchSlack;
+using service::MakePlan;
+using service::PlanFailure;
+using service::Planning;
+using service::PlanNote;
+using service::PlanOffer;
+using service::PlanSwitch;
+
+constexpr std::size_t kTensors = 6;
+constexpr transport::CostLine kCost{.startup_s = 1e-3, .s_per_byte = 1e-8};
+
+service::JobShape TwoNodes() {
+  return {.nodes = {{.name = "a", .ranks = {0}}, {.name = "b", .ranks = {1}}},
+          .servers_count = 0,
+          .agreed = {kCost}};
+}
+
+class PlanningTest : public testing::Test {
+ protected:
+  // The one step that there is now, which is of this kind.
+  template <typename Kind>
+  Kind Step() {
+    const auto steps = planning_.TakeSteps();
+    EXPECT_EQ(steps.size(), 1U);
+    if (steps.size() != 1 || !std::holds_alternative<Kind>(steps[0])) {
+      ADD_FAILURE() << "another step, of kind " << (steps.empty() ? 99 : steps[0].index());
+      return {};
+    }
+    return std::get<Kind>(steps[0]);
+  }
+  void ExpectNothing() { EXPECT_TRUE(planning_.TakeSteps().empty()); }
+
+  void HandIn(std::size_t node, std::optional<Policy> policy = std::nullopt) {
+    planning_.TakeLayout(node, Shared(LayoutOf(Elements(kTensors))), policy);
+  }
+  void Tell(std::uint64_t iteration, double backward_s = 0.01, transport::CostLine cost = kCost) {
+    for (const std::size_t node : {0U, 1U}) {
+      planning_.TakeTimes(node, SeenAt(iteration, kTensors, backward_s, 0.005, cost));
+    }
+  }
+  // Makes what is wanted and offers it; the offer.
+  PlanOffer Offered() {
+    planning_.Take(Made(Step<MakePlan>()));
+    return Step<PlanOffer>();
+  }
+  void Hold(const PlanOffer& offer, std::uint64_t on_a, std::uint64_t on_b) {
+    planning_.TakeAnswer(0, offer.plan->version, offer.hash, on_a);
+    planning_.TakeAnswer(1, offer.plan->version, offer.hash, on_b);
+  }
+  // Up to plan 1 in force, and up to plan 2, by `exact`, from iteration 12 on.
+  void Record() {
+    HandIn(0);
+    HandIn(1);
+    Hold(Offered(), 0, 0);
+    Step<PlanSwitch>();
+  }
+  void Run() {
+    Record();
+    Tell(3);
+    Hold(Offered(), 4, 4);
+    EXPECT_EQ(Step<PlanSwitch>().from_iteration, 12U);
+  }
+
+  Planning planning_{{.job = "train", .policy = Policy::kExact, .token = 77, .shape = TwoNodes()}};
+};
+
+TEST_F(PlanningTest, BeginsWithWfbpWhenTheLastNodeHasHandedInItsLayout) {
+  HandIn(1);
+  ExpectNothing();
+  HandIn(0);
+  const auto wish = Step<MakePlan>();
+  EXPECT_EQ(wish.policy, Policy::kWfbp);
+  EXPECT_EQ(wish.version, 1U);
+  EXPECT_EQ(wish.token, 77U);
+  EXPECT_EQ(wish.present, nullptr);
+  ASSERT_EQ(wish.profile.tensors.size(), kTensors);
+  EXPECT_EQ(wish.profile.tensors[0].backward_s, 0);
+  const auto made = Made(wish);
+  ASSERT_TRUE(made.ok()) << made.error().text();
+  EXPECT_EQ((*made)->blocks.size(), kTensors);
+  EXPECT_EQ((*made)->blocks[0].parts[0].tensor, kTensors - 1) << "as ready";
+}
+
+TEST_F(PlanningTest, TheFirstPlanIsInForceFromTheFirstIterationOn) {
+  HandIn(0);
+  HandIn(1);
+  const PlanOffer offer = Offered();
+  EXPECT_EQ(offer.hash, plan::HashOf(*offer.plan));
+  EXPECT_EQ(*offer.text, plan::Canonical(*offer.plan));
+  planning_.TakeAnswer(0, 1, offer.hash, 0);
+  ExpectNothing();
+  planning_.TakeAnswer(0, 1, offer.hash, 0);
+  ExpectNothing();
+  planning_.TakeAnswer(1, 1, offer.hash, 0);
+  const auto change = Step<PlanSwitch>();
+  EXPECT_EQ(change.version, 1U);
+  EXPECT_EQ(change.from_iteration, 1U);
+  EXPECT_EQ(change.before_s, 0);
+}
+
+TEST_F(PlanningTest, PlansByTheJobsPolicyWhenAllNodesHaveToldTheirTimes) {
+  Record();
+  planning_.TakeTimes(1, SeenAt(3, kTensors, 0.01, 0.005, kCost));
+  ExpectNothing();
+  planning_.TakeTimes(0, SeenAt(3, kTensors, 0.02, 0.005, kCost));
+  const auto wish = Step<MakePlan>();
+  EXPECT_EQ(wish.policy, Policy::kExact);
+  EXPECT_EQ(wish.version, 2U);
+  EXPECT_EQ(wish.present, nullptr) << "the first plan was made without times";
+  EXPECT_NEAR(wish.profile.tensors[0].backward_s, 0.02, 1e-12) << "the slower node counts";
+}
+
+TEST_F(PlanningTest, TheFirstPlanIsReplacedEvenWhenWfbpIsWanted) {
+  planning_.Want(Policy::kWfbp);
+  Record();
+  Tell(3);
+  const auto wish = Step<MakePlan>();
+  EXPECT_EQ(wish.policy, Policy::kWfbp);
+  EXPECT_EQ(wish.present, nullptr) << "its predictions were for no times at all";
+}
+
+TEST_F(PlanningTest, SwitchesBeyondWhatAnyNodeHasBegun) {
+  Record();
+  Tell(3);
+  const PlanOffer offer = Offered();
+  Hold(offer, 5, 7);
+  const auto change = Step<PlanSwitch>();
+  EXPECT_EQ(change.version, 2U);
+  EXPECT_EQ(change.from_iteration, 7 + kSwitchSlack);
+  EXPECT_EQ(change.before_s, 1);
+}
+
+TEST_F(PlanningTest, TimesThatComeWhileAPlanIsUnderWayBeginNoOther) {
+  Record();
+  Tell(3);
+  const auto wish = Step<MakePlan>();
+  Tell(6);
+  ExpectNothing();
+  planning_.Take(Made(wish));
+  const auto offer = Step<PlanOffer>();
+  Tell(6);
+  ExpectNothing();
+  Hold(offer, 4, 4);
+  Step<PlanSwitch>();
+  Tell(8);
+  ExpectNothing();
+}
+
+TEST_F(PlanningTest, LooksForAFasterPlanOnlyAfterIterationsUnderThePresentOne) {
+  Run();
+  Tell(11);
+  ExpectNothing();
+  Tell(22);
+  const auto wish = Step<MakePlan>();
+  EXPECT_EQ(wish.policy, Policy::kExact);
+  EXPECT_EQ(wish.version, 3U);
+  ASSERT_NE(wish.present, nullptr);
+  EXPECT_EQ(wish.present->version, 2U);
+  EXPECT_EQ(wish.margin, service::kPlanMargin);
+}
+
+TEST_F(PlanningTest, KeepsAPlanThatIsAsGoodAndGivesItsSuccessorTheSameVersion) {
+  Run();
+  Tell(22);
+  EXPECT_EQ(Step<MakePlan>().version, 3U);
+  planning_.Take(std::shared_ptr<const plan::Plan>());
+  ExpectNothing();
+  Tell(38);
+  EXPECT_EQ(Step<MakePlan>().version, 3U);
+}
+
+TEST_F(PlanningTest, DriftBeyondTheMarginMakesANewPlanAndLessDoesNot) {
+  Run();
+  Tell(22, 0.0101);
+  MakePlan wish = Step<MakePlan>();
+  const auto faster = [&wish] {
+    return plan::MakeFasterPlan(wish.policy, wish.profile, wish.route, wish.version, *wish.present,
+                                wish.margin);
+  };
+  ASSERT_TRUE(faster().ok());
+  EXPECT_FALSE(faster()->has_value());
+  planning_.Take(std::shared_ptr<const plan::Plan>());
+  // The startup has grown thirtyfold: the blocks that were good are far too many.
+  Tell(38, 0.0101, {.startup_s = 3e-2, .s_per_byte = 1e-8});
+  wish = Step<MakePlan>();
+  ASSERT_TRUE(faster().ok());
+  ASSERT_TRUE(faster()->has_value());
+  EXPECT_LT((*faster())->blocks.size(), wish.present->blocks.size());
+}
+
+TEST_F(PlanningTest, AnotherPolicyNeedsNoNewTimes) {
+  Run();
+  Tell(22);
+  Step<MakePlan>();
+  planning_.Take(std::shared_ptr<const plan::Plan>());
+  planning_.Want(Policy::kByteScheduler);
+  const auto wish = Step<MakePlan>();
+  EXPECT_EQ(wish.policy, Policy::kByteScheduler);
+  EXPECT_EQ(wish.present, nullptr) << "it comes whether it is faster or not";
+}
+
+TEST_F(PlanningTest, ThePolicyInForceIsNoNews) {
+  Run();
+  Tell(22);
+  Step<MakePlan>();
+  planning_.Take(std::shared_ptr<const plan::Plan>());
+  planning_.Want(Policy::kExact);
+  ExpectNothing();
+}
+
+TEST_F(PlanningTest, APolicyThatIsWantedWhileAnOfferIsUnderWayComesAfterIt) {
+  Record();
+  Tell(3);
+  const PlanOffer offer = Offered();
+  planning_.Want(Policy::kMgWfbp);
+  ExpectNothing();
+  Hold(offer, 4, 4);
+  EXPECT_EQ(Step<PlanSwitch>().version, 2U);
+  planning_.TakeTimes(0, SeenAt(22, kTensors, 0.01, 0.005, kCost));
+  ExpectNothing();
+  planning_.TakeTimes(1, SeenAt(22, kTensors, 0.01, 0.005, kCost));
+  const auto wish = Step<MakePlan>();
+  EXPECT_EQ(wish.policy, Policy::kMgWfbp);
+  EXPECT_EQ(wish.version, 3U);
+}
+
+TEST_F(PlanningTest, APolicyThatIsWantedWhileAnotherPlanIsMadeIsMadeNext) {
+  Run();
+  Tell(22);
+  Step<MakePlan>();
+  planning_.Want(Policy::kBsp);
+  ExpectNothing();
+  planning_.Take(std::shared_ptr<const plan::Plan>());
+  EXPECT_EQ(Step<MakePlan>().policy, Policy::kBsp);
+}
+
+TEST_F(PlanningTest, WhatRanksSayGoesBeforeTheConfigurationAndAPersonBeforeBoth) {
+  HandIn(0, Policy::kUsByte);
+  HandIn(1);
+  Hold(Offered(), 0, 0);
+  Step<PlanSwitch>();
+  Tell(3);
+  EXPECT_EQ(Step<MakePlan>().policy, Policy::kUsByte);
+  planning_.Want(Policy::kBsp);
+  planning_.Take(Error(Code::kInternal, "a bug"));
+  const auto steps = planning_.TakeSteps();
+  ASSERT_EQ(steps.size(), 2U);
+  EXPECT_TRUE(std::holds_alternative<PlanNote>(steps[0]));
+  EXPECT_EQ(std::get<MakePlan>(steps[1]).policy, Policy::kBsp);
+}
+
+TEST_F(PlanningTest, ANodeThatHoldsAnotherPlanFailsTheJob) {
+  HandIn(0);
+  HandIn(1);
+  const PlanOffer offer = Offered();
+  planning_.TakeAnswer(1, 1, offer.hash ^ 1, 0);
+  const auto failure = Step<PlanFailure>();
+  EXPECT_EQ(failure.code, Code::kMismatch);
+  EXPECT_NE(failure.cause.find("node b holds plan 1 of job train with the hash"), std::string::npos)
+      << failure.cause;
+  planning_.TakeAnswer(0, 1, offer.hash, 0);
+  planning_.Want(Policy::kBsp);
+  ExpectNothing();
+}
+
+TEST_F(PlanningTest, AnswersToAnotherPlanThanTheOfferedOneAreIgnored) {
+  Record();
+  Tell(3);
+  const PlanOffer offer = Offered();
+  planning_.TakeAnswer(0, 1, 0, 0);
+  planning_.TakeAnswer(1, 3, 0, 0);
+  ExpectNothing();
+  Hold(offer, 4, 4);
+  Step<PlanSwitch>();
+}
+
+TEST_F(PlanningTest, LayoutsThatDifferFailTheJobWithRankTensorAndNumbers) {
+  HandIn(0);
+  auto counts = Elements(kTensors);
+  counts[2] = 5;
+  planning_.TakeLayout(1, Shared(LayoutOf(counts)), std::nullopt);
+  const auto failure = Step<PlanFailure>();
+  EXPECT_EQ(failure.code, Code::kMismatch);
+  EXPECT_EQ(failure.cause,
+            "the layouts of rank 0 on node a and rank 1 on node b differ: tensor 2 (layer2) has "
+            "262144 elements at byte 2097152 and 5 at byte 2097152; all ranks of a job hand in "
+            "the same gradients in the same order");
+}
+
+TEST_F(PlanningTest, RanksThatNameDifferentPoliciesFailTheJob) {
+  HandIn(0, Policy::kExact);
+  HandIn(1, Policy::kWfbp);
+  const auto failure = Step<PlanFailure>();
+  EXPECT_EQ(failure.code, Code::kMismatch);
+  EXPECT_EQ(failure.cause,
+            "rank 0 on node a asks for the policy exact and rank 1 on node b for wfbp: ranks that "
+            "name one name the same");
+}
+
+TEST_F(PlanningTest, TimesThatAreNotOfThisLayoutFailTheJob) {
+  Record();
+  planning_.TakeTimes(1, SeenAt(3, kTensors - 1, 0.01, 0.005, kCost));
+  const auto failure = Step<PlanFailure>();
+  EXPECT_EQ(failure.code, Code::kCorrupt);
+  EXPECT_NE(failure.cause.find("node b told times of 5 releases"), std::string::npos)
+      << failure.cause;
+}
+
+TEST_F(PlanningTest, APlanThatCannotBeMadeIsSaidOnceAndThePresentOneStays) {
+  Run();
+  for (const std::uint64_t iteration : {22U, 38U, 54U}) {
+    Tell(iteration);
+    Step<MakePlan>();
+    planning_.Take(Error(Code::kInternal, "a bug"));
+    if (iteration == 22U) {
+      EXPECT_EQ(Step<PlanNote>().text, "job train: no new plan, plan 2 stays: a bug");
+    }
+    ExpectNothing();
+  }
+}
+
+TEST_F(PlanningTest, WithoutAFirstPlanTheJobFails) {
+  HandIn(0);
+  HandIn(1);
+  Step<MakePlan>();
+  planning_.Take(Error(Code::kInternal, "a bug"));
+  EXPECT_EQ(Step<PlanFailure>().cause, "make the first plan: a bug");
+}
+
+TEST_F(PlanningTest, APlanThatLeavesGradientsOutIsNotOffered) {
+  HandIn(0);
+  HandIn(1);
+  plan::Plan plan = **Made(Step<MakePlan>());
+  plan.blocks.pop_back();
+  planning_.Take(std::make_shared<const plan::Plan>(plan));
+  EXPECT_EQ(Step<PlanFailure>().code, Code::kInternal);
+}
+
+TEST_F(PlanningTest, AJobThatComesToItsEndFinishesTheSwitchAndBeginsNoOther) {
+  Record();
+  Tell(3);
+  const PlanOffer offer = Offered();
+  planning_.Stop();
+  Hold(offer, 4, 4);
+  EXPECT_EQ(Step<PlanSwitch>().version, 2U) << "iterations that wait for it go on";
+  Tell(22);
+  planning_.Want(Policy::kBsp);
+  ExpectNothing();
+}
+
+TEST(DescribeSwitch, SaysWhatIsPredictedAndWhatWas) {
+  plan::Plan plan;
+  plan.version = 2;
+  plan.policy = Policy::kExact;
+  plan.predicted_s = 0.8124;
+  plan.lower_bound_s = 0.0805;
+  plan.blocks.resize(7);
+  EXPECT_EQ(
+      service::DescribeSwitch("x", plan, {.version = 2, .from_iteration = 12, .before_s = 0.00099}),
+      "job x: plan 2 (exact, 7 blocks) from iteration 12 on: 812 ms predicted, bound 80.5 "
+      "ms; was 0.990 ms");
+  plan.version = 1;
+  plan.policy = Policy::kWfbp;
+  plan.blocks.resize(1);
+  EXPECT_EQ(service::DescribeSwitch("x", plan, {.version = 1, .from_iteration = 1, .before_s = 0}),
+            "job x: plan 1 (wfbp, 1 block) from iteration 1 on, until it is known how long "
+            "everything takes");
+}
+
+}  // namespace
+}  // namespace headrace::support

@@ -1,0 +1,81 @@
+// Ranks that go on after a reconnect and ranks that begin, seat by seat.
+#include <gtest/gtest.h>
+
+#include <initializer_list>
+#include <string>
+
+#include "tests/unit/service/cluster/meeting.h"
+
+namespace headrace::support {
+namespace {
+
+using service::JobFormed;
+using service::OpenGroup;
+
+void ExpectParts(const std::string& text, std::initializer_list<std::string> parts) {
+  for (const std::string& part : parts) {
+    EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
+  }
+}
+
+// Another job keeps the link up, so that a rank's join goes out the moment it attaches.
+class Beside : public testing::Test {
+ protected:
+  Beside() {
+    meeting_.Attach(a_, Meeting::Rank(1, 0, 2, "beside"));
+    meeting_.Attach(b_, Meeting::Rank(1, 1, 2, "beside"));
+    meeting_.Run();
+  }
+  static service::SessionIdentity Again(std::uint32_t job, std::uint32_t rank) {
+    auto identity = Meeting::Rank(job, rank, 2);
+    identity.after_epoch = 1;
+    return identity;
+  }
+
+  Meeting meeting_;
+  MeetingNode& a_ = meeting_.AddNode("a");
+  MeetingNode& b_ = meeting_.AddNode("b");
+};
+
+TEST_F(Beside, RanksGoOnInEitherOrder) {
+  meeting_.Attach(a_, Again(5, 0));
+  meeting_.Run();
+  meeting_.Attach(b_, Again(9, 1));
+  meeting_.Run();
+  EXPECT_EQ(a_.Told<JobFormed>().size(), 2U) << a_.waits() << a_.failure();
+  EXPECT_EQ(b_.Told<JobFormed>().size(), 2U) << b_.waits() << b_.failure();
+  EXPECT_EQ(a_.Told<OpenGroup>().back().options.epoch, b_.Told<OpenGroup>().back().options.epoch);
+}
+
+TEST_F(Beside, AFreshRankIsRefusedAtOnceBesideOneThatGoesOn) {
+  meeting_.Attach(a_, Again(5, 0));
+  meeting_.Run();
+  meeting_.Attach(b_, Meeting::Rank(9, 1, 2));
+  meeting_.Run();
+  ExpectParts(b_.failure(), {"rank 1 (pid 101) of job train begins here", "rank 0", "goes on"});
+  EXPECT_EQ(b_.Told<service::JobFailed>().back().code, Code::kMismatch);
+  EXPECT_EQ(a_.Told<JobFormed>().size(), 1U) << "of the job beside";
+  EXPECT_EQ(a_.failure(), "");
+}
+
+TEST_F(Beside, ARankThatGoesOnIsRefusedAtOnceBesideAFreshOne) {
+  meeting_.Attach(b_, Meeting::Rank(9, 1, 2));
+  meeting_.Run();
+  meeting_.Attach(a_, Again(5, 0));
+  meeting_.Run();
+  ExpectParts(a_.failure(), {"rank 0 (pid 100) of job train goes on here", "rank 1", "begins"});
+  EXPECT_EQ(b_.failure(), "");
+}
+
+TEST_F(Beside, EachSeatIsCheckedAndNotOnlyANodesFirst) {
+  meeting_.Attach(a_, Meeting::Rank(5, 0, 3));
+  meeting_.Attach(b_, Meeting::Rank(9, 1, 3));
+  meeting_.Run();
+  meeting_.leader().Take(b_.id, service::SeatRank{.job = 9, .rank = 2, .after_epoch = 1},
+                         meeting_.now());
+  meeting_.Run();
+  ExpectParts(b_.failure(), {"rank 2", "goes on here", "begins"});
+}
+
+}  // namespace
+}  // namespace headrace::support

@@ -1,0 +1,330 @@
+// What people ask of jobs: checked, kept until the job runs, brought to every node with ranks.
+#include "service/cluster/wishes.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "service/cluster/allowance.h"
+#include "service/cluster/round_trips.h"
+#include "tests/unit/service/cluster/meeting.h"
+
+namespace headrace::support {
+namespace {
+
+using service::JobFailed;
+using service::Steering;
+using service::SteerJob;
+
+Steering Of(SteeringKind kind, std::uint64_t value = 0, std::uint32_t uid = 1000) {
+  return {.kind = kind, .value = value, .uid = uid};
+}
+
+TEST(KeptWishes, KeepTheLastOfEachKindInTheOrderInWhichTheyCame) {
+  service::KeptWishes kept;
+  kept.Keep(Of(SteeringKind::kPause));
+  kept.Keep(Of(SteeringKind::kWeight, 3));
+  kept.Keep(Of(SteeringKind::kResume));
+  kept.Keep(Of(SteeringKind::kWeight, 5));
+  kept.Keep(Of(SteeringKind::kPause));
+  EXPECT_EQ(kept.Find(SteeringKind::kCancel), nullptr);
+  ASSERT_NE(kept.Find(SteeringKind::kWeight), nullptr);
+  EXPECT_EQ(kept.Find(SteeringKind::kWeight)->value, 5U);
+  const std::vector<Steering> taken = kept.Take();
+  ASSERT_EQ(taken.size(), 3U);
+  EXPECT_EQ(taken[0].kind, SteeringKind::kResume);
+  EXPECT_EQ(taken[1].kind, SteeringKind::kWeight);
+  EXPECT_EQ(taken[2].kind, SteeringKind::kPause) << "it stays paused";
+  EXPECT_TRUE(kept.Take().empty());
+}
+
+TEST(CheckSteering, TakesEveryValueThatThereIs) {
+  const std::pair<SteeringKind, std::uint64_t> allowed[] = {
+      {SteeringKind::kPause, 0},         {SteeringKind::kResume, 0},
+      {SteeringKind::kDrain, 0},         {SteeringKind::kCancel, 0},
+      {SteeringKind::kWeight, 1},        {SteeringKind::kWeight, kWeightMax},
+      {SteeringKind::kPriority, 0},      {SteeringKind::kPriority, kPriorityMax},
+      {SteeringKind::kLimit, 0},         {SteeringKind::kLimit, kLimitMin},
+      {SteeringKind::kLimit, kLimitMax},
+  };
+  for (const auto& [kind, value] : allowed) {
+    EXPECT_TRUE(service::CheckSteering(static_cast<std::uint8_t>(kind), value).ok())
+        << service::DescribeSteering(Of(kind, value));
+  }
+}
+
+TEST(DescribeSteering, ReadsLikeWhatWasAsked) {
+  EXPECT_EQ(service::DescribeSteering(Of(SteeringKind::kDrain)), "drain");
+  EXPECT_EQ(service::DescribeSteering(Of(SteeringKind::kPriority, 2)), "priority 2");
+  EXPECT_EQ(service::DescribeSteering(Of(SteeringKind::kLimit, 2000)), "limit 2000 bytes/s");
+  EXPECT_EQ(service::DescribeSteering(Of(SteeringKind::kLimit)), "no limit");
+}
+
+TEST(Allowance, GivesSoManyInEachWindow) {
+  service::Allowance allowance(2, kSecond);
+  EXPECT_TRUE(allowance.Take(5));
+  EXPECT_TRUE(allowance.Take(6));
+  EXPECT_FALSE(allowance.Take(kSecond));
+  EXPECT_FALSE(allowance.Take(kSecond + 4));
+  EXPECT_TRUE(allowance.Take(kSecond + 5));
+}
+
+TEST(RoundTrips, TheShortestOfTheLastFewCounts) {
+  service::RoundTrips trips;
+  EXPECT_EQ(trips.Best().taken_ns, -1);
+  trips.Add(1000, 10, 1000 + 5 + 77);
+  trips.Add(2000, 100, 2000 + 500);
+  EXPECT_EQ(trips.Best().taken_ns, 10);
+  EXPECT_EQ(trips.Best().offset_ns, 77);
+  for (std::size_t i = 0; i < service::RoundTrips::kKept - 1; ++i) trips.Add(3000, 40, 3000);
+  EXPECT_EQ(trips.Best().taken_ns, 40) << "the first is too long ago";
+  EXPECT_EQ(trips.Best().offset_ns, -20);
+}
+
+TEST(RoundTrips, KnowWhatAClockMayShow) {
+  EXPECT_TRUE(service::RoundTrips::IsClock(0));
+  EXPECT_TRUE(service::RoundTrips::IsClock(UnixNow()));
+  EXPECT_FALSE(service::RoundTrips::IsClock(-1));
+  EXPECT_FALSE(service::RoundTrips::IsClock(INT64_MAX));
+}
+
+class SteeringTest : public testing::Test {
+ protected:
+  // Job 1 of node a and job 7 of node b are the same.
+  void Attach() {
+    meeting_.Attach(a_, Meeting::Rank(1, 0, 2));
+    meeting_.Attach(b_, Meeting::Rank(7, 1, 2));
+  }
+  void Begin() {
+    Attach();
+    meeting_.Run();
+    ASSERT_EQ(b_.Told<service::JobFormed>().size(), 1U) << b_.failure();
+  }
+  void Late(int times, const std::string& text = "rank 1 is late") {
+    for (int i = 0; i < times; ++i) b_.follower.Take(service::JobLate{JobId{7}, text});
+    meeting_.Run();
+  }
+
+  Meeting meeting_;
+  MeetingNode& a_ = meeting_.AddNode("a");
+  MeetingNode& b_ = meeting_.AddNode("b");
+};
+
+TEST_F(SteeringTest, EveryNodeHearsOfItAndWhoAskedWhere) {
+  Begin();
+  b_.follower.Steer(JobId{7}, Of(SteeringKind::kWeight, 3));
+  meeting_.Run();
+  ASSERT_EQ(a_.Told<SteerJob>().size(), 1U);
+  ASSERT_EQ(b_.Told<SteerJob>().size(), 1U);
+  const SteerJob on_a = a_.Told<SteerJob>()[0];
+  EXPECT_EQ(on_a.job, JobId{1});
+  EXPECT_EQ(on_a.steering.value, 3U);
+  EXPECT_EQ(on_a.steering.uid, 1000U);
+  EXPECT_EQ(on_a.steering.node, "b");
+  EXPECT_EQ(b_.Told<SteerJob>()[0].job, JobId{7});
+  EXPECT_EQ(b_.Told<SteerJob>()[0].steering.node, "");
+}
+
+TEST_F(SteeringTest, AllNodesHearInTheSameOrder) {
+  Begin();
+  a_.follower.Steer(JobId{1}, Of(SteeringKind::kPause));
+  b_.follower.Steer(JobId{7}, Of(SteeringKind::kResume));
+  a_.follower.Steer(JobId{1}, Of(SteeringKind::kWeight, 9));
+  meeting_.Run();
+  const auto kinds = [](const MeetingNode& node) {
+    std::vector<SteeringKind> heard;
+    for (const SteerJob& each : node.Told<SteerJob>()) heard.push_back(each.steering.kind);
+    return heard;
+  };
+  EXPECT_EQ(kinds(a_).size(), 3U);
+  EXPECT_EQ(kinds(a_), kinds(b_));
+}
+
+TEST_F(SteeringTest, WhatIsAskedBeforeTheJobRunsIsKept) {
+  meeting_.Attach(b_, Meeting::Rank(7, 1, 2));
+  b_.follower.Steer(JobId{7}, Of(SteeringKind::kWeight, 3));
+  b_.follower.Steer(JobId{7}, Of(SteeringKind::kWeight, 4));
+  b_.follower.Steer(JobId{7}, Of(SteeringKind::kPause));
+  meeting_.Run();
+  EXPECT_TRUE(b_.Told<SteerJob>().empty());
+  meeting_.Attach(a_, Meeting::Rank(1, 0, 2));
+  meeting_.Run();
+  for (const MeetingNode* node : {&a_, &b_}) {
+    const auto told = node->Told<SteerJob>();
+    ASSERT_EQ(told.size(), 2U) << node->name;
+    EXPECT_EQ(told[0].steering.value, 4U);
+    EXPECT_EQ(told[1].steering.kind, SteeringKind::kPause);
+  }
+}
+
+TEST_F(SteeringTest, ACancelledJobEndsOnEveryNode) {
+  Begin();
+  a_.follower.Steer(JobId{1}, Of(SteeringKind::kCancel));
+  meeting_.Run();
+  for (const MeetingNode* node : {&a_, &b_}) {
+    const auto failed = node->Told<JobFailed>();
+    ASSERT_EQ(failed.size(), 1U);
+    EXPECT_EQ(failed[0].code, Code::kCancelled);
+    EXPECT_EQ(failed[0].cause, "cancelled by uid 1000 on node a");
+  }
+  EXPECT_EQ(meeting_.leader().jobs_count(), 0U);
+}
+
+TEST_F(SteeringTest, AJobThatIsFormingCanBeCancelled) {
+  meeting_.Attach(b_, Meeting::Rank(7, 1, 2));
+  meeting_.Run();
+  b_.follower.Steer(JobId{7}, Of(SteeringKind::kCancel));
+  meeting_.Run();
+  EXPECT_EQ(b_.failure(), "cancelled by uid 1000 on node b");
+  EXPECT_EQ(meeting_.leader().jobs_count(), 0U);
+}
+
+TEST_F(SteeringTest, AJobWhoseLeaderIsOutOfReachCanBeCancelled) {
+  b_.follower.RankAttached(Meeting::Rank(7, 1, 2));
+  b_.follower.Steer(JobId{7}, Of(SteeringKind::kCancel));
+  meeting_.Collect();
+  EXPECT_EQ(b_.failure(), "cancelled by uid 1000");
+}
+
+TEST_F(SteeringTest, ACancelOutlivesTheConnectionThatShouldHaveCarriedIt) {
+  meeting_.Attach(b_, Meeting::Rank(7, 1, 2));
+  meeting_.Run();
+  b_.follower.Steer(JobId{7}, Of(SteeringKind::kCancel));
+  meeting_.Collect();
+  meeting_.Cut(b_, "broke");
+  EXPECT_EQ(b_.failure(), "cancelled by uid 1000");
+}
+
+TEST_F(SteeringTest, ADrainedJobEndsWhenEveryNodeIsDone) {
+  Begin();
+  a_.follower.Steer(JobId{1}, Of(SteeringKind::kDrain));
+  meeting_.Run();
+  ASSERT_EQ(b_.Told<SteerJob>().size(), 1U);
+  const auto drained = [](std::uint32_t job) {
+    return service::JobBroken{.job = JobId{job}, .code = Code::kCancelled, .cause = "drained"};
+  };
+  a_.follower.Take(drained(1));
+  meeting_.Run();
+  EXPECT_EQ(b_.failure(), "") << "its last operation may still move";
+  b_.follower.Take(drained(7));
+  meeting_.Run();
+  EXPECT_EQ(a_.failure(), "drained by uid 1000 on node a");
+  EXPECT_EQ(b_.failure(), a_.failure());
+  EXPECT_EQ(b_.Told<JobFailed>()[0].code, Code::kCancelled);
+}
+
+TEST_F(SteeringTest, HowFarEachNodeIsWithADrainReachesAllOfThem) {
+  Begin();
+  a_.follower.Steer(JobId{1}, Of(SteeringKind::kDrain));
+  meeting_.Run();
+  b_.follower.Take(service::SteerNodes{JobId{7}, Of(SteeringKind::kDrainOperations, UINT64_MAX)});
+  meeting_.Run();
+  ASSERT_EQ(a_.Told<SteerJob>().size(), 2U);
+  EXPECT_EQ(a_.Told<SteerJob>()[1].steering.node, "b");
+  EXPECT_EQ(a_.Told<SteerJob>()[1].steering.value, UINT64_MAX);
+  ASSERT_EQ(b_.Told<SteerJob>().size(), 2U);
+  EXPECT_EQ(b_.Told<SteerJob>()[1].steering.node, "");
+}
+
+TEST_F(SteeringTest, PeopleMayNotSayHowFarADrainIs) {
+  const auto kind = static_cast<std::uint8_t>(SteeringKind::kDrainOperations);
+  EXPECT_FALSE(service::CheckSteering(kind, 1).ok());
+  EXPECT_TRUE(service::CheckNodeSteering(kind, 1).ok());
+  EXPECT_FALSE(service::CheckNodeSteering(10, 0).ok());
+  EXPECT_FALSE(
+      service::CheckNodeSteering(static_cast<std::uint8_t>(SteeringKind::kWeight), 0).ok());
+}
+
+TEST_F(SteeringTest, ARankThatIsLostInADrainSaysThatTheJobWasDrained) {
+  Begin();
+  a_.follower.Steer(JobId{1}, Of(SteeringKind::kDrain));
+  meeting_.Run();
+  b_.follower.RankLost(JobId{7}, 1, "exited or was killed");
+  meeting_.Run();
+  EXPECT_EQ(
+      a_.failure(),
+      "rank 1 (pid 101) on node b exited or was killed; uid 1000 on node a had asked to drain "
+      "the job");
+}
+
+TEST_F(SteeringTest, ServersGetNothing) {
+  Meeting meeting({.architecture = std::string(service::kServersName)});
+  MeetingNode& a = meeting.AddNode("a");
+  MeetingNode& s = meeting.AddServer("s");
+  meeting.Attach(a, Meeting::Rank(1, 0, 1));
+  meeting.Run();
+  ASSERT_EQ(a.Told<service::JobFormed>().size(), 1U) << a.failure();
+  a.follower.Steer(JobId{1}, Of(SteeringKind::kWeight, 2));
+  a.follower.Take(service::JobLate{JobId{1}, "late"});
+  meeting.Run();
+  EXPECT_EQ(a.Told<SteerJob>().size(), 1U);
+  EXPECT_TRUE(s.Told<SteerJob>().empty());
+  EXPECT_TRUE(s.events.empty());
+  // Nor may they ask: the leader knows the job on a server's connection by a number of its own.
+  for (std::uint32_t job : {0x80000001U, 1U}) {
+    meeting.leader().Take(s.id,
+                          service::WishSteering{.job = job, .steering = Of(SteeringKind::kCancel)},
+                          meeting.now());
+  }
+  meeting.Run();
+  EXPECT_EQ(a.failure(), "");
+}
+
+TEST_F(SteeringTest, LateWordsReachTheOtherNodesAndNotTheOneThatTold) {
+  Begin();
+  Late(1);
+  ASSERT_EQ(a_.events.size(), 1U);
+  EXPECT_EQ(a_.events[0], "job train: heard from node b: rank 1 is late");
+  EXPECT_TRUE(b_.events.empty());
+}
+
+TEST_F(SteeringTest, LateWordsReachANodeThatIsTheLastToStart) {
+  Attach();
+  for (bool more = true; more && b_.Told<service::JobFormed>().empty();) {
+    for (MeetingNode* node : {&a_, &b_}) {
+      if (node->wants_leader && node->id == 0) ASSERT_TRUE(meeting_.Connect(*node).ok());
+    }
+    meeting_.Collect();
+    while (meeting_.DeliverToLeader(b_) || meeting_.DeliverToNode(b_)) meeting_.Collect();
+    more = meeting_.DeliverToLeader(a_) || meeting_.DeliverToNode(a_);
+  }
+  ASSERT_EQ(b_.Told<service::JobFormed>().size(), 1U) << b_.failure();
+  ASSERT_TRUE(a_.Told<service::JobFormed>().empty()) << "the leader has not heard from it";
+  Late(1);
+  EXPECT_EQ(a_.Told<service::JobFormed>().size(), 1U);
+  ASSERT_EQ(a_.events.size(), 1U);
+  EXPECT_EQ(a_.events[0], "job train: heard from node b: rank 1 is late");
+}
+
+TEST_F(SteeringTest, ANodeThatTellsEndlesslyIsHeardAFewTimes) {
+  Begin();
+  Late(100);
+  EXPECT_EQ(a_.events.size(), static_cast<std::size_t>(service::kToldMax));
+  meeting_.Pass(service::kToldWindow);
+  Late(1, "rank 1 is still late");
+  EXPECT_EQ(a_.events.back(), "job train: heard from node b: rank 1 is still late");
+}
+
+TEST_F(SteeringTest, ALeaderThatTellsEndlesslyIsHeardAFewTimes) {
+  Begin();
+  for (int i = 0; i < 100; ++i) {
+    b_.follower.Take(kMeetingPlace, service::HearLate{.job = 7, .text = "x"}, meeting_.now());
+  }
+  meeting_.Collect();
+  EXPECT_EQ(b_.events.size(), static_cast<std::size_t>(service::kHeardMax));
+}
+
+TEST_F(SteeringTest, FindsTheNewestJobOfAName) {
+  Begin();
+  ASSERT_EQ(b_.follower.FindJobs("train").size(), 1U);
+  auto next = Meeting::Rank(9, 0, 1);
+  next.uid = 1001;
+  b_.follower.RankAttached(next);
+  ASSERT_EQ(b_.follower.FindJobs("train").size(), 2U);
+  EXPECT_EQ(b_.follower.FindJob("train")->id, JobId{9});
+  EXPECT_EQ(b_.follower.FindJobs("train")[0].uid, 1000U);
+}
+
+}  // namespace
+}  // namespace headrace::support

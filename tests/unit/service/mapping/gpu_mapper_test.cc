@@ -1,0 +1,204 @@
+// The mapper as it maps GPUs' memory: what the board says of it, and what the driver refuses.
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "service/mapping/mapper.h"
+#include "tests/support/cuda_double/doubled_driver.h"
+#include "tests/support/recording.h"
+#include "transport/memory/device_arena.h"
+#include "transport/memory/gpus.h"
+
+namespace headrace::service {
+namespace {
+
+constexpr std::uint64_t kSize = std::uint64_t{4} << 20;
+
+class GpuMapper : public ::testing::Test {
+ protected:
+  ~GpuMapper() override {
+    arenas_.clear();
+    rpc_.messages.clear();
+    mapper_.reset();
+    gpus_.reset();
+    const auto counts = cuda_double::CountsOf(doubled_);
+    EXPECT_EQ(counts, std::vector<std::uint64_t>(counts.size(), 0)) << "something was left behind";
+  }
+
+  void Start() {
+    HR_CHECK(doubled_.restart() == 1, "a test before this one left something behind");
+    gpus_ = transport::Gpus::Open(cuda_double::LibraryPath()).value();
+    mapper_ = std::make_unique<Mapper>(wakeable_, rpc_, *board_, gpus_.get());
+  }
+  // Another process's memory, and the claim of it.
+  MapDeviceSegment Granted(int device) {
+    arenas_.push_back(transport::DeviceArena::Allocate(gpus_->driver(), device, kSize).value());
+    transport::DeviceGrant grant = arenas_.back().Grant().value();
+    return {.handle = grant.handle, .fds = std::move(grant.fds), .token = 1};
+  }
+  // Maps it; the answer is taken out of the door.
+  Result<SegmentMemory> Map(MapDeviceSegment message) {
+    EXPECT_TRUE(mapper_->door().Send(std::move(message)));
+    Work();
+    std::optional<SegmentMapped> mapped = rpc_.Take<SegmentMapped>();
+    HR_CHECK(mapped.has_value());
+    return std::move(mapped->memory);
+  }
+  void Work() {
+    while (mapper_->DoWork(0)) {
+    }
+  }
+  void Discard(SegmentMemory memory) {
+    EXPECT_TRUE(mapper_->door().Send(DiscardMemory{std::move(memory)}));
+    Work();
+  }
+  ipc::GpuRow Row(std::size_t gpu) const { return ipc::ReadRow(board_->gpus[gpu]).value(); }
+
+  const cuda_double::Doubled doubled_ = cuda_double::LoadDouble();
+  std::unique_ptr<ipc::BoardLayout> board_ = std::make_unique<ipc::BoardLayout>();
+  support::CountingWakeable wakeable_;
+  support::RecordingDoor<RpcMessage> rpc_;
+  std::unique_ptr<transport::Gpus> gpus_;
+  std::vector<transport::DeviceArena> arenas_;
+  std::unique_ptr<Mapper> mapper_;
+};
+
+TEST_F(GpuMapper, ShowsWhatThereIsAndWhatOfItIsHeld) {
+  Start();
+  EXPECT_EQ(Row(0).in_use, 1U);
+  EXPECT_EQ(Row(1).in_use, 1U);
+  EXPECT_EQ(Row(2).in_use, 0U);
+  EXPECT_EQ(Row(1).memory_size, gpus_->devices()[1].memory_size);
+  EXPECT_EQ(ipc::GetText(Row(1).name), gpus_->devices()[1].name);
+  EXPECT_EQ(Row(1).uuid[15], gpus_->devices()[1].uuid[15]);
+  Result<SegmentMemory> first = Map(Granted(1));
+  Result<SegmentMemory> second = Map(Granted(1));
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(first->device(), 1);
+  EXPECT_EQ(first->size(), kSize);
+  EXPECT_EQ(Row(1).held_bytes, 2 * kSize);
+  EXPECT_EQ(Row(1).segments, 2U);
+  EXPECT_EQ(Row(0).held_bytes, 0U);
+  Discard(std::move(*first));
+  EXPECT_EQ(Row(1).held_bytes, kSize);
+  Discard(std::move(*second));
+  EXPECT_EQ(Row(1).held_bytes, 0U);
+  EXPECT_EQ(Row(1).segments, 0U);
+}
+
+TEST_F(GpuMapper, GivesMemoryOfADeadClientBackWithItsSession) {
+  Start();
+  auto session = std::make_unique<Session>(
+      SessionIdentity{.id = SessionId{1}, .job = JobId{1}, .job_name = "job"},
+      ipc::Channel::Open(ipc::Channel::Create().value().fd.get()).value(), UniqueFd());
+  Result<SegmentMemory> memory = Map(Granted(0));
+  ASSERT_TRUE(memory.ok());
+  session->AddSegment(SegmentId{0}, std::move(*memory));
+  arenas_.clear();  // the client is gone, and the memory is held by the service alone
+  EXPECT_TRUE(mapper_->door().Send(DiscardSession{std::move(session)}));
+  Work();
+  EXPECT_EQ(Row(0).held_bytes, 0U);
+  CudaDoubleCounts counts{};
+  doubled_.counts(&counts);
+  EXPECT_EQ(counts.mappings + counts.reservations + counts.memory_handles, 0U);
+}
+
+TEST_F(GpuMapper, AnswersWithTheDriversWordsWhenItRefuses) {
+  Start();
+  const auto refused = [&](const char* function, transport::CuResult result, Code code) {
+    MapDeviceSegment message = Granted(0);
+    doubled_.fail(function, 1, result);
+    const Result<SegmentMemory> answer = Map(std::move(message));
+    ASSERT_FALSE(answer.ok()) << function;
+    EXPECT_EQ(answer.error().code(), code) << answer.error().text();
+    EXPECT_EQ(Row(0).held_bytes, 0U);
+    EXPECT_EQ(Row(0).segments, 0U);
+  };
+  refused("cuMemImportFromShareableHandle", transport::CuResult::kInvalidValue,
+          Code::kInvalidArgument);
+  refused("cuMemMap", transport::CuResult::kOutOfMemory, Code::kExhausted);
+  refused("cuMemAddressReserve", transport::CuResult::kOutOfMemory, Code::kExhausted);
+  EXPECT_TRUE(Map(Granted(0)).ok()) << "nothing of it stays";
+}
+
+TEST_F(GpuMapper, RefusesMemoryOfAGpuThatItDoesNotSee) {
+  Start();
+  MapDeviceSegment message = Granted(0);
+  message.handle.device[3] ^= 0xff;
+  const Result<SegmentMemory> answer = Map(std::move(message));
+  ASSERT_FALSE(answer.ok());
+  EXPECT_EQ(answer.error().code(), Code::kNotFound) << answer.error().text();
+}
+
+TEST_F(GpuMapper, MapsForItsOwnGpuAloneWhereNoOtherReachesIt) {
+  const cuda_double::Environment alone{{"PEERS", "none"}};
+  Start();
+  Result<SegmentMemory> memory = Map(Granted(1));
+  ASSERT_TRUE(memory.ok()) << memory.error().text();
+  const auto address = reinterpret_cast<transport::CuAddress>(memory->data());
+  EXPECT_NE(doubled_.may_touch(1, address, kSize, 1), 0);
+  EXPECT_EQ(doubled_.may_touch(0, address, kSize, 0), 0);
+  Discard(std::move(*memory));
+}
+
+TEST_F(GpuMapper, MakesScratchOfTheHostAndGivesItBack) {
+  Start();
+  support::RecordingDoor<DispatchMessage> dispatch;
+  mapper_->ConnectDispatch(dispatch);
+  EXPECT_TRUE(
+      mapper_->door().Send(MakeScratch{.job = JobId{3}, .place_bytes = 4096, .places_count = 2}));
+  Work();
+  std::optional<ScratchMade> pinned = dispatch.Take<ScratchMade>();
+  ASSERT_TRUE(pinned && pinned->memory.ok());
+  EXPECT_EQ(pinned->job, JobId{3});
+  EXPECT_EQ(pinned->memory->size(), 8192U);
+  CudaDoubleCounts counts{};
+  doubled_.counts(&counts);
+  EXPECT_EQ(counts.host_registrations, 1U);
+  DiscardScratch discarded;
+  discarded.memory.push_back(std::move(*pinned->memory));
+  pinned.reset();
+  EXPECT_TRUE(mapper_->door().Send(std::move(discarded)));
+  Work();
+  doubled_.counts(&counts);
+  EXPECT_EQ(counts.host_registrations, 0U);
+  doubled_.fail("cuMemHostRegister", 1, transport::CuResult::kOutOfMemory);
+  EXPECT_TRUE(
+      mapper_->door().Send(MakeScratch{.job = JobId{3}, .place_bytes = 64, .places_count = 2}));
+  Work();
+  pinned = dispatch.Take<ScratchMade>();
+  ASSERT_TRUE(pinned && !pinned->memory.ok());
+  EXPECT_EQ(pinned->memory.error().code(), Code::kExhausted);
+}
+
+TEST_F(GpuMapper, MakesScratchOnAGpuThatAllOfThemReach) {
+  Start();
+  support::RecordingDoor<DispatchMessage> dispatch;
+  mapper_->ConnectDispatch(dispatch);
+  const MakeScratch wish{.job = JobId{3}, .gpu = 1, .place_bytes = 4096, .places_count = 2};
+  EXPECT_TRUE(mapper_->door().Send(wish));
+  Work();
+  std::optional<ScratchMade> made = dispatch.Take<ScratchMade>();
+  ASSERT_TRUE(made && made->memory.ok());
+  EXPECT_EQ(made->gpu, 1);
+  EXPECT_EQ(made->instead, "");
+  EXPECT_EQ(made->memory->device(), 1);
+  EXPECT_EQ(made->memory->on_host(), nullptr);
+  EXPECT_GE(made->memory->size(), 8192U);
+  const auto address = reinterpret_cast<transport::CuAddress>(made->memory->on_gpus());
+  for (const int device : {0, 1}) {
+    EXPECT_NE(doubled_.may_touch(device, address, 8192, 1), 0) << device;
+  }
+  EXPECT_EQ(Row(1).held_bytes, 0U) << "it is nobody's but the service's";
+  made.reset();
+  doubled_.fail("cuMemCreate", 1, transport::CuResult::kOutOfMemory);
+  EXPECT_TRUE(mapper_->door().Send(wish));
+  Work();
+  made = dispatch.Take<ScratchMade>();
+  ASSERT_TRUE(made && made->memory.ok());
+  EXPECT_EQ(made->memory->device(), transport::kHost);
+  EXPECT_NE(made->instead.find("OUT_OF_MEMORY"), std::string::npos) << made->instead;
+}
+
+}  // namespace
+}  // namespace headrace::service

@@ -1,0 +1,167 @@
+// Each peer message about plans comes out of the wire as it went in, and what no honest service
+// writes does not.
+#include "service/peers/peer_wire.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+
+#include "service/peers/peer_link.h"
+#include "service/session/session.h"
+#include "tests/unit/service/peers/wire_trip.h"
+
+namespace headrace::service {
+namespace {
+
+std::shared_ptr<const Layout> LayoutOf(std::size_t tensors) {
+  Layout layout{.dtype = DType::kFloat16, .reduction = Reduction::kSum, .tensors = {}};
+  for (std::uint64_t i = 0; i < tensors; ++i) {
+    layout.tensors.push_back({.name = std::string(255, 'w'), .offset = 16 * i, .count = 8});
+  }
+  return std::make_shared<const Layout>(std::move(layout));
+}
+
+TellTimes Times() {
+  TellTimes told{.job = 7, .seen = {}};
+  told.seen.times = {
+      .iteration = 22, .release_s = {3e-3, 2e-3}, .forward_s = {1e-3, 0}, .iteration_s = 1e-2};
+  told.seen.costs = {{.startup_s = 1e-5, .s_per_byte = 1e-9}, {.startup_s = 2e-5, .s_per_byte = 0}};
+  return told;
+}
+
+TEST(PlanWire, LayoutsPassWithAndWithoutAPolicy) {
+  const HandLayout sent{.job = 7, .layout = LayoutOf(kLayoutTensorsMax), .policy = std::nullopt};
+  HandLayout got = Passed(sent);
+  EXPECT_EQ(got.job, 7U);
+  EXPECT_EQ(*got.layout, *sent.layout);
+  EXPECT_FALSE(got.policy.has_value());
+  Layout named = *LayoutOf(1);
+  named.names_hash = UINT64_MAX;
+  got = Passed(HandLayout{.job = 7, .layout = std::make_shared<const Layout>(named), .policy = {}});
+  EXPECT_EQ(got.layout->names_hash, UINT64_MAX);
+  got = Passed(HandLayout{.job = 7, .layout = LayoutOf(1), .policy = plan::Policy::kUsByte});
+  EXPECT_EQ(got.policy, plan::Policy::kUsByte);
+}
+
+TEST(PeerWire, AnEpochToGoOnAfterPassesUnlessNobodyCanHaveSeenIt) {
+  const SeatRank sent{.job = 7, .rank = 1, .pid = 3, .after_epoch = 5};
+  EXPECT_EQ(Passed(sent).after_epoch, 5U);
+  ExpectRefused(Pass(sent, [](auto root) { root.getSeatRank().setAfterEpoch(kEpochMax); }),
+                "2147483648");
+}
+
+TEST(PlanWire, TimesPass) {
+  const TellTimes sent = Times();
+  const TellTimes got = Passed(sent);
+  EXPECT_EQ(got.job, 7U);
+  EXPECT_EQ(got.seen.times.iteration, 22U);
+  EXPECT_EQ(got.seen.times.release_s, sent.seen.times.release_s);
+  EXPECT_EQ(got.seen.times.forward_s, sent.seen.times.forward_s);
+  EXPECT_EQ(got.seen.times.iteration_s, 1e-2);
+  EXPECT_EQ(got.seen.costs, sent.seen.costs);
+}
+
+TEST(PlanWire, WishesAndAnswersPass) {
+  EXPECT_EQ(Passed(WishPolicy{.job = 7, .policy = plan::Policy::kBsp}).policy, plan::Policy::kBsp);
+  const HoldPlan held =
+      Passed(HoldPlan{.job = 7, .version = 3, .hash = UINT64_MAX, .iteration = 41});
+  EXPECT_EQ(held.job, 7U);
+  EXPECT_EQ(held.version, 3U);
+  EXPECT_EQ(held.hash, UINT64_MAX);
+  EXPECT_EQ(held.iteration, 41U);
+}
+
+TEST(PlanWire, PiecesAndSwitchesPass) {
+  const PlanPiece piece =
+      Passed(PlanPiece{.job = 7,
+                       .version = 3,
+                       .index = 2,
+                       .last = true,
+                       .text = std::make_shared<const std::string>(kPlanPieceMax, '\n')});
+  EXPECT_EQ(piece.job, 7U);
+  EXPECT_EQ(piece.version, 3U);
+  EXPECT_EQ(piece.index, 2U);
+  EXPECT_TRUE(piece.last);
+  EXPECT_EQ(*piece.text, std::string(kPlanPieceMax, '\n'));
+  EXPECT_FALSE(Passed(PlanPiece{.job = 7, .text = piece.text}).last);
+  const SwitchTo change =
+      Passed(SwitchTo{.job = 7, .version = 3, .from_iteration = 49, .before_s = 0.5});
+  EXPECT_EQ(change.version, 3U);
+  EXPECT_EQ(change.from_iteration, 49U);
+  EXPECT_EQ(change.before_s, 0.5);
+}
+
+TEST(PlanWire, IterationsGoWithARankThatLeaves) {
+  const EndRank end = Passed(EndRank{.job = 7, .rank = 1, .posted = 42, .iterations = 6});
+  EXPECT_EQ(end.posted, 42U);
+  EXPECT_EQ(end.iterations, 6U);
+  const RankGone gone =
+      Passed(RankGone{.job = 7, .rank = 1, .posted = 42, .iterations = 6, .cause = "left"});
+  EXPECT_EQ(gone.posted, 42U);
+  EXPECT_EQ(gone.iterations, 6U);
+  EXPECT_EQ(gone.cause, "left");
+}
+
+TEST(PlanWire, RefusesLayoutsThatAreNone) {
+  const HandLayout honest{.job = 7, .layout = LayoutOf(2), .policy = std::nullopt};
+  using Builder = schema::PeerMessage::Builder;
+  ExpectRefused(Pass(honest, [](Builder root) { root.getLayout().setPolicy(7); }), "policy 7");
+  ExpectRefused(
+      Pass(honest,
+           [](Builder root) { root.getLayout().getLayout().initTensors(kLayoutTensorsMax + 1); }),
+      "a layout of 769 tensors");
+  ExpectRefused(
+      Pass(honest, [](Builder root) { root.getLayout().getLayout().getTensors()[1].setOffset(8); }),
+      "a layout that is none: ");
+  ExpectRefused(Pass(honest, [](Builder root) { root.getLayout().getLayout().setDtype(99); }),
+                "dtype 99");
+}
+
+TEST(PlanWire, NamesOfTensorsAreFitForALogLine) {
+  const HandLayout sent{.job = 7, .layout = LayoutOf(1), .policy = std::nullopt};
+  const auto passed = Pass(sent, [](schema::PeerMessage::Builder root) {
+    root.getLayout().getLayout().getTensors()[0].setName("a\nb" + std::string(300, 'x'));
+  });
+  ASSERT_TRUE(passed.ok()) << passed.error().text();
+  const std::string& name = std::get<HandLayout>(*passed).layout->tensors[0].name;
+  EXPECT_EQ(name, "a?b" + std::string(252, 'x'));
+}
+
+TEST(PlanWire, RefusesTimesThatAreNone) {
+  const std::function<void(TellTimes&)> spoils[] = {
+      [](TellTimes& told) { told.seen.times.release_s[1] = -1; },
+      [](TellTimes& told) { told.seen.times.forward_s[0] = NAN; },
+      [](TellTimes& told) { told.seen.times.iteration_s = INFINITY; },
+      [](TellTimes& told) { told.seen.times.release_s.resize(kLayoutTensorsMax + 1); },
+      [](TellTimes& told) { told.seen.costs[0].startup_s = -1e-9; },
+      [](TellTimes& told) { told.seen.costs.resize(kLanesMax + 2); }};
+  for (const auto& spoil : spoils) {
+    TellTimes told = Times();
+    spoil(told);
+    ExpectRefused(Pass(told), "a service sent ");
+  }
+  ExpectRefused(Pass(SwitchTo{.job = 7, .version = 1, .from_iteration = 1, .before_s = -1}),
+                "an iteration that is none");
+}
+
+TEST(PlanWire, RefusesNumbersBeyondTheirLimits) {
+  ExpectRefused(Pass(WishPolicy{.job = 7, .policy = plan::Policy{0}}), "a wish for no policy");
+  ExpectRefused(Pass(WishPolicy{.job = 7, .policy = plan::Policy{99}}), "policy 99");
+  ExpectRefused(Pass(HoldPlan{.job = 7, .version = 1, .hash = 1, .iteration = UINT64_MAX}),
+                "an iteration beyond all");
+  ExpectRefused(Pass(PlanPiece{
+                    .job = 7, .text = std::make_shared<const std::string>(kPlanPieceMax + 1, 'x')}),
+                "a piece of a plan of 131073 bytes");
+}
+
+TEST(PlanWire, OneCallLeavesRoomForAnswers) {
+  const HandLayout longest{.job = 7, .layout = LayoutOf(kLayoutTensorsMax), .policy = std::nullopt};
+  EXPECT_LT(WireBytes(longest), kToldBytesMax);
+  EXPECT_LT(2 * kToldBytesMax, kUnreadBytesMax);
+  EXPECT_LT(2 * kToldBytesMax, kPeerMessageWordsMax * 8);
+}
+
+}  // namespace
+}  // namespace headrace::service

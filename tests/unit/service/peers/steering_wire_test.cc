@@ -1,0 +1,70 @@
+// What people ask and hear comes out of the wire as it went in, and what no honest service writes
+// does not.
+#include "service/peers/steering_wire.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "service/peers/peer_wire.h"
+#include "tests/unit/service/peers/wire_trip.h"
+
+namespace headrace::service {
+namespace {
+
+const Steering kLimit{
+    .kind = SteeringKind::kLimit, .value = 250'000'000, .uid = 1000, .node = "node-b"};
+
+template <typename Kind>
+void ExpectSame(const Kind& got) {
+  EXPECT_EQ(got.job, 7U);
+  EXPECT_EQ(got.steering.kind, kLimit.kind);
+  EXPECT_EQ(got.steering.value, kLimit.value);
+  EXPECT_EQ(got.steering.uid, kLimit.uid);
+  EXPECT_EQ(got.steering.node, kLimit.node);
+}
+
+TEST(SteeringWire, SteeringPassesBothWays) {
+  ExpectSame(Passed(WishSteering{.job = 7, .steering = kLimit}));
+  ExpectSame(Passed(SteerNode{.job = 7, .steering = kLimit}));
+  EXPECT_EQ(Passed(SteerNode{.job = 7, .steering = {}}).steering.node, "");
+}
+
+TEST(SteeringWire, HowFarANodeIsWithADrainPassesWhateverTheNumber) {
+  for (const SteeringKind kind : {SteeringKind::kDrainOperations, SteeringKind::kDrainIterations}) {
+    const Steering progress{.kind = kind, .value = UINT64_MAX, .uid = 1000};
+    const SteerNode got = Passed(SteerNode{.job = 7, .steering = progress});
+    EXPECT_EQ(got.steering.kind, kind);
+    EXPECT_EQ(got.steering.value, UINT64_MAX);
+  }
+}
+
+TEST(SteeringWire, LateWordsPassAndAreFitForALogLine) {
+  EXPECT_EQ(Passed(TellLate{.job = 7, .text = "rank 3"}).text, "rank 3");
+  EXPECT_EQ(Passed(HearLate{.job = 7, .text = "rank 3"}).job, 7U);
+  const auto told = Pass(TellLate{.job = 7, .text = "a\nb" + std::string(990, 'x')});
+  ASSERT_TRUE(told.ok());
+  EXPECT_EQ(std::get<TellLate>(*told).text, "a?b" + std::string(797, 'x'));
+}
+
+TEST(SteeringWire, RefusesKindsAndValuesThatThereAreNot) {
+  using Builder = schema::PeerMessage::Builder;
+  const WishSteering wish{.job = 7, .steering = kLimit};
+  ExpectRefused(Pass(wish, [](Builder root) { root.getWishSteering().setKind(0); }),
+                "a service sent steering of kind 0");
+  ExpectRefused(Pass(wish, [](Builder root) { root.getWishSteering().setKind(255); }), "kind 255");
+  ExpectRefused(Pass(wish, [](Builder root) { root.getWishSteering().setValue(1); }),
+                "a limit of 1 bytes/s");
+  ExpectRefused(Pass(wish, [](Builder root) { root.getWishSteering().setNode("a b"); }),
+                "a name of a node that is none");
+  const SteerNode steer{.job = 7, .steering = kLimit};
+  ExpectRefused(Pass(steer,
+                     [](Builder root) {
+                       root.getSteer().setKind(static_cast<std::uint8_t>(SteeringKind::kWeight));
+                       root.getSteer().setValue(UINT64_MAX);
+                     }),
+                "a weight of 18446744073709551615");
+}
+
+}  // namespace
+}  // namespace headrace::service

@@ -1,0 +1,166 @@
+// Time, counts, plain text and what is refused before any peer is there.
+#include <fstream>
+
+#include "tests/unit/service/peers/tls/tls_stand.h"
+
+namespace headrace::service {
+namespace {
+
+class TlsLimits : public TlsStand {
+ protected:
+  TlsLimits() { by_hand_ = true; }
+  void Pass(kj::Duration time) { timer_.advanceTo(timer_.now() + time); }
+};
+
+TEST_F(TlsLimits, GivesUpOnAPeerThatSaysNothing) {
+  for (const PeerSecurityOptions& options : {Node("a"), Plain("a")}) {
+    const auto security = Make(options);
+    auto ends = Connection();
+    auto answer = security->Accept(kj::mv(ends.first));
+    EXPECT_FALSE(answer.poll(io_.waitScope));
+    Pass(kHandshakeTimeout - 1 * kj::MILLISECONDS);
+    EXPECT_FALSE(answer.poll(io_.waitScope));
+    Pass(1 * kj::MILLISECONDS);
+    ASSERT_TRUE(answer.poll(io_.waitScope));
+    ExpectRefused(answer.wait(io_.waitScope), Code::kTimeout, {"127.0.0.1:", "within 5 s"});
+    // The connection is closed with it.
+    EXPECT_LE(ends.second->readAllBytes().wait(io_.waitScope).size(), kGreeting.size());
+  }
+}
+
+TEST_F(TlsLimits, GivesUpOnAPeerThatStopsInTheMiddle) {
+  const auto a = Make(Node("a"));
+  auto ends = Connection();
+  auto answer = a->Accept(kj::mv(ends.first));
+  ends.second->write("\x16\x03\x01\x02", 4).wait(io_.waitScope);
+  EXPECT_FALSE(answer.poll(io_.waitScope));
+  Pass(kHandshakeTimeout);
+  ExpectRefused(answer.wait(io_.waitScope), Code::kTimeout, {"127.0.0.1:"});
+}
+
+TEST_F(TlsLimits, HoldsNoMoreThanSoManyHandshakesOpen) {
+  const auto a = Make(Node("a"));
+  const auto b = Make(Node("b"));
+  std::vector<kj::Own<kj::AsyncIoStream>> silent;
+  std::vector<kj::Promise<Answer>> answers;
+  for (std::size_t i = 0; i < kHandshakesMax; ++i) {
+    auto pipe = kj::newTwoWayPipe();
+    silent.push_back(kj::mv(pipe.ends[0]));
+    answers.push_back(a->Accept(kj::mv(pipe.ends[1])));
+  }
+  auto [accepted, connected] = Meet(*a, *b);
+  ExpectRefused(accepted, Code::kExhausted, {"128 handshakes are open"});
+  EXPECT_FALSE(connected.ok());
+  answers.clear();
+  auto [again, ignored] = Meet(*a, *b);
+  EXPECT_TRUE(again.ok()) << again.error().text();
+}
+
+TEST_F(TlsLimits, SpeaksPlainTextOnLoopbackWithoutAWord) {
+  const auto a = Make(Plain("a"));
+  const auto b = Make(Plain("b"));
+  auto [accepted, connected] = Meet(*a, *b);
+  ASSERT_TRUE(accepted.ok()) << accepted.error().text();
+  ASSERT_TRUE(connected.ok()) << connected.error().text();
+  EXPECT_FALSE(accepted->encrypted);
+  EXPECT_TRUE(accepted->node_names.empty());
+  EXPECT_TRUE(CheckPeerName(*accepted, "anything").ok());
+  char heard = 0;
+  connected->stream->write("!", 1).wait(io_.waitScope);
+  accepted->stream->read(&heard, 1).wait(io_.waitScope);
+  EXPECT_EQ(heard, '!');
+  EXPECT_TRUE(said_.empty());
+}
+
+TEST_F(TlsLimits, SpeaksPlainTextBeyondLoopbackOnlyWhenItIsSaid) {
+  // What is no socket has no address, and so is not on loopback.
+  const auto careful = Make(Plain("a"));
+  auto pipe = kj::newTwoWayPipe();
+  ExpectRefused(careful->Accept(kj::mv(pipe.ends[0])).wait(io_.waitScope), Code::kPermissionDenied,
+                {"is on another host and this node has no certificate", "plain_text"});
+  const auto trusting = Make(Plain("a", true));
+  auto other = kj::newTwoWayPipe();
+  auto first = trusting->Accept(kj::mv(other.ends[0])).eagerlyEvaluate(nullptr);
+  const Answer second = trusting->Connect(kj::mv(other.ends[1]), "b:1").wait(io_.waitScope);
+  EXPECT_TRUE(second.ok());
+  EXPECT_TRUE(first.wait(io_.waitScope).ok());
+  ASSERT_EQ(said_.size(), 2U);
+  EXPECT_NE(said_[1].find("b:1"), std::string::npos) << said_[1];
+  EXPECT_NE(said_[1].find("plain text"), std::string::npos) << said_[1];
+}
+
+TEST_F(TlsLimits, RepeatsEveryMinuteThatPlainTextIsAllowed) {
+  const auto trusting = Make(Plain("a", true));
+  auto reminding = trusting->RemindOfPlainText().eagerlyEvaluate(nullptr);
+  EXPECT_EQ(said_.size(), 1U);
+  for (std::size_t minute = 1; minute <= 3; ++minute) {
+    Pass(kPlainTextReminder - 1 * kj::MILLISECONDS);
+    EXPECT_FALSE(reminding.poll(io_.waitScope));
+    EXPECT_EQ(said_.size(), minute);
+    Pass(1 * kj::MILLISECONDS);
+    EXPECT_FALSE(reminding.poll(io_.waitScope));
+    EXPECT_EQ(said_.size(), minute + 1);
+  }
+  EXPECT_NE(said_.back().find("plain_text is set"), std::string::npos) << said_.back();
+}
+
+TEST_F(TlsLimits, RemindsOfNothingWhereTextIsNotPlainForOthers) {
+  for (const PeerSecurityOptions& options : {Node("a"), Plain("a")}) {
+    const auto security = Make(options);
+    auto reminding = security->RemindOfPlainText();
+    EXPECT_FALSE(reminding.poll(io_.waitScope));
+    Pass(kPlainTextReminder);
+    EXPECT_FALSE(reminding.poll(io_.waitScope));
+  }
+  EXPECT_TRUE(said_.empty());
+}
+
+TEST_F(TlsLimits, DescribesItselfForTheLog) {
+  const std::string sealed = Make(Node("a"))->Describe();
+  EXPECT_NE(sealed.find("TLS as node a, believing \"Headrace authority "), std::string::npos);
+  EXPECT_NE(sealed.find("valid until 20"), std::string::npos) << sealed;
+  EXPECT_EQ(Make(Plain("a"))->Describe(), "plain text, on this host only");
+  EXPECT_EQ(Make(Plain("a", true))->Describe(), "plain text, with every host");
+}
+
+TEST_F(TlsLimits, RefusesToStartWithFilesThatPeersWouldNotBelieve) {
+  MakeAuthority("other");
+  const PeerSecurityOptions good = Node("a");
+  EXPECT_EQ(Refusal(good), "made");
+
+  PeerSecurityOptions wrong = good;
+  wrong.key_path = Node("b").key_path;
+  EXPECT_NE(Refusal(wrong).find("does not belong to the certificate"), std::string::npos);
+  wrong = good;
+  wrong.node_name = "c";
+  EXPECT_NE(Refusal(wrong).find("is the certificate of node a, but this node is called c"),
+            std::string::npos);
+  wrong = good;
+  wrong.authority_path = folder_ + "/other/authority.crt";
+  EXPECT_NE(Refusal(wrong).find("signed by another authority"), std::string::npos);
+  wrong = good;
+  wrong.certificate_path.clear();
+  EXPECT_NE(Refusal(wrong).find("belong together"), std::string::npos);
+  wrong = good;
+  wrong.key_path = folder_ + "/none";
+  EXPECT_NE(Refusal(wrong).find("tls_key: open " + wrong.key_path), std::string::npos);
+  wrong.key_path = good.certificate_path;
+  EXPECT_NE(Refusal(wrong).find("holds no key"), std::string::npos);
+  wrong.key_path = folder_ + "/big";
+  std::ofstream(wrong.key_path) << std::string((1U << 20U) + 1, 'x');
+  EXPECT_NE(Refusal(wrong).find("more than 1048576 bytes"), std::string::npos);
+  wrong = good;
+  wrong.certificate_path = good.key_path;
+  EXPECT_NE(Refusal(wrong).find("holds no certificate"), std::string::npos);
+}
+
+TEST_F(TlsLimits, RefusesToStartWithAnExpiredCertificate) {
+  MakeAuthority("ca2", std::time(nullptr) - 60 * kDay, 365);
+  const std::string refusal = Refusal(Node("a", "ca2", std::time(nullptr) - 40 * kDay));
+  EXPECT_NE(refusal.find("\"a\" has expired: make one with `headracectl certs node a`"),
+            std::string::npos)
+      << refusal;
+}
+
+}  // namespace
+}  // namespace headrace::service

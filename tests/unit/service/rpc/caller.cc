@@ -1,0 +1,184 @@
+#include "tests/unit/service/rpc/caller.h"
+
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "ipc/channel.h"
+
+namespace headrace::support {
+namespace {
+
+class Descriptor final : public schema::Descriptor::Server {
+ public:
+  explicit Descriptor(UniqueFd fd) : fd_(std::move(fd)) {}
+  kj::Maybe<int> getFd() override {
+    if (!fd_) return nullptr;
+    return fd_.get();
+  }
+
+ private:
+  UniqueFd fd_;
+};
+
+}  // namespace
+
+schema::Descriptor::Client Carry(int fd) {
+  return kj::heap<Descriptor>(fd < 0 ? UniqueFd() : Duplicate(fd).value());
+}
+
+Answered Read(schema::Refusal::Reader refusal) {
+  return {.code = static_cast<Code>(refusal.getCode()), .text = refusal.getText().cStr()};
+}
+
+void Connect(int socket, const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  const int connected =
+      ::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  HR_CHECK(connected == 0, path, errno);
+}
+
+UniqueFd ConnectTo(const std::string& path) {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Connect(fd.get(), path);
+  return fd;
+}
+
+Caller::Caller(CallerLoop& loop, const std::string& path)
+    : loop_(loop),
+      stream_(loop.io.lowLevelProvider->wrapUnixSocketFd(
+          ConnectTo(path).release(), kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP)),
+      client_(*stream_, 1),
+      entrance_(client_.bootstrap().castAs<schema::Entrance>()) {}
+
+Attached Caller::Attach(const AttachWish& wish) {
+  ipc::Channel::Created channel = ipc::Channel::Create().value();
+  const UniqueFd doorbell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  auto call = entrance_.attachRequest();
+  call.getHello().setProtocolVersion(wish.protocol_version);
+  call.getHello().setProgram(wish.program);
+  auto request = call.getRequest();
+  request.setJob(wish.job);
+  request.setRank(wish.rank);
+  request.setWorldSize(wish.world_size);
+  request.setTimeoutMs(wish.timeout_ms);
+  request.setRendezvous(wish.rendezvous);
+  request.setArchitecture(wish.architecture);
+  request.setChannel(Carry(wish.channel.value_or(channel.fd.get())));
+  request.setDoorbell(Carry(wish.doorbell.value_or(doorbell.get())));
+  auto response = loop_.Wait<capnp::Response<schema::Entrance::AttachResults>>(call.send());
+  Attached attached;
+  static_cast<Answered&>(attached) = Read(response.getRefusal());
+  attached.session = response.getSession();
+  attached.session_id = response.getGranted().getSessionId();
+  attached.job_id = response.getGranted().getJobId();
+  attached.timeout_ms = response.getGranted().getTimeoutMs();
+  return attached;
+}
+
+Numbered Caller::RegisterSegment(schema::Session::Client& session, int fd, std::uint64_t size) {
+  auto call = session.registerSegmentRequest();
+  call.setMemory(Carry(fd));
+  call.setSize(size);
+  auto response = loop_.Wait<capnp::Response<schema::Session::RegisterSegmentResults>>(call.send());
+  return {Read(response.getRefusal()), response.getSegment()};
+}
+
+Numbered Caller::RegisterDeviceSegment(schema::Session::Client& session, const DeviceClaim& claim,
+                                       int fd) {
+  auto call = session.registerDeviceSegmentRequest();
+  auto handle = call.initHandle();
+  const auto bytes = [](const std::string& text) {
+    return capnp::Data::Reader(reinterpret_cast<const kj::byte*>(text.data()), text.size());
+  };
+  handle.setKind(claim.kind);
+  handle.setExporterPid(claim.exporter_pid);
+  handle.setDevice(bytes(claim.device));
+  handle.setOffset(claim.offset);
+  handle.setSize(claim.size);
+  handle.setPieceSize(claim.piece_size);
+  handle.setLegacy(bytes(claim.legacy));
+  auto pieces = call.initPieces(claim.pieces_count);
+  for (std::uint32_t i = 0; i < claim.pieces_count; ++i) pieces.set(i, Carry(fd));
+  auto response =
+      loop_.Wait<capnp::Response<schema::Session::RegisterDeviceSegmentResults>>(call.send());
+  return {Read(response.getRefusal()), response.getSegment()};
+}
+
+Answered Caller::ReleaseSegment(schema::Session::Client& session, std::uint32_t segment) {
+  auto call = session.releaseSegmentRequest();
+  call.setSegment(segment);
+  auto response = loop_.Wait<capnp::Response<schema::Session::ReleaseSegmentResults>>(call.send());
+  return Read(response.getRefusal());
+}
+
+Numbered Caller::RegisterTensors(schema::Session::Client& session,
+                                 const std::vector<service::Tensor>& tensors) {
+  auto call = session.registerTensorsRequest();
+  auto specs = call.initTensors(static_cast<unsigned>(tensors.size()));
+  for (unsigned i = 0; i < tensors.size(); ++i) {
+    specs[i].setName(tensors[i].name);
+    specs[i].setSegment(tensors[i].segment.value);
+    specs[i].setOffset(tensors[i].offset);
+    specs[i].setCount(tensors[i].count);
+    specs[i].setDtype(static_cast<std::uint8_t>(tensors[i].dtype));
+    specs[i].setOrder(tensors[i].order);
+  }
+  auto response = loop_.Wait<capnp::Response<schema::Session::RegisterTensorsResults>>(call.send());
+  return {Read(response.getRefusal()), response.getFirst()};
+}
+
+Answered Caller::ReleaseTensors(schema::Session::Client& session, std::uint32_t first,
+                                std::uint32_t count) {
+  auto call = session.releaseTensorsRequest();
+  call.setFirst(first);
+  call.setCount(count);
+  auto response = loop_.Wait<capnp::Response<schema::Session::ReleaseTensorsResults>>(call.send());
+  return Read(response.getRefusal());
+}
+
+Answered Caller::SetLayout(schema::Session::Client& session, const LayoutCall& wish) {
+  auto call = session.setLayoutRequest();
+  call.setFirst(wish.first);
+  call.setCount(wish.count);
+  call.setReduction(static_cast<std::uint8_t>(wish.reduction));
+  call.setPolicy(wish.policy);
+  auto response = loop_.Wait<capnp::Response<schema::Session::SetLayoutResults>>(call.send());
+  return Read(response.getRefusal());
+}
+
+schema::Admin::Client Caller::Admin() {
+  auto hello = entrance_.adminRequest();
+  hello.getHello().setProtocolVersion(schema::PROTOCOL_VERSION);
+  return loop_.Wait<capnp::Response<schema::Entrance::AdminResults>>(hello.send()).getAdmin();
+}
+
+Answered Caller::Steer(const std::string& job, SteeringKind kind, std::uint64_t value) {
+  auto call = Admin().steerRequest();
+  call.setJob(job);
+  call.getSteering().setKind(static_cast<std::uint8_t>(kind));
+  call.getSteering().setValue(value);
+  auto response = loop_.Wait<capnp::Response<schema::Admin::SteerResults>>(call.send());
+  return {static_cast<Code>(response.getCode()), response.getText().cStr()};
+}
+
+Answered Caller::SetPolicy(const std::string& job, const std::string& policy) {
+  auto call = Admin().setPolicyRequest();
+  call.setJob(job);
+  call.setPolicy(policy);
+  auto response = loop_.Wait<capnp::Response<schema::Admin::SetPolicyResults>>(call.send());
+  return {static_cast<Code>(response.getCode()), response.getText().cStr()};
+}
+
+Answered Caller::Leave(schema::Session::Client& session) {
+  auto response =
+      loop_.Wait<capnp::Response<schema::Session::LeaveResults>>(session.leaveRequest().send());
+  return Read(response.getRefusal());
+}
+
+}  // namespace headrace::support

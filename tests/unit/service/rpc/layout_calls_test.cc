@@ -1,0 +1,175 @@
+// Handing a layout in, over a real socket: what is refused, each with its sentence.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ipc/sealed_memory.h"
+#include "tests/unit/service/rpc/caller.h"
+#include "tests/unit/service/rpc/stand.h"
+
+namespace headrace::support {
+namespace {
+
+constexpr std::uint64_t kSize = 4 * ipc::kPageSize;
+
+class LayoutCallsTest : public testing::Test {
+ protected:
+  LayoutCallsTest() : rank_(Attach(0)), other_(Attach(1)) {}
+  // The event loop's destructors may throw, a test's may not.
+  ~LayoutCallsTest() noexcept override {}
+
+  struct Rank {
+    std::unique_ptr<Caller> caller;
+    schema::Session::Client session = nullptr;
+    SessionId id;
+    ipc::SealedMemory memory;
+  };
+
+  // With two segments of kSize.
+  Rank Attach(std::uint32_t number) {
+    Rank rank{.caller = std::make_unique<Caller>(loop_, stand_.socket_path()),
+              .session = nullptr,
+              .id = {},
+              .memory = ipc::CreateSealedMemory("segment", kSize).value()};
+    Attached attached = rank.caller->Attach({.rank = number});
+    EXPECT_EQ(attached.code, Code::kOk) << attached.text;
+    rank.session = kj::mv(attached.session);
+    rank.id = SessionId{attached.session_id};
+    for (int segment = 0; segment < 2; ++segment) {
+      EXPECT_EQ(rank.caller->RegisterSegment(rank.session, rank.memory.fd.get(), kSize).code,
+                Code::kOk);
+    }
+    return rank;
+  }
+  static service::Tensor At(std::uint64_t offset, std::uint64_t count = 8,
+                            const std::string& name = {}) {
+    return {.name = name.empty() ? "w" + std::to_string(offset) : name,
+            .segment = {},
+            .offset = offset,
+            .count = count,
+            .dtype = DType::kFloat32};
+  }
+  void Register(Rank& rank, const std::vector<service::Tensor>& tensors) {
+    const Numbered answer = rank.caller->RegisterTensors(rank.session, tensors);
+    ASSERT_EQ(answer.code, Code::kOk) << answer.text;
+  }
+  Answered Set(Rank& rank, const LayoutCall& wish) {
+    return rank.caller->SetLayout(rank.session, wish);
+  }
+  void ExpectRefused(Rank& rank, const LayoutCall& wish, Code code, const std::string& part) {
+    const std::size_t before = stand_.dispatch().Count<service::SetLayout>();
+    const Answered answer = Set(rank, wish);
+    EXPECT_EQ(answer.code, code) << answer.text;
+    EXPECT_NE(answer.text.find(part), std::string::npos) << answer.text;
+    EXPECT_EQ(stand_.dispatch().Count<service::SetLayout>(), before);
+  }
+
+  CallerLoop loop_;
+  ControlStand stand_;
+  Rank rank_;
+  Rank other_;
+};
+
+TEST_F(LayoutCallsTest, DispatchGetsTheLayoutInForwardOrderFromItsLowestTensorOn) {
+  Register(rank_, {At(4000), At(256, 16), At(128)});
+  const Answered answer = Set(rank_, {.first = 1, .count = 2, .reduction = Reduction::kSum});
+  ASSERT_EQ(answer.code, Code::kOk) << answer.text;
+  stand_.dispatch().Look<service::SetLayout>(0, [this](const service::SetLayout& set) {
+    EXPECT_EQ(set.session, rank_.id);
+    EXPECT_EQ(set.first.value, 1U);
+    ASSERT_NE(set.layout, nullptr);
+    EXPECT_EQ(set.layout->dtype, DType::kFloat32);
+    EXPECT_EQ(set.layout->reduction, Reduction::kSum);
+    const std::vector<service::LayoutTensor> expected = {
+        {.name = "w256", .offset = 128, .count = 16}, {.name = "w128", .offset = 0, .count = 8}};
+    EXPECT_EQ(set.layout->tensors, expected);
+  });
+}
+
+TEST_F(LayoutCallsTest, RefusesTensorsThatAreNotThere) {
+  Register(rank_, {At(0), At(32), At(64)});
+  ExpectRefused(rank_, {.first = 0, .count = 0}, Code::kInvalidArgument,
+                "a layout of 0 tensors: 1 to 768 are possible");
+  ExpectRefused(rank_, {.first = 0, .count = 769}, Code::kInvalidArgument,
+                "a layout of 769 tensors");
+  ExpectRefused(rank_, {.first = 1, .count = 3}, Code::kNotFound, "this session has no tensor 3");
+  ExpectRefused(rank_, {.first = UINT32_MAX, .count = 2}, Code::kNotFound, "no tensor 4294967295");
+  ASSERT_EQ(rank_.caller->ReleaseTensors(rank_.session, 1, 1).code, Code::kOk);
+  ExpectRefused(rank_, {.first = 0, .count = 3}, Code::kNotFound, "no tensor 1");
+}
+
+TEST_F(LayoutCallsTest, RefusesTensorsThatAreNoGradientsOfOneModel) {
+  service::Tensor elsewhere = At(64);
+  elsewhere.segment = SegmentId{1};
+  service::Tensor half = At(128);
+  half.dtype = DType::kFloat16;
+  Register(rank_, {At(0), elsewhere, At(32), half, At(96, 9), At(128)});
+  ExpectRefused(rank_, {.first = 0, .count = 2}, Code::kInvalidArgument,
+                "tensor 1 (w64) lies in segment 1, tensor 0 in segment 0: gradients of a layout "
+                "lie in one");
+  ExpectRefused(rank_, {.first = 2, .count = 2}, Code::kInvalidArgument,
+                "tensor 1 (w128) is of float16, tensor 0 of float32");
+  ExpectRefused(rank_, {.first = 4, .count = 2}, Code::kInvalidArgument,
+                "tensor 1 (w128) begins at byte 32, before the end of tensor 0 (w96) at byte 36");
+  ExpectRefused(rank_, {.first = 0, .count = 1, .reduction = Reduction::kMax},
+                Code::kInvalidArgument, "summed or averaged");
+  ExpectRefused(rank_, {.first = 0, .count = 1, .reduction = Reduction{77}}, Code::kInvalidArgument,
+                "reduction 77");
+  ExpectRefused(rank_, {.first = 0, .count = 1, .policy = "exactly"}, Code::kInvalidArgument,
+                "policy \"exactly\" is none of bsp, wfbp, mg-wfbp, bytescheduler, us-byte, exact");
+}
+
+TEST_F(LayoutCallsTest, ASessionHasOneLayoutForAsLongAsItLasts) {
+  Register(rank_, {At(0), At(32), At(64)});
+  ASSERT_EQ(Set(rank_, {.first = 0, .count = 2}).code, Code::kOk);
+  ExpectRefused(rank_, {.first = 0, .count = 2}, Code::kAlreadyExists,
+                "this session has a layout of tensors 0 to 1");
+  const Answered released = rank_.caller->ReleaseTensors(rank_.session, 1, 2);
+  EXPECT_EQ(released.code, Code::kInvalidArgument);
+  EXPECT_NE(released.text.find("tensor 1 is one of the session's layout"), std::string::npos)
+      << released.text;
+  EXPECT_EQ(rank_.caller->ReleaseTensors(rank_.session, 2, 1).code, Code::kOk);
+}
+
+TEST_F(LayoutCallsTest, RefusesAnotherLayoutOrPolicyThanTheOtherRanks) {
+  Register(rank_, {At(0), At(32)});
+  Register(other_, {At(0), At(32, 9), At(128, 8, "w0"), At(160, 8, "w32")});
+  ASSERT_EQ(Set(rank_, {.first = 0, .count = 2, .policy = "bsp"}).code, Code::kOk);
+  ExpectRefused(other_, {.first = 0, .count = 2}, Code::kMismatch,
+                "the layouts of rank 0 and rank 1 differ: tensor 1 (w32) has 8 elements at byte 32 "
+                "and 9 at byte 32");
+  ExpectRefused(other_, {.first = 2, .count = 2, .policy = "exact"}, Code::kMismatch,
+                "rank 0 asks for the policy bsp and rank 1 for exact");
+  ASSERT_EQ(stand_.dispatch().Count<service::JobFailed>(), 2U) << "gradients can never move";
+  stand_.dispatch().Look<service::JobFailed>(0, [](const service::JobFailed& failed) {
+    EXPECT_EQ(failed.code, Code::kMismatch);
+    EXPECT_NE(failed.cause.find("tensor 1 (w32) has 8 elements"), std::string::npos);
+  });
+}
+
+TEST_F(LayoutCallsTest, PlacesAreCountedFromTheLowestTensor) {
+  Register(rank_, {At(0), At(32)});
+  Register(other_, {At(0), At(128, 8, "w0"), At(160, 8, "w32")});
+  ASSERT_EQ(Set(rank_, {.first = 0, .count = 2}).code, Code::kOk);
+  EXPECT_EQ(Set(other_, {.first = 1, .count = 2}).code, Code::kOk);
+  EXPECT_EQ(stand_.dispatch().Count<service::JobFailed>(), 0U);
+}
+
+TEST_F(LayoutCallsTest, SaysWhenDispatchIsBehindAndTakesItLater) {
+  Register(rank_, {At(0)});
+  stand_.dispatch().SetFull(true);
+  ExpectRefused(rank_, {.first = 0, .count = 1}, Code::kBusy, "behind with its messages");
+  stand_.dispatch().SetFull(false);
+  EXPECT_EQ(Set(rank_, {.first = 0, .count = 1}).code, Code::kOk);
+}
+
+TEST_F(LayoutCallsTest, ASessionThatHasLeftHandsNothingIn) {
+  Register(rank_, {At(0)});
+  ASSERT_EQ(rank_.caller->Leave(rank_.session).code, Code::kOk);
+  ExpectRefused(rank_, {.first = 0, .count = 1}, Code::kUnavailable, "left the job");
+}
+
+}  // namespace
+}  // namespace headrace::support
