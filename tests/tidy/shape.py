@@ -11,6 +11,10 @@ TOP_LEVEL = {
     "CMakeLists.txt",
     "CMakePresets.json",
     "README.md",
+    "LICENSE",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
     "service",
     "client",
     "ipc",
@@ -27,7 +31,7 @@ WORDS = re.compile(r"worker|chunk|bucket|shard|communicator", re.IGNORECASE)
 # What others named, and we must call by that name; taken away before the words are looked for.
 NAMES_OF_OTHERS = re.compile(
     r"gradient_as_bucket_view|GradBucket|bucket_cap_mb|num_workers|ucp_worker\w*|"
-    r"DataLoader worker|^ +Worker:(?: \*replica)?$|nccl communicator|Transfer-Encoding: chunked",
+    r"DataLoader worker|^ +Worker:(?: \*replica)?$|training-worker-\d|nccl communicator|Transfer-Encoding: chunked",
     re.IGNORECASE,
 )
 # Files that speak of a foreign interface all the time, and this rule's own.

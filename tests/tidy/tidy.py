@@ -17,15 +17,18 @@ import tempfile
 from pathlib import Path
 
 import borders
+import needs
+import promises
 import shape
 from tree import is_cpp, load_tree, tracked_paths
 
 RULES = {
     rule.__name__: (rule, *trees)
-    for rule, trees in {**borders.RULES, **shape.RULES}.items()
+    for rule, trees in {**borders.RULES, **needs.RULES, **promises.RULES, **shape.RULES}.items()
 }
 FORMAT_RULE = "code_is_formatted"
 FORMAT_VERSION = "14"
+OWNERS_RULE = "needs_are_of_the_packages_they_name"
 SKIPPED = 77
 
 
@@ -81,13 +84,24 @@ def check_format(root: Path) -> int:
     return 1 if found else 0
 
 
+def check_owners() -> int:
+    if not shutil.which("dpkg"):
+        print("skipped: this machine has no dpkg")
+        return SKIPPED
+    findings = needs.belongs()
+    print("\n".join(findings))
+    return 1 if findings else 0
+
+
 def main() -> int:
     root = Path(sys.argv[1]).resolve()
     if sys.argv[2] == "--list":
-        print("\n".join([*RULES, FORMAT_RULE]))
+        print("\n".join([*RULES, FORMAT_RULE, OWNERS_RULE]))
         return 0
     if sys.argv[2] == FORMAT_RULE:
         return check_format(root)
+    if sys.argv[2] == OWNERS_RULE:
+        return check_owners()
     findings = check(sys.argv[2], root)
     print("\n".join(findings))
     return 1 if findings else 0
