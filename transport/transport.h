@@ -39,6 +39,7 @@ struct Capabilities {
   std::size_t piece_size = 0;       // bytes of one member's memory in one piece
   std::uint32_t threads = 1;        // that share one transfer, the lane's own included
   bool device_memory = false;       // takes GPUs' memory, and no other
+  bool digests = false;             // takes transfers that only look: Transfer::digest
 
   bool Supports(Collective kind) const {
     return (collectives >> static_cast<unsigned>(kind) & 1U) != 0;
@@ -91,6 +92,9 @@ constexpr std::array<std::int8_t, kMembersMax> HostMemory() {
   return devices;
 }
 
+//
+// With `digest` nothing is moved, whatever the kind, and nothing is written: the completion says
+// what the members hold. Only transports with `digests` take such transfers.
 struct Transfer {
   std::uint64_t token = 0;  // comes back in the completion; unique among open transfers
   Collective kind = Collective::kBarrier;
@@ -107,6 +111,7 @@ struct Transfer {
   std::array<std::int8_t, kMembersMax> devices = HostMemory();  // by member; kHost: no GPU's
   std::span<const Run> runs{};  // empty: memory is one piece; else outlives the completion
   std::uint64_t skip = 0;       // elements of the runs before this transfer's first
+  bool digest = false;
 
   std::span<std::byte* const> Members() const { return {members.data(), members_count}; }
   std::size_t Bytes() const { return static_cast<std::size_t>(count) * SizeOf(dtype); }
@@ -118,6 +123,10 @@ struct Completion {
   std::string cause{};    // when a link failed: which one and why, for people
   TimeNs begin_ns = 0;    // when the first piece started
   TimeNs end_ns = 0;      // when the last piece ended
+  // Of a transfer with `digest`: the digest of member 0's elements, which depends on their bytes
+  // and their order alone, and the members that hold something else, bit i for member i.
+  std::uint64_t digest = 0;
+  std::uint64_t differing = 0;
 };
 
 enum class PostResult : std::uint8_t { kAccepted, kBusy };

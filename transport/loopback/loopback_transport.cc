@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "ipc/base/check.h"
+#include "transport/digest.h"
 #include "transport/loopback/reference.h"
 #include "transport/runs.h"
 
@@ -25,7 +26,8 @@ LoopbackTransport::LoopbackTransport(const LoopbackOptions& options)
                                    Bit(Collective::kBarrier) | Bit(Collective::kReduce),
                     .transfers_max = options.transfers_max,
                     .piece_size = options.piece_size,
-                    .threads = 1},
+                    .threads = 1,
+                    .digests = true},
       random_(options.seed) {
   HR_CHECK(options.piece_size != 0 && options.piece_size % 8 == 0, options.piece_size);
 }
@@ -71,7 +73,7 @@ bool LoopbackTransport::DoWork(TimeNs now, std::vector<Completion>& completions)
     EndHead(code, due, completions);
     return NextDue() <= now;
   }
-  ReferenceMove(head.transfer, head.done, end);
+  if (!head.transfer.digest) ReferenceMove(head.transfer, head.done, end);
   head.done = end;
   ++head.pieces;
   if (last) EndHead(Code::kOk, due, completions);
@@ -126,6 +128,9 @@ void LoopbackTransport::EndHead(Code code, TimeNs end, std::vector<Completion>& 
   // One that is cancelled before its turn begins and ends at the same time.
   completions.push_back(
       {.token = token, .code = code, .begin_ns = std::min(head.begin_ns, end), .end_ns = end});
+  if (head.transfer.digest && code == Code::kOk) {
+    ReportDigests(DigestMembers(head.transfer), completions.back());
+  }
   std::erase_if(failures_, [&](const Failure& failure) { return failure.token == token; });
   link_free_ns_ = std::max(link_free_ns_, end);
   queue_.pop_front();

@@ -2,6 +2,7 @@
 // pieces.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -29,12 +30,16 @@ class Piecework {
 
   bool HasPieces() const { return cursor_.load(std::memory_order_relaxed) < count_; }
 
+  // Of a transfer with `digest`, once all its pieces are done: what its completion says of it.
+  void Report(Completion& completion) const;
+
  private:
   const Transfer* transfer_ = nullptr;
   std::uint64_t count_ = 0;
   std::uint64_t shares_ = 1;     // a piece is at most this part of what remains
   std::uint64_t piece_max_ = 1;  // in elements
   std::uint64_t piece_min_ = 1;
+  std::array<std::atomic<std::uint64_t>, kMembersMax> digests_{};  // so far, of each member
   // On a cache line of its own: all threads write it. Relaxed throughout, since it only divides the
   // work; the crew's mutex orders the work itself before the completion.
   alignas(64) std::atomic<std::uint64_t> cursor_{0};

@@ -20,7 +20,8 @@ Capabilities MakeCapabilities(std::uint32_t threads) {
                          Bit(Collective::kBarrier) | Bit(Collective::kReduce),
           .transfers_max = ShmTransport::kTransfersMax,
           .piece_size = kPieceSizeMax,
-          .threads = threads};
+          .threads = threads,
+          .digests = true};
 }
 
 }  // namespace
@@ -70,6 +71,7 @@ bool ShmTransport::DoWork(TimeNs now, std::vector<Completion>& completions) {
                          .code = head.cancelled ? Code::kCancelled : Code::kOk,
                          .begin_ns = head.begin_ns,
                          .end_ns = MonotonicNow()});
+  if (head.transfer.digest) work_.Report(completions.back());
   free_.push_back(queue_.front());
   queue_.erase(queue_.begin());
   begun_ = false;
@@ -103,7 +105,7 @@ void ShmTransport::Begin(Slot& head) {
 }
 
 bool ShmTransport::IsLarge(const Transfer& transfer) const {
-  return capabilities_.threads > 1 && transfer.members_count > 1 &&
+  return capabilities_.threads > 1 && (transfer.members_count > 1 || transfer.digest) &&
          transfer.Bytes() * transfer.members_count >= kLargeSize;
 }
 
