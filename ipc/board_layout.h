@@ -88,6 +88,7 @@ struct CountersRow {
   std::uint64_t late_reports;                 // operations that waited longer than they should
   std::uint64_t quota_refusals;               // of sessions, memory and posts
   std::uint64_t jobs_unrecorded;              // that found no place in the flight recorder
+  std::uint64_t blocks_verified;              // whose results were compared
   std::uint64_t failed_by_code[kCodeCounts];  // operations, by headrace::Code
 };
 
@@ -281,7 +282,7 @@ struct FlightJobRow {
 // One stage of a block: times are microseconds after the row's `first_post_ns`.
 struct FlightStage {
   std::uint8_t lane;
-  std::uint8_t step;  // 0 in the node, 1 between nodes, 2 to the node's ranks
+  std::uint8_t step;  // 0 in the node, 1 between nodes, 2 to the node's ranks, 3 comparing
   std::uint16_t reserved0;
   std::uint32_t queued_us;
   std::uint32_t begin_us;  // UINT32_MAX: never
@@ -384,7 +385,7 @@ struct BoardLayout {
   BoardSlot<LogRow> log;
   BoardSlot<CertificateRow> certificate;
 };
-static_assert(sizeof(ServiceRow) == 224 && sizeof(CountersRow) == 240 && sizeof(JobRow) == 704);
+static_assert(sizeof(ServiceRow) == 224 && sizeof(CountersRow) == 248 && sizeof(JobRow) == 704);
 static_assert(sizeof(GpuRow) == 128 && sizeof(LogRow) == 16 && sizeof(CertificateRow) == 296);
 static_assert(sizeof(RankRow) == 80 && sizeof(QueueRow) == 152 && sizeof(LaneRow) == 216);
 static_assert(sizeof(EventRow) == 280 && sizeof(PlanRow) == 208 && sizeof(PlanBlockRow) == 120);

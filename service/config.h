@@ -67,6 +67,7 @@ struct Config {
   std::string architecture = "all-reduce";  // of jobs led here that do not say
   std::string policy = "exact";             // likewise: how their gradients' plans are made
   std::uint64_t block_bytes = 4U << 20U;    // an operation of several nodes is cut into these
+  std::uint64_t verify = 0;                 // of every so many iterations results are compared
   std::string rails;                        // network devices, a lane each; empty: one lane
   std::string network_transports;           // UCX_TLS; empty: ours
   std::uint64_t network_credit_bytes = 32U << 20U;  // in flight, per job and lane between nodes

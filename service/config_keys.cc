@@ -119,6 +119,8 @@ constexpr std::array kKeys = {
               "how plans of gradients are made, of jobs led here that name none", kPolicies},
     ConfigKey{"block_bytes", Kind::kInteger, &Config::block_bytes, 4096, std::uint64_t{1} << 30U,
               "size of the blocks that travel between nodes"},
+    ConfigKey{"verify", Kind::kInteger, &Config::verify, 0, 1'000'000,
+              "compare the results of every so many iterations or operations; 0: of none"},
     ConfigKey{"rails", Kind::kRails, &Config::rails, 0, 0,
               "network devices, one lane each, like eth0,eth1; \"\": one lane at node_address"},
     ConfigKey{"network_transports", Kind::kText, &Config::network_transports, 0, kTransportsMax,

@@ -355,6 +355,7 @@ struct Daemon::Parts {
     dispatch.ReportLate(static_cast<TimeNs>(config.late_ms) * kMillisecond);
     if (config.interleave) dispatch.Interleave();
     dispatch.LimitPosts(config.operations_per_uid);
+    dispatch.Verify(static_cast<std::uint32_t>(config.verify));
   }
 
   void AddGpuLane(const Config& config, std::vector<LanePort>& ports) {

@@ -72,6 +72,7 @@ PeerOptions PeerOptionsOf(const Config& config, std::uint32_t gpu_lanes) {
           // The configuration has checked the name.
           .policy = plan::PolicyNamed(config.policy).value_or(plan::Policy::kExact),
           .block_bytes = config.block_bytes,
+          .verify = static_cast<std::uint32_t>(config.verify),
           .algorithm = AlgorithmOf(config.network_algorithm),
           .gpu_lanes = gpu_lanes,
           .forming_ns = static_cast<TimeNs>(config.forming_ms) * kMillisecond,

@@ -51,6 +51,7 @@ struct Roster {
   algorithm @6 :UInt8;      # headrace::transport::Algorithm
   nodes @7 :List(PeerNode);
   serversCount @8 :UInt32;
+  verify @9 :UInt32;        # results of every so many iterations are compared; 0: of none
 }
 
 struct LayoutTensor {
@@ -132,6 +133,12 @@ struct PeerMessage {
     wishSteering @50 :NodeSteering;
     tellLate :group {
       text @51 :Text;
+    }
+    tellHash :group {       # what the node's ranks have got in one block
+      planned @55 :Bool;    # a block of the plan, and not of an operation
+      number @56 :UInt64;   # of the iteration, or of the operation
+      block @57 :UInt32;    # place in the plan, or within the operation
+      hash @58 :UInt64;
     }
     # From the leader.
     steer @52 :NodeSteering;

@@ -24,7 +24,8 @@
 // What people ask, and what they are told:
 //
 //   rpc --ChangeSetting, ListPeers--> peers --SteerJob--> dispatch --SetShare, AskStage--> lane
-//    ^--Answered, PeersListed--------/ ^--JobLate, SteerNodes--/ ^--StageWaits-------------/
+//    ^--Answered, PeersListed--------/ ^--JobLate, SteerNodes,   ^--StageWaits-------------/
+//                                         BlockHashed----------/
 //   http --AskProbe--> rpc --Ping--> dispatch, peers, watch, mapping --Pong, PartAnswered--> rpc
 //    ^--ProbeEnded------/   dispatch --ProbeLane--> lane --LaneAnswered--> dispatch --> rpc
 //
@@ -46,6 +47,7 @@
 #include "service/actor/probe_answer.h"
 #include "service/plan/planner.h"
 #include "service/schedule/queue.h"
+#include "service/session/block_hash.h"
 #include "service/session/layout.h"
 #include "service/session/nodes.h"
 #include "service/session/scratch_memory.h"
@@ -352,6 +354,12 @@ struct JobLate {
   std::string
       text;  // "rank 3 (pid 12) on node b has not posted ... for 5.0 s; 7 ranks wait for it"
 };
+// What the ranks of this node have got in one block, for the job's leader to compare. May get lost:
+// that block is then not compared.
+struct BlockHashed {
+  JobId job;
+  BlockHash hash;
+};
 // To be told to every node of the job, this one too, in one order for all, as a person's wish is.
 struct SteerNodes {
   JobId job;
@@ -407,8 +415,8 @@ struct StopPeers {
 };
 using PeersMessage =
     std::variant<JobBroken, RankDone, JobEnded, GroupOpened, GroupMeasured, PlanTaken, TimesSeen,
-                 PlanMade, JobLate, SteerNodes, CheckRank, RankAttached, RankEnded, HandInLayout,
-                 ChangeSetting, ListPeers, DrainPeers, StopPeers, Ping>;
+                 PlanMade, JobLate, BlockHashed, SteerNodes, CheckRank, RankAttached, RankEnded,
+                 HandInLayout, ChangeSetting, ListPeers, DrainPeers, StopPeers, Ping>;
 
 // ---- to http ----
 struct ProbeEnded {

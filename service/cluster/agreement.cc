@@ -38,6 +38,7 @@ std::string CanonicalText(const Agreement& agreement) {
                         std::bit_cast<std::uint64_t>(cost.s_per_byte));
   }
   if (agreement.gpu_lanes != 0) text += fmt::format("gpu lanes {}\n", agreement.gpu_lanes);
+  if (agreement.verify != 0) text += fmt::format("verify {}\n", agreement.verify);
   return text;
 }
 
@@ -61,6 +62,7 @@ JobNodes NodesOf(const Agreement& agreement, std::uint32_t self) {
   nodes.block_bytes = agreement.block_bytes;
   nodes.costs = agreement.costs;
   nodes.gpu_lanes = agreement.gpu_lanes;
+  nodes.verify = agreement.verify;
   return nodes;
 }
 

@@ -35,6 +35,7 @@ struct Agreement {
   std::uint32_t servers_count = 0;
   std::vector<transport::CostLine> costs;  // of each lane; empty until they are measured
   std::uint32_t gpu_lanes = 0;             // JobNodes::gpu_lanes; each node puts in what it has
+  std::uint32_t verify = 0;                // JobNodes::verify
 
   friend bool operator==(const Agreement&, const Agreement&) = default;
 };

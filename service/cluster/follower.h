@@ -98,6 +98,7 @@ class Follower {
   void Take(const PlanTaken& message);
   void Take(const TimesSeen& message);
   void Take(const JobLate& message);
+  void Take(const BlockHashed& message);
   void Take(const SteerNodes& message) { Steer(message.job, message.steering); }
 
   void LeaderUp(const std::string& leader);

@@ -63,6 +63,12 @@ void Follower::Take(const JobLate& message) {
   Tell(*job, TellLate{.job = job->number, .text = message.text});
 }
 
+void Follower::Take(const BlockHashed& message) {
+  Job* job = Find(message.job);
+  if (job == nullptr || job->stage != Stage::kRunning) return;
+  Tell(*job, TellHash{.job = job->number, .hash = message.hash});
+}
+
 // What goes beyond the allowance is no news: it is about the same job.
 void Follower::Take(Job& job, const HearLate& late, TimeNs now) {
   if (job.stage != Stage::kRunning || job.id == JobId{} || job.forgotten) return;

@@ -26,6 +26,7 @@
 #include "service/cluster/outgoing.h"
 #include "service/cluster/peer_messages.h"
 #include "service/cluster/planning.h"
+#include "service/cluster/verification.h"
 #include "service/cluster/wishes.h"
 
 namespace headrace::service {
@@ -46,6 +47,7 @@ struct LeaderOptions {
   std::size_t lanes_count = 0;
   std::uint32_t gpu_lanes = 0;  // JobNodes::gpu_lanes
   std::uint64_t block_bytes = 0;
+  std::uint32_t verify = 0;  // JobNodes::verify
   transport::Algorithm algorithm = transport::Algorithm::kAuto;
   std::string architecture{kAllReduceName};    // of jobs that name none
   plan::Policy policy = plan::Policy::kExact;  // likewise
@@ -108,9 +110,10 @@ class Leader {
     Stage stage = Stage::kForming;
     std::vector<Part> parts;  // from kOpening on in the order of agreement.nodes
     Agreement agreement;
-    std::set<std::uint32_t> ended;       // ranks that have left
-    std::optional<Steering> drain;       // who wants it to end after what is posted
-    std::unique_ptr<Planning> planning;  // from kStarting on
+    std::set<std::uint32_t> ended;             // ranks that have left
+    std::optional<Steering> drain;             // who wants it to end after what is posted
+    std::unique_ptr<Planning> planning;        // from kStarting on
+    std::optional<Verification> verification;  // likewise, if results are compared
   };
   using JobNumber = std::uint64_t;
   using Jobs = std::map<JobNumber, Job>;
@@ -130,6 +133,7 @@ class Leader {
   void Take(Job& job, Part& part, const HoldPlan& held);
   void Take(Job& job, Part& part, const WishSteering& wish);
   void Take(Job& job, Part& part, const TellLate& late, TimeNs now);
+  void Take(Job& job, Part& part, const TellHash& told);
 
   Jobs::iterator Find(NodeId node, std::uint32_t number);
   // The job of that name that still takes nodes, a new one, or why neither.

@@ -112,6 +112,7 @@ void Leader::Agree(Job& job) {
   agreement.epoch = job.epoch;
   agreement.key = options_.random_key();
   agreement.block_bytes = options_.block_bytes;
+  agreement.verify = options_.verify;
   agreement.algorithm = options_.algorithm;
   for (Part& part : job.parts) {
     part.place = agreement.nodes.size();
@@ -204,7 +205,10 @@ void Leader::Advance(Job& job) {
   const Stage next = job.stage == Stage::kOpening     ? Stage::kMeasuring
                      : job.stage == Stage::kMeasuring ? Stage::kStarting
                                                       : Stage::kRunning;
-  if (next == Stage::kStarting) BeginPlanning(job);
+  if (next == Stage::kStarting) {
+    BeginPlanning(job);
+    if (job.agreement.verify != 0) job.verification.emplace(job.agreement);
+  }
   BeginStep(job, next);
 }
 

@@ -51,4 +51,11 @@ void Leader::Take(Job& job, Part& part, const TellLate& late, TimeNs now) {
   }
 }
 
+void Leader::Take(Job& job, Part& part, const TellHash& told) {
+  if (part.server || !job.verification) return;
+  if (const auto difference = job.verification->Take(part.place, told.hash); difference) {
+    Fail(job, Code::kCorrupt, *difference);
+  }
+}
+
 }  // namespace headrace::service

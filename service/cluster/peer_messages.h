@@ -8,7 +8,7 @@
 //   node   --JoinJob, SeatRank, LoseRank, EndRank, BreakJob, ForgetJob-->  leader
 //   leader --TellWaits, FailJob, RankGone, CloseJob-->                     node
 //   leader --OpenJob, MeasureJob, StartJob-->  node  --JobOpened, JobMeasured, JobStarted--> leader
-//   node   --HandLayout, TellTimes, WishPolicy, WishSteering, TellLate-->  leader
+//   node   --HandLayout, TellTimes, WishPolicy, WishSteering, TellLate, TellHash-->  leader
 //   leader --PlanPiece ...-->  node  --HoldPlan-->  leader  --SwitchTo-->  node
 //   leader --SteerNode, HearLate-->                                        node
 #pragma once
@@ -26,6 +26,7 @@
 #include "service/cluster/plan_text.h"
 #include "service/cluster/planning_inputs.h"
 #include "service/plan/plan.h"
+#include "service/session/block_hash.h"
 #include "service/session/layout.h"
 #include "service/session/steering.h"
 #include "transport/network.h"
@@ -124,6 +125,11 @@ struct TellLate {
   std::uint32_t job = 0;
   std::string text;
 };
+// What the node's ranks have got in one block.
+struct TellHash {
+  std::uint32_t job = 0;
+  BlockHash hash;
+};
 // The answer to the last PlanPiece: dispatch has the plan.
 struct HoldPlan {
   std::uint32_t job = 0;
@@ -197,6 +203,6 @@ using PeerMessage =
     std::variant<JoinJob, SeatRank, LoseRank, EndRank, BreakJob, ForgetJob, JobOpened, JobMeasured,
                  JobStarted, HandLayout, TellTimes, WishPolicy, HoldPlan, TellWaits, OpenJob,
                  MeasureJob, StartJob, FailJob, RankGone, CloseJob, PlanPiece, SwitchTo, Goodbye,
-                 WishSteering, TellLate, SteerNode, HearLate>;
+                 WishSteering, TellLate, SteerNode, HearLate, TellHash>;
 
 }  // namespace headrace::service

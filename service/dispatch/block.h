@@ -27,7 +27,8 @@ enum class Step : std::uint8_t {
   kInNode = 0,        // the node's ranks are summed; the whole collective when all ranks are here
   kBetweenNodes = 1,  // one message stream per node, however many ranks it has
   kToRanks = 2,       // the result goes to the node's other ranks
-  kDone = 3,
+  kVerify = 3,        // what the ranks have got is compared, and moves nowhere
+  kDone = 4,
 };
 
 // Elements [begin, begin + count) of every rank's memory.

@@ -109,6 +109,7 @@ void Blocks::Begin(Job& job, Operation& operation, TimeNs now) {
   operation.since_ns = now;
   operation.block_bytes = BlockBytes(job, operation, now);
   operation.blocks_count = BlocksCount(operation.shape, job.world_size(), operation.block_bytes);
+  operation.verified = job.Verifies(operation);
   job.making[static_cast<std::size_t>(operation.order())].push_back(operation.shape.sequence);
   Make(job, now);
 }
@@ -173,6 +174,9 @@ void Blocks::Place(Job& job, Block& block) {
 void Blocks::Enter(Job& job, Operation& operation, Block& block, Step step, TimeNs now) {
   block.step =
       NextStep(operation.shape, job.nodes(), job.local().size(), step, job.IsRootHere(block));
+  if (block.step == Step::kDone && step <= Step::kVerify && operation.verified) {
+    block.step = Step::kVerify;
+  }
   if (block.step == Step::kDone) {
     --operation.blocks_open;
     ++operation.blocks_ended;
@@ -300,10 +304,12 @@ Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completi
   Operation& operation = job.slot(block.sequence);
   Part& part = block.parts[name.part];
   HR_CHECK(block.sequence != 0 && part.state == Part::State::kMoving, completion.token);
-  Settle(job, operation, part, completion, now);
+  Settle(job, operation, block, part, completion, now);
   recorder_.StageEnded(job, block, part, completion.code, now);
-  Ended ended{operation, std::nullopt};
-  if (completion.code == Code::kOk) {
+  Ended ended{operation, std::nullopt, std::nullopt};
+  if (block.step == Step::kVerify && completion.code == Code::kOk) {
+    Compare(job, block, completion, ended);
+  } else if (completion.code == Code::kOk) {
     // The same bytes pass several steps; people want to know how many there are.
     if (block.step == Step::kBetweenNodes || job.nodes() == nullptr) {
       job.bytes_moved += part.stage.bytes;
@@ -329,7 +335,19 @@ Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completi
   return ended;
 }
 
-void Blocks::Settle(Job& job, const Operation& operation, Part& part,
+// What the ranks of this node have got; other nodes are compared by the job's leader.
+void Blocks::Compare(const Job& job, const Block& block, const transport::Completion& completion,
+                     Ended& ended) {
+  ++board_.counters.blocks_verified;
+  if (completion.differing == 0) {
+    ended.hash = BlockHash{ended.operation.NameOf(block), completion.digest};
+  } else if (!ended.operation.failure) {
+    ended.failure = Failure{Code::kCorrupt,
+                            job.DescribeDifference(ended.operation, block, completion.differing)};
+  }
+}
+
+void Blocks::Settle(Job& job, const Operation& operation, const Block& block, Part& part,
                     const transport::Completion& completion, TimeNs now) {
   part.state = Part::State::kNone;
   if (operation.planned() && job.times) job.times->BlockRests(now);
@@ -341,7 +359,8 @@ void Blocks::Settle(Job& job, const Operation& operation, Part& part,
   lane.busy_since = now;
   --lane.row.in_flight_stages;
   ++lane.row.stages_ended;
-  if (completion.code == Code::kOk) {
+  // What is only looked at says nothing of what moving costs.
+  if (completion.code == Code::kOk && block.step != Step::kVerify) {
     lane.row.bytes_moved += part.stage.bytes;
     lane.row.last_bytes = part.stage.bytes;
     lane.row.last_ns = completion.end_ns - completion.begin_ns;

@@ -67,6 +67,7 @@ class Blocks {
   struct Ended {
     Operation& operation;
     std::optional<Failure> failure;
+    std::optional<BlockHash> hash;  // of what all ranks of this node have got
   };
   Ended StageEnded(Job& job, const transport::Completion& completion, TimeNs now);
 
@@ -152,7 +153,9 @@ class Blocks {
             TimeNs now);
   void Start(Job& job, Operation& operation, Block& block, Part& part, TimeNs now);
   static void NoteBegin(Job& job, const Operation& operation, TimeNs now);
-  void Settle(Job& job, const Operation& operation, Part& part,
+  void Compare(const Job& job, const Block& block, const transport::Completion& completion,
+               Ended& ended);
+  void Settle(Job& job, const Operation& operation, const Block& block, Part& part,
               const transport::Completion& completion, TimeNs now);
   // Takes the stage's time into the lane's cost line.
   void Learn(LaneState& lane, double bytes, const transport::Completion& completion, TimeNs now);

@@ -11,6 +11,11 @@ bool IsParted(Collective kind) {
   return kind == Collective::kReduceScatter || kind == Collective::kAllGather;
 }
 
+bool IsShared(Collective kind) {
+  return kind == Collective::kAllReduce || kind == Collective::kAllGather ||
+         kind == Collective::kBroadcast;
+}
+
 namespace {
 
 struct Cutting {
@@ -58,8 +63,7 @@ Step NextStep(const Posted& shape, const JobNodes* nodes, std::size_t local_rank
   if (nodes == nullptr) return step == Step::kInNode ? step : Step::kDone;
   const bool several = local_ranks_count > 1;
   // A reduced part is for one rank only, and the step between nodes has put it there.
-  const bool shared = shape.kind == Collective::kAllReduce ||
-                      shape.kind == Collective::kAllGather || shape.kind == Collective::kBroadcast;
+  const bool shared = IsShared(shape.kind);
   if (shape.OnGpu() && step == Step::kInNode) {
     return Reduces(shape.kind) || root_is_here ? Step::kInNode : Step::kBetweenNodes;
   }
@@ -75,6 +79,7 @@ Step NextStep(const Posted& shape, const JobNodes* nodes, std::size_t local_rank
       return Step::kBetweenNodes;
     case Step::kToRanks:
       return several && shared ? Step::kToRanks : Step::kDone;
+    case Step::kVerify:
     case Step::kDone:
       break;
   }

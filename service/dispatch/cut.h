@@ -15,6 +15,9 @@ namespace headrace::service {
 // The collectives whose memory is one part for each rank.
 bool IsParted(Collective kind);
 
+// The collectives after which every rank has the same.
+bool IsShared(Collective kind);
+
 // Into how many blocks of at most `block_bytes`; 0: the operation is one block. More than
 // kBlocksPerOperationMax cannot be carried out.
 std::uint64_t BlocksCount(const Posted& shape, std::uint32_t world_size, std::uint64_t block_bytes);
@@ -22,7 +25,8 @@ std::uint64_t BlocksCount(const Posted& shape, std::uint32_t world_size, std::ui
 void CutBlock(const Posted& shape, std::uint32_t world_size, std::uint64_t block_bytes,
               std::uint32_t index, Block& block);
 
-// The first step at or after `step` that a block needs on a node with `local_ranks_count` ranks.
+// The first step at or after `step` that a block needs on a node with `local_ranks_count` ranks;
+// whether it is verified is not for the route to say, and kVerify never the answer.
 // GPUs' memory reaches other nodes by way of scratch, so that it has steps which the host's memory
 // can do without; `root_is_here`: the rank whose part or data the block is, is of this node.
 Step NextStep(const Posted& shape, const JobNodes* nodes, std::size_t local_ranks_count, Step step,

@@ -55,6 +55,11 @@ void Dispatch::LimitPosts(std::uint64_t per_uid) {
   flow_->LimitPosts(per_uid);
 }
 
+void Dispatch::Verify(std::uint32_t every) {
+  HR_CHECK(flow_ != nullptr);
+  flow_->Verify(every);
+}
+
 bool Dispatch::DoWork(TimeNs now) {
   if (const TimeNs lost_ns = standstill_.BeginTurn(now); lost_ns > 0) Postpone(lost_ns, now);
   const bool worked = Turn(now);

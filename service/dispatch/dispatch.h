@@ -36,6 +36,8 @@ class Dispatch final : public Actor {
 
   // Operations and gradients that one uid may have open; 0: any number.
   void LimitPosts(std::uint64_t per_uid);
+  // Of jobs whose ranks are all here: JobNodes::verify.
+  void Verify(std::uint32_t every);
 
   std::string_view name() const override { return "dispatch"; }
   bool DoWork(TimeNs now) override;

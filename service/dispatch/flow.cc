@@ -272,6 +272,8 @@ void Flow::Form(Job& job, JobNodes nodes, TimeNs now) {
 void Flow::StageEnded(Job& job, const transport::Completion& completion, TimeNs now) {
   Blocks::Ended ended = blocks_.StageEnded(job, completion, now);
   Operation& operation = ended.operation;
+  // One that peers have no room for is not compared.
+  if (ended.hash && job.nodes() != nullptr) peers_.TrySend(BlockHashed{job.id(), *ended.hash});
   if (!operation.planned()) {
     if (ended.failure) return Fail(job, operation, std::move(*ended.failure), now);
     if (operation.moved()) End(job, operation, now);

@@ -32,6 +32,7 @@ class Flow {
     blocks_.AddJob(job, now);
     recorder_.OpenJob(job, now);
     job.use = &FindUse(job.owner_uid());
+    job.verify = verify_;
     ++job.use->jobs;
   }
   void RemoveJob(Job& job, TimeNs now) {
@@ -57,6 +58,10 @@ class Flow {
 
   // Posts that one uid may have open at a time; 0: any number.
   void LimitPosts(std::uint64_t per_uid) { posts_per_uid_ = per_uid; }
+
+  // Of jobs whose ranks are all here: of every so many iterations and operations what the ranks
+  // get is compared; 0: of none. Of others their leader decides.
+  void Verify(std::uint32_t every) { verify_ = every; }
 
   // A person steers the job.
   void Steer(Job& job, const Steering& steering, TimeNs now);
@@ -190,6 +195,7 @@ class Flow {
   Outgoing<WatchMessage>& watch_;
   std::vector<std::unique_ptr<UidUse>> uses_;  // jobs point into them
   std::uint64_t posts_per_uid_ = 0;
+  std::uint32_t verify_ = 0;
   std::uint64_t awaited_ = 0;  // of all jobs
   TimeNs looked_ns_ = 0;       // at ready words
   TimeNs next_deadline_ = kNever;

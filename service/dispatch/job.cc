@@ -59,6 +59,7 @@ Status Job::Form(JobNodes nodes) {
   local_ranks_ = local_ranks;
   waits_for.clear();
   dirty = true;
+  verify = nodes.verify;
   // A rendezvous at which only one node appeared.
   if (nodes.data_nodes_count() > 1) nodes_ = std::move(nodes);
   return {};
@@ -204,10 +205,29 @@ transport::Transfer Job::MakeTransfer(const Operation& operation, const Block& b
         FillToRanks(operation, block, part, transfer);
       }
       break;
+    case Step::kVerify:
+      FillVerify(operation, part, transfer);
+      break;
     case Step::kDone:
       HR_CHECK(false, block.sequence);
   }
   return transfer;
+}
+
+bool Job::Verifies(const Operation& operation) const {
+  if (verify == 0 || operation.shape.count == 0) return false;
+  if (!IsShared(operation.shape.kind) || operation.shape.OnGpu()) return false;
+  if (!nodes_ && local_.size() == 1) return false;
+  const std::uint64_t number = operation.planned() ? operation.iteration : operation.shape.sequence;
+  return number % verify == 0;
+}
+
+std::string Job::DescribeDifference(const Operation& operation, const Block& block,
+                                    std::uint64_t differing) const {
+  const auto other = static_cast<std::size_t>(std::countr_zero(differing));
+  return fmt::format("verify: what {} has got in {} is not what {} has got",
+                     DescribeRank(local_[other]), DescribeBlock(operation.NameOf(block)),
+                     DescribeRank(local_.front()));
 }
 
 void Job::FillInNode(const Operation& operation, const Block& block, const Part& part,
@@ -272,6 +292,16 @@ void Job::FillToRanks(const Operation& operation, const Block& block, const Part
   for (std::uint32_t i = 0; i < local_.size(); ++i) {
     transfer.members[i] = MemoryOf(operation, local_[i], part.range.begin);
     if (rooted && local_[i] == block.root) transfer.root = i;
+  }
+}
+
+void Job::FillVerify(const Operation& operation, const Part& part, transport::Transfer& transfer) {
+  transfer.kind = Collective::kBroadcast;
+  transfer.digest = true;
+  transfer.root = 0;
+  transfer.members_count = static_cast<std::uint32_t>(local_.size());
+  for (std::uint32_t i = 0; i < local_.size(); ++i) {
+    transfer.members[i] = MemoryOf(operation, local_[i], part.range.begin);
   }
 }
 

@@ -160,6 +160,12 @@ class Job {
   }
   Block& block(std::uint32_t place) { return blocks_.at(place); }
   std::vector<Block>& blocks() { return blocks_; }
+  // Whether what the operation leaves is compared: it is the same on every rank, its turn has come,
+  // and there is somebody to compare with. GPUs' memory is not.
+  bool Verifies(const Operation& operation) const;
+  // "what rank 3 (pid 12) has got in block 2 of iteration 400 is not what rank 2 (pid 11) has got"
+  std::string DescribeDifference(const Operation& operation, const Block& block,
+                                 std::uint64_t differing) const;
   // Whether a block needs scratch memory for this node's sum, which belongs to none of its ranks.
   bool NeedsScratch(const Operation& operation, const Block& block) const;
   // Gives the block such memory; false when all of it is in use, or still being made.
@@ -224,6 +230,8 @@ class Job {
   std::uint32_t paused_by = 0;  // uid
   bool draining = false;
   SteeringNotes steering;
+  // Of every so many iterations and operations what the ranks get is compared; 0: of none.
+  std::uint32_t verify = 0;
   UidUse* use = nullptr;  // of its owner, while the flow knows the job
   Hold hold;              // set by Flow::SetHold
   // Of a job that has handed in its layout.
@@ -257,6 +265,7 @@ class Job {
                         transport::Transfer& transfer);
   void FillToRanks(const Operation& operation, const Block& block, const Part& part,
                    transport::Transfer& transfer);
+  void FillVerify(const Operation& operation, const Part& part, transport::Transfer& transfer);
   // ---- of GPUs' memory between nodes: gpu_transfers.cc ----
   void AddMember(const Operation& operation, std::uint32_t rank, std::uint64_t begin,
                  transport::Transfer& transfer);

@@ -114,6 +114,8 @@ std::string_view StepName(Step step) {
       return "between nodes";
     case Step::kToRanks:
       return "to the node's ranks";
+    case Step::kVerify:
+      return "comparing results";
     case Step::kDone:
       break;
   }

@@ -13,6 +13,7 @@
 #include "service/dispatch/block.h"
 #include "service/dispatch/check.h"
 #include "service/dispatch/wire_plan.h"
+#include "service/session/block_hash.h"
 #include "transport/transport.h"
 
 namespace headrace::service {
@@ -56,6 +57,7 @@ struct Operation {
   std::shared_ptr<const WirePlan> plan;  // held by what is under way, and by Gradients
   std::uint32_t index = 0;
   std::uint64_t iteration = 0;
+  bool verified = false;  // its blocks have the step kVerify
 
   bool open() const { return state != State::kFree && state != State::kTombstone; }
   // Ranks whose memory is ready.
@@ -65,6 +67,11 @@ struct Operation {
   bool planned() const { return plan != nullptr; }
   schedule::Order order() const {
     return planned() ? schedule::Order::kPlanned : schedule::Order::kPosted;
+  }
+  // What its block `block` is called on every node.
+  BlockName NameOf(const Block& block) const {
+    if (planned()) return {.planned = true, .number = iteration, .block = index};
+    return {.planned = false, .number = shape.sequence, .block = block.index};
   }
   const WireBlock& wire() const { return plan->blocks[index]; }
 };

@@ -59,6 +59,7 @@ void WriteRoster(schema::Roster::Builder roster, const Agreement& agreement) {
   roster.setBlockBytes(agreement.block_bytes);
   roster.setAlgorithm(static_cast<std::uint8_t>(agreement.algorithm));
   roster.setServersCount(agreement.servers_count);
+  roster.setVerify(agreement.verify);
   auto nodes = roster.initNodes(static_cast<unsigned>(agreement.nodes.size()));
   for (unsigned i = 0; i < nodes.size(); ++i) {
     const AgreedNode& node = agreement.nodes[i];
@@ -95,6 +96,7 @@ Result<Agreement> ReadRoster(schema::Roster::Reader reader) {
   }
   agreement.algorithm = static_cast<transport::Algorithm>(reader.getAlgorithm());
   agreement.servers_count = reader.getServersCount();
+  agreement.verify = reader.getVerify();
   if (reader.getNodes().size() > transport::kNodesMax) return Corrupt("too many nodes");
   for (const schema::PeerNode::Reader each : reader.getNodes()) {
     Result<AgreedNode> node = ReadNode(each);
@@ -142,6 +144,13 @@ void Write(schema::PeerMessage::Builder builder, const JoinJob& join) {
   group.setWorldSize(join.world_size);
   group.setUid(join.uid);
   group.setArchitecture(join.architecture);
+}
+void Write(schema::PeerMessage::Builder builder, const TellHash& told) {
+  auto group = builder.initTellHash();
+  group.setPlanned(told.hash.name.planned);
+  group.setNumber(told.hash.name.number);
+  group.setBlock(told.hash.name.block);
+  group.setHash(told.hash.hash);
 }
 void Write(schema::PeerMessage::Builder builder, const SeatRank& seat) {
   auto group = builder.initSeatRank();
@@ -262,6 +271,14 @@ Result<PeerMessage> ReadStart(std::uint32_t job, schema::PeerMessage::Start::Rea
       StartJob{.job = job, .costs = std::move(costs).value(), .hash = start.getHash()});
 }
 
+PeerMessage ReadTellHash(std::uint32_t job, schema::PeerMessage::TellHash::Reader told) {
+  return TellHash{.job = job,
+                  .hash = {.name = {.planned = told.getPlanned(),
+                                    .number = told.getNumber(),
+                                    .block = told.getBlock()},
+                           .hash = told.getHash()}};
+}
+
 Result<PeerMessage> ReadFromNode(std::uint32_t job, schema::PeerMessage::Reader reader) {
   switch (reader.which()) {
     case schema::PeerMessage::JOIN:
@@ -303,6 +320,8 @@ Result<PeerMessage> ReadFromNode(std::uint32_t job, schema::PeerMessage::Reader 
       return ReadWishSteering(job, reader.getWishSteering());
     case schema::PeerMessage::TELL_LATE:
       return ReadTellLate(job, reader.getTellLate());
+    case schema::PeerMessage::TELL_HASH:
+      return ReadTellHash(job, reader.getTellHash());
     default:
       return Corrupt("a message that this one does not know");
   }

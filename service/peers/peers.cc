@@ -49,6 +49,7 @@ LeaderOptions LeaderOptionsOf(const NodeFacts& facts, const PeerOptions& options
                        .lanes_count = facts.addresses.size(),
                        .gpu_lanes = facts.gpu_lanes,
                        .block_bytes = options.block_bytes,
+                       .verify = options.verify,
                        .algorithm = options.algorithm,
                        .architecture = options.architecture,
                        .policy = options.policy,

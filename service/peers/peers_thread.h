@@ -38,6 +38,7 @@ struct PeerOptions {
   std::string architecture = "all-reduce";     // of jobs led here that name none
   plan::Policy policy = plan::Policy::kExact;  // of jobs led here whose ranks name none
   std::uint64_t block_bytes = 4U << 20U;
+  std::uint32_t verify = 0;  // of jobs led here: JobNodes::verify
   transport::Algorithm algorithm = transport::Algorithm::kAuto;
   std::uint32_t gpu_lanes = 0;  // of the lanes between nodes, that carry GPUs' memory by themselves
   // How long a job may gather its ranks and link its nodes; its first rank's timeout counts where

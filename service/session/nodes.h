@@ -34,6 +34,8 @@ struct JobNodes {
   // So many of these lanes carry GPUs' memory from where it is, number g that of GPU g. 0: GPUs'
   // memory goes through the host's.
   std::uint32_t gpu_lanes = 0;
+  // Of every so many iterations and operations the results are compared; 0: of none.
+  std::uint32_t verify = 0;
 
   std::size_t data_nodes_count() const { return nodes.size() - servers_count; }
 };

@@ -27,7 +27,8 @@ Json TotalsJson(const ipc::CountersRow& row) {
           {"late_reports", row.late_reports},
           {"quota_refusals", row.quota_refusals},
           {"queue_rows_left_out", row.queue_rows_left_out},
-          {"jobs_unrecorded", row.jobs_unrecorded}};
+          {"jobs_unrecorded", row.jobs_unrecorded},
+          {"blocks_verified", row.blocks_verified}};
 }
 
 Json LanesJson(const ipc::BoardReading& reading) {

@@ -74,23 +74,25 @@ class Way:
 
 
 def flags_of(address: str | None) -> list[str]:
-    """Everything on that can be switched on."""
+    """Everything on that there is to see."""
     if address is None:
         return []
     return ["--http-address", address, "--late-ms", "1000", "--interleave"]
 
 
-def start_in_node(name: str, build: Path, address: str | None, stack: contextlib.ExitStack) -> Way:
-    service = stack.enter_context(Service(*flags_of(address), build=build))
+def start_in_node(
+    name: str, build: Path, address: str | None, stack: contextlib.ExitStack, *flags: str
+) -> Way:
+    service = stack.enter_context(Service(*flags_of(address), *flags, build=build))
     contender = start_ranks(build, service, RANKS)
     stack.callback(contender.stop)
     return Way(name, build, contender, [service], address)
 
 
 def start_between_nodes(
-    name: str, build: Path, address: str | None, stack: contextlib.ExitStack, layout: Layout
+    name: str, build: Path, address: str | None, stack: contextlib.ExitStack, layout: Layout, *flags: str
 ) -> Way:
-    contender = start_headrace(build, layout, *flags_of(address), name=name)
+    contender = start_headrace(build, layout, *flags_of(address), *flags, name=name)
     stack.callback(contender.stop)
     assert isinstance(contender, ContenderAcross)
     services = [node.service for node in contender.cluster.nodes if node.service is not None]

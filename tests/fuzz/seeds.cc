@@ -254,6 +254,7 @@ void WritePeerMessages() {
   Write("peer/steer", BytesOf(SteerNode{.job = 1, .steering = weight}));
   Write("peer/tell_late", BytesOf(TellLate{.job = 1, .text = "rank 1 is late"}));
   Write("peer/hear_late", BytesOf(HearLate{.job = 1, .text = "rank 1 is late"}));
+  Write("peer/tell_hash", BytesOf(TellHash{.job = 1, .hash = {{true, 400, 2}, 0x1234}}));
   capnp::MallocMessageBuilder hello;
   WriteHello(hello.initRoot<schema::PeerHello>(),
              {.protocol_version = schema::PEER_PROTOCOL_VERSION,

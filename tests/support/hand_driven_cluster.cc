@@ -74,6 +74,7 @@ void HandDrivenCluster::TellFormed(std::size_t node, const JobSpec& job,
   nodes.block_bytes = block_bytes;
   nodes.costs.assign(spec_.rails_count, {20e-6, 1e-9});
   nodes.gpu_lanes = spec_.gpu_lanes;
+  nodes.verify = spec_.verify;
   nodes_[node]->node->Send(service::JobFormed{job.id, std::move(nodes)});
 }
 

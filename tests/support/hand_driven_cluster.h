@@ -23,6 +23,7 @@ struct ClusterSpec {
   const transport::Gpus* gpus = nullptr;  // that every node has; outlive the cluster
   std::uint32_t rails_count = 1;          // networks, a lane each
   std::uint32_t gpu_lanes = 0;            // JobNodes::gpu_lanes
+  std::uint32_t verify = 0;               // JobNodes::verify
 };
 
 class HandDrivenCluster {

@@ -105,6 +105,13 @@ class Agent:
     def waited_last(self) -> float:
         return self.waited
 
+    def spoil(self, name: str, key: str = "last") -> None:
+        """Writes to a tensor until its operation has ended, as a program with a bug does."""
+        elements = self.memory(name)[::1024]
+        while not self.operations[key].done():
+            elements[:] = 7.5
+        self.operations[key].wait()
+
     def done(self, key: str = "last") -> bool:
         return self.operations[key].done()
 

@@ -34,6 +34,7 @@ constexpr Counter kCounters[] = {
     {"late_reports", &ipc::CountersRow::late_reports},
     {"quota_refusals", &ipc::CountersRow::quota_refusals},
     {"jobs_unrecorded", &ipc::CountersRow::jobs_unrecorded},
+    {"blocks_verified", &ipc::CountersRow::blocks_verified},
 };
 
 std::uint64_t SessionsOpen(const Snapshot& snapshot) {

@@ -47,8 +47,8 @@ std::string Title(const ipc::FlightRow& row) {
 }
 
 Json ArgsOf(const ipc::FlightRow& row, const ipc::FlightStage& stage) {
-  constexpr std::array<const char*, 3> kSteps = {"in the node", "between nodes",
-                                                 "to the node's ranks"};
+  constexpr std::array<const char*, 4> kSteps = {"in the node", "between nodes",
+                                                 "to the node's ranks", "comparing results"};
   Json args = {
       {"bytes", row.bytes},
       {"iteration", row.iteration},

@@ -37,6 +37,7 @@ TEST(Agreement, EveryDifferenceChangesTheHash) {
       [](Agreement& each) { each.key = 0x1235; },
       [](Agreement& each) { each.plan_version = 2; },
       [](Agreement& each) { each.block_bytes = 8192; },
+      [](Agreement& each) { each.verify = 1; },
       [](Agreement& each) { each.algorithm = transport::Algorithm::kRing; },
       [](Agreement& each) { each.nodes[0].name = "x"; },
       [](Agreement& each) { each.nodes[0].ranks = {0}; },

@@ -24,6 +24,7 @@ service::LeaderOptions OptionsOf(const MeetingOptions& options, std::uint64_t& k
           .node_name = "a",
           .lanes_count = options.lanes_count,
           .block_bytes = 4096,
+          .verify = options.verify,
           .architecture = options.architecture,
           .peers = options.peers,
           .random_key = [&keys] { return ++keys; }};

@@ -59,6 +59,7 @@ struct MeetingOptions {
   std::size_t lanes_count = 1;
   std::string architecture{service::kAllReduceName};
   std::set<std::string> peers{};
+  std::uint32_t verify = 0;
 };
 
 class Meeting {

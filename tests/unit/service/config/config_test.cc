@@ -114,6 +114,7 @@ TEST_F(ConfigTest, PrintsTheDefaultsWithTheirSources) {
                                              "architecture = \"all-reduce\"",
                                              "policy = \"exact\"",
                                              "block_bytes = 4194304",
+                                             "verify = 0",
                                              "rails = \"\"",
                                              "network_transports = \"\"",
                                              "network_credit_bytes = 33554432",

@@ -42,6 +42,7 @@ void WriteService(ipc::BoardLayout& board) {
   counters.late_reports = 5;
   counters.quota_refusals = 6;
   counters.jobs_unrecorded = 7;
+  counters.blocks_verified = 64;
   counters.failed_by_code[Number(Code::kPeerLost)] = 3;
   counters.failed_by_code[Number(Code::kTimeout)] = 1;
   ipc::WriteRow(board.counters, counters);

@@ -52,6 +52,18 @@ TEST(PeerWire, AnEpochToGoOnAfterPassesUnlessNobodyCanHaveSeenIt) {
                 "2147483648");
 }
 
+TEST(PeerWire, WhatIsVerifiedPasses) {
+  for (const bool planned : {false, true}) {
+    const BlockHash sent{{.planned = planned, .number = UINT64_MAX, .block = 9}, UINT64_MAX - 1};
+    const TellHash got = Passed(TellHash{.job = 7, .hash = sent});
+    EXPECT_EQ(got.job, 7U);
+    EXPECT_EQ(got.hash.name, sent.name);
+    EXPECT_EQ(got.hash.hash, sent.hash);
+  }
+  const OpenJob open{.job = 7, .agreement = {.job = "train", .verify = 25}};
+  EXPECT_EQ(Passed(open).agreement.verify, 25U);
+}
+
 TEST(PlanWire, TimesPass) {
   const TellTimes sent = Times();
   const TellTimes got = Passed(sent);

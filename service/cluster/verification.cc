@@ -1,0 +1,58 @@
+#include "service/cluster/verification.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace headrace::service {
+
+Verification::Verification(const Agreement& agreement) {
+  const std::size_t count = agreement.nodes.size() - agreement.servers_count;
+  for (std::size_t place = 0; place < count; ++place) {
+    names_.push_back(agreement.nodes[place].name);
+  }
+}
+
+std::optional<std::string> Verification::Take(std::size_t place, const BlockHash& told) {
+  if (place >= names_.size()) return {};
+  const auto [found, added] = open_.try_emplace(told.name);
+  Open& open = found->second;
+  if (added) open.hashes.resize(names_.size());
+  std::optional<std::uint64_t>& hash = open.hashes[place];
+  if (hash) return {};
+  hash = told.hash;
+  if (++open.told < names_.size()) {
+    // Numbers grow: the lowest is the oldest.
+    if (open_.size() > kOpenMax) open_.erase(open_.begin());
+    return {};
+  }
+  const bool differ =
+      std::ranges::any_of(open.hashes, [&](const auto& each) { return *each != told.hash; });
+  std::optional<std::string> difference;
+  if (differ) difference = DescribeDifference(told.name, open);
+  open_.erase(found);
+  return difference;
+}
+
+std::string Verification::DescribeDifference(const BlockName& block, const Open& open) const {
+  std::map<std::uint64_t, std::vector<std::string>> nodes;
+  for (std::size_t place = 0; place < names_.size(); ++place) {
+    nodes[*open.hashes[place]].push_back(names_[place]);
+  }
+  // Who is alone is more likely wrong, and named first.
+  std::vector<std::pair<std::uint64_t, std::vector<std::string>>> sorted(nodes.begin(),
+                                                                         nodes.end());
+  std::ranges::stable_sort(sorted, {}, [](const auto& group) { return group.second.size(); });
+  std::vector<std::string> groups;
+  for (const auto& [hash, names] : sorted) {
+    groups.push_back(fmt::format("{:016x} on {}", hash, fmt::join(names, ", ")));
+  }
+  return fmt::format(
+      "verify: {} has not the same result on all nodes: {}. Bytes were changed on the way between "
+      "these nodes or in their memory, or a rank wrote to a gradient that it had posted",
+      DescribeBlock(block), fmt::join(groups, "; "));
+}
+
+}  // namespace headrace::service
