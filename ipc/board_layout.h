@@ -14,7 +14,7 @@
 namespace headrace::ipc {
 
 inline constexpr std::uint64_t kBoardMagic = 0x3144524f42445248;  // "HRDBORD1"
-inline constexpr std::uint32_t kBoardVersion = 6;
+inline constexpr std::uint32_t kBoardVersion = 7;
 
 inline constexpr std::size_t kJobRowsMax = 64;
 inline constexpr std::size_t kRankRowsMax = 512;
@@ -29,8 +29,9 @@ inline constexpr std::size_t kFlightRowsMax = 384;  // of each of them
 inline constexpr std::size_t kPassRowsMax = 256;    // likewise
 inline constexpr std::size_t kFlightRanksMax = 16;  // local ranks whose posts are kept apart
 inline constexpr std::size_t kFlightStagesMax = 6;
-inline constexpr std::size_t kGpuRowsMax = 16;  // GPUs of the node that the service uses
-inline constexpr std::size_t kCodeCounts = 16;  // one for each headrace::Code, and room
+inline constexpr std::size_t kGpuRowsMax = 16;   // GPUs of the node that the service uses
+inline constexpr std::size_t kPeerRowsMax = 64;  // services of other nodes
+inline constexpr std::size_t kCodeCounts = 16;   // one for each headrace::Code, and room
 
 enum class ServiceState : std::uint32_t { kStarting = 1, kRunning, kDraining, kStopped };
 enum class JobState : std::uint32_t { kGathering = 1, kRunning, kFailed };
@@ -57,6 +58,9 @@ enum class WaitReason : std::uint32_t {
   kRateLimit,        // the job has used up its rate; argument: nanoseconds until it goes on
   kInterleaved,      // its iteration is held back for another job's; argument: that job's id
   kGpuNotReady,  // argument: the lowest rank that has posted it and whose GPU has not come so far
+  kInFlight,     // as many of the job's stages as may are on the lane; argument: how many may
+  kIteration,    // of this rank's gradients; argument: the earlier iteration that has not ended
+  kLaneFull,     // stages of all jobs: the lane has as many as it takes
 };
 
 // Written by control, once at start and at state changes.
@@ -98,12 +102,12 @@ struct JobRow {
   std::uint32_t owner_uid;
   std::uint32_t world_size;
   std::uint32_t ranks_attached;
-  std::uint32_t epoch;
+  std::uint32_t epoch;  // as its nodes agreed on it
   std::int64_t opened_ns;
   std::uint64_t operations_ended;
   std::uint64_t operations_failed;
   std::uint64_t bytes_moved;
-  std::uint64_t operations_open;
+  std::uint64_t operations_open;    // operations and gradients
   std::uint32_t weight;             // share of a lane among jobs of its priority
   std::uint32_t priority;           // class; larger goes first
   std::uint32_t paused;             // 1: nothing of it begins
@@ -116,6 +120,8 @@ struct JobRow {
   std::int64_t held_ns;                       // sum: iterations were held back for another job's
   std::uint64_t failed_by_code[kCodeCounts];  // operations, by headrace::Code
   std::uint64_t device_bytes[kGpuRowsMax];    // mapped of its ranks' memory, by GPU
+  std::uint32_t restarts;                     // how often its ranks came back after a loss
+  std::uint32_t reserved0;
   char name[64];
   char failure[256];  // why state is kFailed, or what keeps its nodes from beginning
 };
@@ -181,7 +187,8 @@ struct LaneRow {
   std::uint64_t queued_stages;
   std::uint64_t stages_ended;
   std::uint64_t bytes_moved;
-  std::int64_t busy_ns;      // time with at least one stage on the lane
+  // Time with at least one stage on the lane, less, between nodes, when nothing flowed.
+  std::int64_t busy_ns;
   std::uint64_t last_bytes;  // the last ended stage: bytes and time
   std::int64_t last_ns;
   // What a stage of n bytes costs here, going by those that ended: startup_ns + n / bytes_per_s.
@@ -213,11 +220,12 @@ struct PlanRow {
   std::uint64_t next_iteration;  // at which it is in force; 0: not agreed yet
   std::int64_t predicted_ns;     // of an iteration
   std::int64_t lower_bound_ns;   // no plan on these lanes is faster
-  std::int64_t backward_ns;  // medians of the last iterations, slowest local rank: backward pass
-  std::int64_t forward_ns;   // forward pass without its waits
-  std::int64_t waited_ns;    // the forward pass stood still for communication
-  std::int64_t measured_ns;  // from one backward pass to the next
-  std::int64_t moving_ns;    // at least one block was on a lane
+  std::int64_t backward_ns;   // medians of the last iterations, slowest local rank: backward pass
+  std::int64_t forward_ns;    // forward pass without its waits
+  std::int64_t waited_ns;     // the forward pass stood still for communication
+  std::int64_t measured_ns;   // from one backward pass to the next
+  std::int64_t moving_ns;     // at least one block was on a lane
+  std::int64_t elsewhere_ns;  // neither pass ran nor stood still: whatever else the loop does
   std::int64_t predicted_backward_ns;  // what the plan was made for
   std::int64_t predicted_forward_ns;
   // Sums over the iterations that have ended under plans of this job.
@@ -279,7 +287,8 @@ struct FlightJobRow {
   char name[64];
 };
 
-// One stage of a block: times are microseconds after the row's `first_post_ns`.
+// One stage of a block: times are microseconds after the row's `first_post_ns`; UINT32_MAX - 1:
+// that or more.
 struct FlightStage {
   std::uint8_t lane;
   std::uint8_t step;  // 0 in the node, 1 between nodes, 2 to the node's ranks, 3 comparing
@@ -309,11 +318,23 @@ struct FlightRow {
   std::uint32_t tensors;
   std::uint32_t reserved0;
   // When each of the job's `ranks` posted it (of a plan's block: the last gradient in it), in
-  // microseconds after first_post_ns; UINT32_MAX: it has not.
+  // microseconds after first_post_ns; UINT32_MAX: it has not, UINT32_MAX - 1: that or more.
   std::uint32_t posted_us[kFlightRanksMax];
   FlightStage stages[kFlightStagesMax];
   char tensor[48];  // name of the first tensor, or empty
-  char cause[80];   // why it failed
+};
+
+// Why a block failed, beside its row: at the same place of a ring of its own.
+struct FlightCauseRow {
+  std::uint64_t number;  // of the block; 0: free row
+  char text[504];
+};
+
+// How a job ended, beside its FlightJobRow.
+struct FlightEndRow {
+  std::uint32_t job_id;  // 0: free row
+  std::uint32_t code;    // headrace::Code; 0: it ended well
+  char cause[504];       // why it failed
 };
 
 // One iteration of one local rank. A ring: row (number - 1) % kPassRowsMax of its job.
@@ -355,6 +376,19 @@ struct CertificateRow {
   char refused[256];  // why files that have changed since are not in use; empty: they are
 };
 
+// A service of another node that this one is connected to or has been told of. Written by whoever
+// meets them.
+struct PeerRow {
+  std::uint32_t in_use;          // 0: free row
+  std::uint32_t connected;       // 1: both have said hello
+  std::uint32_t leads;           // 1: this service takes part in its jobs; 0: it takes part in ours
+  std::uint32_t needed;          // 1: it is connected, or a job waits for it
+  std::int64_t round_trip_ns;    // the best of the last few; -1: none yet
+  std::int64_t clock_offset_ns;  // its clock less this node's, within half of the round trip
+  char name[64];                 // of its node; empty while it has not said it
+  char address[96];
+};
+
 // A row with its version word. The size is a multiple of 8, copied in 8-byte words.
 template <typename Row>
 struct BoardSlot {
@@ -384,12 +418,17 @@ struct BoardLayout {
   BoardSlot<GpuRow> gpus[kGpuRowsMax];
   BoardSlot<LogRow> log;
   BoardSlot<CertificateRow> certificate;
+  BoardSlot<FlightCauseRow> flight_causes[kFlightJobsMax][kFlightRowsMax];
+  BoardSlot<FlightEndRow> flight_ends[kFlightJobsMax];
+  BoardSlot<PeerRow> peers[kPeerRowsMax];
 };
-static_assert(sizeof(ServiceRow) == 224 && sizeof(CountersRow) == 248 && sizeof(JobRow) == 704);
+static_assert(sizeof(ServiceRow) == 224 && sizeof(CountersRow) == 248 && sizeof(JobRow) == 712);
 static_assert(sizeof(GpuRow) == 128 && sizeof(LogRow) == 16 && sizeof(CertificateRow) == 296);
 static_assert(sizeof(RankRow) == 80 && sizeof(QueueRow) == 152 && sizeof(LaneRow) == 216);
-static_assert(sizeof(EventRow) == 280 && sizeof(PlanRow) == 208 && sizeof(PlanBlockRow) == 120);
+static_assert(sizeof(EventRow) == 280 && sizeof(PlanRow) == 216 && sizeof(PlanBlockRow) == 120);
 static_assert(sizeof(ShareRow) == 64 && sizeof(FlightJobRow) == 184 && sizeof(PassRow) == 56);
-static_assert(sizeof(FlightStage) == 16 && sizeof(FlightRow) == 360);
+static_assert(sizeof(FlightStage) == 16 && sizeof(FlightRow) == 280);
+static_assert(sizeof(FlightCauseRow) == 512 && sizeof(FlightEndRow) == 512);
+static_assert(sizeof(PeerRow) == 192);
 
 }  // namespace headrace::ipc

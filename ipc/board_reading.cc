@@ -113,6 +113,22 @@ const Placed<FlightJobRow>* BoardReading::FindFlight(std::uint32_t job_id) const
   return Find(flights, [job_id](const auto& flight) { return flight.row.job_id == job_id; });
 }
 
+const FlightEndRow* BoardReading::FindEnd(std::uint32_t job_id) const {
+  return Find(flight_ends, [job_id](const FlightEndRow& end) { return end.job_id == job_id; });
+}
+
+const FlightJobRow* BoardReading::FindEnded(std::string_view name) const {
+  const bool lives = Find(jobs, [name](const JobRow& job) { return GetText(job.name) == name; });
+  if (lives) return nullptr;
+  const FlightJobRow* last = nullptr;
+  for (const Placed<FlightJobRow>& flight : flights) {
+    const FlightJobRow& row = flight.row;
+    if (row.ended_ns == 0 || GetText(row.name) != name) continue;
+    if (last == nullptr || row.ended_ns > last->ended_ns) last = &row;
+  }
+  return last;
+}
+
 BoardReading ReadBoard(const BoardLayout& layout, TimeNs now_ns, const ReadingOptions& options) {
   BoardReading reading;
   reading.now_ns = now_ns;
@@ -133,6 +149,8 @@ BoardReading ReadBoard(const BoardLayout& layout, TimeNs now_ns, const ReadingOp
   if (options.with_plan_blocks) reading.plan_blocks = reader.ReadTable(layout.plan_blocks, kOfJob);
   reading.shares = reader.ReadTable(layout.shares, kOfJob);
   reading.flights = reader.ReadPlaced(layout.flight_jobs, kOfJob);
+  reading.flight_ends = reader.ReadTable(layout.flight_ends, kOfJob);
+  reading.peers = reader.ReadTable(layout.peers, kInUse);
   Sort(reading);
   return reading;
 }

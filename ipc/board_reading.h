@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "ipc/base/clock.h"
@@ -35,6 +36,8 @@ struct BoardReading {
   std::vector<PlanBlockRow> plan_blocks;      // by job, then place in dispatch order
   std::vector<ShareRow> shares;               // by lane, then job
   std::vector<Placed<FlightJobRow>> flights;  // by job
+  std::vector<FlightEndRow> flight_ends;      // by job: of those that failed
+  std::vector<PeerRow> peers;                 // as they stand
   // Rows whose writer stood in the middle of them all the time: a service stopped just there.
   std::size_t rows_unread = 0;
 
@@ -43,6 +46,13 @@ struct BoardReading {
   const LaneRow* FindLane(std::size_t index) const;
   const PlanRow* FindPlan(std::uint32_t job_id) const;
   const Placed<FlightJobRow>* FindFlight(std::uint32_t job_id) const;
+  const FlightEndRow* FindEnd(std::uint32_t job_id) const;
+  // The last job of that name, if it has ended: none of the name lives.
+  const FlightJobRow* FindEnded(std::string_view name) const;
+  // Of a moment of the service.
+  std::int64_t UnixTime(TimeNs time_ns) const {
+    return service.started_unix_ns + (time_ns - service.started_ns);
+  }
 };
 
 struct ReadingOptions {

@@ -75,11 +75,34 @@ std::string GpuNotReady(const QueueRow& row, const BoardReading& reading) {
                      FormatAge(reading.now_ns - row.since_ns));
 }
 
+std::string_view NameOfPeer(const QueueRow& row) {
+  const std::string_view name = GetText(row.peer);
+  return name.empty() ? "of no name" : name;
+}
+
+// Nobody sets how many stages move: it is the plan's, or a limit of the service.
+std::string InFlight(const QueueRow& row, const BoardReading& reading) {
+  const std::uint64_t count = row.wait_argument;
+  if (row.iteration != 0) {
+    return fmt::format("the plan moves {} block{} at a time",
+                       count == 1 ? "one" : fmt::to_string(count), count == 1 ? "" : "s");
+  }
+  return fmt::format("{} stages of its job are on {}, as many as may be", count,
+                     LaneName(row.lane, reading));
+}
+
+// ", and peer b is slow": what the stages before it wait for, where that is a peer.
+std::string BecauseOf(const QueueRow& row, const BoardReading& reading) {
+  const auto peer = std::ranges::find_if(reading.queue, [&row](const QueueRow& other) {
+    return other.job_id == row.job_id && WaitsForPeer(other);
+  });
+  return peer == reading.queue.end() ? "" : fmt::format(", and peer {} is slow", NameOfPeer(*peer));
+}
+
 // The peer's name comes from another node.
 std::string PeerSlow(const QueueRow& row, const BoardReading& reading) {
-  const std::string_view name = GetText(row.peer);
-  return fmt::format("peer {} slow: its bytes are missing after {} on the lane",
-                     name.empty() ? "of no name" : name, FormatAge(reading.now_ns - row.since_ns));
+  return fmt::format("peer {} slow: its bytes are missing after {} on the lane", NameOfPeer(row),
+                     FormatAge(reading.now_ns - row.since_ns));
 }
 
 }  // namespace
@@ -101,10 +124,14 @@ std::string_view StageStateName(std::uint32_t state) {
 }
 
 std::string_view WaitReasonName(std::uint32_t reason) {
-  return At<13>({"", "rank_not_ready", "rank_not_attached", "no_credit", "behind_block",
+  return At<16>({"", "rank_not_ready", "rank_not_attached", "no_credit", "behind_block",
                  "behind_job", "nodes_not_ready", "no_plan", "peer", "paused", "rate_limit",
-                 "interleaved", "gpu_not_ready"},
+                 "interleaved", "gpu_not_ready", "in_flight", "iteration", "lane_full"},
                 reason);
+}
+
+bool WaitsForPeer(const QueueRow& row) {
+  return row.reason == static_cast<std::uint32_t>(WaitReason::kPeer);
 }
 
 std::string WhyItWaits(const QueueRow& row, const BoardReading& reading) {
@@ -139,13 +166,22 @@ std::string WhyItWaits(const QueueRow& row, const BoardReading& reading) {
       return Held(row, reading);
     case WaitReason::kGpuNotReady:
       return GpuNotReady(row, reading);
+    case WaitReason::kInFlight:
+      return InFlight(row, reading) + BecauseOf(row, reading);
+    case WaitReason::kIteration:
+      return fmt::format("waits for iteration {} to end", argument) + BecauseOf(row, reading);
+    case WaitReason::kLaneFull:
+      return fmt::format("{} has as many stages as it takes", LaneName(row.lane, reading));
   }
   return fmt::format("reason {} of another version", row.reason);
 }
 
 std::string JobName(std::uint32_t id, const BoardReading& reading) {
-  const JobRow* job = reading.FindJob(id);
-  return job != nullptr ? std::string(GetText(job->name)) : fmt::format("#{}", id);
+  if (const JobRow* job = reading.FindJob(id); job != nullptr)
+    return std::string(GetText(job->name));
+  // It is over, and the flight recorder still knows it.
+  const Placed<FlightJobRow>* ended = reading.FindFlight(id);
+  return ended != nullptr ? std::string(GetText(ended->row.name)) : fmt::format("#{}", id);
 }
 
 std::string LaneName(std::size_t index, const BoardReading& reading) {

@@ -17,8 +17,12 @@ std::string_view JobStateName(std::uint32_t state);
 // "gathering", "waiting", "moving".
 std::string_view StageStateName(std::uint32_t state);
 // "", "rank_not_ready", "rank_not_attached", "no_credit", "behind_block", "behind_job",
-// "nodes_not_ready", "no_plan", "peer", "paused", "rate_limit", "interleaved", "gpu_not_ready".
+// "nodes_not_ready", "no_plan", "peer", "paused", "rate_limit", "interleaved", "gpu_not_ready",
+// "in_flight", "iteration", "lane_full".
 std::string_view WaitReasonName(std::uint32_t reason);
+
+// Whether the block stage waits for a peer's bytes: what others of its job wait for then as well.
+bool WaitsForPeer(const QueueRow& row);
 
 // Why a block stage waits, in whole words and with how long where that is what counts: "rank 2 of
 // job bert not ready for 1.4 s", "no credit on shm0", "behind job vision on shm0"; empty when it

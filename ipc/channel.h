@@ -22,7 +22,7 @@
 namespace headrace::ipc {
 
 inline constexpr std::uint64_t kChannelMagic = 0x314e414843445248;  // "HRDCHAN1"
-inline constexpr std::uint32_t kChannelVersion = 2;
+inline constexpr std::uint32_t kChannelVersion = 3;
 inline constexpr std::uint32_t kErrorTextsMax = 64;
 inline constexpr std::size_t kErrorTextSize = 512;
 

@@ -65,20 +65,23 @@ struct GradientRecord {
   std::uint8_t reduction = 0;     // the layout's
   std::uint8_t flags = 0;         // kRecordIsGradient, and kRecordAwaitsWord or not
   std::uint32_t tensor = 0;       // of the layout
-  std::uint32_t forward_ns = 0;   // that this iteration's forward pass spent on it; at most 4.29 s
-  std::uint32_t waited_ns = 0;    // that this iteration's forward pass waited for it before
+  std::uint64_t forward_ns = 0;   // that this iteration's forward pass spent on it
   std::uint64_t backward_ns = 0;  // CLOCK_MONOTONIC when this iteration's backward pass began
   std::uint64_t count = 0;        // elements; the tensor's
   std::uint32_t timeout_ms = 0;   // 0: the job's default
   std::uint32_t reserved0 = 0;    // must be 0
   std::uint64_t posted_ns = 0;    // CLOCK_MONOTONIC at post
-  std::uint64_t reserved1 = 0;    // must be 0
+  std::uint64_t waited_ns = 0;    // that this iteration's forward pass waited for it before
   std::uint64_t commit = 0;
 };
+// Times of a forward pass beyond this are said as this: 78 hours.
+inline constexpr std::uint64_t kGradientTimeMax = std::uint64_t{1} << 48;
 static_assert(sizeof(GradientRecord) == sizeof(Record));
 static_assert(std::is_trivially_copyable_v<GradientRecord>);
 static_assert(offsetof(GradientRecord, tensor) == offsetof(Record, tensor));
+static_assert(offsetof(GradientRecord, forward_ns) == 8);
 static_assert(offsetof(GradientRecord, backward_ns) == 16);
+static_assert(offsetof(GradientRecord, waited_ns) == 48);
 static_assert(offsetof(GradientRecord, posted_ns) == 40 && offsetof(GradientRecord, commit) == 56);
 
 // The completion word of operation `sequence`, stored once when it ends:

@@ -408,6 +408,7 @@ struct Daemon::Parts {
                                            .watch = watch.door(),
                                            .log = *log,
                                            .certificate = &board.layout().certificate,
+                                           .peers = board.layout().peers,
                                            .network_lanes = network_lanes});
     if (!with_peers) return with_peers.error();
     peers = std::move(with_peers).value();

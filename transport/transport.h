@@ -155,6 +155,10 @@ class Transport {
   // for nobody, for work of its own, or is not open.
   virtual std::uint64_t Missing([[maybe_unused]] std::uint64_t token) const { return 0; }
 
+  // Whether anything of the open transfers moves, or is summed, now; false while all of them wait
+  // for what other members have not sent or taken. Where a transport cannot tell, it does.
+  virtual bool Flows() const { return true; }
+
   // Moves about one piece and appends ended transfers to `completions`. Returns true when calling
   // again at once makes sense; after false the Waker tells, or NextLook's time has come.
   virtual bool DoWork(TimeNs now, std::vector<Completion>& completions) = 0;

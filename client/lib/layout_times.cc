@@ -1,15 +1,15 @@
 #include "client/lib/layout_times.h"
 
 #include <algorithm>
-#include <limits>
+
+#include "ipc/records.h"
 
 namespace headrace::client {
 namespace {
 
-// Records have 32 bits for a time: 4.29 s, which no plan can hide anything behind anyway.
-void Add(std::uint32_t& total, TimeNs more) {
-  constexpr TimeNs kMost = std::numeric_limits<std::uint32_t>::max();
-  total = static_cast<std::uint32_t>(total + std::clamp<TimeNs>(more, 0, kMost - total));
+void Add(std::uint64_t& total, TimeNs more) {
+  const auto added = static_cast<std::uint64_t>(std::max<TimeNs>(more, 0));
+  total = std::min(total + std::min(added, ipc::kGradientTimeMax), ipc::kGradientTimeMax);
 }
 
 }  // namespace

@@ -19,10 +19,10 @@ namespace headrace::client {
 // Not thread-safe; Layout holds its lock.
 class LayoutTimes {
  public:
-  // Of one gradient in one iteration, as its record says them: at most 2^32 - 1.
+  // Of one gradient in one iteration, as its record says them: at most ipc::kGradientTimeMax.
   struct Part {
-    std::uint32_t forward_ns = 0;
-    std::uint32_t waited_ns = 0;
+    std::uint64_t forward_ns = 0;
+    std::uint64_t waited_ns = 0;
   };
 
   explicit LayoutTimes(std::size_t count) : parts_(count) {}

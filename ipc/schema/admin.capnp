@@ -20,6 +20,16 @@ interface Admin {
   # (dispatchNs -1: no answer), every lane, and the other parts.
   peers @5 () -> (peers :List(PeerProbe));
   # The services of other nodes that this one is connected to or has been told of.
+  tryPeer @6 (address :Text) -> (code :UInt8, text :Text, steps :List(PeerStep));
+  # How far the service gets at that address, with its own certificate, up to the first step that
+  # fails. No job is touched. For root and the service's user; code: headrace::Code, 0: it was tried.
+}
+
+struct PeerStep {
+  name @0 :Text;            # "name", "port", "handshake", "version"
+  found @1 :Text;           # of a step that went well
+  code @2 :UInt8;           # headrace::Code; 0: it went well
+  text @3 :Text;            # what went wrong
 }
 
 struct Steering {

@@ -22,6 +22,8 @@ interface PeerEntrance {
   # The bootstrap of the accepting side. Whoever has not said hello after five seconds is cut off.
   hello @0 (hello :PeerHello, port :PeerPort) -> (refusal :Refusal, hello :PeerHello,
                                                   port :PeerPort);
+  describe @1 () -> (protocolVersion :UInt32, program :Text, node :Text);
+  # Who answers here, for people who look whether this address can be reached: no hello is needed.
 }
 
 interface PeerPort {
@@ -121,6 +123,7 @@ struct PeerMessage {
       forwardS @36 :List(Float64);
       iterationS @37 :Float64;
       costs @38 :List(CostLine);  # the lane inside the node, then those between
+      runningS @55 :Float64;      # of iterationS: the forward pass did not stand still; 0: not said
     }
     wish :group {
       policy @39 :UInt8;

@@ -26,6 +26,7 @@
 //   rpc --ChangeSetting, ListPeers--> peers --SteerJob--> dispatch --SetShare, AskStage--> lane
 //    ^--Answered, PeersListed--------/ ^--JobLate, SteerNodes,   ^--StageWaits-------------/
 //                                         BlockHashed----------/
+//   rpc --TryPeer--> peers --PeerTried--> rpc
 //   http --AskProbe--> rpc --Ping--> dispatch, peers, watch, mapping --Pong, PartAnswered--> rpc
 //    ^--ProbeEnded------/   dispatch --ProbeLane--> lane --LaneAnswered--> dispatch --> rpc
 //
@@ -107,6 +108,7 @@ struct Drain {
 struct StageEnded {
   std::uint8_t lane = 0;
   transport::Completion completion;
+  TimeNs flowed_ns = 0;  // since the lane began: with a stage on it, and something flowed
 };
 // What a lane between nodes knows of its wires; sent again when it has changed, a few times a
 // second at most.
@@ -174,6 +176,7 @@ struct StageWaits {
   std::uint8_t lane = 0;
   std::uint64_t token = 0;    // of the stage
   std::uint64_t members = 0;  // bit i: nothing came from member i of the group; 0: nobody's fault
+  TimeNs flowed_ns = 0;       // as StageEnded's
 };
 // The answer to MakeScratch.
 struct ScratchMade {
@@ -286,6 +289,17 @@ struct PeerView {
   TimeNs round_trip_ns = -1;   // -1: none yet
   TimeNs clock_offset_ns = 0;  // its clock less ours by that round trip
 };
+// What came of an attempt to reach a service at an address, step by step, up to the first that
+// failed.
+struct PeerStep {
+  std::string name;  // "name", "port", "handshake", "version"
+  Status status{};
+  std::string found;  // of a step that went well, for people
+};
+struct PeerTried {
+  RequestToken token = 0;
+  std::vector<PeerStep> steps;
+};
 struct PeersListed {
   RequestToken token = 0;
   std::vector<PeerView> peers;
@@ -301,7 +315,7 @@ struct LoopFailed {
 // JobFailed: the job takes no rank until all are gone.
 using RpcMessage = std::variant<SegmentMapped, SegmentProgress, SegmentRemoved, Pong, SessionBroken,
                                 Drained, LaneAnswered, PartAnswered, JobFailed, Answered,
-                                PeersListed, AskProbe, LoopFailed>;
+                                PeersListed, PeerTried, AskProbe, LoopFailed>;
 
 // ---- to peers ----
 // The first failure of a job of several nodes that was found on this node: the others must hear.
@@ -407,6 +421,12 @@ struct ChangeSetting {
 struct ListPeers {
   RequestToken token = 0;
 };
+// Reaches the service at that address as a job's first rank would, and leaves it again. Answered by
+// PeerTried.
+struct TryPeer {
+  RequestToken token = 0;
+  std::string address;
+};
 // The service is stopping: no other service is let in any more.
 struct DrainPeers {};
 // The connections say goodbye. Answered soon, also where nobody hears it.
@@ -416,7 +436,7 @@ struct StopPeers {
 using PeersMessage =
     std::variant<JobBroken, RankDone, JobEnded, GroupOpened, GroupMeasured, PlanTaken, TimesSeen,
                  PlanMade, JobLate, BlockHashed, SteerNodes, CheckRank, RankAttached, RankEnded,
-                 HandInLayout, ChangeSetting, ListPeers, DrainPeers, StopPeers, Ping>;
+                 HandInLayout, ChangeSetting, ListPeers, TryPeer, DrainPeers, StopPeers, Ping>;
 
 // ---- to http ----
 struct ProbeEnded {
@@ -488,6 +508,8 @@ struct MakePlan {
   std::uint32_t version = 1;
   // The plan in force; null: none, or one that is to be replaced in any case.
   std::shared_ptr<const plan::Plan> present;
+  double iteration_s = 0;  // as it was seen under that one; 0: not known
+  double running_s = 0;    // of it: nobody stood still for gradients
   double margin = 0;  // share of the iteration by which a new plan must be faster than the present
 };
 using WatchMessage = std::variant<Event, MakePlan, Ping>;

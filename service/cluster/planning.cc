@@ -126,12 +126,15 @@ void Planning::Make(plan::Policy policy, std::shared_ptr<const plan::Plan> prese
     node.told = false;
   }
   stage_ = Stage::kMaking;
+  const IterationSeen iteration = IterationOf(seen);
   steps_.emplace_back(MakePlan{.token = options_.token,
                                .policy = policy,
                                .profile = MergeTimes(options_.job, *layout_, seen),
                                .route = RouteOf(options_.shape, seen, BlockBytes()),
                                .version = versions_ + 1,
                                .present = std::move(present),
+                               .iteration_s = iteration.iteration_s,
+                               .running_s = iteration.running_s,
                                .margin = kPlanMargin});
 }
 

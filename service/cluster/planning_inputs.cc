@@ -78,7 +78,7 @@ Status CheckSeen(const NodeSeen& seen, const Layout& layout, const JobShape& sha
                              seen.times.release_s.size(), seen.times.forward_s.size(), tensors));
   }
   if (!AreTimes(seen.times.release_s) || !AreTimes(seen.times.forward_s) ||
-      !IsTime(seen.times.iteration_s)) {
+      !IsTime(seen.times.iteration_s) || !IsTime(seen.times.running_s)) {
     return Error(Code::kCorrupt, "a time of an iteration that is no time");
   }
   if (seen.costs.size() > kFirstLaneBetweenNodes + shape.agreed.size()) {
@@ -117,6 +117,19 @@ plan::Profile MergeTimes(const std::string& model, const Layout& layout,
     tail_s = longest_s;
   }
   return profile;
+}
+
+IterationSeen IterationOf(std::span<const NodeSeen> seen) {
+  IterationSeen slowest;
+  for (const NodeSeen& each : seen) {
+    slowest.iteration_s = std::max(slowest.iteration_s, each.times.iteration_s);
+  }
+  // The node whose ranks stand still for longest says what a plan could save.
+  slowest.running_s = slowest.iteration_s;
+  for (const NodeSeen& each : seen) {
+    slowest.running_s = std::min(slowest.running_s, each.times.running_s);
+  }
+  return slowest;
 }
 
 plan::CostLine BlockCost(const transport::CostLine& line, const JobShape& shape) {

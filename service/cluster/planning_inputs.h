@@ -44,6 +44,14 @@ Status CheckSeen(const NodeSeen& seen, const Layout& layout, const JobShape& sha
 plan::Profile MergeTimes(const std::string& model, const Layout& layout,
                          std::span<const NodeSeen> seen);
 
+// An iteration of the slowest node, and of it the time that no plan can save: nobody stood still
+// for gradients then. 0: not known.
+struct IterationSeen {
+  double iteration_s = 0;
+  double running_s = 0;
+};
+IterationSeen IterationOf(std::span<const NodeSeen> seen);
+
 // The cost of a block of gradients on a lane between nodes: lines there are in bytes that a node
 // sends for it, plans in bytes of the block.
 plan::CostLine BlockCost(const transport::CostLine& line, const JobShape& shape);

@@ -355,7 +355,8 @@ void Blocks::Settle(Job& job, const Operation& operation, const Block& block, Pa
   LaneState& lane = lanes_[part.stage.lane];
   lane.row.in_flight_bytes -= part.stage.bytes;
   // At every end and not only at the last one: a lane that is never empty is not to look idle.
-  lane.row.busy_ns += now - lane.busy_since;
+  // Between nodes the lane itself says when something flowed.
+  if (!IsBetweenNodes(part.stage.lane)) lane.row.busy_ns += now - lane.busy_since;
   lane.busy_since = now;
   --lane.row.in_flight_stages;
   ++lane.row.stages_ended;
@@ -487,6 +488,12 @@ void Blocks::ExplainHead(Job& job, const schedule::UnifiedQueue::HeadWaits& head
   switch (head.wait.reason) {
     case schedule::Wait::Reason::kNoCredit:
       reason = ipc::WaitReason::kNoCredit;
+      break;
+    case schedule::Wait::Reason::kInFlight:
+      reason = ipc::WaitReason::kInFlight;
+      break;
+    case schedule::Wait::Reason::kLaneFull:
+      reason = ipc::WaitReason::kLaneFull;
       break;
     case schedule::Wait::Reason::kRateLimit:
       // How long differs at every look; people read it as of when the row was written.

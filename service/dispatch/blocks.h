@@ -89,6 +89,8 @@ class Blocks {
 
   // The lines that were measured for a job between nodes: what a lane starts from.
   void TakeCosts(const std::vector<transport::CostLine>& costs);
+  // For how long something has flowed on a lane between nodes, as it says itself.
+  void TakeFlow(std::uint8_t lane, TimeNs flowed_ns);
   // What the lane itself knows of its wires.
   void TakeLaneFacts(const LaneFacts& facts);
 

@@ -175,7 +175,11 @@ Result<std::uint32_t> CheckGradient(const ipc::GradientRecord& record, const Ses
     return Invalid("timeout_ms", record.timeout_ms, fmt::format("at most {}", kTimeoutMsMax));
   }
   if (record.reserved0 != 0) return Invalid("reserved0", record.reserved0, "must be 0");
-  if (record.reserved1 != 0) return Invalid("reserved1", record.reserved1, "must be 0");
+  for (const std::uint64_t time_ns : {record.forward_ns, record.waited_ns}) {
+    if (time_ns <= ipc::kGradientTimeMax) continue;
+    return Invalid(time_ns == record.forward_ns ? "forward_ns" : "waited_ns", time_ns,
+                   fmt::format("at most {}", ipc::kGradientTimeMax));
+  }
   if (Awaits(record.flags) && gradients->device == transport::kHost) {
     return NobodyWrites(record.flags, "the layout is memory of the host");
   }

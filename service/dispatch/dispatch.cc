@@ -329,6 +329,7 @@ void Dispatch::Handle(const StageEnded& message, TimeNs now) {
   Job* job = FindJob(Flow::JobOf(message.completion.token));
   // A job outlives its stages: it is removed when nothing is open.
   HR_CHECK(job != nullptr, message.completion.token);
+  flow_->TakeFlow(message.lane, message.flowed_ns);
   flow_->StageEnded(*job, message.completion, now);
 }
 
@@ -382,6 +383,7 @@ void Dispatch::Handle(const SteerJob& message, TimeNs now) {
 }
 
 void Dispatch::Handle(const StageWaits& message, TimeNs now) {
+  flow_->TakeFlow(message.lane, message.flowed_ns);
   Job* job = FindJob(Flow::JobOf(message.token));
   if (job != nullptr) flow_->StageWaits(*job, message, now);
 }

@@ -83,6 +83,7 @@ class Flow {
   // Hands waiting stages to lanes that have credit.
   void Schedule(Jobs& jobs, TimeNs now) { blocks_.Schedule(jobs, now); }
   void TakeLaneFacts(const LaneFacts& facts) { blocks_.TakeLaneFacts(facts); }
+  void TakeFlow(std::uint8_t lane, TimeNs flowed_ns) { blocks_.TakeFlow(lane, flowed_ns); }
   // The job's nodes have met: operations that only waited for that are ready.
   void Form(Job& job, JobNodes nodes, TimeNs now);
   // The job cannot go on: ends everything that is open and refuses what comes. The first cause

@@ -38,6 +38,8 @@ class Gradients {
     return (gradients_[tensor].posted >> rank & 1U) != 0;
   }
   bool AnyOpen() const { return open_count_ > 0; }
+  // Posted by some rank and not ended.
+  std::uint64_t open_count() const { return open_count_; }
   // `record` is the number of the rank's record; the gradient is not open for that rank. When it
   // awaits its ready word it is not ready before MarkReady.
   void Post(std::uint32_t rank, std::uint32_t tensor, std::uint64_t record, bool awaits, TimeNs now,

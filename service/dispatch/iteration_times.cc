@@ -11,7 +11,7 @@ namespace {
 
 // A client's word: what cannot be counts as nothing.
 double Seconds(std::uint64_t from_ns, std::uint64_t to_ns) {
-  constexpr std::uint64_t kLongest = 1000 * static_cast<std::uint64_t>(kSecond);
+  constexpr std::uint64_t kLongest = 7 * 86400 * static_cast<std::uint64_t>(kSecond);
   if (to_ns <= from_ns || to_ns - from_ns > kLongest) return 0;
   return static_cast<double>(to_ns - from_ns) / static_cast<double>(kSecond);
 }
@@ -39,6 +39,7 @@ IterationTimes::Column& IterationTimes::ColumnOf(std::uint64_t iteration) {
     column.begin_ns = 0;
     column.previous_ns = 0;
     column.moving_ns = 0;
+    column.elsewhere_ns = 0;
     std::ranges::fill(column.waited_ns, 0);
   }
   return column;
@@ -86,11 +87,31 @@ void IterationTimes::EndIteration(std::uint64_t iteration) {
   if (before.iteration + 1 == iteration && before.ended) column.previous_ns = before.begin_ns;
   last_ended_ = std::max(last_ended_, iteration);
   if (!column.ended || column.previous_ns <= 0) return;
+  column.elsewhere_ns = ElsewhereOf(column, before);
   ++sums_.count;
   sums_.iterations_ns += Nanoseconds(Seconds(static_cast<std::uint64_t>(column.previous_ns),
                                              static_cast<std::uint64_t>(column.begin_ns)));
   sums_.waited_ns += static_cast<TimeNs>(*std::ranges::max_element(column.waited_ns));
   sums_.moving_ns += column.moving_ns;
+}
+
+// Between two backward passes' begins lie the first of them, the forward pass and its waits, which
+// the second one's posts tell of. Who has the most left over may have waited for others there.
+TimeNs IterationTimes::ElsewhereOf(const Column& column, const Column& before) const {
+  const double iteration_s = Seconds(static_cast<std::uint64_t>(column.previous_ns),
+                                     static_cast<std::uint64_t>(column.begin_ns));
+  double most_s = 0;  // within the passes
+  for (std::size_t rank = 0; rank < ranks_count_; ++rank) {
+    double backward_s = 0;
+    double passes_s = static_cast<double>(column.waited_ns[rank]) / static_cast<double>(kSecond);
+    for (std::size_t tensor = 0; tensor < tensors_count_; ++tensor) {
+      const std::size_t sample = rank * tensors_count_ + tensor;
+      backward_s = std::max<double>(backward_s, before.samples[sample].release_s);
+      passes_s += column.samples[sample].forward_s;
+    }
+    most_s = std::max(most_s, passes_s + backward_s);
+  }
+  return Nanoseconds(std::max(0.0, iteration_s - most_s));
 }
 
 TimeNs IterationTimes::BackwardBegin(std::uint64_t iteration) const {
@@ -164,6 +185,15 @@ void IterationTimes::Median(std::uint64_t iterations_count, NodeTimes& times) co
                            static_cast<std::uint64_t>(column->begin_ns)));
   }
   times.iteration_s = iterations.Median();
+  Values running;
+  for (const Column* column : columns.all()) {
+    if (column->previous_ns <= 0) continue;
+    const auto waited_ns = static_cast<double>(*std::ranges::max_element(column->waited_ns));
+    running.Add(Seconds(static_cast<std::uint64_t>(column->previous_ns),
+                        static_cast<std::uint64_t>(column->begin_ns)) -
+                waited_ns / static_cast<double>(kSecond));
+  }
+  times.running_s = std::max(0.0, running.Median());
 }
 
 IterationTimes::Totals IterationTimes::MedianTotals(std::uint64_t iterations_count) {
@@ -176,13 +206,16 @@ IterationTimes::Totals IterationTimes::MedianTotals(std::uint64_t iterations_cou
   totals.backward_ns = Nanoseconds(*std::ranges::max_element(times.release_s));
   Values waited;
   Values moving;
+  Values elsewhere;
   const Columns columns = Ended(iterations_count);
   for (const Column* column : columns.all()) {
     waited.Add(static_cast<double>(*std::ranges::max_element(column->waited_ns)));
     moving.Add(static_cast<double>(column->moving_ns));
+    if (column->previous_ns > 0) elsewhere.Add(static_cast<double>(column->elsewhere_ns));
   }
   totals.waited_ns = static_cast<TimeNs>(waited.Median());
   totals.moving_ns = static_cast<TimeNs>(moving.Median());
+  totals.elsewhere_ns = static_cast<TimeNs>(elsewhere.Median());
   return totals;
 }
 

@@ -53,6 +53,9 @@ class IterationTimes {
     TimeNs waited_ns = 0;
     TimeNs iteration_ns = 0;
     TimeNs moving_ns = 0;
+    // What is left of an iteration besides both passes and what the forward pass stood still: of
+    // the rank that has the least.
+    TimeNs elsewhere_ns = 0;
   };
   // The same, in sum, of the slowest rank.
   Totals MedianTotals(std::uint64_t iterations_count = kWindow);
@@ -79,11 +82,14 @@ class IterationTimes {
     TimeNs begin_ns = 0;     // of the backward pass
     TimeNs previous_ns = 0;  // the begin of the iteration before
     TimeNs moving_ns = 0;
+    TimeNs elsewhere_ns = 0;
     std::vector<Sample> samples;           // by rank, then by tensor
     std::vector<std::uint64_t> waited_ns;  // by rank
     std::vector<Span> blocks;
   };
 
+  // Of the iteration that has ended, from the begin of the one before.
+  TimeNs ElsewhereOf(const Column& column, const Column& before) const;
   Column& ColumnOf(std::uint64_t iteration);
   const Column& ColumnOf(std::uint64_t iteration) const {
     return columns_[iteration % columns_.size()];

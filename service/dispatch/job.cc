@@ -27,6 +27,7 @@ Job::Job(const SessionIdentity& identity, TimeNs now)
       name_(identity.job_name),
       owner_uid_(identity.uid),
       epoch_(identity.epoch),
+      restarts_(identity.epoch - 1),
       opened_ns_(now),
       members_(identity.world_size),
       memory_(kOperationsMax * identity.world_size),
@@ -40,6 +41,12 @@ Job::Job(const SessionIdentity& identity, TimeNs now)
   local_.resize(identity.world_size);
   std::iota(local_.begin(), local_.end(), 0U);
   local_ranks_ = ~RankMask{0} >> (64 - identity.world_size);
+}
+
+// Each time a rank comes back the epoch that it is given is one more than that before.
+void Job::RaiseEpoch(std::uint32_t epoch) {
+  epoch_ = std::max(epoch_, epoch);
+  restarts_ = std::max(restarts_, epoch - 1);
 }
 
 Status Job::Form(JobNodes nodes) {
@@ -69,6 +76,13 @@ std::uint32_t Job::attached() const {
   return static_cast<std::uint32_t>(
       std::count_if(members_.begin(), members_.end(),
                     [](const Member& member) { return member.session && !member.gone; }));
+}
+
+// The nodes of a job meet when each has all of its ranks.
+bool Job::HasMet() const {
+  return formed_ && std::ranges::all_of(local_, [this](std::uint32_t rank) {
+           return members_[rank].session != nullptr || members_[rank].gone;
+         });
 }
 
 RankMask Job::attached_ranks() const {

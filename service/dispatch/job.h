@@ -91,6 +91,8 @@ class Job {
   // Whether the job's nodes meet at a rendezvous, and whether they have.
   bool spans_nodes() const { return !rendezvous_.empty(); }
   bool formed() const { return formed_; }
+  // Whether all of its ranks have come, on all of its nodes; some may have left since.
+  bool HasMet() const;
   // kCorrupt, and the job as it was, when `nodes` is none (CheckNodes), does not have the ranks
   // that are attached here, or the job has begun.
   Status Form(JobNodes nodes);
@@ -100,7 +102,10 @@ class Job {
   std::uint32_t owner_uid() const { return owner_uid_; }
   std::uint32_t epoch() const { return epoch_; }
   // One of its ranks was in more epochs before than those that came earlier.
-  void RaiseEpoch(std::uint32_t epoch) { epoch_ = std::max(epoch_, epoch); }
+  void RaiseEpoch(std::uint32_t epoch);
+  // How often its ranks have come back after they had lost it: epochs of several nodes also grow by
+  // what else their leader leads, this does not.
+  std::uint32_t restarts() const { return restarts_; }
 
   Member& member(std::uint32_t rank) { return members_[rank]; }
   std::vector<Member>& members() { return members_; }
@@ -242,6 +247,7 @@ class Job {
   // Of the plan in force; of the block that comes next; of the plan's blocks.
   std::uint16_t plan_row = UINT16_MAX;
   std::uint16_t head_row = UINT16_MAX;
+  ipc::QueueRow head_shown{};  // there
   std::vector<std::uint16_t> block_rows;
   // Set when something on the job's board rows changed.
   bool dirty = true;
@@ -282,6 +288,7 @@ class Job {
   std::string name_;
   std::uint32_t owner_uid_;
   std::uint32_t epoch_;
+  std::uint32_t restarts_;
   TimeNs opened_ns_;
   std::vector<Member> members_;
   std::array<Operation, kOperationsMax> operations_;

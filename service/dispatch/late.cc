@@ -161,9 +161,10 @@ TimeNs Late::LookAt(Job& job, TimeNs now) {
 }
 
 void Late::Ask(Job& job, TimeNs now) {
+  // Some of its blocks may be at other steps; those between nodes are found where lanes are asked.
   const auto long_on_lane = [now](const Operation& operation) {
-    return operation.state == Operation::State::kMoving && operation.step == Step::kBetweenNodes &&
-           !operation.failure && now - operation.since_ns >= kAskAfter;
+    return operation.state == Operation::State::kMoving && !operation.failure &&
+           now - operation.since_ns >= kAskAfter;
   };
   const Operation* first = nullptr;
   if (job.operations_open > 0) first = FirstOf(job.operations(), long_on_lane);

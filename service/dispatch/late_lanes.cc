@@ -24,6 +24,12 @@ void Blocks::AskLanes(Job& job, const Operation& operation) {
   }
 }
 
+void Blocks::TakeFlow(std::uint8_t lane, TimeNs flowed_ns) {
+  if (!IsBetweenNodes(lane)) return;
+  lanes_[lane].row.busy_ns = flowed_ns;
+  lanes_[lane].queue_changed = true;
+}
+
 void Blocks::TakeStageWaits(Job& job, const StageWaits& message) {
   const StageName name = StageName::Unpack(message.token);
   if (name.block >= kBlocksMax || name.part >= kRailsMax) return;

@@ -126,6 +126,12 @@ std::string WhyItQueues(const Operation& operation) {
   switch (operation.reason) {
     case ipc::WaitReason::kNoCredit:
       return "no credit";
+    case ipc::WaitReason::kInFlight:
+      return operation.planned()
+                 ? fmt::format("the plan moves {} at a time", operation.reason_argument)
+                 : fmt::format("{} of its stages are on the lane", operation.reason_argument);
+    case ipc::WaitReason::kLaneFull:
+      return "the lane has as many stages as it takes";
     case ipc::WaitReason::kBehindBlock:
       // A plan's blocks have numbers of their own inside, which nobody else knows.
       return (operation.reason_argument & kPlannedSequence) != 0

@@ -42,7 +42,8 @@ void PlanFlow::ShowPlan(Job& job) { board_.Write(job.plan_row, MakePlanRow(job))
 void PlanFlow::ShowHead(Job& job, TimeNs now) {
   Gradients& gradients = *job.gradients;
   if (job.gradients_failure || !gradients.AnyOpen()) {
-    return board_.Write(job.head_row, ipc::QueueRow{});
+    job.head_shown = {};
+    return board_.Write(job.head_row, job.head_shown);
   }
   if (job.head_row == kNoRow) return;
   ipc::QueueRow row = MakeHeadRow(job, now);
@@ -53,6 +54,14 @@ void PlanFlow::ShowHead(Job& job, TimeNs now) {
     row.reason = static_cast<std::uint32_t>(job.hold.reason);
     row.wait_argument = job.hold.argument;
   }
+  // It is shown again at every post; how long it has waited goes on.
+  const ipc::QueueRow& before = job.head_shown;
+  if (before.block == row.block && before.iteration == row.iteration) {
+    row.posted_ns = before.posted_ns;
+    const bool same = before.reason == row.reason && before.wait_argument == row.wait_argument;
+    if (same) row.since_ns = before.since_ns;
+  }
+  job.head_shown = row;
   board_.Write(job.head_row, row);
 }
 

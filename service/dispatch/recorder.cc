@@ -1,6 +1,7 @@
 #include "service/dispatch/recorder.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "ipc/base/check.h"
@@ -10,7 +11,7 @@ namespace headrace::service {
 namespace {
 
 // Of a pass, as its rank says: longer ones are not believed.
-constexpr TimeNs kPassMax = 1000 * kSecond;
+constexpr TimeNs kPassMax = 7 * 86400 * kSecond;
 
 std::size_t PostOf(const Job& job, std::uint64_t sequence, std::uint32_t rank) {
   return (sequence % kOperationsMax) * job.world_size() + rank;
@@ -24,17 +25,23 @@ TimeNs Believed(std::uint64_t said_ns, TimeNs now) {
 
 }  // namespace
 
-// A job that recorded nothing has nothing to keep for anybody.
 std::uint16_t Recorder::FindPlace() const {
+  const auto ended_of = [this](std::uint32_t uid) {
+    return std::ranges::count_if(places_, [uid](const Place& place) {
+      return place.row.owner_uid == uid && place.row.ended_ns != 0;
+    });
+  };
+  const auto rank = [&ended_of](const Place& place) {
+    // A job that recorded nothing and ended well has nothing to keep for anybody.
+    const bool tells = place.row.blocks + place.row.passes > 0 || place.failed;
+    return std::tuple(-ended_of(place.row.owner_uid), tells, place.row.ended_ns);
+  };
   std::uint16_t best = kNoRow;
-  for (std::uint16_t place = 0; place < places_.size(); ++place) {
-    const ipc::FlightJobRow& row = places_[place];
-    if (row.job_id == 0) return place;
-    if (row.ended_ns == 0) continue;
-    const auto rank = [](const ipc::FlightJobRow& of) {
-      return std::pair(of.blocks + of.passes > 0, of.ended_ns);
-    };
-    if (best == kNoRow || rank(row) < rank(places_[best])) best = place;
+  for (std::uint16_t index = 0; index < places_.size(); ++index) {
+    const Place& place = places_[index];
+    if (place.row.job_id == 0) return index;
+    if (place.row.ended_ns == 0) continue;
+    if (best == kNoRow || rank(place) < rank(places_[best])) best = index;
   }
   return best;
 }
@@ -46,7 +53,7 @@ void Recorder::OpenJob(Job& job, TimeNs now) {
     ++board_.counters.jobs_unrecorded;
     return;
   }
-  board_.ClearFlight(notes.place, places_[notes.place]);
+  board_.ClearFlight(notes.place, places_[notes.place].row);
   notes.row.job_id = job.id().value;
   notes.row.owner_uid = job.owner_uid();
   notes.row.world_size = job.world_size();
@@ -56,7 +63,7 @@ void Recorder::OpenJob(Job& job, TimeNs now) {
   notes.operations.resize(kOperationsMax * job.world_size());
   notes.passes.resize(job.world_size());
   Form(job);
-  places_[notes.place] = notes.row;  // taken, before anything of it is published
+  places_[notes.place] = {.row = notes.row};  // taken, before anything of it is published
 }
 
 void Recorder::Form(Job& job) {
@@ -77,6 +84,14 @@ void Recorder::CloseJob(Job& job, TimeNs now) {
     board_.FreeShareRow(std::exchange(share.board_row, kNoRow));
   job.notes.shares.clear();
   job.notes.row.ended_ns = std::max<TimeNs>(now, 1);
+  if (job.notes.place != kNoRow && job.failed && job.failure) {
+    ipc::FlightEndRow end{.job_id = job.id().value,
+                          .code = static_cast<std::uint32_t>(job.failure->code),
+                          .cause = {}};
+    ipc::SetText(end.cause, job.failure->text);
+    board_.WriteFlight(job.notes.place, end);
+    places_[job.notes.place].failed = true;
+  }
   job.notes.dirty = true;
   Publish(job);
 }
@@ -86,7 +101,7 @@ void Recorder::Publish(Job& job) {
     if (std::exchange(share.dirty, false)) board_.Write(share.board_row, share.row);
   }
   if (!std::exchange(job.notes.dirty, false) || job.notes.place == kNoRow) return;
-  places_[job.notes.place] = job.notes.row;
+  places_[job.notes.place].row = job.notes.row;
   board_.WriteFlight(job.notes.place, job.notes.row);
 }
 
@@ -115,7 +130,7 @@ void Recorder::PostGradient(Job& job, std::uint32_t rank, std::uint32_t tensor,
   const Gradients& gradients = *job.gradients;
   RankSums& sums = job.member(rank).sums;
   sums.bytes_posted += record.count * SizeOf(gradients.layout().dtype);
-  sums.waited_ns += record.waited_ns;
+  AddTime(sums.waited_ns, record.waited_ns);
   if (job.formed() && gradients.ready(tensor) == job.local_ranks()) {
     NoteLast(job, rank, now - gradients.opened_ns(tensor));
   }
@@ -127,8 +142,8 @@ void Recorder::PostGradient(Job& job, std::uint32_t rank, std::uint32_t tensor,
   // Times that the rank says; what cannot be counts as the time of reading.
   pass.begin_ns = std::min(pass.begin_ns, Believed(record.backward_ns, now));
   pass.last_ns = std::max(pass.last_ns, Believed(record.posted_ns, now));
-  pass.forward_ns += record.forward_ns;
-  pass.waited_ns += record.waited_ns;
+  AddTime(pass.forward_ns, record.forward_ns);
+  AddTime(pass.waited_ns, record.waited_ns);
   if (++pass.posts == gradients.count()) WritePass(job, rank, pass);
 }
 

@@ -21,8 +21,10 @@ class Recorder {
   explicit Recorder(BoardWriter& board) : board_(board) {}
 
   // ---- jobs ----
-  // Gives the job a place: a free one, or that of the job that ended longest ago, first of those
-  // that recorded nothing. When all places belong to jobs that live it goes unrecorded.
+  // Gives the job a place: a free one, or that of a job that has ended. Of these it is one of the
+  // user that has the most of them, so that nobody's jobs push out the records of others; of that
+  // user's the one that ended longest ago, first of those that recorded nothing and did not fail.
+  // When all places belong to jobs that live it goes unrecorded.
   void OpenJob(Job& job, TimeNs now);
   // The job's ranks of this node are known.
   void Form(Job& job);
@@ -63,11 +65,16 @@ class Recorder {
   static void NoteStage(Block& block, const Part& part, TimeNs end_ns);
   void FillOperation(const Job& job, const Operation& operation, ipc::FlightRow& row) const;
   void FillPlanned(const Job& job, const WireBlock& wire, ipc::FlightRow& row) const;
-  void Write(Job& job, ipc::FlightRow& row);
+  // `failure` as in BlockEnded.
+  void Write(Job& job, ipc::FlightRow& row, const Failure* failure);
   void WritePass(Job& job, std::uint32_t rank, const PassNotes& pass);
 
   BoardWriter& board_;
-  std::array<ipc::FlightJobRow, ipc::kFlightJobsMax> places_{};
+  struct Place {
+    ipc::FlightJobRow row{};
+    bool failed = false;  // the job, before it ended
+  };
+  std::array<Place, ipc::kFlightJobsMax> places_{};
 };
 
 }  // namespace headrace::service

@@ -38,7 +38,6 @@ void FillEnd(const Failure* failure, TimeNs now, ipc::FlightRow& row) {
   row.ended_ns = now;
   if (failure == nullptr) return;
   row.code = static_cast<std::uint8_t>(failure->code);
-  ipc::SetText(row.cause, failure->text);
 }
 
 // When each rank posted a row's memory, and by when the last of them had.
@@ -144,7 +143,7 @@ void Recorder::BlockEnded(Job& job, const Operation& operation, Block& block,
     }
     FillStages(notes, row);
     FillEnd(failure, now, row);
-    Write(job, row);
+    Write(job, row, failure);
   }
   block.notes.count = 0;
 }
@@ -162,7 +161,7 @@ void Recorder::OperationEnded(Job& job, const Operation& operation, TimeNs now) 
   FillOperation(job, operation, row);
   row.blocks = 0;
   FillEnd(failure, now, row);
-  Write(job, row);
+  Write(job, row, failure);
 }
 
 void Recorder::HeadFailed(Job& job, const Failure& failure, TimeNs now) {
@@ -178,11 +177,16 @@ void Recorder::HeadFailed(Job& job, const Failure& failure, TimeNs now) {
   if (row.first_post_ns == kNever) return;
   row.blocks = 0;
   FillEnd(&failure, now, row);
-  Write(job, row);
+  Write(job, row, &failure);
 }
 
-void Recorder::Write(Job& job, ipc::FlightRow& row) {
+void Recorder::Write(Job& job, ipc::FlightRow& row, const Failure* failure) {
   row.number = ++job.notes.row.blocks;
+  if (failure != nullptr) {
+    ipc::FlightCauseRow cause{.number = row.number, .text = {}};
+    ipc::SetText(cause.text, failure->text);
+    board_.WriteFlight(job.notes.place, cause);
+  }
   board_.WriteFlight(job.notes.place, row);
   job.notes.dirty = true;
 }

@@ -23,7 +23,13 @@ std::int64_t Nanoseconds(double seconds) { return static_cast<std::int64_t>(seco
 
 ipc::JobState StateOf(const Job& job) {
   if (job.failed) return ipc::JobState::kFailed;
-  return job.attached() < job.world_size() ? ipc::JobState::kGathering : ipc::JobState::kRunning;
+  return job.HasMet() ? ipc::JobState::kRunning : ipc::JobState::kGathering;
+}
+
+// The gradient has been posted for an iteration before the head's, which has not ended.
+bool IsOfEarlier(const Gradients& gradients, std::uint32_t tensor) {
+  return gradients.IterationOf(tensor) < gradients.head_iteration() &&
+         gradients.posted(tensor) != 0;
 }
 
 // A plan's blocks are known by their place in it, as in the row's `block`; inside they have numbers
@@ -49,7 +55,8 @@ ipc::JobRow MakeJobRow(const Job& job) {
   row.operations_ended = job.operations_ended;
   row.operations_failed = job.operations_failed;
   row.bytes_moved = job.bytes_moved;
-  row.operations_open = job.operations_open;
+  row.operations_open = job.operations_open + (job.gradients ? job.gradients->open_count() : 0);
+  row.restarts = job.restarts();
   row.weight = job.share.weight;
   row.priority = job.share.priority;
   row.limit_bytes_per_s = job.share.limit_bytes_per_s;
@@ -140,7 +147,17 @@ ipc::QueueRow MakeHeadRow(Job& job, TimeNs now) {
   const std::optional<std::uint32_t> missing = gradients.Missing(job.local_ranks());
   const std::uint32_t tensor = missing.value_or(head->tensors.front());
   ipc::SetText(row.tensor, gradients.layout().tensors[tensor].name);
-  if (!missing) return row;  // too many blocks are on their way
+  if (!missing) {  // as many blocks as may are on their way
+    row.reason = static_cast<std::uint32_t>(ipc::WaitReason::kInFlight);
+    row.wait_argument = kPlannedOpenMax;
+    return row;
+  }
+  // This node's ranks have done their part: whoever holds the iteration up, it is none of them.
+  if (IsOfEarlier(gradients, tensor)) {
+    row.reason = static_cast<std::uint32_t>(ipc::WaitReason::kIteration);
+    row.wait_argument = gradients.IterationOf(tensor);
+    return row;
+  }
   row.ranks_missing = job.local_ranks() & ~gradients.ready(tensor);
   if (const auto awaited = job.FirstAwaited(gradients.posted(tensor), gradients.ready(tensor));
       awaited) {
@@ -193,6 +210,7 @@ ipc::PlanRow MakePlanRow(const Job& job) {
   row.waited_ns = totals.waited_ns;
   row.measured_ns = totals.iteration_ns;
   row.moving_ns = totals.moving_ns;
+  row.elsewhere_ns = totals.elsewhere_ns;
   const IterationTimes::Sums& sums = job.times->sums();
   row.iterations_count = sums.count;
   row.iterations_ns = sums.iterations_ns;

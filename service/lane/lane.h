@@ -69,6 +69,7 @@ class Lane final : public Actor {
   void Cancel(std::uint64_t token);
   void Answer(DispatchMessage message);
   void Report(const transport::Completion& completion);
+  void CountFlow(TimeNs now);
 
   std::uint8_t index_;
   std::string name_;
@@ -79,6 +80,10 @@ class Lane final : public Actor {
   std::vector<LaneMessage> messages_;
   boost::circular_buffer<transport::Transfer> held_;  // accepted from dispatch, not yet posted
   std::vector<transport::Completion> completions_;
+  std::size_t open_ = 0;  // stages that the transport has
+  bool flows_ = false;    // something of these moved when it was looked last
+  TimeNs looked_ns_ = 0;  // that was then
+  TimeNs flowed_ns_ = 0;  // sum of such times
   LaneProbe probe_;
   std::optional<Groups> groups_;  // of a lane between nodes
 };

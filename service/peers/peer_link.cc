@@ -80,6 +80,15 @@ class PeerLink::Entrance final : public schema::PeerEntrance::Server {
     return kj::READY_NOW;
   }
 
+  kj::Promise<void> describe(DescribeContext context) override {
+    const NodeFacts& self = link_.owner_.Self();
+    auto results = context.getResults();
+    results.setProtocolVersion(self.protocol_version);
+    results.setProgram(self.program);
+    results.setNode(self.name);
+    return kj::READY_NOW;
+  }
+
  private:
   PeerLink& link_;
 };

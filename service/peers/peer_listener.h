@@ -33,6 +33,7 @@ class PeerListener final : public PeerLink::Owner, private kj::TaskSet::ErrorHan
   kj::Promise<void> Finish(const std::string& cause);
   // Appends those that have said hello.
   void View(std::vector<PeerView>& views) const;
+  bool HasPeers() const { return !accepted_.empty(); }
 
  private:
   struct Accepted {

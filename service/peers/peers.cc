@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "ipc/board.h"
 #include "service/loop/text.h"
+#include "service/peers/peer_trial.h"
 
 namespace headrace::service {
 namespace {
@@ -19,6 +21,7 @@ namespace {
 constexpr auto kGoodbyeMax = 200 * kj::MILLISECONDS;
 constexpr TimeNs kSayWindow = 10 * kSecond;
 constexpr int kSaidMax = 8;
+constexpr auto kShowPeersEvery = 1 * kj::SECONDS;
 
 // Not 0: that stands for "none".
 std::uint64_t RandomNumber() {
@@ -129,6 +132,7 @@ Result<kj::Own<Peers>> Peers::Create(const PeerOptions& options, const PeersPort
   ports.log.info("node {}: {}", options.node_name, peers->security_->Describe());
   peers->tasks_.add(peers->security_->RemindOfPlainText());
   peers->tasks_.add(peers->security_->WatchFiles());
+  peers->ShowPeers();
   if (!options.server) return peers;
   const Result<std::string> leader = peers->names_.At(options.rendezvous);
   if (!leader) return leader.error();
@@ -293,6 +297,10 @@ std::vector<PeerView> Peers::View() const {
   return views;
 }
 
+kj::Promise<std::vector<PeerStep>> Peers::TryToReach(const std::string& address) {
+  return service::TryToReach(address, *security_, network_, timer_);
+}
+
 kj::Promise<void> Peers::Stop() {
   const std::string cause = fmt::format("the service on node {} is stopping", options_.node_name);
   auto all = kj::heapArrayBuilder<kj::Promise<void>>(dialers_.size() + 1);
@@ -310,6 +318,48 @@ void Peers::Act() {
     std::visit([this](const auto& each) { Do(each); }, action);
   }
   alarm_.SetFor(follower_.NextDeadline());
+  ShowPeers();
+}
+
+void Peers::ShowPeers() {
+  if (ports_.peers.empty() || shows_peers_) return;
+  shows_peers_ = true;
+  tasks_.add(ShowPeersAgain());
+}
+
+kj::Promise<void> Peers::ShowPeersAgain() {
+  WritePeerRows();
+  // An idle service has nothing to wake up for.
+  shows_peers_ = !dialers_.empty() || listener_.HasPeers();
+  if (!shows_peers_) return kj::READY_NOW;
+  return timer_.afterDelay(kShowPeersEvery).then([this] { return ShowPeersAgain(); });
+}
+
+void Peers::WritePeerRows() {
+  std::vector<ipc::PeerRow> rows;
+  for (const PeerView& view : View()) {
+    if (rows.size() == ports_.peers.size()) break;
+    ipc::PeerRow& row = rows.emplace_back();
+    row.in_use = 1;
+    row.connected = view.connected ? 1 : 0;
+    row.leads = view.leads ? 1 : 0;
+    row.needed = view.connected || !view.why.empty() ? 1 : 0;
+    row.round_trip_ns = view.round_trip_ns;
+    row.clock_offset_ns = view.clock_offset_ns;
+    ipc::SetText(row.name, view.name);
+    ipc::SetText(row.address, view.address);
+  }
+  const std::size_t count = std::max(rows.size(), shown_.size());
+  shown_.resize(count);
+  const std::size_t in_use = rows.size();
+  rows.resize(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (std::memcmp(&rows[i], &shown_[i], sizeof rows[i]) != 0) {
+      ipc::WriteRow(ports_.peers[i], rows[i]);
+    }
+  }
+  rows.resize(in_use);
+  shown_ = std::move(rows);
 }
 
 void Peers::Do(const ToLeader& action) {

@@ -80,6 +80,9 @@ class Peers final : private kj::TaskSet::ErrorHandler {
   // Every service that is connected, that a job waits for or that the list of peers names.
   std::vector<PeerView> View() const;
 
+  // How far this service gets at that address, step by step.
+  kj::Promise<std::vector<PeerStep>> TryToReach(const std::string& address);
+
   // From now on no other service is let in.
   void Drain() { draining_ = true; }
   // Tells all others that the service is stopping; resolves when they know, or soon.
@@ -95,6 +98,10 @@ class Peers final : private kj::TaskSet::ErrorHandler {
   void Do(const ReachLeader& action);
   void Do(const LeaveLeader& action);
   void SweepDialers();
+  // The board shows peers now, and again for as long as there are connections.
+  void ShowPeers();
+  kj::Promise<void> ShowPeersAgain();
+  void WritePeerRows();
   kj::Promise<void> Listen(kj::Network& network);
   void ShowEvent(Event event);
   void taskFailed(kj::Exception&& exception) override;
@@ -113,6 +120,8 @@ class Peers final : private kj::TaskSet::ErrorHandler {
   std::string silence_;  // of a server's leader, as it was said last
   TimeNs said_since_ns_ = 0;
   int said_ = 0;
+  bool shows_peers_ = false;  // again and again
+  std::vector<ipc::PeerRow> shown_;
   PeerListener listener_;
   std::map<std::string, kj::Own<PeerDialer>> dialers_;  // by the leader's address
   kj::TaskSet tasks_;

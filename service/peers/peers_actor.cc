@@ -62,6 +62,14 @@ void PeersActor::Handle(const ListPeers& message) {
       ports_.rpc.Send(PeersListed{.token = message.token, .peers = peers_->View()});
 }
 
+void PeersActor::Handle(const TryPeer& message) {
+  tasks_.add(peers_->TryToReach(message.address)
+                 .then([this, token = message.token](std::vector<PeerStep> steps) {
+                   [[maybe_unused]] const bool sent =
+                       ports_.rpc.Send(PeerTried{.token = token, .steps = std::move(steps)});
+                 }));
+}
+
 void PeersActor::Handle(const DrainPeers& /*message*/) { peers_->Drain(); }
 
 void PeersActor::Handle(const StopPeers& message) {

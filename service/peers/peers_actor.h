@@ -36,6 +36,7 @@ class PeersActor final : private kj::TaskSet::ErrorHandler {
   void Handle(const HandInLayout& message);
   void Handle(const ChangeSetting& message);
   void Handle(const ListPeers& message);
+  void Handle(const TryPeer& message);
   void Handle(const DrainPeers& message);
   void Handle(const StopPeers& message);
   void Handle(const Ping& message);

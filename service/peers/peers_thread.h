@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -66,6 +67,7 @@ struct PeersPorts {
   Door<WatchMessage>& watch;
   spdlog::logger& log;
   ipc::BoardSlot<ipc::CertificateRow>* certificate = nullptr;  // null: nobody looks at it
+  std::span<ipc::BoardSlot<ipc::PeerRow>> peers{};             // empty: likewise
   std::vector<NetworkLane> network_lanes{};                    // in the same order on every node
   std::uint64_t hash_salt = 0;  // for tests: makes this node disagree with its leader
 };

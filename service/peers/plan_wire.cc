@@ -111,6 +111,7 @@ void Write(schema::PeerMessage::Builder builder, const TellTimes& told) {
   const NodeTimes& times = told.seen.times;
   group.setIteration(times.iteration);
   group.setIterationS(times.iteration_s);
+  group.setRunningS(times.running_s);
   WriteSeconds(group.initReleaseS(static_cast<unsigned>(times.release_s.size())), times.release_s);
   WriteSeconds(group.initForwardS(static_cast<unsigned>(times.forward_s.size())), times.forward_s);
   WriteCosts(group.initCosts(static_cast<unsigned>(told.seen.costs.size())), told.seen.costs);
@@ -120,7 +121,10 @@ Result<PeerMessage> ReadTimes(std::uint32_t job, schema::PeerMessage::Times::Rea
   TellTimes told{.job = job, .seen = {}};
   told.seen.times.iteration = reader.getIteration();
   told.seen.times.iteration_s = reader.getIterationS();
-  if (!IsTime(told.seen.times.iteration_s)) return Corrupt("a time of an iteration that is none");
+  told.seen.times.running_s = reader.getRunningS();
+  if (!IsTime(told.seen.times.iteration_s) || !IsTime(told.seen.times.running_s)) {
+    return Corrupt("a time of an iteration that is none");
+  }
   Result<std::vector<double>> release_s = ReadSeconds(reader.getReleaseS());
   if (!release_s) return release_s.error();
   Result<std::vector<double>> forward_s = ReadSeconds(reader.getForwardS());

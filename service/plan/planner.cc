@@ -66,12 +66,17 @@ Result<Plan> MakePlan(Policy policy, const Profile& profile, const Route& route,
 
 Result<std::optional<Plan>> MakeFasterPlan(Policy policy, const Profile& profile,
                                            const Route& route, std::uint32_t version,
-                                           const Plan& present, double margin) {
+                                           const Present& present) {
   Result<Plan> made = MakePlan(policy, profile, route, version);
   if (!made) return made.error();
-  const Result<Simulation> simulated = Simulate(profile, route, present, {});
+  const Result<Simulation> simulated = Simulate(profile, route, present.plan, {});
   if (!simulated) return simulated.error().Within("the plan in force");
-  if (made->predicted_s >= simulated->iteration_s * (1 - margin)) return std::optional<Plan>();
+  double saved_s = simulated->iteration_s - made->predicted_s;
+  if (present.iteration_s > 0) {
+    saved_s = std::min(saved_s, present.iteration_s - present.running_s);
+  }
+  const double whole_s = std::max(simulated->iteration_s, present.iteration_s);
+  if (saved_s <= present.margin * whole_s) return std::optional<Plan>();
   return std::optional<Plan>(std::move(made).value());
 }
 

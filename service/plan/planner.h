@@ -17,10 +17,19 @@ namespace headrace::plan {
 Result<Plan> MakePlan(Policy policy, const Profile& profile, const Route& route,
                       std::uint32_t version = 1);
 
-// The same, but nothing where `present` would under that profile and on that route take less than
-// 1 / (1 - margin) times as long as the new plan: then changing is not worth it.
+// The plan in force, and when another one is worth the change.
+struct Present {
+  const Plan& plan;
+  double iteration_s = 0;  // as it was seen, with whatever else the loop does; 0: not known
+  double running_s = 0;    // of it: nobody stood still for gradients
+  double margin = 0;       // share of the iteration that a change must save
+};
+
+// The same, but nothing where the new plan would save less than the margin: as both plans come out
+// under that profile and on that route, and no more than the time that iterations stand still now.
+// What a loop does besides its passes hides gradients too, and makes a saving a smaller share.
 Result<std::optional<Plan>> MakeFasterPlan(Policy policy, const Profile& profile,
                                            const Route& route, std::uint32_t version,
-                                           const Plan& present, double margin);
+                                           const Present& present);
 
 }  // namespace headrace::plan

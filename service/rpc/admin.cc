@@ -11,6 +11,9 @@ namespace headrace::service {
 namespace {
 
 constexpr TimeNs kPingTimeout = kSecond;
+// A name, a port, a handshake and a question, each with five seconds.
+constexpr TimeNs kTryTimeout = 25 * kSecond;
+constexpr std::size_t kAddressSizeMax = 300;
 
 }  // namespace
 
@@ -124,6 +127,42 @@ kj::Promise<void> Admin::peers(PeersContext context) {
         }
       })
       .attach(kj::defer([this, token] { desk_.answers.listed.Drop(token); }));
+}
+
+// It makes the service connect to where somebody wants: for those who run it.
+kj::Promise<void> Admin::tryPeer(TryPeerContext context) {
+  const auto refuse = [&context](Code code, const std::string& text) {
+    context.getResults().setCode(static_cast<std::uint8_t>(code));
+    context.getResults().setText(text);
+  };
+  const auto address = context.getParams().getAddress();
+  const std::uint32_t uid = client_->peer.uid;
+  if (uid != 0 && uid != ::geteuid()) {
+    refuse(Code::kPermissionDenied,
+           "try a peer: only root and uid " + std::to_string(::geteuid()) +
+               ", which the service runs as, may have it connect somewhere");
+    return kj::READY_NOW;
+  }
+  if (address.size() == 0 || address.size() > kAddressSizeMax) {
+    refuse(Code::kInvalidArgument, "try a peer: an address is host:port, of at most " +
+                                       std::to_string(kAddressSizeMax) + " bytes");
+    return kj::READY_NOW;
+  }
+  const RequestToken token = desk_.answers.NextToken();
+  if (!desk_.peers.Send(TryPeer{.token = token, .address = {address.begin(), address.size()}})) {
+    return KJ_EXCEPTION(OVERLOADED, "peers is behind with its messages");
+  }
+  return desk_.timer->timeoutAfter(kTryTimeout * kj::NANOSECONDS, desk_.answers.tried.Add(token))
+      .then([context](const std::vector<PeerStep>& steps) mutable {
+        auto list = context.getResults().initSteps(static_cast<unsigned>(steps.size()));
+        for (unsigned i = 0; i < list.size(); ++i) {
+          list[i].setName(steps[i].name);
+          list[i].setFound(steps[i].found);
+          list[i].setCode(static_cast<std::uint8_t>(steps[i].status.code()));
+          if (!steps[i].status) list[i].setText(steps[i].status.error().text());
+        }
+      })
+      .attach(kj::defer([this, token] { desk_.answers.tried.Drop(token); }));
 }
 
 }  // namespace headrace::service

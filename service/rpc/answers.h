@@ -13,6 +13,7 @@ struct Answers {
   Waiting<Status> removed;
   Waiting<Status> answered;  // by peers
   Waiting<std::vector<PeerView>> listed;
+  Waiting<std::vector<PeerStep>> tried;
   Waiting<Pong> pong;
   RequestToken last_token = 0;
 };

@@ -92,6 +92,9 @@ class Control::Loop final : private kj::TaskSet::ErrorHandler {
   void Handle(PeersListed message) {
     desk_.answers.listed.Give(message.token, std::move(message.peers));
   }
+  void Handle(PeerTried message) {
+    desk_.answers.tried.Give(message.token, std::move(message.steps));
+  }
   void Handle(const AskProbe& message);
   void Handle(const LoopFailed& message);
 

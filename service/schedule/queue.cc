@@ -222,11 +222,15 @@ std::span<const UnifiedQueue::HeadWaits> UnifiedQueue::ExplainHeads(std::uint8_t
 
 Wait UnifiedQueue::WhyWaits(const Lane& lane, const Entry& entry, const Line& line,
                             const Entry* next, TimeNs now) {
-  if (!HasCredit(lane, line)) return {Wait::Reason::kNoCredit, 0};
+  if (!HasCredit(lane, line)) {
+    return line.in_flight_stages < line.in_flight_max
+               ? Wait{Wait::Reason::kNoCredit, 0}
+               : Wait{Wait::Reason::kInFlight, line.in_flight_max};
+  }
   const TimeNs ready = entry.limit.ReadyAt();
   if (ready > now) return {Wait::Reason::kRateLimit, static_cast<std::uint64_t>(ready - now)};
   if (next != &entry) return {Wait::Reason::kBehindJob, next->job.value};
-  return HasRoom(lane, line.waiting.front()) ? Wait{} : Wait{Wait::Reason::kNoCredit, 0};
+  return HasRoom(lane, line.waiting.front()) ? Wait{} : Wait{Wait::Reason::kLaneFull, 0};
 }
 
 UnifiedQueue::Job* UnifiedQueue::FindJob(JobId job) const {

@@ -78,12 +78,15 @@ struct Wait {
   enum class Reason : std::uint8_t {
     kNone,
     kBehindStage,
-    kNoCredit,
+    kNoCredit,  // bytes
     kBehindJob,
     kRateLimit,
+    kInFlight,  // stages: as many of the order are on the lane as may be
+    kLaneFull,  // of all jobs
   };
   Reason reason = Reason::kNone;
-  // Position (kBehindStage), job id (kBehindJob), nanoseconds until it may go (kRateLimit).
+  // Position (kBehindStage), job id (kBehindJob), nanoseconds until it may go (kRateLimit), stages
+  // (kInFlight).
   std::uint64_t argument = 0;
 };
 

@@ -39,6 +39,7 @@ struct NodeTimes {
   std::vector<double> release_s;  // from the begin of the backward pass to the post
   std::vector<double> forward_s;  // what the forward pass spent on it, without waits
   double iteration_s = 0;         // from one backward pass to the next
+  double running_s = 0;           // of it: the forward pass did not stand still; 0: not known
 };
 
 }  // namespace headrace::service

@@ -103,6 +103,7 @@ void BoardWriter::FreeShareRow(std::uint16_t row) {
 
 void BoardWriter::ClearFlight(std::uint16_t place, const ipc::FlightJobRow& former) {
   ipc::WriteRow(layout_.flight_jobs[place], ipc::FlightJobRow{});
+  ipc::WriteRow(layout_.flight_ends[place], ipc::FlightEndRow{});
   for (std::uint64_t i = 0; i < std::min<std::uint64_t>(former.blocks, ipc::kFlightRowsMax); ++i) {
     ipc::WriteRow(layout_.flights[place][i], ipc::FlightRow{});
   }
@@ -121,6 +122,14 @@ void BoardWriter::WriteFlight(std::uint16_t place, const ipc::FlightRow& block) 
 
 void BoardWriter::WriteFlight(std::uint16_t place, const ipc::PassRow& pass) {
   ipc::WriteRow(layout_.passes[place][(pass.number - 1) % ipc::kPassRowsMax], pass);
+}
+
+void BoardWriter::WriteFlight(std::uint16_t place, const ipc::FlightCauseRow& cause) {
+  ipc::WriteRow(layout_.flight_causes[place][(cause.number - 1) % ipc::kFlightRowsMax], cause);
+}
+
+void BoardWriter::WriteFlight(std::uint16_t place, const ipc::FlightEndRow& end) {
+  ipc::WriteRow(layout_.flight_ends[place], end);
 }
 
 std::int64_t BoardWriter::UnixTime(TimeNs now) const {

@@ -48,6 +48,9 @@ class BoardWriter {
   // In the ring's row of that number.
   void WriteFlight(std::uint16_t place, const ipc::FlightRow& block);
   void WriteFlight(std::uint16_t place, const ipc::PassRow& pass);
+  // Why the block of that number failed; before its own row.
+  void WriteFlight(std::uint16_t place, const ipc::FlightCauseRow& cause);
+  void WriteFlight(std::uint16_t place, const ipc::FlightEndRow& end);
 
   // The unix time at `now`, by the clocks' difference when the service started; 0 while its row is
   // not written.

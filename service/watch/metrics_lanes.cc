@@ -29,7 +29,7 @@ constexpr std::array kLaneMetrics = {
     RowMetric<LaneRow>{"headrace_lane_bytes_total", kCounter,
                        "Bytes of block stages that have ended.", FieldOf<&LaneRow::bytes_moved>},
     RowMetric<LaneRow>{"headrace_lane_busy_seconds_total", kCounter,
-                       "Time with at least one block stage on the lane.",
+                       "Time with a block stage on the lane, less when nothing flowed there.",
                        FieldOf<&LaneRow::busy_ns>},
     RowMetric<LaneRow>{"headrace_lane_startup_seconds", kGauge,
                        "Measured cost of a stage of no bytes; 0: not known yet.",

@@ -41,6 +41,7 @@ std::vector<ipc::JobRow> NamedJobs(const ipc::BoardReading& reading);
 // Name of the job with that id among them; empty when it is not.
 std::string_view NameOf(std::uint32_t job_id, const std::vector<ipc::JobRow>& jobs);
 
+void WritePeerMetrics(const ipc::BoardReading& reading, MetricsText& text);
 void WriteServiceMetrics(const ipc::BoardReading& reading, MetricsText& text);
 void WriteJobMetrics(const ipc::BoardReading& reading, MetricsText& text);
 void WritePlanMetrics(const ipc::BoardReading& reading, MetricsText& text);

@@ -18,6 +18,11 @@ Value Known(const PlanRow& row) {
   return MetricValue::Seconds(row.*kField);
 }
 
+// Without what the loop does besides its passes, which no plan predicts.
+TimeNs PassesOf(const PlanRow& row) {
+  return row.measured_ns - std::min(row.elsewhere_ns, row.measured_ns);
+}
+
 // Waiting that no iteration did hides all of it; more waiting than moving hides nothing.
 Value Overlap(const PlanRow& row) {
   if (row.moving_ns <= 0 || row.measured_ns <= 0) return std::nullopt;
@@ -28,7 +33,7 @@ Value Overlap(const PlanRow& row) {
 Value PlanError(const PlanRow& row) {
   if (row.predicted_ns <= 0 || row.measured_ns <= 0) return std::nullopt;
   return MetricValue::Ratio(
-      static_cast<double>(row.measured_ns) / static_cast<double>(row.predicted_ns) - 1);
+      static_cast<double>(PassesOf(row)) / static_cast<double>(row.predicted_ns) - 1);
 }
 
 // Of the plan in force: they begin anew with the next one, whose policy may be another.
@@ -54,6 +59,9 @@ constexpr std::array kOfPolicy = {
     RowMetric<PlanRow>{"headrace_plan_moving_seconds", kGauge,
                        "Median time of an iteration with a block on a lane.",
                        Known<&PlanRow::moving_ns>},
+    RowMetric<PlanRow>{"headrace_plan_elsewhere_seconds", kGauge,
+                       "Median time of an iteration outside of its passes and their waits.",
+                       FieldOf<&PlanRow::elsewhere_ns>},
     RowMetric<PlanRow>{"headrace_plan_predicted_seconds", kGauge,
                        "Time of an iteration as the plan predicts it.",
                        Known<&PlanRow::predicted_ns>},
@@ -64,7 +72,8 @@ constexpr std::array kOfPolicy = {
                        "Share of the communication of the last iterations that was hidden.",
                        Overlap},
     RowMetric<PlanRow>{"headrace_plan_error_ratio", kGauge,
-                       "Measured iteration over the predicted one, less 1.", PlanError},
+                       "Measured iteration, less elsewhere, over the predicted one, less 1.",
+                       PlanError},
 };
 
 // Sums over all plans of the job.

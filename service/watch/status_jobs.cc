@@ -37,7 +37,8 @@ Json PlanJson(const ipc::JobRow& job, const ipc::BoardReading& reading) {
           {"backward_s", JsonSeconds(row->backward_ns)},
           {"forward_s", JsonSeconds(row->forward_ns)},
           {"waited_s", JsonSeconds(row->waited_ns)},
-          {"moving_s", JsonSeconds(row->moving_ns)}};
+          {"moving_s", JsonSeconds(row->moving_ns)},
+          {"elsewhere_s", JsonSeconds(row->elsewhere_ns)}};
 }
 
 }  // namespace
@@ -50,6 +51,7 @@ Json JobsJson(const ipc::BoardReading& reading) {
                     {"uid", row.owner_uid},
                     {"state", ipc::JobStateName(row.state)},
                     {"says", JsonText(ipc::GetText(row.failure))},
+                    {"restarts", row.restarts},
                     {"world_size", row.world_size},
                     {"ranks_attached", row.ranks_attached},
                     {"weight", row.weight},

@@ -17,8 +17,12 @@ MadePlan Make(const MakePlan& wish) {
     if (!made) return made.error();
     return std::make_shared<const plan::Plan>(std::move(made).value());
   }
-  Result<std::optional<plan::Plan>> made = plan::MakeFasterPlan(
-      wish.policy, wish.profile, wish.route, wish.version, *wish.present, wish.margin);
+  Result<std::optional<plan::Plan>> made =
+      plan::MakeFasterPlan(wish.policy, wish.profile, wish.route, wish.version,
+                           {.plan = *wish.present,
+                            .iteration_s = wish.iteration_s,
+                            .running_s = wish.running_s,
+                            .margin = wish.margin});
   if (!made) return made.error();
   if (!*made) return std::shared_ptr<const plan::Plan>();
   return std::make_shared<const plan::Plan>(std::move(**made));

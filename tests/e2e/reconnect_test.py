@@ -68,7 +68,10 @@ class OneNode(ReconnectCase):
         return ranks
 
     def epochs(self) -> list[int]:
-        return [job["epoch"] for job in self.service.ctl_json("jobs")["jobs"]]
+        jobs = self.service.ctl_json("jobs")["jobs"]
+        # People are shown how often it came back.
+        self.assertEqual([job["restarts"] for job in jobs], [job["epoch"] - 1 for job in jobs])
+        return [job["epoch"] for job in jobs]
 
     def test_a_killed_service_is_come_back_to(self) -> None:
         ranks = self.ranks()

@@ -138,7 +138,7 @@ class TopScreen(unittest.TestCase):
         self.start()
         screen = self.see(
             r"^ headraced [\d.]+ .* 1 jobs, 3 ranks, 1 waits",
-            r"bert +running +3/3",
+            r"bert +running +3 here of 3",
             r"shm0 +[█·▏▎▍▌▋▊▉]{16}",
             r"rank 2 of job bert not ready for [\d.]+ m?s",
             r"q quit  h help",

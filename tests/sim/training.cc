@@ -173,7 +173,7 @@ void Training::Spoil(ipc::GradientRecord& record, Dice& dice) const {
       record.reduction = static_cast<std::uint8_t>(Reduction::kMax);
       return;
     default:
-      record.reserved1 = dice.Between(1, 99);
+      record.waited_ns = ipc::kGradientTimeMax + dice.Between(1, 99);
       return;
   }
 }

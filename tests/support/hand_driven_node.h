@@ -38,6 +38,8 @@ struct JobSpec {
   std::uint32_t world_size = 2;
   std::uint32_t timeout_ms = 60'000;
   std::string rendezvous{};  // not empty: its ranks are on several nodes
+  std::uint32_t uid = 0;
+  std::uint32_t epoch = 1;
 };
 
 // Between dispatch and watch, and dispatch and mapping: keeps what a test asks about and passes the

@@ -154,6 +154,27 @@ class Agent:
             self.session.all_reduce(self.tensors[name])
         return time.monotonic() - begin
 
+    def gradients(self, counts: list[int], policy: str | None = None) -> None:
+        """Hands in a layout of float32 gradients of so many elements each."""
+        specs = [((count,), "float32", f"g{i}") for i, count in enumerate(counts)]
+        self.layout = self.session.layout(specs, "sum", policy)
+
+    def iterations(self, count: int, pause: float = 0.0) -> float:
+        """So many, each with a time in which the loop does something else before its forward pass;
+        how long they took."""
+        import time
+
+        begin = time.monotonic()
+        for _ in range(count):
+            self.layout.begin_backward()
+            for i in reversed(range(len(self.layout))):
+                self.layout.post(i)
+            time.sleep(pause)
+            for i in range(len(self.layout)):
+                self.layout.wait(i)
+            self.layout.end_forward()
+        return time.monotonic() - begin
+
     def register_again_and_again(self, name: str, count: int, seconds: float) -> int:
         """Registers so many tensors in one call and releases them, for a while; how often."""
         import time

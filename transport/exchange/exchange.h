@@ -37,6 +37,7 @@ class Exchange final : public NetworkTransport, private WireEvents {
   // What half of the nodes have moved cannot be taken back: ends all transfers of its group.
   void Cancel(std::uint64_t token) override;
   std::uint64_t Missing(std::uint64_t token) const override;
+  bool Flows() const override { return counters_.pieces_flowing > 0 || HasWork(); }
   bool DoWork(TimeNs now, std::vector<Completion>& completions) override;
   bool PrepareToSleep() override;
   int event_fd() const override { return wire_.event_fd(); }

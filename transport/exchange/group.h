@@ -110,6 +110,7 @@ class Group {
     std::uint32_t open_count = 0;  // messages of this round that have not ended
     std::uint64_t waits_turn = 0;  // of its sends, by member: those at the gate
     std::uint64_t is_on_wire = 0;  // and those that the wire has
+    bool flows = false;            // as counted in pieces_flowing
     Cut::Range range;
     RunWalk walk;           // at the piece's first element
     bool gathered = false;  // of several runs: moves through a slot of its own
@@ -176,6 +177,8 @@ class Group {
   void BeginRound(std::uint16_t index);
   void Send(std::uint16_t index, std::uint16_t member);
   bool Advance(std::uint16_t index);
+  bool Flows(const Piece& piece) const;
+  void CountFlow(Piece& piece);
   void Sum(const Piece& piece, const Round& round);
   void Gather(const Piece& piece);
   void Scatter(const Piece& piece);

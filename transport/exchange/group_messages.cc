@@ -161,6 +161,7 @@ void Group::Accept(const Message& message, std::uint16_t index, std::size_t rece
   const Round& round = piece.script.rounds[piece.round];
   piece.receives[receive] = Receive::kAccepted;
   std::byte* const memory = round.staged ? staging_.At(piece.slots[receive]) : Target(piece);
+  CountFlow(piece);
   wire_.Accept(message.arrival, memory, TokenOf(index, true, receive));
 }
 
@@ -210,7 +211,9 @@ void Group::EndMessage(std::uint16_t index) {
   HR_CHECK(index < pieces_.size(), index);
   Piece& piece = pieces_[index];
   HR_CHECK(piece.active && piece.open_count > 0, index, piece.open_count);
-  if (--piece.open_count > 0) return;
+  --piece.open_count;
+  CountFlow(piece);
+  if (piece.open_count > 0) return;
   if (broken_) {
     EndPiece(index);
   } else if (!piece.spoiled) {

@@ -12,9 +12,13 @@
 #include <vector>
 
 #include "client/cli/ctl/table.h"
+#include "client/cli/ctl/words.h"
 
 namespace headrace::ctl {
 namespace {
+
+// To the top left, and clear.
+constexpr const char* kClear = "\x1b[H\x1b[2J";
 
 int JudgeService(const Snapshot& snapshot, Liveness liveness) {
   if (snapshot.rows_unread > 0) {
@@ -32,11 +36,10 @@ void PrintScreen(const Globals& globals, const View& view, const Watch& watch,
                  const Reading& reading) {
   const bool again = watch.seconds > 0;
   if (globals.json) {
-    Print(view.json(reading).dump(again ? -1 : 2) + "\n");
+    Print(view.json(reading), watch);
   } else {
-    // To the top left, and clear.
     const bool clear = again && ::isatty(STDOUT_FILENO) == 1;
-    Print((clear ? "\x1b[H\x1b[2J" : "") + view.table(reading, !globals.no_header));
+    Print(std::string(clear ? kClear : "") + view.table(reading, !globals.no_header));
   }
   std::fflush(stdout);
 }
@@ -91,7 +94,25 @@ int Show(const Globals& globals, const View& view, const Watch& watch) {
   }
 }
 
+int Repeat(const Globals& globals, const Watch& watch, const std::function<int()>& once) {
+  const bool again = watch.seconds > 0;
+  const bool clear = again && !globals.json && ::isatty(STDOUT_FILENO) == 1;
+  for (std::uint64_t screen = 1;; ++screen) {
+    if (clear) Print(std::string(kClear));
+    const int code = once();
+    std::fflush(stdout);
+    if (!again || screen == watch.screens_max) return code;
+    std::this_thread::sleep_for(std::chrono::duration<double>(watch.seconds));
+  }
+}
+
+void Print(const Json& json, const Watch& watch) {
+  Print(json.dump(watch.seconds > 0 ? -1 : 2) + "\n");
+}
+
 bool HasFailedJob(const Snapshot& snapshot, std::string_view name) {
+  const ipc::FlightJobRow* const ended = name.empty() ? nullptr : snapshot.FindEnded(name);
+  if (ended != nullptr && snapshot.FindEnd(ended->job_id) != nullptr) return true;
   return std::any_of(snapshot.jobs.begin(), snapshot.jobs.end(), [name](const ipc::JobRow& job) {
     const bool is_asked_for = name.empty() || ipc::GetText(job.name) == name;
     return is_asked_for && job.state == static_cast<std::uint32_t>(ipc::JobState::kFailed);
@@ -102,6 +123,10 @@ bool KnowsJob(const Snapshot& snapshot, std::string_view name) {
   std::vector<std::string> known;
   for (const ipc::JobRow& job : snapshot.jobs) known.push_back(Printable(ipc::GetText(job.name)));
   if (std::find(known.begin(), known.end(), Printable(name)) != known.end()) return true;
+  if (const std::string ended = HowItEnded(snapshot, name); !ended.empty()) {
+    Complain(ended);
+    return false;
+  }
   ComplainOfName("job", name, std::move(known));
   return false;
 }

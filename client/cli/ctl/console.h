@@ -60,8 +60,16 @@ struct View {
 // cannot: that nobody keeps it up to date.
 int Show(const Globals& globals, const View& view, const Watch& watch = {});
 
+// The same for what is no reading of the board alone: runs `once`, which prints one screen and
+// returns the exit code, again and again if `watch` says so. Returns the last code.
+int Repeat(const Globals& globals, const Watch& watch, const std::function<int()>& once);
+// With --watch on one line, so that a program can read each as it comes.
+void Print(const Json& json, const Watch& watch);
+
+// Of all jobs that live, or the one of that name; it may have ended since.
 bool HasFailedJob(const Snapshot& snapshot, std::string_view name = {});
-// False, with the names there are on stderr, where there is no such job, or no such lane.
+// False, with the names there are on stderr, where there is no such job, or no such lane; of a job
+// that has ended stderr says when and why.
 bool KnowsJob(const Snapshot& snapshot, std::string_view name);
 bool KnowsLane(const Snapshot& snapshot, std::string_view name);
 

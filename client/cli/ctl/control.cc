@@ -180,4 +180,26 @@ Result<std::vector<PeerProbe>> Peers(const std::string& socket_path, TimeNs time
   });
 }
 
+Result<std::vector<PeerStep>> TryPeer(const std::string& socket_path, const std::string& address,
+                                      TimeNs timeout_ns) {
+  Result<std::vector<PeerStep>> result = NotEnded<std::vector<PeerStep>>();
+  return Talk(socket_path, timeout_ns, result, [&](schema::Admin::Client admin) {
+    auto request = admin.tryPeerRequest();
+    request.setAddress(address.c_str());
+    return request.send().then([&result](auto&& answer) {
+      if (answer.getCode() != 0) {
+        result = Refused(answer.getCode(), answer.getText().cStr());
+        return;
+      }
+      std::vector<PeerStep> steps;
+      for (const schema::PeerStep::Reader step : answer.getSteps()) {
+        steps.push_back({.name = step.getName().cStr(),
+                         .found = step.getFound().cStr(),
+                         .status = StatusOf(step.getCode(), step.getText().cStr())});
+      }
+      result = std::move(steps);
+    });
+  });
+}
+
 }  // namespace headrace::ctl

@@ -70,4 +70,13 @@ struct PeerProbe {
 };
 Result<std::vector<PeerProbe>> Peers(const std::string& socket_path, TimeNs timeout_ns);
 
+// How far the service got at another one's address, up to the first step that failed.
+struct PeerStep {
+  std::string name;   // "name", "port", "handshake", "version"
+  std::string found;  // of a step that went well
+  Status status{};
+};
+Result<std::vector<PeerStep>> TryPeer(const std::string& socket_path, const std::string& address,
+                                      TimeNs timeout_ns);
+
 }  // namespace headrace::ctl

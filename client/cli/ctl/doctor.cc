@@ -15,7 +15,9 @@ namespace {
 
 Finding CheckService(const Patient& patient) {
   if (!patient.board) {
-    return {"service", Level::kProblem, "no board tells of a running service", "start headraced"};
+    return {"service", Level::kProblem,
+            "no board tells of a running service: " + patient.board.error().text(),
+            "start headraced, or name its board with --board or HEADRACE_BOARD"};
   }
   const ipc::ServiceRow& service = patient.board->service;
   const std::string who = fmt::format("pid {}", service.pid);
@@ -37,9 +39,6 @@ Finding CheckService(const Patient& patient) {
 }
 
 Finding CheckBoard(const Patient& patient) {
-  if (!patient.board) {
-    return {"board", Level::kProblem, patient.board.error().text(), ""};
-  }
   const FileLook& file = patient.machine.board;
   if (patient.board->rows_unread > 0) {
     return {"board", Level::kWarning,
@@ -60,8 +59,12 @@ Finding CheckBoard(const Patient& patient) {
 Finding CheckSocket(const Patient& patient) {
   const FileLook& file = patient.machine.socket;
   if (!file.exists) {
-    return {"socket", Level::kProblem, patient.socket_path + " does not exist",
-            "start headraced, or name its socket with --socket or HEADRACE_SOCKET"};
+    const std::string what = patient.socket_path + " does not exist";
+    // Then that is said already.
+    const bool gone = !patient.board || patient.liveness == Liveness::kGone;
+    if (gone) return {"socket", Level::kNote, what, ""};
+    return {"socket", Level::kProblem, what,
+            "name the service's socket with --socket or HEADRACE_SOCKET, or restart headraced"};
   }
   if (!file.is_socket) {
     return {"socket", Level::kProblem, patient.socket_path + " is not a socket",
@@ -280,7 +283,8 @@ Findings Examine(const Patient& patient) {
     findings.push_back(CheckThreads(patient.machine.threads));
   }
   findings.push_back(CheckSocket(patient));
-  findings.push_back(CheckAnswer(patient));
+  // One failure is one problem: what follows from it is not said again.
+  if (patient.ping || !HasProblem(findings)) findings.push_back(CheckAnswer(patient));
   // Without an answer to the first question, the others would only say the same again.
   if (patient.ping) {
     CheckDataPath(patient, findings);
@@ -291,8 +295,8 @@ Findings Examine(const Patient& patient) {
     findings.push_back(CheckCertificate(*patient.board));
   }
   findings.push_back(CheckProtocol(patient));
-  findings.push_back(CheckBoard(patient));
   if (patient.board) {
+    findings.push_back(CheckBoard(patient));
     findings.push_back(CheckSteering(patient));
     findings.push_back(CheckJobs(*patient.board));
     findings.push_back(CheckLog(*patient.board));

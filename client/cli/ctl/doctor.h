@@ -29,6 +29,9 @@ struct Patient {
 // known.
 Findings Examine(const Patient& patient);
 
+// Of an attempt to reach the service at that address.
+Findings ExaminePeer(const std::string& address, const Result<std::vector<PeerStep>>& steps);
+
 // What a line `key = "value"` of TOML says; empty where there is none, or the value is empty.
 std::string TomlText(const std::string& toml, const std::string& key);
 

@@ -11,9 +11,13 @@
 namespace headrace::ctl {
 namespace {
 
+constexpr TimeNs kPeerTrial = 25 * kSecond;
+
 struct Wish {
   double timeout_seconds = 2;
   bool probe = false;
+  std::string peer;
+  Watch watch;
   std::string mps_directory = "/tmp/nvidia-mps";
 };
 
@@ -37,7 +41,21 @@ int Doctor(const Globals& globals, const Wish& wish) {
   }
   const Findings findings = Examine(patient);
   if (globals.json) {
-    Print(FindingsJson(findings));
+    Print(FindingsJson(findings), wish.watch);
+  } else {
+    Print(FindingsTable(findings, !globals.no_header));
+  }
+  return HasProblem(findings) ? kExitProblem : kExitOk;
+}
+
+// Before the first job: whether this node's service reaches another one.
+int DoctorPeer(const Globals& globals, const Wish& wish) {
+  // Each of the service's steps may take five seconds by itself.
+  const auto timeout_ns = static_cast<TimeNs>(wish.timeout_seconds * kSecond) + kPeerTrial;
+  const Findings findings =
+      ExaminePeer(wish.peer, TryPeer(globals.socket_path, wish.peer, timeout_ns));
+  if (globals.json) {
+    Print(FindingsJson(findings), wish.watch);
   } else {
     Print(FindingsTable(findings, !globals.no_header));
   }
@@ -62,15 +80,26 @@ void AddDoctorCommand(const Program& program) {
   const auto wish = std::make_shared<Wish>();
   CLI::App* command =
       AddCommand(program, "doctor", "checks service and machine, and says what to do",
-                 {"doctor", "doctor --probe --timeout 3"}, [&globals = program.globals, wish] {
-                   return wish->probe ? ProbeOnly(globals, *wish) : Doctor(globals, *wish);
+                 {"doctor", "doctor --probe --timeout 3", "doctor --peer node-b:7733"},
+                 [&globals = program.globals, wish] {
+                   return Repeat(globals, wish->watch, [&] {
+                     if (!wish->peer.empty()) return DoctorPeer(globals, *wish);
+                     return wish->probe ? ProbeOnly(globals, *wish) : Doctor(globals, *wish);
+                   });
                  });
-  command->add_flag("--probe", wish->probe,
-                    "one line and the exit code: does every lane of the service answer?");
+  CLI::Option* const probe = command->add_flag(
+      "--probe", wish->probe, "one line and the exit code: does every lane of the service answer?");
+  command
+      ->add_option("--peer", wish->peer,
+                   "whether this node's service reaches that one: name, port, certificates, "
+                   "versions; before the first job")
+      ->type_name("HOST:PORT")
+      ->excludes(probe);
   command->add_option("--mps-directory", wish->mps_directory, "where NVIDIA's MPS keeps its pipes")
       ->envname("CUDA_MPS_PIPE_DIRECTORY")
       ->capture_default_str();
   AddTimeout(*command, wish->timeout_seconds);
+  AddWatch(*command, wish->watch);
 }
 
 }  // namespace headrace::ctl

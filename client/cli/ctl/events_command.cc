@@ -1,6 +1,7 @@
 // What happened, and what happens.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -83,19 +84,29 @@ class Follower {
   bool has_shown_ = false;
 };
 
+// Events outlive their jobs.
+bool IsUnknown(const Snapshot& snapshot, const std::string& job) {
+  const bool has_events =
+      job.empty() || std::ranges::any_of(snapshot.events, [&](const ipc::EventRow& event) {
+        return IsEventOf(event, snapshot, job);
+      });
+  return !has_events && !KnowsJob(snapshot, job);
+}
+
 int Events(const Globals& globals, const Wish& wish) {
   if (wish.follow) return Follower(globals, wish).Run();
-  return Show(globals, {.table =
-                            [&wish](const Reading& reading, bool with_header) {
-                              return EventsTable(
-                                  NewestEvents(reading.snapshot, wish.job, wish.newest), wish.job,
-                                  with_header);
-                            },
-                        .json =
-                            [&wish](const Reading& reading) {
-                              return EventsJson(
-                                  NewestEvents(reading.snapshot, wish.job, wish.newest), wish.job);
-                            }});
+  return Show(
+      globals,
+      {.table =
+           [&wish](const Reading& reading, bool with_header) {
+             return EventsTable(NewestEvents(reading.snapshot, wish.job, wish.newest), wish.job,
+                                with_header);
+           },
+       .json =
+           [&wish](const Reading& reading) {
+             return EventsJson(NewestEvents(reading.snapshot, wish.job, wish.newest), wish.job);
+           },
+       .is_problem = [&wish](const Snapshot& snapshot) { return IsUnknown(snapshot, wish.job); }});
 }
 
 }  // namespace

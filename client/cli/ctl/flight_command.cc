@@ -14,6 +14,7 @@ namespace {
 struct Options {
   FlightQuery query;
   bool previous = false;
+  Watch watch;
 };
 
 std::int64_t UnixNow() {
@@ -46,11 +47,10 @@ int Flight(const Globals& globals, const Options& options) {
   FlightQuery query = options.query;
   query.with_open = options.previous || liveness == Liveness::kGone;
   if (globals.json) {
-    Print(FlightJson(*log, query));
+    Print(FlightJson(*log, query), options.watch);
   } else {
     Print(FlightTable(*log, query, UnixNow(), !globals.no_header));
   }
-  std::fflush(stdout);
   const bool known =
       query.job.empty() || std::ranges::any_of(log->jobs, [&query](const FlightJob& job) {
         return job.name() == query.job;
@@ -69,13 +69,18 @@ void AddFlightCommand(const Program& program) {
   const Globals& globals = program.globals;
   CLI::App* const command = AddCommand(
       program, "flight", "the last blocks of each job, also after its end and the service's",
-      {"flight", "flight bert -n 100", "flight bert --failed", "flight --previous --json"},
-      [options, &globals] { return Flight(globals, *options); });
+      {"flight", "flight bert -n 100", "flight bert --failed --watch", "flight --previous --json"},
+      [options, &globals] {
+        return Repeat(globals, options->watch, [&] { return Flight(globals, *options); });
+      });
   command->add_option("job", options->query.job, "only that job's");
   command->add_flag("--previous", options->previous, "of the service before this one");
-  command->add_option("-n,--rows", options->query.rows_max, "so many of each job, the newest")
-      ->capture_default_str();
+  CheckRange(
+      command->add_option("-n,--rows", options->query.rows_max, "so many of each job, the newest")
+          ->capture_default_str(),
+      std::uint64_t{1}, std::uint64_t{ipc::kFlightRowsMax});
   command->add_flag("--failed", options->query.failed, "only blocks that failed");
+  AddWatch(*command, options->watch, "--count");
 }
 
 }  // namespace headrace::ctl

@@ -20,6 +20,23 @@ std::vector<Row> ReadRing(const ipc::BoardSlot<Row> (&ring)[N], std::size_t& row
   return rows;
 }
 
+// Why blocks failed: beside their rows, at the same places.
+void ReadCauses(const ipc::BoardLayout& layout, std::size_t place, FlightJob& job) {
+  for (const ipc::FlightRow& block : job.blocks) {
+    if (block.code == 0) continue;
+    const std::size_t at = (block.number - 1) % ipc::kFlightRowsMax;
+    const std::optional<ipc::FlightCauseRow> cause = ipc::ReadRow(layout.flight_causes[place][at]);
+    // Else a later block has taken its place just now.
+    if (cause && cause->number == block.number) {
+      job.causes.emplace(block.number, ipc::GetText(cause->text));
+    }
+  }
+  const std::optional<ipc::FlightEndRow> end = ipc::ReadRow(layout.flight_ends[place]);
+  if (!end || end->job_id != job.row.job_id) return;
+  job.code = end->code;
+  job.cause = ipc::GetText(end->cause);
+}
+
 template <typename Row>
 std::uint64_t Overwritten(const std::vector<Row>& rows) {
   return rows.empty() ? 0 : rows.front().number - 1;
@@ -30,9 +47,12 @@ std::uint64_t Overwritten(const std::vector<Row>& rows) {
 std::uint64_t FlightJob::blocks_overwritten() const { return Overwritten(blocks); }
 std::uint64_t FlightJob::passes_overwritten() const { return Overwritten(passes); }
 
-std::int64_t FlightLog::UnixTime(TimeNs time_ns) const {
-  return snapshot.service.started_unix_ns + (time_ns - snapshot.service.started_ns);
+std::string_view FlightJob::CauseOf(const ipc::FlightRow& block) const {
+  const auto found = causes.find(block.number);
+  return found == causes.end() ? std::string_view() : std::string_view(found->second);
 }
+
+std::int64_t FlightLog::UnixTime(TimeNs time_ns) const { return snapshot.UnixTime(time_ns); }
 
 FlightLog TakeFlightLog(const ipc::BoardLayout& layout, TimeNs now_ns) {
   FlightLog log{.snapshot = TakeSnapshot(layout, now_ns), .jobs = {}};
@@ -43,7 +63,10 @@ FlightLog TakeFlightLog(const ipc::BoardLayout& layout, TimeNs now_ns) {
     if (!row || row->job_id == 0) continue;
     FlightJob job{.row = *row,
                   .blocks = ReadRing(layout.flights[place], unread),
-                  .passes = ReadRing(layout.passes[place], unread)};
+                  .passes = ReadRing(layout.passes[place], unread),
+                  .causes = {},
+                  .cause = {}};
+    ReadCauses(layout, place, job);
     // Another job may have taken the place meanwhile.
     const std::optional<ipc::FlightJobRow> after = ipc::ReadRow(layout.flight_jobs[place]);
     if (after && after->job_id == row->job_id) log.jobs.push_back(std::move(job));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,13 +15,18 @@ namespace headrace::ctl {
 
 struct FlightJob {
   ipc::FlightJobRow row{};
-  std::vector<ipc::FlightRow> blocks;  // oldest first
-  std::vector<ipc::PassRow> passes;    // likewise
+  std::vector<ipc::FlightRow> blocks;           // oldest first
+  std::vector<ipc::PassRow> passes;             // likewise
+  std::map<std::uint64_t, std::string> causes;  // of blocks that failed, by number
+  std::uint32_t code = 0;                       // headrace::Code of how the job ended
+  std::string cause;                            // why it failed; empty: it lives or ended well
 
   // How many were recorded, and are not to be read any more.
   std::uint64_t blocks_overwritten() const;
   std::uint64_t passes_overwritten() const;
   std::string_view name() const { return ipc::GetText(row.name); }
+  // Why the block failed; empty: it did not.
+  std::string_view CauseOf(const ipc::FlightRow& block) const;
 };
 
 struct FlightLog {

@@ -16,22 +16,40 @@ namespace headrace::ctl {
 namespace {
 
 constexpr std::uint32_t kNever32 = UINT32_MAX;
+// As much as a row can say: 71 minutes, or more.
+constexpr std::uint32_t kMost32 = UINT32_MAX - 1;
 
-std::string_view NameOfCode(const ipc::FlightRow& row) {
-  return row.code < kCodesCount ? CodeName(static_cast<Code>(row.code)) : "unknown";
+std::string_view NameOfCode(std::uint32_t code) {
+  return code < kCodesCount ? CodeName(static_cast<Code>(code)) : "unknown";
 }
+std::string_view NameOfCode(const ipc::FlightRow& row) { return NameOfCode(row.code); }
 
 std::size_t RanksKept(const FlightJob& job) {
   return std::min<std::size_t>(job.row.ranks_count, ipc::kFlightRanksMax);
 }
 
-double Milliseconds(std::uint32_t us) { return static_cast<double>(us) / 1000; }
+// "1.31", or ">4294967" of what took longer than a row can say.
+std::string Milliseconds(std::uint32_t from_us, std::uint32_t until_us) {
+  if (until_us == kMost32) return fmt::format(">{}", (until_us - from_us) / 1000);
+  return fmt::format("{:.2f}", static_cast<double>(until_us - from_us) / 1000);
+}
+
+// Whether a time of it is longer than a row can say.
+bool IsCut(const FlightJob& job, const ipc::FlightRow& row) {
+  bool cut = row.ready_us == kMost32;
+  for (std::size_t i = 0; i < RanksKept(job); ++i) cut |= row.posted_us[i] == kMost32;
+  for (std::size_t i = 0; i < std::min<std::size_t>(row.stages_count, ipc::kFlightStagesMax); ++i) {
+    const ipc::FlightStage& stage = row.stages[i];
+    cut |= stage.queued_us == kMost32 || stage.begin_us == kMost32 || stage.end_us == kMost32;
+  }
+  return cut;
+}
 
 // Who was last, and by how much; or who had not posted it when it ended.
 std::string Last(const FlightJob& job, const ipc::FlightRow& row) {
   if (row.last_rank != kNever32) {
     if (job.row.ranks_count < 2) return "";
-    return fmt::format("rank {} +{:.2f} ms", row.last_rank, Milliseconds(row.ready_us));
+    return fmt::format("rank {} +{} ms", row.last_rank, Milliseconds(0, row.ready_us));
   }
   std::vector<std::uint32_t> missing;
   for (std::size_t i = 0; i < RanksKept(job); ++i) {
@@ -52,17 +70,18 @@ std::string Stages(const FlightLog& log, const ipc::FlightRow& row) {
       texts.push_back(lane + " never");
       continue;
     }
-    const double moved = stage.end_us == kNever32 ? 0 : Milliseconds(stage.end_us - stage.begin_us);
-    texts.push_back(fmt::format("{} {:.2f}+{:.2f} ms", lane,
-                                Milliseconds(stage.begin_us - stage.queued_us), moved));
+    const std::string moved =
+        stage.end_us == kNever32 ? "0.00" : Milliseconds(stage.begin_us, stage.end_us);
+    texts.push_back(
+        fmt::format("{} {}+{} ms", lane, Milliseconds(stage.queued_us, stage.begin_us), moved));
   }
   if (row.stages_count > kept) texts.push_back(fmt::format("{} more", row.stages_count - kept));
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
-std::string Ended(const ipc::FlightRow& row) {
+std::string Ended(const FlightJob& job, const ipc::FlightRow& row) {
   if (row.code == 0) return "ok";
-  return fmt::format("{}: {}", NameOfCode(row), ipc::GetText(row.cause));
+  return fmt::format("{}: {}", NameOfCode(row), job.CauseOf(row));
 }
 
 std::string Tensor(const ipc::FlightRow& row) {
@@ -79,6 +98,9 @@ std::string Head(const FlightLog& log, const FlightJob& job, std::int64_t now_un
                   FormatUtc(job.row.opened_unix_ns), recorded, job.blocks_overwritten());
   if (job.row.ended_ns != 0) {
     text += fmt::format("; over for {}", FormatAge(now_unix_ns - log.UnixTime(job.row.ended_ns)));
+  }
+  if (!job.cause.empty()) {
+    text += fmt::format("\nIt failed: {}: {}", NameOfCode(job.code), Printable(job.cause));
   }
   return text + "\n";
 }
@@ -125,7 +147,8 @@ Json BlockJson(const FlightLog& log, const FlightJob& job, const ipc::FlightRow&
       {"stages_count", row.stages_count},
       {"stages", std::move(stages)},
       {"code", NameOfCode(row)},
-      {"cause", JsonText(ipc::GetText(row.cause))}};
+      {"cause", JsonText(job.CauseOf(row))},
+      {"cut", IsCut(job, row)}};
 }
 
 }  // namespace
@@ -164,7 +187,7 @@ std::string FlightTable(const FlightLog& log, const FlightQuery& query, std::int
     const std::vector<ipc::FlightRow> rows = SelectBlocks(job, query);
     for (const ipc::FlightRow& row : rows) {
       table.Add({FormatAge(now_unix_ns - log.UnixTime(row.ended_ns)), FlightName(row), Tensor(row),
-                 FormatBytes(row.bytes), Last(job, row), Stages(log, row), Ended(row)});
+                 FormatBytes(row.bytes), Last(job, row), Stages(log, row), Ended(job, row)});
     }
     if (!rows.empty()) text += table.Render(with_header);
   }
@@ -191,6 +214,8 @@ Json FlightJson(const FlightLog& log, const FlightQuery& query) {
          {"ranks_here", job.row.ranks_count},
          {"opened_unix_ns", job.row.opened_unix_ns},
          {"ended_unix_ns", job.row.ended_ns == 0 ? Json() : Json(log.UnixTime(job.row.ended_ns))},
+         {"code", NameOfCode(job.code)},
+         {"cause", JsonText(job.cause)},
          {"recorded", job.blocks.empty() ? 0 : job.blocks.back().number},
          {"overwritten", job.blocks_overwritten()},
          {"blocks", std::move(blocks)}});

@@ -76,6 +76,21 @@ Json OnGpusJson(const ipc::JobRow& job) {
   return gpus;
 }
 
+// The last job of that name, where none lives; null where none is known.
+Json EndedJson(const Snapshot& snapshot, std::string_view name) {
+  const ipc::FlightJobRow* const job = snapshot.FindEnded(name);
+  if (job == nullptr) return nullptr;
+  const ipc::FlightEndRow* const end = snapshot.FindEnd(job->job_id);
+  const std::uint32_t code = end != nullptr ? end->code : 0;
+  return {{"id", job->job_id},
+          {"owner_uid", job->owner_uid},
+          {"world_size", job->world_size},
+          {"opened_unix_ns", job->opened_unix_ns},
+          {"ended_unix_ns", snapshot.UnixTime(job->ended_ns)},
+          {"code", code < kCodesCount ? CodeName(static_cast<Code>(code)) : "unknown"},
+          {"cause", end != nullptr ? JsonText(ipc::GetText(end->cause)) : ""}};
+}
+
 Json JobJson(const ipc::JobRow& job, const Snapshot& snapshot, const UserNames& users) {
   const std::string owner = users(job.owner_uid);
   const std::string policy = PolicyOf(job, snapshot);
@@ -87,6 +102,7 @@ Json JobJson(const ipc::JobRow& job, const Snapshot& snapshot, const UserNames& 
           {"owner_uid", job.owner_uid},
           {"owner_name", owner.empty() ? Json(nullptr) : Json(JsonText(owner))},
           {"epoch", job.epoch},
+          {"restarts", job.restarts},
           {"age_ns", snapshot.now_ns - job.opened_ns},
           {"operations_ended", job.operations_ended},
           {"operations_failed", job.operations_failed},
@@ -128,9 +144,9 @@ Json RankJson(const ipc::RankRow& rank, const Snapshot& snapshot) {
 std::string JobsTable(const Snapshot& snapshot, const UserNames& users, bool with_header) {
   Table table({{"JOB"},
                {"STATE"},
-               {"RANKS", Align::kRight},
+               {"RANKS"},
                {"OWNER"},
-               {"EPOCH", Align::kRight},
+               {"RESTARTS", Align::kRight},
                {"AGE", Align::kRight},
                {"WEIGHT", Align::kRight},
                {"PRIORITY", Align::kRight},
@@ -143,9 +159,8 @@ std::string JobsTable(const Snapshot& snapshot, const UserNames& users, bool wit
                {"ON GPUS"},
                {"FAILURE"}});
   for (const ipc::JobRow& job : snapshot.jobs) {
-    table.Add({std::string(ipc::GetText(job.name)), JobStateWords(job),
-               fmt::format("{}/{}", job.ranks_attached, job.world_size),
-               Owner(job.owner_uid, users), std::to_string(job.epoch),
+    table.Add({std::string(ipc::GetText(job.name)), JobStateWords(job), RanksHere(job),
+               Owner(job.owner_uid, users), std::to_string(job.restarts),
                FormatAge(snapshot.now_ns - job.opened_ns), std::to_string(job.weight),
                std::to_string(job.priority), FormatRateLimit(job.limit_bytes_per_s),
                PolicyOf(job, snapshot), std::to_string(job.operations_ended),
@@ -186,7 +201,9 @@ std::string RanksTable(const Snapshot& snapshot, std::string_view name, bool wit
   for (const ipc::JobRow& job : snapshot.jobs) {
     if (ipc::GetText(job.name) == name) last += WhoIsLast(snapshot, job.id);
   }
-  return table.Render(with_header) + (with_header ? last : "");
+  const std::string text = table.Render(with_header) + (with_header ? last : "");
+  const std::string ended = HowItEnded(snapshot, name);
+  return ended.empty() ? text : ended + "\n";
 }
 
 Json RanksJson(const Snapshot& snapshot, std::string_view name, const UserNames& users) {
@@ -200,7 +217,9 @@ Json RanksJson(const Snapshot& snapshot, std::string_view name, const UserNames&
     }
     jobs.push_back(std::move(entry));
   }
-  return {{"rows_unread", snapshot.rows_unread}, {"jobs", std::move(jobs)}};
+  return {{"rows_unread", snapshot.rows_unread},
+          {"jobs", std::move(jobs)},
+          {"ended", EndedJson(snapshot, name)}};
 }
 
 }  // namespace headrace::ctl

@@ -75,6 +75,10 @@ std::vector<ipc::QueueRow> SelectQueue(const Snapshot& snapshot, const QueueQuer
   } else if (query.sort == "state") {
     sort_by([](const ipc::QueueRow& row) { return row.state; });
   }
+  if (query.sort == "job" || query.sort == "age") {
+    // Others wait for these as well: who is slow stands first.
+    sort_by([](const ipc::QueueRow& row) { return ipc::WaitsForPeer(row) ? 0 : 1; });
+  }
   return rows;
 }
 

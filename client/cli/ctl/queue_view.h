@@ -9,6 +9,7 @@
 namespace headrace::ctl {
 
 // What `--sort` takes. "job": by job, iteration, block and stage, as they stand in the snapshot.
+// With "job" and "age" those that wait for a peer's bytes come first.
 inline constexpr const char* kQueueSorts[] = {"job", "age", "bytes", "lane", "state"};
 
 struct QueueQuery {

@@ -46,7 +46,7 @@ std::string Title(const ipc::FlightRow& row) {
   return FlightName(row) + (tensor.empty() ? "" : " ") + std::string(tensor);
 }
 
-Json ArgsOf(const ipc::FlightRow& row, const ipc::FlightStage& stage) {
+Json ArgsOf(const FlightJob& job, const ipc::FlightRow& row, const ipc::FlightStage& stage) {
   constexpr std::array<const char*, 4> kSteps = {"in the node", "between nodes",
                                                  "to the node's ranks", "comparing results"};
   Json args = {
@@ -56,7 +56,7 @@ Json ArgsOf(const ipc::FlightRow& row, const ipc::FlightStage& stage) {
       {"block", row.block},
       {"step", stage.step < kSteps.size() ? kSteps[stage.step] : "?"},
       {"code", row.code < kCodesCount ? CodeName(static_cast<Code>(row.code)) : "unknown"}};
-  if (row.code != 0) args["cause"] = std::string(ipc::GetText(row.cause));
+  if (row.code != 0) args["cause"] = std::string(job.CauseOf(row));
   return args;
 }
 
@@ -94,10 +94,10 @@ void AddLanes(TraceEvents& trace, const FlightLog& log, const FlightJob& job, Ti
       const bool begun = stage.begin_us != kNever32;
       const TimeNs queued_ns = At(row, stage.queued_us);
       const TimeNs begin_ns = begun ? At(row, stage.begin_us) : std::max(row.ended_ns, queued_ns);
-      waits[stage.lane].push_back({queued_ns, begin_ns, Title(row), ArgsOf(row, stage)});
+      waits[stage.lane].push_back({queued_ns, begin_ns, Title(row), ArgsOf(job, row, stage)});
       if (!begun || stage.end_us == kNever32) continue;
       moves[stage.lane].push_back(
-          {begin_ns, At(row, stage.end_us), Title(row), ArgsOf(row, stage)});
+          {begin_ns, At(row, stage.end_us), Title(row), ArgsOf(job, row, stage)});
     }
   }
   trace.NameProcess(kService, "headraced: lanes");

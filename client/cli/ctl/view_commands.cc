@@ -44,6 +44,12 @@ bool IsUnknownOrFailed(const Snapshot& snapshot, const std::string& job) {
   return !KnowsJob(snapshot, job) || HasFailedJob(snapshot, job);
 }
 
+// Of a job that has ended the table says so.
+bool IsUnknownOrHasFailed(const Snapshot& snapshot, const std::string& job) {
+  const bool ended = snapshot.FindEnded(job) != nullptr;
+  return (!ended && !KnowsJob(snapshot, job)) || HasFailedJob(snapshot, job);
+}
+
 int Ranks(const Globals& globals, const std::string& job, const Watch& watch) {
   return Show(
       globals,
@@ -51,7 +57,8 @@ int Ranks(const Globals& globals, const std::string& job, const Watch& watch) {
                        bool with_header) { return RanksTable(reading.snapshot, job, with_header); },
        .json =
            [&job](const Reading& reading) { return RanksJson(reading.snapshot, job, NameOfUser); },
-       .is_problem = [&job](const Snapshot& snapshot) { return IsUnknownOrFailed(snapshot, job); }},
+       .is_problem =
+           [&job](const Snapshot& snapshot) { return IsUnknownOrHasFailed(snapshot, job); }},
       watch);
 }
 

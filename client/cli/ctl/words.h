@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "client/cli/ctl/snapshot.h"
 #include "ipc/board_words.h"
@@ -13,6 +14,13 @@ using ipc::RateNow;
 using ipc::ServiceStateName;
 using ipc::StageStateName;
 using ipc::WaitReasonName;
+
+// "1 here of 2": ranks of the job that are attached to this service, and those on all nodes.
+std::string RanksHere(const ipc::JobRow& job);
+
+// Of a job of which none of that name lives: when the last one ended and why, and which command
+// tells more. Empty where the service knows of none.
+std::string HowItEnded(const Snapshot& snapshot, std::string_view name);
 
 // "running", and whether somebody steers it: "running, paused", "running, draining".
 std::string JobStateWords(const ipc::JobRow& job);

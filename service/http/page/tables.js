@@ -98,7 +98,7 @@ export function showJobs(status, before, elapsed_s) {
   show("jobs", ...limited("Jobs with ranks on this node", [
     { title: "Job", cell: (job) => job.name },
     { title: "State", cell: stateOf },
-    { title: "Ranks", kind: "number", cell: (job) => `${job.ranks_attached} of ${job.world_size}` },
+    { title: "Ranks", kind: "number", cell: (job) => `${job.ranks_attached} here of ${job.world_size}` },
     { title: "Plan", cell: (job) => (job.plan ? `${job.plan.policy}, ${job.plan.blocks} blocks` : "") },
     { title: "Iteration", cell: iteration },
     { title: "Hidden", kind: "number", cell: hidden },

@@ -98,7 +98,8 @@ void BoardTest::FillJobs() {
   vision.owner_uid = 1000;
   vision.world_size = 4;
   vision.ranks_attached = 4;
-  vision.epoch = 1;
+  vision.epoch = 12;
+  vision.restarts = 3;
   vision.opened_ns = kNow - 3725 * kSecond;
   vision.operations_ended = 30821;
   vision.bytes_moved = std::uint64_t{779} << 30;
@@ -221,8 +222,15 @@ void BoardTest::FillHeldBack() {
   ipc::QueueRow limited = Stage(9, 4, State::kWaiting, Reason::kRateLimit, 12 * kMillisecond);
   ipc::QueueRow held = Stage(9, 5, State::kWaiting, Reason::kInterleaved, 7);
   held.since_ns = kNow - 8 * kMillisecond;
+  ipc::QueueRow next = Stage(7, 13, State::kWaiting, Reason::kInFlight, 1);
+  next.iteration = 57;
+  next.lane = 1;
+  ipc::QueueRow many = Stage(9, 6, State::kWaiting, Reason::kInFlight, 32);
+  ipc::QueueRow head = Stage(7, 1, State::kGathering, Reason::kIteration, 57);
+  head.iteration = 58;
+  ipc::QueueRow full = Stage(9, 7, State::kWaiting, Reason::kLaneFull, 0);
   std::size_t at = 7;
-  for (const ipc::QueueRow& row : {slow, paused, limited, held}) {
+  for (const ipc::QueueRow& row : {slow, paused, limited, held, next, many, head, full}) {
     ipc::WriteRow(layout().queue[at++], row);
   }
 }
@@ -339,6 +347,7 @@ void BoardTest::FillPlans() {
   plan.waited_ns = 3'970'000;
   plan.measured_ns = 184'400'000;
   plan.moving_ns = 95'000'000;
+  plan.elsewhere_ns = 20'000'000;
   ipc::SetText(plan.policy, "exact");
   ipc::WriteRow(layout().plans[5], plan);
   ipc::PlanRow none{};  // a job whose ranks have not all handed in their layout

@@ -262,6 +262,27 @@ TEST_F(Doctor, SaysWhereMetricsAre) {
   EXPECT_EQ(Find(Examine(patient), "http").level, Level::kNote);
 }
 
+TEST(DoctorPeer, SaysHowFarTheServiceGotAndWhatHelpsWhereItDidNot) {
+  const std::vector<PeerStep> all = {
+      {.name = "name", .found = "is 10.0.0.2:7733"},
+      {.name = "port", .found = "takes connections"},
+      {.name = "handshake", .found = "both certificates are believed"},
+      {.name = "version", .found = "both speak peer protocol 4"}};
+  const Findings good = ExaminePeer("b:7733", all);
+  EXPECT_EQ(good.size(), 4U);
+  EXPECT_FALSE(HasProblem(good));
+  const Findings refused = ExaminePeer(
+      "b:7733", std::vector<PeerStep>{
+                    all[0], {.name = "port", .status = Error(Code::kUnavailable, "refused")}});
+  ASSERT_EQ(refused.size(), 2U);
+  EXPECT_EQ(refused[1].check, "peer port");
+  EXPECT_EQ(refused[1].level, Level::kProblem);
+  EXPECT_FALSE(refused[1].remedy.empty());
+  const Findings none = ExaminePeer("b:7733", Error(Code::kPermissionDenied, "only root may"));
+  ASSERT_EQ(none.size(), 1U);
+  EXPECT_TRUE(HasProblem(none));
+}
+
 TEST(ProbeOnly, IsWellOnlyWhenDispatchAndEveryLaneAnswer) {
   ProbeAnswer answer{.dispatch_ns = 120'000,
                      .lanes = {{.name = "shm0", .answered = true, .ns = 90'000, .status = {}}}};

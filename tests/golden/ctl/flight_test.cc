@@ -10,6 +10,9 @@
 #include "client/cli/ctl/flight_view.h"
 #include "client/cli/ctl/trace.h"
 #include "client/cli/ctl/trace_events.h"
+#include "client/cli/ctl/units.h"
+#include "client/cli/ctl/views.h"
+#include "client/cli/ctl/words.h"
 #include "ipc/base/collective.h"
 #include "ipc/base/error.h"
 #include "tests/golden/ctl/board_fixture.h"
@@ -116,7 +119,7 @@ class Flight : public BoardTest {
     cut.blocks = 3;
     cut.block = 2;
     cut.posted_us[2] = kNever32;
-    ipc::SetText(cut.cause, "rank 1 (pid 777) exited after operation 43");
+    WriteCause(cut.number, "rank 1 (pid 777) exited after operation 43");
     AddStage(cut, 0, 0, 4'100, 4'120, 5'430);
     AddStage(cut, 1, 1, 5'430, kNever32, kNever32);
     ipc::WriteRow(layout().flights[1][0], cut);
@@ -124,8 +127,25 @@ class Flight : public BoardTest {
     uncut.blocks = 0;
     uncut.code = static_cast<std::uint8_t>(Code::kTimeout);
     uncut.last_rank = uncut.ready_us = uncut.posted_us[1] = uncut.posted_us[2] = kNever32;
-    ipc::SetText(uncut.cause, "operation 2 timed out after 1000 ms: rank 1 has not posted it");
+    // Longer than a row was wide.
+    WriteCause(
+        uncut.number,
+        "operation 2 [all_reduce of 6553600 float32 (sum), "
+        "transformer.encoder.layer.11.attention.output.dense.weight] timed out after 1000 ms: "
+        "rank 1 (pid 777) has not posted it");
     ipc::WriteRow(layout().flights[1][1], uncut);
+  }
+
+  void WriteCause(std::uint64_t number, std::string_view text) {
+    ipc::FlightCauseRow cause{};
+    cause.number = number;
+    ipc::SetText(cause.text, text);
+    ipc::WriteRow(layout().flight_causes[1][number - 1], cause);
+    ipc::FlightEndRow end{};
+    end.job_id = 8;
+    end.code = static_cast<std::uint32_t>(Code::kPeerLost);
+    ipc::SetText(end.cause, "rank 1 (pid 777) exited after operation 43");
+    ipc::WriteRow(layout().flight_ends[1], end);
   }
 
   FlightLog Log() { return TakeFlightLog(layout(), kNow); }
@@ -153,6 +173,50 @@ TEST_F(Flight, ShowsWhatWasOpenWhenTheServiceIsGone) {
   EXPECT_NE(text.find("57/12"), std::string::npos);
   EXPECT_FALSE(FlightJson(Log(), {.with_open = true})["open"].empty());
   EXPECT_FALSE(FlightJson(Log(), {}).contains("open"));
+}
+
+TEST_F(Flight, MarksTimesThatAreLongerThanARowCanSay) {
+  ipc::FlightRow row = Block(3853, kNow - kSecond);
+  row.posted_us[1] = UINT32_MAX - 1;
+  row.ready_us = UINT32_MAX - 1;
+  row.last_rank = 1;
+  AddStage(row, 0, 0, 4'100, 5'100, UINT32_MAX - 1);
+  ipc::WriteRow(layout().flights[4][(3853 - 1) % ipc::kFlightRowsMax], row);
+  const FlightQuery newest{.job = "vision", .rows_max = 1};
+  const std::string text = FlightTable(Log(), newest, kNowUnix, false);
+  EXPECT_NE(text.find("rank 1 +>4294967 ms"), std::string::npos) << text;
+  EXPECT_NE(text.find("shm0 1.00+>4294962 ms"), std::string::npos) << text;
+  EXPECT_TRUE(FlightJson(Log(), newest)["jobs"][0]["blocks"][0]["cut"]);
+  EXPECT_FALSE(FlightJson(Log(), {.job = "broken"})["jobs"][0]["blocks"][0]["cut"]);
+}
+
+TEST_F(Flight, TakesNoCauseOfAnotherBlock) {
+  ipc::FlightCauseRow other{};
+  other.number = 1 + ipc::kFlightRowsMax;
+  ipc::SetText(other.text, "of a later block");
+  ipc::WriteRow(layout().flight_causes[1][0], other);
+  EXPECT_EQ(FlightJson(Log(), {.job = "broken"})["jobs"][0]["blocks"][0]["cause"], "");
+}
+
+TEST_F(Flight, AJobThatIsOverIsKnownByItsEnd) {
+  ipc::WriteRow(layout().jobs[63], ipc::JobRow{});  // the one called "broken"
+  const auto nobody = [](std::uint32_t) { return std::string(); };
+  const std::string text = RanksTable(Read(), "broken", true);
+  EXPECT_EQ(text,
+            "job broken failed (peer lost) and ended 30.0 s ago, at " +
+                FormatUtc(Read().UnixTime(kNow - 30 * kSecond)) +
+                ": rank 1 (pid 777) exited after operation 43; headracectl flight broken --failed "
+                "shows its last blocks\n");
+  const Json ended = RanksJson(Read(), "broken", nobody)["ended"];
+  EXPECT_EQ(ended["id"], 8);
+  EXPECT_EQ(ended["code"], "peer lost");
+  EXPECT_EQ(ended["cause"], "rank 1 (pid 777) exited after operation 43");
+  EXPECT_TRUE(RanksJson(Read(), "vision", nobody)["ended"].is_null()) << "it lives";
+  EXPECT_TRUE(RanksJson(Read(), "nobody", nobody)["ended"].is_null());
+  // One that ended well says so in fewer words.
+  ipc::WriteRow(layout().flight_ends[1], ipc::FlightEndRow{});
+  EXPECT_NE(HowItEnded(Read(), "broken").find("; headracectl flight broken shows"),
+            std::string::npos);
 }
 
 TEST_F(Flight, LeavesOutARowOfAnotherTurnOfTheRing) {

@@ -147,8 +147,8 @@ class Examples(unittest.TestCase):
                         words[after : after + 1] = ["0.01"]  # or there is none: every 2 s
                         words += [] if "--count" in words else ["--count", "1"]
                     code, text = service.ctl(*words)
-                    # --previous asks for a service before this one: there is none.
-                    self.assertEqual(code, int("--previous" in words), f"{words}: {text}")
+                    # --previous asks for a service before this one, --peer for another node: there is none.
+                    self.assertEqual(code, int(bool({"--previous", "--peer"} & set(words))), f"{words}: {text}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 
 #include "client/cli/ctl/top/draw.h"
 #include "client/cli/ctl/top/keys.h"
+#include "ipc/board_words.h"
 #include "tests/golden/ctl/board_fixture.h"
 
 namespace headrace::ctl {
@@ -64,6 +65,11 @@ TEST_F(Top, CallsALaneBusyThatWasNeverIdle) {
   for (Lane& lane : before_.lanes) lane.row.busy_ns = now_.lanes[lane.index].row.busy_ns;
   EXPECT_EQ(Make().lanes[0].busy, 1.0) << "something was on it at both looks";
   EXPECT_EQ(Make().lanes[1].busy, 0.0);
+  // But nothing flows where all stages wait for a peer.
+  for (ipc::QueueRow& row : now_.queue) {
+    if (ipc::WaitsForPeer(row)) row.lane = 0;
+  }
+  EXPECT_EQ(Make().lanes[0].busy, 0.0);
 }
 
 TEST_F(Top, CountsFromNothingAtFirstAndAfterAnotherServiceStarted) {

@@ -112,7 +112,6 @@ TEST_F(LayoutTest, PostsRecordsThatTheServiceKnowsAsGradients) {
   EXPECT_EQ(record.waited_ns, 0U);
   EXPECT_EQ(record.timeout_ms, 0U);
   EXPECT_EQ(record.reserved0, 0U);
-  EXPECT_EQ(record.reserved1, 0U);
   EXPECT_GE(record.backward_ns, static_cast<std::uint64_t>(before));
   EXPECT_GE(record.posted_ns, record.backward_ns);
   EXPECT_LE(record.posted_ns, static_cast<std::uint64_t>(MonotonicNow()));

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "ipc/records.h"
+
 namespace headrace::client {
 namespace {
 
@@ -85,12 +87,21 @@ TEST(LayoutTimes, CountTheTimeOfAWaitThatGaveUpButNoPartOfThePass) {
 
 TEST(LayoutTimes, StayAtTheMostThatARecordHolds) {
   LayoutTimes times(1);
-  times.Reach(0, 0, 3 * kSecond);
-  times.Pause(4 * kSecond);
-  times.Reach(0, 10 * kSecond, 6 * kSecond);
-  times.EndForward(20 * kSecond);
-  EXPECT_EQ(times.part(0).forward_ns, UINT32_MAX);
-  EXPECT_EQ(times.part(0).waited_ns, UINT32_MAX);
+  constexpr TimeNs kDay = 86400 * kSecond;
+  times.Reach(0, 0, 3 * kDay);
+  times.Pause(4 * kDay);
+  times.Reach(0, 10 * kDay, 6 * kDay);
+  times.EndForward(20 * kDay);
+  EXPECT_EQ(times.part(0).forward_ns, ipc::kGradientTimeMax);
+  EXPECT_EQ(times.part(0).waited_ns, ipc::kGradientTimeMax);
+}
+
+TEST(LayoutTimes, KeepAWaitOfTwelveSecondsWhole) {
+  LayoutTimes times(1);
+  times.Reach(0, 12 * kSecond, 12 * kSecond);
+  times.EndForward(18 * kSecond);
+  EXPECT_EQ(times.part(0).waited_ns, 12'000'000'000U);
+  EXPECT_EQ(times.part(0).forward_ns, 6'000'000'000U);
 }
 
 TEST(LayoutTimes, StartFromNothingAfterAPost) {

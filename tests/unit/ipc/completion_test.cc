@@ -263,5 +263,12 @@ TEST_F(Completion, EndAllOpenAgainstEndLeavesEachOperationEndedWithOneOfTheTwoOu
   EXPECT_GT(by_service, 0U);
 }
 
+TEST(Codes, EveryCodeHasAName) {
+  for (int code = 0; code < kCodesCount; ++code) {
+    EXPECT_NE(CodeName(static_cast<Code>(code)), "unknown") << code;
+  }
+  EXPECT_EQ(CodeName(static_cast<Code>(kCodesCount)), "unknown");
+}
+
 }  // namespace
 }  // namespace headrace::ipc

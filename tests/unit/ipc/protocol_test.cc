@@ -135,10 +135,10 @@ std::map<std::string, Layout> ChannelLayoutsOfCode() {
         {FIELD(GradientRecord, kind), FIELD(GradientRecord, dtype),
          FIELD(GradientRecord, reduction), FIELD(GradientRecord, flags),
          FIELD(GradientRecord, tensor), FIELD(GradientRecord, forward_ns),
-         FIELD(GradientRecord, waited_ns), FIELD(GradientRecord, backward_ns),
-         FIELD(GradientRecord, count), FIELD(GradientRecord, timeout_ms),
-         FIELD(GradientRecord, reserved0), FIELD(GradientRecord, posted_ns),
-         FIELD(GradientRecord, reserved1), FIELD(GradientRecord, commit)}}},
+         FIELD(GradientRecord, backward_ns), FIELD(GradientRecord, count),
+         FIELD(GradientRecord, timeout_ms), FIELD(GradientRecord, reserved0),
+         FIELD(GradientRecord, posted_ns), FIELD(GradientRecord, waited_ns),
+         FIELD(GradientRecord, commit)}}},
       {"ErrorText", {sizeof(ErrorText), {FIELD(ErrorText, sequence), FIELD(ErrorText, text)}}},
   };
 }
@@ -146,16 +146,18 @@ std::map<std::string, Layout> ChannelLayoutsOfCode() {
 std::map<std::string, Layout> BoardLayoutsOfCode() {
   return {
       {"BoardLayout",
-       {sizeof(BoardLayout), {FIELD(BoardLayout, magic),       FIELD(BoardLayout, version),
-                              FIELD(BoardLayout, reserved0),   FIELD(BoardLayout, size),
-                              FIELD(BoardLayout, service),     FIELD(BoardLayout, counters),
-                              FIELD(BoardLayout, jobs),        FIELD(BoardLayout, ranks),
-                              FIELD(BoardLayout, queue),       FIELD(BoardLayout, lanes),
-                              FIELD(BoardLayout, events),      FIELD(BoardLayout, plans),
-                              FIELD(BoardLayout, plan_blocks), FIELD(BoardLayout, shares),
-                              FIELD(BoardLayout, flight_jobs), FIELD(BoardLayout, flights),
-                              FIELD(BoardLayout, passes),      FIELD(BoardLayout, gpus),
-                              FIELD(BoardLayout, log),         FIELD(BoardLayout, certificate)}}},
+       {sizeof(BoardLayout), {FIELD(BoardLayout, magic),         FIELD(BoardLayout, version),
+                              FIELD(BoardLayout, reserved0),     FIELD(BoardLayout, size),
+                              FIELD(BoardLayout, service),       FIELD(BoardLayout, counters),
+                              FIELD(BoardLayout, jobs),          FIELD(BoardLayout, ranks),
+                              FIELD(BoardLayout, queue),         FIELD(BoardLayout, lanes),
+                              FIELD(BoardLayout, events),        FIELD(BoardLayout, plans),
+                              FIELD(BoardLayout, plan_blocks),   FIELD(BoardLayout, shares),
+                              FIELD(BoardLayout, flight_jobs),   FIELD(BoardLayout, flights),
+                              FIELD(BoardLayout, passes),        FIELD(BoardLayout, gpus),
+                              FIELD(BoardLayout, log),           FIELD(BoardLayout, certificate),
+                              FIELD(BoardLayout, flight_causes), FIELD(BoardLayout, flight_ends),
+                              FIELD(BoardLayout, peers)}}},
       {"ServiceRow",
        {sizeof(ServiceRow),
         {FIELD(ServiceRow, state), FIELD(ServiceRow, pid), FIELD(ServiceRow, uid),
@@ -197,6 +199,8 @@ std::map<std::string, Layout> BoardLayoutsOfCode() {
          FIELD(JobRow, held_ns),
          FIELD(JobRow, failed_by_code),
          FIELD(JobRow, device_bytes),
+         FIELD(JobRow, restarts),
+         FIELD(JobRow, reserved0),
          FIELD(JobRow, name),
          FIELD(JobRow, failure)}}},
       {"RankRow",
@@ -259,6 +263,7 @@ std::map<std::string, Layout> PlanLayoutsOfCode() {
          FIELD(PlanRow, waited_ns),
          FIELD(PlanRow, measured_ns),
          FIELD(PlanRow, moving_ns),
+         FIELD(PlanRow, elsewhere_ns),
          FIELD(PlanRow, predicted_backward_ns),
          FIELD(PlanRow, predicted_forward_ns),
          FIELD(PlanRow, iterations_count),
@@ -299,16 +304,24 @@ std::map<std::string, Layout> FlightLayoutsOfCode() {
         {FIELD(FlightStage, lane), FIELD(FlightStage, step), FIELD(FlightStage, reserved0),
          FIELD(FlightStage, queued_us), FIELD(FlightStage, begin_us), FIELD(FlightStage, end_us)}}},
       {"FlightRow",
-       {sizeof(FlightRow), {FIELD(FlightRow, number),    FIELD(FlightRow, operation),
-                            FIELD(FlightRow, bytes),     FIELD(FlightRow, first_post_ns),
-                            FIELD(FlightRow, ended_ns),  FIELD(FlightRow, iteration),
-                            FIELD(FlightRow, block),     FIELD(FlightRow, blocks),
-                            FIELD(FlightRow, last_rank), FIELD(FlightRow, ready_us),
-                            FIELD(FlightRow, kind),      FIELD(FlightRow, dtype),
-                            FIELD(FlightRow, code),      FIELD(FlightRow, stages_count),
-                            FIELD(FlightRow, tensors),   FIELD(FlightRow, reserved0),
-                            FIELD(FlightRow, posted_us), FIELD(FlightRow, stages),
-                            FIELD(FlightRow, tensor),    FIELD(FlightRow, cause)}}},
+       {sizeof(FlightRow),
+        {FIELD(FlightRow, number), FIELD(FlightRow, operation), FIELD(FlightRow, bytes),
+         FIELD(FlightRow, first_post_ns), FIELD(FlightRow, ended_ns), FIELD(FlightRow, iteration),
+         FIELD(FlightRow, block), FIELD(FlightRow, blocks), FIELD(FlightRow, last_rank),
+         FIELD(FlightRow, ready_us), FIELD(FlightRow, kind), FIELD(FlightRow, dtype),
+         FIELD(FlightRow, code), FIELD(FlightRow, stages_count), FIELD(FlightRow, tensors),
+         FIELD(FlightRow, reserved0), FIELD(FlightRow, posted_us), FIELD(FlightRow, stages),
+         FIELD(FlightRow, tensor)}}},
+      {"FlightCauseRow",
+       {sizeof(FlightCauseRow), {FIELD(FlightCauseRow, number), FIELD(FlightCauseRow, text)}}},
+      {"FlightEndRow",
+       {sizeof(FlightEndRow),
+        {FIELD(FlightEndRow, job_id), FIELD(FlightEndRow, code), FIELD(FlightEndRow, cause)}}},
+      {"PeerRow",
+       {sizeof(PeerRow),
+        {FIELD(PeerRow, in_use), FIELD(PeerRow, connected), FIELD(PeerRow, leads),
+         FIELD(PeerRow, needed), FIELD(PeerRow, round_trip_ns), FIELD(PeerRow, clock_offset_ns),
+         FIELD(PeerRow, name), FIELD(PeerRow, address)}}},
       {"PassRow",
        {sizeof(PassRow),
         {FIELD(PassRow, number), FIELD(PassRow, iteration), FIELD(PassRow, rank),
@@ -363,6 +376,8 @@ std::map<std::string, std::uint64_t> NumbersOfCode() {
       {"kFlightRanksMax", kFlightRanksMax},
       {"kFlightStagesMax", kFlightStagesMax},
       {"kGpuRowsMax", kGpuRowsMax},
+      {"kPeerRowsMax", kPeerRowsMax},
+      {"kGradientTimeMax", kGradientTimeMax},
       {"kCodeCounts", kCodeCounts},
       {"kRecordIsGradient", kRecordIsGradient},
       {"kRecordAwaitsWord", kRecordAwaitsWord},
@@ -446,6 +461,9 @@ std::map<std::string, std::uint64_t> StatesOfCode() {
       {"WaitReason::kRateLimit", Value(WaitReason::kRateLimit)},
       {"WaitReason::kInterleaved", Value(WaitReason::kInterleaved)},
       {"WaitReason::kGpuNotReady", Value(WaitReason::kGpuNotReady)},
+      {"WaitReason::kInFlight", Value(WaitReason::kInFlight)},
+      {"WaitReason::kIteration", Value(WaitReason::kIteration)},
+      {"WaitReason::kLaneFull", Value(WaitReason::kLaneFull)},
   };
 }
 
@@ -577,13 +595,6 @@ TEST(Protocol, DocumentHasTheSizesOfAllElementTypes) {
     }
   }
   EXPECT_EQ(found, 7);
-}
-
-TEST(Protocol, EveryCodeHasAName) {
-  for (int code = 0; code < kCodesCount; ++code) {
-    EXPECT_NE(CodeName(static_cast<Code>(code)), "unknown") << code;
-  }
-  EXPECT_EQ(CodeName(static_cast<Code>(kCodesCount)), "unknown");
 }
 
 }  // namespace

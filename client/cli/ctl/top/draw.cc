@@ -56,7 +56,7 @@ Section Jobs(const Picture& picture, const Wishes& wishes, bool utf8) {
     const std::string hidden = job.hidden ? fmt::format("{:.0f} %", 100 * *job.hidden) : "";
     section.rows.push_back(
         {{Cell(CutTo(job.name, kNameColumns, utf8)), Cell(job.state, StyleOf(job)),
-          Cell(fmt::format("{}/{}", job.ranks_attached, job.world_size)),
+          Cell(fmt::format("{} here of {}", job.ranks_attached, job.world_size)),
           Cell(job.iteration > 0 ? std::to_string(job.iteration) : ""),
           Cell(job.iteration_ns ? fmt::format("{:>7}", FormatAge(*job.iteration_ns)) : ""),
           Cell(hidden), Cell(job.bytes_per_s ? Rate(*job.bytes_per_s) : ""),

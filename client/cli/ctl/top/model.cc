@@ -161,6 +161,12 @@ std::vector<LaneUser> MakeUsers(std::size_t lane, const Interval& span) {
   return users;
 }
 
+bool WaitsForPeer(std::size_t lane, const Snapshot& now) {
+  return std::ranges::any_of(now.queue, [lane](const ipc::QueueRow& row) {
+    return row.lane == lane && ipc::WaitsForPeer(row);
+  });
+}
+
 LaneLine MakeLaneLine(const Lane& lane, const Interval& span) {
   LaneLine line{.name = Text(lane.row.name),
                 .transport = Text(lane.row.transport),
@@ -172,10 +178,11 @@ LaneLine MakeLaneLine(const Lane& lane, const Interval& span) {
   const ipc::LaneRow* earlier =
       span.before != nullptr ? span.before->FindLane(lane.index) : nullptr;
   if (earlier != nullptr && span.seconds > 0) {
-    // The service adds up when the lane falls idle: one that never did was busy all the time.
+    // The service adds up when a stage ends: a lane of which none did was busy all the time, unless
+    // its stages wait for a peer's bytes.
     const TimeNs busy_ns = lane.row.busy_ns - earlier->busy_ns;
-    const bool never_idle =
-        busy_ns == 0 && earlier->in_flight_stages > 0 && lane.row.in_flight_stages > 0;
+    const bool never_idle = busy_ns == 0 && earlier->in_flight_stages > 0 &&
+                            lane.row.in_flight_stages > 0 && !WaitsForPeer(lane.index, span.now);
     const double busy_s = static_cast<double>(busy_ns) / kSecond;
     line.busy = never_idle ? 1.0 : std::clamp(busy_s / span.seconds, 0.0, 1.0);
     line.bytes_per_s =

@@ -189,8 +189,11 @@ TEST_F(PlanningTest, DriftBeyondTheMarginMakesANewPlanAndLessDoesNot) {
   Tell(22, 0.0101);
   MakePlan wish = Step<MakePlan>();
   const auto faster = [&wish] {
-    return plan::MakeFasterPlan(wish.policy, wish.profile, wish.route, wish.version, *wish.present,
-                                wish.margin);
+    return plan::MakeFasterPlan(wish.policy, wish.profile, wish.route, wish.version,
+                                {.plan = *wish.present,
+                                 .iteration_s = wish.iteration_s,
+                                 .running_s = wish.running_s,
+                                 .margin = wish.margin});
   };
   ASSERT_TRUE(faster().ok());
   EXPECT_FALSE(faster()->has_value());
@@ -201,6 +204,13 @@ TEST_F(PlanningTest, DriftBeyondTheMarginMakesANewPlanAndLessDoesNot) {
   ASSERT_TRUE(faster().ok());
   ASSERT_TRUE(faster()->has_value());
   EXPECT_LT((*faster())->blocks.size(), wish.present->blocks.size());
+  // Where nobody stands still for gradients now, there is nothing that another plan could save.
+  wish.running_s = wish.iteration_s;
+  EXPECT_FALSE(faster()->has_value());
+  // Nor is it worth a change where the loop does something else nearly all the time.
+  wish.running_s = 0;
+  wish.iteration_s = 1e4;
+  EXPECT_FALSE(faster()->has_value());
 }
 
 TEST_F(PlanningTest, AnotherPolicyNeedsNoNewTimes) {

@@ -112,6 +112,82 @@ TEST(PlannedNodes, AStragglerDelaysEveryoneAndReordersNothing) {
   fleet.ExpectSums(1);
 }
 
+ipc::QueueRow RowOf(const HandDrivenNode& node, std::uint32_t iteration, std::uint64_t block) {
+  for (const auto& slot : node.board().queue) {
+    const ipc::QueueRow row = *ipc::ReadRow(slot);
+    if (row.block == block && row.iteration == iteration) return row;
+  }
+  ADD_FAILURE() << "no row of block " << iteration << "/" << block;
+  return {};
+}
+
+TEST(PlannedNodes, AJobRunsWhenItsNodesHaveMetHoweverManyRanksAreHere) {
+  Fleet fleet(Ranks{{0}, {1}});
+  for (const std::size_t node : {0U, 1U}) {
+    const ipc::JobRow row = *fleet.cluster.node(node).JobRow(fleet.job.id);
+    EXPECT_EQ(row.state, static_cast<std::uint32_t>(ipc::JobState::kRunning));
+    EXPECT_EQ(row.ranks_attached, 1U);
+  }
+}
+
+// What the leader counts epochs by has other jobs in it; ranks that come back do not.
+TEST(PlannedNodes, AJobHasRestartedAsOftenAsItsRanksCameBack) {
+  HandDrivenNode node;
+  node.Attach({.world_size = 2, .epoch = 3}, 0);
+  node.Settle();
+  EXPECT_EQ(node.JobRow(JobId{1})->restarts, 2U);
+  node.Attach({.world_size = 2, .epoch = 4}, 1);
+  node.Settle();
+  EXPECT_EQ(node.JobRow(JobId{1})->restarts, 3U);
+}
+
+TEST(PlannedNodes, SayWhoHoldsThemUpAndNameNoRankThatHasDoneItsPart) {
+  Fleet fleet(Ranks{{0}, {1}});
+  fleet.AdoptAll(PlanOf(kBlocks), 1);
+  for (std::uint32_t tensor = 0; tensor < 3; ++tensor) {
+    PostGradient(*fleet.clients[0], *fleet.layout, tensor);
+  }
+  fleet.cluster.Advance(kSecond);
+  const HandDrivenNode& node = fleet.cluster.node(0);
+  const auto is = [](const ipc::QueueRow& row, ipc::WaitReason reason, std::uint64_t argument) {
+    EXPECT_EQ(row.reason, static_cast<std::uint32_t>(reason));
+    EXPECT_EQ(row.wait_argument, argument);
+  };
+  const ipc::QueueRow first = RowOf(node, 1, 1);
+  EXPECT_EQ(first.reason, static_cast<std::uint32_t>(ipc::WaitReason::kPeer));
+  is(RowOf(node, 1, 2), ipc::WaitReason::kInFlight, 1);
+  is(RowOf(node, 2, 1), ipc::WaitReason::kIteration, 1);
+  EXPECT_EQ(RowOf(node, 2, 1).ranks_missing, 0U);
+  // On its own node it is the straggler that is named, and for how long goes on.
+  const HandDrivenNode& slow = fleet.cluster.node(1);
+  PostGradient(*fleet.clients[1], *fleet.layout, 0);
+  fleet.cluster.Advance(kMillisecond);
+  is(RowOf(slow, 1, 1), ipc::WaitReason::kRankNotReady, 1);
+  const TimeNs since_ns = RowOf(slow, 1, 1).since_ns;
+  PostGradient(*fleet.clients[1], *fleet.layout, 2);
+  fleet.cluster.Advance(kMillisecond);
+  is(RowOf(slow, 1, 1), ipc::WaitReason::kRankNotReady, 1);
+  EXPECT_EQ(RowOf(slow, 1, 1).since_ns, since_ns);
+}
+
+TEST(PlannedNodes, ALaneIsNotBusyWhileNothingFlows) {
+  Fleet fleet(Ranks{{0}, {1}});
+  fleet.AdoptAll(PlanOf(kBlocks), 1);
+  const auto post_all = [&fleet](std::uint32_t rank) {
+    for (std::uint32_t tensor = 0; tensor < 3; ++tensor) {
+      PostGradient(*fleet.clients[rank], *fleet.layout, tensor);
+    }
+  };
+  post_all(0);
+  fleet.cluster.Advance(10 * kSecond);
+  post_all(1);
+  fleet.cluster.Advance(kSecond);
+  const HandDrivenNode& node = fleet.cluster.node(0);
+  const ipc::LaneRow lane = node.LaneRow(1);
+  EXPECT_EQ(lane.stages_ended, 2U);
+  EXPECT_LT(lane.busy_ns, kSecond);
+}
+
 TEST(PlannedNodes, FailTogetherWhenARankIsLostInAnIteration) {
   Fleet fleet(Ranks{{0}, {1}});
   fleet.AdoptAll(PlanOf(kBlocks), 1);

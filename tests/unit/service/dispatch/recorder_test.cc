@@ -41,6 +41,13 @@ std::vector<ipc::FlightRow> Flights(const HandDrivenNode& node, std::uint32_t jo
   return RowsOf(node.board().flights[PlaceOf(node, job)]);
 }
 
+// What stands beside the row of a block; empty: nothing of it.
+std::string CauseOf(const HandDrivenNode& node, const ipc::FlightRow& row, std::uint32_t job = 1) {
+  const ipc::FlightCauseRow cause = *ipc::ReadRow(
+      node.board().flight_causes[PlaceOf(node, job)][(row.number - 1) % ipc::kFlightRowsMax]);
+  return cause.number == row.number ? std::string(ipc::GetText(cause.text)) : std::string();
+}
+
 TEST(Recorder, KeepsWhoPostedWhenAndEachStagesTimes) {
   HandDrivenNode node(Loopback({.startup_ns = 3 * kMillisecond}));
   ClientEnd& a = node.Attach({.world_size = 2}, 0);
@@ -77,7 +84,7 @@ TEST(Recorder, KeepsWhoPostedWhenAndEachStagesTimes) {
   EXPECT_EQ(row.stages[0].begin_us, 2000U);
   EXPECT_EQ(row.stages[0].end_us, 5000U);
   EXPECT_EQ(ipc::GetText(row.tensor), "fc.bias");
-  EXPECT_EQ(ipc::GetText(row.cause), "");
+  EXPECT_EQ(CauseOf(node, row), "");
   const ipc::FlightJobRow job = *ipc::ReadRow(node.board().flight_jobs[PlaceOf(node, 1)]);
   EXPECT_EQ(job.blocks, 1U);
   EXPECT_EQ(job.world_size, 2U);
@@ -107,7 +114,7 @@ TEST(Recorder, TellsOfAnOperationThatEndedBeforeItWasCutWhoHadNotPostedIt) {
   EXPECT_EQ(rows[0].posted_us[2], 0U);
   EXPECT_EQ(rows[0].stages_count, 0);
   EXPECT_EQ(rows[0].code, static_cast<std::uint8_t>(Code::kTimeout));
-  EXPECT_NE(ipc::GetText(rows[0].cause).find("timed out"), std::string::npos);
+  EXPECT_NE(CauseOf(node, rows[0]).find("timed out"), std::string::npos);
   EXPECT_EQ(node.JobRow(JobId{1})->failed_by_code[static_cast<std::size_t>(Code::kTimeout)], 1U);
   EXPECT_EQ(node.Counters().failed_by_code[static_cast<std::size_t>(Code::kTimeout)], 1U);
 }
@@ -174,6 +181,56 @@ TEST(Recorder, GivesThePlaceOfTheJobThatEndedLongestAgo) {
   EXPECT_NE(ipc::ReadRow(node.board().flight_jobs[PlaceOf(node, 2)])->ended_ns, 0);
 }
 
+TEST(Recorder, KeepsTheWholeCauseThatRanksWereTold) {
+  HandDrivenNode node;
+  const std::string name(200, 'n');
+  ClientEnd& a = node.Attach({.world_size = 2, .timeout_ms = 1000}, 0);
+  node.Attach({.world_size = 2, .timeout_ms = 1000}, 1);
+  node.AddTensor(a, TensorId{0},
+                 {.name = name, .segment = {}, .count = 16, .dtype = DType::kFloat32});
+  a.Post(OnTensor(Collective::kAllReduce, DType::kFloat32, 16, TensorId{0}));
+  node.Settle();
+  node.Advance(kSecond);
+  const std::vector<ipc::FlightRow> rows = Flights(node);
+  ASSERT_EQ(rows.size(), 1U);
+  const std::string cause = CauseOf(node, rows[0]);
+  EXPECT_NE(cause.find(name), std::string::npos) << cause;
+  EXPECT_NE(cause.find("rank 1"), std::string::npos) << cause;
+}
+
+TEST(Recorder, SaysHowAJobThatFailedEndedAndNothingOfOneThatEndedWell) {
+  HandDrivenNode node;
+  for (const bool orderly : {true, false}) {
+    const std::uint32_t id = orderly ? 1 : 2;
+    ClientEnd& a = node.Attach({.id = {id}, .world_size = 1}, 0, 0);
+    node.Settle();
+    node.Close(a, orderly, orderly ? "left the job" : "exited or was killed");
+    node.Advance(kMillisecond);
+    ASSERT_FALSE(node.JobRow(JobId{id}).has_value());
+    const std::size_t place = PlaceOf(node, id);
+    EXPECT_NE(ipc::ReadRow(node.board().flight_jobs[place])->ended_ns, 0);
+    const ipc::FlightEndRow end = *ipc::ReadRow(node.board().flight_ends[place]);
+    EXPECT_EQ(end.job_id, orderly ? 0 : id);
+    if (orderly) continue;
+    EXPECT_EQ(end.code, static_cast<std::uint32_t>(Code::kPeerLost));
+    EXPECT_NE(ipc::GetText(end.cause).find("exited or was killed"), std::string::npos);
+  }
+}
+
+TEST(Recorder, LetsNoUserPushOutTheRecordsOfAnother) {
+  HandDrivenNode node;
+  const auto run = [&node](std::uint32_t id, std::uint32_t uid) {
+    ClientEnd& a = node.Attach({.id = {id}, .world_size = 1, .uid = uid}, 0, 0);
+    a.Post(Barrier());
+    node.Settle();
+    node.Close(a, true, "left the job");
+    node.Advance(kMillisecond);
+  };
+  run(1, 1000);
+  for (std::uint32_t id = 2; id < 2 + 3 * ipc::kFlightJobsMax; ++id) run(id, 1001);
+  EXPECT_EQ(Flights(node, 1).size(), 1U);
+}
+
 TEST(Recorder, GivesJobsThatOpenAtTheSameMomentPlacesOfTheirOwn) {
   HandDrivenNode node;
   for (std::uint32_t id = 1; id <= 3; ++id) node.Attach({.id = {id}, .world_size = 1}, 0, 0);
@@ -209,7 +266,7 @@ struct Training {
     record.backward_ns = static_cast<std::uint64_t>(begin_ns);
     record.posted_ns = static_cast<std::uint64_t>(node.now);
     record.forward_ns = 2 * kMillisecond;
-    record.waited_ns = kMillisecond;
+    record.waited_ns = static_cast<std::uint64_t>(waited_ns);
     PostGradient(*ranks[rank], record);
     node.Settle();
   }
@@ -218,7 +275,47 @@ struct Training {
   std::shared_ptr<const service::Layout> layout = PackedLayout({8, 16});
   std::vector<ClientEnd*> ranks;
   TimeNs begin_ns = kSecond;
+  TimeNs waited_ns = kMillisecond;
 };
+
+TEST(Recorder, CountsAWaitOfTwelveSecondsWhole) {
+  Training training;
+  training.waited_ns = 12 * kSecond;
+  training.Post(0, 1);
+  training.Post(0, 0);
+  EXPECT_EQ(training.node.RankRow(JobId{1}, 0)->waited_ns, 24 * kSecond);
+  const auto passes = RowsOf(training.node.board().passes[PlaceOf(training.node, 1)]);
+  ASSERT_EQ(passes.size(), 1U);
+  EXPECT_EQ(passes[0].waited_ns, 24 * kSecond);
+}
+
+TEST(Recorder, CountsGradientsThatWaitAmongWhatIsOpen) {
+  Training training;
+  training.Post(0, 1);
+  training.Post(0, 0);
+  EXPECT_EQ(training.node.JobRow(JobId{1})->operations_open, 2U);
+  training.Post(1, 1);
+  training.Post(1, 0);
+  training.node.Advance(10 * kMillisecond);
+  EXPECT_EQ(training.node.JobRow(JobId{1})->operations_open, 0U);
+}
+
+// Of the gap between two backward passes, what neither pass says it took.
+TEST(Recorder, ShowsTheTimeThatALoopSpendsElsewhere) {
+  Training training;
+  for (int iteration = 0; iteration < 4; ++iteration) {
+    training.begin_ns = training.node.now;
+    training.node.Advance(5 * kMillisecond);
+    for (const std::uint32_t rank : {0U, 1U}) {
+      for (const std::uint32_t tensor : {1U, 0U}) training.Post(rank, tensor);
+    }
+    training.node.Advance(95 * kMillisecond);
+  }
+  const ipc::PlanRow plan = *training.node.PlanRow(JobId{1});
+  EXPECT_EQ(plan.measured_ns, 100 * kMillisecond);
+  // 5 ms backward; two gradients with 2 ms of the forward pass and 1 ms of waits each.
+  EXPECT_NEAR(static_cast<double>(plan.elsewhere_ns), 89e6, 1e5);
+}
 
 TEST(Recorder, KeepsBlocksOfThePlanWithTheLastGradientOfEachRank) {
   Training training;

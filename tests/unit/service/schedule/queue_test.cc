@@ -137,7 +137,7 @@ TEST(UnifiedQueue, LimitsTheNumberOfStagesInFlight) {
   std::vector<Stage> picked;
   while (const std::optional<Stage> stage = queue.Pick(0, 0)) picked.push_back(*stage);
   EXPECT_EQ(picked.size(), kInFlightStagesMax);
-  ExpectWait(queue.WhyHeadWaits(kA, Order::kPosted, 0, 0), Reason::kNoCredit, 0);
+  ExpectWait(queue.WhyHeadWaits(kA, Order::kPosted, 0, 0), Reason::kInFlight, kInFlightStagesMax);
   queue.Return(picked.front());
   EXPECT_EQ(queue.Pick(0, 0)->position, kInFlightStagesMax);
 }
@@ -340,7 +340,7 @@ TEST(UnifiedQueue, ThePlansBlocksGoOneAtATimeUnlessThePlanSaysOtherwise) {
   for (std::uint64_t position = 1; position <= 3; ++position) queue.Push(Planned(position, 10));
   const Stage first = *queue.Pick(0, 0);
   EXPECT_FALSE(queue.Pick(0, 0).has_value());
-  ExpectWait(queue.WhyHeadWaits(kA, Order::kPlanned, 0, 0), Reason::kNoCredit, 0);
+  ExpectWait(queue.WhyHeadWaits(kA, Order::kPlanned, 0, 0), Reason::kInFlight, 1);
   queue.SetPlannedInFlightMax(kA, 2);
   EXPECT_EQ(queue.Pick(0, 0)->position, 2U);
   EXPECT_FALSE(queue.Pick(0, 0).has_value());

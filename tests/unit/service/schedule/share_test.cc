@@ -214,7 +214,7 @@ TEST(OwnPace, ALaneTakesTwoStagesOrAsManyAsAreSmallTogether) {
   const Stage second = *queue.Pick(0, 0);
   EXPECT_EQ(second.job, kB);
   EXPECT_FALSE(queue.Pick(0, 0).has_value());
-  EXPECT_EQ(queue.WhyHeadWaits(kA, Order::kPosted, 0, 0).reason, Wait::Reason::kNoCredit);
+  EXPECT_EQ(queue.WhyHeadWaits(kA, Order::kPosted, 0, 0).reason, Wait::Reason::kLaneFull);
   EXPECT_EQ(queue.WhyHeadWaits(kB, Order::kPosted, 0, 0).reason, Wait::Reason::kBehindJob);
   queue.Return(second);
   EXPECT_EQ(queue.Pick(0, 0)->job, kA);
