@@ -191,6 +191,7 @@ Result<Rail> OpenRail(const Config& config, std::size_t index, const std::string
             .nccl = nullptr};
   transport::UcxOptions options;
   options.net_devices = device;
+  options.leave_at_end = true;
   if (!config.network_transports.empty()) options.transports = config.network_transports;
   Result<std::unique_ptr<transport::UcxWire>> wire = transport::UcxWire::Open(options);
   if (!wire) return wire.error().Within(fmt::format("open lane {}", rail.name));
