@@ -44,7 +44,9 @@ struct Connection {
             *stream, *client->desk.timer, client->desk.arrivals, client->peer.uid,
             [this] { return Allowed(); }, cut),
         network(bounded_stream, DescriptorsMax(), capnp::rpc::twoparty::Side::SERVER, Bounds()),
-        bounded(network, *client->desk.timer, pace, cut),
+        bounded(
+            network, *client->desk.timer, pace, [this] { return bounded_stream.message_bytes(); },
+            cut),
         rpc(capnp::makeRpcServer(bounded, kj::heap<Entrance>(kj::addRef(*client)))) {
     rpc.setFlowLimit(kMessageWordsMax);
   }

@@ -488,6 +488,7 @@ constexpr Elsewhere kElsewhere[] = {
     {"kMembersMax", 64, "transport/transport.h", "kMembersMax = 64;"},
     {"kSegmentsMax", 256, "service/session/session.h", "kSegmentsMax = 256;"},
     {"kTensorsMax", 1U << 18U, "service/session/session.h", "kTensorsMax = std::size_t{1} << 18;"},
+    {"kBytesPerMessage", 4096, "service/loop/bounded_network.h", "kBytesPerMessage = 4096;"},
     {"kTensorNameMax", 255, "service/accounts/ledger.cc", "kTensorNameMax = 255;"},
     {"kTimeoutMsMax", 24 * 3600 * 1000, "service/dispatch/check.h",
      "kTimeoutMsMax = 24 * 3600 * 1000;"},
