@@ -74,6 +74,7 @@ void Sort(BoardReading& reading) {
          [](const PlanBlockRow& row) { return std::tuple(row.job_id, row.index); });
   SortBy(reading.shares, [](const ShareRow& row) { return std::tuple(row.lane, row.job_id); });
   SortBy(reading.flights, [](const auto& flight) { return flight.row.job_id; });
+  SortBy(reading.users, [](const UserRow& row) { return row.uid; });
 }
 
 template <typename Rows, typename Is>
@@ -133,6 +134,7 @@ BoardReading ReadBoard(const BoardLayout& layout, TimeNs now_ns, const ReadingOp
   if (options.with_plan_blocks) reading.plan_blocks = reader.ReadTable(layout.plan_blocks, kOfJob);
   reading.shares = reader.ReadTable(layout.shares, kOfJob);
   reading.flights = reader.ReadPlaced(layout.flight_jobs, kOfJob);
+  reading.users = reader.ReadTable(layout.users, kInUse);
   Sort(reading);
   return reading;
 }

@@ -35,6 +35,7 @@ struct BoardReading {
   std::vector<PlanBlockRow> plan_blocks;      // by job, then place in dispatch order
   std::vector<ShareRow> shares;               // by lane, then job
   std::vector<Placed<FlightJobRow>> flights;  // by job
+  std::vector<UserRow> users;                 // by uid
   // Rows whose writer stood in the middle of them all the time: a service stopped just there.
   std::size_t rows_unread = 0;
 

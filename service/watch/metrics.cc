@@ -27,6 +27,7 @@ std::string_view NameOf(std::uint32_t job_id, const std::vector<ipc::JobRow>& jo
 std::string WriteMetrics(const ipc::BoardReading& reading, const ProcessFacts& process) {
   MetricsText text;
   WriteServiceMetrics(reading, text);
+  WriteUserMetrics(reading, text);
   WriteJobMetrics(reading, text);
   WritePlanMetrics(reading, text);
   WriteRankMetrics(reading, text);
