@@ -31,7 +31,8 @@ inline constexpr std::size_t kFlightRanksMax = 16;  // local ranks whose posts a
 inline constexpr std::size_t kFlightStagesMax = 6;
 inline constexpr std::size_t kGpuRowsMax = 16;   // GPUs of the node that the service uses
 inline constexpr std::size_t kPeerRowsMax = 64;  // services of other nodes
-inline constexpr std::size_t kCodeCounts = 16;   // one for each headrace::Code, and room
+inline constexpr std::size_t kUserRowsMax = 128;
+inline constexpr std::size_t kCodeCounts = 16;  // one for each headrace::Code, and room
 
 enum class ServiceState : std::uint32_t { kStarting = 1, kRunning, kDraining, kStopped };
 enum class JobState : std::uint32_t { kGathering = 1, kRunning, kFailed };
@@ -74,6 +75,11 @@ struct ServiceRow {
   char version[32];
   char socket_path[128];
   char reduce_target[32];  // SIMD target of the reductions
+  // Of host and GPUs, that one uid may hand over; 0: no limit. Where the service chose it, three
+  // quarters of memory_found, and not for root and `uid`.
+  std::uint64_t memory_per_uid;
+  std::uint64_t memory_found;   // 0: memory_per_uid was configured
+  char memory_limited_by[128];  // the control group's file that says so; empty: the machine's
 };
 
 // Counters of the data path; written by dispatch.
@@ -389,6 +395,23 @@ struct PeerRow {
   char address[96];
 };
 
+// What one uid has of this service, and may have; 0 as a limit: there is none. Written by control,
+// at most ten times a second.
+struct UserRow {
+  std::uint32_t in_use;  // 0: free row
+  std::uint32_t uid;
+  std::uint64_t connections;
+  std::uint64_t connections_max;
+  std::uint64_t connections_cut;  // that went beyond their bounds, since it came
+  std::uint64_t sessions;
+  std::uint64_t sessions_max;
+  std::uint64_t jobs;
+  std::uint64_t jobs_max;
+  std::uint64_t memory_bytes;  // of segments, of the host and of GPUs
+  std::uint64_t memory_max;
+  std::uint64_t operations_max;  // open ones; how many there are stands with its jobs
+};
+
 // A row with its version word. The size is a multiple of 8, copied in 8-byte words.
 template <typename Row>
 struct BoardSlot {
@@ -421,8 +444,10 @@ struct BoardLayout {
   BoardSlot<FlightCauseRow> flight_causes[kFlightJobsMax][kFlightRowsMax];
   BoardSlot<FlightEndRow> flight_ends[kFlightJobsMax];
   BoardSlot<PeerRow> peers[kPeerRowsMax];
+  BoardSlot<UserRow> users[kUserRowsMax];
 };
-static_assert(sizeof(ServiceRow) == 224 && sizeof(CountersRow) == 248 && sizeof(JobRow) == 712);
+static_assert(sizeof(ServiceRow) == 368 && sizeof(CountersRow) == 248 && sizeof(JobRow) == 712);
+static_assert(sizeof(UserRow) == 88);
 static_assert(sizeof(GpuRow) == 128 && sizeof(LogRow) == 16 && sizeof(CertificateRow) == 296);
 static_assert(sizeof(RankRow) == 80 && sizeof(QueueRow) == 152 && sizeof(LaneRow) == 216);
 static_assert(sizeof(EventRow) == 280 && sizeof(PlanRow) == 216 && sizeof(PlanBlockRow) == 120);

@@ -74,6 +74,7 @@ void Sort(BoardReading& reading) {
          [](const PlanBlockRow& row) { return std::tuple(row.job_id, row.index); });
   SortBy(reading.shares, [](const ShareRow& row) { return std::tuple(row.lane, row.job_id); });
   SortBy(reading.flights, [](const auto& flight) { return flight.row.job_id; });
+  SortBy(reading.users, [](const UserRow& row) { return row.uid; });
 }
 
 template <typename Rows, typename Is>
@@ -151,6 +152,7 @@ BoardReading ReadBoard(const BoardLayout& layout, TimeNs now_ns, const ReadingOp
   reading.flights = reader.ReadPlaced(layout.flight_jobs, kOfJob);
   reading.flight_ends = reader.ReadTable(layout.flight_ends, kOfJob);
   reading.peers = reader.ReadTable(layout.peers, kInUse);
+  reading.users = reader.ReadTable(layout.users, kInUse);
   Sort(reading);
   return reading;
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <spdlog/logger.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -24,6 +25,7 @@
 #include "service/log_sink.h"
 #include "service/loop/loop_inbox.h"
 #include "service/mapping/mapper.h"
+#include "service/memory_found.h"
 #include "service/peers/peers_thread.h"
 #include "service/rpc/control.h"
 #include "service/watch/watch.h"
@@ -191,6 +193,7 @@ Result<Rail> OpenRail(const Config& config, std::size_t index, const std::string
             .nccl = nullptr};
   transport::UcxOptions options;
   options.net_devices = device;
+  options.leave_at_end = true;
   if (!config.network_transports.empty()) options.transports = config.network_transports;
   Result<std::unique_ptr<transport::UcxWire>> wire = transport::UcxWire::Open(options);
   if (!wire) return wire.error().Within(fmt::format("open lane {}", rail.name));
@@ -419,8 +422,14 @@ struct Daemon::Parts {
       if (!with_http) return with_http.error();
       http = std::move(with_http).value();
     }
+    const MemoryFound memory = FindOwnMemory();
+    if (config.memory_per_uid == kQuotaAuto) {
+      log->info("each uid but root and that of this service, {}, may hand over {} (memory_per_uid "
+                "is auto)",
+                ::geteuid(), DescribeDefaultMemory(memory));
+    }
     Result<std::unique_ptr<Control>> with_clients = Control::Create(
-        ControlOptionsOf(config, gpus_missing, !network_lanes.empty(), peers->port()),
+        ControlOptionsOf(config, gpus_missing, !network_lanes.empty(), peers->port(), memory),
         {.inbox = *inboxes.rpc,
          .dispatch = dispatch.door(),
          .peers = *inboxes.peers,
@@ -429,7 +438,8 @@ struct Daemon::Parts {
          .board = board.layout().service,
          .log = *log,
          .lane_names = lane_names,
-         .http = http == nullptr ? nullptr : inboxes.http.get()});
+         .http = http == nullptr ? nullptr : inboxes.http.get(),
+         .users = board.layout().users});
     if (!with_clients) return with_clients.error();
     rpc = std::move(with_clients).value();
     return {};

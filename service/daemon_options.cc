@@ -41,7 +41,7 @@ std::map<std::string, std::string> KnownPeers(const Config& config) {
 
 // By default nobody but root and this service's user hands over more than three quarters of the
 // memory, or leaves too few sessions and jobs for others.
-QuotaLimits QuotasOf(const Config& config) {
+QuotaLimits QuotasOf(const Config& config, const MemoryFound& memory) {
   QuotaLimits limits{.service_uid = ::geteuid()};
   if (config.sessions_per_uid == kQuotaAuto) {
     limits.share_seats = true;
@@ -49,9 +49,7 @@ QuotaLimits QuotasOf(const Config& config) {
     limits.sessions = config.sessions_per_uid;
   }
   if (config.memory_per_uid == kQuotaAuto) {
-    const auto memory = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
-                        static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-    limits.memory_of_others = memory - memory / 4;
+    limits.memory_of_others = DefaultMemoryPerUid(memory);
   } else {
     limits.memory = config.memory_per_uid;
   }
@@ -83,7 +81,9 @@ PeerOptions PeerOptionsOf(const Config& config, std::uint32_t gpu_lanes) {
 }
 
 ControlOptions ControlOptionsOf(const Config& config, const std::string& gpus_missing,
-                                bool has_lanes, unsigned peer_port) {
+                                bool has_lanes, unsigned peer_port,
+                                const MemoryFound& memory) {
+  const bool by_default = config.memory_per_uid == kQuotaAuto;
   return {.socket_path = config.socket_path,
           .socket_mode = static_cast<std::uint32_t>(config.socket_mode),
           .version = std::string(Version()),
@@ -91,7 +91,10 @@ ControlOptions ControlOptionsOf(const Config& config, const std::string& gpus_mi
           .reduce_target = std::string(transport::SimdTargetName()),
           .operation_timeout_ms = static_cast<std::uint32_t>(config.operation_timeout_ms),
           .drain_timeout_ns = static_cast<TimeNs>(config.drain_timeout_ms) * kMillisecond,
-          .quotas = QuotasOf(config),
+          .quotas = QuotasOf(config, memory),
+          .memory_found = by_default ? memory.bytes : 0,
+          .memory_limited_by = by_default ? memory.limited_by : std::string(),
+          .operations_per_uid = config.operations_per_uid,
           .gpus_missing = gpus_missing.empty()
                               ? ""
                               : fmt::format("this service uses no GPUs: {}", gpus_missing),

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "service/config.h"
+#include "service/memory_found.h"
 #include "service/peers/peers_thread.h"
 #include "service/rpc/control.h"
 
@@ -13,8 +14,10 @@ namespace headrace::service {
 // `gpu_lanes` of the lanes between nodes carry GPUs' memory by themselves.
 PeerOptions PeerOptionsOf(const Config& config, std::uint32_t gpu_lanes);
 
-// `gpus_missing` says why there are none; other services reach this one at `peer_port`.
+// `gpus_missing` says why there are none; other services reach this one at `peer_port`; `memory` is
+// what uids have a share of by default.
 ControlOptions ControlOptionsOf(const Config& config, const std::string& gpus_missing,
-                                bool has_lanes, unsigned peer_port);
+                                bool has_lanes, unsigned peer_port,
+                                const MemoryFound& memory);
 
 }  // namespace headrace::service

@@ -38,6 +38,7 @@ Result<SessionIdentity> Leases::Open(LeaseRequest request, ipc::Channel channel,
       fmt::format("job {}: rank {} of {} attached (pid {}, uid {})", request.job_name, request.rank,
                   request.world_size, request.pid, request.uid),
       request.uid);
+  on_used_();
   on_opened_(request);
   return request;
 }
@@ -47,6 +48,7 @@ void Leases::End(SessionId session, bool orderly, Code code, const std::string& 
   if (found == leases_.end() || !found->second.ended) return;
   found->second.ended = Error(code, "the session has ended: " + cause);
   quotas_.Close(session);
+  on_used_();
   const SessionIdentity& identity = found->second.identity;
   Say(orderly ? Code::kOk : code, identity.job,
       fmt::format("job {}: rank {} (pid {}) {}", identity.job_name, identity.rank, identity.pid,
@@ -64,7 +66,35 @@ void Leases::End(SessionId session, bool orderly, Code code, const std::string& 
 Status Leases::TakeMemory(SessionId session, std::uint64_t bytes) {
   Status status = quotas_.TakeMemory(session, bytes);
   if (!status) CountRefusal();
+  on_used_();
   return status;
+}
+
+void Leases::GiveMemory(SessionId session, std::uint64_t bytes) {
+  quotas_.GiveMemory(session, bytes);
+  on_used_();
+}
+
+std::vector<std::uint32_t> Leases::Users() const {
+  std::vector<std::uint32_t> users;
+  for (const auto& [uid, usage] : quotas_.usages()) users.push_back(uid);
+  return users;
+}
+
+void Leases::Describe(ipc::UserRow& row) const {
+  const auto usage = quotas_.usages().find(row.uid);
+  if (usage != quotas_.usages().end()) {
+    row.sessions = usage->second.sessions;
+    row.memory_bytes = usage->second.memory;
+  }
+  row.memory_max = quotas_.MemoryLimit(row.uid);
+  const Roster::Share share = roster_.ShareOf(row.uid);
+  row.jobs = share.jobs;
+  row.jobs_max = share.jobs_max;
+  row.sessions_max = share.ranks_max;
+  if (const std::uint64_t limit = quotas_.SessionLimit(); limit != 0) {
+    row.sessions_max = std::min(row.sessions_max, limit);
+  }
 }
 
 // What dispatch has no room to hear goes with the next.
@@ -103,6 +133,7 @@ void Leases::Forget(SessionId session) { leases_.erase(session); }
 bool Leases::Tell(const CloseSession& close) {
   if (!dispatch_.Send(close)) return false;
   roster_.Depart(close.session, close.orderly, close.cause);
+  on_used_();
   return true;
 }
 

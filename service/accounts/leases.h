@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "ipc/base/fd.h"
+#include "ipc/board_layout.h"
 #include "ipc/channel.h"
 #include "service/accounts/quotas.h"
 #include "service/accounts/roster.h"
@@ -69,7 +70,13 @@ class Leases {
   // Books `bytes` of a segment on the session's uid for as long as the lease lasts, unless they are
   // given back before; or says why that uid may not have them.
   Status TakeMemory(SessionId session, std::uint64_t bytes);
-  void GiveMemory(SessionId session, std::uint64_t bytes) { quotas_.GiveMemory(session, bytes); }
+  void GiveMemory(SessionId session, std::uint64_t bytes);
+
+  // `notice` is called whenever what a uid has has changed.
+  void OnUsed(std::function<void()> notice) { on_used_ = std::move(notice); }
+  // The uids that have sessions, and, in `row`, what its uid has of them and may have.
+  std::vector<std::uint32_t> Users() const;
+  void Describe(ipc::UserRow& row) const;
 
   std::size_t open_count() const { return roster_.ranks_count(); }
 
@@ -91,6 +98,7 @@ class Leases {
   std::map<SessionId, Lease> leases_;
   std::vector<CloseSession> untold_;
   std::function<void()> on_untold_ = [] {};
+  std::function<void()> on_used_ = [] {};
   std::function<void(const SessionIdentity&)> on_opened_ = [](const SessionIdentity&) {};
   Ended on_ended_ = [](const SessionIdentity&, bool, const std::string&) {};
   std::uint64_t sessions_opened_ = 0;

@@ -42,17 +42,20 @@ class Quotas {
 
   std::size_t uids_count() const { return uids_.size(); }
 
- private:
+  // What a uid has, of those with open sessions, and may have; 0 as a limit: there is none.
   struct Usage {
     std::uint64_t sessions = 0;
     std::uint64_t memory = 0;
   };
+  const std::map<std::uint32_t, Usage>& usages() const { return uids_; }
+  std::uint64_t SessionLimit() const { return limits_.sessions; }
+  std::uint64_t MemoryLimit(std::uint32_t uid) const;
+
+ private:
   struct Account {
     std::uint32_t uid = 0;
     std::uint64_t memory = 0;
   };
-
-  std::uint64_t MemoryLimit(std::uint32_t uid) const;
 
   QuotaLimits limits_;
   std::map<std::uint32_t, Usage> uids_;  // those with open sessions

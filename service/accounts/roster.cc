@@ -125,7 +125,7 @@ Status Roster::CheckRoom(const JoinRequest& request, bool opens_job) const {
   const Use use = found == uses_.end() ? Use{} : found->second;
   const Rows ranks{"ranks", ipc::kRankRowsMax, sessions_.size(), use.ranks};
   const Rows jobs{"jobs", ipc::kJobRowsMax, jobs_.size(), use.jobs};
-  const bool shares = shares_.bounded && request.uid != 0 && request.uid != shares_.service_uid;
+  const bool shares = IsBounded(request.uid);
   std::vector<Rows> needed{ranks};
   if (opens_job) needed.push_back(jobs);
   for (const Rows& rows : needed) {
@@ -144,6 +144,23 @@ Status Roster::CheckRoom(const JoinRequest& request, bool opens_job) const {
     }
   }
   return {};
+}
+
+Roster::Share Roster::ShareOf(std::uint32_t uid) const {
+  const auto found = uses_.find(uid);
+  const Use use = found == uses_.end() ? Use{} : found->second;
+  // As CheckRoom lets it come to: one more as long as the rows left are more than its own.
+  const auto most = [bounded = IsBounded(uid)](std::size_t max, std::size_t taken,
+                                               std::size_t own) {
+    const std::size_t others = taken - own;
+    if (!bounded) return max - others;
+    const std::size_t used = others + max / kRowsKeptDivisor;
+    return std::max(own, used < max ? (max - used + 1) / 2 : 0);
+  };
+  return {.ranks = use.ranks,
+          .ranks_max = most(ipc::kRankRowsMax, sessions_.size(), use.ranks),
+          .jobs = use.jobs,
+          .jobs_max = most(ipc::kJobRowsMax, jobs_.size(), use.jobs)};
 }
 
 Result<Seat> Roster::Join(const JoinRequest& request) {

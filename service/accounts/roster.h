@@ -58,6 +58,16 @@ class Roster {
   // failed before.
   std::string Fail(JobId job, std::string_view cause);
 
+  // What a uid has of the board's rows, and how many it could come to while others have what they
+  // have now.
+  struct Share {
+    std::size_t ranks = 0;
+    std::size_t ranks_max = 0;
+    std::size_t jobs = 0;
+    std::size_t jobs_max = 0;
+  };
+  Share ShareOf(std::uint32_t uid) const;
+
   std::size_t jobs_count() const { return jobs_.size(); }
   std::size_t ranks_count() const { return sessions_.size(); }
 
@@ -89,6 +99,9 @@ class Roster {
   static Status CheckNumbers(const JoinRequest& request);
   static Status CheckJoin(const JoinRequest& request, const Job& job);
   static std::string AttachedRanks(const Job& job);
+  bool IsBounded(std::uint32_t uid) const {
+    return shares_.bounded && uid != 0 && uid != shares_.service_uid;
+  }
   Status CheckRoom(const JoinRequest& request, bool opens_job) const;
   // A rank of a job of that uid is gone, and with the last one the job.
   void EndRank(std::uint32_t uid, const std::string& name);

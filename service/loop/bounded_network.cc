@@ -40,7 +40,8 @@ class BoundedNetwork::BoundedConnection final : public capnp::TwoPartyVatNetwork
 
   // Throws, which ends the connection, when a bound is passed.
   void Count(capnp::IncomingRpcMessage& message) {
-    wait_ns_ = network_.pace_.Book(1, MonotonicNow());
+    const std::uint64_t more = network_.message_bytes_() / kBytesPerMessage;
+    wait_ns_ = network_.pace_.Book(1 + static_cast<TimeNs>(more), MonotonicNow());
     switch (message.getBody().getAs<capnp::rpc::Message>().which()) {
       case capnp::rpc::Message::CALL:
       case capnp::rpc::Message::BOOTSTRAP:

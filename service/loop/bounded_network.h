@@ -1,7 +1,7 @@
 // The network of one connection with bounds on what its other end can make the service hold and do:
 // calls that are not finished (each may carry descriptors), answers that are not read, messages
-// that are no calls, and messages at all in one turn of the loop and in a second. Whoever goes
-// beyond the first three loses the connection; whoever is too fast waits.
+// that are no calls, messages at all in one turn of the loop, and messages and their bytes in a
+// second. Whoever goes beyond the first three loses the connection; whoever is too fast waits.
 #pragma once
 
 #include <capnp/rpc-twoparty.h>
@@ -9,6 +9,7 @@
 #include <kj/timer.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
@@ -24,6 +25,9 @@ inline constexpr std::size_t kUnreadBytesMax = std::size_t{1} << 20;  // answers
 inline constexpr std::size_t kStraysMax = 64;
 inline constexpr std::size_t kStraysPerCall = 16;
 inline constexpr std::size_t kMessagesPerTurn = 16;  // of one connection
+// What reading a message and doing what it asks costs grows with its size: a message counts as one,
+// and as one more for each so many bytes.
+inline constexpr std::size_t kBytesPerMessage = 4096;
 
 class BoundedNetwork final : public capnp::TwoPartyVatNetworkBase {
  public:
@@ -31,9 +35,18 @@ class BoundedNetwork final : public capnp::TwoPartyVatNetworkBase {
   // is queued for it. `why` is for people.
   using Cut = std::function<void(const std::string& why)>;
 
+  // How many bytes the message had that was read last. Asked of whoever read it, because a message
+  // of several segments locks itself out when it is asked (Cap'n Proto 0.9.2, sizeInWords).
+  using MessageBytes = std::function<std::uint64_t()>;
+
   // All outlive this. `pace` may be shared by several connections.
-  BoundedNetwork(capnp::TwoPartyVatNetwork& inner, kj::Timer& timer, Pace& pace, Cut cut)
-      : inner_(inner), timer_(timer), pace_(pace), cut_(std::move(cut)) {}
+  BoundedNetwork(capnp::TwoPartyVatNetwork& inner, kj::Timer& timer, Pace& pace,
+                 MessageBytes message_bytes, Cut cut)
+      : inner_(inner),
+        timer_(timer),
+        pace_(pace),
+        message_bytes_(std::move(message_bytes)),
+        cut_(std::move(cut)) {}
 
   kj::Maybe<kj::Own<Connection>> connect(capnp::rpc::twoparty::VatId::Reader host) override;
   kj::Promise<kj::Own<Connection>> accept() override;
@@ -46,6 +59,7 @@ class BoundedNetwork final : public capnp::TwoPartyVatNetworkBase {
   capnp::TwoPartyVatNetwork& inner_;
   kj::Timer& timer_;
   Pace& pace_;
+  MessageBytes message_bytes_;
   Cut cut_;
 };
 

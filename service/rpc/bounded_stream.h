@@ -44,6 +44,9 @@ class BoundedStream final : public kj::AsyncCapabilityStream {
         allowed_(std::move(allowed)),
         cut_(std::move(cut)) {}
 
+  // Of the message that is under way, or was read last.
+  std::uint64_t message_bytes() const { return message_bytes_; }
+
   kj::Promise<ReadResult> tryReadWithFds(void* buffer, size_t bytes_min, size_t bytes_max,
                                          kj::AutoCloseFd* fds, size_t fds_max) override;
   kj::Promise<size_t> tryRead(void* buffer, size_t bytes_min, size_t bytes_max) override;

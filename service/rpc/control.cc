@@ -24,6 +24,7 @@
 #include "service/rpc/listener.h"
 #include "service/rpc/probe.h"
 #include "service/rpc/supervision.h"
+#include "service/rpc/user_rows.h"
 
 namespace headrace::service {
 namespace {
@@ -31,6 +32,8 @@ namespace {
 // How long dispatch may outlive its own drain deadline before control stops waiting for it.
 constexpr TimeNs kDrainGrace = kSecond;
 constexpr auto kRetryDelay = 10 * kj::MILLISECONDS;
+// What uids have is shown that much later, so that it costs little however fast it changes.
+constexpr auto kShowDelay = 100 * kj::MILLISECONDS;
 // A connection costs its socket and the doorbell, and for the time of a call what it carries.
 constexpr std::uint64_t kDescriptorsPerConnection = 4;
 constexpr std::uint64_t kDescriptorsOfOurs = 64;
@@ -67,6 +70,7 @@ class Control::Loop final : private kj::TaskSet::ErrorHandler {
   // Clients may come: everything else is there.
   void Listen(UniqueFd socket) {
     listener_.emplace(std::move(socket), io_.unixEventPort, *io_.lowLevelProvider, desk_);
+    listener_->OnUsed([this] { ShowUsersSoon(); });
   }
   int Run(Supervisor supervisor);
 
@@ -102,6 +106,8 @@ class Control::Loop final : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> SendDrain(Drain message);
   void Finish(int code);
   void Show(ipc::ServiceState state);
+  void ShowUsersSoon();
+  void ShowUsers();
   // One of control's own loops has ended: without it the service is deaf.
   void taskFailed(kj::Exception&& exception) override;
 
@@ -112,6 +118,8 @@ class Control::Loop final : private kj::TaskSet::ErrorHandler {
   kj::AsyncIoContext io_;
   Outbox outbox_;
   Probe probe_;
+  UserRows users_;
+  bool showing_users_ = false;  // soon
   std::optional<Listener> listener_;
   std::optional<Supervision> supervision_;  // while it runs
   InboxReader<RpcMessage> reader_;
@@ -139,6 +147,7 @@ Control::Loop::Loop(ControlOptions options, ControlPorts ports)
               .watch = ports_.watch,
               .mapping = ports_.mapping},
              ports_.lane_names, io_.provider->getTimer(), desk_.answers),
+      users_(ports_.users),
       reader_(ports_.inbox, io_,
               [this](RpcMessage& message) {
                 std::visit([this](auto& each) { Handle(std::move(each)); }, message);
@@ -147,6 +156,7 @@ Control::Loop::Loop(ControlOptions options, ControlPorts ports)
   desk_.leases.OnUntold([this] {
     if (!std::exchange(retrying_, true)) tasks_.add(RetryUntold());
   });
+  desk_.leases.OnUsed([this] { ShowUsersSoon(); });
   io_.waitScope.setBusyPollInterval(kEventsPerPoll);
   desk_.timer = &io_.provider->getTimer();
   desk_.outbox = &outbox_;
@@ -163,12 +173,18 @@ Control::Loop::Loop(ControlOptions options, ControlPorts ports)
   ipc::SetText(row_.version, options_.version);
   ipc::SetText(row_.socket_path, options_.socket_path);
   ipc::SetText(row_.reduce_target, options_.reduce_target);
+  row_.memory_per_uid =
+      options_.quotas.memory != 0 ? options_.quotas.memory : options_.quotas.memory_of_others;
+  row_.memory_found = options_.memory_found;
+  ipc::SetText(row_.memory_limited_by, options_.memory_limited_by);
   Show(ipc::ServiceState::kStarting);
 }
 
 Control::Loop::~Loop() {
   // There is nobody left to try again, or to tell.
   desk_.leases.OnUntold([] {});
+  desk_.leases.OnUsed([] {});
+  showing_users_ = true;  // connections that end from here on are shown no more
   desk_.leases.OnOpened([](const SessionIdentity&) {});
   desk_.leases.OnEnded([](const SessionIdentity&, bool, const std::string&) {});
   desk_.outbox = nullptr;
@@ -179,6 +195,25 @@ Control::Loop::~Loop() {
 void Control::Loop::Show(ipc::ServiceState state) {
   row_.state = static_cast<std::uint32_t>(state);
   ipc::WriteRow(ports_.board, row_);
+}
+
+void Control::Loop::ShowUsersSoon() {
+  if (ports_.users.empty() || std::exchange(showing_users_, true)) return;
+  tasks_.add(desk_.timer->afterDelay(kShowDelay).then([this] {
+    showing_users_ = false;
+    ShowUsers();
+  }));
+}
+
+void Control::Loop::ShowUsers() {
+  std::vector<std::uint32_t> uids = desk_.leases.Users();
+  const std::vector<std::uint32_t> connected = listener_->Users();
+  uids.insert(uids.end(), connected.begin(), connected.end());
+  users_.Show(std::move(uids), [this](ipc::UserRow& row) {
+    desk_.leases.Describe(row);
+    listener_->Describe(row);
+    row.operations_max = options_.operations_per_uid;
+  });
 }
 
 void Control::Loop::TellPeersOfRanks() {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +39,9 @@ struct ControlOptions {
   TimeNs drain_timeout_ns = 5 * kSecond;
   std::uint32_t connections_max = 1024;
   QuotaLimits quotas{};
+  std::uint64_t memory_found = 0;   // of which the default quota is three quarters; 0: it is not
+  std::string memory_limited_by{};  // what says so; empty: the machine
+  std::uint64_t operations_per_uid = 0;  // dispatch keeps to that; 0: no limit
   // Why no GPU memory is taken, and the remedy; empty: it is.
   std::string gpus_missing = "this service was started without GPUs";
   RendezvousRules rendezvous{};
@@ -61,6 +65,7 @@ struct ControlPorts {
   spdlog::logger& log;
   std::vector<std::string> lane_names{};  // of all lanes, by their numbers
   Door<HttpMessage>* http = nullptr;      // null: nobody asks over HTTP
+  std::span<ipc::BoardSlot<ipc::UserRow>> users{};  // empty: nobody looks at them
 };
 
 class Control {

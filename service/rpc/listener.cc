@@ -44,7 +44,9 @@ struct Connection {
             *stream, *client->desk.timer, client->desk.arrivals, client->peer.uid,
             [this] { return Allowed(); }, cut),
         network(bounded_stream, DescriptorsMax(), capnp::rpc::twoparty::Side::SERVER, Bounds()),
-        bounded(network, *client->desk.timer, pace, cut),
+        bounded(
+            network, *client->desk.timer, pace, [this] { return bounded_stream.message_bytes(); },
+            cut),
         rpc(capnp::makeRpcServer(bounded, kj::heap<Entrance>(kj::addRef(*client)))) {
     rpc.setFlowLimit(kMessageWordsMax);
   }
@@ -145,10 +147,30 @@ Listener::User& Listener::FindUser(std::uint32_t uid) {
   return users_[uid];
 }
 
-// One user may take three quarters of the connections, so that others always find some.
-bool Listener::IsSurplus(const User& user) const {
+std::size_t Listener::ConnectionsOfAUser() const {
   const std::size_t limit = desk_.options.connections_max;
-  return connections_count_ >= limit || user.connections >= limit - limit / 4;
+  return limit - limit / 4;
+}
+
+bool Listener::IsSurplus(const User& user) const {
+  return connections_count_ >= desk_.options.connections_max ||
+         user.connections >= ConnectionsOfAUser();
+}
+
+std::vector<std::uint32_t> Listener::Users() const {
+  std::vector<std::uint32_t> users;
+  for (const auto& [uid, user] : users_) {
+    if (user.connections > 0) users.push_back(uid);
+  }
+  return users;
+}
+
+void Listener::Describe(ipc::UserRow& row) const {
+  row.connections_max = ConnectionsOfAUser();
+  const auto user = users_.find(row.uid);
+  if (user == users_.end()) return;
+  row.connections = user->second.connections;
+  row.connections_cut = user->second.cuts;
 }
 
 void Listener::Cut(int fd, const Peer& peer, User& user, const std::string& why) {
@@ -183,11 +205,13 @@ void Listener::Serve(UniqueFd socket) {
   user.pace.Book(kMessagesPerConnection, MonotonicNow());
   ++connections_count_;
   ++user.connections;
+  on_used_();
   connections_.add(connection->network.onDisconnect()
                        .then([member = kj::addRef(*client)]() mutable { member->Lose(); })
                        .attach(kj::mv(connection), kj::defer([this, &user] {
                                  --connections_count_;
                                  --user.connections;
+                                 on_used_();
                                })));
 }
 

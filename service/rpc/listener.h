@@ -8,11 +8,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "ipc/base/fd.h"
 #include "ipc/base/result.h"
+#include "ipc/board_layout.h"
 #include "service/cluster/allowance.h"
 #include "service/loop/pace.h"
 #include "service/rpc/desk.h"
@@ -41,6 +44,12 @@ class Listener final : private kj::TaskSet::ErrorHandler {
 
   std::size_t connections_count() const { return connections_count_; }
 
+  // `notice` is called whenever a connection came or went. Before Accept.
+  void OnUsed(std::function<void()> notice) { on_used_ = std::move(notice); }
+  // The uids that have connections, and, in `row`, how many its uid has.
+  std::vector<std::uint32_t> Users() const;
+  void Describe(ipc::UserRow& row) const;
+
  private:
   // Accepts what is there. Returns what to wait for.
   kj::Promise<void> AcceptSome();
@@ -55,6 +64,8 @@ class Listener final : private kj::TaskSet::ErrorHandler {
     Allowance cuts_shown{4, 10 * kSecond};
   };
   User& FindUser(std::uint32_t uid);
+  // One user may take three quarters of the connections, so that others always find some.
+  std::size_t ConnectionsOfAUser() const;
   bool IsSurplus(const User& user) const;
   void Cut(int fd, const Peer& peer, User& user, const std::string& why);
   void taskFailed(kj::Exception&& exception) override;
@@ -65,6 +76,7 @@ class Listener final : private kj::TaskSet::ErrorHandler {
   kj::UnixEventPort::FdObserver observer_;
   std::size_t connections_count_ = 0;
   std::map<std::uint32_t, User> users_;  // by uid
+  std::function<void()> on_used_ = [] {};
   Pace accepts_{kAcceptsPerSecond, kAcceptsBurst};
   bool short_of_descriptors_ = false;
   kj::TaskSet connections_;

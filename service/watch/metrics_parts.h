@@ -47,6 +47,7 @@ void WriteJobMetrics(const ipc::BoardReading& reading, MetricsText& text);
 void WritePlanMetrics(const ipc::BoardReading& reading, MetricsText& text);
 void WriteRankMetrics(const ipc::BoardReading& reading, MetricsText& text);
 void WriteLaneMetrics(const ipc::BoardReading& reading, MetricsText& text);
+void WriteUserMetrics(const ipc::BoardReading& reading, MetricsText& text);
 void WriteGpuMetrics(const ipc::BoardReading& reading, MetricsText& text);
 void WriteProcessMetrics(const ipc::BoardReading& reading, const ProcessFacts& process,
                          MetricsText& text);

@@ -47,6 +47,7 @@ Status UcxWire::Build(const UcxOptions& options) {
                     status);
   }
   context_.reset(context);
+  leave_at_end_ = options.leave_at_end;
   const std::set<std::string> resources = ResourcesOf(context);
   in_place_ = std::ranges::any_of(resources, [](const std::string& name) {
     return ReachesNodes(name) && !name.starts_with("tcp/");
@@ -126,6 +127,11 @@ UcxWire::~UcxWire() {
   for (int i = 0; i < kFarewellsMax; ++i) {
     if (ucp_worker_progress(engine_.get()) == 0 && operations_.taken_count() == 0) break;
   }
+  if (!leave_at_end_) return;
+  // Nobody calls progress any more, so nothing calls back into this wire.
+  [[maybe_unused]] const ucp_worker_h engine = engine_.release();
+  [[maybe_unused]] const ucp_datatype_t pieces = pieces_.release();
+  [[maybe_unused]] const ucp_context_h context = context_.release();
 }
 
 std::string UcxWire::Names() const {

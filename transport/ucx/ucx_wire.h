@@ -191,6 +191,7 @@ class UcxWire final : public Wire {
   UcxDatatype pieces_;
   UcxEngine engine_;
   int event_fd_ = -1;  // the engine's
+  bool leave_at_end_ = false;
 
   struct Staging {
     UcxMemory memory;

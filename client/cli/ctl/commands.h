@@ -55,7 +55,7 @@ void AddSelfCommands(const Program& program, const std::string& version);
 // What to say of a line that CLI11 could not parse: which word is unknown, and which was meant.
 std::string ExplainLine(const CLI::App& app, const CLI::ParseError& error);
 
-void AddViewCommands(const Program& program);       // status, jobs, plan, lanes
+void AddViewCommands(const Program& program);       // status, jobs, plan, lanes, users
 void AddQueueCommand(const Program& program);       // queue
 void AddEventsCommand(const Program& program);      // events
 void AddSteeringCommands(const Program& program);   // policy, and what changes a running job

@@ -32,6 +32,28 @@ Finding CheckQuota(const Machine& machine) {
   return {"cpu quota", Level::kNote, text, ""};
 }
 
+// What one user may hand over, and what says so.
+Finding CheckMemoryPerUid(const ipc::ServiceRow& service) {
+  const std::string whose{ipc::GetText(service.memory_limited_by)};
+  if (service.memory_per_uid == 0) {
+    return {"memory per uid", Level::kNote,
+            "one user may hand over any amount: memory_per_uid is 0", ""};
+  }
+  if (service.memory_found == 0) {
+    return {"memory per uid", Level::kOk,
+            fmt::format("each uid may hand over {}, as memory_per_uid says",
+                        FormatBytes(service.memory_per_uid)),
+            ""};
+  }
+  return {"memory per uid", Level::kOk,
+          fmt::format("each uid but root{} may hand over {}: three quarters of the {} {}",
+                      service.uid == 0 ? "" : fmt::format(" and {}", service.uid),
+                      FormatBytes(service.memory_per_uid),
+                      FormatBytes(service.memory_found),
+                      whose.empty() ? std::string("that this machine has") : "of " + whose),
+          ""};
+}
+
 Finding CheckReductions(const Snapshot& board) {
   const std::string target{ipc::GetText(board.service.reduce_target)};
   if (target == "SCALAR" || target == "EMU128") {
@@ -120,6 +142,7 @@ void ExamineMachine(const Patient& patient, Findings& findings) {
   const Machine& machine = patient.machine;
   if (patient.board) findings.push_back(CheckCores(*patient.board, machine.cores));
   findings.push_back(CheckQuota(machine));
+  if (patient.board) findings.push_back(CheckMemoryPerUid(patient.board->service));
   if (patient.board) findings.push_back(CheckReductions(*patient.board));
   findings.push_back(CheckMemfd(machine.memfd));
   findings.push_back(CheckSharedMemory(machine));

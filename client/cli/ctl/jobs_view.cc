@@ -12,11 +12,6 @@
 namespace headrace::ctl {
 namespace {
 
-std::string Owner(std::uint32_t uid, const UserNames& users) {
-  const std::string name = users(uid);
-  return name.empty() ? std::to_string(uid) : fmt::format("{} ({})", uid, name);
-}
-
 // The policy that made its plan; empty while it has none.
 std::string PolicyOf(const ipc::JobRow& job, const Snapshot& snapshot) {
   const ipc::PlanRow* plan = snapshot.FindPlan(job.id);
@@ -160,7 +155,7 @@ std::string JobsTable(const Snapshot& snapshot, const UserNames& users, bool wit
                {"FAILURE"}});
   for (const ipc::JobRow& job : snapshot.jobs) {
     table.Add({std::string(ipc::GetText(job.name)), JobStateWords(job), RanksHere(job),
-               Owner(job.owner_uid, users), std::to_string(job.restarts),
+               UserText(job.owner_uid, users), std::to_string(job.restarts),
                FormatAge(snapshot.now_ns - job.opened_ns), std::to_string(job.weight),
                std::to_string(job.priority), FormatRateLimit(job.limit_bytes_per_s),
                PolicyOf(job, snapshot), std::to_string(job.operations_ended),

@@ -14,6 +14,7 @@
 
 #include "client/cli/ctl/libraries.h"
 #include "client/cli/ctl/process.h"
+#include "ipc/base/cgroup.h"
 #include "ipc/sealed_memory.h"
 
 namespace headrace::ctl {
@@ -75,17 +76,13 @@ Threads LookAtThreads(std::int32_t pid) {
   return threads;
 }
 
-// The tightest quota on the way up: each group is bounded by those above it.
+// The tightest quota on the way up.
 std::optional<double> LookAtQuota(std::int32_t pid) {
-  const std::filesystem::path root = "/sys/fs/cgroup";
-  std::filesystem::path group = ParseCgroup(ReadFile(ProcessFolder(pid) + "/cgroup"));
   std::optional<double> least;
-  constexpr int kDepthMax = 64;
-  for (int depth = 0; depth < kDepthMax; ++depth) {
-    const auto quota = ParseCpuMax(ReadFile((root / group.relative_path() / "cpu.max").string()));
+  for (const std::string& path :
+       CgroupFiles(ReadFile(ProcessFolder(pid) + "/cgroup"), "", "cpu.max")) {
+    const auto quota = ParseCpuMax(ReadFile(path));
     if (quota && (!least || *quota < *least)) least = quota;
-    if (group.relative_path().empty()) break;
-    group = group.parent_path();
   }
   return least;
 }
@@ -138,14 +135,6 @@ std::optional<double> ParseCpuMax(const std::string& text) {
   double period = 0;
   if (!(fields >> quota >> period) || !(quota > 0) || !(period > 0)) return std::nullopt;
   return quota / period;
-}
-
-std::string ParseCgroup(const std::string& text) {
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("0::")) return line.substr(3);
-  }
-  return "";
 }
 
 Machine LookAtMachine(const std::string& board_path, const std::string& socket_path,

@@ -74,10 +74,6 @@ Machine LookAtMachine(const std::string& board_path, const std::string& socket_p
 // Cores' worth of time by the text of cpu.max, "200000 100000"; nothing for "max 100000".
 std::optional<double> ParseCpuMax(const std::string& text);
 
-// The path in the text of /proc/PID/cgroup, of the one hierarchy of version 2; empty: there is
-// none.
-std::string ParseCgroup(const std::string& text);
-
 // The chosen word of a file like "always within_size [never] deny"; empty when there is none.
 std::string ChosenWord(const std::string& text);
 

@@ -138,6 +138,23 @@ void AddLanes(const Program& program) {
   AddWatch(*command, wish->watch);
 }
 
+void AddUsers(const Program& program) {
+  const auto watch = std::make_shared<Watch>();
+  CLI::App* command = AddCommand(
+      program, "users", "what each user has of this service, and may have",
+      {"users", "users --watch", "users --json"}, [&globals = program.globals, watch] {
+        return Show(
+            globals,
+            {.table =
+                 [](const Reading& reading, bool with_header) {
+                   return UsersTable(reading.snapshot, NameOfUser, with_header);
+                 },
+             .json = [](const Reading& reading) { return UsersJson(reading.snapshot, NameOfUser); }},
+            *watch);
+      });
+  AddWatch(*command, *watch);
+}
+
 }  // namespace
 
 void AddViewCommands(const Program& program) {
@@ -145,6 +162,7 @@ void AddViewCommands(const Program& program) {
   AddJobs(program);
   AddPlan(program);
   AddLanes(program);
+  AddUsers(program);
 }
 
 }  // namespace headrace::ctl

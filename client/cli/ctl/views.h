@@ -41,6 +41,12 @@ Json LanesJson(const Snapshot& snapshot);
 std::string SharesTable(const Snapshot& snapshot, std::string_view lane, bool with_header);
 Json SharesJson(const Snapshot& snapshot, std::string_view lane);
 
+// What each user has of the service, and may have.
+std::string UsersTable(const Snapshot& snapshot, const UserNames& users, bool with_header);
+Json UsersJson(const Snapshot& snapshot, const UserNames& users);
+// "1000 (ada)", or the number alone.
+std::string UserText(std::uint32_t uid, const UserNames& users);
+
 // A text field as JSON can carry it: bytes that are no UTF-8 become U+FFFD.
 std::string JsonText(std::string_view text);
 

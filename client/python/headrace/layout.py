@@ -24,7 +24,7 @@ _TIMEOUT = 8  # HR_TIMEOUT
 
 
 class Gradient(NamedTuple):
-    """A gradient of a layout: ``shape`` in elements, and a name for tables and errors."""
+    """A gradient of a layout: ``shape`` in elements, and a name, the same on all ranks."""
 
     shape: Sequence[int]
     dtype: Any
@@ -34,7 +34,7 @@ class Gradient(NamedTuple):
 class Layout:
     """All gradients of a model, in shared memory, in the order in which the forward pass uses them.
 
-    Made by Session.layout, once a session; equal on all ranks of the job but for the names. The
+    Made by Session.layout, once a session; equal on all ranks of the job, with the names. The
     service decides in which blocks, and in which order, they travel. One iteration is, on every
     rank::
 

@@ -75,6 +75,7 @@ void BoardTest::FillAll() {
   FillGpus();
   FillEvents();
   FillPlans();
+  FillUsers();
 }
 
 void BoardTest::FillService(std::int32_t pid, TimeNs started_ns) {
@@ -88,6 +89,9 @@ void BoardTest::FillService(std::int32_t pid, TimeNs started_ns) {
   ipc::SetText(row.version, "0.1.0");
   ipc::SetText(row.socket_path, "/run/headrace/headrace.sock");
   ipc::SetText(row.reduce_target, "AVX2");
+  row.memory_per_uid = std::uint64_t{96} << 30;
+  row.memory_found = std::uint64_t{128} << 30;
+  ipc::SetText(row.memory_limited_by, "/sys/fs/cgroup/pod/memory.max");
   ipc::WriteRow(layout().service, row);
 }
 
@@ -308,6 +312,34 @@ void BoardTest::FillShares() {
   };
   share(200, 7, 585);
   share(3, 9, 195);
+}
+
+void BoardTest::FillUsers() {
+  // Not in the order of the uids: rows are reused.
+  ipc::WriteRow(layout().users[127], {.in_use = 1,
+                                      .uid = 0,
+                                      .connections = 1,
+                                      .connections_max = 768,
+                                      .connections_cut = 0,
+                                      .sessions = 1,
+                                      .sessions_max = 506,
+                                      .jobs = 1,
+                                      .jobs_max = 62,
+                                      .memory_bytes = 0,
+                                      .memory_max = 0,
+                                      .operations_max = 0});
+  ipc::WriteRow(layout().users[2], {.in_use = 1,
+                                    .uid = 1000,
+                                    .connections = 5,
+                                    .connections_max = 768,
+                                    .connections_cut = 2,
+                                    .sessions = 4,
+                                    .sessions_max = 223,
+                                    .jobs = 1,
+                                    .jobs_max = 27,
+                                    .memory_bytes = std::uint64_t{392} << 20,
+                                    .memory_max = std::uint64_t{96} << 30,
+                                    .operations_max = 100'000});
 }
 
 void BoardTest::FillEvents() {

@@ -39,6 +39,7 @@ class BoardTest : public testing::Test {
   void FillShares();
   void FillEvents();
   void FillPlans();
+  void FillUsers();
 
   std::string folder_;
   std::string path_;

@@ -194,6 +194,21 @@ TEST_F(Doctor, FindsEachFaultByItself) {
             Level::kWarning);
 }
 
+TEST_F(Doctor, SaysWhatAUserMayHandOverAndWhy) {
+  Patient patient = Healthy();
+  ipc::ServiceRow& service = patient.board->service;
+  const auto found = [&patient] { return Find(Examine(patient), "memory per uid").text; };
+  EXPECT_NE(found().find("96 GiB: three quarters of the 128 GiB of /sys/fs/cgroup/pod/memory.max"),
+            std::string::npos)
+      << found();
+  ipc::SetText(service.memory_limited_by, "");
+  EXPECT_NE(found().find("that this machine has"), std::string::npos) << found();
+  service.memory_found = 0;
+  EXPECT_NE(found().find("as memory_per_uid says"), std::string::npos) << found();
+  service.memory_per_uid = 0;
+  EXPECT_NE(found().find("any amount"), std::string::npos) << found();
+}
+
 TEST_F(Doctor, NamesTheLaneThatDoesNotAnswer) {
   Patient patient = Healthy();
   patient.probe->lanes[1].answered = false;

@@ -19,7 +19,7 @@ from support.unittests import run_tests  # noqa: E402
 
 PAGES = pathlib.Path(ROOT) / "client" / "cli" / "man"
 # Change nothing and end by themselves; the job of the examples is vision.
-READ_ONLY = ("status", "jobs", "plan", "lanes", "queue", "flight", "doctor", "completion")
+READ_ONLY = ("status", "jobs", "plan", "lanes", "users", "queue", "flight", "doctor", "completion")
 OF_HELP = {"-h", "--help"}
 
 

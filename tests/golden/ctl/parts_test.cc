@@ -146,15 +146,12 @@ TEST(Machine, ParsesLimitsAndChosenWords) {
   EXPECT_EQ(ChosenWord(""), "");
 }
 
-TEST(Machine, ParsesQuotasAndControlGroups) {
+TEST(Machine, ParsesQuotas) {
   EXPECT_EQ(ParseCpuMax("200000 100000\n"), 2.0);
   EXPECT_EQ(ParseCpuMax("50000 100000"), 0.5);
   EXPECT_FALSE(ParseCpuMax("max 100000").has_value());
   EXPECT_FALSE(ParseCpuMax("100000 0").has_value());
   EXPECT_FALSE(ParseCpuMax("").has_value());
-  EXPECT_EQ(ParseCgroup("0::/system.slice/headraced.service\n"), "/system.slice/headraced.service");
-  EXPECT_EQ(ParseCgroup("12:cpu:/a\n0::/b\n"), "/b");
-  EXPECT_EQ(ParseCgroup("12:cpu:/a\n"), "");
 }
 
 TEST(Machine, LooksAtThisMachineWithoutChangingIt) {

@@ -164,6 +164,11 @@ TEST_F(Views, LanesShowCreditLoadAndRate) {
   ExpectGolden("lanes.json", Text(LanesJson(Read())));
 }
 
+TEST_F(Views, UsersShowWhatEachHasAndMayHave) {
+  ExpectGolden("users.txt", UsersTable(Read(), NameOfUser, true));
+  ExpectGolden("users.json", Text(UsersJson(Read(), NameOfUser)));
+}
+
 TEST_F(Views, EventsStandInOrderAndCannotMoveTheCursor) {
   ExpectGolden("events.txt", EventsTable(Read(), "", true));
   ExpectGolden("events.json", Text(EventsJson(Read(), "")));
@@ -258,7 +263,8 @@ TEST_F(BoardTest, AnEmptyBoardGivesHeadersOnlyAndValidJson) {
   ExpectGolden("empty.txt", StatusTable(snapshot, Liveness::kGone, nullptr, true) +
                                 JobsTable(snapshot, NameOfUser, true) +
                                 QueueTable(snapshot, {}, true) + LanesTable(snapshot, true) +
-                                EventsTable(snapshot, "", true));
+                                EventsTable(snapshot, "", true) +
+                                UsersTable(snapshot, NameOfUser, true));
   EXPECT_TRUE(JobsJson(snapshot, NameOfUser)["jobs"].is_array());
   EXPECT_TRUE(QueueJson(snapshot, {})["queue"].is_array());
   EXPECT_TRUE(LanesJson(snapshot)["lanes"].is_array());

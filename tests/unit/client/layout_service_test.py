@@ -94,6 +94,20 @@ def with_another_shape(session):
     return "no error", ""
 
 
+def with_another_order(session):
+    """Both gradients are as large; on rank 1 they stand the other way round. How that ended."""
+    names = ["first", "second"][:: 1 if session.rank == 0 else -1]
+    try:
+        layout = session.layout([((10,), "float32", name) for name in names])
+        layout.begin_backward()
+        for i in (1, 0):
+            layout.post(i)
+        layout.wait_all()
+    except headrace.Error as error:
+        return str(error)
+    return "no error"
+
+
 def with_a_wrong_policy(session):
     try:
         session.layout(SPECS, policy="fastest")
@@ -188,6 +202,13 @@ class Refusals(unittest.TestCase):
                 self.assertNotEqual(name, "no error")
                 self.assertRegex(text, "rank")
                 self.assertRegex(text, "[45]")
+
+    def test_equally_large_gradients_in_another_order_end_by_name(self):
+        with Service() as service:
+            ranks = [start_rank(service, r, 2, with_another_order) for r in range(2)]
+            texts = [rank.result() for rank in ranks]
+            self.assertNotIn("no error", texts)
+            self.assertTrue(any("first" in t and "second" in t for t in texts), texts)
 
     def test_an_unknown_policy_is_refused_by_name(self):
         with Service() as service:

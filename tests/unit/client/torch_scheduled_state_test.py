@@ -94,6 +94,33 @@ class Backwards(torch.nn.Module):
         return torch.nn.functional.linear(x, self.read.weight, self.read.bias)
 
 
+class Swapped(torch.nn.Module):
+    """Equally large layers, which stand and are used in another order on each rank."""
+
+    def __init__(self, rank):
+        super().__init__()
+        for name in ("a", "b") if rank == 0 else ("b", "a"):
+            setattr(self, name, torch.nn.Linear(8, 8, bias=False))
+
+    def forward(self, x):
+        for module in self.children():
+            x = module(x)
+        return x
+
+
+def swapped(session):
+    """How training ended."""
+    model = Swapped(session.rank)
+    try:
+        optimizer = scheduled(session, model)
+        for batch in batches(session):
+            one_step(model, optimizer, batch)
+        optimizer.synchronize()
+    except headrace.Error as error:
+        return str(error)
+    return "no error"
+
+
 def order(session):
     model = Backwards(session.rank)
     optimizer = scheduled(session, model)
@@ -397,6 +424,11 @@ class States(unittest.TestCase):
         # "read" is read by the model's own forward, which began first.
         self.assertEqual(modules, ["read", "b", "a", "unused"])
 
+    def test_equally_large_layers_in_another_order_end_by_name(self):
+        texts = self.run_two(swapped)
+        self.assertNotIn("no error", texts)
+        self.assertTrue(any("a.weight" in t and "b.weight" in t for t in texts), texts)
+
     def test_what_is_refused_is_named(self):
         expected = ("LBFGS", "float32, torch.float64", "closure",
                     "add_param_group", "needs a gradient since", "no_sync")  # fmt: skip
@@ -478,6 +510,25 @@ class Slots(unittest.TestCase):
         self.assertIn(["p0"], found)
         for most in (1, 2, 3, 5):
             self.assertLessEqual(len(self.cut(members, range(6), most)), most)
+
+    def test_names_of_all_members_count_for_the_name(self):
+        members = self.members(1, 1, 1, 1)
+        one = {m.parameter: 0 for m in members}
+        swapped = [members[i] for i in (0, 2, 1, 3)]
+        names = [make_slots(each, one, 1)[0].name for each in (members, swapped)]
+        self.assertNotEqual(*names)
+        for name in names:
+            self.assertTrue(name.startswith("p0 .. p3 "), name)
+
+    def test_long_names_are_told_apart_and_fit(self):
+        names = []
+        for end in "ab":
+            (member,) = self.members(1)
+            member.name = "ü" * 300 + end
+            names.append(make_slots([member], {}, 1)[0].name)
+        self.assertNotEqual(*names)
+        for name in names:
+            self.assertLessEqual(len(name.encode()), 255)
 
     def test_views_are_parts_of_the_slots_memory(self):
         members = self.members(2, 3)

@@ -93,13 +93,14 @@ def with_unused_parameters(session):
 def with_micro_batches(session):
     layer = torch.nn.Linear(3, 1, bias=False)
     arena = headrace.torch.GradientArena(session, layer.parameters())
+    posted = session.counters()["posted"]
     arena.zero_grad()
     with arena.no_sync():
         layer(torch.ones(1, 3)).sum().backward()
         layer(torch.ones(1, 3)).sum().backward()
     layer(torch.ones(1, 3)).sum().backward()
     arena.wait()
-    posted = session.counters()["posted"]
+    posted = session.counters()["posted"] - posted
     twice = None
     layer(torch.ones(1, 3)).sum().backward()
     try:
@@ -117,6 +118,25 @@ def with_broadcast(session):
     model[0].weight = torch.nn.Parameter(torch.randn(5, 7).t())  # not contiguous
     headrace.torch.broadcast_parameters(session, model, root=1)
     return [t.numpy().tolist() for t in (*model.state_dict().values(),)]
+
+
+def swapped(rank: int) -> torch.nn.Module:
+    """Equally large layers, which stand in another order on each rank."""
+    model = torch.nn.Module()
+    for name in ("a", "b") if rank == 0 else ("b", "a"):
+        setattr(model, name, torch.nn.Linear(8, 8, bias=False))
+    model.forward = lambda x: model.a(model.b(x))
+    return model
+
+
+def with_arena_of_another_order(session):
+    """How making it ended, on a rank whose layers stand otherwise, and on the other."""
+    try:
+        named = swapped(session.rank).named_parameters()
+        headrace.torch.GradientArena(session, named)
+    except headrace.Mismatch as error:
+        return str(error)
+    return "no error"
 
 
 class Arena(unittest.TestCase):
@@ -139,6 +159,12 @@ class Arena(unittest.TestCase):
                     torch.from_numpy(one), expected, rtol=1e-4, atol=1e-6
                 )
         return [copies for _, copies in results]
+
+    def test_equally_large_layers_in_another_order_are_refused_by_name(self):
+        for text in run_ranks(self.service, 2, with_arena_of_another_order):
+            self.assertIn("a.weight", text)
+            self.assertIn("b.weight", text)
+            self.assertIn("rank 1", text)
 
     def test_trains_like_one_process_without_copies(self):
         self.assertEqual(self.check_like_alone(with_arena, 3), [0, 0, 0])
@@ -190,6 +216,24 @@ def with_ddp(rank, world_size, port, path, die_at=None):
         return [p.numpy() for p in parameters]
 
 
+def with_ddp_of_another_order(rank, port, path, names):
+    """How the first backward ended."""
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    model = torch.nn.parallel.DistributedDataParallel(swapped(rank))
+    with headrace.init("ddp", rank, 2, path) as session:
+        state = headrace.torch.DdpState(session, model) if names else session
+        model.register_comm_hook(state, headrace.torch.ddp_hook)
+        try:
+            model(torch.ones(1, 8)).sum().backward()
+        except RuntimeError as error:
+            return str(error)
+        except headrace.Error as error:
+            return str(error)
+    return "no error"
+
+
 @unittest.skipUnless(
     torch.distributed.is_available(), "torch was built without distributed"
 )
@@ -209,6 +253,21 @@ class DdpHook(unittest.TestCase):
                 for one, other in zip(hooked, plain):
                     # The sum of two addends has no order, so even the bits agree.
                     self.assertEqual(one.tobytes(), other.tobytes())
+
+    def test_equally_large_layers_in_another_order_end_backward_by_name(self):
+        with Service() as service:
+            for names in (True, False):
+                with self.subTest(names=names):
+                    port = free_port()
+                    arguments = (port, service.socket, names)
+                    ranks = [
+                        Rank(with_ddp_of_another_order, r, *arguments) for r in range(2)
+                    ]
+                    texts = [rank.result() for rank in ranks]
+                    for text in texts:
+                        # Without the model nobody knows how they are called.
+                        self.assertEqual("a.weight" in text, names, text)
+                        self.assertEqual("b.weight" in text, names, text)
 
     def test_ends_backward_with_the_services_words_when_a_rank_dies(self):
         port = free_port()

@@ -12,17 +12,22 @@ from headrace.arena import Spec, Tensor, bytes_for
 from headrace.operation import Operation
 from headrace.session import Session
 from headrace.torch import devices
+from headrace.torch.names import check_names
 from headrace.torch.outcomes import Outcomes
 
 
 class DdpState:
     """What ddp_hook keeps between iterations: one registered tensor per bucket, one waiter thread.
 
-    One per DDP model. ddp_hook makes one by itself when it is given a Session.
+    One per DDP model. ddp_hook makes one by itself when it is given a Session. ``model`` says how
+    gradients are called: with it a rank whose equally large layers stand in another order ends every
+    rank's backward with Mismatch. Without it only shapes and their order can be compared.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, model: torch.nn.Module | None = None) -> None:
         self.session = session
+        self._names = {p: name for name, p in model.named_parameters()} if model else {}
+        self._checked: dict[int, list[str]] = {}  # by bucket
         self._buckets: dict[int, Tensor] = {}
         self._open: queue.SimpleQueue = queue.SimpleQueue()
         self._waiter: threading.Thread | None = None
@@ -30,6 +35,19 @@ class DdpState:
 
     def __del__(self) -> None:
         self._open.put(None)  # ends the waiter
+
+    def check(self, bucket: torch.distributed.GradBucket) -> None:
+        """Compares what is in a bucket with other ranks', when it is new or DDP has filled it anew.
+
+        DDP does that on all ranks after the same backward.
+        """
+        names = [
+            f"{self._names.get(p, '')} {tuple(p.shape)}".strip()
+            for p in bucket.parameters()
+        ]
+        if self._checked.get(bucket.index()) != names:
+            check_names(self.session, names, f"gradients of bucket {bucket.index()}")
+            self._checked[bucket.index()] = names
 
     def tensor_for(self, index: int, buffer: torch.Tensor) -> Tensor:
         """The registered tensor of a bucket; DDP may change a bucket's size once, after step 1."""
@@ -70,13 +88,15 @@ def ddp_hook(
     """Averages a bucket of gradients over all ranks through the service.
 
         model = DistributedDataParallel(module)
-        model.register_comm_hook(session, headrace.torch.ddp_hook)
+        state = headrace.torch.DdpState(session, model)
+        model.register_comm_hook(state, headrace.torch.ddp_hook)
 
     The bucket is copied into shared memory once; DDP copies the average back. An error ends
     backward with the service's own words; on a GPU, a later backward.
     """
     if isinstance(state, Session):
         state = _state_of(state)
+    state.check(bucket)
     buffer = bucket.buffer()
     tensor = state.tensor_for(bucket.index(), buffer)
     view = tensor.torch()

@@ -15,6 +15,7 @@ from headrace.operation import Operation
 from headrace.session import Session
 from headrace.torch import devices
 from headrace.torch.hooks import AccumulationHook
+from headrace.torch.names import check_names
 from headrace.torch.outcomes import Outcomes
 
 
@@ -37,6 +38,9 @@ class GradientArena:
     is current comes after the averages. A failure is raised by a later backward or wait(), when it is
     known; what was updated since is undefined.
 
+    All ranks make it at the same place, which compares the names of their gradients: Mismatch where
+    they stand in another order. Parameters without names are compared by their shapes.
+
     ``optimizer.zero_grad(set_to_none=True)``, torch 2's default, takes the view away: it is put back
     at the cost of one copy per gradient. Use zero_grad() of this class.
     """
@@ -51,6 +55,11 @@ class GradientArena:
         named = [(name, p) for name, p in named if p.requires_grad and p.numel() > 0]
         if not named:
             raise ValueError("none of the parameters needs a gradient")
+        check_names(
+            session,
+            [f"{name} {tuple(p.shape)}".strip() for name, p in named],
+            "the gradients",
+        )
         self.session = session
         self.copies = 0  # gradients that had to be moved into the arena
         self._op = op

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from headrace.torch.names import digest
+
 if TYPE_CHECKING:
     from headrace.operation import Operation
     from headrace.torch.open_gradient import OpenGradient
@@ -54,10 +56,18 @@ class Slot:
 
     @property
     def name(self) -> str:
-        """For tables and errors."""
+        """For tables and errors, and for ranks to compare: those of all members are in it.
+
+        Where they do not fit, or are several, a digest stands for what is not shown.
+        """
         first, last = self.members[0].name, self.members[-1].name
-        name = first if len(self.members) == 1 else f"{first} .. {last}"
-        return name if len(name.encode()) <= _NAME_MAX else name[: _NAME_MAX // 4]
+        if len(self.members) == 1 and len(first.encode()) <= _NAME_MAX:
+            return first
+        whole = digest("\0".join(member.name for member in self.members)).hex()[:16]
+        shown = first if len(self.members) == 1 else f"{first} .. {last}"
+        if len(shown.encode()) > _NAME_MAX - 20:
+            shown = shown[: _NAME_MAX // 5]
+        return f"{shown} #{whole}"
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -228,6 +228,24 @@ TEST(Roster, LeavesSeatsForOtherUids) {
   ExpectRefused(roster.Join(JobOf(0, ++session)), Code::kExhausted, {"64 jobs are attached"});
 }
 
+TEST(Roster, SaysHowManyAUidCouldComeTo) {
+  Roster roster({.bounded = true});
+  std::uint64_t session = 0;
+  for (const std::uint32_t uid : {1001U, 1002U, 1003U, 1004U, 1005U, 0U}) {
+    const Roster::Share before = roster.ShareOf(uid);
+    std::size_t jobs = 0;
+    while (roster.Join(JobOf(uid, ++session)).ok()) ++jobs;
+    EXPECT_EQ(before.jobs, 0U);
+    EXPECT_EQ(before.jobs_max, jobs) << uid;
+    const Roster::Share after = roster.ShareOf(uid);
+    EXPECT_EQ(after.jobs, jobs);
+    EXPECT_EQ(after.jobs_max, jobs);
+    EXPECT_EQ(after.ranks, jobs);
+    EXPECT_GE(after.ranks_max, after.ranks);
+  }
+  EXPECT_EQ(roster.ShareOf(1001).jobs_max, 28U) << "what it has, though others have come since";
+}
+
 TEST(Roster, GivesASeatBackToItsUid) {
   Roster roster({.bounded = true});
   std::vector<SessionId> sessions;

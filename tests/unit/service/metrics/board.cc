@@ -154,6 +154,25 @@ void WriteGpus(ipc::BoardLayout& board) {
   ipc::WriteRow(board.gpus[1], gpu);
 }
 
+void WriteUsers(ipc::BoardLayout& board) {
+  ipc::UserRow user{.in_use = 1,
+                    .uid = 1000,
+                    .connections = 5,
+                    .connections_max = 768,
+                    .connections_cut = 2,
+                    .sessions = 4,
+                    .sessions_max = 223,
+                    .jobs = 1,
+                    .jobs_max = 27,
+                    .memory_bytes = std::uint64_t{392} << 20,
+                    .memory_max = std::uint64_t{96} << 30,
+                    .operations_max = 100'000};
+  ipc::WriteRow(board.users[7], user);
+  user.uid = 0;
+  user.memory_max = 0;
+  ipc::WriteRow(board.users[8], user);
+}
+
 void WriteCertificate(ipc::BoardLayout& board) {
   ipc::WriteRow(board.certificate, ipc::CertificateRow{.in_use = 1,
                                                        .reserved0 = 0,
@@ -294,6 +313,7 @@ std::unique_ptr<ipc::BoardLayout> MakeBoard() {
   WriteLanes(*board);
   WriteGpus(*board);
   WriteCertificate(*board);
+  WriteUsers(*board);
   WritePlans(*board);
   WriteRecorder(*board);
   return board;

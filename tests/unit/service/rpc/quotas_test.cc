@@ -2,12 +2,17 @@
 #include "service/accounts/quotas.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <array>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "ipc/sealed_memory.h"
+#include "service/rpc/user_rows.h"
 #include "tests/unit/service/rpc/cluster.h"
 
 namespace headrace::support {
@@ -170,6 +175,61 @@ TEST_F(QuotaCalls, ASegmentThatIsInUseStaysBooked) {
   ASSERT_EQ(Register(rank).code, Code::kOk);
   EXPECT_EQ(rank.caller->ReleaseSegment(rank.attached.session, 0).code, Code::kBusy);
   EXPECT_EQ(Register(rank).code, Code::kExhausted);
+}
+
+TEST_F(QuotaCalls, TheBoardShowsWhatAUserHasAndMayHave) {
+  Begin({.connections_max = 8, .quotas = {.sessions = 3, .memory = 2 * kSize}});
+  const auto shows = [this](const std::function<bool(const ipc::UserRow&)>& wanted) {
+    for (int look = 0; look < 1000; ++look) {
+      if (wanted(stand_->UserRow(::getuid()))) return true;
+      loop_.Wait(loop_.io.provider->getTimer().afterDelay(10 * kj::MILLISECONDS));
+    }
+    return false;
+  };
+  EXPECT_EQ(stand_->UserRow(::getuid()).in_use, 0U);
+  {
+    AttachedRank first = Attach(0);
+    const AttachedRank second = Attach(1);
+    ASSERT_EQ(Register(first).code, Code::kOk);
+    EXPECT_TRUE(shows([](const ipc::UserRow& row) {
+      return row.connections == 2 && row.sessions == 2 && row.jobs == 1 &&
+             row.memory_bytes == kSize;
+    }));
+    const ipc::UserRow row = stand_->UserRow(::getuid());
+    EXPECT_EQ(row.connections_max, 6U);
+    EXPECT_EQ(row.sessions_max, 3U);
+    EXPECT_EQ(row.memory_max, 2 * kSize);
+    EXPECT_EQ(row.connections_cut, 0U);
+    ASSERT_EQ(first.caller->ReleaseSegment(first.attached.session, 0).code, Code::kOk);
+    EXPECT_TRUE(shows([](const ipc::UserRow& now) { return now.memory_bytes == 0; }));
+  }
+  EXPECT_TRUE(shows([](const ipc::UserRow& row) { return row.in_use == 0; }))
+      << "nothing is left of who is gone";
+}
+
+TEST(UserRows, LeaveOutWhoFindsNoRowUntilThereIsOne) {
+  std::array<ipc::BoardSlot<ipc::UserRow>, 2> slots{};
+  service::UserRows rows(slots);
+  const auto show = [&rows](std::vector<std::uint32_t> uids) {
+    rows.Show(std::move(uids), [](ipc::UserRow& row) { row.sessions = row.uid + 1; });
+  };
+  const auto shown = [&slots] {
+    std::map<std::uint32_t, std::uint64_t> sessions;
+    for (const auto& slot : slots) {
+      const ipc::UserRow row = ipc::ReadRow(slot).value();
+      if (row.in_use != 0) sessions[row.uid] = row.sessions;
+    }
+    return sessions;
+  };
+  using Shown = std::map<std::uint32_t, std::uint64_t>;
+  show({7, 0, 7});
+  EXPECT_EQ(shown(), (Shown{{0, 1}, {7, 8}}));
+  show({7, 0, 5});
+  EXPECT_EQ(shown(), (Shown{{0, 1}, {7, 8}}));
+  show({5, 7});
+  EXPECT_EQ(shown(), (Shown{{5, 6}, {7, 8}}));
+  show({});
+  EXPECT_TRUE(shown().empty());
 }
 
 }  // namespace

@@ -183,7 +183,8 @@ void ControlStand::Serve() {
                                                     .mapping = mapping_,
                                                     .board = board_,
                                                     .log = log,
-                                                    .lane_names = std::move(names)});
+                                                    .lane_names = std::move(names),
+                                                    .users = users_});
   HR_CHECK(control.ok(), control.ok() ? "" : control.error().text());
   {
     const std::lock_guard lock(mutex_);
@@ -201,6 +202,14 @@ void ControlStand::Serve() {
 }
 
 ipc::ServiceRow ControlStand::BoardRow() const { return ipc::ReadRow(board_).value(); }
+
+ipc::UserRow ControlStand::UserRow(std::uint32_t uid) const {
+  for (const auto& slot : users_) {
+    const ipc::UserRow row = ipc::ReadRow(slot).value();
+    if (row.in_use != 0 && row.uid == uid) return row;
+  }
+  return {};
+}
 
 void ControlStand::Freeze() {
   FreezePeers();

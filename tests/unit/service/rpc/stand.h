@@ -2,6 +2,7 @@
 // are doors that record what they get and answer as they are told.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -132,6 +133,8 @@ class ControlStand {
   service::LoopInbox<service::RpcMessage>& rpc() { return *rpc_inbox_; }
   service::LoopInbox<service::PeersMessage>& peers() { return *peers_inbox_; }
   ipc::ServiceRow BoardRow() const;
+  // What the board shows of the uid; in_use 0: nothing.
+  ipc::UserRow UserRow(std::uint32_t uid) const;
 
   void Signal(int number);
   // The service's threads stand still, and with them all of their answers, until Thaw.
@@ -163,6 +166,7 @@ class ControlStand {
   std::vector<std::unique_ptr<WatchedDoor<service::LaneMessage>>> lanes_;
   unsigned peer_port_ = 0;
   ipc::BoardSlot<ipc::ServiceRow> board_{};
+  std::array<ipc::BoardSlot<ipc::UserRow>, 4> users_{};
   std::mutex mutex_;
   std::condition_variable changed_;
   bool serving_ = false;
