@@ -20,6 +20,10 @@ interface Admin {
   # (dispatchNs -1: no answer), every lane, and the other parts.
   peers @5 () -> (peers :List(PeerProbe));
   # The services of other nodes that this one is connected to or has been told of.
+  drain @6 (deadlineMs :UInt64) -> (code :UInt8, text :Text, sessions :UInt32, waits :List(Text));
+  # Has the service move its jobs over to the next one, and end. It takes no session any more; jobs
+  # that can reconnect are closed once what is posted has ended, `waits` names those that cannot,
+  # which have until the deadline. Answered at once. Root and the user of the service may.
 }
 
 struct Steering {
@@ -49,6 +53,7 @@ struct PeerProbe {
   why @4 :Text;             # it is not connected; empty: no job needs it now
   roundTripNs @5 :Int64;    # the best of the last few; -1: none yet
   clockOffsetNs @6 :Int64;  # its clock less ours by that one, within half of it
+  refused @7 :Bool;         # why it is not connected: one of the two would not have the other
 }
 
 struct Description {

@@ -19,6 +19,7 @@ class Admin final : public schema::Admin::Server {
   kj::Promise<void> steer(SteerContext context) override;
   kj::Promise<void> probe(ProbeContext context) override;
   kj::Promise<void> peers(PeersContext context) override;
+  kj::Promise<void> drain(DrainContext context) override;
 
  private:
   // Asks peers for the change and fills its answer in.
