@@ -198,6 +198,16 @@ std::string PrintConfig(const Config& config) {
   return text;
 }
 
+std::vector<std::string> ChangedKeys(const Config& before, const Config& after) {
+  std::vector<std::string> changed;
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (PrintConfigValue(key, before) != PrintConfigValue(key, after)) {
+      changed.emplace_back(key.name);
+    }
+  }
+  return changed;
+}
+
 std::string_view Version() { return HEADRACE_VERSION; }
 
 }  // namespace headrace::service

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ipc/base/result.h"
 
@@ -105,6 +106,9 @@ Result<Invocation> ReadInvocation(std::span<const char* const> arguments,
 // The whole configuration as TOML, one key a line with its source as a comment; --config reads it
 // back.
 std::string PrintConfig(const Config& config);
+
+// Names of the keys whose values differ.
+std::vector<std::string> ChangedKeys(const Config& before, const Config& after);
 
 // "0.1.0".
 std::string_view Version();

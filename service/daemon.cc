@@ -16,6 +16,7 @@
 #include "service/actor/runner.h"
 #include "service/actor/sleeper.h"
 #include "service/cluster/agreement.h"
+#include "service/cluster/leader_names.h"
 #include "service/config_address.h"
 #include "service/daemon_options.h"
 #include "service/dispatch/dispatch.h"
@@ -23,10 +24,12 @@
 #include "service/instance.h"
 #include "service/lane/lane.h"
 #include "service/log_sink.h"
+#include "service/loop/listen.h"
 #include "service/loop/loop_inbox.h"
 #include "service/mapping/mapper.h"
 #include "service/memory_found.h"
 #include "service/peers/peers_thread.h"
+#include "service/peers/tls_options.h"
 #include "service/rpc/control.h"
 #include "service/watch/watch.h"
 #include "transport/memory/gpus.h"
@@ -301,6 +304,44 @@ Result<std::vector<Rail>> OpenRails(const Config& config, const GpuSet& /*gpus*/
 }
 #endif
 
+// What blocks travel by, which is opened before anything else is built on it.
+struct Transports {
+  GpuSet gpus;
+  std::vector<Rail> rails;
+};
+
+Result<Transports> OpenTransports(const Config& config, spdlog::logger& log) {
+  Result<GpuSet> gpus = FindGpus(config, log);
+  if (!gpus) return gpus.error();
+  Result<std::vector<Rail>> rails = OpenRails(config, *gpus);
+  if (!rails) return rails.error();
+  return Transports{.gpus = std::move(gpus).value(), .rails = std::move(rails).value()};
+}
+
+// What other nodes must know and believe of this one.
+Status CheckMeeting(const Config& config) {
+  const PeerOptions options = PeerOptionsOf(config, 0);
+  if (Status status = CheckTlsFiles(SecurityOptionsOf(options)); !status) return status;
+  if (config.role != "server") return {};
+  const LeaderNames names{.node_name = options.node_name,
+                          .address = options.address,
+                          .port = 0,
+                          .peers = options.peers};
+  const Result<std::string> leader = names.At(options.rendezvous);
+  return leader ? Status() : Status(leader.error());
+}
+
+// One that is taken while the service runs is that service's, as far as this can tell.
+Status CheckPorts(const Config& config, bool runs) {
+  for (const auto& [key, address] : {std::pair("node_address", &config.node_address),
+                                     std::pair("http_address", &config.http_address)}) {
+    if (address->empty()) continue;
+    const Status status = CheckListenAt(key, *address);
+    if (!status && !(runs && status.code() == Code::kBusy)) return status;
+  }
+  return {};
+}
+
 // The doors into the actors that live in event loops, which are built last.
 struct LoopInboxes {
   std::unique_ptr<LoopInbox<RpcMessage>> rpc;
@@ -496,17 +537,25 @@ Result<std::unique_ptr<Daemon>> Daemon::Create(const Config& config,
     if (!sleeper) return sleeper.error();
     sleepers.push_back(std::move(sleeper).value());
   }
-  Result<GpuSet> gpus = FindGpus(config, *log);
-  if (!gpus) return gpus.error();
-  const std::string gpus_missing = gpus->missing;
-  Result<std::vector<Rail>> rails = OpenRails(config, *gpus);
-  if (!rails) return rails.error();
+  Result<Transports> transports = OpenTransports(config, *log);
+  if (!transports) return transports.error();
+  const std::string gpus_missing = transports->gpus.missing;
   auto parts = std::make_unique<Parts>(config, log, sink, std::move(instance).value(),
                                        std::move(board).value(), std::move(inboxes).value(),
-                                       std::move(sleepers), std::move(gpus).value(),
-                                       std::move(rails).value());
+                                       std::move(sleepers), std::move(transports->gpus),
+                                       std::move(transports->rails));
   if (Status opened = parts->OpenLoops(config, gpus_missing); !opened) return opened.error();
   return std::unique_ptr<Daemon>(new Daemon(std::move(parts)));
+}
+
+Status Daemon::Check(const Config& config, std::shared_ptr<spdlog::logger> log) {
+  const Result<bool> runs = Instance::Check(config.socket_path, config.board_path);
+  if (!runs) return runs.error();
+  if (Status status = CheckMeeting(config); !status) return status;
+  if (const Result<Transports> opened = OpenTransports(config, *log); !opened) {
+    return opened.error();
+  }
+  return CheckPorts(config, *runs);
 }
 
 Daemon::Daemon(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}

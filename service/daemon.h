@@ -21,6 +21,10 @@ class Daemon {
   // counts what it drops. Errors name what could not be had and what to do.
   static Result<std::unique_ptr<Daemon>> Create(const Config& config,
                                                 std::shared_ptr<spdlog::logger> log, LogSink& sink);
+  // Everything that Create would refuse, found by the same functions, with nothing left behind.
+  // While a service holds the socket, its ports may be taken. Before the first event loop of the
+  // process.
+  static Status Check(const Config& config, std::shared_ptr<spdlog::logger> log);
   ~Daemon();
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;

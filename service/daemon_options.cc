@@ -91,6 +91,7 @@ ControlOptions ControlOptionsOf(const Config& config, const std::string& gpus_mi
           .reduce_target = std::string(transport::SimdTargetName()),
           .operation_timeout_ms = static_cast<std::uint32_t>(config.operation_timeout_ms),
           .drain_timeout_ns = static_cast<TimeNs>(config.drain_timeout_ms) * kMillisecond,
+          .late_ns = static_cast<TimeNs>(config.late_ms) * kMillisecond,
           .quotas = QuotasOf(config, memory),
           .memory_found = by_default ? memory.bytes : 0,
           .memory_limited_by = by_default ? memory.limited_by : std::string(),

@@ -77,6 +77,11 @@ Result<FileLock> FileLock::Acquire(const std::string& path, std::string_view wha
   return lock;
 }
 
+bool FileLock::IsHeld(const std::string& path) {
+  const UniqueFd fd(::open(LockPath(path).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  return fd && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
 FileLock::~FileLock() {
   // Before the lock is given up, so that nobody who locks it next loses its file to us.
   if (fd_) ::unlink(lock_path_.c_str());

@@ -18,6 +18,10 @@ class FileLock {
   // come second. Errors: held by another (pid, program, since when); the file cannot be made.
   static Result<FileLock> Acquire(const std::string& path, std::string_view what,
                                   std::string_view program);
+  // Whether a process that lives holds the path. Makes no file; an Acquire at the same moment may
+  // be refused.
+  static bool IsHeld(const std::string& path);
+
   FileLock(FileLock&& other) noexcept = default;
   FileLock& operator=(FileLock&& other) noexcept = delete;
   // Removes the lock file.

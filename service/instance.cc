@@ -1,5 +1,6 @@
 #include "service/instance.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -33,6 +34,40 @@ Status MakeDirectory(const std::string& socket_path) {
   return SystemError("mkdir " + directory.string(), errno);
 }
 
+std::filesystem::path DirectoryOf(const std::string& path) {
+  const std::filesystem::path directory = std::filesystem::path(path).parent_path();
+  return directory.empty() ? "." : directory;
+}
+
+// Whether files can be made there.
+Status CheckDirectory(const std::filesystem::path& directory, const std::string& file) {
+  if (::faccessat(AT_FDCWD, directory.c_str(), W_OK | X_OK, AT_EACCESS) == 0) return {};
+  return SystemError(fmt::format("make {} in {}", file, directory.string()), errno);
+}
+
+// A directory of the socket's own is made at start-up, its parent is not.
+Status CheckDirectories(const std::string& socket_path, const std::string& board_path) {
+  const std::filesystem::path of_socket = DirectoryOf(socket_path);
+  const std::filesystem::path of_board = DirectoryOf(board_path);
+  const bool is_there = std::filesystem::exists(of_socket);
+  const std::filesystem::path& wanted = is_there ? of_socket : DirectoryOf(of_socket);
+  if (Status status = CheckDirectory(wanted, socket_path); !status) return status;
+  if (!is_there && of_board == of_socket) return {};
+  return CheckDirectory(of_board, board_path);
+}
+
+// Whether a socket is there; anything else is an error.
+Result<bool> FindSocket(const std::string& path) {
+  struct stat state {};
+  if (::lstat(path.c_str(), &state) != 0) {
+    if (errno == ENOENT) return false;
+    return SystemError("stat " + path, errno);
+  }
+  if (S_ISSOCK(state.st_mode)) return true;
+  return Error(Code::kAlreadyExists,
+               fmt::format("{} is there and is not a socket: it was left alone", path));
+}
+
 // Someone who listens without holding the lock is not a service of ours; taking its socket away
 // would break it.
 Status CheckNobodyListens(const std::string& path) {
@@ -56,15 +91,9 @@ Status CheckNobodyListens(const std::string& path) {
 
 // Removes a socket that nobody holds. Returns what was done, or nothing when there was none.
 Result<std::string> RemoveStaleSocket(const std::string& path) {
-  struct stat state {};
-  if (::lstat(path.c_str(), &state) != 0) {
-    if (errno == ENOENT) return std::string();
-    return SystemError("stat " + path, errno);
-  }
-  if (!S_ISSOCK(state.st_mode)) {
-    return Error(Code::kAlreadyExists,
-                 fmt::format("{} is there and is not a socket: it was left alone", path));
-  }
+  const Result<bool> is_there = FindSocket(path);
+  if (!is_there) return is_there.error();
+  if (!*is_there) return std::string();
   if (Status status = CheckNobodyListens(path); !status) return status.error();
   if (::unlink(path.c_str()) != 0) return SystemError("unlink " + path, errno);
   return fmt::format("took over the stale socket {}: nobody held its lock", path);
@@ -72,9 +101,20 @@ Result<std::string> RemoveStaleSocket(const std::string& path) {
 
 }  // namespace
 
+Result<bool> Instance::Check(const std::string& socket_path, const std::string& board_path) {
+  if (Status status = CheckLength(socket_path); !status) return status.error();
+  if (Status status = CheckDirectories(socket_path, board_path); !status) return status.error();
+  const Result<bool> is_there = FindSocket(socket_path);
+  if (!is_there) return is_there.error();
+  const bool held = FileLock::IsHeld(socket_path);
+  if (held || !*is_there) return held;
+  const Status free = CheckNobodyListens(socket_path);
+  return free ? Result<bool>(false) : Result<bool>(free.error());
+}
+
 Result<Instance> Instance::Claim(const std::string& socket_path, const std::string& board_path,
                                  std::string_view program) {
-  if (Status status = CheckLength(socket_path); !status) return status.error();
+  if (const Result<bool> held = Check(socket_path, board_path); !held) return held.error();
   if (Status status = MakeDirectory(socket_path); !status) return status.error();
   Result<FileLock> socket_lock = FileLock::Acquire(socket_path, "socket", program);
   if (!socket_lock) return socket_lock.error();

@@ -19,6 +19,10 @@ class Instance {
   static Result<Instance> Claim(const std::string& socket_path, const std::string& board_path,
                                 std::string_view program);
 
+  // The errors of Claim, without taking or making anything, but for one: that a service of ours
+  // holds the socket is the answer instead.
+  static Result<bool> Check(const std::string& socket_path, const std::string& board_path);
+
   Instance(Instance&& other) noexcept = default;
   Instance& operator=(Instance&& other) noexcept = delete;
   // Removes the socket and the lock files.

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -13,12 +14,12 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "service/config.h"
 #include "service/daemon.h"
 #include "service/log_sink.h"
 #include "service/notify.h"
-#include "service/peers/tls_options.h"
 
 namespace headrace::service {
 namespace {
@@ -31,7 +32,7 @@ constexpr int kExitUsage = 2;
 void BlockSignals() {
   sigset_t signals;
   sigemptyset(&signals);
-  for (int number : {SIGPIPE, SIGTERM, SIGINT}) sigaddset(&signals, number);
+  for (int number : {SIGPIPE, SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, number);
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 }
 
@@ -72,7 +73,40 @@ Supervisor SupervisorOf(const Environment& environment, spdlog::logger& log) {
   return supervisor;
 }
 
-int Serve(const Config& config) {
+// What SIGHUP does here: the configuration is read anew, by the same command line. The level of the
+// log changes at once; what else has changed is named, since it needs a new start.
+class Reloader {
+ public:
+  Reloader(std::span<const char* const> arguments, const Config& config, spdlog::logger& log)
+      : arguments_(arguments), config_(config), log_(log) {}
+
+  void Reload() {
+    const Result<Invocation> read = ReadInvocation(arguments_, ProcessEnvironment());
+    if (!read) {
+      log_.error("SIGHUP: the configuration stays as it is: {}", read.error().text());
+      return;
+    }
+    std::vector<std::string> changed = ChangedKeys(config_, read->config);
+    const bool has_level = std::erase(changed, "log_level") > 0;
+    // Said at the old level, when that says more than the new one.
+    const std::string level = has_level ? "log_level is now " + read->config.log_level
+                                        : std::string("log_level has not changed");
+    const std::string rest =
+        changed.empty() ? std::string("nothing else has")
+                        : fmt::format("a restart is needed for {}", fmt::join(changed, ", "));
+    log_.log(changed.empty() ? spdlog::level::info : spdlog::level::warn,
+             "SIGHUP: certificate files are read if they have changed; {}; {}", level, rest);
+    config_.log_level = read->config.log_level;
+    log_.set_level(spdlog::level::from_str(config_.log_level));
+  }
+
+ private:
+  std::span<const char* const> arguments_;
+  Config config_;  // in force
+  spdlog::logger& log_;
+};
+
+int Serve(std::span<const char* const> arguments, const Config& config) {
   BlockSignals();
   RaiseDescriptorLimit();
   const auto sink = std::make_shared<LogSink>(
@@ -88,16 +122,22 @@ int Serve(const Config& config) {
   Supervisor supervisor = SupervisorOf(ProcessEnvironment(), *log);
   // It takes connections from here on.
   if (supervisor.tell) supervisor.tell("READY=1");
-  return (*daemon)->Run(std::move(supervisor));
+  Reloader reloader(arguments, config, *log);
+  supervisor.reload = [&reloader] { reloader.Reload(); };
+  const int code = (*daemon)->Run(std::move(supervisor));
+  daemon->reset();
+  log->info("stopped");
+  return code;
 }
 
-// What reading the configuration does not find: files that other nodes would not believe.
+// What reading the configuration does not find. Warnings of a start go to stderr here too.
 int CheckOnly(const Config& config) {
-  const Status status = CheckTlsFiles({.node_name = config.node_name,
-                                       .authority_path = config.tls_authority,
-                                       .certificate_path = config.tls_certificate,
-                                       .key_path = config.tls_key,
-                                       .plain_text = config.plain_text});
+  BlockSignals();
+  RaiseDescriptorLimit();
+  const std::shared_ptr<spdlog::logger> log =
+      MakeLog(config, std::make_shared<LogSink>(STDERR_FILENO));
+  log->set_level(std::max(log->level(), spdlog::level::warn));
+  const Status status = Daemon::Check(config, log);
   if (!status) {
     fmt::print(stderr, "headraced: {}\n", status.error().text());
     return kExitUsage;
@@ -117,7 +157,7 @@ int Main(std::span<const char* const> arguments) {
     return 0;
   }
   if (invocation->action == Invocation::Action::kCheck) return CheckOnly(invocation->config);
-  return Serve(invocation->config);
+  return Serve(arguments, invocation->config);
 }
 
 }  // namespace

@@ -53,7 +53,8 @@ hr_status hr_open(const hr_options* options, hr_session** session, hr_error* err
     }
     const Result<hr_options> whole = headrace::client::WholeOptions(FromProcess, *options);
     if (!whole) return whole.error();
-    Result<std::unique_ptr<Session>> opened = Session::Open(*whole);
+    Result<std::unique_ptr<Session>> opened =
+        Session::Open(*whole, headrace::client::RendezvousSource(FromProcess, *whole));
     if (!opened) return opened.error();
     const char* library = FromProcess("HEADRACE_CUDA_LIBRARY");
     if (library != nullptr && *library != '\0') (*opened)->UseCudaLibrary(library);

@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
+#include <cstdio>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -21,8 +22,10 @@
 #include <thread>
 #include <utility>
 
+#include "client/lib/loss.h"
 #include "client/lib/socket.h"
 #include "client/lib/standstill.h"
+#include "ipc/base/foreign_text.h"
 #include "ipc/schema/client.capnp.h"
 
 namespace headrace::client {
@@ -53,28 +56,11 @@ Status StatusOf(schema::Refusal::Reader refusal) {
                std::string(refusal.getText().cStr()));
 }
 
-// What every call says once the service has been silent for too long.
-Error StandstillOf(const std::string& service, TimeNs silent_ns) {
-  return Error(Code::kUnavailable,
-               fmt::format("{} has not answered for {:.1f} s: it is stopped or stuck, headracectl "
-                           "doctor tells which; see that it runs and call hr_session_reconnect, or "
-                           "open a new session",
-                           service, static_cast<double>(silent_ns) / kSecond));
-}
-
-// What every call says once the socket is closed.
-Error LossOf(const std::string& service) {
-  return Error(Code::kUnavailable,
-               service +
-                   " went away: start it again and call hr_session_reconnect, or open a new "
-                   "session");
-}
-
-Error ErrorOf(const kj::Exception& exception, const std::string& service) {
-  const std::string text(exception.getDescription().cStr());
+Error ErrorOf(const kj::Exception& exception, const std::string& service, bool stops) {
+  const std::string text = CauseInForeignText(exception.getDescription().cStr());
   switch (exception.getType()) {
     case kj::Exception::Type::DISCONNECTED:
-      return LossOf(service);
+      return LossOf(service, stops);
     case kj::Exception::Type::OVERLOADED:
       return Error(Code::kBusy, text);
     case kj::Exception::Type::UNIMPLEMENTED:
@@ -112,6 +98,11 @@ kj::AsyncIoContext SetupLoop() {
   kj::AsyncIoContext io = kj::setupAsyncIo();
   ::sigaction(SIGPIPE, &before, nullptr);
   return io;
+}
+
+// Something for the person who started this process.
+void SayFrom(const std::string& who, const char* text) {
+  if (*text != '\0') fmt::print(stderr, "headrace: {}: {}\n", who, text);
 }
 
 }  // namespace
@@ -162,6 +153,16 @@ class Connection::Loop {
   // On the loop's thread, once the session is attached: sees to it that the service is given up
   // when an operation is open for longer than `timeout_ns` and the service does not answer.
   void WatchOperations(Wire& wire, TimeNs timeout_ns);
+
+  // On the loop's thread, once the session is attached: hears of a stop before the socket closes.
+  void AwaitStop(Wire& wire, std::string who) {
+    wire.tasks->add(wire.session->stoppingRequest().send().then(
+        [this, who = std::move(who)](auto&& answer) {
+          stops_ = true;
+          SayFrom(who, answer.getText().cStr());
+        },
+        [](kj::Exception&&) {}));  // a service that does not know the question, or the loss itself
+  }
 
   bool IsThere() const {
     pollfd socket{.fd = socket_number_, .events = POLLRDHUP, .revents = 0};
@@ -236,6 +237,7 @@ class Connection::Loop {
   std::atomic<TimeNs> call_timeout_ns_;
   std::atomic<TimeNs> deadline_ns_;
   LossListener& listener_;
+  bool stops_ = false;  // the service has said so; the loop's thread only
 
   std::mutex mutex_;
   std::condition_variable ended_;  // some call has its status
@@ -374,7 +376,7 @@ kj::Promise<void> Connection::Loop::TakeCalls(kj::UnixEventPort::FdObserver& obs
   });
 }
 
-void Connection::Loop::Lose() { GiveUp(LossOf(service_)); }
+void Connection::Loop::Lose() { GiveUp(LossOf(service_, stops_)); }
 
 void Connection::Loop::GiveUp(const Error& loss) {
   {
@@ -389,7 +391,7 @@ void Connection::Loop::GiveUp(const Error& loss) {
 
 Error Connection::Loop::CauseOf(const kj::Exception& exception) {
   const std::lock_guard lock(mutex_);
-  return loss_ ? *loss_ : ErrorOf(exception, service_);
+  return loss_ ? *loss_ : ErrorOf(exception, service_, stops_);
 }
 
 void Connection::Loop::Run() {
@@ -455,6 +457,8 @@ Status Connection::SayHello(const AttachRequest& request, int channel_fd, int do
     fields.setRendezvous(request.rendezvous.c_str());
     fields.setArchitecture(request.architecture.c_str());
     fields.setAfterEpoch(request.after_epoch);
+    fields.setRendezvousFrom(request.rendezvous_from.c_str());
+    fields.setCanReconnect(request.can_reconnect);
     return call.send().then([this, &wire, &status](auto&& answer) {
       status = StatusOf(answer.getRefusal());
       if (!status) return;
@@ -465,6 +469,11 @@ Status Connection::SayHello(const AttachRequest& request, int channel_fd, int do
       if (grant_.timeout_ms != 0) {
         loop_->WatchOperations(wire, grant_.timeout_ms * kMillisecond);
       }
+      const std::string who = fmt::format("rank {}", request.rank);
+      loop_->AwaitStop(wire, who);
+      // A service that does not know the question says nothing.
+      wire.tasks->add(wire.session->latenessRequest().send().then(
+          [who](auto&& late) { SayFrom(who, late.getText().cStr()); }, [](kj::Exception&&) {}));
     });
   });
 }

@@ -24,8 +24,10 @@ struct AttachRequest {
   std::uint32_t world_size = 1;
   std::uint32_t timeout_ms = 0;   // 0: the service's default
   std::string rendezvous;         // of the job's nodes; empty: as the service has it
+  std::string rendezvous_from;    // where that was found, for people
   std::string architecture;       // empty: the leader's default
   std::uint32_t after_epoch = 0;  // of the job, in which this rank was before; 0: it begins
+  bool can_reconnect = false;     // by itself, when the service ends
   std::string program;            // for logs: "libheadrace 0.1.0 (train.py)"
   TimeNs call_timeout_ns = 10 * kSecond;
   TimeNs deadline_ns = kNever;  // of all calls, until BoundCalls

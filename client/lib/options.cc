@@ -164,6 +164,16 @@ Status FillOptions(const Environment& environment, hr_options& options) {
   return reader.status();
 }
 
+std::string RendezvousSource(const Environment& environment, const hr_options& options) {
+  const std::string_view given = options.rendezvous;
+  if (given.empty()) return {};
+  Reader reader(environment);
+  if (reader.Text("HEADRACE_RENDEZVOUS") == given) return "HEADRACE_RENDEZVOUS";
+  hr_options found{};
+  FillRendezvous(reader, options.world_size, found.rendezvous);
+  return given == found.rendezvous ? "MASTER_ADDR" : "the argument rendezvous";
+}
+
 Status FillSizedOptions(const Environment& environment, std::size_t size, hr_options& options) {
   if (!IsKnown(size)) return UnknownSize(size);
   hr_options whole;

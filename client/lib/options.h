@@ -26,6 +26,10 @@ static_assert(kFirstOptionsSize == 264 && kSecondOptionsSize == 552 && sizeof(hr
 // is untouched when the library knows no such structure.
 Status FillSizedOptions(const Environment& environment, std::size_t size, hr_options& options);
 
+// Where the options' rendezvous is from, as people spell it: a variable that has this value, else
+// an argument; empty where there is none.
+std::string RendezvousSource(const Environment& environment, const hr_options& options);
+
 // What was `given` by a caller that may know only the first part; the rest is the environment's.
 Result<hr_options> WholeOptions(const Environment& environment, const hr_options& given);
 

@@ -43,7 +43,9 @@ AttachRequest RequestOf(const hr_options& options) {
           .world_size = options.world_size,
           .timeout_ms = options.timeout_ms,
           .rendezvous = options.rendezvous,
+          .rendezvous_from = {},
           .architecture = options.architecture,
+          .can_reconnect = options.reconnect_s != 0,
           .program = ProgramName(options),
           .call_timeout_ns = options.call_timeout_ms * kMillisecond};
 }
@@ -126,7 +128,8 @@ void Session::Adopt(Attached attached) {
   operations_.BoundFullWait(timeout_ms == 0 ? kNever : timeout_ms * kMillisecond + kFullWaitMargin);
 }
 
-Result<std::unique_ptr<Session>> Session::Open(const hr_options& options) {
+Result<std::unique_ptr<Session>> Session::Open(const hr_options& options,
+                                               std::string_view rendezvous_from) {
   if (Status status = CheckOptions(options); !status) return status.error();
   Result<ipc::Channel::Created> created = ipc::Channel::Create();
   if (!created) return created.error();
@@ -134,6 +137,7 @@ Result<std::unique_ptr<Session>> Session::Open(const hr_options& options) {
   if (!endpoints) return endpoints.error();
   const int doorbell = endpoints->doorbell.get();
   auto session = std::make_unique<Session>(options, std::move(endpoints).value(), AttachToService);
+  session->request_.rendezvous_from = rendezvous_from;
   Result<Attached> attached =
       session->attach_(session->request_, created->fd.get(), doorbell, *session);
   if (!attached) return attached.error();

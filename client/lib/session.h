@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "client/include/headrace/headrace.h"
@@ -59,7 +60,9 @@ class Session final : public LossListener {
                                                   int doorbell_fd, LossListener& listener)>;
 
   // Checks the options, connects and attaches.
-  static Result<std::unique_ptr<Session>> Open(const hr_options& options);
+  // `rendezvous_from`: where the options' rendezvous was found, for people.
+  static Result<std::unique_ptr<Session>> Open(const hr_options& options,
+                                               std::string_view rendezvous_from = {});
 
   // For Open, and for tests that stand in for the service.
   Session(const hr_options& options, Endpoints endpoints, Attacher attach = {});

@@ -23,6 +23,10 @@ interface Admin {
   tryPeer @6 (address :Text) -> (code :UInt8, text :Text, steps :List(PeerStep));
   # How far the service gets at that address, with its own certificate, up to the first step that
   # fails. No job is touched. For root and the service's user; code: headrace::Code, 0: it was tried.
+  drain @7 (deadlineMs :UInt64) -> (code :UInt8, text :Text, sessions :UInt32, waits :List(Text));
+  # Has the service move its jobs over to the next one, and end. It takes no session any more; jobs
+  # that can reconnect are closed once what is posted has ended, `waits` names those that cannot,
+  # which have until the deadline. Answered at once. Root and the user of the service may.
 }
 
 struct PeerStep {
@@ -59,6 +63,7 @@ struct PeerProbe {
   why @4 :Text;             # it is not connected; empty: no job needs it now
   roundTripNs @5 :Int64;    # the best of the last few; -1: none yet
   clockOffsetNs @6 :Int64;  # its clock less ours by that one, within half of it
+  refused @7 :Bool;         # why it is not connected: one of the two would not have the other
 }
 
 struct Description {

@@ -42,6 +42,8 @@ struct AttachRequest {
   rendezvous @7 :Text;      # "host" or "host:port" of the job's leader; empty: all ranks are here
   architecture @8 :Text;    # "all-reduce", "parameter-server"; empty: as the leader has it
   afterEpoch @9 :UInt32;    # of the job, in which this rank was before; 0: it begins
+  rendezvousFrom @10 :Text; # where the client has the rendezvous from, for people: "MASTER_ADDR"
+  canReconnect @11 :Bool;   # it comes back by itself when its service ends
 }
 
 struct AttachGrant {
@@ -82,6 +84,12 @@ interface Session {
   registration @7 () -> (bytes :UInt64);
   # How much of the segment that is being registered is mapped so far; 0: none is, or nothing of it.
   # Answered at once. Whoever waits for registerSegment waits on for as long as this grows.
+  lateness @8 () -> (text :Text);
+  # What the job waits for, when it has not begun late_ms after the attach; empty: it has. Answered
+  # then, once a session.
+  stopping @9 () -> (text :Text);
+  # Answered when the service begins to stop, as it was asked to: the end of the socket that follows
+  # is no crash. text: what the rank's user should know, empty: nothing. Once a session.
 }
 
 struct DeviceHandle {

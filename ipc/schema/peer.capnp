@@ -94,6 +94,7 @@ struct PeerMessage {
     loseRank :group {
       rank @7 :UInt32;
       cause @8 :Text;
+      exited @55 :Bool;     # its process, which cannot come back as that rank
     }
     endRank :group {
       rank @9 :UInt32;

@@ -43,7 +43,8 @@ Result<SessionIdentity> Leases::Open(LeaseRequest request, ipc::Channel channel,
   return request;
 }
 
-void Leases::End(SessionId session, bool orderly, Code code, const std::string& cause) {
+void Leases::End(SessionId session, bool orderly, Code code, const std::string& cause,
+                 bool exited) {
   const auto found = leases_.find(session);
   if (found == leases_.end() || !found->second.ended) return;
   found->second.ended = Error(code, "the session has ended: " + cause);
@@ -54,8 +55,8 @@ void Leases::End(SessionId session, bool orderly, Code code, const std::string& 
       fmt::format("job {}: rank {} (pid {}) {}", identity.job_name, identity.rank, identity.pid,
                   cause),
       identity.uid);
-  on_ended_(identity, orderly, cause);
-  CloseSession close{.session = session, .orderly = orderly, .cause = cause};
+  CloseSession close{.session = session, .orderly = orderly, .cause = cause, .exited = exited};
+  on_ended_(identity, close);
   // In order: what could not be told before goes first.
   if (!Flush() || !Tell(close)) {
     untold_.push_back(std::move(close));
@@ -128,11 +129,25 @@ const SessionIdentity* Leases::Find(SessionId session) const {
   return found == leases_.end() || !found->second.ended ? nullptr : &found->second.identity;
 }
 
+std::vector<Leases::OpenJob> Leases::OpenJobs() const {
+  std::map<JobId, OpenJob> jobs;
+  for (const auto& [id, lease] : leases_) {
+    if (!lease.ended) continue;
+    OpenJob& job = jobs[lease.identity.job];
+    job.job = lease.identity.job;
+    job.name = lease.identity.job_name;
+    job.can_reconnect = job.can_reconnect && lease.identity.can_reconnect;
+  }
+  std::vector<OpenJob> open;
+  for (auto& [id, job] : jobs) open.push_back(std::move(job));
+  return open;
+}
+
 void Leases::Forget(SessionId session) { leases_.erase(session); }
 
 bool Leases::Tell(const CloseSession& close) {
   if (!dispatch_.Send(close)) return false;
-  roster_.Depart(close.session, close.orderly, close.cause);
+  roster_.Depart(close.session, close.orderly, close.cause, close.exited);
   on_used_();
   return true;
 }

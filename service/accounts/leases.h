@@ -39,12 +39,20 @@ class Leases {
 
   // Ends the lease; later calls for the same session do nothing. `code` and `cause` are what calls
   // on the session are answered from then on.
-  void End(SessionId session, bool orderly, Code code, const std::string& cause);
+  void End(SessionId session, bool orderly, Code code, const std::string& cause,
+           bool exited = false);
   void EndAll(Code code, const std::string& cause);
   // Whether the lease is open, or the error it ended with.
   Status Check(SessionId session) const;
   // Who that is; null when the lease has ended.
   const SessionIdentity* Find(SessionId session) const;
+  // The jobs of all open sessions, for a service that wants to end.
+  struct OpenJob {
+    JobId job;
+    std::string name;
+    bool can_reconnect = true;  // all of its ranks here
+  };
+  std::vector<OpenJob> OpenJobs() const;
   // Nobody will ask for this session again.
   void Forget(SessionId session);
 
@@ -59,7 +67,7 @@ class Leases {
   }
   // `notice` is called when a lease has ended, in order or not, and before dispatch is told: what
   // dispatch then says of the rank comes after it.
-  using Ended = std::function<void(const SessionIdentity&, bool orderly, const std::string& cause)>;
+  using Ended = std::function<void(const SessionIdentity&, const CloseSession&)>;
   void OnEnded(Ended notice) { on_ended_ = std::move(notice); }
   // The job has failed for a cause on another node: it takes no new rank until all are gone.
   void FailJob(JobId job, Code code, const std::string& cause);
@@ -100,7 +108,7 @@ class Leases {
   std::function<void()> on_untold_ = [] {};
   std::function<void()> on_used_ = [] {};
   std::function<void(const SessionIdentity&)> on_opened_ = [](const SessionIdentity&) {};
-  Ended on_ended_ = [](const SessionIdentity&, bool, const std::string&) {};
+  Ended on_ended_ = [](const SessionIdentity&, const CloseSession&) {};
   std::uint64_t sessions_opened_ = 0;
 };
 

@@ -166,11 +166,15 @@ Roster::Share Roster::ShareOf(std::uint32_t uid) const {
 Result<Seat> Roster::Join(const JoinRequest& request) {
   if (Status status = CheckJobName(request.job); !status) return status.error();
   if (Status status = CheckNumbers(request); !status) return status.error();
+  if (Status status = lost_.Check(request.job, request.uid, request.after_epoch); !status) {
+    return status.error();
+  }
   auto found = jobs_.find(request.job);
   if (found != jobs_.end()) {
     if (Status status = CheckJoin(request, found->second); !status) return status.error();
   }
   if (Status status = CheckRoom(request, found == jobs_.end()); !status) return status.error();
+  if (request.after_epoch == 0) lost_.Forget(request.job);
   Use& use = uses_[request.uid];
   ++use.ranks;
   if (found == jobs_.end()) {
@@ -203,7 +207,7 @@ void Roster::Withdraw(SessionId session) {
   EndRank(job.uid, place.job);
 }
 
-void Roster::Depart(SessionId session, bool orderly, std::string_view cause) {
+void Roster::Depart(SessionId session, bool orderly, std::string_view cause, bool exited) {
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return;
   const Place place = found->second;
@@ -214,6 +218,7 @@ void Roster::Depart(SessionId session, bool orderly, std::string_view cause) {
   // The first cause is what the others suffer from; later ones follow from it.
   if (!orderly && job.failure.empty()) {
     job.failure = fmt::format("rank {} (pid {}) {}", place.rank, member.pid, cause);
+    if (exited) lost_.Note(place.job, {.uid = job.uid, .epoch = job.epoch, .cause = job.failure});
   }
   EndRank(job.uid, place.job);
 }

@@ -5,7 +5,8 @@
 // remain have posted operations that a newcomer has not, so newcomers wait until all are gone.
 //
 // Ranks that go on after they were in an epoch of the job before, and ranks that begin, are never
-// in one epoch: the former would go on from where the latter have not been.
+// in one epoch: the former would go on from where the latter have not been. So an epoch that lost a
+// rank with its process has no next one, and who asks for it is told at once.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +17,7 @@
 
 #include "ipc/base/ids.h"
 #include "ipc/base/result.h"
+#include "service/cluster/lost_epochs.h"
 
 namespace headrace::service {
 
@@ -52,7 +54,8 @@ class Roster {
   // Gives the seat back as if it had never been taken.
   void Withdraw(SessionId session);
   // The rank is gone: it left (orderly) or was lost, for `cause`. Unknown sessions are ignored.
-  void Depart(SessionId session, bool orderly, std::string_view cause);
+  // `exited`: with its process, so that its job's epoch cannot go on.
+  void Depart(SessionId session, bool orderly, std::string_view cause, bool exited = false);
 
   // The job takes no rank until all that remain are gone. Its name; empty when it is unknown or has
   // failed before.
@@ -110,6 +113,7 @@ class Roster {
   std::map<std::uint32_t, Use> uses_;  // of uids that have ranks
   std::map<std::string, Job> jobs_;
   std::map<SessionId, Place> sessions_;
+  LostEpochs lost_;
   std::uint32_t jobs_opened_ = 0;
 };
 

@@ -94,7 +94,8 @@ struct RemoveTensors {
 struct CloseSession {
   SessionId session;
   bool orderly = false;
-  std::string cause;  // "exited or was killed", "left the job", ...
+  std::string cause;    // "exited or was killed", "left the job", ...
+  bool exited = false;  // its process, which cannot come back as that rank
 };
 // Whether the actor turns. Dispatch answers by Pong, and by one LaneAnswered for each lane, as the
 // lanes come to it; the others by PartAnswered.
@@ -286,6 +287,7 @@ struct PeerView {
   bool leads = false;  // this service is a node of its jobs; else it is one of ours
   bool connected = false;
   std::string why{};           // it is not connected; empty: no job needs it now
+  bool refused = false;        // because one of the two would not have the other
   TimeNs round_trip_ns = -1;   // -1: none yet
   TimeNs clock_offset_ns = 0;  // its clock less ours by that round trip
 };
@@ -400,6 +402,7 @@ struct RankEnded {
   SessionIdentity identity;
   bool orderly = false;
   std::string cause;
+  bool exited = false;  // its process
 };
 // The session's gradients are tensors first, first + 1, ... Peers compares the layout with those of
 // the job's other ranks and sends SetLayout to dispatch; one that differs ends the job.
@@ -417,6 +420,8 @@ struct ChangeSetting {
   std::uint32_t uid = 0;
   std::variant<plan::Policy, Steering> setting;
 };
+// Whether the certificate's files have changed is looked at now.
+struct LookAtCertificate {};
 // Answered by PeersListed.
 struct ListPeers {
   RequestToken token = 0;
@@ -433,10 +438,25 @@ struct DrainPeers {};
 struct StopPeers {
   RequestToken token = 0;
 };
+// What does the job wait for before it can run? Answered by Answered: ok when for nothing.
+struct AskForming {
+  RequestToken token = 0;
+  JobId job;
+};
+// A rank of a job of several nodes got no session, for a reason that waiting does not mend.
+struct RankRefused {
+  std::string job;
+  std::uint32_t uid = 0;
+  std::uint32_t rank = 0;
+  std::int32_t pid = 0;
+  Code code = Code::kOk;
+  std::string cause;
+};
 using PeersMessage =
     std::variant<JobBroken, RankDone, JobEnded, GroupOpened, GroupMeasured, PlanTaken, TimesSeen,
-                 PlanMade, JobLate, BlockHashed, SteerNodes, CheckRank, RankAttached, RankEnded,
-                 HandInLayout, ChangeSetting, ListPeers, TryPeer, DrainPeers, StopPeers, Ping>;
+                 PlanMade, JobLate, BlockHashed, SteerNodes, CheckRank, RankRefused, RankAttached, RankEnded,
+                 HandInLayout, AskForming, ChangeSetting, ListPeers, TryPeer, LookAtCertificate, DrainPeers,
+                 StopPeers, Ping>;
 
 // ---- to http ----
 struct ProbeEnded {

@@ -35,6 +35,7 @@ void Follower::RankAttached(const SessionIdentity& identity) {
     job.number = job.group = identity.job.value;
     job.name = identity.job_name;
     job.leader = identity.rendezvous;
+    job.leader_from = identity.rendezvous_from;
     job.world_size = identity.world_size;
     job.uid = identity.uid;
     job.architecture = identity.architecture;
@@ -53,15 +54,32 @@ void Follower::RankAttached(const SessionIdentity& identity) {
   }
 }
 
-void Follower::RankLost(JobId id, std::uint32_t rank, const std::string& cause) {
+void Follower::RankLost(JobId id, std::uint32_t rank, const std::string& cause, bool exited) {
   Job* job = Find(id);
   if (job == nullptr || job->stage == Stage::kFailed) return;
   if (job->stage != Stage::kReaching) {
-    Tell(*job, LoseRank{.job = job->number, .rank = rank, .cause = cause});
+    Tell(*job, LoseRank{.job = job->number, .rank = rank, .cause = cause, .exited = exited});
     return;
   }
   Fail(*job, Code::kPeerLost,
        fmt::format("rank {} (pid {}) {}", rank, job->ranks[rank].pid, cause));
+}
+
+void Follower::Take(const RankRefused& message) {
+  for (auto at = jobs_.begin(); at != jobs_.end();) {
+    Job& job = (at++)->second;
+    if (job.name != message.job || job.uid != message.uid || job.id == JobId{} || job.forgotten ||
+        job.stage > Stage::kJoined) {
+      continue;
+    }
+    const std::string cause =
+        fmt::format("rank {} (pid {}) was refused: {}", message.rank, message.pid, message.cause);
+    if (job.stage == Stage::kReaching) {
+      Fail(job, message.code, cause);
+    } else {
+      Tell(job, BreakJob{.job = job.number, .code = message.code, .cause = cause});
+    }
+  }
 }
 
 void Follower::Take(const JobBroken& message) {
@@ -122,11 +140,28 @@ void Follower::LeaderSilent(const std::string& leader, const std::string& cause,
     Job& job = (at++)->second;
     if (job.leader != leader || job.stage != Stage::kReaching) continue;
     if (now < job.patience_ns) {
-      Show(job, cause);
+      Show(job, cause + Advice(job));
     } else {
-      Fail(job, Code::kTimeout, cause + ": gave up after the time that the ranks allow");
+      Fail(job, Code::kTimeout,
+           cause + ": gave up after the time that the ranks allow" + Advice(job));
     }
   }
+}
+
+std::string Follower::Advice(const Job& job) {
+  return fmt::format(
+      "; the address is from {}: see that headraced runs there and can be reached, or set "
+      "HEADRACE_RENDEZVOUS to host:port of the service of one of the job's nodes",
+      job.leader_from.empty() ? "its ranks" : job.leader_from);
+}
+
+Status Follower::CheckBegun(JobId id) const {
+  const auto found = jobs_.find(id.value);
+  if (found == jobs_.end() || found->second.id != id || found->second.stage >= Stage::kRunning) {
+    return {};
+  }
+  return Error(Code::kUnavailable,
+               fmt::format("job {} has not begun: {}", found->second.name, found->second.shown));
 }
 
 void Follower::LeaderRefused(const std::string& leader, const Error& error) {

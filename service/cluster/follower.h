@@ -62,8 +62,13 @@ struct ReachLeader {
 struct LeaveLeader {
   std::string leader;
 };
+// That leader took no rank of this node into a job.
+struct NoteRefusal {
+  std::string leader;
+  std::string why;
+};
 using FollowerAction =
-    std::variant<ToLeader, ToDispatch, ToLane, ToWatch, ReachLeader, LeaveLeader>;
+    std::variant<ToLeader, ToDispatch, ToLane, ToWatch, ReachLeader, LeaveLeader, NoteRefusal>;
 
 class Follower {
  public:
@@ -72,7 +77,13 @@ class Follower {
   // Whether the rank may attach to a job of that name; the seats on this node are the roster's.
   Status CheckAttach(std::string_view job, std::uint32_t rank) const;
   void RankAttached(const SessionIdentity& identity);
-  void RankLost(JobId job, std::uint32_t rank, const std::string& cause);
+  // kUnavailable with what it waits for while it cannot run yet.
+  Status CheckBegun(JobId job) const;
+  // `exited`: with its process.
+  void RankLost(JobId job, std::uint32_t rank, const std::string& cause, bool exited = false);
+  // The service took no session for a rank of a job that gathers: who waits for it would wait in
+  // vain.
+  void Take(const RankRefused& message);
 
   // Whether the rank of that job may hand the layout in, and that it has. A rank of an unknown job
   // may: it has ended, and dispatch says so.
@@ -138,6 +149,7 @@ class Follower {
     std::uint32_t group = 0;
     std::string name;
     std::string leader;
+    std::string leader_from;  // where its first rank here has that from; empty: unknown
     std::uint32_t world_size = 1;
     std::uint32_t uid = 0;
     std::string architecture;
@@ -178,6 +190,8 @@ class Follower {
   void Take(Job& job, const HearLate& late, TimeNs now);
 
   Job* Find(JobId id);
+  // What its ranks' users can do about a leader that does not answer.
+  static std::string Advice(const Job& job);
   Job* FindGroup(std::uint32_t group);
   std::size_t PlaceOf(std::uint8_t lane) const;
   std::size_t lanes_count() const { return options_.lanes.size(); }

@@ -225,7 +225,10 @@ void Follower::Take(Job& job, const StartJob& start) {
   HandIfComplete(job);
 }
 
-void Follower::Take(Job& job, const FailJob& failure) { Fail(job, failure.code, failure.cause); }
+void Follower::Take(Job& job, const FailJob& failure) {
+  if (job.stage == Stage::kJoined) actions_.emplace_back(NoteRefusal{job.leader, failure.cause});
+  Fail(job, failure.code, failure.cause);
+}
 
 void Follower::Take(Job& job, const RankGone& gone) {
   if (job.stage != Stage::kRunning || job.id == JobId{} || job.forgotten) return;

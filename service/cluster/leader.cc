@@ -73,6 +73,13 @@ void Leader::NodeUp(NodeId node, NodeFacts facts, std::string address) {
   for (auto at = jobs_.begin(); at != jobs_.end();) FormIfComplete((at++)->second);
 }
 
+void Leader::NodeRefused(const std::string& why) {
+  if (std::exchange(refused_, why) == why) return;
+  for (auto& [number, job] : jobs_) {
+    if (job.stage == Stage::kForming) ShowWaits(job);
+  }
+}
+
 void Leader::NodeDown(NodeId node, Code code, const std::string& cause) {
   if (!nodes_.contains(node)) return;
   std::vector<JobNumber> touched;
@@ -183,13 +190,19 @@ Status Leader::CheckJoin(NodeId node, const JoinJob& join, const Job& job) const
                              job.name, job.uid, first, join.uid));
   }
   if (join.world_size != job.world_size) {
-    return Error(Code::kMismatch, fmt::format("job {} has {} ranks here, node {} said {}", job.name,
-                                              join.world_size, first, job.world_size));
+    return Error(
+        Code::kMismatch,
+        fmt::format("the ranks of job {} differ in its size: on node {} they say {}, on "
+                    "node {} {}: start all with the same WORLD_SIZE",
+                    job.name, first, job.world_size, nodes_.at(node).facts.name, join.world_size));
   }
   if (join.architecture != job.architecture) {
     return Error(Code::kMismatch,
-                 fmt::format("the architecture of job {} is \"{}\" here, node {} said \"{}\"",
-                             job.name, join.architecture, first, job.architecture));
+                 fmt::format("the ranks of job {} differ in its architecture: on node {} they say "
+                             "\"{}\", on node {} \"{}\": start all with the same "
+                             "HEADRACE_ARCHITECTURE",
+                             job.name, first, job.architecture, nodes_.at(node).facts.name,
+                             join.architecture));
   }
   // A node is in a job once: its ranks would count twice.
   for (const Part& part : job.parts) {
@@ -215,7 +228,20 @@ void Leader::Take(NodeId node, const JoinJob& join) {
   const Status status = number ? CheckJoin(node, join, jobs_.at(*number)) : Status(number.error());
   if (!status) {
     Send(part, FailJob{.job = join.job, .code = status.code(), .cause = status.error().text()});
-    if (number && jobs_.at(*number).parts.empty()) jobs_.erase(*number);
+    if (!number) return;
+    Job& job = jobs_.at(*number);
+    NoteRefused(node, status.error().text());
+    if (job.parts.empty()) {
+      jobs_.erase(*number);
+    } else if (status.code() == Code::kMismatch) {
+      // Of one user, who contradicts himself: the job cannot come about.
+      for (const Part& other : job.parts) NoteRefused(other.node, status.error().text());
+      Fail(job, status.code(), status.error().text());
+    } else {
+      job.refused =
+          fmt::format("node {} was refused: {}", nodes_.at(node).facts.name, status.error().text());
+      ShowWaits(job);
+    }
     return;
   }
   Job& job = jobs_.at(*number);
@@ -224,6 +250,7 @@ void Leader::Take(NodeId node, const JoinJob& join) {
 }
 
 Status Leader::CheckSeat(const Job& job, const Part& part, const SeatRank& seat) const {
+  if (Status status = lost_.Check(job.name, job.uid, seat.after_epoch); !status) return status;
   const Part* first = nullptr;  // of those with ranks
   for (const Part& other : job.parts) {
     if (first == nullptr && !other.ranks.empty()) first = &other;
@@ -238,18 +265,21 @@ Status Leader::CheckSeat(const Job& job, const Part& part, const SeatRank& seat)
   if (first == nullptr || job.goes_on == (seat.after_epoch != 0)) return {};
   return Error(
       Code::kMismatch,
-      fmt::format("rank {} (pid {}) of job {} {} here and {} {}: ranks that go on after "
+      fmt::format("of job {}, rank {} (pid {}) on node {} {} and {} {}: ranks that go on after "
                   "a reconnect and ranks that begin are never one job: end all of them "
                   "and begin anew",
-                  seat.rank, seat.pid, job.name, DescribeStart(seat.after_epoch != 0),
+                  job.name, seat.rank, seat.pid, NameOf(part), DescribeStart(seat.after_epoch != 0),
                   DescribeRank(*first, first->ranks.begin()->first), DescribeStart(job.goes_on)));
 }
 
 void Leader::Take(Job& job, Part& part, const SeatRank& seat) {
   if (job.stage != Stage::kForming || seat.rank >= job.world_size) return;
   if (const Status status = CheckSeat(job, part, seat); !status) {
-    return RefuseNode(NumberOf(job), part.node, status.error());
+    NoteRefused(part.node, status.error().text());
+    // Those that have come would wait for it in vain.
+    return Fail(job, status.code(), status.error().text());
   }
+  if (seat.after_epoch == 0) lost_.Forget(job.name);
   job.goes_on = seat.after_epoch != 0;
   job.epoch = std::max(job.epoch, seat.after_epoch + 1);
   part.ranks.insert_or_assign(seat.rank, seat.pid);
@@ -257,12 +287,10 @@ void Leader::Take(Job& job, Part& part, const SeatRank& seat) {
   FormIfComplete(job);
 }
 
-void Leader::RefuseNode(JobNumber number, NodeId node, const Error& error) {
-  const Job& job = jobs_.at(number);
-  const auto part = std::find_if(job.parts.begin(), job.parts.end(),
-                                 [node](const Part& each) { return each.node == node; });
-  Send(*part, FailJob{.job = part->number, .code = error.code(), .cause = error.text()});
-  RemovePart(number, node);
+void Leader::NoteRefused(NodeId node, const std::string& why) {
+  const Node& other = nodes_.at(node);
+  if (other.facts.name == options_.node_name) return;
+  refused_nodes_.push_back({.name = other.facts.name, .address = other.address, .why = why});
 }
 
 void Leader::RemovePart(JobNumber number, NodeId node) {
@@ -277,7 +305,9 @@ void Leader::RemovePart(JobNumber number, NodeId node) {
 }
 
 void Leader::Take(Job& job, Part& part, const LoseRank& lost) {
-  Fail(job, Code::kPeerLost, fmt::format("{} {}", DescribeRank(part, lost.rank), lost.cause));
+  const std::string cause = fmt::format("{} {}", DescribeRank(part, lost.rank), lost.cause);
+  if (lost.exited) lost_.Note(job.name, {.uid = job.uid, .epoch = job.epoch, .cause = cause});
+  Fail(job, Code::kPeerLost, cause);
 }
 
 void Leader::Take(Job& job, Part& part, const EndRank& end) {
@@ -327,7 +357,7 @@ void Leader::CloseIfForgotten(Job& job) {
 void Leader::Fail(Job& job, Code code, const std::string& cause) {
   // A rank may well die of what a drain refuses it.
   const std::string said =
-      job.drain && code != Code::kCancelled
+      job.drain && code != CodeOfEnd(*job.drain)
           ? fmt::format("{}; {} had asked to drain the job", cause, DescribeAsker(*job.drain))
           : cause;
   for (const Part& part : job.parts) {

@@ -1,11 +1,12 @@
 // The leader's side of every job that meets at this service: who has come, what is missing, and the
 // steps from "all are here" to "blocks may travel". Pure: no clock, no network, no log.
 //
-// A job is forming until all of its ranks are seated. Then each step goes to every node and waits
-// for all answers: open the links, measure them, start with the slowest lines measured and one
-// hash. A failure at any step ends the job on every node with the first cause, and the leader
-// forgets it: the next join under that name begins a new epoch. A job that ends in order is closed
-// on every node when the last of them has forgotten it.
+// A job is forming until all of its ranks are seated. Ranks that contradict those that have come
+// end it for all of them. Then each step goes to every node and waits for all answers: open the
+// links, measure them, start with the slowest lines measured and one hash. A failure at any step
+// ends the job on every node with the first cause, and the leader forgets it: the next join under
+// that name begins a new epoch. A job that ends in order is closed on every node when the last of
+// them has forgotten it.
 //
 // A job whose nodes hand in layouts gets its plans here too: see planning.h.
 #pragma once
@@ -23,6 +24,7 @@
 #include "ipc/base/clock.h"
 #include "ipc/base/result.h"
 #include "service/cluster/allowance.h"
+#include "service/cluster/lost_epochs.h"
 #include "service/cluster/outgoing.h"
 #include "service/cluster/peer_messages.h"
 #include "service/cluster/planning.h"
@@ -55,6 +57,13 @@ struct LeaderOptions {
   std::function<std::uint64_t()> random_key;   // never 0
 };
 
+// A node whose ranks were not taken into a job, or that was in it with them.
+struct RefusedNode {
+  std::string name;
+  std::string address;
+  std::string why;
+};
+
 struct ToNode {
   NodeId node = 0;
   PeerMessage message;
@@ -67,6 +76,9 @@ class Leader {
   // Whether a service that introduces itself so may come in; `address` is where it comes from.
   Status CheckNode(const NodeFacts& facts, const std::string& address) const;
   void NodeUp(NodeId node, NodeFacts facts, std::string address);
+  // One was not let in, or did not let this one: those who wait here may wait for it, and are told
+  // until `why` is empty.
+  void NodeRefused(const std::string& why);
   // Its connection is gone; `cause` names the node.
   void NodeDown(NodeId node, Code code, const std::string& cause);
   // What is not from a node, or about a job that is over, is ignored.
@@ -77,6 +89,8 @@ class Leader {
   // What to send since the last call, in order.
   std::vector<ToNode> TakeMessages() { return std::exchange(messages_, {}); }
   std::vector<ToWatch> TakeErrands() { return std::exchange(errands_, {}); }
+  // Other nodes than this one, for people.
+  std::vector<RefusedNode> TakeRefused() { return std::exchange(refused_nodes_, {}); }
   std::size_t jobs_count() const { return jobs_.size(); }
   std::size_t nodes_count() const { return nodes_.size(); }
 
@@ -110,9 +124,10 @@ class Leader {
     Stage stage = Stage::kForming;
     std::vector<Part> parts;  // from kOpening on in the order of agreement.nodes
     Agreement agreement;
-    std::set<std::uint32_t> ended;             // ranks that have left
-    std::optional<Steering> drain;             // who wants it to end after what is posted
-    std::unique_ptr<Planning> planning;        // from kStarting on
+    std::set<std::uint32_t> ended;       // ranks that have left
+    std::string refused;                 // the last node that may not take part, and why
+    std::optional<Steering> drain;       // who wants it to end after what is posted
+    std::unique_ptr<Planning> planning;  // from kStarting on
     std::optional<Verification> verification;  // likewise, if results are compared
   };
   using JobNumber = std::uint64_t;
@@ -140,8 +155,8 @@ class Leader {
   Result<JobNumber> Place(const JoinJob& join);
   Status CheckJoin(NodeId node, const JoinJob& join, const Job& job) const;
   Status CheckSeat(const Job& job, const Part& part, const SeatRank& seat) const;
-  void RefuseNode(JobNumber number, NodeId node, const Error& error);
   void RemovePart(JobNumber number, NodeId node);
+  void NoteRefused(NodeId node, const std::string& why);
 
   void FormIfComplete(Job& job);
   void AddServers(Job& job);
@@ -172,6 +187,9 @@ class Leader {
   LeaderOptions options_;
   std::map<NodeId, Node> nodes_;
   Jobs jobs_;
+  LostEpochs lost_;
+  std::vector<RefusedNode> refused_nodes_;
+  std::string refused_;  // as NodeRefused was told
   JobNumber jobs_opened_ = 0;
   std::uint32_t servers_numbered_ = 0;
   std::vector<ToNode> messages_;

@@ -34,8 +34,9 @@ std::string Leader::WaitsOf(const Job& job) const {
           "--role server",
           options_.node_name);
     }
-    return fmt::format("{} of {} ranks have attached: {}", job.world_size - missing.size(),
-                       job.world_size, MissingRanks(missing));
+    const std::string& refused = job.refused.empty() ? refused_ : job.refused;
+    return fmt::format("{} of {} ranks have attached: {}{}{}", job.world_size - missing.size(),
+                       job.world_size, MissingRanks(missing), refused.empty() ? "" : "; ", refused);
   }
   std::vector<std::string> slow;
   for (const Part& part : job.parts) {

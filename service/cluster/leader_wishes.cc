@@ -28,7 +28,7 @@ void Leader::Take(Job& job, Part& part, const WishSteering& wish) {
 
 // A node says so of a job that was to be drained.
 bool Leader::IsDrain(const Job& job, const BreakJob& broken) const {
-  return job.drain.has_value() && broken.code == Code::kCancelled;
+  return job.drain.has_value() && broken.code == CodeOfEnd(*job.drain);
 }
 
 // What is posted on one node may still move on another, so the job ends when all are done.
@@ -37,7 +37,7 @@ void Leader::Drained(Job& job, Part& part) {
   const bool all = std::all_of(job.parts.begin(), job.parts.end(), [](const Part& each) {
     return each.server || each.forgot || each.drained;
   });
-  if (all) Fail(job, Code::kCancelled, DescribeEnd(*job.drain));
+  if (all) Fail(job, CodeOfEnd(*job.drain), DescribeEnd(*job.drain));
 }
 
 // A node that has started tells it when others have not said yet that they have: all were told to

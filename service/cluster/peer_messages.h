@@ -64,7 +64,8 @@ struct SeatRank {
 struct LoseRank {
   std::uint32_t job = 0;
   std::uint32_t rank = 0;
-  std::string cause;  // "exited or was killed"
+  std::string cause;    // "exited or was killed"
+  bool exited = false;  // its process, which cannot come back as that rank
 };
 // The rank has left in an orderly way after its first `posted` operations, and after it posted
 // every gradient of its first `iterations` iterations.

@@ -70,7 +70,9 @@ Status CheckSteering(std::uint8_t kind, std::uint64_t value) {
 Status CheckNodeSteering(std::uint8_t kind, std::uint64_t value) {
   const bool progress = kind == static_cast<std::uint8_t>(SteeringKind::kDrainOperations) ||
                         kind == static_cast<std::uint8_t>(SteeringKind::kDrainIterations);
-  return progress ? Status{} : CheckSteering(kind, value);
+  const bool drain = kind == static_cast<std::uint8_t>(SteeringKind::kDrain);
+  if (progress || (drain && value == kDrainToMoveOver)) return {};
+  return CheckSteering(kind, value);
 }
 
 std::string DescribeSteering(const Steering& steering) {
@@ -90,6 +92,11 @@ std::string DescribeAsker(const Steering& steering) {
 }
 
 std::string DescribeEnd(const Steering& steering) {
+  if (MovesOver(steering)) {
+    return fmt::format("closed to go on later: the service{} is stopping, as {} asked",
+                       steering.node.empty() ? "" : " on node " + steering.node,
+                       fmt::format("uid {}", steering.uid));
+  }
   return fmt::format("{} by {}", steering.kind == SteeringKind::kDrain ? "drained" : "cancelled",
                      DescribeAsker(steering));
 }

@@ -21,7 +21,15 @@ Failure DrainedFailure(const Job& job) {
       : drain.operations == 0
           ? fmt::format("iteration {}", drain.iterations)
           : fmt::format("operation {} and iteration {}", drain.operations, drain.iterations);
-  return {Code::kCancelled, fmt::format("drained by {} after {}", AskedBy(drain.asked), after)};
+  if (MovesOver(drain.asked)) {
+    const std::string& node = drain.asked.node;
+    return {
+        CodeOfEnd(drain.asked),
+        fmt::format("closed after {} to go on later: the service{} is stopping, as uid {} asked",
+                    after, node.empty() ? "" : " on node " + node, drain.asked.uid)};
+  }
+  return {CodeOfEnd(drain.asked),
+          fmt::format("drained by {} after {}", AskedBy(drain.asked), after)};
 }
 
 void Flow::DrainJob(Job& job, const Steering& steering, TimeNs now) {
@@ -32,7 +40,7 @@ void Flow::DrainJob(Job& job, const Steering& steering, TimeNs now) {
   drain.asked = steering;
   if (!job.formed()) {
     return FailJob(job,
-                   {Code::kCancelled,
+                   {CodeOfEnd(steering),
                     fmt::format("drained by {} before its nodes had met", AskedBy(steering))},
                    Found::kHere, now);
   }

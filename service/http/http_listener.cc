@@ -1,51 +1,24 @@
 #include "service/http/http_listener.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
+
+#include "service/loop/listen.h"
 
 namespace headrace::service {
 namespace {
 
 constexpr auto kShortageDelay = 100 * kj::MILLISECONDS;
 
-struct Remedy {
-  int number;
-  const char* text;
-};
-constexpr Remedy kRemedies[] = {
-    {EADDRINUSE, "another program listens there: end it, or set http_address to another port"},
-    {EADDRNOTAVAIL, "this host has no such address: set http_address to one it has, or to *:port"},
-    {EACCES, "ports below 1024 are for root: set http_address to a higher one"}};
-
-// In the system's words, and what to do about it.
-Error WhyNot(const std::string& address, const kj::Exception& exception) {
-  const std::string text = exception.getDescription().cStr();
-  for (const Remedy& remedy : kRemedies) {
-    const char* const cause = std::strerror(remedy.number);
-    if (text.find(cause) == std::string::npos) continue;
-    return Error(Code::kUnavailable,
-                 fmt::format("listen at http_address {}: {}: {}", address, cause, remedy.text));
-  }
-  return Error(Code::kUnavailable, fmt::format("listen at http_address {}: {}: set it to host:port "
-                                               "of this host, or leave it empty",
-                                               address, text));
-}
-
 }  // namespace
 
 Result<kj::Own<HttpListener>> HttpListener::Create(const std::string& address,
                                                    const ipc::BoardLayout& board, Site::Ask ask,
                                                    kj::AsyncIoContext& io) {
-  try {
-    auto parsed = io.provider->getNetwork().parseAddress(address).wait(io.waitScope);
-    return kj::heap<HttpListener>(parsed->listen(), board, std::move(ask), io.provider->getTimer());
-  } catch (const kj::Exception& exception) {
-    return WhyNot(address, exception);
-  }
+  Result<kj::Own<kj::ConnectionReceiver>> port = ListenAt(io, "http_address", address);
+  if (!port) return port.error();
+  return kj::heap<HttpListener>(std::move(port).value(), board, std::move(ask),
+                                io.provider->getTimer());
 }
 
 HttpListener::HttpListener(kj::Own<kj::ConnectionReceiver> port, const ipc::BoardLayout& board,

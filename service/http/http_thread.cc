@@ -10,6 +10,7 @@
 #include "service/http/http_listener.h"
 #include "service/loop/inbox_reader.h"
 #include "service/loop/loop_thread.h"
+#include "service/loop/text.h"
 #include "service/loop/waiting.h"
 
 namespace headrace::service {
@@ -66,7 +67,7 @@ void Serve(const std::string& address, const HttpPorts& ports, kj::AsyncIoContex
       .exclusiveJoin(kj::mv(stop))
       .catch_([&ports](kj::Exception&& exception) {
         // A door for looking only: the service goes on without it.
-        ports.log.error("http: {}", kj::str(exception).cStr());
+        ports.log.error("http: {}", CauseOf(exception));
       })
       .wait(io.waitScope);
 }

@@ -12,6 +12,8 @@
 #include <future>
 #include <utility>
 
+#include "service/loop/text.h"
+
 namespace headrace::service {
 namespace {
 
@@ -19,7 +21,7 @@ namespace {
 void BlockSignals() {
   sigset_t signals;
   sigemptyset(&signals);
-  for (const int signal : {SIGTERM, SIGINT, SIGPIPE}) sigaddset(&signals, signal);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGPIPE}) sigaddset(&signals, signal);
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 }
 
@@ -45,7 +47,7 @@ Result<std::unique_ptr<LoopThread>> LoopThread::Start(std::string name, Body bod
                                                  kj::UnixEventPort::FdObserver::OBSERVE_READ);
           body(io, observer.whenBecomesReadable(), say);
         } catch (const kj::Exception& exception) {
-          say(Error(Code::kInternal, exception.getDescription().cStr()));
+          say(Error(Code::kInternal, CauseOf(exception)));
         }
         say(Error(Code::kInternal, "the event loop ended before it had started"));
       });

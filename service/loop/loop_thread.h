@@ -26,7 +26,7 @@ class LoopThread {
   using Body = std::function<void(kj::AsyncIoContext& io, kj::Promise<void> stop,
                                   const std::function<void(Status)>& started)>;
 
-  // Starts a thread called `name` and waits for `started`. SIGTERM, SIGINT and SIGPIPE are
+  // Starts a thread called `name` and waits for `started`. SIGTERM, SIGINT, SIGHUP and SIGPIPE are
   // blocked on it.
   static Result<std::unique_ptr<LoopThread>> Start(std::string name, Body body);
   // Stops and joins.

@@ -3,6 +3,8 @@
 #include <kj/debug.h>
 #include <spdlog/spdlog.h>
 
+#include "service/loop/text.h"
+
 namespace headrace::service {
 namespace {
 
@@ -23,8 +25,6 @@ kj::Promise<void> Outbox::Retry() {
   });
 }
 
-void Outbox::taskFailed(kj::Exception&& exception) {
-  log_.error("outbox: {}", kj::str(exception).cStr());
-}
+void Outbox::taskFailed(kj::Exception&& exception) { log_.error("outbox: {}", CauseOf(exception)); }
 
 }  // namespace headrace::service

@@ -1,6 +1,10 @@
 #include "service/loop/text.h"
 
+#include <cerrno>
 #include <cstdint>
+#include <cstring>
+
+#include "ipc/base/foreign_text.h"
 
 namespace headrace::service {
 
@@ -10,6 +14,19 @@ std::string Printable(std::string_view text, std::size_t size_max) {
     if (static_cast<unsigned char>(letter) < ' ' || letter == 0x7f) letter = '?';
   }
   return printable;
+}
+
+std::string CauseOf(const kj::Exception& exception) {
+  // However the end of the other side shows itself: nothing to read, reset, no one to write to.
+  if (exception.getType() == kj::Exception::Type::DISCONNECTED) {
+    const std::string cause = CauseInForeignText(exception.getDescription().cStr());
+    // Not reached at all, other than ended.
+    for (const int number : {ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH, ENETDOWN}) {
+      if (cause == std::strerror(number)) return cause;
+    }
+    return "its service exited, was killed or closed it";
+  }
+  return CauseInForeignText(exception.getDescription().cStr());
 }
 
 void Refuse(schema::Refusal::Builder refusal, const Error& error) {

@@ -1,6 +1,8 @@
 // Texts that come from strangers and go to people, and refusals that go to strangers.
 #pragma once
 
+#include <kj/exception.h>
+
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -14,6 +16,9 @@ inline constexpr std::size_t kJobNameShownMax = 64;
 
 // Text from a stranger, fit for a log line: cut, and without control characters.
 std::string Printable(std::string_view text, std::size_t size_max);
+
+// Why something of kj failed: the one way from its exceptions to texts that people read.
+std::string CauseOf(const kj::Exception& exception);
 
 // Fills a refusal in.
 void Refuse(schema::Refusal::Builder refusal, const Error& error);

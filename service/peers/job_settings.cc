@@ -65,11 +65,14 @@ void JobSettings::ShowEvent(Code code, JobId job, std::string text) {
 }
 
 Status JobSettings::Change(const ChangeSetting& message) {
-  if (Status status = CheckPace(message.uid); !status) return status;
+  const auto* steering = std::get_if<Steering>(&message.setting);
+  // The service's own, once in its life for each job.
+  const bool moves = steering != nullptr && MovesOver(*steering);
+  if (Status status = moves ? Status() : CheckPace(message.uid); !status) return status;
   if (const auto* policy = std::get_if<plan::Policy>(&message.setting)) {
     return SetPolicy(message, *policy);
   }
-  return Steer(message, std::get<Steering>(message.setting));
+  return Steer(message, *steering);
 }
 
 Status JobSettings::SetPolicy(const ChangeSetting& message, plan::Policy policy) {

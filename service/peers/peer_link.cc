@@ -8,7 +8,6 @@
 
 #include "service/loop/text.h"
 #include "service/peers/peer_wire.h"
-#include "service/peers/tcp.h"
 
 namespace headrace::service {
 namespace {

@@ -34,19 +34,20 @@ kj::Promise<void> PeerListener::AcceptNext(kj::ConnectionReceiver& port) {
   return port.accept()
       .then([this](kj::Own<kj::AsyncIoStream> stream) -> kj::Promise<void> {
         TuneForControl(*stream);
-        tasks_.add(security_.Accept(kj::mv(stream)).then([this](Result<SecuredPeer> peer) {
-          if (peer) {
-            LetIn(kj::mv(peer).value());
-          } else {
-            peers_.Say(peer.error());
-          }
-        }));
+        std::string address = FarAddressOf(*stream);
+        tasks_.add(security_.Accept(kj::mv(stream))
+                       .then([this, address = std::move(address)](Result<SecuredPeer> peer) {
+                         if (peer) return LetIn(kj::mv(peer).value());
+                         peers_.Say(peer.error());
+                         // One that was scanned or lost is not one that was refused.
+                         if (peer.error().code() != Code::kPermissionDenied) return;
+                         peers_.NodeRefused("", address, peer.error());
+                       }));
         return kj::READY_NOW;
       })
       // A shortage is waited out, never retried at once. Whatever else it is, the next is accepted.
       .catch_([this](kj::Exception&& exception) {
-        peers_.Say(Error(Code::kExhausted, std::string("accept a service's connection: ") +
-                                               Printable(exception.getDescription().cStr(), 200)));
+        peers_.Say(Error(Code::kExhausted, "accept a service's connection: " + CauseOf(exception)));
         return timer_.afterDelay(kShortageDelay);
       })
       .then([this, &port] { return AcceptNext(port); });
@@ -149,8 +150,7 @@ void PeerListener::View(std::vector<PeerView>& views) const {
 }
 
 void PeerListener::taskFailed(kj::Exception&& exception) {
-  peers_.Say(Error(Code::kInternal, std::string("a service's connection failed: ") +
-                                        Printable(exception.getDescription().cStr(), 200)));
+  peers_.Say(Error(Code::kInternal, "a service's connection failed: " + CauseOf(exception)));
 }
 
 }  // namespace headrace::service

@@ -162,6 +162,7 @@ void Write(schema::PeerMessage::Builder builder, const LoseRank& lost) {
   auto group = builder.initLoseRank();
   group.setRank(lost.rank);
   group.setCause(lost.cause);
+  group.setExited(lost.exited);
 }
 void Write(schema::PeerMessage::Builder builder, const EndRank& end) {
   auto group = builder.initEndRank();
@@ -288,7 +289,8 @@ Result<PeerMessage> ReadFromNode(std::uint32_t job, schema::PeerMessage::Reader 
     case schema::PeerMessage::LOSE_RANK:
       return PeerMessage(LoseRank{.job = job,
                                   .rank = reader.getLoseRank().getRank(),
-                                  .cause = Text(reader.getLoseRank().getCause())});
+                                  .cause = Text(reader.getLoseRank().getCause()),
+                                  .exited = reader.getLoseRank().getExited()});
     case schema::PeerMessage::END_RANK:
       return PeerMessage(EndRank{.job = job,
                                  .rank = reader.getEndRank().getRank(),

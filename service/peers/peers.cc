@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ipc/board.h"
+#include "service/loop/listen.h"
 #include "service/loop/text.h"
 #include "service/peers/peer_trial.h"
 
@@ -22,6 +23,8 @@ constexpr auto kGoodbyeMax = 200 * kj::MILLISECONDS;
 constexpr TimeNs kSayWindow = 10 * kSecond;
 constexpr int kSaidMax = 8;
 constexpr auto kShowPeersEvery = 1 * kj::SECONDS;
+constexpr TimeNs kTellRefusedEvery = kSecond;
+constexpr auto kRefusedShown = 60 * kj::SECONDS;
 
 // Not 0: that stands for "none".
 std::uint64_t RandomNumber() {
@@ -112,22 +115,13 @@ void SendToDispatch(const ToDispatch& action, const PeersPorts& ports, Outbox& o
 Result<kj::Own<Peers>> Peers::Create(const PeerOptions& options, const PeersPorts& ports,
                                      kj::AsyncIoContext& io, Outbox& outbox) {
   Result<std::unique_ptr<PeerSecurity>> security = PeerSecurity::Create(
-      {.node_name = options.node_name,
-       .authority_path = options.tls_authority,
-       .certificate_path = options.tls_certificate,
-       .key_path = options.tls_key,
-       .plain_text = options.plain_text},
-      io.provider->getTimer(),
+      SecurityOptionsOf(options), io.provider->getTimer(),
       [&log = ports.log](const std::string& text) { log.warn("{}", text); }, ReportsOf(ports));
   if (!security) return security.error();
   auto peers = kj::heap<Peers>(options, ports, io, outbox, std::move(security).value());
   if (options.address.empty() && !options.server) return peers;
-  try {
-    if (!options.address.empty()) peers->Listen(io.provider->getNetwork()).wait(io.waitScope);
-  } catch (const kj::Exception& exception) {
-    return Error(Code::kUnavailable,
-                 fmt::format("listen at {} for other services: {}", options.address,
-                             Printable(exception.getDescription().cStr(), 300)));
+  if (!options.address.empty()) {
+    if (Status status = peers->Listen(io); !status) return status.error();
   }
   ports.log.info("node {}: {}", options.node_name, peers->security_->Describe());
   peers->tasks_.add(peers->security_->RemindOfPlainText());
@@ -164,14 +158,14 @@ Peers::Peers(const PeerOptions& options, const PeersPorts& ports, kj::AsyncIoCon
 
 Peers::~Peers() noexcept(false) = default;
 
-kj::Promise<void> Peers::Listen(kj::Network& network) {
-  return network.parseAddress(options_.address).then([this](kj::Own<kj::NetworkAddress> address) {
-    auto receiver = address->listen();
-    names_.port = receiver->getPort();
-    ports_.log.info("node {}: other services reach this one at {} (port {})", options_.node_name,
-                    options_.address, names_.port);
-    tasks_.add(listener_.Accept(kj::mv(receiver)));
-  });
+Status Peers::Listen(kj::AsyncIoContext& io) {
+  Result<kj::Own<kj::ConnectionReceiver>> receiver = ListenAt(io, "node_address", options_.address);
+  if (!receiver) return receiver.error();
+  names_.port = (*receiver)->getPort();
+  ports_.log.info("node {}: other services reach this one at {} (port {})", options_.node_name,
+                  options_.address, names_.port);
+  tasks_.add(listener_.Accept(std::move(receiver).value()));
+  return {};
 }
 
 void Peers::RankAttached(const SessionIdentity& identity) {
@@ -180,9 +174,9 @@ void Peers::RankAttached(const SessionIdentity& identity) {
   Act();
 }
 
-void Peers::RankLost(const SessionIdentity& identity, const std::string& cause) {
+void Peers::RankLost(const SessionIdentity& identity, const std::string& cause, bool exited) {
   if (identity.rendezvous.empty()) return;
-  follower_.RankLost(identity.job, identity.rank, cause);
+  follower_.RankLost(identity.job, identity.rank, cause, exited);
   Act();
 }
 
@@ -212,7 +206,11 @@ Status Peers::NodeCame(NodeId node, const NodeFacts& facts, const std::string& a
     return Error(Code::kUnavailable,
                  fmt::format("the service on node {} is stopping", options_.node_name));
   }
-  if (Status status = leader_.CheckNode(facts, address); !status) return status;
+  if (Status status = leader_.CheckNode(facts, address); !status) {
+    NodeRefused(facts.name, address, status.error());
+    return status;
+  }
+  refusals_.Forget(facts.name, address);
   leader_.NodeUp(node, facts, address);
   Act();
   return {};
@@ -228,8 +226,26 @@ void Peers::NodeGone(NodeId node, const Error& error) {
   Act();
 }
 
+// Also tells the jobs that gather here: they may well wait for that node. Strangers decide how
+// often there is something to tell.
+void Peers::NodeRefused(const std::string& name, const std::string& address, const Error& error) {
+  const TimeNs now = MonotonicNow();
+  refusals_.Note(name, address, false, error.text(), now);
+  if (now - refused_told_ns_ < kTellRefusedEvery) return;
+  refused_told_ns_ = now;
+  leader_.NodeRefused(error.text());
+  Act();
+  refused_forgotten_ = timer_.afterDelay(kRefusedShown)
+                           .then([this] {
+                             leader_.NodeRefused("");
+                             Act();
+                           })
+                           .eagerlyEvaluate(nullptr);
+}
+
 void Peers::LeaderUp(const std::string& leader) {
   silence_.clear();
+  refusals_.Forget("", leader);
   if (options_.server) ports_.log.info("offers itself to the jobs that meet at {}", leader);
   follower_.LeaderUp(leader);
   Act();
@@ -246,6 +262,7 @@ void Peers::LeaderSilent(const std::string& leader, const std::string& cause) {
 
 void Peers::LeaderRefused(const std::string& leader, const Error& error) {
   Say(error);
+  refusals_.Note("", leader, true, error.text(), MonotonicNow());
   follower_.LeaderRefused(leader, error);
   Act();
 }
@@ -294,6 +311,7 @@ std::vector<PeerView> Peers::View() const {
     });
     if (!known && name != self_.name) views.push_back({.name = name, .address = address});
   }
+  refusals_.AddTo(views, MonotonicNow());
   return views;
 }
 
@@ -314,6 +332,9 @@ kj::Promise<void> Peers::Stop() {
 void Peers::Act() {
   for (ToNode& each : leader_.TakeMessages()) listener_.Tell(each.node, std::move(each.message));
   for (const ToWatch& each : leader_.TakeErrands()) Do(each);
+  for (const RefusedNode& each : leader_.TakeRefused()) {
+    refusals_.Note(each.name, each.address, false, each.why, MonotonicNow());
+  }
   for (const FollowerAction& action : follower_.TakeActions()) {
     std::visit([this](const auto& each) { Do(each); }, action);
   }
@@ -401,6 +422,12 @@ void Peers::Do(const LeaveLeader& action) {
   tasks_.add(kj::evalLater([this] { SweepDialers(); }));
 }
 
+void Peers::Do(const NoteRefusal& action) {
+  // Of its own jobs this service knows whom it refused.
+  const bool own = action.leader == options_.address || action.leader == self_.name;
+  if (!own) refusals_.Note("", action.leader, true, action.why, MonotonicNow());
+}
+
 void Peers::SweepDialers() {
   std::vector<std::string> left;
   for (const auto& [leader, dialer] : dialers_) {
@@ -414,7 +441,7 @@ void Peers::SweepDialers() {
 }
 
 void Peers::taskFailed(kj::Exception&& exception) {
-  Say(Error(Code::kInternal, Printable(exception.getDescription().cStr(), 300)));
+  Say(Error(Code::kInternal, CauseOf(exception)));
 }
 
 }  // namespace headrace::service

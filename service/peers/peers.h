@@ -24,6 +24,7 @@
 #include "service/peers/peer_dialer.h"
 #include "service/peers/peer_listener.h"
 #include "service/peers/peers_thread.h"
+#include "service/peers/refusals.h"
 #include "service/peers/tls.h"
 
 namespace headrace::service {
@@ -46,7 +47,7 @@ class Peers final : private kj::TaskSet::ErrorHandler {
 
   // ---- from the leases ----
   void RankAttached(const SessionIdentity& identity);
-  void RankLost(const SessionIdentity& identity, const std::string& cause);
+  void RankLost(const SessionIdentity& identity, const std::string& cause, bool exited);
 
   // ---- from the plans' side of sessions and admins, about jobs with a rendezvous ----
   const Follower& follower() const { return follower_; }
@@ -74,6 +75,8 @@ class Peers final : private kj::TaskSet::ErrorHandler {
   void LeaderRefused(const std::string& leader, const Error& error);
   void LeaderDown(const std::string& leader, const Error& error);
   void LeaderTold(const std::string& leader, const PeerMessage& message);
+  // Another service, which comes from `address`, was not let in, or would not have this one.
+  void NodeRefused(const std::string& name, const std::string& address, const Error& error);
   // Says something to people, a bounded number of times in ten seconds.
   void Say(const Error& error);
 
@@ -83,6 +86,8 @@ class Peers final : private kj::TaskSet::ErrorHandler {
   // How far this service gets at that address, step by step.
   kj::Promise<std::vector<PeerStep>> TryToReach(const std::string& address);
 
+  // The certificate's files may have changed.
+  void LookAtFiles() { security_->LookAtFiles(); }
   // From now on no other service is let in.
   void Drain() { draining_ = true; }
   // Tells all others that the service is stopping; resolves when they know, or soon.
@@ -97,12 +102,13 @@ class Peers final : private kj::TaskSet::ErrorHandler {
   void Do(const ToWatch& action);
   void Do(const ReachLeader& action);
   void Do(const LeaveLeader& action);
+  void Do(const NoteRefusal& action);
   void SweepDialers();
   // The board shows peers now, and again for as long as there are connections.
   void ShowPeers();
   kj::Promise<void> ShowPeersAgain();
   void WritePeerRows();
-  kj::Promise<void> Listen(kj::Network& network);
+  Status Listen(kj::AsyncIoContext& io);
   void ShowEvent(Event event);
   void taskFailed(kj::Exception&& exception) override;
 
@@ -117,6 +123,9 @@ class Peers final : private kj::TaskSet::ErrorHandler {
   Leader leader_;
   Follower follower_;
   bool draining_ = false;
+  Refusals refusals_;
+  TimeNs refused_told_ns_ = 0;  // when those who wait were told of one
+  kj::Promise<void> refused_forgotten_ = kj::NEVER_DONE;
   std::string silence_;  // of a server's leader, as it was said last
   TimeNs said_since_ns_ = 0;
   int said_ = 0;

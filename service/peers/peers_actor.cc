@@ -6,6 +6,8 @@
 #include <utility>
 #include <variant>
 
+#include "service/loop/text.h"
+
 namespace headrace::service {
 
 PeersActor::PeersActor(const PeerOptions& options, const PeersPorts& ports, kj::AsyncIoContext& io)
@@ -38,13 +40,23 @@ void PeersActor::Handle(const CheckRank& message) {
   Answer(message.token, peers_->follower().CheckAttach(message.job, message.rank));
 }
 
+void PeersActor::Handle(const AskForming& message) {
+  Answer(message.token, peers_->follower().CheckBegun(message.job));
+}
+
+void PeersActor::Handle(const LookAtCertificate& /*message*/) { peers_->LookAtFiles(); }
+
+void PeersActor::Handle(const RankRefused& message) { peers_->Take(message); }
+
 void PeersActor::Handle(const RankAttached& message) {
   plans_->RankAttached(message.identity);
   peers_->RankAttached(message.identity);
 }
 
 void PeersActor::Handle(const RankEnded& message) {
-  if (!message.orderly) peers_->RankLost(message.identity, message.cause);
+  if (!message.orderly) {
+    peers_->RankLost(message.identity, message.cause, message.exited);
+  }
   plans_->RankEnded(message.identity);
 }
 
@@ -88,7 +100,7 @@ void PeersActor::Answer(RequestToken token, Status status) {
 
 // Without its inbox the actor is deaf.
 void PeersActor::taskFailed(kj::Exception&& exception) {
-  outbox_.Send(ports_.rpc, LoopFailed{std::string("peers: ") + kj::str(exception).cStr()});
+  outbox_.Send(ports_.rpc, LoopFailed{"peers: " + CauseOf(exception)});
 }
 
 }  // namespace headrace::service

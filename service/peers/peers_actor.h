@@ -31,6 +31,9 @@ class PeersActor final : private kj::TaskSet::ErrorHandler {
 
  private:
   void Handle(const CheckRank& message);
+  void Handle(const RankRefused& message);
+  void Handle(const LookAtCertificate& message);
+  void Handle(const AskForming& message);
   void Handle(const RankAttached& message);
   void Handle(const RankEnded& message);
   void Handle(const HandInLayout& message);

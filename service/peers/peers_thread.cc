@@ -10,6 +10,14 @@ namespace headrace::service {
 
 static_assert(kPeerDescriptorsMax == kPeerConnectionsMax + kHandshakesMax);
 
+PeerSecurityOptions SecurityOptionsOf(const PeerOptions& options) {
+  return {.node_name = options.node_name,
+          .authority_path = options.tls_authority,
+          .certificate_path = options.tls_certificate,
+          .key_path = options.tls_key,
+          .plain_text = options.plain_text};
+}
+
 PeersThread::PeersThread() = default;
 PeersThread::~PeersThread() = default;
 

@@ -18,6 +18,7 @@
 #include "service/actor/inbox.h"
 #include "service/actor/messages.h"
 #include "service/loop/loop_inbox.h"
+#include "service/peers/tls_options.h"
 #include "service/plan/plan.h"
 #include "transport/network.h"
 
@@ -51,6 +52,8 @@ struct PeerOptions {
   std::string tls_key;
   bool plain_text = false;
 };
+
+PeerSecurityOptions SecurityOptionsOf(const PeerOptions& options);
 
 // A lane between nodes, as peers sees it.
 struct NetworkLane {

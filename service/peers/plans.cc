@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "service/loop/text.h"
+
 namespace headrace::service {
 
 Plans::Plans(const PeerOptions& options, const PeersPorts& ports, Peers& peers, Outbox& outbox)
@@ -20,7 +22,7 @@ Plans::Plans(const PeerOptions& options, const PeersPorts& ports, Peers& peers, 
       }) {}
 
 void Plans::taskFailed(kj::Exception&& exception) {
-  ports_.log.error("plans: {}", kj::str(exception).cStr());
+  ports_.log.error("plans: {}", CauseOf(exception));
 }
 
 void Plans::RankAttached(const SessionIdentity& identity) {

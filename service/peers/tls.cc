@@ -83,6 +83,8 @@ Error ExplainLoss(const std::string& address, const kj::Exception& exception) {
 
 }  // namespace
 
+std::string FarAddressOf(kj::AsyncIoStream& stream) { return FarEndOf(stream).text; }
+
 Status CheckPeerName(const SecuredPeer& peer, std::string_view said) {
   if (!peer.encrypted || std::ranges::find(peer.node_names, said) != peer.node_names.end()) {
     return {};
@@ -110,6 +112,9 @@ class PeerSecurity::Parts {
   std::string Describe() const;
   kj::Promise<void> Remind();
   kj::Promise<void> WatchFiles();
+  void LookAtFiles() {
+    if (renewal_) renewal_->Look(clock_());
+  }
 
  private:
   kj::Promise<Result<SecuredPeer>> Encrypt(SecuredPeer peer, bool accepted);
@@ -205,7 +210,7 @@ kj::Promise<void> PeerSecurity::Parts::Remind() {
 
 kj::Promise<void> PeerSecurity::Parts::WatchFiles() {
   if (!renewal_) return kj::NEVER_DONE;
-  renewal_->Look(clock_());
+  LookAtFiles();
   return timer_.afterDelay(kCertificateLook).then([this] { return WatchFiles(); });
 }
 
@@ -239,5 +244,6 @@ kj::Promise<Result<SecuredPeer>> PeerSecurity::Connect(kj::Own<kj::AsyncIoStream
 std::string PeerSecurity::Describe() const { return parts_->Describe(); }
 kj::Promise<void> PeerSecurity::RemindOfPlainText() { return parts_->Remind(); }
 kj::Promise<void> PeerSecurity::WatchFiles() { return parts_->WatchFiles(); }
+void PeerSecurity::LookAtFiles() { parts_->LookAtFiles(); }
 
 }  // namespace headrace::service

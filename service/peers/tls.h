@@ -60,6 +60,9 @@ struct SecuredPeer {
   bool encrypted = false;
 };
 
+// Where the other end of a stream is, for people: "10.0.0.2:4711".
+std::string FarAddressOf(kj::AsyncIoStream& stream);
+
 // Refuses a peer that calls itself otherwise than its certificate does.
 Status CheckPeerName(const SecuredPeer& peer, std::string_view said);
 
@@ -92,6 +95,8 @@ class PeerSecurity {
   // Looks at the certificate's files at once and every kCertificateLook for as long as the promise
   // is kept; without a certificate never resolves and does nothing.
   kj::Promise<void> WatchFiles();
+  // Looks now.
+  void LookAtFiles();
 
  private:
   class Parts;

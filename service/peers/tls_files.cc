@@ -17,6 +17,7 @@
 
 #include "ipc/base/file.h"
 #include "ipc/base/unique_handle.h"
+#include "service/loop/text.h"
 #include "service/peers/tls_verdict.h"
 
 namespace headrace::service {
@@ -238,8 +239,7 @@ Result<std::unique_ptr<TlsFiles>> ReadTlsFiles(const PeerSecurityOptions& option
                    files->authorities.push_back(KjCertificate(*each.get()));
                  }
                })) {
-    return Wrong(
-        fmt::format("{}: {}", options.certificate_path, exception->getDescription().cStr()));
+    return Wrong(fmt::format("{}: {}", options.certificate_path, CauseOf(*exception)));
   }
   if (Status status = Check(options, pems, *files); !status) return status.error();
   return files;

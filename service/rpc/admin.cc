@@ -1,5 +1,6 @@
 #include "service/rpc/admin.h"
 
+#include <fmt/format.h>
 #include <kj/debug.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@ constexpr TimeNs kPingTimeout = kSecond;
 // A name, a port, a handshake and a question, each with five seconds.
 constexpr TimeNs kTryTimeout = 25 * kSecond;
 constexpr std::size_t kAddressSizeMax = 300;
+constexpr std::uint64_t kDrainDeadlineMaxMs = 24ULL * 3600 * 1000;
 
 }  // namespace
 
@@ -85,6 +87,33 @@ kj::Promise<void> Admin::steer(SteerContext context) {
   return Change(context, {.job = {job.begin(), job.size()}, .setting = steering}, kWhat);
 }
 
+kj::Promise<void> Admin::drain(DrainContext context) {
+  const std::uint32_t uid = client_->peer.uid;
+  const std::uint64_t deadline_ms = context.getParams().getDeadlineMs();
+  Result<DrainBegun> begun = DrainBegun{};
+  if (uid != 0 && uid != ::geteuid()) {
+    begun = Error(Code::kPermissionDenied,
+                  fmt::format("you are uid {}: root and the user of the service (uid {}) may drain "
+                              "it; `headracectl drain JOB` ends a job of your own",
+                              uid, ::geteuid()));
+  } else if (deadline_ms > kDrainDeadlineMaxMs) {
+    begun = Error(Code::kInvalidArgument, fmt::format("a deadline of {} ms: {} are the most",
+                                                      deadline_ms, kDrainDeadlineMaxMs));
+  } else {
+    begun = desk_.drain(uid, static_cast<TimeNs>(deadline_ms) * kMillisecond);
+  }
+  auto results = context.getResults();
+  if (!begun) {
+    results.setCode(static_cast<std::uint8_t>(begun.error().code()));
+    results.setText(begun.error().Within("drain").text());
+    return kj::READY_NOW;
+  }
+  results.setSessions(begun->sessions);
+  auto waits = results.initWaits(static_cast<unsigned>(begun->waits.size()));
+  for (unsigned i = 0; i < waits.size(); ++i) waits.set(i, begun->waits[i].c_str());
+  return kj::READY_NOW;
+}
+
 kj::Promise<void> Admin::probe(ProbeContext context) {
   return desk_.probe->Ask().then([context](const ProbeAnswer& answer) mutable {
     auto results = context.getResults();
@@ -124,6 +153,7 @@ kj::Promise<void> Admin::peers(PeersContext context) {
           list[i].setWhy(view.why);
           list[i].setRoundTripNs(view.round_trip_ns);
           list[i].setClockOffsetNs(view.clock_offset_ns);
+          list[i].setRefused(view.refused);
         }
       })
       .attach(kj::defer([this, token] { desk_.answers.listed.Drop(token); }));

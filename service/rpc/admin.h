@@ -20,6 +20,7 @@ class Admin final : public schema::Admin::Server {
   kj::Promise<void> probe(ProbeContext context) override;
   kj::Promise<void> peers(PeersContext context) override;
   kj::Promise<void> tryPeer(TryPeerContext context) override;
+  kj::Promise<void> drain(DrainContext context) override;
 
  private:
   // Asks peers for the change and fills its answer in.

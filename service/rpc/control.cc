@@ -19,6 +19,7 @@
 #include "service/loop/inbox_reader.h"
 #include "service/loop/loop_thread.h"
 #include "service/loop/outbox.h"
+#include "service/loop/text.h"
 #include "service/rpc/ask_peers.h"
 #include "service/rpc/desk.h"
 #include "service/rpc/listener.h"
@@ -34,6 +35,7 @@ constexpr TimeNs kDrainGrace = kSecond;
 constexpr auto kRetryDelay = 10 * kj::MILLISECONDS;
 // What uids have is shown that much later, so that it costs little however fast it changes.
 constexpr auto kShowDelay = 100 * kj::MILLISECONDS;
+constexpr auto kEmptyLook = 20 * kj::MILLISECONDS;
 // A connection costs its socket and the doorbell, and for the time of a call what it carries.
 constexpr std::uint64_t kDescriptorsPerConnection = 4;
 constexpr std::uint64_t kDescriptorsOfOurs = 64;
@@ -102,7 +104,11 @@ class Control::Loop final : private kj::TaskSet::ErrorHandler {
   void Handle(const AskProbe& message);
   void Handle(const LoopFailed& message);
 
-  void BeginDrain(int signal);
+  void Reload();
+  Result<DrainBegun> BeginMove(std::uint32_t uid, TimeNs patience_ns);
+  kj::Promise<void> AwaitEmpty(TimeNs deadline_ns);
+  void TellStopping();
+  void BeginDrain(const char* asked);
   kj::Promise<void> SendDrain(Drain message);
   void Finish(int code);
   void Show(ipc::ServiceState state);
@@ -124,6 +130,10 @@ class Control::Loop final : private kj::TaskSet::ErrorHandler {
   std::optional<Supervision> supervision_;  // while it runs
   InboxReader<RpcMessage> reader_;
   bool retrying_ = false;
+  bool ending_ = false;  // nothing is waited for any more, but for what is under way
+  std::function<void()> reload_;
+  kj::Own<kj::PromiseFulfiller<void>> stops_;
+  kj::ForkedPromise<void> stopping_ = nullptr;
   kj::Own<kj::PromiseFulfiller<int>> finished_;
   kj::Promise<int> exit_code_ = nullptr;
   kj::TaskSet tasks_;
@@ -165,6 +175,13 @@ Control::Loop::Loop(ControlOptions options, ControlPorts ports)
   auto pair = kj::newPromiseAndFulfiller<int>();
   finished_ = kj::mv(pair.fulfiller);
   exit_code_ = kj::mv(pair.promise);
+  auto stop = kj::newPromiseAndFulfiller<void>();
+  stops_ = kj::mv(stop.fulfiller);
+  stopping_ = stop.promise.fork();
+  desk_.stopping = &stopping_;
+  desk_.drain = [this](std::uint32_t uid, TimeNs patience_ns) {
+    return BeginMove(uid, patience_ns);
+  };
   row_.pid = ::getpid();
   row_.uid = ::getuid();
   row_.protocol_version = schema::PROTOCOL_VERSION;
@@ -186,8 +203,9 @@ Control::Loop::~Loop() {
   desk_.leases.OnUsed([] {});
   showing_users_ = true;  // connections that end from here on are shown no more
   desk_.leases.OnOpened([](const SessionIdentity&) {});
-  desk_.leases.OnEnded([](const SessionIdentity&, bool, const std::string&) {});
+  desk_.leases.OnEnded([](const SessionIdentity&, const CloseSession&) {});
   desk_.outbox = nullptr;
+  desk_.drain = nullptr;
   desk_.probe = nullptr;
   Show(ipc::ServiceState::kStopped);
 }
@@ -220,15 +238,18 @@ void Control::Loop::TellPeersOfRanks() {
   desk_.leases.OnOpened([this](const SessionIdentity& identity) {
     outbox_.Send(ports_.peers, RankAttached{identity});
   });
-  desk_.leases.OnEnded([this](const SessionIdentity& identity, bool orderly,
-                              const std::string& cause) {
+  desk_.leases.OnEnded([this](const SessionIdentity& identity, const CloseSession& close) {
     // A mapper that is too far behind for it maps in vain.
     [[maybe_unused]] const bool sent = ports_.mapping.Send(CancelMapping{identity.id});
-    outbox_.Send(ports_.peers, RankEnded{.identity = identity, .orderly = orderly, .cause = cause});
+    outbox_.Send(ports_.peers, RankEnded{.identity = identity,
+                                         .orderly = close.orderly,
+                                         .cause = close.cause,
+                                         .exited = close.exited});
   });
 }
 
 int Control::Loop::Run(Supervisor supervisor) {
+  reload_ = std::move(supervisor.reload);
   supervision_.emplace(std::move(supervisor), probe_, io_.provider->getTimer());
   tasks_.add(supervision_->Feed());
   tasks_.add(listener_->Accept());
@@ -274,7 +295,7 @@ void Control::Loop::Handle(const SessionBroken& message) {
 }
 
 void Control::Loop::Handle(Drained /*message*/) {
-  if (desk_.draining) Finish(0);
+  if (ending_) Finish(0);
 }
 
 void Control::Loop::Handle(const AskProbe& message) {
@@ -296,23 +317,82 @@ void Control::Loop::Handle(const LoopFailed& message) {
 kj::Promise<void> Control::Loop::WatchSignals() {
   auto terminate = io_.unixEventPort.onSignal(SIGTERM);
   auto interrupt = io_.unixEventPort.onSignal(SIGINT);
-  return terminate.exclusiveJoin(kj::mv(interrupt)).then([this](siginfo_t signal) {
-    if (desk_.draining) {
-      ports_.log.warn("a second signal: stopping at once");
-      Finish(1);
-    } else {
-      BeginDrain(signal.si_signo);
+  auto hangup = io_.unixEventPort.onSignal(SIGHUP);
+  return terminate.exclusiveJoin(kj::mv(interrupt))
+      .exclusiveJoin(kj::mv(hangup))
+      .then([this](siginfo_t signal) {
+        if (signal.si_signo == SIGHUP) {
+          Reload();
+        } else if (ending_) {
+          ports_.log.warn("a second signal: stopping at once");
+          Finish(1);
+        } else {
+          BeginDrain(signal.si_signo == SIGTERM ? "SIGTERM" : "SIGINT");
+        }
+        return WatchSignals();
+      });
+}
+
+void Control::Loop::Reload() {
+  if (reload_) reload_();
+  // A look that finds no change says nothing; peers looks again by itself soon.
+  outbox_.Send(ports_.peers, LookAtCertificate{});
+}
+
+// First half of a drain that a person asks for: jobs leave. What remains then is ended as by a
+// signal.
+Result<DrainBegun> Control::Loop::BeginMove(std::uint32_t uid, TimeNs patience_ns) {
+  if (desk_.draining) {
+    return Error(Code::kAlreadyExists, "the service is stopping already");
+  }
+  DrainBegun begun{.sessions = static_cast<std::uint32_t>(desk_.leases.open_count())};
+  desk_.drain_patience_ns = patience_ns;
+  TellStopping();
+  ports_.log.info("drain asked by uid {}: {} sessions are open", uid, begun.sessions);
+  outbox_.Send(ports_.peers, DrainPeers{});
+  for (const Leases::OpenJob& job : desk_.leases.OpenJobs()) {
+    if (job.can_reconnect) {
+      outbox_.Send(ports_.peers, ChangeSetting{.token = desk_.answers.NextToken(),
+                                               .job = job.name,
+                                               .uid = ::geteuid(),
+                                               .setting = Steering{.kind = SteeringKind::kDrain,
+                                                                   .value = kDrainToMoveOver,
+                                                                   .uid = uid}});
+      continue;
     }
-    return WatchSignals();
+    begun.waits.push_back(job.name);
+    desk_.leases.Say(Code::kUnavailable, job.job,
+                     fmt::format("job {} cannot reconnect (HEADRACE_RECONNECT): it ends with this "
+                                 "service, in {} s at most",
+                                 job.name, patience_ns / kSecond));
+  }
+  tasks_.add(AwaitEmpty(MonotonicNow() + patience_ns));
+  return begun;
+}
+
+kj::Promise<void> Control::Loop::AwaitEmpty(TimeNs deadline_ns) {
+  return desk_.timer->afterDelay(kEmptyLook).then([this, deadline_ns]() -> kj::Promise<void> {
+    if (ending_) return kj::READY_NOW;
+    if (desk_.leases.open_count() > 0 && MonotonicNow() < deadline_ns) {
+      return AwaitEmpty(deadline_ns);
+    }
+    BeginDrain("drain");
+    return kj::READY_NOW;
   });
 }
 
-void Control::Loop::BeginDrain(int signal) {
-  desk_.draining = true;
+void Control::Loop::TellStopping() {
+  if (std::exchange(desk_.draining, true)) return;
+  stops_->fulfill();
   Show(ipc::ServiceState::kDraining);
   supervision_->TellStopping();
-  ports_.log.info("{}: draining {} sessions within {} ms", signal == SIGTERM ? "SIGTERM" : "SIGINT",
-                  desk_.leases.open_count(), options_.drain_timeout_ns / kMillisecond);
+}
+
+void Control::Loop::BeginDrain(const char* asked) {
+  ending_ = true;
+  TellStopping();
+  ports_.log.info("{}: draining {} sessions within {} ms", asked, desk_.leases.open_count(),
+                  options_.drain_timeout_ns / kMillisecond);
   outbox_.Send(ports_.peers, DrainPeers{});
   tasks_.add(SendDrain({.deadline_ns = MonotonicNow() + options_.drain_timeout_ns}));
   const TimeNs bound = options_.drain_timeout_ns + kDrainGrace;
@@ -340,7 +420,7 @@ kj::Promise<void> Control::Loop::RetryUntold() {
 void Control::Loop::Finish(int code) { finished_->fulfill(kj::cp(code)); }
 
 void Control::Loop::taskFailed(kj::Exception&& exception) {
-  ports_.log.error("control: {}", kj::str(exception).cStr());
+  ports_.log.error("control: {}", CauseOf(exception));
   Finish(1);
 }
 
@@ -352,6 +432,7 @@ Result<std::unique_ptr<Control>> Control::Create(ControlOptions options, Control
   // code.
   kj::UnixEventPort::captureSignal(SIGTERM);
   kj::UnixEventPort::captureSignal(SIGINT);
+  kj::UnixEventPort::captureSignal(SIGHUP);
   sigset_t pipe;
   sigemptyset(&pipe);
   sigaddset(&pipe, SIGPIPE);

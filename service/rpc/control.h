@@ -37,6 +37,7 @@ struct ControlOptions {
   std::string reduce_target;  // of the SIMD reductions, for the board
   std::uint32_t operation_timeout_ms = 60'000;
   TimeNs drain_timeout_ns = 5 * kSecond;
+  TimeNs late_ns = 5 * kSecond;  // after which a rank is told what its job waits for; 0: never
   std::uint32_t connections_max = 1024;
   QuotaLimits quotas{};
   std::uint64_t memory_found = 0;   // of which the default quota is three quarters; 0: it is not
@@ -51,7 +52,8 @@ struct ControlOptions {
 // Who started the service and wants to hear how far it is: systemd.
 struct Supervisor {
   std::function<void(std::string_view)> tell;  // in systemd's words; empty: nobody
-  TimeNs patience_ns = 0;  // between two times of WATCHDOG=1; 0: it does not wait for that
+  TimeNs patience_ns = 0;          // between two times of WATCHDOG=1; 0: it does not wait for that
+  std::function<void()> reload{};  // what SIGHUP has done, on control's thread; empty: nothing
 };
 
 // What control speaks to; all outlive it.
@@ -71,16 +73,16 @@ struct ControlPorts {
 class Control {
  public:
   // Binds the socket and listens; whoever calls this holds the socket path (see instance.h) and
-  // runs on the thread that will call Run. Blocks SIGTERM, SIGINT and SIGPIPE in this thread and in
-  // the threads it starts later, so call it, or block them, before starting any.
+  // runs on the thread that will call Run. Blocks SIGTERM, SIGINT, SIGHUP and SIGPIPE in this
+  // thread and in the threads it starts later, so call it, or block them, before starting any.
   static Result<std::unique_ptr<Control>> Create(ControlOptions options, ControlPorts ports);
   ~Control();
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
 
-  // Serves until SIGTERM or SIGINT, then drains: no new attach, open operations end within the
-  // drain timeout, all leases end. Returns the exit code: 0 drained, 1 when a second signal or the
-  // drain timeout plus one second cut it short.
+  // Serves until SIGTERM, SIGINT or a person's drain, which waits for jobs first; then ends: no new
+  // attach, open operations end within the drain timeout, all leases end. Returns the exit code: 0
+  // drained, 1 when a second signal or the drain timeout plus one second cut it short.
   int Run(Supervisor supervisor = {});
 
  private:

@@ -11,8 +11,9 @@ constexpr std::size_t kProgramNameMax = 127;
 
 void Client::Lose() {
   if (session == SessionId{}) return;
-  const char* cause = HasExited(peer) ? "exited or was killed" : "closed its connection";
-  desk.leases.End(session, false, Code::kPeerLost, cause);
+  const bool exited = HasExited(peer);
+  desk.leases.End(session, false, Code::kPeerLost,
+                  exited ? "exited or was killed" : "closed its connection", exited);
 }
 
 Status CheckHello(schema::Hello::Reader hello, std::string_view service_version) {
@@ -48,8 +49,7 @@ kj::Promise<Result<UniqueFd>> TakeDescriptor(schema::Descriptor::Client descript
                          "pass no more at a time than PROTOCOL.md allows");
       },
       [what](const kj::Exception& exception) -> Result<UniqueFd> {
-        return Error(Code::kInvalidArgument,
-                     what + ": " + Printable(exception.getDescription().cStr(), kProgramNameMax));
+        return Error(Code::kInvalidArgument, what + ": " + CauseOf(exception));
       });
 }
 

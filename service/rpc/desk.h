@@ -6,8 +6,10 @@
 #include <kj/timer.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ipc/base/fd.h"
 #include "ipc/schema/client.capnp.h"
@@ -23,6 +25,12 @@ namespace headrace::service {
 class Outbox;
 class Probe;
 
+// A service that moves its jobs over and ends.
+struct DrainBegun {
+  std::uint32_t sessions = 0;        // that are open
+  std::vector<std::string> waits{};  // names of the jobs that cannot reconnect
+};
+
 // Outlives the event loop: calls that are under way when the service stops are dropped with the
 // loop, and give back what they hold here.
 struct Desk {
@@ -34,9 +42,14 @@ struct Desk {
   Leases leases;
   Answers answers;
   Arrivals arrivals{};
-  Outbox* outbox = nullptr;    // set while the event loop is there
-  Probe* probe = nullptr;      // likewise
-  kj::Timer* timer = nullptr;  // the event loop's; set once there is one
+  Outbox* outbox = nullptr;                     // set while the event loop is there
+  Probe* probe = nullptr;                       // likewise
+  kj::Timer* timer = nullptr;                   // the event loop's; set once there is one
+  kj::ForkedPromise<void>* stopping = nullptr;  // likewise; resolves when the service begins to
+  // Likewise; begins a drain of the whole service for `uid`, whose jobs that cannot reconnect have
+  // so long.
+  std::function<Result<DrainBegun>(std::uint32_t uid, TimeNs patience_ns)> drain{};
+  TimeNs drain_patience_ns = 0;  // once it has begun
   bool draining = false;
 };
 

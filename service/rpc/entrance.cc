@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "service/rpc/admin.h"
 #include "service/rpc/ask_peers.h"
 #include "service/rpc/rendezvous.h"
@@ -11,6 +14,7 @@ namespace headrace::service {
 namespace {
 
 constexpr std::uint32_t kTimeoutMaxMs = 24U * 3600 * 1000;
+constexpr std::size_t kFromMax = 40;
 // A client that asks again and again shall not fill the log.
 constexpr int kRefusalsSaidMax = 4;
 
@@ -63,6 +67,10 @@ Result<Entrance::Arrival> Entrance::Read(schema::AttachRequest::Reader request,
   lease.rendezvous.assign(rendezvous.begin(), rendezvous.size());
   lease.architecture.assign(architecture.begin(), architecture.size());
   lease.after_epoch = request.getAfterEpoch();
+  lease.can_reconnect = request.getCanReconnect();
+  const auto from = request.getRendezvousFrom();
+  lease.rendezvous_from = rendezvous.size() == 0 ? "rendezvous of this service's configuration"
+                                                 : Printable({from.begin(), from.size()}, kFromMax);
   lease.attached_ns = MonotonicNow();
   if (Status status = CheckRendezvous(client_->desk.options.rendezvous, lease); !status) {
     return status.error();
@@ -90,9 +98,28 @@ kj::Promise<void> Entrance::Seat(AttachContext context, Result<Arrival> arrival)
     // Once more: while descriptors and answers came, another call may have been answered.
     if (status) status = CheckAttach(asked.getHello(), asked.getRequest());
     if (!status) return Answer(context, status.error());
-    Answer(context, client_->desk.leases.Open(std::move(came.lease), std::move(came.channel),
-                                              std::move(came.doorbell)));
+    const SessionIdentity asker = came.lease;
+    const Result<SessionIdentity> opened = client_->desk.leases.Open(
+        std::move(came.lease), std::move(came.channel), std::move(came.doorbell));
+    if (!opened) TellPeers(asker, opened.error());
+    Answer(context, opened);
   });
+}
+
+void Entrance::TellPeers(const SessionIdentity& asker, const Error& error) {
+  // Whoever waits for a rank of which these are said waits in vain. The others may pass.
+  constexpr std::array kLasting = {Code::kMismatch, Code::kExhausted, Code::kInvalidArgument};
+  if (asker.rendezvous.empty() || std::ranges::find(kLasting, error.code()) == kLasting.end()) {
+    return;
+  }
+  // A rank that comes back finds what its old life still has, and tries again.
+  if (asker.after_epoch != 0 && error.code() == Code::kExhausted) return;
+  client_->desk.outbox->Send(client_->desk.peers, RankRefused{.job = asker.job_name,
+                                                              .uid = asker.uid,
+                                                              .rank = asker.rank,
+                                                              .pid = asker.pid,
+                                                              .code = error.code(),
+                                                              .cause = error.text()});
 }
 
 kj::Promise<void> Entrance::attach(AttachContext context) {

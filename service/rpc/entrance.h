@@ -29,6 +29,8 @@ class Entrance final : public schema::Entrance::Server {
                        Result<UniqueFd> doorbell) const;
   kj::Promise<void> Seat(AttachContext context, Result<Arrival> arrival);
   void Answer(AttachContext& context, const Result<SessionIdentity>& identity);
+  // The refused rank's job may gather on several nodes.
+  void TellPeers(const SessionIdentity& asker, const Error& error);
   void SayRefusal(const Error& error);
 
   kj::Own<Client> client_;

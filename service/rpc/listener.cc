@@ -216,9 +216,7 @@ void Listener::Serve(UniqueFd socket) {
 }
 
 void Listener::taskFailed(kj::Exception&& exception) {
-  desk_.leases.Say(
-      Code::kInternal, JobId{},
-      std::string("a connection failed: ") + Printable(exception.getDescription().cStr(), 200));
+  desk_.leases.Say(Code::kInternal, JobId{}, "a connection failed: " + CauseOf(exception));
 }
 
 }  // namespace headrace::service

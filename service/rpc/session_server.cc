@@ -1,6 +1,7 @@
 #include "service/rpc/session_server.h"
 
 #include <fmt/format.h>
+#include <kj/debug.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -383,6 +384,43 @@ kj::Promise<Status> SessionServer::Set(const LayoutWish& wish) {
         if (!status && status.code() != Code::kTimeout) ledger_.DropLayout();
         return status;
       });
+}
+
+kj::Promise<void> SessionServer::lateness(LatenessContext context) {
+  // Whoever drops the session does not wait for this.
+  context.allowCancellation();
+  Desk& desk = client_->desk;
+  const SessionIdentity* identity = desk.leases.Find(session_);
+  const TimeNs late_ns = desk.options.late_ns;
+  if (identity == nullptr || identity->rendezvous.empty() || late_ns == 0 ||
+      std::exchange(asked_lateness_, true)) {
+    return kj::READY_NOW;
+  }
+  const TimeNs left_ns = std::max<TimeNs>(identity->attached_ns + late_ns - MonotonicNow(), 0);
+  return desk.timer->afterDelay(left_ns * kj::NANOSECONDS)
+      .then([&desk, job = identity->job] { return AskPeers(desk, AskForming{.job = job}); })
+      .then([context](const Status& waits) mutable {
+        // Another code says that peers did not answer, which is not for the trainer.
+        if (waits || waits.code() != Code::kUnavailable) return;
+        context.getResults().setText(waits.error().text());
+      });
+}
+
+kj::Promise<void> SessionServer::stopping(StoppingContext context) {
+  context.allowCancellation();
+  if (std::exchange(asked_stopping_, true)) {
+    return KJ_EXCEPTION(FAILED, "stopping is asked once a session");
+  }
+  return client_->desk.stopping->addBranch().then([this, context]() mutable {
+    const Desk& desk = client_->desk;
+    const SessionIdentity* identity = desk.leases.Find(session_);
+    if (identity == nullptr || identity->can_reconnect || desk.drain_patience_ns == 0) return;
+    context.getResults().setText(
+        fmt::format("the service stops in {} s at most, and job {} cannot reconnect, since "
+                    "HEADRACE_RECONNECT is "
+                    "not set: it ends then, unless it has ended before",
+                    desk.drain_patience_ns / kSecond, identity->job_name));
+  });
 }
 
 kj::Promise<void> SessionServer::leave(LeaveContext context) {

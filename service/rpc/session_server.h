@@ -23,6 +23,8 @@ class SessionServer final : public schema::Session::Server {
   kj::Promise<void> setLayout(SetLayoutContext context) override;
   kj::Promise<void> registerDeviceSegment(RegisterDeviceSegmentContext context) override;
   kj::Promise<void> registration(RegistrationContext context) override;
+  kj::Promise<void> lateness(LatenessContext context) override;
+  kj::Promise<void> stopping(StoppingContext context) override;
 
  private:
   // One call that waits for another actor at a time.
@@ -56,6 +58,8 @@ class SessionServer final : public schema::Session::Server {
   SessionId session_;
   Ledger ledger_;
   const char* slow_call_ = nullptr;
+  bool asked_lateness_ = false;
+  bool asked_stopping_ = false;
   RequestToken mapping_ = 0;  // the last that was asked for
 };
 

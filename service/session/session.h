@@ -58,7 +58,9 @@ struct SessionIdentity {
   std::uint32_t timeout_ms = 0;  // default of its operations; never 0 once attached
   // Where the nodes of the job meet, "host" or "host:port"; empty when all ranks are on this node.
   std::string rendezvous{};
-  std::string architecture{};  // who sums a job of several nodes; empty: as its leader has it
+  std::string rendezvous_from{};  // where the client has that from, for people; empty: unknown
+  bool can_reconnect = false;     // it comes back by itself when its service ends
+  std::string architecture{};     // who sums a job of several nodes; empty: as its leader has it
   TimeNs attached_ns = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "ipc/base/error.h"
 #include "ipc/base/steering.h"
 
 namespace headrace::service {
@@ -17,5 +18,18 @@ struct Steering {
   std::uint32_t uid = 0;  // who asks
   std::string node{};     // where it was asked; empty: on this node
 };
+
+// Of a drain, between services only: the job ends here because the service of a node ends, and its
+// ranks go on with the next one. 0: they end with it.
+inline constexpr std::uint64_t kDrainToMoveOver = 1;
+
+inline bool MovesOver(const Steering& steering) {
+  return steering.kind == SteeringKind::kDrain && steering.value == kDrainToMoveOver;
+}
+
+// What operations end with that a drain or a cancel ends.
+inline Code CodeOfEnd(const Steering& steering) {
+  return MovesOver(steering) ? Code::kUnavailable : Code::kCancelled;
+}
 
 }  // namespace headrace::service

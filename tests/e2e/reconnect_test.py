@@ -325,8 +325,14 @@ class TwoNodes(ReconnectCase):
         self.addCleanup(old.__exit__)
         old.each("tensor", name="w", count=COUNT)
         self.require_sums(old, 1.0)
-        old[1].close()  # killed: the job is lost on both nodes
+        self.services[1].kill()
+        self.services.start(1)
         self.require_lost_rank(old[0])
+        self.require_lost(beside)
+        for member in beside.members:
+            member.send("reconnect", timeout=LIMIT_S)
+        for member in beside.members:
+            member.receive()
         begin = time.monotonic()
         old[0].send("reconnect", timeout=LIMIT_S)
         time.sleep(0.5)
@@ -344,8 +350,75 @@ class TwoNodes(ReconnectCase):
             fresh.call("wait")
         self.assertEqual(caught.exception.code, "mismatch", str(caught.exception))
         self.assertIn("goes on", str(caught.exception))
+        self.require_error(old[0], ("mismatch",), "goes on", "begins")
         self.assertLess(time.monotonic() - begin, LIMIT_S / 2)
         self.require_sums(beside, 1.0)
+
+    def test_a_rank_whose_peer_died_is_told_at_once_what_to_do(self) -> None:
+        self.begin()
+        self.require_sums(self.members, 1.0)
+        dead = self.members[2].pid
+        self.members[2].kill()
+        for member in self.members.members[:2]:
+            self.require_lost_rank(member)
+        begin = time.monotonic()
+        for member in self.members.members[:2]:
+            member.send("reconnect", timeout=10 * LIMIT_S)
+        for member in self.members.members[:2]:
+            self.require_error(
+                member, ("mismatch",), "rank 2", str(dead), "exited or was killed", "start them again"
+            )
+        self.assertLess(time.monotonic() - begin, LIMIT_S)
+        for member in self.members.members:
+            member.close()
+        self.begin()  # the same job begins anew
+        self.require_sums(self.members, 2.0)
+
+    def test_training_ends_at_once_when_a_ranks_process_died(self) -> None:
+        services = [self.services[0], self.services[1]]
+        trainers = Trainers(services, "bereaved", self.services.rendezvous, [4])
+        self.addCleanup(trainers.close)
+        self.assertEqual(trainers.await_stop(), "at 4")
+        begin = time.monotonic()
+        trainers.programs[1].end()
+        trainers.go_on()
+        self.assertEqual(trainers.programs[0].wait(timeout=LIMIT_S / 2), 1)
+        self.assertLess(time.monotonic() - begin, LIMIT_S / 2)
+
+    def test_a_drain_moves_the_training_to_the_next_service(self) -> None:
+        undisturbed = self.train("calm", [])
+        services = [self.services[0], self.services[1]]
+        for node in (1, 0):  # one of the nodes, and the one whose service leads
+            with self.subTest(node=node):
+                trainers = Trainers(services, f"moved{node}", self.services.rendezvous, [4])
+                self.addCleanup(trainers.close)
+                self.assertEqual(trainers.await_stop(), "at 4")
+                drained = self.services[node]
+                code, said = drained.ctl("drain", "--background")
+                self.assertEqual(code, 0, said)
+                self.assertNotIn("cannot reconnect", said)
+                trainers.go_on()
+                self.assertEqual(drained.process.wait(timeout=LIMIT_S), 0)
+                log = drained.log()
+                self.assertTrue(log.rstrip().endswith("stopped"), log)
+                services[node] = self.services.start(node)
+                after = trainers.ends()
+                for rank, (whole, cut) in enumerate(zip(undisturbed, after, strict=True)):
+                    self.assertEqual(cut[0], "came back 1", f"rank {rank}")
+                    self.assertEqual(cut[1], whole[1], f"rank {rank}: numbers differ")
+
+    def test_a_drain_ends_what_cannot_reconnect_after_its_deadline(self) -> None:
+        self.begin()
+        self.require_sums(self.members, 1.0)
+        drained = self.services[1]
+        begin = time.monotonic()
+        code, said = drained.ctl("drain", "--deadline", "2")
+        self.assertEqual(code, 0, said)
+        self.assertIn("job spread cannot reconnect", said)
+        self.assertIn("has ended", said)
+        self.assertGreater(time.monotonic() - begin, 2.0, "it was not waited for")
+        self.assertEqual(drained.process.wait(timeout=LIMIT_S), 0)
+        self.require_lost(self.members)
 
     def require_lost_rank(self, member: Rank) -> None:
         with self.assertRaises(RankError) as caught:

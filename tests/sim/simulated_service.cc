@@ -321,6 +321,9 @@ void SimulatedService::Do(const service::ToWatch& action) {
   });
 }
 
+// For people only.
+void SimulatedService::Do(const service::NoteRefusal& /*action*/) {}
+
 void SimulatedService::MakeUpCost(std::size_t rail, std::uint32_t group) {
   const transport::CostLine cost{static_cast<double>(world_.dice.Between(1, 100)) * 1e-6,
                                  static_cast<double>(world_.dice.Between(1, 100)) * 1e-9};

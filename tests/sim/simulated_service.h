@@ -104,6 +104,7 @@ class SimulatedService {
   void Do(const service::ToWatch& action);
   void Do(const service::ReachLeader& action);
   void Do(const service::LeaveLeader& action);
+  void Do(const service::NoteRefusal& action);
   void SweepDialers();
   void Try(const std::string& leader);
   void TryAgainLater(const std::string& leader);

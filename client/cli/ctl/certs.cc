@@ -131,13 +131,16 @@ Status CheckFree(const CertificatePaths& paths, bool force) {
   return {};
 }
 
-Status WritePair(const CertificatePaths& paths, X509& certificate, EVP_PKEY& key, bool force) {
+Status WritePair(const CertificatePaths& paths, X509& certificate, EVP_PKEY& key, bool force,
+                 const std::string& owner = {}) {
   const Result<std::string> key_text = PemOf(key);
   if (!key_text) return key_text.error();
   const Result<std::string> text = PemOf(certificate);
   if (!text) return text.error();
-  if (Status status = WriteText(paths.key, *key_text, kKeyMode, force); !status) return status;
-  return WriteText(paths.certificate, *text, kCertificateMode, force);
+  if (Status status = WriteText(paths.key, *key_text, kKeyMode, force, owner); !status) {
+    return status;
+  }
+  return WriteText(paths.certificate, *text, kCertificateMode, force, owner);
 }
 
 struct Authority {
@@ -257,7 +260,8 @@ Result<CertificatePaths> MakeNodeCertificate(const NodeWish& wish) {
   if (Status status = CopyAuthority(paths.authority, authority->text, wish.force); !status) {
     return status.error();
   }
-  if (Status status = WritePair(paths, *certificate->get(), *key.get(), wish.force); !status) {
+  if (Status status = WritePair(paths, *certificate->get(), *key.get(), wish.force, wish.owner);
+      !status) {
     return status.error();
   }
   return paths;

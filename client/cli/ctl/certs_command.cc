@@ -89,14 +89,19 @@ void AddCertsCommand(CLI::App& app, const bool& json, int& exit_code) {
   sign->add_option("--days", node->days, "how long it is valid")->capture_default_str();
   sign->add_option("--host", node->hosts, "another name or address of the node; may be repeated")
       ->allow_extra_args(false);
+  sign->add_option(
+      "--owner", node->owner,
+      "user who gets key and certificate, such as headrace, the service's; takes root");
   sign->add_flag("--force", node->force, "overwrite what is there");
-  AddExamples(*sign, {"certs node node-a --authority authority --out node-a"});
+  AddExamples(*sign, {"certs node node-a --authority authority --out node-a",
+                      "certs node node-a --authority authority --out /etc/headrace/tls --owner "
+                      "headrace"});
   sign->callback([node, &exit_code] { exit_code = Node(*node); });
 
   const auto path = std::make_shared<std::string>();
   CLI::App* show = add("show", "what stands in a certificate");
   show->add_option("file", *path, "certificate in PEM form")->required();
-  AddExamples(*show, {"certs show node-a/node-a.crt"});
+  AddExamples(*show, {"certs show /etc/headrace/tls/node-a.crt"});
   show->callback([path, &json, &exit_code] { exit_code = Show(*path, json); });
 }
 

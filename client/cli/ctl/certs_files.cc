@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <openssl/pem.h>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,6 +25,17 @@ Status WriteAll(int fd, std::string_view text, const std::string& path) {
   }
   if (::fsync(fd) != 0) return SystemError("fsync " + path, errno);
   return {};
+}
+
+Status GiveTo(int fd, const std::string& owner, const std::string& path) {
+  const passwd* user = ::getpwnam(owner.c_str());
+  if (user == nullptr) {
+    return Error(
+        Code::kNotFound,
+        fmt::format("there is no user {} on this machine, to whom {} could belong", owner, path));
+  }
+  if (::fchown(fd, user->pw_uid, user->pw_gid) == 0) return {};
+  return SystemError(fmt::format("give {} to user {}", path, owner), errno);
 }
 
 // The temporary file takes the name it is for.
@@ -108,12 +120,15 @@ Result<std::string> PemOf(EVP_PKEY& key) {
   return Written(std::move(bio));
 }
 
-Status WriteText(const std::string& path, std::string_view text, unsigned mode, bool force) {
+Status WriteText(const std::string& path, std::string_view text, unsigned mode, bool force,
+                 const std::string& owner) {
   std::string temporary = path + ".XXXXXX";
   const UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
   if (!fd) return SystemError("write " + path, errno);
   Status status = WriteAll(fd.get(), text, path);
   if (status && ::fchmod(fd.get(), mode) != 0) status = SystemError("chmod " + path, errno);
+  // Before it has its name: nobody finds it with another owner.
+  if (status && !owner.empty()) status = GiveTo(fd.get(), owner, path);
   if (status) status = TakeName(temporary, path, force);
   if (!status) ::unlink(temporary.c_str());
   return status;

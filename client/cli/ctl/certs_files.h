@@ -19,7 +19,9 @@ Result<std::string> PemOf(EVP_PKEY& key);
 Result<std::string> ReadText(const std::string& path);
 // Puts `text` to `path` with these permissions, in one step: readers find the old file or the new
 // one. Without `force` an existing file is kept and kAlreadyExists is the answer.
-Status WriteText(const std::string& path, std::string_view text, unsigned mode, bool force);
+// `owner` gets the file, and needs root; empty: whoever writes it.
+Status WriteText(const std::string& path, std::string_view text, unsigned mode, bool force,
+                 const std::string& owner = {});
 // Makes the last directory of the path when only that is missing.
 Status MakeFolder(const std::string& path, unsigned mode);
 

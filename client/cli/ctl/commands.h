@@ -59,6 +59,7 @@ void AddViewCommands(const Program& program);       // status, jobs, plan, lanes
 void AddQueueCommand(const Program& program);       // queue
 void AddEventsCommand(const Program& program);      // events
 void AddSteeringCommands(const Program& program);   // policy, and what changes a running job
+void AddDrainCommand(const Program& program);       // drain
 void AddDoctorCommand(const Program& program);      // doctor
 void AddTopCommand(const Program& program);         // top
 void AddCompletionCommand(const Program& program);  // completion

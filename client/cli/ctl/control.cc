@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "ipc/base/foreign_text.h"
 #include "ipc/schema/admin.capnp.h"
 #include "ipc/schema/client.capnp.h"
 
@@ -16,7 +17,7 @@ Error ErrorOf(const kj::Exception& exception) {
   const Code code = exception.getType() == kj::Exception::Type::OVERLOADED     ? Code::kTimeout
                     : exception.getType() == kj::Exception::Type::DISCONNECTED ? Code::kUnavailable
                                                                                : Code::kInternal;
-  return Error(code, exception.getDescription().cStr());
+  return Error(code, CauseInForeignText(exception.getDescription().cStr()));
 }
 
 Error Refused(std::uint8_t code, const std::string& text) {
@@ -161,6 +162,28 @@ Result<ProbeAnswer> Probe(const std::string& socket_path, TimeNs timeout_ns) {
   });
 }
 
+Result<DrainBegun> DrainService(const std::string& socket_path, TimeNs deadline_ns,
+                                TimeNs timeout_ns) {
+  Result<DrainBegun> result = NotEnded<DrainBegun>();
+  return Talk(socket_path, timeout_ns, result, [&result, deadline_ns](schema::Admin::Client admin) {
+    return admin.describeRequest().send().then(
+        [&result, deadline_ns, admin](auto&& described) mutable {
+          auto request = admin.drainRequest();
+          request.setDeadlineMs(static_cast<std::uint64_t>(deadline_ns / kMillisecond));
+          const std::int32_t pid = described.getDescription().getPid();
+          return request.send().then([&result, pid](auto&& answer) {
+            if (answer.getCode() != 0) {
+              result = Refused(answer.getCode(), answer.getText().cStr());
+              return;
+            }
+            DrainBegun begun{.pid = pid, .sessions = answer.getSessions(), .waits = {}};
+            for (const auto job : answer.getWaits()) begun.waits.emplace_back(job.cStr());
+            result = std::move(begun);
+          });
+        });
+  });
+}
+
 Result<std::vector<PeerProbe>> Peers(const std::string& socket_path, TimeNs timeout_ns) {
   Result<std::vector<PeerProbe>> result = NotEnded<std::vector<PeerProbe>>();
   return Talk(socket_path, timeout_ns, result, [&result](schema::Admin::Client admin) {
@@ -172,6 +195,7 @@ Result<std::vector<PeerProbe>> Peers(const std::string& socket_path, TimeNs time
                          .leads = peer.getLeads(),
                          .connected = peer.getConnected(),
                          .why = peer.getWhy().cStr(),
+                         .refused = peer.getRefused(),
                          .round_trip_ns = peer.getRoundTripNs(),
                          .clock_offset_ns = peer.getClockOffsetNs()});
       }

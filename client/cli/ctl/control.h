@@ -65,9 +65,19 @@ struct PeerProbe {
   bool leads = false;  // it leads jobs that have ranks here; else it takes part in ours
   bool connected = false;
   std::string why;                   // it is not connected; empty: no job needs it now
+  bool refused = false;              // because one of the two would not have the other
   TimeNs round_trip_ns = -1;         // the best of the last few; -1: none yet
   std::int64_t clock_offset_ns = 0;  // its clock less this node's, within half of the round trip
 };
+// A drain of the whole service has begun.
+struct DrainBegun {
+  std::int32_t pid = 0;              // of the service
+  std::uint32_t sessions = 0;        // that are open
+  std::vector<std::string> waits{};  // the jobs that cannot reconnect
+};
+// Has the service move its jobs over to the next one, and end, at the latest after `deadline_ns`.
+Result<DrainBegun> DrainService(const std::string& socket_path, TimeNs deadline_ns,
+                                TimeNs timeout_ns);
 Result<std::vector<PeerProbe>> Peers(const std::string& socket_path, TimeNs timeout_ns);
 
 // How far the service got at another one's address, up to the first step that failed.

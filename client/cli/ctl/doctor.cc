@@ -197,6 +197,10 @@ Finding CheckPeer(const PeerProbe& peer) {
   const std::string check = "peer " + name;
   if (!peer.connected) {
     if (peer.why.empty()) return {check, Level::kNote, "not connected: no job needs it now", ""};
+    if (peer.refused) {
+      return {check, Level::kProblem, fmt::format("not connected: {}", peer.why),
+              "mend what it says; this is gone when the two have met, or in ten minutes"};
+    }
     return {
         check, Level::kProblem, fmt::format("not connected: {}", peer.why),
         fmt::format("see that headraced runs there and {} is reachable from here", peer.address)};

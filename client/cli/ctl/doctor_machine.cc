@@ -1,15 +1,19 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "client/cli/ctl/doctor_checks.h"
 #include "client/cli/ctl/units.h"
 
 namespace headrace::ctl {
 namespace {
 
+// The threads that sum. Those of lanes between nodes and of GPUs move bytes, and sleep while they
+// wait for them: they are one each, whatever the machine has.
 Finding CheckCores(const Snapshot& board, std::uint32_t cores) {
   std::uint32_t threads = 0;
-  for (const Lane& lane : board.lanes) threads += lane.row.threads;
-  const std::string text = fmt::format("{} cores, {} lane threads", cores, threads);
+  for (const Lane& lane : board.lanes) threads = std::max(threads, lane.row.threads);
+  const std::string text = fmt::format("{} cores, {} threads sum an operation", cores, threads);
   if (threads > cores) {
     return {"cores", Level::kWarning, text, "set lane_threads to the cores at most"};
   }

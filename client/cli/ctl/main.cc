@@ -71,6 +71,7 @@ int Run(int argc, char** argv) {
   AddTopCommand(program);
   AddDoctorCommand(program);
   AddSteeringCommands(program);
+  AddDrainCommand(program);
   replay::AddReplayCommand(app, {globals.socket_path, globals.board_path, board, globals.json},
                            exit_code);
   AddExamples(*app.get_subcommand("replay"),

@@ -110,7 +110,7 @@ void AddPolicy(const Program& program) {
       ->check(CLI::IsMember(std::vector<std::string>(std::begin(kPolicies), std::end(kPolicies))));
 }
 
-// pause, resume and drain say all with their names.
+// pause and resume say all with their names.
 void AddPlain(const Program& program, SteeringKind kind, const char* name, const char* help,
               const char* example, const char* said) {
   const auto wish = std::make_shared<Wish>();
@@ -169,10 +169,6 @@ void AddSteeringCommands(const Program& program) {
            "Job {0} pauses where its next iteration begins; headracectl resume {0} lets it go on.");
   AddPlain(program, SteeringKind::kResume, "resume", "lets a paused job go on", "resume vision",
            "Job {0} goes on.");
-  AddPlain(program, SteeringKind::kDrain, "drain", "ends a job once what is posted has ended",
-           "drain vision",
-           "Job {0} takes nothing new from its next iteration on, and ends once what is posted has "
-           "ended.");
   AddCancel(program);
   AddNumber(program, {.kind = SteeringKind::kWeight,
                       .name = "weight",

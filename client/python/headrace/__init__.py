@@ -13,7 +13,7 @@ posted and awaited in the order of a stream. ``headrace.torch`` hooks into PyTor
 """
 
 from headrace.arena import Arena, Range, Tensor
-from headrace.errors import Error, Mismatch, PeerLost, Timeout, Unavailable
+from headrace.errors import Cancelled, Error, Mismatch, PeerLost, Timeout, Unavailable
 from headrace.layout import Layout
 from headrace.library import version
 from headrace.operation import Operation
@@ -21,6 +21,7 @@ from headrace.session import Session, init
 
 __all__ = [
     "Arena",
+    "Cancelled",
     "Error",
     "Layout",
     "Mismatch",

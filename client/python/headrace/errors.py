@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class Error(Exception):
     """An operation or call that failed. The text names the cause.
@@ -36,9 +38,30 @@ class PeerLost(Error):
     """A rank this operation needs is gone; the text names it."""
 
 
-_CLASSES = {6: Unavailable, 8: Timeout, 9: Mismatch, 10: PeerLost}
+class Cancelled(Error):
+    """Somebody ended the job on purpose; the text says who."""
+
+
+# What a program may want to treat in a way of its own. The others are mistakes and limits, which
+# Error.code tells apart.
+_CLASSES = {6: Unavailable, 8: Timeout, 9: Mismatch, 10: PeerLost, 13: Cancelled}
+
+# The library's texts name calls of C where they advise one.
+_CALLS = {
+    "hr_counters": "Session.counters()",
+    "hr_layout_begin_backward": "Layout.begin_backward()",
+    "hr_layout_options": "the options of Session.layout()",
+    "hr_layout_options_init": "Session.layout()",
+    "hr_layout_wait": "Layout.wait()",
+    "hr_options": "the options of headrace.init()",
+    "hr_options_init": "headrace.init()",
+    "hr_session_reconnect": "Session.reconnect()",
+    "hr_wait": "Operation.wait()",
+}
+_CALL = re.compile(r"\bhr_\w+")
 
 
 def make(text: str, code: str, number: int) -> Error:
-    """The exception for a status."""
+    """The exception for a status, with Python's names of calls in its text."""
+    text = _CALL.sub(lambda call: _CALLS.get(call[0], call[0]), text)
     return _CLASSES.get(number, Error)(text, code, number)

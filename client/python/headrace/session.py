@@ -319,14 +319,15 @@ def _set_text(options: library.Options, field: str, text: str | None) -> None:
 def _let_go() -> None:
     # An inherited socket would keep the session attached after the parent has died, which is what
     # other ranks wait to hear; data loaders are such children.
-    for session in list(_open):
-        session.close()
+    _close_all()
 
 
 def _close_all() -> None:
-    # A process that ends without taking leave looks like one that crashed, and fails its job.
-    for session in list(_open):
-        session.close()
+    # A process that ends without taking leave looks like one that crashed, and fails its job. One
+    # session that cannot leave does not keep the others from it; each failure is raised in the end.
+    with contextlib.ExitStack() as stack:
+        for session in list(_open):
+            stack.callback(session.close)
 
 
 atexit.register(_close_all)

@@ -36,7 +36,7 @@ class Doctor : public BoardTest {
                                        .why = "",
                                        .round_trip_ns = 210'000,
                                        .clock_offset_ns = -4'300'000}},
-        .configuration = std::string("http_address = \"127.0.0.1:9400\"\nlate_ms = 5000\n"),
+        .configuration = std::string("http_address = \"127.0.0.1:9564\"\nlate_ms = 5000\n"),
         .protocol_version = 1,
         .machine = {}};
     patient.machine.board = {.exists = true, .mode = 0644};
@@ -270,7 +270,7 @@ TEST_F(Doctor, SaysWhomThePersonMaySteer) {
 
 TEST_F(Doctor, SaysWhereMetricsAre) {
   Patient patient = Healthy();
-  EXPECT_EQ(Find(Examine(patient), "http").text, "metrics at http://127.0.0.1:9400/metrics");
+  EXPECT_EQ(Find(Examine(patient), "http").text, "metrics at http://127.0.0.1:9564/metrics");
   patient.configuration = std::string("http_address = \"\"\n");
   EXPECT_EQ(Find(Examine(patient), "http").level, Level::kNote);
   patient.configuration = std::string();

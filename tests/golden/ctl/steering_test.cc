@@ -17,18 +17,19 @@ class Steering : public BoardTest {
 
 TEST_F(Steering, RefusesWhatNobodyCanMean) {
   for (const char* arguments :
-       {"pause", "resume", "drain", "cancel", "weight vision", "weight vision heavy",
-        "weight vision -1", "weight vision 1.5", "priority vision", "priority vision high",
-        "limit vision", "limit vision 2", "limit vision 100MB", "limit vision 2gbit",
-        "pause vision now", "cancel vision --timeout 0"}) {
+       {"pause", "resume", "drain --deadline soon", "drain --deadline -1", "cancel",
+        "weight vision", "weight vision heavy", "weight vision -1", "weight vision 1.5",
+        "priority vision", "priority vision high", "limit vision", "limit vision 2",
+        "limit vision 100MB", "limit vision 2gbit", "pause vision now",
+        "cancel vision --timeout 0"}) {
     EXPECT_EQ(Ask(arguments).exit_code, 2) << arguments;
   }
 }
 
 TEST_F(Steering, NamesTheSocketThatNobodyListensOn) {
-  for (const char* arguments :
-       {"pause vision", "resume vision", "drain vision", "cancel vision --yes", "weight vision 3",
-        "priority vision 1", "limit vision 2Gbit", "limit vision none", "doctor --probe"}) {
+  for (const char* arguments : {"pause vision", "resume vision", "drain vision", "drain",
+                                "cancel vision --yes", "weight vision 3", "priority vision 1",
+                                "limit vision 2Gbit", "limit vision none", "doctor --probe"}) {
     const Ran ran = Ask(arguments);
     EXPECT_EQ(ran.exit_code, 1) << arguments;
     EXPECT_NE(ran.output.find("No such file"), std::string::npos) << ran.output;

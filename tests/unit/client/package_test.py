@@ -4,6 +4,7 @@ import ctypes
 import os
 import pathlib
 import pickle
+import re
 import subprocess
 import sys
 import tempfile
@@ -142,6 +143,16 @@ class Errors(unittest.TestCase):
         self.assertIsInstance(errors.make("t", "peer lost", 10), headrace.PeerLost)
         self.assertIsInstance(errors.make("t", "unavailable", 6), headrace.Unavailable)
         self.assertIs(type(errors.make("t", "exhausted", 12)), headrace.Error)
+
+    def test_calls_that_texts_advise_have_pythons_names(self):
+        texts = "".join(path.read_text() for path in HEADER.parents[2].glob("lib/*.cc"))
+        literals = re.findall(r'"(?:[^"\\\n]|\\.)*"', texts)
+        named = {call for each in literals for call in re.findall(r"\bhr_\w+", each)}
+        self.assertIn("hr_session_reconnect", named)
+        for call in named:
+            self.assertNotIn("hr_", str(errors.make(f"call {call}", "", 1)), call)
+        error = errors.make("drained by uid 0", "cancelled", 13)
+        self.assertIs(type(error), headrace.Cancelled)
 
     def test_they_survive_a_pipe(self):
         error = pickle.loads(pickle.dumps(errors.make("why", "peer lost", 10)))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from headrace.errors import Error, PeerLost, Unavailable
+from headrace.errors import Error, PeerLost, Timeout, Unavailable
 from headrace.torch import devices
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from headrace.torch.updates import Updates
 
 # What says that the service, or another node's, is gone. A rank that died looks alike: then the
-# reconnect waits for it, and names it when the time is over.
+# reconnect is refused, and says so.
 LOSSES = (Unavailable, PeerLost)
 ATTEMPTS_MAX = 8  # services that go away before one recovery is through
 _FACTS = 2  # of a rank, before those of each slot: its iteration, and whether that one's step is due
@@ -65,8 +65,9 @@ class Recovery:
     ) -> None:
         """Returns with the averages of ``iteration`` in all slots, none of which is open any more.
 
-        All slots have been posted or kept for that iteration. Raises Timeout, with the cause, when no
-        service or not all ranks came in time.
+        All slots have been posted or kept for that iteration. Raises Timeout when no service or not
+        all ranks came in time, and at once an error of the cause's class when a rank's process is
+        gone; both name the cause and what the reconnect met.
         """
         begin = time.monotonic()
         last: Error = cause
@@ -78,8 +79,15 @@ class Recovery:
             except LOSSES as loss:
                 last = loss
                 continue
+            except Timeout as late:
+                raise Timeout(
+                    f"{late}; what was lost first: {cause}", late.code, late.number
+                ) from cause
             except Error as failure:
-                raise failure from cause
+                # Of the class that says what was lost: waiting does not mend it.
+                raise type(cause)(
+                    f"{cause}; {failure}", cause.code, cause.number
+                ) from failure
             self.recoveries += 1
             self._say(cause, iteration, again, len(slots), time.monotonic() - begin)
             return

@@ -108,9 +108,10 @@ TEST_F(LeasesTest, GivesNoticeOfSeatsAndOfEndsBeforeDispatchHearsOfThem) {
   leases_.OnOpened([&notices](const SessionIdentity& identity) {
     notices.push_back("opened " + std::to_string(identity.rank));
   });
-  leases_.OnEnded([&](const SessionIdentity& identity, bool orderly, const std::string& cause) {
+  leases_.OnEnded([&](const SessionIdentity& identity, const CloseSession& close) {
     EXPECT_EQ(dispatch_.Of<CloseSession>().size(), identity.rank);
-    notices.push_back((orderly ? "left " : "lost ") + std::to_string(identity.rank) + ": " + cause);
+    notices.push_back((close.orderly ? "left " : "lost ") + std::to_string(identity.rank) + ": " +
+                      close.cause);
   });
   const SessionId leaves = Open(0)->id;
   const SessionId dies = Open(1)->id;

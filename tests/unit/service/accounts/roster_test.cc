@@ -38,6 +38,26 @@ TEST(Roster, SeatsTheRanksOfAJobTogether) {
   EXPECT_EQ(roster.ranks_count(), 2U);
 }
 
+TEST(Roster, RefusesToGoOnAfterARanksProcessDied) {
+  Roster roster;
+  ASSERT_TRUE(roster.Join(Rank(0, 1)).ok() && roster.Join(Rank(1, 2)).ok());
+  roster.Depart(SessionId{2}, false, "exited or was killed", /*exited=*/true);
+  JoinRequest again = Rank(0, 3);
+  again.after_epoch = 1;
+  ExpectRefused(roster.Join(again), Code::kMismatch,
+                {"rank 1 (pid 502) exited or was killed", "start them again"});
+  roster.Depart(SessionId{1}, false, "closed its connection");
+  ExpectRefused(roster.Join(again), Code::kMismatch, {"rank 1 (pid 502)"});
+  again.uid = 7;
+  EXPECT_TRUE(roster.Join(again).ok()) << "another user's job of that name";
+  roster.Withdraw(SessionId{3});
+  ASSERT_TRUE(roster.Join(Rank(0, 4)).ok()) << "a job that begins anew";
+  roster.Depart(SessionId{4}, false, "closed its connection");
+  again = Rank(0, 5);
+  again.after_epoch = 1;
+  EXPECT_TRUE(roster.Join(again).ok()) << "what its last epoch lost was a connection";
+}
+
 TEST(Roster, GoesOnInAnEpochThatNoneOfTheRanksWasIn) {
   Roster roster;
   JoinRequest zero = Rank(0, 1);

@@ -82,9 +82,9 @@ TEST(Leader, NeverMixesRanksThatGoOnWithRanksThatBegin) {
   meeting.Run();
   meeting.Attach(b, again);
   meeting.Run();
-  ExpectParts(b.failure(), {"rank 1 (pid 101) of job train goes on here",
+  ExpectParts(b.failure(), {"rank 1 (pid 101) on node b goes on",
                             "rank 0 (pid 100) on node a begins", "begin anew"});
-  EXPECT_EQ(a.failure(), "") << "the others may still come";
+  EXPECT_EQ(a.failure(), b.failure()) << "who waits for it is told at once";
 }
 
 TEST(Leader, ANodeIsInAJobOnce) {
@@ -332,54 +332,6 @@ TEST(Leader, OrdersNodesByTheirLowestRank) {
   EXPECT_EQ(formed[0].nodes.nodes.at(0).ranks, (std::vector<std::uint32_t>{0, 2}));
   EXPECT_EQ(formed[0].nodes.nodes.at(1).ranks, (std::vector<std::uint32_t>{1, 3}));
   EXPECT_EQ(formed[0].nodes.self, 1U);
-}
-
-TEST(Leader, NamesBothNodesAndPidsOfARankThatIsTakenTwice) {
-  Meeting meeting;
-  MeetingNode& a = meeting.AddNode("a");
-  MeetingNode& b = meeting.AddNode("b");
-  MeetingNode& c = meeting.AddNode("c");
-  meeting.Attach(a, Meeting::Rank(1, 1, 3));
-  meeting.Run();
-  auto twice = Meeting::Rank(1, 1, 3);
-  twice.pid = 555;
-  meeting.Attach(b, twice);
-  meeting.Run();
-  ExpectParts(b.failure(), {"rank 1", "pid 101 on node a", "pid 555 on node b"});
-  EXPECT_EQ(a.failure(), "") << "it only waits on";
-  meeting.Attach(c, Meeting::Rank(1, 0, 3));
-  meeting.Attach(c, Meeting::Rank(1, 2, 3));
-  meeting.Run();
-  EXPECT_EQ(a.Told<JobFormed>().size(), 1U);
-}
-
-TEST(Leader, RefusesWhoeverDisagreesOnTheJob) {
-  struct Case {
-    service::SessionIdentity wish;
-    Code code;
-    std::vector<std::string> parts;
-  };
-  auto other_uid = Meeting::Rank(1, 1, 3);
-  other_uid.uid = 1001;
-  auto other_way = Meeting::Rank(1, 1, 3);
-  other_way.architecture = service::kServersName;
-  const std::vector<Case> cases = {
-      {Meeting::Rank(1, 1, 4), Code::kMismatch, {"4 ranks here", "node a said 3"}},
-      {other_uid, Code::kPermissionDenied, {"uid 1000 on node a", "uid 1001"}},
-      {other_way, Code::kMismatch, {"\"parameter-server\" here", "node a said \"\""}}};
-  for (const Case& each : cases) {
-    Meeting meeting;
-    MeetingNode& a = meeting.AddNode("a");
-    MeetingNode& b = meeting.AddNode("b");
-    meeting.Attach(a, Meeting::Rank(1, 0, 3));
-    meeting.Run();
-    meeting.Attach(b, each.wish);
-    meeting.Run();
-    ASSERT_EQ(b.Told<service::JobFailed>().size(), 1U);
-    EXPECT_EQ(b.Told<service::JobFailed>().at(0).code, each.code);
-    for (const std::string& part : each.parts) ExpectParts(b.failure(), {part});
-    EXPECT_EQ(a.failure(), "");
-  }
 }
 
 TEST(Leader, RefusesANodeByNameBeforeAnyJob) {

@@ -142,6 +142,8 @@ void Meeting::Do(MeetingNode& node, const service::FollowerAction& action) {
     AnswerLane(node, *lane);
   } else if (const auto* watch = std::get_if<service::ToWatch>(&action)) {
     node.events.push_back(std::get<service::Event>(watch->message).text);
+  } else if (const auto* refusal = std::get_if<service::NoteRefusal>(&action)) {
+    node.refusals.push_back(refusal->why);
   } else {
     node.wants_leader = std::holds_alternative<service::ReachLeader>(action);
   }

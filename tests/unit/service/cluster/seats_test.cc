@@ -52,10 +52,10 @@ TEST_F(Beside, AFreshRankIsRefusedAtOnceBesideOneThatGoesOn) {
   meeting_.Run();
   meeting_.Attach(b_, Meeting::Rank(9, 1, 2));
   meeting_.Run();
-  ExpectParts(b_.failure(), {"rank 1 (pid 101) of job train begins here", "rank 0", "goes on"});
+  ExpectParts(b_.failure(), {"rank 1 (pid 101) on node b begins", "rank 0", "goes on"});
   EXPECT_EQ(b_.Told<service::JobFailed>().back().code, Code::kMismatch);
   EXPECT_EQ(a_.Told<JobFormed>().size(), 1U) << "of the job beside";
-  EXPECT_EQ(a_.failure(), "");
+  EXPECT_EQ(a_.failure(), b_.failure());
 }
 
 TEST_F(Beside, ARankThatGoesOnIsRefusedAtOnceBesideAFreshOne) {
@@ -63,8 +63,8 @@ TEST_F(Beside, ARankThatGoesOnIsRefusedAtOnceBesideAFreshOne) {
   meeting_.Run();
   meeting_.Attach(a_, Again(5, 0));
   meeting_.Run();
-  ExpectParts(a_.failure(), {"rank 0 (pid 100) of job train goes on here", "rank 1", "begins"});
-  EXPECT_EQ(b_.failure(), "");
+  ExpectParts(a_.failure(), {"rank 0 (pid 100) on node a goes on", "rank 1", "begins"});
+  EXPECT_EQ(b_.failure(), a_.failure());
 }
 
 TEST_F(Beside, EachSeatIsCheckedAndNotOnlyANodesFirst) {
@@ -74,7 +74,7 @@ TEST_F(Beside, EachSeatIsCheckedAndNotOnlyANodesFirst) {
   meeting_.leader().Take(b_.id, service::SeatRank{.job = 9, .rank = 2, .after_epoch = 1},
                          meeting_.now());
   meeting_.Run();
-  ExpectParts(b_.failure(), {"rank 2", "goes on here", "begins"});
+  ExpectParts(b_.failure(), {"rank 2", "on node b goes on", "begins"});
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <optional>
 #include <string>
 
 #include "ipc/board.h"
@@ -55,6 +56,29 @@ TEST(Stop, RefusesNewSessionsWhileDraining) {
   EXPECT_NE(refused.text.find("stopping"), std::string::npos) << refused.text;
   stand.Signal(SIGTERM);
   EXPECT_EQ(stand.WaitForExit(), 1) << "the second signal ends it at once";
+}
+
+TEST(Stop, ADrainClosesWhatCanReconnectAndWaitsForTheRest) {
+  CallerLoop loop;
+  ControlStand stand;
+  std::optional<Caller> caller(std::in_place, loop, stand.socket_path());
+  std::optional<Attached> attached = caller->Attach({});
+  ASSERT_EQ(attached->code, Code::kOk);
+  Caller person(loop, stand.socket_path());
+  auto ask = AdminOf(person).drainRequest();
+  ask.setDeadlineMs(60'000);
+  {
+    const auto begun = loop.Wait<capnp::Response<schema::Admin::DrainResults>>(ask.send());
+    ASSERT_EQ(begun.getCode(), 0) << begun.getText().cStr();
+    EXPECT_EQ(begun.getSessions(), 1U);
+    ASSERT_EQ(begun.getWaits().size(), 1U) << "it has not said that it can reconnect";
+  }
+  Caller late(loop, stand.socket_path());
+  EXPECT_EQ(late.Attach({}).code, Code::kUnavailable);
+  EXPECT_EQ(stand.dispatch().Count<service::Drain>(), 0U) << "the job has time";
+  attached.reset();
+  caller.reset();
+  EXPECT_EQ(stand.WaitForExit(), 0) << "with the last session the service ends";
 }
 
 TEST(Stop, IsBoundedWhateverDispatchDoes) {

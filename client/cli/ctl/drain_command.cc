@@ -1,0 +1,113 @@
+// Ends a job in order, or the whole service with jobs that move over to the next one.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "client/cli/ctl/commands.h"
+#include "client/cli/ctl/control.h"
+#include "client/cli/ctl/process.h"
+#include "client/cli/ctl/table.h"
+#include "client/cli/ctl/words.h"
+
+namespace headrace::ctl {
+namespace {
+
+constexpr double kDeadlineMaxSeconds = 24.0 * 3600;
+constexpr auto kLook = std::chrono::milliseconds(100);
+// Beyond the deadline: what is under way then has drain_timeout_ms, which may be more.
+constexpr TimeNs kEndMax = 30 * kSecond;
+
+struct Wish {
+  std::string job;  // empty: the service
+  double deadline_seconds = 60;
+  double timeout_seconds = 1;
+  bool background = false;
+};
+
+int DrainJob(const Globals& globals, const Wish& wish, TimeNs timeout_ns) {
+  const Status asked = Steer(globals.socket_path, wish.job, SteeringKind::kDrain, 0, timeout_ns);
+  if (!asked) {
+    Complain(asked.error().text());
+    return kExitProblem;
+  }
+  if (globals.json) {
+    Print(Json{{"job", JsonText(wish.job)}, {"asked", "drain"}, {"value", 0}});
+  } else {
+    Print(fmt::format(
+        "Job {} takes nothing new from its next iteration on, and ends once what is posted has "
+        "ended.\n",
+        wish.job));
+  }
+  return kExitOk;
+}
+
+void Say(const Globals& globals, const Wish& wish, const DrainBegun& begun) {
+  if (globals.json) {
+    Json waits = Json::array();
+    for (const std::string& job : begun.waits) waits.push_back(JsonText(job));
+    Print(Json{{"pid", begun.pid}, {"sessions", begun.sessions}, {"cannot_reconnect", waits}});
+    return;
+  }
+  Print(
+      fmt::format("The service (pid {}) takes no new session; {} are open. Those of jobs that can "
+                  "reconnect leave once what is posted has ended, and wait for the next service.\n",
+                  begun.pid, begun.sessions));
+  for (const std::string& job : begun.waits) {
+    Complain(
+        fmt::format("job {} cannot reconnect (its ranks run without HEADRACE_RECONNECT): it is "
+                    "ended in {} s, unless it has ended before",
+                    job, wish.deadline_seconds));
+  }
+}
+
+int AwaitEnd(const Globals& globals, const DrainBegun& begun, TimeNs limit_ns) {
+  const TimeNs began_ns = MonotonicNow();
+  while (LookAtProcess(begun.pid, began_ns) != Liveness::kGone) {
+    if (MonotonicNow() - began_ns > limit_ns) {
+      Complain(
+          fmt::format("the service (pid {}) has not ended {} s after it was asked to: "
+                      "headracectl queue shows what is open",
+                      begun.pid, limit_ns / kSecond));
+      return kExitProblem;
+    }
+    std::this_thread::sleep_for(kLook);
+  }
+  if (!globals.json) Print(fmt::format("The service (pid {}) has ended.\n", begun.pid));
+  return kExitOk;
+}
+
+int Drain(const Globals& globals, const Wish& wish) {
+  const auto timeout_ns = static_cast<TimeNs>(wish.timeout_seconds * kSecond);
+  if (!wish.job.empty()) return DrainJob(globals, wish, timeout_ns);
+  const auto deadline_ns = static_cast<TimeNs>(wish.deadline_seconds * kSecond);
+  const Result<DrainBegun> begun = DrainService(globals.socket_path, deadline_ns, timeout_ns);
+  if (!begun) {
+    Complain(begun.error().text());
+    return kExitProblem;
+  }
+  Say(globals, wish, *begun);
+  return wish.background ? kExitOk : AwaitEnd(globals, *begun, deadline_ns + kEndMax);
+}
+
+}  // namespace
+
+void AddDrainCommand(const Program& program) {
+  const auto wish = std::make_shared<Wish>();
+  CLI::App* command = AddCommand(
+      program, "drain", "moves jobs over to the next service and ends this one, or ends one job",
+      {"drain", "drain --deadline 300", "drain vision"},
+      [&globals = program.globals, wish] { return Drain(globals, *wish); });
+  command->add_option("job", wish->job,
+                      "ends this job once what is posted has ended; without it the whole service: "
+                      "jobs that can reconnect go on with the next one");
+  CheckRange(command->add_option("--deadline", wish->deadline_seconds,
+                                 "seconds after which jobs that cannot reconnect are ended"),
+             0.0, kDeadlineMaxSeconds);
+  command->add_flag("--background", wish->background, "without waiting for the service's end");
+  AddTimeout(*command, wish->timeout_seconds);
+}
+
+}  // namespace headrace::ctl

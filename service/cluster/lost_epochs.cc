@@ -1,0 +1,33 @@
+#include "service/cluster/lost_epochs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace headrace::service {
+
+void LostEpochs::Note(std::string_view job, Loss loss) {
+  Forget(job);
+  if (losses_.size() == kMax) losses_.pop_front();
+  losses_.push_back({std::string(job), std::move(loss)});
+}
+
+void LostEpochs::Forget(std::string_view job) {
+  std::erase_if(losses_, [job](const Named& each) { return each.job == job; });
+}
+
+Status LostEpochs::Check(std::string_view job, std::uint32_t uid, std::uint32_t after_epoch) const {
+  if (after_epoch == 0) return {};
+  const auto found = std::ranges::find(losses_, job, &Named::job);
+  if (found == losses_.end() || found->loss.uid != uid || after_epoch > found->loss.epoch) {
+    return {};
+  }
+  return Error(Code::kMismatch,
+               fmt::format("job {} cannot go on: {}; a process started in its place is refused "
+                           "beside ranks that go on: end all ranks of the job, and start them "
+                           "again from a checkpoint",
+                           job, found->loss.cause));
+}
+
+}  // namespace headrace::service

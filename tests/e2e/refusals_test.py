@@ -1,0 +1,162 @@
+"""Nodes that cannot take part in a job: everybody who waits hears of it, and doctor on both sides."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from support.cluster import Cluster, Services  # noqa: E402
+from support.ranks import Rank, RankError  # noqa: E402
+from support.service import Service, build_directory, client_environment  # noqa: E402
+
+LONG_S = 60.0  # what a rank that was not told would wait at least
+SOON_S = 20.0  # on a machine that is busy
+WAIT = (
+    "import headrace, sys, numpy\n"
+    "session = headrace.init(job='late', rank=0, world_size=2, timeout=float(sys.argv[1]),\n"
+    "                        rendezvous=sys.argv[2] if len(sys.argv) > 2 else None)\n"
+    "session.all_reduce(numpy.zeros(4, dtype='float32'))\n"
+)
+
+
+def findings(service: Service, check: str) -> list[str]:
+    """What doctor has found of these checks."""
+    found = service.ctl_json("doctor")["findings"]
+    return [each["found"] for each in found if each["check"].startswith(check)]
+
+
+class Refusals(unittest.TestCase):
+    def begin(self, *flags: str) -> None:
+        self.cluster = Cluster(nodes=2, loopback=True)
+        self.addCleanup(self.cluster.close)
+        self.services = Services(self.cluster, "--rails", "lo", *flags)
+
+    def rank(self, node: int, rank: int, world: int) -> Rank:
+        member = Rank(
+            self.services[node],
+            rank,
+            world,
+            job="torn",
+            environment={"HEADRACE_RENDEZVOUS": self.services.rendezvous},
+        )
+        self.addCleanup(member.close)
+        member.call("tensor", name="w", count=16)
+        return member
+
+    def failure(self, member: Rank) -> RankError:
+        with self.assertRaises(RankError) as caught:
+            member.call("post", kind="all_reduce", name="w")
+            member.call("wait")
+        return caught.exception
+
+    def test_sizes_that_differ_reach_both_nodes_and_their_doctors(self) -> None:
+        self.begin()
+        first = self.rank(0, 0, 2)
+        begin = time.monotonic()
+        other = self.rank(1, 1, 4)
+        for member in (first, other):
+            error = self.failure(member)
+            self.assertEqual(error.code, "mismatch", str(error))
+            for word in ("job torn", "node a they say 2", "node b 4", "WORLD_SIZE"):
+                self.assertIn(word, str(error))
+        self.assertLess(time.monotonic() - begin, LONG_S)
+        for member in (first, other):
+            member.close()
+        for service in (self.services[0], self.services[1]):
+            (said,) = findings(service, "peer ")
+            self.assertIn("WORLD_SIZE", said)
+
+    def test_another_authority_is_named_to_those_who_wait_and_by_doctor(self) -> None:
+        directory = tempfile.TemporaryDirectory(prefix="headrace-refusals-")
+        self.addCleanup(directory.cleanup)
+        certificates = []
+        for name in ("a", "b"):  # an authority each
+            own = os.path.join(directory.name, name)
+            ctl = os.path.join(build_directory(), "headracectl")
+            for arguments in (f"authority --out {own}", f"node {name} --authority {own} --out {own}"):
+                command = [ctl, "certs", *arguments.split()]
+                subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            certificates.append(own)
+        self.cluster = Cluster(nodes=2, loopback=True)
+        self.addCleanup(self.cluster.close)
+        self.services = Services(self.cluster, "--rails", "lo", "--late-ms", "500")
+        for index, own in enumerate(certificates):
+            name = "ab"[index]
+            self.services.start(
+                index,
+                *("--tls-authority", os.path.join(own, "authority.crt")),
+                *("--tls-certificate", os.path.join(own, f"{name}.crt")),
+                *("--tls-key", os.path.join(own, f"{name}.key")),
+            )
+        waits = self.rank(0, 0, 2)
+        other = self.rank(1, 1, 2)
+        error = self.failure(other)
+        self.assertEqual(error.code, "permission denied", str(error))
+        self.assertIn("authority", str(error))
+        deadline = time.monotonic() + SOON_S
+        while time.monotonic() < deadline:
+            shown = self.services[0].ctl("jobs", "--wide")[1] + self.services[0].ctl("queue")[1]
+            if "authority" in shown:
+                break
+            time.sleep(0.05)
+        self.assertIn("authority", shown)
+        self.assertIn("authority", findings(self.services[0], "peer ")[0])
+        self.assertIn("authority", findings(self.services[1], "peer ")[0])
+        waits.close()
+
+
+class Rendezvous(unittest.TestCase):
+    """A leader that does not answer."""
+
+    def setUp(self) -> None:
+        self.service = Service("--node-address", "127.0.0.1:0", "--late-ms", "300")
+        self.addCleanup(self.service.close)
+        self.service.start()
+
+    def run_rank(self, *arguments: str, **environment: str) -> str:
+        done = subprocess.run(
+            ["/usr/bin/python3", "-c", WAIT, "4", *arguments],
+            env=client_environment(HEADRACE_SOCKET=self.service.socket, **environment),
+            capture_output=True,
+            text=True,
+            timeout=LONG_S,
+        )
+        self.assertEqual(done.returncode, 1, done.stderr)
+        return done.stderr
+
+    def require(self, said: str, *words: str) -> None:
+        warning, _, error = said.partition("Traceback")
+        self.assertEqual(warning.count("headrace: rank 0: "), 1, said)
+        for text in (warning, error):
+            for word in words:
+                self.assertIn(word, text)
+            for raw in ("params.", "sockfd", "::", "kj"):
+                self.assertNotIn(raw, text.replace("headrace::", ""), said)
+
+    def test_it_is_named_with_where_it_is_from(self) -> None:
+        for arguments, environment, source in (
+            (("127.0.0.1:9",), {}, "the argument rendezvous"),
+            ((), {"HEADRACE_RENDEZVOUS": "127.0.0.1:9"}, "HEADRACE_RENDEZVOUS"),
+        ):
+            with self.subTest(source):
+                said = self.run_rank(*arguments, **environment)
+                self.require(
+                    said, "127.0.0.1:9", "Connection refused", f"from {source}", "headraced runs there"
+                )
+
+    def test_the_port_of_master_addr_is_named(self) -> None:
+        said = self.run_rank(MASTER_ADDR="127.0.0.9", LOCAL_WORLD_SIZE="1")
+        self.require(said, "127.0.0.9:7733", "from MASTER_ADDR", "set HEADRACE_RENDEZVOUS")
+
+    def test_a_name_that_nobody_knows_is_said_in_plain_words(self) -> None:
+        said = self.run_rank("nowhere.invalid:7733")
+        self.require(said, "nowhere.invalid:7733", "the name cannot be resolved")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,173 @@
+// Who may not take part in a job, and who hears of it.
+#include <gtest/gtest.h>
+
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "service/cluster/leader.h"
+#include "tests/unit/service/cluster/meeting.h"
+
+namespace headrace::support {
+namespace {
+
+using service::JobFormed;
+
+void ExpectParts(const std::string& text, std::initializer_list<std::string> parts) {
+  for (const std::string& part : parts) {
+    EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
+  }
+}
+
+TEST(Refusals, RanksThatDifferInTheJobsSizeAreAllToldAtOnce) {
+  Meeting meeting;
+  MeetingNode& a = meeting.AddNode("a");
+  MeetingNode& b = meeting.AddNode("b");
+  MeetingNode& c = meeting.AddNode("c");
+  meeting.Attach(a, Meeting::Rank(1, 0, 3));
+  meeting.Attach(b, Meeting::Rank(7, 1, 3));
+  meeting.Run();
+  meeting.Attach(c, Meeting::Rank(3, 2, 4));
+  meeting.Run();
+  ExpectParts(c.failure(), {"job train", "on node a they say 3, on node c 4", "WORLD_SIZE"});
+  for (const MeetingNode* node : {&a, &b}) {
+    EXPECT_EQ(node->failure(), c.failure());
+    EXPECT_EQ(node->Told<service::JobFailed>().back().code, Code::kMismatch);
+  }
+  EXPECT_EQ(meeting.leader().jobs_count(), 0U);
+  EXPECT_EQ(meeting.leader().TakeRefused().size(), 2U) << "b and c: a is the leader's own node";
+  ASSERT_EQ(b.refusals.size(), 1U);
+  EXPECT_EQ(b.refusals.front(), c.failure());
+}
+
+TEST(Refusals, AJobOfAnotherUserIsNotEndedByOneOfItsName) {
+  Meeting meeting;
+  MeetingNode& a = meeting.AddNode("a");
+  MeetingNode& b = meeting.AddNode("b");
+  auto stranger = Meeting::Rank(7, 1, 4);
+  stranger.uid += 1;
+  meeting.Attach(a, Meeting::Rank(1, 0, 2));
+  meeting.Run();
+  meeting.Attach(b, stranger);
+  meeting.Run();
+  ExpectParts(b.failure(), {"belongs to uid"});
+  EXPECT_EQ(a.failure(), "");
+  ExpectParts(a.waits(), {"rank 1 is missing; node b was refused", "belongs to uid"});
+}
+
+TEST(Refusals, ANodeThatIsNotLetInIsNamedToThoseWhoWait) {
+  Meeting meeting;
+  MeetingNode& a = meeting.AddNode("a");
+  meeting.Attach(a, Meeting::Rank(1, 0, 2));
+  meeting.Run();
+  meeting.leader().NodeRefused("10.0.0.2:4711 is refused: another authority");
+  meeting.Run();
+  EXPECT_EQ(a.waits(),
+            "1 of 2 ranks have attached: rank 1 is missing; 10.0.0.2:4711 is refused: another "
+            "authority");
+  meeting.leader().NodeRefused("");
+  meeting.Run();
+  EXPECT_EQ(a.waits(), "1 of 2 ranks have attached: rank 1 is missing");
+}
+
+TEST(Refusals, ARankThatItsServiceRefusedEndsTheJobForAllThatWait) {
+  Meeting meeting;
+  MeetingNode& a = meeting.AddNode("a");
+  MeetingNode& b = meeting.AddNode("b");
+  meeting.Attach(a, Meeting::Rank(1, 0, 3));
+  meeting.Attach(b, Meeting::Rank(7, 1, 3));
+  meeting.Run();
+  const service::RankRefused of_another{
+      .job = "train", .uid = 77, .rank = 2, .pid = 9, .code = Code::kMismatch, .cause = "no"};
+  b.follower.Take(of_another);
+  meeting.Run();
+  EXPECT_EQ(a.failure(), "") << "another user's rank is no rank of this job";
+  service::RankRefused refused = of_another;
+  refused.uid = Meeting::Rank(7, 1, 3).uid;
+  b.follower.Take(refused);
+  meeting.Run();
+  EXPECT_EQ(a.failure(), "rank 2 (pid 9) was refused: no (on node b)");
+  EXPECT_EQ(b.failure(), a.failure());
+}
+
+TEST(Refusals, AnEpochThatLostARankWithItsProcessHasNoNextOne) {
+  for (const bool exited : {true, false}) {
+    Meeting meeting;
+    MeetingNode& a = meeting.AddNode("a");
+    MeetingNode& b = meeting.AddNode("b");
+    meeting.Attach(a, Meeting::Rank(1, 0, 2));
+    meeting.Attach(b, Meeting::Rank(7, 1, 2));
+    meeting.Run();
+    b.follower.RankLost(JobId{7}, 1, "exited or was killed", exited);
+    meeting.Run();
+    a.follower.Take(service::JobEnded{JobId{1}});
+    b.follower.Take(service::JobEnded{JobId{7}});
+    auto again = Meeting::Rank(2, 0, 2);
+    again.after_epoch = 1;
+    meeting.Attach(a, again);
+    meeting.Run();
+    if (exited) {
+      ExpectParts(a.failure(), {"job train cannot go on", "rank 1 (pid 101) on node b exited",
+                                "start them again"});
+      EXPECT_EQ(a.Told<service::JobFailed>().back().code, Code::kMismatch);
+      meeting.Attach(a, Meeting::Rank(3, 0, 2));
+      meeting.Attach(b, Meeting::Rank(8, 1, 2));
+      meeting.Run();
+      EXPECT_EQ(a.Told<JobFormed>().size(), 2U) << "begun anew";
+    } else {
+      EXPECT_EQ(a.waits(), "1 of 2 ranks have attached: rank 1 is missing");
+    }
+  }
+}
+
+TEST(Refusals, NamesBothNodesAndPidsOfARankThatIsTakenTwice) {
+  Meeting meeting;
+  MeetingNode& a = meeting.AddNode("a");
+  MeetingNode& b = meeting.AddNode("b");
+  MeetingNode& c = meeting.AddNode("c");
+  meeting.Attach(a, Meeting::Rank(1, 1, 3));
+  meeting.Run();
+  auto twice = Meeting::Rank(1, 1, 3);
+  twice.pid = 555;
+  meeting.Attach(b, twice);
+  meeting.Run();
+  ExpectParts(b.failure(), {"rank 1", "pid 101 on node a", "pid 555 on node b"});
+  EXPECT_EQ(a.failure(), b.failure()) << "who waits is told at once";
+  meeting.Attach(a, Meeting::Rank(2, 1, 3));
+  meeting.Attach(c, Meeting::Rank(1, 0, 3));
+  meeting.Attach(c, Meeting::Rank(1, 2, 3));
+  meeting.Run();
+  EXPECT_EQ(a.Told<JobFormed>().size(), 1U) << "the name is free again";
+}
+
+TEST(Refusals, RefusesWhoeverDisagreesOnTheJob) {
+  struct Case {
+    service::SessionIdentity wish;
+    Code code;
+    std::vector<std::string> parts;
+  };
+  auto other_uid = Meeting::Rank(1, 1, 3);
+  other_uid.uid = 1001;
+  auto other_way = Meeting::Rank(1, 1, 3);
+  other_way.architecture = service::kServersName;
+  const std::vector<Case> cases = {
+      {Meeting::Rank(1, 1, 4), Code::kMismatch, {"on node a they say 3", "on node b 4"}},
+      {other_uid, Code::kPermissionDenied, {"uid 1000 on node a", "uid 1001"}},
+      {other_way, Code::kMismatch, {"on node a they say \"\"", "on node b \"parameter-server\""}}};
+  for (const Case& each : cases) {
+    Meeting meeting;
+    MeetingNode& a = meeting.AddNode("a");
+    MeetingNode& b = meeting.AddNode("b");
+    meeting.Attach(a, Meeting::Rank(1, 0, 3));
+    meeting.Run();
+    meeting.Attach(b, each.wish);
+    meeting.Run();
+    ASSERT_EQ(b.Told<service::JobFailed>().size(), 1U);
+    EXPECT_EQ(b.Told<service::JobFailed>().at(0).code, each.code);
+    for (const std::string& part : each.parts) ExpectParts(b.failure(), {part});
+    EXPECT_EQ(a.failure(), each.code == Code::kMismatch ? b.failure() : "");
+  }
+}
+
+}  // namespace
+}  // namespace headrace::support
