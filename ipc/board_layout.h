@@ -74,7 +74,7 @@ struct ServiceRow {
   // Of host and GPUs, that one uid may hand over; 0: no limit. Where the service chose it, three
   // quarters of memory_found, and not for root and `uid`.
   std::uint64_t memory_per_uid;
-  std::uint64_t memory_found;    // 0: memory_per_uid was configured
+  std::uint64_t memory_found;   // 0: memory_per_uid was configured
   char memory_limited_by[128];  // the control group's file that says so; empty: the machine's
 };
 
@@ -360,8 +360,8 @@ struct CertificateRow {
   char refused[256];  // why files that have changed since are not in use; empty: they are
 };
 
-// What one uid has of this service, and may have; 0 as a limit: there is none. Written by control, at
-// most ten times a second.
+// What one uid has of this service, and may have; 0 as a limit: there is none. Written by control,
+// at most ten times a second.
 struct UserRow {
   std::uint32_t in_use;  // 0: free row
   std::uint32_t uid;
