@@ -85,10 +85,11 @@ constexpr std::array kKeys = {
     ConfigKey{"sessions_per_uid", Kind::kQuota, &Config::sessions_per_uid, 0, 1'000'000,
               "sessions one uid may have open; 0: no limit; auto: as many sessions and jobs as it "
               "leaves free for others"},
-    ConfigKey{"memory_per_uid", Kind::kQuota, &Config::memory_per_uid, 0, std::uint64_t{1} << 50U,
-              "bytes of segments, of the host and of GPUs, one uid may hand over; 0: no limit; "
-              "auto: three quarters of this machine's memory, or of what the service's control group "
-              "may use"},
+    ConfigKey{
+        "memory_per_uid", Kind::kQuota, &Config::memory_per_uid, 0, std::uint64_t{1} << 50U,
+        "bytes of segments, of the host and of GPUs, one uid may hand over; 0: no limit; "
+        "auto: three quarters of this machine's memory, or of what the service's control group "
+        "may use"},
     ConfigKey{"operations_per_uid", Kind::kInteger, &Config::operations_per_uid, 0, 1'000'000'000,
               "operations and gradients one uid may have open; 0: no limit"},
     ConfigKey{"node_name", Kind::kName, &Config::node_name, 0, 0,

@@ -465,9 +465,10 @@ struct Daemon::Parts {
     }
     const MemoryFound memory = FindOwnMemory();
     if (config.memory_per_uid == kQuotaAuto) {
-      log->info("each uid but root and that of this service, {}, may hand over {} (memory_per_uid "
-                "is auto)",
-                ::geteuid(), DescribeDefaultMemory(memory));
+      log->info(
+          "each uid but root and that of this service, {}, may hand over {} (memory_per_uid "
+          "is auto)",
+          ::geteuid(), DescribeDefaultMemory(memory));
     }
     Result<std::unique_ptr<Control>> with_clients = Control::Create(
         ControlOptionsOf(config, gpus_missing, !network_lanes.empty(), peers->port(), memory),

@@ -81,8 +81,7 @@ PeerOptions PeerOptionsOf(const Config& config, std::uint32_t gpu_lanes) {
 }
 
 ControlOptions ControlOptionsOf(const Config& config, const std::string& gpus_missing,
-                                bool has_lanes, unsigned peer_port,
-                                const MemoryFound& memory) {
+                                bool has_lanes, unsigned peer_port, const MemoryFound& memory) {
   const bool by_default = config.memory_per_uid == kQuotaAuto;
   return {.socket_path = config.socket_path,
           .socket_mode = static_cast<std::uint32_t>(config.socket_mode),

@@ -17,7 +17,6 @@ PeerOptions PeerOptionsOf(const Config& config, std::uint32_t gpu_lanes);
 // `gpus_missing` says why there are none; other services reach this one at `peer_port`; `memory` is
 // what uids have a share of by default.
 ControlOptions ControlOptionsOf(const Config& config, const std::string& gpus_missing,
-                                bool has_lanes, unsigned peer_port,
-                                const MemoryFound& memory);
+                                bool has_lanes, unsigned peer_port, const MemoryFound& memory);
 
 }  // namespace headrace::service

@@ -45,8 +45,8 @@ std::vector<std::string> CgroupFiles(std::string_view groups, std::string_view c
   std::vector<std::string> files;
   while (path && files.size() < kDepthMax) {
     while (path->ends_with('/')) path->remove_suffix(1);
-    files.push_back(fmt::format("{}{}{}{}/{}", kRoot, controller.empty() ? "" : "/", controller,
-                                *path, name));
+    files.push_back(
+        fmt::format("{}{}{}{}/{}", kRoot, controller.empty() ? "" : "/", controller, *path, name));
     if (path->empty()) break;
     path = path->substr(0, path->rfind('/') == std::string_view::npos ? 0 : path->rfind('/'));
   }

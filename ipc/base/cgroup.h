@@ -10,9 +10,9 @@
 namespace headrace {
 
 // The files called `name` of the process's group and of all groups above it, from the inside out:
-// each group is bounded by those above it. `groups` is the text of /proc/PID/cgroup. `controller` is
-// one of version 1 ("memory"); empty: the hierarchy of version 2. Empty where the process is in no
-// such hierarchy.
+// each group is bounded by those above it. `groups` is the text of /proc/PID/cgroup. `controller`
+// is one of version 1 ("memory"); empty: the hierarchy of version 2. Empty where the process is in
+// no such hierarchy.
 //
 // In a container the path may be the host's, and the container's own group the root of what is
 // mounted: the files near the process are then not there, and the last one counts.

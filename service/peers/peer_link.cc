@@ -99,12 +99,14 @@ PeerLink::PeerLink(SecuredPeer peer, Options options, kj::Timer& timer, Owner& o
       owner_(owner),
       pulse_(options_.detection_ns, MonotonicNow()),
       network_(*peer_.stream, options_.side, Bounds()),
-      // Messages of peers count alike: kPeerMessageWordsMax bounds them, and a link has a pace of its own.
-      bounded_(network_, timer, pace_, [] { return std::uint64_t{0}; },
-               [this](const std::string& why) {
-                 End(Error(Code::kExhausted,
-                           fmt::format("cut the connection of {}: {}", DescribePeer(), why)));
-               }),
+      // Messages of peers count alike: kPeerMessageWordsMax bounds them, and a link has a pace of
+      // its own.
+      bounded_(
+          network_, timer, pace_, [] { return std::uint64_t{0}; },
+          [this](const std::string& why) {
+            End(Error(Code::kExhausted,
+                      fmt::format("cut the connection of {}: {}", DescribePeer(), why)));
+          }),
       rpc_(options_.side == capnp::rpc::twoparty::Side::SERVER
                ? capnp::makeRpcServer(bounded_, kj::heap<Entrance>(*this))
                : capnp::makeRpcClient(bounded_)),

@@ -65,8 +65,8 @@ struct ControlPorts {
   Door<MappingMessage>& mapping;
   ipc::BoardSlot<ipc::ServiceRow>& board;
   spdlog::logger& log;
-  std::vector<std::string> lane_names{};  // of all lanes, by their numbers
-  Door<HttpMessage>* http = nullptr;      // null: nobody asks over HTTP
+  std::vector<std::string> lane_names{};            // of all lanes, by their numbers
+  Door<HttpMessage>* http = nullptr;                // null: nobody asks over HTTP
   std::span<ipc::BoardSlot<ipc::UserRow>> users{};  // empty: nobody looks at them
 };
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from certified_case import CertifiedCase  # noqa: E402
 from cluster_case import ClusterCase, await_true, holdings, holds_no_more  # noqa: E402
 from support.cluster.services import PORT  # noqa: E402
 from support.ranks import RankError  # noqa: E402
-from support.service import Service, build_directory  # noqa: E402
+from support.service import Service  # noqa: E402
 from support.unittests import run_tests  # noqa: E402
 
 # Connects, sends bytes that are nothing, and waits for the other side to hang up or for a while.
@@ -30,55 +30,8 @@ for size in (1, 7, 100, 4096, 1 << 20):
 LOOPBACK = "0100007F"  # as the kernel's table of sockets has it
 
 
-def ctl(*arguments: str) -> None:
-    program = os.path.join(build_directory(), "headracectl")
-    subprocess.run([program, *arguments], check=True, stdout=subprocess.DEVNULL, timeout=60)
-
-
-class Certified(ClusterCase):
+class Certified(CertifiedCase):
     """Services that know each other by certificates of one authority."""
-
-    nodes = 3
-    fresh = True
-
-    def begin(self, cleanup) -> None:  # type: ignore[override]
-        """Starts no service yet: the certificates' folder comes with the cluster."""
-        from support.cluster import Cluster
-
-        self.cluster = Cluster(nodes=self.nodes)
-        cleanup(self.cluster.close)
-        for authority in ("ours", "theirs"):
-            folder = self.folder(authority)
-            ctl("certs", "authority", "--out", folder)
-            for node in self.cluster.nodes:
-                out = os.path.join(folder, node.name)
-                ctl("certs", "node", node.name, "--authority", folder, "--out", out)
-
-    def folder(self, authority: str) -> str:
-        return os.path.join(self.cluster.directory, authority)
-
-    def start(self, index: int, authority: str | None, name: str = "") -> Service:
-        """That node's service with certificates of an authority; None: in plain text."""
-        node = self.cluster[index]
-        flags = ["--node-name", name or node.name, "--node-address", f"{node.address}:{PORT}"]
-        flags += ["--detection-ms", "1000"]
-        if authority is None:
-            flags += ["--plain-text"]
-        else:
-            own = os.path.join(self.folder(authority), node.name)
-            flags += ["--tls-authority", os.path.join(own, "authority.crt")]
-            flags += ["--tls-certificate", os.path.join(own, f"{node.name}.crt")]
-            flags += ["--tls-key", os.path.join(own, f"{node.name}.key")]
-        return node.start_service(*flags)
-
-    def ranks(self, *indices: int, job: str):
-        from support.ranks import Ranks
-
-        meeting = {"HEADRACE_RENDEZVOUS": f"{self.cluster[0].address}:{PORT}"}
-        services = [self.cluster[index].service for index in indices]
-        ranks = Ranks(services, len(services), job=job, environment=meeting)
-        self.addCleanup(ranks.__exit__)
-        return ranks
 
     def check_refused(self, index: int, *words: str) -> None:
         """That node's rank is told why it cannot take part; a job of the others goes on."""

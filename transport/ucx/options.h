@@ -29,11 +29,11 @@ struct UcxOptions {
   std::size_t rendezvous_bytes = 128 << 10;
   // UCX_LOG_LEVEL, for the whole process: what matters of UCX's words is in this wire's errors.
   std::string log_level = "fatal";
-  // The wire's end leaves UCX's engine and context to the end of the process. For a process that has
-  // its wires until then: UCX 1.13 aborts when an engine is destroyed while it answers a peer that has
-  // just connected (ucp_request.c: "got REP message"), which neither this end nor closing endpoints can
-  // prevent, since UCX makes such endpoints by itself and the answer waits for the peer. Other wires
-  // hear of the end with that of the process.
+  // The wire's end leaves UCX's engine and context to the end of the process. For a process that
+  // has its wires until then: UCX 1.13 aborts when an engine is destroyed while it answers a peer
+  // that has just connected (ucp_request.c: "got REP message"), which neither this end nor closing
+  // endpoints can prevent, since UCX makes such endpoints by itself and the answer waits for the
+  // peer. Other wires hear of the end with that of the process.
   bool leave_at_end = false;
   // Further UCX settings without their "UCX_", after ours: {"TCP_PORT_RANGE", "21000-21999"}.
   std::vector<std::pair<std::string, std::string>> settings;

@@ -52,8 +52,7 @@ Finding CheckMemoryPerUid(const ipc::ServiceRow& service) {
   return {"memory per uid", Level::kOk,
           fmt::format("each uid but root{} may hand over {}: three quarters of the {} {}",
                       service.uid == 0 ? "" : fmt::format(" and {}", service.uid),
-                      FormatBytes(service.memory_per_uid),
-                      FormatBytes(service.memory_found),
+                      FormatBytes(service.memory_per_uid), FormatBytes(service.memory_found),
                       whose.empty() ? std::string("that this machine has") : "of " + whose),
           ""};
 }

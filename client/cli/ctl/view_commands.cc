@@ -149,7 +149,8 @@ void AddUsers(const Program& program) {
                  [](const Reading& reading, bool with_header) {
                    return UsersTable(reading.snapshot, NameOfUser, with_header);
                  },
-             .json = [](const Reading& reading) { return UsersJson(reading.snapshot, NameOfUser); }},
+             .json =
+                 [](const Reading& reading) { return UsersJson(reading.snapshot, NameOfUser); }},
             *watch);
       });
   AddWatch(*command, *watch);

@@ -1,5 +1,4 @@
-// PROTOCOL.md says what the code does: its tables of layouts, constants and codes are read from the
-// document and compared, in both directions.
+// PROTOCOL.md says what the code does: its tables are read and compared, in both directions.
 #include <gtest/gtest.h>
 
 #include <algorithm>

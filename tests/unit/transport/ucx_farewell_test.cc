@@ -1,4 +1,5 @@
-// Wires that end while UCX is still connecting them, as those of a service that is stopped just then.
+// Wires that end while UCX is still connecting them, as those of a service that is stopped just
+// then.
 #include <gtest/gtest.h>
 
 #include <memory>

@@ -24,7 +24,7 @@ def check_names(session: Session, names: Sequence[str], whose: str) -> None:
     """Raises Mismatch where a rank has other names, or the same ones in another order.
 
     Every rank calls it at the same place among its operations. ``whose`` begins the sentence: "the
-    gradients of bucket 0". One small operation; a second one where ranks differ.
+    gradients". One small operation; a second one where ranks differ.
     """
     if session.world_size == 1:
         return

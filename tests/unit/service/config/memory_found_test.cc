@@ -22,9 +22,9 @@ ReadText ReadFrom(std::map<std::string, std::string> files) {
 TEST(MemoryFound, IsTheMachinesWhereNoControlGroupLimitsIt) {
   const auto unlimited = ReadFrom({{"/sys/fs/cgroup/a/memory.max", "max\n"},
                                    {"/sys/fs/cgroup/memory.max", "99999999999999\n"}});
-  for (const auto& [groups, read] :
-       {std::pair{std::string("0::/a\n"), unlimited}, {std::string(), unlimited},
-        {std::string("0::/a\n"), ReadFrom({})}}) {
+  for (const auto& [groups, read] : {std::pair{std::string("0::/a\n"), unlimited},
+                                     {std::string(), unlimited},
+                                     {std::string("0::/a\n"), ReadFrom({})}}) {
     const MemoryFound found = FindMemory(64 * kGiB, groups, read);
     EXPECT_EQ(found.bytes, 64 * kGiB);
     EXPECT_EQ(found.limited_by, "");

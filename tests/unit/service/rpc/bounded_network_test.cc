@@ -34,8 +34,10 @@ TimeNs CostOf(std::size_t bytes, capnp::MallocMessageBuilder&& message) {
   auto connection = bounded.accept().wait(io.waitScope);
   message.initRoot<capnp::rpc::Message>().initResolve().initException().setReason(
       std::string(bytes, 'x').c_str());
-  const kj::Promise<void> written = capnp::writeMessage(*pipe.ends[1], message).eagerlyEvaluate(
-      [](kj::Exception&& exception) { ADD_FAILURE() << exception.getDescription().cStr(); });
+  const kj::Promise<void> written =
+      capnp::writeMessage(*pipe.ends[1], message).eagerlyEvaluate([](kj::Exception&& exception) {
+        ADD_FAILURE() << exception.getDescription().cStr();
+      });
   KJ_IF_MAYBE (received, connection->receiveIncomingMessage().wait(io.waitScope)) {
     EXPECT_EQ((*received)->getBody().getAs<capnp::rpc::Message>().which(),
               capnp::rpc::Message::RESOLVE);
