@@ -160,7 +160,7 @@ class Session final : public LossListener {
   ArrayUse UseOf(const Request& request, void* array, std::size_t size) const;
 
   const Attacher attach_;
-  AttachRequest request_;  // as the options say; fixed once the session is open  // as at first;
+  AttachRequest request_;  // as at first; Reconnect changes a copy
                            // Reconnect changes a copy
   const TimeNs reconnect_ns_;  // 0: off
   Door door_;

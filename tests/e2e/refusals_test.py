@@ -149,7 +149,7 @@ class Rendezvous(unittest.TestCase):
                 )
 
     def test_the_port_of_master_addr_is_named(self) -> None:
-        said = self.run_rank(MASTER_ADDR="127.0.0.9", LOCAL_WORLD_SIZE="1")
+        said = self.run_rank(MASTER_ADDR="127.0.0.9", WORLD_SIZE="2", LOCAL_WORLD_SIZE="1")
         self.require(said, "127.0.0.9:7733", "from MASTER_ADDR", "set HEADRACE_RENDEZVOUS")
 
     def test_a_name_that_nobody_knows_is_said_in_plain_words(self) -> None:
