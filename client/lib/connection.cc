@@ -459,7 +459,8 @@ Status Connection::SayHello(const AttachRequest& request, int channel_fd, int do
     fields.setAfterEpoch(request.after_epoch);
     fields.setRendezvousFrom(request.rendezvous_from.c_str());
     fields.setCanReconnect(request.can_reconnect);
-    return call.send().then([this, &wire, &status](auto&& answer) {
+    std::string who = fmt::format("rank {}", request.rank);
+    return call.send().then([this, &wire, &status, who = std::move(who)](auto&& answer) {
       status = StatusOf(answer.getRefusal());
       if (!status) return;
       const auto granted = answer.getGranted();
@@ -469,7 +470,6 @@ Status Connection::SayHello(const AttachRequest& request, int channel_fd, int do
       if (grant_.timeout_ms != 0) {
         loop_->WatchOperations(wire, grant_.timeout_ms * kMillisecond);
       }
-      const std::string who = fmt::format("rank {}", request.rank);
       loop_->AwaitStop(wire, who);
       // A service that does not know the question says nothing.
       wire.tasks->add(wire.session->latenessRequest().send().then(

@@ -160,8 +160,9 @@ class Session final : public LossListener {
   ArrayUse UseOf(const Request& request, void* array, std::size_t size) const;
 
   const Attacher attach_;
-  const AttachRequest request_;  // as at first; Reconnect changes a copy
-  const TimeNs reconnect_ns_;    // 0: off
+  AttachRequest request_;  // as at first; Reconnect changes a copy
+                           // Reconnect changes a copy
+  const TimeNs reconnect_ns_;  // 0: off
   Door door_;
   std::atomic<bool> reconnecting_ = false;
   std::uint32_t epoch_ = 1;  // of the job; Reconnect's only
