@@ -124,7 +124,7 @@ struct PeerMessage {
       forwardS @36 :List(Float64);
       iterationS @37 :Float64;
       costs @38 :List(CostLine);  # the lane inside the node, then those between
-      runningS @55 :Float64;      # of iterationS: the forward pass did not stand still; 0: not said
+      runningS @56 :Float64;      # of iterationS: the forward pass did not stand still; 0: not said
     }
     wish :group {
       policy @39 :UInt8;
@@ -139,10 +139,10 @@ struct PeerMessage {
       text @51 :Text;
     }
     tellHash :group {       # what the node's ranks have got in one block
-      planned @55 :Bool;    # a block of the plan, and not of an operation
-      number @56 :UInt64;   # of the iteration, or of the operation
-      block @57 :UInt32;    # place in the plan, or within the operation
-      hash @58 :UInt64;
+      planned @57 :Bool;    # a block of the plan, and not of an operation
+      number @58 :UInt64;   # of the iteration, or of the operation
+      block @59 :UInt32;    # place in the plan, or within the operation
+      hash @60 :UInt64;
     }
     # From the leader.
     steer @52 :NodeSteering;
