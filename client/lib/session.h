@@ -160,8 +160,8 @@ class Session final : public LossListener {
   ArrayUse UseOf(const Request& request, void* array, std::size_t size) const;
 
   const Attacher attach_;
-  AttachRequest request_;  // as at first; Reconnect changes a copy
-                           // Reconnect changes a copy
+  AttachRequest request_;      // as at first; Reconnect changes a copy
+                               // Reconnect changes a copy
   const TimeNs reconnect_ns_;  // 0: off
   Door door_;
   std::atomic<bool> reconnecting_ = false;

@@ -79,7 +79,7 @@ class OneNode(ReconnectCase):
         ranks[0].call("post", kind="all_reduce", name="w", key="before")
         self.service.kill()
         ranks[0].send("wait", key="before")
-        self.require_error(ranks[0], ("unavailable",), self.service.socket, "hr_session_reconnect")
+        self.require_error(ranks[0], ("unavailable",), self.service.socket, "Session.reconnect()")
         for member in ranks.members:  # before there is a service to come to
             member.send("reconnect", timeout=LIMIT_S)
         self.service.start()
@@ -93,6 +93,8 @@ class OneNode(ReconnectCase):
         ranks = self.ranks()
         self.require_sums(ranks, 1.0)
         self.assertEqual(self.service.stop(), 0)
+        ranks[0].send("post", kind="all_reduce", name="w")
+        self.require_error(ranks[0], ("unavailable",), "is stopping, as it was asked to")
         self.require_lost(ranks)
         self.service.start()
         ranks.each("reconnect", timeout=LIMIT_S)

@@ -272,7 +272,7 @@ class WhenThingsGoWrong(unittest.TestCase):
             with self.assertRaisesRegex(headrace.Error, "nothing is lost"):
                 session.reconnect()
             service.kill()
-            with self.assertRaisesRegex(headrace.Unavailable, "hr_session_reconnect"):
+            with self.assertRaisesRegex(headrace.Unavailable, "reconnect"):
                 session.barrier()
             with self.assertRaisesRegex(headrace.Timeout, "not within 50 ms.*start"):
                 session.reconnect(0.05)
