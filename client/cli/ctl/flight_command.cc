@@ -78,7 +78,7 @@ void AddFlightCommand(const Program& program) {
   CheckRange(
       command->add_option("-n,--rows", options->query.rows_max, "so many of each job, the newest")
           ->capture_default_str(),
-      std::uint64_t{1}, std::uint64_t{ipc::kFlightRowsMax});
+      std::uint64_t{1}, std::uint64_t{1'000'000});
   command->add_flag("--failed", options->query.failed, "only blocks that failed");
   AddWatch(*command, options->watch, "--count");
 }

@@ -287,8 +287,10 @@ TEST(DoctorPeer, SaysHowFarTheServiceGotAndWhatHelpsWhereItDidNot) {
   EXPECT_EQ(good.size(), 4U);
   EXPECT_FALSE(HasProblem(good));
   const Findings refused = ExaminePeer(
-      "b:7733", std::vector<PeerStep>{
-                    all[0], {.name = "port", .status = Error(Code::kUnavailable, "refused")}});
+      "b:7733",
+      std::vector<PeerStep>{
+          all[0],
+          PeerStep{.name = "port", .found = "", .status = Error(Code::kUnavailable, "refused")}});
   ASSERT_EQ(refused.size(), 2U);
   EXPECT_EQ(refused[1].check, "peer port");
   EXPECT_EQ(refused[1].level, Level::kProblem);

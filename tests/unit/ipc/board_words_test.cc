@@ -7,15 +7,15 @@ namespace {
 
 TEST(BoardWords, HaveASentenceForEveryReason) {
   const BoardReading reading;
-  for (std::uint32_t reason = 1; reason <= 12; ++reason) {
+  for (std::uint32_t reason = 1; reason <= 15; ++reason) {
     QueueRow row{};
     row.reason = reason;
     EXPECT_FALSE(WhyItWaits(row, reading).empty()) << reason;
     EXPECT_NE(WaitReasonName(reason), "unknown") << reason;
   }
   QueueRow foreign{};
-  foreign.reason = 13;
-  EXPECT_EQ(WhyItWaits(foreign, reading), "reason 13 of another version");
+  foreign.reason = 16;
+  EXPECT_EQ(WhyItWaits(foreign, reading), "reason 16 of another version");
 }
 
 TEST(BoardWords, NameTheFirstRanksOfMany) {
@@ -25,6 +25,35 @@ TEST(BoardWords, NameTheFirstRanksOfMany) {
   row.reason = static_cast<std::uint32_t>(WaitReason::kRankNotReady);
   row.ranks_missing = 0b1011'0110;
   EXPECT_EQ(WhyItWaits(row, reading), "ranks 1, 2, 4, 5 of job #3 and 1 more not ready for 0.0 ms");
+}
+
+TEST(BoardWords, NameThePeerThatStagesBehindASlowOneWaitFor) {
+  BoardReading reading;
+  QueueRow slow{};
+  slow.job_id = 3;
+  slow.reason = static_cast<std::uint32_t>(WaitReason::kPeer);
+  SetText(slow.peer, "node-c");
+  QueueRow next{};
+  next.job_id = 3;
+  next.iteration = 5;
+  next.reason = static_cast<std::uint32_t>(WaitReason::kInFlight);
+  next.wait_argument = 1;
+  EXPECT_EQ(WhyItWaits(next, reading), "the plan moves one block at a time");
+  reading.queue = {slow, next};
+  EXPECT_EQ(WhyItWaits(next, reading),
+            "the plan moves one block at a time, and peer node-c is slow");
+  next.job_id = 4;
+  EXPECT_EQ(WhyItWaits(next, reading), "the plan moves one block at a time") << "of another job";
+}
+
+TEST(BoardWords, NameAJobThatIsOverWhileTheRecorderKnowsIt) {
+  BoardReading reading;
+  FlightJobRow over{};
+  over.job_id = 9;
+  SetText(over.name, "bert");
+  reading.flights.push_back({.index = 0, .row = over});
+  EXPECT_EQ(JobName(9, reading), "bert");
+  EXPECT_EQ(JobName(10, reading), "#10");
 }
 
 }  // namespace

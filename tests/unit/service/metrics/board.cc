@@ -76,6 +76,7 @@ void WriteJobs(ipc::BoardLayout& board) {
   bert.waiting_ns = 3 * kSecond;
   bert.moving_ns = 80 * kSecond + 250 * kMillisecond;
   bert.held_ns = 70 * kMillisecond;
+  bert.restarts = 2;
   ipc::JobRow nasty = Job(8, kNastyJob, ipc::JobState::kFailed);
   nasty.operations_failed = 4;
   nasty.failed_by_code[Number(Code::kPeerLost)] = 4;
@@ -173,6 +174,25 @@ void WriteUsers(ipc::BoardLayout& board) {
   ipc::WriteRow(board.users[8], user);
 }
 
+void WritePeers(ipc::BoardLayout& board) {
+  // b leads our jobs and takes part in others; a job waits for c; nobody needs d now.
+  const auto peer = [&board](std::size_t at, const char* name, bool connected, bool needed) {
+    ipc::PeerRow row{};
+    row.in_use = 1;
+    row.connected = connected ? 1 : 0;
+    row.needed = needed ? 1 : 0;
+    row.round_trip_ns = connected ? 250 * kMicrosecond : -1;
+    row.clock_offset_ns = connected ? -3 * kMillisecond : 0;
+    ipc::SetText(row.name, name);
+    ipc::SetText(row.address, "10.0.0.3:7733");
+    ipc::WriteRow(board.peers[at], row);
+  };
+  peer(0, "b", false, true);
+  peer(1, "b", true, true);
+  peer(2, "", false, true);
+  peer(3, "d", false, false);
+}
+
 void WriteCertificate(ipc::BoardLayout& board) {
   ipc::WriteRow(board.certificate, ipc::CertificateRow{.in_use = 1,
                                                        .reserved0 = 0,
@@ -236,6 +256,7 @@ void WritePlans(ipc::BoardLayout& board) {
   plan.waited_ns = 30 * kMillisecond;
   plan.measured_ns = 200 * kMillisecond;
   plan.moving_ns = 120 * kMillisecond;
+  plan.elsewhere_ns = 15 * kMillisecond;
   plan.iterations_count = 56;
   plan.iterations_ns = 11'200'000'000;
   plan.iterations_waited_ns = 1'680'000'000;
@@ -312,6 +333,7 @@ std::unique_ptr<ipc::BoardLayout> MakeBoard() {
   WriteQueue(*board);
   WriteLanes(*board);
   WriteGpus(*board);
+  WritePeers(*board);
   WriteCertificate(*board);
   WriteUsers(*board);
   WritePlans(*board);
