@@ -1,23 +1,20 @@
-# What tests/run --parts builds a second time, by clang under a sanitizer, and runs among all other tests:
-# the whole suites under sanitizers (--sanitize) take longer. Two parts, each in a folder of
-# HEADRACE_PARTS:
+# What tests/run builds a second time, by clang under a sanitizer, and runs among all other tests: the
+# whole suites under sanitizers (--sanitize) take longer. Two parts, each in a folder of HEADRACE_PARTS:
 #  - part-address: what reads bytes that strangers write, and libFuzzer, which follows that code;
 #  - part-thread: what several threads share.
 # A build under a sanitizer has the target `part`, the programs; the build without has the tests.
 set(HEADRACE_PARTS "" CACHE STRING "Folder with the sanitized builds whose tests run here too; empty: none")
 
-set(headrace_part_address ipc_test http_test exchange_test ucx_test)
-set(headrace_part_address_fuzz record dispatch schema peer socket message)
+set(headrace_part_address ipc_test)
+set(headrace_part_address_fuzz record dispatch schema peer forming socket message)
 set(headrace_part_thread
-    actor_test lane_test log_sink_test watch_test schedule_test rpc_test dispatch_threads_test)
-# Of the others this is what is about strangers.
-set(headrace_part_address_exchange_test
-    "*ExchangeLie*:ExchangeHostile*:*ExchangeMismatch*:ExchangeEnd.*")
+    ipc_test actor_test lane_test log_sink_test rpc_test dispatch_threads_test)
 # How many inputs a fixed seed gives; a fresh seed, which is printed, gets as many seconds.
 set(headrace_part_inputs_record 100000)
 set(headrace_part_inputs_dispatch 500)
 set(headrace_part_inputs_schema 20000)
 set(headrace_part_inputs_peer 20000)
+set(headrace_part_inputs_forming 300)
 set(headrace_part_inputs_socket 500)
 set(headrace_part_inputs_message 2000)
 set(headrace_part_fresh_s 10)

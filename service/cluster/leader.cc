@@ -11,9 +11,6 @@
 namespace headrace::service {
 namespace {
 
-// Numbers of jobs on a server's connection; below are a node's own.
-constexpr std::uint32_t kServerNumbers = 0x80000000U;
-
 const char* DescribeStart(bool goes_on) { return goes_on ? "goes on" : "begins"; }
 
 }  // namespace

@@ -41,6 +41,8 @@ inline constexpr std::size_t kJobsOfNodeMax = 64;  // so that four nodes are nee
 // What one node may have the others hear about a job.
 inline constexpr int kToldMax = 4;
 inline constexpr TimeNs kToldWindow = 10 * kSecond;
+// Numbers of jobs on a server's connection; below are a node's own.
+inline constexpr std::uint32_t kServerNumbers = 0x80000000U;
 
 struct LeaderOptions {
   std::uint32_t protocol_version = 0;

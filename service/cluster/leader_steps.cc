@@ -9,11 +9,6 @@
 #include "transport/probe/line_fit.h"
 
 namespace headrace::service {
-namespace {
-
-constexpr std::uint32_t kServerNumbers = 0x80000000U;
-
-}  // namespace
 
 bool Leader::WantsServers(const Job& job) const {
   return (job.architecture.empty() ? options_.architecture : job.architecture) == kServersName;

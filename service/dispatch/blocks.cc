@@ -32,12 +32,11 @@ std::vector<schedule::LaneTerms> Terms(const std::vector<LanePort>& lanes) {
 }  // namespace
 
 Blocks::Blocks(std::vector<LanePort> lanes, BoardWriter& board, Recorder& recorder,
-               Outgoing<WatchMessage>& watch, Outgoing<MappingMessage>& mapping)
+               Outgoing<MappingMessage>& mapping)
     : first_rail_(lanes.size()),
       queue_(Terms(lanes)),
       board_(board),
       recorder_(recorder),
-      watch_(watch),
       mapping_(mapping) {
   for (LanePort& port : lanes) {
     const auto index = static_cast<std::uint8_t>(lanes_.size());

@@ -41,7 +41,7 @@ using Jobs = std::vector<std::unique_ptr<Job>>;
 class Blocks {
  public:
   Blocks(std::vector<LanePort> lanes, BoardWriter& board, Recorder& recorder,
-         Outgoing<WatchMessage>& watch, Outgoing<MappingMessage>& mapping);
+         Outgoing<MappingMessage>& mapping);
 
   void AddJob(const Job& job, TimeNs now) {
     queue_.AddJob(job.id(), {});
@@ -177,7 +177,6 @@ class Blocks {
   bool shares_unsent_ = false;  // of some jobs: Job::share_unsent
   BoardWriter& board_;
   Recorder& recorder_;
-  Outgoing<WatchMessage>& watch_;
   Outgoing<MappingMessage>& mapping_;
 };
 

@@ -42,7 +42,7 @@ Flow::Flow(std::vector<LanePort> lanes, BoardWriter& board, Outgoing<PeersMessag
            Outgoing<WatchMessage>& watch, Outgoing<MappingMessage>& mapping)
     : board_(board),
       recorder_(board),
-      blocks_(std::move(lanes), board, recorder_, watch, mapping),
+      blocks_(std::move(lanes), board, recorder_, mapping),
       steersman_(blocks_, watch),
       plans_(blocks_, board, recorder_, steersman_, peers),
       late_(blocks_, board, peers, watch),

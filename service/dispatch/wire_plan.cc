@@ -42,7 +42,7 @@ void Append(WireBlock& block, const Piece& piece, std::uint64_t element) {
 
 void Settle(std::vector<std::uint32_t>& tensors) {
   std::ranges::sort(tensors);
-  tensors.erase(std::ranges::unique(tensors).begin(), tensors.end());
+  tensors.erase(std::unique(tensors.begin(), tensors.end()), tensors.end());
 }
 
 }  // namespace

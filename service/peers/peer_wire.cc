@@ -14,8 +14,6 @@ namespace {
 constexpr std::size_t kTextMax = 1000;  // more of a sentence is cut
 constexpr std::size_t kProgramMax = 127;
 
-Error Corrupt(const std::string& what) { return Error(Code::kCorrupt, "a service sent " + what); }
-
 std::string Text(capnp::Text::Reader text, std::size_t size_max = kTextMax) {
   return Printable({text.begin(), text.size()}, size_max);
 }
@@ -395,5 +393,7 @@ Result<PeerMessage> ReadMessage(schema::PeerMessage::Reader reader) {
       return ReadFromNode(job, reader);
   }
 }
+
+Error Corrupt(const std::string& what) { return Error(Code::kCorrupt, "a service sent " + what); }
 
 }  // namespace headrace::service

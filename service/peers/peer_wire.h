@@ -2,6 +2,8 @@
 // numbers that go beyond limits, times that are no times.
 #pragma once
 
+#include <string>
+
 #include "ipc/base/result.h"
 #include "ipc/schema/peer.capnp.h"
 #include "service/cluster/peer_messages.h"
@@ -18,5 +20,8 @@ Result<NodeFacts> ReadHello(schema::PeerHello::Reader hello);
 std::size_t WireBytes(const PeerMessage& message);
 void WriteMessage(schema::PeerMessage::Builder builder, const PeerMessage& message);
 Result<PeerMessage> ReadMessage(schema::PeerMessage::Reader reader);
+
+// Why a message is refused.
+Error Corrupt(const std::string& what);
 
 }  // namespace headrace::service

@@ -306,9 +306,10 @@ std::vector<PeerView> Peers::View() const {
   // This service leads its own jobs by a connection to itself.
   std::erase_if(views, [this](const PeerView& view) { return view.name == self_.name; });
   for (const auto& [name, address] : options_.peers) {
-    const bool known = std::any_of(views.begin(), views.end(), [&](const PeerView& view) {
-      return view.name == name || view.address == address;
-    });
+    const bool known = std::any_of(views.begin(), views.end(),
+                                   [&name = name, &address = address](const PeerView& view) {
+                                     return view.name == name || view.address == address;
+                                   });
     if (!known && name != self_.name) views.push_back({.name = name, .address = address});
   }
   refusals_.AddTo(views, MonotonicNow());

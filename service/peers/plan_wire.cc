@@ -14,8 +14,6 @@ namespace {
 
 constexpr std::size_t kTensorNameMax = 255;  // more of a name is cut
 
-Error Corrupt(const std::string& what) { return Error(Code::kCorrupt, "a service sent " + what); }
-
 bool IsTime(double seconds) { return std::isfinite(seconds) && seconds >= 0; }
 
 // Nothing for 0, which stands for no policy.

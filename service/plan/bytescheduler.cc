@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 
 #include "ipc/base/check.h"
+#include "service/plan/infinity.h"
 #include "service/plan/ready_set.h"
 
 namespace headrace::plan {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::uint64_t kSmallestPartition = 64 << 10;
 constexpr std::uint64_t kPartitionsMax = 4096;  // per iteration; smaller partitions are not tried
 constexpr std::array<std::uint32_t, 4> kCredits = {1, 2, 4, 8};

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <string>
+
+#include "service/plan/infinity.h"
 
 namespace headrace::plan {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 const CostPiece& PieceAt(const CostLine& line, std::uint64_t bytes) {
   const auto after = std::upper_bound(

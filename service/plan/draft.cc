@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 
 #include "ipc/base/check.h"
+#include "service/plan/infinity.h"
 
 namespace headrace::plan {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Fills in a timetable by always taking the block stage that can begin first.
 class Clerk {

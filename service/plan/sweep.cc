@@ -1,14 +1,13 @@
 #include "service/plan/sweep.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "ipc/base/check.h"
+#include "service/plan/infinity.h"
 
 namespace headrace::plan {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Two ways to add up the same times may differ by this much; it is far below any clock.
 constexpr double kRounding = 1e-14;
 constexpr int kProbesMax = 200;

@@ -8,6 +8,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <utility>
@@ -300,7 +301,7 @@ class FollowerTrial {
 class LeaderTrial {
  public:
   LeaderTrial() {
-    for (const service::NodeId node : {1, 2}) NodeUp(node);
+    for (const service::NodeId node : std::initializer_list<service::NodeId>{1, 2}) NodeUp(node);
   }
 
   void Step(Script& script) {
@@ -371,7 +372,8 @@ class LeaderTrial {
     Route();
   }
   void Finish() {
-    for (const service::NodeId node : {1, 2}) leader_.NodeDown(node, Code::kPeerLost, "gone");
+    for (const service::NodeId node : std::initializer_list<service::NodeId>{1, 2})
+      leader_.NodeDown(node, Code::kPeerLost, "gone");
     HR_CHECK(leader_.jobs_count() == 0, leader_.jobs_count());
     HR_CHECK(leader_.nodes_count() == 0, leader_.nodes_count());
   }

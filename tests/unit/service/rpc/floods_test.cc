@@ -20,15 +20,17 @@ namespace headrace::support {
 namespace {
 
 // So many messages, each of which resolves a capability that nobody has.
-std::vector<capnp::word> Resolves(std::size_t count) {
+std::vector<kj::byte> Resolves(std::size_t count) {
   capnp::MallocMessageBuilder message;
   auto resolve = message.initRoot<capnp::rpc::Message>().initResolve();
   resolve.setPromiseId(77);
   resolve.initException().setReason("");
   const kj::Array<capnp::word> flat = capnp::messageToFlatArray(message);
-  std::vector<capnp::word> words;
-  for (std::size_t i = 0; i < count; ++i) words.insert(words.end(), flat.begin(), flat.end());
-  return words;
+  std::vector<kj::byte> bytes;
+  for (std::size_t i = 0; i < count; ++i) {
+    bytes.insert(bytes.end(), flat.asBytes().begin(), flat.asBytes().end());
+  }
+  return bytes;
 }
 
 // Sends as fast as it is let, and comes again when it is cut off, until it is destroyed.
@@ -39,14 +41,14 @@ class Flooder {
 
  private:
   void Flood() {
-    const std::vector<capnp::word> words = Resolves(64);
+    const std::vector<kj::byte> bytes = Resolves(64);
     const std::stop_token stop = thread_.get_stop_token();
     while (!stop.stop_requested()) {
       const UniqueFd fd = ConnectTo(path_);
       const timeval patience{.tv_sec = 0, .tv_usec = 100'000};
       ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
       while (!stop.stop_requested() &&
-             ::send(fd.get(), words.data(), words.size() * 8, MSG_NOSIGNAL) > 0) {
+             ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0) {
       }
     }
   }
@@ -66,8 +68,8 @@ class FloodsTest : public testing::Test {
 
 TEST_F(FloodsTest, WhoeverSendsNothingButResolvesLosesTheConnection) {
   const UniqueFd fd = ConnectTo(stand_.socket_path());
-  const std::vector<capnp::word> words = Resolves(2 * service::kStraysMax);
-  ::send(fd.get(), words.data(), words.size() * 8, MSG_NOSIGNAL);
+  const std::vector<kj::byte> bytes = Resolves(2 * service::kStraysMax);
+  ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   const timeval patience{.tv_sec = 5, .tv_usec = 0};
   ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   char byte = 0;

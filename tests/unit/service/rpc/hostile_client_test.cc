@@ -131,29 +131,28 @@ TEST_F(HostileClientTest, LeavesItsCallsUnfinished) {
 
 // One call of the protocol, in the bytes of its one segment: it asks for the entrance and lets it
 // go.
-std::vector<capnp::word> AskAndFinish() {
+std::vector<kj::byte> AskAndFinish() {
   capnp::MallocMessageBuilder ask;
   ask.initRoot<capnp::rpc::Message>().initBootstrap().setQuestionId(0);
   capnp::MallocMessageBuilder finish;
   finish.initRoot<capnp::rpc::Message>().initFinish().setQuestionId(0);
-  std::vector<capnp::word> words;
+  std::vector<kj::byte> bytes;
   for (capnp::MallocMessageBuilder* message : {&ask, &finish}) {
     const kj::Array<capnp::word> flat = capnp::messageToFlatArray(*message);
-    words.insert(words.end(), flat.begin(), flat.end());
+    bytes.insert(bytes.end(), flat.asBytes().begin(), flat.asBytes().end());
   }
-  return words;
+  return bytes;
 }
 
 TEST_F(HostileClientTest, NeverReadsItsAnswers) {
   const UniqueFd fd = ConnectTo(stand_.socket_path());
   const timeval patience{.tv_sec = 5, .tv_usec = 0};
   ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-  const std::vector<capnp::word> pair = AskAndFinish();
-  const std::size_t size = pair.size() * sizeof(capnp::word);
+  const std::vector<kj::byte> pair = AskAndFinish();
   int sent = 0;
   // More than a gigabyte of answers, were they kept.
   constexpr int kSentMax = 10'000'000;
-  while (sent<kSentMax&& ::send(fd.get(), pair.data(), size, MSG_NOSIGNAL)> 0) ++sent;
+  while (sent<kSentMax&& ::send(fd.get(), pair.data(), pair.size(), MSG_NOSIGNAL)> 0) ++sent;
   EXPECT_LT(sent, kSentMax);
   EXPECT_TRUE(errno == EPIPE || errno == ECONNRESET) << errno;
   ASSERT_TRUE(stand_.watch().WaitFor<service::Event>(1));
