@@ -106,6 +106,9 @@ struct Transfer {
   std::byte* output = nullptr;  // of reduce
   std::uint32_t group = 0;      // between nodes: which links; 0: all memory is mapped here
   std::uint64_t position = 0;   // between nodes: the transfer's name, equal on every node
+  // Between nodes, where a member stands for several ranks: which of the root's it is. Nodes that
+  // say different ones do not mean the same transfer.
+  std::uint32_t root_rank = 0;
   std::uint32_t members_count = 0;
   std::array<std::byte*, kMembersMax> members{};  // aligned to the element, not to the vector
   std::array<std::int8_t, kMembersMax> devices = HostMemory();  // by member; kHost: no GPU's

@@ -289,6 +289,7 @@ void Job::FillBetweenNodes(const Operation& operation, const Block& block, const
   }
   if (transfer.kind == Collective::kAllReduce) return;
   transfer.root = NodeOf(*nodes_, block.root);
+  transfer.root_rank = block.root;
   if (transfer.kind == Collective::kReduceScatter) {
     transfer.kind = Collective::kReduce;
     if (transfer.root == nodes_->self) transfer.output = transfer.members[nodes_->self];

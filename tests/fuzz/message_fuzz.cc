@@ -89,7 +89,6 @@ class Trial {
       header.epoch = 3;
       header.plan_version = 5;
       header.reserved = 0;
-      header.reserved1 = 0;
     }
     if ((act.honest & MessageAct::kPosition) != 0) {
       header.position = header.position % kPostsMax + 1;

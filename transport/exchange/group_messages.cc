@@ -47,7 +47,7 @@ void Group::Announced(const MessageHeader& header, std::size_t size, ArrivalId a
   const bool ours = header.epoch == options_.epoch &&
                     header.plan_version == options_.plan_version &&
                     header.sender < members_count() && header.sender != options_.self &&
-                    header.reserved == 0 && header.reserved1 == 0;
+                    header.reserved == 0;
   if (!ours || size > limits_.slot_size || !ShapeOf(header, choice_.data_count)) {
     Refuse(message);
     return;

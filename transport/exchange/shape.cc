@@ -11,7 +11,10 @@ Shape Normal(Shape shape) {
   const Shape plain{};
   if (!Reduces(shape.kind)) shape.reduction = plain.reduction;
   if (shape.reduction != Reduction::kAverage) shape.divisor = plain.divisor;
-  if (!HasRoot(shape.kind)) shape.root = plain.root;
+  if (!HasRoot(shape.kind)) {
+    shape.root = plain.root;
+    shape.root_rank = plain.root_rank;
+  }
   if (shape.kind == Collective::kBarrier) {
     shape.dtype = plain.dtype;
     shape.count = plain.count;
@@ -26,6 +29,7 @@ Shape ShapeOf(const Transfer& transfer) {
                  .dtype = transfer.dtype,
                  .reduction = transfer.reduction,
                  .root = transfer.root,
+                 .root_rank = transfer.root_rank,
                  .count = transfer.count,
                  .divisor = transfer.divisor != 0 ? transfer.divisor : transfer.members_count});
 }
@@ -39,6 +43,7 @@ std::optional<Shape> ShapeOf(const MessageHeader& header, std::uint32_t members_
                     .dtype = static_cast<DType>(header.dtype),
                     .reduction = static_cast<Reduction>(header.reduction),
                     .root = header.root,
+                    .root_rank = header.root_rank,
                     .count = header.count,
                     .divisor = header.divisor};
   if (shape.count > kTransferBytesMax / SizeOf(shape.dtype)) return std::nullopt;
@@ -53,6 +58,7 @@ void WriteShape(const Shape& shape, MessageHeader& header) {
   header.dtype = static_cast<std::uint8_t>(shape.dtype);
   header.reduction = static_cast<std::uint8_t>(shape.reduction);
   header.root = shape.root;
+  header.root_rank = shape.root_rank;
   header.count = shape.count;
   header.divisor = shape.divisor;
 }
@@ -66,7 +72,10 @@ std::string Describe(const Shape& shape) {
     if (shape.divisor != 0) text += " over " + std::to_string(shape.divisor);
     text += ")";
   }
-  if (HasRoot(shape.kind)) text += ", root " + std::to_string(shape.root);
+  if (HasRoot(shape.kind)) {
+    text +=
+        ", root " + std::to_string(shape.root) + " (rank " + std::to_string(shape.root_rank) + ")";
+  }
   return text;
 }
 

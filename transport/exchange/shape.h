@@ -19,6 +19,7 @@ struct Shape {
   DType dtype = DType::kUInt8;
   Reduction reduction = Reduction::kSum;
   std::uint32_t root = 0;
+  std::uint32_t root_rank = 0;
   std::uint64_t count = 0;
   std::uint32_t divisor = 0;
 

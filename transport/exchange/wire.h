@@ -22,8 +22,9 @@ struct MessageHeader {
   std::uint32_t epoch = 0;
   std::uint32_t plan_version = 0;
   std::uint64_t position = 0;  // of the transfer
-  std::uint64_t count = 0;  // of the whole transfer, in elements; with the next four it says what
-  std::uint8_t kind = 0;    // the sender believes to be doing: Collective
+  std::uint64_t count =
+      0;                  // of the whole transfer, in elements; with the next three, the roots and
+  std::uint8_t kind = 0;  // the divisor it says what the sender believes to be doing: Collective
   std::uint8_t dtype = 0;
   std::uint8_t reduction = 0;
   std::uint8_t round = 0;  // of the piece's script
@@ -32,7 +33,7 @@ struct MessageHeader {
   std::uint16_t sender = 0;  // member number
   std::uint16_t reserved = 0;
   std::uint32_t divisor = 0;
-  std::uint32_t reserved1 = 0;
+  std::uint32_t root_rank = 0;  // of the root's, where a member stands for several
 };
 static_assert(sizeof(MessageHeader) == 56 && std::is_trivially_copyable_v<MessageHeader>);
 

@@ -49,7 +49,7 @@ std::vector<Lie> AllLies() {
           {"RootOfASum", [](MessageHeader& header) { header.root = 1; }},
           {"DivisorOfASum", [](MessageHeader& header) { header.divisor = 2; }},
           {"Reserved", [](MessageHeader& header) { header.reserved = 1; }},
-          {"Reserved1", [](MessageHeader& header) { header.reserved1 = 1; }},
+          {"RootRankOfASum", [](MessageHeader& header) { header.root_rank = 1; }},
           {"AverageByZero",
            [](MessageHeader& header) {
              header.reduction = static_cast<std::uint8_t>(Reduction::kAverage);
@@ -257,8 +257,8 @@ TEST(ExchangeShape, IsDescribedForPeople) {
                            .count = 3,
                            .divisor = 8}),
             "all_reduce of 3 bfloat16 (average over 8)");
-  EXPECT_EQ(Describe(Shape{.kind = Collective::kBroadcast, .root = 2, .count = 7}),
-            "broadcast of 7 uint8, root 2");
+  EXPECT_EQ(Describe(Shape{.kind = Collective::kBroadcast, .root = 2, .root_rank = 5, .count = 7}),
+            "broadcast of 7 uint8, root 2 (rank 5)");
   EXPECT_EQ(Describe(Shape{}), "barrier");
 }
 

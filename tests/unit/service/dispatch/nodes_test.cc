@@ -265,6 +265,18 @@ TEST(Nodes, FindOutWhenNodesPostDifferentThings) {
   ExpectFailed(*spread.clients[found], 1, Code::kMismatch, {"10", "11"});
 }
 
+TEST(Nodes, FindOutWhenTheyMeanDifferentRootsOnOneNode) {
+  Spread spread(Ranks{{0}, {1, 2}});
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    ipc::Record record = OnSegment(Collective::kBroadcast, DType::kFloat32, 10);
+    record.root = rank == 0 ? 1 : 2;
+    spread.clients[rank]->Post(record);
+  }
+  spread.cluster.Advance(100 * kMillisecond);
+  ExpectFailed(*spread.clients[0], 1, Code::kMismatch, {"(rank 1)", "(rank 2)"});
+  ASSERT_EQ(spread.Broken(0).size(), 1U);
+}
+
 TEST(Nodes, TellOneFailureOfAJobAndNoMore) {
   Spread spread(Ranks{{0}, {1}});
   for (int i = 0; i < 5; ++i) {
