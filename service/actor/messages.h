@@ -454,9 +454,9 @@ struct RankRefused {
 };
 using PeersMessage =
     std::variant<JobBroken, RankDone, JobEnded, GroupOpened, GroupMeasured, PlanTaken, TimesSeen,
-                 PlanMade, JobLate, BlockHashed, SteerNodes, CheckRank, RankRefused, RankAttached, RankEnded,
-                 HandInLayout, AskForming, ChangeSetting, ListPeers, TryPeer, LookAtCertificate, DrainPeers,
-                 StopPeers, Ping>;
+                 PlanMade, JobLate, BlockHashed, SteerNodes, CheckRank, RankRefused, RankAttached,
+                 RankEnded, HandInLayout, AskForming, ChangeSetting, ListPeers, TryPeer,
+                 LookAtCertificate, DrainPeers, StopPeers, Ping>;
 
 // ---- to http ----
 struct ProbeEnded {

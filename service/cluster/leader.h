@@ -126,10 +126,10 @@ class Leader {
     Stage stage = Stage::kForming;
     std::vector<Part> parts;  // from kOpening on in the order of agreement.nodes
     Agreement agreement;
-    std::set<std::uint32_t> ended;       // ranks that have left
-    std::string refused;                 // the last node that may not take part, and why
-    std::optional<Steering> drain;       // who wants it to end after what is posted
-    std::unique_ptr<Planning> planning;  // from kStarting on
+    std::set<std::uint32_t> ended;             // ranks that have left
+    std::string refused;                       // the last node that may not take part, and why
+    std::optional<Steering> drain;             // who wants it to end after what is posted
+    std::unique_ptr<Planning> planning;        // from kStarting on
     std::optional<Verification> verification;  // likewise, if results are compared
   };
   using JobNumber = std::uint64_t;

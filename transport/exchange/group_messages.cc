@@ -44,10 +44,9 @@ void Group::Announced(const MessageHeader& header, std::size_t size, ArrivalId a
     wire_.Drop(arrival);
     return;
   }
-  const bool ours = header.epoch == options_.epoch &&
-                    header.plan_version == options_.plan_version &&
-                    header.sender < members_count() && header.sender != options_.self &&
-                    header.reserved == 0;
+  const bool ours =
+      header.epoch == options_.epoch && header.plan_version == options_.plan_version &&
+      header.sender < members_count() && header.sender != options_.self && header.reserved == 0;
   if (!ours || size > limits_.slot_size || !ShapeOf(header, choice_.data_count)) {
     Refuse(message);
     return;
