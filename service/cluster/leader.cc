@@ -234,7 +234,7 @@ void Leader::Take(NodeId node, const JoinJob& join) {
       // Of one user, who contradicts himself: the job cannot come about.
       for (const Part& other : job.parts) NoteRefused(other.node, status.error().text());
       Fail(job, status.code(), status.error().text());
-    } else {
+    } else if (status.code() != Code::kAlreadyExists) {
       job.refused =
           fmt::format("node {} was refused: {}", nodes_.at(node).facts.name, status.error().text());
       ShowWaits(job);
