@@ -24,7 +24,7 @@ struct AttachRequest {
   std::uint32_t world_size = 1;
   std::uint32_t timeout_ms = 0;   // 0: the service's default
   std::string rendezvous;         // of the job's nodes; empty: as the service has it
-  std::string rendezvous_from;    // where that was found, for people
+  std::string rendezvous_from{};  // where that was found, for people
   std::string architecture;       // empty: the leader's default
   std::uint32_t after_epoch = 0;  // of the job, in which this rank was before; 0: it begins
   bool can_reconnect = false;     // by itself, when the service ends

@@ -287,8 +287,10 @@ Findings Examine(const Patient& patient) {
     findings.push_back(CheckThreads(patient.machine.threads));
   }
   findings.push_back(CheckSocket(patient));
-  // One failure is one problem: what follows from it is not said again.
-  if (patient.ping || !HasProblem(findings)) findings.push_back(CheckAnswer(patient));
+  // One failure is one problem: what follows from it is a note.
+  const bool is_known = HasProblem(findings);
+  findings.push_back(CheckAnswer(patient));
+  if (is_known && !patient.ping) findings.back().level = Level::kNote;
   // Without an answer to the first question, the others would only say the same again.
   if (patient.ping) {
     CheckDataPath(patient, findings);

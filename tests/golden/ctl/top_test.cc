@@ -98,7 +98,7 @@ TEST_F(Top, TakesIterationTimesFromTheSumsSinceTheLastLook) {
 
 TEST_F(Top, ShowsTheOldestWaitsFirstAndNothingThatOnlyMoves) {
   const Picture picture = Make();
-  ASSERT_EQ(picture.waits.size(), 12U) << "13 stages, of which one moves and waits for nobody";
+  ASSERT_EQ(picture.waits.size(), 16U) << "17 stages, of which one moves and waits for nobody";
   EXPECT_EQ(picture.waits[0].block, "30819");
   for (std::size_t i = 1; i < picture.waits.size(); ++i) {
     EXPECT_GE(picture.waits[i - 1].age_ns, picture.waits[i].age_ns);
@@ -111,7 +111,7 @@ TEST_F(Top, FiltersJobsRanksAndWaitsWhateverTheCase) {
   EXPECT_TRUE(speech.ranks.empty());
   for (const WaitLine& wait : speech.waits)
     EXPECT_NE((wait.job + wait.why).find("speech"), std::string::npos);
-  EXPECT_EQ(Make({.filter = "node-c"}).waits.size(), 1U);
+  EXPECT_EQ(Make({.filter = "node-c"}).waits.size(), 3U);
   EXPECT_EQ(speech.jobs_count, 3U) << "the title counts all";
 }
 

@@ -246,7 +246,7 @@ TEST_F(Views, ARowThatIsBeingWrittenIsLeftOutAndCounted) {
   const Snapshot snapshot = Read();
   EXPECT_EQ(snapshot.rows_unread, 2U);
   EXPECT_EQ(snapshot.jobs.size(), 2U);
-  EXPECT_EQ(snapshot.queue.size(), 12U);
+  EXPECT_EQ(snapshot.queue.size(), 16U);
   EXPECT_EQ(JobsJson(snapshot, NameOfUser)["rows_unread"], 2);
 }
 
