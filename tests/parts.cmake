@@ -11,12 +11,12 @@ set(headrace_part_thread
     ipc_test actor_test lane_test log_sink_test rpc_test dispatch_threads_test)
 # How many inputs a fixed seed gives; a fresh seed, which is printed, gets as many seconds.
 set(headrace_part_inputs_record 100000)
-set(headrace_part_inputs_dispatch 500)
-set(headrace_part_inputs_schema 20000)
-set(headrace_part_inputs_peer 20000)
+set(headrace_part_inputs_dispatch 1500)
+set(headrace_part_inputs_schema 10000)
+set(headrace_part_inputs_peer 100000)
 set(headrace_part_inputs_forming 300)
-set(headrace_part_inputs_socket 500)
-set(headrace_part_inputs_message 2000)
+set(headrace_part_inputs_socket 1500)
+set(headrace_part_inputs_message 3000)
 set(headrace_part_fresh_s 10)
 
 if(NOT HEADRACE_SANITIZE STREQUAL "")
