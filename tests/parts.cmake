@@ -1,5 +1,5 @@
-# What tests/run builds a second time, by clang under a sanitizer, and runs among all other tests: the
-# whole suites under sanitizers (--sanitize) take longer. Two parts, each in a folder of HEADRACE_PARTS:
+# What tests/run --parts builds a second time, by clang under a sanitizer, and runs among all other tests:
+# the whole suites under sanitizers (--sanitize) take longer. Two parts, each in a folder of HEADRACE_PARTS:
 #  - part-address: what reads bytes that strangers write, and libFuzzer, which follows that code;
 #  - part-thread: what several threads share.
 # A build under a sanitizer has the target `part`, the programs; the build without has the tests.
