@@ -115,9 +115,9 @@ class Job {
   bool HasSessions() const;
   // Whether anything was posted that has not ended.
   bool busy() const { return operations_open > 0 || (gradients && gradients->AnyOpen()); }
-  // Iterations of which the rank has posted every gradient; without a layout no end is known.
+  // Iterations of which the rank has posted every gradient: none while no rank has a layout.
   std::uint64_t IterationsOf(std::uint32_t rank) const {
-    return gradients ? gradients->IterationsOf(rank) : UINT64_MAX;
+    return gradients ? gradients->IterationsOf(rank) : 0;
   }
 
   // The operation in the slot of `sequence`; it may be free or belong to another sequence.

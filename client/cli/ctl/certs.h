@@ -32,7 +32,7 @@ struct NodeWish {
   std::string authority;           // folder with the authority's two files
   std::string out;                 // folder; gets NAME.key, NAME.crt and a copy of authority.crt
   std::vector<std::string> hosts;  // further names and addresses, for other programs' sake
-  std::string owner;               // of key and certificate; empty: who makes them
+  std::string owner{};             // of key and certificate; empty: who makes them
   int days = kNodeDays;            // ends with the authority at the latest
   bool force = false;
   std::int64_t now_unix_s = 0;

@@ -73,6 +73,28 @@ TEST(PlannedNodes, SumOverEveryRankOfEveryNode) {
   }
 }
 
+TEST(PlannedNodes, AreToldThatARankLeftBeforeItHandedInItsLayout) {
+  const JobSpec job{.world_size = 2, .rendezvous = "a:7733"};
+  HandDrivenCluster cluster({.nodes_count = 2});
+  ClientEnd& stays = cluster.node(0).Attach(job, 0);
+  ClientEnd& leaves = cluster.node(1).Attach(job, 1);
+  const auto layout = PackedLayout({400});
+  HandIn(cluster.node(0), stays, layout);
+  cluster.Form(job, {{0}, {1}});
+  cluster.Advance(kMillisecond);
+  PostGradient(stays, *layout, 0);
+  cluster.node(1).Close(leaves, true, "left the job");
+  cluster.Advance(kMillisecond);
+  const auto told = cluster.node(1).peers().Of<service::RankDone>();
+  ASSERT_EQ(told.size(), 1U);
+  // What control does with it.
+  cluster.node(0).Send(service::RankLeft{job.id, 1, told[0]->posted, told[0]->iterations,
+                                         "rank 1 (pid 1001) on node b left the job"});
+  cluster.Advance(kMillisecond);
+  ExpectFailed(stays, 1, Code::kPeerLost,
+               {"rank 1 (pid 1001) on node b left the job", "iteration 0"});
+}
+
 TEST(PlannedNodes, GoOnBesideOperationsWhicheverOfThemANodePostsFirst) {
   Fleet fleet(Ranks{{0}, {1}});
   fleet.AdoptAll(PlanOf(kBlocks), 1);

@@ -379,7 +379,7 @@ TEST(Recorder, TellsWhichBlockOfThePlanALostRankHadNotPosted) {
   EXPECT_EQ(rows[0].posted_us[0], 0U);
   EXPECT_EQ(rows[0].posted_us[1], kNever32);
   EXPECT_EQ(rows[0].code, static_cast<std::uint8_t>(Code::kPeerLost));
-  EXPECT_NE(ipc::GetText(rows[0].cause).find("rank 1 (pid 1001)"), std::string::npos);
+  EXPECT_NE(CauseOf(training.node, rows[0]).find("rank 1 (pid 1001)"), std::string::npos);
 }
 
 TEST(Recorder, SumsWhatRanksJobsAndLanesDid) {
