@@ -51,7 +51,8 @@ Status CheckDirectories(const std::string& socket_path, const std::string& board
   const std::filesystem::path of_board = DirectoryOf(board_path);
   const bool is_there = std::filesystem::exists(of_socket);
   const std::filesystem::path& wanted = is_there ? of_socket : DirectoryOf(of_socket);
-  if (Status status = CheckDirectory(wanted, socket_path); !status) return status;
+  const std::string& made = is_there ? socket_path : of_socket.native();
+  if (Status status = CheckDirectory(wanted, made); !status) return status;
   if (!is_there && of_board == of_socket) return {};
   return CheckDirectory(of_board, board_path);
 }

@@ -177,6 +177,7 @@ class Group {
   void BeginRound(std::uint16_t index);
   void Send(std::uint16_t index, std::uint16_t member);
   bool Advance(std::uint16_t index);
+  static bool OnlySends(const Script& script);
   bool Flows(const Piece& piece) const;
   void CountFlow(Piece& piece);
   void Sum(const Piece& piece, const Round& round);

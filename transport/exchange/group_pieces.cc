@@ -143,13 +143,23 @@ void Group::BeginRound(std::uint16_t index) {
   CountFlow(piece);
 }
 
+// A broadcast of this node's, or a sum that another one gets.
+bool Group::OnlySends(const Script& script) {
+  for (std::uint32_t round = 0; round < script.rounds_count; ++round) {
+    if (!script.Receives(script.rounds[round]).empty()) return false;
+  }
+  return true;
+}
+
 // Whether something of its round is on its way. Of a message that its receiver fetches nobody sees
-// that here: it is, when nothing is expected from others any more, who are at this round then.
+// that here. It is taken for granted when nothing is expected from others any more, who are at this
+// round then, and where no round ever brings anything; else other pieces tell.
 bool Group::Flows(const Piece& piece) const {
   if (piece.open_count == 0 || piece.round == piece.script.rounds_count) return false;
   const Round& round = piece.script.rounds[piece.round];
-  bool expects = false;
-  for (std::size_t i = 0; i < piece.script.Receives(round).size(); ++i) {
+  const std::size_t receives = piece.script.Receives(round).size();
+  bool expects = receives == 0 && !OnlySends(piece.script);
+  for (std::size_t i = 0; i < receives; ++i) {
     if (piece.receives[i] == Receive::kAccepted) return true;
     expects |= piece.receives[i] == Receive::kExpected;
   }

@@ -169,7 +169,7 @@ TEST_F(Doctor, FindsEachFaultByItself) {
   EXPECT_EQ(level_of("socket", [](Patient& p) { p.machine.socket.is_socket = false; }),
             Level::kProblem);
   EXPECT_EQ(level_of("jobs", [](Patient& p) { p.board->jobs[0].state = 3; }), Level::kProblem);
-  EXPECT_EQ(level_of("cores", [](Patient& p) { p.machine.cores = 2; }), Level::kWarning);
+  EXPECT_EQ(level_of("cores", [](Patient& p) { p.machine.cores = 1; }), Level::kWarning);
   EXPECT_EQ(level_of("reductions",
                      [](Patient& p) { ipc::SetText(p.board->service.reduce_target, "SCALAR"); }),
             Level::kWarning);

@@ -75,6 +75,9 @@ def with_ddp_hook(session):
         def index(self):
             return 0
 
+        def parameters(self):
+            return [torch.empty(100)]
+
         def buffer(self):
             return torch.full((100,), session.rank + 1.0)
 

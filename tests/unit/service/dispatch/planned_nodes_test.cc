@@ -165,6 +165,7 @@ TEST(PlannedNodes, AJobHasRestartedAsOftenAsItsRanksCameBack) {
 
 TEST(PlannedNodes, SayWhoHoldsThemUpAndNameNoRankThatHasDoneItsPart) {
   Fleet fleet(Ranks{{0}, {1}});
+  fleet.cluster.node(0).dispatch().ReportLate(5 * kSecond);  // it looks whom stages wait for
   fleet.AdoptAll(PlanOf(kBlocks), 1);
   for (std::uint32_t tensor = 0; tensor < 3; ++tensor) {
     PostGradient(*fleet.clients[0], *fleet.layout, tensor);

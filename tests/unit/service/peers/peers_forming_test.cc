@@ -135,7 +135,10 @@ TEST_F(PeersForming, SaysThatTheLeaderDoesNotAnswerAndJoinsItWhenItDoes) {
       loop_, a_, {.job = "late", .rank = 0, .world_size = 2, .rendezvous = late.peers.address});
   ASSERT_TRUE(a_.dispatch().WaitFor<JobForming>(2));
   EXPECT_EQ(Last<JobForming>(a_.dispatch()).waits_for,
-            "the service at " + late.peers.address + " does not answer: Connection refused");
+            "the service at " + late.peers.address +
+                " does not answer: Connection refused; the address is from its ranks: see that "
+                "headraced runs there and can be reached, or set HEADRACE_RENDEZVOUS to host:port "
+                "of the service of one of the job's nodes");
   ControlStand c(late);
   ASSERT_TRUE(a_.dispatch().WaitFor<JobForming>(4));
   EXPECT_EQ(Last<JobForming>(a_.dispatch()).waits_for,
