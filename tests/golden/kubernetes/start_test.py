@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(HERE))
 
 from kustomize import Document, render, unordered  # noqa: E402
+from tests.support.cluster.requirements import require_namespaces  # noqa: E402
 from tests.support.directory import OwnDirectory  # noqa: E402
 from tests.support.service import build_directory  # noqa: E402
 from tests.support.unittests import run_tests  # noqa: E402
@@ -34,6 +35,12 @@ IMAGES = ("headrace", "headrace-cuda")
 # What Kubernetes would know of a pod, besides its name. No loopback: others are to reach it.
 FIELDS = {"spec.nodeName": "gpu-17", "status.podIP": "10.244.1.9", "status.hostIP": "10.0.0.17"}
 SECRET = "headrace-tls"
+# What asks for GPUs finds those of the driver's double.
+GPUS = {"HEADRACE_CUDA_LIBRARY": os.path.join(build_directory(), "tests/support/cuda_double/libcuda.so.1")}
+# A network of its own in which the pod's and the host's addresses are, since headraced tries its own.
+IN_A_POD = ("unshare", "--net", "sh", "-ec",
+            "ip link set lo up; for each in " + " ".join((FIELDS["status.podIP"], FIELDS["status.hostIP"]))
+            + '; do ip address add $each dev lo; done; exec "$@"', "sh")  # fmt: skip
 
 
 def folders() -> list[Path]:
@@ -105,8 +112,9 @@ class Machine:
             place = self.mount(pod, volumes[mounted["name"]], names)
             arguments = [each.replace(f"={mounted['mountPath']}/", f"={place}/") for each in arguments]
         done = subprocess.run(
-            [os.path.join(build_directory(), "headraced"), "--check-config", *arguments],
-            env={"PATH": "/usr/bin", **environment}, capture_output=True, text=True, timeout=60,
+            [*IN_A_POD, os.path.join(build_directory(), "headraced"), "--check-config", *arguments],
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **GPUS, **environment}, capture_output=True,
+            text=True, timeout=60,
         )  # fmt: skip
         if done.returncode == 0:
             assert "fine" in done.stdout, done.stdout
@@ -126,6 +134,10 @@ def node_names(documents: list[Document]) -> list[str]:
 
 
 class Manifests(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        require_namespaces()
+
     def setUp(self) -> None:
         own = OwnDirectory("headrace-manifests-")
         self.addCleanup(own.close)

@@ -130,7 +130,7 @@ TEST_F(Http, NamesAPortThatIsTakenAndWhatToDo) {
   auto second = HttpListener::Create(
       address, *board, [this] { return kj::cp(*answer); }, io);
   ASSERT_FALSE(second.ok());
-  EXPECT_EQ(second.error().code(), Code::kAlreadyExists);
+  EXPECT_EQ(second.error().code(), Code::kBusy);
   EXPECT_EQ(second.error().text(), "listen at http_address " + address +
                                        ": Address already in use: another program listens there: "
                                        "end it, or set http_address to another port");
