@@ -85,7 +85,10 @@ def with_ddp_hook(session):
         return headrace.torch.ddp_hook(session, Bucket()).wait().tolist()
 
     with as_torchs_gpu(gpu):
-        return [average() for _ in range(3)], session.counters()["waits"]
+        averages = [average()]  # the first compares what is in the bucket, which waits
+        before = session.counters()["waits"]
+        averages += [average() for _ in range(2)]
+        return averages, session.counters()["waits"] - before
 
 
 def with_a_rank_that_dies(session):
