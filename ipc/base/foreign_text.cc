@@ -1,5 +1,6 @@
 #include "ipc/base/foreign_text.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 
@@ -44,6 +45,14 @@ std::string_view SentenceIn(std::string_view text) {
 }
 
 }  // namespace
+
+std::string Printable(std::string_view text, std::size_t size_max) {
+  std::string printable(text.substr(0, size_max));
+  std::replace_if(
+      printable.begin(), printable.end(),
+      [](char byte) { return static_cast<unsigned char>(byte) < 0x20 || byte == 0x7f; }, '?');
+  return printable;
+}
 
 std::string CauseInForeignText(std::string_view description) {
   std::string cause;

@@ -1,10 +1,15 @@
-// What a library says of a failure, in words for people. Any thread.
+// Texts that programs of others wrote, made fit for a log, a screen or an error. Any thread.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
 namespace headrace {
+
+// The first `size_max` bytes of `text` with control characters replaced by '?': what a client or a
+// peer wrote must not move a cursor nor start a line.
+std::string Printable(std::string_view text, std::size_t size_max = std::string_view::npos);
 
 // The cause in the description of a kj exception: the system's own words ("Connection refused") or
 // the resolver's, without the names of functions and parameters around them. Of a text that has

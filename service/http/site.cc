@@ -1,9 +1,9 @@
 #include "service/http/site.h"
 
 #include <algorithm>
-#include <chrono>
 #include <string>
 
+#include "ipc/base/clock.h"
 #include "ipc/board.h"
 #include "service/http/http_assets.h"
 #include "service/watch/metrics.h"
@@ -11,12 +11,6 @@
 
 namespace headrace::service {
 namespace {
-
-std::int64_t UnixNow() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 HttpPage NotFound() {
   return PageOf(404, "text/plain; charset=utf-8",

@@ -8,14 +8,6 @@
 
 namespace headrace::service {
 
-std::string Printable(std::string_view text, std::size_t size_max) {
-  std::string printable(text.substr(0, size_max));
-  for (char& letter : printable) {
-    if (static_cast<unsigned char>(letter) < ' ' || letter == 0x7f) letter = '?';
-  }
-  return printable;
-}
-
 std::string CauseOf(const kj::Exception& exception) {
   // However the end of the other side shows itself: nothing to read, reset, no one to write to.
   if (exception.getType() == kj::Exception::Type::DISCONNECTED) {

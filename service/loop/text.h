@@ -14,9 +14,6 @@ namespace headrace::service {
 
 inline constexpr std::size_t kJobNameShownMax = 64;
 
-// Text from a stranger, fit for a log line: cut, and without control characters.
-std::string Printable(std::string_view text, std::size_t size_max);
-
 // Why something of kj failed: the one way from its exceptions to texts that people read.
 std::string CauseOf(const kj::Exception& exception);
 

@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "ipc/base/foreign_text.h"
 #include "service/loop/text.h"
 
 namespace headrace::service {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ipc/base/foreign_text.h"
 #include "service/loop/text.h"
 #include "service/peers/peer_wire.h"
 

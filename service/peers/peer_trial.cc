@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "ipc/base/foreign_text.h"
 #include "ipc/schema/peer.capnp.h"
 #include "service/config_address.h"
 #include "service/loop/text.h"

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "ipc/base/foreign_text.h"
 #include "service/accounts/roster.h"
-#include "service/loop/text.h"
 #include "service/peers/plan_wire.h"
 #include "service/peers/steering_wire.h"
 #include "service/session/session.h"

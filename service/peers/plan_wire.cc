@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ipc/base/foreign_text.h"
 #include "service/cluster/layouts.h"
-#include "service/loop/text.h"
 #include "service/peers/peer_wire.h"
 
 namespace headrace::service {

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "ipc/base/foreign_text.h"
 #include "service/accounts/roster.h"
 #include "service/cluster/wishes.h"
-#include "service/loop/text.h"
 
 namespace headrace::service {
 namespace {

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <utility>
 
-#include "service/loop/text.h"
+#include "ipc/base/foreign_text.h"
 #include "service/peers/tls_files.h"
 #include "service/peers/tls_greeting.h"
 #include "service/peers/tls_handshake.h"

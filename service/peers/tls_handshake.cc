@@ -8,8 +8,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "service/loop/text.h"
-
 namespace headrace::service {
 namespace {
 

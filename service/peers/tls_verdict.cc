@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "service/loop/text.h"
+#include "ipc/base/foreign_text.h"
 #include "service/peers/tls_options.h"
 
 namespace headrace::service {

@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include "ipc/base/foreign_text.h"
+
 namespace headrace::service {
 
 Result<std::optional<plan::Policy>> ReadPolicyName(std::string_view name) {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "ipc/base/foreign_text.h"
+
 namespace headrace::service {
 namespace {
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "ipc/base/foreign_text.h"
 #include "service/rpc/admin.h"
 #include "service/rpc/ask_peers.h"
 #include "service/rpc/rendezvous.h"

@@ -4,8 +4,8 @@
 
 #include <utility>
 
+#include "ipc/base/foreign_text.h"
 #include "service/cluster/leader.h"
-#include "service/loop/text.h"
 
 namespace headrace::service {
 namespace {

@@ -9,6 +9,7 @@
 #include "client/cli/ctl/certs_files.h"
 #include "client/cli/ctl/openssl.h"
 #include "client/cli/ctl/table.h"
+#include "ipc/base/foreign_text.h"
 
 namespace headrace::ctl {
 namespace {

@@ -6,6 +6,7 @@
 #include "client/cli/ctl/units.h"
 #include "client/cli/ctl/words.h"
 #include "ipc/base/error.h"
+#include "ipc/base/foreign_text.h"
 
 namespace headrace::ctl {
 namespace {

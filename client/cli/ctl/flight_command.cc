@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 
 #include "client/cli/ctl/flight_view.h"
+#include "ipc/base/clock.h"
 
 namespace headrace::ctl {
 namespace {
@@ -16,11 +16,6 @@ struct Options {
   bool previous = false;
   Watch watch;
 };
-
-std::int64_t UnixNow() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-}
 
 // Says on stderr what the table cannot: that the service is gone, which for the previous one is no
 // news.

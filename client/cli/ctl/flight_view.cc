@@ -11,6 +11,7 @@
 #include "ipc/base/age.h"
 #include "ipc/base/collective.h"
 #include "ipc/base/error.h"
+#include "ipc/base/foreign_text.h"
 
 namespace headrace::ctl {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "client/cli/ctl/table.h"
 #include "client/cli/ctl/units.h"
+#include "ipc/base/foreign_text.h"
 
 namespace headrace::ctl {
 namespace {

@@ -8,6 +8,7 @@
 #include "client/cli/ctl/units.h"
 #include "client/cli/ctl/views.h"
 #include "client/cli/ctl/words.h"
+#include "ipc/base/foreign_text.h"
 
 namespace headrace::ctl {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "client/cli/ctl/commands.h"
 #include "client/cli/ctl/table.h"
+#include "ipc/base/foreign_text.h"
 #include "ipc/base/nearest_name.h"
 
 namespace headrace::ctl {

@@ -11,6 +11,7 @@
 #include "client/cli/ctl/table.h"
 #include "client/cli/ctl/units.h"
 #include "client/cli/ctl/words.h"
+#include "ipc/base/foreign_text.h"
 
 namespace headrace::ctl {
 namespace {

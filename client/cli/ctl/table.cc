@@ -47,12 +47,4 @@ std::string Table::Render(bool with_header) const {
   return text;
 }
 
-std::string Printable(std::string_view text) {
-  std::string printable(text);
-  std::replace_if(
-      printable.begin(), printable.end(),
-      [](char byte) { return static_cast<unsigned char>(byte) < 0x20 || byte == 0x7f; }, '?');
-  return printable;
-}
-
 }  // namespace headrace::ctl

@@ -30,7 +30,4 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// `text` with control characters replaced by '?': what a client wrote must not move the cursor.
-std::string Printable(std::string_view text);
-
 }  // namespace headrace::ctl

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client/cli/ctl/table.h"
+#include "ipc/base/foreign_text.h"
 
 namespace headrace::ctl {
 namespace {

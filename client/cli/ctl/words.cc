@@ -6,6 +6,7 @@
 #include "client/cli/ctl/units.h"
 #include "ipc/base/age.h"
 #include "ipc/base/error.h"
+#include "ipc/base/foreign_text.h"
 
 namespace headrace::ctl {
 

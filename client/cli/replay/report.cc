@@ -8,6 +8,7 @@
 
 #include "client/cli/ctl/table.h"
 #include "client/cli/ctl/units.h"
+#include "ipc/base/foreign_text.h"
 
 namespace headrace::replay {
 namespace {
@@ -70,8 +71,8 @@ std::string ValuesText(const std::vector<Played>& played) {
 std::string LanesText(const std::vector<ipc::LaneRow>& lanes) {
   std::string text;
   for (const ipc::LaneRow& lane : lanes) {
-    text += fmt::format("Lane {} ({}): ", ctl::Printable(ipc::GetText(lane.name)),
-                        ctl::Printable(ipc::GetText(lane.transport)));
+    text += fmt::format("Lane {} ({}): ", Printable(ipc::GetText(lane.name)),
+                        Printable(ipc::GetText(lane.transport)));
     text += lane.bytes_per_s == 0 ? "no cost line yet.\n"
                                   : fmt::format("a stage costs {:.1f} us and {} more.\n",
                                                 static_cast<double>(lane.startup_ns) / kMicrosecond,
@@ -84,16 +85,16 @@ std::string PlanText(const Ending& ending) {
   if (!ending.plan) return "The board shows no plan of the job.\n";
   const ipc::PlanRow& plan = *ending.plan;
   return fmt::format("Plan {} by {}: {} blocks, hash {:016x}, in force since iteration {}.\n",
-                     plan.version, ctl::Printable(ipc::GetText(plan.policy)), plan.blocks,
-                     plan.hash, plan.from_iteration);
+                     plan.version, Printable(ipc::GetText(plan.policy)), plan.blocks, plan.hash,
+                     plan.from_iteration);
 }
 
 Json LanesJson(const std::vector<ipc::LaneRow>& lanes) {
   Json json = Json::array();
   for (const ipc::LaneRow& lane : lanes) {
     const bool known = lane.bytes_per_s != 0;
-    json.push_back({{"lane", ctl::Printable(ipc::GetText(lane.name))},
-                    {"transport", ctl::Printable(ipc::GetText(lane.transport))},
+    json.push_back({{"lane", Printable(ipc::GetText(lane.name))},
+                    {"transport", Printable(ipc::GetText(lane.transport))},
                     {"startup_ns", known ? Json(lane.startup_ns) : Json(nullptr)},
                     {"bytes_per_s", known ? Json(lane.bytes_per_s) : Json(nullptr)}});
   }
@@ -127,7 +128,7 @@ std::string ReportText(const Heading& heading, const std::vector<Played>& played
   std::string text = fmt::format(
       "{}: {} gradients, {}, {}; {} ranks; times x {:g}, jitter {:g} %; {} iterations after {} to "
       "warm up.\n\n",
-      ctl::Printable(heading.model), heading.tensors, ctl::FormatBytes(heading.bytes),
+      Printable(heading.model), heading.tensors, ctl::FormatBytes(heading.bytes),
       Name(heading.dtype), heading.world_size, heading.scale, 100 * heading.jitter,
       first.iterations.size(), first.warmup);
   ctl::Table table({{"TIME"}, {"MEDIAN", ctl::Align::kRight}, {""}});
@@ -162,7 +163,7 @@ Json ReportJson(const Heading& heading, const std::vector<Played>& played) {
     return ending.plan ? Json((*ending.plan).*field) : Json(nullptr);
   };
   return {
-      {"model", ctl::Printable(heading.model)},
+      {"model", Printable(heading.model)},
       {"tensors", heading.tensors},
       {"bytes", heading.bytes},
       {"dtype", Name(heading.dtype)},
@@ -180,8 +181,7 @@ Json ReportJson(const Heading& heading, const std::vector<Played>& played) {
       {"backward_s", summary.backward_s},
       {"forward_s", summary.forward_s},
       {"moving_s", Seconds(ending, &ipc::PlanRow::moving_ns)},
-      {"policy",
-       ending.plan ? Json(ctl::Printable(ipc::GetText(ending.plan->policy))) : Json(nullptr)},
+      {"policy", ending.plan ? Json(Printable(ipc::GetText(ending.plan->policy))) : Json(nullptr)},
       {"plan_version", of_plan(&ipc::PlanRow::version)},
       {"plan_hash", ending.plan ? Json(fmt::format("{:016x}", ending.plan->hash)) : Json(nullptr)},
       {"blocks", of_plan(&ipc::PlanRow::blocks)},

@@ -6,6 +6,7 @@
 
 #include "client/cli/ctl/table.h"
 #include "client/cli/ctl/trace_events.h"
+#include "ipc/base/foreign_text.h"
 
 namespace headrace::replay {
 namespace {
@@ -45,7 +46,7 @@ void AddRank(const Profile& profile, std::uint32_t rank, const Take& take, TimeN
 
 Json ArgsOf(const ipc::PlanBlockRow& block) {
   return {{"bytes", block.bytes},
-          {"tensor", ctl::Printable(ipc::GetText(block.tensor))},
+          {"tensor", Printable(ipc::GetText(block.tensor))},
           {"first_tensor", block.first_tensor},
           {"last_tensor", block.last_tensor},
           {"ready_us", Microseconds(block.ready_ns)},

@@ -10,6 +10,7 @@
 #include "client/cli/ctl/table.h"
 #include "client/cli/ctl/units.h"
 #include "ipc/base/age.h"
+#include "ipc/base/foreign_text.h"
 
 namespace headrace::ctl {
 namespace {

@@ -8,6 +8,7 @@
 #include "client/cli/ctl/queue_view.h"
 #include "client/cli/ctl/table.h"
 #include "client/cli/ctl/words.h"
+#include "ipc/base/foreign_text.h"
 
 namespace headrace::ctl {
 namespace {
