@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "service/config_address.h"
 #include "service/loop/text.h"
 #include "service/peers/peers.h"
 #include "service/peers/tcp.h"
@@ -13,7 +14,6 @@ namespace {
 
 constexpr auto kDelayMin = 50 * kj::MILLISECONDS;
 constexpr auto kDelayMax = 1 * kj::SECONDS;
-constexpr unsigned kDefaultPort = 7733;
 
 // Worth another attempt: the other end may change its mind by itself.
 bool MayPass(Code code) {
@@ -89,7 +89,7 @@ kj::Promise<void> PeerDialer::TryAgainLater() {
 }
 
 kj::Promise<kj::Own<kj::AsyncIoStream>> PeerDialer::Connect() {
-  auto connected = network_.parseAddress(options_.address, kDefaultPort)
+  auto connected = network_.parseAddress(options_.address, kNodePort)
                        .then([](kj::Own<kj::NetworkAddress> address) {
                          auto stream = address->connect();
                          return stream.attach(kj::mv(address));

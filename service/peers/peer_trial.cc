@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ipc/schema/peer.capnp.h"
+#include "service/config_address.h"
 #include "service/loop/text.h"
 #include "service/peers/tcp.h"
 
@@ -15,7 +16,6 @@ namespace headrace::service {
 namespace {
 
 constexpr auto kStepTimeout = 5 * kj::SECONDS;  // of each step but the handshake, which has its own
-constexpr unsigned kDefaultPort = 7733;
 constexpr std::size_t kTextShownMax = 128;
 
 // Owned by the chain of its own promises.
@@ -56,7 +56,7 @@ class Trial {
   }
 
   kj::Promise<void> Resolve() {
-    return InTime(network_.parseAddress(address_, kDefaultPort))
+    return InTime(network_.parseAddress(address_, kNodePort))
         .then([this](kj::Own<kj::NetworkAddress> resolved) {
           steps_.back().found =
               fmt::format("is {}", Printable(resolved->toString().cStr(), kTextShownMax));

@@ -2,7 +2,7 @@
 #include <atomic>
 
 #include "tests/contract/subject.h"
-#include "transport/loopback/loopback_transport.h"
+#include "tests/support/loopback/loopback_transport.h"
 #include "transport/shm/shm_transport.h"
 
 namespace headrace::transport {

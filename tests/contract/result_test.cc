@@ -6,7 +6,7 @@
 
 #include "tests/contract/members.h"
 #include "tests/contract/subject.h"
-#include "transport/loopback/reference.h"
+#include "tests/support/loopback/reference.h"
 
 namespace headrace::transport {
 namespace {

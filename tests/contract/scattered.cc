@@ -5,7 +5,7 @@
 #include <random>
 
 #include "ipc/base/check.h"
-#include "transport/loopback/reference.h"
+#include "tests/support/loopback/reference.h"
 
 namespace headrace::transport {
 namespace {

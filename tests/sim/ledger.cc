@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "transport/loopback/reference.h"
+#include "tests/support/loopback/reference.h"
 #include "transport/shm/move.h"
 
 namespace headrace::sim {

@@ -2,7 +2,7 @@
 
 #include <bit>
 
-#include "transport/loopback/reference.h"
+#include "tests/support/loopback/reference.h"
 
 namespace headrace::sim {
 namespace {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "transport/loopback/reference.h"
+#include "tests/support/loopback/reference.h"
 
 namespace headrace::sim {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "ipc/base/check.h"
-#include "transport/loopback/reference.h"
+#include "tests/support/loopback/reference.h"
 
 namespace headrace::support {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "tests/support/hand_driven_node.h"
+#include "tests/support/loopback/simulated_wire.h"
 #include "transport/exchange/exchange.h"
-#include "transport/loopback/simulated_wire.h"
 
 namespace headrace::support {
 

@@ -19,9 +19,9 @@
 #include "service/watch/watch.h"
 #include "tests/support/client_end.h"
 #include "tests/support/device_loopback.h"
+#include "tests/support/loopback/loopback_transport.h"
 #include "tests/support/observed_transport.h"
 #include "tests/support/recording.h"
-#include "transport/loopback/loopback_transport.h"
 
 namespace headrace::support {
 

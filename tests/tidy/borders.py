@@ -57,7 +57,7 @@ IMPURE = re.compile(
 
 TRANSPORT_HOME = "service/daemon.cc"
 CONCRETE_TRANSPORT = re.compile(
-    r"transport/(shm|loopback|nvlink|nccl|ucx)/|\b\w+Transport>\("
+    r"transport/(shm|nvlink|nccl|ucx)/|\b\w+Transport>\("
 )
 
 GETENV_HOMES = ("service/config.cc", "client/lib/api_session.cc", "tests/")

@@ -1,8 +1,8 @@
 // What a collective does, on bytes: in the order of ranks, one element at a time.
 #include <cstring>
 
+#include "tests/support/loopback/reference.h"
 #include "tests/support/nccl_double/messages.h"
-#include "transport/loopback/reference.h"
 
 namespace headrace::nccl_double {
 namespace {

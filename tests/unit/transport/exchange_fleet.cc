@@ -1,7 +1,7 @@
 #include "tests/unit/transport/exchange_fleet.h"
 
 #include "ipc/base/check.h"
-#include "transport/loopback/reference.h"
+#include "tests/support/loopback/reference.h"
 
 namespace headrace::transport {
 

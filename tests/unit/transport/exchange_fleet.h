@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "tests/contract/members.h"
+#include "tests/support/loopback/simulated_wire.h"
 #include "transport/exchange/exchange.h"
-#include "transport/loopback/simulated_wire.h"
 
 namespace headrace::transport {
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "tests/support/loopback/reference.h"
 #include "tests/unit/transport/exchange_fleet.h"
-#include "transport/loopback/reference.h"
 
 namespace headrace::transport {
 namespace {

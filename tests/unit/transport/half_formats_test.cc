@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "transport/loopback/reference.h"
+#include "tests/support/loopback/reference.h"
 
 namespace headrace::transport {
 namespace {

@@ -1,4 +1,4 @@
-#include "transport/loopback/loopback_transport.h"
+#include "tests/support/loopback/loopback_transport.h"
 
 #include <gtest/gtest.h>
 

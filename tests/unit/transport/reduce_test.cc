@@ -8,7 +8,7 @@
 #include <string>
 
 #include "tests/contract/patterns.h"
-#include "transport/loopback/reference.h"
+#include "tests/support/loopback/reference.h"
 // Before Highway, so that its list of targets is the kernels'.
 #include "transport/reduce/call.h"
 

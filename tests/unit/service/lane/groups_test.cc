@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "service/lane/lane.h"
+#include "tests/support/loopback/simulated_wire.h"
 #include "tests/support/recording.h"
 #include "transport/exchange/exchange.h"
-#include "transport/loopback/simulated_wire.h"
 
 namespace headrace::service {
 namespace {

@@ -7,9 +7,9 @@
 #include <array>
 #include <vector>
 
+#include "tests/support/loopback/loopback_transport.h"
 #include "tests/support/observed_transport.h"
 #include "tests/support/recording.h"
-#include "transport/loopback/loopback_transport.h"
 
 namespace headrace::service {
 namespace {

@@ -9,7 +9,7 @@
 #include <random>
 
 #include "tests/contract/patterns.h"
-#include "transport/loopback/reference.h"
+#include "tests/support/loopback/reference.h"
 #include "transport/nvlink/kernel_list.h"
 
 namespace headrace::transport {

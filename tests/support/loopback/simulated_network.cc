@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "ipc/base/check.h"
-#include "transport/loopback/simulated_end.h"
+#include "tests/support/loopback/simulated_end.h"
 
 namespace headrace::transport {
 

@@ -1,11 +1,11 @@
-#include "transport/loopback/loopback_transport.h"
+#include "tests/support/loopback/loopback_transport.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "ipc/base/check.h"
+#include "tests/support/loopback/reference.h"
 #include "transport/digest.h"
-#include "transport/loopback/reference.h"
 #include "transport/runs.h"
 
 namespace headrace::transport {

@@ -1,4 +1,4 @@
-#include "transport/loopback/reference.h"
+#include "tests/support/loopback/reference.h"
 
 #include <algorithm>
 #include <cmath>

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "transport/loopback/simulated_wire.h"
+#include "tests/support/loopback/simulated_wire.h"
 
 namespace headrace::transport {
 

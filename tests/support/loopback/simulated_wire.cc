@@ -1,11 +1,11 @@
-#include "transport/loopback/simulated_wire.h"
+#include "tests/support/loopback/simulated_wire.h"
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
 
 #include "ipc/base/check.h"
-#include "transport/loopback/simulated_end.h"
+#include "tests/support/loopback/simulated_end.h"
 
 namespace headrace::transport {
 namespace {
