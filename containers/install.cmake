@@ -50,6 +50,10 @@ endfunction()
 function(headrace_install_libraries)
   get_property(programs GLOBAL PROPERTY HEADRACE_PROGRAMS)
   headrace_install_needs(libraries PROGRAMS ${programs})
+  foreach(component service planner client)
+    install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/headrace
+            COMPONENT ${component})
+  endforeach()
   headrace_install_needs(service COMPILED_IN fmt/format.h spdlog/spdlog.h boost/version.hpp CLI/CLI.hpp
                          toml++/toml.h nlohmann/json.hpp hwy/highway.h)
   headrace_install_needs(planner COMPILED_IN fmt/format.h CLI/CLI.hpp nlohmann/json.hpp)

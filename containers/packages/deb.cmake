@@ -18,6 +18,12 @@ headrace_install_needs(library PACKAGE libheadrace COMPILED_IN fmt/format.h boos
 install(FILES ${PROJECT_SOURCE_DIR}/client/include/headrace/headrace.h DESTINATION include/headrace
         COMPONENT development EXCLUDE_FROM_ALL)
 headrace_install_consumers_files(development EXCLUDE_FROM_ALL)
+foreach(package headrace:system libheadrace:library libheadrace-dev:development python3-headrace:python)
+  string(REPLACE ":" ";" package ${package})
+  list(GET package 0 name)
+  list(GET package 1 component)
+  install(FILES ${here}/copyright DESTINATION share/doc/${name} COMPONENT ${component} EXCLUDE_FROM_ALL)
+endforeach()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/client/python/headrace DESTINATION lib/python3/dist-packages
         COMPONENT python EXCLUDE_FROM_ALL
         FILES_MATCHING PATTERN "*.py" PATTERN py.typed PATTERN __pycache__ EXCLUDE)

@@ -66,10 +66,12 @@ def check_goals() -> None:
     """Ratios that point the right way, and what the bound allows."""
     exact = way("exact", [[1.0]], [1.0], plan=plan("exact"))
     peer = way("bytescheduler", [[1.2]], [1.0], plan=plan("bytescheduler"))
-    ranks = [{"ways": [way(GLOO, [[1.6]], [1.0]), peer, exact]}]
+    wfbp = way("wfbp", [[1.6]], [1.0], plan=plan("wfbp"))
+    ranks = [{"ways": [way(GLOO, [[9.0]], [1.0]), wfbp, peer, exact]}]
     case = {"title": "t", "figures": figures(ranks)}
-    over_ddp, over_peer = training_report.goals([case])
-    assert over_ddp["value"] == 1.6 and over_ddp["met"] and over_ddp["bound"] == 2.0, over_ddp
+    over_wfbp, over_peer = training_report.goals([case])
+    assert over_wfbp["over"] == "wfbp" and over_wfbp["value"] == 1.6 and over_wfbp["met"], over_wfbp
+    assert over_wfbp["bound"] == 2.0, over_wfbp
     assert over_peer["value"] == 1.2 and not over_peer["met"], over_peer
     assert "NOT MET" in training_report.goals_text([over_peer])
     assert "forbids" in training_report.goals_text([{**over_peer, "bound": 1.25}])

@@ -59,6 +59,10 @@ class CarriedTest(unittest.TestCase):
     def libraries(self) -> list[Path]:
         return sorted(path for path in self.carried.rglob("*.so*") if not path.is_symlink())
 
+    def test_the_project_s_own_licence_is_there(self) -> None:
+        text = (HERE.parent.parent / "LICENSE").read_text()
+        self.assertEqual((self.root / "share" / "doc" / "headrace" / "LICENSE").read_text(), text)
+
     def test_every_library_has_its_licence_beside(self) -> None:
         self.assertEqual(self.told, "")  # a licence that was not found is a warning
         owners = self.owners()

@@ -123,6 +123,14 @@ class PackageTest(unittest.TestCase):
         for program in ("headraced", "headracectl", "headrace-plan"):
             self.succeed(program, "--help")
 
+    def test_each_package_has_its_copyright_file(self) -> None:
+        wanted = (HERE.parent.parent / "containers/packages/copyright").read_text()
+        for name, package in self.packages.items():
+            own = OwnDirectory("headrace-copyright-")
+            self.addCleanup(own.close)
+            run("dpkg-deb", "--extract", package, own.path)
+            self.assertEqual((Path(own.path) / f"usr/share/doc/{name}/copyright").read_text(), wanted)
+
     def test_systemd_finds_nothing_wrong_with_the_unit(self) -> None:
         done = self.machine.execute("systemd-analyze", "verify", "--man=no", "headraced.service")
         self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))

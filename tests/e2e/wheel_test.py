@@ -66,6 +66,12 @@ class WheelTest(unittest.TestCase):
                 wanted = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
                 self.assertEqual((digest, int(size)), (f"sha256={wanted}", len(data)), name)
 
+    def test_it_has_the_project_s_licence_and_names_it(self) -> None:
+        with zipfile.ZipFile(self.wheel) as wheel:
+            folder = next(name for name in wheel.namelist() if name.endswith("/METADATA")).rsplit("/", 1)[0]
+            self.assertIn("\nLicense: Apache-2.0\n", wheel.read(f"{folder}/METADATA").decode())
+            self.assertEqual(wheel.read(f"{folder}/licenses/LICENSE"), (ROOT / "LICENSE").read_bytes())
+
     def test_every_library_in_it_has_its_licence(self) -> None:
         with zipfile.ZipFile(self.wheel) as wheel:
             names = wheel.namelist()

@@ -1,7 +1,8 @@
-"""What SECURITY.md promises is tested by what it names."""
+"""What pages say of the code is there: tests that SECURITY.md names, the path in service/README.md, links."""
 
 from __future__ import annotations
 
+import posixpath
 import re
 
 from tree import Findings, Tree
@@ -23,7 +24,109 @@ def security_names_tests_that_exist(tree: Tree) -> Findings:
     return findings
 
 
+PATH_PAGE = "service/README.md"
+PATH_SECTION = re.compile(r"(?ms)^## The path of .*?(?=^## |\Z)")
+SOURCE = re.compile(r"(?<![\w.*])(?:\w+/)*\w+\.(?:cc|h|py|txt|md)\b")
+FUNCTION = re.compile(r"\b((?:[A-Z]\w*::)*[A-Z]\w*)\(\)")
+CONSTANT = re.compile(r"`(k[A-Z]\w*)`")
+TYPE = re.compile(r"`([A-Z][a-z]\w*)`|\b([A-Z][a-z]+(?:[A-Z][a-z]+)+)\b(?!\(|::)")
+TYPE_DEFINED = re.compile(r"\b(?:struct|class|enum class) (\w+)")
+
+
+def _named_together(section: str) -> list[str]:
+    """The parts of the page in which each function belongs to a file: a drawing's lines, a text's paragraphs
+    and items of lists."""
+    parts: list[str] = []
+    for line in section.splitlines():
+        drawn = line.startswith("    ")
+        goes_on = parts and line and parts[-1] and not drawn and not parts[-1].startswith("    ")
+        if goes_on and not re.match(r"- |\d+\. |#", line):
+            parts[-1] += "\n" + line
+        else:
+            parts.append(line)
+    return parts
+
+
+def _named_and_absent(part: str, tree: Tree) -> Findings:
+    """Files, functions and constants of one part of the page that are not there."""
+    named = {name: name if name in tree else f"service/{name}" for name in SOURCE.findall(part)}
+    findings = [f"names {name}, which is no file" for name, path in named.items() if path not in tree]
+    files = [path for path in named.values() if path in tree]
+    for name in FUNCTION.findall(part) + CONSTANT.findall(part):
+        if not files:
+            findings.append(f"names {name} without the file that has it")
+        elif not any(re.search(rf"(?<!\w){name}\b[(\[]", tree[path]) for path in files):
+            findings.append(f"names {name}, which is not in {' or '.join(files)}")
+    return findings
+
+
+def service_readme_names_what_exists(tree: Tree) -> Findings:
+    """The path of an operation in service/README.md: each file is there, each function and constant is in the
+    file that stands beside it, each message and type is defined in the service; every question has an answer."""
+    section = PATH_SECTION.search(tree.get(PATH_PAGE, ""))
+    if section is None:
+        return [f"{PATH_PAGE}: has no section with the path of an operation"]
+    findings = [finding for part in _named_together(section[0]) for finding in _named_and_absent(part, tree)]
+    for question in re.split(r"(?m)^### ", section[0])[1:]:
+        if not FUNCTION.search(question):
+            findings.append(f'names no function for "{question.splitlines()[0]}"')
+    headers = [text for path, text in tree.items() if path.startswith("service/") and path.endswith(".h")]
+    types = {name for text in headers for name in TYPE_DEFINED.findall(text)}
+    for match in TYPE.finditer(re.sub(r"\w+::[\w:]+|\w+\(\)", "", section[0])):
+        name = match[1] or match[2]
+        if name not in types:
+            findings.append(f"names {name}, which the service does not define")
+    return [f"{PATH_PAGE}: {finding}" for finding in dict.fromkeys(findings)]
+
+
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def links_lead_to_what_exists(tree: Tree) -> Findings:
+    """A link from one page to a file or folder of the tree."""
+    folders = {path.rsplit("/", depth)[0] for path in tree for depth in range(1, path.count("/") + 1)}
+    findings = []
+    for page, text in tree.items():
+        if not page.endswith(".md"):
+            continue
+        for link in LINK.findall(text):
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(page), link))
+            if not re.match(r"\w+:", link) and target not in tree and target not in folders:
+                findings.append(f"{page}: links to {link}, which is not there")
+    return findings
+
+
+_PATH = """## The path of an operation
+    read  Flow::Post()  dispatch/flow.cc
+
+### Where?
+`Check()` in
+`ipc/check.h`, by `FlowPart` and `kMax` of `ipc/check.h`.
+## Threads
+"""
+_SOURCES = {
+    "service/dispatch/flow.cc": "void Flow::Post(int a) {",
+    "service/dispatch/flow.h": "class FlowPart {",
+    "ipc/check.h": "int Check(int a); int kMax[2];",
+}
+
 RULES = {
+    service_readme_names_what_exists: (
+        {PATH_PAGE: _PATH, **_SOURCES},
+        [
+            {PATH_PAGE: "## Threads\n", **_SOURCES},
+            {PATH_PAGE: _PATH, **_SOURCES, "service/dispatch/flow.cc": "void Flow::Posted(int a) {"},
+            {PATH_PAGE: _PATH, **_SOURCES, "service/dispatch/flow.h": "class Flow {"},
+            {PATH_PAGE: _PATH, **_SOURCES, "ipc/check.h": "int Check(int a); int kMost[2];"},
+            {PATH_PAGE: _PATH.replace("flow.cc", "post.cc"), **_SOURCES},
+            {PATH_PAGE: _PATH.replace("  dispatch/flow.cc", ""), **_SOURCES},
+            {PATH_PAGE: _PATH.replace("## Threads", "### Why?\nNobody knows.\n## Threads"), **_SOURCES},
+        ],
+    ),
+    links_lead_to_what_exists: (
+        {"README.md": "[a](ipc) [b](ipc/a.md#c) [c](https://example.org)", "ipc/a.md": "[d](../README.md)"},
+        [{"README.md": "[a](ipc/b.md)", "ipc/a.md": ""}],
+    ),
     security_names_tests_that_exist: (
         {
             PAGE: "`Ring.Holds` and `Pair.Meets`, `e2e/a_test.py`\n",

@@ -31,7 +31,7 @@ WORDS = re.compile(r"worker|chunk|bucket|shard|communicator", re.IGNORECASE)
 # What others named, and we must call by that name; taken away before the words are looked for.
 NAMES_OF_OTHERS = re.compile(
     r"gradient_as_bucket_view|GradBucket|bucket_cap_mb|num_workers|ucp_worker\w*|"
-    r"DataLoader worker|^ +Worker:(?: \*replica)?$|training-worker-\d|nccl communicator|Transfer-Encoding: chunked",
+    r"DataLoader worker|8 workers|^ +Worker:(?: \*replica)?$|training-worker-\d|nccl communicator|Transfer-Encoding: chunked",
     re.IGNORECASE,
 )
 # Files that speak of a foreign interface all the time, and this rule's own.
@@ -44,14 +44,14 @@ WORDS_ALLOWED = {
 QUESTION = re.compile(r"^# .+\?$")
 
 
-def top_level_holds_nothing_else(tree: Tree) -> Findings:
+def top_level_holds_exactly_these(tree: Tree) -> Findings:
     """A person who opens the project sees what it consists of, and nothing besides."""
     entries = {path.split("/")[0] for path in tree}
     return [
         f"{entry}: does not belong to the top level"
-        for entry in sorted(entries)
-        if entry not in TOP_LEVEL and not entry.startswith(".")
-    ]
+        for entry in sorted(entries - TOP_LEVEL)
+        if not entry.startswith(".")
+    ] + [f"{entry}: is not there" for entry in sorted(TOP_LEVEL - entries)]
 
 
 def files_are_short(tree: Tree) -> Findings:
@@ -179,13 +179,18 @@ def headers_are_included_once(tree: Tree) -> Findings:
     ]
 
 
+_TOP = {entry if "." in entry or entry.isupper() else f"{entry}/a.h": "" for entry in TOP_LEVEL}
 _LONG = "x\n" * (FILE_LINES_MAX + 1)
 _BODY = "  f();\n" * FUNCTION_LINES_MAX
 
 RULES = {
-    top_level_holds_nothing_else: (
-        {"README.md": "", ".ci/run": "", "ipc/a.h": ""},
-        [{"docs/a.md": ""}, {"Makefile": ""}],
+    top_level_holds_exactly_these: (
+        {**_TOP, ".ci/run": ""},
+        [
+            {**_TOP, "docs/a.md": ""},
+            {**_TOP, "Makefile": ""},
+            {path: "" for path in _TOP if path != "LICENSE"},
+        ],
     ),
     files_are_short: (
         {"ipc/a.h": "x\n" * FILE_LINES_MAX},

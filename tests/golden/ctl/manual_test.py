@@ -1,4 +1,5 @@
-"""The manual says what --help says, both ways, and the examples in --help work."""
+"""The manual says what --help says, both ways, the examples in --help work, and the commands that documents
+name are there with their options."""
 
 from __future__ import annotations
 
@@ -21,6 +22,12 @@ PAGES = pathlib.Path(ROOT) / "client" / "cli" / "man"
 # Change nothing and end by themselves; the job of the examples is vision.
 READ_ONLY = ("status", "jobs", "plan", "lanes", "users", "queue", "flight", "doctor", "completion")
 OF_HELP = {"-h", "--help"}
+# Whose code blocks a person types.
+DOCUMENTS = (
+    "README.md", "CONTRIBUTING.md", "client/README.md", "client/WILL_IT_HELP.md", "client/cli/ctl/README.md",
+    "client/cli/plan/README.md", "containers/README.md", "tests/README.md", "tests/bench/README.md",
+)  # fmt: skip
+PROGRAMS = ("headraced", "headracectl", "headrace-plan")
 
 
 def run(*command: str) -> str:
@@ -68,6 +75,60 @@ def tree_of_page(path: pathlib.Path) -> dict[str, set[str]]:
         elif line.startswith(".It Fl "):
             tree[command].update("-" + flag for flag in re.findall(r"Fl (\S+)", line))
     return tree
+
+
+def commands_of_document(text: str) -> list[list[str]]:
+    """The command lines in code blocks, without prompt, comment and environment."""
+    commands = []
+    for line in re.sub(r"\\\n", " ", text).splitlines():
+        if not line.startswith("    "):
+            continue
+        for part in re.split(r" && |; |\| |\(", line.removeprefix("    ").removeprefix("$ ")):
+            words = re.sub(r"(^|\s)#.*", "", part).replace("[", " ").replace("]", " ").split()
+            while words and re.match(r"\w+=|nice$|exec$|podman$|-", words[0]):
+                words.pop(0)
+            if words:
+                commands.append(words)
+    return commands
+
+
+def fault_of_command(words: list[str], trees: dict[str, dict[str, set[str]]]) -> str:
+    """What is wrong with a command line of a document; empty: nothing that can be seen."""
+    if "/" in words[0] and not words[0].startswith("build/"):
+        ours = words[0].split("/")[0] in ("tests", "client", "containers")
+        return f"{words[0]} is not there" if ours and not os.path.exists(os.path.join(ROOT, words[0])) else ""
+    name = os.path.basename(words[0])
+    if name not in PROGRAMS:
+        return ""
+    tree = trees[name]
+    plain = [word.split("|")[0] for word in words[1:] if not word.startswith("-")]
+    names = [path for path in tree if path and plain[: len(path.split())] == path.split()]
+    if len(tree) > 1 and plain and re.match(r"[a-z]+$", plain[0]) and not names:
+        return f"{name} has no command {plain[0]}"
+    known = tree.get("", set()) | OF_HELP | (tree[max(names, key=len)] if names else set())
+    unknown = [word.split("=")[0] for word in words[1:] if re.match(r"--?[a-z]", word)]
+    return ", ".join(f"{name} has no {flag}" for flag in unknown if flag.rstrip(",.") not in known)
+
+
+class Documents(unittest.TestCase):
+    trees: dict[str, dict[str, set[str]]]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.trees = {program: tree_of_help(program) for program in PROGRAMS}
+        cls.trees["headracectl"][""] = flags_of_help(run("headracectl", "--help"))
+
+    def test_commands_in_code_blocks_exist_with_their_options(self) -> None:
+        seen = 0
+        for name in DOCUMENTS:
+            for words in commands_of_document((pathlib.Path(ROOT) / name).read_text(encoding="utf-8")):
+                seen += os.path.basename(words[0]) in PROGRAMS
+                self.assertEqual(fault_of_command(words, self.trees), "", f"{name}: {' '.join(words)}")
+        self.assertGreater(seen, 40)
+
+    def test_what_is_not_there_is_found(self) -> None:
+        for line in ("headracectl quue", "headracectl queue --sorted", "headraced --plain", "tests/bench/walk"):
+            self.assertNotEqual(fault_of_command(line.split(), self.trees), "", line)
 
 
 class Manual(unittest.TestCase):
