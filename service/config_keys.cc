@@ -5,6 +5,8 @@
 #include <cctype>
 #include <vector>
 
+#include "ipc/base/policies.h"
+
 namespace headrace::service {
 namespace {
 
@@ -26,9 +28,6 @@ constexpr std::array<std::string_view, 2> kGpuLanes = {"nvlink", "nccl"};
 constexpr std::array<std::string_view, 2> kGpuNetworks = {"staged", "nccl"};
 constexpr std::array<std::string_view, 2> kRoles = {"node", "server"};
 constexpr std::array<std::string_view, 2> kArchitectures = {"all-reduce", "parameter-server"};
-// As service/plan names them, which a test compares.
-constexpr std::array<std::string_view, 6> kPolicies = {"bsp",           "wfbp",    "mg-wfbp",
-                                                       "bytescheduler", "us-byte", "exact"};
 constexpr std::array<std::string_view, 5> kAlgorithms = {
     "auto", "direct-exchange", "recursive-doubling", "direct-scatter", "ring"};
 
@@ -118,7 +117,8 @@ constexpr std::array kKeys = {
     ConfigKey{"architecture", Kind::kChoice, &Config::architecture, 0, 0,
               "of jobs led here that name none", kArchitectures},
     ConfigKey{"policy", Kind::kChoice, &Config::policy, 0, 0,
-              "how plans of gradients are made, of jobs led here that name none", kPolicies},
+              "how plans of gradients are made, of jobs led here that name none",
+              plan::kPolicyNames},
     ConfigKey{"block_bytes", Kind::kInteger, &Config::block_bytes, 4096, std::uint64_t{1} << 30U,
               "size of the blocks that travel between nodes"},
     ConfigKey{"verify", Kind::kInteger, &Config::verify, 0, 1'000'000,

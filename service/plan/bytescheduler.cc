@@ -102,6 +102,10 @@ Draft ByteScheduler(const Workload& work, const Route& route, const ByteSchedule
   return Dispatcher(work, route, tuning).Run();
 }
 
+Draft ByteScheduler(const Workload& work, const Route& route, double /*bound_s*/) {
+  return ByteScheduler(work, route, TuneByteScheduler(work, route));
+}
+
 ByteSchedulerTuning TuneByteScheduler(const Workload& work, const Route& route) {
   const std::uint64_t largest = *std::max_element(work.bytes.begin(), work.bytes.end());
   const std::uint64_t smallest =

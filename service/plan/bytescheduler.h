@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "service/plan/draft.h"
+#include "service/plan/policies.h"
 #include "service/plan/route.h"
 #include "service/plan/workload.h"
 

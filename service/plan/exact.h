@@ -2,14 +2,11 @@
 #pragma once
 
 #include "service/plan/draft.h"
+#include "service/plan/policies.h"
 #include "service/plan/route.h"
 #include "service/plan/workload.h"
 
 namespace headrace::plan {
-
-// On one serial lane with cost a + b*m the optimum (sweep.h); elsewhere the best of many. Either
-// way it is no worse than any other policy, to rounding (1e-12).
-Draft Exact(const Workload& work, const Route& route, double bound_s);
 
 struct LaneOptimum {
   Draft draft;

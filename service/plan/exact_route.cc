@@ -1,10 +1,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "service/plan/bytescheduler.h"
 #include "service/plan/exact.h"
-#include "service/plan/fifo.h"
-#include "service/plan/us_byte.h"
 
 namespace headrace::plan {
 namespace {
@@ -126,6 +123,8 @@ std::vector<CostPiece> StandIns(const Route& route) {
 
 }  // namespace
 
+// On one serial lane with cost a + b*m the optimum (sweep.h); elsewhere the best of many. Either
+// way it is no worse than any other policy, to rounding (1e-12).
 Draft Exact(const Workload& work, const Route& route, double bound_s) {
   if (route.serial()) {
     const CostPiece& line = route.stages[0].rails[0].line.pieces[0];
@@ -150,10 +149,11 @@ Draft ExactOnRoute(const Workload& work, const Route& route, double bound_s) {
       if (count == 1 || route.stages.size() > 1) add(Pieces(work, draft, count));
     }
   }
-  add(UsByte(work, SteadyLine(route), TuneUsByte(work, route)));
-  add(ByteScheduler(work, route, TuneByteScheduler(work, route)));
-  for (Draft draft : {Bsp(work), Wfbp(work), MgWfbp(work, route)}) {
+  for (auto policy = kPolicies.rbegin(); policy != kPolicies.rend(); ++policy) {
+    if (*policy == Policy::kExact) continue;
+    Draft draft = MakeDraft(*policy, work, route, bound_s);
     add(draft);
+    if (!draft.barrier) continue;
     // Without the barrier the same blocks can only be earlier in use.
     draft.barrier = false;
     add(std::move(draft));

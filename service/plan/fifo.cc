@@ -1,11 +1,15 @@
-#include "service/plan/fifo.h"
+// The policies that send gradients in the order they become ready, whole, and let the forward pass
+// wait for the last one.
 
 #include <algorithm>
 #include <vector>
 
+#include "service/plan/policies.h"
+
 namespace headrace::plan {
 
-Draft Bsp(const Workload& work) {
+// All gradients in one block after the backward pass.
+Draft Bsp(const Workload& work, const Route& /*route*/, double /*bound_s*/) {
   Draft draft;
   draft.barrier = true;
   draft.Open();
@@ -13,7 +17,9 @@ Draft Bsp(const Workload& work) {
   return draft;
 }
 
-Draft Wfbp(const Workload& work) {
+// Wait-free backpropagation: each tensor a block, as ready. Zhang et al., "Poseidon", USENIX ATC
+// 2017.
+Draft Wfbp(const Workload& work, const Route& /*route*/, double /*bound_s*/) {
   Draft draft;
   draft.barrier = true;
   for (auto l = static_cast<std::uint32_t>(work.size()); l-- > 0;) {
@@ -23,7 +29,11 @@ Draft Wfbp(const Workload& work) {
   return draft;
 }
 
-Draft MgWfbp(const Workload& work, const Route& route) {
+// Merged-gradient wait-free backpropagation. Shi, Chu, Li, "MG-WFBP", IEEE INFOCOM 2019: going from
+// tensor L-1 to 1, l is merged into l-1 when its communication would start after r_{l-1} or when
+// waiting for l-1 costs less than a startup: r_{l-1} - start_l < a. On a route of several stages
+// the line of its slowest lane decides.
+Draft MgWfbp(const Workload& work, const Route& route, double /*bound_s*/) {
   const CostLine line = SteadyLine(route);
   Draft draft;
   draft.barrier = true;

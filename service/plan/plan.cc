@@ -29,31 +29,6 @@ Status CheckBlock(const Block& block, std::size_t index, const Workload& work) {
 
 }  // namespace
 
-std::string_view Name(Policy policy) {
-  switch (policy) {
-    case Policy::kBsp:
-      return "bsp";
-    case Policy::kWfbp:
-      return "wfbp";
-    case Policy::kMgWfbp:
-      return "mg-wfbp";
-    case Policy::kByteScheduler:
-      return "bytescheduler";
-    case Policy::kUsByte:
-      return "us-byte";
-    case Policy::kExact:
-      return "exact";
-  }
-  return "unknown";
-}
-
-std::optional<Policy> PolicyNamed(std::string_view name) {
-  for (const Policy policy : kPolicies) {
-    if (Name(policy) == name) return policy;
-  }
-  return std::nullopt;
-}
-
 Plan Finish(Policy policy, const Draft& draft, const Timetable& table, double lower_bound_s) {
   Plan plan;
   plan.policy = policy;

@@ -6,29 +6,12 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <string_view>
 #include <vector>
 
+#include "ipc/base/policies.h"
 #include "service/plan/draft.h"
 
 namespace headrace::plan {
-
-// The algorithms that make plans. The numbers stand in plans on the wire.
-enum class Policy : std::uint8_t {
-  kBsp = 1,
-  kWfbp = 2,
-  kMgWfbp = 3,
-  kByteScheduler = 4,
-  kUsByte = 5,
-  kExact = 6,
-};
-inline constexpr Policy kPolicies[] = {Policy::kBsp,           Policy::kWfbp,   Policy::kMgWfbp,
-                                       Policy::kByteScheduler, Policy::kUsByte, Policy::kExact};
-
-// "mg-wfbp", as configuration and tables spell it.
-std::string_view Name(Policy policy);
-std::optional<Policy> PolicyNamed(std::string_view name);
 
 struct Block {
   std::vector<Part> parts;

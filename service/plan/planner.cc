@@ -2,35 +2,12 @@
 
 #include <algorithm>
 
-#include "ipc/base/check.h"
 #include "service/plan/bound.h"
-#include "service/plan/bytescheduler.h"
-#include "service/plan/exact.h"
-#include "service/plan/fifo.h"
+#include "service/plan/policies.h"
 #include "service/plan/simulate.h"
-#include "service/plan/us_byte.h"
 
 namespace headrace::plan {
 namespace {
-
-Draft MakeDraft(Policy policy, const Workload& work, const Route& route, double bound_s) {
-  switch (policy) {
-    case Policy::kBsp:
-      return Bsp(work);
-    case Policy::kWfbp:
-      return Wfbp(work);
-    case Policy::kMgWfbp:
-      return MgWfbp(work, route);
-    case Policy::kByteScheduler:
-      return ByteScheduler(work, route, TuneByteScheduler(work, route));
-    case Policy::kUsByte:
-      return UsByte(work, SteadyLine(route), TuneUsByte(work, route));
-    case Policy::kExact:
-      return Exact(work, route, bound_s);
-  }
-  HR_CHECK(false, static_cast<int>(policy));
-  return {};
-}
 
 Assumptions AssumptionsOf(const Workload& work, const Route& route) {
   const std::uint64_t bytes = work.total_bytes();

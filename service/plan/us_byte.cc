@@ -198,6 +198,10 @@ UsByteTuning SearchPriorities(const Workload& work, const CostLine& line,
   return best;
 }
 
+Draft UsByte(const Workload& work, const Route& route, double /*bound_s*/) {
+  return UsByte(work, SteadyLine(route), TuneUsByte(work, route));
+}
+
 UsByteTuning TuneUsByte(const Workload& work, const Route& route) {
   const CostLine line = SteadyLine(route);
   struct Sized {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "service/plan/draft.h"
+#include "service/plan/policies.h"
 #include "service/plan/route.h"
 #include "service/plan/workload.h"
 

@@ -12,6 +12,7 @@
 #include "client/cli/ctl/units.h"
 #include "client/cli/ctl/words.h"
 #include "ipc/base/foreign_text.h"
+#include "ipc/base/policies.h"
 
 namespace headrace::ctl {
 namespace {
@@ -108,7 +109,8 @@ void AddPolicy(const Program& program) {
               [&globals = program.globals, wish] { return Policy(globals, *wish); })
       ->add_option("policy", wish->text, "the policy that makes its plans")
       ->required()
-      ->check(CLI::IsMember(std::vector<std::string>(std::begin(kPolicies), std::end(kPolicies))));
+      ->check(CLI::IsMember(
+          std::vector<std::string>(plan::kPolicyNames.begin(), plan::kPolicyNames.end())));
 }
 
 // pause and resume say all with their names.

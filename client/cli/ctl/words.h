@@ -25,8 +25,4 @@ std::string HowItEnded(const Snapshot& snapshot, std::string_view name);
 // "running", and whether somebody steers it: "running, paused", "running, draining".
 std::string JobStateWords(const ipc::JobRow& job);
 
-// The policies that make plans, as they are spelled everywhere.
-inline constexpr const char* kPolicies[] = {"bsp",           "wfbp",    "mg-wfbp",
-                                            "bytescheduler", "us-byte", "exact"};
-
 }  // namespace headrace::ctl

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -19,23 +20,14 @@ constexpr double kGap = 34;
 constexpr double kLegendWidth = 130;
 constexpr double kBottom = 56;
 
-// The colours of Okabe and Ito, which differ for every kind of colour vision.
+// The colours of Okabe and Ito, which differ for every kind of colour vision, in the order of
+// kPolicies. A policy beyond them gets one that another has, too.
+constexpr std::array<std::string_view, 8> kColours = {"#999999", "#000000", "#009e73", "#e69f00",
+                                                      "#56b4e9", "#d55e00", "#0072b2", "#cc79a7"};
+
 std::string_view ColourOf(plan::Policy policy) {
-  switch (policy) {
-    case plan::Policy::kBsp:
-      return "#999999";
-    case plan::Policy::kWfbp:
-      return "#000000";
-    case plan::Policy::kMgWfbp:
-      return "#009e73";
-    case plan::Policy::kByteScheduler:
-      return "#e69f00";
-    case plan::Policy::kUsByte:
-      return "#56b4e9";
-    case plan::Policy::kExact:
-      return "#d55e00";
-  }
-  return "#000000";
+  const auto* const found = std::find(plan::kPolicies.begin(), plan::kPolicies.end(), policy);
+  return kColours[static_cast<std::size_t>(found - plan::kPolicies.begin()) % kColours.size()];
 }
 
 struct Axes {

@@ -12,6 +12,7 @@
 #include "client/cli/replay/report.h"
 #include "client/cli/replay/run.h"
 #include "client/cli/replay/trace.h"
+#include "ipc/base/policies.h"
 #include "ipc/board.h"
 
 namespace headrace::replay {
@@ -132,7 +133,7 @@ void AddMusicOptions(CLI::App& replay, Wish& wish) {
       .add_option("--policy", wish.score.policy,
                   "makes the plan; default: as the service is configured")
       ->check(CLI::IsMember(
-          std::vector<std::string>(std::begin(ctl::kPolicies), std::end(ctl::kPolicies))));
+          std::vector<std::string>(plan::kPolicyNames.begin(), plan::kPolicyNames.end())));
   replay.add_option("--iterations", wish.score.iterations, "iterations that count")
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str();

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "service/plan/bytescheduler.h"
-#include "service/plan/fifo.h"
+#include "service/plan/policies.h"
 #include "service/plan/us_byte.h"
 #include "tests/unit/plan/support.h"
 
@@ -36,14 +36,14 @@ Workload ThreeTensors() {
 }
 
 TEST(BspPlan, SendsAllInOneBlockAfterTheBackwardPass) {
-  const Draft draft = Bsp(TwoTensors());
+  const Draft draft = Bsp(TwoTensors(), AllReduceRoute(Affine(1, 1)), 0);
   const Timetable table = MakeTimetable(TwoTensors(), AllReduceRoute(Affine(1, 1)), draft);
   ExpectBlocks(draft, table, {{0, 7, 8, 16}});
   EXPECT_DOUBLE_EQ(table.iteration_s, 16 + 2);
 }
 
 TEST(WfbpPlan, SendsEachTensorAsItIsReadyAndWaitsForAll) {
-  const Draft draft = Wfbp(TwoTensors());
+  const Draft draft = Wfbp(TwoTensors(), AllReduceRoute(Affine(1, 1)), 0);
   const Timetable table = MakeTimetable(TwoTensors(), AllReduceRoute(Affine(1, 1)), draft);
   ExpectBlocks(draft, table, {{1, 5, 4, 10}, {0, 2, 10, 13}});
   EXPECT_DOUBLE_EQ(table.iteration_s, 13 + 2);
@@ -56,7 +56,7 @@ TEST(MgWfbpPlan, MergesWhereTheMergeRuleSaysSo) {
   const Workload work =
       MakeWorkload(ProfileOf({{2, 1, 1}, {3, 4, 1}, {1, 1, 1}, {2, 1, 1}}, DType::kUInt8));
   const Route route = AllReduceRoute(Affine(2, 1));
-  const Draft draft = MgWfbp(work, route);
+  const Draft draft = MgWfbp(work, route, 0);
   const Timetable table = MakeTimetable(work, route, draft);
   ExpectBlocks(draft, table, {{2, 3, 2, 7}, {0, 5, 7, 14}});
   EXPECT_DOUBLE_EQ(table.iteration_s, 14 + 4);
@@ -64,7 +64,7 @@ TEST(MgWfbpPlan, MergesWhereTheMergeRuleSaysSo) {
 
 TEST(MgWfbpPlan, IsWfbpWhereStartupsAreFreeAndTheLaneIsFast) {
   const Workload work = ThreeTensors();
-  const Draft draft = MgWfbp(work, AllReduceRoute(Affine(0, 1e-6)));
+  const Draft draft = MgWfbp(work, AllReduceRoute(Affine(0, 1e-6)), 0);
   EXPECT_EQ(draft.blocks.size(), work.size());
 }
 
