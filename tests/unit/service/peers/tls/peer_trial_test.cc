@@ -34,20 +34,15 @@ class PeerTrial : public TlsStand {
                             std::uint32_t version = schema::PEER_PROTOCOL_VERSION) {
     auto receiver = Network().parseAddress("127.0.0.1", 0).wait(io_.waitScope)->listen();
     const auto there = Make(theirs);
-    auto serving =
-        receiver->accept()
-            .then([&](kj::Own<kj::AsyncIoStream> stream) { return there->Accept(kj::mv(stream)); })
-            .then([&](Answer answer) -> kj::Promise<void> {
-              if (!answer) return kj::NEVER_DONE;
-              auto stream = kj::mv(answer->stream);
-              auto network =
-                  kj::heap<capnp::TwoPartyVatNetwork>(*stream, capnp::rpc::twoparty::Side::SERVER);
-              auto system = kj::heap(capnp::makeRpcServer(
-                  *network, schema::PeerEntrance::Client(kj::heap<Entrance>(version))));
-              auto ended = network->onDisconnect();
-              return ended.attach(kj::mv(system), kj::mv(network), kj::mv(stream));
-            })
-            .eagerlyEvaluate([](kj::Exception&&) {});
+    capnp::TwoPartyServer server(kj::heap<Entrance>(version));
+    auto serving = receiver->accept()
+                       .then([&there](kj::Own<kj::AsyncIoStream> stream) {
+                         return there->Accept(kj::mv(stream));
+                       })
+                       .then([&server](Answer answer) {
+                         if (answer) server.accept(kj::mv(answer->stream));
+                       })
+                       .eagerlyEvaluate([](kj::Exception&&) {});
     return TryAt("127.0.0.1:" + std::to_string(receiver->getPort()), own);
   }
   std::vector<PeerStep> TryAt(const std::string& address, const PeerSecurityOptions& own) {
