@@ -92,7 +92,7 @@ class Reloader {
     const std::string level = has_level ? "log_level is now " + read->config.log_level
                                         : std::string("log_level has not changed");
     const std::string rest =
-        changed.empty() ? std::string("nothing else has")
+        changed.empty() ? std::string("nothing else has changed")
                         : fmt::format("a restart is needed for {}", fmt::join(changed, ", "));
     log_.log(changed.empty() ? spdlog::level::info : spdlog::level::warn,
              "SIGHUP: certificate files are read if they have changed; {}; {}", level, rest);

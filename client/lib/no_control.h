@@ -1,5 +1,5 @@
 // What stands in the place of the way to the service after that was lost and not found again: every
-// call fails with the cause.
+// call fails with the cause but Leave, which has nothing left to do.
 #pragma once
 
 #include <utility>
@@ -21,7 +21,8 @@ class NoControl final : public Control {
   Result<std::uint32_t> RegisterTensors(std::span<const TensorSpec>) override { return cause_; }
   Status ReleaseTensors(std::uint32_t, std::uint32_t) override { return cause_; }
   Status SetLayout(const LayoutNotice&) override { return cause_; }
-  Status Leave() override { return cause_; }
+  // There is nothing to leave any more, and whoever lost it was told why.
+  Status Leave() override { return {}; }
   bool IsThere() const override { return false; }
   void BoundCalls(TimeNs) override {}
   void CloseInChild() override {}

@@ -446,6 +446,9 @@ struct AskForming {
 // A rank of a job of several nodes got no session, for a reason that waiting does not mend.
 struct RankRefused {
   std::string job;
+  std::string leader;  // the job's rendezvous, as in SessionIdentity
+  std::uint32_t world_size = 1;
+  std::string architecture;
   std::uint32_t uid = 0;
   std::uint32_t rank = 0;
   std::int32_t pid = 0;

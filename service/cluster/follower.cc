@@ -66,20 +66,47 @@ void Follower::RankLost(JobId id, std::uint32_t rank, const std::string& cause, 
 }
 
 void Follower::Take(const RankRefused& message) {
+  const std::string cause =
+      fmt::format("rank {} (pid {}) was refused: {}", message.rank, message.pid, message.cause);
+  bool told = false;
   for (auto at = jobs_.begin(); at != jobs_.end();) {
     Job& job = (at++)->second;
-    if (job.name != message.job || job.uid != message.uid || job.id == JobId{} || job.forgotten ||
-        job.stage > Stage::kJoined) {
+    if (job.name != message.job || job.uid != message.uid || job.id == JobId{} || job.forgotten) {
       continue;
     }
-    const std::string cause =
-        fmt::format("rank {} (pid {}) was refused: {}", message.rank, message.pid, message.cause);
+    // Beyond kJoined all ranks of the job have come, so that this one is none of it.
+    told = told || (job.stage != Stage::kReaching && job.stage != Stage::kFailed);
     if (job.stage == Stage::kReaching) {
       Fail(job, message.code, cause);
-    } else {
+    } else if (job.stage == Stage::kJoined) {
       Tell(job, BreakJob{.job = job.number, .code = message.code, .cause = cause});
     }
   }
+  if (!told) TellRefused(message, cause);
+}
+
+// Ranks of other nodes may wait for it: this node joins their job, and ends it.
+void Follower::TellRefused(const RankRefused& message, const std::string& cause) {
+  const auto told = std::count_if(jobs_.begin(), jobs_.end(), [](const auto& entry) {
+    return entry.second.refused.has_value();
+  });
+  if (told >= kRefusedMax || message.leader.empty() || message.world_size == 0 ||
+      message.world_size > transport::kMembersMax) {
+    return;
+  }
+  // From above, where JobIds never come to.
+  const std::uint32_t number = kServerNumbers - ++refused_told_;
+  Job& job = jobs_[number];
+  job.number = job.group = number;
+  job.name = message.job;
+  job.leader = message.leader;
+  job.world_size = message.world_size;
+  job.uid = message.uid;
+  job.architecture = message.architecture;
+  job.forgotten = true;
+  job.refused = BreakJob{.job = number, .code = message.code, .cause = cause};
+  actions_.emplace_back(ReachLeader{job.leader});
+  if (leaders_up_.contains(job.leader)) Join(job);
 }
 
 void Follower::Take(const JobBroken& message) {
@@ -127,6 +154,7 @@ void Follower::Join(Job& job) {
                     .uid = job.uid,
                     .architecture = job.architecture});
   for (const auto& [rank, seat] : job.ranks) SendSeat(job, rank);
+  if (job.refused) Tell(job, *job.refused);
 }
 
 void Follower::SendSeat(const Job& job, std::uint32_t rank) {

@@ -2,12 +2,14 @@
 // its lanes. Pure: no clock, no network, no log.
 //
 // A job of this node is known by its JobId; one that this service only sums for (role server) has
-// no JobId and is known by the leader's number. Every failure, wherever it is found, comes here
+// no JobId and is known by the leader's number; nor has one of which the leader is only told that a
+// rank of it was refused here. Every failure, wherever it is found, comes here
 // once as FailJob or as the loss of the leader; then dispatch is told and the links are closed, in
 // this order. A job that ends in order keeps its links until the leader closes it, since others may
 // still receive.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -38,6 +40,8 @@ inline constexpr std::size_t kJobsServedMax = 256;
 // What a leader may have a node's people hear about one job.
 inline constexpr int kHeardMax = 16;
 inline constexpr TimeNs kHeardWindow = 10 * kSecond;
+// Ranks that were refused where no rank of their job is, of which leaders are told at one time.
+inline constexpr std::ptrdiff_t kRefusedMax = 16;
 
 struct FollowerOptions {
   std::string node_name;            // as leaders know it
@@ -81,8 +85,8 @@ class Follower {
   Status CheckBegun(JobId job) const;
   // `exited`: with its process.
   void RankLost(JobId job, std::uint32_t rank, const std::string& cause, bool exited = false);
-  // The service took no session for a rank of a job that gathers: who waits for it would wait in
-  // vain.
+  // The service took no session for a rank of a job that gathers, here or elsewhere: who waits for
+  // it would wait in vain.
   void Take(const RankRefused& message);
 
   // Whether the rank of that job may hand the layout in, and that it has. A rank of an unknown job
@@ -144,7 +148,7 @@ class Follower {
     std::uint32_t after_epoch = 0;
   };
   struct Job {
-    JobId id;                  // 0: this service only sums for it
+    JobId id;                  // 0: this service only sums for it, or has refused its rank
     std::uint32_t number = 0;  // on the leader's connection
     std::uint32_t group = 0;
     std::string name;
@@ -156,8 +160,9 @@ class Follower {
     TimeNs patience_ns = 0;               // until when the leader may be out of reach
     std::map<std::uint32_t, Seat> ranks;  // attached here
     Stage stage = Stage::kReaching;
-    bool forgotten = false;  // by dispatch
-    std::string shown;       // what dispatch was told that it waits for
+    bool forgotten = false;           // by dispatch, or never known to it
+    std::optional<BreakJob> refused;  // what the leader is told as soon as it is reached
+    std::string shown;                // what dispatch was told that it waits for
     std::uint32_t self = 0;
     Agreement agreement;
     // Answers of the lanes to the step that is under way.
@@ -200,6 +205,7 @@ class Follower {
   Status CheckLanes(const Agreement& agreement) const;
   void AddServed(const std::string& leader, const OpenJob& open);
   void Join(Job& job);
+  void TellRefused(const RankRefused& message, const std::string& cause);
   void SendSeat(const Job& job, std::uint32_t rank);
   void Show(Job& job, const std::string& text);
   void TellWishes(Job& job);
@@ -219,6 +225,7 @@ class Follower {
   Forming forming_;  // jobs with ranks here, by number
   std::set<std::string> leaders_up_;
   std::uint32_t groups_served_ = 0;
+  std::uint32_t refused_told_ = 0;
   std::vector<FollowerAction> actions_;
 };
 

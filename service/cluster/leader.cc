@@ -101,7 +101,7 @@ void Leader::NodeDown(NodeId node, Code code, const std::string& cause) {
 
 void Leader::Take(NodeId node, const PeerMessage& message, TimeNs now) {
   if (!nodes_.contains(node)) return;
-  if (const auto* join = std::get_if<JoinJob>(&message)) return Take(node, *join);
+  if (const auto* join = std::get_if<JoinJob>(&message)) return Join(node, *join, now);
   std::visit(
       [this, node, now](const auto& each) {
         constexpr bool kTimed = requires(Job & job, Part & part) { Take(job, part, each, now); };
@@ -139,7 +139,7 @@ Leader::JobNumber Leader::NumberOf(const Job& job) const {
 }
 
 // A job that has begun takes nobody in. While it ends, the next epoch of that name may gather.
-Result<Leader::JobNumber> Leader::Place(const JoinJob& join) {
+Result<Leader::JobNumber> Leader::Place(const JoinJob& join, TimeNs now) {
   for (const auto& [number, job] : jobs_) {
     if (job.name != join.name) continue;
     if (job.stage == Stage::kForming) return number;
@@ -163,6 +163,10 @@ Result<Leader::JobNumber> Leader::Place(const JoinJob& join) {
   job.uid = join.uid;
   job.architecture = join.architecture;
   job.epoch = static_cast<std::uint32_t>(++jobs_opened_);
+  if (const auto* refusal = refused_ranks_.Find(job.name, job.uid, now); refusal != nullptr) {
+    job.refused = refusal->cause;
+    job.refused_node = refusal->node;
+  }
   jobs_.emplace(jobs_opened_, std::move(job));
   return jobs_opened_;
 }
@@ -215,13 +219,13 @@ Status Leader::CheckJoin(NodeId node, const JoinJob& join, const Job& job) const
   return {};
 }
 
-void Leader::Take(NodeId node, const JoinJob& join) {
+void Leader::Join(NodeId node, const JoinJob& join, TimeNs now) {
   if (nodes_.at(node).facts.server || join.job >= kServerNumbers ||
       Find(node, join.job) != jobs_.end()) {
     return;
   }
   const Part part{.node = node, .number = join.job, .ranks = {}, .told = {}};
-  const Result<JobNumber> number = Place(join);
+  const Result<JobNumber> number = Place(join, now);
   const Status status = number ? CheckJoin(node, join, jobs_.at(*number)) : Status(number.error());
   if (!status) {
     Send(part, FailJob{.job = join.job, .code = status.code(), .cause = status.error().text()});
@@ -237,6 +241,7 @@ void Leader::Take(NodeId node, const JoinJob& join) {
     } else if (status.code() != Code::kAlreadyExists) {
       job.refused =
           fmt::format("node {} was refused: {}", nodes_.at(node).facts.name, status.error().text());
+      job.refused_node = nodes_.at(node).facts.name;
       ShowWaits(job);
     }
     return;
@@ -280,6 +285,8 @@ void Leader::Take(Job& job, Part& part, const SeatRank& seat) {
   job.goes_on = seat.after_epoch != 0;
   job.epoch = std::max(job.epoch, seat.after_epoch + 1);
   part.ranks.insert_or_assign(seat.rank, seat.pid);
+  if (job.refused_node == NameOf(part)) job.refused.clear();
+  refused_ranks_.Forget(job.name, job.uid, NameOf(part));
   ShowWaits(job);
   FormIfComplete(job);
 }
@@ -327,10 +334,16 @@ void Leader::Take(Job& job, Part& part, const EndRank& end) {
   }
 }
 
-void Leader::Take(Job& job, Part& part, const BreakJob& broken) {
+void Leader::Take(Job& job, Part& part, const BreakJob& broken, TimeNs now) {
   if (IsDrain(job, broken)) return Drained(job, part);
-  Fail(job, broken.code,
-       part.server ? broken.cause : fmt::format("{} (on node {})", broken.cause, NameOf(part)));
+  const std::string cause =
+      part.server ? broken.cause : fmt::format("{} (on node {})", broken.cause, NameOf(part));
+  if (job.stage == Stage::kForming && part.ranks.empty()) {  // its rank was refused there
+    NoteRefused(part.node, cause);
+    refused_ranks_.Note({.job = job.name, .uid = job.uid, .node = NameOf(part), .cause = cause},
+                        now);
+  }
+  Fail(job, broken.code, cause);
 }
 
 void Leader::Take(Job& job, Part& part, const ForgetJob& /*forget*/) {

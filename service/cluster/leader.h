@@ -28,6 +28,7 @@
 #include "service/cluster/outgoing.h"
 #include "service/cluster/peer_messages.h"
 #include "service/cluster/planning.h"
+#include "service/cluster/refused_ranks.h"
 #include "service/cluster/verification.h"
 #include "service/cluster/wishes.h"
 
@@ -41,8 +42,6 @@ inline constexpr std::size_t kJobsOfNodeMax = 64;  // so that four nodes are nee
 // What one node may have the others hear about a job.
 inline constexpr int kToldMax = 4;
 inline constexpr TimeNs kToldWindow = 10 * kSecond;
-// Numbers of jobs on a server's connection; below are a node's own.
-inline constexpr std::uint32_t kServerNumbers = 0x80000000U;
 
 struct LeaderOptions {
   std::uint32_t protocol_version = 0;
@@ -126,8 +125,10 @@ class Leader {
     Stage stage = Stage::kForming;
     std::vector<Part> parts;  // from kOpening on in the order of agreement.nodes
     Agreement agreement;
-    std::set<std::uint32_t> ended;             // ranks that have left
-    std::string refused;                       // the last node that may not take part, and why
+    std::set<std::uint32_t> ended;  // ranks that have left
+    // The last node that may not take part, or that refused a rank, and why.
+    std::string refused;
+    std::string refused_node;
     std::optional<Steering> drain;             // who wants it to end after what is posted
     std::unique_ptr<Planning> planning;        // from kStarting on
     std::optional<Verification> verification;  // likewise, if results are compared
@@ -135,11 +136,11 @@ class Leader {
   using JobNumber = std::uint64_t;
   using Jobs = std::map<JobNumber, Job>;
 
-  void Take(NodeId node, const JoinJob& join);
+  void Join(NodeId node, const JoinJob& join, TimeNs now);
   void Take(Job& job, Part& part, const SeatRank& seat);
   void Take(Job& job, Part& part, const LoseRank& lost);
   void Take(Job& job, Part& part, const EndRank& end);
-  void Take(Job& job, Part& part, const BreakJob& broken);
+  void Take(Job& job, Part& part, const BreakJob& broken, TimeNs now);
   void Take(Job& job, Part& part, const ForgetJob& forget);
   void Take(Job& job, Part& part, const JobOpened& opened);
   void Take(Job& job, Part& part, const JobMeasured& measured);
@@ -154,7 +155,7 @@ class Leader {
 
   Jobs::iterator Find(NodeId node, std::uint32_t number);
   // The job of that name that still takes nodes, a new one, or why neither.
-  Result<JobNumber> Place(const JoinJob& join);
+  Result<JobNumber> Place(const JoinJob& join, TimeNs now);
   Status CheckJoin(NodeId node, const JoinJob& join, const Job& job) const;
   Status CheckSeat(const Job& job, const Part& part, const SeatRank& seat) const;
   void RemovePart(JobNumber number, NodeId node);
@@ -190,6 +191,7 @@ class Leader {
   std::map<NodeId, Node> nodes_;
   Jobs jobs_;
   LostEpochs lost_;
+  RefusedRanks refused_ranks_;
   std::vector<RefusedNode> refused_nodes_;
   std::string refused_;  // as NodeRefused was told
   JobNumber jobs_opened_ = 0;

@@ -33,6 +33,9 @@
 
 namespace headrace::service {
 
+// Numbers of jobs on a server's connection; below are a node's own.
+inline constexpr std::uint32_t kServerNumbers = 0x80000000U;
+
 inline constexpr std::string_view kAllReduceName = "all-reduce";
 inline constexpr std::string_view kServersName = "parameter-server";
 

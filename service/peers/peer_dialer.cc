@@ -74,7 +74,7 @@ kj::Promise<void> PeerDialer::Try() {
       })
       .then([this](Result<SecuredPeer> peer) -> kj::Promise<void> {
         if (peer) return Introduce(kj::mv(peer).value());
-        Refused(peer.error());
+        Refused(peer.error());  // which says who refuses whom
         return kj::READY_NOW;
       })
       .catch_([this](kj::Exception&& exception) { Silent(CauseOf(exception)); })
@@ -116,7 +116,8 @@ kj::Promise<void> PeerDialer::Introduce(SecuredPeer peer) {
   return timer_.timeoutAfter(kHelloTimeout, link_->SayHello())
       .then([this](Result<NodeFacts> facts) -> kj::Promise<void> {
         if (facts) return Serve();
-        Refused(facts.error());
+        Refused(facts.error().Within(
+            fmt::format("the service at {} refuses this one", options_.leader)));
         return kj::READY_NOW;
       });
 }
@@ -141,8 +142,7 @@ void PeerDialer::Silent(const std::string& why) {
 // A name that is taken may be that of this node's own service before its restart, whose end the
 // leader has not noticed yet.
 void PeerDialer::Refused(const Error& error) {
-  const std::string text =
-      fmt::format("the service at {} refuses this one: {}", options_.leader, error.text());
+  const std::string text = error.text();
   why_ = text;
   bool passes = MayPass(error.code());
   if (error.code() == Code::kAlreadyExists) {

@@ -83,8 +83,8 @@ std::string Verdict::Text(const std::string& authority) const {
     case X509_V_ERR_CERT_SIGNATURE_FAILURE:
       return fmt::format(
           "the certificate of \"{}\" is signed by another authority, \"{}\" and not "
-          "\"{}\": make one with `headracectl certs node {}` and the authority of "
-          "this cluster",
+          "\"{}\": give all nodes certificates of one authority (`headracectl certs node {}` "
+          "makes one)",
           name, signed_by, authority, name);
     case X509_V_ERR_HOSTNAME_MISMATCH:
       return fmt::format(

@@ -46,14 +46,7 @@ Status Entrance::CheckAttach(schema::Hello::Reader hello,
   return {};
 }
 
-Result<Entrance::Arrival> Entrance::Read(schema::AttachRequest::Reader request,
-                                         Result<UniqueFd> channel,
-                                         Result<UniqueFd> doorbell) const {
-  if (!channel) return channel.error();
-  if (!doorbell) return doorbell.error();
-  Result<ipc::Channel> opened = ipc::Channel::Open(channel->get());
-  if (!opened) return opened.error();
-  if (Status status = CheckDoorbell(doorbell->get()); !status) return status.error();
+LeaseRequest Entrance::ReadLease(schema::AttachRequest::Reader request) const {
   const auto job = request.getJob();
   const std::uint32_t timeout_ms = request.getTimeoutMs();
   LeaseRequest lease;
@@ -73,6 +66,18 @@ Result<Entrance::Arrival> Entrance::Read(schema::AttachRequest::Reader request,
   lease.rendezvous_from = rendezvous.size() == 0 ? "rendezvous of this service's configuration"
                                                  : Printable({from.begin(), from.size()}, kFromMax);
   lease.attached_ns = MonotonicNow();
+  return lease;
+}
+
+Result<Entrance::Arrival> Entrance::Read(schema::AttachRequest::Reader request,
+                                         Result<UniqueFd> channel,
+                                         Result<UniqueFd> doorbell) const {
+  if (!channel) return channel.error();
+  if (!doorbell) return doorbell.error();
+  Result<ipc::Channel> opened = ipc::Channel::Open(channel->get());
+  if (!opened) return opened.error();
+  if (Status status = CheckDoorbell(doorbell->get()); !status) return status.error();
+  LeaseRequest lease = ReadLease(request);
   if (Status status = CheckRendezvous(client_->desk.options.rendezvous, lease); !status) {
     return status.error();
   }
@@ -109,13 +114,18 @@ kj::Promise<void> Entrance::Seat(AttachContext context, Result<Arrival> arrival)
 
 void Entrance::TellPeers(const SessionIdentity& asker, const Error& error) {
   // Whoever waits for a rank of which these are said waits in vain. The others may pass.
-  constexpr std::array kLasting = {Code::kMismatch, Code::kExhausted, Code::kInvalidArgument};
-  if (asker.rendezvous.empty() || std::ranges::find(kLasting, error.code()) == kLasting.end()) {
+  constexpr std::array kLasting = {Code::kMismatch, Code::kExhausted, Code::kInvalidArgument,
+                                   Code::kVersionMismatch};
+  if (asker.rendezvous.empty() || !CheckJobName(asker.job_name) ||
+      std::ranges::find(kLasting, error.code()) == kLasting.end()) {
     return;
   }
   // A rank that comes back finds what its old life still has, and tries again.
   if (asker.after_epoch != 0 && error.code() == Code::kExhausted) return;
   client_->desk.outbox->Send(client_->desk.peers, RankRefused{.job = asker.job_name,
+                                                              .leader = asker.rendezvous,
+                                                              .world_size = asker.world_size,
+                                                              .architecture = asker.architecture,
                                                               .uid = asker.uid,
                                                               .rank = asker.rank,
                                                               .pid = asker.pid,
@@ -126,6 +136,8 @@ void Entrance::TellPeers(const SessionIdentity& asker, const Error& error) {
 kj::Promise<void> Entrance::attach(AttachContext context) {
   const auto params = context.getParams();
   if (Status status = CheckAttach(params.getHello(), params.getRequest()); !status) {
+    LeaseRequest asker = ReadLease(params.getRequest());
+    if (CheckRendezvous(client_->desk.options.rendezvous, asker)) TellPeers(asker, status.error());
     Answer(context, status.error());
     return kj::READY_NOW;
   }

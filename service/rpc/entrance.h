@@ -25,6 +25,7 @@ class Entrance final : public schema::Entrance::Server {
     ipc::Channel channel;
     UniqueFd doorbell;
   };
+  LeaseRequest ReadLease(schema::AttachRequest::Reader request) const;
   Result<Arrival> Read(schema::AttachRequest::Reader request, Result<UniqueFd> channel,
                        Result<UniqueFd> doorbell) const;
   kj::Promise<void> Seat(AttachContext context, Result<Arrival> arrival);

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from certified_case import CertifiedCase  # noqa: E402
 from cluster_case import await_true  # noqa: E402
+from support.cluster.services import PORT  # noqa: E402
 from support.ranks import RankError, Ranks  # noqa: E402
+from support.service import build_directory  # noqa: E402
 from support.unittests import run_tests  # noqa: E402
 
+STRANGER_UID = 65534
 LOOK_LIMIT_S = 60.0  # a service looks every ten seconds
 RELOADED = "the certificate's files have changed: new connections use the certificate valid until"
 
@@ -105,6 +109,54 @@ class Renewed(CertifiedCase):
         self.overwrite(1)
         self.train_until(old, (0, 1))
         self.check_changed(old)
+
+
+class Doctor(CertifiedCase):
+    """`doctor --peer` between nodes that have certificates."""
+
+    def last(self, address: str) -> dict[str, str]:
+        """What node 0 finds last at that address."""
+        return self.cluster[0].service.ctl_json("doctor", "--peer", address)["checks"][-1]
+
+    def test_it_names_what_is_wrong_with_the_other_node(self) -> None:
+        here = self.start(0, "ours")
+        there = f"{self.cluster[1].address}:{PORT}"
+        self.assertEqual(self.last(there)["check"], "peer port")
+        for authority, check, result, said in (
+            ("theirs", "peer certificates", "problem", "authority"),
+            (None, "peer certificates", "problem", "plain text"),
+            ("ours", "peer version", "ok", "speak peer protocol"),
+        ):
+            with self.subTest(authority=authority):
+                self.start(1, authority)
+                found = self.last(there)
+                self.assertEqual((found["check"], found["result"]), (check, result), found)
+                self.assertIn(said, found["found"])
+                code, text = here.ctl("doctor", "--peer", there)
+                self.assertEqual(code, 0 if result == "ok" else 1, text)
+                self.cluster[1].service.stop()
+        self.assertEqual(self.last("nowhere.invalid")["check"], "peer name")
+
+    def test_only_root_and_the_services_user_may_have_it_connect(self) -> None:
+        here = self.start(0, "ours")
+        there = self.start(1, "ours")
+        for path in (self.cluster.directory, here.directory):
+            os.chmod(path, 0o755)
+        address = f"{self.cluster[1].address}:{PORT}"
+        program = os.path.join(build_directory(), "headracectl")
+        command = [program, "--socket", here.socket, "doctor", "--peer", address]
+        done = subprocess.run(
+            command,
+            user=STRANGER_UID,
+            group=STRANGER_UID,
+            extra_groups=[],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("only root and uid 0", done.stdout)
+        self.assertEqual(here.ctl("doctor", "--peer", address)[0], 0)
 
 
 if __name__ == "__main__":

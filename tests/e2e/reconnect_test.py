@@ -123,6 +123,14 @@ class OneNode(ReconnectCase):
         ranks.each("reconnect", timeout=LIMIT_S)
         self.require_sums(ranks, 2.0)
 
+    def test_closing_after_a_reconnect_that_failed_says_nothing_more(self) -> None:
+        ranks = self.ranks()
+        self.service.kill()
+        self.service.start()
+        ranks[0].send("reconnect", timeout=1.0)
+        self.require_error(ranks[0], ("timeout",), "rank 1")
+        ranks[0].call("leave")
+
     def test_ranks_that_go_on_are_no_job_with_ranks_that_begin(self) -> None:
         ranks = self.ranks()
         self.service.kill()

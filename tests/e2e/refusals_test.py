@@ -15,6 +15,7 @@ from support.ranks import Rank, RankError  # noqa: E402
 from support.service import Service, build_directory, client_environment  # noqa: E402
 
 LONG_S = 60.0  # what a rank that was not told would wait at least
+TOO_LONG_S = 100000  # of a time-out, which the service refuses
 SOON_S = 20.0  # on a machine that is busy
 WAIT = (
     "import headrace, sys, numpy\n"
@@ -71,6 +72,52 @@ class Refusals(unittest.TestCase):
             (said,) = findings(service, "peer ")
             self.assertIn("WORLD_SIZE", said)
 
+    def refuse_one(self, node: int) -> str:
+        """A rank 1 that the service of that node, where no rank of its job is, does not take."""
+        arguments = f"job='torn', rank=1, world_size=2, timeout={TOO_LONG_S}"
+        done = subprocess.run(
+            ["/usr/bin/python3", "-c", f"import headrace\nheadrace.init({arguments})"],
+            env=client_environment(
+                HEADRACE_SOCKET=self.services[node].socket,
+                HEADRACE_RENDEZVOUS=self.services.rendezvous,
+            ),
+            capture_output=True,
+            text=True,
+            timeout=LONG_S,
+        )
+        self.assertEqual(done.returncode, 1, done.stderr)
+        return done.stderr.strip().splitlines()[-1].rpartition("attach: ")[2]
+
+    def test_a_nodes_first_rank_that_is_refused_reaches_those_who_wait_elsewhere(self) -> None:
+        self.begin()
+        waits = self.rank(0, 0, 2)
+        waits.call("post", kind="all_reduce", name="w")
+        begin = time.monotonic()
+        why = self.refuse_one(1)
+        with self.assertRaises(RankError) as caught:
+            waits.call("wait")
+        self.assertLess(time.monotonic() - begin, LONG_S)
+        self.assertIn(f"was refused: {why} (on node b)", str(caught.exception))
+        for service in (self.services[0], self.services[1]):
+            (said,) = findings(service, "peer ")
+            self.assertIn(why, said)
+
+    def test_who_comes_after_it_is_told_of_it(self) -> None:
+        self.begin("--late-ms", "300")
+        why = self.refuse_one(1)
+        waits = self.rank(0, 0, 2)
+        deadline = time.monotonic() + SOON_S
+        shown = ""
+        while why not in shown and time.monotonic() < deadline:
+            shown = str([job["failure"] for job in self.services[0].ctl_json("jobs")["jobs"]])
+        self.assertIn("rank 1 is missing; rank 1 (pid", shown)
+        self.assertIn(why, shown)
+        comes = self.rank(1, 1, 2)
+        for member in (waits, comes):
+            member.call("post", kind="all_reduce", name="w")
+        for member in (waits, comes):
+            member.call("wait")
+
     def test_another_authority_is_named_to_those_who_wait_and_by_doctor(self) -> None:
         directory = tempfile.TemporaryDirectory(prefix="headrace-refusals-")
         self.addCleanup(directory.cleanup)
@@ -105,7 +152,10 @@ class Refusals(unittest.TestCase):
         self.assertIn("rank 1 is missing", shown)
         self.assertIn("authority", shown)
         self.assertIn("authority", findings(self.services[0], "peer ")[0])
-        self.assertIn("authority", findings(self.services[1], "peer ")[0])
+        said = findings(self.services[1], "peer ")[0]
+        self.assertIn("authority", said)
+        # It is that node which refuses: the other was never asked.
+        self.assertNotIn("refuses this one", said + str(error))
         waits.close()
 
 

@@ -18,7 +18,7 @@ MAY_INCLUDE = {
     # Memory of GPUs is a library of its own, which the client links without the transports.
     "client/lib/": ("client/", "ipc/", "transport/memory/", "headrace/"),
     # headrace-plan is the planner without the service, and links nothing else of it.
-    "client/cli/plan/": ("client/cli/plan/", "service/plan/", "ipc/base/"),
+    "client/cli/plan/": ("client/cli/plan/", "client/cli/range.h", "service/plan/", "ipc/base/"),
     "tests/": ("",),
 }
 

@@ -75,7 +75,9 @@ void AddCertsCommand(CLI::App& app, const bool& json, int& exit_code) {
   CLI::App* make = add("authority", "makes an authority: the one whose signature nodes believe");
   make->add_option("--out", authority->out, "folder for authority.key and authority.crt")
       ->required();
-  make->add_option("--days", authority->days, "how long it is valid")->capture_default_str();
+  CheckRange(
+      make->add_option("--days", authority->days, "how long it is valid")->capture_default_str(), 1,
+      kDaysMax);
   make->add_flag("--force", authority->force, "overwrite what is there");
   AddExamples(*make, {"certs authority --out authority"});
   make->callback([authority, &exit_code] { exit_code = Authority(*authority); });
@@ -86,7 +88,10 @@ void AddCertsCommand(CLI::App& app, const bool& json, int& exit_code) {
   sign->add_option("--authority", node->authority, "folder of the authority")->required();
   sign->add_option("--out", node->out, "folder for NAME.key, NAME.crt and authority.crt")
       ->required();
-  sign->add_option("--days", node->days, "how long it is valid")->capture_default_str();
+  CheckRange(sign->add_option("--days", node->days,
+                              "how long it is valid; at most as long as the authority")
+                 ->capture_default_str(),
+             1, kDaysMax);
   sign->add_option("--host", node->hosts, "another name or address of the node; may be repeated")
       ->allow_extra_args(false);
   sign->add_option(

@@ -3,14 +3,13 @@
 // the same tree, so that a command which is added here is known everywhere.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <initializer_list>
 #include <string>
 
 #include "client/cli/ctl/console.h"
+#include "client/cli/range.h"
 
 namespace headrace::ctl {
 
@@ -32,19 +31,9 @@ void AddExamples(CLI::App& command, std::initializer_list<const char*> examples)
 // --watch, which needs no value, and --count, under `count_flags`: -n is the number of rows where a
 // command has such an option.
 void AddWatch(CLI::App& command, Watch& watch, const std::string& count_flags = "-n,--count");
-// An option's value must lie from `least` to `most`; the help says so in these words, since CLI11
-// writes limits of a type out with all digits.
 template <typename Number>
 CLI::Option* CheckRange(CLI::Option* option, Number least, Number most) {
-  const std::string range = fmt::format("{} to {}", least, most);
-  return option->check(CLI::Validator(
-      [least, most, range](std::string& text) {
-        Number value{};
-        const bool is_number = CLI::detail::lexical_cast(text, value);
-        if (is_number && value >= least && value <= most) return std::string();
-        return fmt::format("\"{}\" is not a number from {}", text, range);
-      },
-      range));
+  return option->check(cli::Between(least, most));
 }
 // --timeout, in seconds.
 void AddTimeout(CLI::App& command, double& seconds);

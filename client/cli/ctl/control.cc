@@ -43,6 +43,7 @@ kj::Promise<void> SayHello(schema::Entrance::Client entrance, Result<Answer>& re
 template <typename Answer, typename Converse>
 Result<Answer> Talk(const std::string& socket_path, TimeNs timeout_ns, Result<Answer>& result,
                     Converse&& converse) {
+  bool reached = false;
   KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&] {
                  auto io = kj::setupAsyncIo();
                  auto late =
@@ -59,6 +60,7 @@ Result<Answer> Talk(const std::string& socket_path, TimeNs timeout_ns, Result<An
                                  })
                                  .then([&](kj::Own<kj::AsyncIoStream>&& connected) {
                                    stream = kj::mv(connected);
+                                   reached = true;
                                    client = kj::heap<capnp::TwoPartyClient>(*stream);
                                    return SayHello(client->bootstrap().castAs<schema::Entrance>(),
                                                    result, converse);
@@ -67,8 +69,12 @@ Result<Answer> Talk(const std::string& socket_path, TimeNs timeout_ns, Result<An
                })) {
     result = ErrorOf(*exception);
   }
-  if (!result) return result.error().Within("ask the service at " + socket_path);
-  return result;
+  if (result) return result;
+  const Error said = result.error().Within("ask the service at " + socket_path);
+  if (reached) return said;
+  return Error(said.code(), said.text() +
+                                ": is headraced running there? --socket or HEADRACE_SOCKET "
+                                "names its socket");
 }
 
 template <typename Answer>

@@ -103,8 +103,10 @@ void AddDrainCommand(const Program& program) {
   command->add_option("job", wish->job,
                       "ends this job once what is posted has ended; without it the whole service: "
                       "jobs that can reconnect go on with the next one");
-  CheckRange(command->add_option("--deadline", wish->deadline_seconds,
-                                 "seconds after which jobs that cannot reconnect are ended"),
+  CheckRange(command
+                 ->add_option("--deadline", wish->deadline_seconds,
+                              "seconds after which jobs that cannot reconnect are ended")
+                 ->capture_default_str(),
              0.0, kDeadlineMaxSeconds);
   command->add_flag("--background", wish->background, "without waiting for the service's end");
   AddTimeout(*command, wish->timeout_seconds);

@@ -15,6 +15,8 @@ namespace {
 
 // Of a terminal that nobody made wider.
 constexpr std::size_t kGanttColumns = 80;
+// No lane is as fast: blocks of the sizes that were measured took equally long.
+constexpr std::uint64_t kNoRate = 1'000'000'000'000;
 
 // How much of the time in which blocks moved the forward pass did not stand still for.
 std::optional<double> HiddenShare(const ipc::PlanRow& plan) {
@@ -24,6 +26,11 @@ std::optional<double> HiddenShare(const ipc::PlanRow& plan) {
 }
 
 bool WasMeasured(const ipc::PlanRow& plan) { return plan.measured_ns > 0; }
+// The first plan is made before anybody knows how long computing takes: what it comes to by its
+// cost line alone is no prediction of an iteration.
+bool Predicts(const ipc::PlanRow& plan) {
+  return plan.predicted_backward_ns > 0 || plan.predicted_forward_ns > 0;
+}
 bool HasMoved(const ipc::PlanBlockRow& block) { return block.end_ns > 0; }
 
 std::string Measured(const ipc::PlanRow& plan, TimeNs time_ns) {
@@ -31,7 +38,7 @@ std::string Measured(const ipc::PlanRow& plan, TimeNs time_ns) {
 }
 
 std::string Deviation(const ipc::PlanRow& plan, TimeNs measured_ns, TimeNs predicted_ns) {
-  if (!WasMeasured(plan) || predicted_ns <= 0) return "";
+  if (!WasMeasured(plan) || !Predicts(plan) || predicted_ns <= 0) return "";
   const auto predicted = static_cast<double>(predicted_ns);
   return fmt::format("{:+.1f} %", 100 * (static_cast<double>(measured_ns) - predicted) / predicted);
 }
@@ -73,11 +80,17 @@ std::string Heading(const ipc::JobRow& job, const ipc::PlanRow& plan) {
   if (plan.in_flight_max > 0) text += fmt::format(", {} at a time", plan.in_flight_max);
   if (plan.barrier != 0) text += "; the forward pass waits for the last";
   text += fmt::format("; hash {:016x}.\n", plan.hash);
-  if (plan.predicted_bytes_per_s > 0) {
+  if (plan.predicted_bytes_per_s >= kNoRate) {
+    text +=
+        fmt::format("Made for a lane on which a block costs {}, of any size that was measured.\n",
+                    FormatMilliseconds(plan.predicted_startup_ns));
+  } else if (plan.predicted_bytes_per_s > 0) {
     text += fmt::format("Made for a lane on which a block costs {}, and its bytes go at {}.\n",
                         FormatMilliseconds(plan.predicted_startup_ns),
                         FormatRate(plan.predicted_bytes_per_s, kSecond));
   }
+  if (!Predicts(plan))
+    text += "Made before it was known how long passes take: nothing is predicted.\n";
   if (plan.next_version != 0) {
     text += plan.next_iteration != 0
                 ? fmt::format("Plan {} follows at iteration {}.\n", plan.next_version,
@@ -93,7 +106,7 @@ std::string Totals(const ipc::PlanRow& plan, bool with_header) {
                {"MEASURED", Align::kRight},
                {"DIFFERENCE", Align::kRight}});
   const auto add = [&table, &plan](const char* what, TimeNs predicted_ns, TimeNs measured_ns) {
-    table.Add({what, predicted_ns > 0 ? FormatMilliseconds(predicted_ns) : "",
+    table.Add({what, Predicts(plan) && predicted_ns > 0 ? FormatMilliseconds(predicted_ns) : "",
                Measured(plan, measured_ns), Deviation(plan, measured_ns, predicted_ns)});
   };
   // What the loop does besides its passes is no error of the plan.
@@ -126,20 +139,32 @@ std::string Blocks(const Snapshot& snapshot, const ipc::PlanRow& plan, bool with
   for (const ipc::PlanBlockRow& block : snapshot.plan_blocks) {
     if (block.job_id != plan.job_id) continue;
     const bool moved = HasMoved(block);
+    const bool predicts = Predicts(plan);
     table.Add({std::to_string(block.index + 1), FormatBytes(block.bytes), Tensors(block),
                std::to_string(block.parts), std::to_string(block.runs),
-               FormatMilliseconds(block.predicted_begin_ns),
-               FormatMilliseconds(block.predicted_end_ns),
+               predicts ? FormatMilliseconds(block.predicted_begin_ns) : "",
+               predicts ? FormatMilliseconds(block.predicted_end_ns) : "",
                moved ? FormatMilliseconds(block.ready_ns) : "",
                moved ? FormatMilliseconds(block.begin_ns) : "",
                moved ? FormatMilliseconds(block.end_ns) : "",
-               moved ? FormatDifference(block.end_ns - block.predicted_end_ns) : ""});
+               moved && predicts ? FormatDifference(block.end_ns - block.predicted_end_ns) : ""});
   }
   std::string text = table.Render(with_header);
   if (plan.rows_left_out > 0 && with_header) {
     text += fmt::format("{} more blocks found no free row on the board.\n", plan.rows_left_out);
   }
   return text;
+}
+
+std::string Picture(const Snapshot& snapshot, const ipc::PlanRow& plan, bool utf8) {
+  if (Predicts(plan)) return PlanGantt(snapshot, plan, kGanttColumns, utf8);
+  Snapshot measured = snapshot;
+  for (ipc::PlanBlockRow& block : measured.plan_blocks) {
+    if (block.job_id == plan.job_id) block.predicted_begin_ns = block.predicted_end_ns = 0;
+  }
+  ipc::PlanRow row = plan;
+  row.predicted_ns = 0;
+  return PlanGantt(measured, row, kGanttColumns, utf8);
 }
 
 Json BlockJson(const ipc::PlanBlockRow& block) {
@@ -210,7 +235,7 @@ std::string PlanTable(const Snapshot& snapshot, std::string_view job, bool with_
     }
     if (with_header) text += Heading(row, *plan) + '\n';
     text += Totals(*plan, with_header) + '\n' + Blocks(snapshot, *plan, with_header);
-    if (with_header) text += '\n' + PlanGantt(snapshot, *plan, kGanttColumns, utf8);
+    if (with_header) text += '\n' + Picture(snapshot, *plan, utf8);
   }
   return text;
 }

@@ -91,8 +91,11 @@ void AddSelfCommands(const Program& program, const std::string& version) {
 
 std::string ExplainLine(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& command = NamedCommand(app);
-  std::string help = "headracectl --help";
-  if (&command != &app) help = fmt::format("headracectl {} --help", command.get_name());
+  std::string help = "--help";
+  for (const CLI::App* each = &command; each != &app; each = each->get_parent()) {
+    help = each->get_name() + " " + help;
+  }
+  help = "headracectl " + help;
   const std::vector<std::string> left = app.remaining(true);
   // What is left over is not what is wrong where a value is missing or no good.
   const bool is_extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;

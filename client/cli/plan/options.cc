@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "client/cli/range.h"
 #include "service/plan/profile_json.h"
 #include "service/plan/workload.h"
 
@@ -58,7 +59,7 @@ Result<Route> ClusterRouteOf(const NetworkOptions& options) {
 }  // namespace
 
 void AddNetworkOptions(CLI::App& app, NetworkOptions& options) {
-  const auto not_negative = CLI::Range(0.0, 1e15);
+  const auto not_negative = Between(0.0, 1e15, "0 or more");
   auto* startup = app.add_option("--startup-us", options.startup_us, "startup of a block, us")
                       ->check(not_negative)
                       ->group("Cost line");
@@ -79,11 +80,11 @@ void AddNetworkOptions(CLI::App& app, NetworkOptions& options) {
       ->check(not_negative)
       ->group("Cost line");
   auto* nodes = app.add_option("--nodes", options.nodes, "nodes of a cluster")
-                    ->check(CLI::Range(1, 8192))
+                    ->check(Between(1, 8192))
                     ->group("Cluster");
   nodes->excludes(startup);
   app.add_option("--gpus-per-node", options.gpus_per_node, "ranks on a node")
-      ->check(CLI::Range(1, 8192))
+      ->check(Between(1, 8192))
       ->group("Cluster");
   app.add_option("--link-gbit", options.link_gbit, "network of a node, Gbit/s")
       ->check(CLI::PositiveNumber)

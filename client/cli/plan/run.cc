@@ -1,5 +1,6 @@
 #include "client/cli/plan/run.h"
 
+#include "client/cli/range.h"
 #include "service/plan/planner.h"
 #include "service/plan/simulate.h"
 
@@ -7,9 +8,9 @@ namespace headrace::cli {
 
 void AddJitterOptions(CLI::App& app, JitterOptions& options) {
   app.add_option("--jitter", options.fraction, "times vary by up to this fraction")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(Between(0.0, 1.0));
   app.add_option("--seed", options.seed, "of the jitter");
-  app.add_option("--runs", options.runs, "iterations to average")->check(CLI::Range(1, 100000));
+  app.add_option("--runs", options.runs, "iterations to average")->check(Between(1, 100'000));
 }
 
 double Ratio(double left, double right) { return right > 0 ? left / right : 1; }

@@ -8,6 +8,7 @@
 #include "client/cli/plan/options.h"
 #include "client/cli/plan/run.h"
 #include "client/cli/plan/words.h"
+#include "client/cli/range.h"
 #include "service/plan/canonical.h"
 #include "service/plan/planner.h"
 #include "service/plan/simulate.h"
@@ -82,11 +83,11 @@ void AddShow(CLI::App& app, int& exit_code) {
   command->add_option("--policy", options->policy, "one policy");
   command->add_option("--svg", options->svg_path, "write the chart to this file");
   command->add_option("--columns", options->columns, "width of the text picture")
-      ->check(CLI::Range(20, 1000));
+      ->check(Between(20, 1000));
   command->add_flag("--canonical", options->canonical, "only the plan, as nodes exchange it");
   AddNetworkOptions(*command, options->network);
   command->add_option("--jitter", options->jitter.fraction, "times vary by up to this fraction")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(Between(0.0, 1.0));
   command->add_option("--seed", options->jitter.seed, "of the jitter");
   command->callback([options, &exit_code] { exit_code = Show(*options); });
 }

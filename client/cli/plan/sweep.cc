@@ -9,6 +9,7 @@
 #include "client/cli/plan/curves.h"
 #include "client/cli/plan/options.h"
 #include "client/cli/plan/run.h"
+#include "client/cli/range.h"
 
 namespace headrace::cli {
 namespace {
@@ -136,7 +137,7 @@ void AddSweep(CLI::App& app, int& exit_code) {
       ->check(CLI::PositiveNumber);
   command->add_option("--to", options->to, "last value")->check(CLI::PositiveNumber);
   command->add_option("--points", options->points, "values on a logarithmic scale")
-      ->check(CLI::Range(1, 1000));
+      ->check(Between(1, 1000));
   command->add_option("--policy", options->policies, "all, or names separated by commas");
   command->add_option("--csv", options->csv_path, "write the table here, not to standard output");
   command->add_option("--svg", options->svg_path, "write the curves of speed-ups here");

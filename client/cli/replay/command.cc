@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "client/cli/ctl/words.h"
+#include "client/cli/range.h"
 #include "client/cli/replay/report.h"
 #include "client/cli/replay/run.h"
 #include "client/cli/replay/trace.h"
@@ -110,22 +111,22 @@ int Replay(Wish wish, const Globals& globals) {
 
 void AddJobOptions(CLI::App& replay, Wish& wish) {
   replay.add_option("--ranks", wish.ranks, "ranks to play, spread over the nodes")
-      ->check(CLI::Range(1U, kRanksMax))
+      ->check(cli::Between(1U, kRanksMax))
       ->capture_default_str();
   replay.add_option("--nodes", wish.nodes, "sockets of the nodes' services; default: --socket")
       ->delimiter(',')
       ->allow_extra_args(false);
   replay.add_option("--job", wish.job, "name of the job; default: replay- and the process id");
   replay.add_option("--rank", wish.rank, "play this rank only; the others are played elsewhere")
-      ->check(CLI::Range(0U, HR_UNSET - 1));
+      ->check(cli::Between(0U, kRanksMax - 1));
   replay.add_option("--world-size", wish.world_size, "with --rank: ranks of the job")
-      ->check(CLI::Range(1U, HR_UNSET - 1));
+      ->check(cli::Between(1U, kRanksMax));
   replay.add_option("--rendezvous", wish.rendezvous,
                     "host or host:port where the services of the job's nodes meet");
   replay
       .add_option("--timeout", wish.timeout_seconds,
                   "seconds that an operation may take; default: as the service is configured")
-      ->check(CLI::Range(0.001, 86400.0));
+      ->check(cli::Between(0.001, 86400.0));
 }
 
 void AddMusicOptions(CLI::App& replay, Wish& wish) {
@@ -135,20 +136,20 @@ void AddMusicOptions(CLI::App& replay, Wish& wish) {
       ->check(CLI::IsMember(
           std::vector<std::string>(plan::kPolicyNames.begin(), plan::kPolicyNames.end())));
   replay.add_option("--iterations", wish.score.iterations, "iterations that count")
-      ->check(CLI::Range(1, 100'000))
+      ->check(cli::Between(1, 100'000))
       ->capture_default_str();
   replay
       .add_option("--warmup", wish.score.warmup,
                   "iterations before those at least; more where the plan is not in force yet")
-      ->check(CLI::Range(0, 100'000))
+      ->check(cli::Between(0, 100'000))
       ->capture_default_str();
   replay.add_option("--scale", wish.scale, "computing takes so many times the profile's times")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(cli::Between(0.0, 1e6, "0 to 1000000"))
       ->capture_default_str();
   replay
       .add_option("--jitter", wish.score.jitter,
                   "each computation takes 1 - J to 1 + J of its time, evenly distributed")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(cli::Between(0.0, 1.0))
       ->capture_default_str();
   replay.add_option("--seed", wish.score.seed, "of the jitter")->capture_default_str();
   replay.add_option("--trace", wish.trace,

@@ -150,6 +150,16 @@ class Manual(unittest.TestCase):
     def test_headrace_plan(self) -> None:
         self.compare("headrace-plan", "headrace-plan.1")
 
+    def test_limits_of_numbers_are_told_as_people_write_them(self) -> None:
+        for program in ("headracectl", "headrace-plan"):
+            for command in tree_of_help(program):
+                text = run(program, *command.split(), "--help")
+                found = re.findall(r".*(?:\bin \[|e\+\d\d|\d{8}).*", text)
+                self.assertEqual(found, [], f"{program} {command}")
+        for certificate in ("authority", "node"):
+            text = run("headracectl", "certs", certificate, "--help")
+            self.assertRegex(text, r"--days INT:1 to 36500=\d+")
+
     @unittest.skipUnless(shutil.which("mandoc"), "needs mandoc")
     def test_pages_are_well_formed(self) -> None:
         for page in sorted(PAGES.iterdir()):

@@ -125,13 +125,19 @@ TEST_F(Program, NamesWhatWasMeantOnAWrongLine) {
   const Ran above = RunProgram("queue --jsno");
   EXPECT_NE(above.output.find("did you mean --json?"), std::string::npos) << above.output;
   EXPECT_EQ(RunProgram("").exit_code, 2);
+  const Ran nested = RunProgram("certs node");
+  EXPECT_EQ(nested.exit_code, 2);
+  EXPECT_NE(nested.output.find("headracectl certs node --help"), std::string::npos)
+      << nested.output;
   EXPECT_EQ(RunProgram("plan").exit_code, 2);
   EXPECT_EQ(RunProgram("jobs one two").exit_code, 2);
 }
 
 TEST_F(Program, RefusesNumbersOutOfRangeAndShowsTheRange) {
-  for (const char* line : {"weight vision 0", "weight vision 1001", "weight vision x",
-                           "priority vision 16", "status --watch 0", "doctor --timeout 601"}) {
+  for (const char* line :
+       {"weight vision 0", "weight vision 1001", "weight vision x", "priority vision 16",
+        "status --watch 0", "doctor --timeout 601", "certs authority --out x --days 0",
+        "certs authority --out x --days 99999999999"}) {
     EXPECT_EQ(RunProgram(Board() + line).exit_code, 2) << line;
   }
   EXPECT_NE(RunProgram("weight --help").output.find("1 to 1000"), std::string::npos);
@@ -220,10 +226,14 @@ TEST_F(Program, PingNamesWhyThereIsNoAnswer) {
   Result<PingAnswer> absent = Ping(folder() + "/none", kSecond);
   ASSERT_FALSE(absent.ok());
   EXPECT_NE(absent.error().text().find("No such file"), std::string::npos) << absent.error().text();
+  EXPECT_NE(absent.error().text().find("is headraced running there? --socket or HEADRACE_SOCKET"),
+            std::string::npos)
+      << absent.error().text();
   const SilentSocket socket(folder() + "/sock");
   Result<PingAnswer> late = Ping(folder() + "/sock", 50 * kMillisecond);
   ASSERT_FALSE(late.ok());
   EXPECT_EQ(late.error().code(), Code::kTimeout) << late.error().text();
+  EXPECT_EQ(late.error().text().find("running there?"), std::string::npos) << "somebody listens";
 }
 
 }  // namespace

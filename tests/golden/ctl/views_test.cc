@@ -89,6 +89,23 @@ TEST_F(Views, PlanShowsPredictedBesideMeasured) {
   EXPECT_EQ(PlanTable(Read(), "nobody", true, true), "");
 }
 
+TEST_F(Views, PlanMadeBeforeAnythingWasMeasuredPredictsNothing) {
+  Snapshot snapshot = Read();
+  ipc::PlanRow& plan = snapshot.plans[0];
+  ASSERT_EQ(plan.job_id, 7U);
+  plan.version = 1;
+  plan.predicted_backward_ns = plan.predicted_forward_ns = 0;
+  ExpectGolden("plan_first.txt", PlanTable(snapshot, "vision", true, true));
+}
+
+TEST_F(Views, PlanNamesNoRateWhereBytesSeemedToCostNothing) {
+  Snapshot snapshot = Read();
+  snapshot.plans[0].predicted_bytes_per_s = 10'000'000'000'000;
+  const std::string text = PlanTable(snapshot, "vision", true, true);
+  EXPECT_EQ(text.find("TB/s"), std::string::npos) << text;
+  EXPECT_NE(text.find("of any size that was measured"), std::string::npos) << text;
+}
+
 TEST_F(Views, PlanWithoutMeasuredTimesSaysNothingOfThem) {
   Snapshot snapshot = Read();
   ipc::PlanRow& plan = snapshot.plans[0];

@@ -38,13 +38,20 @@ def trained(
     reconnect: float = 0.0,
     clip: bool = False,
     steps: int = STEPS,
+    given_up: int | None = None,
+    flows: list | None = None,
 ) -> list:
-    """[losses, parameters, state] as bits; ``at`` is called at three moments of each step."""
+    """[losses, parameters, state] as bits; ``at`` is called at three moments of each step.
+
+    The iteration ``given_up`` ends without a step. What is inside the optimizer is put into ``flows``.
+    """
     model = network()
     optimizer = adam(model)
     wrapped = headrace.torch.ScheduledOptimizer(
         optimizer, model, session, reconnect=reconnect
     )
+    if flows is not None:
+        flows.append(wrapped._flow)
     losses = []
     hooked = next(iter(model.parameters()))  # the last gradient that backward makes
     step = 0
@@ -54,6 +61,8 @@ def trained(
         loss = loss_of(model, batch)
         loss.backward()
         at(step, "step")
+        if step == given_up:
+            continue
         if clip:
             wrapped.clip_grad_norm_(0.1)
         wrapped.step()
@@ -229,11 +238,93 @@ class AgreementTest(ReconnectCase):
             self.assertEqual(values, [10.0, 20.0, 1.5], f"rank {rank}")
 
 
+class Untold:
+    """An operation of whose end the service could not tell any more."""
+
+    def __init__(self, loss: Unavailable) -> None:
+        self._loss = loss
+
+    def done(self) -> bool:
+        return False
+
+    def wait(self) -> None:
+        raise self._loss
+
+
+class BehindTest(ReconnectCase):
+    """The service is killed when rank 0 is an iteration ahead: rank 1 was told of the first averages
+    only of the one before."""
+
+    TOLD = 3  # gradients; the others are those of a later module
+    LAST = 4  # the step in which rank 1 is kept back
+
+    def require_same(self, when: str, **options: Any) -> None:
+        """``when`` rank 1 is about to wait in that step."""
+        plain = self.run_ranks(lambda session: trained(session, **options), job="plain")
+        restarter = Restarter(self.service, drains=False)
+        ahead, tell = os.pipe()
+        self.addCleanup(os.close, ahead)
+        self.addCleanup(os.close, tell)
+
+        def keep_back(session: headrace.Session, flow: Any) -> None:
+            loss = Unavailable("the service went away", "unavailable", 6)
+            layout = flow.layout
+            wait = layout.wait
+
+            def wait_or_lose(i: int) -> None:
+                if i < self.TOLD:
+                    return wait(i)
+                self.assertEqual(os.read(ahead, 1), b"a")
+                os.write(restarter.ask, b"k")
+                await_end_of(session.service_pid)
+                layout.wait = wait
+                raise loss
+
+            layout.wait = wait_or_lose
+            for slot in flow.slots[self.TOLD :]:
+                slot.operation = Untold(loss)
+
+        def disturbed(session: headrace.Session) -> list:
+            flows: list = []
+
+            def at(step: int, moment: str) -> None:
+                if session.rank == 1 and (step, moment) == (self.LAST, when):
+                    keep_back(session, flows[0])
+                if session.rank == 0 and (step, moment) == (self.LAST + 1, "step"):
+                    os.write(tell, b"a")
+
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return trained(session, at, WAIT_S, flows=flows, **options)
+
+        try:
+            results = self.run_ranks(disturbed, job="disturbed")
+        finally:
+            restarter.close()
+        self.assertEqual(restarter.restarts, 1)
+        for rank, (recoveries, *result) in enumerate(results):
+            self.assertEqual(recoveries, 1)
+            self.assertEqual(result, plain[rank][1:], f"rank {rank}: other numbers")
+
+    def test_a_rank_that_has_made_a_part_of_its_updates_takes_the_rest(self) -> None:
+        self.require_same("forward")
+
+    def test_a_rank_before_its_step_takes_the_averages(self) -> None:
+        self.require_same("step", clip=True)
+
+    def test_a_rank_that_gives_the_iteration_up_needs_nothing(self) -> None:
+        self.require_same("step", given_up=self.LAST)
+
+
 class GpuReconnectTest(OnAGpu, ReconnectTest):
     pass
 
 
 class GpuAgreementTest(OnAGpu, AgreementTest):
+    pass
+
+
+class GpuBehindTest(OnAGpu, BehindTest):
     pass
 
 
@@ -367,8 +458,9 @@ def one_behind(session: headrace.Session) -> list:
     if session.rank == 1:
         original = Recovery.run
 
-        def run_and_post(self: Any, cause: Any, iteration: int, slots: Any, layout: Any) -> None:
-            original(self, cause, iteration, slots, layout)
+        def run_and_post(self: Any, *arguments: Any) -> None:
+            original(self, *arguments)
+            slots, layout = arguments[-2:]
             assert all(not slot.open and slot.due is None for slot in slots)
             layout.begin_backward()
             for slot in slots:

@@ -151,12 +151,14 @@ int Run(const Globals& globals, double seconds) {
 
 void AddTopCommand(const Program& program) {
   const auto seconds = std::make_shared<double>(1);
-  AddCommand(program, "top", "a live screen: jobs, lanes, slowest ranks, oldest waits",
-             {"top", "top --interval 0.5"},
-             [&globals = program.globals, seconds] { return Run(globals, *seconds); })
-      ->add_option("-i,--interval", *seconds, "seconds between two looks at the board")
-      ->check(CLI::Range(0.1, 3600.0))
-      ->capture_default_str();
+  CLI::App* command =
+      AddCommand(program, "top", "a live screen: jobs, lanes, slowest ranks, oldest waits",
+                 {"top", "top --interval 0.5"},
+                 [&globals = program.globals, seconds] { return Run(globals, *seconds); });
+  CheckRange(
+      command->add_option("-i,--interval", *seconds, "seconds between two looks at the board")
+          ->capture_default_str(),
+      0.1, 3600.0);
 }
 
 }  // namespace headrace::ctl

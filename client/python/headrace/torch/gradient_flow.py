@@ -18,7 +18,7 @@ from headrace.torch.forward_order import ForwardOrder, tensors_in, used_by
 from headrace.torch.hooks import AccumulationHook
 from headrace.torch.open_gradient import OpenGradient
 from headrace.torch.outcomes import Outcomes
-from headrace.torch.recovery import LOSSES, Recovery
+from headrace.torch.recovery import LOSSES, Lack, Recovery
 from headrace.torch.slots import SLOTS_MAX, Member, Slot, make_slots
 from headrace.torch.updates import Updates
 
@@ -56,6 +56,7 @@ class GradientFlow:
         self._of: dict[torch.nn.Parameter, tuple[Slot, Member]] = {}
         self._waits: dict[torch.nn.Module, list[Slot]] = {}
         self._hooks: list[AccumulationHook] = []
+        self._giving_up = False
         self._posting = True  # not within no_sync()
         self._begun = False
         self._averaged = False
@@ -280,6 +281,9 @@ class GradientFlow:
         self._post_missing()
         for slot in self._slots:
             self._wait(slot)
+        if self._recovery is not None:
+            self._recovery.keep_averages(self._iteration, self._slots)
+        for slot in self._slots:
             for member in slot.members:
                 if member.parameter.grad is member.open:
                     frozen = not member.parameter.requires_grad
@@ -339,7 +343,10 @@ class GradientFlow:
 
     def _recover(self, loss: Error) -> None:
         """After a loss, when all gradients of the iteration have been posted or kept."""
-        self._recovery.run(loss, self._iteration, self._slots, self._layout)
+        lack = Lack.NOTHING if self._giving_up else Lack.AVERAGES
+        if any(slot.due is not None for slot in self._slots):
+            lack = Lack.STATE
+        self._recovery.run(loss, self._iteration, lack, self._slots, self._layout)
         self._loss = None
 
     def _wait(self, slot: Slot) -> None:
@@ -407,10 +414,14 @@ class GradientFlow:
         """Ends an iteration without an update, in step with the other ranks."""
         with self._even_within_no_sync():
             self._post_missing()
-        for slot in self._slots:
-            for member in slot.members:
-                member.parameter.grad = None
-            self._wait(slot)
+        self._giving_up = True
+        try:
+            for slot in self._slots:
+                for member in slot.members:
+                    member.parameter.grad = None
+                self._wait(slot)
+        finally:
+            self._giving_up = False
         self._begun = False
 
     def _check_running(self, what: str) -> None:

@@ -82,7 +82,8 @@ class ScheduledOptimizer(torch.optim.Optimizer):
 
         ``reconnect``: for how many seconds a service that goes away during training is waited for; 0
         raises Unavailable at once. None: as the session was made, so HEADRACE_RECONNECT as a rule. With
-        it each gradient is copied when it is posted, which takes as much memory as all gradients. All
+        it each gradient is copied when it is posted, which takes as much memory as all gradients (and
+        as much again where averages are waited for before step(), as by clip_grad_norm_()). All
         ranks come back, sum again what was under way, and go on with the same numbers as if nothing
         had happened; rank 0 warns. On a GPU the host then waits for averages, and no longer the stream
         in its place. Before the first forward pass in training mode has ended a loss is raised all

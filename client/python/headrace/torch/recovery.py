@@ -4,9 +4,15 @@ Each rank keeps a copy of its own gradients as it posts them. When the service g
 more than an iteration apart, since the sum of an iteration needs all of them; and a gradient has its
 average on all ranks, on some, or on none. After the reconnect the ranks tell each other how far they
 are. An average that some have goes to the others; the rest of the iteration is summed again from the
-copies, in the same order of ranks, so to the same bits. A rank that is behind, because its service
-could not tell it any more that the last gradients were there, takes parameters and the optimizer's
-state from one that is not.
+copies, in the same order of ranks, so to the same bits. A rank may be an iteration behind, because its
+service could not tell it any more that the last gradients were there. What it lacks it gets from one
+that is not:
+
+- after its step(), where it may have made a part of its updates already: parameters and the
+  optimizer's state;
+- before its step(), in complete(): the averages of that iteration, of which every rank that waits for
+  all of them before its step() keeps a copy until the next iteration's are there;
+- an iteration that it gives up: nothing.
 
 On a GPU copies are made in the order of torch's current stream, and the host waits for averages: an
 update is made only from what is known to have arrived, so none has ever to be taken back.
@@ -14,6 +20,7 @@ update is made only from what is known to have arrived, so none has ever to be t
 
 from __future__ import annotations
 
+import enum
 import time
 import warnings
 from collections.abc import Sequence
@@ -34,7 +41,18 @@ if TYPE_CHECKING:
 # reconnect is refused, and says so.
 LOSSES = (Unavailable, PeerLost)
 ATTEMPTS_MAX = 8  # services that go away before one recovery is through
-_FACTS = 2  # of a rank, before those of each slot: its iteration, and whether that one's step is due
+
+# What a rank says of itself, before whether it has the average of each slot.
+_ITERATION, _LACK, _AVERAGES_OF = range(3)
+_FACTS = 3
+
+
+class Lack(enum.IntEnum):
+    """What a rank that waits for averages needs where the others have gone on without it."""
+
+    STATE = 0  # it has called step(): what the updates make
+    AVERAGES = 1  # its step() is still to come
+    NOTHING = 2  # it gives the iteration up
 
 
 class Recovery:
@@ -53,6 +71,7 @@ class Recovery:
         self._updates = updates
         self._seconds = seconds
         self.recoveries = 0
+        self._averages_of = 0  # the iteration whose averages slots have in ``averages``; 0: none
 
     def keep(self, slot: Slot) -> None:
         """Copies this rank's gradient, which is about to be posted."""
@@ -60,10 +79,26 @@ class Recovery:
             slot.kept = torch.empty_like(slot.memory)
         slot.kept.copy_(slot.memory)
 
+    def keep_averages(self, iteration: int, slots: Sequence[Slot]) -> None:
+        """Copies the averages, all of which are there, before anybody may change them."""
+        self._averages_of = 0
+        for slot in slots:
+            if slot.averages is None:
+                slot.averages = torch.empty_like(slot.memory)
+            slot.averages.copy_(slot.memory)
+        self._averages_of = iteration
+
     def run(
-        self, cause: Error, iteration: int, slots: Sequence[Slot], layout: Layout
+        self,
+        cause: Error,
+        iteration: int,
+        lack: Lack,
+        slots: Sequence[Slot],
+        layout: Layout,
     ) -> None:
-        """Returns with the averages of ``iteration`` in all slots, none of which is open any more.
+        """Returns with no slot open any more, and the averages of ``iteration`` in all of them; or,
+        where others have gone on, with what this rank lacks (no slot is due any more if its updates
+        are made by that).
 
         All slots have been posted or kept for that iteration. Raises Timeout when no service or not
         all ranks came in time, and at once an error of the cause's class when a rank's process is
@@ -75,7 +110,7 @@ class Recovery:
             _close_ended(slots)
             try:
                 self._session.reconnect(self._seconds)
-                again = self._agree(iteration, slots, layout)
+                again = self._agree(iteration, lack, slots, layout)
             except LOSSES as loss:
                 last = loss
                 continue
@@ -108,29 +143,32 @@ class Recovery:
 
     # ---- What all ranks do together, with the same facts -------------------------------------------
 
-    def _agree(self, iteration: int, slots: Sequence[Slot], layout: Layout) -> int:
+    def _agree(
+        self, iteration: int, lack: Lack, slots: Sequence[Slot], layout: Layout
+    ) -> int:
         """Returns how many slots were summed again."""
-        facts = self._exchange_facts(iteration, slots)
-        newest = int(facts[:, 0].max())
-        oldest = int(facts[:, 0].min())
-        if oldest == newest:
+        facts = self._exchange_facts(iteration, lack, slots)
+        newest = int(facts[:, _ITERATION].max())
+        if bool((facts[:, _ITERATION] == newest).all()):
             self._complete_averages(facts, slots)
         else:
-            self._hand_over(facts, iteration)
+            self._hand_over(facts, slots)
             if iteration < newest:
                 for slot in slots:
-                    slot.open, slot.due = False, None
+                    slot.open = False
                 return 0
         again = sum(slot.open for slot in slots)
         if again:
             self._sum_again(slots, layout)
         return again
 
-    def _exchange_facts(self, iteration: int, slots: Sequence[Slot]) -> torch.Tensor:
+    def _exchange_facts(
+        self, iteration: int, lack: Lack, slots: Sequence[Slot]
+    ) -> torch.Tensor:
         """A row for each rank; of each slot, whether the rank has its average."""
         session = self._session
         facts = torch.zeros(session.world_size, _FACTS + len(slots), dtype=torch.int64)
-        own = [iteration, int(all(slot.due is not None for slot in slots))]
+        own = [iteration, int(lack), self._averages_of]
         own += [int(not slot.open) for slot in slots]
         facts[session.rank] = torch.tensor(own, dtype=torch.int64)
         session.all_gather(facts)
@@ -142,23 +180,39 @@ class Recovery:
             if not having:
                 continue
             if len(having) < self._session.world_size:
-                average = slot.memory.cpu()  # the memory itself, unless on a GPU
-                self._session.broadcast(average.view(torch.uint8), having[0])
-                if average.data_ptr() != slot.memory.data_ptr():
-                    slot.memory.copy_(average)
+                self._broadcast(slot.memory, having[0])
             slot.open = False
 
-    def _hand_over(self, facts: torch.Tensor, iteration: int) -> None:
-        newest = int(facts[:, 0].max())
-        for rank, (at, due) in enumerate(facts[:, :_FACTS].tolist()):
-            if at < newest and not (at == newest - 1 and due):
-                raise RuntimeError(
-                    f"headrace: rank {rank} lost the service in iteration {at}, others in "
-                    f"{newest}, and it cannot take their state"
-                    + ("" if due else " before its step()")
-                    + ": end all ranks and go on from a checkpoint"
-                )
-        root = facts[:, 0].tolist().index(newest)
+    def _broadcast(self, memory: torch.Tensor, root: int) -> None:
+        sent = memory.cpu()  # the memory itself, unless on a GPU
+        self._session.broadcast(sent.view(torch.uint8), root)
+        if sent.data_ptr() != memory.data_ptr():
+            memory.copy_(sent)
+
+    def _hand_over(self, facts: torch.Tensor, slots: Sequence[Slot]) -> None:
+        """Those that are behind get what they lack from those that are not."""
+        iterations = facts[:, _ITERATION].tolist()
+        newest = max(iterations)
+        behind = {
+            rank: Lack(int(facts[rank, _LACK]))
+            for rank, iteration in enumerate(iterations)
+            if iteration < newest
+        }
+        own = behind.get(self._session.rank)
+        if Lack.STATE in behind.values():
+            self._hand_over_state(iterations.index(newest), own is Lack.STATE, slots)
+        if Lack.AVERAGES in behind.values():
+            kept = facts[:, _AVERAGES_OF].tolist()
+            having = [r for r, of in enumerate(kept) if of == newest - 1 and r not in behind]
+            if not having:
+                _refuse_averages(behind, newest)
+            for slot in slots:
+                averages = slot.memory if own is not None else slot.averages
+                if averages is None:
+                    averages = torch.empty_like(slot.memory)
+                self._broadcast(averages, having[0])
+
+    def _hand_over_state(self, root: int, lacks: bool, slots: Sequence[Slot]) -> None:
         packed = torch.empty(0, dtype=torch.uint8)
         if self._session.rank == root:
             packed = self._updates.pack()
@@ -167,8 +221,13 @@ class Recovery:
         if self._session.rank != root:
             packed = torch.empty(int(size), dtype=torch.uint8)
         self._session.broadcast(packed, root)
-        if iteration < newest:
-            self._updates.unpack(packed)
+        if lacks:
+            due = [slot for slot in slots if slot.due is not None]
+            # Parameters that have their update may be part of a forward pass by now.
+            lacking = {member.parameter for slot in due for member in slot.members}
+            self._updates.unpack(packed, lacking)
+            for slot in due:
+                slot.due = None
 
     def _sum_again(self, slots: Sequence[Slot], layout: Layout) -> None:
         """An iteration of the layout has all gradients: those that have their average add zeros."""
@@ -197,6 +256,16 @@ class Recovery:
             slots[index].memory.copy_(average)
         if failure is not None:
             raise failure
+
+
+def _refuse_averages(behind: dict[int, Lack], newest: int) -> None:
+    """Only where ranks run different programs: the others did not wait for all averages."""
+    rank = next(rank for rank, lack in behind.items() if lack is Lack.AVERAGES)
+    raise RuntimeError(
+        f"headrace: rank {rank} lost the service in iteration {newest - 1} before its step(), where it "
+        f"waits for all averages, and ranks that are in iteration {newest} did not wait for them and "
+        "have none left: end all ranks and go on from a checkpoint"
+    )
 
 
 def _close_ended(slots: Sequence[Slot]) -> None:

@@ -51,6 +51,7 @@ class Slot:
     operation: Operation | None = None  # the last post; None: lost before it was made
     memory: torch.Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
     kept: torch.Tensor | None = None  # this rank's gradient as it was posted, to post it again
+    averages: torch.Tensor | None = None  # a copy, while a rank that is behind may need them
     # Of each parameter group, the options at the time of step(); None: no update is due.
     due: list[dict[str, Any]] | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import torch
@@ -75,13 +75,19 @@ class Updates:
         torch.save((parameters, self._optimizer.state_dict()["state"]), file)
         return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
 
-    def unpack(self, packed: torch.Tensor) -> None:
-        """Takes what another rank has packed; the options stay this rank's."""
+    def unpack(
+        self, packed: torch.Tensor, lacking: Container[torch.nn.Parameter]
+    ) -> None:
+        """Takes what another rank has packed; the options stay this rank's.
+
+        Parameters that are not ``lacking`` are not written to: they have the same values already.
+        """
         file = io.BytesIO(packed.numpy().tobytes())
         parameters, state = torch.load(file, map_location="cpu", weights_only=True)
         with torch.inference_mode(False), torch.no_grad():
             for own, given in zip(self.parameters(), parameters):
-                own.copy_(given)
+                if own in lacking:
+                    own.copy_(given)
             groups = self._optimizer.state_dict()["param_groups"]
             self._optimizer.load_state_dict({"state": state, "param_groups": groups})
 

@@ -213,6 +213,56 @@ TEST_F(PlanningTest, DriftBeyondTheMarginMakesANewPlanAndLessDoesNot) {
   EXPECT_FALSE(faster()->has_value());
 }
 
+// A loop whose passes take 15 ms, and which does something else for 0.1 to 0.5 s before the next
+// forward pass: gradients have arrived long before it, however often what a block costs seems to
+// change.
+class ElsewhereTest : public PlanningTest {
+ protected:
+  // The plans of a minute after the first one; `heeds_time`: whether the times of whole iterations
+  // count, which they did not before there was such a thing as time elsewhere.
+  int PlansOfAMinute(bool heeds_time) {
+    Run();
+    int plans = 0;
+    std::uint64_t iteration = 12;
+    double elsewhere_s = 0.1;
+    for (double passed_s = 0; passed_s < 60;) {
+      constexpr std::uint64_t kTold = 16;  // iterations whose times are told at once
+      elsewhere_s = elsewhere_s < 0.5 ? elsewhere_s + 0.1 : 0.1;
+      const double iteration_s = 0.015 + elsewhere_s;
+      passed_s += kTold * iteration_s;
+      iteration += kTold;
+      const double startup_s = plans % 2 == 0 ? 3e-2 : 1e-3;
+      auto seen =
+          SeenAt(iteration, kTensors, 0.01, 0.005, {.startup_s = startup_s, .s_per_byte = 1e-8});
+      seen.times.iteration_s = seen.times.running_s = iteration_s;
+      for (const std::size_t node : {0U, 1U}) planning_.TakeTimes(node, seen);
+      const auto wish = Step<MakePlan>();
+      const auto made = plan::MakeFasterPlan(wish.policy, wish.profile, wish.route, wish.version,
+                                             {.plan = *wish.present,
+                                              .iteration_s = heeds_time ? wish.iteration_s : 0,
+                                              .running_s = heeds_time ? wish.running_s : 0,
+                                              .margin = wish.margin});
+      if (!made.ok() || !made->has_value()) {
+        planning_.Take(std::shared_ptr<const plan::Plan>());
+        continue;
+      }
+      ++plans;
+      planning_.Take(std::make_shared<const plan::Plan>(**made));
+      Hold(Step<PlanOffer>(), iteration, iteration);
+      Step<PlanSwitch>();
+    }
+    return plans;
+  }
+};
+
+TEST_F(ElsewhereTest, WouldBePlannedAgainAndAgainIfOnlyBlocksCounted) {
+  EXPECT_GE(PlansOfAMinute(false), 10);
+}
+
+TEST_F(ElsewhereTest, IsNotPlannedAgainWhereNobodyStandsStill) {
+  EXPECT_EQ(PlansOfAMinute(true), 0);
+}
+
 TEST_F(PlanningTest, AnotherPolicyNeedsNoNewTimes) {
   Run();
   Tell(22);

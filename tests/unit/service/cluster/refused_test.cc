@@ -90,6 +90,111 @@ TEST(Refusals, ARankThatItsServiceRefusedEndsTheJobForAllThatWait) {
   EXPECT_EQ(b.failure(), a.failure());
 }
 
+service::RankRefused Refused(std::uint32_t rank, const std::string& cause) {
+  const service::SessionIdentity asker = Meeting::Rank(1, rank, 2);
+  return {.job = asker.job_name,
+          .leader = asker.rendezvous,
+          .world_size = asker.world_size,
+          .uid = asker.uid,
+          .rank = rank,
+          .pid = 9,
+          .code = Code::kExhausted,
+          .cause = cause};
+}
+
+TEST(Refusals, ANodesFirstRankThatIsRefusedEndsTheJobOfThoseWhoWaitElsewhere) {
+  for (const bool connected : {false, true}) {
+    Meeting meeting;
+    MeetingNode& a = meeting.AddNode("a");
+    MeetingNode& b = meeting.AddNode("b");
+    if (connected) {
+      meeting.Attach(b, Meeting::Rank(5, 0, 2, "another"));
+      meeting.Run();
+    }
+    meeting.Attach(a, Meeting::Rank(1, 0, 2));
+    meeting.Run();
+    auto of_another = Refused(1, "too many sessions");
+    of_another.uid = 77;
+    b.follower.Take(of_another);
+    meeting.Run();
+    EXPECT_EQ(a.failure(), "") << "another user's rank is no rank of this job";
+    b.follower.Take(Refused(1, "too many sessions"));
+    meeting.Run();
+    EXPECT_EQ(a.failure(), "rank 1 (pid 9) was refused: too many sessions (on node b)");
+    EXPECT_EQ(a.Told<service::JobFailed>().back().code, Code::kExhausted);
+    EXPECT_EQ(b.failure(), "") << "nobody waits there";
+    // Doctor on both nodes tells of it.
+    const auto refused = meeting.leader().TakeRefused();
+    ASSERT_FALSE(refused.empty());
+    EXPECT_EQ(refused.back().name, "b");
+    EXPECT_EQ(refused.back().why, a.failure());
+    ASSERT_FALSE(b.refusals.empty());
+    EXPECT_EQ(b.refusals.back(), a.failure());
+    EXPECT_EQ(b.follower.jobs_count(), connected ? 1U : 0U);
+    EXPECT_EQ(b.wants_leader, connected) << "the leader is left again";
+  }
+}
+
+TEST(Refusals, ANodeThatOnlyTellsOfARefusedRankGivesUpWhereNobodyListens) {
+  Meeting meeting;
+  MeetingNode& b = meeting.AddNode("b");
+  b.follower.Take(Refused(1, "no"));
+  meeting.Collect();
+  EXPECT_TRUE(b.wants_leader);
+  b.follower.LeaderSilent(kMeetingPlace, "connection refused", meeting.now());
+  meeting.Collect();
+  EXPECT_EQ(b.follower.jobs_count(), 0U);
+  EXPECT_FALSE(b.wants_leader);
+}
+
+TEST(Refusals, LeadersAreToldOfSoManyRefusedRanksAtOneTime) {
+  Meeting meeting;
+  MeetingNode& b = meeting.AddNode("b");
+  for (int count = 0; count < 100; ++count) b.follower.Take(Refused(1, "no"));
+  EXPECT_EQ(b.follower.jobs_count(), static_cast<std::size_t>(service::kRefusedMax));
+}
+
+TEST(Refusals, WhoComesAfterARankWasRefusedIsToldUntilANodeHasOneThatIsNot) {
+  Meeting meeting;
+  MeetingNode& a = meeting.AddNode("a");
+  MeetingNode& b = meeting.AddNode("b");
+  b.follower.Take(Refused(1, "too many sessions"));
+  meeting.Run();
+  auto of_another = Meeting::Rank(2, 0, 2);
+  of_another.uid += 1;
+  meeting.Attach(a, of_another);
+  meeting.Run();
+  EXPECT_EQ(a.waits(), "1 of 2 ranks have attached: rank 1 is missing") << "of another user";
+  a.follower.Take(service::JobEnded{JobId{2}});
+  meeting.Attach(a, Meeting::Rank(1, 0, 2));
+  meeting.Run();
+  EXPECT_EQ(a.waits(),
+            "1 of 2 ranks have attached: rank 1 is missing; rank 1 (pid 9) was refused: too many "
+            "sessions (on node b)");
+  EXPECT_EQ(a.failure(), "") << "it may come again, mended";
+  meeting.Attach(b, Meeting::Rank(7, 1, 2));
+  meeting.Run();
+  EXPECT_EQ(a.Told<JobFormed>().size(), 1U);
+  a.follower.Take(service::JobEnded{JobId{1}});
+  b.follower.Take(service::JobEnded{JobId{7}});
+  meeting.Run();
+  meeting.Attach(a, Meeting::Rank(3, 0, 2));
+  meeting.Run();
+  EXPECT_EQ(a.waits(), "1 of 2 ranks have attached: rank 1 is missing") << "that is over";
+}
+
+TEST(Refusals, WhoComesAMinuteAfterARankWasRefusedIsNotToldOfIt) {
+  Meeting meeting;
+  MeetingNode& a = meeting.AddNode("a");
+  MeetingNode& b = meeting.AddNode("b");
+  b.follower.Take(Refused(1, "no"));
+  meeting.Run();
+  meeting.Pass(61 * kSecond);
+  meeting.Attach(a, Meeting::Rank(1, 0, 2));
+  meeting.Run();
+  EXPECT_EQ(a.waits(), "1 of 2 ranks have attached: rank 1 is missing");
+}
+
 TEST(Refusals, AnEpochThatLostARankWithItsProcessHasNoNextOne) {
   for (const bool exited : {true, false}) {
     Meeting meeting;

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[4]
@@ -22,6 +23,41 @@ PAGE = ROOT / "service" / "watch" / "METRICS.md"
 DASHBOARD = ROOT / "containers" / "grafana" / "headrace.json"
 # What Grafana puts in the place of its variables, as far as promtool is concerned.
 VARIABLES = {"$__rate_interval": "1m", "$job": ".*", "$node": ".*"}
+
+# With honor_labels, as the page asks for: one job waits, one was paused, a peer is gone for two minutes.
+ALERTS_TEST = """
+rule_files: [alerts.yml]
+evaluation_interval: 30s
+tests:
+  - interval: 30s
+    input_series:
+      - {series: 'headrace_job_oldest_wait_seconds{instance="a", job="bert"}', values: "60x10"}
+      - {series: 'headrace_job_paused{instance="a", job="bert"}', values: "0x10"}
+      - {series: 'headrace_job_oldest_wait_seconds{instance="a", job="held"}', values: "60x10"}
+      - {series: 'headrace_job_paused{instance="a", job="held"}', values: "1x10"}
+      - {series: 'headrace_peer_up{instance="a", peer="b"}', values: "1x2 0x8"}
+      - {series: 'headrace_peer_up{instance="a", peer="c"}', values: "1x10"}
+      - {series: 'headrace_certificate_expiry_timestamp_seconds{instance="a", certificate="own"}',
+         values: "864000x10"}
+      - {series: 'headrace_certificate_expiry_timestamp_seconds{instance="b", certificate="own"}',
+         values: "8640000x10"}
+    alert_rule_test:
+      - eval_time: 4m
+        alertname: HeadraceJobWaits
+        exp_alerts:
+          - exp_labels: {instance: a, job: bert}
+            exp_annotations: {summary: "bert waits on a: headracectl queue --job bert"}
+      - eval_time: 4m
+        alertname: HeadracePeerDown
+        exp_alerts:
+          - exp_labels: {instance: a, peer: b}
+            exp_annotations: {summary: "a does not reach b: headracectl doctor"}
+      - eval_time: 4m
+        alertname: HeadraceCertificateEnds
+        exp_alerts:
+          - exp_labels: {instance: a, certificate: own}
+            exp_annotations: {summary: "the own certificate of a ends within a month"}
+"""
 
 needs_promtool = unittest.skipUnless(
     shutil.which("promtool"), "promtool is not installed (Debian's prometheus)"
@@ -74,6 +110,54 @@ class Page(unittest.TestCase):
             for name, family in golden().items()
         }
         self.assertEqual(told, scraped)
+
+
+def run_promtool(what: str, text: str, **files: str) -> subprocess.CompletedProcess[str]:
+    """promtool's word on rules, ``check`` or ``test``; ``files`` lie beside, under their names."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in {**files, "main": text}.items():
+            (pathlib.Path(folder) / f"{name}.yml").write_text(content, encoding="utf-8")
+        return subprocess.run(
+            ["promtool", what, "rules", "main.yml"], cwd=folder, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+
+
+class Advice(unittest.TestCase):
+    """The expressions and alerts that the page recommends."""
+
+    def setUp(self) -> None:
+        page = PAGE.read_text(encoding="utf-8")
+        block = re.search(r"\n\n((?:    .*\n)+)", page[page.index("As alerts:") :])
+        self.assertIsNotNone(block)
+        self.alerts = textwrap.dedent(block.group(1))
+        table = page[page.index("| question |") : page.index("As alerts:")]
+        self.expressions = re.findall(r"^\| .* \| `(.*)` \|$", table, re.MULTILINE)
+
+    def test_every_metric_is_scraped(self) -> None:
+        known = set(golden())
+        for family in golden().values():
+            if family.type == "summary":
+                known |= {f"{family.name}_sum", f"{family.name}_count"}
+        for text in (*self.expressions, *re.findall(r"expr: (.*)", self.alerts)):
+            named = set(re.findall(r"\bheadrace_\w+", text))
+            self.assertTrue(named, text)
+            self.assertLessEqual(named, known, text)
+
+    @needs_promtool
+    def test_promtool_takes_every_expression(self) -> None:
+        self.assertGreater(len(self.expressions), 3)
+        rules = "groups:\n- name: page\n  rules:\n"
+        for index, expression in enumerate(self.expressions):
+            rules += f"  - record: page:{index}\n    expr: {json.dumps(expression)}\n"
+        for text in (rules, self.alerts):
+            done = run_promtool("check", text)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    @needs_promtool
+    def test_alerts_are_given_when_they_should_and_not_of_paused_jobs(self) -> None:
+        done = run_promtool("test", ALERTS_TEST, alerts=self.alerts)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 
 class Dashboard(unittest.TestCase):

@@ -73,6 +73,9 @@ TEST_F(PeersTls, ANodeOfAnotherAuthorityIsRefused) {
   ControlStand a(Node("a"));
   ControlStand b(Node("b", "other"));
   ExpectRefused(b, a, "authority");
+  // It is b that refuses: a was never asked.
+  const std::string cause = Last<JobFailed>(b.dispatch()).cause;
+  EXPECT_EQ(cause.find("refuses this one"), std::string::npos) << cause;
 }
 
 TEST_F(PeersTls, ANodeWithoutACertificateIsRefused) {
