@@ -37,6 +37,8 @@ FIELDS = {"spec.nodeName": "gpu-17", "status.podIP": "10.244.1.9", "status.hostI
 SECRET = "headrace-tls"
 # What asks for GPUs finds those of the driver's double.
 GPUS = {"HEADRACE_CUDA_LIBRARY": os.path.join(build_directory(), "tests/support/cuda_double/libcuda.so.1")}
+# What tests/run says of a sanitizer, with which headraced may have been built.
+SANITIZER = {name: value for name, value in os.environ.items() if name in ("ASAN_OPTIONS", "LSAN_OPTIONS")}
 # A network of its own in which the pod's and the host's addresses are, since headraced tries its own.
 IN_A_POD = ("unshare", "--net", "sh", "-ec",
             "ip link set lo up; for each in " + " ".join((FIELDS["status.podIP"], FIELDS["status.hostIP"]))
@@ -113,8 +115,8 @@ class Machine:
             arguments = [each.replace(f"={mounted['mountPath']}/", f"={place}/") for each in arguments]
         done = subprocess.run(
             [*IN_A_POD, os.path.join(build_directory(), "headraced"), "--check-config", *arguments],
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **GPUS, **environment}, capture_output=True,
-            text=True, timeout=60,
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **SANITIZER, **GPUS, **environment},
+            capture_output=True, text=True, timeout=60,
         )  # fmt: skip
         if done.returncode == 0:
             assert "fine" in done.stdout, done.stdout
