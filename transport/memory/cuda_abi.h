@@ -93,6 +93,7 @@ enum class CuPointerAttribute : std::uint32_t {
   kDeviceOrdinal = 9,
   kIsLegacyIpcCapable = 10,
   kAllowedHandleTypes = 14,
+  kAccessFlags = 16,  // of the GPU of the current context, as CuAccess
   kMappingSize = 18,
   kMappingBase = 19,
 };
@@ -179,6 +180,8 @@ static_assert(sizeof(CuMulticastProperties) == 32);
     (int*, CuDevice, CuDevice))                                                                  \
   X(primary_retain, cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (CuContext*, CuDevice))  \
   X(primary_release, cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (CuDevice))        \
+  X(primary_get_state, cuDevicePrimaryCtxGetState, cuDevicePrimaryCtxGetState,                   \
+    (CuDevice, unsigned*, int*))                                                                 \
   X(ctx_push, cuCtxPushCurrent, cuCtxPushCurrent_v2, (CuContext))                                \
   X(ctx_pop, cuCtxPopCurrent, cuCtxPopCurrent_v2, (CuContext*))                                  \
   X(ctx_get_current, cuCtxGetCurrent, cuCtxGetCurrent, (CuContext*))                             \

@@ -35,7 +35,6 @@ Result<Kernels> Kernels::Load(const PrimaryContext& context) {
 }
 
 Status Kernels::Find() {
-  const CurrentContext current(*module_.get().driver, module_.get().context);
   const auto find = [this](const std::string& name, CuFunction& place) -> Status {
     const auto found = FindKernel(module_, name.c_str());
     if (!found) return found.error();

@@ -7,7 +7,8 @@
 //   MEMORY    bytes of each (1 GiB); what one process allocates is held against it
 //   PEERS     "all", "none", or pairs "0-1,1-0": the first reaches the second (all)
 //   VISIBLE   GPUs that this process sees, as in CUDA_VISIBLE_DEVICES (all)
-//   LACKS     of: stream_words, virtual_memory, posix_fds, host_register
+//   LACKS     of: stream_words, virtual_memory, posix_fds, host_register, legacy_peers (memory that
+//             one GPU's context opened by a CUDA IPC handle is not reached by its peers)
 //   MULTICAST GPUs that can take part in multicast, from the first on (0)
 //   VERSION   of the driver (13000)
 //   FAIL      "cuMemMap:3:2,...": the third call of cuMemMap returns error 2

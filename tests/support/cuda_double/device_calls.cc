@@ -234,6 +234,15 @@ CuResult cuDevicePrimaryCtxRelease_v2(CuDevice device) {
   return CuResult::kSuccess;
 }
 
+CuResult cuDevicePrimaryCtxGetState(CuDevice device, unsigned* flags, int* active) {
+  HR_DOUBLE_ENTER();
+  if (!IsDevice(device)) return CuResult::kInvalidDevice;
+  if (flags == nullptr || active == nullptr) return CuResult::kInvalidValue;
+  *flags = 0;
+  *active = machine.devices[static_cast<std::size_t>(device)].uses != 0 ? 1 : 0;
+  return CuResult::kSuccess;
+}
+
 CuResult cuCtxPushCurrent_v2(CuContext context) {
   HR_DOUBLE_ENTER();
   const auto known = std::ranges::find(machine.devices, context, &Device::context);

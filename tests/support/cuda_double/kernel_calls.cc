@@ -37,7 +37,7 @@ CuResult cuModuleLoadData(CuModule* module, const void* image) {
 }
 
 CuResult cuModuleUnload(CuModule module) {
-  HR_DOUBLE_ENTER();
+  HR_DOUBLE_ENTER_IN_CONTEXT();
   const auto found = machine.modules.find(module);
   if (found == machine.modules.end()) return CuResult::kInvalidHandle;
   machine.modules.erase(found);
@@ -47,7 +47,7 @@ CuResult cuModuleUnload(CuModule module) {
 }
 
 CuResult cuModuleGetFunction(CuFunction* function, CuModule module, const char* name) {
-  HR_DOUBLE_ENTER();
+  HR_DOUBLE_ENTER_IN_CONTEXT();
   if (function == nullptr || name == nullptr) return CuResult::kInvalidValue;
   if (!machine.modules.contains(module)) return CuResult::kInvalidHandle;
   const auto kernel = machine.kernels.find(name);

@@ -109,6 +109,15 @@ CuResult CurrentOrdinal(int& ordinal) {
   return found->sticky;
 }
 
+CuResult NeedContext() {
+  const auto& stack = ContextStack();
+  if (stack.empty()) return CuResult::kInvalidContext;
+  const auto& devices = TheMachine().devices;
+  return std::ranges::find(devices, stack.back(), &Device::context) == devices.end()
+             ? CuResult::kContextIsDestroyed
+             : CuResult::kSuccess;
+}
+
 bool IsDevice(int ordinal) {
   return ordinal >= 0 && ordinal < static_cast<int>(TheMachine().settings.visible.size());
 }
@@ -199,7 +208,9 @@ bool MayTouch(int ordinal, CuAddress address, std::size_t size, bool writes) {
     const int home = place->second.memory->ordinal;
     const bool may = place->second.kind == PlaceKind::kVirtual
                          ? (static_cast<unsigned>(place->second.access[index]) & needed) == needed
-                         : home == ordinal || machine.devices[index].peers.contains(home);
+                         : home == ordinal || (machine.devices[index].peers.contains(home) &&
+                                               (place->second.kind == PlaceKind::kPlain ||
+                                                !machine.settings.Lacks("legacy_peers")));
     if (!may) return false;
     address = place->first + place->second.size;
   }

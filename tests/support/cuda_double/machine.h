@@ -182,6 +182,12 @@ using Lock = std::unique_lock<std::mutex>;
 CuResult Enter(const char* function);
 // The ordinal of the context that is current on this thread.
 CuResult CurrentOrdinal(int& ordinal);
+// Whether some context is current on this thread, as every call must have it for which the CUDA
+// Driver API (Memory, Stream, Event, Module and Execution Control, Unified Addressing) lists
+// CUDA_ERROR_INVALID_CONTEXT. Its lists for the GPUs themselves (Device Management) name it too,
+// but those calls come before there is any context. Not listed, and not asked here: Virtual Memory
+// Management, Multicast Object Management, cuEventQuery, and words of Stream Memory Operations.
+CuResult NeedContext();
 // Current contexts of this thread, the last on top.
 std::vector<CuContext>& ContextStack();
 
@@ -200,7 +206,9 @@ bool IsPinned(CuAddress address, std::size_t size);
 bool MayTouch(int ordinal, CuAddress address, std::size_t size, bool writes);
 
 // Streams. `nullptr` names the default stream of the current context.
-CuResult FindStream(CuStream stream, std::shared_ptr<StreamState>& found);
+enum class Needs : std::uint8_t { kContext, kNothing };
+CuResult FindStream(CuStream stream, std::shared_ptr<StreamState>& found,
+                    Needs needs = Needs::kContext);
 std::shared_ptr<StreamState> StartStream(int ordinal, bool blocking);
 Point Post(const std::shared_ptr<StreamState>& stream, std::function<CuResult()> run,
            std::vector<Point> after = {});
@@ -228,3 +236,7 @@ HR_CUDA_MULTICAST_FUNCTIONS(HR_CUDA_DECLARE)
   if (machine.pid != ::getpid()) return CuResult::kNotInitialized; \
   Lock lock(machine.mutex);                                        \
   if (const CuResult refused = Enter(__func__); refused != CuResult::kSuccess) return refused
+// The same of a function that needs a current context.
+#define HR_DOUBLE_ENTER_IN_CONTEXT() \
+  HR_DOUBLE_ENTER();                 \
+  if (const CuResult none = NeedContext(); none != CuResult::kSuccess) return none

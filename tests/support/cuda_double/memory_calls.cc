@@ -17,6 +17,14 @@ CuResult Answer(void* data, Value value) {
   return CuResult::kSuccess;
 }
 
+// What the GPU of the current context may do there.
+CuAccess AccessTo(CuAddress address) {
+  int ordinal = 0;
+  if (CurrentOrdinal(ordinal) != CuResult::kSuccess) return CuAccess::kNone;
+  if (MayTouch(ordinal, address, 1, true)) return CuAccess::kReadWrite;
+  return MayTouch(ordinal, address, 1, false) ? CuAccess::kRead : CuAccess::kNone;
+}
+
 CuResult AnswerOfPlace(void* data, CuPointerAttribute attribute, CuAddress start,
                        const Place& place) {
   const bool is_virtual = place.kind == PlaceKind::kVirtual;
@@ -33,6 +41,8 @@ CuResult AnswerOfPlace(void* data, CuPointerAttribute attribute, CuAddress start
       return Answer(
           data,
           std::uint64_t{is_virtual ? static_cast<std::uint32_t>(place.memory->handle_types) : 0});
+    case CuPointerAttribute::kAccessFlags:
+      return Answer(data, static_cast<std::uint32_t>(AccessTo(start)));
     case CuPointerAttribute::kMappingSize:
       return Answer(data, place.size);
     case CuPointerAttribute::kMappingBase:
@@ -93,7 +103,7 @@ CuResult cuMemFree_v2(CuAddress address) {
 }
 
 CuResult cuMemGetAddressRange_v2(CuAddress* base, std::size_t* size, CuAddress address) {
-  HR_DOUBLE_ENTER();
+  HR_DOUBLE_ENTER_IN_CONTEXT();
   const auto place = PlaceAt(address);
   if (place == machine.places.end()) return CuResult::kNotFound;
   if (base != nullptr) *base = place->first;
@@ -102,7 +112,7 @@ CuResult cuMemGetAddressRange_v2(CuAddress* base, std::size_t* size, CuAddress a
 }
 
 CuResult cuPointerGetAttribute(void* data, CuPointerAttribute attribute, CuAddress address) {
-  HR_DOUBLE_ENTER();
+  HR_DOUBLE_ENTER_IN_CONTEXT();
   if (data == nullptr) return CuResult::kInvalidValue;
   const auto place = PlaceAt(address);
   if (place != machine.places.end()) {
@@ -137,13 +147,13 @@ CuResult cuMemHostRegister_v2(void* memory, std::size_t size, unsigned flags) {
 }
 
 CuResult cuMemHostUnregister(void* memory) {
-  HR_DOUBLE_ENTER();
+  HR_DOUBLE_ENTER_IN_CONTEXT();
   const auto gone = machine.host_ranges.erase(reinterpret_cast<CuAddress>(memory));
   return gone != 0 ? CuResult::kSuccess : CuResult::kHostMemoryNotRegistered;
 }
 
 CuResult cuMemHostGetDevicePointer_v2(CuAddress* address, void* memory, unsigned flags) {
-  HR_DOUBLE_ENTER();
+  HR_DOUBLE_ENTER_IN_CONTEXT();
   *address = reinterpret_cast<CuAddress>(memory);
   return flags == 0 && IsPinned(*address, 1) ? CuResult::kSuccess : CuResult::kInvalidValue;
 }

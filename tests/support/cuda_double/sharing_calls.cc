@@ -78,7 +78,7 @@ CuResult cuMemImportFromShareableHandle(CuMemory* memory, void* handle, CuHandle
 }
 
 CuResult cuIpcGetMemHandle(CuIpcHandle* handle, CuAddress address) {
-  HR_DOUBLE_ENTER();
+  HR_DOUBLE_ENTER_IN_CONTEXT();
   const auto place = PlaceAt(address);
   if (handle == nullptr || place == machine.places.end() ||
       place->second.kind != PlaceKind::kPlain) {

@@ -71,7 +71,7 @@ CuResult cuStreamCreateWithPriority(CuStream* stream, unsigned flags, int) {
 }
 
 CuResult cuStreamDestroy_v2(CuStream stream) {
-  HR_DOUBLE_ENTER();
+  HR_DOUBLE_ENTER_IN_CONTEXT();
   const auto found = machine.streams.find(stream);
   if (found == machine.streams.end()) return CuResult::kInvalidHandle;
   // Returns at once; what stands in the stream is still done.
@@ -117,7 +117,8 @@ CuResult cuStreamWriteValue64_v2(CuStream stream, CuAddress address, std::uint64
                                  unsigned flags) {
   HR_DOUBLE_ENTER();
   std::shared_ptr<StreamState> found;
-  if (const CuResult result = FindStream(stream, found); result != CuResult::kSuccess)
+  if (const CuResult result = FindStream(stream, found, Needs::kNothing);
+      result != CuResult::kSuccess)
     return result;
   if (flags != kCuWriteDefault) return CuResult::kInvalidValue;
   if (const CuResult result = CheckWord(*found, address, true); result != CuResult::kSuccess) {
@@ -133,7 +134,8 @@ CuResult cuStreamWaitValue64_v2(CuStream stream, CuAddress address, std::uint64_
                                 unsigned flags) {
   HR_DOUBLE_ENTER();
   std::shared_ptr<StreamState> found;
-  if (const CuResult result = FindStream(stream, found); result != CuResult::kSuccess)
+  if (const CuResult result = FindStream(stream, found, Needs::kNothing);
+      result != CuResult::kSuccess)
     return result;
   if (flags > 2) return CuResult::kNotSupported;  // NOR and flushes
   if (const CuResult result = CheckWord(*found, address, false); result != CuResult::kSuccess) {
@@ -170,7 +172,7 @@ CuResult cuEventCreate(CuEvent* event, unsigned flags) {
 }
 
 CuResult cuEventDestroy_v2(CuEvent event) {
-  HR_DOUBLE_ENTER();
+  HR_DOUBLE_ENTER_IN_CONTEXT();
   return machine.events.erase(event) != 0 ? CuResult::kSuccess : CuResult::kInvalidHandle;
 }
 
@@ -197,7 +199,7 @@ CuResult cuEventQuery(CuEvent event) {
 }
 
 CuResult cuEventSynchronize(CuEvent event) {
-  HR_DOUBLE_ENTER();
+  HR_DOUBLE_ENTER_IN_CONTEXT();
   const auto entry = machine.events.find(event);
   if (entry == machine.events.end()) return CuResult::kInvalidHandle;
   const Point recorded = entry->second.recorded;  // the event may be destroyed meanwhile

@@ -56,8 +56,11 @@ std::shared_ptr<StreamState> StartStream(int ordinal, bool blocking) {
   return stream;
 }
 
-CuResult FindStream(CuStream stream, std::shared_ptr<StreamState>& found) {
+CuResult FindStream(CuStream stream, std::shared_ptr<StreamState>& found, Needs needs) {
   Machine& machine = TheMachine();
+  if (needs == Needs::kContext) {
+    if (const CuResult none = NeedContext(); none != CuResult::kSuccess) return none;
+  }
   const auto token = reinterpret_cast<std::uintptr_t>(stream);
   if (token <= 1) {  // nullptr and CU_STREAM_LEGACY
     int ordinal = 0;

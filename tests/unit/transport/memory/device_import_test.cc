@@ -204,6 +204,20 @@ TEST_F(LegacyImport, IsReachableByAllUsers) {
   EXPECT_EQ(call().ctx_synchronize(), CuResult::kSuccess);
 }
 
+TEST_F(LegacyImport, IsRefusedWhereTheGpuOfAUserMayNotTouchIt) {
+  const Environment apart{{"LACKS", "legacy_peers"}};
+  StartWithPeer();
+  const auto before = cuda_double::CountsOf(doubled_);
+  const auto refused = Open(contexts_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), Code::kUnavailable);
+  EXPECT_NE(TextOf(refused).find("GPU 1 may not write memory that a CUDA IPC handle brought here"),
+            std::string::npos)
+      << TextOf(refused);
+  EXPECT_EQ(cuda_double::CountsOf(doubled_), before) << "the mapping stayed";
+  EXPECT_EQ(TextOf(Open(std::span(contexts_).first(1))), "ok");
+}
+
 TEST_F(LegacyImport, OfOneAllocationTwiceIsOneMapping) {
   StartWithPeer();
   auto first = Open(contexts_);
