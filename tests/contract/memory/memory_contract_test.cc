@@ -14,7 +14,7 @@
 namespace headrace::memory_contract {
 namespace {
 
-constexpr std::uint64_t kSize = std::uint64_t{16} << 20;
+constexpr std::uint64_t kSize = std::uint64_t{4} << 20;
 constexpr int kLosses = 8;  // of a process, each of which could leave kSize behind
 
 std::string TextOf(const Status& status) { return status.ok() ? "ok" : status.error().text(); }

@@ -109,7 +109,7 @@ CuResult cuStreamWaitEvent(CuStream stream, CuEvent event, unsigned flags) {
   if (recorded == machine.events.end()) return CuResult::kInvalidHandle;
   if (flags != 0) return CuResult::kInvalidValue;
   // For what was recorded by now; an event that was not counts as passed.
-  Post(found, [] { return CuResult::kSuccess; }, {recorded->second.recorded});
+  Post(found, [] { return CuResult::kSuccess; }, {.after = {recorded->second.recorded}});
   return CuResult::kSuccess;
 }
 
@@ -141,7 +141,8 @@ CuResult cuStreamWaitValue64_v2(CuStream stream, CuAddress address, std::uint64_
   if (const CuResult result = CheckWord(*found, address, false); result != CuResult::kSuccess) {
     return result;
   }
-  Post(found, [found, address, value, flags] { return AwaitWord(found, address, value, flags); });
+  Post(found, [found, address, value, flags] { return AwaitWord(found, address, value, flags); },
+       {.after = {}, .holds = Holds::kQueue});
   return CuResult::kSuccess;
 }
 
@@ -152,11 +153,13 @@ CuResult cuLaunchHostFunc(CuStream stream, CuHostCall call, void* argument) {
     return result;
   if (call == nullptr) return CuResult::kInvalidValue;
   auto turn = machine.devices[static_cast<std::size_t>(found->ordinal)].host_calls;
-  Post(found, [turn = std::move(turn), call, argument] {
-    const std::lock_guard alone(*turn);
-    call(argument);
-    return CuResult::kSuccess;
-  });
+  Post(found,
+       [turn = std::move(turn), call, argument] {
+         const std::lock_guard alone(*turn);
+         call(argument);
+         return CuResult::kSuccess;
+       },
+       {.after = {}, .holds = Holds::kQueue});
   return CuResult::kSuccess;
 }
 

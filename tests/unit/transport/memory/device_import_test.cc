@@ -230,6 +230,24 @@ TEST_F(LegacyImport, OfOneAllocationTwiceIsOneMapping) {
   EXPECT_EQ(call().ctx_synchronize(), CuResult::kSuccess);
 }
 
+// The driver shares the block of 2 MiB that it lies in, so its mapping begins before it.
+TEST_F(LegacyImport, FindsASmallAllocationInTheBlockThatItShares) {
+  peer_ = std::make_unique<Peer>("double_legacy");
+  Start();
+  ASSERT_TRUE(peer_->Allocate(4096).ok()) << "which stands before it";
+  auto grant = peer_->Allocate(4096);
+  ASSERT_TRUE(grant.ok()) << grant.error().text();
+  grant_ = std::move(*grant);
+  ASSERT_EQ(TextOf(peer_->Fill(3)), "ok");
+  const auto import = Open(contexts_);
+  ASSERT_TRUE(import.ok()) << import.error().text();
+  EXPECT_EQ(TextOf(peer_->Matches(3)), "ok");
+  const CurrentContext current = In();
+  EXPECT_EQ(call().memset_async(import->address(), 0, 4096, nullptr), CuResult::kSuccess);
+  EXPECT_EQ(call().ctx_synchronize(), CuResult::kSuccess);
+  EXPECT_EQ(peer_->Matches(3).code(), Code::kMismatch);
+}
+
 TEST_F(LegacyImport, IsRefusedWhereBothProcessesHaveOnePid) {
   // The driver goes by the number alone: another process, the same number, as in two containers.
   StartWithPeer({"HEADRACE_CUDA_DOUBLE_PID=" + std::to_string(::getpid())});
@@ -254,8 +272,8 @@ TEST_F(LegacyImport, RefusesFalseClaims) {
     EXPECT_NE(TextOf(import).find(words), std::string::npos) << TextOf(import);
     EXPECT_EQ(cuda_double::CountsOf(doubled_), before) << words;
   };
-  grant_.handle.size += 513;
-  refused("names 1049089 bytes from offset 512 of memory of 1049088");
+  grant_.handle.size += 2 * kMiB;
+  refused("names 3145728 bytes from offset 512 of memory of 2097152");
   grant_.handle.device = DescribeDevice(*driver_, 1)->uuid;
   refused("says GPU 1 of memory on 0");
   grant_.handle.legacy[0] ^= 1;
