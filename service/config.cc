@@ -23,7 +23,9 @@ constexpr const char* kFooter =
     "Each option may also stand in the file (--config), as in the output of --print-config, or in\n"
     "the environment (HEADRACE_SOCKET for --socket). Flags go before the environment,\n"
     "the environment before the file.\n"
-    "Exit codes: 0 stopped as asked, 1 could not start or stopped short, 2 usage.";
+    "Exit codes: 0 stopped as asked, 1 could not start or stopped short, 2 usage, 3 stopped "
+    "because\n"
+    "a GPU's context broke: start it again.";
 
 // The command line as it was given, before anything is made of the values.
 struct Line {

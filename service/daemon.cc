@@ -391,7 +391,11 @@ struct Daemon::Parts {
                                  .threads = shm.capabilities().threads,
                                  .credit_bytes = config.credit_bytes,
                                  .door = &lane.door()}};
-    if (gpus.gpus != nullptr) AddGpuLane(config, ports);
+    if (gpus.gpus != nullptr) {
+      AddGpuLane(config, ports);
+      gpus.gpus->OnBroken(
+          [this](const std::string& cause) { return inboxes.rpc->Send(GpuBroken{cause}); });
+    }
     AddNodeLanes(config, std::move(rails), ports);
     for (const LanePort& port : ports) lane_names.push_back(port.name);
     dispatch.ConnectLanes(std::move(ports));

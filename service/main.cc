@@ -1,6 +1,7 @@
 // headraced: reads its configuration, says all of it, and runs.
 //
-// Exit codes: 0 stopped as asked, 1 could not start or stopped short, 2 usage.
+// Exit codes: 0 stopped as asked, 1 could not start or stopped short, 2 usage, 3 stopped because a
+// GPU's context broke, to be started anew.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>

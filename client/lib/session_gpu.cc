@@ -36,16 +36,14 @@ Result<hr_segment*> Session::CreateDeviceSegment(std::size_t size, int device) {
 }
 
 Result<hr_segment*> Session::ShareDeviceSegment(void* address, std::size_t size) {
-  const auto existing =
-      gpus_.Grant(reinterpret_cast<transport::CuAddress>(address), size);  // NOLINT
-  if (!existing) return existing.error();
-  if (Status status = gpus_.NoteMemoryOn(existing->device); !status) return status.error();
-  const DeviceGrant& grant = existing->grant;
-  const Result<std::uint32_t> id = control_->RegisterDeviceSegment(grant.handle, grant.fds);
+  const auto grant = gpus_.Grant(reinterpret_cast<transport::CuAddress>(address), size);  // NOLINT
+  if (!grant) return grant.error();
+  if (Status status = gpus_.NoteMemoryOn(grant->device); !status) return status.error();
+  const Result<std::uint32_t> id = control_->RegisterDeviceSegment(grant->handle, grant->fds);
   if (!id) return id.error();
   auto segment = std::make_unique<hr_segment>();
   segment->id = *id;
-  segment->device = existing->device;
+  segment->device = grant->device;
   segment->address = static_cast<std::byte*>(address);
   segment->size = size;
   return Own(std::move(segment));

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
 #include <thread>
 #include <utility>
 
@@ -13,9 +12,7 @@ namespace {
 
 using transport::CuContext;
 using transport::CudaDriver;
-using transport::CuPointerAttribute;
 using transport::CuResult;
-using transport::CurrentContext;
 using transport::PrimaryContext;
 
 // Between two looks at streams that have still to pass; only when a session is closed.
@@ -56,28 +53,12 @@ Result<PrimaryContext*> SessionGpus::ContextLocked(int device) {
   return &gpu.context;
 }
 
-Result<SessionGpus::Existing> SessionGpus::Grant(transport::CuAddress address, std::uint64_t size) {
+Result<transport::DeviceGrant> SessionGpus::Grant(transport::CuAddress address,
+                                                  std::uint64_t size) {
   const std::lock_guard lock(mutex_);
   const auto driver = DriverLocked();
   if (!driver) return driver.error();
-  Existing existing;
-  // An address that the driver does not know has no GPU; why it cannot be shared is said below.
-  const bool known =
-      driver_->call().pointer_get_attribute(&existing.device, CuPointerAttribute::kDeviceOrdinal,
-                                            address) == CuResult::kSuccess;
-  CuContext context = nullptr;
-  if (known && existing.device >= 0 && existing.device < driver_->devices_count()) {
-    const Result<PrimaryContext*> retained = ContextLocked(existing.device);
-    if (!retained) return retained.error();
-    context = (*retained)->get().context;
-  }
-  // The calling thread need not have used CUDA before.
-  std::optional<CurrentContext> current;
-  if (context != nullptr) current.emplace(*driver_, context);
-  Result<transport::DeviceGrant> grant = transport::GrantExisting(*driver_, address, size);
-  if (!grant) return grant.error();
-  existing.grant = std::move(grant).value();
-  return existing;
+  return transport::GrantExisting(*driver_, address, size);
 }
 
 Status SessionGpus::NoteMemoryOn(int device) {

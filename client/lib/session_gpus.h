@@ -36,12 +36,9 @@ class SessionGpus {
   // A GPU of this process by its ordinal. kInvalidArgument names how many there are.
   Status CheckDevice(int device);
 
-  // What another process needs to map `size` bytes at `address`, and the GPU they are on.
-  struct Existing {
-    transport::DeviceGrant grant;
-    int device = 0;
-  };
-  Result<Existing> Grant(transport::CuAddress address, std::uint64_t size);
+  // What another process needs to map `size` bytes at `address`. On any thread, which need not have
+  // used CUDA before.
+  Result<transport::DeviceGrant> Grant(transport::CuAddress address, std::uint64_t size);
 
   // The words for streams of one GPU on which the session has memory; pinned by the first call.
   Result<GpuWords*> WordsOf(int device);

@@ -168,10 +168,8 @@ Status Session::HandIn(hr_segment& segment) {
   if (segment.gpu_memory != nullptr) {
     grant = segment.gpu_memory->arena().Grant();
   } else {
-    auto existing = gpus_.Grant(reinterpret_cast<transport::CuAddress>(segment.address),
-                                segment.size);  // NOLINT
-    if (!existing) return existing.error();
-    grant = std::move(existing->grant);
+    grant = gpus_.Grant(reinterpret_cast<transport::CuAddress>(segment.address),  // NOLINT
+                        segment.size);
   }
   if (!grant) return grant.error();
   const auto id = control_->RegisterDeviceSegment(grant->handle, grant->fds);

@@ -314,10 +314,14 @@ struct AskProbe {
 struct LoopFailed {
   std::string cause;
 };
+// A GPU's context is broken, for that cause: CUDA gives it back to no process but a new one.
+struct GpuBroken {
+  std::string cause;
+};
 // JobFailed: the job takes no rank until all are gone.
 using RpcMessage = std::variant<SegmentMapped, SegmentProgress, SegmentRemoved, Pong, SessionBroken,
                                 Drained, LaneAnswered, PartAnswered, JobFailed, Answered,
-                                PeersListed, PeerTried, AskProbe, LoopFailed>;
+                                PeersListed, PeerTried, AskProbe, LoopFailed, GpuBroken>;
 
 // ---- to peers ----
 // The first failure of a job of several nodes that was found on this node: the others must hear.

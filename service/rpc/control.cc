@@ -103,6 +103,7 @@ class Control::Loop final : private kj::TaskSet::ErrorHandler {
   }
   void Handle(const AskProbe& message);
   void Handle(const LoopFailed& message);
+  void Handle(const GpuBroken& message);
 
   void Reload();
   Result<DrainBegun> BeginMove(std::uint32_t uid, TimeNs patience_ns);
@@ -130,6 +131,7 @@ class Control::Loop final : private kj::TaskSet::ErrorHandler {
   std::optional<Supervision> supervision_;  // while it runs
   InboxReader<RpcMessage> reader_;
   bool retrying_ = false;
+  int drained_code_ = 0;
   bool ending_ = false;  // nothing is waited for any more, but for what is under way
   std::function<void()> reload_;
   kj::Own<kj::PromiseFulfiller<void>> stops_;
@@ -295,7 +297,7 @@ void Control::Loop::Handle(const SessionBroken& message) {
 }
 
 void Control::Loop::Handle(Drained /*message*/) {
-  if (ending_) Finish(0);
+  if (ending_) Finish(drained_code_);
 }
 
 void Control::Loop::Handle(const AskProbe& message) {
@@ -312,6 +314,17 @@ void Control::Loop::Handle(const AskProbe& message) {
 void Control::Loop::Handle(const LoopFailed& message) {
   ports_.log.error("{}", message.cause);
   Finish(1);
+}
+
+// A service that went on would fail every later transfer of that GPU. Jobs that can reconnect go on
+// with the one that is started in its place.
+void Control::Loop::Handle(const GpuBroken& message) {
+  if (std::exchange(drained_code_, kExitGpuBroken) == kExitGpuBroken) return;
+  ports_.log.error(
+      "{}; the context of that GPU is broken for good, so this service drains and ends with exit "
+      "code {}: whoever supervises it starts it anew",
+      message.cause, kExitGpuBroken);
+  if (!ending_) BeginDrain("a broken GPU");
 }
 
 kj::Promise<void> Control::Loop::WatchSignals() {
@@ -398,7 +411,7 @@ void Control::Loop::BeginDrain(const char* asked) {
   const TimeNs bound = options_.drain_timeout_ns + kDrainGrace;
   tasks_.add(desk_.timer->afterDelay(bound * kj::NANOSECONDS).then([this, bound] {
     ports_.log.error("not drained after {} ms: stopping anyway", bound / kMillisecond);
-    Finish(1);
+    Finish(drained_code_ != 0 ? drained_code_ : 1);
   }));
 }
 

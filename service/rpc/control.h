@@ -29,6 +29,9 @@ class logger;
 
 namespace headrace::service {
 
+// The program's exit code when CUDA wants another process.
+inline constexpr int kExitGpuBroken = 3;
+
 struct ControlOptions {
   std::string socket_path;
   std::uint32_t socket_mode = 0666;
@@ -82,7 +85,8 @@ class Control {
 
   // Serves until SIGTERM, SIGINT or a person's drain, which waits for jobs first; then ends: no new
   // attach, open operations end within the drain timeout, all leases end. Returns the exit code: 0
-  // drained, 1 when a second signal or the drain timeout plus one second cut it short.
+  // drained, 1 when a second signal or the drain timeout plus one second cut it short,
+  // kExitGpuBroken when a GPU's context broke, which ends it like a signal.
   int Run(Supervisor supervisor = {});
 
  private:

@@ -91,6 +91,41 @@ class OneNode(unittest.TestCase):
             ranks.each("wait")
             self.assertEqual(ranks.each("values", name="w"), [[2.0 * step] * 4] * 2)
 
+    def test_a_broken_gpu_ends_the_service_and_ranks_go_on_with_the_next(self) -> None:
+        breaks = {**self.environment, "HEADRACE_CUDA_DOUBLE_BREAK": "cuLaunchKernel:2:700"}
+        first = self.enterContext_(Service("--cuda-library", DOUBLE, environment=breaks))
+        ranks = self.enterContext_(Ranks(first, 2, environment=self.environment))
+        for member in ranks.members:
+            member.call("tensor", name="w", count=64, device=0)
+            member.call("fill", name="w", value=1.0)
+        ranks.each("post", kind="all_reduce", name="w")
+        ranks.each("wait")
+        for member in ranks.members:
+            member.call("post", kind="all_reduce", name="w")
+        for member in ranks.members:
+            with self.assertRaises(RankError) as caught:
+                member.call("wait")
+            # What a rank with HEADRACE_RECONNECT comes back from.
+            self.assertEqual(caught.exception.code, "unavailable")
+        self.assertEqual(first.process.wait(timeout=30), 3)
+        told = [line for line in first.log().splitlines() if "is broken for good" in line]
+        self.assertEqual(len(told), 1, first.log())
+        self.assertRegex(told[0], "GPU 0: .*: CUDA_ERROR_ILLEGAL_ADDRESS")
+        self.enterContext_(
+            Service(
+                "--cuda-library", DOUBLE, directory=first.directory, environment=self.environment
+            )
+        )
+        for member in ranks.members:
+            member.send("reconnect", timeout=30)
+        for member in ranks.members:
+            member.receive()
+        for member in ranks.members:
+            member.call("fill", name="w", value=2.0)
+        ranks.each("post", kind="all_reduce", name="w")
+        ranks.each("wait")
+        self.assertEqual(ranks.each("values", name="w"), [[4.0] * 4] * 2)
+
     def test_memory_of_a_killed_trainer_is_given_back_within_a_second(self) -> None:
         ranks = self.ranks(2)
         self.on_gpus(ranks)

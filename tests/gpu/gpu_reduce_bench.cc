@@ -1,10 +1,11 @@
-// How far sums of memory on one GPU are from what its memory allows: reductions of 2, 4 and 8
+// How far averages of memory on one GPU are from what its memory allows: reductions of 2 to 8
 // buffers beside a plain device copy of the same run, in bytes read and written a second.
 //
 // usage: gpu_reduce_bench [MIB [ROUNDS]]
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ipc/base/check.h"
@@ -28,13 +29,22 @@ std::string Library() {
   return named != nullptr ? named : std::string(kCudaLibrary);
 }
 
+// Averages, and of two buffers the sum beside it.
+constexpr std::pair<std::uint32_t, Reduction> kCases[] = {{2, Reduction::kSum},
+                                                          {2, Reduction::kAverage},
+                                                          {3, Reduction::kAverage},
+                                                          {4, Reduction::kAverage},
+                                                          {8, Reduction::kAverage}};
+
 struct Case {
   std::uint32_t buffers;
   DType dtype;
   Collective kind;
+  Reduction reduction;  // gradients are averages
 
   std::string Text() const {
-    return fmt::format("{} of {} {} buffers", Name(kind), buffers, Name(dtype));
+    return fmt::format("{} ({}) of {} {} buffers", Name(kind), Name(reduction), buffers,
+                       Name(dtype));
   }
   // Times a buffer is read or written.
   double Passes() const { return kind == Collective::kReduce ? buffers + 1.0 : 2.0 * buffers; }
@@ -116,7 +126,7 @@ class Bench {
   }
 
   Status Sum(const Case& test, int transfers) {
-    Transfer transfer{.kind = test.kind, .dtype = test.dtype};
+    Transfer transfer{.kind = test.kind, .dtype = test.dtype, .reduction = test.reduction};
     transfer.count = size_ / SizeOf(test.dtype);
     transfer.members_count = test.buffers;
     for (std::uint32_t i = 0; i < test.buffers; ++i) {
@@ -145,6 +155,7 @@ class Bench {
     std::memset(&one, kFill, sizeof one);
     float expected = one;
     for (std::uint32_t i = 1; i < test.buffers; ++i) expected += one;
+    if (test.reduction == Reduction::kAverage) expected /= static_cast<float>(test.buffers);
     const CurrentContext current(gpus_->driver(), context());
     for (const std::size_t at : {std::size_t{0}, size_ - sizeof(float)}) {
       float got = 0;
@@ -198,11 +209,12 @@ Status MeasureAll(Bench& bench, std::size_t size, int rounds) {
     if (auto done = bench.Use(ctas); !done) return done;
     for (const Collective kind : {Collective::kReduce, Collective::kAllReduce}) {
       for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-        for (const std::uint32_t buffers : {2U, 4U, 8U}) {
-          const bool has_goal = ctas != few && kind == Collective::kReduce;
+        // Averages of 2, 4 and 8 are multiplied by an inverse, those of 3 are divided.
+        for (const auto& [buffers, reduction] : kCases) {
+          const bool has_goal = ctas != few && kind == Collective::kReduce && buffers != 3;
           auto done =
-              Measure(bench, {buffers, dtype, kind}, rounds, fmt::format("by {} CTAs", ctas),
-                      has_goal ? fmt::format(">= {}", kGoal) : "");
+              Measure(bench, {buffers, dtype, kind, reduction}, rounds,
+                      fmt::format("by {} CTAs", ctas), has_goal ? fmt::format(">= {}", kGoal) : "");
           if (!done) return done;
         }
       }

@@ -1,4 +1,8 @@
-"""How long a small sum of two ranks on one GPU takes, from post to completion."""
+"""How long a small sum of two ranks on one GPU takes, from post to completion.
+
+Run it with and without MPS: path_bench says which it was, and has a goal with MPS only, since three
+contexts that take turns on the GPU wait for each other's time slices.
+"""
 
 from __future__ import annotations
 

@@ -47,6 +47,7 @@ enum class CuResult : std::uint32_t {
   kEccUncorrectable = 214,
   kPeerAccessUnsupported = 217,
   kNvlinkUncorrectable = 220,
+  kContained = 226,
   kOperatingSystem = 304,
   kInvalidHandle = 400,
   kNotFound = 500,
@@ -64,12 +65,16 @@ enum class CuResult : std::uint32_t {
   kInvalidAddressSpace = 717,
   kInvalidProgramCounter = 718,
   kLaunchFailed = 719,
+  kTensorMemoryLeak = 721,
   kNotPermitted = 800,
   kNotSupported = 801,
   kSystemNotReady = 802,
   kSystemDriverMismatch = 803,
   kMpsConnectionFailed = 805,
+  kMpsRpcFailure = 806,
   kMpsServerNotReady = 807,
+  kMpsClientTerminated = 810,
+  kExternalDevice = 911,
   kUnknown = 999,
 };
 
@@ -93,6 +98,7 @@ enum class CuPointerAttribute : std::uint32_t {
   kDeviceOrdinal = 9,
   kIsLegacyIpcCapable = 10,
   kAllowedHandleTypes = 14,
+  kAccessFlags = 16,  // of the GPU of the current context, as CuAccess
   kMappingSize = 18,
   kMappingBase = 19,
 };
@@ -179,6 +185,8 @@ static_assert(sizeof(CuMulticastProperties) == 32);
     (int*, CuDevice, CuDevice))                                                                  \
   X(primary_retain, cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (CuContext*, CuDevice))  \
   X(primary_release, cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (CuDevice))        \
+  X(primary_get_state, cuDevicePrimaryCtxGetState, cuDevicePrimaryCtxGetState,                   \
+    (CuDevice, unsigned*, int*))                                                                 \
   X(ctx_push, cuCtxPushCurrent, cuCtxPushCurrent_v2, (CuContext))                                \
   X(ctx_pop, cuCtxPopCurrent, cuCtxPopCurrent_v2, (CuContext*))                                  \
   X(ctx_get_current, cuCtxGetCurrent, cuCtxGetCurrent, (CuContext*))                             \

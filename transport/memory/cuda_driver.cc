@@ -20,7 +20,34 @@ std::string CudaVersionText(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
+bool BreaksContext(CuResult result) {
+  switch (result) {
+    case CuResult::kEccUncorrectable:
+    case CuResult::kNvlinkUncorrectable:
+    case CuResult::kContained:
+    case CuResult::kIllegalAddress:
+    case CuResult::kLaunchTimeout:
+    case CuResult::kContextIsDestroyed:
+    case CuResult::kAssert:
+    case CuResult::kHardwareStackError:
+    case CuResult::kIllegalInstruction:
+    case CuResult::kMisalignedAddress:
+    case CuResult::kInvalidAddressSpace:
+    case CuResult::kInvalidProgramCounter:
+    case CuResult::kLaunchFailed:
+    case CuResult::kTensorMemoryLeak:
+    case CuResult::kMpsRpcFailure:
+    case CuResult::kMpsClientTerminated:
+    case CuResult::kExternalDevice:
+      return true;
+    default:
+      return false;
+  }
+}
+
 Code CodeOf(CuResult result) {
+  // Another process can do it: whoever asked may come back once there is one.
+  if (BreaksContext(result)) return Code::kUnavailable;
   switch (result) {
     case CuResult::kSuccess:
       return Code::kOk;
@@ -144,14 +171,22 @@ Status CudaDriver::Start() {
 Error CudaDriver::Failed(CuResult result, std::string_view doing) const {
   const char* name = nullptr;
   const char* meaning = nullptr;
+  std::string text;
   if (functions_.get_error_name(result, &name) != CuResult::kSuccess || name == nullptr) {
-    return Error(CodeOf(result),
-                 fmt::format("{}: CUDA error {}", doing, static_cast<unsigned>(result)));
+    text = fmt::format("{}: CUDA error {}", doing, static_cast<unsigned>(result));
+  } else {
+    if (functions_.get_error_string(result, &meaning) != CuResult::kSuccess || meaning == nullptr) {
+      meaning = "no description";
+    }
+    text = fmt::format("{}: {} ({})", doing, name, meaning);
   }
-  if (functions_.get_error_string(result, &meaning) != CuResult::kSuccess || meaning == nullptr) {
-    meaning = "no description";
-  }
-  return Error(CodeOf(result), fmt::format("{}: {} ({})", doing, name, meaning));
+  NoteBroken(result, text);
+  return Error(CodeOf(result), std::move(text));
+}
+
+void CudaDriver::NoteBroken(CuResult result, const std::string& cause) const {
+  if (!BreaksContext(result) || !tell_broken_ || broken_told_.exchange(true)) return;
+  if (!tell_broken_(cause)) broken_told_ = false;
 }
 
 Status CudaDriver::Check(CuResult result, std::string_view doing) const {
@@ -160,7 +195,10 @@ Status CudaDriver::Check(CuResult result, std::string_view doing) const {
 }
 
 void CudaDriver::NoteRelease(CuResult result) const {
-  if (result != CuResult::kSuccess) ++releases_failed_;
+  if (result == CuResult::kSuccess) return;
+  ++releases_failed_;
+  // What was released says nothing of what broke the context, but may be the first to meet it.
+  if (BreaksContext(result)) (void)Failed(result, "release what CUDA made");
 }
 
 }  // namespace headrace::transport

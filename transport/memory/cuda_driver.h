@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -52,11 +53,19 @@ class CudaDriver {
   void NoteRelease(CuResult result) const;
   std::uint64_t releases_failed() const { return releases_failed_; }
 
+  // Told of the first answer after which a context is of no use any more (BreaksContext), with what
+  // was being done and what CUDA calls it; told again by later ones until it returns true. Called
+  // from whatever thread met it, which may hold locks, so it only passes it on. Before other
+  // threads use the driver.
+  using TellBroken = std::function<bool(const std::string& cause)>;
+  void OnBroken(TellBroken tell) { tell_broken_ = std::move(tell); }
+
  private:
   explicit CudaDriver(Library library) : library_(std::move(library)) {}
   Status Resolve(const std::string& library);
   Status CheckVersion(const std::string& library);
   Status Start();
+  void NoteBroken(CuResult result, const std::string& cause) const;
 
   Library library_;
   CudaFunctions functions_;
@@ -64,7 +73,15 @@ class CudaDriver {
   int version_ = 0;
   int devices_count_ = 0;
   mutable std::atomic<std::uint64_t> releases_failed_ = 0;
+  TellBroken tell_broken_;
+  mutable std::atomic<bool> broken_told_ = false;
 };
+
+// Errors that stay: the context of whoever gets one answers everything with it from then on, and so
+// do contexts that the process makes anew ("the process must be terminated and relaunched", CUDA
+// Driver API, Data types used by CUDA driver, CUresult). They often belong to work that was
+// launched long before the call that gets them.
+bool BreaksContext(CuResult result);
 
 // What the caller may do about it.
 Code CodeOf(CuResult result);

@@ -116,7 +116,11 @@ Result<CudaModule> LoadModule(const PrimaryContext& context, const void* image) 
 Result<CuFunction> FindKernel(const CudaModule& module, const char* name) {
   const CudaDriver& driver = *module.get().driver;
   CuFunction function = nullptr;
-  const CuResult result = driver.call().module_get_function(&function, module.get().thing, name);
+  const CurrentContext current(driver, module.get().context);
+  const CuResult result =
+      current.result() == CuResult::kSuccess
+          ? driver.call().module_get_function(&function, module.get().thing, name)
+          : current.result();
   if (result != CuResult::kSuccess) {
     return driver.Failed(result, fmt::format("find the kernel {}", name));
   }

@@ -91,8 +91,11 @@ struct InContextTraits {
   using Value = InContext<Thing>;
   static Value None() { return {}; }
   static void Release(const Value& value) {
+    // Without its context nothing is released: an address may be another's in the one before.
     const CurrentContext current(*value.driver, value.context);
-    value.driver->NoteRelease((value.driver->call().*kRelease)(value.thing));
+    value.driver->NoteRelease(current.result() == CuResult::kSuccess
+                                  ? (value.driver->call().*kRelease)(value.thing)
+                                  : current.result());
   }
 };
 

@@ -104,6 +104,7 @@ Result<DeviceGrant> DeviceArena::Grant() const {
   grant.handle.size = size();
   grant.handle.piece_size = size();
   grant.fds.push_back(std::move(*fd));
+  grant.device = device_;
   return grant;
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 
 #include "transport/memory/cuda_device.h"
 #include "transport/memory/cuda_handles.h"
@@ -16,6 +17,32 @@ namespace {
 constexpr std::string_view kRemedy =
     "let headrace allocate the gradients, or use PyTorch's native allocator "
     "without expandable segments";
+
+// The driver tells of addresses only to a thread with a current context. Where this one has none,
+// the primary context of a GPU that this process uses is current for as long as this lives; on no
+// GPU is one made for it.
+class SomeContext {
+ public:
+  explicit SomeContext(const CudaDriver& driver) {
+    CuContext current = nullptr;
+    if (driver.call().ctx_get_current(&current) == CuResult::kSuccess && current != nullptr) return;
+    for (CuDevice device = 0; device < driver.devices_count(); ++device) {
+      unsigned flags = 0;
+      int active = 0;
+      const CuResult asked = driver.call().primary_get_state(device, &flags, &active);
+      if (asked != CuResult::kSuccess || active == 0) continue;
+      auto context = RetainPrimaryContext(driver, device);
+      if (!context) continue;
+      context_ = std::move(*context);
+      current_.emplace(driver, context_.get().context);
+      return;
+    }
+  }
+
+ private:
+  PrimaryContext context_;
+  std::optional<CurrentContext> current_;  // goes first
+};
 
 // What the driver knows about an address. An attribute that it does not know counts as 0.
 template <typename Value>
@@ -34,7 +61,8 @@ Status CheckIsDeviceMemory(const CudaDriver& driver, CuAddress address) {
   std::uint32_t type = 0;
   const CuResult result =
       driver.call().pointer_get_attribute(&type, CuPointerAttribute::kMemoryType, address);
-  if (result == CuResult::kInvalidValue) {
+  // The other: no GPU of this process has a context, so nothing is known of any address.
+  if (result == CuResult::kInvalidValue || result == CuResult::kInvalidContext) {
     return Refused(address, "CUDA does not know it (host memory, or already freed)");
   }
   if (result != CuResult::kSuccess) return driver.Failed(result, "ask what an address is");
@@ -120,11 +148,20 @@ Result<DeviceGrant> GrantExisting(const CudaDriver& driver, CuAddress address, s
   if (size == 0 || size > kDeviceMemorySizeMax) {
     return Error(Code::kInvalidArgument, fmt::format("cannot share {} bytes", size));
   }
+  const SomeContext asking(driver);
   if (auto done = CheckIsDeviceMemory(driver, address); !done) return done.error();
   const auto ordinal = AttributeOf<int>(driver, CuPointerAttribute::kDeviceOrdinal, address);
   const auto device = DescribeDevice(driver, ordinal);
   if (!device) return device.error();
+  // CUDA IPC handles are made in the context of the memory's own GPU.
+  const auto home = RetainPrimaryContext(driver, ordinal);
+  if (!home) return home.error();
+  const CurrentContext current(driver, home->get().context);
+  if (current.result() != CuResult::kSuccess) {
+    return driver.Failed(current.result(), fmt::format("use the context of GPU {}", ordinal));
+  }
   DeviceGrant grant;
+  grant.device = ordinal;
   grant.handle.exporter_pid = static_cast<std::uint32_t>(::getpid());
   grant.handle.device = device->uuid;
   grant.handle.size = size;

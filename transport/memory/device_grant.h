@@ -15,12 +15,14 @@ namespace headrace::transport {
 struct DeviceGrant {
   DeviceHandle handle;
   std::vector<UniqueFd> fds;
+  CuDevice device = 0;  // where the memory is, as this process numbers its GPUs
 };
 
 // Memory of `address`, `size` that somebody else allocated (PyTorch's caching allocator, say): as a
 // legacy handle of the allocation it lies in, or as a descriptor for every piece that is mapped
 // there. What cannot be shared is refused, with the reason and what to do instead. The memory must
-// stay allocated for as long as the importer uses it.
+// stay allocated for as long as the importer uses it. Any thread, whatever context is current on
+// it.
 Result<DeviceGrant> GrantExisting(const CudaDriver& driver, CuAddress address, std::uint64_t size);
 
 // A descriptor of memory that was made for export; closed on exec.

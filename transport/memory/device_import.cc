@@ -60,17 +60,38 @@ Status CheckUsersReach(const CudaDriver& driver, CuDevice device,
 }
 
 // Legacy memory has no access of its own: a context reaches all memory of a peer context or none.
-Status EnablePeers(const CudaDriver& driver, const PrimaryContext& home,
-                   std::span<const PrimaryContext> users) {
+// Whether that covers memory that the peer has itself opened is said nowhere, so each user's GPU is
+// asked: a kernel that touched what its GPU may not would break the context for good.
+Status CheckAccess(const CudaDriver& driver, CuDevice device, CuAddress address) {
+  std::uint32_t flags = 0;
+  auto done = driver.Check(
+      driver.call().pointer_get_attribute(&flags, CuPointerAttribute::kAccessFlags, address),
+      fmt::format("ask whether GPU {} may access imported memory", device));
+  if (!done) return done;
+  constexpr auto kNeeded = static_cast<std::uint32_t>(CuAccess::kReadWrite);
+  if ((flags & kNeeded) == kNeeded) return {};
+  return Error(
+      Code::kUnavailable,
+      fmt::format("GPU {} may not write memory that a CUDA IPC handle brought here (access "
+                  "flags {}): share it by descriptors, as headrace's own gradients and "
+                  "PyTorch's expandable segments are",
+                  device, flags));
+}
+
+Status LetReach(const CudaDriver& driver, const PrimaryContext& home,
+                std::span<const PrimaryContext> users, CuAddress address) {
   for (const PrimaryContext& user : users) {
-    if (user.get().device == home.get().device) continue;
+    const CuDevice device = user.get().device;
     const CurrentContext current(driver, user.get().context);
-    const CuResult result = current.result() != CuResult::kSuccess
-                                ? current.result()
-                                : driver.call().ctx_enable_peer_access(home.get().context, 0);
-    if (result == CuResult::kSuccess || result == CuResult::kPeerAccessAlreadyEnabled) continue;
-    return driver.Failed(result, fmt::format("let GPU {} access memory of GPU {}",
-                                             user.get().device, home.get().device));
+    CuResult result = current.result();
+    if (result == CuResult::kSuccess && device != home.get().device) {
+      result = driver.call().ctx_enable_peer_access(home.get().context, 0);
+    }
+    if (result != CuResult::kSuccess && result != CuResult::kPeerAccessAlreadyEnabled) {
+      return driver.Failed(
+          result, fmt::format("let GPU {} access memory of GPU {}", device, home.get().device));
+    }
+    if (auto done = CheckAccess(driver, device, address); !done) return done;
   }
   return {};
 }
@@ -189,9 +210,21 @@ Status DeviceImport::OpenLegacy(const CudaDriver& driver, const DeviceHandle& ha
   auto opened = OpenLegacyHandle(*home, bytes);
   if (!opened) return opened.error();
   legacy_ = std::move(*opened);
+  auto done = CheckOpened(driver, *home, handle);
+  if (!done) return done;
+  address_ = legacy_.get().thing + handle.offset;
+  return LetReach(driver, *home, users, address_);
+}
+
+// What the handle brought here against what its sender claims.
+Status DeviceImport::CheckOpened(const CudaDriver& driver, const PrimaryContext& home,
+                                 const DeviceHandle& handle) const {
   const CuAddress base = legacy_.get().thing;
+  const CurrentContext current(driver, home.get().context);
+  auto done = driver.Check(current.result(), "use the context of imported memory");
+  if (!done) return done;
   int ordinal = -1;
-  auto done = driver.Check(
+  done = driver.Check(
       driver.call().pointer_get_attribute(&ordinal, CuPointerAttribute::kDeviceOrdinal, base),
       "ask where imported memory is");
   if (!done) return done;
@@ -202,12 +235,13 @@ Status DeviceImport::OpenLegacy(const CudaDriver& driver, const DeviceHandle& ha
   done = driver.Check(driver.call().mem_get_address_range(&start, &range, base),
                       "ask how large imported memory is");
   if (!done) return done;
-  if (handle.offset > range || handle.size > range - handle.offset) {
+  // A handle brings the whole block that an allocation lies in, so the range may begin before it.
+  const std::uint64_t behind = start + range - base;
+  if (handle.offset > behind || handle.size > behind - handle.offset) {
     return False(fmt::format("names {} bytes from offset {} of memory of {} bytes", handle.size,
-                             handle.offset, range));
+                             handle.offset, behind));
   }
-  address_ = base + handle.offset;
-  return EnablePeers(driver, *home, users);
+  return {};
 }
 
 }  // namespace headrace::transport

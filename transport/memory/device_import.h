@@ -46,6 +46,8 @@ class DeviceImport {
   Status MapPiece(const CudaDriver& driver, int fd, std::uint64_t at, std::uint64_t size);
   Status OpenLegacy(const CudaDriver& driver, const DeviceHandle& handle,
                     std::span<const PrimaryContext> users);
+  Status CheckOpened(const CudaDriver& driver, const PrimaryContext& home,
+                     const DeviceHandle& handle) const;
 
   CuDevice device_ = 0;
   CuAddress address_ = 0;

@@ -22,6 +22,19 @@ Result<std::unique_ptr<Gpus>> Gpus::Open(const std::string& library) {
   return gpus;
 }
 
+void Gpus::OnBroken(CudaDriver::TellBroken tell) {
+  driver_->OnBroken([this, tell = std::move(tell)](const std::string& cause) {
+    // Whoever made the call has its context current still.
+    CuContext current = nullptr;
+    (void)driver_->call().ctx_get_current(&current);
+    for (const PrimaryContext& context : contexts_) {
+      if (current == nullptr || context.get().context != current) continue;
+      return tell(fmt::format("GPU {}: {}", context.get().device, cause));
+    }
+    return tell(cause);
+  });
+}
+
 Result<DeviceImport> Gpus::Import(const DeviceHandle& handle, std::span<const UniqueFd> fds) const {
   const Result<CuDevice> home = FindDevice(*driver_, handle.device);
   if (!home) return home.error();

@@ -40,6 +40,9 @@ class Gpus {
   // Where imported memory can be bound to one address; nothing is until somebody starts it.
   Multicast& multicast() const { return *multicast_; }
 
+  // As CudaDriver::OnBroken, with the GPU that it is about, where the call names one.
+  void OnBroken(CudaDriver::TellBroken tell);
+
   // Maps another process's memory for its GPU and all others here that reach it.
   Result<DeviceImport> Import(const DeviceHandle& handle, std::span<const UniqueFd> fds) const;
 

@@ -19,7 +19,7 @@ CuAddress AddressAt(const std::byte* pointer) { return reinterpret_cast<CuAddres
 
 void Multicast::UnbindTraits::Release(const Value& value) {
   value.driver->NoteRelease(
-      value.driver->multicast()->unbind(value.object, value.device, 0, value.size));
+      value.driver->multicast()->unbind(value.object, value.device, value.offset, value.size));
 }
 
 Multicast::~Multicast() {
@@ -209,17 +209,14 @@ Status Multicast::BindMembers(Binding& binding, Made& made, std::uint64_t piece_
     if (!done) return done;
   }
   for (std::uint32_t i = 0; i < binding.count; ++i) {
-    std::uint64_t bound = 0;
-    Status done;
-    for (; done && bound < binding.size; bound += piece_size) {
-      done = driver_.Check(
-          call.bind_address(object, bound, binding.bases[i] + bound, piece_size, 0),
+    for (std::uint64_t at = 0; at < binding.size; at += piece_size) {
+      auto done = driver_.Check(
+          call.bind_address(object, at, binding.bases[i] + at, piece_size, 0),
           fmt::format("bind memory of GPU {} to a multicast object", binding.devices[i]));
-      if (!done) break;
+      if (!done) return done;
+      // What is unbound must be exactly what a call has bound.
+      made.bounds.emplace_back(Bound({&driver_, object, binding.devices[i], at, piece_size}));
     }
-    // One unbind takes back what was bound of a GPU.
-    if (bound != 0) made.bounds.emplace_back(Bound({&driver_, object, binding.devices[i], bound}));
-    if (!done) return done;
   }
   return {};
 }

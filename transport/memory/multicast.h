@@ -73,6 +73,7 @@ class Multicast {
       const CudaDriver* driver = nullptr;
       CuMemory object = 0;
       CuDevice device = 0;
+      std::size_t offset = 0;
       std::size_t size = 0;
       friend bool operator==(const Value&, const Value&) = default;
     };
@@ -84,7 +85,7 @@ class Multicast {
   // What the driver made for a binding, in build order.
   struct Made {
     VmmMemory object;
-    std::vector<Bound> bounds;
+    std::vector<Bound> bounds;  // one for each call that bound something
     Reservation reservation;
     VmmMapping mapping;
   };

@@ -131,8 +131,10 @@ void Gpu::BeginWork(const Transfer& transfer, CuAddress multicast) {
   work_.inputs_count = buffers_.inputs_count;
   work_.stretches_count = 0;
   work_.divisor = 0;
+  work_.factor = 1;
   if (transfer.reduction == Reduction::kAverage && Reduces(transfer.kind)) {
-    work_.divisor = transfer.divisor != 0 ? transfer.divisor : transfer.members_count;
+    SetAverage(work_, transfer.divisor != 0 ? transfer.divisor : transfer.members_count,
+               !IsInteger(transfer.dtype));
   }
 }
 

@@ -2,8 +2,9 @@
 // double of CUDA's driver runs the same code for every thread of a launch.
 //
 // Threads share the units of all stretches in strides, so that neighbours read neighbouring memory;
-// each keeps about eight loads of 16 bytes in flight. They never meet: an element is read from all
-// inputs, in their order, and written to all outputs by one thread, so outputs may be inputs.
+// each keeps eight loads of 16 bytes in flight where all buffers lie alike. They never meet: an
+// element is read from all inputs, in their order, and written to all outputs by one thread, so
+// outputs may be inputs.
 #pragma once
 
 #include <cstdlib>
@@ -90,10 +91,6 @@ struct Reduce {
   static constexpr std::uint32_t kElements = kUnitSize / sizeof(Stored);
   static constexpr std::uint32_t kUnroll = kInputs == 2 ? 4 : kInputs == 4 ? 2 : 1;
 
-  static HR_KERNEL std::uint32_t InputsOf(const KernelWork& work) {
-    return kInputs != 0 ? kInputs : work.inputs_count;
-  }
-
   static HR_KERNEL void Decode(const Vector& vector, Value (&values)[kElements]) {
     Stored stored[kElements];
     memcpy(stored, &vector, sizeof(stored));
@@ -108,27 +105,59 @@ struct Reduce {
     }
   }
 
-  // kCount full units, `step` bytes apart, from byte `at` of the stretch on.
+  // All loads stand before the first sum, so that all of them are in flight at once.
   template <bool kAligned, std::uint32_t kCount>
-  static HR_KERNEL void Units(const KernelWork& work, const KernelStretch& stretch,
-                              std::uint32_t at, std::uint32_t step) {
-    [[maybe_unused]] constexpr std::uint32_t kAtATime = !kAligned ? 1 : kInputs != 0 ? kInputs : 4;
-    Value sums[kCount][kElements];
+  static HR_KERNEL void SumLoadedFirst(const KernelWork& work, const KernelStretch& stretch,
+                                       std::uint32_t at, std::uint32_t step,
+                                       Value (&sums)[kCount][kElements]) {
+    Vector loaded[kInputs][kCount];
+    HR_UNROLL for (std::uint32_t input = 0; input < kInputs; ++input) {
+      const std::byte* const from = InputOf(work, stretch, input) + at;
+      HR_UNROLL for (std::uint32_t u = 0; u < kCount; ++u) {
+        loaded[input][u] = LoadVector<kAligned>(from + std::size_t{u} * step);
+      }
+    }
+    HR_UNROLL for (std::uint32_t u = 0; u < kCount; ++u) {
+      Decode(loaded[0][u], sums[u]);
+      HR_UNROLL for (std::uint32_t input = 1; input < kInputs; ++input) {
+        Combine(sums[u], loaded[input][u]);
+      }
+    }
+  }
+
+  // For as many inputs as there are.
+  template <bool kAligned, std::uint32_t kCount>
+  static HR_KERNEL void SumInTurn(const KernelWork& work, const KernelStretch& stretch,
+                                  std::uint32_t at, std::uint32_t step,
+                                  Value (&sums)[kCount][kElements]) {
+    [[maybe_unused]] constexpr std::uint32_t kAtATime = kAligned ? 4 : 1;
     const std::byte* from = InputOf(work, stretch, 0) + at;
     HR_UNROLL for (std::uint32_t u = 0; u < kCount; ++u) {
       Decode(LoadVector<kAligned>(from + std::size_t{u} * step), sums[u]);
     }
-    HR_UNROLL_BY_AT_A_TIME for (std::uint32_t input = 1; input < InputsOf(work); ++input) {
+    HR_UNROLL_BY_AT_A_TIME for (std::uint32_t input = 1; input < work.inputs_count; ++input) {
       from = InputOf(work, stretch, input) + at;
       HR_UNROLL for (std::uint32_t u = 0; u < kCount; ++u) {
         Combine(sums[u], LoadVector<kAligned>(from + std::size_t{u} * step));
       }
     }
+  }
+
+  // kCount full units, `step` bytes apart, from byte `at` of the stretch on.
+  template <bool kAligned, std::uint32_t kCount>
+  static HR_KERNEL void Units(const KernelWork& work, const KernelStretch& stretch,
+                              std::uint32_t at, std::uint32_t step) {
+    Value sums[kCount][kElements];
+    if constexpr (kInputs != 0) {
+      SumLoadedFirst<kAligned>(work, stretch, at, step, sums);
+    } else {
+      SumInTurn<kAligned>(work, stretch, at, step, sums);
+    }
     Vector results[kCount];
     HR_UNROLL for (std::uint32_t u = 0; u < kCount; ++u) {
       Stored stored[kElements];
       HR_UNROLL for (std::uint32_t i = 0; i < kElements; ++i) {
-        stored[i] = Element::Encode(Operation::Finish(sums[u][i], work.divisor));
+        stored[i] = Element::Encode(Operation::Finish(sums[u][i], work));
       }
       memcpy(&results[u], stored, sizeof(stored));
     }
@@ -149,7 +178,7 @@ struct Reduce {
         const auto next = Load<Stored>(InputOf(work, stretch, input) + at);
         sum = Operation::Combine(sum, Element::Decode(next));
       }
-      const Stored result = Element::Encode(Operation::Finish(sum, work.divisor));
+      const Stored result = Element::Encode(Operation::Finish(sum, work));
       HR_NO_UNROLL for (std::uint32_t i = 0; i < stretch.outputs_count; ++i) {
         Store<Stored>(OutputOf(work, stretch, stretch.first_output + i) + at, result);
       }
@@ -159,7 +188,7 @@ struct Reduce {
 
 // From one input to some outputs, bytes as they are.
 struct Copy {
-  static constexpr std::uint32_t kUnroll = 4;
+  static constexpr std::uint32_t kUnroll = 8;
 
   template <bool kAligned, std::uint32_t kCount>
   static HR_KERNEL void Units(const KernelWork& work, const KernelStretch& stretch,

@@ -107,11 +107,13 @@ struct Sum {
   static HR_KERNEL Value Combine(Value sum, Value next) {
     return static_cast<Value>(sum + next);
   }
-  // Divides where the launch is an average's, rather than multiplies by the inverse, so that the
-  // quotient is rounded correctly. Integers truncate.
+  // Divides where the launch is an average's, rather than multiplies by an inverse that is rounded,
+  // so that the quotient is rounded correctly. Integers truncate.
   template <class Value>
-  static HR_KERNEL Value Finish(Value sum, std::uint32_t divisor) {
-    return divisor == 0 ? sum : static_cast<Value>(sum / static_cast<Value>(divisor));
+  static HR_KERNEL Value Finish(Value sum, const KernelWork& work) {
+    if (work.divisor != 0) return static_cast<Value>(sum / static_cast<Value>(work.divisor));
+    if constexpr (std::is_floating_point_v<Value>) return sum * static_cast<Value>(work.factor);
+    return sum;
   }
 };
 
@@ -121,7 +123,7 @@ struct Product {
     return static_cast<Value>(product * next);
   }
   template <class Value>
-  static HR_KERNEL Value Finish(Value product, std::uint32_t) {
+  static HR_KERNEL Value Finish(Value product, const KernelWork&) {
     return product;
   }
 };

@@ -18,11 +18,11 @@ struct SwitchedSum {
   static constexpr std::uint32_t kElements = kUnitSize / sizeof(Stored);
   static constexpr std::uint32_t kUnroll = 4;
 
-  static HR_KERNEL void Divide(Vector& vector, std::uint32_t divisor) {
+  static HR_KERNEL void Divide(Vector& vector, const KernelWork& work) {
     Stored stored[kElements];
     memcpy(stored, &vector, sizeof(stored));
     HR_UNROLL for (std::uint32_t i = 0; i < kElements; ++i) {
-      stored[i] = Element::Encode(Sum::Finish(Element::Decode(stored[i]), divisor));
+      stored[i] = Element::Encode(Sum::Finish(Element::Decode(stored[i]), work));
     }
     memcpy(&vector, stored, sizeof(stored));
   }
@@ -35,8 +35,8 @@ struct SwitchedSum {
     HR_UNROLL for (std::uint32_t u = 0; u < kCount; ++u) {
       sums[u] = Switch::LoadSum(all + std::size_t{u} * step);
     }
-    if (work.divisor != 0) {
-      HR_UNROLL for (std::uint32_t u = 0; u < kCount; ++u) Divide(sums[u], work.divisor);
+    if (work.divisor != 0 || work.factor != 1) {
+      HR_UNROLL for (std::uint32_t u = 0; u < kCount; ++u) Divide(sums[u], work);
     }
     if (work.multicast_outputs) {
       HR_UNROLL for (std::uint32_t u = 0; u < kCount; ++u) {

@@ -15,11 +15,11 @@ constexpr DType kDTypesOfAll[] = {DType::kFloat32,  DType::kFloat64, DType::kFlo
 constexpr Reduction kReductionsOfAll[] = {Reduction::kSum, Reduction::kAverage, Reduction::kMin,
                                           Reduction::kMax, Reduction::kProduct};
 
+}  // namespace
+
 bool IsInteger(DType dtype) {
   return dtype == DType::kInt32 || dtype == DType::kInt64 || dtype == DType::kUInt8;
 }
-
-}  // namespace
 
 Result<Kernels> Kernels::Load(const PrimaryContext& context) {
   Kernels kernels;
@@ -35,7 +35,6 @@ Result<Kernels> Kernels::Load(const PrimaryContext& context) {
 }
 
 Status Kernels::Find() {
-  const CurrentContext current(*module_.get().driver, module_.get().context);
   const auto find = [this](const std::string& name, CuFunction& place) -> Status {
     const auto found = FindKernel(module_, name.c_str());
     if (!found) return found.error();

@@ -11,16 +11,18 @@ __device__ __forceinline__ std::uint32_t Threads() { return gridDim.x * blockDim
 
 }  // namespace
 
+// One block at least is to fit a multiprocessor, no more: a thread may have 128 registers then,
+// which eight loads in flight and their sums take.
 // __grid_constant__: parameters are read where the launch put them, by every thread, without a
 // copy.
 #define HR_DEFINE_KERNEL(reduction, dtype, Element, Operation, gradients)       \
-  extern "C" __global__ void __launch_bounds__(kKernelThreads)                  \
+  extern "C" __global__ void __launch_bounds__(kKernelThreads, 1)               \
       headrace_##reduction##_##dtype(const __grid_constant__ KernelWork work) { \
     ReduceBody<Element, Operation, gradients>(work, Thread(), Threads());       \
   }
 HR_REDUCE_KERNELS(HR_DEFINE_KERNEL)
 
-extern "C" __global__ void __launch_bounds__(kKernelThreads)
+extern "C" __global__ void __launch_bounds__(kKernelThreads, 1)
     headrace_copy(const __grid_constant__ KernelWork work) {
   CopyBody(work, Thread(), Threads());
 }
@@ -51,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(kKernelThreads)
                   : "memory");                                                                     \
     }                                                                                              \
   };                                                                                               \
-  extern "C" __global__ void __launch_bounds__(kKernelThreads)                                     \
+  extern "C" __global__ void __launch_bounds__(kKernelThreads, 1)                                  \
       headrace_switched_##dtype(const __grid_constant__ KernelWork work) {                         \
     SwitchedSumBody<Element, Switch_##dtype>(work, Thread(), Threads());                           \
   }

@@ -10,6 +10,9 @@
 
 namespace headrace::transport {
 
+// Averages of integers have kernels of their own; those of all else are sums that are divided.
+bool IsInteger(DType dtype);
+
 class Kernels {
  public:
   // Loads them. kUnavailable where the build had no nvcc.

@@ -16,7 +16,8 @@
 // kCancelled. One whose last piece has been given out ends as it would have.
 // Failure: what the driver refuses, and what breaks a GPU's context, ends the transfer with its
 // cause, once no other GPU works on it. A broken context stays broken: later transfers of that GPU
-// fail with the same cause, those of others do not notice.
+// end as kUnavailable with the same cause, those of others do not notice. Gpus::OnBroken tells
+// whoever can start the process anew.
 #pragma once
 
 #include <array>

@@ -3,29 +3,6 @@
 #include "ipc/base/check.h"
 
 namespace headrace::transport {
-namespace {
-
-bool BreaksContext(CuResult result) {
-  switch (result) {
-    case CuResult::kEccUncorrectable:
-    case CuResult::kNvlinkUncorrectable:
-    case CuResult::kIllegalAddress:
-    case CuResult::kLaunchTimeout:
-    case CuResult::kContextIsDestroyed:
-    case CuResult::kAssert:
-    case CuResult::kHardwareStackError:
-    case CuResult::kIllegalInstruction:
-    case CuResult::kMisalignedAddress:
-    case CuResult::kInvalidAddressSpace:
-    case CuResult::kInvalidProgramCounter:
-    case CuResult::kLaunchFailed:
-      return true;
-    default:
-      return false;
-  }
-}
-
-}  // namespace
 
 Error FailedOnGpu(const CudaDriver& driver, CuResult result, std::string_view doing) {
   const Error error = driver.Failed(result, doing);

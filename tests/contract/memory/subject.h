@@ -32,8 +32,12 @@ class Subject {
   virtual ~Subject() = default;
   virtual Result<std::unique_ptr<Reachable>> Allocate(std::uint64_t size) = 0;
   virtual Result<std::unique_ptr<Reachable>> Import(DeviceGrant grant) = 0;
-  // What this process and the machine hold, number by number; equal when nothing was left behind.
+  // What this process holds, and of a machine that nobody else uses the machine too, number by
+  // number; equal when nothing was left behind.
   virtual std::vector<std::uint64_t> Held() = 0;
+  // Bytes of a card that are taken. The driver and other processes take and give back there as
+  // they like, so only much more than before tells of something left behind. 0: Held says it all.
+  virtual std::uint64_t TakenOnCard() { return 0; }
 };
 
 // Names of all kinds: "host", "double", "double_legacy", "cuda", "cuda_legacy".

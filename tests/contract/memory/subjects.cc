@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "ipc/base/check.h"
 #include "ipc/sealed_memory.h"
 #include "tests/contract/memory/subject.h"
 #include "tests/support/cuda_double/doubled_driver.h"
@@ -77,8 +78,11 @@ class GpuMemory : public Reachable {
   virtual CuAddress address() const = 0;
   Status Write(std::uint64_t offset, std::span<const std::byte> bytes) override {
     const CurrentContext current(driver(), context_.get().context);
-    return driver().Check(
+    const Status written = driver().Check(
         driver().call().memcpy_to_device(address() + offset, bytes.data(), bytes.size()), "write");
+    // Of pageable memory only the first half of the way is over by then (CUDA Driver API, API
+    // synchronization behavior), and who looks next is another stream's or process's.
+    return written ? driver().Check(driver().call().ctx_synchronize(), "write") : written;
   }
   Status Read(std::uint64_t offset, std::span<std::byte> bytes) override {
     const CurrentContext current(driver(), context_.get().context);
@@ -136,12 +140,16 @@ class Imported final : public GpuMemory {
 
 class GpuSubject final : public Subject {
  public:
-  GpuSubject(std::unique_ptr<CudaDriver> driver, PrimaryContext context, bool legacy)
-      : driver_(std::move(driver)), legacy_(legacy) {
+  struct Kind {
+    bool legacy = false;
+    bool alone = false;  // nobody else uses the machine
+  };
+  GpuSubject(std::unique_ptr<CudaDriver> driver, PrimaryContext context, Kind kind)
+      : driver_(std::move(driver)), kind_(kind) {
     contexts_.push_back(std::move(context));
   }
   Result<std::unique_ptr<Reachable>> Allocate(std::uint64_t size) override {
-    if (!legacy_) {
+    if (!kind_.legacy) {
       auto arena = DeviceArena::Allocate(*driver_, 0, size);
       if (!arena) return arena.error();
       return std::unique_ptr<Reachable>(std::make_unique<Arena>(contexts_[0], std::move(*arena)));
@@ -157,18 +165,23 @@ class GpuSubject final : public Subject {
     return std::unique_ptr<Reachable>(std::make_unique<Imported>(contexts_[0], std::move(*import)));
   }
   std::vector<std::uint64_t> Held() override {
+    return {OpenFds(), kind_.alone ? Taken() : 0, driver_->releases_failed()};
+  }
+  std::uint64_t TakenOnCard() override { return kind_.alone ? 0 : Taken(); }
+
+ private:
+  std::uint64_t Taken() const {
     const CurrentContext current(*driver_, contexts_[0].get().context);
     std::size_t free = 0;
     std::size_t total = 0;
     const auto asked = driver_->call().mem_get_info(&free, &total);
-    return {OpenFds(), total - free, driver_->releases_failed(),
-            asked == CuResult::kSuccess ? 0U : 1U};
+    HR_CHECK(asked == CuResult::kSuccess, static_cast<unsigned>(asked));
+    return total - free;
   }
 
- private:
   std::unique_ptr<CudaDriver> driver_;
   std::vector<PrimaryContext> contexts_;
-  bool legacy_;
+  Kind kind_;
 };
 
 }  // namespace
@@ -185,7 +198,8 @@ Result<std::unique_ptr<Subject>> MakeSubject(const std::string& kind) {
   auto context = RetainPrimaryContext(**driver, 0);
   if (!context) return context.error();
   return std::unique_ptr<Subject>(std::make_unique<GpuSubject>(
-      std::move(*driver), std::move(*context), kind.ends_with("_legacy")));
+      std::move(*driver), std::move(*context),
+      GpuSubject::Kind{.legacy = kind.ends_with("_legacy"), .alone = is_double}));
 }
 
 }  // namespace headrace::memory_contract

@@ -1,6 +1,11 @@
 // Copies and fills. Host memory that is not pinned is read before an asynchronous call returns, or
-// written before it, as the driver has it; all else happens when the stream comes to it.
+// written before it, as the driver has it; all else happens when the stream comes to it. Also of a
+// synchronous call from such memory to a GPU: once the bytes are in the driver's own memory it
+// returns, "but the DMA to final destination may not have completed" (CUDA Driver API, API
+// synchronization behavior). With a seed the second half of that way always takes its time.
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "tests/support/cuda_double/machine.h"
@@ -14,6 +19,10 @@ bool IsDeviceAddress(CuAddress address) { return PlaceAt(address) != TheMachine(
 bool MayCopy(int ordinal, CuAddress address, std::size_t size, bool writes) {
   return IsDeviceAddress(address) ? MayTouch(ordinal, address, size, writes) : address != 0;
 }
+
+enum class Waits : std::uint8_t { kNo, kYes };
+
+constexpr std::chrono::microseconds kLate(200);
 
 // Copies when the stream comes to it, if the memory is still there.
 CuResult CopyNow(int ordinal, CuAddress target, CuAddress source, std::size_t size,
@@ -32,7 +41,7 @@ CuResult CopyNow(int ordinal, CuAddress target, CuAddress source, std::size_t si
 }
 
 CuResult PostCopy(Lock& lock, CuStream stream, CuAddress target, CuAddress source, std::size_t size,
-                  bool wait) {
+                  Waits waits) {
   std::shared_ptr<StreamState> found;
   if (const CuResult result = FindStream(stream, found); result != CuResult::kSuccess)
     return result;
@@ -48,11 +57,20 @@ CuResult PostCopy(Lock& lock, CuStream stream, CuAddress target, CuAddress sourc
     staged = std::make_shared<std::vector<std::byte>>(bytes, bytes + size);
     source = reinterpret_cast<CuAddress>(staged->data());
   }
+  if (waits == Waits::kYes && pageable_source) {
+    const CuResult before = WaitFor(lock, {found, found->posted});
+    if (before != CuResult::kSuccess) return before;
+  }
+  const bool is_late = pageable_source && TheMachine().settings.seed != 0;
   const Point point = Post(found, [=] {
     const auto keeps = staged;
+    if (is_late) std::this_thread::sleep_for(kLate);
     return CopyNow(ordinal, target, source, size, pageable_source, pageable_target);
   });
-  if (wait || pageable_target) return WaitFor(lock, point);
+  const bool is_over_when_staged = pageable_source && !pageable_target;
+  if (pageable_target || (waits == Waits::kYes && !is_over_when_staged)) {
+    return WaitFor(lock, point);
+  }
   return CuResult::kSuccess;
 }
 
@@ -65,18 +83,18 @@ using namespace headrace::cuda_double;  // NOLINT(google-build-using-namespace)
 CuResult cuMemcpyHtoD_v2(CuAddress target, const void* source, std::size_t size) {
   HR_DOUBLE_ENTER();
   if (!IsDeviceAddress(target) || source == nullptr) return CuResult::kInvalidValue;
-  return PostCopy(lock, nullptr, target, reinterpret_cast<CuAddress>(source), size, true);
+  return PostCopy(lock, nullptr, target, reinterpret_cast<CuAddress>(source), size, Waits::kYes);
 }
 
 CuResult cuMemcpyDtoH_v2(void* target, CuAddress source, std::size_t size) {
   HR_DOUBLE_ENTER();
   if (!IsDeviceAddress(source) || target == nullptr) return CuResult::kInvalidValue;
-  return PostCopy(lock, nullptr, reinterpret_cast<CuAddress>(target), source, size, true);
+  return PostCopy(lock, nullptr, reinterpret_cast<CuAddress>(target), source, size, Waits::kYes);
 }
 
 CuResult cuMemcpyAsync(CuAddress target, CuAddress source, std::size_t size, CuStream stream) {
   HR_DOUBLE_ENTER();
-  return PostCopy(lock, stream, target, source, size, false);
+  return PostCopy(lock, stream, target, source, size, Waits::kNo);
 }
 
 CuResult cuMemsetD8Async(CuAddress target, unsigned char value, std::size_t size, CuStream stream) {

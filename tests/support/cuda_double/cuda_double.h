@@ -7,12 +7,21 @@
 //   MEMORY    bytes of each (1 GiB); what one process allocates is held against it
 //   PEERS     "all", "none", or pairs "0-1,1-0": the first reaches the second (all)
 //   VISIBLE   GPUs that this process sees, as in CUDA_VISIBLE_DEVICES (all)
-//   LACKS     of: stream_words, virtual_memory, posix_fds, host_register
+//   LACKS     of: stream_words, virtual_memory, posix_fds, host_register, legacy_peers (memory that
+//             one GPU's context opened by a CUDA IPC handle is not reached by its peers)
 //   MULTICAST GPUs that can take part in multicast, from the first on (0)
 //   VERSION   of the driver (13000)
 //   FAIL      "cuMemMap:3:2,...": the third call of cuMemMap returns error 2
+//   BREAK     "cuLaunchKernel:3:700,...": what the third call of cuLaunchKernel puts into a stream
+//   breaks
+//             the context with error 700 when its turn comes; the call itself returns success
 //   PID       what the driver takes this process's pid to be, as in a pid namespace
+//   SEED      of random delays: of what streams do, and of calls that are slow on a real driver (0:
+//             none)
+//   MULTIPROCESSORS of each GPU, which 2048 threads each fit (16)
 //   MACHINE   a name; processes of different names share no GPU ("0")
+// CUDA_DEVICE_MAX_CONNECTIONS says how many hardware queues each GPU has (8, 32 at most), as it
+// does to a real driver (CUDA C++ Programming Guide, CUDA Environment Variables).
 #pragma once
 
 #include <cstddef>
@@ -54,6 +63,10 @@ int headrace_cuda_double_restart();
 // The `nth` call of `function` from now on, from 1, returns `result`. A further one adds.
 void headrace_cuda_double_fail(const char* function, std::uint64_t nth,
                                headrace::transport::CuResult result);
+// What the `nth` call of `function` from now on puts into a stream breaks the context with `result`
+// instead of being done, when its turn comes: later calls get to know of it.
+void headrace_cuda_double_break(const char* function, std::uint64_t nth,
+                                headrace::transport::CuResult result);
 // Modules have this kernel from now on, beside those of the nvlink lane (reduce_kernels.cc). `body`
 // runs on the stream's thread.
 void headrace_cuda_double_kernel(const char* name, CudaDoubleKernel body,

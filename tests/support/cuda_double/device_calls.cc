@@ -11,8 +11,8 @@
 namespace headrace::cuda_double {
 namespace {
 
-void ReadFailures(Machine& machine) {
-  const char* text = std::getenv("HEADRACE_CUDA_DOUBLE_FAIL");
+void ReadFailures(const char* variable, std::vector<Failure>& failures) {
+  const char* text = std::getenv(variable);
   std::istringstream in(text != nullptr ? text : "");
   for (std::string entry; std::getline(in, entry, ',');) {
     std::istringstream fields(entry);
@@ -21,8 +21,7 @@ void ReadFailures(Machine& machine) {
     std::string result;
     if (std::getline(fields, function, ':') && std::getline(fields, nth, ':') &&
         std::getline(fields, result)) {
-      machine.failures.push_back(
-          {function, std::stoull(nth), static_cast<CuResult>(std::stoul(result))});
+      failures.push_back({function, std::stoull(nth), static_cast<CuResult>(std::stoul(result))});
     }
   }
 }
@@ -48,6 +47,8 @@ void DestroyContext(Machine& machine, int ordinal) {
   device.context = nullptr;
   device.sticky = CuResult::kSuccess;
   device.peers.clear();
+  for (auto& queue : device.queues) queue.clear();
+  device.resident = 0;
   machine.changed.notify_all();
 }
 
@@ -75,6 +76,7 @@ constexpr Word kWords[] = {
     {CuResult::kNotReady, "CUDA_ERROR_NOT_READY", "device not ready"},
     {CuResult::kIllegalAddress, "CUDA_ERROR_ILLEGAL_ADDRESS",
      "an illegal memory access was encountered"},
+    {CuResult::kLaunchFailed, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {CuResult::kPeerAccessAlreadyEnabled, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED",
      "peer access is already enabled"},
     {CuResult::kContextIsDestroyed, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
@@ -94,7 +96,7 @@ const Word* FindWord(CuResult result) {
 int Attribute(const Settings& settings, CuDeviceAttribute attribute) {
   switch (attribute) {
     case CuDeviceAttribute::kMultiprocessorCount:
-      return 4;
+      return settings.multiprocessors;
     case CuDeviceAttribute::kAsyncEngineCount:
       return 2;
     case CuDeviceAttribute::kComputeCapabilityMajor:
@@ -138,7 +140,9 @@ CuResult cuInit(unsigned flags) {
   machine.settings = ReadSettings();
   if (machine.settings.visible.empty()) return CuResult::kNoDevice;
   for (Device& device : machine.devices) device = {};
-  ReadFailures(machine);
+  ReadFailures("HEADRACE_CUDA_DOUBLE_FAIL", machine.failures);
+  ReadFailures("HEADRACE_CUDA_DOUBLE_BREAK", machine.breaks);
+  machine.delays.seed(machine.settings.seed);
   machine.pid = ::getpid();
   return CuResult::kSuccess;
 }
@@ -231,6 +235,15 @@ CuResult cuDevicePrimaryCtxRelease_v2(CuDevice device) {
   Device& of = machine.devices[static_cast<std::size_t>(device)];
   if (of.uses == 0) return CuResult::kInvalidContext;
   if (--of.uses == 0) DestroyContext(machine, device);
+  return CuResult::kSuccess;
+}
+
+CuResult cuDevicePrimaryCtxGetState(CuDevice device, unsigned* flags, int* active) {
+  HR_DOUBLE_ENTER();
+  if (!IsDevice(device)) return CuResult::kInvalidDevice;
+  if (flags == nullptr || active == nullptr) return CuResult::kInvalidValue;
+  *flags = 0;
+  *active = machine.devices[static_cast<std::size_t>(device)].uses != 0 ? 1 : 0;
   return CuResult::kSuccess;
 }
 

@@ -34,6 +34,7 @@ Doubled LoadDouble() {
   find(doubled.counts, "headrace_cuda_double_counts");
   find(doubled.restart, "headrace_cuda_double_restart");
   find(doubled.fail, "headrace_cuda_double_fail");
+  find(doubled.breaks, "headrace_cuda_double_break");
   find(doubled.kernel, "headrace_cuda_double_kernel");
   find(doubled.may_touch, "headrace_cuda_double_may_touch");
   return doubled;

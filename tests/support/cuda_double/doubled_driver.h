@@ -35,6 +35,7 @@ struct Doubled {
   decltype(&headrace_cuda_double_counts) counts = nullptr;
   decltype(&headrace_cuda_double_restart) restart = nullptr;
   decltype(&headrace_cuda_double_fail) fail = nullptr;
+  decltype(&headrace_cuda_double_break) breaks = nullptr;
   decltype(&headrace_cuda_double_kernel) kernel = nullptr;
   decltype(&headrace_cuda_double_may_touch) may_touch = nullptr;
 };

@@ -1,4 +1,5 @@
 // Modules, whose kernels are host code that the test registered by name.
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <string_view>
@@ -37,9 +38,11 @@ CuResult cuModuleLoadData(CuModule* module, const void* image) {
 }
 
 CuResult cuModuleUnload(CuModule module) {
-  HR_DOUBLE_ENTER();
+  HR_DOUBLE_ENTER_IN_CONTEXT();
   const auto found = machine.modules.find(module);
-  if (found == machine.modules.end()) return CuResult::kInvalidHandle;
+  // Handles that are none are invalid values here, as the page lists them (CUDA Driver API, Module
+  // Management).
+  if (found == machine.modules.end()) return CuResult::kInvalidValue;
   machine.modules.erase(found);
   std::erase_if(machine.functions,
                 [module](const auto& entry) { return entry.second.module == module; });
@@ -47,9 +50,9 @@ CuResult cuModuleUnload(CuModule module) {
 }
 
 CuResult cuModuleGetFunction(CuFunction* function, CuModule module, const char* name) {
-  HR_DOUBLE_ENTER();
+  HR_DOUBLE_ENTER_IN_CONTEXT();
   if (function == nullptr || name == nullptr) return CuResult::kInvalidValue;
-  if (!machine.modules.contains(module)) return CuResult::kInvalidHandle;
+  if (!machine.modules.contains(module)) return CuResult::kInvalidValue;
   const auto kernel = machine.kernels.find(name);
   if (kernel == machine.kernels.end()) return CuResult::kNotFound;
   *function = machine.NewToken<CuFunction>();
@@ -64,6 +67,9 @@ CuResult cuLaunchKernel(CuFunction function, unsigned grid_x, unsigned grid_y, u
   std::shared_ptr<StreamState> found;
   if (const CuResult result = FindStream(stream, found); result != CuResult::kSuccess)
     return result;
+  const CuResult breaking = machine.breaking;
+  const DeviceLock device(lock, found->ordinal, DeviceLock::Takes::kNoTime);
+  machine.breaking = breaking;  // of this call, not of those that went ahead meanwhile
   const auto entry = machine.functions.find(function);
   if (entry == machine.functions.end()) return CuResult::kInvalidHandle;
   if (machine.modules[entry->second.module] != found->ordinal) return CuResult::kInvalidHandle;
@@ -80,14 +86,17 @@ CuResult cuLaunchKernel(CuFunction function, unsigned grid_x, unsigned grid_y, u
   }
   CudaDoubleLaunch launch{
       found->ordinal, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_size, nullptr};
-  Post(found, [body = kernel.body, launch, copies]() mutable {
+  const auto run = [body = kernel.body, launch, copies]() mutable {
     std::vector<void*> pointers;
     for (auto& copy : copies) pointers.push_back(copy.data());
     launch.parameters = pointers.data();
     body(&launch);
     const Lock after(TheMachine().mutex);
     return TheMachine().devices[static_cast<std::size_t>(launch.device)].sticky;
-  });
+  };
+  const auto all = static_cast<std::uint64_t>(machine.settings.multiprocessors) * kThreadsResident;
+  const std::uint64_t blocks = std::uint64_t{grid_x} * grid_y * grid_z;
+  Post(found, run, {.after = {}, .threads = std::min(all, blocks * threads)});
   return CuResult::kSuccess;
 }
 

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 namespace headrace::cuda_double {
 namespace {
@@ -78,19 +79,23 @@ Machine& TheMachine() {
 
 CuResult Enter(const char* function) {
   Machine& machine = TheMachine();
-  CuResult result = CuResult::kSuccess;
-  const auto is_due = [&](Failure& failure) {
-    // By the symbol or by its name without the version.
-    const std::string_view name(function);
-    if (name != failure.function && name.substr(0, name.rfind("_v")) != failure.function) {
-      return false;
-    }
-    if (--failure.left != 0) return false;
-    result = failure.result;
-    return true;
+  // Takes what is due out of the list; the last one's result, or success.
+  const auto take_due = [&](std::vector<Failure>& failures) {
+    CuResult result = CuResult::kSuccess;
+    std::erase_if(failures, [&](Failure& failure) {
+      // By the symbol or by its name without the version.
+      const std::string_view name(function);
+      if (name != failure.function && name.substr(0, name.rfind("_v")) != failure.function) {
+        return false;
+      }
+      if (--failure.left != 0) return false;
+      result = failure.result;
+      return true;
+    });
+    return result;
   };
-  std::erase_if(machine.failures, is_due);
-  return result;
+  machine.breaking = take_due(machine.breaks);
+  return take_due(machine.failures);
 }
 
 std::vector<CuContext>& ContextStack() {
@@ -107,6 +112,38 @@ CuResult CurrentOrdinal(int& ordinal) {
   if (found == devices.end()) return CuResult::kContextIsDestroyed;
   ordinal = static_cast<int>(found - devices.begin());
   return found->sticky;
+}
+
+CuResult NeedContext() {
+  const auto& stack = ContextStack();
+  if (stack.empty()) return CuResult::kInvalidContext;
+  const auto& devices = TheMachine().devices;
+  return std::ranges::find(devices, stack.back(), &Device::context) == devices.end()
+             ? CuResult::kContextIsDestroyed
+             : CuResult::kSuccess;
+}
+
+std::chrono::microseconds RandomDelay() {
+  Machine& machine = TheMachine();
+  if (machine.settings.seed == 0 || machine.delays() % 4 != 0) return {};
+  constexpr unsigned kDelayMaxUs = 400;
+  return std::chrono::microseconds(machine.delays() % kDelayMaxUs);
+}
+
+DeviceLock::DeviceLock(Lock& lock, int ordinal, Takes takes)
+    : device_(TheMachine().devices[static_cast<std::size_t>(ordinal)]) {
+  TheMachine().changed.wait(lock, [this] { return !device_.locked; });
+  device_.locked = true;
+  const auto delay = takes == Takes::kItsTime ? RandomDelay() : std::chrono::microseconds();
+  if (delay.count() == 0) return;
+  lock.unlock();
+  std::this_thread::sleep_for(delay);
+  lock.lock();
+}
+
+DeviceLock::~DeviceLock() {
+  device_.locked = false;
+  TheMachine().changed.notify_all();
 }
 
 bool IsDevice(int ordinal) {
@@ -138,8 +175,12 @@ CuResult Allocate(int ordinal, std::size_t size, CuHandleType types,
     auto& devices = TheMachine().devices;
     devices[static_cast<std::size_t>(ordinal)].allocated -= last->size;
   };
-  made = std::shared_ptr<Memory>(
-      std::make_unique<Memory>(Memory{std::move(fd), size, ordinal, types}).release(), give_back);
+  auto memory = std::make_unique<Memory>();
+  memory->fd = std::move(fd);
+  memory->size = size;
+  memory->ordinal = ordinal;
+  memory->handle_types = types;
+  made = std::shared_ptr<Memory>(memory.release(), give_back);
   return CuResult::kSuccess;
 }
 
@@ -152,8 +193,12 @@ std::shared_ptr<Memory> MemoryOf(UniqueFd fd) {
   const int number = NumberOfFile(target);
   const int ordinal = number < 0 ? -1 : OrdinalOf(number);
   if (ordinal < 0) return nullptr;
-  return std::make_shared<Memory>(Memory{std::move(fd), static_cast<std::size_t>(status.st_size),
-                                         ordinal, CuHandleType::kPosixFd});
+  auto memory = std::make_shared<Memory>();
+  memory->fd = std::move(fd);
+  memory->size = static_cast<std::size_t>(status.st_size);
+  memory->ordinal = ordinal;
+  memory->handle_types = CuHandleType::kPosixFd;
+  return memory;
 }
 
 std::uint64_t BytesHeld(int ordinal) {
@@ -199,7 +244,9 @@ bool MayTouch(int ordinal, CuAddress address, std::size_t size, bool writes) {
     const int home = place->second.memory->ordinal;
     const bool may = place->second.kind == PlaceKind::kVirtual
                          ? (static_cast<unsigned>(place->second.access[index]) & needed) == needed
-                         : home == ordinal || machine.devices[index].peers.contains(home);
+                         : home == ordinal || (machine.devices[index].peers.contains(home) &&
+                                               (place->second.kind == PlaceKind::kPlain ||
+                                                !machine.settings.Lacks("legacy_peers")));
     if (!may) return false;
     address = place->first + place->second.size;
   }
@@ -235,6 +282,7 @@ int headrace_cuda_double_restart() {
   if (!HoldsNothing(machine)) return 0;
   machine.pid = 0;
   machine.failures.clear();
+  machine.breaks.clear();
   machine.lost_with_context = 0;
   return 1;
 }
@@ -243,6 +291,12 @@ void headrace_cuda_double_fail(const char* function, std::uint64_t nth, CuResult
   Machine& machine = TheMachine();
   const Lock lock(machine.mutex);
   machine.failures.push_back({function, nth, result});
+}
+
+void headrace_cuda_double_break(const char* function, std::uint64_t nth, CuResult result) {
+  Machine& machine = TheMachine();
+  const Lock lock(machine.mutex);
+  machine.breaks.push_back({function, nth, result});
 }
 
 void headrace_cuda_double_kernel(const char* name, CudaDoubleKernel body,

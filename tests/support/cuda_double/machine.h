@@ -9,6 +9,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <set>
 #include <string>
 #include <utility>
@@ -31,6 +33,8 @@ namespace headrace::cuda_double {
 using namespace headrace::transport;  // NOLINT(google-build-using-namespace): the interface we play
 
 inline constexpr int kDevicesMax = 16;
+inline constexpr std::size_t kQueuesMax = 32;            // CUDA_DEVICE_MAX_CONNECTIONS
+inline constexpr std::uint64_t kThreadsResident = 2048;  // of a multiprocessor
 inline constexpr std::size_t kGranularity = std::size_t{2} << 20;
 inline constexpr std::size_t kPageSize = 4096;
 
@@ -41,6 +45,9 @@ struct Settings {
   std::int64_t pid = 0;
   std::string machine = "0";
   std::string lacks;
+  std::uint32_t seed = 0;                 // of delays; 0: none
+  int multiprocessors = 16;               // of each GPU
+  int queues_count = 8;                   // of each GPU, which its streams share
   int multicast_count = 0;                // GPUs that can take part in it, from number 0 on
   std::vector<int> visible;               // ordinal -> number of the GPU in the machine
   std::set<std::pair<int, int>> reaches;  // by number
@@ -71,6 +78,8 @@ struct Memory {
   std::size_t size = 0;
   int ordinal = 0;
   CuHandleType handle_types = CuHandleType::kNone;
+  Mapping block{};               // of cuMemAlloc: all of it, for the host that plays the GPU
+  std::size_t used = 0;          // and how much of that has been given out
   std::unique_ptr<Team> team{};  // of a multicast object, which has no bytes of its own
 };
 
@@ -80,6 +89,7 @@ enum class PlaceKind : std::uint8_t { kVirtual, kPlain, kLegacy };
 struct Place {
   PlaceKind kind = PlaceKind::kVirtual;
   std::size_t size = 0;
+  std::size_t offset = 0;          // kPlain: in the block that it shares with other allocations
   std::shared_ptr<Memory> memory;  // owners: see Memory
   std::array<CuAccess, kDevicesMax> access{};
   std::uint64_t opens = 0;  // kLegacy: cuIpcOpenMemHandle less cuIpcCloseMemHandle
@@ -93,15 +103,22 @@ struct Point {
   std::uint64_t ticket = 0;
 };
 
+// Whether those behind it in a hardware queue may begin once it has begun, or when it is over.
+enum class Holds : std::uint8_t { kNothing, kQueue };
+
 struct Operation {
   std::function<CuResult()> run;
   std::vector<Point> after;
+  std::uint64_t number = 0;  // in the hardware queue
+  Holds holds = Holds::kNothing;
+  std::uint64_t threads = 0;  // that a kernel keeps resident while it runs
 };
 
 // Operations run in order on a thread of the stream's own, which ends once the stream is closed and
 // they are done.
 struct StreamState {
   int ordinal = 0;
+  std::size_t hardware_queue = 0;
   bool blocking = true;  // keeps order with the default stream
   bool closed = false;
   bool abandoned = false;  // its context is gone: waits give up
@@ -115,7 +132,13 @@ struct Device {
   CuContext context = nullptr;
   CuResult sticky = CuResult::kSuccess;  // what broke the context
   std::uint64_t allocated = 0;           // bytes that this process made
-  std::set<int> peers;                   // whose contexts this one reaches
+  std::weak_ptr<Memory> open_block;      // that small allocations go to
+  bool locked = false;                   // by a call that changes or uses its address space
+  std::uint64_t resident = 0;            // threads of kernels that run
+  // Numbers of the operations that wait in each, in the order of their posts.
+  std::array<std::deque<std::uint64_t>, kQueuesMax> queues;
+  std::size_t next_queue = 0;
+  std::set<int> peers;  // whose contexts this one reaches
   std::shared_ptr<StreamState> default_stream;
   std::vector<std::weak_ptr<StreamState>> started;  // also those that were destroyed since
   // Host calls of a context may be made one at a time, so here they are.
@@ -166,6 +189,9 @@ struct Machine {
   std::map<CuFunction, Function> functions;
   std::map<std::string, Kernel> kernels;
   std::vector<Failure> failures;
+  std::vector<Failure> breaks;
+  std::minstd_rand delays;
+  CuResult breaking = CuResult::kSuccess;  // of what the current call puts into a stream
   std::uint64_t lost_with_context = 0;
 
   template <typename Token>
@@ -182,8 +208,32 @@ using Lock = std::unique_lock<std::mutex>;
 CuResult Enter(const char* function);
 // The ordinal of the context that is current on this thread.
 CuResult CurrentOrdinal(int& ordinal);
+// Whether some context is current on this thread, as every call must have it for which the CUDA
+// Driver API (Memory, Stream, Event, Module and Execution Control, Unified Addressing) lists
+// CUDA_ERROR_INVALID_CONTEXT. Its lists for the GPUs themselves (Device Management) name it too,
+// but those calls come before there is any context. Not listed, and not asked here: Virtual Memory
+// Management, Multicast Object Management, cuEventQuery, and words of Stream Memory Operations.
+CuResult NeedContext();
 // Current contexts of this thread, the last on top.
 std::vector<CuContext>& ContextStack();
+
+// The driver has one lock for the address space of a GPU: whoever maps, unmaps, frees, pins or
+// launches has it, and others wait. No page documents it; tests/gpu's probe shows what a driver
+// does. What may take long there takes a random time of the seed's. The machine's mutex is released
+// meanwhile, so look things up after this was made.
+class DeviceLock {
+ public:
+  enum class Takes : std::uint8_t { kNoTime, kItsTime };
+  DeviceLock(Lock& lock, int ordinal, Takes takes);
+  DeviceLock(const DeviceLock&) = delete;
+  DeviceLock& operator=(const DeviceLock&) = delete;
+  ~DeviceLock();
+
+ private:
+  Device& device_;
+};
+// A random time of the seed's, mostly none; none at all without a seed.
+std::chrono::microseconds RandomDelay();
 
 bool IsDevice(int ordinal);
 bool Reaches(int ordinal, int peer);
@@ -200,10 +250,17 @@ bool IsPinned(CuAddress address, std::size_t size);
 bool MayTouch(int ordinal, CuAddress address, std::size_t size, bool writes);
 
 // Streams. `nullptr` names the default stream of the current context.
-CuResult FindStream(CuStream stream, std::shared_ptr<StreamState>& found);
+enum class Needs : std::uint8_t { kContext, kNothing };
+CuResult FindStream(CuStream stream, std::shared_ptr<StreamState>& found,
+                    Needs needs = Needs::kContext);
 std::shared_ptr<StreamState> StartStream(int ordinal, bool blocking);
+struct Posted {
+  std::vector<Point> after{};
+  Holds holds = Holds::kNothing;
+  std::uint64_t threads = 0;
+};
 Point Post(const std::shared_ptr<StreamState>& stream, std::function<CuResult()> run,
-           std::vector<Point> after = {});
+           Posted how = {});
 bool IsDone(const Point& point);
 // Whether its context is gone or came to an error: nothing is carried out any more.
 bool IsBroken(const StreamState& stream);
@@ -228,3 +285,7 @@ HR_CUDA_MULTICAST_FUNCTIONS(HR_CUDA_DECLARE)
   if (machine.pid != ::getpid()) return CuResult::kNotInitialized; \
   Lock lock(machine.mutex);                                        \
   if (const CuResult refused = Enter(__func__); refused != CuResult::kSuccess) return refused
+// The same of a function that needs a current context.
+#define HR_DOUBLE_ENTER_IN_CONTEXT() \
+  HR_DOUBLE_ENTER();                 \
+  if (const CuResult none = NeedContext(); none != CuResult::kSuccess) return none

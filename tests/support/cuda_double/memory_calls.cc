@@ -11,10 +11,42 @@ namespace {
 
 std::size_t InPages(std::size_t size) { return (size + kPageSize - 1) / kPageSize * kPageSize; }
 
+// Memory of cuMemAlloc comes in blocks of 2 MiB, which small allocations share, and a CUDA IPC
+// handle shares all of the block (CUDA C++ Programming Guide, Interprocess Communication).
+CuResult TakeBlock(int ordinal, std::size_t size, Place& place) {
+  constexpr std::size_t kAligned = 512;
+  const std::size_t wanted = (size + kAligned - 1) / kAligned * kAligned;
+  Device& device = TheMachine().devices[static_cast<std::size_t>(ordinal)];
+  const bool is_small = wanted <= kGranularity / 2;
+  if (auto open = device.open_block.lock(); is_small && open != nullptr) {
+    if (wanted <= open->size - open->used) place.memory = std::move(open);
+  }
+  if (place.memory == nullptr) {
+    const std::size_t whole = (wanted + kGranularity - 1) / kGranularity * kGranularity;
+    const CuResult result = Allocate(ordinal, whole, CuHandleType::kNone, place.memory);
+    if (result != CuResult::kSuccess) return result;
+    auto mapped = Mapping::Map(place.memory->fd.get(), whole, true);
+    if (!mapped) return CuResult::kOutOfMemory;
+    place.memory->block = std::move(*mapped);
+    if (is_small) device.open_block = place.memory;
+  }
+  place.offset = place.memory->used;
+  place.memory->used += wanted;
+  return CuResult::kSuccess;
+}
+
 template <typename Value>
 CuResult Answer(void* data, Value value) {
   *static_cast<Value*>(data) = value;
   return CuResult::kSuccess;
+}
+
+// What the GPU of the current context may do there.
+CuAccess AccessTo(CuAddress address) {
+  int ordinal = 0;
+  if (CurrentOrdinal(ordinal) != CuResult::kSuccess) return CuAccess::kNone;
+  if (MayTouch(ordinal, address, 1, true)) return CuAccess::kReadWrite;
+  return MayTouch(ordinal, address, 1, false) ? CuAccess::kRead : CuAccess::kNone;
 }
 
 CuResult AnswerOfPlace(void* data, CuPointerAttribute attribute, CuAddress start,
@@ -33,6 +65,8 @@ CuResult AnswerOfPlace(void* data, CuPointerAttribute attribute, CuAddress start
       return Answer(
           data,
           std::uint64_t{is_virtual ? static_cast<std::uint32_t>(place.memory->handle_types) : 0});
+    case CuPointerAttribute::kAccessFlags:
+      return Answer(data, static_cast<std::uint32_t>(AccessTo(start)));
     case CuPointerAttribute::kMappingSize:
       return Answer(data, place.size);
     case CuPointerAttribute::kMappingBase:
@@ -61,16 +95,13 @@ CuResult cuMemAlloc_v2(CuAddress* address, std::size_t size) {
   int ordinal = 0;
   if (const CuResult result = CurrentOrdinal(ordinal); result != CuResult::kSuccess) return result;
   if (address == nullptr || size == 0) return CuResult::kInvalidValue;
-  std::shared_ptr<Memory> made;
-  const CuResult result = Allocate(ordinal, InPages(size), CuHandleType::kNone, made);
-  if (result != CuResult::kSuccess) return result;
-  void* mapped = ::mmap(nullptr, made->size, PROT_READ | PROT_WRITE, MAP_SHARED, made->fd.get(), 0);
-  if (mapped == MAP_FAILED) return CuResult::kOutOfMemory;
+  const DeviceLock device(lock, ordinal, DeviceLock::Takes::kItsTime);
   Place place;
   place.kind = PlaceKind::kPlain;
   place.size = size;
-  place.memory = std::move(made);
-  *address = reinterpret_cast<CuAddress>(mapped);
+  const CuResult result = TakeBlock(ordinal, size, place);
+  if (result != CuResult::kSuccess) return result;
+  *address = reinterpret_cast<CuAddress>(place.memory->block.data() + place.offset);
   machine.places[*address] = std::move(place);
   return CuResult::kSuccess;
 }
@@ -83,17 +114,20 @@ CuResult cuMemFree_v2(CuAddress address) {
   if (place == machine.places.end() || place->second.kind != PlaceKind::kPlain) {
     return CuResult::kInvalidValue;
   }
-  // As the driver does it: what uses the memory ends first.
+  // What uses the memory ends first ("this API may perform implicit synchronization": CUDA Driver
+  // API, Memory Management, cuMemFree), and meanwhile nobody launches.
+  const DeviceLock device(lock, place->second.memory->ordinal, DeviceLock::Takes::kItsTime);
+  place = machine.places.find(address);
+  if (place == machine.places.end()) return CuResult::kInvalidValue;
   const CuResult result = WaitForDevice(lock, place->second.memory->ordinal);
   place = machine.places.find(address);
   if (place == machine.places.end()) return CuResult::kInvalidValue;
-  ::munmap(reinterpret_cast<void*>(address), place->second.memory->size);
   machine.places.erase(place);
   return result;
 }
 
 CuResult cuMemGetAddressRange_v2(CuAddress* base, std::size_t* size, CuAddress address) {
-  HR_DOUBLE_ENTER();
+  HR_DOUBLE_ENTER_IN_CONTEXT();
   const auto place = PlaceAt(address);
   if (place == machine.places.end()) return CuResult::kNotFound;
   if (base != nullptr) *base = place->first;
@@ -102,7 +136,7 @@ CuResult cuMemGetAddressRange_v2(CuAddress* base, std::size_t* size, CuAddress a
 }
 
 CuResult cuPointerGetAttribute(void* data, CuPointerAttribute attribute, CuAddress address) {
-  HR_DOUBLE_ENTER();
+  HR_DOUBLE_ENTER_IN_CONTEXT();
   if (data == nullptr) return CuResult::kInvalidValue;
   const auto place = PlaceAt(address);
   if (place != machine.places.end()) {
@@ -124,6 +158,7 @@ CuResult cuMemHostRegister_v2(void* memory, std::size_t size, unsigned flags) {
   const auto next = machine.host_ranges.lower_bound(address);
   const bool meets_next = next != machine.host_ranges.end() && next->first < address + size;
   if (IsPinned(address, 1) || meets_next) return CuResult::kHostMemoryAlreadyRegistered;
+  const DeviceLock device(lock, ordinal, DeviceLock::Takes::kItsTime);
   // Pinning faults every page in, for writing; memory that is not there cannot be pinned. A kernel
   // that does not know how (EINVAL) leaves it at that.
   const CuAddress first = address / kPageSize * kPageSize;
@@ -137,13 +172,13 @@ CuResult cuMemHostRegister_v2(void* memory, std::size_t size, unsigned flags) {
 }
 
 CuResult cuMemHostUnregister(void* memory) {
-  HR_DOUBLE_ENTER();
+  HR_DOUBLE_ENTER_IN_CONTEXT();
   const auto gone = machine.host_ranges.erase(reinterpret_cast<CuAddress>(memory));
   return gone != 0 ? CuResult::kSuccess : CuResult::kHostMemoryNotRegistered;
 }
 
 CuResult cuMemHostGetDevicePointer_v2(CuAddress* address, void* memory, unsigned flags) {
-  HR_DOUBLE_ENTER();
+  HR_DOUBLE_ENTER_IN_CONTEXT();
   *address = reinterpret_cast<CuAddress>(memory);
   return flags == 0 && IsPinned(*address, 1) ? CuResult::kSuccess : CuResult::kInvalidValue;
 }

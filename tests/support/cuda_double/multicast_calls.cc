@@ -105,7 +105,7 @@ CuResult cuMulticastBindAddr(CuMemory object, std::size_t offset, CuAddress addr
   if (address != place->first || size > place->second.size) return CuResult::kInvalidValue;
   for (const Team::Bound& bound : team->bounds) {
     const bool apart = bound.offset + bound.size <= offset || offset + size <= bound.offset;
-    if (bound.device == memory.ordinal && !apart) return CuResult::kAlreadyMapped;
+    if (bound.device == memory.ordinal && !apart) return CuResult::kInvalidValue;
   }
   auto mapped = Mapping::Map(memory.fd.get(), size, true);
   if (!mapped) return CuResult::kOutOfMemory;
@@ -117,9 +117,11 @@ CuResult cuMulticastUnbind(CuMemory object, CuDevice device, std::size_t offset,
   HR_DOUBLE_ENTER();
   Team* const team = TeamOf(object);
   if (team == nullptr) return CuResult::kInvalidValue;
+  // "The mcOffset and the size must match the corresponding values specified during the bind call.
+  // Any other values may result in undefined behavior" (CUDA Driver API, Multicast Object
+  // Management, cuMulticastUnbind).
   const auto gone = std::erase_if(team->bounds, [&](const Team::Bound& bound) {
-    return bound.device == device && bound.offset >= offset &&
-           bound.offset + bound.size <= offset + size;
+    return bound.device == device && bound.offset == offset && bound.size == size;
   });
   return gone != 0 ? CuResult::kSuccess : CuResult::kInvalidValue;
 }

@@ -1,6 +1,7 @@
 // The machine that the environment describes.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <sstream>
 
@@ -44,6 +45,12 @@ Settings ReadSettings() {
   settings.pid = std::stoll(Setting("PID", std::to_string(::getpid())));
   settings.machine = Setting("MACHINE", settings.machine);
   settings.lacks = Setting("LACKS", "");
+  settings.seed = static_cast<std::uint32_t>(std::stoul(Setting("SEED", "0")));
+  settings.multiprocessors = std::stoi(Setting("MULTIPROCESSORS", "16"));
+  const char* connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  if (connections != nullptr) {
+    settings.queues_count = std::clamp(std::atoi(connections), 1, static_cast<int>(kQueuesMax));
+  }
   settings.multicast_count = std::stoi(Setting("MULTICAST", "0"));
   settings.reaches = ReadPeers(Setting("PEERS", "all"), settings.devices_count);
   for (int number = 0; number < settings.devices_count; ++number) {

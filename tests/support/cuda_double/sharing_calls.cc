@@ -26,7 +26,8 @@ struct LegacyBytes {
   std::int64_t fd = 0;
   std::uint64_t inode = 0;
   std::uint64_t size = 0;
-  std::array<std::uint64_t, 2> zeros{};
+  std::uint64_t offset = 0;  // in the block, all of which is shared
+  std::array<std::uint64_t, 1> zeros{};
 };
 static_assert(sizeof(LegacyBytes) == sizeof(CuIpcHandle));
 
@@ -78,8 +79,10 @@ CuResult cuMemImportFromShareableHandle(CuMemory* memory, void* handle, CuHandle
 }
 
 CuResult cuIpcGetMemHandle(CuIpcHandle* handle, CuAddress address) {
-  HR_DOUBLE_ENTER();
-  const auto place = PlaceAt(address);
+  HR_DOUBLE_ENTER_IN_CONTEXT();
+  // "Base pointer to previously allocated device memory" (CUDA Driver API, Memory Management,
+  // cuIpcGetMemHandle).
+  const auto place = machine.places.find(address);
   if (handle == nullptr || place == machine.places.end() ||
       place->second.kind != PlaceKind::kPlain) {
     return CuResult::kInvalidValue;
@@ -90,6 +93,7 @@ CuResult cuIpcGetMemHandle(CuIpcHandle* handle, CuAddress address) {
   bytes.fd = place->second.memory->fd.get();
   bytes.inode = InodeOf(place->second.memory->fd.get());
   bytes.size = place->second.size;
+  bytes.offset = place->second.offset;
   *handle = std::bit_cast<CuIpcHandle>(bytes);
   return CuResult::kSuccess;
 }
@@ -103,15 +107,18 @@ CuResult cuIpcOpenMemHandle_v2(CuAddress* address, CuIpcHandle handle, unsigned 
   if (bytes.magic != kLegacyMagic) return CuResult::kInvalidValue;
   // A driver tells its own handles by the pid alone, also across pid namespaces.
   if (bytes.shown_pid == machine.settings.pid) return CuResult::kInvalidContext;
+  const DeviceLock device(lock, ordinal, DeviceLock::Takes::kItsTime);
   for (auto& [start, place] : machine.places) {
     if (place.kind != PlaceKind::kLegacy || place.file != bytes.inode) continue;
     ++place.opens;
-    *address = start;
+    *address = start + bytes.offset;
     return CuResult::kSuccess;
   }
   auto memory = FetchLegacy(bytes);
   if (!memory) return CuResult::kInvalidHandle;
-  if (!Reaches(ordinal, memory->ordinal)) return CuResult::kPeerAccessUnsupported;
+  // What is not listed is not returned (CUDA Driver API, Memory Management, cuIpcOpenMemHandle).
+  if (!Reaches(ordinal, memory->ordinal)) return CuResult::kMapFailed;
+  if (bytes.offset >= memory->size) return CuResult::kInvalidHandle;
   void* mapped =
       ::mmap(nullptr, memory->size, PROT_READ | PROT_WRITE, MAP_SHARED, memory->fd.get(), 0);
   if (mapped == MAP_FAILED) return CuResult::kMapFailed;
@@ -120,12 +127,13 @@ CuResult cuIpcOpenMemHandle_v2(CuAddress* address, CuIpcHandle handle, unsigned 
   }
   Place place;
   place.kind = PlaceKind::kLegacy;
-  place.size = bytes.size;
+  place.size = memory->size;
   place.memory = std::move(memory);
   place.opens = 1;
   place.file = bytes.inode;
-  *address = reinterpret_cast<CuAddress>(mapped);
-  machine.places[*address] = std::move(place);
+  const auto start = reinterpret_cast<CuAddress>(mapped);
+  machine.places[start] = std::move(place);
+  *address = start + bytes.offset;
   return CuResult::kSuccess;
 }
 
@@ -133,12 +141,13 @@ CuResult cuIpcCloseMemHandle(CuAddress address) {
   HR_DOUBLE_ENTER();
   int ordinal = 0;
   if (const CuResult result = CurrentOrdinal(ordinal); result != CuResult::kSuccess) return result;
-  const auto place = machine.places.find(address);
+  const DeviceLock device(lock, ordinal, DeviceLock::Takes::kItsTime);
+  const auto place = PlaceAt(address);
   if (place == machine.places.end() || place->second.kind != PlaceKind::kLegacy) {
     return CuResult::kInvalidValue;
   }
   if (--place->second.opens != 0) return CuResult::kSuccess;
-  ::munmap(reinterpret_cast<void*>(address), place->second.memory->size);
+  ::munmap(reinterpret_cast<void*>(place->first), place->second.memory->size);
   machine.places.erase(place);
   return CuResult::kSuccess;
 }

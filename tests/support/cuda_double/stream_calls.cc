@@ -71,7 +71,7 @@ CuResult cuStreamCreateWithPriority(CuStream* stream, unsigned flags, int) {
 }
 
 CuResult cuStreamDestroy_v2(CuStream stream) {
-  HR_DOUBLE_ENTER();
+  HR_DOUBLE_ENTER_IN_CONTEXT();
   const auto found = machine.streams.find(stream);
   if (found == machine.streams.end()) return CuResult::kInvalidHandle;
   // Returns at once; what stands in the stream is still done.
@@ -109,7 +109,7 @@ CuResult cuStreamWaitEvent(CuStream stream, CuEvent event, unsigned flags) {
   if (recorded == machine.events.end()) return CuResult::kInvalidHandle;
   if (flags != 0) return CuResult::kInvalidValue;
   // For what was recorded by now; an event that was not counts as passed.
-  Post(found, [] { return CuResult::kSuccess; }, {recorded->second.recorded});
+  Post(found, [] { return CuResult::kSuccess; }, {.after = {recorded->second.recorded}});
   return CuResult::kSuccess;
 }
 
@@ -117,7 +117,8 @@ CuResult cuStreamWriteValue64_v2(CuStream stream, CuAddress address, std::uint64
                                  unsigned flags) {
   HR_DOUBLE_ENTER();
   std::shared_ptr<StreamState> found;
-  if (const CuResult result = FindStream(stream, found); result != CuResult::kSuccess)
+  if (const CuResult result = FindStream(stream, found, Needs::kNothing);
+      result != CuResult::kSuccess)
     return result;
   if (flags != kCuWriteDefault) return CuResult::kInvalidValue;
   if (const CuResult result = CheckWord(*found, address, true); result != CuResult::kSuccess) {
@@ -133,13 +134,15 @@ CuResult cuStreamWaitValue64_v2(CuStream stream, CuAddress address, std::uint64_
                                 unsigned flags) {
   HR_DOUBLE_ENTER();
   std::shared_ptr<StreamState> found;
-  if (const CuResult result = FindStream(stream, found); result != CuResult::kSuccess)
+  if (const CuResult result = FindStream(stream, found, Needs::kNothing);
+      result != CuResult::kSuccess)
     return result;
   if (flags > 2) return CuResult::kNotSupported;  // NOR and flushes
   if (const CuResult result = CheckWord(*found, address, false); result != CuResult::kSuccess) {
     return result;
   }
-  Post(found, [found, address, value, flags] { return AwaitWord(found, address, value, flags); });
+  Post(found, [found, address, value, flags] { return AwaitWord(found, address, value, flags); },
+       {.after = {}, .holds = Holds::kQueue});
   return CuResult::kSuccess;
 }
 
@@ -150,11 +153,13 @@ CuResult cuLaunchHostFunc(CuStream stream, CuHostCall call, void* argument) {
     return result;
   if (call == nullptr) return CuResult::kInvalidValue;
   auto turn = machine.devices[static_cast<std::size_t>(found->ordinal)].host_calls;
-  Post(found, [turn = std::move(turn), call, argument] {
-    const std::lock_guard alone(*turn);
-    call(argument);
-    return CuResult::kSuccess;
-  });
+  Post(found,
+       [turn = std::move(turn), call, argument] {
+         const std::lock_guard alone(*turn);
+         call(argument);
+         return CuResult::kSuccess;
+       },
+       {.after = {}, .holds = Holds::kQueue});
   return CuResult::kSuccess;
 }
 
@@ -170,7 +175,7 @@ CuResult cuEventCreate(CuEvent* event, unsigned flags) {
 }
 
 CuResult cuEventDestroy_v2(CuEvent event) {
-  HR_DOUBLE_ENTER();
+  HR_DOUBLE_ENTER_IN_CONTEXT();
   return machine.events.erase(event) != 0 ? CuResult::kSuccess : CuResult::kInvalidHandle;
 }
 
@@ -197,7 +202,7 @@ CuResult cuEventQuery(CuEvent event) {
 }
 
 CuResult cuEventSynchronize(CuEvent event) {
-  HR_DOUBLE_ENTER();
+  HR_DOUBLE_ENTER_IN_CONTEXT();
   const auto entry = machine.events.find(event);
   if (entry == machine.events.end()) return CuResult::kInvalidHandle;
   const Point recorded = entry->second.recorded;  // the event may be destroyed meanwhile

@@ -1,5 +1,6 @@
 // Streams: each a thread that carries out what was posted, in order, when what it comes after is
 // done.
+#include <algorithm>
 #include <thread>
 #include <utility>
 
@@ -8,8 +9,50 @@
 namespace headrace::cuda_double {
 namespace {
 
+Device& DeviceOf(const StreamState& stream) {
+  return TheMachine().devices[static_cast<std::size_t>(stream.ordinal)];
+}
+
+// Streams share a GPU's hardware queues, each of which begins what stands in it in the order of the
+// posts: what waits there, for a word or for the host, holds up other streams' work behind it (CUDA
+// C++ Best Practices Guide, Concurrent Kernel Execution; CUDA C++ Programming Guide, CUDA
+// Environment Variables, CUDA_DEVICE_MAX_CONNECTIONS).
+bool IsFirst(const StreamState& stream, const Operation& operation) {
+  const auto& queue = DeviceOf(stream).queues[stream.hardware_queue];
+  return !queue.empty() && queue.front() == operation.number;
+}
+
+void LeaveQueue(const StreamState& stream, const Operation& operation) {
+  if (std::erase(DeviceOf(stream).queues[stream.hardware_queue], operation.number) != 0) {
+    TheMachine().changed.notify_all();
+  }
+}
+
+// A kernel begins when all of its threads fit beside those that run: blocks that run stay until
+// they end, however long they wait for something (CUDA C++ Programming Guide, Hardware
+// Implementation, Hardware Multithreading).
+bool Fits(const Device& device, const Operation& operation) {
+  const auto all =
+      static_cast<std::uint64_t>(TheMachine().settings.multiprocessors) * kThreadsResident;
+  return device.resident == 0 || device.resident + operation.threads <= all;
+}
+
+// Waits for its turn. False: its context is broken or gone, and nothing of it is done.
+bool TryBegin(Lock& lock, const StreamState& stream, const Operation& operation) {
+  Device& device = DeviceOf(stream);
+  TheMachine().changed.wait(lock, [&] {
+    return IsBroken(stream) ||
+           (IsFirst(stream, operation) && (operation.threads == 0 || Fits(device, operation)));
+  });
+  if (IsBroken(stream)) return false;
+  device.resident += operation.threads;
+  if (operation.holds == Holds::kNothing) LeaveQueue(stream, operation);
+  return true;
+}
+
 void RunStream(const std::shared_ptr<StreamState>& stream) {
   Machine& machine = TheMachine();
+  Device& device = DeviceOf(*stream);
   Lock lock(machine.mutex);
   for (;;) {
     machine.changed.wait(lock, [&] { return !stream->queue.empty() || stream->closed; });
@@ -20,14 +63,16 @@ void RunStream(const std::shared_ptr<StreamState>& stream) {
       machine.changed.wait(lock, [&] { return IsDone(point) || IsBroken(*stream); });
     }
     CuResult result = CuResult::kSuccess;
-    if (!IsBroken(*stream)) {
+    if (TryBegin(lock, *stream, operation)) {
+      const auto delay = RandomDelay();
       lock.unlock();
+      if (delay.count() != 0) std::this_thread::sleep_for(delay);
       result = operation.run();
       lock.lock();
+      device.resident -= std::min(device.resident, operation.threads);
     }
-    if (result != CuResult::kSuccess && !stream->abandoned) {
-      machine.devices[static_cast<std::size_t>(stream->ordinal)].sticky = result;
-    }
+    LeaveQueue(*stream, operation);
+    if (result != CuResult::kSuccess && !stream->abandoned) device.sticky = result;
     ++stream->done;
     machine.changed.notify_all();
   }
@@ -48,7 +93,10 @@ std::shared_ptr<StreamState> StartStream(int ordinal, bool blocking) {
   auto stream = std::make_shared<StreamState>();
   stream->ordinal = ordinal;
   stream->blocking = blocking;
-  auto& started = TheMachine().devices[static_cast<std::size_t>(ordinal)].started;
+  Device& device = DeviceOf(*stream);
+  const auto count = static_cast<std::size_t>(TheMachine().settings.queues_count);
+  stream->hardware_queue = device.next_queue++ % count;
+  auto& started = device.started;
   std::erase_if(started, [](const auto& other) { return other.expired(); });
   started.push_back(stream);
   // Ends by itself once the stream is closed; a process that ends does not wait for it.
@@ -56,8 +104,11 @@ std::shared_ptr<StreamState> StartStream(int ordinal, bool blocking) {
   return stream;
 }
 
-CuResult FindStream(CuStream stream, std::shared_ptr<StreamState>& found) {
+CuResult FindStream(CuStream stream, std::shared_ptr<StreamState>& found, Needs needs) {
   Machine& machine = TheMachine();
+  if (needs == Needs::kContext) {
+    if (const CuResult none = NeedContext(); none != CuResult::kSuccess) return none;
+  }
   const auto token = reinterpret_cast<std::uintptr_t>(stream);
   if (token <= 1) {  // nullptr and CU_STREAM_LEGACY
     int ordinal = 0;
@@ -72,10 +123,11 @@ CuResult FindStream(CuStream stream, std::shared_ptr<StreamState>& found) {
   return machine.devices[static_cast<std::size_t>(found->ordinal)].sticky;
 }
 
-Point Post(const std::shared_ptr<StreamState>& stream, std::function<CuResult()> run,
-           std::vector<Point> after) {
+Point Post(const std::shared_ptr<StreamState>& stream, std::function<CuResult()> run, Posted how) {
   Machine& machine = TheMachine();
-  const auto& first = machine.devices[static_cast<std::size_t>(stream->ordinal)].default_stream;
+  Device& device = DeviceOf(*stream);
+  std::vector<Point>& after = how.after;
+  const auto& first = device.default_stream;
   if (stream == first) {
     // The legacy default stream comes after all that stands in the blocking ones...
     for (const auto& [token, other] : machine.streams) {
@@ -86,7 +138,18 @@ Point Post(const std::shared_ptr<StreamState>& stream, std::function<CuResult()>
     // ... and they after all that stands in it.
     after.push_back({first, first->posted});
   }
-  stream->queue.push_back({std::move(run), std::move(after)});
+  if (machine.breaking != CuResult::kSuccess) {
+    // Asynchronous errors come to light at later calls (CUDA Driver API, Error Handling: functions
+    // "may also return error codes from previous, asynchronous launches").
+    run = [broken = std::exchange(machine.breaking, CuResult::kSuccess)] { return broken; };
+  }
+  const std::uint64_t number = ++machine.serial;
+  device.queues[stream->hardware_queue].push_back(number);
+  stream->queue.push_back({.run = std::move(run),
+                           .after = std::move(after),
+                           .number = number,
+                           .holds = how.holds,
+                           .threads = how.threads});
   ++stream->posted;
   machine.changed.notify_all();
   return {stream, stream->posted};

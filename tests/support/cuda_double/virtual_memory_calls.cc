@@ -161,7 +161,10 @@ CuResult cuMemAddressFree(CuAddress address, std::size_t size) {
 CuResult cuMemMap(CuAddress address, std::size_t size, std::size_t offset, CuMemory memory,
                   CuFlags flags) {
   HR_DOUBLE_ENTER();
-  const auto found = machine.handles.find(memory);
+  auto found = machine.handles.find(memory);
+  if (found == machine.handles.end()) return CuResult::kInvalidValue;
+  const DeviceLock device(lock, found->second.memory->ordinal, DeviceLock::Takes::kItsTime);
+  found = machine.handles.find(memory);
   if (found == machine.handles.end() || flags != 0 || offset != 0) return CuResult::kInvalidValue;
   if (!IsWhole(size) || address % kGranularity != 0) return CuResult::kInvalidValue;
   if (size > found->second.memory->size) return CuResult::kInvalidValue;
@@ -181,7 +184,11 @@ CuResult cuMemMap(CuAddress address, std::size_t size, std::size_t offset, CuMem
 
 CuResult cuMemUnmap(CuAddress address, std::size_t size) {
   HR_DOUBLE_ENTER();
-  const auto mappings = MappingsIn(address, size);
+  auto mappings = MappingsIn(address, size);
+  if (mappings.empty()) return CuResult::kInvalidValue;
+  const DeviceLock device(lock, mappings.front()->second.memory->ordinal,
+                          DeviceLock::Takes::kItsTime);
+  mappings = MappingsIn(address, size);
   if (mappings.empty()) return CuResult::kInvalidValue;
   if (!SetAside(address, size)) return CuResult::kOperatingSystem;
   for (const auto& mapping : mappings) machine.places.erase(mapping);
@@ -191,8 +198,12 @@ CuResult cuMemUnmap(CuAddress address, std::size_t size) {
 CuResult cuMemSetAccess(CuAddress address, std::size_t size, const CuAccessDescription* access,
                         std::size_t count) {
   HR_DOUBLE_ENTER();
-  const auto mappings = MappingsIn(address, size);
+  auto mappings = MappingsIn(address, size);
   if (mappings.empty() || access == nullptr || count == 0) return CuResult::kInvalidValue;
+  const DeviceLock device(lock, mappings.front()->second.memory->ordinal,
+                          DeviceLock::Takes::kItsTime);
+  mappings = MappingsIn(address, size);
+  if (mappings.empty()) return CuResult::kInvalidValue;
   for (std::size_t i = 0; i < count; ++i) {
     const auto& location = access[i].location;
     if (location.type != CuLocationType::kDevice) return CuResult::kInvalidValue;

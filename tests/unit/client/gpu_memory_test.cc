@@ -174,8 +174,11 @@ TEST_F(GpuMemoryTest, GoesOnlyWhenTheGpuIsDoneWithIt) {
   hr_segment* segment = Segment(kMiB);
   const auto address = reinterpret_cast<CuAddress>(hr_segment_address(segment));
   Gate gate;
-  gate.Close(*driver_, stream());
-  ASSERT_EQ(call().memset_async(address, 1, kMiB, stream()), CuResult::kSuccess);
+  gate.Close(contexts_[0], stream());
+  {
+    const auto current = In();
+    ASSERT_EQ(call().memset_async(address, 1, kMiB, stream()), CuResult::kSuccess);
+  }
   std::atomic<bool> released = false;
   std::thread releaser([this, segment, &released] {
     EXPECT_EQ(hr_segment_release(&handle_, segment, &error_), HR_OK);

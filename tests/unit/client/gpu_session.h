@@ -21,7 +21,9 @@ namespace headrace::client {
 // Holds a stream up until it is opened. The stream's part of it must be over before it goes.
 class Gate {
  public:
-  void Close(const transport::CudaDriver& driver, transport::CuStream stream) {
+  void Close(const transport::PrimaryContext& context, transport::CuStream stream) {
+    const transport::CudaDriver& driver = *context.get().driver;
+    const transport::CurrentContext current(driver, context.get().context);
     EXPECT_EQ(driver.call().launch_host_call(stream, &Gate::Pass, this),
               transport::CuResult::kSuccess);
   }
@@ -110,8 +112,12 @@ class GpuSessionTest : public transport::DoubleTest {
   bool Says(const char* words) const { return std::strstr(error_.text, words) != nullptr; }
 
   transport::CuStream stream() const { return stream_.get().thing; }
-  bool IsIdle() const { return call().stream_query(stream()) == transport::CuResult::kSuccess; }
+  bool IsIdle() const {
+    const auto current = In();
+    return call().stream_query(stream()) == transport::CuResult::kSuccess;
+  }
   void Synchronize() const {
+    const auto current = In();
     EXPECT_EQ(call().stream_synchronize(stream()), transport::CuResult::kSuccess);
   }
 

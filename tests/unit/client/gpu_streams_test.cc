@@ -32,7 +32,7 @@ class GpuStreamsTest : public GpuSessionTest, public testing::WithParamInterface
 TEST_P(GpuStreamsTest, SaysThatMemoryIsReadyWhenTheStreamHasComeSoFar) {
   hr_tensor* tensor = Tensor(100);
   Gate gate;
-  gate.Close(*driver_, stream());
+  gate.Close(contexts_[0], stream());
   const hr_operation operation = Post(tensor);
   const ipc::Record record = service_->Take();
   EXPECT_EQ(record.flags, ipc::kRecordAwaitsWord);
@@ -243,7 +243,7 @@ TEST(GpuStreamsDeathTest, LeavesWordsToAStreamThatIsHeldUpBySomethingElse) {
         ipc::Channel::Created channel = ipc::Channel::Create().value();
         const ipc::Channel seen = ipc::Channel::Open(channel.fd.get()).value();
         Gate gate;
-        gate.Close(*driver, stream.get().thing);
+        gate.Close(context, stream.get().thing);
         {
           SessionGpus gpus(channel.channel.layout(), cuda_double::LibraryPath());
           HR_CHECK(gpus.Driver().ok() && gpus.NoteMemoryOn(0).ok());
@@ -253,6 +253,7 @@ TEST(GpuStreamsDeathTest, LeavesWordsToAStreamThatIsHeldUpBySomethingElse) {
         }
         { const ipc::Channel gone = std::move(channel.channel); }
         gate.Open();
+        const transport::CurrentContext current(*driver, context.get().context);
         HR_CHECK(driver->call().stream_synchronize(stream.get().thing) == CuResult::kSuccess);
         HR_CHECK(seen.layout().ready[5].load() == 5);
         ::_exit(0);

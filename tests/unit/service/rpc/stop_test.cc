@@ -90,6 +90,25 @@ TEST(Stop, IsBoundedWhateverDispatchDoes) {
   EXPECT_LT(MonotonicNow() - begin, 5 * kSecond);
 }
 
+TEST(Stop, DrainsAndEndsWithACodeOfItsOwnWhenAGpuBreaks) {
+  CallerLoop loop;
+  ControlStand stand;
+  Caller caller(loop, stand.socket_path());
+  ASSERT_EQ(caller.Attach({}).code, Code::kOk);
+  ASSERT_TRUE(stand.rpc().Send(service::GpuBroken{"GPU 0: sum or move: CUDA_ERROR_ASSERT"}));
+  ASSERT_TRUE(stand.rpc().Send(service::GpuBroken{"GPU 1: sum or move: CUDA_ERROR_ASSERT"}));
+  EXPECT_EQ(stand.WaitForExit(), service::kExitGpuBroken);
+  EXPECT_EQ(service::kExitGpuBroken, 3) << "documented, and told apart by supervisors";
+  EXPECT_EQ(stand.dispatch().Count<service::Drain>(), 1U) << "one drain for both";
+  EXPECT_EQ(stand.dispatch().Count<service::CloseSession>(), 1U);
+}
+
+TEST(Stop, OfABrokenGpuKeepsItsCodeWhenTheDrainIsCutShort) {
+  ControlStand stand({.drains = false, .drain_timeout_ns = 0});
+  ASSERT_TRUE(stand.rpc().Send(service::GpuBroken{"GPU 0: sum or move: CUDA_ERROR_ASSERT"}));
+  EXPECT_EQ(stand.WaitForExit(), service::kExitGpuBroken);
+}
+
 TEST(Stop, TellsDispatchToDrainAsSoonAsItListens) {
   ControlStand stand;
   stand.dispatch().SetFull(true);

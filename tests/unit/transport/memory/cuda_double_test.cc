@@ -115,6 +115,29 @@ TEST_F(CudaDouble, NeedsACurrentContextWhereADriverDoes) {
   EXPECT_EQ(call().mem_alloc(&address, 4096), CuResult::kInvalidContext);
   EXPECT_EQ(call().stream_create(&stream, 0, 0), CuResult::kInvalidContext);
   EXPECT_EQ(call().stream_synchronize(nullptr), CuResult::kInvalidContext);
+  // Also where a handle or an address would tell which context is meant.
+  const auto memory = AllocateDeviceMemory(contexts_[1], 4096);
+  auto made = CreateStream(contexts_[1], kCuStreamNonBlocking, 0);
+  auto event = CreateEvent(contexts_[1]);
+  ASSERT_TRUE(memory.ok() && made.ok() && event.ok());
+  stream = made->get().thing;
+  CuIpcHandle handle{};
+  std::uint32_t answer = 0;
+  EXPECT_EQ(call().mem_get_address_range(&address, nullptr, memory->get().thing),
+            CuResult::kInvalidContext);
+  EXPECT_EQ(call().ipc_get_mem_handle(&handle, memory->get().thing), CuResult::kInvalidContext);
+  EXPECT_EQ(
+      call().pointer_get_attribute(&answer, CuPointerAttribute::kMemoryType, memory->get().thing),
+      CuResult::kInvalidContext);
+  EXPECT_EQ(call().mem_host_unregister(&answer), CuResult::kInvalidContext);
+  EXPECT_EQ(call().mem_host_get_device_pointer(&address, &answer, 0), CuResult::kInvalidContext);
+  EXPECT_EQ(call().memset_async(memory->get().thing, 0, 1, stream), CuResult::kInvalidContext);
+  EXPECT_EQ(call().stream_query(stream), CuResult::kInvalidContext);
+  EXPECT_EQ(call().stream_destroy(stream), CuResult::kInvalidContext);
+  EXPECT_EQ(call().event_record(event->get().thing, stream), CuResult::kInvalidContext);
+  EXPECT_EQ(call().event_synchronize(event->get().thing), CuResult::kInvalidContext);
+  EXPECT_EQ(call().event_destroy(event->get().thing), CuResult::kInvalidContext);
+  EXPECT_EQ(call().event_query(event->get().thing), CuResult::kSuccess) << "not listed for it";
   const CuContext first = contexts_[0].get().context;
   const CurrentContext current(*driver_, first);
   contexts_.erase(contexts_.begin());
@@ -132,8 +155,13 @@ TEST_F(CudaDouble, TakesWhatLivesInAContextAlongAndSaysSo) {
   }
   contexts_.clear();
   EXPECT_EQ(counts().lost_with_context, 2U);
-  EXPECT_EQ(call().stream_destroy(stream), CuResult::kInvalidHandle);
-  EXPECT_EQ(call().event_destroy(event), CuResult::kInvalidHandle);
+  {
+    const auto context = RetainPrimaryContext(*driver_, 0);
+    ASSERT_TRUE(context.ok());
+    const CurrentContext current(*driver_, context->get().context);
+    EXPECT_EQ(call().stream_destroy(stream), CuResult::kInvalidHandle);
+    EXPECT_EQ(call().event_destroy(event), CuResult::kInvalidHandle);
+  }
   ASSERT_EQ(doubled_.restart(), 1);
 }
 

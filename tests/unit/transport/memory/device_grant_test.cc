@@ -26,6 +26,18 @@ TEST_F(DeviceGrantTest, NamesTheAllocationAndTheOffsetInIt) {
   EXPECT_TRUE(grant->fds.empty());
 }
 
+TEST_F(DeviceGrantTest, MakesNoContextOnAGpuThatIsNotUsed) {
+  Start();
+  const auto memory = AllocateDeviceMemory(contexts_[1], kMiB);
+  ASSERT_TRUE(memory.ok());
+  contexts_.erase(contexts_.begin());
+  doubled_.fail("cuDevicePrimaryCtxRetain", 3, CuResult::kOutOfMemory);
+  EXPECT_EQ(TextOf(GrantExisting(*driver_, memory->get().thing, kMiB)), "ok")
+      << "two retains of GPU 1 are all it takes";
+  EXPECT_EQ(counts().context_uses, 1U);
+  EXPECT_FALSE(RetainPrimaryContext(*driver_, 1).ok()) << "the third";
+}
+
 TEST_F(DeviceGrantTest, RefusesARangeOverTheEndOfItsAllocation) {
   Start();
   const auto memory = AllocateDeviceMemory(contexts_[0], kMiB);

@@ -204,6 +204,20 @@ TEST_F(LegacyImport, IsReachableByAllUsers) {
   EXPECT_EQ(call().ctx_synchronize(), CuResult::kSuccess);
 }
 
+TEST_F(LegacyImport, IsRefusedWhereTheGpuOfAUserMayNotTouchIt) {
+  const Environment apart{{"LACKS", "legacy_peers"}};
+  StartWithPeer();
+  const auto before = cuda_double::CountsOf(doubled_);
+  const auto refused = Open(contexts_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), Code::kUnavailable);
+  EXPECT_NE(TextOf(refused).find("GPU 1 may not write memory that a CUDA IPC handle brought here"),
+            std::string::npos)
+      << TextOf(refused);
+  EXPECT_EQ(cuda_double::CountsOf(doubled_), before) << "the mapping stayed";
+  EXPECT_EQ(TextOf(Open(std::span(contexts_).first(1))), "ok");
+}
+
 TEST_F(LegacyImport, OfOneAllocationTwiceIsOneMapping) {
   StartWithPeer();
   auto first = Open(contexts_);
@@ -214,6 +228,24 @@ TEST_F(LegacyImport, OfOneAllocationTwiceIsOneMapping) {
   const CurrentContext current(*driver_, contexts_[0].get().context);
   EXPECT_EQ(call().memset_async(second->address(), 1, kMiB, nullptr), CuResult::kSuccess);
   EXPECT_EQ(call().ctx_synchronize(), CuResult::kSuccess);
+}
+
+// The driver shares the block of 2 MiB that it lies in, so its mapping begins before it.
+TEST_F(LegacyImport, FindsASmallAllocationInTheBlockThatItShares) {
+  peer_ = std::make_unique<Peer>("double_legacy");
+  Start();
+  ASSERT_TRUE(peer_->Allocate(4096).ok()) << "which stands before it";
+  auto grant = peer_->Allocate(4096);
+  ASSERT_TRUE(grant.ok()) << grant.error().text();
+  grant_ = std::move(*grant);
+  ASSERT_EQ(TextOf(peer_->Fill(3)), "ok");
+  const auto import = Open(contexts_);
+  ASSERT_TRUE(import.ok()) << import.error().text();
+  EXPECT_EQ(TextOf(peer_->Matches(3)), "ok");
+  const CurrentContext current = In();
+  EXPECT_EQ(call().memset_async(import->address(), 0, 4096, nullptr), CuResult::kSuccess);
+  EXPECT_EQ(call().ctx_synchronize(), CuResult::kSuccess);
+  EXPECT_EQ(peer_->Matches(3).code(), Code::kMismatch);
 }
 
 TEST_F(LegacyImport, IsRefusedWhereBothProcessesHaveOnePid) {
@@ -240,8 +272,8 @@ TEST_F(LegacyImport, RefusesFalseClaims) {
     EXPECT_NE(TextOf(import).find(words), std::string::npos) << TextOf(import);
     EXPECT_EQ(cuda_double::CountsOf(doubled_), before) << words;
   };
-  grant_.handle.size += 513;
-  refused("names 1049089 bytes from offset 512 of memory of 1049088");
+  grant_.handle.size += 2 * kMiB;
+  refused("names 3145728 bytes from offset 512 of memory of 2097152");
   grant_.handle.device = DescribeDevice(*driver_, 1)->uuid;
   refused("says GPU 1 of memory on 0");
   grant_.handle.legacy[0] ^= 1;

@@ -43,6 +43,10 @@ class DoubleTest : public ::testing::Test {
   }
 
   const CudaFunctions& call() const { return driver_->call(); }
+  // The context of a GPU, current on this thread for as long as the result lives.
+  CurrentContext In(std::size_t device = 0) const {
+    return CurrentContext(*driver_, contexts_[device].get().context);
+  }
   CudaDoubleCounts counts() const {
     CudaDoubleCounts counts{};
     doubled_.counts(&counts);

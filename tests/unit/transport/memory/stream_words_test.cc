@@ -41,8 +41,14 @@ class StreamWordsTest : public DoubleTest, public ::testing::WithParamInterface<
     return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(pages_.data() + offset));
   }
   CuStream stream() const { return stream_.get().thing; }
-  CuResult Query() const { return call().stream_query(stream()); }
-  CuResult Synchronize() const { return call().stream_synchronize(stream()); }
+  CuResult Query() const {
+    const CurrentContext current = In();
+    return call().stream_query(stream());
+  }
+  CuResult Synchronize() const {
+    const CurrentContext current = In();
+    return call().stream_synchronize(stream());
+  }
 
   std::unique_ptr<Environment> poor_;
   Mapping pages_;
@@ -99,6 +105,7 @@ TEST_P(StreamWordsTest, LetStreamsOfTwoGpusMeet) {
   ASSERT_TRUE(words_->Write(stream(), kReady, 1).ok());
   ASSERT_TRUE(words_->Write(other->get().thing, kDone, 1).ok());
   ASSERT_TRUE(words_->AwaitAtLeast(other->get().thing, kReady, 1).ok());
+  const CurrentContext second = In(1);
   EXPECT_EQ(call().stream_synchronize(other->get().thing), CuResult::kSuccess);
 }
 

@@ -239,6 +239,30 @@ TEST(KernelBodies, ConvertHalvesAsTheReferenceDoes) {
   }
 }
 
+// Where the inverse is a power of two and is multiplied by, and where it is not.
+TEST(KernelBodies, AverageAsADivisionDoes) {
+  std::mt19937_64 random(3);
+  std::vector<float> sums(4096);
+  for (float& sum : sums) sum = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+  const auto twice = [](float value) { return static_cast<double>(value); };
+  for (const std::uint32_t divisor :
+       {1U, 2U, 3U, 7U, 8U, 1000U, 1U << 16U, 1U << 31U, UINT32_MAX}) {
+    KernelWork work{};
+    SetAverage(work, divisor, true);
+    EXPECT_EQ(work.divisor == 0, std::has_single_bit(divisor));
+    for (const float sum : sums) {
+      if (std::isnan(sum)) continue;
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(Sum::Finish(sum, work)),
+                std::bit_cast<std::uint32_t>(sum / static_cast<float>(divisor)))
+          << sum << " / " << divisor;
+      ASSERT_EQ(Sum::Finish(twice(sum), work), twice(sum) / divisor) << sum << " / " << divisor;
+    }
+    SetAverage(work, divisor, false);
+    EXPECT_EQ(Sum::Finish(std::int64_t{-1001}, work), -1001 / std::int64_t{divisor});
+  }
+  EXPECT_EQ(Sum::Finish(5.5F, KernelWork{}), 5.5F) << "no average";
+}
+
 using KernelBodiesDeathTest = ::testing::Test;
 
 TEST(KernelBodiesDeathTest, RefuseAnAccessThatWouldBreakAGpusContext) {

@@ -5,6 +5,8 @@
 
 #include "tests/unit/transport/nvlink/lane_of_gpus.h"
 #include "transport/nvlink/kernel_image.h"
+#include "transport/nvlink/kernel_work.h"
+#include "transport/nvlink/kernels.h"
 
 namespace headrace::transport {
 namespace {
@@ -77,12 +79,17 @@ TEST_F(NvlinkFailure, OfAMarkEndsTheTransferOnceAllIsDone) {
 
 TEST_F(NvlinkFailure, OfAGpuEndsItsTransfersForGoodAndNotThoseOfOthers) {
   Start(2);
+  std::vector<std::string> told;
+  gpus_->OnBroken([&told](const std::string& cause) {
+    told.push_back(cause);
+    return true;
+  });
   // Memory of GPU 1 that nobody let GPU 0 reach.
   auto hidden = AllocateDeviceMemory(gpus_->contexts()[1], 4 * kCount);
   ASSERT_TRUE(hidden.ok());
   auto* const hidden_memory = reinterpret_cast<std::byte*>(hidden->get().thing);
   const Completion broken = Finish(SumOf({hidden_memory, hidden_memory}, {0, 0}));
-  EXPECT_EQ(broken.code, Code::kInternal);
+  EXPECT_EQ(broken.code, Code::kUnavailable);
   EXPECT_NE(broken.cause.find("GPU 0: "), std::string::npos) << broken.cause;
   EXPECT_NE(broken.cause.find("CUDA_ERROR_ILLEGAL_ADDRESS"), std::string::npos) << broken.cause;
   EXPECT_NE(broken.cause.find("started anew"), std::string::npos) << broken.cause;
@@ -90,10 +97,45 @@ TEST_F(NvlinkFailure, OfAGpuEndsItsTransfersForGoodAndNotThoseOfOthers) {
   const Completion later = Finish(SumOf({other, hidden_memory}, {1, 1}));
   EXPECT_EQ(later.code, Code::kOk) << "GPU 1 does not notice: " << later.cause;
   const Completion again = Finish(SumOf({hidden_memory, hidden_memory}, {0, 0}));
-  EXPECT_EQ(again.code, Code::kInternal) << "for good";
+  EXPECT_EQ(again.code, Code::kUnavailable) << "for good";
   // Both at once: GPU 1's share is done before it ends.
   const Completion both = Finish(SumOf({other, hidden_memory}, {1, 0}));
-  EXPECT_EQ(both.code, Code::kInternal);
+  EXPECT_EQ(both.code, Code::kUnavailable);
+  ASSERT_EQ(told.size(), 1U) << "once, whatever fails afterwards";
+  // Whichever call was the first to get to know.
+  EXPECT_TRUE(told[0].starts_with("GPU 0: ")) << told[0];
+  EXPECT_TRUE(
+      told[0].ends_with(": CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)"))
+      << told[0];
+}
+
+// The launch itself is refused nothing; who comes later gets to know, and it may be somebody else.
+TEST_F(NvlinkFailure, OfAKernelIsToldByALaterCallWhateverThatIs) {
+  Start(1);
+  int times = 0;
+  gpus_->OnBroken([&times](const std::string& cause) {
+    EXPECT_EQ(cause,
+              "GPU 0: allocate GPU memory: CUDA_ERROR_LAUNCH_FAILED (unspecified launch "
+              "failure)");
+    return ++times == 2;
+  });
+  const auto kernels = Kernels::Load(gpus_->contexts()[0]);
+  ASSERT_TRUE(kernels.ok());
+  KernelWork work{};
+  {
+    const CurrentContext current(gpus_->driver(), gpus_->contexts()[0].get().context);
+    doubled_.breaks("cuLaunchKernel", 1, CuResult::kLaunchFailed);
+    void* parameters[] = {&work};
+    EXPECT_EQ(gpus_->driver().call().launch_kernel(kernels->copy(), 1, 1, 1, 1, 1, 1, 0, nullptr,
+                                                   parameters, nullptr),
+              CuResult::kSuccess);
+    EXPECT_EQ(gpus_->driver().call().ctx_synchronize(), CuResult::kLaunchFailed);
+  }
+  EXPECT_EQ(times, 0) << "the test asked past the driver's wrapper";
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(AllocateDeviceMemory(gpus_->contexts()[0], 64).error().code(), Code::kUnavailable);
+  }
+  EXPECT_EQ(times, 2) << "again until it is heard";
 }
 
 TEST_F(NvlinkFailure, OfReachingIsRefusedBeforeItBreaksAnything) {
