@@ -84,7 +84,7 @@ class TwoNodes(unittest.TestCase):
             self.assertEqual(sorted(shown), ["nvlink0", "shm0", "ucx0", "ucx1"])
             for gpu in range(2):
                 lane = shown[f"ucx{gpu}"]
-                self.assertIn(f"NCCL 2.23.4 on GPU {gpu}", lane["transport"])
+                self.assertIn(f"NCCL 2.28.9 on GPU {gpu}", lane["transport"])
                 self.assertGreater(lane["bytes_moved"], 0)
             self.assertIn("by NCCL from 2 GPUs (gpu_network = nccl)", service.log())
             self.assertIn("from memory of GPUs 0 to 1", service.log())

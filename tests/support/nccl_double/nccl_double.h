@@ -10,7 +10,7 @@
 // smaller.
 //
 // The environment, in variables that begin with HEADRACE_NCCL_DOUBLE_:
-//   VERSION   as ncclGetVersion tells it (22304)
+//   VERSION   as ncclGetVersion tells it (22809)
 //   FAIL      "ncclGroupEnd:3:2,...": the third call of ncclGroupEnd returns 2. Of "hang" (no
 //   number
 //             behind) it is the n-th collective of this process's ranks that never begins, of

@@ -40,7 +40,7 @@ class Settings {
 
   std::mutex mutex_;
   std::condition_variable released_;
-  int version_ = 22304;
+  int version_ = 22809;
   std::vector<Failure> failures_;
   bool holds_aborts_ = false;
   NcclDoubleCounts counts_{};
