@@ -84,8 +84,8 @@ Status SetNumber(const ConfigKey& key, std::int64_t number, Config& config) {
   return {};
 }
 
-// What the loader is asked for: a name has no /, and anything else would depend on where the service
-// was started.
+// What the loader is asked for: a name has no /, and anything else would depend on where the
+// service was started.
 bool IsLibraryName(const ConfigKey& key, const std::string& text) {
   return key.kind == Kind::kLibrary && text.find('/') == std::string::npos;
 }
@@ -93,8 +93,9 @@ bool IsLibraryName(const ConfigKey& key, const std::string& text) {
 Status CheckPath(const ConfigKey& key, const std::string& text) {
   if (text.empty() && key.min == 0) return {};
   if (text.empty() || (text.front() != '/' && !IsLibraryName(key, text))) {
-    return Wrong(fmt::format("{} is \"{}\": give an absolute path, it begins with /{}", key.name, text,
-                             key.kind == Kind::kLibrary ? ", or a library's name without any /" : ""));
+    return Wrong(
+        fmt::format("{} is \"{}\": give an absolute path, it begins with /{}", key.name, text,
+                    key.kind == Kind::kLibrary ? ", or a library's name without any /" : ""));
   }
   if (text.size() > key.max) {
     return Wrong(
