@@ -151,7 +151,8 @@ Result<GpuSet> FindGpus(const Config& config, spdlog::logger& log) {
   Result<GpuSet> set = OpenGpuSet(config, log);
   if (set) {
     for (const transport::CudaDevice& gpu : set->gpus->devices()) {
-      log.info("GPU {}: {}, {} MiB", gpu.ordinal, gpu.name, gpu.memory_size >> 20U);
+      if (Status fits = CheckGpuFits(config, gpu); !fits) return fits.error();
+      log.info("{}", GpuText(gpu));
     }
     return set;
   }
@@ -235,6 +236,20 @@ Status OpenNccl(const Config& config, const transport::Gpus& gpus, std::size_t i
   transport::NcclNetworkOptions options;
   options.device = static_cast<transport::CuDevice>(index);
   options.nccl = NcclOptionsOf(config);
+  const transport::CudaDevice& gpu = gpus.devices()[index];
+  const auto multiprocessors_count = static_cast<std::uint32_t>(gpu.multiprocessors_count);
+  options.orders_max = transport::NcclOrdersThatFit(multiprocessors_count,
+                                                    static_cast<std::uint32_t>(config.gpu_ctas));
+  if (options.orders_max < transport::kNcclOrdersMin) {
+    return Error(
+        Code::kInvalidArgument,
+        fmt::format("gpu_network is nccl and gpu_ctas is {}, but GPU {} has {} "
+                    "multiprocessors: both orders of a job between nodes and the lane inside "
+                    "the node must run side by side; set gpu_ctas to {} at most, or "
+                    "gpu_network to staged",
+                    config.gpu_ctas, index, multiprocessors_count,
+                    multiprocessors_count / (transport::kNcclOrdersMin + 1)));
+  }
   auto nccl = transport::NcclNetwork::Open(*rail.exchange, gpus, options);
   if (!nccl) {
     return nccl.error().Within(

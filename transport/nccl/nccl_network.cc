@@ -159,8 +159,8 @@ Result<NcclOrder*> NcclNetwork::OrderOf(NodeGroup& group, const Transfer& transf
   if (count >= orders_max_) {
     return Error(Code::kExhausted,
                  fmt::format("NCCL has {} orders of groups on GPU {}, and no more than that run "
-                             "side by side: end a job first, or let its memory go over the host's "
-                             "lane",
+                             "side by side: end a job first, set a smaller gpu_ctas, or let its "
+                             "memory go over the host's lane",
                              count, device_));
   }
   auto made = NcclOrder::Make(rail_, group.self, group.nodes_count);

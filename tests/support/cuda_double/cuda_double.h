@@ -11,6 +11,7 @@
 //   MULTICAST GPUs that can take part in multicast, from the first on (0)
 //   VERSION   of the driver (13000)
 //   FAIL      "cuMemMap:3:2,...": the third call of cuMemMap returns error 2
+//   MULTIPROCESSORS of each GPU (16)
 //   PID       what the driver takes this process's pid to be, as in a pid namespace
 //   MACHINE   a name; processes of different names share no GPU ("0")
 #pragma once

@@ -94,7 +94,7 @@ const Word* FindWord(CuResult result) {
 int Attribute(const Settings& settings, CuDeviceAttribute attribute) {
   switch (attribute) {
     case CuDeviceAttribute::kMultiprocessorCount:
-      return 4;
+      return settings.multiprocessors;
     case CuDeviceAttribute::kAsyncEngineCount:
       return 2;
     case CuDeviceAttribute::kComputeCapabilityMajor:

@@ -41,6 +41,7 @@ struct Settings {
   std::int64_t pid = 0;
   std::string machine = "0";
   std::string lacks;
+  int multiprocessors = 16;               // of each GPU
   int multicast_count = 0;                // GPUs that can take part in it, from number 0 on
   std::vector<int> visible;               // ordinal -> number of the GPU in the machine
   std::set<std::pair<int, int>> reaches;  // by number
@@ -104,6 +105,7 @@ struct StreamState {
   int ordinal = 0;
   bool blocking = true;  // keeps order with the default stream
   bool closed = false;
+  bool captured = false;   // into a graph
   bool abandoned = false;  // its context is gone: waits give up
   std::deque<Operation> queue;
   std::uint64_t posted = 0;

@@ -44,6 +44,7 @@ Settings ReadSettings() {
   settings.pid = std::stoll(Setting("PID", std::to_string(::getpid())));
   settings.machine = Setting("MACHINE", settings.machine);
   settings.lacks = Setting("LACKS", "");
+  settings.multiprocessors = std::stoi(Setting("MULTIPROCESSORS", "16"));
   settings.multicast_count = std::stoi(Setting("MULTICAST", "0"));
   settings.reaches = ReadPeers(Setting("PEERS", "all"), settings.devices_count);
   for (int number = 0; number < settings.devices_count; ++number) {
