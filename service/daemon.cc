@@ -236,20 +236,6 @@ Status OpenNccl(const Config& config, const transport::Gpus& gpus, std::size_t i
   transport::NcclNetworkOptions options;
   options.device = static_cast<transport::CuDevice>(index);
   options.nccl = NcclOptionsOf(config);
-  const transport::CudaDevice& gpu = gpus.devices()[index];
-  const auto multiprocessors_count = static_cast<std::uint32_t>(gpu.multiprocessors_count);
-  options.orders_max = transport::NcclOrdersThatFit(multiprocessors_count,
-                                                    static_cast<std::uint32_t>(config.gpu_ctas));
-  if (options.orders_max < transport::kNcclOrdersMin) {
-    return Error(
-        Code::kInvalidArgument,
-        fmt::format("gpu_network is nccl and gpu_ctas is {}, but GPU {} has {} "
-                    "multiprocessors: both orders of a job between nodes and the lane inside "
-                    "the node must run side by side; set gpu_ctas to {} at most, or "
-                    "gpu_network to staged",
-                    config.gpu_ctas, index, multiprocessors_count,
-                    multiprocessors_count / (transport::kNcclOrdersMin + 1)));
-  }
   auto nccl = transport::NcclNetwork::Open(*rail.exchange, gpus, options);
   if (!nccl) {
     return nccl.error().Within(

@@ -331,6 +331,14 @@ TEST_F(NcclNetworkTest, SaysThatTheMeetingFailed) {
   EXPECT_NE(completions_[1][0].cause.find("node a failed"), std::string::npos);
 }
 
+TEST(NcclOrders, AreAsManyAsRunSideBySideOnTheGpu) {
+  EXPECT_EQ(NcclOrdersThatFit(132, 16), 7U);  // and the lane inside the node
+  EXPECT_EQ(NcclOrdersThatFit(132, 44), kNcclOrdersMin);
+  EXPECT_EQ(NcclOrdersThatFit(132, 45), 1U);
+  EXPECT_EQ(NcclOrdersThatFit(132, 133), 0U);
+  EXPECT_EQ(NcclOrdersThatFit(132, 1), kNcclOrdersMax);
+}
+
 TEST_F(NcclNetworkTest, RefusesWhatNcclCannotDo) {
   Open(2, {.orders_max = 1, .nccl = {}});
   const auto a = Memory(0, 100, 1);
