@@ -38,11 +38,11 @@ struct Config {
   bool interleave = false;        // hold an iteration back where two jobs' phases collide
   std::string http_address;       // "host:port" of metrics, health and status page; empty: none
 
-  std::string gpu = "auto";            // whether GPUs are used: when there are some, always, never
-  std::string cuda_library;            // the driver's; empty: as the loader finds it
-  std::string gpu_lane = "nvlink";     // what carries blocks between a node's GPUs
+  std::string gpu = "auto";         // whether GPUs are used: when there are some, always, never
+  std::string cuda_library;         // the driver, a file or the loader's name; empty: libcuda.so.1
+  std::string gpu_lane = "nvlink";  // what carries blocks between a node's GPUs
   std::string gpu_multicast = "off";   // with gpu_lane = nvlink: sums by the switch between GPUs
-  std::string nccl_library;            // with gpu_lane = nccl; empty: as the loader finds it
+  std::string nccl_library;            // with gpu_lane or gpu_network = nccl; empty: libnccl.so.2
   std::string gpu_network = "staged";  // how GPUs' memory goes to other nodes: by the host's, nccl
   std::uint64_t gpu_ctas = 16;  // of a GPU that one sum or move may take, in blocks of threads
 

@@ -64,8 +64,8 @@ constexpr std::array kKeys = {
               "host:port of metrics, health and status page; \"\": none"},
     ConfigKey{"gpu", Kind::kChoice, &Config::gpu, 0, 0,
               "use GPUs: auto when there are some, on or not at all, off", kGpus},
-    ConfigKey{"cuda_library", Kind::kPath, &Config::cuda_library, 0, kPathMax,
-              "file of CUDA's driver; \"\": libcuda.so.1, as the loader finds it"},
+    ConfigKey{"cuda_library", Kind::kLibrary, &Config::cuda_library, 0, kPathMax,
+              "CUDA's driver, a file or a name that the loader finds; \"\": libcuda.so.1"},
     ConfigKey{"gpu_lane", Kind::kChoice, &Config::gpu_lane, 0, 0,
               "what sums and moves between the GPUs of this node", kGpuLanes},
     ConfigKey{
@@ -73,8 +73,9 @@ constexpr std::array kKeys = {
         "whether the switch between GPUs sums where it can (NVLS, lane nvlink), in an order of "
         "its own",
         kOnOff},
-    ConfigKey{"nccl_library", Kind::kPath, &Config::nccl_library, 0, kPathMax,
-              "file of NCCL; \"\": libnccl.so.2, as the loader finds it"},
+    ConfigKey{"nccl_library", Kind::kLibrary, &Config::nccl_library, 0, kPathMax,
+              "NCCL, a file or a name that the loader finds; \"\": libnccl.so.2; Python's package "
+              "has it as nvidia/nccl/lib/libnccl.so.2"},
     ConfigKey{"gpu_network", Kind::kChoice, &Config::gpu_network, 0, 0,
               "how GPUs' memory goes to other nodes: staged through pinned host memory, or by nccl "
               "from each GPU",

@@ -15,7 +15,8 @@ namespace headrace::service {
 
 struct ConfigKey {
   enum class Kind : std::uint8_t {
-    kPath,  // absolute; may be empty when min is 0
+    kPath,     // absolute; may be empty when min is 0
+    kLibrary,  // absolute, or a name that the loader looks for; may be empty
     kMode,
     kInteger,
     kQuota,  // an integer or "auto", which is kQuotaAuto

@@ -22,6 +22,8 @@ std::string KindName(const ConfigKey& key) {
   switch (key.kind) {
     case Kind::kPath:
       return "a path";
+    case Kind::kLibrary:
+      return "a path or the name of a library";
     case Kind::kMode:
       return "an octal mode like 0o666";
     case Kind::kInteger:
@@ -82,11 +84,18 @@ Status SetNumber(const ConfigKey& key, std::int64_t number, Config& config) {
   return {};
 }
 
+// What the loader is asked for: a name has no /, and anything else would depend on where the
+// service was started.
+bool IsLibraryName(const ConfigKey& key, const std::string& text) {
+  return key.kind == Kind::kLibrary && text.find('/') == std::string::npos;
+}
+
 Status CheckPath(const ConfigKey& key, const std::string& text) {
   if (text.empty() && key.min == 0) return {};
-  if (text.empty() || text.front() != '/') {
+  if (text.empty() || (text.front() != '/' && !IsLibraryName(key, text))) {
     return Wrong(
-        fmt::format("{} is \"{}\": give an absolute path, it begins with /", key.name, text));
+        fmt::format("{} is \"{}\": give an absolute path, it begins with /{}", key.name, text,
+                    key.kind == Kind::kLibrary ? ", or a library's name without any /" : ""));
   }
   if (text.size() > key.max) {
     return Wrong(
@@ -122,6 +131,7 @@ Status CheckText(const ConfigKey& key, const std::string& text) {
   Status status;
   switch (key.kind) {
     case Kind::kPath:
+    case Kind::kLibrary:
       return CheckPath(key, text);
     case Kind::kText:
       return CheckPlainText(key, text);

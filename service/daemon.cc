@@ -151,7 +151,8 @@ Result<GpuSet> FindGpus(const Config& config, spdlog::logger& log) {
   Result<GpuSet> set = OpenGpuSet(config, log);
   if (set) {
     for (const transport::CudaDevice& gpu : set->gpus->devices()) {
-      log.info("GPU {}: {}, {} MiB", gpu.ordinal, gpu.name, gpu.memory_size >> 20U);
+      if (Status fits = CheckGpuFits(config, gpu); !fits) return fits.error();
+      log.info("{}", GpuText(gpu));
     }
     return set;
   }

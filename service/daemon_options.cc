@@ -109,4 +109,24 @@ ControlOptions ControlOptionsOf(const Config& config, const std::string& gpus_mi
                                    (config.http_address.empty() ? 0 : kHttpDescriptorsMax)};
 }
 
+std::string GpuText(const transport::CudaDevice& gpu) {
+  return fmt::format(
+      "GPU {}: {}, {} MiB, capability {}.{}, {} multiprocessors; {} write and await words; {}",
+      gpu.ordinal, gpu.name, gpu.memory_size >> 20U, gpu.capability_major, gpu.capability_minor,
+      gpu.multiprocessors_count, gpu.stream_words ? "its streams" : "host calls",
+      gpu.mps
+          ? "processes share it by MPS at the same time, and a fatal fault in one of them, such "
+            "as an illegal address, ends the work of all of them on it"
+          : "processes take turns on it, since there is no MPS");
+}
+
+Status CheckGpuFits(const Config& config, const transport::CudaDevice& gpu) {
+  const auto fits = static_cast<std::uint64_t>(gpu.multiprocessors_count);
+  if (config.gpu_ctas <= fits) return {};
+  return Error(Code::kInvalidArgument,
+               fmt::format("gpu_ctas is {}, but GPU {} ({}) has {} multiprocessors, which a sum or "
+                           "move would take for itself: set gpu_ctas to {} at most",
+                           config.gpu_ctas, gpu.ordinal, gpu.name, fits, fits));
+}
+
 }  // namespace headrace::service

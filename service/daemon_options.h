@@ -8,11 +8,17 @@
 #include "service/memory_found.h"
 #include "service/peers/peers_thread.h"
 #include "service/rpc/control.h"
+#include "transport/memory/cuda_device.h"
 
 namespace headrace::service {
 
 // `gpu_lanes` of the lanes between nodes carry GPUs' memory by themselves.
 PeerOptions PeerOptionsOf(const Config& config, std::uint32_t gpu_lanes);
+
+// What was found of a GPU, for the log of the start: also how processes share it.
+std::string GpuText(const transport::CudaDevice& gpu);
+// Whether the GPU holds what the configuration gives one sum or move.
+Status CheckGpuFits(const Config& config, const transport::CudaDevice& gpu);
 
 // `gpus_missing` says why there are none; other services reach this one at `peer_port`; `memory` is
 // what uids have a share of by default.

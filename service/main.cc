@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <span>
 #include <string>
@@ -19,6 +20,7 @@
 
 #include "service/config.h"
 #include "service/daemon.h"
+#include "service/gpu_environment.h"
 #include "service/log_sink.h"
 #include "service/notify.h"
 
@@ -50,6 +52,14 @@ std::shared_ptr<spdlog::logger> MakeLog(const Config& config, std::shared_ptr<Lo
   auto log = std::make_shared<spdlog::logger>("headraced", std::move(sink));
   log->set_level(spdlog::level::from_str(config.log_level));
   return log;
+}
+
+// For libraries that read it by themselves. While there is one thread: setenv is safe with no more.
+Status SetGpuEnvironment(const Config& config) {
+  const auto variables = GpuEnvironment(config, ProcessEnvironment());
+  if (!variables) return variables.error();
+  for (const auto& [name, value] : *variables) ::setenv(name.c_str(), value.c_str(), 1);
+  return {};
 }
 
 // systemd, where it started this process and waits for its words (Type=notify, WatchdogSec=).
@@ -156,6 +166,10 @@ int Main(std::span<const char* const> arguments) {
   if (invocation->action == Invocation::Action::kPrint) {
     fmt::print("{}", invocation->text);
     return 0;
+  }
+  if (const Status set = SetGpuEnvironment(invocation->config); !set) {
+    fmt::print(stderr, "headraced: {}\n", set.error().text());
+    return kExitUsage;
   }
   if (invocation->action == Invocation::Action::kCheck) return CheckOnly(invocation->config);
   return Serve(arguments, invocation->config);

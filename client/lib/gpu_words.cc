@@ -39,8 +39,26 @@ Result<std::unique_ptr<GpuWords>> GpuWords::Pin(const transport::PrimaryContext&
       new GpuWords(context, std::move(pages).value(), std::move(words).value()));
 }
 
+// A graph would write and await one operation's words again at every replay.
+Status GpuWords::CheckNotCaptured(CuStream stream) const {
+  constexpr std::uint32_t kNotCapturing = 0;  // CU_STREAM_CAPTURE_STATUS_NONE
+  const CudaDriver& driver = *context_.get().driver;
+  const CurrentContext current(driver, context_.get().context);
+  std::uint32_t status = kNotCapturing;
+  const CuResult asked = driver.call().stream_is_capturing(stream, &status);
+  if (asked == CuResult::kSuccess && status == kNotCapturing) return {};
+  if (asked != CuResult::kSuccess) {
+    return driver.Failed(asked, "ask whether the stream is being captured into a graph");
+  }
+  return Error(Code::kInvalidArgument,
+               "the stream is being captured into a CUDA graph, and an operation that stands in a "
+               "graph would not be posted again when it is replayed: post and wait outside of the "
+               "capture (torch.cuda.graph, cudaStreamBeginCapture)");
+}
+
 Status GpuWords::WriteReady(CuStream stream, std::uint64_t sequence) {
   const std::lock_guard lock(mutex_);
+  if (Status checked = CheckNotCaptured(stream); !checked) return checked;
   const Result<CuEvent> mark = MarkOf(stream);
   if (!mark) return mark.error();
   Status written = words_->Write(stream, kReady + PlaceOf(sequence), sequence);
@@ -50,6 +68,7 @@ Status GpuWords::WriteReady(CuStream stream, std::uint64_t sequence) {
 
 Status GpuWords::AwaitEnd(CuStream stream, std::uint64_t sequence) {
   const std::lock_guard lock(mutex_);
+  if (Status checked = CheckNotCaptured(stream); !checked) return checked;
   const Result<CuEvent> mark = MarkOf(stream);
   if (!mark) return mark.error();
   // The least word that says "ended", whatever code and text stand in its lower half.

@@ -47,6 +47,7 @@ class GpuWords {
            std::unique_ptr<transport::StreamWords> words)
       : context_(context), pages_(std::move(pages)), words_(std::move(words)) {}
   // Where a mark is kept for the stream; made for a stream that is new here.
+  Status CheckNotCaptured(transport::CuStream stream) const;
   Result<transport::CuEvent> MarkOf(transport::CuStream stream);
   void Mark(transport::CuStream stream, transport::CuEvent mark);
   bool HasPassed(transport::CuEvent mark) const;

@@ -25,6 +25,7 @@ def machine(**settings: str) -> dict[str, str]:
         "HEADRACE_CUDA_LIBRARY": DOUBLE,
         "HEADRACE_CUDA_DOUBLE_MACHINE": f"e2e-{os.getpid()}",
         "HEADRACE_CUDA_DOUBLE_DEVICES": "2",
+        "HEADRACE_CUDA_DOUBLE_MULTIPROCESSORS": "132",
     }
     for name, value in settings.items():
         environment[f"HEADRACE_CUDA_DOUBLE_{name}"] = value

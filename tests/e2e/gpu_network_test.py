@@ -84,7 +84,7 @@ class TwoNodes(unittest.TestCase):
             self.assertEqual(sorted(shown), ["nvlink0", "shm0", "ucx0", "ucx1"])
             for gpu in range(2):
                 lane = shown[f"ucx{gpu}"]
-                self.assertIn(f"NCCL 2.23.4 on GPU {gpu}", lane["transport"])
+                self.assertIn(f"NCCL 2.28.9 on GPU {gpu}", lane["transport"])
                 self.assertGreater(lane["bytes_moved"], 0)
             self.assertIn("by NCCL from 2 GPUs (gpu_network = nccl)", service.log())
             self.assertIn("from memory of GPUs 0 to 1", service.log())
@@ -234,6 +234,25 @@ class Refusals(unittest.TestCase):
         said = self.refused("--cuda-library", DOUBLE, "--nccl-library", "/nonexistent/libnccl.so.2")
         self.assertIn("gpu_network = nccl; staged does without NCCL", said)
         self.assertIn("/nonexistent/libnccl.so.2", said)
+
+    def test_with_more_blocks_of_threads_than_run_side_by_side(self) -> None:
+        said = self.refused(*LIBRARIES, "--gpu-ctas", "45")
+        self.assertIn("gpu_network is nccl and gpu_ctas is 45, but GPU 0 has 132 multiprocessors", said)
+        self.assertIn("set gpu_ctas to 44 at most", said)
+        with Service(
+            *("--node-address", "127.0.0.1:0", "--gpu-network", "nccl", *LIBRARIES, "--gpu-ctas", "44"),
+            environment=machine(),
+        ):
+            pass
+
+    def test_where_launches_of_nccl_would_wait_for_each_other(self) -> None:
+        with self.assertRaises(StartError) as caught:
+            Service(
+                *("--node-address", "127.0.0.1:0", "--gpu-network", "nccl", *LIBRARIES),
+                environment={**machine(), "NCCL_LAUNCH_ORDER_IMPLICIT": "1"},
+            ).__enter__()
+        self.assertIn("NCCL_LAUNCH_ORDER_IMPLICIT is 1", str(caught.exception))
+        self.assertIn("unset it", str(caught.exception))
 
     def test_with_more_gpus_than_there_can_be_lanes(self) -> None:
         said = self.refused(*LIBRARIES, DEVICES="9")

@@ -239,6 +239,19 @@ class Without(unittest.TestCase):
             Service("--gpu", "on", "--cuda-library", "/nonexistent/libcuda.so.1").__enter__()
         self.assertIn("use GPUs (gpu = on)", str(caught.exception))
 
+    def test_the_log_says_what_was_found_and_how_processes_share_it(self) -> None:
+        with Service("--cuda-library", DOUBLE, environment=machine()) as service:
+            log = service.log()
+        self.assertRegex(log, r"GPU 0: .* MiB, capability .* 132 multiprocessors; its streams write")
+        self.assertIn("processes take turns on it, since there is no MPS", log)
+
+    def test_more_blocks_of_threads_than_the_gpu_holds_are_refused(self) -> None:
+        with self.assertRaises(StartError) as caught:
+            flags = ("--cuda-library", DOUBLE, "--gpu-ctas", "133")
+            Service(*flags, environment=machine()).__enter__()
+        self.assertIn("gpu_ctas is 133, but GPU 0", str(caught.exception))
+        self.assertIn("set gpu_ctas to 132 at most", str(caught.exception))
+
     def test_a_driver_that_refuses_a_context_is_named(self) -> None:
         environment = machine(FAIL="cuDevicePrimaryCtxRetain:1:2")
         with Service("--cuda-library", DOUBLE, environment=environment) as service:

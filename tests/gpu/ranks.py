@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import subprocess
 import sys
@@ -14,17 +16,38 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from support.places import HERE, Program  # noqa: E402
 from support.service import Service  # noqa: E402
 
-LIMIT_S = 240.0
+LIMIT_S = 120.0  # of the ranks of one run; a step has two runs at most
 
 
 def programs() -> Path:
     return Path(os.environ["HEADRACE_BUILD"])
 
 
+def cuda_library() -> str:
+    """CUDA's driver: a file, or a name that the loader finds."""
+    return os.environ.get("HEADRACE_CUDA_LIBRARY", "libcuda.so.1")
+
+
+@functools.cache
+def gpus_count() -> int:
+    """How many GPUs the driver shows. Asked in another process, since ranks are forked from this one."""
+    asked = subprocess.run(
+        [sys.executable, "-B", str(Path(__file__).parent / "driver.py"), cuda_library()],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    if asked.returncode != 0:
+        raise SystemExit(f"no GPU: {asked.stdout.strip() or asked.stderr.strip()}")
+    return len(json.loads(asked.stdout))
+
+
+def gpu_of(rank: int) -> int:
+    """Ranks have a GPU each where there are enough of them."""
+    return rank % gpus_count()
+
+
 def service(*flags: str, **options: object) -> Service:
     """With the GPUs of the driver that HEADRACE_CUDA_LIBRARY names; not to start without them."""
-    library = os.environ.get("HEADRACE_CUDA_LIBRARY", "libcuda.so.1")
-    return Service("--gpu", "on", "--cuda-library", library, *flags, **options)
+    return Service("--gpu", "on", "--cuda-library", cuda_library(), *flags, **options)
 
 
 def play(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]) -> list[str]:

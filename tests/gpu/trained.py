@@ -8,20 +8,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import torch
-from ranks import play
+from ranks import gpu_of, gpus_count, play
 
 RANKS = 2
 CLOSE = 2e-3  # relative, of losses after tens of steps in another order of addition
 
 
-def gpu_of(rank: int) -> int:
-    """Ranks have a GPU each where there are enough of them."""
-    return rank % torch.cuda.device_count()
-
-
 def share_a_gpu() -> bool:
-    return torch.cuda.device_count() < RANKS
+    return gpus_count() < RANKS
 
 
 def free_port() -> int:

@@ -234,6 +234,7 @@ static_assert(sizeof(CuMulticastProperties) == 32);
   X(stream_create, cuStreamCreateWithPriority, cuStreamCreateWithPriority,                       \
     (CuStream*, unsigned, int))                                                                  \
   X(stream_destroy, cuStreamDestroy, cuStreamDestroy_v2, (CuStream))                             \
+  X(stream_is_capturing, cuStreamIsCapturing, cuStreamIsCapturing, (CuStream, std::uint32_t*))   \
   X(stream_query, cuStreamQuery, cuStreamQuery, (CuStream))                                      \
   X(stream_synchronize, cuStreamSynchronize, cuStreamSynchronize, (CuStream))                    \
   X(stream_wait_event, cuStreamWaitEvent, cuStreamWaitEvent, (CuStream, CuEvent, unsigned))      \

@@ -27,10 +27,7 @@ Result<NcclGroup*> NcclCast::GroupFor(const Transfer& transfer, TimeNs now) {
   // The queue has fewer pieces under way than there are groups, and uses the oldest no more.
   if (known_.size() == options_.groups_max)
     GiveUp(std::ranges::min_element(known_, {}, &Known::used));
-  Result<std::unique_ptr<NcclGroup>> formed = Form(wanted_);
-  if (!formed) return formed.error().Within(Doing(wanted_));
-  known_.push_back(
-      {.devices = wanted_, .group = std::move(formed).value(), .begun_ns = now, .used = ++uses_});
+  known_.push_back({.devices = wanted_, .group = Form(wanted_), .begun_ns = now, .used = ++uses_});
   return nullptr;
 }
 
@@ -54,12 +51,7 @@ Result<NcclGroup*> NcclCast::Look(std::list<Known>::iterator known, TimeNs now) 
   return error.Within(doing);
 }
 
-Result<std::unique_ptr<NcclGroup>> NcclCast::Form(const std::vector<std::int8_t>& devices) {
-  NcclId id;
-  if (Status done = library_.Check(library_.call().get_unique_id(&id), "name a set of ranks");
-      !done) {
-    return done.error();
-  }
+std::unique_ptr<NcclGroup> NcclCast::Form(const std::vector<std::int8_t>& devices) {
   std::vector<NcclSeat> seats;
   for (const std::int8_t device : devices) {
     const auto ordinal = static_cast<std::uint32_t>(device);
@@ -69,7 +61,7 @@ Result<std::unique_ptr<NcclGroup>> NcclCast::Form(const std::vector<std::int8_t>
                      .track = ordinal});
   }
   const auto count = static_cast<std::uint32_t>(seats.size());
-  return NcclGroup::Form(library_, std::move(seats), count, id, options_.ctas_max);
+  return NcclGroup::Form(library_, std::move(seats), count, std::nullopt, options_.ctas_max);
 }
 
 // What stands in its streams is still done: a group that finishes lets it.

@@ -48,7 +48,7 @@ class NcclCast final : public NcclGroups {
   };
 
   Result<NcclGroup*> Look(std::list<Known>::iterator known, TimeNs now);
-  Result<std::unique_ptr<NcclGroup>> Form(const std::vector<std::int8_t>& devices);
+  std::unique_ptr<NcclGroup> Form(const std::vector<std::int8_t>& devices);
   void GiveUp(std::list<Known>::iterator known);
 
   const NcclLibrary& library_;

@@ -1,11 +1,13 @@
 #include "transport/nccl/nccl_group.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 
-#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -45,12 +47,73 @@ void AwaitLaunches(const NcclRank& rank) {
 
 }  // namespace
 
+struct NcclGroup::Forming {
+  struct Seat {
+    CuContext context = nullptr;
+    std::shared_ptr<NcclRank> rank;
+  };
+
+  void Run();
+  NcclResult FormAll();
+  NcclResult FormOne(const Seat& seat);
+
+  // Copies: the group may be gone before NCCL lets this thread go.
+  NcclFunctions call;
+  decltype(CudaFunctions::ctx_push) push_context = nullptr;
+  std::vector<Seat> seats;
+  std::optional<NcclId> id;
+  NcclConfig config;
+
+  // What NCCL said, and of what; read by others once `done` is set, whose store is a release.
+  NcclResult result = NcclResult::kSuccess;
+  std::string doing;
+  std::atomic<bool> done = false;
+};
+
+void NcclGroup::Forming::Run() {
+  result = FormAll();
+  done.store(true, std::memory_order_release);
+  done.notify_all();
+}
+
+NcclResult NcclGroup::Forming::FormAll() {
+  if (!id) {
+    doing = "name a set of ranks";
+    id.emplace();
+    if (const NcclResult made = call.get_unique_id(&*id); made != NcclResult::kSuccess) return made;
+  }
+  doing = "form ranks";
+  NcclResult formed = call.group_start();
+  if (formed != NcclResult::kSuccess) return formed;
+  for (const Seat& seat : seats) {
+    formed = FormOne(seat);
+    if (formed != NcclResult::kSuccess && formed != NcclResult::kInProgress) break;
+  }
+  // Ends what was started also after an error, which is the cause that counts.
+  const NcclResult ended = call.group_end();
+  const bool goes_on = formed == NcclResult::kSuccess || formed == NcclResult::kInProgress;
+  return goes_on ? ended : formed;
+}
+
+// The context stays current: the thread ends with this.
+NcclResult NcclGroup::Forming::FormOne(const Seat& seat) {
+  const NcclRank& rank = *seat.rank;
+  doing = fmt::format("form rank {} of {}", rank.number, rank.ranks_count);
+  if (push_context(seat.context) != CuResult::kSuccess) return NcclResult::kUnhandledCudaError;
+  return call.init_rank(&seat.rank->comm, static_cast<int>(rank.ranks_count), *id,
+                        static_cast<int>(rank.number), &config);
+}
+
 struct NcclGroup::Ending {
   // What destroy and abort return is of no use: there is nothing left to call.
-  void Run(const NcclFunctions& call, const NcclRank& rank, bool finish) {
-    AwaitLaunches(rank);
-    const bool finished = finish && Finalize(call, rank.comm);
-    finished ? call.destroy(rank.comm) : call.abort(rank.comm);
+  void Run(const NcclFunctions& call, const Forming& forming, const NcclRank& rank, bool finish) {
+    // NCCL hands over a rank when the call that forms it returns, which waits for no other rank.
+    forming.done.wait(false, std::memory_order_acquire);
+    if (rank.comm != nullptr) {
+      AwaitLaunches(rank);
+      const bool finished = finish && Finalize(call, rank.comm);
+      finished ? call.destroy(rank.comm) : call.abort(rank.comm);
+    }
     const std::lock_guard lock(mutex);
     --ranks_left;
     changed.notify_all();
@@ -71,34 +134,28 @@ NcclGroup::NcclGroup(const NcclLibrary& library, std::vector<NcclSeat> seats,
   }
 }
 
-Result<std::unique_ptr<NcclGroup>> NcclGroup::Form(const NcclLibrary& library,
-                                                   std::vector<NcclSeat> seats,
-                                                   std::uint32_t ranks_count, const NcclId& id,
-                                                   std::uint32_t ctas_max) {
+std::unique_ptr<NcclGroup> NcclGroup::Form(const NcclLibrary& library, std::vector<NcclSeat> seats,
+                                           std::uint32_t ranks_count,
+                                           const std::optional<NcclId>& id,
+                                           std::uint32_t ctas_max) {
   HR_CHECK(!seats.empty() && seats.size() <= ranks_count, seats.size(), ranks_count);
   std::unique_ptr<NcclGroup> group(new NcclGroup(library, std::move(seats), ranks_count));
-  if (auto done = group->Begin(id, ctas_max); !done) return done.error();
+  group->Begin(id, ctas_max);
   return group;
 }
 
-Status NcclGroup::Begin(const NcclId& id, std::uint32_t ctas_max) {
-  const NcclFunctions& call = library_.call();
-  NcclConfig config;
-  if (ctas_max != 0) config.ctas_max = static_cast<int>(ctas_max);
-  Status done = library_.Check(call.group_start(), "form ranks");
-  if (!done) return done;
-  for (std::size_t i = 0; done && i < seats_.size(); ++i) {
-    const PrimaryContext& context = *seats_[i].context;
-    const CurrentContext current(*context.get().driver, context.get().context);
-    done = context.get().driver->Check(current.result(), "form a rank");
-    if (!done) break;
-    done = library_.Check(call.init_rank(&ranks_[i]->comm, static_cast<int>(ranks_count_), id,
-                                         static_cast<int>(seats_[i].rank), &config),
-                          fmt::format("form rank {} of {}", seats_[i].rank, ranks_count_));
+void NcclGroup::Begin(const std::optional<NcclId>& id, std::uint32_t ctas_max) {
+  forming_ = std::make_shared<Forming>();
+  forming_->call = library_.call();
+  forming_->push_context = seats_.front().context->get().driver->call().ctx_push;
+  forming_->id = id;
+  if (ctas_max != 0) forming_->config.ctas_max = static_cast<int>(ctas_max);
+  for (std::size_t i = 0; i < seats_.size(); ++i) {
+    forming_->seats.push_back({.context = seats_[i].context->get().context, .rank = ranks_[i]});
   }
-  // Ends what was started also after an error, which is the cause that counts.
-  const Status ended = library_.Check(call.group_end(), "form ranks");
-  return done ? ended : done;
+  std::thread thread([forming = forming_] { forming->Run(); });
+  pthread_setname_np(thread.native_handle(), "nccl form");
+  thread.detach();
 }
 
 NcclGroup::~NcclGroup() {
@@ -110,6 +167,10 @@ NcclGroup::~NcclGroup() {
 
 Result<bool> NcclGroup::Poll() {
   HR_CHECK(!ending_);
+  if (!forming_->done.load(std::memory_order_acquire)) return false;
+  if (Status formed = library_.Check(forming_->result, forming_->doing); !formed) {
+    return formed.error();
+  }
   bool done = true;
   for (const auto& rank : ranks_) {
     // Its launch thread asks, and NCCL wants one at a time.
@@ -140,13 +201,13 @@ void NcclGroup::End(bool finish) {
   std::vector<std::shared_ptr<NcclRank>> ranks = std::move(ranks_);
   ranks_.clear();
   for (const auto& rank : ranks) rank->ends = !finish;
-  std::erase_if(ranks, [](const auto& rank) { return rank->comm == nullptr; });
   ending_->ranks_left = ranks.size();
   // NCCL is known to block in an abort now and then; it may have these threads for good. Each rank
   // has its own, since ranks of one process may wait for each other there.
   for (auto& rank : ranks) {
-    std::thread([ending = ending_, call = library_.call(), rank = std::move(rank), finish] {
-      ending->Run(call, *rank, finish);
+    std::thread([ending = ending_, forming = forming_, call = library_.call(),
+                 rank = std::move(rank), finish] {
+      ending->Run(call, *forming, *rank, finish);
     }).detach();
   }
 }

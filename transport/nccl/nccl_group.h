@@ -1,14 +1,16 @@
 // Ranks of NCCL that belong together, those of this process: one for each of its GPUs in the set.
-// They are formed and ended without ever blocking the thread that asks. Their calls are made by
-// launchers (nccl_launcher.h).
+// They are formed and ended by threads of their own, so that the one that asks is never blocked:
+// NCCL's nonblocking calls still allocate, load kernels and read the environment before they
+// return. Their calls are made by launchers (nccl_launcher.h).
 //
-// One thread. What runs in the background, NCCL's own threads and those that end the ranks, holds
-// what it needs itself.
+// One thread. What runs in the background, NCCL's own threads and those that form and end the
+// ranks, holds what it needs itself.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "ipc/base/clock.h"
@@ -30,12 +32,12 @@ struct NcclSeat {
 
 class NcclGroup {
  public:
-  // Begins to form the ranks; Poll tells when they are. `ranks_count` is that of all processes,
-  // each of which calls this with the same id. `ctas_max` 0: NCCL's own choice.
-  static Result<std::unique_ptr<NcclGroup>> Form(const NcclLibrary& library,
-                                                 std::vector<NcclSeat> seats,
-                                                 std::uint32_t ranks_count, const NcclId& id,
-                                                 std::uint32_t ctas_max);
+  // Begins to form the ranks; Poll tells when they are, or why not. `ranks_count` is that of all
+  // processes, each of which calls this with the same id; without one, all ranks are here.
+  // `ctas_max` 0: NCCL's own choice.
+  static std::unique_ptr<NcclGroup> Form(const NcclLibrary& library, std::vector<NcclSeat> seats,
+                                         std::uint32_t ranks_count, const std::optional<NcclId>& id,
+                                         std::uint32_t ctas_max);
   // Aborts what was not ended, and waits for the end no longer than kEndWait.
   ~NcclGroup();
   NcclGroup(const NcclGroup&) = delete;
@@ -62,10 +64,11 @@ class NcclGroup {
   bool ended() const;
 
  private:
-  struct Ending;  // what the threads that end ranks share with this
+  struct Forming;  // what the thread that forms the ranks shares with this
+  struct Ending;   // what the threads that end ranks share with this
 
   NcclGroup(const NcclLibrary& library, std::vector<NcclSeat> seats, std::uint32_t ranks_count);
-  Status Begin(const NcclId& id, std::uint32_t ctas_max);
+  void Begin(const std::optional<NcclId>& id, std::uint32_t ctas_max);
   void End(bool finish);
 
   const NcclLibrary& library_;
@@ -73,7 +76,8 @@ class NcclGroup {
   std::uint32_t ranks_count_;
   // By seat; empty once they are being ended.
   std::vector<std::shared_ptr<NcclRank>> ranks_;
-  std::shared_ptr<Ending> ending_;  // owners: this, and the threads that end the ranks
+  std::shared_ptr<Forming> forming_;  // owners: this, the thread that forms, and those that end
+  std::shared_ptr<Ending> ending_;    // owners: this, and the threads that end the ranks
 };
 
 }  // namespace headrace::transport

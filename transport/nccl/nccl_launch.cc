@@ -90,6 +90,7 @@ Status FirstCause(const NcclLaunch& launch, Status refused) {
 
 void BeginLaunch(NcclLaunch& launch) {
   launch.scaled = kNcclSum;
+  launch.marked = false;
   launch.status = {};
   if (launch.rank->ends.load()) {
     launch.status = Error(Code::kCancelled, "the ranks are being ended");
@@ -126,6 +127,7 @@ void MarkLaunch(NcclLaunch& launch) {
   const CurrentContext current(driver, launch.context->get().context);
   launch.status = driver.Check(driver.call().event_record(launch.mark, launch.stream),
                                "mark the end of a piece");
+  launch.marked = launch.status.ok();
 }
 
 }  // namespace headrace::transport

@@ -49,6 +49,7 @@ struct NcclLaunch {
   std::vector<NcclCall> calls;
 
   NcclReduction scaled = kNcclSum;  // made for these calls; else kNcclSum
+  bool marked = false;              // the mark stands behind the calls in the stream
   Status status;                    // of what was done so far; the first error counts
 };
 

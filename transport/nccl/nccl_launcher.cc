@@ -137,6 +137,10 @@ bool NcclLauncher::IsDone(std::uint32_t number) {
   return true;
 }
 
+bool NcclLauncher::IsMarked(std::uint32_t number) {
+  return IsDone(number) && state_->launches[number % kLaunchesMax].marked;
+}
+
 const Status& NcclLauncher::StatusOf(std::uint32_t number) const {
   return state_->launches[number % kLaunchesMax].status;
 }

@@ -41,6 +41,8 @@ class NcclLauncher {
   std::uint32_t Post();
   // Whether it has ended, well or not. Asks NCCL where there is no thread that does.
   bool IsDone(std::uint32_t number);
+  // Whether it has ended, and its mark stands in the stream; until kLaunchesMax others were posted.
+  bool IsMarked(std::uint32_t number);
   // How it ended; until kLaunchesMax others were posted.
   const Status& StatusOf(std::uint32_t number) const;
 

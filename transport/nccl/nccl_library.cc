@@ -15,8 +15,10 @@ std::string LoaderSays() {
 }
 
 constexpr std::string_view kRemedy =
-    "install NCCL for CUDA 12 or later (package libnccl2, or nvidia-nccl-cu12 and its folder in "
-    "LD_LIBRARY_PATH), or set gpu_lane = nvlink";
+    "install NCCL for CUDA 12 or later (package libnccl2, or Python's nvidia-nccl-cu12 or -cu13 "
+    "and "
+    "nccl_library = .../site-packages/nvidia/nccl/lib/libnccl.so.2), or set gpu_lane = nvlink and "
+    "gpu_network = staged";
 
 }  // namespace
 

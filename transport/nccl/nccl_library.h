@@ -15,8 +15,10 @@
 namespace headrace::transport {
 
 inline constexpr std::string_view kNcclLibrary = "libnccl.so.2";
-// The first that limits CTAs, forms without blocking and ends on demand, and that CUDA 12 has.
-inline constexpr int kNcclVersionMin = 21801;
+// Before it, what a group of calls does in the background stood in memory of the thread that ended
+// the group (src/group.cc, ncclGroupJobMain), while other threads here ask and abort the rank, also
+// after that thread has ended: https://github.com/NVIDIA/nccl/issues/1605.
+inline constexpr int kNcclVersionMin = 22703;
 
 class NcclLibrary {
  public:

@@ -27,6 +27,17 @@ NcclRail RailOf(NetworkTransport& host, const Gpus& gpus, const NcclLibrary& lib
           .form_timeout_ns = options.nccl.form_timeout_ns};
 }
 
+Error TooFew(const NcclNetworkOptions& options, std::uint32_t multiprocessors_count) {
+  return Error(
+      Code::kInvalidArgument,
+      fmt::format("gpu_network is nccl and gpu_ctas is {}, but GPU {} has {} "
+                  "multiprocessors: both orders of a job between nodes and the lane inside "
+                  "the node must run side by side; set gpu_ctas to {} at most, or "
+                  "gpu_network to staged",
+                  options.nccl.ctas_max, options.device, multiprocessors_count,
+                  multiprocessors_count / (kNcclOrdersMin + 1)));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<NcclNetwork>> NcclNetwork::Open(NetworkTransport& host, const Gpus& gpus,
@@ -34,18 +45,23 @@ Result<std::unique_ptr<NcclNetwork>> NcclNetwork::Open(NetworkTransport& host, c
   HR_CHECK(options.device >= 0 && static_cast<std::size_t>(options.device) < gpus.count(),
            options.device);
   HR_CHECK(options.nccl.piece_size > 0 && options.nccl.piece_size % 128 == 0);
+  const auto multiprocessors_count = static_cast<std::uint32_t>(
+      gpus.devices()[static_cast<std::size_t>(options.device)].multiprocessors_count);
+  const std::uint32_t fit = NcclOrdersThatFit(multiprocessors_count, options.nccl.ctas_max);
+  if (fit < kNcclOrdersMin) return TooFew(options, multiprocessors_count);
   auto library = NcclLibrary::Open(options.nccl.library);
   if (!library) return library.error();
   return std::unique_ptr<NcclNetwork>(
-      new NcclNetwork(host, gpus, std::move(library).value(), options));
+      new NcclNetwork(host, gpus, std::move(library).value(), options, fit));
 }
 
 NcclNetwork::NcclNetwork(NetworkTransport& host, const Gpus& gpus,
-                         std::unique_ptr<NcclLibrary> library, const NcclNetworkOptions& options)
+                         std::unique_ptr<NcclLibrary> library, const NcclNetworkOptions& options,
+                         std::uint32_t orders_that_fit)
     : library_(std::move(library)),
       rail_(RailOf(host, gpus, *library_, options)),
       device_(options.device),
-      orders_max_(options.orders_max),
+      orders_max_(std::min(options.orders_max, orders_that_fit)),
       transfers_max_(options.transfers_max),
       patience_ns_(options.nccl.abort_timeout_ns + kSecond),
       capabilities_(host.capabilities()) {
@@ -159,8 +175,8 @@ Result<NcclOrder*> NcclNetwork::OrderOf(NodeGroup& group, const Transfer& transf
   if (count >= orders_max_) {
     return Error(Code::kExhausted,
                  fmt::format("NCCL has {} orders of groups on GPU {}, and no more than that run "
-                             "side by side: end a job first, or let its memory go over the host's "
-                             "lane",
+                             "side by side: end a job first, set a smaller gpu_ctas, or let its "
+                             "memory go over the host's lane",
                              count, device_));
   }
   auto made = NcclOrder::Make(rail_, group.self, group.nodes_count);

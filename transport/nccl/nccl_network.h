@@ -10,8 +10,9 @@
 // NCCL carries out a set of ranks' collectives in one order, and a stream what stands in it. Nodes
 // may interleave groups and the two orders of a group differently, so each order of each group has
 // ranks and a stream of its own (nccl_order.h). Those of several run side by side on the GPU, which
-// takes no more than `orders_max` of them: CUDA gives streams CUDA_DEVICE_MAX_CONNECTIONS queues, 8
-// where it is not set, and streams that share one would wait for each other.
+// takes no more than `orders_max` of them: CUDA gives streams CUDA_DEVICE_MAX_CONNECTIONS queues,
+// and streams that share one would wait for each other; kernels that wait for other nodes must all
+// have their place on the GPU's multiprocessors (NcclOrdersThatFit).
 //
 // Results are the same bits on every node, in NCCL's order of sums (nccl_transport.h). Shares among
 // groups (SetShare) hold on the host's lane only: NCCL knows none. Bytes are counted together with
@@ -23,6 +24,7 @@
 // The lane's thread. NCCL wakes nobody: while something of it is open, NextLook says when to look.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -39,16 +41,33 @@
 
 namespace headrace::transport {
 
+// Of the 32 queues that CUDA_DEVICE_MAX_CONNECTIONS can give; the others are for copies, the lane
+// inside the node and NCCL's own streams.
+inline constexpr std::uint32_t kNcclOrdersMax = 24;
+// One group has two orders of positions.
+inline constexpr std::uint32_t kNcclOrdersMin = 2;
+
+// How many orders may run side by side on a GPU where each, and the lane inside the node beside
+// them, has `ctas` blocks of threads, of which a multiprocessor holds one. A kernel that found no
+// place would wait for others to end, which wait for other nodes, which may wait for this one.
+// `ctas` 0: NCCL's own choice, which is not known; then as many as there are queues.
+constexpr std::uint32_t NcclOrdersThatFit(std::uint32_t multiprocessors_count, std::uint32_t ctas) {
+  if (ctas == 0) return kNcclOrdersMax;
+  const std::uint32_t at_once = multiprocessors_count / ctas;
+  return at_once == 0 ? 0 : std::min(at_once - 1, kNcclOrdersMax);
+}
+
 struct NcclNetworkOptions {
   CuDevice device = 0;
-  std::uint32_t orders_max = 8;
-  std::uint32_t transfers_max = 64;  // of one order of a group
+  std::uint32_t orders_max = kNcclOrdersMax;  // less where fewer fit the GPU
+  std::uint32_t transfers_max = 64;           // of one order of a group
   NcclOptions nccl;
 };
 
 class NcclNetwork final : public NetworkTransport {
  public:
-  // All outlive this; `host` is used by nobody else. Errors: NcclLibrary::Open's.
+  // All outlive this; `host` is used by nobody else. Errors: NcclLibrary::Open's, and blocks of
+  // threads with which not even one group's orders fit the GPU.
   static Result<std::unique_ptr<NcclNetwork>> Open(NetworkTransport& host, const Gpus& gpus,
                                                    const NcclNetworkOptions& options);
   // Ends all groups, in bounded time.
@@ -83,7 +102,7 @@ class NcclNetwork final : public NetworkTransport {
   };
 
   NcclNetwork(NetworkTransport& host, const Gpus& gpus, std::unique_ptr<NcclLibrary> library,
-              const NcclNetworkOptions& options);
+              const NcclNetworkOptions& options, std::uint32_t orders_that_fit);
   bool IsNccls(const Transfer& transfer) const;
   std::optional<Error> WhyNot(const NodeGroup& group, const Transfer& transfer) const;
   Result<NcclOrder*> OrderOf(NodeGroup& group, const Transfer& transfer);

@@ -52,10 +52,9 @@ bool NcclOrder::Step(TimeNs now, std::vector<Completion>& completions) {
 
 Result<NcclGroup*> NcclOrder::GroupFor(const Transfer&, TimeNs now) {
   if (error_) return *error_;
-  Status done;
-  if (met_ && !group_) done = Form();
-  if (done && !group_) return nullptr;
-  Result<NcclGroup*> group = done ? LookAtGroup(now) : Result<NcclGroup*>(done.error());
+  if (!met_) return nullptr;
+  if (!group_) Form();
+  Result<NcclGroup*> group = LookAtGroup(now);
   if (!group && !error_) error_ = group.error();
   return group;
 }
@@ -103,14 +102,11 @@ bool NcclOrder::TakeMeeting(const Completion& completion) {
   return true;
 }
 
-Status NcclOrder::Form() {
-  auto formed = NcclGroup::Form(
+void NcclOrder::Form() {
+  group_ = NcclGroup::Form(
       rail_.library,
       {{.context = &rail_.context, .stream = stream_.get().thing, .rank = self_, .track = 0}},
       nodes_count_, id_, rail_.ctas_max);
-  if (!formed) return formed.error().Within("let NCCL form ranks between nodes");
-  group_ = std::move(formed).value();
-  return {};
 }
 
 Result<NcclGroup*> NcclOrder::LookAtGroup(TimeNs now) {

@@ -80,7 +80,7 @@ class NcclOrder final : private NcclGroups {
     return SeatingBetweenNodes(transfer, self_);
   }
   void Lost(NcclGroup& group, const Error& error) override;
-  Status Form();
+  void Form();
   Result<NcclGroup*> LookAtGroup(TimeNs now);
 
   const NcclRail& rail_;

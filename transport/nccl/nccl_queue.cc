@@ -89,6 +89,7 @@ void NcclQueue::CancelAll(TimeNs now) {
 }
 
 void NcclQueue::FailAll(const Error& error, TimeNs now) {
+  FollowLaunches(now);  // what NCCL has launched gets its mark while its rank may still be asked
   for (std::uint64_t i = first_; i != last_; ++i) Fail(At(i), error);
   for (std::uint64_t i = piece_first_; i != piece_last_; ++i) {
     const Piece& piece = PieceAt(i);
@@ -144,6 +145,15 @@ bool NcclQueue::HasLaunched(Piece& piece) {
   return all;
 }
 
+// Whether it was launched on every GPU, with its mark behind it.
+bool NcclQueue::IsMarked(const Piece& piece) {
+  const std::vector<NcclSeat>& seats = piece.group->seats();
+  for (std::size_t seat = 0; seat < seats.size(); ++seat) {
+    if (!LauncherOf(seats[seat]).IsMarked(piece.launches[seat])) return false;
+  }
+  return true;
+}
+
 // One that failed counts at once: the others may wait for it on their GPUs.
 Result<bool> NcclQueue::IsLaunched(Piece& piece) {
   bool all = true;
@@ -197,7 +207,15 @@ void NcclQueue::FollowLost(TimeNs now) {
   }
   for (std::uint64_t i = piece_first_; i != piece_last_; ++i) {
     Piece& piece = PieceAt(i);
-    if (!piece.lost || piece.recorded || !piece.group->ended() || !HasLaunched(piece)) continue;
+    if (!piece.lost || piece.recorded) continue;
+    // The mark of each GPU stands: it passes as soon as the kernel has seen that it is aborted. The
+    // abort itself goes on for as long as it takes to end NCCL's threads and free its memory.
+    if (IsMarked(piece)) {
+      piece.recorded = true;
+      continue;
+    }
+    // NCCL may still be about to launch it, and says only by the abort's return that it is not.
+    if (!piece.group->ended() || !HasLaunched(piece)) continue;
     // It may stand in some streams and not in others; behind it, all are free again.
     if (const Status done = Record(i); !done) Fail(At(piece.open), done.error());
     piece.recorded = true;

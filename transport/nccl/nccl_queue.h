@@ -44,7 +44,7 @@ struct NcclQueueOptions {
   std::uint32_t transfers_max = 64;
   std::size_t piece_size = std::size_t{32} << 20;
   TimeNs cancel_patience_ns = 200 * kMillisecond;
-  TimeNs abort_timeout_ns = 700 * kMillisecond;
+  TimeNs abort_timeout_ns = 10 * kSecond;
   // With it, each track has a launch thread, which keeps the library as long as NCCL keeps the
   // thread. Without, the queue's thread makes the calls, of one piece at a time; for one track.
   std::shared_ptr<const NcclLibrary> threads_library{};
@@ -110,6 +110,7 @@ class NcclQueue {
 
   void FollowLaunches(TimeNs now);
   bool HasLaunched(Piece& piece);
+  bool IsMarked(const Piece& piece);
   Result<bool> IsLaunched(Piece& piece);
   void FollowPieces(TimeNs now);
   void FollowLost(TimeNs now);

@@ -50,7 +50,7 @@ struct NcclOptions {
   std::function<void(const std::string& reason)> tell_kernels{};
   TimeNs form_timeout_ns = 60 * kSecond;  // to make a group of GPUs ready
   TimeNs cancel_patience_ns = 200 * kMillisecond;
-  TimeNs abort_timeout_ns = 700 * kMillisecond;
+  TimeNs abort_timeout_ns = 10 * kSecond;
 };
 
 // Transfers that were taken, by the way they went.

@@ -362,8 +362,8 @@ HR_API hr_status hr_barrier(hr_session* session, hr_operation* operation, hr_err
  * waits for nothing. Where the GPU cannot write and await words by itself, a thread of its driver
  * does, in stream order; then one stream at a time may have such calls that are not yet made, and
  * those of another get HR_BUSY (also HR_BUSY: 256 streams in which something of the session
- * stands). A stream that is being captured into a graph must not be given: an operation has its own
- * number.
+ * stands). A stream that is being captured into a graph is refused with HR_INVALID_ARGUMENT: an
+ * operation has its own number, and a replay would not post it again.
  *
  * A rank whose stream never comes so far has not posted: the others' operations end with
  * HR_TIMEOUT, as ever. hr_close first waits, for at most 10 seconds, until the streams have passed

@@ -12,14 +12,15 @@
 //   MULTICAST GPUs that can take part in multicast, from the first on (0)
 //   VERSION   of the driver (13000)
 //   FAIL      "cuMemMap:3:2,...": the third call of cuMemMap returns error 2
-//   BREAK     "cuLaunchKernel:3:700,...": what the third call of cuLaunchKernel puts into a stream
-//   breaks
-//             the context with error 700 when its turn comes; the call itself returns success
+//   BREAK     "cuLaunchKernel:3:700,...": what the third call of cuLaunchKernel puts into a
+//             stream breaks the context with error 700 when its turn comes; the call itself returns
+//             success
 //   PID       what the driver takes this process's pid to be, as in a pid namespace
 //   SEED      of random delays: of what streams do, and of calls that are slow on a real driver (0:
 //             none)
 //   MULTIPROCESSORS of each GPU, which 2048 threads each fit (16)
 //   MACHINE   a name; processes of different names share no GPU ("0")
+//
 // CUDA_DEVICE_MAX_CONNECTIONS says how many hardware queues each GPU has (8, 32 at most), as it
 // does to a real driver (CUDA C++ Programming Guide, CUDA Environment Variables).
 #pragma once

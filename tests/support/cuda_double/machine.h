@@ -121,6 +121,7 @@ struct StreamState {
   std::size_t hardware_queue = 0;
   bool blocking = true;  // keeps order with the default stream
   bool closed = false;
+  bool captured = false;   // into a graph
   bool abandoned = false;  // its context is gone: waits give up
   std::deque<Operation> queue;
   std::uint64_t posted = 0;

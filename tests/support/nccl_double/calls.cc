@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -27,6 +28,10 @@ namespace headrace::nccl_double {
 namespace {
 
 using namespace headrace::transport;  // NOLINT(google-build-using-namespace): the interface we play
+
+// The longest that they take by themselves.
+constexpr std::chrono::microseconds kInitDelay(3000);
+constexpr std::chrono::microseconds kAbortDelay(3000);
 
 struct Table {
   std::mutex mutex;
@@ -65,9 +70,11 @@ std::shared_ptr<Rank> Take(NcclComm comm) {
   return rank;
 }
 
-// NCCL's groups belong to the thread that opens them.
+// NCCL's groups belong to the thread that opens them (src/group.cc, ncclGroupDepth is
+// thread_local).
 struct Group {
   int depth = 0;
+  NcclResult error = NcclResult::kSuccess;  // of the first call that failed
   std::vector<std::pair<std::shared_ptr<Rank>, std::string>> forming;
   std::vector<std::pair<std::shared_ptr<Rank>, std::vector<Call>>> calls;
 };
@@ -76,8 +83,22 @@ Group& TheGroup() {
   return group;
 }
 
+// src/include/group.h, ncclGroupErrCheck: a group remembers its first error, and ncclGroupEnd
+// returns it and launches nothing of the group.
+NcclResult Remember(NcclResult result) {
+  Group& group = TheGroup();
+  if (group.depth > 0 && group.error == NcclResult::kSuccess) group.error = result;
+  return result;
+}
+
 NcclResult EndGroup() {
   Group group = std::exchange(TheGroup(), {});
+  if (group.error != NcclResult::kSuccess) {
+    // src/group.cc, groupCleanup: asking a rank of it tells the error.
+    for (auto& [rank, hub] : group.forming) rank->Fail(group.error);
+    for (auto& [rank, calls] : group.calls) rank->Fail(group.error);
+    return group.error;
+  }
   const bool any = !group.forming.empty() || !group.calls.empty();
   if (!group.calls.empty() && Settings::Get().Enter("block") != NcclResult::kSuccess) {
     group.calls.front().first->AwaitLeave();
@@ -116,13 +137,20 @@ struct Asked {
   int root = 0;
 };
 
-NcclResult Collect(const Asked& asked, NcclComm comm, CuStream stream) {
+// src/init.cc, ncclCommEnsureReady: a rank that is still about something is refused as an argument,
+// one that has failed answers what it failed with.
+NcclResult Ready(const std::shared_ptr<Rank>& rank) {
+  if (!rank || rank->state() == NcclResult::kInProgress) return NcclResult::kInvalidArgument;
+  return rank->state();
+}
+
+NcclResult TryCollect(const Asked& asked, NcclComm comm, CuStream stream) {
   if (const NcclResult told = Settings::Get().Enter(asked.function); told != NcclResult::kSuccess) {
     return told;
   }
   const std::shared_ptr<Rank> rank = Find(comm);
-  if (!rank || !IsType(asked.type)) return NcclResult::kInvalidArgument;
-  if (rank->state() != NcclResult::kSuccess) return NcclResult::kInvalidArgument;
+  if (const NcclResult ready = Ready(rank); ready != NcclResult::kSuccess) return ready;
+  if (!IsType(asked.type)) return NcclResult::kInvalidArgument;
   if (asked.root < 0 || asked.root >= static_cast<int>(rank->ranks_count())) {
     return NcclResult::kInvalidArgument;
   }
@@ -152,6 +180,12 @@ NcclResult Collect(const Asked& asked, NcclComm comm, CuStream stream) {
   const bool lacks_target = call.target_size != 0 && call.target == nullptr;
   if (lacks_source || lacks_target) return NcclResult::kInvalidArgument;
   return Add(rank, call);
+}
+
+NcclResult Collect(const Asked& asked, NcclComm comm, CuStream stream) {
+  const NcclResult result = TryCollect(asked, comm, stream);
+  const bool taken = result == NcclResult::kSuccess || result == NcclResult::kInProgress;
+  return taken ? result : Remember(result);
 }
 
 // The GPU of the context that is current.
@@ -192,9 +226,13 @@ NcclResult ncclGetUniqueId(NcclId* id) {
   return StartHub(*id);
 }
 
-NcclResult ncclCommInitRankConfig(NcclComm* comm, int ranks_count, NcclId id, int rank,
-                                  NcclConfig* config) {
-  HR_DOUBLE_ENTER();
+namespace {
+NcclResult TryInit(NcclComm* comm, int ranks_count, const NcclId& id, int rank,
+                   const NcclConfig* config) {
+  if (const NcclResult told = nccl_double::Enter("ncclCommInitRankConfig");
+      told != NcclResult::kSuccess) {
+    return told;
+  }
   const std::string hub = NameOf(id);
   if (config == nullptr || config->magic != 0xcafebeef || config->version < 21400 ||
       config->size < offsetof(NcclConfig, cga_cluster_size) || config->blocking != 0) {
@@ -206,17 +244,29 @@ NcclResult ncclCommInitRankConfig(NcclComm* comm, int ranks_count, NcclId id, in
   if (const NcclResult found = CurrentDevice(context, device); found != NcclResult::kSuccess) {
     return found;
   }
+  // src/init.cc, ncclCommInitRankDev: a nonblocking call, too, reads the environment, makes the
+  // context (cudaFree(NULL)) and allocates on the thread that calls it, before it returns.
+  Settings::Get().AwaitInits();
+  Settings::Get().Delay(kInitDelay);
   auto made = std::make_shared<Rank>(context, device, static_cast<std::uint32_t>(rank),
                                      static_cast<std::uint32_t>(ranks_count));
   *comm = Keep(made);
   TheGroup().forming.emplace_back(made, hub);
   return TheGroup().depth == 0 ? EndGroup() : NcclResult::kSuccess;
 }
+}  // namespace
+
+NcclResult ncclCommInitRankConfig(NcclComm* comm, int ranks_count, NcclId id, int rank,
+                                  NcclConfig* config) {
+  const NcclResult result = TryInit(comm, ranks_count, id, rank, config);
+  const bool taken = result == NcclResult::kSuccess || result == NcclResult::kInProgress;
+  return taken ? result : Remember(result);
+}
 
 NcclResult ncclCommFinalize(NcclComm comm) {
   HR_DOUBLE_ENTER();
   const auto rank = Find(comm);
-  if (!rank || rank->state() != NcclResult::kSuccess) return NcclResult::kInvalidArgument;
+  if (const NcclResult ready = Ready(rank); ready != NcclResult::kSuccess) return ready;
   rank->Finalize();
   return NcclResult::kInProgress;
 }
@@ -230,11 +280,17 @@ NcclResult ncclCommDestroy(NcclComm comm) {
   return NcclResult::kSuccess;
 }
 
+// Of NCCL 2.28, src/init.cc: the flags that kernels look at, in pinned memory, are set first
+// (setCommAbortFlags); then the call joins what goes on in the background, stops proxy threads,
+// frees memory of the GPU and returns, which may take much longer.
 NcclResult ncclCommAbort(NcclComm comm) {
   HR_DOUBLE_ENTER();
-  Settings::Get().AwaitAborts();
   const auto rank = Take(comm);
   if (!rank) return NcclResult::kInvalidArgument;
+  Settings::Get().AwaitAborts(2);
+  rank->Release();
+  Settings::Get().AwaitAborts(1);
+  Settings::Get().Delay(kAbortDelay);
   Settings::Get().Count(&NcclDoubleCounts::aborted, 1);
   rank->Leave();
   return NcclResult::kSuccess;
@@ -255,6 +311,7 @@ NcclResult ncclGroupStart() {
 }
 
 NcclResult ncclGroupEnd() {
+  // src/group.cc: "ncclGroupEnd: not in a group call."
   if (TheGroup().depth == 0) return NcclResult::kInvalidUsage;
   if (--TheGroup().depth > 0) return NcclResult::kSuccess;
   if (const NcclResult told = nccl_double::Enter(__func__); told != NcclResult::kSuccess) {
@@ -268,7 +325,7 @@ NcclResult ncclRedOpCreatePreMulSum(NcclReduction* reduction, void* scalar, Nccl
                                     std::uint32_t residence, NcclComm comm) {
   HR_DOUBLE_ENTER();
   const auto rank = Find(comm);
-  if (!rank || rank->state() != NcclResult::kSuccess) return NcclResult::kInvalidArgument;
+  if (const NcclResult ready = Ready(rank); ready != NcclResult::kSuccess) return ready;
   if (scalar == nullptr || residence != kNcclScalarNow || !IsType(type)) {
     return NcclResult::kInvalidArgument;
   }

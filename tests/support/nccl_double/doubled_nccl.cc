@@ -24,6 +24,7 @@ DoubledNccl LoadDouble() {
   find(doubled.counts, "headrace_nccl_double_counts");
   find(doubled.fail, "headrace_nccl_double_fail");
   find(doubled.hold_aborts, "headrace_nccl_double_hold_aborts");
+  find(doubled.hold_inits, "headrace_nccl_double_hold_inits");
   return doubled;
 }
 

@@ -15,6 +15,7 @@ struct DoubledNccl {
   decltype(&headrace_nccl_double_counts) counts = nullptr;
   decltype(&headrace_nccl_double_fail) fail = nullptr;
   decltype(&headrace_nccl_double_hold_aborts) hold_aborts = nullptr;
+  decltype(&headrace_nccl_double_hold_inits) hold_inits = nullptr;
 
   NcclDoubleCounts Counts() const {
     NcclDoubleCounts now{};

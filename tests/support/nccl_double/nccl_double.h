@@ -10,7 +10,8 @@
 // smaller.
 //
 // The environment, in variables that begin with HEADRACE_NCCL_DOUBLE_:
-//   VERSION   as ncclGetVersion tells it (22304)
+//   VERSION   as ncclGetVersion tells it (22809)
+//   SEED      of the delays of calls, launches and ends (1); 0: none
 //   FAIL      "ncclGroupEnd:3:2,...": the third call of ncclGroupEnd returns 2. Of "hang" (no
 //   number
 //             behind) it is the n-th collective of this process's ranks that never begins, of
@@ -38,7 +39,9 @@ extern "C" {
 void headrace_nccl_double_counts(NcclDoubleCounts* counts);
 // As FAIL, from now on. The last ones go with `function` null.
 void headrace_nccl_double_fail(const char* function, std::uint64_t nth, std::uint32_t result);
-// Whether aborts wait from now on until they may go on.
+// 1: aborts do not return from now on, while GPUs heed them; 2: GPUs do not either; 0: they go on.
 void headrace_nccl_double_hold_aborts(int hold);
+// Whether calls that form ranks do not return from now on, until they may.
+void headrace_nccl_double_hold_inits(int hold);
 }
 #pragma GCC visibility pop

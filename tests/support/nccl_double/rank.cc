@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -15,6 +16,7 @@ namespace {
 
 using transport::CuResult;
 
+constexpr std::chrono::microseconds kLaunchDelay(300);
 constexpr const char* kKernel = "headrace_nccl_double_move";
 
 // Ranks of equal host and GPU are two on one GPU.
@@ -126,6 +128,8 @@ NcclResult Rank::LoadKernel() {
 
 void Rank::Launch(std::vector<Call> calls) {
   Start([this, calls = std::move(calls)] {
+    // src/group.cc, groupLaunch: plans, and connects what the collective needs, before it launches.
+    Settings::Get().Delay(kLaunchDelay);
     for (const Call& call : calls) {
       if (const NcclResult result = Put(call); result != NcclResult::kSuccess) return result;
     }
@@ -206,13 +210,15 @@ void Rank::Finalize() {
   });
 }
 
+void Rank::Release() {
+  const std::lock_guard lock(mutex_);
+  leaves_ = true;
+  if (socket_) ::shutdown(socket_.get(), SHUT_RDWR);
+  changed_.notify_all();
+}
+
 void Rank::Leave() {
-  {
-    const std::lock_guard lock(mutex_);
-    leaves_ = true;
-    if (socket_) ::shutdown(socket_.get(), SHUT_RDWR);
-    changed_.notify_all();
-  }
+  Release();
   thread_.join();
   module_.reset();
 }

@@ -54,12 +54,17 @@ class Rank : public std::enable_shared_from_this<Rank> {
   std::uint32_t ranks_count() const { return ranks_count_; }
   NcclResult state() const { return state_.load(); }
 
+  // What it answers from now on.
+  void Fail(NcclResult result) { state_ = result; }
+
   // All three go on in the background: kInProgress until they are done.
   void Form(std::string hub);
   void Launch(std::vector<Call> calls);
   void Finalize();
 
-  // Lets its streams go on, and ends its thread.
+  // Lets its streams go on.
+  void Release();
+  // The same, and ends its thread.
   void Leave();
   // Holds the caller until then.
   void AwaitLeave();

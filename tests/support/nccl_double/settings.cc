@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <memory>
 #include <sstream>
+#include <thread>
 
 namespace headrace::nccl_double {
 
@@ -15,6 +16,11 @@ Settings& Settings::Get() {
 Settings::Settings() {
   if (const char* version = std::getenv("HEADRACE_NCCL_DOUBLE_VERSION")) {
     version_ = std::stoi(version);
+  }
+  if (const char* given = std::getenv("HEADRACE_NCCL_DOUBLE_SEED")) {
+    const auto seed = static_cast<std::uint32_t>(std::stoul(given));
+    random_.reset();
+    if (seed != 0) random_.emplace(seed);
   }
   const char* fail = std::getenv("HEADRACE_NCCL_DOUBLE_FAIL");
   std::istringstream rules(fail != nullptr ? fail : "");
@@ -51,15 +57,36 @@ void Settings::Fail(const char* function, std::uint64_t nth, NcclResult result) 
   }
 }
 
-void Settings::HoldAborts(bool hold) {
+void Settings::HoldAborts(int hold) {
   const std::lock_guard lock(mutex_);
   holds_aborts_ = hold;
   released_.notify_all();
 }
 
-void Settings::AwaitAborts() {
+void Settings::AwaitAborts(int hold) {
   std::unique_lock lock(mutex_);
-  released_.wait(lock, [this] { return !holds_aborts_; });
+  released_.wait(lock, [&] { return holds_aborts_ < hold; });
+}
+
+void Settings::HoldInits(bool hold) {
+  const std::lock_guard lock(mutex_);
+  holds_inits_ = hold;
+  released_.notify_all();
+}
+
+void Settings::AwaitInits() {
+  std::unique_lock lock(mutex_);
+  released_.wait(lock, [this] { return !holds_inits_; });
+}
+
+void Settings::Delay(std::chrono::microseconds longest) {
+  std::chrono::microseconds delay{};
+  {
+    const std::lock_guard lock(mutex_);
+    if (!random_) return;
+    delay = longest * static_cast<std::int64_t>((*random_)() % 1000) / 1000;
+  }
+  std::this_thread::sleep_for(delay);
 }
 
 void Settings::Count(std::uint64_t NcclDoubleCounts::*count, std::int64_t change) {
@@ -82,4 +109,6 @@ void headrace_nccl_double_fail(const char* function, std::uint64_t nth, std::uin
   Settings::Get().Fail(function, nth, static_cast<headrace::transport::NcclResult>(result));
 }
 
-void headrace_nccl_double_hold_aborts(int hold) { Settings::Get().HoldAborts(hold != 0); }
+void headrace_nccl_double_hold_aborts(int hold) { Settings::Get().HoldAborts(hold); }
+
+void headrace_nccl_double_hold_inits(int hold) { Settings::Get().HoldInits(hold != 0); }

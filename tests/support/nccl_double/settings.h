@@ -1,9 +1,12 @@
 // Failures that a test asked for, and counts. One for a process; thread-safe.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -23,8 +26,14 @@ class Settings {
   NcclResult Enter(const std::string& function);
   void Fail(const char* function, std::uint64_t nth, NcclResult result);
 
-  void HoldAborts(bool hold);
-  void AwaitAborts();
+  // 1: aborts do not return; 2: GPUs do not heed them either.
+  void HoldAborts(int hold);
+  void AwaitAborts(int hold);
+  void HoldInits(bool hold);
+  void AwaitInits();
+
+  // Takes a part of `longest`, by the seed.
+  void Delay(std::chrono::microseconds longest);
 
   void Count(std::uint64_t NcclDoubleCounts::*count, std::int64_t change);
   NcclDoubleCounts counts();
@@ -40,9 +49,11 @@ class Settings {
 
   std::mutex mutex_;
   std::condition_variable released_;
-  int version_ = 22304;
+  int version_ = 22809;
   std::vector<Failure> failures_;
-  bool holds_aborts_ = false;
+  int holds_aborts_ = 0;
+  bool holds_inits_ = false;
+  std::optional<std::minstd_rand> random_{1U};  // none: no delays
   NcclDoubleCounts counts_{};
 };
 

@@ -98,7 +98,7 @@ def as_torchs_gpu(gpu: DoubledGpu) -> Iterator[None]:
     def in_order(function):
         def called(*arguments):
             result = function(*arguments)
-            gpu.synchronize()
+            gpu.synchronize(arguments[-1])
             return result
 
         return called
@@ -112,6 +112,8 @@ def as_torchs_gpu(gpu: DoubledGpu) -> Iterator[None]:
         mock.patch.object(devices, "finished_future", finished_future),
         mock.patch.object(devices, "device_of", lambda _: gpu.number),
         mock.patch.object(devices, "current_stream", lambda _: gpu.stream),
+        mock.patch.object(devices, "new_stream", lambda _: gpu.new_stream()),
+        mock.patch.object(devices, "on_stream", contextlib.nullcontext),
         mock.patch.object(Region, "dlpack_device", lambda _: (1, 0)),
         mock.patch.object(Layout, "wait_on", in_order(Layout.wait_on)),
         mock.patch.object(Operation, "wait_on", in_order(Operation.wait_on)),

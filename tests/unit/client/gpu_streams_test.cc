@@ -1,4 +1,5 @@
 // Operations in the order of a GPU's stream.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -13,9 +14,38 @@ namespace {
 
 using cuda_double::Environment;
 using transport::CuResult;
+using transport::CuStream;
 using transport::WordMeans;
 
 // By the GPU's own word operations, and by a thread of its driver.
+// Captures a stream into a graph while it lives.
+class StreamCapture {
+ public:
+  explicit StreamCapture(CuStream stream) : stream_(stream) {
+    const auto begin = Find<CuResult(CuStream, std::uint32_t)>("cuStreamBeginCapture_v2");
+    EXPECT_EQ(begin(stream_, 0), CuResult::kSuccess);
+  }
+  ~StreamCapture() {
+    void* graph = nullptr;
+    const auto end = Find<CuResult(CuStream, void**)>("cuStreamEndCapture");
+    EXPECT_EQ(end(stream_, &graph), CuResult::kSuccess);
+  }
+  StreamCapture(const StreamCapture&) = delete;
+  StreamCapture& operator=(const StreamCapture&) = delete;
+
+ private:
+  template <typename Function>
+  static Function* Find(const char* name) {
+    const transport::Library library(
+        ::dlopen(cuda_double::LibraryPath().c_str(), RTLD_NOW | RTLD_NOLOAD));
+    void* symbol = ::dlsym(library.get(), name);
+    HR_CHECK(symbol != nullptr, name);
+    return reinterpret_cast<Function*>(symbol);
+  }
+
+  CuStream stream_;
+};
+
 class GpuStreamsTest : public GpuSessionTest, public testing::WithParamInterface<WordMeans> {
  protected:
   void SetUp() override {
@@ -59,6 +89,23 @@ TEST_P(GpuStreamsTest, HoldsTheStreamUntilTheOperationHasEnded) {
   Synchronize();
   ASSERT_EQ(hr_stream_wait(&handle_, operation, stream(), &error_), HR_OK);
   EXPECT_TRUE(IsIdle());  // of what has ended, nothing is put into the stream
+}
+
+// A replay of the graph would write and await the words of an operation that ended long ago.
+TEST_P(GpuStreamsTest, RefusesAStreamThatIsBeingCaptured) {
+  hr_tensor* tensor = Tensor(100);
+  const hr_operation posted = Post(tensor);
+  const StreamCapture capture(stream());
+  hr_operation operation = 0;
+  EXPECT_EQ(
+      hr_all_reduce_on_stream(&handle_, tensor, nullptr, HR_SUM, stream(), &operation, &error_),
+      HR_INVALID_ARGUMENT);
+  EXPECT_TRUE(Says("captured into a CUDA graph")) << error_.text;
+  EXPECT_TRUE(Says("outside of the capture")) << error_.text;
+  EXPECT_EQ(hr_stream_wait(&handle_, posted, stream(), &error_), HR_INVALID_ARGUMENT);
+  EXPECT_TRUE(Says("captured into a CUDA graph")) << error_.text;
+  service_->End(service_->Take().commit);
+  EXPECT_EQ(hr_wait(&handle_, posted, -1, &error_), HR_OK);
 }
 
 TEST_P(GpuStreamsTest, LetsTheStreamGoOnAfterAFailureThatHrWaitTells) {

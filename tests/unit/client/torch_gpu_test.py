@@ -4,18 +4,24 @@ Memory, words, streams and service are those of a real run; torch computes on th
 GPU. What only a real GPU shows is the order of torch's own work in its streams.
 """
 
+import contextlib
+import os
+import tempfile
+import time
 import unittest
 import unittest.mock
 
 import headrace.torch
 import torch
 from doubled_gpu import DoubledGpu, as_torchs_gpu, gpu_service, use_double
+from headrace.operation import Operation
 from headrace.torch import devices
 from ranks import run_ranks
 from torch_ranks import main
 from torch_scheduled import STEPS, batches, bits, both_ways, loss_of, network
 
 RANKS = 2
+WAIT_ON = Operation.wait_on  # as it is outside of as_torchs_gpu
 
 
 def with_scheduled_optimizer(session):
@@ -71,24 +77,63 @@ def with_views_after_the_session(session):
 def with_ddp_hook(session):
     gpu = DoubledGpu()
 
-    class Bucket:
-        def index(self):
-            return 0
-
-        def parameters(self):
-            return [torch.empty(100)]
-
-        def buffer(self):
-            return torch.full((100,), session.rank + 1.0)
-
     def average():
-        return headrace.torch.ddp_hook(session, Bucket()).wait().tolist()
+        return headrace.torch.ddp_hook(session, Bucket(session.rank)).wait().tolist()
 
     with as_torchs_gpu(gpu):
         averages = [average()]  # the first compares what is in the bucket, which waits
         before = session.counters()["waits"]
         averages += [average() for _ in range(2)]
         return averages, session.counters()["waits"] - before
+
+
+class Bucket:
+    """As DDP gives a hook one: 100 elements that are the rank's number and one."""
+
+    def __init__(self, rank):
+        self.rank = rank
+
+    def index(self):
+        return 0
+
+    def parameters(self):
+        return [torch.empty(100)]
+
+    def buffer(self):
+        return torch.full((100,), self.rank + 1.0)
+
+
+def with_ddp_hook_before_the_other_rank(session, goes_on):
+    """Rank 1 posts once rank 0's stream, in which backward computes, has nothing left to wait for."""
+    gpu = DoubledGpu()
+    streams = []
+    bucket = Bucket(session.rank)
+    with as_torchs_gpu(gpu):
+        state = headrace.torch.DdpState(session)
+        state.check(bucket)
+        with (
+            unittest.mock.patch.object(Operation, "wait_on", WAIT_ON),
+            unittest.mock.patch.object(
+                devices, "on_stream", lambda each: streams.append(each) or contextlib.nullcontext()
+            ),
+        ):
+            if session.rank == 1:
+                assert within(60, lambda: os.path.exists(goes_on)), "rank 0's stream waits"
+            future = headrace.torch.ddp_hook(state, bucket)
+            if session.rank == 0:
+                went_on = within(60, gpu.is_idle)
+                open(goes_on, "x").close() if went_on else None
+        gpu.synchronize(streams[0])
+        return future.wait().tolist(), len(streams), streams[0] != gpu.stream
+
+
+def within(seconds, condition):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.001)
+    return True
 
 
 def with_a_rank_that_dies(session):
@@ -135,6 +180,15 @@ class OnAGpu(unittest.TestCase):
         for averages, waits in self.run_ranks(with_ddp_hook):
             self.assertEqual(averages, [[1.5] * 100] * 3)
             self.assertEqual(waits, 0)
+
+    def test_ddps_hook_lets_backwards_stream_go_on(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ranks = self.run_ranks(
+                with_ddp_hook_before_the_other_rank, os.path.join(folder, "goes-on")
+            )
+        for averages, streams, is_another in ranks:
+            self.assertEqual(averages, [1.5] * 100)
+            self.assertEqual((streams, is_another), (1, True))
 
     def test_views_stay_when_the_session_is_closed(self):
         for before, after in self.run_ranks(with_views_after_the_session):

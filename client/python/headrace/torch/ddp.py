@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from typing import Any
 
 import torch
 import torch.distributed
@@ -17,7 +18,8 @@ from headrace.torch.outcomes import Outcomes
 
 
 class DdpState:
-    """What ddp_hook keeps between iterations: one registered tensor per bucket, one waiter thread.
+    """What ddp_hook keeps between iterations: one registered tensor per bucket, and what waits for
+    operations beside backward: a thread, or for each GPU a stream.
 
     One per DDP model. ddp_hook makes one by itself when it is given a Session. ``model`` says how
     gradients are called: with it a rank whose equally large layers stand in another order ends every
@@ -31,6 +33,7 @@ class DdpState:
         self._buckets: dict[int, Tensor] = {}
         self._open: queue.SimpleQueue = queue.SimpleQueue()
         self._waiter: threading.Thread | None = None
+        self._waiting: dict[int, Any] = {}  # streams, by GPU
         self.outcomes = Outcomes()
 
     def __del__(self) -> None:
@@ -58,6 +61,12 @@ class DdpState:
         arena = self.session.arena(bytes_for([spec]), devices.device_of(buffer))
         self._buckets[index] = arena.tensors([spec])[0]
         return self._buckets[index]
+
+    def waiting_stream(self, device: int) -> Any:
+        """A stream that waits in the place of the one in which backward computes."""
+        if device not in self._waiting:
+            self._waiting[device] = devices.new_stream(device)
+        return self._waiting[device]
 
     def complete(self, started: torch.futures.Future, operation: Operation) -> None:
         """Has the waiter thread set the future, whose callback then waits for the operation."""
@@ -119,13 +128,19 @@ def ddp_hook(
 def _in_stream_order(
     state: DdpState, tensor: Tensor, view: torch.Tensor
 ) -> torch.futures.Future:
-    """On a GPU the current stream waits, and DDP's work comes after it; the host goes on."""
+    """On a GPU a stream beside backward's waits, so that backward goes on while gradients travel.
+
+    The future is set in that stream: whoever takes its value, DDP at the end of backward, comes after
+    the average.
+    """
     state.outcomes.check()
-    stream = devices.current_stream(tensor.device)
-    operation = state.session.all_reduce(tensor, "average", True, stream)
-    operation.wait_on(stream)
-    state.outcomes.add(operation)
-    return devices.finished_future(tensor.device, view)
+    computing = devices.current_stream(tensor.device)
+    operation = state.session.all_reduce(tensor, "average", True, computing)
+    waiting = state.waiting_stream(tensor.device)
+    with devices.on_stream(waiting):
+        operation.wait_on(waiting)
+        state.outcomes.add(operation)
+        return devices.finished_future(tensor.device, view)
 
 
 if torch.distributed.is_available():

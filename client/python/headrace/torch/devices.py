@@ -45,6 +45,16 @@ def current_stream(device: int | None) -> int | None:
     return torch.cuda.current_stream(device).cuda_stream
 
 
+def new_stream(device: int) -> torch.cuda.Stream:
+    """A stream of this GPU beside all others."""
+    return torch.cuda.Stream(device)
+
+
+def on_stream(stream: torch.cuda.Stream) -> contextlib.AbstractContextManager:
+    """Within it, this stream is the current one."""
+    return torch.cuda.stream(stream)
+
+
 def finished_future(device: int, value: torch.Tensor) -> torch.futures.Future:
     """A future of a value that the current stream is about to have; who takes it comes after that."""
     future: torch.futures.Future = torch.futures.Future(devices=[f"cuda:{device}"])

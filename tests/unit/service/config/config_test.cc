@@ -209,6 +209,21 @@ TEST_F(ConfigTest, RefusesWhatIsOutOfRange) {
   ExpectRefused(ReadFile("board = \"/run/headrace/headrace.sock\"\n"), {"are both"});
 }
 
+// What tests/gpu passes on is what the loader was asked for, with or without a folder.
+TEST_F(ConfigTest, TakesALibraryByPathOrByName) {
+  for (const std::string name : {"libcuda.so.1", "/opt/cuda/libcuda.so.1", ""}) {
+    const Result<Invocation> read = Read({"--cuda-library", name.c_str()});
+    ASSERT_TRUE(read) << read.error().text();
+    EXPECT_EQ(read->config.cuda_library, name);
+  }
+  const Result<Invocation> nccl = Read({"--nccl-library", "libnccl.so.2"});
+  ASSERT_TRUE(nccl) << nccl.error().text();
+  EXPECT_EQ(nccl->config.nccl_library, "libnccl.so.2");
+  ExpectRefused(Read({"--cuda-library", "lib/libcuda.so.1"}),
+                {"cuda_library", "lib/libcuda.so.1", "absolute path", "without any /"});
+  ExpectRefused(ReadFile("nccl_library = \"./libnccl.so.2\"\n"), {"nccl_library", "absolute path"});
+}
+
 TEST_F(ConfigTest, RefusesAFileThatIsNotToml) {
   ExpectRefused(ReadFile("spin_us = 1\nspin_us = 2\n"), {path_ + ":2:"});
   ExpectRefused(ReadFile("spin_us\n"), {path_ + ":"});

@@ -152,6 +152,28 @@ TEST_F(NcclDouble, HangsOnCallsThatDifferUntilTheAbort) {
   EXPECT_EQ(b.elements(), (std::vector<float>{10, 20}));
 }
 
+TEST_F(NcclDouble, LaunchesNothingOfAGroupInWhichACallFailed) {
+  Open(1);
+  NcclId id;
+  ASSERT_EQ(call().get_unique_id(&id), NcclResult::kSuccess);
+  NcclComm comm = nullptr;
+  ASSERT_EQ(Begin(comm, 1, id, 0, 0), NcclResult::kInProgress);
+  ASSERT_EQ(StateOf(comm), NcclResult::kSuccess);
+  const GpuArray<float> memory(*gpus_, 0, {1, 2});
+  ASSERT_EQ(call().group_start(), NcclResult::kSuccess);
+  EXPECT_EQ(Sum(comm, 0, memory, 2), NcclResult::kSuccess);
+  EXPECT_EQ(call().broadcast(memory.bytes(), memory.bytes(), 2, NcclType::kFloat32, 1, comm,
+                             streams_[0].get().thing),
+            NcclResult::kInvalidArgument);
+  EXPECT_EQ(call().group_end(), NcclResult::kInvalidArgument);
+  // The rank is of no use any more, and says why.
+  EXPECT_EQ(StateOf(comm), NcclResult::kInvalidArgument);
+  EXPECT_EQ(Sum(comm, 0, memory, 2), NcclResult::kInvalidArgument);
+  EXPECT_TRUE(StreamIsDone(0));
+  EXPECT_EQ(call().abort(comm), NcclResult::kSuccess);
+  EXPECT_EQ(call().group_end(), NcclResult::kInvalidUsage);
+}
+
 // As a real kernel would: the context is broken.
 TEST_F(NcclDouble, TouchesOnlyWhatTheGpuMay) {
   Open(1);

@@ -15,7 +15,7 @@ namespace {
 TEST(NcclLibrary, OpensAndTellsItsVersion) {
   const auto opened = NcclLibrary::Open(nccl_double::LibraryPath());
   ASSERT_TRUE(opened.ok()) << opened.error().text();
-  EXPECT_EQ(NcclVersionText((*opened)->version()), "2.23.4");
+  EXPECT_EQ(NcclVersionText((*opened)->version()), "2.28.9");
 }
 
 TEST(NcclLibrary, SaysWhatToInstallWhereItIsAbsent) {
@@ -47,13 +47,13 @@ TEST(NcclLibraryDeathTest, RefusesAnOldOneAndSaysWhichAndWhatIsNeeded) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
-        ::setenv("HEADRACE_NCCL_DOUBLE_VERSION", "21705", 1);
+        ::setenv("HEADRACE_NCCL_DOUBLE_VERSION", "22605", 1);
         const auto opened = NcclLibrary::Open(nccl_double::LibraryPath());
         if (!opened) std::fputs(opened.error().text().c_str(), stderr);
         std::exit(opened.ok() ? 0 : static_cast<int>(opened.error().code()));
       },
       ::testing::ExitedWithCode(static_cast<int>(Code::kVersionMismatch)),
-      "is NCCL 2.17.5, 2.18.1 or later is needed: install NCCL");
+      "is NCCL 2.26.5, 2.27.3 or later is needed: install NCCL");
 }
 
 TEST(NcclLibrary, WritesVersionsAsPeopleDo) {

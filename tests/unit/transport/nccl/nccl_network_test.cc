@@ -96,7 +96,7 @@ class NcclNetworkTest : public NcclTest {
 TEST_F(NcclNetworkTest, SumsMemoryOfGpusOfThreeNodes) {
   Open(3, {.nccl = {.piece_size = 1024}});
   EXPECT_TRUE(nodes_[0]->capabilities().device_memory);
-  EXPECT_NE(nodes_[1]->WireNames().find("NCCL 2.23.4 on GPU 1"), std::string::npos);
+  EXPECT_NE(nodes_[1]->WireNames().find("NCCL 2.28.9 on GPU 1"), std::string::npos);
   std::uint64_t position = 10;
   for (const std::size_t count : {1U, 300U, 10'001U}) {
     std::vector<GpuArray<float>> memory;
@@ -329,6 +329,14 @@ TEST_F(NcclNetworkTest, SaysThatTheMeetingFailed) {
   nodes_[1]->CloseGroup(1, "node a failed");
   Until([&] { return !completions_[1].empty(); });
   EXPECT_NE(completions_[1][0].cause.find("node a failed"), std::string::npos);
+}
+
+TEST(NcclOrders, AreAsManyAsRunSideBySideOnTheGpu) {
+  EXPECT_EQ(NcclOrdersThatFit(132, 16), 7U);  // and the lane inside the node
+  EXPECT_EQ(NcclOrdersThatFit(132, 44), kNcclOrdersMin);
+  EXPECT_EQ(NcclOrdersThatFit(132, 45), 1U);
+  EXPECT_EQ(NcclOrdersThatFit(132, 133), 0U);
+  EXPECT_EQ(NcclOrdersThatFit(132, 1), kNcclOrdersMax);
 }
 
 TEST_F(NcclNetworkTest, RefusesWhatNcclCannotDo) {

@@ -77,7 +77,7 @@ class NcclTransportTest : public NcclTest {
 
 TEST_F(NcclTransportTest, SumsBlocksOfAnySize) {
   Open(3, {.piece_size = 1024});
-  EXPECT_EQ(transport_->LibraryText(), "NCCL 2.23.4");
+  EXPECT_EQ(transport_->LibraryText(), "NCCL 2.28.9");
   EXPECT_TRUE(transport_->capabilities().device_memory);
   for (const std::size_t count : {1U, 2U, 255U, 257U, 10'007U}) {
     const auto members = FloatMembers(count, {2, 0, 1});
@@ -429,7 +429,7 @@ TEST_F(NcclTransportTest, SaysWhenEvenTheAbortDoesNotEnd) {
   Transfer transfer = AllReduce(1, 10);
   Describe(transfer, members);
   nccl_.fail("hang", 1, 1);
-  nccl_.hold_aborts(1);
+  nccl_.hold_aborts(2);
   ASSERT_EQ(transport_->Post(transfer, MonotonicNow()), PostResult::kAccepted);
   transport_->Cancel(1);  // not given out yet: it just ends
   EXPECT_EQ(Await(*transport_).code, Code::kCancelled);
@@ -444,6 +444,39 @@ TEST_F(NcclTransportTest, SaysWhenEvenTheAbortDoesNotEnd) {
   EXPECT_EQ(completion.code, Code::kInternal);
   EXPECT_NE(completion.cause.find("restart the service"), std::string::npos);
   nccl_.hold_aborts(0);
+}
+
+// Threads, network and memory of NCCL may take long to end, while GPUs have heeded it long ago.
+TEST_F(NcclTransportTest, EndsWhatWasAbortedBeforeTheAbortReturns) {
+  Open(2, {.cancel_patience_ns = 5 * kMillisecond});
+  const auto members = FloatMembers(10, {0, 1});
+  Transfer transfer = AllReduce(1, 10);
+  Describe(transfer, members);
+  nccl_.fail("hang", 1, 1);
+  nccl_.hold_aborts(1);
+  const std::uint64_t aborted = nccl_.Counts().aborted;
+  ASSERT_EQ(transport_->Post(transfer, MonotonicNow()), PostResult::kAccepted);
+  AwaitHang();
+  transport_->Cancel(1);
+  EXPECT_EQ(Await(*transport_).code, Code::kCancelled);
+  EXPECT_EQ(nccl_.Counts().aborted, aborted);
+  nccl_.hold_aborts(0);
+}
+
+// A nonblocking call that forms ranks does much before it returns.
+TEST_F(NcclTransportTest, IsNotHeldUpByACallThatFormsRanks) {
+  Open(2, {});
+  const auto members = FloatMembers(10, {0, 1});
+  Transfer transfer = AllReduce(1, 10);
+  Describe(transfer, members);
+  nccl_.hold_inits(1);
+  ASSERT_EQ(transport_->Post(transfer, MonotonicNow()), PostResult::kAccepted);
+  std::vector<Completion> completions;
+  for (int i = 0; i < 100; ++i) transport_->DoWork(MonotonicNow(), completions);
+  EXPECT_TRUE(completions.empty());
+  nccl_.hold_inits(0);
+  EXPECT_EQ(Await(*transport_).code, Code::kOk);
+  EXPECT_EQ(members[0].elements()[0], 3.0F);
 }
 
 // NCCL's calls may block, whatever it was told; the abort frees the thread that makes them.
