@@ -3,7 +3,7 @@
 // is held up is let go after a limit, by ending what the GPU was busy with. A service that makes
 // such a call on the thread whose work the kernel waits for never gets further.
 //
-// usage: hold_probe [LIMIT_MS]
+// usage: driver_probe [LIMIT_MS]
 #include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -332,7 +332,7 @@ int MeasureAll(const CuIpcHandle& handle, TimeNs limit_ns) {
       const auto took = probe->Measure(call, busy);
       if (!took) {
         // The others' answers are worth having all the same.
-        fmt::print(stderr, "hold_probe: {}\n", took.error().text());
+        fmt::print(stderr, "driver_probe: {}\n", took.error().text());
         cells.emplace_back("failed");
         status = 1;
         continue;
@@ -378,7 +378,7 @@ int Main(TimeNs limit_ns) {
 int main(int argc, char** argv) {
   const long limit_ms = argc > 1 ? std::atol(argv[1]) : headrace::gpu::kLimitMs;
   if (argc > 2 || limit_ms < 1 || limit_ms > headrace::gpu::kLimitMs) {
-    fmt::print(stderr, "usage: hold_probe [LIMIT_MS], {} at most\n", headrace::gpu::kLimitMs);
+    fmt::print(stderr, "usage: driver_probe [LIMIT_MS], {} at most\n", headrace::gpu::kLimitMs);
     return 2;
   }
   return headrace::gpu::Main(limit_ms * headrace::kMillisecond);
