@@ -3,6 +3,7 @@
 
 #include <toml++/toml.h>
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <sstream>
 
@@ -16,7 +17,17 @@ using Kind = ConfigKey::Kind;
 
 constexpr std::string_view kAutoText = "auto";
 
+constexpr std::uint64_t kDayMs = 24ULL * 3600 * 1000;
+
 Error Wrong(std::string text) { return Error(Code::kInvalidArgument, std::move(text)); }
+
+// "4 KiB", "1 TiB"; as a number where no unit divides it.
+std::string BinaryText(std::uint64_t bytes) {
+  constexpr std::array<std::string_view, 5> kUnits = {"", " KiB", " MiB", " GiB", " TiB"};
+  std::size_t unit = 0;
+  for (; bytes > 0 && bytes % 1024 == 0 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024;
+  return fmt::format("{}{}", bytes, kUnits[unit]);
+}
 
 std::string KindName(const ConfigKey& key) {
   switch (key.kind) {
@@ -181,6 +192,12 @@ std::string AllowedValues(const ConfigKey& key) {
   // What no machine reaches is no limit to a person.
   constexpr std::uint64_t kLimitShownMax = std::uint64_t{1} << 40U;
   if (key.max > kLimitShownMax) return fmt::format("{} or more", key.min);
+  if (key.name.ends_with("_bytes")) {
+    return fmt::format("{} to {}", BinaryText(key.min), BinaryText(key.max));
+  }
+  if (key.name.ends_with("_ms") && key.max == kDayMs) {
+    return fmt::format("{} to {}, a day", key.min, key.max);
+  }
   return fmt::format("{} to {}", key.min, key.max);
 }
 

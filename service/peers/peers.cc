@@ -103,6 +103,14 @@ CertificateReports ReportsOf(const PeersPorts& ports) {
               }};
 }
 
+// For the ranks of all nodes whose job ends with this service.
+std::string StoppingText(const std::string& node) {
+  return fmt::format(
+      "the service on node {} is stopping: ranks with HEADRACE_RECONNECT wait for it, others start "
+      "again when it is back",
+      node);
+}
+
 }  // namespace
 
 void SendToDispatch(const ToDispatch& action, const PeersPorts& ports, Outbox& outbox) {
@@ -203,8 +211,7 @@ void Peers::PlanCame(const PlanMade& message) {
 
 Status Peers::NodeCame(NodeId node, const NodeFacts& facts, const std::string& address) {
   if (draining_) {
-    return Error(Code::kUnavailable,
-                 fmt::format("the service on node {} is stopping", options_.node_name));
+    return Error(Code::kUnavailable, StoppingText(options_.node_name));
   }
   if (Status status = leader_.CheckNode(facts, address); !status) {
     NodeRefused(facts.name, address, status.error());
@@ -321,7 +328,7 @@ kj::Promise<std::vector<PeerStep>> Peers::TryToReach(const std::string& address)
 }
 
 kj::Promise<void> Peers::Stop() {
-  const std::string cause = fmt::format("the service on node {} is stopping", options_.node_name);
+  const std::string cause = StoppingText(options_.node_name);
   auto all = kj::heapArrayBuilder<kj::Promise<void>>(dialers_.size() + 1);
   all.add(listener_.Finish(cause));
   for (auto& [leader, dialer] : dialers_) all.add(dialer->Finish(cause));

@@ -71,6 +71,11 @@ Result<Answer> Talk(const std::string& socket_path, TimeNs timeout_ns, Result<An
   }
   if (result) return result;
   const Error said = result.error().Within("ask the service at " + socket_path);
+  if (reached && said.code() == Code::kTimeout) {
+    return Error(said.code(), said.text() +
+                                  ": is its process stopped, or busy? headracectl doctor --probe "
+                                  "says which part does not answer");
+  }
   if (reached) return said;
   return Error(said.code(), said.text() +
                                 ": is headraced running there? --socket or HEADRACE_SOCKET "

@@ -101,7 +101,7 @@ std::string Head(const FlightLog& log, const FlightJob& job, std::int64_t now_un
     text += fmt::format("; over for {}", FormatAge(now_unix_ns - log.UnixTime(job.row.ended_ns)));
   }
   if (!job.cause.empty()) {
-    text += fmt::format("\nIt failed: {}: {}", NameOfCode(job.code), Printable(job.cause));
+    text += fmt::format("\nIt ended: {}: {}", NameOfCode(job.code), Printable(job.cause));
   }
   return text + "\n";
 }

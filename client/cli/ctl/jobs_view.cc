@@ -191,7 +191,8 @@ std::string RanksTable(const Snapshot& snapshot, std::string_view name, bool wit
                std::to_string(rank.tensors), FormatBytes(rank.segment_bytes),
                std::to_string(rank.operations_posted), std::to_string(rank.operations_ended),
                FormatAge(snapshot.now_ns - rank.attached_ns), std::to_string(rank.last_posts),
-               rank.last_posts > 0 ? FormatAge(MeanLate(rank)) : "", FormatAge(rank.waited_ns)});
+               rank.last_posts > 0 ? FormatAge(MeanLate(rank)) : "",
+               rank.waited_ns > 0 ? FormatAge(rank.waited_ns) : ""});
   }
   for (const ipc::JobRow& job : snapshot.jobs) {
     if (ipc::GetText(job.name) == name) last += WhoIsLast(snapshot, job.id);

@@ -28,9 +28,8 @@ std::string HowItEnded(const Snapshot& snapshot, std::string_view name) {
   const std::string_view code =
       end->code < kCodesCount ? CodeName(static_cast<Code>(end->code)) : "unknown";
   return fmt::format(
-      "job {} failed ({}) and ended {}: {}; headracectl flight {} --failed shows "
-      "its last blocks",
-      shown, code, when, Printable(ipc::GetText(end->cause)), shown);
+      "job {} ended {}: {}: {}; headracectl flight {} --failed shows its last blocks", shown, when,
+      code, Printable(ipc::GetText(end->cause)), shown);
 }
 
 std::string JobStateWords(const ipc::JobRow& job) {

@@ -103,12 +103,13 @@ Section Ranks(const Picture& picture) {
                   {}};
   for (const RankLine& rank : picture.ranks) {
     const auto posts = static_cast<TimeNs>(std::max<std::uint64_t>(rank.last_posts, 1));
-    section.rows.push_back({{Cell(fmt::format("{} of {}", rank.rank, rank.job)),
-                             Cell(std::to_string(rank.pid)),
-                             Cell(fmt::format("{:>4} times", rank.last_posts)),
-                             Cell(FormatAge(rank.late_ns / posts)),
-                             Cell(FormatAge(rank.waited_ns)),
-                             {"", Style::kPlain}}});
+    section.rows.push_back(
+        {{Cell(fmt::format("{} of {}", rank.rank, rank.job)),
+          Cell(std::to_string(rank.pid)),
+          Cell(fmt::format("{:>4} times", rank.last_posts)),
+          Cell(FormatAge(rank.late_ns / posts)),
+          Cell(rank.waited_ns > 0 ? FormatAge(rank.waited_ns) : std::string("-")),
+          {"", Style::kPlain}}});
   }
   return section;
 }

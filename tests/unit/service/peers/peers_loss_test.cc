@@ -11,6 +11,12 @@
 namespace headrace::support {
 namespace {
 
+std::string StoppingText(const std::string& node) {
+  return "the service on node " + node +
+         " is stopping: ranks with HEADRACE_RECONNECT wait for it, others start again when it is "
+         "back";
+}
+
 using service::CloseGroup;
 using service::JobFailed;
 using service::JobFormed;
@@ -83,13 +89,13 @@ TEST_F(PeersLoss, WhatDispatchFindsBrokenIsToldEverywhere) {
 TEST_F(PeersLoss, AServiceThatStopsSaysSo) {
   b_->Signal(SIGTERM);
   ASSERT_EQ(b_->WaitForExit(), 0);
-  ExpectFailed(a_, "the service on node b is stopping");
+  ExpectFailed(a_, StoppingText("b"));
 }
 
 TEST_F(PeersLoss, TheLeaderThatStopsSaysSo) {
   a_.Signal(SIGTERM);
   ASSERT_EQ(a_.WaitForExit(), 0);
-  ExpectFailed(*b_, "the service on node a is stopping");
+  ExpectFailed(*b_, StoppingText("a"));
 }
 
 TEST_F(PeersLoss, ANodeThatFallsSilentIsNamedAfterTheDetectionTime) {
