@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "ipc/base/check.h"
+#include "ipc/base/foreign_text.h"
 
 namespace headrace::ctl {
 namespace {
