@@ -68,10 +68,12 @@ class MissingModules(unittest.TestCase):
         self.assertIn("python3-torch", last)
 
     def test_the_examples(self) -> None:
-        torch_ones = ["digits.py", "digits_compare.py", "gpt.py", "resnet.py"]
-        for name in torch_ones:
+        for name in ("digits.py", "gpt.py", "resnet.py"):
             with self.subTest(name):
                 self.expect_sentence(run("torch", str(EXAMPLES / name)), "python3-torch")
+        with self.subTest("a rank of the quickstart"):
+            rank = ROOT / "tests" / "bench" / "digits" / "rank.py"
+            self.expect_sentence(run("torch", str(rank)), "python3-torch")
         with self.subTest("digits.py without sklearn"):
             ran = run("sklearn,sklearn.datasets", str(EXAMPLES / "digits.py"))
             self.expect_sentence(ran, "python3-sklearn")
