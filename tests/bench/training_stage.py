@@ -12,7 +12,6 @@ from pathlib import Path
 
 from contenders import HERE, PYTHON, BenchError
 from figures import ALONE, figures, rate_for, sent_seconds, wrong
-
 from support.cluster import Cluster, Services
 from support.places import Program
 from support.service import Service, client_environment

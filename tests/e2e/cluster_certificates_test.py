@@ -7,10 +7,10 @@ import shutil
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from certified_case import CertifiedCase  # noqa: E402
-from cluster_case import await_true  # noqa: E402
-from support.ranks import RankError, Ranks  # noqa: E402
-from support.unittests import run_tests  # noqa: E402
+from certified_case import CertifiedCase
+from cluster_case import await_true
+from support.ranks import RankError, Ranks
+from support.unittests import run_tests
 
 LOOK_LIMIT_S = 60.0  # a service looks every ten seconds
 RELOADED = "the certificate's files have changed: new connections use the certificate valid until"

@@ -3,6 +3,7 @@
 They run in processes of their own in which the module cannot be imported.
 """
 
+import importlib.util
 import os
 import pathlib
 import subprocess
@@ -53,9 +54,7 @@ class MissingModules(unittest.TestCase):
         self.expect_sentence(ran, "headrace.profile needs torch", "python3-torch")
 
     def test_the_recorder_of_profiles_without_torchvision(self) -> None:
-        try:
-            import torch  # noqa: F401
-        except ImportError:
+        if importlib.util.find_spec("torch") is None:
             self.skipTest("no torch")
         ran = run("torchvision,torchvision.models", "headrace.profile", "resnet18")
         self.expect_sentence(ran, "needs torchvision", "python3-torchvision")
