@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import argparse
 
-import digits_task
+import digits
 import torch
 import training
 from torch.nn import functional
@@ -80,7 +80,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     arguments = parse()
-    images, labels = digits_task.Digits().train
+    images, labels = digits.Digits().train
     torch.manual_seed(arguments.seed)
     model = make_model(arguments.width, arguments.blocks)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)

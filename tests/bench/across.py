@@ -11,7 +11,6 @@ import os
 from pathlib import Path
 
 from contenders import HERE, PYTHON, BenchError, Contender
-
 from support.cluster import Cluster, Services
 from support.places import HERE as THIS_MACHINE
 
@@ -73,7 +72,7 @@ class ContenderAcross(Contender):
         around the measured operations does not count; of each the least of several, since what a
         busy machine does besides only adds."""
         few, many = (
-            [min(values) for values in zip(*(self._spent(size, count) for _ in range(COST_RUNS)))]
+            [min(values) for values in zip(*(self._spent(size, count) for _ in range(COST_RUNS)), strict=True)]
             for count in (1, 1 + repetitions)
         )
         gigabytes = size * repetitions / 1e9

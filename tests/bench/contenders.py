@@ -5,6 +5,7 @@ All serve the same protocol over FIFOs (peers/rounds.h) and sleep while another 
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import subprocess
@@ -16,10 +17,10 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.directory import OwnDirectory  # noqa: E402
-from support.places import HERE as THIS_MACHINE  # noqa: E402
-from support.places import Program  # noqa: E402
-from support.service import Place, Service, StartError  # noqa: E402
+from support.directory import OwnDirectory
+from support.places import HERE as THIS_MACHINE
+from support.places import Program
+from support.service import Place, Service
 
 PYTHON = "/usr/bin/python3"
 REPLY_SECONDS_MAX = 300
@@ -53,7 +54,7 @@ class Contender:
         }
         self._own = OwnDirectory(f"headrace-bench-{name.replace(' ', '-')}-")
         self._folder = Path(self._own.path)
-        self._log = open(self._folder / "log", "w+")
+        self._log = open(self._folder / "log", "w+")  # noqa: SIM115 - stop() closes it
         self._processes: list[Program] = []
         self._commands: list[int] = []
         self._results: list[int] = []
@@ -93,7 +94,7 @@ class Contender:
             os.write(command, f"{size} {repetitions}\n".encode())
         per_member = [self._reply(member, size) for member in range(self._members)]
         ended = [max(times) for times in zip(*per_member, strict=True)]
-        return [after - before for before, after in zip(ended, ended[1:])]
+        return [after - before for before, after in itertools.pairwise(ended)]
 
     def stop(self) -> None:
         """Ends the processes by pid and removes the folder. Safe to call in any state."""

@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 
 from contenders import BenchError
-
 from support.cluster import Cluster, SkipReason
 from support.cluster.network import run_in
 

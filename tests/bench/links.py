@@ -9,7 +9,6 @@ import subprocess
 import time
 
 from contenders import BenchError
-
 from support.cluster import Cluster
 
 SECONDS_MAX = 60
@@ -43,7 +42,7 @@ def tcp_rates(cluster: Cluster, flows: list[tuple[int, int, int]], seconds: int)
     iperf3 sees them; a second in which TCP finds its pace comes before and does not count."""
     running = []
     try:
-        for index, (source, target, rail) in enumerate(flows):
+        for index, (_, target, _) in enumerate(flows):
             port = str(5201 + index)
             server = cluster[target].start(
                 ["iperf3", "-s", "-1", "-p", port], stdin=subprocess.DEVNULL,

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contenders import BenchError, Service
-
 from support.cluster import Cluster, Services
 from support.places import HERE as THIS_MACHINE
 from support.places import Program

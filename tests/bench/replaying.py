@@ -17,7 +17,6 @@ from pathlib import Path
 
 from contenders import ROOT, BenchError
 from far import DEVICE, FarLinks
-
 from support.cluster import Cluster, Services
 
 PROFILES = ROOT / "client" / "profiles"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import digits_task
+import digits
 import gpt
 import resnet
 import torch
-from digits_ways import Batch, Task
 from torch.nn import functional
+from ways import Batch, Task
 
 SEED = 1
 
@@ -34,7 +34,7 @@ def _gpt(rank: int, batch: int) -> Task:
 
 
 def _resnet(rank: int, batch: int) -> Task:
-    images, labels = digits_task.Digits().train
+    images, labels = digits.Digits().train
 
     def batches() -> Iterator[Batch]:
         samples = torch.Generator().manual_seed(1000 * SEED + rank)

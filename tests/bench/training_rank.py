@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent.parent / "client" / "examples")]
+sys.path[:0] = [str(HERE), str(HERE / "digits"), str(HERE.parents[1] / "client" / "examples")]
 
 import torch
 import torch.distributed
-from digits_ways import make_way, outcome, take_turns
 from training_models import make_task
+from ways import make_way, outcome, take_turns
 
 
 def parse() -> argparse.Namespace:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from digits_figures import ALONE, GLOO, Figure
+from figures import ALONE, GLOO, Figure
 from report import table
 
 # How many times as fast as these exact should be, where the bound allows it: what US-Byte's authors

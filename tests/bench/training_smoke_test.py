@@ -10,11 +10,11 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent.parent / "client" / "examples")]
+sys.path[:0] = [str(HERE), str(HERE / "digits"), str(HERE.parents[1] / "client" / "examples")]
 sys.dont_write_bytecode = True
 
 import training_report
-from digits_figures import ALONE, GLOO, figures, rate_for, sent_seconds, wrong
+from figures import ALONE, GLOO, figures, rate_for, sent_seconds, wrong
 
 WAYS = [ALONE, GLOO, "exact"]
 WARM_UP = 9  # iterations, by which the policy's own plan has followed the one for recording

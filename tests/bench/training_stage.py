@@ -11,8 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from contenders import HERE, PYTHON, BenchError
-from digits_figures import ALONE, figures, rate_for, sent_seconds, wrong
-
+from figures import ALONE, figures, rate_for, sent_seconds, wrong
 from support.cluster import Cluster, Services
 from support.places import Program
 from support.service import Service, client_environment

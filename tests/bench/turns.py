@@ -16,7 +16,6 @@ from pathlib import Path
 
 from contenders import BenchError
 from replaying import Case, slowest
-
 from support.cluster import Cluster, Services
 from support.places import Program
 

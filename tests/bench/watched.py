@@ -22,7 +22,6 @@ from pathlib import Path
 
 from across import ContenderAcross, Layout, start_headrace
 from contenders import HERE, PYTHON, BenchError, Contender, Service, start_ranks
-
 from support.places import Program
 
 KIB, MIB = 1 << 10, 1 << 20

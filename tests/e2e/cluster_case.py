@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from support.cluster import Cluster, Services  # noqa: E402
-from support.ranks import Rank, RankError, Ranks  # noqa: E402
-from support.service import Service  # noqa: E402
+from support.cluster import Cluster, Services
+from support.ranks import Rank, RankError, Ranks
+from support.service import Service
 
 # "Within a second of detection", with room for a machine that is busy with other tests.
 SOON_S = float(os.environ.get("HEADRACE_TEST_SOON_S", "1.0"))

@@ -8,12 +8,12 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from certified_case import CertifiedCase  # noqa: E402
-from cluster_case import await_true  # noqa: E402
-from support.cluster.services import PORT  # noqa: E402
-from support.ranks import RankError, Ranks  # noqa: E402
-from support.service import build_directory  # noqa: E402
-from support.unittests import run_tests  # noqa: E402
+from certified_case import CertifiedCase
+from cluster_case import await_true
+from support.cluster.services import PORT
+from support.ranks import RankError, Ranks
+from support.service import build_directory
+from support.unittests import run_tests
 
 STRANGER_UID = 65534
 LOOK_LIMIT_S = 60.0  # a service looks every ten seconds
@@ -139,7 +139,7 @@ class Doctor(CertifiedCase):
 
     def test_only_root_and_the_services_user_may_have_it_connect(self) -> None:
         here = self.start(0, "ours")
-        there = self.start(1, "ours")
+        self.start(1, "ours")
         for path in (self.cluster.directory, here.directory):
             os.chmod(path, 0o755)
         address = f"{self.cluster[1].address}:{PORT}"

@@ -6,10 +6,10 @@ import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster_case import ClusterCase  # noqa: E402
-from support.ranks import Ranks  # noqa: E402
-from support.reference import DTYPES, REDUCTIONS  # noqa: E402
-from support.unittests import run_tests  # noqa: E402
+from cluster_case import ClusterCase
+from support.ranks import Ranks
+from support.reference import DTYPES, REDUCTIONS
+from support.unittests import run_tests
 
 BLOCK = 64 << 10  # bytes; small, so that tensors take several blocks
 
@@ -98,7 +98,7 @@ class Spread:
         for index in range(40):
             for member in self.ranks.members:
                 member.send("post", kind="all_reduce", name=str(index), key=str(index))
-        for index in range(40):
+        for _ in range(40):
             for member in self.ranks.members:
                 member.receive()
         for index in reversed(range(40)):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster_case import (  # noqa: E402
+from cluster_case import (
     DETECTION_S,
     SOON_S,
     ClusterCase,
@@ -21,8 +21,8 @@ from cluster_case import (  # noqa: E402
     holdings,
     holds_no_more,
 )
-from support.ranks import Rank, RankError  # noqa: E402
-from support.unittests import run_tests  # noqa: E402
+from support.ranks import Rank, RankError
+from support.unittests import run_tests
 
 LARGE = 16 << 20  # elements: 64 MiB take half a second at the rate of the links
 
@@ -52,8 +52,8 @@ class Failures(ClusterCase):
             ranks.each("leave")
         for index in range(3):
             service = self.services[index]
-            self.assertTrue(await_true(lambda: not service.mappings()))
-            self.assertTrue(await_true(lambda: not service.ctl_json("jobs")["jobs"]))
+            self.assertTrue(await_true(lambda service=service: not service.mappings()))
+            self.assertTrue(await_true(lambda service=service: not service.ctl_json("jobs")["jobs"]))
 
     def move_bystander(self) -> None:
         self.bystander.each("fill", name="w", value=2.0)
@@ -231,7 +231,10 @@ class Failures(ClusterCase):
     def test_a_rank_that_never_comes_is_named_to_the_operator(self) -> None:
         partial = self.job((1,), name="partial", world=3)
         partial[0].call("post", kind="barrier")
-        jobs = lambda: self.services[0].ctl("jobs")[1]  # noqa: E731
+
+        def jobs() -> str:
+            return self.services[0].ctl("jobs")[1]
+
         self.assertTrue(await_true(lambda: "ranks 1, 2 are missing" in jobs()), jobs())
 
 

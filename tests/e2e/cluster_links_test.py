@@ -7,9 +7,9 @@ import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster_case import ClusterCase  # noqa: E402
-from support.ranks import Ranks  # noqa: E402
-from support.unittests import run_tests  # noqa: E402
+from cluster_case import ClusterCase
+from support.ranks import Ranks
+from support.unittests import run_tests
 
 SIZE = 16 << 20
 COUNT = SIZE // 4

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster_case import ClusterCase  # noqa: E402
-from support.service import Service  # noqa: E402
-from support.unittests import run_tests  # noqa: E402
+from cluster_case import ClusterCase
+from support.service import Service
+from support.unittests import run_tests
 
 LISTENS = "0A"  # as the kernel's table of sockets has it
 
@@ -18,10 +19,8 @@ def listening(service: Service) -> dict[str, set[str]]:
     """The TCP addresses that the service listens at, by family, without ports."""
     sockets = set()
     for entry in os.listdir(f"/proc/{service.pid}/fd"):
-        try:
+        with contextlib.suppress(OSError):  # closed meanwhile
             sockets.add(os.readlink(f"/proc/{service.pid}/fd/{entry}"))
-        except OSError:
-            pass  # closed meanwhile
     found: dict[str, set[str]] = {}
     for family in ("tcp", "tcp6"):
         with open(f"/proc/{service.pid}/net/{family}", encoding="ascii") as table:

@@ -12,10 +12,9 @@ from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, ".."))
-from support.service import Service  # noqa: E402
-from support.unittests import run_tests  # noqa: E402
-
-from cluster_case import ClusterCase, await_true  # noqa: E402
+from cluster_case import ClusterCase, await_true
+from support.service import Service
+from support.unittests import run_tests
 
 GRADIENTS = [1 << 16] * 4
 PAUSE_S = 0.1

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from certified_case import CertifiedCase  # noqa: E402
-from cluster_case import ClusterCase, await_true, holdings, holds_no_more  # noqa: E402
-from support.cluster.services import PORT  # noqa: E402
-from support.ranks import RankError  # noqa: E402
-from support.service import Service  # noqa: E402
-from support.unittests import run_tests  # noqa: E402
+from certified_case import CertifiedCase
+from cluster_case import ClusterCase, await_true, holdings, holds_no_more
+from support.cluster.services import PORT
+from support.ranks import RankError
+from support.service import Service
+from support.unittests import run_tests
 
 # Connects, sends bytes that are nothing, and waits for the other side to hang up or for a while.
 GARBAGE = """
@@ -88,10 +89,8 @@ class Nonsense(ClusterCase):
         """The TCP ports that the service listens on for other hosts."""
         sockets = set()
         for entry in os.listdir(f"/proc/{service.pid}/fd"):
-            try:
+            with contextlib.suppress(OSError):  # closed meanwhile
                 sockets.add(os.readlink(f"/proc/{service.pid}/fd/{entry}"))
-            except OSError:
-                pass  # closed meanwhile
         ports = set()
         with open(f"/proc/{service.pid}/net/tcp", encoding="ascii") as table:
             for line in table:

@@ -11,10 +11,9 @@ import numpy
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, ".."))
-from support.cluster import Cluster, Services  # noqa: E402
-from support.unittests import run_tests  # noqa: E402
-
-import torchrun  # noqa: E402
+import torchrun
+from support.cluster import Cluster, Services
+from support.unittests import run_tests
 
 EXAMPLES = os.path.join(HERE, "..", "..", "client", "examples")
 

@@ -10,8 +10,8 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
-from support.ranks import Rank, RankError, Ranks  # noqa: E402
-from support.service import Service  # noqa: E402
+from support.ranks import Rank, RankError, Ranks
+from support.service import Service
 
 # "Within a second", with room for a machine that is busy with other tests.
 SOON_S = float(os.environ.get("HEADRACE_TEST_SOON_S", "1.0"))
@@ -173,7 +173,7 @@ class Misuse(ServiceCase):
         ranks.each("tensor", name="w", count=64)
         ranks.each("tensor", name="half", count=32)
         ranks.each("tensor", name="double", count=64, dtype="float64")
-        for member, post in zip(ranks.members, posts):
+        for member, post in zip(ranks.members, posts, strict=True):
             member.call("post", **post)
             member.send("wait")
         for member in ranks.members:

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, ".."))
-from support.cluster import Cluster, Services  # noqa: E402
-from support.ranks import Rank, Ranks  # noqa: E402
-from support.unittests import run_tests  # noqa: E402
+from support.cluster import Cluster, Services
+from support.ranks import Rank, Ranks
+from support.unittests import run_tests
 
 ITERATIONS = int(os.environ.get("HEADRACE_TEST_FLOOD_ITERATIONS", "400"))
 PAUSE_S = 0.01  # in which a model would compute

@@ -18,7 +18,7 @@ from tests.support.unittests import run_tests
 
 # The client's library is loaded here, so a sanitizer's run time has to come first.
 PRELOAD = os.environ.get("HEADRACE_TEST_PRELOAD", "")
-if PRELOAD != os.environ.get("LD_PRELOAD", ""):
+if os.environ.get("LD_PRELOAD", "") != PRELOAD:
     os.environ.update(LD_PRELOAD=PRELOAD, ASAN_OPTIONS="detect_leaks=0")
     os.execv(sys.executable, [sys.executable, "-B", *sys.argv])
 os.environ.setdefault("HEADRACE_BUILD", build_directory())
@@ -105,7 +105,7 @@ def waits_for_a_rank_that_never_comes(session):
 def lays_out(session):
     gpu = DoubledGpu()
     layout = session.layout([((64,), "float32", "a"), ((32,), "float32", "b")], device=0)
-    for step in range(5):
+    for _ in range(5):
         for i in range(2):
             layout.wait_on(i, gpu.stream)
         layout.end_forward()
@@ -119,7 +119,7 @@ def lays_out(session):
         layout.wait_on(i, gpu.stream)
     gpu.synchronize()
     first = ctypes.c_float.from_address(layout._arena.region.address)
-    return first.value, step
+    return first.value
 
 
 class Gpus(unittest.TestCase):
@@ -141,7 +141,7 @@ class Gpus(unittest.TestCase):
 
     def test_every_collective_gives_what_it_gives_on_the_host(self) -> None:
         own = [[10.0 * rank + i for i in range(8)] for rank in range(2)]
-        total = [a + b for a, b in zip(*own)]
+        total = [a + b for a, b in zip(*own, strict=True)]
         gathered = own[0][:4] + own[1][4:]
         for rank, found in enumerate(self.run_ranks(every_collective)):
             half = slice(4 * rank, 4 * rank + 4)
@@ -157,7 +157,7 @@ class Gpus(unittest.TestCase):
 
     def test_a_layout_on_a_gpu_moves_by_the_plan(self) -> None:
         byte = ctypes.c_float.from_buffer_copy(b"\x40" * 4).value
-        self.assertEqual(self.run_ranks(lays_out), [(byte, 4)] * 2)
+        self.assertEqual(self.run_ranks(lays_out), [byte] * 2)
 
     def test_a_stream_goes_on_when_the_operation_has_timed_out(self) -> None:
         rank = start_rank(

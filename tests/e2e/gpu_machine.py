@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
-from support.service import Service, build_directory  # noqa: E402
+from support.service import Service, build_directory
 
 DOUBLE = os.path.join(build_directory(), "tests", "support", "cuda_double", "libcuda.so.1")
 NCCL = os.path.join(build_directory(), "tests", "support", "nccl_double", "libnccl.so.2")

@@ -8,7 +8,7 @@ import unittest
 from typing import Any
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
-from gpu_machine import (  # noqa: E402
+from gpu_machine import (
     COUNT,
     DOUBLE,
     NCCL,
@@ -18,9 +18,9 @@ from gpu_machine import (  # noqa: E402
     lanes,
     machine,
 )
-from support.cluster import Cluster, Services  # noqa: E402
-from support.ranks import RankError, Ranks  # noqa: E402
-from support.service import Service, StartError  # noqa: E402
+from support.cluster import Cluster, Services
+from support.ranks import RankError, Ranks
+from support.service import Service, StartError
 
 LIBRARIES = ("--cuda-library", DOUBLE, "--nccl-library", NCCL)
 FLAGS = (*LIBRARIES, "--gpu-network", "nccl", "--rails", "lo")
@@ -55,10 +55,10 @@ class TwoNodes(unittest.TestCase):
 
     def await_gone(self, before: list[int]) -> None:
         """All memory of clients is given back, and what the service itself had for their jobs."""
-        for service, count in zip((self.services[0], self.services[1]), before):
-            took = await_true(lambda: held(service) == [0, 0], 10)  # noqa: B023
+        for service, count in zip((self.services[0], self.services[1]), before, strict=True):
+            took = await_true(lambda service=service: held(service) == [0, 0], 10)
             self.assertIsNotNone(took, service.log())
-            gone = await_true(lambda: mapped(service) == count, 10)  # noqa: B023
+            gone = await_true(lambda service=service, count=count: mapped(service) == count, 10)
             self.assertIsNotNone(gone, f"{mapped(service)} are mapped, {count} were")
 
     def test_every_collective_is_right_and_goes_by_the_lanes_of_all_gpus(self) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "gpu")]
-from card import CALL_LIMIT_S, Machine, calls_of, check_limits  # noqa: E402
-from support.service import build_directory  # noqa: E402
+from card import CALL_LIMIT_S, Machine, calls_of, check_limits
+from support.service import build_directory
 
 # In the order in which a card's answers are worth most.
 ORDER = (
@@ -37,7 +37,7 @@ class GpuRunTest(unittest.TestCase):
     def test_the_most_telling_steps_come_first_and_the_sanitizer_last(self) -> None:
         names = [step.name for steps in self.calls for step in steps]
         self.assertEqual(len(names), len(ORDER), names)
-        for name, words in zip(names, ORDER):
+        for name, words in zip(names, ORDER, strict=True):
             self.assertIn(words, name)
 
     def test_the_sanitizer_leaves_out_a_thousand_module_loads(self) -> None:

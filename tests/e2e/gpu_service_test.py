@@ -8,7 +8,7 @@ import unittest
 from typing import Any
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
-from gpu_machine import (  # noqa: E402
+from gpu_machine import (
     COUNT,
     DOUBLE,
     NCCL,
@@ -19,9 +19,9 @@ from gpu_machine import (  # noqa: E402
     lanes,
     machine,
 )
-from support.cluster import Cluster, Services  # noqa: E402
-from support.ranks import RankError, Ranks  # noqa: E402
-from support.service import Service, StartError  # noqa: E402
+from support.cluster import Cluster, Services
+from support.ranks import RankError, Ranks
+from support.service import Service, StartError
 
 
 class OneNode(unittest.TestCase):
@@ -261,19 +261,21 @@ class Without(unittest.TestCase):
 class Hostile(unittest.TestCase):
     def test_what_the_driver_refuses_ends_the_call_and_nothing_else(self) -> None:
         environment = machine(FAIL="cuMemMap:1:2,cuMemImportFromShareableHandle:2:1")
-        with Service("--cuda-library", DOUBLE, environment=environment) as service:
-            with Ranks(service, 1, environment=machine()) as ranks:
-                with self.assertRaises(RankError) as caught:
-                    ranks[0].call("tensor", name="w", count=100, device=0)
-                self.assertEqual(caught.exception.code, "exhausted")
-                self.assertIn("OUT_OF_MEMORY", str(caught.exception))
-                with self.assertRaises(RankError) as caught:
-                    ranks[0].call("tensor", name="w", count=100, device=0)
-                self.assertIn("register GPU memory", str(caught.exception))
-                self.assertEqual(held(service), [0, 0])
+        with (
+            Service("--cuda-library", DOUBLE, environment=environment) as service,
+            Ranks(service, 1, environment=machine()) as ranks,
+        ):
+            with self.assertRaises(RankError) as caught:
                 ranks[0].call("tensor", name="w", count=100, device=0)
-                ranks[0].call("post", kind="all_reduce", name="w")
-                ranks[0].call("wait")
+            self.assertEqual(caught.exception.code, "exhausted")
+            self.assertIn("OUT_OF_MEMORY", str(caught.exception))
+            with self.assertRaises(RankError) as caught:
+                ranks[0].call("tensor", name="w", count=100, device=0)
+            self.assertIn("register GPU memory", str(caught.exception))
+            self.assertEqual(held(service), [0, 0])
+            ranks[0].call("tensor", name="w", count=100, device=0)
+            ranks[0].call("post", kind="all_reduce", name="w")
+            ranks[0].call("wait")
 
 
 class TwoNodes(unittest.TestCase):
@@ -318,7 +320,7 @@ class TwoNodes(unittest.TestCase):
         self.assertEqual(caught.exception.code, "peer lost")
         ranks[0].kill()
         for service in (self.services[0], self.services[1]):
-            self.assertIsNotNone(await_true(lambda: held(service) == [0, 0], 10))  # noqa: B023
+            self.assertIsNotNone(await_true(lambda service=service: held(service) == [0, 0], 10))
 
 
 if __name__ == "__main__":

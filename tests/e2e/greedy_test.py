@@ -10,9 +10,9 @@ import unittest
 from collections.abc import Callable
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from support.ranks import Rank, Ranks  # noqa: E402
-from support.service import Service, build_directory  # noqa: E402
-from support.unittests import run_tests  # noqa: E402
+from support.ranks import Rank, Ranks
+from support.service import Service, build_directory
+from support.unittests import run_tests
 
 GREEDY_UID = 65534
 OTHER_UID = 65533

@@ -8,8 +8,8 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
-from support.ranks import Rank  # noqa: E402
-from support.service import Service  # noqa: E402
+from support.ranks import Rank
+from support.service import Service
 
 ROUNDS = int(os.environ.get("HEADRACE_TEST_ROUNDS", "1000"))
 WARM_UP_ROUNDS = 50

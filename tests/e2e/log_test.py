@@ -11,8 +11,8 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
-from support.ranks import Ranks  # noqa: E402
-from support.service import START_LIMIT_S, Service  # noqa: E402
+from support.ranks import Ranks
+from support.service import START_LIMIT_S, Service
 
 SOON_S = float(os.environ.get("HEADRACE_TEST_SOON_S", "1.0"))
 QUEUE_BYTES = 4096
@@ -106,7 +106,7 @@ class UnreadLog(unittest.TestCase):
             self.come_and_go(f"again{index}-{'x' * 50}")
         dropped = self.dropped()
         self.assertGreater(dropped, 0)
-        code, doctor = self.service.ctl("doctor")
+        _, doctor = self.service.ctl("doctor")
         self.assertRegex(doctor, rf"log +warning +{dropped} lines were dropped", doctor)
         # The events are all there, on the board.
         self.assertIn("job first: rank 0 of 2 attached", self.service.ctl("events")[1])

@@ -53,7 +53,7 @@ def _config(root: Path) -> dict:
             "args": ["/lib/systemd/systemd", "--log-target=console", "--unit=multi-user.target"],
             "env": ["container=runc", "PATH=/usr/sbin:/usr/bin"],
             "cwd": "/",
-            "capabilities": {kind: capabilities for kind in ("bounding", "effective", "permitted")},
+            "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), capabilities),
         },
         "root": {"path": str(root)},
         "hostname": "machine",

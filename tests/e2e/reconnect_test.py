@@ -10,10 +10,10 @@ import unittest
 from collections.abc import Sequence
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from gpu_machine import DOUBLE, NCCL, lanes, machine  # noqa: E402
-from support.cluster import Cluster, Services  # noqa: E402
-from support.ranks import Rank, RankError, Ranks  # noqa: E402
-from support.service import Service, client_environment  # noqa: E402
+from gpu_machine import DOUBLE, NCCL, lanes, machine
+from support.cluster import Cluster, Services
+from support.ranks import Rank, RankError, Ranks
+from support.service import Service, client_environment
 
 COUNT = 4096
 LIMIT_S = 60.0  # of a reconnect that is to succeed, on a machine that is busy

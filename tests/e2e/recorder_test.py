@@ -9,11 +9,11 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from support.cluster import Cluster, Services  # noqa: E402
-from support.ranks import RankError, Ranks  # noqa: E402
-from support.service import ROOT, Service  # noqa: E402
-from support.trace_check import check_trace, tracks_named  # noqa: E402
-from support.unittests import run_tests  # noqa: E402
+from support.cluster import Cluster, Services
+from support.ranks import RankError, Ranks
+from support.service import ROOT, Service
+from support.trace_check import check_trace, tracks_named
+from support.unittests import run_tests
 
 LATE_MS = 400
 PATIENCE_S = 30.0

@@ -10,9 +10,9 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from support.cluster import Cluster, Services  # noqa: E402
-from support.ranks import Rank, RankError  # noqa: E402
-from support.service import Service, build_directory, client_environment  # noqa: E402
+from support.cluster import Cluster, Services
+from support.ranks import Rank, RankError
+from support.service import Service, build_directory, client_environment
 
 LONG_S = 60.0  # what a rank that was not told would wait at least
 TOO_LONG_S = 100000  # of a time-out, which the service refuses

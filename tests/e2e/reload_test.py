@@ -15,7 +15,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from support.service import ROOT, Service, build_directory  # noqa: E402
+from support.service import ROOT, Service, build_directory
 
 LIMIT_S = 30.0
 

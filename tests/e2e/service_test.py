@@ -9,8 +9,8 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
-from support.ranks import RankError, Ranks  # noqa: E402
-from support.service import Service, build_directory  # noqa: E402
+from support.ranks import RankError, Ranks
+from support.service import Service, build_directory
 
 
 class StartAndStop(unittest.TestCase):

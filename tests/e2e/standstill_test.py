@@ -9,8 +9,8 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
-from support.ranks import Rank, RankError, Ranks  # noqa: E402
-from support.service import Service  # noqa: E402
+from support.ranks import Rank, RankError, Ranks
+from support.service import Service
 
 SOON_S = float(os.environ.get("HEADRACE_TEST_SOON_S", "1.0"))
 TIMEOUT_S = 2.0

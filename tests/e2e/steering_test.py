@@ -11,12 +11,12 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from support.cluster import Cluster, Services  # noqa: E402
-from support.directory import OwnDirectory  # noqa: E402
-from support.places import HERE, Program  # noqa: E402
-from support.ranks import Rank, RankError, Ranks  # noqa: E402
-from support.service import Service, build_directory  # noqa: E402
-from support.unittests import run_tests  # noqa: E402
+from support.cluster import Cluster, Services
+from support.directory import OwnDirectory
+from support.places import HERE, Program
+from support.ranks import Rank, RankError, Ranks
+from support.service import Service, build_directory
+from support.unittests import run_tests
 
 TIMEOUT_MS = 1000  # of operations
 LATE_MS = 200  # until people are told whom everybody waits for

@@ -14,10 +14,10 @@ import unittest
 from collections.abc import Callable
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from support.directory import OwnDirectory  # noqa: E402
-from support.ranks import Ranks  # noqa: E402
-from support.service import Service, build_directory  # noqa: E402
-from support.unittests import run_tests  # noqa: E402
+from support.directory import OwnDirectory
+from support.ranks import Ranks
+from support.service import Service, build_directory
+from support.unittests import run_tests
 
 PATIENCE_S = 30.0
 INTERVAL_S = 0.2

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster_case import ClusterCase, await_true  # noqa: E402
-from support.ranks import Rank, RankError, Ranks  # noqa: E402
-from support.unittests import run_tests  # noqa: E402
+from cluster_case import ClusterCase, await_true
+from support.ranks import Rank, RankError, Ranks
+from support.unittests import run_tests
 
 LARGE = 8 << 20  # elements: 32 MiB, of which some are written between their sum and the look at it
 

@@ -13,8 +13,8 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from support.ranks import Ranks  # noqa: E402
-from support.service import Service, build_directory  # noqa: E402
+from support.ranks import Ranks
+from support.service import Service, build_directory
 
 ATTACH_VERSIONS = ""
 BOARD_VERSION_AT = 8  # ipc/BOARD.md

@@ -54,7 +54,8 @@ def bytes_moved(started: object) -> int:
 
 
 def main() -> int:
-    a, b = (torch.randn(SIZE, SIZE, device=device(), dtype=torch.float32 if REHEARSAL else torch.float16) for _ in range(2))
+    dtype = torch.float32 if REHEARSAL else torch.float16
+    a, b = (torch.randn(SIZE, SIZE, device=device(), dtype=dtype) for _ in range(2))
     product_ms(a, b)
     alone = product_ms(a, b)
     with service() as started:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from support.places import HERE, Program  # noqa: E402
-from support.service import Service  # noqa: E402
+from support.places import HERE, Program
+from support.service import Service
 
 LIMIT_S = 120.0  # of the ranks of one run; a step has two runs at most
 
@@ -55,7 +55,7 @@ def play(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, 
     one said."""
     started: list[Program] = []
     try:
-        for command, environment in zip(commands, environments):
+        for command, environment in zip(commands, environments, strict=True):
             started.append(
                 HERE.start(
                     list(command), env={**os.environ, **environment}, text=True,
@@ -69,7 +69,7 @@ def play(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, 
     finally:
         for each in started:
             each.end()
-    for rank, (each, text) in enumerate(zip(started, printed)):
+    for rank, (each, text) in enumerate(zip(started, printed, strict=True)):
         if each.returncode not in (0, 77):
             raise SystemExit(f"rank {rank} ended with {each.returncode}:\n{text}")
     return printed

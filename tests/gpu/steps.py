@@ -6,6 +6,7 @@ Programs print a line for each figure, "figure<TAB>what<TAB>value<TAB>unit<TAB>g
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -75,10 +76,8 @@ def skips_in(text: str) -> list[str]:
 
 def _end(program: subprocess.Popen) -> None:
     """Ends it with all that it started: they share its process group."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(program.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     program.wait()
 
 
@@ -118,7 +117,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
     lines = [heads, ["-" * width for width in widths], *rows]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     )
 
 

@@ -16,13 +16,12 @@ from ranks import gpu_of, play, service
 RANKS = 2
 SIZES = (1000, 300_001, 8 << 20)  # elements: of torch's small blocks, of its large ones, over several
 # Before torch 2.10 PYTORCH_CUDA_ALLOC_CONF, since then this; both are set.
-EXPANDABLE = {name: "expandable_segments:True" for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")}
+EXPANDABLE = dict.fromkeys(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), "expandable_segments:True")
 
 
 def run_rank() -> int:
-    import torch
-
     import headrace
+    import torch
     from torch_device import REHEARSAL, device, synchronize
 
     rank = int(os.environ["RANK"])

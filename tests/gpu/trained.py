@@ -45,8 +45,8 @@ def require_equal_ranks(results: Sequence[dict]) -> None:
 
 def require_close(results: Sequence[dict], others: Sequence[dict]) -> None:
     """Both trained the same: losses are close at every step, on every rank."""
-    for mine, other in zip(results, others):
-        for step, (a, b) in enumerate(zip(mine["losses"], other["losses"])):
+    for mine, other in zip(results, others, strict=True):
+        for step, (a, b) in enumerate(zip(mine["losses"], other["losses"], strict=True)):
             if abs(a - b) > CLOSE * abs(b):
                 raise SystemExit(
                     f"rank {mine['rank']} step {step}: loss {a} by {mine['way']}, {b} by {other['way']}"

@@ -7,7 +7,13 @@ import sys
 
 from ranks import service
 from trained import (
-    RANKS, figure, require_close, require_equal_ranks, share_a_gpu, slowest_ms, train,
+    RANKS,
+    figure,
+    require_close,
+    require_equal_ranks,
+    share_a_gpu,
+    slowest_ms,
+    train,
 )  # fmt: skip
 
 

@@ -11,8 +11,8 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from mutants import Mutant, StaleList, find_place, load_list, mutated  # noqa: E402
-from support.unittests import run_tests  # noqa: E402
+from mutants import Mutant, StaleList, find_place, load_list, mutated
+from support.unittests import run_tests
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -60,7 +61,5 @@ def see(url: str, for_ms: int = 3000, picture: str | None = None, size: str = "1
 
 def _end_group(group: int) -> None:
     """Its helpers outlive it where it was ended: all are in a group of their own."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(group, 9)
-    except ProcessLookupError:
-        pass

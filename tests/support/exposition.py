@@ -26,6 +26,9 @@ class Family:
         return found[0]
 
 
+_ESCAPES = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
+
+
 def _labels(text: str) -> dict[str, str]:
     labels = {}
     at = 0
@@ -33,8 +36,7 @@ def _labels(text: str) -> dict[str, str]:
         match = _LABEL.match(text, at)
         if match is None:
             raise ValueError(f"no label at {at} of {text!r}")
-        escapes = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
-        labels[match[1]] = re.sub(r"\\.", lambda found: escapes[found[0]], match[2])
+        labels[match[1]] = re.sub(r"\\.", lambda found: _ESCAPES[found[0]], match[2])
         at = match.end()
     return labels
 

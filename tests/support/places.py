@@ -7,6 +7,7 @@ started by threads that live long enough.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -29,10 +30,9 @@ class Program(subprocess.Popen):
     def send_signal(self, sig: int) -> None:
         if self.poll() is not None:
             return
-        try:
+        # It may have ended, and the process between be about to.
+        with contextlib.suppress(ProcessLookupError):
             os.kill(self.program_pid, sig)
-        except ProcessLookupError:
-            pass  # it has ended, and the process between is about to
         if sig == signal.SIGCONT:
             os.kill(self.pid, sig)  # nsenter stops when its child does, and must be woken with it
 

@@ -109,6 +109,7 @@ ALWAYS_THERE = {
 OPTIONAL = {
     "compute-sanitizer": "comes with CUDA's toolkit; tests/gpu/run installs nothing",
     "kubectl": "Debian's renders otherwise; the tests that compare skip with that reason",
+    "ruff": "Debian 12 has none; the test lint.python skips with that reason",
     "systemctl": "scripts of our own Debian packages call it only where systemd runs",
     "systemd-sysusers": "likewise",
     "torchrun": "comes with torch, and not with Debian's",

@@ -31,7 +31,8 @@ WORDS = re.compile(r"worker|chunk|bucket|shard|communicator", re.IGNORECASE)
 # What others named, and we must call by that name; taken away before the words are looked for.
 NAMES_OF_OTHERS = re.compile(
     r"gradient_as_bucket_view|GradBucket|bucket_cap_mb|num_workers|ucp_worker\w*|"
-    r"DataLoader worker|8 workers|^ +Worker:(?: \*replica)?$|training-worker-\d|nccl communicator|Transfer-Encoding: chunked",
+    r"DataLoader worker|8 workers|^ +Worker:(?: \*replica)?$|training-worker-\d|nccl communicator|"
+    r"Transfer-Encoding: chunked",
     re.IGNORECASE,
 )
 # Files that speak of a foreign interface all the time, and this rule's own.

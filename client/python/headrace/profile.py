@@ -206,8 +206,9 @@ def record(
 ) -> dict[str, Any]:
     """Returns the profile of `model` as the JSON form's dictionary.
 
-    `step` runs forward and loss on one batch. `processor` counts processor time (see Clock). The model stays as it was, but for its gradients.
-    Parameters that get no gradient are an error: the plan must know every gradient's release.
+    `step` runs forward and loss on one batch. `processor` counts processor time (see Clock). The model
+    stays as it was, but for its gradients. Parameters that get no gradient are an error: the plan must
+    know every gradient's release.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:

@@ -119,7 +119,7 @@ def stream_handle(stream: Any) -> int:
 
 def device_number(device: Any) -> int | None:
     """A GPU's number of 1, "cuda:1" or a torch.device; None, the host, of None and "cpu"."""
-    if device is None or isinstance(device, int) and not isinstance(device, bool):
+    if device is None or (isinstance(device, int) and not isinstance(device, bool)):
         return device
     kind, _, number = str(device).partition(":")
     if kind == "cpu":

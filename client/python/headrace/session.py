@@ -276,8 +276,9 @@ def init(
     ``rendezvous`` is where the services of the job's nodes meet, "host" or "host:port" of one of
     them, the same on all ranks. None: HEADRACE_RENDEZVOUS, or torchrun's MASTER_ADDR where
     LOCAL_WORLD_SIZE is less than WORLD_SIZE; "": all ranks are on this node, unless its service
-    has a rendezvous of its own for jobs that name none. ``architecture`` of a job of several nodes is "all-reduce" or "parameter-server"; None: HEADRACE_ARCHITECTURE, or as
-    the service at the rendezvous is configured.
+    has a rendezvous of its own for jobs that name none. ``architecture`` of a job of several nodes is
+    "all-reduce" or "parameter-server"; None: HEADRACE_ARCHITECTURE, or as the service at the rendezvous
+    is configured.
 
     ``reconnect``: for how many seconds Session.reconnect, and what uses it, waits for a service that
     went away; rounded up. None: HEADRACE_RECONNECT, or 0: off.

@@ -97,7 +97,7 @@ def main() -> int:
         if child == 0:
             try:
                 train(rank, steps, reconnects)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - the parent shows it
                 print(f"rank {rank}: {type(error).__name__}: {error}", flush=True)
                 os._exit(1)
             os._exit(0)

@@ -14,9 +14,9 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-from support.service import Service, build_directory  # noqa: E402
-from support.ranks import Ranks  # noqa: E402
-from support.unittests import run_tests  # noqa: E402
+from support.ranks import Ranks
+from support.service import Service, build_directory
+from support.unittests import run_tests
 
 PATIENCE_S = 30.0
 

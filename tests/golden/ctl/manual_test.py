@@ -14,9 +14,9 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-from support.service import ROOT, Service, build_directory  # noqa: E402
-from support.ranks import Ranks  # noqa: E402
-from support.unittests import run_tests  # noqa: E402
+from support.ranks import Ranks
+from support.service import ROOT, Service, build_directory
+from support.unittests import run_tests
 
 PAGES = pathlib.Path(ROOT) / "client" / "cli" / "man"
 # Change nothing and end by themselves; the job of the examples is vision.

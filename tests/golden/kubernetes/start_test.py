@@ -24,11 +24,12 @@ ROOT = HERE.parent.parent.parent
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(HERE))
 
-from kustomize import Document, render, unordered  # noqa: E402
-from tests.support.cluster.requirements import require_namespaces  # noqa: E402
-from tests.support.directory import OwnDirectory  # noqa: E402
-from tests.support.service import build_directory  # noqa: E402
-from tests.support.unittests import run_tests  # noqa: E402
+from kustomize import Document, render, unordered
+
+from tests.support.cluster.requirements import require_namespaces
+from tests.support.directory import OwnDirectory
+from tests.support.service import build_directory
+from tests.support.unittests import run_tests
 
 MANIFESTS = ROOT / "containers" / "kubernetes"
 IMAGES = ("headrace", "headrace-cuda")

@@ -12,8 +12,8 @@ import unittest
 
 TESTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, TESTS)
-from support.cluster import Cluster, SkipReason  # noqa: E402
-from support.unittests import run_tests  # noqa: E402
+from support.cluster import Cluster, SkipReason
+from support.unittests import run_tests
 
 SOON_S = 10.0
 # A cluster with a program that has a child of its own in each node, in a process of its own that then
@@ -161,7 +161,7 @@ class Links(unittest.TestCase):
 
     def test_have_their_rates_at_both_ends(self) -> None:
         for node in self.cluster.nodes:
-            for link, rate in zip(node.links, ("1Gbit", "400Mbit")):
+            for link, rate in zip(node.links, ("1Gbit", "400Mbit"), strict=True):
                 for place, device in ((link.node, link.interface), (link.switch, link.port)):
                     text = self.discipline(place, device)
                     self.assertRegex(text, rf"qdisc tbf .* root .* rate {rate} burst \S+ lat 20ms")
@@ -193,7 +193,7 @@ class Links(unittest.TestCase):
             self.assertGreater(int(passed.group(1)), size)
 
     def test_that_are_cut_drop_what_goes_in_that_direction(self) -> None:
-        sender, receiver = self.cluster.nodes
+        receiver = self.cluster[1]
         for cut in ({"sending": False}, {"receiving": False}):
             receiver.cut(**cut, rail=0)
             before = receiver.bytes_received()

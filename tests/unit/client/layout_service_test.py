@@ -8,7 +8,6 @@ from unittest import mock
 
 import headrace
 import numpy
-
 from ranks import Service, run_ranks, start_rank
 
 SHAPES = [(64, 3, 7, 7), (64,), (100, 1000), (1,), (33, 5)]

@@ -3,6 +3,7 @@
 They run in processes of their own in which the module cannot be imported.
 """
 
+import importlib.util
 import os
 import pathlib
 import subprocess
@@ -53,9 +54,7 @@ class MissingModules(unittest.TestCase):
         self.expect_sentence(ran, "headrace.profile needs torch", "python3-torch")
 
     def test_the_recorder_of_profiles_without_torchvision(self) -> None:
-        try:
-            import torch  # noqa: F401
-        except ImportError:
+        if importlib.util.find_spec("torch") is None:
             self.skipTest("no torch")
         ran = run("torchvision,torchvision.models", "headrace.profile", "resnet18")
         self.expect_sentence(ran, "needs torchvision", "python3-torchvision")
@@ -68,10 +67,12 @@ class MissingModules(unittest.TestCase):
         self.assertIn("python3-torch", last)
 
     def test_the_examples(self) -> None:
-        torch_ones = ["digits.py", "digits_compare.py", "gpt.py", "resnet.py"]
-        for name in torch_ones:
+        for name in ("digits.py", "gpt.py", "resnet.py"):
             with self.subTest(name):
                 self.expect_sentence(run("torch", str(EXAMPLES / name)), "python3-torch")
+        with self.subTest("a rank of the quickstart"):
+            rank = ROOT / "tests" / "bench" / "digits" / "rank.py"
+            self.expect_sentence(run("torch", str(rank)), "python3-torch")
         with self.subTest("digits.py without sklearn"):
             ran = run("sklearn,sklearn.datasets", str(EXAMPLES / "digits.py"))
             self.expect_sentence(ran, "python3-sklearn")

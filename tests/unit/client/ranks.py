@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-from support.service import Service  # noqa: E402
+from support.service import Service
 
 __all__ = ["Rank", "Service", "run_ranks", "start_rank"]
 

@@ -11,7 +11,6 @@ from unittest import mock
 
 import headrace
 import numpy
-
 from ranks import Service, run_ranks, start_rank
 
 EXAMPLE = os.path.join(
@@ -287,12 +286,16 @@ class WhenThingsGoWrong(unittest.TestCase):
 
     def test_reconnecting_is_off_unless_somebody_says_for_how_long(self):
         with Service() as service:
-            with headrace.init("off", 0, 1, service.socket) as session:
-                with self.assertRaisesRegex(headrace.Error, "HEADRACE_RECONNECT"):
-                    session.reconnect()
-            with mock.patch.dict(os.environ, HEADRACE_RECONNECT="7"):
-                with headrace.init("on", 0, 1, service.socket) as session:
-                    self.assertEqual(session.reconnect_seconds, 7)
+            with (
+                headrace.init("off", 0, 1, service.socket) as session,
+                self.assertRaisesRegex(headrace.Error, "HEADRACE_RECONNECT"),
+            ):
+                session.reconnect()
+            with (
+                mock.patch.dict(os.environ, HEADRACE_RECONNECT="7"),
+                headrace.init("on", 0, 1, service.socket) as session,
+            ):
+                self.assertEqual(session.reconnect_seconds, 7)
 
     def test_a_mismatch_names_both_sides_and_the_session_goes_on(self):
         def mismatch(session):

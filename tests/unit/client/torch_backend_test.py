@@ -202,7 +202,7 @@ def subgroups(rank):
     groups = [dist.new_group([0, 2]), dist.new_group([1, 2]), dist.new_group([0, 2])]
     members = [(0, 2), (1, 2), (0, 2)]
     results = []
-    for group, ranks in zip(groups, members):
+    for group, ranks in zip(groups, members, strict=True):
         tensor = torch.tensor([10**rank])
         if rank in ranks:
             dist.all_reduce(tensor, group=group)
@@ -328,7 +328,7 @@ class Collectives(unittest.TestCase):
         for texts in run_group(self.service, RANKS, refusals):
             self.assertEqual(len(texts), 5, texts)
             for text, word in zip(
-                texts, ("BXOR", "sparse", "src", "4 rows", "[1, 1, 2]")
+                texts, ("BXOR", "sparse", "src", "4 rows", "[1, 1, 2]"), strict=True
             ):
                 self.assertIn(word, text)
 

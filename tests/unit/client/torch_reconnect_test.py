@@ -69,9 +69,8 @@ def trained(
         at(step, "forward")
         losses.append(loss.item())
     wrapped.synchronize()
-    return [wrapped._flow._recovery.recoveries if reconnect else 0] + bits(
-        [losses, list(model.parameters()), optimizer.state_dict()["state"]]
-    )
+    recoveries = wrapped._flow._recovery.recoveries if reconnect else 0
+    return [recoveries, *bits([losses, list(model.parameters()), optimizer.state_dict()["state"]])]
 
 
 class Restarter:
@@ -481,7 +480,7 @@ def some_averages(session: headrace.Session) -> list:
 
     def prepare(wrapped: Any, flow: Any) -> None:
         wrapped.synchronize()
-        first, second, third = flow.slots[:3]
+        first, second = flow.slots[:2]
         for slot in flow.slots:
             slot.open, slot.operation, slot.due = True, None, flow._updates.options()
             slot.kept.fill_(float(session.rank + 1))

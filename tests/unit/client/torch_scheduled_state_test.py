@@ -1,5 +1,6 @@
 """ScheduledOptimizer: when it waits, what it keeps, what it refuses."""
 
+import contextlib
 import io
 import os
 import time
@@ -196,10 +197,8 @@ def exception_in_backward(session, early):
     one_step(model, optimizer, steps[0])
     inner = model[3] if early else model[2]
     handle = inner.register_forward_hook(lambda _, __, y: Fails.apply(y))
-    try:
+    with contextlib.suppress(ArithmeticError):
         one_step(model, optimizer, steps[1])
-    except ArithmeticError:
-        pass
     handle.remove()
     texts = []
     try:
@@ -238,7 +237,7 @@ def closing(session):
     model.zero_grad(set_to_none=True)
     loss_of(model, next(batches(session))).backward()
     alone = model[0].weight.grad.abs().sum().item()
-    changed = all(not torch.equal(one, other) for one, other in zip(before, after))
+    changed = all(not torch.equal(one, other) for one, other in zip(before, after, strict=True))
     return changed, session.counters()["posted"] - posted, alone > 0
 
 
@@ -352,7 +351,7 @@ class Waiting(unittest.TestCase):
 
     def changed(self):
         new = self.model.parameters()
-        return [not torch.equal(one, other) for one, other in zip(new, self.before)]
+        return [not torch.equal(one, other) for one, other in zip(new, self.before, strict=True)]
 
     def test_step_waits_for_nothing_and_changes_nothing(self):
         self.train_once()
@@ -434,7 +433,7 @@ class States(unittest.TestCase):
                     "add_param_group", "needs a gradient since", "no_sync")  # fmt: skip
         for texts in self.run_two(refusals):
             self.assertEqual(len(texts), len(expected), texts)
-            for text, word in zip(texts, expected):
+            for text, word in zip(texts, expected, strict=True):
                 self.assertIn(word, text)
 
     def test_parameters_without_elements_stay_out(self):
@@ -485,7 +484,7 @@ class Slots(unittest.TestCase):
         ]
 
     def cut(self, members, modules, most):
-        numbers = {m.parameter: module for m, module in zip(members, modules)}
+        numbers = {m.parameter: module for m, module in zip(members, modules, strict=True)}
         return [
             [m.name for m in slot.members]
             for slot in make_slots(members, numbers, most)

@@ -27,7 +27,7 @@ def batches(world_size: int) -> list:
     random = torch.Generator().manual_seed(1)
     inputs = torch.randn(STEPS, world_size, 8, 16, generator=random)
     targets = torch.randint(0, 4, (STEPS, world_size, 8), generator=random)
-    return list(zip(inputs, targets))
+    return list(zip(inputs, targets, strict=True))
 
 
 def train(model, rank, world_size, zero_grad=None, wait=lambda: None) -> list:
@@ -153,7 +153,7 @@ class Arena(unittest.TestCase):
         results = run_ranks(self.service, ranks, function)
         reference = alone(ranks)
         for parameters, _ in results:
-            for one, other, expected in zip(parameters, results[0][0], reference):
+            for one, other, expected in zip(parameters, results[0][0], reference, strict=True):
                 self.assertEqual(one.tobytes(), other.tobytes())
                 torch.testing.assert_close(
                     torch.from_numpy(one), expected, rtol=1e-4, atol=1e-6
@@ -249,8 +249,8 @@ class DdpHook(unittest.TestCase):
             return [rank.result() for rank in ranks]
 
         with Service() as service:
-            for hooked, plain in zip(run(service.socket), run(None)):
-                for one, other in zip(hooked, plain):
+            for hooked, plain in zip(run(service.socket), run(None), strict=True):
+                for one, other in zip(hooked, plain, strict=True):
                     # The sum of two addends has no order, so even the bits agree.
                     self.assertEqual(one.tobytes(), other.tobytes())
 

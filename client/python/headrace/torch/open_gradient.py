@@ -19,7 +19,8 @@ _PROPERTIES = (
 )  # fmt: skip
 _METHODS = (
     "size", "dim", "ndimension", "numel", "nelement", "stride", "storage_offset", "element_size",
-    "detach_", "requires_grad_", "is_contiguous", "is_complex", "is_floating_point", "is_signed", "data_ptr", "get_device",
+    "detach_", "requires_grad_", "is_contiguous", "is_complex", "is_floating_point", "is_signed",
+    "data_ptr", "get_device",
 )  # fmt: skip
 _WITHOUT_VALUES = {
     getattr(torch.Tensor, name).__get__

@@ -15,8 +15,8 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[4]
 sys.path.insert(0, str(ROOT))
 
-from tests.support.exposition import Family, parse  # noqa: E402
-from tests.support.unittests import run_tests  # noqa: E402
+from tests.support.exposition import Family, parse
+from tests.support.unittests import run_tests
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "metrics.txt"
 PAGE = ROOT / "service" / "watch" / "METRICS.md"

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import digits_task
-import digits_ways
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "client" / "examples"))
+
+import digits
 import resnet
 import torch
 import torch.distributed
-from digits_moments import record
-from digits_ways import Batch, Task
+from moments import record
 from torch.nn import functional
+from ways import Batch, Task, make_way, outcome, take_turns
 
 BLOCKS = 2  # in each of three stages
 
@@ -39,15 +41,15 @@ def parse() -> argparse.Namespace:
 
 
 def make_task(width: int, batch: int, rank: int) -> Task:
-    images, labels = digits_task.Digits().train
+    images, labels = digits.Digits().train
 
     def batches() -> Iterator[Batch]:
-        samples = torch.Generator().manual_seed(digits_task.SEED + rank)
+        samples = torch.Generator().manual_seed(digits.SEED + rank)
         while True:
             chosen = torch.randint(len(labels), (batch,), generator=samples)
             yield images[chosen], labels[chosen]
 
-    torch.manual_seed(digits_task.SEED)
+    torch.manual_seed(digits.SEED)
     return Task(
         resnet.make_model(width, BLOCKS),
         lambda parameters: torch.optim.SGD(parameters, 0.01, momentum=0.9),
@@ -62,9 +64,7 @@ def main() -> None:
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
     task = make_task(arguments.width, arguments.batch, rank)
-    ways = [
-        digits_ways.make_way(name, task, "digits-resnet") for name in arguments.ways
-    ]
+    ways = [make_way(name, task, "digits-resnet") for name in arguments.ways]
     turns = len(ways) * (1 + arguments.rounds)
     begun = 0
 
@@ -74,10 +74,8 @@ def main() -> None:
         if rank == 0:
             print(f"step {begun} of {turns}, {text}", flush=True)
 
-    digits_ways.take_turns(
-        ways, arguments.warm_up, arguments.iterations, arguments.rounds, said
-    )
-    result = digits_ways.outcome(task, ways, arguments.ctl)
+    take_turns(ways, arguments.warm_up, arguments.iterations, arguments.rounds, said)
+    result = outcome(task, ways, arguments.ctl)
     if arguments.picture:
         result["moments"] = record(ways[-1], arguments.ctl)
     arguments.result.write_text(json.dumps(result))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from digits_figures import (
+from figures import (
     ALONE,
     GLOO,
     POLICIES,
@@ -21,9 +21,9 @@ from digits_figures import (
     sent_seconds,
     wrong,
 )
-from digits_nodes import ROOT, Failure, Nodes
-from digits_picture import draw
-from digits_processes import train
+from nodes import Failure, Nodes
+from picture import draw
+from processes import train
 
 HERE = Path(__file__).resolve().parent
 WIDTH = 64
@@ -64,14 +64,13 @@ def _train(
             service = place.node.service
             assert service is not None
             place.environment.update(
-                PYTHONPATH=str(ROOT / "client" / "python"),
                 HEADRACE_LIBRARY=str(build / "libheadrace.so"),
                 HEADRACE_SOCKET=service.socket,
                 HEADRACE_BOARD=service.board,
                 HEADRACE_RENDEZVOUS=rendezvous,
                 GLOO_SOCKET_IFNAME=place.node.interfaces[0],
             )
-        program = [str(HERE / "digits_turns.py"), "--ctl", str(build / "headracectl")]
+        program = [str(HERE / "contest_rank.py"), "--ctl", str(build / "headracectl")]
         program += ["--width", str(WIDTH), "--batch", str(BATCH), "--ways", *ways]
         train(TITLE, [*program, *options], places, folder)
     return [

@@ -15,9 +15,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tests"))
-from support.cluster import Cluster, LoopbackNode, Services, SkipReason  # noqa: E402
+from support.cluster import Cluster, LoopbackNode, Services, SkipReason
 
 PYTORCH_PORT = 29500  # torchrun's default
 # Tests ask for less. Here ranks, services and whatever else runs share the cores of one machine.

@@ -119,7 +119,7 @@ def _draw_row(name: str, bars: list[Bar], y: float, scale: float) -> Iterator[st
 
 
 def draw(title: str, moments: dict[str, Any]) -> str:
-    """The text of the picture. ``moments`` as digits_moments.record() returns them."""
+    """The text of the picture. ``moments`` as moments.record() returns them."""
     rows, plan = _rows(moments), moments["plan"]
     end_s = max(bar.end_s for bars in rows.values() for bar in bars)
     backward_s = max(moments["gradients"].values())

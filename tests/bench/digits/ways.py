@@ -20,7 +20,7 @@ import headrace
 import headrace.torch
 import torch
 import torch.distributed
-from digits_figures import ALONE, GLOO, GLOO_1_MB
+from figures import ALONE, GLOO, GLOO_1_MB
 from torch.nn.parallel import DistributedDataParallel
 
 CTL_SECONDS_MAX = 60
@@ -197,7 +197,7 @@ def read_plan(ctl: str, job: str) -> dict[str, Any]:
 
 
 def outcome(task: Task, ways: Sequence[Way], ctl: str) -> dict[str, Any]:
-    """What this rank measured, for digits_figures.figures()."""
+    """What this rank measured, for figures.figures()."""
     sizes = [p.numel() * p.element_size() for p in task.model.parameters()]
     return {
         "bytes": sum(sizes),

@@ -1,6 +1,7 @@
 """Trains on the digits through Headrace and without it, on nodes of this machine, and compares.
 
-See quickstart. Everything started is ended by its pid, and nothing is left, whatever happens.
+client/examples/quickstart builds and starts this. Everything started is ended by its pid, and nothing is left,
+whatever happens.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from digits_contest import measure, print_contest, save_picture
-from digits_nodes import ROOT, Failure, Nodes, Place
-from digits_processes import train
-from digits_results import Result, conclude, print_table, read_result
+from contest import measure, print_contest, save_picture
+from nodes import ROOT, Failure, Nodes, Place
+from processes import train
+from results import Result, conclude, print_table, read_result
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = ("headraced", "headracectl", "libheadrace.so")
@@ -49,9 +50,15 @@ def parse() -> argparse.Namespace:
     return arguments
 
 
+def rank_program(way: str, arguments: argparse.Namespace) -> list[str]:
+    """The command of a rank; global batches are cut alike whatever the number of ranks."""
+    options = ["--way", way, "--epochs", str(arguments.epochs), "--parts", str(arguments.ranks)]
+    return [str(HERE / "rank.py"), *options]
+
+
 def over_nodes(
     title: str,
-    program: str,
+    way: str,
     places: list[Place],
     arguments: argparse.Namespace,
     nodes: Nodes,
@@ -59,9 +66,7 @@ def over_nodes(
 ) -> Result:
     """One training whose ranks are on the nodes, with what it sent between them."""
     before = nodes.bytes_sent()
-    train(
-        title, [str(HERE / program), "--epochs", str(arguments.epochs)], places, folder
-    )
+    train(title, rank_program(way, arguments), places, folder)
     sent = [end - start for start, end in zip(before, nodes.bytes_sent(), strict=True)]
     return read_result(
         title, arguments.ranks, folder, str(nodes.count), nodes.link, sent
@@ -75,13 +80,12 @@ def through_headrace(
         places = nodes.places(arguments.ranks)
         for place in places:
             place.environment.update(
-                PYTHONPATH=str(ROOT / "client" / "python"),
                 HEADRACE_LIBRARY=str(arguments.build / "libheadrace.so"),
                 HEADRACE_SOCKET=place.node.service.socket,
                 HEADRACE_RENDEZVOUS=rendezvous,
                 HEADRACE_JOB="digits",
             )
-        return over_nodes("headrace", "digits.py", places, arguments, nodes, folder)
+        return over_nodes("headrace", "headrace", places, arguments, nodes, folder)
 
 
 def through_gloo(arguments: argparse.Namespace, nodes: Nodes, folder: Path) -> Result:
@@ -89,16 +93,12 @@ def through_gloo(arguments: argparse.Namespace, nodes: Nodes, folder: Path) -> R
     for place in places:
         # The nodes' link, or loopback: no name of this machine need resolve.
         place.environment["GLOO_SOCKET_IFNAME"] = place.node.interfaces[0]
-    return over_nodes(
-        "DDP, gloo", "digits_compare.py", places, arguments, nodes, folder
-    )
+    return over_nodes("DDP, gloo", "ddp", places, arguments, nodes, folder)
 
 
 def in_one_process(arguments: argparse.Namespace, nodes: Nodes, folder: Path) -> Result:
-    program = [str(HERE / "digits_compare.py"), "--epochs", str(arguments.epochs)]
-    program += ["--parts", str(arguments.ranks)]
-    alone = Place(nodes.first, {"RANK": "0", "WORLD_SIZE": "0"})
-    train("one process", program, [alone], folder)
+    alone = Place(nodes.first, {})
+    train("one process", rank_program("alone", arguments), [alone], folder)
     return read_result("one process", 1, folder)
 
 

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import torch
-from digits_ways import Scheduled, read_plan
+from ways import Scheduled, read_plan
 
 # The service shows blocks of every fourth iteration; so this many to go hold one, and the next forward.
 SHOWN_EVERY = 4

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from digits_nodes import Failure, Place
+from nodes import ROOT, Failure, Place
 
 PYTHON = "/usr/bin/python3"
 SILENCE_SECONDS_MAX = 180
@@ -23,14 +23,18 @@ class Process:
     def __init__(self, name: str, command: list[str], folder: Path, place: Place):
         self.name = name
         self.output = folder / f"{name}.log"
-        threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        same = {
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "PYTHONPATH": str(ROOT / "client" / "python"),
+        }
         with open(self.output, "w") as output:
             self._program = place.node.start(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **threads, **place.environment},
+                env={**os.environ, **same, **place.environment},
             )
 
     def status(self) -> int | None:

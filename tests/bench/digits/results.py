@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from digits_figures import print_rows
+from figures import print_rows
 
 
 @dataclasses.dataclass(frozen=True)
