@@ -278,11 +278,12 @@ class OnTwoNodes(SteeringCase):
             self.expect(rank, f"cancelled by uid {os.getuid()}")
 
     def test_a_drained_job_ends_on_both_nodes(self) -> None:
-        ranks = self.job("drained")
+        ranks = self.job("emptied")
         self.add_up(ranks)
-        self.steer(self.services[0], "drain", "drained")
+        self.steer(self.services[0], "drain", "emptied")
+        # What is posted before a node has heard of it waits for the other rank's.
         for node in (0, 1):
-            self.await_event(self.services[node], "drained")
+            self.await_row(self.services[node], "emptied", state="failed")
         self.expect_all(ranks, "drained")
 
     def test_every_node_names_the_rank_that_all_wait_for(self) -> None:

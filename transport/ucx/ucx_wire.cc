@@ -110,9 +110,19 @@ Status UcxWire::ReadAddress() {
   return {};
 }
 
-// UCX aborts when an engine goes while it still works on a receive, so everything is ended first.
+// An engine that is left to the process's end is left as it is. Nobody calls progress any more, so
+// nothing calls back into this wire; and endpoints that were closed in the midst of a handshake
+// could end other processes (README).
+//
+// UCX aborts when an engine goes while it still works on a receive, so everything is ended before.
 UcxWire::~UcxWire() {
   if (!engine_) return;
+  if (leave_at_end_) {
+    [[maybe_unused]] const ucp_worker_h engine = engine_.release();
+    [[maybe_unused]] const ucp_datatype_t pieces = pieces_.release();
+    [[maybe_unused]] const ucp_context_h context = context_.release();
+    return;
+  }
   arrivals_.ForEach([this](std::uint32_t, const Arrival& arrival) {
     if (arrival.held) ucp_am_data_release(engine_.get(), arrival.bytes);
   });
@@ -127,11 +137,6 @@ UcxWire::~UcxWire() {
   for (int i = 0; i < kFarewellsMax; ++i) {
     if (ucp_worker_progress(engine_.get()) == 0 && operations_.taken_count() == 0) break;
   }
-  if (!leave_at_end_) return;
-  // Nobody calls progress any more, so nothing calls back into this wire.
-  [[maybe_unused]] const ucp_worker_h engine = engine_.release();
-  [[maybe_unused]] const ucp_datatype_t pieces = pieces_.release();
-  [[maybe_unused]] const ucp_context_h context = context_.release();
 }
 
 std::string UcxWire::Names() const {

@@ -1,5 +1,6 @@
 // Streams that are captured into a graph (CUDA Driver API, Stream Management): enough of it to tell
-// that one is. What is posted meanwhile is carried out, and there is no graph.
+// that one is; none of these calls lists CUDA_ERROR_INVALID_CONTEXT. What is posted meanwhile is
+// carried out, and there is no graph.
 #include "tests/support/cuda_double/machine.h"
 
 namespace headrace::transport {
@@ -11,7 +12,8 @@ __attribute__((visibility("default"))) CuResult cuStreamBeginCapture_v2(CuStream
                                                                         std::uint32_t /*mode*/) {
   HR_DOUBLE_ENTER();
   std::shared_ptr<StreamState> found;
-  if (const CuResult result = FindStream(stream, found); result != CuResult::kSuccess)
+  if (const CuResult result = FindStream(stream, found, Needs::kNothing);
+      result != CuResult::kSuccess)
     return result;
   found->captured = true;
   return CuResult::kSuccess;
@@ -20,7 +22,8 @@ __attribute__((visibility("default"))) CuResult cuStreamBeginCapture_v2(CuStream
 __attribute__((visibility("default"))) CuResult cuStreamEndCapture(CuStream stream, void** graph) {
   HR_DOUBLE_ENTER();
   std::shared_ptr<StreamState> found;
-  if (const CuResult result = FindStream(stream, found); result != CuResult::kSuccess)
+  if (const CuResult result = FindStream(stream, found, Needs::kNothing);
+      result != CuResult::kSuccess)
     return result;
   found->captured = false;
   *graph = nullptr;
@@ -32,7 +35,8 @@ __attribute__((visibility("default"))) CuResult cuStreamEndCapture(CuStream stre
 CuResult cuStreamIsCapturing(CuStream stream, std::uint32_t* status) {
   HR_DOUBLE_ENTER();
   std::shared_ptr<StreamState> found;
-  if (const CuResult result = FindStream(stream, found); result != CuResult::kSuccess)
+  if (const CuResult result = FindStream(stream, found, Needs::kNothing);
+      result != CuResult::kSuccess)
     return result;
   *status = found->captured ? 1 : 0;
   return CuResult::kSuccess;

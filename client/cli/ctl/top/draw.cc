@@ -108,7 +108,7 @@ Section Ranks(const Picture& picture) {
           Cell(std::to_string(rank.pid)),
           Cell(fmt::format("{:>4} times", rank.last_posts)),
           Cell(FormatAge(rank.late_ns / posts)),
-          Cell(rank.waited_ns > 0 ? FormatAge(rank.waited_ns) : std::string("-")),
+          Cell(rank.waited_ns >= 0 ? FormatAge(rank.waited_ns) : std::string("-")),
           {"", Style::kPlain}}});
   }
   return section;

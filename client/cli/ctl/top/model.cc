@@ -202,7 +202,7 @@ std::vector<RankLine> MakeRankLines(const Interval& span, const std::string& fil
                   .pid = row.pid,
                   .last_posts = span.Grown(from.last_posts, row.last_posts),
                   .late_ns = row.late_ns - from.late_ns,
-                  .waited_ns = row.waited_ns - from.waited_ns};
+                  .waited_ns = row.waited_ns > 0 ? row.waited_ns - from.waited_ns : -1};
     if (line.late_ns > 0 && Contains(filter, {line.job})) lines.push_back(std::move(line));
   }
   std::stable_sort(lines.begin(), lines.end(), [](const RankLine& left, const RankLine& right) {

@@ -68,7 +68,7 @@ struct RankLine {
   std::int32_t pid = 0;
   std::uint64_t last_posts = 0;
   TimeNs late_ns = 0;    // sum over these
-  TimeNs waited_ns = 0;  // its own forward passes stood still
+  TimeNs waited_ns = 0;  // its own forward passes stood still; -1: none ever said so
 };
 
 struct WaitLine {

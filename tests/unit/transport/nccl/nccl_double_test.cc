@@ -59,6 +59,7 @@ class NcclDouble : public NcclTest {
   }
 
   bool StreamIsDone(int device) {
+    const CurrentContext current(gpus_->driver(), gpus_->context(device).get().context);
     const CuResult result =
         gpus_->driver().call().stream_query(streams_[static_cast<std::size_t>(device)].get().thing);
     EXPECT_TRUE(result == CuResult::kSuccess || result == CuResult::kNotReady);
