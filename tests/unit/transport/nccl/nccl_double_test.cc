@@ -188,6 +188,7 @@ TEST_F(NcclDouble, TouchesOnlyWhatTheGpuMay) {
                               streams_[0].get().thing),
             NcclResult::kInProgress);
   ASSERT_EQ(StateOf(comm), NcclResult::kSuccess);
+  const CurrentContext current(gpus_->driver(), gpus_->context(0).get().context);
   CuResult result = CuResult::kNotReady;
   while (result == CuResult::kNotReady) {
     result = gpus_->driver().call().stream_query(streams_[0].get().thing);
