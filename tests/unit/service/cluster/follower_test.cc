@@ -226,6 +226,11 @@ TEST_F(FollowerTest, RefusesARosterThatMakesNoSense) {
       {"no algorithm",
        [](OpenJob& open) { open.agreement.algorithm = static_cast<transport::Algorithm>(9); }},
       {"another world", [](OpenJob& open) { open.agreement.world_size = 3; }},
+      {"another world whose ranks all have a node",
+       [](OpenJob& open) {
+         open.agreement.world_size = 3;
+         open.agreement.nodes[1].ranks = {1, 2};
+       }},
       {"a world of one", [](OpenJob& open) { open.agreement.world_size = 1; }},
       {"an epoch of before", [](OpenJob& open) { open.agreement.epoch = 3; }},
       {"no epoch", [](OpenJob& open) { open.agreement.epoch = 0; }},
