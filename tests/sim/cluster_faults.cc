@@ -136,8 +136,14 @@ std::optional<std::string> ClusterSimulation::StandStill() {
   }
   cluster_.StandStill(node);
   lines_.StandStill(*services_[node]);
+  // Nobody is there to notice it for a job that has nothing elsewhere.
+  const auto reaches_others = [node](const Job& job) {
+    return job.served || job.leader != node ||
+           std::ranges::any_of(job.seats, [node](const Seat& seat) { return seat.node != node; });
+  };
   for (Job& job : jobs_) {
-    if (noticed && TakesPart(job, node)) Blame(job, "node " + NameOf(node), kDetection);
+    if (!noticed || !TakesPart(job, node) || !reaches_others(job)) continue;
+    Blame(job, "node " + NameOf(node), kDetection);
   }
   for (std::uint64_t left = dice_.Below(4); left > 0; --left) PostSome();
   auto wrong = AdvanceAndCheck(time_ns, std::max<TimeNs>(time_ns / 8, 1));
