@@ -65,7 +65,7 @@ TEST(LateNodes, ReportTheNodeOnceAndThatItWentOn) {
   late.clients[0]->Post(kSum);
   late.clients[1]->Post(kSum);
   late.cluster.Advance(20 * kSecond);
-  for (const std::size_t node : {0, 1}) {
+  for (const std::size_t node : {0U, 1U}) {
     ASSERT_EQ(late.events(node).size(), 1U) << "node " << node;
     EXPECT_THAT(late.events(node)[0],
                 HasSubstr("operation 1 [all_reduce of 16 float32 (sum)] waits for node c (rank 2) "

@@ -151,7 +151,7 @@ TEST(Nodes, AllGatherAndBroadcastReachEveryRank) {
 // A broadcast has no step before the one between nodes, a sum of several ranks has.
 TEST(Nodes, CarryOutCollectivesOfDifferentStepsInTheOrderOfTheirPosts) {
   Spread spread(Ranks{{0, 1}, {2}}, true, {.make = Loopback({.startup_ns = 100 * kMicrosecond})});
-  for (int i = 0; i < 3; ++i) {
+  for (unsigned i = 0; i < 3; ++i) {
     spread.PostAll(OnSegment(Collective::kAllReduce, DType::kFloat32, 10, 400U * i));
     spread.PostAll(OnSegment(Collective::kBroadcast, DType::kFloat32, 10, 4000 + 40U * i));
     spread.PostAll(Barrier());
@@ -207,7 +207,7 @@ TEST(Nodes, SendOneMessageStreamPerNodeHoweverManyRanksItHas) {
 
 TEST(Nodes, CarryOutWhatWasPostedBeforeTheyMet) {
   Spread spread(Ranks{{0, 1}, {2}}, false);
-  for (int i = 0; i < 3; ++i) {
+  for (unsigned i = 0; i < 3; ++i) {
     spread.PostAll(OnSegment(Collective::kAllReduce, DType::kFloat32, 10, 40U * i));
   }
   spread.cluster.Advance(100 * kMillisecond);
