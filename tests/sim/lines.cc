@@ -112,18 +112,19 @@ void Lines::Meet(Instance from, const std::string& leader, std::uint64_t attempt
   line.ends[0] = {.instance = from, .name = dialer->name()};
   line.ends[1] = {.instance = listener.instance(), .name = listener_name};
   lines_.emplace(id, std::move(line));
-  const Status status = listener.Greet(id, dialer->facts());
-  if (status) {
-    StartPulse(id, Side::kListener);
-  }
+  // The answer goes before whatever the listener tells while it greets, as PeerLink keeps its
+  // messages until then. Owned by this function and by the answer on its way.
+  const auto status = std::make_shared<Status>();
   Carry(id, Side::kDialer, [this, id, status, attempt](Line& own) {
     SimulatedService* const dialing = Find(own.ends[0].instance);
-    if (status) StartPulse(id, Side::kDialer);
+    if (*status) StartPulse(id, Side::kDialer);
     const std::string place = own.leader;
-    if (status) return dialing->Connected(place, attempt, id);
+    if (*status) return dialing->Connected(place, attempt, id);
     lines_.erase(id);
-    dialing->Refused(place, attempt, status.error());
+    dialing->Refused(place, attempt, status->error());
   });
+  *status = listener.Greet(id, dialer->facts());
+  if (*status) StartPulse(id, Side::kListener);
   // Should the answer be lost on its way.
   timeline_.After(kHelloTimeout, [this, id, from, leader, attempt] {
     WhenAwake(from, [this, id, from, leader, attempt] {
