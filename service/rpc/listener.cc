@@ -115,11 +115,12 @@ kj::Promise<void> Listener::AcceptSome() {
   for (int accepted = 0; accepted < kAcceptedAtOnceMax && wait_ns == 0; ++accepted) {
     UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      // Only now is there room for sure: a full table is EMFILE even where nobody waits.
+      short_of_descriptors_ = false;
       return observer_.whenBecomesReadable();
     }
     if (!socket && (errno == EINTR || errno == ECONNABORTED)) continue;
     if (!socket) return WaitOut(errno);
-    short_of_descriptors_ = false;
     wait_ns = accepts_.Book(1, MonotonicNow());
     Serve(std::move(socket));
   }

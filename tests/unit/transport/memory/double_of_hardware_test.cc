@@ -28,7 +28,15 @@ void AwaitGate() {
   while (!GateIsOpen()) std::this_thread::yield();
 }
 void AwaitGateInStream(void* /*argument*/) { AwaitGate(); }
-void AwaitGateInKernel(const CudaDoubleLaunch* /*launch*/) { AwaitGate(); }
+// Kernels that have begun and wait: a double with delays may begin one long after its launch.
+std::atomic<int>& Waiting() {
+  static std::atomic<int> waiting = 0;
+  return waiting;
+}
+void AwaitGateInKernel(const CudaDoubleLaunch* /*launch*/) {
+  ++Waiting();
+  AwaitGate();
+}
 void LookAtGate(const CudaDoubleLaunch* /*launch*/) { Seen() = GateIsOpen().load(); }
 
 // Streams and kernels of GPU 0, whose context is current. The default stream has the first hardware
@@ -39,6 +47,7 @@ class DoubleOfHardware : public DoubleTest {
     ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections, 1);
     GateIsOpen() = false;
     Seen() = false;
+    Waiting() = 0;
     Start();
     doubled_.kernel("await_gate", &AwaitGateInKernel, nullptr, 0);
     doubled_.kernel("look_at_gate", &LookAtGate, nullptr, 0);
@@ -101,6 +110,7 @@ TEST_F(DoubleOfHardware, HasRoomForAsManyThreadsAsItsMultiprocessors) {
   StartWith("8");
   ASSERT_EQ(Launch(await_gate_, 0, 1024), CuResult::kSuccess);
   ASSERT_EQ(Launch(await_gate_, 1, 1024), CuResult::kSuccess);
+  while (Waiting() < 2) std::this_thread::yield();
   ASSERT_EQ(Launch(look_at_gate_, 2, 32), CuResult::kSuccess);
   const auto memory = AllocateDeviceMemory(contexts_[0], 64);
   ASSERT_TRUE(memory.ok());
