@@ -55,7 +55,7 @@ Result<std::unique_ptr<Group>> Group::Open(Wire& wire, Gate& gate, NetworkCounte
 Status Group::Connect() {
   for (std::uint32_t member = 0; member < members_count(); ++member) {
     if (member == options_.self || (is_server() && member >= choice_.data_count)) continue;
-    const Result<LinkId> link = wire_.Connect(options_.members[member].address);
+    const Result<LinkId> link = wire_.Connect(options_.members[member].address, options_.key);
     if (!link) return link.error().Within("connect to node " + options_.members[member].name);
     const Gate::FlowId flow = gate_.OpenFlow(slot_, static_cast<std::uint16_t>(member),
                                              options_.members[member].address, pieces_.size());

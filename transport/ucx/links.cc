@@ -8,7 +8,7 @@
 
 namespace headrace::transport {
 
-Result<LinkId> UcxWire::Connect(const std::string& address) {
+Result<LinkId> UcxWire::Connect(const std::string& address, std::uint64_t key) {
   const Result<WireAddress> decoded = DecodeAddress(address);
   if (!decoded) return decoded.error();
   if (decoded->settings_sum != settings_sum_) {
@@ -19,7 +19,7 @@ Result<LinkId> UcxWire::Connect(const std::string& address) {
   const Result<std::uint32_t> peer = PeerAt(*decoded);
   if (!peer) return peer.error();
   const LinkId id = links_.Take();
-  *links_.Find(id) = {.peer = *peer, .peer_wire_id = decoded->wire_id};
+  *links_.Find(id) = {.peer = *peer, .peer_wire_id = decoded->wire_id, .key = key};
   return id;
 }
 
@@ -88,24 +88,15 @@ void UcxWire::ForgetFailedPeers() {
   failures_.clear();
 }
 
-// A message does not tell its link, but its sender and its group's key. A link that has sent
-// nothing yet has no key: then what no other link has claimed is its.
-bool UcxWire::BelongsTo(const Link& link, std::uint64_t peer_wire_id, std::uint64_t key) {
-  if (link.peer_wire_id != peer_wire_id) return false;
-  if (link.key != 0) return link.key == key;
-  bool claimed = false;
-  links_.ForEach([&](LinkId, const Link& other) {
-    claimed = claimed || (other.peer_wire_id == peer_wire_id && other.key == key);
-  });
-  return !claimed;
+// A message does not tell its link, but its sender and its group's key.
+bool UcxWire::BelongsTo(const Operation& operation, LinkId id, const Link& link) {
+  if (operation.sends) return operation.link == id;
+  return operation.peer_wire_id == link.peer_wire_id && operation.key == link.key;
 }
 
 void UcxWire::GiveUp(LinkId id, const Link& link, Code code) {
   operations_.ForEach([&](std::uint32_t, Operation& operation) {
-    if (operation.given_up != Code::kOk) return;
-    const bool of_link = operation.sends ? operation.link == id
-                                         : BelongsTo(link, operation.peer_wire_id, operation.key);
-    if (!of_link) return;
+    if (operation.given_up != Code::kOk || !BelongsTo(operation, id, link)) return;
     operation.given_up = code;
     if (in_place_) return;  // the device may be at work: the end is told when UCX tells it
     operation.told = true;

@@ -32,9 +32,9 @@ UcxWire::Operation& UcxWire::NewOperation(bool sends, std::uint64_t token) {
 
 void UcxWire::Send(LinkId link_id, const MessageHeader& header, const std::byte* bytes,
                    std::size_t size, std::uint64_t token) {
-  Link* link = links_.Find(link_id);
+  const Link* link = links_.Find(link_id);
   HR_CHECK(link != nullptr, link_id);
-  link->key = header.key;
+  HR_CHECK(header.key == link->key, link_id, header.key);
   if (link->failure != UCS_OK) {
     ended_.push_back({EndKind::kSent, Code::kPeerLost, link_id, token});
     return;

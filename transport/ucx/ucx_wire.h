@@ -47,7 +47,7 @@ class UcxWire final : public Wire {
   // How GPUs' memory goes over this wire, as a sentence for people.
   std::string GpuPath() const;
 
-  Result<LinkId> Connect(const std::string& address) override;
+  Result<LinkId> Connect(const std::string& address, std::uint64_t key) override;
   void Close(LinkId link) override;
 
   bool GoesAtOnce(std::size_t size) const override { return size < rendezvous_bytes_; }
@@ -87,7 +87,7 @@ class UcxWire final : public Wire {
   struct Link {
     std::uint32_t peer = 0;
     std::uint64_t peer_wire_id = 0;
-    std::uint64_t key = 0;  // of the messages sent; 0 before the first
+    std::uint64_t key = 0;  // of its messages, both ways
     ucs_status_t failure = UCS_OK;
   };
 
@@ -157,7 +157,7 @@ class UcxWire final : public Wire {
   void StartReceive(const Arrival& arrival, std::byte* memory, std::uint64_t token);
   Arrival& ArrivalOf(ArrivalId id);
   Result<std::uint32_t> PeerAt(const WireAddress& address);
-  bool BelongsTo(const Link& link, std::uint64_t peer_wire_id, std::uint64_t key);
+  static bool BelongsTo(const Operation& operation, LinkId id, const Link& link);
   void GiveUp(LinkId id, const Link& link, Code code);
   static void CloseEndpoint(ucp_ep_h endpoint);
   void ForgetFailedPeers();

@@ -228,31 +228,13 @@ void SimulatedNetwork::FailLinksBetween(std::size_t one, std::size_t other,
 
 // The id itself where the other end has not connected.
 LinkId SimulatedNetwork::OtherEnd(LinkId id) const {
-  if (const auto same = SameKey(id)) return *same;
-  std::size_t before = 0;
-  for (LinkId own = 0; own < id; ++own) {
-    const bool alike = links_[own].wire == links_[id].wire && links_[own].peer == links_[id].peer;
-    if (alike && !SameKey(own)) ++before;
-  }
+  LinkId found = id;
   for (LinkId other = 0; other < links_.size(); ++other) {
-    if (!AreOpposite(other, id) || SameKey(other)) continue;
-    if (before-- == 0) return other;
+    const bool opposite =
+        links_[id].wire == links_[other].peer && links_[id].peer == links_[other].wire;
+    if (opposite && links_[id].key == links_[other].key && other != id) found = other;
   }
-  return id;
-}
-
-bool SimulatedNetwork::AreOpposite(LinkId one, LinkId other) const {
-  return links_[one].wire == links_[other].peer && links_[one].peer == links_[other].wire &&
-         one != other;
-}
-
-std::optional<LinkId> SimulatedNetwork::SameKey(LinkId id) const {
-  for (LinkId other = 0; other < links_.size(); ++other) {
-    if (AreOpposite(other, id) && links_[id].key != 0 && links_[other].key == links_[id].key) {
-      return other;
-    }
-  }
-  return std::nullopt;
+  return found;
 }
 
 bool SimulatedNetwork::Reaches(std::size_t from, std::size_t to) const {

@@ -20,11 +20,12 @@ std::span<std::byte> Aligned(std::vector<std::byte>& memory) {
 
 }  // namespace
 
-Result<LinkId> SimulatedNetwork::SimulatedWire::Connect(const std::string& address) {
+Result<LinkId> SimulatedNetwork::SimulatedWire::Connect(const std::string& address,
+                                                                std::uint64_t key) {
   for (const auto& wire : network_.wires_) {
     if (wire->address() != address) continue;
     const std::size_t peer = wire->index_;
-    network_.links_.push_back({.wire = index_, .peer = peer});
+    network_.links_.push_back({.wire = index_, .peer = peer, .key = key});
     return static_cast<LinkId>(network_.links_.size() - 1);
   }
   return Error(Code::kUnavailable, "no simulated wire has the address '" + address + "'");
@@ -51,7 +52,7 @@ void SimulatedNetwork::SimulatedWire::Send(LinkId id, const MessageHeader& heade
   HR_CHECK(id < network_.links_.size() && network_.links_[id].wire == index_, id);
   Link& link = network_.links_[id];
   HR_CHECK(link.open, id);
-  link.key = header.key;
+  HR_CHECK(header.key == link.key, id, header.key);
   if (link.failed) return TellSent(token, Code::kPeerLost);
   const ArrivalId arrival = ++network_.flights_begun_;
   network_.flights_[arrival] = {.from = index_,

@@ -6,9 +6,8 @@
 // allows: who changes memory too early is found out. Each message is late by a random jitter, so
 // that messages overtake each other. The same options and calls give the same run.
 //
-// Two connections over which messages with one key go to and fro are the two ends of one link: they
-// fail together. Of those that carry no key (yet), the i-th connection of a wire to a second one
-// and the i-th of the second to the first are.
+// The connections of two wires to each other with one key are the two ends of one link: they fail
+// together.
 #pragma once
 
 #include <cstddef>
@@ -84,7 +83,7 @@ class SimulatedNetwork {
   struct Link {
     std::size_t wire = 0;
     std::size_t peer = 0;
-    std::uint64_t key = 0;  // of its messages; 0: none has one
+    std::uint64_t key = 0;
     bool open = true;
     bool failed = false;
   };
@@ -138,8 +137,6 @@ class SimulatedNetwork {
   void FailLinksBetween(std::size_t one, std::size_t other, const std::string& cause);
 
   LinkId OtherEnd(LinkId id) const;
-  bool AreOpposite(LinkId one, LinkId other) const;
-  std::optional<LinkId> SameKey(LinkId id) const;
   bool Reaches(std::size_t from, std::size_t to) const;
   std::size_t IndexOf(const std::string& name) const;
   TimeNs Delay();

@@ -55,8 +55,8 @@ struct Side {
     if (!opened) ADD_FAILURE() << opened.error().text();
     wire = std::move(*opened);
   }
-  LinkId ConnectTo(const Side& other) {
-    const Result<LinkId> link = wire->Connect(other.wire->address());
+  LinkId ConnectTo(const Side& other, std::uint64_t key = 1) {
+    const Result<LinkId> link = wire->Connect(other.wire->address(), key);
     if (!link) ADD_FAILURE() << link.error().text();
     return link ? *link : 0;
   }

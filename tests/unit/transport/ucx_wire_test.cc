@@ -27,7 +27,7 @@ class UcxWireTest : public ::testing::Test {
 };
 
 TEST_F(UcxWireTest, CarriesMessagesOfEverySizeByteForByte) {
-  const LinkId link = a_.ConnectTo(b_);
+  const LinkId link = a_.ConnectTo(b_, 7);
   std::vector<std::byte> target;
   AcceptAtOnce(target);
   std::uint64_t token = 0;
@@ -149,14 +149,14 @@ TEST_F(UcxWireTest, RefusesAddressesThatMakeNoSense) {
   for (const std::string& address :
        {std::string(), std::string("10.0.0.1:4000"), std::string(200, '\xff'),
         a_.wire->address() + "x", a_.wire->address().substr(1)}) {
-    const Result<LinkId> link = b_.wire->Connect(address);
+    const Result<LinkId> link = b_.wire->Connect(address, 1);
     ASSERT_FALSE(link);
     EXPECT_EQ(link.error().code(), Code::kUnavailable);
   }
   std::string spoiled = a_.wire->address();
   for (std::size_t i = 0; i < spoiled.size(); ++i) {
     spoiled[i] = static_cast<char>(spoiled[i] ^ 0x10);
-    EXPECT_FALSE(b_.wire->Connect(spoiled)) << i;
+    EXPECT_FALSE(b_.wire->Connect(spoiled, 1)) << i;
     spoiled[i] = static_cast<char>(spoiled[i] ^ 0x10);
   }
 }
@@ -203,12 +203,12 @@ TEST(UcxWireOptions, MustBeAlikeAtBothEnds) {
   UcxOptions options = Loopback();
   options.settings = {{"TCP_TX_SEG_SIZE", "512K"}, {"TCP_RX_SEG_SIZE", "512K"}};
   Side other(options);
-  const Result<LinkId> link = plain.wire->Connect(other.wire->address());
+  const Result<LinkId> link = plain.wire->Connect(other.wire->address(), 1);
   ASSERT_FALSE(link);
   EXPECT_EQ(link.error().code(), Code::kUnavailable);
   EXPECT_NE(link.error().text().find("same UCX settings"), std::string::npos);
   Side alike(options);
-  EXPECT_TRUE(other.wire->Connect(alike.wire->address()));
+  EXPECT_TRUE(other.wire->Connect(alike.wire->address(), 1));
 }
 
 TEST(UcxWire, SleepsUntilSomethingComes) {
