@@ -32,7 +32,7 @@ std::string Planning::NameOf(std::size_t node) const {
 }
 
 void Planning::Fail(Code code, std::string cause) {
-  stopped_ = true;
+  failed_ = true;
   stage_ = Stage::kNone;
   steps_.emplace_back(PlanFailure{code, std::move(cause)});
 }
@@ -40,7 +40,7 @@ void Planning::Fail(Code code, std::string cause) {
 void Planning::TakeLayout(std::size_t node, std::shared_ptr<const Layout> layout,
                           std::optional<plan::Policy> policy) {
   HR_CHECK(node < nodes_.size() && layout != nullptr, node);
-  if (stopped_ || nodes_[node].has_layout) return;
+  if (!MakesPlans() || nodes_[node].has_layout) return;
   if (layout_ == nullptr) {
     layout_ = std::move(layout);
     layout_node_ = node;
@@ -65,7 +65,7 @@ void Planning::TakeLayout(std::size_t node, std::shared_ptr<const Layout> layout
 void Planning::TakeTimes(std::size_t node, NodeSeen seen) {
   HR_CHECK(node < nodes_.size(), node);
   // There are none before the first plan is in force.
-  if (stopped_ || layout_ == nullptr || present_ == nullptr) return;
+  if (!MakesPlans() || layout_ == nullptr || present_ == nullptr) return;
   if (Status status = CheckSeen(seen, *layout_, options_.shape); !status) {
     return Fail(status.code(), fmt::format("node {} told {}", options_.shape.nodes[node].name,
                                            status.error().text()));
@@ -98,7 +98,7 @@ bool Planning::IsInForce() const {
 
 // Decides whether a plan is to be made now.
 void Planning::Consider() {
-  if (stopped_ || stage_ != Stage::kNone || !HasLayouts()) return;
+  if (!MakesPlans() || stage_ != Stage::kNone || !HasLayouts()) return;
   if (present_ == nullptr) return Make(plan::Policy::kWfbp, nullptr);
   if (!IsInForce()) return;
   const plan::Policy wanted = Wanted();
@@ -141,7 +141,7 @@ void Planning::Make(plan::Policy policy, std::shared_ptr<const plan::Plan> prese
 void Planning::Take(const Result<std::shared_ptr<const plan::Plan>>& made) {
   if (stage_ != Stage::kMaking) return;
   stage_ = Stage::kNone;
-  if (stopped_) return;
+  if (!MakesPlans()) return;
   if (made.ok() && *made != nullptr) return Offer(*made);
   if (!made.ok() && present_ == nullptr) {
     return Fail(made.error().code(), made.error().Within("make the first plan").text());

@@ -75,7 +75,8 @@ class Planning {
                   std::uint64_t iteration);
   // From now on by that policy, whatever ranks and configuration said.
   void Want(plan::Policy policy);
-  // The job comes to its end: no other plan is begun.
+  // A rank has gone: no other plan is begun. The first one still is, since gradients that the rank
+  // posted before it went wait for it as the others' do.
   void Stop() { stopped_ = true; }
 
   // What to do since the last call, in order; after a PlanFailure nothing more.
@@ -91,6 +92,7 @@ class Planning {
     std::optional<std::uint64_t> answered;  // the iteration with which it holds the offered plan
   };
 
+  bool MakesPlans() const { return !failed_ && (!stopped_ || present_ == nullptr); }
   bool HasLayouts() const;
   bool IsInForce() const;  // on every node, as far as they have told
   plan::Policy Wanted() const;
@@ -113,6 +115,7 @@ class Planning {
   bool due_ = false;                    // what is wanted has changed since a plan was considered
   Stage stage_ = Stage::kNone;
   bool stopped_ = false;
+  bool failed_ = false;
   std::uint32_t versions_ = 0;
   std::shared_ptr<const plan::Plan> present_;
   bool present_planned_ = false;  // from times that were seen

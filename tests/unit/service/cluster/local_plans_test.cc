@@ -142,13 +142,14 @@ TEST_F(LocalPlansTest, AFirstPlanThatCannotBeMadeFailsTheJob) {
   EXPECT_EQ(failures[0].cause, "make the first plan: a bug");
 }
 
-TEST_F(LocalPlansTest, ARankThatGoesWhileAPlanIsMadeBeginsNoOther) {
+TEST_F(LocalPlansTest, ARankThatGoesWhileTheFirstPlanIsMadeLeavesItToTheOthers) {
   HandIn(0);
   HandIn(1);
-  const MakePlan wish = Told<MakePlan>().at(0);
   plans_.RankEnded(Rank(0));
-  plans_.Take(Answer(wish));
-  EXPECT_TRUE(plans_.TakeActions().empty());
+  TakeOver(0);
+  EXPECT_EQ(Told<SwitchPlan>().size(), 1U);
+  Tell(3);
+  EXPECT_TRUE(plans_.TakeActions().empty()) << "and begins no other";
 }
 
 TEST_F(LocalPlansTest, IgnoresWhatIsSaidOfJobsThatAreOver) {

@@ -423,6 +423,25 @@ TEST_F(PlanningTest, AJobThatComesToItsEndFinishesTheSwitchAndBeginsNoOther) {
   ExpectNothing();
 }
 
+// Else what a rank posted before it left, and all that wait for it, would time out without a plan.
+TEST_F(PlanningTest, AJobFromWhichARankHasGoneStillGetsItsFirstPlanAndNoSecond) {
+  HandIn(0);
+  planning_.Stop();
+  HandIn(1);
+  Hold(Offered(), 0, 0);
+  EXPECT_EQ(Step<PlanSwitch>().version, 1U);
+  Tell(3);
+  ExpectNothing();
+}
+
+TEST_F(PlanningTest, AFailedJobGetsNoFirstPlan) {
+  HandIn(0, Policy::kBsp);
+  HandIn(1, Policy::kExact);
+  EXPECT_EQ(Step<PlanFailure>().code, Code::kMismatch);
+  planning_.Want(Policy::kBsp);
+  ExpectNothing();
+}
+
 TEST(DescribeSwitch, SaysWhatIsPredictedAndWhatWas) {
   plan::Plan plan;
   plan.version = 2;
