@@ -1,4 +1,4 @@
-"""The manual says what --help says, both ways, the examples in --help work, and the commands that documents
+"""The manual says what --help says, the examples in --help work, and the commands that documents
 name are there with their options."""
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from support.ranks import Ranks
 from support.service import ROOT, Service, build_directory
 from support.unittests import run_tests
 
-PAGES = pathlib.Path(ROOT) / "client" / "cli" / "man"
+FRAMES = pathlib.Path(ROOT) / "client" / "cli" / "man"
+PAGES = pathlib.Path(build_directory()) / "client" / "cli" / "ctl" / "man"
 # Change nothing and end by themselves; the job of the examples is vision.
 READ_ONLY = ("status", "jobs", "plan", "lanes", "users", "queue", "flight", "doctor", "completion")
 OF_HELP = {"-h", "--help"}
@@ -132,23 +133,39 @@ class Documents(unittest.TestCase):
 
 
 class Manual(unittest.TestCase):
-    def compare(self, program: str, page: str) -> None:
-        shown = tree_of_help(program)
-        written = tree_of_page(PAGES / page)
-        self.assertEqual(set(shown), set(written))
-        for command, flags in shown.items():
-            # Every command has help and the program's own options; they are told once.
-            general = OF_HELP if command else set()
-            self.assertEqual(flags - general, written[command], f"{program} {command}")
+    def test_pages_have_every_command_and_option(self) -> None:
+        for page in ("headracectl.1", "headrace-plan.1", "headraced.8"):
+            program = page.rpartition(".")[0]
+            written = tree_of_page(PAGES / page)
+            shown = tree_of_help(program)
+            shown[""] = flags_of_help(run(program, "--help"))
+            self.assertEqual(set(shown), set(written))
+            for command, flags in shown.items():
+                # Every command has help; it is told once.
+                general = OF_HELP if command else set()
+                self.assertEqual(flags - general, written[command], f"{program} {command}")
 
-    def test_headracectl(self) -> None:
-        self.compare("headracectl", "headracectl.1")
+    def make(self, frame: str) -> subprocess.CompletedProcess[str]:
+        with tempfile.TemporaryDirectory(prefix="headrace-manual-") as folder:
+            changed = pathlib.Path(folder) / "frame"
+            changed.write_text(frame, encoding="utf-8")
+            program = os.path.join(build_directory(), "headracectl")
+            return subprocess.run(
+                [sys.executable, FRAMES / "make_page.py", changed, program, changed.with_suffix(".1")],
+                capture_output=True, text=True, timeout=60,
+            )  # fmt: skip
 
-    def test_headraced(self) -> None:
-        self.compare("headraced", "headraced.8")
-
-    def test_headrace_plan(self) -> None:
-        self.compare("headrace-plan", "headrace-plan.1")
+    def test_frames_that_lack_a_command_or_have_one_too_many_are_refused(self) -> None:
+        frame = (FRAMES / "headracectl.1.in").read_text(encoding="utf-8")
+        self.assertEqual(self.make(frame).returncode, 0)
+        for changed, fault in (
+            (frame.replace(".Ss queue\n", ""), "lacks commands of .*: queue"),
+            (frame.replace(".Ss queue\n", ".Ss quue\n"), "has no command quue"),
+            (frame.replace('.\\" OPTIONS', '.\\" --jason\nMore.\n.\\" OPTIONS'), "has no --jason"),
+        ):
+            made = self.make(changed)
+            self.assertEqual(made.returncode, 1)
+            self.assertRegex(made.stderr, fault)
 
     def test_limits_of_numbers_are_told_as_people_write_them(self) -> None:
         for program in ("headracectl", "headrace-plan"):
