@@ -1,11 +1,11 @@
-# What tests/run --parts builds a second time, by clang under a sanitizer, and runs among all other tests:
+# What tests/run builds a second time, by clang under a sanitizer, and runs among all other tests:
 # the whole suites under sanitizers (--sanitize) take longer. Two parts, each in a folder of HEADRACE_PARTS:
 #  - part-address: what reads bytes that strangers write, and libFuzzer, which follows that code;
 #  - part-thread: what several threads share.
 # A build under a sanitizer has the target `part`, the programs; the build without has the tests.
 set(HEADRACE_PARTS "" CACHE STRING "Folder with the sanitized builds whose tests run here too; empty: none")
 
-set(headrace_part_address ipc_test)
+set(headrace_part_address ipc_test rpc_test http_test)
 set(headrace_part_address_fuzz record dispatch schema peer forming socket message)
 set(headrace_part_thread
     ipc_test actor_test lane_test log_sink_test rpc_test dispatch_threads_test)
