@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "ipc/base/result.h"
-#include "service/config.h"
-#include "service/log_sink.h"
+#include "service/config/config.h"
+#include "service/log/log_sink.h"
 #include "service/rpc/control.h"
 
 namespace spdlog {

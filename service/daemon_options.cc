@@ -9,7 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "service/config_address.h"
+#include "service/config/config_address.h"
+#include "service/config/invocation.h"
 #include "service/http/http_thread.h"
 #include "transport/reduce/reduce.h"
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "service/config.h"
-#include "service/memory_found.h"
+#include "service/config/config.h"
+#include "service/config/memory_found.h"
 #include "service/peers/peers_thread.h"
 #include "service/rpc/control.h"
 #include "transport/memory/cuda_device.h"

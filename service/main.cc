@@ -18,11 +18,11 @@
 #include <utility>
 #include <vector>
 
-#include "service/config.h"
+#include "service/config/gpu_environment.h"
+#include "service/config/invocation.h"
+#include "service/config/notify.h"
 #include "service/daemon.h"
-#include "service/gpu_environment.h"
-#include "service/log_sink.h"
-#include "service/notify.h"
+#include "service/log/log_sink.h"
 
 namespace headrace::service {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "service/config_address.h"
+#include "service/config/config_address.h"
 
 namespace headrace::service {
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "service/config_address.h"
+#include "service/config/config_address.h"
 #include "service/loop/text.h"
 #include "service/peers/peers.h"
 #include "service/peers/tcp.h"

@@ -9,7 +9,7 @@
 
 #include "ipc/base/foreign_text.h"
 #include "ipc/schema/peer.capnp.h"
-#include "service/config_address.h"
+#include "service/config/config_address.h"
 #include "service/loop/text.h"
 #include "service/peers/tcp.h"
 

@@ -394,6 +394,4 @@ Result<PeerMessage> ReadMessage(schema::PeerMessage::Reader reader) {
   }
 }
 
-Error Corrupt(const std::string& what) { return Error(Code::kCorrupt, "a service sent " + what); }
-
 }  // namespace headrace::service

@@ -2,16 +2,12 @@
 // numbers that go beyond limits, times that are no times.
 #pragma once
 
-#include <string>
-
 #include "ipc/base/result.h"
 #include "ipc/schema/peer.capnp.h"
 #include "service/cluster/peer_messages.h"
+#include "service/peers/wire_limits.h"
 
 namespace headrace::service {
-
-// Limits of what another service may say.
-inline constexpr std::size_t kLanesMax = 16;  // between nodes, of a service
 
 void WriteHello(schema::PeerHello::Builder hello, const NodeFacts& facts);
 Result<NodeFacts> ReadHello(schema::PeerHello::Reader hello);
@@ -20,8 +16,5 @@ Result<NodeFacts> ReadHello(schema::PeerHello::Reader hello);
 std::size_t WireBytes(const PeerMessage& message);
 void WriteMessage(schema::PeerMessage::Builder builder, const PeerMessage& message);
 Result<PeerMessage> ReadMessage(schema::PeerMessage::Reader reader);
-
-// Why a message is refused.
-Error Corrupt(const std::string& what);
 
 }  // namespace headrace::service

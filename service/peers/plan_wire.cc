@@ -7,7 +7,7 @@
 
 #include "ipc/base/foreign_text.h"
 #include "service/cluster/layouts.h"
-#include "service/peers/peer_wire.h"
+#include "service/peers/wire_limits.h"
 
 namespace headrace::service {
 namespace {

@@ -85,18 +85,6 @@ Error ExplainLoss(const std::string& address, const kj::Exception& exception) {
 
 std::string FarAddressOf(kj::AsyncIoStream& stream) { return FarEndOf(stream).text; }
 
-Status CheckPeerName(const SecuredPeer& peer, std::string_view said) {
-  if (!peer.encrypted || std::ranges::find(peer.node_names, said) != peer.node_names.end()) {
-    return {};
-  }
-  return Error(
-      Code::kPermissionDenied,
-      fmt::format("{} is refused: it calls itself \"{}\", but has the certificate of \"{}\": "
-                  "set node_name there to \"{}\", or make a certificate for its name",
-                  peer.address, Printable(said, 64), fmt::join(peer.node_names, "\" or \""),
-                  peer.node_names.empty() ? "" : peer.node_names.front()));
-}
-
 class PeerSecurity::Parts {
  public:
   Parts(const PeerSecurityOptions& options, kj::Timer& timer, Say say,

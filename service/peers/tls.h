@@ -41,6 +41,7 @@
 #include <vector>
 
 #include "ipc/base/result.h"
+#include "service/peers/secured_peer.h"
 #include "service/peers/tls_options.h"
 #include "service/peers/tls_renewal.h"
 
@@ -50,21 +51,6 @@ inline constexpr auto kHandshakeTimeout = 5 * kj::SECONDS;
 inline constexpr std::size_t kHandshakesMax = 128;  // open at one time; more are closed
 inline constexpr auto kPlainTextReminder = 60 * kj::SECONDS;
 inline constexpr auto kCertificateLook = 10 * kj::SECONDS;
-
-// A peer that may be spoken to.
-struct SecuredPeer {
-  kj::Own<kj::AsyncIoStream> stream;
-  std::string address;  // for people: "10.0.0.2:4711"
-  // What it may call itself by its certificate; empty in plain text, where nobody vouches for it.
-  std::vector<std::string> node_names;
-  bool encrypted = false;
-};
-
-// Where the other end of a stream is, for people: "10.0.0.2:4711".
-std::string FarAddressOf(kj::AsyncIoStream& stream);
-
-// Refuses a peer that calls itself otherwise than its certificate does.
-Status CheckPeerName(const SecuredPeer& peer, std::string_view said);
 
 class PeerSecurity {
  public:
@@ -103,5 +89,8 @@ class PeerSecurity {
   explicit PeerSecurity(std::unique_ptr<Parts> parts);
   std::unique_ptr<Parts> parts_;
 };
+
+// Where the other end of a stream is, for people: "10.0.0.2:4711".
+std::string FarAddressOf(kj::AsyncIoStream& stream);
 
 }  // namespace headrace::service

@@ -5,6 +5,8 @@
 #include <array>
 #include <utility>
 
+#include "service/peers/tls_options.h"
+
 namespace headrace::service {
 namespace {
 

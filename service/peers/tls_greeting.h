@@ -3,7 +3,8 @@
 
 #include <kj/async.h>
 
-#include "service/peers/tls.h"
+#include "ipc/base/result.h"
+#include "service/peers/secured_peer.h"
 
 namespace headrace::service {
 

@@ -6,8 +6,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "service/watch/metrics.h"
+#include "ipc/board_reading.h"
 #include "service/watch/metrics_text.h"
+#include "service/watch/process_facts.h"
 
 namespace headrace::service {
 

@@ -18,7 +18,7 @@ MAY_INCLUDE = {
     # Memory of GPUs is a library of its own, which the client links without the transports.
     "client/lib/": ("client/", "ipc/", "transport/memory/", "headrace/"),
     # headrace-plan is the planner without the service, and links nothing else of it.
-    "client/cli/plan/": ("client/cli/plan/", "client/cli/range.h", "service/plan/", "ipc/base/"),
+    "client/cli/plan/": ("client/cli/plan/", "client/cli/options/range.h", "service/plan/", "ipc/base/"),
     "tests/": ("",),
 }
 
@@ -60,7 +60,25 @@ CONCRETE_TRANSPORT = re.compile(
     r"transport/(shm|nvlink|nccl|ucx)/|\b\w+Transport>\("
 )
 
-GETENV_HOMES = ("service/config.cc", "client/lib/api_session.cc", "tests/")
+GETENV_HOMES = ("service/config/invocation.cc", "client/lib/api_session.cc", "tests/")
+
+# Circles of modules that are there and have to go: none may be added, or grow.
+KNOWN_RINGS = (
+    {f"service/dispatch/{name}" for name in ("flow", "late", "plan_flow", "steering")},
+    {
+        f"service/peers/{name}"
+        for name in (
+            "job_settings", "peer_dialer", "peer_listener", "peers", "peers_actor", "peers_thread", "plans",
+        )
+    },
+    {
+        f"service/rpc/{name}"
+        for name in (
+            "admin", "ask_peers", "control", "desk", "device_claim", "entrance", "listener", "session_server",
+            "supervision",
+        )
+    },
+)  # fmt: skip
 
 INCLUDE = re.compile(r"^\s*#\s*include\s*([<\"])([^>\"]+)[>\"]")
 
@@ -138,11 +156,62 @@ def environment_is_read_at_start_only(tree: Tree) -> Findings:
     ]
 
 
+def _module_of(path: str) -> str:
+    return re.sub(r"\.(h|cc|c)$", "", path)
+
+
+def _rings(graph: dict[str, set[str]]) -> list[list[str]]:
+    """The sets of two or more nodes from each of which one comes to all of the others (Tarjan's algorithm)."""
+    index: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = lowest[node] = len(index)
+        stack.append(node)
+        for other in sorted(graph.get(node, ())):
+            if other not in index:
+                visit(other)
+            if other in stack:
+                lowest[node] = min(lowest[node], lowest[other])
+        if lowest[node] == index[node]:
+            ring = stack[stack.index(node) :]
+            del stack[-len(ring) :]
+            if len(ring) > 1:
+                found.append(sorted(ring))
+
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    return found
+
+
+def includes_have_no_cycle(tree: Tree) -> Findings:
+    """Neither modules (the header and source of one name) nor folders include each other in a circle."""
+    modules: dict[str, set[str]] = {}
+    folders: dict[str, set[str]] = {}
+    for path, _, header in _includes(tree):
+        if path.startswith("tests/") or header not in tree:
+            continue
+        here, there = _module_of(path), _module_of(header)
+        if here != there:
+            modules.setdefault(here, set()).add(there)
+        here, there = path.rpartition("/")[0], header.rpartition("/")[0]
+        if here != there:
+            folders.setdefault(here, set()).add(there)
+    rings = [ring for ring in _rings(modules) if not any(set(ring) <= known for known in KNOWN_RINGS)]
+    return [
+        f"{', '.join(ring)} include each other: take what they share to a header of its own"
+        for ring in rings + _rings(folders)
+    ]
+
+
 RULES = {
     folders_include_only_what_they_may: (
         {"service/plan/a.h": '#include "service/plan/b.h"\n#include <vector>\n'},
         [
-            {"client/lib/a.cc": '#include "service/config.h"\n'},
+            {"client/lib/a.cc": '#include "service/config/config.h"\n'},
             {"client/lib/a.cc": '#include "transport/shm/shm.h"\n'},
             {"client/cli/ctl/a.cc": '#include "transport/memory/gpus.h"\n'},
             {"service/a.cc": '#include "client/lib/session.h"\n'},
@@ -185,9 +254,32 @@ RULES = {
     ),
     environment_is_read_at_start_only: (
         {
-            "service/config.cc": 'std::getenv("A");\n',
+            "service/config/invocation.cc": 'std::getenv("A");\n',
             "service/a.cc": "// getenv(3) is not called\n",
         },
         [{"service/lane/lane.cc": 'const char* a = std::getenv("A");\n'}],
+    ),
+    includes_have_no_cycle: (
+        {
+            "service/a.h": '#include "service/b.h"\n',
+            "service/a.cc": '#include "service/a.h"\n#include "service/c/d.h"\n',
+            "service/b.h": "#include <vector>\n",
+            "service/c/d.h": "",
+            "tests/a.h": '#include "tests/b.h"\n',
+            "tests/b.h": '#include "tests/a.h"\n',
+        },
+        [
+            {
+                "service/a.h": '#include "service/b.h"\n',
+                "service/b.h": "",
+                "service/b.cc": '#include "service/a.h"\n',
+            },
+            {
+                "service/a.h": '#include "service/c/d.h"\n',
+                "service/c/d.h": "",
+                "service/c/e.h": '#include "service/f.h"\n',
+                "service/f.h": "",
+            },
+        ],
     ),
 }

@@ -94,7 +94,7 @@ def _cpp_functions(text: str) -> list[tuple[int, int]]:
                 found.append((start, number - start + 1))
                 start = 0
         elif re.search(r"\)[^()=;]*\{$|^\s+: .*\{$|\}\s*\{$", line) and not re.match(
-            r"\s*(namespace|class|struct|enum|union|extern)\b", line
+            r"\s*(//|(namespace|class|struct|enum|union|extern)\b)", line
         ):
             start, indent = number, _statement_indent(lines, number - 1)
     return found

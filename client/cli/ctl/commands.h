@@ -9,7 +9,7 @@
 #include <string>
 
 #include "client/cli/ctl/console.h"
-#include "client/cli/range.h"
+#include "client/cli/options/range.h"
 
 namespace headrace::ctl {
 

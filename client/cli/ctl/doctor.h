@@ -1,29 +1,14 @@
 // What doctor makes of what it saw: pure, so that every finding can be tested without a service.
 #pragma once
 
-#include <optional>
+#include <string>
 #include <vector>
 
 #include "client/cli/ctl/control.h"
 #include "client/cli/ctl/findings.h"
-#include "client/cli/ctl/machine.h"
-#include "client/cli/ctl/process.h"
-#include "client/cli/ctl/snapshot.h"
+#include "client/cli/ctl/patient.h"
 
 namespace headrace::ctl {
-
-struct Patient {
-  std::string board_path;
-  std::string socket_path;
-  Result<Snapshot> board;
-  Liveness liveness = Liveness::kGone;
-  Result<PingAnswer> ping;
-  Result<ProbeAnswer> probe = Error(Code::kUnavailable, "not asked");
-  Result<std::vector<PeerProbe>> peers = Error(Code::kUnavailable, "not asked");
-  Result<std::string> configuration = Error(Code::kUnavailable, "not asked");  // TOML
-  std::uint32_t protocol_version = 0;                                          // of this program
-  Machine machine;
-};
 
 // Of service and machine; the answers of a service that does not answer are left out once it is
 // known.

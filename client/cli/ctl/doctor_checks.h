@@ -1,7 +1,8 @@
 // The checks that have nothing to do with a service that runs; doctor.cc puts all together.
 #pragma once
 
-#include "client/cli/ctl/doctor.h"
+#include "client/cli/ctl/findings.h"
+#include "client/cli/ctl/patient.h"
 
 namespace headrace::ctl {
 

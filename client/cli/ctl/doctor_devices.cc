@@ -56,21 +56,24 @@ Finding CheckRdma(const Machine& machine) {
 }
 
 Finding CheckCuda(const Machine& machine) {
-  if (!machine.cuda_driver_version) return {"cuda", Level::kNote, machine.cuda_error, ""};
-  const std::int32_t version = *machine.cuda_driver_version;
+  if (!machine.libraries.cuda_driver_version)
+    return {"cuda", Level::kNote, machine.libraries.cuda_error, ""};
+  const std::int32_t version = *machine.libraries.cuda_driver_version;
   const std::string driver =
       fmt::format("driver present, CUDA {}.{}", version / 1000, version % 1000 / 10);
-  if (machine.gpus.empty()) {
+  if (machine.libraries.gpus.empty()) {
     return {"cuda", Level::kWarning, driver + ", no device",
             "see that the container was given GPUs, and CUDA_VISIBLE_DEVICES"};
   }
-  return {"cuda", Level::kOk, fmt::format("{}: {}", driver, fmt::join(machine.gpus, ", ")), ""};
+  return {"cuda", Level::kOk,
+          fmt::format("{}: {}", driver, fmt::join(machine.libraries.gpus, ", ")), ""};
 }
 
 // What the service says of GPUs, which may see others than this shell.
 Finding CheckGpus(const Snapshot& board, const Machine& machine) {
   if (board.gpus.empty()) {
-    if (machine.gpus.empty()) return {"gpus", Level::kNote, "the service uses no GPU", ""};
+    if (machine.libraries.gpus.empty())
+      return {"gpus", Level::kNote, "the service uses no GPU", ""};
     return {"gpus", Level::kWarning, "the service uses no GPU, while this machine has some",
             "see its log for why, its setting gpu, and that its container was given GPUs"};
   }
@@ -124,7 +127,7 @@ Finding CheckMps(const Machine& machine) {
     return {"mps", Level::kOk, fmt::format("a control daemon is at {}", machine.mps_directory), ""};
   }
   const std::string text = fmt::format("no control daemon at {}", machine.mps_directory);
-  if (machine.gpus.empty()) return {"mps", Level::kNote, text, ""};
+  if (machine.libraries.gpus.empty()) return {"mps", Level::kNote, text, ""};
   return {"mps", Level::kNote,
           text + ": kernels of different processes on one GPU take turns instead of sharing it",
           "nvidia-cuda-mps-control -d, where trainer and service share GPUs"};
@@ -134,7 +137,7 @@ Finding CheckMps(const Machine& machine) {
 
 void ExamineDevices(const Patient& patient, Findings& findings) {
   const Machine& machine = patient.machine;
-  findings.push_back(CheckLibrary("ucx", "libucp.so.0", machine.ucx));
+  findings.push_back(CheckLibrary("ucx", "libucp.so.0", machine.libraries.ucx));
   if (patient.board) findings.push_back(CheckWires(*patient.board, machine));
   findings.push_back(CheckRdma(machine));
   findings.push_back(CheckCuda(machine));
@@ -143,7 +146,7 @@ void ExamineDevices(const Patient& patient, Findings& findings) {
     findings.push_back(CheckGpuLane(*patient.board));
   }
   findings.push_back(CheckMps(machine));
-  findings.push_back(CheckLibrary("nccl", "libnccl.so.2", machine.nccl));
+  findings.push_back(CheckLibrary("nccl", "libnccl.so.2", machine.libraries.nccl));
 }
 
 }  // namespace headrace::ctl

@@ -61,7 +61,7 @@ Library LookForNccl() {
 }
 
 // The devices' names. None of these calls makes a context: nothing is left on a device.
-void LookForDevices(const OpenedLibrary& cuda, Machine& machine) {
+void LookForDevices(const OpenedLibrary& cuda, Libraries& libraries) {
   auto* get_count = Find<int(int*)>(cuda, "cuDeviceGetCount");
   auto* get_device = Find<int(int*, int)>(cuda, "cuDeviceGet");
   auto* get_name = Find<int(char*, int, int)>(cuda, "cuDeviceGetName");
@@ -74,15 +74,15 @@ void LookForDevices(const OpenedLibrary& cuda, Machine& machine) {
     std::array<char, 128> name{};
     const bool is_known = get_device(&device, index) == 0 &&
                           get_name(name.data(), static_cast<int>(name.size()) - 1, device) == 0;
-    machine.gpus.push_back(is_known ? name.data() : "a device without a name");
+    libraries.gpus.push_back(is_known ? name.data() : "a device without a name");
   }
 }
 
-void LookForCuda(Machine& machine) {
+void LookForCuda(Libraries& libraries) {
   std::string error;
   const OpenedLibrary cuda = OpenLibrary("libcuda.so.1", error);
   if (!cuda) {
-    machine.cuda_error = error;
+    libraries.cuda_error = error;
     return;
   }
   // CUresult is an int, 0 is success.
@@ -90,23 +90,25 @@ void LookForCuda(Machine& machine) {
   auto* get_version = Find<int(int*)>(cuda, "cuDriverGetVersion");
   int version = 0;
   if (initialise == nullptr || get_version == nullptr) {
-    machine.cuda_error = "libcuda.so.1 lacks cuInit or cuDriverGetVersion";
+    libraries.cuda_error = "libcuda.so.1 lacks cuInit or cuDriverGetVersion";
   } else if (const int result = initialise(0); result != 0) {
-    machine.cuda_error = fmt::format("cuInit gives CUresult {}", result);
+    libraries.cuda_error = fmt::format("cuInit gives CUresult {}", result);
   } else if (get_version(&version) == 0) {
-    machine.cuda_driver_version = version;
-    LookForDevices(cuda, machine);
+    libraries.cuda_driver_version = version;
+    LookForDevices(cuda, libraries);
   } else {
-    machine.cuda_error = "cuDriverGetVersion failed";
+    libraries.cuda_error = "cuDriverGetVersion failed";
   }
 }
 
 }  // namespace
 
-void LookForLibraries(Machine& machine) {
-  machine.ucx = LookForUcx();
-  machine.nccl = LookForNccl();
-  LookForCuda(machine);
+Libraries FindLibraries() {
+  Libraries libraries;
+  libraries.ucx = LookForUcx();
+  libraries.nccl = LookForNccl();
+  LookForCuda(libraries);
+  return libraries;
 }
 
 }  // namespace headrace::ctl

@@ -154,7 +154,7 @@ Machine LookAtMachine(const std::string& board_path, const std::string& socket_p
   machine.shmem_huge_pages =
       ChosenWord(ReadFile("/sys/kernel/mm/transparent_hugepage/shmem_enabled"));
   machine.rdma_devices = NamesIn("/sys/class/infiniband");
-  LookForLibraries(machine);
+  machine.libraries = FindLibraries();
   machine.mps_directory = mps_directory;
   machine.has_mps = IsThere(mps_directory + "/control");
   return machine;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "client/cli/ctl/libraries.h"
 #include "ipc/base/result.h"
 
 namespace headrace::ctl {
@@ -35,13 +36,6 @@ struct Threads {
   std::uint32_t uninterruptible = 0;  // in the kernel, deaf to signals: a disk, a driver
 };
 
-// A library that is opened at run time.
-struct Library {
-  bool is_found = false;
-  std::string version;  // "1.13.1"; empty where it does not say
-  std::string error;    // why it cannot be used
-};
-
 struct Machine {
   FileLook board;
   FileLook socket;
@@ -56,14 +50,10 @@ struct Machine {
   std::uint64_t shm_bytes = 0;       // of /dev/shm; 0: there is none
   std::uint64_t shm_free_bytes = 0;
   std::string shmem_huge_pages;  // the chosen word of shmem_enabled; or empty
-  Library ucx;
+  Libraries libraries;
   std::vector<std::string> rdma_devices;
-  std::optional<std::int32_t> cuda_driver_version;  // 12040 for 12.4; nothing without libcuda.so.1
-  std::string cuda_error;                           // why there is none
-  std::vector<std::string> gpus;                    // names
-  std::string mps_directory;                        // where it was looked for
-  bool has_mps = false;                             // a control daemon of MPS is there
-  Library nccl;
+  std::string mps_directory;  // where it was looked for
+  bool has_mps = false;       // a control daemon of MPS is there
 };
 
 // `service_pid`: whose limits to read, 0 when no service runs. `mps_directory`: where MPS keeps its

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "client/cli/range.h"
+#include "client/cli/options/range.h"
 #include "service/plan/profile_json.h"
 #include "service/plan/workload.h"
 

@@ -1,6 +1,6 @@
 #include "client/cli/plan/run.h"
 
-#include "client/cli/range.h"
+#include "client/cli/options/range.h"
 #include "service/plan/planner.h"
 #include "service/plan/simulate.h"
 

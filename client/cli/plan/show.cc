@@ -4,11 +4,11 @@
 
 #include <memory>
 
+#include "client/cli/options/range.h"
 #include "client/cli/plan/gantt.h"
 #include "client/cli/plan/options.h"
 #include "client/cli/plan/run.h"
 #include "client/cli/plan/words.h"
-#include "client/cli/range.h"
 #include "service/plan/canonical.h"
 #include "service/plan/planner.h"
 #include "service/plan/simulate.h"

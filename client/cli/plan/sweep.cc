@@ -6,10 +6,10 @@
 #include <cmath>
 #include <memory>
 
+#include "client/cli/options/range.h"
 #include "client/cli/plan/curves.h"
 #include "client/cli/plan/options.h"
 #include "client/cli/plan/run.h"
-#include "client/cli/range.h"
 
 namespace headrace::cli {
 namespace {

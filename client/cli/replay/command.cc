@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "client/cli/ctl/words.h"
-#include "client/cli/range.h"
+#include "client/cli/options/range.h"
 #include "client/cli/replay/report.h"
 #include "client/cli/replay/run.h"
 #include "client/cli/replay/trace.h"

@@ -51,12 +51,13 @@ class Doctor : public BoardTest {
     patient.machine.quota_is_of_service = true;
     patient.machine.shm_bytes = std::uint64_t{8} << 30;
     patient.machine.shm_free_bytes = std::uint64_t{7} << 30;
-    patient.machine.cuda_driver_version = 12040;
-    patient.machine.gpus = {"NVIDIA H200", "NVIDIA H200"};
+    patient.machine.libraries.cuda_driver_version = 12040;
+    patient.machine.libraries.gpus = {"NVIDIA H200", "NVIDIA H200"};
     patient.machine.mps_directory = "/tmp/nvidia-mps";
     patient.machine.has_mps = true;
-    patient.machine.ucx = {.is_found = true, .version = "1.13.1", .error = ""};
-    patient.machine.nccl = {.is_found = false, .version = "", .error = "libnccl.so.2: not there"};
+    patient.machine.libraries.ucx = {.is_found = true, .version = "1.13.1", .error = ""};
+    patient.machine.libraries.nccl = {
+        .is_found = false, .version = "", .error = "libnccl.so.2: not there"};
     return patient;
   }
 
@@ -118,11 +119,11 @@ TEST_F(Doctor, SaysWhatToDoWhenThereIsNoService) {
   patient.ping = Error(Code::kUnavailable, "connect: No such file");
   patient.machine.board = {};
   patient.machine.socket = {};
-  patient.machine.cuda_driver_version.reset();
-  patient.machine.gpus.clear();
+  patient.machine.libraries.cuda_driver_version.reset();
+  patient.machine.libraries.gpus.clear();
   patient.machine.has_mps = false;
   patient.machine.threads = {};
-  patient.machine.cuda_error = "libcuda.so.1 is not installed";
+  patient.machine.libraries.cuda_error = "libcuda.so.1 is not installed";
   const Findings findings = Examine(patient);
   EXPECT_TRUE(HasProblem(findings));
   ExpectGolden("doctor_absent.txt", FindingsTable(findings, true));
@@ -185,7 +186,8 @@ TEST_F(Doctor, FindsEachFaultByItself) {
   EXPECT_EQ(level_of("/dev/shm", [](Patient& p) { p.machine.shm_bytes = 0; }), Level::kWarning);
   EXPECT_EQ(level_of("locked memory", [](Patient& p) { p.machine.rdma_devices = {"mlx5_0"}; }),
             Level::kWarning);
-  EXPECT_EQ(level_of("cuda", [](Patient& p) { p.machine.gpus.clear(); }), Level::kWarning);
+  EXPECT_EQ(level_of("cuda", [](Patient& p) { p.machine.libraries.gpus.clear(); }),
+            Level::kWarning);
   EXPECT_EQ(level_of("gpus", [](Patient& p) { p.board->gpus.clear(); }), Level::kWarning);
   EXPECT_EQ(level_of("gpus", [](Patient& p) { p.board->gpus[1].row.stream_words = 0; }),
             Level::kWarning);

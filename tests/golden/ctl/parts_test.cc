@@ -162,7 +162,8 @@ TEST(Machine, LooksAtThisMachineWithoutChangingIt) {
   EXPECT_TRUE(machine.memfd.ok());
   EXPECT_GT(machine.cores, 0U);
   EXPECT_GT(machine.limits.open_files, 0U);
-  EXPECT_TRUE(machine.cuda_driver_version.has_value() || !machine.cuda_error.empty());
+  EXPECT_TRUE(machine.libraries.cuda_driver_version.has_value() ||
+              !machine.libraries.cuda_error.empty());
 }
 
 }  // namespace

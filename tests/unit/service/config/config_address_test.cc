@@ -1,4 +1,4 @@
-#include "service/config_address.h"
+#include "service/config/config_address.h"
 
 #include <gtest/gtest.h>
 

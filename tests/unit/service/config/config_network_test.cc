@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "service/config.h"
-#include "service/config_keys.h"
+#include "service/config/config_keys.h"
+#include "service/config/invocation.h"
 
 namespace headrace::service {
 namespace {

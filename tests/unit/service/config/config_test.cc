@@ -1,4 +1,4 @@
-#include "service/config.h"
+#include "service/config/invocation.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "ipc/base/nearest_name.h"
-#include "service/config_keys.h"
+#include "service/config/config_keys.h"
 
 namespace headrace::service {
 namespace {

@@ -1,4 +1,4 @@
-#include "service/instance.h"
+#include "service/config/instance.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // The least of what the machine and the control groups of the service allow.
-#include "service/memory_found.h"
+#include "service/config/memory_found.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // The log's way out: nobody who logs waits for whoever reads.
-#include "service/log_sink.h"
+#include "service/log/log_sink.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

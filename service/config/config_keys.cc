@@ -1,4 +1,4 @@
-#include "service/config_keys.h"
+#include "service/config/config_keys.h"
 
 #include <algorithm>
 #include <array>

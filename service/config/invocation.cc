@@ -1,4 +1,4 @@
-#include "service/config.h"
+#include "service/config/invocation.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -12,9 +12,9 @@
 
 #include "ipc/base/nearest_name.h"
 #include "ipc/board.h"
-#include "service/config_address.h"
-#include "service/config_check.h"
-#include "service/config_keys.h"
+#include "service/config/config_address.h"
+#include "service/config/config_check.h"
+#include "service/config/config_keys.h"
 
 namespace headrace::service {
 namespace {

@@ -1,4 +1,4 @@
-#include "service/gpu_environment.h"
+#include "service/config/gpu_environment.h"
 
 #include <fmt/format.h>
 

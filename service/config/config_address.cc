@@ -1,4 +1,4 @@
-#include "service/config_address.h"
+#include "service/config/config_address.h"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>

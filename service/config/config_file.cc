@@ -8,7 +8,7 @@
 
 #include "ipc/base/file.h"
 #include "ipc/base/nearest_name.h"
-#include "service/config_keys.h"
+#include "service/config/config_keys.h"
 
 namespace headrace::service {
 namespace {

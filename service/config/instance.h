@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "ipc/base/result.h"
-#include "service/file_lock.h"
+#include "service/config/file_lock.h"
 
 namespace headrace::service {
 

@@ -9,7 +9,7 @@
 #include <variant>
 
 #include "ipc/base/result.h"
-#include "service/config.h"
+#include "service/config/config.h"
 
 namespace headrace::service {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "ipc/base/result.h"
-#include "service/config.h"
+#include "service/config/config.h"
 
 namespace headrace::service {
 

@@ -1,4 +1,4 @@
-#include "service/memory_found.h"
+#include "service/config/memory_found.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

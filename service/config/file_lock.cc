@@ -1,4 +1,4 @@
-#include "service/file_lock.h"
+#include "service/config/file_lock.h"
 
 #include <fcntl.h>
 #include <fmt/chrono.h>

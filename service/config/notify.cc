@@ -1,4 +1,4 @@
-#include "service/notify.h"
+#include "service/config/notify.h"
 
 #include <fmt/format.h>
 #include <sys/socket.h>

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "ipc/base/result.h"
-#include "service/config.h"
+#include "service/config/invocation.h"
 
 namespace headrace::service {
 

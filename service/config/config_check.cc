@@ -1,4 +1,4 @@
-#include "service/config_check.h"
+#include "service/config/config_check.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ipc/base/fd.h"
-#include "service/config_address.h"
+#include "service/config/config_address.h"
 
 namespace headrace::service {
 namespace {

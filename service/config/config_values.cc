@@ -7,8 +7,8 @@
 #include <charconv>
 #include <sstream>
 
-#include "service/config_address.h"
-#include "service/config_keys.h"
+#include "service/config/config_address.h"
+#include "service/config/config_keys.h"
 
 namespace headrace::service {
 namespace {

@@ -1,4 +1,4 @@
-#include "service/log_sink.h"
+#include "service/log/log_sink.h"
 
 #include <fmt/format.h>
 #include <poll.h>
