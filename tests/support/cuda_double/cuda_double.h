@@ -56,6 +56,28 @@ struct CudaDoubleLaunch {
 };
 using CudaDoubleKernel = void (*)(const CudaDoubleLaunch*);
 
+// What cuLaunchKernelEx takes (CUlaunchAttribute, CUlaunchConfig), which the double of NCCL calls
+// and the project does not. Of the attributes the double knows one.
+struct CudaDoubleLaunchAttribute {
+  static constexpr std::uint32_t kLaunchCompletionEvent = 12;
+  std::uint32_t id;
+  std::uint32_t unused;
+  headrace::transport::CuEvent event;  // of kLaunchCompletionEvent
+  std::int32_t flags;
+  std::uint8_t rest[52];
+};
+struct CudaDoubleLaunchConfig {
+  std::uint32_t grid[3];
+  std::uint32_t block[3];
+  std::uint32_t shared_size;
+  headrace::transport::CuStream stream;
+  CudaDoubleLaunchAttribute* attributes;
+  std::uint32_t attributes_count;
+};
+using CudaDoubleLaunchEx = headrace::transport::CuResult (*)(const CudaDoubleLaunchConfig* config,
+                                                             headrace::transport::CuFunction,
+                                                             void** parameters, void** extra);
+
 #pragma GCC visibility push(default)
 extern "C" {
 void headrace_cuda_double_counts(CudaDoubleCounts* counts);

@@ -97,10 +97,11 @@ struct Place {
 };
 
 struct StreamState;
-// The end of an operation of a stream.
+// The end of an operation of a stream, or its begin.
 struct Point {
   std::shared_ptr<StreamState> stream;  // owners: the table, its thread, points in it
   std::uint64_t ticket = 0;
+  bool at_begin = false;  // passed once the operation has begun
 };
 
 // Whether those behind it in a hardware queue may begin once it has begun, or when it is over.
@@ -125,6 +126,7 @@ struct StreamState {
   bool abandoned = false;  // its context is gone: waits give up
   std::deque<Operation> queue;
   std::uint64_t posted = 0;
+  std::uint64_t begun = 0;
   std::uint64_t done = 0;
 };
 

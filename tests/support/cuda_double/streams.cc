@@ -63,7 +63,10 @@ void RunStream(const std::shared_ptr<StreamState>& stream) {
       machine.changed.wait(lock, [&] { return IsDone(point) || IsBroken(*stream); });
     }
     CuResult result = CuResult::kSuccess;
-    if (TryBegin(lock, *stream, operation)) {
+    const bool begins = TryBegin(lock, *stream, operation);
+    ++stream->begun;
+    machine.changed.notify_all();
+    if (begins) {
       const auto delay = RandomDelay();
       lock.unlock();
       if (delay.count() != 0) std::this_thread::sleep_for(delay);
@@ -86,7 +89,8 @@ bool IsBroken(const StreamState& stream) {
 }
 
 bool IsDone(const Point& point) {
-  return !point.stream || point.stream->done >= point.ticket || point.stream->abandoned;
+  if (!point.stream || point.stream->abandoned) return true;
+  return (point.at_begin ? point.stream->begun : point.stream->done) >= point.ticket;
 }
 
 std::shared_ptr<StreamState> StartStream(int ordinal, bool blocking) {
