@@ -18,6 +18,9 @@
 //   PID       what the driver takes this process's pid to be, as in a pid namespace
 //   SEED      of random delays: of what streams do, and of calls that are slow on a real driver (0:
 //             none)
+//   WAITS     calls that wait, while they hold a GPU's lock, for all that stands in its streams, as
+//             some driver might: of cuMemMap, cuMemUnmap, cuMemSetAccess, cuMemAlloc, ... (none;
+//             cuMemFree does anyway)
 //   MULTIPROCESSORS of each GPU, which 2048 threads each fit (16)
 //   MACHINE   a name; processes of different names share no GPU ("0")
 //

@@ -45,6 +45,7 @@ struct Settings {
   std::int64_t pid = 0;
   std::string machine = "0";
   std::string lacks;
+  std::string waits;
   std::uint32_t seed = 0;                 // of delays; 0: none
   int multiprocessors = 16;               // of each GPU
   int queues_count = 8;                   // of each GPU, which its streams share
@@ -227,7 +228,8 @@ std::vector<CuContext>& ContextStack();
 class DeviceLock {
  public:
   enum class Takes : std::uint8_t { kNoTime, kItsTime };
-  DeviceLock(Lock& lock, int ordinal, Takes takes);
+  // `function`: that takes it.
+  DeviceLock(Lock& lock, int ordinal, Takes takes, const char* function = __builtin_FUNCTION());
   DeviceLock(const DeviceLock&) = delete;
   DeviceLock& operator=(const DeviceLock&) = delete;
   ~DeviceLock();

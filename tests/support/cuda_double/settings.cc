@@ -45,6 +45,7 @@ Settings ReadSettings() {
   settings.pid = std::stoll(Setting("PID", std::to_string(::getpid())));
   settings.machine = Setting("MACHINE", settings.machine);
   settings.lacks = Setting("LACKS", "");
+  settings.waits = Setting("WAITS", "");
   settings.seed = static_cast<std::uint32_t>(std::stoul(Setting("SEED", "0")));
   settings.multiprocessors = std::stoi(Setting("MULTIPROCESSORS", "16"));
   const char* connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
