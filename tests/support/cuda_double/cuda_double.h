@@ -25,7 +25,10 @@
 //   MACHINE   a name; processes of different names share no GPU ("0")
 //
 // CUDA_DEVICE_MAX_CONNECTIONS says how many hardware queues each GPU has (8, 32 at most), as it
-// does to a real driver (CUDA C++ Programming Guide, CUDA Environment Variables).
+// does to a real driver (CUDA Programming Guide, CUDA Environment Variables).
+//
+// Each rule names the page that has it, as of CUDA 13.0: of the CUDA Driver API (whose text is also
+// in cuda.h) or of the CUDA Programming Guide. What no page has is called assumed, with the reason.
 #pragma once
 
 #include <cstddef>

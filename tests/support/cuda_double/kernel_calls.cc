@@ -1,4 +1,5 @@
-// Modules, whose kernels are host code that the test registered by name.
+// Modules, whose kernels are host code that the test registered by name (CUDA Driver API, Module
+// Management, Execution Control).
 #include <algorithm>
 #include <cstring>
 #include <numeric>

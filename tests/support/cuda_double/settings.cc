@@ -61,7 +61,8 @@ Settings ReadSettings() {
   if (visible == "all") return settings;
   settings.visible.clear();
   for (const std::string& number : Parts(visible, ',')) {
-    // As the driver does it: the first number that names no GPU ends the list.
+    // The first number that names no GPU ends the list (CUDA Programming Guide, CUDA Environment
+    // Variables, CUDA_VISIBLE_DEVICES).
     if (number.find_first_not_of("0123456789") != std::string::npos || number.empty()) break;
     if (std::stoi(number) >= settings.devices_count) break;
     settings.visible.push_back(std::stoi(number));
