@@ -23,7 +23,9 @@ constexpr std::size_t kStaggersMax = kStaggerMax / kStaggerStep;
 
 Mapper::Mapper(Wakeable& thread, Door<RpcMessage>& rpc, ipc::BoardLayout& board,
                const transport::Gpus* gpus)
-    : rpc_(rpc), gpu_rows_(board, gpus), gpus_(gpus), inbox_(thread) {}
+    : rpc_(rpc), gpu_rows_(board, gpus), gpus_(gpus), inbox_(thread) {
+  if (gpus_ != nullptr) gpu_calls_.emplace(gpus_->memory_gate());
+}
 
 bool Mapper::DoWork(TimeNs now) {
   bool heard = rpc_.Flush(now);
@@ -34,17 +36,65 @@ bool Mapper::DoWork(TimeNs now) {
   }
   heard |= !messages_.empty();
   messages_.clear();
-  if (queues_.empty()) return heard;
-  auto turn = queues_.upper_bound(last_uid_);
-  if (turn == queues_.end()) turn = queues_.begin();
-  last_uid_ = turn->first;
-  Work work = std::move(turn->second.front());
-  turn->second.pop_front();
-  const bool done = std::visit([this, now](auto& each) { return DoSlice(each, now); }, work);
-  // A slice may have added to the queues, but removes nothing from them.
-  if (!done) turn->second.push_back(std::move(work));
-  if (turn->second.empty()) queues_.erase(turn);
+  std::optional<Work> work = TakeNext(now);
+  if (!work) return heard;
+  const std::uint32_t uid = last_uid_;
+  const bool done = DoSliceOf(*work, now);
+  if (!done) queues_[uid].push_back(std::move(*work));
   return true;
+}
+
+bool Mapper::IsForGpus(const Work& work) const {
+  if (gpus_ == nullptr || std::holds_alternative<HostMapping>(work)) return false;
+  const auto* unmapping = std::get_if<Unmapping>(&work);
+  return unmapping == nullptr || unmapping->device != transport::kHost;
+}
+
+bool Mapper::IsIdle() const {
+  if (gpu_look_ns_ == kNever) return queues_.empty();
+  return std::ranges::all_of(queues_, [this](const auto& of_uid) {
+    return std::ranges::all_of(of_uid.second, [this](const Work& w) { return IsForGpus(w); });
+  });
+}
+
+std::optional<Mapper::Work> Mapper::TakeNext(TimeNs now) {
+  if (queues_.empty()) {
+    // What waited may have been cancelled.
+    if (gpu_calls_) gpu_calls_->End();
+    gpu_look_ns_ = kNever;
+    return std::nullopt;
+  }
+  const bool gpus_wait = gpu_look_ns_ != kNever && now < gpu_look_ns_;
+  auto turn = queues_.upper_bound(last_uid_);
+  for (std::size_t uids = queues_.size(); uids > 0; --uids) {
+    if (turn == queues_.end()) turn = queues_.begin();
+    std::deque<Work>& queue = turn->second;
+    const auto next = std::ranges::find_if(
+        queue, [&](const Work& work) { return !gpus_wait || !IsForGpus(work); });
+    if (next != queue.end()) {
+      last_uid_ = turn->first;
+      std::optional<Work> work = std::move(*next);
+      queue.erase(next);
+      if (queue.empty()) queues_.erase(turn);
+      return work;
+    }
+    ++turn;
+  }
+  return std::nullopt;
+}
+
+bool Mapper::DoSliceOf(Work& work, TimeNs now) {
+  const bool for_gpus = IsForGpus(work);
+  if (for_gpus && !gpu_calls_->TryBegin(now)) {
+    gpu_look_ns_ = now + transport::MemoryGate::kLookEvery;
+    return false;
+  }
+  const bool done = std::visit([this, now](auto& each) { return DoSlice(each, now); }, work);
+  if (for_gpus) {
+    gpu_calls_->End();
+    gpu_look_ns_ = kNever;
+  }
+  return done;
 }
 
 void Mapper::Handle(MapSegment message) {

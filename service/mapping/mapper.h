@@ -4,7 +4,8 @@
 // It works in slices: a segment of the host is mapped and unmapped a few MiB at a time, and after
 // each slice the next uid has its turn, and of one uid the next segment. So a small registration is
 // done within about a slice of each uid and segment that is under way, however large those are.
-// What asks CUDA's driver is one slice, whatever that takes.
+// What asks CUDA's driver is one slice, whatever that takes; it waits for its moment
+// (transport/memory/memory_gate.h), and the host's segments go on meanwhile.
 //
 // The service allocates no page of a client's segment: memory with holes in it is refused, and what
 // is there is only mapped. A hole that a client punches later is filled, for the service's account,
@@ -46,10 +47,12 @@ class Mapper final : public Actor {
   std::string_view name() const override { return "mapping"; }
   // One slice.
   bool DoWork(TimeNs now) override;
-  bool PrepareToSleep() override { return inbox_.Empty() && queues_.empty(); }
+  bool PrepareToSleep() override { return inbox_.Empty() && IsIdle(); }
   void Awake() override {}
   TimeNs NextDeadline() const override {
-    return std::min(rpc_.NextDeadline(), dispatch_ ? dispatch_->NextDeadline() : kNever);
+    const TimeNs outgoing =
+        std::min(rpc_.NextDeadline(), dispatch_ ? dispatch_->NextDeadline() : kNever);
+    return std::min(outgoing, gpu_look_ns_);
   }
 
   Door<MappingMessage>& door() { return inbox_; }
@@ -86,6 +89,14 @@ class Mapper final : public Actor {
   bool DoSlice(MakeScratch& work, TimeNs now);
   bool DoSlice(DiscardScratch& work, TimeNs now);
 
+  // Whether it asks CUDA's driver.
+  bool IsForGpus(const Work& work) const;
+  // Whether all work there is waits for the GPUs' moment.
+  bool IsIdle() const;
+  // The next work by turns, of which a slice may be done now, out of its queue; none: nothing may.
+  std::optional<Work> TakeNext(TimeNs now);
+  bool DoSliceOf(Work& work, TimeNs now);
+
   void Add(std::uint32_t uid, Work work) { queues_[uid].push_back(std::move(work)); }
   void Unmap(std::uint32_t uid, SegmentMemory memory);
   void Cancel(std::uint32_t uid, Work& work);
@@ -103,7 +114,9 @@ class Mapper final : public Actor {
   std::vector<MappingMessage> messages_;
   // By uid, none of them empty; what is the service's own stands with root's.
   std::map<std::uint32_t, std::deque<Work>> queues_;
-  std::uint32_t last_uid_ = 0;  // that had a turn
+  std::uint32_t last_uid_ = 0;                              // that had a turn
+  std::optional<transport::MemoryGate::Caller> gpu_calls_;  // where there are GPUs
+  TimeNs gpu_look_ns_ = kNever;  // when to ask again, while work for GPUs waits for its moment
   std::size_t segments_mapped_ = 0;
 };
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tarfile
 import tempfile
 import unittest
 from pathlib import Path
@@ -23,6 +24,8 @@ ORDER = (
 )  # fmt: skip
 # Post to completion takes minutes on the double, and tells nothing there but that it runs.
 REHEARSED = ("legacy", "tensors", "expandable", "training", "two nodes", "product")
+# What every machine with Python brings.
+GLIBC = ("linux-vdso", "ld-linux-x86-64", "libc", "libm", "libpthread", "libdl", "librt", "libresolv")
 
 
 class GpuRunTest(unittest.TestCase):
@@ -72,6 +75,62 @@ class GpuRunTest(unittest.TestCase):
             )  # fmt: skip
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
         self.assertIn("CUDA's driver: libcuda.so.1", run.stdout)
+        self.assertIn("1 passed, 0 failed, 0 skipped", run.stdout)
+
+    def test_programs_that_do_not_start_are_told_with_the_loaders_words(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder) / "headraced"
+            program.write_text("#!/bin/sh\necho \"version GLIBC_2.36 not found\" >&2\nexit 1\n")
+            program.chmod(0o755)
+            run = subprocess.run(
+                [sys.executable, "-B", str(ROOT / "tests" / "gpu" / "run"), "--build", folder, "--list"],
+                capture_output=True, text=True,
+            )  # fmt: skip
+        self.assertEqual(run.returncode, 1, run.stdout + run.stderr)
+        self.assertIn("GLIBC_2.36 not found", run.stderr)
+        self.assertIn("glibc 2.36 or later", run.stderr)
+
+
+class BundleTest(unittest.TestCase):
+    """What tests/gpu/bundle makes runs where nothing of this machine is but glibc and Python."""
+
+    def setUp(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        archive = Path(self.folder.name) / "carried.tar.gz"
+        subprocess.run(
+            [sys.executable, "-B", str(ROOT / "tests" / "gpu" / "bundle"), build_directory(), str(archive)],
+            capture_output=True, check=True,
+        )  # fmt: skip
+        with tarfile.open(archive) as carried:
+            carried.extractall(self.folder.name)
+        self.bundle = Path(self.folder.name) / "carried"
+
+    def test_programs_load_nothing_of_this_machine_but_glibc(self) -> None:
+        programs = sorted((self.bundle / "bin").iterdir())
+        self.assertIn("nccl_check", [program.name for program in programs])
+        for program in [*programs, self.bundle / "lib" / "libheadrace.so"]:
+            for line in self.loaded_by(program).splitlines():
+                name, _, path = (part.strip() for part in line.partition("=>"))
+                if Path(name.split()[0]).name.split(".")[0] in GLIBC:
+                    continue
+                self.assertTrue(path.startswith(str(self.bundle.resolve())), f"{program.name}: {line}")
+
+    def loaded_by(self, program: Path) -> str:
+        traced = subprocess.run(["ldd", str(program)], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
+        self.assertEqual(traced.returncode, 0, traced.stderr)
+        return traced.stdout
+
+    def test_its_python_steps_go_through_without_this_tree(self) -> None:
+        doubles = Path(build_directory()) / "tests" / "support"
+        run = subprocess.run(
+            [sys.executable, "-B", str(self.bundle / "tests" / "gpu" / "run"), "--rehearse",
+             "--cuda-library", str(doubles / "cuda_double/libcuda.so.1"),
+             "--nccl-library", str(doubles / "nccl_double/libnccl.so.2"), "--only", "legacy"],
+            capture_output=True, text=True, cwd=self.folder.name,
+            env={"PATH": "/usr/bin:/bin", "HOME": self.folder.name},
+        )  # fmt: skip
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
         self.assertIn("1 passed, 0 failed, 0 skipped", run.stdout)
 
 

@@ -193,7 +193,10 @@ class Probe {
   CudaEvent behind_;  // what spins
   VmmMemory memory_;
   Reservation reservation_;
-  CuAddress address_ = 0;  // of what a call made
+  // What a call made.
+  CuAddress address_ = 0;
+  CuStream made_stream_ = nullptr;
+  CuEvent made_event_ = nullptr;
 };
 
 Status Probe::Prepare() {
@@ -291,6 +294,14 @@ std::vector<Call> Probe::Calls() {
     const CuResult result = call().event_query(behind_.get().thing);
     return result == CuResult::kNotReady ? CuResult::kSuccess : result;
   };
+  const auto make_stream = [this] {
+    return call().stream_create(&made_stream_, kCuStreamNonBlocking, 0);
+  };
+  const auto drop_stream = [this] { return call().stream_destroy(made_stream_); };
+  const auto make_event = [this] {
+    return call().event_create(&made_event_, kCuEventDisableTiming);
+  };
+  const auto drop_event = [this] { return call().event_destroy(made_event_); };
   return {{.name = "cuMemSetAccess", .prepare = map, .make = allow, .undo = unmap},
           {.name = "cuMemUnmap", .prepare = map_and_allow, .make = unmap},
           {.name = "cuMemHostRegister", .make = pin, .undo = unpin},
@@ -299,6 +310,8 @@ std::vector<Call> Probe::Calls() {
           {.name = "cuMemFree", .prepare = allocate, .make = free},
           {.name = "cuIpcOpenMemHandle", .make = open, .undo = close},
           {.name = "cuIpcCloseMemHandle", .prepare = open, .make = close},
+          {.name = "cuStreamCreate", .make = make_stream, .undo = drop_stream},
+          {.name = "cuEventCreate", .make = make_event, .undo = drop_event},
           {.name = "cuLaunchKernel", .make = launch},
           {.name = "cuEventQuery", .make = query}};
 }

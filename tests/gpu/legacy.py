@@ -6,9 +6,8 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from pathlib import Path
 
-from ranks import gpu_of, play, service
+from ranks import play_sharers
 
 RANKS = 2
 # Elements and bytes before them: within one of CUDA's blocks of 2 MiB, over several, and not at a block's
@@ -43,14 +42,7 @@ def run_rank() -> int:
 def main() -> int:
     if "RANK" in os.environ:
         return run_rank()
-    command = [sys.executable, "-B", str(Path(__file__))]
-    with service() as started:
-        environments = [
-            {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "GPU_ORDINAL": str(gpu_of(rank)),
-             "HEADRACE_JOB": "legacy", "HEADRACE_SOCKET": started.socket}
-            for rank in range(RANKS)
-        ]  # fmt: skip
-        print(play([command] * RANKS, environments)[0], end="")
+    play_sharers(__file__, RANKS)
     return 0
 
 

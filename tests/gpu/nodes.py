@@ -2,7 +2,8 @@
 on one node, whichever way GPU memory takes between them.
 
 usage: nodes.py staged|nccl: through pinned memory and UCX, or by NCCL, which is told that the two
-services are on different hosts.
+services are on different hosts. NCCL expects a GPU for each rank, so that a hang by nccl where both
+nodes share one proves nothing; a run that ends does.
 """
 
 from __future__ import annotations

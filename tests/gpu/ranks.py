@@ -50,6 +50,19 @@ def service(*flags: str, **options: object) -> Service:
     return Service("--gpu", "on", "--cuda-library", cuda_library(), *flags, **options)
 
 
+def play_sharers(script: str, ranks: int, allocator: Mapping[str, str] | None = None) -> None:
+    """Runs a script once for each rank of a job on one service, on a GPU each where there are enough;
+    prints what the first of them printed. ``allocator`` is more of their environment."""
+    with service() as started:
+        environments = [
+            {**(allocator or {}), "RANK": str(rank), "WORLD_SIZE": str(ranks),
+             "GPU_ORDINAL": str(gpu_of(rank)), "HEADRACE_JOB": Path(script).stem,
+             "HEADRACE_SOCKET": started.socket}
+            for rank in range(ranks)
+        ]  # fmt: skip
+        print(play([[sys.executable, "-B", script]] * ranks, environments)[0], end="")
+
+
 def play(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]) -> list[str]:
     """Runs one program for each rank at once; what each printed. Raises SystemExit with what a failed
     one said."""

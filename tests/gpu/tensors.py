@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
-from ranks import gpu_of, play, service
+from ranks import play_sharers
 
 RANKS = 2
 SIZES = (1000, 300_001, 8 << 20)  # elements: of torch's small blocks, of its large ones, over several
@@ -54,15 +53,7 @@ def require(tensor: object, expected: object, count: int, how: str) -> None:
 def main() -> int:
     if "RANK" in os.environ:
         return run_rank()
-    allocator = EXPANDABLE if sys.argv[1] == "expandable" else {}
-    command = [sys.executable, "-B", str(Path(__file__))]
-    with service() as started:
-        environments = [
-            {**allocator, "RANK": str(rank), "WORLD_SIZE": str(RANKS), "GPU_ORDINAL": str(gpu_of(rank)),
-             "HEADRACE_JOB": "tensors", "HEADRACE_SOCKET": started.socket}
-            for rank in range(RANKS)
-        ]  # fmt: skip
-        print(play([command] * RANKS, environments)[0], end="")
+    play_sharers(__file__, RANKS, EXPANDABLE if sys.argv[1] == "expandable" else None)
     return 0
 
 

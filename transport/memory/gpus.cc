@@ -18,7 +18,8 @@ Result<std::unique_ptr<Gpus>> Gpus::Open(const std::string& library) {
     if (!context) return context.error().Within(fmt::format("use GPU {}", device.ordinal));
     gpus->contexts_.push_back(std::move(context).value());
   }
-  gpus->multicast_ = std::make_unique<Multicast>(gpus->driver(), gpus->devices());
+  gpus->multicast_ =
+      std::make_unique<Multicast>(gpus->driver(), gpus->devices(), gpus->memory_gate());
   return gpus;
 }
 

@@ -1,7 +1,7 @@
 // The GPUs that a process uses: CUDA's driver, a context on each, and what each can do. Made once
 // at the start; everything that maps, launches or pins refers to it and goes first.
 //
-// Thread-safe: nothing changes after Open, and what is bound by multicast() guards itself.
+// Thread-safe: nothing changes after Open; multicast() and memory_gate() guard themselves.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@
 #include "transport/memory/cuda_driver.h"
 #include "transport/memory/cuda_handles.h"
 #include "transport/memory/device_import.h"
+#include "transport/memory/memory_gate.h"
 #include "transport/memory/multicast.h"
 #include "transport/memory/stream_words.h"
 
@@ -40,6 +41,9 @@ class Gpus {
   // Where imported memory can be bound to one address; nothing is until somebody starts it.
   Multicast& multicast() const { return *multicast_; }
 
+  // Between what is launched and what is mapped on these GPUs.
+  MemoryGate& memory_gate() const { return *memory_gate_; }
+
   // As CudaDriver::OnBroken, with the GPU that it is about, where the call names one.
   void OnBroken(CudaDriver::TellBroken tell);
 
@@ -52,6 +56,7 @@ class Gpus {
   std::unique_ptr<CudaDriver> driver_;
   std::vector<CudaDevice> devices_;
   std::vector<PrimaryContext> contexts_;
+  std::unique_ptr<MemoryGate> memory_gate_ = std::make_unique<MemoryGate>();
   std::unique_ptr<Multicast> multicast_;
 };
 

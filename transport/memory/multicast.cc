@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "ipc/base/check.h"
@@ -122,6 +123,11 @@ void Multicast::Serve(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     wishes_.wait(seen);
     seen = wishes_.load();
+    MemoryGate::Caller caller(gate_);
+    while (!caller.TryBegin(MonotonicNow())) {
+      if (stop.stop_requested()) return;
+      std::this_thread::sleep_for(std::chrono::nanoseconds(MemoryGate::kLookEvery));
+    }
     const std::lock_guard lock(mutex_);
     for (Binding& binding : bindings_) {
       if (binding.state.load(std::memory_order_acquire) == State::kWished) Resolve(binding);

@@ -28,6 +28,7 @@
 #include "ipc/base/unique_handle.h"
 #include "transport/memory/cuda_device.h"
 #include "transport/memory/cuda_handles.h"
+#include "transport/memory/memory_gate.h"
 
 namespace headrace::transport {
 
@@ -36,9 +37,9 @@ class Multicast {
   static constexpr std::size_t kMembersMax = 16;   // of one binding, each on a GPU of its own
   static constexpr std::size_t kBindingsMax = 32;  // also those that were refused
 
-  // Both outlive this.
-  Multicast(const CudaDriver& driver, const std::vector<CudaDevice>& devices)
-      : driver_(driver), devices_(devices) {}
+  // All outlive this.
+  Multicast(const CudaDriver& driver, const std::vector<CudaDevice>& devices, MemoryGate& gate)
+      : driver_(driver), devices_(devices), gate_(gate) {}
   ~Multicast();
   Multicast(const Multicast&) = delete;
   Multicast& operator=(const Multicast&) = delete;
@@ -121,6 +122,7 @@ class Multicast {
 
   const CudaDriver& driver_;
   const std::vector<CudaDevice>& devices_;
+  MemoryGate& gate_;
   std::array<Binding, kBindingsMax> bindings_;
   std::atomic<std::uint32_t> wishes_ = 0;  // counts; the thread waits for it to change
   mutable std::mutex mutex_;               // for what follows, and bindings' `made`

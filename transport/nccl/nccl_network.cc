@@ -22,7 +22,8 @@ NcclRail RailOf(NetworkTransport& host, const Gpus& gpus, const NcclLibrary& lib
           .queue = {.transfers_max = options.transfers_max,
                     .piece_size = options.nccl.piece_size,
                     .cancel_patience_ns = options.nccl.cancel_patience_ns,
-                    .abort_timeout_ns = options.nccl.abort_timeout_ns},
+                    .abort_timeout_ns = options.nccl.abort_timeout_ns,
+                    .gate = &gpus.memory_gate()},
           .ctas_max = options.nccl.ctas_max,
           .form_timeout_ns = options.nccl.form_timeout_ns};
 }

@@ -40,6 +40,7 @@ Result<std::unique_ptr<NcclQueue>> NcclQueue::Make(NcclGroups& groups,
 
 // All at once, since each may take its time.
 NcclQueue::~NcclQueue() {
+  while (piece_first_ != piece_last_) DropFirstPiece();
   for (const auto& launcher : launchers_) launcher->Stop();
 }
 
@@ -180,7 +181,7 @@ void NcclQueue::FollowPieces(TimeNs now) {
     if (!done) Fail(open, done.error());
     if (!done && !piece.lost) Lose(*piece.group, done.error(), now);
     --open.pieces_open;
-    ++piece_first_;
+    DropFirstPiece();
   }
   if (piece_first_ == piece_last_) return;
   const Piece& oldest = PieceAt(piece_first_);
@@ -232,7 +233,12 @@ void NcclQueue::FollowLost(TimeNs now) {
                      : *broken_;
     open.pieces_open = 0;
   }
-  piece_first_ = piece_last_;
+  while (piece_first_ != piece_last_) DropFirstPiece();
+}
+
+void NcclQueue::DropFirstPiece() {
+  ++piece_first_;
+  if (options_.gate != nullptr) options_.gate->EndCollective();
 }
 
 // The next piece, to all of its GPUs before another one: the same order on every GPU.
@@ -247,6 +253,7 @@ void NcclQueue::Launch(TimeNs now) {
   const Result<NcclGroup*> group = groups_.GroupFor(open.transfer, now);
   if (!group) return Fail(open, group.error());
   if (*group == nullptr) return;
+  if (options_.gate != nullptr && !options_.gate->TryBeginCollective()) return;
   LaunchPiece(open, **group, now);
 }
 

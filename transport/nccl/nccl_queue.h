@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "transport/memory/cuda_handles.h"
+#include "transport/memory/memory_gate.h"
 #include "transport/nccl/nccl_group.h"
 #include "transport/nccl/nccl_launcher.h"
 #include "transport/nccl/nccl_pieces.h"
@@ -48,6 +49,9 @@ struct NcclQueueOptions {
   // With it, each track has a launch thread, which keeps the library as long as NCCL keeps the
   // thread. Without, the queue's thread makes the calls, of one piece at a time; for one track.
   std::shared_ptr<const NcclLibrary> threads_library{};
+  // Between nodes: pieces are collectives to this gate, which outlives the queue. None inside a
+  // node.
+  MemoryGate* gate = nullptr;
 };
 
 class NcclQueue {
@@ -117,6 +121,7 @@ class NcclQueue {
   void Launch(TimeNs now);
   void LaunchPiece(Open& open, NcclGroup& group, TimeNs now);
   void PostCalls(Piece& piece, const Transfer& transfer);
+  void DropFirstPiece();
   void EndTransfers(TimeNs now, std::vector<Completion>& completions);
   Status Record(std::uint64_t piece);
   Result<bool> IsDone(std::uint64_t piece);

@@ -18,11 +18,17 @@
 //   PID       what the driver takes this process's pid to be, as in a pid namespace
 //   SEED      of random delays: of what streams do, and of calls that are slow on a real driver (0:
 //             none)
+//   WAITS     calls that wait, while they hold a GPU's lock, for all that stands in its streams, as
+//             some driver might: of cuMemMap, cuMemUnmap, cuMemSetAccess, cuMemAlloc, ... (none;
+//             cuMemFree does anyway)
 //   MULTIPROCESSORS of each GPU, which 2048 threads each fit (16)
 //   MACHINE   a name; processes of different names share no GPU ("0")
 //
 // CUDA_DEVICE_MAX_CONNECTIONS says how many hardware queues each GPU has (8, 32 at most), as it
-// does to a real driver (CUDA C++ Programming Guide, CUDA Environment Variables).
+// does to a real driver (CUDA Programming Guide, CUDA Environment Variables).
+//
+// Each rule names the page that has it, as of CUDA 13.0: of the CUDA Driver API (whose text is also
+// in cuda.h) or of the CUDA Programming Guide. What no page has is called assumed, with the reason.
 #pragma once
 
 #include <cstddef>
@@ -55,6 +61,28 @@ struct CudaDoubleLaunch {
   void* const* parameters;  // one pointer for each, to a copy made at the launch
 };
 using CudaDoubleKernel = void (*)(const CudaDoubleLaunch*);
+
+// What cuLaunchKernelEx takes (CUlaunchAttribute, CUlaunchConfig), which the double of NCCL calls
+// and the project does not. Of the attributes the double knows one.
+struct CudaDoubleLaunchAttribute {
+  static constexpr std::uint32_t kLaunchCompletionEvent = 12;
+  std::uint32_t id;
+  std::uint32_t unused;
+  headrace::transport::CuEvent event;  // of kLaunchCompletionEvent
+  std::int32_t flags;
+  std::uint8_t rest[52];
+};
+struct CudaDoubleLaunchConfig {
+  std::uint32_t grid[3];
+  std::uint32_t block[3];
+  std::uint32_t shared_size;
+  headrace::transport::CuStream stream;
+  CudaDoubleLaunchAttribute* attributes;
+  std::uint32_t attributes_count;
+};
+using CudaDoubleLaunchEx = headrace::transport::CuResult (*)(const CudaDoubleLaunchConfig* config,
+                                                             headrace::transport::CuFunction,
+                                                             void** parameters, void** extra);
 
 #pragma GCC visibility push(default)
 extern "C" {

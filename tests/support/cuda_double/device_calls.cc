@@ -1,4 +1,5 @@
-// The library, the GPUs, and their primary contexts.
+// The library, the GPUs, and their primary contexts (CUDA Driver API, Initialization, Version,
+// Device, Primary Context and Context Management, Peer Context Memory Access, Error Handling).
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,7 +27,9 @@ void ReadFailures(const char* variable, std::vector<Failure>& failures) {
   }
 }
 
-// What goes when the last use of a context goes, as a driver has it: all that lives in it.
+// What goes when the last use of a context goes: it "is automatically reset once the last reference
+// to it is released" (CUDA Driver API, Primary Context Management, cuDevicePrimaryCtxRelease), and
+// with it all that lives in it.
 void DestroyContext(Machine& machine, int ordinal) {
   Device& device = machine.devices[static_cast<std::size_t>(ordinal)];
   const auto lose = [&](auto& table, auto is_here) {
@@ -132,7 +135,7 @@ CuResult cuDriverGetVersion(int* version) {
 
 CuResult cuInit(unsigned flags) {
   Machine& machine = TheMachine();
-  // A child of a process that used the driver.
+  // A child of a process that used the driver. Assumed: no page has what a driver answers there.
   if (machine.pid != 0 && machine.pid != ::getpid()) return CuResult::kNotInitialized;
   const Lock lock(machine.mutex);
   if (flags != 0) return CuResult::kInvalidValue;

@@ -37,6 +37,7 @@ Doubled LoadDouble() {
   find(doubled.breaks, "headrace_cuda_double_break");
   find(doubled.kernel, "headrace_cuda_double_kernel");
   find(doubled.may_touch, "headrace_cuda_double_may_touch");
+  find(doubled.launch_ex, "cuLaunchKernelEx");
   return doubled;
 }
 

@@ -38,6 +38,7 @@ struct Doubled {
   decltype(&headrace_cuda_double_break) breaks = nullptr;
   decltype(&headrace_cuda_double_kernel) kernel = nullptr;
   decltype(&headrace_cuda_double_may_touch) may_touch = nullptr;
+  CudaDoubleLaunchEx launch_ex = nullptr;
 };
 Doubled LoadDouble();
 

@@ -130,10 +130,15 @@ std::chrono::microseconds RandomDelay() {
   return std::chrono::microseconds(machine.delays() % kDelayMaxUs);
 }
 
-DeviceLock::DeviceLock(Lock& lock, int ordinal, Takes takes)
+DeviceLock::DeviceLock(Lock& lock, int ordinal, Takes takes, const char* function)
     : device_(TheMachine().devices[static_cast<std::size_t>(ordinal)]) {
   TheMachine().changed.wait(lock, [this] { return !device_.locked; });
   device_.locked = true;
+  const std::string_view name(function);
+  const auto& waits = TheMachine().settings.waits;
+  if (waits.find(name.substr(0, name.rfind("_v"))) != std::string::npos) {
+    WaitForDevice(lock, ordinal);
+  }
   const auto delay = takes == Takes::kItsTime ? RandomDelay() : std::chrono::microseconds();
   if (delay.count() == 0) return;
   lock.unlock();

@@ -33,8 +33,10 @@ namespace headrace::cuda_double {
 using namespace headrace::transport;  // NOLINT(google-build-using-namespace): the interface we play
 
 inline constexpr int kDevicesMax = 16;
-inline constexpr std::size_t kQueuesMax = 32;            // CUDA_DEVICE_MAX_CONNECTIONS
-inline constexpr std::uint64_t kThreadsResident = 2048;  // of a multiprocessor
+inline constexpr std::size_t kQueuesMax = 32;  // CUDA_DEVICE_MAX_CONNECTIONS
+// Of a multiprocessor (CUDA Programming Guide, Compute Capabilities: maximum number of resident
+// threads per SM).
+inline constexpr std::uint64_t kThreadsResident = 2048;
 inline constexpr std::size_t kGranularity = std::size_t{2} << 20;
 inline constexpr std::size_t kPageSize = 4096;
 
@@ -45,6 +47,7 @@ struct Settings {
   std::int64_t pid = 0;
   std::string machine = "0";
   std::string lacks;
+  std::string waits;
   std::uint32_t seed = 0;                 // of delays; 0: none
   int multiprocessors = 16;               // of each GPU
   int queues_count = 8;                   // of each GPU, which its streams share
@@ -97,10 +100,11 @@ struct Place {
 };
 
 struct StreamState;
-// The end of an operation of a stream.
+// The end of an operation of a stream, or its begin.
 struct Point {
   std::shared_ptr<StreamState> stream;  // owners: the table, its thread, points in it
   std::uint64_t ticket = 0;
+  bool at_begin = false;  // passed once the operation has begun
 };
 
 // Whether those behind it in a hardware queue may begin once it has begun, or when it is over.
@@ -125,6 +129,7 @@ struct StreamState {
   bool abandoned = false;  // its context is gone: waits give up
   std::deque<Operation> queue;
   std::uint64_t posted = 0;
+  std::uint64_t begun = 0;
   std::uint64_t done = 0;
 };
 
@@ -218,14 +223,27 @@ CuResult NeedContext();
 // Current contexts of this thread, the last on top.
 std::vector<CuContext>& ContextStack();
 
-// The driver has one lock for the address space of a GPU: whoever maps, unmaps, frees, pins or
-// launches has it, and others wait. No page documents it; tests/gpu's probe shows what a driver
-// does. What may take long there takes a random time of the seed's. The machine's mutex is released
+// One lock for the address space of a GPU: whoever maps, unmaps, frees, pins or launches has it,
+// and others wait.
+//
+// Documented: "Any CUDA API call may block or synchronize for various reasons such as contention
+// for or unavailability of internal resources" (CUDA Driver API, API synchronization behavior);
+// cuMemFree "may perform implicit synchronization" (Memory Management); cuMemUnmap and
+// cuMemSetAccess exhibit "synchronous behavior for most use cases" (Virtual Memory Management),
+// which does not say with what.
+//
+// Assumed: that it is one lock, that these calls and cuMemMap, cuMemAlloc, cuMemHostRegister,
+// cuIpcOpenMemHandle, cuIpcCloseMemHandle and launches take it, and that of them cuMemFree alone
+// waits for the GPU while it has it (WAITS names more). tests/gpu/driver_probe shows what a driver
+// does.
+//
+// What may take long there takes a random time of the seed's. The machine's mutex is released
 // meanwhile, so look things up after this was made.
 class DeviceLock {
  public:
   enum class Takes : std::uint8_t { kNoTime, kItsTime };
-  DeviceLock(Lock& lock, int ordinal, Takes takes);
+  // `function`: that takes it.
+  DeviceLock(Lock& lock, int ordinal, Takes takes, const char* function = __builtin_FUNCTION());
   DeviceLock(const DeviceLock&) = delete;
   DeviceLock& operator=(const DeviceLock&) = delete;
   ~DeviceLock();

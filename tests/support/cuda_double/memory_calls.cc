@@ -1,4 +1,5 @@
-// Memory of cuMemAlloc, pinned host memory, and what the driver knows of an address.
+// Memory of cuMemAlloc, pinned host memory, and what the driver knows of an address (CUDA Driver
+// API, Memory Management, Unified Addressing).
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -12,7 +13,9 @@ namespace {
 std::size_t InPages(std::size_t size) { return (size + kPageSize - 1) / kPageSize * kPageSize; }
 
 // Memory of cuMemAlloc comes in blocks of 2 MiB, which small allocations share, and a CUDA IPC
-// handle shares all of the block (CUDA C++ Programming Guide, Interprocess Communication).
+// handle shares all of the block: allocations "may be sub-allocated from a larger block of memory",
+// and "CUDA IPC APIs will share the entire underlying memory block", hence the advice "to only
+// share allocations with a 2MiB aligned size" (CUDA Programming Guide, on the IPC API).
 CuResult TakeBlock(int ordinal, std::size_t size, Place& place) {
   constexpr std::size_t kAligned = 512;
   const std::size_t wanted = (size + kAligned - 1) / kAligned * kAligned;

@@ -1,5 +1,6 @@
-// Multicast: memory of several GPUs behind one address, which no host can touch: only kernels that
-// ask what is bound there can (multicast.h).
+// Multicast: memory of several GPUs behind one address (CUDA Driver API, Multicast Object
+// Management), which no host can touch: only kernels that ask what is bound there can
+// (multicast.h).
 #include <algorithm>
 
 #include "tests/support/cuda_double/machine.h"

@@ -45,6 +45,7 @@ Settings ReadSettings() {
   settings.pid = std::stoll(Setting("PID", std::to_string(::getpid())));
   settings.machine = Setting("MACHINE", settings.machine);
   settings.lacks = Setting("LACKS", "");
+  settings.waits = Setting("WAITS", "");
   settings.seed = static_cast<std::uint32_t>(std::stoul(Setting("SEED", "0")));
   settings.multiprocessors = std::stoi(Setting("MULTIPROCESSORS", "16"));
   const char* connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
@@ -60,7 +61,8 @@ Settings ReadSettings() {
   if (visible == "all") return settings;
   settings.visible.clear();
   for (const std::string& number : Parts(visible, ',')) {
-    // As the driver does it: the first number that names no GPU ends the list.
+    // The first number that names no GPU ends the list (CUDA Programming Guide, CUDA Environment
+    // Variables, CUDA_VISIBLE_DEVICES).
     if (number.find_first_not_of("0123456789") != std::string::npos || number.empty()) break;
     if (std::stoi(number) >= settings.devices_count) break;
     settings.visible.push_back(std::stoi(number));

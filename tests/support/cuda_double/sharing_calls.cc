@@ -1,5 +1,6 @@
-// Memory of other processes: descriptors, which any process may be given, and legacy handles, which
-// name the exporter's pid and fail where that is the importer's own.
+// Memory of other processes: descriptors, which any process may be given (CUDA Driver API, Virtual
+// Memory Management), and legacy handles (Memory Management), which name the exporter's pid and
+// fail where that is the importer's own.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -105,7 +106,8 @@ CuResult cuIpcOpenMemHandle_v2(CuAddress* address, CuIpcHandle handle, unsigned 
   const auto bytes = std::bit_cast<LegacyBytes>(handle);
   if (address == nullptr || flags != kCuIpcLazyEnablePeerAccess) return CuResult::kInvalidValue;
   if (bytes.magic != kLegacyMagic) return CuResult::kInvalidValue;
-  // A driver tells its own handles by the pid alone, also across pid namespaces.
+  // Assumed, as it was reported of drivers: they tell their own handles by the pid alone, also
+  // across pid namespaces. The page has only that this error exists.
   if (bytes.shown_pid == machine.settings.pid) return CuResult::kInvalidContext;
   const DeviceLock device(lock, ordinal, DeviceLock::Takes::kItsTime);
   for (auto& [start, place] : machine.places) {

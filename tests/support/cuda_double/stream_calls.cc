@@ -1,4 +1,5 @@
-// Streams, events, words and calls of the host.
+// Streams, events, words and calls of the host (CUDA Driver API, Stream Management, Event
+// Management, Stream Memory Operations, Execution Control).
 #include <algorithm>
 #include <atomic>
 #include <chrono>

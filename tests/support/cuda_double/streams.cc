@@ -13,10 +13,10 @@ Device& DeviceOf(const StreamState& stream) {
   return TheMachine().devices[static_cast<std::size_t>(stream.ordinal)];
 }
 
-// Streams share a GPU's hardware queues, each of which begins what stands in it in the order of the
-// posts: what waits there, for a word or for the host, holds up other streams' work behind it (CUDA
-// C++ Best Practices Guide, Concurrent Kernel Execution; CUDA C++ Programming Guide, CUDA
-// Environment Variables, CUDA_DEVICE_MAX_CONNECTIONS).
+// Streams share a GPU's hardware queues, "concurrent connections (work queues) from the host" (CUDA
+// Programming Guide, CUDA Environment Variables, CUDA_DEVICE_MAX_CONNECTIONS). Assumed, as what
+// such a queue is known for: each begins what stands in it in the order of the posts, so that what
+// waits there, for a word or for the host, holds up other streams' work behind it.
 bool IsFirst(const StreamState& stream, const Operation& operation) {
   const auto& queue = DeviceOf(stream).queues[stream.hardware_queue];
   return !queue.empty() && queue.front() == operation.number;
@@ -28,9 +28,10 @@ void LeaveQueue(const StreamState& stream, const Operation& operation) {
   }
 }
 
-// A kernel begins when all of its threads fit beside those that run: blocks that run stay until
-// they end, however long they wait for something (CUDA C++ Programming Guide, Hardware
-// Implementation, Hardware Multithreading).
+// A kernel begins when all of its threads fit beside those that run: a multiprocessor has room for
+// so many (CUDA Programming Guide, Compute Capabilities). Assumed: blocks that run stay until they
+// end, however long they wait for something; and all of a kernel begin at once, where a GPU begins
+// as many as there is room for.
 bool Fits(const Device& device, const Operation& operation) {
   const auto all =
       static_cast<std::uint64_t>(TheMachine().settings.multiprocessors) * kThreadsResident;
@@ -63,7 +64,10 @@ void RunStream(const std::shared_ptr<StreamState>& stream) {
       machine.changed.wait(lock, [&] { return IsDone(point) || IsBroken(*stream); });
     }
     CuResult result = CuResult::kSuccess;
-    if (TryBegin(lock, *stream, operation)) {
+    const bool begins = TryBegin(lock, *stream, operation);
+    ++stream->begun;
+    machine.changed.notify_all();
+    if (begins) {
       const auto delay = RandomDelay();
       lock.unlock();
       if (delay.count() != 0) std::this_thread::sleep_for(delay);
@@ -86,7 +90,8 @@ bool IsBroken(const StreamState& stream) {
 }
 
 bool IsDone(const Point& point) {
-  return !point.stream || point.stream->done >= point.ticket || point.stream->abandoned;
+  if (!point.stream || point.stream->abandoned) return true;
+  return (point.at_begin ? point.stream->begun : point.stream->done) >= point.ticket;
 }
 
 std::shared_ptr<StreamState> StartStream(int ordinal, bool blocking) {
@@ -139,8 +144,9 @@ Point Post(const std::shared_ptr<StreamState>& stream, std::function<CuResult()>
     after.push_back({first, first->posted});
   }
   if (machine.breaking != CuResult::kSuccess) {
-    // Asynchronous errors come to light at later calls (CUDA Driver API, Error Handling: functions
-    // "may also return error codes from previous, asynchronous launches").
+    // Asynchronous errors come to light at later calls: "this function may also return error codes
+    // from previous, asynchronous launches" (CUDA Driver API, a note on the pages of most
+    // functions).
     run = [broken = std::exchange(machine.breaking, CuResult::kSuccess)] { return broken; };
   }
   const std::uint64_t number = ++machine.serial;

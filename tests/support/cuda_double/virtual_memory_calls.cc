@@ -1,5 +1,6 @@
-// Memory of cuMemCreate: bytes, addresses, and the two together. What is not mapped, and what no
-// GPU may access, cannot be touched by the host either, so a wrong address ends the test.
+// Memory of cuMemCreate: bytes, addresses, and the two together (CUDA Driver API, Virtual Memory
+// Management). What is not mapped, and what no GPU may access, cannot be touched by the host
+// either, so a wrong address ends the test.
 #include <sys/mman.h>
 
 #include <algorithm>

@@ -101,7 +101,7 @@ NcclResult EndGroup() {
   }
   const bool any = !group.forming.empty() || !group.calls.empty();
   if (!group.calls.empty() && Settings::Get().Enter("block") != NcclResult::kSuccess) {
-    group.calls.front().first->AwaitLeave();
+    group.calls.front().first->AwaitAbort();
     return NcclResult::kInternalError;
   }
   for (auto& [rank, hub] : group.forming) rank->Form(std::move(hub));
@@ -273,6 +273,7 @@ NcclResult ncclCommFinalize(NcclComm comm) {
 
 NcclResult ncclCommDestroy(NcclComm comm) {
   HR_DOUBLE_ENTER();
+  if (const NcclResult ready = Ready(Find(comm)); ready != NcclResult::kSuccess) return ready;
   const auto rank = Take(comm);
   if (!rank) return NcclResult::kInvalidArgument;
   if (rank->finalized()) Settings::Get().Count(&NcclDoubleCounts::finished, 1);
@@ -280,15 +281,16 @@ NcclResult ncclCommDestroy(NcclComm comm) {
   return NcclResult::kSuccess;
 }
 
-// Of NCCL 2.28, src/init.cc: the flags that kernels look at, in pinned memory, are set first
-// (setCommAbortFlags); then the call joins what goes on in the background, stops proxy threads,
-// frees memory of the GPU and returns, which may take much longer.
+// Of NCCL 2.28.9, src/init.cc: the flags that kernels look at, in pinned memory, are set first
+// (setCommAbortFlags); then the call joins what goes on in the background (ncclCommEnsureReady).
+// The call for the last rank of this process stops the proxy threads of all, frees their memory of
+// the GPU and returns, which may take much longer; the others return before that (commReclaim).
 NcclResult ncclCommAbort(NcclComm comm) {
   HR_DOUBLE_ENTER();
   const auto rank = Take(comm);
   if (!rank) return NcclResult::kInvalidArgument;
   Settings::Get().AwaitAborts(2);
-  rank->Release();
+  rank->Abort();
   Settings::Get().AwaitAborts(1);
   Settings::Get().Delay(kAbortDelay);
   Settings::Get().Count(&NcclDoubleCounts::aborted, 1);

@@ -5,9 +5,10 @@
 // are handed over in groups, in the background, and then stand in their stream; a collective is
 // carried out when all ranks have come to it, and never where they come with different calls; who
 // does anything with a rank that is still about something is refused; two ranks on one GPU of one
-// host (NCCL_HOSTID) are refused; aborted ranks let their streams go on. What it does not keep is
-// the order of sums: inputs are summed in the order of ranks, in float32 where elements are
-// smaller.
+// host (NCCL_HOSTID) are refused; aborted ranks let their streams go on; ranks of one process are
+// freed together, when the last of them ends; launches into a context have an order where
+// NCCL_LAUNCH_ORDER_IMPLICIT says so. What it does not keep is the order of sums: inputs are summed
+// in the order of ranks, in float32 where elements are smaller.
 //
 // The environment, in variables that begin with HEADRACE_NCCL_DOUBLE_:
 //   VERSION   as ncclGetVersion tells it (22809)

@@ -74,8 +74,8 @@ void Rank::Start(std::function<NcclResult()> job) {
 void Rank::RunJobs() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return leaves_ || !jobs_.empty(); });
-    if (leaves_) return;
+    changed_.wait(lock, [this] { return aborted_ || leaves_ || !jobs_.empty(); });
+    if (aborted_ || jobs_.empty()) return;
     const auto job = std::move(jobs_.front());
     jobs_.pop_front();
     lock.unlock();
@@ -88,6 +88,7 @@ void Rank::RunJobs() {
 }
 
 void Rank::Form(std::string hub) {
+  family_ = Family::Of(hub, host_);
   Start([this, hub = std::move(hub)] { return Meet(hub); });
 }
 
@@ -96,7 +97,7 @@ NcclResult Rank::Meet(const std::string& hub) {
   if (!socket) return NcclResult::kSystemError;
   {
     const std::lock_guard lock(mutex_);
-    if (leaves_) return NcclResult::kInternalError;
+    if (aborted_) return NcclResult::kInternalError;
     socket_ = std::move(*socket);
   }
   Header hello{.says = Says::kHello};
@@ -108,7 +109,10 @@ NcclResult Rank::Meet(const std::string& hub) {
   std::memcpy(hello.gpu.data(), uuid.bytes.data(), hello.gpu.size());
   Message answer;
   const NcclResult met = Exchange(hello, {}, answer);
-  return met == NcclResult::kSuccess ? LoadKernel() : met;
+  if (met != NcclResult::kSuccess) return met;
+  family_->Join(shared_from_this());
+  formed_ = true;
+  return LoadKernel();
 }
 
 NcclResult Rank::LoadKernel() {
@@ -121,6 +125,12 @@ NcclResult Rank::LoadKernel() {
     return NcclResult::kUnhandledCudaError;
   }
   module_ = transport::CudaModule({&driver, context_, module});
+  launch_order_ = LaunchOrder::Of(context_);
+  transport::CuEvent event = nullptr;
+  if (driver.call().event_create(&event, transport::kCuEventDisableTiming) != CuResult::kSuccess) {
+    return NcclResult::kUnhandledCudaError;
+  }
+  finished_ = transport::CudaEvent({&driver, context_, event});
   return driver.call().module_get_function(&kernel_, module, kKernel) == CuResult::kSuccess
              ? NcclResult::kSuccess
              : NcclResult::kUnhandledCudaError;
@@ -137,14 +147,41 @@ void Rank::Launch(std::vector<Call> calls) {
   });
 }
 
+// In its place among the launches of the context, where they have an order.
 NcclResult Rank::Put(const Call& call) {
-  const transport::CudaDriver& driver = *TheCuda().driver;
-  const transport::CurrentContext current(driver, context_);
+  const transport::CudaFunctions& cuda = TheCuda().driver->call();
+  const transport::CurrentContext current(*TheCuda().driver, context_);
+  std::unique_lock<std::mutex> turn;
+  if (launch_order_) {
+    turn = std::unique_lock(launch_order_->mutex);
+    const CuResult waits = cuda.stream_wait_event(call.stream, launch_order_->last.get().thing, 0);
+    if (waits != CuResult::kSuccess) return NcclResult::kUnhandledCudaError;
+  }
+  if (const NcclResult put = PutKernel(call); put != NcclResult::kSuccess) return put;
+  CuResult marked = cuda.event_record(finished_.get().thing, call.stream);
+  if (launch_order_ && launch_order_->kind == LaunchOrder::Kind::kEnds) {
+    marked = cuda.event_record(launch_order_->last.get().thing, call.stream);
+  }
+  return marked == CuResult::kSuccess ? NcclResult::kSuccess : NcclResult::kUnhandledCudaError;
+}
+
+NcclResult Rank::PutKernel(const Call& call) {
   auto standing = std::make_unique<Standing>(Standing{shared_from_this(), call});
   void* pointer = standing.get();
   void* parameter = &pointer;
-  const CuResult result =
-      driver.call().launch_kernel(kernel_, 1, 1, 1, 32, 1, 1, 0, call.stream, &parameter, nullptr);
+  CudaDoubleLaunchAttribute attribute{};
+  CudaDoubleLaunchConfig config{.grid = {1, 1, 1},
+                                .block = {32, 1, 1},
+                                .shared_size = 0,
+                                .stream = call.stream,
+                                .attributes = &attribute,
+                                .attributes_count = 0};
+  if (launch_order_ && launch_order_->kind == LaunchOrder::Kind::kBegins) {
+    attribute.id = CudaDoubleLaunchAttribute::kLaunchCompletionEvent;
+    attribute.event = launch_order_->last.get().thing;
+    config.attributes_count = 1;
+  }
+  const CuResult result = TheCuda().doubled.launch_ex(&config, kernel_, &parameter, nullptr);
   if (result != CuResult::kSuccess) return NcclResult::kUnhandledCudaError;
   (void)standing.release();
   return NcclResult::kSuccess;
@@ -167,7 +204,7 @@ void Rank::Move(transport::CuDevice device, const Call& call) {
   if (!may_touch(call.source, call.source_size, false)) return;
   if (!may_touch(call.target, call.target_size, true)) return;
   const std::lock_guard one_at_a_time(line_);
-  if (Settings::Get().Enter("hang") != NcclResult::kSuccess) return AwaitLeave();
+  if (Settings::Get().Enter("hang") != NcclResult::kSuccess) return AwaitAbort();
   Message answer;
   NcclResult result = Settings::Get().Enter("error");
   if (result == NcclResult::kSuccess) {
@@ -178,7 +215,7 @@ void Rank::Move(transport::CuDevice device, const Call& call) {
   if (result != NcclResult::kSuccess) {
     // Told when somebody asks; the GPU goes on waiting until it is aborted.
     state_ = result;
-    return AwaitLeave();
+    return AwaitAbort();
   }
   HR_CHECK(call.target_size == 0 || answer.bytes.size() == call.target_size, answer.bytes.size(),
            call.target_size);
@@ -192,10 +229,10 @@ NcclResult Rank::Exchange(const Header& header, std::span<const std::byte> bytes
   return answer.header.result;
 }
 
-void Rank::AwaitLeave() {
+void Rank::AwaitAbort() {
   Settings::Get().Count(&NcclDoubleCounts::hanging, 1);
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return leaves_; });
+  changed_.wait(lock, [this] { return aborted_; });
   Settings::Get().Count(&NcclDoubleCounts::hanging, -1);
 }
 
@@ -210,17 +247,34 @@ void Rank::Finalize() {
   });
 }
 
-void Rank::Release() {
+void Rank::Abort() {
   const std::lock_guard lock(mutex_);
-  leaves_ = true;
+  aborted_ = true;
   if (socket_) ::shutdown(socket_.get(), SHUT_RDWR);
   changed_.notify_all();
 }
 
 void Rank::Leave() {
-  Release();
+  {
+    const std::lock_guard lock(mutex_);
+    leaves_ = true;
+    changed_.notify_all();
+  }
   thread_.join();
+  // One that was never formed has no family to wait for.
+  if (!formed_) return Free();
+  for (const auto& rank : family_->Leave()) rank->Free();
+}
+
+// commDestroySync, then commCleanup, of src/init.cc.
+void Rank::Free() {
+  const transport::CurrentContext current(*TheCuda().driver, context_);
+  // Of a context that is broken nothing more comes than its error.
+  if (finished_) (void)TheCuda().driver->call().event_synchronize(finished_.get().thing);
+  launch_order_.reset();
+  finished_.reset();
   module_.reset();
+  socket_.reset();
 }
 
 NcclReduction Rank::MakeReduction(std::array<std::byte, 8> scalar) {

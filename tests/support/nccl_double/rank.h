@@ -1,7 +1,7 @@
 // One rank: its line to the hub, and a thread that does in the background what NCCL does there.
 //
-// Thread-safe. Owners: the table of ranks until it is destroyed or aborted, its own thread, and
-// kernels that stand in streams.
+// Thread-safe. Owners: the table of ranks until it is destroyed or aborted, its family until all of
+// that are, its own thread, and kernels that stand in streams.
 #pragma once
 
 #include <atomic>
@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "tests/support/cuda_double/doubled_driver.h"
+#include "tests/support/nccl_double/companions.h"
 #include "tests/support/nccl_double/messages.h"
 #include "transport/memory/cuda_handles.h"
 
@@ -62,12 +63,13 @@ class Rank : public std::enable_shared_from_this<Rank> {
   void Launch(std::vector<Call> calls);
   void Finalize();
 
-  // Lets its streams go on.
-  void Release();
-  // The same, and ends its thread.
-  void Leave();
+  // Lets its streams go on: what it was to carry out is not any more.
+  void Abort();
   // Holds the caller until then.
-  void AwaitLeave();
+  void AwaitAbort();
+  // Ends its thread, once that is about nothing more. Where this was the last of its family, waits
+  // for the streams of all of them, and frees what they have.
+  void Leave();
   bool finalized() const { return finalized_.load(); }
 
   NcclReduction MakeReduction(std::array<std::byte, 8> scalar);
@@ -83,6 +85,8 @@ class Rank : public std::enable_shared_from_this<Rank> {
   NcclResult Meet(const std::string& hub);
   NcclResult LoadKernel();
   NcclResult Put(const Call& call);
+  NcclResult PutKernel(const Call& call);
+  void Free();
   static void RunKernel(const CudaDoubleLaunch* launch);
   void Move(transport::CuDevice device, const Call& call);
   NcclResult Exchange(const Header& header, std::span<const std::byte> bytes, Message& answer);
@@ -94,14 +98,19 @@ class Rank : public std::enable_shared_from_this<Rank> {
   std::uint64_t host_;
   std::atomic<NcclResult> state_ = NcclResult::kSuccess;
   std::atomic<bool> finalized_ = false;
+  std::atomic<bool> formed_ = false;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<NcclResult()>> jobs_;
+  bool aborted_ = false;
   bool leaves_ = false;
   std::map<NcclReduction, std::array<std::byte, 8>> scalars_;
   NcclReduction next_reduction_ = transport::kNcclOwnReductionsFirst;
   std::mutex line_;  // one collective at a time
   UniqueFd socket_;
+  std::shared_ptr<Family> family_;             // see Family; set when it begins to form
+  std::shared_ptr<LaunchOrder> launch_order_;  // see LaunchOrder
+  transport::CudaEvent finished_;              // behind its last kernel
   transport::CudaModule module_;
   transport::CuFunction kernel_ = nullptr;
   std::thread thread_;

@@ -1,8 +1,10 @@
 // The mapper as it maps GPUs' memory: what the board says of it, and what the driver refuses.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <memory>
 
+#include "ipc/sealed_memory.h"
 #include "service/mapping/mapper.h"
 #include "tests/support/cuda_double/doubled_driver.h"
 #include "tests/support/recording.h"
@@ -44,8 +46,8 @@ class GpuMapper : public ::testing::Test {
     HR_CHECK(mapped.has_value());
     return std::move(mapped->memory);
   }
-  void Work() {
-    while (mapper_->DoWork(0)) {
+  void Work(TimeNs now = 0) {
+    while (mapper_->DoWork(now)) {
     }
   }
   void Discard(SegmentMemory memory) {
@@ -139,6 +141,70 @@ TEST_F(GpuMapper, MapsForItsOwnGpuAloneWhereNoOtherReachesIt) {
   EXPECT_NE(doubled_.may_touch(1, address, kSize, 1), 0);
   EXPECT_EQ(doubled_.may_touch(0, address, kSize, 0), 0);
   Discard(std::move(*memory));
+}
+
+// Of which the kernels wait for other nodes.
+TEST_F(GpuMapper, LetsTheDriverBeWhileCollectivesAreUnderWayAndMapsTheHostsMemoryMeanwhile) {
+  Start();
+  Result<SegmentMemory> held = Map(Granted(1));
+  ASSERT_TRUE(held.ok());
+  transport::MemoryGate& gate = gpus_->memory_gate();
+  ASSERT_TRUE(gate.TryBeginCollective());
+  EXPECT_TRUE(mapper_->door().Send(Granted(0)));
+  EXPECT_TRUE(mapper_->door().Send(DiscardMemory{std::move(*held)}));
+  EXPECT_TRUE(
+      mapper_->door().Send(MakeScratch{.job = JobId{3}, .place_bytes = 4096, .places_count = 1}));
+  Work();
+  EXPECT_FALSE(rpc_.Take<SegmentMapped>().has_value());
+  EXPECT_EQ(Row(0).segments, 0U);
+  EXPECT_EQ(Row(1).segments, 1U);
+  EXPECT_TRUE(mapper_->PrepareToSleep());
+  EXPECT_EQ(mapper_->NextDeadline(), transport::MemoryGate::kLookEvery);
+  ipc::SealedMemory memory = ipc::CreateSealedMemory("headrace-test", kSize).value();
+  std::memset(memory.mapping.data(), 1, kSize);
+  EXPECT_TRUE(
+      mapper_->door().Send(MapSegment{.memory = std::move(memory.fd), .size = kSize, .token = 2}));
+  EXPECT_FALSE(mapper_->PrepareToSleep());
+  Work();
+  std::optional<SegmentMapped> mapped = rpc_.Take<SegmentMapped>();
+  ASSERT_TRUE(mapped && mapped->memory.ok());
+  EXPECT_EQ(mapped->token, 2U);
+
+  gate.EndCollective();
+  support::RecordingDoor<DispatchMessage> dispatch;
+  mapper_->ConnectDispatch(dispatch);
+  Work(transport::MemoryGate::kLookEvery);
+  mapped = rpc_.Take<SegmentMapped>();
+  ASSERT_TRUE(mapped && mapped->memory.ok());
+  EXPECT_EQ(Row(0).segments, 1U);
+  EXPECT_EQ(Row(1).segments, 0U);
+  ASSERT_TRUE(dispatch.Take<ScratchMade>().has_value());
+  EXPECT_EQ(mapper_->NextDeadline(), kNever);
+  EXPECT_TRUE(gate.TryBeginCollective()) << "calls have ended";
+}
+
+TEST_F(GpuMapper, MapsAllTheSameWhenACollectiveTakesLong) {
+  Start();
+  ASSERT_TRUE(gpus_->memory_gate().TryBeginCollective());
+  EXPECT_TRUE(mapper_->door().Send(Granted(0)));
+  EXPECT_TRUE(mapper_->door().Send(Granted(0)));
+  Work();
+  EXPECT_FALSE(rpc_.Take<SegmentMapped>().has_value());
+  Work(transport::MemoryGate::kPatience);
+  EXPECT_EQ(rpc_.Of<SegmentMapped>().size(), 2U) << "the second does not wait once more";
+}
+
+TEST_F(GpuMapper, SleepsAgainWhenWhatWaitedForTheDriverIsCancelled) {
+  Start();
+  ASSERT_TRUE(gpus_->memory_gate().TryBeginCollective());
+  EXPECT_TRUE(mapper_->door().Send(Granted(0)));
+  Work();
+  EXPECT_TRUE(mapper_->door().Send(CancelMapping{}));
+  Work();
+  std::optional<SegmentMapped> answer = rpc_.Take<SegmentMapped>();
+  ASSERT_TRUE(answer && !answer->memory.ok());
+  EXPECT_EQ(answer->memory.error().code(), Code::kCancelled);
+  EXPECT_EQ(mapper_->NextDeadline(), kNever);
 }
 
 TEST_F(GpuMapper, MakesScratchOfTheHostAndGivesItBack) {

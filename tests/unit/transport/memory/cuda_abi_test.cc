@@ -8,6 +8,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include "tests/support/cuda_double/cuda_double.h"
+
 namespace headrace::transport {
 namespace {
 
@@ -141,6 +143,21 @@ HR_SAME_PLACE(CuMulticastProperties, handle_types, CUmulticastObjectProp, handle
 HR_SAME_PLACE(CuMulticastProperties, flags, CUmulticastObjectProp, flags);
 HR_SAME(CuGranularity::kMinimum, CU_MULTICAST_GRANULARITY_MINIMUM);
 HR_SAME_PLACE(CuAllocationProperties, reserved, CUmemAllocationProp, allocFlags.reserved);
+#if CUDA_VERSION >= 12030
+// What only the doubles use.
+HR_SAME(CudaDoubleLaunchAttribute::kLaunchCompletionEvent,
+        CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT);
+static_assert(sizeof(CudaDoubleLaunchAttribute) == sizeof(CUlaunchAttribute));
+HR_SAME_PLACE(CudaDoubleLaunchAttribute, event, CUlaunchAttribute,
+              value.launchCompletionEvent.event);
+HR_SAME_PLACE(CudaDoubleLaunchAttribute, flags, CUlaunchAttribute,
+              value.launchCompletionEvent.flags);
+static_assert(sizeof(CudaDoubleLaunchConfig) == sizeof(CUlaunchConfig));
+HR_SAME_PLACE(CudaDoubleLaunchConfig, shared_size, CUlaunchConfig, sharedMemBytes);
+HR_SAME_PLACE(CudaDoubleLaunchConfig, stream, CUlaunchConfig, hStream);
+HR_SAME_PLACE(CudaDoubleLaunchConfig, attributes, CUlaunchConfig, attrs);
+HR_SAME_PLACE(CudaDoubleLaunchConfig, attributes_count, CUlaunchConfig, numAttrs);
+#endif
 
 // Parameters are the same to a caller when they are passed alike: as pointers, integers of one
 // size, or bytes of one size in memory.

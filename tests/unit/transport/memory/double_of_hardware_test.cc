@@ -121,6 +121,36 @@ TEST_F(DoubleOfHardware, HasRoomForAsManyThreadsAsItsMultiprocessors) {
   EXPECT_TRUE(Seen()) << "it ran beside 2048 threads on a GPU that has room for as many";
 }
 
+// What NCCL's order of launches is made of.
+TEST_F(DoubleOfHardware, PassesAnEventOfLaunchCompletionOnceTheKernelHasBegun) {
+  const Environment small{{"MULTIPROCESSORS", "1"}};
+  StartWith("8");
+  auto made = CreateEvent(contexts_[0]);
+  ASSERT_TRUE(made.ok());
+  const CuEvent event = made->get().thing;
+  ASSERT_EQ(Launch(await_gate_, 0, 1024), CuResult::kSuccess);
+  ASSERT_EQ(Launch(await_gate_, 0, 1024), CuResult::kSuccess);
+  while (Waiting() < 1) std::this_thread::yield();
+  CudaDoubleLaunchAttribute attribute{};
+  attribute.id = CudaDoubleLaunchAttribute::kLaunchCompletionEvent;
+  attribute.event = event;
+  const CudaDoubleLaunchConfig config{.grid = {1, 1, 1},
+                                      .block = {2048 / 2, 1, 1},
+                                      .shared_size = 0,
+                                      .stream = At(1),
+                                      .attributes = &attribute,
+                                      .attributes_count = 1};
+  // Beside the first, there is room for it, and it has not ended when the event passes.
+  ASSERT_EQ(doubled_.launch_ex(&config, await_gate_, nullptr, nullptr), CuResult::kSuccess);
+  EXPECT_EQ(call().event_synchronize(event), CuResult::kSuccess);
+  EXPECT_EQ(call().stream_query(At(1)), CuResult::kNotReady);
+  // Behind one that waits in the same stream it has not begun.
+  ASSERT_EQ(doubled_.launch_ex(&config, look_at_gate_, nullptr, nullptr), CuResult::kSuccess);
+  EXPECT_EQ(call().event_query(event), CuResult::kNotReady);
+  GateIsOpen() = true;
+  EXPECT_EQ(call().event_synchronize(event), CuResult::kSuccess);
+}
+
 TEST_F(DoubleOfHardware, EndsACopyFromPageableMemoryAfterItsCallHasReturned) {
   StartWith("1");
   const auto memory = AllocateDeviceMemory(contexts_[0], 64);

@@ -3,10 +3,13 @@
 #include "transport/nccl/nccl_network.h"
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
+#include <thread>
 
 #include "tests/unit/transport/exchange_fleet.h"
 #include "tests/unit/transport/nccl/nccl_test.h"
+#include "transport/memory/device_arena.h"
 
 namespace headrace::transport {
 namespace {
@@ -237,6 +240,59 @@ TEST_F(NcclNetworkTest, LetsNodesInterleaveTheTwoOrdersAndGroupsAsTheyLike) {
   UntilEnded(4);
   for (const auto& each : memory) EXPECT_EQ(each.elements(), std::vector<float>(50, 3));
   EXPECT_EQ(nccl_.Counts().ranks, 8U);
+}
+
+// Node 0 has launched one group's collective first, and node 1 the other's, when on both memory is
+// to be unmapped, by a driver that lets that wait for kernels and launches wait for that. Calls
+// that did not wait for their moment would never end.
+TEST_F(NcclNetworkTest, LetsMemoryBeUnmappedWhereThatHoldsUpLaunches) {
+  const cuda_double::Environment slow{{"WAITS", "cuMemUnmap"}};
+  Open(2);
+  OpenGroup(2);
+  std::vector<GpuArray<float>> memory;
+  std::vector<DeviceArena> arenas;
+  for (std::uint32_t node = 0; node < 2; ++node) {
+    memory.push_back(Memory(node, 50, 1));
+    memory.push_back(Memory(node, 50, 1));
+    auto arena = DeviceArena::Allocate(gpus_->driver(), static_cast<CuDevice>(node), 4096);
+    ASSERT_TRUE(arena.ok()) << arena.error().text();
+    arenas.push_back(std::move(*arena));
+  }
+  const auto post = [&](std::uint32_t node, std::uint32_t group, std::uint64_t position) {
+    Transfer transfer = AllReduce(group, position, 50);
+    transfer.group = group;
+    Post(node, transfer, memory[2 * node + group - 1]);
+  };
+  // With the first ones the nodes meet.
+  for (const std::uint32_t group : {1U, 2U}) {
+    for (const std::uint32_t node : {0U, 1U}) post(node, group, 1);
+  }
+  UntilEnded(2);
+  post(0, 1, 2);
+  post(1, 2, 2);
+  Until([&] { return nccl_.Counts().waiting == 2; });
+  std::atomic<int> refused = 0;
+  std::vector<std::thread> threads;
+  for (DeviceArena& arena : arenas) {
+    threads.emplace_back([&, unmapped = std::move(arena)]() mutable {
+      MemoryGate::Caller caller(gpus_->memory_gate());
+      // By this clock it never waits too long.
+      for (bool first = true; !caller.TryBegin(0); first = false) {
+        if (first) ++refused;
+        std::this_thread::yield();
+      }
+      const DeviceArena gone = std::move(unmapped);
+    });
+  }
+  while (refused < 2) std::this_thread::yield();
+  post(0, 2, 2);
+  post(1, 1, 2);
+  UntilEnded(4);
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& each : memory) EXPECT_EQ(each.elements(), std::vector<float>(50, 4));
+  CudaDoubleCounts counts{};
+  cuda_.counts(&counts);
+  EXPECT_EQ(counts.mappings, 0U);
 }
 
 TEST_F(NcclNetworkTest, EndsEverythingWithinTheAbortWhenTheGroupIsClosed) {

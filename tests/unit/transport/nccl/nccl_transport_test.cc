@@ -326,6 +326,7 @@ TEST_F(NcclTransportTest, NamesWhatKeptRanksFromForming) {
   Transfer transfer = AllReduce(1, 10);
   Describe(transfer, members);
   nccl_.fail("ncclCommInitRankConfig", 2, 2);
+  ids_abandoned_ = 1;
   Completion completion = Run(*transport_, transfer);
   EXPECT_EQ(completion.code, Code::kUnavailable);
   EXPECT_EQ(completion.cause,
