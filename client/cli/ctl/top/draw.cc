@@ -86,9 +86,9 @@ Section Lanes(const Picture& picture, bool utf8) {
     section.rows.push_back(
         {{Cell(lane.name),
           Cell(Bar(busy, kBarCells, utf8), busy >= kNearlyFull ? Style::kWarning : Style::kGood),
-          Cell(lane.busy ? fmt::format("{:3.0f} %", 100 * busy) : ""), Cell(Rate(lane.bytes_per_s)),
-          Cell(std::to_string(lane.queued_stages)), Cell(std::to_string(lane.in_flight_stages)),
-          Cell(users)}});
+          Cell(lane.busy ? fmt::format("{:3.0f} %", 100 * busy) : "-"),
+          Cell(Rate(lane.bytes_per_s)), Cell(std::to_string(lane.queued_stages)),
+          Cell(std::to_string(lane.in_flight_stages)), Cell(users)}});
   }
   return section;
 }
