@@ -35,7 +35,9 @@ Finding CheckService(const Patient& patient) {
             "it takes no new jobs in this state"};
   }
   return {"service", Level::kOk,
-          fmt::format("{} is running, version {}", who, ipc::GetText(service.version)), ""};
+          fmt::format("{} is {}, version {}", who, LivenessName(patient.liveness),
+                      ipc::GetText(service.version)),
+          ""};
 }
 
 Finding CheckBoard(const Patient& patient) {
