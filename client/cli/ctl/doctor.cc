@@ -89,7 +89,7 @@ Finding CheckAnswer(const Patient& patient) {
                  : "see the checks of service and socket"};
   }
   return {"answer", Level::kOk,
-          fmt::format("control and dispatch answer: {} there, {} with the way",
+          fmt::format("control and dispatch answer in {}, {} with the round trip to them",
                       FormatAge(patient.ping->dispatch_ns), FormatAge(patient.ping->round_trip_ns)),
           ""};
 }
