@@ -296,8 +296,9 @@ class Page(Http):
                     change(status)
                     body = json.dumps(status).encode()
                 self.send_response(answer.status)
-                for name in ("Content-Type", "Content-Length", "Content-Security-Policy"):
+                for name in ("Content-Type", "Content-Security-Policy"):
                     self.send_header(name, answer.getheader(name, ""))
+                self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
                 line.close()
