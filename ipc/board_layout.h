@@ -14,7 +14,8 @@
 namespace headrace::ipc {
 
 inline constexpr std::uint64_t kBoardMagic = 0x3144524f42445248;  // "HRDBORD1"
-inline constexpr std::uint32_t kBoardVersion = 7;
+inline constexpr std::uint32_t kBoardVersion = 8;
+inline constexpr std::int64_t kTimeUnknown = -1;  // in rows whose field says that it may be
 
 inline constexpr std::size_t kJobRowsMax = 64;
 inline constexpr std::size_t kRankRowsMax = 512;
@@ -193,7 +194,8 @@ struct LaneRow {
   std::uint64_t queued_stages;
   std::uint64_t stages_ended;
   std::uint64_t bytes_moved;
-  // Time with at least one stage on the lane, less, between nodes, when nothing flowed.
+  // Time with at least one stage on the lane; between nodes, time in which something flowed, and
+  // kTimeUnknown where the lane cannot tell that from waiting.
   std::int64_t busy_ns;
   std::uint64_t last_bytes;  // the last ended stage: bytes and time
   std::int64_t last_ns;

@@ -439,7 +439,8 @@ struct Daemon::Parts {
                        .threads = 1,
                        .credit_bytes = config.network_credit_bytes,
                        .door = &added.lane.door(),
-                       .place = LanePlace::kBetweenNodes});
+                       .place = LanePlace::kBetweenNodes,
+                       .measures_flow = network.capabilities().measures_flow});
     }
     if (gpus.gpus == nullptr || node_lanes.empty()) return;
     log->info("{}", gpu_lanes == 0 ? node_lanes.front()->rail.wire->GpuPath()

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -29,6 +31,12 @@ namespace {
 
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
+
+// The kernel kills what else runs in a container together with its first process. So a `headracectl
+// drain` there, which waits for the end, as in Kubernetes' preStop, is left the time to see it:
+// else the hook would be reported as failed.
+constexpr pid_t kFirstProcess = 1;
+constexpr std::chrono::seconds kTimeToSeeTheEnd{1};
 
 // A client that closes its socket is an error code, not the end of the service; the other two are
 // read by control, and every thread started later inherits that they are blocked.
@@ -138,6 +146,7 @@ int Serve(std::span<const char* const> arguments, const Config& config) {
   const int code = (*daemon)->Run(std::move(supervisor));
   daemon->reset();
   log->info("stopped");
+  if (::getpid() == kFirstProcess) std::this_thread::sleep_for(kTimeToSeeTheEnd);
   return code;
 }
 

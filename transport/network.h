@@ -81,7 +81,6 @@ struct NetworkCounters {
   std::uint64_t messages_sent = 0;
   std::uint64_t messages_received = 0;
   std::uint64_t messages_dropped = 0;  // unknown key, old epoch, other plan, or makes no sense
-  std::uint64_t pieces_flowing = 0;    // now: of which something is on the wire, as far as is seen
 };
 
 class NetworkTransport : public Transport {

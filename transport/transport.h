@@ -40,6 +40,7 @@ struct Capabilities {
   std::uint32_t threads = 1;        // that share one transfer, the lane's own included
   bool device_memory = false;       // takes GPUs' memory, and no other
   bool digests = false;             // takes transfers that only look: Transfer::digest
+  bool measures_flow = false;       // FlowedNs tells moving from waiting for other members
 
   bool Supports(Collective kind) const {
     return (collectives >> static_cast<unsigned>(kind) & 1U) != 0;
@@ -158,9 +159,10 @@ class Transport {
   // for nobody, for work of its own, or is not open.
   virtual std::uint64_t Missing([[maybe_unused]] std::uint64_t token) const { return 0; }
 
-  // Whether anything of the open transfers moves, or is summed, now; false while all of them wait
-  // for what other members have not sent or taken. Where a transport cannot tell, it does.
-  virtual bool Flows() const { return true; }
+  // For how long something of its transfers has moved or was summed, as of the last DoWork, without
+  // the time in which all of them waited for what other members had not sent or taken. Only where
+  // the capabilities say `measures_flow`.
+  virtual TimeNs FlowedNs() const { return 0; }
 
   // Moves about one piece and appends ended transfers to `completions`. Returns true when calling
   // again at once makes sense; after false the Waker tells, or NextLook's time has come.

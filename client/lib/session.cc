@@ -441,7 +441,10 @@ Status Session::Wait(std::uint64_t operation, TimeNs timeout_ns) {
   const ipc::Outcome outcome = operations_.OutcomeOf(operation);
   arrays_->Settle(operation, outcome.code == Code::kOk);
   if (outcome.code == Code::kOk) return {};
-  return Error(outcome.code, fmt::format("operation {}: {}", operation, outcome.text));
+  const std::string name = fmt::format("operation {}", operation);
+  // The service may have begun with it: "operation 1 [broadcast of ...] timed out".
+  if (outcome.text.starts_with(name + " ")) return Error(outcome.code, outcome.text);
+  return Error(outcome.code, fmt::format("{}: {}", name, outcome.text));
 }
 
 void Session::ReadCounters(hr_counters& counters) const {

@@ -109,7 +109,7 @@ struct Drain {
 struct StageEnded {
   std::uint8_t lane = 0;
   transport::Completion completion;
-  TimeNs flowed_ns = 0;  // since the lane began: with a stage on it, and something flowed
+  TimeNs flowed_ns = 0;  // transport::Transport::FlowedNs
 };
 // What a lane between nodes knows of its wires; sent again when it has changed, a few times a
 // second at most.

@@ -71,9 +71,12 @@ void Leader::NodeUp(NodeId node, NodeFacts facts, std::string address) {
 }
 
 void Leader::NodeRefused(const std::string& why) {
-  if (std::exchange(refused_, why) == why) return;
+  if (std::exchange(refused_, why) == why || why.empty()) return;
   for (auto& [number, job] : jobs_) {
-    if (job.stage == Stage::kForming) ShowWaits(job);
+    if (job.stage != Stage::kForming) continue;
+    // For as long as it waits: what it ends with, if nobody comes, is to name the refusal.
+    if (job.refused_node.empty()) job.refused = why;
+    ShowWaits(job);
   }
 }
 

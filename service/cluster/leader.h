@@ -78,7 +78,7 @@ class Leader {
   Status CheckNode(const NodeFacts& facts, const std::string& address) const;
   void NodeUp(NodeId node, NodeFacts facts, std::string address);
   // One was not let in, or did not let this one: those who wait here may wait for it, and are told
-  // until `why` is empty.
+  // for as long as they wait; so are those who come later, until `why` is empty.
   void NodeRefused(const std::string& why);
   // Its connection is gone; `cause` names the node.
   void NodeDown(NodeId node, Code code, const std::string& cause);

@@ -12,14 +12,14 @@
 #include <ctime>
 #include <utility>
 
+#include "ipc/base/lock_file.h"
+
 namespace headrace::service {
 namespace {
 
 // A holder that leaves removes its lock file, perhaps between our open and our lock; then the lock
 // is on a file that nobody else can find, and we begin again.
 constexpr int kLockAttemptsMax = 16;
-
-std::string LockPath(const std::string& path) { return path + ".lock"; }
 
 // Whether the open file is still the one at `path`.
 bool StillAt(int fd, const std::string& path) {
@@ -42,7 +42,7 @@ Error HeldBy(int fd, const std::string& path, std::string_view what) {
 }
 
 Result<UniqueFd> OpenLocked(const std::string& locked, std::string_view what) {
-  const std::string path = LockPath(locked);
+  const std::string path = LockFileOf(locked);
   for (int attempt = 0; attempt < kLockAttemptsMax; ++attempt) {
     UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
     if (!fd) return SystemError("open " + path, errno);
@@ -72,14 +72,9 @@ Result<FileLock> FileLock::Acquire(const std::string& path, std::string_view wha
                                    std::string_view program) {
   Result<UniqueFd> fd = OpenLocked(path, what);
   if (!fd) return fd.error();
-  FileLock lock(LockPath(path), std::move(fd).value());
+  FileLock lock(LockFileOf(path), std::move(fd).value());
   if (Status status = WriteHolder(lock.fd_.get(), program); !status) return status.error();
   return lock;
-}
-
-bool FileLock::IsHeld(const std::string& path) {
-  const UniqueFd fd(::open(LockPath(path).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  return fd && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
 FileLock::~FileLock() {

@@ -1,4 +1,5 @@
-// At most one holder of a path: the lock on `<path>.lock`, kept for as long as this lives.
+// At most one holder of a path: the lock on its lock file (ipc/base/lock_file.h), kept for as long
+// as this lives.
 //
 // The kernel, not a pid in a file, says whether the holder lives; what stands in the file tells
 // people who it is.
@@ -18,9 +19,6 @@ class FileLock {
   // come second. Errors: held by another (pid, program, since when); the file cannot be made.
   static Result<FileLock> Acquire(const std::string& path, std::string_view what,
                                   std::string_view program);
-  // Whether a process that lives holds the path. Makes no file; an Acquire at the same moment may
-  // be refused.
-  static bool IsHeld(const std::string& path);
 
   FileLock(FileLock&& other) noexcept = default;
   FileLock& operator=(FileLock&& other) noexcept = delete;

@@ -50,11 +50,20 @@ Blocks::Blocks(std::vector<LanePort> lanes, BoardWriter& board, Recorder& record
     lane.row.in_use = 1;
     lane.row.threads = lane.port.threads;
     lane.row.credit_bytes = lane.port.credit_bytes;
+    SetBusy(lane, 0);
     ipc::SetText(lane.row.name, lane.port.name);
     ipc::SetText(lane.row.transport, lane.port.transport);
     lanes_.push_back(std::move(lane));
     ShowLane(index);
   }
+}
+
+// With a stage on it, a lane between nodes may just wait for another node.
+void Blocks::SetBusy(LaneState& lane, TimeNs busy_ns) {
+  const LanePort& port = lane.port;
+  lane.busy_ns = busy_ns;
+  const bool is_known = port.measures_flow || port.place != LanePlace::kBetweenNodes;
+  lane.row.busy_ns = is_known ? busy_ns : ipc::kTimeUnknown;
 }
 
 std::uint8_t Blocks::LaneInNode(const Operation& operation) const {
@@ -354,8 +363,7 @@ void Blocks::Settle(Job& job, const Operation& operation, const Block& block, Pa
   LaneState& lane = lanes_[part.stage.lane];
   lane.row.in_flight_bytes -= part.stage.bytes;
   // At every end and not only at the last one: a lane that is never empty is not to look idle.
-  // Between nodes the lane itself says when something flowed.
-  if (!IsBetweenNodes(part.stage.lane)) lane.row.busy_ns += now - lane.busy_since;
+  if (!lane.port.measures_flow) SetBusy(lane, lane.busy_ns + now - lane.busy_since);
   lane.busy_since = now;
   --lane.row.in_flight_stages;
   ++lane.row.stages_ended;

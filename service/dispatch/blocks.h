@@ -34,6 +34,7 @@ struct LanePort {
   std::uint64_t credit_bytes = 0;
   Door<LaneMessage>* door = nullptr;  // outlives dispatch
   LanePlace place = LanePlace::kInNode;
+  bool measures_flow = false;  // transport::Capabilities
 };
 
 using Jobs = std::vector<std::unique_ptr<Job>>;
@@ -89,7 +90,7 @@ class Blocks {
 
   // The lines that were measured for a job between nodes: what a lane starts from.
   void TakeCosts(const std::vector<transport::CostLine>& costs);
-  // For how long something has flowed on a lane between nodes, as it says itself.
+  // For how long something has flowed on a lane that measures it.
   void TakeFlow(std::uint8_t lane, TimeNs flowed_ns);
   // What the lane itself knows of its wires.
   void TakeLaneFacts(const LaneFacts& facts);
@@ -102,6 +103,8 @@ class Blocks {
   std::size_t lanes_count() const { return lanes_.size(); }
   // As the board shows it.
   const ipc::LaneRow& LaneNow(std::uint8_t lane) const { return lanes_[lane].row; }
+  // For how long it has been at work: as it measures itself, else with a stage on it.
+  TimeNs BusyNs(std::uint8_t lane) const { return lanes_[lane].busy_ns; }
   // The lane that an operation whose blocks are in different steps waits for.
   std::uint8_t LaneWaitedFor(Job& job, const Operation& operation) const;
   void SetReason(Job& job, Operation& operation, ipc::WaitReason reason, std::uint64_t argument);
@@ -120,6 +123,7 @@ class Blocks {
     LanePort port;
     ipc::LaneRow row{};
     TimeNs busy_since = 0;
+    TimeNs busy_ns = 0;
     transport::CostKeeper cost{transport::CostLine{}};
     TimeNs last_end_ns = 0;      // of a stage, as the lane has it
     TimeNs settled_ns = 0;       // when dispatch heard of the last one
@@ -165,6 +169,7 @@ class Blocks {
   static Job& JobOf(Jobs& jobs, JobId id);
   void ExplainHeads(Jobs& jobs, std::uint8_t lane, TimeNs now);
   void ExplainHead(Job& job, const schedule::UnifiedQueue::HeadWaits& head);
+  static void SetBusy(LaneState& lane, TimeNs busy_ns);
   void ShowLane(std::uint8_t lane);
 
   std::vector<LaneState> lanes_;

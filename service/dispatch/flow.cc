@@ -382,7 +382,9 @@ void Flow::FailOpen(Job& job, Which which, std::uint32_t rank, const Failure& fa
     if (!operation.open()) continue;
     if (which == Which::kNotPostedBy && (operation.posted & Bit(rank)) != 0) continue;
     Failure with_operation = failure;
-    with_operation.text += fmt::format("; {} was open", job.DescribeOperation(operation));
+    const std::string open = job.DescribeOperation(operation);
+    // What began with this very operation names it already.
+    if (!failure.text.starts_with(open)) with_operation.text += fmt::format("; {} was open", open);
     FailAlone(job, operation, std::move(with_operation), now);
   }
 }

@@ -36,6 +36,7 @@ class Flow {
     ++job.use->jobs;
   }
   void RemoveJob(Job& job, TimeNs now) {
+    steersman_.TellLostSettings(job);
     plans_.RemoveJob(job);
     recorder_.CloseJob(job, now);
     blocks_.RemoveJob(job);

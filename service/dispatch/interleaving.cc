@@ -116,9 +116,9 @@ double Interleaving::RateOf(std::uint8_t lane) {
   const std::size_t end = lane == 0 ? 1 : flow_.blocks().lanes_count();
   LaneSeen seen;
   for (std::size_t i = lane; i < end; ++i) {
-    const ipc::LaneRow& row = flow_.blocks().LaneNow(static_cast<std::uint8_t>(i));
-    seen.bytes += row.bytes_moved;
-    seen.busy_ns = std::max(seen.busy_ns, row.busy_ns);
+    const auto index = static_cast<std::uint8_t>(i);
+    seen.bytes += flow_.blocks().LaneNow(index).bytes_moved;
+    seen.busy_ns = std::max(seen.busy_ns, flow_.blocks().BusyNs(index));
   }
   // Since the look before the last one, so that the time is never short.
   LaneSeen& older = lanes_before_[lane];

@@ -25,8 +25,8 @@ void Blocks::AskLanes(Job& job, const Operation& operation) {
 }
 
 void Blocks::TakeFlow(std::uint8_t lane, TimeNs flowed_ns) {
-  if (!IsBetweenNodes(lane)) return;
-  lanes_[lane].row.busy_ns = flowed_ns;
+  if (!lanes_[lane].port.measures_flow) return;
+  SetBusy(lanes_[lane], flowed_ns);
   lanes_[lane].queue_changed = true;
 }
 

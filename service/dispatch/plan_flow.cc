@@ -310,7 +310,9 @@ void PlanFlow::TellFailed(Job& job) {
   for (std::uint32_t tensor = 0; tensor < job.gradients->count(); ++tensor) {
     if (job.gradients->posted(tensor) == 0) continue;
     Failure failure = *job.gradients_failure;
-    failure.text += fmt::format("; {} was open", job.DescribeGradient(tensor));
+    const std::string open = job.DescribeGradient(tensor);
+    // What began with this very gradient names it already.
+    if (!failure.text.starts_with(open)) failure.text += fmt::format("; {} was open", open);
     TellRanks(job, tensor, &failure);
     job.gradients->Close(tensor);
   }

@@ -1,9 +1,11 @@
 #include "service/dispatch/steering.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "service/dispatch/flow.h"
 
@@ -44,6 +46,25 @@ std::string AskedBy(const Steering& steering) {
 void Steersman::Tell(const Job& job, std::string text) {
   // A watch that is that far behind has enough to tell.
   watch_.TrySend(Event{Code::kOk, job.id(), fmt::format("job {}: {}", job.name(), text)});
+}
+
+void Steersman::TellLostSettings(const Job& job) {
+  if (!job.failed && !job.draining) return;  // its ranks have left
+  std::vector<std::string> settings;
+  const auto add = [&settings](Kind kind, std::uint64_t value) {
+    settings.push_back(What({.kind = kind, .value = value}));
+  };
+  constexpr schedule::JobShare kDefault;
+  if (job.paused) add(Kind::kPause, 0);
+  if (job.share.weight != kDefault.weight) add(Kind::kWeight, job.share.weight);
+  if (job.share.priority != kDefault.priority) add(Kind::kPriority, job.share.priority);
+  if (job.share.limit_bytes_per_s != kDefault.limit_bytes_per_s) {
+    add(Kind::kLimit, job.share.limit_bytes_per_s);
+  }
+  if (settings.empty()) return;
+  Tell(job, fmt::format("its settings have ended with it ({}): if its ranks come back, set them "
+                        "again",
+                        fmt::join(settings, ", ")));
 }
 
 std::uint64_t Steersman::NextOperation(const Job& job) {

@@ -26,6 +26,10 @@ class Steersman {
     if (job.steering.any_waiting) Apply(job, next_operation, now);
   }
 
+  // The job ends, and its settings with it: if its ranks may come back, people have to set them
+  // again, and are told so.
+  void TellLostSettings(const Job& job);
+
   // For people, who want to know what became of a wish: these are not counted against the events
   // that a job may cause.
   void Tell(const Job& job, std::string text);

@@ -40,7 +40,6 @@ Lane::Lane(std::uint8_t index, std::string name, transport::NetworkTransport& tr
 
 bool Lane::DoWork(TimeNs now) {
   const bool flushed = dispatch_.Flush(now);
-  CountFlow(now);
   inbox_.TakeAll(messages_);
   for (LaneMessage& message : messages_) Handle(std::move(message));
   probe_.Post(now);
@@ -54,9 +53,7 @@ bool Lane::DoWork(TimeNs now) {
     answered = true;  // another probe may have come meanwhile
   }
   const bool measured = groups_ && groups_->Work(completions_, now);
-  open_ -= completions_.size();
   for (const transport::Completion& completion : completions_) Report(completion);
-  flows_ = open_ > 0 && transport_.Flows();
   return flushed || more || measured || answered || !messages_.empty() || !completions_.empty();
 }
 
@@ -67,7 +64,7 @@ void Lane::Handle(LaneMessage message) {
   } else if (const auto* cancel = std::get_if<CancelStage>(&message)) {
     Cancel(cancel->token);
   } else if (const auto* ask = std::get_if<AskStage>(&message)) {
-    Answer(StageWaits{index_, ask->token, transport_.Missing(ask->token), flowed_ns_});
+    Answer(StageWaits{index_, ask->token, transport_.Missing(ask->token), transport_.FlowedNs()});
   } else if (const auto* probe = std::get_if<ProbeLane>(&message)) {
     if (probe_.Ask(probe->token)) return;
     Answer(LaneAnswered{
@@ -85,14 +82,7 @@ void Lane::PostHeld(TimeNs now) {
   while (!held_.empty() &&
          transport_.Post(held_.front(), now) == transport::PostResult::kAccepted) {
     held_.pop_front();
-    ++open_;
   }
-}
-
-// A lane's load is the time in which something moved, not that in which a stage waited for others.
-void Lane::CountFlow(TimeNs now) {
-  if (flows_) flowed_ns_ += now - looked_ns_;
-  looked_ns_ = now;
 }
 
 void Lane::Cancel(std::uint64_t token) {
@@ -112,7 +102,8 @@ void Lane::Answer(DispatchMessage message) { dispatch_.TrySend(std::move(message
 
 void Lane::Report(const transport::Completion& completion) {
   // At most as many wait as dispatch has stages in flight.
-  dispatch_.Send(StageEnded{.lane = index_, .completion = completion, .flowed_ns = flowed_ns_});
+  dispatch_.Send(
+      StageEnded{.lane = index_, .completion = completion, .flowed_ns = transport_.FlowedNs()});
 }
 
 }  // namespace headrace::service

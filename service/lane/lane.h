@@ -1,7 +1,8 @@
 // A lane: one transport, driven by one actor. Takes stages from its inbox, hands them to the
 // transport in order, keeps those the transport is too busy for, reports each end to dispatch.
 // A lane between nodes also opens, measures and closes the groups that peers asks for (groups.h).
-// It says whom a stage waits for, and whether it moves anything (lane_probe.h).
+// It says whom a stage waits for, for how long something flowed, and whether it moves anything
+// (lane_probe.h).
 //
 // Runs on dispatch's thread or on its own (config dedicated_lanes); the code is the same.
 #pragma once
@@ -69,7 +70,6 @@ class Lane final : public Actor {
   void Cancel(std::uint64_t token);
   void Answer(DispatchMessage message);
   void Report(const transport::Completion& completion);
-  void CountFlow(TimeNs now);
 
   std::uint8_t index_;
   std::string name_;
@@ -80,10 +80,6 @@ class Lane final : public Actor {
   std::vector<LaneMessage> messages_;
   boost::circular_buffer<transport::Transfer> held_;  // accepted from dispatch, not yet posted
   std::vector<transport::Completion> completions_;
-  std::size_t open_ = 0;  // stages that the transport has
-  bool flows_ = false;    // something of these moved when it was looked last
-  TimeNs looked_ns_ = 0;  // that was then
-  TimeNs flowed_ns_ = 0;  // sum of such times
   LaneProbe probe_;
   std::optional<Groups> groups_;  // of a lane between nodes
 };

@@ -20,7 +20,7 @@
 namespace headrace::service {
 
 // How a line of the log begins: its time and its level.
-inline constexpr std::string_view kLogPattern = "%Y-%m-%dT%H:%M:%S.%e %l %v";
+inline constexpr std::string_view kLogPattern = "%Y-%m-%dT%H:%M:%S.%e%z %l %v";
 
 class LogSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:

@@ -51,6 +51,7 @@ struct Desk {
   std::function<Result<DrainBegun>(std::uint32_t uid, TimeNs patience_ns)> drain{};
   TimeNs drain_patience_ns = 0;  // once it has begun
   bool draining = false;
+  bool stop_refusal_said = false;  // of a session, because of that
 };
 
 // One connection's client. Shared by its connection and by the capabilities it was given, which

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "ipc/base/foreign_text.h"
 #include "service/rpc/admin.h"
@@ -168,10 +169,13 @@ void Entrance::Answer(AttachContext& context, const Result<SessionIdentity>& ide
 
 void Entrance::SayRefusal(const Error& error) {
   if (client_->refusals_said++ >= kRefusalsSaidMax) return;
-  client_->desk.leases.Say(error.code(), JobId{},
-                           fmt::format("refused pid {} (uid {}): {}", client_->peer.pid,
-                                       client_->peer.uid, error.text()),
-                           client_->peer.uid);
+  // Ranks that wait for the next service ask this one again and again, over a new connection.
+  Desk& desk = client_->desk;
+  if (desk.draining && std::exchange(desk.stop_refusal_said, true)) return;
+  desk.leases.Say(error.code(), JobId{},
+                  fmt::format("refused pid {} (uid {}): {}", client_->peer.pid, client_->peer.uid,
+                              error.text()),
+                  client_->peer.uid);
 }
 
 kj::Promise<void> Entrance::admin(AdminContext context) {

@@ -1,5 +1,6 @@
 // Metrics of lanes, and of what each job has of each lane.
 #include <array>
+#include <optional>
 
 #include "service/watch/metrics_parts.h"
 
@@ -9,6 +10,11 @@ namespace {
 using enum MetricType;
 using ipc::LaneRow;
 using ipc::ShareRow;
+
+std::optional<MetricValue> BusyTime(const LaneRow& row) {
+  if (row.busy_ns == ipc::kTimeUnknown) return std::nullopt;
+  return MetricValue::Seconds(row.busy_ns);
+}
 
 constexpr std::array kLaneMetrics = {
     RowMetric<LaneRow>{"headrace_lane_threads", kGauge, "Threads that move the lane's bytes.",
@@ -29,8 +35,9 @@ constexpr std::array kLaneMetrics = {
     RowMetric<LaneRow>{"headrace_lane_bytes_total", kCounter,
                        "Bytes of block stages that have ended.", FieldOf<&LaneRow::bytes_moved>},
     RowMetric<LaneRow>{"headrace_lane_busy_seconds_total", kCounter,
-                       "Time with a block stage on the lane, less when nothing flowed there.",
-                       FieldOf<&LaneRow::busy_ns>},
+                       "Time with a block stage on the lane; between nodes, time in which bytes "
+                       "moved, and no series where the lane cannot tell (NCCL).",
+                       BusyTime},
     RowMetric<LaneRow>{"headrace_lane_startup_seconds", kGauge,
                        "Measured cost of a stage of no bytes; 0: not known yet.",
                        FieldOf<&LaneRow::startup_ns>},
@@ -77,7 +84,8 @@ void WriteLaneMetrics(const ipc::BoardReading& reading, MetricsText& text) {
   for (const auto& metric : kLaneMetrics) {
     text.Family(metric.name, metric.type, metric.help);
     for (const auto& [index, lane] : reading.lanes) {
-      text.Sample({{"lane", ipc::GetText(lane.name)}}, *metric.value(lane));
+      const std::optional<MetricValue> value = metric.value(lane);
+      if (value) text.Sample({{"lane", ipc::GetText(lane.name)}}, *value);
     }
   }
   const std::vector<ipc::JobRow> jobs = NamedJobs(reading);

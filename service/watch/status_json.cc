@@ -51,7 +51,8 @@ Json LanesJson(const ipc::BoardReading& reading) {
                      {"queued_stages", row.queued_stages},
                      {"stages_ended", row.stages_ended},
                      {"bytes", row.bytes_moved},
-                     {"busy_s", JsonSeconds(row.busy_ns)},
+                     {"busy_s", row.busy_ns != ipc::kTimeUnknown ? Json(JsonSeconds(row.busy_ns))
+                                                                 : Json(nullptr)},
                      {"rate_bytes_per_s", RateNow(row, reading.now_ns)},
                      {"startup_s", JsonSeconds(row.startup_ns)},
                      {"bandwidth_bytes_per_s", row.bytes_per_s},

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import http.server
 import json
+import math
 import os
 import pathlib
 import re
@@ -15,7 +16,8 @@ import sys
 import threading
 import time
 import unittest
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
@@ -271,8 +273,10 @@ class Page(Http):
         self.assertNotIn("no answer", seen.dom)
 
     @contextlib.contextmanager
-    def failing_after(self, answers: int) -> Iterator[int]:
-        """A port that passes everything on to the service, but only so many answers of status.json."""
+    def between(
+        self, answers: float = math.inf, change: Callable[[dict[str, Any]], None] = lambda status: None
+    ) -> Iterator[int]:
+        """A port that passes everything on to the service, but only so many answers of status.json, changed."""
         test = self
         given = 0
 
@@ -287,9 +291,14 @@ class Page(Http):
                 line.request("GET", self.path)
                 answer = line.getresponse()
                 body = answer.read()
+                if self.path == "/status.json":
+                    status = json.loads(body)
+                    change(status)
+                    body = json.dumps(status).encode()
                 self.send_response(answer.status)
-                for name in ("Content-Type", "Content-Length", "Content-Security-Policy"):
+                for name in ("Content-Type", "Content-Security-Policy"):
                     self.send_header(name, answer.getheader(name, ""))
+                self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
                 line.close()
@@ -307,8 +316,18 @@ class Page(Http):
             server.server_close()
             thread.join()
 
+    def test_it_says_of_which_lane_nobody_knows_how_busy_it_is(self) -> None:
+        def forget_busy(status: dict[str, Any]) -> None:
+            for lane in status["lanes"]:
+                lane["busy_s"] = None
+
+        with Ranks(self.service, 1, job="bert"), self.between(change=forget_busy) as port:
+            seen = self.see(port)
+        self.assertEqual(seen.console, [])
+        self.assertIn("unknown: NCCL does not say when bytes move", seen.dom)
+
     def test_it_says_when_the_service_is_gone_and_keeps_the_last_picture(self) -> None:
-        with Ranks(self.service, 2, job="bert"), self.failing_after(1) as port:
+        with Ranks(self.service, 2, job="bert"), self.between(answers=1) as port:
             seen = self.see(port, for_ms=5000)
         self.assertIn("has not answered since", seen.dom)
         self.assertIn('class="stale"', seen.dom)

@@ -91,7 +91,8 @@ HandDrivenNode::HandDrivenNode(const MakeTransport& make, std::uint64_t credit_b
                      .transport = "simulated",
                      .credit_bytes = credit_bytes,
                      .door = &network_lanes_.back()->door(),
-                     .place = service::LanePlace::kBetweenNodes});
+                     .place = service::LanePlace::kBetweenNodes,
+                     .measures_flow = network->capabilities().measures_flow});
   }
   dispatch_.ConnectLanes(std::move(ports));
 }

@@ -23,7 +23,8 @@ Exchange::Exchange(Wire& wire, const ExchangeOptions& options)
                                    Bit(Collective::kBroadcast) | Bit(Collective::kBarrier),
                     .transfers_max = options.transfers_max,
                     .piece_size = options.piece_size,
-                    .threads = 1},
+                    .threads = 1,
+                    .measures_flow = true},
       gate_(options.peer_bytes_max),
       groups_(kGroupsMax) {
   HR_CHECK(options.transfers_max > 0 && options.transfers_max <= UINT16_MAX, options.transfers_max);
@@ -77,6 +78,7 @@ std::uint64_t Exchange::Missing(std::uint64_t token) const {
 bool Exchange::DoWork(TimeNs now, std::vector<Completion>& completions) {
   gate_.AdvanceTo(now);
   bool worked = wire_.Progress(*this);
+  flow_.Look(now, worked || has_work_);
   // What has left makes room for what waits: the wire is not idle while something is summed.
   worked = GiveTurns() || worked;
   completions.insert(completions.end(), refused_.begin(), refused_.end());
@@ -93,7 +95,9 @@ bool Exchange::DoWork(TimeNs now, std::vector<Completion>& completions) {
     if (group->gone()) group.reset();
   }
   worked = GiveTurns() || worked;
-  return worked || HasWork();
+  has_work_ = HasWork();
+  flow_.Leave(now, has_work_ || MovesByItself());
+  return worked || has_work_;
 }
 
 // Gives the wire what it has room for; returns whether that was anything.
@@ -104,6 +108,11 @@ bool Exchange::GiveTurns() {
     any = true;
   }
   return any;
+}
+
+bool Exchange::MovesByItself() const {
+  return std::ranges::any_of(
+      groups_, [](const auto& group) { return group && group->messages_moving() > 0; });
 }
 
 bool Exchange::HasWork() const {

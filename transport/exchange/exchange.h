@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/exchange/flow_meter.h"
 #include "transport/exchange/gate.h"
 #include "transport/exchange/group.h"
 #include "transport/exchange/limits.h"
@@ -37,7 +38,7 @@ class Exchange final : public NetworkTransport, private WireEvents {
   // What half of the nodes have moved cannot be taken back: ends all transfers of its group.
   void Cancel(std::uint64_t token) override;
   std::uint64_t Missing(std::uint64_t token) const override;
-  bool Flows() const override { return counters_.pieces_flowing > 0 || HasWork(); }
+  TimeNs FlowedNs() const override { return flow_.flowed_ns(); }
   bool DoWork(TimeNs now, std::vector<Completion>& completions) override;
   bool PrepareToSleep() override;
   int event_fd() const override { return wire_.event_fd(); }
@@ -59,6 +60,7 @@ class Exchange final : public NetworkTransport, private WireEvents {
   Group* Find(std::uint32_t group) const;
   Group& Of(std::uint64_t token) const;
   bool HasWork() const;
+  bool MovesByItself() const;
   bool GiveTurns();
 
   Wire& wire_;
@@ -66,6 +68,8 @@ class Exchange final : public NetworkTransport, private WireEvents {
   Capabilities capabilities_;
   NetworkCounters counters_;
   Gate gate_;
+  FlowMeter flow_;
+  bool has_work_ = false;                       // after the last DoWork
   std::vector<std::unique_ptr<Group>> groups_;  // by slot; null where free
   std::size_t turn_ = 0;                        // the slot that may sum next
   std::vector<Completion> refused_;             // of posts to groups that are not open

@@ -76,6 +76,9 @@ class Group {
 
   // ---- from DoWork ----
   bool HasWork() const { return dirty_ || !ready_.empty(); }
+  // That the wire has and can move by itself: sends that no receiver has to take, and what is being
+  // received.
+  std::uint64_t messages_moving() const { return messages_moving_; }
   // Goes on with what is ready, up to one sum; returns whether it made one.
   bool Step(TimeNs now, std::vector<Completion>& completions);
   // The gate's turn for what piece `index` has for `member`.
@@ -110,7 +113,6 @@ class Group {
     std::uint32_t open_count = 0;  // messages of this round that have not ended
     std::uint64_t waits_turn = 0;  // of its sends, by member: those at the gate
     std::uint64_t is_on_wire = 0;  // and those that the wire has
-    bool flows = false;            // as counted in pieces_flowing
     Cut::Range range;
     RunWalk walk;           // at the piece's first element
     bool gathered = false;  // of several runs: moves through a slot of its own
@@ -177,9 +179,6 @@ class Group {
   void BeginRound(std::uint16_t index);
   void Send(std::uint16_t index, std::uint16_t member);
   bool Advance(std::uint16_t index);
-  static bool OnlySends(const Script& script);
-  bool Flows(const Piece& piece) const;
-  void CountFlow(Piece& piece);
   void Sum(const Piece& piece, const Round& round);
   void Gather(const Piece& piece);
   void Scatter(const Piece& piece);
@@ -215,7 +214,8 @@ class Group {
   std::vector<std::uint16_t> ready_;  // pieces whose round has ended
   std::array<Order, kOrdersCount> orders_;
   bool starved_ = false;  // a server holds messages of a transfer it had no room for
-  bool dirty_ = false;    // Step has something to do beside `ready_`
+  std::uint64_t messages_moving_ = 0;
+  bool dirty_ = false;  // Step has something to do beside `ready_`
 
   // The first cause wins, except over a guess. Carried out by the next Step.
   std::optional<Error> failure_;

@@ -160,7 +160,7 @@ void Group::Accept(const Message& message, std::uint16_t index, std::size_t rece
   const Round& round = piece.script.rounds[piece.round];
   piece.receives[receive] = Receive::kAccepted;
   std::byte* const memory = round.staged ? staging_.At(piece.slots[receive]) : Target(piece);
-  CountFlow(piece);
+  ++messages_moving_;
   wire_.Accept(message.arrival, memory, TokenOf(index, true, receive));
 }
 
@@ -172,7 +172,10 @@ void Group::Sent(std::uint64_t token, Code code) {
   Piece& piece = pieces_[index];
   piece.is_on_wire &= ~MemberBit(peer);
   const std::size_t size = MessageSize(piece, piece.script.rounds[piece.round]);
-  if (wire_.GoesAtOnce(size)) gate_.Ended(links_[peer].flow, size);
+  if (wire_.GoesAtOnce(size)) {
+    gate_.Ended(links_[peer].flow, size);
+    --messages_moving_;
+  }
   if (code != Code::kOk) {
     piece.spoiled = true;
     Fail(Code::kPeerLost,
@@ -192,6 +195,7 @@ void Group::Received(std::uint64_t token, Code code) {
   HR_CHECK(receive < round.receives_count, token);
   HR_CHECK(piece.receives[receive] == Receive::kAccepted, token);
   piece.receives[receive] = Receive::kEnded;
+  --messages_moving_;
   if (code == Code::kOk) {
     ++counters_.messages_received;
     counters_.bytes_received += MessageSize(piece, round);
@@ -211,7 +215,6 @@ void Group::EndMessage(std::uint16_t index) {
   Piece& piece = pieces_[index];
   HR_CHECK(piece.active && piece.open_count > 0, index, piece.open_count);
   --piece.open_count;
-  CountFlow(piece);
   if (piece.open_count > 0) return;
   if (broken_) {
     EndPiece(index);

@@ -140,42 +140,6 @@ void Group::BeginRound(std::uint16_t index) {
     const auto message = held_.Take({move.position, piece.number, round.number, senders[i]});
     if (message) Accept(*message, index, i);
   }
-  CountFlow(piece);
-}
-
-// A broadcast of this node's, or a sum that another one gets.
-bool Group::OnlySends(const Script& script) {
-  for (std::uint32_t round = 0; round < script.rounds_count; ++round) {
-    if (!script.Receives(script.rounds[round]).empty()) return false;
-  }
-  return true;
-}
-
-// Whether something of its round is on its way. Of a message that its receiver fetches nobody sees
-// that here. It is taken for granted when nothing is expected from others any more, who are at this
-// round then, and where no round ever brings anything; else other pieces tell.
-bool Group::Flows(const Piece& piece) const {
-  if (piece.open_count == 0 || piece.round == piece.script.rounds_count) return false;
-  const Round& round = piece.script.rounds[piece.round];
-  const std::size_t receives = piece.script.Receives(round).size();
-  bool expects = receives == 0 && !OnlySends(piece.script);
-  for (std::size_t i = 0; i < receives; ++i) {
-    if (piece.receives[i] == Receive::kAccepted) return true;
-    expects |= piece.receives[i] == Receive::kExpected;
-  }
-  if (piece.is_on_wire == 0) return false;
-  return !expects || wire_.GoesAtOnce(MessageSize(piece, round));
-}
-
-void Group::CountFlow(Piece& piece) {
-  const bool flows = piece.active && Flows(piece);
-  if (flows == piece.flows) return;
-  piece.flows = flows;
-  if (flows) {
-    ++counters_.pieces_flowing;
-  } else {
-    --counters_.pieces_flowing;
-  }
 }
 
 void Group::TakeTurn(std::uint16_t index, std::uint16_t member) {
@@ -200,8 +164,8 @@ void Group::Send(std::uint16_t index, std::uint16_t member) {
   ++counters_.messages_sent;
   counters_.bytes_sent += size;
   piece.is_on_wire |= MemberBit(member);
+  if (wire_.GoesAtOnce(size)) ++messages_moving_;
   wire_.Send(links_[member].id, header, Source(piece), size, TokenOf(index, false, member));
-  CountFlow(piece);
 }
 
 // After a round has ended; returns whether that took a sum.
@@ -276,7 +240,6 @@ void Group::EndPiece(std::uint16_t index) {
   --order.pieces_active;
   --move.active_count;
   piece.active = false;
-  CountFlow(piece);
   free_pieces_.push_back(index);
   dirty_ = true;
 }

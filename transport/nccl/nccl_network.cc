@@ -67,6 +67,8 @@ NcclNetwork::NcclNetwork(NetworkTransport& host, const Gpus& gpus,
       patience_ns_(options.nccl.abort_timeout_ns + kSecond),
       capabilities_(host.capabilities()) {
   capabilities_.device_memory = true;
+  // NCCL's kernels wait for other nodes on the GPU, where nobody sees whether bytes move.
+  capabilities_.measures_flow = false;
   refused_.reserve(transfers_max_);
 }
 

@@ -27,7 +27,7 @@ int JudgeService(const Snapshot& snapshot, Liveness liveness) {
         "{} rows of the board are left out: the service stands in the middle of writing them",
         snapshot.rows_unread));
   }
-  if (liveness == Liveness::kRunning) return kExitOk;
+  if (IsRunning(liveness)) return kExitOk;
   Complain(fmt::format("the service (pid {}) is {}: this is what it wrote last",
                        snapshot.service.pid, LivenessName(liveness)));
   return kExitProblem;
@@ -70,7 +70,8 @@ std::string NameOfUser(std::uint32_t uid) {
 Result<Snapshot> ReadNow(const Globals& globals, Liveness& liveness) {
   Result<Snapshot> snapshot = ReadBoard(globals.board_path);
   if (snapshot) {
-    liveness = LookAtProcess(snapshot->service.pid, snapshot->service.started_ns);
+    liveness =
+        LookAtService(globals.board_path, snapshot->service.pid, snapshot->service.started_ns);
   }
   return snapshot;
 }

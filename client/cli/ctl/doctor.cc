@@ -35,7 +35,9 @@ Finding CheckService(const Patient& patient) {
             "it takes no new jobs in this state"};
   }
   return {"service", Level::kOk,
-          fmt::format("{} is running, version {}", who, ipc::GetText(service.version)), ""};
+          fmt::format("{} is {}, version {}", who, LivenessName(patient.liveness),
+                      ipc::GetText(service.version)),
+          ""};
 }
 
 Finding CheckBoard(const Patient& patient) {
@@ -87,7 +89,7 @@ Finding CheckAnswer(const Patient& patient) {
                  : "see the checks of service and socket"};
   }
   return {"answer", Level::kOk,
-          fmt::format("control and dispatch answer: {} there, {} with the way",
+          fmt::format("control and dispatch answer in {}, {} with the round trip to them",
                       FormatAge(patient.ping->dispatch_ns), FormatAge(patient.ping->round_trip_ns)),
           ""};
 }

@@ -24,7 +24,8 @@ struct Wish {
 int Doctor(const Globals& globals, const Wish& wish) {
   Liveness liveness = Liveness::kGone;
   Result<Snapshot> board = ReadNow(globals, liveness);
-  const std::int32_t pid = board && liveness != Liveness::kGone ? board->service.pid : 0;
+  const bool has_pid = liveness == Liveness::kRunning || liveness == Liveness::kStopped;
+  const std::int32_t pid = board && has_pid ? board->service.pid : 0;
   const auto timeout_ns = static_cast<TimeNs>(wish.timeout_seconds * kSecond);
   Patient patient{
       .board_path = globals.board_path,

@@ -11,6 +11,7 @@
 #include "client/cli/ctl/process.h"
 #include "client/cli/ctl/table.h"
 #include "client/cli/ctl/words.h"
+#include "ipc/base/lock_file.h"
 
 namespace headrace::ctl {
 namespace {
@@ -63,9 +64,16 @@ void Say(const Globals& globals, const Wish& wish, const DrainBegun& begun) {
   }
 }
 
-int AwaitEnd(const Globals& globals, const DrainBegun& begun, TimeNs limit_ns) {
+// Where the service's pid is another process's, in another pid namespace, only the board's lock
+// tells.
+bool HasEnded(const Globals& globals, std::int32_t pid, TimeNs began_ns, bool had_lock) {
+  if (had_lock) return LookAtLock(globals.board_path) != LockState::kHeld;
+  return LookAtProcess(pid, began_ns) == Liveness::kGone;
+}
+
+int AwaitEnd(const Globals& globals, const DrainBegun& begun, bool had_lock, TimeNs limit_ns) {
   const TimeNs began_ns = MonotonicNow();
-  while (LookAtProcess(begun.pid, began_ns) != Liveness::kGone) {
+  while (!HasEnded(globals, begun.pid, began_ns, had_lock)) {
     if (MonotonicNow() - began_ns > limit_ns) {
       Complain(
           fmt::format("the service (pid {}) has not ended {} s after it was asked to: "
@@ -83,13 +91,14 @@ int Drain(const Globals& globals, const Wish& wish) {
   const auto timeout_ns = static_cast<TimeNs>(wish.timeout_seconds * kSecond);
   if (!wish.job.empty()) return DrainJob(globals, wish, timeout_ns);
   const auto deadline_ns = static_cast<TimeNs>(wish.deadline_seconds * kSecond);
+  const bool has_lock = LookAtLock(globals.board_path) == LockState::kHeld;
   const Result<DrainBegun> begun = DrainService(globals.socket_path, deadline_ns, timeout_ns);
   if (!begun) {
     Complain(begun.error().text());
     return kExitProblem;
   }
   Say(globals, wish, *begun);
-  return wish.background ? kExitOk : AwaitEnd(globals, *begun, deadline_ns + kEndMax);
+  return wish.background ? kExitOk : AwaitEnd(globals, *begun, has_lock, deadline_ns + kEndMax);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ struct Options {
 // Says on stderr what the table cannot: that the service is gone, which for the previous one is no
 // news.
 int Judge(const FlightLog& log, Liveness liveness, bool previous) {
-  if (previous || liveness == Liveness::kRunning) return kExitOk;
+  if (previous || IsRunning(liveness)) return kExitOk;
   const std::int32_t pid = log.snapshot.service.pid;
   Complain(liveness == Liveness::kGone
                ? fmt::format("the service (pid {}) has ended; these are the records it left", pid)
@@ -38,7 +38,7 @@ int Flight(const Globals& globals, const Options& options) {
     return kExitProblem;
   }
   const ipc::ServiceRow& service = log->snapshot.service;
-  const Liveness liveness = LookAtProcess(service.pid, service.started_ns);
+  const Liveness liveness = LookAtService(path, service.pid, service.started_ns);
   FlightQuery query = options.query;
   query.with_open = options.previous || liveness == Liveness::kGone;
   if (globals.json) {

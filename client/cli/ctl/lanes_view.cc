@@ -26,6 +26,32 @@ double ShareOf(const ipc::ShareRow& share, const Snapshot& snapshot) {
   return all > 0 ? static_cast<double>(share.bytes_moved) / static_cast<double>(all) : 0;
 }
 
+bool KnowsBusy(const ipc::LaneRow& row) { return row.busy_ns != ipc::kTimeUnknown; }
+
+std::string BusyText(const ipc::LaneRow& row, const Snapshot& snapshot) {
+  if (!KnowsBusy(row)) return "-";
+  return FormatShare(row.busy_ns, snapshot.now_ns - snapshot.service.started_ns);
+}
+
+Json BusyShare(const ipc::LaneRow& row, const Snapshot& snapshot) {
+  const TimeNs uptime_ns = snapshot.now_ns - snapshot.service.started_ns;
+  if (!KnowsBusy(row) || uptime_ns <= 0) return nullptr;
+  return static_cast<double>(row.busy_ns) / static_cast<double>(uptime_ns);
+}
+
+// Why there is a "-".
+std::string BusyNotes(const Snapshot& snapshot) {
+  std::string notes;
+  for (const Lane& lane : snapshot.lanes) {
+    if (KnowsBusy(lane.row)) continue;
+    notes += fmt::format(
+        "BUSY of {} is not known: NCCL does not say when bytes move and when it waits for another "
+        "node\n",
+        ipc::GetText(lane.row.name));
+  }
+  return notes;
+}
+
 }  // namespace
 
 std::string LanesTable(const Snapshot& snapshot, bool with_header) {
@@ -49,19 +75,17 @@ std::string LanesTable(const Snapshot& snapshot, bool with_header) {
                std::to_string(row.threads), FormatBytes(row.credit_bytes),
                FormatBytes(row.in_flight_bytes), std::to_string(row.in_flight_stages),
                std::to_string(row.queued_stages), std::to_string(row.stages_ended),
-               FormatBytes(row.bytes_moved),
-               FormatShare(row.busy_ns, snapshot.now_ns - snapshot.service.started_ns),
+               FormatBytes(row.bytes_moved), BusyText(row, snapshot),
                row.bytes_per_s > 0 ? FormatMicroseconds(row.startup_ns) : "",
                row.bytes_per_s > 0 ? FormatRate(row.bytes_per_s, kSecond) : "",
                FormatRate(RateNow(row, snapshot.now_ns), kSecond),
                std::to_string(row.messages_dropped)});
   }
-  return table.Render(with_header);
+  return table.Render(with_header) + BusyNotes(snapshot);
 }
 
 Json LanesJson(const Snapshot& snapshot) {
   Json lanes = Json::array();
-  const TimeNs uptime_ns = snapshot.now_ns - snapshot.service.started_ns;
   for (const Lane& lane : snapshot.lanes) {
     const ipc::LaneRow& row = lane.row;
     const bool measured = row.last_ns > 0;
@@ -74,10 +98,8 @@ Json LanesJson(const Snapshot& snapshot) {
                      {"queued_stages", row.queued_stages},
                      {"stages_ended", row.stages_ended},
                      {"bytes_moved", row.bytes_moved},
-                     {"busy_ns", row.busy_ns},
-                     {"busy_share", uptime_ns > 0 ? Json(static_cast<double>(row.busy_ns) /
-                                                         static_cast<double>(uptime_ns))
-                                                  : Json(nullptr)},
+                     {"busy_ns", KnowsBusy(row) ? Json(row.busy_ns) : Json(nullptr)},
+                     {"busy_share", BusyShare(row, snapshot)},
                      {"last_bytes", row.last_bytes},
                      {"last_ns", row.last_ns},
                      {"last_gb_per_s", measured ? Json(static_cast<double>(row.last_bytes) /

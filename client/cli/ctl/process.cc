@@ -7,6 +7,8 @@
 #include <iterator>
 #include <sstream>
 
+#include "ipc/base/lock_file.h"
+
 namespace headrace::ctl {
 namespace {
 
@@ -29,6 +31,8 @@ std::string_view LivenessName(Liveness liveness) {
       return "stopped by a signal";
     case Liveness::kGone:
       return "gone";
+    case Liveness::kUnseen:
+      return "running in another pid namespace";
   }
   return "";
 }
@@ -58,6 +62,13 @@ Liveness LookAtProcess(std::int32_t pid, TimeNs started_ns) {
   if (began_ns > started_ns + kStartSlack) return Liveness::kGone;
   if (stat->state == 'Z' || stat->state == 'X') return Liveness::kGone;
   return stat->state == 'T' || stat->state == 't' ? Liveness::kStopped : Liveness::kRunning;
+}
+
+Liveness LookAtService(const std::string& board_path, std::int32_t pid, TimeNs started_ns) {
+  const LockState lock = LookAtLock(board_path);
+  if (lock == LockState::kFree) return Liveness::kGone;
+  const Liveness liveness = LookAtProcess(pid, started_ns);
+  return lock == LockState::kHeld && liveness == Liveness::kGone ? Liveness::kUnseen : liveness;
 }
 
 }  // namespace headrace::ctl

@@ -1,4 +1,4 @@
-// Whether the service's process is there, as the kernel says; the board cannot know.
+// Whether the service's process is there, as the kernel says.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,10 @@ enum class Liveness {
   kRunning,
   kStopped,  // by a signal or a debugger: it holds its sockets and answers nothing
   kGone,
+  kUnseen,  // it runs, but in a pid namespace of its own: its pid means nothing here
 };
 
-// "running", "stopped by a signal", "gone".
+// "running", "stopped by a signal", "gone", "running in another pid namespace".
 std::string_view LivenessName(Liveness liveness);
 
 // What /proc/PID/stat says: the state letter and the start, in clock ticks after boot.
@@ -31,5 +32,14 @@ std::optional<ProcessStat> ParseStat(std::string_view text);
 // What became of process `pid`, which wrote at `started_ns` (CLOCK_MONOTONIC) that it had started.
 // A process that began later than that has only got the same number.
 Liveness LookAtProcess(std::int32_t pid, TimeNs started_ns);
+
+// What became of the service that writes the board: it holds the board's lock while it lives. Of a
+// board without one, such as a copy, the pid has to say.
+Liveness LookAtService(const std::string& board_path, std::int32_t pid, TimeNs started_ns);
+
+// Whether it writes its board.
+constexpr bool IsRunning(Liveness liveness) {
+  return liveness == Liveness::kRunning || liveness == Liveness::kUnseen;
+}
 
 }  // namespace headrace::ctl

@@ -42,9 +42,16 @@ function cost(lane) {
   return `a stage costs ${duration(lane.startup_s)} and goes at ${rate(lane.bandwidth_bytes_per_s)}`;
 }
 
+/** The share of time in which it was busy; null where the lane cannot tell moving from waiting. */
+function busyShare(lane, before, elapsed_s) {
+  if (lane.busy_s === null) return null;
+  if (!before || !(elapsed_s > 0)) return 0;
+  return Math.min(1, Math.max(0, (lane.busy_s - before.busy_s) / elapsed_s));
+}
+
 function laneCard(lane, before, elapsed_s, kindOf) {
-  const busy = before && elapsed_s > 0
-    ? Math.min(1, Math.max(0, (lane.busy_s - before.busy_s) / elapsed_s)) : 0;
+  const busy = busyShare(lane, before, elapsed_s);
+  const busyWords = busy === null ? "unknown: NCCL does not say when bytes move" : percent(busy);
   const top = Math.max(lane.bandwidth_bytes_per_s, lane.rate_bytes_per_s, 1);
   const taken = lane.credit_bytes > 0 ? Math.min(1, lane.in_flight_bytes / lane.credit_bytes) : 0;
   const shares = sharesOf(lane, before).filter((entry) => entry.share > 0);
@@ -52,7 +59,7 @@ function laneCard(lane, before, elapsed_s, kindOf) {
   const dropped = lane.messages_dropped > 0 ? ` · ${count(lane.messages_dropped)} messages dropped` : "";
   return element("article", { class: "lane" },
     element("h3", {}, lane.name, element("span", { class: "quiet" }, ` ${lane.transport}`)),
-    line("busy", bar("share of time", [{ share: busy, kind: "busy", title: percent(busy) }]), percent(busy)),
+    line("busy", bar("share of time", [{ share: busy ?? 0, kind: "busy", title: busyWords }]), busyWords),
     line("rate", bar("rate of its bandwidth",
       [{ share: lane.rate_bytes_per_s / top, kind: "rate", title: rate(lane.rate_bytes_per_s) }]),
     rate(lane.rate_bytes_per_s)),

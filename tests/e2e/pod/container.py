@@ -106,14 +106,18 @@ class Container:
     def signal(self, name: str) -> None:
         subprocess.run([*self._command("kill"), self.identity, name], check=True, capture_output=True)
 
-    def execute(self, *command: str) -> subprocess.CompletedProcess[str]:
+    def terminate(self) -> None:
+        """SIGTERM, where it has not ended."""
+        subprocess.run([*self._command("kill"), self.identity, "TERM"], capture_output=True)
+
+    def execute(self, *command: str, limit_s: float = 60) -> subprocess.CompletedProcess[str]:
         """A program beside the container's own, as its user and in its namespaces."""
         place = self._command("exec", "--user", str(self.spec.user))
         for name, value in self.spec.environment.items():
             place += ["--env", f"{name}={value}"]
         return subprocess.run(
             [*place, self.identity, *command],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s,
         )  # fmt: skip
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ JOB = "line-0"
 SLOPE, BASE = 3.0, -1.0
 RATE, SAMPLES = 0.5, 64
 PACE_S = 0.002
-WAIT_S = 30.0
+WAIT_S = float(os.environ.get("WAIT_S", "30"))
 LIMIT_S = 60.0
 
 

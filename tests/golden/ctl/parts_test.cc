@@ -1,16 +1,23 @@
 // The small parts of headracectl: units, columns, /proc.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
 
 #include "client/cli/ctl/machine.h"
 #include "client/cli/ctl/process.h"
 #include "client/cli/ctl/table.h"
 #include "client/cli/ctl/units.h"
 #include "ipc/base/age.h"
+#include "ipc/base/fd.h"
 #include "ipc/base/foreign_text.h"
+#include "ipc/base/lock_file.h"
 
 namespace headrace::ctl {
 namespace {
@@ -133,6 +140,27 @@ TEST(Process, TellsRunningStoppedAndGoneApart) {
   EXPECT_EQ(LookAtProcess(child, now), Liveness::kGone);
   EXPECT_EQ(LookAtProcess(0, now), Liveness::kGone);
   EXPECT_EQ(LookAtProcess(-1, now), Liveness::kGone);
+}
+
+// A service in a container of its own has pid 1 there.
+TEST(Process, AServiceLivesWhileItHoldsItsBoardWhateverItsPidIsHere) {
+  std::string directory = ::testing::TempDir() + "ctl-lock-XXXXXX";
+  ASSERT_NE(::mkdtemp(directory.data()), nullptr);
+  const std::string board = directory + "/board";
+  constexpr std::int32_t kNobody = -1;
+  const TimeNs now = MonotonicNow();
+  EXPECT_EQ(LookAtService(board, kNobody, now), Liveness::kGone) << "there is no lock";
+  EXPECT_EQ(LookAtService(board, ::getpid(), now), Liveness::kRunning) << "a copy of a board";
+  {
+    const UniqueFd lock(::open(LockFileOf(board).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+    ASSERT_EQ(::flock(lock.get(), LOCK_EX), 0);
+    EXPECT_EQ(LookAtService(board, kNobody, now), Liveness::kUnseen);
+    EXPECT_EQ(LookAtService(board, ::getpid(), now), Liveness::kRunning);
+    EXPECT_TRUE(IsRunning(Liveness::kUnseen));
+  }
+  EXPECT_EQ(LookAtService(board, ::getpid(), now), Liveness::kGone)
+      << "it was killed, and another process has its pid";
+  std::filesystem::remove_all(directory);
 }
 
 TEST(Machine, ParsesLimitsAndChosenWords) {

@@ -119,6 +119,8 @@ TEST_F(Program, NamesWhatWasMeantOnAWrongLine) {
   const Ran command = RunProgram("stauts");
   EXPECT_EQ(command.exit_code, 2);
   EXPECT_EQ(command.output, "headracectl: unknown command \"stauts\": did you mean status?\n");
+  EXPECT_EQ(RunProgram("foo").output,
+            "headracectl: unknown command \"foo\": headracectl --help lists what there is\n");
   const Ran option = RunProgram("queue --sotr age");
   EXPECT_EQ(option.exit_code, 2);
   EXPECT_NE(option.output.find("did you mean --sort?"), std::string::npos) << option.output;

@@ -72,6 +72,14 @@ TEST_F(Top, CallsALaneBusyThatWasNeverIdle) {
   EXPECT_EQ(Make().lanes[0].busy, 0.0);
 }
 
+TEST_F(Top, SaysNotHowBusyALaneWasThatCannotTellMovingFromWaiting) {
+  for (Snapshot* const snapshot : {&before_, &now_}) {
+    snapshot->lanes[0].row.busy_ns = ipc::kTimeUnknown;
+  }
+  EXPECT_FALSE(Make().lanes[0].busy.has_value());
+  EXPECT_TRUE(Make().lanes[1].busy.has_value());
+}
+
 TEST_F(Top, CountsFromNothingAtFirstAndAfterAnotherServiceStarted) {
   const Picture first = MakePicture(now_, nullptr, Liveness::kRunning, {});
   EXPECT_FALSE(first.jobs.front().bytes_per_s.has_value());

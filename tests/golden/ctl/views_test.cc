@@ -181,6 +181,22 @@ TEST_F(Views, LanesShowCreditLoadAndRate) {
   ExpectGolden("lanes.json", Text(LanesJson(Read())));
 }
 
+TEST_F(Views, ALaneThatCannotTellMovingFromWaitingHasNoBusyTime) {
+  Snapshot snapshot = Read();
+  snapshot.lanes[1].row.busy_ns = ipc::kTimeUnknown;
+  const std::string table = LanesTable(snapshot, true);
+  EXPECT_NE(
+      table.find("\nBUSY of test1 is not known: NCCL does not say when bytes move and when it "
+                 "waits for another node\n"),
+      std::string::npos)
+      << table;
+  EXPECT_EQ(table.find("BUSY of shm0"), std::string::npos) << table;
+  const Json lanes = LanesJson(snapshot)["lanes"];
+  EXPECT_TRUE(lanes[1]["busy_ns"].is_null());
+  EXPECT_TRUE(lanes[1]["busy_share"].is_null());
+  EXPECT_GT(lanes[0]["busy_share"], 0);
+}
+
 TEST_F(Views, UsersShowWhatEachHasAndMayHave) {
   ExpectGolden("users.txt", UsersTable(Read(), NameOfUser, true));
   ExpectGolden("users.json", Text(UsersJson(Read(), NameOfUser)));

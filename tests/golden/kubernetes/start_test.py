@@ -102,13 +102,7 @@ class Machine:
 
     def check(self, pod: str, spec: Document, container: Document, names: list[str]) -> str:
         """What headraced has against the container; empty: it would start."""
-        environment = {}
-        for variable in container.get("env", []):
-            value = variable.get("value")
-            if value is None:
-                path = variable["valueFrom"]["fieldRef"]["fieldPath"]
-                value = {**FIELDS, "metadata.name": pod}[path]
-            environment[variable["name"]] = value
+        environment = environment_of(container, pod)
         arguments = [expand(each, environment) for each in container["args"]]
         volumes = {volume["name"]: volume for volume in spec["volumes"]}
         for mounted in container["volumeMounts"]:
@@ -123,6 +117,18 @@ class Machine:
             assert "fine" in done.stdout, done.stdout
             return ""
         return done.stderr.strip() or f"exit {done.returncode}"
+
+
+def environment_of(container: Document, pod: str) -> dict[str, str]:
+    """The container's variables, as kubelet would know their values."""
+    environment = {}
+    for variable in container.get("env", []):
+        value = variable.get("value")
+        if value is None:
+            path = variable["valueFrom"]["fieldRef"]["fieldPath"]
+            value = {**FIELDS, "metadata.name": pod}[path]
+        environment[variable["name"]] = value
+    return environment
 
 
 def expand(text: str, environment: dict[str, str]) -> str:

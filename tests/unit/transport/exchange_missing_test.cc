@@ -43,20 +43,6 @@ FleetOptions Nodes(std::uint32_t count, Algorithm algorithm, std::size_t eager_s
   return options;
 }
 
-TEST(ExchangeFlow, NothingFlowsOnceAllThatCameIsThereAndOneHasNotPosted) {
-  for (const std::size_t eager_size : {std::size_t{0}, std::size_t{8192}}) {
-    Waiting waiting(Nodes(3, Algorithm::kAuto, eager_size), Collective::kAllReduce, kLarge, {2});
-    EXPECT_FALSE(waiting.fleet().node(0).Flows());
-    EXPECT_FALSE(waiting.fleet().node(1).Flows());
-    waiting.fleet().Post(2, waiting.transfer());
-    bool flowed = false;
-    while (waiting.fleet().Step()) flowed |= waiting.fleet().node(0).Flows();
-    EXPECT_TRUE(flowed);
-    EXPECT_TRUE(waiting.EndedAt(0));
-    EXPECT_FALSE(waiting.fleet().node(0).Flows());
-  }
-}
-
 class ExchangeMissing : public ::testing::TestWithParam<std::size_t> {};
 
 // In these all nodes name exactly the one that is missing, also where messages wait to be taken.

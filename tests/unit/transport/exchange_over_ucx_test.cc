@@ -73,21 +73,25 @@ class ExchangeOverUcx : public ::testing::TestWithParam<Algorithm> {
     return ended();
   }
 
-  // Sleeps when nobody has anything to do, as lanes do.
-  void Work(int timeout_ms = 100) {
+  // Sleeps when nobody has anything to do, as lanes do; returns whether anybody had.
+  bool Work(int timeout_ms = 100) {
     bool worked = false;
     std::vector<pollfd> fds;
     for (std::uint32_t node = 0; node < kNodes; ++node) {
+      if (node == stopped_) continue;
       worked = nodes_[node]->DoWork(MonotonicNow(), completions_[node]) || worked;
     }
-    for (const auto& node : nodes_) {
-      if (worked || !node->PrepareToSleep()) return;
-      fds.push_back({.fd = node->event_fd(), .events = POLLIN, .revents = 0});
+    for (std::uint32_t node = 0; node < kNodes; ++node) {
+      if (node == stopped_) continue;
+      if (worked || !nodes_[node]->PrepareToSleep()) return true;
+      fds.push_back({.fd = nodes_[node]->event_fd(), .events = POLLIN, .revents = 0});
     }
     poll(fds.data(), fds.size(), timeout_ms);
+    return false;
   }
 
   std::uint32_t data_count_ = 0;
+  std::uint32_t stopped_ = kNodes;  // a node that does nothing; kNodes: none
   std::vector<std::unique_ptr<UcxWire>> wires_;
   std::vector<std::unique_ptr<Exchange>> nodes_;
   std::vector<std::vector<Completion>> completions_;
@@ -163,6 +167,33 @@ TEST_P(ExchangeOverUcx, EndsTransfersOfAGroupThatIsClosedOnTheWay) {
   const auto after = work.members().Contents();
   for (int i = 0; i < 100; ++i) Work(1);
   EXPECT_TRUE(work.members().Contents() == after);
+}
+
+// Not even while its messages fill the sockets toward a node that does not read.
+TEST_P(ExchangeOverUcx, IsNotBusyWhileAPeerReadsNothing) {
+  constexpr TimeNs kStall = 500 * kMillisecond;
+  ASSERT_NO_FATAL_FAILURE(Open(0));
+  FleetTransfer first(Collective::kAllReduce, DType::kInt32, Reduction::kSum, 1000, kNodes, 1);
+  ASSERT_TRUE(RunTransfer(first));
+  FleetTransfer work(Collective::kBroadcast, DType::kInt32, Reduction::kSum, 8'000'000, kNodes, 2);
+  const TimeNs began = MonotonicNow();
+  const TimeNs busy_before = nodes_[0]->FlowedNs();
+  stopped_ = kNodes - 1;
+  for (std::uint32_t node = 0; node < kNodes; ++node) {
+    const Transfer local = Fleet::Local(work.transfer(), node);
+    ASSERT_EQ(nodes_[node]->Post(local, MonotonicNow()), PostResult::kAccepted);
+  }
+  for (auto& completions : completions_) completions.clear();
+  TimeNs worked_ns = began;
+  for (TimeNs now = began; now - worked_ns < kStall; now = MonotonicNow()) {
+    if (Work()) worked_ns = now;
+  }
+  ASSERT_TRUE(completions_[0].empty()) << "a root is told that its messages were taken";
+  stopped_ = kNodes;
+  while (completions_[0].empty() && MonotonicNow() < worked_ns + kStall + kPatience) Work();
+  ASSERT_EQ(completions_[0].size(), 1U);
+  EXPECT_GT(nodes_[0]->FlowedNs(), busy_before);
+  EXPECT_LT(nodes_[0]->FlowedNs() - busy_before, MonotonicNow() - began - kStall / 2);
 }
 
 // Neither the exchange nor the wire under it, however far the transfer has come.

@@ -86,9 +86,9 @@ Section Lanes(const Picture& picture, bool utf8) {
     section.rows.push_back(
         {{Cell(lane.name),
           Cell(Bar(busy, kBarCells, utf8), busy >= kNearlyFull ? Style::kWarning : Style::kGood),
-          Cell(lane.busy ? fmt::format("{:3.0f} %", 100 * busy) : ""), Cell(Rate(lane.bytes_per_s)),
-          Cell(std::to_string(lane.queued_stages)), Cell(std::to_string(lane.in_flight_stages)),
-          Cell(users)}});
+          Cell(lane.busy ? fmt::format("{:3.0f} %", 100 * busy) : "-"),
+          Cell(Rate(lane.bytes_per_s)), Cell(std::to_string(lane.queued_stages)),
+          Cell(std::to_string(lane.in_flight_stages)), Cell(users)}});
   }
   return section;
 }
@@ -161,7 +161,7 @@ void Scroll(Section& section) {
 
 std::string TitleText(const Picture& picture, const Frame& frame) {
   if (!frame.trouble.empty()) return frame.trouble;
-  if (picture.liveness != Liveness::kRunning) {
+  if (!IsRunning(picture.liveness)) {
     return fmt::format("headraced (pid {}) is {}: this is what it wrote last", picture.pid,
                        LivenessName(picture.liveness));
   }
@@ -177,7 +177,7 @@ Line Title(const Picture& picture, const Frame& frame) {
   const std::size_t room = has_clock ? width - WidthOf(frame.clock) - 2 : width;
   std::string text = PadTo(fmt::format(" {}", TitleText(picture, frame)), room, frame.utf8);
   if (has_clock) text += fmt::format(" {} ", frame.clock);
-  const bool is_well = frame.trouble.empty() && picture.liveness == Liveness::kRunning;
+  const bool is_well = frame.trouble.empty() && IsRunning(picture.liveness);
   return Line().Add(PadTo(text, width, frame.utf8), is_well ? Style::kTitle : Style::kBad);
 }
 

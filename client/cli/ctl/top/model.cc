@@ -185,7 +185,9 @@ LaneLine MakeLaneLine(const Lane& lane, const Interval& span) {
     const bool never_idle = busy_ns == 0 && earlier->in_flight_stages > 0 &&
                             lane.row.in_flight_stages > 0 && !WaitsForPeer(lane.index, span.now);
     const double busy_s = static_cast<double>(busy_ns) / kSecond;
-    line.busy = never_idle ? 1.0 : std::clamp(busy_s / span.seconds, 0.0, 1.0);
+    if (lane.row.busy_ns != ipc::kTimeUnknown) {
+      line.busy = never_idle ? 1.0 : std::clamp(busy_s / span.seconds, 0.0, 1.0);
+    }
     line.bytes_per_s =
         static_cast<double>(span.Grown(earlier->bytes_moved, lane.row.bytes_moved)) / span.seconds;
   }

@@ -65,9 +65,23 @@ TEST(Refusals, ANodeThatIsNotLetInIsNamedToThoseWhoWait) {
   EXPECT_EQ(a.waits(),
             "1 of 2 ranks have attached: rank 1 is missing; 10.0.0.2:4711 is refused: another "
             "authority");
-  meeting.leader().NodeRefused("");
+}
+
+TEST(Refusals, ANodeThatIsNotLetInIsNamedUntilTheWaitEnds) {
+  constexpr const char* kWhy = "10.0.0.2:4711 is refused: another authority";
+  Meeting meeting;
+  MeetingNode& a = meeting.AddNode("a");
+  MeetingNode& b = meeting.AddNode("b");
+  meeting.Attach(a, Meeting::Rank(1, 0, 2));
   meeting.Run();
-  EXPECT_EQ(a.waits(), "1 of 2 ranks have attached: rank 1 is missing");
+  meeting.leader().NodeRefused(kWhy);
+  meeting.leader().NodeRefused("");
+  service::SessionIdentity later = Meeting::Rank(2, 0, 2);
+  later.job_name = "later";
+  meeting.Attach(b, later);
+  meeting.Run();
+  ExpectParts(a.waits(), {"rank 1 is missing", kWhy});
+  EXPECT_EQ(b.waits(), "1 of 2 ranks have attached: rank 1 is missing") << "that was before";
 }
 
 TEST(Refusals, ARankThatItsServiceRefusedEndsTheJobForAllThatWait) {

@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "ipc/base/nearest_name.h"
 #include "service/config/config_keys.h"
 
 namespace headrace::service {
@@ -266,15 +265,6 @@ TEST_F(ConfigTest, HelpsWithEveryKey) {
     EXPECT_NE(answer->text.find(key.help), std::string::npos) << key.name;
   }
   EXPECT_EQ(Read({"--version"})->text, "headraced " + std::string(Version()) + "\n");
-}
-
-TEST(NearestName, TakesSlipsForWhatWasMeantAndNothingElse) {
-  const std::vector<std::string> names{"spin_us", "socket", "socket_mode"};
-  EXPECT_EQ(NearestName("spin_u", names), "spin_us");
-  EXPECT_EQ(NearestName("sokcet", names), "socket");
-  EXPECT_EQ(NearestName("socket_mood", names), "socket_mode");
-  EXPECT_EQ(NearestName("verbose", names), "");
-  EXPECT_EQ(NearestName("", names), "");
 }
 
 }  // namespace

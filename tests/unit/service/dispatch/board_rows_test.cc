@@ -148,6 +148,36 @@ TEST(Board, ShowsTheLane) {
   EXPECT_EQ(row.busy_ns, 3 * kMillisecond);
 }
 
+// A lane between nodes of which nobody knows when it moves something, as NCCL's.
+class Unmeasured final : public transport::NetworkTransport {
+ public:
+  const transport::Capabilities& capabilities() const override { return capabilities_; }
+  transport::PostResult Post(const transport::Transfer&, TimeNs) override {
+    return transport::PostResult::kBusy;
+  }
+  void Cancel(std::uint64_t) override {}
+  bool DoWork(TimeNs, std::vector<transport::Completion>&) override { return false; }
+  const std::string& address() const override { return address_; }
+  std::string WireNames() const override { return "nccl"; }
+  Status OpenGroup(const transport::GroupOptions&) override { return {}; }
+  void SetCost(std::uint32_t, const transport::CostLine&) override {}
+  void SetShare(std::uint32_t, const transport::Share&) override {}
+  void CloseGroup(std::uint32_t, const std::string&) override {}
+  const transport::NetworkCounters& counters() const override { return counters_; }
+
+ private:
+  transport::Capabilities capabilities_{.name = "nccl0"};
+  std::string address_;
+  transport::NetworkCounters counters_;
+};
+
+TEST(Board, KnowsNoBusyTimeOfALaneBetweenNodesThatCannotTell) {
+  Unmeasured network;
+  const HandDrivenNode node(Loopback({}), 1 << 20, {&network});
+  EXPECT_EQ(node.LaneRow(0).busy_ns, 0);
+  EXPECT_EQ(node.LaneRow(1).busy_ns, ipc::kTimeUnknown);
+}
+
 TEST(Board, CountsSleepsAndDoorbells) {
   HandDrivenNode node;
   ClientEnd& a = node.Attach({.world_size = 2}, 0);

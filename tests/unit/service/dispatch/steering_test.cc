@@ -111,6 +111,30 @@ TEST(Steering, OnlyTheLastWishOfAKindCounts) {
   EXPECT_THAT(node.watch_tap().events, testing::Not(Contains(HasSubstr("weight 3"))));
 }
 
+TEST(Steering, EndsWithAJobWhoseRanksMayComeBackAndIsToldThen) {
+  HandDrivenNode node;
+  ClientEnd& a = node.Attach(kPair, 0);
+  node.Send(Ask(Kind::kWeight, 3));
+  node.Send(Ask(Kind::kLimit, 1'000'000));
+  node.Settle();
+  node.Close(a, false, "exited or was killed");
+  node.Settle();
+  EXPECT_THAT(node.watch_tap().events,
+              Contains(HasSubstr("its settings have ended with it (weight 3, limit of 1000000 "
+                                 "bytes/s on each lane): if its ranks come back, set them again")));
+}
+
+TEST(Steering, EndsWithAJobWhoseRanksHaveLeftWithoutAWord) {
+  HandDrivenNode node;
+  ClientEnd& a = node.Attach(kPair, 0);
+  node.Send(Ask(Kind::kWeight, 3));
+  node.Settle();
+  node.Close(a, true, "left the job");
+  node.Settle();
+  EXPECT_THAT(node.watch_tap().events,
+              testing::Not(Contains(HasSubstr("its settings have ended"))));
+}
+
 TEST(Pause, LetsWhatIsOpenEndAndNothingBegin) {
   HandDrivenNode node(Loopback({.startup_ns = kMillisecond}));
   ClientEnd& a = node.Attach(kPair, 0);

@@ -36,6 +36,20 @@ TEST(Dispatch, TimesOutWithTheAttachedRankThatIsMissing) {
   ExpectOk(b, 2);
 }
 
+// A job of several nodes ends with what timed out first, on all of them.
+TEST(Dispatch, NamesAnOperationOnceThatEndedItsJob) {
+  HandDrivenNode node;
+  ClientEnd& a = node.Attach(kPair, 0);
+  a.Post(kSum);
+  a.Post(Barrier());
+  node.Settle();
+  const std::string cause = "operation 1 [all_reduce of 16 float32 (sum)] timed out after 100 ms";
+  node.Send(service::JobFailed{JobId{1}, Code::kTimeout, cause});
+  node.Settle();
+  EXPECT_EQ(a.Read(1).text, cause);
+  EXPECT_EQ(a.Read(2).text, cause + "; operation 2 [barrier] was open");
+}
+
 TEST(Dispatch, TimesOutWithTheRankThatNeverAttached) {
   HandDrivenNode node;
   ClientEnd& a = node.Attach(kPair, 0);

@@ -83,6 +83,17 @@ TEST(Metrics, AreBoundedByTheBoard) {
   EXPECT_LT(MetricsOf(*board).size(), std::size_t{4} << 20);
 }
 
+TEST(Metrics, HaveNoBusyTimeOfALaneThatCannotTellMovingFromWaiting) {
+  const auto board = MakeBoard();
+  ipc::LaneRow lane = *ipc::ReadRow(board->lanes[1]);
+  lane.busy_ns = ipc::kTimeUnknown;
+  ipc::WriteRow(board->lanes[1], lane);
+  const std::string text = MetricsOf(*board);
+  EXPECT_EQ(text.find("headrace_lane_busy_seconds_total{lane=\"ucx0\"}"), std::string::npos);
+  EXPECT_NE(text.find("headrace_lane_busy_seconds_total{lane=\"shm0\"} 923\n"), std::string::npos);
+  EXPECT_NE(text.find("headrace_lane_threads{lane=\"ucx0\"}"), std::string::npos);
+}
+
 TEST(Metrics, LeaveOutARowThatIsBeingWritten) {
   const auto board = MakeBoard();
   board->jobs[63].version.fetch_add(1);

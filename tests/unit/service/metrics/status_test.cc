@@ -50,6 +50,16 @@ TEST(Status, SaysWhyABlockWaitsInWords) {
             "peer node-c slow: its bytes are missing after 1.4 s on the lane");
 }
 
+TEST(Status, HasNoBusyTimeOfALaneThatCannotTellMovingFromWaiting) {
+  const auto board = MakeBoard();
+  ipc::LaneRow lane = *ipc::ReadRow(board->lanes[1]);
+  lane.busy_ns = ipc::kTimeUnknown;
+  ipc::WriteRow(board->lanes[1], lane);
+  const Json status = StatusOf(*board);
+  EXPECT_TRUE(status["lanes"][1]["busy_s"].is_null());
+  EXPECT_EQ(status["lanes"][0]["busy_s"], 923.0);
+}
+
 TEST(Status, OfAnEmptyBoardIsEmptyAndWhole) {
   const auto board = std::make_unique<ipc::BoardLayout>();
   const Json status = StatusOf(*board);

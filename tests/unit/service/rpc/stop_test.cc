@@ -54,6 +54,15 @@ TEST(Stop, RefusesNewSessionsWhileDraining) {
   const Attached refused = caller.Attach({});
   EXPECT_EQ(refused.code, Code::kUnavailable);
   EXPECT_NE(refused.text.find("stopping"), std::string::npos) << refused.text;
+  for (int i = 0; i < 3; ++i) {
+    Caller again(loop, stand.socket_path());
+    EXPECT_EQ(again.Attach({}).code, Code::kUnavailable);
+  }
+  int said = 0;
+  stand.watch().Look<service::Event>(0, [&said](const service::Event& event) {
+    said += event.text.starts_with("refused pid") ? 1 : 0;
+  });
+  EXPECT_EQ(said, 1) << "ranks that wait for the next service ask again and again";
   stand.Signal(SIGTERM);
   EXPECT_EQ(stand.WaitForExit(), 1) << "the second signal ends it at once";
 }
