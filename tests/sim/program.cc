@@ -103,8 +103,8 @@ void Spoil(ipc::Record& record, std::uint32_t world_size, Dice& dice) {
       record.reduction = 6;
       return;
     case 3:
-      // 1 makes it a gradient, which is no operation.
-      record.flags = static_cast<std::uint8_t>(dice.Between(2, 255));
+      // Without the bit that makes it a gradient, which is counted apart.
+      record.flags = static_cast<std::uint8_t>(2 * dice.Between(1, 127));
       return;
     case 4:
       record.reserved1 = dice.Between(1, 99);
