@@ -5,7 +5,7 @@
 # A build under a sanitizer has the target `part`, the programs; the build without has the tests.
 set(HEADRACE_PARTS "" CACHE STRING "Folder with the sanitized builds whose tests run here too; empty: none")
 
-set(headrace_part_address ipc_test rpc_test http_test)
+set(headrace_part_address ipc_test http_test)
 set(headrace_part_address_fuzz record dispatch schema peer forming socket message)
 set(headrace_part_thread
     ipc_test actor_test lane_test log_sink_test rpc_test dispatch_threads_test)
