@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import threading
-import time
 import unittest
 import unittest.mock
 import warnings
@@ -378,16 +378,17 @@ class ArenaTest(ReconnectCase):
 
 
 def await_end_of(pid: int) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline:
-        try:
-            with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
-                if stat.read().rpartition(")")[2].split()[0] == "Z":
-                    return
-        except (FileNotFoundError, ProcessLookupError):
-            return
-        time.sleep(0.005)
-    raise TimeoutError(f"pid {pid} did not end")
+    """Until all of its threads are gone: the one that is called as the process may end before another lets
+    go of the sockets."""
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if not select.select([process], [], [], WAIT_S)[0]:
+            raise TimeoutError(f"pid {pid} did not end")
+    finally:
+        os.close(process)
 
 
 def lose(session: headrace.Session) -> None:
