@@ -75,7 +75,8 @@ class Node:
             check=True, capture_output=True, timeout=300,
         )  # fmt: skip
         self._holder = THIS_PLACE.start(
-            ["unshare", "--net", "--fork", "sleep", "infinity"], stdin=subprocess.DEVNULL
+            ["unshare", "--net", "--fork", "--kill-child", "sleep", "infinity"],
+            stdin=subprocess.DEVNULL,
         )
         deadline = time.monotonic() + LIMIT_S
         while not (held := children_of(self._holder.pid)):
