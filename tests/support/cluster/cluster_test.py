@@ -16,15 +16,17 @@ from support.cluster import Cluster, SkipReason
 from support.unittests import run_tests
 
 SOON_S = 10.0
-# A cluster with a program that has a child of its own in each node, in a process of its own that then
-# does as it is told. Says what there is.
+# A cluster with a program in each node, in a process of its own that then does as it is told. Says what
+# there is. In namespaces the program has a child of its own, which ends with the node; on loopback it
+# would outlive an owner that is killed, since only programs themselves end with whoever started them.
 OWNER = """
 import os, sys, time
 sys.path.insert(0, sys.argv[1])
 from support.cluster import Cluster
 with Cluster(nodes=2, loopback=sys.argv[2] == "loopback") as cluster:
+    program = ["sleep", "1000"] if cluster.loopback else ["sh", "-c", "sleep 1000 & sleep 1000"]
     for node in cluster.nodes:
-        node.start(["sh", "-c", "sleep 1000 & sleep 1000"])
+        node.start(program)
     time.sleep(0.2)
     pids = [pid for node in cluster.nodes for pid in node.pids()]
     inside = cluster.nodes[0].pids()[0]
