@@ -197,6 +197,8 @@ class Node {
     Check(gpus_->driver().call().memcpy_to_device(block.memory.get().thing, elements.data(),
                                                   count * sizeof(float)),
           "fill a block");
+    // The copy from pageable memory may go on after its call, and no other stream waits for it.
+    Check(gpus_->driver().call().stream_synchronize(nullptr), "await the copy");
     return block;
   }
 

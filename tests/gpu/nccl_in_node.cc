@@ -71,6 +71,10 @@ class Round {
                                    made->get().thing, elements.data(), count_ * sizeof(float)),
                                "fill memory");
       if (!done) return done;
+      // The copy from pageable memory may go on after its call, and no other stream waits for it.
+      done =
+          gpus_.driver().Check(gpus_.driver().call().stream_synchronize(nullptr), "await a copy");
+      if (!done) return done;
       memory_.push_back(std::move(made).value());
     }
     const CurrentContext current(gpus_.driver(), gpus_.context(0).get().context);

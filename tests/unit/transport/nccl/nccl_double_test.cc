@@ -234,7 +234,10 @@ TEST_F(NcclDouble, TouchesOnlyWhatTheGpuMay) {
   ASSERT_EQ(
       call().all_reduce(&pageable, &pageable, 1, NcclType::kFloat32, kNcclSum, comm, StreamOf(0)),
       NcclResult::kInProgress);
-  ASSERT_EQ(StateOf(comm), NcclResult::kSuccess);
+  // The kernel may have run already.
+  const NcclResult state = StateOf(comm);
+  EXPECT_TRUE(state == NcclResult::kSuccess || state == NcclResult::kUnhandledCudaError)
+      << static_cast<int>(state);
   const CurrentContext current(gpus_->driver(), gpus_->context(0).get().context);
   CuResult result = CuResult::kNotReady;
   while (result == CuResult::kNotReady) {
