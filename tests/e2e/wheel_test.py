@@ -25,6 +25,14 @@ sys.dont_write_bytecode = True
 
 from support.service import Service, build_directory
 
+# As torch 2.15 does when a backend of that name is asked for.
+FINDS = """
+from importlib.metadata import entry_points
+(point,) = entry_points(group="torch.distributed.backends")
+point.load()()
+import torch.distributed
+print(torch.distributed.Backend.HEADRACE)
+"""
 AVERAGES = """
 import sys, headrace, numpy
 with headrace.init(job="wheel", rank=int(sys.argv[1]), world_size=2) as session:
@@ -32,6 +40,18 @@ with headrace.init(job="wheel", rank=int(sys.argv[1]), world_size=2) as session:
     session.all_reduce(array, op="average")
     assert (array == 0.5).all(), array
     print(headrace.library.load()._name)
+"""
+
+
+BUILDS = """
+import importlib, os, sys, tomllib
+project, folder, build = sys.argv[1:]
+os.chdir(project)
+with open("pyproject.toml", "rb") as file:
+    system = tomllib.load(file)["build-system"]
+assert system["requires"] == [], system
+sys.path[:0] = system["backend-path"]
+print(importlib.import_module(system["build-backend"]).build_wheel(folder, {"build-dir": build}))
 """
 
 
@@ -66,6 +86,15 @@ class WheelTest(unittest.TestCase):
                 wanted = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
                 self.assertEqual((digest, int(size)), (f"sha256={wanted}", len(data)), name)
 
+    def test_python_s_tools_make_the_same_file(self) -> None:
+        # What pip does with client/python/pyproject.toml (PEP 517), in a process of its own.
+        with tempfile.TemporaryDirectory() as folder:
+            made = subprocess.run(
+                [sys.executable, "-B", "-c", BUILDS, str(ROOT / "client" / "python"), folder, build_directory()],
+                capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            self.assertEqual((Path(folder) / made.stdout.strip()).read_bytes(), self.wheel.read_bytes())
+
     def test_it_has_the_project_s_licence_and_names_it(self) -> None:
         with zipfile.ZipFile(self.wheel) as wheel:
             folder = next(name for name in wheel.namelist() if name.endswith("/METADATA")).rsplit("/", 1)[0]
@@ -83,6 +112,16 @@ class WheelTest(unittest.TestCase):
             self.assertGreater(len(carried), 3)
             for library in carried:
                 self.assertIn(f"{licences}{owners[library]}/copyright", names, library)
+
+    def test_torch_finds_the_backend_by_it(self) -> None:
+        place = Path(self.folder.name) / "found"
+        with zipfile.ZipFile(self.wheel) as wheel:
+            wheel.extractall(place)
+        found = subprocess.run(
+            [sys.executable, "-B", "-c", FINDS], env={"PATH": os.environ["PATH"], "PYTHONPATH": str(place)},
+            capture_output=True, text=True,
+        )  # fmt: skip
+        self.assertEqual((found.stdout, found.stderr), ("HEADRACE\n", ""))
 
     def test_two_ranks_average_with_nothing_but_it(self) -> None:
         place = Path(self.folder.name) / "site"

@@ -59,9 +59,11 @@ _CALLS = {
     "hr_wait": "Operation.wait()",
 }
 _CALL = re.compile(r"\bhr_\w+")
+# The other way to get a service, which the library does not know of.
+_START = ("start headraced, or", "start headraced, run the command by `python3 -m headrace run -- ...`, or")
 
 
 def make(text: str, code: str, number: int) -> Error:
     """The exception for a status, with Python's names of calls in its text."""
-    text = _CALL.sub(lambda call: _CALLS.get(call[0], call[0]), text)
+    text = _CALL.sub(lambda call: _CALLS.get(call[0], call[0]), text).replace(*_START)
     return _CLASSES.get(number, Error)(text, code, number)

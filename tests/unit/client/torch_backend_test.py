@@ -8,7 +8,7 @@ import headrace
 import torch
 import torch.distributed as dist
 from ranks import Service
-from torch_ranks import free_port, main, run_group, start_group
+from torch_ranks import MODERN, free_port, main, run_group, start_group
 
 RANKS = 3
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64]
@@ -242,11 +242,44 @@ def refusals(rank):
             texts.append(str(error))
 
     refused(lambda: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BXOR))
-    refused(lambda: dist.all_reduce(torch.ones(2).to_sparse()))
     refused(lambda: dist.recv(torch.ones(2)))
     refused(lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4)))
     refused(lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3), [1, 1, 2]))
     return texts
+
+
+def sparse(rank):
+    """Rank r has r + 1 in row r of four; one row stays empty."""
+    indices, values = torch.tensor([[rank]]), torch.full((1, 2), rank + 1.0)
+    tensor = torch.sparse_coo_tensor(indices, values, (4, 2))
+    dist.all_reduce(tensor)
+    assert tensor.is_sparse and tensor.sparse_dim() == 1
+    dense = torch.tensor([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0], [0.0, 0.0]])
+    same(tensor.to_dense(), dense)
+    assert tensor._nnz() == RANKS
+
+
+def with_gloo(rank, ports):
+    """No group of torch's holds headrace and another backend. One rank: each makes its own store."""
+    texts = []
+    for port, backends in zip(
+        ports, ("cpu:gloo,cuda:headrace", "cpu:headrace,cuda:gloo", "headrace"), strict=True
+    ):
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        os.environ["MASTER_PORT"] = str(port)
+        try:
+            dist.init_process_group(backends)
+        except ValueError as error:
+            texts.append(str(error))
+    return texts
+
+
+def beside_gloo(rank):
+    tensor = torch.ones(2)
+    dist.all_reduce(tensor, group=dist.new_group(backend="gloo"))
+    dist.all_reduce(tensor)
+    same(tensor, torch.full((2,), float(RANKS * RANKS)))
 
 
 def mismatch(rank):
@@ -326,11 +359,25 @@ class Collectives(unittest.TestCase):
 
     def test_what_is_refused_is_named(self):
         for texts in run_group(self.service, RANKS, refusals):
-            self.assertEqual(len(texts), 5, texts)
+            self.assertEqual(len(texts), 4, texts)
             for text, word in zip(
-                texts, ("BXOR", "sparse", "src", "4 rows", "[1, 1, 2]"), strict=True
+                texts, ("BXOR", "src", "4 rows", "[1, 1, 2]"), strict=True
             ):
                 self.assertIn(word, text)
+
+    def test_sparse_tensors_are_summed(self):
+        run_group(self.service, RANKS, sparse)
+
+    @unittest.skipUnless(MODERN, "a group of torch 1.13 has one backend")
+    def test_what_would_leave_another_backend_out_is_refused(self):
+        ports = [free_port() for _ in range(3)]
+        (texts,) = run_group(self.service, 1, with_gloo, ports)
+        self.assertEqual(len(texts), 2, texts)
+        for text in texts:
+            self.assertIn("would leave out gloo", text)
+
+    def test_a_group_of_gloos_works_beside_it(self):
+        run_group(self.service, RANKS, beside_gloo)
 
     def test_errors_come_with_the_services_words(self):
         for text in run_group(self.service, 2, mismatch):

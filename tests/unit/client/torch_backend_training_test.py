@@ -9,6 +9,7 @@ import time
 import unittest
 
 import headrace
+import headrace.torch
 import torch
 import torch.distributed as dist
 from ranks import Service
@@ -141,6 +142,95 @@ def with_functional_collectives(rank):
     return [functional.wait_tensor(t).tolist() for t in (total, gathered, part)]
 
 
+def compiled(model):
+    """By dynamo and autograd's tracer; what runs stays torch's own, so the bits do."""
+    return torch.compile(model, backend="aot_eager")
+
+
+def with_compiled_ddp(rank):
+    model = network()
+    fit(compiled(DistributedDataParallel(model)), rank)
+    return trained(model), torch._dynamo.utils.counters["graph_break"].total()
+
+
+def with_ddp_of_a_compiled_model(rank):
+    model = network()
+    fit(DistributedDataParallel(compiled(model)), rank)
+    return trained(model)
+
+
+def with_compiled_fully_shard(rank):
+    from torch.distributed.fsdp import fully_shard
+
+    model = network()
+    for layer in model:
+        if isinstance(layer, torch.nn.Linear):
+            fully_shard(layer)
+    fully_shard(model)
+    fit(compiled(model), rank)
+    whole = [p.full_tensor().detach().numpy().tobytes() for p in model.parameters()]
+    return whole, torch._dynamo.utils.counters["graph_break"].total()
+
+
+def with_compiled_functions(rank):
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def summed(x):
+        y = x * 2
+        dist.all_reduce(y)
+        return y + 1
+
+    return [summed(torch.full((3,), rank + 1.0)).tolist() for _ in range(2)]
+
+
+def with_scheduled(rank, how):
+    """The optimizer wrapped around a model that is compiled, or one that is compiled afterwards."""
+    model = network()
+    session = headrace.init(job="scheduled", rank=rank, world_size=RANKS)
+    called = compiled(model) if how == "compiled" else model
+    optimizer = headrace.torch.ScheduledOptimizer(
+        torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), called, session=session
+    )
+    if how == "compiled later":
+        called = compiled(model)
+    fit(called, rank, optimizer=optimizer)
+    optimizer.close()
+    session.close()
+    return trained(model)
+
+
+def with_powersgd(rank):
+    """Its hook waits for a future in the callback of another."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    model = network()
+    ddp = DistributedDataParallel(model)
+    state = powerSGD_hook.PowerSGDState(
+        None,
+        matrix_approximation_rank=1,
+        start_powerSGD_iter=2,
+        min_compression_rate=0.5,
+    )
+    ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    fit(ddp, rank)
+    return trained(model)
+
+
+def with_callbacks_that_wait(rank):
+    """Each waits for a collective that is posted after its own."""
+    later: list[torch.futures.Future] = []
+
+    def wait(future, index):
+        return future.value()[0] + later[index + 1].wait()[0]
+
+    first = [
+        dist.all_reduce(torch.full((2,), float(i)), async_op=True) for i in range(8)
+    ]
+    futures = [work.get_future() for work in first]
+    later += futures
+    sums = [futures[i].then(lambda f, i=i: wait(f, i)) for i in range(7)]
+    return [total.wait().tolist() for total in sums]
+
+
 def with_ddp_where_a_rank_dies(rank):
     ddp = DistributedDataParallel(network())
     fit(ddp, rank)
@@ -204,6 +294,33 @@ class Training(unittest.TestCase):
     def test_with_fully_shard_gives_gloos_bits(self):
         (_, first), (_, second) = self.check_like_gloo(with_fully_shard)
         self.assertEqual(first, second)
+
+    def test_powersgd_gives_gloos_bits(self):
+        first, second = self.check_like_gloo(with_powersgd)
+        self.assertEqual(first, second)
+
+    def test_callbacks_may_wait_for_other_futures(self):
+        for sums in run_group(self.service, RANKS, with_callbacks_that_wait):
+            self.assertEqual(sums, [[RANKS * (2.0 * i + 1)] * 2 for i in range(7)])
+
+    @unittest.skipUnless(MODERN, "torch 1.13 does not compile")
+    def test_of_compiled_models_gives_gloos_bits_and_graphs(self):
+        for function in (
+            with_compiled_ddp,
+            with_ddp_of_a_compiled_model,
+            with_compiled_fully_shard,
+            with_compiled_functions,
+        ):
+            with self.subTest(function.__name__):
+                self.check_like_gloo(function)
+
+    @unittest.skipUnless(MODERN, "torch 1.13 does not compile")
+    def test_scheduled_optimizers_take_compiled_models(self):
+        plain = run_group(self.service, RANKS, with_scheduled, "plain")
+        for how in ("compiled", "compiled later"):
+            with self.subTest(how):
+                found = run_group(self.service, RANKS, with_scheduled, how)
+                self.assertEqual(found, plain)
 
     @unittest.skipUnless(MODERN, "torch 1.13 has no functional collectives")
     def test_functional_collectives_run(self):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -9,6 +10,8 @@ import torch.distributed as dist
 
 from headrace.torch.jobs import agree_on_name
 from headrace.torch.process_group import ProcessGroup
+from headrace.torch.tracing import keep_untraced
+from headrace.torch.work import Work
 
 NAME = "headrace"
 
@@ -23,12 +26,35 @@ def register() -> None:
     dist.Backend.register_backend(NAME, _create, **options)
 
 
+def _refuse_to_replace_others() -> None:
+    """torch takes a process group in Python for the whole group, and leaves other backends out silently.
+
+    What was asked for is known to its function that makes groups, and not told to backends.
+    """
+    frame = sys._getframe(1)
+    while frame is not None and "backend_config" not in frame.f_locals:
+        frame = frame.f_back
+    if frame is None:  # torch 1.13 has one backend a group
+        return
+    by_device = frame.f_locals["backend_config"].get_device_backend_map()
+    others = sorted({str(name) for name in by_device.values()} - {NAME})
+    if others:
+        wanted = ",".join(f"{device}:{name}" for device, name in by_device.items())
+        raise ValueError(
+            f'the backend headrace is the whole process group, so "{wanted}" would leave out '
+            f'{", ".join(others)}: give "{NAME}" alone, and the other backend a group of its own '
+            f'(torch.distributed.new_group(backend="{others[0]}"))'
+        )
+
+
 def _create(options: Any, backend_options: Any = None) -> ProcessGroup:
     """Called by torch on every rank of a new group, with c10d's DistributedBackendOptions."""
     if backend_options is not None:
         raise ValueError(
             "the backend headrace takes no options: its service is configured"
         )
+    _refuse_to_replace_others()
+    keep_untraced(ProcessGroup, Work)
     rank, size = options.group_rank, options.group_size
     name = agree_on_name(options.store, rank, options.global_ranks_in_group)
     return ProcessGroup(name, rank, size, options.timeout)

@@ -98,6 +98,12 @@ def put_back(array: torch.Tensor, tensor: torch.Tensor) -> None:
         tensor.copy_(elements.view(tensor.shape))
 
 
+def fill_sparse(tensor: torch.Tensor, result: torch.Tensor) -> None:
+    """Gives a sparse tensor the elements of a dense one that are not zero."""
+    with torch.no_grad():
+        tensor.copy_(result.to_sparse(tensor.sparse_dim()))
+
+
 def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """A copy of all elements of all of them, one behind the other."""
     return torch.cat([flat(tensor) for tensor in tensors])

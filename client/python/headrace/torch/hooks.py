@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from headrace.torch.tracing import untraced
+
 if TYPE_CHECKING:
     from headrace.torch.gradient_flow import GradientFlow
 
@@ -44,13 +46,13 @@ class ModelHooks:
             self._register(module, flow)
         self._handles.append(
             model.register_forward_hook(
-                lambda _, __, result: flow.after_forward(result)
+                untraced(lambda _, __, result: flow.after_forward(result))
             )
         )
 
     def _register(self, module: torch.nn.Module, flow: GradientFlow) -> None:
         handle = module.register_forward_pre_hook(
-            lambda module, _: flow.before_forward(module)
+            untraced(lambda module, _: flow.before_forward(module))
         )
         # Before others: weight_norm's, for one, reads parameters.
         module._forward_pre_hooks.move_to_end(handle.id, last=False)

@@ -113,14 +113,22 @@ class ProcessGroup(dist.ProcessGroup):
     # ---- Reductions ------------------------------------------------------------------------------
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
-        """Each tensor becomes the reduction over all ranks."""
+        """Each tensor becomes the reduction over all ranks. A sparse one travels as a dense one."""
         op = _op(opts)
-        arrays = [elements.to_reduce(tensor) for tensor in tensors]
+        dense = [t.to_dense() if t.is_sparse else t for t in tensors]
+        arrays = [elements.to_reduce(tensor) for tensor in dense]
         operations = []
-        for array, tensor in zip(arrays, tensors):
+        for array, tensor in zip(arrays, dense):
             name = elements.reduction_of(op, tensor.dtype)
             operations += _post(self.session.all_reduce, array, name)
-        return self._work(operations, tensors, lambda: _put_back(arrays, tensors))
+
+        def finish() -> None:
+            _put_back(arrays, dense)
+            for result, tensor in zip(dense, tensors):
+                if tensor.is_sparse:
+                    elements.fill_sparse(tensor, result)
+
+        return self._work(operations, tensors, finish)
 
     allreduce_coalesced = allreduce
 
@@ -403,8 +411,7 @@ class ProcessGroup(dist.ProcessGroup):
     def _parts(self, whole: torch.Tensor, count: int) -> list[torch.Tensor]:
         if whole.numel() != count * self._size:
             raise ValueError(
-                f"a tensor of {whole.numel()} elements does not hold {self._size} ranks' parts of "
-                f"{count}"
+                f"a tensor of {whole.numel()} elements does not hold {self._size} ranks' parts of {count}"
             )
         if not whole.is_contiguous():
             raise ValueError("the tensor with all ranks' parts must be contiguous")
@@ -417,8 +424,7 @@ class ProcessGroup(dist.ProcessGroup):
         if not sizes:
             if rows % self._size != 0:
                 raise ValueError(
-                    f"all_to_all_single: the {what}'s {rows} rows do not divide among "
-                    f"{self._size} ranks"
+                    f"all_to_all_single: the {what}'s {rows} rows do not divide among {self._size} ranks"
                 )
             sizes = [rows // self._size] * self._size
         if len(sizes) != self._size or sum(sizes) != rows:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import collections
 import functools
-import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -86,7 +86,9 @@ class Work(_Base):
         except Timeout as error:
             if not operation.done():
                 return False
-            self._error = self._error or error
+            # Those who look for it in torch's texts look for this word.
+            text = f"{error} (the timeout of the process group)"
+            self._error = self._error or Timeout(text, error.code, error.number)
         except Exception as error:  # noqa: BLE001 - the first is raised by wait()
             self._error = self._error or error
         return True
@@ -178,40 +180,68 @@ class _Part:
 
 
 class Completer:
-    """One thread that waits for work somebody wants a future of, in the order it was posted.
+    """Threads that end the work somebody wants a future of, in the order it was posted.
 
-    DistributedDataParallel goes on when the future says so. Other work has no part in it: who waits
-    for it waits in a thread of its own.
+    DistributedDataParallel goes on when the future says so. A callback of a future may wait for another
+    one: so one thread waits for work, and when some has ended it leaves the waiting to another thread
+    before it runs callbacks. Other work has no part in it: who waits for it waits in a thread of its own.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._waiting: queue.SimpleQueue = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
         self._closed = False
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()  # guards the rest
+        self._work: collections.deque[tuple[Work, torch.futures.Future]] = (
+            collections.deque()
+        )
+        self._threads: set[threading.Thread] = set()
+        self._idle = 0  # of the threads
+        self._one_waits = False  # for the work that was posted first
 
     def complete(self, work: Work, started: torch.futures.Future) -> None:
         """Sets ``started`` as soon as the work has ended."""
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name=self._name, daemon=True
-                )
-                self._thread.start()
-        self._waiting.put((work, started))
+        with self._changed:
+            self._work.append((work, started))
+            self._have_one_wait()
 
     def close(self) -> None:
-        """Ends the thread, and what it waits for with an error. The session may be closed then."""
-        self._closed = True
-        self._waiting.put(None)
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        """Ends the threads, and what they wait for with an error. The session may be closed then."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            others = self._threads - {threading.current_thread()}
+        for thread in others:
+            thread.join()
+
+    def _have_one_wait(self) -> None:
+        if self._one_waits or not self._work:
+            return
+        if self._idle > 0:
+            self._changed.notify()
+            return
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._threads.add(thread)
+        thread.start()
+
+    def _next(self) -> tuple[Work, torch.futures.Future] | None:
+        """What this thread is to wait for from now on; None: nothing more comes."""
+        with self._changed:
+            while self._one_waits or not self._work:
+                if self._closed:
+                    return None
+                self._idle += 1
+                self._changed.wait()
+                self._idle -= 1
+            self._one_waits = True
+            return self._work.popleft()
 
     def _run(self) -> None:
-        while (each := self._waiting.get()) is not None:
+        while (each := self._next()) is not None:
             work, started = each
             while not work.settle(_LOOK_S):
                 if self._closed:
                     work.abandon(RuntimeError("the process group was shut down"))
+            with self._changed:
+                self._one_waits = False
+                self._have_one_wait()
             started.set_result(None)

@@ -1,0 +1,220 @@
+"""torch's own tests of its collectives and of DDP, as torch installs them, on the backend headrace.
+
+They are run as if the backend were gloo, so what gloo is asked is asked of headrace: by 2, 3 and 4 ranks, by one
+service and by two, and at each of torch's debug levels. What does not pass must stand in LEFT_OUT, and
+what stands there must not pass.
+
+usage: torch_suite_test.py [-k PATTERN]...    the patterns choose among torch's tests, by parts of names
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from collections.abc import Iterator
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
+from support.cluster import Cluster, Services
+from support.service import Service, client_environment
+
+try:
+    import torch
+except ImportError as error:
+    raise SystemExit(77) from error
+
+LIMIT_S = 900
+# By part of the name, why a test that gloo passes is left out.
+_ANY_SOURCE = "a receiver takes part in the sending, so it must name the sender"
+_MONITORED = "gloo's own call for debugging; any barrier of headrace names who is missing"
+_BROKEN = "torch.distributed's sharded tensors cannot be imported with Debian's Python; so of gloo, too"
+LEFT_OUT = {
+    "test_send_recv_any_source": _ANY_SOURCE,
+    "test_monitored_barrier": _MONITORED,
+}
+LEFT_OUT_OF_1 = {
+    "test_DistributedDataParallelCPU": _BROKEN,
+    "test_ddp_create_graph": _BROKEN,
+    "test_ddp_logging_data_cpu": _BROKEN,
+    "test_static_graph_api_cpu": _BROKEN,
+    "test_accumulate_gradients_no_sync": _BROKEN,
+}
+LEFT_OUT_IN_DETAIL = {"test_barrier_timeout": "a monitored barrier is expected to run before each"}
+MODERN = not torch.__version__.startswith("1.")
+
+
+def why_left_out(name: str, level: str) -> str | None:
+    """The reason, or None: it is to pass."""
+    table = dict(LEFT_OUT)
+    if not MODERN:
+        table.update(LEFT_OUT_OF_1)
+    if level == "DETAIL":
+        table.update(LEFT_OUT_IN_DETAIL)
+    return next((why for part, why in table.items() if name.startswith(part)), None)
+
+
+class GlooToo(str):
+    """A name that tests take for gloo's, and torch for its own letters."""
+
+    def __eq__(self, other: object) -> bool:
+        return other == "gloo" or str.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
+
+
+def run_suite(patterns: list[str]) -> None:
+    """In a process of its own: prints a line of JSON for each test that torch has."""
+    import headrace.torch  # noqa: F401 - registers the backend
+
+    if importlib.util.find_spec("expecttest") is None:  # Debian has none; nothing here uses it
+        stand_in = type(sys)("expecttest")
+        stand_in.TestCase, stand_in.ACCEPT = unittest.TestCase, False
+        sys.modules["expecttest"] = stand_in
+    # Imported with gloo's name, so that no test leaves itself out.
+    from torch.testing._internal import common_distributed
+    from torch.testing._internal.distributed import distributed_test
+
+    distributed_test.BACKEND = GlooToo("headrace")
+    for feature in ("ddp", "subgroup"):
+        common_distributed.DistTestCases.backend_feature[feature].add("headrace")
+
+    class Suite(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
+        def setUp(self) -> None:
+            super().setUp()
+            self._start_processes(torch.multiprocessing.get_context("fork").Process)
+
+        @classmethod
+        def _run(cls, rank: int, *arguments: object, **named: object) -> None:
+            sockets = os.environ["SUITE_SOCKETS"].split(":")
+            os.environ["HEADRACE_SOCKET"] = sockets[rank % len(sockets)]
+            super()._run(rank, *arguments, **named)
+
+    class Result(unittest.TestResult):
+        def tell(self, test: unittest.TestCase, how: str, text: str = "") -> None:
+            print(json.dumps([test._testMethodName, how, text]), file=told, flush=True)
+
+        def addSuccess(self, test: unittest.TestCase) -> None:
+            self.tell(test, "passed")
+
+        def addSkip(self, test: unittest.TestCase, reason: str) -> None:
+            self.tell(test, "skipped", reason.splitlines()[0])
+
+        def addFailure(self, test, error) -> None:
+            self.tell(test, "failed", str(error[1]).strip()[-1000:])
+
+        addError = addFailure
+
+    names = [name for name in dir(Suite) if name.startswith("test_")]
+    if patterns:
+        names = [name for name in names if any(each in name for each in patterns)]
+    with os.fdopen(int(os.environ["SUITE_TOLD"]), "w") as told:
+        unittest.TestSuite(Suite(name) for name in names).run(Result())
+
+
+@contextlib.contextmanager
+def services(count: int) -> Iterator[dict[str, str]]:
+    """One service, or two that meet over loopback: the environment of their ranks."""
+    if count == 1:
+        with Service() as service:
+            yield {**client_environment(), "SUITE_SOCKETS": service.socket}
+        return
+    cluster = Cluster(nodes=count, loopback=True)
+    try:
+        both = Services(cluster, "--rails", "lo")
+        sockets = ":".join(both[index].socket for index in range(count))
+        rendezvous = {"HEADRACE_RENDEZVOUS": both.rendezvous}
+        yield {**client_environment(), **rendezvous, "SUITE_SOCKETS": sockets}
+    finally:
+        cluster.close()
+
+
+class TorchsOwn(unittest.TestCase):
+    patterns: list[str] = []
+
+    def check(self, ranks: int, services_count: int, level: str) -> None:
+        """Runs all with so many ranks; each passes, leaves itself out, or stands in the table."""
+        with (
+            tempfile.TemporaryDirectory(prefix="headrace-suite-") as directory,
+            services(services_count) as environment,
+        ):
+            told = self.run_by(ranks, {**environment, "TEMP_DIR": directory}, level)
+        found = collections.Counter(how for _, how, _ in told)
+        reasons = collections.Counter(text for _, how, text in told if how == "skipped")
+        left_out = {name: why for name, _, _ in told if (why := why_left_out(name, level))}
+        wrong = [
+            f"{name} {how}: {text}"
+            for name, how, text in told
+            if how != "skipped" and (how == "passed") == (name in left_out)
+        ]
+        print(
+            f"torch {torch.__version__}, {ranks} ranks, {services_count} services, debug level {level}: "
+            f"{found['passed']} passed, {found['failed']} failed, of which are left out: "
+            f"{len(left_out)}; {found['skipped']} leave themselves out, mostly: {reasons.most_common(3)}",
+            file=sys.stderr,
+        )
+        self.assertFalse(wrong, "\n".join(wrong))
+        self.assertGreater(found["passed"], 0)
+
+    def run_by(self, ranks: int, environment: dict[str, str], level: str) -> list[list[str]]:
+        """What each test has come to: its name, how, and text."""
+        reader, writer = os.pipe()
+        with os.fdopen(reader) as told, tempfile.TemporaryFile("w+", errors="replace") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-B", os.path.abspath(__file__), "--suite", *self.patterns],
+                env={
+                    **environment,
+                    "BACKEND": "gloo",
+                    "WORLD_SIZE": str(ranks),
+                    "INIT_METHOD": "file://" + os.path.join(environment["TEMP_DIR"], "shared"),
+                    "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": "60",
+                    "TORCH_DISTRIBUTED_DEBUG": level,
+                    "SUITE_TOLD": str(writer),
+                    "OMP_NUM_THREADS": "1",
+                },
+                pass_fds=[writer],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+            os.close(writer)
+            try:
+                lines = [json.loads(line) for line in told]
+                process.wait(LIMIT_S)
+            finally:
+                process.kill()
+                process.wait()
+            output.seek(0)
+            self.assertEqual(process.returncode, 0, output.read()[-3000:])
+        return lines
+
+    def test_of_four_ranks(self) -> None:
+        self.check(4, 1, "OFF")
+
+    def test_of_three_ranks_of_two_services(self) -> None:
+        self.check(3, 2, "INFO")
+
+    def test_of_two_ranks_of_two_services(self) -> None:
+        self.check(2, 2, "DETAIL")
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--suite"]:
+        return run_suite(sys.argv[2:])
+    parser = argparse.ArgumentParser(add_help=False)  # the rest is unittest's
+    parser.add_argument("-k", action="append", default=[])
+    chosen, rest = parser.parse_known_args()
+    TorchsOwn.patterns = chosen.k
+    unittest.main(argv=[sys.argv[0], *rest])
+
+
+if __name__ == "__main__":
+    main()
