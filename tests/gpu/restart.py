@@ -8,7 +8,7 @@ import threading
 import time
 
 from ranks import service
-from support.service import Service
+from support.service import Service, StartError
 from trained import RANKS, figure, require_close, require_equal_ranks, train
 
 KILLS = (12, 13)  # steps after whose backward pass the service is killed
@@ -16,10 +16,14 @@ LOOK_S = 0.05
 
 
 def keep_up(started: Service, done: threading.Event) -> None:
-    """Starts the service anew whenever it has ended."""
+    """Starts the service anew whenever it has ended, also where the next kill meets it while it starts."""
     while not done.wait(LOOK_S):
-        if started.process.poll() is not None:
+        if started.process.poll() is None:
+            continue
+        try:
             started.start()
+        except StartError as error:
+            print(error, file=sys.stderr)
 
 
 def main() -> int:
