@@ -380,7 +380,7 @@ struct CertificateRow {
   std::int64_t loaded_unix_s;
   std::int64_t until_unix_s;            // of this node's certificate
   std::int64_t authority_until_unix_s;  // of those that signed it
-  std::int64_t warn_from_unix_s;        // from when on somebody should replace it
+  std::int64_t warn_from_unix_s;        // from when on the log tells of its end daily
   char refused[256];  // why files that have changed since are not in use; empty: they are
 };
 

@@ -86,7 +86,7 @@ auto Find(const Rows& rows, const Is& is) {
 // The last rows of a ring of N: those whose numbers are what the ring should hold by now.
 template <typename Row, std::size_t N>
 std::vector<Row> LastOf(const BoardSlot<Row> (&ring)[N], std::uint64_t written, std::size_t count) {
-  const std::uint64_t wanted = std::min<std::uint64_t>({written, count, N});
+  const auto wanted = std::min<std::uint64_t>({written, count, N});
   std::vector<Row> rows;
   for (std::uint64_t number = written - wanted + 1; number <= written; ++number) {
     const std::optional<Row> row = ReadRow(ring[(number - 1) % N]);

@@ -21,6 +21,7 @@
 #include "service/config/instance.h"
 #include "service/config/memory_found.h"
 #include "service/daemon_options.h"
+#include "service/dispatch/block.h"
 #include "service/dispatch/dispatch.h"
 #include "service/http/http_thread.h"
 #include "service/lane/lane.h"
@@ -58,7 +59,7 @@ std::uint32_t LaneThreads(const Config& config) {
 
 // Other nodes are met where an address or the role says so.
 bool SpansNodes(const Config& config) {
-  return !config.node_address.empty() || config.role == "server";
+  return !config.node_address.empty() || config.role == Role::kServer;
 }
 
 EventSink LogTo(std::shared_ptr<spdlog::logger> log) {
@@ -103,7 +104,7 @@ transport::NcclOptions NcclOptionsOf(const Config& config) {
 Result<std::unique_ptr<transport::Transport>> OpenGpuTransport(const Config& config,
                                                                const transport::Gpus& gpus,
                                                                spdlog::logger& log) {
-  if (config.gpu_lane == "nccl") {
+  if (config.gpu_lane == GpuLaneKind::kNccl) {
     transport::NcclOptions options = NcclOptionsOf(config);
     options.tell_kernels = [&log](const std::string& reason) {
       log.info("gpu_lane is nccl, and what NCCL does not take goes by kernels, as now: {}", reason);
@@ -114,7 +115,7 @@ Result<std::unique_ptr<transport::Transport>> OpenGpuTransport(const Config& con
   }
   auto nvlink = transport::NvlinkTransport::Open(
       gpus, {.ctas = static_cast<std::uint32_t>(config.gpu_ctas),
-             .multicast = config.gpu_multicast == "on",
+             .multicast = config.gpu_multicast == GpuMulticast::kOn,
              .tell_no_multicast = [&log](const std::string& reason) {
                log.warn("gpu_multicast is on, but GPUs sum by kernels: {}", reason);
              }});
@@ -129,7 +130,7 @@ Result<GpuSet> OpenGpuSet(const Config& config, spdlog::logger& log) {
   Result<std::unique_ptr<transport::Gpus>> gpus = transport::Gpus::Open(library);
   if (!gpus) return gpus.error();
   set.gpus = std::move(gpus).value();
-  set.lane_name = config.gpu_lane + "0";
+  set.lane_name = fmt::format("{}0", Name(config.gpu_lane));
   Result<std::unique_ptr<transport::Transport>> opened = OpenGpuTransport(config, *set.gpus, log);
   if (!opened) return opened.error().Within(fmt::format("open lane {}", set.lane_name));
   set.transport = std::move(opened).value();
@@ -141,7 +142,7 @@ Result<GpuSet> OpenGpuSet(const Config& config, spdlog::logger& log) {
 
 // As the configuration wants it: without GPUs the service does everything else.
 Result<GpuSet> FindGpus(const Config& config, spdlog::logger& log) {
-  if (config.gpu == "off") {
+  if (config.gpu == GpuUse::kOff) {
     return GpuSet{.missing = "its configuration has gpu = off: set gpu = auto and start it again",
                   .gpus = nullptr,
                   .lane_name = {},
@@ -156,7 +157,7 @@ Result<GpuSet> FindGpus(const Config& config, spdlog::logger& log) {
     }
     return set;
   }
-  if (config.gpu == "on") return set.error().Within("use GPUs (gpu = on)");
+  if (config.gpu == GpuUse::kOn) return set.error().Within("use GPUs (gpu = on)");
   log.info("no GPUs are used: {}", set.error().text());
   GpuSet none;
   none.missing = set.error().text();
@@ -216,7 +217,7 @@ Result<Rail> OpenRail(const Config& config, std::size_t index, const std::string
 // Lanes between nodes that are a GPU's own: number g is that of GPU g. The name of what is wrong,
 // and the remedy, where there cannot be as many.
 Result<std::size_t> CountGpuLanes(const Config& config, const GpuSet& gpus) {
-  if (config.gpu_network != "nccl") return std::size_t{0};
+  if (config.gpu_network != GpuNetwork::kNccl) return std::size_t{0};
   constexpr std::string_view kRemedy = "or set gpu_network to staged";
   if (gpus.gpus == nullptr) {
     return Error(Code::kUnavailable, fmt::format("gpu_network is nccl, and this service uses no "
@@ -323,7 +324,7 @@ Result<Transports> OpenTransports(const Config& config, spdlog::logger& log) {
 Status CheckMeeting(const Config& config) {
   const PeerOptions options = PeerOptionsOf(config, 0);
   if (Status status = CheckTlsFiles(SecurityOptionsOf(options)); !status) return status;
-  if (config.role != "server") return {};
+  if (config.role != Role::kServer) return {};
   const LeaderNames names{.node_name = options.node_name,
                           .address = options.address,
                           .port = 0,

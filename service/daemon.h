@@ -6,7 +6,7 @@
 #include "ipc/base/result.h"
 #include "service/config/config.h"
 #include "service/log/log_sink.h"
-#include "service/rpc/control.h"
+#include "service/rpc/control_options.h"
 
 namespace spdlog {
 class logger;

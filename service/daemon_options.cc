@@ -3,10 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <array>
 #include <map>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include "service/config/config_address.h"
@@ -17,16 +14,19 @@
 namespace headrace::service {
 namespace {
 
-transport::Algorithm AlgorithmOf(std::string_view name) {
+transport::Algorithm AlgorithmOf(NetworkAlgorithm algorithm) {
   using transport::Algorithm;
-  // The configuration has checked the name.
-  constexpr std::array<std::pair<std::string_view, Algorithm>, 4> kNames = {
-      {{"direct-exchange", Algorithm::kDirectExchange},
-       {"recursive-doubling", Algorithm::kRecursiveDoubling},
-       {"direct-scatter", Algorithm::kDirectScatter},
-       {"ring", Algorithm::kRing}}};
-  for (const auto& [known, algorithm] : kNames) {
-    if (known == name) return algorithm;
+  switch (algorithm) {
+    case NetworkAlgorithm::kAuto:
+      return Algorithm::kAuto;
+    case NetworkAlgorithm::kDirectExchange:
+      return Algorithm::kDirectExchange;
+    case NetworkAlgorithm::kRecursiveDoubling:
+      return Algorithm::kRecursiveDoubling;
+    case NetworkAlgorithm::kDirectScatter:
+      return Algorithm::kDirectScatter;
+    case NetworkAlgorithm::kRing:
+      return Algorithm::kRing;
   }
   return Algorithm::kAuto;
 }
@@ -63,13 +63,12 @@ PeerOptions PeerOptionsOf(const Config& config, std::uint32_t gpu_lanes) {
   return {.version = std::string(Version()),
           .node_name = config.node_name,
           .address = config.node_address,
-          .server = config.role == "server",
+          .server = config.role == Role::kServer,
           .rendezvous = config.rendezvous,
           .detection_ns = static_cast<TimeNs>(config.detection_ms) * kMillisecond,
           .peers = KnownPeers(config),
-          .architecture = config.architecture,
-          // The configuration has checked the name.
-          .policy = plan::PolicyNamed(config.policy).value_or(plan::Policy::kExact),
+          .architecture = std::string(Name(config.architecture)),
+          .policy = config.policy,
           .block_bytes = config.block_bytes,
           .verify = static_cast<std::uint32_t>(config.verify),
           .algorithm = AlgorithmOf(config.network_algorithm),
@@ -103,7 +102,7 @@ ControlOptions ControlOptionsOf(const Config& config, const std::string& gpus_mi
                                    .address = config.node_address,
                                    .port = peer_port,
                                    .peers = KnownPeers(config)},
-                         .server = config.role == "server",
+                         .server = config.role == Role::kServer,
                          .rendezvous = config.rendezvous,
                          .has_lanes = has_lanes},
           .descriptors_of_others = (config.node_address.empty() ? 0 : kPeerDescriptorsMax) +

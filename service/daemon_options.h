@@ -7,7 +7,7 @@
 #include "service/config/config.h"
 #include "service/config/memory_found.h"
 #include "service/peers/peers_thread.h"
-#include "service/rpc/control.h"
+#include "service/rpc/control_options.h"
 #include "transport/memory/cuda_device.h"
 
 namespace headrace::service {

@@ -56,9 +56,27 @@ void RaiseDescriptorLimit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+spdlog::level::level_enum LevelOf(LogLevel level) {
+  switch (level) {
+    case LogLevel::kTrace:
+      return spdlog::level::trace;
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
+    case LogLevel::kOff:
+      return spdlog::level::off;
+  }
+  return spdlog::level::info;
+}
+
 std::shared_ptr<spdlog::logger> MakeLog(const Config& config, std::shared_ptr<LogSink> sink) {
   auto log = std::make_shared<spdlog::logger>("headraced", std::move(sink));
-  log->set_level(spdlog::level::from_str(config.log_level));
+  log->set_level(LevelOf(config.log_level));
   return log;
 }
 
@@ -108,15 +126,16 @@ class Reloader {
     std::vector<std::string> changed = ChangedKeys(config_, read->config);
     const bool has_level = std::erase(changed, "log_level") > 0;
     // Said at the old level, when that says more than the new one.
-    const std::string level = has_level ? "log_level is now " + read->config.log_level
-                                        : std::string("log_level has not changed");
+    const std::string level = has_level
+                                  ? fmt::format("log_level is now {}", Name(read->config.log_level))
+                                  : std::string("log_level has not changed");
     const std::string rest =
         changed.empty() ? std::string("nothing else has changed")
                         : fmt::format("a restart is needed for {}", fmt::join(changed, ", "));
     log_.log(changed.empty() ? spdlog::level::info : spdlog::level::warn,
              "SIGHUP: certificate files are read if they have changed; {}; {}", level, rest);
     config_.log_level = read->config.log_level;
-    log_.set_level(spdlog::level::from_str(config_.log_level));
+    log_.set_level(LevelOf(config_.log_level));
   }
 
  private:

@@ -61,12 +61,12 @@ std::string_view CodeName(Code code) {
 }
 
 Error Error::Within(std::string_view doing) const {
-  return Error(code_, std::string(doing) + ": " + text_);
+  return {code_, std::string(doing) + ": " + text_};
 }
 
 Error SystemError(std::string_view doing, int error_number) {
-  return Error(CodeOfErrno(error_number),
-               std::string(doing) + ": " + std::generic_category().message(error_number));
+  return {CodeOfErrno(error_number),
+          std::string(doing) + ": " + std::generic_category().message(error_number)};
 }
 
 }  // namespace headrace

@@ -1,6 +1,6 @@
 // The lock of a path that one process holds at a time: flock(2) on `PATH.lock`. The service holds
-// those of its socket and its board (BOARD.md); whoever may read the file can ask for its state,
-// from any pid namespace and whatever the holder's pid is there.
+// those of its socket and its board (BOARD.md); whoever may read the file, which are its user and
+// its group, can ask for its state, from any pid namespace and whatever the holder's pid is there.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ enum class LockState : std::uint8_t {
 
 std::string LockFileOf(const std::string& path);
 
-// Makes no file. Whoever takes the lock at the same moment may be refused.
-LockState LookAtLock(const std::string& path);
+// Makes no file. Has the lock for a moment where nobody else has: a service waits for that.
+LockState LockStateOf(const std::string& path);
 
 }  // namespace headrace

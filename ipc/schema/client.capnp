@@ -85,8 +85,8 @@ interface Session {
   # How much of the segment that is being registered is mapped so far; 0: none is, or nothing of it.
   # Answered at once. Whoever waits for registerSegment waits on for as long as this grows.
   lateness @8 () -> (text :Text);
-  # What the job waits for, when it has not begun late_ms after the attach; empty: it has. Answered
-  # then, once a session.
+  # What the job waits for, when it has not begun late_ms after the attach, or before that as soon as
+  # a rank or node was refused that it may wait for; empty: it has begun or ended. Once a session.
   stopping @9 () -> (text :Text);
   # Answered when the service begins to stop, as it was asked to: the end of the socket that follows
   # is no crash. text: what the rank's user should know, empty: nothing. Once a session.

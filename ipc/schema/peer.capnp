@@ -151,6 +151,7 @@ struct PeerMessage {
     }
     waits :group {
       text @18 :Text;
+      refused @61 :Bool;
     }
     open :group {
       self @19 :UInt32;

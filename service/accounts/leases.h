@@ -19,7 +19,8 @@
 #include "service/accounts/quotas.h"
 #include "service/accounts/roster.h"
 #include "service/actor/inbox.h"
-#include "service/actor/messages.h"
+#include "service/dispatch/messages.h"
+#include "service/watch/messages.h"
 
 namespace headrace::service {
 

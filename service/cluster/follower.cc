@@ -5,6 +5,31 @@
 #include <algorithm>
 
 namespace headrace::service {
+namespace {
+
+constexpr NodeId kHere = 1;  // the only node that the leader in here knows
+
+// A service that meets no others needs no name; its jobs have one node all the same.
+FollowerOptions Named(FollowerOptions options) {
+  if (options.node_name.empty()) options.node_name = "here";
+  return options;
+}
+
+}  // namespace
+
+Follower::Follower(FollowerOptions options)
+    : options_(Named(std::move(options))),
+      home_({.program = {},
+             .node_name = options_.node_name,
+             .gpu_lanes = options_.gpu_lanes,
+             .block_bytes = kBlockBytesMin,
+             .policy = options_.policy,
+             .peers = {},
+             .random_key = [key = std::uint64_t{0}]() mutable { return ++key; },
+             .next_number = options_.next_number,
+             .in_process = true}) {
+  home_.NodeUp(kHere, {.program = {}, .name = options_.node_name, .addresses = {}}, "");
+}
 
 Follower::Job* Follower::Find(JobId id) {
   const auto found = jobs_.find(id.value);
@@ -38,27 +63,40 @@ void Follower::RankAttached(const SessionIdentity& identity) {
     job.leader_from = identity.rendezvous_from;
     job.world_size = identity.world_size;
     job.uid = identity.uid;
-    job.architecture = identity.architecture;
+    if (!IsLedHere(job)) job.architecture = identity.architecture;
     forming_.Begin(job.number,
                    identity.attached_ns + std::max<TimeNs>(options_.forming_ns, patience_ns));
-    actions_.emplace_back(ReachLeader{job.leader});
-    Show(job, fmt::format("the service at {} is being reached", job.leader));
+    if (!IsLedHere(job)) {
+      actions_.emplace_back(ReachLeader{job.leader});
+      Show(job, fmt::format("the service at {} is being reached", job.leader));
+    }
   }
   job.ranks.insert_or_assign(identity.rank,
                              Seat{.pid = identity.pid, .after_epoch = identity.after_epoch});
   job.patience_ns = std::max(job.patience_ns, identity.attached_ns + patience_ns);
   if (job.stage == Stage::kJoined) {
     SendSeat(job, identity.rank);
-  } else if (job.stage == Stage::kReaching && leaders_up_.contains(job.leader)) {
+  } else if (job.stage == Stage::kReaching &&
+             (IsLedHere(job) || leaders_up_.contains(job.leader))) {
     Join(job);
   }
+}
+
+// Dispatch has ended what the others cannot do without it, and says nothing of it to anybody.
+void Follower::RankEnded(JobId id, std::uint32_t rank) {
+  Job* job = Find(id);
+  if (job == nullptr || !IsLedHere(*job) || !job->gone.insert(rank).second) return;
+  if (job->stage == Stage::kRunning) Tell(*job, ReportRankLeft{.job = job->number, .rank = rank});
+  if (job->gone.size() < job->ranks.size()) return;
+  Tell(*job, ForgetJob{job->number});
+  Erase(*job);
 }
 
 void Follower::RankLost(JobId id, std::uint32_t rank, const std::string& cause, bool exited) {
   Job* job = Find(id);
   if (job == nullptr || job->stage == Stage::kFailed) return;
   if (job->stage != Stage::kReaching) {
-    Tell(*job, LoseRank{.job = job->number, .rank = rank, .cause = cause, .exited = exited});
+    Tell(*job, ReportRankLost{.job = job->number, .rank = rank, .cause = cause, .exited = exited});
     return;
   }
   Fail(*job, Code::kPeerLost,
@@ -71,7 +109,8 @@ void Follower::Take(const RankRefused& message) {
   bool told = false;
   for (auto at = jobs_.begin(); at != jobs_.end();) {
     Job& job = (at++)->second;
-    if (job.name != message.job || job.uid != message.uid || job.id == JobId{} || job.forgotten) {
+    if (job.name != message.job || job.uid != message.uid || job.id == JobId{} || job.forgotten ||
+        IsLedHere(job)) {
       continue;
     }
     // Beyond kJoined all ranks of the job have come, so that this one is none of it.
@@ -79,7 +118,7 @@ void Follower::Take(const RankRefused& message) {
     if (job.stage == Stage::kReaching) {
       Fail(job, message.code, cause);
     } else if (job.stage == Stage::kJoined) {
-      Tell(job, BreakJob{.job = job.number, .code = message.code, .cause = cause});
+      Tell(job, ReportJobFailed{.job = job.number, .code = message.code, .cause = cause});
     }
   }
   if (!told) TellRefused(message, cause);
@@ -104,7 +143,7 @@ void Follower::TellRefused(const RankRefused& message, const std::string& cause)
   job.uid = message.uid;
   job.architecture = message.architecture;
   job.forgotten = true;
-  job.refused = BreakJob{.job = number, .code = message.code, .cause = cause};
+  job.refused = ReportJobFailed{.job = number, .code = message.code, .cause = cause};
   actions_.emplace_back(ReachLeader{job.leader});
   if (leaders_up_.contains(job.leader)) Join(job);
 }
@@ -113,17 +152,18 @@ void Follower::Take(const JobBroken& message) {
   Job* job = Find(message.job);
   if (job == nullptr || job->stage == Stage::kFailed) return;
   if (job->stage == Stage::kReaching) return Fail(*job, message.code, message.cause);
-  Tell(*job, BreakJob{.job = job->number, .code = message.code, .cause = message.cause});
+  Tell(*job, ReportJobFailed{.job = job->number, .code = message.code, .cause = message.cause});
+  if (IsLedHere(*job)) Fail(*job, message.code, message.cause);
 }
 
 void Follower::Take(const RankDone& message) {
   Job* job = Find(message.job);
   if (job == nullptr || job->stage == Stage::kFailed) return;
   if (job->stage != Stage::kReaching) {
-    Tell(*job, EndRank{.job = job->number,
-                       .rank = message.rank,
-                       .posted = message.posted,
-                       .iterations = message.iterations});
+    Tell(*job, ReportRankLeft{.job = job->number,
+                              .rank = message.rank,
+                              .posted = message.posted,
+                              .iterations = message.iterations});
     return;
   }
   Fail(*job, Code::kPeerLost,
@@ -183,13 +223,41 @@ std::string Follower::Advice(const Job& job) {
       job.leader_from.empty() ? "its ranks" : job.leader_from);
 }
 
-Status Follower::CheckBegun(JobId id) const {
-  const auto found = jobs_.find(id.value);
-  if (found == jobs_.end() || found->second.id != id || found->second.stage >= Stage::kRunning) {
-    return {};
+void Follower::Take(const AskForming& message, TimeNs now) {
+  const auto found = jobs_.find(message.job.value);
+  if (found == jobs_.end() || found->second.id != message.job) {
+    actions_.emplace_back(Answered{.token = message.token, .status = {}});
+    return;
   }
-  return Error(Code::kUnavailable,
-               fmt::format("job {} has not begun: {}", found->second.name, found->second.shown));
+  Job& job = found->second;
+  if (job.stage >= Stage::kRunning || job.names_refusal || now >= message.until_ns) {
+    AnswerForming(job, message.token);
+  } else {
+    job.asked.push_back(message);
+  }
+}
+
+void Follower::AnswerForming(Job& job) {
+  for (const AskForming& question : std::exchange(job.asked, {})) {
+    AnswerForming(job, question.token);
+  }
+}
+
+void Follower::AnswerForming(const Job& job, RequestToken token) {
+  Status status;
+  if (job.stage < Stage::kRunning) {
+    status =
+        Error(Code::kUnavailable, fmt::format("job {} has not begun: {}", job.name, job.shown));
+  }
+  actions_.emplace_back(Answered{.token = token, .status = std::move(status)});
+}
+
+TimeNs Follower::NextDeadline() const {
+  TimeNs next = forming_.NextDeadline();
+  for (const auto& [number, job] : jobs_) {
+    for (const AskForming& question : job.asked) next = std::min(next, question.until_ns);
+  }
+  return next;
 }
 
 void Follower::LeaderRefused(const std::string& leader, const Error& error) {
@@ -222,13 +290,20 @@ void Follower::LeaderDown(const std::string& leader, const Error& error) {
 }
 
 void Follower::Expire(TimeNs now) {
+  for (auto& [number, job] : jobs_) {
+    std::erase_if(job.asked, [this, &job = job, now](const AskForming& question) {
+      if (now < question.until_ns) return false;
+      AnswerForming(job, question.token);
+      return true;
+    });
+  }
   for (const std::uint32_t number : forming_.TakeOverdue(now)) {
     const auto found = jobs_.find(number);
     if (found == jobs_.end() || found->second.stage >= Stage::kRunning) continue;
     Job& job = found->second;
     const std::string cause = DescribeOverdue(job.name, job.shown);
     if (job.stage != Stage::kReaching) {
-      Tell(job, BreakJob{.job = job.number, .code = Code::kTimeout, .cause = cause});
+      Tell(job, ReportJobFailed{.job = job.number, .code = Code::kTimeout, .cause = cause});
     }
     Fail(job, Code::kTimeout, cause);
   }
@@ -237,6 +312,7 @@ void Follower::Expire(TimeNs now) {
 void Follower::Show(Job& job, const std::string& text) {
   if (job.id == JobId{} || job.forgotten || job.shown == text) return;
   job.shown = text;
+  if (IsLedHere(job)) return;
   TellDispatch({JobForming{.job = job.id, .waits_for = text}});
 }
 
@@ -248,6 +324,7 @@ void Follower::Fail(Job& job, Code code, const std::string& cause) {
   CloseLinks(job, cause);
   forming_.End(job.number);
   job.stage = Stage::kFailed;
+  AnswerForming(job);
   if (known) {
     LeaveIfIdle(std::string(job.leader));
   } else {
@@ -257,7 +334,7 @@ void Follower::Fail(Job& job, Code code, const std::string& cause) {
 
 void Follower::CloseLinks(const Job& job, const std::string& cause) {
   if (job.stage < Stage::kOpening || job.stage > Stage::kRunning) return;
-  for (std::size_t lane = 0; lane < lanes_count(); ++lane) {
+  for (std::size_t lane = 0; lane < LanesOf(job); ++lane) {
     actions_.emplace_back(ToLane{lane, CloseGroup{.group = job.group, .cause = cause}});
   }
 }
@@ -265,6 +342,9 @@ void Follower::CloseLinks(const Job& job, const std::string& cause) {
 void Follower::Erase(const Job& job) {
   const std::string leader = job.leader;
   forming_.End(job.number);
+  for (const AskForming& question : job.asked) {
+    actions_.emplace_back(Answered{.token = question.token, .status = {}});
+  }
   jobs_.erase(job.number);
   LeaveIfIdle(leader);
 }
@@ -274,11 +354,24 @@ void Follower::LeaveIfIdle(const std::string& leader) {
   const bool needed = std::any_of(jobs_.begin(), jobs_.end(), [&leader](const auto& entry) {
     return entry.second.leader == leader && entry.second.stage != Stage::kFailed;
   });
-  if (!needed && !options_.server) actions_.emplace_back(LeaveLeader{leader});
+  if (!needed && !options_.server && !leader.empty()) actions_.emplace_back(LeaveLeader{leader});
 }
 
 void Follower::Tell(const Job& job, PeerMessage message) {
+  if (IsLedHere(job)) return to_home_.push_back(std::move(message));
   actions_.emplace_back(ToLeader{.leader = job.leader, .message = std::move(message)});
+}
+
+std::vector<FollowerAction> Follower::TakeActions() {
+  // What the leader in here is told and says, until neither has anything more to say.
+  for (;;) {
+    for (const PeerMessage& message : std::exchange(to_home_, {})) home_.Take(kHere, message, 0);
+    for (ToWatch& each : home_.TakeErrands()) actions_.emplace_back(std::move(each));
+    const std::vector<ToNode> told = home_.TakeMessages();
+    if (told.empty() && to_home_.empty()) break;
+    for (const ToNode& each : told) Take("", each.message, 0);
+  }
+  return std::exchange(actions_, {});
 }
 
 void Follower::TellDispatch(ToDispatch message) { actions_.emplace_back(std::move(message)); }

@@ -1,16 +1,21 @@
 // A node's side of the jobs it takes part in: what it says to their leaders, to its dispatch and
 // its lanes. Pure: no clock, no network, no log.
 //
+// A job without a rendezvous has all of its ranks here. Its leader is in here too, and takes the
+// same messages; it has no links, and dispatch needs no leave to begin it, nor to end it for a rank
+// that is gone.
+//
 // A job of this node is known by its JobId; one that this service only sums for (role server) has
 // no JobId and is known by the leader's number; nor has one of which the leader is only told that a
 // rank of it was refused here. Every failure, wherever it is found, comes here
-// once as FailJob or as the loss of the leader; then dispatch is told and the links are closed, in
-// this order. A job that ends in order keeps its links until the leader closes it, since others may
-// still receive.
+// once as AnnounceJobFailed or as the loss of the leader; then dispatch is told and the links are
+// closed, in this order. A job that ends in order keeps its links until the leader closes it, since
+// others may still receive.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -23,14 +28,16 @@
 
 #include "ipc/base/clock.h"
 #include "ipc/base/result.h"
-#include "service/actor/messages.h"
 #include "service/cluster/allowance.h"
 #include "service/cluster/forming.h"
 #include "service/cluster/layouts.h"
+#include "service/cluster/leader.h"
 #include "service/cluster/outgoing.h"
 #include "service/cluster/peer_messages.h"
 #include "service/cluster/plan_text.h"
 #include "service/cluster/wishes.h"
+#include "service/peers/messages.h"
+#include "service/rpc/messages.h"
 #include "service/session/session.h"
 
 namespace headrace::service {
@@ -52,6 +59,9 @@ struct FollowerOptions {
   // own timeout counts where it is longer.
   TimeNs forming_ns = kFormingDefault;
   std::uint64_t hash_salt = 0;  // for tests: not 0 makes this node disagree
+  // Of jobs all of whose ranks are here, and name none.
+  plan::Policy policy = plan::Policy::kExact;
+  std::function<std::uint64_t()> next_number{};  // LeaderOptions::next_number
 };
 
 // Leaders are known by their address, as the ranks gave it.
@@ -71,20 +81,22 @@ struct NoteRefusal {
   std::string leader;
   std::string why;
 };
-using FollowerAction =
-    std::variant<ToLeader, ToDispatch, ToLane, ToWatch, ReachLeader, LeaveLeader, NoteRefusal>;
+using FollowerAction = std::variant<ToLeader, ToDispatch, ToLane, ToWatch, ReachLeader, LeaveLeader,
+                                    NoteRefusal, Answered>;
 
 class Follower {
  public:
-  explicit Follower(FollowerOptions options) : options_(std::move(options)) {}
+  explicit Follower(FollowerOptions options);
 
   // Whether the rank may attach to a job of that name; the seats on this node are the roster's.
   Status CheckAttach(std::string_view job, std::uint32_t rank) const;
   void RankAttached(const SessionIdentity& identity);
-  // kUnavailable with what it waits for while it cannot run yet.
-  Status CheckBegun(JobId job) const;
+  // Answered by an action: kUnavailable with what the job waits for if it cannot run yet.
+  void Take(const AskForming& message, TimeNs now);
   // `exited`: with its process.
   void RankLost(JobId job, std::uint32_t rank, const std::string& cause, bool exited = false);
+  // A rank of a job without a rendezvous is gone, lost or not.
+  void RankEnded(JobId job, std::uint32_t rank);
   // The service took no session for a rank of a job that gathers, here or elsewhere: who waits for
   // it would wait in vain.
   void Take(const RankRefused& message);
@@ -112,6 +124,7 @@ class Follower {
   void Take(const GroupMeasured& message);
   void Take(const PlanTaken& message);
   void Take(const TimesSeen& message);
+  void Take(const PlanMade& message) { home_.Take(message); }
   void Take(const JobLate& message);
   void Take(const BlockHashed& message);
   void Take(const SteerNodes& message) { Steer(message.job, message.steering); }
@@ -125,12 +138,12 @@ class Follower {
   void Take(const std::string& leader, const PeerMessage& message, TimeNs now);
 
   // When Expire is due, kNever: no job is forming. Expire ends the jobs, everywhere, that have been
-  // forming for longer than they may.
-  TimeNs NextDeadline() const { return forming_.NextDeadline(); }
+  // forming for longer than they may, and answers who has asked long enough ago.
+  TimeNs NextDeadline() const;
   void Expire(TimeNs now);
 
   // What to do since the last call, in order.
-  std::vector<FollowerAction> TakeActions() { return std::exchange(actions_, {}); }
+  std::vector<FollowerAction> TakeActions();
   std::size_t jobs_count() const { return jobs_.size(); }
 
  private:
@@ -159,10 +172,13 @@ class Follower {
     std::string architecture;
     TimeNs patience_ns = 0;               // until when the leader may be out of reach
     std::map<std::uint32_t, Seat> ranks;  // attached here
+    std::set<std::uint32_t> gone;         // of which, of a job that is led in here
     Stage stage = Stage::kReaching;
-    bool forgotten = false;           // by dispatch, or never known to it
-    std::optional<BreakJob> refused;  // what the leader is told as soon as it is reached
-    std::string shown;                // what dispatch was told that it waits for
+    bool forgotten = false;                  // by dispatch, or never known to it
+    std::optional<ReportJobFailed> refused;  // what the leader is told as soon as it is reached
+    std::string shown;                       // what dispatch was told that it waits for
+    bool names_refusal = false;              // that does, so its users have to do something
+    std::vector<AskForming> asked;           // not answered yet
     std::uint32_t self = 0;
     Agreement agreement;
     // Answers of the lanes to the step that is under way.
@@ -182,32 +198,42 @@ class Follower {
   };
   using Jobs = std::map<std::uint32_t, Job>;  // by number
 
-  void Take(Job& job, const TellWaits& waits);
+  // It has no rendezvous, and its leader is in here.
+  static bool IsLedHere(const Job& job) { return job.leader.empty(); }
+
+  void Take(Job& job, const AnnounceWaits& waits);
   void Take(Job& job, const OpenJob& open);
   void Take(Job& job, const MeasureJob& measure);
   void Take(Job& job, const StartJob& start);
-  void Take(Job& job, const FailJob& failure);
-  void Take(Job& job, const RankGone& gone);
+  void Take(Job& job, const AnnounceJobFailed& failure);
+  void Take(Job& job, const AnnounceRankLeft& gone);
   void Take(Job& job, const CloseJob& close);
   void Take(Job& job, const PlanPiece& piece);
-  void Take(Job& job, const SwitchTo& change);
-  void Take(Job& job, const SteerNode& steer);
-  void Take(Job& job, const HearLate& late, TimeNs now);
+  void Take(Job& job, const AnnouncePlanSwitch& change);
+  void Take(Job& job, const AnnounceSteering& steer);
+  void Take(Job& job, const AnnounceRankLate& late, TimeNs now);
 
   Job* Find(JobId id);
   // What its ranks' users can do about a leader that does not answer.
   static std::string Advice(const Job& job);
   Job* FindGroup(std::uint32_t group);
   std::size_t PlaceOf(std::uint8_t lane) const;
-  std::size_t lanes_count() const { return options_.lanes.size(); }
+  // Between nodes.
+  std::size_t LanesOf(const Job& job) const { return IsLedHere(job) ? 0 : options_.lanes.size(); }
   std::vector<std::uint32_t> RanksOf(const Job& job) const;
   Status CheckAgreement(const Job& job, const OpenJob& open) const;
-  Status CheckLanes(const Agreement& agreement) const;
+  Status CheckLanes(const Job& job, const Agreement& agreement) const;
   void AddServed(const std::string& leader, const OpenJob& open);
   void Join(Job& job);
+  // All lanes have answered.
+  void LinksOpened(Job& job);
+  void LinksMeasured(Job& job);
   void TellRefused(const RankRefused& message, const std::string& cause);
   void SendSeat(const Job& job, std::uint32_t rank);
   void Show(Job& job, const std::string& text);
+  // Who has asked what the job waits for hears it now.
+  void AnswerForming(Job& job);
+  void AnswerForming(const Job& job, RequestToken token);
   void TellWishes(Job& job);
   void HandIfComplete(Job& job);
   // The leader has said what no honest one says: the job ends here, whatever the leader makes of
@@ -226,6 +252,8 @@ class Follower {
   std::set<std::string> leaders_up_;
   std::uint32_t groups_served_ = 0;
   std::uint32_t refused_told_ = 0;
+  Leader home_;  // of the jobs without a rendezvous
+  std::vector<PeerMessage> to_home_;
   std::vector<FollowerAction> actions_;
 };
 

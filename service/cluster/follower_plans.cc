@@ -30,7 +30,7 @@ void Follower::HandIfComplete(Job& job) {
   if (job.stage != Stage::kRunning || job.id == JobId{} || job.forgotten || job.handed) return;
   if (job.layouts.ranks_count() < job.ranks.size()) return;
   job.handed = true;
-  Tell(job, HandLayout{
+  Tell(job, ReportLayout{
                 .job = job.number, .layout = job.layouts.layout(), .policy = job.layouts.policy()});
 }
 
@@ -38,13 +38,13 @@ void Follower::Take(const TimesSeen& message) {
   Job* job = Find(message.job);
   if (job == nullptr || job->stage != Stage::kRunning) return;
   Tell(*job,
-       TellTimes{.job = job->number, .seen = {.times = message.times, .costs = message.costs}});
+       ReportTimes{.job = job->number, .seen = {.times = message.times, .costs = message.costs}});
 }
 
 // An honest leader that is another release ends the job on every node; a false one may do nothing.
 void Follower::Doubt(Job& job, const std::string& what) {
   const std::string cause = fmt::format("the leader at {} {}", job.leader, what);
-  Tell(job, BreakJob{.job = job.number, .code = Code::kCorrupt, .cause = cause});
+  Tell(job, ReportJobFailed{.job = job.number, .code = Code::kCorrupt, .cause = cause});
   Fail(job, Code::kCorrupt, cause);
 }
 
@@ -68,13 +68,13 @@ void Follower::Take(const PlanTaken& message) {
   if (job == nullptr || job->stage != Stage::kRunning || job->offered == nullptr) return;
   if (job->offered->version != message.version) return;
   job->offered_held = true;
-  Tell(*job, HoldPlan{.job = job->number,
-                      .version = message.version,
-                      .hash = job->offered_hash,
-                      .iteration = message.iteration});
+  Tell(*job, ReportPlanAck{.job = job->number,
+                           .version = message.version,
+                           .hash = job->offered_hash,
+                           .iteration = message.iteration});
 }
 
-void Follower::Take(Job& job, const SwitchTo& change) {
+void Follower::Take(Job& job, const AnnouncePlanSwitch& change) {
   if (job.stage != Stage::kRunning || job.id == JobId{} || job.forgotten) return;
   if (job.offered == nullptr || job.offered->version != change.version || !job.offered_held) {
     return Doubt(job, fmt::format("switched to plan {}, which is not held here", change.version));

@@ -68,8 +68,11 @@ void Follower::AddServed(const std::string& leader, const OpenJob& open) {
   job.stage = Stage::kJoined;
 }
 
-void Follower::Take(Job& job, const TellWaits& waits) {
-  if (job.stage < Stage::kRunning) Show(job, waits.text);
+void Follower::Take(Job& job, const AnnounceWaits& waits) {
+  if (job.stage >= Stage::kRunning) return;
+  Show(job, waits.text);
+  if (std::exchange(job.names_refusal, waits.refused) || !waits.refused) return;
+  AnswerForming(job);
 }
 
 std::vector<std::uint32_t> Follower::RanksOf(const Job& job) const {
@@ -78,11 +81,11 @@ std::vector<std::uint32_t> Follower::RanksOf(const Job& job) const {
   return ranks;
 }
 
-Status Follower::CheckLanes(const Agreement& agreement) const {
+Status Follower::CheckLanes(const Job& job, const Agreement& agreement) const {
   for (const AgreedNode& node : agreement.nodes) {
-    if (node.addresses.size() != lanes_count()) {
+    if (node.addresses.size() != LanesOf(job)) {
       return Error(Code::kCorrupt, fmt::format("{} lanes of node {}, here are {}",
-                                               node.addresses.size(), node.name, lanes_count()));
+                                               node.addresses.size(), node.name, LanesOf(job)));
     }
     for (const std::string& address : node.addresses) {
       if (!address.empty() && address.size() <= kLaneAddressMax) continue;
@@ -108,7 +111,7 @@ Status Follower::CheckAgreement(const Job& job, const OpenJob& open) const {
   if (const std::string& self = agreement.nodes[open.self].name; self != options_.node_name) {
     return wrong(fmt::format("node {} in the place of this one ({})", self, options_.node_name));
   }
-  if (Status status = CheckLanes(agreement); !status) return status;
+  if (Status status = CheckLanes(job, agreement); !status) return status;
   if (!transport::IsAlgorithm(static_cast<std::uint8_t>(agreement.algorithm))) {
     return wrong(fmt::format("algorithm {}", static_cast<unsigned>(agreement.algorithm)));
   }
@@ -124,7 +127,8 @@ Status Follower::CheckAgreement(const Job& job, const OpenJob& open) const {
                              seat.after_epoch));
   }
   const bool used = std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& entry) {
-    return &entry.second != &job && entry.second.agreement.key == agreement.key;
+    return &entry.second != &job && IsLedHere(entry.second) == IsLedHere(job) &&
+           entry.second.agreement.key == agreement.key;
   });
   if (agreement.key == 0 || used) return wrong("no key, or that of another job");
   return {};
@@ -144,23 +148,27 @@ void Follower::Take(Job& job, const OpenJob& open) {
   // This node's own, so that the hash tells when the leader's is another.
   job.agreement.gpu_lanes = job.agreement.servers_count == 0 ? options_.gpu_lanes : 0;
   job.lanes_answered = 0;
-  for (std::size_t lane = 0; lane < lanes_count(); ++lane) {
+  for (std::size_t lane = 0; lane < LanesOf(job); ++lane) {
     actions_.emplace_back(
         ToLane{lane, OpenGroup{GroupOf(job.agreement, job.self, lane, job.group)}});
   }
+  if (LanesOf(job) == 0) LinksOpened(job);
 }
 
 void Follower::Take(const GroupOpened& message) {
   Job* job = FindGroup(message.group);
   if (job == nullptr || job->stage != Stage::kOpening) return;
   if (job->lanes_status && !message.status) job->lanes_status = message.status;
-  if (++job->lanes_answered < lanes_count()) return;
-  if (job->lanes_status) {
-    job->stage = Stage::kMeasuring;
-    Tell(*job, JobOpened{.job = job->number});
+  if (++job->lanes_answered == LanesOf(*job)) LinksOpened(*job);
+}
+
+void Follower::LinksOpened(Job& job) {
+  if (job.lanes_status) {
+    job.stage = Stage::kMeasuring;
+    Tell(job, JobOpened{.job = job.number});
   } else {
-    const Error& error = job->lanes_status.error();
-    Tell(*job, JobOpened{.job = job->number, .code = error.code(), .cause = error.text()});
+    const Error& error = job.lanes_status.error();
+    Tell(job, JobOpened{.job = job.number, .code = error.code(), .cause = error.text()});
   }
 }
 
@@ -169,10 +177,11 @@ void Follower::Take(Job& job, const MeasureJob& /*measure*/) {
     return Doubt(job, "had the links measured before they were open, or twice");
   }
   job.lanes_answered = 0;
-  job.costs.resize(lanes_count());
-  for (std::size_t lane = 0; lane < lanes_count(); ++lane) {
+  job.costs.resize(LanesOf(job));
+  for (std::size_t lane = 0; lane < LanesOf(job); ++lane) {
     actions_.emplace_back(ToLane{lane, MeasureGroup{job.group}});
   }
+  if (LanesOf(job) == 0) LinksMeasured(job);
 }
 
 void Follower::Take(const GroupMeasured& message) {
@@ -185,21 +194,24 @@ void Follower::Take(const GroupMeasured& message) {
   } else if (job->lanes_status) {
     job->lanes_status = message.cost.error();
   }
-  if (++job->lanes_answered < lanes_count()) return;
-  if (job->lanes_status) {
-    job->stage = Stage::kMeasured;
-    Tell(*job, JobMeasured{.job = job->number, .costs = job->costs});
+  if (++job->lanes_answered == LanesOf(*job)) LinksMeasured(*job);
+}
+
+void Follower::LinksMeasured(Job& job) {
+  if (job.lanes_status) {
+    job.stage = Stage::kMeasured;
+    Tell(job, JobMeasured{.job = job.number, .costs = job.costs});
   } else {
-    const Error& error = job->lanes_status.error();
-    Tell(*job, JobMeasured{.job = job->number, .code = error.code(), .cause = error.text()});
+    const Error& error = job.lanes_status.error();
+    Tell(job, JobMeasured{.job = job.number, .code = error.code(), .cause = error.text()});
   }
 }
 
 void Follower::Take(Job& job, const StartJob& start) {
   if (job.stage != Stage::kMeasured) return Doubt(job, "started the job out of turn");
-  if (start.costs.size() != lanes_count()) {
+  if (start.costs.size() != LanesOf(job)) {
     return Doubt(job, fmt::format("agreed on the costs of {} lanes, here are {}",
-                                  start.costs.size(), lanes_count()));
+                                  start.costs.size(), LanesOf(job)));
   }
   job.agreement.costs = start.costs;
   const JobNodes nodes = NodesOf(job.agreement, job.self);
@@ -208,29 +220,34 @@ void Follower::Take(Job& job, const StartJob& start) {
     return Doubt(job, "agreed on " + status.error().text());
   }
   // Of what this node is about to use, not of what it was sent.
-  const std::uint64_t hash = HashOf(job.agreement) ^ options_.hash_salt;
+  const std::uint64_t hash = HashOf(job.agreement) ^ (IsLedHere(job) ? 0 : options_.hash_salt);
   if (hash == start.hash) {
     job.stage = Stage::kRunning;
     forming_.End(job.number);
-    for (std::size_t lane = 0; lane < lanes_count(); ++lane) {
+    AnswerForming(job);
+    for (std::size_t lane = 0; lane < LanesOf(job); ++lane) {
       actions_.emplace_back(
           ToLane{lane, SetCost{.group = job.group, .cost = job.agreement.costs[lane]}});
     }
-    if (job.id != JobId{}) {
+    if (job.id != JobId{} && !IsLedHere(job)) {
       TellDispatch({JobFormed{.job = job.id, .nodes = nodes}});
     }
   }
   Tell(job, JobStarted{.job = job.number, .hash = hash});
+  for (const std::uint32_t rank : job.gone) {
+    Tell(job, ReportRankLeft{.job = job.number, .rank = rank});
+  }
   TellWishes(job);
   HandIfComplete(job);
 }
 
-void Follower::Take(Job& job, const FailJob& failure) {
-  if (job.stage == Stage::kJoined) actions_.emplace_back(NoteRefusal{job.leader, failure.cause});
+void Follower::Take(Job& job, const AnnounceJobFailed& failure) {
+  if (job.stage == Stage::kJoined && !IsLedHere(job))
+    actions_.emplace_back(NoteRefusal{job.leader, failure.cause});
   Fail(job, failure.code, failure.cause);
 }
 
-void Follower::Take(Job& job, const RankGone& gone) {
+void Follower::Take(Job& job, const AnnounceRankLeft& gone) {
   if (job.stage != Stage::kRunning || job.id == JobId{} || job.forgotten) return;
   if (gone.rank >= job.world_size || job.ranks.contains(gone.rank)) {
     return Doubt(job, fmt::format("said that rank {} left on another node", gone.rank));

@@ -31,10 +31,17 @@ void Follower::Want(JobId id, plan::Policy policy) {
 void Follower::Steer(JobId id, const Steering& steering) {
   Job* job = Find(id);
   if (job == nullptr || job->stage == Stage::kFailed) return;
+  // Nobody else has to hear of it.
+  if (IsLedHere(*job)) {
+    TellDispatch({SteerJob{.job = id, .steering = steering}});
+    if (steering.kind != SteeringKind::kCancel) return;
+    Tell(*job, RequestSteering{.job = job->number, .steering = steering});
+    return Fail(*job, Code::kCancelled, DescribeEnd(steering));
+  }
   if (steering.kind == SteeringKind::kCancel) {
     if (job->stage == Stage::kReaching) return Fail(*job, Code::kCancelled, DescribeEnd(steering));
     if (job->stage != Stage::kRunning) {
-      Tell(*job, WishSteering{.job = job->number, .steering = steering});
+      Tell(*job, RequestSteering{.job = job->number, .steering = steering});
     }
   }
   job->steerings.Keep(steering);
@@ -45,14 +52,14 @@ void Follower::Steer(JobId id, const Steering& steering) {
 void Follower::TellWishes(Job& job) {
   if (job.stage != Stage::kRunning || job.id == JobId{} || job.forgotten) return;
   if (job.wished) {
-    Tell(job, WishPolicy{.job = job.number, .policy = *std::exchange(job.wished, {})});
+    Tell(job, RequestPolicy{.job = job.number, .policy = *std::exchange(job.wished, {})});
   }
   for (Steering& steering : job.steerings.Take()) {
-    Tell(job, WishSteering{.job = job.number, .steering = std::move(steering)});
+    Tell(job, RequestSteering{.job = job.number, .steering = std::move(steering)});
   }
 }
 
-void Follower::Take(Job& job, const SteerNode& steer) {
+void Follower::Take(Job& job, const AnnounceSteering& steer) {
   if (job.stage != Stage::kRunning || job.id == JobId{} || job.forgotten) return;
   TellDispatch({SteerJob{.job = job.id, .steering = steer.steering}});
 }
@@ -60,17 +67,17 @@ void Follower::Take(Job& job, const SteerNode& steer) {
 void Follower::Take(const JobLate& message) {
   Job* job = Find(message.job);
   if (job == nullptr || job->stage != Stage::kRunning) return;
-  Tell(*job, TellLate{.job = job->number, .text = message.text});
+  Tell(*job, ReportRankLate{.job = job->number, .text = message.text});
 }
 
 void Follower::Take(const BlockHashed& message) {
   Job* job = Find(message.job);
   if (job == nullptr || job->stage != Stage::kRunning) return;
-  Tell(*job, TellHash{.job = job->number, .hash = message.hash});
+  Tell(*job, ReportBlockHash{.job = job->number, .hash = message.hash});
 }
 
 // What goes beyond the allowance is no news: it is about the same job.
-void Follower::Take(Job& job, const HearLate& late, TimeNs now) {
+void Follower::Take(Job& job, const AnnounceRankLate& late, TimeNs now) {
   if (job.stage != Stage::kRunning || job.id == JobId{} || job.forgotten) return;
   if (!job.heard.Take(now)) return;
   actions_.emplace_back(ToWatch{Event{.code = Code::kTimeout,

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "ipc/profile.h"
 #include "service/plan/canonical.h"
-#include "service/plan/profile.h"
 
 namespace headrace::service {
 namespace {

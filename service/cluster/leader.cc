@@ -165,13 +165,14 @@ Result<Leader::JobNumber> Leader::Place(const JoinJob& join, TimeNs now) {
   job.world_size = join.world_size;
   job.uid = join.uid;
   job.architecture = join.architecture;
-  job.epoch = static_cast<std::uint32_t>(++jobs_opened_);
+  job.epoch = ++jobs_opened_;
   if (const auto* refusal = refused_ranks_.Find(job.name, job.uid, now); refusal != nullptr) {
     job.refused = refusal->cause;
     job.refused_node = refusal->node;
   }
-  jobs_.emplace(jobs_opened_, std::move(job));
-  return jobs_opened_;
+  const JobNumber number = options_.next_number ? options_.next_number() : jobs_opened_;
+  jobs_.emplace(number, std::move(job));
+  return number;
 }
 
 Status Leader::CheckJoin(NodeId node, const JoinJob& join, const Job& job) const {
@@ -180,7 +181,7 @@ Status Leader::CheckJoin(NodeId node, const JoinJob& join, const Job& job) const
     return std::any_of(parts.begin(), parts.end(),
                        [node](const Part& part) { return part.node == node; });
   });
-  if (static_cast<std::size_t>(joined) >= kJobsOfNodeMax) {
+  if (static_cast<std::size_t>(joined) >= kJobsOfNodeMax && !options_.in_process) {
     return Error(Code::kExhausted, fmt::format("node {} takes part in {} jobs here, more are not "
                                                "supported",
                                                nodes_.at(node).facts.name, joined));
@@ -231,7 +232,8 @@ void Leader::Join(NodeId node, const JoinJob& join, TimeNs now) {
   const Result<JobNumber> number = Place(join, now);
   const Status status = number ? CheckJoin(node, join, jobs_.at(*number)) : Status(number.error());
   if (!status) {
-    Send(part, FailJob{.job = join.job, .code = status.code(), .cause = status.error().text()});
+    Send(part,
+         AnnounceJobFailed{.job = join.job, .code = status.code(), .cause = status.error().text()});
     if (!number) return;
     Job& job = jobs_.at(*number);
     NoteRefused(node, status.error().text());
@@ -311,13 +313,13 @@ void Leader::RemovePart(JobNumber number, NodeId node) {
   }
 }
 
-void Leader::Take(Job& job, Part& part, const LoseRank& lost) {
+void Leader::Take(Job& job, Part& part, const ReportRankLost& lost) {
   const std::string cause = fmt::format("{} {}", DescribeRank(part, lost.rank), lost.cause);
   if (lost.exited) lost_.Note(job.name, {.uid = job.uid, .epoch = job.epoch, .cause = cause});
   Fail(job, Code::kPeerLost, cause);
 }
 
-void Leader::Take(Job& job, Part& part, const EndRank& end) {
+void Leader::Take(Job& job, Part& part, const ReportRankLeft& end) {
   if (!part.ranks.contains(end.rank)) return;
   if (job.stage < Stage::kStarting) {
     Fail(job, Code::kPeerLost,
@@ -329,15 +331,15 @@ void Leader::Take(Job& job, Part& part, const EndRank& end) {
   job.planning->Stop();
   for (const Part& other : job.parts) {
     if (other.node == part.node || other.server) continue;
-    Send(other, RankGone{.job = other.number,
-                         .rank = end.rank,
-                         .posted = end.posted,
-                         .iterations = end.iterations,
-                         .cause = DescribeRank(part, end.rank) + " left the job"});
+    Send(other, AnnounceRankLeft{.job = other.number,
+                                 .rank = end.rank,
+                                 .posted = end.posted,
+                                 .iterations = end.iterations,
+                                 .cause = DescribeRank(part, end.rank) + " left the job"});
   }
 }
 
-void Leader::Take(Job& job, Part& part, const BreakJob& broken, TimeNs now) {
+void Leader::Take(Job& job, Part& part, const ReportJobFailed& broken, TimeNs now) {
   if (IsDrain(job, broken)) return Drained(job, part);
   const std::string cause =
       part.server ? broken.cause : fmt::format("{} (on node {})", broken.cause, NameOf(part));
@@ -374,7 +376,7 @@ void Leader::Fail(Job& job, Code code, const std::string& cause) {
           ? fmt::format("{}; {} had asked to drain the job", cause, DescribeAsker(*job.drain))
           : cause;
   for (const Part& part : job.parts) {
-    Send(part, FailJob{.job = part.number, .code = code, .cause = said});
+    Send(part, AnnounceJobFailed{.job = part.number, .code = code, .cause = said});
   }
   jobs_.erase(NumberOf(job));
 }

@@ -31,6 +31,7 @@
 #include "service/cluster/refused_ranks.h"
 #include "service/cluster/verification.h"
 #include "service/cluster/wishes.h"
+#include "service/peers/messages.h"
 
 namespace headrace::service {
 
@@ -56,6 +57,11 @@ struct LeaderOptions {
   plan::Policy policy = plan::Policy::kExact;  // likewise
   std::set<std::string> peers;                 // the only nodes that may come; empty: all may
   std::function<std::uint64_t()> random_key;   // never 0
+  // Numbers its jobs, where their plans are made together with another leader's; empty: from 1 on.
+  std::function<std::uint64_t()> next_number{};
+  // Of the jobs that have all of their ranks on one node, as that node's own leader: all of them
+  // are the one node's, which knows them by their JobIds.
+  bool in_process = false;
 };
 
 // A node whose ranks were not taken into a job, or that was in it with them.
@@ -138,20 +144,20 @@ class Leader {
 
   void Join(NodeId node, const JoinJob& join, TimeNs now);
   void Take(Job& job, Part& part, const SeatRank& seat);
-  void Take(Job& job, Part& part, const LoseRank& lost);
-  void Take(Job& job, Part& part, const EndRank& end);
-  void Take(Job& job, Part& part, const BreakJob& broken, TimeNs now);
+  void Take(Job& job, Part& part, const ReportRankLost& lost);
+  void Take(Job& job, Part& part, const ReportRankLeft& end);
+  void Take(Job& job, Part& part, const ReportJobFailed& broken, TimeNs now);
   void Take(Job& job, Part& part, const ForgetJob& forget);
   void Take(Job& job, Part& part, const JobOpened& opened);
   void Take(Job& job, Part& part, const JobMeasured& measured);
   void Take(Job& job, Part& part, const JobStarted& started);
-  void Take(Job& job, Part& part, const HandLayout& handed);
-  void Take(Job& job, Part& part, const TellTimes& told);
-  void Take(Job& job, Part& part, const WishPolicy& wish);
-  void Take(Job& job, Part& part, const HoldPlan& held);
-  void Take(Job& job, Part& part, const WishSteering& wish);
-  void Take(Job& job, Part& part, const TellLate& late, TimeNs now);
-  void Take(Job& job, Part& part, const TellHash& told);
+  void Take(Job& job, Part& part, const ReportLayout& handed);
+  void Take(Job& job, Part& part, const ReportTimes& told);
+  void Take(Job& job, Part& part, const RequestPolicy& wish);
+  void Take(Job& job, Part& part, const ReportPlanAck& held);
+  void Take(Job& job, Part& part, const RequestSteering& wish);
+  void Take(Job& job, Part& part, const ReportRankLate& late, TimeNs now);
+  void Take(Job& job, Part& part, const ReportBlockHash& told);
 
   Jobs::iterator Find(NodeId node, std::uint32_t number);
   // The job of that name that still takes nodes, a new one, or why neither.
@@ -174,12 +180,16 @@ class Leader {
   void Do(Job& job, const PlanOffer& offer);
   void Do(Job& job, const PlanSwitch& change);
   void Do(Job& job, const PlanNote& note);
-  bool IsDrain(const Job& job, const BreakJob& broken) const;
+  bool IsDrain(const Job& job, const ReportJobFailed& broken) const;
   void Drained(Job& job, Part& part);
   void Fail(Job& job, Code code, const std::string& cause);
   void CloseIfForgotten(Job& job);
   void ShowWaits(Job& job);
   std::string WaitsOf(const Job& job) const;
+  // Of a rank or node that may be what the job waits for; empty: none was refused.
+  const std::string& RefusalOf(const Job& job) const {
+    return job.refused.empty() ? refused_ : job.refused;
+  }
   bool WantsServers(const Job& job) const;
 
   JobNumber NumberOf(const Job& job) const;
@@ -193,8 +203,8 @@ class Leader {
   LostEpochs lost_;
   RefusedRanks refused_ranks_;
   std::vector<RefusedNode> refused_nodes_;
-  std::string refused_;  // as NodeRefused was told
-  JobNumber jobs_opened_ = 0;
+  std::string refused_;            // as NodeRefused was told
+  std::uint32_t jobs_opened_ = 0;  // their epochs begin with it
   std::uint32_t servers_numbered_ = 0;
   std::vector<ToNode> messages_;
   std::vector<ToWatch> errands_;

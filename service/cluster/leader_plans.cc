@@ -20,25 +20,25 @@ void Leader::BeginPlanning(Job& job) {
 
 // A server has no part in it, and before the job starts there is nothing to plan for: then the
 // message is none of an honest node.
-void Leader::Take(Job& job, Part& part, const HandLayout& handed) {
+void Leader::Take(Job& job, Part& part, const ReportLayout& handed) {
   if (job.planning == nullptr || part.server || handed.layout == nullptr) return;
   job.planning->TakeLayout(part.place, handed.layout, handed.policy);
   GoOnPlanning(job);
 }
 
-void Leader::Take(Job& job, Part& part, const TellTimes& told) {
+void Leader::Take(Job& job, Part& part, const ReportTimes& told) {
   if (job.planning == nullptr || part.server) return;
   job.planning->TakeTimes(part.place, told.seen);
   GoOnPlanning(job);
 }
 
-void Leader::Take(Job& job, Part& part, const WishPolicy& wish) {
+void Leader::Take(Job& job, Part& part, const RequestPolicy& wish) {
   if (job.planning == nullptr || part.server) return;
   job.planning->Want(wish.policy);
   GoOnPlanning(job);
 }
 
-void Leader::Take(Job& job, Part& part, const HoldPlan& held) {
+void Leader::Take(Job& job, Part& part, const ReportPlanAck& held) {
   if (job.planning == nullptr || part.server) return;
   job.planning->TakeAnswer(part.place, held.version, held.hash, held.iteration);
   GoOnPlanning(job);
@@ -80,15 +80,16 @@ void Leader::Do(Job& job, const PlanOffer& offer) {
 void Leader::Do(Job& job, const PlanSwitch& change) {
   for (const Part& part : job.parts) {
     if (part.server) continue;
-    Send(part, SwitchTo{.job = part.number,
-                        .version = change.version,
-                        .from_iteration = change.from_iteration,
-                        .before_s = change.before_s});
+    Send(part, AnnouncePlanSwitch{.job = part.number,
+                                  .version = change.version,
+                                  .from_iteration = change.from_iteration,
+                                  .before_s = change.before_s});
   }
 }
 
-void Leader::Do(Job& /*job*/, const PlanNote& note) {
-  errands_.push_back({Event{.code = note.code, .job = {}, .text = note.text}});
+void Leader::Do(Job& job, const PlanNote& note) {
+  const JobId id = options_.in_process ? JobId{job.parts.front().number} : JobId{};
+  errands_.push_back({Event{.code = note.code, .job = id, .text = note.text}});
 }
 
 }  // namespace headrace::service

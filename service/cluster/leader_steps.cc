@@ -29,7 +29,7 @@ std::string Leader::WaitsOf(const Job& job) const {
           "--role server",
           options_.node_name);
     }
-    const std::string& refused = job.refused.empty() ? refused_ : job.refused;
+    const std::string& refused = RefusalOf(job);
     return fmt::format("{} of {} ranks have attached: {}{}{}", job.world_size - missing.size(),
                        job.world_size, MissingRanks(missing), refused.empty() ? "" : "; ", refused);
   }
@@ -47,10 +47,11 @@ std::string Leader::WaitsOf(const Job& job) const {
 
 void Leader::ShowWaits(Job& job) {
   const std::string text = WaitsOf(job);
+  const bool refused = job.stage == Stage::kForming && !RefusalOf(job).empty();
   for (Part& part : job.parts) {
     if (part.server || part.told == text) continue;
     part.told = text;
-    Send(part, TellWaits{.job = part.number, .text = text});
+    Send(part, AnnounceWaits{.job = part.number, .text = text, .refused = refused});
   }
 }
 
@@ -62,10 +63,10 @@ void Leader::FormIfComplete(Job& job) {
   // A node that has joined and has no rank yet has one that is taken; it hears that soon.
   std::erase_if(job.parts, [this, &job](const Part& part) {
     if (!part.ranks.empty()) return false;
-    Send(part, FailJob{.job = part.number,
-                       .code = Code::kAlreadyExists,
-                       .cause = fmt::format("all {} ranks of job {} are on other nodes",
-                                            job.world_size, job.name)});
+    Send(part, AnnounceJobFailed{.job = part.number,
+                                 .code = Code::kAlreadyExists,
+                                 .cause = fmt::format("all {} ranks of job {} are on other nodes",
+                                                      job.world_size, job.name)});
     return true;
   });
   std::sort(job.parts.begin(), job.parts.end(), [](const Part& one, const Part& other) {

@@ -9,7 +9,7 @@ namespace headrace::service {
 
 // All nodes hear of it in the order in which the leader did, whoever asks. A job that has not begun
 // can only be ended: honest nodes keep what else people want of it until then.
-void Leader::Take(Job& job, Part& part, const WishSteering& wish) {
+void Leader::Take(Job& job, Part& part, const RequestSteering& wish) {
   if (part.server) return;
   Steering steering = wish.steering;
   steering.node = NameOf(part);
@@ -22,12 +22,12 @@ void Leader::Take(Job& job, Part& part, const WishSteering& wish) {
     if (other.server || other.forgot) continue;
     Steering told = steering;
     if (other.node == part.node) told.node.clear();
-    Send(other, SteerNode{.job = other.number, .steering = std::move(told)});
+    Send(other, AnnounceSteering{.job = other.number, .steering = std::move(told)});
   }
 }
 
 // A node says so of a job that was to be drained.
-bool Leader::IsDrain(const Job& job, const BreakJob& broken) const {
+bool Leader::IsDrain(const Job& job, const ReportJobFailed& broken) const {
   return job.drain.has_value() && broken.code == CodeOfEnd(*job.drain);
 }
 
@@ -42,16 +42,17 @@ void Leader::Drained(Job& job, Part& part) {
 
 // A node that has started tells it when others have not said yet that they have: all were told to
 // start, and hear this after it.
-void Leader::Take(Job& job, Part& part, const TellLate& late, TimeNs now) {
+void Leader::Take(Job& job, Part& part, const ReportRankLate& late, TimeNs now) {
   if (part.server || job.stage < Stage::kStarting || !part.late.Take(now)) return;
   for (const Part& other : job.parts) {
     if (other.node == part.node || other.server || other.forgot) continue;
-    Send(other, HearLate{.job = other.number,
-                         .text = fmt::format("heard from node {}: {}", NameOf(part), late.text)});
+    Send(other,
+         AnnounceRankLate{.job = other.number,
+                          .text = fmt::format("heard from node {}: {}", NameOf(part), late.text)});
   }
 }
 
-void Leader::Take(Job& job, Part& part, const TellHash& told) {
+void Leader::Take(Job& job, Part& part, const ReportBlockHash& told) {
   if (part.server || !job.verification) return;
   if (const auto difference = job.verification->Take(part.place, told.hash); difference) {
     Fail(job, Code::kCorrupt, *difference);

@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <variant>
 
-#include "service/actor/messages.h"
+#include "service/dispatch/messages.h"
+#include "service/lane/messages.h"
+#include "service/watch/messages.h"
 
 namespace headrace::service {
 

@@ -5,12 +5,12 @@
 // for a server, a number that the leader chose. Numbers are never used again on a connection, so
 // a message about a job that one side has forgotten is recognised and ignored.
 //
-//   node   --JoinJob, SeatRank, LoseRank, EndRank, BreakJob, ForgetJob-->  leader
-//   leader --TellWaits, FailJob, RankGone, CloseJob-->                     node
-//   leader --OpenJob, MeasureJob, StartJob-->  node  --JobOpened, JobMeasured, JobStarted--> leader
-//   node   --HandLayout, TellTimes, WishPolicy, WishSteering, TellLate, TellHash-->  leader
-//   leader --PlanPiece ...-->  node  --HoldPlan-->  leader  --SwitchTo-->  node
-//   leader --SteerNode, HearLate-->                                        node
+//   node -> leader: JoinJob, SeatRank, ForgetJob, JobOpened, JobMeasured, JobStarted, and what
+//     happened there (Report...: RankLost, RankLeft, JobFailed, RankLate, Layout, Times, PlanAck,
+//     BlockHash) or what people there want (RequestPolicy, RequestSteering)
+//   leader -> node: OpenJob, MeasureJob, StartJob, CloseJob, PlanPiece, and what holds for all
+//     nodes (Announce...: Waits, JobFailed, RankLeft, RankLate, PlanSwitch, Steering)
+//   either way: Goodbye
 #pragma once
 
 #include <cstdint>
@@ -64,7 +64,7 @@ struct SeatRank {
   std::int32_t pid = 0;
   std::uint32_t after_epoch = 0;  // of the job, in which the rank was before; 0: it begins
 };
-struct LoseRank {
+struct ReportRankLost {
   std::uint32_t job = 0;
   std::uint32_t rank = 0;
   std::string cause;    // "exited or was killed"
@@ -72,13 +72,13 @@ struct LoseRank {
 };
 // The rank has left in an orderly way after its first `posted` operations, and after it posted
 // every gradient of its first `iterations` iterations.
-struct EndRank {
+struct ReportRankLeft {
   std::uint32_t job = 0;
   std::uint32_t rank = 0;
   std::uint64_t posted = 0;
   std::uint64_t iterations = 0;
 };
-struct BreakJob {
+struct ReportJobFailed {
   std::uint32_t job = 0;
   Code code = Code::kInternal;
   std::string cause;
@@ -104,38 +104,38 @@ struct JobStarted {
   std::uint64_t hash = 0;  // of what this node uses
 };
 // All ranks of the node have handed in this layout.
-struct HandLayout {
+struct ReportLayout {
   std::uint32_t job = 0;
   std::shared_ptr<const Layout> layout;  // shared with dispatch, which only reads it; never null
   std::optional<plan::Policy> policy;    // nothing: as the leader has it
 };
 // How iterations went on the node, and what its lanes cost meanwhile.
-struct TellTimes {
+struct ReportTimes {
   std::uint32_t job = 0;
   NodeSeen seen;
 };
 // Somebody on the node wants plans by that policy from now on.
-struct WishPolicy {
+struct RequestPolicy {
   std::uint32_t job = 0;
   plan::Policy policy = plan::Policy::kExact;
 };
 // A person on the node steers the job; that person may, as the node has checked.
-struct WishSteering {
+struct RequestSteering {
   std::uint32_t job = 0;
   Steering steering;
 };
 // Everybody waits for a rank of this node: JobLate::text.
-struct TellLate {
+struct ReportRankLate {
   std::uint32_t job = 0;
   std::string text;
 };
 // What the node's ranks have got in one block.
-struct TellHash {
+struct ReportBlockHash {
   std::uint32_t job = 0;
   BlockHash hash;
 };
 // The answer to the last PlanPiece: dispatch has the plan.
-struct HoldPlan {
+struct ReportPlanAck {
   std::uint32_t job = 0;
   std::uint32_t version = 0;
   std::uint64_t hash = 0;       // of what this node uses
@@ -143,9 +143,10 @@ struct HoldPlan {
 };
 
 // ---- from the leader ----
-struct TellWaits {
+struct AnnounceWaits {
   std::uint32_t job = 0;
   std::string text;
+  bool refused = false;  // it names a node or rank that was refused: its users have to do something
 };
 struct OpenJob {
   std::uint32_t job = 0;
@@ -161,12 +162,12 @@ struct StartJob {
   std::uint64_t hash = 0;
 };
 // The job has failed, or this node may not take part in it. The last that is said of it.
-struct FailJob {
+struct AnnounceJobFailed {
   std::uint32_t job = 0;
   Code code = Code::kInternal;
   std::string cause;
 };
-struct RankGone {
+struct AnnounceRankLeft {
   std::uint32_t job = 0;
   std::uint32_t rank = 0;
   std::uint64_t posted = 0;
@@ -179,7 +180,7 @@ struct CloseJob {
 };
 // Every node holds the plan: it moves that iteration and later ones. The plan itself comes before,
 // in pieces (PlanPiece, plan_text.h).
-struct SwitchTo {
+struct AnnouncePlanSwitch {
   std::uint32_t job = 0;
   std::uint32_t version = 0;
   std::uint64_t from_iteration = 0;
@@ -187,12 +188,12 @@ struct SwitchTo {
 };
 
 // To every node with ranks, the one that wished it too.
-struct SteerNode {
+struct AnnounceSteering {
   std::uint32_t job = 0;
   Steering steering;
 };
 // To every node but the one that told.
-struct HearLate {
+struct AnnounceRankLate {
   std::uint32_t job = 0;
   std::string text;
 };
@@ -204,9 +205,11 @@ struct Goodbye {
 };
 
 using PeerMessage =
-    std::variant<JoinJob, SeatRank, LoseRank, EndRank, BreakJob, ForgetJob, JobOpened, JobMeasured,
-                 JobStarted, HandLayout, TellTimes, WishPolicy, HoldPlan, TellWaits, OpenJob,
-                 MeasureJob, StartJob, FailJob, RankGone, CloseJob, PlanPiece, SwitchTo, Goodbye,
-                 WishSteering, TellLate, SteerNode, HearLate, TellHash>;
+    std::variant<JoinJob, SeatRank, ReportRankLost, ReportRankLeft, ReportJobFailed, ForgetJob,
+                 JobOpened, JobMeasured, JobStarted, ReportLayout, ReportTimes, RequestPolicy,
+                 ReportPlanAck, AnnounceWaits, OpenJob, MeasureJob, StartJob, AnnounceJobFailed,
+                 AnnounceRankLeft, CloseJob, PlanPiece, AnnouncePlanSwitch, Goodbye,
+                 RequestSteering, ReportRankLate, AnnounceSteering, AnnounceRankLate,
+                 ReportBlockHash>;
 
 }  // namespace headrace::service

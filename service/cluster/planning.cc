@@ -6,6 +6,7 @@
 
 #include "ipc/base/check.h"
 #include "service/cluster/plan_text.h"
+#include "service/peers/messages.h"
 #include "service/plan/canonical.h"
 
 namespace headrace::service {

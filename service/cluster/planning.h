@@ -18,15 +18,14 @@
 #include <vector>
 
 #include "ipc/base/error.h"
-#include "service/actor/messages.h"
+#include "service/actor/request.h"
 #include "service/cluster/layouts.h"
 #include "service/cluster/planning_inputs.h"
 #include "service/plan/plan.h"
+#include "service/watch/messages.h"
 
 namespace headrace::service {
 
-// The bit that tells the tokens of jobs planned at home from those of jobs that a leader plans.
-inline constexpr RequestToken kLocalPlanToken = RequestToken{1} << 63;
 // By how much of the iteration a new plan must be faster than the one in force.
 inline constexpr double kPlanMargin = 0.005;
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ipc/base/result.h"
-#include "service/plan/profile.h"
+#include "ipc/profile.h"
 #include "service/plan/route.h"
 #include "service/session/layout.h"
 #include "transport/network.h"

@@ -5,8 +5,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "ipc/base/foreign_text.h"
+
 namespace headrace::service {
 namespace {
+
+constexpr std::size_t kNameShownMax = 64;
 
 Error Wrong(std::string text) { return Error(Code::kInvalidArgument, std::move(text)); }
 
@@ -35,6 +39,16 @@ const char* NameOf(SteeringKind kind) {
 }
 
 }  // namespace
+
+Result<std::optional<plan::Policy>> ReadPolicyName(std::string_view name) {
+  if (name.empty()) return std::optional<plan::Policy>();
+  if (const std::optional<plan::Policy> policy = plan::PolicyNamed(name)) return policy;
+  std::vector<std::string_view> known;
+  for (const plan::Policy policy : plan::kPolicies) known.push_back(plan::Name(policy));
+  return Error(Code::kInvalidArgument,
+               fmt::format("policy \"{}\" is none of {}", Printable(name, kNameShownMax),
+                           fmt::join(known, ", ")));
+}
 
 Status CheckSteering(std::uint8_t kind, std::uint64_t value) {
   if (kind == 0 || kind > kSteeringKindsCount) {

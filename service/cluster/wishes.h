@@ -3,13 +3,19 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ipc/base/result.h"
+#include "service/plan/plan.h"
 #include "service/session/steering.h"
 
 namespace headrace::service {
+
+// The policy of that name, nothing for an empty one, or which names there are.
+Result<std::optional<plan::Policy>> ReadPolicyName(std::string_view name);
 
 // A kind and a value as they came from outside. The error names the value, what is possible and how
 // to ask for it.

@@ -72,13 +72,13 @@ Status CheckWithoutNetwork(const Config& config) {
     bool set;
   };
   const std::array<Setting, 7> settings = {
-      Setting{"role", config.role == "server"},
+      Setting{"role", config.role == Role::kServer},
       Setting{"peers", !config.peers.empty()},
       Setting{"tls_certificate", !config.tls_key.empty()},
       Setting{"plain_text", config.plain_text},
       Setting{"rails", !config.rails.empty()},
       Setting{"network_transports", !config.network_transports.empty()},
-      Setting{"gpu_network", config.gpu_network == "nccl"}};
+      Setting{"gpu_network", config.gpu_network == GpuNetwork::kNccl}};
   for (const Setting& setting : settings) {
     if (!setting.set) continue;
     return Wrong(
@@ -90,13 +90,13 @@ Status CheckWithoutNetwork(const Config& config) {
 }
 
 Status CheckGpuNetwork(const Config& config) {
-  if (config.gpu_network != "nccl") return {};
-  if (config.gpu == "off") {
+  if (config.gpu_network != GpuNetwork::kNccl) return {};
+  if (config.gpu == GpuUse::kOff) {
     return Wrong(
         "gpu_network is nccl, but gpu is off, so that there is no GPU to take memory from: set gpu "
         "to auto or on, or gpu_network to staged");
   }
-  if (config.role == "server") {
+  if (config.role == Role::kServer) {
     return Wrong(
         "gpu_network is nccl, but role is server, and servers sum in host memory: set gpu_network "
         "to staged here; jobs with servers take GPUs' memory through the host's");
@@ -105,7 +105,7 @@ Status CheckGpuNetwork(const Config& config) {
 }
 
 Status CheckNetwork(const Config& config) {
-  if (config.role == "server" && config.rendezvous.empty()) {
+  if (config.role == Role::kServer && config.rendezvous.empty()) {
     return Wrong(
         "role is server, but rendezvous is empty: set it to the host:port of the node whose "
         "jobs this server shall sum for");

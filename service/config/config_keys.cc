@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <vector>
+#include <type_traits>
+#include <utility>
 
 #include "ipc/base/policies.h"
 
@@ -20,16 +21,23 @@ constexpr std::uint64_t kPathMax = 4095;
 
 constexpr std::uint64_t kTransportsMax = 255;
 
-constexpr std::array<std::string_view, 6> kLogLevels = {"trace",   "debug", "info",
-                                                        "warning", "error", "off"};
-constexpr std::array<std::string_view, 3> kGpus = {"auto", "on", "off"};
-constexpr std::array<std::string_view, 2> kOnOff = {"on", "off"};
-constexpr std::array<std::string_view, 2> kGpuLanes = {"nvlink", "nccl"};
-constexpr std::array<std::string_view, 2> kGpuNetworks = {"staged", "nccl"};
-constexpr std::array<std::string_view, 2> kRoles = {"node", "server"};
-constexpr std::array<std::string_view, 2> kArchitectures = {"all-reduce", "parameter-server"};
-constexpr std::array<std::string_view, 5> kAlgorithms = {
-    "auto", "direct-exchange", "recursive-doubling", "direct-scatter", "ring"};
+// The choice of a member whose enum counts from 0.
+template <auto kMember>
+constexpr ConfigKey::Choice ChoiceOf(std::span<const std::string_view> names) {
+  using Enum = std::remove_cvref_t<decltype(std::declval<Config>().*kMember)>;
+  return {names,
+          [](Config& config, std::size_t index) { config.*kMember = static_cast<Enum>(index); },
+          [](const Config& config) { return static_cast<std::size_t>(config.*kMember); }};
+}
+
+// Policies have numbers of their own.
+constexpr ConfigKey::Choice kPolicyChoice = {
+    plan::kPolicyNames,
+    [](Config& config, std::size_t index) { config.policy = plan::kPolicies[index]; },
+    [](const Config& config) {
+      const auto* found = std::find(plan::kPolicies.begin(), plan::kPolicies.end(), config.policy);
+      return static_cast<std::size_t>(found - plan::kPolicies.begin());
+    }};
 
 constexpr std::array kKeys = {
     ConfigKey{"socket", Kind::kPath, &Config::socket_path, 1, kSocketPathMax,
@@ -51,8 +59,8 @@ constexpr std::array kKeys = {
               "what is open that long after SIGTERM ends with an error"},
     ConfigKey{"dedicated_lanes", Kind::kSwitch, &Config::dedicated_lanes, 0, 0,
               "lanes on threads of their own instead of dispatch's"},
-    ConfigKey{"log_level", Kind::kChoice, &Config::log_level, 0, 0,
-              "least important message that is logged", kLogLevels},
+    ConfigKey{"log_level", Kind::kChoice, ChoiceOf<&Config::log_level>(kLogLevelNames), 0, 0,
+              "least important message that is logged"},
     ConfigKey{
         "log_queue_bytes", Kind::kInteger, &Config::log_queue_bytes, 4096, std::uint64_t{1} << 30U,
         "bytes of log lines that wait while nobody reads them; beyond, the oldest are dropped"},
@@ -62,24 +70,22 @@ constexpr std::array kKeys = {
               "hold an iteration back where the phases of two jobs collide on a lane"},
     ConfigKey{"http_address", Kind::kListen, &Config::http_address, 0, 0,
               "host:port of metrics, health and status page; \"\": none"},
-    ConfigKey{"gpu", Kind::kChoice, &Config::gpu, 0, 0,
-              "use GPUs: auto when there are some, on or not at all, off", kGpus},
+    ConfigKey{"gpu", Kind::kChoice, ChoiceOf<&Config::gpu>(kGpuUseNames), 0, 0,
+              "use GPUs: auto when there are some, on or not at all, off"},
     ConfigKey{"cuda_library", Kind::kLibrary, &Config::cuda_library, 0, kPathMax,
               "CUDA's driver, a file or a name that the loader finds; \"\": libcuda.so.1"},
-    ConfigKey{"gpu_lane", Kind::kChoice, &Config::gpu_lane, 0, 0,
-              "what sums and moves between the GPUs of this node", kGpuLanes},
+    ConfigKey{"gpu_lane", Kind::kChoice, ChoiceOf<&Config::gpu_lane>(kGpuLaneKindNames), 0, 0,
+              "what sums and moves between the GPUs of this node"},
     ConfigKey{
-        "gpu_multicast", Kind::kChoice, &Config::gpu_multicast, 0, 0,
+        "gpu_multicast", Kind::kChoice, ChoiceOf<&Config::gpu_multicast>(kGpuMulticastNames), 0, 0,
         "whether the switch between GPUs sums where it can (NVLS, lane nvlink), in an order of "
-        "its own",
-        kOnOff},
+        "its own"},
     ConfigKey{"nccl_library", Kind::kLibrary, &Config::nccl_library, 0, kPathMax,
               "NCCL, a file or a name that the loader finds; \"\": libnccl.so.2; Python's package "
               "has it as nvidia/nccl/lib/libnccl.so.2"},
-    ConfigKey{"gpu_network", Kind::kChoice, &Config::gpu_network, 0, 0,
+    ConfigKey{"gpu_network", Kind::kChoice, ChoiceOf<&Config::gpu_network>(kGpuNetworkNames), 0, 0,
               "how GPUs' memory goes to other nodes: staged through pinned host memory, or by nccl "
-              "from each GPU",
-              kGpuNetworks},
+              "from each GPU"},
     ConfigKey{"gpu_ctas", Kind::kInteger, &Config::gpu_ctas, 1, 1024,
               "blocks of threads of a GPU that one sum or move may take"},
     ConfigKey{"sessions_per_uid", Kind::kQuota, &Config::sessions_per_uid, 0, 1'000'000,
@@ -110,16 +116,15 @@ constexpr std::array kKeys = {
     ConfigKey{"tls_key", Kind::kPath, &Config::tls_key, 0, kPathMax, "this node's private key"},
     ConfigKey{"plain_text", Kind::kSwitch, &Config::plain_text, 0, 0,
               "speak without TLS with other hosts too"},
-    ConfigKey{"role", Kind::kChoice, &Config::role, 0, 0,
-              "node: has ranks; server: sums for the jobs of other nodes", kRoles},
+    ConfigKey{"role", Kind::kChoice, ChoiceOf<&Config::role>(kRoleNames), 0, 0,
+              "node: has ranks; server: sums for the jobs of other nodes"},
     ConfigKey{"rendezvous", Kind::kAddress, &Config::rendezvous, 0, 0,
               "where a server offers itself, and a node's jobs meet that name no place; "
               "\"\" with peers: the first of them"},
-    ConfigKey{"architecture", Kind::kChoice, &Config::architecture, 0, 0,
-              "of jobs led here that name none", kArchitectures},
-    ConfigKey{"policy", Kind::kChoice, &Config::policy, 0, 0,
-              "how plans of gradients are made, of jobs led here that name none",
-              plan::kPolicyNames},
+    ConfigKey{"architecture", Kind::kChoice, ChoiceOf<&Config::architecture>(kArchitectureNames), 0,
+              0, "of jobs led here that name none"},
+    ConfigKey{"policy", Kind::kChoice, kPolicyChoice, 0, 0,
+              "how plans of gradients are made, of jobs led here that name none"},
     ConfigKey{"block_bytes", Kind::kInteger, &Config::block_bytes, 4096, std::uint64_t{1} << 30U,
               "size of the blocks that travel between nodes"},
     ConfigKey{"verify", Kind::kInteger, &Config::verify, 0, 1'000'000,
@@ -130,8 +135,9 @@ constexpr std::array kKeys = {
               "UCX_TLS, the transports between nodes; \"\": the service's choice"},
     ConfigKey{"network_credit_bytes", Kind::kInteger, &Config::network_credit_bytes, 4096,
               std::uint64_t{1} << 40U, "bytes in flight per job and lane between nodes"},
-    ConfigKey{"network_algorithm", Kind::kChoice, &Config::network_algorithm, 0, 0,
-              "how nodes sum a block; auto: by its size and the measured cost", kAlgorithms},
+    ConfigKey{"network_algorithm", Kind::kChoice,
+              ChoiceOf<&Config::network_algorithm>(kNetworkAlgorithmNames), 0, 0,
+              "how nodes sum a block; auto: by its size and the measured cost"},
 };
 
 }  // namespace

@@ -21,7 +21,7 @@ struct ConfigKey {
     kInteger,
     kQuota,  // an integer or "auto", which is kQuotaAuto
     kSwitch,
-    kChoice,   // one of `words`
+    kChoice,   // one of `choice`
     kName,     // of a node; may be empty, as the rest
     kListen,   // host:port, "*" and port 0 included; stored with its port
     kAddress,  // host:port; stored with its port
@@ -29,7 +29,14 @@ struct ConfigKey {
     kRails,    // eth0,eth1
     kText,
   };
-  using Member = std::variant<std::string Config::*, std::uint64_t Config::*, bool Config::*>;
+  // A member of an enum type: the names of its values, in their order, and access by the index.
+  struct Choice {
+    std::span<const std::string_view> names;
+    void (*set)(Config& config, std::size_t index);
+    std::size_t (*get)(const Config& config);
+  };
+  using Member =
+      std::variant<std::string Config::*, std::uint64_t Config::*, bool Config::*, Choice>;
 
   std::string_view name;  // in the file; HEADRACE_NAME in the environment, --name as a flag
   Kind kind;
@@ -37,7 +44,6 @@ struct ConfigKey {
   std::uint64_t min = 0;
   std::uint64_t max = 0;
   std::string_view help;
-  std::span<const std::string_view> words{};
 };
 
 std::span<const ConfigKey> ConfigKeys();

@@ -29,6 +29,10 @@ std::string BinaryText(std::uint64_t bytes) {
   return fmt::format("{}{}", bytes, kUnits[unit]);
 }
 
+std::span<const std::string_view> NamesOf(const ConfigKey& key) {
+  return std::get<ConfigKey::Choice>(key.member).names;
+}
+
 std::string KindName(const ConfigKey& key) {
   switch (key.kind) {
     case Kind::kPath:
@@ -44,7 +48,7 @@ std::string KindName(const ConfigKey& key) {
     case Kind::kSwitch:
       return "true or false";
     case Kind::kChoice:
-      return fmt::format("one of the words {}", fmt::join(key.words, ", "));
+      return fmt::format("one of {}", fmt::join(NamesOf(key), ", "));
     case Kind::kName:
       return "a name";
     case Kind::kListen:
@@ -158,14 +162,22 @@ Status CheckText(const ConfigKey& key, const std::string& text) {
       if (Result<std::vector<std::string>> rails = ParseRails(text); !rails) status = rails.error();
       break;
     default:
-      if (std::find(key.words.begin(), key.words.end(), text) == key.words.end()) {
-        return WrongType(key, fmt::format("\"{}\"", text));
-      }
+      break;
   }
   return status ? Status() : status.error().Within(key.name);
 }
 
+Status SetChoice(const ConfigKey& key, const std::string& text, Config& config) {
+  const std::span<const std::string_view> names = NamesOf(key);
+  const auto found = std::find(names.begin(), names.end(), text);
+  if (found == names.end()) return WrongType(key, fmt::format("\"{}\"", text));
+  std::get<ConfigKey::Choice>(key.member)
+      .set(config, static_cast<std::size_t>(found - names.begin()));
+  return {};
+}
+
 Status SetText(const ConfigKey& key, const std::string& text, Config& config) {
+  if (key.kind == Kind::kChoice) return SetChoice(key, text, config);
   std::string& member = config.*std::get<std::string Config::*>(key.member);
   if (key.kind == Kind::kListen || key.kind == Kind::kAddress) {
     Result<std::string> address = NormalAddress(key, text);
@@ -187,7 +199,7 @@ bool ParseNumber(std::string_view text, int base, std::int64_t& number) {
 }  // namespace
 
 std::string AllowedValues(const ConfigKey& key) {
-  if (key.kind == Kind::kChoice) return fmt::format("{}", fmt::join(key.words, ", "));
+  if (key.kind == Kind::kChoice) return fmt::format("{}", fmt::join(NamesOf(key), ", "));
   if (key.kind != Kind::kInteger) return "";
   // What no machine reaches is no limit to a person.
   constexpr std::uint64_t kLimitShownMax = std::uint64_t{1} << 40U;
@@ -261,6 +273,9 @@ std::string PrintConfigValue(const ConfigKey& key, const Config& config) {
   }
   if (const auto* on = std::get_if<bool Config::*>(&key.member)) {
     return config.**on ? "true" : "false";
+  }
+  if (const auto* choice = std::get_if<ConfigKey::Choice>(&key.member)) {
+    return QuotedText(std::string(choice->names[choice->get(config)]));
   }
   const std::uint64_t number = config.*std::get<std::uint64_t Config::*>(key.member);
   if (key.kind == Kind::kQuota && number == kQuotaAuto) return QuotedText(std::string(kAutoText));

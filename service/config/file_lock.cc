@@ -9,7 +9,9 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <ctime>
+#include <thread>
 #include <utility>
 
 #include "ipc/base/lock_file.h"
@@ -20,6 +22,11 @@ namespace {
 // A holder that leaves removes its lock file, perhaps between our open and our lock; then the lock
 // is on a file that nobody else can find, and we begin again.
 constexpr int kLockAttemptsMax = 16;
+// Whoever asks for the lock's state (ipc/base/lock_file.h) has it for a moment.
+constexpr int kLooksMax = 10;
+constexpr std::chrono::milliseconds kLookTime{20};
+// Users outside of the group could else take a lock that a killed service left, and keep it.
+constexpr mode_t kLockMode = 0640;
 
 // Whether the open file is still the one at `path`.
 bool StillAt(int fd, const std::string& path) {
@@ -41,16 +48,29 @@ Error HeldBy(int fd, const std::string& path, std::string_view what) {
                   path, holder));
 }
 
+// Takes the lock, unless somebody has it for longer than a look. errno says why not.
+bool TryLock(int fd) {
+  for (int look = 1; ::flock(fd, LOCK_EX | LOCK_NB) != 0; ++look) {
+    if (errno != EWOULDBLOCK || look == kLooksMax) return false;
+    std::this_thread::sleep_for(kLookTime);
+  }
+  return true;
+}
+
 Result<UniqueFd> OpenLocked(const std::string& locked, std::string_view what) {
   const std::string path = LockFileOf(locked);
   for (int attempt = 0; attempt < kLockAttemptsMax; ++attempt) {
-    UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
+    UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kLockMode));
     if (!fd) return SystemError("open " + path, errno);
-    if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (!TryLock(fd.get())) {
       if (errno == EWOULDBLOCK) return HeldBy(fd.get(), locked, what);
       return SystemError("flock " + path, errno);
     }
-    if (StillAt(fd.get(), path)) return fd;
+    if (!StillAt(fd.get(), path)) continue;
+    // One that an older release left may be readable for all.
+    if (::fchmod(fd.get(), kLockMode) != 0)
+      return SystemError("set the permissions of " + path, errno);
+    return fd;
   }
   return Error(Code::kBusy, fmt::format("{}: the lock file was replaced {} times while locking it",
                                         path, kLockAttemptsMax));

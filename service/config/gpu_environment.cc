@@ -19,11 +19,11 @@ constexpr std::string_view kConnectionsMax = "32";
 Error Refused(std::string text) { return Error(Code::kInvalidArgument, std::move(text)); }
 
 bool UsesNccl(const Config& config) {
-  return config.gpu_lane == "nccl" || config.gpu_network == "nccl";
+  return config.gpu_lane == GpuLaneKind::kNccl || config.gpu_network == GpuNetwork::kNccl;
 }
 
 Status CheckConnections(const Config& config, const std::optional<std::string>& given) {
-  if (!given || *given == kConnectionsMax || config.gpu_network != "nccl") return {};
+  if (!given || *given == kConnectionsMax || config.gpu_network != GpuNetwork::kNccl) return {};
   return Refused(fmt::format(
       "{} is {}, but gpu_network is nccl, whose streams wait for other nodes and must not share a "
       "queue of the GPU: unset it, or set it to {}",
@@ -80,7 +80,7 @@ Status AddNccl(const Config& config, const Environment& environment, Variables& 
 
 Result<Variables> GpuEnvironment(const Config& config, const Environment& environment) {
   Variables variables;
-  if (config.gpu == "off") return variables;
+  if (config.gpu == GpuUse::kOff) return variables;
   const std::string connections(kConnections);
   const std::optional<std::string> given = environment(connections);
   if (Status checked = CheckConnections(config, given); !checked) return checked.error();

@@ -109,7 +109,7 @@ Result<bool> Instance::Check(const std::string& socket_path, const std::string& 
   if (Status status = CheckDirectories(socket_path, board_path); !status) return status.error();
   const Result<bool> is_there = FindSocket(socket_path);
   if (!is_there) return is_there.error();
-  const bool held = LookAtLock(socket_path) == LockState::kHeld;
+  const bool held = LockStateOf(socket_path) == LockState::kHeld;
   if (held || !*is_there) return held;
   const Status free = CheckNobodyListens(socket_path);
   return free ? Result<bool>(false) : Result<bool>(free.error());

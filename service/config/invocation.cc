@@ -139,7 +139,7 @@ Result<Config> Gather(const Line& line, const Environment& environment) {
   }
   // The peers of a static list need a place to meet on which all of them agree.
   const Result<std::vector<ConfiguredPeer>> peers = ParsePeers(config.peers);
-  if (peers && !peers->empty() && config.rendezvous.empty() && config.role == "node") {
+  if (peers && !peers->empty() && config.rendezvous.empty() && config.role == Role::kNode) {
     config.rendezvous = peers->front().address.Text();
   }
   if (Status status = CheckConfig(config); !status) return status.error();

@@ -12,7 +12,6 @@
 
 #include "ipc/base/clock.h"
 #include "ipc/base/ids.h"
-#include "service/dispatch/recorder_notes.h"
 #include "service/schedule/queue.h"
 
 namespace headrace::service {
@@ -43,7 +42,6 @@ struct Part {
   State state = State::kNone;
   Range range;
   schedule::Stage stage;
-  TimeNs queued_ns = 0;
   TimeNs begin_ns = 0;  // when the lane got it
 };
 
@@ -65,7 +63,6 @@ struct Block {
   bool from_gpus = false;
   std::array<std::byte*, kRailsMax> scratch_on_gpus{};
   std::array<Part, kRailsMax> parts;
-  BlockNotes notes;
 
   // The block's name on every node and its place in the job's order.
   std::uint64_t position() const { return sequence << 16 | index; }

@@ -7,8 +7,7 @@
 
 #include "ipc/base/check.h"
 #include "service/dispatch/cut.h"
-#include "service/dispatch/rows.h"
-#include "transport/probe/probe.h"
+#include "service/dispatch/transfers.h"
 
 namespace headrace::service {
 namespace {
@@ -20,65 +19,11 @@ constexpr std::uint64_t kSharedBlockBytes = std::uint64_t{1} << 20;
 // GPUs sum as much in about that time.
 constexpr std::uint64_t kSharedGpuBlockBytes = std::uint64_t{32} << 20;
 
-std::vector<schedule::LaneTerms> Terms(const std::vector<LanePort>& lanes) {
-  std::vector<schedule::LaneTerms> terms;
-  for (const LanePort& lane : lanes) {
-    // Only stages inside the node wait for nobody.
-    terms.emplace_back(lane.credit_bytes, lane.place != LanePlace::kBetweenNodes);
-  }
-  return terms;
-}
-
 }  // namespace
 
-Blocks::Blocks(std::vector<LanePort> lanes, BoardWriter& board, Recorder& recorder,
+Blocks::Blocks(Lanes& lanes, BoardWriter& board, Recorder& recorder,
                Outgoing<MappingMessage>& mapping)
-    : first_rail_(lanes.size()),
-      queue_(Terms(lanes)),
-      board_(board),
-      recorder_(recorder),
-      mapping_(mapping) {
-  for (LanePort& port : lanes) {
-    const auto index = static_cast<std::uint8_t>(lanes_.size());
-    const bool rail = port.place == LanePlace::kBetweenNodes;
-    HR_CHECK(rail || first_rail_ == lanes.size(), port.name);
-    if (rail) first_rail_ = std::min<std::size_t>(first_rail_, index);
-    if (port.place == LanePlace::kInNode) in_node_ = index;
-    if (port.place == LanePlace::kInNodeOnGpus) on_gpus_ = index;
-    LaneState lane{
-        .out = Outgoing<LaneMessage>(*port.door), .port = std::move(port), .company = {}};
-    lane.row.in_use = 1;
-    lane.row.threads = lane.port.threads;
-    lane.row.credit_bytes = lane.port.credit_bytes;
-    SetBusy(lane, 0);
-    ipc::SetText(lane.row.name, lane.port.name);
-    ipc::SetText(lane.row.transport, lane.port.transport);
-    lanes_.push_back(std::move(lane));
-    ShowLane(index);
-  }
-}
-
-// With a stage on it, a lane between nodes may just wait for another node.
-void Blocks::SetBusy(LaneState& lane, TimeNs busy_ns) {
-  const LanePort& port = lane.port;
-  lane.busy_ns = busy_ns;
-  const bool is_known = port.measures_flow || port.place != LanePlace::kBetweenNodes;
-  lane.row.busy_ns = is_known ? busy_ns : ipc::kTimeUnknown;
-}
-
-std::uint8_t Blocks::LaneInNode(const Operation& operation) const {
-  if (!operation.shape.OnGpu()) return in_node_;
-  // No GPU memory is registered where no lane takes it.
-  HR_CHECK(on_gpus_.has_value(), operation.shape.sequence);
-  return *on_gpus_;
-}
-
-std::uint64_t Blocks::WireBytes(const Job& job, const schedule::Stage& stage) const {
-  if (!IsBetweenNodes(stage.lane)) return stage.bytes;
-  const auto members = static_cast<std::uint32_t>(job.nodes()->data_nodes_count());
-  return static_cast<std::uint64_t>(
-      transport::BytesSent(members, job.nodes()->servers_count, static_cast<double>(stage.bytes)));
-}
+    : lanes_(lanes), queue_(lanes.Terms()), board_(board), recorder_(recorder), mapping_(mapping) {}
 
 void Blocks::RemoveJob(Job& job) {
   queue_.RemoveJob(job.id());
@@ -89,6 +34,11 @@ void Blocks::RemoveJob(Job& job) {
       mapping_.Send(DiscardScratch{std::move(memory)});
     }
   }
+}
+
+void Blocks::Free(Job& job, Block& block) {
+  GiveScratch(job, block);
+  job.FreeBlock(block);
 }
 
 void Blocks::AskForScratch(Job& job, schedule::Order order) {
@@ -128,8 +78,7 @@ std::uint64_t Blocks::BlockBytes(const Job& job, const Operation& operation, Tim
   if (job.nodes() != nullptr) return operation.planned() ? 0 : job.nodes()->block_bytes;
   const std::uint64_t bytes = operation.shape.OnGpu() ? kSharedGpuBlockBytes : kSharedBlockBytes;
   if (operation.shape.Bytes() <= bytes) return 0;
-  const Company& company = lanes_[LaneInNode(operation)].company;
-  if (!company.Has(job.id(), job.share.priority, now)) return 0;
+  if (!lanes_.HasOthers(lanes_.InNode(operation), job, now)) return 0;
   const std::uint64_t count = BlocksCount(operation.shape, job.world_size(), bytes);
   return count <= kBlocksPerOperationMax ? bytes : 0;
 }
@@ -160,7 +109,7 @@ bool Blocks::MakeNext(Job& job, Operation& operation, TimeNs now) {
   block->sequence = operation.shape.sequence;
   CutBlock(operation.shape, job.world_size(), operation.block_bytes,
            static_cast<std::uint32_t>(operation.blocks_made), *block);
-  if (job.NeedsScratch(operation, *block) && !job.TakeScratch(operation, *block)) {
+  if (NeedsScratch(job, operation, *block) && !TakeScratch(job, operation, *block)) {
     const schedule::Order order = block->order();
     job.FreeBlock(*block);
     AskForScratch(job, order);
@@ -189,14 +138,14 @@ void Blocks::Enter(Job& job, Operation& operation, Block& block, Step step, Time
     --operation.blocks_open;
     ++operation.blocks_ended;
     recorder_.BlockEnded(job, operation, block, nullptr, now);
-    return job.FreeBlock(block);
+    return Free(job, block);
   }
   block.parts_open = 0;
   if (block.step != Step::kBetweenNodes) {
     if (block.from_gpus) return PushShares(job, operation, block, now);
     block.parts_count = 1;
     block.parts[0].range = block.range;
-    return Push(job, operation, block, 0, LaneInNode(operation), now);
+    return Push(job, operation, block, 0, lanes_.InNode(operation), now);
   }
   block.parts_count = 0;
   block.crossing = Crossing::kWaits;
@@ -222,14 +171,14 @@ void Blocks::Cross(Job& job, schedule::Order order, TimeNs now) {
 void Blocks::PushShares(Job& job, Operation& operation, Block& block, TimeNs now) {
   std::array<Range, kRailsMax> shares;
   const bool between_nodes = block.step == Step::kBetweenNodes;
-  block.parts_count = job.SharesOf(operation, block, shares);
-  HR_CHECK(first_rail_ + block.parts_count <= lanes_.size(), block.parts_count);
+  block.parts_count = SharesOf(job, operation, block, shares);
+  HR_CHECK(lanes_.first_rail() + block.parts_count <= lanes_.count(), block.parts_count);
   for (std::uint32_t part = 0; part < block.parts_count; ++part) {
     block.parts[part].range = shares[part];
     // What moves nothing still has to meet the other nodes, on one lane.
     if (shares[part].count == 0 && (part > 0 || block.range.count != 0)) continue;
-    const auto rail = static_cast<std::uint8_t>(first_rail_ + part);
-    Push(job, operation, block, part, between_nodes ? rail : LaneInNode(operation), now);
+    const auto rail = static_cast<std::uint8_t>(lanes_.first_rail() + part);
+    Push(job, operation, block, part, between_nodes ? rail : lanes_.InNode(operation), now);
   }
   operation.since_ns = now;
 }
@@ -244,11 +193,11 @@ void Blocks::Push(Job& job, Operation& operation, Block& block, std::uint32_t in
                 .order = block.order(),
                 .lane = lane,
                 .bytes = part.range.count * SizeOf(operation.shape.dtype)};
-  part.stage.wire_bytes = WireBytes(job, part.stage);
+  part.stage.wire_bytes = lanes_.WireBytes(job, part.stage);
   ++block.parts_open;
   const schedule::Wait wait = queue_.Push(part.stage);
-  recorder_.StageQueued(job, part, now);
-  lanes_[lane].queue_changed = true;
+  recorder_.StageQueued(job, block, part, now);
+  lanes_.SetChanged(lane);
   operation.step = block.step;
   operation.lane = lane;
   const bool behind = wait.reason == schedule::Wait::Reason::kBehindStage &&
@@ -259,8 +208,8 @@ void Blocks::Push(Job& job, Operation& operation, Block& block, std::uint32_t in
 
 void Blocks::Schedule(Jobs& jobs, TimeNs now) {
   next_time_ = kNever;
-  for (std::uint8_t lane = 0; lane < lanes_.size(); ++lane) {
-    bool changed = std::exchange(lanes_[lane].queue_changed, false);
+  for (std::uint8_t lane = 0; lane < lanes_.count(); ++lane) {
+    bool changed = lanes_.TakeChanged(lane);
     while (const std::optional<schedule::Stage> stage = queue_.Pick(lane, now)) {
       Job& job = JobOf(jobs, stage->job);
       const StageName name = StageName::Unpack(stage->token);
@@ -271,7 +220,7 @@ void Blocks::Schedule(Jobs& jobs, TimeNs now) {
     next_time_ = std::min(next_time_, queue_.NextTime(lane));
     if (!changed) continue;
     ExplainHeads(jobs, lane, now);
-    ShowLane(lane);
+    lanes_.ShowQueued(lane, queue_.Waiting(lane));
   }
 }
 
@@ -283,20 +232,17 @@ Job& Blocks::JobOf(Jobs& jobs, JobId id) {
 }
 
 void Blocks::Start(Job& job, Operation& operation, Block& block, Part& part, TimeNs now) {
-  LaneState& lane = lanes_[part.stage.lane];
-  if (lane.row.in_flight_stages++ == 0) lane.busy_since = now;
-  lane.row.in_flight_bytes += part.stage.bytes;
   part.state = Part::State::kMoving;
   part.begin_ns = now;
-  recorder_.StageBegun(job, part, now);
-  if (!IsBetweenNodes(part.stage.lane)) lane.company.Moves(job.id(), job.share.priority, now);
+  recorder_.StageBegun(job, block, part, now);
+  lanes_.OnStarted(job, part.stage, now);
   if (operation.planned()) NoteBegin(job, operation, now);
   operation.step = block.step;
   operation.lane = part.stage.lane;
   operation.state = Operation::State::kMoving;
   operation.since_ns = now;
   SetReason(job, operation, ipc::WaitReason::kNone, 0);
-  lane.out.Send(StartStage{job.MakeTransfer(operation, block, part)});
+  lanes_.out(part.stage.lane).Send(StartStage{MakeTransfer(job, operation, block, part)});
 }
 
 void Blocks::NoteBegin(Job& job, const Operation& operation, TimeNs now) {
@@ -320,13 +266,12 @@ Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completi
   } else if (completion.code == Code::kOk) {
     // The same bytes pass several steps; people want to know how many there are.
     if (block.step == Step::kBetweenNodes || job.nodes() == nullptr) {
-      job.bytes_moved += part.stage.bytes;
-      board_.counters.bytes_moved += part.stage.bytes;
+      recorder_.Moved(job, part.stage.bytes);
     }
   } else if (!operation.failure) {
     ended.failure = Failure{
         completion.code,
-        fmt::format("lane {} could not move {}: {}", lanes_[part.stage.lane].port.name,
+        fmt::format("lane {} could not move {}: {}", lanes_.Name(part.stage.lane),
                     job.DescribeOperation(operation),
                     completion.cause.empty() ? CodeName(completion.code) : completion.cause)};
   }
@@ -335,7 +280,7 @@ Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completi
     --operation.blocks_open;
     recorder_.BlockEnded(job, operation, block,
                          operation.failure ? &*operation.failure : &*ended.failure, now);
-    job.FreeBlock(block);
+    Free(job, block);
   } else {
     Enter(job, operation, block, static_cast<Step>(static_cast<int>(block.step) + 1), now);
   }
@@ -355,77 +300,6 @@ void Blocks::Compare(const Job& job, const Block& block, const transport::Comple
   }
 }
 
-void Blocks::Settle(Job& job, const Operation& operation, const Block& block, Part& part,
-                    const transport::Completion& completion, TimeNs now) {
-  part.state = Part::State::kNone;
-  if (operation.planned() && job.times) job.times->BlockRests(now);
-  queue_.Return(part.stage);
-  LaneState& lane = lanes_[part.stage.lane];
-  lane.row.in_flight_bytes -= part.stage.bytes;
-  // At every end and not only at the last one: a lane that is never empty is not to look idle.
-  if (!lane.port.measures_flow) SetBusy(lane, lane.busy_ns + now - lane.busy_since);
-  lane.busy_since = now;
-  --lane.row.in_flight_stages;
-  ++lane.row.stages_ended;
-  // What is only looked at says nothing of what moving costs.
-  if (completion.code == Code::kOk && block.step != Step::kVerify) {
-    lane.row.bytes_moved += part.stage.bytes;
-    lane.row.last_bytes = part.stage.bytes;
-    lane.row.last_ns = completion.end_ns - completion.begin_ns;
-    auto bytes = static_cast<double>(part.stage.bytes);
-    const bool between_nodes = IsBetweenNodes(part.stage.lane);
-    if (between_nodes) {
-      const auto members = static_cast<std::uint32_t>(job.nodes()->data_nodes_count());
-      bytes = transport::BytesSent(members, job.nodes()->servers_count, bytes);
-    }
-    // Between nodes only an all-reduce sends the same from every node.
-    if (!between_nodes || operation.shape.kind == Collective::kAllReduce) {
-      Learn(lane, bytes, completion, now);
-    }
-    if (operation.planned() && !job.samples.empty()) {
-      // Several may be on the lane at once: each has cost what it ended after the one before.
-      const TimeNs begin = std::max(part.begin_ns, lane.settled_ns);
-      job.samples[SampleOf(part.stage.lane)].Add(bytes, static_cast<double>(now - begin) / kSecond);
-    }
-  }
-  lane.settled_ns = now;
-  lane.queue_changed = true;  // shown with what the turn does to it
-}
-
-void Blocks::Learn(LaneState& lane, double bytes, const transport::Completion& completion,
-                   TimeNs now) {
-  // Several stages may be on the lane at once: each has cost what it ended after the one before.
-  const TimeNs begin = std::max(completion.begin_ns, lane.last_end_ns);
-  lane.last_end_ns = std::max(lane.last_end_ns, completion.end_ns);
-  lane.cost.Add(bytes, static_cast<double>(completion.end_ns - begin) / kSecond, now);
-  const transport::CostLine& line = lane.cost.line();
-  lane.row.startup_ns = static_cast<TimeNs>(line.startup_s * kSecond);
-  lane.row.bytes_per_s = line.s_per_byte > 0 ? static_cast<std::uint64_t>(1 / line.s_per_byte) : 0;
-  lane.row.rate_bytes_per_s = static_cast<std::uint64_t>(lane.cost.RateNow(now));
-  lane.row.rate_ns = now;
-}
-
-void Blocks::TakeCosts(const std::vector<transport::CostLine>& costs) {
-  for (std::size_t rail = 0; rail < costs.size(); ++rail) {
-    const std::size_t index = first_rail_ + rail;
-    HR_CHECK(index < lanes_.size(), index);
-    LaneState& lane = lanes_[index];
-    // What was seen at work is better than what another job measured.
-    if (lane.cost.count() > 0) continue;
-    lane.cost = transport::CostKeeper(costs[rail]);
-    lane.row.startup_ns = static_cast<TimeNs>(costs[rail].startup_s * kSecond);
-    lane.row.bytes_per_s = static_cast<std::uint64_t>(1 / costs[rail].s_per_byte);
-    ShowLane(static_cast<std::uint8_t>(index));
-  }
-}
-
-void Blocks::TakeLaneFacts(const LaneFacts& facts) {
-  LaneState& lane = lanes_[facts.lane];
-  lane.row.messages_dropped = facts.messages_dropped;
-  ipc::SetText(lane.row.transport, facts.wires);
-  ShowLane(facts.lane);
-}
-
 void Blocks::Abandon(Job& job, Operation& operation, TimeNs now) {
   if (operation.blocks_open == 0) return;
   for (Block& block : job.blocks()) {
@@ -436,28 +310,22 @@ void Blocks::Abandon(Job& job, Operation& operation, TimeNs now) {
         Unqueue(job, operation, block, part, now);
       } else if (part.state == Part::State::kMoving) {
         // The lane may be writing results: the ranks are told when it has let go.
-        lanes_[part.stage.lane].out.Send(CancelStage{part.stage.token});
+        lanes_.out(part.stage.lane).Send(CancelStage{part.stage.token});
       }
     }
     if (block.parts_open > 0) continue;
     --operation.blocks_open;
     recorder_.BlockEnded(job, operation, block, &*operation.failure, now);
-    job.FreeBlock(block);
+    Free(job, block);
   }
 }
 
-// Blocks that are through with the other nodes say nothing about those that are not.
-std::uint8_t Blocks::LaneWaitedFor(Job& job, const Operation& operation) const {
-  for (const Block& block : job.blocks()) {
-    if (block.sequence != operation.shape.sequence) continue;
-    for (std::uint32_t index = 0; index < block.parts_count; ++index) {
-      const Part& part = block.parts[index];
-      if (part.state == Part::State::kMoving && IsBetweenNodes(part.stage.lane)) {
-        return part.stage.lane;
-      }
-    }
-  }
-  return operation.lane;
+void Blocks::Settle(Job& job, const Operation& operation, const Block& block, Part& part,
+                    const transport::Completion& completion, TimeNs now) {
+  part.state = Part::State::kNone;
+  if (operation.planned() && job.times) job.times->BlockRests(now);
+  queue_.Return(part.stage);
+  lanes_.OnEnded(job, operation, block, part, completion, now);
 }
 
 void Blocks::Unqueue(Job& job, Operation& operation, Block& block, Part& part, TimeNs now) {
@@ -466,7 +334,7 @@ void Blocks::Unqueue(Job& job, Operation& operation, Block& block, Part& part, T
   part.state = Part::State::kNone;
   --block.parts_open;
   recorder_.StageDropped(job, block, part, now);
-  lanes_[part.stage.lane].queue_changed = true;
+  lanes_.SetChanged(part.stage.lane);
   if (operation.planned()) return;  // all of its job's blocks are given up with it
   // What waited behind it waits for what it waited for.
   const std::uint64_t sequence = operation.shape.sequence;
@@ -478,6 +346,37 @@ void Blocks::Unqueue(Job& job, Operation& operation, Block& block, Part& part, T
     }
     return;
   }
+}
+
+void Blocks::SetShare(Job& job, TimeNs now) {
+  queue_.SetShare(job.id(), job.share, now);
+  for (std::uint8_t lane = 0; lane < lanes_.count(); ++lane) lanes_.SetChanged(lane);
+  if (job.nodes() != nullptr) lanes_.SendShare(job);
+}
+
+void Blocks::OnStageWaits(Job& job, const StageWaits& message) {
+  const StageName name = StageName::Unpack(message.token);
+  if (name.block >= kBlocksMax || name.part >= kRailsMax) return;
+  const Block& block = job.block(name.block);
+  // It has ended meanwhile. (An answer overtakes no end: another stage of that name began later.)
+  if (block.sequence == 0 || name.part >= block.parts_count) return;
+  const Part& part = block.parts[name.part];
+  if (part.state != Part::State::kMoving || part.stage.lane != message.lane) return;
+  Operation& operation = job.slot(block.sequence);
+  if (operation.state != Operation::State::kMoving || operation.failure) return;
+  const bool was_peer = operation.reason == ipc::WaitReason::kPeer;
+  if (message.members == 0) {
+    // Another of its lanes may wait for somebody.
+    if (was_peer && operation.lane == message.lane) {
+      SetReason(job, operation, ipc::WaitReason::kNone, 0);
+    }
+    return;
+  }
+  if (was_peer && operation.lane == message.lane && operation.reason_argument == message.members) {
+    return;
+  }
+  operation.lane = message.lane;
+  SetReason(job, operation, ipc::WaitReason::kPeer, message.members);
 }
 
 void Blocks::ExplainHeads(Jobs& jobs, std::uint8_t lane, TimeNs now) {
@@ -514,70 +413,11 @@ void Blocks::ExplainHead(Job& job, const schedule::UnifiedQueue::HeadWaits& head
   SetReason(job, operation, reason, argument);
 }
 
-void Blocks::SetShare(Job& job, TimeNs now) {
-  queue_.SetShare(job.id(), job.share, now);
-  for (LaneState& lane : lanes_) lane.queue_changed = true;
-  if (job.nodes() != nullptr) SendShare(job);
-}
-
-// Only the last share counts, so what a lane has no room for does not pile up: it is sent again as
-// it is then.
-void Blocks::SendShare(Job& job) {
-  const transport::Share share{.weight = job.share.weight, .priority = job.share.priority};
-  job.share_unsent = false;
-  for (std::size_t lane = first_rail_; lane < lanes_.size(); ++lane) {
-    job.share_unsent |= !lanes_[lane].out.TrySend(service::SetShare{job.id().value, share});
-  }
-  shares_unsent_ |= job.share_unsent;
-}
-
-std::uint64_t Blocks::ProbeLanes(RequestToken token) {
-  std::uint64_t full = 0;
-  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
-    if (!lanes_[lane].out.TrySend(ProbeLane{token})) full |= std::uint64_t{1} << lane;
-  }
-  return full;
-}
-
-bool Blocks::Flush(Jobs& jobs, TimeNs now) {
-  bool sent = false;
-  for (LaneState& lane : lanes_) sent |= lane.out.Flush(now);
-  flushed_ns_ = now;
-  if (!std::exchange(shares_unsent_, false)) return sent;
-  for (const std::unique_ptr<Job>& job : jobs) {
-    if (!job->share_unsent) continue;
-    SendShare(*job);
-    sent |= !job->share_unsent;
-  }
-  return sent;
-}
-
-TimeNs Blocks::NextFlush() const {
-  TimeNs next = shares_unsent_ ? flushed_ns_ + Outgoing<LaneMessage>::kRetryAfter : kNever;
-  for (const LaneState& lane : lanes_) next = std::min(next, lane.out.NextDeadline());
-  return next;
-}
-
-std::vector<transport::CostLine> Blocks::CostsOf(const Job& job) const {
-  std::vector<transport::CostLine> costs;
-  for (std::size_t place = 0; place < job.samples.size(); ++place) {
-    const bool agreed = place > 0 && job.nodes() != nullptr;
-    costs.push_back(
-        job.samples[place].Fit(agreed ? job.nodes()->costs[place - 1] : transport::CostLine{}));
-  }
-  return costs;
-}
-
 void Blocks::SetReason(Job& job, Operation& operation, ipc::WaitReason reason,
                        std::uint64_t argument) {
   operation.reason = reason;
   operation.reason_argument = argument;
-  board_.Write(operation.board_row, MakeQueueRow(job, operation));
-}
-
-void Blocks::ShowLane(std::uint8_t lane) {
-  lanes_[lane].row.queued_stages = queue_.Waiting(lane);
-  board_.WriteLane(lane, lanes_[lane].row);
+  recorder_.ShowItem(job, operation);
 }
 
 }  // namespace headrace::service

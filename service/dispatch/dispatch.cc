@@ -4,10 +4,16 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 #include <utility>
 
 #include "ipc/base/check.h"
-#include "service/dispatch/rows.h"
+#include "service/dispatch/commands.h"
+#include "service/dispatch/flow.h"
+#include "service/dispatch/intake.h"
+#include "service/dispatch/interleaving.h"
+#include "service/dispatch/job.h"
+#include "service/dispatch/late.h"
 
 namespace headrace::service {
 namespace {
@@ -24,6 +30,22 @@ constexpr std::uint32_t kCatchUpTurnsMax = ipc::kOperationsMax / kRecordsPerTurn
 
 }  // namespace
 
+// In the order of the path; each knows those before it only.
+struct Dispatch::Parts {
+  Parts(std::vector<LanePort> lanes, Dispatch& dispatch)
+      : flow(std::move(lanes), dispatch.board_, dispatch.peers_, dispatch.watch_,
+             dispatch.mapping_),
+        intake(flow, dispatch.board_),
+        commands(flow, dispatch.peers_),
+        late(flow.lanes(), dispatch.board_, dispatch.peers_, flow.events()) {}
+
+  Flow flow;
+  Intake intake;
+  JobCommands commands;
+  Late late;
+  std::optional<Interleaving> interleaving;  // nothing: jobs are not shifted against each other
+};
+
 Dispatch::Dispatch(Wakeable& thread, Doorbells& doorbells, Door<RpcMessage>& rpc,
                    Door<PeersMessage>& peers, Door<WatchMessage>& watch,
                    Door<MappingMessage>& mapping, ipc::BoardLayout& board)
@@ -35,29 +57,31 @@ Dispatch::Dispatch(Wakeable& thread, Doorbells& doorbells, Door<RpcMessage>& rpc
       inbox_(thread),
       board_(board) {}
 
+Dispatch::~Dispatch() = default;
+
 void Dispatch::ConnectLanes(std::vector<LanePort> lanes) {
-  HR_CHECK(flow_ == nullptr && !lanes.empty(), lanes.size());
-  flow_ = std::make_unique<Flow>(std::move(lanes), board_, peers_, watch_, mapping_);
+  HR_CHECK(parts_ == nullptr && !lanes.empty(), lanes.size());
+  parts_ = std::make_unique<Parts>(std::move(lanes), *this);
 }
 
 void Dispatch::ReportLate(TimeNs after_ns) {
-  HR_CHECK(flow_ != nullptr);
-  flow_->late().SetBound(after_ns);
+  HR_CHECK(parts_ != nullptr);
+  parts_->late.SetBound(after_ns);
 }
 
 void Dispatch::Interleave() {
-  HR_CHECK(flow_ != nullptr);
-  interleaving_ = std::make_unique<Interleaving>(*flow_);
+  HR_CHECK(parts_ != nullptr);
+  parts_->interleaving.emplace(parts_->flow);
 }
 
 void Dispatch::LimitPosts(std::uint64_t per_uid) {
-  HR_CHECK(flow_ != nullptr);
-  flow_->LimitPosts(per_uid);
+  HR_CHECK(parts_ != nullptr);
+  parts_->intake.LimitPosts(per_uid);
 }
 
 void Dispatch::Verify(std::uint32_t every) {
-  HR_CHECK(flow_ != nullptr);
-  flow_->Verify(every);
+  HR_CHECK(parts_ != nullptr);
+  parts_->flow.Verify(every);
 }
 
 bool Dispatch::DoWork(TimeNs now) {
@@ -70,7 +94,8 @@ bool Dispatch::DoWork(TimeNs now) {
 
 // Before anything new is read, whose time begins now.
 void Dispatch::Postpone(TimeNs lost_ns, TimeNs now) {
-  flow_->Postpone(jobs_, lost_ns, now);
+  parts_->flow.Postpone(jobs_, lost_ns);
+  Late::Postpone(jobs_, now);
   if (drain_deadline_ != kNever) drain_deadline_ += lost_ns;
   catch_up_turns_ = kCatchUpTurnsMax;
   if (lost_ns < kSecond) return;
@@ -87,20 +112,20 @@ bool Dispatch::Turn(TimeNs now) {
   worked |= HandleInbox(now);
   const bool read = ReadRings(now);
   worked |= read;
-  worked |= flow_->TakeReady(jobs_, now);
+  worked |= parts_->intake.LookAtReadyWords(jobs_, now);
   catch_up_turns_ = read && catch_up_turns_ > 0 ? catch_up_turns_ - 1 : 0;
-  if (now >= flow_->next_deadline() && catch_up_turns_ == 0) {
-    flow_->Expire(jobs_, now);
+  if (now >= parts_->flow.next_deadline() && catch_up_turns_ == 0) {
+    parts_->flow.Expire(jobs_, now);
     worked = true;
   }
-  if (now >= flow_->late().next_look()) {
-    flow_->late().Look(jobs_, now);
+  if (now >= parts_->late.next_look()) {
+    parts_->late.Look(jobs_, now);
     worked = true;
   }
   if (!worked && !draining_) return false;
-  flow_->Schedule(jobs_, now);
-  if (interleaving_) interleaving_->Look(jobs_, now);
-  flow_->late().Follow(jobs_, now);
+  parts_->flow.blocks().Schedule(jobs_, now);
+  if (parts_->interleaving) parts_->interleaving->Look(jobs_, now);
+  parts_->late.Follow(jobs_, now);
   FinishDrain(now);
   DiscardGone(now);
   PublishRows();
@@ -112,7 +137,7 @@ bool Dispatch::Flush(TimeNs now) {
   sent |= peers_.Flush(now);
   sent |= watch_.Flush(now);
   sent |= mapping_.Flush(now);
-  sent |= flow_->Flush(jobs_, now);
+  sent |= parts_->flow.lanes().Flush(jobs_, now);
   const std::uint64_t drops = rpc_.dropped() + peers_.dropped() + watch_.dropped();
   if (drops != drops_told_ && now - drops_tried_ns_ >= kDropsEvery) ReportDrops(drops, now);
   return sent;
@@ -155,8 +180,8 @@ TimeNs Dispatch::NextDeadline() const {
   const bool open = std::ranges::any_of(
       jobs_, [](const auto& job) { return job->busy() && job->steering.frozen_since_ns == 0; });
   const TimeNs next_turn = open ? standstill_.turned_ns() + kTurnEvery : kNever;
-  return std::min({next_turn, flow_->next_deadline(), flow_->next_look_at_words(),
-                   flow_->late().next_look(), flow_->NextFlush(), rpc_.NextDeadline(),
+  return std::min({next_turn, parts_->flow.next_deadline(), parts_->intake.next_look_at_words(),
+                   parts_->late.next_look(), parts_->flow.lanes().NextFlush(), rpc_.NextDeadline(),
                    peers_.NextDeadline(), watch_.NextDeadline(), mapping_.NextDeadline(),
                    drain_deadline_});
 }
@@ -216,7 +241,8 @@ void Dispatch::ReadRecord(const Reading& reading, TimeNs now) {
                  fmt::format("wrote garbage ({})", record.error().text()), now);
   }
   HR_CHECK(record->has_value(), identity.rank);
-  flow_->Post(*reading.job, identity.rank, **record, now);
+  parts_->intake.Post(*reading.job, identity.rank, **record, now);
+  parts_->commands.FinishDrain(*reading.job, now);
 }
 
 void Dispatch::Handle(OpenSession message, TimeNs now) {
@@ -233,12 +259,12 @@ void Dispatch::Handle(OpenSession message, TimeNs now) {
   job.RaiseEpoch(identity.epoch);
   member.session = std::move(message.session);
   member.open.Reserve(kOperationsMax);
-  member.board_row = board_.TakeRankRow();
+  parts_->flow.recorder().RankAttached(job, identity.rank);
   readings_.push_back({&session, &job});
   ++readings_version_;
   ++board_.counters.sessions_opened;
-  job.dirty = true;
-  flow_->ShowGatheringAgain(job);
+  job.Changed();
+  parts_->flow.ShowGatheringAgain(job);
 }
 
 void Dispatch::Handle(AddSegment message, TimeNs) {
@@ -248,7 +274,7 @@ void Dispatch::Handle(AddSegment message, TimeNs) {
     return;
   }
   reading->session->AddSegment(message.segment, std::move(message.memory));
-  reading->job->dirty = true;
+  reading->job->Changed();
 }
 
 void Dispatch::Handle(const RemoveSegment& message, TimeNs) {
@@ -258,7 +284,7 @@ void Dispatch::Handle(const RemoveSegment& message, TimeNs) {
   if (status) {
     mapping_.Send(DiscardMemory{reading->session->TakeSegment(message.segment),
                                 reading->session->identity().uid});
-    reading->job->dirty = true;
+    reading->job->Changed();
   }
   Answer(SegmentRemoved{message.token, std::move(status)});
 }
@@ -275,7 +301,7 @@ Status Dispatch::CheckRemovable(const Reading& reading, SegmentId segment) const
   }
   const std::uint32_t rank = reading.session->identity().rank;
   for (const Operation& operation : reading.job->operations()) {
-    if (!operation.open() || (operation.posted >> rank & 1) == 0) continue;
+    if (!operation.open() || (operation.posts.ranks >> rank & 1) == 0) continue;
     const std::byte* data = reading.job->memory(operation.shape.sequence, rank);
     if (data >= memory.data() && data < memory.data() + memory.size()) {
       return Error(Code::kBusy,
@@ -290,14 +316,14 @@ void Dispatch::Handle(AddTensors message, TimeNs) {
   Reading* reading = FindReading(message.session);
   if (reading == nullptr) return;
   reading->session->AddTensors(message.first, std::move(message.tensors));
-  reading->job->dirty = true;
+  reading->job->Changed();
 }
 
 void Dispatch::Handle(const RemoveTensors& message, TimeNs) {
   Reading* reading = FindReading(message.session);
   if (reading == nullptr) return;
   reading->session->RemoveTensors(message.first, message.count);
-  reading->job->dirty = true;
+  reading->job->Changed();
 }
 
 void Dispatch::Handle(const CloseSession& message, TimeNs now) {
@@ -308,84 +334,86 @@ void Dispatch::Handle(const CloseSession& message, TimeNs now) {
 void Dispatch::Handle(const Ping& message, TimeNs) {
   // Anybody may ask, and as often as they like: what rpc has no room for is not answered, and
   // rpc does not wait for it for long.
-  rpc_.TrySend(Pong{message.token, static_cast<std::uint32_t>(flow_->blocks().lanes_count())});
-  for (std::uint64_t full = flow_->ProbeLanes(message.token); full != 0; full &= full - 1) {
+  rpc_.TrySend(Pong{message.token, parts_->flow.lanes().count()});
+  for (std::uint64_t full = parts_->flow.lanes().Probe(message.token); full != 0;
+       full &= full - 1) {
     const auto lane = static_cast<std::uint8_t>(std::countr_zero(full));
     rpc_.TrySend(LaneAnswered{
         lane, message.token,
         Error(Code::kBusy, fmt::format("lane {} is {} messages behind: it moves nothing, or is "
                                        "asked too often",
-                                       flow_->blocks().LaneName(lane), kInboxMax))});
+                                       parts_->flow.lanes().Name(lane), kInboxMax))});
   }
 }
 
 void Dispatch::Handle(const Drain& message, TimeNs) {
   draining_ = true;
   drain_deadline_ = message.deadline_ns;
-  flow_->RefuseNew();
+  parts_->intake.RefuseNew();
 }
 
 void Dispatch::Handle(const StageEnded& message, TimeNs now) {
   Job* job = FindJob(Flow::JobOf(message.completion.token));
   // A job outlives its stages: it is removed when nothing is open.
   HR_CHECK(job != nullptr, message.completion.token);
-  flow_->TakeFlow(message.lane, message.flowed_ns);
-  flow_->StageEnded(*job, message.completion, now);
+  parts_->flow.lanes().OnFlow(message.lane, message.flowed_ns);
+  parts_->flow.StageEnded(*job, message.completion, now);
+  parts_->commands.FinishDrain(*job, now);
 }
 
-void Dispatch::Handle(const LaneFacts& message, TimeNs) { flow_->TakeLaneFacts(message); }
+void Dispatch::Handle(const LaneFacts& message, TimeNs) { parts_->flow.lanes().OnFacts(message); }
 
 // Messages about a job that was forgotten meanwhile come too late to matter.
 void Dispatch::Handle(const JobForming& message, TimeNs) {
   Job* job = FindJob(message.job);
   if (job == nullptr || job->formed()) return;
   job->waits_for = message.waits_for;
-  job->dirty = true;
+  job->Changed();
 }
 
 void Dispatch::Handle(JobFormed message, TimeNs now) {
   Job* job = FindJob(message.job);
   if (job == nullptr || job->formed()) return;
-  flow_->Form(*job, std::move(message.nodes), now);
+  parts_->flow.Form(*job, std::move(message.nodes), now);
 }
 
 void Dispatch::Handle(const JobFailed& message, TimeNs now) {
   Job* job = FindJob(message.job);
   if (job == nullptr) return;
-  flow_->FailJob(*job, {message.code, message.cause}, Flow::Found::kElsewhere, now);
+  parts_->flow.FailJob(*job, {message.code, message.cause}, Flow::Found::kElsewhere, now);
 }
 
 void Dispatch::Handle(const RankLeft& message, TimeNs now) {
   Job* job = FindJob(message.job);
   if (job == nullptr) return;
-  flow_->LimitTo(*job, message.posted, message.iterations, message.cause, now);
+  parts_->flow.LimitTo(*job, message.posted, message.iterations, message.cause, now);
 }
 
 void Dispatch::Handle(const SetLayout& message, TimeNs now) {
   Reading* reading = FindReading(message.session);
   if (reading == nullptr) return;  // the lease ended meanwhile
-  flow_->SetLayout(*reading->job, *reading->session, message, now);
+  parts_->flow.SetLayout(*reading->job, *reading->session, message, now);
 }
 
 void Dispatch::Handle(const OfferPlan& message, TimeNs now) {
   Job* job = FindJob(message.job);
-  if (job != nullptr) flow_->OfferPlan(*job, message, now);
+  if (job != nullptr) parts_->flow.plans().Offer(*job, message, now);
 }
 
 void Dispatch::Handle(const SwitchPlan& message, TimeNs now) {
   Job* job = FindJob(message.job);
-  if (job != nullptr) flow_->SwitchPlan(*job, message, now);
+  if (job != nullptr) parts_->flow.AcceptSwitch(*job, message, now);
 }
 
 void Dispatch::Handle(const SteerJob& message, TimeNs now) {
   Job* job = FindJob(message.job);
-  if (job != nullptr) flow_->Steer(*job, message.steering, now);
+  if (job != nullptr) parts_->commands.Steer(*job, message.steering, now);
 }
 
-void Dispatch::Handle(const StageWaits& message, TimeNs now) {
-  flow_->TakeFlow(message.lane, message.flowed_ns);
+void Dispatch::Handle(const StageWaits& message, TimeNs) {
+  parts_->flow.lanes().OnFlow(message.lane, message.flowed_ns);
   Job* job = FindJob(Flow::JobOf(message.token));
-  if (job != nullptr) flow_->StageWaits(*job, message, now);
+  if (job != nullptr) parts_->flow.blocks().OnStageWaits(*job, message);
 }
 
 // As a Pong.
@@ -397,7 +425,7 @@ void Dispatch::Handle(const QuotaRefused& message, TimeNs) {
 
 void Dispatch::Handle(ScratchMade message, TimeNs now) {
   Job* job = FindJob(message.job);
-  if (job != nullptr) return flow_->ScratchMade(*job, std::move(message), now);
+  if (job != nullptr) return parts_->flow.ScratchMade(*job, std::move(message), now);
   if (!message.memory) return;
   DiscardScratch discarded;
   discarded.memory.push_back(std::move(*message.memory));
@@ -408,8 +436,7 @@ Job& Dispatch::FindOrOpenJob(const SessionIdentity& identity, TimeNs now) {
   if (Job* job = FindJob(identity.job)) return *job;
   jobs_.push_back(std::make_unique<Job>(identity, now));
   Job& job = *jobs_.back();
-  job.board_row = board_.TakeJobRow();
-  flow_->AddJob(job, now);
+  parts_->flow.AddJob(job, now);
   return job;
 }
 
@@ -438,31 +465,32 @@ void Dispatch::Close(SessionId id, bool orderly, Code code, const std::string& c
   ++board_.counters.sessions_closed;
   doorbells_.Unwatch(reading.session->doorbell());
   member.gone = true;
-  job.dirty = true;
+  job.Changed();
   const Failure failure{code, fmt::format("{} {} after {}", job.DescribeRank(rank), cause,
                                           job.DescribeProgress(rank))};
   if (job.spans_nodes()) return CloseSpanning(job, rank, orderly, failure, now);
-  if (!orderly && !job.failed) flow_->Tell(job, code, failure.text);
+  if (!orderly && !job.failed) parts_->flow.events().Report(job, code, failure.text);
   const bool first = !job.failure.has_value();
   if (first) job.failure = failure;
   job.failed |= !orderly;
   if (orderly) {
-    flow_->LimitGradients(job, job.IterationsOf(rank), failure, now);
+    parts_->flow.LimitGradients(job, job.IterationsOf(rank), failure, now);
   } else {
-    flow_->FailGradientsOf(job, failure, now);
+    parts_->flow.FailGradientsAlone(job, failure, now);
   }
-  flow_->FailOpen(job, orderly ? Flow::Which::kNotPostedBy : Flow::Which::kAll, rank, failure, now);
+  parts_->flow.FailOpen(job, orderly ? Flow::Which::kNotPostedBy : Flow::Which::kAll, rank, failure,
+                        now);
   // A rank that is lost says more than one that left before it.
   if (!orderly && !first && job.failure->code == Code::kPeerLost) job.failure = failure;
 }
 
 void Dispatch::CloseSpanning(Job& job, std::uint32_t rank, bool orderly, const Failure& failure,
                              TimeNs now) {
-  if (!orderly) return flow_->FailJob(job, failure, Flow::Found::kHere, now);
+  if (!orderly) return parts_->flow.FailJob(job, failure, Flow::Found::kHere, now);
   const std::uint64_t posted = job.member(rank).operations;
   const std::uint64_t iterations = job.IterationsOf(rank);
   Report(RankDone{job.id(), rank, posted, iterations});
-  flow_->LimitTo(job, posted, iterations, job.DescribeRank(rank) + " left the job", now);
+  parts_->flow.LimitTo(job, posted, iterations, job.DescribeRank(rank) + " left the job", now);
 }
 
 void Dispatch::DiscardGone(TimeNs now) {
@@ -470,17 +498,17 @@ void Dispatch::DiscardGone(TimeNs now) {
     Job& job = *jobs_[i];
     for (Member& member : job.members()) {
       if (!member.gone || member.session == nullptr || member.posted != member.ended) continue;
-      board_.FreeRankRow(std::exchange(member.board_row, kNoRow));
+      parts_->flow.recorder().RankDiscarded(job, member.session->identity().rank);
       mapping_.Send(DiscardSession{std::move(member.session)});
-      job.dirty = true;
+      job.Changed();
     }
     if (job.HasSessions()) {
       ++i;
       continue;
     }
     if (job.spans_nodes()) Report(JobEnded{job.id()});
-    board_.FreeJobRow(job.board_row);
-    flow_->RemoveJob(job, now);
+    parts_->intake.RemoveJob(job);
+    parts_->flow.RemoveJob(job, now);
     jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
   }
 }
@@ -492,10 +520,10 @@ void Dispatch::FinishDrain(TimeNs now) {
     const Failure failure{Code::kUnavailable, "the service shut down before it could be done"};
     for (const std::unique_ptr<Job>& job : jobs_) {
       if (job->spans_nodes() && job->busy()) {
-        flow_->FailJob(*job, failure, Flow::Found::kHere, now);
+        parts_->flow.FailJob(*job, failure, Flow::Found::kHere, now);
       }
-      flow_->FailOpen(*job, Flow::Which::kAll, 0, failure, now);
-      flow_->FailGradientsOf(*job, failure, now);
+      parts_->flow.FailOpen(*job, Flow::Which::kAll, 0, failure, now);
+      parts_->flow.FailGradientsAlone(*job, failure, now);
     }
   }
   const bool open =
@@ -507,15 +535,7 @@ void Dispatch::FinishDrain(TimeNs now) {
 }
 
 void Dispatch::PublishRows() {
-  for (const std::unique_ptr<Job>& job : jobs_) {
-    flow_->Publish(*job);
-    if (!std::exchange(job->dirty, false)) continue;
-    board_.Write(job->board_row, MakeJobRow(*job));
-    for (std::uint32_t rank = 0; rank < job->world_size(); ++rank) {
-      const Member& member = job->member(rank);
-      if (member.session) board_.Write(member.board_row, MakeRankRow(*job, rank));
-    }
-  }
+  for (const std::unique_ptr<Job>& job : jobs_) parts_->flow.recorder().Publish(*job);
   board_.PublishCounters();
 }
 

@@ -10,22 +10,30 @@
 #include <vector>
 
 #include "service/actor/actor.h"
-#include "service/actor/messages.h"
 #include "service/actor/outgoing.h"
+#include "service/actor/request.h"
 #include "service/actor/sleeper.h"
-#include "service/dispatch/flow.h"
-#include "service/dispatch/interleaving.h"
-#include "service/dispatch/job.h"
+#include "service/dispatch/lane_port.h"
+#include "service/dispatch/messages.h"
 #include "service/dispatch/standstill.h"
+#include "service/mapping/messages.h"
+#include "service/peers/messages.h"
+#include "service/rpc/messages.h"
 #include "service/watch/board_writer.h"
+#include "service/watch/messages.h"
 
 namespace headrace::service {
+
+class Job;
+struct Failure;
 
 class Dispatch final : public Actor {
  public:
   // All references outlive dispatch.
   Dispatch(Wakeable& thread, Doorbells& doorbells, Door<RpcMessage>& rpc, Door<PeersMessage>& peers,
            Door<WatchMessage>& watch, Door<MappingMessage>& mapping, ipc::BoardLayout& board);
+
+  ~Dispatch() override;
 
   // Before the first work: the lanes, whose actors report back to door().
   void ConnectLanes(std::vector<LanePort> lanes);
@@ -48,6 +56,7 @@ class Dispatch final : public Actor {
   Door<DispatchMessage>& door() { return inbox_; }
 
  private:
+  struct Parts;  // what works on the jobs
   // One attached rank whose ring is read.
   struct Reading {
     Session* session = nullptr;  // owned by its job
@@ -113,9 +122,8 @@ class Dispatch final : public Actor {
   TimeNs drops_tried_ns_ = 0;
   Inbox<DispatchMessage> inbox_;
   BoardWriter board_;
-  std::unique_ptr<Flow> flow_;
-  std::unique_ptr<Interleaving> interleaving_;  // null: jobs are not shifted against each other
-  Jobs jobs_;
+  std::unique_ptr<Parts> parts_;  // once the lanes are known
+  std::vector<std::unique_ptr<Job>> jobs_;
   std::vector<Reading> readings_;
   std::uint64_t readings_version_ = 0;  // grows when readings_ changes
   std::vector<DispatchMessage> messages_;

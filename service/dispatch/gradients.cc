@@ -20,23 +20,16 @@ Gradients::Gradients(std::shared_ptr<const Layout> layout, std::uint32_t world_s
 
 void Gradients::Post(std::uint32_t rank, std::uint32_t tensor, std::uint64_t record, bool awaits,
                      TimeNs now, TimeNs deadline_ns) {
-  Gradient& gradient = gradients_[tensor];
+  Posts& posts = gradients_[tensor].posts;
   HR_CHECK(!IsOpen(rank, tensor), rank, tensor);
-  if (gradient.posted == 0) {
-    gradient.opened_ns = now;
-    gradient.deadline_ns = deadline_ns;
+  if (posts.ranks == 0) {
+    posts.opened_ns = now;
     ++open_count_;
   }
-  gradient.posted |= RankMask{1} << rank;
-  if (awaits) gradient.awaited |= RankMask{1} << rank;
-  gradient.deadline_ns = std::min(gradient.deadline_ns, deadline_ns);
+  posts.ranks |= Bit(rank);
+  if (awaits) posts.awaited |= Bit(rank);
+  posts.deadline_ns = std::min(posts.deadline_ns, deadline_ns);
   records_[std::size_t{tensor} * world_size_ + rank] = record;
-}
-
-void Gradients::MarkReady(std::uint32_t rank, std::uint32_t tensor, TimeNs now) {
-  // What others wait for is waited for since the first of them was ready.
-  if (ready(tensor) == 0) gradients_[tensor].opened_ns = now;
-  gradients_[tensor].awaited &= ~(RankMask{1} << rank);
 }
 
 std::uint64_t Gradients::IterationsOf(std::uint32_t rank) const {
@@ -56,7 +49,7 @@ std::uint64_t Gradients::Offer(std::shared_ptr<const WirePlan> plan, std::uint64
   return begun;
 }
 
-bool Gradients::Switch(std::uint32_t version, std::uint64_t from_iteration) {
+bool Gradients::AcceptSwitch(std::uint32_t version, std::uint64_t from_iteration) {
   const bool begun = from_iteration < iteration_ || (from_iteration == iteration_ && next_ > 0);
   if (!offered_ || offered_->plan->version != version || begun) return false;
   next_from_ = from_iteration;
@@ -64,13 +57,11 @@ bool Gradients::Switch(std::uint32_t version, std::uint64_t from_iteration) {
   return true;
 }
 
-const WireBlock* Gradients::Head() {
-  if (next_ == 0 && offered_ && next_from_ != 0 && iteration_ >= next_from_) {
-    plan_ = std::exchange(offered_, nullptr);
-    plan_from_ = std::exchange(next_from_, 0);
-  }
-  if (!plan_ || (held_from_ != 0 && iteration_ >= held_from_)) return nullptr;
-  return &plan_->blocks[next_];
+bool Gradients::SwitchIfDue() {
+  if (next_ != 0 || !offered_ || next_from_ == 0 || iteration_ < next_from_) return false;
+  plan_ = std::exchange(offered_, nullptr);
+  plan_from_ = std::exchange(next_from_, 0);
+  return true;
 }
 
 std::optional<std::uint32_t> Gradients::Missing(RankMask ranks) {
@@ -78,8 +69,7 @@ std::optional<std::uint32_t> Gradients::Missing(RankMask ranks) {
   for (; checked_ < head.tensors.size(); ++checked_) {
     const Gradient& gradient = gradients_[head.tensors[checked_]];
     // A gradient whose last iteration is not over has not begun this one.
-    if (gradient.ended + 1 != iteration_ ||
-        (gradient.posted & ~gradient.awaited & ranks) != ranks) {
+    if (gradient.ended + 1 != iteration_ || (gradient.posts.ready() & ranks) != ranks) {
       return head.tensors[checked_];
     }
   }
@@ -152,18 +142,15 @@ void Gradients::Close(std::uint32_t tensor) {
 }
 
 void Gradients::Refuse(std::uint32_t tensor) {
-  Gradient& gradient = gradients_[tensor];
-  HR_CHECK(gradient.posted != 0, tensor);
-  gradient.posted = 0;
-  gradient.awaited = 0;
-  gradient.deadline_ns = kNever;
+  HR_CHECK(gradients_[tensor].posts.ranks != 0, tensor);
+  gradients_[tensor].posts = {};
   --open_count_;
 }
 
 std::uint64_t Gradients::LastIteration() const {
   std::uint64_t last = 0;
   for (const Gradient& gradient : gradients_) {
-    last = std::max(last, gradient.ended + (gradient.posted != 0 ? 1 : 0));
+    last = std::max(last, gradient.ended + (gradient.posts.ranks != 0 ? 1 : 0));
   }
   return last;
 }
@@ -175,9 +162,7 @@ std::uint64_t Gradients::IterationsEnded() const {
 }
 
 void Gradients::PostponeDeadlines(TimeNs by_ns) {
-  for (Gradient& gradient : gradients_) {
-    if (gradient.deadline_ns != kNever) gradient.deadline_ns += by_ns;
-  }
+  for (Gradient& gradient : gradients_) gradient.posts.Postpone(by_ns);
 }
 
 }  // namespace headrace::service

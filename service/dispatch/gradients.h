@@ -6,7 +6,7 @@
 // same blocks in the same order. A block can begin when every local rank has posted all gradients
 // that it holds something of.
 //
-// Plain data and rules; plan_flow.h does the queueing and the telling.
+// Plain data and rules; plans.h and flow.h do the queueing and the telling.
 #pragma once
 
 #include <array>
@@ -35,7 +35,7 @@ class Gradients {
 
   // ---- posts ----
   bool IsOpen(std::uint32_t rank, std::uint32_t tensor) const {
-    return (gradients_[tensor].posted >> rank & 1U) != 0;
+    return gradients_[tensor].posts.Has(rank);
   }
   bool AnyOpen() const { return open_count_ > 0; }
   // Posted by some rank and not ended.
@@ -45,19 +45,15 @@ class Gradients {
   void Post(std::uint32_t rank, std::uint32_t tensor, std::uint64_t record, bool awaits, TimeNs now,
             TimeNs deadline_ns);
   bool IsAwaited(std::uint32_t rank, std::uint32_t tensor, std::uint64_t record) const {
-    return (gradients_[tensor].awaited >> rank & 1U) != 0 && RecordOf(rank, tensor) == record;
+    return gradients_[tensor].posts.Awaits(rank) && RecordOf(rank, tensor) == record;
   }
-  void MarkReady(std::uint32_t rank, std::uint32_t tensor, TimeNs now);
+  void MarkReady(std::uint32_t rank, std::uint32_t tensor, TimeNs now) {
+    gradients_[tensor].posts.MarkReady(rank, now);
+  }
   std::uint64_t RecordOf(std::uint32_t rank, std::uint32_t tensor) const {
     return records_[std::size_t{tensor} * world_size_ + rank];
   }
-  RankMask posted(std::uint32_t tensor) const { return gradients_[tensor].posted; }
-  // Of those: ranks whose GPU has come so far.
-  RankMask ready(std::uint32_t tensor) const {
-    return gradients_[tensor].posted & ~gradients_[tensor].awaited;
-  }
-  TimeNs opened_ns(std::uint32_t tensor) const { return gradients_[tensor].opened_ns; }
-  TimeNs deadline_ns(std::uint32_t tensor) const { return gradients_[tensor].deadline_ns; }
+  const Posts& posts(std::uint32_t tensor) const { return gradients_[tensor].posts; }
   // The iteration that the gradient is in, from 1.
   std::uint64_t IterationOf(std::uint32_t tensor) const { return gradients_[tensor].ended + 1; }
   // Iterations of which the rank has posted every gradient.
@@ -65,10 +61,14 @@ class Gradients {
 
   // ---- plans ----
   // Takes the plan to come; the answer is the last iteration of which a block has begun. From that
-  // one + `slack` on none will begin until Switch.
+  // one + `slack` on none will begin until SwitchIfDue.
   std::uint64_t Offer(std::shared_ptr<const WirePlan> plan, std::uint64_t slack);
-  // False when no plan of that version was offered, or the iteration has begun.
-  bool Switch(std::uint32_t version, std::uint64_t from_iteration);
+  // All nodes have agreed on the iteration. False when no plan of that version was offered, or the
+  // iteration has begun.
+  bool AcceptSwitch(std::uint32_t version, std::uint64_t from_iteration);
+  // At the first block of the iteration that was agreed on: the offered plan is in force from now
+  // on. Returns whether that is so now and was not before.
+  bool SwitchIfDue();
   const WirePlan* plan() const { return plan_.get(); }
   const WirePlan* offered() const { return offered_.get(); }
   std::uint64_t next_from() const { return next_from_; }  // 0: not agreed yet
@@ -76,7 +76,10 @@ class Gradients {
 
   // ---- blocks ----
   // The block that begins next; null while there is no plan for its iteration.
-  const WireBlock* Head();
+  const WireBlock* Head() const {
+    if (!plan_ || (held_from_ != 0 && iteration_ >= held_from_)) return nullptr;
+    return &plan_->blocks[next_];
+  }
   std::uint64_t head_iteration() const { return iteration_; }
   std::uint32_t head_index() const { return next_; }
   // The lowest gradient of the head that not all of `ranks` have ready; nothing when it can begin.
@@ -110,13 +113,10 @@ class Gradients {
 
  private:
   struct Gradient {
-    RankMask posted = 0;      // in this iteration
-    RankMask awaited = 0;     // of those: ranks whose GPU has not come so far
+    Posts posts;              // in this iteration
     std::uint64_t ended = 0;  // iterations
     std::uint64_t begun = 0;  // the iteration that blocks_left counts for
     std::uint32_t blocks_left = 0;
-    TimeNs opened_ns = 0;
-    TimeNs deadline_ns = kNever;
   };
   struct Iteration {
     std::uint64_t number = 0;
@@ -135,7 +135,7 @@ class Gradients {
   std::shared_ptr<const WirePlan> offered_;
   std::uint64_t plan_from_ = 0;
   std::uint64_t next_from_ = 0;
-  std::uint64_t held_from_ = 0;  // promised: no block of this iteration begins before Switch
+  std::uint64_t held_from_ = 0;  // promised: no block of this iteration begins before the switch
   std::uint64_t iteration_ = 1;
   std::uint32_t next_ = 0;    // the head's place in the plan
   std::size_t checked_ = 0;   // of the head's gradients: those before are ready

@@ -113,12 +113,12 @@ std::span<Player> Interleaving::Gather(Jobs& jobs, std::uint8_t lane, TimeNs now
 
 double Interleaving::RateOf(std::uint8_t lane) {
   // Rails carry a share of each block at the same time: together they are one lane.
-  const std::size_t end = lane == 0 ? 1 : flow_.blocks().lanes_count();
+  const std::size_t end = lane == 0 ? 1 : flow_.lanes().count();
   LaneSeen seen;
   for (std::size_t i = lane; i < end; ++i) {
     const auto index = static_cast<std::uint8_t>(i);
-    seen.bytes += flow_.blocks().LaneNow(index).bytes_moved;
-    seen.busy_ns = std::max(seen.busy_ns, flow_.blocks().BusyNs(index));
+    seen.bytes += flow_.lanes().Now(index).bytes_moved;
+    seen.busy_ns = std::max(seen.busy_ns, flow_.lanes().BusyNs(index));
   }
   // Since the look before the last one, so that the time is never short.
   LaneSeen& older = lanes_before_[lane];
@@ -189,15 +189,16 @@ void Interleaving::HoldBack(const Player& held, const Player& other, const Shift
     pair.sides[i].before_s = players[i]->period_s;
     pair.sides[i].promised_s = promised_s[i];
   }
-  flow_.Tell(job, Code::kOk,
-             fmt::format("held back {:.0f} ms before iteration {} so that it takes turns "
-                         "with job {} on {}: their iterations of {:.0f} and {:.0f} ms should "
-                         "become {:.0f} and {:.0f}",
-                         Milliseconds(hold_s), held.Border(), other.job->name(),
-                         flow_.blocks().LaneName(LaneOf(job)), Milliseconds(held.period_s),
-                         Milliseconds(other.period_s), Milliseconds(promised_s[0]),
-                         Milliseconds(promised_s[1])));
-  flow_.SetHold(job, {until_ns, ipc::WaitReason::kInterleaved, other.job->id().value}, now);
+  flow_.events().Report(
+      job, Code::kOk,
+      fmt::format("held back {:.0f} ms before iteration {} so that it takes turns "
+                  "with job {} on {}: their iterations of {:.0f} and {:.0f} ms should "
+                  "become {:.0f} and {:.0f}",
+                  Milliseconds(hold_s), held.Border(), other.job->name(),
+                  flow_.lanes().Name(LaneOf(job)), Milliseconds(held.period_s),
+                  Milliseconds(other.period_s), Milliseconds(promised_s[0]),
+                  Milliseconds(promised_s[1])));
+  flow_.plans().SetHold(job, {until_ns, ipc::WaitReason::kInterleaved, other.job->id().value}, now);
 }
 
 void Interleaving::Judge(std::span<Player> players) {
@@ -234,7 +235,7 @@ void Interleaving::Judge(Pair& pair, Job& held, const std::array<double, 2>& now
     return;
   }
   if (++pair.strikes < kStrikes) return;
-  flow_.Tell(
+  flow_.events().Report(
       held, Code::kOk,
       fmt::format("held back no more: iterations of {:.0f} ms, and of {:.0f} ms "
                   "of the other job, became {:.0f} and {:.0f} where {:.0f} and {:.0f} were "

@@ -11,12 +11,6 @@
 #include "service/dispatch/cut.h"
 
 namespace headrace::service {
-namespace {
-
-// Blocks of one job that may be summed outside any rank's memory at one time.
-constexpr std::size_t kScratchBlocks = 8;
-
-}  // namespace
 
 Job::Job(const SessionIdentity& identity, TimeNs now)
     : making{boost::circular_buffer<std::uint64_t>(kOperationsMax),
@@ -65,7 +59,7 @@ Status Job::Form(JobNodes nodes) {
   local_ = std::move(local);
   local_ranks_ = local_ranks;
   waits_for.clear();
-  dirty = true;
+  Changed();
   verify = nodes.verify;
   // A rendezvous at which only one node appeared.
   if (nodes.data_nodes_count() > 1) nodes_ = std::move(nodes);
@@ -98,27 +92,26 @@ bool Job::HasSessions() const {
                      [](const Member& member) { return member.session != nullptr; });
 }
 
-std::uint32_t Job::FirstMissing(RankMask posted) const {
+std::uint32_t Job::FirstMissing(const Posts& posts) const {
   const RankMask waited_for = formed_ ? local_ranks_ : ~RankMask{0} >> (64 - members_.size());
   // Whoever could post but has not says more than whoever has not come yet.
-  const RankMask here = waited_for & attached_ranks() & ~posted;
-  const RankMask missing = here != 0 ? here : waited_for & ~posted;
+  const RankMask here = waited_for & attached_ranks() & ~posts.ranks;
+  const RankMask missing = here != 0 ? here : waited_for & ~posts.ranks;
   if (missing == 0) return local_.front();  // what all have posted may be held back all the same
   return static_cast<std::uint32_t>(std::countr_zero(missing));
 }
 
-std::optional<std::uint32_t> Job::FirstAwaited(RankMask posted, RankMask ready) const {
+std::optional<std::uint32_t> Job::FirstAwaited(const Posts& posts) const {
   const RankMask waited_for = formed_ ? local_ranks_ : ~RankMask{0} >> (64 - members_.size());
-  const RankMask waiting = posted & ~ready;
-  if (waiting == 0 || (waited_for & ~posted) != 0) return std::nullopt;
-  return static_cast<std::uint32_t>(std::countr_zero(waiting));
+  if (posts.awaited == 0 || (waited_for & ~posts.ranks) != 0) return std::nullopt;
+  return static_cast<std::uint32_t>(std::countr_zero(posts.awaited));
 }
 
-std::string Job::DescribeMissing(RankMask posted, RankMask ready) const {
-  if (const auto waiting = FirstAwaited(posted, ready); waiting) {
+std::string Job::DescribeMissing(const Posts& posts) const {
+  if (const auto waiting = FirstAwaited(posts); waiting) {
     return fmt::format("the GPU of {} has not come as far as", DescribeRank(*waiting));
   }
-  return fmt::format("{} has not posted", DescribeRank(FirstMissing(posted)));
+  return fmt::format("{} has not posted", DescribeRank(FirstMissing(posts)));
 }
 
 Block* Job::TakeBlock() {
@@ -137,95 +130,13 @@ void Job::FreeBlock(Block& block) {
     places.erase(found);
     block.crossing = Crossing::kNone;
   }
-  GiveGpuScratch(block);
-  if (block.scratch != nullptr) free_scratch_.push_back(std::exchange(block.scratch, nullptr));
   block.sequence = 0;
   free_blocks_.push_back(PlaceOf(block));
-}
-
-bool Job::NeedsScratch(const Operation& operation, const Block& block) const {
-  if (nodes_ && operation.shape.OnGpu()) return true;
-  return nodes_ && operation.shape.kind == Collective::kReduceScatter && local_.size() > 1 &&
-         !IsHere(block.root);
-}
-
-bool Job::TakeScratch(const Operation& operation, Block& block) {
-  if (operation.shape.OnGpu()) return TakeGpuScratch(operation, block);
-  if (!scratch_) {
-    Result<Mapping> mapping = Mapping::Anonymous(kScratchBlocks * nodes_->block_bytes);
-    if (!mapping) return false;
-    scratch_ = std::move(mapping).value();
-    for (std::size_t i = kScratchBlocks; i > 0; --i) {
-      free_scratch_.push_back(scratch_.data() + (i - 1) * nodes_->block_bytes);
-    }
-  }
-  if (free_scratch_.empty()) return false;
-  block.scratch = free_scratch_.back();
-  free_scratch_.pop_back();
-  return true;
-}
-
-// Where element `begin` of the operation lies; of a plan's block, whose elements are in runs, where
-// the rank's gradients begin.
-std::byte* Job::MemoryOf(const Operation& operation, std::uint32_t rank, std::uint64_t begin) {
-  if (operation.planned()) return members_[rank].session->gradients()->base;
-  std::byte* const start = memory(operation.shape.sequence, rank);
-  return start == nullptr ? nullptr : start + begin * SizeOf(operation.shape.dtype);
 }
 
 std::int8_t Job::DeviceOf(const Operation& operation, std::uint32_t rank) {
   if (operation.planned()) return members_[rank].session->gradients()->device;
   return device(operation.shape.sequence, rank);
-}
-
-// Where this node's sum, or its copy of what travels, lies from element `begin` on.
-std::byte* Job::SumOf(const Operation& operation, const Block& block, std::uint64_t begin) {
-  if (block.scratch != nullptr) {
-    return block.scratch + (begin - block.range.begin) * SizeOf(operation.shape.dtype);
-  }
-  const bool rooted = operation.shape.kind != Collective::kAllReduce && IsHere(block.root);
-  return MemoryOf(operation, rooted ? block.root : local_.front(), begin);
-}
-
-transport::Transfer Job::MakeTransfer(const Operation& operation, const Block& block,
-                                      const Part& part) {
-  transport::Transfer transfer{.token = part.stage.token,
-                               .kind = operation.shape.kind,
-                               .dtype = operation.shape.dtype,
-                               .reduction = operation.shape.reduction,
-                               .root = operation.shape.root,
-                               .count = part.range.count,
-                               .position = block.position()};
-  if (operation.planned()) {
-    transfer.runs = operation.wire().runs;
-    transfer.skip = part.range.begin;
-  }
-  const bool by_scratch = nodes_ && operation.shape.OnGpu();
-  switch (block.step) {
-    case Step::kInNode:
-      if (by_scratch) {
-        FillFromGpus(operation, block, part, transfer);
-      } else {
-        FillInNode(operation, block, part, transfer);
-      }
-      break;
-    case Step::kBetweenNodes:
-      FillBetweenNodes(operation, block, part, transfer);
-      break;
-    case Step::kToRanks:
-      if (by_scratch) {
-        FillToGpus(operation, block, part, transfer);
-      } else {
-        FillToRanks(operation, block, part, transfer);
-      }
-      break;
-    case Step::kVerify:
-      FillVerify(operation, part, transfer);
-      break;
-    case Step::kDone:
-      HR_CHECK(false, block.sequence);
-  }
-  return transfer;
 }
 
 bool Job::Verifies(const Operation& operation) const {
@@ -242,82 +153,6 @@ std::string Job::DescribeDifference(const Operation& operation, const Block& blo
   return fmt::format("verify: what {} has got in {} is not what {} has got",
                      DescribeRank(local_[other]), DescribeBlock(operation.NameOf(block)),
                      DescribeRank(local_.front()));
-}
-
-void Job::FillInNode(const Operation& operation, const Block& block, const Part& part,
-                     transport::Transfer& transfer) {
-  transfer.members_count = static_cast<std::uint32_t>(local_.size());
-  for (std::uint32_t i = 0; i < local_.size(); ++i) {
-    transfer.members[i] = MemoryOf(operation, local_[i], part.range.begin);
-    transfer.devices[i] = DeviceOf(operation, local_[i]);
-  }
-  if (!nodes_) {
-    if (operation.block_bytes == 0 || !IsParted(operation.shape.kind)) return;
-    // A block of one rank's part: only that rank gets the sum, or it is the one who has it.
-    const bool reduces = operation.shape.kind == Collective::kReduceScatter;
-    transfer.kind = reduces ? Collective::kReduce : Collective::kBroadcast;
-    transfer.root = block.root;
-    if (reduces) transfer.output = transfer.members[block.root];
-    return;
-  }
-  transfer.kind = Collective::kReduce;
-  transfer.root = 0;
-  transfer.output = SumOf(operation, block, part.range.begin);
-  // The division comes last, once the sum of all ranks is there.
-  if (transfer.reduction == Reduction::kAverage) transfer.reduction = Reduction::kSum;
-}
-
-void Job::FillBetweenNodes(const Operation& operation, const Block& block, const Part& part,
-                           transport::Transfer& transfer) {
-  transfer.group = id_.value;
-  transfer.members_count = static_cast<std::uint32_t>(nodes_->data_nodes_count());
-  transfer.divisor = world_size();
-  // A rank may say any root where the collective has none; here it would have to be a node.
-  transfer.root = 0;
-  if (transfer.kind == Collective::kBarrier) return;
-  if (operation.shape.OnGpu()) {
-    // Between the steps of GPUs a block lies in one piece.
-    transfer.runs = {};
-    transfer.skip = 0;
-  }
-  if (block.from_gpus) {
-    // Lanes of GPUs come first, so the part's place is the number of the GPU.
-    transfer.members[nodes_->self] = block.scratch_on_gpus[block.PartOf(part)];
-    transfer.devices[nodes_->self] = static_cast<std::int8_t>(block.PartOf(part));
-  } else {
-    transfer.members[nodes_->self] = SumOf(operation, block, part.range.begin);
-  }
-  if (transfer.kind == Collective::kAllReduce) return;
-  transfer.root = NodeOf(*nodes_, block.root);
-  transfer.root_rank = block.root;
-  if (transfer.kind == Collective::kReduceScatter) {
-    transfer.kind = Collective::kReduce;
-    if (transfer.root == nodes_->self) transfer.output = transfer.members[nodes_->self];
-  } else {
-    transfer.kind = Collective::kBroadcast;
-  }
-}
-
-void Job::FillToRanks(const Operation& operation, const Block& block, const Part& part,
-                      transport::Transfer& transfer) {
-  const bool rooted = operation.shape.kind != Collective::kAllReduce && IsHere(block.root);
-  transfer.kind = Collective::kBroadcast;
-  transfer.members_count = static_cast<std::uint32_t>(local_.size());
-  transfer.root = 0;
-  for (std::uint32_t i = 0; i < local_.size(); ++i) {
-    transfer.members[i] = MemoryOf(operation, local_[i], part.range.begin);
-    if (rooted && local_[i] == block.root) transfer.root = i;
-  }
-}
-
-void Job::FillVerify(const Operation& operation, const Part& part, transport::Transfer& transfer) {
-  transfer.kind = Collective::kBroadcast;
-  transfer.digest = true;
-  transfer.root = 0;
-  transfer.members_count = static_cast<std::uint32_t>(local_.size());
-  for (std::uint32_t i = 0; i < local_.size(); ++i) {
-    transfer.members[i] = MemoryOf(operation, local_[i], part.range.begin);
-  }
 }
 
 std::string Job::DescribeRank(std::uint32_t rank) const {

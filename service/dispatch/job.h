@@ -31,10 +31,8 @@
 #include "service/dispatch/gradients.h"
 #include "service/dispatch/iteration_times.h"
 #include "service/dispatch/lane_samples.h"
-#include "service/dispatch/late_notes.h"
 #include "service/dispatch/open_ranges.h"
 #include "service/dispatch/operation.h"
-#include "service/dispatch/recorder_notes.h"
 #include "service/dispatch/scratch.h"
 #include "service/dispatch/steering_notes.h"
 #include "service/dispatch/uid_use.h"
@@ -44,6 +42,8 @@
 #include "transport/transport.h"
 
 namespace headrace::service {
+
+struct JobRecord;
 
 inline constexpr std::uint64_t kOperationsMax = ipc::kOperationsMax;  // open, per job
 
@@ -62,8 +62,6 @@ struct Member {
   std::uint64_t posted = 0;          // records read
   std::uint64_t ended = 0;           // completions written
   std::uint64_t operations = 0;      // posted by them; the rest are gradients
-  std::uint16_t board_row = UINT16_MAX;
-  RankSums sums;
   std::vector<AwaitedPost> awaited;  // in the order of its records
   OpenRanges open;                   // of its operations
 };
@@ -107,6 +105,10 @@ class Job {
   // what else their leader leads, this does not.
   std::uint32_t restarts() const { return restarts_; }
 
+  // Something of it, or of its ranks, that people see has changed; and how often that was so.
+  void Changed() { ++changes_; }
+  std::uint64_t changes() const { return changes_; }
+
   Member& member(std::uint32_t rank) { return members_[rank]; }
   std::vector<Member>& members() { return members_; }
   const std::vector<Member>& members() const { return members_; }
@@ -138,23 +140,17 @@ class Job {
   std::int8_t DeviceOf(const Operation& operation, std::uint32_t rank);
 
   // The number of the record by which `rank` posted the operation in that slot.
-  std::uint64_t& record(std::uint64_t sequence, std::uint32_t rank) {
+  std::uint64_t& RecordOf(std::uint64_t sequence, std::uint32_t rank) {
     return records_[(sequence % kOperationsMax) * members_.size() + rank];
   }
 
-  // The lowest rank that has not posted the operation, and whether it has attached at all.
-  std::uint32_t FirstMissing(const Operation& operation) const {
-    return FirstMissing(operation.posted);
-  }
-  std::uint32_t FirstMissing(RankMask posted) const;
+  // The lowest rank that has not posted it; one that is attached before one that is not.
+  std::uint32_t FirstMissing(const Posts& posts) const;
   // The lowest rank whose GPU has not come so far, if that is all that is waited for.
-  std::optional<std::uint32_t> FirstAwaited(RankMask posted, RankMask ready) const;
+  std::optional<std::uint32_t> FirstAwaited(const Posts& posts) const;
   // Who is waited for: "rank 1 (pid 12) has not posted", or "the GPU of rank 1 (pid 12) has not
   // come as far as". What it is follows.
-  std::string DescribeMissing(RankMask posted, RankMask ready) const;
-  // The transfer that carries out one part of a block's step.
-  transport::Transfer MakeTransfer(const Operation& operation, const Block& block,
-                                   const Part& part);
+  std::string DescribeMissing(const Posts& posts) const;
 
   // A free block of the pool; null when all are in use. Its place goes into stage tokens.
   Block* TakeBlock();
@@ -171,22 +167,22 @@ class Job {
   // "what rank 3 (pid 12) has got in block 2 of iteration 400 is not what rank 2 (pid 11) has got"
   std::string DescribeDifference(const Operation& operation, const Block& block,
                                  std::uint64_t differing) const;
-  // Whether a block needs scratch memory for this node's sum, which belongs to none of its ranks.
-  bool NeedsScratch(const Operation& operation, const Block& block) const;
-  // Gives the block such memory; false when all of it is in use, or still being made.
-  bool TakeScratch(const Operation& operation, Block& block);
   // Memory for blocks of GPUs that go to other nodes, by order of blocks: the host's first, then
   // that of the GPU of each lane.
   using GpuScratch = std::array<Scratch, 1 + kRailsMax>;
   std::array<GpuScratch, 2> gpu_scratch;
+  // Likewise for sums of the host's memory that belong to no rank of this node.
+  struct HostScratch {
+    Mapping memory;  // untouched, and so without memory, until a block needs it
+    std::vector<std::byte*> free;
+  };
+  HostScratch host_scratch;
   GpuScratch& ScratchOf(const Block& block) {
     return gpu_scratch[static_cast<std::size_t>(block.order())];
   }
-  // The shares of the block on the lanes between nodes; returns how many lanes there are.
-  std::uint32_t SharesOf(const Operation& operation, const Block& block,
-                         std::array<Range, kRailsMax>& shares) const;
   // Whether the block's rank, where the collective has one, is of this node.
   bool IsRootHere(const Block& block) const { return IsHere(block.root); }
+  bool IsHere(std::uint32_t rank) const { return (local_ranks_ & Bit(rank)) != 0; }
   // "rank 2 (pid 77) posted all_reduce of ... as operation 9; rank 0 (pid 75) posted ..."
   std::string DescribeMismatch(const Operation& operation, std::uint32_t rank,
                                const Posted& posted) const;
@@ -228,7 +224,7 @@ class Job {
   std::string left_cause;
   // The same for gradients: no later iteration is possible.
   std::uint64_t last_iteration = UINT64_MAX;
-  // What people have asked for, as far as it is in force: see steering.h.
+  // What people have asked for, as far as it is in force: see steering_notes.h.
   schedule::JobShare share;
   bool share_unsent = false;  // a lane had no room for it
   bool paused = false;
@@ -238,52 +234,18 @@ class Job {
   // Of every so many iterations and operations what the ranks get is compared; 0: of none.
   std::uint32_t verify = 0;
   UidUse* use = nullptr;  // of its owner, while the flow knows the job
-  Hold hold;              // set by Flow::SetHold
+  Hold hold;              // set by Plans::SetHold
   // Of a job that has handed in its layout.
   std::unique_ptr<Gradients> gradients;
   std::unique_ptr<IterationTimes> times;  // from the first plan on
   std::vector<LaneSamples> samples;       // by lane, from the first plan on
   std::optional<Failure> gradients_failure;
-  // Of the plan in force; of the block that comes next; of the plan's blocks.
-  std::uint16_t plan_row = UINT16_MAX;
-  std::uint16_t head_row = UINT16_MAX;
-  ipc::QueueRow head_shown{};  // there
-  std::vector<std::uint16_t> block_rows;
-  // Set when something on the job's board rows changed.
-  bool dirty = true;
-  std::uint16_t board_row = UINT16_MAX;
   std::uint64_t awaited = 0;  // posts of all members that await their ready word
   std::uint64_t operations_open = 0;
-  std::uint64_t operations_ended = 0;
-  std::uint64_t operations_failed = 0;
-  std::uint64_t bytes_moved = 0;
-  std::uint32_t events_sent = 0;  // see Dispatch::Tell
-  JobSums sums;
-  JobNotes notes;
-  LateNotes late;
+  // What is kept of it for people, from the flow's AddJob on; owned by the recorder.
+  JobRecord* record = nullptr;
 
  private:
-  std::byte* MemoryOf(const Operation& operation, std::uint32_t rank, std::uint64_t begin);
-  std::byte* SumOf(const Operation& operation, const Block& block, std::uint64_t begin);
-  void FillInNode(const Operation& operation, const Block& block, const Part& part,
-                  transport::Transfer& transfer);
-  void FillBetweenNodes(const Operation& operation, const Block& block, const Part& part,
-                        transport::Transfer& transfer);
-  void FillToRanks(const Operation& operation, const Block& block, const Part& part,
-                   transport::Transfer& transfer);
-  void FillVerify(const Operation& operation, const Part& part, transport::Transfer& transfer);
-  // ---- of GPUs' memory between nodes: gpu_transfers.cc ----
-  void AddMember(const Operation& operation, std::uint32_t rank, std::uint64_t begin,
-                 transport::Transfer& transfer);
-  static void AddScratch(const Block& block, const Part& part, transport::Transfer& transfer);
-  bool TakeGpuScratch(const Operation& operation, Block& block);
-  void GiveGpuScratch(Block& block);
-  void FillFromGpus(const Operation& operation, const Block& block, const Part& part,
-                    transport::Transfer& transfer);
-  void FillToGpus(const Operation& operation, const Block& block, const Part& part,
-                  transport::Transfer& transfer);
-  bool IsHere(std::uint32_t rank) const { return (local_ranks_ >> rank & 1U) != 0; }
-
   JobId id_;
   std::string name_;
   std::uint32_t owner_uid_;
@@ -297,13 +259,14 @@ class Job {
   std::vector<std::uint64_t> records_;
   std::string rendezvous_;
   bool formed_ = false;
+  std::uint64_t changes_ = 1;  // of which none was shown
   std::optional<JobNodes> nodes_;
   RankMask local_ranks_ = 0;
   std::vector<std::uint32_t> local_;
   std::vector<Block> blocks_;
   std::vector<std::uint32_t> free_blocks_;
-  Mapping scratch_;  // untouched, and so without memory, until a block needs it
-  std::vector<std::byte*> free_scratch_;
 };
+
+using Jobs = std::vector<std::unique_ptr<Job>>;
 
 }  // namespace headrace::service

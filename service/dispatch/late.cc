@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "service/dispatch/flow.h"
 #include "service/dispatch/late_words.h"
 
 namespace headrace::service {
@@ -51,7 +50,7 @@ LateWait Late::Find(Job& job, LatePlace place) {
   switch (place) {
     case LatePlace::kOperation:
       if (job.operations_open > 0) first = FirstOf(job.operations(), Gathers);
-      return WaitOf(first, first == nullptr ? 0 : first->opened_ns);
+      return WaitOf(first, first == nullptr ? 0 : first->posts.opened_ns);
     case LatePlace::kOperationMoves:
       if (job.operations_open > 0) first = FirstOf(job.operations(), Moves);
       return WaitOf(first, first == nullptr ? 0 : first->since_ns);
@@ -73,9 +72,9 @@ LateWait Late::FindHead(Job& job) {
   TimeNs oldest_ns = kNever;
   TimeNs newest_ns = 0;
   for (std::uint32_t tensor = 0; tensor < gradients.count(); ++tensor) {
-    if (gradients.posted(tensor) == 0) continue;
-    oldest_ns = std::min(oldest_ns, gradients.opened_ns(tensor));
-    newest_ns = std::max(newest_ns, gradients.opened_ns(tensor));
+    if (gradients.posts(tensor).ranks == 0) continue;
+    oldest_ns = std::min(oldest_ns, gradients.posts(tensor).opened_ns);
+    newest_ns = std::max(newest_ns, gradients.posts(tensor).opened_ns);
   }
   // Nothing moves at all, for want of nodes or of a plan.
   if (!job.formed() || gradients.plan() == nullptr) return {UINT64_MAX, oldest_ns};
@@ -85,7 +84,7 @@ LateWait Late::FindHead(Job& job) {
   // The lanes have too much, or the iteration before: that is the moving blocks' wait.
   if (!missing || gradients.IterationOf(*missing) != gradients.head_iteration()) return {};
   const TimeNs since_ns =
-      gradients.posted(*missing) != 0 ? gradients.opened_ns(*missing) : newest_ns;
+      gradients.posts(*missing).ranks != 0 ? gradients.posts(*missing).opened_ns : newest_ns;
   return {gradients.head_iteration() << 32U | *missing, since_ns};
 }
 
@@ -109,12 +108,12 @@ void Late::Follow(Jobs& jobs, TimeNs now) {
 }
 
 void Late::FollowJob(Job& job, TimeNs now) {
-  LateNotes& notes = job.late;
-  if (std::exchange(notes.was_paused, job.paused) && !job.paused) notes.not_before_ns.fill(now);
-  if (notes.reported_count == 0) return;
+  StragglerState& state = job.record->stragglers;
+  if (std::exchange(state.was_paused, job.paused) && !job.paused) state.not_before_ns.fill(now);
+  if (state.reported_count == 0) return;
   for (const LatePlace place : kPlaces) {
     const auto index = static_cast<std::size_t>(place);
-    LateNotes::Reported& reported = notes.reported[index];
+    StragglerState::Reported& reported = state.reported[index];
     if (reported.wait.number == 0) continue;
     const bool over =
         job.paused || job.failed || (place == LatePlace::kHead && job.gradients_failure);
@@ -124,13 +123,14 @@ void Late::FollowJob(Job& job, TimeNs now) {
                             ? job.gradients_failure.has_value()
                             : job.slot(reported.wait.number).failure.has_value();
     if (!over && !failed && !reported.subject.empty()) {
-      const TimeNs waited_ns = now - std::max(reported.wait.since_ns, notes.not_before_ns[index]);
-      Tell(job, Code::kOk,
-           fmt::format("{} went on after {}", reported.subject, FormatSeconds(waited_ns)));
+      const TimeNs waited_ns = now - std::max(reported.wait.since_ns, state.not_before_ns[index]);
+      events_.Announce(
+          job, Code::kOk,
+          fmt::format("{} went on after {}", reported.subject, FormatSeconds(waited_ns)));
     }
-    notes.not_before_ns[index] = now;
+    state.not_before_ns[index] = now;
     reported = {};
-    --notes.reported_count;
+    --state.reported_count;
   }
 }
 
@@ -142,14 +142,14 @@ void Late::Look(Jobs& jobs, TimeNs now) {
 }
 
 TimeNs Late::LookAt(Job& job, TimeNs now) {
-  LateNotes& notes = job.late;
-  if (job.nodes() != nullptr && now - notes.asked_ns >= kAskAgain) Ask(job, now);
+  StragglerState& state = job.record->stragglers;
+  if (job.nodes() != nullptr && now - state.asked_ns >= kAskAgain) Ask(job, now);
   TimeNs next_ns = job.nodes() != nullptr ? now + kAskAgain : kNever;
   for (const LatePlace place : kPlaces) {
     const auto index = static_cast<std::size_t>(place);
     const LateWait wait = Find(job, place);
-    if (wait.number == 0 || notes.reported[index].wait.number != 0) continue;
-    const TimeNs late_ns = std::max(wait.since_ns, notes.not_before_ns[index]) + bound_ns_;
+    if (wait.number == 0 || state.reported[index].wait.number != 0) continue;
+    const TimeNs late_ns = std::max(wait.since_ns, state.not_before_ns[index]) + bound_ns_;
     if (late_ns <= now) {
       Report(job, place, wait, now);
     } else {
@@ -168,54 +168,49 @@ void Late::Ask(Job& job, TimeNs now) {
   };
   const Operation* first = nullptr;
   if (job.operations_open > 0) first = FirstOf(job.operations(), long_on_lane);
-  if (first != nullptr) blocks_.AskLanes(job, *first);
+  if (first != nullptr) lanes_.Ask(job, *first);
   const Operation* planned = nullptr;
   if (job.gradients) planned = FirstOf(job.gradients->operations(), long_on_lane);
-  if (planned != nullptr) blocks_.AskLanes(job, *planned);
-  if (first != nullptr || planned != nullptr) job.late.asked_ns = now;
+  if (planned != nullptr) lanes_.Ask(job, *planned);
+  if (first != nullptr || planned != nullptr) job.record->stragglers.asked_ns = now;
 }
 
 void Late::Report(Job& job, LatePlace place, const LateWait& wait, TimeNs now) {
-  LateNotes& notes = job.late;
+  StragglerState& state = job.record->stragglers;
   const auto index = static_cast<std::size_t>(place);
   ++board_.counters.late_reports;
-  notes.reported[index] = {.wait = wait, .subject = {}};
-  ++notes.reported_count;
-  if (!MayTell(notes, now)) return;
-  const TimeNs waited_ns = now - std::max(wait.since_ns, notes.not_before_ns[index]);
+  state.reported[index] = {.wait = wait, .subject = {}};
+  ++state.reported_count;
+  if (!MayTell(state, now)) return;
+  const TimeNs waited_ns = now - std::max(wait.since_ns, state.not_before_ns[index]);
   LateWords words;
   if (place == LatePlace::kHead) {
     words = DescribeLateHead(job, waited_ns);
   } else if (place == LatePlace::kOperation) {
     words = DescribeLateOperation(job, job.slot(wait.number), waited_ns);
   } else {
-    words = DescribeLateMove(job, job.slot(wait.number), blocks_, waited_ns);
+    words = DescribeLateMove(job, job.slot(wait.number), lanes_, waited_ns);
   }
-  Tell(job, Code::kTimeout, words.text);
+  events_.Announce(job, Code::kTimeout, words.text);
   if (!words.to_others.empty()) {
     // Control that is that far behind tells the other nodes nothing; they see this node's lane.
     peers_.TrySend(JobLate{job.id(), std::move(words.to_others)});
   }
-  notes.reported[index].subject = std::move(words.subject);
+  state.reported[index].subject = std::move(words.subject);
 }
 
-bool Late::MayTell(LateNotes& notes, TimeNs now) {
-  const TimeNs earned = (now - notes.earned_ns) / kTellingEvery;
-  notes.tellings_left = static_cast<std::uint32_t>(
-      std::min<TimeNs>(kTellingsMax, TimeNs{notes.tellings_left} + earned));
-  notes.earned_ns += earned * kTellingEvery;
-  if (notes.tellings_left == 0) return false;
-  --notes.tellings_left;
+bool Late::MayTell(StragglerState& state, TimeNs now) {
+  const TimeNs earned = (now - state.earned_ns) / kTellingEvery;
+  state.log_tokens =
+      static_cast<std::uint32_t>(std::min<TimeNs>(kTellingsMax, TimeNs{state.log_tokens} + earned));
+  state.earned_ns += earned * kTellingEvery;
+  if (state.log_tokens == 0) return false;
+  --state.log_tokens;
   return true;
 }
 
-void Late::Tell(const Job& job, Code code, const std::string& text) {
-  // A watch that is that far behind has enough to tell.
-  watch_.TrySend(Event{code, job.id(), fmt::format("job {}: {}", job.name(), text)});
-}
-
-void Flow::StageWaits(Job& job, const struct StageWaits& message, TimeNs) {
-  blocks_.TakeStageWaits(job, message);
+void Late::Postpone(const Jobs& jobs, TimeNs now) {
+  for (const std::unique_ptr<Job>& job : jobs) job->record->stragglers.not_before_ns.fill(now);
 }
 
 }  // namespace headrace::service

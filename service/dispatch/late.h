@@ -1,7 +1,7 @@
 // Notices what waits longer than it should and says once whom everybody waits for; asks lanes
 // between nodes whom their stages wait for, so that the board can show it long before.
 //
-// Owned by the flow, on dispatch's thread. It looks at open operations at moments of its own, a few
+// Owned by dispatch, on dispatch's thread. It looks at open operations at moments of its own, a few
 // times a second at most and only while something is open, so the path of a block pays nothing.
 // Only reports allocate.
 #pragma once
@@ -9,11 +9,14 @@
 #include <cstdint>
 #include <string>
 
-#include "service/actor/messages.h"
 #include "service/actor/outgoing.h"
-#include "service/dispatch/blocks.h"
+#include "service/dispatch/events.h"
 #include "service/dispatch/job.h"
+#include "service/dispatch/lanes.h"
+#include "service/dispatch/record.h"
+#include "service/peers/messages.h"
 #include "service/watch/board_writer.h"
+#include "service/watch/messages.h"
 
 namespace headrace::service {
 
@@ -26,9 +29,8 @@ class Late {
   static constexpr std::uint32_t kTellingsMax = 8;
   static constexpr TimeNs kTellingEvery = 60 * kSecond;
 
-  Late(Blocks& blocks, BoardWriter& board, Outgoing<PeersMessage>& peers,
-       Outgoing<WatchMessage>& watch)
-      : blocks_(blocks), board_(board), peers_(peers), watch_(watch) {}
+  Late(Lanes& lanes, BoardWriter& board, Outgoing<PeersMessage>& peers, JobEvents& events)
+      : lanes_(lanes), board_(board), peers_(peers), events_(events) {}
 
   // What waits longer is reported; 0: nothing is. Before the first work.
   void SetBound(TimeNs bound_ns) { bound_ns_ = bound_ns; }
@@ -37,6 +39,8 @@ class Late {
   void Follow(Jobs& jobs, TimeNs now);
   // At next_look(), or later.
   void Look(Jobs& jobs, TimeNs now);
+  // The service stood still: waits so far are not late.
+  static void Postpone(const Jobs& jobs, TimeNs now);
   TimeNs next_look() const { return next_look_; }
 
  private:
@@ -50,13 +54,12 @@ class Late {
   TimeNs LookAt(Job& job, TimeNs now);
   void Ask(Job& job, TimeNs now);
   void Report(Job& job, LatePlace place, const LateWait& wait, TimeNs now);
-  static bool MayTell(LateNotes& notes, TimeNs now);
-  void Tell(const Job& job, Code code, const std::string& text);
+  static bool MayTell(StragglerState& state, TimeNs now);
 
-  Blocks& blocks_;
+  Lanes& lanes_;
   BoardWriter& board_;
   Outgoing<PeersMessage>& peers_;
-  Outgoing<WatchMessage>& watch_;
+  JobEvents& events_;
   TimeNs bound_ns_ = 0;
   TimeNs next_look_ = kNever;
 };

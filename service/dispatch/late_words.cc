@@ -41,17 +41,16 @@ std::string Waiting(const Job& job, RankMask posted) {
 }
 
 // All have posted the subject, and some of their GPUs have not come so far.
-LateWords NotReady(const Job& job, std::string subject, RankMask awaited, RankMask ready,
-                   TimeNs waited_ns) {
-  const bool one = std::popcount(awaited) == 1;
+LateWords NotReady(const Job& job, std::string subject, const Posts& posts, TimeNs waited_ns) {
+  const bool one = std::popcount(posts.awaited) == 1;
   LateWords words{.subject = std::move(subject), .text = {}, .to_others = {}};
   const auto say = [&](std::string_view where, std::string_view waiting) {
     return fmt::format("{} on {} {} not ready: {} not come as far as {} for {}{}",
-                       Listed(Described(job, awaited)), where, one ? "is" : "are",
+                       Listed(Described(job, posts.awaited)), where, one ? "is" : "are",
                        one ? "its GPU has" : "their GPUs have", words.subject,
                        FormatSeconds(waited_ns), waiting);
   };
-  words.text = say("this node", Waiting(job, ready));
+  words.text = say("this node", Waiting(job, posts.ready()));
   if (job.nodes() != nullptr) {
     words.to_others = say("node " + job.nodes()->nodes[job.nodes()->self].name, "");
   }
@@ -59,19 +58,16 @@ LateWords NotReady(const Job& job, std::string subject, RankMask awaited, RankMa
 }
 
 // Who has not posted the subject. Whoever is attached and has not says more than who never came.
-LateWords NotPosted(const Job& job, std::string subject, RankMask posted, RankMask ready,
-                    TimeNs waited_ns) {
-  if (job.FirstAwaited(posted, ready)) {
-    return NotReady(job, std::move(subject), posted & ~ready, ready, waited_ns);
-  }
-  const RankMask missing = AllRanks(job) & ~posted;
+LateWords NotPosted(const Job& job, std::string subject, const Posts& posts, TimeNs waited_ns) {
+  if (job.FirstAwaited(posts)) return NotReady(job, std::move(subject), posts, waited_ns);
+  const RankMask missing = AllRanks(job) & ~posts.ranks;
   const RankMask here = missing & job.attached_ranks();
   LateWords words{.subject = std::move(subject), .text = {}, .to_others = {}};
   if (here == 0) {
     const std::string who = Listed(Described(job, missing));
     words.text = fmt::format("{} waits for {}, which {} not attached, for {}{}", words.subject, who,
                              std::popcount(missing) == 1 ? "is" : "are", FormatSeconds(waited_ns),
-                             Waiting(job, posted));
+                             Waiting(job, posts.ranks));
     return words;
   }
   const auto say = [&](std::string_view where, std::string_view waiting) {
@@ -79,7 +75,7 @@ LateWords NotPosted(const Job& job, std::string subject, RankMask posted, RankMa
                        std::popcount(here) == 1 ? "has" : "have", words.subject,
                        FormatSeconds(waited_ns), waiting);
   };
-  words.text = say("this node", Waiting(job, posted));
+  words.text = say("this node", Waiting(job, posts.ranks));
   if (job.nodes() != nullptr) {
     words.to_others = say("node " + job.nodes()->nodes[job.nodes()->self].name, "");
   }
@@ -153,27 +149,27 @@ std::string FormatSeconds(TimeNs time_ns) {
 LateWords DescribeLateOperation(const Job& job, const Operation& operation, TimeNs waited_ns) {
   std::string subject = job.DescribeOperation(operation);
   // All that are here have posted it, and who else belongs to it is not known.
-  const bool not_met = !job.formed() && (job.attached_ranks() & ~operation.posted) == 0;
+  const bool not_met = !job.formed() && (job.attached_ranks() & ~operation.posts.ranks) == 0;
   if (not_met && !job.waits_for.empty()) return NotMet(job, std::move(subject), waited_ns);
-  return NotPosted(job, std::move(subject), operation.posted, operation.ready(), waited_ns);
+  return NotPosted(job, std::move(subject), operation.posts, waited_ns);
 }
 
-LateWords DescribeLateMove(Job& job, const Operation& operation, const Blocks& blocks,
+LateWords DescribeLateMove(Job& job, const Operation& operation, const Lanes& lanes,
                            TimeNs waited_ns) {
   LateWords words{.subject = job.DescribeOperation(operation), .text = {}, .to_others = {}};
   const std::string waited = FormatSeconds(waited_ns);
   if (operation.state == Operation::State::kWaiting) {
     words.text = fmt::format("{} waits for its turn on lane {} ({}) for {}: {}", words.subject,
-                             blocks.LaneName(operation.lane), StepName(operation.step), waited,
+                             lanes.Name(operation.lane), StepName(operation.step), waited,
                              WhyItQueues(operation));
   } else if (operation.reason == ipc::WaitReason::kPeer && job.nodes() != nullptr) {
     words.text =
         fmt::format("{} waits for {} on lane {} for {}", words.subject,
-                    Peers(job, operation.reason_argument), blocks.LaneName(operation.lane), waited);
+                    Peers(job, operation.reason_argument), lanes.Name(operation.lane), waited);
   } else {
-    words.text = fmt::format("{} is on lane {} ({}) for {} and waits for no other node",
-                             words.subject, blocks.LaneName(blocks.LaneWaitedFor(job, operation)),
-                             StepName(operation.step), waited);
+    words.text =
+        fmt::format("{} is on lane {} ({}) for {} and waits for no other node", words.subject,
+                    lanes.Name(lanes.WaitedFor(job, operation)), StepName(operation.step), waited);
   }
   return words;
 }
@@ -182,14 +178,14 @@ LateWords DescribeLateHead(Job& job, TimeNs waited_ns) {
   Gradients& gradients = *job.gradients;
   if (job.formed() && gradients.Head() != nullptr) {
     const std::uint32_t missing = gradients.Missing(job.local_ranks()).value_or(0);
-    return NotPosted(job, job.DescribeGradient(missing), gradients.posted(missing),
-                     gradients.ready(missing), waited_ns);
+    return NotPosted(job, job.DescribeGradient(missing), gradients.posts(missing), waited_ns);
   }
   // The one that was posted first.
   std::optional<std::uint32_t> first;
   for (std::uint32_t tensor = 0; tensor < gradients.count(); ++tensor) {
-    if (gradients.posted(tensor) == 0) continue;
-    if (!first || gradients.opened_ns(tensor) < gradients.opened_ns(*first)) first = tensor;
+    if (gradients.posts(tensor).ranks == 0) continue;
+    if (!first || gradients.posts(tensor).opened_ns < gradients.posts(*first).opened_ns)
+      first = tensor;
   }
   std::string subject = job.DescribeGradient(first.value_or(0));
   if (!job.formed() && !job.waits_for.empty()) return NotMet(job, std::move(subject), waited_ns);
@@ -222,6 +218,49 @@ std::string WhyNoPlan(const Job& job) {
       "the job has no plan: all ranks of this node have handed in their layout, so one on {} has "
       "not, or the plan is being made",
       Listed(others));
+}
+
+Failure DescribeTimeout(Job& job, const Operation& operation, const Lanes& lanes, TimeNs now) {
+  const std::string what = fmt::format("{} timed out after {} ms", job.DescribeOperation(operation),
+                                       (now - operation.posts.opened_ns) / kMillisecond);
+  if (!job.formed()) return {Code::kTimeout, fmt::format("{}: {}", what, job.waits_for)};
+  if (operation.state != Operation::State::kGathering) {
+    return {Code::kTimeout,
+            fmt::format("{} on lane {}", what, lanes.Name(lanes.WaitedFor(job, operation)))};
+  }
+  if (operation.posts.ready() == job.local_ranks()) {
+    return {
+        Code::kTimeout,
+        fmt::format("{}: not all nodes of the job have said how far they are, so that it can be "
+                    "drained",
+                    what)};
+  }
+  if (job.FirstAwaited(operation.posts)) {
+    return {Code::kTimeout, fmt::format("{}: {} it", what, job.DescribeMissing(operation.posts))};
+  }
+  const std::uint32_t missing = job.FirstMissing(operation.posts);
+  return {Code::kTimeout, fmt::format("{}: {} has not posted it{}", what, job.DescribeRank(missing),
+                                      job.member(missing).session ? "" : " and is not attached")};
+}
+
+Failure DescribeTimeout(Job& job, std::uint32_t tensor, const Lanes& lanes, TimeNs now) {
+  const Gradients& gradients = *job.gradients;
+  const std::string what = fmt::format("{} timed out after {} ms", job.DescribeGradient(tensor),
+                                       (now - gradients.posts(tensor).opened_ns) / kMillisecond);
+  if (!job.formed()) return Failure{Code::kTimeout, fmt::format("{}: {}", what, job.waits_for)};
+  if (gradients.Head() == nullptr) {
+    return Failure{Code::kTimeout, fmt::format("{}: {}", what, WhyNoPlan(job))};
+  }
+  for (const Operation& operation : job.gradients->operations()) {
+    if (!operation.open()) continue;
+    return Failure{Code::kTimeout,
+                   fmt::format("{}: {} is on lane {}", what, job.DescribeOperation(operation),
+                               lanes.Name(lanes.WaitedFor(job, operation)))};
+  }
+  const std::uint32_t missing = job.gradients->Missing(job.local_ranks()).value_or(tensor);
+  return Failure{Code::kTimeout,
+                 fmt::format("{}: {} {}", what, job.DescribeMissing(gradients.posts(missing)),
+                             job.DescribeGradient(missing))};
 }
 
 }  // namespace headrace::service

@@ -12,14 +12,12 @@
 #include "ipc/board_layout.h"
 #include "service/dispatch/block.h"
 #include "service/dispatch/check.h"
+#include "service/dispatch/posts.h"
 #include "service/dispatch/wire_plan.h"
 #include "service/session/block_hash.h"
 #include "transport/transport.h"
 
 namespace headrace::service {
-
-using RankMask = std::uint64_t;
-static_assert(transport::kMembersMax == 64, "a RankMask has one bit per rank");
 
 struct Failure {
   Code code = Code::kInternal;
@@ -35,14 +33,10 @@ struct Operation {
   State state = State::kFree;
   Posted shape;  // the first post
   std::uint32_t first_rank = 0;
-  RankMask posted = 0;   // ranks that have posted it
-  RankMask awaited = 0;  // of those: ranks whose GPU has not come so far
-  RankMask in_use = 0;   // ranks in whose Member::open its memory is
-  RankMask told = 0;     // ranks whose completion word has been written
-  TimeNs opened_ns = 0;
-  TimeNs since_ns = 0;  // when it came into its state
-  TimeNs deadline_ns = kNever;
-  std::uint16_t board_row = UINT16_MAX;
+  Posts posts;
+  RankMask in_use = 0;             // ranks in whose Member::open its memory is
+  RankMask told = 0;               // ranks whose completion word has been written
+  TimeNs since_ns = 0;             // when it came into its state
   std::uint64_t block_bytes = 0;   // of the blocks it is cut into; 0: it is one
   std::uint64_t blocks_count = 0;  // it is cut into, once it is ready
   std::uint64_t blocks_made = 0;   // that have left for the queue
@@ -60,8 +54,6 @@ struct Operation {
   bool verified = false;  // its blocks have the step kVerify
 
   bool open() const { return state != State::kFree && state != State::kTombstone; }
-  // Ranks whose memory is ready.
-  RankMask ready() const { return posted & ~awaited; }
   // Ready, with nothing of it in the queue or on a lane, and nothing to come.
   bool moved() const { return blocks_open == 0 && (failure || blocks_ended == blocks_count); }
   bool planned() const { return plan != nullptr; }

@@ -57,7 +57,7 @@ std::optional<std::uint32_t> FindGradient(const Job& job, std::uint32_t rank,
                       .end = AddressOf(session.gradients()->base) + job.gradients->bytes()};
   if (!range.Overlaps(all)) return {};
   for (std::uint32_t tensor = 0; tensor < job.gradients->count(); ++tensor) {
-    if ((job.gradients->ready(tensor) >> rank & 1U) == 0) continue;
+    if ((job.gradients->posts(tensor).ready() >> rank & 1U) == 0) continue;
     if (range.Overlaps(RangeOfGradient(session, tensor))) return tensor;
   }
   return {};

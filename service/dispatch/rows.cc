@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "ipc/board.h"
+#include "service/dispatch/record.h"
 
 namespace headrace::service {
 namespace {
@@ -29,7 +30,7 @@ ipc::JobState StateOf(const Job& job) {
 // The gradient has been posted for an iteration before the head's, which has not ended.
 bool IsOfEarlier(const Gradients& gradients, std::uint32_t tensor) {
   return gradients.IterationOf(tensor) < gradients.head_iteration() &&
-         gradients.posted(tensor) != 0;
+         gradients.posts(tensor).ranks != 0;
 }
 
 // A plan's blocks are known by their place in it, as in the row's `block`; inside they have numbers
@@ -44,6 +45,7 @@ std::uint64_t ArgumentOf(const Job& job, const Operation& operation) {
 }  // namespace
 
 ipc::JobRow MakeJobRow(const Job& job) {
+  const JobSums& sums = job.record->sums;
   ipc::JobRow row{};
   row.id = job.id().value;
   row.state = static_cast<std::uint32_t>(StateOf(job));
@@ -52,9 +54,9 @@ ipc::JobRow MakeJobRow(const Job& job) {
   row.ranks_attached = job.attached();
   row.epoch = job.epoch();
   row.opened_ns = job.opened_ns();
-  row.operations_ended = job.operations_ended;
-  row.operations_failed = job.operations_failed;
-  row.bytes_moved = job.bytes_moved;
+  row.operations_ended = sums.operations_ended;
+  row.operations_failed = sums.operations_failed;
+  row.bytes_moved = sums.bytes_moved;
   row.operations_open = job.operations_open + (job.gradients ? job.gradients->open_count() : 0);
   row.restarts = job.restarts();
   row.weight = job.share.weight;
@@ -62,14 +64,14 @@ ipc::JobRow MakeJobRow(const Job& job) {
   row.limit_bytes_per_s = job.share.limit_bytes_per_s;
   row.paused = job.paused ? 1 : 0;
   row.draining = job.draining ? 1 : 0;
-  row.blocks_ended = job.sums.blocks_ended;
-  row.gathering_ns = job.sums.gathering_ns;
-  row.waiting_ns = job.sums.waiting_ns;
-  row.moving_ns = job.sums.moving_ns;
-  row.held_ns = job.sums.held_ns;
-  std::ranges::copy(job.sums.failed_by_code, std::begin(row.failed_by_code));
+  row.blocks_ended = sums.blocks_ended;
+  row.gathering_ns = sums.gathering_ns;
+  row.waiting_ns = sums.waiting_ns;
+  row.moving_ns = sums.moving_ns;
+  row.held_ns = sums.held_ns;
+  std::ranges::copy(sums.failed_by_code, std::begin(row.failed_by_code));
   for (const Member& member : job.members()) {
-    if (member.session == nullptr) continue;
+    if (member.session == nullptr || !member.session->HasDeviceMemory()) continue;
     for (std::size_t gpu = 0; gpu < ipc::kGpuRowsMax; ++gpu) {
       row.device_bytes[gpu] += member.session->UseOf(static_cast<std::int8_t>(gpu)).bytes;
     }
@@ -82,6 +84,7 @@ ipc::JobRow MakeJobRow(const Job& job) {
 ipc::RankRow MakeRankRow(const Job& job, std::uint32_t rank) {
   const Member& member = job.members()[rank];
   const Session& session = *member.session;
+  const RankRecord& record = job.record->ranks[rank];
   ipc::RankRow row{};
   row.job_id = job.id().value;
   row.rank = rank;
@@ -91,10 +94,10 @@ ipc::RankRow MakeRankRow(const Job& job, std::uint32_t rank) {
   row.operations_posted = member.posted;
   row.operations_ended = member.ended;
   row.attached_ns = session.identity().attached_ns;
-  row.bytes_posted = member.sums.bytes_posted;
-  row.last_posts = member.sums.last_posts;
-  row.late_ns = member.sums.late_ns;
-  row.waited_ns = member.sums.waited_ns;
+  row.bytes_posted = record.bytes_posted;
+  row.last_posts = record.last_posts;
+  row.late_ns = record.late_ns;
+  row.waited_ns = record.waited_ns;
   return row;
 }
 
@@ -110,13 +113,13 @@ ipc::QueueRow MakeQueueRow(const Job& job, const Operation& operation) {
   row.state = static_cast<std::uint32_t>(StateOf(operation));
   row.reason = static_cast<std::uint32_t>(operation.reason);
   row.wait_argument = ArgumentOf(job, operation);
-  row.ranks_missing = job.local_ranks() & ~operation.ready();
+  row.ranks_missing = job.local_ranks() & ~operation.posts.ready();
   row.bytes = operation.shape.Bytes();
   row.stage = static_cast<std::uint8_t>(operation.step);
   row.kind = static_cast<std::uint8_t>(operation.shape.kind);
   row.dtype = static_cast<std::uint8_t>(operation.shape.dtype);
   row.lane = operation.lane;
-  row.posted_ns = operation.opened_ns;
+  row.posted_ns = operation.posts.opened_ns;
   row.since_ns = operation.since_ns;
   ipc::SetText(row.tensor, job.TensorName(operation));
   if (operation.reason == ipc::WaitReason::kPeer) {
@@ -125,7 +128,7 @@ ipc::QueueRow MakeQueueRow(const Job& job, const Operation& operation) {
   return row;
 }
 
-ipc::QueueRow MakeHeadRow(Job& job, TimeNs now) {
+ipc::QueueRow MakeHeadRow(const Job& job, TimeNs now) {
   Gradients& gradients = *job.gradients;
   ipc::QueueRow row{};
   row.job_id = job.id().value;
@@ -158,15 +161,14 @@ ipc::QueueRow MakeHeadRow(Job& job, TimeNs now) {
     row.wait_argument = gradients.IterationOf(tensor);
     return row;
   }
-  row.ranks_missing = job.local_ranks() & ~gradients.ready(tensor);
-  if (const auto awaited = job.FirstAwaited(gradients.posted(tensor), gradients.ready(tensor));
-      awaited) {
+  row.ranks_missing = job.local_ranks() & ~gradients.posts(tensor).ready();
+  if (const auto awaited = job.FirstAwaited(gradients.posts(tensor)); awaited) {
     row.wait_argument = *awaited;
     row.reason = static_cast<std::uint32_t>(ipc::WaitReason::kGpuNotReady);
     return row;
   }
-  row.wait_argument = job.FirstMissing(gradients.posted(tensor));
-  const bool here = job.member(static_cast<std::uint32_t>(row.wait_argument)).session != nullptr;
+  row.wait_argument = job.FirstMissing(gradients.posts(tensor));
+  const bool here = job.members()[row.wait_argument].session != nullptr;
   row.reason = static_cast<std::uint32_t>(here ? ipc::WaitReason::kRankNotReady
                                                : ipc::WaitReason::kRankNotAttached);
   return row;
@@ -189,7 +191,7 @@ ipc::PlanRow MakePlanRow(const Job& job) {
   const plan::Plan& plan = *wire.plan;
   row.version = plan.version;
   row.blocks = static_cast<std::uint32_t>(wire.blocks.size());
-  row.rows_left_out = row.blocks - static_cast<std::uint32_t>(job.block_rows.size());
+  row.rows_left_out = row.blocks - static_cast<std::uint32_t>(job.record->plan.block_rows.size());
   row.barrier = plan.barrier ? 1 : 0;
   row.in_flight_max = plan.in_flight_max;
   row.hash = wire.hash;

@@ -12,7 +12,7 @@ ipc::RankRow MakeRankRow(const Job& job, std::uint32_t rank);
 ipc::QueueRow MakeQueueRow(const Job& job, const Operation& operation);
 
 // What the block that begins next waits for.
-ipc::QueueRow MakeHeadRow(Job& job, TimeNs now);
+ipc::QueueRow MakeHeadRow(const Job& job, TimeNs now);
 // The plan in force, and how iterations went; the job has a layout.
 ipc::PlanRow MakePlanRow(const Job& job);
 // A block of the plan as it was predicted.

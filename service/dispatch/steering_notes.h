@@ -1,5 +1,5 @@
 // What people have asked of a job and what is not yet in force: plain data inside Job, changed by
-// the flow and its steersman (steering.h) only.
+// commands.h and settings.h only.
 #pragma once
 
 #include <array>
@@ -26,12 +26,12 @@ struct DrainNotes {
 };
 
 struct SteeringNotes {
-  // By kind: what waits for the next border. A later wish takes the place of an earlier one.
+  // By kind: what waits for the next border. A later one takes the place of an earlier one.
   std::array<std::optional<Steering>, kSteeringKindsCount + 1> waiting;
   bool any_waiting = false;
   // Of a paused job: operations beyond it do not begin.
   std::uint64_t paused_after = UINT64_MAX;
-  // Deadlines stand still since then, from the wish for a pause on; 0: they do not.
+  // Deadlines stand still since then, from the request for a pause on; 0: they do not.
   TimeNs frozen_since_ns = 0;
   DrainNotes drain;
 

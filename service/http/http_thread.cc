@@ -31,10 +31,8 @@ class ProbeRequests {
   kj::Promise<ProbeAnswer> Ask() {
     const RequestToken token = ++last_token_;
     if (!rpc_.Send(AskProbe{token})) return Silent();
-    return waiting_.Add(token)
-        .exclusiveJoin(
-            timer_.afterDelay(kAnswerTimeout * kj::NANOSECONDS).then([] { return Silent(); }))
-        .attach(kj::defer([this, token] { waiting_.Drop(token); }));
+    return waiting_.Add(token).exclusiveJoin(
+        timer_.afterDelay(kAnswerTimeout * kj::NANOSECONDS).then([] { return Silent(); }));
   }
 
   void Take(ProbeEnded message) { waiting_.Give(message.token, std::move(message.answer)); }

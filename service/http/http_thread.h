@@ -10,8 +10,9 @@
 #include "ipc/base/result.h"
 #include "ipc/board_layout.h"
 #include "service/actor/inbox.h"
-#include "service/actor/messages.h"
+#include "service/http/messages.h"
 #include "service/loop/loop_inbox.h"
+#include "service/rpc/messages.h"
 
 namespace spdlog {
 class logger;

@@ -7,8 +7,10 @@
 #include <optional>
 #include <vector>
 
-#include "service/actor/messages.h"
 #include "service/actor/outgoing.h"
+#include "service/dispatch/messages.h"
+#include "service/lane/messages.h"
+#include "service/peers/messages.h"
 #include "transport/network.h"
 #include "transport/probe/probe.h"
 

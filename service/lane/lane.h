@@ -16,10 +16,12 @@
 #include <vector>
 
 #include "service/actor/actor.h"
-#include "service/actor/messages.h"
 #include "service/actor/outgoing.h"
+#include "service/dispatch/messages.h"
 #include "service/lane/groups.h"
 #include "service/lane/lane_probe.h"
+#include "service/lane/messages.h"
+#include "service/peers/messages.h"
 #include "transport/transport.h"
 
 namespace headrace::service {

@@ -13,7 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "service/actor/messages.h"
+#include "service/actor/request.h"
+#include "service/dispatch/messages.h"
 #include "transport/transport.h"
 
 namespace headrace::service {

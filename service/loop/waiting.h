@@ -1,14 +1,18 @@
 // Calls that wait for another actor: each has a token that goes out with the message and comes back
 // with the answer. The thread of one event loop only.
+//
+// Whoever waits may outlive this and the event loop: a promise that is dropped takes its token back
+// from a table that both keep.
 #pragma once
 
 #include <kj/async.h>
+#include <kj/refcount.h>
 
 #include <cstdint>
 #include <map>
 #include <utility>
 
-#include "service/actor/messages.h"
+#include "service/actor/request.h"
 
 namespace headrace::service {
 
@@ -17,30 +21,25 @@ class Waiting {
  public:
   kj::Promise<Answer> Add(RequestToken token) {
     auto pair = kj::newPromiseAndFulfiller<Answer>();
-    waiting_.emplace(token, Waiter{kj::mv(pair.fulfiller)});
-    return kj::mv(pair.promise);
+    table_->waiters.emplace(token, Waiter{kj::mv(pair.fulfiller)});
+    return pair.promise.attach(
+        kj::defer([table = kj::addRef(*table_), token]() mutable { table->waiters.erase(token); }));
   }
   // Whether someone still waits for it.
-  bool Expects(RequestToken token) {
-    const auto found = waiting_.find(token);
-    return found != waiting_.end() && found->second.fulfiller->isWaiting();
-  }
+  bool Expects(RequestToken token) const { return table_->waiters.contains(token); }
   void Give(RequestToken token, Answer answer) {
-    const auto found = waiting_.find(token);
-    if (found == waiting_.end()) return;
-    found->second.fulfiller->fulfill(kj::mv(answer));
-    waiting_.erase(found);
+    auto found = table_->waiters.extract(token);
+    if (!found.empty()) found.mapped().fulfiller->fulfill(kj::mv(answer));
   }
-  void Drop(RequestToken token) { waiting_.erase(token); }
 
   // How far the work for the answer is, as far as it was said; 0 without it.
   void Advance(RequestToken token, std::uint64_t progress) {
-    const auto found = waiting_.find(token);
-    if (found != waiting_.end()) found->second.progress = progress;
+    const auto found = table_->waiters.find(token);
+    if (found != table_->waiters.end()) found->second.progress = progress;
   }
   std::uint64_t ProgressOf(RequestToken token) const {
-    const auto found = waiting_.find(token);
-    return found == waiting_.end() ? 0 : found->second.progress;
+    const auto found = table_->waiters.find(token);
+    return found == table_->waiters.end() ? 0 : found->second.progress;
   }
 
  private:
@@ -48,7 +47,10 @@ class Waiting {
     kj::Own<kj::PromiseFulfiller<Answer>> fulfiller;
     std::uint64_t progress = 0;
   };
-  std::map<RequestToken, Waiter> waiting_;
+  struct Table : public kj::Refcounted {
+    std::map<RequestToken, Waiter> waiters;
+  };
+  kj::Own<Table> table_ = kj::refcounted<Table>();
 };
 
 }  // namespace headrace::service

@@ -36,7 +36,7 @@ bool Mapper::DoWork(TimeNs now) {
   }
   heard |= !messages_.empty();
   messages_.clear();
-  std::optional<Work> work = TakeNext(now);
+  std::optional<Work> work = PopNext(now);
   if (!work) return heard;
   const std::uint32_t uid = last_uid_;
   const bool done = DoSliceOf(*work, now);
@@ -57,7 +57,7 @@ bool Mapper::IsIdle() const {
   });
 }
 
-std::optional<Mapper::Work> Mapper::TakeNext(TimeNs now) {
+std::optional<Mapper::Work> Mapper::PopNext(TimeNs now) {
   if (queues_.empty()) {
     // What waited may have been cancelled.
     if (gpu_calls_) gpu_calls_->End();

@@ -23,9 +23,12 @@
 
 #include "ipc/board.h"
 #include "service/actor/actor.h"
-#include "service/actor/messages.h"
 #include "service/actor/outgoing.h"
+#include "service/actor/request.h"
+#include "service/dispatch/messages.h"
 #include "service/mapping/gpu_rows.h"
+#include "service/mapping/messages.h"
+#include "service/rpc/messages.h"
 #include "transport/memory/gpus.h"
 
 namespace headrace::service {
@@ -94,7 +97,7 @@ class Mapper final : public Actor {
   // Whether all work there is waits for the GPUs' moment.
   bool IsIdle() const;
   // The next work by turns, of which a slice may be done now, out of its queue; none: nothing may.
-  std::optional<Work> TakeNext(TimeNs now);
+  std::optional<Work> PopNext(TimeNs now);
   bool DoSliceOf(Work& work, TimeNs now);
 
   void Add(std::uint32_t uid, Work work) { queues_[uid].push_back(std::move(work)); }

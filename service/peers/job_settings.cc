@@ -28,11 +28,9 @@ Status JobSettings::CheckPace(std::uint32_t uid) {
                                         uid, kAskedMax, kAskedWindow / kSecond));
 }
 
-Result<JobSettings::Found> JobSettings::Find(std::string_view job, std::uint32_t uid,
-                                             const std::string& wish) {
-  std::vector<Found> found;
-  for (const KnownJob& each : plans_.FindJobs(job)) found.push_back({.job = each, .local = true});
-  for (const KnownJob& each : peers_.follower().FindJobs(job)) found.push_back({.job = each});
+Result<KnownJob> JobSettings::Find(std::string_view job, std::uint32_t uid,
+                                   const std::string& wish) {
+  const std::vector<KnownJob> found = peers_.follower().FindJobs(job);
   if (found.empty()) {
     return Error(Code::kNotFound,
                  fmt::format("no job {} has ranks on this node: `headracectl jobs` lists those "
@@ -40,14 +38,11 @@ Result<JobSettings::Found> JobSettings::Find(std::string_view job, std::uint32_t
                              Printable(job, kJobNameShownMax)));
   }
   // While one job of that name ends, the next may have begun: that one is meant.
-  std::sort(found.begin(), found.end(), [](const Found& one, const Found& other) {
-    return one.job.id.value > other.job.id.value;
+  const auto allowed = std::find_if(found.rbegin(), found.rend(), [uid](const KnownJob& each) {
+    return uid == each.uid || uid == 0 || uid == ::geteuid();
   });
-  const auto allowed = std::find_if(found.begin(), found.end(), [uid](const Found& each) {
-    return uid == each.job.uid || uid == 0 || uid == ::geteuid();
-  });
-  if (allowed != found.end()) return *allowed;
-  const KnownJob& other = found.front().job;
+  if (allowed != found.rend()) return *allowed;
+  const KnownJob& other = found.back();
   if (askers_[uid].refused.Take(MonotonicNow())) {
     ShowEvent(Code::kPermissionDenied, other.id,
               fmt::format("job {}: refused uid {}, who asked for {}; it belongs to uid {}", job,
@@ -78,35 +73,21 @@ Status JobSettings::Change(const ChangeSetting& message) {
 
 Status JobSettings::SetPolicy(const ChangeSetting& message, plan::Policy policy) {
   const std::string wish = fmt::format("the policy {}", plan::Name(policy));
-  const Result<Found> found = Find(message.job, message.uid, wish);
+  const Result<KnownJob> found = Find(message.job, message.uid, wish);
   if (!found) return found.error();
-  ShowEvent(Code::kOk, found->job.id,
+  ShowEvent(Code::kOk, found->id,
             fmt::format("job {}: uid {} asks for {}", message.job, message.uid, wish));
-  if (found->local) {
-    plans_.Want(found->job.id, policy);
-  } else {
-    peers_.Want(found->job.id, policy);
-  }
+  peers_.Want(found->id, policy);
   return {};
 }
 
 Status JobSettings::Steer(const ChangeSetting& message, const Steering& steering) {
   const std::string wish = DescribeSteering(steering);
-  const Result<Found> found = Find(message.job, message.uid, wish);
+  const Result<KnownJob> found = Find(message.job, message.uid, wish);
   if (!found) return found.error();
-  const JobId id = found->job.id;
-  if (found->local && !ports_.dispatch.Send(SteerJob{.job = id, .steering = steering})) {
-    return Error(Code::kBusy, "the service is behind with its messages: try again");
-  }
-  ShowEvent(Code::kOk, id,
+  ShowEvent(Code::kOk, found->id,
             fmt::format("job {}: uid {} asks for {}", message.job, message.uid, wish));
-  if (!found->local) {
-    peers_.Steer(id, steering);
-  } else if (steering.kind == SteeringKind::kCancel) {
-    // It takes no rank any more.
-    outbox_.Send(ports_.rpc,
-                 JobFailed{.job = id, .code = Code::kCancelled, .cause = DescribeEnd(steering)});
-  }
+  peers_.Steer(found->id, steering);
   return {};
 }
 

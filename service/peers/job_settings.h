@@ -11,10 +11,8 @@
 #include "ipc/base/result.h"
 #include "service/cluster/allowance.h"
 #include "service/cluster/wishes.h"
-#include "service/loop/outbox.h"
 #include "service/peers/peers.h"
-#include "service/peers/peers_thread.h"
-#include "service/peers/plans.h"
+#include "service/peers/peers_options.h"
 
 namespace headrace::service {
 
@@ -27,17 +25,12 @@ inline constexpr TimeNs kRefusedWindow = 10 * kSecond;
 class JobSettings {
  public:
   // All outlive this.
-  JobSettings(const PeersPorts& ports, Peers& peers, Plans& plans, Outbox& outbox)
-      : ports_(ports), peers_(peers), plans_(plans), outbox_(outbox) {}
+  JobSettings(const PeersPorts& ports, Peers& peers) : ports_(ports), peers_(peers) {}
 
   // The job's owner, root and the user of this service may; what they ask for is told to people.
   Status Change(const ChangeSetting& message);
 
  private:
-  struct Found {
-    KnownJob job;
-    bool local = false;  // all of its ranks are on this node
-  };
   struct Asker {
     Allowance asked{kAskedMax, kAskedWindow};
     Allowance refused{kRefusedSaidMax, kRefusedWindow};
@@ -46,15 +39,13 @@ class JobSettings {
   // Why `uid` may not ask for anything more just now.
   Status CheckPace(std::uint32_t uid);
   // The job of that name that `uid` may steer; `wish` is for the refusal.
-  Result<Found> Find(std::string_view job, std::uint32_t uid, const std::string& wish);
+  Result<KnownJob> Find(std::string_view job, std::uint32_t uid, const std::string& wish);
   Status SetPolicy(const ChangeSetting& message, plan::Policy policy);
   Status Steer(const ChangeSetting& message, const Steering& steering);
   void ShowEvent(Code code, JobId job, std::string text);
 
   const PeersPorts& ports_;
   Peers& peers_;
-  Plans& plans_;
-  Outbox& outbox_;
   std::map<std::uint32_t, Asker> askers_;  // by uid
 };
 

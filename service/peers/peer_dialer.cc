@@ -6,7 +6,6 @@
 
 #include "service/config/config_address.h"
 #include "service/loop/text.h"
-#include "service/peers/peers.h"
 #include "service/peers/tcp.h"
 
 namespace headrace::service {
@@ -23,10 +22,10 @@ bool MayPass(Code code) {
 
 }  // namespace
 
-PeerDialer::PeerDialer(Options options, Peers& peers, PeerSecurity& security, kj::Network& network,
+PeerDialer::PeerDialer(Options options, Owner& owner, PeerSecurity& security, kj::Network& network,
                        kj::Timer& timer)
     : options_(std::move(options)),
-      peers_(peers),
+      owner_(owner),
       security_(security),
       network_(network),
       timer_(timer),
@@ -35,14 +34,14 @@ PeerDialer::PeerDialer(Options options, Peers& peers, PeerSecurity& security, kj
   tasks_.add(kj::evalLater([this] { return Try(); }));
 }
 
-const NodeFacts& PeerDialer::Self() const { return peers_.self(); }
+const NodeFacts& PeerDialer::Self() const { return owner_.Self(); }
 
 Status PeerDialer::Greet(PeerLink& /*link*/, const NodeFacts& /*facts*/) {
   return Error(Code::kInvalidArgument, "this side says hello itself");
 }
 
 void PeerDialer::Told(PeerLink& /*link*/, const PeerMessage& message) {
-  peers_.LeaderTold(options_.leader, message);
+  owner_.LeaderTold(options_.leader, message);
 }
 
 void PeerDialer::Tell(const PeerMessage& message) {
@@ -126,17 +125,17 @@ kj::Promise<void> PeerDialer::Serve() {
   delay_ = kDelayMin;
   name_taken_since_ns_ = kNever;
   why_.clear();
-  peers_.LeaderUp(options_.leader);
+  owner_.LeaderUp(options_.leader);
   return link_->WhenEnded().then([this](const Error& error) {
     link_ = nullptr;
     why_ = error.text();
-    peers_.LeaderDown(options_.leader, error);
+    owner_.LeaderDown(options_.leader, error);
   });
 }
 
 void PeerDialer::Silent(const std::string& why) {
   why_ = fmt::format("the service at {} does not answer: {}", options_.leader, why);
-  peers_.LeaderSilent(options_.leader, why_);
+  owner_.LeaderSilent(options_.leader, why_);
 }
 
 // A name that is taken may be that of this node's own service before its restart, whose end the
@@ -150,9 +149,9 @@ void PeerDialer::Refused(const Error& error) {
     passes = MonotonicNow() - name_taken_since_ns_ < 2 * options_.detection_ns;
   }
   if (passes) {
-    peers_.LeaderSilent(options_.leader, text);
+    owner_.LeaderSilent(options_.leader, text);
   } else {
-    peers_.LeaderRefused(options_.leader, Error(error.code(), text));
+    owner_.LeaderRefused(options_.leader, Error(error.code(), text));
   }
 }
 

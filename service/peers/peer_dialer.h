@@ -8,15 +8,25 @@
 #include <string>
 
 #include "ipc/base/result.h"
-#include "service/actor/messages.h"
 #include "service/peers/peer_link.h"
+#include "service/rpc/messages.h"
 
 namespace headrace::service {
 
-class Peers;
-
 class PeerDialer final : public PeerLink::Owner, private kj::TaskSet::ErrorHandler {
  public:
+  // Who needs the leader, and hears what becomes of it.
+  class Owner {
+   public:
+    virtual ~Owner() noexcept(false) = default;
+    virtual const NodeFacts& Self() const = 0;
+    virtual void LeaderUp(const std::string& leader) = 0;
+    // An attempt failed that is made again, or one that is not.
+    virtual void LeaderSilent(const std::string& leader, const std::string& cause) = 0;
+    virtual void LeaderRefused(const std::string& leader, const Error& error) = 0;
+    virtual void LeaderDown(const std::string& leader, const Error& error) = 0;
+    virtual void LeaderTold(const std::string& leader, const PeerMessage& message) = 0;
+  };
   struct Options {
     std::string leader;   // as the ranks call it
     std::string address;  // where it is
@@ -25,7 +35,7 @@ class PeerDialer final : public PeerLink::Owner, private kj::TaskSet::ErrorHandl
   };
 
   // All outlive this.
-  PeerDialer(Options options, Peers& peers, PeerSecurity& security, kj::Network& network,
+  PeerDialer(Options options, Owner& owner, PeerSecurity& security, kj::Network& network,
              kj::Timer& timer);
 
   void Tell(const PeerMessage& message);
@@ -51,7 +61,7 @@ class PeerDialer final : public PeerLink::Owner, private kj::TaskSet::ErrorHandl
   void taskFailed(kj::Exception&& exception) override;
 
   Options options_;
-  Peers& peers_;
+  Owner& owner_;
   PeerSecurity& security_;
   kj::Network& network_;
   kj::Timer& timer_;

@@ -98,7 +98,7 @@ PeerLink::PeerLink(SecuredPeer peer, Options options, kj::Timer& timer, Owner& o
       options_(std::move(options)),
       timer_(timer),
       owner_(owner),
-      pulse_(options_.detection_ns, MonotonicNow()),
+      heartbeat_(options_.detection_ns, MonotonicNow()),
       network_(*peer_.stream, options_.side, Bounds()),
       // Messages of peers count alike: kPeerMessageWordsMax bounds them, and a link has a pace of
       // its own.
@@ -166,9 +166,9 @@ void PeerLink::Begin(const NodeFacts& facts, schema::PeerPort::Client port) {
   name_ = facts.name;
   greeted_ = true;
   port_ = kj::mv(port);
-  pulse_ = Pulse(options_.detection_ns, MonotonicNow());
+  heartbeat_ = Heartbeat(options_.detection_ns, MonotonicNow());
   tasks_.add(AskAgain());
-  tasks_.add(WatchPulse());
+  tasks_.add(WatchHeartbeat());
   // After whoever waits for the hello has heard of it.
   tasks_.add(kj::evalLater([this] { HearEarly(); }));
   Flush();
@@ -248,7 +248,7 @@ kj::Promise<void> PeerLink::AskAgain() {
   const TimeNs asked_ns = MonotonicNow();
   return port_.pingRequest().send().then([this, asked_unix_ns, asked_ns](auto&& answer) {
     Answered(asked_unix_ns, asked_ns, answer.getUnixNs());
-    return timer_.afterDelay(pulse_.interval_ns() * kj::NANOSECONDS).then([this] {
+    return timer_.afterDelay(heartbeat_.interval_ns() * kj::NANOSECONDS).then([this] {
       return AskAgain();
     });
   });
@@ -261,14 +261,14 @@ void PeerLink::Answered(std::int64_t asked_unix_ns, TimeNs asked_ns, std::int64_
         Error(Code::kCorrupt, fmt::format("{} answered with a time that is none: {} ns since 1970",
                                           DescribePeer(), theirs_unix_ns)));
   }
-  pulse_.Answered(now);
+  heartbeat_.Answered(now);
   round_trips_.Add(asked_unix_ns, now - asked_ns, theirs_unix_ns);
 }
 
-kj::Promise<void> PeerLink::WatchPulse() {
-  const TimeNs wait_ns = std::max<TimeNs>(0, pulse_.NextCheck() - MonotonicNow());
+kj::Promise<void> PeerLink::WatchHeartbeat() {
+  const TimeNs wait_ns = std::max<TimeNs>(0, heartbeat_.NextCheck() - MonotonicNow());
   return timer_.afterDelay(wait_ns * kj::NANOSECONDS).then([this]() -> kj::Promise<void> {
-    if (pulse_.Check(MonotonicNow())) return WatchPulse();
+    if (heartbeat_.Check(MonotonicNow())) return WatchHeartbeat();
     End(Error(Code::kPeerLost, fmt::format("{} does not answer for {:.1f} s", DescribePeer(),
                                            static_cast<double>(options_.detection_ns) / kSecond)));
     return kj::READY_NOW;

@@ -17,8 +17,8 @@
 #include "ipc/base/clock.h"
 #include "ipc/base/result.h"
 #include "ipc/schema/peer.capnp.h"
+#include "service/cluster/heartbeat.h"
 #include "service/cluster/peer_messages.h"
-#include "service/cluster/pulse.h"
 #include "service/cluster/round_trips.h"
 #include "service/loop/bounded_network.h"
 #include "service/peers/tls.h"
@@ -83,7 +83,7 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
   void Flush();
   kj::Promise<void> AskAgain();
   void Answered(std::int64_t asked_unix_ns, TimeNs asked_ns, std::int64_t theirs_unix_ns);
-  kj::Promise<void> WatchPulse();
+  kj::Promise<void> WatchHeartbeat();
   void taskFailed(kj::Exception&& exception) override;
 
   SecuredPeer peer_;
@@ -95,7 +95,7 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
   std::deque<PeerMessage> untold_;
   std::vector<PeerMessage> early_;  // came before the hello's answer
   bool telling_ = false;
-  Pulse pulse_;
+  Heartbeat heartbeat_;
   RoundTrips round_trips_;
   kj::Own<kj::PromiseFulfiller<Error>> end_;
   kj::Promise<Error> ended_ = nullptr;

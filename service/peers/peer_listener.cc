@@ -7,7 +7,6 @@
 
 #include "ipc/base/check.h"
 #include "service/loop/text.h"
-#include "service/peers/peers.h"
 #include "service/peers/tcp.h"
 
 namespace headrace::service {
@@ -17,9 +16,9 @@ constexpr auto kShortageDelay = 100 * kj::MILLISECONDS;
 
 }  // namespace
 
-PeerListener::PeerListener(Peers& peers, PeerSecurity& security, kj::Timer& timer,
+PeerListener::PeerListener(Owner& owner, PeerSecurity& security, kj::Timer& timer,
                            TimeNs detection_ns)
-    : peers_(peers),
+    : owner_(owner),
       security_(security),
       timer_(timer),
       detection_ns_(detection_ns),
@@ -38,16 +37,16 @@ kj::Promise<void> PeerListener::AcceptNext(kj::ConnectionReceiver& port) {
         tasks_.add(security_.Accept(kj::mv(stream))
                        .then([this, address = std::move(address)](Result<SecuredPeer> peer) {
                          if (peer) return LetIn(kj::mv(peer).value());
-                         peers_.Say(peer.error());
+                         owner_.Say(peer.error());
                          // One that was scanned or lost is not one that was refused.
                          if (peer.error().code() != Code::kPermissionDenied) return;
-                         peers_.NodeRefused("", address, peer.error());
+                         owner_.NodeRefused("", address, peer.error());
                        }));
         return kj::READY_NOW;
       })
       // A shortage is waited out, never retried at once. Whatever else it is, the next is accepted.
       .catch_([this](kj::Exception&& exception) {
-        peers_.Say(Error(Code::kExhausted, "accept a service's connection: " + CauseOf(exception)));
+        owner_.Say(Error(Code::kExhausted, "accept a service's connection: " + CauseOf(exception)));
         return timer_.afterDelay(kShortageDelay);
       })
       .then([this, &port] { return AcceptNext(port); });
@@ -56,7 +55,7 @@ kj::Promise<void> PeerListener::AcceptNext(kj::ConnectionReceiver& port) {
 void PeerListener::LetIn(SecuredPeer peer) {
   MakeRoom();
   if (accepted_.size() >= kPeerConnectionsMax) {
-    peers_.Say(Error(Code::kExhausted, fmt::format("closed the connection of {}: {} services are "
+    owner_.Say(Error(Code::kExhausted, fmt::format("closed the connection of {}: {} services are "
                                                    "connected, more are not supported",
                                                    peer.address, accepted_.size())));
     return;
@@ -94,21 +93,21 @@ NodeId PeerListener::Find(const PeerLink& link) const {
   return found->first;
 }
 
-const NodeFacts& PeerListener::Self() const { return peers_.self(); }
+const NodeFacts& PeerListener::Self() const { return owner_.Self(); }
 
 Status PeerListener::Greet(PeerLink& link, const NodeFacts& facts) {
   const NodeId node = Find(link);
-  const Status status = peers_.NodeCame(node, facts, link.peer_address());
+  const Status status = owner_.NodeCame(node, facts, link.peer_address());
   if (status) {
     accepted_.at(node).name = facts.name;
   } else {
-    peers_.Say(status.error().Within("refused " + link.peer_address()));
+    owner_.Say(status.error().Within("refused " + link.peer_address()));
   }
   return status;
 }
 
 void PeerListener::Told(PeerLink& link, const PeerMessage& message) {
-  peers_.NodeTold(Find(link), message);
+  owner_.NodeTold(Find(link), message);
 }
 
 void PeerListener::Tell(NodeId node, PeerMessage message) {
@@ -123,9 +122,9 @@ void PeerListener::Ended(NodeId node, const Error& error) {
   accepted_.erase(found);
   if (gone.name.empty()) {
     // Whoever just looked whether the port is open is not worth a word.
-    if (error.code() != Code::kPeerLost) peers_.Say(error);
+    if (error.code() != Code::kPeerLost) owner_.Say(error);
   } else {
-    peers_.NodeGone(node, error);
+    owner_.NodeGone(node, error);
   }
 }
 
@@ -150,7 +149,7 @@ void PeerListener::View(std::vector<PeerView>& views) const {
 }
 
 void PeerListener::taskFailed(kj::Exception&& exception) {
-  peers_.Say(Error(Code::kInternal, "a service's connection failed: " + CauseOf(exception)));
+  owner_.Say(Error(Code::kInternal, "a service's connection failed: " + CauseOf(exception)));
 }
 
 }  // namespace headrace::service

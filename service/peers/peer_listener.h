@@ -10,21 +10,34 @@
 #include <string>
 #include <vector>
 
-#include "service/actor/messages.h"
 #include "service/cluster/leader.h"
 #include "service/peers/peer_link.h"
+#include "service/rpc/messages.h"
 
 namespace headrace::service {
-
-class Peers;
 
 inline constexpr std::size_t kPeerConnectionsMax = 256;
 inline constexpr std::size_t kStrangersMax = 64;  // that have not said hello yet
 
 class PeerListener final : public PeerLink::Owner, private kj::TaskSet::ErrorHandler {
  public:
+  // Who hears what comes in.
+  class Owner {
+   public:
+    virtual ~Owner() noexcept(false) = default;
+    virtual const NodeFacts& Self() const = 0;
+    virtual Status NodeCame(NodeId node, const NodeFacts& facts, const std::string& address) = 0;
+    virtual void NodeTold(NodeId node, const PeerMessage& message) = 0;
+    virtual void NodeGone(NodeId node, const Error& error) = 0;
+    // A service that comes from `address` was not let in; `name` is empty while it has not said it.
+    virtual void NodeRefused(const std::string& name, const std::string& address,
+                             const Error& error) = 0;
+    // Something that people should know.
+    virtual void Say(const Error& error) = 0;
+  };
+
   // All outlive this.
-  PeerListener(Peers& peers, PeerSecurity& security, kj::Timer& timer, TimeNs detection_ns);
+  PeerListener(Owner& owner, PeerSecurity& security, kj::Timer& timer, TimeNs detection_ns);
 
   // Accepts for as long as the promise is kept.
   kj::Promise<void> Accept(kj::Own<kj::ConnectionReceiver> port);
@@ -52,7 +65,7 @@ class PeerListener final : public PeerLink::Owner, private kj::TaskSet::ErrorHan
   NodeId Find(const PeerLink& link) const;
   void taskFailed(kj::Exception&& exception) override;
 
-  Peers& peers_;
+  Owner& owner_;
   PeerSecurity& security_;
   kj::Timer& timer_;
   TimeNs detection_ns_;

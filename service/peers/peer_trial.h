@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "service/actor/messages.h"
 #include "service/peers/tls.h"
+#include "service/rpc/messages.h"
 
 namespace headrace::service {
 

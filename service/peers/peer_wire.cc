@@ -143,7 +143,7 @@ void Write(schema::PeerMessage::Builder builder, const JoinJob& join) {
   group.setUid(join.uid);
   group.setArchitecture(join.architecture);
 }
-void Write(schema::PeerMessage::Builder builder, const TellHash& told) {
+void Write(schema::PeerMessage::Builder builder, const ReportBlockHash& told) {
   auto group = builder.initTellHash();
   group.setPlanned(told.hash.name.planned);
   group.setNumber(told.hash.name.number);
@@ -156,19 +156,19 @@ void Write(schema::PeerMessage::Builder builder, const SeatRank& seat) {
   group.setPid(seat.pid);
   group.setAfterEpoch(seat.after_epoch);
 }
-void Write(schema::PeerMessage::Builder builder, const LoseRank& lost) {
+void Write(schema::PeerMessage::Builder builder, const ReportRankLost& lost) {
   auto group = builder.initLoseRank();
   group.setRank(lost.rank);
   group.setCause(lost.cause);
   group.setExited(lost.exited);
 }
-void Write(schema::PeerMessage::Builder builder, const EndRank& end) {
+void Write(schema::PeerMessage::Builder builder, const ReportRankLeft& end) {
   auto group = builder.initEndRank();
   group.setRank(end.rank);
   group.setPosted(end.posted);
   group.setIterations(end.iterations);
 }
-void Write(schema::PeerMessage::Builder builder, const BreakJob& broken) {
+void Write(schema::PeerMessage::Builder builder, const ReportJobFailed& broken) {
   auto group = builder.initBreak();
   group.setCode(static_cast<std::uint8_t>(broken.code));
   group.setCause(broken.cause);
@@ -190,8 +190,10 @@ void Write(schema::PeerMessage::Builder builder, const JobMeasured& measured) {
 void Write(schema::PeerMessage::Builder builder, const JobStarted& started) {
   builder.initStarted().setHash(started.hash);
 }
-void Write(schema::PeerMessage::Builder builder, const TellWaits& waits) {
-  builder.initWaits().setText(waits.text);
+void Write(schema::PeerMessage::Builder builder, const AnnounceWaits& waits) {
+  auto group = builder.initWaits();
+  group.setText(waits.text);
+  group.setRefused(waits.refused);
 }
 void Write(schema::PeerMessage::Builder builder, const OpenJob& open) {
   auto group = builder.initOpen();
@@ -206,12 +208,12 @@ void Write(schema::PeerMessage::Builder builder, const StartJob& start) {
   WriteCosts(group.initCosts(static_cast<unsigned>(start.costs.size())), start.costs);
   group.setHash(start.hash);
 }
-void Write(schema::PeerMessage::Builder builder, const FailJob& failure) {
+void Write(schema::PeerMessage::Builder builder, const AnnounceJobFailed& failure) {
   auto refusal = builder.initFail();
   refusal.setCode(static_cast<std::uint8_t>(failure.code));
   refusal.setText(failure.cause);
 }
-void Write(schema::PeerMessage::Builder builder, const RankGone& gone) {
+void Write(schema::PeerMessage::Builder builder, const AnnounceRankLeft& gone) {
   auto group = builder.initRankGone();
   group.setRank(gone.rank);
   group.setPosted(gone.posted);
@@ -271,11 +273,11 @@ Result<PeerMessage> ReadStart(std::uint32_t job, schema::PeerMessage::Start::Rea
 }
 
 PeerMessage ReadTellHash(std::uint32_t job, schema::PeerMessage::TellHash::Reader told) {
-  return TellHash{.job = job,
-                  .hash = {.name = {.planned = told.getPlanned(),
-                                    .number = told.getNumber(),
-                                    .block = told.getBlock()},
-                           .hash = told.getHash()}};
+  return ReportBlockHash{.job = job,
+                         .hash = {.name = {.planned = told.getPlanned(),
+                                           .number = told.getNumber(),
+                                           .block = told.getBlock()},
+                                  .hash = told.getHash()}};
 }
 
 Result<PeerMessage> ReadFromNode(std::uint32_t job, schema::PeerMessage::Reader reader) {
@@ -285,19 +287,19 @@ Result<PeerMessage> ReadFromNode(std::uint32_t job, schema::PeerMessage::Reader 
     case schema::PeerMessage::SEAT_RANK:
       return ReadSeat(job, reader.getSeatRank());
     case schema::PeerMessage::LOSE_RANK:
-      return PeerMessage(LoseRank{.job = job,
-                                  .rank = reader.getLoseRank().getRank(),
-                                  .cause = Text(reader.getLoseRank().getCause()),
-                                  .exited = reader.getLoseRank().getExited()});
+      return PeerMessage(ReportRankLost{.job = job,
+                                        .rank = reader.getLoseRank().getRank(),
+                                        .cause = Text(reader.getLoseRank().getCause()),
+                                        .exited = reader.getLoseRank().getExited()});
     case schema::PeerMessage::END_RANK:
-      return PeerMessage(EndRank{.job = job,
-                                 .rank = reader.getEndRank().getRank(),
-                                 .posted = reader.getEndRank().getPosted(),
-                                 .iterations = reader.getEndRank().getIterations()});
+      return PeerMessage(ReportRankLeft{.job = job,
+                                        .rank = reader.getEndRank().getRank(),
+                                        .posted = reader.getEndRank().getPosted(),
+                                        .iterations = reader.getEndRank().getIterations()});
     case schema::PeerMessage::BREAK:
-      return PeerMessage(BreakJob{.job = job,
-                                  .code = ReadCode(reader.getBreak().getCode()),
-                                  .cause = Text(reader.getBreak().getCause())});
+      return PeerMessage(ReportJobFailed{.job = job,
+                                         .code = ReadCode(reader.getBreak().getCode()),
+                                         .cause = Text(reader.getBreak().getCause())});
     case schema::PeerMessage::FORGET:
       return PeerMessage(ForgetJob{job});
     case schema::PeerMessage::OPENED:
@@ -332,9 +334,9 @@ Result<PeerMessage> ReadFromNode(std::uint32_t job, schema::PeerMessage::Reader 
 std::size_t WireBytes(const PeerMessage& message) {
   // Of messages that are not long, with what Cap'n Proto adds.
   std::size_t bytes = 2 * kTextMax;
-  if (const auto* handed = std::get_if<HandLayout>(&message)) {
+  if (const auto* handed = std::get_if<ReportLayout>(&message)) {
     for (const LayoutTensor& tensor : handed->layout->tensors) bytes += tensor.name.size() + 48;
-  } else if (const auto* told = std::get_if<TellTimes>(&message)) {
+  } else if (const auto* told = std::get_if<ReportTimes>(&message)) {
     bytes += 8 * (told->seen.times.release_s.size() + told->seen.times.forward_s.size());
   } else if (const auto* piece = std::get_if<PlanPiece>(&message)) {
     bytes += piece->text == nullptr ? 0 : piece->text->size();
@@ -360,7 +362,9 @@ Result<PeerMessage> ReadMessage(schema::PeerMessage::Reader reader) {
   const std::uint32_t job = reader.getJob();
   switch (reader.which()) {
     case schema::PeerMessage::WAITS:
-      return PeerMessage(TellWaits{.job = job, .text = Text(reader.getWaits().getText())});
+      return PeerMessage(AnnounceWaits{.job = job,
+                                       .text = Text(reader.getWaits().getText()),
+                                       .refused = reader.getWaits().getRefused()});
     case schema::PeerMessage::OPEN:
       return ReadOpen(job, reader.getOpen());
     case schema::PeerMessage::MEASURE:
@@ -368,15 +372,15 @@ Result<PeerMessage> ReadMessage(schema::PeerMessage::Reader reader) {
     case schema::PeerMessage::START:
       return ReadStart(job, reader.getStart());
     case schema::PeerMessage::FAIL:
-      return PeerMessage(FailJob{.job = job,
-                                 .code = ReadCode(reader.getFail().getCode()),
-                                 .cause = Text(reader.getFail().getText())});
+      return PeerMessage(AnnounceJobFailed{.job = job,
+                                           .code = ReadCode(reader.getFail().getCode()),
+                                           .cause = Text(reader.getFail().getText())});
     case schema::PeerMessage::RANK_GONE:
-      return PeerMessage(RankGone{.job = job,
-                                  .rank = reader.getRankGone().getRank(),
-                                  .posted = reader.getRankGone().getPosted(),
-                                  .iterations = reader.getRankGone().getIterations(),
-                                  .cause = Text(reader.getRankGone().getCause())});
+      return PeerMessage(AnnounceRankLeft{.job = job,
+                                          .rank = reader.getRankGone().getRank(),
+                                          .posted = reader.getRankGone().getPosted(),
+                                          .iterations = reader.getRankGone().getIterations(),
+                                          .cause = Text(reader.getRankGone().getCause())});
     case schema::PeerMessage::CLOSE:
       return PeerMessage(CloseJob{job});
     case schema::PeerMessage::PLAN:

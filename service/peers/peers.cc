@@ -48,7 +48,8 @@ NodeFacts FactsOf(const PeerOptions& options, const PeersPorts& ports) {
   return facts;
 }
 
-LeaderOptions LeaderOptionsOf(const NodeFacts& facts, const PeerOptions& options) {
+LeaderOptions LeaderOptionsOf(const NodeFacts& facts, const PeerOptions& options,
+                              std::uint64_t& jobs_numbered) {
   LeaderOptions wanted{.protocol_version = facts.protocol_version,
                        .program = facts.program,
                        .node_name = facts.name,
@@ -60,20 +61,24 @@ LeaderOptions LeaderOptionsOf(const NodeFacts& facts, const PeerOptions& options
                        .architecture = options.architecture,
                        .policy = options.policy,
                        .peers = {},
-                       .random_key = RandomNumber};
+                       .random_key = RandomNumber,
+                       .next_number = [&jobs_numbered] { return ++jobs_numbered; }};
   for (const auto& [name, address] : options.peers) wanted.peers.insert(name);
   // The list names the others; this service's own ranks come in by the same way.
   if (!wanted.peers.empty()) wanted.peers.insert(facts.name);
   return wanted;
 }
 
-FollowerOptions FollowerOptionsOf(const PeersPorts& ports, const PeerOptions& options) {
+FollowerOptions FollowerOptionsOf(const PeersPorts& ports, const PeerOptions& options,
+                                  std::uint64_t& jobs_numbered) {
   FollowerOptions wanted{.node_name = options.node_name,
                          .lanes = {},
                          .server = options.server,
                          .gpu_lanes = options.gpu_lanes,
                          .forming_ns = options.forming_ns,
-                         .hash_salt = ports.hash_salt};
+                         .hash_salt = ports.hash_salt,
+                         .policy = options.policy,
+                         .next_number = [&jobs_numbered] { return ++jobs_numbered; }};
   for (const NetworkLane& lane : ports.network_lanes) wanted.lanes.push_back(lane.number);
   return wanted;
 }
@@ -113,13 +118,6 @@ std::string StoppingText(const std::string& node) {
 
 }  // namespace
 
-void SendToDispatch(const ToDispatch& action, const PeersPorts& ports, Outbox& outbox) {
-  if (const auto* failed = std::get_if<JobFailed>(&action.message)) {
-    outbox.Send(ports.rpc, *failed);
-  }
-  std::visit([&](const auto& each) { outbox.Send(ports.dispatch, each); }, action.message);
-}
-
 Result<kj::Own<Peers>> Peers::Create(const PeerOptions& options, const PeersPorts& ports,
                                      kj::AsyncIoContext& io, Outbox& outbox) {
   Result<std::unique_ptr<PeerSecurity>> security = PeerSecurity::Create(
@@ -155,8 +153,8 @@ Peers::Peers(const PeerOptions& options, const PeersPorts& ports, kj::AsyncIoCon
               .port = 0,
               .peers = options.peers}),
       self_(FactsOf(options, ports)),
-      leader_(LeaderOptionsOf(self_, options)),
-      follower_(FollowerOptionsOf(ports, options_)),
+      leader_(LeaderOptionsOf(self_, options, jobs_numbered_)),
+      follower_(FollowerOptionsOf(ports, options_, jobs_numbered_)),
       listener_(*this, *security_, timer_, options_.detection_ns),
       tasks_(*this),
       alarm_(timer_, tasks_, [this](TimeNs now) {
@@ -177,20 +175,43 @@ Status Peers::Listen(kj::AsyncIoContext& io) {
 }
 
 void Peers::RankAttached(const SessionIdentity& identity) {
-  if (identity.rendezvous.empty()) return;
   follower_.RankAttached(identity);
   Act();
 }
 
-void Peers::RankLost(const SessionIdentity& identity, const std::string& cause, bool exited) {
-  if (identity.rendezvous.empty()) return;
-  follower_.RankLost(identity.job, identity.rank, cause, exited);
+void Peers::RankEnded(const service::RankEnded& message) {
+  const SessionIdentity& identity = message.identity;
+  if (identity.rendezvous.empty()) {
+    follower_.RankEnded(identity.job, identity.rank);
+  } else if (!message.orderly) {
+    follower_.RankLost(identity.job, identity.rank, message.cause, message.exited);
+  }
   Act();
 }
 
-void Peers::LayoutSet(const SessionIdentity& identity, std::shared_ptr<const Layout> layout,
-                      std::optional<plan::Policy> policy) {
-  follower_.LayoutSet(identity.job, identity.rank, std::move(layout), policy);
+Status Peers::HandIn(const HandInLayout& message) {
+  const SessionIdentity& identity = message.identity;
+  if (Status status =
+          follower_.CheckLayout(identity.job, identity.rank, *message.layout, message.policy);
+      !status) {
+    if (status.code() == Code::kMismatch) {
+      Take(JobBroken{.job = identity.job, .code = status.code(), .cause = status.error().text()});
+    }
+    return status;
+  }
+  // Before what follows from it, and before the client may post by it.
+  if (!outbox_.empty() ||
+      !ports_.dispatch.Send(
+          SetLayout{.session = identity.id, .first = message.first, .layout = message.layout})) {
+    return Error(Code::kBusy, "the service is behind with its messages: try again");
+  }
+  follower_.LayoutSet(identity.job, identity.rank, message.layout, message.policy);
+  Act();
+  return {};
+}
+
+void Peers::Ask(const AskForming& message) {
+  follower_.Take(message, MonotonicNow());
   Act();
 }
 
@@ -206,6 +227,7 @@ void Peers::Steer(JobId job, const Steering& steering) {
 
 void Peers::PlanCame(const PlanMade& message) {
   leader_.Take(message);
+  follower_.Take(message);
   Act();
 }
 
@@ -396,11 +418,20 @@ void Peers::Do(const ToLeader& action) {
   if (found != dialers_.end()) found->second->Tell(action.message);
 }
 
-void Peers::Do(const ToDispatch& action) { SendToDispatch(action, ports_, outbox_); }
+// A job that fails takes no rank any more, so rpc hears of it too, before dispatch.
+void Peers::Do(const ToDispatch& action) {
+  if (const auto* failed = std::get_if<JobFailed>(&action.message)) {
+    outbox_.Send(ports_.rpc, *failed);
+  }
+  std::visit([this](const auto& each) { outbox_.Send(ports_.dispatch, each); }, action.message);
+}
 
 void Peers::Do(const ToLane& action) {
   outbox_.Send(*ports_.network_lanes[action.lane].door, action.message);
 }
+
+// In one order with what rpc hears of jobs, so that an answer never overtakes what it follows from.
+void Peers::Do(const Answered& action) { outbox_.Send(ports_.rpc, action); }
 
 void Peers::Do(const ToWatch& action) {
   std::visit([this](const auto& each) { outbox_.Send(ports_.watch, each); }, action.message);

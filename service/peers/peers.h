@@ -23,16 +23,15 @@
 #include "service/peers/alarm.h"
 #include "service/peers/peer_dialer.h"
 #include "service/peers/peer_listener.h"
-#include "service/peers/peers_thread.h"
+#include "service/peers/peers_options.h"
 #include "service/peers/refusals.h"
 #include "service/peers/tls.h"
 
 namespace headrace::service {
 
-// A job that fails takes no rank any more, so rpc hears of it too, before dispatch.
-void SendToDispatch(const ToDispatch& action, const PeersPorts& ports, Outbox& outbox);
-
-class Peers final : private kj::TaskSet::ErrorHandler {
+class Peers final : public PeerDialer::Owner,
+                    public PeerListener::Owner,
+                    private kj::TaskSet::ErrorHandler {
  public:
   // Listens at the options' address, unless there is none. All outlive this.
   static Result<kj::Own<Peers>> Create(const PeerOptions& options, const PeersPorts& ports,
@@ -47,15 +46,18 @@ class Peers final : private kj::TaskSet::ErrorHandler {
 
   // ---- from the leases ----
   void RankAttached(const SessionIdentity& identity);
-  void RankLost(const SessionIdentity& identity, const std::string& cause, bool exited);
+  void RankEnded(const service::RankEnded& message);
 
-  // ---- from the plans' side of sessions and admins, about jobs with a rendezvous ----
+  // ---- from sessions and admins ----
   const Follower& follower() const { return follower_; }
-  void LayoutSet(const SessionIdentity& identity, std::shared_ptr<const Layout> layout,
-                 std::optional<plan::Policy> policy);
+  // Compares the layout with those of the job's other ranks, gives it to dispatch and plans with
+  // it. One that is not the other ranks' ends the job: none of its gradients can ever move.
+  Status HandIn(const HandInLayout& message);
+  void Ask(const AskForming& message);
   void Want(JobId job, plan::Policy policy);
   void Steer(JobId job, const Steering& steering);
-  // The answer to a MakePlan of a job that is led here.
+
+  // The answer to a MakePlan, of a job that is led here; whoever does not know it ignores it.
   void PlanCame(const PlanMade& message);
 
   // ---- from dispatch and the lanes ----
@@ -64,21 +66,6 @@ class Peers final : private kj::TaskSet::ErrorHandler {
     follower_.Take(message);
     Act();
   }
-
-  // ---- from the connections ----
-  const NodeFacts& self() const { return self_; }
-  Status NodeCame(NodeId node, const NodeFacts& facts, const std::string& address);
-  void NodeTold(NodeId node, const PeerMessage& message);
-  void NodeGone(NodeId node, const Error& error);
-  void LeaderUp(const std::string& leader);
-  void LeaderSilent(const std::string& leader, const std::string& cause);
-  void LeaderRefused(const std::string& leader, const Error& error);
-  void LeaderDown(const std::string& leader, const Error& error);
-  void LeaderTold(const std::string& leader, const PeerMessage& message);
-  // Another service, which comes from `address`, was not let in, or would not have this one.
-  void NodeRefused(const std::string& name, const std::string& address, const Error& error);
-  // Says something to people, a bounded number of times in ten seconds.
-  void Say(const Error& error);
 
   // Every service that is connected, that a job waits for or that the list of peers names.
   std::vector<PeerView> View() const;
@@ -94,11 +81,28 @@ class Peers final : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> Stop();
 
  private:
+  // ---- from the connections ----
+  const NodeFacts& Self() const override { return self_; }
+  Status NodeCame(NodeId node, const NodeFacts& facts, const std::string& address) override;
+  void NodeTold(NodeId node, const PeerMessage& message) override;
+  void NodeGone(NodeId node, const Error& error) override;
+  // Another service, which comes from `address`, was not let in, or would not have this one.
+  void NodeRefused(const std::string& name, const std::string& address,
+                   const Error& error) override;
+  void LeaderUp(const std::string& leader) override;
+  void LeaderSilent(const std::string& leader, const std::string& cause) override;
+  void LeaderRefused(const std::string& leader, const Error& error) override;
+  void LeaderDown(const std::string& leader, const Error& error) override;
+  void LeaderTold(const std::string& leader, const PeerMessage& message) override;
+  // Says something to people, a bounded number of times in ten seconds.
+  void Say(const Error& error) override;
+
   // Carries out what the machines want done.
   void Act();
   void Do(const ToLeader& action);
   void Do(const ToDispatch& action);
   void Do(const ToLane& action);
+  void Do(const Answered& action);
   void Do(const ToWatch& action);
   void Do(const ReachLeader& action);
   void Do(const LeaveLeader& action);
@@ -120,6 +124,7 @@ class Peers final : private kj::TaskSet::ErrorHandler {
   std::unique_ptr<PeerSecurity> security_;
   LeaderNames names_;
   NodeFacts self_;
+  std::uint64_t jobs_numbered_ = 0;  // that are led here
   Leader leader_;
   Follower follower_;
   bool draining_ = false;

@@ -26,8 +26,7 @@ Status PeersActor::Listen(kj::AsyncIoContext& io) {
   Result<kj::Own<Peers>> peers = Peers::Create(options_, ports_, io, outbox_);
   if (!peers) return peers.error();
   peers_ = kj::mv(peers).value();
-  plans_ = kj::heap<Plans>(options_, ports_, *peers_, outbox_);
-  settings_ = kj::heap<JobSettings>(ports_, *peers_, *plans_, outbox_);
+  settings_ = kj::heap<JobSettings>(ports_, *peers_);
   return {};
 }
 
@@ -40,28 +39,18 @@ void PeersActor::Handle(const CheckRank& message) {
   Answer(message.token, peers_->follower().CheckAttach(message.job, message.rank));
 }
 
-void PeersActor::Handle(const AskForming& message) {
-  Answer(message.token, peers_->follower().CheckBegun(message.job));
-}
+void PeersActor::Handle(const AskForming& message) { peers_->Ask(message); }
 
 void PeersActor::Handle(const LookAtCertificate& /*message*/) { peers_->LookAtFiles(); }
 
 void PeersActor::Handle(const RankRefused& message) { peers_->Take(message); }
 
-void PeersActor::Handle(const RankAttached& message) {
-  plans_->RankAttached(message.identity);
-  peers_->RankAttached(message.identity);
-}
+void PeersActor::Handle(const RankAttached& message) { peers_->RankAttached(message.identity); }
 
-void PeersActor::Handle(const RankEnded& message) {
-  if (!message.orderly) {
-    peers_->RankLost(message.identity, message.cause, message.exited);
-  }
-  plans_->RankEnded(message.identity);
-}
+void PeersActor::Handle(const RankEnded& message) { peers_->RankEnded(message); }
 
 void PeersActor::Handle(const HandInLayout& message) {
-  Answer(message.token, plans_->HandIn(message));
+  Answer(message.token, peers_->HandIn(message));
 }
 
 void PeersActor::Handle(const ChangeSetting& message) {

@@ -1,4 +1,4 @@
-// What stands on the peers thread: the connections with their rules, the plans of all jobs, the
+// What stands on the peers thread: the connections with their rules, the
 // settings people ask for, and the inbox by which they are reached.
 #pragma once
 
@@ -11,8 +11,7 @@
 #include "service/loop/outbox.h"
 #include "service/peers/job_settings.h"
 #include "service/peers/peers.h"
-#include "service/peers/peers_thread.h"
-#include "service/peers/plans.h"
+#include "service/peers/peers_options.h"
 
 namespace headrace::service {
 
@@ -43,9 +42,7 @@ class PeersActor final : private kj::TaskSet::ErrorHandler {
   void Handle(const DrainPeers& message);
   void Handle(const StopPeers& message);
   void Handle(const Ping& message);
-  void Handle(const PlanTaken& message) { plans_->Take(message); }
-  void Handle(const TimesSeen& message) { plans_->Take(message); }
-  void Handle(const PlanMade& message) { plans_->Take(message); }
+  void Handle(const PlanMade& message) { peers_->PlanCame(message); }
   // What is left is for the connections' rules.
   template <typename Message>
   void Handle(const Message& message) {
@@ -59,7 +56,6 @@ class PeersActor final : private kj::TaskSet::ErrorHandler {
   const PeersPorts& ports_;
   Outbox outbox_;
   kj::Own<Peers> peers_;
-  kj::Own<Plans> plans_;
   kj::Own<JobSettings> settings_;
   InboxReader<PeersMessage> reader_;
   kj::TaskSet tasks_;

@@ -64,7 +64,7 @@ Result<std::vector<transport::CostLine>> ReadCosts(capnp::List<schema::CostLine>
   return costs;
 }
 
-void Write(schema::PeerMessage::Builder builder, const HandLayout& handed) {
+void Write(schema::PeerMessage::Builder builder, const ReportLayout& handed) {
   auto group = builder.initLayout();
   group.setPolicy(handed.policy ? static_cast<std::uint8_t>(*handed.policy) : 0);
   auto layout = group.initLayout();
@@ -101,10 +101,10 @@ Result<PeerMessage> ReadLayout(std::uint32_t job, schema::PeerMessage::Layout::R
   if (Status status = CheckLayout(*layout); !status) {
     return Corrupt("a layout that is none: " + status.error().text());
   }
-  return PeerMessage(HandLayout{.job = job, .layout = std::move(layout), .policy = *policy});
+  return PeerMessage(ReportLayout{.job = job, .layout = std::move(layout), .policy = *policy});
 }
 
-void Write(schema::PeerMessage::Builder builder, const TellTimes& told) {
+void Write(schema::PeerMessage::Builder builder, const ReportTimes& told) {
   auto group = builder.initTimes();
   const NodeTimes& times = told.seen.times;
   group.setIteration(times.iteration);
@@ -116,7 +116,7 @@ void Write(schema::PeerMessage::Builder builder, const TellTimes& told) {
 }
 
 Result<PeerMessage> ReadTimes(std::uint32_t job, schema::PeerMessage::Times::Reader reader) {
-  TellTimes told{.job = job, .seen = {}};
+  ReportTimes told{.job = job, .seen = {}};
   told.seen.times.iteration = reader.getIteration();
   told.seen.times.iteration_s = reader.getIterationS();
   told.seen.times.running_s = reader.getRunningS();
@@ -135,7 +135,7 @@ Result<PeerMessage> ReadTimes(std::uint32_t job, schema::PeerMessage::Times::Rea
   return PeerMessage(std::move(told));
 }
 
-void Write(schema::PeerMessage::Builder builder, const WishPolicy& wish) {
+void Write(schema::PeerMessage::Builder builder, const RequestPolicy& wish) {
   builder.initWish().setPolicy(static_cast<std::uint8_t>(wish.policy));
 }
 
@@ -143,10 +143,10 @@ Result<PeerMessage> ReadWish(std::uint32_t job, schema::PeerMessage::Wish::Reade
   const Result<std::optional<plan::Policy>> policy = ReadPolicy(reader.getPolicy());
   if (!policy) return policy.error();
   if (!*policy) return Corrupt("a wish for no policy");
-  return PeerMessage(WishPolicy{.job = job, .policy = **policy});
+  return PeerMessage(RequestPolicy{.job = job, .policy = **policy});
 }
 
-void Write(schema::PeerMessage::Builder builder, const HoldPlan& held) {
+void Write(schema::PeerMessage::Builder builder, const ReportPlanAck& held) {
   auto group = builder.initHold();
   group.setVersion(held.version);
   group.setHash(held.hash);
@@ -156,10 +156,10 @@ void Write(schema::PeerMessage::Builder builder, const HoldPlan& held) {
 Result<PeerMessage> ReadHold(std::uint32_t job, schema::PeerMessage::Hold::Reader reader) {
   // Later iterations are named by adding to it.
   if (reader.getIteration() > UINT64_MAX / 2) return Corrupt("an iteration beyond all");
-  return PeerMessage(HoldPlan{.job = job,
-                              .version = reader.getVersion(),
-                              .hash = reader.getHash(),
-                              .iteration = reader.getIteration()});
+  return PeerMessage(ReportPlanAck{.job = job,
+                                   .version = reader.getVersion(),
+                                   .hash = reader.getHash(),
+                                   .iteration = reader.getIteration()});
 }
 
 void Write(schema::PeerMessage::Builder builder, const PlanPiece& piece) {
@@ -184,7 +184,7 @@ Result<PeerMessage> ReadPlan(std::uint32_t job, schema::PeerMessage::Plan::Reade
                                    reinterpret_cast<const char*>(text.begin()), text.size())});
 }
 
-void Write(schema::PeerMessage::Builder builder, const SwitchTo& change) {
+void Write(schema::PeerMessage::Builder builder, const AnnouncePlanSwitch& change) {
   auto group = builder.initSwitch();
   group.setVersion(change.version);
   group.setFromIteration(change.from_iteration);
@@ -193,10 +193,10 @@ void Write(schema::PeerMessage::Builder builder, const SwitchTo& change) {
 
 Result<PeerMessage> ReadSwitch(std::uint32_t job, schema::PeerMessage::Switch::Reader reader) {
   if (!IsTime(reader.getBeforeS())) return Corrupt("a time of an iteration that is none");
-  return PeerMessage(SwitchTo{.job = job,
-                              .version = reader.getVersion(),
-                              .from_iteration = reader.getFromIteration(),
-                              .before_s = reader.getBeforeS()});
+  return PeerMessage(AnnouncePlanSwitch{.job = job,
+                                        .version = reader.getVersion(),
+                                        .from_iteration = reader.getFromIteration(),
+                                        .before_s = reader.getBeforeS()});
 }
 
 }  // namespace headrace::service

@@ -15,12 +15,12 @@ void WriteCosts(capnp::List<schema::CostLine>::Builder list,
 Result<std::vector<transport::CostLine>> ReadCosts(capnp::List<schema::CostLine>::Reader list,
                                                    std::size_t lanes_max);
 
-void Write(schema::PeerMessage::Builder builder, const HandLayout& handed);
-void Write(schema::PeerMessage::Builder builder, const TellTimes& told);
-void Write(schema::PeerMessage::Builder builder, const WishPolicy& wish);
-void Write(schema::PeerMessage::Builder builder, const HoldPlan& held);
+void Write(schema::PeerMessage::Builder builder, const ReportLayout& handed);
+void Write(schema::PeerMessage::Builder builder, const ReportTimes& told);
+void Write(schema::PeerMessage::Builder builder, const RequestPolicy& wish);
+void Write(schema::PeerMessage::Builder builder, const ReportPlanAck& held);
 void Write(schema::PeerMessage::Builder builder, const PlanPiece& piece);
-void Write(schema::PeerMessage::Builder builder, const SwitchTo& change);
+void Write(schema::PeerMessage::Builder builder, const AnnouncePlanSwitch& change);
 
 Result<PeerMessage> ReadLayout(std::uint32_t job, schema::PeerMessage::Layout::Reader reader);
 Result<PeerMessage> ReadTimes(std::uint32_t job, schema::PeerMessage::Times::Reader reader);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ipc/base/clock.h"
-#include "service/actor/messages.h"
+#include "service/rpc/messages.h"
 
 namespace headrace::service {
 

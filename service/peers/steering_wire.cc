@@ -37,44 +37,44 @@ Result<Steering> ReadSteering(schema::NodeSteering::Reader reader) {
 
 }  // namespace
 
-void Write(schema::PeerMessage::Builder builder, const WishSteering& wish) {
+void Write(schema::PeerMessage::Builder builder, const RequestSteering& wish) {
   WriteSteering(builder.initWishSteering(), wish.steering);
 }
 
-void Write(schema::PeerMessage::Builder builder, const TellLate& late) {
+void Write(schema::PeerMessage::Builder builder, const ReportRankLate& late) {
   builder.initTellLate().setText(late.text);
 }
 
-void Write(schema::PeerMessage::Builder builder, const SteerNode& steer) {
+void Write(schema::PeerMessage::Builder builder, const AnnounceSteering& steer) {
   WriteSteering(builder.initSteer(), steer.steering);
 }
 
-void Write(schema::PeerMessage::Builder builder, const HearLate& late) {
+void Write(schema::PeerMessage::Builder builder, const AnnounceRankLate& late) {
   builder.initHearLate().setText(late.text);
 }
 
 Result<PeerMessage> ReadWishSteering(std::uint32_t job, schema::NodeSteering::Reader reader) {
   Result<Steering> steering = ReadSteering(reader);
   if (!steering) return steering.error();
-  return PeerMessage(WishSteering{.job = job, .steering = std::move(steering).value()});
+  return PeerMessage(RequestSteering{.job = job, .steering = std::move(steering).value()});
 }
 
 Result<PeerMessage> ReadTellLate(std::uint32_t job, schema::PeerMessage::TellLate::Reader reader) {
   const auto text = reader.getText();
   return PeerMessage(
-      TellLate{.job = job, .text = Printable({text.begin(), text.size()}, kToldTextMax)});
+      ReportRankLate{.job = job, .text = Printable({text.begin(), text.size()}, kToldTextMax)});
 }
 
 Result<PeerMessage> ReadSteer(std::uint32_t job, schema::NodeSteering::Reader reader) {
   Result<Steering> steering = ReadSteering(reader);
   if (!steering) return steering.error();
-  return PeerMessage(SteerNode{.job = job, .steering = std::move(steering).value()});
+  return PeerMessage(AnnounceSteering{.job = job, .steering = std::move(steering).value()});
 }
 
 Result<PeerMessage> ReadHearLate(std::uint32_t job, schema::PeerMessage::HearLate::Reader reader) {
   const auto text = reader.getText();
   return PeerMessage(
-      HearLate{.job = job, .text = Printable({text.begin(), text.size()}, kHeardTextMax)});
+      AnnounceRankLate{.job = job, .text = Printable({text.begin(), text.size()}, kHeardTextMax)});
 }
 
 }  // namespace headrace::service

@@ -8,10 +8,10 @@
 
 namespace headrace::service {
 
-void Write(schema::PeerMessage::Builder builder, const WishSteering& wish);
-void Write(schema::PeerMessage::Builder builder, const TellLate& late);
-void Write(schema::PeerMessage::Builder builder, const SteerNode& steer);
-void Write(schema::PeerMessage::Builder builder, const HearLate& late);
+void Write(schema::PeerMessage::Builder builder, const RequestSteering& wish);
+void Write(schema::PeerMessage::Builder builder, const ReportRankLate& late);
+void Write(schema::PeerMessage::Builder builder, const AnnounceSteering& steer);
+void Write(schema::PeerMessage::Builder builder, const AnnounceRankLate& late);
 
 Result<PeerMessage> ReadWishSteering(std::uint32_t job, schema::NodeSteering::Reader reader);
 Result<PeerMessage> ReadTellLate(std::uint32_t job, schema::PeerMessage::TellLate::Reader reader);

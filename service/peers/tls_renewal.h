@@ -25,7 +25,7 @@ struct CertificateState {
   std::int64_t loaded_unix_s = 0;
   std::int64_t until_unix_s = 0;            // of this node's certificate
   std::int64_t authority_until_unix_s = 0;  // of those that signed it
-  std::int64_t warn_from_unix_s = 0;        // from when on people are told of the end
+  std::int64_t warn_from_unix_s = 0;        // from when on the log tells of the end
   std::string refused;  // why files that have changed since are not in use; empty: they are
 };
 

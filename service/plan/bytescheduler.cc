@@ -57,10 +57,9 @@ class Dispatcher {
     sent_[tensor] += bytes;
     if (sent_[tensor] == work_.bytes[tensor]) ready_.Erase(tensor);
     double end_s = now;
-    for (std::size_t stage = 0; stage < route_.stages.size(); ++stage) {
-      const std::uint32_t lane = route_.stages[stage].rails.front().lane;
-      end_s = std::max(end_s, free_s_[lane]) +
-              StageSeconds(route_.stages[stage], bytes, work_.element_bytes);
+    for (const Stage& stage : route_.stages) {
+      const std::uint32_t lane = stage.rails.front().lane;
+      end_s = std::max(end_s, free_s_[lane]) + StageSeconds(stage, bytes, work_.element_bytes);
       free_s_[lane] = end_s;
     }
     ends_s_.push_back(end_s);

@@ -45,7 +45,7 @@ double LeastStartup(const CostLine& line, double slope, std::uint64_t bytes_max)
     const std::uint64_t last =
         is_last ? bytes_max : std::min(bytes_max, line.pieces[index + 1].from_bytes);
     for (const std::uint64_t at : {first, std::max(first, last)}) {
-      const double bytes = static_cast<double>(at);
+      const auto bytes = static_cast<double>(at);
       least = std::min(least, piece.Seconds(bytes) - slope * bytes);
     }
   }
@@ -77,7 +77,7 @@ double CostLine::BytesWithin(double seconds) const {
   double end = kInfinity;  // where the piece at hand ends
   for (std::size_t index = pieces.size(); index-- > 0;) {
     const CostPiece& piece = pieces[index];
-    const double from = static_cast<double>(piece.from_bytes);
+    const auto from = static_cast<double>(piece.from_bytes);
     if (piece.Seconds(from) <= seconds) {
       if (piece.s_per_byte <= 0) return end;
       return std::min(end, std::max(from, (seconds - piece.startup_s) / piece.s_per_byte));
@@ -127,7 +127,7 @@ CostLine Slower(const CostLine& left, const CostLine& right) {
   CostLine slower;
   const std::vector<std::uint64_t> borders = Borders(left, right);
   for (std::size_t index = 0; index < borders.size(); ++index) {
-    const double from = static_cast<double>(borders[index]);
+    const auto from = static_cast<double>(borders[index]);
     const double end =
         index + 1 < borders.size() ? static_cast<double>(borders[index + 1]) : kInfinity;
     const CostPiece* above = &PieceAt(left, borders[index]);

@@ -72,7 +72,8 @@ class Builder {
   // overhang makes no tensor late, else down.
   std::uint64_t Fit(double now, const Cut& next, int nudge) const {
     const auto element = static_cast<double>(work_.element_bytes);
-    const auto most = static_cast<double>(work_.total_bytes() / work_.element_bytes);
+    const std::uint64_t all = work_.total_bytes() / work_.element_bytes;
+    const auto most = static_cast<double>(all);
     const double cost_s = line_.s_per_byte * element;
     const double room_s = work_.release_s[next.tensor] - now - line_.startup_s;
     double elements = room_s < 0 ? 0 : most;

@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "ipc/base/result.h"
+#include "ipc/profile.h"
 #include "service/plan/plan.h"
-#include "service/plan/profile.h"
 #include "service/plan/route.h"
 
 namespace headrace::plan {

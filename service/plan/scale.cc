@@ -127,7 +127,7 @@ Route ClusterServerRoute(const Cluster& cluster, Placement placement, std::uint3
   if (cluster.ranks_per_node == 1) return route;
   // Inside the node the gradients are scattered before the push and gathered after the pull.
   const auto lane = static_cast<std::uint32_t>(route.lanes.size());
-  route.lanes.push_back("intra-node");
+  route.lanes.emplace_back("intra-node");
   const Level inner = Inner(cluster);
   route.stages.insert(route.stages.begin(), {"reduce-scatter", {{lane, HalfRing(inner)}}});
   route.stages.push_back({"all-gather", {{lane, HalfRing(inner)}}});

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "ipc/profile.h"
 #include "service/plan/plan.h"
-#include "service/plan/profile.h"
 #include "service/plan/route.h"
 
 namespace headrace::plan {

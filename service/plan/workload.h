@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "service/plan/profile.h"
+#include "ipc/profile.h"
 
 namespace headrace::plan {
 

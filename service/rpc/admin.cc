@@ -4,16 +4,13 @@
 #include <kj/debug.h>
 #include <unistd.h>
 
+#include "ipc/schema/client.capnp.h"
 #include "service/cluster/wishes.h"
-#include "service/rpc/ask_peers.h"
-#include "service/rpc/probe.h"
 
 namespace headrace::service {
 namespace {
 
 constexpr TimeNs kPingTimeout = kSecond;
-// A name, a port, a handshake and a question, each with five seconds.
-constexpr TimeNs kTryTimeout = 25 * kSecond;
 constexpr std::size_t kAddressSizeMax = 300;
 constexpr std::uint64_t kDrainDeadlineMaxMs = 24ULL * 3600 * 1000;
 
@@ -21,10 +18,10 @@ constexpr std::uint64_t kDrainDeadlineMaxMs = 24ULL * 3600 * 1000;
 
 kj::Promise<void> Admin::describe(DescribeContext context) {
   auto description = context.getResults().initDescription();
-  description.setVersion(desk_.options.version);
+  description.setVersion(ports_.version);
   description.setProtocolVersion(schema::PROTOCOL_VERSION);
   description.setPid(::getpid());
-  description.setConfig(desk_.options.config_text);
+  description.setConfig(ports_.config_text);
   return kj::READY_NOW;
 }
 
@@ -33,25 +30,18 @@ kj::Promise<void> Admin::ping(PingContext context) {
   // evalLast runs when everything else that control has to do now is done: that is its time.
   return kj::evalLast([this, context, asked_ns]() mutable -> kj::Promise<void> {
     const TimeNs sent_ns = MonotonicNow();
-    const RequestToken token = desk_.answers.NextToken();
-    auto pong = desk_.answers.pong.Add(token);
-    if (!desk_.dispatch.Send(Ping{token})) {
-      desk_.answers.pong.Drop(token);
-      return KJ_EXCEPTION(OVERLOADED, "dispatch is behind with its messages");
-    }
-    return desk_.timer->timeoutAfter(kPingTimeout * kj::NANOSECONDS, kj::mv(pong))
+    return ports_.timer.timeoutAfter(kPingTimeout * kj::NANOSECONDS, ports_.dispatch.Reach())
         .then([context, asked_ns, sent_ns](Pong) mutable {
           context.getResults().setControlNs(sent_ns - asked_ns);
           context.getResults().setDispatchNs(MonotonicNow() - sent_ns);
-        })
-        .attach(kj::defer([this, token] { desk_.answers.pong.Drop(token); }));
+        });
   });
 }
 
 template <typename Context>
 kj::Promise<void> Admin::Change(Context context, ChangeSetting change, const char* what) {
-  change.uid = client_->peer.uid;
-  return AskPeers(desk_, std::move(change)).then([context, what](const Status& status) mutable {
+  change.uid = client_->process.uid;
+  return ports_.peers.Ask(std::move(change)).then([context, what](const Status& status) mutable {
     if (status) return;
     context.getResults().setCode(static_cast<std::uint8_t>(status.code()));
     context.getResults().setText(status.error().Within(what).text());
@@ -83,14 +73,14 @@ kj::Promise<void> Admin::steer(SteerContext context) {
   }
   const Steering steering{.kind = static_cast<SteeringKind>(asked.getKind()),
                           .value = asked.getValue(),
-                          .uid = client_->peer.uid};
+                          .uid = client_->process.uid};
   return Change(context, {.job = {job.begin(), job.size()}, .setting = steering}, kWhat);
 }
 
 kj::Promise<void> Admin::drain(DrainContext context) {
-  const std::uint32_t uid = client_->peer.uid;
+  const std::uint32_t uid = client_->process.uid;
   const std::uint64_t deadline_ms = context.getParams().getDeadlineMs();
-  Result<DrainBegun> begun = DrainBegun{};
+  Result<Shutdown::Moving> begun = Shutdown::Moving{};
   if (uid != 0 && uid != ::geteuid()) {
     begun = Error(Code::kPermissionDenied,
                   fmt::format("you are uid {}: root and the user of the service (uid {}) may drain "
@@ -100,7 +90,7 @@ kj::Promise<void> Admin::drain(DrainContext context) {
     begun = Error(Code::kInvalidArgument, fmt::format("a deadline of {} ms: {} are the most",
                                                       deadline_ms, kDrainDeadlineMaxMs));
   } else {
-    begun = desk_.drain(uid, static_cast<TimeNs>(deadline_ms) * kMillisecond);
+    begun = ports_.shutdown.MoveJobs(uid, static_cast<TimeNs>(deadline_ms) * kMillisecond);
   }
   auto results = context.getResults();
   if (!begun) {
@@ -115,7 +105,7 @@ kj::Promise<void> Admin::drain(DrainContext context) {
 }
 
 kj::Promise<void> Admin::probe(ProbeContext context) {
-  return desk_.probe->Ask().then([context](const ProbeAnswer& answer) mutable {
+  return ports_.probe.Ask().then([context](const ProbeAnswer& answer) mutable {
     auto results = context.getResults();
     results.setDispatchNs(answer.dispatch_ns);
     auto lanes = results.initLanes(static_cast<unsigned>(answer.lanes.size()));
@@ -137,26 +127,20 @@ kj::Promise<void> Admin::probe(ProbeContext context) {
 }
 
 kj::Promise<void> Admin::peers(PeersContext context) {
-  const RequestToken token = desk_.answers.NextToken();
-  if (!desk_.peers.Send(ListPeers{token})) {
-    return KJ_EXCEPTION(OVERLOADED, "peers is behind with its messages");
-  }
-  return desk_.timer->timeoutAfter(kPeersTimeout * kj::NANOSECONDS, desk_.answers.listed.Add(token))
-      .then([context](const std::vector<PeerView>& views) mutable {
-        auto list = context.getResults().initPeers(static_cast<unsigned>(views.size()));
-        for (unsigned i = 0; i < list.size(); ++i) {
-          const PeerView& view = views[i];
-          list[i].setName(view.name);
-          list[i].setAddress(view.address);
-          list[i].setLeads(view.leads);
-          list[i].setConnected(view.connected);
-          list[i].setWhy(view.why);
-          list[i].setRoundTripNs(view.round_trip_ns);
-          list[i].setClockOffsetNs(view.clock_offset_ns);
-          list[i].setRefused(view.refused);
-        }
-      })
-      .attach(kj::defer([this, token] { desk_.answers.listed.Drop(token); }));
+  return ports_.peers.List().then([context](const std::vector<PeerView>& views) mutable {
+    auto list = context.getResults().initPeers(static_cast<unsigned>(views.size()));
+    for (unsigned i = 0; i < list.size(); ++i) {
+      const PeerView& view = views[i];
+      list[i].setName(view.name);
+      list[i].setAddress(view.address);
+      list[i].setLeads(view.leads);
+      list[i].setConnected(view.connected);
+      list[i].setWhy(view.why);
+      list[i].setRoundTripNs(view.round_trip_ns);
+      list[i].setClockOffsetNs(view.clock_offset_ns);
+      list[i].setRefused(view.refused);
+    }
+  });
 }
 
 // It makes the service connect to where somebody wants: for those who run it.
@@ -166,7 +150,7 @@ kj::Promise<void> Admin::tryPeer(TryPeerContext context) {
     context.getResults().setText(text);
   };
   const auto address = context.getParams().getAddress();
-  const std::uint32_t uid = client_->peer.uid;
+  const std::uint32_t uid = client_->process.uid;
   if (uid != 0 && uid != ::geteuid()) {
     refuse(Code::kPermissionDenied,
            "try a peer: only root and uid " + std::to_string(::geteuid()) +
@@ -178,11 +162,7 @@ kj::Promise<void> Admin::tryPeer(TryPeerContext context) {
                                        std::to_string(kAddressSizeMax) + " bytes");
     return kj::READY_NOW;
   }
-  const RequestToken token = desk_.answers.NextToken();
-  if (!desk_.peers.Send(TryPeer{.token = token, .address = {address.begin(), address.size()}})) {
-    return KJ_EXCEPTION(OVERLOADED, "peers is behind with its messages");
-  }
-  return desk_.timer->timeoutAfter(kTryTimeout * kj::NANOSECONDS, desk_.answers.tried.Add(token))
+  return ports_.peers.Try({address.begin(), address.size()})
       .then([context](const std::vector<PeerStep>& steps) mutable {
         auto list = context.getResults().initSteps(static_cast<unsigned>(steps.size()));
         for (unsigned i = 0; i < list.size(); ++i) {
@@ -191,8 +171,7 @@ kj::Promise<void> Admin::tryPeer(TryPeerContext context) {
           list[i].setCode(static_cast<std::uint8_t>(steps[i].status.code()));
           if (!steps[i].status) list[i].setText(steps[i].status.error().text());
         }
-      })
-      .attach(kj::defer([this, token] { desk_.answers.tried.Drop(token); }));
+      });
 }
 
 }  // namespace headrace::service

@@ -3,15 +3,33 @@
 #pragma once
 
 #include <kj/async.h>
+#include <kj/timer.h>
+
+#include <string>
 
 #include "ipc/schema/admin.capnp.h"
-#include "service/rpc/desk.h"
+#include "service/rpc/client.h"
+#include "service/rpc/dispatch_requests.h"
+#include "service/rpc/peers_requests.h"
+#include "service/rpc/probe.h"
+#include "service/rpc/shutdown.h"
 
 namespace headrace::service {
 
+// All outlive the capability.
+struct AdminPorts {
+  DispatchRequests& dispatch;
+  PeersRequests& peers;
+  Probe& probe;
+  Shutdown& shutdown;
+  kj::Timer& timer;
+  const std::string& version;
+  const std::string& config_text;
+};
+
 class Admin final : public schema::Admin::Server {
  public:
-  explicit Admin(kj::Own<Client> client) : client_(kj::mv(client)), desk_(client_->desk) {}
+  Admin(kj::Own<Client> client, const AdminPorts& ports) : client_(kj::mv(client)), ports_(ports) {}
 
   kj::Promise<void> describe(DescribeContext context) override;
   kj::Promise<void> ping(PingContext context) override;
@@ -28,7 +46,7 @@ class Admin final : public schema::Admin::Server {
   kj::Promise<void> Change(Context context, ChangeSetting change, const char* what);
 
   kj::Own<Client> client_;
-  Desk& desk_;
+  AdminPorts ports_;
 };
 
 }  // namespace headrace::service

@@ -1,7 +1,6 @@
 #include "service/rpc/control.h"
 
 #include <fmt/format.h>
-#include <kj/async-io.h>
 #include <kj/async-unix.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
@@ -9,33 +8,20 @@
 
 #include <algorithm>
 #include <csignal>
-#include <optional>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "ipc/base/device_handle.h"
 #include "ipc/board.h"
-#include "service/loop/inbox_reader.h"
 #include "service/loop/loop_thread.h"
-#include "service/loop/outbox.h"
 #include "service/loop/text.h"
-#include "service/rpc/ask_peers.h"
-#include "service/rpc/desk.h"
-#include "service/rpc/listener.h"
-#include "service/rpc/probe.h"
-#include "service/rpc/supervision.h"
-#include "service/rpc/user_rows.h"
 
 namespace headrace::service {
 namespace {
 
-// How long dispatch may outlive its own drain deadline before control stops waiting for it.
-constexpr TimeNs kDrainGrace = kSecond;
 constexpr auto kRetryDelay = 10 * kj::MILLISECONDS;
 // What uids have is shown that much later, so that it costs little however fast it changes.
 constexpr auto kShowDelay = 100 * kj::MILLISECONDS;
-constexpr auto kEmptyLook = 20 * kj::MILLISECONDS;
 // A connection costs its socket and the doorbell, and for the time of a call what it carries.
 constexpr std::uint64_t kDescriptorsPerConnection = 4;
 constexpr std::uint64_t kDescriptorsOfOurs = 64;
@@ -65,125 +51,71 @@ std::uint32_t ConnectionsThatFit(std::uint32_t wanted, const ControlOptions& opt
 
 }  // namespace
 
-class Control::Loop final : private kj::TaskSet::ErrorHandler {
- public:
-  Loop(ControlOptions options, ControlPorts ports);
-  ~Loop();
-  // Clients may come: everything else is there.
-  void Listen(UniqueFd socket) {
-    listener_.emplace(std::move(socket), io_.unixEventPort, *io_.lowLevelProvider, desk_);
-    listener_->OnUsed([this] { ShowUsersSoon(); });
-  }
-  int Run(Supervisor supervisor);
-
- private:
-  void TellPeersOfRanks();
-  kj::Promise<void> WatchSignals();
-  kj::Promise<void> RetryUntold();
-
-  void Handle(SegmentMapped message);
-  void Handle(const SegmentProgress& message);
-  void Handle(SegmentRemoved message);
-  void Handle(const Pong& message);
-  void Handle(const SessionBroken& message);
-  void Handle(Drained message);
-  void Handle(const LaneAnswered& message) { probe_.Take(message); }
-  void Handle(const PartAnswered& message) { probe_.Take(message); }
-  void Handle(const JobFailed& message) {
-    desk_.leases.FailJob(message.job, message.code, message.cause);
-  }
-  void Handle(Answered message) {
-    desk_.answers.answered.Give(message.token, std::move(message.status));
-  }
-  void Handle(PeersListed message) {
-    desk_.answers.listed.Give(message.token, std::move(message.peers));
-  }
-  void Handle(PeerTried message) {
-    desk_.answers.tried.Give(message.token, std::move(message.steps));
-  }
-  void Handle(const AskProbe& message);
-  void Handle(const LoopFailed& message);
-  void Handle(const GpuBroken& message);
-
-  void Reload();
-  Result<DrainBegun> BeginMove(std::uint32_t uid, TimeNs patience_ns);
-  kj::Promise<void> AwaitEmpty(TimeNs deadline_ns);
-  void TellStopping();
-  void BeginDrain(const char* asked);
-  kj::Promise<void> SendDrain(Drain message);
-  void Finish(int code);
-  void Show(ipc::ServiceState state);
-  void ShowUsersSoon();
-  void ShowUsers();
-  // One of control's own loops has ended: without it the service is deaf.
-  void taskFailed(kj::Exception&& exception) override;
-
-  ControlOptions options_;
-  ControlPorts ports_;
-  ipc::ServiceRow row_{};
-  Desk desk_;
-  kj::AsyncIoContext io_;
-  Outbox outbox_;
-  Probe probe_;
-  UserRows users_;
-  bool showing_users_ = false;  // soon
-  std::optional<Listener> listener_;
-  std::optional<Supervision> supervision_;  // while it runs
-  InboxReader<RpcMessage> reader_;
-  bool retrying_ = false;
-  int drained_code_ = 0;
-  bool ending_ = false;  // nothing is waited for any more, but for what is under way
-  std::function<void()> reload_;
-  kj::Own<kj::PromiseFulfiller<void>> stops_;
-  kj::ForkedPromise<void> stopping_ = nullptr;
-  kj::Own<kj::PromiseFulfiller<int>> finished_;
-  kj::Promise<int> exit_code_ = nullptr;
-  kj::TaskSet tasks_;
-};
-
-Control::Loop::Loop(ControlOptions options, ControlPorts ports)
+Control::Control(ControlOptions options, ControlPorts ports)
     : options_(std::move(options)),
       ports_(std::move(ports)),
-      desk_{.options = options_,
-            .dispatch = ports_.dispatch,
-            .peers = ports_.peers,
-            .watch = ports_.watch,
-            .mapping = ports_.mapping,
-            .leases = Leases(ports_.dispatch, ports_.watch, options_.quotas),
-            .answers = {},
-            .arrivals = Arrivals({.descriptors = ArrivingDescriptorsMax()})},
+      leases_(ports_.dispatch, ports_.watch, options_.quotas),
+      arrivals_({.descriptors = ArrivingDescriptorsMax()}),
       io_(kj::setupAsyncIo()),
-      outbox_(ports_.log, io_.provider->getTimer()),
+      timer_(io_.provider->getTimer()),
+      outbox_(ports_.log, timer_),
+      dispatch_(ports_.dispatch, tokens_, outbox_),
+      mapping_(ports_.mapping, tokens_),
+      peers_(ports_.peers, tokens_, outbox_, timer_),
       probe_({.dispatch = ports_.dispatch,
               .peers = ports_.peers,
               .watch = ports_.watch,
               .mapping = ports_.mapping},
-             ports_.lane_names, io_.provider->getTimer(), desk_.answers),
+             ports_.lane_names, timer_, tokens_),
+      shutdown_({.leases = leases_,
+                 .dispatch = dispatch_,
+                 .peers = peers_,
+                 .timer = timer_,
+                 .log = ports_.log},
+                options_.drain_timeout_ns,
+                [this] {
+                  Show(ipc::ServiceState::kDraining);
+                  supervision_->TellStopping();
+                }),
       users_(ports_.users),
+      session_ports_{.leases = leases_,
+                     .arrivals = arrivals_,
+                     .releases = releases_,
+                     .dispatch = dispatch_,
+                     .mapping = mapping_,
+                     .peers = peers_,
+                     .shutdown = shutdown_,
+                     .timer = timer_,
+                     .gpus_missing = options_.gpus_missing,
+                     .late_ns = options_.late_ns},
+      admin_ports_{.dispatch = dispatch_,
+                   .peers = peers_,
+                   .probe = probe_,
+                   .shutdown = shutdown_,
+                   .timer = timer_,
+                   .version = options_.version,
+                   .config_text = options_.config_text},
+      bootstrap_ports_{.leases = leases_,
+                       .peers = peers_,
+                       .shutdown = shutdown_,
+                       .version = options_.version,
+                       .rendezvous = options_.rendezvous,
+                       .connections_max = options_.connections_max,
+                       .operation_timeout_ms = options_.operation_timeout_ms,
+                       .session = session_ports_,
+                       .admin = admin_ports_},
       reader_(ports_.inbox, io_,
               [this](RpcMessage& message) {
                 std::visit([this](auto& each) { Handle(std::move(each)); }, message);
               }),
       tasks_(*this) {
-  desk_.leases.OnUntold([this] {
+  io_.waitScope.setBusyPollInterval(kEventsPerPoll);
+  releases_.SetTimer(&timer_);
+  leases_.OnUntold([this] {
     if (!std::exchange(retrying_, true)) tasks_.add(RetryUntold());
   });
-  desk_.leases.OnUsed([this] { ShowUsersSoon(); });
-  io_.waitScope.setBusyPollInterval(kEventsPerPoll);
-  desk_.timer = &io_.provider->getTimer();
-  desk_.outbox = &outbox_;
-  desk_.probe = &probe_;
-  TellPeersOfRanks();
-  auto pair = kj::newPromiseAndFulfiller<int>();
-  finished_ = kj::mv(pair.fulfiller);
-  exit_code_ = kj::mv(pair.promise);
-  auto stop = kj::newPromiseAndFulfiller<void>();
-  stops_ = kj::mv(stop.fulfiller);
-  stopping_ = stop.promise.fork();
-  desk_.stopping = &stopping_;
-  desk_.drain = [this](std::uint32_t uid, TimeNs patience_ns) {
-    return BeginMove(uid, patience_ns);
-  };
+  leases_.OnUsed([this] { ShowUsersSoon(); });
+  TellOfRanks();
   row_.pid = ::getpid();
   row_.uid = ::getuid();
   row_.protocol_version = schema::PROTOCOL_VERSION;
@@ -199,60 +131,72 @@ Control::Loop::Loop(ControlOptions options, ControlPorts ports)
   Show(ipc::ServiceState::kStarting);
 }
 
-Control::Loop::~Loop() {
+Control::~Control() noexcept(false) {
   // There is nobody left to try again, or to tell.
-  desk_.leases.OnUntold([] {});
-  desk_.leases.OnUsed([] {});
+  leases_.OnUntold([] {});
+  leases_.OnUsed([] {});
   showing_users_ = true;  // connections that end from here on are shown no more
-  desk_.leases.OnOpened([](const SessionIdentity&) {});
-  desk_.leases.OnEnded([](const SessionIdentity&, const CloseSession&) {});
-  desk_.outbox = nullptr;
-  desk_.drain = nullptr;
-  desk_.probe = nullptr;
+  leases_.OnOpened([](const SessionIdentity&) {});
+  leases_.OnEnded([](const SessionIdentity&, const CloseSession&) {});
+  releases_.SetTimer(nullptr);
   Show(ipc::ServiceState::kStopped);
 }
 
-void Control::Loop::Show(ipc::ServiceState state) {
+void Control::Listen(UniqueFd socket) {
+  listener_.emplace(
+      std::move(socket),
+      Listener::Ports{.events = io_.unixEventPort,
+                      .provider = *io_.lowLevelProvider,
+                      .timer = timer_,
+                      .leases = leases_,
+                      .arrivals = arrivals_},
+      Listener::Options{.connections_max = options_.connections_max,
+                        .takes_gpu_memory = options_.gpus_missing.empty(),
+                        .bootstrap = [this](kj::Own<Client> client) -> schema::Entrance::Client {
+                          return kj::heap<Bootstrap>(kj::mv(client), bootstrap_ports_);
+                        }});
+  listener_->OnUsed([this] { ShowUsersSoon(); });
+}
+
+void Control::Show(ipc::ServiceState state) {
   row_.state = static_cast<std::uint32_t>(state);
   ipc::WriteRow(ports_.board, row_);
 }
 
-void Control::Loop::ShowUsersSoon() {
+void Control::ShowUsersSoon() {
   if (ports_.users.empty() || std::exchange(showing_users_, true)) return;
-  tasks_.add(desk_.timer->afterDelay(kShowDelay).then([this] {
+  tasks_.add(timer_.afterDelay(kShowDelay).then([this] {
     showing_users_ = false;
     ShowUsers();
   }));
 }
 
-void Control::Loop::ShowUsers() {
-  std::vector<std::uint32_t> uids = desk_.leases.Users();
+void Control::ShowUsers() {
+  std::vector<std::uint32_t> uids = leases_.Users();
   const std::vector<std::uint32_t> connected = listener_->Users();
   uids.insert(uids.end(), connected.begin(), connected.end());
   users_.Show(std::move(uids), [this](ipc::UserRow& row) {
-    desk_.leases.Describe(row);
+    leases_.Describe(row);
     listener_->Describe(row);
     row.operations_max = options_.operations_per_uid;
   });
 }
 
-void Control::Loop::TellPeersOfRanks() {
-  desk_.leases.OnOpened([this](const SessionIdentity& identity) {
-    outbox_.Send(ports_.peers, RankAttached{identity});
-  });
-  desk_.leases.OnEnded([this](const SessionIdentity& identity, const CloseSession& close) {
-    // A mapper that is too far behind for it maps in vain.
-    [[maybe_unused]] const bool sent = ports_.mapping.Send(CancelMapping{identity.id});
-    outbox_.Send(ports_.peers, RankEnded{.identity = identity,
-                                         .orderly = close.orderly,
-                                         .cause = close.cause,
-                                         .exited = close.exited});
+void Control::TellOfRanks() {
+  leases_.OnOpened(
+      [this](const SessionIdentity& identity) { peers_.Tell(RankAttached{identity}); });
+  leases_.OnEnded([this](const SessionIdentity& identity, const CloseSession& close) {
+    mapping_.Cancel(identity.id);
+    peers_.Tell(RankEnded{.identity = identity,
+                          .orderly = close.orderly,
+                          .cause = close.cause,
+                          .exited = close.exited});
   });
 }
 
-int Control::Loop::Run(Supervisor supervisor) {
-  reload_ = std::move(supervisor.reload);
-  supervision_.emplace(std::move(supervisor), probe_, io_.provider->getTimer());
+int Control::Run(Supervisor supervisor) {
+  supervisor_ = std::move(supervisor);
+  supervision_.emplace(supervisor_, probe_, timer_);
   tasks_.add(supervision_->Feed());
   tasks_.add(listener_->Accept());
   tasks_.add(reader_.Read());
@@ -260,47 +204,27 @@ int Control::Loop::Run(Supervisor supervisor) {
   Show(ipc::ServiceState::kRunning);
   ports_.log.info("listening on {}, for up to {} connections", options_.socket_path,
                   options_.connections_max);
-  const int code = exit_code_.wait(io_.waitScope);
-  AskPeers(desk_, StopPeers{}, kGoodbyeMax).ignoreResult().wait(io_.waitScope);
-  desk_.leases.EndAll(Code::kUnavailable, "ended: the service is stopping");
+  const int code = shutdown_.WhenFinished().wait(io_.waitScope);
+  peers_.Ask(StopPeers{}, kGoodbyeMax).ignoreResult().wait(io_.waitScope);
+  leases_.EndAll(Code::kUnavailable, "ended: the service is stopping");
   Show(ipc::ServiceState::kStopped);
   return code;
 }
 
-void Control::Loop::Handle(SegmentMapped message) {
-  if (desk_.answers.mapped.Expects(message.token)) {
-    desk_.answers.mapped.Give(message.token, std::move(message.memory));
-    return;
-  }
-  // Its connection ended while it was mapped.
-  desk_.answers.mapped.Drop(message.token);
-  if (!message.memory) return;
-  [[maybe_unused]] const bool taken =
-      ports_.mapping.Send(DiscardMemory{std::move(message.memory).value(), message.uid});
-}
-
-void Control::Loop::Handle(const SegmentProgress& message) {
-  desk_.answers.mapped.Advance(message.token, message.bytes);
-}
-
-void Control::Loop::Handle(SegmentRemoved message) {
-  desk_.answers.removed.Give(message.token, std::move(message.status));
-}
-
-void Control::Loop::Handle(const Pong& message) {
-  desk_.answers.pong.Give(message.token, message);
+void Control::Handle(const Pong& message) {
+  dispatch_.Handle(message);
   probe_.Take(message);
 }
 
-void Control::Loop::Handle(const SessionBroken& message) {
-  desk_.leases.End(message.session, false, message.error.code(), message.error.text());
+void Control::Handle(const SessionBroken& message) {
+  leases_.End(message.session, false, message.error.code(), message.error.text());
 }
 
-void Control::Loop::Handle(Drained /*message*/) {
-  if (ending_) Finish(drained_code_);
+void Control::Handle(const JobFailed& message) {
+  leases_.FailJob(message.job, message.code, message.cause);
 }
 
-void Control::Loop::Handle(const AskProbe& message) {
+void Control::Handle(const AskProbe& message) {
   if (ports_.http == nullptr) return;
   tasks_.add(probe_.Ask().then(
       [this, token = message.token](ProbeAnswer answer) {
@@ -311,23 +235,7 @@ void Control::Loop::Handle(const AskProbe& message) {
       [](kj::Exception&& /*overloaded*/) {}));
 }
 
-void Control::Loop::Handle(const LoopFailed& message) {
-  ports_.log.error("{}", message.cause);
-  Finish(1);
-}
-
-// A service that went on would fail every later transfer of that GPU. Jobs that can reconnect go on
-// with the one that is started in its place.
-void Control::Loop::Handle(const GpuBroken& message) {
-  if (std::exchange(drained_code_, kExitGpuBroken) == kExitGpuBroken) return;
-  ports_.log.error(
-      "{}; the context of that GPU is broken for good, so this service drains and ends with exit "
-      "code {}: whoever supervises it starts it anew",
-      message.cause, kExitGpuBroken);
-  if (!ending_) BeginDrain("a broken GPU");
-}
-
-kj::Promise<void> Control::Loop::WatchSignals() {
+kj::Promise<void> Control::WatchSignals() {
   auto terminate = io_.unixEventPort.onSignal(SIGTERM);
   auto interrupt = io_.unixEventPort.onSignal(SIGINT);
   auto hangup = io_.unixEventPort.onSignal(SIGHUP);
@@ -336,109 +244,32 @@ kj::Promise<void> Control::Loop::WatchSignals() {
       .then([this](siginfo_t signal) {
         if (signal.si_signo == SIGHUP) {
           Reload();
-        } else if (ending_) {
-          ports_.log.warn("a second signal: stopping at once");
-          Finish(1);
         } else {
-          BeginDrain(signal.si_signo == SIGTERM ? "SIGTERM" : "SIGINT");
+          shutdown_.OnSignal(signal.si_signo == SIGTERM ? "SIGTERM" : "SIGINT");
         }
         return WatchSignals();
       });
 }
 
-void Control::Loop::Reload() {
-  if (reload_) reload_();
+void Control::Reload() {
+  if (supervisor_.reload) supervisor_.reload();
   // A look that finds no change says nothing; peers looks again by itself soon.
-  outbox_.Send(ports_.peers, LookAtCertificate{});
-}
-
-// First half of a drain that a person asks for: jobs leave. What remains then is ended as by a
-// signal.
-Result<DrainBegun> Control::Loop::BeginMove(std::uint32_t uid, TimeNs patience_ns) {
-  if (desk_.draining) {
-    return Error(Code::kAlreadyExists, "the service is stopping already");
-  }
-  DrainBegun begun{.sessions = static_cast<std::uint32_t>(desk_.leases.open_count())};
-  desk_.drain_patience_ns = patience_ns;
-  TellStopping();
-  ports_.log.info("drain asked by uid {}: {} sessions are open", uid, begun.sessions);
-  outbox_.Send(ports_.peers, DrainPeers{});
-  for (const Leases::OpenJob& job : desk_.leases.OpenJobs()) {
-    if (job.can_reconnect) {
-      outbox_.Send(ports_.peers, ChangeSetting{.token = desk_.answers.NextToken(),
-                                               .job = job.name,
-                                               .uid = ::geteuid(),
-                                               .setting = Steering{.kind = SteeringKind::kDrain,
-                                                                   .value = kDrainToMoveOver,
-                                                                   .uid = uid}});
-      continue;
-    }
-    begun.waits.push_back(job.name);
-    desk_.leases.Say(Code::kUnavailable, job.job,
-                     fmt::format("job {} cannot reconnect (HEADRACE_RECONNECT): it ends with this "
-                                 "service, in {} s at most",
-                                 job.name, patience_ns / kSecond));
-  }
-  tasks_.add(AwaitEmpty(MonotonicNow() + patience_ns));
-  return begun;
-}
-
-kj::Promise<void> Control::Loop::AwaitEmpty(TimeNs deadline_ns) {
-  return desk_.timer->afterDelay(kEmptyLook).then([this, deadline_ns]() -> kj::Promise<void> {
-    if (ending_) return kj::READY_NOW;
-    if (desk_.leases.open_count() > 0 && MonotonicNow() < deadline_ns) {
-      return AwaitEmpty(deadline_ns);
-    }
-    BeginDrain("drain");
-    return kj::READY_NOW;
-  });
-}
-
-void Control::Loop::TellStopping() {
-  if (std::exchange(desk_.draining, true)) return;
-  stops_->fulfill();
-  Show(ipc::ServiceState::kDraining);
-  supervision_->TellStopping();
-}
-
-void Control::Loop::BeginDrain(const char* asked) {
-  ending_ = true;
-  TellStopping();
-  ports_.log.info("{}: draining {} sessions within {} ms", asked, desk_.leases.open_count(),
-                  options_.drain_timeout_ns / kMillisecond);
-  outbox_.Send(ports_.peers, DrainPeers{});
-  tasks_.add(SendDrain({.deadline_ns = MonotonicNow() + options_.drain_timeout_ns}));
-  const TimeNs bound = options_.drain_timeout_ns + kDrainGrace;
-  tasks_.add(desk_.timer->afterDelay(bound * kj::NANOSECONDS).then([this, bound] {
-    ports_.log.error("not drained after {} ms: stopping anyway", bound / kMillisecond);
-    Finish(drained_code_ != 0 ? drained_code_ : 1);
-  }));
-}
-
-kj::Promise<void> Control::Loop::SendDrain(Drain message) {
-  if (ports_.dispatch.Send(message)) return kj::READY_NOW;
-  return desk_.timer->afterDelay(kRetryDelay).then([this, message] { return SendDrain(message); });
+  peers_.Tell(LookAtCertificate{});
 }
 
 // Dispatch is hardly ever so far behind that it cannot hear of a lease's end. Then control tries
 // again and again; while all are told it sleeps.
-kj::Promise<void> Control::Loop::RetryUntold() {
-  return desk_.timer->afterDelay(kRetryDelay).then([this]() -> kj::Promise<void> {
-    if (!desk_.leases.Flush()) return RetryUntold();
+kj::Promise<void> Control::RetryUntold() {
+  return timer_.afterDelay(kRetryDelay).then([this]() -> kj::Promise<void> {
+    if (!leases_.Flush()) return RetryUntold();
     retrying_ = false;
     return kj::READY_NOW;
   });
 }
 
-void Control::Loop::Finish(int code) { finished_->fulfill(kj::cp(code)); }
-
-void Control::Loop::taskFailed(kj::Exception&& exception) {
-  ports_.log.error("control: {}", CauseOf(exception));
-  Finish(1);
+void Control::taskFailed(kj::Exception&& exception) {
+  shutdown_.Fail("control: " + CauseOf(exception));
 }
-
-Control::Control(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
-Control::~Control() = default;
 
 Result<std::unique_ptr<Control>> Control::Create(ControlOptions options, ControlPorts ports) {
   // Blocked here so that the event loop can read them; SIGPIPE so that a closed socket is an error
@@ -453,14 +284,12 @@ Result<std::unique_ptr<Control>> Control::Create(ControlOptions options, Control
   options.connections_max = ConnectionsThatFit(options.connections_max, options);
   const std::string path = options.socket_path;
   const std::uint32_t mode = options.socket_mode;
-  auto loop = std::make_unique<Loop>(std::move(options), std::move(ports));
+  std::unique_ptr<Control> control(new Control(std::move(options), std::move(ports)));
   // Last, because whoever can connect takes the service for one that has started.
   Result<UniqueFd> socket = ListenAt(path, mode);
   if (!socket) return socket.error();
-  loop->Listen(std::move(socket).value());
-  return std::unique_ptr<Control>(new Control(std::move(loop)));
+  control->Listen(std::move(socket).value());
+  return control;
 }
-
-int Control::Run(Supervisor supervisor) { return loop_->Run(std::move(supervisor)); }
 
 }  // namespace headrace::service

@@ -6,58 +6,45 @@
 // trusted.
 #pragma once
 
-#include <cstdint>
-#include <functional>
+#include <kj/async-io.h>
+#include <kj/async.h>
+
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "ipc/base/clock.h"
+#include "ipc/base/fd.h"
 #include "ipc/base/result.h"
 #include "ipc/board_layout.h"
-#include "service/accounts/quotas.h"
-#include "service/actor/inbox.h"
-#include "service/actor/messages.h"
+#include "service/accounts/arrivals.h"
+#include "service/accounts/leases.h"
+#include "service/dispatch/messages.h"
+#include "service/http/messages.h"
+#include "service/loop/inbox_reader.h"
 #include "service/loop/loop_inbox.h"
-#include "service/rpc/rendezvous.h"
+#include "service/loop/outbox.h"
+#include "service/mapping/messages.h"
+#include "service/peers/messages.h"
+#include "service/rpc/bootstrap.h"
+#include "service/rpc/control_options.h"
+#include "service/rpc/dispatch_requests.h"
+#include "service/rpc/listener.h"
+#include "service/rpc/mapping_requests.h"
+#include "service/rpc/messages.h"
+#include "service/rpc/peers_requests.h"
+#include "service/rpc/probe.h"
+#include "service/rpc/shutdown.h"
+#include "service/rpc/supervision.h"
+#include "service/rpc/user_rows.h"
+#include "service/watch/messages.h"
 
 namespace spdlog {
 class logger;
 }
 
 namespace headrace::service {
-
-// The program's exit code when CUDA wants another process.
-inline constexpr int kExitGpuBroken = 3;
-
-struct ControlOptions {
-  std::string socket_path;
-  std::uint32_t socket_mode = 0666;
-  std::string version;        // "0.1.0"
-  std::string config_text;    // the whole configuration, for the admin
-  std::string reduce_target;  // of the SIMD reductions, for the board
-  std::uint32_t operation_timeout_ms = 60'000;
-  TimeNs drain_timeout_ns = 5 * kSecond;
-  TimeNs late_ns = 5 * kSecond;  // after which a rank is told what its job waits for; 0: never
-  std::uint32_t connections_max = 1024;
-  QuotaLimits quotas{};
-  std::uint64_t memory_found = 0;   // of which the default quota is three quarters; 0: it is not
-  std::string memory_limited_by{};  // what says so; empty: the machine
-  std::uint64_t operations_per_uid = 0;  // dispatch keeps to that; 0: no limit
-  // Why no GPU memory is taken, and the remedy; empty: it is.
-  std::string gpus_missing = "this service was started without GPUs";
-  RendezvousRules rendezvous{};
-  std::uint64_t descriptors_of_others = 0;  // that other event loops of the process may take
-};
-
-// Who started the service and wants to hear how far it is: systemd.
-struct Supervisor {
-  std::function<void(std::string_view)> tell;  // in systemd's words; empty: nobody
-  TimeNs patience_ns = 0;          // between two times of WATCHDOG=1; 0: it does not wait for that
-  std::function<void()> reload{};  // what SIGHUP has done, on control's thread; empty: nothing
-};
 
 // What control speaks to; all outlive it.
 struct ControlPorts {
@@ -73,13 +60,13 @@ struct ControlPorts {
   std::span<ipc::BoardSlot<ipc::UserRow>> users{};  // empty: nobody looks at them
 };
 
-class Control {
+class Control final : private kj::TaskSet::ErrorHandler {
  public:
   // Binds the socket and listens; whoever calls this holds the socket path (see instance.h) and
   // runs on the thread that will call Run. Blocks SIGTERM, SIGINT, SIGHUP and SIGPIPE in this
   // thread and in the threads it starts later, so call it, or block them, before starting any.
   static Result<std::unique_ptr<Control>> Create(ControlOptions options, ControlPorts ports);
-  ~Control();
+  ~Control() noexcept(false);
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
 
@@ -90,9 +77,65 @@ class Control {
   int Run(Supervisor supervisor = {});
 
  private:
-  class Loop;  // everything that needs the event loop's headers
-  explicit Control(std::unique_ptr<Loop> loop);
-  std::unique_ptr<Loop> loop_;
+  Control(ControlOptions options, ControlPorts ports);
+  // Clients may come: everything else is there.
+  void Listen(UniqueFd socket);
+
+  // Messages of other actors.
+  void Handle(SegmentMapped message) { mapping_.Handle(std::move(message)); }
+  void Handle(const SegmentProgress& message) { mapping_.Handle(message); }
+  void Handle(SegmentRemoved message) { dispatch_.Handle(std::move(message)); }
+  void Handle(const Pong& message);
+  void Handle(const SessionBroken& message);
+  void Handle(Drained /*message*/) { shutdown_.OnDrained(); }
+  void Handle(const LaneAnswered& message) { probe_.Take(message); }
+  void Handle(const PartAnswered& message) { probe_.Take(message); }
+  void Handle(const JobFailed& message);
+  void Handle(Answered message) { peers_.Handle(std::move(message)); }
+  void Handle(PeersListed message) { peers_.Handle(std::move(message)); }
+  void Handle(PeerTried message) { peers_.Handle(std::move(message)); }
+  void Handle(const AskProbe& message);
+  void Handle(const LoopFailed& message) { shutdown_.Fail(message.cause); }
+  void Handle(const GpuBroken& message) { shutdown_.OnGpuBroken(message.cause); }
+
+  void TellOfRanks();
+  kj::Promise<void> WatchSignals();
+  void Reload();
+  kj::Promise<void> RetryUntold();
+  void Show(ipc::ServiceState state);
+  void ShowUsersSoon();
+  void ShowUsers();
+  // One of control's own loops has ended: without it the service is deaf.
+  void taskFailed(kj::Exception&& exception) override;
+
+  ControlOptions options_;
+  ControlPorts ports_;
+  ipc::ServiceRow row_{};
+  // What calls hold something of outlives the event loop: those that are under way when the service
+  // stops go with the loop, and give it back.
+  Leases leases_;
+  Arrivals arrivals_;
+  SlowRelease releases_;
+  RequestTokens tokens_;
+  kj::AsyncIoContext io_;
+  kj::Timer& timer_;
+  Outbox outbox_;
+  DispatchRequests dispatch_;
+  MappingRequests mapping_;
+  PeersRequests peers_;
+  Probe probe_;
+  Shutdown shutdown_;
+  UserRows users_;
+  bool showing_users_ = false;  // soon
+  SessionPorts session_ports_;
+  AdminPorts admin_ports_;
+  BootstrapPorts bootstrap_ports_;
+  std::optional<Listener> listener_;
+  Supervisor supervisor_;                   // while it runs
+  std::optional<Supervision> supervision_;  // likewise
+  InboxReader<RpcMessage> reader_;
+  bool retrying_ = false;
+  kj::TaskSet tasks_;
 };
 
 }  // namespace headrace::service

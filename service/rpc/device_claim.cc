@@ -3,9 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
-
-#include "service/rpc/desk.h"
 
 namespace headrace::service {
 namespace {
@@ -90,24 +89,6 @@ Result<DeviceHandle> ReadDeviceClaim(schema::DeviceHandle::Reader claim, std::si
   }
   if (Status status = CheckNumbers(handle, pieces_count); !status) return status.error();
   return handle;
-}
-
-kj::Promise<Result<std::vector<UniqueFd>>> TakeDescriptors(
-    capnp::List<schema::Descriptor>::Reader pieces) {
-  auto each = kj::heapArrayBuilder<kj::Promise<Result<UniqueFd>>>(pieces.size());
-  for (std::uint32_t i = 0; i < pieces.size(); ++i) {
-    each.add(TakeDescriptor(pieces[i], fmt::format("piece {}", i)));
-  }
-  return kj::joinPromises(each.finish())
-      .then([](kj::Array<Result<UniqueFd>> taken) -> Result<std::vector<UniqueFd>> {
-        std::vector<UniqueFd> fds;
-        fds.reserve(taken.size());
-        for (Result<UniqueFd>& fd : taken) {
-          if (!fd) return fd.error();
-          fds.push_back(std::move(fd).value());
-        }
-        return fds;
-      });
 }
 
 }  // namespace headrace::service

@@ -2,13 +2,10 @@
 // that goes without the driver, which the mapper asks. The rpc thread only.
 #pragma once
 
-#include <kj/async.h>
-
+#include <cstddef>
 #include <string>
-#include <vector>
 
 #include "ipc/base/device_handle.h"
-#include "ipc/base/fd.h"
 #include "ipc/base/result.h"
 #include "ipc/schema/client.capnp.h"
 
@@ -18,9 +15,5 @@ namespace headrace::service {
 // name the field and its value.
 Result<DeviceHandle> ReadDeviceClaim(schema::DeviceHandle::Reader claim, std::size_t pieces_count,
                                      const std::string& gpus_missing);
-
-// Copies of all descriptors, in order.
-kj::Promise<Result<std::vector<UniqueFd>>> TakeDescriptors(
-    capnp::List<schema::Descriptor>::Reader pieces);
 
 }  // namespace headrace::service

@@ -11,8 +11,8 @@
 
 #include "ipc/base/device_handle.h"
 #include "service/loop/bounded_network.h"
+#include "service/loop/text.h"
 #include "service/rpc/bounded_stream.h"
-#include "service/rpc/entrance.h"
 
 namespace headrace::service {
 namespace {
@@ -36,33 +36,31 @@ capnp::ReaderOptions Bounds() {
 
 // One client's connection; members stand in build order.
 struct Connection {
-  Connection(kj::Own<kj::AsyncCapabilityStream> socket, kj::Own<Client> accepted, Pace& pace,
+  Connection(kj::Own<kj::AsyncCapabilityStream> socket, kj::Own<Client> accepted,
+             const Listener::Ports& ports, const Listener::Options& options, Pace& pace,
              const BoundedNetwork::Cut& cut)
       : client(kj::mv(accepted)),
+        descriptors_max(options.takes_gpu_memory ? kDescriptorsPerMessageMax
+                                                 : unsigned{kDescriptorsOfACall}),
         stream(kj::mv(socket)),
         bounded_stream(
-            *stream, *client->desk.timer, client->desk.arrivals, client->peer.uid,
-            [this] { return Allowed(); }, cut),
-        network(bounded_stream, DescriptorsMax(), capnp::rpc::twoparty::Side::SERVER, Bounds()),
-        bounded(
-            network, *client->desk.timer, pace, [this] { return bounded_stream.message_bytes(); },
+            *stream, ports.timer, ports.arrivals, client->process.uid, [this] { return Allowed(); },
             cut),
-        rpc(capnp::makeRpcServer(bounded, kj::heap<Entrance>(kj::addRef(*client)))) {
+        network(bounded_stream, descriptors_max, capnp::rpc::twoparty::Side::SERVER, Bounds()),
+        bounded(
+            network, ports.timer, pace, [this] { return bounded_stream.message_bytes(); }, cut),
+        rpc(capnp::makeRpcServer(bounded, options.bootstrap(kj::addRef(*client)))) {
     rpc.setFlowLimit(kMessageWordsMax);
   }
 
-  // With one message, ever. Only pieces of GPUs' memory are many.
-  unsigned DescriptorsMax() const {
-    return client->desk.options.gpus_missing.empty() ? kDescriptorsPerMessageMax
-                                                     : unsigned{kDescriptorsOfACall};
-  }
   BoundedStream::Allowance Allowed() const {
     const bool has_session = client->session != SessionId{};
     return {.has_session = has_session,
-            .descriptors = has_session ? DescriptorsMax() : kDescriptorsOfACall};
+            .descriptors = has_session ? descriptors_max : kDescriptorsOfACall};
   }
 
   kj::Own<Client> client;
+  const unsigned descriptors_max;  // with one message, ever
   kj::Own<kj::AsyncCapabilityStream> stream;
   BoundedStream bounded_stream;
   capnp::TwoPartyVatNetwork network;
@@ -92,12 +90,11 @@ Result<UniqueFd> ListenAt(const std::string& path, std::uint32_t mode) {
   return fd;
 }
 
-Listener::Listener(UniqueFd socket, kj::UnixEventPort& port, kj::LowLevelAsyncIoProvider& provider,
-                   Desk& desk)
+Listener::Listener(UniqueFd socket, const Ports& ports, Options options)
     : socket_(std::move(socket)),
-      provider_(provider),
-      desk_(desk),
-      observer_(port, socket_.get(), kj::UnixEventPort::FdObserver::OBSERVE_READ),
+      ports_(ports),
+      options_(std::move(options)),
+      observer_(ports.events, socket_.get(), kj::UnixEventPort::FdObserver::OBSERVE_READ),
       connections_(*this) {}
 
 kj::Promise<void> Listener::Accept() {
@@ -105,7 +102,7 @@ kj::Promise<void> Listener::Accept() {
       // What one connection throws is no reason to refuse the next.
       .catch_([this](kj::Exception&& exception) {
         taskFailed(kj::mv(exception));
-        return desk_.timer->afterDelay(kShortageDelay);
+        return ports_.timer.afterDelay(kShortageDelay);
       })
       .then([this] { return Accept(); });
 }
@@ -125,17 +122,17 @@ kj::Promise<void> Listener::AcceptSome() {
     Serve(std::move(socket));
   }
   // Others' turn; there may be more to accept.
-  return desk_.timer->afterDelay(wait_ns * kj::NANOSECONDS);
+  return ports_.timer.afterDelay(wait_ns * kj::NANOSECONDS);
 }
 
 kj::Promise<void> Listener::WaitOut(int error_number) {
   if (!short_of_descriptors_) {
-    desk_.leases.Say(Code::kExhausted, JobId{},
-                     SystemError("accept a connection", error_number).text() +
-                         ": clients wait until there is room");
+    ports_.leases.Say(Code::kExhausted, JobId{},
+                      SystemError("accept a connection", error_number).text() +
+                          ": clients wait until there is room");
   }
   short_of_descriptors_ = true;
-  return desk_.timer->afterDelay(kShortageDelay);
+  return ports_.timer.afterDelay(kShortageDelay);
 }
 
 // Whoever was fast is remembered until that is over, so that coming again does not help.
@@ -149,13 +146,12 @@ Listener::User& Listener::FindUser(std::uint32_t uid) {
 }
 
 std::size_t Listener::ConnectionsOfAUser() const {
-  const std::size_t limit = desk_.options.connections_max;
+  const std::size_t limit = options_.connections_max;
   return limit - limit / 4;
 }
 
 bool Listener::IsSurplus(const User& user) const {
-  return connections_count_ >= desk_.options.connections_max ||
-         user.connections >= ConnectionsOfAUser();
+  return connections_count_ >= options_.connections_max || user.connections >= ConnectionsOfAUser();
 }
 
 std::vector<std::uint32_t> Listener::Users() const {
@@ -174,35 +170,36 @@ void Listener::Describe(ipc::UserRow& row) const {
   row.connections_cut = user->second.cuts;
 }
 
-void Listener::Cut(int fd, const Peer& peer, User& user, const std::string& why) {
+void Listener::Cut(int fd, const ClientProcess& process, User& user, const std::string& why) {
   ::shutdown(fd, SHUT_RDWR);
   ++user.cuts;
   if (!user.cuts_shown.Take(MonotonicNow())) return;
-  desk_.leases.Say(Code::kExhausted, JobId{},
-                   fmt::format("cut the connection of pid {} (uid {}): {}; {} of this uid were cut "
-                               "so far",
-                               peer.pid, peer.uid, why, user.cuts),
-                   peer.uid);
+  ports_.leases.Say(
+      Code::kExhausted, JobId{},
+      fmt::format("cut the connection of pid {} (uid {}): {}; {} of this uid were cut "
+                  "so far",
+                  process.pid, process.uid, why, user.cuts),
+      process.uid);
 }
 
 void Listener::Serve(UniqueFd socket) {
-  const Result<Peer> peer = PeerOf(socket.get());
-  if (!peer) {
-    desk_.leases.Say(Code::kInternal, JobId{}, peer.error().text());
+  const Result<ClientProcess> process = ClientProcessOf(socket.get());
+  if (!process) {
+    ports_.leases.Say(Code::kInternal, JobId{}, process.error().text());
     return;
   }
-  User& user = FindUser(peer->uid);
+  User& user = FindUser(process->uid);
   const bool surplus = IsSurplus(user);
-  if (connections_count_ >= desk_.options.connections_max + kSurplusMax) return;
-  auto client = kj::refcounted<Client>(desk_, *peer, surplus);
+  if (connections_count_ >= options_.connections_max + kSurplusMax) return;
+  auto client = kj::refcounted<Client>(ports_.leases, *process, surplus);
   const int fd = socket.get();
-  auto stream = provider_.wrapUnixSocketFd(socket.release(),
-                                           kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP |
-                                               kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC |
-                                               kj::LowLevelAsyncIoProvider::ALREADY_NONBLOCK);
+  auto stream = ports_.provider.wrapUnixSocketFd(socket.release(),
+                                                 kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP |
+                                                     kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC |
+                                                     kj::LowLevelAsyncIoProvider::ALREADY_NONBLOCK);
   auto connection = kj::heap<Connection>(
-      kj::mv(stream), kj::addRef(*client), user.pace,
-      [this, fd, whose = *peer, &user](const std::string& why) { Cut(fd, whose, user, why); });
+      kj::mv(stream), kj::addRef(*client), ports_, options_, user.pace,
+      [this, fd, whose = *process, &user](const std::string& why) { Cut(fd, whose, user, why); });
   user.pace.Book(kMessagesPerConnection, MonotonicNow());
   ++connections_count_;
   ++user.connections;
@@ -217,7 +214,7 @@ void Listener::Serve(UniqueFd socket) {
 }
 
 void Listener::taskFailed(kj::Exception&& exception) {
-  desk_.leases.Say(Code::kInternal, JobId{}, "a connection failed: " + CauseOf(exception));
+  ports_.leases.Say(Code::kInternal, JobId{}, "a connection failed: " + CauseOf(exception));
 }
 
 }  // namespace headrace::service

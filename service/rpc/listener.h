@@ -5,6 +5,7 @@
 #include <kj/async-io.h>
 #include <kj/async-unix.h>
 #include <kj/async.h>
+#include <kj/timer.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -16,9 +17,12 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/result.h"
 #include "ipc/board_layout.h"
+#include "ipc/schema/client.capnp.h"
+#include "service/accounts/arrivals.h"
+#include "service/accounts/leases.h"
 #include "service/cluster/allowance.h"
 #include "service/loop/pace.h"
-#include "service/rpc/desk.h"
+#include "service/rpc/client.h"
 
 namespace headrace::service {
 
@@ -36,8 +40,23 @@ class Listener final : private kj::TaskSet::ErrorHandler {
   static constexpr TimeNs kAcceptsPerSecond = 2000;     // of all
   static constexpr TimeNs kAcceptsBurst = 512;
 
-  Listener(UniqueFd socket, kj::UnixEventPort& port, kj::LowLevelAsyncIoProvider& provider,
-           Desk& desk);
+  // The accounts outlive the event loop too, with which the last connections go.
+  struct Ports {
+    kj::UnixEventPort& events;
+    kj::LowLevelAsyncIoProvider& provider;
+    kj::Timer& timer;
+    Leases& leases;
+    Arrivals& arrivals;
+  };
+  struct Options {
+    std::size_t connections_max = 1024;
+    bool takes_gpu_memory = false;  // whose pieces are many descriptors
+    // What the client of a new connection can ask for.
+    std::function<schema::Entrance::Client(kj::Own<Client>)> bootstrap;
+  };
+
+  // All of the ports outlive this.
+  Listener(UniqueFd socket, const Ports& ports, Options options);
 
   // Accepts for as long as the promise is kept; resolves only by failing.
   kj::Promise<void> Accept();
@@ -67,12 +86,12 @@ class Listener final : private kj::TaskSet::ErrorHandler {
   // One user may take three quarters of the connections, so that others always find some.
   std::size_t ConnectionsOfAUser() const;
   bool IsSurplus(const User& user) const;
-  void Cut(int fd, const Peer& peer, User& user, const std::string& why);
+  void Cut(int fd, const ClientProcess& process, User& user, const std::string& why);
   void taskFailed(kj::Exception&& exception) override;
 
   UniqueFd socket_;
-  kj::LowLevelAsyncIoProvider& provider_;
-  Desk& desk_;
+  Ports ports_;
+  Options options_;
   kj::UnixEventPort::FdObserver observer_;
   std::size_t connections_count_ = 0;
   std::map<std::uint32_t, User> users_;  // by uid

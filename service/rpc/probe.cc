@@ -16,8 +16,8 @@ constexpr std::array<const char*, 3> kPartNames = {"peers", "watch", "mapping"};
 
 }  // namespace
 
-Probe::Probe(Doors doors, std::vector<std::string> lanes, kj::Timer& timer, Answers& answers)
-    : doors_(doors), lanes_(std::move(lanes)), timer_(timer), answers_(answers) {}
+Probe::Probe(Doors doors, std::vector<std::string> lanes, kj::Timer& timer, RequestTokens& tokens)
+    : doors_(doors), lanes_(std::move(lanes)), timer_(timer), tokens_(tokens) {}
 
 kj::Promise<ProbeAnswer> Probe::Ask() {
   if (waiting_.size() >= kProbesWaitingMax) {
@@ -30,7 +30,7 @@ kj::Promise<ProbeAnswer> Probe::Ask() {
 }
 
 void Probe::Begin() {
-  token_ = answers_.NextToken();
+  token_ = tokens_.Next();
   asked_ns_ = MonotonicNow();
   answer_ = {};
   for (const std::string& lane : lanes_) answer_.lanes.push_back({.name = lane});

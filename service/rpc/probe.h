@@ -15,9 +15,15 @@
 
 #include "ipc/base/clock.h"
 #include "ipc/base/result.h"
-#include "service/actor/messages.h"
+#include "service/actor/inbox.h"
 #include "service/actor/probe_answer.h"
-#include "service/rpc/answers.h"
+#include "service/actor/request.h"
+#include "service/dispatch/messages.h"
+#include "service/mapping/messages.h"
+#include "service/peers/messages.h"
+#include "service/rpc/messages.h"
+#include "service/rpc/request_tokens.h"
+#include "service/watch/messages.h"
 
 namespace headrace::service {
 
@@ -34,7 +40,7 @@ class Probe {
   };
 
   // All outlive this. `lanes` are the names of the lanes by their numbers.
-  Probe(Doors doors, std::vector<std::string> lanes, kj::Timer& timer, Answers& answers);
+  Probe(Doors doors, std::vector<std::string> lanes, kj::Timer& timer, RequestTokens& tokens);
 
   // Resolves within kProbeTimeout, whatever the data path does. Fails as OVERLOADED when too many
   // wait already.
@@ -53,7 +59,7 @@ class Probe {
   Doors doors_;
   std::vector<std::string> lanes_;
   kj::Timer& timer_;
-  Answers& answers_;
+  RequestTokens& tokens_;
   RequestToken token_ = 0;  // of the round trip under way; 0: there is none
   TimeNs asked_ns_ = 0;
   ProbeAnswer answer_;

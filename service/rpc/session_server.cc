@@ -10,14 +10,16 @@
 #include <utility>
 
 #include "ipc/sealed_memory.h"
-#include "service/rpc/ask_peers.h"
+#include "service/cluster/wishes.h"
+#include "service/loop/text.h"
+#include "service/rpc/descriptors.h"
 #include "service/rpc/device_claim.h"
 
 namespace headrace::service {
 namespace {
 
 // Tensors that are read, checked or handed on before others have their turn: about a millisecond.
-constexpr std::uint32_t kTensorsPerTurn = 2048;
+constexpr std::uint32_t kTensorsPerTurn = SlowRelease::kTensorsPerTurn;
 
 Tensor ReadTensor(schema::TensorSpec::Reader spec) {
   const auto name = spec.getName();
@@ -29,14 +31,6 @@ Tensor ReadTensor(schema::TensorSpec::Reader spec) {
           .order = spec.getOrder()};
 }
 
-kj::Promise<void> FreeInTurns(std::vector<Tensor> tensors, kj::Timer& timer) {
-  tensors.resize(tensors.size() - std::min<std::size_t>(tensors.size(), kTensorsPerTurn));
-  if (tensors.empty()) return kj::READY_NOW;
-  return timer.afterDelay(0 * kj::NANOSECONDS).then([&timer, left = std::move(tensors)]() mutable {
-    return FreeInTurns(std::move(left), timer);
-  });
-}
-
 }  // namespace
 
 SessionServer::~SessionServer() {
@@ -44,14 +38,12 @@ SessionServer::~SessionServer() {
     client_->Lose();
     client_->session = {};
   }
-  client_->desk.leases.Forget(session_);
-  // After the loop has ended nobody waits.
-  if (client_->desk.outbox == nullptr) return;
-  FreeInTurns(ledger_.TakeTensors(), *client_->desk.timer).detach([](kj::Exception&&) {});
+  ports_.leases.Forget(session_);
+  ports_.releases.Release(ledger_.TakeTensors());
 }
 
 Status SessionServer::BeginSlow(const char* call) {
-  if (Status status = client_->desk.leases.Check(session_); !status) return status;
+  if (Status status = ports_.leases.Check(session_); !status) return status;
   if (slow_call_ != nullptr) {
     return Error(Code::kBusy, fmt::format("{} while {} of this session is under way: one at a time",
                                           call, slow_call_));
@@ -87,17 +79,10 @@ kj::Promise<void> SessionServer::registerSegment(RegisterSegmentContext context)
 
 template <typename Order>
 kj::Promise<Result<SegmentId>> SessionServer::Map(SegmentId id, Order order) {
-  Desk& desk = client_->desk;
-  mapping_ = desk.answers.NextToken();
-  order.token = mapping_;
   order.session = session_;
-  order.uid = client_->peer.uid;
-  if (!desk.mapping.Send(std::move(order))) {
-    Erase(id);
-    return Result<SegmentId>(Behind());
-  }
-  return desk.answers.mapped.Add(mapping_).then(
-      [this, id](Result<SegmentMemory> memory) { return Add(id, kj::mv(memory)); });
+  order.uid = client_->process.uid;
+  return ports_.mapping.Map(std::move(order), mapping_)
+      .then([this, id](Result<SegmentMemory> memory) { return Add(id, kj::mv(memory)); });
 }
 
 kj::Promise<Result<SegmentId>> SessionServer::Map(UniqueFd memory, std::uint64_t size) {
@@ -119,7 +104,7 @@ kj::Promise<void> SessionServer::registerDeviceSegment(RegisterDeviceSegmentCont
   }
   const auto pieces = params.getPieces();
   const Result<DeviceHandle> handle =
-      ReadDeviceClaim(params.getHandle(), pieces.size(), client_->desk.options.gpus_missing);
+      ReadDeviceClaim(params.getHandle(), pieces.size(), ports_.gpus_missing);
   if (!handle) {
     slow_call_ = nullptr;
     Refuse(context.getResults().initRefusal(), handle.error().Within("register GPU memory"));
@@ -131,13 +116,13 @@ kj::Promise<void> SessionServer::registerDeviceSegment(RegisterDeviceSegmentCont
       .then([this, claim = *handle](Result<std::vector<UniqueFd>> fds) {
         if (!fds) return kj::Promise<Result<SegmentId>>(Result<SegmentId>(fds.error()));
         // On the uid until they are mapped: other messages of it may bring more meanwhile.
-        auto booking = kj::heap(client_->desk.arrivals.Open(client_->peer.uid));
+        auto booking = kj::heap(ports_.arrivals.Open(client_->process.uid));
         if (!booking->Add(0, fds->size())) {
           return kj::Promise<Result<SegmentId>>(Result<SegmentId>(Error(
               Code::kBusy, fmt::format("{} descriptors beside others of uid {} that are being "
                                        "mapped, {} in all: try again when those are done",
-                                       fds->size(), client_->peer.uid,
-                                       client_->desk.arrivals.limits().descriptors))));
+                                       fds->size(), client_->process.uid,
+                                       ports_.arrivals.limits().descriptors))));
         }
         return MapDevice(claim, std::move(fds).value()).attach(kj::mv(booking));
       })
@@ -152,7 +137,7 @@ kj::Promise<void> SessionServer::registerDeviceSegment(RegisterDeviceSegmentCont
 }
 
 kj::Promise<void> SessionServer::registration(RegistrationContext context) {
-  context.getResults().setBytes(client_->desk.answers.mapped.ProgressOf(mapping_));
+  context.getResults().setBytes(ports_.mapping.ProgressOf(mapping_));
   return kj::READY_NOW;
 }
 
@@ -167,11 +152,10 @@ kj::Promise<Result<SegmentId>> SessionServer::MapDevice(const DeviceHandle& hand
 
 Result<SegmentId> SessionServer::Reserve(std::uint64_t size, std::uint64_t bytes,
                                          Ledger::Kind kind) {
-  Desk& desk = client_->desk;
-  if (Status status = desk.leases.Check(session_); !status) return status.error();
+  if (Status status = ports_.leases.Check(session_); !status) return status.error();
   const Result<SegmentId> id = ledger_.ReserveSegment(size, bytes, kind);
   if (!id) return id;
-  if (Status status = desk.leases.TakeMemory(session_, bytes); !status) {
+  if (Status status = ports_.leases.TakeMemory(session_, bytes); !status) {
     ledger_.EraseSegment(*id);
     return status.error();
   }
@@ -180,17 +164,14 @@ Result<SegmentId> SessionServer::Reserve(std::uint64_t size, std::uint64_t bytes
 
 // Hands the memory to dispatch, unless the lease has ended in the meantime.
 Result<SegmentId> SessionServer::Add(SegmentId id, Result<SegmentMemory> memory) {
-  Desk& desk = client_->desk;
-  Status status = memory ? desk.leases.Check(session_) : Status(memory.error());
+  Status status = memory ? ports_.leases.Check(session_) : Status(memory.error());
   if (memory.ok() && !status) {
-    // Unmapping may take long too; without room for the message it happens here.
-    [[maybe_unused]] const bool taken =
-        desk.mapping.Send(DiscardMemory{std::move(memory).value(), client_->peer.uid});
+    ports_.mapping.Discard(std::move(memory).value(), client_->process.uid);
   }
-  if (status.ok() && !desk.dispatch.Send(AddSegment{.session = session_,
-                                                    .segment = id,
-                                                    .memory = std::move(memory).value(),
-                                                    .uid = client_->peer.uid})) {
+  if (status.ok() && !ports_.dispatch.Send(AddSegment{.session = session_,
+                                                      .segment = id,
+                                                      .memory = std::move(memory).value(),
+                                                      .uid = client_->process.uid})) {
     status = Behind();
   }
   if (!status) {
@@ -202,7 +183,7 @@ Result<SegmentId> SessionServer::Add(SegmentId id, Result<SegmentMemory> memory)
 }
 
 void SessionServer::Erase(SegmentId id) {
-  client_->desk.leases.GiveMemory(session_, ledger_.BytesOf(id));
+  ports_.leases.GiveMemory(session_, ledger_.BytesOf(id));
   ledger_.EraseSegment(id);
 }
 
@@ -221,14 +202,8 @@ kj::Promise<void> SessionServer::releaseSegment(ReleaseSegmentContext context) {
 }
 
 kj::Promise<Status> SessionServer::Remove(SegmentId id) {
-  Desk& desk = client_->desk;
   if (Status status = ledger_.BeginRelease(id); !status) return status;
-  const RequestToken token = desk.answers.NextToken();
-  if (!desk.dispatch.Send(RemoveSegment{.session = session_, .segment = id, .token = token})) {
-    ledger_.CancelRelease(id);
-    return Status(Behind());
-  }
-  return desk.answers.removed.Add(token).then([this, id](Status status) {
+  return ports_.dispatch.Remove(session_, id).then([this, id](Status status) {
     if (status) {
       Erase(id);
     } else {
@@ -284,13 +259,13 @@ kj::Promise<Result<TensorId>> SessionServer::CheckAll(kj::Own<Registration> regi
   const Status status = ledger_.CheckTensors(std::span(tensors).subspan(begin), begin);
   if (!status) return Result<TensorId>(status.error());
   if (end == registration->specs.size()) return AddAll(kj::mv(registration));
-  return client_->desk.timer->afterDelay(0 * kj::NANOSECONDS)
+  return ports_.timer.afterDelay(0 * kj::NANOSECONDS)
       .then([this, kept = kj::mv(registration)]() mutable { return CheckAll(kj::mv(kept)); });
 }
 
 kj::Promise<Result<TensorId>> SessionServer::AddAll(kj::Own<Registration> registration) {
   Registration& all = *registration;
-  Status status = client_->desk.leases.Check(session_);
+  Status status = ports_.leases.Check(session_);
   if (status && !all.first) {
     const Result<TensorId> first = ledger_.NumberTensors(all.tensors.size());
     if (!first) return first;
@@ -302,7 +277,7 @@ kj::Promise<Result<TensorId>> SessionServer::AddAll(kj::Own<Registration> regist
     return Result<TensorId>(status.error());
   }
   if (all.done == all.tensors.size()) return Result<TensorId>(*all.first);
-  return client_->desk.timer->afterDelay(0 * kj::NANOSECONDS)
+  return ports_.timer.afterDelay(0 * kj::NANOSECONDS)
       .then([this, kept = kj::mv(registration)]() mutable { return AddAll(kj::mv(kept)); });
 }
 
@@ -312,9 +287,7 @@ Status SessionServer::AddSlice(Registration& registration) {
       begin + std::min<std::ptrdiff_t>(kTensorsPerTurn, registration.tensors.end() - begin);
   const TensorId first{registration.first->value + registration.done};
   ledger_.PlaceTensors(first, {begin, end});
-  Desk& desk = client_->desk;
-  if (!desk.outbox->empty() ||
-      !desk.dispatch.Send(
+  if (!ports_.dispatch.SendInOrder(
           AddTensors{.session = session_,
                      .first = first,
                      .tensors = {std::move_iterator(begin), std::move_iterator(end)}})) {
@@ -330,19 +303,17 @@ void SessionServer::TakeBack(const Registration& registration) {
   const Status removed = ledger_.RemoveTensors(*registration.first, count);
   HR_CHECK(removed.ok(), registration.first->value, count);
   if (registration.done == 0) return;
-  client_->desk.outbox->Send(
-      client_->desk.dispatch,
+  ports_.dispatch.Tell(
       RemoveTensors{.session = session_, .first = *registration.first, .count = registration.done});
 }
 
 kj::Promise<void> SessionServer::releaseTensors(ReleaseTensorsContext context) {
-  Desk& desk = client_->desk;
   const TensorId first{context.getParams().getFirst()};
   const std::uint32_t count = context.getParams().getCount();
-  Status status = desk.leases.Check(session_);
+  Status status = ports_.leases.Check(session_);
   if (status) status = ledger_.RemoveTensors(first, count);
   if (status &&
-      !desk.dispatch.Send(RemoveTensors{.session = session_, .first = first, .count = count})) {
+      !ports_.dispatch.Send(RemoveTensors{.session = session_, .first = first, .count = count})) {
     ledger_.RestoreTensors(first, count);
     status = Behind();
   }
@@ -364,9 +335,8 @@ kj::Promise<void> SessionServer::setLayout(SetLayoutContext context) {
 }
 
 kj::Promise<Status> SessionServer::Set(const LayoutWish& wish) {
-  Desk& desk = client_->desk;
-  if (Status status = desk.leases.Check(session_); !status) return status;
-  const SessionIdentity* identity = desk.leases.Find(session_);
+  if (Status status = ports_.leases.Check(session_); !status) return status;
+  const SessionIdentity* identity = ports_.leases.Find(session_);
   HR_CHECK(identity != nullptr, session_.value);
   const Result<std::optional<plan::Policy>> policy = ReadPolicyName(wish.policy);
   if (!policy) return Status(policy.error());
@@ -374,11 +344,11 @@ kj::Promise<Status> SessionServer::Set(const LayoutWish& wish) {
   if (!made) return Status(made.error());
   // From here on none of the tensors may go; a layout that is refused was none.
   ledger_.KeepLayout(wish.first, wish.count);
-  return AskPeers(desk,
-                  HandInLayout{.identity = *identity,
-                               .first = wish.first,
-                               .layout = std::make_shared<const Layout>(std::move(made).value()),
-                               .policy = *policy})
+  return ports_.peers
+      .Ask(HandInLayout{.identity = *identity,
+                        .first = wish.first,
+                        .layout = std::make_shared<const Layout>(std::move(made).value()),
+                        .policy = *policy})
       .then([this](Status status) {
         // Of an answer that did not come nobody knows what it would have been.
         if (!status && status.code() != Code::kTimeout) ledger_.DropLayout();
@@ -389,16 +359,16 @@ kj::Promise<Status> SessionServer::Set(const LayoutWish& wish) {
 kj::Promise<void> SessionServer::lateness(LatenessContext context) {
   // Whoever drops the session does not wait for this.
   context.allowCancellation();
-  Desk& desk = client_->desk;
-  const SessionIdentity* identity = desk.leases.Find(session_);
-  const TimeNs late_ns = desk.options.late_ns;
+  const SessionIdentity* identity = ports_.leases.Find(session_);
+  const TimeNs late_ns = ports_.late_ns;
   if (identity == nullptr || identity->rendezvous.empty() || late_ns == 0 ||
       std::exchange(asked_lateness_, true)) {
     return kj::READY_NOW;
   }
-  const TimeNs left_ns = std::max<TimeNs>(identity->attached_ns + late_ns - MonotonicNow(), 0);
-  return desk.timer->afterDelay(left_ns * kj::NANOSECONDS)
-      .then([&desk, job = identity->job] { return AskPeers(desk, AskForming{.job = job}); })
+  const TimeNs until_ns = identity->attached_ns + late_ns;
+  const TimeNs left_ns = std::max<TimeNs>(until_ns - MonotonicNow(), 0);
+  return ports_.peers
+      .Ask(AskForming{.job = identity->job, .until_ns = until_ns}, left_ns + kPeersTimeout)
       .then([context](const Status& waits) mutable {
         // Another code says that peers did not answer, which is not for the trainer.
         if (waits || waits.code() != Code::kUnavailable) return;
@@ -411,25 +381,24 @@ kj::Promise<void> SessionServer::stopping(StoppingContext context) {
   if (std::exchange(asked_stopping_, true)) {
     return KJ_EXCEPTION(FAILED, "stopping is asked once a session");
   }
-  return client_->desk.stopping->addBranch().then([this, context]() mutable {
-    const Desk& desk = client_->desk;
-    const SessionIdentity* identity = desk.leases.Find(session_);
-    if (identity == nullptr || identity->can_reconnect || desk.drain_patience_ns == 0) return;
+  return ports_.shutdown.WhenBegun().then([this, context]() mutable {
+    const SessionIdentity* identity = ports_.leases.Find(session_);
+    const TimeNs patience_ns = ports_.shutdown.patience_ns();
+    if (identity == nullptr || identity->can_reconnect || patience_ns == 0) return;
     context.getResults().setText(
         fmt::format("the service stops in {} s at most, and job {} cannot reconnect, since "
                     "HEADRACE_RECONNECT is "
                     "not set: it ends then, unless it has ended before",
-                    desk.drain_patience_ns / kSecond, identity->job_name));
+                    patience_ns / kSecond, identity->job_name));
   });
 }
 
 kj::Promise<void> SessionServer::leave(LeaveContext context) {
-  Desk& desk = client_->desk;
-  if (Status status = desk.leases.Check(session_); !status) {
+  if (Status status = ports_.leases.Check(session_); !status) {
     Refuse(context.getResults().initRefusal(), status.error());
     return kj::READY_NOW;
   }
-  desk.leases.End(session_, true, Code::kUnavailable, "left the job");
+  ports_.leases.End(session_, true, Code::kUnavailable, "left the job");
   if (client_->session == session_) client_->session = {};
   return kj::READY_NOW;
 }

@@ -2,17 +2,42 @@
 #pragma once
 
 #include <kj/async.h>
+#include <kj/timer.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
 
 #include "ipc/schema/client.capnp.h"
+#include "service/accounts/arrivals.h"
 #include "service/accounts/ledger.h"
-#include "service/rpc/desk.h"
+#include "service/rpc/client.h"
+#include "service/rpc/dispatch_requests.h"
+#include "service/rpc/mapping_requests.h"
+#include "service/rpc/peers_requests.h"
+#include "service/rpc/shutdown.h"
+#include "service/rpc/slow_release.h"
 
 namespace headrace::service {
 
+// The first three outlive the event loop, the others all calls.
+struct SessionPorts {
+  Leases& leases;
+  Arrivals& arrivals;
+  SlowRelease& releases;
+  DispatchRequests& dispatch;
+  MappingRequests& mapping;
+  PeersRequests& peers;
+  Shutdown& shutdown;
+  kj::Timer& timer;
+  const std::string& gpus_missing;  // why no GPU memory is taken, and the remedy; empty: it is
+  TimeNs late_ns;                   // after which a rank is told what its job waits for; 0: never
+};
+
 class SessionServer final : public schema::Session::Server {
  public:
-  SessionServer(kj::Own<Client> client, SessionId session)
-      : client_(kj::mv(client)), session_(session) {}
+  SessionServer(kj::Own<Client> client, SessionId session, const SessionPorts& ports)
+      : client_(kj::mv(client)), session_(session), ports_(ports) {}
   ~SessionServer();
 
   kj::Promise<void> registerSegment(RegisterSegmentContext context) override;
@@ -56,6 +81,7 @@ class SessionServer final : public schema::Session::Server {
 
   kj::Own<Client> client_;
   SessionId session_;
+  SessionPorts ports_;
   Ledger ledger_;
   const char* slow_call_ = nullptr;
   bool asked_lateness_ = false;

@@ -8,7 +8,7 @@
 
 #include <utility>
 
-#include "service/rpc/control.h"
+#include "service/rpc/control_options.h"
 #include "service/rpc/probe.h"
 
 namespace headrace::service {

@@ -94,6 +94,7 @@ bool Session::HasTensorsIn(SegmentId segment) const {
 // Control has checked the layout against what was registered; a client that releases things at the
 // same time gets an error and not a crash.
 Status Session::SetLayout(TensorId first, std::shared_ptr<const Layout> layout) {
+  if (layout->tensors.empty()) return Error(Code::kInvalidArgument, "the layout has no tensors");
   const Tensor* const tensor = FindTensor(first);
   const std::span<std::byte> memory =
       tensor != nullptr ? FindSegment(tensor->segment) : std::span<std::byte>();

@@ -9,9 +9,12 @@
 
 #include "ipc/board.h"
 #include "service/actor/actor.h"
-#include "service/actor/messages.h"
 #include "service/actor/outgoing.h"
+#include "service/actor/request.h"
+#include "service/peers/messages.h"
+#include "service/rpc/messages.h"
 #include "service/watch/event_limits.h"
+#include "service/watch/messages.h"
 
 namespace headrace::service {
 

@@ -17,6 +17,7 @@ from support.service import Service, build_directory, client_environment
 LONG_S = 60.0  # what a rank that was not told would wait at least
 TOO_LONG_S = 100000  # of a time-out, which the service refuses
 SOON_S = 20.0  # on a machine that is busy
+LATE_S = 2 * SOON_S  # a rank that waits is told what for
 WAIT = (
     "import headrace, sys, numpy\n"
     "session = headrace.init(job='late', rank=0, world_size=2, timeout=float(sys.argv[1]),\n"
@@ -131,7 +132,7 @@ class Refusals(unittest.TestCase):
             certificates.append(own)
         self.cluster = Cluster(nodes=2, loopback=True)
         self.addCleanup(self.cluster.close)
-        self.services = Services(self.cluster, "--rails", "lo", "--late-ms", "500")
+        self.services = Services(self.cluster, "--rails", "lo", "--late-ms", f"{LATE_S * 1000:.0f}")
         for index, own in enumerate(certificates):
             name = "ab"[index]
             self.services.start(
@@ -140,10 +141,28 @@ class Refusals(unittest.TestCase):
                 *("--tls-certificate", os.path.join(own, f"{name}.crt")),
                 *("--tls-key", os.path.join(own, f"{name}.key")),
             )
+        begin = time.monotonic()
+        trainer = subprocess.Popen(
+            ["/usr/bin/python3", "-c", WAIT, str(LONG_S)],
+            env=client_environment(
+                HEADRACE_SOCKET=self.services[0].socket,
+                HEADRACE_RENDEZVOUS=self.services.rendezvous,
+            ),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.addCleanup(trainer.communicate)
+        self.addCleanup(trainer.kill)
         waits = self.rank(0, 0, 2)
         other = self.rank(1, 1, 2)
         error = self.failure(other)
         self.assertEqual(error.code, "permission denied", str(error))
+        # Who waits is told of it long before it would be told of a rank that is only missing.
+        assert trainer.stderr is not None
+        said = trainer.stderr.readline()
+        self.assertIn("rank 1 is missing", said)
+        self.assertIn("authority", said)
+        self.assertLess(time.monotonic() - begin, LATE_S / 2)
         self.assertIn("authority", str(error))
         deadline = time.monotonic() + SOON_S
         shown = ""

@@ -137,7 +137,7 @@ class TopScreen(unittest.TestCase):
         self.ranks()
         self.start()
         screen = self.see(
-            r"^ headraced [\d.]+ .* 1 jobs, 3 ranks, 1 waits",
+            r"^ headraced [\d.]+ .* 1 job, 3 ranks, 1 wait ",
             r"bert +running +3 here of 3",
             r"shm0 +[█·▏▎▍▌▋▊▉]{16}",
             r"rank 2 of job bert not ready for [\d.]+ m?s",

@@ -146,16 +146,17 @@ class FollowerTrial {
         Say(Piece(script, spoiled));
         break;
       case 4:
-        Say(service::SwitchTo{.job = 1,
-                              .version = spoiled ? script.Take<std::uint32_t>() : 1,
-                              .from_iteration = spoiled ? script.Take<std::uint64_t>() : 1});
+        Say(service::AnnouncePlanSwitch{
+            .job = 1,
+            .version = spoiled ? script.Take<std::uint32_t>() : 1,
+            .from_iteration = spoiled ? script.Take<std::uint64_t>() : 1});
         break;
       case 5:
-        Say(service::RankGone{.job = 1,
-                              .rank = spoiled ? script.Take<std::uint32_t>() : 1,
-                              .posted = script.Take<std::uint64_t>(),
-                              .iterations = script.Take<std::uint64_t>(),
-                              .cause = "left"});
+        Say(service::AnnounceRankLeft{.job = 1,
+                                      .rank = spoiled ? script.Take<std::uint32_t>() : 1,
+                                      .posted = script.Take<std::uint64_t>(),
+                                      .iterations = script.Take<std::uint64_t>(),
+                                      .cause = "left"});
         break;
       case 6:
         Post(script.Take<std::uint8_t>());
@@ -164,7 +165,7 @@ class FollowerTrial {
         cluster_.Advance(script.Take<std::uint8_t>() * kMillisecond);
         break;
       case 8:
-        Say(service::FailJob{.job = 1, .cause = "says so"});
+        Say(service::AnnounceJobFailed{.job = 1, .cause = "says so"});
         break;
       case 9:
         Say(service::CloseJob{1});
@@ -182,7 +183,7 @@ class FollowerTrial {
     for (std::uint32_t rank = 0; rank < 2; ++rank) {
       cluster_.node(rank).Close(*clients_[rank], false, "was closed by the script");
     }
-    Say(service::FailJob{.job = 1, .cause = "the end"});
+    Say(service::AnnounceJobFailed{.job = 1, .cause = "the end"});
     for (int turn = 0; turn < 3; ++turn) {
       Route();
       cluster_.Advance(kSecond);
@@ -237,7 +238,7 @@ class FollowerTrial {
         .node = "b"};
     // The wire lets nothing else through.
     if (service::CheckNodeSteering(static_cast<std::uint8_t>(steering.kind), steering.value)) {
-      Say(service::SteerNode{.job = 1, .steering = steering});
+      Say(service::AnnounceSteering{.job = 1, .steering = steering});
     }
   }
   void Post(std::uint8_t choice) {
@@ -335,33 +336,34 @@ class LeaderTrial {
         say(service::JobStarted{.job = job, .hash = hash_});
         break;
       case 5:
-        say(service::HandLayout{.job = job, .layout = layout_});
+        say(service::ReportLayout{.job = job, .layout = layout_});
         break;
       case 6:
-        say(service::TellTimes{
+        say(service::ReportTimes{
             .job = job,
             .seen = support::SeenAt(script.Take<std::uint8_t>(), 3, 1e-3, 1e-3, {1e-5, 1e-9})});
         break;
       case 7:
-        say(service::WishPolicy{.job = job, .policy = plan::Policy::kBsp});
+        say(service::RequestPolicy{.job = job, .policy = plan::Policy::kBsp});
         break;
       case 8:
-        say(service::HoldPlan{.job = job, .version = version_, .hash = plan_hash_, .iteration = 1});
+        say(service::ReportPlanAck{
+            .job = job, .version = version_, .hash = plan_hash_, .iteration = 1});
         break;
       case 9:
-        say(service::EndRank{.job = job, .rank = static_cast<std::uint32_t>(node - 1)});
+        say(service::ReportRankLeft{.job = job, .rank = static_cast<std::uint32_t>(node - 1)});
         break;
       case 10:
         say(service::ForgetJob{job});
         break;
       case 11:
-        say(service::BreakJob{.job = job, .code = Code::kCancelled, .cause = "broke"});
+        say(service::ReportJobFailed{.job = job, .code = Code::kCancelled, .cause = "broke"});
         break;
       case 12:
-        say(service::LoseRank{.job = job, .rank = script.Take<std::uint8_t>()});
+        say(service::ReportRankLost{.job = job, .rank = script.Take<std::uint8_t>()});
         break;
       case 13:
-        say(service::WishSteering{.job = job, .steering = {.kind = SteeringKind::kDrain}});
+        say(service::RequestSteering{.job = job, .steering = {.kind = SteeringKind::kDrain}});
         break;
       case 14:
         leader_.NodeDown(node, Code::kPeerLost, "gone");

@@ -32,21 +32,21 @@ void Check(const service::Steering& steering) {
       service::CheckNodeSteering(static_cast<std::uint8_t>(steering.kind), steering.value).ok(),
       steering.value);
 }
-void Check(const service::WishSteering& wish) { Check(wish.steering); }
-void Check(const service::SteerNode& steer) { Check(steer.steering); }
-void Check(const service::HandLayout& handed) {
+void Check(const service::RequestSteering& wish) { Check(wish.steering); }
+void Check(const service::AnnounceSteering& steer) { Check(steer.steering); }
+void Check(const service::ReportLayout& handed) {
   HR_CHECK(handed.layout != nullptr && service::CheckLayout(*handed.layout).ok());
 }
 void Check(const service::PlanPiece& piece) {
   HR_CHECK(piece.text != nullptr && piece.text->size() <= service::kPlanPieceMax);
 }
-void Check(const service::TellTimes& told) {
+void Check(const service::ReportTimes& told) {
   HR_CHECK(told.seen.times.release_s.size() <= service::kLayoutTensorsMax);
   for (const double each : told.seen.times.release_s) HR_CHECK(std::isfinite(each) && each >= 0);
   for (const double each : told.seen.times.forward_s) HR_CHECK(std::isfinite(each) && each >= 0);
   HR_CHECK(std::isfinite(told.seen.times.iteration_s));
 }
-void Check(const service::SwitchTo& change) { HR_CHECK(std::isfinite(change.before_s)); }
+void Check(const service::AnnouncePlanSwitch& change) { HR_CHECK(std::isfinite(change.before_s)); }
 void Check(const service::OpenJob& open) {
   HR_CHECK(open.agreement.nodes.size() <= transport::kNodesMax, open.agreement.nodes.size());
 }

@@ -5,7 +5,8 @@
 #include <string_view>
 
 #include "ipc/base/check.h"
-#include "service/plan/profile_json.h"
+#include "ipc/profile.h"
+#include "tests/support/profile_json.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(bytes), size);

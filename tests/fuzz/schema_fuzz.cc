@@ -15,7 +15,7 @@
 #include "ipc/schema/client.capnp.h"
 #include "service/accounts/ledger.h"
 #include "service/accounts/roster.h"
-#include "service/rpc/desk.h"
+#include "service/rpc/bootstrap.h"
 
 namespace {
 

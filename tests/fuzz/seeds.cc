@@ -217,8 +217,8 @@ service::OpenJob OpenOf() {
   return open;
 }
 
-service::TellTimes TimesOf() {
-  service::TellTimes told{.job = 1, .seen = {}};
+service::ReportTimes TimesOf() {
+  service::ReportTimes told{.job = 1, .seen = {}};
   told.seen.times.iteration = 22;
   told.seen.times.release_s = {3e-3, 2e-3};
   told.seen.times.forward_s = {1e-3, 0};
@@ -235,26 +235,27 @@ void WritePeerMessages() {
         BytesOf(
             JoinJob{.job = 1, .name = "train", .world_size = 2, .uid = 1000, .architecture = ""}));
   Write("peer/seat", BytesOf(SeatRank{.job = 1, .rank = 1, .pid = 77}));
-  Write("peer/lose", BytesOf(LoseRank{.job = 1, .rank = 1, .cause = "exited or was killed"}));
-  Write("peer/break", BytesOf(BreakJob{.job = 1, .code = Code::kMismatch, .cause = "differ"}));
+  Write("peer/lose", BytesOf(ReportRankLost{.job = 1, .rank = 1, .cause = "exited or was killed"}));
+  Write("peer/break",
+        BytesOf(ReportJobFailed{.job = 1, .code = Code::kMismatch, .cause = "differ"}));
   Write("peer/measured", BytesOf(JobMeasured{.job = 1, .costs = {{1e-5, 1e-9}}}));
-  Write("peer/layout", BytesOf(HandLayout{.job = 1,
-                                          .layout = std::make_shared<const Layout>(LayoutOf()),
-                                          .policy = plan::Policy::kExact}));
+  Write("peer/layout", BytesOf(ReportLayout{.job = 1,
+                                            .layout = std::make_shared<const Layout>(LayoutOf()),
+                                            .policy = plan::Policy::kExact}));
   Write("peer/times", BytesOf(TimesOf()));
-  Write("peer/wish", BytesOf(WishPolicy{.job = 1, .policy = plan::Policy::kBsp}));
-  Write("peer/hold", BytesOf(HoldPlan{.job = 1, .version = 1, .hash = 5, .iteration = 41}));
+  Write("peer/wish", BytesOf(RequestPolicy{.job = 1, .policy = plan::Policy::kBsp}));
+  Write("peer/hold", BytesOf(ReportPlanAck{.job = 1, .version = 1, .hash = 5, .iteration = 41}));
   Write("peer/open", BytesOf(OpenOf()));
   Write("peer/start", BytesOf(StartJob{.job = 1, .costs = {{1e-5, 1e-9}}, .hash = 5}));
   Write("peer/plan",
         BytesOf(PlanPiece{.job = 1, .version = 1, .index = 0, .last = true, .text = text}));
   Write("peer/switch",
-        BytesOf(SwitchTo{.job = 1, .version = 1, .from_iteration = 1, .before_s = 0.5}));
-  Write("peer/wish_steering", BytesOf(WishSteering{.job = 1, .steering = weight}));
-  Write("peer/steer", BytesOf(SteerNode{.job = 1, .steering = weight}));
-  Write("peer/tell_late", BytesOf(TellLate{.job = 1, .text = "rank 1 is late"}));
-  Write("peer/hear_late", BytesOf(HearLate{.job = 1, .text = "rank 1 is late"}));
-  Write("peer/tell_hash", BytesOf(TellHash{.job = 1, .hash = {{true, 400, 2}, 0x1234}}));
+        BytesOf(AnnouncePlanSwitch{.job = 1, .version = 1, .from_iteration = 1, .before_s = 0.5}));
+  Write("peer/wish_steering", BytesOf(RequestSteering{.job = 1, .steering = weight}));
+  Write("peer/steer", BytesOf(AnnounceSteering{.job = 1, .steering = weight}));
+  Write("peer/tell_late", BytesOf(ReportRankLate{.job = 1, .text = "rank 1 is late"}));
+  Write("peer/hear_late", BytesOf(AnnounceRankLate{.job = 1, .text = "rank 1 is late"}));
+  Write("peer/tell_hash", BytesOf(ReportBlockHash{.job = 1, .hash = {{true, 400, 2}, 0x1234}}));
   capnp::MallocMessageBuilder hello;
   WriteHello(hello.initRoot<schema::PeerHello>(),
              {.protocol_version = schema::PEER_PROTOCOL_VERSION,

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "ipc/board_layout.h"
-#include "service/actor/messages.h"
+#include "service/dispatch/messages.h"
 #include "service/session/nodes.h"
 
 namespace headrace::sim {

@@ -183,7 +183,7 @@ std::optional<std::string> ClusterSimulation::Act() {
   } else if (dice_.Chance(25)) {
     return TrainSome();
   } else if (dice_.Chance(3)) {
-    WishPolicy();
+    RequestPolicy();
   } else if (dice_.Chance(mood_ == ClusterMood::kSteering ? 12 : 1)) {
     SteerSomething();
   } else if (mood_ == ClusterMood::kStandstill && dice_.Chance(4)) {
@@ -538,7 +538,6 @@ std::optional<std::string> ClusterSimulation::CheckReturned(std::size_t node) {
   if (service.leader().jobs_count() != 0) return "it still leads a job";
   if (servers_.empty() && service.leader().nodes_count() != 0) return "it still knows nodes";
   if (service.follower().jobs_count() != 0) return "it still takes part in a job";
-  if (service.local_plans().jobs_count() != 0) return "it still plans for a job";
   return std::nullopt;
 }
 

@@ -135,7 +135,7 @@ class ClusterSimulation {
   std::optional<std::string> HandIn(Job& job, Seat& seat);
   bool PostGradient(Job& job, Seat& seat);
   std::optional<std::string> TrainSome();
-  void WishPolicy();
+  void RequestPolicy();
   std::optional<std::string> WarmUp(Job& job);
   // Lets all ranks do that many iterations; a job that nothing has befallen does not stand still.
   std::optional<std::string> Train(Job& job, std::uint64_t iterations);

@@ -72,7 +72,7 @@ std::optional<std::string> ClusterSimulation::TrainSome() {
   return std::nullopt;
 }
 
-void ClusterSimulation::WishPolicy() {
+void ClusterSimulation::RequestPolicy() {
   const Job& job = jobs_[dice_.Below(jobs_.size())];
   const Seat& seat = job.seats[dice_.Below(job.seats.size())];
   if (!seat.IsLive()) return;
@@ -107,7 +107,7 @@ std::optional<std::string> ClusterSimulation::Train(Job& job, std::uint64_t iter
       behind |= !training.HasDone(iterations);
     }
     if (!behind) return Check();
-    if (dice_.Chance(0.5)) WishPolicy();
+    if (dice_.Chance(0.5)) RequestPolicy();
     Advance(static_cast<TimeNs>(dice_.Between(1, 2'000'000)));
     if (auto wrong = Check()) return wrong;
     const int most = ledger_.IsDrained(job.id) ? kPatienceWithDrained : kPatienceWithBlamed;

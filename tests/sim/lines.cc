@@ -201,7 +201,7 @@ void Lines::EraseIfOver(LineId id) {
 }
 
 void Lines::StartPulse(LineId id, Side side) {
-  lines_.at(id).at(side).pulse = service::Pulse(detection_ns_, timeline_.now());
+  lines_.at(id).at(side).pulse = service::Heartbeat(detection_ns_, timeline_.now());
   Ask(id, side);
   Watch(id, side);
 }

@@ -1,7 +1,7 @@
 // The control connections between simulated services, in virtual time. What is said over a line
 // comes late, in order, or never; both ends ask all the time whether the other one lives, with the
-// service's own Pulse; a line ends once at each end, with a cause in the words that the service's
-// connections use.
+// service's own Heartbeat; a line ends once at each end, with a cause in the words that the
+// service's connections use.
 #pragma once
 
 #include <array>
@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "ipc/base/result.h"
+#include "service/cluster/heartbeat.h"
 #include "service/cluster/peer_messages.h"
-#include "service/cluster/pulse.h"
 #include "tests/sim/dice.h"
 #include "tests/sim/timeline.h"
 
@@ -66,7 +66,7 @@ class Lines {
     Instance instance = 0;
     std::string name;
     bool open = true;
-    service::Pulse pulse{0, 0};
+    service::Heartbeat pulse{0, 0};
     TimeNs last_arrival_ns = 0;
   };
   struct Line {

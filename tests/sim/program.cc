@@ -140,7 +140,8 @@ void FillElements(const Planned& planned, Values values, std::span<std::byte> me
       continue;
     }
     const double digits = 1 + static_cast<double>(dice.Below(std::uint64_t{1} << 52)) * 0x1p-52;
-    const int exponent = static_cast<int>(dice.Below(2U * exponent_max)) - exponent_max;
+    const int exponent =
+        static_cast<int>(dice.Below(2 * static_cast<unsigned>(exponent_max))) - exponent_max;
     PutElement(planned.dtype, memory, i, std::ldexp(dice.Chance(50) ? digits : -digits, exponent));
   }
 }

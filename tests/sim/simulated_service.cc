@@ -28,7 +28,8 @@ std::vector<std::uint8_t> LanesOf(const SimulatedService::Options& options) {
   return lanes;
 }
 
-service::LeaderOptions LeaderOptionsOf(const SimulatedService::Options& options, Dice& dice) {
+service::LeaderOptions LeaderOptionsOf(const SimulatedService::Options& options, Dice& dice,
+                                       std::uint64_t& jobs_numbered) {
   return {.protocol_version = 1,
           .program = "headraced",
           .node_name = options.name,
@@ -37,7 +38,8 @@ service::LeaderOptions LeaderOptionsOf(const SimulatedService::Options& options,
           .algorithm = options.algorithm,
           .policy = options.policy,
           .peers = {},
-          .random_key = [&dice] { return dice.Between(1, UINT64_MAX - 1); }};
+          .random_key = [&dice] { return dice.Between(1, UINT64_MAX - 1); },
+          .next_number = [&jobs_numbered] { return ++jobs_numbered; }};
 }
 
 }  // namespace
@@ -53,12 +55,13 @@ SimulatedService::SimulatedService(const Options& options, support::HandDrivenNo
              .instance = options.instance,
              .server = !options.serves.empty(),
              .addresses = options.wire_addresses},
-      leader_(LeaderOptionsOf(options, world.dice)),
+      leader_(LeaderOptionsOf(options, world.dice, jobs_numbered_)),
       follower_({.node_name = options.name,
                  .lanes = LanesOf(options),
                  .server = !options.serves.empty(),
-                 .hash_salt = options.hash_salt}),
-      local_({.node_name = options.name, .policy = options.policy}) {}
+                 .hash_salt = options.hash_salt,
+                 .policy = options.policy,
+                 .next_number = [this] { return ++jobs_numbered_; }}) {}
 
 template <typename What>
 void SimulatedService::After(TimeNs delay_ns, What what) {
@@ -78,7 +81,6 @@ Status SimulatedService::CheckAttach(const support::JobSpec& job, std::uint32_t 
 }
 
 void SimulatedService::RankAttached(const service::SessionIdentity& identity) {
-  if (identity.rendezvous.empty()) return local_.RankAttached(identity);
   follower_.RankAttached(identity);
   Act();
 }
@@ -86,7 +88,7 @@ void SimulatedService::RankAttached(const service::SessionIdentity& identity) {
 void SimulatedService::RankEnded(const service::SessionIdentity& identity, bool orderly,
                                  const std::string& cause) {
   if (identity.rendezvous.empty()) {
-    local_.RankEnded(identity);
+    follower_.RankEnded(identity.job, identity.rank);
   } else if (!orderly) {
     follower_.RankLost(identity.job, identity.rank, cause);
   }
@@ -96,39 +98,28 @@ void SimulatedService::RankEnded(const service::SessionIdentity& identity, bool 
 Status SimulatedService::CheckLayout(const service::SessionIdentity& identity,
                                      const service::Layout& layout,
                                      std::optional<plan::Policy> policy) const {
-  if (identity.rendezvous.empty()) {
-    return local_.CheckLayout(identity.job, identity.rank, layout, policy);
-  }
   return follower_.CheckLayout(identity.job, identity.rank, layout, policy);
 }
 
 void SimulatedService::LayoutSet(const service::SessionIdentity& identity,
                                  std::shared_ptr<const service::Layout> layout,
                                  std::optional<plan::Policy> policy) {
-  if (identity.rendezvous.empty()) {
-    local_.LayoutSet(identity.job, identity.rank, std::move(layout), policy);
-  } else {
-    follower_.LayoutSet(identity.job, identity.rank, std::move(layout), policy);
-  }
+  follower_.LayoutSet(identity.job, identity.rank, std::move(layout), policy);
   Act();
 }
 
 bool SimulatedService::Want(const std::string& job, plan::Policy policy) {
-  const std::optional<service::KnownJob> here = local_.FindJob(job);
-  const std::optional<service::KnownJob> led = follower_.FindJob(job);
-  if (here) local_.Want(here->id, policy);
-  if (!here && led) follower_.Want(led->id, policy);
+  const std::optional<service::KnownJob> found = follower_.FindJob(job);
+  if (found) follower_.Want(found->id, policy);
   Act();
-  return here || led;
+  return found.has_value();
 }
 
 bool SimulatedService::Steer(const std::string& job, const service::Steering& steering) {
-  const std::optional<service::KnownJob> here = local_.FindJob(job);
-  const std::optional<service::KnownJob> led = follower_.FindJob(job);
-  if (here) node_.Send(service::SteerJob{.job = here->id, .steering = steering});
-  if (!here && led) follower_.Steer(led->id, steering);
+  const std::optional<service::KnownJob> found = follower_.FindJob(job);
+  if (found) follower_.Steer(found->id, steering);
   Act();
-  return here || led;
+  return found.has_value();
 }
 
 Status SimulatedService::Greet(LineId line, const service::NodeFacts& facts) {
@@ -235,17 +226,12 @@ void SimulatedService::ReadMessages() {
           }
         },
         node_.peers().messages[read_]);
-    const auto* made = std::get_if<service::PlanMade>(&message);
-    if (made != nullptr && (made->token & service::kLocalPlanToken) == 0) {
-      leader_.Take(*made);
-    } else {
-      std::visit(
-          [this](const auto& each) {
-            if constexpr (requires { follower_.Take(each); }) follower_.Take(each);
-            if constexpr (requires { local_.Take(each); }) local_.Take(each);
-          },
-          message);
-    }
+    std::visit(
+        [this](const auto& each) {
+          if constexpr (requires { leader_.Take(each); }) leader_.Take(each);
+          if constexpr (requires { follower_.Take(each); }) follower_.Take(each);
+        },
+        message);
     Act();
   }
 }
@@ -256,9 +242,6 @@ void SimulatedService::Act() {
   }
   for (const service::ToWatch& errand : leader_.TakeErrands()) Do(errand);
   for (const service::FollowerAction& action : follower_.TakeActions()) {
-    std::visit([this](const auto& each) { Do(each); }, action);
-  }
-  for (const service::LocalAction& action : local_.TakeActions()) {
     std::visit([this](const auto& each) { Do(each); }, action);
   }
 }
@@ -323,6 +306,9 @@ void SimulatedService::Do(const service::ToWatch& action) {
 
 // For people only.
 void SimulatedService::Do(const service::NoteRefusal& /*action*/) {}
+
+// No rank here asks what its job waits for.
+void SimulatedService::Do(const service::Answered& /*action*/) {}
 
 void SimulatedService::MakeUpCost(std::size_t rail, std::uint32_t group) {
   const transport::CostLine cost{static_cast<double>(world_.dice.Between(1, 100)) * 1e-6,

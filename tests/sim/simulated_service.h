@@ -1,6 +1,6 @@
 // What control does for jobs of several nodes, and for the plans of all jobs, on one simulated
-// node: the service's own Leader, Follower and LocalPlans, driven as service/rpc drives them,
-// over simulated lines in the place of RPC.
+// node: the service's own Leader and Follower, driven as service/peers drives them, over simulated
+// lines in the place of RPC.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,6 @@
 
 #include "service/cluster/follower.h"
 #include "service/cluster/leader.h"
-#include "service/cluster/local_plans.h"
 #include "tests/sim/agreements.h"
 #include "tests/sim/lines.h"
 #include "tests/support/hand_driven_node.h"
@@ -45,7 +44,6 @@ class SimulatedService {
   const service::NodeFacts& facts() const { return facts_; }
   const service::Leader& leader() const { return leader_; }
   const service::Follower& follower() const { return follower_; }
-  const service::LocalPlans& local_plans() const { return local_; }
 
   // To be called once others can reach it.
   void Start();
@@ -105,6 +103,7 @@ class SimulatedService {
   void Do(const service::ReachLeader& action);
   void Do(const service::LeaveLeader& action);
   void Do(const service::NoteRefusal& action);
+  void Do(const service::Answered& action);
   void SweepDialers();
   void Try(const std::string& leader);
   void TryAgainLater(const std::string& leader);
@@ -119,9 +118,9 @@ class SimulatedService {
   support::HandDrivenNode& node_;
   World world_;
   service::NodeFacts facts_;
+  std::uint64_t jobs_numbered_ = 0;
   service::Leader leader_;
   service::Follower follower_;
-  service::LocalPlans local_;
   std::map<std::string, Dialer> dialers_;
   std::uint64_t attempts_ = 0;
   std::uint32_t jobs_opened_ = 0;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "service/dispatch/block.h"
+
 namespace headrace::sim {
 namespace {
 
@@ -15,7 +17,7 @@ support::MakeTransport AnyTransport(bool shared_memory, Mood mood, Dice& dice) {
   if (shared_memory) return support::SharedMemory(1);
   transport::LoopbackOptions options;
   options.transfers_max = static_cast<std::uint32_t>(dice.Between(1, 8));
-  options.piece_size = 8 << dice.Below(8);
+  options.piece_size = std::size_t{8} << dice.Below(8);
   options.startup_ns = static_cast<TimeNs>(dice.Below(3) * dice.Below(50'000));
   options.ns_per_byte = static_cast<double>(dice.Below(20));
   options.seed = dice.Below(UINT64_MAX);
@@ -232,7 +234,7 @@ std::optional<std::string> Simulation::Check() {
 std::optional<std::string> Simulation::CheckOrder() {
   const std::vector<std::uint64_t>& accepted = node_.transport().accepted;
   for (; ordered_ < accepted.size(); ++ordered_) {
-    const std::uint64_t job = service::Flow::JobOf(accepted[ordered_]).value;
+    const std::uint64_t job = service::StageName::Unpack(accepted[ordered_]).job.value;
     const std::uint64_t sequence = service::SequenceOf(node_.transport().positions[ordered_]);
     const bool is_fixed = mood_ != Mood::kHostile && !jobs_.at(job - 1).on_gpus;
     if (is_fixed && sequence <= last_started_[job]) {

@@ -41,6 +41,7 @@ PROGRAMS = {
     "chromium": "chromium",
     "chroot": "coreutils",
     "clang-format": "clang-format",
+    "clang-tidy": "clang-tidy",
     "cmake": "cmake",
     "cp": "coreutils",
     "ctest": "cmake",

@@ -31,7 +31,7 @@ WORDS = re.compile(r"worker|chunk|bucket|shard|communicator", re.IGNORECASE)
 # What others named, and we must call by that name; taken away before the words are looked for.
 NAMES_OF_OTHERS = re.compile(
     r"gradient_as_bucket_view|GradBucket|bucket_cap_mb|num_workers|ucp_worker\w*|"
-    r"DataLoader worker|8 workers|^ +Worker:(?: \*replica)?$|training-worker-\d|nccl communicator|"
+    r"DataLoader worker|8 workers|^ +Worker:(?: \*replica)?$|training-worker-\d|nccl[ _]?communicator|worker[ _]?pool|"
     r"Transfer-Encoding: chunked",
     re.IGNORECASE,
 )
@@ -219,8 +219,10 @@ RULES = {
         {
             "a.py": "DDP(model, gradient_as_bucket_view=True)",
             "client/python/headrace/torch/ddp.py": "bucket",
+            "transport/a.h": "class WorkerPool; class NcclCommunicatorCache;",
         },
         [
+            {"transport/a.h": "class Worker; // of the communicator"},
             {"ipc/a.h": "int chunk_size;"},
             {"README.md": "Each worker"},
             {"a.py": "gradient_buckets"},

@@ -57,9 +57,9 @@ Pattern ChooseBroadcast(double bytes, const Choice& choice) {
 
 }  // namespace
 
-Pattern ChoosePattern(const Shape& shape, const Choice& choice) {
-  const auto bytes = static_cast<double>(shape.Bytes());
-  switch (shape.kind) {
+Pattern ChoosePattern(const CollectiveSpec& spec, const Choice& choice) {
+  const auto bytes = static_cast<double>(spec.Bytes());
+  switch (spec.kind) {
     case Collective::kAllReduce:
       if (choice.servers_count > 0) return Pattern::kServed;
       return ChooseAllReduce(bytes, choice);

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "transport/exchange/script.h"
-#include "transport/exchange/shape.h"
+#include "transport/exchange/collective_schedule.h"
+#include "transport/exchange/collective_spec.h"
 #include "transport/network.h"
 
 namespace headrace::transport {
@@ -19,7 +19,7 @@ struct Choice {
   CostLine cost = kCostUnmeasured;
 };
 
-Pattern ChoosePattern(const Shape& shape, const Choice& choice);
+Pattern ChoosePattern(const CollectiveSpec& spec, const Choice& choice);
 
 // What a transfer of `bytes` should take with that pattern: each step costs the line's startup, the
 // most that a node sends goes at the line's rate, and what one node has to sum at that of memory.

@@ -13,9 +13,9 @@ constexpr std::uint64_t RoundUp(std::uint64_t value, std::uint64_t step) {
 
 }  // namespace
 
-Cut::Cut(const Shape& shape, Pattern pattern, std::uint64_t position, std::uint32_t data_count,
-         std::uint32_t servers_count, std::size_t piece_size_max)
-    : count_(shape.count) {
+Cut::Cut(const CollectiveSpec& spec, Pattern pattern, std::uint64_t position,
+         std::uint32_t data_count, std::uint32_t servers_count, std::size_t piece_size_max)
+    : count_(spec.count) {
   HR_CHECK(piece_size_max >= kPieceAlignment && piece_size_max % kPieceAlignment == 0,
            piece_size_max);
   switch (pattern) {
@@ -29,7 +29,7 @@ Cut::Cut(const Shape& shape, Pattern pattern, std::uint64_t position, std::uint3
       break;
     case Pattern::kFromRootByOwners:
       owners_count_ = std::max(data_count - 1, 1U);
-      skipped_ = shape.root;
+      skipped_ = spec.root;
       break;
     case Pattern::kExchange:
     case Pattern::kDoubling:
@@ -42,12 +42,12 @@ Cut::Cut(const Shape& shape, Pattern pattern, std::uint64_t position, std::uint3
   const std::uint64_t digits = (position & 0xFFFF) + (position >> 16 & 0xFFFF) +
                                (position >> 32 & 0xFFFF) + (position >> 48);
   turn_ = static_cast<std::uint32_t>(digits % owners_count_);
-  const std::uint64_t bytes = shape.Bytes();
+  const std::uint64_t bytes = spec.Bytes();
   const std::uint64_t wanted =
       RoundUp(bytes / (std::uint64_t{owners_count_} * kPiecesPerOwner), kPieceAlignment);
   const std::uint64_t size =
       std::min<std::uint64_t>(std::max<std::uint64_t>(wanted, kSentPieceSizeMin), piece_size_max);
-  piece_count_ = size / SizeOf(shape.dtype);
+  piece_count_ = size / SizeOf(spec.dtype);
   // A transfer of nothing is still a message, so that nodes find out when they disagree.
   const std::uint64_t pieces =
       std::max<std::uint64_t>(RoundUp(count_, piece_count_) / piece_count_, 1);

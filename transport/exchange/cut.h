@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "transport/exchange/script.h"
-#include "transport/exchange/shape.h"
+#include "transport/exchange/collective_schedule.h"
+#include "transport/exchange/collective_spec.h"
 
 namespace headrace::transport {
 
@@ -25,7 +25,7 @@ class Cut {
 
   Cut() = default;
   // `piece_size_max` is in bytes, a multiple of kPieceAlignment.
-  Cut(const Shape& shape, Pattern pattern, std::uint64_t position, std::uint32_t data_count,
+  Cut(const CollectiveSpec& spec, Pattern pattern, std::uint64_t position, std::uint32_t data_count,
       std::uint32_t servers_count, std::size_t piece_size_max);
 
   std::uint32_t pieces_count() const { return pieces_count_; }

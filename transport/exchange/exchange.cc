@@ -25,7 +25,7 @@ Exchange::Exchange(Wire& wire, const ExchangeOptions& options)
                     .piece_size = options.piece_size,
                     .threads = 1,
                     .measures_flow = true},
-      gate_(options.peer_bytes_max),
+      pacer_(options.peer_bytes_max),
       groups_(kGroupsMax) {
   HR_CHECK(options.transfers_max > 0 && options.transfers_max <= UINT16_MAX, options.transfers_max);
   refused_.reserve(options.transfers_max);
@@ -76,9 +76,9 @@ std::uint64_t Exchange::Missing(std::uint64_t token) const {
 }
 
 bool Exchange::DoWork(TimeNs now, std::vector<Completion>& completions) {
-  gate_.AdvanceTo(now);
+  pacer_.AdvanceTo(now);
   bool worked = wire_.Progress(*this);
-  flow_.Look(now, worked || has_work_);
+  flow_.OnWorkBegins(now, worked || has_work_);
   // What has left makes room for what waits: the wire is not idle while something is summed.
   worked = GiveTurns() || worked;
   completions.insert(completions.end(), refused_.begin(), refused_.end());
@@ -96,14 +96,14 @@ bool Exchange::DoWork(TimeNs now, std::vector<Completion>& completions) {
   }
   worked = GiveTurns() || worked;
   has_work_ = HasWork();
-  flow_.Leave(now, has_work_ || MovesByItself());
+  flow_.OnWorkEnds(now, has_work_ || MovesByItself());
   return worked || has_work_;
 }
 
 // Gives the wire what it has room for; returns whether that was anything.
 bool Exchange::GiveTurns() {
   bool any = false;
-  while (const auto turn = gate_.Next()) {
+  while (const auto turn = pacer_.Next()) {
     groups_[turn->group]->TakeTurn(turn->item, turn->member);
     any = true;
   }
@@ -142,7 +142,7 @@ Status Exchange::OpenGroup(const GroupOptions& options) {
     return Error(Code::kExhausted, "lane " + options_.name + " has " + std::to_string(kGroupsMax) +
                                        " groups, and no more than that; end a job first");
   }
-  auto opened = Group::Open(wire_, gate_, counters_, options_, options,
+  auto opened = Group::Open(wire_, pacer_, counters_, options_, options,
                             static_cast<std::uint16_t>(free - groups_.begin()));
   if (!opened) return opened.error();
   *free = std::move(opened).value();
@@ -154,7 +154,7 @@ void Exchange::SetCost(std::uint32_t group, const CostLine& cost) {
 }
 
 void Exchange::SetShare(std::uint32_t group, const Share& share) {
-  if (const Group* const found = Find(group)) gate_.SetShare(found->slot(), share);
+  if (const Group* const found = Find(group)) pacer_.SetShare(found->slot(), share);
 }
 
 void Exchange::CloseGroup(std::uint32_t group, const std::string& cause) {

@@ -1,8 +1,8 @@
 // Collectives between nodes, over any wire.
 //
-// A transfer is cut into pieces; a piece moves in rounds by its script (script.h); the group it
-// runs in keeps account (group.h). This class is the door: it finds the group that a post or a
-// message is for, and shares the thread's time among groups, a sum at a time.
+// A transfer is cut into pieces; a piece moves in rounds by its schedule (collective_schedule.h);
+// the group it runs in keeps account (group.h). This class is the door: it finds the group that a
+// post or a message is for, and shares the thread's time among groups, a sum at a time.
 //
 // The lane's thread.
 #pragma once
@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "transport/exchange/flow_meter.h"
-#include "transport/exchange/gate.h"
 #include "transport/exchange/group.h"
 #include "transport/exchange/limits.h"
+#include "transport/exchange/send_pacer.h"
 #include "transport/exchange/wire.h"
 #include "transport/network.h"
 
@@ -22,7 +22,7 @@ namespace headrace::transport {
 
 class Exchange final : public NetworkTransport, private WireEvents {
  public:
-  static constexpr std::size_t kGroupsMax = Gate::kGroupsMax;
+  static constexpr std::size_t kGroupsMax = SendPacer::kGroupsMax;
 
   // `wire` is used by nobody else and outlives the exchange.
   Exchange(Wire& wire, const ExchangeOptions& options);
@@ -67,7 +67,7 @@ class Exchange final : public NetworkTransport, private WireEvents {
   ExchangeOptions options_;
   Capabilities capabilities_;
   NetworkCounters counters_;
-  Gate gate_;
+  SendPacer pacer_;
   FlowMeter flow_;
   bool has_work_ = false;                       // after the last DoWork
   std::vector<std::unique_ptr<Group>> groups_;  // by slot; null where free

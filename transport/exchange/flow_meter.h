@@ -2,7 +2,7 @@
 //
 // Seen is that the wire has moved something, at each call of DoWork. The time since it last did so
 // counts, with two limits: while the wire has messages that it can move by itself, kStuckAfter of
-// the gate, since a wire that moved nothing for longer is held up by its peer; else, where only
+// the pacer, since a wire that moved nothing for longer is held up by its peer; else, where only
 // other nodes may send something, kArrivalGap, beyond which nothing was on its way. So a lane whose
 // transfers wait for a slow peer is not busy, whoever sends and however the messages travel.
 //
@@ -12,7 +12,7 @@
 #include <algorithm>
 
 #include "ipc/base/clock.h"
-#include "transport/exchange/gate.h"
+#include "transport/exchange/send_pacer.h"
 
 namespace headrace::transport {
 
@@ -22,11 +22,11 @@ class FlowMeter {
   static constexpr TimeNs kArrivalGap = kMillisecond;
 
   // At the beginning of a DoWork: whether anything was moved or summed since the one before.
-  void Look(TimeNs now, bool moved) {
+  void OnWorkBegins(TimeNs now, bool moved) {
     if (!moved) return;
     const TimeNs gap = now - moved_ns_;
     if (can_move_) {
-      flowed_ns_ += std::min(gap, Gate::kStuckAfter);
+      flowed_ns_ += std::min(gap, SendPacer::kStuckAfter);
     } else if (gap <= kArrivalGap) {
       flowed_ns_ += gap;
     }
@@ -34,7 +34,7 @@ class FlowMeter {
   }
 
   // At its end: whether something is left that moves without another node's doing.
-  void Leave(TimeNs now, bool can_move) {
+  void OnWorkEnds(TimeNs now, bool can_move) {
     if (can_move && !can_move_) moved_ns_ = now;  // it has waited for nothing so far
     can_move_ = can_move;
   }

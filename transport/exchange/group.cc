@@ -6,10 +6,10 @@
 
 namespace headrace::transport {
 
-Group::Group(Wire& wire, Gate& gate, NetworkCounters& counters, const ExchangeOptions& exchange,
-             const GroupOptions& options, std::uint16_t slot)
+Group::Group(Wire& wire, SendPacer& pacer, NetworkCounters& counters,
+             const ExchangeOptions& exchange, const GroupOptions& options, std::uint16_t slot)
     : wire_(wire),
-      gate_(gate),
+      pacer_(pacer),
       counters_(counters),
       lane_(exchange.name),
       options_(options),
@@ -36,10 +36,10 @@ Group::Group(Wire& wire, Gate& gate, NetworkCounters& counters, const ExchangeOp
   }
 }
 
-Result<std::unique_ptr<Group>> Group::Open(Wire& wire, Gate& gate, NetworkCounters& counters,
+Result<std::unique_ptr<Group>> Group::Open(Wire& wire, SendPacer& pacer, NetworkCounters& counters,
                                            const ExchangeOptions& exchange,
                                            const GroupOptions& options, std::uint16_t slot) {
-  std::unique_ptr<Group> group(new Group(wire, gate, counters, exchange, options, slot));
+  std::unique_ptr<Group> group(new Group(wire, pacer, counters, exchange, options, slot));
   const GroupLimits& limits = group->limits_;
   const auto slots_count = static_cast<std::uint32_t>(kOrdersCount * group->slots_max_);
   auto memory = wire.AllocateStaging(limits.slot_size * slots_count);
@@ -57,8 +57,9 @@ Status Group::Connect() {
     if (member == options_.self || (is_server() && member >= choice_.data_count)) continue;
     const Result<LinkId> link = wire_.Connect(options_.members[member].address, options_.key);
     if (!link) return link.error().Within("connect to node " + options_.members[member].name);
-    const Gate::FlowId flow = gate_.OpenFlow(slot_, static_cast<std::uint16_t>(member),
-                                             options_.members[member].address, pieces_.size());
+    const SendPacer::FlowId flow =
+        pacer_.OpenFlow(slot_, static_cast<std::uint16_t>(member), options_.members[member].address,
+                        pieces_.size());
     links_[member] = {.id = *link, .flow = flow, .open = true};
   }
   return {};
@@ -66,19 +67,19 @@ Status Group::Connect() {
 
 Group::~Group() {
   CloseLinks();
-  gate_.CloseFlows(slot_);
+  pacer_.CloseFlows(slot_);
   while (const auto message = held_.TakeOne()) wire_.Drop(message->arrival);
   // Memory that the wire may still touch is left to it.
   const bool idle = std::ranges::none_of(pieces_, &Piece::active);
   if (idle && !staging_.memory().empty()) wire_.FreeStaging(staging_.memory());
 }
 
-// What waits at the gate is as if it had never been.
+// What waits at the pacer is as if it had never been.
 void Group::CloseLinks() {
   for (std::size_t member = 0; member < links_.size(); ++member) {
     Link& link = links_[member];
     if (!link.open) continue;
-    while (const auto index = gate_.TakeBack(link.flow)) {
+    while (const auto index = pacer_.TakeBack(link.flow)) {
       Piece& piece = pieces_[*index];
       piece.waits_turn &= ~MemberBit(member);
       --piece.open_count;
@@ -95,12 +96,12 @@ void Group::Post(const Transfer& transfer) {
   HR_CHECK(transfer.root < transfer.members_count, transfer.root);
   Order& order = orders_[OrderOf(transfer.position)];
   HR_CHECK(transfer.position >= order.positions_end, transfer.position, order.positions_end);
-  const Shape shape = ShapeOf(transfer);
-  HR_CHECK(shape.count <= kTransferBytesMax / SizeOf(shape.dtype), shape.count);
+  const CollectiveSpec spec = SpecOf(transfer);
+  HR_CHECK(spec.count <= kTransferBytesMax / SizeOf(spec.dtype), spec.count);
   CheckRuns(transfer);
   // Partial sums of integers would have to be wider than the integers are.
-  HR_CHECK(shape.reduction != Reduction::kAverage || IsFloating(shape.dtype), Describe(shape));
-  Move& move = Begin(shape, transfer.position, RunWalk(transfer));
+  HR_CHECK(spec.reduction != Reduction::kAverage || IsFloating(spec.dtype), Describe(spec));
+  Move& move = Begin(spec, transfer.position, RunWalk(transfer));
   move.token = transfer.token;
   move.memory = transfer.members[options_.self];
   move.output = transfer.output;
@@ -117,8 +118,8 @@ bool Group::HasTransfer(std::uint64_t token) const {
 void Group::Cancel(std::uint64_t token) {
   for (const std::uint16_t index : open_) {
     if (is_server() || moves_[index].token != token) continue;
-    Fail(Code::kCancelled, "this node cancelled " + Describe(moves_[index].shape) +
-                               " at position " + std::to_string(moves_[index].position));
+    Fail(Code::kCancelled, "this node cancelled " + Describe(moves_[index].spec) + " at position " +
+                               std::to_string(moves_[index].position));
   }
 }
 
@@ -191,16 +192,16 @@ void Group::Break() {
   broken_ = true;
   CloseLinks();
   while (const auto message = held_.TakeOne()) wire_.Drop(message->arrival);
-  for (std::uint16_t index = 0; index < pieces_.size(); ++index) {
+  for (std::size_t index = 0; index < pieces_.size(); ++index) {
     Piece& piece = pieces_[index];
     if (!piece.active) continue;
-    const Round& round = piece.script.rounds[piece.round];
+    const Round& round = piece.schedule.rounds[piece.round];
     for (std::size_t i = 0; i < round.receives_count; ++i) {
       if (piece.receives[i] != Receive::kExpected) continue;
       piece.receives[i] = Receive::kEnded;
       --piece.open_count;
     }
-    if (piece.open_count == 0) EndPiece(index);
+    if (piece.open_count == 0) EndPiece(static_cast<std::uint16_t>(index));
   }
 }
 

@@ -3,9 +3,9 @@
 //
 // The lane's thread. The wire's calls come from inside Wire::Progress (Announced, Sent, Received,
 // LinkFailed): they keep account, and accept what is due. Everything else, sums and what is to be
-// sent, happens in Step; what is to be sent waits at the gate for its turn. A group that has failed
-// stays failed: its transfers cannot be repaired, since nobody knows which of their bytes were
-// moved where.
+// sent, happens in Step; what is to be sent waits at the pacer for its turn. A group that has
+// failed stays failed: its transfers cannot be repaired, since nobody knows which of their bytes
+// were moved where.
 //
 // Nothing is allocated after Open, except the texts of a failure.
 #pragma once
@@ -18,12 +18,12 @@
 #include <vector>
 
 #include "transport/exchange/choose.h"
+#include "transport/exchange/collective_schedule.h"
+#include "transport/exchange/collective_spec.h"
 #include "transport/exchange/cut.h"
-#include "transport/exchange/gate.h"
 #include "transport/exchange/held.h"
 #include "transport/exchange/limits.h"
-#include "transport/exchange/script.h"
-#include "transport/exchange/shape.h"
+#include "transport/exchange/send_pacer.h"
 #include "transport/exchange/staging.h"
 #include "transport/exchange/waits.h"
 #include "transport/exchange/wire.h"
@@ -34,8 +34,9 @@ namespace headrace::transport {
 class Group {
  public:
   // `slot` is where the exchange keeps the group; it comes back in the tokens of the wire, and the
-  // gate knows the group by it.
-  static Result<std::unique_ptr<Group>> Open(Wire& wire, Gate& gate, NetworkCounters& counters,
+  // pacer knows the group by it.
+  static Result<std::unique_ptr<Group>> Open(Wire& wire, SendPacer& pacer,
+                                             NetworkCounters& counters,
                                              const ExchangeOptions& exchange,
                                              const GroupOptions& options, std::uint16_t slot);
   ~Group();
@@ -81,7 +82,7 @@ class Group {
   std::uint64_t messages_moving() const { return messages_moving_; }
   // Goes on with what is ready, up to one sum; returns whether it made one.
   bool Step(TimeNs now, std::vector<Completion>& completions);
-  // The gate's turn for what piece `index` has for `member`.
+  // The pacer's turn for what piece `index` has for `member`.
   void TakeTurn(std::uint16_t index, std::uint16_t member);
 
  private:
@@ -91,7 +92,7 @@ class Group {
     std::uint64_t position = 0;
     std::byte* memory = nullptr;
     std::byte* output = nullptr;
-    Shape shape;
+    CollectiveSpec spec;
     Pattern pattern = Pattern::kBarrier;
     Cut cut;
     RunWalk walk;                    // over this node's memory, at the next piece
@@ -101,7 +102,7 @@ class Group {
     TimeNs begin_ns = kNever;
 
     // Where results belong on a node with data.
-    std::byte* Result() const { return shape.kind == Collective::kReduce ? output : memory; }
+    std::byte* Result() const { return spec.kind == Collective::kReduce ? output : memory; }
   };
   enum class Receive : std::uint8_t { kExpected, kAccepted, kEnded };
   struct Piece {
@@ -111,13 +112,13 @@ class Group {
     std::uint32_t number = 0;
     std::uint8_t round = 0;
     std::uint32_t open_count = 0;  // messages of this round that have not ended
-    std::uint64_t waits_turn = 0;  // of its sends, by member: those at the gate
+    std::uint64_t waits_turn = 0;  // of its sends, by member: those at the pacer
     std::uint64_t is_on_wire = 0;  // and those that the wire has
     Cut::Range range;
     RunWalk walk;           // at the piece's first element
     bool gathered = false;  // of several runs: moves through a slot of its own
     std::uint16_t own_slot = 0;
-    Script script;
+    CollectiveSchedule schedule;
     std::array<Receive, kNodesMax> receives{};
     std::array<std::uint16_t, kNodesMax> slots{};
   };
@@ -131,11 +132,11 @@ class Group {
   };
   struct Link {
     LinkId id = 0;
-    Gate::FlowId flow = 0;
+    SendPacer::FlowId flow = 0;
     bool open = false;
   };
 
-  Group(Wire& wire, Gate& gate, NetworkCounters& counters, const ExchangeOptions& exchange,
+  Group(Wire& wire, SendPacer& pacer, NetworkCounters& counters, const ExchangeOptions& exchange,
         const GroupOptions& options, std::uint16_t slot);
   Status Connect();
   void CloseLinks();
@@ -163,18 +164,18 @@ class Group {
   std::size_t MessageSize(const Piece& piece, const Round& round) const;
 
   // Whom a transfer waits for: group_waits.cc.
-  Place PlaceOf(const Move& move, std::uint32_t piece) const;
+  PieceSpec PieceSpecOf(const Move& move, std::uint32_t piece) const;
   PieceView ViewOf(const Move& move, std::uint32_t piece) const;
-  void Witness(const Move& move, const Piece& piece, Inquiry& inquiry) const;
-  void Ask(const Move& move, const Piece& piece, Inquiry& inquiry) const;
+  void AddEvidence(const Move& move, const Piece& piece, WaitQuery& query) const;
+  void Ask(const Move& move, const Piece& piece, WaitQuery& query) const;
 
   // What goes on: group_pieces.cc.
-  Move& Begin(const Shape& shape, std::uint64_t position, const RunWalk& walk);
+  Move& Begin(const CollectiveSpec& spec, std::uint64_t position, const RunWalk& walk);
   void BeginHeld();
   void BeginPieces(TimeNs now);
   bool BeginPiece(std::uint16_t move_index, TimeNs now);
   static std::size_t SlotsOf(const Piece& piece) {
-    return piece.script.staged_max + std::size_t{piece.gathered};
+    return piece.schedule.staged_max + std::size_t{piece.gathered};
   }
   void BeginRound(std::uint16_t index);
   void Send(std::uint16_t index, std::uint16_t member);
@@ -193,7 +194,7 @@ class Group {
   void Break();
 
   Wire& wire_;
-  Gate& gate_;
+  SendPacer& pacer_;
   NetworkCounters& counters_;
   std::string lane_;
   GroupOptions options_;

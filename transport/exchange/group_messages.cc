@@ -14,16 +14,16 @@ constexpr std::uint16_t PieceOf(std::uint64_t token) {
   return static_cast<std::uint16_t>(token >> 16);
 }
 
-// Where in the script the message is received: the round and the place in its list.
+// Where in the schedule the message is received: the round and the place in its list.
 struct Spot {
   std::size_t round = 0;
   std::size_t receive = 0;
 };
 
-std::optional<Spot> FindSpot(const Script& script, const MessageHeader& header) {
-  for (std::size_t r = 0; r < script.rounds_count; ++r) {
-    if (script.rounds[r].number != header.round) continue;
-    const auto senders = script.Receives(script.rounds[r]);
+std::optional<Spot> FindSpot(const CollectiveSchedule& schedule, const MessageHeader& header) {
+  for (std::size_t r = 0; r < schedule.rounds_count; ++r) {
+    if (schedule.rounds[r].number != header.round) continue;
+    const auto senders = schedule.Receives(schedule.rounds[r]);
     const auto found = std::ranges::find(senders, header.sender);
     if (found == senders.end()) return std::nullopt;
     return Spot{.round = r, .receive = static_cast<std::size_t>(found - senders.begin())};
@@ -47,7 +47,7 @@ void Group::Announced(const MessageHeader& header, std::size_t size, ArrivalId a
   const bool ours =
       header.epoch == options_.epoch && header.plan_version == options_.plan_version &&
       header.sender < members_count() && header.sender != options_.self && header.reserved == 0;
-  if (!ours || size > limits_.slot_size || !ShapeOf(header, choice_.data_count)) {
+  if (!ours || size > limits_.slot_size || !SpecOf(header, choice_.data_count)) {
     Refuse(message);
     return;
   }
@@ -60,13 +60,13 @@ void Group::Route(const Message& message) {
   if (move == nullptr) {
     if (IsOver(header.position)) return Refuse(message);
     if (!is_server()) return Hold(message);
-    const Shape shape = *ShapeOf(header, choice_.data_count);
-    if (!Reduces(shape.kind)) return Refuse(message);
+    const CollectiveSpec spec = *SpecOf(header, choice_.data_count);
+    if (!Reduces(spec.kind)) return Refuse(message);
     if (!HasRoom(header.position)) {
       starved_ = true;
       return Hold(message);
     }
-    move = &Begin(shape, header.position, {});
+    move = &Begin(spec, header.position, {});
     CheckHeld(*move);
   }
   if (!Agrees(message, *move)) {
@@ -84,9 +84,9 @@ void Group::Route(const Message& message) {
 
 // Whether the sender means the same transfer, cut alike. If not, the group fails.
 bool Group::Agrees(const Message& message, const Move& move) {
-  const Shape theirs = *ShapeOf(message.header, choice_.data_count);
-  if (theirs != move.shape) {
-    Disagree(message, "sends " + Describe(theirs) + ", this node posted " + Describe(move.shape));
+  const CollectiveSpec theirs = *SpecOf(message.header, choice_.data_count);
+  if (theirs != move.spec) {
+    Disagree(message, "sends " + Describe(theirs) + ", this node posted " + Describe(move.spec));
     return false;
   }
   const std::uint32_t piece = message.header.piece;
@@ -99,9 +99,9 @@ bool Group::Agrees(const Message& message, const Move& move) {
 
 void Group::RouteToPiece(const Message& message, std::uint16_t index) {
   Piece& piece = pieces_[index];
-  const auto spot = FindSpot(piece.script, message.header);
-  if (!spot || message.size != MessageSize(piece, piece.script.rounds[spot->round])) {
-    Disagree(message, "sends pieces of " + Describe(moves_[piece.move].shape) +
+  const auto spot = FindSpot(piece.schedule, message.header);
+  if (!spot || message.size != MessageSize(piece, piece.schedule.rounds[spot->round])) {
+    Disagree(message, "sends pieces of " + Describe(moves_[piece.move].spec) +
                           " by another way than this node");
     wire_.Drop(message.arrival);
     return;
@@ -123,9 +123,9 @@ void Group::CheckHeld(const Move& move, const Piece& piece) {
   held_.ForEach([this, &move, &piece](const Message& message) {
     const MessageHeader& header = message.header;
     if (header.position != move.position || header.piece != piece.number) return;
-    const auto spot = FindSpot(piece.script, header);
-    if (spot && message.size == MessageSize(piece, piece.script.rounds[spot->round])) return;
-    Disagree(message, "sends pieces of " + Describe(move.shape) + " by another way than this node");
+    const auto spot = FindSpot(piece.schedule, header);
+    if (spot && message.size == MessageSize(piece, piece.schedule.rounds[spot->round])) return;
+    Disagree(message, "sends pieces of " + Describe(move.spec) + " by another way than this node");
   });
 }
 
@@ -157,7 +157,7 @@ void Group::Disagree(const Message& message, const std::string& what) {
 
 void Group::Accept(const Message& message, std::uint16_t index, std::size_t receive) {
   Piece& piece = pieces_[index];
-  const Round& round = piece.script.rounds[piece.round];
+  const Round& round = piece.schedule.rounds[piece.round];
   piece.receives[receive] = Receive::kAccepted;
   std::byte* const memory = round.staged ? staging_.At(piece.slots[receive]) : Target(piece);
   ++messages_moving_;
@@ -171,9 +171,9 @@ void Group::Sent(std::uint64_t token, Code code) {
   HR_CHECK(index < pieces_.size() && (pieces_[index].is_on_wire & MemberBit(peer)) != 0, token);
   Piece& piece = pieces_[index];
   piece.is_on_wire &= ~MemberBit(peer);
-  const std::size_t size = MessageSize(piece, piece.script.rounds[piece.round]);
+  const std::size_t size = MessageSize(piece, piece.schedule.rounds[piece.round]);
   if (wire_.GoesAtOnce(size)) {
-    gate_.Ended(links_[peer].flow, size);
+    pacer_.Ended(links_[peer].flow, size);
     --messages_moving_;
   }
   if (code != Code::kOk) {
@@ -191,7 +191,7 @@ void Group::Received(std::uint64_t token, Code code) {
   const std::size_t receive = token & kIndexMask;
   HR_CHECK((token & kReceiveBit) != 0 && index < pieces_.size(), token);
   Piece& piece = pieces_[index];
-  const Round& round = piece.script.rounds[piece.round];
+  const Round& round = piece.schedule.rounds[piece.round];
   HR_CHECK(receive < round.receives_count, token);
   HR_CHECK(piece.receives[receive] == Receive::kAccepted, token);
   piece.receives[receive] = Receive::kEnded;
@@ -201,7 +201,7 @@ void Group::Received(std::uint64_t token, Code code) {
     counters_.bytes_received += MessageSize(piece, round);
   } else {
     piece.spoiled = true;
-    const std::uint8_t peer = piece.script.Receives(round)[receive];
+    const std::uint8_t peer = piece.schedule.Receives(round)[receive];
     Fail(Code::kPeerLost,
          "node " + options_.members[peer].name + ": a message from it over " + lane_ +
              " ended early: " + std::string(CodeName(code)),
@@ -250,7 +250,7 @@ std::optional<std::uint16_t> Group::FindPiece(const Move& move, std::uint32_t nu
 
 std::size_t Group::MessageSize(const Piece& piece, const Round& round) const {
   if (round.empty) return 0;
-  return static_cast<std::size_t>(piece.range.count) * SizeOf(moves_[piece.move].shape.dtype);
+  return static_cast<std::size_t>(piece.range.count) * SizeOf(moves_[piece.move].spec.dtype);
 }
 
 }  // namespace headrace::transport

@@ -8,7 +8,8 @@
 
 namespace headrace::transport {
 
-Group::Move& Group::Begin(const Shape& shape, std::uint64_t position, const RunWalk& walk) {
+Group::Move& Group::Begin(const CollectiveSpec& spec, std::uint64_t position, const RunWalk& walk) {
+  HR_CHECK(!free_moves_.empty(), position);
   const std::uint16_t index = free_moves_.back();
   free_moves_.pop_back();
   ++orders_[OrderOf(position)].moves_open;
@@ -16,11 +17,11 @@ Group::Move& Group::Begin(const Shape& shape, std::uint64_t position, const RunW
       open_, [this, position](std::uint16_t other) { return moves_[other].position > position; });
   open_.insert(later, index);
   Move& move = moves_[index];
-  const Pattern pattern = ChoosePattern(shape, choice_);
+  const Pattern pattern = ChoosePattern(spec, choice_);
   move = {.position = position,
-          .shape = shape,
+          .spec = spec,
           .pattern = pattern,
-          .cut = Cut(shape, pattern, position, choice_.data_count, choice_.servers_count,
+          .cut = Cut(spec, pattern, position, choice_.data_count, choice_.servers_count,
                      limits_.slot_size),
           .walk = walk};
   if (is_server()) {
@@ -72,14 +73,15 @@ bool Group::BeginPiece(std::uint16_t move_index, TimeNs now) {
   Order& order = orders_[OrderOf(move.position)];
   if (order.pieces_active == limits_.window) return false;
   const std::uint32_t number = move.next_piece;
-  const Script script = MakeScript(PlaceOf(move, number));
+  const CollectiveSchedule schedule = MakeSchedule(PieceSpecOf(move, number));
   const Cut::Range range = move.cut.PieceRange(number);
   move.walk.GoTo(range.begin);
   const bool gathered = !move.walk.over() && move.walk.stretch().end < range.begin + range.count;
-  const std::size_t slots = script.staged_max + std::size_t{gathered};
+  const std::size_t slots = schedule.staged_max + std::size_t{gathered};
   if (order.slots_taken + slots > slots_max_) return false;
   order.slots_taken += slots;
   ++order.pieces_active;
+  HR_CHECK(!free_pieces_.empty() && order.pieces_active <= limits_.window, order.pieces_active);
   const std::uint16_t index = free_pieces_.back();
   free_pieces_.pop_back();
   Piece& piece = pieces_[index];
@@ -94,9 +96,9 @@ bool Group::BeginPiece(std::uint16_t move_index, TimeNs now) {
   piece.range = range;
   piece.walk = move.walk;
   piece.gathered = gathered;
-  piece.script = script;
+  piece.schedule = schedule;
   piece.receives.fill(Receive::kEnded);
-  for (std::size_t i = 0; i < script.staged_max; ++i) piece.slots[i] = staging_.Take();
+  for (std::size_t i = 0; i < schedule.staged_max; ++i) piece.slots[i] = staging_.Take();
   if (gathered) {
     piece.own_slot = staging_.Take();
     Gather(piece);
@@ -113,28 +115,28 @@ bool Group::BeginPiece(std::uint16_t move_index, TimeNs now) {
 
 void Group::BeginRound(std::uint16_t index) {
   Piece& piece = pieces_[index];
-  if (piece.round == piece.script.rounds_count) {
+  if (piece.round == piece.schedule.rounds_count) {
     if (piece.gathered) Scatter(piece);
     return EndPiece(index);
   }
-  const Round& round = piece.script.rounds[piece.round];
+  const Round& round = piece.schedule.rounds[piece.round];
   const Move& move = moves_[piece.move];
   piece.open_count = std::uint32_t{round.sends_count} + round.receives_count;
   if (piece.open_count == 0) ready_.push_back(index);
 
   const std::size_t size = MessageSize(piece, round);
-  for (const std::uint8_t peer : piece.script.Sends(round)) {
+  for (const std::uint8_t peer : piece.schedule.Sends(round)) {
     if (wire_.GoesAtOnce(size)) {
       piece.waits_turn |= MemberBit(peer);
-      gate_.Push(links_[peer].flow, index, size);
+      pacer_.Push(links_[peer].flow, index, size);
       continue;
     }
     // It costs the wire nothing until its receiver takes it, and that may be late: others must not
     // wait for that.
-    gate_.Charge(slot_, size);
+    pacer_.Charge(slot_, size);
     Send(index, peer);
   }
-  const auto senders = piece.script.Receives(round);
+  const auto senders = piece.schedule.Receives(round);
   std::fill_n(piece.receives.begin(), senders.size(), Receive::kExpected);
   for (std::size_t i = 0; i < senders.size(); ++i) {
     const auto message = held_.Take({move.position, piece.number, round.number, senders[i]});
@@ -150,7 +152,7 @@ void Group::TakeTurn(std::uint16_t index, std::uint16_t member) {
 
 void Group::Send(std::uint16_t index, std::uint16_t member) {
   Piece& piece = pieces_[index];
-  const Round& round = piece.script.rounds[piece.round];
+  const Round& round = piece.schedule.rounds[piece.round];
   const Move& move = moves_[piece.move];
   MessageHeader header{.key = options_.key,
                        .epoch = options_.epoch,
@@ -159,7 +161,7 @@ void Group::Send(std::uint16_t index, std::uint16_t member) {
                        .round = round.number,
                        .piece = piece.number,
                        .sender = static_cast<std::uint16_t>(options_.self)};
-  WriteShape(move.shape, header);
+  WriteSpec(move.spec, header);
   const std::size_t size = MessageSize(piece, round);
   ++counters_.messages_sent;
   counters_.bytes_sent += size;
@@ -171,7 +173,7 @@ void Group::Send(std::uint16_t index, std::uint16_t member) {
 // After a round has ended; returns whether that took a sum.
 bool Group::Advance(std::uint16_t index) {
   Piece& piece = pieces_[index];
-  const Round& round = piece.script.rounds[piece.round];
+  const Round& round = piece.schedule.rounds[piece.round];
   if (round.staged) Sum(piece, round);
   ++piece.round;
   BeginRound(index);
@@ -180,11 +182,11 @@ bool Group::Advance(std::uint16_t index) {
 
 // In the order of members, whatever came first.
 void Group::Sum(const Piece& piece, const Round& round) {
-  const Shape& shape = moves_[piece.move].shape;
+  const CollectiveSpec& spec = moves_[piece.move].spec;
   std::array<const std::byte*, kNodesMax> inputs{};
   std::size_t inputs_count = 0;
   bool own_is_in = is_server();
-  const auto senders = piece.script.Receives(round);
+  const auto senders = piece.schedule.Receives(round);
   for (std::size_t i = 0; i < senders.size(); ++i) {
     if (!own_is_in && senders[i] > options_.self) {
       inputs[inputs_count++] = Own(piece);
@@ -194,17 +196,17 @@ void Group::Sum(const Piece& piece, const Round& round) {
   }
   if (!own_is_in) inputs[inputs_count++] = Own(piece);
   std::byte* const output = is_server() ? Source(piece) : Target(piece);
-  const bool divides = shape.reduction == Reduction::kAverage && round.last;
+  const bool divides = spec.reduction == Reduction::kAverage && round.last;
   const Reduction reduction =
-      shape.reduction == Reduction::kAverage && !divides ? Reduction::kSum : shape.reduction;
-  ReduceInto(shape.dtype, reduction, {inputs.data(), inputs_count}, {&output, 1}, 0,
-             static_cast<std::size_t>(piece.range.count), shape.divisor);
+      spec.reduction == Reduction::kAverage && !divides ? Reduction::kSum : spec.reduction;
+  ReduceInto(spec.dtype, reduction, {inputs.data(), inputs_count}, {&output, 1}, 0,
+             static_cast<std::size_t>(piece.range.count), spec.divisor);
 }
 
 // A piece of several runs is one message all the same: a copy of all of them moves in its place.
 void Group::Gather(const Piece& piece) {
   const Move& move = moves_[piece.move];
-  const std::size_t size = SizeOf(move.shape.dtype);
+  const std::size_t size = SizeOf(move.spec.dtype);
   const std::uint64_t begin = piece.range.begin;
   ForEachStretch(piece.walk, begin, begin + piece.range.count,
                  [&](std::uint64_t element, std::uint64_t offset, std::uint64_t count) {
@@ -216,10 +218,10 @@ void Group::Gather(const Piece& piece) {
 // Where this node gets a result, it is in the copy now.
 void Group::Scatter(const Piece& piece) {
   const Move& move = moves_[piece.move];
-  const bool is_root = options_.self == move.shape.root;
-  if (move.shape.kind == Collective::kReduce && !is_root) return;
-  if (move.shape.kind == Collective::kBroadcast && is_root) return;
-  const std::size_t size = SizeOf(move.shape.dtype);
+  const bool is_root = options_.self == move.spec.root;
+  if (move.spec.kind == Collective::kReduce && !is_root) return;
+  if (move.spec.kind == Collective::kBroadcast && is_root) return;
+  const std::size_t size = SizeOf(move.spec.dtype);
   const std::uint64_t begin = piece.range.begin;
   std::byte* const memory = move.Result();
   ForEachStretch(piece.walk, begin, begin + piece.range.count,
@@ -232,10 +234,13 @@ void Group::Scatter(const Piece& piece) {
 
 void Group::EndPiece(std::uint16_t index) {
   Piece& piece = pieces_[index];
-  for (std::size_t i = 0; i < piece.script.staged_max; ++i) staging_.Give(piece.slots[i]);
+  HR_CHECK(piece.active && piece.open_count == 0, index, piece.open_count);
+  for (std::size_t i = 0; i < piece.schedule.staged_max; ++i) staging_.Give(piece.slots[i]);
   if (piece.gathered) staging_.Give(piece.own_slot);
   Move& move = moves_[piece.move];
   Order& order = orders_[OrderOf(move.position)];
+  HR_CHECK(order.pieces_active > 0 && order.slots_taken >= SlotsOf(piece) && move.active_count > 0,
+           order.pieces_active, order.slots_taken, move.active_count);
   order.slots_taken -= SlotsOf(piece);
   --order.pieces_active;
   --move.active_count;

@@ -13,19 +13,19 @@ class Trail {
 
   // Each member is looked at once for each of its rounds, at most.
   void Follow(std::uint32_t member, std::uint32_t round) {
-    if (member == piece_.place.self) return;
+    if (member == piece_.spec.self) return;
     needed_ |= MemberBit(member);
     if (round <= seen_[member]) return;
     const std::uint8_t begin = seen_[member];
     seen_[member] = static_cast<std::uint8_t>(round);
-    Place place = piece_.place;
-    place.self = member;
-    const Script script = MakeScript(place);
-    for (const Round& earlier : script.Rounds()) {
+    PieceSpec spec = piece_.spec;
+    spec.self = member;
+    const CollectiveSchedule schedule = MakeSchedule(spec);
+    for (const Round& earlier : schedule.Rounds()) {
       if (earlier.number < begin || earlier.number >= round) continue;
-      for (const std::uint8_t sender : script.Receives(earlier)) Follow(sender, earlier.number);
+      for (const std::uint8_t sender : schedule.Receives(earlier)) Follow(sender, earlier.number);
       if (!piece_.announced || earlier.empty) continue;
-      for (const std::uint8_t taker : script.Sends(earlier)) Follow(taker, earlier.number);
+      for (const std::uint8_t taker : schedule.Sends(earlier)) Follow(taker, earlier.number);
     }
   }
   std::uint64_t needed() const { return needed_; }
@@ -44,14 +44,14 @@ std::uint64_t NeededFor(const PieceView& piece, std::uint32_t member, std::uint3
   return trail.needed();
 }
 
-void Inquiry::Came(const PieceView& piece, std::uint32_t sender, std::uint32_t round) {
+void WaitQuery::AddArrival(const PieceView& piece, std::uint32_t sender, std::uint32_t round) {
   for (std::uint64_t left = NeededFor(piece, sender, round); left != 0; left &= left - 1) {
     std::uint32_t& begun = begun_[static_cast<std::size_t>(std::countr_zero(left))];
     begun = std::max(begun, piece.number + 1);
   }
 }
 
-void Inquiry::Expects(const PieceView& piece, std::uint32_t sender, std::uint32_t round) {
+void WaitQuery::AddExpected(const PieceView& piece, std::uint32_t sender, std::uint32_t round) {
   Asked& asked = Question(piece.number);
   const std::uint64_t needed = NeededFor(piece, sender, round);
   asked.direct |= MemberBit(sender);
@@ -59,14 +59,14 @@ void Inquiry::Expects(const PieceView& piece, std::uint32_t sender, std::uint32_
   if (needed == MemberBit(sender)) asked.certain |= needed;
 }
 
-Inquiry::Asked& Inquiry::Question(std::uint32_t piece) {
+WaitQuery::Asked& WaitQuery::Question(std::uint32_t piece) {
   if (asked_count_ > 0 && asked_[asked_count_ - 1].piece == piece) return asked_[asked_count_ - 1];
   if (asked_count_ == kPiecesMax) return asked_[kPiecesMax];
   asked_[asked_count_] = {.piece = piece};
   return asked_[asked_count_++];
 }
 
-std::uint64_t Inquiry::Answer(std::uint32_t members_count) const {
+std::uint64_t WaitQuery::Answer(std::uint32_t members_count) const {
   const auto all = std::span(asked_).first(asked_count_);
   std::uint64_t certain = 0;
   for (const Asked& asked : all) {

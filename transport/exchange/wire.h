@@ -27,7 +27,7 @@ struct MessageHeader {
   std::uint8_t kind = 0;  // the divisor it says what the sender believes to be doing: Collective
   std::uint8_t dtype = 0;
   std::uint8_t reduction = 0;
-  std::uint8_t round = 0;  // of the piece's script
+  std::uint8_t round = 0;  // of the piece's schedule
   std::uint32_t root = 0;
   std::uint32_t piece = 0;
   std::uint16_t sender = 0;  // member number

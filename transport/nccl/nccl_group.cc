@@ -55,12 +55,12 @@ struct NcclGroup::Forming {
 
   void Run();
   NcclResult FormAll();
-  NcclResult FormOne(const Seat& seat);
+  NcclResult FormOne(const Seat& local_rank);
 
   // Copies: the group may be gone before NCCL lets this thread go.
   NcclFunctions call;
   decltype(CudaFunctions::ctx_push) push_context = nullptr;
-  std::vector<Seat> seats;
+  std::vector<Seat> local_ranks;
   std::optional<NcclId> id;
   NcclConfig config;
 
@@ -85,8 +85,8 @@ NcclResult NcclGroup::Forming::FormAll() {
   doing = "form ranks";
   NcclResult formed = call.group_start();
   if (formed != NcclResult::kSuccess) return formed;
-  for (const Seat& seat : seats) {
-    formed = FormOne(seat);
+  for (const Seat& local_rank : local_ranks) {
+    formed = FormOne(local_rank);
     if (formed != NcclResult::kSuccess && formed != NcclResult::kInProgress) break;
   }
   // Ends what was started also after an error, which is the cause that counts.
@@ -96,11 +96,12 @@ NcclResult NcclGroup::Forming::FormAll() {
 }
 
 // The context stays current: the thread ends with this.
-NcclResult NcclGroup::Forming::FormOne(const Seat& seat) {
-  const NcclRank& rank = *seat.rank;
+NcclResult NcclGroup::Forming::FormOne(const Seat& local_rank) {
+  const NcclRank& rank = *local_rank.rank;
   doing = fmt::format("form rank {} of {}", rank.number, rank.ranks_count);
-  if (push_context(seat.context) != CuResult::kSuccess) return NcclResult::kUnhandledCudaError;
-  return call.init_rank(&seat.rank->comm, static_cast<int>(rank.ranks_count), *id,
+  if (push_context(local_rank.context) != CuResult::kSuccess)
+    return NcclResult::kUnhandledCudaError;
+  return call.init_rank(&local_rank.rank->comm, static_cast<int>(rank.ranks_count), *id,
                         static_cast<int>(rank.number), &config);
 }
 
@@ -124,22 +125,24 @@ struct NcclGroup::Ending {
   std::size_t ranks_left = 0;
 };
 
-NcclGroup::NcclGroup(const NcclLibrary& library, std::vector<NcclSeat> seats,
+NcclGroup::NcclGroup(const NcclLibrary& library, std::vector<NcclLocalRank> local_ranks,
                      std::uint32_t ranks_count)
-    : library_(library), seats_(std::move(seats)), ranks_count_(ranks_count) {
-  for (const NcclSeat& seat : seats_) {
+    : library_(library), local_ranks_(std::move(local_ranks)), ranks_count_(ranks_count) {
+  for (const NcclLocalRank& local_rank : local_ranks_) {
     ranks_.push_back(std::make_shared<NcclRank>());
-    ranks_.back()->number = seat.rank;
+    ranks_.back()->number = local_rank.rank;
     ranks_.back()->ranks_count = ranks_count_;
   }
 }
 
-std::unique_ptr<NcclGroup> NcclGroup::Form(const NcclLibrary& library, std::vector<NcclSeat> seats,
+std::unique_ptr<NcclGroup> NcclGroup::Form(const NcclLibrary& library,
+                                           std::vector<NcclLocalRank> local_ranks,
                                            std::uint32_t ranks_count,
                                            const std::optional<NcclId>& id,
                                            std::uint32_t ctas_max) {
-  HR_CHECK(!seats.empty() && seats.size() <= ranks_count, seats.size(), ranks_count);
-  std::unique_ptr<NcclGroup> group(new NcclGroup(library, std::move(seats), ranks_count));
+  HR_CHECK(!local_ranks.empty() && local_ranks.size() <= ranks_count, local_ranks.size(),
+           ranks_count);
+  std::unique_ptr<NcclGroup> group(new NcclGroup(library, std::move(local_ranks), ranks_count));
   group->Begin(id, ctas_max);
   return group;
 }
@@ -147,11 +150,12 @@ std::unique_ptr<NcclGroup> NcclGroup::Form(const NcclLibrary& library, std::vect
 void NcclGroup::Begin(const std::optional<NcclId>& id, std::uint32_t ctas_max) {
   forming_ = std::make_shared<Forming>();
   forming_->call = library_.call();
-  forming_->push_context = seats_.front().context->get().driver->call().ctx_push;
+  forming_->push_context = local_ranks_.front().context->get().driver->call().ctx_push;
   forming_->id = id;
   if (ctas_max != 0) forming_->config.ctas_max = static_cast<int>(ctas_max);
-  for (std::size_t i = 0; i < seats_.size(); ++i) {
-    forming_->seats.push_back({.context = seats_[i].context->get().context, .rank = ranks_[i]});
+  for (std::size_t i = 0; i < local_ranks_.size(); ++i) {
+    forming_->local_ranks.push_back(
+        {.context = local_ranks_[i].context->get().context, .rank = ranks_[i]});
   }
   std::thread thread([forming = forming_] { forming->Run(); });
   pthread_setname_np(thread.native_handle(), "nccl form");

@@ -23,11 +23,11 @@
 namespace headrace::transport {
 
 // One rank: its GPU, and the stream that all of its calls go to. Both outlive the group.
-struct NcclSeat {
+struct NcclLocalRank {
   const PrimaryContext* context = nullptr;
   CuStream stream = nullptr;
   std::uint32_t rank = 0;
-  std::uint32_t track = 0;  // which stream this is among the owner's
+  std::uint32_t launch_stream = 0;  // which stream this is among the owner's
 };
 
 class NcclGroup {
@@ -35,7 +35,8 @@ class NcclGroup {
   // Begins to form the ranks; Poll tells when they are, or why not. `ranks_count` is that of all
   // processes, each of which calls this with the same id; without one, all ranks are here.
   // `ctas_max` 0: NCCL's own choice.
-  static std::unique_ptr<NcclGroup> Form(const NcclLibrary& library, std::vector<NcclSeat> seats,
+  static std::unique_ptr<NcclGroup> Form(const NcclLibrary& library,
+                                         std::vector<NcclLocalRank> local_ranks,
                                          std::uint32_t ranks_count, const std::optional<NcclId>& id,
                                          std::uint32_t ctas_max);
   // Aborts what was not ended, and waits for the end no longer than kEndWait.
@@ -45,11 +46,13 @@ class NcclGroup {
 
   static constexpr TimeNs kEndWait = kSecond;
 
-  const std::vector<NcclSeat>& seats() const { return seats_; }
+  const std::vector<NcclLocalRank>& local_ranks() const { return local_ranks_; }
   std::uint32_t ranks_count() const { return ranks_count_; }
 
-  // The rank that a seat's launches are made on.
-  const std::shared_ptr<NcclRank>& RankOf(std::uint32_t seat) const { return ranks_[seat]; }
+  // The rank that a local rank's launches are made on.
+  const std::shared_ptr<NcclRank>& RankOf(std::uint32_t local_rank) const {
+    return ranks_[local_rank];
+  }
   const NcclLibrary& library() const { return library_; }
 
   // True when nothing is under way in the background: formed, or launched on every GPU. An error is
@@ -67,14 +70,15 @@ class NcclGroup {
   struct Forming;  // what the thread that forms the ranks shares with this
   struct Ending;   // what the threads that end ranks share with this
 
-  NcclGroup(const NcclLibrary& library, std::vector<NcclSeat> seats, std::uint32_t ranks_count);
+  NcclGroup(const NcclLibrary& library, std::vector<NcclLocalRank> local_ranks,
+            std::uint32_t ranks_count);
   void Begin(const std::optional<NcclId>& id, std::uint32_t ctas_max);
   void End(bool finish);
 
   const NcclLibrary& library_;
-  std::vector<NcclSeat> seats_;
+  std::vector<NcclLocalRank> local_ranks_;
   std::uint32_t ranks_count_;
-  // By seat; empty once they are being ended.
+  // By local rank; empty once they are being ended.
   std::vector<std::shared_ptr<NcclRank>> ranks_;
   std::shared_ptr<Forming> forming_;  // owners: this, the thread that forms, and those that end
   std::shared_ptr<Ending> ending_;    // owners: this, and the threads that end the ranks

@@ -27,10 +27,11 @@ struct NcclRank {
   std::atomic<bool> ends = false;  // it is being ended: nothing more may be called
 };
 
-// What one seat does in a collective; the other seats, here or in other processes, do theirs.
+// What one local rank does in a collective; the other local ranks, here or in other processes, do
+// theirs.
 struct NcclCall {
   Collective kind = Collective::kAllReduce;
-  std::uint32_t seat = 0;
+  std::uint32_t local_rank = 0;
   const std::byte* source = nullptr;
   std::byte* target = nullptr;
   std::uint64_t count = 0;  // elements; of reduce_scatter and all_gather those of one part

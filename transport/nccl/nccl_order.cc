@@ -12,8 +12,9 @@ Result<std::unique_ptr<NcclOrder>> NcclOrder::Make(const NcclRail& rail, std::ui
   Result<CudaStream> stream = CreateStream(rail.context, kCuStreamNonBlocking, 0);
   if (!stream) return stream.error();
   order->stream_ = std::move(stream).value();
-  const NcclTrack track{.context = &rail.context, .stream = order->stream_.get().thing};
-  auto queue = NcclQueue::Make(*order, {&track, 1}, rail.queue);
+  const NcclLaunchStream launch_stream{.context = &rail.context,
+                                       .stream = order->stream_.get().thing};
+  auto queue = NcclQueue::Make(*order, {&launch_stream, 1}, rail.queue);
   if (!queue) return queue.error();
   order->queue_ = std::move(queue).value();
   return order;
@@ -103,10 +104,12 @@ bool NcclOrder::TakeMeeting(const Completion& completion) {
 }
 
 void NcclOrder::Form() {
-  group_ = NcclGroup::Form(
-      rail_.library,
-      {{.context = &rail_.context, .stream = stream_.get().thing, .rank = self_, .track = 0}},
-      nodes_count_, id_, rail_.ctas_max);
+  group_ = NcclGroup::Form(rail_.library,
+                           {{.context = &rail_.context,
+                             .stream = stream_.get().thing,
+                             .rank = self_,
+                             .launch_stream = 0}},
+                           nodes_count_, id_, rail_.ctas_max);
 }
 
 Result<NcclGroup*> NcclOrder::LookAtGroup(TimeNs now) {

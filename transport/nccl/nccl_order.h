@@ -76,8 +76,8 @@ class NcclOrder final : private NcclGroups {
         traffic_due_(rail.queue.transfers_max) {}
   NcclTraffic TrafficOf(const Transfer& transfer) const;
   Result<NcclGroup*> GroupFor(const Transfer& transfer, TimeNs now) override;
-  NcclSeating SeatingOf(const Transfer& transfer) const override {
-    return SeatingBetweenNodes(transfer, self_);
+  NcclRankMap RankMapOf(const Transfer& transfer) const override {
+    return RankMapBetweenNodes(transfer, self_);
   }
   void Lost(NcclGroup& group, const Error& error) override;
   void Form();

@@ -17,66 +17,69 @@ bool OutputIsRootsMemory(const Transfer& transfer) {
 // What one piece's calls are made of.
 class CallMaker {
  public:
-  CallMaker(const Transfer& transfer, const NcclSeating& seating, std::vector<NcclCall>& calls)
-      : transfer_(transfer), seating_(seating), calls_(calls) {}
+  CallMaker(const Transfer& transfer, const NcclRankMap& rank_map, std::vector<NcclCall>& calls)
+      : transfer_(transfer), rank_map_(rank_map), calls_(calls) {}
 
-  // Every seat reads and writes its own memory.
+  // Every local rank reads and writes its own memory.
   void InPlace(std::uint64_t offset, std::uint64_t count) {
-    for (std::uint32_t seat = 0; seat < seating_.seats_count; ++seat) {
-      std::byte* const at = Memory(seat) + offset;
-      Add(seat, at, at, count, seating_.root_rank);
+    for (std::uint32_t local_rank = 0; local_rank < rank_map_.local_ranks_count; ++local_rank) {
+      std::byte* const at = Memory(local_rank) + offset;
+      Add(local_rank, at, at, count, rank_map_.root_rank);
     }
   }
 
-  // A reduce of this node's one seat, whose output may be elsewhere.
+  // A reduce of this node's one local rank, whose output may be elsewhere.
   void ToOutput(std::uint64_t element, std::uint64_t offset, std::uint64_t count) {
     const bool elsewhere = transfer_.output != nullptr && !OutputIsRootsMemory(transfer_);
     std::byte* const source = Memory(0) + offset;
     std::byte* const target = elsewhere ? Host(transfer_.output, element) : source;
-    Add(0, source, target, count, seating_.root_rank);
+    Add(0, source, target, count, rank_map_.root_rank);
   }
 
   // A reduce whose result rank `share` writes to the host.
   void ToHost(std::uint32_t share, std::uint64_t element, std::uint64_t offset,
               std::uint64_t count) {
-    for (std::uint32_t seat = 0; seat < seating_.seats_count; ++seat) {
-      std::byte* const source = Memory(seat) + offset;
-      Add(seat, source, seat == share ? Host(transfer_.output, element) : source, count, share);
+    for (std::uint32_t local_rank = 0; local_rank < rank_map_.local_ranks_count; ++local_rank) {
+      std::byte* const source = Memory(local_rank) + offset;
+      Add(local_rank, source, local_rank == share ? Host(transfer_.output, element) : source, count,
+          share);
     }
   }
 
   // A broadcast of what rank `share` reads from the host.
   void FromHost(std::uint32_t share, std::uint64_t element, std::uint64_t offset,
                 std::uint64_t count) {
-    for (std::uint32_t seat = 0; seat < seating_.seats_count; ++seat) {
-      std::byte* const target = Memory(seat) + offset;
+    for (std::uint32_t local_rank = 0; local_rank < rank_map_.local_ranks_count; ++local_rank) {
+      std::byte* const target = Memory(local_rank) + offset;
       const std::byte* const source =
-          seat == share ? Host(transfer_.members[transfer_.root], element) : target;
-      Add(seat, source, target, count, share);
+          local_rank == share ? Host(transfer_.members[transfer_.root], element) : target;
+      Add(local_rank, source, target, count, share);
     }
   }
 
   // Parts of reduce_scatter and all_gather: rank i's is the i-th.
   void Parts() {
-    const std::uint64_t count = transfer_.count / seating_.ranks_count;
-    for (std::uint32_t seat = 0; seat < seating_.seats_count; ++seat) {
-      std::byte* const all = Memory(seat);
-      std::byte* const own = all + seating_.ranks[seat] * count * SizeOf(transfer_.dtype);
+    const std::uint64_t count = transfer_.count / rank_map_.ranks_count;
+    for (std::uint32_t local_rank = 0; local_rank < rank_map_.local_ranks_count; ++local_rank) {
+      std::byte* const all = Memory(local_rank);
+      std::byte* const own = all + rank_map_.ranks[local_rank] * count * SizeOf(transfer_.dtype);
       const bool scatters = transfer_.kind == Collective::kReduceScatter;
-      Add(seat, scatters ? all : own, scatters ? own : all, count, 0);
+      Add(local_rank, scatters ? all : own, scatters ? own : all, count, 0);
     }
   }
 
  private:
-  std::byte* Memory(std::uint32_t seat) const { return transfer_.members[seating_.members[seat]]; }
+  std::byte* Memory(std::uint32_t local_rank) const {
+    return transfer_.members[rank_map_.members[local_rank]];
+  }
   std::byte* Host(std::byte* memory, std::uint64_t element) const {
     return memory + element * SizeOf(transfer_.dtype);
   }
-  void Add(std::uint32_t seat, const std::byte* source, std::byte* target, std::uint64_t count,
-           std::uint32_t root) {
+  void Add(std::uint32_t local_rank, const std::byte* source, std::byte* target,
+           std::uint64_t count, std::uint32_t root) {
     HR_CHECK(calls_.size() < kCallsMax, calls_.size());
     calls_.push_back({.kind = transfer_.kind,
-                      .seat = seat,
+                      .local_rank = local_rank,
                       .source = source,
                       .target = target,
                       .count = count,
@@ -84,18 +87,19 @@ class CallMaker {
   }
 
   const Transfer& transfer_;
-  const NcclSeating& seating_;
+  const NcclRankMap& rank_map_;
   std::vector<NcclCall>& calls_;
 };
 
 // Calls `visit(share, element, offset, count)`: every rank has a share of the piece, so that all
 // GPUs' links to the host are used.
 template <typename Visit>
-void ForEachShare(const NcclSeating& seating, const RunWalk& walk, std::uint64_t begin,
+void ForEachShare(const NcclRankMap& rank_map, const RunWalk& walk, std::uint64_t begin,
                   std::uint64_t end, Visit visit) {
-  const std::uint64_t even = (end - begin + seating.seats_count - 1) / seating.seats_count;
+  const std::uint64_t even =
+      (end - begin + rank_map.local_ranks_count - 1) / rank_map.local_ranks_count;
   const std::uint64_t width = (even + kShareGrain - 1) / kShareGrain * kShareGrain;
-  for (std::uint32_t share = 0; share < seating.seats_count && begin < end; ++share) {
+  for (std::uint32_t share = 0; share < rank_map.local_ranks_count && begin < end; ++share) {
     const std::uint64_t border = std::min(end, begin + width);
     ForEachStretch(walk, begin, border,
                    [&](std::uint64_t element, std::uint64_t offset, std::uint64_t count) {
@@ -107,24 +111,24 @@ void ForEachShare(const NcclSeating& seating, const RunWalk& walk, std::uint64_t
 
 }  // namespace
 
-NcclSeating SeatingInNode(const Transfer& transfer) {
-  NcclSeating seating{.root_rank = kNoRank};
+NcclRankMap RankMapInNode(const Transfer& transfer) {
+  NcclRankMap rank_map{.root_rank = kNoRank};
   for (std::uint32_t member = 0; member < transfer.members_count; ++member) {
     if (transfer.devices[member] == kHost) continue;
-    if (member == transfer.root) seating.root_rank = seating.seats_count;
-    seating.ranks[seating.seats_count] = seating.seats_count;
-    seating.members[seating.seats_count++] = member;
+    if (member == transfer.root) rank_map.root_rank = rank_map.local_ranks_count;
+    rank_map.ranks[rank_map.local_ranks_count] = rank_map.local_ranks_count;
+    rank_map.members[rank_map.local_ranks_count++] = member;
   }
-  seating.ranks_count = seating.seats_count;
-  return seating;
+  rank_map.ranks_count = rank_map.local_ranks_count;
+  return rank_map;
 }
 
-NcclSeating SeatingBetweenNodes(const Transfer& transfer, std::uint32_t self) {
-  NcclSeating seating{
-      .seats_count = 1, .ranks_count = transfer.members_count, .root_rank = transfer.root};
-  seating.members[0] = self;
-  seating.ranks[0] = self;
-  return seating;
+NcclRankMap RankMapBetweenNodes(const Transfer& transfer, std::uint32_t self) {
+  NcclRankMap rank_map{
+      .local_ranks_count = 1, .ranks_count = transfer.members_count, .root_rank = transfer.root};
+  rank_map.members[0] = self;
+  rank_map.ranks[0] = self;
+  return rank_map;
 }
 
 std::uint64_t PieceEnd(const Transfer& transfer, RunWalk walk, std::uint64_t begin,
@@ -142,18 +146,18 @@ std::uint64_t PieceEnd(const Transfer& transfer, RunWalk walk, std::uint64_t beg
   return reached;
 }
 
-void AddCalls(const Transfer& transfer, const NcclSeating& seating, const RunWalk& walk,
+void AddCalls(const Transfer& transfer, const NcclRankMap& rank_map, const RunWalk& walk,
               std::uint64_t begin, std::uint64_t end, std::vector<NcclCall>& calls) {
-  CallMaker maker(transfer, seating, calls);
-  const bool in_node = seating.seats_count == seating.ranks_count;
+  CallMaker maker(transfer, rank_map, calls);
+  const bool in_node = rank_map.local_ranks_count == rank_map.ranks_count;
   const bool to_host =
       transfer.kind == Collective::kReduce && in_node && !OutputIsRootsMemory(transfer);
-  const bool from_host = transfer.kind == Collective::kBroadcast && seating.root_rank == kNoRank;
+  const bool from_host = transfer.kind == Collective::kBroadcast && rank_map.root_rank == kNoRank;
   if (transfer.kind == Collective::kReduceScatter || transfer.kind == Collective::kAllGather) {
     maker.Parts();
   } else if (to_host || from_host) {
     ForEachShare(
-        seating, walk, begin, end,
+        rank_map, walk, begin, end,
         [&](std::uint32_t share, std::uint64_t element, std::uint64_t offset, std::uint64_t count) {
           if (to_host) maker.ToHost(share, element, offset, count);
           if (from_host) maker.FromHost(share, element, offset, count);

@@ -14,19 +14,19 @@
 namespace headrace::transport {
 
 // Who of a transfer's members sits where in a group of ranks. Inside a node every GPU among the
-// members has a seat, in the members' order, and its rank is its place; between nodes a member is a
-// rank, and this node has one seat.
-struct NcclSeating {
-  std::uint32_t seats_count = 0;
+// members has a local rank, in the members' order, and its rank is its place; between nodes a
+// member is a rank, and this node has one local rank.
+struct NcclRankMap {
+  std::uint32_t local_ranks_count = 0;
   std::uint32_t ranks_count = 0;
-  std::array<std::uint32_t, kMembersMax> members{};  // by seat
-  std::array<std::uint32_t, kMembersMax> ranks{};    // by seat
+  std::array<std::uint32_t, kMembersMax> members{};  // by local rank
+  std::array<std::uint32_t, kMembersMax> ranks{};    // by local rank
   std::uint32_t root_rank = 0;                       // kNoRank: the root is memory of the host
 };
 inline constexpr std::uint32_t kNoRank = UINT32_MAX;
 
-NcclSeating SeatingInNode(const Transfer& transfer);
-NcclSeating SeatingBetweenNodes(const Transfer& transfer, std::uint32_t self);
+NcclRankMap RankMapInNode(const Transfer& transfer);
+NcclRankMap RankMapBetweenNodes(const Transfer& transfer, std::uint32_t self);
 
 // Stretches of memory in one piece, at most.
 inline constexpr std::uint64_t kStretchesMax = 64;
@@ -38,9 +38,9 @@ inline constexpr std::size_t kCallsMax = (kStretchesMax + kMembersMax) * kMember
 std::uint64_t PieceEnd(const Transfer& transfer, RunWalk walk, std::uint64_t begin,
                        std::size_t size);
 
-// The calls of elements [begin, end), in the same order on every seat. `walk` is anywhere before
-// the end of the stretch that holds `begin`.
-void AddCalls(const Transfer& transfer, const NcclSeating& seating, const RunWalk& walk,
+// The calls of elements [begin, end), in the same order on every local rank. `walk` is anywhere
+// before the end of the stretch that holds `begin`.
+void AddCalls(const Transfer& transfer, const NcclRankMap& rank_map, const RunWalk& walk,
               std::uint64_t begin, std::uint64_t end, std::vector<NcclCall>& calls);
 
 }  // namespace headrace::transport

@@ -10,28 +10,28 @@
 
 namespace headrace::transport {
 
-NcclQueue::NcclQueue(NcclGroups& groups, std::span<const NcclTrack> tracks,
+NcclQueue::NcclQueue(NcclGroups& groups, std::span<const NcclLaunchStream> launch_streams,
                      const NcclQueueOptions& options)
     : groups_(groups),
-      tracks_(tracks.begin(), tracks.end()),
+      launch_streams_(launch_streams.begin(), launch_streams.end()),
       options_(options),
       open_(options.transfers_max) {
   calls_.reserve(kCallsMax);
 }
 
 Result<std::unique_ptr<NcclQueue>> NcclQueue::Make(NcclGroups& groups,
-                                                   std::span<const NcclTrack> tracks,
+                                                   std::span<const NcclLaunchStream> launch_streams,
                                                    const NcclQueueOptions& options) {
-  HR_CHECK(options.transfers_max > 0 && options.piece_size > 0 && !tracks.empty());
+  HR_CHECK(options.transfers_max > 0 && options.piece_size > 0 && !launch_streams.empty());
   // One thread that made the calls of several ranks in turn would have to group them.
-  HR_CHECK(options.threads_library || tracks.size() == 1, tracks.size());
-  std::unique_ptr<NcclQueue> queue(new NcclQueue(groups, tracks, options));
-  for (std::size_t i = 0; i < kPiecesMax * tracks.size(); ++i) {
-    Result<CudaEvent> event = CreateEvent(*tracks[i % tracks.size()].context);
+  HR_CHECK(options.threads_library || launch_streams.size() == 1, launch_streams.size());
+  std::unique_ptr<NcclQueue> queue(new NcclQueue(groups, launch_streams, options));
+  for (std::size_t i = 0; i < kPiecesMax * launch_streams.size(); ++i) {
+    Result<CudaEvent> event = CreateEvent(*launch_streams[i % launch_streams.size()].context);
     if (!event) return event.error();
     queue->events_.push_back(std::move(event).value());
   }
-  for (std::size_t i = 0; i < tracks.size(); ++i) {
+  for (std::size_t i = 0; i < launch_streams.size(); ++i) {
     queue->launchers_.push_back(
         std::make_unique<NcclLauncher>(options.threads_library, kCallsMax / kMembersMax));
   }
@@ -44,8 +44,8 @@ NcclQueue::~NcclQueue() {
   for (const auto& launcher : launchers_) launcher->Stop();
 }
 
-CudaEvent& NcclQueue::EventOf(std::uint64_t piece, std::uint32_t track) {
-  return events_[piece % kPiecesMax * tracks_.size() + track];
+CudaEvent& NcclQueue::EventOf(std::uint64_t piece, std::uint32_t launch_stream) {
+  return events_[piece % kPiecesMax * launch_streams_.size() + launch_stream];
 }
 
 bool NcclQueue::Has(std::uint64_t token) const {
@@ -138,19 +138,19 @@ void NcclQueue::FollowLaunches(TimeNs now) {
 
 // Whether no launcher has anything of it left.
 bool NcclQueue::HasLaunched(Piece& piece) {
-  const std::vector<NcclSeat>& seats = piece.group->seats();
+  const std::vector<NcclLocalRank>& local_ranks = piece.group->local_ranks();
   bool all = true;
-  for (std::size_t seat = 0; seat < seats.size(); ++seat) {
-    all = LauncherOf(seats[seat]).IsDone(piece.launches[seat]) && all;
+  for (std::size_t local_rank = 0; local_rank < local_ranks.size(); ++local_rank) {
+    all = LauncherOf(local_ranks[local_rank]).IsDone(piece.launches[local_rank]) && all;
   }
   return all;
 }
 
 // Whether it was launched on every GPU, with its mark behind it.
 bool NcclQueue::IsMarked(const Piece& piece) {
-  const std::vector<NcclSeat>& seats = piece.group->seats();
-  for (std::size_t seat = 0; seat < seats.size(); ++seat) {
-    if (!LauncherOf(seats[seat]).IsMarked(piece.launches[seat])) return false;
+  const std::vector<NcclLocalRank>& local_ranks = piece.group->local_ranks();
+  for (std::size_t local_rank = 0; local_rank < local_ranks.size(); ++local_rank) {
+    if (!LauncherOf(local_ranks[local_rank]).IsMarked(piece.launches[local_rank])) return false;
   }
   return true;
 }
@@ -158,12 +158,12 @@ bool NcclQueue::IsMarked(const Piece& piece) {
 // One that failed counts at once: the others may wait for it on their GPUs.
 Result<bool> NcclQueue::IsLaunched(Piece& piece) {
   bool all = true;
-  const std::vector<NcclSeat>& seats = piece.group->seats();
-  for (std::size_t seat = 0; seat < seats.size(); ++seat) {
-    NcclLauncher& launcher = LauncherOf(seats[seat]);
-    if (!launcher.IsDone(piece.launches[seat])) {
+  const std::vector<NcclLocalRank>& local_ranks = piece.group->local_ranks();
+  for (std::size_t local_rank = 0; local_rank < local_ranks.size(); ++local_rank) {
+    NcclLauncher& launcher = LauncherOf(local_ranks[local_rank]);
+    if (!launcher.IsDone(piece.launches[local_rank])) {
       all = false;
-    } else if (const Status& done = launcher.StatusOf(piece.launches[seat]); !done) {
+    } else if (const Status& done = launcher.StatusOf(piece.launches[local_rank]); !done) {
       return done.error();
     }
   }
@@ -180,6 +180,7 @@ void NcclQueue::FollowPieces(TimeNs now) {
     // A GPU that answers with an error carries out nothing any more.
     if (!done) Fail(open, done.error());
     if (!done && !piece.lost) Lose(*piece.group, done.error(), now);
+    HR_CHECK(open.pieces_open > 0, piece.open);
     --open.pieces_open;
     DropFirstPiece();
   }
@@ -237,6 +238,7 @@ void NcclQueue::FollowLost(TimeNs now) {
 }
 
 void NcclQueue::DropFirstPiece() {
+  HR_CHECK(piece_first_ != piece_last_, piece_first_);
   ++piece_first_;
   if (options_.gate != nullptr) options_.gate->EndCollective();
 }
@@ -258,10 +260,12 @@ void NcclQueue::Launch(TimeNs now) {
 }
 
 void NcclQueue::LaunchPiece(Open& open, NcclGroup& group, TimeNs now) {
+  HR_CHECK(piece_last_ - piece_first_ < kPiecesMax, piece_first_, piece_last_);
   const Transfer& transfer = open.transfer;
   const std::uint64_t end = PieceEnd(transfer, open.walk, open.next, options_.piece_size);
   calls_.clear();
-  AddCalls(transfer, groups_.SeatingOf(transfer), open.walk, open.next, end, calls_);
+  AddCalls(transfer, groups_.RankMapOf(transfer), open.walk, open.next, end, calls_);
+  HR_CHECK(end > open.next && end <= transfer.count && calls_.size() <= kCallsMax, end);
   if (open.begin_ns == kNever) open.begin_ns = now;
   open.next = end;
   if (end < transfer.count) open.walk.GoTo(end);
@@ -272,23 +276,23 @@ void NcclQueue::LaunchPiece(Open& open, NcclGroup& group, TimeNs now) {
 }
 
 void NcclQueue::PostCalls(Piece& piece, const Transfer& transfer) {
-  const std::vector<NcclSeat>& seats = piece.group->seats();
+  const std::vector<NcclLocalRank>& local_ranks = piece.group->local_ranks();
   std::array<NcclLaunch*, kMembersMax> launches{};
-  for (std::uint32_t seat = 0; seat < seats.size(); ++seat) {
-    NcclLaunch& launch = LauncherOf(seats[seat]).Next();
+  for (std::uint32_t local_rank = 0; local_rank < local_ranks.size(); ++local_rank) {
+    NcclLaunch& launch = LauncherOf(local_ranks[local_rank]).Next();
     launch.library = &piece.group->library();
-    launch.rank = piece.group->RankOf(seat);
-    launch.context = seats[seat].context;
-    launch.stream = seats[seat].stream;
-    launch.mark = EventOf(piece_last_, seats[seat].track).get().thing;
+    launch.rank = piece.group->RankOf(local_rank);
+    launch.context = local_ranks[local_rank].context;
+    launch.stream = local_ranks[local_rank].stream;
+    launch.mark = EventOf(piece_last_, local_ranks[local_rank].launch_stream).get().thing;
     launch.dtype = transfer.dtype;
     launch.reduction = transfer.reduction;
     launch.divisor = transfer.divisor != 0 ? transfer.divisor : transfer.members_count;
-    launches[seat] = &launch;
+    launches[local_rank] = &launch;
   }
-  for (const NcclCall& call : calls_) launches[call.seat]->calls.push_back(call);
-  for (std::uint32_t seat = 0; seat < seats.size(); ++seat) {
-    piece.launches[seat] = LauncherOf(seats[seat]).Post();
+  for (const NcclCall& call : calls_) launches[call.local_rank]->calls.push_back(call);
+  for (std::uint32_t local_rank = 0; local_rank < local_ranks.size(); ++local_rank) {
+    piece.launches[local_rank] = LauncherOf(local_ranks[local_rank]).Post();
   }
 }
 
@@ -309,18 +313,19 @@ void NcclQueue::EndTransfers(TimeNs now, std::vector<Completion>& completions) {
     completions.push_back(std::move(completion));
     open.error.reset();
     next_ = std::max(next_, first_ + 1);
+    HR_CHECK(next_ <= last_, next_, last_);
   }
 }
 
 // In all streams that it can; the first error counts.
 Status NcclQueue::Record(std::uint64_t piece) {
   Status status;
-  for (const NcclSeat& seat : PieceAt(piece).group->seats()) {
-    const PrimaryContext& context = *seat.context;
+  for (const NcclLocalRank& local_rank : PieceAt(piece).group->local_ranks()) {
+    const PrimaryContext& context = *local_rank.context;
     const CudaDriver& driver = *context.get().driver;
     const CurrentContext current(driver, context.get().context);
-    const CuResult result =
-        driver.call().event_record(EventOf(piece, seat.track).get().thing, seat.stream);
+    const CuResult result = driver.call().event_record(
+        EventOf(piece, local_rank.launch_stream).get().thing, local_rank.stream);
     if (result != CuResult::kSuccess && status) {
       status = driver.Failed(result, "mark the end of a piece");
     }
@@ -329,12 +334,13 @@ Status NcclQueue::Record(std::uint64_t piece) {
 }
 
 Result<bool> NcclQueue::IsDone(std::uint64_t piece) {
-  for (const NcclSeat& seat : PieceAt(piece).group->seats()) {
-    const CudaDriver& driver = *seat.context->get().driver;
-    const CuResult result = driver.call().event_query(EventOf(piece, seat.track).get().thing);
+  for (const NcclLocalRank& local_rank : PieceAt(piece).group->local_ranks()) {
+    const CudaDriver& driver = *local_rank.context->get().driver;
+    const CuResult result =
+        driver.call().event_query(EventOf(piece, local_rank.launch_stream).get().thing);
     if (result == CuResult::kNotReady) return false;
     if (result != CuResult::kSuccess) {
-      return driver.Failed(result, fmt::format("GPU {}", seat.context->get().device));
+      return driver.Failed(result, fmt::format("GPU {}", local_rank.context->get().device));
     }
   }
   return true;

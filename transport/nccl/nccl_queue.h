@@ -29,14 +29,14 @@ class NcclGroups {
   virtual ~NcclGroups() = default;
   // Ready for calls, or null: ask again. An error ends the transfer.
   virtual Result<NcclGroup*> GroupFor(const Transfer& transfer, TimeNs now) = 0;
-  virtual NcclSeating SeatingOf(const Transfer& transfer) const = 0;
+  virtual NcclRankMap RankMapOf(const Transfer& transfer) const = 0;
   // Must not be given out any more: it is being aborted for this. It stays until the queue uses it
   // no more.
   virtual void Lost(NcclGroup& group, const Error& error) = 0;
 };
 
 // A stream of a GPU, and what its events are made in.
-struct NcclTrack {
+struct NcclLaunchStream {
   const PrimaryContext* context = nullptr;
   CuStream stream = nullptr;
 };
@@ -46,8 +46,9 @@ struct NcclQueueOptions {
   std::size_t piece_size = std::size_t{32} << 20;
   TimeNs cancel_patience_ns = 200 * kMillisecond;
   TimeNs abort_timeout_ns = 10 * kSecond;
-  // With it, each track has a launch thread, which keeps the library as long as NCCL keeps the
-  // thread. Without, the queue's thread makes the calls, of one piece at a time; for one track.
+  // With it, each launch stream has a launch thread, which keeps the library as long as NCCL keeps
+  // the thread. Without, the queue's thread makes the calls, of one piece at a time; for one launch
+  // stream.
   std::shared_ptr<const NcclLibrary> threads_library{};
   // Between nodes: pieces are collectives to this gate, which outlives the queue. None inside a
   // node.
@@ -60,7 +61,7 @@ class NcclQueue {
 
   // All outlive the queue. Errors: what a GPU says to an event.
   static Result<std::unique_ptr<NcclQueue>> Make(NcclGroups& groups,
-                                                 std::span<const NcclTrack> tracks,
+                                                 std::span<const NcclLaunchStream> launch_streams,
                                                  const NcclQueueOptions& options);
   ~NcclQueue();
 
@@ -101,16 +102,19 @@ class NcclQueue {
     NcclGroup* group = nullptr;
     bool recorded = false;  // a mark stands behind it in each of its streams
     bool lost = false;      // its group is being aborted
-    std::array<std::uint32_t, kMembersMax> launches{};  // by seat: its launcher's number
+    std::array<std::uint32_t, kMembersMax> launches{};  // by local rank: its launcher's number
   };
 
-  NcclQueue(NcclGroups& groups, std::span<const NcclTrack> tracks, const NcclQueueOptions& options);
+  NcclQueue(NcclGroups& groups, std::span<const NcclLaunchStream> launch_streams,
+            const NcclQueueOptions& options);
   Open& At(std::uint64_t number) { return open_[number % open_.size()]; }
   const Open& At(std::uint64_t number) const { return open_[number % open_.size()]; }
   Piece& PieceAt(std::uint64_t number) { return pieces_[number % kPiecesMax]; }
-  CudaEvent& EventOf(std::uint64_t piece, std::uint32_t track);
+  CudaEvent& EventOf(std::uint64_t piece, std::uint32_t launch_stream);
   bool AnyLost() const;
-  NcclLauncher& LauncherOf(const NcclSeat& seat) { return *launchers_[seat.track]; }
+  NcclLauncher& LauncherOf(const NcclLocalRank& local_rank) {
+    return *launchers_[local_rank.launch_stream];
+  }
 
   void FollowLaunches(TimeNs now);
   bool HasLaunched(Piece& piece);
@@ -129,7 +133,7 @@ class NcclQueue {
   void Lose(NcclGroup& group, const Error& error, TimeNs now);
 
   NcclGroups& groups_;
-  std::vector<NcclTrack> tracks_;
+  std::vector<NcclLaunchStream> launch_streams_;
   NcclQueueOptions options_;
   std::vector<Open> open_;  // a ring: numbers first_ to last_, those before next_ are launched
   std::uint64_t first_ = 0;
@@ -138,11 +142,12 @@ class NcclQueue {
   std::array<Piece, kPiecesMax> pieces_{};  // a ring likewise
   std::uint64_t piece_first_ = 0;
   std::uint64_t piece_last_ = 0;
-  std::vector<CudaEvent> events_;                         // by piece and track
-  std::vector<NcclCall> calls_;                           // of the piece that is being launched
-  std::vector<std::unique_ptr<NcclLauncher>> launchers_;  // by track; they go before the events
-  TimeNs abort_deadline_ = kNever;                        // of the groups that are lost
-  std::optional<Error> broken_;  // an abort did not end: nothing is taken any more
+  std::vector<CudaEvent> events_;  // by piece and launch stream
+  std::vector<NcclCall> calls_;    // of the piece that is being launched
+  std::vector<std::unique_ptr<NcclLauncher>>
+      launchers_;                   // by launch stream; they go before the events
+  TimeNs abort_deadline_ = kNever;  // of the groups that are lost
+  std::optional<Error> broken_;     // an abort did not end: nothing is taken any more
 };
 
 }  // namespace headrace::transport

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "ipc/base/check.h"
-#include "transport/nccl/nccl_cast.h"
+#include "transport/nccl/nccl_communicator_cache.h"
 #include "transport/nccl/nccl_scalar.h"
 #include "transport/nvlink/nvlink_transport.h"
 #include "transport/pace.h"
@@ -58,12 +58,12 @@ struct NcclTransport::Parts {
         tell_kernels(options.tell_kernels),
         library(std::move(opened)),
         streams(std::move(made)),
-        cast(*library, gpus, streams,
-             {.groups_max = kGroupsMax,
-              .ctas_max = options.ctas_max,
-              .form_timeout_ns = options.form_timeout_ns}) {
+        cache(*library, gpus, streams,
+              {.groups_max = kGroupsMax,
+               .ctas_max = options.ctas_max,
+               .form_timeout_ns = options.form_timeout_ns}) {
     for (std::size_t i = 0; i < streams.size(); ++i) {
-      tracks.push_back({.context = &gpus.contexts()[i], .stream = streams[i].get().thing});
+      launch_streams.push_back({.context = &gpus.contexts()[i], .stream = streams[i].get().thing});
     }
   }
 
@@ -80,8 +80,8 @@ struct NcclTransport::Parts {
   std::uint64_t kernels_open = 0;                               // transfers
   std::shared_ptr<NcclLibrary> library;  // owners: this, and launch threads that NCCL keeps
   std::vector<CudaStream> streams;       // by GPU
-  std::vector<NcclTrack> tracks;
-  NcclCast cast;
+  std::vector<NcclLaunchStream> launch_streams;
+  NcclCommunicatorCache cache;
   std::unique_ptr<NcclQueue> queue;
   Pace pace;
   TimeNs now = 0;  // of the last call that knew it
@@ -110,7 +110,7 @@ Result<std::unique_ptr<NcclTransport>> NcclTransport::Open(const Gpus& gpus,
                          .piece_size = options.piece_size,
                          .threads = 1,
                          .device_memory = true};
-  auto queue = NcclQueue::Make(parts->cast, parts->tracks,
+  auto queue = NcclQueue::Make(parts->cache, parts->launch_streams,
                                {.transfers_max = kTransfersMax,
                                 .piece_size = options.piece_size,
                                 .cancel_patience_ns = options.cancel_patience_ns,
@@ -130,7 +130,7 @@ NcclTransport::~NcclTransport() {
   while (queue.Step(MonotonicNow(), completions) && MonotonicNow() < deadline) {
     std::this_thread::yield();
   }
-  if (queue.empty()) parts_->cast.FinishAll();
+  if (queue.empty()) parts_->cache.FinishAll();
 }
 
 namespace {
@@ -249,7 +249,7 @@ bool NcclTransport::DoWork(TimeNs now, std::vector<Completion>& completions) {
   parts.queue->Step(now, completions);
   const bool kernels_worked = parts.WorkByKernels(completions);
   // Groups that end need nobody; they are let go when there is work again, or at the end.
-  parts.cast.Sweep(*parts.queue);
+  parts.cache.Sweep(*parts.queue);
   const bool open = !parts.queue->empty() || parts.kernels_open != 0;
   return parts.pace.Looked(open, kernels_worked || parts.queue->progress() != before, now);
 }

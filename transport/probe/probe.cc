@@ -85,7 +85,7 @@ void CostProbe::EndTransfer(const Completion& completion) {
 
 void CostProbe::EndAgreement() {
   agreeing_ = false;
-  const double size = static_cast<double>(kProbeSteps[step_].size);
+  const auto size = static_cast<double>(kProbeSteps[step_].size);
   if (!std::isfinite(agreed_seconds_) || agreed_seconds_ <= 0) {
     result_ = Error(Code::kMismatch,
                     fmt::format("measure the cost of the links: the nodes agreed on {} s for {} "

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <span>
 
+#include "ipc/base/check.h"
 #include "transport/digest.h"
 #include "transport/shm/move.h"
 
 namespace headrace::transport {
 
 void Piecework::Open(const Transfer& transfer, std::uint32_t threads) {
+  HR_CHECK(!HasPieces() && threads >= 1, count_, threads);
   transfer_ = &transfer;
   count_ = transfer.count;
   // Twice the threads: the rest after a thread took its piece still feeds all the others.

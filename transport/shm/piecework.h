@@ -1,4 +1,4 @@
-// The transfer that the lane's thread and its crew work on together: a cursor that hands out
+// The transfer that the lane's thread and its worker pool work on together: a cursor that hands out
 // pieces.
 #pragma once
 
@@ -41,7 +41,7 @@ class Piecework {
   std::uint64_t piece_min_ = 1;
   std::array<std::atomic<std::uint64_t>, kMembersMax> digests_{};  // so far, of each member
   // On a cache line of its own: all threads write it. Relaxed throughout, since it only divides the
-  // work; the crew's mutex orders the work itself before the completion.
+  // work; the worker pool's mutex orders the work itself before the completion.
   alignas(64) std::atomic<std::uint64_t> cursor_{0};
 };
 

@@ -8,7 +8,7 @@
 namespace headrace::transport {
 namespace {
 
-// From here on, in bytes over all members, waking the crew pays for itself. See the README.
+// From here on, in bytes over all members, waking the worker pool pays for itself. See the README.
 constexpr std::size_t kLargeSize = std::size_t{2} << 20;
 
 constexpr std::uint32_t Bit(Collective kind) { return 1U << static_cast<unsigned>(kind); }
@@ -27,7 +27,7 @@ Capabilities MakeCapabilities(std::uint32_t threads) {
 }  // namespace
 
 ShmTransport::ShmTransport(std::uint32_t threads, Waker& waker)
-    : capabilities_(MakeCapabilities(threads)), slots_(kTransfersMax), crew_(threads - 1, waker) {
+    : capabilities_(MakeCapabilities(threads)), slots_(kTransfersMax), pool_(threads - 1, waker) {
   HR_CHECK(threads >= 1, threads);
   for (std::uint32_t i = kTransfersMax; i > 0; --i) free_.push_back(i - 1);
   queue_.reserve(kTransfersMax);
@@ -43,6 +43,7 @@ PostResult ShmTransport::Post(const Transfer& transfer, TimeNs) {
   free_.pop_back();
   slots_[index] = {.transfer = transfer};
   queue_.push_back(index);
+  HR_CHECK(free_.size() + queue_.size() == kTransfersMax, free_.size(), queue_.size());
   return PostResult::kAccepted;
 }
 
@@ -66,7 +67,7 @@ bool ShmTransport::DoWork(TimeNs now, std::vector<Completion>& completions) {
   if (!begun_) Begin(head);
   work_.DoPiece();
   if (work_.HasPieces()) return true;
-  if (shared_ && !crew_.Withdraw()) return false;
+  if (shared_ && !pool_.Withdraw()) return false;
   completions.push_back({.token = head.transfer.token,
                          .code = head.cancelled ? Code::kCancelled : Code::kOk,
                          .begin_ns = head.begin_ns,
@@ -74,12 +75,14 @@ bool ShmTransport::DoWork(TimeNs now, std::vector<Completion>& completions) {
   if (head.transfer.digest) work_.Report(completions.back());
   free_.push_back(queue_.front());
   queue_.erase(queue_.begin());
+  HR_CHECK(free_.size() + queue_.size() == kTransfersMax, free_.size(), queue_.size());
   begun_ = false;
   return !queue_.empty();
 }
 
 // A transfer that was cancelled before it began does not wait for its turn.
 void ShmTransport::ReportCancelled(TimeNs now, std::vector<Completion>& completions) {
+  std::size_t reported = 0;
   for (std::size_t i = begun_ ? 1 : 0; i < queue_.size();) {
     const std::uint32_t index = queue_[i];
     if (!slots_[index].cancelled) {
@@ -92,16 +95,19 @@ void ShmTransport::ReportCancelled(TimeNs now, std::vector<Completion>& completi
                            .end_ns = now});
     free_.push_back(index);
     queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(i));
+    ++reported;
   }
+  HR_CHECK(reported == cancelled_count_, reported, cancelled_count_);
   cancelled_count_ = 0;
 }
 
 void ShmTransport::Begin(Slot& head) {
+  HR_CHECK(!begun_ && !work_.HasPieces(), head.transfer.token);
   begun_ = true;
   head.begin_ns = MonotonicNow();
   shared_ = IsLarge(head.transfer);
   work_.Open(head.transfer, shared_ ? capabilities_.threads : 1);
-  if (shared_) crew_.Offer(work_, queue_.size() > 1);
+  if (shared_) pool_.Offer(work_, queue_.size() > 1);
 }
 
 bool ShmTransport::IsLarge(const Transfer& transfer) const {

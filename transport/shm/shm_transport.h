@@ -1,17 +1,17 @@
 // The lane inside one node: the members' memory is mapped here, and is summed in place.
 //
 // Transfers are worked on one at a time, in the order of their posts. A small one is done by the
-// lane's thread within one DoWork; a large one is offered to the crew as well, and DoWork does one
-// piece of it per call. Begin and end times are read from CLOCK_MONOTONIC, because a transfer may
-// begin and end within one call.
+// lane's thread within one DoWork; a large one is offered to the worker pool as well, and DoWork
+// does one piece of it per call. Begin and end times are read from CLOCK_MONOTONIC, because a
+// transfer may begin and end within one call.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "transport/shm/crew.h"
 #include "transport/shm/piecework.h"
+#include "transport/shm/worker_pool.h"
 #include "transport/transport.h"
 
 namespace headrace::transport {
@@ -46,10 +46,10 @@ class ShmTransport final : public Transport {
   std::vector<std::uint32_t> free_;    // indices of slots_ without a transfer
   std::vector<std::uint32_t> queue_;   // indices of slots_ in order of their posts
   bool begun_ = false;                 // the head of the queue is being worked on
-  bool shared_ = false;                // ... and offered to the crew
+  bool shared_ = false;                // ... and offered to the worker pool
   std::uint32_t cancelled_count_ = 0;  // queued transfers that wait for their report
   Piecework work_;
-  Crew crew_;  // last: its threads work on the members above
+  WorkerPool pool_;  // last: its threads work on the members above
 };
 
 }  // namespace headrace::transport

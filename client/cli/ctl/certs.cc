@@ -104,9 +104,9 @@ Status Sign(X509& certificate, X509& issuer, EVP_PKEY& key) {
   return done ? Status() : Failed("sign a certificate");
 }
 
-Status AddNames(X509& certificate, const NodeWish& wish) {
-  std::vector<std::string> hosts = {std::string(kServiceName), wish.name};
-  hosts.insert(hosts.end(), wish.hosts.begin(), wish.hosts.end());
+Status AddNames(X509& certificate, const NodeRequest& request) {
+  std::vector<std::string> hosts = {std::string(kServiceName), request.name};
+  hosts.insert(hosts.end(), request.hosts.begin(), request.hosts.end());
   const UniqueNames names(GENERAL_NAMES_new());
   if (!names) return Failed("make a list of names");
   for (std::size_t i = 0; i < hosts.size(); ++i) {
@@ -150,13 +150,13 @@ struct Authority {
   std::int64_t until_unix_s = 0;
 };
 
-Result<Authority> ReadAuthority(const NodeWish& wish) {
-  const std::string path = wish.authority + "/authority.crt";
+Result<Authority> ReadAuthority(const NodeRequest& request) {
+  const std::string path = request.authority + "/authority.crt";
   Result<UniqueCertificate> certificate = ReadCertificate(path);
   if (!certificate) {
     return certificate.error().Within("read the authority (made by `headracectl certs authority`)");
   }
-  Result<UniqueKey> key = ReadKey(wish.authority + "/authority.key");
+  Result<UniqueKey> key = ReadKey(request.authority + "/authority.key");
   if (!key) return key.error();
   if (X509_check_ca(certificate->get()) != 1) {
     return Wrong(path + " is no authority's certificate, and cannot sign others");
@@ -164,12 +164,12 @@ Result<Authority> ReadAuthority(const NodeWish& wish) {
   if (X509_check_private_key(certificate->get(), key->get()) != 1) {
     return OpensslError(
         Code::kInvalidArgument,
-        fmt::format("{0}/authority.key does not belong to {0}/authority.crt", wish.authority));
+        fmt::format("{0}/authority.key does not belong to {0}/authority.crt", request.authority));
   }
   Result<std::string> text = PemOf(*certificate->get());
   if (!text) return text.error();
   const std::int64_t until = UnixSeconds(X509_get0_notAfter(certificate->get()));
-  if (until <= wish.now_unix_s) {
+  if (until <= request.now_unix_s) {
     return Error(Code::kUnavailable, path +
                                          " has expired: make a new authority, and new "
                                          "certificates for all nodes");
@@ -180,10 +180,11 @@ Result<Authority> ReadAuthority(const NodeWish& wish) {
                    .until_unix_s = until};
 }
 
-Result<UniqueCertificate> SignNode(const NodeWish& wish, Authority& authority, EVP_PKEY& key) {
+Result<UniqueCertificate> SignNode(const NodeRequest& request, Authority& authority,
+                                   EVP_PKEY& key) {
   Result<UniqueCertificate> certificate =
-      Blank(key, wish.name, wish.now_unix_s - kBackdated,
-            std::min(wish.now_unix_s + wish.days * kDay, authority.until_unix_s));
+      Blank(key, request.name, request.now_unix_s - kBackdated,
+            std::min(request.now_unix_s + request.days * kDay, authority.until_unix_s));
   if (!certificate) return certificate.error();
   X509& made = *certificate->get();
   X509& issuer = *authority.certificate.get();
@@ -194,7 +195,7 @@ Result<UniqueCertificate> SignNode(const NodeWish& wish, Authority& authority, E
                                     std::pair{NID_authority_key_identifier, "keyid:always"}}) {
     if (Status status = Extend(made, issuer, kind, value); !status) return status.error();
   }
-  if (Status status = AddNames(made, wish); !status) return status.error();
+  if (Status status = AddNames(made, request); !status) return status.error();
   if (Status status = Sign(made, issuer, *authority.key.get()); !status) return status.error();
   return certificate;
 }
@@ -208,21 +209,21 @@ Status CopyAuthority(const std::string& path, const std::string& text, bool forc
 
 }  // namespace
 
-Result<CertificatePaths> MakeAuthority(const AuthorityWish& wish) {
-  const CertificatePaths paths = {.authority = wish.out + "/authority.crt",
-                                  .certificate = wish.out + "/authority.crt",
-                                  .key = wish.out + "/authority.key"};
-  if (Status status = CheckDays(wish.days); !status) return status.error();
-  if (Status status = MakeFolder(wish.out, 0700); !status) return status.error();
-  if (Status status = CheckFree(paths, wish.force); !status) return status.error();
+Result<CertificatePaths> MakeAuthority(const AuthorityRequest& request) {
+  const CertificatePaths paths = {.authority = request.out + "/authority.crt",
+                                  .certificate = request.out + "/authority.crt",
+                                  .key = request.out + "/authority.key"};
+  if (Status status = CheckDays(request.days); !status) return status.error();
+  if (Status status = MakeFolder(request.out, 0700); !status) return status.error();
+  if (Status status = CheckFree(paths, request.force); !status) return status.error();
   // Two authorities differ by name too, so that an error can say which one is meant.
   const Result<std::string> mark = RandomHex();
   if (!mark) return mark.error();
   const UniqueKey key(EVP_EC_gen("P-256"));
   if (!key) return Failed("make a key");
   const Result<UniqueCertificate> certificate =
-      Blank(*key.get(), "Headrace authority " + *mark, wish.now_unix_s - kBackdated,
-            wish.now_unix_s + wish.days * kDay);
+      Blank(*key.get(), "Headrace authority " + *mark, request.now_unix_s - kBackdated,
+            request.now_unix_s + request.days * kDay);
   if (!certificate) return certificate.error();
   X509& made = *certificate->get();
   for (const auto& [kind, value] : {std::pair{NID_basic_constraints, "critical,CA:TRUE,pathlen:0"},
@@ -231,36 +232,37 @@ Result<CertificatePaths> MakeAuthority(const AuthorityWish& wish) {
     if (Status status = Extend(made, made, kind, value); !status) return status.error();
   }
   if (Status status = Sign(made, made, *key.get()); !status) return status.error();
-  if (Status status = WritePair(paths, made, *key.get(), wish.force); !status) {
+  if (Status status = WritePair(paths, made, *key.get(), request.force); !status) {
     return status.error();
   }
   return paths;
 }
 
-Result<CertificatePaths> MakeNodeCertificate(const NodeWish& wish) {
-  const CertificatePaths paths = {.authority = wish.out + "/authority.crt",
-                                  .certificate = wish.out + "/" + wish.name + ".crt",
-                                  .key = wish.out + "/" + wish.name + ".key"};
-  if (Status status = CheckName(wish.name); !status) return status.error();
-  if (Status status = CheckDays(wish.days); !status) return status.error();
-  if (wish.name == "authority") {
+Result<CertificatePaths> MakeNodeCertificate(const NodeRequest& request) {
+  const CertificatePaths paths = {.authority = request.out + "/authority.crt",
+                                  .certificate = request.out + "/" + request.name + ".crt",
+                                  .key = request.out + "/" + request.name + ".key"};
+  if (Status status = CheckName(request.name); !status) return status.error();
+  if (Status status = CheckDays(request.days); !status) return status.error();
+  if (request.name == "authority") {
     return Wrong("a node called authority would take the authority's files: call it otherwise");
   }
-  if (wish.hosts.size() > kHostsMax) {
-    return Wrong(fmt::format("{} hosts, at most {} are possible", wish.hosts.size(), kHostsMax));
+  if (request.hosts.size() > kHostsMax) {
+    return Wrong(fmt::format("{} hosts, at most {} are possible", request.hosts.size(), kHostsMax));
   }
-  Result<Authority> authority = ReadAuthority(wish);
+  Result<Authority> authority = ReadAuthority(request);
   if (!authority) return authority.error();
-  if (Status status = MakeFolder(wish.out, 0755); !status) return status.error();
-  if (Status status = CheckFree(paths, wish.force); !status) return status.error();
+  if (Status status = MakeFolder(request.out, 0755); !status) return status.error();
+  if (Status status = CheckFree(paths, request.force); !status) return status.error();
   const UniqueKey key(EVP_EC_gen("P-256"));
   if (!key) return Failed("make a key");
-  const Result<UniqueCertificate> certificate = SignNode(wish, *authority, *key.get());
+  const Result<UniqueCertificate> certificate = SignNode(request, *authority, *key.get());
   if (!certificate) return certificate.error();
-  if (Status status = CopyAuthority(paths.authority, authority->text, wish.force); !status) {
+  if (Status status = CopyAuthority(paths.authority, authority->text, request.force); !status) {
     return status.error();
   }
-  if (Status status = WritePair(paths, *certificate->get(), *key.get(), wish.force, wish.owner);
+  if (Status status =
+          WritePair(paths, *certificate->get(), *key.get(), request.force, request.owner);
       !status) {
     return status.error();
   }

@@ -20,14 +20,14 @@ inline constexpr int kNodeDays = 365;
 inline constexpr int kDaysMax = 36500;
 inline constexpr std::size_t kHostsMax = 64;
 
-struct AuthorityWish {
+struct AuthorityRequest {
   std::string out;  // folder; gets authority.key and authority.crt
   int days = kAuthorityDays;
   bool force = false;
   std::int64_t now_unix_s = 0;
 };
 
-struct NodeWish {
+struct NodeRequest {
   std::string name;
   std::string authority;           // folder with the authority's two files
   std::string out;                 // folder; gets NAME.key, NAME.crt and a copy of authority.crt
@@ -45,7 +45,7 @@ struct CertificatePaths {
   std::string key;
 };
 
-Result<CertificatePaths> MakeAuthority(const AuthorityWish& wish);
-Result<CertificatePaths> MakeNodeCertificate(const NodeWish& wish);
+Result<CertificatePaths> MakeAuthority(const AuthorityRequest& request);
+Result<CertificatePaths> MakeNodeCertificate(const NodeRequest& request);
 
 }  // namespace headrace::ctl

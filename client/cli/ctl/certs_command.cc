@@ -25,9 +25,9 @@ std::string Absolute(const std::string& path) {
   return ignored ? path : whole.lexically_normal().string();
 }
 
-int Authority(AuthorityWish wish) {
-  wish.now_unix_s = std::time(nullptr);
-  const Result<CertificatePaths> made = MakeAuthority(wish);
+int Authority(AuthorityRequest request) {
+  request.now_unix_s = std::time(nullptr);
+  const Result<CertificatePaths> made = MakeAuthority(request);
   if (!made) return Refuse(made.error());
   fmt::print("{}\n{}\nkeep {} where only you make certificates: no node needs it\n",
              Absolute(made->certificate), Absolute(made->key),
@@ -36,19 +36,19 @@ int Authority(AuthorityWish wish) {
 }
 
 // Prints what goes into the service's configuration.
-int Node(NodeWish wish) {
-  wish.now_unix_s = std::time(nullptr);
-  const Result<CertificatePaths> made = MakeNodeCertificate(wish);
+int Node(NodeRequest request) {
+  request.now_unix_s = std::time(nullptr);
+  const Result<CertificatePaths> made = MakeNodeCertificate(request);
   if (!made) return Refuse(made.error());
   fmt::print(
       "# for the configuration of the service on {0}\nnode_name = \"{0}\"\ntls_authority = "
       "\"{1}\"\ntls_certificate = \"{2}\"\ntls_key = \"{3}\"\n",
-      wish.name, Absolute(made->authority), Absolute(made->certificate), Absolute(made->key));
+      request.name, Absolute(made->authority), Absolute(made->certificate), Absolute(made->key));
   return kExitOk;
 }
 
 int Show(const std::string& path, bool json) {
-  const Result<CertificateText> certificate = LookAtCertificate(path);
+  const Result<CertificateText> certificate = ReadCertificateText(path);
   if (!certificate) return Refuse(certificate.error());
   const std::int64_t now_unix_s = std::time(nullptr);
   const std::string text = json ? CertificateJson(*certificate, now_unix_s).dump(2) + "\n"
@@ -71,7 +71,7 @@ void AddCertsCommand(CLI::App& app, const bool& json, int& exit_code) {
   };
 
   // Owned by the callbacks, which live as long as the app.
-  const auto authority = std::make_shared<AuthorityWish>();
+  const auto authority = std::make_shared<AuthorityRequest>();
   CLI::App* make = add("authority", "makes an authority: the one whose signature nodes believe");
   make->add_option("--out", authority->out, "folder for authority.key and authority.crt")
       ->required();
@@ -82,7 +82,7 @@ void AddCertsCommand(CLI::App& app, const bool& json, int& exit_code) {
   AddExamples(*make, {"certs authority --out authority"});
   make->callback([authority, &exit_code] { exit_code = Authority(*authority); });
 
-  const auto node = std::make_shared<NodeWish>();
+  const auto node = std::make_shared<NodeRequest>();
   CLI::App* sign = add("node", "makes a node's key and certificate, signed by the authority");
   sign->add_option("name", node->name, "the node's name, as its service's node_name")->required();
   sign->add_option("--authority", node->authority, "folder of the authority")->required();

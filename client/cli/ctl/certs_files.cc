@@ -39,7 +39,7 @@ Status GiveTo(int fd, const std::string& owner, const std::string& path) {
 }
 
 // The temporary file takes the name it is for.
-Status TakeName(const std::string& temporary, const std::string& path, bool force) {
+Status MoveIntoPlace(const std::string& temporary, const std::string& path, bool force) {
   if (force) {
     if (::rename(temporary.c_str(), path.c_str()) != 0) return SystemError("write " + path, errno);
     return {};
@@ -129,7 +129,7 @@ Status WriteText(const std::string& path, std::string_view text, unsigned mode, 
   if (status && ::fchmod(fd.get(), mode) != 0) status = SystemError("chmod " + path, errno);
   // Before it has its name: nobody finds it with another owner.
   if (status && !owner.empty()) status = GiveTo(fd.get(), owner, path);
-  if (status) status = TakeName(temporary, path, force);
+  if (status) status = MoveIntoPlace(temporary, path, force);
   if (!status) ::unlink(temporary.c_str());
   return status;
 }

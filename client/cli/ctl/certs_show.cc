@@ -73,7 +73,7 @@ std::string StateAt(const CertificateText& certificate, std::int64_t now_unix_s)
 
 }  // namespace
 
-Result<CertificateText> LookAtCertificate(const std::string& path) {
+Result<CertificateText> ReadCertificateText(const std::string& path) {
   const Result<UniqueCertificate> read = ReadCertificate(path);
   if (!read) return read.error();
   X509& certificate = *read->get();

@@ -23,7 +23,7 @@ struct CertificateText {
   bool ValidAt(std::int64_t unix_s) const { return from_unix_s <= unix_s && unix_s < until_unix_s; }
 };
 
-Result<CertificateText> LookAtCertificate(const std::string& path);
+Result<CertificateText> ReadCertificateText(const std::string& path);
 std::string CertificateTable(const CertificateText& certificate, std::int64_t now_unix_s);
 Json CertificateJson(const CertificateText& certificate, std::int64_t now_unix_s);
 

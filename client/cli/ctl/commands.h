@@ -9,7 +9,7 @@
 #include <string>
 
 #include "client/cli/ctl/console.h"
-#include "client/cli/options/range.h"
+#include "ipc/base/option_range.h"
 
 namespace headrace::ctl {
 
@@ -33,7 +33,7 @@ void AddExamples(CLI::App& command, std::initializer_list<const char*> examples)
 void AddWatch(CLI::App& command, Watch& watch, const std::string& count_flags = "-n,--count");
 template <typename Number>
 CLI::Option* CheckRange(CLI::Option* option, Number least, Number most) {
-  return option->check(cli::Between(least, most));
+  return option->check(Between(least, most));
 }
 // --timeout, in seconds.
 void AddTimeout(CLI::App& command, double& seconds);

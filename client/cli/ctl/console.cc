@@ -71,7 +71,7 @@ Result<Snapshot> ReadNow(const Globals& globals, Liveness& liveness) {
   Result<Snapshot> snapshot = ReadBoard(globals.board_path);
   if (snapshot) {
     liveness =
-        LookAtService(globals.board_path, snapshot->service.pid, snapshot->service.started_ns);
+        LivenessOfService(globals.board_path, snapshot->service.pid, snapshot->service.started_ns);
   }
   return snapshot;
 }

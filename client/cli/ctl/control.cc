@@ -26,8 +26,8 @@ Error Refused(std::uint8_t code, const std::string& text) {
 
 // Says hello and runs `converse(admin)`, which ends by filling `result`, as one promise.
 template <typename Answer, typename Converse>
-kj::Promise<void> SayHello(schema::Entrance::Client entrance, Result<Answer>& result,
-                           Converse& converse) {
+kj::Promise<void> Greet(schema::Entrance::Client entrance, Result<Answer>& result,
+                        Converse& converse) {
   auto request = entrance.adminRequest();
   request.initHello().setProtocolVersion(schema::PROTOCOL_VERSION);
   request.getHello().setProgram("headracectl");
@@ -62,8 +62,8 @@ Result<Answer> Talk(const std::string& socket_path, TimeNs timeout_ns, Result<An
                                    stream = kj::mv(connected);
                                    reached = true;
                                    client = kj::heap<capnp::TwoPartyClient>(*stream);
-                                   return SayHello(client->bootstrap().castAs<schema::Entrance>(),
-                                                   result, converse);
+                                   return Greet(client->bootstrap().castAs<schema::Entrance>(),
+                                                result, converse);
                                  });
                  talk.exclusiveJoin(kj::mv(late)).wait(io.waitScope);
                })) {

@@ -13,19 +13,19 @@
 namespace headrace::ctl {
 namespace {
 
-Finding CheckService(const Patient& patient) {
-  if (!patient.board) {
+Finding CheckService(const DiagnosticInput& input) {
+  if (!input.board) {
     return {"service", Level::kProblem,
-            "no board tells of a running service: " + patient.board.error().text(),
+            "no board tells of a running service: " + input.board.error().text(),
             "start headraced, or name its board with --board or HEADRACE_BOARD"};
   }
-  const ipc::ServiceRow& service = patient.board->service;
+  const ipc::ServiceRow& service = input.board->service;
   const std::string who = fmt::format("pid {}", service.pid);
-  if (patient.liveness == Liveness::kGone) {
+  if (input.liveness == Liveness::kGone) {
     return {"service", Level::kProblem, who + " is gone and left its board behind",
             "start headraced; it takes over board and socket"};
   }
-  if (patient.liveness == Liveness::kStopped) {
+  if (input.liveness == Liveness::kStopped) {
     return {"service", Level::kProblem, who + " is stopped by a signal",
             fmt::format("kill -CONT {}", service.pid)};
   }
@@ -35,45 +35,45 @@ Finding CheckService(const Patient& patient) {
             "it takes no new jobs in this state"};
   }
   return {"service", Level::kOk,
-          fmt::format("{} is {}, version {}", who, LivenessName(patient.liveness),
+          fmt::format("{} is {}, version {}", who, LivenessName(input.liveness),
                       ipc::GetText(service.version)),
           ""};
 }
 
-Finding CheckBoard(const Patient& patient) {
-  const FileLook& file = patient.machine.board;
-  if (patient.board->rows_unread > 0) {
+Finding CheckBoard(const DiagnosticInput& input) {
+  const FileState& file = input.machine.board;
+  if (input.board->rows_unread > 0) {
     return {"board", Level::kWarning,
-            fmt::format("{} rows are being written all the time", patient.board->rows_unread),
+            fmt::format("{} rows are being written all the time", input.board->rows_unread),
             "the service was stopped in the middle of them, or is stuck there"};
   }
   if ((file.mode & 022U) != 0) {
     return {"board", Level::kWarning,
-            fmt::format("{} has mode {:04o}: others may write it", patient.board_path, file.mode),
+            fmt::format("{} has mode {:04o}: others may write it", input.board_path, file.mode),
             "set board_mode to 0o644 or less"};
   }
   return {"board", Level::kOk,
-          fmt::format("{} has version {}, mode {:04o}, uid {}", patient.board_path,
+          fmt::format("{} has version {}, mode {:04o}, uid {}", input.board_path,
                       ipc::kBoardVersion, file.mode, file.uid),
           ""};
 }
 
-Finding CheckSocket(const Patient& patient) {
-  const FileLook& file = patient.machine.socket;
+Finding CheckSocket(const DiagnosticInput& input) {
+  const FileState& file = input.machine.socket;
   if (!file.exists) {
-    const std::string what = patient.socket_path + " does not exist";
+    const std::string what = input.socket_path + " does not exist";
     // Then that is said already.
-    const bool gone = !patient.board || patient.liveness == Liveness::kGone;
+    const bool gone = !input.board || input.liveness == Liveness::kGone;
     if (gone) return {"socket", Level::kNote, what, ""};
     return {"socket", Level::kProblem, what,
             "name the service's socket with --socket or HEADRACE_SOCKET, or restart headraced"};
   }
   if (!file.is_socket) {
-    return {"socket", Level::kProblem, patient.socket_path + " is not a socket",
+    return {"socket", Level::kProblem, input.socket_path + " is not a socket",
             "move the file away and start headraced"};
   }
   const std::string what =
-      fmt::format("{} has mode {:04o}, uid {}", patient.socket_path, file.mode, file.uid);
+      fmt::format("{} has mode {:04o}, uid {}", input.socket_path, file.mode, file.uid);
   if (!file.may_write) {
     return {"socket", Level::kProblem, what + ": this user may not attach",
             "set socket_mode, or join the group that owns it"};
@@ -81,29 +81,29 @@ Finding CheckSocket(const Patient& patient) {
   return {"socket", Level::kOk, what, ""};
 }
 
-Finding CheckAnswer(const Patient& patient) {
-  if (!patient.ping) {
-    const bool late = patient.ping.error().code() == Code::kTimeout;
-    return {"answer", Level::kProblem, patient.ping.error().text(),
+Finding CheckAnswer(const DiagnosticInput& input) {
+  if (!input.ping) {
+    const bool late = input.ping.error().code() == Code::kTimeout;
+    return {"answer", Level::kProblem, input.ping.error().text(),
             late ? "the service is stopped or stuck: headracectl queue shows its last state"
                  : "see the checks of service and socket"};
   }
   return {"answer", Level::kOk,
           fmt::format("control and dispatch answer in {}, {} with the round trip to them",
-                      FormatAge(patient.ping->dispatch_ns), FormatAge(patient.ping->round_trip_ns)),
+                      FormatAge(input.ping->dispatch_ns), FormatAge(input.ping->round_trip_ns)),
           ""};
 }
 
-Finding CheckProtocol(const Patient& patient) {
-  if (!patient.board) {
+Finding CheckProtocol(const DiagnosticInput& input) {
+  if (!input.board) {
     return {"protocol", Level::kNote,
-            fmt::format("this program speaks version {}", patient.protocol_version), ""};
+            fmt::format("this program speaks version {}", input.protocol_version), ""};
   }
-  const std::uint32_t theirs = patient.board->service.protocol_version;
-  if (theirs != patient.protocol_version) {
+  const std::uint32_t theirs = input.board->service.protocol_version;
+  if (theirs != input.protocol_version) {
     return {"protocol", Level::kProblem,
             fmt::format("the service speaks version {}, this program {}", theirs,
-                        patient.protocol_version),
+                        input.protocol_version),
             "install client and service of one version"};
   }
   return {"protocol", Level::kOk, fmt::format("both speak version {}", theirs), ""};
@@ -147,38 +147,38 @@ Finding CheckLog(const Snapshot& board) {
           "see where headraced's stderr goes; the last events are in headracectl events"};
 }
 
-Finding CheckSteering(const Patient& patient) {
-  const std::uint32_t uid = patient.machine.uid;
-  if (uid == 0 || uid == patient.board->service.uid) {
+Finding CheckSteering(const DiagnosticInput& input) {
+  const std::uint32_t uid = input.machine.uid;
+  if (uid == 0 || uid == input.board->service.uid) {
     return {"steering", Level::kOk, fmt::format("uid {} may steer every job", uid), ""};
   }
-  const auto own = std::count_if(patient.board->jobs.begin(), patient.board->jobs.end(),
+  const auto own = std::count_if(input.board->jobs.begin(), input.board->jobs.end(),
                                  [uid](const ipc::JobRow& job) { return job.owner_uid == uid; });
   return {"steering", Level::kNote,
           fmt::format("uid {} may steer its own jobs, {} of {}; root and uid {} may steer all", uid,
-                      own, patient.board->jobs.size(), patient.board->service.uid),
+                      own, input.board->jobs.size(), input.board->service.uid),
           ""};
 }
 
 // The way through dispatch and each lane, one finding each.
-void CheckDataPath(const Patient& patient, Findings& findings) {
-  if (!patient.probe) {
-    findings.push_back({"data path", Level::kProblem, patient.probe.error().text(),
+void CheckDataPath(const DiagnosticInput& input, Findings& findings) {
+  if (!input.probe) {
+    findings.push_back({"data path", Level::kProblem, input.probe.error().text(),
                         "headracectl queue shows what it did last"});
     return;
   }
-  const bool dispatched = patient.probe->dispatch_ns >= 0;
+  const bool dispatched = input.probe->dispatch_ns >= 0;
   findings.push_back(
       {"data path", dispatched ? Level::kOk : Level::kProblem,
-       dispatched ? fmt::format("dispatch answers within {}", FormatAge(patient.probe->dispatch_ns))
+       dispatched ? fmt::format("dispatch answers within {}", FormatAge(input.probe->dispatch_ns))
                   : "dispatch does not answer within a second",
        dispatched ? "" : "it is stuck: keep a core file (gcore), and restart the service"});
-  for (const PartProbe& part : patient.probe->parts) {
+  for (const PartProbe& part : input.probe->parts) {
     if (part.answered) continue;
     findings.push_back({part.name, Level::kProblem, "does not answer within a second",
                         "its thread is stuck: keep a core file (gcore), and restart the service"});
   }
-  for (const LaneProbe& lane : patient.probe->lanes) {
+  for (const LaneProbe& lane : input.probe->lanes) {
     const std::string check = "lane " + lane.name;
     if (!lane.answered) {
       findings.push_back(
@@ -222,20 +222,21 @@ Finding CheckPeer(const PeerProbe& peer) {
   return {check, Level::kOk, text, ""};
 }
 
-void CheckPeers(const Patient& patient, Findings& findings) {
-  if (!patient.peers) {
-    findings.push_back({"peers", Level::kWarning, patient.peers.error().text(), "ask again"});
+void CheckPeers(const DiagnosticInput& input, Findings& findings) {
+  if (!input.peers) {
+    findings.push_back({"peers", Level::kWarning, input.peers.error().text(), "ask again"});
     return;
   }
-  if (patient.peers->empty()) {
+  if (input.peers->empty()) {
     findings.push_back({"peers", Level::kNote, "no other node is known: no job spans several", ""});
   }
-  for (const PeerProbe& peer : *patient.peers) findings.push_back(CheckPeer(peer));
+  for (const PeerProbe& peer : *input.peers) findings.push_back(CheckPeer(peer));
 }
 
 // Of the certificate that the service uses, which need not be the one in its files.
 Finding CheckCertificate(const Snapshot& board) {
   constexpr std::int64_t kDay = 24 * 3600;
+  constexpr std::int64_t kWarnAhead = 30 * kDay;
   constexpr const char* kRemedy =
       "`headracectl certs node` makes a new one; the service reads the files when they change";
   const ipc::CertificateRow& row = board.certificate;
@@ -257,7 +258,7 @@ Finding CheckCertificate(const Snapshot& board) {
             fmt::format("{}; its files have changed and are not used: {}", text, refused),
             "mend the files; the service looks at them again by itself"};
   }
-  if (now_unix_s >= row.warn_from_unix_s) return {"certificate", Level::kWarning, text, kRemedy};
+  if (left_s < kWarnAhead) return {"certificate", Level::kWarning, text, kRemedy};
   return {"certificate", Level::kOk, text, ""};
 }
 
@@ -283,34 +284,34 @@ std::string TomlText(const std::string& toml, const std::string& key) {
   return "";
 }
 
-Findings Examine(const Patient& patient) {
-  Findings findings = {CheckService(patient)};
-  if (patient.board && patient.liveness != Liveness::kGone && patient.machine.threads.count > 0) {
-    findings.push_back(CheckThreads(patient.machine.threads));
+Findings Examine(const DiagnosticInput& input) {
+  Findings findings = {CheckService(input)};
+  if (input.board && input.liveness != Liveness::kGone && input.machine.threads.count > 0) {
+    findings.push_back(CheckThreads(input.machine.threads));
   }
-  findings.push_back(CheckSocket(patient));
+  findings.push_back(CheckSocket(input));
   // One failure is one problem: what follows from it is a note.
   const bool is_known = HasProblem(findings);
-  findings.push_back(CheckAnswer(patient));
-  if (is_known && !patient.ping) findings.back().level = Level::kNote;
+  findings.push_back(CheckAnswer(input));
+  if (is_known && !input.ping) findings.back().level = Level::kNote;
   // Without an answer to the first question, the others would only say the same again.
-  if (patient.ping) {
-    CheckDataPath(patient, findings);
-    CheckPeers(patient, findings);
-    findings.push_back(CheckHttp(patient.configuration));
+  if (input.ping) {
+    CheckDataPath(input, findings);
+    CheckPeers(input, findings);
+    findings.push_back(CheckHttp(input.configuration));
   }
-  if (patient.board && patient.board->certificate.in_use != 0) {
-    findings.push_back(CheckCertificate(*patient.board));
+  if (input.board && input.board->certificate.in_use != 0) {
+    findings.push_back(CheckCertificate(*input.board));
   }
-  findings.push_back(CheckProtocol(patient));
-  if (patient.board) {
-    findings.push_back(CheckBoard(patient));
-    findings.push_back(CheckSteering(patient));
-    findings.push_back(CheckJobs(*patient.board));
-    findings.push_back(CheckLog(*patient.board));
+  findings.push_back(CheckProtocol(input));
+  if (input.board) {
+    findings.push_back(CheckBoard(input));
+    findings.push_back(CheckSteering(input));
+    findings.push_back(CheckJobs(*input.board));
+    findings.push_back(CheckLog(*input.board));
   }
-  ExamineMachine(patient, findings);
-  ExamineDevices(patient, findings);
+  ExamineMachine(input, findings);
+  ExamineDevices(input, findings);
   return findings;
 }
 

@@ -5,14 +5,14 @@
 #include <vector>
 
 #include "client/cli/ctl/control.h"
+#include "client/cli/ctl/diagnostic_input.h"
 #include "client/cli/ctl/findings.h"
-#include "client/cli/ctl/patient.h"
 
 namespace headrace::ctl {
 
 // Of service and machine; the answers of a service that does not answer are left out once it is
 // known.
-Findings Examine(const Patient& patient);
+Findings Examine(const DiagnosticInput& input);
 
 // Of an attempt to reach the service at that address.
 Findings ExaminePeer(const std::string& address, const Result<std::vector<PeerStep>>& steps);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr TimeNs kPeerTrial = 25 * kSecond;
 
-struct Wish {
+struct DoctorOptions {
   double timeout_seconds = 2;
   bool probe = false;
   std::string peer;
@@ -21,28 +21,28 @@ struct Wish {
   std::string mps_directory = "/tmp/nvidia-mps";
 };
 
-int Doctor(const Globals& globals, const Wish& wish) {
+int Doctor(const Globals& globals, const DoctorOptions& options) {
   Liveness liveness = Liveness::kGone;
   Result<Snapshot> board = ReadNow(globals, liveness);
   const bool has_pid = liveness == Liveness::kRunning || liveness == Liveness::kStopped;
   const std::int32_t pid = board && has_pid ? board->service.pid : 0;
-  const auto timeout_ns = static_cast<TimeNs>(wish.timeout_seconds * kSecond);
-  Patient patient{
-      .board_path = globals.board_path,
-      .socket_path = globals.socket_path,
-      .board = std::move(board),
-      .liveness = liveness,
-      .ping = Ping(globals.socket_path, timeout_ns),
-      .protocol_version = ProtocolVersion(),
-      .machine = LookAtMachine(globals.board_path, globals.socket_path, pid, wish.mps_directory)};
-  if (patient.ping) {
-    patient.probe = Probe(globals.socket_path, timeout_ns);
-    patient.peers = Peers(globals.socket_path, timeout_ns);
-    patient.configuration = Configuration(globals.socket_path, timeout_ns);
+  const auto timeout_ns = static_cast<TimeNs>(options.timeout_seconds * kSecond);
+  DiagnosticInput input{.board_path = globals.board_path,
+                        .socket_path = globals.socket_path,
+                        .board = std::move(board),
+                        .liveness = liveness,
+                        .ping = Ping(globals.socket_path, timeout_ns),
+                        .protocol_version = ProtocolVersion(),
+                        .machine = InspectMachine(globals.board_path, globals.socket_path, pid,
+                                                  options.mps_directory)};
+  if (input.ping) {
+    input.probe = Probe(globals.socket_path, timeout_ns);
+    input.peers = Peers(globals.socket_path, timeout_ns);
+    input.configuration = Configuration(globals.socket_path, timeout_ns);
   }
-  const Findings findings = Examine(patient);
+  const Findings findings = Examine(input);
   if (globals.json) {
-    Print(FindingsJson(findings), wish.watch);
+    Print(FindingsJson(findings), options.watch);
   } else {
     Print(FindingsTable(findings, !globals.no_header));
   }
@@ -50,13 +50,13 @@ int Doctor(const Globals& globals, const Wish& wish) {
 }
 
 // Before the first job: whether this node's service reaches another one.
-int DoctorPeer(const Globals& globals, const Wish& wish) {
+int DoctorPeer(const Globals& globals, const DoctorOptions& options) {
   // Each of the service's steps may take five seconds by itself.
-  const auto timeout_ns = static_cast<TimeNs>(wish.timeout_seconds * kSecond) + kPeerTrial;
+  const auto timeout_ns = static_cast<TimeNs>(options.timeout_seconds * kSecond) + kPeerTrial;
   const Findings findings =
-      ExaminePeer(wish.peer, TryPeer(globals.socket_path, wish.peer, timeout_ns));
+      ExaminePeer(options.peer, TryPeer(globals.socket_path, options.peer, timeout_ns));
   if (globals.json) {
-    Print(FindingsJson(findings), wish.watch);
+    Print(FindingsJson(findings), options.watch);
   } else {
     Print(FindingsTable(findings, !globals.no_header));
   }
@@ -64,8 +64,8 @@ int DoctorPeer(const Globals& globals, const Wish& wish) {
 }
 
 // For a container's liveness: one question, one line, and the exit code.
-int ProbeOnly(const Globals& globals, const Wish& wish) {
-  const auto timeout_ns = static_cast<TimeNs>(wish.timeout_seconds * kSecond);
+int ProbeOnly(const Globals& globals, const DoctorOptions& options) {
+  const auto timeout_ns = static_cast<TimeNs>(options.timeout_seconds * kSecond);
   const ProbeVerdict verdict = JudgeProbe(Probe(globals.socket_path, timeout_ns));
   if (globals.json) {
     Print(Json{{"problem", !verdict.is_well}, {"text", JsonText(verdict.text)}}.dump() + "\n");
@@ -78,29 +78,31 @@ int ProbeOnly(const Globals& globals, const Wish& wish) {
 }  // namespace
 
 void AddDoctorCommand(const Program& program) {
-  const auto wish = std::make_shared<Wish>();
-  CLI::App* command =
-      AddCommand(program, "doctor", "checks service and machine, and says what to do",
-                 {"doctor", "doctor --probe --timeout 3", "doctor --peer node-b:7733"},
-                 [&globals = program.globals, wish] {
-                   return Repeat(globals, wish->watch, [&] {
-                     if (!wish->peer.empty()) return DoctorPeer(globals, *wish);
-                     return wish->probe ? ProbeOnly(globals, *wish) : Doctor(globals, *wish);
-                   });
-                 });
-  CLI::Option* const probe = command->add_flag(
-      "--probe", wish->probe, "one line and the exit code: does every lane of the service answer?");
+  const auto options = std::make_shared<DoctorOptions>();
+  CLI::App* command = AddCommand(
+      program, "doctor", "checks service and machine, and says what to do",
+      {"doctor", "doctor --probe --timeout 3", "doctor --peer node-b:7733"},
+      [&globals = program.globals, options] {
+        return Repeat(globals, options->watch, [&] {
+          if (!options->peer.empty()) return DoctorPeer(globals, *options);
+          return options->probe ? ProbeOnly(globals, *options) : Doctor(globals, *options);
+        });
+      });
+  CLI::Option* const probe =
+      command->add_flag("--probe", options->probe,
+                        "one line and the exit code: does every lane of the service answer?");
   command
-      ->add_option("--peer", wish->peer,
+      ->add_option("--peer", options->peer,
                    "whether this node's service reaches that one: name, port, certificates, "
                    "versions; before the first job")
       ->type_name("HOST:PORT")
       ->excludes(probe);
-  command->add_option("--mps-directory", wish->mps_directory, "where NVIDIA's MPS keeps its pipes")
+  command
+      ->add_option("--mps-directory", options->mps_directory, "where NVIDIA's MPS keeps its pipes")
       ->envname("CUDA_MPS_PIPE_DIRECTORY")
       ->capture_default_str();
-  AddTimeout(*command, wish->timeout_seconds);
-  AddWatch(*command, wish->watch);
+  AddTimeout(*command, options->timeout_seconds);
+  AddWatch(*command, options->watch);
 }
 
 }  // namespace headrace::ctl

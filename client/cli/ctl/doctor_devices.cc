@@ -135,15 +135,15 @@ Finding CheckMps(const Machine& machine) {
 
 }  // namespace
 
-void ExamineDevices(const Patient& patient, Findings& findings) {
-  const Machine& machine = patient.machine;
+void ExamineDevices(const DiagnosticInput& input, Findings& findings) {
+  const Machine& machine = input.machine;
   findings.push_back(CheckLibrary("ucx", "libucp.so.0", machine.libraries.ucx));
-  if (patient.board) findings.push_back(CheckWires(*patient.board, machine));
+  if (input.board) findings.push_back(CheckWires(*input.board, machine));
   findings.push_back(CheckRdma(machine));
   findings.push_back(CheckCuda(machine));
-  if (patient.board) findings.push_back(CheckGpus(*patient.board, machine));
-  if (patient.board && !patient.board->gpus.empty()) {
-    findings.push_back(CheckGpuLane(*patient.board));
+  if (input.board) findings.push_back(CheckGpus(*input.board, machine));
+  if (input.board && !input.board->gpus.empty()) {
+    findings.push_back(CheckGpuLane(*input.board));
   }
   findings.push_back(CheckMps(machine));
   findings.push_back(CheckLibrary("nccl", "libnccl.so.2", machine.libraries.nccl));

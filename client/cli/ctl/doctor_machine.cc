@@ -141,16 +141,15 @@ Finding CheckHugePages(const std::string& word) {
 
 }  // namespace
 
-void ExamineMachine(const Patient& patient, Findings& findings) {
-  const Machine& machine = patient.machine;
-  if (patient.board) findings.push_back(CheckCores(*patient.board, machine.cores));
+void ExamineMachine(const DiagnosticInput& input, Findings& findings) {
+  const Machine& machine = input.machine;
+  if (input.board) findings.push_back(CheckCores(*input.board, machine.cores));
   findings.push_back(CheckQuota(machine));
-  if (patient.board) findings.push_back(CheckMemoryPerUid(patient.board->service));
-  if (patient.board) findings.push_back(CheckReductions(*patient.board));
+  if (input.board) findings.push_back(CheckMemoryPerUid(input.board->service));
+  if (input.board) findings.push_back(CheckReductions(*input.board));
   findings.push_back(CheckMemfd(machine.memfd));
   findings.push_back(CheckSharedMemory(machine));
-  findings.push_back(
-      CheckOpenFiles(machine.limits, patient.board ? patient.board->ranks.size() : 0));
+  findings.push_back(CheckOpenFiles(machine.limits, input.board ? input.board->ranks.size() : 0));
   findings.push_back(CheckLockedMemory(machine));
   findings.push_back(CheckHugePages(machine.shmem_huge_pages));
 }

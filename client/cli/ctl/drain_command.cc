@@ -17,35 +17,35 @@ namespace headrace::ctl {
 namespace {
 
 constexpr double kDeadlineMaxSeconds = 24.0 * 3600;
-constexpr auto kLook = std::chrono::milliseconds(100);
+constexpr auto kPollInterval = std::chrono::milliseconds(100);
 // Beyond the deadline: what is under way then has drain_timeout_ms, which may be more.
 constexpr TimeNs kEndMax = 30 * kSecond;
 
-struct Wish {
+struct DrainOptions {
   std::string job;  // empty: the service
   double deadline_seconds = 60;
   double timeout_seconds = 1;
   bool background = false;
 };
 
-int DrainJob(const Globals& globals, const Wish& wish, TimeNs timeout_ns) {
-  const Status asked = Steer(globals.socket_path, wish.job, SteeringKind::kDrain, 0, timeout_ns);
+int DrainJob(const Globals& globals, const DrainOptions& options, TimeNs timeout_ns) {
+  const Status asked = Steer(globals.socket_path, options.job, SteeringKind::kDrain, 0, timeout_ns);
   if (!asked) {
     Complain(asked.error().text());
     return kExitProblem;
   }
   if (globals.json) {
-    Print(Json{{"job", JsonText(wish.job)}, {"asked", "drain"}, {"value", 0}});
+    Print(Json{{"job", JsonText(options.job)}, {"asked", "drain"}, {"value", 0}});
   } else {
     Print(fmt::format(
         "Job {} takes nothing new from its next iteration on, and ends once what is posted has "
         "ended.\n",
-        wish.job));
+        options.job));
   }
   return kExitOk;
 }
 
-void Say(const Globals& globals, const Wish& wish, const DrainBegun& begun) {
+void PrintDrainBegun(const Globals& globals, const DrainOptions& options, const DrainBegun& begun) {
   if (globals.json) {
     Json waits = Json::array();
     for (const std::string& job : begun.waits) waits.push_back(JsonText(job));
@@ -60,15 +60,15 @@ void Say(const Globals& globals, const Wish& wish, const DrainBegun& begun) {
     Complain(
         fmt::format("job {} cannot reconnect (its ranks run without HEADRACE_RECONNECT): it is "
                     "ended in {} s, unless it has ended before",
-                    job, wish.deadline_seconds));
+                    job, options.deadline_seconds));
   }
 }
 
 // Where the service's pid is another process's, in another pid namespace, only the board's lock
 // tells.
 bool HasEnded(const Globals& globals, std::int32_t pid, TimeNs began_ns, bool had_lock) {
-  if (had_lock) return LookAtLock(globals.board_path) != LockState::kHeld;
-  return LookAtProcess(pid, began_ns) == Liveness::kGone;
+  if (had_lock) return LockStateOf(globals.board_path) != LockState::kHeld;
+  return LivenessOfProcess(pid, began_ns) == Liveness::kGone;
 }
 
 int AwaitEnd(const Globals& globals, const DrainBegun& begun, bool had_lock, TimeNs limit_ns) {
@@ -81,44 +81,44 @@ int AwaitEnd(const Globals& globals, const DrainBegun& begun, bool had_lock, Tim
                       begun.pid, limit_ns / kSecond));
       return kExitProblem;
     }
-    std::this_thread::sleep_for(kLook);
+    std::this_thread::sleep_for(kPollInterval);
   }
   if (!globals.json) Print(fmt::format("The service (pid {}) has ended.\n", begun.pid));
   return kExitOk;
 }
 
-int Drain(const Globals& globals, const Wish& wish) {
-  const auto timeout_ns = static_cast<TimeNs>(wish.timeout_seconds * kSecond);
-  if (!wish.job.empty()) return DrainJob(globals, wish, timeout_ns);
-  const auto deadline_ns = static_cast<TimeNs>(wish.deadline_seconds * kSecond);
-  const bool has_lock = LookAtLock(globals.board_path) == LockState::kHeld;
+int Drain(const Globals& globals, const DrainOptions& options) {
+  const auto timeout_ns = static_cast<TimeNs>(options.timeout_seconds * kSecond);
+  if (!options.job.empty()) return DrainJob(globals, options, timeout_ns);
+  const auto deadline_ns = static_cast<TimeNs>(options.deadline_seconds * kSecond);
+  const bool has_lock = LockStateOf(globals.board_path) == LockState::kHeld;
   const Result<DrainBegun> begun = DrainService(globals.socket_path, deadline_ns, timeout_ns);
   if (!begun) {
     Complain(begun.error().text());
     return kExitProblem;
   }
-  Say(globals, wish, *begun);
-  return wish.background ? kExitOk : AwaitEnd(globals, *begun, has_lock, deadline_ns + kEndMax);
+  PrintDrainBegun(globals, options, *begun);
+  return options.background ? kExitOk : AwaitEnd(globals, *begun, has_lock, deadline_ns + kEndMax);
 }
 
 }  // namespace
 
 void AddDrainCommand(const Program& program) {
-  const auto wish = std::make_shared<Wish>();
+  const auto options = std::make_shared<DrainOptions>();
   CLI::App* command = AddCommand(
       program, "drain", "moves jobs over to the next service and ends this one, or ends one job",
       {"drain", "drain --deadline 300", "drain vision"},
-      [&globals = program.globals, wish] { return Drain(globals, *wish); });
-  command->add_option("job", wish->job,
+      [&globals = program.globals, options] { return Drain(globals, *options); });
+  command->add_option("job", options->job,
                       "ends this job once what is posted has ended; without it the whole service: "
                       "jobs that can reconnect go on with the next one");
   CheckRange(command
-                 ->add_option("--deadline", wish->deadline_seconds,
+                 ->add_option("--deadline", options->deadline_seconds,
                               "seconds after which jobs that cannot reconnect are ended")
                  ->capture_default_str(),
              0.0, kDeadlineMaxSeconds);
-  command->add_flag("--background", wish->background, "without waiting for the service's end");
-  AddTimeout(*command, wish->timeout_seconds);
+  command->add_flag("--background", options->background, "without waiting for the service's end");
+  AddTimeout(*command, options->timeout_seconds);
 }
 
 }  // namespace headrace::ctl

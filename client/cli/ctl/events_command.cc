@@ -14,9 +14,9 @@ namespace headrace::ctl {
 namespace {
 
 // The ring holds 128 events: a service would have to write 500 a second to lose one in between.
-constexpr auto kLookEvery = std::chrono::milliseconds(250);
+constexpr auto kFollowInterval = std::chrono::milliseconds(250);
 
-struct Wish {
+struct EventsOptions {
   std::string job;
   bool follow = false;
   std::uint64_t newest = 0;     // only so many of those that are there; 0: all
@@ -25,7 +25,8 @@ struct Wish {
 
 class Follower {
  public:
-  Follower(const Globals& globals, const Wish& wish) : globals_(globals), wish_(wish) {}
+  Follower(const Globals& globals, const EventsOptions& options)
+      : globals_(globals), options_(options) {}
 
   // Until `count_max` events are shown, or for ever. A service that goes is followed by the next.
   int Run() {
@@ -39,27 +40,27 @@ class Follower {
         return kExitProblem;
       }
       if (snapshot) {
-        Show(has_shown_ ? *snapshot : NewestEvents(*snapshot, wish_.job, wish_.newest));
+        Show(has_shown_ ? *snapshot : NewestEvents(*snapshot, options_.job, options_.newest));
       }
       if (!is_there && (was_there || !has_shown_)) {
         Complain("the service is gone; waiting for the next one");
       }
       was_there = is_there;
       has_shown_ = true;
-      if (!IsEnough()) std::this_thread::sleep_for(kLookEvery);
+      if (!IsEnough()) std::this_thread::sleep_for(kFollowInterval);
     }
     return kExitOk;
   }
 
  private:
-  bool IsEnough() const { return wish_.count_max > 0 && shown_ >= wish_.count_max; }
+  bool IsEnough() const { return options_.count_max > 0 && shown_ >= options_.count_max; }
 
   void Show(const Snapshot& snapshot) {
-    const EventsFollower::News news = follower_.Look(snapshot);
-    if (news.is_new_service) Say("service_started", snapshot.service.pid);
-    if (news.lost > 0) Say("events_lost", static_cast<std::int64_t>(news.lost));
+    const EventsFollower::News news = follower_.Update(snapshot);
+    if (news.is_new_service) PrintEvent("service_started", snapshot.service.pid);
+    if (news.lost > 0) PrintEvent("events_lost", static_cast<std::int64_t>(news.lost));
     for (const ipc::EventRow& event : news.events) {
-      if (IsEnough() || !IsEventOf(event, snapshot, wish_.job)) continue;
+      if (IsEnough() || !IsEventOf(event, snapshot, options_.job)) continue;
       Print(globals_.json ? EventJson(event).dump() + "\n" : EventLine(event, snapshot));
       ++shown_;
     }
@@ -67,7 +68,7 @@ class Follower {
   }
 
   // Stands among the events, where it belongs.
-  void Say(const char* what, std::int64_t number) {
+  void PrintEvent(const char* what, std::int64_t number) {
     if (globals_.json) {
       Print(Json{{what, number}}.dump() + "\n");
     } else if (std::string_view(what) == "events_lost") {
@@ -78,7 +79,7 @@ class Follower {
   }
 
   const Globals& globals_;
-  const Wish& wish_;
+  const EventsOptions& options_;
   EventsFollower follower_;
   std::uint64_t shown_ = 0;
   bool has_shown_ = false;
@@ -93,38 +94,41 @@ bool IsUnknown(const Snapshot& snapshot, const std::string& job) {
   return !has_events && !KnowsJob(snapshot, job);
 }
 
-int Events(const Globals& globals, const Wish& wish) {
-  if (wish.follow) return Follower(globals, wish).Run();
+int Events(const Globals& globals, const EventsOptions& options) {
+  if (options.follow) return Follower(globals, options).Run();
   return Show(
       globals,
       {.table =
-           [&wish](const Reading& reading, bool with_header) {
-             return EventsTable(NewestEvents(reading.snapshot, wish.job, wish.newest), wish.job,
-                                with_header);
+           [&options](const Reading& reading, bool with_header) {
+             return EventsTable(NewestEvents(reading.snapshot, options.job, options.newest),
+                                options.job, with_header);
            },
        .json =
-           [&wish](const Reading& reading) {
-             return EventsJson(NewestEvents(reading.snapshot, wish.job, wish.newest), wish.job);
+           [&options](const Reading& reading) {
+             return EventsJson(NewestEvents(reading.snapshot, options.job, options.newest),
+                               options.job);
            },
-       .is_problem = [&wish](const Snapshot& snapshot) { return IsUnknown(snapshot, wish.job); }});
+       .is_problem =
+           [&options](const Snapshot& snapshot) { return IsUnknown(snapshot, options.job); }});
 }
 
 }  // namespace
 
 void AddEventsCommand(const Program& program) {
-  const auto wish = std::make_shared<Wish>();
+  const auto options = std::make_shared<EventsOptions>();
   CLI::App* command =
       AddCommand(program, "events", "the last things that happened",
                  {"events", "events -n 20 --job vision", "events --follow --count 20"},
-                 [&globals = program.globals, wish] { return Events(globals, *wish); });
+                 [&globals = program.globals, options] { return Events(globals, *options); });
   // A job may be gone whose events are still there: a name that is unknown now is no mistake.
-  command->add_option("--job", wish->job, "only that job's");
+  command->add_option("--job", options->job, "only that job's");
   CLI::Option* follow =
-      command->add_flag("-f,--follow", wish->follow, "and what happens from now on");
+      command->add_flag("-f,--follow", options->follow, "and what happens from now on");
   command
-      ->add_option("-n,--newest", wish->newest, "of those that are there only so many, the newest")
+      ->add_option("-n,--newest", options->newest,
+                   "of those that are there only so many, the newest")
       ->type_name("N");
-  command->add_option("--count", wish->count_max, "with --follow: end after so many events")
+  command->add_option("--count", options->count_max, "with --follow: end after so many events")
       ->type_name("N")
       ->needs(follow);
 }

@@ -71,7 +71,7 @@ Json EventsJson(const Snapshot& snapshot, std::string_view job) {
   return {{"rows_unread", snapshot.rows_unread}, {"events", std::move(events)}};
 }
 
-EventsFollower::News EventsFollower::Look(const Snapshot& snapshot) {
+EventsFollower::News EventsFollower::Update(const Snapshot& snapshot) {
   News news;
   news.is_new_service = has_looked_ && snapshot.service.started_ns != service_started_ns_;
   if (news.is_new_service) last_number_ = 0;

@@ -33,7 +33,7 @@ class EventsFollower {
     std::vector<ipc::EventRow> events;
   };
   // The first look gives all that is there and counts nothing as lost.
-  News Look(const Snapshot& snapshot);
+  News Update(const Snapshot& snapshot);
 
  private:
   TimeNs service_started_ns_ = 0;

@@ -11,7 +11,7 @@
 namespace headrace::ctl {
 namespace {
 
-struct Options {
+struct FlightOptions {
   FlightQuery query;
   bool previous = false;
   Watch watch;
@@ -19,7 +19,7 @@ struct Options {
 
 // Says on stderr what the table cannot: that the service is gone, which for the previous one is no
 // news.
-int Judge(const FlightLog& log, Liveness liveness, bool previous) {
+int ExitCodeFor(const FlightLog& log, Liveness liveness, bool previous) {
   if (previous || IsRunning(liveness)) return kExitOk;
   const std::int32_t pid = log.snapshot.service.pid;
   Complain(liveness == Liveness::kGone
@@ -29,7 +29,7 @@ int Judge(const FlightLog& log, Liveness liveness, bool previous) {
   return kExitProblem;
 }
 
-int Flight(const Globals& globals, const Options& options) {
+int Flight(const Globals& globals, const FlightOptions& options) {
   const std::string path =
       options.previous ? ipc::PreviousBoardPath(globals.board_path) : globals.board_path;
   const Result<FlightLog> log = ReadFlightLog(path);
@@ -38,7 +38,7 @@ int Flight(const Globals& globals, const Options& options) {
     return kExitProblem;
   }
   const ipc::ServiceRow& service = log->snapshot.service;
-  const Liveness liveness = LookAtService(path, service.pid, service.started_ns);
+  const Liveness liveness = LivenessOfService(path, service.pid, service.started_ns);
   FlightQuery query = options.query;
   query.with_open = options.previous || liveness == Liveness::kGone;
   if (globals.json) {
@@ -54,13 +54,13 @@ int Flight(const Globals& globals, const Options& options) {
     Complain("nothing is recorded of a job called " + query.job);
     return kExitProblem;
   }
-  return Judge(*log, liveness, options.previous);
+  return ExitCodeFor(*log, liveness, options.previous);
 }
 
 }  // namespace
 
 void AddFlightCommand(const Program& program) {
-  const auto options = std::make_shared<Options>();  // shared by the parser and the command
+  const auto options = std::make_shared<FlightOptions>();  // shared by the parser and the command
   const Globals& globals = program.globals;
   CLI::App* const command = AddCommand(
       program, "flight", "the last blocks of each job, also after its end and the service's",

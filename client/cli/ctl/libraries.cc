@@ -31,7 +31,7 @@ Function* Find(const OpenedLibrary& library, const char* name) {
   return reinterpret_cast<Function*>(::dlsym(library.get(), name));
 }
 
-Library LookForUcx() {
+Library FindUcx() {
   Library ucx;
   const OpenedLibrary library = OpenLibrary("libucp.so.0", ucx.error);
   if (!library) return ucx;
@@ -46,7 +46,7 @@ Library LookForUcx() {
   return ucx;
 }
 
-Library LookForNccl() {
+Library FindNccl() {
   Library nccl;
   const OpenedLibrary library = OpenLibrary("libnccl.so.2", nccl.error);
   if (!library) return nccl;
@@ -61,7 +61,7 @@ Library LookForNccl() {
 }
 
 // The devices' names. None of these calls makes a context: nothing is left on a device.
-void LookForDevices(const OpenedLibrary& cuda, Libraries& libraries) {
+void FindDevices(const OpenedLibrary& cuda, Libraries& libraries) {
   auto* get_count = Find<int(int*)>(cuda, "cuDeviceGetCount");
   auto* get_device = Find<int(int*, int)>(cuda, "cuDeviceGet");
   auto* get_name = Find<int(char*, int, int)>(cuda, "cuDeviceGetName");
@@ -78,7 +78,7 @@ void LookForDevices(const OpenedLibrary& cuda, Libraries& libraries) {
   }
 }
 
-void LookForCuda(Libraries& libraries) {
+void FindCuda(Libraries& libraries) {
   std::string error;
   const OpenedLibrary cuda = OpenLibrary("libcuda.so.1", error);
   if (!cuda) {
@@ -95,7 +95,7 @@ void LookForCuda(Libraries& libraries) {
     libraries.cuda_error = fmt::format("cuInit gives CUresult {}", result);
   } else if (get_version(&version) == 0) {
     libraries.cuda_driver_version = version;
-    LookForDevices(cuda, libraries);
+    FindDevices(cuda, libraries);
   } else {
     libraries.cuda_error = "cuDriverGetVersion failed";
   }
@@ -105,9 +105,9 @@ void LookForCuda(Libraries& libraries) {
 
 Libraries FindLibraries() {
   Libraries libraries;
-  libraries.ucx = LookForUcx();
-  libraries.nccl = LookForNccl();
-  LookForCuda(libraries);
+  libraries.ucx = FindUcx();
+  libraries.nccl = FindNccl();
+  FindCuda(libraries);
   return libraries;
 }
 

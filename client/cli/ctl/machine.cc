@@ -25,7 +25,7 @@ std::string ReadFile(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-FileLook LookAtFile(const std::string& path) {
+FileState InspectFile(const std::string& path) {
   struct stat state {};
   if (::stat(path.c_str(), &state) != 0) return {};
   return {.exists = true,
@@ -46,10 +46,10 @@ std::string ProcessFolder(std::int32_t pid) {
   return "/proc/" + (pid > 0 ? std::to_string(pid) : std::string("self"));
 }
 
-Limits LookAtLimits(std::int32_t service_pid) {
+Limits ReadLimits(std::int32_t service_pid) {
   const std::string text = ReadFile(ProcessFolder(service_pid) + "/limits");
   // The limits of another user's process cannot be read; then this shell's are the best guess.
-  if (text.empty() && service_pid > 0) return LookAtLimits(0);
+  if (text.empty() && service_pid > 0) return ReadLimits(0);
   return {.of = service_pid > 0 ? "the service" : "this shell",
           .locked_bytes = ParseLimit(text, "Max locked memory").value_or(0),
           .open_files = ParseLimit(text, "Max open files").value_or(0)};
@@ -62,7 +62,7 @@ std::uint32_t CoresAllowed() {
   return static_cast<std::uint32_t>(CPU_COUNT(&set));
 }
 
-Threads LookAtThreads(std::int32_t pid) {
+Threads ReadThreads(std::int32_t pid) {
   Threads threads;
   std::error_code ignored;  // a process that ends meanwhile has no threads
   std::filesystem::directory_iterator tasks(ProcessFolder(pid) + "/task", ignored);
@@ -77,7 +77,7 @@ Threads LookAtThreads(std::int32_t pid) {
 }
 
 // The tightest quota on the way up.
-std::optional<double> LookAtQuota(std::int32_t pid) {
+std::optional<double> ReadCpuQuota(std::int32_t pid) {
   std::optional<double> least;
   for (const std::string& path :
        CgroupFiles(ReadFile(ProcessFolder(pid) + "/cgroup"), "", "cpu.max")) {
@@ -87,7 +87,7 @@ std::optional<double> LookAtQuota(std::int32_t pid) {
   return least;
 }
 
-void LookAtSharedMemory(Machine& machine) {
+void ReadSharedMemory(Machine& machine) {
   struct statvfs state {};
   if (::statvfs("/dev/shm", &state) != 0) return;
   machine.shm_bytes = std::uint64_t{state.f_blocks} * state.f_frsize;
@@ -137,20 +137,20 @@ std::optional<double> ParseCpuMax(const std::string& text) {
   return quota / period;
 }
 
-Machine LookAtMachine(const std::string& board_path, const std::string& socket_path,
-                      std::int32_t service_pid, const std::string& mps_directory) {
+Machine InspectMachine(const std::string& board_path, const std::string& socket_path,
+                       std::int32_t service_pid, const std::string& mps_directory) {
   Machine machine;
-  machine.board = LookAtFile(board_path);
-  machine.socket = LookAtFile(socket_path);
+  machine.board = InspectFile(board_path);
+  machine.socket = InspectFile(socket_path);
   machine.uid = ::geteuid();
   machine.memfd = TryMemfd();
-  machine.limits = LookAtLimits(service_pid);
-  machine.shell_limits = LookAtLimits(0);
-  if (service_pid > 0) machine.threads = LookAtThreads(service_pid);
+  machine.limits = ReadLimits(service_pid);
+  machine.shell_limits = ReadLimits(0);
+  if (service_pid > 0) machine.threads = ReadThreads(service_pid);
   machine.cores = CoresAllowed();
-  machine.cpu_quota = LookAtQuota(service_pid);
+  machine.cpu_quota = ReadCpuQuota(service_pid);
   machine.quota_is_of_service = service_pid > 0;
-  LookAtSharedMemory(machine);
+  ReadSharedMemory(machine);
   machine.shmem_huge_pages =
       ChosenWord(ReadFile("/sys/kernel/mm/transparent_hugepage/shmem_enabled"));
   machine.rdma_devices = NamesIn("/sys/class/infiniband");

@@ -14,7 +14,7 @@
 namespace headrace::ctl {
 
 // A file as doctor cares for it.
-struct FileLook {
+struct FileState {
   bool exists = false;
   bool is_socket = false;
   std::uint32_t mode = 0;  // permission bits
@@ -37,8 +37,8 @@ struct Threads {
 };
 
 struct Machine {
-  FileLook board;
-  FileLook socket;
+  FileState board;
+  FileState socket;
   std::uint32_t uid = 0;  // of who asks
   Status memfd;           // whether a sealed memfd can be made, mapped and verified
   Limits limits;          // of the service where they can be read
@@ -58,8 +58,8 @@ struct Machine {
 
 // `service_pid`: whose limits to read, 0 when no service runs. `mps_directory`: where MPS keeps its
 // pipes.
-Machine LookAtMachine(const std::string& board_path, const std::string& socket_path,
-                      std::int32_t service_pid, const std::string& mps_directory);
+Machine InspectMachine(const std::string& board_path, const std::string& socket_path,
+                       std::int32_t service_pid, const std::string& mps_directory);
 
 // Cores' worth of time by the text of cpu.max, "200000 100000"; nothing for "max 100000".
 std::optional<double> ParseCpuMax(const std::string& text);

@@ -50,7 +50,7 @@ std::optional<ProcessStat> ParseStat(std::string_view text) {
   return stat;
 }
 
-Liveness LookAtProcess(std::int32_t pid, TimeNs started_ns) {
+Liveness LivenessOfProcess(std::int32_t pid, TimeNs started_ns) {
   if (pid <= 0) return Liveness::kGone;
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -64,10 +64,10 @@ Liveness LookAtProcess(std::int32_t pid, TimeNs started_ns) {
   return stat->state == 'T' || stat->state == 't' ? Liveness::kStopped : Liveness::kRunning;
 }
 
-Liveness LookAtService(const std::string& board_path, std::int32_t pid, TimeNs started_ns) {
-  const LockState lock = LookAtLock(board_path);
+Liveness LivenessOfService(const std::string& board_path, std::int32_t pid, TimeNs started_ns) {
+  const LockState lock = LockStateOf(board_path);
   if (lock == LockState::kFree) return Liveness::kGone;
-  const Liveness liveness = LookAtProcess(pid, started_ns);
+  const Liveness liveness = LivenessOfProcess(pid, started_ns);
   return lock == LockState::kHeld && liveness == Liveness::kGone ? Liveness::kUnseen : liveness;
 }
 

@@ -31,11 +31,11 @@ std::optional<ProcessStat> ParseStat(std::string_view text);
 
 // What became of process `pid`, which wrote at `started_ns` (CLOCK_MONOTONIC) that it had started.
 // A process that began later than that has only got the same number.
-Liveness LookAtProcess(std::int32_t pid, TimeNs started_ns);
+Liveness LivenessOfProcess(std::int32_t pid, TimeNs started_ns);
 
 // What became of the service that writes the board: it holds the board's lock while it lives. Of a
 // board without one, such as a copy, the pid has to say.
-Liveness LookAtService(const std::string& board_path, std::int32_t pid, TimeNs started_ns);
+Liveness LivenessOfService(const std::string& board_path, std::int32_t pid, TimeNs started_ns);
 
 // Whether it writes its board.
 constexpr bool IsRunning(Liveness liveness) {

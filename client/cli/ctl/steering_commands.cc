@@ -17,43 +17,45 @@
 namespace headrace::ctl {
 namespace {
 
-struct Wish {
+struct SteeringOptions {
   std::string job;
   std::uint64_t value = 0;
   std::string text;  // a policy, a limit
   bool yes = false;  // cancel without a question
   double timeout_seconds = 1;
 };
-using SharedWish = std::shared_ptr<Wish>;
+using SharedOptions = std::shared_ptr<SteeringOptions>;
 
-TimeNs Timeout(const Wish& wish) { return static_cast<TimeNs>(wish.timeout_seconds * kSecond); }
+TimeNs Timeout(const SteeringOptions& options) {
+  return static_cast<TimeNs>(options.timeout_seconds * kSecond);
+}
 
-int Refuse(const Status& asked) {
+int UsageError(const Status& asked) {
   Complain(asked.error().text());
   return kExitProblem;
 }
 
-int Policy(const Globals& globals, const Wish& wish) {
-  const Status asked = SetPolicy(globals.socket_path, wish.job, wish.text, Timeout(wish));
-  if (!asked) return Refuse(asked);
+int Policy(const Globals& globals, const SteeringOptions& options) {
+  const Status asked = SetPolicy(globals.socket_path, options.job, options.text, Timeout(options));
+  if (!asked) return UsageError(asked);
   if (globals.json) {
-    Print(Json{{"job", JsonText(wish.job)}, {"policy", wish.text}});
+    Print(Json{{"job", JsonText(options.job)}, {"policy", options.text}});
   } else {
     Print(fmt::format(
         "The job's leader was asked for plans by {}; headracectl plan {} shows when one is in "
         "force.\n",
-        wish.text, wish.job));
+        options.text, options.job));
   }
   return kExitOk;
 }
 
 // Asks the service, and says `said` of it.
-int Carry(const Globals& globals, const Wish& wish, SteeringKind kind, const char* name,
-          std::uint64_t value, const std::string& said) {
-  const Status asked = Steer(globals.socket_path, wish.job, kind, value, Timeout(wish));
-  if (!asked) return Refuse(asked);
+int SteerAndReport(const Globals& globals, const SteeringOptions& options, SteeringKind kind,
+                   const char* name, std::uint64_t value, const std::string& said) {
+  const Status asked = Steer(globals.socket_path, options.job, kind, value, Timeout(options));
+  if (!asked) return UsageError(asked);
   if (globals.json) {
-    Print(Json{{"job", JsonText(wish.job)}, {"asked", name}, {"value", value}});
+    Print(Json{{"job", JsonText(options.job)}, {"asked", name}, {"value", value}});
   } else {
     Print(said + "\n");
   }
@@ -61,53 +63,54 @@ int Carry(const Globals& globals, const Wish& wish, SteeringKind kind, const cha
 }
 
 // Nobody is there to answer where the input is no terminal; a script has decided before.
-bool IsConfirmed(const Wish& wish) {
-  if (wish.yes || ::isatty(STDIN_FILENO) != 1) return true;
-  std::cerr << "Cancel job " << Printable(wish.job)
+bool IsConfirmed(const SteeringOptions& options) {
+  if (options.yes || ::isatty(STDIN_FILENO) != 1) return true;
+  std::cerr << "Cancel job " << Printable(options.job)
             << "? It ends now, on all nodes, and its ranks get an error. [y/N] " << std::flush;
   std::string answer;
   std::getline(std::cin, answer);
   return answer == "y" || answer == "Y" || answer == "yes";
 }
 
-int Cancel(const Globals& globals, const Wish& wish) {
-  if (!IsConfirmed(wish)) {
+int Cancel(const Globals& globals, const SteeringOptions& options) {
+  if (!IsConfirmed(options)) {
     Complain("nothing was cancelled");
     return kExitProblem;
   }
-  return Carry(globals, wish, SteeringKind::kCancel, "cancel", 0,
-               fmt::format("Job {} ends now; its ranks get an error that says so.", wish.job));
+  return SteerAndReport(
+      globals, options, SteeringKind::kCancel, "cancel", 0,
+      fmt::format("Job {} ends now; its ranks get an error that says so.", options.job));
 }
 
-int Limit(const Globals& globals, const Wish& wish) {
-  const Result<std::uint64_t> limit = ParseRateLimit(wish.text);
+int Limit(const Globals& globals, const SteeringOptions& options) {
+  const Result<std::uint64_t> limit = ParseRateLimit(options.text);
   if (!limit) {
     Complain(limit.error().text());
     return kExitUsage;
   }
   const std::string said =
-      *limit == 0 ? fmt::format("From its next iteration on, job {} has no limit.", wish.job)
+      *limit == 0 ? fmt::format("From its next iteration on, job {} has no limit.", options.job)
                   : fmt::format("From its next iteration on, job {} moves at most {} on each lane.",
-                                wish.job, FormatRateLimit(*limit));
-  return Carry(globals, wish, SteeringKind::kLimit, "limit", *limit, said);
+                                options.job, FormatRateLimit(*limit));
+  return SteerAndReport(globals, options, SteeringKind::kLimit, "limit", *limit, said);
 }
 
 // A command that takes a job.
-CLI::App* AddSteering(const Program& program, const SharedWish& wish, const char* name,
+CLI::App* AddSteering(const Program& program, const SharedOptions& options, const char* name,
                       const char* help, std::initializer_list<const char*> examples,
                       std::function<int()> run) {
   CLI::App* command = AddCommand(program, name, help, examples, std::move(run));
-  command->add_option("job", wish->job, "name of a job")->required();
-  AddTimeout(*command, wish->timeout_seconds);
+  command->add_option("job", options->job, "name of a job")->required();
+  AddTimeout(*command, options->timeout_seconds);
   return command;
 }
 
 void AddPolicy(const Program& program) {
-  const auto wish = std::make_shared<Wish>();
-  AddSteering(program, wish, "policy", "asks for plans of a job by another policy from now on",
+  const auto options = std::make_shared<SteeringOptions>();
+  AddSteering(program, options, "policy", "asks for plans of a job by another policy from now on",
               {"policy vision exact"},
-              [&globals = program.globals, wish] { return Policy(globals, *wish); })
-      ->add_option("policy", wish->text, "the policy that makes its plans")
+              [&globals = program.globals, options] { return Policy(globals, *options); })
+      ->add_option("policy", options->text, "the policy that makes its plans")
       ->required()
       ->check(CLI::IsMember(
           std::vector<std::string>(plan::kPolicyNames.begin(), plan::kPolicyNames.end())));
@@ -116,19 +119,20 @@ void AddPolicy(const Program& program) {
 // pause and resume say all with their names.
 void AddPlain(const Program& program, SteeringKind kind, const char* name, const char* help,
               const char* example, const char* said) {
-  const auto wish = std::make_shared<Wish>();
-  AddSteering(
-      program, wish, name, help, {example}, [&globals = program.globals, wish, kind, name, said] {
-        return Carry(globals, *wish, kind, name, 0, fmt::format(fmt::runtime(said), wish->job));
-      });
+  const auto options = std::make_shared<SteeringOptions>();
+  AddSteering(program, options, name, help, {example},
+              [&globals = program.globals, options, kind, name, said] {
+                return SteerAndReport(globals, *options, kind, name, 0,
+                                      fmt::format(fmt::runtime(said), options->job));
+              });
 }
 
 void AddCancel(const Program& program) {
-  const auto wish = std::make_shared<Wish>();
-  AddSteering(program, wish, "cancel", "ends a job now, on all of its nodes",
+  const auto options = std::make_shared<SteeringOptions>();
+  AddSteering(program, options, "cancel", "ends a job now, on all of its nodes",
               {"cancel vision", "cancel vision --yes"},
-              [&globals = program.globals, wish] { return Cancel(globals, *wish); })
-      ->add_flag("-y,--yes", wish->yes, "without the question that a terminal is asked");
+              [&globals = program.globals, options] { return Cancel(globals, *options); })
+      ->add_flag("-y,--yes", options->yes, "without the question that a terminal is asked");
 }
 
 // weight and priority take a number.
@@ -143,23 +147,23 @@ struct NumberCommand {
   const char* said;  // {0}: the job, {1}: the value
 };
 void AddNumber(const Program& program, const NumberCommand& number) {
-  const auto wish = std::make_shared<Wish>();
-  CLI::App* command =
-      AddSteering(program, wish, number.name, number.help, {number.example},
-                  [&globals = program.globals, wish, number] {
-                    return Carry(globals, *wish, number.kind, number.name, wish->value,
-                                 fmt::format(fmt::runtime(number.said), wish->job, wish->value));
-                  });
-  CheckRange(command->add_option("value", wish->value, number.meaning)->required(), number.least,
+  const auto options = std::make_shared<SteeringOptions>();
+  CLI::App* command = AddSteering(
+      program, options, number.name, number.help, {number.example},
+      [&globals = program.globals, options, number] {
+        return SteerAndReport(globals, *options, number.kind, number.name, options->value,
+                              fmt::format(fmt::runtime(number.said), options->job, options->value));
+      });
+  CheckRange(command->add_option("value", options->value, number.meaning)->required(), number.least,
              number.most);
 }
 
 void AddLimit(const Program& program) {
-  const auto wish = std::make_shared<Wish>();
-  AddSteering(program, wish, "limit", "the most a job may move on each lane",
+  const auto options = std::make_shared<SteeringOptions>();
+  AddSteering(program, options, "limit", "the most a job may move on each lane",
               {"limit vision 2Gbit", "limit vision 100MB/s", "limit vision none"},
-              [&globals = program.globals, wish] { return Limit(globals, *wish); })
-      ->add_option("rate", wish->text, "2Gbit, 500Mbit, 100MB/s, ...; none ends the limit")
+              [&globals = program.globals, options] { return Limit(globals, *options); })
+      ->add_option("rate", options->text, "2Gbit, 500Mbit, 100MB/s, ...; none ends the limit")
       ->required();
 }
 

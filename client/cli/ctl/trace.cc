@@ -75,7 +75,7 @@ void AddTracks(TraceEvents& trace, int first, const std::string& name, std::vect
   std::ranges::stable_sort(pieces, {}, &Piece::begin_ns);
   TraceRows rows;
   for (Piece& piece : pieces) {
-    const int track = first + static_cast<int>(rows.Take(piece.begin_ns, piece.end_ns));
+    const int track = first + static_cast<int>(rows.RowFor(piece.begin_ns, piece.end_ns));
     trace.Slice(kService, track, piece.name, piece.begin_ns - zero_ns, piece.end_ns - zero_ns,
                 std::move(piece.args));
   }

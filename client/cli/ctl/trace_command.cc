@@ -12,7 +12,7 @@
 namespace headrace::ctl {
 namespace {
 
-struct Options {
+struct TraceOptions {
   std::string job;
   std::string out;
   bool previous = false;
@@ -27,7 +27,7 @@ const FlightJob* FindJob(const FlightLog& log, const std::string& name) {
   return found;
 }
 
-int Trace(const Globals& globals, const Options& options) {
+int Trace(const Globals& globals, const TraceOptions& options) {
   const std::string path =
       options.previous ? ipc::PreviousBoardPath(globals.board_path) : globals.board_path;
   const Result<FlightLog> log = ReadFlightLog(path);
@@ -68,7 +68,7 @@ int Trace(const Globals& globals, const Options& options) {
 }  // namespace
 
 void AddTraceCommand(const Program& program) {
-  const auto options = std::make_shared<Options>();  // shared by the parser and the command
+  const auto options = std::make_shared<TraceOptions>();  // shared by the parser and the command
   const Globals& globals = program.globals;
   CLI::App* const command =
       AddCommand(program, "trace", "a job's last blocks and iterations as a trace for Perfetto",

@@ -68,7 +68,7 @@ std::string TraceEvents::Dump(Json about) const {
   return trace.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-std::size_t TraceRows::Take(TimeNs begin_ns, TimeNs end_ns) {
+std::size_t TraceRows::RowFor(TimeNs begin_ns, TimeNs end_ns) {
   auto row = std::ranges::find_if(free_from_ns_,
                                   [begin_ns](TimeNs time_ns) { return time_ns <= begin_ns; });
   if (row == free_from_ns_.end()) row = free_from_ns_.insert(row, 0);

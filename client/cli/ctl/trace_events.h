@@ -37,7 +37,7 @@ class TraceEvents {
 class TraceRows {
  public:
   // Counts from 0.
-  std::size_t Take(TimeNs begin_ns, TimeNs end_ns);
+  std::size_t RowFor(TimeNs begin_ns, TimeNs end_ns);
   std::size_t count() const { return free_from_ns_.size(); }
 
  private:

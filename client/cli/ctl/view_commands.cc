@@ -97,7 +97,7 @@ void AddPlan(const Program& program) {
   AddWatch(*command, *watch);
 }
 
-struct LanesWish {
+struct LanesOptions {
   std::string lane;
   bool jobs = false;
   Watch watch;
@@ -126,16 +126,17 @@ int Shares(const Globals& globals, const std::string& lane, const Watch& watch) 
 }
 
 void AddLanes(const Program& program) {
-  const auto wish = std::make_shared<LanesWish>();
+  const auto options = std::make_shared<LanesOptions>();
   CLI::App* command = AddCommand(
       program, "lanes", "the lanes: credit, load, measured rate; with a name, what jobs have of it",
-      {"lanes", "lanes shm0", "lanes --jobs --json"}, [&globals = program.globals, wish] {
-        const bool by_job = wish->jobs || !wish->lane.empty();
-        return by_job ? Shares(globals, wish->lane, wish->watch) : Lanes(globals, wish->watch);
+      {"lanes", "lanes shm0", "lanes --jobs --json"}, [&globals = program.globals, options] {
+        const bool by_job = options->jobs || !options->lane.empty();
+        return by_job ? Shares(globals, options->lane, options->watch)
+                      : Lanes(globals, options->watch);
       });
-  command->add_option("lane", wish->lane, "name of a lane");
-  command->add_flag("--jobs", wish->jobs, "what each job has of each lane");
-  AddWatch(*command, wish->watch);
+  command->add_option("lane", options->lane, "name of a lane");
+  command->add_flag("--jobs", options->jobs, "what each job has of each lane");
+  AddWatch(*command, options->watch);
 }
 
 void AddUsers(const Program& program) {

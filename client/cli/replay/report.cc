@@ -24,11 +24,11 @@ double Quantile(std::vector<double> values, double share) {
 }
 
 // Of each iteration, that of the rank for which it was longest.
-std::vector<double> Slowest(const std::vector<Played>& played, TimeNs Iteration::*time) {
-  std::vector<double> slowest(played.front().performance.iterations.size(), 0.0);
-  for (const Played& rank : played) {
+std::vector<double> Slowest(const std::vector<RankResult>& ranks, TimeNs Iteration::*time) {
+  std::vector<double> slowest(ranks.front().result.iterations.size(), 0.0);
+  for (const RankResult& rank : ranks) {
     for (std::size_t i = 0; i < slowest.size(); ++i) {
-      const TimeNs time_ns = rank.performance.iterations[i].*time;
+      const TimeNs time_ns = rank.result.iterations[i].*time;
       slowest[i] = std::max(slowest[i], static_cast<double>(time_ns) * kNanosecond);
     }
   }
@@ -37,9 +37,9 @@ std::vector<double> Slowest(const std::vector<Played>& played, TimeNs Iteration:
 
 double Median(const std::vector<double>& values) { return Quantile(values, 0.5); }
 
-std::optional<double> HiddenShare(const Summary& summary, const Ending& ending) {
-  if (!ending.plan || ending.plan->moving_ns <= 0) return std::nullopt;
-  const double moving_s = static_cast<double>(ending.plan->moving_ns) * kNanosecond;
+std::optional<double> HiddenShare(const Summary& summary, const FinalBoard& board) {
+  if (!board.plan || board.plan->moving_ns <= 0) return std::nullopt;
+  const double moving_s = static_cast<double>(board.plan->moving_ns) * kNanosecond;
   return std::clamp(1 - summary.waited_s / moving_s, 0.0, 1.0);
 }
 
@@ -53,14 +53,14 @@ std::string Times(double measured_s, TimeNs other_ns) {
                      measured_s / (static_cast<double>(other_ns) * kNanosecond));
 }
 
-std::uint64_t ValuesChecked(const std::vector<Played>& played) {
+std::uint64_t ValuesChecked(const std::vector<RankResult>& ranks) {
   std::uint64_t checked = UINT64_MAX;
-  for (const Played& rank : played) checked = std::min(checked, rank.performance.values_checked);
+  for (const RankResult& rank : ranks) checked = std::min(checked, rank.result.values_checked);
   return checked;
 }
 
-std::string ValuesText(const std::vector<Played>& played) {
-  const std::uint64_t checked = ValuesChecked(played);
+std::string ValuesText(const std::vector<RankResult>& ranks) {
+  const std::uint64_t checked = ValuesChecked(ranks);
   if (checked == 0) {
     return "Values were not looked at: sums of so many ranks are not exact in this type.\n";
   }
@@ -81,9 +81,9 @@ std::string LanesText(const std::vector<ipc::LaneRow>& lanes) {
   return text;
 }
 
-std::string PlanText(const Ending& ending) {
-  if (!ending.plan) return "The board shows no plan of the job.\n";
-  const ipc::PlanRow& plan = *ending.plan;
+std::string PlanText(const FinalBoard& board) {
+  if (!board.plan) return "The board shows no plan of the job.\n";
+  const ipc::PlanRow& plan = *board.plan;
   return fmt::format("Plan {} by {}: {} blocks, hash {:016x}, in force since iteration {}.\n",
                      plan.version, Printable(ipc::GetText(plan.policy)), plan.blocks, plan.hash,
                      plan.from_iteration);
@@ -102,29 +102,29 @@ Json LanesJson(const std::vector<ipc::LaneRow>& lanes) {
 }
 
 // Null where the board had nothing.
-Json Seconds(const Ending& ending, TimeNs ipc::PlanRow::*time) {
-  if (!ending.plan) return nullptr;
-  return static_cast<double>((*ending.plan).*time) * kNanosecond;
+Json Seconds(const FinalBoard& board, TimeNs ipc::PlanRow::*time) {
+  if (!board.plan) return nullptr;
+  return static_cast<double>((*board.plan).*time) * kNanosecond;
 }
 
 }  // namespace
 
-Summary Summarize(const std::vector<Played>& played) {
+Summary Summarize(const std::vector<RankResult>& ranks) {
   Summary summary;
-  summary.iterations_s = Slowest(played, &Iteration::whole_ns);
+  summary.iterations_s = Slowest(ranks, &Iteration::whole_ns);
   summary.median_s = Median(summary.iterations_s);
   summary.least_s = Quantile(summary.iterations_s, 0);
   summary.p90_s = Quantile(summary.iterations_s, 0.9);
-  summary.backward_s = Median(Slowest(played, &Iteration::backward_ns));
-  summary.forward_s = Median(Slowest(played, &Iteration::forward_ns));
-  summary.waited_s = Median(Slowest(played, &Iteration::waited_ns));
+  summary.backward_s = Median(Slowest(ranks, &Iteration::backward_ns));
+  summary.forward_s = Median(Slowest(ranks, &Iteration::forward_ns));
+  summary.waited_s = Median(Slowest(ranks, &Iteration::waited_ns));
   return summary;
 }
 
-std::string ReportText(const Heading& heading, const std::vector<Played>& played) {
-  const Summary summary = Summarize(played);
-  const Performance& first = played.front().performance;
-  const Ending& ending = played.front().ending;
+std::string ReportText(const Heading& heading, const std::vector<RankResult>& ranks) {
+  const Summary summary = Summarize(ranks);
+  const ReplayResult& first = ranks.front().result;
+  const FinalBoard& board = ranks.front().board;
   std::string text = fmt::format(
       "{}: {} gradients, {}, {}; {} ranks; times x {:g}, jitter {:g} %; {} iterations after {} to "
       "warm up.\n\n",
@@ -135,8 +135,8 @@ std::string ReportText(const Heading& heading, const std::vector<Played>& played
   table.Add({"measured", Milliseconds(summary.median_s),
              fmt::format("least {}, nine of ten within {}", Milliseconds(summary.least_s),
                          Milliseconds(summary.p90_s))});
-  if (ending.plan) {
-    const ipc::PlanRow& plan = *ending.plan;
+  if (board.plan) {
+    const ipc::PlanRow& plan = *board.plan;
     table.Add({"predicted", ctl::FormatMilliseconds(plan.predicted_ns),
                Times(summary.median_s, plan.predicted_ns)});
     table.Add({"lower bound", ctl::FormatMilliseconds(plan.lower_bound_ns),
@@ -144,50 +144,50 @@ std::string ReportText(const Heading& heading, const std::vector<Played>& played
   }
   table.Add({"backward", Milliseconds(summary.backward_s), "slowest rank"});
   table.Add({"forward", Milliseconds(summary.forward_s), "slowest rank, without waits"});
-  const std::optional<double> hidden = HiddenShare(summary, ending);
+  const std::optional<double> hidden = HiddenShare(summary, board);
   table.Add({"waited", Milliseconds(summary.waited_s),
              hidden ? fmt::format("{:.1f} % of {} of communication was hidden", 100 * *hidden,
-                                  ctl::FormatMilliseconds(ending.plan->moving_ns))
+                                  ctl::FormatMilliseconds(board.plan->moving_ns))
                     : ""});
-  return text + table.Render(true) + '\n' + PlanText(ending) + LanesText(ending.lanes) +
-         ValuesText(played);
+  return text + table.Render(true) + '\n' + PlanText(board) + LanesText(board.lanes) +
+         ValuesText(ranks);
 }
 
-Json ReportJson(const Heading& heading, const std::vector<Played>& played) {
-  const Summary summary = Summarize(played);
-  const Performance& first = played.front().performance;
-  const Ending& ending = played.front().ending;
-  const bool all_ranks = played.size() == heading.world_size;
-  const std::optional<double> hidden = HiddenShare(summary, ending);
-  const auto of_plan = [&ending](auto field) {
-    return ending.plan ? Json((*ending.plan).*field) : Json(nullptr);
+Json ReportJson(const Heading& heading, const std::vector<RankResult>& ranks) {
+  const Summary summary = Summarize(ranks);
+  const ReplayResult& first = ranks.front().result;
+  const FinalBoard& board = ranks.front().board;
+  const bool all_ranks = ranks.size() == heading.world_size;
+  const std::optional<double> hidden = HiddenShare(summary, board);
+  const auto of_plan = [&board](auto field) {
+    return board.plan ? Json((*board.plan).*field) : Json(nullptr);
   };
   return {
       {"model", Printable(heading.model)},
       {"tensors", heading.tensors},
       {"bytes", heading.bytes},
       {"dtype", Name(heading.dtype)},
-      {"rank", all_ranks ? Json(nullptr) : Json(played.front().rank)},
+      {"rank", all_ranks ? Json(nullptr) : Json(ranks.front().rank)},
       {"world_size", heading.world_size},
       {"scale", heading.scale},
       {"jitter", heading.jitter},
       {"measured_s", summary.median_s},
       {"least_s", summary.least_s},
       {"p90_s", summary.p90_s},
-      {"predicted_s", Seconds(ending, &ipc::PlanRow::predicted_ns)},
-      {"lower_bound_s", Seconds(ending, &ipc::PlanRow::lower_bound_ns)},
+      {"predicted_s", Seconds(board, &ipc::PlanRow::predicted_ns)},
+      {"lower_bound_s", Seconds(board, &ipc::PlanRow::lower_bound_ns)},
       {"hidden_share", hidden ? Json(*hidden) : Json(nullptr)},
       {"waited_s", summary.waited_s},
       {"backward_s", summary.backward_s},
       {"forward_s", summary.forward_s},
-      {"moving_s", Seconds(ending, &ipc::PlanRow::moving_ns)},
-      {"policy", ending.plan ? Json(Printable(ipc::GetText(ending.plan->policy))) : Json(nullptr)},
+      {"moving_s", Seconds(board, &ipc::PlanRow::moving_ns)},
+      {"policy", board.plan ? Json(Printable(ipc::GetText(board.plan->policy))) : Json(nullptr)},
       {"plan_version", of_plan(&ipc::PlanRow::version)},
-      {"plan_hash", ending.plan ? Json(fmt::format("{:016x}", ending.plan->hash)) : Json(nullptr)},
+      {"plan_hash", board.plan ? Json(fmt::format("{:016x}", board.plan->hash)) : Json(nullptr)},
       {"blocks", of_plan(&ipc::PlanRow::blocks)},
-      {"lanes", LanesJson(ending.lanes)},
+      {"lanes", LanesJson(board.lanes)},
       {"warmup_iterations", first.warmup},
-      {"values_checked", ValuesChecked(played)},
+      {"values_checked", ValuesChecked(ranks)},
       {"iterations_s", summary.iterations_s}};
 }
 

@@ -33,12 +33,12 @@ struct Summary {
   double waited_s = 0;
 };
 
-// `played` has at least one rank, and each rank the same number of iterations, at least one.
-Summary Summarize(const std::vector<Played>& played);
+// `ranks` has at least one rank, and each rank the same number of iterations, at least one.
+Summary Summarize(const std::vector<RankResult>& ranks);
 
 // The plan's predictions and the lanes are those of the first rank's node.
-std::string ReportText(const Heading& heading, const std::vector<Played>& played);
+std::string ReportText(const Heading& heading, const std::vector<RankResult>& ranks);
 // `rank` is null where all ranks were played here.
-Json ReportJson(const Heading& heading, const std::vector<Played>& played);
+Json ReportJson(const Heading& heading, const std::vector<RankResult>& ranks);
 
 }  // namespace headrace::replay

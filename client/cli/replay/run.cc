@@ -13,57 +13,58 @@ constexpr TimeNs kBoardPatience = 100 * kMillisecond;
 constexpr TimeNs kBoardPause = 5 * kMillisecond;
 
 struct Outcome {
-  std::optional<Played> played;
+  std::optional<RankResult> result;
   std::optional<Error> error;
   TimeNs failed_ns = 0;
 };
 
 // As it stands once the board shows iteration `last`, or has had some time for it.
-Ending ReadEnding(const PlanWatch& watch, std::uint64_t last) {
-  Ending ending;
+FinalBoard ReadFinalBoard(const PlanWatch& watch, std::uint64_t last) {
+  FinalBoard board;
   const TimeNs deadline = MonotonicNow() + kBoardPatience;
   for (;;) {
-    ending.plan = watch.Plan();
-    const bool is_there = ending.plan && ending.plan->iteration >= last;
+    board.plan = watch.Plan();
+    const bool is_there = board.plan && board.plan->iteration >= last;
     if (is_there || MonotonicNow() >= deadline) break;
     SleepUntil(MonotonicNow() + kBoardPause);
   }
-  ending.blocks = watch.Blocks();
-  ending.lanes = watch.Lanes();
-  return ending;
+  board.blocks = watch.Blocks();
+  board.lanes = watch.Lanes();
+  return board;
 }
 
-Result<Played> PlayRank(const Score& score, const Place& place, const std::string& board_path) {
-  Result<Rank> seat = Rank::Attach(place, score.profile);
-  if (!seat) return seat.error();
-  const Result<PlanWatch> watch = PlanWatch::Open(board_path, place.job);
+Result<RankResult> ReplayOneRank(const ReplayConfig& config, const AttachOptions& attach,
+                                 const std::string& board_path) {
+  Result<RankSession> session = RankSession::Attach(attach, config.profile);
+  if (!session) return session.error();
+  const Result<PlanWatch> watch = PlanWatch::Open(board_path, attach.job);
   if (!watch) return watch.error();
-  Player player(*seat, *watch, score, place.rank, place.world_size);
-  Result<Performance> performance = player.Play();
-  if (!performance) return performance.error();
-  Played played{place.rank, std::move(performance).value(), {}};
-  played.ending =
-      ReadEnding(*watch, played.performance.warmup + played.performance.iterations.size());
+  ReplayRank replay(*session, *watch, config, attach.rank, attach.world_size);
+  Result<ReplayResult> result = replay.Run();
+  if (!result) return result.error();
+  RankResult rank{attach.rank, std::move(result).value(), {}};
+  rank.board = ReadFinalBoard(*watch, rank.result.warmup + rank.result.iterations.size());
   // The job's rows go with its first rank: nobody leaves before all have read them.
-  const Result<bool> all_have_read = seat->AllAgree(true);
+  const Result<bool> all_have_read = session->AllAgree(true);
   if (!all_have_read) return all_have_read.error();
-  return played;
+  return rank;
 }
 
 }  // namespace
 
-Result<std::vector<Played>> PlayRanks(const Score& score, const std::vector<Place>& places,
-                                      const std::vector<std::string>& board_paths) {
-  std::vector<Outcome> outcomes(places.size());
+Result<std::vector<RankResult>> ReplayRanks(const ReplayConfig& config,
+                                            const std::vector<AttachOptions>& attach,
+                                            const std::vector<std::string>& board_paths) {
+  std::vector<Outcome> outcomes(attach.size());
   std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < places.size(); ++i) {
+  for (std::size_t i = 0; i < attach.size(); ++i) {
     threads.emplace_back(
-        [&score, &place = places[i], &board = board_paths[i], &outcome = outcomes[i]] {
-          Result<Played> played = PlayRank(score, place, board);
-          if (played) {
-            outcome.played = std::move(played).value();
+        [&config, &one = attach[i], &board = board_paths[i], &outcome = outcomes[i]] {
+          Result<RankResult> rank = ReplayOneRank(config, one, board);
+          if (rank) {
+            outcome.result = std::move(rank).value();
           } else {
-            outcome.error = played.error().Within(fmt::format("rank {}", place.rank));
+            outcome.error = rank.error().Within(fmt::format("rank {}", one.rank));
             outcome.failed_ns = MonotonicNow();
           }
         });
@@ -77,9 +78,9 @@ Result<std::vector<Played>> PlayRanks(const Score& score, const std::vector<Plac
     }
   }
   if (first_failure != nullptr) return *first_failure->error;
-  std::vector<Played> played;
-  for (Outcome& outcome : outcomes) played.push_back(std::move(*outcome.played));
-  return played;
+  std::vector<RankResult> ranks;
+  for (Outcome& outcome : outcomes) ranks.push_back(std::move(*outcome.result));
+  return ranks;
 }
 
 }  // namespace headrace::replay

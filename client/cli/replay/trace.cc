@@ -32,12 +32,12 @@ std::string NameOf(Span::Kind kind, const std::string& tensor) {
   return tensor;
 }
 
-void AddRank(const Profile& profile, std::uint32_t rank, const Take& take, TimeNs origin_ns,
-             ctl::TraceEvents& trace) {
+void AddRank(const Profile& profile, std::uint32_t rank, const IterationTrace& played,
+             TimeNs origin_ns, ctl::TraceEvents& trace) {
   trace.NameProcess(rank, fmt::format("rank {}", rank));
   trace.NameTrack(rank, kComputing, "computing");
   trace.NameTrack(rank, kWaiting, "waiting");
-  for (const Span& span : take.spans) {
+  for (const Span& span : played.spans) {
     const int row = span.kind == Span::Kind::kWait ? kWaiting : kComputing;
     trace.Slice(rank, row, NameOf(span.kind, profile.tensors[span.tensor].name),
                 span.begin_ns - origin_ns, span.end_ns - origin_ns);
@@ -55,12 +55,12 @@ Json ArgsOf(const ipc::PlanBlockRow& block) {
 }
 
 // Blocks that move at the same time stand in rows of their own.
-void AddBlocks(const Ending& ending, std::uint32_t process, ctl::TraceEvents& trace) {
+void AddBlocks(const FinalBoard& board, std::uint32_t process, ctl::TraceEvents& trace) {
   trace.NameProcess(process, "blocks of the plan");
   ctl::TraceRows rows;
-  for (const ipc::PlanBlockRow& block : ending.blocks) {
+  for (const ipc::PlanBlockRow& block : board.blocks) {
     if (block.end_ns == 0) continue;  // it has not moved
-    const int row = 1 + static_cast<int>(rows.Take(block.begin_ns, block.end_ns));
+    const int row = 1 + static_cast<int>(rows.RowFor(block.begin_ns, block.end_ns));
     trace.Slice(process, row, fmt::format("block {}", block.index + 1), block.begin_ns,
                 block.end_ns, ArgsOf(block));
   }
@@ -71,24 +71,24 @@ void AddBlocks(const Ending& ending, std::uint32_t process, ctl::TraceEvents& tr
 
 }  // namespace
 
-std::string TraceJson(const Profile& profile, const std::vector<Played>& played) {
-  const Performance& first = played.front().performance;
-  const Ending& ending = played.front().ending;
+std::string TraceJson(const Profile& profile, const std::vector<RankResult>& ranks) {
+  const ReplayResult& first = ranks.front().result;
+  const FinalBoard& board = ranks.front().board;
   const std::uint64_t last = first.warmup + first.iterations.size();
-  const std::uint64_t shown = ending.plan ? ending.plan->iteration : 0;
-  const bool is_shown = shown != 0 && first.take(shown).iteration == shown;
+  const std::uint64_t shown = board.plan ? board.plan->iteration : 0;
+  const bool is_shown = shown != 0 && first.trace(shown).iteration == shown;
   const std::uint64_t iteration = is_shown ? shown : last;
   TimeNs origin_ns = 0;
   std::uint32_t highest = 0;
-  for (const Played& rank : played) {
-    origin_ns = std::max(origin_ns, rank.performance.take(iteration).begin_ns);
+  for (const RankResult& rank : ranks) {
+    origin_ns = std::max(origin_ns, rank.result.trace(iteration).begin_ns);
     highest = std::max(highest, rank.rank);
   }
   ctl::TraceEvents trace;
-  for (const Played& rank : played) {
-    AddRank(profile, rank.rank, rank.performance.take(iteration), origin_ns, trace);
+  for (const RankResult& rank : ranks) {
+    AddRank(profile, rank.rank, rank.result.trace(iteration), origin_ns, trace);
   }
-  if (is_shown) AddBlocks(ending, highest + 1, trace);
+  if (is_shown) AddBlocks(board, highest + 1, trace);
   return trace.Dump({{"iteration", iteration}});
 }
 

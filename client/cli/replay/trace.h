@@ -12,6 +12,6 @@ namespace headrace::replay {
 // the first rank's board measured them. The iteration is the one that this board shows, or the last
 // where it shows none of the last ones; then without blocks. Times count from the begin of the
 // backward pass of the rank that began it last.
-std::string TraceJson(const Profile& profile, const std::vector<Played>& played);
+std::string TraceJson(const Profile& profile, const std::vector<RankResult>& ranks);
 
 }  // namespace headrace::replay

@@ -33,7 +33,9 @@ inline __attribute__((always_inline)) void Sum(float* const* memory, std::size_t
                                                std::size_t end) {
   float* __restrict rows[kRanks];
   for (int rank = 0; rank < kRanks; ++rank) rows[rank] = memory[rank];
+#ifndef __clang__  // which finds that rows do not overlap by itself
 #pragma GCC ivdep
+#endif
   for (std::size_t i = begin; i < end; ++i) {
     float sum = rows[0][i];
     for (int rank = 1; rank < kRanks; ++rank) sum += rows[rank][i];

@@ -4,8 +4,9 @@
 //   plan_bench --benchmark_out=plan.json --benchmark_out_format=json
 #include <benchmark/benchmark.h>
 
-#include "service/plan/profile_json.h"
+#include "ipc/profile.h"
 #include "service/plan/simulate.h"
+#include "tests/support/profile_json.h"
 #include "tests/unit/plan/support.h"
 
 namespace headrace::plan {

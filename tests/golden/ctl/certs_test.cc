@@ -103,7 +103,7 @@ TEST_F(CertsTest, CarriesTheHostsItWasAskedFor) {
        .hosts = {"a", "node-a.example.org", "10.0.0.1", "fe80::1", "x,DNS:evil"},
        .now_unix_s = now_});
   ASSERT_TRUE(node.ok()) << node.error().text();
-  const Result<CertificateText> text = LookAtCertificate(node->certificate);
+  const Result<CertificateText> text = ReadCertificateText(node->certificate);
   ASSERT_TRUE(text.ok());
   const std::vector<std::string> names = {"headrace", "a",       "node-a.example.org",
                                           "10.0.0.1", "fe80::1", "x,DNS:evil"};
@@ -139,7 +139,7 @@ TEST_F(CertsTest, EndsWithItsAuthorityAtTheLatest) {
   ASSERT_TRUE(Authority("ca", 1).ok());
   const Result<CertificatePaths> node = Node("a", 30);
   ASSERT_TRUE(node.ok());
-  EXPECT_EQ(LookAtCertificate(node->certificate)->until_unix_s, now_ + kDay);
+  EXPECT_EQ(ReadCertificateText(node->certificate)->until_unix_s, now_ + kDay);
 }
 
 TEST_F(CertsTest, ANodeCannotVouchForOthers) {

@@ -14,11 +14,11 @@ namespace {
 class Doctor : public BoardTest {
  protected:
   // A service in good health on a machine that lacks nothing.
-  Patient Healthy() {
+  DiagnosticInput Healthy() {
     FillAll();
     Snapshot board = Read();
     std::erase_if(board.jobs, [](const ipc::JobRow& job) { return job.id == 8; });
-    Patient patient{
+    DiagnosticInput input{
         .board_path = "/run/headrace/board",
         .socket_path = "/run/headrace/headrace.sock",
         .board = std::move(board),
@@ -39,26 +39,26 @@ class Doctor : public BoardTest {
         .configuration = std::string("http_address = \"127.0.0.1:9564\"\nlate_ms = 5000\n"),
         .protocol_version = 1,
         .machine = {}};
-    patient.machine.board = {.exists = true, .mode = 0644};
-    patient.machine.socket = {.exists = true, .is_socket = true, .mode = 0666, .may_write = true};
-    patient.machine.limits = {.of = "the service", .locked_bytes = 8U << 20U, .open_files = 1024};
-    patient.machine.cores = 4;
-    patient.machine.shmem_huge_pages = "never";
-    patient.machine.shell_limits = {
+    input.machine.board = {.exists = true, .mode = 0644};
+    input.machine.socket = {.exists = true, .is_socket = true, .mode = 0666, .may_write = true};
+    input.machine.limits = {.of = "the service", .locked_bytes = 8U << 20U, .open_files = 1024};
+    input.machine.cores = 4;
+    input.machine.shmem_huge_pages = "never";
+    input.machine.shell_limits = {
         .of = "this shell", .locked_bytes = kUnlimited, .open_files = 1024};
-    patient.machine.threads = {.count = 6, .stopped = 0, .uninterruptible = 0};
-    patient.machine.cpu_quota = 3.5;
-    patient.machine.quota_is_of_service = true;
-    patient.machine.shm_bytes = std::uint64_t{8} << 30;
-    patient.machine.shm_free_bytes = std::uint64_t{7} << 30;
-    patient.machine.libraries.cuda_driver_version = 12040;
-    patient.machine.libraries.gpus = {"NVIDIA H200", "NVIDIA H200"};
-    patient.machine.mps_directory = "/tmp/nvidia-mps";
-    patient.machine.has_mps = true;
-    patient.machine.libraries.ucx = {.is_found = true, .version = "1.13.1", .error = ""};
-    patient.machine.libraries.nccl = {
+    input.machine.threads = {.count = 6, .stopped = 0, .uninterruptible = 0};
+    input.machine.cpu_quota = 3.5;
+    input.machine.quota_is_of_service = true;
+    input.machine.shm_bytes = std::uint64_t{8} << 30;
+    input.machine.shm_free_bytes = std::uint64_t{7} << 30;
+    input.machine.libraries.cuda_driver_version = 12040;
+    input.machine.libraries.gpus = {"NVIDIA H200", "NVIDIA H200"};
+    input.machine.mps_directory = "/tmp/nvidia-mps";
+    input.machine.has_mps = true;
+    input.machine.libraries.ucx = {.is_found = true, .version = "1.13.1", .error = ""};
+    input.machine.libraries.nccl = {
         .is_found = false, .version = "", .error = "libnccl.so.2: not there"};
-    return patient;
+    return input;
   }
 
   static Finding Find(const Findings& findings, const std::string& check) {
@@ -92,57 +92,60 @@ ipc::CertificateRow CertificateRowOf(const Snapshot& board, std::int64_t left_da
 }
 
 TEST_F(Doctor, WarnsOfACertificateAMonthBeforeItsEnd) {
-  Patient patient = Healthy();
-  patient.board->certificate = CertificateRowOf(*patient.board, 200);
-  EXPECT_EQ(Find(Examine(patient), "certificate").level, Level::kOk);
-  patient.board->certificate = CertificateRowOf(*patient.board, 29);
-  const Finding near = Find(Examine(patient), "certificate");
+  DiagnosticInput input = Healthy();
+  input.board->certificate = CertificateRowOf(*input.board, 200);
+  EXPECT_EQ(Find(Examine(input), "certificate").level, Level::kOk);
+  input.board->certificate = CertificateRowOf(*input.board, 29);
+  const Finding near = Find(Examine(input), "certificate");
   EXPECT_EQ(near.level, Level::kWarning);
   EXPECT_NE(near.text.find("29 days"), std::string::npos) << near.text;
-  patient.board->certificate = CertificateRowOf(*patient.board, -2);
-  EXPECT_EQ(Find(Examine(patient), "certificate").level, Level::kProblem);
+  // Also of one that was made for so few days that the log does not tell of its end yet.
+  input.board->certificate.warn_from_unix_s += 25 * 24 * 3600;
+  EXPECT_EQ(Find(Examine(input), "certificate").level, Level::kWarning);
+  input.board->certificate = CertificateRowOf(*input.board, -2);
+  EXPECT_EQ(Find(Examine(input), "certificate").level, Level::kProblem);
 }
 
 TEST_F(Doctor, SaysWhyAReplacedCertificateIsNotUsed) {
-  Patient patient = Healthy();
-  patient.board->certificate = CertificateRowOf(*patient.board, 200);
-  ipc::SetText(patient.board->certificate.refused, "node.key holds no key");
-  const Finding found = Find(Examine(patient), "certificate");
+  DiagnosticInput input = Healthy();
+  input.board->certificate = CertificateRowOf(*input.board, 200);
+  ipc::SetText(input.board->certificate.refused, "node.key holds no key");
+  const Finding found = Find(Examine(input), "certificate");
   EXPECT_EQ(found.level, Level::kWarning);
   EXPECT_NE(found.text.find("node.key holds no key"), std::string::npos) << found.text;
 }
 
 TEST_F(Doctor, SaysWhatToDoWhenThereIsNoService) {
-  Patient patient = Healthy();
-  patient.board = Error(Code::kUnavailable, "open board /run/headrace/board: No such file");
-  patient.liveness = Liveness::kGone;
-  patient.ping = Error(Code::kUnavailable, "connect: No such file");
-  patient.machine.board = {};
-  patient.machine.socket = {};
-  patient.machine.libraries.cuda_driver_version.reset();
-  patient.machine.libraries.gpus.clear();
-  patient.machine.has_mps = false;
-  patient.machine.threads = {};
-  patient.machine.libraries.cuda_error = "libcuda.so.1 is not installed";
-  const Findings findings = Examine(patient);
+  DiagnosticInput input = Healthy();
+  input.board = Error(Code::kUnavailable, "open board /run/headrace/board: No such file");
+  input.liveness = Liveness::kGone;
+  input.ping = Error(Code::kUnavailable, "connect: No such file");
+  input.machine.board = {};
+  input.machine.socket = {};
+  input.machine.libraries.cuda_driver_version.reset();
+  input.machine.libraries.gpus.clear();
+  input.machine.has_mps = false;
+  input.machine.threads = {};
+  input.machine.libraries.cuda_error = "libcuda.so.1 is not installed";
+  const Findings findings = Examine(input);
   EXPECT_TRUE(HasProblem(findings));
   ExpectGolden("doctor_absent.txt", FindingsTable(findings, true));
 }
 
 TEST_F(Doctor, NamesAStoppedServiceAndTheWayToGoOn) {
-  Patient patient = Healthy();
-  patient.liveness = Liveness::kStopped;
-  patient.ping = Error(Code::kTimeout, "no answer within 1000 ms");
-  const Findings findings = Examine(patient);
+  DiagnosticInput input = Healthy();
+  input.liveness = Liveness::kStopped;
+  input.ping = Error(Code::kTimeout, "no answer within 1000 ms");
+  const Findings findings = Examine(input);
   EXPECT_EQ(Find(findings, "service").level, Level::kProblem);
   EXPECT_EQ(Find(findings, "service").remedy, "kill -CONT 4242");
   EXPECT_EQ(Find(findings, "answer").level, Level::kNote) << "it follows from the other";
 }
 
 TEST_F(Doctor, FindsAStuckServiceThatLooksAlive) {
-  Patient patient = Healthy();
-  patient.ping = Error(Code::kTimeout, "no answer within 1000 ms");
-  const Findings findings = Examine(patient);
+  DiagnosticInput input = Healthy();
+  input.ping = Error(Code::kTimeout, "no answer within 1000 ms");
+  const Findings findings = Examine(input);
   EXPECT_EQ(Find(findings, "service").level, Level::kOk);
   EXPECT_EQ(Find(findings, "answer").level, Level::kProblem);
   EXPECT_NE(Find(findings, "answer").remedy.find("headracectl queue"), std::string::npos);
@@ -150,56 +153,69 @@ TEST_F(Doctor, FindsAStuckServiceThatLooksAlive) {
 
 TEST_F(Doctor, FindsEachFaultByItself) {
   const auto level_of = [this](const std::string& check, auto spoil) {
-    Patient patient = Healthy();
-    spoil(patient);
-    const Findings findings = Examine(patient);
+    DiagnosticInput input = Healthy();
+    spoil(input);
+    const Findings findings = Examine(input);
     for (const Finding& finding : findings) {
       const bool expected = finding.check == check;
       EXPECT_TRUE(expected || finding.level <= Level::kNote) << check << " " << finding.check;
     }
     return Find(findings, check).level;
   };
-  EXPECT_EQ(level_of("service", [](Patient& p) { p.liveness = Liveness::kGone; }), Level::kProblem);
-  EXPECT_EQ(level_of("service", [](Patient& p) { p.board->service.state = 3; }), Level::kWarning);
-  EXPECT_EQ(level_of("protocol", [](Patient& p) { p.protocol_version = 2; }), Level::kProblem);
-  EXPECT_EQ(level_of("board", [](Patient& p) { p.board->rows_unread = 1; }), Level::kWarning);
-  EXPECT_EQ(level_of("log", [](Patient& p) { p.board->log.lines_dropped = 1; }), Level::kWarning);
-  EXPECT_EQ(level_of("board", [](Patient& p) { p.machine.board.mode = 0666; }), Level::kWarning);
-  EXPECT_EQ(level_of("socket", [](Patient& p) { p.machine.socket.may_write = false; }),
+  EXPECT_EQ(level_of("service", [](DiagnosticInput& p) { p.liveness = Liveness::kGone; }),
             Level::kProblem);
-  EXPECT_EQ(level_of("socket", [](Patient& p) { p.machine.socket.is_socket = false; }),
+  EXPECT_EQ(level_of("service", [](DiagnosticInput& p) { p.board->service.state = 3; }),
+            Level::kWarning);
+  EXPECT_EQ(level_of("protocol", [](DiagnosticInput& p) { p.protocol_version = 2; }),
             Level::kProblem);
-  EXPECT_EQ(level_of("jobs", [](Patient& p) { p.board->jobs[0].state = 3; }), Level::kProblem);
-  EXPECT_EQ(level_of("cores", [](Patient& p) { p.machine.cores = 1; }), Level::kWarning);
-  EXPECT_EQ(level_of("reductions",
-                     [](Patient& p) { ipc::SetText(p.board->service.reduce_target, "SCALAR"); }),
+  EXPECT_EQ(level_of("board", [](DiagnosticInput& p) { p.board->rows_unread = 1; }),
             Level::kWarning);
-  EXPECT_EQ(level_of("memfd", [](Patient& p) { p.machine.memfd = Error(Code::kInternal, "no"); }),
+  EXPECT_EQ(level_of("log", [](DiagnosticInput& p) { p.board->log.lines_dropped = 1; }),
+            Level::kWarning);
+  EXPECT_EQ(level_of("board", [](DiagnosticInput& p) { p.machine.board.mode = 0666; }),
+            Level::kWarning);
+  EXPECT_EQ(level_of("socket", [](DiagnosticInput& p) { p.machine.socket.may_write = false; }),
             Level::kProblem);
-  EXPECT_EQ(level_of("threads", [](Patient& p) { p.machine.threads.stopped = 1; }),
+  EXPECT_EQ(level_of("socket", [](DiagnosticInput& p) { p.machine.socket.is_socket = false; }),
             Level::kProblem);
-  EXPECT_EQ(level_of("threads", [](Patient& p) { p.machine.threads.uninterruptible = 1; }),
+  EXPECT_EQ(level_of("jobs", [](DiagnosticInput& p) { p.board->jobs[0].state = 3; }),
+            Level::kProblem);
+  EXPECT_EQ(level_of("cores", [](DiagnosticInput& p) { p.machine.cores = 1; }), Level::kWarning);
+  EXPECT_EQ(
+      level_of("reductions",
+               [](DiagnosticInput& p) { ipc::SetText(p.board->service.reduce_target, "SCALAR"); }),
+      Level::kWarning);
+  EXPECT_EQ(
+      level_of("memfd", [](DiagnosticInput& p) { p.machine.memfd = Error(Code::kInternal, "no"); }),
+      Level::kProblem);
+  EXPECT_EQ(level_of("threads", [](DiagnosticInput& p) { p.machine.threads.stopped = 1; }),
+            Level::kProblem);
+  EXPECT_EQ(level_of("threads", [](DiagnosticInput& p) { p.machine.threads.uninterruptible = 1; }),
             Level::kWarning);
-  EXPECT_EQ(level_of("cpu quota", [](Patient& p) { p.machine.cpu_quota = 0.5; }), Level::kWarning);
-  EXPECT_EQ(level_of("/dev/shm", [](Patient& p) { p.machine.shm_free_bytes = 64U << 20U; }),
+  EXPECT_EQ(level_of("cpu quota", [](DiagnosticInput& p) { p.machine.cpu_quota = 0.5; }),
             Level::kWarning);
-  EXPECT_EQ(level_of("/dev/shm", [](Patient& p) { p.machine.shm_bytes = 0; }), Level::kWarning);
-  EXPECT_EQ(level_of("locked memory", [](Patient& p) { p.machine.rdma_devices = {"mlx5_0"}; }),
+  EXPECT_EQ(level_of("/dev/shm", [](DiagnosticInput& p) { p.machine.shm_free_bytes = 64U << 20U; }),
             Level::kWarning);
-  EXPECT_EQ(level_of("cuda", [](Patient& p) { p.machine.libraries.gpus.clear(); }),
+  EXPECT_EQ(level_of("/dev/shm", [](DiagnosticInput& p) { p.machine.shm_bytes = 0; }),
             Level::kWarning);
-  EXPECT_EQ(level_of("gpus", [](Patient& p) { p.board->gpus.clear(); }), Level::kWarning);
-  EXPECT_EQ(level_of("gpus", [](Patient& p) { p.board->gpus[1].row.stream_words = 0; }),
+  EXPECT_EQ(
+      level_of("locked memory", [](DiagnosticInput& p) { p.machine.rdma_devices = {"mlx5_0"}; }),
+      Level::kWarning);
+  EXPECT_EQ(level_of("cuda", [](DiagnosticInput& p) { p.machine.libraries.gpus.clear(); }),
             Level::kWarning);
-  EXPECT_EQ(level_of("gpu lane", [](Patient& p) { p.board->lanes.pop_back(); }), Level::kWarning);
-  EXPECT_EQ(level_of("open files", [](Patient& p) { p.machine.limits.open_files = 128; }),
+  EXPECT_EQ(level_of("gpus", [](DiagnosticInput& p) { p.board->gpus.clear(); }), Level::kWarning);
+  EXPECT_EQ(level_of("gpus", [](DiagnosticInput& p) { p.board->gpus[1].row.stream_words = 0; }),
+            Level::kWarning);
+  EXPECT_EQ(level_of("gpu lane", [](DiagnosticInput& p) { p.board->lanes.pop_back(); }),
+            Level::kWarning);
+  EXPECT_EQ(level_of("open files", [](DiagnosticInput& p) { p.machine.limits.open_files = 128; }),
             Level::kWarning);
 }
 
 TEST_F(Doctor, SaysWhatAUserMayHandOverAndWhy) {
-  Patient patient = Healthy();
-  ipc::ServiceRow& service = patient.board->service;
-  const auto found = [&patient] { return Find(Examine(patient), "memory per uid").text; };
+  DiagnosticInput input = Healthy();
+  ipc::ServiceRow& service = input.board->service;
+  const auto found = [&input] { return Find(Examine(input), "memory per uid").text; };
   EXPECT_NE(found().find("96 GiB: three quarters of the 128 GiB of /sys/fs/cgroup/pod/memory.max"),
             std::string::npos)
       << found();
@@ -212,71 +228,71 @@ TEST_F(Doctor, SaysWhatAUserMayHandOverAndWhy) {
 }
 
 TEST_F(Doctor, NamesTheLaneThatDoesNotAnswer) {
-  Patient patient = Healthy();
-  patient.probe->lanes[1].answered = false;
-  patient.probe->lanes[0].status = Error(Code::kInternal, "a sum was wrong");
-  const Findings findings = Examine(patient);
+  DiagnosticInput input = Healthy();
+  input.probe->lanes[1].answered = false;
+  input.probe->lanes[0].status = Error(Code::kInternal, "a sum was wrong");
+  const Findings findings = Examine(input);
   EXPECT_EQ(Find(findings, "lane ucx0").level, Level::kProblem);
   EXPECT_NE(Find(findings, "lane ucx0").remedy.find("queue --lane ucx0"), std::string::npos);
   EXPECT_EQ(Find(findings, "lane shm0").text, "a sum was wrong");
   EXPECT_EQ(Find(findings, "data path").level, Level::kOk);
-  patient.probe->dispatch_ns = -1;
-  EXPECT_EQ(Find(Examine(patient), "data path").level, Level::kProblem);
+  input.probe->dispatch_ns = -1;
+  EXPECT_EQ(Find(Examine(input), "data path").level, Level::kProblem);
 }
 
 TEST_F(Doctor, WarnsOfClocksThatAreMoreThanASecondApart) {
-  Patient patient = Healthy();
-  patient.peers->front().clock_offset_ns = -1'500 * kMillisecond;
-  const Finding apart = Find(Examine(patient), "peer node-b");
+  DiagnosticInput input = Healthy();
+  input.peers->front().clock_offset_ns = -1'500 * kMillisecond;
+  const Finding apart = Find(Examine(input), "peer node-b");
   EXPECT_EQ(apart.level, Level::kWarning);
   EXPECT_NE(apart.text.find("clock 1.5 s behind"), std::string::npos) << apart.text;
-  patient.peers->front().connected = false;
-  patient.peers->front().why = "connection refused";
-  EXPECT_EQ(Find(Examine(patient), "peer node-b").level, Level::kProblem);
-  patient.peers->front().why.clear();
-  EXPECT_EQ(Find(Examine(patient), "peer node-b").level, Level::kNote);
+  input.peers->front().connected = false;
+  input.peers->front().why = "connection refused";
+  EXPECT_EQ(Find(Examine(input), "peer node-b").level, Level::kProblem);
+  input.peers->front().why.clear();
+  EXPECT_EQ(Find(Examine(input), "peer node-b").level, Level::kNote);
 }
 
 TEST_F(Doctor, WarnsWhenAFasterNetworkIsNotUsed) {
-  Patient patient = Healthy();
-  ipc::SetText(patient.board->lanes[1].row.name, "ucx0");
-  ipc::SetText(patient.board->lanes[1].row.transport, "ucx tcp/eth0");
-  patient.machine.limits.locked_bytes = kUnlimited;
-  EXPECT_EQ(Find(Examine(patient), "links").level, Level::kOk);
-  patient.machine.rdma_devices = {"mlx5_0"};
-  EXPECT_EQ(Find(Examine(patient), "links").level, Level::kWarning);
-  ipc::SetText(patient.board->lanes[1].row.transport, "ucx rc_mlx5/mlx5_0:1");
-  EXPECT_EQ(Find(Examine(patient), "links").level, Level::kOk);
+  DiagnosticInput input = Healthy();
+  ipc::SetText(input.board->lanes[1].row.name, "ucx0");
+  ipc::SetText(input.board->lanes[1].row.transport, "ucx tcp/eth0");
+  input.machine.limits.locked_bytes = kUnlimited;
+  EXPECT_EQ(Find(Examine(input), "links").level, Level::kOk);
+  input.machine.rdma_devices = {"mlx5_0"};
+  EXPECT_EQ(Find(Examine(input), "links").level, Level::kWarning);
+  ipc::SetText(input.board->lanes[1].row.transport, "ucx rc_mlx5/mlx5_0:1");
+  EXPECT_EQ(Find(Examine(input), "links").level, Level::kOk);
 }
 
 TEST_F(Doctor, SaysHowGpuMemoryReachesOtherNodes) {
-  Patient patient = Healthy();
-  EXPECT_EQ(Find(Examine(patient), "gpu lane").text, "nvlink0 by nvlink") << "there are none";
-  ipc::SetText(patient.board->lanes[1].row.name, "ucx0");
-  ipc::SetText(patient.board->lanes[1].row.transport, "tcp");
-  EXPECT_EQ(Find(Examine(patient), "gpu lane").text,
+  DiagnosticInput input = Healthy();
+  EXPECT_EQ(Find(Examine(input), "gpu lane").text, "nvlink0 by nvlink") << "there are none";
+  ipc::SetText(input.board->lanes[1].row.name, "ucx0");
+  ipc::SetText(input.board->lanes[1].row.transport, "tcp");
+  EXPECT_EQ(Find(Examine(input), "gpu lane").text,
             "nvlink0 by nvlink; GPU memory reaches other nodes through pinned host memory "
             "(gpu_network = staged)");
-  ipc::SetText(patient.board->lanes[1].row.transport, "NCCL 2.23.4 on GPU 0; tcp");
-  EXPECT_EQ(Find(Examine(patient), "gpu lane").text,
+  ipc::SetText(input.board->lanes[1].row.transport, "NCCL 2.23.4 on GPU 0; tcp");
+  EXPECT_EQ(Find(Examine(input), "gpu lane").text,
             "nvlink0 by nvlink; GPU memory reaches other nodes by NCCL, from each GPU");
 }
 
 TEST_F(Doctor, SaysWhomThePersonMaySteer) {
-  Patient patient = Healthy();
-  EXPECT_EQ(Find(Examine(patient), "steering").text, "uid 0 may steer every job");
-  patient.machine.uid = 1000;
-  EXPECT_EQ(Find(Examine(patient), "steering").text,
+  DiagnosticInput input = Healthy();
+  EXPECT_EQ(Find(Examine(input), "steering").text, "uid 0 may steer every job");
+  input.machine.uid = 1000;
+  EXPECT_EQ(Find(Examine(input), "steering").text,
             "uid 1000 may steer its own jobs, 1 of 2; root and uid 0 may steer all");
 }
 
 TEST_F(Doctor, SaysWhereMetricsAre) {
-  Patient patient = Healthy();
-  EXPECT_EQ(Find(Examine(patient), "http").text, "metrics at http://127.0.0.1:9564/metrics");
-  patient.configuration = std::string("http_address = \"\"\n");
-  EXPECT_EQ(Find(Examine(patient), "http").level, Level::kNote);
-  patient.configuration = std::string();
-  EXPECT_EQ(Find(Examine(patient), "http").level, Level::kNote);
+  DiagnosticInput input = Healthy();
+  EXPECT_EQ(Find(Examine(input), "http").text, "metrics at http://127.0.0.1:9564/metrics");
+  input.configuration = std::string("http_address = \"\"\n");
+  EXPECT_EQ(Find(Examine(input), "http").level, Level::kNote);
+  input.configuration = std::string();
+  EXPECT_EQ(Find(Examine(input), "http").level, Level::kNote);
 }
 
 TEST(DoctorPeer, SaysHowFarTheServiceGotAndWhatHelpsWhereItDidNot) {
@@ -317,10 +333,10 @@ TEST(ProbeOnly, IsWellOnlyWhenDispatchAndEveryLaneAnswer) {
 }
 
 TEST_F(Doctor, TakesAnUnlimitedLimitForNoLimit) {
-  Patient patient = Healthy();
-  patient.machine.limits.open_files = kUnlimited;
-  patient.machine.limits.locked_bytes = kUnlimited;
-  const Findings findings = Examine(patient);
+  DiagnosticInput input = Healthy();
+  input.machine.limits.open_files = kUnlimited;
+  input.machine.limits.locked_bytes = kUnlimited;
+  const Findings findings = Examine(input);
   EXPECT_EQ(Find(findings, "open files").text, "the service may open any number of files");
   EXPECT_EQ(Find(findings, "locked memory").text,
             "the service may lock any amount of memory, this shell any amount; shared memory and "

@@ -288,10 +288,10 @@ TEST_F(Flight, TraceOfAJobThatRecordedNothingIsValid) {
 
 TEST(TraceRows, GivesTheLowestRowThatIsFree) {
   TraceRows rows;
-  EXPECT_EQ(rows.Take(0, 10), 0U);
-  EXPECT_EQ(rows.Take(5, 8), 1U);
-  EXPECT_EQ(rows.Take(9, 12), 1U);
-  EXPECT_EQ(rows.Take(10, 11), 0U);
+  EXPECT_EQ(rows.RowFor(0, 10), 0U);
+  EXPECT_EQ(rows.RowFor(5, 8), 1U);
+  EXPECT_EQ(rows.RowFor(9, 12), 1U);
+  EXPECT_EQ(rows.RowFor(10, 11), 0U);
   EXPECT_EQ(rows.count(), 2U);
 }
 

@@ -26,7 +26,7 @@ OF_HELP = {"-h", "--help"}
 # Whose code blocks a person types.
 DOCUMENTS = (
     "README.md", "CONTRIBUTING.md", "client/README.md", "client/WILL_IT_HELP.md", "client/cli/ctl/README.md",
-    "client/cli/plan/README.md", "containers/README.md", "tests/README.md", "tests/bench/README.md",
+    "service/plan/tool/README.md", "containers/README.md", "tests/README.md", "tests/bench/README.md",
 )  # fmt: skip
 PROGRAMS = ("headraced", "headracectl", "headrace-plan")
 

@@ -125,21 +125,21 @@ TEST(Process, TellsRunningStoppedAndGoneApart) {
     for (;;) ::pause();
   }
   const TimeNs now = MonotonicNow();
-  EXPECT_EQ(LookAtProcess(child, now), Liveness::kRunning);
-  EXPECT_EQ(LookAtProcess(child, now - 60 * kSecond), Liveness::kGone)
+  EXPECT_EQ(LivenessOfProcess(child, now), Liveness::kRunning);
+  EXPECT_EQ(LivenessOfProcess(child, now - 60 * kSecond), Liveness::kGone)
       << "began after the service: it only has its number";
   ASSERT_EQ(::kill(child, SIGSTOP), 0);
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
-  EXPECT_EQ(LookAtProcess(child, now), Liveness::kStopped);
+  EXPECT_EQ(LivenessOfProcess(child, now), Liveness::kStopped);
   ASSERT_EQ(::kill(child, SIGKILL), 0);
   siginfo_t zombie{};
   ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &zombie, WEXITED | WNOWAIT), 0);
-  EXPECT_EQ(LookAtProcess(child, now), Liveness::kGone) << "a zombie holds nothing";
+  EXPECT_EQ(LivenessOfProcess(child, now), Liveness::kGone) << "a zombie holds nothing";
   ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(LookAtProcess(child, now), Liveness::kGone);
-  EXPECT_EQ(LookAtProcess(0, now), Liveness::kGone);
-  EXPECT_EQ(LookAtProcess(-1, now), Liveness::kGone);
+  EXPECT_EQ(LivenessOfProcess(child, now), Liveness::kGone);
+  EXPECT_EQ(LivenessOfProcess(0, now), Liveness::kGone);
+  EXPECT_EQ(LivenessOfProcess(-1, now), Liveness::kGone);
 }
 
 // A service in a container of its own has pid 1 there.
@@ -149,16 +149,16 @@ TEST(Process, AServiceLivesWhileItHoldsItsBoardWhateverItsPidIsHere) {
   const std::string board = directory + "/board";
   constexpr std::int32_t kNobody = -1;
   const TimeNs now = MonotonicNow();
-  EXPECT_EQ(LookAtService(board, kNobody, now), Liveness::kGone) << "there is no lock";
-  EXPECT_EQ(LookAtService(board, ::getpid(), now), Liveness::kRunning) << "a copy of a board";
+  EXPECT_EQ(LivenessOfService(board, kNobody, now), Liveness::kGone) << "there is no lock";
+  EXPECT_EQ(LivenessOfService(board, ::getpid(), now), Liveness::kRunning) << "a copy of a board";
   {
     const UniqueFd lock(::open(LockFileOf(board).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
     ASSERT_EQ(::flock(lock.get(), LOCK_EX), 0);
-    EXPECT_EQ(LookAtService(board, kNobody, now), Liveness::kUnseen);
-    EXPECT_EQ(LookAtService(board, ::getpid(), now), Liveness::kRunning);
+    EXPECT_EQ(LivenessOfService(board, kNobody, now), Liveness::kUnseen);
+    EXPECT_EQ(LivenessOfService(board, ::getpid(), now), Liveness::kRunning);
     EXPECT_TRUE(IsRunning(Liveness::kUnseen));
   }
-  EXPECT_EQ(LookAtService(board, ::getpid(), now), Liveness::kGone)
+  EXPECT_EQ(LivenessOfService(board, ::getpid(), now), Liveness::kGone)
       << "it was killed, and another process has its pid";
   std::filesystem::remove_all(directory);
 }
@@ -184,7 +184,7 @@ TEST(Machine, ParsesQuotas) {
 }
 
 TEST(Machine, LooksAtThisMachineWithoutChangingIt) {
-  const Machine machine = LookAtMachine("/none/board", "/none/socket", 0, "/none/mps");
+  const Machine machine = InspectMachine("/none/board", "/none/socket", 0, "/none/mps");
   EXPECT_FALSE(machine.board.exists);
   EXPECT_FALSE(machine.socket.exists);
   EXPECT_TRUE(machine.memfd.ok());

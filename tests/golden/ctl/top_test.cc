@@ -31,8 +31,8 @@ class Top : public BoardTest {
     }
   }
 
-  Picture Make(const Wishes& wishes = {}) {
-    return MakePicture(now_, &before_, Liveness::kRunning, wishes);
+  Picture Make(const ViewOptions& view_options = {}) {
+    return MakePicture(now_, &before_, Liveness::kRunning, view_options);
   }
   static Frame Size(int width, int height) {
     return {.width = width,
@@ -140,13 +140,13 @@ TEST_F(Top, SortsByEveryColumnAndBackwards) {
 
 TEST_F(Top, LooksAsItDidOnAUsualTerminal) {
   const Picture picture = Make();
-  const Wishes wishes{.selected_job = 7};
-  ExpectGolden("top_80x24.txt", Draw(picture, wishes, Size(80, 24)).Text());
-  ExpectGolden("top_120x40.txt", Draw(picture, wishes, Size(120, 40)).Text());
-  ExpectGolden("top_40x10.txt", Draw(picture, wishes, Size(40, 10)).Text());
+  const ViewOptions view_options{.selected_job = 7};
+  ExpectGolden("top_80x24.txt", Draw(picture, view_options, Size(80, 24)).Text());
+  ExpectGolden("top_120x40.txt", Draw(picture, view_options, Size(120, 40)).Text());
+  ExpectGolden("top_40x10.txt", Draw(picture, view_options, Size(40, 10)).Text());
   Frame ascii = Size(80, 24);
   ascii.utf8 = false;
-  ExpectGolden("top_80x24_ascii.txt", Draw(picture, wishes, ascii).Text());
+  ExpectGolden("top_80x24_ascii.txt", Draw(picture, view_options, ascii).Text());
   ExpectGolden("top_help.txt", DrawHelp(Size(80, 24)).Text());
 }
 
@@ -202,61 +202,61 @@ TEST(Text, IsCutByCharactersAndSaysSo) {
 
 class TopKeys : public Top {
  protected:
-  // The keys one after the other; the last one's deed.
-  Deed Press(const std::vector<int>& pressed) {
-    Deed deed;
-    for (const int key : pressed) deed = keys_.Press(key, Make(keys_.wishes()));
-    return deed;
+  // The keys one after the other; the last one's action.
+  Action Press(const std::vector<int>& pressed) {
+    Action action;
+    for (const int key : pressed) action = keys_.Press(key, Make(keys_.view_options()));
+    return action;
   }
   void Select(std::uint32_t id) {
     keys_.Follow(Make());
-    for (int i = 0; i < 3 && keys_.wishes().selected_job != id; ++i) Press({kKeyDown});
-    ASSERT_EQ(keys_.wishes().selected_job, id);
+    for (int i = 0; i < 3 && keys_.view_options().selected_job != id; ++i) Press({kKeyDown});
+    ASSERT_EQ(keys_.view_options().selected_job, id);
   }
   Keys keys_;
 };
 
 TEST_F(TopKeys, QuitAndHelp) {
-  EXPECT_EQ(Press({'q'}).kind, Deed::Kind::kQuit);
+  EXPECT_EQ(Press({'q'}).kind, Action::Kind::kQuit);
   Press({'h'});
   EXPECT_TRUE(keys_.shows_help());
-  EXPECT_EQ(Press({'q'}).kind, Deed::Kind::kNothing) << "any key only goes back";
+  EXPECT_EQ(Press({'q'}).kind, Action::Kind::kNothing) << "any key only goes back";
   EXPECT_FALSE(keys_.shows_help());
-  EXPECT_EQ(Press({' '}).kind, Deed::Kind::kReadNow);
+  EXPECT_EQ(Press({' '}).kind, Action::Kind::kReadNow);
 }
 
 TEST_F(TopKeys, TypeAFilterAndEndIt) {
   Press({'/', 's', 'p', 'q', kKeyBackspace, 'e'});
   EXPECT_EQ(keys_.Message(), "/spe_");
-  EXPECT_EQ(keys_.wishes().filter, "spe");
+  EXPECT_EQ(keys_.view_options().filter, "spe");
   Press({kKeyEnter});
   EXPECT_EQ(keys_.Message(), "");
-  EXPECT_EQ(keys_.wishes().filter, "spe");
+  EXPECT_EQ(keys_.view_options().filter, "spe");
   Press({kKeyEscape});
-  EXPECT_EQ(keys_.wishes().filter, "");
+  EXPECT_EQ(keys_.view_options().filter, "");
   Press({'/', 0xc3, 0xbc, kKeyBackspace});
-  EXPECT_EQ(keys_.wishes().filter, "") << "a character goes as a whole";
+  EXPECT_EQ(keys_.view_options().filter, "") << "a character goes as a whole";
   for (int i = 0; i < 200; ++i) Press({'x'});
-  EXPECT_LE(keys_.wishes().filter.size(), 64U);
+  EXPECT_LE(keys_.view_options().filter.size(), 64U);
 }
 
 TEST_F(TopKeys, PauseAsksFirst) {
   Select(7);
-  EXPECT_EQ(Press({'p'}).kind, Deed::Kind::kNothing);
+  EXPECT_EQ(Press({'p'}).kind, Action::Kind::kNothing);
   EXPECT_TRUE(keys_.asks());
   EXPECT_EQ(keys_.Message(), "Pause job vision from its next iteration on? y/n");
-  EXPECT_EQ(Press({'x'}).kind, Deed::Kind::kNothing);
+  EXPECT_EQ(Press({'x'}).kind, Action::Kind::kNothing);
   EXPECT_EQ(keys_.Message(), "Nothing was changed.");
-  const Deed deed = Press({'p', 'y'});
-  EXPECT_EQ(deed.kind, Deed::Kind::kPause);
-  EXPECT_EQ(deed.job, "vision");
+  const Action action = Press({'p', 'y'});
+  EXPECT_EQ(action.kind, Action::Kind::kPause);
+  EXPECT_EQ(action.job, "vision");
 }
 
 TEST_F(TopKeys, PauseOfAPausedJobLetsItGoOn) {
   Select(9);
-  const Deed deed = Press({'p', 'y'});
-  EXPECT_EQ(deed.kind, Deed::Kind::kResume);
-  EXPECT_EQ(deed.job, "speech-überlang");
+  const Action action = Press({'p', 'y'});
+  EXPECT_EQ(action.kind, Action::Kind::kResume);
+  EXPECT_EQ(action.job, "speech-überlang");
 }
 
 TEST_F(TopKeys, WeighTheSelectedJob) {
@@ -264,7 +264,7 @@ TEST_F(TopKeys, WeighTheSelectedJob) {
   EXPECT_EQ(Press({'+'}).weight, 4U);
   EXPECT_EQ(Press({'-'}).weight, 2U);
   Select(9);
-  EXPECT_EQ(Press({'-'}).kind, Deed::Kind::kNothing) << "no less than one";
+  EXPECT_EQ(Press({'-'}).kind, Action::Kind::kNothing) << "no less than one";
 }
 
 TEST_F(TopKeys, SelectTheFirstWhenTheSelectedJobIsGone) {
@@ -272,20 +272,20 @@ TEST_F(TopKeys, SelectTheFirstWhenTheSelectedJobIsGone) {
   Picture picture = Make();
   std::erase_if(picture.jobs, [](const JobLine& job) { return job.id == 9; });
   keys_.Follow(picture);
-  EXPECT_EQ(keys_.wishes().selected_job, picture.jobs.front().id);
+  EXPECT_EQ(keys_.view_options().selected_job, picture.jobs.front().id);
   picture.jobs.clear();
   keys_.Follow(picture);
-  EXPECT_EQ(keys_.wishes().selected_job, 0U);
-  EXPECT_EQ(keys_.Press('p', picture).kind, Deed::Kind::kNothing);
+  EXPECT_EQ(keys_.view_options().selected_job, 0U);
+  EXPECT_EQ(keys_.Press('p', picture).kind, Action::Kind::kNothing);
   EXPECT_FALSE(keys_.asks());
 }
 
 TEST_F(TopKeys, SortGoesRound) {
-  const JobSort first = keys_.wishes().sort;
+  const JobSort first = keys_.view_options().sort;
   for (int i = 0; i < kJobSortsCount; ++i) Press({'s'});
-  EXPECT_EQ(keys_.wishes().sort, first);
+  EXPECT_EQ(keys_.view_options().sort, first);
   Press({'S'});
-  EXPECT_TRUE(keys_.wishes().reversed);
+  EXPECT_TRUE(keys_.view_options().reversed);
 }
 
 }  // namespace

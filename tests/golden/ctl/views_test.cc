@@ -224,14 +224,14 @@ TEST_F(Views, FollowingEventsCountsWhatWasOverwritten) {
   EventsFollower follower;
   Snapshot snapshot = Read();
   const std::size_t count = snapshot.events.size();
-  EventsFollower::News news = follower.Look(snapshot);
+  EventsFollower::News news = follower.Update(snapshot);
   EXPECT_EQ(news.events.size(), count);
   EXPECT_EQ(news.lost, 0U) << "what lay before the first look was not missed";
-  EXPECT_TRUE(follower.Look(snapshot).events.empty());
+  EXPECT_TRUE(follower.Update(snapshot).events.empty());
   const std::uint64_t last = snapshot.events.back().number;
   for (ipc::EventRow& event : snapshot.events) event.number = last + 10 + (last - event.number);
   std::reverse(snapshot.events.begin(), snapshot.events.end());
-  news = follower.Look(snapshot);
+  news = follower.Update(snapshot);
   EXPECT_EQ(news.lost, 9U);
   EXPECT_EQ(news.events.size(), count);
 }
@@ -240,10 +240,10 @@ TEST_F(Views, FollowingEventsCountsRowsThatCouldNotBeRead) {
   EventsFollower follower;
   Snapshot snapshot = Read();
   snapshot.events.resize(1);
-  follower.Look(snapshot);
+  follower.Update(snapshot);
   Snapshot later = Read();
   later.events.erase(later.events.begin() + 2);
-  const EventsFollower::News news = follower.Look(later);
+  const EventsFollower::News news = follower.Update(later);
   EXPECT_EQ(news.lost, 1U);
   EXPECT_EQ(news.events.size(), later.events.size() - 1);
 }
@@ -251,11 +251,11 @@ TEST_F(Views, FollowingEventsCountsRowsThatCouldNotBeRead) {
 TEST_F(Views, FollowingEventsGoesOnWithTheNextService) {
   EventsFollower follower;
   Snapshot snapshot = Read();
-  follower.Look(snapshot);
+  follower.Update(snapshot);
   snapshot.service.started_ns += kSecond;
   snapshot.events.resize(1);
   snapshot.events[0].number = 1;
-  const EventsFollower::News news = follower.Look(snapshot);
+  const EventsFollower::News news = follower.Update(snapshot);
   EXPECT_TRUE(news.is_new_service);
   EXPECT_EQ(news.lost, 0U);
   EXPECT_EQ(news.events.size(), 1U);

@@ -322,7 +322,7 @@ constexpr Elsewhere kElsewhere[] = {
      "kPlanTextMax = std::size_t{4} << 20U;"},
     {"kPlanPieceMax", 128U << 10U, "service/cluster/plan_text.h",
      "kPlanPieceMax = std::size_t{128} << 10U;"},
-    {"kSwitchSlack", 8, "service/actor/messages.h", "kSwitchSlack = 8;"},
+    {"kSwitchSlack", 8, "service/peers/messages.h", "kSwitchSlack = 8;"},
 };
 
 TEST(Protocol, DocumentAndCodeHaveTheSameLayouts) {

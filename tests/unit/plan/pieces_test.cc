@@ -82,23 +82,6 @@ TEST(Workload, AddsUpReleasesAndTails) {
   EXPECT_EQ(work.element_bytes, 4u);
 }
 
-TEST(Profile, IsRefusedWithTheTensorAndTheField) {
-  const auto reason = [](const Row& row) {
-    return CheckProfile(ProfileOf({{1, 0, 0}, row})).error().text();
-  };
-  EXPECT_EQ(reason({0, 0, 0}), "tensors[1] (t1): elements is 0");
-  EXPECT_EQ(reason({kElementsMax, 0, 0}),
-            "tensors[1] (t1): elements exceeds the limit for a model");
-  EXPECT_EQ(reason({1, -1, 0}), "tensors[1] (t1): backward_s is no duration");
-  EXPECT_EQ(reason({1, 0, std::nan("")}), "tensors[1] (t1): forward_s is no duration");
-  EXPECT_EQ(reason({1, std::numeric_limits<double>::infinity(), 0}),
-            "tensors[1] (t1): backward_s is no duration");
-  EXPECT_EQ(reason({1, 9e5, 9e5}), "tensors[1] (t1): the times add up beyond the limit");
-  Profile profile = ProfileOf({{1, 0, 0}});
-  profile.dtype = static_cast<DType>(99);
-  EXPECT_EQ(CheckProfile(profile).error().text(), "dtype: unknown");
-}
-
 // The numbers of the reference implementation for seed 1234567.
 TEST(Random, IsSplitMix64) {
   Random random(1234567);

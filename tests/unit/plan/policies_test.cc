@@ -140,14 +140,16 @@ INSTANTIATE_TEST_SUITE_P(Policies, EachPolicy, testing::ValuesIn(kPolicies), Tes
 TEST(Planner, RefusesABadProfile) {
   const Result<Plan> plan = MakePlan(Policy::kExact, Profile{}, AllReduceRoute(Affine(1e-3, 1e-9)));
   ASSERT_FALSE(plan.ok());
-  EXPECT_EQ(plan.error().text(), "tensors: there are none");
+  EXPECT_EQ(plan.error().code(), Code::kInvalidArgument);
+  EXPECT_TRUE(plan.error().text().starts_with("tensors: ")) << plan.error().text();
 }
 
 TEST(Planner, RefusesABadRoute) {
   const Profile profile = ProfileOf({{1, 1, 1}});
   const Result<Plan> plan = MakePlan(Policy::kExact, profile, AllReduceRoute(Affine(-1, 1e-9)));
   ASSERT_FALSE(plan.ok());
-  EXPECT_EQ(plan.error().text(), "all-reduce: cost line: startup of piece 0 is no duration");
+  EXPECT_EQ(plan.error().code(), Code::kInvalidArgument);
+  EXPECT_TRUE(plan.error().text().starts_with("all-reduce: cost line: ")) << plan.error().text();
 }
 
 TEST(Planner, GivesThePlanItsVersion) {

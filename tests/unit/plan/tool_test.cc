@@ -6,17 +6,18 @@
 #include <filesystem>
 #include <string>
 
-#include "client/cli/plan/curves.h"
-#include "client/cli/plan/gantt.h"
-#include "client/cli/plan/options.h"
-#include "client/cli/plan/run.h"
-#include "client/cli/plan/svg.h"
-#include "client/cli/plan/words.h"
-#include "service/plan/profile_json.h"
+#include "ipc/profile.h"
+#include "service/plan/tool/block_text.h"
+#include "service/plan/tool/curves.h"
+#include "service/plan/tool/gantt.h"
+#include "service/plan/tool/options.h"
+#include "service/plan/tool/run.h"
+#include "service/plan/tool/svg.h"
 #include "service/plan/us_byte.h"
+#include "tests/support/profile_json.h"
 #include "tests/unit/plan/support.h"
 
-namespace headrace::cli {
+namespace headrace::plan::tool {
 namespace {
 
 using plan::AloneLine;
@@ -195,12 +196,12 @@ TEST(Files, AreReadBackAndErrorsNameThem) {
   const std::filesystem::path path =
       std::filesystem::path(testing::TempDir()) / "headrace_plan_tool_test.json";
   ASSERT_TRUE(WriteFile(path.string(), plan::ProfileJson(kTwo)).ok());
-  EXPECT_EQ(ReadProfile(path.string())->profile, kTwo);
+  EXPECT_EQ(ReadNamedProfile(path.string())->profile, kTwo);
   std::filesystem::remove(path);
-  EXPECT_EQ(ReadProfile("/absent/file").error().text(),
+  EXPECT_EQ(ReadNamedProfile("/absent/file").error().text(),
             "open /absent/file: No such file or directory");
   EXPECT_FALSE(WriteFile("/absent/file", "x").ok());
 }
 
 }  // namespace
-}  // namespace headrace::cli
+}  // namespace headrace::plan::tool

@@ -28,39 +28,36 @@ class ExchangeBusy : public ::testing::TestWithParam<std::size_t> {
     fleet_->RunToTheEnd();
   }
   TimeNs BusyAt(std::uint32_t node) { return fleet_->node(node).FlowedNs(); }
-  // The transfer's bytes took that long, and the waits on the way but little.
-  void ExpectTimeOfTheBytes(std::uint32_t node) {
+  // The transfer ends, and its bytes took that long; the waits on the way count but little.
+  void ExpectTimeOfTheBytes() {
+    fleet_->RunToTheEnd();
     constexpr auto kTime = static_cast<TimeNs>(kCount * sizeof(std::int32_t) * kNsPerByte);
-    EXPECT_GT(BusyAt(node), kTime * 3 / 4) << "node " << node;
-    EXPECT_LT(BusyAt(node), kTime * 5 / 4 + Gate::kStuckAfter) << "node " << node;
+    for (const std::uint32_t node : {0U, 1U}) {
+      EXPECT_EQ(fleet_->completions(node).size(), 1U) << "node " << node;
+      EXPECT_GT(BusyAt(node), kTime * 3 / 4) << "node " << node;
+      EXPECT_LT(BusyAt(node), kTime * 5 / 4 + SendPacer::kStuckAfter) << "node " << node;
+    }
+  }
+  // One node posts, and the other only after a long time.
+  void ExpectNotBusyUntilTheOtherPosts(Collective kind) {
+    FleetTransfer work(kind, DType::kInt32, Reduction::kSum, kCount, 2, 0);
+    fleet_->Post(0, work.transfer());
+    WaitLong();
+    EXPECT_LT(BusyAt(0), kSecond);
+    fleet_->Post(1, work.transfer());
+    ExpectTimeOfTheBytes();
   }
 
   std::unique_ptr<Fleet> fleet_;
 };
 
 TEST_P(ExchangeBusy, IsNotTheTimeInWhichAnotherNodeHasNotPosted) {
-  FleetTransfer work(Collective::kAllReduce, DType::kInt32, Reduction::kSum, kCount, 2, 0);
-  fleet_->Post(0, work.transfer());
-  WaitLong();
-  EXPECT_LT(BusyAt(0), kSecond);
-  fleet_->Post(1, work.transfer());
-  fleet_->RunToTheEnd();
-  ASSERT_EQ(fleet_->completions(0).size(), 1U);
-  ExpectTimeOfTheBytes(0);
-  ExpectTimeOfTheBytes(1);
+  ExpectNotBusyUntilTheOtherPosts(Collective::kAllReduce);
 }
 
 // A root is told that its messages have been taken, and sends no more than a window before.
 TEST_P(ExchangeBusy, IsNotTheTimeInWhichARootWaitsForItsReceiver) {
-  FleetTransfer work(Collective::kBroadcast, DType::kInt32, Reduction::kSum, kCount, 2, 0);
-  fleet_->Post(0, work.transfer());
-  WaitLong();
-  EXPECT_LT(BusyAt(0), kSecond);
-  fleet_->Post(1, work.transfer());
-  fleet_->RunToTheEnd();
-  ASSERT_EQ(fleet_->completions(0).size(), 1U);
-  ExpectTimeOfTheBytes(0);
-  ExpectTimeOfTheBytes(1);
+  ExpectNotBusyUntilTheOtherPosts(Collective::kBroadcast);
 }
 
 TEST_P(ExchangeBusy, IsNotTheTimeInWhichAPeerReadsNothing) {
@@ -71,10 +68,7 @@ TEST_P(ExchangeBusy, IsNotTheTimeInWhichAPeerReadsNothing) {
   EXPECT_LT(BusyAt(0), kSecond);
   EXPECT_LT(BusyAt(1), kSecond);
   fleet_->network().LetFlow("a", "b");
-  fleet_->RunToTheEnd();
-  ASSERT_EQ(fleet_->completions(0).size(), 1U);
-  ExpectTimeOfTheBytes(0);
-  ExpectTimeOfTheBytes(1);
+  ExpectTimeOfTheBytes();
 }
 
 INSTANTIATE_TEST_SUITE_P(With, ExchangeBusy, ::testing::Values(0, 8192), [](const auto& test) {
@@ -83,22 +77,22 @@ INSTANTIATE_TEST_SUITE_P(With, ExchangeBusy, ::testing::Values(0, 8192), [](cons
 
 TEST(FlowMeter, CountsAGapInWhichTheWireCouldMoveSomethingUpToALimit) {
   FlowMeter meter;
-  meter.Leave(kLong, true);
-  meter.Look(kLong + 30 * kMillisecond, true);
+  meter.OnWorkEnds(kLong, true);
+  meter.OnWorkBegins(kLong + 30 * kMillisecond, true);
   EXPECT_EQ(meter.flowed_ns(), 30 * kMillisecond) << "not what was before";
-  meter.Look(2 * kLong, false);
+  meter.OnWorkBegins(2 * kLong, false);
   EXPECT_EQ(meter.flowed_ns(), 30 * kMillisecond);
-  meter.Look(3 * kLong, true);
-  EXPECT_EQ(meter.flowed_ns(), 30 * kMillisecond + Gate::kStuckAfter);
+  meter.OnWorkBegins(3 * kLong, true);
+  EXPECT_EQ(meter.flowed_ns(), 30 * kMillisecond + SendPacer::kStuckAfter);
 }
 
 TEST(FlowMeter, CountsArrivalsThatFollowEachOther) {
   FlowMeter meter;
-  meter.Look(kLong, true);
+  meter.OnWorkBegins(kLong, true);
   EXPECT_EQ(meter.flowed_ns(), 0) << "nobody knows when it began";
-  meter.Look(kLong + FlowMeter::kArrivalGap, true);
+  meter.OnWorkBegins(kLong + FlowMeter::kArrivalGap, true);
   EXPECT_EQ(meter.flowed_ns(), FlowMeter::kArrivalGap);
-  meter.Look(2 * kLong, true);
+  meter.OnWorkBegins(2 * kLong, true);
   EXPECT_EQ(meter.flowed_ns(), FlowMeter::kArrivalGap);
 }
 

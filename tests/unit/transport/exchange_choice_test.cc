@@ -12,7 +12,7 @@ namespace {
 
 constexpr CostLine kGigabit{.startup_s = 100e-6, .s_per_byte = 8e-9};
 
-Shape AllReduceOf(std::uint64_t bytes) {
+CollectiveSpec AllReduceOf(std::uint64_t bytes) {
   return {.kind = Collective::kAllReduce, .dtype = DType::kUInt8, .count = bytes};
 }
 
@@ -76,23 +76,23 @@ TEST(Choose, DoesWhatTheGroupForces) {
 
 TEST(Choose, LetsServersSumButNotBroadcast) {
   const Choice choice{.data_count = 4, .servers_count = 2, .algorithm = Algorithm::kRing};
-  Shape shape = AllReduceOf(100);
-  EXPECT_EQ(ChoosePattern(shape, choice), Pattern::kServed);
-  shape.kind = Collective::kReduce;
-  EXPECT_EQ(ChoosePattern(shape, choice), Pattern::kServed);
-  shape.kind = Collective::kBroadcast;
-  EXPECT_EQ(ChoosePattern(shape, choice), Pattern::kFromRootByOwners);  // as the ring would
-  shape.kind = Collective::kBarrier;
-  EXPECT_EQ(ChoosePattern(shape, choice), Pattern::kBarrier);
+  CollectiveSpec spec = AllReduceOf(100);
+  EXPECT_EQ(ChoosePattern(spec, choice), Pattern::kServed);
+  spec.kind = Collective::kReduce;
+  EXPECT_EQ(ChoosePattern(spec, choice), Pattern::kServed);
+  spec.kind = Collective::kBroadcast;
+  EXPECT_EQ(ChoosePattern(spec, choice), Pattern::kFromRootByOwners);  // as the ring would
+  spec.kind = Collective::kBarrier;
+  EXPECT_EQ(ChoosePattern(spec, choice), Pattern::kBarrier);
 }
 
 TEST(Choose, SparesTheRootOfALargeBroadcast) {
-  Shape shape{.kind = Collective::kBroadcast, .dtype = DType::kUInt8, .count = 1000};
+  CollectiveSpec spec{.kind = Collective::kBroadcast, .dtype = DType::kUInt8, .count = 1000};
   const Choice choice{.data_count = 4, .cost = kGigabit};
-  EXPECT_EQ(ChoosePattern(shape, choice), Pattern::kFromRoot);
-  shape.count = 64 << 20;
-  EXPECT_EQ(ChoosePattern(shape, choice), Pattern::kFromRootByOwners);
-  EXPECT_EQ(ChoosePattern(shape, {.data_count = 2, .cost = kGigabit}), Pattern::kFromRoot);
+  EXPECT_EQ(ChoosePattern(spec, choice), Pattern::kFromRoot);
+  spec.count = 64 << 20;
+  EXPECT_EQ(ChoosePattern(spec, choice), Pattern::kFromRootByOwners);
+  EXPECT_EQ(ChoosePattern(spec, {.data_count = 2, .cost = kGigabit}), Pattern::kFromRoot);
 }
 
 TEST(Limits, KeepStagingWithinItsSizeAndFitForEveryScript) {
@@ -102,7 +102,7 @@ TEST(Limits, KeepStagingWithinItsSizeAndFitForEveryScript) {
       const GroupLimits limits = LimitsOf(options, data, servers);
       ASSERT_LE(limits.slot_size * limits.slots_count, options.staging_size);
       ASSERT_GE(limits.slot_size, 4096U);
-      // A server has room for a whole window, others for the largest script at least.
+      // A server has room for a whole window, others for the largest schedule at least.
       ASSERT_GE(limits.slots_count, servers > 0 ? limits.window * data : data - 1);
       ASSERT_GE(limits.window, servers > 0 ? servers : data);
     }

@@ -9,7 +9,7 @@
 namespace headrace::transport {
 namespace {
 
-Shape FloatsOf(std::uint64_t count) {
+CollectiveSpec FloatsOf(std::uint64_t count) {
   return {.kind = Collective::kAllReduce, .dtype = DType::kFloat32, .count = count};
 }
 
@@ -18,8 +18,8 @@ constexpr std::size_t kPieceSize = std::size_t{256} << 10;
 TEST(Cut, CoversEveryElementOnceInAlignedPieces) {
   for (const DType dtype : {DType::kUInt8, DType::kFloat16, DType::kFloat32, DType::kFloat64}) {
     for (const std::uint64_t count : {0U, 1U, 4095U, 16384U, 16385U, 1000003U, 50000000U}) {
-      const Shape shape{.kind = Collective::kAllReduce, .dtype = dtype, .count = count};
-      Cut cut(shape, Pattern::kScatter, 9, 5, 0, kPieceSize);
+      const CollectiveSpec spec{.kind = Collective::kAllReduce, .dtype = dtype, .count = count};
+      Cut cut(spec, Pattern::kScatter, 9, 5, 0, kPieceSize);
       std::uint64_t end = 0;
       ASSERT_GE(cut.pieces_count(), 1U);
       for (std::uint32_t piece = 0; piece < cut.pieces_count(); ++piece) {
@@ -70,8 +70,8 @@ TEST(Cut, LetsSmallTransfersTakeTurnsWhicheverDigitOfTheirPositionsGrows) {
 
 TEST(Cut, GivesTheRootOfABroadcastNothing) {
   for (std::uint32_t root = 0; root < 4; ++root) {
-    const Shape shape{.kind = Collective::kBroadcast, .root = root, .count = 1 << 20};
-    Cut cut(shape, Pattern::kFromRootByOwners, 2, 4, 0, kPieceSize);
+    const CollectiveSpec spec{.kind = Collective::kBroadcast, .root = root, .count = 1 << 20};
+    Cut cut(spec, Pattern::kFromRootByOwners, 2, 4, 0, kPieceSize);
     for (std::uint32_t piece = 0; piece < cut.pieces_count(); ++piece) {
       EXPECT_NE(cut.Owner(piece), root);
       EXPECT_LT(cut.Owner(piece), 4U);

@@ -234,8 +234,8 @@ TEST_P(ExchangeMismatch, EndsBothAndNamesBothSides) {
       ASSERT_TRUE(completion.code == Code::kMismatch || completion.code == Code::kPeerLost);
       if (completion.code != Code::kMismatch) continue;
       const std::string expected = "node " + Fleet::NameOf(1 - node) + " sends " +
-                                   Describe(ShapeOf(posts[1 - node])) + ", this node posted " +
-                                   Describe(ShapeOf(posts[node])) + " (position 3)";
+                                   Describe(SpecOf(posts[1 - node])) + ", this node posted " +
+                                   Describe(SpecOf(posts[node])) + " (position 3)";
       EXPECT_EQ(completion.cause, expected);
       named = true;
     }
@@ -248,18 +248,19 @@ INSTANTIATE_TEST_SUITE_P(Of, ExchangeMismatch, ::testing::ValuesIn(AllPairs()),
                          [](const auto& test) { return test.param.name; });
 
 TEST(ExchangeShape, IsDescribedForPeople) {
-  EXPECT_EQ(
-      Describe(Shape{.kind = Collective::kAllReduce, .dtype = DType::kFloat32, .count = 1024}),
-      "all_reduce of 1024 float32 (sum)");
-  EXPECT_EQ(Describe(Shape{.kind = Collective::kAllReduce,
-                           .dtype = DType::kBFloat16,
-                           .reduction = Reduction::kAverage,
-                           .count = 3,
-                           .divisor = 8}),
+  EXPECT_EQ(Describe(CollectiveSpec{
+                .kind = Collective::kAllReduce, .dtype = DType::kFloat32, .count = 1024}),
+            "all_reduce of 1024 float32 (sum)");
+  EXPECT_EQ(Describe(CollectiveSpec{.kind = Collective::kAllReduce,
+                                    .dtype = DType::kBFloat16,
+                                    .reduction = Reduction::kAverage,
+                                    .count = 3,
+                                    .divisor = 8}),
             "all_reduce of 3 bfloat16 (average over 8)");
-  EXPECT_EQ(Describe(Shape{.kind = Collective::kBroadcast, .root = 2, .root_rank = 5, .count = 7}),
+  EXPECT_EQ(Describe(CollectiveSpec{
+                .kind = Collective::kBroadcast, .root = 2, .root_rank = 5, .count = 7}),
             "broadcast of 7 uint8, root 2 (rank 5)");
-  EXPECT_EQ(Describe(Shape{}), "barrier");
+  EXPECT_EQ(Describe(CollectiveSpec{}), "barrier");
 }
 
 }  // namespace

@@ -290,7 +290,7 @@ TEST(ExchangeShares, LoseNothingToAPeerThatTakesNothing) {
   }
 }
 
-// A group that ends while it has much at the gate leaves nothing of itself there.
+// A group that ends while it has much at the pacer leaves nothing of itself there.
 TEST(ExchangeShares, AreWholeAgainWhenAJobEnds) {
   Load load(Links(2), {{.group = 1, .share = {.weight = 1, .priority = 0}}});
   Fleet& fleet = load.fleet();

@@ -19,14 +19,15 @@ class CountingWaker final : public Waker {
   std::atomic<int> count{0};
 };
 
-// How often the crew's threads of this process went to sleep so far, as the kernel counts it.
+// How often the worker pool's threads of this process went to sleep so far, as the kernel counts
+// it.
 long CrewSleeps() {
   long sleeps = 0;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
     std::ifstream name_file(task.path() / "comm");
     std::string name;
     std::getline(name_file, name);
-    if (name != "hr-shm-crew") continue;
+    if (name != "hr-shm-pool") continue;
     std::ifstream status(task.path() / "status");
     for (std::string word; status >> word;) {
       long value = 0;
@@ -36,7 +37,8 @@ long CrewSleeps() {
   return sleeps;
 }
 
-// Once a crew is created its threads run to their first sleep; until then the count still moves.
+// Once a worker pool is created its threads run to their first sleep; until then the count still
+// moves.
 long SettledCrewSleeps(long crew_size) {
   while (CrewSleeps() < crew_size) std::this_thread::yield();
   return CrewSleeps();

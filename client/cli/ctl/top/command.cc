@@ -34,7 +34,7 @@ class Top {
     TimeNs next_ns = 0;
     for (;;) {
       if (MonotonicNow() >= next_ns) {
-        Look();
+        Refresh();
         next_ns = MonotonicNow() + interval_ns_;
       }
       const Picture picture = Compose();
@@ -42,16 +42,16 @@ class Top {
       const int key = terminal.WaitForKey(next_ns - MonotonicNow());
       if (key == Terminal::kGone) return;
       if (key == Terminal::kNone) continue;
-      const Deed deed = keys_.Press(key, picture);
-      if (deed.kind == Deed::Kind::kQuit) return;
-      if (deed.kind != Deed::Kind::kNothing) next_ns = 0;
-      Do(deed);
+      const Action action = keys_.Press(key, picture);
+      if (action.kind == Action::Kind::kQuit) return;
+      if (action.kind != Action::Kind::kNothing) next_ns = 0;
+      Perform(action);
     }
   }
 
  private:
   // A board that cannot be read leaves what was read last.
-  void Look() {
+  void Refresh() {
     Liveness liveness = Liveness::kGone;
     Result<Snapshot> snapshot = ReadNow(globals_, liveness);
     trouble_.clear();
@@ -70,7 +70,7 @@ class Top {
     const Snapshot empty;
     const auto picture = [this, &empty] {
       return MakePicture(now_ ? *now_ : empty, before_ ? &*before_ : nullptr,
-                         now_ ? liveness_ : Liveness::kGone, keys_.wishes());
+                         now_ ? liveness_ : Liveness::kGone, keys_.view_options());
     };
     keys_.Follow(picture());
     return picture();
@@ -84,32 +84,33 @@ class Top {
                       .message = keys_.Message(),
                       .asks = keys_.asks(),
                       .trouble = trouble_};
-    return keys_.shows_help() ? DrawHelp(frame) : Draw(picture, keys_.wishes(), frame);
+    return keys_.shows_help() ? DrawHelp(frame) : Draw(picture, keys_.view_options(), frame);
   }
 
-  void Do(const Deed& deed) {
-    switch (deed.kind) {
-      case Deed::Kind::kPause:
-        Ask(deed, SteeringKind::kPause, 0,
-            fmt::format("Job {} pauses where its next iteration begins.", deed.job));
+  void Perform(const Action& action) {
+    switch (action.kind) {
+      case Action::Kind::kPause:
+        Ask(action, SteeringKind::kPause, 0,
+            fmt::format("Job {} pauses where its next iteration begins.", action.job));
         return;
-      case Deed::Kind::kResume:
-        Ask(deed, SteeringKind::kResume, 0, fmt::format("Job {} goes on.", deed.job));
+      case Action::Kind::kResume:
+        Ask(action, SteeringKind::kResume, 0, fmt::format("Job {} goes on.", action.job));
         return;
-      case Deed::Kind::kWeight:
-        Ask(deed, SteeringKind::kWeight, deed.weight,
-            fmt::format("Job {} has weight {} from its next iteration on.", deed.job, deed.weight));
+      case Action::Kind::kWeight:
+        Ask(action, SteeringKind::kWeight, action.weight,
+            fmt::format("Job {} has weight {} from its next iteration on.", action.job,
+                        action.weight));
         return;
-      case Deed::Kind::kNothing:
-      case Deed::Kind::kQuit:
-      case Deed::Kind::kReadNow:
+      case Action::Kind::kNothing:
+      case Action::Kind::kQuit:
+      case Action::Kind::kReadNow:
         return;
     }
   }
 
-  void Ask(const Deed& deed, SteeringKind kind, std::uint64_t value, const std::string& said) {
-    const Status asked = Steer(globals_.socket_path, deed.job, kind, value, kAnswerTimeout);
-    keys_.Say(asked.ok() ? said : asked.error().text());
+  void Ask(const Action& action, SteeringKind kind, std::uint64_t value, const std::string& said) {
+    const Status asked = Steer(globals_.socket_path, action.job, kind, value, kAnswerTimeout);
+    keys_.ShowMessage(asked.ok() ? said : asked.error().text());
   }
 
   const Globals& globals_;

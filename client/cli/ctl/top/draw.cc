@@ -39,7 +39,7 @@ Style StyleOf(const JobLine& job) {
 }
 
 // A job that failed says why in place of its numbers' last column.
-Section Jobs(const Picture& picture, const Wishes& wishes, bool utf8) {
+Section Jobs(const Picture& picture, const ViewOptions& view_options, bool utf8) {
   Section section{{{"JOB"},
                    {"STATE"},
                    {"RANKS", true, 2},
@@ -63,7 +63,7 @@ Section Jobs(const Picture& picture, const Wishes& wishes, bool utf8) {
           Cell(std::to_string(job.weight)), Cell(std::to_string(job.priority)),
           Cell(FormatRateLimit(job.limit_bytes_per_s)),
           Cell(job.is_failed ? job.failure : job.policy)},
-         job.id == wishes.selected_job});
+         job.id == view_options.selected_job});
   }
   return section;
 }
@@ -165,9 +165,12 @@ std::string TitleText(const Picture& picture, const Frame& frame) {
     return fmt::format("headraced (pid {}) is {}: this is what it wrote last", picture.pid,
                        LivenessName(picture.liveness));
   }
-  return fmt::format("headraced {}  up {}  {} jobs, {} ranks, {} waits  {}", picture.version,
-                     FormatAge(picture.uptime_ns), picture.jobs_count, picture.sessions,
-                     picture.waits.size(),
+  const auto count = [](std::size_t number, std::string_view of) {
+    return fmt::format("{} {}{}", number, of, number == 1 ? "" : "s");
+  };
+  return fmt::format("headraced {}  up {}  {}, {}, {}  {}", picture.version,
+                     FormatAge(picture.uptime_ns), count(picture.jobs_count, "job"),
+                     count(picture.sessions, "rank"), count(picture.waits.size(), "wait"),
                      FormatRate(static_cast<std::uint64_t>(picture.bytes_per_s), kSecond));
 }
 
@@ -181,26 +184,28 @@ Line Title(const Picture& picture, const Frame& frame) {
   return Line().Add(PadTo(text, width, frame.utf8), is_well ? Style::kTitle : Style::kBad);
 }
 
-Line Footer(const Wishes& wishes, const Frame& frame) {
+Line Footer(const ViewOptions& view_options, const Frame& frame) {
   const auto width = static_cast<std::size_t>(frame.width);
   if (!frame.message.empty()) {
     return Line().Add(CutTo(frame.message, width, frame.utf8),
                       frame.asks ? Style::kWarning : Style::kPlain);
   }
-  std::string text = fmt::format("q quit  h help  p pause  +/- weight  s sort: {}{}",
-                                 JobSortName(wishes.sort), wishes.reversed ? ", reversed" : "");
-  text += wishes.filter.empty() ? "  / filter" : fmt::format("  / filter: {}", wishes.filter);
+  std::string text =
+      fmt::format("q quit  h help  p pause  +/- weight  s sort: {}{}",
+                  JobSortName(view_options.sort), view_options.reversed ? ", reversed" : "");
+  text += view_options.filter.empty() ? "  / filter"
+                                      : fmt::format("  / filter: {}", view_options.filter);
   return Line().Add(CutTo(text, width, frame.utf8), Style::kFaint);
 }
 
 }  // namespace
 
-Screen Draw(const Picture& picture, const Wishes& wishes, const Frame& frame) {
+Screen Draw(const Picture& picture, const ViewOptions& view_options, const Frame& frame) {
   Screen screen{std::max(frame.width, 0), std::max(frame.height, 0), {}};
   if (screen.width == 0 || screen.height == 0) return screen;
   screen.lines.push_back(Title(picture, frame));
   const std::size_t room = screen.height > 2 ? static_cast<std::size_t>(screen.height) - 2 : 0;
-  Section jobs = Jobs(picture, wishes, frame.utf8);
+  Section jobs = Jobs(picture, view_options, frame.utf8);
   Section lanes = Lanes(picture, frame.utf8);
   Section ranks = Ranks(picture);
   Section waits = Waits(picture, frame.utf8);
@@ -214,7 +219,7 @@ Screen Draw(const Picture& picture, const Wishes& wishes, const Frame& frame) {
   }
   if (screen.height > 1) {
     screen.lines.resize(static_cast<std::size_t>(screen.height) - 1);
-    screen.lines.push_back(Footer(wishes, frame));
+    screen.lines.push_back(Footer(view_options, frame));
   }
   return screen;
 }

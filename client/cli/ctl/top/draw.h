@@ -21,7 +21,7 @@ struct Frame {
 
 // Jobs, waits, lanes and ranks, each as many as there is room for, in this order of importance. A
 // terminal too small for all gets the first of them; nothing is ever longer than it.
-Screen Draw(const Picture& picture, const Wishes& wishes, const Frame& frame);
+Screen Draw(const Picture& picture, const ViewOptions& view_options, const Frame& frame);
 
 // What the keys do.
 Screen DrawHelp(const Frame& frame);

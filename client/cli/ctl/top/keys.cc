@@ -25,12 +25,12 @@ void DropLast(std::string& text) {
 
 }  // namespace
 
-Deed Keys::Press(int key, const Picture& picture) {
+Action Keys::Press(int key, const Picture& picture) {
   if (key == kKeyResize) return {};
-  said_.clear();
+  message_.clear();
   switch (mode_) {
     case Mode::kLook:
-      return PressInLook(key, picture);
+      return PressInView(key, picture);
     case Mode::kFilter:
       return PressInFilter(key);
     case Mode::kAsk:
@@ -42,28 +42,29 @@ Deed Keys::Press(int key, const Picture& picture) {
   return {};
 }
 
-Deed Keys::PressInLook(int key, const Picture& picture) {
+Action Keys::PressInView(int key, const Picture& picture) {
   switch (key) {
     case 'q':
     case 'Q':
-      return {.kind = Deed::Kind::kQuit};
+      return {.kind = Action::Kind::kQuit};
     case 'h':
     case '?':
       mode_ = Mode::kHelp;
       return {};
     case ' ':
-      return {.kind = Deed::Kind::kReadNow};
+      return {.kind = Action::Kind::kReadNow};
     case 's':
-      wishes_.sort = static_cast<JobSort>((static_cast<int>(wishes_.sort) + 1) % kJobSortsCount);
+      view_options_.sort =
+          static_cast<JobSort>((static_cast<int>(view_options_.sort) + 1) % kJobSortsCount);
       return {};
     case 'S':
-      wishes_.reversed = !wishes_.reversed;
+      view_options_.reversed = !view_options_.reversed;
       return {};
     case '/':
       mode_ = Mode::kFilter;
       return {};
     case kKeyEscape:
-      wishes_.filter.clear();
+      view_options_.filter.clear();
       return {};
     case kKeyUp:
     case 'k':
@@ -77,68 +78,69 @@ Deed Keys::PressInLook(int key, const Picture& picture) {
       return AskForPause(picture);
     case '+':
     case '=':
-      return Weigh(1, picture);
+      return ChangeWeight(1, picture);
     case '-':
-      return Weigh(-1, picture);
+      return ChangeWeight(-1, picture);
     default:
       return {};
   }
 }
 
-Deed Keys::PressInFilter(int key) {
+Action Keys::PressInFilter(int key) {
   if (key == kKeyEnter) {
     mode_ = Mode::kLook;
   } else if (key == kKeyEscape) {
-    wishes_.filter.clear();
+    view_options_.filter.clear();
     mode_ = Mode::kLook;
   } else if (key == kKeyBackspace) {
-    DropLast(wishes_.filter);
-  } else if (key >= ' ' && key <= 0xff && wishes_.filter.size() < kFilterMax) {
-    wishes_.filter += static_cast<char>(key);
+    DropLast(view_options_.filter);
+  } else if (key >= ' ' && key <= 0xff && view_options_.filter.size() < kFilterMax) {
+    view_options_.filter += static_cast<char>(key);
   }
   return {};
 }
 
-Deed Keys::PressInAsk(int key) {
+Action Keys::PressInAsk(int key) {
   mode_ = Mode::kLook;
   if (key == 'y' || key == 'Y') return asked_;
-  said_ = "Nothing was changed.";
+  message_ = "Nothing was changed.";
   return {};
 }
 
-Deed Keys::AskForPause(const Picture& picture) {
-  const JobLine* job = Selected(picture, wishes_.selected_job);
+Action Keys::AskForPause(const Picture& picture) {
+  const JobLine* job = Selected(picture, view_options_.selected_job);
   if (job == nullptr) return {};
   mode_ = Mode::kAsk;
-  asked_ = {.kind = job->is_paused ? Deed::Kind::kResume : Deed::Kind::kPause, .job = job->name};
+  asked_ = {.kind = job->is_paused ? Action::Kind::kResume : Action::Kind::kPause,
+            .job = job->name};
   return {};
 }
 
-Deed Keys::Weigh(int step, const Picture& picture) {
-  const JobLine* job = Selected(picture, wishes_.selected_job);
+Action Keys::ChangeWeight(int step, const Picture& picture) {
+  const JobLine* job = Selected(picture, view_options_.selected_job);
   if (job == nullptr || (step < 0 && job->weight <= 1)) return {};
   const std::uint64_t weight = step < 0 ? job->weight - 1 : std::uint64_t{job->weight} + 1;
-  return {.kind = Deed::Kind::kWeight, .job = job->name, .weight = weight};
+  return {.kind = Action::Kind::kWeight, .job = job->name, .weight = weight};
 }
 
 void Keys::Move(int step, const Picture& picture) {
   const auto count = static_cast<int>(picture.jobs.size());
-  const JobLine* job = Selected(picture, wishes_.selected_job);
+  const JobLine* job = Selected(picture, view_options_.selected_job);
   if (count == 0) return;
   const int at = job != nullptr ? static_cast<int>(job - picture.jobs.data()) : 0;
   const int next = std::clamp(at + step, 0, count - 1);
-  wishes_.selected_job = picture.jobs[static_cast<std::size_t>(next)].id;
+  view_options_.selected_job = picture.jobs[static_cast<std::size_t>(next)].id;
 }
 
 void Keys::Follow(const Picture& picture) {
-  if (Selected(picture, wishes_.selected_job) != nullptr) return;
-  wishes_.selected_job = picture.jobs.empty() ? 0 : picture.jobs.front().id;
+  if (Selected(picture, view_options_.selected_job) != nullptr) return;
+  view_options_.selected_job = picture.jobs.empty() ? 0 : picture.jobs.front().id;
 }
 
 std::string Keys::Message() const {
-  if (mode_ == Mode::kFilter) return "/" + wishes_.filter + "_";
-  if (mode_ != Mode::kAsk) return said_;
-  return asked_.kind == Deed::Kind::kResume
+  if (mode_ == Mode::kFilter) return "/" + view_options_.filter + "_";
+  if (mode_ != Mode::kAsk) return message_;
+  return asked_.kind == Action::Kind::kResume
              ? fmt::format("Let job {} go on? y/n", asked_.job)
              : fmt::format("Pause job {} from its next iteration on? y/n", asked_.job);
 }

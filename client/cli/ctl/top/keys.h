@@ -17,7 +17,7 @@ inline constexpr int kKeyBackspace = 0x10003;
 inline constexpr int kKeyResize = 0x10004;
 
 // What is to be done for a key.
-struct Deed {
+struct Action {
   enum class Kind { kNothing, kQuit, kReadNow, kPause, kResume, kWeight };
   Kind kind = Kind::kNothing;
   std::string job{};         // of the last three
@@ -27,15 +27,15 @@ struct Deed {
 class Keys {
  public:
   // `picture`: what was on the screen when the key was pressed.
-  Deed Press(int key, const Picture& picture);
+  Action Press(int key, const Picture& picture);
 
   // The selection follows the jobs that are shown: the first, where the selected one is gone.
   void Follow(const Picture& picture);
 
   // A line for the person, until the next key.
-  void Say(std::string text) { said_ = std::move(text); }
+  void ShowMessage(std::string text) { message_ = std::move(text); }
 
-  const Wishes& wishes() const { return wishes_; }
+  const ViewOptions& view_options() const { return view_options_; }
   bool shows_help() const { return mode_ == Mode::kHelp; }
   bool asks() const { return mode_ == Mode::kAsk; }
   // The question, the filter that is typed, or what was said; empty: the keys' names.
@@ -44,17 +44,17 @@ class Keys {
  private:
   enum class Mode { kLook, kFilter, kAsk, kHelp };
 
-  Deed PressInLook(int key, const Picture& picture);
-  Deed PressInFilter(int key);
-  Deed PressInAsk(int key);
+  Action PressInView(int key, const Picture& picture);
+  Action PressInFilter(int key);
+  Action PressInAsk(int key);
   void Move(int step, const Picture& picture);
-  Deed Weigh(int step, const Picture& picture);
-  Deed AskForPause(const Picture& picture);
+  Action ChangeWeight(int step, const Picture& picture);
+  Action AskForPause(const Picture& picture);
 
   Mode mode_ = Mode::kLook;
-  Wishes wishes_;
-  Deed asked_;  // what a yes does
-  std::string said_;
+  ViewOptions view_options_;
+  Action asked_;  // what a yes does
+  std::string message_;
 };
 
 }  // namespace headrace::ctl

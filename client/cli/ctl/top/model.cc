@@ -118,8 +118,8 @@ JobLine MakeJobLine(const ipc::JobRow& job, const Interval& span) {
 }
 
 // Larger first, and what nobody measured last, but for names.
-void SortJobs(const Wishes& wishes, std::vector<JobLine>& jobs) {
-  const auto key = [sort = wishes.sort](const JobLine& job) -> double {
+void SortJobs(const ViewOptions& view_options, std::vector<JobLine>& jobs) {
+  const auto key = [sort = view_options.sort](const JobLine& job) -> double {
     switch (sort) {
       case JobSort::kName:
         return 0;
@@ -139,7 +139,7 @@ void SortJobs(const Wishes& wishes, std::vector<JobLine>& jobs) {
   std::stable_sort(jobs.begin(), jobs.end(), [&key](const JobLine& left, const JobLine& right) {
     return std::tuple(key(left), left.name, left.id) < std::tuple(key(right), right.name, right.id);
   });
-  if (wishes.reversed) std::reverse(jobs.begin(), jobs.end());
+  if (view_options.reversed) std::reverse(jobs.begin(), jobs.end());
 }
 
 // Who used the lane since the screen before, and before the second screen since the start.
@@ -248,7 +248,7 @@ const char* JobSortName(JobSort sort) {
 }
 
 Picture MakePicture(const Snapshot& now, const Snapshot* before, Liveness liveness,
-                    const Wishes& wishes) {
+                    const ViewOptions& view_options) {
   const bool same_service = before != nullptr &&
                             before->service.started_ns == now.service.started_ns &&
                             before->now_ns < now.now_ns;
@@ -265,17 +265,17 @@ Picture MakePicture(const Snapshot& now, const Snapshot* before, Liveness livene
   picture.sessions = span.Grown(now.counters.sessions_closed, now.counters.sessions_opened);
   for (const ipc::JobRow& job : now.jobs) {
     JobLine line = MakeJobLine(job, span);
-    if (Contains(wishes.filter, {line.name, line.state, line.policy})) {
+    if (Contains(view_options.filter, {line.name, line.state, line.policy})) {
       picture.jobs.push_back(std::move(line));
     }
   }
-  SortJobs(wishes, picture.jobs);
+  SortJobs(view_options, picture.jobs);
   for (const Lane& lane : now.lanes) {
     picture.lanes.push_back(MakeLaneLine(lane, span));
     picture.bytes_per_s += picture.lanes.back().bytes_per_s;
   }
-  picture.ranks = MakeRankLines(span, wishes.filter);
-  picture.waits = MakeWaitLines(now, wishes.filter);
+  picture.ranks = MakeRankLines(span, view_options.filter);
+  picture.waits = MakeWaitLines(now, view_options.filter);
   return picture;
 }
 

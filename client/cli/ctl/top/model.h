@@ -18,7 +18,7 @@ inline constexpr int kJobSortsCount = 6;
 const char* JobSortName(JobSort sort);
 
 // How the person at the screen wants it.
-struct Wishes {
+struct ViewOptions {
   JobSort sort = JobSort::kRate;
   bool reversed = false;
   std::string filter{};            // part of a job's name, of a tensor or of a reason; any case
@@ -96,6 +96,6 @@ struct Picture {
 
 // `before`: the screen before, or null. A service that started anew in between counts from nothing.
 Picture MakePicture(const Snapshot& now, const Snapshot* before, Liveness liveness,
-                    const Wishes& wishes);
+                    const ViewOptions& view_options);
 
 }  // namespace headrace::ctl

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/unit/client/replay/played.h"
+#include "tests/unit/client/replay/two_ranks.h"
 
 namespace headrace::replay {
 namespace {
@@ -44,10 +44,10 @@ Every element was the exact average of all ranks in 5 iterations.
 }
 
 TEST(Report, SaysWhenTheBoardOrTheValuesToldNothing) {
-  std::vector<Played> played = TwoRanks();
-  played.erase(played.begin());
-  played[0].performance.values_checked = 0;
-  const std::string text = ReportText(ToyHeading(), played);
+  std::vector<RankResult> ranks = TwoRanks();
+  ranks.erase(ranks.begin());
+  ranks[0].result.values_checked = 0;
+  const std::string text = ReportText(ToyHeading(), ranks);
   EXPECT_NE(text.find("The board shows no plan of the job."), std::string::npos) << text;
   EXPECT_NE(text.find("Values were not looked at"), std::string::npos) << text;
   EXPECT_EQ(text.find("predicted"), std::string::npos) << text;
@@ -75,9 +75,9 @@ TEST(Report, HasTheSameAsJson) {
 }
 
 TEST(Report, OfOneRankNamesItAndLeavesOpenWhatTheBoardDidNotTell) {
-  std::vector<Played> played = TwoRanks();
-  played.erase(played.begin());
-  const Json json = ReportJson(ToyHeading(), played);
+  std::vector<RankResult> ranks = TwoRanks();
+  ranks.erase(ranks.begin());
+  const Json json = ReportJson(ToyHeading(), ranks);
   EXPECT_EQ(json["rank"], 1);
   EXPECT_TRUE(json["predicted_s"].is_null());
   EXPECT_TRUE(json["hidden_share"].is_null());

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tests/unit/client/replay/played.h"
+#include "tests/unit/client/replay/two_ranks.h"
 
 namespace headrace::replay {
 namespace {
@@ -44,23 +44,23 @@ TEST(Trace, ShowsTheBlocksThatMoved) {
 }
 
 TEST(Trace, GivesBlocksThatMoveAtTheSameTimeRowsOfTheirOwn) {
-  std::vector<Played> played = TwoRanks();
-  std::vector<ipc::PlanBlockRow>& rows = played[0].ending.blocks;
+  std::vector<RankResult> ranks = TwoRanks();
+  std::vector<ipc::PlanBlockRow>& rows = ranks[0].board.blocks;
   rows[1].begin_ns = rows[0].end_ns - 1;
   rows[1].end_ns = rows[0].end_ns + 5;
   rows.push_back(rows[0]);
   rows[2].begin_ns = rows[0].end_ns;
   rows[2].end_ns = rows[0].end_ns + 1;
-  const std::vector<Json> blocks = Slices(Json::parse(TraceJson(ToyProfile(), played)), 2);
+  const std::vector<Json> blocks = Slices(Json::parse(TraceJson(ToyProfile(), ranks)), 2);
   ASSERT_EQ(blocks.size(), 3U);
   EXPECT_NE(blocks[0]["tid"], blocks[1]["tid"]);
   EXPECT_EQ(blocks[0]["tid"], blocks[2]["tid"]);
 }
 
 TEST(Trace, ShowsTheLastIterationWithoutBlocksWhereTheBoardIsTooOld) {
-  std::vector<Played> played = TwoRanks();
-  played[0].ending.plan->iteration = 9;
-  const Json trace = Json::parse(TraceJson(ToyProfile(), played));
+  std::vector<RankResult> ranks = TwoRanks();
+  ranks[0].board.plan->iteration = 9;
+  const Json trace = Json::parse(TraceJson(ToyProfile(), ranks));
   EXPECT_EQ(trace["otherData"]["iteration"], 15);
   EXPECT_EQ(Slices(trace, 1).size(), 4U);
   EXPECT_TRUE(Slices(trace, 2).empty());

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -81,6 +82,18 @@ class FollowerTest : public testing::Test {
     return Code::kNotFound;
   }
 
+  using Texts = std::map<std::uint64_t, std::string>;
+  // What those who asked what the job waits for have heard since, by their tokens; "" is ok.
+  Texts Heard() {
+    Texts heard;
+    for (const FollowerAction& action : follower_.TakeActions()) {
+      const auto* answer = std::get_if<service::Answered>(&action);
+      if (answer == nullptr) continue;
+      heard[answer->token] = answer->status ? "" : answer->status.error().text();
+    }
+    return heard;
+  }
+
   Follower follower_{{.node_name = "b", .lanes = {1}}};
   TimeNs now_ = kSecond;
 };
@@ -103,9 +116,9 @@ TEST_F(FollowerTest, SetsTheCostBeforeDispatchIsTold) {
 TEST_F(FollowerTest, TellsDispatchOfTheFailureBeforeItClosesTheLinks) {
   Form();
   follower_.TakeActions();
-  Take(service::FailJob{.job = 7, .code = Code::kPeerLost, .cause = "rank 3"});
+  Take(service::AnnounceJobFailed{.job = 7, .code = Code::kPeerLost, .cause = "rank 3"});
   EXPECT_EQ(Kinds(follower_.TakeActions()), (std::vector<std::string>{"failed", "close", "leave"}));
-  Take(service::FailJob{.job = 7, .code = Code::kPeerLost, .cause = "again"});
+  Take(service::AnnounceJobFailed{.job = 7, .code = Code::kPeerLost, .cause = "again"});
   EXPECT_TRUE(follower_.TakeActions().empty()) << "a job fails once";
   follower_.Take(service::JobEnded{JobId{7}});
   EXPECT_EQ(follower_.jobs_count(), 0U);
@@ -113,8 +126,8 @@ TEST_F(FollowerTest, TellsDispatchOfTheFailureBeforeItClosesTheLinks) {
 
 TEST_F(FollowerTest, SaysEveryChangeOfWhatItWaitsForOnce) {
   Join();
-  Take(service::TellWaits{.job = 7, .text = "rank 1 is missing"});
-  Take(service::TellWaits{.job = 7, .text = "rank 1 is missing"});
+  Take(service::AnnounceWaits{.job = 7, .text = "rank 1 is missing"});
+  Take(service::AnnounceWaits{.job = 7, .text = "rank 1 is missing"});
   EXPECT_EQ(Kinds(follower_.TakeActions()), (std::vector<std::string>{"forming"}));
 }
 
@@ -314,9 +327,10 @@ TEST_F(FollowerTest, AStepOutOfTurnEndsTheJobAndNotTheService) {
       {"bytes for nothing", 2, start({{1, 0}})},
       {"started twice", 3, start({{1, 2}})},
       {"a plan for no layout", 3, service::PlanPiece{.job = 7, .version = 1, .last = true}},
-      {"an unknown plan", 3, service::SwitchTo{.job = 7, .version = 1, .from_iteration = 1}},
-      {"our own rank left elsewhere", 3, service::RankGone{.job = 7, .rank = 0}},
-      {"no rank left", 3, service::RankGone{.job = 7, .rank = 1}}};
+      {"an unknown plan", 3,
+       service::AnnouncePlanSwitch{.job = 7, .version = 1, .from_iteration = 1}},
+      {"our own rank left elsewhere", 3, service::AnnounceRankLeft{.job = 7, .rank = 0}},
+      {"no rank left", 3, service::AnnounceRankLeft{.job = 7, .rank = 1}}};
   for (const Case& each : cases) {
     follower_ = Follower({.node_name = "b", .lanes = {1}});
     Join();
@@ -342,9 +356,9 @@ TEST_F(FollowerTest, AStepOutOfTurnEndsTheJobAndNotTheService) {
 
 TEST_F(FollowerTest, IgnoresWhatIsOfOtherLeadersAndJobs) {
   Join();
-  Take(service::RankGone{.job = 7, .rank = 3});
-  Take(service::FailJob{.job = 8, .cause = "unknown"});
-  follower_.Take("elsewhere:1", service::FailJob{.job = 7, .cause = "forged"}, now_);
+  Take(service::AnnounceRankLeft{.job = 7, .rank = 3});
+  Take(service::AnnounceJobFailed{.job = 8, .cause = "unknown"});
+  follower_.Take("elsewhere:1", service::AnnounceJobFailed{.job = 7, .cause = "forged"}, now_);
   Take(service::JoinJob{.job = 7});
   EXPECT_TRUE(follower_.TakeActions().empty());
 }
@@ -391,7 +405,7 @@ TEST_F(FollowerTest, AJobThatDoesNotFormInItsTimeEndsWithWhoIsMissing) {
   EXPECT_EQ(follower_.NextDeadline(), service::kFormingDefault);
   rank.rank = 1;  // does not come; another of a longer patience does not move it
   follower_.LeaderUp(kMeetingPlace);
-  Take(service::TellWaits{.job = 7, .text = "1 of 2 ranks have attached: rank 1 is missing"});
+  Take(service::AnnounceWaits{.job = 7, .text = "1 of 2 ranks have attached: rank 1 is missing"});
   follower_.TakeActions();
   follower_.Expire(service::kFormingDefault - 1);
   EXPECT_TRUE(follower_.TakeActions().empty());
@@ -399,11 +413,56 @@ TEST_F(FollowerTest, AJobThatDoesNotFormInItsTimeEndsWithWhoIsMissing) {
   const auto actions = follower_.TakeActions();
   EXPECT_EQ(Kinds(actions), (std::vector<std::string>{"tell leader", "failed", "leave"}));
   const auto& told = std::get<service::ToLeader>(actions.at(0)).message;
-  EXPECT_EQ(std::get<service::BreakJob>(told).code, Code::kTimeout);
+  EXPECT_EQ(std::get<service::ReportJobFailed>(told).code, Code::kTimeout);
   const auto failed = std::get<JobFailed>(std::get<service::ToDispatch>(actions.at(1)).message);
   EXPECT_EQ(failed.code, Code::kTimeout);
   EXPECT_NE(failed.cause.find("rank 1 is missing"), std::string::npos) << failed.cause;
   EXPECT_EQ(follower_.NextDeadline(), kNever);
+}
+
+TEST_F(FollowerTest, WhoAsksWhatAJobWaitsForHearsItInTime) {
+  Join();
+  Take(service::AnnounceWaits{.job = 7, .text = "rank 1 is missing"});
+  follower_.Take(service::AskForming{.token = 1, .job = JobId{7}, .until_ns = 5 * kSecond}, now_);
+  follower_.Take(service::AskForming{.token = 2, .job = JobId{7}, .until_ns = 6 * kSecond}, now_);
+  EXPECT_TRUE(Heard().empty());
+  EXPECT_EQ(follower_.NextDeadline(), 5 * kSecond);
+  follower_.Expire(5 * kSecond);
+  EXPECT_EQ(Heard(), (Texts{{1, "job train has not begun: rank 1 is missing"}}));
+  EXPECT_EQ(follower_.NextDeadline(), 6 * kSecond);
+}
+
+TEST_F(FollowerTest, WhoAsksWhatAJobWaitsForHearsOfARefusalAtOnce) {
+  constexpr const char* kRefused = "rank 1 is missing; c is refused: another authority";
+  Join();
+  Take(service::AnnounceWaits{.job = 7, .text = "rank 1 is missing"});
+  follower_.Take(service::AskForming{.token = 1, .job = JobId{7}, .until_ns = 5 * kSecond}, now_);
+  Take(service::AnnounceWaits{.job = 7, .text = kRefused, .refused = true});
+  const std::string text = std::string("job train has not begun: ") + kRefused;
+  EXPECT_EQ(Heard(), (Texts{{1, text}}));
+  // So does who asks after it.
+  follower_.Take(service::AskForming{.token = 2, .job = JobId{7}, .until_ns = 5 * kSecond}, now_);
+  EXPECT_EQ(Heard(), (Texts{{2, text}}));
+}
+
+TEST_F(FollowerTest, WhoAsksWhatAJobWaitsForHearsWhenItBeginsOrEnds) {
+  follower_.Take(service::AskForming{.token = 1, .job = JobId{7}, .until_ns = 5 * kSecond}, now_);
+  EXPECT_EQ(Heard(), (Texts{{1, ""}})) << "not known, so it waits for nothing";
+  follower_.RankAttached(Meeting::Rank(8, 0, 1));
+  follower_.Take(service::AskForming{.token = 2, .job = JobId{8}, .until_ns = 5 * kSecond}, now_);
+  follower_.Take(service::JobEnded{JobId{8}});
+  EXPECT_EQ(Heard(), (Texts{{2, ""}}));
+  Join();
+  follower_.Take(service::AskForming{.token = 3, .job = JobId{7}, .until_ns = 5 * kSecond}, now_);
+  Take(service::AnnounceJobFailed{.job = 7, .code = Code::kPeerLost, .cause = "rank 3"});
+  EXPECT_EQ(Heard(), (Texts{{3, ""}}));
+  EXPECT_EQ(follower_.NextDeadline(), kNever);
+}
+
+TEST_F(FollowerTest, WhoAsksWhatAJobWaitsForHearsThatItHasBegun) {
+  Form();
+  follower_.Take(service::AskForming{.token = 4, .job = JobId{7}, .until_ns = 5 * kSecond}, now_);
+  EXPECT_EQ(Heard(), (Texts{{4, ""}}));
 }
 
 TEST_F(FollowerTest, AJobMayFormForAsLongAsItsFirstRankWaits) {
@@ -434,7 +493,7 @@ TEST_F(FollowerTest, AStandstillOfTheServiceIsNotHeldAgainstAJob) {
 TEST_F(FollowerTest, IgnoresAnswersOfLanesThatComeLate) {
   Join();
   Take(service::OpenJob{.job = 7, .self = 0, .agreement = AgreementOfOne()});
-  Take(service::FailJob{.job = 7, .code = Code::kPeerLost, .cause = "rank 3"});
+  Take(service::AnnounceJobFailed{.job = 7, .code = Code::kPeerLost, .cause = "rank 3"});
   follower_.TakeActions();
   follower_.Take(service::GroupOpened{.lane = 1, .group = 7});
   follower_.Take(service::GroupMeasured{.lane = 1, .group = 7, .cost = transport::CostLine{}});

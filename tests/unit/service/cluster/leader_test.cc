@@ -99,7 +99,7 @@ TEST(Leader, ANodeIsInAJobOnce) {
   say(service::SeatRank{.job = 5, .rank = 0});
   const auto told = meeting.leader().TakeMessages();
   ASSERT_EQ(told.size(), 1U) << "nothing forms of a rank that counts twice";
-  EXPECT_EQ(std::get<service::FailJob>(told[0].message).code, Code::kAlreadyExists);
+  EXPECT_EQ(std::get<service::AnnounceJobFailed>(told[0].message).code, Code::kAlreadyExists);
 }
 
 TEST(Leader, ANodeTakesPartInABoundedNumberOfJobs) {
@@ -116,7 +116,7 @@ TEST(Leader, ANodeTakesPartInABoundedNumberOfJobs) {
   }
   EXPECT_EQ(meeting.leader().jobs_count(), service::kJobsOfNodeMax);
   const auto told = meeting.leader().TakeMessages();
-  EXPECT_EQ(std::get<service::FailJob>(told.back().message).code, Code::kExhausted);
+  EXPECT_EQ(std::get<service::AnnounceJobFailed>(told.back().message).code, Code::kExhausted);
 }
 
 TEST(Leader, ACostThatIsNoneIsTheNodesFault) {
@@ -268,15 +268,15 @@ TEST_F(Formed, AJobThatGoesOnTakesNobodyIn) {
 TEST_F(Formed, WhatIsSaidOfAJobThatIsOverIsIgnored) {
   const std::vector<service::PeerMessage> late = {
       service::SeatRank{.job = 99, .rank = 1},
-      service::LoseRank{.job = 99, .rank = 1, .cause = ""},
-      service::EndRank{.job = 99, .rank = 1},
-      service::BreakJob{.job = 99, .cause = "late"},
+      service::ReportRankLost{.job = 99, .rank = 1, .cause = ""},
+      service::ReportRankLeft{.job = 99, .rank = 1},
+      service::ReportJobFailed{.job = 99, .cause = "late"},
       service::ForgetJob{99},
       service::JobOpened{.job = 99},
       service::JobMeasured{.job = 99},
       service::JobStarted{.job = 99},
       service::OpenJob{.job = 7},
-      service::FailJob{.job = 7, .cause = "forged"}};
+      service::AnnounceJobFailed{.job = 7, .cause = "forged"}};
   for (const auto& message : late) Say(b_, message);
   EXPECT_EQ(a_.failure(), "");
   EXPECT_EQ(meeting_.leader().jobs_count(), 1U);

@@ -142,7 +142,7 @@ TEST_F(LeadingPlans, LayoutsThatDifferFailTheJobOnEveryNode) {
 TEST_F(LeadingPlans, ANodeThatHoldsAnotherPlanFailsTheJobByName) {
   HandInAll();
   Make();
-  Say(b_, service::HoldPlan{.job = 7, .version = 1, .hash = 1, .iteration = 0});
+  Say(b_, service::ReportPlanAck{.job = 7, .version = 1, .hash = 1, .iteration = 0});
   EXPECT_NE(a_.failure().find("node b holds plan 1 of job train with the hash 0000000000000001"),
             std::string::npos)
       << a_.failure();
@@ -163,7 +163,8 @@ TEST_F(LeadingPlans, APlanThatIsNoneOnItsNodeFailsTheJobByName) {
 
 TEST_F(LeadingPlans, ASwitchToAPlanThatNeverCameFailsTheJob) {
   HandInAll();
-  b_.follower.Take(kMeetingPlace, service::SwitchTo{.job = 7, .version = 4, .from_iteration = 9},
+  b_.follower.Take(kMeetingPlace,
+                   service::AnnouncePlanSwitch{.job = 7, .version = 4, .from_iteration = 9},
                    meeting_.now());
   meeting_.Run();
   EXPECT_NE(a_.failure().find("switched to plan 4, which is not held"), std::string::npos)
@@ -233,10 +234,10 @@ TEST_F(LeadingPlans, WhatIsSaidTooEarlyOrOfOtherJobsIsIgnored) {
   meeting_.Attach(c, Meeting::Rank(3, 0, 2, "second"));
   meeting_.Run();
   for (const std::uint32_t job : {3U, 99U}) {
-    Say(c, service::HandLayout{.job = job, .layout = Shared(LayoutOf({8})), .policy = {}});
-    Say(c, service::TellTimes{.job = job, .seen = {}});
-    Say(c, service::WishPolicy{.job = job, .policy = Policy::kBsp});
-    Say(c, service::HoldPlan{.job = job, .version = 1, .hash = 1, .iteration = 0});
+    Say(c, service::ReportLayout{.job = job, .layout = Shared(LayoutOf({8})), .policy = {}});
+    Say(c, service::ReportTimes{.job = job, .seen = {}});
+    Say(c, service::RequestPolicy{.job = job, .policy = Policy::kBsp});
+    Say(c, service::ReportPlanAck{.job = job, .version = 1, .hash = 1, .iteration = 0});
   }
   meeting_.leader().Take(
       service::PlanMade{.token = 99, .plan = std::shared_ptr<const plan::Plan>()});

@@ -144,6 +144,8 @@ void Meeting::Do(MeetingNode& node, const service::FollowerAction& action) {
     node.events.push_back(std::get<service::Event>(watch->message).text);
   } else if (const auto* refusal = std::get_if<service::NoteRefusal>(&action)) {
     node.refusals.push_back(refusal->why);
+  } else if (const auto* answer = std::get_if<service::Answered>(&action)) {
+    node.answers.push_back(*answer);
   } else {
     node.wants_leader = std::holds_alternative<service::ReachLeader>(action);
   }

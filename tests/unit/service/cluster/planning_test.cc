@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "service/peers/messages.h"
 #include "service/plan/canonical.h"
 #include "tests/unit/service/cluster/plans.h"
 

@@ -67,6 +67,20 @@ TEST(Refusals, ANodeThatIsNotLetInIsNamedToThoseWhoWait) {
             "authority");
 }
 
+TEST(Refusals, WhoWaitsHearsAtOnceOfANodeThatIsNotLetIn) {
+  Meeting meeting;
+  MeetingNode& a = meeting.AddNode("a");
+  meeting.Attach(a, Meeting::Rank(1, 0, 2));
+  meeting.Run();
+  a.follower.Take(service::AskForming{.token = 1, .job = JobId{1}, .until_ns = kNever}, 0);
+  meeting.Run();
+  EXPECT_TRUE(a.answers.empty());
+  meeting.leader().NodeRefused("10.0.0.2:4711 is refused: another authority");
+  meeting.Run();
+  ASSERT_EQ(a.answers.size(), 1U);
+  ExpectParts(a.answers[0].status.error().text(), {"rank 1 is missing", "another authority"});
+}
+
 TEST(Refusals, ANodeThatIsNotLetInIsNamedUntilTheWaitEnds) {
   constexpr const char* kWhy = "10.0.0.2:4711 is refused: another authority";
   Meeting meeting;

@@ -263,9 +263,9 @@ TEST_F(SteeringTest, ServersGetNothing) {
   EXPECT_TRUE(s.events.empty());
   // Nor may they ask: the leader knows the job on a server's connection by a number of its own.
   for (std::uint32_t job : {0x80000001U, 1U}) {
-    meeting.leader().Take(s.id,
-                          service::WishSteering{.job = job, .steering = Of(SteeringKind::kCancel)},
-                          meeting.now());
+    meeting.leader().Take(
+        s.id, service::RequestSteering{.job = job, .steering = Of(SteeringKind::kCancel)},
+        meeting.now());
   }
   meeting.Run();
   EXPECT_EQ(a.failure(), "");
@@ -310,7 +310,8 @@ TEST_F(SteeringTest, ANodeThatTellsEndlesslyIsHeardAFewTimes) {
 TEST_F(SteeringTest, ALeaderThatTellsEndlesslyIsHeardAFewTimes) {
   Begin();
   for (int i = 0; i < 100; ++i) {
-    b_.follower.Take(kMeetingPlace, service::HearLate{.job = 7, .text = "x"}, meeting_.now());
+    b_.follower.Take(kMeetingPlace, service::AnnounceRankLate{.job = 7, .text = "x"},
+                     meeting_.now());
   }
   meeting_.Collect();
   EXPECT_EQ(b_.events.size(), static_cast<std::size_t>(service::kHeardMax));

@@ -76,13 +76,13 @@ TEST_F(ConfigNetworkTest, TakesEverythingThatOneNodeOfManyNeeds) {
   EXPECT_EQ(config.peers, "a=10.0.0.1,b=10.0.0.2:9");
   EXPECT_EQ(config.tls_key, directory_ + "/node.key");
   EXPECT_EQ(config.rendezvous, "node-a:7733");
-  EXPECT_EQ(config.architecture, "parameter-server");
-  EXPECT_EQ(config.policy, "us-byte");
+  EXPECT_EQ(config.architecture, Architecture::kParameterServer);
+  EXPECT_EQ(config.policy, plan::Policy::kUsByte);
   EXPECT_EQ(config.block_bytes, 65536U);
   EXPECT_EQ(config.rails, "eth0,eth1");
   EXPECT_EQ(config.network_transports, "tcp,self");
   EXPECT_EQ(config.network_credit_bytes, 1048576U);
-  EXPECT_EQ(config.network_algorithm, "ring");
+  EXPECT_EQ(config.network_algorithm, NetworkAlgorithm::kRing);
   EXPECT_EQ(config.sources.at("rails"), "env HEADRACE_RAILS");
 }
 
@@ -192,7 +192,7 @@ TEST_F(ConfigNetworkTest, RefusesWhatSpeaksOfOtherNodesWhereThereAreNone) {
 
 TEST_F(ConfigNetworkTest, RefusesNcclBetweenNodesWhereNoGpuCanBe) {
   Settings settings = {{"HEADRACE_NODE_ADDRESS", "127.0.0.1"}, {"HEADRACE_GPU_NETWORK", "nccl"}};
-  EXPECT_EQ(Read(settings)->config.gpu_network, "nccl");
+  EXPECT_EQ(Read(settings)->config.gpu_network, GpuNetwork::kNccl);
   settings["HEADRACE_GPU"] = "off";
   ExpectRefused(settings, {"gpu_network is nccl", "gpu is off", "gpu_network to staged"});
   settings.erase("HEADRACE_GPU");

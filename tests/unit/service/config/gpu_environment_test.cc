@@ -29,7 +29,7 @@ void ExpectRefused(const Config& config, const Variables& given, const std::stri
 
 Config WithNccl() {
   Config config;
-  config.gpu_network = "nccl";
+  config.gpu_network = GpuNetwork::kNccl;
   return config;
 }
 
@@ -41,7 +41,7 @@ TEST(GpuEnvironment, GivesStreamsQueuesOfTheirOwn) {
 
 TEST(GpuEnvironment, IsEmptyWithoutGpus) {
   Config config = WithNccl();
-  config.gpu = "off";
+  config.gpu = GpuUse::kOff;
   const auto asked = Ask(config, {{"NCCL_LAUNCH_ORDER_IMPLICIT", "1"}});
   ASSERT_TRUE(asked.ok());
   EXPECT_TRUE(asked->empty());
@@ -70,7 +70,7 @@ TEST(GpuEnvironment, RefusesWhatWouldLetJobsWaitForEachOther) {
   ExpectRefused(WithNccl(), {{"NCCL_LAUNCH_ORDER_IMPLICIT", "1"}}, "unset it");
   ExpectRefused(WithNccl(), {{"NCCL_COMM_BLOCKING", "1"}}, "unset it");
   Config in_node;
-  in_node.gpu_lane = "nccl";
+  in_node.gpu_lane = GpuLaneKind::kNccl;
   ExpectRefused(in_node, {{"NCCL_LAUNCH_ORDER_IMPLICIT", "1"}}, "unset it");
 }
 

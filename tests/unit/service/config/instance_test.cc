@@ -10,11 +10,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <string>
+#include <thread>
 
 namespace headrace::service {
 namespace {
@@ -168,6 +170,31 @@ TEST_F(InstanceTest, SaysSoWhenTheHolderIsOnlyStarting) {
   const UniqueFd lock(::open((path_ + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   ASSERT_EQ(::flock(lock.get(), LOCK_EX), 0);
   EXPECT_TRUE(Has(Refused(), "a service that is just starting"));
+}
+
+// As headracectl does, in any moment of a start.
+TEST_F(InstanceTest, WaitsForWhoOnlyAsksForTheLocksState) {
+  const UniqueFd lock(::open((board_ + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  ASSERT_EQ(::flock(lock.get(), LOCK_SH), 0);
+  std::thread look([&lock] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    ::flock(lock.get(), LOCK_UN);
+  });
+  const Result<Instance> instance = Instance::Claim(path_, board_, "headraced");
+  look.join();
+  EXPECT_TRUE(instance.ok()) << instance.error().text();
+}
+
+// Who may read a lock file may lock it, and a service that was killed leaves it behind.
+TEST_F(InstanceTest, LeavesItsLocksToNoOtherUsers) {
+  const UniqueFd old(::open((board_ + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  const Result<Instance> instance = Instance::Claim(path_, board_, "headraced");
+  ASSERT_TRUE(instance.ok()) << instance.error().text();
+  for (const std::string& path : {path_ + ".lock", board_ + ".lock"}) {
+    struct stat found {};
+    ASSERT_EQ(::stat(path.c_str(), &found), 0);
+    EXPECT_EQ(found.st_mode & S_IRWXO, 0U) << path;
+  }
 }
 
 }  // namespace

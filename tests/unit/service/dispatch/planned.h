@@ -6,7 +6,6 @@
 #include <memory>
 #include <vector>
 
-#include "service/actor/messages.h"
 #include "tests/support/hand_driven_node.h"
 
 namespace headrace::support {

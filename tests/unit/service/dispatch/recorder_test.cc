@@ -442,13 +442,14 @@ TEST(Recorder, GoesOnWithoutARowWhenTheTableOfSharesIsFull) {
   }
   service::Recorder recorder(board);
   service::Job job({.id = SessionId{1}, .job = JobId{1}, .job_name = "job"}, kSecond);
-  recorder.OpenJob(job, kSecond);
-  service::Part part;
+  job.record = &recorder.OpenJob(job, kSecond);
+  service::Block& block = *job.TakeBlock();
+  service::Part& part = block.parts[0];
   part.stage.bytes = 64;
-  recorder.StageQueued(job, part, kSecond);
-  recorder.StageBegun(job, part, 2 * kSecond);
+  recorder.StageQueued(job, block, part, kSecond);
+  recorder.StageBegun(job, block, part, 2 * kSecond);
   recorder.Publish(job);
-  EXPECT_EQ(job.sums.waiting_ns, kSecond);
+  EXPECT_EQ(job.record->sums.waiting_ns, kSecond);
   for (const auto& slot : layout->shares) EXPECT_EQ(ipc::ReadRow(slot)->job_id, 0U);
   recorder.CloseJob(job, 3 * kSecond);
   EXPECT_EQ(board.TakeShareRow(), service::kNoRow) << "what was not taken is not given back";

@@ -5,8 +5,8 @@
 
 #include <vector>
 
-#include "service/actor/messages.h"
 #include "service/loop/loop_thread.h"
+#include "service/rpc/messages.h"
 
 namespace headrace::service {
 namespace {

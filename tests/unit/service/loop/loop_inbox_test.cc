@@ -1,4 +1,5 @@
 #include "service/loop/loop_inbox.h"
+#include "service/rpc/messages.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -6,8 +7,6 @@
 #include <array>
 #include <thread>
 #include <vector>
-
-#include "service/actor/messages.h"
 
 namespace headrace::service {
 namespace {

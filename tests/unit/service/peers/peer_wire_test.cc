@@ -23,8 +23,8 @@ std::shared_ptr<const Layout> LayoutOf(std::size_t tensors) {
   return std::make_shared<const Layout>(std::move(layout));
 }
 
-TellTimes Times() {
-  TellTimes told{.job = 7, .seen = {}};
+ReportTimes Times() {
+  ReportTimes told{.job = 7, .seen = {}};
   told.seen.times = {
       .iteration = 22, .release_s = {3e-3, 2e-3}, .forward_s = {1e-3, 0}, .iteration_s = 1e-2};
   told.seen.costs = {{.startup_s = 1e-5, .s_per_byte = 1e-9}, {.startup_s = 2e-5, .s_per_byte = 0}};
@@ -32,16 +32,17 @@ TellTimes Times() {
 }
 
 TEST(PlanWire, LayoutsPassWithAndWithoutAPolicy) {
-  const HandLayout sent{.job = 7, .layout = LayoutOf(kLayoutTensorsMax), .policy = std::nullopt};
-  HandLayout got = Passed(sent);
+  const ReportLayout sent{.job = 7, .layout = LayoutOf(kLayoutTensorsMax), .policy = std::nullopt};
+  ReportLayout got = Passed(sent);
   EXPECT_EQ(got.job, 7U);
   EXPECT_EQ(*got.layout, *sent.layout);
   EXPECT_FALSE(got.policy.has_value());
   Layout named = *LayoutOf(1);
   named.names_hash = UINT64_MAX;
-  got = Passed(HandLayout{.job = 7, .layout = std::make_shared<const Layout>(named), .policy = {}});
+  got =
+      Passed(ReportLayout{.job = 7, .layout = std::make_shared<const Layout>(named), .policy = {}});
   EXPECT_EQ(got.layout->names_hash, UINT64_MAX);
-  got = Passed(HandLayout{.job = 7, .layout = LayoutOf(1), .policy = plan::Policy::kUsByte});
+  got = Passed(ReportLayout{.job = 7, .layout = LayoutOf(1), .policy = plan::Policy::kUsByte});
   EXPECT_EQ(got.policy, plan::Policy::kUsByte);
 }
 
@@ -55,7 +56,7 @@ TEST(PeerWire, AnEpochToGoOnAfterPassesUnlessNobodyCanHaveSeenIt) {
 TEST(PeerWire, WhatIsVerifiedPasses) {
   for (const bool planned : {false, true}) {
     const BlockHash sent{{.planned = planned, .number = UINT64_MAX, .block = 9}, UINT64_MAX - 1};
-    const TellHash got = Passed(TellHash{.job = 7, .hash = sent});
+    const ReportBlockHash got = Passed(ReportBlockHash{.job = 7, .hash = sent});
     EXPECT_EQ(got.job, 7U);
     EXPECT_EQ(got.hash.name, sent.name);
     EXPECT_EQ(got.hash.hash, sent.hash);
@@ -65,8 +66,8 @@ TEST(PeerWire, WhatIsVerifiedPasses) {
 }
 
 TEST(PlanWire, TimesPass) {
-  const TellTimes sent = Times();
-  const TellTimes got = Passed(sent);
+  const ReportTimes sent = Times();
+  const ReportTimes got = Passed(sent);
   EXPECT_EQ(got.job, 7U);
   EXPECT_EQ(got.seen.times.iteration, 22U);
   EXPECT_EQ(got.seen.times.release_s, sent.seen.times.release_s);
@@ -76,9 +77,10 @@ TEST(PlanWire, TimesPass) {
 }
 
 TEST(PlanWire, WishesAndAnswersPass) {
-  EXPECT_EQ(Passed(WishPolicy{.job = 7, .policy = plan::Policy::kBsp}).policy, plan::Policy::kBsp);
-  const HoldPlan held =
-      Passed(HoldPlan{.job = 7, .version = 3, .hash = UINT64_MAX, .iteration = 41});
+  EXPECT_EQ(Passed(RequestPolicy{.job = 7, .policy = plan::Policy::kBsp}).policy,
+            plan::Policy::kBsp);
+  const ReportPlanAck held =
+      Passed(ReportPlanAck{.job = 7, .version = 3, .hash = UINT64_MAX, .iteration = 41});
   EXPECT_EQ(held.job, 7U);
   EXPECT_EQ(held.version, 3U);
   EXPECT_EQ(held.hash, UINT64_MAX);
@@ -98,26 +100,27 @@ TEST(PlanWire, PiecesAndSwitchesPass) {
   EXPECT_TRUE(piece.last);
   EXPECT_EQ(*piece.text, std::string(kPlanPieceMax, '\n'));
   EXPECT_FALSE(Passed(PlanPiece{.job = 7, .text = piece.text}).last);
-  const SwitchTo change =
-      Passed(SwitchTo{.job = 7, .version = 3, .from_iteration = 49, .before_s = 0.5});
+  const AnnouncePlanSwitch change =
+      Passed(AnnouncePlanSwitch{.job = 7, .version = 3, .from_iteration = 49, .before_s = 0.5});
   EXPECT_EQ(change.version, 3U);
   EXPECT_EQ(change.from_iteration, 49U);
   EXPECT_EQ(change.before_s, 0.5);
 }
 
 TEST(PlanWire, IterationsGoWithARankThatLeaves) {
-  const EndRank end = Passed(EndRank{.job = 7, .rank = 1, .posted = 42, .iterations = 6});
+  const ReportRankLeft end =
+      Passed(ReportRankLeft{.job = 7, .rank = 1, .posted = 42, .iterations = 6});
   EXPECT_EQ(end.posted, 42U);
   EXPECT_EQ(end.iterations, 6U);
-  const RankGone gone =
-      Passed(RankGone{.job = 7, .rank = 1, .posted = 42, .iterations = 6, .cause = "left"});
+  const AnnounceRankLeft gone =
+      Passed(AnnounceRankLeft{.job = 7, .rank = 1, .posted = 42, .iterations = 6, .cause = "left"});
   EXPECT_EQ(gone.posted, 42U);
   EXPECT_EQ(gone.iterations, 6U);
   EXPECT_EQ(gone.cause, "left");
 }
 
 TEST(PlanWire, RefusesLayoutsThatAreNone) {
-  const HandLayout honest{.job = 7, .layout = LayoutOf(2), .policy = std::nullopt};
+  const ReportLayout honest{.job = 7, .layout = LayoutOf(2), .policy = std::nullopt};
   using Builder = schema::PeerMessage::Builder;
   ExpectRefused(Pass(honest, [](Builder root) { root.getLayout().setPolicy(7); }), "policy 7");
   ExpectRefused(
@@ -132,36 +135,37 @@ TEST(PlanWire, RefusesLayoutsThatAreNone) {
 }
 
 TEST(PlanWire, NamesOfTensorsAreFitForALogLine) {
-  const HandLayout sent{.job = 7, .layout = LayoutOf(1), .policy = std::nullopt};
+  const ReportLayout sent{.job = 7, .layout = LayoutOf(1), .policy = std::nullopt};
   const auto passed = Pass(sent, [](schema::PeerMessage::Builder root) {
     root.getLayout().getLayout().getTensors()[0].setName("a\nb" + std::string(300, 'x'));
   });
   ASSERT_TRUE(passed.ok()) << passed.error().text();
-  const std::string& name = std::get<HandLayout>(*passed).layout->tensors[0].name;
+  const std::string& name = std::get<ReportLayout>(*passed).layout->tensors[0].name;
   EXPECT_EQ(name, "a?b" + std::string(252, 'x'));
 }
 
 TEST(PlanWire, RefusesTimesThatAreNone) {
-  const std::function<void(TellTimes&)> spoils[] = {
-      [](TellTimes& told) { told.seen.times.release_s[1] = -1; },
-      [](TellTimes& told) { told.seen.times.forward_s[0] = NAN; },
-      [](TellTimes& told) { told.seen.times.iteration_s = INFINITY; },
-      [](TellTimes& told) { told.seen.times.release_s.resize(kLayoutTensorsMax + 1); },
-      [](TellTimes& told) { told.seen.costs[0].startup_s = -1e-9; },
-      [](TellTimes& told) { told.seen.costs.resize(kLanesMax + 2); }};
+  const std::function<void(ReportTimes&)> spoils[] = {
+      [](ReportTimes& told) { told.seen.times.release_s[1] = -1; },
+      [](ReportTimes& told) { told.seen.times.forward_s[0] = NAN; },
+      [](ReportTimes& told) { told.seen.times.iteration_s = INFINITY; },
+      [](ReportTimes& told) { told.seen.times.release_s.resize(kLayoutTensorsMax + 1); },
+      [](ReportTimes& told) { told.seen.costs[0].startup_s = -1e-9; },
+      [](ReportTimes& told) { told.seen.costs.resize(kLanesMax + 2); }};
   for (const auto& spoil : spoils) {
-    TellTimes told = Times();
+    ReportTimes told = Times();
     spoil(told);
     ExpectRefused(Pass(told), "a service sent ");
   }
-  ExpectRefused(Pass(SwitchTo{.job = 7, .version = 1, .from_iteration = 1, .before_s = -1}),
-                "an iteration that is none");
+  ExpectRefused(
+      Pass(AnnouncePlanSwitch{.job = 7, .version = 1, .from_iteration = 1, .before_s = -1}),
+      "an iteration that is none");
 }
 
 TEST(PlanWire, RefusesNumbersBeyondTheirLimits) {
-  ExpectRefused(Pass(WishPolicy{.job = 7, .policy = plan::Policy{0}}), "a wish for no policy");
-  ExpectRefused(Pass(WishPolicy{.job = 7, .policy = plan::Policy{99}}), "policy 99");
-  ExpectRefused(Pass(HoldPlan{.job = 7, .version = 1, .hash = 1, .iteration = UINT64_MAX}),
+  ExpectRefused(Pass(RequestPolicy{.job = 7, .policy = plan::Policy{0}}), "a wish for no policy");
+  ExpectRefused(Pass(RequestPolicy{.job = 7, .policy = plan::Policy{99}}), "policy 99");
+  ExpectRefused(Pass(ReportPlanAck{.job = 7, .version = 1, .hash = 1, .iteration = UINT64_MAX}),
                 "an iteration beyond all");
   ExpectRefused(Pass(PlanPiece{
                     .job = 7, .text = std::make_shared<const std::string>(kPlanPieceMax + 1, 'x')}),
@@ -169,7 +173,8 @@ TEST(PlanWire, RefusesNumbersBeyondTheirLimits) {
 }
 
 TEST(PlanWire, OneCallLeavesRoomForAnswers) {
-  const HandLayout longest{.job = 7, .layout = LayoutOf(kLayoutTensorsMax), .policy = std::nullopt};
+  const ReportLayout longest{
+      .job = 7, .layout = LayoutOf(kLayoutTensorsMax), .policy = std::nullopt};
   EXPECT_LT(WireBytes(longest), kToldBytesMax);
   EXPECT_LT(2 * kToldBytesMax, kUnreadBytesMax);
   EXPECT_LT(2 * kToldBytesMax, kPeerMessageWordsMax * 8);

@@ -185,10 +185,10 @@ TEST_F(PeersHostile, ANodeCannotSpeakForAnother) {
                    service::SeatRank{.job = 3, .rank = 1, .pid = 7}}));
   PeerCaller liar(loop_, a_.peer_port());
   ASSERT_EQ(liar.Hello({.node = "l", .instance = 2}).code, Code::kOk);
-  ASSERT_TRUE(
-      liar.Tell({service::BreakJob{.job = 3, .code = Code::kInternal, .cause = "forged"},
-                 service::LoseRank{.job = 1, .rank = 0, .cause = "forged"}, service::ForgetJob{1},
-                 service::FailJob{.job = 1, .code = Code::kInternal, .cause = "forged"}}));
+  ASSERT_TRUE(liar.Tell(
+      {service::ReportJobFailed{.job = 3, .code = Code::kInternal, .cause = "forged"},
+       service::ReportRankLost{.job = 1, .rank = 0, .cause = "forged"}, service::ForgetJob{1},
+       service::AnnounceJobFailed{.job = 1, .code = Code::kInternal, .cause = "forged"}}));
   ASSERT_TRUE(liar.Ping());
   ASSERT_TRUE(a_.lane().WaitFor<service::OpenGroup>(1));
   EXPECT_EQ(a_.dispatch().Count<JobFailed>(), 0U);

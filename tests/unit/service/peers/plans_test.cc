@@ -1,6 +1,4 @@
 // From the layouts of all ranks to a plan in force, over real sockets, and the wish for another.
-#include "service/peers/plans.h"
-
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -25,31 +25,31 @@ void ExpectSame(const Kind& got) {
 }
 
 TEST(SteeringWire, SteeringPassesBothWays) {
-  ExpectSame(Passed(WishSteering{.job = 7, .steering = kLimit}));
-  ExpectSame(Passed(SteerNode{.job = 7, .steering = kLimit}));
-  EXPECT_EQ(Passed(SteerNode{.job = 7, .steering = {}}).steering.node, "");
+  ExpectSame(Passed(RequestSteering{.job = 7, .steering = kLimit}));
+  ExpectSame(Passed(AnnounceSteering{.job = 7, .steering = kLimit}));
+  EXPECT_EQ(Passed(AnnounceSteering{.job = 7, .steering = {}}).steering.node, "");
 }
 
 TEST(SteeringWire, HowFarANodeIsWithADrainPassesWhateverTheNumber) {
   for (const SteeringKind kind : {SteeringKind::kDrainOperations, SteeringKind::kDrainIterations}) {
     const Steering progress{.kind = kind, .value = UINT64_MAX, .uid = 1000};
-    const SteerNode got = Passed(SteerNode{.job = 7, .steering = progress});
+    const AnnounceSteering got = Passed(AnnounceSteering{.job = 7, .steering = progress});
     EXPECT_EQ(got.steering.kind, kind);
     EXPECT_EQ(got.steering.value, UINT64_MAX);
   }
 }
 
 TEST(SteeringWire, LateWordsPassAndAreFitForALogLine) {
-  EXPECT_EQ(Passed(TellLate{.job = 7, .text = "rank 3"}).text, "rank 3");
-  EXPECT_EQ(Passed(HearLate{.job = 7, .text = "rank 3"}).job, 7U);
-  const auto told = Pass(TellLate{.job = 7, .text = "a\nb" + std::string(990, 'x')});
+  EXPECT_EQ(Passed(ReportRankLate{.job = 7, .text = "rank 3"}).text, "rank 3");
+  EXPECT_EQ(Passed(AnnounceRankLate{.job = 7, .text = "rank 3"}).job, 7U);
+  const auto told = Pass(ReportRankLate{.job = 7, .text = "a\nb" + std::string(990, 'x')});
   ASSERT_TRUE(told.ok());
-  EXPECT_EQ(std::get<TellLate>(*told).text, "a?b" + std::string(797, 'x'));
+  EXPECT_EQ(std::get<ReportRankLate>(*told).text, "a?b" + std::string(797, 'x'));
 }
 
 TEST(SteeringWire, RefusesKindsAndValuesThatThereAreNot) {
   using Builder = schema::PeerMessage::Builder;
-  const WishSteering wish{.job = 7, .steering = kLimit};
+  const RequestSteering wish{.job = 7, .steering = kLimit};
   ExpectRefused(Pass(wish, [](Builder root) { root.getWishSteering().setKind(0); }),
                 "a service sent steering of kind 0");
   ExpectRefused(Pass(wish, [](Builder root) { root.getWishSteering().setKind(255); }), "kind 255");
@@ -57,7 +57,7 @@ TEST(SteeringWire, RefusesKindsAndValuesThatThereAreNot) {
                 "a limit of 1 bytes/s");
   ExpectRefused(Pass(wish, [](Builder root) { root.getWishSteering().setNode("a b"); }),
                 "a name of a node that is none");
-  const SteerNode steer{.job = 7, .steering = kLimit};
+  const AnnounceSteering steer{.job = 7, .steering = kLimit};
   ExpectRefused(Pass(steer,
                      [](Builder root) {
                        root.getSteer().setKind(static_cast<std::uint8_t>(SteeringKind::kWeight));

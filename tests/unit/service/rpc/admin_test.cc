@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "service/peers/job_settings.h"
-#include "service/rpc/ask_peers.h"
+#include "service/rpc/peers_requests.h"
 #include "service/rpc/probe.h"
 #include "tests/unit/service/peers/peer_caller.h"
 #include "tests/unit/service/rpc/cluster.h"
@@ -87,9 +87,17 @@ TEST_F(AdminTest, RefusesWhatCannotBeMeant) {
   const Answered unknown = admin.Steer("tra\nin", SteeringKind::kPause);
   EXPECT_EQ(unknown.code, Code::kNotFound);
   EXPECT_NE(unknown.text.find("no job tra?in has ranks on this node"), std::string::npos);
+}
+
+TEST_F(AdminTest, AChangeWaitsForRoomInDispatch) {
+  ControlStand stand;
+  const AttachedRank rank = Attach(stand, 0, "");
   stand.dispatch().SetFull(true);
-  EXPECT_EQ(Steer(stand, SteeringKind::kResume).code, Code::kBusy);
-  EXPECT_FALSE(Said(stand, "job train: uid " + uid_ + " asks for resume"));
+  const Answered answer = Steer(stand, SteeringKind::kPause);
+  EXPECT_EQ(answer.code, Code::kTimeout);
+  EXPECT_NE(answer.text.find("doctor --probe"), std::string::npos) << answer.text;
+  stand.dispatch().SetFull(false);
+  ASSERT_TRUE(stand.dispatch().WaitFor<SteerJob>(1));
 }
 
 TEST_F(AdminTest, OneUidCannotFloodTheServiceWithWishes) {

@@ -13,6 +13,8 @@
 #include "ipc/board.h"
 #include "ipc/sealed_memory.h"
 #include "service/loop/loop_thread.h"
+#include "service/peers/peers_thread.h"
+#include "service/rpc/control.h"
 
 namespace headrace::support {
 namespace {

@@ -15,9 +15,15 @@
 
 #include "ipc/base/clock.h"
 #include "ipc/board_layout.h"
+#include "service/accounts/quotas.h"
 #include "service/loop/loop_inbox.h"
-#include "service/peers/peers_thread.h"
-#include "service/rpc/control.h"
+#include "service/mapping/messages.h"
+#include "service/peers/peers_options.h"
+#include "service/rpc/messages.h"
+
+namespace headrace::service {
+class PeersThread;
+}
 
 namespace headrace::support {
 

@@ -8,6 +8,7 @@
 
 #include "ipc/board.h"
 #include "ipc/schema/admin.capnp.h"
+#include "service/rpc/control_options.h"
 #include "tests/unit/service/rpc/caller.h"
 #include "tests/unit/service/rpc/stand.h"
 

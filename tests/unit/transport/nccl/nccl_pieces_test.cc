@@ -24,7 +24,7 @@ Transfer OverGpus(Collective kind, std::uint32_t gpus_count, std::uint64_t count
 
 std::vector<NcclCall> CallsOf(const Transfer& transfer, std::uint64_t begin, std::uint64_t end) {
   std::vector<NcclCall> calls;
-  AddCalls(transfer, SeatingInNode(transfer), RunWalk(transfer), begin, end, calls);
+  AddCalls(transfer, RankMapInNode(transfer), RunWalk(transfer), begin, end, calls);
   return calls;
 }
 
@@ -38,18 +38,18 @@ TEST(NcclPieces, SeatEveryGpuAndLeaveTheHostOut) {
   Transfer transfer = OverGpus(Collective::kBroadcast, 4, 100);
   transfer.devices[1] = kHost;
   transfer.root = 2;
-  NcclSeating seating = SeatingInNode(transfer);
-  EXPECT_EQ(seating.seats_count, 3U);
-  EXPECT_EQ(seating.ranks_count, 3U);
-  EXPECT_EQ(seating.members[1], 2U);
-  EXPECT_EQ(seating.root_rank, 1U);
+  NcclRankMap rank_map = RankMapInNode(transfer);
+  EXPECT_EQ(rank_map.local_ranks_count, 3U);
+  EXPECT_EQ(rank_map.ranks_count, 3U);
+  EXPECT_EQ(rank_map.members[1], 2U);
+  EXPECT_EQ(rank_map.root_rank, 1U);
   transfer.root = 1;
-  EXPECT_EQ(SeatingInNode(transfer).root_rank, kNoRank);
-  seating = SeatingBetweenNodes(transfer, 3);
-  EXPECT_EQ(seating.seats_count, 1U);
-  EXPECT_EQ(seating.ranks_count, 4U);
-  EXPECT_EQ(seating.ranks[0], 3U);
-  EXPECT_EQ(seating.root_rank, 1U);
+  EXPECT_EQ(RankMapInNode(transfer).root_rank, kNoRank);
+  rank_map = RankMapBetweenNodes(transfer, 3);
+  EXPECT_EQ(rank_map.local_ranks_count, 1U);
+  EXPECT_EQ(rank_map.ranks_count, 4U);
+  EXPECT_EQ(rank_map.ranks[0], 3U);
+  EXPECT_EQ(rank_map.root_rank, 1U);
 }
 
 TEST(NcclPieces, EndAfterSoManyBytesOrStretches) {
@@ -74,9 +74,9 @@ TEST(NcclPieces, OfAReduceToTheHostGiveEveryGpuAShareAndWriteEachElementOnce) {
     std::map<std::uint32_t, int> calls_of_root;
     for (const NcclCall& call : CallsOf(transfer, 100, 1636)) {
       ++calls_of_root[call.root];
-      if (call.seat != call.root) continue;
+      if (call.local_rank != call.root) continue;
       const auto first = static_cast<std::uint64_t>(call.target - transfer.output) / sizeof(float);
-      EXPECT_EQ(call.source, transfer.members[call.seat] + first * sizeof(float));
+      EXPECT_EQ(call.source, transfer.members[call.local_rank] + first * sizeof(float));
       for (std::uint64_t i = 0; i < call.count; ++i) ++written[first + i];
     }
     for (std::size_t i = 0; i < written.size(); ++i) EXPECT_EQ(written[i], i < 100 ? 0 : 1) << i;

@@ -1,0 +1,50 @@
+// Carries out what people ask of a job: a pause, its end, a drain, a cancel, a change of a setting.
+// What has to wait for the border of an iteration is kept and put in force there (settings.h).
+//
+// A drain: the job ends, with a named cause, once what is posted has ended. On one node that is
+// what any rank has posted so far. Several nodes are not equally far, and what one has begun all
+// must end. So each says how far its ranks have posted, begins nothing beyond that, and when all
+// have said so, the furthest of them is the end for all. What nodes say goes the way of what people
+// ask, through the job's leader to every node, so all hear the same. What comes later is refused
+// post by post: whatever is under way must not end with it.
+//
+// Owned and called by dispatch, on its thread.
+#pragma once
+
+#include "service/actor/outgoing.h"
+#include "service/dispatch/flow.h"
+#include "service/dispatch/job.h"
+#include "service/dispatch/messages.h"
+#include "service/dispatch/settings.h"
+
+namespace headrace::service {
+
+class JobCommands {
+ public:
+  // Both outlive it.
+  JobCommands(Flow& flow, Outgoing<PeersMessage>& peers)
+      : flow_(flow), settings_(flow.settings()), peers_(peers) {}
+
+  void Steer(Job& job, const Steering& steering, TimeNs now);
+
+  // After a post and after an end: ends the job, if it is drained and everything up to the limits
+  // has ended.
+  void FinishDrain(Job& job, TimeNs now) {
+    if (job.draining) FinishJobDrain(job, now);
+  }
+
+ private:
+  void Resume(Job& job, const Steering& steering, TimeNs now);
+  void DrainJob(Job& job, const Steering& steering, TimeNs now);
+  // A node of the job has said how far it is.
+  void OnNodeDrains(Job& job, const Steering& steering, TimeNs now);
+  // What comes after the drain's limits, which all nodes know now, is refused.
+  void EndDraining(Job& job, TimeNs now);
+  void FinishJobDrain(Job& job, TimeNs now);
+
+  Flow& flow_;
+  SettingChanges& settings_;
+  Outgoing<PeersMessage>& peers_;
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,157 @@
+// What dispatch is sent. Messages own what they carry; whoever takes one owns it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "ipc/base/error.h"
+#include "ipc/base/ids.h"
+#include "ipc/base/result.h"
+#include "service/actor/request.h"
+#include "service/plan/plan.h"
+#include "service/schedule/queue.h"
+#include "service/session/layout.h"
+#include "service/session/nodes.h"
+#include "service/session/scratch_memory.h"
+#include "service/session/session.h"
+#include "service/session/steering.h"
+#include "transport/transport.h"
+
+namespace headrace::service {
+
+// A rank has joined. The first session of a job brings the job into being.
+struct OpenSession {
+  std::unique_ptr<Session> session;
+};
+struct AddSegment {
+  SessionId session;
+  SegmentId segment;
+  SegmentMemory memory;
+  std::uint32_t uid = 0;  // of the session
+};
+// Answered by SegmentRemoved: refused while tensors or open operations use it.
+struct RemoveSegment {
+  SessionId session;
+  SegmentId segment;
+  RequestToken token = 0;
+};
+// ids are `first`, `first` + 1, ...; checked by rpc against the segment's size.
+struct AddTensors {
+  SessionId session;
+  TensorId first;
+  std::vector<Tensor> tensors;
+};
+struct RemoveTensors {
+  SessionId session;
+  TensorId first;
+  std::uint32_t count = 0;
+};
+// The lease ended: the socket closed (lost) or the client said it leaves (orderly).
+struct CloseSession {
+  SessionId session;
+  bool orderly = false;
+  std::string cause;    // "exited or was killed", "left the job", ...
+  bool exited = false;  // its process, which cannot come back as that rank
+};
+// Accept no new operation; `deadline_ns` is when to end what is still open. Answered by Drained.
+struct Drain {
+  TimeNs deadline_ns = 0;
+};
+struct StageEnded {
+  std::uint8_t lane = 0;
+  transport::Completion completion;
+  TimeNs flowed_ns = 0;  // transport::Transport::FlowedNs
+};
+// What a lane between nodes knows of its wires; sent again when it has changed, a few times a
+// second at most.
+struct LaneFacts {
+  std::uint8_t lane = 0;
+  std::string wires;  // "tcp/eth0"
+  std::uint64_t messages_dropped = 0;
+};
+// What a job of several nodes waits for before it can begin, for people: "node b: ranks 2, 3 of 4
+// have not attached". Sent again whenever it changes.
+struct JobForming {
+  JobId job;
+  std::string waits_for;
+};
+// All nodes of the job are linked: blocks may travel between them.
+struct JobFormed {
+  JobId job;
+  JobNodes nodes;
+};
+// The job cannot go on, for a cause on another node or on the way to it. Ends what is open.
+struct JobFailed {
+  JobId job;
+  Code code = Code::kInternal;
+  std::string cause;
+};
+// A rank on another node has left in an orderly way after its first `posted` operations.
+struct RankLeft {
+  JobId job;
+  std::uint32_t rank = 0;
+  std::uint64_t posted = 0;      // operations, gradients not counted
+  std::uint64_t iterations = 0;  // of which it posted every gradient
+  std::string cause;             // "rank 3 (pid 12) on node b left the job"
+};
+// The session's gradients: tensors first, first + 1, ... as rpc has checked and registered
+// them; a session that has ended meanwhile is ignored.
+struct SetLayout {
+  SessionId session;
+  TensorId first;
+  std::shared_ptr<const Layout> layout;  // shared by peers and dispatch, which only read it
+};
+// A plan for the job's gradients. All ranks' layouts are known and equal by then, and the plan has
+// been checked against them. Answered by PlanTaken; in force only after SwitchPlan.
+struct OfferPlan {
+  JobId job;
+  std::shared_ptr<const plan::Plan> plan;  // shared by peers and dispatch, which only read it
+  std::uint64_t hash = 0;
+};
+// Every node holds the plan of that version: it moves iteration `from_iteration` and later ones.
+struct SwitchPlan {
+  JobId job;
+  std::uint32_t version = 0;
+  std::uint64_t from_iteration = 0;
+};
+// Rpc refused sessions or memory for a quota so many times; dispatch keeps the board's count.
+struct QuotaRefused {
+  std::uint64_t times = 0;
+};
+// A person steers the job; who may was checked.
+struct SteerJob {
+  JobId job;
+  Steering steering;
+};
+// The answer to AskStage, while the stage is open.
+struct StageWaits {
+  std::uint8_t lane = 0;
+  std::uint64_t token = 0;    // of the stage
+  std::uint64_t members = 0;  // bit i: nothing came from member i of the group; 0: nobody's fault
+  TimeNs flowed_ns = 0;       // as StageEnded's
+};
+// The answer to MakeScratch.
+struct ScratchMade {
+  JobId job;
+  schedule::Order order = schedule::Order::kPosted;
+  std::int8_t gpu = transport::kHost;  // as it was asked for
+  std::uint64_t place_bytes = 0;
+  Result<ScratchMemory> memory;
+  std::string instead{};  // why it is the host's memory and not that GPU's; empty: as asked for
+};
+// The answer to ProbeLane; dispatch passes it on to rpc.
+struct LaneAnswered {
+  std::uint8_t lane = 0;
+  RequestToken token = 0;
+  Status status{};
+};
+using DispatchMessage =
+    std::variant<OpenSession, AddSegment, RemoveSegment, AddTensors, RemoveTensors, CloseSession,
+                 Ping, Drain, StageEnded, LaneFacts, JobForming, JobFormed, JobFailed, RankLeft,
+                 SetLayout, OfferPlan, SwitchPlan, SteerJob, StageWaits, LaneAnswered, QuotaRefused,
+                 ScratchMade>;
+
+}  // namespace headrace::service

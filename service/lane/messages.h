@@ -1,0 +1,55 @@
+// What a lane is sent.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "service/actor/request.h"
+#include "transport/network.h"
+#include "transport/transport.h"
+
+namespace headrace::service {
+
+struct StartStage {
+  transport::Transfer transfer;
+};
+struct CancelStage {
+  std::uint64_t token = 0;
+};
+// Whom a stage waits for. Answered by StageWaits, or, when it has ended, not at all.
+struct AskStage {
+  std::uint64_t token = 0;
+};
+// A round trip through the lane's own thread; inside the node it also sums a few bytes. Answered by
+// LaneAnswered.
+struct ProbeLane {
+  RequestToken token = 0;
+};
+// The rest goes to lanes between nodes only. Answered by GroupOpened.
+struct OpenGroup {
+  transport::GroupOptions options;
+};
+// Once the group is open on every node, all of them measure it at the same time. Answered by
+// GroupMeasured.
+struct MeasureGroup {
+  std::uint32_t group = 0;
+};
+struct SetCost {
+  std::uint32_t group = 0;
+  transport::CostLine cost;
+};
+// Ends the group's transfers; StageEnded for each of them follows.
+struct CloseGroup {
+  std::uint32_t group = 0;
+  std::string cause;
+};
+// The job's share of the lane from now on: see transport::NetworkTransport::SetShare.
+struct SetShare {
+  std::uint32_t group = 0;
+  transport::Share share;
+};
+using LaneMessage = std::variant<StartStage, CancelStage, AskStage, ProbeLane, OpenGroup,
+                                 MeasureGroup, SetCost, CloseGroup, SetShare>;
+
+}  // namespace headrace::service

@@ -1,0 +1,65 @@
+// What mapping is sent. Messages own what they carry; whoever takes one owns it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "ipc/base/device_handle.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/ids.h"
+#include "service/actor/request.h"
+#include "service/schedule/queue.h"
+#include "service/session/scratch_memory.h"
+#include "service/session/segment_memory.h"
+#include "service/session/session.h"
+#include "transport/transport.h"
+
+namespace headrace::service {
+
+// Answered by SegmentMapped, in any case.
+struct MapSegment {
+  UniqueFd memory;
+  std::uint64_t size = 0;
+  RequestToken token = 0;
+  SessionId session{};
+  std::uint32_t uid = 0;  // of the session; uids take turns
+};
+// Maps a GPU's memory for all GPUs that reach it. Answered by SegmentMapped, in any case.
+struct MapDeviceSegment {
+  DeviceHandle handle;
+  std::vector<UniqueFd> fds;
+  RequestToken token = 0;
+  SessionId session{};
+  std::uint32_t uid = 0;
+};
+// The lease has ended: what is still to be mapped for it is not.
+struct CancelMapping {
+  SessionId session;
+};
+// To be unmapped and closed; no lane uses the memory any more.
+struct DiscardSession {
+  std::unique_ptr<Session> session;
+};
+struct DiscardMemory {
+  SegmentMemory memory;
+  std::uint32_t uid = 0;  // whose it was
+};
+// Memory for blocks of GPUs that go to other nodes: a GPU's, or pinned memory of the host, also
+// where the GPU has none to give. Answered by ScratchMade.
+struct MakeScratch {
+  JobId job;
+  schedule::Order order = schedule::Order::kPosted;
+  std::int8_t gpu = transport::kHost;
+  std::uint64_t place_bytes = 0;
+  std::uint64_t places_count = 0;
+};
+// Gives it back; no lane uses it any more.
+struct DiscardScratch {
+  std::vector<ScratchMemory> memory;
+};
+using MappingMessage = std::variant<MapSegment, MapDeviceSegment, CancelMapping, DiscardSession,
+                                    DiscardMemory, MakeScratch, DiscardScratch, Ping>;
+
+}  // namespace headrace::service

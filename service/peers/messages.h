@@ -1,0 +1,169 @@
+// What peers is sent.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "ipc/base/clock.h"
+#include "ipc/base/error.h"
+#include "ipc/base/ids.h"
+#include "ipc/base/result.h"
+#include "service/actor/request.h"
+#include "service/plan/plan.h"
+#include "service/session/block_hash.h"
+#include "service/session/layout.h"
+#include "service/session/session.h"
+#include "service/session/steering.h"
+#include "transport/network.h"
+
+namespace headrace::service {
+
+// The first failure of a job of several nodes that was found on this node: the others must hear.
+struct JobBroken {
+  JobId job;
+  Code code = Code::kInternal;
+  std::string cause;
+};
+// A local rank of a job of several nodes has left in an orderly way; it had posted that much.
+struct RankDone {
+  JobId job;
+  std::uint32_t rank = 0;
+  std::uint64_t posted = 0;      // operations, gradients not counted
+  std::uint64_t iterations = 0;  // of which it posted every gradient
+};
+// Dispatch has forgotten the job: all its local ranks are gone and nothing is open.
+struct JobEnded {
+  JobId job;
+};
+struct GroupOpened {
+  std::uint8_t lane = 0;
+  std::uint32_t group = 0;
+  Status status;
+};
+struct GroupMeasured {
+  std::uint8_t lane = 0;
+  std::uint32_t group = 0;
+  Result<transport::CostLine> cost;
+};
+// The answer to OfferPlan. `iteration` is the last one of which a block has begun; until SwitchPlan
+// comes, none from `iteration` + kSwitchSlack on will be begun (and none at all before the first
+// plan), so that any node may name that iteration as the first under the new plan.
+inline constexpr std::uint64_t kSwitchSlack = 8;
+struct PlanTaken {
+  JobId job;
+  std::uint32_t version = 0;
+  std::uint64_t iteration = 0;
+};
+// How some iterations went on this node, and what the lanes cost meanwhile (the first is the one
+// inside the node). Sent after the first few iterations, and then again every now and then.
+struct TimesSeen {
+  JobId job;
+  NodeTimes times;
+  std::vector<transport::CostLine> costs;
+};
+// An operation of the job waits longer than it should for a rank of this node; people on its other
+// nodes should hear of it.
+struct JobLate {
+  JobId job;
+  std::string
+      text;  // "rank 3 (pid 12) on node b has not posted ... for 5.0 s; 7 ranks wait for it"
+};
+// What the ranks of this node have got in one block, for the job's leader to compare. May get lost:
+// that block is then not compared.
+struct BlockHashed {
+  JobId job;
+  BlockHash hash;
+};
+// To be told to every node of the job, this one too, in one order for all, as a person's wish is.
+struct SteerNodes {
+  JobId job;
+  Steering steering;
+};
+// The answer to MakePlan.
+struct PlanMade {
+  RequestToken token = 0;
+  // Null: the plan in force is as good, within the margin that was asked for.
+  Result<std::shared_ptr<const plan::Plan>> plan;
+};
+// Whether a rank of a job with a rendezvous may attach, as far as the other nodes go.
+struct CheckRank {
+  RequestToken token = 0;
+  std::string job;
+  std::uint32_t rank = 0;
+};
+// A rank has its seat.
+struct RankAttached {
+  SessionIdentity identity;
+};
+// Its lease has ended. Sent before dispatch is told, so that what dispatch says of it comes later.
+struct RankEnded {
+  SessionIdentity identity;
+  bool orderly = false;
+  std::string cause;
+  bool exited = false;  // its process
+};
+// The session's gradients are tensors first, first + 1, ... Peers compares the layout with those of
+// the job's other ranks and sends SetLayout to dispatch; one that differs ends the job.
+struct HandInLayout {
+  RequestToken token = 0;
+  SessionIdentity identity;
+  TensorId first;
+  std::shared_ptr<const Layout> layout;
+  std::optional<plan::Policy> policy;
+};
+// A person wants another policy for a job, or steers it; the value was checked.
+struct ChangeSetting {
+  RequestToken token = 0;
+  std::string job;
+  std::uint32_t uid = 0;
+  std::variant<plan::Policy, Steering> setting;
+};
+// Whether the certificate's files have changed is looked at now.
+struct LookAtCertificate {};
+// Answered by PeersListed.
+struct ListPeers {
+  RequestToken token = 0;
+};
+// Reaches the service at that address as a job's first rank would, and leaves it again. Answered by
+// PeerTried.
+struct TryPeer {
+  RequestToken token = 0;
+  std::string address;
+};
+// The service is stopping: no other service is let in any more.
+struct DrainPeers {};
+// The connections say goodbye. Answered soon, also where nobody hears it.
+struct StopPeers {
+  RequestToken token = 0;
+};
+// What does the job wait for before it can run? Answered by Answered: ok when for nothing. While it
+// waits, the answer comes as soon as a node or rank of the job was refused, and at `until_ns` at
+// the latest.
+struct AskForming {
+  RequestToken token = 0;
+  JobId job;
+  TimeNs until_ns = 0;
+};
+// A rank of a job of several nodes got no session, for a reason that waiting does not mend.
+struct RankRefused {
+  std::string job;
+  std::string leader;  // the job's rendezvous, as in SessionIdentity
+  std::uint32_t world_size = 1;
+  std::string architecture;
+  std::uint32_t uid = 0;
+  std::uint32_t rank = 0;
+  std::int32_t pid = 0;
+  Code code = Code::kOk;
+  std::string cause;
+};
+using PeersMessage =
+    std::variant<JobBroken, RankDone, JobEnded, GroupOpened, GroupMeasured, PlanTaken, TimesSeen,
+                 PlanMade, JobLate, BlockHashed, SteerNodes, CheckRank, RankRefused, RankAttached,
+                 RankEnded, HandInLayout, AskForming, ChangeSetting, ListPeers, TryPeer,
+                 LookAtCertificate, DrainPeers, StopPeers, Ping>;
+
+}  // namespace headrace::service

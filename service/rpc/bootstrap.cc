@@ -1,0 +1,199 @@
+#include "service/rpc/bootstrap.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "ipc/base/foreign_text.h"
+#include "service/loop/text.h"
+#include "service/rpc/descriptors.h"
+
+namespace headrace::service {
+namespace {
+
+constexpr std::uint32_t kTimeoutMaxMs = 24U * 3600 * 1000;
+constexpr std::size_t kFromMax = 40;
+constexpr std::size_t kProgramNameMax = 127;
+// A client that asks again and again shall not fill the log.
+constexpr int kRefusalsSaidMax = 4;
+
+}  // namespace
+
+Status CheckHello(schema::Hello::Reader hello, std::string_view service_version) {
+  if (hello.getProtocolVersion() == schema::PROTOCOL_VERSION) return {};
+  const auto program = hello.getProgram();
+  return Error(Code::kVersionMismatch,
+               fmt::format("headraced {} speaks protocol {}, {} speaks protocol {}: update the {}",
+                           service_version, schema::PROTOCOL_VERSION,
+                           Printable({program.begin(), program.size()}, kProgramNameMax),
+                           hello.getProtocolVersion(),
+                           hello.getProtocolVersion() < schema::PROTOCOL_VERSION
+                               ? "latter, which is older"
+                               : "service, which is older"));
+}
+
+Status Bootstrap::CheckAttach(schema::Hello::Reader hello,
+                              schema::AttachRequest::Reader request) const {
+  if (Status status = CheckHello(hello, ports_.version); !status) return status;
+  if (ports_.shutdown.begun()) {
+    return Error(Code::kUnavailable, "the service is stopping and takes no new session");
+  }
+  if (client_->surplus) {
+    return Error(Code::kExhausted, fmt::format("the service has the {} connections that it may "
+                                               "have; this one is beyond",
+                                               ports_.connections_max));
+  }
+  if (client_->session != SessionId{}) {
+    return Error(Code::kAlreadyExists,
+                 fmt::format("this connection carries session {} already: connect once for each "
+                             "rank",
+                             client_->session.value));
+  }
+  if (request.getTimeoutMs() > kTimeoutMaxMs) {
+    return Error(Code::kInvalidArgument, fmt::format("timeout of {} ms, at most {} are allowed",
+                                                     request.getTimeoutMs(), kTimeoutMaxMs));
+  }
+  return {};
+}
+
+LeaseRequest Bootstrap::ReadLease(schema::AttachRequest::Reader request) const {
+  const auto job = request.getJob();
+  const std::uint32_t timeout_ms = request.getTimeoutMs();
+  LeaseRequest lease;
+  lease.job_name.assign(job.begin(), job.size());
+  lease.rank = request.getRank();
+  lease.world_size = request.getWorldSize();
+  lease.uid = client_->process.uid;
+  lease.pid = client_->process.pid > 0 ? client_->process.pid : request.getPid();
+  lease.timeout_ms = timeout_ms != 0 ? timeout_ms : ports_.operation_timeout_ms;
+  const auto rendezvous = request.getRendezvous();
+  const auto architecture = request.getArchitecture();
+  lease.rendezvous.assign(rendezvous.begin(), rendezvous.size());
+  lease.architecture.assign(architecture.begin(), architecture.size());
+  lease.after_epoch = request.getAfterEpoch();
+  lease.can_reconnect = request.getCanReconnect();
+  const auto from = request.getRendezvousFrom();
+  lease.rendezvous_from = rendezvous.size() == 0 ? "rendezvous of this service's configuration"
+                                                 : Printable({from.begin(), from.size()}, kFromMax);
+  lease.attached_ns = MonotonicNow();
+  return lease;
+}
+
+Result<Bootstrap::Arrival> Bootstrap::Read(schema::AttachRequest::Reader request,
+                                           Result<UniqueFd> channel,
+                                           Result<UniqueFd> doorbell) const {
+  if (!channel) return channel.error();
+  if (!doorbell) return doorbell.error();
+  Result<ipc::Channel> opened = ipc::Channel::Open(channel->get());
+  if (!opened) return opened.error();
+  if (Status status = CheckDoorbell(doorbell->get()); !status) return status.error();
+  LeaseRequest lease = ReadLease(request);
+  if (Status status = CheckRendezvous(ports_.rendezvous, lease); !status) {
+    return status.error();
+  }
+  return Arrival{.lease = std::move(lease),
+                 .channel = std::move(opened).value(),
+                 .doorbell = std::move(doorbell).value()};
+}
+
+// Peers are asked about jobs of several nodes only, and then as long as they take: a client's wait
+// is bounded by kPeersTimeout.
+kj::Promise<void> Bootstrap::Seat(AttachContext context, Result<Arrival> arrival) {
+  if (!arrival) {
+    Answer(context, arrival.error());
+    return kj::READY_NOW;
+  }
+  kj::Promise<Status> checked = Status();
+  if (!arrival->lease.rendezvous.empty()) {
+    checked =
+        ports_.peers.Ask(CheckRank{.job = arrival->lease.job_name, .rank = arrival->lease.rank});
+  }
+  return checked.then([this, context, came = std::move(arrival).value()](Status status) mutable {
+    const auto asked = context.getParams();
+    // Once more: while descriptors and answers came, another call may have been answered.
+    if (status) status = CheckAttach(asked.getHello(), asked.getRequest());
+    if (!status) return Answer(context, status.error());
+    const SessionIdentity asker = came.lease;
+    const Result<SessionIdentity> opened = ports_.leases.Open(
+        std::move(came.lease), std::move(came.channel), std::move(came.doorbell));
+    if (!opened) TellPeers(asker, opened.error());
+    Answer(context, opened);
+  });
+}
+
+void Bootstrap::TellPeers(const SessionIdentity& asker, const Error& error) {
+  // Whoever waits for a rank of which these are said waits in vain. The others may pass.
+  constexpr std::array kLasting = {Code::kMismatch, Code::kExhausted, Code::kInvalidArgument,
+                                   Code::kVersionMismatch};
+  if (asker.rendezvous.empty() || !CheckJobName(asker.job_name) ||
+      std::ranges::find(kLasting, error.code()) == kLasting.end()) {
+    return;
+  }
+  // A rank that comes back finds what its old life still has, and tries again.
+  if (asker.after_epoch != 0 && error.code() == Code::kExhausted) return;
+  ports_.peers.Tell(RankRefused{.job = asker.job_name,
+                                .leader = asker.rendezvous,
+                                .world_size = asker.world_size,
+                                .architecture = asker.architecture,
+                                .uid = asker.uid,
+                                .rank = asker.rank,
+                                .pid = asker.pid,
+                                .code = error.code(),
+                                .cause = error.text()});
+}
+
+kj::Promise<void> Bootstrap::attach(AttachContext context) {
+  const auto params = context.getParams();
+  if (Status status = CheckAttach(params.getHello(), params.getRequest()); !status) {
+    LeaseRequest asker = ReadLease(params.getRequest());
+    if (CheckRendezvous(ports_.rendezvous, asker)) TellPeers(asker, status.error());
+    Answer(context, status.error());
+    return kj::READY_NOW;
+  }
+  auto channel = TakeDescriptor(params.getRequest().getChannel(), "channel");
+  auto doorbell = TakeDescriptor(params.getRequest().getDoorbell(), "doorbell");
+  return channel.then([this, context, bell = kj::mv(doorbell)](Result<UniqueFd> memory) mutable {
+    return bell.then([this, context, memory = kj::mv(memory)](Result<UniqueFd> event) mutable {
+      return Seat(context, Read(context.getParams().getRequest(), kj::mv(memory), kj::mv(event)));
+    });
+  });
+}
+
+void Bootstrap::Answer(AttachContext& context, const Result<SessionIdentity>& identity) {
+  auto results = context.getResults();
+  if (!identity) {
+    Refuse(results.initRefusal(), identity.error().Within("attach"));
+    SayRefusal(identity.error());
+    return;
+  }
+  client_->session = identity->id;
+  results.setSession(kj::heap<SessionServer>(kj::addRef(*client_), identity->id, ports_.session));
+  auto granted = results.initGranted();
+  granted.setSessionId(identity->id.value);
+  granted.setJobId(identity->job.value);
+  granted.setEpoch(identity->epoch);
+  granted.setTimeoutMs(identity->timeout_ms);
+}
+
+void Bootstrap::SayRefusal(const Error& error) {
+  if (client_->refusals_said++ >= kRefusalsSaidMax) return;
+  if (ports_.shutdown.begun() && !ports_.shutdown.ShouldLogRefusal()) return;
+  ports_.leases.Say(error.code(), JobId{},
+                    fmt::format("refused pid {} (uid {}): {}", client_->process.pid,
+                                client_->process.uid, error.text()),
+                    client_->process.uid);
+}
+
+kj::Promise<void> Bootstrap::admin(AdminContext context) {
+  const Status status = CheckHello(context.getParams().getHello(), ports_.version);
+  if (status) {
+    context.getResults().setAdmin(kj::heap<Admin>(kj::addRef(*client_), ports_.admin));
+  } else {
+    Refuse(context.getResults().initRefusal(), status.error());
+  }
+  return kj::READY_NOW;
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,37 @@
+// One connection's client: its process, and the session that it carries. The rpc thread only.
+#pragma once
+
+#include <kj/refcount.h>
+
+#include "ipc/base/ids.h"
+#include "service/accounts/leases.h"
+#include "service/rpc/client_process.h"
+
+namespace headrace::service {
+
+// Shared by its connection and by the capabilities it was given, which may outlive the connection
+// by the calls that are still under way.
+struct Client : public kj::Refcounted {
+  // `its_leases` outlives this, and the event loop.
+  Client(Leases& its_leases, ClientProcess accepted, bool is_surplus)
+      : leases(its_leases), process(accepted), surplus(is_surplus) {}
+
+  Leases& leases;
+  ClientProcess process;
+  // Beyond the limit on connections: it is told so when it attaches.
+  bool surplus;
+  // The connection carries at most one open session.
+  SessionId session;
+  int refusals_said = 0;
+
+  // Ends the session, if one is open, without its having left: the cause says whether the process
+  // is gone or only its connection.
+  void Lose() {
+    if (session == SessionId{}) return;
+    const bool exited = HasExited(process);
+    leases.End(session, false, Code::kPeerLost,
+               exited ? "exited or was killed" : "closed its connection", exited);
+  }
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,23 @@
+// Descriptors that clients pass as capabilities. The rpc thread only.
+#pragma once
+
+#include <kj/async.h>
+
+#include <string>
+#include <vector>
+
+#include "ipc/base/fd.h"
+#include "ipc/base/result.h"
+#include "ipc/schema/client.capnp.h"
+
+namespace headrace::service {
+
+// A copy of the descriptor; `what` names it in errors.
+kj::Promise<Result<UniqueFd>> TakeDescriptor(schema::Descriptor::Client descriptor,
+                                             std::string what);
+
+// Copies of all pieces of GPU memory, in order.
+kj::Promise<Result<std::vector<UniqueFd>>> TakeDescriptors(
+    capnp::List<schema::Descriptor>::Reader pieces);
+
+}  // namespace headrace::service

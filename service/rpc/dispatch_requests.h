@@ -1,0 +1,68 @@
+// What calls ask of dispatch, and what it is told. The rpc thread only.
+#pragma once
+
+#include <kj/async.h>
+#include <kj/debug.h>
+
+#include <utility>
+
+#include "ipc/base/result.h"
+#include "service/actor/inbox.h"
+#include "service/dispatch/messages.h"
+#include "service/loop/outbox.h"
+#include "service/loop/waiting.h"
+#include "service/rpc/messages.h"
+#include "service/rpc/request_tokens.h"
+
+namespace headrace::service {
+
+class DispatchRequests {
+ public:
+  // All outlive this.
+  DispatchRequests(Door<DispatchMessage>& dispatch, RequestTokens& tokens, Outbox& outbox)
+      : dispatch_(dispatch), tokens_(tokens), outbox_(outbox) {}
+
+  // False when dispatch has no room.
+  template <typename Message>
+  [[nodiscard]] bool Send(Message message) {
+    return dispatch_.Send(std::move(message));
+  }
+  // Likewise, and also when something else waits to be told before.
+  template <typename Message>
+  [[nodiscard]] bool SendInOrder(Message message) {
+    return outbox_.empty() && dispatch_.Send(std::move(message));
+  }
+  // Arrives, after all that was told before.
+  template <typename Message>
+  void Tell(Message message) {
+    outbox_.Send(dispatch_, std::move(message));
+  }
+
+  kj::Promise<Status> Remove(SessionId session, SegmentId segment) {
+    const RequestToken token = tokens_.Next();
+    if (!Send(RemoveSegment{.session = session, .segment = segment, .token = token})) {
+      return Status(Behind());
+    }
+    return removed_.Add(token);
+  }
+  // Fails as OVERLOADED when dispatch has no room.
+  kj::Promise<Pong> Reach() {
+    const RequestToken token = tokens_.Next();
+    if (!Send(Ping{token})) {
+      return KJ_EXCEPTION(OVERLOADED, "dispatch is behind with its messages");
+    }
+    return pong_.Add(token);
+  }
+
+  void Handle(SegmentRemoved message) { removed_.Give(message.token, std::move(message.status)); }
+  void Handle(const Pong& message) { pong_.Give(message.token, message); }
+
+ private:
+  Door<DispatchMessage>& dispatch_;
+  RequestTokens& tokens_;
+  Outbox& outbox_;
+  Waiting<Status> removed_;
+  Waiting<Pong> pong_;
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,70 @@
+// What calls ask of the peers actor, which answers on a thread of its own, and what it is told. The
+// rpc thread only.
+#pragma once
+
+#include <kj/async.h>
+#include <kj/timer.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ipc/base/clock.h"
+#include "ipc/base/result.h"
+#include "service/loop/outbox.h"
+#include "service/loop/waiting.h"
+#include "service/peers/messages.h"
+#include "service/rpc/messages.h"
+#include "service/rpc/request_tokens.h"
+
+namespace headrace::service {
+
+inline constexpr TimeNs kPeersTimeout = 5 * kSecond;
+
+class PeersRequests {
+ public:
+  // All outlive this.
+  PeersRequests(Door<PeersMessage>& peers, RequestTokens& tokens, Outbox& outbox, kj::Timer& timer)
+      : peers_(peers), tokens_(tokens), outbox_(outbox), timer_(timer) {}
+
+  // Sends CheckRank, HandInLayout, AskForming, ChangeSetting or StopPeers and waits for the answer,
+  // but not for ever: an error then says that peers did not answer.
+  template <typename Request>
+  kj::Promise<Status> Ask(Request request, TimeNs timeout_ns = kPeersTimeout) {
+    const RequestToken token = request.token = tokens_.Next();
+    // What waits in the outbox comes first.
+    if (!outbox_.empty() || !peers_.Send(std::move(request))) return Status(Behind());
+    return Await(token, timeout_ns);
+  }
+  // Fail as OVERLOADED when peers is behind, or did not answer.
+  kj::Promise<std::vector<PeerView>> List();
+  kj::Promise<std::vector<PeerStep>> Try(std::string address);
+
+  // Arrives, after all that was told before.
+  template <typename Message>
+  void Tell(Message message) {
+    outbox_.Send(peers_, std::move(message));
+  }
+  // What comes back is of no use to anybody.
+  void Tell(ChangeSetting message) {
+    message.token = tokens_.Next();
+    outbox_.Send(peers_, std::move(message));
+  }
+
+  void Handle(Answered message) { answered_.Give(message.token, std::move(message.status)); }
+  void Handle(PeersListed message) { listed_.Give(message.token, std::move(message.peers)); }
+  void Handle(PeerTried message) { tried_.Give(message.token, std::move(message.steps)); }
+
+ private:
+  kj::Promise<Status> Await(RequestToken token, TimeNs timeout_ns);
+
+  Door<PeersMessage>& peers_;
+  RequestTokens& tokens_;
+  Outbox& outbox_;
+  kj::Timer& timer_;
+  Waiting<Status> answered_;
+  Waiting<std::vector<PeerView>> listed_;
+  Waiting<std::vector<PeerStep>> tried_;
+};
+
+}  // namespace headrace::service

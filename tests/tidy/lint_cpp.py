@@ -1,0 +1,100 @@
+"""Checks C++ by clang-tidy with the rules of .clang-tidy, after it has checked that they find something.
+
+usage: lint_cpp.py ROOT BUILD [FOLDER...]     exit status 0: nothing found, 1: findings, 77: skipped
+
+BUILD has the compile commands. Without a folder, those below: where messages between processes, plans, queues and
+transfers are computed. `ninja lint_cpp` checks all of them, which takes long: kj's headers alone are seconds a source.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+CONFIGURATION = ".clang-tidy"
+VERSION = "14"  # others have other rules under the same names
+SKIPPED = 77
+LONG = "service/plan/tool"  # CLI11's header takes seconds
+FOLDERS = ("ipc", "service/plan", "service/schedule", "transport/exchange", "transport/probe", "transport/shm")
+SAMPLE = "typedef int Number;\n"  # modernize-use-using
+FINDING = re.compile(r"^(/\S+?):(\d+):\d+: (?:warning|error): (.*)$")
+
+
+def find_clang_tidy() -> tuple[str, str]:
+    """The program, or why there is none."""
+    for name in (f"clang-tidy-{VERSION}", "clang-tidy"):
+        program = shutil.which(name)
+        if program is None:
+            continue
+        told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+        found = re.search(r"LLVM version (\d+)", told)
+        if found and found.group(1) == VERSION:
+            return program, ""
+    return "", f"there is no clang-tidy {VERSION} in PATH"
+
+
+def sources(root: Path, build: Path, folders: tuple[str, ...]) -> list[str]:
+    """Those that are compiled, of the folders; what a build makes stands elsewhere."""
+    commands = json.loads((build / "compile_commands.json").read_text())
+    paths = {os.path.normpath(os.path.join(entry["directory"], entry["file"])) for entry in commands}
+    # Some are compiled several at once: what a unit includes is sources.
+    for unit in [path for path in paths if os.path.basename(path).startswith("unity_")]:
+        paths.update(re.findall(r'^#include "(/.*)"$', Path(unit).read_text(), re.MULTILINE))
+    wanted = tuple(f"{root / folder}/" for folder in folders)
+    return sorted(path for path in paths if path.startswith(wanted) and path.endswith(".cc"))
+
+
+def check(program: str, build: Path, source: str) -> tuple[set[str], str]:
+    """What is found, in the source and the headers of ours that it includes; and why it was not read."""
+    done = subprocess.run(
+        [program, "-p", str(build), "--quiet", "--warnings-as-errors=*",
+         "--extra-arg=-Wno-unknown-warning-option", source],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    findings = {":".join(match.groups()) for line in done.stdout.splitlines() if (match := FINDING.match(line))}
+    failed = done.returncode != 0 and not findings
+    return findings, f"{source}: {done.stdout}{done.stderr}" if failed else ""
+
+
+def finds_something(program: str, root: Path) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        # The rules look at files of these folders only.
+        source = Path(folder) / "ipc" / "sample.cc"
+        source.parent.mkdir()
+        source.write_text(SAMPLE)
+        shutil.copy(root / CONFIGURATION, folder)
+        command = {"directory": folder, "file": str(source), "command": f"c++ -c {source}"}
+        (Path(folder) / "compile_commands.json").write_text(json.dumps([command]))
+        findings, _ = check(program, Path(folder), str(source))
+        return any("modernize-use-using" in finding for finding in findings)
+
+
+def main() -> int:
+    root, build = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
+    program, reason = find_clang_tidy()
+    if not program:
+        print(f"skipped: {reason}")
+        return SKIPPED
+    if not finds_something(program, root):
+        print("clang-tidy finds nothing in a file that breaks a rule")
+        return 1
+    found = sources(root, build, tuple(sys.argv[3:]) or FOLDERS)
+    if not sys.argv[3:]:
+        found = [source for source in found if not source.startswith(f"{root / LONG}/")]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = list(pool.map(lambda source: check(program, build, source), found))
+    findings = sorted(set().union(*(each for each, _ in results)))
+    failures = [failure for _, failure in results if failure]
+    print("\n".join([*findings, *failures, f"{len(found)} sources, {len(findings)} findings"]))
+    return 1 if findings or failures or not found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

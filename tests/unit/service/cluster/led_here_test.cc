@@ -1,0 +1,293 @@
+// Jobs without a rendezvous: all of their ranks are here, and their leader too.
+#include "service/cluster/follower.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/unit/service/cluster/plans.h"
+
+namespace headrace::support {
+namespace {
+
+using plan::Policy;
+using service::Event;
+using service::Follower;
+using service::JobFailed;
+using service::MakePlan;
+using service::OfferPlan;
+using service::SteerJob;
+using service::SwitchPlan;
+
+constexpr JobId kJob{5};
+constexpr std::size_t kTensors = 4;
+
+service::SessionIdentity Rank(std::uint32_t rank, JobId job = kJob) {
+  service::SessionIdentity identity;
+  identity.job = job;
+  identity.job_name = "train" + std::to_string(job.value);
+  identity.rank = rank;
+  identity.world_size = 2;
+  identity.uid = 1000;
+  return identity;
+}
+
+class LedHereTest : public testing::Test {
+ protected:
+  LedHereTest() {
+    plans_.RankAttached(Rank(0));
+    plans_.RankAttached(Rank(1));
+    EXPECT_TRUE(plans_.TakeActions().empty()) << "dispatch begins it by itself";
+  }
+  // The messages of that kind among what is to be done now; the others are dropped.
+  template <typename Kind>
+  std::vector<Kind> Told() {
+    std::vector<Kind> found;
+    const auto keep = [&found](const auto& each) {
+      if constexpr (std::is_same_v<std::decay_t<decltype(each)>, Kind>) found.push_back(each);
+    };
+    for (const service::FollowerAction& action : plans_.TakeActions()) {
+      if (const auto* dispatch = std::get_if<service::ToDispatch>(&action)) {
+        std::visit(keep, dispatch->message);
+      } else if (const auto* watch = std::get_if<service::ToWatch>(&action)) {
+        std::visit(keep, watch->message);
+      } else {
+        ADD_FAILURE() << "something for others than dispatch and watch: " << action.index();
+      }
+    }
+    return found;
+  }
+  void HandIn(std::uint32_t rank, std::optional<Policy> policy = std::nullopt) {
+    plans_.LayoutSet(kJob, rank, Shared(LayoutOf(Elements(kTensors))), policy);
+  }
+  service::PlanMade Answer(const MakePlan& wish) {
+    return {.token = wish.token, .plan = Made(wish)};
+  }
+  // Makes and offers the plan that is wanted, and answers for dispatch.
+  void TakeOver(std::uint64_t iteration) {
+    const auto wished = Told<MakePlan>();
+    ASSERT_EQ(wished.size(), 1U);
+    plans_.Take(Answer(wished[0]));
+    const auto offers = Told<OfferPlan>();
+    ASSERT_EQ(offers.size(), 1U);
+    EXPECT_EQ(offers[0].job, kJob);
+    plans_.Take(service::PlanTaken{
+        .job = kJob, .version = offers[0].plan->version, .iteration = iteration});
+  }
+  void Tell(std::uint64_t iteration) {
+    service::TimesSeen seen{.job = kJob, .times = {}, .costs = {}};
+    const service::NodeSeen node = SeenAt(iteration, kTensors, 0.01, 0.005, {});
+    seen.times = node.times;
+    seen.costs = {{.startup_s = 1e-4, .s_per_byte = 1e-9}};
+    plans_.Take(seen);
+  }
+
+  std::uint64_t numbers_ = 40;
+  // Its lanes and the rest are of jobs of several nodes.
+  Follower plans_{{.node_name = "a",
+                   .lanes = {1, 2},
+                   .gpu_lanes = 1,
+                   .hash_salt = 1,
+                   .policy = Policy::kExact,
+                   .next_number = [this] { return ++numbers_; }}};
+};
+
+TEST_F(LedHereTest, PlansFromTheLastLayoutToThePlanInForce) {
+  HandIn(1);
+  EXPECT_TRUE(plans_.TakeActions().empty());
+  HandIn(0);
+  TakeOver(0);
+  auto actions = plans_.TakeActions();
+  ASSERT_EQ(actions.size(), 2U);
+  const auto change = std::get<SwitchPlan>(std::get<service::ToDispatch>(actions[0]).message);
+  EXPECT_EQ(change.job, kJob);
+  EXPECT_EQ(change.from_iteration, 1U);
+  EXPECT_EQ(std::get<Event>(std::get<service::ToWatch>(actions[1]).message).text,
+            "job train5: plan 1 (wfbp, 4 blocks) from iteration 1 on, until it is known how long "
+            "everything takes");
+  Tell(3);
+  TakeOver(4);
+  actions = plans_.TakeActions();
+  ASSERT_EQ(actions.size(), 2U);
+  EXPECT_EQ(std::get<SwitchPlan>(std::get<service::ToDispatch>(actions[0]).message).from_iteration,
+            4 + service::kSwitchSlack);
+  const auto text = std::get<Event>(std::get<service::ToWatch>(actions[1]).message).text;
+  EXPECT_NE(text.find("job train5: plan 2 (exact, "), std::string::npos) << text;
+  EXPECT_NE(text.find("; was 1000 ms"), std::string::npos) << text;
+}
+
+TEST_F(LedHereTest, KnowsAJobByNameWhileItHasRanks) {
+  ASSERT_TRUE(plans_.FindJob("train5").has_value());
+  EXPECT_EQ(plans_.FindJob("train5")->id, kJob);
+  EXPECT_EQ(plans_.FindJob("train5")->uid, 1000U);
+  EXPECT_FALSE(plans_.FindJob("train6").has_value());
+  plans_.RankEnded(kJob, 0);
+  EXPECT_EQ(plans_.jobs_count(), 1U);
+  plans_.RankEnded(kJob, 1);
+  EXPECT_EQ(plans_.jobs_count(), 0U);
+  EXPECT_FALSE(plans_.FindJob("train5").has_value());
+}
+
+TEST_F(LedHereTest, MakesPlansByThePolicyThatAPersonWants) {
+  plans_.Want(kJob, Policy::kMgWfbp);
+  HandIn(0);
+  HandIn(1);
+  TakeOver(0);
+  plans_.TakeActions();
+  Tell(3);
+  EXPECT_EQ(Told<MakePlan>().at(0).policy, Policy::kMgWfbp);
+}
+
+TEST_F(LedHereTest, RefusesALayoutThatIsNotTheOtherRanks) {
+  HandIn(0);
+  EXPECT_EQ(plans_.CheckLayout(kJob, 1, LayoutOf({3}), std::nullopt).code(), Code::kMismatch);
+  EXPECT_TRUE(plans_.CheckLayout(kJob, 1, LayoutOf(Elements(kTensors)), std::nullopt).ok());
+  EXPECT_TRUE(plans_.CheckLayout(JobId{9}, 1, LayoutOf({3}), std::nullopt).ok());
+}
+
+TEST_F(LedHereTest, AFirstPlanThatCannotBeMadeFailsTheJob) {
+  HandIn(0);
+  HandIn(1);
+  const MakePlan wish = Told<MakePlan>().at(0);
+  plans_.Take(service::PlanMade{.token = wish.token, .plan = Error(Code::kInternal, "a bug")});
+  const auto failures = Told<JobFailed>();
+  ASSERT_EQ(failures.size(), 1U);
+  EXPECT_EQ(failures[0].job, kJob);
+  EXPECT_EQ(failures[0].cause, "make the first plan: a bug");
+}
+
+TEST_F(LedHereTest, ARankThatGoesWhileTheFirstPlanIsMadeLeavesItToTheOthers) {
+  HandIn(0);
+  HandIn(1);
+  plans_.RankEnded(kJob, 0);
+  TakeOver(0);
+  EXPECT_EQ(Told<SwitchPlan>().size(), 1U);
+  Tell(3);
+  EXPECT_TRUE(plans_.TakeActions().empty()) << "and begins no other";
+}
+
+TEST_F(LedHereTest, IgnoresWhatIsSaidOfJobsThatAreOver) {
+  HandIn(0);
+  HandIn(1);
+  const MakePlan wish = Told<MakePlan>().at(0);
+  plans_.RankEnded(kJob, 0);
+  plans_.RankEnded(kJob, 1);
+  plans_.RankEnded(kJob, 1);
+  plans_.Take(Answer(wish));
+  Tell(3);
+  plans_.Take(service::PlanTaken{.job = kJob, .version = 1, .iteration = 0});
+  plans_.Want(kJob, Policy::kBsp);
+  HandIn(0);
+  EXPECT_TRUE(plans_.TakeActions().empty());
+}
+
+TEST_F(LedHereTest, APlanIsOfTheJobWhoseNumberItHas) {
+  HandIn(0);
+  HandIn(1);
+  MakePlan wish = Told<MakePlan>().at(0);
+  EXPECT_EQ(wish.token, 41U);
+  service::PlanMade made = Answer(wish);
+  made.token = ++numbers_;  // of another leader's job
+  plans_.Take(made);
+  EXPECT_TRUE(plans_.TakeActions().empty());
+  plans_.Take(Answer(wish));
+  EXPECT_EQ(Told<OfferPlan>().size(), 1U);
+}
+
+TEST_F(LedHereTest, ARankThatLeavesBeforeTheLastOneComesEndsNothing) {
+  constexpr JobId kOther{6};
+  plans_.RankAttached(Rank(0, kOther));
+  plans_.RankEnded(kOther, 0);
+  EXPECT_TRUE(plans_.TakeActions().empty());
+  EXPECT_EQ(plans_.jobs_count(), 1U) << "its last rank has gone";
+  constexpr JobId kThird{7};
+  auto rank = Rank(0, kThird);
+  rank.world_size = 3;
+  plans_.RankAttached(rank);
+  rank.rank = 1;
+  plans_.RankAttached(rank);
+  plans_.RankEnded(kThird, 0);
+  rank.rank = 2;
+  plans_.RankAttached(rank);
+  EXPECT_TRUE(plans_.TakeActions().empty());
+  EXPECT_EQ(plans_.NextDeadline(), kNever) << "all three have come";
+  plans_.RankEnded(kThird, 1);
+  plans_.RankEnded(kThird, 2);
+  EXPECT_TRUE(plans_.TakeActions().empty());
+  EXPECT_EQ(plans_.jobs_count(), 1U);
+}
+
+TEST_F(LedHereTest, WhatPeopleAskGoesToDispatchAtOnce) {
+  constexpr JobId kOther{6};
+  plans_.RankAttached(Rank(0, kOther));
+  plans_.Steer(kOther, {.kind = SteeringKind::kWeight, .value = 3, .uid = 1000});
+  const auto steered = Told<SteerJob>();
+  ASSERT_EQ(steered.size(), 1U);
+  EXPECT_EQ(steered[0].job, kOther);
+  EXPECT_EQ(steered[0].steering.value, 3U);
+  plans_.Steer(kJob, {.kind = SteeringKind::kCancel, .value = 0, .uid = 1000});
+  const auto failed = Told<JobFailed>();
+  ASSERT_EQ(failed.size(), 1U);
+  EXPECT_EQ(failed[0].job, kJob);
+  EXPECT_EQ(failed[0].code, Code::kCancelled);
+  EXPECT_EQ(failed[0].cause, "cancelled by uid 1000");
+}
+
+TEST_F(LedHereTest, ARankThatIsRefusedAJobOfThatNameElsewhereEndsNothing) {
+  Follower lonely{{.node_name = "a", .lanes = {}}};
+  lonely.RankAttached(Rank(0));
+  service::RankRefused refused;
+  refused.job = "train5";
+  refused.uid = 1000;
+  refused.code = Code::kMismatch;
+  lonely.Take(refused);
+  EXPECT_TRUE(lonely.TakeActions().empty());
+  EXPECT_TRUE(lonely.FindJob("train5").has_value());
+}
+
+// Whatever the environment of its ranks says: nobody sums for it.
+TEST_F(LedHereTest, NeedsNoServer) {
+  Follower lonely{{.node_name = "a", .lanes = {}}};
+  auto rank = Rank(0);
+  rank.world_size = 1;
+  rank.architecture = service::kServersName;
+  lonely.RankAttached(rank);
+  lonely.TakeActions();
+  EXPECT_EQ(lonely.NextDeadline(), kNever);
+}
+
+TEST_F(LedHereTest, AJobWithAllOfItsRanksHasNoDeadline) {
+  EXPECT_EQ(plans_.NextDeadline(), kNever);
+}
+
+TEST_F(LedHereTest, AJobSomeOfWhoseRanksNeverComeEndsWithTheirNumbers) {
+  constexpr JobId kOther{6};
+  auto rank = Rank(1, kOther);
+  rank.attached_ns = 5 * kSecond;
+  plans_.RankAttached(rank);
+  EXPECT_TRUE(plans_.TakeActions().empty());
+  const TimeNs due = 5 * kSecond + service::kFormingDefault;
+  EXPECT_EQ(plans_.NextDeadline(), due);
+  plans_.Expire(due - 1);
+  EXPECT_TRUE(Told<JobFailed>().empty());
+  plans_.Expire(due);
+  const auto failed = Told<JobFailed>();
+  ASSERT_EQ(failed.size(), 1U);
+  EXPECT_EQ(failed[0].job, kOther);
+  EXPECT_EQ(failed[0].code, Code::kTimeout);
+  EXPECT_NE(failed[0].cause.find("1 of 2 ranks"), std::string::npos) << failed[0].cause;
+  EXPECT_NE(failed[0].cause.find("rank 0 is missing"), std::string::npos) << failed[0].cause;
+  EXPECT_EQ(plans_.NextDeadline(), kNever);
+}
+
+TEST_F(LedHereTest, AStandstillOfTheServiceIsNotHeldAgainstAJob) {
+  plans_.RankAttached(Rank(0, JobId{6}));
+  plans_.Expire(3600 * kSecond);
+  EXPECT_TRUE(Told<JobFailed>().empty());
+  plans_.Expire(plans_.NextDeadline());
+  EXPECT_EQ(Told<JobFailed>().size(), 1U);
+}
+
+}  // namespace
+}  // namespace headrace::support

@@ -1,0 +1,82 @@
+#include "transport/exchange/collective_spec.h"
+
+namespace headrace::transport {
+namespace {
+
+constexpr bool HasRoot(Collective kind) {
+  return kind == Collective::kReduce || kind == Collective::kBroadcast;
+}
+
+CollectiveSpec Normal(CollectiveSpec spec) {
+  const CollectiveSpec plain{};
+  if (!Reduces(spec.kind)) spec.reduction = plain.reduction;
+  if (spec.reduction != Reduction::kAverage) spec.divisor = plain.divisor;
+  if (!HasRoot(spec.kind)) {
+    spec.root = plain.root;
+    spec.root_rank = plain.root_rank;
+  }
+  if (spec.kind == Collective::kBarrier) {
+    spec.dtype = plain.dtype;
+    spec.count = plain.count;
+  }
+  return spec;
+}
+
+}  // namespace
+
+CollectiveSpec SpecOf(const Transfer& transfer) {
+  return Normal({.kind = transfer.kind,
+                 .dtype = transfer.dtype,
+                 .reduction = transfer.reduction,
+                 .root = transfer.root,
+                 .root_rank = transfer.root_rank,
+                 .count = transfer.count,
+                 .divisor = transfer.divisor != 0 ? transfer.divisor : transfer.members_count});
+}
+
+std::optional<CollectiveSpec> SpecOf(const MessageHeader& header, std::uint32_t members_count) {
+  const auto kind = static_cast<Collective>(header.kind);
+  if (!RunsBetweenNodes(kind) || !IsDType(header.dtype) || !IsReduction(header.reduction)) {
+    return std::nullopt;
+  }
+  const CollectiveSpec spec{.kind = kind,
+                            .dtype = static_cast<DType>(header.dtype),
+                            .reduction = static_cast<Reduction>(header.reduction),
+                            .root = header.root,
+                            .root_rank = header.root_rank,
+                            .count = header.count,
+                            .divisor = header.divisor};
+  if (spec.count > kTransferBytesMax / SizeOf(spec.dtype)) return std::nullopt;
+  if (spec.root >= members_count) return std::nullopt;
+  if (spec.reduction == Reduction::kAverage && spec.divisor == 0) return std::nullopt;
+  if (spec != Normal(spec)) return std::nullopt;
+  return spec;
+}
+
+void WriteSpec(const CollectiveSpec& spec, MessageHeader& header) {
+  header.kind = static_cast<std::uint8_t>(spec.kind);
+  header.dtype = static_cast<std::uint8_t>(spec.dtype);
+  header.reduction = static_cast<std::uint8_t>(spec.reduction);
+  header.root = spec.root;
+  header.root_rank = spec.root_rank;
+  header.count = spec.count;
+  header.divisor = spec.divisor;
+}
+
+std::string Describe(const CollectiveSpec& spec) {
+  std::string text(Name(spec.kind));
+  if (spec.kind == Collective::kBarrier) return text;
+  text += " of " + std::to_string(spec.count) + " " + std::string(Name(spec.dtype));
+  if (Reduces(spec.kind)) {
+    text += " (" + std::string(Name(spec.reduction));
+    if (spec.divisor != 0) text += " over " + std::to_string(spec.divisor);
+    text += ")";
+  }
+  if (HasRoot(spec.kind)) {
+    text +=
+        ", root " + std::to_string(spec.root) + " (rank " + std::to_string(spec.root_rank) + ")";
+  }
+  return text;
+}
+
+}  // namespace headrace::transport

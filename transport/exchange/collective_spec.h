@@ -1,0 +1,47 @@
+// What every node of a group must believe alike about one transfer: compared with each message.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "transport/exchange/wire.h"
+#include "transport/transport.h"
+
+namespace headrace::transport {
+
+inline constexpr std::uint64_t kTransferBytesMax = std::uint64_t{1} << 40;
+
+// In normal form: what makes no difference to a kind has its default.
+struct CollectiveSpec {
+  Collective kind = Collective::kBarrier;
+  DType dtype = DType::kUInt8;
+  Reduction reduction = Reduction::kSum;
+  std::uint32_t root = 0;
+  std::uint32_t root_rank = 0;
+  std::uint64_t count = 0;
+  std::uint32_t divisor = 0;
+
+  std::size_t Bytes() const { return static_cast<std::size_t>(count) * SizeOf(dtype); }
+  friend bool operator==(const CollectiveSpec&, const CollectiveSpec&) = default;
+};
+
+constexpr bool RunsBetweenNodes(Collective kind) {
+  return kind == Collective::kAllReduce || kind == Collective::kReduce ||
+         kind == Collective::kBroadcast || kind == Collective::kBarrier;
+}
+
+constexpr bool IsFloating(DType dtype) {
+  return dtype != DType::kInt32 && dtype != DType::kInt64 && dtype != DType::kUInt8;
+}
+
+CollectiveSpec SpecOf(const Transfer& transfer);
+// Nothing where the header says what no honest node would; `members_count` is of those with data.
+std::optional<CollectiveSpec> SpecOf(const MessageHeader& header, std::uint32_t members_count);
+void WriteSpec(const CollectiveSpec& spec, MessageHeader& header);
+
+// For people: "all_reduce of 1024 float32 (sum)".
+std::string Describe(const CollectiveSpec& spec);
+
+}  // namespace headrace::transport
