@@ -12,10 +12,10 @@
 #pragma once
 
 #include "service/actor/outgoing.h"
-#include "service/dispatch/flow.h"
-#include "service/dispatch/job.h"
+#include "service/dispatch/blocks/flow.h"
+#include "service/dispatch/blocks/settings.h"
+#include "service/dispatch/job/job.h"
 #include "service/dispatch/messages.h"
-#include "service/dispatch/settings.h"
 
 namespace headrace::service {
 

@@ -8,12 +8,12 @@
 #include <utility>
 
 #include "ipc/base/check.h"
+#include "service/dispatch/blocks/flow.h"
 #include "service/dispatch/commands.h"
-#include "service/dispatch/flow.h"
-#include "service/dispatch/intake.h"
+#include "service/dispatch/intake/intake.h"
 #include "service/dispatch/interleaving.h"
-#include "service/dispatch/job.h"
-#include "service/dispatch/late.h"
+#include "service/dispatch/job/job.h"
+#include "service/dispatch/observe/late.h"
 
 namespace headrace::service {
 namespace {
@@ -302,7 +302,7 @@ Status Dispatch::CheckRemovable(const Reading& reading, SegmentId segment) const
   const std::uint32_t rank = reading.session->identity().rank;
   for (const Operation& operation : reading.job->operations()) {
     if (!operation.open() || (operation.posts.ranks >> rank & 1) == 0) continue;
-    const std::byte* data = reading.job->memory(operation.shape.sequence, rank);
+    const std::byte* data = reading.job->memory(operation.spec.sequence, rank);
     if (data >= memory.data() && data < memory.data() + memory.size()) {
       return Error(Code::kBusy,
                    fmt::format("segment {} is in use: {} is open; wait for it first", segment.value,

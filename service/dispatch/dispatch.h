@@ -13,7 +13,7 @@
 #include "service/actor/outgoing.h"
 #include "service/actor/request.h"
 #include "service/actor/sleeper.h"
-#include "service/dispatch/lane_port.h"
+#include "service/dispatch/lanes/lane_port.h"
 #include "service/dispatch/messages.h"
 #include "service/dispatch/standstill.h"
 #include "service/mapping/messages.h"

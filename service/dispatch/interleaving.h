@@ -24,7 +24,7 @@
 #include <span>
 #include <vector>
 
-#include "service/dispatch/flow.h"
+#include "service/dispatch/blocks/flow.h"
 #include "service/dispatch/interleaving_player.h"
 
 namespace headrace::service {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "service/dispatch/job.h"
+#include "service/dispatch/job/job.h"
 #include "service/schedule/interleave.h"
 #include "service/schedule/interleave_alone.h"
 

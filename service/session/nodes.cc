@@ -112,4 +112,12 @@ Status CheckNodes(const JobNodes& nodes, std::uint32_t world_size,
   return {};
 }
 
+std::uint32_t NodeOf(const JobNodes& nodes, std::uint32_t rank) {
+  for (std::uint32_t node = 0; node < nodes.nodes.size(); ++node) {
+    if (std::ranges::binary_search(nodes.nodes[node].ranks, rank)) return node;
+  }
+  HR_CHECK(false, rank);
+  return 0;
+}
+
 }  // namespace headrace::service

@@ -47,6 +47,9 @@ struct JobNodes {
 Status CheckNodes(const JobNodes& nodes, std::uint32_t world_size,
                   std::span<const std::uint32_t> local);
 
+// The node that has `rank`; the rank exists.
+std::uint32_t NodeOf(const JobNodes& nodes, std::uint32_t rank);
+
 // Whether a lane may cost that: times that are finite, not negative and no age.
 bool IsCost(const transport::CostLine& line);
 

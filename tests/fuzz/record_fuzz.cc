@@ -14,7 +14,7 @@
 
 #include "ipc/base/check.h"
 #include "ipc/ring_reader.h"
-#include "service/dispatch/check.h"
+#include "service/dispatch/intake/record_checks.h"
 
 namespace {
 
@@ -59,7 +59,7 @@ class Rank {
   service::Session session_;
 };
 
-void ExpectSafe(const service::Posted& posted, const service::Session& session) {
+void ExpectSafe(const service::OperationSpec& posted, const service::Session& session) {
   HR_CHECK(posted.timeout_ms > 0 && posted.timeout_ms <= service::kTimeoutMsMax, posted.timeout_ms);
   HR_CHECK(posted.root < kWorldSize, posted.root);
   if (posted.kind == Collective::kBarrier) {
@@ -110,7 +110,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
     const auto gradient_record = std::bit_cast<ipc::GradientRecord>(**read);
     const Result<std::uint32_t> gradient = service::CheckGradient(gradient_record, rank.session());
     if (gradient) ExpectSafe(*gradient, gradient_record);
-    const Result<service::Posted> posted = service::CheckRecord(**read, rank.session());
+    const Result<service::OperationSpec> posted = service::CheckRecord(**read, rank.session());
     HR_CHECK(!posted || !gradient, sequence);  // it is one or the other
     if (posted) ExpectSafe(*posted, rank.session());
   }

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "service/dispatch/block.h"
+#include "service/dispatch/job/block.h"
 
 namespace headrace::sim {
 namespace {

@@ -98,7 +98,7 @@ def links_lead_to_what_exists(tree: Tree) -> Findings:
 
 
 _PATH = """## The path of an operation
-    read  Flow::Post()  dispatch/flow.cc
+    read  Flow::Post()  dispatch/blocks/flow.cc
 
 ### Where?
 `Check()` in
@@ -106,8 +106,8 @@ _PATH = """## The path of an operation
 ## Threads
 """
 _SOURCES = {
-    "service/dispatch/flow.cc": "void Flow::Post(int a) {",
-    "service/dispatch/flow.h": "class FlowPart {",
+    "service/dispatch/blocks/flow.cc": "void Flow::Post(int a) {",
+    "service/dispatch/blocks/flow.h": "class FlowPart {",
     "ipc/check.h": "int Check(int a); int kMax[2];",
 }
 
@@ -116,11 +116,11 @@ RULES = {
         {PATH_PAGE: _PATH, **_SOURCES},
         [
             {PATH_PAGE: "## Threads\n", **_SOURCES},
-            {PATH_PAGE: _PATH, **_SOURCES, "service/dispatch/flow.cc": "void Flow::Posted(int a) {"},
-            {PATH_PAGE: _PATH, **_SOURCES, "service/dispatch/flow.h": "class Flow {"},
+            {PATH_PAGE: _PATH, **_SOURCES, "service/dispatch/blocks/flow.cc": "void Flow::Posted(int a) {"},
+            {PATH_PAGE: _PATH, **_SOURCES, "service/dispatch/blocks/flow.h": "class Flow {"},
             {PATH_PAGE: _PATH, **_SOURCES, "ipc/check.h": "int Check(int a); int kMost[2];"},
             {PATH_PAGE: _PATH.replace("flow.cc", "post.cc"), **_SOURCES},
-            {PATH_PAGE: _PATH.replace("  dispatch/flow.cc", ""), **_SOURCES},
+            {PATH_PAGE: _PATH.replace("  dispatch/blocks/flow.cc", ""), **_SOURCES},
             {PATH_PAGE: _PATH.replace("## Threads", "### Why?\nNobody knows.\n## Threads"), **_SOURCES},
         ],
     ),

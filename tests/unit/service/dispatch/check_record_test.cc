@@ -1,5 +1,5 @@
 // From a record, which a stranger wrote, to an operation: every field is refused by its name.
-#include "service/dispatch/check.h"
+#include "service/dispatch/intake/record_checks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -54,13 +54,15 @@ class CheckRecordTest : public ::testing::Test {
     record.commit = 1;
     return record;
   }
-  Result<Posted> Check(const ipc::Record& record) const { return CheckRecord(record, *session_); }
+  Result<OperationSpec> Check(const ipc::Record& record) const {
+    return CheckRecord(record, *session_);
+  }
 
   void ExpectRefused(const ipc::Record& record, Code code, const std::string& part) const {
-    const Result<Posted> posted = Check(record);
-    ASSERT_FALSE(posted.ok()) << part;
-    EXPECT_EQ(CodeName(posted.error().code()), CodeName(code)) << posted.error().text();
-    EXPECT_THAT(posted.error().text(), HasSubstr(part));
+    const Result<OperationSpec> spec = Check(record);
+    ASSERT_FALSE(spec.ok()) << part;
+    EXPECT_EQ(CodeName(spec.error().code()), CodeName(code)) << spec.error().text();
+    EXPECT_THAT(spec.error().text(), HasSubstr(part));
   }
   const std::byte* segment() const { return session_->FindSegment(SegmentId{2}).data(); }
 
@@ -73,26 +75,26 @@ TEST_F(CheckRecordTest, TakesAGoodRecordWithEverythingItSays) {
   record.commit = 9;
   record.timeout_ms = 5;
   record.reduction = static_cast<std::uint8_t>(Reduction::kMax);
-  const Result<Posted> posted = Check(record);
-  ASSERT_TRUE(posted.ok()) << posted.error().text();
-  EXPECT_EQ(posted->sequence, 9U);
-  EXPECT_EQ(posted->kind, Collective::kAllReduce);
-  EXPECT_EQ(posted->dtype, DType::kFloat32);
-  EXPECT_EQ(posted->reduction, Reduction::kMax);
-  EXPECT_EQ(posted->count, 8U);
-  EXPECT_EQ(posted->data, segment() + 16);
-  EXPECT_EQ(posted->segment, SegmentId{2});
-  EXPECT_EQ(posted->timeout_ms, 5U);
-  EXPECT_EQ(posted->Bytes(), 32U);
+  const Result<OperationSpec> spec = Check(record);
+  ASSERT_TRUE(spec.ok()) << spec.error().text();
+  EXPECT_EQ(spec->sequence, 9U);
+  EXPECT_EQ(spec->kind, Collective::kAllReduce);
+  EXPECT_EQ(spec->dtype, DType::kFloat32);
+  EXPECT_EQ(spec->reduction, Reduction::kMax);
+  EXPECT_EQ(spec->count, 8U);
+  EXPECT_EQ(spec->data, segment() + 16);
+  EXPECT_EQ(spec->segment, SegmentId{2});
+  EXPECT_EQ(spec->timeout_ms, 5U);
+  EXPECT_EQ(spec->Bytes(), 32U);
 }
 
 TEST_F(CheckRecordTest, TakesARangeOfATensor) {
   ipc::Record record = GoodTensor();
   record.offset = 40;
-  const Result<Posted> posted = Check(record);
-  ASSERT_TRUE(posted.ok()) << posted.error().text();
-  EXPECT_EQ(posted->data, segment() + kTensorOffset + 40);
-  EXPECT_EQ(posted->tensor, TensorId{5});
+  const Result<OperationSpec> spec = Check(record);
+  ASSERT_TRUE(spec.ok()) << spec.error().text();
+  EXPECT_EQ(spec->data, segment() + kTensorOffset + 40);
+  EXPECT_EQ(spec->tensor, TensorId{5});
 }
 
 TEST_F(CheckRecordTest, TakesTheSessionsTimeoutWhenTheRecordHasNone) {
@@ -220,9 +222,9 @@ TEST_F(CheckRecordTest, RefusesACountThatDoesNotDivideAmongTheRanks) {
 TEST_F(CheckRecordTest, TakesABarrierWithoutMemoryAndNothingElse) {
   ipc::Record record = support::Barrier();
   record.segment = 77;
-  const Result<Posted> posted = Check(record);
-  ASSERT_TRUE(posted.ok()) << posted.error().text();
-  EXPECT_EQ(posted->data, nullptr);
+  const Result<OperationSpec> spec = Check(record);
+  ASSERT_TRUE(spec.ok()) << spec.error().text();
+  EXPECT_EQ(spec->data, nullptr);
   record.count = 1;
   ExpectRefused(record, Code::kInvalidArgument, "field count is 1: a barrier moves nothing");
 }

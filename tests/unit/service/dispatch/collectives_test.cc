@@ -6,7 +6,7 @@
 #include <array>
 #include <vector>
 
-#include "service/dispatch/block.h"
+#include "service/dispatch/job/block.h"
 #include "tests/unit/service/dispatch/expect.h"
 
 namespace headrace::support {

@@ -1,4 +1,4 @@
-#include "service/dispatch/company.h"
+#include "service/dispatch/lanes/company.h"
 
 #include <gtest/gtest.h>
 

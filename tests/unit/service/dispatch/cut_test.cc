@@ -1,4 +1,4 @@
-#include "service/dispatch/cut.h"
+#include "service/dispatch/blocks/cut.h"
 
 #include <gtest/gtest.h>
 
@@ -19,24 +19,24 @@ JobNodes Nodes(std::vector<std::vector<std::uint32_t>> ranks, std::uint64_t bloc
   return nodes;
 }
 
-Posted Shape(Collective kind, std::uint64_t count, std::uint32_t root = 0) {
-  Posted shape;
-  shape.kind = kind;
-  shape.dtype = DType::kFloat32;
-  shape.count = count;
-  shape.root = root;
-  return shape;
+OperationSpec Shape(Collective kind, std::uint64_t count, std::uint32_t root = 0) {
+  OperationSpec spec;
+  spec.kind = kind;
+  spec.dtype = DType::kFloat32;
+  spec.count = count;
+  spec.root = root;
+  return spec;
 }
 
 TEST(Cut, LeavesAnOperationOfOneNodeWhole) {
-  const Posted shape = Shape(Collective::kReduceScatter, 1 << 20);
-  EXPECT_EQ(BlocksCount(shape, 4, 0), 1U);
+  const OperationSpec spec = Shape(Collective::kReduceScatter, 1 << 20);
+  EXPECT_EQ(BlocksCount(spec, 4, 0), 1U);
   Block block;
-  CutBlock(shape, 4, 0, 0, block);
+  CutBlock(spec, 4, 0, 0, block);
   EXPECT_EQ(block.range.begin, 0U);
-  EXPECT_EQ(block.range.count, shape.count);
-  EXPECT_EQ(NextStep(shape, nullptr, 4, Step::kInNode), Step::kInNode);
-  EXPECT_EQ(NextStep(shape, nullptr, 4, Step::kBetweenNodes), Step::kDone);
+  EXPECT_EQ(block.range.count, spec.count);
+  EXPECT_EQ(NextStep(spec, nullptr, 4, Step::kInNode), Step::kInNode);
+  EXPECT_EQ(NextStep(spec, nullptr, 4, Step::kBetweenNodes), Step::kDone);
 }
 
 TEST(Cut, CoversEachElementOnceWithBlocksOfOneRoot) {
@@ -44,12 +44,12 @@ TEST(Cut, CoversEachElementOnceWithBlocksOfOneRoot) {
   for (const Collective kind : {Collective::kAllReduce, Collective::kReduceScatter,
                                 Collective::kAllGather, Collective::kBroadcast}) {
     for (const std::uint64_t count : {3ULL, 48ULL, 51ULL, 300ULL}) {
-      const Posted shape = Shape(kind, count, 1);
+      const OperationSpec spec = Shape(kind, count, 1);
       const bool parted = kind == Collective::kReduceScatter || kind == Collective::kAllGather;
       std::vector<int> covered(count);
-      for (std::uint32_t i = 0; i < BlocksCount(shape, 3, nodes.block_bytes); ++i) {
+      for (std::uint32_t i = 0; i < BlocksCount(spec, 3, nodes.block_bytes); ++i) {
         Block block;
-        CutBlock(shape, 3, nodes.block_bytes, i, block);
+        CutBlock(spec, 3, nodes.block_bytes, i, block);
         EXPECT_LE(block.range.count * 4, 64U);
         EXPECT_GT(block.range.count, 0U);
         for (std::uint64_t e = 0; e < block.range.count; ++e) {
@@ -64,19 +64,19 @@ TEST(Cut, CoversEachElementOnceWithBlocksOfOneRoot) {
 
 TEST(Cut, GivesABarrierOneBlockThatMeetsTheOtherNodes) {
   const JobNodes nodes = Nodes({{0, 1}, {2}}, 64);
-  const Posted shape = Shape(Collective::kBarrier, 0);
-  EXPECT_EQ(BlocksCount(shape, 3, nodes.block_bytes), 1U);
-  EXPECT_EQ(NextStep(shape, &nodes, 2, Step::kInNode), Step::kBetweenNodes);
-  EXPECT_EQ(NextStep(shape, &nodes, 2, Step::kToRanks), Step::kDone);
+  const OperationSpec spec = Shape(Collective::kBarrier, 0);
+  EXPECT_EQ(BlocksCount(spec, 3, nodes.block_bytes), 1U);
+  EXPECT_EQ(NextStep(spec, &nodes, 2, Step::kInNode), Step::kBetweenNodes);
+  EXPECT_EQ(NextStep(spec, &nodes, 2, Step::kToRanks), Step::kDone);
 }
 
 TEST(Cut, LeavesOutTheStepsThatANodeOfOneRankDoesNotNeed) {
   const JobNodes nodes = Nodes({{0, 1}, {2}}, 64);
-  const Posted shape = Shape(Collective::kAllReduce, 100);
-  EXPECT_EQ(NextStep(shape, &nodes, 2, Step::kInNode), Step::kInNode);
-  EXPECT_EQ(NextStep(shape, &nodes, 2, Step::kToRanks), Step::kToRanks);
-  EXPECT_EQ(NextStep(shape, &nodes, 1, Step::kInNode), Step::kBetweenNodes);
-  EXPECT_EQ(NextStep(shape, &nodes, 1, Step::kToRanks), Step::kDone);
+  const OperationSpec spec = Shape(Collective::kAllReduce, 100);
+  EXPECT_EQ(NextStep(spec, &nodes, 2, Step::kInNode), Step::kInNode);
+  EXPECT_EQ(NextStep(spec, &nodes, 2, Step::kToRanks), Step::kToRanks);
+  EXPECT_EQ(NextStep(spec, &nodes, 1, Step::kInNode), Step::kBetweenNodes);
+  EXPECT_EQ(NextStep(spec, &nodes, 1, Step::kToRanks), Step::kDone);
   EXPECT_EQ(NextStep(Shape(Collective::kReduceScatter, 99), &nodes, 2, Step::kToRanks),
             Step::kDone);
 }
@@ -84,11 +84,11 @@ TEST(Cut, LeavesOutTheStepsThatANodeOfOneRankDoesNotNeed) {
 TEST(Cut, TakesBlocksOfGpusThroughTheHostsMemoryOnTheirWayToOtherNodes) {
   const JobNodes nodes = Nodes({{0, 1}, {2}}, 64);
   const auto steps = [&nodes](Collective kind, std::size_t ranks_count, bool root_is_here) {
-    Posted shape = Shape(kind, 96);
-    shape.device = 1;
+    OperationSpec spec = Shape(kind, 96);
+    spec.device = 1;
     std::string names;
     for (Step step = Step::kInNode; step != Step::kDone;) {
-      const Step next = NextStep(shape, &nodes, ranks_count, step, root_is_here);
+      const Step next = NextStep(spec, &nodes, ranks_count, step, root_is_here);
       if (next == Step::kDone) break;
       names += "ibt"[static_cast<int>(next)];  // in the node, between nodes, to ranks
       step = static_cast<Step>(static_cast<int>(next) + 1);
@@ -156,18 +156,18 @@ TEST(GpuShares, CoverTheRangeOnceAndAreEqualButForSmallOnes) {
 }
 
 TEST(GpuShares, AreForGpusMemoryOfJobsWhoseNodesHaveSuchLanes) {
-  Posted shape = Shape(Collective::kAllReduce, 100);
+  OperationSpec spec = Shape(Collective::kAllReduce, 100);
   JobNodes nodes = Nodes({{0}, {1}}, 4096);
-  EXPECT_FALSE(CrossesFromGpus(shape, nodes));
-  shape.device = 1;
-  EXPECT_FALSE(CrossesFromGpus(shape, nodes)) << "gpu_network = staged";
+  EXPECT_FALSE(CrossesFromGpus(spec, nodes));
+  spec.device = 1;
+  EXPECT_FALSE(CrossesFromGpus(spec, nodes)) << "gpu_network = staged";
   nodes.gpu_lanes = 1;
-  EXPECT_TRUE(CrossesFromGpus(shape, nodes));
+  EXPECT_TRUE(CrossesFromGpus(spec, nodes));
   nodes.servers_count = 1;
-  EXPECT_FALSE(CrossesFromGpus(shape, nodes)) << "servers have no GPUs";
+  EXPECT_FALSE(CrossesFromGpus(spec, nodes)) << "servers have no GPUs";
   nodes.servers_count = 0;
-  shape.count = 0;
-  EXPECT_FALSE(CrossesFromGpus(shape, nodes)) << "a meeting";
+  spec.count = 0;
+  EXPECT_FALSE(CrossesFromGpus(spec, nodes)) << "a meeting";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "service/dispatch/lane_samples.h"
+#include "service/dispatch/job/lane_samples.h"
 
 #include <gtest/gtest.h>
 

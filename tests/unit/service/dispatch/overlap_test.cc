@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "service/dispatch/open_ranges.h"
+#include "service/dispatch/job/open_ranges.h"
 #include "tests/unit/service/dispatch/expect.h"
 #include "tests/unit/service/dispatch/planned.h"
 

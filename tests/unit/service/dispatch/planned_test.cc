@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-#include "service/dispatch/gradients.h"
+#include "service/dispatch/job/gradients.h"
 #include "tests/unit/service/dispatch/expect.h"
 #include "tests/unit/service/dispatch/planned.h"
 

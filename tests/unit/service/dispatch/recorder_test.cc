@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "service/dispatch/recorder.h"
+#include "service/dispatch/observe/recorder.h"
 #include "tests/unit/service/dispatch/expect.h"
 #include "tests/unit/service/dispatch/planned.h"
 

@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-#include "service/dispatch/company.h"
+#include "service/dispatch/lanes/company.h"
 #include "tests/unit/service/dispatch/expect.h"
 
 namespace headrace::support {

@@ -1,7 +1,7 @@
 // Operations that outlive their time.
 #include <gtest/gtest.h>
 
-#include "service/dispatch/check.h"
+#include "service/dispatch/intake/record_checks.h"
 #include "tests/unit/service/dispatch/expect.h"
 #include "tests/unit/service/dispatch/planned.h"
 

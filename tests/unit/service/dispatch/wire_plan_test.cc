@@ -1,4 +1,4 @@
-#include "service/dispatch/wire_plan.h"
+#include "service/dispatch/job/wire_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

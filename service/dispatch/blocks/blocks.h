@@ -1,0 +1,110 @@
+// The blocks of all jobs: made from ready operations in order, through the unified queue, over one
+// lane after the other until each has all its steps behind it.
+//
+// Owned and called by the flow, on dispatch's thread. It tells by its answers: what an operation's
+// end means for ranks and jobs is the flow's business.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "service/actor/outgoing.h"
+#include "service/actor/request.h"
+#include "service/dispatch/job/job.h"
+#include "service/dispatch/lanes/lanes.h"
+#include "service/dispatch/messages.h"
+#include "service/dispatch/observe/recorder.h"
+#include "service/lane/messages.h"
+#include "service/mapping/messages.h"
+#include "service/schedule/queue.h"
+#include "service/watch/board_writer.h"
+
+namespace headrace::service {
+
+class Blocks {
+ public:
+  // All outlive it.
+  Blocks(Lanes& lanes, BoardWriter& board, Recorder& recorder, Outgoing<MappingMessage>& mapping);
+
+  void AddJob(const Job& job, TimeNs now) {
+    queue_.AddJob(job.id(), {});
+    lanes_.AddJob(job, now);
+  }
+  void RemoveJob(Job& job);
+  // Job::share is in force from now on. A lane between nodes is told, once the job's links are
+  // open.
+  void SetShare(Job& job, TimeNs now);
+
+  // The operation, or block of the job's plan, is ready: its blocks follow those of earlier ones.
+  void Begin(Job& job, Operation& operation, TimeNs now);
+  bool HasRoom(const Job& job) const { return job.has_free_blocks(); }
+  // How many blocks of the job's plan may be on one lane from now on.
+  void SetPlannedInFlightMax(JobId job, std::uint64_t blocks_max) {
+    queue_.SetPlannedInFlightMax(job, blocks_max);
+  }
+
+  // Memory that the job's blocks lacked has been made.
+  void AddScratch(Job& job, struct ScratchMade made, TimeNs now);
+
+  // A lane reports the end of a stage. The answer names its operation, and what went wrong.
+  struct Ended {
+    Operation& operation;
+    std::optional<Failure> failure;
+    std::optional<BlockHash> hash;  // of what all ranks of this node have got
+  };
+  Ended StageEnded(Job& job, const transport::Completion& completion, TimeNs now);
+
+  // The operation has failed: takes what waits of it out of the queue and cancels what moves. It
+  // has moved() when no lane has anything of it any more.
+  void Abandon(Job& job, Operation& operation, TimeNs now);
+
+  // Hands waiting stages to lanes that have credit.
+  void Schedule(Jobs& jobs, TimeNs now);
+  // When a stage may go that only a job's limit holds back; kNever when there is none.
+  TimeNs next_time() const { return next_time_; }
+  void SetReason(Job& job, Operation& operation, ipc::WaitReason reason, std::uint64_t argument);
+  // A lane says whom one of the job's stages waits for; the stage may have ended meanwhile.
+  void OnStageWaits(Job& job, const StageWaits& message);
+
+ private:
+  void Free(Job& job, Block& block);
+  void AskForScratch(Job& job, schedule::Order order);
+
+  // Into blocks of what size the operation is cut; 0: it is one.
+  std::uint64_t BlockBytes(const Job& job, const Operation& operation, TimeNs now) const;
+  // Makes blocks of ready operations while there is room for them.
+  void Make(Job& job, TimeNs now);
+  void MakeOf(Job& job, schedule::Order order, TimeNs now);
+  bool MakeNext(Job& job, Operation& operation, TimeNs now);
+  // Puts the stages of the block's next step, from `step` on, into the queue, or ends the block.
+  void Enter(Job& job, Operation& operation, Block& block, Step step, TimeNs now);
+  void Cross(Job& job, schedule::Order order, TimeNs now);
+  // Gives the block its place among those that go to other nodes.
+  void Place(Job& job, Block& block);
+  // The stages of a step that goes by the block's shares.
+  void PushShares(Job& job, Operation& operation, Block& block, TimeNs now);
+  void Push(Job& job, Operation& operation, Block& block, std::uint32_t part, std::uint8_t lane,
+            TimeNs now);
+  void Start(Job& job, Operation& operation, Block& block, Part& part, TimeNs now);
+  static void NoteBegin(Job& job, const Operation& operation, TimeNs now);
+  void Compare(const Job& job, const Block& block, const transport::Completion& completion,
+               Ended& ended);
+  void Settle(Job& job, const Operation& operation, const Block& block, Part& part,
+              const transport::Completion& completion, TimeNs now);
+  void Unqueue(Job& job, Operation& operation, Block& block, Part& part, TimeNs now);
+  static Job& JobOf(Jobs& jobs, JobId id);
+  void ExplainHeads(Jobs& jobs, std::uint8_t lane, TimeNs now);
+  void ExplainHead(Job& job, const schedule::UnifiedQueue::HeadWaits& head);
+
+  Lanes& lanes_;
+  schedule::UnifiedQueue queue_;
+  TimeNs next_time_ = kNever;
+  BoardWriter& board_;
+  Recorder& recorder_;
+  Outgoing<MappingMessage>& mapping_;
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,128 @@
+#include "service/dispatch/blocks/cut.h"
+
+#include <algorithm>
+
+#include "ipc/base/check.h"
+#include "service/plan/route.h"
+
+namespace headrace::service {
+
+namespace {
+
+struct Cutting {
+  std::uint64_t stretches = 1;      // ranges of one root each
+  std::uint64_t stretch_count = 0;  // elements of each
+  std::uint64_t block_count = 1;    // elements of a whole block
+  std::uint64_t blocks_each = 1;    // of one stretch
+};
+
+Cutting CuttingOf(const OperationSpec& spec, std::uint32_t world_size, std::uint64_t block_bytes) {
+  if (block_bytes == 0 || spec.count == 0) {
+    return {.stretch_count = spec.count, .block_count = spec.count};
+  }
+  Cutting cutting;
+  cutting.stretches = IsParted(spec.kind) ? world_size : 1;
+  cutting.stretch_count = spec.count / cutting.stretches;
+  cutting.block_count = std::max<std::uint64_t>(1, block_bytes / SizeOf(spec.dtype));
+  cutting.blocks_each = (cutting.stretch_count + cutting.block_count - 1) / cutting.block_count;
+  return cutting;
+}
+
+}  // namespace
+
+std::uint64_t BlocksCount(const OperationSpec& spec, std::uint32_t world_size,
+                          std::uint64_t block_bytes) {
+  const Cutting cutting = CuttingOf(spec, world_size, block_bytes);
+  return cutting.stretches * cutting.blocks_each;
+}
+
+void CutBlock(const OperationSpec& spec, std::uint32_t world_size, std::uint64_t block_bytes,
+              std::uint32_t index, Block& block) {
+  const Cutting cutting = CuttingOf(spec, world_size, block_bytes);
+  const std::uint64_t stretch = index / cutting.blocks_each;
+  const std::uint64_t begin = index % cutting.blocks_each * cutting.block_count;
+  HR_CHECK(stretch < cutting.stretches, index);
+  block.index = index;
+  block.range.begin = stretch * cutting.stretch_count + begin;
+  block.range.count = std::min(cutting.block_count, cutting.stretch_count - begin);
+  block.root =
+      block_bytes != 0 && IsParted(spec.kind) ? static_cast<std::uint32_t>(stretch) : spec.root;
+}
+
+Step NextStep(const OperationSpec& spec, const JobNodes* nodes, std::size_t local_ranks_count,
+              Step step, bool root_is_here) {
+  if (nodes == nullptr) return step == Step::kInNode ? step : Step::kDone;
+  const bool several = local_ranks_count > 1;
+  // A reduced part is for one rank only, and the step between nodes has put it there.
+  const bool shared = IsShared(spec.kind);
+  if (spec.OnGpu() && step == Step::kInNode) {
+    return Reduces(spec.kind) || root_is_here ? Step::kInNode : Step::kBetweenNodes;
+  }
+  if (spec.OnGpu() && step == Step::kToRanks) {
+    const bool has_it = !Reduces(spec.kind) && root_is_here;
+    const bool wanted = shared ? several || !has_it : root_is_here;
+    return wanted ? Step::kToRanks : Step::kDone;
+  }
+  switch (step) {
+    case Step::kInNode:
+      return several && Reduces(spec.kind) ? Step::kInNode : Step::kBetweenNodes;
+    case Step::kBetweenNodes:
+      return Step::kBetweenNodes;
+    case Step::kToRanks:
+      return several && shared ? Step::kToRanks : Step::kDone;
+    case Step::kVerify:
+    case Step::kDone:
+      break;
+  }
+  return Step::kDone;
+}
+
+std::uint32_t ShareOut(const Range& range, std::uint64_t element_size,
+                       const std::vector<transport::CostLine>& costs,
+                       std::array<Range, kRailsMax>& shares) {
+  HR_CHECK(!costs.empty() && costs.size() <= kRailsMax, costs.size());
+  const auto rails = static_cast<std::uint32_t>(costs.size());
+  if (rails == 1 || range.count == 0) {
+    shares[0] = range;
+    for (std::uint32_t rail = 1; rail < rails; ++rail) shares[rail] = {range.begin, 0};
+    return rails;
+  }
+  plan::Stage stage{.name = "between nodes", .rails = {}};
+  for (std::uint32_t rail = 0; rail < rails; ++rail) {
+    stage.rails.push_back(
+        {.lane = rail, .line = {{{0, costs[rail].startup_s, costs[rail].s_per_byte}}}});
+  }
+  const std::vector<std::uint64_t> bytes =
+      plan::Shares(stage, range.count * element_size, element_size);
+  std::uint64_t begin = range.begin;
+  for (std::uint32_t rail = 0; rail < rails; ++rail) {
+    shares[rail] = {begin, bytes[rail] / element_size};
+    begin += shares[rail].count;
+  }
+  HR_CHECK(begin == range.begin + range.count, begin);
+  return rails;
+}
+
+bool CrossesFromGpus(const OperationSpec& spec, const JobNodes& nodes) {
+  return spec.OnGpu() && spec.count != 0 && nodes.gpu_lanes != 0 && nodes.servers_count == 0;
+}
+
+std::uint32_t ShareEvenly(const Range& range, std::uint64_t element_size, std::uint32_t lanes_count,
+                          std::uint64_t first, std::array<Range, kRailsMax>& shares) {
+  // Borders that split no access of 16 bytes, whatever the type.
+  constexpr std::uint64_t kGrain = 64;
+  HR_CHECK(lanes_count > 0 && lanes_count <= kRailsMax, lanes_count);
+  const std::uint64_t even = (range.count + lanes_count - 1) / lanes_count;
+  const std::uint64_t least = std::max(even, kGpuShareBytesMin / element_size);
+  const std::uint64_t width = (least + kGrain - 1) / kGrain * kGrain;
+  const std::uint64_t end = range.begin + range.count;
+  std::uint64_t begin = range.begin;
+  for (std::uint32_t i = 0; i < lanes_count; ++i) {
+    const std::uint64_t border = std::min(end, begin + width);
+    shares[(first + i) % lanes_count] = {begin, border - begin};
+    begin = border;
+  }
+  return lanes_count;
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,46 @@
+// How an operation is cut into blocks, and which steps and shares each of them has. Pure, and the
+// same on every node: nothing but the operation's shape and what the nodes agreed on goes in.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "service/dispatch/job/block.h"
+#include "service/dispatch/job/operation_spec.h"
+#include "service/session/nodes.h"
+
+namespace headrace::service {
+
+// Into how many blocks of at most `block_bytes`; 0: the operation is one block. More than
+// kBlocksPerOperationMax cannot be carried out.
+std::uint64_t BlocksCount(const OperationSpec& spec, std::uint32_t world_size,
+                          std::uint64_t block_bytes);
+// Fills range and root of block `index`.
+void CutBlock(const OperationSpec& spec, std::uint32_t world_size, std::uint64_t block_bytes,
+              std::uint32_t index, Block& block);
+
+// The first step at or after `step` that a block needs on a node with `local_ranks_count` ranks;
+// whether it is verified is not for the route to say, and kVerify never the answer.
+// GPUs' memory reaches other nodes by way of scratch, so that it has steps which the host's memory
+// can do without; `root_is_here`: the rank whose part or data the block is, is of this node.
+Step NextStep(const OperationSpec& spec, const JobNodes* nodes, std::size_t local_ranks_count,
+              Step step, bool root_is_here = false);
+
+// The shares of `range` on each lane between nodes, which end together by the agreed cost lines;
+// shares may be empty. Returns how many lanes there are.
+std::uint32_t ShareOut(const Range& range, std::uint64_t element_size,
+                       const std::vector<transport::CostLine>& costs,
+                       std::array<Range, kRailsMax>& shares);
+
+// Whether GPUs' memory of that shape goes to other nodes from where it is, and not through the
+// host's. Servers have no GPUs, and what has no elements is only a meeting.
+bool CrossesFromGpus(const OperationSpec& spec, const JobNodes& nodes);
+
+// The shares of `range` on each of that many lanes of GPUs, equal ones but that small ones are one
+// lane's alone. The first share is that of lane `first`; returns how many lanes there are.
+inline constexpr std::uint64_t kGpuShareBytesMin = std::uint64_t{64} << 10;
+std::uint32_t ShareEvenly(const Range& range, std::uint64_t element_size, std::uint32_t lanes_count,
+                          std::uint64_t first, std::array<Range, kRailsMax>& shares);
+
+}  // namespace headrace::service

@@ -1,0 +1,431 @@
+#include "service/dispatch/blocks/flow.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "ipc/base/check.h"
+#include "service/dispatch/blocks/cut.h"
+#include "service/dispatch/job/overlap.h"
+#include "service/dispatch/observe/late_words.h"
+
+namespace headrace::service {
+namespace {
+
+// What began with this very work item names it already.
+Failure NamingOpen(const Failure& failure, const std::string& open) {
+  if (failure.text.starts_with(open)) return failure;
+  return {failure.code, fmt::format("{}; {} was open", failure.text, open)};
+}
+
+std::string WhyThroughTheHost(const Job& job) {
+  const JobNodes& nodes = *job.nodes();
+  if (nodes.gpu_lanes == 0) return "gpu_network = staged";
+  if (nodes.servers_count != 0) return "servers, which have no GPUs, sum for this job";
+  return "what has no elements is a meeting only";
+}
+
+std::string DescribeGpuLanes(const JobNodes& nodes) {
+  return nodes.gpu_lanes == 1 ? "GPU 0" : fmt::format("GPUs 0 to {}", nodes.gpu_lanes - 1);
+}
+
+}  // namespace
+
+Flow::Flow(std::vector<LanePort> lanes, BoardWriter& board, Outgoing<PeersMessage>& peers,
+           Outgoing<WatchMessage>& watch, Outgoing<MappingMessage>& mapping)
+    : board_(board),
+      recorder_(board),
+      events_(watch),
+      lanes_(std::move(lanes), board),
+      blocks_(lanes_, board, recorder_, mapping),
+      settings_(blocks_, events_),
+      plans_(lanes_, blocks_, board, recorder_, settings_, peers),
+      peers_(peers) {}
+
+void Flow::AddJob(Job& job, TimeNs now) {
+  blocks_.AddJob(job, now);
+  job.record = &recorder_.OpenJob(job, now);
+  job.use = &FindUse(job.owner_uid());
+  job.verify = verify_;
+  ++job.use->jobs;
+}
+
+void Flow::RemoveJob(Job& job, TimeNs now) {
+  settings_.ReportLostSettings(job);
+  if (job.gradients) plans_.rows().Close(job);
+  recorder_.CloseJob(job, now);
+  blocks_.RemoveJob(job);
+  --job.use->jobs;
+  std::erase_if(uses_, [](const auto& use) { return use->jobs == 0; });
+}
+
+void Flow::SetLayout(Job& job, Session& session, const struct SetLayout& message, TimeNs now) {
+  if (const auto failure = plans_.SetLayout(job, session, message); failure) {
+    FailGradients(job, *failure, now);
+  }
+}
+
+void Flow::AcceptSwitch(Job& job, const SwitchPlan& message, TimeNs now) {
+  if (const auto failure = plans_.AcceptSwitch(job, message, now); failure) {
+    FailGradients(job, *failure, now);
+  }
+}
+
+// One word about each thing that differs: GPUs whose memory is as wanted say it once for all.
+void Flow::ScratchMade(Job& job, struct ScratchMade message, TimeNs now) {
+  if (!message.memory) {
+    const Error error = message.memory.error().Within("take GPU memory to other nodes");
+    return FailJob(job, {error.code(), error.text()}, Found::kHere, now);
+  }
+  const std::string room =
+      fmt::format("{} blocks of up to {} bytes at a time",
+                  message.memory->size() / message.place_bytes, message.place_bytes);
+  if (message.gpu == transport::kHost) {
+    events_.Report(job, Code::kOk,
+                   fmt::format("GPU memory reaches other nodes through pinned host memory, {} ({})",
+                               room, WhyThroughTheHost(job)));
+  } else if (!message.instead.empty()) {
+    events_.Report(
+        job, Code::kUnavailable,
+        fmt::format("the share of GPU {} reaches other nodes by NCCL from pinned host memory, {}, "
+                    "which is slower, because memory of the GPU could not be had: {}",
+                    message.gpu, room, message.instead));
+  } else if (message.gpu == 0) {
+    events_.Report(
+        job, Code::kOk,
+        fmt::format("GPU memory reaches other nodes by NCCL (gpu_network = nccl), from memory of "
+                    "{}, each with {}",
+                    DescribeGpuLanes(*job.nodes()), room));
+  }
+  blocks_.AddScratch(job, std::move(message), now);
+}
+
+void Flow::Form(Job& job, JobNodes nodes, TimeNs now) {
+  if (const Status status = job.Form(std::move(nodes)); !status) {
+    const Error error = status.error().Within("what its nodes have agreed on");
+    return FailJob(job, {error.code(), error.text()}, Found::kHere, now);
+  }
+  recorder_.Form(job);
+  if (job.nodes() != nullptr) {
+    lanes_.TakeCosts(job.nodes()->costs);
+    events_.Report(job, Code::kOk, job.DescribeNodes());
+  }
+  // People may have steered it before its lanes knew it.
+  if (job.nodes() != nullptr && job.share != schedule::JobShare{}) blocks_.SetShare(job, now);
+  BeginHeldBack(job, now);
+}
+
+void Flow::MakeReady(Job& job, Operation& operation, TimeNs now) {
+  // A barrier, or nothing to move.
+  if (operation.spec.count == 0 && job.nodes() == nullptr) return End(job, operation, now);
+  const std::uint64_t block_bytes = job.nodes() == nullptr ? 0 : job.nodes()->block_bytes;
+  if (BlocksCount(operation.spec, job.world_size(), block_bytes) > kBlocksPerOperationMax) {
+    return Fail(
+        job, operation,
+        {Code::kExhausted,
+         fmt::format("{} is more than {} blocks of {} bytes: configure larger blocks",
+                     job.DescribeOperation(operation), kBlocksPerOperationMax, block_bytes)},
+        now);
+  }
+  blocks_.Begin(job, operation, now);
+}
+
+void Flow::BeginHeldBack(Job& job, TimeNs now) {
+  std::vector<std::uint64_t> ready;
+  for (const Operation& operation : job.operations()) {
+    if (operation.state == Operation::State::kGathering && IsReady(job, operation)) {
+      ready.push_back(operation.spec.sequence);
+    }
+  }
+  std::ranges::sort(ready);
+  for (const std::uint64_t sequence : ready) {
+    Operation& operation = job.slot(sequence);
+    // An earlier one of them may have failed the job.
+    if (operation.state != Operation::State::kGathering) continue;
+    MakeReady(job, operation, now);
+  }
+  ShowGatheringAgain(job);
+  if (job.gradients) plans_.Advance(job, now);
+}
+
+void Flow::ShowGatheringAgain(Job& job) {
+  for (Operation& operation : job.operations()) {
+    if (operation.state == Operation::State::kGathering) ShowGathering(job, operation);
+  }
+}
+
+void Flow::ShowGathering(Job& job, Operation& operation) {
+  if (!job.formed() && operation.posts.ranks == job.attached_ranks()) {
+    return blocks_.SetReason(job, operation, ipc::WaitReason::kNodesNotReady, 0);
+  }
+  if (const auto awaited = job.FirstAwaited(operation.posts); awaited) {
+    return blocks_.SetReason(job, operation, ipc::WaitReason::kGpuNotReady, *awaited);
+  }
+  if (job.formed() && operation.posts.ranks == job.local_ranks()) {
+    const bool paused = operation.spec.sequence > job.steering.paused_after;
+    return blocks_.SetReason(job, operation,
+                             paused ? ipc::WaitReason::kPaused : ipc::WaitReason::kNodesNotReady,
+                             paused ? job.paused_by : 0);
+  }
+  const std::uint32_t missing = job.FirstMissing(operation.posts);
+  const auto reason = job.member(missing).session ? ipc::WaitReason::kRankNotReady
+                                                  : ipc::WaitReason::kRankNotAttached;
+  blocks_.SetReason(job, operation, reason, missing);
+}
+
+void Flow::StageEnded(Job& job, const transport::Completion& completion, TimeNs now) {
+  Blocks::Ended ended = blocks_.StageEnded(job, completion, now);
+  // One that peers have no room for is not compared.
+  if (ended.hash && job.nodes() != nullptr) peers_.TrySend(BlockHashed{job.id(), *ended.hash});
+  Operation& operation = ended.operation;
+  if (ended.failure) Fail(job, operation, std::move(*ended.failure), now);
+  // A failure may have ended it already.
+  if (operation.open() && operation.moved()) End(job, operation, now);
+}
+
+void Flow::CompleteRecord(Job& job, std::uint32_t rank, std::uint64_t record,
+                          const Failure* failure) {
+  Member& member = job.member(rank);
+  HR_CHECK(member.session != nullptr, rank, record);
+  const Code code = failure != nullptr ? failure->code : Code::kOk;
+  const std::string_view text = failure != nullptr ? std::string_view(failure->text) : "";
+  if (member.session->completions().End(record, code, text)) ++board_.counters.wake_calls;
+  ++member.ended;
+  --job.use->posts;
+}
+
+void Flow::End(Job& job, Operation& operation, TimeNs now) {
+  job.Changed();
+  if (!operation.planned()) {
+    CompleteOperation(job, operation);
+    if (operation.open()) {
+      --job.operations_open;
+      recorder_.ItemEnded(job, operation, now);
+    }
+    operation.state = operation.told == job.local_ranks() ? Operation::State::kFree
+                                                          : Operation::State::kTombstone;
+    return;
+  }
+  const bool failed = operation.failure.has_value();
+  const std::uint64_t iteration = operation.iteration;
+  const bool was_last = !failed && CompleteBlock(job, operation, now);
+  recorder_.ItemEnded(job, operation, now);
+  job.gradients->Free(operation);
+  if (failed) return CompleteFailedGradients(job);
+  if (was_last) plans_.EndIteration(job, iteration);
+  plans_.Advance(job, now);
+}
+
+void Flow::CompleteOperation(Job& job, Operation& operation) {
+  const Failure* const failure = operation.failure ? &*operation.failure : nullptr;
+  const std::uint64_t sequence = operation.spec.sequence;
+  for (RankMask left = operation.posts.ranks & ~operation.told; left != 0; left &= left - 1) {
+    const auto rank = static_cast<std::uint32_t>(std::countr_zero(left));
+    CompleteRecord(job, rank, job.RecordOf(sequence, rank), failure);
+  }
+  operation.told = operation.posts.ranks;
+  for (RankMask left = std::exchange(operation.in_use, 0); left != 0; left &= left - 1) {
+    const auto rank = static_cast<std::uint32_t>(std::countr_zero(left));
+    OperationSpec spec = operation.spec;
+    spec.data = job.memory(sequence, rank);
+    job.member(rank).open.Close(RangeOf(spec, rank));
+  }
+}
+
+bool Flow::CompleteBlock(Job& job, const Operation& operation, TimeNs now) {
+  job.times->block(operation.iteration, operation.index).end_ns = now;
+  const Gradients::Ended ended = job.gradients->End(operation);
+  for (const std::uint32_t tensor : ended.gradients) {
+    CompleteGradient(job, tensor, nullptr);
+    job.gradients->Close(tensor);
+  }
+  return ended.iteration;
+}
+
+void Flow::CompleteGradient(Job& job, std::uint32_t tensor, const Failure* failure) {
+  for (RankMask left = job.gradients->posts(tensor).ranks; left != 0; left &= left - 1) {
+    const auto rank = static_cast<std::uint32_t>(std::countr_zero(left));
+    CompleteRecord(job, rank, job.gradients->RecordOf(rank, tensor), failure);
+  }
+}
+
+// As soon as no lane writes to any of them.
+void Flow::CompleteFailedGradients(Job& job) {
+  if (job.gradients->operations_open() > 0) return;
+  for (std::uint32_t tensor = 0; tensor < job.gradients->count(); ++tensor) {
+    if (job.gradients->posts(tensor).ranks == 0) continue;
+    const Failure failure = NamingOpen(*job.gradients_failure, job.DescribeGradient(tensor));
+    CompleteGradient(job, tensor, &failure);
+    job.gradients->Close(tensor);
+  }
+}
+
+void Flow::Fail(Job& job, Operation& operation, Failure failure, TimeNs now) {
+  if (operation.planned()) return FailGradients(job, failure, now);
+  if (job.spans_nodes()) return FailJob(job, std::move(failure), Found::kHere, now);
+  FailAlone(job, operation, std::move(failure), now);
+}
+
+void Flow::FailAlone(Job& job, Operation& operation, Failure failure, TimeNs now) {
+  // An operation that is already failing keeps its first cause.
+  if (operation.failure) return;
+  if (!job.failure) events_.Report(job, failure.code, failure.text);
+  Withdraw(job, operation, failure, now);
+}
+
+void Flow::FailGradients(Job& job, const Failure& failure, TimeNs now) {
+  if (job.spans_nodes()) return FailJob(job, failure, Found::kHere, now);
+  if (!job.failure && !job.gradients_failure) events_.Report(job, failure.code, failure.text);
+  FailGradientsAlone(job, failure, now);
+}
+
+void Flow::FailGradientsAlone(Job& job, const Failure& failure, TimeNs now) {
+  if (!job.gradients || job.gradients_failure) return;
+  job.gradients_failure = failure;
+  recorder_.HeadFailed(job, failure, now);
+  for (Operation& operation : job.gradients->operations()) {
+    if (operation.open()) Withdraw(job, operation, failure, now);
+  }
+  plans_.rows().ShowHead(job, now);
+  CompleteFailedGradients(job);
+}
+
+void Flow::Withdraw(Job& job, Operation& operation, const Failure& failure, TimeNs now) {
+  if (operation.failure) return;
+  operation.failure = failure;
+  operation.since_ns = now;
+  blocks_.Abandon(job, operation, now);
+  if (operation.moved()) End(job, operation, now);
+}
+
+void Flow::FailJob(Job& job, Failure failure, Found found, TimeNs now) {
+  if (!job.failed) {
+    events_.Report(job, failure.code, failure.text);
+    if (found == Found::kHere && job.spans_nodes()) {
+      // Once in a job's life.
+      peers_.Send(JobBroken{job.id(), failure.code, failure.text});
+    }
+    job.failure = failure;
+    job.failed = true;
+    job.Changed();
+  }
+  FailOpen(job, Which::kAll, 0, *job.failure, now);
+  FailGradientsAlone(job, *job.failure, now);
+}
+
+void Flow::FailOpen(Job& job, Which which, std::uint32_t rank, const Failure& failure, TimeNs now) {
+  for (Operation& operation : job.operations()) {
+    if (!operation.open()) continue;
+    if (which == Which::kNotPostedBy && operation.posts.Has(rank)) continue;
+    FailAlone(job, operation, NamingOpen(failure, job.DescribeOperation(operation)), now);
+  }
+}
+
+void Flow::RefuseBeyond(Job& job, const DrainNotes& drain, const Failure& failure, TimeNs now) {
+  for (Operation& operation : job.operations()) {
+    if (operation.open() && operation.spec.sequence > drain.operations) {
+      Withdraw(job, operation, failure, now);
+    }
+  }
+  if (!job.gradients || job.gradients_failure) return;
+  Gradients& gradients = *job.gradients;
+  // No block of these iterations has begun.
+  for (std::uint32_t tensor = 0; tensor < gradients.count(); ++tensor) {
+    if (gradients.posts(tensor).ranks == 0) continue;
+    if (gradients.IterationOf(tensor) <= drain.iterations) continue;
+    CompleteGradient(job, tensor, &failure);
+    gradients.Refuse(tensor);
+  }
+}
+
+void Flow::LimitTo(Job& job, std::uint64_t last, std::uint64_t last_iteration,
+                   const std::string& cause, TimeNs now) {
+  if (last >= job.last_possible && last_iteration >= job.last_iteration) return;
+  job.last_possible = std::min(job.last_possible, last);
+  job.last_iteration = std::min(job.last_iteration, last_iteration);
+  job.left_cause = fmt::format("{} after operation {}", cause, last);
+  if (job.gradients) job.left_cause += fmt::format(" and iteration {}", last_iteration);
+  const bool beyond = std::ranges::any_of(job.operations(), [last](const Operation& operation) {
+    return operation.open() && operation.spec.sequence > last;
+  });
+  if (beyond || IsBeyond(job, last_iteration))
+    FailJob(job, {Code::kPeerLost, job.left_cause}, Found::kHere, now);
+}
+
+void Flow::LimitGradients(Job& job, std::uint64_t last_iteration, const Failure& failure,
+                          TimeNs now) {
+  if (!job.gradients || last_iteration >= job.last_iteration) return;
+  job.last_iteration = last_iteration;
+  job.left_cause = failure.text;
+  if (IsBeyond(job, last_iteration)) FailGradientsAlone(job, failure, now);
+}
+
+bool Flow::IsBeyond(const Job& job, std::uint64_t last) {
+  if (!job.gradients || !job.gradients->AnyOpen()) return false;
+  for (std::uint32_t tensor = 0; tensor < job.gradients->count(); ++tensor) {
+    if (job.gradients->posts(tensor).ranks != 0 && job.gradients->IterationOf(tensor) > last)
+      return true;
+  }
+  return false;
+}
+
+void Flow::Expire(Jobs& jobs, TimeNs now) {
+  if (now >= plans_.next_release()) plans_.Release(jobs, now);
+  if (now < next_deadline_) return;
+  next_deadline_ = kNever;
+  for (const std::unique_ptr<Job>& job : jobs) {
+    if (job->steering.frozen_since_ns != 0) continue;
+    for (Operation& operation : job->operations()) {
+      if (!operation.open() || operation.failure) continue;
+      if (operation.posts.deadline_ns > now) {
+        AddDeadline(operation.posts.deadline_ns);
+      } else {
+        Fail(*job, operation, DescribeTimeout(*job, operation, lanes_, now), now);
+      }
+    }
+    if (job->gradients && !job->gradients_failure) ExpireGradients(*job, now);
+  }
+}
+
+void Flow::ExpireGradients(Job& job, TimeNs now) {
+  for (std::uint32_t tensor = 0; tensor < job.gradients->count(); ++tensor) {
+    const TimeNs deadline_ns = job.gradients->posts(tensor).deadline_ns;
+    if (deadline_ns > now) {
+      AddDeadline(deadline_ns);
+      continue;
+    }
+    return FailGradients(job, DescribeTimeout(job, tensor, lanes_, now), now);
+  }
+}
+
+void Flow::PostponeJob(Job& job, TimeNs by_ns) {
+  for (Operation& operation : job.operations()) {
+    if (operation.open()) operation.posts.Postpone(by_ns);
+  }
+  if (job.gradients) job.gradients->PostponeDeadlines(by_ns);
+}
+
+void Flow::ResumeDeadlines(Job& job, TimeNs frozen_ns, TimeNs now) {
+  PostponeJob(job, frozen_ns);
+  next_deadline_ = std::min(next_deadline_, now);  // to be found again
+}
+
+void Flow::Postpone(Jobs& jobs, TimeNs by_ns) {
+  for (const std::unique_ptr<Job>& job : jobs) {
+    // Those of a job that is to be paused stand still as it is.
+    if (job->steering.frozen_since_ns == 0) PostponeJob(*job, by_ns);
+  }
+  if (next_deadline_ != kNever) next_deadline_ += by_ns;
+}
+
+UidUse& Flow::FindUse(std::uint32_t uid) {
+  for (const std::unique_ptr<UidUse>& use : uses_) {
+    if (use->uid == uid) return *use;
+  }
+  uses_.push_back(std::make_unique<UidUse>(UidUse{.uid = uid}));
+  return *uses_.back();
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,173 @@
+// The one way of what moves through the service. An operation, and a block of a job's plan, is a
+// work item (operation.h):
+//
+//   post       a rank's memory is ready                         intake.h
+//   ready      every local rank's is, and its turn has come     Flow::Begin, Plans::Advance
+//   cut        into blocks                                      blocks.h
+//   stage      of each block, on a lane                         blocks.h, Flow::StageEnded
+//   complete,
+//   fail or
+//   expire     once on every rank that posted                   Flow::End
+//
+// What the two differ in: an operation is posted by its number and fails alone; a block's gradients
+// are posted in any order, and what fails one ends them all.
+//
+// Owned and called by dispatch, on its thread.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "service/actor/outgoing.h"
+#include "service/actor/request.h"
+#include "service/dispatch/blocks/blocks.h"
+#include "service/dispatch/blocks/plans.h"
+#include "service/dispatch/blocks/settings.h"
+#include "service/dispatch/job/job.h"
+#include "service/dispatch/job/uid_use.h"
+#include "service/dispatch/messages.h"
+#include "service/dispatch/observe/events.h"
+#include "service/dispatch/observe/recorder.h"
+#include "service/mapping/messages.h"
+#include "service/peers/messages.h"
+#include "service/watch/board_writer.h"
+#include "service/watch/messages.h"
+
+namespace headrace::service {
+
+class Flow {
+ public:
+  Flow(std::vector<LanePort> lanes, BoardWriter& board, Outgoing<PeersMessage>& peers,
+       Outgoing<WatchMessage>& watch, Outgoing<MappingMessage>& mapping);
+
+  void AddJob(Job& job, TimeNs now);
+  void RemoveJob(Job& job, TimeNs now);
+
+  // The parts below it, for those above.
+  Lanes& lanes() { return lanes_; }
+  Blocks& blocks() { return blocks_; }
+  Recorder& recorder() { return recorder_; }
+  JobEvents& events() { return events_; }
+  SettingChanges& settings() { return settings_; }
+  Plans& plans() { return plans_; }
+
+  // Of jobs whose ranks are all here: of every so many iterations and operations what the ranks
+  // get is compared; 0: of none. Of others their leader decides.
+  void Verify(std::uint32_t every) { verify_ = every; }
+
+  void SetLayout(Job& job, Session& session, const struct SetLayout& message, TimeNs now);
+  void AcceptSwitch(Job& job, const SwitchPlan& message, TimeNs now);
+  // Memory for what goes to other nodes was pinned, or could not be.
+  void ScratchMade(Job& job, struct ScratchMade message, TimeNs now);
+  // The job's nodes have met: operations that only waited for that are ready.
+  void Form(Job& job, JobNodes nodes, TimeNs now);
+
+  // ---- ready ----
+  // Begins the operation, or shows whom it waits for.
+  void Begin(Job& job, Operation& operation, TimeNs now) {
+    if (IsReady(job, operation)) {
+      MakeReady(job, operation, now);
+    } else {
+      ShowGathering(job, operation);
+    }
+  }
+  // What was held back for the whole job begins, if it can.
+  void BeginHeldBack(Job& job, TimeNs now);
+  // Who is attached has changed: shows what the job's operations wait for now.
+  void ShowGatheringAgain(Job& job);
+
+  // ---- stages ----
+  // A lane reports the end of a stage.
+  void StageEnded(Job& job, const transport::Completion& completion, TimeNs now);
+
+  // ---- ends ----
+  // The completion word of one record of a rank; null failure: it ended well.
+  void CompleteRecord(Job& job, std::uint32_t rank, std::uint64_t record, const Failure* failure);
+  // Every work item ends here: the ranks that wait for it are told, it is counted and recorded, and
+  // its place is given back.
+  void End(Job& job, Operation& operation, TimeNs now);
+
+  // What went wrong with the work item ends it, or, of a plan's block, all gradients; or, where
+  // other nodes take part in it, the job.
+  void Fail(Job& job, Operation& operation, Failure failure, TimeNs now);
+  // The same of what a job's gradients cannot go on with.
+  void FailGradients(Job& job, const Failure& failure, TimeNs now);
+  // Every gradient that is open, and every later one, on this node. They are told as soon as no
+  // lane writes to them any more. The first cause stays.
+  void FailGradientsAlone(Job& job, const Failure& failure, TimeNs now);
+  // The job cannot go on: ends everything that is open and refuses what comes. The first cause
+  // stays. A failure that was found here is told to peers, for the other nodes to hear of it.
+  enum class Found : std::uint8_t { kHere, kElsewhere };
+  void FailJob(Job& job, Failure failure, Found found, TimeNs now);
+  // Ends the job's open operations for which `which` holds.
+  enum class Which : std::uint8_t { kAll, kNotPostedBy };
+  void FailOpen(Job& job, Which which, std::uint32_t rank, const Failure& failure, TimeNs now);
+  // Takes the work item from its lanes and ends it, without an event: more of them may follow.
+  void Withdraw(Job& job, Operation& operation, const Failure& failure, TimeNs now);
+  // What is open and comes after the drain's limits ends alone.
+  void RefuseBeyond(Job& job, const DrainNotes& drain, const Failure& failure, TimeNs now);
+  // A rank has left after operation `last` and iteration `last_iteration`: later ones cannot be
+  // carried out.
+  void LimitTo(Job& job, std::uint64_t last, std::uint64_t last_iteration, const std::string& cause,
+               TimeNs now);
+  // The same of a job on this node alone, where operations that the rank has posted go on.
+  void LimitGradients(Job& job, std::uint64_t last_iteration, const Failure& failure, TimeNs now);
+
+  // ---- deadlines ----
+  // Something is open until then.
+  void AddDeadline(TimeNs deadline_ns) { next_deadline_ = std::min(next_deadline_, deadline_ns); }
+  // Ends what is past its deadline, and lets go what was held until now; afterwards next_deadline()
+  // is exact.
+  void Expire(Jobs& jobs, TimeNs now);
+  // Not later than the earliest deadline of what is open, the end of a hold, or when a job's limit
+  // lets a stage go; kNever when there is none.
+  TimeNs next_deadline() const {
+    return std::min({next_deadline_, plans_.next_release(), blocks_.next_time()});
+  }
+  // Deadlines of everything open move by that much.
+  void Postpone(Jobs& jobs, TimeNs by_ns);
+  // The job's deadlines, which stood still for that long, go on.
+  void ResumeDeadlines(Job& job, TimeNs frozen_ns, TimeNs now);
+
+  static JobId JobOf(std::uint64_t token) { return StageName::Unpack(token).job; }
+
+ private:
+  // Whether every local rank has posted the operation and nothing else holds it back.
+  static bool IsReady(const Job& job, const Operation& operation) {
+    return job.formed() && operation.posts.ready() == job.local_ranks() &&
+           job.steering.MayBegin(operation.spec.sequence);
+  }
+  void MakeReady(Job& job, Operation& operation, TimeNs now);
+  void ShowGathering(Job& job, Operation& operation);
+  void FailAlone(Job& job, Operation& operation, Failure failure, TimeNs now);
+  // Tells the ranks that have posted the operation.
+  void CompleteOperation(Job& job, Operation& operation);
+  // Tells the ranks of the gradients that end with the plan's block; returns whether its iteration
+  // has ended with it.
+  bool CompleteBlock(Job& job, const Operation& operation, TimeNs now);
+  void CompleteGradient(Job& job, std::uint32_t tensor, const Failure* failure);
+  void CompleteFailedGradients(Job& job);
+  void PostponeJob(Job& job, TimeNs by_ns);
+  void ExpireGradients(Job& job, TimeNs now);
+  // Whether ranks that are there still post gradients of an iteration that a rank which has left
+  // never will; `last` is that rank's last iteration.
+  static bool IsBeyond(const Job& job, std::uint64_t last);
+  UidUse& FindUse(std::uint32_t uid);
+
+  BoardWriter& board_;
+  Recorder recorder_;
+  JobEvents events_;
+  Lanes lanes_;
+  Blocks blocks_;
+  SettingChanges settings_;
+  Plans plans_;
+  Outgoing<PeersMessage>& peers_;
+  std::vector<std::unique_ptr<UidUse>> uses_;  // jobs point into them
+  std::uint32_t verify_ = 0;
+  TimeNs next_deadline_ = kNever;
+};
+
+}  // namespace headrace::service

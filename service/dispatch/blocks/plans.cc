@@ -1,0 +1,168 @@
+#include "service/dispatch/blocks/plans.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "ipc/base/check.h"
+
+namespace headrace::service {
+namespace {
+
+// The first iterations tell what the first real plan is made for; afterwards drift is looked for
+// once a window.
+constexpr std::uint64_t kFirstTimes = 3;
+constexpr std::uint64_t kSecondTimes = 6;
+// Of later iterations one in so many is shown on the board.
+constexpr std::uint64_t kShownEvery = 4;
+
+// Ranks of one node hand in GPUs' memory, all of them, or the host's.
+std::optional<Failure> CheckMemory(const Job& job, const Session& session) {
+  const std::int8_t device = session.gradients()->device;
+  for (std::uint32_t rank = 0; rank < job.world_size(); ++rank) {
+    const Session* const other = job.members()[rank].session.get();
+    if (other == nullptr || other == &session || other->gradients() == nullptr) continue;
+    const std::int8_t others = other->gradients()->device;
+    if ((device == transport::kHost) == (others == transport::kHost)) continue;
+    return Failure{Code::kMismatch,
+                   fmt::format("{} has its gradients {}, {} {}: the ranks of a node hand in GPUs' "
+                               "memory, all of them, or the host's",
+                               job.DescribeRank(rank), DescribeMemory(others),
+                               job.DescribeRank(session.identity().rank), DescribeMemory(device))};
+  }
+  return {};
+}
+
+}  // namespace
+
+std::optional<Failure> Plans::SetLayout(Job& job, Session& session,
+                                        const struct SetLayout& message) {
+  if (Status status = session.SetLayout(message.first, message.layout); !status) {
+    return Failure{
+        status.error().code(),
+        fmt::format("{}: {}", job.DescribeRank(session.identity().rank), status.error().text())};
+  }
+  if (job.gradients) return CheckMemory(job, session);
+  job.gradients = std::make_unique<Gradients>(message.layout, job.world_size());
+  recorder_.SetLayout(job);
+  if (job.failure) job.gradients_failure = job.failure;
+  rows_.Open(job);
+  return {};
+}
+
+void Plans::Offer(Job& job, const OfferPlan& message, TimeNs now) {
+  // One that could not be formed has failed, and has no use for a plan.
+  if (!job.gradients || job.gradients_failure || !job.formed()) return;
+  HR_CHECK(message.plan->blocks.size() > 0, job.id().value);
+  if (!job.times) {
+    job.times = std::make_unique<IterationTimes>(job.gradients->count(), job.local().size());
+    const bool several = job.nodes() != nullptr;
+    job.samples.resize(several ? 1 + job.nodes()->costs.size() : 1);
+  }
+  const std::uint64_t begun =
+      job.gradients->Offer(std::make_shared<const WirePlan>(
+                               MakeWirePlan(message.plan, message.hash, job.gradients->layout())),
+                           kSwitchSlack);
+  // One answer an offer: peers, which has no time to take them, offers nothing either.
+  peers_.Send(PlanTaken{job.id(), message.plan->version, begun});
+  rows_.ShowPlan(job);
+  rows_.ShowHead(job, now);
+}
+
+std::optional<Failure> Plans::AcceptSwitch(Job& job, const SwitchPlan& message, TimeNs now) {
+  if (!job.gradients || job.gradients_failure) return {};
+  if (!job.gradients->AcceptSwitch(message.version, message.from_iteration)) {
+    return Failure{
+        Code::kInternal,
+        fmt::format("plan {} cannot begin with iteration {}: it was not offered here, or "
+                    "the iteration has begun",
+                    message.version, message.from_iteration)};
+  }
+  Advance(job, now);
+  rows_.ShowPlan(job);
+  return {};
+}
+
+// The loop sees the head once more after each block that began: the last one of an iteration may
+// make the next plan due.
+void Plans::Advance(Job& job, TimeNs now) {
+  Gradients& gradients = *job.gradients;
+  if (!job.formed() || job.gradients_failure) return;
+  while (true) {
+    if (gradients.SwitchIfDue()) OnSwitched(job);
+    if (IsHeldBack(job, now)) break;
+    if (gradients.Head() == nullptr || gradients.Missing(job.local_ranks())) break;
+    if (!blocks_.HasRoom(job)) break;
+    Operation* const operation = gradients.Begin();
+    if (operation == nullptr) break;
+    Begin(job, *operation, now);
+  }
+  rows_.ShowHead(job, now);
+}
+
+void Plans::OnSwitched(Job& job) {
+  const std::uint32_t most = job.gradients->plan()->plan->in_flight_max;
+  blocks_.SetPlannedInFlightMax(job.id(), std::max(most, 1U));
+  rows_.OnSwitched(job);
+}
+
+bool Plans::IsHeldBack(Job& job, TimeNs now) {
+  Gradients& gradients = *job.gradients;
+  if (gradients.head_index() != 0) return false;
+  settings_.AtBorder(job, SettingChanges::NextOperation(job), now);
+  if (job.paused || !job.steering.MayBeginIteration(gradients.head_iteration())) return true;
+  if (job.hold.until_ns <= now) return false;
+  next_release_ = std::min(next_release_, job.hold.until_ns);
+  const bool could = gradients.Head() != nullptr && !gradients.Missing(job.local_ranks());
+  if (could && job.hold.since_ns == 0) job.hold.since_ns = now;
+  return true;
+}
+
+void Plans::Begin(Job& job, Operation& operation, TimeNs now) {
+  operation.first_rank = job.local().front();
+  operation.posts.ranks = job.local_ranks();
+  operation.posts.opened_ns = now;
+  operation.spec.device = job.DeviceOf(operation, operation.first_rank);
+  recorder_.ItemOpened(job, operation);
+  if (operation.index == 0) {
+    job.times->ResizeBlocks(operation.iteration, operation.plan->blocks.size());
+  }
+  job.times->block(operation.iteration, operation.index).ready_ns = now;
+  blocks_.Begin(job, operation, now);
+}
+
+void Plans::SetHold(Job& job, const Hold& hold, TimeNs now) {
+  job.hold = hold;
+  if (job.gradients) Advance(job, now);
+}
+
+void Plans::Release(const Jobs& jobs, TimeNs now) {
+  next_release_ = kNever;
+  for (const std::unique_ptr<Job>& job : jobs) {
+    if (job->hold.until_ns == 0 || !job->gradients) continue;
+    if (job->hold.until_ns <= now) {
+      const bool held =
+          job->hold.reason == ipc::WaitReason::kInterleaved && job->hold.since_ns != 0;
+      if (held) recorder_.Held(*job, now - job->hold.since_ns);
+      job->hold = {};
+    }
+    Advance(*job, now);
+  }
+}
+
+void Plans::EndIteration(Job& job, std::uint64_t iteration) {
+  job.times->EndIteration(iteration);
+  const bool first = iteration == kFirstTimes || iteration == kSecondTimes;
+  if (first || iteration % IterationTimes::kWindow == 0) {
+    // Peers that is that far behind has the last ones.
+    peers_.TrySend(TimesSeen{job.id(),
+                             job.times->Median(first ? kFirstTimes : IterationTimes::kWindow),
+                             lanes_.CostsOf(job)});
+  }
+  if (iteration > 2 * kShownEvery && iteration % kShownEvery != 0) return;
+  rows_.ShowPlan(job);
+  rows_.ShowBlocks(job, iteration);
+}
+
+}  // namespace headrace::service

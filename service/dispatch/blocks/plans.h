@@ -1,0 +1,72 @@
+// A job's plan on this node: offered, agreed, in force from one iteration on; and the head, which
+// is the block of it that begins next.
+//
+// Owned and called by the flow, on dispatch's thread. What the job cannot go on with is told by the
+// answers: what ends with it is the flow's business.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "service/actor/outgoing.h"
+#include "service/dispatch/blocks/blocks.h"
+#include "service/dispatch/blocks/settings.h"
+#include "service/dispatch/job/job.h"
+#include "service/dispatch/messages.h"
+#include "service/dispatch/observe/plan_rows.h"
+#include "service/dispatch/observe/recorder.h"
+#include "service/peers/messages.h"
+#include "service/watch/board_writer.h"
+
+namespace headrace::service {
+
+class Plans {
+ public:
+  Plans(Lanes& lanes, Blocks& blocks, BoardWriter& board, Recorder& recorder,
+        SettingChanges& settings, Outgoing<PeersMessage>& peers)
+      : rows_(board),
+        lanes_(lanes),
+        blocks_(blocks),
+        recorder_(recorder),
+        settings_(settings),
+        peers_(peers) {}
+
+  // A rank has handed in its layout. The job's ranks have been compared by whoever offers a plan.
+  [[nodiscard]] std::optional<Failure> SetLayout(Job& job, Session& session,
+                                                 const struct SetLayout& message);
+  void Offer(Job& job, const OfferPlan& message, TimeNs now);
+  // All nodes have agreed from which iteration on the offered plan holds.
+  [[nodiscard]] std::optional<Failure> AcceptSwitch(Job& job, const SwitchPlan& message,
+                                                    TimeNs now);
+
+  // Begins the blocks that can begin, and switches to the next plan where it is due.
+  void Advance(Job& job, TimeNs now);
+  // Every block of the iteration has ended.
+  void EndIteration(Job& job, std::uint64_t iteration);
+
+  // Keeps the first block of the next iteration from beginning; see Hold. One of no length lets it
+  // go.
+  void SetHold(Job& job, const Hold& hold, TimeNs now);
+  // Lets go what was held until now. Not later than next_release() there is something to let go.
+  void Release(const Jobs& jobs, TimeNs now);
+  TimeNs next_release() const { return next_release_; }
+
+  // What people see of it.
+  PlanRows& rows() { return rows_; }
+
+ private:
+  void OnSwitched(Job& job);
+  // Whether the head may not begin whatever its gradients say.
+  bool IsHeldBack(Job& job, TimeNs now);
+  void Begin(Job& job, Operation& operation, TimeNs now);
+
+  PlanRows rows_;
+  Lanes& lanes_;
+  Blocks& blocks_;
+  Recorder& recorder_;
+  SettingChanges& settings_;
+  Outgoing<PeersMessage>& peers_;
+  TimeNs next_release_ = kNever;
+};
+
+}  // namespace headrace::service

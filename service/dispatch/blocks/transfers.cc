@@ -1,0 +1,270 @@
+#include "service/dispatch/blocks/transfers.h"
+
+#include <utility>
+
+#include "ipc/base/check.h"
+#include "service/dispatch/blocks/cut.h"
+
+namespace headrace::service {
+namespace {
+
+// Blocks of one job that may be summed outside any rank's memory at one time.
+constexpr std::size_t kScratchBlocks = 8;
+
+// Where element `begin` of the operation lies; of a plan's block, whose elements are in runs, where
+// the rank's gradients begin.
+std::byte* MemoryOf(Job& job, const Operation& operation, std::uint32_t rank, std::uint64_t begin) {
+  if (operation.planned()) return job.members()[rank].session->gradients()->base;
+  std::byte* const start = job.memory(operation.spec.sequence, rank);
+  return start == nullptr ? nullptr : start + begin * SizeOf(operation.spec.dtype);
+}
+
+// Where this node's sum, or its copy of what travels, lies from element `begin` on.
+std::byte* SumOf(Job& job, const Operation& operation, const Block& block, std::uint64_t begin) {
+  if (block.scratch != nullptr) {
+    return block.scratch + (begin - block.range.begin) * SizeOf(operation.spec.dtype);
+  }
+  const bool rooted = operation.spec.kind != Collective::kAllReduce && job.IsHere(block.root);
+  return MemoryOf(job, operation, rooted ? block.root : job.local().front(), begin);
+}
+
+void AddMember(Job& job, const Operation& operation, std::uint32_t rank, std::uint64_t begin,
+               transport::Transfer& transfer) {
+  transfer.members[transfer.members_count] = MemoryOf(job, operation, rank, begin);
+  transfer.devices[transfer.members_count] = job.DeviceOf(operation, rank);
+  ++transfer.members_count;
+}
+
+// In the steps of the node a part has scratch of its own, or there is one part.
+void AddScratch(const Block& block, const Part& part, transport::Transfer& transfer) {
+  transfer.members[transfer.members_count] = block.scratch_on_gpus[block.PartOf(part)];
+  transfer.devices[transfer.members_count] = transport::kHost;
+  ++transfer.members_count;
+}
+
+void FillInNode(Job& job, const Operation& operation, const Block& block, const Part& part,
+                transport::Transfer& transfer) {
+  transfer.members_count = static_cast<std::uint32_t>(job.local().size());
+  for (std::uint32_t i = 0; i < job.local().size(); ++i) {
+    transfer.members[i] = MemoryOf(job, operation, job.local()[i], part.range.begin);
+    transfer.devices[i] = job.DeviceOf(operation, job.local()[i]);
+  }
+  if (job.nodes() == nullptr) {
+    if (operation.block_bytes == 0 || !IsParted(operation.spec.kind)) return;
+    // A block of one rank's part: only that rank gets the sum, or it is the one who has it.
+    const bool reduces = operation.spec.kind == Collective::kReduceScatter;
+    transfer.kind = reduces ? Collective::kReduce : Collective::kBroadcast;
+    transfer.root = block.root;
+    if (reduces) transfer.output = transfer.members[block.root];
+    return;
+  }
+  transfer.kind = Collective::kReduce;
+  transfer.root = 0;
+  transfer.output = SumOf(job, operation, block, part.range.begin);
+  // The division comes last, once the sum of all ranks is there.
+  if (transfer.reduction == Reduction::kAverage) transfer.reduction = Reduction::kSum;
+}
+
+void FillBetweenNodes(Job& job, const Operation& operation, const Block& block, const Part& part,
+                      transport::Transfer& transfer) {
+  transfer.group = job.id().value;
+  transfer.members_count = static_cast<std::uint32_t>(job.nodes()->data_nodes_count());
+  transfer.divisor = job.world_size();
+  // A rank may say any root where the collective has none; here it would have to be a node.
+  transfer.root = 0;
+  if (transfer.kind == Collective::kBarrier) return;
+  if (operation.spec.OnGpu()) {
+    // Between the steps of GPUs a block lies in one piece.
+    transfer.runs = {};
+    transfer.skip = 0;
+  }
+  if (block.from_gpus) {
+    // Lanes of GPUs come first, so the part's place is the number of the GPU.
+    transfer.members[job.nodes()->self] = block.scratch_on_gpus[block.PartOf(part)];
+    transfer.devices[job.nodes()->self] = static_cast<std::int8_t>(block.PartOf(part));
+  } else {
+    transfer.members[job.nodes()->self] = SumOf(job, operation, block, part.range.begin);
+  }
+  if (transfer.kind == Collective::kAllReduce) return;
+  transfer.root = NodeOf(*job.nodes(), block.root);
+  transfer.root_rank = block.root;
+  if (transfer.kind == Collective::kReduceScatter) {
+    transfer.kind = Collective::kReduce;
+    if (transfer.root == job.nodes()->self) transfer.output = transfer.members[job.nodes()->self];
+  } else {
+    transfer.kind = Collective::kBroadcast;
+  }
+}
+
+void FillToRanks(Job& job, const Operation& operation, const Block& block, const Part& part,
+                 transport::Transfer& transfer) {
+  const bool rooted = operation.spec.kind != Collective::kAllReduce && job.IsHere(block.root);
+  transfer.kind = Collective::kBroadcast;
+  transfer.members_count = static_cast<std::uint32_t>(job.local().size());
+  transfer.root = 0;
+  for (std::uint32_t i = 0; i < job.local().size(); ++i) {
+    transfer.members[i] = MemoryOf(job, operation, job.local()[i], part.range.begin);
+    if (rooted && job.local()[i] == block.root) transfer.root = i;
+  }
+}
+
+void FillVerify(Job& job, const Operation& operation, const Part& part,
+                transport::Transfer& transfer) {
+  transfer.kind = Collective::kBroadcast;
+  transfer.digest = true;
+  transfer.root = 0;
+  transfer.members_count = static_cast<std::uint32_t>(job.local().size());
+  for (std::uint32_t i = 0; i < job.local().size(); ++i) {
+    transfer.members[i] = MemoryOf(job, operation, job.local()[i], part.range.begin);
+  }
+}
+
+// The node's sum, or the data of the rank that has it, into scratch.
+void FillFromGpus(Job& job, const Operation& operation, const Block& block, const Part& part,
+                  transport::Transfer& transfer) {
+  transfer.root = 0;
+  if (!Reduces(operation.spec.kind)) {
+    transfer.kind = Collective::kBroadcast;
+    AddMember(job, operation, block.root, part.range.begin, transfer);
+    return AddScratch(block, part, transfer);
+  }
+  transfer.kind = Collective::kReduce;
+  // The division comes last, once the sum of all ranks is there.
+  if (transfer.reduction == Reduction::kAverage) transfer.reduction = Reduction::kSum;
+  for (const std::uint32_t rank : job.local())
+    AddMember(job, operation, rank, part.range.begin, transfer);
+  transfer.output = block.scratch_on_gpus[block.PartOf(part)];
+}
+
+// What other nodes have made of it, from scratch or from the rank that had it all along.
+void FillToGpus(Job& job, const Operation& operation, const Block& block, const Part& part,
+                transport::Transfer& transfer) {
+  transfer.kind = Collective::kBroadcast;
+  transfer.root = 0;
+  const bool rooted = operation.spec.kind != Collective::kAllReduce && job.IsHere(block.root);
+  const bool has_it = rooted && !Reduces(operation.spec.kind);
+  if (!has_it) AddScratch(block, part, transfer);
+  if (rooted) AddMember(job, operation, block.root, part.range.begin, transfer);
+  if (operation.spec.kind == Collective::kReduceScatter) return;
+  for (const std::uint32_t rank : job.local()) {
+    if (rooted && rank == block.root) continue;
+    AddMember(job, operation, rank, part.range.begin, transfer);
+  }
+}
+
+void GiveGpuScratch(Job& job, Block& block) {
+  for (std::size_t part = 0; part < kRailsMax; ++part) {
+    std::byte* const place = std::exchange(block.scratch_on_gpus[part], nullptr);
+    if (place == nullptr) continue;
+    job.ScratchOf(block)[block.from_gpus ? 1 + part : 0].Give(place);
+    block.scratch = nullptr;
+  }
+  block.from_gpus = false;
+}
+
+bool TakeGpuScratch(Job& job, const Operation& operation, Block& block) {
+  Job::GpuScratch& scratch = job.ScratchOf(block);
+  const std::size_t element_size = SizeOf(operation.spec.dtype);
+  block.from_gpus = CrossesFromGpus(operation.spec, *job.nodes());
+  if (!block.from_gpus) {
+    const Scratch::Place place =
+        scratch[0].Take(block.range.count * element_size, job.nodes()->block_bytes);
+    block.scratch = place.on_host;
+    block.scratch_on_gpus[0] = place.on_gpus;
+    return place.on_gpus != nullptr;
+  }
+  std::array<Range, kRailsMax> shares;
+  const std::uint32_t lanes_count = SharesOf(job, operation, block, shares);
+  bool complete = true;
+  for (std::uint32_t lane = 0; lane < lanes_count; ++lane) {
+    if (shares[lane].count == 0) continue;
+    const Scratch::Place place = scratch[1 + lane].Take(shares[lane].count * element_size,
+                                                        job.nodes()->block_bytes / lanes_count);
+    block.scratch_on_gpus[lane] = place.on_gpus;
+    complete = complete && place.on_gpus != nullptr;
+  }
+  if (!complete) GiveGpuScratch(job, block);
+  return complete;
+}
+
+}  // namespace
+
+transport::Transfer MakeTransfer(Job& job, const Operation& operation, const Block& block,
+                                 const Part& part) {
+  transport::Transfer transfer{.token = part.stage.token,
+                               .kind = operation.spec.kind,
+                               .dtype = operation.spec.dtype,
+                               .reduction = operation.spec.reduction,
+                               .root = operation.spec.root,
+                               .count = part.range.count,
+                               .position = block.position()};
+  if (operation.planned()) {
+    transfer.runs = operation.wire().runs;
+    transfer.skip = part.range.begin;
+  }
+  const bool by_scratch = job.nodes() != nullptr && operation.spec.OnGpu();
+  switch (block.step) {
+    case Step::kInNode:
+      if (by_scratch) {
+        FillFromGpus(job, operation, block, part, transfer);
+      } else {
+        FillInNode(job, operation, block, part, transfer);
+      }
+      break;
+    case Step::kBetweenNodes:
+      FillBetweenNodes(job, operation, block, part, transfer);
+      break;
+    case Step::kToRanks:
+      if (by_scratch) {
+        FillToGpus(job, operation, block, part, transfer);
+      } else {
+        FillToRanks(job, operation, block, part, transfer);
+      }
+      break;
+    case Step::kVerify:
+      FillVerify(job, operation, part, transfer);
+      break;
+    case Step::kDone:
+      HR_CHECK(false, block.sequence);
+  }
+  return transfer;
+}
+
+std::uint32_t SharesOf(const Job& job, const Operation& operation, const Block& block,
+                       std::array<Range, kRailsMax>& shares) {
+  const std::size_t element_size = SizeOf(operation.spec.dtype);
+  if (!block.from_gpus) return ShareOut(block.range, element_size, job.nodes()->costs, shares);
+  return ShareEvenly(block.range, element_size, job.nodes()->gpu_lanes,
+                     block.sequence + block.index, shares);
+}
+
+bool NeedsScratch(const Job& job, const Operation& operation, const Block& block) {
+  if (job.nodes() != nullptr && operation.spec.OnGpu()) return true;
+  return job.nodes() != nullptr && operation.spec.kind == Collective::kReduceScatter &&
+         job.local().size() > 1 && !job.IsHere(block.root);
+}
+
+bool TakeScratch(Job& job, const Operation& operation, Block& block) {
+  if (operation.spec.OnGpu()) return TakeGpuScratch(job, operation, block);
+  Job::HostScratch& host = job.host_scratch;
+  if (!host.memory) {
+    Result<Mapping> mapping = Mapping::Anonymous(kScratchBlocks * job.nodes()->block_bytes);
+    if (!mapping) return false;
+    host.memory = std::move(mapping).value();
+    for (std::size_t i = kScratchBlocks; i > 0; --i) {
+      host.free.push_back(host.memory.data() + (i - 1) * job.nodes()->block_bytes);
+    }
+  }
+  if (host.free.empty()) return false;
+  block.scratch = host.free.back();
+  host.free.pop_back();
+  return true;
+}
+
+void GiveScratch(Job& job, Block& block) {
+  GiveGpuScratch(job, block);
+  if (block.scratch == nullptr) return;
+  job.host_scratch.free.push_back(std::exchange(block.scratch, nullptr));
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,30 @@
+// Where the bytes of a block lie, and the transfer that carries one part of its step.
+//
+// A block of GPUs' memory goes to other nodes by way of scratch that all GPUs of the node reach, so
+// that each of them carries its share to and from there, and blocks pass their steps side by side.
+// Scratch is pinned memory of the host, one piece for a block, or lies on the GPUs that have lanes
+// to other nodes, a piece on each for its share of the block.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "service/dispatch/job/job.h"
+#include "transport/transport.h"
+
+namespace headrace::service {
+
+transport::Transfer MakeTransfer(Job& job, const Operation& operation, const Block& block,
+                                 const Part& part);
+// The shares of the block on the lanes between nodes; returns how many lanes there are.
+std::uint32_t SharesOf(const Job& job, const Operation& operation, const Block& block,
+                       std::array<Range, kRailsMax>& shares);
+
+// Whether a block needs scratch memory for this node's sum, which belongs to none of its ranks.
+bool NeedsScratch(const Job& job, const Operation& operation, const Block& block);
+// Gives the block such memory; false when all of it is in use, or still being made.
+bool TakeScratch(Job& job, const Operation& operation, Block& block);
+// Takes it back, if there is any, before the block is freed.
+void GiveScratch(Job& job, Block& block);
+
+}  // namespace headrace::service

@@ -1,0 +1,356 @@
+#include "service/dispatch/intake/intake.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+#include <vector>
+
+#include "ipc/base/check.h"
+#include "service/dispatch/intake/record_checks.h"
+#include "service/dispatch/job/overlap.h"
+
+namespace headrace::service {
+namespace {
+
+// The gradient of a record that was checked.
+std::uint32_t TensorOf(Job& job, std::uint32_t rank, const ipc::GradientRecord& record) {
+  return record.tensor - job.member(rank).session->gradients()->first.value;
+}
+
+std::size_t PlaceOf(const Job& job, std::uint32_t rank) {
+  const auto found = std::ranges::lower_bound(job.local(), rank);
+  return static_cast<std::size_t>(found - job.local().begin());
+}
+
+// What one service can do and several cannot.
+Status CheckBetweenNodes(const OperationSpec& spec, const Job& job) {
+  const bool real = spec.dtype == DType::kFloat32 || spec.dtype == DType::kFloat64 ||
+                    spec.dtype == DType::kFloat16 || spec.dtype == DType::kBFloat16;
+  if (!job.spans_nodes() || !Reduces(spec.kind) || spec.reduction != Reduction::kAverage || real) {
+    return {};
+  }
+  return Error(Code::kInvalidArgument,
+               fmt::format("averages of {} are not carried out between nodes, where their sums "
+                           "would not fit: post a sum and divide it",
+                           Name(spec.dtype)));
+}
+
+}  // namespace
+
+void Intake::Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now) {
+  ++board_.counters.records_read;
+  job.member(rank).posted = record.commit;
+  ++job.use->posts;
+  job.Changed();
+  // Whatever else flags say, it is an operation, so that the count of operations stays the same on
+  // every rank.
+  if ((record.flags & ~ipc::kRecordAwaitsWord) == ipc::kRecordIsGradient) {
+    return PostGradient(job, rank, std::bit_cast<ipc::GradientRecord>(record), now);
+  }
+  PostOperation(job, rank, record, now);
+}
+
+void Intake::PostOperation(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now) {
+  Member& member = job.member(rank);
+  const std::uint64_t sequence = ++member.operations;
+  Operation& operation = job.slot(sequence);
+  const bool found = operation.state != Operation::State::kFree;
+  if (found && operation.spec.sequence != sequence) {
+    const Failure behind = job.failure ? *job.failure : TooFarAhead(job, operation);
+    return flow_.CompleteRecord(job, rank, record.commit, &behind);
+  }
+  job.RecordOf(sequence, rank) = record.commit;
+  if ((record.flags & ipc::kRecordAwaitsWord) == 0) recorder_.Post(job, sequence, rank, now);
+  if (!found && !Open(job, operation, rank, record, now)) return;
+  operation.posts.ranks |= Bit(rank);
+  if (operation.state == Operation::State::kTombstone) return flow_.End(job, operation, now);
+  if (std::optional<Failure> over = OverQuota(job); over) {
+    return flow_.Fail(job, operation, std::move(*over), now);
+  }
+  Result<OperationSpec> spec = CheckRecord(record, *member.session);
+  if (!spec) {
+    ++board_.counters.records_refused;
+    return flow_.Fail(
+        job, operation,
+        {spec.error().code(),
+         fmt::format("{} posted a record that cannot be carried out as operation {}: {}",
+                     job.DescribeRank(rank), sequence, spec.error().text())},
+        now);
+  }
+  spec->sequence = sequence;
+  Join(job, operation, rank, *spec, record, now);
+}
+
+bool Intake::Open(Job& job, Operation& operation, std::uint32_t rank, const ipc::Record& record,
+                  TimeNs now) {
+  const std::uint64_t sequence = job.member(rank).operations;
+  if (job.failure) {
+    flow_.CompleteRecord(job, rank, record.commit, &*job.failure);
+    return false;
+  }
+  if (refusing_) {
+    const Failure refused{Code::kUnavailable, "the service is shutting down"};
+    if (job.spans_nodes()) flow_.FailJob(job, refused, Flow::Found::kHere, now);
+    flow_.CompleteRecord(job, rank, record.commit, &refused);
+    return false;
+  }
+  const bool trains =
+      job.gradients && (job.gradients->AnyOpen() || job.gradients->head_index() != 0);
+  if (!trains) flow_.settings().AtBorder(job, sequence, now);
+  operation = Operation{};
+  operation.state = Operation::State::kGathering;
+  operation.spec.sequence = sequence;
+  operation.first_rank = rank;
+  operation.posts.opened_ns = now;
+  operation.since_ns = now;
+  recorder_.ItemOpened(job, operation);
+  ++job.operations_open;
+  // Ranks that are past it already were told then that they are too far ahead.
+  for (std::uint32_t other = 0; other < job.world_size(); ++other) {
+    if (other != rank && job.member(other).operations >= sequence) operation.told |= Bit(other);
+  }
+  operation.posts.ranks = operation.told;
+  if (operation.told == 0) return true;
+  const auto refused = static_cast<std::uint32_t>(std::countr_zero(operation.told));
+  operation.posts.ranks |= Bit(rank);
+  flow_.Fail(job, operation,
+             {Code::kExhausted,
+              fmt::format("{} was {} operations ahead, so that its operation {} was refused",
+                          job.DescribeRank(refused), kOperationsMax, sequence)},
+             now);
+  return false;
+}
+
+Failure Intake::TooFarAhead(Job& job, const Operation& earlier) {
+  const std::string what = job.DescribeOperation(earlier);
+  if (job.formed() && earlier.posts.ranks == job.local_ranks()) {
+    // Only a client that does not wait for room in its ring comes here.
+    return {Code::kExhausted, fmt::format("posted {} operations ahead, while {} has not ended",
+                                          kOperationsMax, what)};
+  }
+  return {Code::kExhausted,
+          fmt::format("{} is {} operations behind: {} still waits for it",
+                      job.DescribeRank(job.FirstMissing(earlier.posts)), kOperationsMax, what)};
+}
+
+void Intake::Join(Job& job, Operation& operation, std::uint32_t rank, const OperationSpec& spec,
+                  const ipc::Record& record, TimeNs now) {
+  if (operation.first_rank == rank) operation.spec = spec;
+  if (!operation.spec.Matches(spec)) {
+    return flow_.Fail(job, operation,
+                      {Code::kMismatch, job.DescribeMismatch(operation, rank, spec)}, now);
+  }
+  job.memory(spec.sequence, rank) = spec.data;
+  job.device(spec.sequence, rank) = spec.device;
+  const bool awaits = (record.flags & ipc::kRecordAwaitsWord) != 0;
+  // Until its word is there it counts as not posted: a stream may have what comes before to wait
+  // for.
+  if (!awaits && !UseMemory(job, operation, rank, spec, now)) return;
+  if (awaits) operation.posts.awaited |= Bit(rank);
+  if (!awaits) recorder_.Take(job, operation, rank, spec.Bytes(), now);
+  operation.posts.deadline_ns =
+      std::min(operation.posts.deadline_ns, job.DeadlineOf(spec.timeout_ms, now));
+  flow_.AddDeadline(operation.posts.deadline_ns);
+  if (job.steering.drain.agreed && spec.sequence > job.steering.drain.operations) {
+    return flow_.Withdraw(job, operation, DrainedFailure(job), now);
+  }
+  if (spec.sequence > job.last_possible) {
+    return flow_.Fail(job, operation, {Code::kPeerLost, job.left_cause}, now);
+  }
+  if (Status status = CheckBetweenNodes(spec, job); !status) {
+    return flow_.Fail(job, operation,
+                      {status.error().code(),
+                       fmt::format("{} posted what cannot be carried out as operation {}: {}",
+                                   job.DescribeRank(rank), spec.sequence, status.error().text())},
+                      now);
+  }
+  if (awaits) Await(job, rank, record, spec.sequence);
+  flow_.Begin(job, operation, now);
+}
+
+bool Intake::UseMemory(Job& job, Operation& operation, std::uint32_t rank,
+                       const OperationSpec& spec, TimeNs now) {
+  if (std::optional<Failure> overlap = FindOverlap(job, rank, spec); overlap) {
+    ++board_.counters.records_refused;
+    flow_.Fail(job, operation, std::move(*overlap), now);
+    return false;
+  }
+  if (spec.Bytes() == 0) return true;
+  job.member(rank).open.Open(RangeOf(spec, rank));
+  operation.in_use |= Bit(rank);
+  return true;
+}
+
+void Intake::PostGradient(Job& job, std::uint32_t rank, const ipc::GradientRecord& record,
+                          TimeNs now) {
+  std::optional<Failure> refused = OverQuota(job);
+  if (!refused) refused = CheckAndPost(job, rank, record, now);
+  if (!refused) return;
+  flow_.CompleteRecord(job, rank, record.commit, &*refused);
+  flow_.FailGradients(job, *refused, now);
+}
+
+std::optional<Failure> Intake::CheckAndPost(Job& job, std::uint32_t rank,
+                                            const ipc::GradientRecord& record, TimeNs now) {
+  if (job.gradients_failure) return job.gradients_failure;
+  const Session& session = *job.member(rank).session;
+  const Result<std::uint32_t> tensor = CheckGradient(record, session);
+  if (!tensor) {
+    ++board_.counters.records_refused;
+    return Failure{tensor.error().code(),
+                   fmt::format("{} posted a gradient that cannot be moved: {}",
+                               job.DescribeRank(rank), tensor.error().text())};
+  }
+  Gradients& gradients = *job.gradients;
+  const std::uint64_t iteration = gradients.IterationOf(*tensor);
+  if (gradients.IsOpen(rank, *tensor)) {
+    ++board_.counters.records_refused;
+    return Failure{Code::kInvalidArgument,
+                   fmt::format("{} posted {} again before it had ended: wait for it first",
+                               job.DescribeRank(rank), job.DescribeGradient(*tensor))};
+  }
+  const DrainNotes& drain = job.steering.drain;
+  if (drain.agreed && iteration > drain.iterations) {
+    // This post alone: what is under way is to end well.
+    const Failure drained = DrainedFailure(job);
+    flow_.CompleteRecord(job, rank, record.commit, &drained);
+    return {};
+  }
+  if (iteration > job.last_iteration) return Failure{Code::kPeerLost, job.left_cause};
+  if (refusing_ && gradients.posts(*tensor).ranks == 0) {
+    return Failure{Code::kUnavailable, "the service is shutting down"};
+  }
+  const std::uint32_t timeout_ms =
+      record.timeout_ms != 0 ? record.timeout_ms : session.identity().timeout_ms;
+  const bool awaits = (record.flags & ipc::kRecordAwaitsWord) != 0;
+  if (!awaits) {
+    if (auto overlap = FindGradientOverlap(job, rank, *tensor); overlap) return overlap;
+  }
+  const TimeNs deadline_ns = job.DeadlineOf(timeout_ms, now);
+  gradients.Post(rank, *tensor, record.commit, awaits, now, deadline_ns);
+  flow_.AddDeadline(deadline_ns);
+  if (awaits) {
+    Await(job, rank, std::bit_cast<ipc::Record>(record), 0);
+  } else {
+    GradientReady(job, rank, *tensor, record, now);
+  }
+  return {};
+}
+
+std::optional<Failure> Intake::FindGradientOverlap(Job& job, std::uint32_t rank,
+                                                   std::uint32_t tensor) {
+  std::optional<Failure> overlap = FindOverlap(job, rank, tensor);
+  if (overlap) ++board_.counters.records_refused;
+  return overlap;
+}
+
+void Intake::GradientReady(Job& job, std::uint32_t rank, std::uint32_t tensor,
+                           const ipc::GradientRecord& record, TimeNs now) {
+  recorder_.PostGradient(job, rank, tensor, record, now);
+  if (job.times) {
+    job.times->Post(PlaceOf(job, rank), tensor, job.gradients->IterationOf(tensor), record);
+  }
+  flow_.plans().Advance(job, now);
+}
+
+std::optional<Failure> Intake::OverQuota(const Job& job) {
+  if (posts_per_uid_ == 0 || job.use->posts <= posts_per_uid_) return {};
+  ++board_.counters.quota_refusals;
+  return Failure{
+      Code::kExhausted,
+      fmt::format("uid {} has {} operations and gradients open on this node, which is all it may "
+                  "(operations_per_uid = {}): wait for some to end before posting more, or have "
+                  "operations_per_uid raised",
+                  job.use->uid, posts_per_uid_, posts_per_uid_)};
+}
+
+void Intake::Await(Job& job, std::uint32_t rank, const ipc::Record& record,
+                   std::uint64_t sequence) {
+  std::vector<AwaitedPost>& awaited = job.member(rank).awaited;
+  // Once: later ones find the memory.
+  if (awaited.capacity() < kAwaitedMax) awaited.reserve(kAwaitedMax);
+  if (awaited.size() == kAwaitedMax) {
+    const std::size_t dropped = std::erase_if(
+        awaited, [&](const AwaitedPost& post) { return !IsAwaited(job, rank, post); });
+    job.awaited -= dropped;
+    awaited_ -= dropped;
+  }
+  HR_CHECK(awaited.size() < kAwaitedMax, rank);
+  awaited.push_back({.record = record, .sequence = sequence});
+  ++job.awaited;
+  ++awaited_;
+}
+
+bool Intake::IsAwaited(Job& job, std::uint32_t rank, const AwaitedPost& post) {
+  if (post.sequence == 0) {
+    const Session::Gradients& gradients = *job.member(rank).session->gradients();
+    return job.gradients->IsAwaited(rank, post.record.tensor - gradients.first.value,
+                                    post.record.commit);
+  }
+  const Operation& operation = job.slot(post.sequence);
+  return operation.open() && operation.spec.sequence == post.sequence && !operation.failure &&
+         operation.posts.Awaits(rank);
+}
+
+bool Intake::LookAtReadyWords(Jobs& jobs, TimeNs now) {
+  if (awaited_ == 0) return false;
+  looked_ns_ = now;
+  bool any = false;
+  for (const std::unique_ptr<Job>& job : jobs) {
+    if (job->awaited == 0) continue;
+    for (std::uint32_t rank = 0; rank < job->world_size(); ++rank) {
+      any |= LookAtReadyWordsOf(*job, rank, now);
+    }
+  }
+  return any;
+}
+
+// In the order of the records. What a rank's end or a failure has settled is forgotten here.
+bool Intake::LookAtReadyWordsOf(Job& job, std::uint32_t rank, TimeNs now) {
+  Member& member = job.member(rank);
+  std::size_t kept = 0;
+  bool any = false;
+  for (std::size_t i = 0; i < member.awaited.size(); ++i) {
+    const AwaitedPost post = member.awaited[i];
+    if (member.session == nullptr || !IsAwaited(job, rank, post)) continue;
+    if (!member.session->IsReady(post.record.commit)) {
+      member.awaited[kept++] = post;
+      continue;
+    }
+    MarkReady(job, rank, post, now);
+    any = true;
+  }
+  const std::size_t settled = member.awaited.size() - kept;
+  member.awaited.resize(kept);
+  job.awaited -= settled;
+  awaited_ -= settled;
+  return any || settled > 0;
+}
+
+void Intake::MarkReady(Job& job, std::uint32_t rank, const AwaitedPost& post, TimeNs now) {
+  job.Changed();
+  if (post.sequence == 0) {
+    auto record = std::bit_cast<ipc::GradientRecord>(post.record);
+    const std::uint32_t tensor = TensorOf(job, rank, record);
+    if (const auto overlap = FindGradientOverlap(job, rank, tensor); overlap) {
+      return flow_.FailGradients(job, *overlap, now);
+    }
+    job.gradients->MarkReady(rank, tensor, now);
+    // When the host posted it says nothing of when the GPU had it.
+    record.posted_ns = static_cast<std::uint64_t>(now);
+    return GradientReady(job, rank, tensor, record, now);
+  }
+  Operation& operation = job.slot(post.sequence);
+  OperationSpec spec = operation.spec;
+  spec.tensor = TensorId{post.record.tensor};
+  spec.data = job.memory(post.sequence, rank);
+  if (!UseMemory(job, operation, rank, spec, now)) return;
+  operation.posts.MarkReady(rank, now);
+  recorder_.Post(job, post.sequence, rank, now);
+  recorder_.Take(job, operation, rank, operation.spec.Bytes(), now);
+  if (operation.state == Operation::State::kGathering) flow_.Begin(job, operation, now);
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,86 @@
+// From a record that was read from a rank's ring to a post: checks it, finds what it posts, and,
+// once the rank's memory is ready, gives it to the flow.
+//
+// A post may await a word of the rank's GPU: it is read and checked with its record, and open from
+// then on, so that it times out and fails like others; it is ready, and by that posted for whoever
+// waits or measures, once the word was seen.
+//
+// Owned and called by dispatch, on its thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "ipc/records.h"
+#include "service/dispatch/blocks/flow.h"
+#include "service/dispatch/job/job.h"
+#include "service/watch/board_writer.h"
+
+namespace headrace::service {
+
+class Intake {
+ public:
+  // Both outlive it.
+  Intake(Flow& flow, BoardWriter& board) : flow_(flow), recorder_(flow.recorder()), board_(board) {}
+
+  // Posts that one uid may have open at a time; 0: any number.
+  void LimitPosts(std::uint64_t per_uid) { posts_per_uid_ = per_uid; }
+  // From now on no new operation is accepted.
+  void RefuseNew() { refusing_ = true; }
+  void RemoveJob(const Job& job) { awaited_ -= job.awaited; }
+
+  // A record that was read from the ring of `rank`.
+  void Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now);
+
+  // Looks at the ready words that records await; what they say is ready counts as posted now.
+  // Returns whether there was any.
+  bool LookAtReadyWords(Jobs& jobs, TimeNs now);
+  // When to look at them again: no GPU wakes anybody. kNever while none is awaited.
+  TimeNs next_look_at_words() const { return awaited_ == 0 ? kNever : looked_ns_ + kWordsEvery; }
+
+ private:
+  // While anything is awaited and nothing else happens. The turns in between look as well.
+  static constexpr TimeNs kWordsEvery = 30 * kMicrosecond;
+
+  void PostOperation(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now);
+  // The operation in a free slot; or nothing, when it was refused before it began.
+  bool Open(Job& job, Operation& operation, std::uint32_t rank, const ipc::Record& record,
+            TimeNs now);
+  // What the rank learns whose slot is still in use by an operation a whole ring before.
+  static Failure TooFarAhead(Job& job, const Operation& earlier);
+  void Join(Job& job, Operation& operation, std::uint32_t rank, const OperationSpec& spec,
+            const ipc::Record& record, TimeNs now);
+  // Notes that the operation uses the rank's memory from now on. Returns false when another open
+  // post uses it: the operation has failed then.
+  bool UseMemory(Job& job, Operation& operation, std::uint32_t rank, const OperationSpec& spec,
+                 TimeNs now);
+
+  void PostGradient(Job& job, std::uint32_t rank, const ipc::GradientRecord& record, TimeNs now);
+  // Why the gradient is refused, and the job's gradients with it.
+  std::optional<Failure> CheckAndPost(Job& job, std::uint32_t rank,
+                                      const ipc::GradientRecord& record, TimeNs now);
+  std::optional<Failure> FindGradientOverlap(Job& job, std::uint32_t rank, std::uint32_t tensor);
+  // The rank's memory of the gradient is ready.
+  void GradientReady(Job& job, std::uint32_t rank, std::uint32_t tensor,
+                     const ipc::GradientRecord& record, TimeNs now);
+
+  // Why the owner of the job may not have another post open.
+  std::optional<Failure> OverQuota(const Job& job);
+
+  // ---- ready words ----
+  void Await(Job& job, std::uint32_t rank, const ipc::Record& record, std::uint64_t sequence);
+  bool LookAtReadyWordsOf(Job& job, std::uint32_t rank, TimeNs now);
+  // Whether the post is still waited for.
+  static bool IsAwaited(Job& job, std::uint32_t rank, const AwaitedPost& post);
+  void MarkReady(Job& job, std::uint32_t rank, const AwaitedPost& post, TimeNs now);
+
+  Flow& flow_;
+  Recorder& recorder_;
+  BoardWriter& board_;
+  std::uint64_t posts_per_uid_ = 0;
+  std::uint64_t awaited_ = 0;  // of all jobs
+  TimeNs looked_ns_ = 0;       // at ready words
+  bool refusing_ = false;
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,179 @@
+#include "service/dispatch/intake/record_checks.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <span>
+
+namespace headrace::service {
+namespace {
+
+Error Invalid(const char* field, std::uint64_t value, const std::string& expected) {
+  return Error(Code::kInvalidArgument,
+               fmt::format("record field {} is {}: {}", field, value, expected));
+}
+
+Status CheckNumbers(const ipc::Record& record, std::uint32_t world_size) {
+  if (!IsCollective(record.kind)) return Invalid("kind", record.kind, "not a collective");
+  if (!IsDType(record.dtype)) return Invalid("dtype", record.dtype, "not an element type");
+  if (!IsReduction(record.reduction)) {
+    return Invalid("reduction", record.reduction, "not a reduction");
+  }
+  if ((record.flags & ~ipc::kRecordAwaitsWord) != 0) {
+    return Invalid("flags", record.flags, "not known");
+  }
+  if (record.reserved0 != 0) return Invalid("reserved0", record.reserved0, "must be 0");
+  if (record.reserved1 != 0) return Invalid("reserved1", record.reserved1, "must be 0");
+  if (record.root >= world_size) {
+    return Invalid("root", record.root, fmt::format("the job has {} ranks", world_size));
+  }
+  if (record.timeout_ms > kTimeoutMsMax) {
+    return Invalid("timeout_ms", record.timeout_ms, fmt::format("at most {}", kTimeoutMsMax));
+  }
+  return {};
+}
+
+// Where the named tensor or segment lies; also fills posted.segment and checks the dtype.
+Result<std::span<std::byte>> FindMemory(const ipc::Record& record, const Session& session,
+                                        OperationSpec& spec) {
+  if (record.tensor == ipc::kNoTensor) {
+    spec.segment = SegmentId{record.segment};
+    const std::span<std::byte> memory = session.FindSegment(spec.segment);
+    if (memory.empty()) {
+      return Error(Code::kNotFound,
+                   fmt::format("record names segment {}, which is not registered", record.segment));
+    }
+    return memory;
+  }
+  spec.tensor = TensorId{record.tensor};
+  const Tensor* tensor = session.FindTensor(spec.tensor);
+  if (tensor == nullptr) {
+    return Error(Code::kNotFound,
+                 fmt::format("record names tensor {}, which is not registered", record.tensor));
+  }
+  if (tensor->dtype != spec.dtype) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("record says {}, but tensor {} \"{}\" was registered as {}",
+                             Name(spec.dtype), record.tensor, tensor->name, Name(tensor->dtype)));
+  }
+  spec.segment = tensor->segment;
+  const std::span<std::byte> memory = session.FindSegment(tensor->segment);
+  // A client may release a segment and register tensors in it at the same time.
+  if (tensor->offset > memory.size() || tensor->Bytes() > memory.size() - tensor->offset) {
+    return Error(Code::kNotFound,
+                 fmt::format("record names tensor {} \"{}\", whose segment {} is not there",
+                             record.tensor, tensor->name, tensor->segment.value));
+  }
+  return memory.subspan(tensor->offset, tensor->Bytes());
+}
+
+Status CheckRange(const ipc::Record& record, const OperationSpec& spec, std::uint64_t memory_size) {
+  const std::uint64_t element = SizeOf(spec.dtype);
+  if (record.offset % element != 0) {
+    return Invalid("offset", record.offset,
+                   fmt::format("not a multiple of the element size {}", element));
+  }
+  if (record.offset > memory_size || record.count > (memory_size - record.offset) / element) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("record asks for {} elements of {} at byte {}, beyond the end of its "
+                             "memory of {} bytes",
+                             record.count, Name(spec.dtype), record.offset, memory_size));
+  }
+  return {};
+}
+
+// Only a GPU writes ready words, and only for a GPU's sake does the service keep looking for them.
+bool Awaits(std::uint8_t flags) { return (flags & ipc::kRecordAwaitsWord) != 0; }
+
+Error NobodyWrites(std::uint8_t flags, const std::string& memory) {
+  return Invalid(
+      "flags", flags,
+      fmt::format("kRecordAwaitsWord waits for a GPU, and {}: post it once the memory is "
+                  "ready, without that flag",
+                  memory));
+}
+
+}  // namespace
+
+Result<OperationSpec> CheckRecord(const ipc::Record& record, const Session& session) {
+  const std::uint32_t world_size = session.identity().world_size;
+  if (Status status = CheckNumbers(record, world_size); !status) return status.error();
+  OperationSpec spec{
+      .sequence = record.commit,
+      .kind = static_cast<Collective>(record.kind),
+      .dtype = static_cast<DType>(record.dtype),
+      .reduction = static_cast<Reduction>(record.reduction),
+      .root = record.root,
+      .count = record.count,
+      .segment = {},
+      .timeout_ms = record.timeout_ms != 0 ? record.timeout_ms : session.identity().timeout_ms};
+  if (spec.kind == Collective::kBarrier) {
+    if (record.count != 0) return Invalid("count", record.count, "a barrier moves nothing");
+    if (Awaits(record.flags) && !session.HasDeviceMemory()) {
+      return NobodyWrites(record.flags, "no segment of the session is of one");
+    }
+    return spec;
+  }
+  if (IsParted(spec.kind) && record.count % world_size != 0) {
+    return Invalid("count", record.count,
+                   fmt::format("{} divides it among {} ranks: pad it to a multiple",
+                               Name(spec.kind), world_size));
+  }
+  const Result<std::span<std::byte>> memory = FindMemory(record, session, spec);
+  if (!memory) return memory.error();
+  if (Status status = CheckRange(record, spec, memory->size()); !status) return status.error();
+  spec.data = memory->data() + record.offset;
+  const std::int8_t device = session.DeviceOf(spec.segment);
+  if (Awaits(record.flags) && device == transport::kHost) {
+    return NobodyWrites(record.flags,
+                        fmt::format("segment {} is memory of the host", spec.segment.value));
+  }
+  if (spec.count != 0) spec.device = device;
+  return spec;
+}
+
+Result<std::uint32_t> CheckGradient(const ipc::GradientRecord& record, const Session& session) {
+  const Session::Gradients* const gradients = session.gradients();
+  if (gradients == nullptr) {
+    return Error(Code::kInvalidArgument,
+                 "record is of a gradient, and the session has handed in no layout");
+  }
+  const Layout& layout = *gradients->layout;
+  if ((record.flags & ~ipc::kRecordAwaitsWord) != ipc::kRecordIsGradient) {
+    return Invalid("flags", record.flags, "not known");
+  }
+  if (record.kind != static_cast<std::uint8_t>(Collective::kAllReduce)) {
+    return Invalid("kind", record.kind, "gradients are reduced");
+  }
+  if (record.tensor < gradients->first.value ||
+      record.tensor - gradients->first.value >= layout.tensors.size()) {
+    return Invalid("tensor", record.tensor, "not one of the layout");
+  }
+  const std::uint32_t tensor = record.tensor - gradients->first.value;
+  if (record.dtype != static_cast<std::uint8_t>(layout.dtype)) {
+    return Invalid("dtype", record.dtype, "not that of the layout");
+  }
+  if (record.reduction != static_cast<std::uint8_t>(layout.reduction)) {
+    return Invalid("reduction", record.reduction, "not that of the layout");
+  }
+  if (record.count != layout.tensors[tensor].count) {
+    return Invalid(
+        "count", record.count,
+        fmt::format("gradient {} has {} elements", tensor, layout.tensors[tensor].count));
+  }
+  if (record.timeout_ms > kTimeoutMsMax) {
+    return Invalid("timeout_ms", record.timeout_ms, fmt::format("at most {}", kTimeoutMsMax));
+  }
+  if (record.reserved0 != 0) return Invalid("reserved0", record.reserved0, "must be 0");
+  for (const std::uint64_t time_ns : {record.forward_ns, record.waited_ns}) {
+    if (time_ns <= ipc::kGradientTimeMax) continue;
+    return Invalid(time_ns == record.forward_ns ? "forward_ns" : "waited_ns", time_ns,
+                   fmt::format("at most {}", ipc::kGradientTimeMax));
+  }
+  if (Awaits(record.flags) && gradients->device == transport::kHost) {
+    return NobodyWrites(record.flags, "the layout is memory of the host");
+  }
+  return tensor;
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,272 @@
+// What dispatch knows of one job: its attached ranks and the operations that are open.
+//
+// An operation is the same number on every rank: the ranks of a job post the same operations in the
+// same order (gradients of a layout are not counted among them: gradients.h). It opens with the
+// first post, is ready when every rank has posted it, and ends on each rank exactly once. One that
+// ends early (error, timeout) stays as a tombstone until every rank has posted it, so that
+// latecomers learn the same cause.
+//
+// A job may have ranks on other nodes. Then what is said here of "every rank" goes for those of
+// this node, once it is known which they are (nodes()), and what ends an operation early ends the
+// job on all nodes, because the others cannot go on without it.
+//
+// Plain data and rules; the actor around it (dispatch.h) does the queueing and the telling.
+#pragma once
+
+#include <array>
+#include <boost/circular_buffer.hpp>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ipc/base/clock.h"
+#include "ipc/base/error.h"
+#include "ipc/base/ids.h"
+#include "ipc/board_layout.h"
+#include "service/dispatch/job/block.h"
+#include "service/dispatch/job/gradients.h"
+#include "service/dispatch/job/iteration_times.h"
+#include "service/dispatch/job/lane_samples.h"
+#include "service/dispatch/job/open_ranges.h"
+#include "service/dispatch/job/operation.h"
+#include "service/dispatch/job/operation_spec.h"
+#include "service/dispatch/job/scratch.h"
+#include "service/dispatch/job/steering_notes.h"
+#include "service/dispatch/job/uid_use.h"
+#include "service/schedule/queue.h"
+#include "service/session/nodes.h"
+#include "service/session/session.h"
+#include "transport/transport.h"
+
+namespace headrace::service {
+
+struct JobRecord;
+
+inline constexpr std::uint64_t kOperationsMax = ipc::kOperationsMax;  // open, per job
+
+// A record that was read and checked and counts as posted once its ready word says so.
+struct AwaitedPost {
+  ipc::Record record;
+  std::uint64_t sequence = 0;  // of its operation; 0: it is a gradient
+};
+// Of one rank. Each is an operation in a slot of its own, or a gradient of the layout.
+inline constexpr std::size_t kAwaitedMax = kOperationsMax + kLayoutTensorsMax;
+
+// One rank of the job.
+struct Member {
+  std::unique_ptr<Session> session;  // null before it attaches and after it was discarded
+  bool gone = false;                 // its lease has ended; memory waits for open operations
+  std::uint64_t posted = 0;          // records read
+  std::uint64_t ended = 0;           // completions written
+  std::uint64_t operations = 0;      // posted by them; the rest are gradients
+  std::vector<AwaitedPost> awaited;  // in the order of its records
+  OpenRanges open;                   // of its operations
+};
+
+// Keeps the first block of the plan's next iteration from beginning before a time.
+struct Hold {
+  TimeNs until_ns = 0;  // 0: nothing is held; kNever: until somebody releases it
+  ipc::WaitReason reason = ipc::WaitReason::kNone;
+  std::uint64_t argument = 0;
+  TimeNs since_ns = 0;  // the block could have begun; 0: it could not yet
+};
+
+class Job {
+ public:
+  Job(const SessionIdentity& identity, TimeNs now);
+
+  JobId id() const { return id_; }
+  const std::string& name() const { return name_; }
+  std::uint32_t world_size() const { return static_cast<std::uint32_t>(members_.size()); }
+  // The ranks whose posts an operation waits for: those of this node.
+  RankMask local_ranks() const { return local_ranks_; }
+  // Their numbers, growing.
+  const std::vector<std::uint32_t>& local() const { return local_; }
+
+  // Whether the job's nodes meet at a rendezvous, and whether they have.
+  bool spans_nodes() const { return !rendezvous_.empty(); }
+  bool formed() const { return formed_; }
+  // Whether all of its ranks have come, on all of its nodes; some may have left since.
+  bool HasMet() const;
+  // kCorrupt, and the job as it was, when `nodes` is none (CheckNodes), does not have the ranks
+  // that are attached here, or the job has begun.
+  Status Form(JobNodes nodes);
+  // The nodes among which blocks travel; null while that is not known and when all ranks are here.
+  const JobNodes* nodes() const { return nodes_ ? &*nodes_ : nullptr; }
+  TimeNs opened_ns() const { return opened_ns_; }
+  std::uint32_t owner_uid() const { return owner_uid_; }
+  std::uint32_t epoch() const { return epoch_; }
+  // One of its ranks was in more epochs before than those that came earlier.
+  void RaiseEpoch(std::uint32_t epoch);
+  // How often its ranks have come back after they had lost it: epochs of several nodes also grow by
+  // what else their leader leads, this does not.
+  std::uint32_t restarts() const { return restarts_; }
+
+  // Something of it, or of its ranks, that people see has changed; and how often that was so.
+  void Changed() { ++changes_; }
+  std::uint64_t changes() const { return changes_; }
+
+  Member& member(std::uint32_t rank) { return members_[rank]; }
+  std::vector<Member>& members() { return members_; }
+  const std::vector<Member>& members() const { return members_; }
+  std::uint32_t attached() const;
+  RankMask attached_ranks() const;
+  bool HasSessions() const;
+  // Whether anything was posted that has not ended.
+  bool busy() const { return operations_open > 0 || (gradients && gradients->AnyOpen()); }
+  // Iterations of which the rank has posted every gradient: none while no rank has a layout.
+  std::uint64_t IterationsOf(std::uint32_t rank) const {
+    return gradients ? gradients->IterationsOf(rank) : 0;
+  }
+
+  // The operation in the slot of `sequence`; it may be free or belong to another sequence.
+  Operation& slot(std::uint64_t sequence) {
+    return (sequence & kPlannedSequence) != 0 ? gradients->operation(sequence)
+                                              : operations_[sequence % kOperationsMax];
+  }
+  std::array<Operation, kOperationsMax>& operations() { return operations_; }
+  // Where rank `rank`'s memory of the operation in that slot is kept.
+  std::byte*& memory(std::uint64_t sequence, std::uint32_t rank) {
+    return memory_[(sequence % kOperationsMax) * members_.size() + rank];
+  }
+
+  // The GPU it is on, or transport::kHost.
+  std::int8_t& device(std::uint64_t sequence, std::uint32_t rank) {
+    return devices_[(sequence % kOperationsMax) * members_.size() + rank];
+  }
+  std::int8_t DeviceOf(const Operation& operation, std::uint32_t rank);
+
+  // The number of the record by which `rank` posted the operation in that slot.
+  std::uint64_t& RecordOf(std::uint64_t sequence, std::uint32_t rank) {
+    return records_[(sequence % kOperationsMax) * members_.size() + rank];
+  }
+
+  // The lowest rank that has not posted it; one that is attached before one that is not.
+  std::uint32_t FirstMissing(const Posts& posts) const;
+  // The lowest rank whose GPU has not come so far, if that is all that is waited for.
+  std::optional<std::uint32_t> FirstAwaited(const Posts& posts) const;
+  // Who is waited for: "rank 1 (pid 12) has not posted", or "the GPU of rank 1 (pid 12) has not
+  // come as far as". What it is follows.
+  std::string DescribeMissing(const Posts& posts) const;
+
+  // A free block of the pool; null when all are in use. Its place goes into stage tokens.
+  Block* TakeBlock();
+  bool has_free_blocks() const { return !free_blocks_.empty(); }
+  void FreeBlock(Block& block);
+  std::uint32_t PlaceOf(const Block& block) const {
+    return static_cast<std::uint32_t>(&block - blocks_.data());
+  }
+  Block& block(std::uint32_t place) { return blocks_.at(place); }
+  std::vector<Block>& blocks() { return blocks_; }
+  // Whether what the operation leaves is compared: it is the same on every rank, its turn has come,
+  // and there is somebody to compare with. GPUs' memory is not.
+  bool Verifies(const Operation& operation) const;
+  // "what rank 3 (pid 12) has got in block 2 of iteration 400 is not what rank 2 (pid 11) has got"
+  std::string DescribeDifference(const Operation& operation, const Block& block,
+                                 std::uint64_t differing) const;
+  // Memory for blocks of GPUs that go to other nodes, by order of blocks: the host's first, then
+  // that of the GPU of each lane.
+  using GpuScratch = std::array<Scratch, 1 + kRailsMax>;
+  std::array<GpuScratch, 2> gpu_scratch;
+  // Likewise for sums of the host's memory that belong to no rank of this node.
+  struct HostScratch {
+    Mapping memory;  // untouched, and so without memory, until a block needs it
+    std::vector<std::byte*> free;
+  };
+  HostScratch host_scratch;
+  GpuScratch& ScratchOf(const Block& block) {
+    return gpu_scratch[static_cast<std::size_t>(block.order())];
+  }
+  // Whether the block's rank, where the collective has one, is of this node.
+  bool IsRootHere(const Block& block) const { return IsHere(block.root); }
+  bool IsHere(std::uint32_t rank) const { return (local_ranks_ & Bit(rank)) != 0; }
+  // "rank 2 (pid 77) posted all_reduce of ... as operation 9; rank 0 (pid 75) posted ..."
+  std::string DescribeMismatch(const Operation& operation, std::uint32_t rank,
+                               const OperationSpec& spec) const;
+  // "operation 9 [all_reduce of 1024 float32 (sum), conv1.weight]"
+  std::string DescribeOperation(const Operation& operation) const;
+  std::string DescribeRank(std::uint32_t rank) const;
+  // How far a rank is: "operation 12", "operation 2 and iteration 57".
+  std::string DescribeProgress(std::uint32_t rank) const;
+  // "gradient 5 [layer1.0.conv1.weight] of iteration 57"
+  std::string DescribeGradient(std::uint32_t tensor) const;
+  // "2 nodes have met: a (ranks 0, 1), b (rank 2); epoch 1, blocks of 4194304 bytes"
+  std::string DescribeNodes() const;
+  // "node-c", or "node-c +2": the nodes of a set, bit i for the one at place i.
+  std::string DescribePeers(std::uint64_t nodes) const;
+  // The name of the tensor the first post names; empty for one-off memory.
+  std::string_view TensorName(const Operation& operation) const;
+
+  // When something that is posted now times out. Deadlines of a job that is to be paused stand
+  // still and go on when it does, all by the same time.
+  TimeNs DeadlineOf(std::uint32_t timeout_ms, TimeNs now) const {
+    const TimeNs frozen_ns = steering.frozen_since_ns;
+    return (frozen_ns != 0 ? frozen_ns : now) + TimeNs{timeout_ms} * kMillisecond;
+  }
+
+  // Why no operation can succeed any more (a rank is gone); set once.
+  std::optional<Failure> failure;
+  // Whether the failure is worth the state "failed", or just the orderly end of the job.
+  bool failed = false;
+  // Ready operations, and blocks of the plan, with blocks still to make, each in their order.
+  std::array<boost::circular_buffer<std::uint64_t>, 2> making;
+  // Places of the blocks that have not entered the lanes between nodes, by order (operations, the
+  // plan): there they enter in the same order on every node, whatever comes before that on this
+  // one.
+  std::array<boost::circular_buffer<std::uint32_t>, 2> crossing;
+  // What a job of several nodes waits for before it can begin; for people.
+  std::string waits_for;
+  // A rank on another node left after this operation: later ones cannot be carried out.
+  std::uint64_t last_possible = ipc::kSequenceMax;
+  std::string left_cause;
+  // The same for gradients: no later iteration is possible.
+  std::uint64_t last_iteration = UINT64_MAX;
+  // What people have asked for, as far as it is in force: see steering_notes.h.
+  schedule::JobShare share;
+  bool share_unsent = false;  // a lane had no room for it
+  bool paused = false;
+  std::uint32_t paused_by = 0;  // uid
+  bool draining = false;
+  SteeringNotes steering;
+  // Of every so many iterations and operations what the ranks get is compared; 0: of none.
+  std::uint32_t verify = 0;
+  UidUse* use = nullptr;  // of its owner, while the flow knows the job
+  Hold hold;              // set by Plans::SetHold
+  // Of a job that has handed in its layout.
+  std::unique_ptr<Gradients> gradients;
+  std::unique_ptr<IterationTimes> times;  // from the first plan on
+  std::vector<LaneSamples> samples;       // by lane, from the first plan on
+  std::optional<Failure> gradients_failure;
+  std::uint64_t awaited = 0;  // posts of all members that await their ready word
+  std::uint64_t operations_open = 0;
+  // What is kept of it for people, from the flow's AddJob on; owned by the recorder.
+  JobRecord* record = nullptr;
+
+ private:
+  JobId id_;
+  std::string name_;
+  std::uint32_t owner_uid_;
+  std::uint32_t epoch_;
+  std::uint32_t restarts_;
+  TimeNs opened_ns_;
+  std::vector<Member> members_;
+  std::array<Operation, kOperationsMax> operations_;
+  std::vector<std::byte*> memory_;
+  std::vector<std::int8_t> devices_;
+  std::vector<std::uint64_t> records_;
+  std::string rendezvous_;
+  bool formed_ = false;
+  std::uint64_t changes_ = 1;  // of which none was shown
+  std::optional<JobNodes> nodes_;
+  RankMask local_ranks_ = 0;
+  std::vector<std::uint32_t> local_;
+  std::vector<Block> blocks_;
+  std::vector<std::uint32_t> free_blocks_;
+};
+
+using Jobs = std::vector<std::unique_ptr<Job>>;
+
+}  // namespace headrace::service

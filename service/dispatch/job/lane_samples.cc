@@ -1,0 +1,93 @@
+#include "service/dispatch/job/lane_samples.h"
+
+#include <algorithm>
+
+namespace headrace::service {
+namespace {
+
+constexpr int kRounds = 6;
+// The rate is that of a block above the middle, where all bytes are put in order of theirs. A plan
+// that expects blocks to be quicker than most are fills the backward pass with more than fits, and
+// the first layers wait for it; one that expects them a little slower loses next to nothing.
+constexpr double kRateShare = 0.65;
+// Of the startups those beyond this share count like the last within it.
+constexpr double kStartupShare = 0.75;
+// How well a block tells the startup: to this time, and to this share of what its bytes take.
+constexpr double kTellsSeconds = 50e-6;
+constexpr double kTellsShare = 0.03;
+// The prior weighs as much as this share of the samples, at a size that shows the startup.
+constexpr double kPriorShare = 0.05;
+constexpr double kPriorBytes = 16384;
+
+struct Weighted {
+  double value = 0;
+  double weight = 0;
+};
+
+// The value up to which, in growing order, there is this share of all weight.
+double Quantile(std::vector<Weighted>& values, double share) {
+  std::sort(values.begin(), values.end(),
+            [](const Weighted& one, const Weighted& other) { return one.value < other.value; });
+  double left = 0;
+  for (const Weighted& each : values) left += share * each.weight;
+  for (const Weighted& each : values) {
+    left -= each.weight;
+    if (left <= 0) return each.value;
+  }
+  return values.back().value;
+}
+
+// Of a startup that is what a block's time leaves when its bytes took `bytes_s`.
+double WeightOf(double bytes_s) {
+  const double share_s = kTellsShare * bytes_s;
+  return 1 / (kTellsSeconds * kTellsSeconds + share_s * share_s);
+}
+
+}  // namespace
+
+void LaneSamples::Add(double bytes, double seconds) {
+  if (!(bytes > 0) || !(seconds > 0)) return;
+  if (samples_.size() < kSamplesMax) {
+    samples_.push_back({bytes, seconds});
+    return;
+  }
+  samples_[next_] = {bytes, seconds};
+  next_ = (next_ + 1) % kSamplesMax;
+}
+
+transport::CostLine LaneSamples::Fit(const transport::CostLine& prior) const {
+  if (samples_.size() < kSamplesMin) return prior;
+  // By turns: the rate as the startup leaves it, which large blocks tell, and the startup as the
+  // rate leaves it, which small ones tell. Least squares over both would not do: however many small
+  // ones there are, they are out of line together, and seem to have waited.
+  transport::CostLine line = prior;
+  std::vector<Weighted> values(samples_.size());
+  for (int round = 0; round < kRounds; ++round) {
+    for (std::size_t i = 0; i < samples_.size(); ++i) {
+      const transport::CostSample& sample = samples_[i];
+      values[i] = {(sample.seconds - line.startup_s) / sample.bytes, sample.bytes};
+    }
+    line.s_per_byte = std::max(Quantile(values, kRateShare), transport::kSecondsPerByteMin);
+    for (std::size_t i = 0; i < samples_.size(); ++i) {
+      const double bytes_s = line.s_per_byte * samples_[i].bytes;
+      values[i] = {samples_[i].seconds - bytes_s, WeightOf(bytes_s)};
+    }
+    const double most_s = Quantile(values, kStartupShare);
+    double startup_s = 0;
+    double weight = 0;
+    for (const Weighted& each : values) {
+      startup_s += std::min(each.value, most_s) * each.weight;
+      weight += each.weight;
+    }
+    if (prior.s_per_byte > 0) {
+      const double prior_weight = kPriorShare * static_cast<double>(samples_.size()) *
+                                  WeightOf(line.s_per_byte * kPriorBytes);
+      startup_s += (prior.Seconds(kPriorBytes) - line.s_per_byte * kPriorBytes) * prior_weight;
+      weight += prior_weight;
+    }
+    line.startup_s = std::max(startup_s / weight, 0.0);
+  }
+  return line;
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,71 @@
+// What moves: an operation that every rank posts alike, or one block of the job's plan, which the
+// service carries out as if it were one.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "ipc/base/clock.h"
+#include "ipc/base/error.h"
+#include "ipc/board_layout.h"
+#include "service/dispatch/job/block.h"
+#include "service/dispatch/job/operation_spec.h"
+#include "service/dispatch/job/posts.h"
+#include "service/dispatch/job/wire_plan.h"
+#include "service/session/block_hash.h"
+#include "transport/transport.h"
+
+namespace headrace::service {
+
+struct Failure {
+  Code code = Code::kInternal;
+  std::string text;
+};
+
+// Set in the sequence of a plan's block: operations and blocks are numbered each on their own.
+inline constexpr std::uint64_t kPlannedSequence = std::uint64_t{1} << 47;
+
+struct Operation {
+  enum class State : std::uint8_t { kFree, kGathering, kWaiting, kMoving, kTombstone };
+
+  State state = State::kFree;
+  OperationSpec spec;  // the first post
+  std::uint32_t first_rank = 0;
+  Posts posts;
+  RankMask in_use = 0;             // ranks in whose Member::open its memory is
+  RankMask told = 0;               // ranks whose completion word has been written
+  TimeNs since_ns = 0;             // when it came into its state
+  std::uint64_t block_bytes = 0;   // of the blocks it is cut into; 0: it is one
+  std::uint64_t blocks_count = 0;  // it is cut into, once it is ready
+  std::uint64_t blocks_made = 0;   // that have left for the queue
+  std::uint64_t blocks_ended = 0;
+  std::uint64_t blocks_open = 0;  // in the queue or on a lane
+  Step step = Step::kInNode;      // of the block that moved on last, as is the lane
+  std::uint8_t lane = 0;
+  ipc::WaitReason reason = ipc::WaitReason::kNone;
+  std::uint64_t reason_argument = 0;
+  std::optional<Failure> failure;
+  // Of a plan's block: the plan it belongs to, its place there, and the iteration it moves.
+  std::shared_ptr<const WirePlan> plan;  // held by what is under way, and by Gradients
+  std::uint32_t index = 0;
+  std::uint64_t iteration = 0;
+  bool verified = false;  // its blocks have the step kVerify
+
+  bool open() const { return state != State::kFree && state != State::kTombstone; }
+  // Ready, with nothing of it in the queue or on a lane, and nothing to come.
+  bool moved() const { return blocks_open == 0 && (failure || blocks_ended == blocks_count); }
+  bool planned() const { return plan != nullptr; }
+  schedule::Order order() const {
+    return planned() ? schedule::Order::kPlanned : schedule::Order::kPosted;
+  }
+  // What its block `block` is called on every node.
+  BlockName NameOf(const Block& block) const {
+    if (planned()) return {.planned = true, .number = iteration, .block = index};
+    return {.planned = false, .number = spec.sequence, .block = block.index};
+  }
+  const WireBlock& wire() const { return plan->blocks[index]; }
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,47 @@
+// What a rank asked for by one record, once the record is checked.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "ipc/base/collective.h"
+#include "ipc/base/ids.h"
+#include "ipc/records.h"
+#include "transport/transport.h"
+
+namespace headrace::service {
+
+// A checked record of one rank. `data` points into the session's mapping and has room for `count`
+// elements; null for a barrier.
+struct OperationSpec {
+  std::uint64_t sequence = 0;
+  Collective kind = Collective::kBarrier;
+  DType dtype = DType::kUInt8;
+  Reduction reduction = Reduction::kSum;
+  std::uint32_t root = 0;
+  std::uint64_t count = 0;
+  std::byte* data = nullptr;
+  std::int8_t device = transport::kHost;  // that `data` is on, by ordinal; kHost without elements
+  TensorId tensor{ipc::kNoTensor};        // kNoTensor for a one-off range
+  SegmentId segment;
+  std::uint32_t timeout_ms = 0;
+
+  std::uint64_t Bytes() const { return count * SizeOf(dtype); }
+  bool OnGpu() const { return device != transport::kHost; }
+  // Whether another rank's record asks for the same thing.
+  bool Matches(const OperationSpec& other) const;
+};
+
+// The collectives whose memory is one part for each rank.
+bool IsParted(Collective kind);
+
+// The collectives after which every rank has the same.
+bool IsShared(Collective kind);
+
+// "all_reduce of 1024 float32 (sum)", for errors and logs.
+std::string Describe(const OperationSpec& spec);
+// "in host memory", "on GPU 1".
+std::string DescribeMemory(std::int8_t device);
+
+}  // namespace headrace::service

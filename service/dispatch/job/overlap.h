@@ -1,0 +1,25 @@
+// Whether a post uses memory that another open post of the same rank uses, and at least one of them
+// writes it: the two are not ordered, so the later one is refused. Reading the same bytes twice is
+// fine. All of an operation's memory counts as written, but for a broadcast on its root. A post
+// that awaits its ready word uses its memory from then on.
+//
+// Memory that is handed over twice, as two segments, is not recognized as the same.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "service/dispatch/job/job.h"
+
+namespace headrace::service {
+
+// What `rank` uses for the operation; empty where it has no elements.
+OpenRange RangeOf(const OperationSpec& spec, std::uint32_t rank);
+
+// Why `rank` may not post this now; nothing where it may. Allocates only for the failure.
+std::optional<Failure> FindOverlap(Job& job, std::uint32_t rank, const OperationSpec& spec);
+// The same of gradient `tensor` of the layout, which is not open for that rank. Gradients do not
+// overlap each other.
+std::optional<Failure> FindOverlap(Job& job, std::uint32_t rank, std::uint32_t tensor);
+
+}  // namespace headrace::service

@@ -1,0 +1,227 @@
+#include "service/dispatch/lanes/lanes.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "ipc/base/check.h"
+#include "transport/probe/probe.h"
+
+namespace headrace::service {
+
+Lanes::Lanes(std::vector<LanePort> ports, BoardWriter& board)
+    : first_rail_(ports.size()), board_(board) {
+  for (LanePort& port : ports) {
+    const auto index = static_cast<std::uint8_t>(lanes_.size());
+    const bool rail = port.place == LanePlace::kBetweenNodes;
+    HR_CHECK(rail || first_rail_ == ports.size(), port.name);
+    if (rail) first_rail_ = std::min<std::size_t>(first_rail_, index);
+    if (port.place == LanePlace::kInNode) in_node_ = index;
+    if (port.place == LanePlace::kInNodeOnGpus) on_gpus_ = index;
+    LaneState lane{
+        .out = Outgoing<LaneMessage>(*port.door), .port = std::move(port), .company = {}};
+    lane.row.in_use = 1;
+    lane.row.threads = lane.port.threads;
+    lane.row.credit_bytes = lane.port.credit_bytes;
+    SetBusy(lane, 0);
+    ipc::SetText(lane.row.name, lane.port.name);
+    ipc::SetText(lane.row.transport, lane.port.transport);
+    lanes_.push_back(std::move(lane));
+    Show(index);
+  }
+}
+
+std::vector<schedule::LaneTerms> Lanes::Terms() const {
+  std::vector<schedule::LaneTerms> terms;
+  for (const LaneState& lane : lanes_) {
+    // Only stages inside the node wait for nobody.
+    terms.emplace_back(lane.port.credit_bytes, lane.port.place != LanePlace::kBetweenNodes);
+  }
+  return terms;
+}
+
+// With a stage on it, a lane between nodes may just wait for another node.
+void Lanes::SetBusy(LaneState& lane, TimeNs busy_ns) {
+  const LanePort& port = lane.port;
+  lane.busy_ns = busy_ns;
+  const bool is_known = port.measures_flow || port.place != LanePlace::kBetweenNodes;
+  lane.row.busy_ns = is_known ? busy_ns : ipc::kTimeUnknown;
+}
+
+// No GPU memory is registered where no lane takes it.
+std::uint8_t Lanes::OnGpus() const {
+  HR_CHECK(on_gpus_.has_value());
+  return *on_gpus_;
+}
+
+std::uint64_t Lanes::BytesBetweenNodes(const Job& job, const schedule::Stage& stage) {
+  const auto members = static_cast<std::uint32_t>(job.nodes()->data_nodes_count());
+  return static_cast<std::uint64_t>(
+      transport::BytesSent(members, job.nodes()->servers_count, static_cast<double>(stage.bytes)));
+}
+
+void Lanes::OnStarted(const Job& job, const schedule::Stage& stage, TimeNs now) {
+  LaneState& lane = lanes_[stage.lane];
+  if (lane.row.in_flight_stages++ == 0) lane.busy_since = now;
+  lane.row.in_flight_bytes += stage.bytes;
+  if (!IsBetweenNodes(stage.lane)) lane.company.Moves(job.id(), job.share.priority, now);
+}
+
+void Lanes::OnEnded(Job& job, const Operation& operation, const Block& block, const Part& part,
+                    const transport::Completion& completion, TimeNs now) {
+  LaneState& lane = lanes_[part.stage.lane];
+  lane.row.in_flight_bytes -= part.stage.bytes;
+  // At every end and not only at the last one: a lane that is never empty is not to look idle.
+  if (!lane.port.measures_flow) SetBusy(lane, lane.busy_ns + now - lane.busy_since);
+  lane.busy_since = now;
+  --lane.row.in_flight_stages;
+  ++lane.row.stages_ended;
+  // What is only looked at says nothing of what moving costs.
+  if (completion.code == Code::kOk && block.step != Step::kVerify) {
+    lane.row.bytes_moved += part.stage.bytes;
+    lane.row.last_bytes = part.stage.bytes;
+    lane.row.last_ns = completion.end_ns - completion.begin_ns;
+    auto bytes = static_cast<double>(part.stage.bytes);
+    const bool between_nodes = IsBetweenNodes(part.stage.lane);
+    if (between_nodes) {
+      const auto members = static_cast<std::uint32_t>(job.nodes()->data_nodes_count());
+      bytes = transport::BytesSent(members, job.nodes()->servers_count, bytes);
+    }
+    // Between nodes only an all-reduce sends the same from every node.
+    if (!between_nodes || operation.spec.kind == Collective::kAllReduce) {
+      Learn(lane, bytes, completion, now);
+    }
+    if (operation.planned() && !job.samples.empty()) {
+      // Several may be on the lane at once: each has cost what it ended after the one before.
+      const TimeNs begin = std::max(part.begin_ns, lane.settled_ns);
+      job.samples[SampleOf(part.stage.lane)].Add(bytes, static_cast<double>(now - begin) / kSecond);
+    }
+  }
+  lane.settled_ns = now;
+  lane.queue_changed = true;  // shown with what the turn does to it
+}
+
+void Lanes::Learn(LaneState& lane, double bytes, const transport::Completion& completion,
+                  TimeNs now) {
+  // Several stages may be on the lane at once: each has cost what it ended after the one before.
+  const TimeNs begin = std::max(completion.begin_ns, lane.last_end_ns);
+  lane.last_end_ns = std::max(lane.last_end_ns, completion.end_ns);
+  lane.cost.Add(bytes, static_cast<double>(completion.end_ns - begin) / kSecond, now);
+  const transport::CostLine& line = lane.cost.line();
+  lane.row.startup_ns = static_cast<TimeNs>(line.startup_s * kSecond);
+  lane.row.bytes_per_s = line.s_per_byte > 0 ? static_cast<std::uint64_t>(1 / line.s_per_byte) : 0;
+  lane.row.rate_bytes_per_s = static_cast<std::uint64_t>(lane.cost.RateNow(now));
+  lane.row.rate_ns = now;
+}
+
+void Lanes::TakeCosts(const std::vector<transport::CostLine>& costs) {
+  for (std::size_t rail = 0; rail < costs.size(); ++rail) {
+    const std::size_t index = first_rail_ + rail;
+    HR_CHECK(index < lanes_.size(), index);
+    LaneState& lane = lanes_[index];
+    // What was seen at work is better than what another job measured.
+    if (lane.cost.count() > 0) continue;
+    lane.cost = transport::CostKeeper(costs[rail]);
+    lane.row.startup_ns = static_cast<TimeNs>(costs[rail].startup_s * kSecond);
+    lane.row.bytes_per_s = static_cast<std::uint64_t>(1 / costs[rail].s_per_byte);
+    Show(static_cast<std::uint8_t>(index));
+  }
+}
+
+void Lanes::OnFacts(const LaneFacts& facts) {
+  LaneState& lane = lanes_[facts.lane];
+  lane.row.messages_dropped = facts.messages_dropped;
+  ipc::SetText(lane.row.transport, facts.wires);
+  Show(facts.lane);
+}
+
+void Lanes::OnFlow(std::uint8_t lane, TimeNs flowed_ns) {
+  if (!lanes_[lane].port.measures_flow) return;
+  SetBusy(lanes_[lane], flowed_ns);
+  lanes_[lane].queue_changed = true;
+}
+
+// Blocks that are through with the other nodes say nothing about those that are not.
+std::uint8_t Lanes::WaitedFor(Job& job, const Operation& operation) const {
+  for (const Block& block : job.blocks()) {
+    if (block.sequence != operation.spec.sequence) continue;
+    for (std::uint32_t index = 0; index < block.parts_count; ++index) {
+      const Part& part = block.parts[index];
+      if (part.state == Part::State::kMoving && IsBetweenNodes(part.stage.lane)) {
+        return part.stage.lane;
+      }
+    }
+  }
+  return operation.lane;
+}
+
+// What a lane carries of an order ends in that order, so the first block of the operation says all.
+void Lanes::Ask(Job& job, const Operation& operation) {
+  std::array<const Part*, ipc::kLaneRowsMax> firsts{};
+  for (const Block& block : job.blocks()) {
+    if (block.sequence != operation.spec.sequence || block.step != Step::kBetweenNodes) continue;
+    for (std::uint32_t index = 0; index < block.parts_count; ++index) {
+      const Part& part = block.parts[index];
+      if (part.state != Part::State::kMoving) continue;
+      const Part*& first = firsts[part.stage.lane];
+      if (first == nullptr || part.stage.position < first->stage.position) first = &part;
+    }
+  }
+  for (const Part* const part : firsts) {
+    if (part == nullptr) continue;
+    // A lane that is too far behind will be asked again.
+    lanes_[part->stage.lane].out.TrySend(AskStage{part->stage.token});
+  }
+}
+
+// Only the last share counts, so what a lane has no room for does not pile up: it is sent again as
+// it is then.
+void Lanes::SendShare(Job& job) {
+  const transport::Share share{.weight = job.share.weight, .priority = job.share.priority};
+  job.share_unsent = false;
+  for (std::size_t lane = first_rail_; lane < lanes_.size(); ++lane) {
+    job.share_unsent |= !lanes_[lane].out.TrySend(service::SetShare{job.id().value, share});
+  }
+  shares_unsent_ |= job.share_unsent;
+}
+
+std::uint64_t Lanes::Probe(RequestToken token) {
+  std::uint64_t full = 0;
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+    if (!lanes_[lane].out.TrySend(ProbeLane{token})) full |= std::uint64_t{1} << lane;
+  }
+  return full;
+}
+
+bool Lanes::Flush(Jobs& jobs, TimeNs now) {
+  bool sent = false;
+  for (LaneState& lane : lanes_) sent |= lane.out.Flush(now);
+  flushed_ns_ = now;
+  if (!std::exchange(shares_unsent_, false)) return sent;
+  for (const std::unique_ptr<Job>& job : jobs) {
+    if (!job->share_unsent) continue;
+    SendShare(*job);
+    sent |= !job->share_unsent;
+  }
+  return sent;
+}
+
+TimeNs Lanes::NextFlush() const {
+  TimeNs next = shares_unsent_ ? flushed_ns_ + Outgoing<LaneMessage>::kRetryAfter : kNever;
+  for (const LaneState& lane : lanes_) next = std::min(next, lane.out.NextDeadline());
+  return next;
+}
+
+std::vector<transport::CostLine> Lanes::CostsOf(const Job& job) const {
+  std::vector<transport::CostLine> costs;
+  for (std::size_t place = 0; place < job.samples.size(); ++place) {
+    const bool agreed = place > 0 && job.nodes() != nullptr;
+    costs.push_back(
+        job.samples[place].Fit(agreed ? job.nodes()->costs[place - 1] : transport::CostLine{}));
+  }
+  return costs;
+}
+
+void Lanes::Show(std::uint8_t lane) { board_.WriteLane(lane, lanes_[lane].row); }
+
+}  // namespace headrace::service

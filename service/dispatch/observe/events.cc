@@ -1,0 +1,31 @@
+#include "service/dispatch/observe/events.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <utility>
+
+#include "service/dispatch/observe/record.h"
+
+namespace headrace::service {
+namespace {
+
+constexpr std::uint32_t kEventsPerJobMax = 64;
+
+}  // namespace
+
+void JobEvents::Report(const Job& job, Code code, std::string text) {
+  std::uint32_t& sent = job.record->events_sent;
+  if (sent > kEventsPerJobMax) return;
+  if (++sent > kEventsPerJobMax) {
+    text = fmt::format("more than {} events; the rest is not shown", kEventsPerJobMax);
+  }
+  watch_.TrySend(Event{code, job.id(), fmt::format("job {}: {}", job.name(), text),
+                       job.use == nullptr ? std::nullopt : std::optional(job.use->uid)});
+}
+
+void JobEvents::Announce(const Job& job, Code code, const std::string& text) {
+  watch_.TrySend(Event{code, job.id(), fmt::format("job {}: {}", job.name(), text)});
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,216 @@
+#include "service/dispatch/observe/late.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "service/dispatch/observe/late_words.h"
+
+namespace headrace::service {
+namespace {
+
+constexpr std::array<LatePlace, kLatePlaces> kPlaces = {
+    LatePlace::kOperation, LatePlace::kOperationMoves, LatePlace::kHead, LatePlace::kBlockMoves};
+
+bool Gathers(const Operation& operation) {
+  return operation.state == Operation::State::kGathering && !operation.failure;
+}
+
+// What is held back on purpose is not late.
+bool Moves(const Operation& operation) {
+  const bool moves =
+      operation.state == Operation::State::kWaiting || operation.state == Operation::State::kMoving;
+  const bool held = operation.reason == ipc::WaitReason::kPaused ||
+                    operation.reason == ipc::WaitReason::kRateLimit ||
+                    operation.reason == ipc::WaitReason::kInterleaved;
+  return moves && !held && !operation.failure;
+}
+
+// The first in order for which `waits` holds; null when there is none.
+template <typename Operations, typename Waits>
+Operation* FirstOf(Operations& operations, Waits waits) {
+  Operation* first = nullptr;
+  for (Operation& operation : operations) {
+    if (!waits(operation)) continue;
+    if (first == nullptr || operation.spec.sequence < first->spec.sequence) first = &operation;
+  }
+  return first;
+}
+
+LateWait WaitOf(const Operation* operation, TimeNs since_ns) {
+  return operation == nullptr ? LateWait{} : LateWait{operation->spec.sequence, since_ns};
+}
+
+}  // namespace
+
+LateWait Late::Find(Job& job, LatePlace place) {
+  if (job.paused || job.failed) return {};
+  const Operation* first = nullptr;
+  switch (place) {
+    case LatePlace::kOperation:
+      if (job.operations_open > 0) first = FirstOf(job.operations(), Gathers);
+      return WaitOf(first, first == nullptr ? 0 : first->posts.opened_ns);
+    case LatePlace::kOperationMoves:
+      if (job.operations_open > 0) first = FirstOf(job.operations(), Moves);
+      return WaitOf(first, first == nullptr ? 0 : first->since_ns);
+    case LatePlace::kHead:
+      return FindHead(job);
+    case LatePlace::kBlockMoves:
+      if (job.gradients) first = FirstOf(job.gradients->operations(), Moves);
+      return WaitOf(first, first == nullptr ? 0 : first->since_ns);
+  }
+  return {};
+}
+
+// Somebody waits for the head when any gradient is open. It waits since the missing one was posted
+// by the first rank, or, when nobody has posted that, since anything else was: a backward pass may
+// take its time as long as gradients come.
+LateWait Late::FindHead(Job& job) {
+  if (!job.gradients || job.gradients_failure || !job.gradients->AnyOpen()) return {};
+  Gradients& gradients = *job.gradients;
+  TimeNs oldest_ns = kNever;
+  TimeNs newest_ns = 0;
+  for (std::uint32_t tensor = 0; tensor < gradients.count(); ++tensor) {
+    if (gradients.posts(tensor).ranks == 0) continue;
+    oldest_ns = std::min(oldest_ns, gradients.posts(tensor).opened_ns);
+    newest_ns = std::max(newest_ns, gradients.posts(tensor).opened_ns);
+  }
+  // Nothing moves at all, for want of nodes or of a plan.
+  if (!job.formed() || gradients.plan() == nullptr) return {UINT64_MAX, oldest_ns};
+  if (gradients.Head() == nullptr) return {};  // a plan is agreed on right now
+  if (gradients.head_index() == 0 && job.hold.until_ns != 0) return {};
+  const auto missing = gradients.Missing(job.local_ranks());
+  // The lanes have too much, or the iteration before: that is the moving blocks' wait.
+  if (!missing || gradients.IterationOf(*missing) != gradients.head_iteration()) return {};
+  const TimeNs since_ns =
+      gradients.posts(*missing).ranks != 0 ? gradients.posts(*missing).opened_ns : newest_ns;
+  return {gradients.head_iteration() << 32U | *missing, since_ns};
+}
+
+bool Late::StillWaits(Job& job, LatePlace place, const LateWait& wait) {
+  if (place == LatePlace::kHead) return FindHead(job).number == wait.number;
+  const Operation& operation = job.slot(wait.number);
+  if (operation.spec.sequence != wait.number) return false;
+  if (place == LatePlace::kOperation) return Gathers(operation);
+  // Whatever moves on is new.
+  return Moves(operation) && operation.since_ns == wait.since_ns;
+}
+
+void Late::Follow(Jobs& jobs, TimeNs now) {
+  if (bound_ns_ == 0) return;
+  for (const std::unique_ptr<Job>& job : jobs) {
+    FollowJob(*job, now);
+    if (!job->busy()) continue;
+    const TimeNs patience_ns = job->nodes() != nullptr ? std::min(kAskAfter, bound_ns_) : bound_ns_;
+    next_look_ = std::min(next_look_, now + patience_ns);
+  }
+}
+
+void Late::FollowJob(Job& job, TimeNs now) {
+  StragglerState& state = job.record->stragglers;
+  if (std::exchange(state.was_paused, job.paused) && !job.paused) state.not_before_ns.fill(now);
+  if (state.reported_count == 0) return;
+  for (const LatePlace place : kPlaces) {
+    const auto index = static_cast<std::size_t>(place);
+    StragglerState::Reported& reported = state.reported[index];
+    if (reported.wait.number == 0) continue;
+    const bool over =
+        job.paused || job.failed || (place == LatePlace::kHead && job.gradients_failure);
+    if (!over && StillWaits(job, place, reported.wait)) continue;
+    // What failed has its own event.
+    const bool failed = place == LatePlace::kHead
+                            ? job.gradients_failure.has_value()
+                            : job.slot(reported.wait.number).failure.has_value();
+    if (!over && !failed && !reported.subject.empty()) {
+      const TimeNs waited_ns = now - std::max(reported.wait.since_ns, state.not_before_ns[index]);
+      events_.Announce(
+          job, Code::kOk,
+          fmt::format("{} went on after {}", reported.subject, FormatSeconds(waited_ns)));
+    }
+    state.not_before_ns[index] = now;
+    reported = {};
+    --state.reported_count;
+  }
+}
+
+void Late::Look(Jobs& jobs, TimeNs now) {
+  next_look_ = kNever;
+  for (const std::unique_ptr<Job>& job : jobs) {
+    if (job->busy() && !job->paused) next_look_ = std::min(next_look_, LookAt(*job, now));
+  }
+}
+
+TimeNs Late::LookAt(Job& job, TimeNs now) {
+  StragglerState& state = job.record->stragglers;
+  if (job.nodes() != nullptr && now - state.asked_ns >= kAskAgain) Ask(job, now);
+  TimeNs next_ns = job.nodes() != nullptr ? now + kAskAgain : kNever;
+  for (const LatePlace place : kPlaces) {
+    const auto index = static_cast<std::size_t>(place);
+    const LateWait wait = Find(job, place);
+    if (wait.number == 0 || state.reported[index].wait.number != 0) continue;
+    const TimeNs late_ns = std::max(wait.since_ns, state.not_before_ns[index]) + bound_ns_;
+    if (late_ns <= now) {
+      Report(job, place, wait, now);
+    } else {
+      next_ns = std::min(next_ns, late_ns);
+    }
+  }
+  // What waits behind the first has its bound too.
+  return std::min(next_ns, now + bound_ns_);
+}
+
+void Late::Ask(Job& job, TimeNs now) {
+  // Some of its blocks may be at other steps; those between nodes are found where lanes are asked.
+  const auto long_on_lane = [now](const Operation& operation) {
+    return operation.state == Operation::State::kMoving && !operation.failure &&
+           now - operation.since_ns >= kAskAfter;
+  };
+  const Operation* first = nullptr;
+  if (job.operations_open > 0) first = FirstOf(job.operations(), long_on_lane);
+  if (first != nullptr) lanes_.Ask(job, *first);
+  const Operation* planned = nullptr;
+  if (job.gradients) planned = FirstOf(job.gradients->operations(), long_on_lane);
+  if (planned != nullptr) lanes_.Ask(job, *planned);
+  if (first != nullptr || planned != nullptr) job.record->stragglers.asked_ns = now;
+}
+
+void Late::Report(Job& job, LatePlace place, const LateWait& wait, TimeNs now) {
+  StragglerState& state = job.record->stragglers;
+  const auto index = static_cast<std::size_t>(place);
+  ++board_.counters.late_reports;
+  state.reported[index] = {.wait = wait, .subject = {}};
+  ++state.reported_count;
+  if (!MayTell(state, now)) return;
+  const TimeNs waited_ns = now - std::max(wait.since_ns, state.not_before_ns[index]);
+  LateWords words;
+  if (place == LatePlace::kHead) {
+    words = DescribeLateHead(job, waited_ns);
+  } else if (place == LatePlace::kOperation) {
+    words = DescribeLateOperation(job, job.slot(wait.number), waited_ns);
+  } else {
+    words = DescribeLateMove(job, job.slot(wait.number), lanes_, waited_ns);
+  }
+  events_.Announce(job, Code::kTimeout, words.text);
+  if (!words.to_others.empty()) {
+    // Control that is that far behind tells the other nodes nothing; they see this node's lane.
+    peers_.TrySend(JobLate{job.id(), std::move(words.to_others)});
+  }
+  state.reported[index].subject = std::move(words.subject);
+}
+
+bool Late::MayTell(StragglerState& state, TimeNs now) {
+  const TimeNs earned = (now - state.earned_ns) / kTellingEvery;
+  state.log_tokens =
+      static_cast<std::uint32_t>(std::min<TimeNs>(kTellingsMax, TimeNs{state.log_tokens} + earned));
+  state.earned_ns += earned * kTellingEvery;
+  if (state.log_tokens == 0) return false;
+  --state.log_tokens;
+  return true;
+}
+
+void Late::Postpone(const Jobs& jobs, TimeNs now) {
+  for (const std::unique_ptr<Job>& job : jobs) job->record->stragglers.not_before_ns.fill(now);
+}
+
+}  // namespace headrace::service

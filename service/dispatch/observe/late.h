@@ -1,0 +1,67 @@
+// Notices what waits longer than it should and says once whom everybody waits for; asks lanes
+// between nodes whom their stages wait for, so that the board can show it long before.
+//
+// Owned by dispatch, on dispatch's thread. It looks at open operations at moments of its own, a few
+// times a second at most and only while something is open, so the path of a block pays nothing.
+// Only reports allocate.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "service/actor/outgoing.h"
+#include "service/dispatch/job/job.h"
+#include "service/dispatch/lanes/lanes.h"
+#include "service/dispatch/observe/events.h"
+#include "service/dispatch/observe/record.h"
+#include "service/peers/messages.h"
+#include "service/watch/board_writer.h"
+#include "service/watch/messages.h"
+
+namespace headrace::service {
+
+class Late {
+ public:
+  // A lane between nodes is asked about what it has had for longer than this, but not more often.
+  static constexpr TimeNs kAskAfter = 100 * kMillisecond;
+  static constexpr TimeNs kAskAgain = 300 * kMillisecond;
+  // People hear of that many waits of one job in a row, and of one more each minute.
+  static constexpr std::uint32_t kTellingsMax = 8;
+  static constexpr TimeNs kTellingEvery = 60 * kSecond;
+
+  Late(Lanes& lanes, BoardWriter& board, Outgoing<PeersMessage>& peers, JobEvents& events)
+      : lanes_(lanes), board_(board), peers_(peers), events_(events) {}
+
+  // What waits longer is reported; 0: nothing is. Before the first work.
+  void SetBound(TimeNs bound_ns) { bound_ns_ = bound_ns; }
+
+  // After each turn in which something happened: what was reported may have gone on.
+  void Follow(Jobs& jobs, TimeNs now);
+  // At next_look(), or later.
+  void Look(Jobs& jobs, TimeNs now);
+  // The service stood still: waits so far are not late.
+  static void Postpone(const Jobs& jobs, TimeNs now);
+  TimeNs next_look() const { return next_look_; }
+
+ private:
+  // What waits in that place; number 0: nothing, or nothing that could be late.
+  static LateWait Find(Job& job, LatePlace place);
+  static LateWait FindHead(Job& job);
+  // Whether the reported wait is still that.
+  static bool StillWaits(Job& job, LatePlace place, const LateWait& wait);
+  void FollowJob(Job& job, TimeNs now);
+  // Returns when to look at the job again.
+  TimeNs LookAt(Job& job, TimeNs now);
+  void Ask(Job& job, TimeNs now);
+  void Report(Job& job, LatePlace place, const LateWait& wait, TimeNs now);
+  static bool MayTell(StragglerState& state, TimeNs now);
+
+  Lanes& lanes_;
+  BoardWriter& board_;
+  Outgoing<PeersMessage>& peers_;
+  JobEvents& events_;
+  TimeNs bound_ns_ = 0;
+  TimeNs next_look_ = kNever;
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,266 @@
+#include "service/dispatch/observe/late_words.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace headrace::service {
+namespace {
+
+// Names of this many ranks or nodes stand in a text; of the others only the count.
+constexpr std::size_t kNamedMax = 4;
+
+std::string Listed(const std::vector<std::string>& names) {
+  const std::size_t named = std::min(names.size(), kNamedMax);
+  std::string text = fmt::format(
+      "{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(named), ", "));
+  if (names.size() > named) text += fmt::format(" and {} more", names.size() - named);
+  return text;
+}
+
+std::vector<std::string> Described(const Job& job, RankMask ranks) {
+  std::vector<std::string> names;
+  for (; ranks != 0; ranks &= ranks - 1) {
+    names.push_back(job.DescribeRank(static_cast<std::uint32_t>(std::countr_zero(ranks))));
+  }
+  return names;
+}
+
+RankMask AllRanks(const Job& job) {
+  return job.formed() ? job.local_ranks() : ~RankMask{0} >> (64 - job.world_size());
+}
+
+std::string Waiting(const Job& job, RankMask posted) {
+  const int count = std::popcount(posted);
+  if (count == 0) return {};
+  return fmt::format("; {} rank{}{} wait{} for it", count, count == 1 ? "" : "s",
+                     job.nodes() != nullptr ? " of this node" : "", count == 1 ? "s" : "");
+}
+
+// All have posted the subject, and some of their GPUs have not come so far.
+LateWords NotReady(const Job& job, std::string subject, const Posts& posts, TimeNs waited_ns) {
+  const bool one = std::popcount(posts.awaited) == 1;
+  LateWords words{.subject = std::move(subject), .text = {}, .to_others = {}};
+  const auto say = [&](std::string_view where, std::string_view waiting) {
+    return fmt::format("{} on {} {} not ready: {} not come as far as {} for {}{}",
+                       Listed(Described(job, posts.awaited)), where, one ? "is" : "are",
+                       one ? "its GPU has" : "their GPUs have", words.subject,
+                       FormatSeconds(waited_ns), waiting);
+  };
+  words.text = say("this node", Waiting(job, posts.ready()));
+  if (job.nodes() != nullptr) {
+    words.to_others = say("node " + job.nodes()->nodes[job.nodes()->self].name, "");
+  }
+  return words;
+}
+
+// Who has not posted the subject. Whoever is attached and has not says more than who never came.
+LateWords NotPosted(const Job& job, std::string subject, const Posts& posts, TimeNs waited_ns) {
+  if (job.FirstAwaited(posts)) return NotReady(job, std::move(subject), posts, waited_ns);
+  const RankMask missing = AllRanks(job) & ~posts.ranks;
+  const RankMask here = missing & job.attached_ranks();
+  LateWords words{.subject = std::move(subject), .text = {}, .to_others = {}};
+  if (here == 0) {
+    const std::string who = Listed(Described(job, missing));
+    words.text = fmt::format("{} waits for {}, which {} not attached, for {}{}", words.subject, who,
+                             std::popcount(missing) == 1 ? "is" : "are", FormatSeconds(waited_ns),
+                             Waiting(job, posts.ranks));
+    return words;
+  }
+  const auto say = [&](std::string_view where, std::string_view waiting) {
+    return fmt::format("{} on {} {} not posted {} for {}{}", Listed(Described(job, here)), where,
+                       std::popcount(here) == 1 ? "has" : "have", words.subject,
+                       FormatSeconds(waited_ns), waiting);
+  };
+  words.text = say("this node", Waiting(job, posts.ranks));
+  if (job.nodes() != nullptr) {
+    words.to_others = say("node " + job.nodes()->nodes[job.nodes()->self].name, "");
+  }
+  return words;
+}
+
+LateWords NotMet(const Job& job, std::string subject, TimeNs waited_ns) {
+  std::string text = fmt::format("{} waits for the job's nodes for {}: {}", subject,
+                                 FormatSeconds(waited_ns), job.waits_for);
+  return {.subject = std::move(subject), .text = std::move(text), .to_others = {}};
+}
+
+// "node c (rank 2), node d": a node's only rank is named with it.
+std::string Peers(const Job& job, std::uint64_t members) {
+  std::vector<std::string> names;
+  for (; members != 0; members &= members - 1) {
+    const auto place = static_cast<std::size_t>(std::countr_zero(members));
+    if (place >= job.nodes()->nodes.size()) break;
+    const JobNode& node = job.nodes()->nodes[place];
+    const bool alone = node.ranks.size() == 1;
+    names.push_back(alone ? fmt::format("node {} (rank {})", node.name, node.ranks.front())
+                          : "node " + node.name);
+  }
+  return Listed(names);
+}
+
+std::string_view StepName(Step step) {
+  switch (step) {
+    case Step::kInNode:
+      return "in the node";
+    case Step::kBetweenNodes:
+      return "between nodes";
+    case Step::kToRanks:
+      return "to the node's ranks";
+    case Step::kVerify:
+      return "comparing results";
+    case Step::kDone:
+      break;
+  }
+  return "done";
+}
+
+std::string WhyItQueues(const Operation& operation) {
+  switch (operation.reason) {
+    case ipc::WaitReason::kNoCredit:
+      return "no credit";
+    case ipc::WaitReason::kInFlight:
+      return operation.planned()
+                 ? fmt::format("the plan moves {} at a time", operation.reason_argument)
+                 : fmt::format("{} of its stages are on the lane", operation.reason_argument);
+    case ipc::WaitReason::kLaneFull:
+      return "the lane has as many stages as it takes";
+    case ipc::WaitReason::kBehindBlock:
+      // A plan's blocks have numbers of their own inside, which nobody else knows.
+      return (operation.reason_argument & kPlannedSequence) != 0
+                 ? "behind another block of the plan"
+                 : fmt::format("behind block {}", operation.reason_argument);
+    case ipc::WaitReason::kBehindJob:
+      return fmt::format("behind job #{}", operation.reason_argument);
+    default:
+      return "others go first";
+  }
+}
+
+}  // namespace
+
+std::string FormatSeconds(TimeNs time_ns) {
+  return fmt::format("{:.1f} s", static_cast<double>(time_ns) / kSecond);
+}
+
+LateWords DescribeLateOperation(const Job& job, const Operation& operation, TimeNs waited_ns) {
+  std::string subject = job.DescribeOperation(operation);
+  // All that are here have posted it, and who else belongs to it is not known.
+  const bool not_met = !job.formed() && (job.attached_ranks() & ~operation.posts.ranks) == 0;
+  if (not_met && !job.waits_for.empty()) return NotMet(job, std::move(subject), waited_ns);
+  return NotPosted(job, std::move(subject), operation.posts, waited_ns);
+}
+
+LateWords DescribeLateMove(Job& job, const Operation& operation, const Lanes& lanes,
+                           TimeNs waited_ns) {
+  LateWords words{.subject = job.DescribeOperation(operation), .text = {}, .to_others = {}};
+  const std::string waited = FormatSeconds(waited_ns);
+  if (operation.state == Operation::State::kWaiting) {
+    words.text = fmt::format("{} waits for its turn on lane {} ({}) for {}: {}", words.subject,
+                             lanes.Name(operation.lane), StepName(operation.step), waited,
+                             WhyItQueues(operation));
+  } else if (operation.reason == ipc::WaitReason::kPeer && job.nodes() != nullptr) {
+    words.text =
+        fmt::format("{} waits for {} on lane {} for {}", words.subject,
+                    Peers(job, operation.reason_argument), lanes.Name(operation.lane), waited);
+  } else {
+    words.text =
+        fmt::format("{} is on lane {} ({}) for {} and waits for no other node", words.subject,
+                    lanes.Name(lanes.WaitedFor(job, operation)), StepName(operation.step), waited);
+  }
+  return words;
+}
+
+LateWords DescribeLateHead(Job& job, TimeNs waited_ns) {
+  Gradients& gradients = *job.gradients;
+  if (job.formed() && gradients.Head() != nullptr) {
+    const std::uint32_t missing = gradients.Missing(job.local_ranks()).value_or(0);
+    return NotPosted(job, job.DescribeGradient(missing), gradients.posts(missing), waited_ns);
+  }
+  // The one that was posted first.
+  std::optional<std::uint32_t> first;
+  for (std::uint32_t tensor = 0; tensor < gradients.count(); ++tensor) {
+    if (gradients.posts(tensor).ranks == 0) continue;
+    if (!first || gradients.posts(tensor).opened_ns < gradients.posts(*first).opened_ns)
+      first = tensor;
+  }
+  std::string subject = job.DescribeGradient(first.value_or(0));
+  if (!job.formed() && !job.waits_for.empty()) return NotMet(job, std::move(subject), waited_ns);
+  std::string text =
+      fmt::format("{} waits for {}: {}", subject, FormatSeconds(waited_ns), WhyNoPlan(job));
+  return {.subject = std::move(subject), .text = std::move(text), .to_others = {}};
+}
+
+std::string WhyNoPlan(const Job& job) {
+  RankMask without = 0;
+  RankMask absent = 0;
+  for (RankMask left = AllRanks(job); left != 0; left &= left - 1) {
+    const auto rank = static_cast<std::uint32_t>(std::countr_zero(left));
+    const Session* const session = job.members()[rank].session.get();
+    if (session == nullptr) absent |= RankMask{1} << rank;
+    if (session != nullptr && session->gradients() == nullptr) without |= RankMask{1} << rank;
+  }
+  const auto say = [&job](RankMask ranks, std::string_view what) {
+    return fmt::format("the job has no plan, since {} {} not {}", Listed(Described(job, ranks)),
+                       std::popcount(ranks) == 1 ? "has" : "have", what);
+  };
+  if (without != 0) return say(without, "handed in a layout");
+  if (absent != 0) return say(absent, "attached");
+  if (job.nodes() == nullptr) return "the job's plan is being made";
+  std::vector<std::string> others;
+  for (std::size_t i = 0; i < job.nodes()->data_nodes_count(); ++i) {
+    if (i != job.nodes()->self) others.push_back("node " + job.nodes()->nodes[i].name);
+  }
+  return fmt::format(
+      "the job has no plan: all ranks of this node have handed in their layout, so one on {} has "
+      "not, or the plan is being made",
+      Listed(others));
+}
+
+Failure DescribeTimeout(Job& job, const Operation& operation, const Lanes& lanes, TimeNs now) {
+  const std::string what = fmt::format("{} timed out after {} ms", job.DescribeOperation(operation),
+                                       (now - operation.posts.opened_ns) / kMillisecond);
+  if (!job.formed()) return {Code::kTimeout, fmt::format("{}: {}", what, job.waits_for)};
+  if (operation.state != Operation::State::kGathering) {
+    return {Code::kTimeout,
+            fmt::format("{} on lane {}", what, lanes.Name(lanes.WaitedFor(job, operation)))};
+  }
+  if (operation.posts.ready() == job.local_ranks()) {
+    return {
+        Code::kTimeout,
+        fmt::format("{}: not all nodes of the job have said how far they are, so that it can be "
+                    "drained",
+                    what)};
+  }
+  if (job.FirstAwaited(operation.posts)) {
+    return {Code::kTimeout, fmt::format("{}: {} it", what, job.DescribeMissing(operation.posts))};
+  }
+  const std::uint32_t missing = job.FirstMissing(operation.posts);
+  return {Code::kTimeout, fmt::format("{}: {} has not posted it{}", what, job.DescribeRank(missing),
+                                      job.member(missing).session ? "" : " and is not attached")};
+}
+
+Failure DescribeTimeout(Job& job, std::uint32_t tensor, const Lanes& lanes, TimeNs now) {
+  const Gradients& gradients = *job.gradients;
+  const std::string what = fmt::format("{} timed out after {} ms", job.DescribeGradient(tensor),
+                                       (now - gradients.posts(tensor).opened_ns) / kMillisecond);
+  if (!job.formed()) return Failure{Code::kTimeout, fmt::format("{}: {}", what, job.waits_for)};
+  if (gradients.Head() == nullptr) {
+    return Failure{Code::kTimeout, fmt::format("{}: {}", what, WhyNoPlan(job))};
+  }
+  for (const Operation& operation : job.gradients->operations()) {
+    if (!operation.open()) continue;
+    return Failure{Code::kTimeout,
+                   fmt::format("{}: {} is on lane {}", what, job.DescribeOperation(operation),
+                               lanes.Name(lanes.WaitedFor(job, operation)))};
+  }
+  const std::uint32_t missing = job.gradients->Missing(job.local_ranks()).value_or(tensor);
+  return Failure{Code::kTimeout,
+                 fmt::format("{}: {} {}", what, job.DescribeMissing(gradients.posts(missing)),
+                             job.DescribeGradient(missing))};
+}
+
+}  // namespace headrace::service

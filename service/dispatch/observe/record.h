@@ -1,0 +1,157 @@
+// What is kept of one job for people: its rows on the board, what the flight recorder needs until
+// it writes a row, sums, and what was said of it. A job has the address of its record and never
+// looks inside; what is kept here changes nothing that a job does.
+//
+// Plain data, changed by the recorder (recorder.h) and its neighbours in this layer only.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ipc/base/clock.h"
+#include "ipc/board_layout.h"
+#include "service/dispatch/job/job.h"
+#include "service/watch/board_writer.h"
+
+namespace headrace::service {
+
+// A client says how long its passes took, and as often as it likes: a sum stays what it can hold.
+inline void AddTime(TimeNs& sum, std::uint64_t more_ns) {
+  const auto room = static_cast<std::uint64_t>(kNever - sum);
+  sum += static_cast<TimeNs>(more_ns < room ? more_ns : room);
+}
+
+// Sums since the job opened, as its row on the board shows them.
+struct JobSums {
+  std::uint64_t operations_ended = 0;
+  std::uint64_t operations_failed = 0;
+  std::uint64_t bytes_moved = 0;
+  std::uint64_t blocks_ended = 0;
+  TimeNs gathering_ns = 0;
+  TimeNs waiting_ns = 0;
+  TimeNs moving_ns = 0;
+  TimeNs held_ns = 0;
+  std::array<std::uint64_t, ipc::kCodeCounts> failed_by_code{};
+};
+
+// What a job has of one lane, and where the board shows it.
+struct LaneShare {
+  ipc::ShareRow row{};
+  std::uint16_t board_row = kNoRow;
+  bool dirty = false;
+};
+
+// The stages that a block has behind it; those beyond the row's room are only counted.
+struct BlockRecord {
+  struct Stage {
+    std::uint8_t lane = 0;
+    std::uint8_t step = 0;
+    TimeNs queued_ns = 0;
+    TimeNs begin_ns = 0;  // 0: no lane ever had it
+    TimeNs end_ns = 0;
+  };
+  std::uint32_t count = 0;
+  std::array<Stage, ipc::kFlightStagesMax> stages;
+  std::array<TimeNs, kRailsMax> queued_ns{};  // by part of its step
+};
+
+// One iteration of one rank while its gradients come in.
+struct PassRecord {
+  std::uint64_t iteration = 0;
+  std::uint32_t posts = 0;
+  TimeNs begin_ns = 0;
+  TimeNs last_ns = 0;
+  TimeNs forward_ns = 0;
+  TimeNs waited_ns = 0;
+};
+
+// Of one rank, since it attached.
+struct RankRecord {
+  std::uint16_t board_row = kNoRow;
+  std::uint64_t bytes_posted = 0;
+  std::uint64_t last_posts = 0;
+  TimeNs late_ns = 0;
+  TimeNs waited_ns = 0;
+  // Two iterations of a rank can be under way, one beginning while the other ends.
+  std::array<PassRecord, 2> passes;
+};
+
+// The job's place in the flight recorder.
+struct FlightRecord {
+  std::uint16_t place = kNoRow;  // in the board's tables; none: the job goes unrecorded
+  ipc::FlightJobRow row{};
+  bool dirty = false;              // the row on the board is older
+  std::vector<TimeNs> operations;  // by slot, then by rank: when the rank posted it
+  std::vector<TimeNs> gradients;   // by tensor, then by rank: likewise
+};
+
+// The rows of a job's plan in force, and of the block that comes next.
+struct PlanRecord {
+  std::uint16_t row = kNoRow;
+  std::uint16_t head_row = kNoRow;
+  ipc::QueueRow head_shown{};  // there
+  std::vector<std::uint16_t> block_rows;
+};
+
+// Where operations as they were posted, and blocks of the plan, may wait. In each place the first
+// one that does stands for those behind it.
+enum class LatePlace : std::uint8_t {
+  kOperation,       // not posted by all ranks
+  kOperationMoves,  // in the queue or on a lane
+  kHead,            // the plan's next block: likewise not posted by all
+  kBlockMoves,
+};
+inline constexpr std::size_t kLatePlaces = 4;
+
+// One wait: `number` and `since_ns` tell it from the next one in its place.
+struct LateWait {
+  std::uint64_t number = 0;  // sequence; of the head: iteration << 32 | gradient; 0: nothing waits
+  TimeNs since_ns = 0;
+
+  friend bool operator==(const LateWait&, const LateWait&) = default;
+};
+
+// What is known of how long a job waits: late.h.
+struct StragglerState {
+  struct Reported {
+    LateWait wait;
+    std::string subject;  // what went on, for people; empty: they have not heard of it
+  };
+  std::array<Reported, kLatePlaces> reported;
+  std::uint32_t reported_count = 0;
+  // Waits in each place count from here at the earliest: what was reported ended then, or the job
+  // was paused until then.
+  std::array<TimeNs, kLatePlaces> not_before_ns{};
+  bool was_paused = false;
+  TimeNs asked_ns = 0;  // when lanes were asked last
+  // Reports that people may be told before time has earned another.
+  std::uint32_t log_tokens = 8;
+  TimeNs earned_ns = 0;
+};
+
+struct JobRecord {
+  std::uint16_t board_row = kNoRow;
+  std::uint64_t changes_shown = 0;  // Job::changes() as of the row
+  JobSums sums;
+  std::vector<RankRecord> ranks;
+  std::vector<LaneShare> shares;  // by lane
+  // Of each work item, by its slot.
+  std::array<std::uint16_t, kOperationsMax> operation_rows{};
+  std::array<std::uint16_t, kPlannedOpenMax> planned_rows{};
+  std::vector<BlockRecord> blocks;  // by place in the job's pool
+  PlanRecord plan;
+  FlightRecord flight;
+  StragglerState stragglers;
+  std::uint32_t events_sent = 0;
+
+  std::uint16_t& RowOf(const Operation& operation) {
+    const std::uint64_t sequence = operation.spec.sequence;
+    return operation.planned() ? planned_rows[sequence % kPlannedOpenMax]
+                               : operation_rows[sequence % kOperationsMax];
+  }
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,241 @@
+#include "service/dispatch/observe/rows.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "ipc/board.h"
+#include "service/dispatch/observe/record.h"
+
+namespace headrace::service {
+namespace {
+
+ipc::StageState StateOf(const Operation& operation) {
+  switch (operation.state) {
+    case Operation::State::kGathering:
+      return ipc::StageState::kGathering;
+    case Operation::State::kMoving:
+      return ipc::StageState::kMoving;
+    default:
+      return ipc::StageState::kWaiting;
+  }
+}
+
+std::int64_t Nanoseconds(double seconds) { return static_cast<std::int64_t>(seconds * 1e9); }
+
+ipc::JobState StateOf(const Job& job) {
+  if (job.failed) return ipc::JobState::kFailed;
+  return job.HasMet() ? ipc::JobState::kRunning : ipc::JobState::kGathering;
+}
+
+// The gradient has been posted for an iteration before the head's, which has not ended.
+bool IsOfEarlier(const Gradients& gradients, std::uint32_t tensor) {
+  return gradients.IterationOf(tensor) < gradients.head_iteration() &&
+         gradients.posts(tensor).ranks != 0;
+}
+
+// A plan's blocks are known by their place in it, as in the row's `block`; inside they have numbers
+// of their own.
+std::uint64_t ArgumentOf(const Job& job, const Operation& operation) {
+  const std::uint64_t argument = operation.reason_argument;
+  const bool is_planned = operation.reason == ipc::WaitReason::kBehindBlock &&
+                          (argument & kPlannedSequence) != 0 && job.gradients != nullptr;
+  return is_planned ? job.gradients->operation(argument).index + 1 : argument;
+}
+
+}  // namespace
+
+ipc::JobRow MakeJobRow(const Job& job) {
+  const JobSums& sums = job.record->sums;
+  ipc::JobRow row{};
+  row.id = job.id().value;
+  row.state = static_cast<std::uint32_t>(StateOf(job));
+  row.owner_uid = job.owner_uid();
+  row.world_size = job.world_size();
+  row.ranks_attached = job.attached();
+  row.epoch = job.epoch();
+  row.opened_ns = job.opened_ns();
+  row.operations_ended = sums.operations_ended;
+  row.operations_failed = sums.operations_failed;
+  row.bytes_moved = sums.bytes_moved;
+  row.operations_open = job.operations_open + (job.gradients ? job.gradients->open_count() : 0);
+  row.restarts = job.restarts();
+  row.weight = job.share.weight;
+  row.priority = job.share.priority;
+  row.limit_bytes_per_s = job.share.limit_bytes_per_s;
+  row.paused = job.paused ? 1 : 0;
+  row.draining = job.draining ? 1 : 0;
+  row.blocks_ended = sums.blocks_ended;
+  row.gathering_ns = sums.gathering_ns;
+  row.waiting_ns = sums.waiting_ns;
+  row.moving_ns = sums.moving_ns;
+  row.held_ns = sums.held_ns;
+  std::ranges::copy(sums.failed_by_code, std::begin(row.failed_by_code));
+  for (const Member& member : job.members()) {
+    if (member.session == nullptr || !member.session->HasDeviceMemory()) continue;
+    for (std::size_t gpu = 0; gpu < ipc::kGpuRowsMax; ++gpu) {
+      row.device_bytes[gpu] += member.session->UseOf(static_cast<std::int8_t>(gpu)).bytes;
+    }
+  }
+  ipc::SetText(row.name, job.name());
+  ipc::SetText(row.failure, job.failure ? job.failure->text : job.waits_for);
+  return row;
+}
+
+ipc::RankRow MakeRankRow(const Job& job, std::uint32_t rank) {
+  const Member& member = job.members()[rank];
+  const Session& session = *member.session;
+  const RankRecord& record = job.record->ranks[rank];
+  ipc::RankRow row{};
+  row.job_id = job.id().value;
+  row.rank = rank;
+  row.pid = session.identity().pid;
+  row.tensors = static_cast<std::uint32_t>(session.tensors_count());
+  row.segment_bytes = session.segment_bytes();
+  row.operations_posted = member.posted;
+  row.operations_ended = member.ended;
+  row.attached_ns = session.identity().attached_ns;
+  row.bytes_posted = record.bytes_posted;
+  row.last_posts = record.last_posts;
+  row.late_ns = record.late_ns;
+  row.waited_ns = record.waited_ns;
+  return row;
+}
+
+ipc::QueueRow MakeQueueRow(const Job& job, const Operation& operation) {
+  ipc::QueueRow row{};
+  row.block = operation.spec.sequence;
+  if (operation.planned()) {
+    row.block = operation.index + 1;
+    row.iteration = static_cast<std::uint32_t>(operation.iteration);
+    row.tensors = static_cast<std::uint32_t>(operation.wire().tensors.size());
+  }
+  row.job_id = job.id().value;
+  row.state = static_cast<std::uint32_t>(StateOf(operation));
+  row.reason = static_cast<std::uint32_t>(operation.reason);
+  row.wait_argument = ArgumentOf(job, operation);
+  row.ranks_missing = job.local_ranks() & ~operation.posts.ready();
+  row.bytes = operation.spec.Bytes();
+  row.stage = static_cast<std::uint8_t>(operation.step);
+  row.kind = static_cast<std::uint8_t>(operation.spec.kind);
+  row.dtype = static_cast<std::uint8_t>(operation.spec.dtype);
+  row.lane = operation.lane;
+  row.posted_ns = operation.posts.opened_ns;
+  row.since_ns = operation.since_ns;
+  ipc::SetText(row.tensor, job.TensorName(operation));
+  if (operation.reason == ipc::WaitReason::kPeer) {
+    ipc::SetText(row.peer, job.DescribePeers(operation.reason_argument));
+  }
+  return row;
+}
+
+ipc::QueueRow MakeHeadRow(const Job& job, TimeNs now) {
+  Gradients& gradients = *job.gradients;
+  ipc::QueueRow row{};
+  row.job_id = job.id().value;
+  row.state = static_cast<std::uint32_t>(ipc::StageState::kGathering);
+  row.kind = static_cast<std::uint8_t>(Collective::kAllReduce);
+  row.dtype = static_cast<std::uint8_t>(gradients.layout().dtype);
+  row.block = gradients.head_index() + 1;
+  row.iteration = static_cast<std::uint32_t>(gradients.head_iteration());
+  row.posted_ns = now;
+  row.since_ns = now;
+  const WireBlock* const head = gradients.Head();
+  if (head == nullptr) {
+    row.reason = static_cast<std::uint32_t>(job.formed() ? ipc::WaitReason::kNoPlan
+                                                         : ipc::WaitReason::kNodesNotReady);
+    return row;
+  }
+  row.tensors = static_cast<std::uint32_t>(head->tensors.size());
+  row.bytes = head->count * SizeOf(gradients.layout().dtype);
+  const std::optional<std::uint32_t> missing = gradients.Missing(job.local_ranks());
+  const std::uint32_t tensor = missing.value_or(head->tensors.front());
+  ipc::SetText(row.tensor, gradients.layout().tensors[tensor].name);
+  if (!missing) {  // as many blocks as may are on their way
+    row.reason = static_cast<std::uint32_t>(ipc::WaitReason::kInFlight);
+    row.wait_argument = kPlannedOpenMax;
+    return row;
+  }
+  // This node's ranks have done their part: whoever holds the iteration up, it is none of them.
+  if (IsOfEarlier(gradients, tensor)) {
+    row.reason = static_cast<std::uint32_t>(ipc::WaitReason::kIteration);
+    row.wait_argument = gradients.IterationOf(tensor);
+    return row;
+  }
+  row.ranks_missing = job.local_ranks() & ~gradients.posts(tensor).ready();
+  if (const auto awaited = job.FirstAwaited(gradients.posts(tensor)); awaited) {
+    row.wait_argument = *awaited;
+    row.reason = static_cast<std::uint32_t>(ipc::WaitReason::kGpuNotReady);
+    return row;
+  }
+  row.wait_argument = job.FirstMissing(gradients.posts(tensor));
+  const bool here = job.members()[row.wait_argument].session != nullptr;
+  row.reason = static_cast<std::uint32_t>(here ? ipc::WaitReason::kRankNotReady
+                                               : ipc::WaitReason::kRankNotAttached);
+  return row;
+}
+
+ipc::PlanRow MakePlanRow(const Job& job) {
+  const Gradients& gradients = *job.gradients;
+  ipc::PlanRow row{};
+  row.job_id = job.id().value;
+  row.tensors = gradients.count();
+  for (const LayoutTensor& tensor : gradients.layout().tensors) {
+    row.bytes += tensor.count * SizeOf(gradients.layout().dtype);
+  }
+  if (gradients.offered() != nullptr) {
+    row.next_version = gradients.offered()->plan->version;
+    row.next_iteration = gradients.next_from();
+  }
+  if (gradients.plan() == nullptr) return row;
+  const WirePlan& wire = *gradients.plan();
+  const plan::Plan& plan = *wire.plan;
+  row.version = plan.version;
+  row.blocks = static_cast<std::uint32_t>(wire.blocks.size());
+  row.rows_left_out = row.blocks - static_cast<std::uint32_t>(job.record->plan.block_rows.size());
+  row.barrier = plan.barrier ? 1 : 0;
+  row.in_flight_max = plan.in_flight_max;
+  row.hash = wire.hash;
+  row.from_iteration = gradients.plan_from();
+  row.predicted_ns = Nanoseconds(plan.predicted_s);
+  row.lower_bound_ns = Nanoseconds(plan.lower_bound_s);
+  row.predicted_backward_ns = Nanoseconds(plan.made_for.backward_s);
+  row.predicted_forward_ns = Nanoseconds(plan.made_for.forward_s);
+  row.predicted_startup_ns = Nanoseconds(plan.made_for.startup_s);
+  if (plan.made_for.s_per_byte > 0) {
+    row.predicted_bytes_per_s = static_cast<std::uint64_t>(1 / plan.made_for.s_per_byte);
+  }
+  ipc::SetText(row.policy, plan::Name(plan.policy));
+  const IterationTimes::Totals totals = job.times->MedianTotals();
+  row.iteration = totals.iteration;
+  row.backward_ns = totals.backward_ns;
+  row.forward_ns = totals.forward_ns;
+  row.waited_ns = totals.waited_ns;
+  row.measured_ns = totals.iteration_ns;
+  row.moving_ns = totals.moving_ns;
+  row.elsewhere_ns = totals.elsewhere_ns;
+  const IterationTimes::Sums& sums = job.times->sums();
+  row.iterations_count = sums.count;
+  row.iterations_ns = sums.iterations_ns;
+  row.iterations_waited_ns = sums.waited_ns;
+  row.iterations_moving_ns = sums.moving_ns;
+  return row;
+}
+
+ipc::PlanBlockRow MakePlanBlockRow(const Job& job, const WirePlan& plan, std::uint32_t index) {
+  const WireBlock& wire = plan.blocks[index];
+  const plan::Block& block = plan.plan->blocks[wire.plan_block];
+  ipc::PlanBlockRow row{};
+  row.job_id = job.id().value;
+  row.index = index;
+  row.bytes = wire.count * SizeOf(job.gradients->layout().dtype);
+  row.first_tensor = wire.tensors.front();
+  row.last_tensor = wire.tensors.back();
+  row.parts = static_cast<std::uint32_t>(wire.tensors.size());
+  row.runs = static_cast<std::uint32_t>(wire.runs.size());
+  row.predicted_begin_ns = Nanoseconds(block.begin_s);
+  row.predicted_end_ns = Nanoseconds(block.end_s);
+  ipc::SetText(row.tensor, job.gradients->layout().tensors[row.first_tensor].name);
+  return row;
+}
+
+}  // namespace headrace::service
