@@ -327,10 +327,10 @@ kj::Promise<std::uint64_t> Connection::Loop::AskForProgress(Wire& wire, TimeNs t
 }
 
 kj::Promise<bool> Connection::Loop::AskWhetherItLives(Wire& wire, TimeNs timeout_ns) {
-  auto entrance = wire.client.bootstrap().castAs<schema::Entrance>().adminRequest();
-  entrance.getHello().setProtocolVersion(schema::PROTOCOL_VERSION);
-  entrance.getHello().setProgram("libheadrace " HEADRACE_VERSION);
-  auto ping = entrance.send().getAdmin().pingRequest().send();
+  auto bootstrap = wire.client.bootstrap().castAs<schema::Bootstrap>().adminRequest();
+  bootstrap.getHello().setProtocolVersion(schema::PROTOCOL_VERSION);
+  bootstrap.getHello().setProgram("libheadrace " HEADRACE_VERSION);
+  auto ping = bootstrap.send().getAdmin().pingRequest().send();
   return wire.timer.timeoutAfter(timeout_ns * kj::NANOSECONDS, kj::mv(ping))
       .then([](auto&&) { return true; }, [](kj::Exception&&) { return false; });
 }
@@ -443,7 +443,7 @@ Status Connection::SayHello(const AttachRequest& request, int channel_fd, int do
     Result<schema::Descriptor::Client> doorbell = Describe(doorbell_fd);
     if (!channel) return Refuse(status, channel.error());
     if (!doorbell) return Refuse(status, doorbell.error());
-    auto call = wire.client.bootstrap().castAs<schema::Entrance>().attachRequest();
+    auto call = wire.client.bootstrap().castAs<schema::Bootstrap>().attachRequest();
     call.getHello().setProtocolVersion(schema::PROTOCOL_VERSION);
     call.getHello().setProgram(request.program.c_str());
     auto fields = call.getRequest();

@@ -24,7 +24,7 @@ interface Descriptor {
   # Carries one file descriptor beside the message; has no methods.
 }
 
-interface Entrance {
+interface Bootstrap @0x84cd522f5dc39ed6 {
   # The bootstrap of the socket.
   attach @0 (hello :Hello, request :AttachRequest) -> (refusal :Refusal, session :Session,
                                                        granted :AttachGrant);

@@ -18,7 +18,7 @@ struct PeerHello {
   gpuLanes @6 :UInt32;      # the first so many of these carry GPU memory by NCCL; 0: none does
 }
 
-interface PeerEntrance {
+interface PeerBootstrap @0xfe421e30d1fbe404 {
   # The bootstrap of the accepting side. Whoever has not said hello after five seconds is cut off.
   hello @0 (hello :PeerHello, port :PeerPort) -> (refusal :Refusal, hello :PeerHello,
                                                   port :PeerPort);
@@ -28,7 +28,7 @@ interface PeerEntrance {
 
 interface PeerPort {
   # Each side has that of the other. Both calls are answered at once.
-  tell @0 (messages :List(PeerMessage)) -> ();
+  send @0 (messages :List(PeerMessage)) -> ();
   ping @1 () -> (unixNs :Int64);  # when it was answered, by the clock of whoever answers
 }
 
@@ -37,13 +37,13 @@ struct CostLine {
   sPerByte @1 :Float64;
 }
 
-struct PeerNode {
+struct AgreedNode {
   name @0 :Text;
   ranks @1 :List(UInt32);
   addresses @2 :List(Data);
 }
 
-struct Roster {
+struct Agreement {
   job @0 :Text;
   worldSize @1 :UInt32;
   epoch @2 :UInt32;
@@ -51,7 +51,7 @@ struct Roster {
   planVersion @4 :UInt32;
   blockBytes @5 :UInt64;
   algorithm @6 :UInt8;      # headrace::transport::Algorithm
-  nodes @7 :List(PeerNode);
+  nodes @7 :List(AgreedNode);
   serversCount @8 :UInt32;
   verify @9 :UInt32;        # results of every so many iterations are compared; 0: of none
 }
@@ -80,7 +80,7 @@ struct PeerMessage {
   job @0 :UInt32;           # as the two ends of this connection know it
   union {
     # From a node.
-    join :group {
+    joinJob :group {
       name @1 :Text;
       worldSize @2 :UInt32;
       uid @3 :UInt32;
@@ -91,34 +91,34 @@ struct PeerMessage {
       pid @6 :Int32;
       afterEpoch @54 :UInt32;  # of the job, in which the rank was before; 0: it begins
     }
-    loseRank :group {
+    reportRankLost :group {
       rank @7 :UInt32;
       cause @8 :Text;
       exited @55 :Bool;     # its process, which cannot come back as that rank
     }
-    endRank :group {
+    reportRankLeft :group {
       rank @9 :UInt32;
       posted @10 :UInt64;
       iterations @30 :UInt64;
     }
-    break :group {
+    reportJobFailed :group {
       code @11 :UInt8;      # headrace::Code
       cause @12 :Text;
     }
-    forget @13 :Void;
-    opened @14 :Refusal;    # code 0: done
-    measured :group {
+    forgetJob @13 :Void;
+    jobOpened @14 :Refusal;    # code 0: done
+    jobMeasured :group {
       refusal @15 :Refusal;
       costs @16 :List(CostLine);
     }
-    started :group {
+    jobStarted :group {
       hash @17 :UInt64;
     }
-    layout :group {
+    reportLayout :group {
       layout @32 :Layout;
       policy @33 :UInt8;    # headrace::plan::Policy; 0: as the leader has it
     }
-    times :group {
+    reportTimesSeen :group {
       iteration @34 :UInt64;
       releaseS @35 :List(Float64);
       forwardS @36 :List(Float64);
@@ -126,57 +126,57 @@ struct PeerMessage {
       costs @38 :List(CostLine);  # the lane inside the node, then those between
       runningS @56 :Float64;      # of iterationS: the forward pass did not stand still; 0: not said
     }
-    wish :group {
+    requestPolicy :group {
       policy @39 :UInt8;
     }
-    hold :group {
+    reportPlanAck :group {
       version @40 :UInt32;
       hash @41 :UInt64;
       iteration @42 :UInt64;
     }
-    wishSteering @50 :NodeSteering;
-    tellLate :group {
+    requestSteering @50 :NodeSteering;
+    reportRankLate :group {
       text @51 :Text;
     }
-    tellHash :group {       # what the node's ranks have got in one block
+    reportBlockHashed :group {       # what the node's ranks have got in one block
       planned @57 :Bool;    # a block of the plan, and not of an operation
       number @58 :UInt64;   # of the iteration, or of the operation
       block @59 :UInt32;    # place in the plan, or within the operation
       hash @60 :UInt64;
     }
     # From the leader.
-    steer @52 :NodeSteering;
-    hearLate :group {
+    announceSteering @52 :NodeSteering;
+    announceRankLate :group {
       text @53 :Text;
     }
-    waits :group {
+    announceJobForming :group {
       text @18 :Text;
       refused @61 :Bool;
     }
-    open :group {
+    openJob :group {
       self @19 :UInt32;
-      roster @20 :Roster;
+      agreement @20 :Agreement;
     }
-    measure @21 :Void;
-    start :group {
+    measureJob @21 :Void;
+    startJob :group {
       costs @22 :List(CostLine);
       hash @23 :UInt64;
     }
-    fail @24 :Refusal;
-    rankGone :group {
+    announceJobFailed @24 :Refusal;
+    announceRankLeft :group {
       rank @25 :UInt32;
       posted @26 :UInt64;
       iterations @31 :UInt64;
       cause @27 :Text;
     }
-    close @28 :Void;
-    plan :group {
+    closeJob @28 :Void;
+    planPiece :group {
       version @43 :UInt32;
       index @44 :UInt32;    # of the piece, from 0
       last @45 :Bool;
       text @46 :Data;       # a piece of the canonical form
     }
-    switch :group {
+    announcePlanSwitch :group {
       version @47 :UInt32;
       fromIteration @48 :UInt64;
       beforeS @49 :Float64;

@@ -148,7 +148,7 @@ void Follower::TellRefused(const RankRefused& message, const std::string& cause)
   if (leaders_up_.contains(job.leader)) Join(job);
 }
 
-void Follower::Take(const JobBroken& message) {
+void Follower::Take(const JobFailed& message) {
   Job* job = Find(message.job);
   if (job == nullptr || job->stage == Stage::kFailed) return;
   if (job->stage == Stage::kReaching) return Fail(*job, message.code, message.cause);
@@ -156,7 +156,7 @@ void Follower::Take(const JobBroken& message) {
   if (IsLedHere(*job)) Fail(*job, message.code, message.cause);
 }
 
-void Follower::Take(const RankDone& message) {
+void Follower::Take(const RankLeft& message) {
   Job* job = Find(message.job);
   if (job == nullptr || job->stage == Stage::kFailed) return;
   if (job->stage != Stage::kReaching) {

@@ -117,17 +117,17 @@ class Follower {
   std::vector<KnownJob> FindJobs(std::string_view name) const;
   std::optional<KnownJob> FindJob(std::string_view name) const;
 
-  void Take(const JobBroken& message);
-  void Take(const RankDone& message);
+  void Take(const JobFailed& message);
+  void Take(const RankLeft& message);
   void Take(const JobEnded& message);
   void Take(const GroupOpened& message);
   void Take(const GroupMeasured& message);
-  void Take(const PlanTaken& message);
+  void Take(const PlanAck& message);
   void Take(const TimesSeen& message);
   void Take(const PlanMade& message) { home_.Take(message); }
-  void Take(const JobLate& message);
+  void Take(const RankLate& message);
   void Take(const BlockHashed& message);
-  void Take(const SteerNodes& message) { Steer(message.job, message.steering); }
+  void Take(const SteerJob& message) { Steer(message.job, message.steering); }
 
   void LeaderUp(const std::string& leader);
   // An attempt to reach it failed; `cause` names it. Ends the jobs whose ranks' patience is over.
@@ -201,7 +201,7 @@ class Follower {
   // It has no rendezvous, and its leader is in here.
   static bool IsLedHere(const Job& job) { return job.leader.empty(); }
 
-  void Take(Job& job, const AnnounceWaits& waits);
+  void Take(Job& job, const AnnounceJobForming& waits);
   void Take(Job& job, const OpenJob& open);
   void Take(Job& job, const MeasureJob& measure);
   void Take(Job& job, const StartJob& start);

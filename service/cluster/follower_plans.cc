@@ -37,8 +37,8 @@ void Follower::HandIfComplete(Job& job) {
 void Follower::Take(const TimesSeen& message) {
   Job* job = Find(message.job);
   if (job == nullptr || job->stage != Stage::kRunning) return;
-  Tell(*job,
-       ReportTimes{.job = job->number, .seen = {.times = message.times, .costs = message.costs}});
+  Tell(*job, ReportTimesSeen{.job = job->number,
+                             .seen = {.times = message.times, .costs = message.costs}});
 }
 
 // An honest leader that is another release ends the job on every node; a false one may do nothing.
@@ -60,10 +60,10 @@ void Follower::Take(Job& job, const PlanPiece& piece) {
   job.offered_held = false;
   // Of what this node is about to use, not of what it was sent.
   job.offered_hash = plan::HashOf(*job.offered);
-  TellDispatch({OfferPlan{.job = job.id, .plan = job.offered, .hash = job.offered_hash}});
+  TellDispatch({PlanOffer{.job = job.id, .plan = job.offered, .hash = job.offered_hash}});
 }
 
-void Follower::Take(const PlanTaken& message) {
+void Follower::Take(const PlanAck& message) {
   Job* job = Find(message.job);
   if (job == nullptr || job->stage != Stage::kRunning || job->offered == nullptr) return;
   if (job->offered->version != message.version) return;
@@ -79,11 +79,11 @@ void Follower::Take(Job& job, const AnnouncePlanSwitch& change) {
   if (job.offered == nullptr || job.offered->version != change.version || !job.offered_held) {
     return Doubt(job, fmt::format("switched to plan {}, which is not held here", change.version));
   }
-  TellDispatch({SwitchPlan{
-      .job = job.id, .version = change.version, .from_iteration = change.from_iteration}});
-  const PlanSwitch told{.version = change.version,
+  const PlanSwitch told{.job = job.id,
+                        .version = change.version,
                         .from_iteration = change.from_iteration,
                         .before_s = change.before_s};
+  TellDispatch({told});
   actions_.emplace_back(ToWatch{Event{
       .code = Code::kOk, .job = job.id, .text = DescribeSwitch(job.name, *job.offered, told)}});
 }

@@ -68,7 +68,7 @@ void Follower::AddServed(const std::string& leader, const OpenJob& open) {
   job.stage = Stage::kJoined;
 }
 
-void Follower::Take(Job& job, const AnnounceWaits& waits) {
+void Follower::Take(Job& job, const AnnounceJobForming& waits) {
   if (job.stage >= Stage::kRunning) return;
   Show(job, waits.text);
   if (std::exchange(job.names_refusal, waits.refused) || !waits.refused) return;

@@ -64,7 +64,7 @@ void Follower::Take(Job& job, const AnnounceSteering& steer) {
   TellDispatch({SteerJob{.job = job.id, .steering = steer.steering}});
 }
 
-void Follower::Take(const JobLate& message) {
+void Follower::Take(const RankLate& message) {
   Job* job = Find(message.job);
   if (job == nullptr || job->stage != Stage::kRunning) return;
   Tell(*job, ReportRankLate{.job = job->number, .text = message.text});
@@ -73,7 +73,7 @@ void Follower::Take(const JobLate& message) {
 void Follower::Take(const BlockHashed& message) {
   Job* job = Find(message.job);
   if (job == nullptr || job->stage != Stage::kRunning) return;
-  Tell(*job, ReportBlockHash{.job = job->number, .hash = message.hash});
+  Tell(*job, ReportBlockHashed{.job = job->number, .hash = message.hash});
 }
 
 // What goes beyond the allowance is no news: it is about the same job.

@@ -152,12 +152,12 @@ class Leader {
   void Take(Job& job, Part& part, const JobMeasured& measured);
   void Take(Job& job, Part& part, const JobStarted& started);
   void Take(Job& job, Part& part, const ReportLayout& handed);
-  void Take(Job& job, Part& part, const ReportTimes& told);
+  void Take(Job& job, Part& part, const ReportTimesSeen& told);
   void Take(Job& job, Part& part, const RequestPolicy& wish);
   void Take(Job& job, Part& part, const ReportPlanAck& held);
   void Take(Job& job, Part& part, const RequestSteering& wish);
   void Take(Job& job, Part& part, const ReportRankLate& late, TimeNs now);
-  void Take(Job& job, Part& part, const ReportBlockHash& told);
+  void Take(Job& job, Part& part, const ReportBlockHashed& told);
 
   Jobs::iterator Find(NodeId node, std::uint32_t number);
   // The job of that name that still takes nodes, a new one, or why neither.

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "service/cluster/leader.h"
+#include "service/plan/canonical.h"
 
 namespace headrace::service {
 
@@ -26,7 +27,7 @@ void Leader::Take(Job& job, Part& part, const ReportLayout& handed) {
   GoOnPlanning(job);
 }
 
-void Leader::Take(Job& job, Part& part, const ReportTimes& told) {
+void Leader::Take(Job& job, Part& part, const ReportTimesSeen& told) {
   if (job.planning == nullptr || part.server) return;
   job.planning->TakeTimes(part.place, told.seen);
   GoOnPlanning(job);
@@ -67,7 +68,7 @@ void Leader::GoOnPlanning(Job& job) {
 void Leader::Do(Job& /*job*/, const MakePlan& make) { errands_.push_back({make}); }
 
 void Leader::Do(Job& job, const PlanOffer& offer) {
-  const std::vector<PlanPiece> pieces = CutPlan(offer.plan->version, *offer.text);
+  const std::vector<PlanPiece> pieces = CutPlan(offer.plan->version, plan::Canonical(*offer.plan));
   for (const Part& part : job.parts) {
     if (part.server) continue;
     for (PlanPiece piece : pieces) {

@@ -51,7 +51,7 @@ void Leader::ShowWaits(Job& job) {
   for (Part& part : job.parts) {
     if (part.server || part.told == text) continue;
     part.told = text;
-    Send(part, AnnounceWaits{.job = part.number, .text = text, .refused = refused});
+    Send(part, AnnounceJobForming{.job = part.number, .text = text, .refused = refused});
   }
 }
 

@@ -52,7 +52,7 @@ void Leader::Take(Job& job, Part& part, const ReportRankLate& late, TimeNs now) 
   }
 }
 
-void Leader::Take(Job& job, Part& part, const ReportBlockHash& told) {
+void Leader::Take(Job& job, Part& part, const ReportBlockHashed& told) {
   if (part.server || !job.verification) return;
   if (const auto difference = job.verification->Take(part.place, told.hash); difference) {
     Fail(job, Code::kCorrupt, *difference);

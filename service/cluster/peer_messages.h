@@ -110,7 +110,7 @@ struct ReportLayout {
   std::optional<plan::Policy> policy;    // nothing: as the leader has it
 };
 // How iterations went on the node, and what its lanes cost meanwhile.
-struct ReportTimes {
+struct ReportTimesSeen {
   std::uint32_t job = 0;
   NodeSeen seen;
 };
@@ -124,13 +124,13 @@ struct RequestSteering {
   std::uint32_t job = 0;
   Steering steering;
 };
-// Everybody waits for a rank of this node: JobLate::text.
+// Everybody waits for a rank of this node: RankLate::text.
 struct ReportRankLate {
   std::uint32_t job = 0;
   std::string text;
 };
 // What the node's ranks have got in one block.
-struct ReportBlockHash {
+struct ReportBlockHashed {
   std::uint32_t job = 0;
   BlockHash hash;
 };
@@ -143,7 +143,7 @@ struct ReportPlanAck {
 };
 
 // ---- from the leader ----
-struct AnnounceWaits {
+struct AnnounceJobForming {
   std::uint32_t job = 0;
   std::string text;
   bool refused = false;  // it names a node or rank that was refused: its users have to do something
@@ -206,10 +206,10 @@ struct Goodbye {
 
 using PeerMessage =
     std::variant<JoinJob, SeatRank, ReportRankLost, ReportRankLeft, ReportJobFailed, ForgetJob,
-                 JobOpened, JobMeasured, JobStarted, ReportLayout, ReportTimes, RequestPolicy,
-                 ReportPlanAck, AnnounceWaits, OpenJob, MeasureJob, StartJob, AnnounceJobFailed,
-                 AnnounceRankLeft, CloseJob, PlanPiece, AnnouncePlanSwitch, Goodbye,
-                 RequestSteering, ReportRankLate, AnnounceSteering, AnnounceRankLate,
-                 ReportBlockHash>;
+                 JobOpened, JobMeasured, JobStarted, ReportLayout, ReportTimesSeen, RequestPolicy,
+                 ReportPlanAck, AnnounceJobForming, OpenJob, MeasureJob, StartJob,
+                 AnnounceJobFailed, AnnounceRankLeft, CloseJob, PlanPiece, AnnouncePlanSwitch,
+                 Goodbye, RequestSteering, ReportRankLate, AnnounceSteering, AnnounceRankLate,
+                 ReportBlockHashed>;
 
 }  // namespace headrace::service

@@ -166,11 +166,11 @@ void Planning::Offer(std::shared_ptr<const plan::Plan> plan) {
   if (Status covers = CheckPlan(*plan, *layout_); !covers) {
     return Fail(Code::kInternal, covers.error().text());
   }
-  auto text = std::make_shared<const std::string>(plan::Canonical(*plan));
-  if (text->size() > kPlanTextMax) {
+  const std::string text = plan::Canonical(*plan);
+  if (text.size() > kPlanTextMax) {
     const std::string cause = fmt::format(
         "plan {} ({}, {} blocks) takes {} bytes, nodes tell each other at most {}", plan->version,
-        Name(plan->policy), plan->blocks.size(), text->size(), kPlanTextMax);
+        Name(plan->policy), plan->blocks.size(), text.size(), kPlanTextMax);
     if (present_ == nullptr) return Fail(Code::kExhausted, cause);
     Note(Code::kExhausted, fmt::format("{}; plan {} stays", cause, present_->version));
     return Consider();
@@ -178,9 +178,9 @@ void Planning::Offer(std::shared_ptr<const plan::Plan> plan) {
   versions_ = plan->version;
   stage_ = Stage::kOffered;
   for (Node& node : nodes_) node.answered.reset();
-  offered_hash_ = plan::HashOf(*text);
+  offered_hash_ = plan::HashOf(text);
   offered_ = std::move(plan);
-  steps_.emplace_back(PlanOffer{.plan = offered_, .text = std::move(text), .hash = offered_hash_});
+  steps_.emplace_back(PlanOffer{.job = {}, .plan = offered_, .hash = offered_hash_});
 }
 
 void Planning::TakeAnswer(std::size_t node, std::uint32_t version, std::uint64_t hash,
@@ -213,8 +213,10 @@ void Planning::SwitchIfHeld() {
   present_ = std::exchange(offered_, nullptr);
   stage_ = Stage::kNone;
   for (Node& node : nodes_) node.told = false;
-  steps_.emplace_back(PlanSwitch{
-      .version = present_->version, .from_iteration = present_from_, .before_s = before_s});
+  steps_.emplace_back(PlanSwitch{.job = {},
+                                 .version = present_->version,
+                                 .from_iteration = present_from_,
+                                 .before_s = before_s});
 }
 
 std::string DescribeSwitch(const std::string& job, const plan::Plan& plan,

@@ -21,6 +21,7 @@
 #include "service/actor/request.h"
 #include "service/cluster/layouts.h"
 #include "service/cluster/planning_inputs.h"
+#include "service/dispatch/messages.h"
 #include "service/plan/plan.h"
 #include "service/watch/messages.h"
 
@@ -29,19 +30,8 @@ namespace headrace::service {
 // By how much of the iteration a new plan must be faster than the one in force.
 inline constexpr double kPlanMargin = 0.005;
 
-// ---- what is to be done ----
-// To every node with ranks: `text` is the plan's canonical form.
-struct PlanOffer {
-  std::shared_ptr<const plan::Plan> plan;   // shared with dispatch where the planning is local
-  std::shared_ptr<const std::string> text;  // shared by the messages to the nodes
-  std::uint64_t hash = 0;
-};
-// To every node with ranks: all of them hold the plan.
-struct PlanSwitch {
-  std::uint32_t version = 0;
-  std::uint64_t from_iteration = 0;
-  double before_s = 0;  // an iteration until now, as the nodes saw it; 0: not known
-};
+// ---- what is to be done: MakePlan; PlanOffer and PlanSwitch to every node with ranks, which knows
+// the job by a number of its own, so that theirs stays 0; and these ----
 struct PlanFailure {
   Code code = Code::kInternal;
   std::string cause;

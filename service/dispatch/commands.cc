@@ -73,7 +73,7 @@ void JobCommands::DrainJob(Job& job, const Steering& steering, TimeNs now) {
         std::pair(Steering::Kind::kDrainIterations, drain.iterations)}) {
     // Twice in a job's life.
     peers_.Send(
-        SteerNodes{job.id(), {.kind = kind, .value = value, .uid = steering.uid, .node = {}}});
+        SteerJob{job.id(), {.kind = kind, .value = value, .uid = steering.uid, .node = {}}});
   }
 }
 
@@ -124,7 +124,7 @@ void JobCommands::FinishJobDrain(Job& job, TimeNs now) {
   const Failure failure = DrainedFailure(job);
   if (!job.spans_nodes()) return flow_.FailJob(job, failure, Flow::Found::kHere, now);
   // What has ended here may still move on other nodes: the leader ends the job when all say so.
-  peers_.Send(JobBroken{job.id(), failure.code, failure.text});
+  peers_.Send(JobFailed{job.id(), failure.code, failure.text});
 }
 
 }  // namespace headrace::service

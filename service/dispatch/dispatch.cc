@@ -395,12 +395,12 @@ void Dispatch::Handle(const SetLayout& message, TimeNs now) {
   parts_->flow.SetLayout(*reading->job, *reading->session, message, now);
 }
 
-void Dispatch::Handle(const OfferPlan& message, TimeNs now) {
+void Dispatch::Handle(const PlanOffer& message, TimeNs now) {
   Job* job = FindJob(message.job);
   if (job != nullptr) parts_->flow.plans().Offer(*job, message, now);
 }
 
-void Dispatch::Handle(const SwitchPlan& message, TimeNs now) {
+void Dispatch::Handle(const PlanSwitch& message, TimeNs now) {
   Job* job = FindJob(message.job);
   if (job != nullptr) parts_->flow.AcceptSwitch(*job, message, now);
 }
@@ -489,7 +489,7 @@ void Dispatch::CloseSpanning(Job& job, std::uint32_t rank, bool orderly, const F
   if (!orderly) return parts_->flow.FailJob(job, failure, Flow::Found::kHere, now);
   const std::uint64_t posted = job.member(rank).operations;
   const std::uint64_t iterations = job.IterationsOf(rank);
-  Report(RankDone{job.id(), rank, posted, iterations});
+  Report(RankLeft{job.id(), rank, posted, iterations});
   parts_->flow.LimitTo(job, posted, iterations, job.DescribeRank(rank) + " left the job", now);
 }
 

@@ -92,8 +92,8 @@ class Dispatch final : public Actor {
   void Handle(const JobFailed& message, TimeNs now);
   void Handle(const RankLeft& message, TimeNs now);
   void Handle(const SetLayout& message, TimeNs now);
-  void Handle(const OfferPlan& message, TimeNs now);
-  void Handle(const SwitchPlan& message, TimeNs now);
+  void Handle(const PlanOffer& message, TimeNs now);
+  void Handle(const PlanSwitch& message, TimeNs now);
   void Handle(const SteerJob& message, TimeNs now);
   void Handle(const StageWaits& message, TimeNs now);
   void Handle(LaneAnswered message, TimeNs now);

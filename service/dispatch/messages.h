@@ -13,11 +13,11 @@
 #include "service/actor/request.h"
 #include "service/plan/plan.h"
 #include "service/schedule/queue.h"
+#include "service/session/facts.h"
 #include "service/session/layout.h"
 #include "service/session/nodes.h"
 #include "service/session/scratch_memory.h"
 #include "service/session/session.h"
-#include "service/session/steering.h"
 #include "transport/transport.h"
 
 namespace headrace::service {
@@ -83,20 +83,6 @@ struct JobFormed {
   JobId job;
   JobNodes nodes;
 };
-// The job cannot go on, for a cause on another node or on the way to it. Ends what is open.
-struct JobFailed {
-  JobId job;
-  Code code = Code::kInternal;
-  std::string cause;
-};
-// A rank on another node has left in an orderly way after its first `posted` operations.
-struct RankLeft {
-  JobId job;
-  std::uint32_t rank = 0;
-  std::uint64_t posted = 0;      // operations, gradients not counted
-  std::uint64_t iterations = 0;  // of which it posted every gradient
-  std::string cause;             // "rank 3 (pid 12) on node b left the job"
-};
 // The session's gradients: tensors first, first + 1, ... as rpc has checked and registered
 // them; a session that has ended meanwhile is ignored.
 struct SetLayout {
@@ -105,26 +91,22 @@ struct SetLayout {
   std::shared_ptr<const Layout> layout;  // shared by peers and dispatch, which only read it
 };
 // A plan for the job's gradients. All ranks' layouts are known and equal by then, and the plan has
-// been checked against them. Answered by PlanTaken; in force only after SwitchPlan.
-struct OfferPlan {
+// been checked against them. Answered by PlanAck; in force only after PlanSwitch.
+struct PlanOffer {
   JobId job;
   std::shared_ptr<const plan::Plan> plan;  // shared by peers and dispatch, which only read it
   std::uint64_t hash = 0;
 };
 // Every node holds the plan of that version: it moves iteration `from_iteration` and later ones.
-struct SwitchPlan {
+struct PlanSwitch {
   JobId job;
   std::uint32_t version = 0;
   std::uint64_t from_iteration = 0;
+  double before_s = 0;  // an iteration until now, as the nodes saw it; 0: not known
 };
 // Rpc refused sessions or memory for a quota so many times; dispatch keeps the board's count.
 struct QuotaRefused {
   std::uint64_t times = 0;
-};
-// A person steers the job; who may was checked.
-struct SteerJob {
-  JobId job;
-  Steering steering;
 };
 // The answer to AskStage, while the stage is open.
 struct StageWaits {
@@ -151,7 +133,7 @@ struct LaneAnswered {
 using DispatchMessage =
     std::variant<OpenSession, AddSegment, RemoveSegment, AddTensors, RemoveTensors, CloseSession,
                  Ping, Drain, StageEnded, LaneFacts, JobForming, JobFormed, JobFailed, RankLeft,
-                 SetLayout, OfferPlan, SwitchPlan, SteerJob, StageWaits, LaneAnswered, QuotaRefused,
+                 SetLayout, PlanOffer, PlanSwitch, SteerJob, StageWaits, LaneAnswered, QuotaRefused,
                  ScratchMade>;
 
 }  // namespace headrace::service

@@ -15,6 +15,7 @@
 #include "service/actor/request.h"
 #include "service/plan/plan.h"
 #include "service/session/block_hash.h"
+#include "service/session/facts.h"
 #include "service/session/layout.h"
 #include "service/session/session.h"
 #include "service/session/steering.h"
@@ -22,19 +23,6 @@
 
 namespace headrace::service {
 
-// The first failure of a job of several nodes that was found on this node: the others must hear.
-struct JobBroken {
-  JobId job;
-  Code code = Code::kInternal;
-  std::string cause;
-};
-// A local rank of a job of several nodes has left in an orderly way; it had posted that much.
-struct RankDone {
-  JobId job;
-  std::uint32_t rank = 0;
-  std::uint64_t posted = 0;      // operations, gradients not counted
-  std::uint64_t iterations = 0;  // of which it posted every gradient
-};
 // Dispatch has forgotten the job: all its local ranks are gone and nothing is open.
 struct JobEnded {
   JobId job;
@@ -49,11 +37,11 @@ struct GroupMeasured {
   std::uint32_t group = 0;
   Result<transport::CostLine> cost;
 };
-// The answer to OfferPlan. `iteration` is the last one of which a block has begun; until SwitchPlan
+// The answer to PlanOffer. `iteration` is the last one of which a block has begun; until PlanSwitch
 // comes, none from `iteration` + kSwitchSlack on will be begun (and none at all before the first
 // plan), so that any node may name that iteration as the first under the new plan.
 inline constexpr std::uint64_t kSwitchSlack = 8;
-struct PlanTaken {
+struct PlanAck {
   JobId job;
   std::uint32_t version = 0;
   std::uint64_t iteration = 0;
@@ -67,21 +55,16 @@ struct TimesSeen {
 };
 // An operation of the job waits longer than it should for a rank of this node; people on its other
 // nodes should hear of it.
-struct JobLate {
+struct RankLate {
   JobId job;
-  std::string
-      text;  // "rank 3 (pid 12) on node b has not posted ... for 5.0 s; 7 ranks wait for it"
+  // "rank 3 (pid 12) on node b has not posted ... for 5.0 s; 7 ranks wait for it"
+  std::string text;
 };
 // What the ranks of this node have got in one block, for the job's leader to compare. May get lost:
 // that block is then not compared.
 struct BlockHashed {
   JobId job;
   BlockHash hash;
-};
-// To be told to every node of the job, this one too, in one order for all, as a person's wish is.
-struct SteerNodes {
-  JobId job;
-  Steering steering;
 };
 // The answer to MakePlan.
 struct PlanMade {
@@ -161,8 +144,8 @@ struct RankRefused {
   std::string cause;
 };
 using PeersMessage =
-    std::variant<JobBroken, RankDone, JobEnded, GroupOpened, GroupMeasured, PlanTaken, TimesSeen,
-                 PlanMade, JobLate, BlockHashed, SteerNodes, CheckRank, RankRefused, RankAttached,
+    std::variant<JobFailed, RankLeft, JobEnded, GroupOpened, GroupMeasured, PlanAck, TimesSeen,
+                 PlanMade, RankLate, BlockHashed, SteerJob, CheckRank, RankRefused, RankAttached,
                  RankEnded, HandInLayout, AskForming, ChangeSetting, ListPeers, TryPeer,
                  LookAtCertificate, DrainPeers, StopPeers, Ping>;
 

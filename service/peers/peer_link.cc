@@ -28,7 +28,7 @@ class PeerLink::Port final : public schema::PeerPort::Server {
  public:
   explicit Port(PeerLink& link) : link_(link) {}
 
-  kj::Promise<void> tell(TellContext context) override {
+  kj::Promise<void> send(SendContext context) override {
     const auto messages = context.getParams().getMessages();
     if (messages.size() > kToldAtOnceMax) {
       link_.End(Error(Code::kCorrupt, fmt::format("{} told {} messages at once",
@@ -58,9 +58,9 @@ class PeerLink::Port final : public schema::PeerPort::Server {
   PeerLink& link_;
 };
 
-class PeerLink::Entrance final : public schema::PeerEntrance::Server {
+class PeerLink::Bootstrap final : public schema::PeerBootstrap::Server {
  public:
-  explicit Entrance(PeerLink& link) : link_(link) {}
+  explicit Bootstrap(PeerLink& link) : link_(link) {}
 
   kj::Promise<void> hello(HelloContext context) override {
     const auto params = context.getParams();
@@ -109,7 +109,7 @@ PeerLink::PeerLink(SecuredPeer peer, Options options, kj::Timer& timer, Owner& o
                       fmt::format("cut the connection of {}: {}", DescribePeer(), why)));
           }),
       rpc_(options_.side == capnp::rpc::twoparty::Side::SERVER
-               ? capnp::makeRpcServer(bounded_, kj::heap<Entrance>(*this))
+               ? capnp::makeRpcServer(bounded_, kj::heap<Bootstrap>(*this))
                : capnp::makeRpcClient(bounded_)),
       tasks_(*this) {
   rpc_.setFlowLimit(kPeerMessageWordsMax);
@@ -132,8 +132,8 @@ kj::Promise<Result<NodeFacts>> PeerLink::SayHello() {
   capnp::MallocMessageBuilder builder(8);
   auto vat = builder.initRoot<capnp::rpc::twoparty::VatId>();
   vat.setSide(capnp::rpc::twoparty::Side::SERVER);
-  auto entrance = rpc_.bootstrap(vat).castAs<schema::PeerEntrance>();
-  auto call = entrance.helloRequest();
+  auto bootstrap = rpc_.bootstrap(vat).castAs<schema::PeerBootstrap>();
+  auto call = bootstrap.helloRequest();
   WriteHello(call.initHello(), owner_.Self());
   call.setPort(kj::heap<Port>(*this));
   return call.send().then([this](auto&& answer) -> Result<NodeFacts> {
@@ -222,7 +222,7 @@ void PeerLink::Flush() {
     if (all_told_.get() != nullptr) all_told_->fulfill();
     return;
   }
-  auto call = port_.tellRequest();
+  auto call = port_.sendRequest();
   const std::size_t count = CountToTell();
   auto list = call.initMessages(static_cast<unsigned>(count));
   for (unsigned i = 0; i < count; ++i) {

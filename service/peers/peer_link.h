@@ -72,7 +72,7 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
   RoundTrip round_trip() const { return round_trips_.Best(); }
 
  private:
-  class Entrance;
+  class Bootstrap;
   class Port;
 
   // The other end is known and may be told.

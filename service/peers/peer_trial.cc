@@ -87,8 +87,8 @@ class Trial {
     Begin("version");
     stream_ = kj::mv(peer.stream);
     client_ = kj::heap<capnp::TwoPartyClient>(*stream_);
-    auto call = client_->bootstrap().castAs<schema::PeerEntrance>().describeRequest();
-    return InTime(kj::Promise<capnp::Response<schema::PeerEntrance::DescribeResults>>(call.send()))
+    auto call = client_->bootstrap().castAs<schema::PeerBootstrap>().describeRequest();
+    return InTime(kj::Promise<capnp::Response<schema::PeerBootstrap::DescribeResults>>(call.send()))
         .then([this](auto&& answer) { Judge(answer); },
               [this](kj::Exception&& exception) {
                 const bool older = exception.getType() == kj::Exception::Type::UNIMPLEMENTED;
@@ -100,7 +100,7 @@ class Trial {
               });
   }
 
-  void Judge(schema::PeerEntrance::DescribeResults::Reader answer) {
+  void Judge(schema::PeerBootstrap::DescribeResults::Reader answer) {
     PeerStep& step = steps_.back();
     const std::string there =
         fmt::format("node {} runs {}", Printable(answer.getNode().cStr(), kTextShownMax),

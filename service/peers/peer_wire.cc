@@ -48,17 +48,17 @@ Result<std::vector<std::string>> ReadAddresses(capnp::List<capnp::Data>::Reader 
   return addresses;
 }
 
-void WriteRoster(schema::Roster::Builder roster, const Agreement& agreement) {
-  roster.setJob(agreement.job);
-  roster.setWorldSize(agreement.world_size);
-  roster.setEpoch(agreement.epoch);
-  roster.setKey(agreement.key);
-  roster.setPlanVersion(agreement.plan_version);
-  roster.setBlockBytes(agreement.block_bytes);
-  roster.setAlgorithm(static_cast<std::uint8_t>(agreement.algorithm));
-  roster.setServersCount(agreement.servers_count);
-  roster.setVerify(agreement.verify);
-  auto nodes = roster.initNodes(static_cast<unsigned>(agreement.nodes.size()));
+void WriteAgreement(schema::Agreement::Builder builder, const Agreement& agreement) {
+  builder.setJob(agreement.job);
+  builder.setWorldSize(agreement.world_size);
+  builder.setEpoch(agreement.epoch);
+  builder.setKey(agreement.key);
+  builder.setPlanVersion(agreement.plan_version);
+  builder.setBlockBytes(agreement.block_bytes);
+  builder.setAlgorithm(static_cast<std::uint8_t>(agreement.algorithm));
+  builder.setServersCount(agreement.servers_count);
+  builder.setVerify(agreement.verify);
+  auto nodes = builder.initNodes(static_cast<unsigned>(agreement.nodes.size()));
   for (unsigned i = 0; i < nodes.size(); ++i) {
     const AgreedNode& node = agreement.nodes[i];
     nodes[i].setName(node.name);
@@ -67,7 +67,7 @@ void WriteRoster(schema::Roster::Builder roster, const Agreement& agreement) {
   }
 }
 
-Result<AgreedNode> ReadNode(schema::PeerNode::Reader reader) {
+Result<AgreedNode> ReadNode(schema::AgreedNode::Reader reader) {
   Result<std::string> name = Name(reader.getName());
   if (!name) return name.error();
   if (reader.getRanks().size() > transport::kMembersMax) return Corrupt("too many ranks");
@@ -79,7 +79,7 @@ Result<AgreedNode> ReadNode(schema::PeerNode::Reader reader) {
   return node;
 }
 
-Result<Agreement> ReadRoster(schema::Roster::Reader reader) {
+Result<Agreement> ReadAgreement(schema::Agreement::Reader reader) {
   Agreement agreement;
   Result<std::string> job = Name(reader.getJob());
   if (!job) return job.error();
@@ -96,7 +96,7 @@ Result<Agreement> ReadRoster(schema::Roster::Reader reader) {
   agreement.servers_count = reader.getServersCount();
   agreement.verify = reader.getVerify();
   if (reader.getNodes().size() > transport::kNodesMax) return Corrupt("too many nodes");
-  for (const schema::PeerNode::Reader each : reader.getNodes()) {
+  for (const schema::AgreedNode::Reader each : reader.getNodes()) {
     Result<AgreedNode> node = ReadNode(each);
     if (!node) return node.error();
     agreement.nodes.push_back(std::move(node).value());
@@ -137,14 +137,14 @@ Result<NodeFacts> ReadHello(schema::PeerHello::Reader hello) {
 namespace {
 
 void Write(schema::PeerMessage::Builder builder, const JoinJob& join) {
-  auto group = builder.initJoin();
+  auto group = builder.initJoinJob();
   group.setName(join.name);
   group.setWorldSize(join.world_size);
   group.setUid(join.uid);
   group.setArchitecture(join.architecture);
 }
-void Write(schema::PeerMessage::Builder builder, const ReportBlockHash& told) {
-  auto group = builder.initTellHash();
+void Write(schema::PeerMessage::Builder builder, const ReportBlockHashed& told) {
+  auto group = builder.initReportBlockHashed();
   group.setPlanned(told.hash.name.planned);
   group.setNumber(told.hash.name.number);
   group.setBlock(told.hash.name.block);
@@ -157,75 +157,77 @@ void Write(schema::PeerMessage::Builder builder, const SeatRank& seat) {
   group.setAfterEpoch(seat.after_epoch);
 }
 void Write(schema::PeerMessage::Builder builder, const ReportRankLost& lost) {
-  auto group = builder.initLoseRank();
+  auto group = builder.initReportRankLost();
   group.setRank(lost.rank);
   group.setCause(lost.cause);
   group.setExited(lost.exited);
 }
 void Write(schema::PeerMessage::Builder builder, const ReportRankLeft& end) {
-  auto group = builder.initEndRank();
+  auto group = builder.initReportRankLeft();
   group.setRank(end.rank);
   group.setPosted(end.posted);
   group.setIterations(end.iterations);
 }
 void Write(schema::PeerMessage::Builder builder, const ReportJobFailed& broken) {
-  auto group = builder.initBreak();
+  auto group = builder.initReportJobFailed();
   group.setCode(static_cast<std::uint8_t>(broken.code));
   group.setCause(broken.cause);
 }
 void Write(schema::PeerMessage::Builder builder, const ForgetJob& /*forget*/) {
-  builder.setForget();
+  builder.setForgetJob();
 }
 void Write(schema::PeerMessage::Builder builder, const JobOpened& opened) {
-  auto refusal = builder.initOpened();
+  auto refusal = builder.initJobOpened();
   refusal.setCode(static_cast<std::uint8_t>(opened.code));
   refusal.setText(opened.cause);
 }
 void Write(schema::PeerMessage::Builder builder, const JobMeasured& measured) {
-  auto group = builder.initMeasured();
+  auto group = builder.initJobMeasured();
   group.initRefusal().setCode(static_cast<std::uint8_t>(measured.code));
   group.getRefusal().setText(measured.cause);
   WriteCosts(group.initCosts(static_cast<unsigned>(measured.costs.size())), measured.costs);
 }
 void Write(schema::PeerMessage::Builder builder, const JobStarted& started) {
-  builder.initStarted().setHash(started.hash);
+  builder.initJobStarted().setHash(started.hash);
 }
-void Write(schema::PeerMessage::Builder builder, const AnnounceWaits& waits) {
-  auto group = builder.initWaits();
+void Write(schema::PeerMessage::Builder builder, const AnnounceJobForming& waits) {
+  auto group = builder.initAnnounceJobForming();
   group.setText(waits.text);
   group.setRefused(waits.refused);
 }
 void Write(schema::PeerMessage::Builder builder, const OpenJob& open) {
-  auto group = builder.initOpen();
+  auto group = builder.initOpenJob();
   group.setSelf(open.self);
-  WriteRoster(group.initRoster(), open.agreement);
+  WriteAgreement(group.initAgreement(), open.agreement);
 }
 void Write(schema::PeerMessage::Builder builder, const MeasureJob& /*measure*/) {
-  builder.setMeasure();
+  builder.setMeasureJob();
 }
 void Write(schema::PeerMessage::Builder builder, const StartJob& start) {
-  auto group = builder.initStart();
+  auto group = builder.initStartJob();
   WriteCosts(group.initCosts(static_cast<unsigned>(start.costs.size())), start.costs);
   group.setHash(start.hash);
 }
 void Write(schema::PeerMessage::Builder builder, const AnnounceJobFailed& failure) {
-  auto refusal = builder.initFail();
+  auto refusal = builder.initAnnounceJobFailed();
   refusal.setCode(static_cast<std::uint8_t>(failure.code));
   refusal.setText(failure.cause);
 }
 void Write(schema::PeerMessage::Builder builder, const AnnounceRankLeft& gone) {
-  auto group = builder.initRankGone();
+  auto group = builder.initAnnounceRankLeft();
   group.setRank(gone.rank);
   group.setPosted(gone.posted);
   group.setIterations(gone.iterations);
   group.setCause(gone.cause);
 }
-void Write(schema::PeerMessage::Builder builder, const CloseJob& /*close*/) { builder.setClose(); }
+void Write(schema::PeerMessage::Builder builder, const CloseJob& /*close*/) {
+  builder.setCloseJob();
+}
 void Write(schema::PeerMessage::Builder builder, const Goodbye& goodbye) {
   builder.initGoodbye().setCause(goodbye.cause);
 }
 
-Result<PeerMessage> ReadJoin(std::uint32_t job, schema::PeerMessage::Join::Reader join) {
+Result<PeerMessage> ReadJoin(std::uint32_t job, schema::PeerMessage::JoinJob::Reader join) {
   Result<std::string> name = Name(join.getName());
   if (!name) return name.error();
   if (join.getWorldSize() == 0 || join.getWorldSize() > transport::kMembersMax) {
@@ -249,7 +251,7 @@ Result<PeerMessage> ReadSeat(std::uint32_t job, schema::PeerMessage::SeatRank::R
 }
 
 Result<PeerMessage> ReadMeasured(std::uint32_t job,
-                                 schema::PeerMessage::Measured::Reader measured) {
+                                 schema::PeerMessage::JobMeasured::Reader measured) {
   Result<std::vector<transport::CostLine>> costs = ReadCosts(measured.getCosts(), kLanesMax);
   if (!costs) return costs.error();
   return PeerMessage(JobMeasured{.job = job,
@@ -258,72 +260,72 @@ Result<PeerMessage> ReadMeasured(std::uint32_t job,
                                  .costs = std::move(costs).value()});
 }
 
-Result<PeerMessage> ReadOpen(std::uint32_t job, schema::PeerMessage::Open::Reader open) {
-  Result<Agreement> agreement = ReadRoster(open.getRoster());
+Result<PeerMessage> ReadOpen(std::uint32_t job, schema::PeerMessage::OpenJob::Reader open) {
+  Result<Agreement> agreement = ReadAgreement(open.getAgreement());
   if (!agreement) return agreement.error();
   return PeerMessage(
       OpenJob{.job = job, .self = open.getSelf(), .agreement = std::move(agreement).value()});
 }
 
-Result<PeerMessage> ReadStart(std::uint32_t job, schema::PeerMessage::Start::Reader start) {
+Result<PeerMessage> ReadStart(std::uint32_t job, schema::PeerMessage::StartJob::Reader start) {
   Result<std::vector<transport::CostLine>> costs = ReadCosts(start.getCosts(), kLanesMax);
   if (!costs) return costs.error();
   return PeerMessage(
       StartJob{.job = job, .costs = std::move(costs).value(), .hash = start.getHash()});
 }
 
-PeerMessage ReadTellHash(std::uint32_t job, schema::PeerMessage::TellHash::Reader told) {
-  return ReportBlockHash{.job = job,
-                         .hash = {.name = {.planned = told.getPlanned(),
-                                           .number = told.getNumber(),
-                                           .block = told.getBlock()},
-                                  .hash = told.getHash()}};
+PeerMessage ReadTellHash(std::uint32_t job, schema::PeerMessage::ReportBlockHashed::Reader told) {
+  return ReportBlockHashed{.job = job,
+                           .hash = {.name = {.planned = told.getPlanned(),
+                                             .number = told.getNumber(),
+                                             .block = told.getBlock()},
+                                    .hash = told.getHash()}};
 }
 
 Result<PeerMessage> ReadFromNode(std::uint32_t job, schema::PeerMessage::Reader reader) {
   switch (reader.which()) {
-    case schema::PeerMessage::JOIN:
-      return ReadJoin(job, reader.getJoin());
+    case schema::PeerMessage::JOIN_JOB:
+      return ReadJoin(job, reader.getJoinJob());
     case schema::PeerMessage::SEAT_RANK:
       return ReadSeat(job, reader.getSeatRank());
-    case schema::PeerMessage::LOSE_RANK:
+    case schema::PeerMessage::REPORT_RANK_LOST:
       return PeerMessage(ReportRankLost{.job = job,
-                                        .rank = reader.getLoseRank().getRank(),
-                                        .cause = Text(reader.getLoseRank().getCause()),
-                                        .exited = reader.getLoseRank().getExited()});
-    case schema::PeerMessage::END_RANK:
+                                        .rank = reader.getReportRankLost().getRank(),
+                                        .cause = Text(reader.getReportRankLost().getCause()),
+                                        .exited = reader.getReportRankLost().getExited()});
+    case schema::PeerMessage::REPORT_RANK_LEFT:
       return PeerMessage(ReportRankLeft{.job = job,
-                                        .rank = reader.getEndRank().getRank(),
-                                        .posted = reader.getEndRank().getPosted(),
-                                        .iterations = reader.getEndRank().getIterations()});
-    case schema::PeerMessage::BREAK:
+                                        .rank = reader.getReportRankLeft().getRank(),
+                                        .posted = reader.getReportRankLeft().getPosted(),
+                                        .iterations = reader.getReportRankLeft().getIterations()});
+    case schema::PeerMessage::REPORT_JOB_FAILED:
       return PeerMessage(ReportJobFailed{.job = job,
-                                         .code = ReadCode(reader.getBreak().getCode()),
-                                         .cause = Text(reader.getBreak().getCause())});
-    case schema::PeerMessage::FORGET:
+                                         .code = ReadCode(reader.getReportJobFailed().getCode()),
+                                         .cause = Text(reader.getReportJobFailed().getCause())});
+    case schema::PeerMessage::FORGET_JOB:
       return PeerMessage(ForgetJob{job});
-    case schema::PeerMessage::OPENED:
+    case schema::PeerMessage::JOB_OPENED:
       return PeerMessage(JobOpened{.job = job,
-                                   .code = ReadCode(reader.getOpened().getCode()),
-                                   .cause = Text(reader.getOpened().getText())});
-    case schema::PeerMessage::MEASURED:
-      return ReadMeasured(job, reader.getMeasured());
-    case schema::PeerMessage::STARTED:
-      return PeerMessage(JobStarted{.job = job, .hash = reader.getStarted().getHash()});
-    case schema::PeerMessage::LAYOUT:
-      return ReadLayout(job, reader.getLayout());
-    case schema::PeerMessage::TIMES:
-      return ReadTimes(job, reader.getTimes());
-    case schema::PeerMessage::WISH:
-      return ReadWish(job, reader.getWish());
-    case schema::PeerMessage::HOLD:
-      return ReadHold(job, reader.getHold());
-    case schema::PeerMessage::WISH_STEERING:
-      return ReadWishSteering(job, reader.getWishSteering());
-    case schema::PeerMessage::TELL_LATE:
-      return ReadTellLate(job, reader.getTellLate());
-    case schema::PeerMessage::TELL_HASH:
-      return ReadTellHash(job, reader.getTellHash());
+                                   .code = ReadCode(reader.getJobOpened().getCode()),
+                                   .cause = Text(reader.getJobOpened().getText())});
+    case schema::PeerMessage::JOB_MEASURED:
+      return ReadMeasured(job, reader.getJobMeasured());
+    case schema::PeerMessage::JOB_STARTED:
+      return PeerMessage(JobStarted{.job = job, .hash = reader.getJobStarted().getHash()});
+    case schema::PeerMessage::REPORT_LAYOUT:
+      return ReadLayout(job, reader.getReportLayout());
+    case schema::PeerMessage::REPORT_TIMES_SEEN:
+      return ReadTimes(job, reader.getReportTimesSeen());
+    case schema::PeerMessage::REQUEST_POLICY:
+      return ReadWish(job, reader.getRequestPolicy());
+    case schema::PeerMessage::REPORT_PLAN_ACK:
+      return ReadHold(job, reader.getReportPlanAck());
+    case schema::PeerMessage::REQUEST_STEERING:
+      return ReadWishSteering(job, reader.getRequestSteering());
+    case schema::PeerMessage::REPORT_RANK_LATE:
+      return ReadTellLate(job, reader.getReportRankLate());
+    case schema::PeerMessage::REPORT_BLOCK_HASHED:
+      return ReadTellHash(job, reader.getReportBlockHashed());
     default:
       return Corrupt("a message that this one does not know");
   }
@@ -336,7 +338,7 @@ std::size_t WireBytes(const PeerMessage& message) {
   std::size_t bytes = 2 * kTextMax;
   if (const auto* handed = std::get_if<ReportLayout>(&message)) {
     for (const LayoutTensor& tensor : handed->layout->tensors) bytes += tensor.name.size() + 48;
-  } else if (const auto* told = std::get_if<ReportTimes>(&message)) {
+  } else if (const auto* told = std::get_if<ReportTimesSeen>(&message)) {
     bytes += 8 * (told->seen.times.release_s.size() + told->seen.times.forward_s.size());
   } else if (const auto* piece = std::get_if<PlanPiece>(&message)) {
     bytes += piece->text == nullptr ? 0 : piece->text->size();
@@ -361,36 +363,39 @@ void WriteMessage(schema::PeerMessage::Builder builder, const PeerMessage& messa
 Result<PeerMessage> ReadMessage(schema::PeerMessage::Reader reader) {
   const std::uint32_t job = reader.getJob();
   switch (reader.which()) {
-    case schema::PeerMessage::WAITS:
-      return PeerMessage(AnnounceWaits{.job = job,
-                                       .text = Text(reader.getWaits().getText()),
-                                       .refused = reader.getWaits().getRefused()});
-    case schema::PeerMessage::OPEN:
-      return ReadOpen(job, reader.getOpen());
-    case schema::PeerMessage::MEASURE:
+    case schema::PeerMessage::ANNOUNCE_JOB_FORMING:
+      return PeerMessage(
+          AnnounceJobForming{.job = job,
+                             .text = Text(reader.getAnnounceJobForming().getText()),
+                             .refused = reader.getAnnounceJobForming().getRefused()});
+    case schema::PeerMessage::OPEN_JOB:
+      return ReadOpen(job, reader.getOpenJob());
+    case schema::PeerMessage::MEASURE_JOB:
       return PeerMessage(MeasureJob{job});
-    case schema::PeerMessage::START:
-      return ReadStart(job, reader.getStart());
-    case schema::PeerMessage::FAIL:
-      return PeerMessage(AnnounceJobFailed{.job = job,
-                                           .code = ReadCode(reader.getFail().getCode()),
-                                           .cause = Text(reader.getFail().getText())});
-    case schema::PeerMessage::RANK_GONE:
-      return PeerMessage(AnnounceRankLeft{.job = job,
-                                          .rank = reader.getRankGone().getRank(),
-                                          .posted = reader.getRankGone().getPosted(),
-                                          .iterations = reader.getRankGone().getIterations(),
-                                          .cause = Text(reader.getRankGone().getCause())});
-    case schema::PeerMessage::CLOSE:
+    case schema::PeerMessage::START_JOB:
+      return ReadStart(job, reader.getStartJob());
+    case schema::PeerMessage::ANNOUNCE_JOB_FAILED:
+      return PeerMessage(
+          AnnounceJobFailed{.job = job,
+                            .code = ReadCode(reader.getAnnounceJobFailed().getCode()),
+                            .cause = Text(reader.getAnnounceJobFailed().getText())});
+    case schema::PeerMessage::ANNOUNCE_RANK_LEFT:
+      return PeerMessage(
+          AnnounceRankLeft{.job = job,
+                           .rank = reader.getAnnounceRankLeft().getRank(),
+                           .posted = reader.getAnnounceRankLeft().getPosted(),
+                           .iterations = reader.getAnnounceRankLeft().getIterations(),
+                           .cause = Text(reader.getAnnounceRankLeft().getCause())});
+    case schema::PeerMessage::CLOSE_JOB:
       return PeerMessage(CloseJob{job});
-    case schema::PeerMessage::PLAN:
-      return ReadPlan(job, reader.getPlan());
-    case schema::PeerMessage::SWITCH:
-      return ReadSwitch(job, reader.getSwitch());
-    case schema::PeerMessage::STEER:
-      return ReadSteer(job, reader.getSteer());
-    case schema::PeerMessage::HEAR_LATE:
-      return ReadHearLate(job, reader.getHearLate());
+    case schema::PeerMessage::PLAN_PIECE:
+      return ReadPlan(job, reader.getPlanPiece());
+    case schema::PeerMessage::ANNOUNCE_PLAN_SWITCH:
+      return ReadSwitch(job, reader.getAnnouncePlanSwitch());
+    case schema::PeerMessage::ANNOUNCE_STEERING:
+      return ReadSteer(job, reader.getAnnounceSteering());
+    case schema::PeerMessage::ANNOUNCE_RANK_LATE:
+      return ReadHearLate(job, reader.getAnnounceRankLate());
     case schema::PeerMessage::GOODBYE:
       return PeerMessage(Goodbye{Text(reader.getGoodbye().getCause())});
     default:

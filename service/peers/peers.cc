@@ -195,7 +195,7 @@ Status Peers::HandIn(const HandInLayout& message) {
           follower_.CheckLayout(identity.job, identity.rank, *message.layout, message.policy);
       !status) {
     if (status.code() == Code::kMismatch) {
-      Take(JobBroken{.job = identity.job, .code = status.code(), .cause = status.error().text()});
+      Take(JobFailed{.job = identity.job, .code = status.code(), .cause = status.error().text()});
     }
     return status;
   }

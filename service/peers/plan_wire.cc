@@ -65,7 +65,7 @@ Result<std::vector<transport::CostLine>> ReadCosts(capnp::List<schema::CostLine>
 }
 
 void Write(schema::PeerMessage::Builder builder, const ReportLayout& handed) {
-  auto group = builder.initLayout();
+  auto group = builder.initReportLayout();
   group.setPolicy(handed.policy ? static_cast<std::uint8_t>(*handed.policy) : 0);
   auto layout = group.initLayout();
   layout.setDtype(static_cast<std::uint8_t>(handed.layout->dtype));
@@ -80,7 +80,8 @@ void Write(schema::PeerMessage::Builder builder, const ReportLayout& handed) {
   }
 }
 
-Result<PeerMessage> ReadLayout(std::uint32_t job, schema::PeerMessage::Layout::Reader reader) {
+Result<PeerMessage> ReadLayout(std::uint32_t job,
+                               schema::PeerMessage::ReportLayout::Reader reader) {
   const Result<std::optional<plan::Policy>> policy = ReadPolicy(reader.getPolicy());
   if (!policy) return policy.error();
   const auto tensors = reader.getLayout().getTensors();
@@ -104,8 +105,8 @@ Result<PeerMessage> ReadLayout(std::uint32_t job, schema::PeerMessage::Layout::R
   return PeerMessage(ReportLayout{.job = job, .layout = std::move(layout), .policy = *policy});
 }
 
-void Write(schema::PeerMessage::Builder builder, const ReportTimes& told) {
-  auto group = builder.initTimes();
+void Write(schema::PeerMessage::Builder builder, const ReportTimesSeen& told) {
+  auto group = builder.initReportTimesSeen();
   const NodeTimes& times = told.seen.times;
   group.setIteration(times.iteration);
   group.setIterationS(times.iteration_s);
@@ -115,8 +116,9 @@ void Write(schema::PeerMessage::Builder builder, const ReportTimes& told) {
   WriteCosts(group.initCosts(static_cast<unsigned>(told.seen.costs.size())), told.seen.costs);
 }
 
-Result<PeerMessage> ReadTimes(std::uint32_t job, schema::PeerMessage::Times::Reader reader) {
-  ReportTimes told{.job = job, .seen = {}};
+Result<PeerMessage> ReadTimes(std::uint32_t job,
+                              schema::PeerMessage::ReportTimesSeen::Reader reader) {
+  ReportTimesSeen told{.job = job, .seen = {}};
   told.seen.times.iteration = reader.getIteration();
   told.seen.times.iteration_s = reader.getIterationS();
   told.seen.times.running_s = reader.getRunningS();
@@ -136,10 +138,10 @@ Result<PeerMessage> ReadTimes(std::uint32_t job, schema::PeerMessage::Times::Rea
 }
 
 void Write(schema::PeerMessage::Builder builder, const RequestPolicy& wish) {
-  builder.initWish().setPolicy(static_cast<std::uint8_t>(wish.policy));
+  builder.initRequestPolicy().setPolicy(static_cast<std::uint8_t>(wish.policy));
 }
 
-Result<PeerMessage> ReadWish(std::uint32_t job, schema::PeerMessage::Wish::Reader reader) {
+Result<PeerMessage> ReadWish(std::uint32_t job, schema::PeerMessage::RequestPolicy::Reader reader) {
   const Result<std::optional<plan::Policy>> policy = ReadPolicy(reader.getPolicy());
   if (!policy) return policy.error();
   if (!*policy) return Corrupt("a wish for no policy");
@@ -147,13 +149,13 @@ Result<PeerMessage> ReadWish(std::uint32_t job, schema::PeerMessage::Wish::Reade
 }
 
 void Write(schema::PeerMessage::Builder builder, const ReportPlanAck& held) {
-  auto group = builder.initHold();
+  auto group = builder.initReportPlanAck();
   group.setVersion(held.version);
   group.setHash(held.hash);
   group.setIteration(held.iteration);
 }
 
-Result<PeerMessage> ReadHold(std::uint32_t job, schema::PeerMessage::Hold::Reader reader) {
+Result<PeerMessage> ReadHold(std::uint32_t job, schema::PeerMessage::ReportPlanAck::Reader reader) {
   // Later iterations are named by adding to it.
   if (reader.getIteration() > UINT64_MAX / 2) return Corrupt("an iteration beyond all");
   return PeerMessage(ReportPlanAck{.job = job,
@@ -163,7 +165,7 @@ Result<PeerMessage> ReadHold(std::uint32_t job, schema::PeerMessage::Hold::Reade
 }
 
 void Write(schema::PeerMessage::Builder builder, const PlanPiece& piece) {
-  auto group = builder.initPlan();
+  auto group = builder.initPlanPiece();
   group.setVersion(piece.version);
   group.setIndex(piece.index);
   group.setLast(piece.last);
@@ -171,7 +173,7 @@ void Write(schema::PeerMessage::Builder builder, const PlanPiece& piece) {
   group.setText({reinterpret_cast<const kj::byte*>(piece.text->data()), piece.text->size()});
 }
 
-Result<PeerMessage> ReadPlan(std::uint32_t job, schema::PeerMessage::Plan::Reader reader) {
+Result<PeerMessage> ReadPlan(std::uint32_t job, schema::PeerMessage::PlanPiece::Reader reader) {
   const auto text = reader.getText();
   if (text.size() > kPlanPieceMax) {
     return Corrupt(fmt::format("a piece of a plan of {} bytes", text.size()));
@@ -185,13 +187,14 @@ Result<PeerMessage> ReadPlan(std::uint32_t job, schema::PeerMessage::Plan::Reade
 }
 
 void Write(schema::PeerMessage::Builder builder, const AnnouncePlanSwitch& change) {
-  auto group = builder.initSwitch();
+  auto group = builder.initAnnouncePlanSwitch();
   group.setVersion(change.version);
   group.setFromIteration(change.from_iteration);
   group.setBeforeS(change.before_s);
 }
 
-Result<PeerMessage> ReadSwitch(std::uint32_t job, schema::PeerMessage::Switch::Reader reader) {
+Result<PeerMessage> ReadSwitch(std::uint32_t job,
+                               schema::PeerMessage::AnnouncePlanSwitch::Reader reader) {
   if (!IsTime(reader.getBeforeS())) return Corrupt("a time of an iteration that is none");
   return PeerMessage(AnnouncePlanSwitch{.job = job,
                                         .version = reader.getVersion(),

@@ -16,17 +16,19 @@ Result<std::vector<transport::CostLine>> ReadCosts(capnp::List<schema::CostLine>
                                                    std::size_t lanes_max);
 
 void Write(schema::PeerMessage::Builder builder, const ReportLayout& handed);
-void Write(schema::PeerMessage::Builder builder, const ReportTimes& told);
+void Write(schema::PeerMessage::Builder builder, const ReportTimesSeen& told);
 void Write(schema::PeerMessage::Builder builder, const RequestPolicy& wish);
 void Write(schema::PeerMessage::Builder builder, const ReportPlanAck& held);
 void Write(schema::PeerMessage::Builder builder, const PlanPiece& piece);
 void Write(schema::PeerMessage::Builder builder, const AnnouncePlanSwitch& change);
 
-Result<PeerMessage> ReadLayout(std::uint32_t job, schema::PeerMessage::Layout::Reader reader);
-Result<PeerMessage> ReadTimes(std::uint32_t job, schema::PeerMessage::Times::Reader reader);
-Result<PeerMessage> ReadWish(std::uint32_t job, schema::PeerMessage::Wish::Reader reader);
-Result<PeerMessage> ReadHold(std::uint32_t job, schema::PeerMessage::Hold::Reader reader);
-Result<PeerMessage> ReadPlan(std::uint32_t job, schema::PeerMessage::Plan::Reader reader);
-Result<PeerMessage> ReadSwitch(std::uint32_t job, schema::PeerMessage::Switch::Reader reader);
+Result<PeerMessage> ReadLayout(std::uint32_t job, schema::PeerMessage::ReportLayout::Reader reader);
+Result<PeerMessage> ReadTimes(std::uint32_t job,
+                              schema::PeerMessage::ReportTimesSeen::Reader reader);
+Result<PeerMessage> ReadWish(std::uint32_t job, schema::PeerMessage::RequestPolicy::Reader reader);
+Result<PeerMessage> ReadHold(std::uint32_t job, schema::PeerMessage::ReportPlanAck::Reader reader);
+Result<PeerMessage> ReadPlan(std::uint32_t job, schema::PeerMessage::PlanPiece::Reader reader);
+Result<PeerMessage> ReadSwitch(std::uint32_t job,
+                               schema::PeerMessage::AnnouncePlanSwitch::Reader reader);
 
 }  // namespace headrace::service

@@ -38,19 +38,19 @@ Result<Steering> ReadSteering(schema::NodeSteering::Reader reader) {
 }  // namespace
 
 void Write(schema::PeerMessage::Builder builder, const RequestSteering& wish) {
-  WriteSteering(builder.initWishSteering(), wish.steering);
+  WriteSteering(builder.initRequestSteering(), wish.steering);
 }
 
 void Write(schema::PeerMessage::Builder builder, const ReportRankLate& late) {
-  builder.initTellLate().setText(late.text);
+  builder.initReportRankLate().setText(late.text);
 }
 
 void Write(schema::PeerMessage::Builder builder, const AnnounceSteering& steer) {
-  WriteSteering(builder.initSteer(), steer.steering);
+  WriteSteering(builder.initAnnounceSteering(), steer.steering);
 }
 
 void Write(schema::PeerMessage::Builder builder, const AnnounceRankLate& late) {
-  builder.initHearLate().setText(late.text);
+  builder.initAnnounceRankLate().setText(late.text);
 }
 
 Result<PeerMessage> ReadWishSteering(std::uint32_t job, schema::NodeSteering::Reader reader) {
@@ -59,7 +59,8 @@ Result<PeerMessage> ReadWishSteering(std::uint32_t job, schema::NodeSteering::Re
   return PeerMessage(RequestSteering{.job = job, .steering = std::move(steering).value()});
 }
 
-Result<PeerMessage> ReadTellLate(std::uint32_t job, schema::PeerMessage::TellLate::Reader reader) {
+Result<PeerMessage> ReadTellLate(std::uint32_t job,
+                                 schema::PeerMessage::ReportRankLate::Reader reader) {
   const auto text = reader.getText();
   return PeerMessage(
       ReportRankLate{.job = job, .text = Printable({text.begin(), text.size()}, kToldTextMax)});
@@ -71,7 +72,8 @@ Result<PeerMessage> ReadSteer(std::uint32_t job, schema::NodeSteering::Reader re
   return PeerMessage(AnnounceSteering{.job = job, .steering = std::move(steering).value()});
 }
 
-Result<PeerMessage> ReadHearLate(std::uint32_t job, schema::PeerMessage::HearLate::Reader reader) {
+Result<PeerMessage> ReadHearLate(std::uint32_t job,
+                                 schema::PeerMessage::AnnounceRankLate::Reader reader) {
   const auto text = reader.getText();
   return PeerMessage(
       AnnounceRankLate{.job = job, .text = Printable({text.begin(), text.size()}, kHeardTextMax)});

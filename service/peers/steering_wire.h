@@ -14,8 +14,10 @@ void Write(schema::PeerMessage::Builder builder, const AnnounceSteering& steer);
 void Write(schema::PeerMessage::Builder builder, const AnnounceRankLate& late);
 
 Result<PeerMessage> ReadWishSteering(std::uint32_t job, schema::NodeSteering::Reader reader);
-Result<PeerMessage> ReadTellLate(std::uint32_t job, schema::PeerMessage::TellLate::Reader reader);
+Result<PeerMessage> ReadTellLate(std::uint32_t job,
+                                 schema::PeerMessage::ReportRankLate::Reader reader);
 Result<PeerMessage> ReadSteer(std::uint32_t job, schema::NodeSteering::Reader reader);
-Result<PeerMessage> ReadHearLate(std::uint32_t job, schema::PeerMessage::HearLate::Reader reader);
+Result<PeerMessage> ReadHearLate(std::uint32_t job,
+                                 schema::PeerMessage::AnnounceRankLate::Reader reader);
 
 }  // namespace headrace::service

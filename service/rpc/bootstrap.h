@@ -34,7 +34,7 @@ struct BootstrapPorts {
   const AdminPorts& admin;
 };
 
-class Bootstrap final : public schema::Entrance::Server {
+class Bootstrap final : public schema::Bootstrap::Server {
  public:
   Bootstrap(kj::Own<Client> client, const BootstrapPorts& ports)
       : client_(kj::mv(client)), ports_(ports) {}

@@ -152,7 +152,7 @@ void Control::Listen(UniqueFd socket) {
                       .arrivals = arrivals_},
       Listener::Options{.connections_max = options_.connections_max,
                         .takes_gpu_memory = options_.gpus_missing.empty(),
-                        .bootstrap = [this](kj::Own<Client> client) -> schema::Entrance::Client {
+                        .bootstrap = [this](kj::Own<Client> client) -> schema::Bootstrap::Client {
                           return kj::heap<Bootstrap>(kj::mv(client), bootstrap_ports_);
                         }});
   listener_->OnUsed([this] { ShowUsersSoon(); });

@@ -52,7 +52,7 @@ class Listener final : private kj::TaskSet::ErrorHandler {
     std::size_t connections_max = 1024;
     bool takes_gpu_memory = false;  // whose pieces are many descriptors
     // What the client of a new connection can ask for.
-    std::function<schema::Entrance::Client(kj::Own<Client>)> bootstrap;
+    std::function<schema::Bootstrap::Client(kj::Own<Client>)> bootstrap;
   };
 
   // All of the ports outlive this.

@@ -25,7 +25,7 @@ support::Answered Attach(support::Caller& caller, int protocol, int channel) {
 }
 
 support::Answered AskAsAdmin(support::Caller& caller, int protocol) {
-  auto call = caller.entrance().adminRequest();
+  auto call = caller.bootstrap().adminRequest();
   call.getHello().setProtocolVersion(schema::PROTOCOL_VERSION +
                                      static_cast<std::uint32_t>(protocol));
   call.getHello().setProgram("headracectl 0.1.0");

@@ -339,7 +339,7 @@ class LeaderTrial {
         say(service::ReportLayout{.job = job, .layout = layout_});
         break;
       case 6:
-        say(service::ReportTimes{
+        say(service::ReportTimesSeen{
             .job = job,
             .seen = support::SeenAt(script.Take<std::uint8_t>(), 3, 1e-3, 1e-3, {1e-5, 1e-9})});
         break;

@@ -40,7 +40,7 @@ void Check(const service::ReportLayout& handed) {
 void Check(const service::PlanPiece& piece) {
   HR_CHECK(piece.text != nullptr && piece.text->size() <= service::kPlanPieceMax);
 }
-void Check(const service::ReportTimes& told) {
+void Check(const service::ReportTimesSeen& told) {
   HR_CHECK(told.seen.times.release_s.size() <= service::kLayoutTensorsMax);
   for (const double each : told.seen.times.release_s) HR_CHECK(std::isfinite(each) && each >= 0);
   for (const double each : told.seen.times.forward_s) HR_CHECK(std::isfinite(each) && each >= 0);

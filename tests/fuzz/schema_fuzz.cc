@@ -88,7 +88,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
   const kj::ArrayPtr<const capnp::word> words(buffer.data(), buffer.size());
   Walk<capnp::rpc::Message>(words);
   Walk<schema::AttachRequest>(words);
-  Walk<schema::Entrance::AttachParams>(words);
+  Walk<schema::Bootstrap::AttachParams>(words);
   Walk<schema::Session::RegisterTensorsParams>(words);
   Walk<schema::Session::RegisterSegmentParams>(words);
   WithMessage(words,

@@ -161,13 +161,13 @@ std::string Bootstrap() {
   return BytesOf(message);
 }
 
-// A call of Entrance on what the bootstrap will answer; `fill` writes the parameters.
+// A call of Bootstrap on what the bootstrap will answer; `fill` writes the parameters.
 template <typename Params, typename Fill>
 std::string Call(std::uint32_t question, std::uint16_t method, Fill fill) {
   capnp::MallocMessageBuilder message;
   auto call = message.initRoot<capnp::rpc::Message>().initCall();
   call.setQuestionId(question);
-  call.setInterfaceId(capnp::typeId<schema::Entrance>());
+  call.setInterfaceId(capnp::typeId<schema::Bootstrap>());
   call.setMethodId(method);
   call.initTarget().initPromisedAnswer().setQuestionId(0);
   fill(call.initParams().getContent().initAs<Params>());
@@ -175,11 +175,11 @@ std::string Call(std::uint32_t question, std::uint16_t method, Fill fill) {
 }
 
 void WriteConversations() {
-  const std::string admin = Call<schema::Entrance::AdminParams>(
-      1, 1, [](schema::Entrance::AdminParams::Builder params) { FillHello(params.initHello()); });
+  const std::string admin = Call<schema::Bootstrap::AdminParams>(
+      1, 1, [](schema::Bootstrap::AdminParams::Builder params) { FillHello(params.initHello()); });
   // Without capabilities for channel and doorbell: refused, after all the rest was read.
-  const std::string attach = Call<schema::Entrance::AttachParams>(
-      2, 0, [](schema::Entrance::AttachParams::Builder params) {
+  const std::string attach = Call<schema::Bootstrap::AttachParams>(
+      2, 0, [](schema::Bootstrap::AttachParams::Builder params) {
         FillHello(params.initHello());
         FillRequest(params.initRequest());
       });
@@ -217,8 +217,8 @@ service::OpenJob OpenOf() {
   return open;
 }
 
-service::ReportTimes TimesOf() {
-  service::ReportTimes told{.job = 1, .seen = {}};
+service::ReportTimesSeen TimesOf() {
+  service::ReportTimesSeen told{.job = 1, .seen = {}};
   told.seen.times.iteration = 22;
   told.seen.times.release_s = {3e-3, 2e-3};
   told.seen.times.forward_s = {1e-3, 0};
@@ -255,7 +255,7 @@ void WritePeerMessages() {
   Write("peer/steer", BytesOf(AnnounceSteering{.job = 1, .steering = weight}));
   Write("peer/tell_late", BytesOf(ReportRankLate{.job = 1, .text = "rank 1 is late"}));
   Write("peer/hear_late", BytesOf(AnnounceRankLate{.job = 1, .text = "rank 1 is late"}));
-  Write("peer/tell_hash", BytesOf(ReportBlockHash{.job = 1, .hash = {{true, 400, 2}, 0x1234}}));
+  Write("peer/tell_hash", BytesOf(ReportBlockHashed{.job = 1, .hash = {{true, 400, 2}, 0x1234}}));
   capnp::MallocMessageBuilder hello;
   WriteHello(hello.initRoot<schema::PeerHello>(),
              {.protocol_version = schema::PEER_PROTOCOL_VERSION,

@@ -37,7 +37,7 @@ void Agreements::Started(std::uint64_t key, std::uint64_t hash, bool differs) {
   }
 }
 
-void Agreements::Offered(std::uint64_t key, const service::OfferPlan& offer) {
+void Agreements::Offered(std::uint64_t key, const service::PlanOffer& offer) {
   if (wrong_) return;
   const auto [found, is_new] = plans_.try_emplace({key, offer.plan->version}, offer.hash);
   if (!is_new && found->second != offer.hash) {
@@ -46,7 +46,7 @@ void Agreements::Offered(std::uint64_t key, const service::OfferPlan& offer) {
   }
 }
 
-void Agreements::Switched(std::uint64_t key, const service::SwitchPlan& change) {
+void Agreements::Switched(std::uint64_t key, const service::PlanSwitch& change) {
   if (wrong_) return;
   if (!plans_.contains({key, change.version})) {
     wrong_ = fmt::format("nodes switch to plan {}, which no node was offered", change.version);

@@ -21,8 +21,8 @@ class Agreements {
   void Started(std::uint64_t key, std::uint64_t hash, bool differs);
 
   // A node's dispatch was offered a plan, and told from which iteration on it is in force.
-  void Offered(std::uint64_t key, const service::OfferPlan& offer);
-  void Switched(std::uint64_t key, const service::SwitchPlan& change);
+  void Offered(std::uint64_t key, const service::PlanOffer& offer);
+  void Switched(std::uint64_t key, const service::PlanSwitch& change);
   // What a node shows of the plan that it moves gradients by.
   void Shown(std::uint64_t key, const std::string& node, const ipc::PlanRow& row);
 

@@ -268,10 +268,10 @@ void SimulatedService::Do(const service::ToDispatch& action) {
     formed_.insert(formed->job);
     world_.agreements.Formed(links_.at(formed->job.value).key, formed->nodes);
   }
-  if (const auto* offer = std::get_if<service::OfferPlan>(&action.message)) {
+  if (const auto* offer = std::get_if<service::PlanOffer>(&action.message)) {
     if (const auto links = LinksOf(offer->job)) world_.agreements.Offered(links->key, *offer);
   }
-  if (const auto* change = std::get_if<service::SwitchPlan>(&action.message)) {
+  if (const auto* change = std::get_if<service::PlanSwitch>(&action.message)) {
     if (const auto links = LinksOf(change->job)) world_.agreements.Switched(links->key, *change);
   }
   std::visit([this](const auto& each) { node_.Send(each); }, action.message);

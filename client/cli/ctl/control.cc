@@ -26,9 +26,9 @@ Error Refused(std::uint8_t code, const std::string& text) {
 
 // Says hello and runs `converse(admin)`, which ends by filling `result`, as one promise.
 template <typename Answer, typename Converse>
-kj::Promise<void> Greet(schema::Entrance::Client entrance, Result<Answer>& result,
+kj::Promise<void> Greet(schema::Bootstrap::Client bootstrap, Result<Answer>& result,
                         Converse& converse) {
-  auto request = entrance.adminRequest();
+  auto request = bootstrap.adminRequest();
   request.initHello().setProtocolVersion(schema::PROTOCOL_VERSION);
   request.getHello().setProgram("headracectl");
   return request.send().then([&result, &converse](auto&& hello) -> kj::Promise<void> {
@@ -62,7 +62,7 @@ Result<Answer> Talk(const std::string& socket_path, TimeNs timeout_ns, Result<An
                                    stream = kj::mv(connected);
                                    reached = true;
                                    client = kj::heap<capnp::TwoPartyClient>(*stream);
-                                   return Greet(client->bootstrap().castAs<schema::Entrance>(),
+                                   return Greet(client->bootstrap().castAs<schema::Bootstrap>(),
                                                 result, converse);
                                  });
                  talk.exclusiveJoin(kj::mv(late)).wait(io.waitScope);

@@ -67,7 +67,7 @@ void Flow::SetLayout(Job& job, Session& session, const struct SetLayout& message
   }
 }
 
-void Flow::AcceptSwitch(Job& job, const SwitchPlan& message, TimeNs now) {
+void Flow::AcceptSwitch(Job& job, const PlanSwitch& message, TimeNs now) {
   if (const auto failure = plans_.AcceptSwitch(job, message, now); failure) {
     FailGradients(job, *failure, now);
   }
@@ -305,7 +305,7 @@ void Flow::FailJob(Job& job, Failure failure, Found found, TimeNs now) {
     events_.Report(job, failure.code, failure.text);
     if (found == Found::kHere && job.spans_nodes()) {
       // Once in a job's life.
-      peers_.Send(JobBroken{job.id(), failure.code, failure.text});
+      peers_.Send(JobFailed{job.id(), failure.code, failure.text});
     }
     job.failure = failure;
     job.failed = true;

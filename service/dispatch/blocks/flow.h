@@ -59,7 +59,7 @@ class Flow {
   void Verify(std::uint32_t every) { verify_ = every; }
 
   void SetLayout(Job& job, Session& session, const struct SetLayout& message, TimeNs now);
-  void AcceptSwitch(Job& job, const SwitchPlan& message, TimeNs now);
+  void AcceptSwitch(Job& job, const PlanSwitch& message, TimeNs now);
   // Memory for what goes to other nodes was pinned, or could not be.
   void ScratchMade(Job& job, struct ScratchMade message, TimeNs now);
   // The job's nodes have met: operations that only waited for that are ready.

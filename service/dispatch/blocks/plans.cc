@@ -51,7 +51,7 @@ std::optional<Failure> Plans::SetLayout(Job& job, Session& session,
   return {};
 }
 
-void Plans::Offer(Job& job, const OfferPlan& message, TimeNs now) {
+void Plans::Offer(Job& job, const PlanOffer& message, TimeNs now) {
   // One that could not be formed has failed, and has no use for a plan.
   if (!job.gradients || job.gradients_failure || !job.formed()) return;
   HR_CHECK(message.plan->blocks.size() > 0, job.id().value);
@@ -65,12 +65,12 @@ void Plans::Offer(Job& job, const OfferPlan& message, TimeNs now) {
                                MakeWirePlan(message.plan, message.hash, job.gradients->layout())),
                            kSwitchSlack);
   // One answer an offer: peers, which has no time to take them, offers nothing either.
-  peers_.Send(PlanTaken{job.id(), message.plan->version, begun});
+  peers_.Send(PlanAck{job.id(), message.plan->version, begun});
   rows_.ShowPlan(job);
   rows_.ShowHead(job, now);
 }
 
-std::optional<Failure> Plans::AcceptSwitch(Job& job, const SwitchPlan& message, TimeNs now) {
+std::optional<Failure> Plans::AcceptSwitch(Job& job, const PlanSwitch& message, TimeNs now) {
   if (!job.gradients || job.gradients_failure) return {};
   if (!job.gradients->AcceptSwitch(message.version, message.from_iteration)) {
     return Failure{

@@ -34,9 +34,9 @@ class Plans {
   // A rank has handed in its layout. The job's ranks have been compared by whoever offers a plan.
   [[nodiscard]] std::optional<Failure> SetLayout(Job& job, Session& session,
                                                  const struct SetLayout& message);
-  void Offer(Job& job, const OfferPlan& message, TimeNs now);
+  void Offer(Job& job, const PlanOffer& message, TimeNs now);
   // All nodes have agreed from which iteration on the offered plan holds.
-  [[nodiscard]] std::optional<Failure> AcceptSwitch(Job& job, const SwitchPlan& message,
+  [[nodiscard]] std::optional<Failure> AcceptSwitch(Job& job, const PlanSwitch& message,
                                                     TimeNs now);
 
   // Begins the blocks that can begin, and switches to the next plan where it is due.

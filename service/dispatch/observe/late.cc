@@ -194,7 +194,7 @@ void Late::Report(Job& job, LatePlace place, const LateWait& wait, TimeNs now) {
   events_.Announce(job, Code::kTimeout, words.text);
   if (!words.to_others.empty()) {
     // Control that is that far behind tells the other nodes nothing; they see this node's lane.
-    peers_.TrySend(JobLate{job.id(), std::move(words.to_others)});
+    peers_.TrySend(RankLate{job.id(), std::move(words.to_others)});
   }
   state.reported[index].subject = std::move(words.subject);
 }

@@ -15,7 +15,7 @@
 
 #include "client/lib/socket.h"
 #include "ipc/channel.h"
-#include "tests/unit/client/entrance_end.h"
+#include "tests/unit/client/bootstrap_end.h"
 
 namespace headrace::client {
 namespace {
@@ -73,7 +73,7 @@ std::size_t OpenDescriptors() {
 }
 
 TEST_F(ConnectionTest, AttachesWithItsChannelAndSaysWhatItIs) {
-  EntranceEnd service({});
+  BootstrapEnd service({});
   const auto connection = Attach(service.path());
   ASSERT_TRUE(connection.ok()) << connection.error().text();
   EXPECT_EQ((*connection)->grant().session_id, 42U);
@@ -87,7 +87,7 @@ TEST_F(ConnectionTest, AttachesWithItsChannelAndSaysWhatItIs) {
 }
 
 TEST_F(ConnectionTest, PassesSegmentsAndTensors) {
-  EntranceEnd service({});
+  BootstrapEnd service({});
   const auto connection = Attach(service.path());
   ASSERT_TRUE(connection.ok());
   const ipc::SealedMemory memory = ipc::CreateSealedMemory("test", 8192).value();
@@ -102,7 +102,7 @@ TEST_F(ConnectionTest, PassesSegmentsAndTensors) {
 }
 
 TEST_F(ConnectionTest, PassesGpuMemoryInAsManyPiecesAsOneMessageCarries) {
-  EntranceEnd service({});
+  BootstrapEnd service({});
   const auto connection = Attach(service.path());
   ASSERT_TRUE(connection.ok());
   const DeviceHandle handle{.kind = DeviceHandleKind::kPosixFds,
@@ -120,25 +120,25 @@ TEST_F(ConnectionTest, PassesGpuMemoryInAsManyPiecesAsOneMessageCarries) {
   const auto segment = (*connection)->RegisterDeviceSegment(handle, pieces);
   ASSERT_TRUE(segment.ok()) << segment.error().text();
   EXPECT_EQ(*segment, 4U);
-  const EntranceEnd::Seen seen = service.seen();
+  const BootstrapEnd::Seen seen = service.seen();
   EXPECT_EQ(std::memcmp(&seen.handle, &handle, sizeof handle), 0);
   EXPECT_EQ(seen.piece_sizes, sizes);
 }
 
 TEST_F(ConnectionTest, PassesAHandleOfGpuMemory) {
-  EntranceEnd service({});
+  BootstrapEnd service({});
   const auto connection = Attach(service.path());
   ASSERT_TRUE(connection.ok());
   DeviceHandle handle{.kind = DeviceHandleKind::kLegacyIpc, .size = 4096};
   handle.legacy.fill(9);
   EXPECT_EQ((*connection)->RegisterDeviceSegment(handle, {}).value(), 4U);
-  const EntranceEnd::Seen seen = service.seen();
+  const BootstrapEnd::Seen seen = service.seen();
   EXPECT_EQ(std::memcmp(&seen.handle, &handle, sizeof handle), 0);
   EXPECT_TRUE(seen.piece_sizes.empty());
 }
 
 TEST_F(ConnectionTest, HandsInALayout) {
-  EntranceEnd service({});
+  BootstrapEnd service({});
   auto connection = Attach(service.path());
   ASSERT_TRUE(connection.ok());
   EXPECT_TRUE((*connection)->SetLayout({11, 3, Reduction::kSum, "exact"}).ok());
@@ -146,7 +146,7 @@ TEST_F(ConnectionTest, HandsInALayout) {
 }
 
 TEST_F(ConnectionTest, TellsTheServicesReasonForRefusingToAttach) {
-  EntranceEnd service(
+  BootstrapEnd service(
       {.refusal = Error(Code::kVersionMismatch, "client speaks protocol 1, this service 2")});
   const auto connection = Attach(service.path());
   ASSERT_FALSE(connection.ok());
@@ -157,7 +157,7 @@ TEST_F(ConnectionTest, TellsTheServicesReasonForRefusingToAttach) {
 }
 
 TEST_F(ConnectionTest, TellsTheServicesReasonForRefusingACall) {
-  EntranceEnd service(
+  BootstrapEnd service(
       {.refusal = Error(Code::kExhausted, "64 segments are the most"), .refuse_calls = true});
   const auto connection = Attach(service.path());
   ASSERT_TRUE(connection.ok());
@@ -169,7 +169,7 @@ TEST_F(ConnectionTest, TellsTheServicesReasonForRefusingACall) {
 }
 
 TEST_F(ConnectionTest, NamesAServiceThatDoesNotAnswer) {
-  EntranceEnd service({.refusal = {}, .silent = true});
+  BootstrapEnd service({.refusal = {}, .silent = true});
   const auto connection = Attach(service.path(), 50 * kMillisecond);
   ASSERT_FALSE(connection.ok());
   EXPECT_EQ(connection.error().code(), Code::kTimeout);
@@ -177,7 +177,7 @@ TEST_F(ConnectionTest, NamesAServiceThatDoesNotAnswer) {
 }
 
 TEST_F(ConnectionTest, GivesAServiceUpThatDoesNotAnswerACall) {
-  EntranceEnd service({.refusal = {}, .silent_pings = true, .answers_after = 1000});
+  BootstrapEnd service({.refusal = {}, .silent_pings = true, .answers_after = 1000});
   const auto connection = Attach(service.path(), 20 * kMillisecond);
   ASSERT_TRUE(connection.ok());
   const auto segment = (*connection)->RegisterSegment(channel_.fd.get(), 4096);
@@ -192,7 +192,7 @@ TEST_F(ConnectionTest, GivesAServiceUpThatDoesNotAnswerACall) {
 }
 
 TEST_F(ConnectionTest, GivesAServiceUpThatEndsNoOperationAndDoesNotAnswer) {
-  EntranceEnd service({.refusal = {}, .silent_pings = true, .timeout_ms = 100});
+  BootstrapEnd service({.refusal = {}, .silent_pings = true, .timeout_ms = 100});
   const auto connection = Attach(service.path());
   ASSERT_TRUE(connection.ok());
   losses_.oldest_open = 7;
@@ -205,7 +205,7 @@ TEST_F(ConnectionTest, GivesAServiceUpThatEndsNoOperationAndDoesNotAnswer) {
 }
 
 TEST_F(ConnectionTest, AsksAgainWhileAnOperationIsOpenAndTheServiceLives) {
-  EntranceEnd service({.refusal = {}, .timeout_ms = 100});
+  BootstrapEnd service({.refusal = {}, .timeout_ms = 100});
   const auto connection = Attach(service.path());
   ASSERT_TRUE(connection.ok());
   losses_.oldest_open = 7;
@@ -215,7 +215,7 @@ TEST_F(ConnectionTest, AsksAgainWhileAnOperationIsOpenAndTheServiceLives) {
 
 TEST_F(ConnectionTest, WaitsForASegmentAsLongAsTheServiceGetsOnWithIt) {
   const UniqueFd memory(::memfd_create("connection_test", MFD_CLOEXEC));
-  EntranceEnd service({.refusal = {}, .gets_on = 5, .answers_after = 5});
+  BootstrapEnd service({.refusal = {}, .gets_on = 5, .answers_after = 5});
   const auto connection = Attach(service.path(), 50 * kMillisecond);
   ASSERT_TRUE(connection.ok());
   const auto segment = (*connection)->RegisterSegment(memory.get(), 4096);
@@ -225,7 +225,7 @@ TEST_F(ConnectionTest, WaitsForASegmentAsLongAsTheServiceGetsOnWithIt) {
 
 TEST_F(ConnectionTest, WaitsNoLongerForASegmentThanTheServiceGetsOn) {
   const UniqueFd memory(::memfd_create("connection_test", MFD_CLOEXEC));
-  EntranceEnd service({.refusal = {}, .gets_on = 2, .answers_after = 1000});
+  BootstrapEnd service({.refusal = {}, .gets_on = 2, .answers_after = 1000});
   const auto connection = Attach(service.path(), 50 * kMillisecond);
   ASSERT_TRUE(connection.ok());
   const auto segment = (*connection)->RegisterSegment(memory.get(), 4096);
@@ -234,15 +234,15 @@ TEST_F(ConnectionTest, WaitsNoLongerForASegmentThanTheServiceGetsOn) {
 }
 
 TEST_F(ConnectionTest, NamesACallTheServiceDoesNotKnow) {
-  EntranceEnd service({});
+  BootstrapEnd service({});
   const auto connection = Attach(service.path());
   ASSERT_TRUE(connection.ok());
-  const Status status = (*connection)->ReleaseSegment(3);  // EntranceEnd has no such method
+  const Status status = (*connection)->ReleaseSegment(3);  // BootstrapEnd has no such method
   EXPECT_EQ(status.code(), Code::kVersionMismatch);
 }
 
 TEST_F(ConnectionTest, NoticesAtOnceThatTheServiceIsGone) {
-  EntranceEnd service({});
+  BootstrapEnd service({});
   const auto connection = Attach(service.path());
   ASSERT_TRUE(connection.ok());
   service.Vanish();
@@ -256,7 +256,7 @@ TEST_F(ConnectionTest, NoticesAtOnceThatTheServiceIsGone) {
 }
 
 TEST_F(ConnectionTest, EndsACallTheServiceDiesIn) {
-  EntranceEnd service({.refusal = {}, .silent = true});
+  BootstrapEnd service({.refusal = {}, .silent = true});
   std::thread killer([&service] {
     // The call may come before or after this; both must end in the same words.
     service.Vanish();
@@ -268,7 +268,7 @@ TEST_F(ConnectionTest, EndsACallTheServiceDiesIn) {
 }
 
 TEST_F(ConnectionTest, ServesManyThreadsAtOnce) {
-  EntranceEnd service({});
+  BootstrapEnd service({});
   const auto connection = Attach(service.path());
   ASSERT_TRUE(connection.ok());
   std::vector<std::thread> threads;
@@ -285,7 +285,7 @@ TEST_F(ConnectionTest, ServesManyThreadsAtOnce) {
 
 // The service of the test knows no such call, as an older one might not.
 TEST_F(ConnectionTest, NamesTheOlderSideWhenTheServiceDoesNotKnowACall) {
-  EntranceEnd service({});
+  BootstrapEnd service({});
   const auto connection = Attach(service.path());
   ASSERT_TRUE(connection.ok());
   const Status released = (*connection)->ReleaseSegment(3);
@@ -296,7 +296,7 @@ TEST_F(ConnectionTest, NamesTheOlderSideWhenTheServiceDoesNotKnowACall) {
 }
 
 TEST_F(ConnectionTest, KnowsThatTheServiceHungUp) {
-  EntranceEnd service({});
+  BootstrapEnd service({});
   const auto connection = Attach(service.path());
   ASSERT_TRUE(connection.ok());
   EXPECT_TRUE((*connection)->IsThere());
@@ -306,7 +306,7 @@ TEST_F(ConnectionTest, KnowsThatTheServiceHungUp) {
 }
 
 TEST_F(ConnectionTest, LeavesNoDescriptorBehind) {
-  EntranceEnd service({});
+  BootstrapEnd service({});
   Attach(service.path()).value().reset();
   const std::size_t before = OpenDescriptors();
   for (int i = 0; i < 50; ++i) Attach(service.path()).value().reset();
@@ -346,7 +346,7 @@ TEST(ServiceSocket, NamesThePathAndTheRemedyWhenNothingIsThere) {
 TEST(ServiceSocket, SaysWhenTheSocketIsStale) {
   std::string path;
   {
-    EntranceEnd service({});
+    BootstrapEnd service({});
     path = service.path() + "-stale";
     std::filesystem::rename(service.path(), path);
   }

@@ -126,8 +126,8 @@ TEST_F(FollowerTest, TellsDispatchOfTheFailureBeforeItClosesTheLinks) {
 
 TEST_F(FollowerTest, SaysEveryChangeOfWhatItWaitsForOnce) {
   Join();
-  Take(service::AnnounceWaits{.job = 7, .text = "rank 1 is missing"});
-  Take(service::AnnounceWaits{.job = 7, .text = "rank 1 is missing"});
+  Take(service::AnnounceJobForming{.job = 7, .text = "rank 1 is missing"});
+  Take(service::AnnounceJobForming{.job = 7, .text = "rank 1 is missing"});
   EXPECT_EQ(Kinds(follower_.TakeActions()), (std::vector<std::string>{"forming"}));
 }
 
@@ -405,7 +405,8 @@ TEST_F(FollowerTest, AJobThatDoesNotFormInItsTimeEndsWithWhoIsMissing) {
   EXPECT_EQ(follower_.NextDeadline(), service::kFormingDefault);
   rank.rank = 1;  // does not come; another of a longer patience does not move it
   follower_.LeaderUp(kMeetingPlace);
-  Take(service::AnnounceWaits{.job = 7, .text = "1 of 2 ranks have attached: rank 1 is missing"});
+  Take(service::AnnounceJobForming{.job = 7,
+                                   .text = "1 of 2 ranks have attached: rank 1 is missing"});
   follower_.TakeActions();
   follower_.Expire(service::kFormingDefault - 1);
   EXPECT_TRUE(follower_.TakeActions().empty());
@@ -422,7 +423,7 @@ TEST_F(FollowerTest, AJobThatDoesNotFormInItsTimeEndsWithWhoIsMissing) {
 
 TEST_F(FollowerTest, WhoAsksWhatAJobWaitsForHearsItInTime) {
   Join();
-  Take(service::AnnounceWaits{.job = 7, .text = "rank 1 is missing"});
+  Take(service::AnnounceJobForming{.job = 7, .text = "rank 1 is missing"});
   follower_.Take(service::AskForming{.token = 1, .job = JobId{7}, .until_ns = 5 * kSecond}, now_);
   follower_.Take(service::AskForming{.token = 2, .job = JobId{7}, .until_ns = 6 * kSecond}, now_);
   EXPECT_TRUE(Heard().empty());
@@ -435,9 +436,9 @@ TEST_F(FollowerTest, WhoAsksWhatAJobWaitsForHearsItInTime) {
 TEST_F(FollowerTest, WhoAsksWhatAJobWaitsForHearsOfARefusalAtOnce) {
   constexpr const char* kRefused = "rank 1 is missing; c is refused: another authority";
   Join();
-  Take(service::AnnounceWaits{.job = 7, .text = "rank 1 is missing"});
+  Take(service::AnnounceJobForming{.job = 7, .text = "rank 1 is missing"});
   follower_.Take(service::AskForming{.token = 1, .job = JobId{7}, .until_ns = 5 * kSecond}, now_);
-  Take(service::AnnounceWaits{.job = 7, .text = kRefused, .refused = true});
+  Take(service::AnnounceJobForming{.job = 7, .text = kRefused, .refused = true});
   const std::string text = std::string("job train has not begun: ") + kRefused;
   EXPECT_EQ(Heard(), (Texts{{1, text}}));
   // So does who asks after it.

@@ -171,7 +171,7 @@ TEST_F(Formed, ANodeThatIsLostEndsTheJobOnTheOthers) {
 }
 
 TEST_F(Formed, WhatBrokeOnANodeIsToldWithItsName) {
-  b_.follower.Take(service::JobBroken{
+  b_.follower.Take(service::JobFailed{
       .job = JobId{7}, .code = Code::kMismatch, .cause = "rank 1 posted nonsense"});
   meeting_.Run();
   EXPECT_EQ(a_.failure(), "rank 1 posted nonsense (on node b)");
@@ -180,7 +180,7 @@ TEST_F(Formed, WhatBrokeOnANodeIsToldWithItsName) {
 
 TEST_F(Formed, TheFirstCauseIsTheOneThatIsTold) {
   b_.follower.RankLost(JobId{7}, 1, "exited or was killed");
-  a_.follower.Take(service::JobBroken{.job = JobId{1}, .code = Code::kPeerLost, .cause = "later"});
+  a_.follower.Take(service::JobFailed{.job = JobId{1}, .code = Code::kPeerLost, .cause = "later"});
   meeting_.Run();
   ASSERT_EQ(a_.Told<service::JobFailed>().size(), 1U);
   ASSERT_EQ(b_.Told<service::JobFailed>().size(), 1U);
@@ -188,7 +188,7 @@ TEST_F(Formed, TheFirstCauseIsTheOneThatIsTold) {
 }
 
 TEST_F(Formed, ARankThatLeavesIsToldToTheOthersWithHowFarItWas) {
-  b_.follower.Take(service::RankDone{.job = JobId{7}, .rank = 1, .posted = 42});
+  b_.follower.Take(service::RankLeft{.job = JobId{7}, .rank = 1, .posted = 42});
   meeting_.Run();
   ASSERT_EQ(a_.Told<RankLeft>().size(), 1U);
   const RankLeft left = a_.Told<RankLeft>().at(0);
@@ -200,11 +200,11 @@ TEST_F(Formed, ARankThatLeavesIsToldToTheOthersWithHowFarItWas) {
 }
 
 TEST_F(Formed, LinksStayUntilTheLastNodeHasForgottenTheJob) {
-  b_.follower.Take(service::RankDone{.job = JobId{7}, .rank = 1, .posted = 42});
+  b_.follower.Take(service::RankLeft{.job = JobId{7}, .rank = 1, .posted = 42});
   b_.follower.Take(service::JobEnded{JobId{7}});
   meeting_.Run();
   EXPECT_TRUE(b_.Told<CloseGroup>().empty()) << "a may still receive";
-  a_.follower.Take(service::RankDone{.job = JobId{1}, .rank = 0, .posted = 42});
+  a_.follower.Take(service::RankLeft{.job = JobId{1}, .rank = 0, .posted = 42});
   a_.follower.Take(service::JobEnded{JobId{1}});
   meeting_.Run();
   EXPECT_EQ(a_.Told<CloseGroup>().size(), 1U);
@@ -218,7 +218,7 @@ TEST_F(Formed, LinksStayUntilTheLastNodeHasForgottenTheJob) {
 }
 
 TEST_F(Formed, ANodeThatIsLostAfterItForgotTheJobHarmsNobody) {
-  b_.follower.Take(service::RankDone{.job = JobId{7}, .rank = 1, .posted = 42});
+  b_.follower.Take(service::RankLeft{.job = JobId{7}, .rank = 1, .posted = 42});
   b_.follower.Take(service::JobEnded{JobId{7}});
   meeting_.Run();
   meeting_.Cut(b_, "closed it");
@@ -244,7 +244,7 @@ TEST_F(Formed, TheSameNameBeginsANewEpochWithANewKeyAfterAFailure) {
 }
 
 TEST_F(Formed, TheNextEpochGathersWhileTheLastOneEnds) {
-  b_.follower.Take(service::RankDone{.job = JobId{7}, .rank = 1, .posted = 42});
+  b_.follower.Take(service::RankLeft{.job = JobId{7}, .rank = 1, .posted = 42});
   b_.follower.Take(service::JobEnded{JobId{7}});
   meeting_.Attach(b_, Meeting::Rank(8, 1, 2));
   meeting_.Run();
@@ -502,7 +502,7 @@ TEST(Leader, ARankThatLeavesBeforeAllAreLinkedEndsTheJob) {
   meeting.Attach(a, Meeting::Rank(1, 0, 3));
   meeting.Attach(b, Meeting::Rank(1, 1, 3));
   meeting.Run();
-  b.follower.Take(service::RankDone{.job = JobId{1}, .rank = 1, .posted = 0});
+  b.follower.Take(service::RankLeft{.job = JobId{1}, .rank = 1, .posted = 0});
   meeting.Run();
   EXPECT_EQ(a.failure(),
             "rank 1 (pid 101) on node b left the job before all of its nodes were linked");

@@ -11,8 +11,8 @@ namespace headrace::support {
 namespace {
 
 using plan::Policy;
-using service::OfferPlan;
-using service::SwitchPlan;
+using service::PlanOffer;
+using service::PlanSwitch;
 
 constexpr std::size_t kTensors = 5;
 constexpr transport::CostLine kCost{.startup_s = 1e-3, .s_per_byte = 1e-8};
@@ -45,8 +45,8 @@ class LeadingPlans : public testing::Test {
     meeting_.Run();
   }
   void Hold(MeetingNode& node, std::uint64_t iteration) {
-    const OfferPlan offer = node.Told<OfferPlan>().back();
-    node.follower.Take(service::PlanTaken{
+    const PlanOffer offer = node.Told<PlanOffer>().back();
+    node.follower.Take(service::PlanAck{
         .job = JobOf(node), .version = offer.plan->version, .iteration = iteration});
     meeting_.Run();
   }
@@ -74,23 +74,23 @@ TEST_F(LeadingPlans, AllNodesGetTheSamePlanAndTheSameIteration) {
   EXPECT_TRUE(meeting_.plans_wanted().empty()) << "rank 2 is missing";
   HandIn(a_, 2);
   Make();
-  ASSERT_EQ(a_.Told<OfferPlan>().size(), 1U);
-  ASSERT_EQ(b_.Told<OfferPlan>().size(), 1U);
-  const OfferPlan on_a = a_.Told<OfferPlan>()[0];
-  const OfferPlan on_b = b_.Told<OfferPlan>()[0];
+  ASSERT_EQ(a_.Told<PlanOffer>().size(), 1U);
+  ASSERT_EQ(b_.Told<PlanOffer>().size(), 1U);
+  const PlanOffer on_a = a_.Told<PlanOffer>()[0];
+  const PlanOffer on_b = b_.Told<PlanOffer>()[0];
   EXPECT_EQ(on_a.job, JobId{1}) << "the node's own number of the job";
   EXPECT_EQ(on_b.job, JobId{7});
   EXPECT_EQ(*on_a.plan, *on_b.plan);
   EXPECT_EQ(on_a.hash, on_b.hash);
   Hold(a_, 0);
-  EXPECT_TRUE(a_.Told<SwitchPlan>().empty());
+  EXPECT_TRUE(a_.Told<PlanSwitch>().empty());
   Hold(b_, 0);
   TellAll(3);
   Make();
   Hold(a_, 4);
   Hold(b_, 5);
   for (MeetingNode* node : {&a_, &b_}) {
-    const auto changes = node->Told<SwitchPlan>();
+    const auto changes = node->Told<PlanSwitch>();
     ASSERT_EQ(changes.size(), 2U);
     EXPECT_EQ(changes[0].from_iteration, 1U);
     EXPECT_EQ(changes[1].version, 2U);
@@ -123,8 +123,8 @@ TEST_F(LeadingPlans, LayoutsThatWereThereBeforeTheJobBeganAreHandedInThen) {
   d.follower.LayoutSet(JobId{4}, 1, Shared(LayoutOf({8})), std::nullopt);
   meeting_.Run();
   Make();
-  EXPECT_EQ(c.Told<OfferPlan>().size(), 1U);
-  EXPECT_EQ(d.Told<OfferPlan>().size(), 1U);
+  EXPECT_EQ(c.Told<PlanOffer>().size(), 1U);
+  EXPECT_EQ(d.Told<PlanOffer>().size(), 1U);
 }
 
 TEST_F(LeadingPlans, LayoutsThatDifferFailTheJobOnEveryNode) {
@@ -169,7 +169,7 @@ TEST_F(LeadingPlans, ASwitchToAPlanThatNeverCameFailsTheJob) {
   meeting_.Run();
   EXPECT_NE(a_.failure().find("switched to plan 4, which is not held"), std::string::npos)
       << a_.failure();
-  EXPECT_TRUE(b_.Told<SwitchPlan>().empty());
+  EXPECT_TRUE(b_.Told<PlanSwitch>().empty());
 }
 
 TEST_F(LeadingPlans, ANodeThatIsLostWhileItsPlanIsMadeEndsIt) {
@@ -180,7 +180,7 @@ TEST_F(LeadingPlans, ANodeThatIsLostWhileItsPlanIsMadeEndsIt) {
   meeting_.leader().Take(service::PlanMade{.token = wish.token, .plan = Made(wish)});
   meeting_.Run();
   EXPECT_EQ(a_.failure(), "node b does not answer for 3.0 s");
-  EXPECT_TRUE(a_.Told<OfferPlan>().empty());
+  EXPECT_TRUE(a_.Told<PlanOffer>().empty());
 }
 
 TEST_F(LeadingPlans, ANodeThatIsLostWhileItsPlanIsOfferedEndsIt) {
@@ -190,8 +190,8 @@ TEST_F(LeadingPlans, ANodeThatIsLostWhileItsPlanIsOfferedEndsIt) {
   meeting_.Cut(b_, "does not answer for 3.0 s");
   meeting_.Run();
   EXPECT_EQ(a_.failure(), "node b does not answer for 3.0 s");
-  EXPECT_TRUE(a_.Told<SwitchPlan>().empty());
-  a_.follower.Take(service::PlanTaken{.job = JobId{1}, .version = 1, .iteration = 0});
+  EXPECT_TRUE(a_.Told<PlanSwitch>().empty());
+  a_.follower.Take(service::PlanAck{.job = JobId{1}, .version = 1, .iteration = 0});
   EXPECT_EQ(meeting_.Run(), 0U) << "nothing is said of a job that has failed";
 }
 
@@ -219,7 +219,7 @@ TEST_F(LeadingPlans, ARankThatLeavesSaysHowManyIterationsItHadAndNoPlanIsBegun) 
   Make();
   Hold(a_, 0);
   Hold(b_, 0);
-  b_.follower.Take(service::RankDone{.job = JobId{7}, .rank = 1, .posted = 42, .iterations = 6});
+  b_.follower.Take(service::RankLeft{.job = JobId{7}, .rank = 1, .posted = 42, .iterations = 6});
   meeting_.Run();
   const auto left = a_.Told<service::RankLeft>();
   ASSERT_EQ(left.size(), 1U);
@@ -235,7 +235,7 @@ TEST_F(LeadingPlans, WhatIsSaidTooEarlyOrOfOtherJobsIsIgnored) {
   meeting_.Run();
   for (const std::uint32_t job : {3U, 99U}) {
     Say(c, service::ReportLayout{.job = job, .layout = Shared(LayoutOf({8})), .policy = {}});
-    Say(c, service::ReportTimes{.job = job, .seen = {}});
+    Say(c, service::ReportTimesSeen{.job = job, .seen = {}});
     Say(c, service::RequestPolicy{.job = job, .policy = Policy::kBsp});
     Say(c, service::ReportPlanAck{.job = job, .version = 1, .hash = 1, .iteration = 0});
   }
@@ -258,9 +258,9 @@ TEST(LeadingPlansWithServers, AServerHasNoPartInPlans) {
   EXPECT_EQ(wish.route.stages[0].rails[0].line, plan::Affine(1e-5, 1e-9));
   meeting.leader().Take(service::PlanMade{.token = wish.token, .plan = Made(wish)});
   meeting.Run();
-  a.follower.Take(service::PlanTaken{.job = JobId{1}, .version = 1, .iteration = 0});
+  a.follower.Take(service::PlanAck{.job = JobId{1}, .version = 1, .iteration = 0});
   meeting.Run();
-  EXPECT_EQ(a.Told<SwitchPlan>().size(), 1U);
+  EXPECT_EQ(a.Told<PlanSwitch>().size(), 1U);
   EXPECT_TRUE(s.dispatch.empty());
 }
 

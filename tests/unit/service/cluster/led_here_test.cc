@@ -16,9 +16,9 @@ using service::Event;
 using service::Follower;
 using service::JobFailed;
 using service::MakePlan;
-using service::OfferPlan;
+using service::PlanOffer;
+using service::PlanSwitch;
 using service::SteerJob;
-using service::SwitchPlan;
 
 constexpr JobId kJob{5};
 constexpr std::size_t kTensors = 4;
@@ -69,11 +69,11 @@ class LedHereTest : public testing::Test {
     const auto wished = Told<MakePlan>();
     ASSERT_EQ(wished.size(), 1U);
     plans_.Take(Answer(wished[0]));
-    const auto offers = Told<OfferPlan>();
+    const auto offers = Told<PlanOffer>();
     ASSERT_EQ(offers.size(), 1U);
     EXPECT_EQ(offers[0].job, kJob);
-    plans_.Take(service::PlanTaken{
-        .job = kJob, .version = offers[0].plan->version, .iteration = iteration});
+    plans_.Take(
+        service::PlanAck{.job = kJob, .version = offers[0].plan->version, .iteration = iteration});
   }
   void Tell(std::uint64_t iteration) {
     service::TimesSeen seen{.job = kJob, .times = {}, .costs = {}};
@@ -100,7 +100,7 @@ TEST_F(LedHereTest, PlansFromTheLastLayoutToThePlanInForce) {
   TakeOver(0);
   auto actions = plans_.TakeActions();
   ASSERT_EQ(actions.size(), 2U);
-  const auto change = std::get<SwitchPlan>(std::get<service::ToDispatch>(actions[0]).message);
+  const auto change = std::get<PlanSwitch>(std::get<service::ToDispatch>(actions[0]).message);
   EXPECT_EQ(change.job, kJob);
   EXPECT_EQ(change.from_iteration, 1U);
   EXPECT_EQ(std::get<Event>(std::get<service::ToWatch>(actions[1]).message).text,
@@ -110,7 +110,7 @@ TEST_F(LedHereTest, PlansFromTheLastLayoutToThePlanInForce) {
   TakeOver(4);
   actions = plans_.TakeActions();
   ASSERT_EQ(actions.size(), 2U);
-  EXPECT_EQ(std::get<SwitchPlan>(std::get<service::ToDispatch>(actions[0]).message).from_iteration,
+  EXPECT_EQ(std::get<PlanSwitch>(std::get<service::ToDispatch>(actions[0]).message).from_iteration,
             4 + service::kSwitchSlack);
   const auto text = std::get<Event>(std::get<service::ToWatch>(actions[1]).message).text;
   EXPECT_NE(text.find("job train5: plan 2 (exact, "), std::string::npos) << text;
@@ -162,7 +162,7 @@ TEST_F(LedHereTest, ARankThatGoesWhileTheFirstPlanIsMadeLeavesItToTheOthers) {
   HandIn(1);
   plans_.RankEnded(kJob, 0);
   TakeOver(0);
-  EXPECT_EQ(Told<SwitchPlan>().size(), 1U);
+  EXPECT_EQ(Told<PlanSwitch>().size(), 1U);
   Tell(3);
   EXPECT_TRUE(plans_.TakeActions().empty()) << "and begins no other";
 }
@@ -176,7 +176,7 @@ TEST_F(LedHereTest, IgnoresWhatIsSaidOfJobsThatAreOver) {
   plans_.RankEnded(kJob, 1);
   plans_.Take(Answer(wish));
   Tell(3);
-  plans_.Take(service::PlanTaken{.job = kJob, .version = 1, .iteration = 0});
+  plans_.Take(service::PlanAck{.job = kJob, .version = 1, .iteration = 0});
   plans_.Want(kJob, Policy::kBsp);
   HandIn(0);
   EXPECT_TRUE(plans_.TakeActions().empty());
@@ -192,7 +192,7 @@ TEST_F(LedHereTest, APlanIsOfTheJobWhoseNumberItHas) {
   plans_.Take(made);
   EXPECT_TRUE(plans_.TakeActions().empty());
   plans_.Take(Answer(wish));
-  EXPECT_EQ(Told<OfferPlan>().size(), 1U);
+  EXPECT_EQ(Told<PlanOffer>().size(), 1U);
 }
 
 TEST_F(LedHereTest, ARankThatLeavesBeforeTheLastOneComesEndsNothing) {

@@ -233,7 +233,7 @@ class Turmoil {
       if (job.broken) continue;
       job.broken = true;
       meeting_.nodes()[at]->follower.Take(
-          service::RankDone{.job = JobId{number}, .rank = at, .posted = 5});
+          service::RankLeft{.job = JobId{number}, .rank = at, .posted = 5});
       return meeting_.Collect();
     }
   }
@@ -286,7 +286,7 @@ class Turmoil {
       for (auto& [number, job] : local_[at]) {
         if (!job.broken) {
           meeting_.nodes()[at]->follower.Take(
-              service::RankDone{.job = JobId{number}, .rank = at, .posted = 5});
+              service::RankLeft{.job = JobId{number}, .rank = at, .posted = 5});
         }
       }
     }

@@ -102,7 +102,6 @@ TEST_F(PlanningTest, TheFirstPlanIsInForceFromTheFirstIterationOn) {
   HandIn(1);
   const PlanOffer offer = Offered();
   EXPECT_EQ(offer.hash, plan::HashOf(*offer.plan));
-  EXPECT_EQ(*offer.text, plan::Canonical(*offer.plan));
   planning_.TakeAnswer(0, 1, offer.hash, 0);
   ExpectNothing();
   planning_.TakeAnswer(0, 1, offer.hash, 0);

@@ -102,7 +102,7 @@ class SteeringTest : public testing::Test {
     ASSERT_EQ(b_.Told<service::JobFormed>().size(), 1U) << b_.failure();
   }
   void Late(int times, const std::string& text = "rank 1 is late") {
-    for (int i = 0; i < times; ++i) b_.follower.Take(service::JobLate{JobId{7}, text});
+    for (int i = 0; i < times; ++i) b_.follower.Take(service::RankLate{JobId{7}, text});
     meeting_.Run();
   }
 
@@ -202,7 +202,7 @@ TEST_F(SteeringTest, ADrainedJobEndsWhenEveryNodeIsDone) {
   meeting_.Run();
   ASSERT_EQ(b_.Told<SteerJob>().size(), 1U);
   const auto drained = [](std::uint32_t job) {
-    return service::JobBroken{.job = JobId{job}, .code = Code::kCancelled, .cause = "drained"};
+    return service::JobFailed{.job = JobId{job}, .code = Code::kCancelled, .cause = "drained"};
   };
   a_.follower.Take(drained(1));
   meeting_.Run();
@@ -218,7 +218,7 @@ TEST_F(SteeringTest, HowFarEachNodeIsWithADrainReachesAllOfThem) {
   Begin();
   a_.follower.Steer(JobId{1}, Of(SteeringKind::kDrain));
   meeting_.Run();
-  b_.follower.Take(service::SteerNodes{JobId{7}, Of(SteeringKind::kDrainOperations, UINT64_MAX)});
+  b_.follower.Take(service::SteerJob{JobId{7}, Of(SteeringKind::kDrainOperations, UINT64_MAX)});
   meeting_.Run();
   ASSERT_EQ(a_.Told<SteerJob>().size(), 2U);
   EXPECT_EQ(a_.Told<SteerJob>()[1].steering.node, "b");
@@ -256,7 +256,7 @@ TEST_F(SteeringTest, ServersGetNothing) {
   meeting.Run();
   ASSERT_EQ(a.Told<service::JobFormed>().size(), 1U) << a.failure();
   a.follower.Steer(JobId{1}, Of(SteeringKind::kWeight, 2));
-  a.follower.Take(service::JobLate{JobId{1}, "late"});
+  a.follower.Take(service::RankLate{JobId{1}, "late"});
   meeting.Run();
   EXPECT_EQ(a.Told<SteerJob>().size(), 1U);
   EXPECT_TRUE(s.Told<SteerJob>().empty());

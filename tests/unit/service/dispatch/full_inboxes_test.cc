@@ -34,7 +34,7 @@ TEST(FullInboxes, OfRpcAndPeersDelayWhatTheyMustKnow) {
   node.Advance(kMillisecond);
   EXPECT_EQ(node.rpc().Of<service::SegmentRemoved>().size(), 1U);
   EXPECT_EQ(node.rpc().Of<service::SessionBroken>().size(), 1U);
-  EXPECT_EQ(node.peers().Of<service::RankDone>().size(), 1U);
+  EXPECT_EQ(node.peers().Of<service::RankLeft>().size(), 1U);
   EXPECT_EQ(node.peers().Of<service::JobEnded>().size(), 1U);
   // In the order in which they came about.
   EXPECT_TRUE(std::holds_alternative<service::JobEnded>(node.peers().messages.back()));

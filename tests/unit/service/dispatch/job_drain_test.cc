@@ -89,7 +89,7 @@ TEST(JobDrain, LetsTheIterationEndAndRefusesTheNextPostByPost) {
 struct Led {
   void Pass() {
     for (std::size_t from = 0; from < cluster.nodes_count(); ++from) {
-      const auto wishes = cluster.node(from).peers().Of<service::SteerNodes>();
+      const auto wishes = cluster.node(from).peers().Of<service::SteerJob>();
       for (; told[from] < wishes.size(); ++told[from]) {
         for (std::size_t to = 0; to < cluster.nodes_count(); ++to) {
           service::Steering steering = wishes[told[from]]->steering;
@@ -101,7 +101,7 @@ struct Led {
     cluster.Advance(kMillisecond);
   }
   std::size_t Broken(std::size_t node) {
-    return cluster.node(node).peers().Of<service::JobBroken>().size();
+    return cluster.node(node).peers().Of<service::JobFailed>().size();
   }
 
   JobSpec job{.name = "bert", .world_size = 2, .rendezvous = "a:7733"};

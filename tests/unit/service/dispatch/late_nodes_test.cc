@@ -87,13 +87,13 @@ TEST(LateNodes, TellTheOtherNodesOfALateRank) {
   EXPECT_THAT(late.events(1)[0],
               HasSubstr("rank 2 (pid 1002) on this node has not posted operation 1"));
   EXPECT_THAT(late.events(1)[0], HasSubstr("; 1 rank of this node waits for it"));
-  const auto told = late.cluster.node(1).peers().Of<service::JobLate>();
+  const auto told = late.cluster.node(1).peers().Of<service::RankLate>();
   ASSERT_EQ(told.size(), 1U);
   EXPECT_EQ(told[0]->job, late.job.id);
   EXPECT_EQ(told[0]->text,
             "rank 2 (pid 1002) on node b has not posted operation 1 [all_reduce of 16 float32 "
             "(sum)] for 5.0 s");
-  EXPECT_TRUE(late.cluster.node(0).peers().Of<service::JobLate>().empty());
+  EXPECT_TRUE(late.cluster.node(0).peers().Of<service::RankLate>().empty());
 }
 
 TEST(LateNodes, StopLookingWhenNothingIsOpen) {

@@ -45,8 +45,8 @@ struct Spread {
     return {all.begin() + static_cast<std::ptrdiff_t>(begin),
             all.begin() + static_cast<std::ptrdiff_t>(begin + count)};
   }
-  std::vector<const service::JobBroken*> Broken(std::size_t node) {
-    return cluster.node(node).peers().Of<service::JobBroken>();
+  std::vector<const service::JobFailed*> Broken(std::size_t node) {
+    return cluster.node(node).peers().Of<service::JobFailed>();
   }
 
   Ranks ranks;
@@ -297,8 +297,8 @@ TEST(Nodes, EndOperationsBeyondWhatARankElsewherePostedBeforeItLeft) {
   ExpectOk(*spread.clients[0], 1);
   spread.cluster.node(1).Close(*spread.clients[1], true, "left the job");
   spread.cluster.Advance(kMillisecond);
-  ASSERT_EQ(spread.cluster.node(1).peers().Of<service::RankDone>().size(), 1U);
-  EXPECT_EQ(spread.cluster.node(1).peers().Of<service::RankDone>()[0]->posted, 1U);
+  ASSERT_EQ(spread.cluster.node(1).peers().Of<service::RankLeft>().size(), 1U);
+  EXPECT_EQ(spread.cluster.node(1).peers().Of<service::RankLeft>()[0]->posted, 1U);
   spread.cluster.node(0).Send(
       service::RankLeft{spread.job.id, 1, 1, 0, "rank 1 (pid 1001) on node b left the job"});
   spread.cluster.Advance(10 * kMillisecond);

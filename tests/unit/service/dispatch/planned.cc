@@ -51,8 +51,8 @@ void HandIn(HandDrivenNode& node, ClientEnd& client,
 
 void Adopt(HandDrivenNode& node, JobId job, const std::shared_ptr<const plan::Plan>& plan,
            std::uint64_t from_iteration) {
-  node.Send(service::OfferPlan{.job = job, .plan = plan, .hash = plan->version});
-  node.Send(service::SwitchPlan{job, plan->version, from_iteration});
+  node.Send(service::PlanOffer{.job = job, .plan = plan, .hash = plan->version});
+  node.Send(service::PlanSwitch{job, plan->version, from_iteration});
 }
 
 ipc::GradientRecord GradientOf(const service::Layout& layout, std::uint32_t tensor) {

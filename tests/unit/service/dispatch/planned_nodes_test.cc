@@ -85,7 +85,7 @@ TEST(PlannedNodes, AreToldThatARankLeftBeforeItHandedInItsLayout) {
   PostGradient(stays, *layout, 0);
   cluster.node(1).Close(leaves, true, "left the job");
   cluster.Advance(kMillisecond);
-  const auto told = cluster.node(1).peers().Of<service::RankDone>();
+  const auto told = cluster.node(1).peers().Of<service::RankLeft>();
   ASSERT_EQ(told.size(), 1U);
   // What control does with it.
   cluster.node(0).Send(service::RankLeft{job.id, 1, told[0]->posted, told[0]->iterations,
@@ -218,7 +218,7 @@ TEST(PlannedNodes, FailTogetherWhenARankIsLostInAnIteration) {
   fleet.cluster.Advance(kMillisecond);
   fleet.cluster.node(1).Close(*fleet.clients[1], false, "exited or was killed");
   fleet.cluster.Advance(kMillisecond);
-  const auto broken = fleet.cluster.node(1).peers().Of<service::JobBroken>();
+  const auto broken = fleet.cluster.node(1).peers().Of<service::JobFailed>();
   ASSERT_EQ(broken.size(), 1U);
   EXPECT_THAT(broken[0]->cause, ::testing::HasSubstr("exited or was killed after iteration 0"));
   fleet.cluster.node(0).Send(service::JobFailed{fleet.job.id, broken[0]->code, broken[0]->cause});

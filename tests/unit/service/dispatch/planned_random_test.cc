@@ -168,7 +168,7 @@ class Course {
     ASSERT_TRUE(plan.ok()) << plan.error().text();
     plan_ = std::make_shared<const plan::Plan>(*plan);
     for (std::size_t node = 0; node < ranks_.size(); ++node) {
-      cluster_.node(node).Send(service::OfferPlan{.job = job_.id, .plan = plan_, .hash = 1});
+      cluster_.node(node).Send(service::PlanOffer{.job = job_.id, .plan = plan_, .hash = 1});
     }
     offered_ = true;
     cluster_.Advance(0);
@@ -178,13 +178,13 @@ class Course {
   void SwitchIfTaken() {
     std::uint64_t last = 0;
     for (std::size_t node = 0; node < ranks_.size(); ++node) {
-      const auto taken = cluster_.node(node).peers().Of<service::PlanTaken>();
+      const auto taken = cluster_.node(node).peers().Of<service::PlanAck>();
       if (taken.empty() || taken.back()->version != version_) return;
       last = std::max(last, taken.back()->iteration);
     }
     const std::uint64_t from = version_ == 1 ? 1 : last + service::kSwitchSlack;
     for (std::size_t node = 0; node < ranks_.size(); ++node) {
-      cluster_.node(node).Send(service::SwitchPlan{job_.id, version_, from});
+      cluster_.node(node).Send(service::PlanSwitch{job_.id, version_, from});
       cluster_.Advance(static_cast<TimeNs>(Between(0, 3'000'000)));
     }
     offered_ = false;

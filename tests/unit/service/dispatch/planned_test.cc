@@ -41,7 +41,7 @@ class Planned : public ::testing::Test {
       Post(1, 2 - tensor);
     }
   }
-  service::PlanTaken Taken() { return *node_.peers().Of<service::PlanTaken>().back(); }
+  service::PlanAck Taken() { return *node_.peers().Of<service::PlanAck>().back(); }
   ipc::QueueRow Head() {
     for (std::uint64_t block = 1; block < 10; ++block) {
       if (auto row = node_.QueueRow(job_.id, block); row && row->iteration != 0) return *row;
@@ -71,7 +71,7 @@ TEST_F(Planned, GradientsWaitForAPlanAndSaySo) {
 TEST_F(Planned, SumsAreRightHoweverBlocksSplitAndFuse) {
   for (const Blocks& blocks : {kOneEach, kSplit}) {
     for (const ClientEnd* rank : ranks_) Fill(*rank, 100.0F * static_cast<float>(rank->rank()));
-    const bool first = node_.peers().Of<service::PlanTaken>().empty();
+    const bool first = node_.peers().Of<service::PlanAck>().empty();
     const auto version = first ? 1U : 2U;
     Adopt(node_, job_.id, PlanOf(blocks, version), first ? 1 : 2);
     PostAll();
@@ -137,7 +137,7 @@ TEST_F(Planned, APlanIsInForceFromItsIterationOnAndNoIterationIsLost) {
   Adopt(node_, job_.id, PlanOf(kOneEach));
   PostAll();
   node_.Settle();
-  node_.Send(service::OfferPlan{.job = job_.id, .plan = PlanOf(kSplit, 2), .hash = 2});
+  node_.Send(service::PlanOffer{.job = job_.id, .plan = PlanOf(kSplit, 2), .hash = 2});
   node_.Settle();
   EXPECT_EQ(Taken().version, 2U);
   EXPECT_EQ(Taken().iteration, 1U);
@@ -150,7 +150,7 @@ TEST_F(Planned, APlanIsInForceFromItsIterationOnAndNoIterationIsLost) {
   PostAll();
   node_.Settle();
   ExpectOpen(*ranks_[0], 3 * (1 + service::kSwitchSlack));
-  node_.Send(service::SwitchPlan{job_.id, 2, 1 + service::kSwitchSlack});
+  node_.Send(service::PlanSwitch{job_.id, 2, 1 + service::kSwitchSlack});
   node_.Settle();
   ExpectOk(*ranks_[0], 3 * (1 + service::kSwitchSlack));
   ExpectOk(*ranks_[1], 3 * (1 + service::kSwitchSlack));

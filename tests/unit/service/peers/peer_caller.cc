@@ -53,7 +53,7 @@ class PeerCaller::Port final : public schema::PeerPort::Server {
  public:
   explicit Port(PeerCaller& caller) : caller_(caller) {}
 
-  kj::Promise<void> tell(TellContext context) override {
+  kj::Promise<void> send(SendContext context) override {
     for (const schema::PeerMessage::Reader each : context.getParams().getMessages()) {
       caller_.told_.push_back(service::ReadMessage(each).value());
     }
@@ -73,12 +73,12 @@ PeerCaller::PeerCaller(CallerLoop& loop, unsigned port)
     : loop_(loop),
       stream_(Greet(loop, port)),
       client_(*stream_),
-      entrance_(client_.bootstrap().castAs<schema::PeerEntrance>()) {}
+      bootstrap_(client_.bootstrap().castAs<schema::PeerBootstrap>()) {}
 
 PeerCaller::~PeerCaller() noexcept(false) = default;
 
 Answered PeerCaller::Hello(const PeerHelloWish& wish) {
-  auto call = entrance_.helloRequest();
+  auto call = bootstrap_.helloRequest();
   service::WriteHello(call.initHello(), {.protocol_version = wish.protocol_version,
                                          .program = wish.program,
                                          .name = wish.node,
@@ -86,14 +86,14 @@ Answered PeerCaller::Hello(const PeerHelloWish& wish) {
                                          .server = wish.server,
                                          .addresses = wish.addresses});
   call.setPort(kj::heap<Port>(*this));
-  auto response = loop_.Wait<capnp::Response<schema::PeerEntrance::HelloResults>>(call.send());
+  auto response = loop_.Wait<capnp::Response<schema::PeerBootstrap::HelloResults>>(call.send());
   const Answered answered = Read(response.getRefusal());
   if (answered.code == Code::kOk) port_ = response.getPort();
   return answered;
 }
 
 bool PeerCaller::Tell(const std::vector<service::PeerMessage>& messages) {
-  auto call = port_.tellRequest();
+  auto call = port_.sendRequest();
   auto list = call.initMessages(static_cast<unsigned>(messages.size()));
   for (unsigned i = 0; i < messages.size(); ++i) service::WriteMessage(list[i], messages[i]);
   return loop_.Wait(call.send().then([](auto&&) { return true; }, [](auto&&) { return false; }));

@@ -52,7 +52,7 @@ class PeerCaller {
   std::vector<service::PeerMessage> told_;
   kj::Own<kj::AsyncIoStream> stream_;
   capnp::TwoPartyClient client_;
-  schema::PeerEntrance::Client entrance_;
+  schema::PeerBootstrap::Client bootstrap_;
   schema::PeerPort::Client port_ = nullptr;
 };
 

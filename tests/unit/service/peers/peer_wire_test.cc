@@ -23,8 +23,8 @@ std::shared_ptr<const Layout> LayoutOf(std::size_t tensors) {
   return std::make_shared<const Layout>(std::move(layout));
 }
 
-ReportTimes Times() {
-  ReportTimes told{.job = 7, .seen = {}};
+ReportTimesSeen Times() {
+  ReportTimesSeen told{.job = 7, .seen = {}};
   told.seen.times = {
       .iteration = 22, .release_s = {3e-3, 2e-3}, .forward_s = {1e-3, 0}, .iteration_s = 1e-2};
   told.seen.costs = {{.startup_s = 1e-5, .s_per_byte = 1e-9}, {.startup_s = 2e-5, .s_per_byte = 0}};
@@ -56,7 +56,7 @@ TEST(PeerWire, AnEpochToGoOnAfterPassesUnlessNobodyCanHaveSeenIt) {
 TEST(PeerWire, WhatIsVerifiedPasses) {
   for (const bool planned : {false, true}) {
     const BlockHash sent{{.planned = planned, .number = UINT64_MAX, .block = 9}, UINT64_MAX - 1};
-    const ReportBlockHash got = Passed(ReportBlockHash{.job = 7, .hash = sent});
+    const ReportBlockHashed got = Passed(ReportBlockHashed{.job = 7, .hash = sent});
     EXPECT_EQ(got.job, 7U);
     EXPECT_EQ(got.hash.name, sent.name);
     EXPECT_EQ(got.hash.hash, sent.hash);
@@ -66,8 +66,8 @@ TEST(PeerWire, WhatIsVerifiedPasses) {
 }
 
 TEST(PlanWire, TimesPass) {
-  const ReportTimes sent = Times();
-  const ReportTimes got = Passed(sent);
+  const ReportTimesSeen sent = Times();
+  const ReportTimesSeen got = Passed(sent);
   EXPECT_EQ(got.job, 7U);
   EXPECT_EQ(got.seen.times.iteration, 22U);
   EXPECT_EQ(got.seen.times.release_s, sent.seen.times.release_s);
@@ -122,22 +122,25 @@ TEST(PlanWire, IterationsGoWithARankThatLeaves) {
 TEST(PlanWire, RefusesLayoutsThatAreNone) {
   const ReportLayout honest{.job = 7, .layout = LayoutOf(2), .policy = std::nullopt};
   using Builder = schema::PeerMessage::Builder;
-  ExpectRefused(Pass(honest, [](Builder root) { root.getLayout().setPolicy(7); }), "policy 7");
+  ExpectRefused(Pass(honest, [](Builder root) { root.getReportLayout().setPolicy(7); }),
+                "policy 7");
+  ExpectRefused(Pass(honest,
+                     [](Builder root) {
+                       root.getReportLayout().getLayout().initTensors(kLayoutTensorsMax + 1);
+                     }),
+                "a layout of 769 tensors");
   ExpectRefused(
       Pass(honest,
-           [](Builder root) { root.getLayout().getLayout().initTensors(kLayoutTensorsMax + 1); }),
-      "a layout of 769 tensors");
-  ExpectRefused(
-      Pass(honest, [](Builder root) { root.getLayout().getLayout().getTensors()[1].setOffset(8); }),
+           [](Builder root) { root.getReportLayout().getLayout().getTensors()[1].setOffset(8); }),
       "a layout that is none: ");
-  ExpectRefused(Pass(honest, [](Builder root) { root.getLayout().getLayout().setDtype(99); }),
+  ExpectRefused(Pass(honest, [](Builder root) { root.getReportLayout().getLayout().setDtype(99); }),
                 "dtype 99");
 }
 
 TEST(PlanWire, NamesOfTensorsAreFitForALogLine) {
   const ReportLayout sent{.job = 7, .layout = LayoutOf(1), .policy = std::nullopt};
   const auto passed = Pass(sent, [](schema::PeerMessage::Builder root) {
-    root.getLayout().getLayout().getTensors()[0].setName("a\nb" + std::string(300, 'x'));
+    root.getReportLayout().getLayout().getTensors()[0].setName("a\nb" + std::string(300, 'x'));
   });
   ASSERT_TRUE(passed.ok()) << passed.error().text();
   const std::string& name = std::get<ReportLayout>(*passed).layout->tensors[0].name;
@@ -145,15 +148,15 @@ TEST(PlanWire, NamesOfTensorsAreFitForALogLine) {
 }
 
 TEST(PlanWire, RefusesTimesThatAreNone) {
-  const std::function<void(ReportTimes&)> spoils[] = {
-      [](ReportTimes& told) { told.seen.times.release_s[1] = -1; },
-      [](ReportTimes& told) { told.seen.times.forward_s[0] = NAN; },
-      [](ReportTimes& told) { told.seen.times.iteration_s = INFINITY; },
-      [](ReportTimes& told) { told.seen.times.release_s.resize(kLayoutTensorsMax + 1); },
-      [](ReportTimes& told) { told.seen.costs[0].startup_s = -1e-9; },
-      [](ReportTimes& told) { told.seen.costs.resize(kLanesMax + 2); }};
+  const std::function<void(ReportTimesSeen&)> spoils[] = {
+      [](ReportTimesSeen& told) { told.seen.times.release_s[1] = -1; },
+      [](ReportTimesSeen& told) { told.seen.times.forward_s[0] = NAN; },
+      [](ReportTimesSeen& told) { told.seen.times.iteration_s = INFINITY; },
+      [](ReportTimesSeen& told) { told.seen.times.release_s.resize(kLayoutTensorsMax + 1); },
+      [](ReportTimesSeen& told) { told.seen.costs[0].startup_s = -1e-9; },
+      [](ReportTimesSeen& told) { told.seen.costs.resize(kLanesMax + 2); }};
   for (const auto& spoil : spoils) {
-    ReportTimes told = Times();
+    ReportTimesSeen told = Times();
     spoil(told);
     ExpectRefused(Pass(told), "a service sent ");
   }

@@ -80,7 +80,7 @@ TEST_F(PeersLoss, ALostRankIsNamedOnTheOtherNodeWithinASecond) {
 }
 
 TEST_F(PeersLoss, WhatDispatchFindsBrokenIsToldEverywhere) {
-  FromDispatch(*b_, service::JobBroken{
+  FromDispatch(*b_, service::JobFailed{
                         .job = JobOf(rank_b_), .code = Code::kTimeout, .cause = "took too long"});
   ExpectFailed(a_, "took too long (on node b)");
   ExpectFailed(*b_, "took too long (on node b)");
@@ -132,14 +132,14 @@ TEST_F(PeersLoss, NothingIsLostWhileAllAnswer) {
 }
 
 TEST_F(PeersLoss, LinksStayUntilAllNodesHaveForgottenTheJob) {
-  FromDispatch(*b_, service::RankDone{.job = JobOf(rank_b_), .rank = 1, .posted = 42});
+  FromDispatch(*b_, service::RankLeft{.job = JobOf(rank_b_), .rank = 1, .posted = 42});
   ASSERT_TRUE(a_.dispatch().WaitFor<RankLeft>(1));
   const RankLeft left = Last<RankLeft>(a_.dispatch());
   EXPECT_EQ(left.rank, 1U);
   EXPECT_EQ(left.posted, 42U);
   EXPECT_EQ(left.cause, "rank 1 (" + pid_ + ") on node b left the job");
   FromDispatch(*b_, service::JobEnded{JobOf(rank_b_)});
-  FromDispatch(a_, service::RankDone{.job = JobOf(rank_a_), .rank = 0, .posted = 42});
+  FromDispatch(a_, service::RankLeft{.job = JobOf(rank_a_), .rank = 0, .posted = 42});
   ASSERT_TRUE(b_->dispatch().WaitFor<service::Ping>(0));
   EXPECT_EQ(b_->lane().Count<CloseGroup>(), 0U);
   FromDispatch(a_, service::JobEnded{JobOf(rank_a_)});
@@ -177,7 +177,7 @@ TEST_F(PeersLoss, OneJobFailsAndTheOtherGoesOn) {
   ASSERT_TRUE(a_.dispatch().WaitFor<JobFailed>(1));
   EXPECT_EQ(Last<JobFailed>(a_.dispatch()).job, JobOf(rank_a_));
   // The connection still carries the other one.
-  FromDispatch(*b_, service::RankDone{.job = JobOf(other_b), .rank = 1, .posted = 1});
+  FromDispatch(*b_, service::RankLeft{.job = JobOf(other_b), .rank = 1, .posted = 1});
   ASSERT_TRUE(a_.dispatch().WaitFor<RankLeft>(1));
   EXPECT_EQ(Last<RankLeft>(a_.dispatch()).job, JobOf(other_a));
   EXPECT_EQ(a_.dispatch().Count<JobFailed>(), 1U);

@@ -14,8 +14,8 @@ namespace {
 
 using service::JobFailed;
 using service::MakePlan;
-using service::OfferPlan;
-using service::SwitchPlan;
+using service::PlanOffer;
+using service::PlanSwitch;
 
 constexpr std::uint64_t kSize = 4 * ipc::kPageSize;
 
@@ -63,13 +63,13 @@ TEST_F(PlansTest, AJobOnOneNodeIsPlannedWithoutALeader) {
   ASSERT_EQ(HandIn(first).code, Code::kOk);
   EXPECT_EQ(a_.watch().Count<MakePlan>(), 0U);
   ASSERT_EQ(HandIn(second).code, Code::kOk);
-  ASSERT_TRUE(a_.dispatch().WaitFor<SwitchPlan>(1));
-  EXPECT_EQ(Last<OfferPlan>(a_.dispatch()).plan->policy, plan::Policy::kWfbp);
-  EXPECT_EQ(Last<SwitchPlan>(a_.dispatch()).from_iteration, 1U);
+  ASSERT_TRUE(a_.dispatch().WaitFor<PlanSwitch>(1));
+  EXPECT_EQ(Last<PlanOffer>(a_.dispatch()).plan->policy, plan::Policy::kWfbp);
+  EXPECT_EQ(Last<PlanSwitch>(a_.dispatch()).from_iteration, 1U);
   Tell(a_, first.attached.job_id);
-  ASSERT_TRUE(a_.dispatch().WaitFor<SwitchPlan>(2));
-  EXPECT_EQ(Last<OfferPlan>(a_.dispatch()).plan->policy, plan::Policy::kExact);
-  EXPECT_EQ(Last<SwitchPlan>(a_.dispatch()).version, 2U);
+  ASSERT_TRUE(a_.dispatch().WaitFor<PlanSwitch>(2));
+  EXPECT_EQ(Last<PlanOffer>(a_.dispatch()).plan->policy, plan::Policy::kExact);
+  EXPECT_EQ(Last<PlanSwitch>(a_.dispatch()).version, 2U);
 }
 
 TEST_F(PlansTest, NodesGetOnePlanOverTheNetwork) {
@@ -78,19 +78,19 @@ TEST_F(PlansTest, NodesGetOnePlanOverTheNetwork) {
   AttachedRank second = Attach(b, 1, a_.meeting());
   ASSERT_EQ(HandIn(second, 64, "mg-wfbp").code, Code::kOk);
   ASSERT_EQ(HandIn(first).code, Code::kOk);
-  ASSERT_TRUE(a_.dispatch().WaitFor<SwitchPlan>(1)) << Last<JobFailed>(a_.dispatch()).cause;
-  ASSERT_TRUE(b.dispatch().WaitFor<SwitchPlan>(1)) << Last<JobFailed>(b.dispatch()).cause;
-  const OfferPlan on_a = Last<OfferPlan>(a_.dispatch());
-  const OfferPlan on_b = Last<OfferPlan>(b.dispatch());
+  ASSERT_TRUE(a_.dispatch().WaitFor<PlanSwitch>(1)) << Last<JobFailed>(a_.dispatch()).cause;
+  ASSERT_TRUE(b.dispatch().WaitFor<PlanSwitch>(1)) << Last<JobFailed>(b.dispatch()).cause;
+  const PlanOffer on_a = Last<PlanOffer>(a_.dispatch());
+  const PlanOffer on_b = Last<PlanOffer>(b.dispatch());
   EXPECT_EQ(*on_a.plan, *on_b.plan);
   EXPECT_EQ(on_a.hash, on_b.hash);
   EXPECT_EQ(on_b.job.value, second.attached.job_id);
   EXPECT_EQ(b.watch().Count<MakePlan>(), 0U) << "the leader makes plans";
   Tell(a_, first.attached.job_id);
   Tell(b, second.attached.job_id);
-  ASSERT_TRUE(a_.dispatch().WaitFor<SwitchPlan>(2));
-  ASSERT_TRUE(b.dispatch().WaitFor<SwitchPlan>(2));
-  EXPECT_EQ(Last<OfferPlan>(b.dispatch()).plan->policy, plan::Policy::kMgWfbp);
+  ASSERT_TRUE(a_.dispatch().WaitFor<PlanSwitch>(2));
+  ASSERT_TRUE(b.dispatch().WaitFor<PlanSwitch>(2));
+  EXPECT_EQ(Last<PlanOffer>(b.dispatch()).plan->policy, plan::Policy::kMgWfbp);
   EXPECT_EQ(b.dispatch().Count<JobFailed>() + a_.dispatch().Count<JobFailed>(), 0U);
 }
 
@@ -130,15 +130,15 @@ TEST_F(PlansTest, APolicyCanBeSetWhereverTheJobHasRanks) {
   AttachedRank second = Attach(b, 1, a_.meeting());
   ASSERT_EQ(HandIn(first).code, Code::kOk);
   ASSERT_EQ(HandIn(second).code, Code::kOk);
-  ASSERT_TRUE(b.dispatch().WaitFor<SwitchPlan>(1));
+  ASSERT_TRUE(b.dispatch().WaitFor<PlanSwitch>(1));
   Caller admin(loop_, b.socket_path());
   const Answered answer = admin.SetPolicy("train", "bytescheduler");
   EXPECT_EQ(answer.code, Code::kOk) << answer.text;
   // Told in order, on one connection.
   Tell(b, second.attached.job_id);
   Tell(a_, first.attached.job_id);
-  ASSERT_TRUE(b.dispatch().WaitFor<SwitchPlan>(2));
-  EXPECT_EQ(Last<OfferPlan>(b.dispatch()).plan->policy, plan::Policy::kByteScheduler);
+  ASSERT_TRUE(b.dispatch().WaitFor<PlanSwitch>(2));
+  EXPECT_EQ(Last<PlanOffer>(b.dispatch()).plan->policy, plan::Policy::kByteScheduler);
 }
 
 TEST_F(PlansTest, APolicyIsSetForAJobOnOneNodeToo) {
@@ -148,10 +148,10 @@ TEST_F(PlansTest, APolicyIsSetForAJobOnOneNodeToo) {
   EXPECT_EQ(admin.SetPolicy("train", "bsp").code, Code::kOk) << "before there is a plan";
   ASSERT_EQ(HandIn(first, 64, "exact").code, Code::kOk);
   ASSERT_EQ(HandIn(second).code, Code::kOk);
-  ASSERT_TRUE(a_.dispatch().WaitFor<SwitchPlan>(1));
+  ASSERT_TRUE(a_.dispatch().WaitFor<PlanSwitch>(1));
   Tell(a_, first.attached.job_id);
-  ASSERT_TRUE(a_.dispatch().WaitFor<SwitchPlan>(2));
-  EXPECT_EQ(Last<OfferPlan>(a_.dispatch()).plan->policy, plan::Policy::kBsp);
+  ASSERT_TRUE(a_.dispatch().WaitFor<PlanSwitch>(2));
+  EXPECT_EQ(Last<PlanOffer>(a_.dispatch()).plan->policy, plan::Policy::kBsp);
 }
 
 TEST_F(PlansTest, RefusesPoliciesAndJobsThatThereAreNot) {
@@ -174,15 +174,15 @@ TEST_F(PlansTest, EndsWithTheRanksWhateverIsUnderWay) {
     AttachedRank second = Attach(stand, 1, "");
     ASSERT_EQ(HandIn(first).code, Code::kOk);
     ASSERT_EQ(HandIn(second).code, Code::kOk);
-    ASSERT_TRUE(stand.dispatch().WaitFor<OfferPlan>(1));
+    ASSERT_TRUE(stand.dispatch().WaitFor<PlanOffer>(1));
   }
   ASSERT_TRUE(stand.dispatch().WaitFor<service::CloseSession>(2));
-  const OfferPlan offer = Last<OfferPlan>(stand.dispatch());
+  const PlanOffer offer = Last<PlanOffer>(stand.dispatch());
   ASSERT_TRUE(stand.peers().Send(
-      service::PlanTaken{.job = offer.job, .version = offer.plan->version, .iteration = 0}));
+      service::PlanAck{.job = offer.job, .version = offer.plan->version, .iteration = 0}));
   Caller admin(loop_, stand.socket_path());
   EXPECT_EQ(admin.SetPolicy("train", "bsp").code, Code::kNotFound);
-  EXPECT_EQ(stand.dispatch().Count<SwitchPlan>(), 0U);
+  EXPECT_EQ(stand.dispatch().Count<PlanSwitch>(), 0U);
 }
 
 }  // namespace

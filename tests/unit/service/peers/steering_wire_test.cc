@@ -50,20 +50,22 @@ TEST(SteeringWire, LateWordsPassAndAreFitForALogLine) {
 TEST(SteeringWire, RefusesKindsAndValuesThatThereAreNot) {
   using Builder = schema::PeerMessage::Builder;
   const RequestSteering wish{.job = 7, .steering = kLimit};
-  ExpectRefused(Pass(wish, [](Builder root) { root.getWishSteering().setKind(0); }),
+  ExpectRefused(Pass(wish, [](Builder root) { root.getRequestSteering().setKind(0); }),
                 "a service sent steering of kind 0");
-  ExpectRefused(Pass(wish, [](Builder root) { root.getWishSteering().setKind(255); }), "kind 255");
-  ExpectRefused(Pass(wish, [](Builder root) { root.getWishSteering().setValue(1); }),
+  ExpectRefused(Pass(wish, [](Builder root) { root.getRequestSteering().setKind(255); }),
+                "kind 255");
+  ExpectRefused(Pass(wish, [](Builder root) { root.getRequestSteering().setValue(1); }),
                 "a limit of 1 bytes/s");
-  ExpectRefused(Pass(wish, [](Builder root) { root.getWishSteering().setNode("a b"); }),
+  ExpectRefused(Pass(wish, [](Builder root) { root.getRequestSteering().setNode("a b"); }),
                 "a name of a node that is none");
   const AnnounceSteering steer{.job = 7, .steering = kLimit};
-  ExpectRefused(Pass(steer,
-                     [](Builder root) {
-                       root.getSteer().setKind(static_cast<std::uint8_t>(SteeringKind::kWeight));
-                       root.getSteer().setValue(UINT64_MAX);
-                     }),
-                "a weight of 18446744073709551615");
+  ExpectRefused(
+      Pass(steer,
+           [](Builder root) {
+             root.getAnnounceSteering().setKind(static_cast<std::uint8_t>(SteeringKind::kWeight));
+             root.getAnnounceSteering().setValue(UINT64_MAX);
+           }),
+      "a weight of 18446744073709551615");
 }
 
 }  // namespace

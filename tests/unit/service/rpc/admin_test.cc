@@ -163,7 +163,7 @@ TEST_F(AdminTest, WordsOfALateRankGoToTheOtherNodes) {
   const AttachedRank second = Attach(b, 1, a.meeting());
   ASSERT_TRUE(b.dispatch().WaitFor<service::JobFormed>(1));
   ASSERT_TRUE(a.dispatch().WaitFor<service::JobFormed>(1));
-  ASSERT_TRUE(b.peers().Send(service::JobLate{JobId{second.attached.job_id}, "rank 1 is late"}));
+  ASSERT_TRUE(b.peers().Send(service::RankLate{JobId{second.attached.job_id}, "rank 1 is late"}));
   bool heard = false;
   for (int left = 1000; left > 0 && !heard; --left) {
     loop_.Wait(loop_.io.provider->getTimer().afterDelay(10 * kj::MILLISECONDS));

@@ -54,12 +54,12 @@ Caller::Caller(CallerLoop& loop, const std::string& path)
       stream_(loop.io.lowLevelProvider->wrapUnixSocketFd(
           ConnectTo(path).release(), kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP)),
       client_(*stream_, 1),
-      entrance_(client_.bootstrap().castAs<schema::Entrance>()) {}
+      bootstrap_(client_.bootstrap().castAs<schema::Bootstrap>()) {}
 
 Attached Caller::Attach(const AttachWish& wish) {
   ipc::Channel::Created channel = ipc::Channel::Create().value();
   const UniqueFd doorbell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  auto call = entrance_.attachRequest();
+  auto call = bootstrap_.attachRequest();
   call.getHello().setProtocolVersion(wish.protocol_version);
   call.getHello().setProgram(wish.program);
   auto request = call.getRequest();
@@ -71,7 +71,7 @@ Attached Caller::Attach(const AttachWish& wish) {
   request.setArchitecture(wish.architecture);
   request.setChannel(Carry(wish.channel.value_or(channel.fd.get())));
   request.setDoorbell(Carry(wish.doorbell.value_or(doorbell.get())));
-  auto response = loop_.Wait<capnp::Response<schema::Entrance::AttachResults>>(call.send());
+  auto response = loop_.Wait<capnp::Response<schema::Bootstrap::AttachResults>>(call.send());
   Attached attached;
   static_cast<Answered&>(attached) = Read(response.getRefusal());
   attached.session = response.getSession();
@@ -153,9 +153,9 @@ Answered Caller::SetLayout(schema::Session::Client& session, const LayoutCall& w
 }
 
 schema::Admin::Client Caller::Admin() {
-  auto hello = entrance_.adminRequest();
+  auto hello = bootstrap_.adminRequest();
   hello.getHello().setProtocolVersion(schema::PROTOCOL_VERSION);
-  return loop_.Wait<capnp::Response<schema::Entrance::AdminResults>>(hello.send()).getAdmin();
+  return loop_.Wait<capnp::Response<schema::Bootstrap::AdminResults>>(hello.send()).getAdmin();
 }
 
 Answered Caller::Steer(const std::string& job, SteeringKind kind, std::uint64_t value) {

@@ -89,7 +89,7 @@ class Caller {
  public:
   Caller(CallerLoop& loop, const std::string& path);
 
-  schema::Entrance::Client& entrance() { return entrance_; }
+  schema::Bootstrap::Client& bootstrap() { return bootstrap_; }
   CallerLoop& loop() { return loop_; }
 
   Attached Attach(const AttachWish& wish);
@@ -113,7 +113,7 @@ class Caller {
   CallerLoop& loop_;
   kj::Own<kj::AsyncCapabilityStream> stream_;
   capnp::TwoPartyClient client_;
-  schema::Entrance::Client entrance_;
+  schema::Bootstrap::Client bootstrap_;
 };
 
 // A capability that carries a copy of `fd`; none when it is -1.

@@ -89,9 +89,9 @@ TEST_F(FloodsTest, AnHonestClientMayResolveAndReleaseAFewTimesForEachCall) {
   Caller caller(loop_, stand_.socket_path());
   for (int i = 0; i < 200; ++i) {
     // Each call lets the capability go that it was given.
-    auto call = caller.entrance().adminRequest();
+    auto call = caller.bootstrap().adminRequest();
     call.getHello().setProtocolVersion(schema::PROTOCOL_VERSION);
-    loop_.Wait<capnp::Response<schema::Entrance::AdminResults>>(call.send());
+    loop_.Wait<capnp::Response<schema::Bootstrap::AdminResults>>(call.send());
   }
   EXPECT_EQ(stand_.watch().Count<service::Event>(), 0U);
 }

@@ -114,12 +114,12 @@ TEST_F(HostileClientTest, LeavesItsCallsUnfinished) {
   const Attached attached = caller.Attach({});
   ASSERT_EQ(attached.code, Code::kOk);
   // An answer that is kept is not finished.
-  std::vector<capnp::Response<schema::Entrance::AdminResults>> kept;
+  std::vector<capnp::Response<schema::Bootstrap::AdminResults>> kept;
   const auto flood = [this, &caller, &kept] {
     for (int i = 0; i < 100; ++i) {
-      auto call = caller.entrance().adminRequest();
+      auto call = caller.bootstrap().adminRequest();
       call.getHello().setProtocolVersion(1);
-      kept.push_back(loop_.Wait<capnp::Response<schema::Entrance::AdminResults>>(call.send()));
+      kept.push_back(loop_.Wait<capnp::Response<schema::Bootstrap::AdminResults>>(call.send()));
     }
   };
   EXPECT_ANY_THROW(flood());
@@ -129,7 +129,7 @@ TEST_F(HostileClientTest, LeavesItsCallsUnfinished) {
   ExpectOthersServed();
 }
 
-// One call of the protocol, in the bytes of its one segment: it asks for the entrance and lets it
+// One call of the protocol, in the bytes of its one segment: it asks for the bootstrap and lets it
 // go.
 std::vector<kj::byte> AskAndFinish() {
   capnp::MallocMessageBuilder ask;

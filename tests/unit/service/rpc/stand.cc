@@ -70,10 +70,10 @@ void ControlStand::Answer(service::DispatchMessage& message) {
     }
   } else if (std::holds_alternative<service::Drain>(message) && options_.drains) {
     sent = rpc_inbox_->Send(service::Drained{});
-  } else if (const auto* offer = std::get_if<service::OfferPlan>(&message);
+  } else if (const auto* offer = std::get_if<service::PlanOffer>(&message);
              offer && options_.takes_plans) {
     sent = peers_inbox_->Send(
-        service::PlanTaken{.job = offer->job, .version = offer->plan->version, .iteration = 0});
+        service::PlanAck{.job = offer->job, .version = offer->plan->version, .iteration = 0});
   }
   HR_CHECK(sent);
 }

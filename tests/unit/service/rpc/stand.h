@@ -101,7 +101,7 @@ struct StandOptions {
   Status remove_answer;      // of dispatch to RemoveSegment
   bool pong = true;
   bool drains = true;
-  bool takes_plans = true;    // dispatch answers OfferPlan: no block of it has begun
+  bool takes_plans = true;    // dispatch answers PlanOffer: no block of it has begun
   bool makes_plans = true;    // watch does
   bool watch_answers = true;  // to Ping
   bool lanes_answer = true;   // dispatch passes a Ping on, and all lanes answer

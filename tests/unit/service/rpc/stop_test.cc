@@ -16,10 +16,10 @@ namespace headrace::support {
 namespace {
 
 schema::Admin::Client AdminOf(Caller& caller) {
-  auto call = caller.entrance().adminRequest();
+  auto call = caller.bootstrap().adminRequest();
   call.getHello().setProtocolVersion(schema::PROTOCOL_VERSION);
   return caller.loop()
-      .Wait<capnp::Response<schema::Entrance::AdminResults>>(call.send())
+      .Wait<capnp::Response<schema::Bootstrap::AdminResults>>(call.send())
       .getAdmin();
 }
 
@@ -159,10 +159,10 @@ TEST(Admin, RefusesAnotherVersion) {
   CallerLoop loop;
   ControlStand stand;
   Caller caller(loop, stand.socket_path());
-  auto call = caller.entrance().adminRequest();
+  auto call = caller.bootstrap().adminRequest();
   call.getHello().setProtocolVersion(9);
   call.getHello().setProgram("headracectl 3.0");
-  auto response = loop.Wait<capnp::Response<schema::Entrance::AdminResults>>(call.send());
+  auto response = loop.Wait<capnp::Response<schema::Bootstrap::AdminResults>>(call.send());
   const Answered refused = Read(response.getRefusal());
   EXPECT_EQ(refused.code, Code::kVersionMismatch);
   EXPECT_NE(refused.text.find("headracectl 3.0 speaks protocol 9"), std::string::npos);

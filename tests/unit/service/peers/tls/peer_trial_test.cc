@@ -11,9 +11,9 @@ namespace headrace::service {
 namespace {
 
 // A service of that version, for as much as one that looks at it asks.
-class Entrance final : public schema::PeerEntrance::Server {
+class Bootstrap final : public schema::PeerBootstrap::Server {
  public:
-  explicit Entrance(std::uint32_t version) : version_(version) {}
+  explicit Bootstrap(std::uint32_t version) : version_(version) {}
   kj::Promise<void> describe(DescribeContext context) override {
     if (version_ == 0) return Server::describe(context);  // of a release without it
     auto results = context.getResults();
@@ -34,7 +34,7 @@ class PeerTrial : public TlsStand {
                             std::uint32_t version = schema::PEER_PROTOCOL_VERSION) {
     auto receiver = Network().parseAddress("127.0.0.1", 0).wait(io_.waitScope)->listen();
     const auto there = Make(theirs);
-    capnp::TwoPartyServer server(kj::heap<Entrance>(version));
+    capnp::TwoPartyServer server(kj::heap<Bootstrap>(version));
     auto serving = receiver->accept()
                        .then([&there](kj::Own<kj::AsyncIoStream> stream) {
                          return there->Accept(kj::mv(stream));

@@ -1,4 +1,4 @@
-#include "tests/unit/client/entrance_end.h"
+#include "tests/unit/client/bootstrap_end.h"
 
 #include <capnp/rpc-twoparty.h>
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ namespace {
 struct Stage {
   const Manners manners;
   std::mutex mutex;
-  EntranceEnd::Seen seen;  // guarded by mutex
+  BootstrapEnd::Seen seen;  // guarded by mutex
 };
 
 class AdminEnd final : public schema::Admin::Server {
@@ -135,9 +135,9 @@ class SessionEnd final : public schema::Session::Server {
   kj::Own<kj::PromiseFulfiller<void>> mapped_;
 };
 
-class EntranceServer final : public schema::Entrance::Server {
+class BootstrapServer final : public schema::Bootstrap::Server {
  public:
-  explicit EntranceServer(Stage& stage) : stage_(stage) {}
+  explicit BootstrapServer(Stage& stage) : stage_(stage) {}
 
   kj::Promise<void> attach(AttachContext context) override {
     if (stage_.manners.silent) return kj::NEVER_DONE;
@@ -173,7 +173,7 @@ class EntranceServer final : public schema::Entrance::Server {
 
 }  // namespace
 
-struct EntranceEnd::Thread {
+struct BootstrapEnd::Thread {
   Thread(const std::string& path, Manners manners)
       : stage{std::move(manners), {}, {}},
         listener(ListenAt(path)),
@@ -198,7 +198,7 @@ struct EntranceEnd::Thread {
     kj::AsyncIoContext io = kj::setupAsyncIo();
     auto receiver = io.lowLevelProvider->wrapListenSocketFd(
         listener.release(), kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP);
-    capnp::TwoPartyServer server(kj::heap<EntranceServer>(stage));
+    capnp::TwoPartyServer server(kj::heap<BootstrapServer>(stage));
     kj::UnixEventPort::FdObserver observer(io.unixEventPort, stop.get(),
                                            kj::UnixEventPort::FdObserver::OBSERVE_READ);
     server.listenCapStreamReceiver(*receiver, kDevicePiecesMax)
@@ -222,21 +222,21 @@ UniqueFd ListenAt(const std::string& path) {
   return fd;
 }
 
-EntranceEnd::EntranceEnd(Manners manners) {
+BootstrapEnd::BootstrapEnd(Manners manners) {
   const auto* test = testing::UnitTest::GetInstance()->current_test_info();
   path_ = testing::TempDir() + "headrace-" + std::to_string(::getpid()) + "-" + test->name();
   ::unlink(path_.c_str());
   thread_ = std::make_unique<Thread>(path_, std::move(manners));
 }
 
-EntranceEnd::~EntranceEnd() {
+BootstrapEnd::~BootstrapEnd() {
   thread_.reset();
   ::unlink(path_.c_str());
 }
 
-void EntranceEnd::Vanish() { thread_->Stop(); }
+void BootstrapEnd::Vanish() { thread_->Stop(); }
 
-EntranceEnd::Seen EntranceEnd::seen() const {
+BootstrapEnd::Seen BootstrapEnd::seen() const {
   std::lock_guard lock(thread_->stage.mutex);
   return thread_->stage.seen;
 }

@@ -15,7 +15,7 @@
 
 namespace headrace::client {
 
-// How the entrance behaves; fixed before it starts.
+// How the bootstrap behaves; fixed before it starts.
 struct Manners {
   Status refusal;                   // of attach and of every later call
   bool refuse_calls = false;        // the refusal is for later calls only
@@ -31,11 +31,11 @@ struct Manners {
 // A unix socket at `path` that listens and says nothing.
 UniqueFd ListenAt(const std::string& path);
 
-class EntranceEnd {
+class BootstrapEnd {
  public:
   // Listens on a fresh path under the test's temporary folder.
-  explicit EntranceEnd(Manners manners);
-  ~EntranceEnd();
+  explicit BootstrapEnd(Manners manners);
+  ~BootstrapEnd();
 
   const std::string& path() const { return path_; }
 
