@@ -45,7 +45,7 @@ std::map<std::string, std::string> KnownPeers(const Config& config) {
 QuotaLimits QuotasOf(const Config& config, const MemoryFound& memory) {
   QuotaLimits limits{.service_uid = ::geteuid()};
   if (config.sessions_per_uid == kQuotaAuto) {
-    limits.share_seats = true;
+    limits.share_ranks = true;
   } else {
     limits.sessions = config.sessions_per_uid;
   }

@@ -93,7 +93,7 @@ Supervisor SupervisorOf(const Environment& environment, spdlog::logger& log) {
   Supervisor supervisor;
   const auto path = environment("NOTIFY_SOCKET");
   if (!path) return supervisor;
-  supervisor.tell = [path = *path, &log](std::string_view state) {
+  supervisor.notify = [path = *path, &log](std::string_view state) {
     if (Status told = NotifySystemd(path, state); !told) log.warn("{}", told.error().text());
   };
   // Of a process that is not this one, when somebody else handed the environment on.
@@ -159,7 +159,7 @@ int Serve(std::span<const char* const> arguments, const Config& config) {
   }
   Supervisor supervisor = SupervisorOf(ProcessEnvironment(), *log);
   // It takes connections from here on.
-  if (supervisor.tell) supervisor.tell("READY=1");
+  if (supervisor.notify) supervisor.notify("READY=1");
   Reloader reloader(arguments, config, *log);
   supervisor.reload = [&reloader] { reloader.Reload(); };
   const int code = (*daemon)->Run(std::move(supervisor));

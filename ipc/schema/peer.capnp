@@ -86,7 +86,7 @@ struct PeerMessage {
       uid @3 :UInt32;
       architecture @4 :Text;
     }
-    seatRank :group {
+    reportRankAttached :group {
       rank @5 :UInt32;
       pid @6 :Int32;
       afterEpoch @54 :UInt32;  # of the job, in which the rank was before; 0: it begins

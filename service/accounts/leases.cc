@@ -13,14 +13,14 @@ Result<SessionIdentity> Leases::Open(LeaseRequest request, ipc::Channel channel,
     CountRefusal();
     return status.error();
   }
-  const Result<Seat> seat = roster_.Join({.job = request.job_name,
-                                          .rank = request.rank,
-                                          .world_size = request.world_size,
-                                          .rendezvous = request.rendezvous,
-                                          .uid = request.uid,
-                                          .pid = request.pid,
-                                          .session = request.id,
-                                          .after_epoch = request.after_epoch});
+  const Result<RankSlot> seat = ranks_.Join({.job = request.job_name,
+                                             .rank = request.rank,
+                                             .world_size = request.world_size,
+                                             .rendezvous = request.rendezvous,
+                                             .uid = request.uid,
+                                             .pid = request.pid,
+                                             .session = request.id,
+                                             .after_epoch = request.after_epoch});
   if (!seat) {
     if (seat.error().code() == Code::kExhausted) CountRefusal();
     return seat.error();
@@ -29,15 +29,15 @@ Result<SessionIdentity> Leases::Open(LeaseRequest request, ipc::Channel channel,
   request.epoch = seat->epoch;
   auto session = std::make_unique<Session>(request, std::move(channel), std::move(doorbell));
   if (!dispatch_.Send(OpenSession{std::move(session)})) {
-    roster_.Withdraw(request.id);
+    ranks_.Withdraw(request.id);
     return Error(Code::kBusy, "the service is behind with its messages: try again");
   }
   quotas_.Open(request.id, request.uid);
   leases_.emplace(request.id, Lease{.identity = request, .ended = {}});
-  Say(Code::kOk, request.job,
-      fmt::format("job {}: rank {} of {} attached (pid {}, uid {})", request.job_name, request.rank,
-                  request.world_size, request.pid, request.uid),
-      request.uid);
+  ReportEvent(Code::kOk, request.job,
+              fmt::format("job {}: rank {} of {} attached (pid {}, uid {})", request.job_name,
+                          request.rank, request.world_size, request.pid, request.uid),
+              request.uid);
   on_used_();
   on_opened_(request);
   return request;
@@ -51,28 +51,28 @@ void Leases::End(SessionId session, bool orderly, Code code, const std::string& 
   quotas_.Close(session);
   on_used_();
   const SessionIdentity& identity = found->second.identity;
-  Say(orderly ? Code::kOk : code, identity.job,
-      fmt::format("job {}: rank {} (pid {}) {}", identity.job_name, identity.rank, identity.pid,
-                  cause),
-      identity.uid);
+  ReportEvent(orderly ? Code::kOk : code, identity.job,
+              fmt::format("job {}: rank {} (pid {}) {}", identity.job_name, identity.rank,
+                          identity.pid, cause),
+              identity.uid);
   CloseSession close{.session = session, .orderly = orderly, .cause = cause, .exited = exited};
   on_ended_(identity, close);
   // In order: what could not be told before goes first.
-  if (!Flush() || !Tell(close)) {
-    untold_.push_back(std::move(close));
-    on_untold_();
+  if (!Flush() || !SendClose(close)) {
+    unsent_.push_back(std::move(close));
+    on_unsent_();
   }
 }
 
-Status Leases::TakeMemory(SessionId session, std::uint64_t bytes) {
-  Status status = quotas_.TakeMemory(session, bytes);
+Status Leases::ReserveMemory(SessionId session, std::uint64_t bytes) {
+  Status status = quotas_.ReserveMemory(session, bytes);
   if (!status) CountRefusal();
   on_used_();
   return status;
 }
 
-void Leases::GiveMemory(SessionId session, std::uint64_t bytes) {
-  quotas_.GiveMemory(session, bytes);
+void Leases::ReleaseMemory(SessionId session, std::uint64_t bytes) {
+  quotas_.ReleaseMemory(session, bytes);
   on_used_();
 }
 
@@ -89,7 +89,7 @@ void Leases::Describe(ipc::UserRow& row) const {
     row.memory_bytes = usage->second.memory;
   }
   row.memory_max = quotas_.MemoryLimit(row.uid);
-  const Roster::Share share = roster_.ShareOf(row.uid);
+  const RankTable::Share share = ranks_.ShareOf(row.uid);
   row.jobs = share.jobs;
   row.jobs_max = share.jobs_max;
   row.sessions_max = share.ranks_max;
@@ -105,8 +105,8 @@ void Leases::CountRefusal() {
 }
 
 void Leases::FailJob(JobId job, Code code, const std::string& cause) {
-  if (const std::string name = roster_.Fail(job, cause); !name.empty()) {
-    Say(code, job, fmt::format("job {} has failed: {}", name, cause));
+  if (const std::string name = ranks_.Fail(job, cause); !name.empty()) {
+    ReportEvent(code, job, fmt::format("job {} has failed: {}", name, cause));
   }
 }
 
@@ -145,21 +145,22 @@ std::vector<Leases::OpenJob> Leases::OpenJobs() const {
 
 void Leases::Forget(SessionId session) { leases_.erase(session); }
 
-bool Leases::Tell(const CloseSession& close) {
+bool Leases::SendClose(const CloseSession& close) {
   if (!dispatch_.Send(close)) return false;
-  roster_.Depart(close.session, close.orderly, close.cause, close.exited);
+  ranks_.Depart(close.session, close.orderly, close.cause, close.exited);
   on_used_();
   return true;
 }
 
 bool Leases::Flush() {
-  const auto refused = std::find_if(untold_.begin(), untold_.end(),
-                                    [this](const CloseSession& close) { return !Tell(close); });
-  untold_.erase(untold_.begin(), refused);
-  return untold_.empty();
+  const auto refused =
+      std::find_if(unsent_.begin(), unsent_.end(),
+                   [this](const CloseSession& close) { return !SendClose(close); });
+  unsent_.erase(unsent_.begin(), refused);
+  return unsent_.empty();
 }
 
-void Leases::Say(Code code, JobId job, std::string text, std::optional<std::uint32_t> uid) {
+void Leases::ReportEvent(Code code, JobId job, std::string text, std::optional<std::uint32_t> uid) {
   // A watch that is 65536 messages behind loses what people would read, nothing else.
   [[maybe_unused]] const bool taken =
       watch_.Send(Event{.code = code, .job = job, .text = std::move(text), .uid = uid});

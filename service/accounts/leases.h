@@ -17,7 +17,7 @@
 #include "ipc/board_layout.h"
 #include "ipc/channel.h"
 #include "service/accounts/quotas.h"
-#include "service/accounts/roster.h"
+#include "service/accounts/rank_table.h"
 #include "service/actor/inbox.h"
 #include "service/dispatch/messages.h"
 #include "service/watch/messages.h"
@@ -32,7 +32,7 @@ class Leases {
   Leases(Door<DispatchMessage>& dispatch, Door<WatchMessage>& watch, QuotaLimits quotas = {})
       : dispatch_(dispatch),
         watch_(watch),
-        roster_({.bounded = quotas.share_seats, .service_uid = quotas.service_uid}),
+        ranks_({.bounded = quotas.share_ranks, .service_uid = quotas.service_uid}),
         quotas_(quotas) {}
 
   // Seats the rank and opens its session in dispatch. The answer has all numbers filled in.
@@ -60,7 +60,7 @@ class Leases {
   // Tells dispatch of the leases whose end it had no room to hear. True when nothing is left.
   bool Flush();
   // `notice` is called whenever something is left to Flush.
-  void OnUntold(std::function<void()> notice) { on_untold_ = std::move(notice); }
+  void OnUnsent(std::function<void()> notice) { on_unsent_ = std::move(notice); }
 
   // `notice` is called when a rank has got its seat.
   void OnOpened(std::function<void(const SessionIdentity&)> notice) {
@@ -74,12 +74,12 @@ class Leases {
   void FailJob(JobId job, Code code, const std::string& cause);
 
   // Says something to people; `uid` whose doing it is, which bounds how often it is shown.
-  void Say(Code code, JobId job, std::string text, std::optional<std::uint32_t> uid = {});
+  void ReportEvent(Code code, JobId job, std::string text, std::optional<std::uint32_t> uid = {});
 
   // Books `bytes` of a segment on the session's uid for as long as the lease lasts, unless they are
   // given back before; or says why that uid may not have them.
-  Status TakeMemory(SessionId session, std::uint64_t bytes);
-  void GiveMemory(SessionId session, std::uint64_t bytes);
+  Status ReserveMemory(SessionId session, std::uint64_t bytes);
+  void ReleaseMemory(SessionId session, std::uint64_t bytes);
 
   // `notice` is called whenever what a uid has has changed.
   void OnUsed(std::function<void()> notice) { on_used_ = std::move(notice); }
@@ -87,7 +87,7 @@ class Leases {
   std::vector<std::uint32_t> Users() const;
   void Describe(ipc::UserRow& row) const;
 
-  std::size_t open_count() const { return roster_.ranks_count(); }
+  std::size_t open_count() const { return ranks_.ranks_count(); }
 
  private:
   struct Lease {
@@ -95,18 +95,18 @@ class Leases {
     Status ended;  // ok while open
   };
 
-  bool Tell(const CloseSession& close);
+  bool SendClose(const CloseSession& close);
   // Dispatch counts what is refused for a quota, for the board.
   void CountRefusal();
 
   Door<DispatchMessage>& dispatch_;
   Door<WatchMessage>& watch_;
-  Roster roster_;
+  RankTable ranks_;
   Quotas quotas_;
   std::uint64_t refusals_uncounted_ = 0;
   std::map<SessionId, Lease> leases_;
-  std::vector<CloseSession> untold_;
-  std::function<void()> on_untold_ = [] {};
+  std::vector<CloseSession> unsent_;
+  std::function<void()> on_unsent_ = [] {};
   std::function<void()> on_used_ = [] {};
   std::function<void(const SessionIdentity&)> on_opened_ = [](const SessionIdentity&) {};
   Ended on_ended_ = [](const SessionIdentity&, const CloseSession&) {};

@@ -36,7 +36,7 @@ std::uint64_t Quotas::MemoryLimit(std::uint32_t uid) const {
   return uid == 0 || uid == limits_.service_uid ? 0 : limits_.memory_of_others;
 }
 
-Status Quotas::TakeMemory(SessionId session, std::uint64_t bytes) {
+Status Quotas::ReserveMemory(SessionId session, std::uint64_t bytes) {
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return {};
   Usage& usage = uids_.at(found->second.uid);
@@ -54,7 +54,7 @@ Status Quotas::TakeMemory(SessionId session, std::uint64_t bytes) {
   return {};
 }
 
-void Quotas::GiveMemory(SessionId session, std::uint64_t bytes) {
+void Quotas::ReleaseMemory(SessionId session, std::uint64_t bytes) {
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return;
   const std::uint64_t booked = std::min(bytes, found->second.memory);

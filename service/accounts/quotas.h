@@ -21,7 +21,7 @@ struct QuotaLimits {
   std::uint64_t memory = 0;  // bytes
   // By default, and so not of root and `service_uid`:
   std::uint64_t memory_of_others = 0;  // where `memory` is 0
-  bool share_seats = false;            // see SeatShares in roster.h
+  bool share_ranks = false;            // see RankShares in rank_table.h
   std::uint32_t service_uid = 0;
 };
 
@@ -37,8 +37,8 @@ class Quotas {
   void Close(SessionId session);
 
   // Books `bytes` of a segment, or says why not. Of a session that is not open nothing is booked.
-  Status TakeMemory(SessionId session, std::uint64_t bytes);
-  void GiveMemory(SessionId session, std::uint64_t bytes);
+  Status ReserveMemory(SessionId session, std::uint64_t bytes);
+  void ReleaseMemory(SessionId session, std::uint64_t bytes);
 
   std::size_t uids_count() const { return uids_.size(); }
 

@@ -10,7 +10,7 @@ class Allowance {
   Allowance(int times_max, TimeNs window_ns) : times_max_(times_max), window_ns_(window_ns) {}
 
   // Whether it may happen once more at `now`.
-  bool Take(TimeNs now) {
+  bool TryAcquire(TimeNs now) {
     if (times_ == 0 || now - since_ns_ >= window_ns_) {
       since_ns_ = now;
       times_ = 0;

@@ -28,7 +28,7 @@ Follower::Follower(FollowerOptions options)
              .random_key = [key = std::uint64_t{0}]() mutable { return ++key; },
              .next_number = options_.next_number,
              .in_process = true}) {
-  home_.NodeUp(kHere, {.program = {}, .name = options_.node_name, .addresses = {}}, "");
+  home_.OnNodeUp(kHere, {.program = {}, .name = options_.node_name, .addresses = {}}, "");
 }
 
 Follower::Job* Follower::Find(JobId id) {
@@ -51,7 +51,7 @@ Status Follower::CheckAttach(std::string_view job, std::uint32_t rank) const {
   return {};
 }
 
-void Follower::RankAttached(const SessionIdentity& identity) {
+void Follower::OnRankAttached(const SessionIdentity& identity) {
   const TimeNs patience_ns = identity.timeout_ms * kMillisecond;
   const auto [found, is_new] = jobs_.try_emplace(identity.job.value);
   Job& job = found->second;
@@ -68,14 +68,14 @@ void Follower::RankAttached(const SessionIdentity& identity) {
                    identity.attached_ns + std::max<TimeNs>(options_.forming_ns, patience_ns));
     if (!IsLedHere(job)) {
       actions_.emplace_back(ReachLeader{job.leader});
-      Show(job, fmt::format("the service at {} is being reached", job.leader));
+      ReportForming(job, fmt::format("the service at {} is being reached", job.leader));
     }
   }
-  job.ranks.insert_or_assign(identity.rank,
-                             Seat{.pid = identity.pid, .after_epoch = identity.after_epoch});
+  job.ranks.insert_or_assign(
+      identity.rank, AttachedRank{.pid = identity.pid, .after_epoch = identity.after_epoch});
   job.patience_ns = std::max(job.patience_ns, identity.attached_ns + patience_ns);
   if (job.stage == Stage::kJoined) {
-    SendSeat(job, identity.rank);
+    SendRankAttached(job, identity.rank);
   } else if (job.stage == Stage::kReaching &&
              (IsLedHere(job) || leaders_up_.contains(job.leader))) {
     Join(job);
@@ -83,30 +83,32 @@ void Follower::RankAttached(const SessionIdentity& identity) {
 }
 
 // Dispatch has ended what the others cannot do without it, and says nothing of it to anybody.
-void Follower::RankEnded(JobId id, std::uint32_t rank) {
+void Follower::OnRankEnded(JobId id, std::uint32_t rank) {
   Job* job = Find(id);
   if (job == nullptr || !IsLedHere(*job) || !job->gone.insert(rank).second) return;
-  if (job->stage == Stage::kRunning) Tell(*job, ReportRankLeft{.job = job->number, .rank = rank});
+  if (job->stage == Stage::kRunning)
+    SendToLeader(*job, ReportRankLeft{.job = job->number, .rank = rank});
   if (job->gone.size() < job->ranks.size()) return;
-  Tell(*job, ForgetJob{job->number});
+  SendToLeader(*job, ForgetJob{job->number});
   Erase(*job);
 }
 
-void Follower::RankLost(JobId id, std::uint32_t rank, const std::string& cause, bool exited) {
+void Follower::OnRankLost(JobId id, std::uint32_t rank, const std::string& cause, bool exited) {
   Job* job = Find(id);
   if (job == nullptr || job->stage == Stage::kFailed) return;
   if (job->stage != Stage::kReaching) {
-    Tell(*job, ReportRankLost{.job = job->number, .rank = rank, .cause = cause, .exited = exited});
+    SendToLeader(
+        *job, ReportRankLost{.job = job->number, .rank = rank, .cause = cause, .exited = exited});
     return;
   }
   Fail(*job, Code::kPeerLost,
        fmt::format("rank {} (pid {}) {}", rank, job->ranks[rank].pid, cause));
 }
 
-void Follower::Take(const RankRefused& message) {
+void Follower::Handle(const RankRefused& message) {
   const std::string cause =
       fmt::format("rank {} (pid {}) was refused: {}", message.rank, message.pid, message.cause);
-  bool told = false;
+  bool sent = false;
   for (auto at = jobs_.begin(); at != jobs_.end();) {
     Job& job = (at++)->second;
     if (job.name != message.job || job.uid != message.uid || job.id == JobId{} || job.forgotten ||
@@ -114,27 +116,27 @@ void Follower::Take(const RankRefused& message) {
       continue;
     }
     // Beyond kJoined all ranks of the job have come, so that this one is none of it.
-    told = told || (job.stage != Stage::kReaching && job.stage != Stage::kFailed);
+    sent = sent || (job.stage != Stage::kReaching && job.stage != Stage::kFailed);
     if (job.stage == Stage::kReaching) {
       Fail(job, message.code, cause);
     } else if (job.stage == Stage::kJoined) {
-      Tell(job, ReportJobFailed{.job = job.number, .code = message.code, .cause = cause});
+      SendToLeader(job, ReportJobFailed{.job = job.number, .code = message.code, .cause = cause});
     }
   }
-  if (!told) TellRefused(message, cause);
+  if (!sent) ReportRefused(message, cause);
 }
 
 // Ranks of other nodes may wait for it: this node joins their job, and ends it.
-void Follower::TellRefused(const RankRefused& message, const std::string& cause) {
-  const auto told = std::count_if(jobs_.begin(), jobs_.end(), [](const auto& entry) {
+void Follower::ReportRefused(const RankRefused& message, const std::string& cause) {
+  const auto sent = std::count_if(jobs_.begin(), jobs_.end(), [](const auto& entry) {
     return entry.second.refused.has_value();
   });
-  if (told >= kRefusedMax || message.leader.empty() || message.world_size == 0 ||
+  if (sent >= kRefusedMax || message.leader.empty() || message.world_size == 0 ||
       message.world_size > transport::kMembersMax) {
     return;
   }
   // From above, where JobIds never come to.
-  const std::uint32_t number = kServerNumbers - ++refused_told_;
+  const std::uint32_t number = kServerNumbers - ++refused_reported_;
   Job& job = jobs_[number];
   job.number = job.group = number;
   job.name = message.job;
@@ -148,22 +150,23 @@ void Follower::TellRefused(const RankRefused& message, const std::string& cause)
   if (leaders_up_.contains(job.leader)) Join(job);
 }
 
-void Follower::Take(const JobFailed& message) {
+void Follower::Handle(const JobFailed& message) {
   Job* job = Find(message.job);
   if (job == nullptr || job->stage == Stage::kFailed) return;
   if (job->stage == Stage::kReaching) return Fail(*job, message.code, message.cause);
-  Tell(*job, ReportJobFailed{.job = job->number, .code = message.code, .cause = message.cause});
+  SendToLeader(*job,
+               ReportJobFailed{.job = job->number, .code = message.code, .cause = message.cause});
   if (IsLedHere(*job)) Fail(*job, message.code, message.cause);
 }
 
-void Follower::Take(const RankLeft& message) {
+void Follower::Handle(const RankLeft& message) {
   Job* job = Find(message.job);
   if (job == nullptr || job->stage == Stage::kFailed) return;
   if (job->stage != Stage::kReaching) {
-    Tell(*job, ReportRankLeft{.job = job->number,
-                              .rank = message.rank,
-                              .posted = message.posted,
-                              .iterations = message.iterations});
+    SendToLeader(*job, ReportRankLeft{.job = job->number,
+                                      .rank = message.rank,
+                                      .posted = message.posted,
+                                      .iterations = message.iterations});
     return;
   }
   Fail(*job, Code::kPeerLost,
@@ -171,15 +174,15 @@ void Follower::Take(const RankLeft& message) {
                    message.rank, job->ranks[message.rank].pid, job->leader));
 }
 
-void Follower::Take(const JobEnded& message) {
+void Follower::Handle(const JobEnded& message) {
   Job* job = Find(message.job);
   if (job == nullptr) return;
   job->forgotten = true;
   if (job->stage == Stage::kFailed || job->stage == Stage::kReaching) return Erase(*job);
-  Tell(*job, ForgetJob{job->number});
+  SendToLeader(*job, ForgetJob{job->number});
 }
 
-void Follower::LeaderUp(const std::string& leader) {
+void Follower::OnLeaderUp(const std::string& leader) {
   leaders_up_.insert(leader);
   for (auto& [number, job] : jobs_) {
     if (job.leader == leader && job.stage == Stage::kReaching) Join(job);
@@ -188,27 +191,29 @@ void Follower::LeaderUp(const std::string& leader) {
 
 void Follower::Join(Job& job) {
   job.stage = Stage::kJoined;
-  Tell(job, JoinJob{.job = job.number,
-                    .name = job.name,
-                    .world_size = job.world_size,
-                    .uid = job.uid,
-                    .architecture = job.architecture});
-  for (const auto& [rank, seat] : job.ranks) SendSeat(job, rank);
-  if (job.refused) Tell(job, *job.refused);
+  SendToLeader(job, JoinJob{.job = job.number,
+                            .name = job.name,
+                            .world_size = job.world_size,
+                            .uid = job.uid,
+                            .architecture = job.architecture});
+  for (const auto& [rank, seat] : job.ranks) SendRankAttached(job, rank);
+  if (job.refused) SendToLeader(job, *job.refused);
 }
 
-void Follower::SendSeat(const Job& job, std::uint32_t rank) {
-  const Seat& seat = job.ranks.at(rank);
-  Tell(job,
-       SeatRank{.job = job.number, .rank = rank, .pid = seat.pid, .after_epoch = seat.after_epoch});
+void Follower::SendRankAttached(const Job& job, std::uint32_t rank) {
+  const AttachedRank& seat = job.ranks.at(rank);
+  SendToLeader(
+      job, ReportRankAttached{
+               .job = job.number, .rank = rank, .pid = seat.pid, .after_epoch = seat.after_epoch});
 }
 
-void Follower::LeaderSilent(const std::string& leader, const std::string& cause, TimeNs now) {
+void Follower::OnLeaderUnreachable(const std::string& leader, const std::string& cause,
+                                   TimeNs now) {
   for (auto at = jobs_.begin(); at != jobs_.end();) {
     Job& job = (at++)->second;
     if (job.leader != leader || job.stage != Stage::kReaching) continue;
     if (now < job.patience_ns) {
-      Show(job, cause + Advice(job));
+      ReportForming(job, cause + Advice(job));
     } else {
       Fail(job, Code::kTimeout,
            cause + ": gave up after the time that the ranks allow" + Advice(job));
@@ -223,7 +228,7 @@ std::string Follower::Advice(const Job& job) {
       job.leader_from.empty() ? "its ranks" : job.leader_from);
 }
 
-void Follower::Take(const AskForming& message, TimeNs now) {
+void Follower::Handle(const AskForming& message, TimeNs now) {
   const auto found = jobs_.find(message.job.value);
   if (found == jobs_.end() || found->second.id != message.job) {
     actions_.emplace_back(Answered{.token = message.token, .status = {}});
@@ -260,7 +265,7 @@ TimeNs Follower::NextDeadline() const {
   return next;
 }
 
-void Follower::LeaderRefused(const std::string& leader, const Error& error) {
+void Follower::OnLeaderRefused(const std::string& leader, const Error& error) {
   for (auto at = jobs_.begin(); at != jobs_.end();) {
     Job& job = (at++)->second;
     if (job.leader == leader && job.stage == Stage::kReaching) {
@@ -269,20 +274,20 @@ void Follower::LeaderRefused(const std::string& leader, const Error& error) {
   }
 }
 
-void Follower::LeaderDown(const std::string& leader, const Error& error) {
+void Follower::OnLeaderDown(const std::string& leader, const Error& error) {
   leaders_up_.erase(leader);
   for (auto at = jobs_.begin(); at != jobs_.end();) {
     Job& job = (at++)->second;
     if (job.leader != leader || job.stage == Stage::kFailed || job.stage == Stage::kReaching) {
       continue;
     }
-    const Steering* cancel = job.steerings.Find(SteeringKind::kCancel);
+    const Steering* cancel = job.pending_steering.Find(SteeringKind::kCancel);
     // Nothing was agreed yet: what was said can be said again to whoever answers there next.
     if (cancel != nullptr) {
       Fail(job, Code::kCancelled, DescribeEnd(*cancel));
     } else if (job.stage == Stage::kJoined && !job.forgotten) {
       job.stage = Stage::kReaching;
-      Show(job, error.text());
+      ReportForming(job, error.text());
     } else {
       Fail(job, error.code(), error.text());
     }
@@ -303,24 +308,24 @@ void Follower::Expire(TimeNs now) {
     Job& job = found->second;
     const std::string cause = DescribeOverdue(job.name, job.shown);
     if (job.stage != Stage::kReaching) {
-      Tell(job, ReportJobFailed{.job = job.number, .code = Code::kTimeout, .cause = cause});
+      SendToLeader(job, ReportJobFailed{.job = job.number, .code = Code::kTimeout, .cause = cause});
     }
     Fail(job, Code::kTimeout, cause);
   }
 }
 
-void Follower::Show(Job& job, const std::string& text) {
+void Follower::ReportForming(Job& job, const std::string& text) {
   if (job.id == JobId{} || job.forgotten || job.shown == text) return;
   job.shown = text;
   if (IsLedHere(job)) return;
-  TellDispatch({JobForming{.job = job.id, .waits_for = text}});
+  SendToDispatch({JobForming{.job = job.id, .waits_for = text}});
 }
 
 void Follower::Fail(Job& job, Code code, const std::string& cause) {
   // Dispatch is told first: a stage that a lane then ends, because its links are closed, has failed
   // for this cause already and not for the closing.
   const bool known = job.id != JobId{} && !job.forgotten;
-  if (known) TellDispatch({JobFailed{.job = job.id, .code = code, .cause = cause}});
+  if (known) SendToDispatch({JobFailed{.job = job.id, .code = code, .cause = cause}});
   CloseLinks(job, cause);
   forming_.End(job.number);
   job.stage = Stage::kFailed;
@@ -357,23 +362,23 @@ void Follower::LeaveIfIdle(const std::string& leader) {
   if (!needed && !options_.server && !leader.empty()) actions_.emplace_back(LeaveLeader{leader});
 }
 
-void Follower::Tell(const Job& job, PeerMessage message) {
+void Follower::SendToLeader(const Job& job, PeerMessage message) {
   if (IsLedHere(job)) return to_home_.push_back(std::move(message));
   actions_.emplace_back(ToLeader{.leader = job.leader, .message = std::move(message)});
 }
 
 std::vector<FollowerAction> Follower::TakeActions() {
-  // What the leader in here is told and says, until neither has anything more to say.
+  // What goes to the leader in here and comes from it, until neither has anything more to send.
   for (;;) {
-    for (const PeerMessage& message : std::exchange(to_home_, {})) home_.Take(kHere, message, 0);
-    for (ToWatch& each : home_.TakeErrands()) actions_.emplace_back(std::move(each));
-    const std::vector<ToNode> told = home_.TakeMessages();
-    if (told.empty() && to_home_.empty()) break;
-    for (const ToNode& each : told) Take("", each.message, 0);
+    for (const PeerMessage& message : std::exchange(to_home_, {})) home_.Handle(kHere, message, 0);
+    for (ToWatch& each : home_.DrainOutgoing()) actions_.emplace_back(std::move(each));
+    const std::vector<ToNode> sent = home_.TakeMessages();
+    if (sent.empty() && to_home_.empty()) break;
+    for (const ToNode& each : sent) Handle("", each.message, 0);
   }
   return std::exchange(actions_, {});
 }
 
-void Follower::TellDispatch(ToDispatch message) { actions_.emplace_back(std::move(message)); }
+void Follower::SendToDispatch(ToDispatch message) { actions_.emplace_back(std::move(message)); }
 
 }  // namespace headrace::service

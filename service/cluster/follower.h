@@ -35,7 +35,7 @@
 #include "service/cluster/outgoing.h"
 #include "service/cluster/peer_messages.h"
 #include "service/cluster/plan_text.h"
-#include "service/cluster/wishes.h"
+#include "service/cluster/setting_changes.h"
 #include "service/peers/messages.h"
 #include "service/rpc/messages.h"
 #include "service/session/session.h"
@@ -44,10 +44,10 @@ namespace headrace::service {
 
 // Jobs that a server sums for at one time.
 inline constexpr std::size_t kJobsServedMax = 256;
-// What a leader may have a node's people hear about one job.
-inline constexpr int kHeardMax = 16;
-inline constexpr TimeNs kHeardWindow = 10 * kSecond;
-// Ranks that were refused where no rank of their job is, of which leaders are told at one time.
+// Events about late ranks of one job that a leader may cause on a node.
+inline constexpr int kLateEventsMax = 16;
+inline constexpr TimeNs kLateEventsWindow = 10 * kSecond;
+// Ranks that were refused where no rank of their job is, that are reported to leaders at one time.
 inline constexpr std::ptrdiff_t kRefusedMax = 16;
 
 struct FollowerOptions {
@@ -88,27 +88,27 @@ class Follower {
  public:
   explicit Follower(FollowerOptions options);
 
-  // Whether the rank may attach to a job of that name; the seats on this node are the roster's.
+  // Whether the rank may attach to a job of that name; the ranks on this node are the rank table's.
   Status CheckAttach(std::string_view job, std::uint32_t rank) const;
-  void RankAttached(const SessionIdentity& identity);
+  void OnRankAttached(const SessionIdentity& identity);
   // Answered by an action: kUnavailable with what the job waits for if it cannot run yet.
-  void Take(const AskForming& message, TimeNs now);
+  void Handle(const AskForming& message, TimeNs now);
   // `exited`: with its process.
-  void RankLost(JobId job, std::uint32_t rank, const std::string& cause, bool exited = false);
+  void OnRankLost(JobId job, std::uint32_t rank, const std::string& cause, bool exited = false);
   // A rank of a job without a rendezvous is gone, lost or not.
-  void RankEnded(JobId job, std::uint32_t rank);
+  void OnRankEnded(JobId job, std::uint32_t rank);
   // The service took no session for a rank of a job that gathers, here or elsewhere: who waits for
   // it would wait in vain.
-  void Take(const RankRefused& message);
+  void Handle(const RankRefused& message);
 
   // Whether the rank of that job may hand the layout in, and that it has. A rank of an unknown job
   // may: it has ended, and dispatch says so.
   Status CheckLayout(JobId job, std::uint32_t rank, const Layout& layout,
                      std::optional<plan::Policy> policy) const;
-  void LayoutSet(JobId job, std::uint32_t rank, std::shared_ptr<const Layout> layout,
-                 std::optional<plan::Policy> policy);
+  void OnLayoutSet(JobId job, std::uint32_t rank, std::shared_ptr<const Layout> layout,
+                   std::optional<plan::Policy> policy);
   // Somebody wants plans by that policy for the job, which is known here.
-  void Want(JobId job, plan::Policy policy);
+  void SetPolicy(JobId job, plan::Policy policy);
   // Somebody steers the job, and may. Cancelling works at any stage; what comes before the job runs
   // is kept until then, the last of each kind.
   void Steer(JobId job, const Steering& steering);
@@ -117,25 +117,25 @@ class Follower {
   std::vector<KnownJob> FindJobs(std::string_view name) const;
   std::optional<KnownJob> FindJob(std::string_view name) const;
 
-  void Take(const JobFailed& message);
-  void Take(const RankLeft& message);
-  void Take(const JobEnded& message);
-  void Take(const GroupOpened& message);
-  void Take(const GroupMeasured& message);
-  void Take(const PlanAck& message);
-  void Take(const TimesSeen& message);
-  void Take(const PlanMade& message) { home_.Take(message); }
-  void Take(const RankLate& message);
-  void Take(const BlockHashed& message);
-  void Take(const SteerJob& message) { Steer(message.job, message.steering); }
+  void Handle(const JobFailed& message);
+  void Handle(const RankLeft& message);
+  void Handle(const JobEnded& message);
+  void Handle(const GroupOpened& message);
+  void Handle(const GroupMeasured& message);
+  void Handle(const PlanAck& message);
+  void Handle(const TimesSeen& message);
+  void Handle(const PlanMade& message) { home_.Handle(message); }
+  void Handle(const RankLate& message);
+  void Handle(const BlockHashed& message);
+  void Handle(const SteerJob& message) { Steer(message.job, message.steering); }
 
-  void LeaderUp(const std::string& leader);
+  void OnLeaderUp(const std::string& leader);
   // An attempt to reach it failed; `cause` names it. Ends the jobs whose ranks' patience is over.
-  void LeaderSilent(const std::string& leader, const std::string& cause, TimeNs now);
-  void LeaderRefused(const std::string& leader, const Error& error);  // it will not have us
+  void OnLeaderUnreachable(const std::string& leader, const std::string& cause, TimeNs now);
+  void OnLeaderRefused(const std::string& leader, const Error& error);  // it will not have us
   // The connection is gone: it broke, or LeaveLeader was carried out.
-  void LeaderDown(const std::string& leader, const Error& error);
-  void Take(const std::string& leader, const PeerMessage& message, TimeNs now);
+  void OnLeaderDown(const std::string& leader, const Error& error);
+  void Handle(const std::string& leader, const PeerMessage& message, TimeNs now);
 
   // When Expire is due, kNever: no job is forming. Expire ends the jobs, everywhere, that have been
   // forming for longer than they may, and answers who has asked long enough ago.
@@ -156,7 +156,7 @@ class Follower {
     kRunning,    // dispatch was told
     kFailed,     // dispatch was told, and has not forgotten it yet
   };
-  struct Seat {
+  struct AttachedRank {
     std::int32_t pid = 0;
     std::uint32_t after_epoch = 0;
   };
@@ -170,13 +170,13 @@ class Follower {
     std::uint32_t world_size = 1;
     std::uint32_t uid = 0;
     std::string architecture;
-    TimeNs patience_ns = 0;               // until when the leader may be out of reach
-    std::map<std::uint32_t, Seat> ranks;  // attached here
-    std::set<std::uint32_t> gone;         // of which, of a job that is led in here
+    TimeNs patience_ns = 0;                       // until when the leader may be out of reach
+    std::map<std::uint32_t, AttachedRank> ranks;  // attached here
+    std::set<std::uint32_t> gone;                 // of which, of a job that is led in here
     Stage stage = Stage::kReaching;
     bool forgotten = false;                  // by dispatch, or never known to it
-    std::optional<ReportJobFailed> refused;  // what the leader is told as soon as it is reached
-    std::string shown;                       // what dispatch was told that it waits for
+    std::optional<ReportJobFailed> refused;  // sent to the leader as soon as it is reached
+    std::string shown;                       // what it waits for, as dispatch was told
     bool names_refusal = false;              // that does, so its users have to do something
     std::vector<AskForming> asked;           // not answered yet
     std::uint32_t self = 0;
@@ -187,31 +187,31 @@ class Follower {
     std::vector<transport::CostLine> costs;
     // Its plans.
     NodeLayouts layouts;
-    bool handed = false;                 // the leader has the layout
-    std::optional<plan::Policy> wished;  // before the leader could be told
-    KeptWishes steerings;                // likewise
-    Allowance heard{kHeardMax, kHeardWindow};
-    PlanGathering gathering;
+    bool layout_sent = false;                      // the leader has the layout
+    std::optional<plan::Policy> requested_policy;  // before it could be sent to the leader
+    PendingSteering pending_steering;              // likewise
+    Allowance late_events{kLateEventsMax, kLateEventsWindow};
+    PlanReassembly reassembly;
     std::shared_ptr<const plan::Plan> offered;  // shared with dispatch, which only reads it
     std::uint64_t offered_hash = 0;
-    bool offered_held = true;  // dispatch has answered
+    bool offered_acked = true;  // dispatch has answered
   };
   using Jobs = std::map<std::uint32_t, Job>;  // by number
 
   // It has no rendezvous, and its leader is in here.
   static bool IsLedHere(const Job& job) { return job.leader.empty(); }
 
-  void Take(Job& job, const AnnounceJobForming& waits);
-  void Take(Job& job, const OpenJob& open);
-  void Take(Job& job, const MeasureJob& measure);
-  void Take(Job& job, const StartJob& start);
-  void Take(Job& job, const AnnounceJobFailed& failure);
-  void Take(Job& job, const AnnounceRankLeft& gone);
-  void Take(Job& job, const CloseJob& close);
-  void Take(Job& job, const PlanPiece& piece);
-  void Take(Job& job, const AnnouncePlanSwitch& change);
-  void Take(Job& job, const AnnounceSteering& steer);
-  void Take(Job& job, const AnnounceRankLate& late, TimeNs now);
+  void Handle(Job& job, const AnnounceJobForming& waits);
+  void Handle(Job& job, const OpenJob& open);
+  void Handle(Job& job, const MeasureJob& measure);
+  void Handle(Job& job, const StartJob& start);
+  void Handle(Job& job, const AnnounceJobFailed& failure);
+  void Handle(Job& job, const AnnounceRankLeft& gone);
+  void Handle(Job& job, const CloseJob& close);
+  void Handle(Job& job, const PlanPiece& piece);
+  void Handle(Job& job, const AnnouncePlanSwitch& change);
+  void Handle(Job& job, const AnnounceSteering& steer);
+  void Handle(Job& job, const AnnounceRankLate& late, TimeNs now);
 
   Job* Find(JobId id);
   // What its ranks' users can do about a leader that does not answer.
@@ -228,30 +228,30 @@ class Follower {
   // All lanes have answered.
   void LinksOpened(Job& job);
   void LinksMeasured(Job& job);
-  void TellRefused(const RankRefused& message, const std::string& cause);
-  void SendSeat(const Job& job, std::uint32_t rank);
-  void Show(Job& job, const std::string& text);
-  // Who has asked what the job waits for hears it now.
+  void ReportRefused(const RankRefused& message, const std::string& cause);
+  void SendRankAttached(const Job& job, std::uint32_t rank);
+  void ReportForming(Job& job, const std::string& text);
+  // Answers those who have asked what the job waits for.
   void AnswerForming(Job& job);
   void AnswerForming(const Job& job, RequestToken token);
-  void TellWishes(Job& job);
-  void HandIfComplete(Job& job);
-  // The leader has said what no honest one says: the job ends here, whatever the leader makes of
+  void SendPendingSettings(Job& job);
+  void SendLayoutIfComplete(Job& job);
+  // The leader has sent what no honest one sends: the job ends here, whatever the leader makes of
   // it.
-  void Doubt(Job& job, const std::string& what);
+  void OnProtocolError(Job& job, const std::string& what);
   void Fail(Job& job, Code code, const std::string& cause);
   void CloseLinks(const Job& job, const std::string& cause);
   void Erase(const Job& job);
   void LeaveIfIdle(const std::string& leader);
-  void Tell(const Job& job, PeerMessage message);
-  void TellDispatch(ToDispatch message);
+  void SendToLeader(const Job& job, PeerMessage message);
+  void SendToDispatch(ToDispatch message);
 
   FollowerOptions options_;
   Jobs jobs_;
   Forming forming_;  // jobs with ranks here, by number
   std::set<std::string> leaders_up_;
   std::uint32_t groups_served_ = 0;
-  std::uint32_t refused_told_ = 0;
+  std::uint32_t refused_reported_ = 0;
   Leader home_;  // of the jobs without a rendezvous
   std::vector<PeerMessage> to_home_;
   std::vector<FollowerAction> actions_;

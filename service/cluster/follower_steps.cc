@@ -26,20 +26,20 @@ std::size_t Follower::PlaceOf(std::uint8_t lane) const {
   return static_cast<std::size_t>(found - options_.lanes.begin());
 }
 
-void Follower::Take(const std::string& leader, const PeerMessage& message, TimeNs now) {
+void Follower::Handle(const std::string& leader, const PeerMessage& message, TimeNs now) {
   const auto* open = std::get_if<OpenJob>(&message);
   if (open != nullptr && options_.server) AddServed(leader, *open);
   std::visit(
       [this, &leader, now](const auto& each) {
-        constexpr bool kTimed = requires(Job & job) { Take(job, each, now); };
-        if constexpr (kTimed || requires(Job & job) { Take(job, each); }) {
+        constexpr bool kTimed = requires(Job & job) { Handle(job, each, now); };
+        if constexpr (kTimed || requires(Job & job) { Handle(job, each); }) {
           const auto found = jobs_.find(each.job);
           if (found == jobs_.end() || found->second.leader != leader) return;
           if (found->second.stage == Stage::kFailed) return;
           if constexpr (kTimed) {
-            Take(found->second, each, now);
+            Handle(found->second, each, now);
           } else {
-            Take(found->second, each);
+            Handle(found->second, each);
           }
         }
       },
@@ -68,9 +68,9 @@ void Follower::AddServed(const std::string& leader, const OpenJob& open) {
   job.stage = Stage::kJoined;
 }
 
-void Follower::Take(Job& job, const AnnounceJobForming& waits) {
+void Follower::Handle(Job& job, const AnnounceJobForming& waits) {
   if (job.stage >= Stage::kRunning) return;
-  Show(job, waits.text);
+  ReportForming(job, waits.text);
   if (std::exchange(job.names_refusal, waits.refused) || !waits.refused) return;
   AnswerForming(job);
 }
@@ -134,12 +134,12 @@ Status Follower::CheckAgreement(const Job& job, const OpenJob& open) const {
   return {};
 }
 
-void Follower::Take(Job& job, const OpenJob& open) {
-  if (job.stage != Stage::kJoined) return Doubt(job, "opened the job twice");
+void Follower::Handle(Job& job, const OpenJob& open) {
+  if (job.stage != Stage::kJoined) return OnProtocolError(job, "opened the job twice");
   if (const Status status = CheckAgreement(job, open); !status) {
-    const Error error = status.error().Within(
-        fmt::format("the leader at {} sent a roster of job {} that is none", job.leader, job.name));
-    Tell(job, JobOpened{.job = job.number, .code = error.code(), .cause = error.text()});
+    const Error error = status.error().Within(fmt::format(
+        "the leader at {} sent an agreement of job {} that is none", job.leader, job.name));
+    SendToLeader(job, JobOpened{.job = job.number, .code = error.code(), .cause = error.text()});
     return Fail(job, error.code(), error.text());
   }
   job.stage = Stage::kOpening;
@@ -155,7 +155,7 @@ void Follower::Take(Job& job, const OpenJob& open) {
   if (LanesOf(job) == 0) LinksOpened(job);
 }
 
-void Follower::Take(const GroupOpened& message) {
+void Follower::Handle(const GroupOpened& message) {
   Job* job = FindGroup(message.group);
   if (job == nullptr || job->stage != Stage::kOpening) return;
   if (job->lanes_status && !message.status) job->lanes_status = message.status;
@@ -165,16 +165,16 @@ void Follower::Take(const GroupOpened& message) {
 void Follower::LinksOpened(Job& job) {
   if (job.lanes_status) {
     job.stage = Stage::kMeasuring;
-    Tell(job, JobOpened{.job = job.number});
+    SendToLeader(job, JobOpened{.job = job.number});
   } else {
     const Error& error = job.lanes_status.error();
-    Tell(job, JobOpened{.job = job.number, .code = error.code(), .cause = error.text()});
+    SendToLeader(job, JobOpened{.job = job.number, .code = error.code(), .cause = error.text()});
   }
 }
 
-void Follower::Take(Job& job, const MeasureJob& /*measure*/) {
+void Follower::Handle(Job& job, const MeasureJob& /*measure*/) {
   if (job.stage != Stage::kMeasuring || !job.costs.empty()) {
-    return Doubt(job, "had the links measured before they were open, or twice");
+    return OnProtocolError(job, "had the links measured before they were open, or twice");
   }
   job.lanes_answered = 0;
   job.costs.resize(LanesOf(job));
@@ -184,7 +184,7 @@ void Follower::Take(Job& job, const MeasureJob& /*measure*/) {
   if (LanesOf(job) == 0) LinksMeasured(job);
 }
 
-void Follower::Take(const GroupMeasured& message) {
+void Follower::Handle(const GroupMeasured& message) {
   Job* job = FindGroup(message.group);
   if (job == nullptr || job->stage != Stage::kMeasuring) return;
   const std::size_t place = PlaceOf(message.lane);
@@ -200,24 +200,24 @@ void Follower::Take(const GroupMeasured& message) {
 void Follower::LinksMeasured(Job& job) {
   if (job.lanes_status) {
     job.stage = Stage::kMeasured;
-    Tell(job, JobMeasured{.job = job.number, .costs = job.costs});
+    SendToLeader(job, JobMeasured{.job = job.number, .costs = job.costs});
   } else {
     const Error& error = job.lanes_status.error();
-    Tell(job, JobMeasured{.job = job.number, .code = error.code(), .cause = error.text()});
+    SendToLeader(job, JobMeasured{.job = job.number, .code = error.code(), .cause = error.text()});
   }
 }
 
-void Follower::Take(Job& job, const StartJob& start) {
-  if (job.stage != Stage::kMeasured) return Doubt(job, "started the job out of turn");
+void Follower::Handle(Job& job, const StartJob& start) {
+  if (job.stage != Stage::kMeasured) return OnProtocolError(job, "started the job out of turn");
   if (start.costs.size() != LanesOf(job)) {
-    return Doubt(job, fmt::format("agreed on the costs of {} lanes, here are {}",
-                                  start.costs.size(), LanesOf(job)));
+    return OnProtocolError(job, fmt::format("agreed on the costs of {} lanes, here are {}",
+                                            start.costs.size(), LanesOf(job)));
   }
   job.agreement.costs = start.costs;
   const JobNodes nodes = NodesOf(job.agreement, job.self);
   if (const Status status = CheckNodes(nodes, job.world_size, nodes.nodes[nodes.self].ranks);
       !status) {
-    return Doubt(job, "agreed on " + status.error().text());
+    return OnProtocolError(job, "agreed on " + status.error().text());
   }
   // Of what this node is about to use, not of what it was sent.
   const std::uint64_t hash = HashOf(job.agreement) ^ (IsLedHere(job) ? 0 : options_.hash_salt);
@@ -230,36 +230,36 @@ void Follower::Take(Job& job, const StartJob& start) {
           ToLane{lane, SetCost{.group = job.group, .cost = job.agreement.costs[lane]}});
     }
     if (job.id != JobId{} && !IsLedHere(job)) {
-      TellDispatch({JobFormed{.job = job.id, .nodes = nodes}});
+      SendToDispatch({JobFormed{.job = job.id, .nodes = nodes}});
     }
   }
-  Tell(job, JobStarted{.job = job.number, .hash = hash});
+  SendToLeader(job, JobStarted{.job = job.number, .hash = hash});
   for (const std::uint32_t rank : job.gone) {
-    Tell(job, ReportRankLeft{.job = job.number, .rank = rank});
+    SendToLeader(job, ReportRankLeft{.job = job.number, .rank = rank});
   }
-  TellWishes(job);
-  HandIfComplete(job);
+  SendPendingSettings(job);
+  SendLayoutIfComplete(job);
 }
 
-void Follower::Take(Job& job, const AnnounceJobFailed& failure) {
+void Follower::Handle(Job& job, const AnnounceJobFailed& failure) {
   if (job.stage == Stage::kJoined && !IsLedHere(job))
     actions_.emplace_back(NoteRefusal{job.leader, failure.cause});
   Fail(job, failure.code, failure.cause);
 }
 
-void Follower::Take(Job& job, const AnnounceRankLeft& gone) {
+void Follower::Handle(Job& job, const AnnounceRankLeft& gone) {
   if (job.stage != Stage::kRunning || job.id == JobId{} || job.forgotten) return;
   if (gone.rank >= job.world_size || job.ranks.contains(gone.rank)) {
-    return Doubt(job, fmt::format("said that rank {} left on another node", gone.rank));
+    return OnProtocolError(job, fmt::format("said that rank {} left on another node", gone.rank));
   }
-  TellDispatch({RankLeft{.job = job.id,
-                         .rank = gone.rank,
-                         .posted = gone.posted,
-                         .iterations = gone.iterations,
-                         .cause = gone.cause}});
+  SendToDispatch({RankLeft{.job = job.id,
+                           .rank = gone.rank,
+                           .posted = gone.posted,
+                           .iterations = gone.iterations,
+                           .cause = gone.cause}});
 }
 
-void Follower::Take(Job& job, const CloseJob& /*close*/) {
+void Follower::Handle(Job& job, const CloseJob& /*close*/) {
   if (job.id != JobId{} && !job.forgotten) {
     return Fail(job, Code::kCorrupt,
                 fmt::format("the leader at {} ended the job while it has ranks here", job.leader));

@@ -62,7 +62,7 @@ Status Leader::CheckNode(const NodeFacts& facts, const std::string& address) con
   return {};
 }
 
-void Leader::NodeUp(NodeId node, NodeFacts facts, std::string address) {
+void Leader::OnNodeUp(NodeId node, NodeFacts facts, std::string address) {
   const bool is_new =
       nodes_.emplace(node, Node{.facts = std::move(facts), .address = std::move(address)}).second;
   HR_CHECK(is_new, node);
@@ -70,17 +70,17 @@ void Leader::NodeUp(NodeId node, NodeFacts facts, std::string address) {
   for (auto at = jobs_.begin(); at != jobs_.end();) FormIfComplete((at++)->second);
 }
 
-void Leader::NodeRefused(const std::string& why) {
+void Leader::OnNodeRefused(const std::string& why) {
   if (std::exchange(refused_, why) == why || why.empty()) return;
   for (auto& [number, job] : jobs_) {
     if (job.stage != Stage::kForming) continue;
     // For as long as it waits: what it ends with, if nobody comes, is to name the refusal.
     if (job.refused_node.empty()) job.refused = why;
-    ShowWaits(job);
+    AnnounceForming(job);
   }
 }
 
-void Leader::NodeDown(NodeId node, Code code, const std::string& cause) {
+void Leader::OnNodeDown(NodeId node, Code code, const std::string& cause) {
   if (!nodes_.contains(node)) return;
   std::vector<JobNumber> touched;
   for (const auto& [number, job] : jobs_) {
@@ -102,13 +102,13 @@ void Leader::NodeDown(NodeId node, Code code, const std::string& cause) {
   std::erase_if(messages_, [node](const ToNode& each) { return each.node == node; });
 }
 
-void Leader::Take(NodeId node, const PeerMessage& message, TimeNs now) {
+void Leader::Handle(NodeId node, const PeerMessage& message, TimeNs now) {
   if (!nodes_.contains(node)) return;
-  if (const auto* join = std::get_if<JoinJob>(&message)) return Join(node, *join, now);
+  if (const auto* join = std::get_if<JoinJob>(&message)) return OnJoinJob(node, *join, now);
   std::visit(
       [this, node, now](const auto& each) {
-        constexpr bool kTimed = requires(Job & job, Part & part) { Take(job, part, each, now); };
-        if constexpr (kTimed || requires(Job & job, Part & part) { Take(job, part, each); }) {
+        constexpr bool kTimed = requires(Job & job, Part & part) { Handle(job, part, each, now); };
+        if constexpr (kTimed || requires(Job & job, Part & part) { Handle(job, part, each); }) {
           const auto found = Find(node, each.job);
           if (found == jobs_.end()) return;
           Job& job = found->second;
@@ -116,9 +116,9 @@ void Leader::Take(NodeId node, const PeerMessage& message, TimeNs now) {
             return one.node == node && one.number == each.job;
           });
           if constexpr (kTimed) {
-            Take(job, *part, each, now);
+            Handle(job, *part, each, now);
           } else {
-            Take(job, *part, each);
+            Handle(job, *part, each);
           }
         }
       },
@@ -223,12 +223,12 @@ Status Leader::CheckJoin(NodeId node, const JoinJob& join, const Job& job) const
   return {};
 }
 
-void Leader::Join(NodeId node, const JoinJob& join, TimeNs now) {
+void Leader::OnJoinJob(NodeId node, const JoinJob& join, TimeNs now) {
   if (nodes_.at(node).facts.server || join.job >= kServerNumbers ||
       Find(node, join.job) != jobs_.end()) {
     return;
   }
-  const Part part{.node = node, .number = join.job, .ranks = {}, .told = {}};
+  const Part part{.node = node, .number = join.job, .ranks = {}, .announced = {}};
   const Result<JobNumber> number = Place(join, now);
   const Status status = number ? CheckJoin(node, join, jobs_.at(*number)) : Status(number.error());
   if (!status) {
@@ -247,52 +247,53 @@ void Leader::Join(NodeId node, const JoinJob& join, TimeNs now) {
       job.refused =
           fmt::format("node {} was refused: {}", nodes_.at(node).facts.name, status.error().text());
       job.refused_node = nodes_.at(node).facts.name;
-      ShowWaits(job);
+      AnnounceForming(job);
     }
     return;
   }
   Job& job = jobs_.at(*number);
   job.parts.push_back(part);
-  ShowWaits(job);
+  AnnounceForming(job);
 }
 
-Status Leader::CheckSeat(const Job& job, const Part& part, const SeatRank& seat) const {
-  if (Status status = lost_.Check(job.name, job.uid, seat.after_epoch); !status) return status;
+Status Leader::CheckRankAttached(const Job& job, const Part& part,
+                                 const ReportRankAttached& rank) const {
+  if (Status status = lost_.Check(job.name, job.uid, rank.after_epoch); !status) return status;
   const Part* first = nullptr;  // of those with ranks
   for (const Part& other : job.parts) {
     if (first == nullptr && !other.ranks.empty()) first = &other;
-    const auto taken = other.ranks.find(seat.rank);
+    const auto taken = other.ranks.find(rank.rank);
     if (other.node == part.node || taken == other.ranks.end()) continue;
     return Error(
         Code::kAlreadyExists,
         fmt::format("rank {} of job {} is taken twice: by pid {} on node {} and by "
                     "pid {} on node {}",
-                    seat.rank, job.name, taken->second, NameOf(other), seat.pid, NameOf(part)));
+                    rank.rank, job.name, taken->second, NameOf(other), rank.pid, NameOf(part)));
   }
-  if (first == nullptr || job.goes_on == (seat.after_epoch != 0)) return {};
+  if (first == nullptr || job.goes_on == (rank.after_epoch != 0)) return {};
   return Error(
       Code::kMismatch,
       fmt::format("of job {}, rank {} (pid {}) on node {} {} and {} {}: ranks that go on after "
                   "a reconnect and ranks that begin are never one job: end all of them "
                   "and begin anew",
-                  job.name, seat.rank, seat.pid, NameOf(part), DescribeStart(seat.after_epoch != 0),
+                  job.name, rank.rank, rank.pid, NameOf(part), DescribeStart(rank.after_epoch != 0),
                   DescribeRank(*first, first->ranks.begin()->first), DescribeStart(job.goes_on)));
 }
 
-void Leader::Take(Job& job, Part& part, const SeatRank& seat) {
-  if (job.stage != Stage::kForming || seat.rank >= job.world_size) return;
-  if (const Status status = CheckSeat(job, part, seat); !status) {
+void Leader::Handle(Job& job, Part& part, const ReportRankAttached& rank) {
+  if (job.stage != Stage::kForming || rank.rank >= job.world_size) return;
+  if (const Status status = CheckRankAttached(job, part, rank); !status) {
     NoteRefused(part.node, status.error().text());
     // Those that have come would wait for it in vain.
     return Fail(job, status.code(), status.error().text());
   }
-  if (seat.after_epoch == 0) lost_.Forget(job.name);
-  job.goes_on = seat.after_epoch != 0;
-  job.epoch = std::max(job.epoch, seat.after_epoch + 1);
-  part.ranks.insert_or_assign(seat.rank, seat.pid);
+  if (rank.after_epoch == 0) lost_.Forget(job.name);
+  job.goes_on = rank.after_epoch != 0;
+  job.epoch = std::max(job.epoch, rank.after_epoch + 1);
+  part.ranks.insert_or_assign(rank.rank, rank.pid);
   if (job.refused_node == NameOf(part)) job.refused.clear();
   refused_ranks_.Forget(job.name, job.uid, NameOf(part));
-  ShowWaits(job);
+  AnnounceForming(job);
   FormIfComplete(job);
 }
 
@@ -309,49 +310,49 @@ void Leader::RemovePart(JobNumber number, NodeId node) {
   if (job.parts.empty()) {
     jobs_.erase(number);
   } else {
-    ShowWaits(job);
+    AnnounceForming(job);
   }
 }
 
-void Leader::Take(Job& job, Part& part, const ReportRankLost& lost) {
+void Leader::Handle(Job& job, Part& part, const ReportRankLost& lost) {
   const std::string cause = fmt::format("{} {}", DescribeRank(part, lost.rank), lost.cause);
   if (lost.exited) lost_.Note(job.name, {.uid = job.uid, .epoch = job.epoch, .cause = cause});
   Fail(job, Code::kPeerLost, cause);
 }
 
-void Leader::Take(Job& job, Part& part, const ReportRankLeft& end) {
-  if (!part.ranks.contains(end.rank)) return;
+void Leader::Handle(Job& job, Part& part, const ReportRankLeft& left) {
+  if (!part.ranks.contains(left.rank)) return;
   if (job.stage < Stage::kStarting) {
     Fail(job, Code::kPeerLost,
          fmt::format("{} left the job before all of its nodes were linked",
-                     DescribeRank(part, end.rank)));
+                     DescribeRank(part, left.rank)));
     return;
   }
-  if (!job.ended.insert(end.rank).second) return;
+  if (!job.ended.insert(left.rank).second) return;
   job.planning->Stop();
   for (const Part& other : job.parts) {
     if (other.node == part.node || other.server) continue;
     Send(other, AnnounceRankLeft{.job = other.number,
-                                 .rank = end.rank,
-                                 .posted = end.posted,
-                                 .iterations = end.iterations,
-                                 .cause = DescribeRank(part, end.rank) + " left the job"});
+                                 .rank = left.rank,
+                                 .posted = left.posted,
+                                 .iterations = left.iterations,
+                                 .cause = DescribeRank(part, left.rank) + " left the job"});
   }
 }
 
-void Leader::Take(Job& job, Part& part, const ReportJobFailed& broken, TimeNs now) {
-  if (IsDrain(job, broken)) return Drained(job, part);
+void Leader::Handle(Job& job, Part& part, const ReportJobFailed& failed, TimeNs now) {
+  if (IsDrain(job, failed)) return OnNodeDrained(job, part);
   const std::string cause =
-      part.server ? broken.cause : fmt::format("{} (on node {})", broken.cause, NameOf(part));
+      part.server ? failed.cause : fmt::format("{} (on node {})", failed.cause, NameOf(part));
   if (job.stage == Stage::kForming && part.ranks.empty()) {  // its rank was refused there
     NoteRefused(part.node, cause);
     refused_ranks_.Note({.job = job.name, .uid = job.uid, .node = NameOf(part), .cause = cause},
                         now);
   }
-  Fail(job, broken.code, cause);
+  Fail(job, failed.code, cause);
 }
 
-void Leader::Take(Job& job, Part& part, const ForgetJob& /*forget*/) {
+void Leader::Handle(Job& job, Part& part, const ForgetJob& /*forget*/) {
   if (job.stage < Stage::kStarting) {
     Fail(job, Code::kPeerLost,
          fmt::format("the ranks on node {} are gone before all nodes were linked", NameOf(part)));

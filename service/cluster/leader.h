@@ -29,8 +29,8 @@
 #include "service/cluster/peer_messages.h"
 #include "service/cluster/planning.h"
 #include "service/cluster/refused_ranks.h"
+#include "service/cluster/setting_changes.h"
 #include "service/cluster/verification.h"
-#include "service/cluster/wishes.h"
 #include "service/peers/messages.h"
 
 namespace headrace::service {
@@ -40,9 +40,9 @@ using NodeId = std::uint64_t;
 
 inline constexpr std::size_t kJobsLedMax = 256;
 inline constexpr std::size_t kJobsOfNodeMax = 64;  // so that four nodes are needed to fill the rest
-// What one node may have the others hear about a job.
-inline constexpr int kToldMax = 4;
-inline constexpr TimeNs kToldWindow = 10 * kSecond;
+// Reports of late ranks of one job that a node may have passed on to the others.
+inline constexpr int kLateReportsMax = 4;
+inline constexpr TimeNs kLateReportsWindow = 10 * kSecond;
 
 struct LeaderOptions {
   std::uint32_t protocol_version = 0;
@@ -82,20 +82,20 @@ class Leader {
 
   // Whether a service that introduces itself so may come in; `address` is where it comes from.
   Status CheckNode(const NodeFacts& facts, const std::string& address) const;
-  void NodeUp(NodeId node, NodeFacts facts, std::string address);
+  void OnNodeUp(NodeId node, NodeFacts facts, std::string address);
   // One was not let in, or did not let this one: those who wait here may wait for it, and are told
   // for as long as they wait; so are those who come later, until `why` is empty.
-  void NodeRefused(const std::string& why);
+  void OnNodeRefused(const std::string& why);
   // Its connection is gone; `cause` names the node.
-  void NodeDown(NodeId node, Code code, const std::string& cause);
+  void OnNodeDown(NodeId node, Code code, const std::string& cause);
   // What is not from a node, or about a job that is over, is ignored.
-  void Take(NodeId node, const PeerMessage& message, TimeNs now);
+  void Handle(NodeId node, const PeerMessage& message, TimeNs now);
   // The answer to a MakePlan. Of a job that is over it is ignored.
-  void Take(const PlanMade& message);
+  void Handle(const PlanMade& message);
 
   // What to send since the last call, in order.
   std::vector<ToNode> TakeMessages() { return std::exchange(messages_, {}); }
-  std::vector<ToWatch> TakeErrands() { return std::exchange(errands_, {}); }
+  std::vector<ToWatch> DrainOutgoing() { return std::exchange(outgoing_, {}); }
   // Other nodes than this one, for people.
   std::vector<RefusedNode> TakeRefused() { return std::exchange(refused_nodes_, {}); }
   std::size_t jobs_count() const { return jobs_.size(); }
@@ -117,9 +117,9 @@ class Leader {
     std::size_t place = 0;  // in agreement.nodes, once there is an agreement
     bool answered = false;  // the step that is under way
     bool forgot = false;
-    std::string told;      // what it waits for
-    bool drained = false;  // and nothing of the job is open on it
-    Allowance late{kToldMax, kToldWindow};
+    std::string announced;  // what it waits for, as its node was told
+    bool drained = false;   // and nothing of the job is open on it
+    Allowance late_reports{kLateReportsMax, kLateReportsWindow};
   };
   struct Job {
     std::string name;
@@ -142,28 +142,28 @@ class Leader {
   using JobNumber = std::uint64_t;
   using Jobs = std::map<JobNumber, Job>;
 
-  void Join(NodeId node, const JoinJob& join, TimeNs now);
-  void Take(Job& job, Part& part, const SeatRank& seat);
-  void Take(Job& job, Part& part, const ReportRankLost& lost);
-  void Take(Job& job, Part& part, const ReportRankLeft& end);
-  void Take(Job& job, Part& part, const ReportJobFailed& broken, TimeNs now);
-  void Take(Job& job, Part& part, const ForgetJob& forget);
-  void Take(Job& job, Part& part, const JobOpened& opened);
-  void Take(Job& job, Part& part, const JobMeasured& measured);
-  void Take(Job& job, Part& part, const JobStarted& started);
-  void Take(Job& job, Part& part, const ReportLayout& handed);
-  void Take(Job& job, Part& part, const ReportTimesSeen& told);
-  void Take(Job& job, Part& part, const RequestPolicy& wish);
-  void Take(Job& job, Part& part, const ReportPlanAck& held);
-  void Take(Job& job, Part& part, const RequestSteering& wish);
-  void Take(Job& job, Part& part, const ReportRankLate& late, TimeNs now);
-  void Take(Job& job, Part& part, const ReportBlockHashed& told);
+  void OnJoinJob(NodeId node, const JoinJob& join, TimeNs now);
+  void Handle(Job& job, Part& part, const ReportRankAttached& rank);
+  void Handle(Job& job, Part& part, const ReportRankLost& lost);
+  void Handle(Job& job, Part& part, const ReportRankLeft& left);
+  void Handle(Job& job, Part& part, const ReportJobFailed& failed, TimeNs now);
+  void Handle(Job& job, Part& part, const ForgetJob& forget);
+  void Handle(Job& job, Part& part, const JobOpened& opened);
+  void Handle(Job& job, Part& part, const JobMeasured& measured);
+  void Handle(Job& job, Part& part, const JobStarted& started);
+  void Handle(Job& job, Part& part, const ReportLayout& layout);
+  void Handle(Job& job, Part& part, const ReportTimesSeen& times);
+  void Handle(Job& job, Part& part, const RequestPolicy& request);
+  void Handle(Job& job, Part& part, const ReportPlanAck& ack);
+  void Handle(Job& job, Part& part, const RequestSteering& request);
+  void Handle(Job& job, Part& part, const ReportRankLate& late, TimeNs now);
+  void Handle(Job& job, Part& part, const ReportBlockHashed& hashed);
 
   Jobs::iterator Find(NodeId node, std::uint32_t number);
   // The job of that name that still takes nodes, a new one, or why neither.
   Result<JobNumber> Place(const JoinJob& join, TimeNs now);
   Status CheckJoin(NodeId node, const JoinJob& join, const Job& job) const;
-  Status CheckSeat(const Job& job, const Part& part, const SeatRank& seat) const;
+  Status CheckRankAttached(const Job& job, const Part& part, const ReportRankAttached& rank) const;
   void RemovePart(JobNumber number, NodeId node);
   void NoteRefused(NodeId node, const std::string& why);
 
@@ -175,17 +175,17 @@ class Leader {
   void Advance(Job& job);
   void BeginPlanning(Job& job);
   // Carries out what the job's planning wants; the job may be gone afterwards.
-  void GoOnPlanning(Job& job);
-  void Do(Job& job, const MakePlan& make);
-  void Do(Job& job, const PlanOffer& offer);
-  void Do(Job& job, const PlanSwitch& change);
-  void Do(Job& job, const PlanNote& note);
-  bool IsDrain(const Job& job, const ReportJobFailed& broken) const;
-  void Drained(Job& job, Part& part);
+  void AdvancePlanning(Job& job);
+  void Execute(Job& job, const MakePlan& make);
+  void Execute(Job& job, const PlanOffer& offer);
+  void Execute(Job& job, const PlanSwitch& change);
+  void Execute(Job& job, const PlanNote& note);
+  bool IsDrain(const Job& job, const ReportJobFailed& failed) const;
+  void OnNodeDrained(Job& job, Part& part);
   void Fail(Job& job, Code code, const std::string& cause);
   void CloseIfForgotten(Job& job);
-  void ShowWaits(Job& job);
-  std::string WaitsOf(const Job& job) const;
+  void AnnounceForming(Job& job);
+  std::string DescribeForming(const Job& job) const;
   // Of a rank or node that may be what the job waits for; empty: none was refused.
   const std::string& RefusalOf(const Job& job) const {
     return job.refused.empty() ? refused_ : job.refused;
@@ -207,7 +207,7 @@ class Leader {
   std::uint32_t jobs_opened_ = 0;  // their epochs begin with it
   std::uint32_t servers_numbered_ = 0;
   std::vector<ToNode> messages_;
-  std::vector<ToWatch> errands_;
+  std::vector<ToWatch> outgoing_;
 };
 
 }  // namespace headrace::service

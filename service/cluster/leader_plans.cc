@@ -21,53 +21,53 @@ void Leader::BeginPlanning(Job& job) {
 
 // A server has no part in it, and before the job starts there is nothing to plan for: then the
 // message is none of an honest node.
-void Leader::Take(Job& job, Part& part, const ReportLayout& handed) {
-  if (job.planning == nullptr || part.server || handed.layout == nullptr) return;
-  job.planning->TakeLayout(part.place, handed.layout, handed.policy);
-  GoOnPlanning(job);
+void Leader::Handle(Job& job, Part& part, const ReportLayout& layout) {
+  if (job.planning == nullptr || part.server || layout.layout == nullptr) return;
+  job.planning->OnLayout(part.place, layout.layout, layout.policy);
+  AdvancePlanning(job);
 }
 
-void Leader::Take(Job& job, Part& part, const ReportTimesSeen& told) {
+void Leader::Handle(Job& job, Part& part, const ReportTimesSeen& times) {
   if (job.planning == nullptr || part.server) return;
-  job.planning->TakeTimes(part.place, told.seen);
-  GoOnPlanning(job);
+  job.planning->OnTimesSeen(part.place, times.seen);
+  AdvancePlanning(job);
 }
 
-void Leader::Take(Job& job, Part& part, const RequestPolicy& wish) {
+void Leader::Handle(Job& job, Part& part, const RequestPolicy& request) {
   if (job.planning == nullptr || part.server) return;
-  job.planning->Want(wish.policy);
-  GoOnPlanning(job);
+  job.planning->SetPolicy(request.policy);
+  AdvancePlanning(job);
 }
 
-void Leader::Take(Job& job, Part& part, const ReportPlanAck& held) {
+void Leader::Handle(Job& job, Part& part, const ReportPlanAck& ack) {
   if (job.planning == nullptr || part.server) return;
-  job.planning->TakeAnswer(part.place, held.version, held.hash, held.iteration);
-  GoOnPlanning(job);
+  job.planning->OnPlanAck(part.place, ack.version, ack.hash, ack.iteration);
+  AdvancePlanning(job);
 }
 
-void Leader::Take(const PlanMade& message) {
+void Leader::Handle(const PlanMade& message) {
   const auto found = jobs_.find(message.token);
   if (found == jobs_.end() || found->second.planning == nullptr) return;
-  found->second.planning->Take(message.plan);
-  GoOnPlanning(found->second);
+  found->second.planning->OnPlanMade(message.plan);
+  AdvancePlanning(found->second);
 }
 
-void Leader::GoOnPlanning(Job& job) {
+void Leader::AdvancePlanning(Job& job) {
   for (const PlanningStep& step : job.planning->TakeSteps()) {
     if (const auto* failure = std::get_if<PlanFailure>(&step)) {
       return Fail(job, failure->code, failure->cause);
     }
     std::visit(
         [this, &job](const auto& each) {
-          if constexpr (requires { Do(job, each); }) Do(job, each);
+          if constexpr (requires { Execute(job, each); }) Execute(job, each);
         },
         step);
   }
 }
 
-void Leader::Do(Job& /*job*/, const MakePlan& make) { errands_.push_back({make}); }
+void Leader::Execute(Job& /*job*/, const MakePlan& make) { outgoing_.push_back({make}); }
 
-void Leader::Do(Job& job, const PlanOffer& offer) {
+void Leader::Execute(Job& job, const PlanOffer& offer) {
   const std::vector<PlanPiece> pieces = CutPlan(offer.plan->version, plan::Canonical(*offer.plan));
   for (const Part& part : job.parts) {
     if (part.server) continue;
@@ -78,7 +78,7 @@ void Leader::Do(Job& job, const PlanOffer& offer) {
   }
 }
 
-void Leader::Do(Job& job, const PlanSwitch& change) {
+void Leader::Execute(Job& job, const PlanSwitch& change) {
   for (const Part& part : job.parts) {
     if (part.server) continue;
     Send(part, AnnouncePlanSwitch{.job = part.number,
@@ -88,9 +88,9 @@ void Leader::Do(Job& job, const PlanSwitch& change) {
   }
 }
 
-void Leader::Do(Job& job, const PlanNote& note) {
+void Leader::Execute(Job& job, const PlanNote& note) {
   const JobId id = options_.in_process ? JobId{job.parts.front().number} : JobId{};
-  errands_.push_back({Event{.code = note.code, .job = id, .text = note.text}});
+  outgoing_.push_back({Event{.code = note.code, .job = id, .text = note.text}});
 }
 
 }  // namespace headrace::service

@@ -14,7 +14,7 @@ bool Leader::WantsServers(const Job& job) const {
   return (job.architecture.empty() ? options_.architecture : job.architecture) == kServersName;
 }
 
-std::string Leader::WaitsOf(const Job& job) const {
+std::string Leader::DescribeForming(const Job& job) const {
   if (job.stage == Stage::kForming) {
     std::vector<std::uint32_t> missing;
     for (std::uint32_t rank = 0; rank < job.world_size; ++rank) {
@@ -45,12 +45,12 @@ std::string Leader::WaitsOf(const Job& job) const {
                      NodeList(slow), doing);
 }
 
-void Leader::ShowWaits(Job& job) {
-  const std::string text = WaitsOf(job);
+void Leader::AnnounceForming(Job& job) {
+  const std::string text = DescribeForming(job);
   const bool refused = job.stage == Stage::kForming && !RefusalOf(job).empty();
   for (Part& part : job.parts) {
-    if (part.server || part.told == text) continue;
-    part.told = text;
+    if (part.server || part.announced == text) continue;
+    part.announced = text;
     Send(part, AnnounceJobForming{.job = part.number, .text = text, .refused = refused});
   }
 }
@@ -74,7 +74,7 @@ void Leader::FormIfComplete(Job& job) {
   });
   if (WantsServers(job)) {
     AddServers(job);
-    if (!job.parts.back().server) return ShowWaits(job);
+    if (!job.parts.back().server) return AnnounceForming(job);
   }
   Agree(job);
   BeginStep(job, Stage::kOpening);
@@ -98,7 +98,7 @@ void Leader::AddServers(Job& job) {
                          .number = kServerNumbers | ++servers_numbered_,
                          .ranks = {},
                          .server = true,
-                         .told = {}});
+                         .announced = {}});
   }
 }
 
@@ -137,7 +137,7 @@ void Leader::BeginStep(Job& job, Stage stage) {
                .job = part.number, .costs = job.agreement.costs, .hash = HashOf(job.agreement)});
     }
   }
-  if (stage != Stage::kRunning) ShowWaits(job);
+  if (stage != Stage::kRunning) AnnounceForming(job);
 }
 
 // Whether that was an answer to the step that is under way.
@@ -147,7 +147,7 @@ bool Leader::Answer(Job& job, Part& part, Stage stage) {
   return true;
 }
 
-void Leader::Take(Job& job, Part& part, const JobOpened& opened) {
+void Leader::Handle(Job& job, Part& part, const JobOpened& opened) {
   if (!Answer(job, part, Stage::kOpening)) return;
   if (opened.code != Code::kOk) {
     Fail(job, opened.code,
@@ -157,7 +157,7 @@ void Leader::Take(Job& job, Part& part, const JobOpened& opened) {
   Advance(job);
 }
 
-void Leader::Take(Job& job, Part& part, const JobMeasured& measured) {
+void Leader::Handle(Job& job, Part& part, const JobMeasured& measured) {
   if (!Answer(job, part, Stage::kMeasuring)) return;
   if (measured.code != Code::kOk) {
     Fail(job, measured.code,
@@ -182,7 +182,7 @@ void Leader::Take(Job& job, Part& part, const JobMeasured& measured) {
   Advance(job);
 }
 
-void Leader::Take(Job& job, Part& part, const JobStarted& started) {
+void Leader::Handle(Job& job, Part& part, const JobStarted& started) {
   if (!Answer(job, part, Stage::kStarting)) return;
   const std::uint64_t agreed = HashOf(job.agreement);
   if (started.hash != agreed) {
@@ -198,7 +198,7 @@ void Leader::Take(Job& job, Part& part, const JobStarted& started) {
 void Leader::Advance(Job& job) {
   const bool all = std::all_of(job.parts.begin(), job.parts.end(),
                                [](const Part& part) { return part.answered; });
-  if (!all) return ShowWaits(job);
+  if (!all) return AnnounceForming(job);
   const Stage next = job.stage == Stage::kOpening     ? Stage::kMeasuring
                      : job.stage == Stage::kMeasuring ? Stage::kStarting
                                                       : Stage::kRunning;

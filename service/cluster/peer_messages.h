@@ -5,7 +5,8 @@
 // for a server, a number that the leader chose. Numbers are never used again on a connection, so
 // a message about a job that one side has forgotten is recognised and ignored.
 //
-//   node -> leader: JoinJob, SeatRank, ForgetJob, JobOpened, JobMeasured, JobStarted, and what
+//   node -> leader: JoinJob, ReportRankAttached, ForgetJob, JobOpened, JobMeasured, JobStarted, and
+//   what
 //     happened there (Report...: RankLost, RankLeft, JobFailed, RankLate, Layout, Times, PlanAck,
 //     BlockHash) or what people there want (RequestPolicy, RequestSteering)
 //   leader -> node: OpenJob, MeasureJob, StartJob, CloseJob, PlanPiece, and what holds for all
@@ -58,7 +59,7 @@ struct JoinJob {
   std::uint32_t uid = 0;
   std::string architecture;  // kAllReduceName, kServersName or empty: as the leader has it
 };
-struct SeatRank {
+struct ReportRankAttached {
   std::uint32_t job = 0;
   std::uint32_t rank = 0;
   std::int32_t pid = 0;
@@ -205,9 +206,9 @@ struct Goodbye {
 };
 
 using PeerMessage =
-    std::variant<JoinJob, SeatRank, ReportRankLost, ReportRankLeft, ReportJobFailed, ForgetJob,
-                 JobOpened, JobMeasured, JobStarted, ReportLayout, ReportTimesSeen, RequestPolicy,
-                 ReportPlanAck, AnnounceJobForming, OpenJob, MeasureJob, StartJob,
+    std::variant<JoinJob, ReportRankAttached, ReportRankLost, ReportRankLeft, ReportJobFailed,
+                 ForgetJob, JobOpened, JobMeasured, JobStarted, ReportLayout, ReportTimesSeen,
+                 RequestPolicy, ReportPlanAck, AnnounceJobForming, OpenJob, MeasureJob, StartJob,
                  AnnounceJobFailed, AnnounceRankLeft, CloseJob, PlanPiece, AnnouncePlanSwitch,
                  Goodbye, RequestSteering, ReportRankLate, AnnounceSteering, AnnounceRankLate,
                  ReportBlockHashed>;

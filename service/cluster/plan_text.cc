@@ -36,7 +36,7 @@ Status CheckPlan(const plan::Plan& plan, const Layout& layout) {
   return plan::CheckCoverage(plan, plan::MakeWorkload(MergeTimes("", layout, {})));
 }
 
-Result<std::shared_ptr<const plan::Plan>> PlanGathering::Take(const PlanPiece& piece,
+Result<std::shared_ptr<const plan::Plan>> PlanReassembly::Add(const PlanPiece& piece,
                                                               const Layout& layout) {
   std::string text = std::exchange(text_, {});
   if (piece.index == 0) {

@@ -33,11 +33,11 @@ std::vector<PlanPiece> CutPlan(std::uint32_t version, std::string_view text);
 Status CheckPlan(const plan::Plan& plan, const Layout& layout);
 
 // A node's side: puts pieces together.
-class PlanGathering {
+class PlanReassembly {
  public:
   // The plan once its last piece is here, null before. What is out of order, too long, no plan, or
   // not one for this layout is kCorrupt, and what was gathered is dropped.
-  Result<std::shared_ptr<const plan::Plan>> Take(const PlanPiece& piece, const Layout& layout);
+  Result<std::shared_ptr<const plan::Plan>> Add(const PlanPiece& piece, const Layout& layout);
 
  private:
   std::uint32_t version_ = 0;

@@ -38,8 +38,8 @@ void Planning::Fail(Code code, std::string cause) {
   steps_.emplace_back(PlanFailure{code, std::move(cause)});
 }
 
-void Planning::TakeLayout(std::size_t node, std::shared_ptr<const Layout> layout,
-                          std::optional<plan::Policy> policy) {
+void Planning::OnLayout(std::size_t node, std::shared_ptr<const Layout> layout,
+                        std::optional<plan::Policy> policy) {
   HR_CHECK(node < nodes_.size() && layout != nullptr, node);
   if (!MakesPlans() || nodes_[node].has_layout) return;
   if (layout_ == nullptr) {
@@ -49,21 +49,22 @@ void Planning::TakeLayout(std::size_t node, std::shared_ptr<const Layout> layout
              !same) {
     return Fail(same.code(), same.error().text());
   }
-  if (policy && said_ && *policy != *said_) {
-    return Fail(Code::kMismatch,
-                fmt::format("{} asks for the policy {} and {} for {}: ranks that name one name the "
-                            "same",
-                            NameOf(said_node_), Name(*said_), NameOf(node), Name(*policy)));
+  if (policy && rank_policy_ && *policy != *rank_policy_) {
+    return Fail(
+        Code::kMismatch,
+        fmt::format("{} asks for the policy {} and {} for {}: ranks that name one name the "
+                    "same",
+                    NameOf(rank_policy_node_), Name(*rank_policy_), NameOf(node), Name(*policy)));
   }
-  if (policy && !said_) {
-    said_ = policy;
-    said_node_ = node;
+  if (policy && !rank_policy_) {
+    rank_policy_ = policy;
+    rank_policy_node_ = node;
   }
   nodes_[node].has_layout = true;
   Consider();
 }
 
-void Planning::TakeTimes(std::size_t node, NodeSeen seen) {
+void Planning::OnTimesSeen(std::size_t node, NodeSeen seen) {
   HR_CHECK(node < nodes_.size(), node);
   // There are none before the first plan is in force.
   if (!MakesPlans() || layout_ == nullptr || present_ == nullptr) return;
@@ -76,14 +77,14 @@ void Planning::TakeTimes(std::size_t node, NodeSeen seen) {
   Consider();
 }
 
-void Planning::Want(plan::Policy policy) {
-  wished_ = policy;
+void Planning::SetPolicy(plan::Policy policy) {
+  requested_policy_ = policy;
   due_ = true;
   Consider();
 }
 
 plan::Policy Planning::Wanted() const {
-  return wished_ ? *wished_ : said_ ? *said_ : options_.policy;
+  return requested_policy_ ? *requested_policy_ : rank_policy_ ? *rank_policy_ : options_.policy;
 }
 
 bool Planning::HasLayouts() const {
@@ -139,7 +140,7 @@ void Planning::Make(plan::Policy policy, std::shared_ptr<const plan::Plan> prese
                                .margin = kPlanMargin});
 }
 
-void Planning::Take(const Result<std::shared_ptr<const plan::Plan>>& made) {
+void Planning::OnPlanMade(const Result<std::shared_ptr<const plan::Plan>>& made) {
   if (stage_ != Stage::kMaking) return;
   stage_ = Stage::kNone;
   if (!MakesPlans()) return;
@@ -183,8 +184,8 @@ void Planning::Offer(std::shared_ptr<const plan::Plan> plan) {
   steps_.emplace_back(PlanOffer{.job = {}, .plan = offered_, .hash = offered_hash_});
 }
 
-void Planning::TakeAnswer(std::size_t node, std::uint32_t version, std::uint64_t hash,
-                          std::uint64_t iteration) {
+void Planning::OnPlanAck(std::size_t node, std::uint32_t version, std::uint64_t hash,
+                         std::uint64_t iteration) {
   HR_CHECK(node < nodes_.size(), node);
   if (stage_ != Stage::kOffered || version != offered_->version || nodes_[node].answered) return;
   if (hash != offered_hash_) {
@@ -195,10 +196,10 @@ void Planning::TakeAnswer(std::size_t node, std::uint32_t version, std::uint64_t
                     options_.shape.nodes[node].name, version, options_.job, hash, offered_hash_));
   }
   nodes_[node].answered = iteration;
-  SwitchIfHeld();
+  SwitchIfAcked();
 }
 
-void Planning::SwitchIfHeld() {
+void Planning::SwitchIfAcked() {
   std::uint64_t latest = 0;
   for (const Node& node : nodes_) {
     if (!node.answered) return;

@@ -54,16 +54,16 @@ class Planning {
   explicit Planning(Options options);
 
   // The layout that all ranks of the node have handed in. `node` is a place in the shape's nodes.
-  void TakeLayout(std::size_t node, std::shared_ptr<const Layout> layout,
-                  std::optional<plan::Policy> policy);
-  void TakeTimes(std::size_t node, NodeSeen seen);
+  void OnLayout(std::size_t node, std::shared_ptr<const Layout> layout,
+                std::optional<plan::Policy> policy);
+  void OnTimesSeen(std::size_t node, NodeSeen seen);
   // The answer to MakePlan.
-  void Take(const Result<std::shared_ptr<const plan::Plan>>& made);
+  void OnPlanMade(const Result<std::shared_ptr<const plan::Plan>>& made);
   // The node's dispatch holds the plan of that version; the last iteration it has begun is that.
-  void TakeAnswer(std::size_t node, std::uint32_t version, std::uint64_t hash,
-                  std::uint64_t iteration);
+  void OnPlanAck(std::size_t node, std::uint32_t version, std::uint64_t hash,
+                 std::uint64_t iteration);
   // From now on by that policy, whatever ranks and configuration said.
-  void Want(plan::Policy policy);
+  void SetPolicy(plan::Policy policy);
   // A rank has gone: no other plan is begun. The first one still is, since gradients that the rank
   // posted before it went wait for it as the others' do.
   void Stop() { stopped_ = true; }
@@ -88,7 +88,7 @@ class Planning {
   void Consider();
   void Make(plan::Policy policy, std::shared_ptr<const plan::Plan> present);
   void Offer(std::shared_ptr<const plan::Plan> plan);
-  void SwitchIfHeld();
+  void SwitchIfAcked();
   void Fail(Code code, std::string cause);
   std::string NameOf(std::size_t node) const;
   double BlockBytes() const;
@@ -97,11 +97,11 @@ class Planning {
   Options options_;
   std::vector<Node> nodes_;
   std::shared_ptr<const Layout> layout_;
-  std::size_t layout_node_ = 0;       // that handed it in
-  std::optional<plan::Policy> said_;  // by ranks
-  std::size_t said_node_ = 0;
-  std::optional<plan::Policy> wished_;  // by a person
-  bool due_ = false;                    // what is wanted has changed since a plan was considered
+  std::size_t layout_node_ = 0;              // that handed it in
+  std::optional<plan::Policy> rank_policy_;  // by ranks
+  std::size_t rank_policy_node_ = 0;
+  std::optional<plan::Policy> requested_policy_;  // by a person
+  bool due_ = false;  // what is wanted has changed since a plan was considered
   Stage stage_ = Stage::kNone;
   bool stopped_ = false;
   bool failed_ = false;

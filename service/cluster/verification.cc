@@ -15,7 +15,7 @@ Verification::Verification(const Agreement& agreement) {
   }
 }
 
-std::optional<std::string> Verification::Take(std::size_t place, const BlockHash& told) {
+std::optional<std::string> Verification::Compare(std::size_t place, const BlockHash& told) {
   if (place >= names_.size()) return {};
   const auto [found, added] = open_.try_emplace(told.name);
   Open& open = found->second;

@@ -24,7 +24,7 @@ class Verification {
 
   // The node at `place` tells what its ranks have got. Once all have told of a block: how they
   // differ, if they do. A node is heard once of each block.
-  std::optional<std::string> Take(std::size_t place, const BlockHash& told);
+  std::optional<std::string> Compare(std::size_t place, const BlockHash& told);
 
  private:
   struct Open {

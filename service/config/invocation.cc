@@ -146,7 +146,7 @@ Result<Config> Gather(const Line& line, const Environment& environment) {
   return config;
 }
 
-Invocation Say(std::string text) {
+Invocation PrintAndExit(std::string text) {
   return {.action = Invocation::Action::kPrint, .text = std::move(text), .config = {}};
 }
 
@@ -168,16 +168,16 @@ Result<Invocation> ReadInvocation(std::span<const char* const> arguments,
   try {
     app.parse(static_cast<int>(arguments.size()), arguments.data());
   } catch (const CLI::CallForHelp&) {
-    return Say(app.help());
+    return PrintAndExit(app.help());
   } catch (const CLI::ExtrasError&) {
     return Error(Code::kInvalidArgument, ExplainUnknown(app));
   } catch (const CLI::ParseError& error) {
     return Error(Code::kInvalidArgument, error.what());
   }
-  if (line.version) return Say(fmt::format("headraced {}\n", Version()));
+  if (line.version) return PrintAndExit(fmt::format("headraced {}\n", Version()));
   Result<Config> config = Gather(line, environment);
   if (!config) return config.error();
-  if (line.print) return Say(PrintConfig(*config));
+  if (line.print) return PrintAndExit(PrintConfig(*config));
   return Invocation{.action = line.check ? Invocation::Action::kCheck : Invocation::Action::kRun,
                     .text = "",
                     .config = std::move(config).value()};

@@ -29,10 +29,10 @@ HttpPage Answer(bool ok, Json says) {
 
 }  // namespace
 
-void Health::Take(const ProbeAnswer& answer, std::int64_t unix_ns) {
+void Health::Update(const ProbeAnswer& answer, std::int64_t unix_ns) {
   const auto timeout = fmt::format("did not answer within {} s", kProbeTimeout / kSecond);
   const auto take = [&](const std::string& name, bool answered, TimeNs ns) {
-    Take(name, answered, ns, answered ? "" : timeout, unix_ns);
+    Record(name, answered, ns, answered ? "" : timeout, unix_ns);
   };
   for (const PartAnswer& part : answer.parts) take(part.name, part.answered, part.ns);
   // Nothing is known of those that it would have asked.
@@ -44,12 +44,12 @@ void Health::Take(const ProbeAnswer& answer, std::int64_t unix_ns) {
     const bool well = lane.answered && lane.status.ok();
     std::string says = lane.answered ? "" : timeout;
     if (lane.answered && !well) says = ValidUtf8(lane.status.error().text());
-    Take(ValidUtf8(std::string(kLane) + lane.name), well, lane.ns, std::move(says), unix_ns);
+    Record(ValidUtf8(std::string(kLane) + lane.name), well, lane.ns, std::move(says), unix_ns);
   }
 }
 
-void Health::Take(const std::string& name, bool answered, TimeNs ns, std::string says,
-                  std::int64_t unix_ns) {
+void Health::Record(const std::string& name, bool answered, TimeNs ns, std::string says,
+                    std::int64_t unix_ns) {
   Part& part = parts_[name];
   if (answered) {
     part.answered_unix_ns = unix_ns;

@@ -21,7 +21,7 @@ class Health {
  public:
   // Takes an answer in; `unix_ns` is when it came. Whoever has not answered is silent since the
   // first such answer after its last word.
-  void Take(const ProbeAnswer& answer, std::int64_t unix_ns);
+  void Update(const ProbeAnswer& answer, std::int64_t unix_ns);
 
   // 200, or 503 with who is silent; JSON in both cases. Of what was taken in last.
   HttpPage Healthz() const;
@@ -35,8 +35,8 @@ class Health {
     std::int64_t silent_since_unix_ns = 0;
     std::int64_t answered_unix_ns = 0;  // 0: never
   };
-  void Take(const std::string& name, bool answered, TimeNs ns, std::string says,
-            std::int64_t unix_ns);
+  void Record(const std::string& name, bool answered, TimeNs ns, std::string says,
+              std::int64_t unix_ns);
 
   // Those that have not answered, with what is known of them.
   nlohmann::ordered_json Silent(bool with_lanes) const;

@@ -35,7 +35,7 @@ class ProbeRequests {
         timer_.afterDelay(kAnswerTimeout * kj::NANOSECONDS).then([] { return Silent(); }));
   }
 
-  void Take(ProbeEnded message) { waiting_.Give(message.token, std::move(message.answer)); }
+  void Handle(ProbeEnded message) { waiting_.Fulfill(message.token, std::move(message.answer)); }
 
  private:
   static ProbeAnswer Silent() { return {.dispatch_ns = -1, .lanes = {}, .parts = {{"rpc"}}}; }
@@ -50,7 +50,7 @@ void Serve(const std::string& address, const HttpPorts& ports, kj::AsyncIoContex
            kj::Promise<void> stop, const std::function<void(Status)>& started, unsigned& port) {
   ProbeRequests probes(ports.rpc, io.provider->getTimer());
   InboxReader<HttpMessage> reader(ports.inbox, io, [&probes](HttpMessage& message) {
-    std::visit([&probes](auto& each) { probes.Take(std::move(each)); }, message);
+    std::visit([&probes](auto& each) { probes.Handle(std::move(each)); }, message);
   });
   Result<kj::Own<HttpListener>> http = HttpListener::Create(
       address, ports.board, [&probes] { return probes.Ask(); }, io);

@@ -33,8 +33,8 @@ kj::Promise<HttpPage> Site::Get(std::string_view path) {
                     WriteStatus(ReadBoard(board_, MonotonicNow()), board_));
     });
   }
-  if (path == "/healthz") return AskForHealth().then([this] { return health_.Healthz(); });
-  if (path == "/readyz") return AskForHealth().then([this] { return health_.Readyz(State()); });
+  if (path == "/healthz") return RequestProbe().then([this] { return health_.Healthz(); });
+  if (path == "/readyz") return RequestProbe().then([this] { return health_.Readyz(State()); });
   const auto assets = HttpAssets();
   const auto found = std::find_if(assets.begin(), assets.end(),
                                   [path](const HttpAsset& asset) { return asset.path == path; });
@@ -53,11 +53,11 @@ HttpPage Site::Fresh(Made& made, const Make& make) {
 
 // Those who come while a probe is under way share its answer; those who come right after it have it
 // too, so that asking in a hurry asks nobody more often.
-kj::Promise<void> Site::AskForHealth() {
+kj::Promise<void> Site::RequestProbe() {
   if (asked_ns_ != 0 && MonotonicNow() - asked_ns_ < kFreshNs) return kj::READY_NOW;
   return ask_().then([this](const ProbeAnswer& answer) {
     asked_ns_ = MonotonicNow();
-    health_.Take(answer, UnixNow());
+    health_.Update(answer, UnixNow());
   });
 }
 

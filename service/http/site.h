@@ -38,7 +38,7 @@ class Site {
 
   template <typename Make>
   HttpPage Fresh(Made& made, const Make& make);
-  kj::Promise<void> AskForHealth();
+  kj::Promise<void> RequestProbe();
   ipc::ServiceState State() const;
 
   const ipc::BoardLayout& board_;

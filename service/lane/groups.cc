@@ -95,7 +95,7 @@ bool Groups::Work(std::vector<transport::Completion>& completions, TimeNs now) {
     }
     each = gone ? groups_.erase(each) : std::next(each);
   }
-  TellFacts(now);
+  SendFacts(now);
   return worked;
 }
 
@@ -107,7 +107,7 @@ TimeNs Groups::FactsDue() const { return HasFacts() ? told_ns_ + kFactsInterval 
 
 TimeNs Groups::NextDeadline() const { return std::min(FactsDue(), peers_.NextDeadline()); }
 
-void Groups::TellFacts(TimeNs now) {
+void Groups::SendFacts(TimeNs now) {
   // Strangers may make us drop as many messages as they like.
   if (now < FactsDue()) return;
   const std::uint64_t dropped = transport_.counters().messages_dropped;

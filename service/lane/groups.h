@@ -45,7 +45,7 @@ class Groups {
   bool Finish(std::uint32_t number, Group& group);
   bool HasFacts() const;
   TimeNs FactsDue() const;
-  void TellFacts(TimeNs now);
+  void SendFacts(TimeNs now);
   void Answer(PeersMessage message);
 
   std::uint8_t lane_;

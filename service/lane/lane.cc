@@ -46,7 +46,7 @@ bool Lane::DoWork(TimeNs now) {
   PostHeld(now);
   completions_.clear();
   const bool more = transport_.DoWork(now, completions_);
-  probe_.Take(completions_);
+  probe_.HandleCompletions(completions_);
   bool answered = false;
   while (auto answer = probe_.Next()) {
     Answer(std::move(*answer));

@@ -40,7 +40,7 @@ void LaneProbe::Post(TimeNs now) {
   }
 }
 
-void LaneProbe::Take(std::vector<transport::Completion>& completions) {
+void LaneProbe::HandleCompletions(std::vector<transport::Completion>& completions) {
   if (covered_count_ == 0) return;
   if (way_ == Way::kRoundTrip) {
     answered_count_ = covered_count_;

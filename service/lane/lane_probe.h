@@ -39,7 +39,7 @@ class LaneProbe {
   // Before the transport works: posts the sum that is due, as soon as there is room for it.
   void Post(TimeNs now);
   // After the transport has worked: keeps the sum's end back from the completions.
-  void Take(std::vector<transport::Completion>& completions);
+  void HandleCompletions(std::vector<transport::Completion>& completions);
   // What is to be answered, until there is nothing.
   std::optional<LaneAnswered> Next();
 

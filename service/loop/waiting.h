@@ -27,7 +27,7 @@ class Waiting {
   }
   // Whether someone still waits for it.
   bool Expects(RequestToken token) const { return table_->waiters.contains(token); }
-  void Give(RequestToken token, Answer answer) {
+  void Fulfill(RequestToken token, Answer answer) {
     auto found = table_->waiters.extract(token);
     if (!found.empty()) found.mapped().fulfiller->fulfill(kj::mv(answer));
   }

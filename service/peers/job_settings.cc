@@ -22,7 +22,7 @@ constexpr std::size_t kAskersMax = 1024;
 Status JobSettings::CheckPace(std::uint32_t uid) {
   // Forgetting all of them now and then costs nothing but a little more patience with them.
   if (askers_.size() >= kAskersMax && !askers_.contains(uid)) askers_.clear();
-  if (askers_[uid].asked.Take(MonotonicNow())) return {};
+  if (askers_[uid].asked.TryAcquire(MonotonicNow())) return {};
   return Error(Code::kBusy, fmt::format("uid {} has asked for {} changes within {} s: ask again "
                                         "after that",
                                         uid, kAskedMax, kAskedWindow / kSecond));
@@ -43,7 +43,7 @@ Result<KnownJob> JobSettings::Find(std::string_view job, std::uint32_t uid,
   });
   if (allowed != found.rend()) return *allowed;
   const KnownJob& other = found.back();
-  if (askers_[uid].refused.Take(MonotonicNow())) {
+  if (askers_[uid].refused.TryAcquire(MonotonicNow())) {
     ShowEvent(Code::kPermissionDenied, other.id,
               fmt::format("job {}: refused uid {}, who asked for {}; it belongs to uid {}", job,
                           uid, wish, other.uid));
@@ -77,7 +77,7 @@ Status JobSettings::SetPolicy(const ChangeSetting& message, plan::Policy policy)
   if (!found) return found.error();
   ShowEvent(Code::kOk, found->id,
             fmt::format("job {}: uid {} asks for {}", message.job, message.uid, wish));
-  peers_.Want(found->id, policy);
+  peers_.SetPolicy(found->id, policy);
   return {};
 }
 

@@ -10,7 +10,7 @@
 
 #include "ipc/base/result.h"
 #include "service/cluster/allowance.h"
-#include "service/cluster/wishes.h"
+#include "service/cluster/setting_changes.h"
 #include "service/peers/peers.h"
 #include "service/peers/peers_options.h"
 

@@ -106,7 +106,7 @@ struct ChangeSetting {
   std::variant<plan::Policy, Steering> setting;
 };
 // Whether the certificate's files have changed is looked at now.
-struct LookAtCertificate {};
+struct CheckCertificate {};
 // Answered by PeersListed.
 struct ListPeers {
   RequestToken token = 0;
@@ -147,6 +147,6 @@ using PeersMessage =
     std::variant<JobFailed, RankLeft, JobEnded, GroupOpened, GroupMeasured, PlanAck, TimesSeen,
                  PlanMade, RankLate, BlockHashed, SteerJob, CheckRank, RankRefused, RankAttached,
                  RankEnded, HandInLayout, AskForming, ChangeSetting, ListPeers, TryPeer,
-                 LookAtCertificate, DrainPeers, StopPeers, Ping>;
+                 CheckCertificate, DrainPeers, StopPeers, Ping>;
 
 }  // namespace headrace::service

@@ -40,12 +40,12 @@ Status PeerDialer::Greet(PeerLink& /*link*/, const NodeFacts& /*facts*/) {
   return Error(Code::kInvalidArgument, "this side says hello itself");
 }
 
-void PeerDialer::Told(PeerLink& /*link*/, const PeerMessage& message) {
-  owner_.LeaderTold(options_.leader, message);
+void PeerDialer::OnMessage(PeerLink& /*link*/, const PeerMessage& message) {
+  owner_.OnLeaderMessage(options_.leader, message);
 }
 
-void PeerDialer::Tell(const PeerMessage& message) {
-  if (link_.get() != nullptr) link_->Tell(message);
+void PeerDialer::Send(const PeerMessage& message) {
+  if (link_.get() != nullptr) link_->Send(message);
 }
 
 kj::Promise<void> PeerDialer::Finish(const std::string& cause) {
@@ -73,10 +73,10 @@ kj::Promise<void> PeerDialer::Try() {
       })
       .then([this](Result<SecuredPeer> peer) -> kj::Promise<void> {
         if (peer) return Introduce(kj::mv(peer).value());
-        Refused(peer.error());  // which says who refuses whom
+        OnRefused(peer.error());  // which says who refuses whom
         return kj::READY_NOW;
       })
-      .catch_([this](kj::Exception&& exception) { Silent(CauseOf(exception)); })
+      .catch_([this](kj::Exception&& exception) { OnUnreachable(CauseOf(exception)); })
       .then([this] { return TryAgainLater(); });
 }
 
@@ -112,10 +112,10 @@ kj::Promise<void> PeerDialer::Introduce(SecuredPeer peer) {
                                                .detection_ns = options_.detection_ns,
                                                .name = options_.name},
                              timer_, *this);
-  return timer_.timeoutAfter(kHelloTimeout, link_->SayHello())
+  return timer_.timeoutAfter(kHelloTimeout, link_->SendHello())
       .then([this](Result<NodeFacts> facts) -> kj::Promise<void> {
         if (facts) return Serve();
-        Refused(facts.error().Within(
+        OnRefused(facts.error().Within(
             fmt::format("the service at {} refuses this one", options_.leader)));
         return kj::READY_NOW;
       });
@@ -125,22 +125,22 @@ kj::Promise<void> PeerDialer::Serve() {
   delay_ = kDelayMin;
   name_taken_since_ns_ = kNever;
   why_.clear();
-  owner_.LeaderUp(options_.leader);
+  owner_.OnLeaderUp(options_.leader);
   return link_->WhenEnded().then([this](const Error& error) {
     link_ = nullptr;
     why_ = error.text();
-    owner_.LeaderDown(options_.leader, error);
+    owner_.OnLeaderDown(options_.leader, error);
   });
 }
 
-void PeerDialer::Silent(const std::string& why) {
+void PeerDialer::OnUnreachable(const std::string& why) {
   why_ = fmt::format("the service at {} does not answer: {}", options_.leader, why);
-  owner_.LeaderSilent(options_.leader, why_);
+  owner_.OnLeaderUnreachable(options_.leader, why_);
 }
 
 // A name that is taken may be that of this node's own service before its restart, whose end the
 // leader has not noticed yet.
-void PeerDialer::Refused(const Error& error) {
+void PeerDialer::OnRefused(const Error& error) {
   const std::string text = error.text();
   why_ = text;
   bool passes = MayPass(error.code());
@@ -149,12 +149,12 @@ void PeerDialer::Refused(const Error& error) {
     passes = MonotonicNow() - name_taken_since_ns_ < 2 * options_.detection_ns;
   }
   if (passes) {
-    owner_.LeaderSilent(options_.leader, text);
+    owner_.OnLeaderUnreachable(options_.leader, text);
   } else {
-    owner_.LeaderRefused(options_.leader, Error(error.code(), text));
+    owner_.OnLeaderRefused(options_.leader, Error(error.code(), text));
   }
 }
 
-void PeerDialer::taskFailed(kj::Exception&& exception) { Silent(CauseOf(exception)); }
+void PeerDialer::taskFailed(kj::Exception&& exception) { OnUnreachable(CauseOf(exception)); }
 
 }  // namespace headrace::service

@@ -20,12 +20,12 @@ class PeerDialer final : public PeerLink::Owner, private kj::TaskSet::ErrorHandl
    public:
     virtual ~Owner() noexcept(false) = default;
     virtual const NodeFacts& Self() const = 0;
-    virtual void LeaderUp(const std::string& leader) = 0;
+    virtual void OnLeaderUp(const std::string& leader) = 0;
     // An attempt failed that is made again, or one that is not.
-    virtual void LeaderSilent(const std::string& leader, const std::string& cause) = 0;
-    virtual void LeaderRefused(const std::string& leader, const Error& error) = 0;
-    virtual void LeaderDown(const std::string& leader, const Error& error) = 0;
-    virtual void LeaderTold(const std::string& leader, const PeerMessage& message) = 0;
+    virtual void OnLeaderUnreachable(const std::string& leader, const std::string& cause) = 0;
+    virtual void OnLeaderRefused(const std::string& leader, const Error& error) = 0;
+    virtual void OnLeaderDown(const std::string& leader, const Error& error) = 0;
+    virtual void OnLeaderMessage(const std::string& leader, const PeerMessage& message) = 0;
   };
   struct Options {
     std::string leader;   // as the ranks call it
@@ -38,7 +38,7 @@ class PeerDialer final : public PeerLink::Owner, private kj::TaskSet::ErrorHandl
   PeerDialer(Options options, Owner& owner, PeerSecurity& security, kj::Network& network,
              kj::Timer& timer);
 
-  void Tell(const PeerMessage& message);
+  void Send(const PeerMessage& message);
   kj::Promise<void> Finish(const std::string& cause);
   PeerView View() const;
 
@@ -48,7 +48,7 @@ class PeerDialer final : public PeerLink::Owner, private kj::TaskSet::ErrorHandl
  private:
   const NodeFacts& Self() const override;
   Status Greet(PeerLink& link, const NodeFacts& facts) override;
-  void Told(PeerLink& link, const PeerMessage& message) override;
+  void OnMessage(PeerLink& link, const PeerMessage& message) override;
 
   kj::Promise<void> Try();
   kj::Promise<void> TryAgainLater();
@@ -56,8 +56,8 @@ class PeerDialer final : public PeerLink::Owner, private kj::TaskSet::ErrorHandl
   kj::Promise<void> Introduce(SecuredPeer peer);
   // Until the link ends.
   kj::Promise<void> Serve();
-  void Silent(const std::string& why);
-  void Refused(const Error& error);
+  void OnUnreachable(const std::string& why);
+  void OnRefused(const Error& error);
   void taskFailed(kj::Exception&& exception) override;
 
   Options options_;

@@ -30,12 +30,12 @@ class PeerLink::Port final : public schema::PeerPort::Server {
 
   kj::Promise<void> send(SendContext context) override {
     const auto messages = context.getParams().getMessages();
-    if (messages.size() > kToldAtOnceMax) {
-      link_.End(Error(Code::kCorrupt, fmt::format("{} told {} messages at once",
+    if (messages.size() > kMessagesPerCallMax) {
+      link_.End(Error(Code::kCorrupt, fmt::format("{} sent {} messages at once",
                                                   link_.DescribePeer(), messages.size())));
       return kj::READY_NOW;
     }
-    for (const schema::PeerMessage::Reader each : messages) Take(ReadMessage(each));
+    for (const schema::PeerMessage::Reader each : messages) Receive(ReadMessage(each));
     return kj::READY_NOW;
   }
 
@@ -45,13 +45,13 @@ class PeerLink::Port final : public schema::PeerPort::Server {
   }
 
  private:
-  void Take(const Result<PeerMessage>& message) {
+  void Receive(const Result<PeerMessage>& message) {
     if (!message) {
       link_.End(message.error().Within(link_.DescribePeer()));
     } else if (const auto* goodbye = std::get_if<Goodbye>(&message.value())) {
       link_.End(Error(Code::kUnavailable, goodbye->cause));
     } else {
-      link_.Hear(*message);
+      link_.Receive(*message);
     }
   }
 
@@ -128,7 +128,7 @@ PeerLink::PeerLink(SecuredPeer peer, Options options, kj::Timer& timer, Owner& o
   }
 }
 
-kj::Promise<Result<NodeFacts>> PeerLink::SayHello() {
+kj::Promise<Result<NodeFacts>> PeerLink::SendHello() {
   capnp::MallocMessageBuilder builder(8);
   auto vat = builder.initRoot<capnp::rpc::twoparty::VatId>();
   vat.setSide(capnp::rpc::twoparty::Side::SERVER);
@@ -167,10 +167,10 @@ void PeerLink::Begin(const NodeFacts& facts, schema::PeerPort::Client port) {
   greeted_ = true;
   port_ = kj::mv(port);
   heartbeat_ = Heartbeat(options_.detection_ns, MonotonicNow());
-  tasks_.add(AskAgain());
+  tasks_.add(PingAgain());
   tasks_.add(WatchHeartbeat());
   // After whoever waits for the hello has heard of it.
-  tasks_.add(kj::evalLater([this] { HearEarly(); }));
+  tasks_.add(kj::evalLater([this] { DeliverEarly(); }));
   Flush();
 }
 
@@ -180,81 +180,81 @@ std::string PeerLink::DescribePeer() const {
 
 void PeerLink::End(const Error& error) { end_->fulfill(kj::cp(error)); }
 
-// What the other end tells with its answer to our hello may overtake that answer.
-void PeerLink::Hear(const PeerMessage& message) {
+// What the other end sends with its answer to our hello may overtake that answer.
+void PeerLink::Receive(const PeerMessage& message) {
   if (!end_->isWaiting()) return;
-  if (greeted_ && early_.empty()) return owner_.Told(*this, message);
-  if (early_.size() < kToldAtOnceMax) return early_.push_back(message);
+  if (greeted_ && early_.empty()) return owner_.OnMessage(*this, message);
+  if (early_.size() < kMessagesPerCallMax) return early_.push_back(message);
   End(Error(Code::kCorrupt,
-            fmt::format("{} told {} messages before its hello", DescribePeer(), early_.size())));
+            fmt::format("{} sent {} messages before its hello", DescribePeer(), early_.size())));
 }
 
-void PeerLink::HearEarly() {
+void PeerLink::DeliverEarly() {
   for (const PeerMessage& message : std::exchange(early_, {})) {
-    if (end_->isWaiting()) owner_.Told(*this, message);
+    if (end_->isWaiting()) owner_.OnMessage(*this, message);
   }
 }
 
-void PeerLink::Tell(PeerMessage message) {
-  untold_.push_back(std::move(message));
-  if (untold_.size() > kUntoldMax) {
-    End(Error(Code::kPeerLost, fmt::format("{} does not take what it is told: {} messages wait",
-                                           DescribePeer(), untold_.size())));
-    untold_.clear();
+void PeerLink::Send(PeerMessage message) {
+  unsent_.push_back(std::move(message));
+  if (unsent_.size() > kUnsentMax) {
+    End(Error(Code::kPeerLost, fmt::format("{} does not read what it is sent: {} messages wait",
+                                           DescribePeer(), unsent_.size())));
+    unsent_.clear();
   }
   Flush();
 }
 
 // As many as go into one call: so many, and no more bytes than leave a ping on the wire its turn.
-std::size_t PeerLink::CountToTell() const {
+std::size_t PeerLink::CountToSend() const {
   std::size_t count = 0;
   std::size_t bytes = 0;
-  for (; count < std::min(untold_.size(), kToldAtOnceMax); ++count) {
-    bytes += WireBytes(untold_[count]);
-    if (count > 0 && bytes > kToldBytesMax) break;
+  for (; count < std::min(unsent_.size(), kMessagesPerCallMax); ++count) {
+    bytes += WireBytes(unsent_[count]);
+    if (count > 0 && bytes > kBytesPerCallMax) break;
   }
   return count;
 }
 
 void PeerLink::Flush() {
-  if (telling_ || !greeted_) return;
-  if (untold_.empty()) {
-    if (all_told_.get() != nullptr) all_told_->fulfill();
+  if (sending_ || !greeted_) return;
+  if (unsent_.empty()) {
+    if (all_sent_.get() != nullptr) all_sent_->fulfill();
     return;
   }
   auto call = port_.sendRequest();
-  const std::size_t count = CountToTell();
+  const std::size_t count = CountToSend();
   auto list = call.initMessages(static_cast<unsigned>(count));
   for (unsigned i = 0; i < count; ++i) {
-    WriteMessage(list[i], untold_.front());
-    untold_.pop_front();
+    WriteMessage(list[i], unsent_.front());
+    unsent_.pop_front();
   }
-  telling_ = true;
+  sending_ = true;
   tasks_.add(call.send().ignoreResult().then([this] {
-    telling_ = false;
+    sending_ = false;
     Flush();
   }));
 }
 
 kj::Promise<void> PeerLink::Finish(const std::string& cause) {
   auto pair = kj::newPromiseAndFulfiller<void>();
-  all_told_ = kj::mv(pair.fulfiller);
-  Tell(Goodbye{cause});
+  all_sent_ = kj::mv(pair.fulfiller);
+  Send(Goodbye{cause});
   return kj::mv(pair.promise);
 }
 
-kj::Promise<void> PeerLink::AskAgain() {
+kj::Promise<void> PeerLink::PingAgain() {
   const std::int64_t asked_unix_ns = UnixNow();
   const TimeNs asked_ns = MonotonicNow();
   return port_.pingRequest().send().then([this, asked_unix_ns, asked_ns](auto&& answer) {
-    Answered(asked_unix_ns, asked_ns, answer.getUnixNs());
+    OnPong(asked_unix_ns, asked_ns, answer.getUnixNs());
     return timer_.afterDelay(heartbeat_.interval_ns() * kj::NANOSECONDS).then([this] {
-      return AskAgain();
+      return PingAgain();
     });
   });
 }
 
-void PeerLink::Answered(std::int64_t asked_unix_ns, TimeNs asked_ns, std::int64_t theirs_unix_ns) {
+void PeerLink::OnPong(std::int64_t asked_unix_ns, TimeNs asked_ns, std::int64_t theirs_unix_ns) {
   const TimeNs now = MonotonicNow();
   if (!RoundTrips::IsClock(theirs_unix_ns)) {
     return End(

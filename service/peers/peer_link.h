@@ -25,12 +25,12 @@
 
 namespace headrace::service {
 
-// One message: rosters of a few jobs of 64 nodes with long addresses.
+// One message: agreements of a few jobs of 64 nodes with long addresses.
 inline constexpr std::uint64_t kPeerMessageWordsMax = std::uint64_t{1} << 20;
-inline constexpr std::size_t kToldAtOnceMax = 16;  // messages in one call
+inline constexpr std::size_t kMessagesPerCallMax = 16;  // messages in one call
 // Bytes in one call, unless a single message has more. Far less than may be unread.
-inline constexpr std::size_t kToldBytesMax = std::size_t{256} << 10;
-inline constexpr std::size_t kUntoldMax = 16384;        // messages that wait; more end the link
+inline constexpr std::size_t kBytesPerCallMax = std::size_t{256} << 10;
+inline constexpr std::size_t kUnsentMax = 16384;        // messages that wait; more end the link
 inline constexpr TimeNs kPeerMessagesPerSecond = 5000;  // of one link; see pace.h
 inline constexpr TimeNs kPeerMessagesBurst = 10'000;
 inline constexpr auto kHelloTimeout = 5 * kj::SECONDS;
@@ -41,9 +41,9 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
    public:
     virtual ~Owner() noexcept(false) = default;
     virtual const NodeFacts& Self() const = 0;
-    // The service that connected introduces itself; on success it is told of Self().
+    // The service that connected introduces itself; on success it is sent Self().
     virtual Status Greet(PeerLink& link, const NodeFacts& facts) = 0;
-    virtual void Told(PeerLink& link, const PeerMessage& message) = 0;
+    virtual void OnMessage(PeerLink& link, const PeerMessage& message) = 0;
   };
   struct Options {
     capnp::rpc::twoparty::Side side;
@@ -55,8 +55,8 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
   PeerLink(SecuredPeer peer, Options options, kj::Timer& timer, Owner& owner);
 
   // The connecting side's first call: who answered, or why it will not have us.
-  kj::Promise<Result<NodeFacts>> SayHello();
-  void Tell(PeerMessage message);
+  kj::Promise<Result<NodeFacts>> SendHello();
+  void Send(PeerMessage message);
   // Says goodbye and resolves when the other end has heard it.
   kj::Promise<void> Finish(const std::string& cause);
 
@@ -75,14 +75,14 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
   class Bootstrap;
   class Port;
 
-  // The other end is known and may be told.
+  // The other end is known, and messages may go to it.
   void Begin(const NodeFacts& facts, schema::PeerPort::Client port);
-  void Hear(const PeerMessage& message);
-  void HearEarly();
-  std::size_t CountToTell() const;
+  void Receive(const PeerMessage& message);
+  void DeliverEarly();
+  std::size_t CountToSend() const;
   void Flush();
-  kj::Promise<void> AskAgain();
-  void Answered(std::int64_t asked_unix_ns, TimeNs asked_ns, std::int64_t theirs_unix_ns);
+  kj::Promise<void> PingAgain();
+  void OnPong(std::int64_t asked_unix_ns, TimeNs asked_ns, std::int64_t theirs_unix_ns);
   kj::Promise<void> WatchHeartbeat();
   void taskFailed(kj::Exception&& exception) override;
 
@@ -92,14 +92,14 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
   Owner& owner_;
   std::string name_;
   bool greeted_ = false;
-  std::deque<PeerMessage> untold_;
+  std::deque<PeerMessage> unsent_;
   std::vector<PeerMessage> early_;  // came before the hello's answer
-  bool telling_ = false;
+  bool sending_ = false;
   Heartbeat heartbeat_;
   RoundTrips round_trips_;
   kj::Own<kj::PromiseFulfiller<Error>> end_;
   kj::Promise<Error> ended_ = nullptr;
-  kj::Own<kj::PromiseFulfiller<void>> all_told_;  // null unless Finish waits for it
+  kj::Own<kj::PromiseFulfiller<void>> all_sent_;  // null unless Finish waits for it
   schema::PeerPort::Client port_ = nullptr;       // usable once greeted
   capnp::TwoPartyVatNetwork network_;
   Pace pace_{kPeerMessagesPerSecond, kPeerMessagesBurst};

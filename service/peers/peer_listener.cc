@@ -37,16 +37,17 @@ kj::Promise<void> PeerListener::AcceptNext(kj::ConnectionReceiver& port) {
         tasks_.add(security_.Accept(kj::mv(stream))
                        .then([this, address = std::move(address)](Result<SecuredPeer> peer) {
                          if (peer) return LetIn(kj::mv(peer).value());
-                         owner_.Say(peer.error());
+                         owner_.ReportError(peer.error());
                          // One that was scanned or lost is not one that was refused.
                          if (peer.error().code() != Code::kPermissionDenied) return;
-                         owner_.NodeRefused("", address, peer.error());
+                         owner_.OnNodeRefused("", address, peer.error());
                        }));
         return kj::READY_NOW;
       })
       // A shortage is waited out, never retried at once. Whatever else it is, the next is accepted.
       .catch_([this](kj::Exception&& exception) {
-        owner_.Say(Error(Code::kExhausted, "accept a service's connection: " + CauseOf(exception)));
+        owner_.ReportError(
+            Error(Code::kExhausted, "accept a service's connection: " + CauseOf(exception)));
         return timer_.afterDelay(kShortageDelay);
       })
       .then([this, &port] { return AcceptNext(port); });
@@ -55,9 +56,10 @@ kj::Promise<void> PeerListener::AcceptNext(kj::ConnectionReceiver& port) {
 void PeerListener::LetIn(SecuredPeer peer) {
   MakeRoom();
   if (accepted_.size() >= kPeerConnectionsMax) {
-    owner_.Say(Error(Code::kExhausted, fmt::format("closed the connection of {}: {} services are "
-                                                   "connected, more are not supported",
-                                                   peer.address, accepted_.size())));
+    owner_.ReportError(
+        Error(Code::kExhausted, fmt::format("closed the connection of {}: {} services are "
+                                            "connected, more are not supported",
+                                            peer.address, accepted_.size())));
     return;
   }
   const NodeId node = ++accepted_count_;
@@ -97,22 +99,22 @@ const NodeFacts& PeerListener::Self() const { return owner_.Self(); }
 
 Status PeerListener::Greet(PeerLink& link, const NodeFacts& facts) {
   const NodeId node = Find(link);
-  const Status status = owner_.NodeCame(node, facts, link.peer_address());
+  const Status status = owner_.OnNodeConnected(node, facts, link.peer_address());
   if (status) {
     accepted_.at(node).name = facts.name;
   } else {
-    owner_.Say(status.error().Within("refused " + link.peer_address()));
+    owner_.ReportError(status.error().Within("refused " + link.peer_address()));
   }
   return status;
 }
 
-void PeerListener::Told(PeerLink& link, const PeerMessage& message) {
-  owner_.NodeTold(Find(link), message);
+void PeerListener::OnMessage(PeerLink& link, const PeerMessage& message) {
+  owner_.OnNodeMessage(Find(link), message);
 }
 
-void PeerListener::Tell(NodeId node, PeerMessage message) {
+void PeerListener::Send(NodeId node, PeerMessage message) {
   const auto found = accepted_.find(node);
-  if (found != accepted_.end()) found->second.link->Tell(std::move(message));
+  if (found != accepted_.end()) found->second.link->Send(std::move(message));
 }
 
 void PeerListener::Ended(NodeId node, const Error& error) {
@@ -122,9 +124,9 @@ void PeerListener::Ended(NodeId node, const Error& error) {
   accepted_.erase(found);
   if (gone.name.empty()) {
     // Whoever just looked whether the port is open is not worth a word.
-    if (error.code() != Code::kPeerLost) owner_.Say(error);
+    if (error.code() != Code::kPeerLost) owner_.ReportError(error);
   } else {
-    owner_.NodeGone(node, error);
+    owner_.OnNodeLost(node, error);
   }
 }
 
@@ -149,7 +151,8 @@ void PeerListener::View(std::vector<PeerView>& views) const {
 }
 
 void PeerListener::taskFailed(kj::Exception&& exception) {
-  owner_.Say(Error(Code::kInternal, "a service's connection failed: " + CauseOf(exception)));
+  owner_.ReportError(
+      Error(Code::kInternal, "a service's connection failed: " + CauseOf(exception)));
 }
 
 }  // namespace headrace::service

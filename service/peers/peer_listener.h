@@ -26,14 +26,15 @@ class PeerListener final : public PeerLink::Owner, private kj::TaskSet::ErrorHan
    public:
     virtual ~Owner() noexcept(false) = default;
     virtual const NodeFacts& Self() const = 0;
-    virtual Status NodeCame(NodeId node, const NodeFacts& facts, const std::string& address) = 0;
-    virtual void NodeTold(NodeId node, const PeerMessage& message) = 0;
-    virtual void NodeGone(NodeId node, const Error& error) = 0;
+    virtual Status OnNodeConnected(NodeId node, const NodeFacts& facts,
+                                   const std::string& address) = 0;
+    virtual void OnNodeMessage(NodeId node, const PeerMessage& message) = 0;
+    virtual void OnNodeLost(NodeId node, const Error& error) = 0;
     // A service that comes from `address` was not let in; `name` is empty while it has not said it.
-    virtual void NodeRefused(const std::string& name, const std::string& address,
-                             const Error& error) = 0;
+    virtual void OnNodeRefused(const std::string& name, const std::string& address,
+                               const Error& error) = 0;
     // Something that people should know.
-    virtual void Say(const Error& error) = 0;
+    virtual void ReportError(const Error& error) = 0;
   };
 
   // All outlive this.
@@ -42,7 +43,7 @@ class PeerListener final : public PeerLink::Owner, private kj::TaskSet::ErrorHan
   // Accepts for as long as the promise is kept.
   kj::Promise<void> Accept(kj::Own<kj::ConnectionReceiver> port);
 
-  void Tell(NodeId node, PeerMessage message);
+  void Send(NodeId node, PeerMessage message);
   kj::Promise<void> Finish(const std::string& cause);
   // Appends those that have said hello.
   void View(std::vector<PeerView>& views) const;
@@ -56,7 +57,7 @@ class PeerListener final : public PeerLink::Owner, private kj::TaskSet::ErrorHan
 
   const NodeFacts& Self() const override;
   Status Greet(PeerLink& link, const NodeFacts& facts) override;
-  void Told(PeerLink& link, const PeerMessage& message) override;
+  void OnMessage(PeerLink& link, const PeerMessage& message) override;
 
   kj::Promise<void> AcceptNext(kj::ConnectionReceiver& port);
   void LetIn(SecuredPeer peer);

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "ipc/base/foreign_text.h"
-#include "service/accounts/roster.h"
+#include "service/accounts/rank_table.h"
 #include "service/peers/plan_wire.h"
 #include "service/peers/steering_wire.h"
 #include "service/session/session.h"
@@ -150,8 +150,8 @@ void Write(schema::PeerMessage::Builder builder, const ReportBlockHashed& told) 
   group.setBlock(told.hash.name.block);
   group.setHash(told.hash.hash);
 }
-void Write(schema::PeerMessage::Builder builder, const SeatRank& seat) {
-  auto group = builder.initSeatRank();
+void Write(schema::PeerMessage::Builder builder, const ReportRankAttached& seat) {
+  auto group = builder.initReportRankAttached();
   group.setRank(seat.rank);
   group.setPid(seat.pid);
   group.setAfterEpoch(seat.after_epoch);
@@ -240,14 +240,15 @@ Result<PeerMessage> ReadJoin(std::uint32_t job, schema::PeerMessage::JoinJob::Re
                              .architecture = Text(join.getArchitecture(), kProgramMax)});
 }
 
-Result<PeerMessage> ReadSeat(std::uint32_t job, schema::PeerMessage::SeatRank::Reader seat) {
+Result<PeerMessage> ReadRankAttached(std::uint32_t job,
+                                     schema::PeerMessage::ReportRankAttached::Reader seat) {
   if (seat.getAfterEpoch() >= kEpochMax) {
     return Corrupt(fmt::format("a rank after epoch {}", seat.getAfterEpoch()));
   }
-  return PeerMessage(SeatRank{.job = job,
-                              .rank = seat.getRank(),
-                              .pid = seat.getPid(),
-                              .after_epoch = seat.getAfterEpoch()});
+  return PeerMessage(ReportRankAttached{.job = job,
+                                        .rank = seat.getRank(),
+                                        .pid = seat.getPid(),
+                                        .after_epoch = seat.getAfterEpoch()});
 }
 
 Result<PeerMessage> ReadMeasured(std::uint32_t job,
@@ -286,8 +287,8 @@ Result<PeerMessage> ReadFromNode(std::uint32_t job, schema::PeerMessage::Reader 
   switch (reader.which()) {
     case schema::PeerMessage::JOIN_JOB:
       return ReadJoin(job, reader.getJoinJob());
-    case schema::PeerMessage::SEAT_RANK:
-      return ReadSeat(job, reader.getSeatRank());
+    case schema::PeerMessage::REPORT_RANK_ATTACHED:
+      return ReadRankAttached(job, reader.getReportRankAttached());
     case schema::PeerMessage::REPORT_RANK_LOST:
       return PeerMessage(ReportRankLost{.job = job,
                                         .rank = reader.getReportRankLost().getRank(),

@@ -20,10 +20,10 @@ namespace headrace::service {
 namespace {
 
 constexpr auto kGoodbyeMax = 200 * kj::MILLISECONDS;
-constexpr TimeNs kSayWindow = 10 * kSecond;
-constexpr int kSaidMax = 8;
+constexpr TimeNs kReportWindow = 10 * kSecond;
+constexpr int kReportedMax = 8;
 constexpr auto kShowPeersEvery = 1 * kj::SECONDS;
-constexpr TimeNs kTellRefusedEvery = kSecond;
+constexpr TimeNs kAnnounceRefusedEvery = kSecond;
 constexpr auto kRefusedShown = 60 * kj::SECONDS;
 
 // Not 0: that stands for "none".
@@ -136,7 +136,7 @@ Result<kj::Own<Peers>> Peers::Create(const PeerOptions& options, const PeersPort
   if (!options.server) return peers;
   const Result<std::string> leader = peers->names_.At(options.rendezvous);
   if (!leader) return leader.error();
-  peers->Do(ReachLeader{*leader});
+  peers->Execute(ReachLeader{*leader});
   return peers;
 }
 
@@ -174,28 +174,28 @@ Status Peers::Listen(kj::AsyncIoContext& io) {
   return {};
 }
 
-void Peers::RankAttached(const SessionIdentity& identity) {
-  follower_.RankAttached(identity);
+void Peers::Handle(const RankAttached& message) {
+  follower_.OnRankAttached(message.identity);
   Act();
 }
 
-void Peers::RankEnded(const service::RankEnded& message) {
+void Peers::Handle(const RankEnded& message) {
   const SessionIdentity& identity = message.identity;
   if (identity.rendezvous.empty()) {
-    follower_.RankEnded(identity.job, identity.rank);
+    follower_.OnRankEnded(identity.job, identity.rank);
   } else if (!message.orderly) {
-    follower_.RankLost(identity.job, identity.rank, message.cause, message.exited);
+    follower_.OnRankLost(identity.job, identity.rank, message.cause, message.exited);
   }
   Act();
 }
 
-Status Peers::HandIn(const HandInLayout& message) {
+Status Peers::Handle(const HandInLayout& message) {
   const SessionIdentity& identity = message.identity;
   if (Status status =
           follower_.CheckLayout(identity.job, identity.rank, *message.layout, message.policy);
       !status) {
     if (status.code() == Code::kMismatch) {
-      Take(JobFailed{.job = identity.job, .code = status.code(), .cause = status.error().text()});
+      Handle(JobFailed{.job = identity.job, .code = status.code(), .cause = status.error().text()});
     }
     return status;
   }
@@ -205,18 +205,18 @@ Status Peers::HandIn(const HandInLayout& message) {
           SetLayout{.session = identity.id, .first = message.first, .layout = message.layout})) {
     return Error(Code::kBusy, "the service is behind with its messages: try again");
   }
-  follower_.LayoutSet(identity.job, identity.rank, message.layout, message.policy);
+  follower_.OnLayoutSet(identity.job, identity.rank, message.layout, message.policy);
   Act();
   return {};
 }
 
-void Peers::Ask(const AskForming& message) {
-  follower_.Take(message, MonotonicNow());
+void Peers::Handle(const AskForming& message) {
+  follower_.Handle(message, MonotonicNow());
   Act();
 }
 
-void Peers::Want(JobId job, plan::Policy policy) {
-  follower_.Want(job, policy);
+void Peers::SetPolicy(JobId job, plan::Policy policy) {
+  follower_.SetPolicy(job, policy);
   Act();
 }
 
@@ -225,102 +225,103 @@ void Peers::Steer(JobId job, const Steering& steering) {
   Act();
 }
 
-void Peers::PlanCame(const PlanMade& message) {
-  leader_.Take(message);
-  follower_.Take(message);
+void Peers::Handle(const PlanMade& message) {
+  leader_.Handle(message);
+  follower_.Handle(message);
   Act();
 }
 
-Status Peers::NodeCame(NodeId node, const NodeFacts& facts, const std::string& address) {
+Status Peers::OnNodeConnected(NodeId node, const NodeFacts& facts, const std::string& address) {
   if (draining_) {
     return Error(Code::kUnavailable, StoppingText(options_.node_name));
   }
   if (Status status = leader_.CheckNode(facts, address); !status) {
-    NodeRefused(facts.name, address, status.error());
+    OnNodeRefused(facts.name, address, status.error());
     return status;
   }
   refusals_.Forget(facts.name, address);
-  leader_.NodeUp(node, facts, address);
+  leader_.OnNodeUp(node, facts, address);
   Act();
   return {};
 }
 
-void Peers::NodeTold(NodeId node, const PeerMessage& message) {
-  leader_.Take(node, message, MonotonicNow());
+void Peers::OnNodeMessage(NodeId node, const PeerMessage& message) {
+  leader_.Handle(node, message, MonotonicNow());
   Act();
 }
 
-void Peers::NodeGone(NodeId node, const Error& error) {
-  leader_.NodeDown(node, error.code(), error.text());
+void Peers::OnNodeLost(NodeId node, const Error& error) {
+  leader_.OnNodeDown(node, error.code(), error.text());
   Act();
 }
 
 // Also tells the jobs that gather here: they may well wait for that node. Strangers decide how
 // often there is something to tell.
-void Peers::NodeRefused(const std::string& name, const std::string& address, const Error& error) {
+void Peers::OnNodeRefused(const std::string& name, const std::string& address, const Error& error) {
   const TimeNs now = MonotonicNow();
   refusals_.Note(name, address, false, error.text(), now);
-  if (now - refused_told_ns_ < kTellRefusedEvery) return;
-  refused_told_ns_ = now;
-  leader_.NodeRefused(error.text());
+  if (now - refused_announced_ns_ < kAnnounceRefusedEvery) return;
+  refused_announced_ns_ = now;
+  leader_.OnNodeRefused(error.text());
   Act();
   refused_forgotten_ = timer_.afterDelay(kRefusedShown)
                            .then([this] {
-                             leader_.NodeRefused("");
+                             leader_.OnNodeRefused("");
                              Act();
                            })
                            .eagerlyEvaluate(nullptr);
 }
 
-void Peers::LeaderUp(const std::string& leader) {
-  silence_.clear();
+void Peers::OnLeaderUp(const std::string& leader) {
+  unreachable_.clear();
   refusals_.Forget("", leader);
   if (options_.server) ports_.log.info("offers itself to the jobs that meet at {}", leader);
-  follower_.LeaderUp(leader);
+  follower_.OnLeaderUp(leader);
   Act();
 }
 
-void Peers::LeaderSilent(const std::string& leader, const std::string& cause) {
+void Peers::OnLeaderUnreachable(const std::string& leader, const std::string& cause) {
   // Where there are ranks, their job shows it.
-  if (options_.server && std::exchange(silence_, cause) != cause) {
-    Say(Error(Code::kUnavailable, cause));
+  if (options_.server && std::exchange(unreachable_, cause) != cause) {
+    ReportError(Error(Code::kUnavailable, cause));
   }
-  follower_.LeaderSilent(leader, cause, MonotonicNow());
+  follower_.OnLeaderUnreachable(leader, cause, MonotonicNow());
   Act();
 }
 
-void Peers::LeaderRefused(const std::string& leader, const Error& error) {
-  Say(error);
+void Peers::OnLeaderRefused(const std::string& leader, const Error& error) {
+  ReportError(error);
   refusals_.Note("", leader, true, error.text(), MonotonicNow());
-  follower_.LeaderRefused(leader, error);
+  follower_.OnLeaderRefused(leader, error);
   Act();
 }
 
-void Peers::LeaderDown(const std::string& leader, const Error& error) {
-  if (options_.server) Say(error);
-  follower_.LeaderDown(leader, error);
+void Peers::OnLeaderDown(const std::string& leader, const Error& error) {
+  if (options_.server) ReportError(error);
+  follower_.OnLeaderDown(leader, error);
   Act();
 }
 
-void Peers::LeaderTold(const std::string& leader, const PeerMessage& message) {
-  follower_.Take(leader, message, MonotonicNow());
+void Peers::OnLeaderMessage(const std::string& leader, const PeerMessage& message) {
+  follower_.Handle(leader, message, MonotonicNow());
   Act();
 }
 
 // Strangers decide how often there is something to say; people shall still find the rest.
-void Peers::Say(const Error& error) {
+void Peers::ReportError(const Error& error) {
   const TimeNs now = MonotonicNow();
-  if (now - said_since_ns_ > kSayWindow) {
-    if (said_ > kSaidMax) {
+  if (now - reported_since_ns_ > kReportWindow) {
+    if (reported_ > kReportedMax) {
       ShowEvent({.code = Code::kExhausted,
                  .job = {},
                  .text = fmt::format("{} more messages about other services were left out",
-                                     said_ - kSaidMax)});
+                                     reported_ - kReportedMax)});
     }
-    said_since_ns_ = now;
-    said_ = 0;
+    reported_since_ns_ = now;
+    reported_ = 0;
   }
-  if (++said_ <= kSaidMax) ShowEvent({.code = error.code(), .job = {}, .text = error.text()});
+  if (++reported_ <= kReportedMax)
+    ShowEvent({.code = error.code(), .job = {}, .text = error.text()});
 }
 
 void Peers::ShowEvent(Event event) {
@@ -360,13 +361,13 @@ kj::Promise<void> Peers::Stop() {
 }
 
 void Peers::Act() {
-  for (ToNode& each : leader_.TakeMessages()) listener_.Tell(each.node, std::move(each.message));
-  for (const ToWatch& each : leader_.TakeErrands()) Do(each);
+  for (ToNode& each : leader_.TakeMessages()) listener_.Send(each.node, std::move(each.message));
+  for (const ToWatch& each : leader_.DrainOutgoing()) Execute(each);
   for (const RefusedNode& each : leader_.TakeRefused()) {
     refusals_.Note(each.name, each.address, false, each.why, MonotonicNow());
   }
   for (const FollowerAction& action : follower_.TakeActions()) {
-    std::visit([this](const auto& each) { Do(each); }, action);
+    std::visit([this](const auto& each) { Execute(each); }, action);
   }
   alarm_.SetFor(follower_.NextDeadline());
   ShowPeers();
@@ -413,31 +414,31 @@ void Peers::WritePeerRows() {
   shown_ = std::move(rows);
 }
 
-void Peers::Do(const ToLeader& action) {
+void Peers::Execute(const ToLeader& action) {
   const auto found = dialers_.find(action.leader);
-  if (found != dialers_.end()) found->second->Tell(action.message);
+  if (found != dialers_.end()) found->second->Send(action.message);
 }
 
 // A job that fails takes no rank any more, so rpc hears of it too, before dispatch.
-void Peers::Do(const ToDispatch& action) {
+void Peers::Execute(const ToDispatch& action) {
   if (const auto* failed = std::get_if<JobFailed>(&action.message)) {
     outbox_.Send(ports_.rpc, *failed);
   }
   std::visit([this](const auto& each) { outbox_.Send(ports_.dispatch, each); }, action.message);
 }
 
-void Peers::Do(const ToLane& action) {
+void Peers::Execute(const ToLane& action) {
   outbox_.Send(*ports_.network_lanes[action.lane].door, action.message);
 }
 
 // In one order with what rpc hears of jobs, so that an answer never overtakes what it follows from.
-void Peers::Do(const Answered& action) { outbox_.Send(ports_.rpc, action); }
+void Peers::Execute(const Answered& action) { outbox_.Send(ports_.rpc, action); }
 
-void Peers::Do(const ToWatch& action) {
+void Peers::Execute(const ToWatch& action) {
   std::visit([this](const auto& each) { outbox_.Send(ports_.watch, each); }, action.message);
 }
 
-void Peers::Do(const ReachLeader& action) {
+void Peers::Execute(const ReachLeader& action) {
   const auto found = dialers_.find(action.leader);
   if (found != dialers_.end()) {
     found->second->needed = true;
@@ -454,14 +455,14 @@ void Peers::Do(const ReachLeader& action) {
 }
 
 // Not at once: the dialer may be the one who is speaking.
-void Peers::Do(const LeaveLeader& action) {
+void Peers::Execute(const LeaveLeader& action) {
   const auto found = dialers_.find(action.leader);
   if (found == dialers_.end()) return;
   found->second->needed = false;
   tasks_.add(kj::evalLater([this] { SweepDialers(); }));
 }
 
-void Peers::Do(const NoteRefusal& action) {
+void Peers::Execute(const NoteRefusal& action) {
   // Of its own jobs this service knows whom it refused.
   const bool own = action.leader == options_.address || action.leader == self_.name;
   if (!own) refusals_.Note("", action.leader, true, action.why, MonotonicNow());
@@ -474,13 +475,13 @@ void Peers::SweepDialers() {
   }
   for (const std::string& leader : left) {
     dialers_.erase(leader);
-    follower_.LeaderDown(leader, Error(Code::kUnavailable, "left"));
+    follower_.OnLeaderDown(leader, Error(Code::kUnavailable, "left"));
   }
   Act();
 }
 
 void Peers::taskFailed(kj::Exception&& exception) {
-  Say(Error(Code::kInternal, CauseOf(exception)));
+  ReportError(Error(Code::kInternal, CauseOf(exception)));
 }
 
 }  // namespace headrace::service

@@ -3,7 +3,7 @@
 // The peers thread only.
 //
 // The rules are Leader's and Follower's (service/cluster); here are the connections they speak
-// over and the doors to dispatch and the lanes.
+// over and the inboxes of dispatch and the lanes.
 #pragma once
 
 #include <kj/async-io.h>
@@ -45,25 +45,25 @@ class Peers final : public PeerDialer::Owner,
   kj::Timer& timer() const { return timer_; }
 
   // ---- from the leases ----
-  void RankAttached(const SessionIdentity& identity);
-  void RankEnded(const service::RankEnded& message);
+  void Handle(const RankAttached& message);
+  void Handle(const RankEnded& message);
 
   // ---- from sessions and admins ----
   const Follower& follower() const { return follower_; }
   // Compares the layout with those of the job's other ranks, gives it to dispatch and plans with
   // it. One that is not the other ranks' ends the job: none of its gradients can ever move.
-  Status HandIn(const HandInLayout& message);
-  void Ask(const AskForming& message);
-  void Want(JobId job, plan::Policy policy);
+  Status Handle(const HandInLayout& message);
+  void Handle(const AskForming& message);
+  void SetPolicy(JobId job, plan::Policy policy);
   void Steer(JobId job, const Steering& steering);
 
   // The answer to a MakePlan, of a job that is led here; whoever does not know it ignores it.
-  void PlanCame(const PlanMade& message);
+  void Handle(const PlanMade& message);
 
   // ---- from dispatch and the lanes ----
   template <typename Message>
-  void Take(const Message& message) {
-    follower_.Take(message);
+  void Handle(const Message& message) {
+    follower_.Handle(message);
     Act();
   }
 
@@ -74,7 +74,7 @@ class Peers final : public PeerDialer::Owner,
   kj::Promise<std::vector<PeerStep>> TryToReach(const std::string& address);
 
   // The certificate's files may have changed.
-  void LookAtFiles() { security_->LookAtFiles(); }
+  void CheckFiles() { security_->CheckFiles(); }
   // From now on no other service is let in.
   void Drain() { draining_ = true; }
   // Tells all others that the service is stopping; resolves when they know, or soon.
@@ -83,30 +83,30 @@ class Peers final : public PeerDialer::Owner,
  private:
   // ---- from the connections ----
   const NodeFacts& Self() const override { return self_; }
-  Status NodeCame(NodeId node, const NodeFacts& facts, const std::string& address) override;
-  void NodeTold(NodeId node, const PeerMessage& message) override;
-  void NodeGone(NodeId node, const Error& error) override;
+  Status OnNodeConnected(NodeId node, const NodeFacts& facts, const std::string& address) override;
+  void OnNodeMessage(NodeId node, const PeerMessage& message) override;
+  void OnNodeLost(NodeId node, const Error& error) override;
   // Another service, which comes from `address`, was not let in, or would not have this one.
-  void NodeRefused(const std::string& name, const std::string& address,
-                   const Error& error) override;
-  void LeaderUp(const std::string& leader) override;
-  void LeaderSilent(const std::string& leader, const std::string& cause) override;
-  void LeaderRefused(const std::string& leader, const Error& error) override;
-  void LeaderDown(const std::string& leader, const Error& error) override;
-  void LeaderTold(const std::string& leader, const PeerMessage& message) override;
-  // Says something to people, a bounded number of times in ten seconds.
-  void Say(const Error& error) override;
+  void OnNodeRefused(const std::string& name, const std::string& address,
+                     const Error& error) override;
+  void OnLeaderUp(const std::string& leader) override;
+  void OnLeaderUnreachable(const std::string& leader, const std::string& cause) override;
+  void OnLeaderRefused(const std::string& leader, const Error& error) override;
+  void OnLeaderDown(const std::string& leader, const Error& error) override;
+  void OnLeaderMessage(const std::string& leader, const PeerMessage& message) override;
+  // As an event for people, a bounded number of times in ten seconds.
+  void ReportError(const Error& error) override;
 
   // Carries out what the machines want done.
   void Act();
-  void Do(const ToLeader& action);
-  void Do(const ToDispatch& action);
-  void Do(const ToLane& action);
-  void Do(const Answered& action);
-  void Do(const ToWatch& action);
-  void Do(const ReachLeader& action);
-  void Do(const LeaveLeader& action);
-  void Do(const NoteRefusal& action);
+  void Execute(const ToLeader& action);
+  void Execute(const ToDispatch& action);
+  void Execute(const ToLane& action);
+  void Execute(const Answered& action);
+  void Execute(const ToWatch& action);
+  void Execute(const ReachLeader& action);
+  void Execute(const LeaveLeader& action);
+  void Execute(const NoteRefusal& action);
   void SweepDialers();
   // The board shows peers now, and again for as long as there are connections.
   void ShowPeers();
@@ -129,11 +129,11 @@ class Peers final : public PeerDialer::Owner,
   Follower follower_;
   bool draining_ = false;
   Refusals refusals_;
-  TimeNs refused_told_ns_ = 0;  // when those who wait were told of one
+  TimeNs refused_announced_ns_ = 0;  // when jobs that are forming were told of one
   kj::Promise<void> refused_forgotten_ = kj::NEVER_DONE;
-  std::string silence_;  // of a server's leader, as it was said last
-  TimeNs said_since_ns_ = 0;
-  int said_ = 0;
+  std::string unreachable_;  // why a server's leader is, as it was reported last
+  TimeNs reported_since_ns_ = 0;
+  int reported_ = 0;
   bool shows_peers_ = false;  // again and again
   std::vector<ipc::PeerRow> shown_;
   PeerListener listener_;

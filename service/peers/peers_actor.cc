@@ -39,18 +39,10 @@ void PeersActor::Handle(const CheckRank& message) {
   Answer(message.token, peers_->follower().CheckAttach(message.job, message.rank));
 }
 
-void PeersActor::Handle(const AskForming& message) { peers_->Ask(message); }
-
-void PeersActor::Handle(const LookAtCertificate& /*message*/) { peers_->LookAtFiles(); }
-
-void PeersActor::Handle(const RankRefused& message) { peers_->Take(message); }
-
-void PeersActor::Handle(const RankAttached& message) { peers_->RankAttached(message.identity); }
-
-void PeersActor::Handle(const RankEnded& message) { peers_->RankEnded(message); }
+void PeersActor::Handle(const CheckCertificate& /*message*/) { peers_->CheckFiles(); }
 
 void PeersActor::Handle(const HandInLayout& message) {
-  Answer(message.token, peers_->HandIn(message));
+  Answer(message.token, peers_->Handle(message));
 }
 
 void PeersActor::Handle(const ChangeSetting& message) {
@@ -87,7 +79,7 @@ void PeersActor::Answer(RequestToken token, Status status) {
   outbox_.Send(ports_.rpc, Answered{.token = token, .status = std::move(status)});
 }
 
-// Without its inbox the actor is deaf.
+// Without its inbox the actor gets no message any more.
 void PeersActor::taskFailed(kj::Exception&& exception) {
   outbox_.Send(ports_.rpc, LoopFailed{"peers: " + CauseOf(exception)});
 }

@@ -30,11 +30,7 @@ class PeersActor final : private kj::TaskSet::ErrorHandler {
 
  private:
   void Handle(const CheckRank& message);
-  void Handle(const RankRefused& message);
-  void Handle(const LookAtCertificate& message);
-  void Handle(const AskForming& message);
-  void Handle(const RankAttached& message);
-  void Handle(const RankEnded& message);
+  void Handle(const CheckCertificate& message);
   void Handle(const HandInLayout& message);
   void Handle(const ChangeSetting& message);
   void Handle(const ListPeers& message);
@@ -42,11 +38,10 @@ class PeersActor final : private kj::TaskSet::ErrorHandler {
   void Handle(const DrainPeers& message);
   void Handle(const StopPeers& message);
   void Handle(const Ping& message);
-  void Handle(const PlanMade& message) { peers_->PlanCame(message); }
   // What is left is for the connections' rules.
   template <typename Message>
   void Handle(const Message& message) {
-    peers_->Take(message);
+    peers_->Handle(message);
   }
 
   void Answer(RequestToken token, Status status);

@@ -144,7 +144,7 @@ void Write(schema::PeerMessage::Builder builder, const RequestPolicy& wish) {
 Result<PeerMessage> ReadWish(std::uint32_t job, schema::PeerMessage::RequestPolicy::Reader reader) {
   const Result<std::optional<plan::Policy>> policy = ReadPolicy(reader.getPolicy());
   if (!policy) return policy.error();
-  if (!*policy) return Corrupt("a wish for no policy");
+  if (!*policy) return Corrupt("a request for no policy");
   return PeerMessage(RequestPolicy{.job = job, .policy = **policy});
 }
 

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "ipc/base/foreign_text.h"
-#include "service/accounts/roster.h"
-#include "service/cluster/wishes.h"
+#include "service/accounts/rank_table.h"
+#include "service/cluster/setting_changes.h"
 
 namespace headrace::service {
 namespace {

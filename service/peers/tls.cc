@@ -100,8 +100,8 @@ class PeerSecurity::Parts {
   std::string Describe() const;
   kj::Promise<void> Remind();
   kj::Promise<void> WatchFiles();
-  void LookAtFiles() {
-    if (renewal_) renewal_->Look(clock_());
+  void CheckFiles() {
+    if (renewal_) renewal_->Check(clock_());
   }
 
  private:
@@ -198,7 +198,7 @@ kj::Promise<void> PeerSecurity::Parts::Remind() {
 
 kj::Promise<void> PeerSecurity::Parts::WatchFiles() {
   if (!renewal_) return kj::NEVER_DONE;
-  LookAtFiles();
+  CheckFiles();
   return timer_.afterDelay(kCertificateLook).then([this] { return WatchFiles(); });
 }
 
@@ -232,6 +232,6 @@ kj::Promise<Result<SecuredPeer>> PeerSecurity::Connect(kj::Own<kj::AsyncIoStream
 std::string PeerSecurity::Describe() const { return parts_->Describe(); }
 kj::Promise<void> PeerSecurity::RemindOfPlainText() { return parts_->Remind(); }
 kj::Promise<void> PeerSecurity::WatchFiles() { return parts_->WatchFiles(); }
-void PeerSecurity::LookAtFiles() { parts_->LookAtFiles(); }
+void PeerSecurity::CheckFiles() { parts_->CheckFiles(); }
 
 }  // namespace headrace::service

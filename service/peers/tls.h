@@ -82,7 +82,7 @@ class PeerSecurity {
   // is kept; without a certificate never resolves and does nothing.
   kj::Promise<void> WatchFiles();
   // Looks now.
-  void LookAtFiles();
+  void CheckFiles();
 
  private:
   class Parts;

@@ -65,7 +65,7 @@ void TlsRenewal::Use(std::unique_ptr<TlsFiles> files, const Marks& marks, std::i
   reports_.show(state_);
 }
 
-void TlsRenewal::Look(std::int64_t unix_s) {
+void TlsRenewal::Check(std::int64_t unix_s) {
   // Marks are taken before the files are read, so that what changes in between is seen next time.
   if (!refused_.empty() || MarksNow() != marks_) Reload(unix_s);
   AnnounceEnd(unix_s);

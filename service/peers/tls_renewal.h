@@ -55,7 +55,7 @@ class TlsRenewal {
   const std::shared_ptr<const TlsFiles>& files() const { return files_; }
 
   // Reads the files anew if they have changed, and announces the end when it is near.
-  void Look(std::int64_t unix_s);
+  void Check(std::int64_t unix_s);
 
  private:
   struct FileMark {

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "ipc/schema/client.capnp.h"
-#include "service/cluster/wishes.h"
+#include "service/cluster/setting_changes.h"
 
 namespace headrace::service {
 namespace {

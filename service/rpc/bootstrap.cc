@@ -100,7 +100,7 @@ Result<Bootstrap::Arrival> Bootstrap::Read(schema::AttachRequest::Reader request
 
 // Peers are asked about jobs of several nodes only, and then as long as they take: a client's wait
 // is bounded by kPeersTimeout.
-kj::Promise<void> Bootstrap::Seat(AttachContext context, Result<Arrival> arrival) {
+kj::Promise<void> Bootstrap::FinishAttach(AttachContext context, Result<Arrival> arrival) {
   if (!arrival) {
     Answer(context, arrival.error());
     return kj::READY_NOW;
@@ -118,12 +118,12 @@ kj::Promise<void> Bootstrap::Seat(AttachContext context, Result<Arrival> arrival
     const SessionIdentity asker = came.lease;
     const Result<SessionIdentity> opened = ports_.leases.Open(
         std::move(came.lease), std::move(came.channel), std::move(came.doorbell));
-    if (!opened) TellPeers(asker, opened.error());
+    if (!opened) ReportRankRefused(asker, opened.error());
     Answer(context, opened);
   });
 }
 
-void Bootstrap::TellPeers(const SessionIdentity& asker, const Error& error) {
+void Bootstrap::ReportRankRefused(const SessionIdentity& asker, const Error& error) {
   // Whoever waits for a rank of which these are said waits in vain. The others may pass.
   constexpr std::array kLasting = {Code::kMismatch, Code::kExhausted, Code::kInvalidArgument,
                                    Code::kVersionMismatch};
@@ -133,22 +133,22 @@ void Bootstrap::TellPeers(const SessionIdentity& asker, const Error& error) {
   }
   // A rank that comes back finds what its old life still has, and tries again.
   if (asker.after_epoch != 0 && error.code() == Code::kExhausted) return;
-  ports_.peers.Tell(RankRefused{.job = asker.job_name,
-                                .leader = asker.rendezvous,
-                                .world_size = asker.world_size,
-                                .architecture = asker.architecture,
-                                .uid = asker.uid,
-                                .rank = asker.rank,
-                                .pid = asker.pid,
-                                .code = error.code(),
-                                .cause = error.text()});
+  ports_.peers.SendReliably(RankRefused{.job = asker.job_name,
+                                        .leader = asker.rendezvous,
+                                        .world_size = asker.world_size,
+                                        .architecture = asker.architecture,
+                                        .uid = asker.uid,
+                                        .rank = asker.rank,
+                                        .pid = asker.pid,
+                                        .code = error.code(),
+                                        .cause = error.text()});
 }
 
 kj::Promise<void> Bootstrap::attach(AttachContext context) {
   const auto params = context.getParams();
   if (Status status = CheckAttach(params.getHello(), params.getRequest()); !status) {
     LeaseRequest asker = ReadLease(params.getRequest());
-    if (CheckRendezvous(ports_.rendezvous, asker)) TellPeers(asker, status.error());
+    if (CheckRendezvous(ports_.rendezvous, asker)) ReportRankRefused(asker, status.error());
     Answer(context, status.error());
     return kj::READY_NOW;
   }
@@ -156,7 +156,8 @@ kj::Promise<void> Bootstrap::attach(AttachContext context) {
   auto doorbell = TakeDescriptor(params.getRequest().getDoorbell(), "doorbell");
   return channel.then([this, context, bell = kj::mv(doorbell)](Result<UniqueFd> memory) mutable {
     return bell.then([this, context, memory = kj::mv(memory)](Result<UniqueFd> event) mutable {
-      return Seat(context, Read(context.getParams().getRequest(), kj::mv(memory), kj::mv(event)));
+      return FinishAttach(context,
+                          Read(context.getParams().getRequest(), kj::mv(memory), kj::mv(event)));
     });
   });
 }
@@ -165,7 +166,7 @@ void Bootstrap::Answer(AttachContext& context, const Result<SessionIdentity>& id
   auto results = context.getResults();
   if (!identity) {
     Refuse(results.initRefusal(), identity.error().Within("attach"));
-    SayRefusal(identity.error());
+    ReportRefusal(identity.error());
     return;
   }
   client_->session = identity->id;
@@ -177,13 +178,13 @@ void Bootstrap::Answer(AttachContext& context, const Result<SessionIdentity>& id
   granted.setTimeoutMs(identity->timeout_ms);
 }
 
-void Bootstrap::SayRefusal(const Error& error) {
+void Bootstrap::ReportRefusal(const Error& error) {
   if (client_->refusals_said++ >= kRefusalsSaidMax) return;
   if (ports_.shutdown.begun() && !ports_.shutdown.ShouldLogRefusal()) return;
-  ports_.leases.Say(error.code(), JobId{},
-                    fmt::format("refused pid {} (uid {}): {}", client_->process.pid,
-                                client_->process.uid, error.text()),
-                    client_->process.uid);
+  ports_.leases.ReportEvent(error.code(), JobId{},
+                            fmt::format("refused pid {} (uid {}): {}", client_->process.pid,
+                                        client_->process.uid, error.text()),
+                            client_->process.uid);
 }
 
 kj::Promise<void> Bootstrap::admin(AdminContext context) {

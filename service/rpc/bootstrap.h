@@ -54,11 +54,11 @@ class Bootstrap final : public schema::Bootstrap::Server {
   LeaseRequest ReadLease(schema::AttachRequest::Reader request) const;
   Result<Arrival> Read(schema::AttachRequest::Reader request, Result<UniqueFd> channel,
                        Result<UniqueFd> doorbell) const;
-  kj::Promise<void> Seat(AttachContext context, Result<Arrival> arrival);
+  kj::Promise<void> FinishAttach(AttachContext context, Result<Arrival> arrival);
   void Answer(AttachContext& context, const Result<SessionIdentity>& identity);
   // The refused rank's job may gather on several nodes.
-  void TellPeers(const SessionIdentity& asker, const Error& error);
-  void SayRefusal(const Error& error);
+  void ReportRankRefused(const SessionIdentity& asker, const Error& error);
+  void ReportRefusal(const Error& error);
 
   kj::Own<Client> client_;
   BootstrapPorts ports_;

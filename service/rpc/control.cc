@@ -75,7 +75,7 @@ Control::Control(ControlOptions options, ControlPorts ports)
                 options_.drain_timeout_ns,
                 [this] {
                   Show(ipc::ServiceState::kDraining);
-                  supervision_->TellStopping();
+                  supervision_->NotifyStopping();
                 }),
       users_(ports_.users),
       session_ports_{.leases = leases_,
@@ -111,11 +111,11 @@ Control::Control(ControlOptions options, ControlPorts ports)
       tasks_(*this) {
   io_.waitScope.setBusyPollInterval(kEventsPerPoll);
   releases_.SetTimer(&timer_);
-  leases_.OnUntold([this] {
-    if (!std::exchange(retrying_, true)) tasks_.add(RetryUntold());
+  leases_.OnUnsent([this] {
+    if (!std::exchange(retrying_, true)) tasks_.add(RetryUnsent());
   });
   leases_.OnUsed([this] { ShowUsersSoon(); });
-  TellOfRanks();
+  ReportRanks();
   row_.pid = ::getpid();
   row_.uid = ::getuid();
   row_.protocol_version = schema::PROTOCOL_VERSION;
@@ -133,7 +133,7 @@ Control::Control(ControlOptions options, ControlPorts ports)
 
 Control::~Control() noexcept(false) {
   // There is nobody left to try again, or to tell.
-  leases_.OnUntold([] {});
+  leases_.OnUnsent([] {});
   leases_.OnUsed([] {});
   showing_users_ = true;  // connections that end from here on are shown no more
   leases_.OnOpened([](const SessionIdentity&) {});
@@ -182,15 +182,15 @@ void Control::ShowUsers() {
   });
 }
 
-void Control::TellOfRanks() {
+void Control::ReportRanks() {
   leases_.OnOpened(
-      [this](const SessionIdentity& identity) { peers_.Tell(RankAttached{identity}); });
+      [this](const SessionIdentity& identity) { peers_.SendReliably(RankAttached{identity}); });
   leases_.OnEnded([this](const SessionIdentity& identity, const CloseSession& close) {
     mapping_.Cancel(identity.id);
-    peers_.Tell(RankEnded{.identity = identity,
-                          .orderly = close.orderly,
-                          .cause = close.cause,
-                          .exited = close.exited});
+    peers_.SendReliably(RankEnded{.identity = identity,
+                                  .orderly = close.orderly,
+                                  .cause = close.cause,
+                                  .exited = close.exited});
   });
 }
 
@@ -213,7 +213,7 @@ int Control::Run(Supervisor supervisor) {
 
 void Control::Handle(const Pong& message) {
   dispatch_.Handle(message);
-  probe_.Take(message);
+  probe_.Handle(message);
 }
 
 void Control::Handle(const SessionBroken& message) {
@@ -254,14 +254,14 @@ kj::Promise<void> Control::WatchSignals() {
 void Control::Reload() {
   if (supervisor_.reload) supervisor_.reload();
   // A look that finds no change says nothing; peers looks again by itself soon.
-  peers_.Tell(LookAtCertificate{});
+  peers_.SendReliably(CheckCertificate{});
 }
 
 // Dispatch is hardly ever so far behind that it cannot hear of a lease's end. Then control tries
 // again and again; while all are told it sleeps.
-kj::Promise<void> Control::RetryUntold() {
+kj::Promise<void> Control::RetryUnsent() {
   return timer_.afterDelay(kRetryDelay).then([this]() -> kj::Promise<void> {
-    if (!leases_.Flush()) return RetryUntold();
+    if (!leases_.Flush()) return RetryUnsent();
     retrying_ = false;
     return kj::READY_NOW;
   });

@@ -1,9 +1,9 @@
 // The rpc actor: the socket, the leases and the signals, on the thread that builds and runs it.
 //
 // It accepts clients, answers their calls (attach, segments, tensors, leave, admin), keeps the
-// roster of jobs and tells dispatch and peers what follows. It is never on the data path. A client
-// costs at most its own connection: what it sends is bounded, paced, checked and refused, never
-// trusted.
+// rank table of jobs and tells dispatch and peers what follows. It is never on the data path. A
+// client costs at most its own connection: what it sends is bounded, paced, checked and refused,
+// never trusted.
 #pragma once
 
 #include <kj/async-io.h>
@@ -88,8 +88,8 @@ class Control final : private kj::TaskSet::ErrorHandler {
   void Handle(const Pong& message);
   void Handle(const SessionBroken& message);
   void Handle(Drained /*message*/) { shutdown_.OnDrained(); }
-  void Handle(const LaneAnswered& message) { probe_.Take(message); }
-  void Handle(const PartAnswered& message) { probe_.Take(message); }
+  void Handle(const LaneAnswered& message) { probe_.Handle(message); }
+  void Handle(const PartAnswered& message) { probe_.Handle(message); }
   void Handle(const JobFailed& message);
   void Handle(Answered message) { peers_.Handle(std::move(message)); }
   void Handle(PeersListed message) { peers_.Handle(std::move(message)); }
@@ -98,10 +98,10 @@ class Control final : private kj::TaskSet::ErrorHandler {
   void Handle(const LoopFailed& message) { shutdown_.Fail(message.cause); }
   void Handle(const GpuBroken& message) { shutdown_.OnGpuBroken(message.cause); }
 
-  void TellOfRanks();
+  void ReportRanks();
   kj::Promise<void> WatchSignals();
   void Reload();
-  kj::Promise<void> RetryUntold();
+  kj::Promise<void> RetryUnsent();
   void Show(ipc::ServiceState state);
   void ShowUsersSoon();
   void ShowUsers();

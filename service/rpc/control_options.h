@@ -37,7 +37,7 @@ struct ControlOptions {
 
 // Who started the service and wants to hear how far it is: systemd.
 struct Supervisor {
-  std::function<void(std::string_view)> tell;  // in systemd's words; empty: nobody
+  std::function<void(std::string_view)> notify;  // in systemd's words; empty: nobody
   TimeNs patience_ns = 0;          // between two times of WATCHDOG=1; 0: it does not wait for that
   std::function<void()> reload{};  // what SIGHUP has done, on control's thread; empty: nothing
 };

@@ -34,7 +34,7 @@ class DispatchRequests {
   }
   // Arrives, after all that was told before.
   template <typename Message>
-  void Tell(Message message) {
+  void SendReliably(Message message) {
     outbox_.Send(dispatch_, std::move(message));
   }
 
@@ -54,8 +54,10 @@ class DispatchRequests {
     return pong_.Add(token);
   }
 
-  void Handle(SegmentRemoved message) { removed_.Give(message.token, std::move(message.status)); }
-  void Handle(const Pong& message) { pong_.Give(message.token, message); }
+  void Handle(SegmentRemoved message) {
+    removed_.Fulfill(message.token, std::move(message.status));
+  }
+  void Handle(const Pong& message) { pong_.Fulfill(message.token, message); }
 
  private:
   Door<DispatchMessage>& dispatch_;

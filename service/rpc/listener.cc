@@ -127,9 +127,9 @@ kj::Promise<void> Listener::AcceptSome() {
 
 kj::Promise<void> Listener::WaitOut(int error_number) {
   if (!short_of_descriptors_) {
-    ports_.leases.Say(Code::kExhausted, JobId{},
-                      SystemError("accept a connection", error_number).text() +
-                          ": clients wait until there is room");
+    ports_.leases.ReportEvent(Code::kExhausted, JobId{},
+                              SystemError("accept a connection", error_number).text() +
+                                  ": clients wait until there is room");
   }
   short_of_descriptors_ = true;
   return ports_.timer.afterDelay(kShortageDelay);
@@ -173,8 +173,8 @@ void Listener::Describe(ipc::UserRow& row) const {
 void Listener::Cut(int fd, const ClientProcess& process, User& user, const std::string& why) {
   ::shutdown(fd, SHUT_RDWR);
   ++user.cuts;
-  if (!user.cuts_shown.Take(MonotonicNow())) return;
-  ports_.leases.Say(
+  if (!user.cuts_shown.TryAcquire(MonotonicNow())) return;
+  ports_.leases.ReportEvent(
       Code::kExhausted, JobId{},
       fmt::format("cut the connection of pid {} (uid {}): {}; {} of this uid were cut "
                   "so far",
@@ -185,7 +185,7 @@ void Listener::Cut(int fd, const ClientProcess& process, User& user, const std::
 void Listener::Serve(UniqueFd socket) {
   const Result<ClientProcess> process = ClientProcessOf(socket.get());
   if (!process) {
-    ports_.leases.Say(Code::kInternal, JobId{}, process.error().text());
+    ports_.leases.ReportEvent(Code::kInternal, JobId{}, process.error().text());
     return;
   }
   User& user = FindUser(process->uid);
@@ -214,7 +214,7 @@ void Listener::Serve(UniqueFd socket) {
 }
 
 void Listener::taskFailed(kj::Exception&& exception) {
-  ports_.leases.Say(Code::kInternal, JobId{}, "a connection failed: " + CauseOf(exception));
+  ports_.leases.ReportEvent(Code::kInternal, JobId{}, "a connection failed: " + CauseOf(exception));
 }
 
 }  // namespace headrace::service

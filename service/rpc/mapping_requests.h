@@ -41,7 +41,7 @@ class MappingRequests {
 
   void Handle(SegmentMapped message) {
     if (mapped_.Expects(message.token)) {
-      mapped_.Give(message.token, std::move(message.memory));
+      mapped_.Fulfill(message.token, std::move(message.memory));
     } else if (message.memory) {
       // Its connection ended while it was mapped.
       Discard(std::move(message.memory).value(), message.uid);

@@ -42,18 +42,18 @@ class PeersRequests {
 
   // Arrives, after all that was told before.
   template <typename Message>
-  void Tell(Message message) {
+  void SendReliably(Message message) {
     outbox_.Send(peers_, std::move(message));
   }
   // What comes back is of no use to anybody.
-  void Tell(ChangeSetting message) {
+  void SendReliably(ChangeSetting message) {
     message.token = tokens_.Next();
     outbox_.Send(peers_, std::move(message));
   }
 
-  void Handle(Answered message) { answered_.Give(message.token, std::move(message.status)); }
-  void Handle(PeersListed message) { listed_.Give(message.token, std::move(message.peers)); }
-  void Handle(PeerTried message) { tried_.Give(message.token, std::move(message.steps)); }
+  void Handle(Answered message) { answered_.Fulfill(message.token, std::move(message.status)); }
+  void Handle(PeersListed message) { listed_.Fulfill(message.token, std::move(message.peers)); }
+  void Handle(PeerTried message) { tried_.Fulfill(message.token, std::move(message.steps)); }
 
  private:
   kj::Promise<Status> Await(RequestToken token, TimeNs timeout_ns);

@@ -46,7 +46,7 @@ void Probe::Begin() {
                   .eagerlyEvaluate(nullptr);
 }
 
-void Probe::Take(const Pong& pong) {
+void Probe::Handle(const Pong& pong) {
   if (pong.token != token_) return;
   answer_.dispatch_ns = MonotonicNow() - asked_ns_;
   while (answer_.lanes.size() < pong.lanes_count) {
@@ -55,7 +55,7 @@ void Probe::Take(const Pong& pong) {
   FinishIfComplete();
 }
 
-void Probe::Take(const LaneAnswered& answer) {
+void Probe::Handle(const LaneAnswered& answer) {
   if (answer.token != token_ || answer.lane >= answer_.lanes.size()) return;
   LaneAnswer& lane = answer_.lanes[answer.lane];
   lane.answered = true;
@@ -64,7 +64,7 @@ void Probe::Take(const LaneAnswered& answer) {
   FinishIfComplete();
 }
 
-void Probe::Take(const PartAnswered& answer) {
+void Probe::Handle(const PartAnswered& answer) {
   if (answer.token != token_) return;
   PartAnswer& part = answer_.parts[static_cast<std::size_t>(answer.part)];
   part.answered = true;

@@ -47,9 +47,9 @@ class Probe {
   kj::Promise<ProbeAnswer> Ask();
 
   // Of other round trips they are ignored.
-  void Take(const Pong& pong);
-  void Take(const LaneAnswered& answer);
-  void Take(const PartAnswered& answer);
+  void Handle(const Pong& pong);
+  void Handle(const LaneAnswered& answer);
+  void Handle(const PartAnswered& answer);
 
  private:
   void Begin();

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "ipc/sealed_memory.h"
-#include "service/cluster/wishes.h"
+#include "service/cluster/setting_changes.h"
 #include "service/loop/text.h"
 #include "service/rpc/descriptors.h"
 #include "service/rpc/device_claim.h"
@@ -39,7 +39,7 @@ SessionServer::~SessionServer() {
     client_->session = {};
   }
   ports_.leases.Forget(session_);
-  ports_.releases.Release(ledger_.TakeTensors());
+  ports_.releases.Release(memory_.TakeTensors());
 }
 
 Status SessionServer::BeginSlow(const char* call) {
@@ -86,7 +86,7 @@ kj::Promise<Result<SegmentId>> SessionServer::Map(SegmentId id, Order order) {
 }
 
 kj::Promise<Result<SegmentId>> SessionServer::Map(UniqueFd memory, std::uint64_t size) {
-  const Result<SegmentId> id = Reserve(size, size, Ledger::Kind::kHost);
+  const Result<SegmentId> id = Reserve(size, size, MemoryAccounting::Kind::kHost);
   if (!id) return id;
   if (Status status = ipc::VerifySealedMemory(memory.get(), size); !status) {
     Erase(*id);
@@ -145,18 +145,18 @@ kj::Promise<Result<SegmentId>> SessionServer::MapDevice(const DeviceHandle& hand
                                                         std::vector<UniqueFd> fds) {
   // Whole pieces are mapped, and so are held, whatever is meant of them.
   const std::uint64_t bytes = std::max(handle.size, handle.piece_size * fds.size());
-  const Result<SegmentId> id = Reserve(handle.size, bytes, Ledger::Kind::kDevice);
+  const Result<SegmentId> id = Reserve(handle.size, bytes, MemoryAccounting::Kind::kDevice);
   if (!id) return id;
   return Map(*id, MapDeviceSegment{.handle = handle, .fds = std::move(fds)});
 }
 
 Result<SegmentId> SessionServer::Reserve(std::uint64_t size, std::uint64_t bytes,
-                                         Ledger::Kind kind) {
+                                         MemoryAccounting::Kind kind) {
   if (Status status = ports_.leases.Check(session_); !status) return status.error();
-  const Result<SegmentId> id = ledger_.ReserveSegment(size, bytes, kind);
+  const Result<SegmentId> id = memory_.ReserveSegment(size, bytes, kind);
   if (!id) return id;
-  if (Status status = ports_.leases.TakeMemory(session_, bytes); !status) {
-    ledger_.EraseSegment(*id);
+  if (Status status = ports_.leases.ReserveMemory(session_, bytes); !status) {
+    memory_.EraseSegment(*id);
     return status.error();
   }
   return id;
@@ -178,13 +178,13 @@ Result<SegmentId> SessionServer::Add(SegmentId id, Result<SegmentMemory> memory)
     Erase(id);
     return status.error();
   }
-  ledger_.ConfirmSegment(id);
+  memory_.ConfirmSegment(id);
   return id;
 }
 
 void SessionServer::Erase(SegmentId id) {
-  ports_.leases.GiveMemory(session_, ledger_.BytesOf(id));
-  ledger_.EraseSegment(id);
+  ports_.leases.ReleaseMemory(session_, memory_.BytesOf(id));
+  memory_.EraseSegment(id);
 }
 
 kj::Promise<void> SessionServer::releaseSegment(ReleaseSegmentContext context) {
@@ -202,12 +202,12 @@ kj::Promise<void> SessionServer::releaseSegment(ReleaseSegmentContext context) {
 }
 
 kj::Promise<Status> SessionServer::Remove(SegmentId id) {
-  if (Status status = ledger_.BeginRelease(id); !status) return status;
+  if (Status status = memory_.BeginRelease(id); !status) return status;
   return ports_.dispatch.Remove(session_, id).then([this, id](Status status) {
     if (status) {
       Erase(id);
     } else {
-      ledger_.CancelRelease(id);
+      memory_.CancelRelease(id);
     }
     return status;
   });
@@ -236,7 +236,7 @@ kj::Promise<void> SessionServer::registerTensors(RegisterTensorsContext context)
     status = Error(Code::kExhausted,
                    fmt::format("register {} tensors: a session may have {}", count, kTensorsMax));
   }
-  if (status) status = ledger_.CheckCount(count);
+  if (status) status = memory_.CheckCount(count);
   kj::Promise<Result<TensorId>> added =
       status ? CheckAll(kj::heap<Registration>(context)) : Result<TensorId>(status.error());
   return added.then([this, context](Result<TensorId> first) mutable {
@@ -256,7 +256,7 @@ kj::Promise<Result<TensorId>> SessionServer::CheckAll(kj::Own<Registration> regi
   const std::uint32_t end = std::min(registration->specs.size(), begin + kTensorsPerTurn);
   if (begin == 0) tensors.reserve(registration->specs.size());
   for (std::uint32_t i = begin; i < end; ++i) tensors.push_back(ReadTensor(registration->specs[i]));
-  const Status status = ledger_.CheckTensors(std::span(tensors).subspan(begin), begin);
+  const Status status = memory_.CheckTensors(std::span(tensors).subspan(begin), begin);
   if (!status) return Result<TensorId>(status.error());
   if (end == registration->specs.size()) return AddAll(kj::mv(registration));
   return ports_.timer.afterDelay(0 * kj::NANOSECONDS)
@@ -267,13 +267,13 @@ kj::Promise<Result<TensorId>> SessionServer::AddAll(kj::Own<Registration> regist
   Registration& all = *registration;
   Status status = ports_.leases.Check(session_);
   if (status && !all.first) {
-    const Result<TensorId> first = ledger_.NumberTensors(all.tensors.size());
+    const Result<TensorId> first = memory_.NumberTensors(all.tensors.size());
     if (!first) return first;
     all.first = *first;
   }
   if (status) status = AddSlice(all);
   if (!status) {
-    TakeBack(all);
+    RollBack(all);
     return Result<TensorId>(status.error());
   }
   if (all.done == all.tensors.size()) return Result<TensorId>(*all.first);
@@ -286,7 +286,7 @@ Status SessionServer::AddSlice(Registration& registration) {
   const auto end =
       begin + std::min<std::ptrdiff_t>(kTensorsPerTurn, registration.tensors.end() - begin);
   const TensorId first{registration.first->value + registration.done};
-  ledger_.PlaceTensors(first, {begin, end});
+  memory_.PlaceTensors(first, {begin, end});
   if (!ports_.dispatch.SendInOrder(
           AddTensors{.session = session_,
                      .first = first,
@@ -297,13 +297,13 @@ Status SessionServer::AddSlice(Registration& registration) {
   return {};
 }
 
-void SessionServer::TakeBack(const Registration& registration) {
+void SessionServer::RollBack(const Registration& registration) {
   if (!registration.first) return;
   const auto count = static_cast<std::uint32_t>(registration.tensors.size());
-  const Status removed = ledger_.RemoveTensors(*registration.first, count);
+  const Status removed = memory_.RemoveTensors(*registration.first, count);
   HR_CHECK(removed.ok(), registration.first->value, count);
   if (registration.done == 0) return;
-  ports_.dispatch.Tell(
+  ports_.dispatch.SendReliably(
       RemoveTensors{.session = session_, .first = *registration.first, .count = registration.done});
 }
 
@@ -311,10 +311,10 @@ kj::Promise<void> SessionServer::releaseTensors(ReleaseTensorsContext context) {
   const TensorId first{context.getParams().getFirst()};
   const std::uint32_t count = context.getParams().getCount();
   Status status = ports_.leases.Check(session_);
-  if (status) status = ledger_.RemoveTensors(first, count);
+  if (status) status = memory_.RemoveTensors(first, count);
   if (status &&
       !ports_.dispatch.Send(RemoveTensors{.session = session_, .first = first, .count = count})) {
-    ledger_.RestoreTensors(first, count);
+    memory_.RestoreTensors(first, count);
     status = Behind();
   }
   if (!status) Refuse(context.getResults().initRefusal(), status.error().Within("release tensors"));
@@ -340,10 +340,10 @@ kj::Promise<Status> SessionServer::Set(const LayoutWish& wish) {
   HR_CHECK(identity != nullptr, session_.value);
   const Result<std::optional<plan::Policy>> policy = ReadPolicyName(wish.policy);
   if (!policy) return Status(policy.error());
-  Result<Layout> made = ledger_.MakeLayout(wish.first, wish.count, wish.reduction);
+  Result<Layout> made = memory_.MakeLayout(wish.first, wish.count, wish.reduction);
   if (!made) return Status(made.error());
   // From here on none of the tensors may go; a layout that is refused was none.
-  ledger_.KeepLayout(wish.first, wish.count);
+  memory_.KeepLayout(wish.first, wish.count);
   return ports_.peers
       .Ask(HandInLayout{.identity = *identity,
                         .first = wish.first,
@@ -351,7 +351,7 @@ kj::Promise<Status> SessionServer::Set(const LayoutWish& wish) {
                         .policy = *policy})
       .then([this](Status status) {
         // Of an answer that did not come nobody knows what it would have been.
-        if (!status && status.code() != Code::kTimeout) ledger_.DropLayout();
+        if (!status && status.code() != Code::kTimeout) memory_.DropLayout();
         return status;
       });
 }

@@ -10,7 +10,7 @@
 
 #include "ipc/schema/client.capnp.h"
 #include "service/accounts/arrivals.h"
-#include "service/accounts/ledger.h"
+#include "service/accounts/memory_accounting.h"
 #include "service/rpc/client.h"
 #include "service/rpc/dispatch_requests.h"
 #include "service/rpc/mapping_requests.h"
@@ -57,7 +57,7 @@ class SessionServer final : public schema::Session::Server {
   kj::Promise<Result<SegmentId>> Map(UniqueFd memory, std::uint64_t size);
   kj::Promise<Result<SegmentId>> MapDevice(const DeviceHandle& handle, std::vector<UniqueFd> fds);
   // Books a segment that will hold `bytes` of memory, `size` of which are meant.
-  Result<SegmentId> Reserve(std::uint64_t size, std::uint64_t bytes, Ledger::Kind kind);
+  Result<SegmentId> Reserve(std::uint64_t size, std::uint64_t bytes, MemoryAccounting::Kind kind);
   // Has it mapped: the order says how, and gets the rest here.
   template <typename Order>
   kj::Promise<Result<SegmentId>> Map(SegmentId id, Order order);
@@ -68,7 +68,7 @@ class SessionServer final : public schema::Session::Server {
   kj::Promise<Result<TensorId>> CheckAll(kj::Own<Registration> registration);
   kj::Promise<Result<TensorId>> AddAll(kj::Own<Registration> registration);
   Status AddSlice(Registration& registration);
-  void TakeBack(const Registration& registration);
+  void RollBack(const Registration& registration);
   // The segment is gone, or never came to be.
   void Erase(SegmentId id);
   struct LayoutWish {
@@ -82,7 +82,7 @@ class SessionServer final : public schema::Session::Server {
   kj::Own<Client> client_;
   SessionId session_;
   SessionPorts ports_;
-  Ledger ledger_;
+  MemoryAccounting memory_;
   const char* slow_call_ = nullptr;
   bool asked_lateness_ = false;
   bool asked_stopping_ = false;

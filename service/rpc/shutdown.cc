@@ -37,10 +37,10 @@ Result<Shutdown::Moving> Shutdown::MoveJobs(std::uint32_t uid, TimeNs patience_n
   patience_ns_ = patience_ns;
   Begin();
   ports_.log.info("drain asked by uid {}: {} sessions are open", uid, moving.sessions);
-  ports_.peers.Tell(DrainPeers{});
+  ports_.peers.SendReliably(DrainPeers{});
   for (const Leases::OpenJob& job : ports_.leases.OpenJobs()) {
     if (job.can_reconnect) {
-      ports_.peers.Tell(ChangeSetting{
+      ports_.peers.SendReliably(ChangeSetting{
           .job = job.name,
           .uid = ::geteuid(),
           .setting = Steering{
@@ -48,10 +48,11 @@ Result<Shutdown::Moving> Shutdown::MoveJobs(std::uint32_t uid, TimeNs patience_n
       continue;
     }
     moving.waits.push_back(job.name);
-    ports_.leases.Say(Code::kUnavailable, job.job,
-                      fmt::format("job {} cannot reconnect (HEADRACE_RECONNECT): it ends with this "
-                                  "service, in {} s at most",
-                                  job.name, patience_ns / kSecond));
+    ports_.leases.ReportEvent(
+        Code::kUnavailable, job.job,
+        fmt::format("job {} cannot reconnect (HEADRACE_RECONNECT): it ends with this "
+                    "service, in {} s at most",
+                    job.name, patience_ns / kSecond));
   }
   tasks_.add(AwaitEmpty(MonotonicNow() + patience_ns));
   return moving;
@@ -103,7 +104,7 @@ void Shutdown::BeginDrain(const char* asked) {
   Begin();
   ports_.log.info("{}: draining {} sessions within {} ms", asked, ports_.leases.open_count(),
                   drain_timeout_ns_ / kMillisecond);
-  ports_.peers.Tell(DrainPeers{});
+  ports_.peers.SendReliably(DrainPeers{});
   tasks_.add(SendDrain({.deadline_ns = MonotonicNow() + drain_timeout_ns_}));
   const TimeNs bound = drain_timeout_ns_ + kDrainGrace;
   tasks_.add(ports_.timer.afterDelay(bound * kj::NANOSECONDS).then([this, bound] {

@@ -3,11 +3,11 @@
 namespace headrace::service {
 
 kj::Promise<void> Supervision::Feed() {
-  if (!supervisor_.tell || supervisor_.patience_ns <= 0) return kj::READY_NOW;
+  if (!supervisor_.notify || supervisor_.patience_ns <= 0) return kj::READY_NOW;
   return probe_.Ask()
       .then(
           [this](const ProbeAnswer& answer) {
-            if (answer.Complaint().empty()) supervisor_.tell("WATCHDOG=1");
+            if (answer.Complaint().empty()) supervisor_.notify("WATCHDOG=1");
           },
           // Too many ask already: the next time, then.
           [](kj::Exception&& /*overloaded*/) {})
@@ -15,8 +15,8 @@ kj::Promise<void> Supervision::Feed() {
       .then([this] { return Feed(); });
 }
 
-void Supervision::TellStopping() const {
-  if (supervisor_.tell) supervisor_.tell("STOPPING=1");
+void Supervision::NotifyStopping() const {
+  if (supervisor_.notify) supervisor_.notify("STOPPING=1");
 }
 
 }  // namespace headrace::service

@@ -24,7 +24,7 @@ class Supervision {
   // once when nobody waits.
   kj::Promise<void> Feed();
 
-  void TellStopping() const;
+  void NotifyStopping() const;
 
  private:
   Supervisor supervisor_;

@@ -140,7 +140,7 @@ std::optional<Stage> UnifiedQueue::Pick(std::uint8_t lane_index, TimeNs now) {
   lane.in_flight_bytes += stage.bytes;
   ++lane.in_flight_stages;
   entry.passed_over_ns = kNever;
-  entry.limit.Take(stage.wire_bytes, now);
+  entry.limit.Consume(stage.wire_bytes, now);
   Clock& clock = lane.clocks[entry.priority];
   if (!turn.overdue) clock.now = std::max(clock.now, entry.served);
   entry.served += (static_cast<double>(stage.bytes) + kStageCostBytes) / entry.weight;

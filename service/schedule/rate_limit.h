@@ -34,7 +34,7 @@ class RateLimit {
     if (bytes_per_s_ == 0 || saved_ns_ >= 0) return 0;
     return at_ns_ + static_cast<TimeNs>(std::ceil(-saved_ns_));
   }
-  void Take(std::uint64_t bytes, TimeNs now) {
+  void Consume(std::uint64_t bytes, TimeNs now) {
     if (bytes_per_s_ == 0) return;
     Pass(now);
     saved_ns_ -= static_cast<double>(bytes) * kSecond / static_cast<double>(bytes_per_s_);

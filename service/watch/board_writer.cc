@@ -24,7 +24,7 @@ BoardWriter::BoardWriter(ipc::BoardLayout& layout)
       free_plan_blocks_(AllRows(ipc::kPlanBlockRowsMax)),
       free_shares_(AllRows(ipc::kShareRowsMax)) {}
 
-std::uint16_t BoardWriter::Take(std::vector<std::uint16_t>& free) {
+std::uint16_t BoardWriter::ClaimRow(std::vector<std::uint16_t>& free) {
   if (free.empty()) return kNoRow;
   const std::uint16_t row = free.back();
   free.pop_back();
@@ -32,7 +32,7 @@ std::uint16_t BoardWriter::Take(std::vector<std::uint16_t>& free) {
 }
 
 std::uint16_t BoardWriter::TakeQueueRow() {
-  const std::uint16_t row = Take(free_queue_);
+  const std::uint16_t row = ClaimRow(free_queue_);
   if (row == kNoRow) ++counters.queue_rows_left_out;
   return row;
 }

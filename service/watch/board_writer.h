@@ -20,12 +20,12 @@ class BoardWriter {
   explicit BoardWriter(ipc::BoardLayout& layout);
 
   // Row numbers, or kNoRow when the table is full. Writing and freeing kNoRow does nothing.
-  std::uint16_t TakeJobRow() { return Take(free_jobs_); }
-  std::uint16_t TakeRankRow() { return Take(free_ranks_); }
+  std::uint16_t TakeJobRow() { return ClaimRow(free_jobs_); }
+  std::uint16_t TakeRankRow() { return ClaimRow(free_ranks_); }
   std::uint16_t TakeQueueRow();
-  std::uint16_t TakePlanRow() { return Take(free_plans_); }
-  std::uint16_t TakePlanBlockRow() { return Take(free_plan_blocks_); }
-  std::uint16_t TakeShareRow() { return Take(free_shares_); }
+  std::uint16_t TakePlanRow() { return ClaimRow(free_plans_); }
+  std::uint16_t TakePlanBlockRow() { return ClaimRow(free_plan_blocks_); }
+  std::uint16_t TakeShareRow() { return ClaimRow(free_shares_); }
 
   void Write(std::uint16_t row, const ipc::JobRow& job);
   void Write(std::uint16_t row, const ipc::RankRow& rank);
@@ -61,7 +61,7 @@ class BoardWriter {
   void PublishCounters();
 
  private:
-  static std::uint16_t Take(std::vector<std::uint16_t>& free);
+  static std::uint16_t ClaimRow(std::vector<std::uint16_t>& free);
 
   ipc::BoardLayout& layout_;
   ipc::CountersRow published_{};

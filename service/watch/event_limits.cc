@@ -17,7 +17,7 @@ bool EventLimits::Allow(std::uint32_t uid, bool is_failure, TimeNs now) {
   if (windows_.size() >= kEventUidsMax && !windows_.contains(key)) key.first = kOtherUids;
   Window& window = windows_[key];
   if (window.end_ns == 0) window.end_ns = now + kEventsWindow;
-  if (window.allowance.Take(now)) return true;
+  if (window.allowance.TryAcquire(now)) return true;
   ++window.left_out;
   return false;
 }

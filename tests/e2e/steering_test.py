@@ -293,7 +293,7 @@ class OnTwoNodes(SteeringCase):
             rank.call("post", kind="all_reduce", name="w")
         name = self.cluster[1].name
         self.await_event(self.services[1], "job late: rank 2")
-        self.await_event(self.services[0], f"job late: heard from node {name}: rank 2")
+        self.await_event(self.services[0], f"job late: reported by node {name}: rank 2")
 
 
 class Quotas(SteeringCase):

@@ -123,9 +123,9 @@ class FollowerTrial {
       clients_[rank] = &cluster_.node(rank).Attach(kJob, rank);
       support::HandIn(cluster_.node(rank), *clients_[rank], layout_);
     }
-    follower_.RankAttached(identity);
-    follower_.LayoutSet(kJob.id, 0, layout_, {});
-    follower_.LeaderUp(kLeader);
+    follower_.OnRankAttached(identity);
+    follower_.OnLayoutSet(kJob.id, 0, layout_, {});
+    follower_.OnLeaderUp(kLeader);
     Route();
   }
 
@@ -134,29 +134,29 @@ class FollowerTrial {
     const bool spoiled = action >= 0x80;
     switch (action % 12) {
       case 0:
-        Say(Open(script, spoiled));
+        Deliver(Open(script, spoiled));
         break;
       case 1:
-        Say(service::MeasureJob{1});
+        Deliver(service::MeasureJob{1});
         break;
       case 2:
-        Say(Start(script, spoiled));
+        Deliver(Start(script, spoiled));
         break;
       case 3:
-        Say(Piece(script, spoiled));
+        Deliver(Piece(script, spoiled));
         break;
       case 4:
-        Say(service::AnnouncePlanSwitch{
+        Deliver(service::AnnouncePlanSwitch{
             .job = 1,
             .version = spoiled ? script.Take<std::uint32_t>() : 1,
             .from_iteration = spoiled ? script.Take<std::uint64_t>() : 1});
         break;
       case 5:
-        Say(service::AnnounceRankLeft{.job = 1,
-                                      .rank = spoiled ? script.Take<std::uint32_t>() : 1,
-                                      .posted = script.Take<std::uint64_t>(),
-                                      .iterations = script.Take<std::uint64_t>(),
-                                      .cause = "left"});
+        Deliver(service::AnnounceRankLeft{.job = 1,
+                                          .rank = spoiled ? script.Take<std::uint32_t>() : 1,
+                                          .posted = script.Take<std::uint64_t>(),
+                                          .iterations = script.Take<std::uint64_t>(),
+                                          .cause = "left"});
         break;
       case 6:
         Post(script.Take<std::uint8_t>());
@@ -165,10 +165,10 @@ class FollowerTrial {
         cluster_.Advance(script.Take<std::uint8_t>() * kMillisecond);
         break;
       case 8:
-        Say(service::AnnounceJobFailed{.job = 1, .cause = "says so"});
+        Deliver(service::AnnounceJobFailed{.job = 1, .cause = "says so"});
         break;
       case 9:
-        Say(service::CloseJob{1});
+        Deliver(service::CloseJob{1});
         break;
       case 10:
         follower_.Expire(script.Take<std::uint8_t>() * kSecond);
@@ -183,7 +183,7 @@ class FollowerTrial {
     for (std::uint32_t rank = 0; rank < 2; ++rank) {
       cluster_.node(rank).Close(*clients_[rank], false, "was closed by the script");
     }
-    Say(service::AnnounceJobFailed{.job = 1, .cause = "the end"});
+    Deliver(service::AnnounceJobFailed{.job = 1, .cause = "the end"});
     for (int turn = 0; turn < 3; ++turn) {
       Route();
       cluster_.Advance(kSecond);
@@ -238,7 +238,7 @@ class FollowerTrial {
         .node = "b"};
     // The wire lets nothing else through.
     if (service::CheckNodeSteering(static_cast<std::uint8_t>(steering.kind), steering.value)) {
-      Say(service::AnnounceSteering{.job = 1, .steering = steering});
+      Deliver(service::AnnounceSteering{.job = 1, .steering = steering});
     }
   }
   void Post(std::uint8_t choice) {
@@ -249,8 +249,8 @@ class FollowerTrial {
       client.Post(support::OnSegment(Collective::kAllReduce, DType::kFloat32, choice), true);
     }
   }
-  void Say(const service::PeerMessage& message) {
-    follower_.Take(kLeader, message, cluster_.now());
+  void Deliver(const service::PeerMessage& message) {
+    follower_.Handle(kLeader, message, cluster_.now());
   }
 
   void Route() {
@@ -265,7 +265,7 @@ class FollowerTrial {
       for (auto& message : std::exchange(cluster_.node(0).peers().messages, {})) {
         std::visit(
             [this](const auto& each) {
-              if constexpr (requires { follower_.Take(each); }) follower_.Take(each);
+              if constexpr (requires { follower_.Handle(each); }) follower_.Handle(each);
             },
             message);
       }
@@ -302,7 +302,7 @@ class FollowerTrial {
 class LeaderTrial {
  public:
   LeaderTrial() {
-    for (const service::NodeId node : std::initializer_list<service::NodeId>{1, 2}) NodeUp(node);
+    for (const service::NodeId node : std::initializer_list<service::NodeId>{1, 2}) OnNodeUp(node);
   }
 
   void Step(Script& script) {
@@ -310,7 +310,7 @@ class LeaderTrial {
     const service::NodeId node = 1 + action / 64U % 2;
     const std::uint32_t job = action >= 0x80 ? script.Take<std::uint8_t>() % 4U : 1;
     const auto say = [&](const service::PeerMessage& message) {
-      leader_.Take(node, message, ++now_);
+      leader_.Handle(node, message, ++now_);
     };
     switch (action % 16) {
       case 0:
@@ -320,10 +320,11 @@ class LeaderTrial {
                              .uid = 1000});
         break;
       case 1:
-        say(service::SeatRank{.job = job,
-                              .rank = action < 0x80 ? static_cast<std::uint32_t>(node - 1)
-                                                    : script.Take<std::uint8_t>() % 4U,
-                              .after_epoch = action < 0x80 ? 0 : script.Take<std::uint8_t>() % 3U});
+        say(service::ReportRankAttached{
+            .job = job,
+            .rank = action < 0x80 ? static_cast<std::uint32_t>(node - 1)
+                                  : script.Take<std::uint8_t>() % 4U,
+            .after_epoch = action < 0x80 ? 0 : script.Take<std::uint8_t>() % 3U});
         break;
       case 2:
         say(service::JobOpened{.job = job});
@@ -366,25 +367,25 @@ class LeaderTrial {
         say(service::RequestSteering{.job = job, .steering = {.kind = SteeringKind::kDrain}});
         break;
       case 14:
-        leader_.NodeDown(node, Code::kPeerLost, "gone");
+        leader_.OnNodeDown(node, Code::kPeerLost, "gone");
         break;
       default:
-        NodeUp(node);
+        OnNodeUp(node);
     }
     Route();
   }
   void Finish() {
     for (const service::NodeId node : std::initializer_list<service::NodeId>{1, 2})
-      leader_.NodeDown(node, Code::kPeerLost, "gone");
+      leader_.OnNodeDown(node, Code::kPeerLost, "gone");
     HR_CHECK(leader_.jobs_count() == 0, leader_.jobs_count());
     HR_CHECK(leader_.nodes_count() == 0, leader_.nodes_count());
   }
 
  private:
-  void NodeUp(service::NodeId node) {
-    leader_.NodeDown(node, Code::kPeerLost, "came again");
-    leader_.NodeUp(node, {.name = node == 1 ? "a" : "b", .addresses = {node == 1 ? "A0" : "B0"}},
-                   "10.0.0.1:1");
+  void OnNodeUp(service::NodeId node) {
+    leader_.OnNodeDown(node, Code::kPeerLost, "came again");
+    leader_.OnNodeUp(node, {.name = node == 1 ? "a" : "b", .addresses = {node == 1 ? "A0" : "B0"}},
+                     "10.0.0.1:1");
   }
   void Route() {
     for (const service::ToNode& sent : leader_.TakeMessages()) {
@@ -400,10 +401,10 @@ class LeaderTrial {
         plan_hash_ = plan::HashOf(*piece->text);
       }
     }
-    for (const service::ToWatch& errand : leader_.TakeErrands()) {
+    for (const service::ToWatch& errand : leader_.DrainOutgoing()) {
       const auto* wish = std::get_if<service::MakePlan>(&errand.message);
       if (wish != nullptr) {
-        leader_.Take(service::PlanMade{.token = wish->token, .plan = support::Made(*wish)});
+        leader_.Handle(service::PlanMade{.token = wish->token, .plan = support::Made(*wish)});
       }
     }
   }

@@ -16,7 +16,7 @@
 #include "ipc/schema/peer.capnp.h"
 #include "service/cluster/follower.h"
 #include "service/cluster/leader.h"
-#include "service/cluster/wishes.h"
+#include "service/cluster/setting_changes.h"
 #include "service/peers/peer_wire.h"
 
 namespace {
@@ -82,10 +82,10 @@ void Hear(const service::PeerMessage& message) {
                           .lanes_count = 1,
                           .block_bytes = 4096,
                           .random_key = [] { return std::uint64_t{1}; }});
-  leader.NodeUp(1, {.name = "b", .addresses = {"B0"}}, "10.0.0.2:1");
-  leader.Take(1, service::JoinJob{.job = 1, .name = "train", .world_size = 2, .uid = 1000}, 0);
-  leader.Take(1, message, 1);
-  leader.Take(1, message, 2);
+  leader.OnNodeUp(1, {.name = "b", .addresses = {"B0"}}, "10.0.0.2:1");
+  leader.Handle(1, service::JoinJob{.job = 1, .name = "train", .world_size = 2, .uid = 1000}, 0);
+  leader.Handle(1, message, 1);
+  leader.Handle(1, message, 2);
   HR_CHECK(leader.jobs_count() <= 2, leader.jobs_count());
   service::SessionIdentity rank;
   rank.job = JobId{1};
@@ -93,10 +93,10 @@ void Hear(const service::PeerMessage& message) {
   rank.world_size = 2;
   rank.rendezvous = kLeader;
   service::Follower follower({.node_name = "b", .lanes = {1}});
-  follower.RankAttached(rank);
-  follower.LeaderUp(kLeader);
-  follower.Take(kLeader, message, 1);
-  follower.Take(kLeader, message, 2);
+  follower.OnRankAttached(rank);
+  follower.OnLeaderUp(kLeader);
+  follower.Handle(kLeader, message, 1);
+  follower.Handle(kLeader, message, 2);
   HR_CHECK(follower.jobs_count() <= 1, follower.jobs_count());
 }
 

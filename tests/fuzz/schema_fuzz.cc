@@ -13,8 +13,8 @@
 
 #include "ipc/base/check.h"
 #include "ipc/schema/client.capnp.h"
-#include "service/accounts/ledger.h"
-#include "service/accounts/roster.h"
+#include "service/accounts/memory_accounting.h"
+#include "service/accounts/rank_table.h"
 #include "service/rpc/bootstrap.h"
 
 namespace {
@@ -28,21 +28,21 @@ constexpr std::uint64_t kTraversalWords = 1U << 14U;
 std::string TextOf(capnp::Text::Reader text) { return {text.begin(), text.size()}; }
 
 void Join(schema::AttachRequest::Reader request) {
-  service::Roster roster;
-  const Result<service::Seat> seat = roster.Join({.job = TextOf(request.getJob()),
-                                                  .rank = request.getRank(),
-                                                  .world_size = request.getWorldSize(),
-                                                  .session = SessionId{1}});
-  if (!seat) return;
+  service::RankTable table;
+  const Result<service::RankSlot> slot = table.Join({.job = TextOf(request.getJob()),
+                                                     .rank = request.getRank(),
+                                                     .world_size = request.getWorldSize(),
+                                                     .session = SessionId{1}});
+  if (!slot) return;
   HR_CHECK(request.getRank() < request.getWorldSize(), request.getRank());
   HR_CHECK(service::CheckJobName(TextOf(request.getJob())).ok());
-  roster.Depart(SessionId{1}, false, "fuzzed");
-  HR_CHECK(roster.jobs_count() == 0 && roster.ranks_count() == 0);
+  table.Depart(SessionId{1}, false, "fuzzed");
+  HR_CHECK(table.jobs_count() == 0 && table.ranks_count() == 0);
 }
 
 void Register(capnp::List<schema::TensorSpec>::Reader specs) {
-  service::Ledger ledger;
-  ledger.ConfirmSegment(ledger.ReserveSegment(kSegmentSize).value());
+  service::MemoryAccounting memory;
+  memory.ConfirmSegment(memory.ReserveSegment(kSegmentSize).value());
   std::vector<service::Tensor> tensors;
   for (const schema::TensorSpec::Reader spec : specs) {
     tensors.push_back({.name = TextOf(spec.getName()),
@@ -52,7 +52,7 @@ void Register(capnp::List<schema::TensorSpec>::Reader specs) {
                        .dtype = static_cast<DType>(spec.getDtype()),
                        .order = spec.getOrder()});
   }
-  if (!ledger.AddTensors(tensors)) return;
+  if (!memory.AddTensors(tensors)) return;
   for (const service::Tensor& tensor : tensors) {
     HR_CHECK(tensor.offset <= kSegmentSize, tensor.offset);
     HR_CHECK(tensor.count > 0 && tensor.count <= kSegmentSize, tensor.count);

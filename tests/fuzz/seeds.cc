@@ -234,7 +234,7 @@ void WritePeerMessages() {
   Write("peer/join",
         BytesOf(
             JoinJob{.job = 1, .name = "train", .world_size = 2, .uid = 1000, .architecture = ""}));
-  Write("peer/seat", BytesOf(SeatRank{.job = 1, .rank = 1, .pid = 77}));
+  Write("peer/seat", BytesOf(ReportRankAttached{.job = 1, .rank = 1, .pid = 77}));
   Write("peer/lose", BytesOf(ReportRankLost{.job = 1, .rank = 1, .cause = "exited or was killed"}));
   Write("peer/break",
         BytesOf(ReportJobFailed{.job = 1, .code = Code::kMismatch, .cause = "differ"}));

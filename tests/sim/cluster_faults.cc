@@ -12,7 +12,7 @@ void ClusterSimulation::CloseRank(Seat& seat, bool orderly) {
   Rank& rank = *seat.rank;
   Trace(fmt::format("{} {}", rank.Name(), cause));
   cluster_.node(seat.node).Close(rank.client(), orderly, cause);
-  services_[seat.node]->RankEnded(seat.identity, orderly, cause);
+  services_[seat.node]->OnRankEnded(seat.identity, orderly, cause);
   rank.closed = true;
   rank.orderly = orderly;
 }

@@ -240,7 +240,7 @@ std::optional<std::string> ClusterSimulation::AttachRank(Job& job, std::uint32_t
                    .rendezvous = spec.rendezvous,
                    .architecture = std::string(job.served ? service::kServersName : ""),
                    .attached_ns = cluster_.now()};
-  service.RankAttached(seat.identity);
+  service.OnRankAttached(seat.identity);
   Trace(fmt::format("{} attaches on node {}", seat.rank->Name(), NameOf(seat.node)));
   if (!job.model) return std::nullopt;
   seat.training = std::make_unique<Training>(node, ledger_, *seat.rank, dice_.Chance(10));

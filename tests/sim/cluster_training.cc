@@ -38,7 +38,7 @@ std::optional<std::string> ClusterSimulation::HandIn(Job& job, Seat& seat) {
     return std::nullopt;
   }
   seat.training->HandIn(model);
-  service.LayoutSet(seat.identity, model.layout, model.policy);
+  service.OnLayoutSet(seat.identity, model.layout, model.policy);
   return std::nullopt;
 }
 
@@ -77,7 +77,7 @@ void ClusterSimulation::RequestPolicy() {
   const Seat& seat = job.seats[dice_.Below(job.seats.size())];
   if (!seat.IsLive()) return;
   const plan::Policy policy = plan::kPolicies[dice_.Below(std::size(plan::kPolicies))];
-  if (Runs(seat.node) && services_[seat.node]->Want(job.name, policy)) {
+  if (Runs(seat.node) && services_[seat.node]->SetPolicy(job.name, policy)) {
     Trace(fmt::format("somebody on node {} wants {} for {}", NameOf(seat.node), plan::Name(policy),
                       job.name));
   }

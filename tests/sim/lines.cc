@@ -158,9 +158,9 @@ void Lines::Tell(LineId id, Side from, service::PeerMessage message) {
   Carry(id, Other(from), [this, id, from, message = std::move(message)](Line& line) {
     SimulatedService* const hearer = Find(line.at(Other(from)).instance);
     if (from == Side::kDialer) {
-      hearer->NodeTold(id, message);
+      hearer->OnNodeMessage(id, message);
     } else {
-      hearer->LeaderTold(std::string(line.leader), id, message);
+      hearer->OnLeaderMessage(std::string(line.leader), id, message);
     }
   });
 }
@@ -183,7 +183,7 @@ void Lines::EndAt(LineId id, Side side, const Error& error) {
   if (side == Side::kDialer) {
     service->LeaderGone(line.leader, id, error);
   } else {
-    service->NodeGone(id, error);
+    service->OnNodeLost(id, error);
   }
 }
 

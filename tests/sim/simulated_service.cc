@@ -73,24 +73,24 @@ void SimulatedService::After(TimeNs delay_ns, What what) {
 }
 
 void SimulatedService::Start() {
-  if (!options_.serves.empty()) Do(service::ReachLeader{options_.serves});
+  if (!options_.serves.empty()) Execute(service::ReachLeader{options_.serves});
 }
 
 Status SimulatedService::CheckAttach(const support::JobSpec& job, std::uint32_t rank) const {
   return follower_.CheckAttach(job.name, rank);
 }
 
-void SimulatedService::RankAttached(const service::SessionIdentity& identity) {
-  follower_.RankAttached(identity);
+void SimulatedService::OnRankAttached(const service::SessionIdentity& identity) {
+  follower_.OnRankAttached(identity);
   Act();
 }
 
-void SimulatedService::RankEnded(const service::SessionIdentity& identity, bool orderly,
-                                 const std::string& cause) {
+void SimulatedService::OnRankEnded(const service::SessionIdentity& identity, bool orderly,
+                                   const std::string& cause) {
   if (identity.rendezvous.empty()) {
-    follower_.RankEnded(identity.job, identity.rank);
+    follower_.OnRankEnded(identity.job, identity.rank);
   } else if (!orderly) {
-    follower_.RankLost(identity.job, identity.rank, cause);
+    follower_.OnRankLost(identity.job, identity.rank, cause);
   }
   Act();
 }
@@ -101,16 +101,16 @@ Status SimulatedService::CheckLayout(const service::SessionIdentity& identity,
   return follower_.CheckLayout(identity.job, identity.rank, layout, policy);
 }
 
-void SimulatedService::LayoutSet(const service::SessionIdentity& identity,
-                                 std::shared_ptr<const service::Layout> layout,
-                                 std::optional<plan::Policy> policy) {
-  follower_.LayoutSet(identity.job, identity.rank, std::move(layout), policy);
+void SimulatedService::OnLayoutSet(const service::SessionIdentity& identity,
+                                   std::shared_ptr<const service::Layout> layout,
+                                   std::optional<plan::Policy> policy) {
+  follower_.OnLayoutSet(identity.job, identity.rank, std::move(layout), policy);
   Act();
 }
 
-bool SimulatedService::Want(const std::string& job, plan::Policy policy) {
+bool SimulatedService::SetPolicy(const std::string& job, plan::Policy policy) {
   const std::optional<service::KnownJob> found = follower_.FindJob(job);
-  if (found) follower_.Want(found->id, policy);
+  if (found) follower_.SetPolicy(found->id, policy);
   Act();
   return found.has_value();
 }
@@ -124,18 +124,18 @@ bool SimulatedService::Steer(const std::string& job, const service::Steering& st
 
 Status SimulatedService::Greet(LineId line, const service::NodeFacts& facts) {
   if (Status status = leader_.CheckNode(facts, facts.name + ":4711"); !status) return status;
-  leader_.NodeUp(line, facts, facts.name + ":4711");
+  leader_.OnNodeUp(line, facts, facts.name + ":4711");
   Act();
   return {};
 }
 
-void SimulatedService::NodeTold(LineId line, const service::PeerMessage& message) {
-  leader_.Take(line, message, world_.timeline.now());
+void SimulatedService::OnNodeMessage(LineId line, const service::PeerMessage& message) {
+  leader_.Handle(line, message, world_.timeline.now());
   Act();
 }
 
-void SimulatedService::NodeGone(LineId line, const Error& error) {
-  leader_.NodeDown(line, error.code(), error.text());
+void SimulatedService::OnNodeLost(LineId line, const Error& error) {
+  leader_.OnNodeDown(line, error.code(), error.text());
   Act();
 }
 
@@ -143,7 +143,7 @@ void SimulatedService::Connected(const std::string& leader, std::uint64_t attemp
   Dialer* const dialer = FindAttempt(leader, attempt);
   if (dialer == nullptr) return world_.lines.Close(line, Side::kDialer);
   *dialer = {.needed = dialer->needed, .line = line, .delay_ns = kDelayMin};
-  follower_.LeaderUp(leader);
+  follower_.OnLeaderUp(leader);
   Act();
 }
 
@@ -161,8 +161,9 @@ bool SimulatedService::IsDialing(const std::string& leader, std::uint64_t attemp
 void SimulatedService::Silent(const std::string& leader, std::uint64_t attempt,
                               const std::string& why) {
   if (FindAttempt(leader, attempt) == nullptr) return;
-  follower_.LeaderSilent(leader, fmt::format("the service at {} does not answer: {}", leader, why),
-                         world_.timeline.now());
+  follower_.OnLeaderUnreachable(leader,
+                                fmt::format("the service at {} does not answer: {}", leader, why),
+                                world_.timeline.now());
   TryAgainLater(leader);
   Act();
 }
@@ -180,19 +181,19 @@ void SimulatedService::Refused(const std::string& leader, std::uint64_t attempt,
     passes = now - dialer->name_taken_since_ns < 2 * world_.lines.detection_ns();
   }
   if (passes) {
-    follower_.LeaderSilent(leader, text, now);
+    follower_.OnLeaderUnreachable(leader, text, now);
   } else {
-    follower_.LeaderRefused(leader, Error(error.code(), text));
+    follower_.OnLeaderRefused(leader, Error(error.code(), text));
   }
   TryAgainLater(leader);
   Act();
 }
 
-void SimulatedService::LeaderTold(const std::string& leader, LineId line,
-                                  const service::PeerMessage& message) {
+void SimulatedService::OnLeaderMessage(const std::string& leader, LineId line,
+                                       const service::PeerMessage& message) {
   const auto found = dialers_.find(leader);
   if (found == dialers_.end() || found->second.line != line) return;
-  follower_.Take(leader, message, world_.timeline.now());
+  follower_.Handle(leader, message, world_.timeline.now());
   Act();
 }
 
@@ -200,7 +201,7 @@ void SimulatedService::LeaderGone(const std::string& leader, LineId line, const 
   const auto found = dialers_.find(leader);
   if (found == dialers_.end() || found->second.line != line) return;
   found->second.line = 0;
-  follower_.LeaderDown(leader, error);
+  follower_.OnLeaderDown(leader, error);
   TryAgainLater(leader);
   Act();
 }
@@ -228,8 +229,8 @@ void SimulatedService::ReadMessages() {
         node_.peers().messages[read_]);
     std::visit(
         [this](const auto& each) {
-          if constexpr (requires { leader_.Take(each); }) leader_.Take(each);
-          if constexpr (requires { follower_.Take(each); }) follower_.Take(each);
+          if constexpr (requires { leader_.Handle(each); }) leader_.Handle(each);
+          if constexpr (requires { follower_.Handle(each); }) follower_.Handle(each);
         },
         message);
     Act();
@@ -240,13 +241,13 @@ void SimulatedService::Act() {
   for (service::ToNode& each : leader_.TakeMessages()) {
     world_.lines.Tell(each.node, Side::kListener, std::move(each.message));
   }
-  for (const service::ToWatch& errand : leader_.TakeErrands()) Do(errand);
+  for (const service::ToWatch& errand : leader_.DrainOutgoing()) Execute(errand);
   for (const service::FollowerAction& action : follower_.TakeActions()) {
-    std::visit([this](const auto& each) { Do(each); }, action);
+    std::visit([this](const auto& each) { Execute(each); }, action);
   }
 }
 
-void SimulatedService::Do(const service::ToLeader& action) {
+void SimulatedService::Execute(const service::ToLeader& action) {
   const auto* started = std::get_if<service::JobStarted>(&action.message);
   // A server's number for a job is not the number of its group.
   if (started != nullptr && options_.serves.empty()) {
@@ -260,7 +261,7 @@ void SimulatedService::Do(const service::ToLeader& action) {
   world_.lines.Tell(found->second.line, Side::kDialer, action.message);
 }
 
-void SimulatedService::Do(const service::ToDispatch& action) {
+void SimulatedService::Execute(const service::ToDispatch& action) {
   if (const auto* failed = std::get_if<service::JobFailed>(&action.message)) {
     failed_.insert(failed->job);
   }
@@ -277,7 +278,7 @@ void SimulatedService::Do(const service::ToDispatch& action) {
   std::visit([this](const auto& each) { node_.Send(each); }, action.message);
 }
 
-void SimulatedService::Do(const service::ToLane& action) {
+void SimulatedService::Execute(const service::ToLane& action) {
   if (const auto* open = std::get_if<service::OpenGroup>(&action.message)) {
     links_[open->options.group] = open->options;
   }
@@ -290,7 +291,7 @@ void SimulatedService::Do(const service::ToLane& action) {
   node_.SendToNetworkLane(action.lane, action.message);
 }
 
-void SimulatedService::Do(const service::ToWatch& action) {
+void SimulatedService::Execute(const service::ToWatch& action) {
   // The watch has other things to do, and plans take their time.
   const auto* make = std::get_if<service::MakePlan>(&action.message);
   const TimeNs delay_ns =
@@ -305,10 +306,10 @@ void SimulatedService::Do(const service::ToWatch& action) {
 }
 
 // For people only.
-void SimulatedService::Do(const service::NoteRefusal& /*action*/) {}
+void SimulatedService::Execute(const service::NoteRefusal& /*action*/) {}
 
 // No rank here asks what its job waits for.
-void SimulatedService::Do(const service::Answered& /*action*/) {}
+void SimulatedService::Execute(const service::Answered& /*action*/) {}
 
 void SimulatedService::MakeUpCost(std::size_t rail, std::uint32_t group) {
   const transport::CostLine cost{static_cast<double>(world_.dice.Between(1, 100)) * 1e-6,
@@ -316,12 +317,12 @@ void SimulatedService::MakeUpCost(std::size_t rail, std::uint32_t group) {
   const auto lane = static_cast<std::uint8_t>(kFirstRail + rail);
   const auto delay_ns = static_cast<TimeNs>(world_.dice.Below(1'000'000));
   After(delay_ns, [lane, group, cost](SimulatedService& self) {
-    self.follower_.Take(service::GroupMeasured{lane, group, cost});
+    self.follower_.Handle(service::GroupMeasured{lane, group, cost});
     self.Act();
   });
 }
 
-void SimulatedService::Do(const service::ReachLeader& action) {
+void SimulatedService::Execute(const service::ReachLeader& action) {
   const auto [found, is_new] = dialers_.try_emplace(action.leader);
   found->second.needed = true;
   if (!is_new) return;
@@ -330,7 +331,7 @@ void SimulatedService::Do(const service::ReachLeader& action) {
 }
 
 // Not at once: the dialer may be the one who is speaking.
-void SimulatedService::Do(const service::LeaveLeader& action) {
+void SimulatedService::Execute(const service::LeaveLeader& action) {
   const auto found = dialers_.find(action.leader);
   if (found == dialers_.end()) return;
   found->second.needed = false;
@@ -347,7 +348,7 @@ void SimulatedService::SweepDialers() {
       world_.lines.Close(line, Side::kDialer);
     }
     dialers_.erase(leader);
-    follower_.LeaderDown(leader, Error(Code::kUnavailable, "left"));
+    follower_.OnLeaderDown(leader, Error(Code::kUnavailable, "left"));
   }
   Act();
 }

@@ -50,29 +50,31 @@ class SimulatedService {
 
   // ---- from the leases ----
   Status CheckAttach(const support::JobSpec& job, std::uint32_t rank) const;
-  void RankAttached(const service::SessionIdentity& identity);
-  void RankEnded(const service::SessionIdentity& identity, bool orderly, const std::string& cause);
+  void OnRankAttached(const service::SessionIdentity& identity);
+  void OnRankEnded(const service::SessionIdentity& identity, bool orderly,
+                   const std::string& cause);
   // A new job of ranks on this node.
   JobId NextJob() { return JobId{++jobs_opened_}; }
 
   // ---- from sessions and people ----
   Status CheckLayout(const service::SessionIdentity& identity, const service::Layout& layout,
                      std::optional<plan::Policy> policy) const;
-  void LayoutSet(const service::SessionIdentity& identity,
-                 std::shared_ptr<const service::Layout> layout, std::optional<plan::Policy> policy);
+  void OnLayoutSet(const service::SessionIdentity& identity,
+                   std::shared_ptr<const service::Layout> layout,
+                   std::optional<plan::Policy> policy);
   // Whether there is such a job here.
-  bool Want(const std::string& job, plan::Policy policy);
+  bool SetPolicy(const std::string& job, plan::Policy policy);
   bool Steer(const std::string& job, const service::Steering& steering);
 
   // ---- from the lines ----
   Status Greet(LineId line, const service::NodeFacts& facts);
-  void NodeTold(LineId line, const service::PeerMessage& message);
-  void NodeGone(LineId line, const Error& error);
+  void OnNodeMessage(LineId line, const service::PeerMessage& message);
+  void OnNodeLost(LineId line, const Error& error);
   void Connected(const std::string& leader, std::uint64_t attempt, LineId line);
   bool IsDialing(const std::string& leader, std::uint64_t attempt) const;
   void Silent(const std::string& leader, std::uint64_t attempt, const std::string& why);
   void Refused(const std::string& leader, std::uint64_t attempt, const Error& error);
-  void LeaderTold(const std::string& leader, LineId line, const service::PeerMessage& message);
+  void OnLeaderMessage(const std::string& leader, LineId line, const service::PeerMessage& message);
   void LeaderGone(const std::string& leader, LineId line, const Error& error);
 
   // ---- from the node ----
@@ -96,14 +98,14 @@ class SimulatedService {
 
   void ReadMessages();
   void Act();
-  void Do(const service::ToLeader& action);
-  void Do(const service::ToDispatch& action);
-  void Do(const service::ToLane& action);
-  void Do(const service::ToWatch& action);
-  void Do(const service::ReachLeader& action);
-  void Do(const service::LeaveLeader& action);
-  void Do(const service::NoteRefusal& action);
-  void Do(const service::Answered& action);
+  void Execute(const service::ToLeader& action);
+  void Execute(const service::ToDispatch& action);
+  void Execute(const service::ToLane& action);
+  void Execute(const service::ToWatch& action);
+  void Execute(const service::ReachLeader& action);
+  void Execute(const service::LeaveLeader& action);
+  void Execute(const service::NoteRefusal& action);
+  void Execute(const service::Answered& action);
   void SweepDialers();
   void Try(const std::string& leader);
   void TryAgainLater(const std::string& leader);

@@ -61,7 +61,7 @@ TEST_F(LeasesTest, LeavesNothingWhenDispatchHasNoRoomForASession) {
 
 TEST_F(LeasesTest, KeepsARankUntilDispatchKnowsThatItIsGone) {
   int notices = 0;
-  leases_.OnUntold([&notices] { ++notices; });
+  leases_.OnUnsent([&notices] { ++notices; });
   const SessionId id = Open(0)->id;
   dispatch_.full = true;
   leases_.End(id, true, Code::kUnavailable, "left the job");

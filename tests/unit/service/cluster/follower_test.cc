@@ -55,22 +55,24 @@ service::Agreement AgreementOfOne() {
 class FollowerTest : public testing::Test {
  protected:
   void Join() {
-    follower_.RankAttached(Meeting::Rank(7, 0, 1));
-    follower_.LeaderUp(kMeetingPlace);
+    follower_.OnRankAttached(Meeting::Rank(7, 0, 1));
+    follower_.OnLeaderUp(kMeetingPlace);
     follower_.TakeActions();
   }
-  void Take(const service::PeerMessage& message) { follower_.Take(kMeetingPlace, message, now_); }
+  void Handle(const service::PeerMessage& message) {
+    follower_.Handle(kMeetingPlace, message, now_);
+  }
   void Form() {
     Join();
     service::Agreement agreement = AgreementOfOne();
-    Take(service::OpenJob{.job = 7, .self = 0, .agreement = agreement});
-    follower_.Take(service::GroupOpened{.lane = 1, .group = 7});
-    Take(service::MeasureJob{7});
-    follower_.Take(
+    Handle(service::OpenJob{.job = 7, .self = 0, .agreement = agreement});
+    follower_.Handle(service::GroupOpened{.lane = 1, .group = 7});
+    Handle(service::MeasureJob{7});
+    follower_.Handle(
         service::GroupMeasured{.lane = 1, .group = 7, .cost = transport::CostLine{1, 2}});
     agreement.costs = {{1, 2}};
     follower_.TakeActions();
-    Take(service::StartJob{.job = 7, .costs = agreement.costs, .hash = HashOf(agreement)});
+    Handle(service::StartJob{.job = 7, .costs = agreement.costs, .hash = HashOf(agreement)});
   }
   // The code with which the node answered the last step.
   Code Answered() {
@@ -99,11 +101,11 @@ class FollowerTest : public testing::Test {
 };
 
 TEST_F(FollowerTest, ReachesTheLeaderOnceForAllRanksOfAJob) {
-  follower_.RankAttached(Meeting::Rank(7, 0, 2));
+  follower_.OnRankAttached(Meeting::Rank(7, 0, 2));
   EXPECT_EQ(Kinds(follower_.TakeActions()), (std::vector<std::string>{"reach", "forming"}));
-  follower_.RankAttached(Meeting::Rank(7, 1, 2));
+  follower_.OnRankAttached(Meeting::Rank(7, 1, 2));
   EXPECT_TRUE(follower_.TakeActions().empty());
-  follower_.LeaderUp(kMeetingPlace);
+  follower_.OnLeaderUp(kMeetingPlace);
   EXPECT_EQ(follower_.TakeActions().size(), 3U) << "join and two seats";
 }
 
@@ -116,33 +118,33 @@ TEST_F(FollowerTest, SetsTheCostBeforeDispatchIsTold) {
 TEST_F(FollowerTest, TellsDispatchOfTheFailureBeforeItClosesTheLinks) {
   Form();
   follower_.TakeActions();
-  Take(service::AnnounceJobFailed{.job = 7, .code = Code::kPeerLost, .cause = "rank 3"});
+  Handle(service::AnnounceJobFailed{.job = 7, .code = Code::kPeerLost, .cause = "rank 3"});
   EXPECT_EQ(Kinds(follower_.TakeActions()), (std::vector<std::string>{"failed", "close", "leave"}));
-  Take(service::AnnounceJobFailed{.job = 7, .code = Code::kPeerLost, .cause = "again"});
+  Handle(service::AnnounceJobFailed{.job = 7, .code = Code::kPeerLost, .cause = "again"});
   EXPECT_TRUE(follower_.TakeActions().empty()) << "a job fails once";
-  follower_.Take(service::JobEnded{JobId{7}});
+  follower_.Handle(service::JobEnded{JobId{7}});
   EXPECT_EQ(follower_.jobs_count(), 0U);
 }
 
 TEST_F(FollowerTest, SaysEveryChangeOfWhatItWaitsForOnce) {
   Join();
-  Take(service::AnnounceJobForming{.job = 7, .text = "rank 1 is missing"});
-  Take(service::AnnounceJobForming{.job = 7, .text = "rank 1 is missing"});
+  Handle(service::AnnounceJobForming{.job = 7, .text = "rank 1 is missing"});
+  Handle(service::AnnounceJobForming{.job = 7, .text = "rank 1 is missing"});
   EXPECT_EQ(Kinds(follower_.TakeActions()), (std::vector<std::string>{"forming"}));
 }
 
 TEST_F(FollowerTest, WaitsForTheLeaderAsLongAsTheRanksAllow) {
   auto rank = Meeting::Rank(7, 0, 2);
   rank.timeout_ms = 5000;
-  follower_.RankAttached(rank);
+  follower_.OnRankAttached(rank);
   rank.rank = 1;
   rank.attached_ns = 2 * kSecond;
-  follower_.RankAttached(rank);
+  follower_.OnRankAttached(rank);
   follower_.TakeActions();
   const std::string cause = "the service at 10.0.0.1:7733 does not answer: Connection refused";
-  follower_.LeaderSilent(kMeetingPlace, cause, 6 * kSecond);
+  follower_.OnLeaderUnreachable(kMeetingPlace, cause, 6 * kSecond);
   EXPECT_EQ(Kinds(follower_.TakeActions()), (std::vector<std::string>{"forming"}));
-  follower_.LeaderSilent(kMeetingPlace, cause, 7 * kSecond);
+  follower_.OnLeaderUnreachable(kMeetingPlace, cause, 7 * kSecond);
   const auto actions = follower_.TakeActions();
   EXPECT_EQ(Kinds(actions), (std::vector<std::string>{"failed", "leave"}));
   const auto failed = std::get<JobFailed>(std::get<service::ToDispatch>(actions[0]).message);
@@ -152,30 +154,30 @@ TEST_F(FollowerTest, WaitsForTheLeaderAsLongAsTheRanksAllow) {
 
 TEST_F(FollowerTest, JoinsAgainWhenTheLeaderIsLostBeforeAnythingWasAgreed) {
   Join();
-  follower_.LeaderDown(kMeetingPlace, Error(Code::kPeerLost, "the connection broke"));
+  follower_.OnLeaderDown(kMeetingPlace, Error(Code::kPeerLost, "the connection broke"));
   EXPECT_EQ(Kinds(follower_.TakeActions()), (std::vector<std::string>{"forming"}));
-  follower_.LeaderUp(kMeetingPlace);
+  follower_.OnLeaderUp(kMeetingPlace);
   EXPECT_EQ(follower_.TakeActions().size(), 2U) << "join and seat";
 }
 
 TEST_F(FollowerTest, FailsWhenTheLeaderIsLostAfterTheLinksWereOpened) {
   Form();
   follower_.TakeActions();
-  follower_.LeaderDown(kMeetingPlace, Error(Code::kPeerLost, "node a does not answer for 3.0 s"));
+  follower_.OnLeaderDown(kMeetingPlace, Error(Code::kPeerLost, "node a does not answer for 3.0 s"));
   EXPECT_EQ(Kinds(follower_.TakeActions()), (std::vector<std::string>{"failed", "close", "leave"}));
 }
 
 TEST_F(FollowerTest, FailsAtOnceWhenTheLeaderRefuses) {
-  follower_.RankAttached(Meeting::Rank(7, 0, 1));
+  follower_.OnRankAttached(Meeting::Rank(7, 0, 1));
   follower_.TakeActions();
-  follower_.LeaderRefused(kMeetingPlace, Error(Code::kVersionMismatch, "other release"));
+  follower_.OnLeaderRefused(kMeetingPlace, Error(Code::kVersionMismatch, "other release"));
   EXPECT_EQ(Kinds(follower_.TakeActions()), (std::vector<std::string>{"failed", "leave"}));
 }
 
 TEST_F(FollowerTest, ARankThatIsLostBeforeTheLeaderWasReachedEndsTheJobHere) {
-  follower_.RankAttached(Meeting::Rank(7, 0, 2));
+  follower_.OnRankAttached(Meeting::Rank(7, 0, 2));
   follower_.TakeActions();
-  follower_.RankLost(JobId{7}, 0, "exited or was killed");
+  follower_.OnRankLost(JobId{7}, 0, "exited or was killed");
   EXPECT_EQ(Kinds(follower_.TakeActions()), (std::vector<std::string>{"failed", "leave"}));
 }
 
@@ -188,7 +190,7 @@ service::OpenJob OpenOfTwo() {
   return open;
 }
 
-TEST_F(FollowerTest, RefusesARosterThatMakesNoSense) {
+TEST_F(FollowerTest, RefusesAnAgreementThatMakesNoSense) {
   using service::OpenJob;
   struct Case {
     const char* what;
@@ -256,17 +258,17 @@ TEST_F(FollowerTest, RefusesARosterThatMakesNoSense) {
   rank.after_epoch = 3;
   for (const Case& each : cases) {
     follower_ = Follower({.node_name = "b", .lanes = {1}});
-    follower_.RankAttached(Meeting::Rank(8, 0, 1, "beside"));
-    follower_.RankAttached(rank);
-    follower_.LeaderUp(kMeetingPlace);
+    follower_.OnRankAttached(Meeting::Rank(8, 0, 1, "beside"));
+    follower_.OnRankAttached(rank);
+    follower_.OnLeaderUp(kMeetingPlace);
     service::OpenJob beside{.job = 8, .self = 0, .agreement = AgreementOfOne()};
     beside.agreement.job = "beside";
     beside.agreement.key = 77;
-    Take(beside);
+    Handle(beside);
     EXPECT_EQ(Kinds(follower_.TakeActions()).back(), "open");
     service::OpenJob open = OpenOfTwo();
     each.spoil(open);
-    Take(open);
+    Handle(open);
     const auto actions = follower_.TakeActions();
     EXPECT_EQ(Kinds(actions), (std::vector<std::string>{"tell leader", "failed"})) << each.what;
     const auto& told = std::get<service::ToLeader>(actions.at(0)).message;
@@ -277,22 +279,22 @@ TEST_F(FollowerTest, RefusesARosterThatMakesNoSense) {
     EXPECT_NE(failed.cause.find(kMeetingPlace), std::string::npos) << failed.cause;
   }
   follower_ = Follower({.node_name = "b", .lanes = {1}});
-  follower_.RankAttached(rank);
-  follower_.LeaderUp(kMeetingPlace);
+  follower_.OnRankAttached(rank);
+  follower_.OnLeaderUp(kMeetingPlace);
   follower_.TakeActions();
-  Take(OpenOfTwo());
+  Handle(OpenOfTwo());
   EXPECT_EQ(Kinds(follower_.TakeActions()), (std::vector<std::string>{"open"})) << "unspoiled";
 }
 
 TEST_F(FollowerTest, RefusesServersWhereItsRanksAskedForNone) {
   auto rank = Meeting::Rank(7, 0, 1);
   rank.architecture = std::string(service::kAllReduceName);
-  follower_.RankAttached(rank);
-  follower_.LeaderUp(kMeetingPlace);
+  follower_.OnRankAttached(rank);
+  follower_.OnLeaderUp(kMeetingPlace);
   service::OpenJob open{.job = 7, .self = 0, .agreement = AgreementOfOne()};
   open.agreement.servers_count = 1;
   open.agreement.nodes.push_back({.name = "s", .ranks = {}, .addresses = {"S0"}});
-  Take(open);
+  Handle(open);
   EXPECT_EQ(Answered(), Code::kCorrupt);
 }
 
@@ -335,15 +337,15 @@ TEST_F(FollowerTest, AStepOutOfTurnEndsTheJobAndNotTheService) {
     follower_ = Follower({.node_name = "b", .lanes = {1}});
     Join();
     for (std::size_t step = 0; step < each.after; ++step) {
-      Take(honest[step]);
-      if (step == 0) follower_.Take(service::GroupOpened{.lane = 1, .group = 7});
+      Handle(honest[step]);
+      if (step == 0) follower_.Handle(service::GroupOpened{.lane = 1, .group = 7});
       if (step == 1) {
-        follower_.Take(
+        follower_.Handle(
             service::GroupMeasured{.lane = 1, .group = 7, .cost = transport::CostLine{1, 2}});
       }
     }
     follower_.TakeActions();
-    Take(each.message);
+    Handle(each.message);
     const auto actions = follower_.TakeActions();
     const auto kinds = Kinds(actions);
     ASSERT_GE(kinds.size(), 2U) << each.what;
@@ -356,10 +358,10 @@ TEST_F(FollowerTest, AStepOutOfTurnEndsTheJobAndNotTheService) {
 
 TEST_F(FollowerTest, IgnoresWhatIsOfOtherLeadersAndJobs) {
   Join();
-  Take(service::AnnounceRankLeft{.job = 7, .rank = 3});
-  Take(service::AnnounceJobFailed{.job = 8, .cause = "unknown"});
-  follower_.Take("elsewhere:1", service::AnnounceJobFailed{.job = 7, .cause = "forged"}, now_);
-  Take(service::JoinJob{.job = 7});
+  Handle(service::AnnounceRankLeft{.job = 7, .rank = 3});
+  Handle(service::AnnounceJobFailed{.job = 8, .cause = "unknown"});
+  follower_.Handle("elsewhere:1", service::AnnounceJobFailed{.job = 7, .cause = "forged"}, now_);
+  Handle(service::JoinJob{.job = 7});
   EXPECT_TRUE(follower_.TakeActions().empty());
 }
 
@@ -371,28 +373,29 @@ TEST_F(FollowerTest, AServerSumsForABoundedNumberOfJobs) {
   for (std::size_t i = 0; i < service::kJobsServedMax; ++i) {
     ++open.agreement.key;
     ++open.job;
-    Take(open);
+    Handle(open);
     EXPECT_EQ(Kinds(follower_.TakeActions()), (std::vector<std::string>{"open"}));
   }
   ++open.agreement.key;
   ++open.job;
-  Take(open);
+  Handle(open);
   EXPECT_EQ(Answered(), Code::kExhausted);
   EXPECT_EQ(follower_.jobs_count(), service::kJobsServedMax);
 }
 
 TEST_F(FollowerTest, TellsALeaderThatIsUpAlreadyAfterWhichEpochARankComes) {
-  follower_.RankAttached(Meeting::Rank(8, 0, 1, "beside"));
-  follower_.LeaderUp(kMeetingPlace);
+  follower_.OnRankAttached(Meeting::Rank(8, 0, 1, "beside"));
+  follower_.OnLeaderUp(kMeetingPlace);
   follower_.TakeActions();
   auto rank = Meeting::Rank(7, 0, 2);
   rank.after_epoch = 3;
-  follower_.RankAttached(rank);
-  std::vector<service::SeatRank> seats;
+  follower_.OnRankAttached(rank);
+  std::vector<service::ReportRankAttached> seats;
   for (const FollowerAction& action : follower_.TakeActions()) {
     const auto* told = std::get_if<service::ToLeader>(&action);
     if (told == nullptr) continue;
-    if (const auto* seat = std::get_if<service::SeatRank>(&told->message)) seats.push_back(*seat);
+    if (const auto* seat = std::get_if<service::ReportRankAttached>(&told->message))
+      seats.push_back(*seat);
   }
   ASSERT_EQ(seats.size(), 1U) << "one seat for one rank";
   EXPECT_EQ(seats[0].after_epoch, 3U);
@@ -401,12 +404,12 @@ TEST_F(FollowerTest, TellsALeaderThatIsUpAlreadyAfterWhichEpochARankComes) {
 TEST_F(FollowerTest, AJobThatDoesNotFormInItsTimeEndsWithWhoIsMissing) {
   auto rank = Meeting::Rank(7, 0, 2);
   rank.timeout_ms = 5000;
-  follower_.RankAttached(rank);
+  follower_.OnRankAttached(rank);
   EXPECT_EQ(follower_.NextDeadline(), service::kFormingDefault);
   rank.rank = 1;  // does not come; another of a longer patience does not move it
-  follower_.LeaderUp(kMeetingPlace);
-  Take(service::AnnounceJobForming{.job = 7,
-                                   .text = "1 of 2 ranks have attached: rank 1 is missing"});
+  follower_.OnLeaderUp(kMeetingPlace);
+  Handle(service::AnnounceJobForming{.job = 7,
+                                     .text = "1 of 2 ranks have attached: rank 1 is missing"});
   follower_.TakeActions();
   follower_.Expire(service::kFormingDefault - 1);
   EXPECT_TRUE(follower_.TakeActions().empty());
@@ -423,9 +426,9 @@ TEST_F(FollowerTest, AJobThatDoesNotFormInItsTimeEndsWithWhoIsMissing) {
 
 TEST_F(FollowerTest, WhoAsksWhatAJobWaitsForHearsItInTime) {
   Join();
-  Take(service::AnnounceJobForming{.job = 7, .text = "rank 1 is missing"});
-  follower_.Take(service::AskForming{.token = 1, .job = JobId{7}, .until_ns = 5 * kSecond}, now_);
-  follower_.Take(service::AskForming{.token = 2, .job = JobId{7}, .until_ns = 6 * kSecond}, now_);
+  Handle(service::AnnounceJobForming{.job = 7, .text = "rank 1 is missing"});
+  follower_.Handle(service::AskForming{.token = 1, .job = JobId{7}, .until_ns = 5 * kSecond}, now_);
+  follower_.Handle(service::AskForming{.token = 2, .job = JobId{7}, .until_ns = 6 * kSecond}, now_);
   EXPECT_TRUE(Heard().empty());
   EXPECT_EQ(follower_.NextDeadline(), 5 * kSecond);
   follower_.Expire(5 * kSecond);
@@ -436,40 +439,40 @@ TEST_F(FollowerTest, WhoAsksWhatAJobWaitsForHearsItInTime) {
 TEST_F(FollowerTest, WhoAsksWhatAJobWaitsForHearsOfARefusalAtOnce) {
   constexpr const char* kRefused = "rank 1 is missing; c is refused: another authority";
   Join();
-  Take(service::AnnounceJobForming{.job = 7, .text = "rank 1 is missing"});
-  follower_.Take(service::AskForming{.token = 1, .job = JobId{7}, .until_ns = 5 * kSecond}, now_);
-  Take(service::AnnounceJobForming{.job = 7, .text = kRefused, .refused = true});
+  Handle(service::AnnounceJobForming{.job = 7, .text = "rank 1 is missing"});
+  follower_.Handle(service::AskForming{.token = 1, .job = JobId{7}, .until_ns = 5 * kSecond}, now_);
+  Handle(service::AnnounceJobForming{.job = 7, .text = kRefused, .refused = true});
   const std::string text = std::string("job train has not begun: ") + kRefused;
   EXPECT_EQ(Heard(), (Texts{{1, text}}));
   // So does who asks after it.
-  follower_.Take(service::AskForming{.token = 2, .job = JobId{7}, .until_ns = 5 * kSecond}, now_);
+  follower_.Handle(service::AskForming{.token = 2, .job = JobId{7}, .until_ns = 5 * kSecond}, now_);
   EXPECT_EQ(Heard(), (Texts{{2, text}}));
 }
 
 TEST_F(FollowerTest, WhoAsksWhatAJobWaitsForHearsWhenItBeginsOrEnds) {
-  follower_.Take(service::AskForming{.token = 1, .job = JobId{7}, .until_ns = 5 * kSecond}, now_);
+  follower_.Handle(service::AskForming{.token = 1, .job = JobId{7}, .until_ns = 5 * kSecond}, now_);
   EXPECT_EQ(Heard(), (Texts{{1, ""}})) << "not known, so it waits for nothing";
-  follower_.RankAttached(Meeting::Rank(8, 0, 1));
-  follower_.Take(service::AskForming{.token = 2, .job = JobId{8}, .until_ns = 5 * kSecond}, now_);
-  follower_.Take(service::JobEnded{JobId{8}});
+  follower_.OnRankAttached(Meeting::Rank(8, 0, 1));
+  follower_.Handle(service::AskForming{.token = 2, .job = JobId{8}, .until_ns = 5 * kSecond}, now_);
+  follower_.Handle(service::JobEnded{JobId{8}});
   EXPECT_EQ(Heard(), (Texts{{2, ""}}));
   Join();
-  follower_.Take(service::AskForming{.token = 3, .job = JobId{7}, .until_ns = 5 * kSecond}, now_);
-  Take(service::AnnounceJobFailed{.job = 7, .code = Code::kPeerLost, .cause = "rank 3"});
+  follower_.Handle(service::AskForming{.token = 3, .job = JobId{7}, .until_ns = 5 * kSecond}, now_);
+  Handle(service::AnnounceJobFailed{.job = 7, .code = Code::kPeerLost, .cause = "rank 3"});
   EXPECT_EQ(Heard(), (Texts{{3, ""}}));
   EXPECT_EQ(follower_.NextDeadline(), kNever);
 }
 
 TEST_F(FollowerTest, WhoAsksWhatAJobWaitsForHearsThatItHasBegun) {
   Form();
-  follower_.Take(service::AskForming{.token = 4, .job = JobId{7}, .until_ns = 5 * kSecond}, now_);
+  follower_.Handle(service::AskForming{.token = 4, .job = JobId{7}, .until_ns = 5 * kSecond}, now_);
   EXPECT_EQ(Heard(), (Texts{{4, ""}}));
 }
 
 TEST_F(FollowerTest, AJobMayFormForAsLongAsItsFirstRankWaits) {
   auto rank = Meeting::Rank(7, 0, 2);
   rank.timeout_ms = 600'000;
-  follower_.RankAttached(rank);
+  follower_.OnRankAttached(rank);
   EXPECT_EQ(follower_.NextDeadline(), 600 * kSecond);
 }
 
@@ -482,7 +485,7 @@ TEST_F(FollowerTest, AJobThatHasFormedHasNoDeadline) {
 }
 
 TEST_F(FollowerTest, AStandstillOfTheServiceIsNotHeldAgainstAJob) {
-  follower_.RankAttached(Meeting::Rank(7, 0, 2));
+  follower_.OnRankAttached(Meeting::Rank(7, 0, 2));
   follower_.TakeActions();
   follower_.Expire(3600 * kSecond);
   EXPECT_TRUE(follower_.TakeActions().empty());
@@ -493,22 +496,22 @@ TEST_F(FollowerTest, AStandstillOfTheServiceIsNotHeldAgainstAJob) {
 
 TEST_F(FollowerTest, IgnoresAnswersOfLanesThatComeLate) {
   Join();
-  Take(service::OpenJob{.job = 7, .self = 0, .agreement = AgreementOfOne()});
-  Take(service::AnnounceJobFailed{.job = 7, .code = Code::kPeerLost, .cause = "rank 3"});
+  Handle(service::OpenJob{.job = 7, .self = 0, .agreement = AgreementOfOne()});
+  Handle(service::AnnounceJobFailed{.job = 7, .code = Code::kPeerLost, .cause = "rank 3"});
   follower_.TakeActions();
-  follower_.Take(service::GroupOpened{.lane = 1, .group = 7});
-  follower_.Take(service::GroupMeasured{.lane = 1, .group = 7, .cost = transport::CostLine{}});
+  follower_.Handle(service::GroupOpened{.lane = 1, .group = 7});
+  follower_.Handle(service::GroupMeasured{.lane = 1, .group = 7, .cost = transport::CostLine{}});
   EXPECT_TRUE(follower_.TakeActions().empty());
 }
 
 TEST_F(FollowerTest, RefusesToAttachARankThatIsOnAnotherNode) {
-  follower_.RankAttached(Meeting::Rank(7, 0, 2));
-  follower_.LeaderUp(kMeetingPlace);
+  follower_.OnRankAttached(Meeting::Rank(7, 0, 2));
+  follower_.OnLeaderUp(kMeetingPlace);
   EXPECT_TRUE(follower_.CheckAttach("train", 1).ok()) << "while the job gathers";
   service::Agreement agreement = AgreementOfOne();
   agreement.world_size = 2;
   agreement.nodes.push_back({.name = "c", .ranks = {1}, .addresses = {"C0"}});
-  Take(service::OpenJob{.job = 7, .self = 0, .agreement = agreement});
+  Handle(service::OpenJob{.job = 7, .self = 0, .agreement = agreement});
   const Status status = follower_.CheckAttach("train", 1);
   ASSERT_FALSE(status.ok());
   EXPECT_NE(status.error().text().find("rank 1 of job train is on node c"), std::string::npos);
@@ -518,7 +521,7 @@ TEST_F(FollowerTest, RefusesToAttachARankThatIsOnAnotherNode) {
 TEST_F(FollowerTest, AClosedJobThatStillHasRanksIsAFailure) {
   Form();
   follower_.TakeActions();
-  Take(service::CloseJob{7});
+  Handle(service::CloseJob{7});
   EXPECT_EQ(Kinds(follower_.TakeActions()), (std::vector<std::string>{"failed", "close", "leave"}));
 }
 

@@ -32,7 +32,7 @@ class Formed : public testing::Test {
     meeting_.Run();
   }
   void Say(MeetingNode& node, const service::PeerMessage& message) {
-    meeting_.leader().Take(node.id, message, meeting_.now());
+    meeting_.leader().Handle(node.id, message, meeting_.now());
     meeting_.Run();
   }
 
@@ -93,10 +93,10 @@ TEST(Leader, ANodeIsInAJobOnce) {
   meeting.Attach(a, Meeting::Rank(1, 0, 2));
   meeting.Run();
   const auto say = [&](const service::PeerMessage& message) {
-    meeting.leader().Take(a.id, message, meeting.now());
+    meeting.leader().Handle(a.id, message, meeting.now());
   };
   say(service::JoinJob{.job = 5, .name = "train", .world_size = 2, .uid = 1000});
-  say(service::SeatRank{.job = 5, .rank = 0});
+  say(service::ReportRankAttached{.job = 5, .rank = 0});
   const auto told = meeting.leader().TakeMessages();
   ASSERT_EQ(told.size(), 1U) << "nothing forms of a rank that counts twice";
   EXPECT_EQ(std::get<service::AnnounceJobFailed>(told[0].message).code, Code::kAlreadyExists);
@@ -108,7 +108,7 @@ TEST(Leader, ANodeTakesPartInABoundedNumberOfJobs) {
   meeting.Attach(a, Meeting::Rank(1000, 0, 2));
   meeting.Run();
   for (std::uint32_t job = 1; job <= service::kJobsOfNodeMax; ++job) {
-    meeting.leader().Take(
+    meeting.leader().Handle(
         a.id,
         service::JoinJob{
             .job = job, .name = "job" + std::to_string(job), .world_size = 2, .uid = 1},
@@ -154,7 +154,7 @@ TEST(Leader, AJobThatGathersTooLongEndsEverywhereAndBeginsAnew) {
 }
 
 TEST_F(Formed, ALostRankEndsTheJobEverywhereWithItsName) {
-  b_.follower.RankLost(JobId{7}, 1, "exited or was killed");
+  b_.follower.OnRankLost(JobId{7}, 1, "exited or was killed");
   meeting_.Run();
   EXPECT_EQ(a_.failure(), "rank 1 (pid 101) on node b exited or was killed");
   EXPECT_EQ(b_.failure(), a_.failure());
@@ -171,7 +171,7 @@ TEST_F(Formed, ANodeThatIsLostEndsTheJobOnTheOthers) {
 }
 
 TEST_F(Formed, WhatBrokeOnANodeIsToldWithItsName) {
-  b_.follower.Take(service::JobFailed{
+  b_.follower.Handle(service::JobFailed{
       .job = JobId{7}, .code = Code::kMismatch, .cause = "rank 1 posted nonsense"});
   meeting_.Run();
   EXPECT_EQ(a_.failure(), "rank 1 posted nonsense (on node b)");
@@ -179,8 +179,9 @@ TEST_F(Formed, WhatBrokeOnANodeIsToldWithItsName) {
 }
 
 TEST_F(Formed, TheFirstCauseIsTheOneThatIsTold) {
-  b_.follower.RankLost(JobId{7}, 1, "exited or was killed");
-  a_.follower.Take(service::JobFailed{.job = JobId{1}, .code = Code::kPeerLost, .cause = "later"});
+  b_.follower.OnRankLost(JobId{7}, 1, "exited or was killed");
+  a_.follower.Handle(
+      service::JobFailed{.job = JobId{1}, .code = Code::kPeerLost, .cause = "later"});
   meeting_.Run();
   ASSERT_EQ(a_.Told<service::JobFailed>().size(), 1U);
   ASSERT_EQ(b_.Told<service::JobFailed>().size(), 1U);
@@ -188,7 +189,7 @@ TEST_F(Formed, TheFirstCauseIsTheOneThatIsTold) {
 }
 
 TEST_F(Formed, ARankThatLeavesIsToldToTheOthersWithHowFarItWas) {
-  b_.follower.Take(service::RankLeft{.job = JobId{7}, .rank = 1, .posted = 42});
+  b_.follower.Handle(service::RankLeft{.job = JobId{7}, .rank = 1, .posted = 42});
   meeting_.Run();
   ASSERT_EQ(a_.Told<RankLeft>().size(), 1U);
   const RankLeft left = a_.Told<RankLeft>().at(0);
@@ -200,12 +201,12 @@ TEST_F(Formed, ARankThatLeavesIsToldToTheOthersWithHowFarItWas) {
 }
 
 TEST_F(Formed, LinksStayUntilTheLastNodeHasForgottenTheJob) {
-  b_.follower.Take(service::RankLeft{.job = JobId{7}, .rank = 1, .posted = 42});
-  b_.follower.Take(service::JobEnded{JobId{7}});
+  b_.follower.Handle(service::RankLeft{.job = JobId{7}, .rank = 1, .posted = 42});
+  b_.follower.Handle(service::JobEnded{JobId{7}});
   meeting_.Run();
   EXPECT_TRUE(b_.Told<CloseGroup>().empty()) << "a may still receive";
-  a_.follower.Take(service::RankLeft{.job = JobId{1}, .rank = 0, .posted = 42});
-  a_.follower.Take(service::JobEnded{JobId{1}});
+  a_.follower.Handle(service::RankLeft{.job = JobId{1}, .rank = 0, .posted = 42});
+  a_.follower.Handle(service::JobEnded{JobId{1}});
   meeting_.Run();
   EXPECT_EQ(a_.Told<CloseGroup>().size(), 1U);
   ASSERT_EQ(b_.Told<CloseGroup>().size(), 1U);
@@ -218,22 +219,22 @@ TEST_F(Formed, LinksStayUntilTheLastNodeHasForgottenTheJob) {
 }
 
 TEST_F(Formed, ANodeThatIsLostAfterItForgotTheJobHarmsNobody) {
-  b_.follower.Take(service::RankLeft{.job = JobId{7}, .rank = 1, .posted = 42});
-  b_.follower.Take(service::JobEnded{JobId{7}});
+  b_.follower.Handle(service::RankLeft{.job = JobId{7}, .rank = 1, .posted = 42});
+  b_.follower.Handle(service::JobEnded{JobId{7}});
   meeting_.Run();
   meeting_.Cut(b_, "closed it");
   meeting_.Run();
   EXPECT_EQ(a_.failure(), "");
-  a_.follower.Take(service::JobEnded{JobId{1}});
+  a_.follower.Handle(service::JobEnded{JobId{1}});
   meeting_.Run();
   EXPECT_EQ(a_.Told<CloseGroup>().size(), 1U);
 }
 
 TEST_F(Formed, TheSameNameBeginsANewEpochWithANewKeyAfterAFailure) {
-  b_.follower.RankLost(JobId{7}, 1, "exited or was killed");
+  b_.follower.OnRankLost(JobId{7}, 1, "exited or was killed");
   meeting_.Run();
-  a_.follower.Take(service::JobEnded{JobId{1}});
-  b_.follower.Take(service::JobEnded{JobId{7}});
+  a_.follower.Handle(service::JobEnded{JobId{1}});
+  b_.follower.Handle(service::JobEnded{JobId{7}});
   meeting_.Attach(b_, Meeting::Rank(8, 1, 2));
   meeting_.Attach(a_, Meeting::Rank(2, 0, 2));
   meeting_.Run();
@@ -244,13 +245,13 @@ TEST_F(Formed, TheSameNameBeginsANewEpochWithANewKeyAfterAFailure) {
 }
 
 TEST_F(Formed, TheNextEpochGathersWhileTheLastOneEnds) {
-  b_.follower.Take(service::RankLeft{.job = JobId{7}, .rank = 1, .posted = 42});
-  b_.follower.Take(service::JobEnded{JobId{7}});
+  b_.follower.Handle(service::RankLeft{.job = JobId{7}, .rank = 1, .posted = 42});
+  b_.follower.Handle(service::JobEnded{JobId{7}});
   meeting_.Attach(b_, Meeting::Rank(8, 1, 2));
   meeting_.Run();
   EXPECT_EQ(b_.failure(), "");
   EXPECT_EQ(b_.waits(), "1 of 2 ranks have attached: rank 0 is missing");
-  a_.follower.Take(service::JobEnded{JobId{1}});
+  a_.follower.Handle(service::JobEnded{JobId{1}});
   meeting_.Attach(a_, Meeting::Rank(2, 0, 2));
   meeting_.Run();
   EXPECT_EQ(a_.Told<JobFormed>().size(), 2U);
@@ -267,7 +268,7 @@ TEST_F(Formed, AJobThatGoesOnTakesNobodyIn) {
 
 TEST_F(Formed, WhatIsSaidOfAJobThatIsOverIsIgnored) {
   const std::vector<service::PeerMessage> late = {
-      service::SeatRank{.job = 99, .rank = 1},
+      service::ReportRankAttached{.job = 99, .rank = 1},
       service::ReportRankLost{.job = 99, .rank = 1, .cause = ""},
       service::ReportRankLeft{.job = 99, .rank = 1},
       service::ReportJobFailed{.job = 99, .cause = "late"},
@@ -293,7 +294,7 @@ TEST_F(Formed, OneJobFailsAndTheOtherGoesOn) {
   meeting_.Attach(b_, Meeting::Rank(8, 1, 2, "second"));
   meeting_.Run();
   ASSERT_EQ(a_.Told<JobFormed>().size(), 2U);
-  b_.follower.RankLost(JobId{7}, 1, "exited or was killed");
+  b_.follower.OnRankLost(JobId{7}, 1, "exited or was killed");
   meeting_.Run();
   ASSERT_EQ(a_.Told<service::JobFailed>().size(), 1U);
   EXPECT_EQ(a_.Told<service::JobFailed>().at(0).job, JobId{1});
@@ -484,7 +485,7 @@ TEST(Leader, AServerTakesPartInSeveralJobsAndEndsWithEach) {
   EXPECT_EQ(a.Told<JobFormed>().at(0).nodes.nodes.at(1).name, "s") << "servers by name";
   ASSERT_EQ(s.Told<OpenGroup>().size(), 2U);
   EXPECT_NE(s.Told<OpenGroup>().at(0).options.group, s.Told<OpenGroup>().at(1).options.group);
-  a.follower.RankLost(JobId{1}, 0, "exited or was killed");
+  a.follower.OnRankLost(JobId{1}, 0, "exited or was killed");
   meeting.Run();
   EXPECT_EQ(s.Told<CloseGroup>().size(), 1U);
   EXPECT_EQ(s.follower.jobs_count(), 1U);
@@ -502,7 +503,7 @@ TEST(Leader, ARankThatLeavesBeforeAllAreLinkedEndsTheJob) {
   meeting.Attach(a, Meeting::Rank(1, 0, 3));
   meeting.Attach(b, Meeting::Rank(1, 1, 3));
   meeting.Run();
-  b.follower.Take(service::RankLeft{.job = JobId{1}, .rank = 1, .posted = 0});
+  b.follower.Handle(service::RankLeft{.job = JobId{1}, .rank = 1, .posted = 0});
   meeting.Run();
   EXPECT_EQ(a.failure(),
             "rank 1 (pid 101) on node b left the job before all of its nodes were linked");

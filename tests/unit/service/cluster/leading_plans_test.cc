@@ -27,7 +27,7 @@ class LeadingPlans : public testing::Test {
     meeting_.Run();
   }
   void HandIn(MeetingNode& node, std::uint32_t rank, std::optional<Policy> policy = std::nullopt) {
-    node.follower.LayoutSet(JobOf(node), rank, Shared(LayoutOf(Elements(kTensors))), policy);
+    node.follower.OnLayoutSet(JobOf(node), rank, Shared(LayoutOf(Elements(kTensors))), policy);
     meeting_.Run();
   }
   void HandInAll() {
@@ -41,25 +41,25 @@ class LeadingPlans : public testing::Test {
     ASSERT_EQ(meeting_.plans_wanted().size(), 1U);
     const service::MakePlan wish = meeting_.plans_wanted()[0];
     meeting_.plans_wanted().clear();
-    meeting_.leader().Take(service::PlanMade{.token = wish.token, .plan = Made(wish)});
+    meeting_.leader().Handle(service::PlanMade{.token = wish.token, .plan = Made(wish)});
     meeting_.Run();
   }
   void Hold(MeetingNode& node, std::uint64_t iteration) {
     const PlanOffer offer = node.Told<PlanOffer>().back();
-    node.follower.Take(service::PlanAck{
+    node.follower.Handle(service::PlanAck{
         .job = JobOf(node), .version = offer.plan->version, .iteration = iteration});
     meeting_.Run();
   }
   void TellAll(std::uint64_t iteration) {
     for (MeetingNode* node : {&a_, &b_}) {
       const service::NodeSeen seen = SeenAt(iteration, kTensors, 0.01, 0.005, kCost);
-      node->follower.Take(
+      node->follower.Handle(
           service::TimesSeen{.job = JobOf(*node), .times = seen.times, .costs = seen.costs});
     }
     meeting_.Run();
   }
   void Say(MeetingNode& node, const service::PeerMessage& message) {
-    meeting_.leader().Take(node.id, message, meeting_.now());
+    meeting_.leader().Handle(node.id, message, meeting_.now());
     meeting_.Run();
   }
 
@@ -114,13 +114,13 @@ TEST_F(LeadingPlans, LayoutsThatWereThereBeforeTheJobBeganAreHandedInThen) {
   MeetingNode& d = meeting_.AddNode("d");
   meeting_.Attach(c, Meeting::Rank(3, 0, 2, "second"));
   meeting_.Run();
-  c.follower.LayoutSet(JobId{3}, 0, Shared(LayoutOf({8})), std::nullopt);
-  c.follower.Want(JobId{3}, Policy::kBsp);
+  c.follower.OnLayoutSet(JobId{3}, 0, Shared(LayoutOf({8})), std::nullopt);
+  c.follower.SetPolicy(JobId{3}, Policy::kBsp);
   meeting_.Run();
   EXPECT_TRUE(meeting_.plans_wanted().empty());
   meeting_.Attach(d, Meeting::Rank(4, 1, 2, "second"));
   meeting_.Run();
-  d.follower.LayoutSet(JobId{4}, 1, Shared(LayoutOf({8})), std::nullopt);
+  d.follower.OnLayoutSet(JobId{4}, 1, Shared(LayoutOf({8})), std::nullopt);
   meeting_.Run();
   Make();
   EXPECT_EQ(c.Told<PlanOffer>().size(), 1U);
@@ -130,7 +130,7 @@ TEST_F(LeadingPlans, LayoutsThatWereThereBeforeTheJobBeganAreHandedInThen) {
 TEST_F(LeadingPlans, LayoutsThatDifferFailTheJobOnEveryNode) {
   HandIn(a_, 0);
   HandIn(a_, 2);
-  b_.follower.LayoutSet(JobId{7}, 1, Shared(LayoutOf(Elements(kTensors - 1))), std::nullopt);
+  b_.follower.OnLayoutSet(JobId{7}, 1, Shared(LayoutOf(Elements(kTensors - 1))), std::nullopt);
   meeting_.Run();
   EXPECT_EQ(a_.failure(),
             "the layouts of rank 0 on node a and rank 1 on node b differ: 5 and 4 tensors; all "
@@ -152,7 +152,7 @@ TEST_F(LeadingPlans, ANodeThatHoldsAnotherPlanFailsTheJobByName) {
 TEST_F(LeadingPlans, APlanThatIsNoneOnItsNodeFailsTheJobByName) {
   HandInAll();
   const auto text = std::make_shared<const std::string>("headrace-plan/2\n");
-  b_.follower.Take(
+  b_.follower.Handle(
       kMeetingPlace,
       service::PlanPiece{.job = 7, .version = 1, .index = 0, .last = true, .text = text},
       meeting_.now());
@@ -163,9 +163,9 @@ TEST_F(LeadingPlans, APlanThatIsNoneOnItsNodeFailsTheJobByName) {
 
 TEST_F(LeadingPlans, ASwitchToAPlanThatNeverCameFailsTheJob) {
   HandInAll();
-  b_.follower.Take(kMeetingPlace,
-                   service::AnnouncePlanSwitch{.job = 7, .version = 4, .from_iteration = 9},
-                   meeting_.now());
+  b_.follower.Handle(kMeetingPlace,
+                     service::AnnouncePlanSwitch{.job = 7, .version = 4, .from_iteration = 9},
+                     meeting_.now());
   meeting_.Run();
   EXPECT_NE(a_.failure().find("switched to plan 4, which is not held"), std::string::npos)
       << a_.failure();
@@ -177,7 +177,7 @@ TEST_F(LeadingPlans, ANodeThatIsLostWhileItsPlanIsMadeEndsIt) {
   const service::MakePlan wish = meeting_.plans_wanted().at(0);
   meeting_.Cut(b_, "does not answer for 3.0 s");
   meeting_.Run();
-  meeting_.leader().Take(service::PlanMade{.token = wish.token, .plan = Made(wish)});
+  meeting_.leader().Handle(service::PlanMade{.token = wish.token, .plan = Made(wish)});
   meeting_.Run();
   EXPECT_EQ(a_.failure(), "node b does not answer for 3.0 s");
   EXPECT_TRUE(a_.Told<PlanOffer>().empty());
@@ -191,7 +191,7 @@ TEST_F(LeadingPlans, ANodeThatIsLostWhileItsPlanIsOfferedEndsIt) {
   meeting_.Run();
   EXPECT_EQ(a_.failure(), "node b does not answer for 3.0 s");
   EXPECT_TRUE(a_.Told<PlanSwitch>().empty());
-  a_.follower.Take(service::PlanAck{.job = JobId{1}, .version = 1, .iteration = 0});
+  a_.follower.Handle(service::PlanAck{.job = JobId{1}, .version = 1, .iteration = 0});
   EXPECT_EQ(meeting_.Run(), 0U) << "nothing is said of a job that has failed";
 }
 
@@ -205,9 +205,9 @@ TEST_F(LeadingPlans, APolicyThatSomebodyWantsAnywhereReachesTheLeader) {
   const auto known = b_.follower.FindJob("train");
   ASSERT_TRUE(known.has_value());
   EXPECT_EQ(known->uid, 1000U);
-  b_.follower.Want(known->id, Policy::kBsp);
+  b_.follower.SetPolicy(known->id, Policy::kBsp);
   meeting_.Run();
-  meeting_.leader().Take(
+  meeting_.leader().Handle(
       service::PlanMade{.token = 1, .plan = std::shared_ptr<const plan::Plan>()});
   meeting_.Run();
   ASSERT_EQ(meeting_.plans_wanted().size(), 1U);
@@ -219,7 +219,7 @@ TEST_F(LeadingPlans, ARankThatLeavesSaysHowManyIterationsItHadAndNoPlanIsBegun) 
   Make();
   Hold(a_, 0);
   Hold(b_, 0);
-  b_.follower.Take(service::RankLeft{.job = JobId{7}, .rank = 1, .posted = 42, .iterations = 6});
+  b_.follower.Handle(service::RankLeft{.job = JobId{7}, .rank = 1, .posted = 42, .iterations = 6});
   meeting_.Run();
   const auto left = a_.Told<service::RankLeft>();
   ASSERT_EQ(left.size(), 1U);
@@ -239,7 +239,7 @@ TEST_F(LeadingPlans, WhatIsSaidTooEarlyOrOfOtherJobsIsIgnored) {
     Say(c, service::RequestPolicy{.job = job, .policy = Policy::kBsp});
     Say(c, service::ReportPlanAck{.job = job, .version = 1, .hash = 1, .iteration = 0});
   }
-  meeting_.leader().Take(
+  meeting_.leader().Handle(
       service::PlanMade{.token = 99, .plan = std::shared_ptr<const plan::Plan>()});
   EXPECT_TRUE(meeting_.plans_wanted().empty());
   EXPECT_EQ(c.failure() + a_.failure(), "");
@@ -251,14 +251,14 @@ TEST(LeadingPlansWithServers, AServerHasNoPartInPlans) {
   MeetingNode& s = meeting.AddServer("s");
   meeting.Attach(a, Meeting::Rank(1, 0, 1));
   meeting.Run();
-  a.follower.LayoutSet(JobId{1}, 0, Shared(LayoutOf({8, 8})), Policy::kExact);
+  a.follower.OnLayoutSet(JobId{1}, 0, Shared(LayoutOf({8, 8})), Policy::kExact);
   meeting.Run();
   ASSERT_EQ(meeting.plans_wanted().size(), 1U) << a.waits() << a.failure();
   const service::MakePlan wish = meeting.plans_wanted()[0];
   EXPECT_EQ(wish.route.stages[0].rails[0].line, plan::Affine(1e-5, 1e-9));
-  meeting.leader().Take(service::PlanMade{.token = wish.token, .plan = Made(wish)});
+  meeting.leader().Handle(service::PlanMade{.token = wish.token, .plan = Made(wish)});
   meeting.Run();
-  a.follower.Take(service::PlanAck{.job = JobId{1}, .version = 1, .iteration = 0});
+  a.follower.Handle(service::PlanAck{.job = JobId{1}, .version = 1, .iteration = 0});
   meeting.Run();
   EXPECT_EQ(a.Told<PlanSwitch>().size(), 1U);
   EXPECT_TRUE(s.dispatch.empty());

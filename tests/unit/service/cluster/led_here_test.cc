@@ -36,8 +36,8 @@ service::SessionIdentity Rank(std::uint32_t rank, JobId job = kJob) {
 class LedHereTest : public testing::Test {
  protected:
   LedHereTest() {
-    plans_.RankAttached(Rank(0));
-    plans_.RankAttached(Rank(1));
+    plans_.OnRankAttached(Rank(0));
+    plans_.OnRankAttached(Rank(1));
     EXPECT_TRUE(plans_.TakeActions().empty()) << "dispatch begins it by itself";
   }
   // The messages of that kind among what is to be done now; the others are dropped.
@@ -59,7 +59,7 @@ class LedHereTest : public testing::Test {
     return found;
   }
   void HandIn(std::uint32_t rank, std::optional<Policy> policy = std::nullopt) {
-    plans_.LayoutSet(kJob, rank, Shared(LayoutOf(Elements(kTensors))), policy);
+    plans_.OnLayoutSet(kJob, rank, Shared(LayoutOf(Elements(kTensors))), policy);
   }
   service::PlanMade Answer(const MakePlan& wish) {
     return {.token = wish.token, .plan = Made(wish)};
@@ -68,11 +68,11 @@ class LedHereTest : public testing::Test {
   void TakeOver(std::uint64_t iteration) {
     const auto wished = Told<MakePlan>();
     ASSERT_EQ(wished.size(), 1U);
-    plans_.Take(Answer(wished[0]));
+    plans_.Handle(Answer(wished[0]));
     const auto offers = Told<PlanOffer>();
     ASSERT_EQ(offers.size(), 1U);
     EXPECT_EQ(offers[0].job, kJob);
-    plans_.Take(
+    plans_.Handle(
         service::PlanAck{.job = kJob, .version = offers[0].plan->version, .iteration = iteration});
   }
   void Tell(std::uint64_t iteration) {
@@ -80,7 +80,7 @@ class LedHereTest : public testing::Test {
     const service::NodeSeen node = SeenAt(iteration, kTensors, 0.01, 0.005, {});
     seen.times = node.times;
     seen.costs = {{.startup_s = 1e-4, .s_per_byte = 1e-9}};
-    plans_.Take(seen);
+    plans_.Handle(seen);
   }
 
   std::uint64_t numbers_ = 40;
@@ -122,15 +122,15 @@ TEST_F(LedHereTest, KnowsAJobByNameWhileItHasRanks) {
   EXPECT_EQ(plans_.FindJob("train5")->id, kJob);
   EXPECT_EQ(plans_.FindJob("train5")->uid, 1000U);
   EXPECT_FALSE(plans_.FindJob("train6").has_value());
-  plans_.RankEnded(kJob, 0);
+  plans_.OnRankEnded(kJob, 0);
   EXPECT_EQ(plans_.jobs_count(), 1U);
-  plans_.RankEnded(kJob, 1);
+  plans_.OnRankEnded(kJob, 1);
   EXPECT_EQ(plans_.jobs_count(), 0U);
   EXPECT_FALSE(plans_.FindJob("train5").has_value());
 }
 
 TEST_F(LedHereTest, MakesPlansByThePolicyThatAPersonWants) {
-  plans_.Want(kJob, Policy::kMgWfbp);
+  plans_.SetPolicy(kJob, Policy::kMgWfbp);
   HandIn(0);
   HandIn(1);
   TakeOver(0);
@@ -150,7 +150,7 @@ TEST_F(LedHereTest, AFirstPlanThatCannotBeMadeFailsTheJob) {
   HandIn(0);
   HandIn(1);
   const MakePlan wish = Told<MakePlan>().at(0);
-  plans_.Take(service::PlanMade{.token = wish.token, .plan = Error(Code::kInternal, "a bug")});
+  plans_.Handle(service::PlanMade{.token = wish.token, .plan = Error(Code::kInternal, "a bug")});
   const auto failures = Told<JobFailed>();
   ASSERT_EQ(failures.size(), 1U);
   EXPECT_EQ(failures[0].job, kJob);
@@ -160,7 +160,7 @@ TEST_F(LedHereTest, AFirstPlanThatCannotBeMadeFailsTheJob) {
 TEST_F(LedHereTest, ARankThatGoesWhileTheFirstPlanIsMadeLeavesItToTheOthers) {
   HandIn(0);
   HandIn(1);
-  plans_.RankEnded(kJob, 0);
+  plans_.OnRankEnded(kJob, 0);
   TakeOver(0);
   EXPECT_EQ(Told<PlanSwitch>().size(), 1U);
   Tell(3);
@@ -171,13 +171,13 @@ TEST_F(LedHereTest, IgnoresWhatIsSaidOfJobsThatAreOver) {
   HandIn(0);
   HandIn(1);
   const MakePlan wish = Told<MakePlan>().at(0);
-  plans_.RankEnded(kJob, 0);
-  plans_.RankEnded(kJob, 1);
-  plans_.RankEnded(kJob, 1);
-  plans_.Take(Answer(wish));
+  plans_.OnRankEnded(kJob, 0);
+  plans_.OnRankEnded(kJob, 1);
+  plans_.OnRankEnded(kJob, 1);
+  plans_.Handle(Answer(wish));
   Tell(3);
-  plans_.Take(service::PlanAck{.job = kJob, .version = 1, .iteration = 0});
-  plans_.Want(kJob, Policy::kBsp);
+  plans_.Handle(service::PlanAck{.job = kJob, .version = 1, .iteration = 0});
+  plans_.SetPolicy(kJob, Policy::kBsp);
   HandIn(0);
   EXPECT_TRUE(plans_.TakeActions().empty());
 }
@@ -189,38 +189,38 @@ TEST_F(LedHereTest, APlanIsOfTheJobWhoseNumberItHas) {
   EXPECT_EQ(wish.token, 41U);
   service::PlanMade made = Answer(wish);
   made.token = ++numbers_;  // of another leader's job
-  plans_.Take(made);
+  plans_.Handle(made);
   EXPECT_TRUE(plans_.TakeActions().empty());
-  plans_.Take(Answer(wish));
+  plans_.Handle(Answer(wish));
   EXPECT_EQ(Told<PlanOffer>().size(), 1U);
 }
 
 TEST_F(LedHereTest, ARankThatLeavesBeforeTheLastOneComesEndsNothing) {
   constexpr JobId kOther{6};
-  plans_.RankAttached(Rank(0, kOther));
-  plans_.RankEnded(kOther, 0);
+  plans_.OnRankAttached(Rank(0, kOther));
+  plans_.OnRankEnded(kOther, 0);
   EXPECT_TRUE(plans_.TakeActions().empty());
   EXPECT_EQ(plans_.jobs_count(), 1U) << "its last rank has gone";
   constexpr JobId kThird{7};
   auto rank = Rank(0, kThird);
   rank.world_size = 3;
-  plans_.RankAttached(rank);
+  plans_.OnRankAttached(rank);
   rank.rank = 1;
-  plans_.RankAttached(rank);
-  plans_.RankEnded(kThird, 0);
+  plans_.OnRankAttached(rank);
+  plans_.OnRankEnded(kThird, 0);
   rank.rank = 2;
-  plans_.RankAttached(rank);
+  plans_.OnRankAttached(rank);
   EXPECT_TRUE(plans_.TakeActions().empty());
   EXPECT_EQ(plans_.NextDeadline(), kNever) << "all three have come";
-  plans_.RankEnded(kThird, 1);
-  plans_.RankEnded(kThird, 2);
+  plans_.OnRankEnded(kThird, 1);
+  plans_.OnRankEnded(kThird, 2);
   EXPECT_TRUE(plans_.TakeActions().empty());
   EXPECT_EQ(plans_.jobs_count(), 1U);
 }
 
 TEST_F(LedHereTest, WhatPeopleAskGoesToDispatchAtOnce) {
   constexpr JobId kOther{6};
-  plans_.RankAttached(Rank(0, kOther));
+  plans_.OnRankAttached(Rank(0, kOther));
   plans_.Steer(kOther, {.kind = SteeringKind::kWeight, .value = 3, .uid = 1000});
   const auto steered = Told<SteerJob>();
   ASSERT_EQ(steered.size(), 1U);
@@ -236,12 +236,12 @@ TEST_F(LedHereTest, WhatPeopleAskGoesToDispatchAtOnce) {
 
 TEST_F(LedHereTest, ARankThatIsRefusedAJobOfThatNameElsewhereEndsNothing) {
   Follower lonely{{.node_name = "a", .lanes = {}}};
-  lonely.RankAttached(Rank(0));
+  lonely.OnRankAttached(Rank(0));
   service::RankRefused refused;
   refused.job = "train5";
   refused.uid = 1000;
   refused.code = Code::kMismatch;
-  lonely.Take(refused);
+  lonely.Handle(refused);
   EXPECT_TRUE(lonely.TakeActions().empty());
   EXPECT_TRUE(lonely.FindJob("train5").has_value());
 }
@@ -252,7 +252,7 @@ TEST_F(LedHereTest, NeedsNoServer) {
   auto rank = Rank(0);
   rank.world_size = 1;
   rank.architecture = service::kServersName;
-  lonely.RankAttached(rank);
+  lonely.OnRankAttached(rank);
   lonely.TakeActions();
   EXPECT_EQ(lonely.NextDeadline(), kNever);
 }
@@ -265,7 +265,7 @@ TEST_F(LedHereTest, AJobSomeOfWhoseRanksNeverComeEndsWithTheirNumbers) {
   constexpr JobId kOther{6};
   auto rank = Rank(1, kOther);
   rank.attached_ns = 5 * kSecond;
-  plans_.RankAttached(rank);
+  plans_.OnRankAttached(rank);
   EXPECT_TRUE(plans_.TakeActions().empty());
   const TimeNs due = 5 * kSecond + service::kFormingDefault;
   EXPECT_EQ(plans_.NextDeadline(), due);
@@ -282,7 +282,7 @@ TEST_F(LedHereTest, AJobSomeOfWhoseRanksNeverComeEndsWithTheirNumbers) {
 }
 
 TEST_F(LedHereTest, AStandstillOfTheServiceIsNotHeldAgainstAJob) {
-  plans_.RankAttached(Rank(0, JobId{6}));
+  plans_.OnRankAttached(Rank(0, JobId{6}));
   plans_.Expire(3600 * kSecond);
   EXPECT_TRUE(Told<JobFailed>().empty());
   plans_.Expire(plans_.NextDeadline());

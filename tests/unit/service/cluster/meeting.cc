@@ -85,15 +85,15 @@ service::SessionIdentity Meeting::Rank(std::uint32_t job, std::uint32_t rank,
 }
 
 void Meeting::Attach(MeetingNode& node, const service::SessionIdentity& identity) {
-  node.follower.RankAttached(identity);
+  node.follower.OnRankAttached(identity);
   Collect();
 }
 
 Status Meeting::Connect(MeetingNode& node) {
   if (Status status = leader_.CheckNode(node.facts, node.name + ":1"); !status) return status;
   node.id = ++ids_;
-  leader_.NodeUp(node.id, node.facts, node.name + ":1");
-  node.follower.LeaderUp(kMeetingPlace);
+  leader_.OnNodeUp(node.id, node.facts, node.name + ":1");
+  node.follower.OnLeaderUp(kMeetingPlace);
   Collect();
   return {};
 }
@@ -102,8 +102,8 @@ void Meeting::Cut(MeetingNode& node, const std::string& cause) {
   node.to_leader.clear();
   node.to_node.clear();
   const service::NodeId id = std::exchange(node.id, 0);
-  leader_.NodeDown(id, Code::kPeerLost, "node " + node.name + " " + cause);
-  node.follower.LeaderDown(kMeetingPlace, Error(Code::kPeerLost, "node a " + cause));
+  leader_.OnNodeDown(id, Code::kPeerLost, "node " + node.name + " " + cause);
+  node.follower.OnLeaderDown(kMeetingPlace, Error(Code::kPeerLost, "node a " + cause));
   Collect();
 }
 
@@ -120,7 +120,7 @@ void Meeting::Collect() {
     HR_CHECK(node != nodes_.end(), each.node);
     (*node)->to_node.push_back(std::move(each.message));
   }
-  for (const service::ToWatch& each : leader_.TakeErrands()) {
+  for (const service::ToWatch& each : leader_.DrainOutgoing()) {
     if (const auto* wanted = std::get_if<service::MakePlan>(&each.message)) {
       plans_wanted_.push_back(*wanted);
     } else {
@@ -155,12 +155,12 @@ void Meeting::AnswerLane(MeetingNode& node, const service::ToLane& told) {
   const auto number = static_cast<std::uint8_t>(told.lane + 1);
   if (const auto* open = std::get_if<service::OpenGroup>(&told.message)) {
     if (node.open_answer) {
-      node.follower.Take(service::GroupOpened{
+      node.follower.Handle(service::GroupOpened{
           .lane = number, .group = open->options.group, .status = *node.open_answer});
     }
   } else if (const auto* measure = std::get_if<service::MeasureGroup>(&told.message)) {
     if (node.cost) {
-      node.follower.Take(
+      node.follower.Handle(
           service::GroupMeasured{.lane = number, .group = measure->group, .cost = *node.cost});
     }
   }
@@ -170,7 +170,7 @@ bool Meeting::DeliverToLeader(MeetingNode& node) {
   if (node.to_leader.empty()) return false;
   const service::PeerMessage message = std::move(node.to_leader.front());
   node.to_leader.pop_front();
-  leader_.Take(node.id, message, now_);
+  leader_.Handle(node.id, message, now_);
   Collect();
   return true;
 }
@@ -179,7 +179,7 @@ bool Meeting::DeliverToNode(MeetingNode& node) {
   if (node.to_node.empty()) return false;
   const service::PeerMessage message = std::move(node.to_node.front());
   node.to_node.pop_front();
-  node.follower.Take(kMeetingPlace, message, now_);
+  node.follower.Handle(kMeetingPlace, message, now_);
   Collect();
   return true;
 }

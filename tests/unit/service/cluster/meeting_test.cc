@@ -45,7 +45,7 @@ void ExpectClean(Three& three) {
   EXPECT_EQ(three.meeting.leader().jobs_count(), 0U);
   for (const auto& node : three.meeting.nodes()) {
     EXPECT_EQ(node->Told<OpenGroup>().size(), node->Told<CloseGroup>().size()) << node->name;
-    node->follower.Take(service::JobEnded{JobId{1}});
+    node->follower.Handle(service::JobEnded{JobId{1}});
     EXPECT_EQ(node->follower.jobs_count(), 0U) << node->name;
   }
 }
@@ -84,7 +84,7 @@ TEST(Meeting, ANodeLostAtAnyStepIsNamedOnTheOthersOrReplaced) {
       if (!three.node((lost + 1) % kWorld).failure().empty()) {
         if (three.node(lost).failure().empty()) {
           // It waits for a leader again; its ranks end.
-          three.node(lost).follower.Take(service::JobEnded{JobId{1}});
+          three.node(lost).follower.Handle(service::JobEnded{JobId{1}});
         }
         ExpectClean(three);
       }
@@ -102,7 +102,7 @@ TEST(Meeting, ARankLostAtAnyStepEndsTheJobEverywhereWithOneCause) {
     for (const auto& node : three.meeting.nodes()) {
       if (node->waits().find("have attached") == std::string::npos) newcomers.insert(node->name);
     }
-    three.node(1).follower.RankLost(JobId{1}, 1, "exited or was killed");
+    three.node(1).follower.OnRankLost(JobId{1}, 1, "exited or was killed");
     three.meeting.Run();
     std::size_t failed = 0;
     for (const auto& node : three.meeting.nodes()) {
@@ -129,7 +129,7 @@ TEST(Meeting, TheLeaderLostAtAnyStepEndsWhatWasAgreedAndNothingElse) {
     for (const auto& node : three.meeting.nodes()) {
       const bool opened = !node->Told<OpenGroup>().empty();
       const std::size_t failed_before = node->Told<JobFailed>().size();
-      node->follower.LeaderDown(kMeetingPlace, Error(Code::kPeerLost, "node a is lost"));
+      node->follower.OnLeaderDown(kMeetingPlace, Error(Code::kPeerLost, "node a is lost"));
       for (const auto& action : node->follower.TakeActions()) {
         if (const auto* told = std::get_if<service::ToDispatch>(&action)) {
           node->dispatch.push_back(*told);
@@ -223,7 +223,7 @@ class Turmoil {
     for (auto& [number, job] : local_[at]) {
       if (job.broken) continue;
       job.broken = true;
-      meeting_.nodes()[at]->follower.RankLost(JobId{number}, at, "was killed");
+      meeting_.nodes()[at]->follower.OnRankLost(JobId{number}, at, "was killed");
       return meeting_.Collect();
     }
   }
@@ -232,7 +232,7 @@ class Turmoil {
     for (auto& [number, job] : local_[at]) {
       if (job.broken) continue;
       job.broken = true;
-      meeting_.nodes()[at]->follower.Take(
+      meeting_.nodes()[at]->follower.Handle(
           service::RankLeft{.job = JobId{number}, .rank = at, .posted = 5});
       return meeting_.Collect();
     }
@@ -250,13 +250,13 @@ class Turmoil {
           std::any_of(failures.begin(), failures.end(),
                       [id = JobId{number}](const JobFailed& each) { return each.job == id; });
       if (!job.broken && !failed) continue;
-      meeting_.nodes()[at]->follower.Take(service::JobEnded{JobId{number}});
+      meeting_.nodes()[at]->follower.Handle(service::JobEnded{JobId{number}});
       local_[at].erase(number);
       return meeting_.Collect();
     }
   }
 
-  // Whoever formed a job in one epoch did so with one key, one roster and one cost.
+  // Whoever formed a job in one epoch did so with one key, one agreement and one cost.
   void CheckFormed() {
     std::map<std::uint32_t, std::vector<transport::CostLine>> costs;
     std::map<std::uint32_t, std::uint64_t> keys;
@@ -285,7 +285,7 @@ class Turmoil {
     for (std::uint32_t at = 0; at < 4; ++at) {
       for (auto& [number, job] : local_[at]) {
         if (!job.broken) {
-          meeting_.nodes()[at]->follower.Take(
+          meeting_.nodes()[at]->follower.Handle(
               service::RankLeft{.job = JobId{number}, .rank = at, .posted = 5});
         }
       }
@@ -293,7 +293,7 @@ class Turmoil {
     meeting_.Run();
     for (std::uint32_t at = 0; at < 4; ++at) {
       for (auto& [number, job] : local_[at]) {
-        meeting_.nodes()[at]->follower.Take(service::JobEnded{JobId{number}});
+        meeting_.nodes()[at]->follower.Handle(service::JobEnded{JobId{number}});
       }
     }
     meeting_.Run();

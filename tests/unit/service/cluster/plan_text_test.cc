@@ -16,8 +16,8 @@ namespace {
 using service::CutPlan;
 using service::kPlanPieceMax;
 using service::kPlanTextMax;
-using service::PlanGathering;
 using service::PlanPiece;
+using service::PlanReassembly;
 
 // Of so many blocks of one element each, so that its text is long.
 plan::Plan PlanOf(const service::Layout& layout, std::uint32_t version) {
@@ -38,18 +38,18 @@ class PlanTextTest : public testing::Test {
  protected:
   Result<std::shared_ptr<const plan::Plan>> Gather(const std::vector<PlanPiece>& pieces) {
     for (std::size_t i = 0; i + 1 < pieces.size(); ++i) {
-      const auto taken = gathering_.Take(pieces[i], layout_);
+      const auto taken = reassembly_.Add(pieces[i], layout_);
       if (!taken) return taken;
       EXPECT_EQ(*taken, nullptr) << "more is to come";
     }
-    return gathering_.Take(pieces.back(), layout_);
+    return reassembly_.Add(pieces.back(), layout_);
   }
   std::vector<PlanPiece> Cut(std::uint32_t version) const {
     return CutPlan(version, Canonical(PlanOf(layout_, version)));
   }
 
   service::Layout layout_ = LayoutOf({5000, 3000, 4000});
-  PlanGathering gathering_;
+  PlanReassembly reassembly_;
 };
 
 TEST_F(PlanTextTest, PiecesPutTogetherAreTheSamePlan) {
@@ -100,13 +100,13 @@ TEST_F(PlanTextTest, RefusesWhatIsNoPlanForThisLayout) {
     ASSERT_FALSE(plan.ok()) << each.text;
     EXPECT_EQ(plan.error().code(), Code::kCorrupt);
     EXPECT_NE(plan.error().text().find(each.text), std::string::npos) << plan.error().text();
-    gathering_ = {};
+    reassembly_ = {};
   }
 }
 
 TEST_F(PlanTextTest, AFirstPieceBeginsAnew) {
   const std::vector<PlanPiece> pieces = Cut(7);
-  ASSERT_TRUE(gathering_.Take(pieces[0], layout_).ok());
+  ASSERT_TRUE(reassembly_.Add(pieces[0], layout_).ok());
   EXPECT_TRUE(Gather(pieces).ok());
 }
 

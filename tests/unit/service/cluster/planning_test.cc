@@ -47,21 +47,21 @@ class PlanningTest : public testing::Test {
   void ExpectNothing() { EXPECT_TRUE(planning_.TakeSteps().empty()); }
 
   void HandIn(std::size_t node, std::optional<Policy> policy = std::nullopt) {
-    planning_.TakeLayout(node, Shared(LayoutOf(Elements(kTensors))), policy);
+    planning_.OnLayout(node, Shared(LayoutOf(Elements(kTensors))), policy);
   }
   void Tell(std::uint64_t iteration, double backward_s = 0.01, transport::CostLine cost = kCost) {
     for (const std::size_t node : {0U, 1U}) {
-      planning_.TakeTimes(node, SeenAt(iteration, kTensors, backward_s, 0.005, cost));
+      planning_.OnTimesSeen(node, SeenAt(iteration, kTensors, backward_s, 0.005, cost));
     }
   }
   // Makes what is wanted and offers it; the offer.
   PlanOffer Offered() {
-    planning_.Take(Made(Step<MakePlan>()));
+    planning_.OnPlanMade(Made(Step<MakePlan>()));
     return Step<PlanOffer>();
   }
   void Hold(const PlanOffer& offer, std::uint64_t on_a, std::uint64_t on_b) {
-    planning_.TakeAnswer(0, offer.plan->version, offer.hash, on_a);
-    planning_.TakeAnswer(1, offer.plan->version, offer.hash, on_b);
+    planning_.OnPlanAck(0, offer.plan->version, offer.hash, on_a);
+    planning_.OnPlanAck(1, offer.plan->version, offer.hash, on_b);
   }
   // Up to plan 1 in force, and up to plan 2, by `exact`, from iteration 12 on.
   void Record() {
@@ -102,11 +102,11 @@ TEST_F(PlanningTest, TheFirstPlanIsInForceFromTheFirstIterationOn) {
   HandIn(1);
   const PlanOffer offer = Offered();
   EXPECT_EQ(offer.hash, plan::HashOf(*offer.plan));
-  planning_.TakeAnswer(0, 1, offer.hash, 0);
+  planning_.OnPlanAck(0, 1, offer.hash, 0);
   ExpectNothing();
-  planning_.TakeAnswer(0, 1, offer.hash, 0);
+  planning_.OnPlanAck(0, 1, offer.hash, 0);
   ExpectNothing();
-  planning_.TakeAnswer(1, 1, offer.hash, 0);
+  planning_.OnPlanAck(1, 1, offer.hash, 0);
   const auto change = Step<PlanSwitch>();
   EXPECT_EQ(change.version, 1U);
   EXPECT_EQ(change.from_iteration, 1U);
@@ -115,9 +115,9 @@ TEST_F(PlanningTest, TheFirstPlanIsInForceFromTheFirstIterationOn) {
 
 TEST_F(PlanningTest, PlansByTheJobsPolicyWhenAllNodesHaveToldTheirTimes) {
   Record();
-  planning_.TakeTimes(1, SeenAt(3, kTensors, 0.01, 0.005, kCost));
+  planning_.OnTimesSeen(1, SeenAt(3, kTensors, 0.01, 0.005, kCost));
   ExpectNothing();
-  planning_.TakeTimes(0, SeenAt(3, kTensors, 0.02, 0.005, kCost));
+  planning_.OnTimesSeen(0, SeenAt(3, kTensors, 0.02, 0.005, kCost));
   const auto wish = Step<MakePlan>();
   EXPECT_EQ(wish.policy, Policy::kExact);
   EXPECT_EQ(wish.version, 2U);
@@ -126,7 +126,7 @@ TEST_F(PlanningTest, PlansByTheJobsPolicyWhenAllNodesHaveToldTheirTimes) {
 }
 
 TEST_F(PlanningTest, TheFirstPlanIsReplacedEvenWhenWfbpIsWanted) {
-  planning_.Want(Policy::kWfbp);
+  planning_.SetPolicy(Policy::kWfbp);
   Record();
   Tell(3);
   const auto wish = Step<MakePlan>();
@@ -151,7 +151,7 @@ TEST_F(PlanningTest, TimesThatComeWhileAPlanIsUnderWayBeginNoOther) {
   const auto wish = Step<MakePlan>();
   Tell(6);
   ExpectNothing();
-  planning_.Take(Made(wish));
+  planning_.OnPlanMade(Made(wish));
   const auto offer = Step<PlanOffer>();
   Tell(6);
   ExpectNothing();
@@ -178,7 +178,7 @@ TEST_F(PlanningTest, KeepsAPlanThatIsAsGoodAndGivesItsSuccessorTheSameVersion) {
   Run();
   Tell(22);
   EXPECT_EQ(Step<MakePlan>().version, 3U);
-  planning_.Take(std::shared_ptr<const plan::Plan>());
+  planning_.OnPlanMade(std::shared_ptr<const plan::Plan>());
   ExpectNothing();
   Tell(38);
   EXPECT_EQ(Step<MakePlan>().version, 3U);
@@ -197,7 +197,7 @@ TEST_F(PlanningTest, DriftBeyondTheMarginMakesANewPlanAndLessDoesNot) {
   };
   ASSERT_TRUE(faster().ok());
   EXPECT_FALSE(faster()->has_value());
-  planning_.Take(std::shared_ptr<const plan::Plan>());
+  planning_.OnPlanMade(std::shared_ptr<const plan::Plan>());
   // The startup has grown thirtyfold: the blocks that were good are far too many.
   Tell(38, 0.0101, {.startup_s = 3e-2, .s_per_byte = 1e-8});
   wish = Step<MakePlan>();
@@ -235,7 +235,7 @@ class ElsewhereTest : public PlanningTest {
       auto seen =
           SeenAt(iteration, kTensors, 0.01, 0.005, {.startup_s = startup_s, .s_per_byte = 1e-8});
       seen.times.iteration_s = seen.times.running_s = iteration_s;
-      for (const std::size_t node : {0U, 1U}) planning_.TakeTimes(node, seen);
+      for (const std::size_t node : {0U, 1U}) planning_.OnTimesSeen(node, seen);
       const auto wish = Step<MakePlan>();
       const auto made = plan::MakeFasterPlan(wish.policy, wish.profile, wish.route, wish.version,
                                              {.plan = *wish.present,
@@ -243,11 +243,11 @@ class ElsewhereTest : public PlanningTest {
                                               .running_s = heeds_time ? wish.running_s : 0,
                                               .margin = wish.margin});
       if (!made.ok() || !made->has_value()) {
-        planning_.Take(std::shared_ptr<const plan::Plan>());
+        planning_.OnPlanMade(std::shared_ptr<const plan::Plan>());
         continue;
       }
       ++plans;
-      planning_.Take(std::make_shared<const plan::Plan>(**made));
+      planning_.OnPlanMade(std::make_shared<const plan::Plan>(**made));
       Hold(Step<PlanOffer>(), iteration, iteration);
       Step<PlanSwitch>();
     }
@@ -267,8 +267,8 @@ TEST_F(PlanningTest, AnotherPolicyNeedsNoNewTimes) {
   Run();
   Tell(22);
   Step<MakePlan>();
-  planning_.Take(std::shared_ptr<const plan::Plan>());
-  planning_.Want(Policy::kByteScheduler);
+  planning_.OnPlanMade(std::shared_ptr<const plan::Plan>());
+  planning_.SetPolicy(Policy::kByteScheduler);
   const auto wish = Step<MakePlan>();
   EXPECT_EQ(wish.policy, Policy::kByteScheduler);
   EXPECT_EQ(wish.present, nullptr) << "it comes whether it is faster or not";
@@ -278,8 +278,8 @@ TEST_F(PlanningTest, ThePolicyInForceIsNoNews) {
   Run();
   Tell(22);
   Step<MakePlan>();
-  planning_.Take(std::shared_ptr<const plan::Plan>());
-  planning_.Want(Policy::kExact);
+  planning_.OnPlanMade(std::shared_ptr<const plan::Plan>());
+  planning_.SetPolicy(Policy::kExact);
   ExpectNothing();
 }
 
@@ -287,13 +287,13 @@ TEST_F(PlanningTest, APolicyThatIsWantedWhileAnOfferIsUnderWayComesAfterIt) {
   Record();
   Tell(3);
   const PlanOffer offer = Offered();
-  planning_.Want(Policy::kMgWfbp);
+  planning_.SetPolicy(Policy::kMgWfbp);
   ExpectNothing();
   Hold(offer, 4, 4);
   EXPECT_EQ(Step<PlanSwitch>().version, 2U);
-  planning_.TakeTimes(0, SeenAt(22, kTensors, 0.01, 0.005, kCost));
+  planning_.OnTimesSeen(0, SeenAt(22, kTensors, 0.01, 0.005, kCost));
   ExpectNothing();
-  planning_.TakeTimes(1, SeenAt(22, kTensors, 0.01, 0.005, kCost));
+  planning_.OnTimesSeen(1, SeenAt(22, kTensors, 0.01, 0.005, kCost));
   const auto wish = Step<MakePlan>();
   EXPECT_EQ(wish.policy, Policy::kMgWfbp);
   EXPECT_EQ(wish.version, 3U);
@@ -303,9 +303,9 @@ TEST_F(PlanningTest, APolicyThatIsWantedWhileAnotherPlanIsMadeIsMadeNext) {
   Run();
   Tell(22);
   Step<MakePlan>();
-  planning_.Want(Policy::kBsp);
+  planning_.SetPolicy(Policy::kBsp);
   ExpectNothing();
-  planning_.Take(std::shared_ptr<const plan::Plan>());
+  planning_.OnPlanMade(std::shared_ptr<const plan::Plan>());
   EXPECT_EQ(Step<MakePlan>().policy, Policy::kBsp);
 }
 
@@ -316,8 +316,8 @@ TEST_F(PlanningTest, WhatRanksSayGoesBeforeTheConfigurationAndAPersonBeforeBoth)
   Step<PlanSwitch>();
   Tell(3);
   EXPECT_EQ(Step<MakePlan>().policy, Policy::kUsByte);
-  planning_.Want(Policy::kBsp);
-  planning_.Take(Error(Code::kInternal, "a bug"));
+  planning_.SetPolicy(Policy::kBsp);
+  planning_.OnPlanMade(Error(Code::kInternal, "a bug"));
   const auto steps = planning_.TakeSteps();
   ASSERT_EQ(steps.size(), 2U);
   EXPECT_TRUE(std::holds_alternative<PlanNote>(steps[0]));
@@ -328,13 +328,13 @@ TEST_F(PlanningTest, ANodeThatHoldsAnotherPlanFailsTheJob) {
   HandIn(0);
   HandIn(1);
   const PlanOffer offer = Offered();
-  planning_.TakeAnswer(1, 1, offer.hash ^ 1, 0);
+  planning_.OnPlanAck(1, 1, offer.hash ^ 1, 0);
   const auto failure = Step<PlanFailure>();
   EXPECT_EQ(failure.code, Code::kMismatch);
   EXPECT_NE(failure.cause.find("node b holds plan 1 of job train with the hash"), std::string::npos)
       << failure.cause;
-  planning_.TakeAnswer(0, 1, offer.hash, 0);
-  planning_.Want(Policy::kBsp);
+  planning_.OnPlanAck(0, 1, offer.hash, 0);
+  planning_.SetPolicy(Policy::kBsp);
   ExpectNothing();
 }
 
@@ -342,8 +342,8 @@ TEST_F(PlanningTest, AnswersToAnotherPlanThanTheOfferedOneAreIgnored) {
   Record();
   Tell(3);
   const PlanOffer offer = Offered();
-  planning_.TakeAnswer(0, 1, 0, 0);
-  planning_.TakeAnswer(1, 3, 0, 0);
+  planning_.OnPlanAck(0, 1, 0, 0);
+  planning_.OnPlanAck(1, 3, 0, 0);
   ExpectNothing();
   Hold(offer, 4, 4);
   Step<PlanSwitch>();
@@ -353,7 +353,7 @@ TEST_F(PlanningTest, LayoutsThatDifferFailTheJobWithRankTensorAndNumbers) {
   HandIn(0);
   auto counts = Elements(kTensors);
   counts[2] = 5;
-  planning_.TakeLayout(1, Shared(LayoutOf(counts)), std::nullopt);
+  planning_.OnLayout(1, Shared(LayoutOf(counts)), std::nullopt);
   const auto failure = Step<PlanFailure>();
   EXPECT_EQ(failure.code, Code::kMismatch);
   EXPECT_EQ(failure.cause,
@@ -374,7 +374,7 @@ TEST_F(PlanningTest, RanksThatNameDifferentPoliciesFailTheJob) {
 
 TEST_F(PlanningTest, TimesThatAreNotOfThisLayoutFailTheJob) {
   Record();
-  planning_.TakeTimes(1, SeenAt(3, kTensors - 1, 0.01, 0.005, kCost));
+  planning_.OnTimesSeen(1, SeenAt(3, kTensors - 1, 0.01, 0.005, kCost));
   const auto failure = Step<PlanFailure>();
   EXPECT_EQ(failure.code, Code::kCorrupt);
   EXPECT_NE(failure.cause.find("node b told times of 5 releases"), std::string::npos)
@@ -386,7 +386,7 @@ TEST_F(PlanningTest, APlanThatCannotBeMadeIsSaidOnceAndThePresentOneStays) {
   for (const std::uint64_t iteration : {22U, 38U, 54U}) {
     Tell(iteration);
     Step<MakePlan>();
-    planning_.Take(Error(Code::kInternal, "a bug"));
+    planning_.OnPlanMade(Error(Code::kInternal, "a bug"));
     if (iteration == 22U) {
       EXPECT_EQ(Step<PlanNote>().text, "job train: no new plan, plan 2 stays: a bug");
     }
@@ -398,7 +398,7 @@ TEST_F(PlanningTest, WithoutAFirstPlanTheJobFails) {
   HandIn(0);
   HandIn(1);
   Step<MakePlan>();
-  planning_.Take(Error(Code::kInternal, "a bug"));
+  planning_.OnPlanMade(Error(Code::kInternal, "a bug"));
   EXPECT_EQ(Step<PlanFailure>().cause, "make the first plan: a bug");
 }
 
@@ -407,7 +407,7 @@ TEST_F(PlanningTest, APlanThatLeavesGradientsOutIsNotOffered) {
   HandIn(1);
   plan::Plan plan = **Made(Step<MakePlan>());
   plan.blocks.pop_back();
-  planning_.Take(std::make_shared<const plan::Plan>(plan));
+  planning_.OnPlanMade(std::make_shared<const plan::Plan>(plan));
   EXPECT_EQ(Step<PlanFailure>().code, Code::kInternal);
 }
 
@@ -419,7 +419,7 @@ TEST_F(PlanningTest, AJobThatComesToItsEndFinishesTheSwitchAndBeginsNoOther) {
   Hold(offer, 4, 4);
   EXPECT_EQ(Step<PlanSwitch>().version, 2U) << "iterations that wait for it go on";
   Tell(22);
-  planning_.Want(Policy::kBsp);
+  planning_.SetPolicy(Policy::kBsp);
   ExpectNothing();
 }
 
@@ -438,7 +438,7 @@ TEST_F(PlanningTest, AFailedJobGetsNoFirstPlan) {
   HandIn(0, Policy::kBsp);
   HandIn(1, Policy::kExact);
   EXPECT_EQ(Step<PlanFailure>().code, Code::kMismatch);
-  planning_.Want(Policy::kBsp);
+  planning_.SetPolicy(Policy::kBsp);
   ExpectNothing();
 }
 

@@ -60,7 +60,7 @@ TEST(Refusals, ANodeThatIsNotLetInIsNamedToThoseWhoWait) {
   MeetingNode& a = meeting.AddNode("a");
   meeting.Attach(a, Meeting::Rank(1, 0, 2));
   meeting.Run();
-  meeting.leader().NodeRefused("10.0.0.2:4711 is refused: another authority");
+  meeting.leader().OnNodeRefused("10.0.0.2:4711 is refused: another authority");
   meeting.Run();
   EXPECT_EQ(a.waits(),
             "1 of 2 ranks have attached: rank 1 is missing; 10.0.0.2:4711 is refused: another "
@@ -72,10 +72,10 @@ TEST(Refusals, WhoWaitsHearsAtOnceOfANodeThatIsNotLetIn) {
   MeetingNode& a = meeting.AddNode("a");
   meeting.Attach(a, Meeting::Rank(1, 0, 2));
   meeting.Run();
-  a.follower.Take(service::AskForming{.token = 1, .job = JobId{1}, .until_ns = kNever}, 0);
+  a.follower.Handle(service::AskForming{.token = 1, .job = JobId{1}, .until_ns = kNever}, 0);
   meeting.Run();
   EXPECT_TRUE(a.answers.empty());
-  meeting.leader().NodeRefused("10.0.0.2:4711 is refused: another authority");
+  meeting.leader().OnNodeRefused("10.0.0.2:4711 is refused: another authority");
   meeting.Run();
   ASSERT_EQ(a.answers.size(), 1U);
   ExpectParts(a.answers[0].status.error().text(), {"rank 1 is missing", "another authority"});
@@ -88,8 +88,8 @@ TEST(Refusals, ANodeThatIsNotLetInIsNamedUntilTheWaitEnds) {
   MeetingNode& b = meeting.AddNode("b");
   meeting.Attach(a, Meeting::Rank(1, 0, 2));
   meeting.Run();
-  meeting.leader().NodeRefused(kWhy);
-  meeting.leader().NodeRefused("");
+  meeting.leader().OnNodeRefused(kWhy);
+  meeting.leader().OnNodeRefused("");
   service::SessionIdentity later = Meeting::Rank(2, 0, 2);
   later.job_name = "later";
   meeting.Attach(b, later);
@@ -107,12 +107,12 @@ TEST(Refusals, ARankThatItsServiceRefusedEndsTheJobForAllThatWait) {
   meeting.Run();
   const service::RankRefused of_another{
       .job = "train", .uid = 77, .rank = 2, .pid = 9, .code = Code::kMismatch, .cause = "no"};
-  b.follower.Take(of_another);
+  b.follower.Handle(of_another);
   meeting.Run();
   EXPECT_EQ(a.failure(), "") << "another user's rank is no rank of this job";
   service::RankRefused refused = of_another;
   refused.uid = Meeting::Rank(7, 1, 3).uid;
-  b.follower.Take(refused);
+  b.follower.Handle(refused);
   meeting.Run();
   EXPECT_EQ(a.failure(), "rank 2 (pid 9) was refused: no (on node b)");
   EXPECT_EQ(b.failure(), a.failure());
@@ -143,10 +143,10 @@ TEST(Refusals, ANodesFirstRankThatIsRefusedEndsTheJobOfThoseWhoWaitElsewhere) {
     meeting.Run();
     auto of_another = Refused(1, "too many sessions");
     of_another.uid = 77;
-    b.follower.Take(of_another);
+    b.follower.Handle(of_another);
     meeting.Run();
     EXPECT_EQ(a.failure(), "") << "another user's rank is no rank of this job";
-    b.follower.Take(Refused(1, "too many sessions"));
+    b.follower.Handle(Refused(1, "too many sessions"));
     meeting.Run();
     EXPECT_EQ(a.failure(), "rank 1 (pid 9) was refused: too many sessions (on node b)");
     EXPECT_EQ(a.Told<service::JobFailed>().back().code, Code::kExhausted);
@@ -166,10 +166,10 @@ TEST(Refusals, ANodesFirstRankThatIsRefusedEndsTheJobOfThoseWhoWaitElsewhere) {
 TEST(Refusals, ANodeThatOnlyTellsOfARefusedRankGivesUpWhereNobodyListens) {
   Meeting meeting;
   MeetingNode& b = meeting.AddNode("b");
-  b.follower.Take(Refused(1, "no"));
+  b.follower.Handle(Refused(1, "no"));
   meeting.Collect();
   EXPECT_TRUE(b.wants_leader);
-  b.follower.LeaderSilent(kMeetingPlace, "connection refused", meeting.now());
+  b.follower.OnLeaderUnreachable(kMeetingPlace, "connection refused", meeting.now());
   meeting.Collect();
   EXPECT_EQ(b.follower.jobs_count(), 0U);
   EXPECT_FALSE(b.wants_leader);
@@ -178,7 +178,7 @@ TEST(Refusals, ANodeThatOnlyTellsOfARefusedRankGivesUpWhereNobodyListens) {
 TEST(Refusals, LeadersAreToldOfSoManyRefusedRanksAtOneTime) {
   Meeting meeting;
   MeetingNode& b = meeting.AddNode("b");
-  for (int count = 0; count < 100; ++count) b.follower.Take(Refused(1, "no"));
+  for (int count = 0; count < 100; ++count) b.follower.Handle(Refused(1, "no"));
   EXPECT_EQ(b.follower.jobs_count(), static_cast<std::size_t>(service::kRefusedMax));
 }
 
@@ -186,14 +186,14 @@ TEST(Refusals, WhoComesAfterARankWasRefusedIsToldUntilANodeHasOneThatIsNot) {
   Meeting meeting;
   MeetingNode& a = meeting.AddNode("a");
   MeetingNode& b = meeting.AddNode("b");
-  b.follower.Take(Refused(1, "too many sessions"));
+  b.follower.Handle(Refused(1, "too many sessions"));
   meeting.Run();
   auto of_another = Meeting::Rank(2, 0, 2);
   of_another.uid += 1;
   meeting.Attach(a, of_another);
   meeting.Run();
   EXPECT_EQ(a.waits(), "1 of 2 ranks have attached: rank 1 is missing") << "of another user";
-  a.follower.Take(service::JobEnded{JobId{2}});
+  a.follower.Handle(service::JobEnded{JobId{2}});
   meeting.Attach(a, Meeting::Rank(1, 0, 2));
   meeting.Run();
   EXPECT_EQ(a.waits(),
@@ -203,8 +203,8 @@ TEST(Refusals, WhoComesAfterARankWasRefusedIsToldUntilANodeHasOneThatIsNot) {
   meeting.Attach(b, Meeting::Rank(7, 1, 2));
   meeting.Run();
   EXPECT_EQ(a.Told<JobFormed>().size(), 1U);
-  a.follower.Take(service::JobEnded{JobId{1}});
-  b.follower.Take(service::JobEnded{JobId{7}});
+  a.follower.Handle(service::JobEnded{JobId{1}});
+  b.follower.Handle(service::JobEnded{JobId{7}});
   meeting.Run();
   meeting.Attach(a, Meeting::Rank(3, 0, 2));
   meeting.Run();
@@ -215,7 +215,7 @@ TEST(Refusals, WhoComesAMinuteAfterARankWasRefusedIsNotToldOfIt) {
   Meeting meeting;
   MeetingNode& a = meeting.AddNode("a");
   MeetingNode& b = meeting.AddNode("b");
-  b.follower.Take(Refused(1, "no"));
+  b.follower.Handle(Refused(1, "no"));
   meeting.Run();
   meeting.Pass(61 * kSecond);
   meeting.Attach(a, Meeting::Rank(1, 0, 2));
@@ -231,10 +231,10 @@ TEST(Refusals, AnEpochThatLostARankWithItsProcessHasNoNextOne) {
     meeting.Attach(a, Meeting::Rank(1, 0, 2));
     meeting.Attach(b, Meeting::Rank(7, 1, 2));
     meeting.Run();
-    b.follower.RankLost(JobId{7}, 1, "exited or was killed", exited);
+    b.follower.OnRankLost(JobId{7}, 1, "exited or was killed", exited);
     meeting.Run();
-    a.follower.Take(service::JobEnded{JobId{1}});
-    b.follower.Take(service::JobEnded{JobId{7}});
+    a.follower.Handle(service::JobEnded{JobId{1}});
+    b.follower.Handle(service::JobEnded{JobId{7}});
     auto again = Meeting::Rank(2, 0, 2);
     again.after_epoch = 1;
     meeting.Attach(a, again);

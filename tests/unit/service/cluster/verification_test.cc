@@ -30,9 +30,9 @@ constexpr BlockName kBlock{.planned = true, .number = 400, .block = 2};
 
 TEST(Verification, NamesBlockIterationAndNodesAndWhoIsAloneFirst) {
   Verification verification(Of({"a", "b", "c"}));
-  EXPECT_FALSE(verification.Take(0, {kBlock, 0x11}));
-  EXPECT_FALSE(verification.Take(2, {kBlock, 0x11}));
-  EXPECT_THAT(verification.Take(1, {kBlock, 0x22}),
+  EXPECT_FALSE(verification.Compare(0, {kBlock, 0x11}));
+  EXPECT_FALSE(verification.Compare(2, {kBlock, 0x11}));
+  EXPECT_THAT(verification.Compare(1, {kBlock, 0x22}),
               Optional(HasSubstr("verify: block 3 of iteration 400 has not the same result on all "
                                  "nodes: 0000000000000022 on b; 0000000000000011 on a, c.")));
 }
@@ -41,28 +41,28 @@ TEST(Verification, IsSilentWhereAllHaveTheSameInWhateverOrderTheyTell) {
   Verification verification(Of({"a", "b"}));
   const BlockHash one{kBlock, 1};
   const BlockHash other{{.planned = false, .number = 400, .block = 2}, 2};
-  EXPECT_FALSE(verification.Take(0, one));
-  EXPECT_FALSE(verification.Take(1, other)) << "an operation is no iteration";
-  EXPECT_FALSE(verification.Take(0, other));
-  EXPECT_FALSE(verification.Take(1, one));
+  EXPECT_FALSE(verification.Compare(0, one));
+  EXPECT_FALSE(verification.Compare(1, other)) << "an operation is no iteration";
+  EXPECT_FALSE(verification.Compare(0, other));
+  EXPECT_FALSE(verification.Compare(1, one));
 }
 
 TEST(Verification, WaitsForNoServerAndHearsANodeOnce) {
   Verification verification(Of({"a", "b", "s"}, 1));
-  EXPECT_FALSE(verification.Take(2, {kBlock, 7})) << "a server holds no results";
-  EXPECT_FALSE(verification.Take(0, {kBlock, 1}));
-  EXPECT_FALSE(verification.Take(0, {kBlock, 2})) << "said already";
-  EXPECT_FALSE(verification.Take(1, {kBlock, 1}));
-  EXPECT_FALSE(verification.Take(99, {kBlock, 1}));
+  EXPECT_FALSE(verification.Compare(2, {kBlock, 7})) << "a server holds no results";
+  EXPECT_FALSE(verification.Compare(0, {kBlock, 1}));
+  EXPECT_FALSE(verification.Compare(0, {kBlock, 2})) << "said already";
+  EXPECT_FALSE(verification.Compare(1, {kBlock, 1}));
+  EXPECT_FALSE(verification.Compare(99, {kBlock, 1}));
 }
 
 TEST(Verification, KeepsSoManyBlocksAndNoMore) {
   Verification verification(Of({"a", "b"}));
   for (std::uint64_t number = 1; number <= Verification::kOpenMax + 1; ++number) {
-    EXPECT_FALSE(verification.Take(0, {{.number = number}, 1}));
+    EXPECT_FALSE(verification.Compare(0, {{.number = number}, 1}));
   }
-  EXPECT_FALSE(verification.Take(1, {{.number = 1}, 2})) << "the oldest is forgotten";
-  EXPECT_TRUE(verification.Take(1, {{.number = Verification::kOpenMax + 1}, 2}));
+  EXPECT_FALSE(verification.Compare(1, {{.number = 1}, 2})) << "the oldest is forgotten";
+  EXPECT_TRUE(verification.Compare(1, {{.number = Verification::kOpenMax + 1}, 2}));
 }
 
 class VerifyingMeeting : public ::testing::Test {
@@ -74,8 +74,8 @@ class VerifyingMeeting : public ::testing::Test {
     ASSERT_EQ(b_.Told<service::JobFormed>().size(), 1U) << b_.failure();
   }
   void Tell(std::uint64_t number, std::uint64_t on_a, std::uint64_t on_b) {
-    a_.follower.Take(service::BlockHashed{JobId{1}, {{.number = number}, on_a}});
-    b_.follower.Take(service::BlockHashed{JobId{7}, {{.number = number}, on_b}});
+    a_.follower.Handle(service::BlockHashed{JobId{1}, {{.number = number}, on_a}});
+    b_.follower.Handle(service::BlockHashed{JobId{7}, {{.number = number}, on_b}});
     meeting_.Run();
   }
 
@@ -111,8 +111,8 @@ TEST(Verification, IsNothingToALeaderThatIsNotConfiguredForIt) {
   meeting.Attach(a, Meeting::Rank(1, 0, 2));
   meeting.Attach(b, Meeting::Rank(7, 1, 2));
   meeting.Run();
-  a.follower.Take(service::BlockHashed{JobId{1}, {{.number = 1}, 1}});
-  b.follower.Take(service::BlockHashed{JobId{7}, {{.number = 1}, 2}});
+  a.follower.Handle(service::BlockHashed{JobId{1}, {{.number = 1}, 1}});
+  b.follower.Handle(service::BlockHashed{JobId{7}, {{.number = 1}, 2}});
   meeting.Run();
   EXPECT_EQ(a.failure(), "");
 }

@@ -19,7 +19,7 @@ json BodyOf(const HttpPage& page) { return json::parse(*page.body); }
 
 TEST(Health, IsWellWhenAllHaveAnswered) {
   Health health;
-  health.Take(AllWell(), kUnix);
+  health.Update(AllWell(), kUnix);
   EXPECT_EQ(health.Healthz().status, 200U);
   EXPECT_EQ(health.Readyz(State::kRunning).status, 200U);
   const json says = BodyOf(health.Readyz(State::kRunning));
@@ -35,7 +35,7 @@ TEST(Health, IsBadBeforeAnybodyWasAsked) {
 
 TEST(Health, IsNotReadyInAnyStateButRunning) {
   Health health;
-  health.Take(AllWell(), kUnix);
+  health.Update(AllWell(), kUnix);
   for (const State state : {State::kStarting, State::kDraining, State::kStopped}) {
     EXPECT_EQ(health.Readyz(state).status, 503U);
   }
@@ -45,11 +45,11 @@ TEST(Health, IsNotReadyInAnyStateButRunning) {
 
 TEST(Health, NamesTheLaneThatIsSilentAndSinceWhen) {
   Health health;
-  health.Take(AllWell(), kUnix);
+  health.Update(AllWell(), kUnix);
   ProbeAnswer answer = AllWell();
   answer.lanes[1] = {.name = "ucx0"};
-  health.Take(answer, kUnix + 10 * kSecond);
-  health.Take(answer, kUnix + 20 * kSecond);
+  health.Update(answer, kUnix + 10 * kSecond);
+  health.Update(answer, kUnix + 20 * kSecond);
   const json says = BodyOf(health.Readyz(State::kRunning));
   ASSERT_EQ(says["silent"].size(), 1U);
   EXPECT_EQ(says["silent"][0]["name"], "lane ucx0");
@@ -64,7 +64,7 @@ TEST(Health, SaysWhatALaneHasAnsweredThatIsNotWell) {
   Health health;
   ProbeAnswer answer = AllWell();
   answer.lanes[0].status = Error(Code::kInternal, "the sum is wrong \xff");
-  health.Take(answer, kUnix);
+  health.Update(answer, kUnix);
   const json says = BodyOf(health.Readyz(State::kRunning));
   EXPECT_EQ(says["silent"][0]["says"], "the sum is wrong \xef\xbf\xbd");
   EXPECT_EQ(says["silent"][0]["last_answered_unix_s"], nullptr);
@@ -72,10 +72,10 @@ TEST(Health, SaysWhatALaneHasAnsweredThatIsNotWell) {
 
 TEST(Health, IsBadWhileDispatchIsSilentAndWellAgainThen) {
   Health health;
-  health.Take(ProbeAnswer{.dispatch_ns = -1, .lanes = {{.name = "shm0"}}}, kUnix);
+  health.Update(ProbeAnswer{.dispatch_ns = -1, .lanes = {{.name = "shm0"}}}, kUnix);
   EXPECT_EQ(health.Healthz().status, 503U);
   EXPECT_EQ(BodyOf(health.Healthz())["silent"][0]["name"], "dispatch");
-  health.Take(AllWell(), kUnix + kSecond);
+  health.Update(AllWell(), kUnix + kSecond);
   EXPECT_EQ(health.Healthz().status, 200U);
   EXPECT_TRUE(BodyOf(health.Readyz(State::kRunning))["silent"].empty());
 }
@@ -84,17 +84,17 @@ TEST(Health, NamesEveryThreadThatIsSilent) {
   Health health;
   ProbeAnswer answer = AllWell();
   answer.parts = {{.name = "peers", .answered = true, .ns = 5000}, {.name = "watch"}};
-  health.Take(answer, kUnix);
+  health.Update(answer, kUnix);
   EXPECT_EQ(health.Healthz().status, 503U);
   EXPECT_EQ(BodyOf(health.Healthz())["silent"][0]["name"], "watch");
   EXPECT_EQ(BodyOf(health.Readyz(State::kRunning))["answered_s"]["peers"], 5e-6);
   // Of those that rpc would have asked nothing is known.
-  health.Take(ProbeAnswer{.dispatch_ns = -1, .lanes = {}, .parts = {{.name = "rpc"}}}, kUnix);
+  health.Update(ProbeAnswer{.dispatch_ns = -1, .lanes = {}, .parts = {{.name = "rpc"}}}, kUnix);
   const json says = BodyOf(health.Healthz());
   EXPECT_EQ(says["silent"].size(), 2U);
   EXPECT_EQ(says["silent"][0]["name"], "rpc");
   answer.parts[1].answered = true;
-  health.Take(answer, kUnix + kSecond);
+  health.Update(answer, kUnix + kSecond);
   EXPECT_EQ(health.Healthz().status, 200U);
 }
 

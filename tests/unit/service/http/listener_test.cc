@@ -21,7 +21,7 @@ TEST_F(Http, AnswersSeveralTimesOnOneConnection) {
 }
 
 TEST_F(Http, GivesHeadersAloneForHead) {
-  const Visit visit = Say("HEAD /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n");
+  const Visit visit = Request("HEAD /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n");
   EXPECT_EQ(visit.status(), 200);
   EXPECT_GT(std::stoul(visit.header("Content-Length")), 1000U);
   EXPECT_TRUE(visit.body.empty());
@@ -29,40 +29,42 @@ TEST_F(Http, GivesHeadersAloneForHead) {
 
 TEST_F(Http, RefusesEveryMethodThatCouldChangeSomething) {
   for (const char* method : {"POST", "PUT", "DELETE", "OPTIONS", "PATCH", "NONSENSE"}) {
-    const Visit visit = Say(std::string(method) +
-                            " /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n"
-                            "Content-Length: 0\r\n\r\n");
+    const Visit visit = Request(std::string(method) +
+                                " /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n"
+                                "Content-Length: 0\r\n\r\n");
     EXPECT_EQ(visit.status(), 405) << method;
     EXPECT_EQ(visit.header("Allow"), "GET, HEAD") << method;
   }
 }
 
 TEST_F(Http, RefusesABody) {
-  EXPECT_EQ(Say("GET / HTTP/1.1\r\nHost: here\r\nContent-Length: 4\r\n\r\nbody").status(), 413);
-  EXPECT_EQ(
-      Say("GET / HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n").status(),
-      413);
+  EXPECT_EQ(Request("GET / HTTP/1.1\r\nHost: here\r\nContent-Length: 4\r\n\r\nbody").status(), 413);
+  EXPECT_EQ(Request("GET / HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+                .status(),
+            413);
 }
 
 TEST_F(Http, RefusesLongHeaders) {
   const std::string filler(kHttpHeadersMax, 'x');
-  EXPECT_EQ(Say("GET / HTTP/1.1\r\nHost: here\r\nX: " + filler + "\r\nConnection: close\r\n\r\n")
-                .status(),
-            431);
-  EXPECT_EQ(Say("GET /" + filler + " HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").status(),
-            431);
+  EXPECT_EQ(
+      Request("GET / HTTP/1.1\r\nHost: here\r\nX: " + filler + "\r\nConnection: close\r\n\r\n")
+          .status(),
+      431);
+  EXPECT_EQ(
+      Request("GET /" + filler + " HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").status(),
+      431);
 }
 
 TEST_F(Http, IsNotMadeToKeepHeadersWithoutEnd) {
   // More than is ever buffered: the connection ends, with an answer or without.
-  const Visit visit = Say("GET / HTTP/1.1\r\nX: " + std::string(1 << 20, 'x'));
+  const Visit visit = Request("GET / HTTP/1.1\r\nX: " + std::string(1 << 20, 'x'));
   EXPECT_NE(visit.status(), 200);
   EXPECT_TRUE(Until([this] { return listener->connections_count() == 0; }));
 }
 
 TEST_F(Http, RefusesWhatIsNotHttp) {
-  EXPECT_EQ(Say("\x16\x03\x01 hello\r\n\r\n").status(), 405);
-  EXPECT_EQ(Say("GET / HTTP/1.1\r\nno header\r\n\r\n").status(), 400);
+  EXPECT_EQ(Request("\x16\x03\x01 hello\r\n\r\n").status(), 405);
+  EXPECT_EQ(Request("GET / HTTP/1.1\r\nno header\r\n\r\n").status(), 400);
   EXPECT_EQ(Get("/metrics").status(), 200);
 }
 

@@ -48,7 +48,7 @@ kj::Own<kj::AsyncIoStream> HttpTest::Connect() {
       .wait(io.waitScope);
 }
 
-Visit HttpTest::Say(const std::string& text) {
+Visit HttpTest::Request(const std::string& text) {
   auto client = Connect();
   std::string whole;
   try {
@@ -64,7 +64,7 @@ Visit HttpTest::Say(const std::string& text) {
 }
 
 Visit HttpTest::Get(const std::string& path) {
-  return Say("GET " + path + " HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n");
+  return Request("GET " + path + " HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n");
 }
 
 Visit HttpTest::Read(kj::AsyncIoStream& client) {

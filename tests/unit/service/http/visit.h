@@ -32,7 +32,7 @@ class HttpTest : public testing::Test {
   // A connection of its own; it is open when this returns.
   kj::Own<kj::AsyncIoStream> Connect();
   // Sends that text and reads until the service closes.
-  Visit Say(const std::string& text);
+  Visit Request(const std::string& text);
   // "GET path" that asks to close.
   Visit Get(const std::string& path);
   // Reads an answer with its body from a connection that stays open.

@@ -47,10 +47,11 @@ TEST(PlanWire, LayoutsPassWithAndWithoutAPolicy) {
 }
 
 TEST(PeerWire, AnEpochToGoOnAfterPassesUnlessNobodyCanHaveSeenIt) {
-  const SeatRank sent{.job = 7, .rank = 1, .pid = 3, .after_epoch = 5};
+  const ReportRankAttached sent{.job = 7, .rank = 1, .pid = 3, .after_epoch = 5};
   EXPECT_EQ(Passed(sent).after_epoch, 5U);
-  ExpectRefused(Pass(sent, [](auto root) { root.getSeatRank().setAfterEpoch(kEpochMax); }),
-                "2147483648");
+  ExpectRefused(
+      Pass(sent, [](auto root) { root.getReportRankAttached().setAfterEpoch(kEpochMax); }),
+      "2147483648");
 }
 
 TEST(PeerWire, WhatIsVerifiedPasses) {
@@ -166,7 +167,8 @@ TEST(PlanWire, RefusesTimesThatAreNone) {
 }
 
 TEST(PlanWire, RefusesNumbersBeyondTheirLimits) {
-  ExpectRefused(Pass(RequestPolicy{.job = 7, .policy = plan::Policy{0}}), "a wish for no policy");
+  ExpectRefused(Pass(RequestPolicy{.job = 7, .policy = plan::Policy{0}}),
+                "a request for no policy");
   ExpectRefused(Pass(RequestPolicy{.job = 7, .policy = plan::Policy{99}}), "policy 99");
   ExpectRefused(Pass(ReportPlanAck{.job = 7, .version = 1, .hash = 1, .iteration = UINT64_MAX}),
                 "an iteration beyond all");
@@ -178,9 +180,9 @@ TEST(PlanWire, RefusesNumbersBeyondTheirLimits) {
 TEST(PlanWire, OneCallLeavesRoomForAnswers) {
   const ReportLayout longest{
       .job = 7, .layout = LayoutOf(kLayoutTensorsMax), .policy = std::nullopt};
-  EXPECT_LT(WireBytes(longest), kToldBytesMax);
-  EXPECT_LT(2 * kToldBytesMax, kUnreadBytesMax);
-  EXPECT_LT(2 * kToldBytesMax, kPeerMessageWordsMax * 8);
+  EXPECT_LT(WireBytes(longest), kBytesPerCallMax);
+  EXPECT_LT(2 * kBytesPerCallMax, kUnreadBytesMax);
+  EXPECT_LT(2 * kBytesPerCallMax, kPeerMessageWordsMax * 8);
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ class PeersForming : public testing::Test {
   ControlStand a_{NodeNamed("a")};
 };
 
-TEST_F(PeersForming, TwoServicesFormAJobWithTheSameRoster) {
+TEST_F(PeersForming, TwoServicesFormAJobWithTheSameAgreement) {
   ControlStand b(NodeNamed("b"));
   const AttachedRank first = Attach(b, 1);
   ASSERT_EQ(first.attached.code, Code::kOk) << first.attached.text;

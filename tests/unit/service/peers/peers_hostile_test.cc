@@ -153,7 +153,7 @@ TEST_F(PeersHostile, TooManyMessagesAtOnceEndTheConnection) {
   PeerCaller caller(loop_, a_.peer_port());
   ASSERT_EQ(caller.Hello({}).code, Code::kOk);
   caller.Tell(
-      std::vector<service::PeerMessage>(service::kToldAtOnceMax + 1, service::ForgetJob{1}));
+      std::vector<service::PeerMessage>(service::kMessagesPerCallMax + 1, service::ForgetJob{1}));
   EXPECT_TRUE(caller.WaitForEnd());
 }
 
@@ -182,7 +182,7 @@ TEST_F(PeersHostile, ANodeCannotSpeakForAnother) {
   ASSERT_EQ(honest.Hello({.node = "h", .instance = 1}).code, Code::kOk);
   ASSERT_TRUE(
       honest.Tell({service::JoinJob{.job = 3, .name = "train", .world_size = 2, .uid = ::getuid()},
-                   service::SeatRank{.job = 3, .rank = 1, .pid = 7}}));
+                   service::ReportRankAttached{.job = 3, .rank = 1, .pid = 7}}));
   PeerCaller liar(loop_, a_.peer_port());
   ASSERT_EQ(liar.Hello({.node = "l", .instance = 2}).code, Code::kOk);
   ASSERT_TRUE(liar.Tell(

@@ -193,7 +193,7 @@ class PeersLossByHand : public testing::Test {
     EXPECT_EQ(c_->Hello({.node = "c", .addresses = {"C0"}}).code, Code::kOk);
     EXPECT_TRUE(
         c_->Tell({service::JoinJob{.job = 5, .name = "train", .world_size = 2, .uid = ::getuid()},
-                  service::SeatRank{.job = 5, .rank = 1, .pid = 77}}));
+                  service::ReportRankAttached{.job = 5, .rank = 1, .pid = 77}}));
   }
   ~PeersLossByHand() noexcept override {}
 

@@ -167,10 +167,10 @@ TEST_F(AdminTest, WordsOfALateRankGoToTheOtherNodes) {
   bool heard = false;
   for (int left = 1000; left > 0 && !heard; --left) {
     loop_.Wait(loop_.io.provider->getTimer().afterDelay(10 * kj::MILLISECONDS));
-    heard = Said(a, "job train: heard from node b: rank 1 is late");
+    heard = Said(a, "job train: reported by node b: rank 1 is late");
   }
   EXPECT_TRUE(heard);
-  EXPECT_FALSE(Said(b, "job train: heard from node b: rank 1 is late"));
+  EXPECT_FALSE(Said(b, "job train: reported by node b: rank 1 is late"));
 }
 
 using ProbeResponse = capnp::Response<schema::Admin::ProbeResults>;

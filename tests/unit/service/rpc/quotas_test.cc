@@ -45,7 +45,7 @@ TEST(Quotas, RootIsNotExempt) {
   Quotas quotas({.sessions = 1, .memory = 100});
   quotas.Open(SessionId{1}, 0);
   ExpectExhausted(quotas.CheckSession(0), "uid 0 has 1 sessions");
-  ExpectExhausted(quotas.TakeMemory(SessionId{1}, 101), "(memory_per_uid)");
+  ExpectExhausted(quotas.ReserveMemory(SessionId{1}, 101), "(memory_per_uid)");
 }
 
 TEST(Quotas, DefaultsHoldForOthersThanRootAndTheServicesUser) {
@@ -53,14 +53,14 @@ TEST(Quotas, DefaultsHoldForOthersThanRootAndTheServicesUser) {
   quotas.Open(SessionId{1}, 0);
   quotas.Open(SessionId{2}, 998);
   quotas.Open(SessionId{3}, 65534);
-  EXPECT_TRUE(quotas.TakeMemory(SessionId{1}, 1 << 30).ok());
-  EXPECT_TRUE(quotas.TakeMemory(SessionId{2}, 1 << 30).ok());
-  EXPECT_TRUE(quotas.TakeMemory(SessionId{3}, 100).ok());
-  ExpectExhausted(quotas.TakeMemory(SessionId{3}, 1), "it may have 100 (memory_per_uid)");
+  EXPECT_TRUE(quotas.ReserveMemory(SessionId{1}, 1 << 30).ok());
+  EXPECT_TRUE(quotas.ReserveMemory(SessionId{2}, 1 << 30).ok());
+  EXPECT_TRUE(quotas.ReserveMemory(SessionId{3}, 100).ok());
+  ExpectExhausted(quotas.ReserveMemory(SessionId{3}, 1), "it may have 100 (memory_per_uid)");
   // One that the operator has set replaces them.
   Quotas set({.memory = 50, .memory_of_others = 100, .service_uid = 998});
   set.Open(SessionId{1}, 0);
-  ExpectExhausted(set.TakeMemory(SessionId{1}, 51), "it may have 50");
+  ExpectExhausted(set.ReserveMemory(SessionId{1}, 51), "it may have 50");
 }
 
 TEST(Quotas, MemoryIsTheSumOfAllSessionsOfAUid) {
@@ -68,24 +68,24 @@ TEST(Quotas, MemoryIsTheSumOfAllSessionsOfAUid) {
   quotas.Open(SessionId{1}, 1000);
   quotas.Open(SessionId{2}, 1000);
   quotas.Open(SessionId{3}, 1001);
-  EXPECT_TRUE(quotas.TakeMemory(SessionId{1}, 60).ok());
-  ExpectExhausted(quotas.TakeMemory(SessionId{2}, 41),
+  EXPECT_TRUE(quotas.ReserveMemory(SessionId{1}, 60).ok());
+  ExpectExhausted(quotas.ReserveMemory(SessionId{2}, 41),
                   "a segment of 41 bytes beside the 60 that uid 1000 has on this node; it may have "
                   "100 (memory_per_uid)");
-  EXPECT_TRUE(quotas.TakeMemory(SessionId{2}, 40).ok()) << "what was refused was not booked";
-  EXPECT_TRUE(quotas.TakeMemory(SessionId{3}, 100).ok());
-  quotas.GiveMemory(SessionId{1}, 10);
-  ExpectExhausted(quotas.TakeMemory(SessionId{2}, 11), "beside the 90");
+  EXPECT_TRUE(quotas.ReserveMemory(SessionId{2}, 40).ok()) << "what was refused was not booked";
+  EXPECT_TRUE(quotas.ReserveMemory(SessionId{3}, 100).ok());
+  quotas.ReleaseMemory(SessionId{1}, 10);
+  ExpectExhausted(quotas.ReserveMemory(SessionId{2}, 11), "beside the 90");
   quotas.Close(SessionId{1});
-  EXPECT_TRUE(quotas.TakeMemory(SessionId{2}, 60).ok());
+  EXPECT_TRUE(quotas.ReserveMemory(SessionId{2}, 60).ok());
 }
 
 TEST(Quotas, SumsThatWouldOverflowAreRefused) {
   Quotas quotas({.memory = UINT64_MAX - 1});
   quotas.Open(SessionId{1}, 1);
-  EXPECT_TRUE(quotas.TakeMemory(SessionId{1}, UINT64_MAX - 1).ok());
-  EXPECT_FALSE(quotas.TakeMemory(SessionId{1}, 1).ok());
-  EXPECT_FALSE(quotas.TakeMemory(SessionId{1}, UINT64_MAX).ok());
+  EXPECT_TRUE(quotas.ReserveMemory(SessionId{1}, UINT64_MAX - 1).ok());
+  EXPECT_FALSE(quotas.ReserveMemory(SessionId{1}, 1).ok());
+  EXPECT_FALSE(quotas.ReserveMemory(SessionId{1}, UINT64_MAX).ok());
 }
 
 TEST(Quotas, KeepNothingOfWhoIsGone) {
@@ -93,10 +93,10 @@ TEST(Quotas, KeepNothingOfWhoIsGone) {
   for (std::uint64_t i = 1; i <= 1000; ++i) {
     ASSERT_TRUE(quotas.CheckSession(7).ok());
     quotas.Open(SessionId{i}, 7);
-    ASSERT_TRUE(quotas.TakeMemory(SessionId{i}, 10).ok());
+    ASSERT_TRUE(quotas.ReserveMemory(SessionId{i}, 10).ok());
     quotas.Close(SessionId{i});
     quotas.Close(SessionId{i});
-    quotas.GiveMemory(SessionId{i}, 10);
+    quotas.ReleaseMemory(SessionId{i}, 10);
   }
   EXPECT_EQ(quotas.uids_count(), 0U);
 }

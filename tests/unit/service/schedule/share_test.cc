@@ -268,7 +268,7 @@ TEST(Limit, SaysWhenItsJobMayGoOn) {
 TEST(Limit, WhatIsOwedStaysOwedWhenTheLimitChanges) {
   RateLimit limit;
   limit.Set(1000, 0);
-  limit.Take(1000, kSecond);  // 20 were saved
+  limit.Consume(1000, kSecond);  // 20 were saved
   EXPECT_EQ(limit.ReadyAt(), kSecond + kSecond * 980 / 1000);
   limit.Set(2000, kSecond);
   EXPECT_EQ(limit.ReadyAt(), kSecond + kSecond * 490 / 1000);

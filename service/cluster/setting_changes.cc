@@ -1,4 +1,4 @@
-#include "service/cluster/wishes.h"
+#include "service/cluster/setting_changes.h"
 
 #include <fmt/format.h>
 
@@ -115,17 +115,17 @@ std::string DescribeEnd(const Steering& steering) {
                      DescribeAsker(steering));
 }
 
-void KeptWishes::Keep(Steering steering) {
+void PendingSteering::Keep(Steering steering) {
   std::erase_if(kept_, [&](const Steering& each) { return each.kind == steering.kind; });
   kept_.push_back(std::move(steering));
 }
 
-const Steering* KeptWishes::Find(SteeringKind kind) const {
+const Steering* PendingSteering::Find(SteeringKind kind) const {
   const auto found = std::find_if(kept_.begin(), kept_.end(),
                                   [kind](const Steering& each) { return each.kind == kind; });
   return found == kept_.end() ? nullptr : &*found;
 }
 
-std::vector<Steering> KeptWishes::Take() { return std::exchange(kept_, {}); }
+std::vector<Steering> PendingSteering::Take() { return std::exchange(kept_, {}); }
 
 }  // namespace headrace::service

@@ -32,7 +32,7 @@ struct JoinRequest {
   std::uint32_t after_epoch = 0;  // in which the rank was before; 0: it begins
 };
 
-struct Seat {
+struct RankSlot {
   JobId job;
   std::uint32_t epoch = 1;
 };
@@ -40,17 +40,17 @@ struct Seat {
 // How much of the board's rows one uid may take: of the jobs, and of the ranks, as many as it
 // leaves free for others, beside an eighth that is kept for root and the service's own user. So
 // each next uid finds some, however many come, and the last of them one. Those two may take all.
-struct SeatShares {
+struct RankShares {
   bool bounded = false;  // else whoever comes first takes all
   std::uint32_t service_uid = 0;
 };
 
-class Roster {
+class RankTable {
  public:
-  explicit Roster(SeatShares shares = {}) : shares_(shares) {}
+  explicit RankTable(RankShares shares = {}) : shares_(shares) {}
 
   // Takes the rank's seat, or says why not, naming both sides.
-  Result<Seat> Join(const JoinRequest& request);
+  Result<RankSlot> Join(const JoinRequest& request);
   // Gives the seat back as if it had never been taken.
   void Withdraw(SessionId session);
   // The rank is gone: it left (orderly) or was lost, for `cause`. Unknown sessions are ignored.
@@ -109,7 +109,7 @@ class Roster {
   // A rank of a job of that uid is gone, and with the last one the job.
   void EndRank(std::uint32_t uid, const std::string& name);
 
-  SeatShares shares_;
+  RankShares shares_;
   std::map<std::uint32_t, Use> uses_;  // of uids that have ranks
   std::map<std::string, Job> jobs_;
   std::map<SessionId, Place> sessions_;

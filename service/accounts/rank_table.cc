@@ -1,4 +1,4 @@
-#include "service/accounts/roster.h"
+#include "service/accounts/rank_table.h"
 
 #include <fmt/format.h>
 
@@ -36,7 +36,7 @@ Status CheckJobName(std::string_view name) {
                            static_cast<unsigned char>(*bad), bad - name.begin()));
 }
 
-Status Roster::CheckNumbers(const JoinRequest& request) {
+Status RankTable::CheckNumbers(const JoinRequest& request) {
   if (request.world_size == 0 || request.world_size > transport::kMembersMax) {
     return Error(Code::kInvalidArgument, fmt::format("world size {}, 1 to {} are supported",
                                                      request.world_size, transport::kMembersMax));
@@ -55,7 +55,7 @@ Status Roster::CheckNumbers(const JoinRequest& request) {
 }
 
 // "rank 0 (pid 12), rank 3 (pid 15)".
-std::string Roster::AttachedRanks(const Job& job) {
+std::string RankTable::AttachedRanks(const Job& job) {
   std::vector<std::string> names;
   std::size_t attached = 0;
   for (const auto& [rank, member] : job.members) {
@@ -68,7 +68,7 @@ std::string Roster::AttachedRanks(const Job& job) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-Status Roster::CheckJoin(const JoinRequest& request, const Job& job) {
+Status RankTable::CheckJoin(const JoinRequest& request, const Job& job) {
   if (job.uid != request.uid) {
     return Error(Code::kPermissionDenied,
                  fmt::format("job {} belongs to uid {}, rank {} (pid {}) is of uid {}: give this "
@@ -114,7 +114,7 @@ Status Roster::CheckJoin(const JoinRequest& request, const Job& job) {
                   request.rank, request.job, taken->second.pid, AttachedRanks(job), request.pid));
 }
 
-Status Roster::CheckRoom(const JoinRequest& request, bool opens_job) const {
+Status RankTable::CheckRoom(const JoinRequest& request, bool opens_job) const {
   struct Rows {
     const char* name;
     std::size_t max;
@@ -146,7 +146,7 @@ Status Roster::CheckRoom(const JoinRequest& request, bool opens_job) const {
   return {};
 }
 
-Roster::Share Roster::ShareOf(std::uint32_t uid) const {
+RankTable::Share RankTable::ShareOf(std::uint32_t uid) const {
   const auto found = uses_.find(uid);
   const Use use = found == uses_.end() ? Use{} : found->second;
   // As CheckRoom lets it come to: one more as long as the rows left are more than its own.
@@ -163,7 +163,7 @@ Roster::Share Roster::ShareOf(std::uint32_t uid) const {
           .jobs_max = most(ipc::kJobRowsMax, jobs_.size(), use.jobs)};
 }
 
-Result<Seat> Roster::Join(const JoinRequest& request) {
+Result<RankSlot> RankTable::Join(const JoinRequest& request) {
   if (Status status = CheckJobName(request.job); !status) return status.error();
   if (Status status = CheckNumbers(request); !status) return status.error();
   if (Status status = lost_.Check(request.job, request.uid, request.after_epoch); !status) {
@@ -194,10 +194,10 @@ Result<Seat> Roster::Join(const JoinRequest& request) {
   job.members.insert_or_assign(request.rank,
                                Member{.session = request.session, .pid = request.pid});
   sessions_.insert_or_assign(request.session, Place{.job = request.job, .rank = request.rank});
-  return Seat{.job = job.id, .epoch = job.epoch};
+  return RankSlot{.job = job.id, .epoch = job.epoch};
 }
 
-void Roster::Withdraw(SessionId session) {
+void RankTable::Withdraw(SessionId session) {
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return;
   const Place place = found->second;
@@ -207,7 +207,7 @@ void Roster::Withdraw(SessionId session) {
   EndRank(job.uid, place.job);
 }
 
-void Roster::Depart(SessionId session, bool orderly, std::string_view cause, bool exited) {
+void RankTable::Depart(SessionId session, bool orderly, std::string_view cause, bool exited) {
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return;
   const Place place = found->second;
@@ -223,7 +223,7 @@ void Roster::Depart(SessionId session, bool orderly, std::string_view cause, boo
   EndRank(job.uid, place.job);
 }
 
-std::string Roster::Fail(JobId id, std::string_view cause) {
+std::string RankTable::Fail(JobId id, std::string_view cause) {
   const auto found = std::find_if(jobs_.begin(), jobs_.end(),
                                   [id](const auto& entry) { return entry.second.id == id; });
   if (found == jobs_.end() || !found->second.failure.empty()) return {};
@@ -231,7 +231,7 @@ std::string Roster::Fail(JobId id, std::string_view cause) {
   return found->first;
 }
 
-void Roster::EndRank(std::uint32_t uid, const std::string& name) {
+void RankTable::EndRank(std::uint32_t uid, const std::string& name) {
   const auto use = uses_.find(uid);
   const auto& members = jobs_.at(name).members;
   const bool empty = std::none_of(members.begin(), members.end(),

@@ -1,4 +1,4 @@
-#include "service/accounts/ledger.h"
+#include "service/accounts/memory_accounting.h"
 
 #include <fmt/format.h>
 
@@ -33,7 +33,8 @@ Status CheckName(std::string_view name) {
 
 }  // namespace
 
-Result<SegmentId> Ledger::ReserveSegment(std::uint64_t size, std::uint64_t bytes, Kind kind) {
+Result<SegmentId> MemoryAccounting::ReserveSegment(std::uint64_t size, std::uint64_t bytes,
+                                                   Kind kind) {
   // Of a GPU's memory a tensor's worth may be meant.
   const std::uint64_t granularity = kind == Kind::kHost ? ipc::kPageSize : 1;
   if (size == 0 || size % granularity != 0) {
@@ -58,30 +59,30 @@ Result<SegmentId> Ledger::ReserveSegment(std::uint64_t size, std::uint64_t bytes
   return SegmentId{id};
 }
 
-void Ledger::ConfirmSegment(SegmentId id) { segments_.at(id.value).usable = true; }
+void MemoryAccounting::ConfirmSegment(SegmentId id) { segments_.at(id.value).usable = true; }
 
-Status Ledger::BeginRelease(SegmentId id) {
+Status MemoryAccounting::BeginRelease(SegmentId id) {
   const auto found = segments_.find(id.value);
   if (found == segments_.end() || !found->second.usable) return NoSegment(id.value);
   found->second.usable = false;
   return {};
 }
 
-void Ledger::CancelRelease(SegmentId id) { ConfirmSegment(id); }
+void MemoryAccounting::CancelRelease(SegmentId id) { ConfirmSegment(id); }
 
-void Ledger::EraseSegment(SegmentId id) {
+void MemoryAccounting::EraseSegment(SegmentId id) {
   const auto found = segments_.find(id.value);
   if (found == segments_.end()) return;
   segment_bytes_ -= found->second.bytes;
   segments_.erase(found);
 }
 
-std::uint64_t Ledger::BytesOf(SegmentId id) const {
+std::uint64_t MemoryAccounting::BytesOf(SegmentId id) const {
   const auto found = segments_.find(id.value);
   return found == segments_.end() ? 0 : found->second.bytes;
 }
 
-Status Ledger::CheckTensor(const Tensor& tensor) const {
+Status MemoryAccounting::CheckTensor(const Tensor& tensor) const {
   if (Status status = CheckName(tensor.name); !status) return status;
   if (!IsDType(static_cast<std::uint8_t>(tensor.dtype))) {
     return Wrong(
@@ -105,7 +106,7 @@ Status Ledger::CheckTensor(const Tensor& tensor) const {
   return {};
 }
 
-std::size_t Ledger::FindRoom(std::size_t count) const {
+std::size_t MemoryAccounting::FindRoom(std::size_t count) const {
   if (taken_.size() + count <= kTensorsMax) return taken_.size();
   std::size_t free = 0;
   for (std::size_t i = 0; i < kTensorsMax; ++i) {
@@ -116,7 +117,7 @@ std::size_t Ledger::FindRoom(std::size_t count) const {
   return kTensorsMax;
 }
 
-Status Ledger::CheckCount(std::size_t count) const {
+Status MemoryAccounting::CheckCount(std::size_t count) const {
   if (count == 0) return Wrong("no tensors were given");
   if (count <= kTensorsMax - tensors_count_) return {};
   return Error(Code::kExhausted,
@@ -124,7 +125,7 @@ Status Ledger::CheckCount(std::size_t count) const {
                            tensors_count_, kTensorsMax));
 }
 
-Status Ledger::CheckTensors(std::span<const Tensor> tensors, std::size_t index) const {
+Status MemoryAccounting::CheckTensors(std::span<const Tensor> tensors, std::size_t index) const {
   for (const Tensor& tensor : tensors) {
     if (Status status = CheckTensor(tensor); !status) {
       return status.error().Within(tensor.name.empty() || !CheckName(tensor.name)
@@ -136,7 +137,7 @@ Status Ledger::CheckTensors(std::span<const Tensor> tensors, std::size_t index) 
   return {};
 }
 
-Result<TensorId> Ledger::NumberTensors(std::size_t count) {
+Result<TensorId> MemoryAccounting::NumberTensors(std::size_t count) {
   if (Status status = CheckCount(count); !status) return status.error();
   const std::size_t first = FindRoom(count);
   if (first == kTensorsMax) {
@@ -145,7 +146,7 @@ Result<TensorId> Ledger::NumberTensors(std::size_t count) {
                              "in which they were registered",
                              count));
   }
-  Take(first, count);
+  Claim(first, count);
   if (tensors_.size() < taken_.size()) {
     // All that there may ever be, once there are many: growing would move every one of them.
     if (taken_.size() > kTensorsMax / 64) tensors_.reserve(kTensorsMax);
@@ -154,11 +155,11 @@ Result<TensorId> Ledger::NumberTensors(std::size_t count) {
   return TensorId{static_cast<std::uint32_t>(first)};
 }
 
-void Ledger::PlaceTensors(TensorId first, std::span<const Tensor> tensors) {
+void MemoryAccounting::PlaceTensors(TensorId first, std::span<const Tensor> tensors) {
   std::copy(tensors.begin(), tensors.end(), tensors_.begin() + first.value);
 }
 
-Result<TensorId> Ledger::AddTensors(std::span<const Tensor> tensors) {
+Result<TensorId> MemoryAccounting::AddTensors(std::span<const Tensor> tensors) {
   if (Status status = CheckCount(tensors.size()); !status) return status.error();
   if (Status status = CheckTensors(tensors, 0); !status) return status.error();
   Result<TensorId> first = NumberTensors(tensors.size());
@@ -166,15 +167,17 @@ Result<TensorId> Ledger::AddTensors(std::span<const Tensor> tensors) {
   return first;
 }
 
-void Ledger::Take(std::size_t first, std::size_t count) {
+void MemoryAccounting::Claim(std::size_t first, std::size_t count) {
   taken_.resize(std::max(taken_.size(), first + count));
   std::fill_n(taken_.begin() + static_cast<std::ptrdiff_t>(first), count, true);
   tensors_count_ += count;
 }
 
-void Ledger::RestoreTensors(TensorId first, std::uint32_t count) { Take(first.value, count); }
+void MemoryAccounting::RestoreTensors(TensorId first, std::uint32_t count) {
+  Claim(first.value, count);
+}
 
-Status Ledger::RemoveTensors(TensorId first, std::uint32_t count) {
+Status MemoryAccounting::RemoveTensors(TensorId first, std::uint32_t count) {
   if (count == 0) return Wrong("no tensors were named");
   // Bounded by what is registered, whatever count says.
   for (std::uint64_t id = first.value; id < std::uint64_t{first.value} + count; ++id) {
@@ -194,7 +197,8 @@ Status Ledger::RemoveTensors(TensorId first, std::uint32_t count) {
   return {};
 }
 
-Result<Layout> Ledger::MakeLayout(TensorId first, std::uint32_t count, Reduction reduction) const {
+Result<Layout> MemoryAccounting::MakeLayout(TensorId first, std::uint32_t count,
+                                            Reduction reduction) const {
   if (layout_count_ > 0) {
     return Error(Code::kAlreadyExists,
                  fmt::format("this session has a layout of tensors {} to {}: it has one, for as "
@@ -237,7 +241,7 @@ Result<Layout> Ledger::MakeLayout(TensorId first, std::uint32_t count, Reduction
   return layout;
 }
 
-void Ledger::KeepLayout(TensorId first, std::uint32_t count) {
+void MemoryAccounting::KeepLayout(TensorId first, std::uint32_t count) {
   layout_first_ = first.value;
   layout_count_ = count;
 }

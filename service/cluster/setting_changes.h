@@ -33,7 +33,7 @@ std::string DescribeAsker(const Steering& steering);
 std::string DescribeEnd(const Steering& steering);
 
 // Wishes that nobody could be told of yet: the last of each kind, in the order in which they came.
-class KeptWishes {
+class PendingSteering {
  public:
   void Keep(Steering steering);
   // Null when there is none of that kind.

@@ -16,7 +16,7 @@
 
 namespace headrace::service {
 
-class Ledger {
+class MemoryAccounting {
  public:
   enum class Kind : std::uint8_t { kHost, kDevice };
   // Numbers a segment of `size` bytes that is about to be mapped, and will hold `bytes` of memory.
@@ -70,7 +70,7 @@ class Ledger {
   };
 
   Status CheckTensor(const Tensor& tensor) const;
-  void Take(std::size_t first, std::size_t count);
+  void Claim(std::size_t first, std::size_t count);
   bool IsTaken(std::uint64_t id) const { return id < taken_.size() && taken_[id]; }
   // The start of `count` free numbers in a row; kTensorsMax when there are none.
   std::size_t FindRoom(std::size_t count) const;

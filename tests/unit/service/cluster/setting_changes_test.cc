@@ -1,5 +1,5 @@
 // What people ask of jobs: checked, kept until the job runs, brought to every node with ranks.
-#include "service/cluster/wishes.h"
+#include "service/cluster/setting_changes.h"
 
 #include <gtest/gtest.h>
 
@@ -21,8 +21,8 @@ Steering Of(SteeringKind kind, std::uint64_t value = 0, std::uint32_t uid = 1000
   return {.kind = kind, .value = value, .uid = uid};
 }
 
-TEST(KeptWishes, KeepTheLastOfEachKindInTheOrderInWhichTheyCame) {
-  service::KeptWishes kept;
+TEST(PendingSteering, KeepTheLastOfEachKindInTheOrderInWhichTheyCame) {
+  service::PendingSteering kept;
   kept.Keep(Of(SteeringKind::kPause));
   kept.Keep(Of(SteeringKind::kWeight, 3));
   kept.Keep(Of(SteeringKind::kResume));
@@ -63,11 +63,11 @@ TEST(DescribeSteering, ReadsLikeWhatWasAsked) {
 
 TEST(Allowance, GivesSoManyInEachWindow) {
   service::Allowance allowance(2, kSecond);
-  EXPECT_TRUE(allowance.Take(5));
-  EXPECT_TRUE(allowance.Take(6));
-  EXPECT_FALSE(allowance.Take(kSecond));
-  EXPECT_FALSE(allowance.Take(kSecond + 4));
-  EXPECT_TRUE(allowance.Take(kSecond + 5));
+  EXPECT_TRUE(allowance.TryAcquire(5));
+  EXPECT_TRUE(allowance.TryAcquire(6));
+  EXPECT_FALSE(allowance.TryAcquire(kSecond));
+  EXPECT_FALSE(allowance.TryAcquire(kSecond + 4));
+  EXPECT_TRUE(allowance.TryAcquire(kSecond + 5));
 }
 
 TEST(RoundTrips, TheShortestOfTheLastFewCounts) {
@@ -102,7 +102,7 @@ class SteeringTest : public testing::Test {
     ASSERT_EQ(b_.Told<service::JobFormed>().size(), 1U) << b_.failure();
   }
   void Late(int times, const std::string& text = "rank 1 is late") {
-    for (int i = 0; i < times; ++i) b_.follower.Take(service::RankLate{JobId{7}, text});
+    for (int i = 0; i < times; ++i) b_.follower.Handle(service::RankLate{JobId{7}, text});
     meeting_.Run();
   }
 
@@ -181,7 +181,7 @@ TEST_F(SteeringTest, AJobThatIsFormingCanBeCancelled) {
 }
 
 TEST_F(SteeringTest, AJobWhoseLeaderIsOutOfReachCanBeCancelled) {
-  b_.follower.RankAttached(Meeting::Rank(7, 1, 2));
+  b_.follower.OnRankAttached(Meeting::Rank(7, 1, 2));
   b_.follower.Steer(JobId{7}, Of(SteeringKind::kCancel));
   meeting_.Collect();
   EXPECT_EQ(b_.failure(), "cancelled by uid 1000");
@@ -204,10 +204,10 @@ TEST_F(SteeringTest, ADrainedJobEndsWhenEveryNodeIsDone) {
   const auto drained = [](std::uint32_t job) {
     return service::JobFailed{.job = JobId{job}, .code = Code::kCancelled, .cause = "drained"};
   };
-  a_.follower.Take(drained(1));
+  a_.follower.Handle(drained(1));
   meeting_.Run();
   EXPECT_EQ(b_.failure(), "") << "its last operation may still move";
-  b_.follower.Take(drained(7));
+  b_.follower.Handle(drained(7));
   meeting_.Run();
   EXPECT_EQ(a_.failure(), "drained by uid 1000 on node a");
   EXPECT_EQ(b_.failure(), a_.failure());
@@ -218,7 +218,7 @@ TEST_F(SteeringTest, HowFarEachNodeIsWithADrainReachesAllOfThem) {
   Begin();
   a_.follower.Steer(JobId{1}, Of(SteeringKind::kDrain));
   meeting_.Run();
-  b_.follower.Take(service::SteerJob{JobId{7}, Of(SteeringKind::kDrainOperations, UINT64_MAX)});
+  b_.follower.Handle(service::SteerJob{JobId{7}, Of(SteeringKind::kDrainOperations, UINT64_MAX)});
   meeting_.Run();
   ASSERT_EQ(a_.Told<SteerJob>().size(), 2U);
   EXPECT_EQ(a_.Told<SteerJob>()[1].steering.node, "b");
@@ -240,7 +240,7 @@ TEST_F(SteeringTest, ARankThatIsLostInADrainSaysThatTheJobWasDrained) {
   Begin();
   a_.follower.Steer(JobId{1}, Of(SteeringKind::kDrain));
   meeting_.Run();
-  b_.follower.RankLost(JobId{7}, 1, "exited or was killed");
+  b_.follower.OnRankLost(JobId{7}, 1, "exited or was killed");
   meeting_.Run();
   EXPECT_EQ(
       a_.failure(),
@@ -256,14 +256,14 @@ TEST_F(SteeringTest, ServersGetNothing) {
   meeting.Run();
   ASSERT_EQ(a.Told<service::JobFormed>().size(), 1U) << a.failure();
   a.follower.Steer(JobId{1}, Of(SteeringKind::kWeight, 2));
-  a.follower.Take(service::RankLate{JobId{1}, "late"});
+  a.follower.Handle(service::RankLate{JobId{1}, "late"});
   meeting.Run();
   EXPECT_EQ(a.Told<SteerJob>().size(), 1U);
   EXPECT_TRUE(s.Told<SteerJob>().empty());
   EXPECT_TRUE(s.events.empty());
   // Nor may they ask: the leader knows the job on a server's connection by a number of its own.
   for (std::uint32_t job : {0x80000001U, 1U}) {
-    meeting.leader().Take(
+    meeting.leader().Handle(
         s.id, service::RequestSteering{.job = job, .steering = Of(SteeringKind::kCancel)},
         meeting.now());
   }
@@ -275,7 +275,7 @@ TEST_F(SteeringTest, LateWordsReachTheOtherNodesAndNotTheOneThatTold) {
   Begin();
   Late(1);
   ASSERT_EQ(a_.events.size(), 1U);
-  EXPECT_EQ(a_.events[0], "job train: heard from node b: rank 1 is late");
+  EXPECT_EQ(a_.events[0], "job train: reported by node b: rank 1 is late");
   EXPECT_TRUE(b_.events.empty());
 }
 
@@ -295,26 +295,26 @@ TEST_F(SteeringTest, LateWordsReachANodeThatIsTheLastToStart) {
   Late(1);
   EXPECT_EQ(a_.Told<service::JobFormed>().size(), 1U);
   ASSERT_EQ(a_.events.size(), 1U);
-  EXPECT_EQ(a_.events[0], "job train: heard from node b: rank 1 is late");
+  EXPECT_EQ(a_.events[0], "job train: reported by node b: rank 1 is late");
 }
 
 TEST_F(SteeringTest, ANodeThatTellsEndlesslyIsHeardAFewTimes) {
   Begin();
   Late(100);
-  EXPECT_EQ(a_.events.size(), static_cast<std::size_t>(service::kToldMax));
-  meeting_.Pass(service::kToldWindow);
+  EXPECT_EQ(a_.events.size(), static_cast<std::size_t>(service::kLateReportsMax));
+  meeting_.Pass(service::kLateReportsWindow);
   Late(1, "rank 1 is still late");
-  EXPECT_EQ(a_.events.back(), "job train: heard from node b: rank 1 is still late");
+  EXPECT_EQ(a_.events.back(), "job train: reported by node b: rank 1 is still late");
 }
 
 TEST_F(SteeringTest, ALeaderThatTellsEndlesslyIsHeardAFewTimes) {
   Begin();
   for (int i = 0; i < 100; ++i) {
-    b_.follower.Take(kMeetingPlace, service::AnnounceRankLate{.job = 7, .text = "x"},
-                     meeting_.now());
+    b_.follower.Handle(kMeetingPlace, service::AnnounceRankLate{.job = 7, .text = "x"},
+                       meeting_.now());
   }
   meeting_.Collect();
-  EXPECT_EQ(b_.events.size(), static_cast<std::size_t>(service::kHeardMax));
+  EXPECT_EQ(b_.events.size(), static_cast<std::size_t>(service::kLateEventsMax));
 }
 
 TEST_F(SteeringTest, FindsTheNewestJobOfAName) {
@@ -322,7 +322,7 @@ TEST_F(SteeringTest, FindsTheNewestJobOfAName) {
   ASSERT_EQ(b_.follower.FindJobs("train").size(), 1U);
   auto next = Meeting::Rank(9, 0, 1);
   next.uid = 1001;
-  b_.follower.RankAttached(next);
+  b_.follower.OnRankAttached(next);
   ASSERT_EQ(b_.follower.FindJobs("train").size(), 2U);
   EXPECT_EQ(b_.follower.FindJob("train")->id, JobId{9});
   EXPECT_EQ(b_.follower.FindJobs("train")[0].uid, 1000U);

@@ -71,8 +71,8 @@ TEST_F(Beside, EachSeatIsCheckedAndNotOnlyANodesFirst) {
   meeting_.Attach(a_, Meeting::Rank(5, 0, 3));
   meeting_.Attach(b_, Meeting::Rank(9, 1, 3));
   meeting_.Run();
-  meeting_.leader().Take(b_.id, service::SeatRank{.job = 9, .rank = 2, .after_epoch = 1},
-                         meeting_.now());
+  meeting_.leader().Handle(
+      b_.id, service::ReportRankAttached{.job = 9, .rank = 2, .after_epoch = 1}, meeting_.now());
   meeting_.Run();
   ExpectParts(b_.failure(), {"rank 2", "on node b goes on", "begins"});
 }

@@ -19,67 +19,68 @@ std::optional<KnownJob> Follower::FindJob(std::string_view name) const {
   return found.empty() ? std::nullopt : std::optional(found.back());
 }
 
-void Follower::Want(JobId id, plan::Policy policy) {
+void Follower::SetPolicy(JobId id, plan::Policy policy) {
   Job* job = Find(id);
   if (job == nullptr || job->stage == Stage::kFailed) return;
-  job->wished = policy;
-  TellWishes(*job);
+  job->requested_policy = policy;
+  SendPendingSettings(*job);
 }
 
-// The leader ends a job at any stage, so it is told of a cancel at once; it is kept too, since the
+// The leader ends a job at any stage, so a cancel goes to it at once; it is kept too, since the
 // connection may break before it has heard.
 void Follower::Steer(JobId id, const Steering& steering) {
   Job* job = Find(id);
   if (job == nullptr || job->stage == Stage::kFailed) return;
   // Nobody else has to hear of it.
   if (IsLedHere(*job)) {
-    TellDispatch({SteerJob{.job = id, .steering = steering}});
+    SendToDispatch({SteerJob{.job = id, .steering = steering}});
     if (steering.kind != SteeringKind::kCancel) return;
-    Tell(*job, RequestSteering{.job = job->number, .steering = steering});
+    SendToLeader(*job, RequestSteering{.job = job->number, .steering = steering});
     return Fail(*job, Code::kCancelled, DescribeEnd(steering));
   }
   if (steering.kind == SteeringKind::kCancel) {
     if (job->stage == Stage::kReaching) return Fail(*job, Code::kCancelled, DescribeEnd(steering));
     if (job->stage != Stage::kRunning) {
-      Tell(*job, RequestSteering{.job = job->number, .steering = steering});
+      SendToLeader(*job, RequestSteering{.job = job->number, .steering = steering});
     }
   }
-  job->steerings.Keep(steering);
-  TellWishes(*job);
+  job->pending_steering.Keep(steering);
+  SendPendingSettings(*job);
 }
 
 // The leader can take them once it has started the job.
-void Follower::TellWishes(Job& job) {
+void Follower::SendPendingSettings(Job& job) {
   if (job.stage != Stage::kRunning || job.id == JobId{} || job.forgotten) return;
-  if (job.wished) {
-    Tell(job, RequestPolicy{.job = job.number, .policy = *std::exchange(job.wished, {})});
+  if (job.requested_policy) {
+    SendToLeader(
+        job, RequestPolicy{.job = job.number, .policy = *std::exchange(job.requested_policy, {})});
   }
-  for (Steering& steering : job.steerings.Take()) {
-    Tell(job, RequestSteering{.job = job.number, .steering = std::move(steering)});
+  for (Steering& steering : job.pending_steering.Take()) {
+    SendToLeader(job, RequestSteering{.job = job.number, .steering = std::move(steering)});
   }
 }
 
-void Follower::Take(Job& job, const AnnounceSteering& steer) {
+void Follower::Handle(Job& job, const AnnounceSteering& steer) {
   if (job.stage != Stage::kRunning || job.id == JobId{} || job.forgotten) return;
-  TellDispatch({SteerJob{.job = job.id, .steering = steer.steering}});
+  SendToDispatch({SteerJob{.job = job.id, .steering = steer.steering}});
 }
 
-void Follower::Take(const RankLate& message) {
+void Follower::Handle(const RankLate& message) {
   Job* job = Find(message.job);
   if (job == nullptr || job->stage != Stage::kRunning) return;
-  Tell(*job, ReportRankLate{.job = job->number, .text = message.text});
+  SendToLeader(*job, ReportRankLate{.job = job->number, .text = message.text});
 }
 
-void Follower::Take(const BlockHashed& message) {
+void Follower::Handle(const BlockHashed& message) {
   Job* job = Find(message.job);
   if (job == nullptr || job->stage != Stage::kRunning) return;
-  Tell(*job, ReportBlockHashed{.job = job->number, .hash = message.hash});
+  SendToLeader(*job, ReportBlockHashed{.job = job->number, .hash = message.hash});
 }
 
 // What goes beyond the allowance is no news: it is about the same job.
-void Follower::Take(Job& job, const AnnounceRankLate& late, TimeNs now) {
+void Follower::Handle(Job& job, const AnnounceRankLate& late, TimeNs now) {
   if (job.stage != Stage::kRunning || job.id == JobId{} || job.forgotten) return;
-  if (!job.heard.Take(now)) return;
+  if (!job.late_events.TryAcquire(now)) return;
   actions_.emplace_back(ToWatch{Event{.code = Code::kTimeout,
                                       .job = job.id,
                                       .text = fmt::format("job {}: {}", job.name, late.text)}});

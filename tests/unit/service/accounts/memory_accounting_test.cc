@@ -1,0 +1,151 @@
+#include "service/accounts/memory_accounting.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ipc/sealed_memory.h"
+
+namespace headrace::service {
+namespace {
+
+constexpr std::uint64_t kPage = ipc::kPageSize;
+
+Tensor In(std::uint32_t segment, std::uint64_t offset, std::uint64_t count,
+          DType dtype = DType::kFloat32) {
+  return {.name = "weight",
+          .segment = SegmentId{segment},
+          .offset = offset,
+          .count = count,
+          .dtype = dtype,
+          .order = 0};
+}
+
+SegmentId Mapped(MemoryAccounting& memory, std::uint64_t size) {
+  const SegmentId id = memory.ReserveSegment(size).value();
+  memory.ConfirmSegment(id);
+  return id;
+}
+
+void ExpectRefused(const Result<TensorId>& answer, Code code, const std::string& part) {
+  ASSERT_FALSE(answer.ok());
+  EXPECT_EQ(answer.error().code(), code);
+  EXPECT_NE(answer.error().text().find(part), std::string::npos) << answer.error().text();
+}
+
+TEST(MemoryAccounting, NumbersSegmentsFromTheLowestFree) {
+  MemoryAccounting memory;
+  EXPECT_EQ(Mapped(memory, kPage).value, 0U);
+  EXPECT_EQ(Mapped(memory, 2 * kPage).value, 1U);
+  EXPECT_EQ(memory.segment_bytes(), 3 * kPage);
+  memory.EraseSegment(SegmentId{0});
+  EXPECT_EQ(memory.segment_bytes(), 2 * kPage);
+  EXPECT_EQ(Mapped(memory, kPage).value, 0U);
+}
+
+TEST(MemoryAccounting, RefusesSegmentsThatCannotBe) {
+  MemoryAccounting memory;
+  EXPECT_EQ(memory.ReserveSegment(0).error().code(), Code::kInvalidArgument);
+  EXPECT_EQ(memory.ReserveSegment(kPage + 1).error().code(), Code::kInvalidArgument);
+  ASSERT_TRUE(memory.ReserveSegment(ipc::kSegmentSizeMax).ok());
+  EXPECT_EQ(memory.ReserveSegment(kPage).error().code(), Code::kExhausted);
+  EXPECT_EQ(memory.ReserveSegment(UINT64_MAX - kPage + 1).error().code(), Code::kExhausted);
+}
+
+TEST(MemoryAccounting, HasALimitOnSegments) {
+  MemoryAccounting memory;
+  for (std::size_t i = 0; i < kSegmentsMax; ++i) Mapped(memory, kPage);
+  EXPECT_EQ(memory.ReserveSegment(kPage).error().code(), Code::kExhausted);
+}
+
+TEST(MemoryAccounting, LetsTensorsOnlyIntoSegmentsThatAreMapped) {
+  MemoryAccounting memory;
+  const SegmentId id = memory.ReserveSegment(kPage).value();
+  ExpectRefused(memory.AddTensors(std::vector{In(id.value, 0, 1)}), Code::kNotFound, "segment 0");
+  memory.ConfirmSegment(id);
+  EXPECT_TRUE(memory.AddTensors(std::vector{In(id.value, 0, 1)}).ok());
+  ASSERT_TRUE(memory.BeginRelease(id).ok());
+  EXPECT_FALSE(memory.BeginRelease(id).ok());
+  ExpectRefused(memory.AddTensors(std::vector{In(id.value, 0, 1)}), Code::kNotFound, "segment 0");
+  memory.CancelRelease(id);
+  EXPECT_TRUE(memory.AddTensors(std::vector{In(id.value, 0, 1)}).ok());
+}
+
+TEST(MemoryAccounting, TakesTensorsThatEndWithTheirSegment) {
+  MemoryAccounting memory;
+  Mapped(memory, kPage);
+  EXPECT_TRUE(memory.AddTensors(std::vector{In(0, 0, kPage / 4)}).ok());
+  EXPECT_TRUE(memory.AddTensors(std::vector{In(0, kPage - 1, 1, DType::kUInt8)}).ok());
+  ExpectRefused(memory.AddTensors(std::vector{In(0, 4, kPage / 4)}), Code::kInvalidArgument,
+                "offset 4 with count 1024 of float32 reaches beyond segment 0 of 4096 bytes");
+  ExpectRefused(memory.AddTensors(std::vector{In(0, kPage, 1)}), Code::kInvalidArgument, "beyond");
+}
+
+TEST(MemoryAccounting, IsNotFooledByNumbersThatOverflow) {
+  MemoryAccounting memory;
+  Mapped(memory, kPage);
+  for (const Tensor& tensor :
+       {In(0, 0, std::uint64_t{1} << 62), In(0, 8, (std::uint64_t{1} << 62) - 2),
+        In(0, UINT64_MAX - 3, 1), In(0, UINT64_MAX - 3, UINT64_MAX), In(0, 4, UINT64_MAX)}) {
+    ExpectRefused(memory.AddTensors(std::vector{tensor}), Code::kInvalidArgument, "beyond");
+  }
+  EXPECT_EQ(memory.tensors_count(), 0U);
+}
+
+TEST(MemoryAccounting, NamesTheTensorAndTheField) {
+  MemoryAccounting memory;
+  Mapped(memory, kPage);
+  std::vector<Tensor> tensors{In(0, 0, 4), In(0, 0, 4), In(0, 12, 1, DType::kFloat64)};
+  ExpectRefused(memory.AddTensors(tensors), Code::kInvalidArgument,
+                "tensor 2 (weight): offset 12 is not a multiple of 8, the size of float64");
+  tensors[2] = In(0, 0, 0);
+  ExpectRefused(memory.AddTensors(tensors), Code::kInvalidArgument,
+                "tensor 2 (weight): count is 0");
+  tensors[2] = In(9, 0, 1);
+  ExpectRefused(memory.AddTensors(tensors), Code::kNotFound,
+                "tensor 2 (weight): this session has "
+                "no segment 9");
+  tensors[2] = In(0, 0, 1, static_cast<DType>(8));
+  ExpectRefused(memory.AddTensors(tensors), Code::kInvalidArgument, "dtype 8");
+  tensors[2] = In(0, 0, 1);
+  tensors[2].name = std::string(256, 'x');
+  ExpectRefused(memory.AddTensors(tensors), Code::kInvalidArgument, "tensor 2: name has 256 bytes");
+  tensors[2].name = "two\nlines";
+  ExpectRefused(memory.AddTensors(tensors), Code::kInvalidArgument, "tensor 2: name has control");
+  EXPECT_EQ(memory.tensors_count(), 0U) << "all or none";
+  ExpectRefused(memory.AddTensors({}), Code::kInvalidArgument, "no tensors");
+}
+
+TEST(MemoryAccounting, UsesTensorNumbersAgain) {
+  MemoryAccounting memory;
+  Mapped(memory, kPage);
+  const std::vector<Tensor> half(kTensorsMax / 2, In(0, 0, 1));
+  EXPECT_EQ(memory.AddTensors(half)->value, 0U);
+  EXPECT_EQ(memory.AddTensors(half)->value, kTensorsMax / 2);
+  ExpectRefused(memory.AddTensors(std::vector{In(0, 0, 1)}), Code::kExhausted, "262144");
+  ASSERT_TRUE(memory.RemoveTensors(TensorId{10}, 5).ok());
+  ExpectRefused(memory.AddTensors(std::vector(6, In(0, 0, 1))), Code::kExhausted, "6 tensors");
+  ASSERT_TRUE(memory.RemoveTensors(TensorId{20}, 1).ok());
+  ExpectRefused(memory.AddTensors(std::vector(6, In(0, 0, 1))), Code::kExhausted, "in a row");
+  EXPECT_EQ(memory.AddTensors(std::vector(5, In(0, 0, 1)))->value, 10U);
+}
+
+TEST(MemoryAccounting, RemovesOnlyRangesThatAreRegistered) {
+  MemoryAccounting memory;
+  Mapped(memory, kPage);
+  ASSERT_TRUE(memory.AddTensors(std::vector(4, In(0, 0, 1))).ok());
+  EXPECT_EQ(memory.RemoveTensors(TensorId{2}, 3).error().code(), Code::kNotFound);
+  EXPECT_EQ(memory.RemoveTensors(TensorId{UINT32_MAX}, UINT32_MAX).error().code(), Code::kNotFound);
+  EXPECT_EQ(memory.RemoveTensors(TensorId{0}, 0).error().code(), Code::kInvalidArgument);
+  EXPECT_EQ(memory.tensors_count(), 4U);
+  ASSERT_TRUE(memory.RemoveTensors(TensorId{2}, 2).ok());
+  EXPECT_EQ(memory.tensors_count(), 2U);
+  memory.RestoreTensors(TensorId{2}, 2);
+  EXPECT_EQ(memory.tensors_count(), 4U);
+  EXPECT_TRUE(memory.RemoveTensors(TensorId{0}, 4).ok());
+}
+
+}  // namespace
+}  // namespace headrace::service
