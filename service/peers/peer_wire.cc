@@ -1,338 +1,543 @@
+// Each message is described once, by Describe: its fields, how the schema names them, and what is
+// checked of them. ToWire carries a message out by that description, FromWire brings one in and
+// keeps the first thing that was wrong.
 #include "service/peers/peer_wire.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+#include <concepts>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
 #include "ipc/base/foreign_text.h"
 #include "service/accounts/rank_table.h"
-#include "service/peers/plan_wire.h"
-#include "service/peers/steering_wire.h"
+#include "service/cluster/layouts.h"
+#include "service/cluster/setting_changes.h"
 #include "service/session/session.h"
 
 namespace headrace::service {
 namespace {
 
 constexpr std::size_t kTextMax = 1000;  // more of a sentence is cut
+// Of a node that reports, less: its leader puts the node's name in front.
+constexpr std::size_t kReportTextMax = 800;
 constexpr std::size_t kProgramMax = 127;
+constexpr std::size_t kTensorNameMax = 255;
 
-std::string Text(capnp::Text::Reader text, std::size_t size_max = kTextMax) {
-  return Printable({text.begin(), text.size()}, size_max);
+Error Corrupt(const std::string& what) { return Error(Code::kCorrupt, "a service sent " + what); }
+
+bool IsTime(double seconds) { return std::isfinite(seconds) && seconds >= 0; }
+
+std::string CheckTime(double seconds) {
+  return IsTime(seconds) ? "" : "a time of an iteration that is none";
 }
 
-Code ReadCode(std::uint8_t code) {
-  return code < kCodesCount ? static_cast<Code>(code) : Code::kInternal;
+// A Message that is written, and so const, or one that is read.
+template <typename Message, typename Wanted>
+concept Is = std::same_as<std::remove_const_t<Message>, Wanted>;
+
+// How the schema's field of that name is read and set. A list and a struct are initialised instead.
+#define HR_FIELD(Name)                               \
+  [](const auto& wire) { return wire.get##Name(); }, \
+      [](auto& wire, const auto& value) { wire.set##Name(value); }
+#define HR_LIST(Name)                                \
+  [](const auto& wire) { return wire.get##Name(); }, \
+      [](auto& wire, std::size_t count) { return wire.init##Name(static_cast<unsigned>(count)); }
+#define HR_STRUCT(Name) \
+  [](const auto& wire) { return wire.get##Name(); }, [](auto& wire) { return wire.init##Name(); }
+
+capnp::Data::Reader BytesOf(const std::string& text) {
+  return {reinterpret_cast<const kj::byte*>(text.data()), text.size()};
 }
 
-Result<std::string> Name(capnp::Text::Reader text) {
-  std::string name(text.begin(), text.size());
-  if (!CheckJobName(name)) return Corrupt("a name that is none");
-  return name;
-}
+template <typename Builder>
+class ToWire {
+ public:
+  explicit ToWire(Builder wire) : wire_(wire) {}
 
-template <typename Build>
-void WriteAddresses(const std::vector<std::string>& addresses, Build init) {
-  auto list = init(static_cast<unsigned>(addresses.size()));
-  for (unsigned i = 0; i < list.size(); ++i) {
-    list.set(i, {reinterpret_cast<const kj::byte*>(addresses[i].data()), addresses[i].size()});
-  }
-}
-
-Result<std::vector<std::string>> ReadAddresses(capnp::List<capnp::Data>::Reader list) {
-  if (list.size() > kLanesMax) return Corrupt(fmt::format("addresses of {} lanes", list.size()));
-  std::vector<std::string> addresses;
-  for (const capnp::Data::Reader bytes : list) {
-    if (bytes.size() > kLaneAddressMax) {
-      return Corrupt(fmt::format("a lane's address of {} bytes", bytes.size()));
+  template <typename Value>
+  void Number(const Value& value, auto /*get*/, auto set) {
+    if constexpr (std::is_enum_v<Value>) {
+      set(wire_, static_cast<std::uint8_t>(value));
+    } else {
+      set(wire_, value);
     }
-    addresses.emplace_back(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
   }
-  return addresses;
+  void ErrorCode(Code code, auto get, auto set) { Number(code, get, set); }
+  void Policy(const std::optional<plan::Policy>& policy, auto get, auto set) {
+    Number(policy.value_or(plan::Policy{0}), get, set);
+  }
+  void Text(const std::string& text, std::size_t /*max*/, auto /*get*/, auto set) {
+    set(wire_, text);
+  }
+  void Name(const std::string& name, const char* /*what*/, auto /*get*/, auto set) {
+    set(wire_, name);
+  }
+  void NameOrNothing(const std::string& name, const char* what, auto get, auto set) {
+    Name(name, what, get, set);
+  }
+  void Bytes(const std::shared_ptr<const std::string>& bytes, std::size_t /*max*/,
+             const char* /*what*/, auto /*get*/, auto set) {
+    if (bytes != nullptr) set(wire_, BytesOf(*bytes));
+  }
+  void Inside(auto describe, auto /*get*/, auto init) {
+    ToWire<decltype(init(wire_))> inside(init(wire_));
+    describe(inside);
+  }
+  template <typename Value>
+  void Struct(const Value& value, auto get, auto init) {
+    Inside([&value](auto& inside) { Describe(inside, value); }, get, init);
+  }
+  template <typename Value>
+  void Struct(const std::shared_ptr<const Value>& value, auto get, auto init) {
+    Struct(*value, get, init);
+  }
+  template <typename Value>
+  void List(const std::vector<Value>& values, std::size_t /*max*/, const char* /*what*/,
+            auto /*get*/, auto init) {
+    auto list = init(wire_, values.size());
+    for (unsigned i = 0; i < list.size(); ++i) {
+      if constexpr (std::is_arithmetic_v<Value>) {
+        list.set(i, values[i]);
+      } else if constexpr (std::same_as<Value, std::string>) {
+        list.set(i, BytesOf(values[i]));
+      } else {
+        ToWire<std::remove_cvref_t<decltype(list[i])>> inside(list[i]);
+        Describe(inside, values[i]);
+      }
+    }
+  }
+  void Check(auto /*wrong*/) {}
+
+ private:
+  Builder wire_;
+};
+
+template <typename Reader>
+class FromWire {
+ public:
+  explicit FromWire(Reader wire) : wire_(wire) {}
+
+  template <typename Value>
+  void Number(Value& value, auto get, auto /*set*/) {
+    value = static_cast<Value>(get(wire_));
+  }
+  // Codes of later releases are errors all the same.
+  void ErrorCode(Code& code, auto get, auto /*set*/) {
+    code = get(wire_) < kCodesCount ? static_cast<Code>(get(wire_)) : Code::kInternal;
+  }
+  // Nothing for 0, which stands for no policy.
+  void Policy(std::optional<plan::Policy>& policy, auto get, auto /*set*/) {
+    const auto wanted = static_cast<plan::Policy>(get(wire_));
+    policy.reset();
+    if (std::ranges::find(plan::kPolicies, wanted) != plan::kPolicies.end()) {
+      policy = wanted;
+    } else if (get(wire_) != 0) {
+      Refuse(fmt::format("policy {}", get(wire_)));
+    }
+  }
+  void Text(std::string& text, std::size_t max, auto get, auto /*set*/) {
+    const capnp::Text::Reader sent = get(wire_);
+    text = Printable({sent.begin(), sent.size()}, max);
+  }
+  void Name(std::string& name, const char* what, auto get, auto /*set*/) {
+    const capnp::Text::Reader sent = get(wire_);
+    name.assign(sent.begin(), sent.size());
+    if (!CheckJobName(name)) Refuse(what);
+  }
+  void NameOrNothing(std::string& name, const char* what, auto get, auto set) {
+    if (get(wire_).size() != 0) Name(name, what, get, set);
+  }
+  void Bytes(std::shared_ptr<const std::string>& bytes, std::size_t max, const char* what, auto get,
+             auto /*set*/) {
+    bytes = std::make_shared<const std::string>(Copy(get(wire_), max, what));
+  }
+  void Inside(auto describe, auto get, auto /*init*/) {
+    FromWire<decltype(get(wire_))> inside(get(wire_));
+    describe(inside);
+    Keep(inside.status());
+  }
+  template <typename Value>
+  void Struct(Value& value, auto get, auto init) {
+    Inside([&value](auto& inside) { Describe(inside, value); }, get, init);
+  }
+  template <typename Value>
+  void Struct(std::shared_ptr<const Value>& value, auto get, auto init) {
+    auto made = std::make_shared<Value>();
+    Struct(*made, get, init);
+    value = std::move(made);
+  }
+  // The size first: a list of empty structs announces millions in a few bytes.
+  template <typename Value>
+  void List(std::vector<Value>& values, std::size_t max, const char* what, auto get,
+            auto /*init*/) {
+    if (!status_) return;
+    const auto list = get(wire_);
+    if (list.size() > max) return Refuse(fmt::format(fmt::runtime(what), list.size()));
+    values.clear();
+    for (const auto each : list) {
+      Value& value = values.emplace_back();
+      if constexpr (std::is_arithmetic_v<Value>) {
+        value = each;
+      } else if constexpr (std::same_as<Value, std::string>) {
+        value = Copy(each, kLaneAddressMax, "a lane's address of {} bytes");
+      } else {
+        FromWire<std::remove_cv_t<decltype(each)>> inside(each);
+        Describe(inside, value);
+        Keep(inside.status());
+      }
+      if (!status_) return;
+    }
+  }
+  // `wrong` names what is wrong, empty for nothing.
+  void Check(auto wrong) {
+    if (!status_) return;
+    if (const std::string what = wrong(); !what.empty()) Refuse(what);
+  }
+
+  const Status& status() const { return status_; }
+
+ private:
+  void Refuse(const std::string& what) { Keep(Corrupt(what)); }
+  void Keep(const Status& status) {
+    if (status_) status_ = status;
+  }
+  std::string Copy(capnp::Data::Reader bytes, std::size_t max, const char* what) {
+    if (bytes.size() > max) {
+      Refuse(fmt::format(fmt::runtime(what), bytes.size()));
+      return {};
+    }
+    return {reinterpret_cast<const char*>(bytes.begin()), bytes.size()};
+  }
+
+  Reader wire_;
+  Status status_;
+};
+
+// ---- parts of messages ----
+
+void Describe(auto& wire, Is<NodeFacts> auto& facts) {
+  wire.Number(facts.protocol_version, HR_FIELD(ProtocolVersion));
+  wire.Text(facts.program, kProgramMax, HR_FIELD(Program));
+  wire.Name(facts.name, "a name that is none", HR_FIELD(Node));
+  wire.Number(facts.instance, HR_FIELD(Instance));
+  wire.Number(facts.server, HR_FIELD(Server));
+  wire.List(facts.addresses, kLanesMax, "addresses of {} lanes", HR_LIST(Addresses));
+  wire.Number(facts.gpu_lanes, HR_FIELD(GpuLanes));
+  wire.Check([&facts] {
+    return facts.gpu_lanes <= facts.addresses.size()
+               ? ""
+               : fmt::format("{} lanes of GPUs among {}", facts.gpu_lanes, facts.addresses.size());
+  });
 }
 
-void WriteAgreement(schema::Agreement::Builder builder, const Agreement& agreement) {
-  builder.setJob(agreement.job);
-  builder.setWorldSize(agreement.world_size);
-  builder.setEpoch(agreement.epoch);
-  builder.setKey(agreement.key);
-  builder.setPlanVersion(agreement.plan_version);
-  builder.setBlockBytes(agreement.block_bytes);
-  builder.setAlgorithm(static_cast<std::uint8_t>(agreement.algorithm));
-  builder.setServersCount(agreement.servers_count);
-  builder.setVerify(agreement.verify);
-  auto nodes = builder.initNodes(static_cast<unsigned>(agreement.nodes.size()));
-  for (unsigned i = 0; i < nodes.size(); ++i) {
-    const AgreedNode& node = agreement.nodes[i];
-    nodes[i].setName(node.name);
-    nodes[i].setRanks({node.ranks.data(), node.ranks.size()});
-    WriteAddresses(node.addresses, [&](unsigned count) { return nodes[i].initAddresses(count); });
+void Describe(auto& wire, Is<transport::CostLine> auto& cost) {
+  wire.Number(cost.startup_s, HR_FIELD(StartupS));
+  wire.Number(cost.s_per_byte, HR_FIELD(SPerByte));
+  wire.Check([&cost] { return IsCost(cost) ? "" : "a cost that is no time"; });
+}
+
+void Describe(auto& wire, Is<AgreedNode> auto& node) {
+  wire.Name(node.name, "a name that is none", HR_FIELD(Name));
+  wire.List(node.ranks, transport::kMembersMax, "{} ranks of a node", HR_LIST(Ranks));
+  wire.List(node.addresses, kLanesMax, "addresses of {} lanes", HR_LIST(Addresses));
+}
+
+void Describe(auto& wire, Is<Agreement> auto& agreement) {
+  wire.Name(agreement.job, "a name that is none", HR_FIELD(Job));
+  wire.Number(agreement.world_size, HR_FIELD(WorldSize));
+  wire.Number(agreement.epoch, HR_FIELD(Epoch));
+  wire.Number(agreement.key, HR_FIELD(Key));
+  wire.Number(agreement.plan_version, HR_FIELD(PlanVersion));
+  wire.Number(agreement.block_bytes, HR_FIELD(BlockBytes));
+  wire.Number(agreement.algorithm, HR_FIELD(Algorithm));
+  wire.Check([number = static_cast<std::uint8_t>(agreement.algorithm)] {
+    return transport::IsAlgorithm(number) ? "" : fmt::format("algorithm {}", number);
+  });
+  wire.Number(agreement.servers_count, HR_FIELD(ServersCount));
+  wire.Number(agreement.verify, HR_FIELD(Verify));
+  wire.List(agreement.nodes, transport::kNodesMax, "{} nodes of a job", HR_LIST(Nodes));
+}
+
+void Describe(auto& wire, Is<LayoutTensor> auto& tensor) {
+  wire.Text(tensor.name, kTensorNameMax, HR_FIELD(Name));
+  wire.Number(tensor.offset, HR_FIELD(Offset));
+  wire.Number(tensor.count, HR_FIELD(Count));
+}
+
+void Describe(auto& wire, Is<Layout> auto& layout) {
+  wire.Number(layout.dtype, HR_FIELD(Dtype));
+  wire.Number(layout.reduction, HR_FIELD(Reduction));
+  wire.Number(layout.names_hash, HR_FIELD(NamesHash));
+  wire.List(layout.tensors, kLayoutTensorsMax, "a layout of {} tensors", HR_LIST(Tensors));
+  wire.Check([&layout]() -> std::string {
+    const Status status = CheckLayout(layout);
+    return status ? "" : "a layout that is none: " + status.error().text();
+  });
+}
+
+void Describe(auto& wire, Is<Steering> auto& steering) {
+  wire.Number(steering.kind, HR_FIELD(Kind));
+  wire.Number(steering.value, HR_FIELD(Value));
+  wire.Check([&steering]() -> std::string {
+    const Status status =
+        CheckNodeSteering(static_cast<std::uint8_t>(steering.kind), steering.value);
+    return status ? "" : status.error().text();
+  });
+  wire.Number(steering.uid, HR_FIELD(Uid));
+  wire.NameOrNothing(steering.node, "a name of a node that is none", HR_FIELD(Node));
+}
+
+// The schema's Refusal.
+void DescribeRefusal(auto& wire, auto& refusal) {
+  wire.ErrorCode(refusal.code, HR_FIELD(Code));
+  wire.Text(refusal.cause, kTextMax, HR_FIELD(Text));
+}
+
+// ---- messages ----
+
+void Describe(auto& wire, Is<JoinJob> auto& join) {
+  wire.Name(join.name, "a name that is none", HR_FIELD(Name));
+  wire.Number(join.world_size, HR_FIELD(WorldSize));
+  wire.Check([size = join.world_size] {
+    return size != 0 && size <= transport::kMembersMax ? ""
+                                                       : fmt::format("a world of {} ranks", size);
+  });
+  wire.Number(join.uid, HR_FIELD(Uid));
+  wire.Text(join.architecture, kProgramMax, HR_FIELD(Architecture));
+}
+
+void Describe(auto& wire, Is<ReportRankAttached> auto& rank) {
+  wire.Number(rank.rank, HR_FIELD(Rank));
+  wire.Number(rank.pid, HR_FIELD(Pid));
+  wire.Number(rank.after_epoch, HR_FIELD(AfterEpoch));
+  wire.Check([epoch = rank.after_epoch] {
+    return epoch < kEpochMax ? "" : fmt::format("a rank after epoch {}", epoch);
+  });
+}
+
+void Describe(auto& wire, Is<ReportRankLost> auto& lost) {
+  wire.Number(lost.rank, HR_FIELD(Rank));
+  wire.Text(lost.cause, kTextMax, HR_FIELD(Cause));
+  wire.Number(lost.exited, HR_FIELD(Exited));
+}
+
+void Describe(auto& wire, Is<ReportRankLeft> auto& left) {
+  wire.Number(left.rank, HR_FIELD(Rank));
+  wire.Number(left.posted, HR_FIELD(Posted));
+  wire.Number(left.iterations, HR_FIELD(Iterations));
+}
+
+void Describe(auto& wire, Is<ReportJobFailed> auto& failed) {
+  wire.ErrorCode(failed.code, HR_FIELD(Code));
+  wire.Text(failed.cause, kTextMax, HR_FIELD(Cause));
+}
+
+void Describe(auto& wire, Is<JobOpened> auto& opened) { DescribeRefusal(wire, opened); }
+
+void Describe(auto& wire, Is<JobMeasured> auto& measured) {
+  wire.Inside([&measured](auto& inside) { DescribeRefusal(inside, measured); }, HR_STRUCT(Refusal));
+  wire.List(measured.costs, kLanesMax, "costs of {} lanes", HR_LIST(Costs));
+}
+
+void Describe(auto& wire, Is<JobStarted> auto& started) {
+  wire.Number(started.hash, HR_FIELD(Hash));
+}
+
+void Describe(auto& wire, Is<ReportLayout> auto& report) {
+  wire.Policy(report.policy, HR_FIELD(Policy));
+  wire.Struct(report.layout, HR_STRUCT(Layout));
+}
+
+void Describe(auto& wire, Is<ReportTimesSeen> auto& report) {
+  auto& times = report.seen.times;
+  wire.Number(times.iteration, HR_FIELD(Iteration));
+  wire.Number(times.iteration_s, HR_FIELD(IterationS));
+  wire.Number(times.running_s, HR_FIELD(RunningS));
+  wire.Check([&times] { return CheckTime(std::min(times.iteration_s, times.running_s)); });
+  wire.List(times.release_s, kLayoutTensorsMax, "times of {} tensors", HR_LIST(ReleaseS));
+  wire.List(times.forward_s, kLayoutTensorsMax, "times of {} tensors", HR_LIST(ForwardS));
+  wire.Check([&times] {
+    const bool right = std::ranges::all_of(times.release_s, IsTime) &&
+                       std::ranges::all_of(times.forward_s, IsTime);
+    return right ? "" : "a time of a tensor that is none";
+  });
+  wire.List(report.seen.costs, kLanesMax + 1, "costs of {} lanes", HR_LIST(Costs));
+}
+
+void Describe(auto& wire, Is<RequestPolicy> auto& request) {
+  std::optional<plan::Policy> policy = request.policy;
+  wire.Policy(policy, HR_FIELD(Policy));
+  wire.Check([&policy] { return policy ? "" : "a request for no policy"; });
+  if constexpr (!std::is_const_v<std::remove_reference_t<decltype(request)>>) {
+    request.policy = policy.value_or(request.policy);
   }
 }
 
-Result<AgreedNode> ReadNode(schema::AgreedNode::Reader reader) {
-  Result<std::string> name = Name(reader.getName());
-  if (!name) return name.error();
-  if (reader.getRanks().size() > transport::kMembersMax) return Corrupt("too many ranks");
-  Result<std::vector<std::string>> addresses = ReadAddresses(reader.getAddresses());
-  if (!addresses) return addresses.error();
-  AgreedNode node{
-      .name = std::move(name).value(), .ranks = {}, .addresses = std::move(addresses).value()};
-  for (const std::uint32_t rank : reader.getRanks()) node.ranks.push_back(rank);
-  return node;
+void Describe(auto& wire, Is<ReportPlanAck> auto& ack) {
+  wire.Number(ack.version, HR_FIELD(Version));
+  wire.Number(ack.hash, HR_FIELD(Hash));
+  wire.Number(ack.iteration, HR_FIELD(Iteration));
+  // Later iterations are named by adding to it.
+  wire.Check([&ack] { return ack.iteration > UINT64_MAX / 2 ? "an iteration beyond all" : ""; });
 }
 
-Result<Agreement> ReadAgreement(schema::Agreement::Reader reader) {
-  Agreement agreement;
-  Result<std::string> job = Name(reader.getJob());
-  if (!job) return job.error();
-  agreement.job = std::move(job).value();
-  agreement.world_size = reader.getWorldSize();
-  agreement.epoch = reader.getEpoch();
-  agreement.key = reader.getKey();
-  agreement.plan_version = reader.getPlanVersion();
-  agreement.block_bytes = reader.getBlockBytes();
-  if (!transport::IsAlgorithm(reader.getAlgorithm())) {
-    return Corrupt(fmt::format("algorithm {}", reader.getAlgorithm()));
+void Describe(auto& wire, Is<RequestSteering> auto& request) { Describe(wire, request.steering); }
+
+void Describe(auto& wire, Is<ReportRankLate> auto& late) {
+  wire.Text(late.text, kReportTextMax, HR_FIELD(Text));
+}
+
+void Describe(auto& wire, Is<ReportBlockHashed> auto& hashed) {
+  wire.Number(hashed.hash.name.planned, HR_FIELD(Planned));
+  wire.Number(hashed.hash.name.number, HR_FIELD(Number));
+  wire.Number(hashed.hash.name.block, HR_FIELD(Block));
+  wire.Number(hashed.hash.hash, HR_FIELD(Hash));
+}
+
+void Describe(auto& wire, Is<AnnounceSteering> auto& announced) {
+  Describe(wire, announced.steering);
+}
+
+void Describe(auto& wire, Is<AnnounceRankLate> auto& late) {
+  wire.Text(late.text, kTextMax, HR_FIELD(Text));
+}
+
+void Describe(auto& wire, Is<AnnounceJobForming> auto& forming) {
+  wire.Text(forming.text, kTextMax, HR_FIELD(Text));
+  wire.Number(forming.refused, HR_FIELD(Refused));
+}
+
+void Describe(auto& wire, Is<OpenJob> auto& open) {
+  wire.Number(open.self, HR_FIELD(Self));
+  wire.Struct(open.agreement, HR_STRUCT(Agreement));
+}
+
+void Describe(auto& wire, Is<StartJob> auto& start) {
+  wire.List(start.costs, kLanesMax, "costs of {} lanes", HR_LIST(Costs));
+  wire.Number(start.hash, HR_FIELD(Hash));
+}
+
+void Describe(auto& wire, Is<AnnounceJobFailed> auto& failed) { DescribeRefusal(wire, failed); }
+
+void Describe(auto& wire, Is<AnnounceRankLeft> auto& left) {
+  wire.Number(left.rank, HR_FIELD(Rank));
+  wire.Number(left.posted, HR_FIELD(Posted));
+  wire.Number(left.iterations, HR_FIELD(Iterations));
+  wire.Text(left.cause, kTextMax, HR_FIELD(Cause));
+}
+
+void Describe(auto& wire, Is<PlanPiece> auto& piece) {
+  wire.Number(piece.version, HR_FIELD(Version));
+  wire.Number(piece.index, HR_FIELD(Index));
+  wire.Number(piece.last, HR_FIELD(Last));
+  wire.Bytes(piece.text, kPlanPieceMax, "a piece of a plan of {} bytes", HR_FIELD(Text));
+}
+
+void Describe(auto& wire, Is<AnnouncePlanSwitch> auto& change) {
+  wire.Number(change.version, HR_FIELD(Version));
+  wire.Number(change.from_iteration, HR_FIELD(FromIteration));
+  wire.Number(change.before_s, HR_FIELD(BeforeS));
+  wire.Check([&change] { return CheckTime(change.before_s); });
+}
+
+void Describe(auto& wire, Is<Goodbye> auto& goodbye) {
+  wire.Text(goodbye.cause, kTextMax, HR_FIELD(Cause));
+}
+
+// ---- which member of the schema's union a message is: that of its name ----
+
+template <typename Message>
+struct Member;
+
+#define HR_MEMBER(Type)                                                                   \
+  template <>                                                                             \
+  struct Member<Type> {                                                                   \
+    static bool Is(const schema::PeerMessage::Reader& wire) { return wire.is##Type(); }   \
+    static auto Get(const schema::PeerMessage::Reader& wire) { return wire.get##Type(); } \
+    static auto Init(schema::PeerMessage::Builder& wire) { return wire.init##Type(); }    \
+  };
+// One without fields.
+#define HR_MEMBER_ALONE(Type)                                                           \
+  template <>                                                                           \
+  struct Member<Type> {                                                                 \
+    static bool Is(const schema::PeerMessage::Reader& wire) { return wire.is##Type(); } \
+    static void Init(schema::PeerMessage::Builder& wire) { wire.set##Type(); }          \
+  };
+HR_MEMBER(JoinJob)
+HR_MEMBER(ReportRankAttached)
+HR_MEMBER(ReportRankLost)
+HR_MEMBER(ReportRankLeft)
+HR_MEMBER(ReportJobFailed)
+HR_MEMBER_ALONE(ForgetJob)
+HR_MEMBER(JobOpened)
+HR_MEMBER(JobMeasured)
+HR_MEMBER(JobStarted)
+HR_MEMBER(ReportLayout)
+HR_MEMBER(ReportTimesSeen)
+HR_MEMBER(RequestPolicy)
+HR_MEMBER(ReportPlanAck)
+HR_MEMBER(RequestSteering)
+HR_MEMBER(ReportRankLate)
+HR_MEMBER(ReportBlockHashed)
+HR_MEMBER(AnnounceSteering)
+HR_MEMBER(AnnounceRankLate)
+HR_MEMBER(AnnounceJobForming)
+HR_MEMBER(OpenJob)
+HR_MEMBER_ALONE(MeasureJob)
+HR_MEMBER(StartJob)
+HR_MEMBER(AnnounceJobFailed)
+HR_MEMBER(AnnounceRankLeft)
+HR_MEMBER_ALONE(CloseJob)
+HR_MEMBER(PlanPiece)
+HR_MEMBER(AnnouncePlanSwitch)
+HR_MEMBER(Goodbye)
+
+template <typename Message>
+constexpr bool kHasFields = requires(const schema::PeerMessage::Reader& wire) {
+  Member<Message>::Get(wire);
+};
+
+template <typename Message>
+Result<PeerMessage> ReadAs(const schema::PeerMessage::Reader& reader) {
+  Message message;
+  if constexpr (requires { message.job; }) message.job = reader.getJob();
+  if constexpr (kHasFields<Message>) {
+    FromWire wire(Member<Message>::Get(reader));
+    Describe(wire, message);
+    if (!wire.status()) return wire.status().error();
   }
-  agreement.algorithm = static_cast<transport::Algorithm>(reader.getAlgorithm());
-  agreement.servers_count = reader.getServersCount();
-  agreement.verify = reader.getVerify();
-  if (reader.getNodes().size() > transport::kNodesMax) return Corrupt("too many nodes");
-  for (const schema::AgreedNode::Reader each : reader.getNodes()) {
-    Result<AgreedNode> node = ReadNode(each);
-    if (!node) return node.error();
-    agreement.nodes.push_back(std::move(node).value());
-  }
-  return agreement;
+  return PeerMessage(std::move(message));
+}
+
+template <std::size_t... kIndex>
+Result<PeerMessage> ReadAny(const schema::PeerMessage::Reader& reader,
+                            std::index_sequence<kIndex...> /*all*/) {
+  Result<PeerMessage> message = Corrupt("a message that this one does not know");
+  const auto read = [&reader, &message]<typename Kind>(std::type_identity<Kind> /*kind*/) {
+    if (Member<Kind>::Is(reader)) message = ReadAs<Kind>(reader);
+  };
+  (read(std::type_identity<std::variant_alternative_t<kIndex, PeerMessage>>{}), ...);
+  return message;
 }
 
 }  // namespace
 
 void WriteHello(schema::PeerHello::Builder hello, const NodeFacts& facts) {
-  hello.setProtocolVersion(facts.protocol_version);
-  hello.setProgram(facts.program);
-  hello.setNode(facts.name);
-  hello.setInstance(facts.instance);
-  hello.setServer(facts.server);
-  hello.setGpuLanes(facts.gpu_lanes);
-  WriteAddresses(facts.addresses, [&](unsigned count) { return hello.initAddresses(count); });
+  ToWire wire(hello);
+  Describe(wire, facts);
 }
 
 Result<NodeFacts> ReadHello(schema::PeerHello::Reader hello) {
-  Result<std::string> name = Name(hello.getNode());
-  if (!name) return name.error();
-  Result<std::vector<std::string>> addresses = ReadAddresses(hello.getAddresses());
-  if (!addresses) return addresses.error();
-  if (hello.getGpuLanes() > addresses->size()) {
-    return Corrupt(
-        fmt::format("{} lanes of GPUs among {}", hello.getGpuLanes(), addresses->size()));
-  }
-  return NodeFacts{.protocol_version = hello.getProtocolVersion(),
-                   .program = Text(hello.getProgram(), kProgramMax),
-                   .name = std::move(name).value(),
-                   .instance = hello.getInstance(),
-                   .server = hello.getServer(),
-                   .addresses = std::move(addresses).value(),
-                   .gpu_lanes = hello.getGpuLanes()};
+  NodeFacts facts;
+  FromWire wire(hello);
+  Describe(wire, facts);
+  if (!wire.status()) return wire.status().error();
+  return facts;
 }
-
-namespace {
-
-void Write(schema::PeerMessage::Builder builder, const JoinJob& join) {
-  auto group = builder.initJoinJob();
-  group.setName(join.name);
-  group.setWorldSize(join.world_size);
-  group.setUid(join.uid);
-  group.setArchitecture(join.architecture);
-}
-void Write(schema::PeerMessage::Builder builder, const ReportBlockHashed& told) {
-  auto group = builder.initReportBlockHashed();
-  group.setPlanned(told.hash.name.planned);
-  group.setNumber(told.hash.name.number);
-  group.setBlock(told.hash.name.block);
-  group.setHash(told.hash.hash);
-}
-void Write(schema::PeerMessage::Builder builder, const ReportRankAttached& seat) {
-  auto group = builder.initReportRankAttached();
-  group.setRank(seat.rank);
-  group.setPid(seat.pid);
-  group.setAfterEpoch(seat.after_epoch);
-}
-void Write(schema::PeerMessage::Builder builder, const ReportRankLost& lost) {
-  auto group = builder.initReportRankLost();
-  group.setRank(lost.rank);
-  group.setCause(lost.cause);
-  group.setExited(lost.exited);
-}
-void Write(schema::PeerMessage::Builder builder, const ReportRankLeft& end) {
-  auto group = builder.initReportRankLeft();
-  group.setRank(end.rank);
-  group.setPosted(end.posted);
-  group.setIterations(end.iterations);
-}
-void Write(schema::PeerMessage::Builder builder, const ReportJobFailed& broken) {
-  auto group = builder.initReportJobFailed();
-  group.setCode(static_cast<std::uint8_t>(broken.code));
-  group.setCause(broken.cause);
-}
-void Write(schema::PeerMessage::Builder builder, const ForgetJob& /*forget*/) {
-  builder.setForgetJob();
-}
-void Write(schema::PeerMessage::Builder builder, const JobOpened& opened) {
-  auto refusal = builder.initJobOpened();
-  refusal.setCode(static_cast<std::uint8_t>(opened.code));
-  refusal.setText(opened.cause);
-}
-void Write(schema::PeerMessage::Builder builder, const JobMeasured& measured) {
-  auto group = builder.initJobMeasured();
-  group.initRefusal().setCode(static_cast<std::uint8_t>(measured.code));
-  group.getRefusal().setText(measured.cause);
-  WriteCosts(group.initCosts(static_cast<unsigned>(measured.costs.size())), measured.costs);
-}
-void Write(schema::PeerMessage::Builder builder, const JobStarted& started) {
-  builder.initJobStarted().setHash(started.hash);
-}
-void Write(schema::PeerMessage::Builder builder, const AnnounceJobForming& waits) {
-  auto group = builder.initAnnounceJobForming();
-  group.setText(waits.text);
-  group.setRefused(waits.refused);
-}
-void Write(schema::PeerMessage::Builder builder, const OpenJob& open) {
-  auto group = builder.initOpenJob();
-  group.setSelf(open.self);
-  WriteAgreement(group.initAgreement(), open.agreement);
-}
-void Write(schema::PeerMessage::Builder builder, const MeasureJob& /*measure*/) {
-  builder.setMeasureJob();
-}
-void Write(schema::PeerMessage::Builder builder, const StartJob& start) {
-  auto group = builder.initStartJob();
-  WriteCosts(group.initCosts(static_cast<unsigned>(start.costs.size())), start.costs);
-  group.setHash(start.hash);
-}
-void Write(schema::PeerMessage::Builder builder, const AnnounceJobFailed& failure) {
-  auto refusal = builder.initAnnounceJobFailed();
-  refusal.setCode(static_cast<std::uint8_t>(failure.code));
-  refusal.setText(failure.cause);
-}
-void Write(schema::PeerMessage::Builder builder, const AnnounceRankLeft& gone) {
-  auto group = builder.initAnnounceRankLeft();
-  group.setRank(gone.rank);
-  group.setPosted(gone.posted);
-  group.setIterations(gone.iterations);
-  group.setCause(gone.cause);
-}
-void Write(schema::PeerMessage::Builder builder, const CloseJob& /*close*/) {
-  builder.setCloseJob();
-}
-void Write(schema::PeerMessage::Builder builder, const Goodbye& goodbye) {
-  builder.initGoodbye().setCause(goodbye.cause);
-}
-
-Result<PeerMessage> ReadJoin(std::uint32_t job, schema::PeerMessage::JoinJob::Reader join) {
-  Result<std::string> name = Name(join.getName());
-  if (!name) return name.error();
-  if (join.getWorldSize() == 0 || join.getWorldSize() > transport::kMembersMax) {
-    return Corrupt(fmt::format("a world of {} ranks", join.getWorldSize()));
-  }
-  return PeerMessage(JoinJob{.job = job,
-                             .name = std::move(name).value(),
-                             .world_size = join.getWorldSize(),
-                             .uid = join.getUid(),
-                             .architecture = Text(join.getArchitecture(), kProgramMax)});
-}
-
-Result<PeerMessage> ReadRankAttached(std::uint32_t job,
-                                     schema::PeerMessage::ReportRankAttached::Reader seat) {
-  if (seat.getAfterEpoch() >= kEpochMax) {
-    return Corrupt(fmt::format("a rank after epoch {}", seat.getAfterEpoch()));
-  }
-  return PeerMessage(ReportRankAttached{.job = job,
-                                        .rank = seat.getRank(),
-                                        .pid = seat.getPid(),
-                                        .after_epoch = seat.getAfterEpoch()});
-}
-
-Result<PeerMessage> ReadMeasured(std::uint32_t job,
-                                 schema::PeerMessage::JobMeasured::Reader measured) {
-  Result<std::vector<transport::CostLine>> costs = ReadCosts(measured.getCosts(), kLanesMax);
-  if (!costs) return costs.error();
-  return PeerMessage(JobMeasured{.job = job,
-                                 .code = ReadCode(measured.getRefusal().getCode()),
-                                 .cause = Text(measured.getRefusal().getText()),
-                                 .costs = std::move(costs).value()});
-}
-
-Result<PeerMessage> ReadOpen(std::uint32_t job, schema::PeerMessage::OpenJob::Reader open) {
-  Result<Agreement> agreement = ReadAgreement(open.getAgreement());
-  if (!agreement) return agreement.error();
-  return PeerMessage(
-      OpenJob{.job = job, .self = open.getSelf(), .agreement = std::move(agreement).value()});
-}
-
-Result<PeerMessage> ReadStart(std::uint32_t job, schema::PeerMessage::StartJob::Reader start) {
-  Result<std::vector<transport::CostLine>> costs = ReadCosts(start.getCosts(), kLanesMax);
-  if (!costs) return costs.error();
-  return PeerMessage(
-      StartJob{.job = job, .costs = std::move(costs).value(), .hash = start.getHash()});
-}
-
-PeerMessage ReadTellHash(std::uint32_t job, schema::PeerMessage::ReportBlockHashed::Reader told) {
-  return ReportBlockHashed{.job = job,
-                           .hash = {.name = {.planned = told.getPlanned(),
-                                             .number = told.getNumber(),
-                                             .block = told.getBlock()},
-                                    .hash = told.getHash()}};
-}
-
-Result<PeerMessage> ReadFromNode(std::uint32_t job, schema::PeerMessage::Reader reader) {
-  switch (reader.which()) {
-    case schema::PeerMessage::JOIN_JOB:
-      return ReadJoin(job, reader.getJoinJob());
-    case schema::PeerMessage::REPORT_RANK_ATTACHED:
-      return ReadRankAttached(job, reader.getReportRankAttached());
-    case schema::PeerMessage::REPORT_RANK_LOST:
-      return PeerMessage(ReportRankLost{.job = job,
-                                        .rank = reader.getReportRankLost().getRank(),
-                                        .cause = Text(reader.getReportRankLost().getCause()),
-                                        .exited = reader.getReportRankLost().getExited()});
-    case schema::PeerMessage::REPORT_RANK_LEFT:
-      return PeerMessage(ReportRankLeft{.job = job,
-                                        .rank = reader.getReportRankLeft().getRank(),
-                                        .posted = reader.getReportRankLeft().getPosted(),
-                                        .iterations = reader.getReportRankLeft().getIterations()});
-    case schema::PeerMessage::REPORT_JOB_FAILED:
-      return PeerMessage(ReportJobFailed{.job = job,
-                                         .code = ReadCode(reader.getReportJobFailed().getCode()),
-                                         .cause = Text(reader.getReportJobFailed().getCause())});
-    case schema::PeerMessage::FORGET_JOB:
-      return PeerMessage(ForgetJob{job});
-    case schema::PeerMessage::JOB_OPENED:
-      return PeerMessage(JobOpened{.job = job,
-                                   .code = ReadCode(reader.getJobOpened().getCode()),
-                                   .cause = Text(reader.getJobOpened().getText())});
-    case schema::PeerMessage::JOB_MEASURED:
-      return ReadMeasured(job, reader.getJobMeasured());
-    case schema::PeerMessage::JOB_STARTED:
-      return PeerMessage(JobStarted{.job = job, .hash = reader.getJobStarted().getHash()});
-    case schema::PeerMessage::REPORT_LAYOUT:
-      return ReadLayout(job, reader.getReportLayout());
-    case schema::PeerMessage::REPORT_TIMES_SEEN:
-      return ReadTimes(job, reader.getReportTimesSeen());
-    case schema::PeerMessage::REQUEST_POLICY:
-      return ReadWish(job, reader.getRequestPolicy());
-    case schema::PeerMessage::REPORT_PLAN_ACK:
-      return ReadHold(job, reader.getReportPlanAck());
-    case schema::PeerMessage::REQUEST_STEERING:
-      return ReadWishSteering(job, reader.getRequestSteering());
-    case schema::PeerMessage::REPORT_RANK_LATE:
-      return ReadTellLate(job, reader.getReportRankLate());
-    case schema::PeerMessage::REPORT_BLOCK_HASHED:
-      return ReadTellHash(job, reader.getReportBlockHashed());
-    default:
-      return Corrupt("a message that this one does not know");
-  }
-}
-
-}  // namespace
 
 std::size_t WireBytes(const PeerMessage& message) {
   // Of messages that are not long, with what Cap'n Proto adds.
@@ -355,53 +560,20 @@ std::size_t WireBytes(const PeerMessage& message) {
 void WriteMessage(schema::PeerMessage::Builder builder, const PeerMessage& message) {
   std::visit(
       [&builder](const auto& each) {
+        using Message = std::remove_cvref_t<decltype(each)>;
         if constexpr (requires { each.job; }) builder.setJob(each.job);
-        Write(builder, each);
+        if constexpr (kHasFields<Message>) {
+          ToWire wire(Member<Message>::Init(builder));
+          Describe(wire, each);
+        } else {
+          Member<Message>::Init(builder);
+        }
       },
       message);
 }
 
 Result<PeerMessage> ReadMessage(schema::PeerMessage::Reader reader) {
-  const std::uint32_t job = reader.getJob();
-  switch (reader.which()) {
-    case schema::PeerMessage::ANNOUNCE_JOB_FORMING:
-      return PeerMessage(
-          AnnounceJobForming{.job = job,
-                             .text = Text(reader.getAnnounceJobForming().getText()),
-                             .refused = reader.getAnnounceJobForming().getRefused()});
-    case schema::PeerMessage::OPEN_JOB:
-      return ReadOpen(job, reader.getOpenJob());
-    case schema::PeerMessage::MEASURE_JOB:
-      return PeerMessage(MeasureJob{job});
-    case schema::PeerMessage::START_JOB:
-      return ReadStart(job, reader.getStartJob());
-    case schema::PeerMessage::ANNOUNCE_JOB_FAILED:
-      return PeerMessage(
-          AnnounceJobFailed{.job = job,
-                            .code = ReadCode(reader.getAnnounceJobFailed().getCode()),
-                            .cause = Text(reader.getAnnounceJobFailed().getText())});
-    case schema::PeerMessage::ANNOUNCE_RANK_LEFT:
-      return PeerMessage(
-          AnnounceRankLeft{.job = job,
-                           .rank = reader.getAnnounceRankLeft().getRank(),
-                           .posted = reader.getAnnounceRankLeft().getPosted(),
-                           .iterations = reader.getAnnounceRankLeft().getIterations(),
-                           .cause = Text(reader.getAnnounceRankLeft().getCause())});
-    case schema::PeerMessage::CLOSE_JOB:
-      return PeerMessage(CloseJob{job});
-    case schema::PeerMessage::PLAN_PIECE:
-      return ReadPlan(job, reader.getPlanPiece());
-    case schema::PeerMessage::ANNOUNCE_PLAN_SWITCH:
-      return ReadSwitch(job, reader.getAnnouncePlanSwitch());
-    case schema::PeerMessage::ANNOUNCE_STEERING:
-      return ReadSteer(job, reader.getAnnounceSteering());
-    case schema::PeerMessage::ANNOUNCE_RANK_LATE:
-      return ReadHearLate(job, reader.getAnnounceRankLate());
-    case schema::PeerMessage::GOODBYE:
-      return PeerMessage(Goodbye{Text(reader.getGoodbye().getCause())});
-    default:
-      return ReadFromNode(job, reader);
-  }
+  return ReadAny(reader, std::make_index_sequence<std::variant_size_v<PeerMessage>>());
 }
 
 }  // namespace headrace::service

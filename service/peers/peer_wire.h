@@ -1,13 +1,16 @@
 // Peer messages as they go over the network. What is read is checked field by field: names, codes,
-// numbers that go beyond limits, times that are no times.
+// sizes and numbers that go beyond limits, times that are no times.
 #pragma once
+
+#include <cstddef>
 
 #include "ipc/base/result.h"
 #include "ipc/schema/peer.capnp.h"
 #include "service/cluster/peer_messages.h"
-#include "service/peers/wire_limits.h"
 
 namespace headrace::service {
+
+inline constexpr std::size_t kLanesMax = 16;  // between nodes, of a service
 
 void WriteHello(schema::PeerHello::Builder hello, const NodeFacts& facts);
 Result<NodeFacts> ReadHello(schema::PeerHello::Reader hello);

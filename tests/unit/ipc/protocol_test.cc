@@ -305,7 +305,7 @@ constexpr Elsewhere kElsewhere[] = {
     {"kBytesPerCallMax", 256U << 10U, "service/peers/peer_link.h",
      "kBytesPerCallMax = std::size_t{256} << 10;"},
     {"kUnsentMax", 16384, "service/peers/peer_link.h", "kUnsentMax = 16384;"},
-    {"kLanesMax", 16, "service/peers/wire_limits.h", "kLanesMax = 16;"},
+    {"kLanesMax", 16, "service/peers/peer_wire.h", "kLanesMax = 16;"},
     {"kLaneAddressMax", 16384, "service/cluster/agreement.h", "kLaneAddressMax = 16384;"},
     {"kNodesMax", 64, "transport/network.h", "kNodesMax = 64;"},
     {"kAskedMax", 32, "service/peers/job_settings.h", "kAskedMax = 32;"},

@@ -1,12 +1,11 @@
 // What people ask and hear comes out of the wire as it went in, and what no honest service writes
 // does not.
-#include "service/peers/steering_wire.h"
+#include "service/peers/peer_wire.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "service/peers/peer_wire.h"
 #include "tests/unit/service/peers/wire_trip.h"
 
 namespace headrace::service {
