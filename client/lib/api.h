@@ -17,7 +17,7 @@ namespace headrace::client {
 template <typename Body>
 Status InsideOf(Session& session, Body&& body) {
   if (Status status = session.CheckProcess(); !status) return status;
-  const Inside inside(session.door());
+  const CallScope inside(session.call_gate());
   if (!inside) return session.Reconnecting();
   return body();
 }

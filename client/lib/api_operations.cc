@@ -12,7 +12,7 @@ using headrace::Reduction;
 using headrace::Result;
 using headrace::Status;
 using headrace::TimeNs;
-using headrace::client::Door;
+using headrace::client::CallGate;
 using headrace::client::Guarded;
 using headrace::client::Request;
 using headrace::client::Session;
@@ -162,10 +162,10 @@ void hr_discard(hr_session* session, hr_operation operation) {
   Guarded(nullptr, [session, operation]() -> Status {
     if (session == nullptr || session->session->InChild()) return {};
     // A reconnect copies results back: whoever gives an array up must not go on before it has.
-    Door& door = session->session->door();
-    door.EnterWhenOpen();
+    CallGate& gate = session->session->call_gate();
+    gate.EnterWhenOpen();
     session->session->Discard(operation);
-    door.Leave();
+    gate.Leave();
     return {};
   });
 }

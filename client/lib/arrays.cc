@@ -7,7 +7,7 @@ namespace headrace::client {
 
 Result<std::uint64_t> Arrays::Post(ipc::Record record, const ArrayUse& use) {
   FreeDiscarded();
-  Result<Staging::Span> span = staging_->Take(use.size);
+  Result<Staging::Span> span = staging_->Allocate(use.size);
   if (!span) return span.error();
   Copy(span->data + use.read.offset, use.array + use.read.offset, use.read.size);
   record.tensor = ipc::kNoTensor;
@@ -15,7 +15,7 @@ Result<std::uint64_t> Arrays::Post(ipc::Record record, const ArrayUse& use) {
   record.offset = span->offset;
   const Result<std::uint64_t> sequence = operations_.Post(record);
   if (!sequence) {
-    staging_->Give(*span);
+    staging_->Free(*span);
     return sequence;
   }
   posted_.fetch_add(1, std::memory_order_relaxed);
@@ -39,7 +39,7 @@ void Arrays::Settle(std::uint64_t sequence, bool succeeded) {
     const Part written = flight.use.written;
     Copy(flight.use.array + written.offset, flight.span.data + written.offset, written.size);
   }
-  staging_->Give(flight.span);
+  staging_->Free(flight.span);
   lock.lock();
   flights_.erase(sequence);
   settled_.notify_all();
@@ -75,7 +75,7 @@ void Arrays::FreeDiscarded() {
   std::erase_if(discarded_, [this](const Discarded& discarded) {
     const Result<bool> ended = operations_.HasEnded(discarded.sequence);
     if (!ended || !*ended) return false;
-    staging_->Give(discarded.span);
+    staging_->Free(discarded.span);
     return true;
   });
 }

@@ -101,7 +101,7 @@ kj::AsyncIoContext SetupLoop() {
 }
 
 // Something for the person who started this process.
-void SayFrom(const std::string& who, const char* text) {
+void PrintFrom(const std::string& who, const char* text) {
   if (*text != '\0') fmt::print(stderr, "headrace: {}: {}\n", who, text);
 }
 
@@ -159,7 +159,7 @@ class Connection::Loop {
     wire.tasks->add(wire.session->stoppingRequest().send().then(
         [this, who = std::move(who)](auto&& answer) {
           stops_ = true;
-          SayFrom(who, answer.getText().cStr());
+          PrintFrom(who, answer.getText().cStr());
         },
         [](kj::Exception&&) {}));  // a service that does not know the question, or the loss itself
   }
@@ -213,7 +213,7 @@ class Connection::Loop {
     [[maybe_unused]] const ssize_t written = ::write(bell_.get(), &one, sizeof one);
   }
   void Run();
-  kj::Promise<void> TakeCalls(kj::UnixEventPort::FdObserver& observer, Wire& wire);
+  kj::Promise<void> ServeCalls(kj::UnixEventPort::FdObserver& observer, Wire& wire);
   kj::Promise<void> RunCall(Pending& pending, Wire& wire);
   // Ends when the call has taken too long, with its error in `status`. `mapped_bytes` is what the
   // service has said so far.
@@ -223,11 +223,11 @@ class Connection::Loop {
   kj::Promise<std::uint64_t> AskForProgress(Wire& wire, TimeNs timeout_ns);
   // Whether the service answers within `timeout_ns`: control and dispatch, as doctor asks them.
   kj::Promise<bool> AskWhetherItLives(Wire& wire, TimeNs timeout_ns);
-  kj::Promise<void> LookAtOperations(Wire& wire);
+  kj::Promise<void> WatchOperations(Wire& wire);
   void Finish(Pending& pending, Status status);
   void Lose();
   // Likewise, for what the socket does not tell; every call then ends with this.
-  void GiveUp(const Error& loss);
+  void Disconnect(const Error& loss);
   Error CauseOf(const kj::Exception& exception);
 
   UniqueFd socket_;            // until the loop's thread takes it over
@@ -300,7 +300,7 @@ kj::Promise<void> Connection::Loop::AwaitLate(Wire& wire, Status& status, Patien
           const Error standstill = StandstillOf(service_, so_far_ns);
           // Who was not let in yet has nothing to lose.
           status = wire.session ? standstill : Error(Code::kTimeout, standstill.text());
-          if (wire.session) GiveUp(standstill);
+          if (wire.session) Disconnect(standstill);
         };
         const TimeNs deadline_ns = deadline_ns_.load(std::memory_order_relaxed);
         const bool is_over = deadline_ns != kNever && MonotonicNow() >= deadline_ns;
@@ -337,17 +337,17 @@ kj::Promise<bool> Connection::Loop::AskWhetherItLives(Wire& wire, TimeNs timeout
 
 void Connection::Loop::WatchOperations(Wire& wire, TimeNs timeout_ns) {
   wire.standstill.emplace(timeout_ns);
-  wire.tasks->add(LookAtOperations(wire));
+  wire.tasks->add(WatchOperations(wire));
 }
 
-kj::Promise<void> Connection::Loop::LookAtOperations(Wire& wire) {
+kj::Promise<void> Connection::Loop::WatchOperations(Wire& wire) {
   StandstillDetector& standstill = *wire.standstill;
   return wire.timer.afterDelay(standstill.interval_ns() * kj::NANOSECONDS)
       .then([this, &wire, &standstill]() -> kj::Promise<void> {
         using Step = StandstillDetector::Step;
-        const Step step = standstill.Look(MonotonicNow(), listener_.OldestOpen());
+        const Step step = standstill.Check(MonotonicNow(), listener_.OldestOpen());
         if (step == Step::kGiveUp) {
-          GiveUp(StandstillOf(service_, standstill.open_ns()));
+          Disconnect(StandstillOf(service_, standstill.open_ns()));
           return kj::READY_NOW;
         }
         if (step == Step::kAsk) {
@@ -355,11 +355,12 @@ kj::Promise<void> Connection::Loop::LookAtOperations(Wire& wire) {
             standstill.OnAnswer(lives);
           }));
         }
-        return LookAtOperations(wire);
+        return WatchOperations(wire);
       });
 }
 
-kj::Promise<void> Connection::Loop::TakeCalls(kj::UnixEventPort::FdObserver& observer, Wire& wire) {
+kj::Promise<void> Connection::Loop::ServeCalls(kj::UnixEventPort::FdObserver& observer,
+                                               Wire& wire) {
   return observer.whenBecomesReadable().then([this, &observer, &wire]() -> kj::Promise<void> {
     std::uint64_t rings = 0;
     [[maybe_unused]] const ssize_t read = ::read(bell_.get(), &rings, sizeof rings);
@@ -372,13 +373,13 @@ kj::Promise<void> Connection::Loop::TakeCalls(kj::UnixEventPort::FdObserver& obs
     }
     for (Pending* call : calls) wire.tasks->add(RunCall(*call, wire));
     if (stopping) return kj::READY_NOW;
-    return TakeCalls(observer, wire);
+    return ServeCalls(observer, wire);
   });
 }
 
-void Connection::Loop::Lose() { GiveUp(LossOf(service_, stops_)); }
+void Connection::Loop::Lose() { Disconnect(LossOf(service_, stops_)); }
 
-void Connection::Loop::GiveUp(const Error& loss) {
+void Connection::Loop::Disconnect(const Error& loss) {
   {
     std::lock_guard lock(mutex_);
     if (leaving_ || stopping_ || loss_) return;
@@ -411,7 +412,7 @@ void Connection::Loop::Run() {
   kj::TaskSet tasks(quiet);  // after what its tasks use, so that it goes first
   wire.tasks = &tasks;
   tasks.add(client.onDisconnect().then([this] { Lose(); }, [this](kj::Exception&&) { Lose(); }));
-  TakeCalls(observer, wire).wait(io.waitScope);
+  ServeCalls(observer, wire).wait(io.waitScope);
 }
 
 Connection::Connection(std::unique_ptr<Loop> loop, std::int32_t service_pid)
@@ -428,14 +429,14 @@ Result<std::unique_ptr<Connection>> Connection::Attach(const AttachRequest& requ
   const std::int32_t pid = socket->pid;
   auto loop = std::make_unique<Loop>(std::move(socket).value(), std::move(bell), request, listener);
   std::unique_ptr<Connection> connection(new Connection(std::move(loop), pid));
-  if (Status status = connection->SayHello(request, channel_fd, doorbell_fd); !status) {
+  if (Status status = connection->SendHello(request, channel_fd, doorbell_fd); !status) {
     connection->loop_->ExpectEnd();
     return status.error();
   }
   return connection;
 }
 
-Status Connection::SayHello(const AttachRequest& request, int channel_fd, int doorbell_fd) {
+Status Connection::SendHello(const AttachRequest& request, int channel_fd, int doorbell_fd) {
   const std::string doing =
       fmt::format("attach rank {} of job {} at {}", request.rank, request.job, request.socket_path);
   return loop_->Call(doing, [&](Loop::Wire& wire, Status& status) -> kj::Promise<void> {
@@ -473,7 +474,7 @@ Status Connection::SayHello(const AttachRequest& request, int channel_fd, int do
       loop_->AwaitStop(wire, who);
       // A service that does not know the question says nothing.
       wire.tasks->add(wire.session->latenessRequest().send().then(
-          [who](auto&& late) { SayFrom(who, late.getText().cStr()); }, [](kj::Exception&&) {}));
+          [who](auto&& late) { PrintFrom(who, late.getText().cStr()); }, [](kj::Exception&&) {}));
     });
   });
 }

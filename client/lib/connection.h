@@ -68,7 +68,7 @@ class Connection final : public Control {
   class Loop;  // the thread and everything kj; in connection.cc
 
   Connection(std::unique_ptr<Loop> loop, std::int32_t service_pid);
-  Status SayHello(const AttachRequest& request, int channel_fd, int doorbell_fd);
+  Status SendHello(const AttachRequest& request, int channel_fd, int doorbell_fd);
 
   std::unique_ptr<Loop> loop_;
   // The service takes one call at a time that changes what is registered: callers queue up here.

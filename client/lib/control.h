@@ -1,7 +1,7 @@
 // What a session asks the service outside the data path: each call is one round trip.
 //
-// Three implementations: Connection (the real one), NoControl (after it was lost for good) and the
-// fake of tests/unit/client.
+// Three implementations: Connection (the real one), DisconnectedControl (after it was lost for
+// good) and the fake of tests/unit/client.
 #pragma once
 
 #include <cstddef>

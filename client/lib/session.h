@@ -21,9 +21,9 @@
 
 #include "client/include/headrace/headrace.h"
 #include "client/lib/arrays.h"
+#include "client/lib/call_gate.h"
 #include "client/lib/connection.h"
 #include "client/lib/control.h"
-#include "client/lib/door.h"
 #include "client/lib/fork_guard.h"
 #include "client/lib/handles.h"
 #include "client/lib/layout.h"
@@ -82,7 +82,7 @@ class Session final : public LossListener {
   bool InChild() const { return endpoints_.guard.InChild(); }
 
   // Every call below but Reconnect and Leave is made inside of it.
-  Door& door() { return door_; }
+  CallGate& call_gate() { return call_gate_; }
   // What is said to calls that come while it is closed.
   Status Reconnecting() const;
   // Waits for a service, attaches, hands in what is registered, and waits for the other ranks. A
@@ -150,12 +150,12 @@ class Session final : public LossListener {
   // The steps of Reconnect.
   Status CheckLost() const;
   void EndLife(const Error& cause);
-  Status ComeBack(TimeNs timeout_ns);
+  Status RetryAttempts(TimeNs timeout_ns);
   Status Attempt(TimeNs deadline);
-  Status HandIn();
-  Status HandIn(hr_segment& segment);
-  Status HandInTensors();
-  Status HandInLayout();
+  Status RegisterAgain();
+  Status RegisterAgain(hr_segment& segment);
+  Status RegisterTensorsAgain();
+  Status SetLayoutAgain();
   Status AwaitOthers(TimeNs deadline);
   ArrayUse UseOf(const Request& request, void* array, std::size_t size) const;
 
@@ -163,7 +163,7 @@ class Session final : public LossListener {
   AttachRequest request_;      // as at first; Reconnect changes a copy
                                // Reconnect changes a copy
   const TimeNs reconnect_ns_;  // 0: off
-  Door door_;
+  CallGate call_gate_;
   std::atomic<bool> reconnecting_ = false;
   std::uint32_t epoch_ = 1;  // of the job; Reconnect's only
   Endpoints endpoints_;

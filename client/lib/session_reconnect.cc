@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-#include "client/lib/no_control.h"
+#include "client/lib/disconnected_control.h"
 #include "client/lib/session.h"
 
 namespace headrace::client {
@@ -81,10 +81,10 @@ Status Session::Reconnect(TimeNs timeout_ns) {
       fmt::format("rank {} of job {} gave up what was open, to reconnect", rank(), job()));
   // By this whoever sleeps in a call wakes up, and leaves.
   operations_.Lose(cause);
-  door_.Close();
+  call_gate_.Close();
   EndLife(cause);
-  Status status = ComeBack(bound_ns < 0 ? kNever : bound_ns);
-  door_.Open();
+  Status status = RetryAttempts(bound_ns < 0 ? kNever : bound_ns);
+  call_gate_.Open();
   return status;
 }
 
@@ -101,11 +101,11 @@ void Session::EndLife(const Error& cause) {
   arrays_->SettleAll();
   if (gpus_.HasWords()) gpus_.LetStreamsPass(kStreamsPassMax);
   // The connection goes, and by that the service learns that the lease has ended.
-  control_ = std::make_unique<NoControl>(cause);
+  control_ = std::make_unique<DisconnectedControl>(cause);
   arrays_->Renew(*control_);
 }
 
-Status Session::ComeBack(TimeNs timeout_ns) {
+Status Session::RetryAttempts(TimeNs timeout_ns) {
   const TimeNs deadline = timeout_ns == kNever ? kNever : MonotonicNow() + timeout_ns;
   const std::string doing = fmt::format("reconnect rank {} of job {}", rank(), job());
   for (TimeNs pause = kFirstPause;; pause = std::min(2 * pause, kPauseMax)) {
@@ -139,26 +139,26 @@ Status Session::Attempt(TimeNs deadline) {
   Result<Attached> attached = attach_(request, created->fd.get(), endpoints_.doorbell.get(), *this);
   if (!attached) return attached.error();
   Adopt(std::move(attached).value());
-  if (Status status = HandIn(); !status) return status;
+  if (Status status = RegisterAgain(); !status) return status;
   if (Status status = AwaitOthers(deadline); !status) return status;
   control_->BoundCalls(request_.call_timeout_ns);
   return {};
 }
 
-Status Session::HandIn() {
+Status Session::RegisterAgain() {
   std::lock_guard lock(mutex_);
   std::vector<hr_segment*> segments;
   for (const auto& [handle, segment] : segments_) segments.push_back(segment.get());
   std::sort(segments.begin(), segments.end(),
             [](const hr_segment* one, const hr_segment* other) { return one->id < other->id; });
   for (hr_segment* segment : segments) {
-    if (Status status = HandIn(*segment); !status) return status;
+    if (Status status = RegisterAgain(*segment); !status) return status;
   }
-  if (Status status = HandInTensors(); !status) return status;
-  return HandInLayout();
+  if (Status status = RegisterTensorsAgain(); !status) return status;
+  return SetLayoutAgain();
 }
 
-Status Session::HandIn(hr_segment& segment) {
+Status Session::RegisterAgain(hr_segment& segment) {
   if (segment.device < 0) {
     const auto id = control_->RegisterSegment(segment.memory.fd.get(), segment.size);
     if (id) segment.id = *id;
@@ -178,7 +178,7 @@ Status Session::HandIn(hr_segment& segment) {
 }
 
 // In the order of their numbers, so that those in a row are so again.
-Status Session::HandInTensors() {
+Status Session::RegisterTensorsAgain() {
   std::vector<hr_tensor*> tensors;
   for (const auto& [handle, tensor] : tensors_) tensors.push_back(tensor.get());
   std::sort(tensors.begin(), tensors.end(),
@@ -199,7 +199,7 @@ Status Session::HandInTensors() {
   return {};
 }
 
-Status Session::HandInLayout() {
+Status Session::SetLayoutAgain() {
   if (!layout_wish_) return {};
   for (TensorSpec& spec : layout_wish_->specs) spec.segment = layout_wish_->segment->id;
   const Result<std::uint32_t> first = Announce(layout_wish_->specs, layout_wish_->options);

@@ -20,7 +20,7 @@ SpanAllocator::SpanAllocator(std::size_t size) : size_(size), free_size_(size) {
   free_.emplace(0, size);
 }
 
-std::optional<std::size_t> SpanAllocator::Take(std::size_t size) {
+std::optional<std::size_t> SpanAllocator::Allocate(std::size_t size) {
   HR_CHECK(size > 0);
   if (size > free_size_) return std::nullopt;  // also keeps RoundUp from overflowing
   const std::size_t length = RoundUp(size);
@@ -34,7 +34,7 @@ std::optional<std::size_t> SpanAllocator::Take(std::size_t size) {
   return offset;
 }
 
-void SpanAllocator::Give(std::size_t offset, std::size_t size) {
+void SpanAllocator::Free(std::size_t offset, std::size_t size) {
   std::size_t length = RoundUp(size);
   HR_CHECK(offset + length <= size_, offset, length, size_);
   free_size_ += length;

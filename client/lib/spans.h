@@ -17,9 +17,9 @@ class SpanAllocator {
   explicit SpanAllocator(std::size_t size);
 
   // Offset of a span of at least `size` bytes (at least 1), or nothing when none is long enough.
-  std::optional<std::size_t> Take(std::size_t size);
+  std::optional<std::size_t> Allocate(std::size_t size);
   // Gives back a span; `offset` and `size` as they were taken.
-  void Give(std::size_t offset, std::size_t size);
+  void Free(std::size_t offset, std::size_t size);
 
   bool IsWhole() const { return free_size_ == size_; }  // nothing is taken
   std::size_t size() const { return size_; }

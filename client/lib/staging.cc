@@ -8,26 +8,26 @@
 
 namespace headrace::client {
 
-Result<Staging::Span> Staging::Take(std::size_t size) {
+Result<Staging::Span> Staging::Allocate(std::size_t size) {
   Span span;
   {
     std::lock_guard lock(mutex_);
-    if (TakeFree(size, span)) return span;
+    if (TryAllocate(size, span)) return span;
   }
   // Callers that need more queue up here; those that find room, or give it back, pass by.
   std::lock_guard growing(growing_);
   while (true) {
     {
       std::lock_guard lock(mutex_);
-      if (TakeFree(size, span)) return span;
+      if (TryAllocate(size, span)) return span;
     }
     if (Status status = Grow(size); !status) return status.error();
   }
 }
 
-bool Staging::TakeFree(std::size_t size, Span& span) {
+bool Staging::TryAllocate(std::size_t size, Span& span) {
   for (Segment& segment : segments_) {
-    if (const auto offset = segment.spans.Take(size)) {
+    if (const auto offset = segment.spans.Allocate(size)) {
       span = {segment.id, *offset, size, segment.memory.mapping.data() + *offset};
       return true;
     }
@@ -71,12 +71,12 @@ Status Staging::Grow(std::size_t size) {
   return {};
 }
 
-void Staging::Give(const Span& span) {
+void Staging::Free(const Span& span) {
   std::lock_guard lock(mutex_);
   const auto mine = [&span](const Segment& segment) { return segment.id == span.segment; };
   const auto segment = std::find_if(segments_.begin(), segments_.end(), mine);
   HR_CHECK(segment != segments_.end(), span.segment);
-  segment->spans.Give(span.offset, span.size);
+  segment->spans.Free(span.offset, span.size);
 }
 
 std::size_t Staging::size() const {

@@ -32,8 +32,8 @@ class Staging {
   explicit Staging(Control& control) : control_(control) {}
 
   // `size` at least 1. Errors: kExhausted, or what the service says to a new segment.
-  Result<Span> Take(std::size_t size);
-  void Give(const Span& span);
+  Result<Span> Allocate(std::size_t size);
+  void Free(const Span& span);
 
   std::size_t size() const;  // bytes in all segments
 
@@ -45,7 +45,7 @@ class Staging {
   };
 
   // Both under mutex_.
-  bool TakeFree(std::size_t size, Span& span);
+  bool TryAllocate(std::size_t size, Span& span);
   std::list<Segment> RemoveUnused();
 
   Status Grow(std::size_t size);

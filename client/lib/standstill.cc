@@ -18,7 +18,7 @@ StandstillDetector::StandstillDetector(TimeNs timeout_ns)
     : timeout_ns_(timeout_ns),
       interval_ns_(std::clamp(timeout_ns / 8, kLeastInterval, kIntervalMax)) {}
 
-StandstillDetector::Step StandstillDetector::Look(TimeNs now, std::uint64_t oldest) {
+StandstillDetector::Step StandstillDetector::Check(TimeNs now, std::uint64_t oldest) {
   const TimeNs passed_ns = std::min(now - looked_ns_, 2 * interval_ns_);
   looked_ns_ = now;
   if (oldest == 0 || oldest != oldest_) {

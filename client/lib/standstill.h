@@ -26,7 +26,7 @@ class StandstillDetector {
   // How often Look is to be called.
   TimeNs interval_ns() const { return interval_ns_; }
   // `oldest` is the number of the oldest open operation; 0: none is open.
-  Step Look(TimeNs now, std::uint64_t oldest);
+  Step Check(TimeNs now, std::uint64_t oldest);
   // The question that kAsk stands for has come back; without an answer it is asked again.
   void OnAnswer(bool lives);
   // For how long the operation has been seen open, since the service last answered.

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "ipc/board_words.h"
+#include "ipc/board_text.h"
 #include "service/watch/utf8.h"
 
 namespace headrace::service {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <array>
 
-#include "ipc/board_words.h"
+#include "ipc/board_text.h"
 #include "service/watch/metrics_parts.h"
 
 namespace headrace::service {

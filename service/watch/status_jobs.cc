@@ -1,6 +1,6 @@
 // Jobs with their ranks and plans, and what of them waits.
 #include "ipc/base/collective.h"
-#include "ipc/board_words.h"
+#include "ipc/board_text.h"
 #include "service/watch/status_parts.h"
 
 namespace headrace::service {

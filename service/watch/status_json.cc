@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ipc/board_words.h"
+#include "ipc/board_text.h"
 #include "service/watch/status_parts.h"
 #include "service/watch/utf8.h"
 

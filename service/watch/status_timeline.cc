@@ -1,7 +1,7 @@
 // The last iterations of a job, from the flight recorder: when ranks computed, when blocks moved.
 #include <algorithm>
 
-#include "ipc/board_words.h"
+#include "ipc/board_text.h"
 #include "service/watch/status_json.h"
 #include "service/watch/status_parts.h"
 

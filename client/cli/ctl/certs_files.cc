@@ -27,7 +27,7 @@ Status WriteAll(int fd, std::string_view text, const std::string& path) {
   return {};
 }
 
-Status GiveTo(int fd, const std::string& owner, const std::string& path) {
+Status ChangeOwner(int fd, const std::string& owner, const std::string& path) {
   const passwd* user = ::getpwnam(owner.c_str());
   if (user == nullptr) {
     return Error(
@@ -128,7 +128,7 @@ Status WriteText(const std::string& path, std::string_view text, unsigned mode, 
   Status status = WriteAll(fd.get(), text, path);
   if (status && ::fchmod(fd.get(), mode) != 0) status = SystemError("chmod " + path, errno);
   // Before it has its name: nobody finds it with another owner.
-  if (status && !owner.empty()) status = GiveTo(fd.get(), owner, path);
+  if (status && !owner.empty()) status = ChangeOwner(fd.get(), owner, path);
   if (status) status = MoveIntoPlace(temporary, path, force);
   if (!status) ::unlink(temporary.c_str());
   return status;

@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "client/cli/ctl/job_text.h"
 #include "client/cli/ctl/table.h"
-#include "client/cli/ctl/words.h"
 #include "ipc/base/foreign_text.h"
 
 namespace headrace::ctl {

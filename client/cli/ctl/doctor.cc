@@ -6,8 +6,8 @@
 #include <sstream>
 
 #include "client/cli/ctl/doctor_checks.h"
+#include "client/cli/ctl/job_text.h"
 #include "client/cli/ctl/units.h"
-#include "client/cli/ctl/words.h"
 #include "ipc/base/age.h"
 
 namespace headrace::ctl {

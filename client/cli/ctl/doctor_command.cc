@@ -6,7 +6,7 @@
 #include "client/cli/ctl/commands.h"
 #include "client/cli/ctl/control.h"
 #include "client/cli/ctl/doctor.h"
-#include "client/cli/ctl/probe_words.h"
+#include "client/cli/ctl/probe_verdict.h"
 
 namespace headrace::ctl {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "client/cli/ctl/commands.h"
 #include "client/cli/ctl/control.h"
+#include "client/cli/ctl/job_text.h"
 #include "client/cli/ctl/process.h"
 #include "client/cli/ctl/table.h"
-#include "client/cli/ctl/words.h"
 #include "ipc/base/lock_file.h"
 
 namespace headrace::ctl {

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "client/cli/ctl/job_text.h"
 #include "client/cli/ctl/table.h"
 #include "client/cli/ctl/units.h"
-#include "client/cli/ctl/words.h"
 #include "ipc/base/error.h"
 #include "ipc/base/foreign_text.h"
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "client/cli/ctl/job_text.h"
 #include "client/cli/ctl/table.h"
 #include "client/cli/ctl/units.h"
 #include "client/cli/ctl/views.h"
-#include "client/cli/ctl/words.h"
 #include "ipc/base/age.h"
 #include "ipc/base/error.h"
 
@@ -154,7 +154,7 @@ std::string JobsTable(const Snapshot& snapshot, const UserNames& users, bool wit
                {"ON GPUS"},
                {"FAILURE"}});
   for (const ipc::JobRow& job : snapshot.jobs) {
-    table.Add({std::string(ipc::GetText(job.name)), JobStateWords(job), RanksHere(job),
+    table.Add({std::string(ipc::GetText(job.name)), FormatJobState(job), RanksHere(job),
                UserText(job.owner_uid, users), std::to_string(job.restarts),
                FormatAge(snapshot.now_ns - job.opened_ns), std::to_string(job.weight),
                std::to_string(job.priority), FormatRateLimit(job.limit_bytes_per_s),

@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
+#include "client/cli/ctl/job_text.h"
 #include "client/cli/ctl/table.h"
 #include "client/cli/ctl/units.h"
 #include "client/cli/ctl/views.h"
-#include "client/cli/ctl/words.h"
 #include "ipc/base/age.h"
 
 namespace headrace::ctl {

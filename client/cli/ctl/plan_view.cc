@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <optional>
 
+#include "client/cli/ctl/job_text.h"
 #include "client/cli/ctl/plan_gantt.h"
 #include "client/cli/ctl/table.h"
 #include "client/cli/ctl/units.h"
 #include "client/cli/ctl/views.h"
-#include "client/cli/ctl/words.h"
 #include "ipc/base/foreign_text.h"
 
 namespace headrace::ctl {

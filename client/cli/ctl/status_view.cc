@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "client/cli/ctl/job_text.h"
 #include "client/cli/ctl/table.h"
 #include "client/cli/ctl/units.h"
 #include "client/cli/ctl/views.h"
-#include "client/cli/ctl/words.h"
 #include "ipc/base/age.h"
 #include "ipc/base/device_handle.h"
 

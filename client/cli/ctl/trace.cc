@@ -7,8 +7,8 @@
 #include <map>
 
 #include "client/cli/ctl/flight_view.h"
+#include "client/cli/ctl/job_text.h"
 #include "client/cli/ctl/trace_events.h"
-#include "client/cli/ctl/words.h"
 #include "ipc/base/error.h"
 
 namespace headrace::ctl {

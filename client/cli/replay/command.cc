@@ -8,7 +8,7 @@
 #include <fstream>
 #include <memory>
 
-#include "client/cli/ctl/words.h"
+#include "client/cli/ctl/job_text.h"
 #include "client/cli/replay/report.h"
 #include "client/cli/replay/run.h"
 #include "client/cli/replay/trace.h"

@@ -55,11 +55,11 @@ Result<RankSession> RankSession::Attach(const AttachOptions& attach, const Profi
     return status.error();
   }
   RankSession rank(session);
-  if (Status status = rank.HandIn(attach, profile); !status) return status.error();
+  if (Status status = rank.RegisterGradients(attach, profile); !status) return status.error();
   return rank;
 }
 
-Status RankSession::HandIn(const AttachOptions& attach, const Profile& profile) {
+Status RankSession::RegisterGradients(const AttachOptions& attach, const Profile& profile) {
   hr_error error{};
   hr_segment* segment = nullptr;
   hr_status status = hr_segment_create(session_.get(), profile.bytes(), &segment, &error);

@@ -50,7 +50,7 @@ class RankSession {
   };
 
   explicit RankSession(hr_session* session) : session_(session) {}
-  Status HandIn(const AttachOptions& attach, const Profile& profile);
+  Status RegisterGradients(const AttachOptions& attach, const Profile& profile);
 
   std::unique_ptr<hr_session, Close> session_;
   hr_layout* layout_ = nullptr;  // the session's

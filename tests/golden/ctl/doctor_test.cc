@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "client/cli/ctl/probe_words.h"
+#include "client/cli/ctl/probe_verdict.h"
 #include "tests/golden/ctl/board_fixture.h"
 
 namespace headrace::ctl {

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "client/cli/ctl/flight_view.h"
+#include "client/cli/ctl/job_text.h"
 #include "client/cli/ctl/trace.h"
 #include "client/cli/ctl/trace_events.h"
 #include "client/cli/ctl/units.h"
 #include "client/cli/ctl/views.h"
-#include "client/cli/ctl/words.h"
 #include "ipc/base/collective.h"
 #include "ipc/base/error.h"
 #include "tests/golden/ctl/board_fixture.h"

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "client/cli/ctl/job_text.h"
 #include "client/cli/ctl/queue_view.h"
-#include "client/cli/ctl/words.h"
 #include "tests/golden/ctl/board_fixture.h"
 #include "tests/golden/ctl/run_program.h"
 

@@ -6,7 +6,7 @@
 
 #include "client/cli/ctl/top/draw.h"
 #include "client/cli/ctl/top/keys.h"
-#include "ipc/board_words.h"
+#include "ipc/board_text.h"
 #include "tests/golden/ctl/board_fixture.h"
 
 namespace headrace::ctl {

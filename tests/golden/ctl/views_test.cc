@@ -5,11 +5,11 @@
 #include <sstream>
 
 #include "client/cli/ctl/events_view.h"
+#include "client/cli/ctl/job_text.h"
 #include "client/cli/ctl/plan_gantt.h"
 #include "client/cli/ctl/queue_view.h"
 #include "client/cli/ctl/top/screen.h"
 #include "client/cli/ctl/views.h"
-#include "client/cli/ctl/words.h"
 #include "tests/golden/ctl/board_fixture.h"
 
 namespace headrace::ctl {

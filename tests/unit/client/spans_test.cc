@@ -11,9 +11,9 @@ namespace {
 
 TEST(SpanAllocator, GivesAlignedSpansThatDoNotOverlap) {
   SpanAllocator spans(1024);
-  const auto a = spans.Take(1);
-  const auto b = spans.Take(65);
-  const auto c = spans.Take(64);
+  const auto a = spans.Allocate(1);
+  const auto b = spans.Allocate(65);
+  const auto c = spans.Allocate(64);
   ASSERT_TRUE(a && b && c);
   EXPECT_EQ(*a, 0U);
   EXPECT_EQ(*b, 64U);
@@ -22,10 +22,10 @@ TEST(SpanAllocator, GivesAlignedSpansThatDoNotOverlap) {
 
 TEST(SpanAllocator, SaysWhenNothingIsLongEnough) {
   SpanAllocator spans(256);
-  EXPECT_FALSE(spans.Take(257));
-  EXPECT_TRUE(spans.Take(256));
-  EXPECT_FALSE(spans.Take(1));
-  EXPECT_FALSE(spans.Take(~std::size_t{0}));  // rounding up would overflow
+  EXPECT_FALSE(spans.Allocate(257));
+  EXPECT_TRUE(spans.Allocate(256));
+  EXPECT_FALSE(spans.Allocate(1));
+  EXPECT_FALSE(spans.Allocate(~std::size_t{0}));  // rounding up would overflow
 }
 
 TEST(SpanAllocator, MergesNeighboursWhateverTheOrderOfGiving) {
@@ -33,18 +33,18 @@ TEST(SpanAllocator, MergesNeighboursWhateverTheOrderOfGiving) {
       {0, 64, 128, 192}, {192, 128, 64, 0}, {64, 192, 0, 128}, {0, 128, 192, 64}};
   for (const auto& order : orders) {
     SpanAllocator spans(256);
-    for (int i = 0; i < 4; ++i) ASSERT_TRUE(spans.Take(64));
-    for (const std::size_t offset : order) spans.Give(offset, 64);
+    for (int i = 0; i < 4; ++i) ASSERT_TRUE(spans.Allocate(64));
+    for (const std::size_t offset : order) spans.Free(offset, 64);
     EXPECT_TRUE(spans.IsWhole());
-    EXPECT_EQ(spans.Take(256), std::size_t{0});
+    EXPECT_EQ(spans.Allocate(256), std::size_t{0});
   }
 }
 
 TEST(SpanAllocatorDeathTest, DiesWhenASpanIsGivenTwice) {
   SpanAllocator spans(256);
-  const auto offset = spans.Take(64);
-  spans.Give(*offset, 64);
-  EXPECT_DEATH(spans.Give(*offset, 64), "check failed");
+  const auto offset = spans.Allocate(64);
+  spans.Free(*offset, 64);
+  EXPECT_DEATH(spans.Free(*offset, 64), "check failed");
 }
 
 // A byte map is the reference: every span that is taken must be free in it.
@@ -62,18 +62,18 @@ TEST(SpanAllocator, KeepsTrackThroughManyRandomSteps) {
   for (int step = 0; step < 5000; ++step) {
     const std::size_t size = 1 + random() % 2000;
     if (random() % 2 == 0) {
-      if (const auto offset = spans.Take(size)) {
+      if (const auto offset = spans.Allocate(size)) {
         mark(*offset, size, true);
         open.emplace_back(*offset, size);
       }
     } else if (!open.empty()) {
       std::swap(open[random() % open.size()], open.back());
       mark(open.back().first, open.back().second, false);
-      spans.Give(open.back().first, open.back().second);
+      spans.Free(open.back().first, open.back().second);
       open.pop_back();
     }
   }
-  for (const auto& [offset, size] : open) spans.Give(offset, size);
+  for (const auto& [offset, size] : open) spans.Free(offset, size);
   EXPECT_TRUE(spans.IsWhole());
 }
 

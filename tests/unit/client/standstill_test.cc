@@ -17,7 +17,7 @@ class StandstillTest : public ::testing::Test {
     const TimeNs end = now_ + duration_ns;
     while (now_ < end) {
       now_ += detector_.interval_ns();
-      if (const Step step = detector_.Look(now_, oldest); step != Step::kNone) return step;
+      if (const Step step = detector_.Check(now_, oldest); step != Step::kNone) return step;
     }
     return Step::kNone;
   }
@@ -63,7 +63,7 @@ TEST_F(StandstillTest, AsksAgainAfterAQuestionThatFailed) {
 TEST_F(StandstillTest, DoesNotCountTheTimeInWhichThisProcessStoodStill) {
   EXPECT_EQ(LookFor(kSecond, 7), Step::kNone);
   now_ += 3600 * kSecond;
-  EXPECT_EQ(detector_.Look(now_, 7), Step::kNone);
+  EXPECT_EQ(detector_.Check(now_, 7), Step::kNone);
 }
 
 }  // namespace

@@ -5,9 +5,9 @@
 #include <span>
 #include <tuple>
 
+#include "client/cli/ctl/job_text.h"
 #include "client/cli/ctl/queue_view.h"
 #include "client/cli/ctl/table.h"
-#include "client/cli/ctl/words.h"
 #include "ipc/base/foreign_text.h"
 
 namespace headrace::ctl {
@@ -89,7 +89,7 @@ void AddIterations(const ipc::PlanRow& plan, const ipc::PlanRow* earlier, JobLin
 JobLine MakeJobLine(const ipc::JobRow& job, const Interval& span) {
   JobLine line{.id = job.id,
                .name = Text(job.name),
-               .state = JobStateWords(job),
+               .state = FormatJobState(job),
                .is_paused = job.paused != 0,
                .is_failed = job.state == static_cast<std::uint32_t>(ipc::JobState::kFailed),
                .ranks_attached = job.ranks_attached,

@@ -8,7 +8,7 @@
 #include <set>
 #include <string>
 
-#include "ipc/board_words.h"
+#include "ipc/board_text.h"
 #include "tests/unit/service/metrics/board.h"
 
 namespace headrace::service {

@@ -8,9 +8,9 @@
 
 namespace headrace::client {
 
-class NoControl final : public Control {
+class DisconnectedControl final : public Control {
  public:
-  explicit NoControl(Error cause) : cause_(std::move(cause)) {}
+  explicit DisconnectedControl(Error cause) : cause_(std::move(cause)) {}
 
   Result<std::uint32_t> RegisterSegment(int, std::size_t) override { return cause_; }
   Result<std::uint32_t> RegisterDeviceSegment(const DeviceHandle&,

@@ -1,4 +1,4 @@
-#include "client/cli/ctl/probe_words.h"
+#include "client/cli/ctl/probe_verdict.h"
 
 #include <fmt/format.h>
 

@@ -1,25 +1,25 @@
-#include "client/lib/door.h"
+#include "client/lib/call_gate.h"
 
 namespace headrace::client {
 
-bool Door::Enter() {
+bool CallGate::Enter() {
   if ((state_.fetch_add(1) & kClosed) == 0) return true;
   Leave();
   return false;
 }
 
-void Door::EnterWhenOpen() {
+void CallGate::EnterWhenOpen() {
   while (!Enter()) {
     const std::uint32_t state = state_.load();
     if ((state & kClosed) != 0) state_.wait(state);
   }
 }
 
-void Door::Leave() {
+void CallGate::Leave() {
   if (state_.fetch_sub(1) == (kClosed | 1)) state_.notify_all();
 }
 
-void Door::Close() {
+void CallGate::Close() {
   std::uint32_t state = state_.fetch_or(kClosed) | kClosed;
   while (state != kClosed) {
     state_.wait(state);
@@ -27,7 +27,7 @@ void Door::Close() {
   }
 }
 
-void Door::Open() {
+void CallGate::Open() {
   state_.fetch_and(~kClosed);
   state_.notify_all();
 }

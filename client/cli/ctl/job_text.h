@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "client/cli/ctl/snapshot.h"
-#include "ipc/board_words.h"
+#include "ipc/board_text.h"
 
 namespace headrace::ctl {
 
@@ -23,6 +23,6 @@ std::string RanksHere(const ipc::JobRow& job);
 std::string HowItEnded(const Snapshot& snapshot, std::string_view name);
 
 // "running", and whether somebody steers it: "running, paused", "running, draining".
-std::string JobStateWords(const ipc::JobRow& job);
+std::string FormatJobState(const ipc::JobRow& job);
 
 }  // namespace headrace::ctl

@@ -1,11 +1,11 @@
-#include "ipc/board_words.h"
+#include "ipc/board_text.h"
 
 #include <gtest/gtest.h>
 
 namespace headrace::ipc {
 namespace {
 
-TEST(BoardWords, HaveASentenceForEveryReason) {
+TEST(BoardText, HaveASentenceForEveryReason) {
   const BoardReading reading;
   for (std::uint32_t reason = 1; reason <= 15; ++reason) {
     QueueRow row{};
@@ -18,7 +18,7 @@ TEST(BoardWords, HaveASentenceForEveryReason) {
   EXPECT_EQ(WhyItWaits(foreign, reading), "reason 16 of another version");
 }
 
-TEST(BoardWords, NameTheFirstRanksOfMany) {
+TEST(BoardText, NameTheFirstRanksOfMany) {
   const BoardReading reading;
   QueueRow row{};
   row.job_id = 3;
@@ -27,7 +27,7 @@ TEST(BoardWords, NameTheFirstRanksOfMany) {
   EXPECT_EQ(WhyItWaits(row, reading), "ranks 1, 2, 4, 5 of job #3 and 1 more not ready for 0.0 ms");
 }
 
-TEST(BoardWords, NameThePeerThatStagesBehindASlowOneWaitFor) {
+TEST(BoardText, NameThePeerThatStagesBehindASlowOneWaitFor) {
   BoardReading reading;
   QueueRow slow{};
   slow.job_id = 3;
@@ -46,7 +46,7 @@ TEST(BoardWords, NameThePeerThatStagesBehindASlowOneWaitFor) {
   EXPECT_EQ(WhyItWaits(next, reading), "the plan moves one block at a time") << "of another job";
 }
 
-TEST(BoardWords, NameAJobThatIsOverWhileTheRecorderKnowsIt) {
+TEST(BoardText, NameAJobThatIsOverWhileTheRecorderKnowsIt) {
   BoardReading reading;
   FlightJobRow over{};
   over.job_id = 9;

@@ -1,4 +1,4 @@
-#include "ipc/board_words.h"
+#include "ipc/board_text.h"
 
 #include <fmt/format.h>
 

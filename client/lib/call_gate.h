@@ -8,7 +8,7 @@
 namespace headrace::client {
 
 // Thread-safe; Close and Open by one thread at a time.
-class Door {
+class CallGate {
  public:
   // False while it is closed; else Leave must follow.
   bool Enter();
@@ -27,19 +27,19 @@ class Door {
   std::atomic<std::uint32_t> state_ = 0;
 };
 
-// Inside, if the door was open, until the end of the scope.
-class Inside {
+// Inside, if the gate was open, until the end of the scope.
+class CallScope {
  public:
-  explicit Inside(Door& door) : door_(door), entered_(door.Enter()) {}
-  ~Inside() {
-    if (entered_) door_.Leave();
+  explicit CallScope(CallGate& gate) : gate_(gate), entered_(gate.Enter()) {}
+  ~CallScope() {
+    if (entered_) gate_.Leave();
   }
-  Inside(const Inside&) = delete;
-  Inside& operator=(const Inside&) = delete;
+  CallScope(const CallScope&) = delete;
+  CallScope& operator=(const CallScope&) = delete;
   explicit operator bool() const { return entered_; }
 
  private:
-  Door& door_;
+  CallGate& gate_;
   const bool entered_;
 };
 

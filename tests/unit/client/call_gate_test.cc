@@ -1,4 +1,4 @@
-#include "client/lib/door.h"
+#include "client/lib/call_gate.h"
 
 #include <gtest/gtest.h>
 
@@ -9,50 +9,50 @@
 namespace headrace::client {
 namespace {
 
-TEST(Door, LetsInWhileItIsOpenOnly) {
-  Door door;
-  EXPECT_TRUE(Inside(door));
-  door.Close();
-  EXPECT_FALSE(Inside(door));
-  door.Open();
-  EXPECT_TRUE(Inside(door));
+TEST(CallGate, LetsInWhileItIsOpenOnly) {
+  CallGate gate;
+  EXPECT_TRUE(CallScope(gate));
+  gate.Close();
+  EXPECT_FALSE(CallScope(gate));
+  gate.Open();
+  EXPECT_TRUE(CallScope(gate));
 }
 
-TEST(Door, ClosesWhenAllHaveLeft) {
-  Door door;
-  ASSERT_TRUE(door.Enter());
+TEST(CallGate, ClosesWhenAllHaveLeft) {
+  CallGate gate;
+  ASSERT_TRUE(gate.Enter());
   std::atomic<bool> closed = false;
   std::thread closing([&] {
-    door.Close();
+    gate.Close();
     closed = true;
   });
   // From some moment on nobody gets in, and it still waits for who is inside.
-  while (door.Enter()) door.Leave();
+  while (gate.Enter()) gate.Leave();
   EXPECT_FALSE(closed);
-  door.Leave();
+  gate.Leave();
   closing.join();
-  EXPECT_FALSE(door.Enter());
+  EXPECT_FALSE(gate.Enter());
 }
 
-TEST(Door, WhoeverWaitsGetsInWhenItOpens) {
-  Door door;
-  door.Close();
+TEST(CallGate, WhoeverWaitsGetsInWhenItOpens) {
+  CallGate gate;
+  gate.Close();
   std::atomic<bool> entered = false;
   std::thread waiting([&] {
-    door.EnterWhenOpen();
+    gate.EnterWhenOpen();
     entered = true;
-    door.Leave();
+    gate.Leave();
   });
   EXPECT_FALSE(entered);
-  door.Open();
+  gate.Open();
   waiting.join();
   EXPECT_TRUE(entered);
 }
 
 // What Close's caller changes, nobody inside sees half of.
-TEST(Door, KeepsThoseInsideApartFromWhoCloses) {
+TEST(CallGate, KeepsThoseInsideApartFromWhoCloses) {
   constexpr int kRounds = 2000;
-  Door door;
+  CallGate gate;
   int one = 0;
   int other = 0;
   std::atomic<bool> done = false;
@@ -61,18 +61,18 @@ TEST(Door, KeepsThoseInsideApartFromWhoCloses) {
   for (int i = 0; i < 3; ++i) {
     visitors.emplace_back([&] {
       while (!done) {
-        if (const Inside inside(door); inside && one != other) ++torn;
-        door.EnterWhenOpen();
+        if (const CallScope inside(gate); inside && one != other) ++torn;
+        gate.EnterWhenOpen();
         if (one != other) ++torn;
-        door.Leave();
+        gate.Leave();
       }
     });
   }
   for (int round = 0; round < kRounds; ++round) {
-    door.Close();
+    gate.Close();
     ++one;
     ++other;
-    door.Open();
+    gate.Open();
   }
   done = true;
   for (std::thread& visitor : visitors) visitor.join();

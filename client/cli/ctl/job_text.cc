@@ -1,4 +1,4 @@
-#include "client/cli/ctl/words.h"
+#include "client/cli/ctl/job_text.h"
 
 #include <fmt/format.h>
 
@@ -32,7 +32,7 @@ std::string HowItEnded(const Snapshot& snapshot, std::string_view name) {
       code, Printable(ipc::GetText(end->cause)), shown);
 }
 
-std::string JobStateWords(const ipc::JobRow& job) {
+std::string FormatJobState(const ipc::JobRow& job) {
   std::string words(JobStateName(job.state));
   if (job.paused != 0) words += ", paused";
   if (job.draining != 0) words += ", draining";
