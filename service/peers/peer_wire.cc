@@ -41,13 +41,13 @@ concept Is = std::same_as<std::remove_const_t<Message>, Wanted>;
 
 // How the schema's field of that name is read and set. A list and a struct are initialised instead.
 #define HR_FIELD(Name)                               \
-  [](const auto& wire) { return wire.get##Name(); }, \
-      [](auto& wire, const auto& value) { wire.set##Name(value); }
+  [](const auto& part) { return part.get##Name(); }, \
+      [](auto& part, const auto& sent) { part.set##Name(sent); }
 #define HR_LIST(Name)                                \
-  [](const auto& wire) { return wire.get##Name(); }, \
-      [](auto& wire, std::size_t count) { return wire.init##Name(static_cast<unsigned>(count)); }
+  [](const auto& part) { return part.get##Name(); }, \
+      [](auto& part, std::size_t count) { return part.init##Name(static_cast<unsigned>(count)); }
 #define HR_STRUCT(Name) \
-  [](const auto& wire) { return wire.get##Name(); }, [](auto& wire) { return wire.init##Name(); }
+  [](const auto& part) { return part.get##Name(); }, [](auto& part) { return part.init##Name(); }
 
 capnp::Data::Reader BytesOf(const std::string& text) {
   return {reinterpret_cast<const kj::byte*>(text.data()), text.size()};
