@@ -289,7 +289,7 @@ Result<hr_layout*> Session::CreateLayout(std::span<const hr_tensor_spec> specs,
   has_layout_ = first.ok();
   if (!first) return first.error();
   shape.first_tensor = *first;
-  layout_wish_ = {specs[0].segment, std::move(announced).value(), options};
+  layout_request_ = {specs[0].segment, std::move(announced).value(), options};
   layout_.reset(new hr_layout{*this, Layout(operations_, std::move(shape))});
   return layout_.get();
 }

@@ -176,12 +176,12 @@ class Session final : public LossListener {
   bool has_layout_ = false;            // guarded by mutex_; one was made or is being made
   std::unique_ptr<hr_layout> layout_;  // guarded by mutex_
   // What the layout is, also after its handle was freed.
-  struct LayoutWish {
+  struct LayoutRequest {
     const hr_segment* segment = nullptr;
     std::vector<TensorSpec> specs;
     hr_layout_options options{};
   };
-  std::optional<LayoutWish> layout_wish_;  // guarded by mutex_
+  std::optional<LayoutRequest> layout_request_;  // guarded by mutex_
   std::unique_ptr<Arrays> arrays_;         // refers to control_, but not when it goes
   std::unique_ptr<Control> control_;
 };

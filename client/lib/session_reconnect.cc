@@ -200,9 +200,9 @@ Status Session::RegisterTensorsAgain() {
 }
 
 Status Session::SetLayoutAgain() {
-  if (!layout_wish_) return {};
-  for (TensorSpec& spec : layout_wish_->specs) spec.segment = layout_wish_->segment->id;
-  const Result<std::uint32_t> first = Announce(layout_wish_->specs, layout_wish_->options);
+  if (!layout_request_) return {};
+  for (TensorSpec& spec : layout_request_->specs) spec.segment = layout_request_->segment->id;
+  const Result<std::uint32_t> first = Announce(layout_request_->specs, layout_request_->options);
   if (!first) return first.error();
   if (layout_ != nullptr) layout_->layout.Renew(*first);
   return {};

@@ -188,7 +188,7 @@ struct AnnouncePlanSwitch {
   double before_s = 0;  // an iteration until now; 0: not known
 };
 
-// To every node with ranks, the one that wished it too.
+// To every node with ranks, the one that asked for it too.
 struct AnnounceSteering {
   std::uint32_t job = 0;
   Steering steering;

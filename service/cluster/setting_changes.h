@@ -32,7 +32,7 @@ std::string DescribeAsker(const Steering& steering);
 // Why a job has ended: "cancelled by uid 1000 on node b", or drained.
 std::string DescribeEnd(const Steering& steering);
 
-// Wishes that nobody could be told of yet: the last of each kind, in the order in which they came.
+// Steering that could not be sent yet: the last of each kind, in the order in which they came.
 class PendingSteering {
  public:
   void Keep(Steering steering);

@@ -83,8 +83,8 @@ kj::Promise<void> HttpConnection::request(kj::HttpMethod method, kj::StringPtr u
                                           const kj::HttpHeaders& headers,
                                           kj::AsyncInputStream& body, Response& response) {
   // kj says it in its answer too, and then waits for the client to go first.
-  KJ_IF_MAYBE (wish, headers.get(kj::HttpHeaderId::CONNECTION)) {
-    closing_ = ::strcasecmp(wish->cStr(), "close") == 0;
+  KJ_IF_MAYBE (connection, headers.get(kj::HttpHeaderId::CONNECTION)) {
+    closing_ = ::strcasecmp(connection->cStr(), "close") == 0;
   }
   if (method != kj::HttpMethod::GET && method != kj::HttpMethod::HEAD) {
     return Refuse(405, "only GET and HEAD are answered", response);

@@ -29,7 +29,7 @@ Status JobSettings::CheckPace(std::uint32_t uid) {
 }
 
 Result<KnownJob> JobSettings::Find(std::string_view job, std::uint32_t uid,
-                                   const std::string& wish) {
+                                   const std::string& request) {
   const std::vector<KnownJob> found = peers_.follower().FindJobs(job);
   if (found.empty()) {
     return Error(Code::kNotFound,
@@ -46,7 +46,7 @@ Result<KnownJob> JobSettings::Find(std::string_view job, std::uint32_t uid,
   if (askers_[uid].refused.TryAcquire(MonotonicNow())) {
     ShowEvent(Code::kPermissionDenied, other.id,
               fmt::format("job {}: refused uid {}, who asked for {}; it belongs to uid {}", job,
-                          uid, wish, other.uid));
+                          uid, request, other.uid));
   }
   return Error(Code::kPermissionDenied,
                fmt::format("job {} belongs to uid {}, you are uid {}: ask its owner, or as root or "
@@ -72,21 +72,21 @@ Status JobSettings::Change(const ChangeSetting& message) {
 }
 
 Status JobSettings::SetPolicy(const ChangeSetting& message, plan::Policy policy) {
-  const std::string wish = fmt::format("the policy {}", plan::Name(policy));
-  const Result<KnownJob> found = Find(message.job, message.uid, wish);
+  const std::string request = fmt::format("the policy {}", plan::Name(policy));
+  const Result<KnownJob> found = Find(message.job, message.uid, request);
   if (!found) return found.error();
   ShowEvent(Code::kOk, found->id,
-            fmt::format("job {}: uid {} asks for {}", message.job, message.uid, wish));
+            fmt::format("job {}: uid {} asks for {}", message.job, message.uid, request));
   peers_.SetPolicy(found->id, policy);
   return {};
 }
 
 Status JobSettings::Steer(const ChangeSetting& message, const Steering& steering) {
-  const std::string wish = DescribeSteering(steering);
-  const Result<KnownJob> found = Find(message.job, message.uid, wish);
+  const std::string request = DescribeSteering(steering);
+  const Result<KnownJob> found = Find(message.job, message.uid, request);
   if (!found) return found.error();
   ShowEvent(Code::kOk, found->id,
-            fmt::format("job {}: uid {} asks for {}", message.job, message.uid, wish));
+            fmt::format("job {}: uid {} asks for {}", message.job, message.uid, request));
   peers_.Steer(found->id, steering);
   return {};
 }

@@ -38,8 +38,8 @@ class JobSettings {
 
   // Why `uid` may not ask for anything more just now.
   Status CheckPace(std::uint32_t uid);
-  // The job of that name that `uid` may steer; `wish` is for the refusal.
-  Result<KnownJob> Find(std::string_view job, std::uint32_t uid, const std::string& wish);
+  // The job of that name that `uid` may steer; `request` is for the refusal.
+  Result<KnownJob> Find(std::string_view job, std::uint32_t uid, const std::string& request);
   Status SetPolicy(const ChangeSetting& message, plan::Policy policy);
   Status Steer(const ChangeSetting& message, const Steering& steering);
   void ShowEvent(Code code, JobId job, std::string text);

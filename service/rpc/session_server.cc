@@ -334,19 +334,19 @@ kj::Promise<void> SessionServer::setLayout(SetLayoutContext context) {
       });
 }
 
-kj::Promise<Status> SessionServer::Set(const LayoutWish& wish) {
+kj::Promise<Status> SessionServer::Set(const LayoutRequest& request) {
   if (Status status = ports_.leases.Check(session_); !status) return status;
   const SessionIdentity* identity = ports_.leases.Find(session_);
   HR_CHECK(identity != nullptr, session_.value);
-  const Result<std::optional<plan::Policy>> policy = ReadPolicyName(wish.policy);
+  const Result<std::optional<plan::Policy>> policy = ReadPolicyName(request.policy);
   if (!policy) return Status(policy.error());
-  Result<Layout> made = memory_.MakeLayout(wish.first, wish.count, wish.reduction);
+  Result<Layout> made = memory_.MakeLayout(request.first, request.count, request.reduction);
   if (!made) return Status(made.error());
   // From here on none of the tensors may go; a layout that is refused was none.
-  memory_.KeepLayout(wish.first, wish.count);
+  memory_.KeepLayout(request.first, request.count);
   return ports_.peers
       .Ask(HandInLayout{.identity = *identity,
-                        .first = wish.first,
+                        .first = request.first,
                         .layout = std::make_shared<const Layout>(std::move(made).value()),
                         .policy = *policy})
       .then([this](Status status) {

@@ -71,13 +71,13 @@ class SessionServer final : public schema::Session::Server {
   void RollBack(const Registration& registration);
   // The segment is gone, or never came to be.
   void Erase(SegmentId id);
-  struct LayoutWish {
+  struct LayoutRequest {
     TensorId first;
     std::uint32_t count = 0;
     Reduction reduction = Reduction::kSum;
     std::string policy;
   };
-  kj::Promise<Status> Set(const LayoutWish& wish);
+  kj::Promise<Status> Set(const LayoutRequest& request);
 
   kj::Own<Client> client_;
   SessionId session_;

@@ -11,18 +11,19 @@ namespace {
 using MadePlan = Result<std::shared_ptr<const plan::Plan>>;
 
 // Null when the plan in force is as good, within the margin.
-MadePlan Make(const MakePlan& wish) {
-  if (wish.present == nullptr) {
-    Result<plan::Plan> made = plan::MakePlan(wish.policy, wish.profile, wish.route, wish.version);
+MadePlan Make(const MakePlan& request) {
+  if (request.present == nullptr) {
+    Result<plan::Plan> made =
+        plan::MakePlan(request.policy, request.profile, request.route, request.version);
     if (!made) return made.error();
     return std::make_shared<const plan::Plan>(std::move(made).value());
   }
   Result<std::optional<plan::Plan>> made =
-      plan::MakeFasterPlan(wish.policy, wish.profile, wish.route, wish.version,
-                           {.plan = *wish.present,
-                            .iteration_s = wish.iteration_s,
-                            .running_s = wish.running_s,
-                            .margin = wish.margin});
+      plan::MakeFasterPlan(request.policy, request.profile, request.route, request.version,
+                           {.plan = *request.present,
+                            .iteration_s = request.iteration_s,
+                            .running_s = request.running_s,
+                            .margin = request.margin});
   if (!made) return made.error();
   if (!*made) return std::shared_ptr<const plan::Plan>();
   return std::make_shared<const plan::Plan>(std::move(**made));

@@ -402,9 +402,9 @@ class LeaderTrial {
       }
     }
     for (const service::ToWatch& errand : leader_.DrainOutgoing()) {
-      const auto* wish = std::get_if<service::MakePlan>(&errand.message);
-      if (wish != nullptr) {
-        leader_.Handle(service::PlanMade{.token = wish->token, .plan = support::Made(*wish)});
+      const auto* request = std::get_if<service::MakePlan>(&errand.message);
+      if (request != nullptr) {
+        leader_.Handle(service::PlanMade{.token = request->token, .plan = support::Made(*request)});
       }
     }
   }

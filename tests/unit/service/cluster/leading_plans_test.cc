@@ -39,9 +39,9 @@ class LeadingPlans : public testing::Test {
   // Makes the one plan that is wanted.
   void Make() {
     ASSERT_EQ(meeting_.plans_wanted().size(), 1U);
-    const service::MakePlan wish = meeting_.plans_wanted()[0];
+    const service::MakePlan request = meeting_.plans_wanted()[0];
     meeting_.plans_wanted().clear();
-    meeting_.leader().Handle(service::PlanMade{.token = wish.token, .plan = Made(wish)});
+    meeting_.leader().Handle(service::PlanMade{.token = request.token, .plan = Made(request)});
     meeting_.Run();
   }
   void Hold(MeetingNode& node, std::uint64_t iteration) {
@@ -104,9 +104,9 @@ TEST_F(LeadingPlans, AllNodesGetTheSamePlanAndTheSameIteration) {
 
 TEST_F(LeadingPlans, TheMeasuredLinesMakeTheFirstRoute) {
   HandInAll();
-  const service::MakePlan wish = meeting_.plans_wanted().at(0);
-  ASSERT_EQ(wish.route.stages.size(), 3U) << "node a has two ranks";
-  EXPECT_EQ(wish.route.stages[1].rails[0].line, plan::Affine(1e-5, 1e-9)) << "as agreed";
+  const service::MakePlan request = meeting_.plans_wanted().at(0);
+  ASSERT_EQ(request.route.stages.size(), 3U) << "node a has two ranks";
+  EXPECT_EQ(request.route.stages[1].rails[0].line, plan::Affine(1e-5, 1e-9)) << "as agreed";
 }
 
 TEST_F(LeadingPlans, LayoutsThatWereThereBeforeTheJobBeganAreHandedInThen) {
@@ -174,10 +174,10 @@ TEST_F(LeadingPlans, ASwitchToAPlanThatNeverCameFailsTheJob) {
 
 TEST_F(LeadingPlans, ANodeThatIsLostWhileItsPlanIsMadeEndsIt) {
   HandInAll();
-  const service::MakePlan wish = meeting_.plans_wanted().at(0);
+  const service::MakePlan request = meeting_.plans_wanted().at(0);
   meeting_.Cut(b_, "does not answer for 3.0 s");
   meeting_.Run();
-  meeting_.leader().Handle(service::PlanMade{.token = wish.token, .plan = Made(wish)});
+  meeting_.leader().Handle(service::PlanMade{.token = request.token, .plan = Made(request)});
   meeting_.Run();
   EXPECT_EQ(a_.failure(), "node b does not answer for 3.0 s");
   EXPECT_TRUE(a_.Told<PlanOffer>().empty());
@@ -254,9 +254,9 @@ TEST(LeadingPlansWithServers, AServerHasNoPartInPlans) {
   a.follower.OnLayoutSet(JobId{1}, 0, Shared(LayoutOf({8, 8})), Policy::kExact);
   meeting.Run();
   ASSERT_EQ(meeting.plans_wanted().size(), 1U) << a.waits() << a.failure();
-  const service::MakePlan wish = meeting.plans_wanted()[0];
-  EXPECT_EQ(wish.route.stages[0].rails[0].line, plan::Affine(1e-5, 1e-9));
-  meeting.leader().Handle(service::PlanMade{.token = wish.token, .plan = Made(wish)});
+  const service::MakePlan request = meeting.plans_wanted()[0];
+  EXPECT_EQ(request.route.stages[0].rails[0].line, plan::Affine(1e-5, 1e-9));
+  meeting.leader().Handle(service::PlanMade{.token = request.token, .plan = Made(request)});
   meeting.Run();
   a.follower.Handle(service::PlanAck{.job = JobId{1}, .version = 1, .iteration = 0});
   meeting.Run();

@@ -61,14 +61,14 @@ class LedHereTest : public testing::Test {
   void HandIn(std::uint32_t rank, std::optional<Policy> policy = std::nullopt) {
     plans_.OnLayoutSet(kJob, rank, Shared(LayoutOf(Elements(kTensors))), policy);
   }
-  service::PlanMade Answer(const MakePlan& wish) {
-    return {.token = wish.token, .plan = Made(wish)};
+  service::PlanMade Answer(const MakePlan& request) {
+    return {.token = request.token, .plan = Made(request)};
   }
   // Makes and offers the plan that is wanted, and answers for dispatch.
   void TakeOver(std::uint64_t iteration) {
-    const auto wished = Told<MakePlan>();
-    ASSERT_EQ(wished.size(), 1U);
-    plans_.Handle(Answer(wished[0]));
+    const auto requested = Told<MakePlan>();
+    ASSERT_EQ(requested.size(), 1U);
+    plans_.Handle(Answer(requested[0]));
     const auto offers = Told<PlanOffer>();
     ASSERT_EQ(offers.size(), 1U);
     EXPECT_EQ(offers[0].job, kJob);
@@ -149,8 +149,8 @@ TEST_F(LedHereTest, RefusesALayoutThatIsNotTheOtherRanks) {
 TEST_F(LedHereTest, AFirstPlanThatCannotBeMadeFailsTheJob) {
   HandIn(0);
   HandIn(1);
-  const MakePlan wish = Told<MakePlan>().at(0);
-  plans_.Handle(service::PlanMade{.token = wish.token, .plan = Error(Code::kInternal, "a bug")});
+  const MakePlan request = Told<MakePlan>().at(0);
+  plans_.Handle(service::PlanMade{.token = request.token, .plan = Error(Code::kInternal, "a bug")});
   const auto failures = Told<JobFailed>();
   ASSERT_EQ(failures.size(), 1U);
   EXPECT_EQ(failures[0].job, kJob);
@@ -170,11 +170,11 @@ TEST_F(LedHereTest, ARankThatGoesWhileTheFirstPlanIsMadeLeavesItToTheOthers) {
 TEST_F(LedHereTest, IgnoresWhatIsSaidOfJobsThatAreOver) {
   HandIn(0);
   HandIn(1);
-  const MakePlan wish = Told<MakePlan>().at(0);
+  const MakePlan request = Told<MakePlan>().at(0);
   plans_.OnRankEnded(kJob, 0);
   plans_.OnRankEnded(kJob, 1);
   plans_.OnRankEnded(kJob, 1);
-  plans_.Handle(Answer(wish));
+  plans_.Handle(Answer(request));
   Tell(3);
   plans_.Handle(service::PlanAck{.job = kJob, .version = 1, .iteration = 0});
   plans_.SetPolicy(kJob, Policy::kBsp);
@@ -185,13 +185,13 @@ TEST_F(LedHereTest, IgnoresWhatIsSaidOfJobsThatAreOver) {
 TEST_F(LedHereTest, APlanIsOfTheJobWhoseNumberItHas) {
   HandIn(0);
   HandIn(1);
-  MakePlan wish = Told<MakePlan>().at(0);
-  EXPECT_EQ(wish.token, 41U);
-  service::PlanMade made = Answer(wish);
+  MakePlan request = Told<MakePlan>().at(0);
+  EXPECT_EQ(request.token, 41U);
+  service::PlanMade made = Answer(request);
   made.token = ++numbers_;  // of another leader's job
   plans_.Handle(made);
   EXPECT_TRUE(plans_.TakeActions().empty());
-  plans_.Handle(Answer(wish));
+  plans_.Handle(Answer(request));
   EXPECT_EQ(Told<PlanOffer>().size(), 1U);
 }
 

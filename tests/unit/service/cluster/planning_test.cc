@@ -84,14 +84,14 @@ TEST_F(PlanningTest, BeginsWithWfbpWhenTheLastNodeHasHandedInItsLayout) {
   HandIn(1);
   ExpectNothing();
   HandIn(0);
-  const auto wish = Step<MakePlan>();
-  EXPECT_EQ(wish.policy, Policy::kWfbp);
-  EXPECT_EQ(wish.version, 1U);
-  EXPECT_EQ(wish.token, 77U);
-  EXPECT_EQ(wish.present, nullptr);
-  ASSERT_EQ(wish.profile.tensors.size(), kTensors);
-  EXPECT_EQ(wish.profile.tensors[0].backward_s, 0);
-  const auto made = Made(wish);
+  const auto request = Step<MakePlan>();
+  EXPECT_EQ(request.policy, Policy::kWfbp);
+  EXPECT_EQ(request.version, 1U);
+  EXPECT_EQ(request.token, 77U);
+  EXPECT_EQ(request.present, nullptr);
+  ASSERT_EQ(request.profile.tensors.size(), kTensors);
+  EXPECT_EQ(request.profile.tensors[0].backward_s, 0);
+  const auto made = Made(request);
   ASSERT_TRUE(made.ok()) << made.error().text();
   EXPECT_EQ((*made)->blocks.size(), kTensors);
   EXPECT_EQ((*made)->blocks[0].parts[0].tensor, kTensors - 1) << "as ready";
@@ -118,20 +118,20 @@ TEST_F(PlanningTest, PlansByTheJobsPolicyWhenAllNodesHaveToldTheirTimes) {
   planning_.OnTimesSeen(1, SeenAt(3, kTensors, 0.01, 0.005, kCost));
   ExpectNothing();
   planning_.OnTimesSeen(0, SeenAt(3, kTensors, 0.02, 0.005, kCost));
-  const auto wish = Step<MakePlan>();
-  EXPECT_EQ(wish.policy, Policy::kExact);
-  EXPECT_EQ(wish.version, 2U);
-  EXPECT_EQ(wish.present, nullptr) << "the first plan was made without times";
-  EXPECT_NEAR(wish.profile.tensors[0].backward_s, 0.02, 1e-12) << "the slower node counts";
+  const auto request = Step<MakePlan>();
+  EXPECT_EQ(request.policy, Policy::kExact);
+  EXPECT_EQ(request.version, 2U);
+  EXPECT_EQ(request.present, nullptr) << "the first plan was made without times";
+  EXPECT_NEAR(request.profile.tensors[0].backward_s, 0.02, 1e-12) << "the slower node counts";
 }
 
 TEST_F(PlanningTest, TheFirstPlanIsReplacedEvenWhenWfbpIsWanted) {
   planning_.SetPolicy(Policy::kWfbp);
   Record();
   Tell(3);
-  const auto wish = Step<MakePlan>();
-  EXPECT_EQ(wish.policy, Policy::kWfbp);
-  EXPECT_EQ(wish.present, nullptr) << "its predictions were for no times at all";
+  const auto request = Step<MakePlan>();
+  EXPECT_EQ(request.policy, Policy::kWfbp);
+  EXPECT_EQ(request.present, nullptr) << "its predictions were for no times at all";
 }
 
 TEST_F(PlanningTest, SwitchesBeyondWhatAnyNodeHasBegun) {
@@ -148,10 +148,10 @@ TEST_F(PlanningTest, SwitchesBeyondWhatAnyNodeHasBegun) {
 TEST_F(PlanningTest, TimesThatComeWhileAPlanIsUnderWayBeginNoOther) {
   Record();
   Tell(3);
-  const auto wish = Step<MakePlan>();
+  const auto request = Step<MakePlan>();
   Tell(6);
   ExpectNothing();
-  planning_.OnPlanMade(Made(wish));
+  planning_.OnPlanMade(Made(request));
   const auto offer = Step<PlanOffer>();
   Tell(6);
   ExpectNothing();
@@ -166,12 +166,12 @@ TEST_F(PlanningTest, LooksForAFasterPlanOnlyAfterIterationsUnderThePresentOne) {
   Tell(11);
   ExpectNothing();
   Tell(22);
-  const auto wish = Step<MakePlan>();
-  EXPECT_EQ(wish.policy, Policy::kExact);
-  EXPECT_EQ(wish.version, 3U);
-  ASSERT_NE(wish.present, nullptr);
-  EXPECT_EQ(wish.present->version, 2U);
-  EXPECT_EQ(wish.margin, service::kPlanMargin);
+  const auto request = Step<MakePlan>();
+  EXPECT_EQ(request.policy, Policy::kExact);
+  EXPECT_EQ(request.version, 3U);
+  ASSERT_NE(request.present, nullptr);
+  EXPECT_EQ(request.present->version, 2U);
+  EXPECT_EQ(request.margin, service::kPlanMargin);
 }
 
 TEST_F(PlanningTest, KeepsAPlanThatIsAsGoodAndGivesItsSuccessorTheSameVersion) {
@@ -187,29 +187,29 @@ TEST_F(PlanningTest, KeepsAPlanThatIsAsGoodAndGivesItsSuccessorTheSameVersion) {
 TEST_F(PlanningTest, DriftBeyondTheMarginMakesANewPlanAndLessDoesNot) {
   Run();
   Tell(22, 0.0101);
-  MakePlan wish = Step<MakePlan>();
-  const auto faster = [&wish] {
-    return plan::MakeFasterPlan(wish.policy, wish.profile, wish.route, wish.version,
-                                {.plan = *wish.present,
-                                 .iteration_s = wish.iteration_s,
-                                 .running_s = wish.running_s,
-                                 .margin = wish.margin});
+  MakePlan request = Step<MakePlan>();
+  const auto faster = [&request] {
+    return plan::MakeFasterPlan(request.policy, request.profile, request.route, request.version,
+                                {.plan = *request.present,
+                                 .iteration_s = request.iteration_s,
+                                 .running_s = request.running_s,
+                                 .margin = request.margin});
   };
   ASSERT_TRUE(faster().ok());
   EXPECT_FALSE(faster()->has_value());
   planning_.OnPlanMade(std::shared_ptr<const plan::Plan>());
   // The startup has grown thirtyfold: the blocks that were good are far too many.
   Tell(38, 0.0101, {.startup_s = 3e-2, .s_per_byte = 1e-8});
-  wish = Step<MakePlan>();
+  request = Step<MakePlan>();
   ASSERT_TRUE(faster().ok());
   ASSERT_TRUE(faster()->has_value());
-  EXPECT_LT((*faster())->blocks.size(), wish.present->blocks.size());
+  EXPECT_LT((*faster())->blocks.size(), request.present->blocks.size());
   // Where nobody stands still for gradients now, there is nothing that another plan could save.
-  wish.running_s = wish.iteration_s;
+  request.running_s = request.iteration_s;
   EXPECT_FALSE(faster()->has_value());
   // Nor is it worth a change where the loop does something else nearly all the time.
-  wish.running_s = 0;
-  wish.iteration_s = 1e4;
+  request.running_s = 0;
+  request.iteration_s = 1e4;
   EXPECT_FALSE(faster()->has_value());
 }
 
@@ -236,12 +236,13 @@ class ElsewhereTest : public PlanningTest {
           SeenAt(iteration, kTensors, 0.01, 0.005, {.startup_s = startup_s, .s_per_byte = 1e-8});
       seen.times.iteration_s = seen.times.running_s = iteration_s;
       for (const std::size_t node : {0U, 1U}) planning_.OnTimesSeen(node, seen);
-      const auto wish = Step<MakePlan>();
-      const auto made = plan::MakeFasterPlan(wish.policy, wish.profile, wish.route, wish.version,
-                                             {.plan = *wish.present,
-                                              .iteration_s = heeds_time ? wish.iteration_s : 0,
-                                              .running_s = heeds_time ? wish.running_s : 0,
-                                              .margin = wish.margin});
+      const auto request = Step<MakePlan>();
+      const auto made =
+          plan::MakeFasterPlan(request.policy, request.profile, request.route, request.version,
+                               {.plan = *request.present,
+                                .iteration_s = heeds_time ? request.iteration_s : 0,
+                                .running_s = heeds_time ? request.running_s : 0,
+                                .margin = request.margin});
       if (!made.ok() || !made->has_value()) {
         planning_.OnPlanMade(std::shared_ptr<const plan::Plan>());
         continue;
@@ -269,9 +270,9 @@ TEST_F(PlanningTest, AnotherPolicyNeedsNoNewTimes) {
   Step<MakePlan>();
   planning_.OnPlanMade(std::shared_ptr<const plan::Plan>());
   planning_.SetPolicy(Policy::kByteScheduler);
-  const auto wish = Step<MakePlan>();
-  EXPECT_EQ(wish.policy, Policy::kByteScheduler);
-  EXPECT_EQ(wish.present, nullptr) << "it comes whether it is faster or not";
+  const auto request = Step<MakePlan>();
+  EXPECT_EQ(request.policy, Policy::kByteScheduler);
+  EXPECT_EQ(request.present, nullptr) << "it comes whether it is faster or not";
 }
 
 TEST_F(PlanningTest, ThePolicyInForceIsNoNews) {
@@ -294,9 +295,9 @@ TEST_F(PlanningTest, APolicyThatIsWantedWhileAnOfferIsUnderWayComesAfterIt) {
   planning_.OnTimesSeen(0, SeenAt(22, kTensors, 0.01, 0.005, kCost));
   ExpectNothing();
   planning_.OnTimesSeen(1, SeenAt(22, kTensors, 0.01, 0.005, kCost));
-  const auto wish = Step<MakePlan>();
-  EXPECT_EQ(wish.policy, Policy::kMgWfbp);
-  EXPECT_EQ(wish.version, 3U);
+  const auto request = Step<MakePlan>();
+  EXPECT_EQ(request.policy, Policy::kMgWfbp);
+  EXPECT_EQ(request.version, 3U);
 }
 
 TEST_F(PlanningTest, APolicyThatIsWantedWhileAnotherPlanIsMadeIsMadeNext) {

@@ -48,8 +48,9 @@ inline service::NodeSeen SeenAt(std::uint64_t iteration, std::size_t tensors, do
 }
 
 // What watch answers.
-inline Result<std::shared_ptr<const plan::Plan>> Made(const service::MakePlan& wish) {
-  Result<plan::Plan> made = plan::MakePlan(wish.policy, wish.profile, wish.route, wish.version);
+inline Result<std::shared_ptr<const plan::Plan>> Made(const service::MakePlan& request) {
+  Result<plan::Plan> made =
+      plan::MakePlan(request.policy, request.profile, request.route, request.version);
   if (!made) return made.error();
   return std::make_shared<const plan::Plan>(std::move(made).value());
 }

@@ -275,7 +275,7 @@ TEST(Refusals, NamesBothNodesAndPidsOfARankThatIsTakenTwice) {
 
 TEST(Refusals, RefusesWhoeverDisagreesOnTheJob) {
   struct Case {
-    service::SessionIdentity wish;
+    service::SessionIdentity request;
     Code code;
     std::vector<std::string> parts;
   };
@@ -293,7 +293,7 @@ TEST(Refusals, RefusesWhoeverDisagreesOnTheJob) {
     MeetingNode& b = meeting.AddNode("b");
     meeting.Attach(a, Meeting::Rank(1, 0, 3));
     meeting.Run();
-    meeting.Attach(b, each.wish);
+    meeting.Attach(b, each.request);
     meeting.Run();
     ASSERT_EQ(b.Told<service::JobFailed>().size(), 1U);
     EXPECT_EQ(b.Told<service::JobFailed>().at(0).code, each.code);

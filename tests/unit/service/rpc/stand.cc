@@ -79,11 +79,12 @@ void ControlStand::Answer(service::DispatchMessage& message) {
 }
 
 void ControlStand::Answer(service::WatchMessage& message) {
-  if (const auto* wish = std::get_if<service::MakePlan>(&message); wish && options_.makes_plans) {
+  if (const auto* request = std::get_if<service::MakePlan>(&message);
+      request && options_.makes_plans) {
     const Result<plan::Plan> made =
-        plan::MakePlan(wish->policy, wish->profile, wish->route, wish->version);
+        plan::MakePlan(request->policy, request->profile, request->route, request->version);
     const bool answered = peers_inbox_->Send(service::PlanMade{
-        .token = wish->token, .plan = std::make_shared<const plan::Plan>(made.value())});
+        .token = request->token, .plan = std::make_shared<const plan::Plan>(made.value())});
     HR_CHECK(answered);
   }
   if (const auto* ping = std::get_if<service::Ping>(&message); ping && options_.watch_answers) {
