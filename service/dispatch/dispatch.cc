@@ -13,7 +13,7 @@
 #include "service/dispatch/intake/intake.h"
 #include "service/dispatch/interleaving.h"
 #include "service/dispatch/job/job.h"
-#include "service/dispatch/observe/late.h"
+#include "service/dispatch/observe/straggler_monitor.h"
 
 namespace headrace::service {
 namespace {
@@ -37,12 +37,12 @@ struct Dispatch::Parts {
              dispatch.mapping_),
         intake(flow, dispatch.board_),
         commands(flow, dispatch.peers_),
-        late(flow.lanes(), dispatch.board_, dispatch.peers_, flow.events()) {}
+        stragglers(flow.lanes(), dispatch.board_, dispatch.peers_, flow.events()) {}
 
   Flow flow;
   Intake intake;
   JobCommands commands;
-  Late late;
+  StragglerMonitor stragglers;
   std::optional<Interleaving> interleaving;  // nothing: jobs are not shifted against each other
 };
 
@@ -66,7 +66,7 @@ void Dispatch::ConnectLanes(std::vector<LanePort> lanes) {
 
 void Dispatch::ReportLate(TimeNs after_ns) {
   HR_CHECK(parts_ != nullptr);
-  parts_->late.SetBound(after_ns);
+  parts_->stragglers.SetBound(after_ns);
 }
 
 void Dispatch::Interleave() {
@@ -95,7 +95,7 @@ bool Dispatch::DoWork(TimeNs now) {
 // Before anything new is read, whose time begins now.
 void Dispatch::Postpone(TimeNs lost_ns, TimeNs now) {
   parts_->flow.Postpone(jobs_, lost_ns);
-  Late::Postpone(jobs_, now);
+  StragglerMonitor::Postpone(jobs_, now);
   if (drain_deadline_ != kNever) drain_deadline_ += lost_ns;
   catch_up_turns_ = kCatchUpTurnsMax;
   if (lost_ns < kSecond) return;
@@ -118,14 +118,14 @@ bool Dispatch::Turn(TimeNs now) {
     parts_->flow.Expire(jobs_, now);
     worked = true;
   }
-  if (now >= parts_->late.next_look()) {
-    parts_->late.Look(jobs_, now);
+  if (now >= parts_->stragglers.next_check()) {
+    parts_->stragglers.Check(jobs_, now);
     worked = true;
   }
   if (!worked && !draining_) return false;
   parts_->flow.blocks().Schedule(jobs_, now);
-  if (parts_->interleaving) parts_->interleaving->Look(jobs_, now);
-  parts_->late.Follow(jobs_, now);
+  if (parts_->interleaving) parts_->interleaving->Check(jobs_, now);
+  parts_->stragglers.Follow(jobs_, now);
   FinishDrain(now);
   DiscardGone(now);
   PublishRows();
@@ -181,9 +181,9 @@ TimeNs Dispatch::NextDeadline() const {
       jobs_, [](const auto& job) { return job->busy() && job->steering.frozen_since_ns == 0; });
   const TimeNs next_turn = open ? standstill_.turned_ns() + kTurnEvery : kNever;
   return std::min({next_turn, parts_->flow.next_deadline(), parts_->intake.next_look_at_words(),
-                   parts_->late.next_look(), parts_->flow.lanes().NextFlush(), rpc_.NextDeadline(),
-                   peers_.NextDeadline(), watch_.NextDeadline(), mapping_.NextDeadline(),
-                   drain_deadline_});
+                   parts_->stragglers.next_check(), parts_->flow.lanes().NextFlush(),
+                   rpc_.NextDeadline(), peers_.NextDeadline(), watch_.NextDeadline(),
+                   mapping_.NextDeadline(), drain_deadline_});
 }
 
 bool Dispatch::HandleInbox(TimeNs now) {

@@ -19,29 +19,30 @@ double Milliseconds(double seconds) { return seconds * 1e3; }
 // Puts in front whom the others are shifted against: the one with the longest period, since who is
 // faster must be held now and then anyway; among about equal ones the first by name, so that all
 // nodes that see them choose alike.
-void PutReferenceFirst(std::span<Player> players) {
+void PutReferenceFirst(std::span<InterleavedJob> interleaved) {
   double longest_s = 0;
-  for (const Player& player : players) longest_s = std::max(longest_s, player.rhythm.period_s);
-  std::ranges::sort(players, [longest_s](const Player& a, const Player& b) {
-    const auto is_long = [longest_s](const Player& player) {
-      return player.rhythm.period_s >= (1 - kLimits.tolerance) * longest_s;
+  for (const InterleavedJob& one : interleaved)
+    longest_s = std::max(longest_s, one.rhythm.period_s);
+  std::ranges::sort(interleaved, [longest_s](const InterleavedJob& a, const InterleavedJob& b) {
+    const auto is_long = [longest_s](const InterleavedJob& one) {
+      return one.rhythm.period_s >= (1 - kLimits.tolerance) * longest_s;
     };
     if (is_long(a) != is_long(b)) return is_long(a);
     return a.job->name() < b.job->name();
   });
 }
 
-schedule::Interleaving Shift(std::span<const Player> players) {
+schedule::Interleaving Shift(std::span<const InterleavedJob> interleaved) {
   std::array<schedule::Rhythm, schedule::kRhythmsMax> rhythms;
-  const double first_s = players.front().rhythm.origin_s;
-  for (std::size_t i = 0; i < players.size(); ++i) {
-    rhythms[i] = players[i].rhythm;
+  const double first_s = interleaved.front().rhythm.origin_s;
+  for (std::size_t i = 0; i < interleaved.size(); ++i) {
+    rhythms[i] = interleaved[i].rhythm;
     // The job's iteration that stands nearest to the first one's: periods as they are now are
     // longer than they would be alone, so what is far away stands elsewhere on the circle.
     const double behind_s = rhythms[i].origin_s - first_s;
-    rhythms[i].origin_s -= players[i].period_s * std::round(behind_s / players[i].period_s);
+    rhythms[i].origin_s -= interleaved[i].period_s * std::round(behind_s / interleaved[i].period_s);
   }
-  return schedule::Interleave(std::span(rhythms).first(players.size()), kLimits);
+  return schedule::Interleave(std::span(rhythms).first(interleaved.size()), kLimits);
 }
 
 }  // namespace
@@ -67,48 +68,49 @@ void Interleaving::Forget(const Jobs& jobs) {
   });
 }
 
-void Interleaving::Look(Jobs& jobs, TimeNs now) {
+void Interleaving::Check(Jobs& jobs, TimeNs now) {
   if (jobs.size() < 2) return;
   for (const std::unique_ptr<Job>& job : jobs) {
-    if (!Trains(*job) || job->times->last_ended() < Track(job->id()).next_look) continue;
+    if (!Trains(*job) || job->times->last_ended() < Track(job->id()).next_check) continue;
     Forget(jobs);
     Compare(jobs, LaneOf(*job), now);
   }
 }
 
 void Interleaving::Compare(Jobs& jobs, std::uint8_t lane, TimeNs now) {
-  const std::span<Player> players = Gather(jobs, lane, now);
-  Judge(players);
-  if (players.size() < 2) return;
-  PutReferenceFirst(players);
-  Shifts shifts = Shift(players);
-  if (players.size() == 2 && shifts.verdict == Shifts::Verdict::kShift) {
+  const std::span<InterleavedJob> interleaved = Gather(jobs, lane, now);
+  Judge(interleaved);
+  if (interleaved.size() < 2) return;
+  PutReferenceFirst(interleaved);
+  Shifts shifts = Shift(interleaved);
+  if (interleaved.size() == 2 && shifts.verdict == Shifts::Verdict::kShift) {
     // It may be much cheaper to hold the other one.
-    std::swap(players[0], players[1]);
-    const Shifts other = Shift(players);
+    std::swap(interleaved[0], interleaved[1]);
+    const Shifts other = Shift(interleaved);
     if (other.verdict == Shifts::Verdict::kShift && other.shift_s[1] < shifts.shift_s[1] / 2) {
       shifts = other;
     } else {
-      std::swap(players[0], players[1]);
+      std::swap(interleaved[0], interleaved[1]);
     }
   }
   if (shifts.verdict != Shifts::Verdict::kShift) return;
-  for (std::size_t i = 1; i < players.size(); ++i) HoldBack(players[i], players[0], shifts, i, now);
+  for (std::size_t i = 1; i < interleaved.size(); ++i)
+    HoldBack(interleaved[i], interleaved[0], shifts, i, now);
 }
 
-std::span<Player> Interleaving::Gather(Jobs& jobs, std::uint8_t lane, TimeNs now) {
+std::span<InterleavedJob> Interleaving::Gather(Jobs& jobs, std::uint8_t lane, TimeNs now) {
   const double rate = RateOf(lane);
   std::size_t count = 0;
   for (const std::unique_ptr<Job>& job : jobs) {
     if (!Trains(*job) || LaneOf(*job) != lane) continue;
-    Track(job->id()).next_look = job->times->last_ended() + kEvery;
+    Track(job->id()).next_check = job->times->last_ended() + kEvery;
     // Of more jobs than that the oldest.
-    if (count == players_.size() || rate <= 0) continue;
-    if (!players_[count].Measure(*job, rate, now)) continue;
-    Earn(players_[count]);
+    if (count == interleaved_.size() || rate <= 0) continue;
+    if (!interleaved_[count].Measure(*job, rate, now)) continue;
+    Credit(interleaved_[count]);
     ++count;
   }
-  return std::span(players_).first(count);
+  return std::span(interleaved_).first(count);
 }
 
 double Interleaving::RateOf(std::uint8_t lane) {
@@ -130,17 +132,17 @@ double Interleaving::RateOf(std::uint8_t lane) {
   return busy_ns <= 0 ? 0 : bytes / busy_ns * static_cast<double>(kSecond);
 }
 
-void Interleaving::Earn(const Player& player) {
-  Tracked& tracked = Track(player.job->id());
-  const double most_s = player.period_s;
-  const auto iterations = static_cast<double>(player.iteration - tracked.earned_until);
-  const bool first = tracked.earned_until == 0;
-  tracked.purse_s += first ? most_s : kEarned * iterations * player.period_s;
-  tracked.purse_s = std::min(tracked.purse_s, most_s);
-  tracked.earned_until = player.iteration;
+void Interleaving::Credit(const InterleavedJob& one) {
+  Tracked& tracked = Track(one.job->id());
+  const double most_s = one.period_s;
+  const auto iterations = static_cast<double>(one.iteration - tracked.credited_until);
+  const bool first = tracked.credited_until == 0;
+  tracked.delay_budget_s += first ? most_s : kCredited * iterations * one.period_s;
+  tracked.delay_budget_s = std::min(tracked.delay_budget_s, most_s);
+  tracked.credited_until = one.iteration;
 }
 
-Interleaving::Pair& Interleaving::PairOf(const Player& held, const Player& other) {
+Interleaving::Pair& Interleaving::PairOf(const InterleavedJob& held, const InterleavedJob& other) {
   Pair fresh;
   fresh.sides[0] = {.job = held.job->id(), .plan = held.PlanVersion()};
   fresh.sides[1] = {.job = other.job->id(), .plan = other.PlanVersion()};
@@ -160,33 +162,33 @@ Interleaving::Pair& Interleaving::PairOf(const Player& held, const Player& other
   return pairs_.emplace_back(fresh);
 }
 
-void Interleaving::HoldBack(const Player& held, const Player& other, const Shifts& shifts,
-                            std::size_t index, TimeNs now) {
+void Interleaving::HoldBack(const InterleavedJob& held, const InterleavedJob& other,
+                            const Shifts& shifts, std::size_t index, TimeNs now) {
   Job& job = *held.job;
   // Somebody else's hold stays, and of a job of several nodes one node decides.
   if (shifts.shift_s[index] <= 0 || job.hold.until_ns != 0 || !job.member(0).session) return;
   Pair& pair = PairOf(held, other);
-  if (pair.pending || pair.strikes >= kStrikes) return;
-  const std::array<const Player*, 2> players{&held, &other};
+  if (pair.pending || pair.violations >= kViolations) return;
+  const std::array<const InterleavedJob*, 2> interleaved{&held, &other};
   const std::array<double, 2> promised_s{shifts.Expected(index, held.rhythm.period_s),
                                          shifts.Expected(0, other.rhythm.period_s)};
   double gain = 0;
   for (std::size_t i = 0; i < 2; ++i) {
-    gain = std::max(gain, 1 - promised_s[i] / players[i]->period_s);
+    gain = std::max(gain, 1 - promised_s[i] / interleaved[i]->period_s);
   }
   if (gain < kLimits.margin) return;
   Tracked& tracked = Track(job.id());
   schedule::AloneIteration alone = *held.alone;
-  const double hold_s = alone.HoldFor(shifts.shift_s[index], tracked.purse_s);
+  const double hold_s = alone.HoldFor(shifts.shift_s[index], tracked.delay_budget_s);
   if (hold_s <= 0) return;
   const double until_s = held.BorderReady() + hold_s;
   const auto until_ns = static_cast<TimeNs>(until_s * static_cast<double>(kSecond));
   if (until_ns <= now) return;
-  tracked.purse_s -= hold_s;
+  tracked.delay_budget_s -= hold_s;
   pair.pending = true;
   for (std::size_t i = 0; i < 2; ++i) {
-    pair.sides[i].judged_at = players[i]->Border() + Player::kMeasured;
-    pair.sides[i].before_s = players[i]->period_s;
+    pair.sides[i].judged_at = interleaved[i]->Border() + InterleavedJob::kMeasured;
+    pair.sides[i].before_s = interleaved[i]->period_s;
     pair.sides[i].promised_s = promised_s[i];
   }
   flow_.events().Report(
@@ -201,7 +203,7 @@ void Interleaving::HoldBack(const Player& held, const Player& other, const Shift
   flow_.plans().SetHold(job, {until_ns, ipc::WaitReason::kInterleaved, other.job->id().value}, now);
 }
 
-void Interleaving::Judge(std::span<Player> players) {
+void Interleaving::Judge(std::span<InterleavedJob> interleaved) {
   for (Pair& pair : pairs_) {
     if (!pair.pending) continue;
     std::array<double, 2> now_s{};
@@ -209,14 +211,14 @@ void Interleaving::Judge(std::span<Player> players) {
     bool over = true;
     for (std::size_t i = 0; i < 2; ++i) {
       const Pair::Side& side = pair.sides[i];
-      const auto player = std::ranges::find_if(
-          players, [&side](const Player& each) { return each.job->id() == side.job; });
-      over &= player != players.end() && player->iteration >= side.judged_at;
+      const auto one = std::ranges::find_if(
+          interleaved, [&side](const InterleavedJob& each) { return each.job->id() == side.job; });
+      over &= one != interleaved.end() && one->iteration >= side.judged_at;
       if (!over) break;
       // Iterations by another plan say nothing about the shift.
-      if (player->PlanVersion() != side.plan) pair.pending = false;
-      now_s[i] = player->period_s;
-      jobs[i] = player->job;
+      if (one->PlanVersion() != side.plan) pair.pending = false;
+      now_s[i] = one->period_s;
+      jobs[i] = one->job;
     }
     if (over && pair.pending) Judge(pair, *jobs[0], now_s);
   }
@@ -231,10 +233,10 @@ void Interleaving::Judge(Pair& pair, Job& held, const std::array<double, 2>& now
     promised_s += pair.sides[i].before_s - pair.sides[i].promised_s;
   }
   if (gained_s >= kWorthIt * promised_s) {
-    pair.strikes = 0;
+    pair.violations = 0;
     return;
   }
-  if (++pair.strikes < kStrikes) return;
+  if (++pair.violations < kViolations) return;
   flow_.events().Report(
       held, Code::kOk,
       fmt::format("held back no more: iterations of {:.0f} ms, and of {:.0f} ms "

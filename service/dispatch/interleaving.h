@@ -25,28 +25,28 @@
 #include <vector>
 
 #include "service/dispatch/blocks/flow.h"
-#include "service/dispatch/interleaving_player.h"
+#include "service/dispatch/interleaved_job.h"
 
 namespace headrace::service {
 
 class Interleaving {
  public:
   static constexpr std::uint64_t kEvery = 16;  // iterations between two looks at a job
-  static constexpr double kEarned = 0.01;      // of the time it trains a job may be held
+  static constexpr double kCredited = 0.01;    // of the time it trains a job may be held
   static constexpr double kWorthIt = 0.25;     // of what was promised must have come
-  static constexpr int kStrikes = 2;
+  static constexpr int kViolations = 2;
 
   // The flow outlives it.
   explicit Interleaving(Flow& flow);
 
-  void Look(Jobs& jobs, TimeNs now);
+  void Check(Jobs& jobs, TimeNs now);
 
  private:
   struct Tracked {  // a job that trains
     JobId job;
-    std::uint64_t next_look = 0;     // iteration
-    std::uint64_t earned_until = 0;  // likewise; 0: nothing yet
-    double purse_s = 0;              // that it may be held
+    std::uint64_t next_check = 0;      // iteration
+    std::uint64_t credited_until = 0;  // likewise; 0: nothing yet
+    double delay_budget_s = 0;         // that it may be held
   };
   // Two jobs of which one was held back for the other.
   struct Pair {
@@ -59,7 +59,7 @@ class Interleaving {
     };
     std::array<Side, 2> sides;  // the job that was held, the other
     bool pending = false;       // whether it was worth it is not known yet
-    int strikes = 0;
+    int violations = 0;
   };
   struct LaneSeen {
     std::uint64_t bytes = 0;
@@ -70,21 +70,21 @@ class Interleaving {
   Tracked& Track(JobId job);
   void Forget(const Jobs& jobs);
   void Compare(Jobs& jobs, std::uint8_t lane, TimeNs now);
-  // Fills players_; those that may be shifted against each other.
-  std::span<Player> Gather(Jobs& jobs, std::uint8_t lane, TimeNs now);
+  // Fills interleaved_; those that may be shifted against each other.
+  std::span<InterleavedJob> Gather(Jobs& jobs, std::uint8_t lane, TimeNs now);
   // Of the lane while it is at work, in bytes of blocks a second; 0 when nothing is known.
   double RateOf(std::uint8_t lane);
-  void Earn(const Player& player);
-  void HoldBack(const Player& held, const Player& other, const Shifts& shifts, std::size_t index,
-                TimeNs now);
-  Pair& PairOf(const Player& held, const Player& other);
-  void Judge(std::span<Player> players);
+  void Credit(const InterleavedJob& one);
+  void HoldBack(const InterleavedJob& held, const InterleavedJob& other, const Shifts& shifts,
+                std::size_t index, TimeNs now);
+  Pair& PairOf(const InterleavedJob& held, const InterleavedJob& other);
+  void Judge(std::span<InterleavedJob> interleaved);
   void Judge(Pair& pair, Job& held, const std::array<double, 2>& now_s);
 
   Flow& flow_;
   std::vector<Tracked> tracked_;
   std::vector<Pair> pairs_;
-  std::array<Player, schedule::kRhythmsMax> players_;
+  std::array<InterleavedJob, schedule::kRhythmsMax> interleaved_;
   std::array<LaneSeen, 1 + kRailsMax> lanes_;         // at the last look
   std::array<LaneSeen, 1 + kRailsMax> lanes_before_;  // at the one before
 };

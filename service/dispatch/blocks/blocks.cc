@@ -44,15 +44,15 @@ void Blocks::Free(Job& job, Block& block) {
 void Blocks::AskForScratch(Job& job, schedule::Order order) {
   std::int8_t gpu = transport::kHost;  // stands first among the job's scratch
   for (Scratch& scratch : job.gpu_scratch[static_cast<std::size_t>(order)]) {
-    const Scratch::Wish wish = scratch.TakeWish();
+    const Scratch::Request request = scratch.TakeScratchRequest();
     const std::int8_t wanted = gpu++;
-    if (wish.place_bytes == 0) continue;
+    if (request.place_bytes == 0) continue;
     // Once for each size, which doubles. The blocks wait until it is answered.
     mapping_.Send(MakeScratch{.job = job.id(),
                               .order = order,
                               .gpu = wanted,
-                              .place_bytes = wish.place_bytes,
-                              .places_count = wish.places_count});
+                              .place_bytes = request.place_bytes,
+                              .places_count = request.places_count});
   }
 }
 
@@ -104,12 +104,12 @@ void Blocks::MakeOf(Job& job, schedule::Order order, TimeNs now) {
 }
 
 bool Blocks::MakeNext(Job& job, Operation& operation, TimeNs now) {
-  Block* const block = job.TakeBlock();
+  Block* const block = job.AllocateBlock();
   if (block == nullptr) return false;
   block->sequence = operation.spec.sequence;
   CutBlock(operation.spec, job.world_size(), operation.block_bytes,
            static_cast<std::uint32_t>(operation.blocks_made), *block);
-  if (NeedsScratch(job, operation, *block) && !TakeScratch(job, operation, *block)) {
+  if (NeedsScratch(job, operation, *block) && !AllocateScratch(job, operation, *block)) {
     const schedule::Order order = block->order();
     job.FreeBlock(*block);
     AskForScratch(job, order);
@@ -209,7 +209,7 @@ void Blocks::Push(Job& job, Operation& operation, Block& block, std::uint32_t in
 void Blocks::Schedule(Jobs& jobs, TimeNs now) {
   next_time_ = kNever;
   for (std::uint8_t lane = 0; lane < lanes_.count(); ++lane) {
-    bool changed = lanes_.TakeChanged(lane);
+    bool changed = lanes_.TestAndClearChanged(lane);
     while (const std::optional<schedule::Stage> stage = queue_.Pick(lane, now)) {
       Job& job = JobOf(jobs, stage->job);
       const StageName name = StageName::Unpack(stage->token);

@@ -9,7 +9,7 @@
 #include "ipc/base/check.h"
 #include "service/dispatch/blocks/cut.h"
 #include "service/dispatch/job/overlap.h"
-#include "service/dispatch/observe/late_words.h"
+#include "service/dispatch/observe/wait_reports.h"
 
 namespace headrace::service {
 namespace {
@@ -109,7 +109,7 @@ void Flow::Form(Job& job, JobNodes nodes, TimeNs now) {
   }
   recorder_.Form(job);
   if (job.nodes() != nullptr) {
-    lanes_.TakeCosts(job.nodes()->costs);
+    lanes_.SetCosts(job.nodes()->costs);
     events_.Report(job, Code::kOk, job.DescribeNodes());
   }
   // People may have steered it before its lanes knew it.

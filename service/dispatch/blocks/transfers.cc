@@ -156,19 +156,19 @@ void GiveGpuScratch(Job& job, Block& block) {
   for (std::size_t part = 0; part < kRailsMax; ++part) {
     std::byte* const place = std::exchange(block.scratch_on_gpus[part], nullptr);
     if (place == nullptr) continue;
-    job.ScratchOf(block)[block.from_gpus ? 1 + part : 0].Give(place);
+    job.ScratchOf(block)[block.from_gpus ? 1 + part : 0].Free(place);
     block.scratch = nullptr;
   }
   block.from_gpus = false;
 }
 
-bool TakeGpuScratch(Job& job, const Operation& operation, Block& block) {
+bool AllocateGpuScratch(Job& job, const Operation& operation, Block& block) {
   Job::GpuScratch& scratch = job.ScratchOf(block);
   const std::size_t element_size = SizeOf(operation.spec.dtype);
   block.from_gpus = CrossesFromGpus(operation.spec, *job.nodes());
   if (!block.from_gpus) {
     const Scratch::Place place =
-        scratch[0].Take(block.range.count * element_size, job.nodes()->block_bytes);
+        scratch[0].Allocate(block.range.count * element_size, job.nodes()->block_bytes);
     block.scratch = place.on_host;
     block.scratch_on_gpus[0] = place.on_gpus;
     return place.on_gpus != nullptr;
@@ -178,8 +178,8 @@ bool TakeGpuScratch(Job& job, const Operation& operation, Block& block) {
   bool complete = true;
   for (std::uint32_t lane = 0; lane < lanes_count; ++lane) {
     if (shares[lane].count == 0) continue;
-    const Scratch::Place place = scratch[1 + lane].Take(shares[lane].count * element_size,
-                                                        job.nodes()->block_bytes / lanes_count);
+    const Scratch::Place place = scratch[1 + lane].Allocate(shares[lane].count * element_size,
+                                                            job.nodes()->block_bytes / lanes_count);
     block.scratch_on_gpus[lane] = place.on_gpus;
     complete = complete && place.on_gpus != nullptr;
   }
@@ -244,8 +244,8 @@ bool NeedsScratch(const Job& job, const Operation& operation, const Block& block
          job.local().size() > 1 && !job.IsHere(block.root);
 }
 
-bool TakeScratch(Job& job, const Operation& operation, Block& block) {
-  if (operation.spec.OnGpu()) return TakeGpuScratch(job, operation, block);
+bool AllocateScratch(Job& job, const Operation& operation, Block& block) {
+  if (operation.spec.OnGpu()) return AllocateGpuScratch(job, operation, block);
   Job::HostScratch& host = job.host_scratch;
   if (!host.memory) {
     Result<Mapping> mapping = Mapping::Anonymous(kScratchBlocks * job.nodes()->block_bytes);

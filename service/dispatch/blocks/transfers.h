@@ -23,7 +23,7 @@ std::uint32_t SharesOf(const Job& job, const Operation& operation, const Block& 
 // Whether a block needs scratch memory for this node's sum, which belongs to none of its ranks.
 bool NeedsScratch(const Job& job, const Operation& operation, const Block& block);
 // Gives the block such memory; false when all of it is in use, or still being made.
-bool TakeScratch(Job& job, const Operation& operation, Block& block);
+bool AllocateScratch(Job& job, const Operation& operation, Block& block);
 // Takes it back, if there is any, before the block is freed.
 void GiveScratch(Job& job, Block& block);
 

@@ -149,7 +149,7 @@ void Intake::Join(Job& job, Operation& operation, std::uint32_t rank, const Oper
   // for.
   if (!awaits && !UseMemory(job, operation, rank, spec, now)) return;
   if (awaits) operation.posts.awaited |= Bit(rank);
-  if (!awaits) recorder_.Take(job, operation, rank, spec.Bytes(), now);
+  if (!awaits) recorder_.OnPosted(job, operation, rank, spec.Bytes(), now);
   operation.posts.deadline_ns =
       std::min(operation.posts.deadline_ns, job.DeadlineOf(spec.timeout_ms, now));
   flow_.AddDeadline(operation.posts.deadline_ns);
@@ -349,7 +349,7 @@ void Intake::MarkReady(Job& job, std::uint32_t rank, const AwaitedPost& post, Ti
   if (!UseMemory(job, operation, rank, spec, now)) return;
   operation.posts.MarkReady(rank, now);
   recorder_.Post(job, post.sequence, rank, now);
-  recorder_.Take(job, operation, rank, operation.spec.Bytes(), now);
+  recorder_.OnPosted(job, operation, rank, operation.spec.Bytes(), now);
   if (operation.state == Operation::State::kGathering) flow_.Begin(job, operation, now);
 }
 

@@ -113,7 +113,7 @@ std::string Job::DescribeMissing(const Posts& posts) const {
   return fmt::format("{} has not posted", DescribeRank(FirstMissing(posts)));
 }
 
-Block* Job::TakeBlock() {
+Block* Job::AllocateBlock() {
   if (free_blocks_.empty()) return nullptr;
   Block& block = blocks_[free_blocks_.back()];
   free_blocks_.pop_back();

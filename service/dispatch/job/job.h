@@ -153,7 +153,7 @@ class Job {
   std::string DescribeMissing(const Posts& posts) const;
 
   // A free block of the pool; null when all are in use. Its place goes into stage tokens.
-  Block* TakeBlock();
+  Block* AllocateBlock();
   bool has_free_blocks() const { return !free_blocks_.empty(); }
   void FreeBlock(Block& block);
   std::uint32_t PlaceOf(const Block& block) const {

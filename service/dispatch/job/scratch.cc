@@ -8,7 +8,7 @@
 
 namespace headrace::service {
 
-Scratch::Place Scratch::Take(std::uint64_t bytes, std::uint64_t least_bytes) {
+Scratch::Place Scratch::Allocate(std::uint64_t bytes, std::uint64_t least_bytes) {
   for (Pool& pool : pools_) {
     if (pool.place_bytes < bytes || pool.free.empty()) continue;
     const std::uint64_t offset = pool.free.back();
@@ -18,12 +18,12 @@ Scratch::Place Scratch::Take(std::uint64_t bytes, std::uint64_t least_bytes) {
   }
   if (bytes > asked_bytes_) {
     asked_bytes_ = std::bit_ceil(std::max({bytes, least_bytes, std::uint64_t{1}}));
-    wish_ = {asked_bytes_, std::clamp(kBytesMax / asked_bytes_, kPlacesMin, kPlacesMax)};
+    request_ = {asked_bytes_, std::clamp(kBytesMax / asked_bytes_, kPlacesMin, kPlacesMax)};
   }
   return {};
 }
 
-void Scratch::Give(const std::byte* on_gpus) {
+void Scratch::Free(const std::byte* on_gpus) {
   for (Pool& pool : pools_) {
     const std::byte* const begin = pool.memory.on_gpus();
     if (on_gpus < begin || on_gpus >= begin + pool.memory.size()) continue;
@@ -33,7 +33,7 @@ void Scratch::Give(const std::byte* on_gpus) {
   HR_CHECK(false, pools_.size());
 }
 
-Scratch::Wish Scratch::TakeWish() { return std::exchange(wish_, Wish{}); }
+Scratch::Request Scratch::TakeScratchRequest() { return std::exchange(request_, Request{}); }
 
 void Scratch::Add(std::uint64_t place_bytes, ScratchMemory memory) {
   Pool pool{.place_bytes = place_bytes, .memory = std::move(memory), .free = {}};

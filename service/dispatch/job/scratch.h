@@ -26,17 +26,17 @@ class Scratch {
     std::byte* on_host = nullptr;  // null: it is a GPU's memory
   };
   // Room for `bytes`, in a place of `least_bytes` or more; null while there is none.
-  Place Take(std::uint64_t bytes, std::uint64_t least_bytes);
+  Place Allocate(std::uint64_t bytes, std::uint64_t least_bytes);
   // A place is known by where GPUs find it.
-  void Give(const std::byte* on_gpus);
+  void Free(const std::byte* on_gpus);
 
-  // What a Take found missing: memory of that many places of that size is to be made and added.
-  // Nothing, once it was asked for.
-  struct Wish {
+  // What an Allocate found missing: memory of that many places of that size is to be made and
+  // added. Nothing, once it was asked for.
+  struct Request {
     std::uint64_t place_bytes = 0;  // 0: none
     std::uint64_t places_count = 0;
   };
-  Wish TakeWish();
+  Request TakeScratchRequest();
   void Add(std::uint64_t place_bytes, ScratchMemory memory);
   // All of it, for whoever frees it; nothing is in use.
   std::vector<ScratchMemory> TakeAll();
@@ -50,7 +50,7 @@ class Scratch {
 
   std::vector<Pool> pools_;  // growing places
   std::uint64_t asked_bytes_ = 0;
-  Wish wish_;
+  Request request_;
 };
 
 }  // namespace headrace::service

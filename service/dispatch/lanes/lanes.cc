@@ -19,7 +19,7 @@ Lanes::Lanes(std::vector<LanePort> ports, BoardWriter& board)
     if (port.place == LanePlace::kInNode) in_node_ = index;
     if (port.place == LanePlace::kInNodeOnGpus) on_gpus_ = index;
     LaneState lane{
-        .out = Outgoing<LaneMessage>(*port.door), .port = std::move(port), .company = {}};
+        .out = Outgoing<LaneMessage>(*port.door), .port = std::move(port), .recent_users = {}};
     lane.row.in_use = 1;
     lane.row.threads = lane.port.threads;
     lane.row.credit_bytes = lane.port.credit_bytes;
@@ -64,7 +64,7 @@ void Lanes::OnStarted(const Job& job, const schedule::Stage& stage, TimeNs now) 
   LaneState& lane = lanes_[stage.lane];
   if (lane.row.in_flight_stages++ == 0) lane.busy_since = now;
   lane.row.in_flight_bytes += stage.bytes;
-  if (!IsBetweenNodes(stage.lane)) lane.company.Moves(job.id(), job.share.priority, now);
+  if (!IsBetweenNodes(stage.lane)) lane.recent_users.Moves(job.id(), job.share.priority, now);
 }
 
 void Lanes::OnEnded(Job& job, const Operation& operation, const Block& block, const Part& part,
@@ -114,7 +114,7 @@ void Lanes::Learn(LaneState& lane, double bytes, const transport::Completion& co
   lane.row.rate_ns = now;
 }
 
-void Lanes::TakeCosts(const std::vector<transport::CostLine>& costs) {
+void Lanes::SetCosts(const std::vector<transport::CostLine>& costs) {
   for (std::size_t rail = 0; rail < costs.size(); ++rail) {
     const std::size_t index = first_rail_ + rail;
     HR_CHECK(index < lanes_.size(), index);

@@ -12,8 +12,8 @@
 
 #include "service/actor/outgoing.h"
 #include "service/dispatch/job/job.h"
-#include "service/dispatch/lanes/company.h"
 #include "service/dispatch/lanes/lane_port.h"
+#include "service/dispatch/lanes/recent_users.h"
 #include "service/dispatch/messages.h"
 #include "service/lane/messages.h"
 #include "service/schedule/queue.h"
@@ -52,11 +52,11 @@ class Lanes {
 
   // ---- who uses them ----
   void AddJob(const Job& job, TimeNs now) {
-    for (LaneState& lane : lanes_) lane.company.Comes(job.id(), job.share.priority, now);
+    for (LaneState& lane : lanes_) lane.recent_users.Add(job.id(), job.share.priority, now);
   }
   // Whether another job of the same class moved something on the lane of late.
   bool HasOthers(std::uint8_t lane, const Job& job, TimeNs now) const {
-    return lanes_[lane].company.Has(job.id(), job.share.priority, now);
+    return lanes_[lane].recent_users.Has(job.id(), job.share.priority, now);
   }
 
   // ---- what is on them ----
@@ -67,7 +67,9 @@ class Lanes {
                const transport::Completion& completion, TimeNs now);
   // The board shows an older state of the lane's queue; taken back once it is shown.
   void SetChanged(std::uint8_t lane) { lanes_[lane].queue_changed = true; }
-  bool TakeChanged(std::uint8_t lane) { return std::exchange(lanes_[lane].queue_changed, false); }
+  bool TestAndClearChanged(std::uint8_t lane) {
+    return std::exchange(lanes_[lane].queue_changed, false);
+  }
   void ShowQueued(std::uint8_t lane, std::uint64_t stages) {
     lanes_[lane].row.queued_stages = static_cast<decltype(ipc::LaneRow::queued_stages)>(stages);
     Show(lane);
@@ -75,7 +77,7 @@ class Lanes {
 
   // ---- what they cost and say ----
   // The lines that were measured for a job between nodes: what a lane starts from.
-  void TakeCosts(const std::vector<transport::CostLine>& costs);
+  void SetCosts(const std::vector<transport::CostLine>& costs);
   // What the job's blocks cost: on the lane inside the node that it uses, and on each rail, in
   // bytes that one node sends. A rate of 0 where nothing is known.
   std::vector<transport::CostLine> CostsOf(const Job& job) const;
@@ -107,7 +109,7 @@ class Lanes {
     TimeNs last_end_ns = 0;  // of a stage, as the lane has it
     TimeNs settled_ns = 0;   // when dispatch heard of the last one
     bool queue_changed = false;
-    Company company;  // inside the node
+    RecentUsers recent_users;  // inside the node
   };
 
   std::uint8_t OnGpus() const;

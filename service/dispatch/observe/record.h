@@ -114,7 +114,7 @@ struct LateWait {
   friend bool operator==(const LateWait&, const LateWait&) = default;
 };
 
-// What is known of how long a job waits: late.h.
+// What is known of how long a job waits: straggler_monitor.h.
 struct StragglerState {
   struct Reported {
     LateWait wait;

@@ -148,8 +148,8 @@ void Recorder::Post(const Job& job, std::uint64_t sequence, std::uint32_t rank, 
   if (flight.place != kNoRow) flight.operations[PostOf(job, sequence, rank)] = now;
 }
 
-void Recorder::Take(const Job& job, const Operation& operation, std::uint32_t rank,
-                    std::uint64_t bytes, TimeNs now) {
+void Recorder::OnPosted(const Job& job, const Operation& operation, std::uint32_t rank,
+                        std::uint64_t bytes, TimeNs now) {
   job.record->ranks[rank].bytes_posted += bytes;
   if (!job.formed() || operation.posts.ready() != job.local_ranks()) return;
   NoteLast(job, rank, now - operation.posts.opened_ns);

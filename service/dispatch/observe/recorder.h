@@ -44,8 +44,8 @@ class Recorder {
   // ---- posts, before the flow acts upon them ----
   void Post(const Job& job, std::uint64_t sequence, std::uint32_t rank, TimeNs now);
   // The post was checked: it is that many bytes.
-  void Take(const Job& job, const Operation& operation, std::uint32_t rank, std::uint64_t bytes,
-            TimeNs now);
+  void OnPosted(const Job& job, const Operation& operation, std::uint32_t rank, std::uint64_t bytes,
+                TimeNs now);
   void PostGradient(const Job& job, std::uint32_t rank, std::uint32_t tensor,
                     const ipc::GradientRecord& record, TimeNs now);
 

@@ -18,13 +18,13 @@ const ipc::Record kSum = OnSegment(Collective::kAllReduce, DType::kFloat32, 16);
 using Ranks = std::vector<std::vector<std::uint32_t>>;
 
 struct LateCluster {
-  explicit LateCluster(Ranks ranks_of_nodes)
+  explicit LateCluster(Ranks ranks_of_nodes, TimeNs bound_ns = 5 * kSecond)
       : ranks(std::move(ranks_of_nodes)),
         cluster({.nodes_count = static_cast<std::uint32_t>(ranks.size())}) {
     for (const auto& node : ranks) job.world_size += static_cast<std::uint32_t>(node.size());
     clients.resize(job.world_size);
     for (std::size_t node = 0; node < ranks.size(); ++node) {
-      cluster.node(node).dispatch().ReportLate(5 * kSecond);
+      cluster.node(node).dispatch().ReportLate(bound_ns);
       for (const std::uint32_t rank : ranks[node]) {
         clients[rank] = &cluster.node(node).Attach(job, rank);
       }
@@ -55,6 +55,19 @@ TEST(LateNodes, ShowWhichNodeAStageWaitsForSoon) {
   EXPECT_EQ(ipc::GetText(late.Row(0).peer), "c");
   EXPECT_EQ(late.Row(0).lane, 1);
   EXPECT_THAT(late.events(0), IsEmpty()) << "that is no report yet";
+  late.clients[2]->Post(kSum);
+  late.cluster.Advance(kSecond);
+  ExpectOk(*late.clients[0], 1);
+}
+
+TEST(LateNodes, ShowWhichNodeAStageWaitsForWithoutAnyReport) {
+  LateCluster late(Ranks{{0}, {1}, {2}}, 0);
+  late.clients[0]->Post(kSum);
+  late.clients[1]->Post(kSum);
+  late.cluster.Advance(20 * kSecond);
+  EXPECT_EQ(late.Row(0).reason, static_cast<std::uint32_t>(ipc::WaitReason::kPeer));
+  EXPECT_EQ(ipc::GetText(late.Row(0).peer), "c");
+  EXPECT_THAT(late.events(0), IsEmpty());
   late.clients[2]->Post(kSum);
   late.cluster.Advance(kSecond);
   ExpectOk(*late.clients[0], 1);

@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-#include "service/dispatch/lanes/company.h"
+#include "service/dispatch/lanes/recent_users.h"
 #include "tests/unit/service/dispatch/expect.h"
 
 namespace headrace::support {
@@ -92,7 +92,7 @@ TEST(Sharing, AJobBesideOneThatHangsMovesItsOperationsWhole) {
   Pair hung(node, kB, 4096);
   MoveSomething(node, hung);
   hung.ranks[0]->Post(kSmall);  // and the other rank never does
-  node.Advance(service::Company::kRecent);
+  node.Advance(service::RecentUsers::kRecent);
   const std::uint64_t before = node.LaneRow().stages_ended;
   const std::uint64_t large = a.Post(OnSegment(Collective::kAllReduce, DType::kFloat32, 2 * kMega));
   node.Settle();
@@ -111,7 +111,7 @@ TEST(Sharing, CutsEveryCollectiveIntoBlocksThatTogetherAreIt) {
       Pair a(node, kA, 3 * kMega);
       Pair b(node, kB, 4096);
       node.Settle();  // both have come
-      node.Advance(service::Company::kRecent);
+      node.Advance(service::RecentUsers::kRecent);
       if (shared) MoveSomething(node, b);
       for (std::size_t rank = 0; rank < 2; ++rank) {
         const std::span<float> memory = a.ranks[rank]->Elements<float>();

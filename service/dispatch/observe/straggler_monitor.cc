@@ -1,11 +1,11 @@
-#include "service/dispatch/observe/late.h"
+#include "service/dispatch/observe/straggler_monitor.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "service/dispatch/observe/late_words.h"
+#include "service/dispatch/observe/wait_reports.h"
 
 namespace headrace::service {
 namespace {
@@ -44,7 +44,7 @@ LateWait WaitOf(const Operation* operation, TimeNs since_ns) {
 
 }  // namespace
 
-LateWait Late::Find(Job& job, LatePlace place) {
+LateWait StragglerMonitor::Find(Job& job, LatePlace place) {
   if (job.paused || job.failed) return {};
   const Operation* first = nullptr;
   switch (place) {
@@ -66,7 +66,7 @@ LateWait Late::Find(Job& job, LatePlace place) {
 // Somebody waits for the head when any gradient is open. It waits since the missing one was posted
 // by the first rank, or, when nobody has posted that, since anything else was: a backward pass may
 // take its time as long as gradients come.
-LateWait Late::FindHead(Job& job) {
+LateWait StragglerMonitor::FindHead(Job& job) {
   if (!job.gradients || job.gradients_failure || !job.gradients->AnyOpen()) return {};
   Gradients& gradients = *job.gradients;
   TimeNs oldest_ns = kNever;
@@ -88,7 +88,7 @@ LateWait Late::FindHead(Job& job) {
   return {gradients.head_iteration() << 32U | *missing, since_ns};
 }
 
-bool Late::StillWaits(Job& job, LatePlace place, const LateWait& wait) {
+bool StragglerMonitor::StillWaits(Job& job, LatePlace place, const LateWait& wait) {
   if (place == LatePlace::kHead) return FindHead(job).number == wait.number;
   const Operation& operation = job.slot(wait.number);
   if (operation.spec.sequence != wait.number) return false;
@@ -97,17 +97,16 @@ bool Late::StillWaits(Job& job, LatePlace place, const LateWait& wait) {
   return Moves(operation) && operation.since_ns == wait.since_ns;
 }
 
-void Late::Follow(Jobs& jobs, TimeNs now) {
-  if (bound_ns_ == 0) return;
+void StragglerMonitor::Follow(Jobs& jobs, TimeNs now) {
   for (const std::unique_ptr<Job>& job : jobs) {
     FollowJob(*job, now);
     if (!job->busy()) continue;
     const TimeNs patience_ns = job->nodes() != nullptr ? std::min(kAskAfter, bound_ns_) : bound_ns_;
-    next_look_ = std::min(next_look_, now + patience_ns);
+    next_check_ = std::min(next_check_, now + patience_ns);
   }
 }
 
-void Late::FollowJob(Job& job, TimeNs now) {
+void StragglerMonitor::FollowJob(Job& job, TimeNs now) {
   StragglerState& state = job.record->stragglers;
   if (std::exchange(state.was_paused, job.paused) && !job.paused) state.not_before_ns.fill(now);
   if (state.reported_count == 0) return;
@@ -134,14 +133,14 @@ void Late::FollowJob(Job& job, TimeNs now) {
   }
 }
 
-void Late::Look(Jobs& jobs, TimeNs now) {
-  next_look_ = kNever;
+void StragglerMonitor::Check(Jobs& jobs, TimeNs now) {
+  next_check_ = kNever;
   for (const std::unique_ptr<Job>& job : jobs) {
-    if (job->busy() && !job->paused) next_look_ = std::min(next_look_, LookAt(*job, now));
+    if (job->busy() && !job->paused) next_check_ = std::min(next_check_, CheckJob(*job, now));
   }
 }
 
-TimeNs Late::LookAt(Job& job, TimeNs now) {
+TimeNs StragglerMonitor::CheckJob(Job& job, TimeNs now) {
   StragglerState& state = job.record->stragglers;
   if (job.nodes() != nullptr && now - state.asked_ns >= kAskAgain) Ask(job, now);
   TimeNs next_ns = job.nodes() != nullptr ? now + kAskAgain : kNever;
@@ -160,7 +159,7 @@ TimeNs Late::LookAt(Job& job, TimeNs now) {
   return std::min(next_ns, now + bound_ns_);
 }
 
-void Late::Ask(Job& job, TimeNs now) {
+void StragglerMonitor::Ask(Job& job, TimeNs now) {
   // Some of its blocks may be at other steps; those between nodes are found where lanes are asked.
   const auto long_on_lane = [now](const Operation& operation) {
     return operation.state == Operation::State::kMoving && !operation.failure &&
@@ -175,7 +174,7 @@ void Late::Ask(Job& job, TimeNs now) {
   if (first != nullptr || planned != nullptr) job.record->stragglers.asked_ns = now;
 }
 
-void Late::Report(Job& job, LatePlace place, const LateWait& wait, TimeNs now) {
+void StragglerMonitor::Report(Job& job, LatePlace place, const LateWait& wait, TimeNs now) {
   StragglerState& state = job.record->stragglers;
   const auto index = static_cast<std::size_t>(place);
   ++board_.counters.late_reports;
@@ -183,23 +182,23 @@ void Late::Report(Job& job, LatePlace place, const LateWait& wait, TimeNs now) {
   ++state.reported_count;
   if (!MayTell(state, now)) return;
   const TimeNs waited_ns = now - std::max(wait.since_ns, state.not_before_ns[index]);
-  LateWords words;
+  WaitReport report;
   if (place == LatePlace::kHead) {
-    words = DescribeLateHead(job, waited_ns);
+    report = ReportHeadWait(job, waited_ns);
   } else if (place == LatePlace::kOperation) {
-    words = DescribeLateOperation(job, job.slot(wait.number), waited_ns);
+    report = ReportOperationWait(job, job.slot(wait.number), waited_ns);
   } else {
-    words = DescribeLateMove(job, job.slot(wait.number), lanes_, waited_ns);
+    report = ReportMoveWait(job, job.slot(wait.number), lanes_, waited_ns);
   }
-  events_.Announce(job, Code::kTimeout, words.text);
-  if (!words.to_others.empty()) {
+  events_.Announce(job, Code::kTimeout, report.text);
+  if (!report.to_others.empty()) {
     // Control that is that far behind tells the other nodes nothing; they see this node's lane.
-    peers_.TrySend(RankLate{job.id(), std::move(words.to_others)});
+    peers_.TrySend(RankLate{job.id(), std::move(report.to_others)});
   }
-  state.reported[index].subject = std::move(words.subject);
+  state.reported[index].subject = std::move(report.subject);
 }
 
-bool Late::MayTell(StragglerState& state, TimeNs now) {
+bool StragglerMonitor::MayTell(StragglerState& state, TimeNs now) {
   const TimeNs earned = (now - state.earned_ns) / kTellingEvery;
   state.log_tokens =
       static_cast<std::uint32_t>(std::min<TimeNs>(kTellingsMax, TimeNs{state.log_tokens} + earned));
@@ -209,7 +208,7 @@ bool Late::MayTell(StragglerState& state, TimeNs now) {
   return true;
 }
 
-void Late::Postpone(const Jobs& jobs, TimeNs now) {
+void StragglerMonitor::Postpone(const Jobs& jobs, TimeNs now) {
   for (const std::unique_ptr<Job>& job : jobs) job->record->stragglers.not_before_ns.fill(now);
 }
 

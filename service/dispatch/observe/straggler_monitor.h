@@ -20,7 +20,7 @@
 
 namespace headrace::service {
 
-class Late {
+class StragglerMonitor {
  public:
   // A lane between nodes is asked about what it has had for longer than this, but not more often.
   static constexpr TimeNs kAskAfter = 100 * kMillisecond;
@@ -29,21 +29,26 @@ class Late {
   static constexpr std::uint32_t kTellingsMax = 8;
   static constexpr TimeNs kTellingEvery = 60 * kSecond;
 
-  Late(Lanes& lanes, BoardWriter& board, Outgoing<PeersMessage>& peers, JobEvents& events)
+  StragglerMonitor(Lanes& lanes, BoardWriter& board, Outgoing<PeersMessage>& peers,
+                   JobEvents& events)
       : lanes_(lanes), board_(board), peers_(peers), events_(events) {}
 
-  // What waits longer is reported; 0: nothing is. Before the first work.
-  void SetBound(TimeNs bound_ns) { bound_ns_ = bound_ns; }
+  // What waits longer is reported; 0: nothing is, but lanes are asked all the same. Before the
+  // first work.
+  void SetBound(TimeNs bound_ns) { bound_ns_ = bound_ns == 0 ? kNoBound : bound_ns; }
 
   // After each turn in which something happened: what was reported may have gone on.
   void Follow(Jobs& jobs, TimeNs now);
-  // At next_look(), or later.
-  void Look(Jobs& jobs, TimeNs now);
+  // At next_check(), or later.
+  void Check(Jobs& jobs, TimeNs now);
   // The service stood still: waits so far are not late.
   static void Postpone(const Jobs& jobs, TimeNs now);
-  TimeNs next_look() const { return next_look_; }
+  TimeNs next_check() const { return next_check_; }
 
  private:
+  // Longer than anything runs, and no time overflows with it.
+  static constexpr TimeNs kNoBound = TimeNs{1} << 60;
+
   // What waits in that place; number 0: nothing, or nothing that could be late.
   static LateWait Find(Job& job, LatePlace place);
   static LateWait FindHead(Job& job);
@@ -51,7 +56,7 @@ class Late {
   static bool StillWaits(Job& job, LatePlace place, const LateWait& wait);
   void FollowJob(Job& job, TimeNs now);
   // Returns when to look at the job again.
-  TimeNs LookAt(Job& job, TimeNs now);
+  TimeNs CheckJob(Job& job, TimeNs now);
   void Ask(Job& job, TimeNs now);
   void Report(Job& job, LatePlace place, const LateWait& wait, TimeNs now);
   static bool MayTell(StragglerState& state, TimeNs now);
@@ -60,8 +65,8 @@ class Late {
   BoardWriter& board_;
   Outgoing<PeersMessage>& peers_;
   JobEvents& events_;
-  TimeNs bound_ns_ = 0;
-  TimeNs next_look_ = kNever;
+  TimeNs bound_ns_ = kNoBound;
+  TimeNs next_check_ = kNever;
 };
 
 }  // namespace headrace::service

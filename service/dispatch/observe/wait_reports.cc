@@ -1,4 +1,4 @@
-#include "service/dispatch/observe/late_words.h"
+#include "service/dispatch/observe/wait_reports.h"
 
 #include <fmt/format.h>
 
@@ -41,48 +41,48 @@ std::string Waiting(const Job& job, RankMask posted) {
 }
 
 // All have posted the subject, and some of their GPUs have not come so far.
-LateWords NotReady(const Job& job, std::string subject, const Posts& posts, TimeNs waited_ns) {
+WaitReport NotReady(const Job& job, std::string subject, const Posts& posts, TimeNs waited_ns) {
   const bool one = std::popcount(posts.awaited) == 1;
-  LateWords words{.subject = std::move(subject), .text = {}, .to_others = {}};
+  WaitReport report{.subject = std::move(subject), .text = {}, .to_others = {}};
   const auto say = [&](std::string_view where, std::string_view waiting) {
     return fmt::format("{} on {} {} not ready: {} not come as far as {} for {}{}",
                        Listed(Described(job, posts.awaited)), where, one ? "is" : "are",
-                       one ? "its GPU has" : "their GPUs have", words.subject,
+                       one ? "its GPU has" : "their GPUs have", report.subject,
                        FormatSeconds(waited_ns), waiting);
   };
-  words.text = say("this node", Waiting(job, posts.ready()));
+  report.text = say("this node", Waiting(job, posts.ready()));
   if (job.nodes() != nullptr) {
-    words.to_others = say("node " + job.nodes()->nodes[job.nodes()->self].name, "");
+    report.to_others = say("node " + job.nodes()->nodes[job.nodes()->self].name, "");
   }
-  return words;
+  return report;
 }
 
 // Who has not posted the subject. Whoever is attached and has not says more than who never came.
-LateWords NotPosted(const Job& job, std::string subject, const Posts& posts, TimeNs waited_ns) {
+WaitReport NotPosted(const Job& job, std::string subject, const Posts& posts, TimeNs waited_ns) {
   if (job.FirstAwaited(posts)) return NotReady(job, std::move(subject), posts, waited_ns);
   const RankMask missing = AllRanks(job) & ~posts.ranks;
   const RankMask here = missing & job.attached_ranks();
-  LateWords words{.subject = std::move(subject), .text = {}, .to_others = {}};
+  WaitReport report{.subject = std::move(subject), .text = {}, .to_others = {}};
   if (here == 0) {
     const std::string who = Listed(Described(job, missing));
-    words.text = fmt::format("{} waits for {}, which {} not attached, for {}{}", words.subject, who,
-                             std::popcount(missing) == 1 ? "is" : "are", FormatSeconds(waited_ns),
-                             Waiting(job, posts.ranks));
-    return words;
+    report.text = fmt::format("{} waits for {}, which {} not attached, for {}{}", report.subject,
+                              who, std::popcount(missing) == 1 ? "is" : "are",
+                              FormatSeconds(waited_ns), Waiting(job, posts.ranks));
+    return report;
   }
   const auto say = [&](std::string_view where, std::string_view waiting) {
     return fmt::format("{} on {} {} not posted {} for {}{}", Listed(Described(job, here)), where,
-                       std::popcount(here) == 1 ? "has" : "have", words.subject,
+                       std::popcount(here) == 1 ? "has" : "have", report.subject,
                        FormatSeconds(waited_ns), waiting);
   };
-  words.text = say("this node", Waiting(job, posts.ranks));
+  report.text = say("this node", Waiting(job, posts.ranks));
   if (job.nodes() != nullptr) {
-    words.to_others = say("node " + job.nodes()->nodes[job.nodes()->self].name, "");
+    report.to_others = say("node " + job.nodes()->nodes[job.nodes()->self].name, "");
   }
-  return words;
+  return report;
 }
 
-LateWords NotMet(const Job& job, std::string subject, TimeNs waited_ns) {
+WaitReport NotMet(const Job& job, std::string subject, TimeNs waited_ns) {
   std::string text = fmt::format("{} waits for the job's nodes for {}: {}", subject,
                                  FormatSeconds(waited_ns), job.waits_for);
   return {.subject = std::move(subject), .text = std::move(text), .to_others = {}};
@@ -146,7 +146,7 @@ std::string FormatSeconds(TimeNs time_ns) {
   return fmt::format("{:.1f} s", static_cast<double>(time_ns) / kSecond);
 }
 
-LateWords DescribeLateOperation(const Job& job, const Operation& operation, TimeNs waited_ns) {
+WaitReport ReportOperationWait(const Job& job, const Operation& operation, TimeNs waited_ns) {
   std::string subject = job.DescribeOperation(operation);
   // All that are here have posted it, and who else belongs to it is not known.
   const bool not_met = !job.formed() && (job.attached_ranks() & ~operation.posts.ranks) == 0;
@@ -154,27 +154,27 @@ LateWords DescribeLateOperation(const Job& job, const Operation& operation, Time
   return NotPosted(job, std::move(subject), operation.posts, waited_ns);
 }
 
-LateWords DescribeLateMove(Job& job, const Operation& operation, const Lanes& lanes,
-                           TimeNs waited_ns) {
-  LateWords words{.subject = job.DescribeOperation(operation), .text = {}, .to_others = {}};
+WaitReport ReportMoveWait(Job& job, const Operation& operation, const Lanes& lanes,
+                          TimeNs waited_ns) {
+  WaitReport report{.subject = job.DescribeOperation(operation), .text = {}, .to_others = {}};
   const std::string waited = FormatSeconds(waited_ns);
   if (operation.state == Operation::State::kWaiting) {
-    words.text = fmt::format("{} waits for its turn on lane {} ({}) for {}: {}", words.subject,
-                             lanes.Name(operation.lane), StepName(operation.step), waited,
-                             WhyItQueues(operation));
+    report.text = fmt::format("{} waits for its turn on lane {} ({}) for {}: {}", report.subject,
+                              lanes.Name(operation.lane), StepName(operation.step), waited,
+                              WhyItQueues(operation));
   } else if (operation.reason == ipc::WaitReason::kPeer && job.nodes() != nullptr) {
-    words.text =
-        fmt::format("{} waits for {} on lane {} for {}", words.subject,
+    report.text =
+        fmt::format("{} waits for {} on lane {} for {}", report.subject,
                     Peers(job, operation.reason_argument), lanes.Name(operation.lane), waited);
   } else {
-    words.text =
-        fmt::format("{} is on lane {} ({}) for {} and waits for no other node", words.subject,
+    report.text =
+        fmt::format("{} is on lane {} ({}) for {} and waits for no other node", report.subject,
                     lanes.Name(lanes.WaitedFor(job, operation)), StepName(operation.step), waited);
   }
-  return words;
+  return report;
 }
 
-LateWords DescribeLateHead(Job& job, TimeNs waited_ns) {
+WaitReport ReportHeadWait(Job& job, TimeNs waited_ns) {
   Gradients& gradients = *job.gradients;
   if (job.formed() && gradients.Head() != nullptr) {
     const std::uint32_t missing = gradients.Missing(job.local_ranks()).value_or(0);

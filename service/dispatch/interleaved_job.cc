@@ -1,4 +1,4 @@
-#include "service/dispatch/interleaving_player.h"
+#include "service/dispatch/interleaved_job.h"
 
 #include <algorithm>
 
@@ -20,10 +20,10 @@ bool Trains(const Job& job) {
   }
   const Gradients& gradients = *job.gradients;
   return gradients.plan() != nullptr &&
-         job.times->last_ended() >= gradients.plan_from() + Player::kMeasured;
+         job.times->last_ended() >= gradients.plan_from() + InterleavedJob::kMeasured;
 }
 
-bool Player::Measure(Job& measured, double bytes_per_s, TimeNs now) {
+bool InterleavedJob::Measure(Job& measured, double bytes_per_s, TimeNs now) {
   job = &measured;
   iteration = job->times->last_ended();
   job->times->Median(kMeasured, times);
@@ -42,7 +42,7 @@ bool Player::Measure(Job& measured, double bytes_per_s, TimeNs now) {
   return true;
 }
 
-void Player::FillBlocks(double bytes_per_s) {
+void InterleavedJob::FillBlocks(double bytes_per_s) {
   const WirePlan& plan = *job->gradients->plan();
   const std::size_t size = SizeOf(job->gradients->layout().dtype);
   blocks.clear();
@@ -58,12 +58,12 @@ void Player::FillBlocks(double bytes_per_s) {
   forward_s.assign(times.forward_s.begin(), times.forward_s.end());
 }
 
-std::uint64_t Player::Border() const {
+std::uint64_t InterleavedJob::Border() const {
   const Gradients& gradients = *job->gradients;
   return gradients.head_iteration() + (gradients.head_index() > 0 ? 1 : 0);
 }
 
-double Player::BorderReady() const {
+double InterleavedJob::BorderReady() const {
   return ready_s + static_cast<double>(Border() - iteration) * period_s;
 }
 

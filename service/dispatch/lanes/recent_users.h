@@ -1,9 +1,9 @@
-// Which jobs moved something on the lane inside the node of late: whether one that goes there now
-// has company that would wait behind it.
+// Which jobs moved something on the lane inside the node within the last second: whether one that
+// goes there now has others that would wait behind it.
 //
 // Owned by Blocks, on dispatch's thread. A job that moves nothing, because it hangs or computes for
-// long, is no company: what keeps the lane free for others costs only where there are others. One
-// that has just come is, since it is about to move.
+// long, counts as none: what keeps the lane free for others costs only where there are others. One
+// that has just come counts, since it is about to move.
 #pragma once
 
 #include <array>
@@ -15,12 +15,12 @@
 
 namespace headrace::service {
 
-class Company {
+class RecentUsers {
  public:
   // A job that comes back after longer may wait for one whole operation: little of such a time.
   static constexpr TimeNs kRecent = kSecond;
 
-  void Comes(JobId job, std::uint32_t priority, TimeNs now) { Moves(job, priority, now); }
+  void Add(JobId job, std::uint32_t priority, TimeNs now) { Moves(job, priority, now); }
   void Moves(JobId job, std::uint32_t priority, TimeNs now);
   // Another job of this class, or of a higher one, moved something within kRecent.
   bool Has(JobId job, std::uint32_t priority, TimeNs now) const;

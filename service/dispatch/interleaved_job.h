@@ -14,7 +14,7 @@
 
 namespace headrace::service {
 
-struct Player {
+struct InterleavedJob {
   static constexpr std::uint64_t kMeasured = 8;  // the last iterations, whose middle counts
 
   Job* job = nullptr;

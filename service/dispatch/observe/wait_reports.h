@@ -1,4 +1,4 @@
-// Whom everybody waits for, in words.
+// Whom everybody waits for, as text.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace headrace::service {
 
-struct LateWords {
+struct WaitReport {
   std::string subject;    // "operation 12 [all_reduce of 16 float32 (sum), fc.bias]"
   std::string text;       // the report, as it is told on this node
   std::string to_others;  // the same for the job's other nodes; empty: no rank of this node is late
@@ -18,11 +18,11 @@ struct LateWords {
 std::string FormatSeconds(TimeNs time_ns);
 
 // An operation that not all ranks have posted, and one in the queue or on a lane.
-LateWords DescribeLateOperation(const Job& job, const Operation& operation, TimeNs waited_ns);
-LateWords DescribeLateMove(Job& job, const Operation& operation, const Lanes& lanes,
-                           TimeNs waited_ns);
+WaitReport ReportOperationWait(const Job& job, const Operation& operation, TimeNs waited_ns);
+WaitReport ReportMoveWait(Job& job, const Operation& operation, const Lanes& lanes,
+                          TimeNs waited_ns);
 // The head of the plan, or gradients that no plan moves.
-LateWords DescribeLateHead(Job& job, TimeNs waited_ns);
+WaitReport ReportHeadWait(Job& job, TimeNs waited_ns);
 
 // What ends with its time-out ends for: an operation, or a gradient of the layout.
 Failure DescribeTimeout(Job& job, const Operation& operation, const Lanes& lanes, TimeNs now);
