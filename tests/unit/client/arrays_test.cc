@@ -176,7 +176,7 @@ TEST_F(ArraysTest, GiveTheMemoryBackWhenThePostFails) {
 TEST_F(ArraysTest, SayWhyThereIsNoStagingMemory) {
   control_.refusal = Error(Code::kExhausted, "no more segments");
   std::vector<std::byte> array = Bytes(10, 1);
-  const auto posted = arrays_.Post(ipc::Record{}, {array.data(), 10, {0, 10}, {0, 10}});
+  const auto posted = arrays_.Post(ipc::Record{}, Whole(array));
   ASSERT_FALSE(posted.ok());
   EXPECT_EQ(posted.error().code(), Code::kExhausted);
   EXPECT_EQ(posted.error().text(), "staging memory: no more segments");
