@@ -1,4 +1,6 @@
 // The C functions that post operations and wait for them.
+#include <span>
+
 #include "client/lib/api.h"
 #include "ipc/base/clock.h"
 #include "ipc/base/collective.h"
@@ -63,6 +65,28 @@ hr_status PostArray(hr_session* session, const Request& request, void* array, ui
   });
 }
 
+// Pieces as a caller hands them over.
+struct Pieces {
+  const hr_piece* first;
+  size_t count;
+
+  bool valid() const { return first != nullptr || count == 0; }
+  std::span<const hr_piece> span() const { return {first, count}; }
+};
+
+hr_status PostPieces(hr_session* session, const Request& request, uint64_t count, hr_dtype dtype,
+                     Pieces read, Pieces written, hr_operation* operation, hr_error* error) {
+  return WithSession(session, error, [&](Session& opened) -> Status {
+    if (operation == nullptr) return NoOperation();
+    if (!read.valid() || !written.valid()) {
+      return Error(Code::kInvalidArgument, "pieces are NULL, and their count is not 0");
+    }
+    return Deliver(opened.PostPieces(request, count, static_cast<std::uint8_t>(dtype), read.span(),
+                                     written.span()),
+                   operation);
+  });
+}
+
 }  // namespace
 
 extern "C" {
@@ -119,6 +143,36 @@ hr_status hr_reduce_scatter_array(hr_session* session, void* array, uint64_t cou
 hr_status hr_all_gather_array(hr_session* session, void* array, uint64_t count, hr_dtype dtype,
                               hr_operation* operation, hr_error* error) {
   return PostArray(session, {Collective::kAllGather}, array, count, dtype, operation, error);
+}
+
+hr_status hr_all_reduce_pieces(hr_session* session, uint64_t count, hr_dtype dtype,
+                               hr_reduction reduction, const hr_piece* read, size_t read_count,
+                               const hr_piece* written, size_t written_count,
+                               hr_operation* operation, hr_error* error) {
+  return PostPieces(session, {Collective::kAllReduce, ReductionOf(reduction)}, count, dtype,
+                    {read, read_count}, {written, written_count}, operation, error);
+}
+
+hr_status hr_broadcast_pieces(hr_session* session, uint64_t count, hr_dtype dtype, uint32_t root,
+                              const hr_piece* read, size_t read_count, const hr_piece* written,
+                              size_t written_count, hr_operation* operation, hr_error* error) {
+  return PostPieces(session, {Collective::kBroadcast, Reduction::kSum, root}, count, dtype,
+                    {read, read_count}, {written, written_count}, operation, error);
+}
+
+hr_status hr_reduce_scatter_pieces(hr_session* session, uint64_t count, hr_dtype dtype,
+                                   hr_reduction reduction, const hr_piece* read, size_t read_count,
+                                   const hr_piece* written, size_t written_count,
+                                   hr_operation* operation, hr_error* error) {
+  return PostPieces(session, {Collective::kReduceScatter, ReductionOf(reduction)}, count, dtype,
+                    {read, read_count}, {written, written_count}, operation, error);
+}
+
+hr_status hr_all_gather_pieces(hr_session* session, uint64_t count, hr_dtype dtype,
+                               const hr_piece* read, size_t read_count, const hr_piece* written,
+                               size_t written_count, hr_operation* operation, hr_error* error) {
+  return PostPieces(session, {Collective::kAllGather}, count, dtype, {read, read_count},
+                    {written, written_count}, operation, error);
 }
 
 hr_status hr_test(hr_session* session, hr_operation operation, int* ended, hr_error* error) {

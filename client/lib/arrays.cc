@@ -5,11 +5,13 @@
 
 namespace headrace::client {
 
-Result<std::uint64_t> Arrays::Post(ipc::Record record, const ArrayUse& use) {
+Result<std::uint64_t> Arrays::Post(ipc::Record record, ArrayUse use) {
   FreeDiscarded();
   Result<Staging::Span> span = staging_->Allocate(use.size);
   if (!span) return span.error();
-  Copy(span->data + use.read.offset, use.array + use.read.offset, use.read.size);
+  for (const ArrayPiece& piece : use.read) {
+    Copy(span->data + piece.offset, piece.memory, piece.size);
+  }
   record.tensor = ipc::kNoTensor;
   record.segment = span->segment;
   record.offset = span->offset;
@@ -20,7 +22,7 @@ Result<std::uint64_t> Arrays::Post(ipc::Record record, const ArrayUse& use) {
   }
   posted_.fetch_add(1, std::memory_order_relaxed);
   std::lock_guard lock(mutex_);
-  flights_.emplace(*sequence, Flight{*span, use});
+  flights_.emplace(*sequence, Flight{*span, std::move(use.written)});
   return sequence;
 }
 
@@ -33,13 +35,15 @@ void Arrays::Settle(std::uint64_t sequence, bool succeeded) {
     return;
   }
   found->second.settling = true;
-  const Flight flight = found->second;
+  const Staging::Span span = found->second.span;
+  const std::vector<ArrayPiece> written = std::move(found->second.written);
   lock.unlock();
   if (succeeded) {
-    const Part written = flight.use.written;
-    Copy(flight.use.array + written.offset, flight.span.data + written.offset, written.size);
+    for (const ArrayPiece& piece : written) {
+      Copy(piece.memory, span.data + piece.offset, piece.size);
+    }
   }
-  staging_->Free(flight.span);
+  staging_->Free(span);
   lock.lock();
   flights_.erase(sequence);
   settled_.notify_all();

@@ -19,18 +19,19 @@
 
 namespace headrace::client {
 
-// A byte range of an array.
-struct Part {
-  std::size_t offset = 0;
+// Bytes of an operation's array, in the caller's memory.
+struct ArrayPiece {
+  std::byte* memory = nullptr;
+  std::size_t offset = 0;  // in the array
   std::size_t size = 0;
 };
 
-// What an operation reads of its array and what it writes there.
+// What an operation reads of its array of `size` bytes and what it writes there. What it reads in
+// no piece has undefined values.
 struct ArrayUse {
-  std::byte* array = nullptr;
   std::size_t size = 0;
-  Part read;
-  Part written;
+  std::vector<ArrayPiece> read;
+  std::vector<ArrayPiece> written;
 };
 
 class Arrays {
@@ -38,8 +39,9 @@ class Arrays {
   Arrays(Control& control, Operations& operations)
       : staging_(std::make_unique<Staging>(control)), operations_(operations) {}
 
-  // Copies what is read, names the staging memory in `record` and posts it.
-  Result<std::uint64_t> Post(ipc::Record record, const ArrayUse& use);
+  // Copies what is read, names the staging memory in `record` and posts it. Pieces lie within the
+  // array.
+  Result<std::uint64_t> Post(ipc::Record record, ArrayUse use);
 
   // Once `sequence` has ended: copies the result back if it `succeeded` and frees the staging
   // memory. Without effect on operations that are not an array's, or were settled before.
@@ -61,7 +63,7 @@ class Arrays {
  private:
   struct Flight {
     Staging::Span span;
-    ArrayUse use;
+    std::vector<ArrayPiece> written;
     bool settling = false;  // a thread is copying the result back
   };
   struct Discarded {

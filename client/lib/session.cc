@@ -392,18 +392,20 @@ Status Session::WaitOnStream(std::uint64_t operation, transport::CuStream stream
 }
 
 ArrayUse Session::UseOf(const Request& request, void* array, std::size_t size) const {
-  const Part whole{0, size};
-  const Part mine{size / world_size() * rank(), size / world_size()};
-  ArrayUse use{static_cast<std::byte*>(array), size, whole, whole};
+  const auto memory = static_cast<std::byte*>(array);
+  const ArrayPiece whole{memory, 0, size};
+  const std::size_t part = size / world_size();
+  const ArrayPiece mine{memory + part * rank(), part * rank(), part};
+  ArrayUse use{size, {whole}, {whole}};
   switch (request.kind) {
     case Collective::kBroadcast:
-      (rank() == request.root ? use.written : use.read) = {};
+      (rank() == request.root ? use.written : use.read).clear();
       break;
     case Collective::kReduceScatter:
-      use.written = mine;
+      use.written = {mine};
       break;
     case Collective::kAllGather:
-      use.read = mine;
+      use.read = {mine};
       break;
     case Collective::kAllReduce:
     case Collective::kBarrier:
@@ -413,9 +415,8 @@ ArrayUse Session::UseOf(const Request& request, void* array, std::size_t size) c
   return use;
 }
 
-Result<std::uint64_t> Session::PostArray(const Request& request, void* array, std::uint64_t count,
-                                         std::uint8_t dtype) {
-  if (array == nullptr) return Error(Code::kInvalidArgument, "the array is NULL");
+Result<DType> Session::CheckArray(const Request& request, std::uint64_t count,
+                                  std::uint8_t dtype) const {
   if (!IsDType(dtype)) {
     return Error(Code::kInvalidArgument, fmt::format("dtype {} is not one", int{dtype}));
   }
@@ -424,7 +425,52 @@ Result<std::uint64_t> Session::PostArray(const Request& request, void* array, st
     return Error(Code::kInvalidArgument, fmt::format("no array has {} elements", count));
   }
   if (Status status = CheckRequest(request, count); !status) return status.error();
-  return arrays_->Post(RecordOf(request, type, count), UseOf(request, array, count * SizeOf(type)));
+  return type;
+}
+
+Result<std::uint64_t> Session::PostArray(const Request& request, void* array, std::uint64_t count,
+                                         std::uint8_t dtype) {
+  if (array == nullptr) return Error(Code::kInvalidArgument, "the array is NULL");
+  const Result<DType> type = CheckArray(request, count, dtype);
+  if (!type) return type.error();
+  return arrays_->Post(RecordOf(request, *type, count),
+                       UseOf(request, array, count * SizeOf(*type)));
+}
+
+namespace {
+
+// In bytes; `count` elements is what the array has.
+Result<std::vector<ArrayPiece>> PiecesOf(std::span<const hr_piece> pieces, DType type,
+                                         std::uint64_t count) {
+  std::vector<ArrayPiece> checked;
+  checked.reserve(pieces.size());
+  for (const hr_piece& piece : pieces) {
+    if (piece.memory == nullptr) return Error(Code::kInvalidArgument, "a piece's memory is NULL");
+    if (piece.count == 0 || piece.offset > count || piece.count > count - piece.offset) {
+      return Error(Code::kInvalidArgument,
+                   fmt::format("a piece of {} elements from element {} on: the array has {}, and a "
+                               "piece at least one of them",
+                               piece.count, piece.offset, count));
+    }
+    checked.push_back({static_cast<std::byte*>(piece.memory), piece.offset * SizeOf(type),
+                       piece.count * SizeOf(type)});
+  }
+  return checked;
+}
+
+}  // namespace
+
+Result<std::uint64_t> Session::PostPieces(const Request& request, std::uint64_t count,
+                                          std::uint8_t dtype, std::span<const hr_piece> read,
+                                          std::span<const hr_piece> written) {
+  const Result<DType> type = CheckArray(request, count, dtype);
+  if (!type) return type.error();
+  Result<std::vector<ArrayPiece>> from = PiecesOf(read, *type, count);
+  if (!from) return from.error();
+  Result<std::vector<ArrayPiece>> to = PiecesOf(written, *type, count);
+  if (!to) return to.error();
+  ArrayUse use{count * SizeOf(*type), std::move(from).value(), std::move(to).value()};
+  return arrays_->Post(RecordOf(request, *type, count), std::move(use));
 }
 
 Result<std::uint64_t> Session::PostBarrier() {

@@ -112,6 +112,10 @@ class Session final : public LossListener {
   Status WaitOnStream(std::uint64_t operation, transport::CuStream stream);
   Result<std::uint64_t> PostArray(const Request& request, void* array, std::uint64_t count,
                                   std::uint8_t dtype);
+  // An array of `count` elements that lies in pieces.
+  Result<std::uint64_t> PostPieces(const Request& request, std::uint64_t count, std::uint8_t dtype,
+                                   std::span<const hr_piece> read,
+                                   std::span<const hr_piece> written);
   Result<std::uint64_t> PostBarrier();
 
   Result<bool> HasEnded(std::uint64_t operation) const { return operations_.HasEnded(operation); }
@@ -158,6 +162,7 @@ class Session final : public LossListener {
   Status SetLayoutAgain();
   Status AwaitOthers(TimeNs deadline);
   ArrayUse UseOf(const Request& request, void* array, std::size_t size) const;
+  Result<DType> CheckArray(const Request& request, std::uint64_t count, std::uint8_t dtype) const;
 
   const Attacher attach_;
   AttachRequest request_;      // as at first; Reconnect changes a copy

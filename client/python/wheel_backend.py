@@ -1,4 +1,8 @@
-"""Builds the package's wheel from a CMake build tree (PEP 517): the package, libheadrace.so and what that needs.
+"""Builds the package's wheel from a CMake build tree (PEP 517): the package, libheadrace.so, the programs, and the
+libraries that these need.
+
+Programs and libraries stand in the package's folder as in an install tree, so that they find each other by their
+relative run paths: its folders `bin` and `lib`.
 
 The build tree is the setting `build-dir`, or $HEADRACE_BUILD, or build/release of this checkout. The wheel
 needs glibc of at least the version that its libraries ask for, which its name says, and a Python as
@@ -25,6 +29,12 @@ GLIBC_MIN = (2, 35)  # what is promised; an older need promises no more
 # Every system of that glibc has these, at least as new as we need them; two of them in one process,
 # ours and PyTorch's, would be one too many.
 OF_THE_SYSTEM = ("libstdc++.so", "libgcc_s.so")
+# UCX's modules for RDMA. A wheel has no links, and RDMA's drivers go by two names each, which as two files would
+# be two drivers; so a service from a wheel speaks TCP between nodes, as on a machine without such devices.
+OF_RDMA = ("libuct_ib", "libuct_rdmacm")
+# Of an install tree; `libraries` is what the programs need.
+COMPONENTS = ("client", "service", "planner", "libraries")
+PROGRAMS = ("headraced", "headracectl", "headrace-plan")
 
 
 def version() -> str:
@@ -35,10 +45,11 @@ def version() -> str:
 
 
 def install(build: Path, folder: Path) -> None:
-    command = ["cmake", "--install", str(build), "--prefix", str(folder), "--strip", "--component", "client"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
+    for component in COMPONENTS:
+        command = ["cmake", "--install", str(build), "--prefix", str(folder), "--strip", "--component", component]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
 
 
 def glibc_of(libraries: list[Path]) -> tuple[int, int]:
@@ -52,38 +63,60 @@ def glibc_of(libraries: list[Path]) -> tuple[int, int]:
 
 
 def contents(tree: Path) -> dict[str, bytes]:
-    """By their path in the wheel. Links between names of a library become the file they lead to."""
+    """By their path in the wheel. Of a library's names it has the one that programs ask for."""
     package = tree / "share" / "headrace" / "python" / "headrace"
     files = {
         f"headrace/{path.relative_to(package)}": path.read_bytes()
         for path in sorted(package.rglob("*")) if path.is_file()
     }  # fmt: skip
-    lib = next(path.parent for path in tree.rglob("libheadrace.so"))
-    files["headrace/libheadrace.so"] = (lib / "libheadrace.so").read_bytes()
-    for path in sorted((lib / "headrace").glob("*.so*")):
-        if path.name.startswith(OF_THE_SYSTEM):
-            continue
-        if not path.is_symlink() and not re.search(r"\.so\.\d+\.\d", path.name):
-            files[f"headrace/headrace/{path.name}"] = path.read_bytes()
-        elif path.is_symlink():
-            files[f"headrace/headrace/{path.name}"] = path.resolve().read_bytes()
+    for path in [*ours(tree), *carried(tree)]:
+        files[f"headrace/{path.relative_to(tree)}"] = path.resolve().read_bytes()
     return files
+
+
+def ours(tree: Path) -> list[Path]:
+    """The library and the programs."""
+    return [next(tree.rglob("libheadrace.so")), *(tree / "bin" / name for name in PROGRAMS)]
+
+
+def needed(file: Path) -> list[str]:
+    """The names of the libraries that a file asks for."""
+    told = subprocess.run(["objdump", "-p", str(file)], capture_output=True, text=True, check=True)
+    return re.findall(r"^\s*NEEDED\s+(\S+)", told.stdout, re.MULTILINE)
+
+
+def carried(tree: Path) -> list[Path]:
+    """The shared libraries that the wheel brings along: what library, programs and UCX's modules need."""
+    library, *programs = ours(tree)
+    folder = library.parent / "headrace"
+    modules = [path for path in sorted(folder.glob("ucx/*.so.0")) if not path.name.startswith(OF_RDMA)]
+    asking = [library, *programs, *modules]
+    found: dict[str, Path] = {}
+    while asking:
+        for name in needed(asking.pop()):
+            path = folder / name
+            if name not in found and path.exists() and not name.startswith(OF_THE_SYSTEM):
+                found[name] = path
+                asking.append(path)
+    return [*(found[name] for name in sorted(found)), *modules]
 
 
 def licences(tree: Path) -> dict[str, bytes]:
     """This project's, and those of what the wheel carries, by their path in it."""
     folder = tree / "share" / "doc" / "headrace" / "licences"
-    told = [line.split("\t") for line in (folder / "client.txt").read_text().splitlines()]
-    carried = [(name, package) for name, package in told if not name.startswith(OF_THE_SYSTEM)]
+    lists = (folder / f"{component}.txt" for component in COMPONENTS)
+    told = {tuple(line.split("\t")) for path in lists if path.exists() for line in path.read_text().splitlines()}
+    inside = {path.name for path in carried(tree)}
+    owned = sorted((name, package) for name, package in told if name in inside or name.startswith("compiled in"))
     files = {
         path: (folder / path).read_bytes()
-        for path in sorted({f"{package}/copyright" for _, package in carried})
+        for path in sorted({f"{package}/copyright" for _, package in owned})
     }
     common = {name.decode() for text in files.values() for name in re.findall(rb"common-licenses/([\w.+-]+)", text)}
     for name in sorted(name.rstrip(".") for name in common):
         files[f"common/{name}"] = (folder / "common" / name).read_bytes()
     files["LICENSE"] = (tree / "share" / "doc" / "headrace" / "LICENSE").read_bytes()
-    files["carried.txt"] = "".join(f"{name}\t{package}\n" for name, package in carried).encode()
+    files["carried.txt"] = "".join(f"{name}\t{package}\n" for name, package in owned).encode()
     return {f"headrace-{version()}.dist-info/licenses/{path}": text for path, text in files.items()}
 
 
@@ -138,10 +171,12 @@ def record(files: dict[str, bytes]) -> bytes:
 
 def build_tree(settings: dict[str, str]) -> Path:
     build = Path(settings.get("build-dir") or os.environ.get("HEADRACE_BUILD") or ROOT / "build" / "release")
-    if not (build / "libheadrace.so").exists():
+    lacks = [name for name in ("libheadrace.so", *PROGRAMS) if not (build / name).exists()]
+    if lacks:
         raise RuntimeError(
-            f"{build} has no libheadrace.so: build it (`cmake --preset release && ninja -C build/release headrace`), "
-            "or name another build tree by the setting build-dir or the variable HEADRACE_BUILD"
+            f"{build} has no {', '.join(lacks)}: build them (`cmake --preset release && ninja -C build/release "
+            f"headrace {' '.join(PROGRAMS)}`), or name another build tree by the setting build-dir or the variable "
+            "HEADRACE_BUILD"
         )
     return build.resolve()
 
@@ -154,11 +189,7 @@ def build_wheel(
     with tempfile.TemporaryDirectory() as folder:
         install(build, Path(folder))
         files = contents(Path(folder)) | licences(Path(folder))
-        libraries = [
-            path for path in Path(folder).rglob("*.so*")
-            if not path.is_symlink() and not path.name.startswith(OF_THE_SYSTEM)
-        ]  # fmt: skip
-        major, minor = max(glibc_of(libraries), GLIBC_MIN)
+        major, minor = max(glibc_of([*ours(Path(folder)), *carried(Path(folder))]), GLIBC_MIN)
     tag = f"py3-none-manylinux_{major}_{minor}_{platform.machine()}"
     files |= described(tag)
     files[f"headrace-{version()}.dist-info/RECORD"] = record(files)
@@ -167,7 +198,8 @@ def build_wheel(
         for path, data in files.items():
             entry = zipfile.ZipInfo(path)  # its date is fixed: the same tree gives the same bytes
             entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.external_attr = 0o644 << 16
+            # pip keeps that a file may be executed.
+            entry.external_attr = (0o100755 if path.startswith("headrace/bin/") else 0o100644) << 16
             wheel.writestr(entry, data)
     return name
 

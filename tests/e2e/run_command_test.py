@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(HERE, ".."), os.path.join(HERE, "..", "..", "client", "python")]
+import headrace.__main__ as command
+from headrace import report
 from support.service import build_directory, client_environment
 from support.unittests import run_tests
 
@@ -29,8 +35,39 @@ if __name__ == "__main__":
 """
 LIMIT_S = 60
 
+# A model that trains by a plan for some seconds, two ranks; prints how many iterations each made.
+TRAINS = """
+import multiprocessing, sys, time, torch, headrace, headrace.torch
+def rank(number, made):
+    torch.manual_seed(1)
+    torch.set_num_threads(1)
+    model = torch.nn.Sequential(*[torch.nn.Linear(128, 128) for _ in range(4)])
+    with headrace.init(job="train", rank=number, world_size=2) as session:
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        optimizer = headrace.torch.ScheduledOptimizer(optimizer, model, session)
+        deadline, going = time.monotonic() + 4, torch.ones(1)
+        while going.item() > 0:
+            optimizer.zero_grad()
+            model(torch.randn(8, 128)).square().mean().backward()
+            optimizer.step()
+            made.value += 1
+            # All ranks stop after the same iteration.
+            going[0] = float(time.monotonic() < deadline)
+            session.all_reduce(going, op="min")
+        optimizer.synchronize()
+        time.sleep(1.2)  # the report looks twice a second
+if __name__ == "__main__":
+    made = [multiprocessing.Value("i", 0) for _ in range(2)]
+    ranks = [multiprocessing.Process(target=rank, args=each) for each in enumerate(made)]
+    for each in ranks: each.start()
+    for each in ranks: each.join()
+    print(*[each.value for each in made], *[each.exitcode for each in ranks])
+"""
 
-class Run(unittest.TestCase):
+
+class Runs(unittest.TestCase):
+    """How the command is started and looked at."""
+
     def run_with(self, *arguments: str, **changes: str) -> subprocess.Popen[str]:
         environment = {
             **client_environment(),
@@ -64,6 +101,21 @@ class Run(unittest.TestCase):
                 continue
         return found
 
+    def start_sleeper(self) -> tuple[subprocess.Popen[str], str]:
+        process = self.run_with("run", "--", "/bin/sh", "-c", "echo $HEADRACE_SOCKET; exec sleep 600")
+        assert process.stdout is not None
+        return process, os.path.dirname(process.stdout.readline().strip())
+
+    def await_none(self, folder: str) -> None:
+        deadline = time.monotonic() + LIMIT_S
+        while self.services_at(folder) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertEqual(self.services_at(folder), [])
+
+
+class Run(Runs):
+    """The service beside the command."""
+
     def test_ranks_find_the_service_and_nothing_is_left(self) -> None:
         code, out, err = self.finished("run", "--", sys.executable, "-c", AVERAGES)
         self.assertEqual((code, err), (0, ""))
@@ -96,17 +148,6 @@ class Run(unittest.TestCase):
         self.assertEqual(code, 3)
         self.assertIn("HEADRACE_HEADRACED=/no/headraced", err)
 
-    def start_sleeper(self) -> tuple[subprocess.Popen[str], str]:
-        process = self.run_with("run", "--", "/bin/sh", "-c", "echo $HEADRACE_SOCKET; exec sleep 600")
-        assert process.stdout is not None
-        return process, os.path.dirname(process.stdout.readline().strip())
-
-    def await_none(self, folder: str) -> None:
-        deadline = time.monotonic() + LIMIT_S
-        while self.services_at(folder) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        self.assertEqual(self.services_at(folder), [])
-
     def test_a_signal_is_the_commands(self) -> None:
         process, folder = self.start_sleeper()
         process.send_signal(signal.SIGTERM)
@@ -114,15 +155,145 @@ class Run(unittest.TestCase):
         self.await_none(folder)
         self.assertFalse(os.path.exists(folder))
 
-    def test_the_command_ends_with_the_service(self) -> None:
-        process, folder = self.start_sleeper()
+    def service_at(self, folder: str) -> int:
         (service,) = [
             pid for pid in self.services_at(folder)
             if os.path.basename(os.readlink(f"/proc/{pid}/exe")) == "headraced"
         ]  # fmt: skip
-        os.kill(service, signal.SIGKILL)
+        return service
+
+    def test_a_killed_run_leaves_no_service_and_no_folder(self) -> None:
+        process, folder = self.start_sleeper()
+        service = self.service_at(folder)
+        (command,) = [pid for pid in self.services_at(folder) if pid != service]
+        self.addCleanup(self.end, command)  # which is left to itself, without a service
+        process.kill()
+        process.wait(LIMIT_S)
+        deadline = time.monotonic() + LIMIT_S
+        while (os.path.exists(f"/proc/{service}") or os.path.exists(folder)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertFalse(os.path.exists(f"/proc/{service}"))
+        self.assertFalse(os.path.exists(folder))
+
+    def end(self, pid: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def test_the_service_s_log_is_no_file(self) -> None:
+        process, folder = self.start_sleeper()
+        self.assertEqual({name.split(".")[0] for name in os.listdir(folder)}, {"board", "socket"})
+        process.send_signal(signal.SIGTERM)
+        process.wait(LIMIT_S)
+
+    def test_the_command_ends_with_the_service(self) -> None:
+        process, folder = self.start_sleeper()
+        os.kill(self.service_at(folder), signal.SIGKILL)
         self.assertEqual(process.wait(LIMIT_S), 4)
         self.await_none(folder)
+
+
+class Report(Runs):
+    """`--report`."""
+
+    def report(self, script: str) -> tuple[str, str]:
+        code, out, err = self.finished("run", "--report", "--", sys.executable, "-c", script)
+        self.assertEqual(code, 0, err)
+        return out, err
+
+    def figure(self, report: str, pattern: str) -> float:
+        found = re.search(pattern, report)
+        self.assertIsNotNone(found, f"{pattern}\n{report}")
+        assert found is not None
+        return float(found.group(1))
+
+    @unittest.skipUnless(importlib.util.find_spec("torch"), "no torch (package python3-torch)")
+    def test_training_by_a_plan_shows_what_was_waited_hidden_and_promised(self) -> None:
+        out, report = self.report(TRAINS)
+        made, _, *codes = out.split()
+        self.assertEqual(codes, ["0", "0"], report)
+        self.assertIn("job train: 2 ranks", report)
+        counted = self.figure(report, r"(\d+) iterations by \w+")
+        # The last look was after the last iteration's end; a last one may not have been waited for by both.
+        self.assertLessEqual(counted, int(made))
+        self.assertGreaterEqual(counted, int(made) - 2)
+        moved = self.figure(report, r"gradients moved for +([0-9.]+) s")
+        waited = self.figure(report, r"ranks waited for it +([0-9.]+) s")
+        hidden = self.figure(report, r"hidden +([0-9.]+) s")
+        self.assertGreater(moved, 0)
+        self.assertAlmostEqual(hidden, max(0, moved - waited), delta=0.002)
+        took = self.figure(report, r"an iteration took +([0-9.]+) ms")
+        self.assertLess(took, 10_000)
+        promised = self.figure(report, r"its plan promised +([0-9.]+) ms")
+        bound = self.figure(report, r"no plan is below ([0-9.]+) ms")
+        self.assertLessEqual(bound, promised + 0.1)
+
+    def test_a_job_without_a_plan_is_told_so(self) -> None:
+        script = AVERAGES.replace("assert array", "import time; time.sleep(1.5); assert array")
+        _, report = self.report(script)
+        self.assertRegex(report, r"job run: 2 ranks\n  1 operation of their own, 0\.0 MB")
+        self.assertIn("no plan moved its gradients", report)
+
+    def test_a_command_without_jobs_is_told_so(self) -> None:
+        _, report = self.report("pass")
+        self.assertIn("no job was seen", report)
+
+    def test_the_report_leaves_nothing_running(self) -> None:
+        process = self.run_with("run", "--report", "--", "/bin/sh", "-c", "echo $HEADRACE_SOCKET; exec sleep 600")
+        assert process.stdout is not None
+        folder = os.path.dirname(process.stdout.readline().strip())
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(LIMIT_S), 128 + signal.SIGTERM)
+        self.await_none(folder)
+
+
+class Lines(unittest.TestCase):
+    """What a job's entry comes to."""
+
+    JOB = {
+        "id": 1, "name": "j", "world_size": 4, "failure": "", "policy": "exact", "operations_ended": 3,
+        "bytes_moved": 5_000_000, "iterations": None,
+    }  # fmt: skip
+    ITERATIONS = {
+        "count": 10, "total_ns": 2_000_000_000, "waited_ns": 250_000_000, "moving_ns": 1_000_000_000,
+        "measured_ns": 210_000_000, "elsewhere_ns": 10_000_000, "predicted_ns": 190_000_000,
+        "lower_bound_ns": 180_000_000,
+    }  # fmt: skip
+
+    def lines(self, **changes: object) -> str:
+        return "\n".join(report.of_job({**self.JOB, "iterations": {**self.ITERATIONS, **changes}}))
+
+    def test_shares_and_promise(self) -> None:
+        text = self.lines()
+        for part in ("10 iterations by exact", "hidden                     0.750 s, 75.0 %", "200.0 ms", "190.0 ms",
+                     "no plan is below 180.0 ms"):  # fmt: skip
+            self.assertIn(part, text)
+
+    def test_who_waited_longer_than_anything_moved_has_hidden_nothing(self) -> None:
+        self.assertIn("0.000 s, 0.0 %", self.lines(waited_ns=3_000_000_000))
+
+    def test_a_plan_that_promised_nothing(self) -> None:
+        self.assertIn("no promise", self.lines(predicted_ns=None, lower_bound_ns=None))
+        self.assertNotIn("took", self.lines(measured_ns=None, elsewhere_ns=None))
+
+    def test_an_older_headracectl_is_no_reason_to_guess(self) -> None:
+        job = {key: value for key, value in self.JOB.items() if key != "iterations"}
+        self.assertIn("older release", report.of_job(job)[-1])
+
+    def test_a_failed_job_says_why(self) -> None:
+        self.assertIn("failed: rank 1 is gone", report.of_job({**self.JOB, "failure": "rank 1 is gone"})[0])
+
+
+class Log(unittest.TestCase):
+    """The service's log while it is followed."""
+
+    def test_only_the_last_is_kept(self) -> None:
+        script = "import sys; [print('line', n) for n in range(200_000)]; print('the end')"
+        with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
+            log = command._Log()
+            log.follow(process)
+            process.wait(LIMIT_S)
+            self.assertTrue(log.end().endswith("line 199999\nthe end"))
+            self.assertLessEqual(sum(map(len, log._kept)), command._LOG_BYTES_MAX)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """The wheel, in an environment of its own: its record is true, it needs no more than it says, and two
-ranks average through the service with nothing but it.
+ranks average through its service with nothing but it.
 
 usage: wheel_test.py; HEADRACE_BUILD names the build tree.
 """
@@ -11,6 +11,7 @@ import csv
 import hashlib
 import io
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,24 @@ with headrace.init(job="wheel", rank=int(sys.argv[1]), world_size=2) as session:
     print(headrace.library.load()._name)
 """
 
+# With nothing but the standard library and the wheel: shared memory, no numpy. The job lives for longer than
+# the report looks away.
+TRAINS = """
+import os, struct, time, headrace
+with headrace.init(job="wheel", rank=0, world_size=1) as session:
+    arena = session.arena(4096)
+    tensor = arena.tensor((4,), "float32")
+    arena.memory[:16] = struct.pack("4f", 1, 2, 3, 4)
+    deadline = time.monotonic() + 2
+    while time.monotonic() < deadline:
+        session.all_reduce(tensor)
+        time.sleep(0.1)
+    assert struct.unpack("4f", arena.memory[:16]) == (1, 2, 3, 4)
+    print(os.readlink(f"/proc/{session.service_pid}/exe"), headrace.library.load()._name)
+"""
+# What every machine of the glibc that the wheel's name asks for has.
+OF_EVERY_SYSTEM = re.compile(r"^(ld-linux.*|lib(c|m|dl|rt|pthread|util|resolv|stdc\+\+|gcc_s))\.so\.\d+$")
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("HEADRACE_", "PYTHON", "PIP_"))}
 
 BUILDS = """
 import importlib, os, sys, tomllib
@@ -108,7 +127,7 @@ class WheelTest(unittest.TestCase):
                 "carried.txt"
             )
             owners = dict(line.split("\t") for line in wheel.read(licences + "carried.txt").decode().splitlines())
-            carried = [name.rsplit("/", 1)[1] for name in names if name.startswith("headrace/headrace/")]
+            carried = [name.rsplit("/", 1)[1] for name in names if name.startswith("headrace/lib/headrace/")]
             self.assertGreater(len(carried), 3)
             for library in carried:
                 self.assertIn(f"{licences}{owners[library]}/copyright", names, library)
@@ -142,7 +161,69 @@ class WheelTest(unittest.TestCase):
             for rank in ranks:
                 out, err = rank.communicate(timeout=60)
                 self.assertEqual(rank.returncode, 0, err)
-                self.assertEqual(Path(out.strip()), place / "headrace" / "libheadrace.so")
+                self.assertEqual(Path(out.strip()), place / "headrace" / "lib" / "libheadrace.so")
+
+
+    def test_programs_and_libraries_need_only_glibc_and_what_comes_along(self) -> None:
+        place = Path(self.folder.name) / "needs"
+        with zipfile.ZipFile(self.wheel) as wheel:
+            wheel.extractall(place)
+        files = [*(place / "headrace" / "bin").iterdir(), *(place / "headrace" / "lib").rglob("*.so*")]
+        names = {path.name for path in files}
+        self.assertLessEqual({"headraced", "headracectl", "headrace-plan", "libheadrace.so", "libucp.so.0"}, names)
+        for file in files:
+            dynamic = subprocess.run(["readelf", "-d", str(file)], capture_output=True, text=True, check=True).stdout
+            for name in re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic):
+                self.assertTrue(name in names or OF_EVERY_SYSTEM.match(name), (file.name, name))
+
+    def installed(self) -> Path:
+        """A virtual environment with the wheel in it, put there by pip without a registry."""
+        place = Path(self.folder.name) / "environment"
+        if place.exists():
+            return place
+        for command in (
+            [sys.executable, "-m", "venv", str(place)],
+            [str(place / "bin" / "pip"), "install", "--quiet", "--no-index", "--no-deps", str(self.wheel)],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True, env=CLEAN)
+            self.assertEqual(done.returncode, 0, (command, done.stderr))
+        return place
+
+    def command(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        """One of the environment's commands, with no other in PATH but the system's."""
+        bin_folder = self.installed() / "bin"
+        environment = {**CLEAN, "PATH": f"{bin_folder}:/usr/bin:/bin", **more}
+        return subprocess.run(
+            [str(bin_folder / arguments[0]), *arguments[1:]],
+            env=environment, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+
+    def test_pip_makes_the_programs_commands(self) -> None:
+        for name in ("headraced", "headracectl", "headrace-plan"):
+            done = self.command(name, "--help")
+            self.assertEqual(done.returncode, 0, (name, done.stderr))
+            self.assertIn(name, done.stdout)
+        self.assertEqual(self.command("headracectl", "no-such-command").returncode, 2)
+
+    def test_a_program_runs_with_the_wheel_s_service(self) -> None:
+        script = Path(self.folder.name) / "train.py"
+        script.write_text(TRAINS)
+        done = self.command("headrace", "run", "--report", "--", "python", str(script))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        package = next((self.installed() / "lib").glob("python3*/site-packages/headrace"))
+        expected = [package / "bin" / "headraced", package / "lib" / "libheadrace.so"]
+        self.assertEqual([Path(path) for path in done.stdout.split()], expected)
+        self.assertIn("job wheel: 1 rank", done.stderr)
+
+    def test_a_wheel_that_lost_its_programs_says_so(self) -> None:
+        with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(self.wheel) as wheel:
+            wheel.extractall(folder, [name for name in wheel.namelist() if "/bin/" not in name])
+            code = "import headrace.programs; headrace.programs.headraced()"
+            done = subprocess.run(
+                [sys.executable, "-B", "-c", code], env={**CLEAN, "PYTHONPATH": folder}, capture_output=True, text=True
+            )
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("carries no programs", done.stderr)
 
 
 if __name__ == "__main__":

@@ -108,8 +108,10 @@ ALWAYS_THERE = {
 }
 # Used where they are there, never asked for: name -> why no package is.
 OPTIONAL = {
+    "commux": "Debian has none; tests/bench/torch names it as missing",
     "compute-sanitizer": "comes with CUDA's toolkit; tests/gpu/run installs nothing",
     "kubectl": "Debian's renders otherwise; the tests that compare skip with that reason",
+    "ray": "Debian has none; the example and its test say so",
     "ruff": "Debian 12 has none; the test lint.python skips with that reason",
     "systemctl": "scripts of our own Debian packages call it only where systemd runs",
     "systemd-sysusers": "likewise",

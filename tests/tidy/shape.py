@@ -32,7 +32,7 @@ WORDS = re.compile(r"worker|chunk|bucket|shard|communicator", re.IGNORECASE)
 NAMES_OF_OTHERS = re.compile(
     r"gradient_as_bucket_view|GradBucket|bucket_cap_mb|num_workers|ucp_worker\w*|"
     r"DataLoader worker|8 workers|^ +Worker:(?: \*replica)?$|training-worker-\d|nccl[ _]?communicator|worker[ _]?pool|"
-    r"Transfer-Encoding: chunked",
+    r"Transfer-Encoding: chunked|worker_process_setup_hook",
     re.IGNORECASE,
 )
 # Files that speak of a foreign interface all the time, and this rule's own.

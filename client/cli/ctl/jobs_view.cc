@@ -117,6 +117,7 @@ Json JobJson(const ipc::JobRow& job, const Snapshot& snapshot, const UserNames& 
           {"moving_ns", job.moving_ns},
           {"held_ns", job.held_ns},
           {"failed_by_code", FailedByCode(job)},
+          {"iterations", IterationsJson(snapshot.FindPlan(job.id))},
           {"gpus", OnGpusJson(job)}};
 }
 

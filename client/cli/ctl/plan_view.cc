@@ -240,6 +240,20 @@ std::string PlanTable(const Snapshot& snapshot, std::string_view job, bool with_
   return text;
 }
 
+Json IterationsJson(const ipc::PlanRow* plan) {
+  if (plan == nullptr || plan->iterations_count == 0) return nullptr;
+  const bool measured = WasMeasured(*plan);
+  const bool predicts = Predicts(*plan);
+  return {{"count", plan->iterations_count},
+          {"total_ns", plan->iterations_ns},
+          {"waited_ns", plan->iterations_waited_ns},
+          {"moving_ns", plan->iterations_moving_ns},
+          {"measured_ns", measured ? Json(plan->measured_ns) : Json(nullptr)},
+          {"elsewhere_ns", measured ? Json(plan->elsewhere_ns) : Json(nullptr)},
+          {"predicted_ns", predicts ? Json(plan->predicted_ns) : Json(nullptr)},
+          {"lower_bound_ns", predicts ? Json(plan->lower_bound_ns) : Json(nullptr)}};
+}
+
 Json PlanJson(const Snapshot& snapshot, std::string_view job) {
   Json jobs = Json::array();
   for (const ipc::JobRow& row : snapshot.jobs) {

@@ -33,6 +33,9 @@ Json RanksJson(const Snapshot& snapshot, std::string_view name, const UserNames&
 // words where there is none. `utf8`: what the terminal shows.
 std::string PlanTable(const Snapshot& snapshot, std::string_view job, bool with_header, bool utf8);
 Json PlanJson(const Snapshot& snapshot, std::string_view job);
+// How the iterations under plans of a job went, summed, beside what its plan in force promises;
+// null before the first has ended. `plan` may be null.
+Json IterationsJson(const ipc::PlanRow* plan);
 
 std::string LanesTable(const Snapshot& snapshot, bool with_header);
 Json LanesJson(const Snapshot& snapshot);

@@ -415,6 +415,39 @@ HR_API hr_status hr_reduce_scatter_array(hr_session* session, void* array, uint6
 HR_API hr_status hr_all_gather_array(hr_session* session, void* array, uint64_t count,
                                      hr_dtype dtype, hr_operation* operation, hr_error* error);
 
+/* `count` elements, at least one, that stand in an operation's array from element `offset` on, and
+ * lie in memory of their own. */
+typedef struct hr_piece {
+  void* memory;
+  uint64_t offset;
+  uint64_t count;
+} hr_piece;
+
+/* As above, of an array of `count` elements that has no memory of its own: what the operation reads
+ * is copied during the call from the `read` pieces, which may be used again when it returns; the
+ * `written` pieces must stay valid and untouched until hr_wait has returned, which copies the
+ * results into them. Pieces may be left out and may overlap: no piece of a gathered array need be
+ * written by a rank that has no use for it. Elements that the operation reads and no piece has are
+ * undefined. Errors: HR_INVALID_ARGUMENT also for a piece outside the array. */
+HR_API hr_status hr_all_reduce_pieces(hr_session* session, uint64_t count, hr_dtype dtype,
+                                      hr_reduction reduction, const hr_piece* read,
+                                      size_t read_count, const hr_piece* written,
+                                      size_t written_count, hr_operation* operation,
+                                      hr_error* error);
+HR_API hr_status hr_broadcast_pieces(hr_session* session, uint64_t count, hr_dtype dtype,
+                                     uint32_t root, const hr_piece* read, size_t read_count,
+                                     const hr_piece* written, size_t written_count,
+                                     hr_operation* operation, hr_error* error);
+HR_API hr_status hr_reduce_scatter_pieces(hr_session* session, uint64_t count, hr_dtype dtype,
+                                          hr_reduction reduction, const hr_piece* read,
+                                          size_t read_count, const hr_piece* written,
+                                          size_t written_count, hr_operation* operation,
+                                          hr_error* error);
+HR_API hr_status hr_all_gather_pieces(hr_session* session, uint64_t count, hr_dtype dtype,
+                                      const hr_piece* read, size_t read_count,
+                                      const hr_piece* written, size_t written_count,
+                                      hr_operation* operation, hr_error* error);
+
 /* ---- Waiting ----------------------------------------------------------------------------------
  */
 

@@ -17,6 +17,7 @@ from headrace.errors import Cancelled, Error, Mismatch, PeerLost, Timeout, Unava
 from headrace.layout import Layout
 from headrace.library import version
 from headrace.operation import Operation
+from headrace.pieces import Pieces
 from headrace.session import Session, init
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Mismatch",
     "Operation",
     "PeerLost",
+    "Pieces",
     "Range",
     "Session",
     "Tensor",

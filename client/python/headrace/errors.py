@@ -59,8 +59,12 @@ _CALLS = {
     "hr_wait": "Operation.wait()",
 }
 _CALL = re.compile(r"\bhr_\w+")
-# The other way to get a service, which the library does not know of.
-_START = ("start headraced, or", "start headraced, run the command by `python3 -m headrace run -- ...`, or")
+# Both ways to get a service, which the library does not know of.
+_START = (
+    "start headraced",
+    "run the command by `python3 -m headrace run -- COMMAND`, or start the node's service "
+    "(`systemctl enable --now headraced`, of the package headrace)",
+)
 
 
 def make(text: str, code: str, number: int) -> Error:

@@ -56,6 +56,16 @@ class ElementRange(ctypes.Structure):
     _fields_ = [("offset", ctypes.c_uint64), ("count", ctypes.c_uint64)]
 
 
+class Piece(ctypes.Structure):
+    """hr_piece."""
+
+    _fields_ = [
+        ("memory", ctypes.c_void_p),
+        ("offset", ctypes.c_uint64),
+        ("count", ctypes.c_uint64),
+    ]
+
+
 class LayoutOptions(ctypes.Structure):
     """hr_layout_options."""
 
@@ -91,6 +101,8 @@ _OPERATION = ctypes.c_uint64
 _OPERATION_OUT = ctypes.POINTER(ctypes.c_uint64)
 _ARRAY = (_HANDLE, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int)
 _POSTED = (_OPERATION_OUT, _ERROR)
+_WHOLE = (_HANDLE, ctypes.c_uint64, ctypes.c_int)
+_PIECES = (ctypes.POINTER(Piece), ctypes.c_size_t) * 2
 
 # name -> (result, arguments)
 _FUNCTIONS: dict[str, tuple] = {
@@ -163,6 +175,19 @@ _FUNCTIONS: dict[str, tuple] = {
     "hr_broadcast_array": (ctypes.c_int, (*_ARRAY, ctypes.c_uint32, *_POSTED)),
     "hr_reduce_scatter_array": (ctypes.c_int, (*_ARRAY, ctypes.c_int, *_POSTED)),
     "hr_all_gather_array": (ctypes.c_int, (*_ARRAY, *_POSTED)),
+    "hr_all_reduce_pieces": (
+        ctypes.c_int,
+        (*_WHOLE, ctypes.c_int, *_PIECES, *_POSTED),
+    ),
+    "hr_broadcast_pieces": (
+        ctypes.c_int,
+        (*_WHOLE, ctypes.c_uint32, *_PIECES, *_POSTED),
+    ),
+    "hr_reduce_scatter_pieces": (
+        ctypes.c_int,
+        (*_WHOLE, ctypes.c_int, *_PIECES, *_POSTED),
+    ),
+    "hr_all_gather_pieces": (ctypes.c_int, (*_WHOLE, *_PIECES, *_POSTED)),
     "hr_test": (
         ctypes.c_int,
         (_HANDLE, _OPERATION, ctypes.POINTER(ctypes.c_int), _ERROR),

@@ -17,6 +17,7 @@ from headrace.arena import Arena, Range, Tensor
 from headrace.errors import Error, Unavailable
 from headrace.layout import Gradient, Layout
 from headrace.operation import Operation
+from headrace.pieces import Pieces
 from headrace.region import Foreign, device_number, stream_handle
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ class Session:
     """One attached rank; made by init(). Thread-safe, except close(), which comes last and alone.
 
     Collectives take a registered Tensor or a Range of one (in place, no copy), or a numpy array or
-    torch tensor (copied in and out; the result is in it after wait()). They return an Operation,
-    ended already unless ``async_op`` is true.
+    torch tensor, or Pieces of several (copied in and out; the result is in them after wait()). They
+    return an Operation, ended already unless ``async_op`` is true.
 
     With a ``stream`` of a GPU (a number, or torch's or cupy's), on a Tensor there: the memory is ready
     once the stream has come this far, and unless ``async_op`` is true what follows in the stream
@@ -225,9 +226,13 @@ class Session:
                 raise TypeError("only a headrace.Tensor on a GPU is posted on a stream")
             name += "_on_stream"
             arguments += (stream_handle(stream),)
-        if copied:
+        if isinstance(x, Pieces):
+            where: tuple = (x.count, dtypes.dtype_number(x.dtype))
+            arguments += (*x.in_c(x.read), *x.in_c(x.written))
+            function = getattr(library.load(), name + "_pieces")
+        elif copied:
             address, count, dtype = dtypes.array_of(x)
-            where: tuple = (address, count, dtypes.dtype_number(dtype))
+            where = (address, count, dtypes.dtype_number(dtype))
             function = getattr(library.load(), name + "_array")
         elif isinstance(x, Range):
             where = (x.tensor.handle, library.ElementRange(x.offset, x.count))

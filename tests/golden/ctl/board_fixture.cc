@@ -380,6 +380,10 @@ void BoardTest::FillPlans() {
   plan.measured_ns = 184'400'000;
   plan.moving_ns = 95'000'000;
   plan.elsewhere_ns = 20'000'000;
+  plan.iterations_count = 56;
+  plan.iterations_ns = 10'400'000'000;
+  plan.iterations_waited_ns = 260'000'000;
+  plan.iterations_moving_ns = 5'320'000'000;
   ipc::SetText(plan.policy, "exact");
   ipc::WriteRow(layout().plans[5], plan);
   ipc::PlanRow none{};  // a job whose ranks have not all handed in their layout

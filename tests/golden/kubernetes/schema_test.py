@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from manifests_test import folders, lack, render
+from trainer_fields import unpublished
 
 MARK = "HEADRACE_CHECK"  # an environment variable: kubectl prints what it read when it has set something
 
@@ -38,6 +39,10 @@ def pods(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Objects with pods in them that kubectl knows; pods out of those that only an operator knows."""
     if document["kind"] in ("Pod", "DaemonSet"):
         yield document
+    if document["kind"] == "ClusterTrainingRuntime":
+        for replicated in document["spec"]["template"]["spec"]["replicatedJobs"]:
+            job = copy.deepcopy(replicated["template"])
+            yield {"apiVersion": "batch/v1", "kind": "Job", **job, "metadata": {**job["metadata"], "name": "replica"}}
     for replica in document["spec"].get("pytorchReplicaSpecs", {}).values():
         pod = copy.deepcopy(replica["template"])
         yield {"apiVersion": "v1", "kind": "Pod", **pod, "metadata": {**pod["metadata"], "name": "replica"}}
@@ -79,6 +84,13 @@ def finds_mistakes(pod: dict[str, Any]) -> bool:
     return mistakes(misspelt) == [".spec.initContainers[0].startupProb"] and mistakes(mistyped) != []
 
 
+def finds_unpublished(document: dict[str, Any]) -> bool:
+    """Whether a misspelt field of Trainer's own is seen."""
+    misspelt = copy.deepcopy(document)
+    misspelt["spec"]["mlPolicy"]["numNode"] = misspelt["spec"]["mlPolicy"].pop("numNodes")
+    return unpublished(misspelt) == ["ClusterTrainingRuntime.spec.mlPolicy.numNode"]
+
+
 def main() -> int:
     if reason := lack():
         print(f"skipped: {reason}")
@@ -86,6 +98,9 @@ def main() -> int:
     checked, found = [], []
     for folder in folders():
         for document in documents(render(folder)):
+            found += [f"{folder.name}: {path}: Kubeflow Trainer has no such field" for path in unpublished(document)]
+            if document["kind"] == "ClusterTrainingRuntime":
+                assert finds_unpublished(document), "the table of fields checks nothing"
             for pod in pods(document):
                 checked.append(pod)
                 found += [f"{folder.name}: {line}" for line in mistakes(pod)]

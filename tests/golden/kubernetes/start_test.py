@@ -36,6 +36,9 @@ IMAGES = ("headrace", "headrace-cuda")
 # What Kubernetes would know of a pod, besides its name. No loopback: others are to reach it.
 FIELDS = {"spec.nodeName": "gpu-17", "status.podIP": "10.244.1.9", "status.hostIP": "10.0.0.17"}
 SECRET = "headrace-tls"
+TRAIN_JOB = "training"  # the TrainJob of the manifests
+JOB_NAME = "metadata.labels['batch.kubernetes.io/job-name']"
+JOB_INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 # What asks for GPUs finds those of the driver's double.
 GPUS = {"HEADRACE_CUDA_LIBRARY": os.path.join(build_directory(), "tests/support/cuda_double/libcuda.so.1")}
 # What tests/run says of a sanitizer, with which headraced may have been built.
@@ -57,6 +60,11 @@ def pods(document: Document) -> Iterator[tuple[str, Document]]:
         yield name, spec
     elif document["kind"] == "DaemonSet":
         yield f"{name}-x7k2p", spec["template"]["spec"]
+    elif document["kind"] == "ClusterTrainingRuntime":
+        for replicated in spec["template"]["spec"]["replicatedJobs"]:
+            for index in range(spec["mlPolicy"]["numNodes"]):
+                job = f"{TRAIN_JOB}-{replicated['name']}-0"
+                yield f"{job}-{index}-x7k2p", replicated["template"]["spec"]["template"]["spec"]
     for role, replica in spec.get("pytorchReplicaSpecs", {}).items():
         for index in range(replica["replicas"]):
             yield f"{name}-{role.lower()}-{index}", replica["template"]["spec"]
@@ -119,6 +127,14 @@ class Machine:
         return done.stderr.strip() or f"exit {done.returncode}"
 
 
+def fields_of(pod: str) -> dict[str, str]:
+    """What Kubernetes would know of that pod."""
+    fields = {"metadata.name": pod}
+    if (indexed := re.fullmatch(r"(.+)-(\d+)-x7k2p", pod)) is not None:
+        fields |= {JOB_NAME: indexed.group(1), JOB_INDEX: indexed.group(2)}
+    return fields
+
+
 def environment_of(container: Document, pod: str) -> dict[str, str]:
     """The container's variables, as kubelet would know their values."""
     environment = {}
@@ -126,7 +142,7 @@ def environment_of(container: Document, pod: str) -> dict[str, str]:
         value = variable.get("value")
         if value is None:
             path = variable["valueFrom"]["fieldRef"]["fieldPath"]
-            value = {**FIELDS, "metadata.name": pod}[path]
+            value = {**FIELDS, **fields_of(pod)}[path]
         environment[variable["name"]] = value
     return environment
 
@@ -139,7 +155,9 @@ def expand(text: str, environment: dict[str, str]) -> str:
 def node_names(documents: list[Document]) -> list[str]:
     """For whom somebody who follows the README has made certificates."""
     names = [FIELDS["spec.nodeName"]]
-    return names + [pod for document in documents if "spec" in document for pod, _ in pods(document)]
+    return names + [
+        pod.removesuffix("-x7k2p") for document in documents if "spec" in document for pod, _ in pods(document)
+    ]
 
 
 class Manifests(unittest.TestCase):
@@ -192,6 +210,20 @@ class Manifests(unittest.TestCase):
         container["args"] = [each for each in container["args"] if not each.startswith("--tls")]
         (said,) = self.complaints(documents).values()
         self.assertIn("neither TLS nor plain_text is set", said)
+
+    def test_the_runtime_is_the_one_that_the_train_job_names(self) -> None:
+        documents = self.documents("trainjob")
+        by_kind = {each["kind"]: each for each in documents}
+        job, runtime = by_kind["TrainJob"], by_kind["ClusterTrainingRuntime"]
+        self.assertEqual(job["metadata"]["name"], TRAIN_JOB)
+        self.assertEqual(job["spec"]["runtimeRef"]["name"], runtime["metadata"]["name"])
+        # Trainer gives torchrun's environment to this container of this job, and only where `trainer` is.
+        (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+        labels = replicated["template"]["metadata"]["labels"]
+        self.assertEqual(labels["trainer.kubeflow.org/trainjob-ancestor-step"], "trainer")
+        (container,) = replicated["template"]["spec"]["template"]["spec"]["containers"]
+        self.assertEqual((replicated["name"], container["name"]), ("node", "node"))
+        self.assertEqual(job["spec"]["trainer"]["numNodes"], runtime["spec"]["mlPolicy"]["numNodes"])
 
     def test_pods_that_share_a_certificate_of_one_name_would_not_start(self) -> None:
         documents = self.documents("pytorchjob")

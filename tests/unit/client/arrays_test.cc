@@ -14,6 +14,11 @@
 namespace headrace::client {
 namespace {
 
+ArrayUse Whole(std::vector<std::byte>& array) {
+  const ArrayPiece whole{array.data(), 0, array.size()};
+  return {array.size(), {whole}, {whole}};
+}
+
 class ArraysTest : public testing::Test {
  protected:
   ipc::Channel::Created created_ = ipc::Channel::Create().value();
@@ -24,10 +29,7 @@ class ArraysTest : public testing::Test {
   Arrays arrays_{control_, operations_};
 
   std::uint64_t Post(std::vector<std::byte>& array) {
-    const Part whole{0, array.size()};
-    return arrays_
-        .Post(ipc::Record{.kind = 1, .dtype = 7}, {array.data(), array.size(), whole, whole})
-        .value();
+    return arrays_.Post(ipc::Record{.kind = 1, .dtype = 7}, Whole(array)).value();
   }
   // The service's view of the memory a record names.
   std::byte* MemoryOf(const ipc::Record& record) {
@@ -55,7 +57,7 @@ TEST_F(ArraysTest, CopyInAtPostAndOutWhenSettled) {
 
 TEST_F(ArraysTest, CopyOnlyWhatIsReadAndWritten) {
   std::vector<std::byte> array = Bytes(100, 1);
-  const ArrayUse use{array.data(), 100, {.offset = 20, .size = 10}, {.offset = 50, .size = 10}};
+  const ArrayUse use{100, {{array.data() + 20, 20, 10}}, {{array.data() + 50, 50, 10}}};
   const std::uint64_t sequence = arrays_.Post(ipc::Record{.kind = 4, .dtype = 7}, use).value();
   std::byte* memory = MemoryOf(service_.Take());
   EXPECT_EQ(memory[19], std::byte{0});
@@ -68,6 +70,27 @@ TEST_F(ArraysTest, CopyOnlyWhatIsReadAndWritten) {
   EXPECT_EQ(std::count(array.begin(), array.end(), std::byte{9}), 10);
   EXPECT_EQ(array[50], std::byte{9});
   EXPECT_EQ(array[59], std::byte{9});
+}
+
+TEST_F(ArraysTest, CopyFromAndIntoPiecesThatLieApart) {
+  std::vector<std::byte> one = Bytes(40, 1);
+  std::vector<std::byte> two = Bytes(60, 2);
+  std::vector<std::byte> result = Bytes(30, 0);
+  std::vector<std::byte> other = Bytes(10, 0);
+  ArrayUse use{100,
+               {{one.data(), 0, 40}, {two.data(), 40, 60}},
+               {{result.data(), 35, 30}, {other.data(), 90, 10}}};
+  const std::uint64_t sequence =
+      arrays_.Post(ipc::Record{.kind = 1, .dtype = 7}, std::move(use)).value();
+  std::byte* memory = MemoryOf(service_.Take());
+  EXPECT_EQ(std::count(memory, memory + 40, std::byte{1}), 40);
+  EXPECT_EQ(std::count(memory + 40, memory + 100, std::byte{2}), 60);
+  service_.End(sequence);
+  arrays_.Settle(sequence, true);
+  EXPECT_EQ(std::count(result.begin(), result.end(), std::byte{1}), 5);
+  EXPECT_EQ(std::count(result.begin(), result.end(), std::byte{2}), 25);
+  EXPECT_EQ(other, Bytes(10, 2));
+  EXPECT_EQ(arrays_.copied_size(), 140U);
 }
 
 TEST_F(ArraysTest, LeaveTheArrayAloneAfterAFailure) {
@@ -143,8 +166,7 @@ TEST_F(ArraysTest, GiveTheMemoryBackWhenThePostFails) {
   operations_.Lose(Error(Code::kUnavailable, "gone"));
   std::vector<std::byte> array = Bytes(Staging::kSegmentSizeMin, 1);
   for (int i = 0; i < 3; ++i) {
-    const Part whole{0, array.size()};
-    const auto posted = arrays_.Post(ipc::Record{}, {array.data(), array.size(), whole, whole});
+    const auto posted = arrays_.Post(ipc::Record{}, Whole(array));
     ASSERT_FALSE(posted.ok());
     EXPECT_EQ(posted.error().text(), "gone");
   }
@@ -154,7 +176,7 @@ TEST_F(ArraysTest, GiveTheMemoryBackWhenThePostFails) {
 TEST_F(ArraysTest, SayWhyThereIsNoStagingMemory) {
   control_.refusal = Error(Code::kExhausted, "no more segments");
   std::vector<std::byte> array = Bytes(10, 1);
-  const auto posted = arrays_.Post(ipc::Record{}, {array.data(), 10, {0, 10}, {0, 10}});
+  const auto posted = arrays_.Post(ipc::Record{}, Whole(array));
   ASSERT_FALSE(posted.ok());
   EXPECT_EQ(posted.error().code(), Code::kExhausted);
   EXPECT_EQ(posted.error().text(), "staging memory: no more segments");

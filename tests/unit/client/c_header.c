@@ -4,5 +4,6 @@
 size_t c_size_of_options(void) { return sizeof(hr_options); }
 size_t c_size_of_error(void) { return sizeof(hr_error); }
 size_t c_size_of_spec(void) { return sizeof(hr_tensor_spec); }
+size_t c_size_of_piece(void) { return sizeof(hr_piece); }
 size_t c_size_of_layout_options(void) { return sizeof(hr_layout_options); }
 size_t c_size_of_counters(void) { return sizeof(hr_counters); }

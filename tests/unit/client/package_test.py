@@ -163,7 +163,7 @@ class Errors(unittest.TestCase):
 
     def test_an_absent_service_is_named_with_the_remedy(self):
         with self.assertRaisesRegex(
-            headrace.Unavailable, "/nowhere/s.*start headraced"
+            headrace.Unavailable, "/nowhere/s.*headrace run -- COMMAND.*systemctl enable --now headraced"
         ) as raised:
             headrace.init("j", 0, 1, "/nowhere/s")
         self.assertEqual(raised.exception.code, "unavailable")

@@ -40,6 +40,33 @@ def moves(session):
     return gathered.tolist(), scattered.tolist(), sent.tolist()
 
 
+def in_pieces(session):
+    """Each kind on arrays that lie apart; nobody needs all of a result."""
+    n, r = session.world_size, session.rank
+    own, first, last = numpy.full(2, r, numpy.int32), numpy.zeros(2, numpy.int32), numpy.zeros(2, numpy.int32)
+    session.all_gather(
+        headrace.Pieces(2 * n, "int32", [(2 * r, own)], [(0, first), (2 * n - 2, last)])
+    )
+    parts = [numpy.full(3, r + part, numpy.float32) for part in range(n)]
+    mine = numpy.zeros(3, numpy.float32)
+    session.reduce_scatter(
+        headrace.Pieces(3 * n, "float32", [(3 * i, part) for i, part in enumerate(parts)], [(3 * r, mine)])
+    )
+    sent = [(i, numpy.full(1, 10 + i, numpy.uint8)) for i in range(n)] if r == 1 else []
+    got = numpy.zeros(1, numpy.uint8)
+    session.broadcast(headrace.Pieces(n, "uint8", sent, [(r, got)]), root=1)
+    low, high = numpy.full(4, r + 1.0), numpy.full(1, 2.0)
+    session.all_reduce(headrace.Pieces(5, "float64", [(0, low), (4, high)], [(3, low[:2])] if r == 0 else []))
+    refused = []
+    for pieces in ([(0, own)], [(2 * n - 1, numpy.zeros(2, numpy.float32))]):
+        try:
+            session.all_gather(headrace.Pieces(2 * n, "float32", pieces, []))
+        except (TypeError, headrace.Error) as error:
+            refused.append(str(error))
+    session.barrier()
+    return first.tolist(), last.tolist(), mine.tolist(), got.tolist(), low.tolist(), refused
+
+
 def registered(session):
     arena = session.arena(1 << 20)
     tensors = arena.tensors([((100, 10), "float32", "a", 0), ((7,), "float64", "b", 1)])
@@ -128,6 +155,18 @@ class Collectives(unittest.TestCase):
             expected[2 * rank : 2 * rank + 2] = [6 * rank, 6 * rank + 3]
             self.assertEqual(scattered, expected)
             self.assertEqual(sent, [2] * 5)
+
+    def test_move_arrays_that_lie_in_pieces(self):
+        n = 3
+        results = run_ranks(self.service, n, in_pieces)
+        for rank, (first, last, mine, got, low, refused) in enumerate(results):
+            self.assertEqual((first, last), ([0, 0], [n - 1, n - 1]))
+            self.assertEqual(mine, [float(sum(r + rank for r in range(n)))] * 3)
+            self.assertEqual(got, [10 + rank])
+            # Of the sums 6 6 6 6 6, the last two became rank 0's first two.
+            self.assertEqual(low, [6.0, 6.0, 1.0, 1.0] if rank == 0 else [rank + 1.0] * 4)
+            self.assertIn("a piece of int32 in an array of float32", refused[0])
+            self.assertIn("the array has 6", refused[1])
 
     def test_take_registered_tensors_without_a_copy(self):
         for sums, copied in run_ranks(self.service, 4, registered):

@@ -160,6 +160,20 @@ TEST_F(SessionTest, RefusesOperationsThatCannotBeMeant) {
   refused(hr_all_gather(session, tensor, &odd, out, &error_), "4 ranks");
   refused(hr_all_reduce(session, tensor, nullptr, HR_SUM, nullptr, &error_), "NULL");
   refused(hr_all_reduce_array(session, nullptr, 1, HR_FLOAT32, HR_SUM, out, &error_), "NULL");
+  std::uint8_t memory[8] = {};
+  const hr_piece good{memory, 0, 8}, outside{memory, 4, 5}, none{memory, 4, 0}, null{nullptr, 0, 1};
+  const auto reduce = [&](const hr_piece* read, size_t reads, const hr_piece* written) {
+    return hr_all_reduce_pieces(session, 8, HR_UINT8, HR_SUM, read, reads, written, 1, out,
+                                &error_);
+  };
+  refused(reduce(&outside, 1, &good), "5 elements from element 4 on: the array has 8");
+  refused(reduce(&good, 1, &outside), "5 elements from element 4 on: the array has 8");
+  refused(reduce(&none, 1, &good), "at least one");
+  refused(reduce(&null, 1, &good), "memory is NULL");
+  refused(reduce(nullptr, 1, &good), "pieces are NULL");
+  const hr_piece wrapping{memory, ~std::uint64_t{0}, 2};
+  refused(reduce(&wrapping, 1, &good), "the array has 8");
+  refused(hr_all_gather_pieces(session, 7, HR_UINT8, &good, 1, &good, 1, out, &error_), "4 ranks");
   refused(hr_wait(session, 1, 0, &error_), "never posted");
   EXPECT_FALSE(service_->HasRecord());
   EXPECT_EQ(operation_, 0U);
@@ -205,6 +219,28 @@ TEST_F(SessionTest, CopiesOfAnArrayWhatItsKindMoves) {
               return hr_all_gather_array(session, array, 8, HR_UINT8, &operation_, &error_);
             }),
             "--rr---- wwwwwwww");
+}
+
+TEST_F(SessionTest, MovesAnArrayThatLiesInPieces) {
+  std::vector<std::uint8_t> own(2, 1);
+  std::vector<std::uint8_t> first(2), last(2);
+  const hr_piece read{own.data(), 2, 2};
+  // Nobody wants the two parts between.
+  const hr_piece written[] = {{first.data(), 0, 2}, {last.data(), 6, 2}};
+  ASSERT_EQ(hr_all_gather_pieces(&handle_, 8, HR_UINT8, &read, 1, written, 2, &operation_, &error_),
+            HR_OK)
+      << error_.text;
+  own.assign(2, 9);  // it may be used again at once
+  const ipc::Record record = service_->Take();
+  EXPECT_EQ(record.count, 8U);
+  std::byte* memory = control_->segments.at(record.segment).data() + record.offset;
+  EXPECT_EQ(memory[2], std::byte{1});
+  EXPECT_EQ(memory[3], std::byte{1});
+  for (int i = 0; i < 8; ++i) memory[i] = static_cast<std::byte>(i);
+  service_->End(record.commit);
+  EXPECT_EQ(hr_wait(&handle_, record.commit, -1, &error_), HR_OK);
+  EXPECT_EQ(first, (std::vector<std::uint8_t>{0, 1}));
+  EXPECT_EQ(last, (std::vector<std::uint8_t>{6, 7}));
 }
 
 TEST_F(SessionTest, WaitsForAllAndReportsTheFirstErrorAfterTheLastEnd) {

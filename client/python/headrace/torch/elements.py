@@ -104,11 +104,6 @@ def fill_sparse(tensor: torch.Tensor, result: torch.Tensor) -> None:
         tensor.copy_(result.to_sparse(tensor.sparse_dim()))
 
 
-def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """A copy of all elements of all of them, one behind the other."""
-    return torch.cat([flat(tensor) for tensor in tensors])
-
-
 def split(elements: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Views of one dimension with as many elements as each of ``like``."""
     return list(elements.split([each.numel() for each in like]))

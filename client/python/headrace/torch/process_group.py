@@ -14,7 +14,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from headrace.dtypes import dtype_name
 from headrace.operation import Operation
+from headrace.pieces import Pieces, one_by_one
 from headrace.torch import elements
 from headrace.torch.jobs import Pairs, attach
 from headrace.torch.work import Completer, Work
@@ -134,14 +136,22 @@ class ProcessGroup(dist.ProcessGroup):
 
     def reduce(self, tensors: Tensors, opts: Any) -> Work:
         """As allreduce for the root; other ranks' tensors stay as they are."""
-        arrays = [elements.to_reduce(tensor).clone() for tensor in tensors]
+        root = opts.rootRank == self._rank
+        arrays = [elements.to_reduce(tensor) for tensor in tensors]
         operations = []
         for array, tensor in zip(arrays, tensors):
             name = elements.reduction_of(opts.reduceOp, tensor.dtype)
-            operations += _post(self.session.all_reduce, array, name)
+            whole = [(0, array)]
+            operations += _post_pieces(
+                self.session.all_reduce,
+                array.numel(),
+                whole,
+                whole if root else [],
+                name,
+            )
 
         def finish() -> None:
-            if opts.rootRank == self._rank:
+            if root:
                 _put_back(arrays, tensors)
 
         return self._work(operations, tensors, finish)
@@ -161,18 +171,23 @@ class ProcessGroup(dist.ProcessGroup):
         self, output: torch.Tensor, parts: Tensors, op: Any
     ) -> tuple[list[Operation], Callable[[], None]]:
         self._expect_parts(parts, "reduce_scatter")
-        whole = elements.joined(parts)
-        array = elements.to_reduce(whole)
+        if parts[self._rank].numel() != output.numel():
+            raise ValueError(
+                f"reduce_scatter: rank {self._rank} has room for {output.numel()} elements, and its part "
+                f"has {parts[self._rank].numel()}"
+            )
         name = elements.reduction_of(op, output.dtype)
+        read = one_by_one([elements.to_reduce(part) for part in parts])
+        result = elements.to_reduce(output)
         even = len({part.numel() for part in parts}) == 1
-        collective = self.session.reduce_scatter if even else self.session.all_reduce
-        operations = _post(collective, array, name)
-
-        def finish() -> None:
-            elements.put_back(array, whole)
-            elements.fill([output], elements.split(whole, parts)[self._rank])
-
-        return operations, finish
+        operations = _post_pieces(
+            self.session.reduce_scatter if even else self.session.all_reduce,
+            sum(len(array) for _, array in read),
+            read,
+            [(read[self._rank][0], result)],
+            name,
+        )
+        return operations, lambda: elements.put_back(result, output)
 
     def reduce_scatter_single(
         self, output: torch.Tensor, whole: torch.Tensor, opts: Any = None
@@ -223,17 +238,27 @@ class ProcessGroup(dist.ProcessGroup):
                 f"rank {self._rank} gives {own.numel()} elements and has room for "
                 f"{parts[self._rank].numel()} of its own"
             )
-        whole = torch.empty(sum(p.numel() for p in parts), dtype=own.dtype)
-        places = elements.split(whole, parts)
-        places[self._rank].copy_(elements.flat(own))
+        source = elements.to_move(own)
         if len({part.numel() for part in parts}) == 1:
-            operations = _post(self.session.all_gather, elements.to_move(whole))
+            arrays = [elements.to_move(part) for part in parts] if wanted else []
+            operations = _post_pieces(
+                self.session.all_gather,
+                source.numel() * self._size,
+                [(source.numel() * self._rank, source)],
+                one_by_one(arrays),
+            )
         else:
+            arrays = [elements.to_move(part) for part in parts]
             operations = []
-            for root, place in enumerate(places):
-                array = elements.to_move(place)
-                operations += _post(self.session.broadcast, array, root)
-        return operations, lambda: elements.fill(parts, whole) if wanted else None
+            for root, array in enumerate(arrays):
+                operations += _post_pieces(
+                    self.session.broadcast,
+                    array.numel(),
+                    [(0, source)] if root == self._rank else [],
+                    [(0, array)] if wanted else [],
+                    root,
+                )
+        return operations, lambda: _put_back(arrays, parts) if wanted else None
 
     def allgather_coalesced(
         self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None
@@ -254,15 +279,12 @@ class ProcessGroup(dist.ProcessGroup):
         self, wholes: Tensors, inputs: Tensors, opts: Any = None
     ) -> Work:
         """The same of several."""
-        arrays, operations = [], []
+        operations, finishes = [], []
         for whole, own in zip(wholes, inputs):
-            # An array of the whole need not be a view of it; own may be a part of the whole.
-            parts = self._parts(whole, own.numel())
-            with torch.no_grad():
-                parts[self._rank].copy_(own.reshape(parts[self._rank].shape))
-            arrays.append(elements.to_move(whole))
-            operations += _post(self.session.all_gather, arrays[-1])
-        return self._work(operations, wholes, lambda: _put_back(arrays, wholes))
+            posted, finish = self._gather(self._parts(whole, own.numel()), own)
+            operations += posted
+            finishes.append(finish)
+        return self._work(operations, wholes, lambda: _each(finishes))
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -283,16 +305,20 @@ class ProcessGroup(dist.ProcessGroup):
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Work:
         """outputs[0] of rank r becomes inputs[0][r] of the root."""
         output, root = outputs[0], opts.rootRank
+        read = []
         if root == self._rank:
             self._expect_parts(inputs[0], "scatter")
-            whole = elements.joined(inputs[0])
-        else:
-            whole = torch.empty(output.numel() * self._size, dtype=output.dtype)
-        array = elements.to_move(whole)
-        operations = _post(self.session.broadcast, array, root)
-        count = output.numel()
-        own = whole[count * self._rank : count * (self._rank + 1)]
-        return self._work(operations, outputs, lambda: elements.fill([output], own))
+            read = one_by_one([elements.to_move(part) for part in inputs[0]])
+        array = elements.to_move(output)
+        count = array.numel()
+        operations = _post_pieces(
+            self.session.broadcast,
+            count * self._size,
+            read,
+            [(count * self._rank, array)],
+            root,
+        )
+        return self._work(operations, outputs, lambda: elements.put_back(array, output))
 
     def barrier(self, opts: Any = None) -> Work:
         """Ends when every rank has come."""
@@ -333,7 +359,7 @@ class ProcessGroup(dist.ProcessGroup):
         # The order in which jobs are opened and posted to is free: nothing waits before the end.
         for other, (output, own) in enumerate(zip(outputs, inputs)):
             if other == self._rank:
-                elements.fill([output], elements.flat(own).clone())
+                elements.fill([output], elements.flat(own))
                 continue
             session = self._pairs.exchange(other)
             array = elements.to_move(output)
@@ -442,6 +468,22 @@ def _post(
     if array.numel() == 0:
         return []
     return [collective(array, *arguments, async_op=True)]
+
+
+def _post_pieces(
+    collective: Callable[..., Operation],
+    count: int,
+    read: Sequence[tuple[int, torch.Tensor]],
+    written: Sequence[tuple[int, torch.Tensor]],
+    *arguments: Any,
+) -> list[Operation]:
+    # As _post, without copies of what lies in several tensors.
+    if count == 0:
+        return []
+    dtype = next(array.dtype for _, array in [*read, *written])
+    full = [piece for piece in written if len(piece[1])]
+    pieces = Pieces(count, dtype_name(dtype), [p for p in read if len(p[1])], full)
+    return [collective(pieces, *arguments, async_op=True)]
 
 
 def _op(opts: Any) -> Any:
