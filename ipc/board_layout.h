@@ -14,7 +14,7 @@
 namespace headrace::ipc {
 
 inline constexpr std::uint64_t kBoardMagic = 0x3144524f42445248;  // "HRDBORD1"
-inline constexpr std::uint32_t kBoardVersion = 8;
+inline constexpr std::uint32_t kBoardVersion = 9;
 inline constexpr std::int64_t kTimeUnknown = -1;  // in rows whose field says that it may be
 
 inline constexpr std::size_t kJobRowsMax = 64;
@@ -63,6 +63,8 @@ enum class WaitReason : std::uint32_t {
   kInFlight,     // as many of the job's stages as may are on the lane; argument: how many may
   kIteration,    // of this rank's gradients; argument: the earlier iteration that has not ended
   kLaneFull,     // stages of all jobs: the lane has as many as it takes
+  kNoReceive,    // of a send: the target has not posted its receive; argument: the target
+  kNoSend,       // of a receive; argument: the source, or UINT32_MAX: any rank may be
 };
 
 // Written by control, once at start and at state changes.
@@ -164,8 +166,8 @@ struct RankRow {
 };
 
 struct QueueRow {
-  // Within the job: number of the operation, or, with an iteration, of the plan's block, from 1. 0:
-  // free row.
+  // Within the job, from 1: number of the operation, or of the plan's block where there is an
+  // iteration, or of the pair where the kind is a send or receive. 0: free row.
   std::uint64_t block;
   std::uint32_t job_id;
   std::uint32_t state;      // StageState
@@ -183,6 +185,9 @@ struct QueueRow {
   std::int64_t since_ns;        // when it came into this state
   char tensor[48];              // name of the first tensor, or empty
   char peer[32];                // kPeer: the node, "node-c", or "node-c +2" where there are more
+  std::uint64_t tag;            // of a send or receive, as are the next two
+  std::uint32_t source;         // rank; UINT32_MAX: any rank may be
+  std::uint32_t target;
 };
 
 struct LaneRow {
@@ -310,7 +315,7 @@ struct FlightStage {
 // (number - 1) % kFlightRowsMax of its job.
 struct FlightRow {
   std::uint64_t number;     // 1, 2, ...; 0: free row
-  std::uint64_t operation;  // its number, or, with an iteration, the plan's block, from 1
+  std::uint64_t operation;  // from 1, as in QueueRow::block
   std::uint64_t bytes;      // of one rank's memory
   std::int64_t first_post_ns;
   std::int64_t ended_ns;
@@ -451,7 +456,7 @@ struct BoardLayout {
 static_assert(sizeof(ServiceRow) == 368 && sizeof(CountersRow) == 248 && sizeof(JobRow) == 712);
 static_assert(sizeof(UserRow) == 88);
 static_assert(sizeof(GpuRow) == 128 && sizeof(LogRow) == 16 && sizeof(CertificateRow) == 296);
-static_assert(sizeof(RankRow) == 80 && sizeof(QueueRow) == 152 && sizeof(LaneRow) == 216);
+static_assert(sizeof(RankRow) == 80 && sizeof(QueueRow) == 168 && sizeof(LaneRow) == 216);
 static_assert(sizeof(EventRow) == 280 && sizeof(PlanRow) == 216 && sizeof(PlanBlockRow) == 120);
 static_assert(sizeof(ShareRow) == 64 && sizeof(FlightJobRow) == 184 && sizeof(PassRow) == 56);
 static_assert(sizeof(FlightStage) == 16 && sizeof(FlightRow) == 280);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ipc/base/age.h"
+#include "ipc/records.h"
 
 namespace headrace::ipc {
 namespace {
@@ -99,6 +100,19 @@ std::string BecauseOf(const QueueRow& row, const BoardReading& reading) {
   return peer == reading.queue.end() ? "" : fmt::format(", and peer {} is slow", NameOfPeer(*peer));
 }
 
+// What the send or receive waits for: the other side.
+std::string OtherSide(const QueueRow& row, const BoardReading& reading) {
+  const bool receives = row.reason == static_cast<std::uint32_t>(WaitReason::kNoReceive);
+  const std::string what = receives ? fmt::format("receive from rank {}", row.source)
+                                    : fmt::format("send to rank {}", row.target);
+  const std::string of = fmt::format("of job {}", JobName(row.job_id, reading));
+  const std::string rest =
+      fmt::format(", tag {}, for {}", row.tag, FormatAge(reading.now_ns - row.since_ns));
+  if (!receives && row.source == kAnyRank)
+    return fmt::format("no rank {} has posted a {}{}", of, what, rest);
+  return fmt::format("rank {} {} has not posted its {}{}", row.wait_argument, of, what, rest);
+}
+
 // The peer's name comes from another node.
 std::string PeerSlow(const QueueRow& row, const BoardReading& reading) {
   return fmt::format("peer {} slow: its bytes are missing after {} on the lane", NameOfPeer(row),
@@ -124,10 +138,11 @@ std::string_view StageStateName(std::uint32_t state) {
 }
 
 std::string_view WaitReasonName(std::uint32_t reason) {
-  return At<16>({"", "rank_not_ready", "rank_not_attached", "no_credit", "behind_block",
-                 "behind_job", "nodes_not_ready", "no_plan", "peer", "paused", "rate_limit",
-                 "interleaved", "gpu_not_ready", "in_flight", "iteration", "lane_full"},
-                reason);
+  return At<18>(
+      {"", "rank_not_ready", "rank_not_attached", "no_credit", "behind_block", "behind_job",
+       "nodes_not_ready", "no_plan", "peer", "paused", "rate_limit", "interleaved", "gpu_not_ready",
+       "in_flight", "iteration", "lane_full", "no_receive", "no_send"},
+      reason);
 }
 
 bool WaitsForPeer(const QueueRow& row) {
@@ -172,6 +187,9 @@ std::string WhyItWaits(const QueueRow& row, const BoardReading& reading) {
       return fmt::format("waits for iteration {} to end", argument) + BecauseOf(row, reading);
     case WaitReason::kLaneFull:
       return fmt::format("{} has as many stages as it takes", LaneName(row.lane, reading));
+    case WaitReason::kNoReceive:
+    case WaitReason::kNoSend:
+      return OtherSide(row, reading);
   }
   return fmt::format("reason {} of another version", row.reason);
 }

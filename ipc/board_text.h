@@ -18,7 +18,7 @@ std::string_view JobStateName(std::uint32_t state);
 std::string_view StageStateName(std::uint32_t state);
 // "", "rank_not_ready", "rank_not_attached", "no_credit", "behind_block", "behind_job",
 // "nodes_not_ready", "no_plan", "peer", "paused", "rate_limit", "interleaved", "gpu_not_ready",
-// "in_flight", "iteration", "lane_full".
+// "in_flight", "iteration", "lane_full", "no_receive", "no_send".
 std::string_view WaitReasonName(std::uint32_t reason);
 
 // Whether the block stage waits for a peer's bytes: what others of its job wait for then as well.

@@ -15,8 +15,9 @@ constexpr TimeNs kSleepMax = kSecond;
 
 }  // namespace
 
-bool CompletionWriter::End(std::uint64_t sequence, Code code, std::string_view text) {
-  CompletionWord word{.sequence = sequence, .code = code};
+bool CompletionWriter::End(std::uint64_t sequence, Code code, std::string_view text,
+                           std::uint8_t source) {
+  CompletionWord word{.sequence = sequence, .text_index = source, .code = code};
   if (code != Code::kOk) word.text_index = WriteText(sequence, text);
   std::atomic<std::uint64_t>& slot = layout_.words[sequence % kOperationsMax];
   // Release: pairs with the acquire loads of CompletionReader and RingWriter::HasRoom, so results

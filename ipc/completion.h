@@ -16,8 +16,9 @@ class CompletionWriter {
   explicit CompletionWriter(ChannelLayout& layout) : layout_(layout) {}
 
   // Ends operation `sequence`, once. `text` names the cause when code is not kOk and is cut to what
-  // an ErrorText holds. Wakes the client's sleepers; returns whether that took a system call.
-  bool End(std::uint64_t sequence, Code code, std::string_view text);
+  // an ErrorText holds; `source` is of a receive that ended well the rank that sent. Wakes the
+  // client's sleepers; returns whether that took a system call.
+  bool End(std::uint64_t sequence, Code code, std::string_view text, std::uint8_t source = 0);
 
  private:
   std::uint8_t WriteText(std::uint64_t sequence, std::string_view text);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "ipc/base/collective.h"
 #include "ipc/base/error.h"
 
 namespace headrace::ipc {
@@ -22,23 +23,33 @@ inline constexpr std::uint64_t kOperationsMax = 1024;
 inline constexpr std::uint64_t kSequenceMax = (std::uint64_t{1} << 48) - 1;
 
 inline constexpr std::uint32_t kNoTensor = 0xffffffff;
+// Kinds of a record beside the collectives: a send and its receive are of two ranks only, matched
+// by source, target and tag. No transport knows them.
+inline constexpr Collective kSend{7};
+inline constexpr Collective kReceive{8};
+constexpr bool IsSendOrReceive(Collective kind) { return kind == kSend || kind == kReceive; }
+constexpr bool IsSendOrReceive(std::uint8_t kind) {
+  return IsSendOrReceive(static_cast<Collective>(kind));
+}
+// In `root` of a receive: from whichever rank sends first.
+inline constexpr std::uint32_t kAnyRank = 0xffffffff;
 
 // `commit` is stored last (release) and equals the operation's sequence number; everything else is
 // valid once it is seen. Every field is checked by the service after it was copied once.
 struct Record {
-  std::uint8_t kind = 0;       // headrace::Collective
+  std::uint8_t kind = 0;       // headrace::Collective, kSend or kReceive
   std::uint8_t dtype = 0;      // headrace::DType; that of the tensor when one is named
   std::uint8_t reduction = 0;  // headrace::Reduction; kSum where nothing is reduced
   std::uint8_t flags = 0;      // kRecordIsGradient, kRecordAwaitsWord: see below
   std::uint32_t tensor = kNoTensor;
   std::uint32_t segment = 0;     // read when tensor is kNoTensor
-  std::uint32_t root = 0;        // rank, for broadcast
+  std::uint32_t root = 0;        // rank, for broadcast; the other rank, for send and receive
   std::uint64_t offset = 0;      // bytes from the start of the tensor (or segment)
   std::uint64_t count = 0;       // elements
   std::uint32_t timeout_ms = 0;  // 0: the job's default
   std::uint32_t reserved0 = 0;   // must be 0
   std::uint64_t posted_ns = 0;   // CLOCK_MONOTONIC at post; informative
-  std::uint64_t reserved1 = 0;   // must be 0
+  std::uint64_t tag = 0;         // for send and receive; else 0
   std::uint64_t commit = 0;
 };
 static_assert(sizeof(Record) == 64 && alignof(Record) == 8);
@@ -46,7 +57,8 @@ static_assert(std::is_trivially_copyable_v<Record>);
 static_assert(offsetof(Record, tensor) == 4 && offsetof(Record, segment) == 8);
 static_assert(offsetof(Record, root) == 12 && offsetof(Record, offset) == 16);
 static_assert(offsetof(Record, count) == 24 && offsetof(Record, timeout_ms) == 32);
-static_assert(offsetof(Record, posted_ns) == 40 && offsetof(Record, commit) == 56);
+static_assert(offsetof(Record, posted_ns) == 40 && offsetof(Record, tag) == 48);
+static_assert(offsetof(Record, commit) == 56);
 
 // Record::flags: the record is a GradientRecord.
 inline constexpr std::uint8_t kRecordIsGradient = 1;
@@ -86,6 +98,7 @@ static_assert(offsetof(GradientRecord, posted_ns) == 40 && offsetof(GradientReco
 
 // The completion word of operation `sequence`, stored once when it ends:
 //   bits 63..16 sequence, bits 15..8 index of its error text, bits 7..0 code (0 = ok).
+// Of a receive that ended well the rank that sent stands in the place of the index.
 // Words of one slot only grow, so "ended" is a comparison.
 struct CompletionWord {
   std::uint64_t sequence = 0;

@@ -124,6 +124,20 @@ hr_status hr_all_gather_on_stream(hr_session* session, hr_tensor* tensor, const 
   return Post(session, {Collective::kAllGather}, tensor, range, stream, operation, error);
 }
 
+hr_status hr_send_on_stream(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                            uint32_t target, uint64_t tag, void* stream, hr_operation* operation,
+                            hr_error* error) {
+  return Post(session, headrace::client::SendTo(target, tag), tensor, range, stream, operation,
+              error);
+}
+
+hr_status hr_recv_on_stream(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                            uint32_t source, uint64_t tag, void* stream, hr_operation* operation,
+                            hr_error* error) {
+  return Post(session, headrace::client::ReceiveFrom(source, tag), tensor, range, stream, operation,
+              error);
+}
+
 hr_status hr_stream_wait(hr_session* session, hr_operation operation, void* stream,
                          hr_error* error) {
   return WithSession(session, error, [=](Session& opened) {

@@ -16,7 +16,9 @@ using headrace::Status;
 using headrace::TimeNs;
 using headrace::client::CallGate;
 using headrace::client::Guarded;
+using headrace::client::ReceiveFrom;
 using headrace::client::Request;
+using headrace::client::SendTo;
 using headrace::client::Session;
 using headrace::client::WithSession;
 
@@ -34,6 +36,7 @@ static_assert(HR_AVERAGE == static_cast<int>(Reduction::kAverage));
 static_assert(HR_MIN == static_cast<int>(Reduction::kMin));
 static_assert(HR_MAX == static_cast<int>(Reduction::kMax));
 static_assert(HR_PRODUCT == static_cast<int>(Reduction::kProduct));
+static_assert(HR_ANY_SOURCE == headrace::ipc::kAnyRank);
 
 // What the caller says may be any number; Session checks it.
 Reduction ReductionOf(hr_reduction reduction) {
@@ -173,6 +176,39 @@ hr_status hr_all_gather_pieces(hr_session* session, uint64_t count, hr_dtype dty
                                size_t written_count, hr_operation* operation, hr_error* error) {
   return PostPieces(session, {Collective::kAllGather}, count, dtype, {read, read_count},
                     {written, written_count}, operation, error);
+}
+
+hr_status hr_send(hr_session* session, hr_tensor* tensor, const hr_range* range, uint32_t target,
+                  uint64_t tag, hr_operation* operation, hr_error* error) {
+  return Post(session, SendTo(target, tag), tensor, range, operation, error);
+}
+
+hr_status hr_recv(hr_session* session, hr_tensor* tensor, const hr_range* range, uint32_t source,
+                  uint64_t tag, hr_operation* operation, hr_error* error) {
+  return Post(session, ReceiveFrom(source, tag), tensor, range, operation, error);
+}
+
+hr_status hr_send_array(hr_session* session, const void* array, uint64_t count, hr_dtype dtype,
+                        uint32_t target, uint64_t tag, hr_operation* operation, hr_error* error) {
+  // Nothing is copied back to it.
+  return PostArray(session, SendTo(target, tag), const_cast<void*>(array), count, dtype, operation,
+                   error);
+}
+
+hr_status hr_recv_array(hr_session* session, void* array, uint64_t count, hr_dtype dtype,
+                        uint32_t source, uint64_t tag, hr_operation* operation, hr_error* error) {
+  return PostArray(session, ReceiveFrom(source, tag), array, count, dtype, operation, error);
+}
+
+hr_status hr_recv_source(hr_session* session, hr_operation operation, uint32_t* source,
+                         hr_error* error) {
+  return WithSession(session, error, [operation, source](Session& opened) -> Status {
+    if (source == nullptr) return Error(Code::kInvalidArgument, "source is NULL");
+    const Result<std::uint32_t> answer = opened.SourceOf(operation);
+    if (!answer) return answer.error();
+    *source = *answer;
+    return {};
+  });
 }
 
 hr_status hr_test(hr_session* session, hr_operation operation, int* ended, hr_error* error) {

@@ -199,6 +199,29 @@ ipc::Outcome Operations::ReadLocked(std::uint64_t sequence) const {
   return outcome;
 }
 
+Result<std::uint32_t> Operations::SourceOf(std::uint64_t operation) const {
+  const Result<bool> ended = HasEnded(operation);
+  if (!ended) return ended.error();
+  std::lock_guard lock(mutex_);
+  // The words of a service that was given up mean nothing any more.
+  const bool forgotten = operation <= before_ || loss_ ||
+                         writer_.next_sequence() > NumberInChannel(operation) + ipc::kOperationsMax;
+  if (*ended && forgotten) {
+    return Error(Code::kNotFound,
+                 fmt::format("operation {} ended too long ago to know who sent: ask before {} more "
+                             "are posted",
+                             operation, ipc::kOperationsMax));
+  }
+  const std::uint64_t sequence = forgotten ? 0 : NumberInChannel(operation);
+  const ipc::CompletionWord word = ipc::CompletionWord::Unpack(
+      channel_->words[sequence % ipc::kOperationsMax].load(std::memory_order_acquire));
+  if (!*ended || word.sequence != sequence || word.code != Code::kOk) {
+    return Error(Code::kBusy,
+                 fmt::format("operation {} has not ended well: wait for it", operation));
+  }
+  return word.text_index;
+}
+
 std::uint64_t Operations::OldestOpen() {
   std::lock_guard lock(mutex_);
   const std::uint64_t next = writer_.next_sequence();

@@ -77,6 +77,10 @@ class Operations {
   // How it ended; it must have.
   ipc::Outcome OutcomeOf(std::uint64_t operation) const;
 
+  // Of a receive that has ended well, the rank that sent. Errors: kInvalidArgument (never posted),
+  // kBusy (open, or failed), kNotFound (so long ago that nobody knows).
+  Result<std::uint32_t> SourceOf(std::uint64_t operation) const;
+
   // The number of the oldest operation that has not ended; 0: none is open.
   std::uint64_t OldestOpen();
 

@@ -309,6 +309,16 @@ Status Session::CheckRequest(const Request& request, std::uint64_t count) const 
     return Error(Code::kInvalidArgument, fmt::format("broadcast from rank {}: the job has {} ranks",
                                                      request.root, world_size()));
   }
+  const bool from_any = kind == ipc::kReceive && request.root == ipc::kAnyRank;
+  if (ipc::IsSendOrReceive(kind) && !from_any &&
+      (request.root >= world_size() || request.root == rank())) {
+    return Error(
+        Code::kInvalidArgument,
+        fmt::format("{} {} rank {}: {}", Name(kind), kind == ipc::kSend ? "to" : "from",
+                    request.root,
+                    request.root == rank() ? "that is this rank itself: copy the memory"
+                                           : fmt::format("the job has {} ranks", world_size())));
+  }
   const bool in_parts = kind == Collective::kReduceScatter || kind == Collective::kAllGather;
   if (count == 0 || (in_parts && count % world_size() != 0)) {
     return Error(Code::kInvalidArgument,
@@ -329,6 +339,7 @@ ipc::Record RecordOf(const Request& request, DType dtype, std::uint64_t count) {
   record.dtype = static_cast<std::uint8_t>(dtype);
   record.reduction = static_cast<std::uint8_t>(request.reduction);
   record.root = request.root;
+  record.tag = request.tag;
   record.count = count;
   return record;
 }
@@ -397,6 +408,10 @@ ArrayUse Session::UseOf(const Request& request, void* array, std::size_t size) c
   const std::size_t part = size / world_size();
   const ArrayPiece mine{memory + part * rank(), part * rank(), part};
   ArrayUse use{size, {whole}, {whole}};
+  if (ipc::IsSendOrReceive(request.kind)) {
+    (request.kind == ipc::kSend ? use.written : use.read).clear();
+    return use;
+  }
   switch (request.kind) {
     case Collective::kBroadcast:
       (rank() == request.root ? use.written : use.read).clear();

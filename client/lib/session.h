@@ -30,6 +30,7 @@
 #include "client/lib/operations.h"
 #include "client/lib/session_gpus.h"
 #include "ipc/channel.h"
+#include "ipc/records.h"
 
 namespace headrace::client {
 
@@ -37,8 +38,16 @@ namespace headrace::client {
 struct Request {
   Collective kind = Collective::kBarrier;
   Reduction reduction = Reduction::kSum;
-  std::uint32_t root = 0;
+  std::uint32_t root = 0;  // the other rank, of a send or receive; ipc::kAnyRank: whoever sends
+  std::uint64_t tag = 0;   // of a send or receive
 };
+
+inline Request SendTo(std::uint32_t target, std::uint64_t tag) {
+  return {ipc::kSend, Reduction::kSum, target, tag};
+}
+inline Request ReceiveFrom(std::uint32_t source, std::uint64_t tag) {
+  return {ipc::kReceive, Reduction::kSum, source, tag};
+}
 
 class Session final : public LossListener {
  public:
@@ -120,6 +129,10 @@ class Session final : public LossListener {
 
   Result<bool> HasEnded(std::uint64_t operation) const { return operations_.HasEnded(operation); }
   Status Wait(std::uint64_t operation, TimeNs timeout_ns);
+  // The rank whose send a receive has taken, once that has ended well.
+  Result<std::uint32_t> SourceOf(std::uint64_t operation) const {
+    return operations_.SourceOf(operation);
+  }
   void Discard(std::uint64_t operation) { arrays_->Discard(operation); }
 
   // Where CUDA's driver is; before it is needed.

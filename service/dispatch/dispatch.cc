@@ -300,16 +300,16 @@ Status Dispatch::CheckRemovable(const Reading& reading, SegmentId segment) const
         fmt::format("segment {} holds registered tensors: release them first", segment.value));
   }
   const std::uint32_t rank = reading.session->identity().rank;
-  for (const Operation& operation : reading.job->operations()) {
-    if (!operation.open() || (operation.posts.ranks >> rank & 1) == 0) continue;
+  Status status;
+  reading.job->ForEachOpen([&](const Operation& operation) {
+    if (!status || !operation.posts.Has(rank)) return;
     const std::byte* data = reading.job->memory(operation.spec.sequence, rank);
-    if (data >= memory.data() && data < memory.data() + memory.size()) {
-      return Error(Code::kBusy,
-                   fmt::format("segment {} is in use: {} is open; wait for it first", segment.value,
-                               reading.job->DescribeOperation(operation)));
-    }
-  }
-  return {};
+    if (data < memory.data() || data >= memory.data() + memory.size()) return;
+    status =
+        Error(Code::kBusy, fmt::format("segment {} is in use: {} is open; wait for it first",
+                                       segment.value, reading.job->DescribeOperation(operation)));
+  });
+  return status;
 }
 
 void Dispatch::Handle(AddTensors message, TimeNs) {

@@ -32,6 +32,7 @@ void UnifiedQueue::AddJob(JobId job, const JobShare& share) {
     entry.weight = share.weight;
     entry.priority = share.priority;
     entry.limit.Set(share.limit_bytes_per_s, 0);
+    entry.pairs_first = share.pairs_first;
     for (Line& line : entry.lines) line.waiting.set_capacity(kStagesMax);
   }
   const auto place =
@@ -39,7 +40,7 @@ void UnifiedQueue::AddJob(JobId job, const JobShare& share) {
   HR_CHECK(place == jobs_.end() || (*place)->id != job, job.value);
   jobs_.insert(place, std::move(added));
   for (Lane& lane : lanes_) lane.waiting.reserve(jobs_.size());
-  explained_.reserve(2 * jobs_.size());
+  explained_.reserve(kOrdersCount * jobs_.size());
   SetPlannedInFlightMax(job, 1);
 }
 
@@ -58,6 +59,7 @@ void UnifiedQueue::SetShare(JobId job, const JobShare& share, TimeNs now) {
     Entry& entry = found->entries[i];
     entry.weight = share.weight;
     entry.limit.Set(share.limit_bytes_per_s, now);
+    entry.pairs_first = share.pairs_first;
     const std::uint32_t before = std::exchange(entry.priority, share.priority);
     if (before == share.priority) continue;
     // What it has had in one class says nothing in another.
@@ -133,6 +135,7 @@ std::optional<Stage> UnifiedQueue::Pick(std::uint8_t lane_index, TimeNs now) {
   const Stage stage = line.waiting.front();
   // Not a smaller one of another job instead: large ones would never have their turn.
   if (!HasRoom(lane, stage)) return std::nullopt;
+  NotePassedOver(lane, entry, line, now);
   line.waiting.pop_front();
   TookOut(lane, entry, line);
   line.in_flight_bytes += stage.bytes;
@@ -261,20 +264,41 @@ bool UnifiedQueue::GoesBefore(const Entry& a, const Entry& b) {
   return a.served != b.served ? a.served < b.served : a.job < b.job;
 }
 
-UnifiedQueue::Line* UnifiedQueue::TurnOf(const Lane& lane, Entry& entry) {
+UnifiedQueue::Line* UnifiedQueue::TurnOf(const Lane& lane, Entry& entry, TimeNs now) {
   Line* turn = nullptr;
   for (Line& line : entry.lines) {
-    if (line.waiting.empty() || !HasCredit(lane, line)) continue;
-    if (turn == nullptr || line.head_number < turn->head_number) turn = &line;
+    if (line.waiting.empty() || !HasCredit(lane, line)) {
+      line.passed_over_ns = kNever;
+    } else if (turn == nullptr || GoesBefore(entry, line, *turn, now)) {
+      turn = &line;
+    }
   }
   return turn;
+}
+
+bool UnifiedQueue::GoesBefore(const Entry& entry, const Line& a, const Line& b, TimeNs now) {
+  const bool overdue = now - a.passed_over_ns >= kWaitMaxNs;
+  if (overdue != (now - b.passed_over_ns >= kWaitMaxNs)) return overdue;
+  const bool is_pairs = &a == &entry.pairs();
+  if (entry.pairs_first && !overdue && is_pairs != (&b == &entry.pairs())) return is_pairs;
+  return a.head_number < b.head_number;
+}
+
+void UnifiedQueue::NotePassedOver(const Lane& lane, Entry& entry, Line& line, TimeNs now) {
+  for (Line& other : entry.lines) {
+    if (&other == &line) {
+      other.passed_over_ns = kNever;
+    } else if (!other.waiting.empty() && HasCredit(lane, other)) {
+      other.passed_over_ns = std::min(other.passed_over_ns, now);
+    }
+  }
 }
 
 UnifiedQueue::Turn UnifiedQueue::Next(Lane& lane, TimeNs now) {
   Turn next;
   Turn overdue{.overdue = true};
   for (Entry* const entry : lane.waiting) {
-    Line* const line = TurnOf(lane, *entry);
+    Line* const line = TurnOf(lane, *entry, now);
     const TimeNs ready = line == nullptr ? kNever : entry->limit.ReadyAt();
     if (ready > now) {
       entry->passed_over_ns = kNever;

@@ -1,18 +1,20 @@
 // The unified queue: block stages of all jobs that wait for a lane, the credits that limit how many
 // bytes a job may have in flight there, and each job's share of it.
 //
-// A job has two orders: its operations as they were posted, and the blocks of its plan. On one lane
-// the stages of an order go strictly by their positions; of the two the one whose head has waited
-// longer goes. Credits are per order and lane, so one that cannot go on never holds another's. A
+// A job has three orders: its operations as they were posted, the blocks of its plan, and its pairs
+// (sends with their receives). On one lane the stages of an order go strictly by their positions.
+// Pairs go before the other two, which may be bulk that somebody computes beside; of those the one
+// whose head has waited longer goes. Credits are per order and lane, so one that cannot go on never
+// holds another's. A
 // stage larger than the credit goes when its order has nothing in flight, and an order has at most
 // so many stages in flight, however small: kInFlightStagesMax of operations, as many as the plan
 // says of its blocks.
 //
 // Among jobs the higher priority class goes first. Within a class a lane is shared by weight: the
-// job that has had the fewest weighted bytes goes next, both of its orders together. Who was idle
+// job that has had the fewest weighted bytes goes next, all of its orders together. Who was idle
 // or limited meanwhile has not saved up turns; whose weight changes keeps its place. A head
-// that could go and has been passed over for kWaitMaxNs goes once before its betters, so that
-// nothing starves.
+// that could go and has been passed over for kWaitMaxNs goes once before its betters, among jobs
+// and among the orders of one, so that nothing starves.
 //
 // What is on a lane goes in the lane's own order, so only what still waits here is shared. On a
 // lane whose stages never wait for anybody else (inside the node) all jobs together therefore have
@@ -25,6 +27,7 @@
 // nothing is allocated.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <boost/circular_buffer.hpp>
 #include <cstddef>
@@ -53,7 +56,8 @@ inline constexpr std::uint64_t kOwnPaceBytesMax = std::uint64_t{1} << 20;
 // A head that could go is passed over for no longer.
 inline constexpr TimeNs kWaitMaxNs = kSecond;
 
-enum class Order : std::uint8_t { kPosted, kPlanned };
+enum class Order : std::uint8_t { kPosted, kPlanned, kPaired };
+inline constexpr std::size_t kOrdersCount = 3;
 
 struct Stage {
   std::uint64_t token = 0;     // the caller's name for it
@@ -69,6 +73,7 @@ struct JobShare {
   std::uint32_t weight = 1;             // at least 1
   std::uint32_t priority = 0;           // class, up to kPriorityMax; larger goes first
   std::uint64_t limit_bytes_per_s = 0;  // on each lane; 0: none
+  bool pairs_first = true;              // its sends and receives go before its other blocks
 
   friend bool operator==(const JobShare&, const JobShare&) = default;
 };
@@ -146,23 +151,29 @@ class UnifiedQueue {
     std::uint64_t in_flight_max = kInFlightStagesMax;  // stages
     std::uint64_t in_flight_bytes = 0;
     std::uint64_t in_flight_stages = 0;
-    std::uint64_t head_number = 0;  // grows with each stage that comes to a line's head
+    std::uint64_t head_number = 0;   // grows with each stage that comes to a line's head
+    TimeNs passed_over_ns = kNever;  // since when it could go and another line of its job went
     boost::circular_buffer<Stage> waiting;
   };
   struct Entry {  // a job on one lane
     JobId job;
     std::uint32_t weight = 1;
     std::uint32_t priority = 0;
+    bool pairs_first = true;
     bool held_back = false;          // by its limit, when it was last looked at
     double served = 0;               // weighted bytes; comparable within one lane and class
     TimeNs passed_over_ns = kNever;  // since when it could go and others went
     std::size_t waiting_place = 0;   // in Lane::waiting, when something waits
     RateLimit limit;
-    std::array<Line, 2> lines;  // by order
+    std::array<Line, kOrdersCount> lines;
 
-    bool waits() const { return !lines[0].waiting.empty() || !lines[1].waiting.empty(); }
+    const Line& pairs() const { return lines[static_cast<std::size_t>(Order::kPaired)]; }
+    bool waits() const {
+      return std::ranges::any_of(lines, [](const Line& line) { return !line.waiting.empty(); });
+    }
     bool active() const {
-      return waits() || lines[0].in_flight_stages != 0 || lines[1].in_flight_stages != 0;
+      return waits() || std::ranges::any_of(
+                            lines, [](const Line& line) { return line.in_flight_stages != 0; });
     }
   };
   // What has been served within a class, for those who come late.
@@ -189,8 +200,11 @@ class UnifiedQueue {
   Entry& EntryOf(const Stage& stage);
   static bool HasCredit(const Lane& lane, const Line& line);
   static bool GoesBefore(const Entry& a, const Entry& b);
-  // The line of the two whose head goes, if the job's turn comes; null when none may.
-  static Line* TurnOf(const Lane& lane, Entry& entry);
+  // The line whose head goes, if the job's turn comes; null when none may.
+  static Line* TurnOf(const Lane& lane, Entry& entry, TimeNs now);
+  static bool GoesBefore(const Entry& entry, const Line& a, const Line& b, TimeNs now);
+  // The line's head goes now, and those of the job's others that could go do not.
+  static void NotePassedOver(const Lane& lane, Entry& entry, Line& line, TimeNs now);
   // The job that goes next, however full the lane is; null when none may.
   struct Turn {
     Entry* entry = nullptr;

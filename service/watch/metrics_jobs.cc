@@ -116,7 +116,7 @@ void WriteQueue(const ipc::BoardReading& reading, const std::vector<JobRow>& job
                 MetricsText& text) {
   text.Family("headrace_job_waiting_stages", kGauge,
               "Block stages on the board, by why they wait; none: they move.");
-  constexpr std::uint32_t kReasons = static_cast<std::uint32_t>(ipc::WaitReason::kGpuNotReady) + 1;
+  constexpr std::uint32_t kReasons = static_cast<std::uint32_t>(ipc::WaitReason::kNoSend) + 1;
   for (const JobRow& job : jobs) {
     std::array<std::uint64_t, kReasons> counts{};
     for (const ipc::QueueRow& row : reading.queue) {

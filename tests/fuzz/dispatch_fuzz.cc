@@ -1,8 +1,9 @@
 // The whole data path against clients that write what they like: two ranks of a job, driven by
-// hand. The bytes are a script of posts (honest or not), of operations and of gradients that move
-// by a plan, words that nobody writes, memory that overlaps, garbage, time, standstills, inboxes
-// that are full for a while, and loss. Whatever they are, every record that was read ends exactly
-// once, no time is kept for what nobody does, and when all ranks are gone nothing is left.
+// hand. The bytes are a script of posts (honest or not), of operations, sends and receives, and of
+// gradients that move by a plan, words that nobody writes, memory that overlaps, garbage, time,
+// standstills, inboxes that are full for a while, and loss. Whatever they are, every record that
+// was read ends exactly once, no time is kept for what nobody does, and when all ranks are gone
+// nothing is left.
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -46,7 +47,7 @@ std::shared_ptr<const service::Layout> GradientsLayout() {
 }
 
 // Mostly a record that makes sense, so that ranks agree now and then.
-ipc::Record LikelyRecord(std::uint8_t choice) {
+ipc::Record LikelyRecord(std::uint8_t choice, std::uint32_t rank) {
   const auto count = static_cast<std::uint64_t>(choice % 16) * 64;
   switch (choice >> 6) {
     case 0:
@@ -65,8 +66,17 @@ ipc::Record LikelyRecord(std::uint8_t choice) {
     }
     case 2:
       return support::OnSegment(Collective::kAllGather, DType::kUInt8, count);
-    default:
-      return support::OnSegment(Collective::kBroadcast, DType::kInt32, count, choice % 8 * 4U);
+    default: {
+      if (choice % 4 == 0) {
+        return support::OnSegment(Collective::kBroadcast, DType::kInt32, count, choice % 8 * 4U);
+      }
+      const std::uint64_t tag = choice / 8 % 2;
+      const std::uint32_t other = choice % 16 == 15 ? ipc::kAnyRank : 1 - rank;
+      ipc::Record record = choice % 4 == 1 ? support::SendTo(1 - rank, 32 * tag, tag)
+                                           : support::ReceiveFrom(other, 32 * tag, tag);
+      record.offset = 16384 + choice % 8 * 128U;
+      return record;
+    }
   }
 }
 
@@ -91,7 +101,7 @@ class Trial {
     if (gone_[rank] && action < 0xe8) return;
     support::ClientEnd& client = *clients_[rank];
     if (action < 0x80) {
-      client.Post(LikelyRecord(script.Take<std::uint8_t>()), true);
+      client.Post(LikelyRecord(script.Take<std::uint8_t>(), rank), true);
     } else if (action < 0xa0) {
       client.Post(script.Take<ipc::Record>(), true);
     } else if (action < 0xc0) {

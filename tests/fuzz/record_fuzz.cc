@@ -66,6 +66,13 @@ void ExpectSafe(const service::OperationSpec& posted, const service::Session& se
     HR_CHECK(posted.count == 0 && posted.data == nullptr, posted.count);
     return;
   }
+  if (ipc::IsSendOrReceive(posted.kind)) {
+    HR_CHECK(posted.source != posted.target, posted.source);
+    HR_CHECK(posted.target < kWorldSize, posted.target);
+    HR_CHECK(posted.source < kWorldSize || posted.source == ipc::kAnyRank, posted.source);
+    HR_CHECK(posted.kind == ipc::kReceive || posted.source == session.identity().rank,
+             posted.source);
+  }
   const std::span<std::byte> memory = session.FindSegment(posted.segment);
   HR_CHECK(!memory.empty(), posted.segment.value);
   HR_CHECK(posted.count <= memory.size() / SizeOf(posted.dtype), posted.count);

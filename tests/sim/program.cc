@@ -107,7 +107,7 @@ void Spoil(ipc::Record& record, std::uint32_t world_size, Dice& dice) {
       record.flags = static_cast<std::uint8_t>(2 * dice.Between(1, 127));
       return;
     case 4:
-      record.reserved1 = dice.Between(1, 99);
+      record.tag = dice.Between(1, 99);
       return;
     case 5:
       record.root = world_size;

@@ -80,6 +80,68 @@ bool Rank::Post(Manner manner, std::uint32_t timeout_ms, Dice& dice) {
   return true;
 }
 
+void Rank::PostMessage(Messages& messages, bool spoiled, std::uint32_t timeout_ms, Dice& dice) {
+  if (world_size_ == 1) return;
+  const bool sends = dice.Chance(50);
+  auto other = static_cast<std::uint32_t>(dice.Below(world_size_ - 1));
+  if (other >= client_.rank()) ++other;
+  if (!sends && dice.Chance(30)) other = ipc::kAnyRank;
+  PostMessage(messages, sends, other, dice.Below(kTagsCount), spoiled, timeout_ms, dice);
+}
+
+std::optional<Rank::OtherSide> Rank::FirstOtherSide() const {
+  for (const Open& open : open_) {
+    if (open.messages == nullptr) continue;
+    const Messages::Triple& triple = open.triple;
+    if (open.sends) return OtherSide{false, triple.target, triple.source, triple.tag};
+    const std::uint32_t source =
+        triple.source == ipc::kAnyRank ? (triple.target + 1) % world_size_ : triple.source;
+    return OtherSide{true, source, triple.target, triple.tag};
+  }
+  return std::nullopt;
+}
+
+void Rank::Answer(Messages& messages, const OtherSide& side, std::uint32_t timeout_ms, Dice& dice) {
+  PostMessage(messages, side.sends, side.other, side.tag, false, timeout_ms, dice);
+}
+
+void Rank::PostMessage(Messages& messages, bool sends, std::uint32_t other, std::uint64_t tag,
+                       bool spoiled, std::uint32_t timeout_ms, Dice& dice) {
+  if (open_.size() >= kOpenMax || !client_.HasRoom()) return;
+  const std::optional<std::uint32_t> slot = TakeSlot(dice);
+  if (!slot) return;
+  const std::uint32_t own = client_.rank();
+  const Messages::Triple triple =
+      sends ? Messages::Triple{job_, own, other, tag} : Messages::Triple{job_, other, own, tag};
+  Open open{.slot = slot,
+            .size = MessageCount(tag) * sizeof(std::int32_t),
+            .timeout_ms = timeout_ms,
+            .messages = &messages,
+            .sends = sends,
+            .triple = triple};
+  if (sends) open.message = messages.Send(triple, Slot(*slot).first(open.size));
+  ipc::Record record = support::OnSegment(sends ? ipc::kSend : ipc::kReceive, DType::kInt32,
+                                          MessageCount(tag), *slot % kSlots * kSlotSize);
+  record.segment = *slot / kSlots;
+  record.root = other;
+  record.tag = tag;
+  record.timeout_ms = timeout_ms;
+  if (spoiled && dice.Chance(50)) {
+    record.count += 1;
+  } else if (spoiled) {
+    record.reserved0 = 1;
+  }
+  open.record = client_.Post(record);
+  open_.push_back(open);
+}
+
+std::optional<std::string> Rank::LookAtMessage(const Open& open,
+                                               std::span<const std::byte> result) {
+  const ipc::Outcome outcome = client_.Read(open.record);
+  if (open.sends) return open.messages->SendEnded(open.message, outcome);
+  return open.messages->ReceiveEnded(open.triple, outcome, client_.SourceOf(open.record), result);
+}
+
 void Rank::ReachWords(Dice& dice) {
   for (std::uint64_t left = dice.Between(1, 4); left > 0 && !stream_.empty(); --left) {
     const StreamWork& work = stream_.front();
@@ -124,8 +186,10 @@ std::optional<std::string> Rank::LookAt(const Open& open) {
   }
   const std::vector<std::byte> result(memory.begin(),
                                       memory.begin() + static_cast<std::ptrdiff_t>(open.size));
-  if (auto wrong =
-          ledger_.End(job_, open.sequence, client_.rank(), client_.Read(open.record), result)) {
+  if (open.messages != nullptr) {
+    if (auto wrong = LookAtMessage(open, result)) return Name() + ": " + *wrong;
+  } else if (auto wrong = ledger_.End(job_, open.sequence, client_.rank(),
+                                      client_.Read(open.record), result)) {
     return wrong;
   }
   ended_.push_back({open.record, Word(open.record)});

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/sim/ledger.h"
+#include "tests/sim/messages.h"
 #include "tests/support/hand_driven_node.h"
 
 namespace headrace::sim {
@@ -28,6 +29,19 @@ class Rank {
   enum class Manner : std::uint8_t { kHonest, kDisagrees, kBadRecord };
   // Posts the next operation of the program; false when there is no room for it now.
   bool Post(Manner manner, std::uint32_t timeout_ms, Dice& dice);
+  // Posts a send or receive of any kind; `spoiled`: one that differs from the other side, or cannot
+  // be carried out. Nothing happens without another rank, or room. Its ends go to `messages`.
+  void PostMessage(Messages& messages, bool spoiled, std::uint32_t timeout_ms, Dice& dice);
+  // What the other side of a send or receive that is open would be.
+  struct OtherSide {
+    bool sends = false;
+    std::uint32_t rank = 0;   // who posts it; of a receive from any rank anybody may
+    std::uint32_t other = 0;  // whom it names
+    std::uint64_t tag = 0;
+  };
+  std::optional<OtherSide> FirstOtherSide() const;
+  // Posts it, if there is room.
+  void Answer(Messages& messages, const OtherSide& side, std::uint32_t timeout_ms, Dice& dice);
   // Posts what nobody else does, without waiting for room, and gives up its own books.
   void PostRudely(std::uint64_t count);
   // The rank's GPU comes as far as some or all of the records whose word the service awaits.
@@ -68,6 +82,11 @@ class Rank {
     std::size_t size = 0;
     std::uint32_t timeout_ms = 0;
     TimeNs read_ns = kNever;
+    // Of a send or receive, which is not of the program.
+    Messages* messages = nullptr;
+    bool sends = false;
+    std::uint32_t message = 0;
+    Messages::Triple triple{};
   };
   struct Ended {
     std::uint64_t record = 0;
@@ -79,6 +98,9 @@ class Rank {
   std::span<std::byte> Slot(std::uint32_t slot) const;
   std::uint64_t Word(std::uint64_t record) const;
   std::optional<std::string> LookAt(const Open& open);
+  std::optional<std::string> LookAtMessage(const Open& open, std::span<const std::byte> result);
+  void PostMessage(Messages& messages, bool sends, std::uint32_t other, std::uint64_t tag,
+                   bool spoiled, std::uint32_t timeout_ms, Dice& dice);
   // Memory that nothing has a right to write to now is as this rank left it.
   bool IsUntouched() const;
 

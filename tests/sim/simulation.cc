@@ -63,7 +63,7 @@ std::optional<std::string> Simulation::Run() {
 
 void Simulation::Act() {
   if (dice_.Chance(8)) return Attach();
-  if (dice_.Chance(45)) return PostSome();
+  if (dice_.Chance(45)) return dice_.Chance(30) ? PostMessages() : PostSome();
   if (mood_ >= Mood::kLoss && dice_.Chance(4)) return ActBadly();
   ActOnNode();
 }
@@ -151,6 +151,36 @@ void Simulation::PostSome() {
   }
 }
 
+void Simulation::PostMessages() {
+  Rank* rank = AnyRank();
+  if (rank == nullptr) return;
+  for (std::uint64_t left = dice_.Between(1, 6); left > 0; --left) {
+    const bool spoiled = mood_ >= Mood::kQuarrel && dice_.Chance(4);
+    rank->PostMessage(messages_, spoiled, Timeout(), dice_);
+    Trace(fmt::format("{} sends or receives by record {}{}", rank->Name(), rank->client().posted(),
+                      spoiled ? ", and spoils it" : ""));
+  }
+}
+
+std::optional<std::string> Simulation::AnswerMessages() {
+  for (int patience = 0; patience < 10'000; ++patience) {
+    bool any = false;
+    for (Job& job : jobs_) {
+      for (const std::unique_ptr<Rank>& rank : job.ranks) {
+        const std::optional<Rank::OtherSide> side = rank->FirstOtherSide();
+        if (!side) continue;
+        any = true;
+        job.ranks[side->rank]->Answer(messages_, *side, Timeout(), dice_);
+        node_.Advance(kMillisecond);
+        if (auto wrong = Check()) return wrong;
+      }
+    }
+    if (!any) return std::nullopt;
+    ReachAllWords();
+  }
+  return "a send or receive never ends although its other side is posted again and again";
+}
+
 void Simulation::Close(bool orderly) {
   Rank* rank = AnyRank();
   if (rank == nullptr) return;
@@ -236,6 +266,8 @@ std::optional<std::string> Simulation::CheckOrder() {
   for (; ordered_ < accepted.size(); ++ordered_) {
     const std::uint64_t job = service::StageName::Unpack(accepted[ordered_]).job.value;
     const std::uint64_t sequence = service::SequenceOf(node_.transport().positions[ordered_]);
+    // Pairs have an order of their own, in which each goes when both of its sides are there.
+    if (service::OrderOf(sequence) == schedule::Order::kPaired) continue;
     const bool is_fixed = mood_ != Mood::kHostile && !jobs_.at(job - 1).on_gpus;
     if (is_fixed && sequence <= last_started_[job]) {
       return fmt::format("job {}: operation {} went after {}", job, sequence, last_started_[job]);
@@ -277,19 +309,20 @@ std::optional<std::string> Simulation::FinishCalmly() {
     std::uint64_t most = 0;
     for (std::uint32_t rank = 0; rank < job.spec.world_size; ++rank) {
       if (!job.ranks[rank]) MakeRank(job, rank);
-      most = std::max(most, job.ranks[rank]->client().posted());
+      most = std::max(most, job.ranks[rank]->posted());
     }
     for (const std::unique_ptr<Rank>& rank : job.ranks) {
       // There is room again when operations end, which needs the ranks that are behind as well.
-      for (int patience = 0; rank->client().posted() < most && patience < 10'000; ++patience) {
+      for (int patience = 0; rank->posted() < most && patience < 10'000; ++patience) {
         if (rank->Post(Rank::Manner::kHonest, Timeout(), dice_)) continue;
         ReachAllWords();
         node_.Advance(kMillisecond);
         if (auto wrong = Check()) return wrong;
       }
-      if (rank->client().posted() < most) return rank->Name() + ": never gets room in its ring";
+      if (rank->posted() < most) return rank->Name() + ": never gets room in its ring";
     }
   }
+  if (auto wrong = AnswerMessages()) return wrong;
   ReachAllWords();
   for (int i = 0; i < 2000; ++i) {
     bool open = false;
@@ -298,6 +331,7 @@ std::optional<std::string> Simulation::FinishCalmly() {
     node_.Advance(100 * kMicrosecond);
     if (auto wrong = Check()) return wrong;
   }
+  if (messages_.failed() != 0) return "a message failed although nothing went wrong";
   if (ledger_.ended_failed() != 0) return "an operation failed although nothing went wrong";
   return std::nullopt;
 }
@@ -311,6 +345,10 @@ std::optional<std::string> Simulation::CheckAllEnded() {
     if (!wrong) wrong = rank.LookBack();
   });
   if (wrong) return wrong;
+  // Who wrote garbage says nothing of what it received.
+  if (mood_ != Mood::kHostile) {
+    if (auto lost = messages_.Lost()) return lost;
+  }
   if (auto busy = CheckLaneIsEmpty(0)) return busy;
   if (gpus_ != nullptr) {
     if (auto busy = CheckLaneIsEmpty(1)) return busy;

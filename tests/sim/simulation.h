@@ -39,6 +39,7 @@ class Simulation {
   // The last actions, for whoever replays a seed.
   const std::vector<std::string>& trace() const { return trace_; }
   const Ledger& ledger() const { return ledger_; }
+  const Messages& messages() const { return messages_; }
 
  private:
   struct Job {
@@ -56,6 +57,9 @@ class Simulation {
   void ReachWords();
   void ReachAllWords();
   void PostSome();
+  void PostMessages();
+  // Posts the other side of every send and receive that is open, until none is.
+  std::optional<std::string> AnswerMessages();
   void Close(bool orderly);
   void Garble();
   void ReleaseSegment();
@@ -89,6 +93,7 @@ class Simulation {
   const transport::Gpus* gpus_;
   bool shared_memory_;
   Ledger ledger_;
+  Messages messages_;
   support::HandDrivenNode node_;
   std::vector<Job> jobs_;
   std::size_t answered_ = 0;                             // control messages looked at

@@ -47,6 +47,7 @@ class SimulationTest : public ::testing::TestWithParam<Mood> {
 void SimulationTest::KeepsEveryPromise(const transport::Gpus* gpus) {
   std::uint64_t ended_ok = 0;
   std::uint64_t ended_failed = 0;
+  std::uint64_t received = 0;
   SeedWalk seeds(MoodName(GetParam()), ::testing::UnitTest::GetInstance()->test_to_run_count());
   while (const std::optional<std::uint64_t> next = seeds.Next()) {
     const std::uint64_t seed = *next;
@@ -54,11 +55,13 @@ void SimulationTest::KeepsEveryPromise(const transport::Gpus* gpus) {
     const std::optional<std::string> wrong = simulation.Run();
     ended_ok += simulation.ledger().ended_ok();
     ended_failed += simulation.ledger().ended_failed();
+    received += simulation.messages().received();
     ASSERT_FALSE(wrong) << *wrong << "\n"
                         << HowToReplay(seed, MoodName(GetParam()), simulation.trace());
   }
   // A run in which nothing happens proves nothing.
   EXPECT_TRUE(ended_ok >= seeds.count() || seeds.IsOne()) << ended_ok;
+  EXPECT_TRUE(received >= seeds.count() || seeds.IsOne()) << received;
   EXPECT_EQ(ended_failed != 0, GetParam() != Mood::kCalm || seeds.IsOne());
   RecordProperty("ended_ok", std::to_string(ended_ok));
   RecordProperty("ended_failed", std::to_string(ended_failed));

@@ -24,6 +24,30 @@ ipc::Record OnTensor(Collective kind, DType dtype, std::uint64_t count, TensorId
 
 ipc::Record Barrier() { return OnSegment(Collective::kBarrier, DType::kUInt8, 0); }
 
+namespace {
+
+ipc::Record Between(Collective kind, std::uint32_t other, std::uint64_t count, std::uint64_t tag) {
+  ipc::Record record = OnSegment(kind, DType::kFloat32, count);
+  record.root = other;
+  record.tag = tag;
+  return record;
+}
+
+}  // namespace
+
+ipc::Record SendTo(std::uint32_t other, std::uint64_t count, std::uint64_t tag) {
+  return Between(ipc::kSend, other, count, tag);
+}
+
+ipc::Record ReceiveFrom(std::uint32_t other, std::uint64_t count, std::uint64_t tag) {
+  return Between(ipc::kReceive, other, count, tag);
+}
+
+std::uint32_t ClientEnd::SourceOf(std::uint64_t sequence) const {
+  const std::uint64_t word = channel_.layout().words[sequence % ipc::kOperationsMax].load();
+  return ipc::CompletionWord::Unpack(word).text_index;
+}
+
 ClientEnd::ClientEnd(SessionId id, JobId job, std::uint32_t rank, ipc::Channel channel)
     : id_(id),
       job_(job),

@@ -24,6 +24,9 @@ ipc::Record OnSegment(Collective kind, DType dtype, std::uint64_t count, std::ui
 // ... over a registered tensor.
 ipc::Record OnTensor(Collective kind, DType dtype, std::uint64_t count, TensorId tensor);
 ipc::Record Barrier();
+// Of `count` float32 in segment 0, between this rank and rank `other`.
+ipc::Record SendTo(std::uint32_t other, std::uint64_t count, std::uint64_t tag = 0);
+ipc::Record ReceiveFrom(std::uint32_t other, std::uint64_t count, std::uint64_t tag = 0);
 
 class ClientEnd {
  public:
@@ -48,6 +51,8 @@ class ClientEnd {
 
   bool HasEnded(std::uint64_t sequence) const { return completions_.HasEnded(sequence); }
   ipc::Outcome Read(std::uint64_t sequence) const { return completions_.Read(sequence); }
+  // Of a receive that ended well: who sent.
+  std::uint32_t SourceOf(std::uint64_t sequence) const;
 
   // This side's view of the memory it handed over; segments are numbered 0, 1, ...
   void Keep(Mapping mapping) { segments_.emplace_back(std::move(mapping)); }

@@ -9,12 +9,22 @@
 #include "client/cli/ctl/units.h"
 #include "ipc/base/age.h"
 #include "ipc/base/collective.h"
+#include "ipc/records.h"
 
 namespace headrace::ctl {
 namespace {
 
 std::string Kind(const ipc::QueueRow& row) {
   return std::string(Name(static_cast<Collective>(row.kind)));
+}
+
+bool IsPair(const ipc::QueueRow& row) {
+  return ipc::IsSendOrReceive(static_cast<Collective>(row.kind));
+}
+
+// Of a send or receive; null where any rank may be the source.
+Json Side(const ipc::QueueRow& row, std::uint32_t rank) {
+  return IsPair(row) && rank != ipc::kAnyRank ? Json(rank) : Json(nullptr);
 }
 
 // A barrier moves no elements.
@@ -51,6 +61,11 @@ std::string BlockName(const ipc::QueueRow& row) {
 
 std::string TensorNames(const ipc::QueueRow& row) {
   const std::string first(ipc::GetText(row.tensor));
+  if (IsPair(row)) {
+    const std::string source = row.source == ipc::kAnyRank ? "any" : std::to_string(row.source);
+    const std::string sides = fmt::format("{} to {}, tag {}", source, row.target, row.tag);
+    return first.empty() ? sides : fmt::format("{} ({})", first, sides);
+  }
   if (row.tensors <= 1) return first;
   return first.empty() ? fmt::format("{} tensors", row.tensors)
                        : fmt::format("{} +{}", first, row.tensors - 1);
@@ -134,6 +149,9 @@ Json QueueJson(const Snapshot& snapshot, const QueueQuery& query) {
          {"wait_argument", row.wait_argument},
          {"ranks_missing", RanksMissing(row)},
          {"peer", JsonText(ipc::GetText(row.peer))},
+         {"source", Side(row, row.source)},
+         {"target", Side(row, row.target)},
+         {"tag", IsPair(row) ? Json(row.tag) : Json(nullptr)},
          {"why", JsonText(WhyItWaits(row, snapshot))}});
   }
   return {{"rows_unread", snapshot.rows_unread},

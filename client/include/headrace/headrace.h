@@ -7,7 +7,8 @@
  *  2. Agreement. Ranks post the same operations in the same order: the nth operation of one rank
  *     is matched with the nth of every other. A mismatch ends that operation on all ranks with an
  *     error that names both sides. When several threads of a rank post, they must agree on an order
- *     among themselves.
+ *     among themselves. Sends and receives are not counted among these: they are matched by
+ *     source, target and tag, each such triple in the order of its posts.
  *  3. Errors. Functions that can fail return an hr_status; HR_OK is 0. The last parameter is an
  *     optional hr_error (NULL: no text wanted) that is filled on failure with the same status and a
  *     sentence that names the cause and, where there is one, the remedy. On success it is
@@ -109,12 +110,13 @@ typedef enum hr_reduction {
   HR_PRODUCT = 5
 } hr_reduction;
 
-#define HR_JOB_NAME_SIZE 64     /* with the NUL */
-#define HR_SOCKET_PATH_SIZE 108 /* with the NUL; what a unix socket address holds */
-#define HR_RENDEZVOUS_SIZE 256  /* with the NUL */
-#define HR_ARCHITECTURE_SIZE 32 /* with the NUL */
-#define HR_ERROR_TEXT_SIZE 512  /* with the NUL */
-#define HR_UNSET UINT32_MAX     /* a rank or world size nobody has given */
+#define HR_JOB_NAME_SIZE 64      /* with the NUL */
+#define HR_SOCKET_PATH_SIZE 108  /* with the NUL; what a unix socket address holds */
+#define HR_RENDEZVOUS_SIZE 256   /* with the NUL */
+#define HR_ARCHITECTURE_SIZE 32  /* with the NUL */
+#define HR_ERROR_TEXT_SIZE 512   /* with the NUL */
+#define HR_UNSET UINT32_MAX      /* a rank or world size nobody has given */
+#define HR_ANY_SOURCE UINT32_MAX /* to receive from whichever rank sends first */
 
 typedef struct hr_error {
   hr_status code;
@@ -355,6 +357,46 @@ HR_API hr_status hr_all_gather(hr_session* session, hr_tensor* tensor, const hr_
                                hr_operation* operation, hr_error* error);
 /* Ends when every rank has posted it. Moves nothing. */
 HR_API hr_status hr_barrier(hr_session* session, hr_operation* operation, hr_error* error);
+
+/* ---- Between two ranks ------------------------------------------------------------------------
+ *
+ * For jobs whose ranks are on one node. A send and a receive are matched by source, target and tag,
+ * in the order of their posts; HR_ANY_SOURCE takes the send to this rank and tag that was posted
+ * first. Each may be posted first, at any time between other operations, and ends when the bytes
+ * are in the receiver's memory. Both have the same count and type; otherwise both end with
+ * HR_MISMATCH. Their traffic has credits of its own and goes before the job's other blocks.
+ *
+ * The earlier of both timeouts ends both with HR_TIMEOUT; a send that ended without its receive
+ * fails that receive too, with the same cause, so that none takes the place of a message that was
+ * lost. A rank that leaves without posting its part, or dies, ends them with HR_PEER_LOST. A rank
+ * may have 1024 sends and receives open whose other side was not posted: a further one ends with
+ * HR_EXHAUSTED. */
+
+/* The range goes to rank `target`, which is not this one. */
+HR_API hr_status hr_send(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                         uint32_t target, uint64_t tag, hr_operation* operation, hr_error* error);
+/* What rank `source` sends, or any rank (HR_ANY_SOURCE), replaces the range. */
+HR_API hr_status hr_recv(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                         uint32_t source, uint64_t tag, hr_operation* operation, hr_error* error);
+/* Both on one-off arrays, as below. */
+HR_API hr_status hr_send_array(hr_session* session, const void* array, uint64_t count,
+                               hr_dtype dtype, uint32_t target, uint64_t tag,
+                               hr_operation* operation, hr_error* error);
+HR_API hr_status hr_recv_array(hr_session* session, void* array, uint64_t count, hr_dtype dtype,
+                               uint32_t source, uint64_t tag, hr_operation* operation,
+                               hr_error* error);
+/* Both in the order of a GPU's stream, as below. */
+HR_API hr_status hr_send_on_stream(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                                   uint32_t target, uint64_t tag, void* stream,
+                                   hr_operation* operation, hr_error* error);
+HR_API hr_status hr_recv_on_stream(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                                   uint32_t source, uint64_t tag, void* stream,
+                                   hr_operation* operation, hr_error* error);
+/* Says in *source whose send a receive has taken. Errors: HR_INVALID_ARGUMENT (never posted),
+ * HR_BUSY (it is open, or has failed), HR_NOT_FOUND (1024 operations were posted since, or the
+ * session was reconnected). Means nothing of other operations. */
+HR_API hr_status hr_recv_source(hr_session* session, hr_operation operation, uint32_t* source,
+                                hr_error* error);
 
 /* ---- Operations in the order of a GPU's stream ------------------------------------------------
  *

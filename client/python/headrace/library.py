@@ -103,6 +103,7 @@ _ARRAY = (_HANDLE, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int)
 _POSTED = (_OPERATION_OUT, _ERROR)
 _WHOLE = (_HANDLE, ctypes.c_uint64, ctypes.c_int)
 _PIECES = (ctypes.POINTER(Piece), ctypes.c_size_t) * 2
+_OTHER = (ctypes.c_uint32, ctypes.c_uint64)  # rank and tag
 
 # name -> (result, arguments)
 _FUNCTIONS: dict[str, tuple] = {
@@ -154,6 +155,22 @@ _FUNCTIONS: dict[str, tuple] = {
     ),
     "hr_all_gather": (ctypes.c_int, (_HANDLE, _HANDLE, _RANGE, *_POSTED)),
     "hr_barrier": (ctypes.c_int, (_HANDLE, *_POSTED)),
+    "hr_send": (ctypes.c_int, (_HANDLE, _HANDLE, _RANGE, *_OTHER, *_POSTED)),
+    "hr_recv": (ctypes.c_int, (_HANDLE, _HANDLE, _RANGE, *_OTHER, *_POSTED)),
+    "hr_send_on_stream": (
+        ctypes.c_int,
+        (_HANDLE, _HANDLE, _RANGE, *_OTHER, _STREAM, *_POSTED),
+    ),
+    "hr_recv_on_stream": (
+        ctypes.c_int,
+        (_HANDLE, _HANDLE, _RANGE, *_OTHER, _STREAM, *_POSTED),
+    ),
+    "hr_send_array": (ctypes.c_int, (*_ARRAY, *_OTHER, *_POSTED)),
+    "hr_recv_array": (ctypes.c_int, (*_ARRAY, *_OTHER, *_POSTED)),
+    "hr_recv_source": (
+        ctypes.c_int,
+        (_HANDLE, _OPERATION, ctypes.POINTER(ctypes.c_uint32), _ERROR),
+    ),
     "hr_all_reduce_on_stream": (
         ctypes.c_int,
         (_HANDLE, _HANDLE, _RANGE, ctypes.c_int, _STREAM, *_POSTED),

@@ -58,6 +58,20 @@ class Operation:
         library.check(status, error)
         return self._result
 
+    @property
+    def source(self) -> int:
+        """Of a receive that has ended well: the rank whose send it has taken.
+
+        Raises Busy while it is open; NotFound when a thousand later operations were posted.
+        """
+        error = library.ErrorText()
+        source = ctypes.c_uint32()
+        status = library.load().hr_recv_source(
+            self._session.handle, self._number, ctypes.byref(source), error
+        )
+        library.check(status, error)
+        return source.value
+
     def wait_on(self, stream: Any) -> Any:
         """Has a stream of the GPU wait, and returns the memory at once: what is put into ``stream``
         from now on finds the result there.

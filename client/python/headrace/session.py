@@ -23,6 +23,7 @@ from headrace.region import Foreign, device_number, stream_handle
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+ANY_SOURCE = 0xFFFFFFFF
 # Sessions of this process, for its forked children to let go of.
 _open: weakref.WeakSet[Session] = weakref.WeakSet()
 
@@ -50,6 +51,7 @@ class Session:
         self.rank: int = options.rank
         self.world_size: int = options.world_size
         self.job: str = options.job.decode()
+        self.rendezvous: str = options.rendezvous.decode()
         self.reconnect_seconds: int = options.reconnect_s
         _open.add(self)
 
@@ -191,6 +193,36 @@ class Session:
         status = library.load().hr_barrier(self.handle, ctypes.byref(number), error)
         library.check(status, error)
         return self._posted(number.value, None, False, async_op)
+
+    def send(
+        self,
+        x: Any,
+        to: int,
+        tag: int = 0,
+        async_op: bool = False,
+        stream: Any = None,
+    ) -> Operation:
+        """Gives x to rank ``to``, which receives it under the same tag; ends when it has.
+
+        Sends and receives are matched by source, target and tag, in the order of the calls, and may be
+        made at any time between other operations. Only in jobs whose ranks are on one node.
+        """
+        return self._post("hr_send", x, (to, tag), async_op, stream)
+
+    def receive(
+        self,
+        x: Any,
+        source: int | None = None,
+        tag: int = 0,
+        async_op: bool = False,
+        stream: Any = None,
+    ) -> Operation:
+        """Replaces x by what rank ``source`` sends under that tag, of the same count and type.
+
+        ``source`` None: whoever sent first; the Operation's ``source`` says who it was.
+        """
+        rank = ANY_SOURCE if source is None else source
+        return self._post("hr_recv", x, (rank, tag), async_op, stream)
 
     def part(self, x: Any, rank: int | None = None) -> Any:
         """The view of x (array, torch tensor or Tensor) that is ``rank``'s part (default: ours)."""

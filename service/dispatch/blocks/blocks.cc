@@ -18,6 +18,11 @@ namespace {
 constexpr std::uint64_t kSharedBlockBytes = std::uint64_t{1} << 20;
 // GPUs sum as much in about that time.
 constexpr std::uint64_t kSharedGpuBlockBytes = std::uint64_t{32} << 20;
+// A job that sent something within this is likely to send again: its bulk leaves gaps for that.
+constexpr TimeNs kPairsRecent = kSecond;
+// Blocks of the job's pool that its pairs have at most, so that they never keep its other blocks
+// from being made.
+constexpr std::size_t kPairBlocksMax = kBlocksMax / 2;
 
 }  // namespace
 
@@ -37,6 +42,7 @@ void Blocks::RemoveJob(Job& job) {
 }
 
 void Blocks::Free(Job& job, Block& block) {
+  if (block.order() == schedule::Order::kPaired) --job.pairs().blocks_open;
   GiveScratch(job, block);
   job.FreeBlock(block);
 }
@@ -68,7 +74,10 @@ void Blocks::Begin(Job& job, Operation& operation, TimeNs now) {
   operation.block_bytes = BlockBytes(job, operation, now);
   operation.blocks_count = BlocksCount(operation.spec, job.world_size(), operation.block_bytes);
   operation.verified = job.Verifies(operation);
-  job.making[static_cast<std::size_t>(operation.order())].push_back(operation.spec.sequence);
+  auto& making = job.making[static_cast<std::size_t>(operation.order())];
+  // Only of pairs, of which there is room for as many as there were open at a time.
+  if (making.full()) making.set_capacity(job.pairs().capacity());
+  making.push_back(operation.spec.sequence);
   Make(job, now);
 }
 
@@ -78,13 +87,15 @@ std::uint64_t Blocks::BlockBytes(const Job& job, const Operation& operation, Tim
   if (job.nodes() != nullptr) return operation.planned() ? 0 : job.nodes()->block_bytes;
   const std::uint64_t bytes = operation.spec.OnGpu() ? kSharedGpuBlockBytes : kSharedBlockBytes;
   if (operation.spec.Bytes() <= bytes) return 0;
-  if (!lanes_.HasOthers(lanes_.InNode(operation), job, now)) return 0;
+  const bool has_pairs = !operation.paired() && now - job.pairs().moved_ns < kPairsRecent;
+  if (!has_pairs && !lanes_.HasOthers(lanes_.InNode(operation), job, now)) return 0;
   const std::uint64_t count = BlocksCount(operation.spec, job.world_size(), bytes);
   return count <= kBlocksPerOperationMax ? bytes : 0;
 }
 
-// What the plan lacks room for must not wait for operations, nor they for it.
+// What one of them lacks room for must not wait for the others.
 void Blocks::Make(Job& job, TimeNs now) {
+  MakeOf(job, schedule::Order::kPaired, now);
   MakeOf(job, schedule::Order::kPlanned, now);
   MakeOf(job, schedule::Order::kPosted, now);
 }
@@ -104,14 +115,19 @@ void Blocks::MakeOf(Job& job, schedule::Order order, TimeNs now) {
 }
 
 bool Blocks::MakeNext(Job& job, Operation& operation, TimeNs now) {
+  if (operation.paired() && job.pairs().blocks_open == kPairBlocksMax) return false;
   Block* const block = job.AllocateBlock();
   if (block == nullptr) return false;
   block->sequence = operation.spec.sequence;
+  if (operation.paired()) {
+    ++job.pairs().blocks_open;
+    job.pairs().moved_ns = now;
+  }
   CutBlock(operation.spec, job.world_size(), operation.block_bytes,
            static_cast<std::uint32_t>(operation.blocks_made), *block);
   if (NeedsScratch(job, operation, *block) && !AllocateScratch(job, operation, *block)) {
     const schedule::Order order = block->order();
-    job.FreeBlock(*block);
+    Free(job, *block);
     AskForScratch(job, order);
     return false;
   }
@@ -301,6 +317,11 @@ void Blocks::Compare(const Job& job, const Block& block, const transport::Comple
 }
 
 void Blocks::Abandon(Job& job, Operation& operation, TimeNs now) {
+  if (operation.paired()) {
+    // Others may come and go while those before them wait for room.
+    auto& making = job.making[static_cast<std::size_t>(schedule::Order::kPaired)];
+    making.erase(std::remove(making.begin(), making.end(), operation.spec.sequence), making.end());
+  }
   if (operation.blocks_open == 0) return;
   for (Block& block : job.blocks()) {
     if (block.sequence != operation.spec.sequence) continue;
@@ -335,7 +356,9 @@ void Blocks::Unqueue(Job& job, Operation& operation, Block& block, Part& part, T
   --block.parts_open;
   recorder_.StageDropped(job, block, part, now);
   lanes_.SetChanged(part.stage.lane);
-  if (operation.planned()) return;  // all of its job's blocks are given up with it
+  // All of its job's blocks are given up with it; and pairs, whose numbers are not those of an
+  // order, show what they wait for when they come to its head.
+  if (operation.planned() || operation.paired()) return;
   // What waited behind it waits for what it waited for.
   const std::uint64_t sequence = operation.spec.sequence;
   for (std::uint64_t later = sequence + 1; later < sequence + kOperationsMax; ++later) {

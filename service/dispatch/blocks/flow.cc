@@ -134,11 +134,11 @@ void Flow::MakeReady(Job& job, Operation& operation, TimeNs now) {
 
 void Flow::BeginHeldBack(Job& job, TimeNs now) {
   std::vector<std::uint64_t> ready;
-  for (const Operation& operation : job.operations()) {
+  job.ForEachOpen([&](const Operation& operation) {
     if (operation.state == Operation::State::kGathering && IsReady(job, operation)) {
       ready.push_back(operation.spec.sequence);
     }
-  }
+  });
   std::ranges::sort(ready);
   for (const std::uint64_t sequence : ready) {
     Operation& operation = job.slot(sequence);
@@ -151,12 +151,13 @@ void Flow::BeginHeldBack(Job& job, TimeNs now) {
 }
 
 void Flow::ShowGatheringAgain(Job& job) {
-  for (Operation& operation : job.operations()) {
+  job.ForEachOpen([&](Operation& operation) {
     if (operation.state == Operation::State::kGathering) ShowGathering(job, operation);
-  }
+  });
 }
 
 void Flow::ShowGathering(Job& job, Operation& operation) {
+  if (operation.paired()) return ShowWaitingPair(job, operation);
   if (!job.formed() && operation.posts.ranks == job.attached_ranks()) {
     return blocks_.SetReason(job, operation, ipc::WaitReason::kNodesNotReady, 0);
   }
@@ -175,6 +176,26 @@ void Flow::ShowGathering(Job& job, Operation& operation) {
   blocks_.SetReason(job, operation, reason, missing);
 }
 
+void Flow::ShowWaitingPair(Job& job, Operation& operation) {
+  if (const auto awaited = job.FirstAwaited(operation.posts); awaited) {
+    return blocks_.SetReason(job, operation, ipc::WaitReason::kGpuNotReady, *awaited);
+  }
+  if (operation.posts.ready() == job.WantedOf(operation.posts)) {
+    return blocks_.SetReason(job, operation, ipc::WaitReason::kPaused, job.paused_by);
+  }
+  const OperationSpec& spec = operation.spec;
+  if (spec.source == ipc::kAnyRank) {
+    return blocks_.SetReason(job, operation, ipc::WaitReason::kNoSend, ipc::kAnyRank);
+  }
+  const std::uint32_t missing = job.FirstMissing(operation.posts);
+  if (job.member(missing).session == nullptr) {
+    return blocks_.SetReason(job, operation, ipc::WaitReason::kRankNotAttached, missing);
+  }
+  blocks_.SetReason(job, operation,
+                    missing == spec.target ? ipc::WaitReason::kNoReceive : ipc::WaitReason::kNoSend,
+                    missing);
+}
+
 void Flow::StageEnded(Job& job, const transport::Completion& completion, TimeNs now) {
   Blocks::Ended ended = blocks_.StageEnded(job, completion, now);
   // One that peers have no room for is not compared.
@@ -186,12 +207,12 @@ void Flow::StageEnded(Job& job, const transport::Completion& completion, TimeNs 
 }
 
 void Flow::CompleteRecord(Job& job, std::uint32_t rank, std::uint64_t record,
-                          const Failure* failure) {
+                          const Failure* failure, std::uint8_t source) {
   Member& member = job.member(rank);
   HR_CHECK(member.session != nullptr, rank, record);
   const Code code = failure != nullptr ? failure->code : Code::kOk;
   const std::string_view text = failure != nullptr ? std::string_view(failure->text) : "";
-  if (member.session->completions().End(record, code, text)) ++board_.counters.wake_calls;
+  if (member.session->completions().End(record, code, text, source)) ++board_.counters.wake_calls;
   ++member.ended;
   --job.use->posts;
 }
@@ -204,6 +225,7 @@ void Flow::End(Job& job, Operation& operation, TimeNs now) {
       --job.operations_open;
       recorder_.ItemEnded(job, operation, now);
     }
+    if (operation.paired()) return ClosePair(job, job.pairs().at(operation.spec.sequence));
     operation.state = operation.told == job.local_ranks() ? Operation::State::kFree
                                                           : Operation::State::kTombstone;
     return;
@@ -218,12 +240,29 @@ void Flow::End(Job& job, Operation& operation, TimeNs now) {
   plans_.Advance(job, now);
 }
 
+// A receive that nobody has sent anything for has nothing to say: who sends later is received by
+// the next. What was refused or lost is another matter, as long as there is somebody to hear it.
+void Flow::ClosePair(Job& job, Pair& pair) {
+  Operation& operation = pair.operation;
+  const bool timed_out = operation.failure && operation.failure->code == Code::kTimeout;
+  const OperationSpec& spec = operation.spec;
+  const bool from_any = spec.source == ipc::kAnyRank;
+  const bool is_receive = spec.kind == ipc::kReceive;
+  const bool says_nothing = (is_receive && (timed_out || from_any)) ||
+                            job.member(is_receive ? spec.source : spec.target).gone;
+  if (!pair.waits() || says_nothing) return job.pairs().Free(pair);
+  operation.state = Operation::State::kTombstone;
+}
+
 void Flow::CompleteOperation(Job& job, Operation& operation) {
   const Failure* const failure = operation.failure ? &*operation.failure : nullptr;
   const std::uint64_t sequence = operation.spec.sequence;
+  const bool has_source = operation.paired() && !failure;
   for (RankMask left = operation.posts.ranks & ~operation.told; left != 0; left &= left - 1) {
     const auto rank = static_cast<std::uint32_t>(std::countr_zero(left));
-    CompleteRecord(job, rank, job.RecordOf(sequence, rank), failure);
+    const bool receives = has_source && rank == operation.spec.target;
+    CompleteRecord(job, rank, job.RecordOf(sequence, rank), failure,
+                   receives ? static_cast<std::uint8_t>(operation.spec.source) : std::uint8_t{0});
   }
   operation.told = operation.posts.ranks;
   for (RankMask left = std::exchange(operation.in_use, 0); left != 0; left &= left - 1) {
@@ -264,7 +303,9 @@ void Flow::CompleteFailedGradients(Job& job) {
 
 void Flow::Fail(Job& job, Operation& operation, Failure failure, TimeNs now) {
   if (operation.planned()) return FailGradients(job, failure, now);
-  if (job.spans_nodes()) return FailJob(job, std::move(failure), Found::kHere, now);
+  // Of a pair no other node has a part.
+  if (job.spans_nodes() && !operation.paired())
+    return FailJob(job, std::move(failure), Found::kHere, now);
   FailAlone(job, operation, std::move(failure), now);
 }
 
@@ -316,11 +357,20 @@ void Flow::FailJob(Job& job, Failure failure, Found found, TimeNs now) {
 }
 
 void Flow::FailOpen(Job& job, Which which, std::uint32_t rank, const Failure& failure, TimeNs now) {
-  for (Operation& operation : job.operations()) {
-    if (!operation.open()) continue;
-    if (which == Which::kNotPostedBy && operation.posts.Has(rank)) continue;
+  job.ForEachOpen([&](Operation& operation) {
+    if (which == Which::kNotPostedBy && !NeedsPostOf(job, operation, rank)) return;
     FailAlone(job, operation, NamingOpen(failure, job.DescribeOperation(operation)), now);
+  });
+}
+
+bool Flow::NeedsPostOf(const Job& job, const Operation& operation, std::uint32_t rank) {
+  if (operation.posts.Has(rank) || (operation.posts.among & Bit(rank)) == 0) return false;
+  if (!operation.paired() || operation.spec.source != ipc::kAnyRank) return true;
+  // Anybody may send, as long as there is somebody.
+  for (std::uint32_t other = 0; other < job.world_size(); ++other) {
+    if (other != operation.spec.target && !job.members()[other].gone) return false;
   }
+  return true;
 }
 
 void Flow::RefuseBeyond(Job& job, const DrainNotes& drain, const Failure& failure, TimeNs now) {
@@ -377,14 +427,14 @@ void Flow::Expire(Jobs& jobs, TimeNs now) {
   next_deadline_ = kNever;
   for (const std::unique_ptr<Job>& job : jobs) {
     if (job->steering.frozen_since_ns != 0) continue;
-    for (Operation& operation : job->operations()) {
-      if (!operation.open() || operation.failure) continue;
+    job->ForEachOpen([&](Operation& operation) {
+      if (operation.failure) return;
       if (operation.posts.deadline_ns > now) {
         AddDeadline(operation.posts.deadline_ns);
       } else {
         Fail(*job, operation, DescribeTimeout(*job, operation, lanes_, now), now);
       }
-    }
+    });
     if (job->gradients && !job->gradients_failure) ExpireGradients(*job, now);
   }
 }
@@ -401,9 +451,7 @@ void Flow::ExpireGradients(Job& job, TimeNs now) {
 }
 
 void Flow::PostponeJob(Job& job, TimeNs by_ns) {
-  for (Operation& operation : job.operations()) {
-    if (operation.open()) operation.posts.Postpone(by_ns);
-  }
+  job.ForEachOpen([by_ns](Operation& operation) { operation.posts.Postpone(by_ns); });
   if (job.gradients) job.gradients->PostponeDeadlines(by_ns);
 }
 

@@ -9,8 +9,9 @@
 //   fail or
 //   expire     once on every rank that posted                   Flow::End
 //
-// What the two differ in: an operation is posted by its number and fails alone; a block's gradients
-// are posted in any order, and what fails one ends them all.
+// What they differ in: an operation is posted by its number and fails alone; so does a pair, a send
+// with its receive, which is posted by its two ranks and tag; a block's gradients are posted in any
+// order, and what fails one ends them all.
 //
 // Owned and called by dispatch, on its thread.
 #pragma once
@@ -85,7 +86,9 @@ class Flow {
 
   // ---- ends ----
   // The completion word of one record of a rank; null failure: it ended well.
-  void CompleteRecord(Job& job, std::uint32_t rank, std::uint64_t record, const Failure* failure);
+  // `source`: of a receive that ended well, the rank that sent.
+  void CompleteRecord(Job& job, std::uint32_t rank, std::uint64_t record, const Failure* failure,
+                      std::uint8_t source = 0);
   // Every work item ends here: the ranks that wait for it are told, it is counted and recorded, and
   // its place is given back.
   void End(Job& job, Operation& operation, TimeNs now);
@@ -137,11 +140,17 @@ class Flow {
  private:
   // Whether every local rank has posted the operation and nothing else holds it back.
   static bool IsReady(const Job& job, const Operation& operation) {
-    return job.formed() && operation.posts.ready() == job.local_ranks() &&
-           job.steering.MayBegin(operation.spec.sequence);
+    if (!job.formed() || operation.posts.ready() != job.WantedOf(operation.posts)) return false;
+    return operation.paired() ? !job.steering.paused()
+                              : job.steering.MayBegin(operation.spec.sequence);
   }
   void MakeReady(Job& job, Operation& operation, TimeNs now);
   void ShowGathering(Job& job, Operation& operation);
+  void ShowWaitingPair(Job& job, Operation& operation);
+  // Whether the operation cannot end well without a post of that rank.
+  static bool NeedsPostOf(const Job& job, const Operation& operation, std::uint32_t rank);
+  // The pair has ended; it stays as a tombstone if its other side has something to learn from it.
+  static void ClosePair(Job& job, Pair& pair);
   void FailAlone(Job& job, Operation& operation, Failure failure, TimeNs now);
   // Tells the ranks that have posted the operation.
   void CompleteOperation(Job& job, Operation& operation);

@@ -42,6 +42,15 @@ void AddScratch(const Block& block, const Part& part, transport::Transfer& trans
   ++transfer.members_count;
 }
 
+// One copy, from the sender's memory to the receiver's.
+void FillPair(Job& job, const Operation& operation, const Part& part,
+              transport::Transfer& transfer) {
+  transfer.kind = Collective::kBroadcast;
+  transfer.root = 0;
+  AddMember(job, operation, operation.spec.source, part.range.begin, transfer);
+  AddMember(job, operation, operation.spec.target, part.range.begin, transfer);
+}
+
 void FillInNode(Job& job, const Operation& operation, const Block& block, const Part& part,
                 transport::Transfer& transfer) {
   transfer.members_count = static_cast<std::uint32_t>(job.local().size());
@@ -205,7 +214,9 @@ transport::Transfer MakeTransfer(Job& job, const Operation& operation, const Blo
   const bool by_scratch = job.nodes() != nullptr && operation.spec.OnGpu();
   switch (block.step) {
     case Step::kInNode:
-      if (by_scratch) {
+      if (operation.paired()) {
+        FillPair(job, operation, part, transfer);
+      } else if (by_scratch) {
         FillFromGpus(job, operation, block, part, transfer);
       } else {
         FillInNode(job, operation, block, part, transfer);

@@ -49,6 +49,7 @@ void Intake::Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeN
   if ((record.flags & ~ipc::kRecordAwaitsWord) == ipc::kRecordIsGradient) {
     return PostGradient(job, rank, std::bit_cast<ipc::GradientRecord>(record), now);
   }
+  if (ipc::IsSendOrReceive(record.kind)) return PostPair(job, rank, record, now);
   PostOperation(job, rank, record, now);
 }
 
@@ -153,10 +154,14 @@ void Intake::Join(Job& job, Operation& operation, std::uint32_t rank, const Oper
   operation.posts.deadline_ns =
       std::min(operation.posts.deadline_ns, job.DeadlineOf(spec.timeout_ms, now));
   flow_.AddDeadline(operation.posts.deadline_ns);
-  if (job.steering.drain.agreed && spec.sequence > job.steering.drain.operations) {
+  if (operation.paired() && operation.posts.ranks == job.WantedOf(operation.posts)) {
+    operation.spec.kind = ipc::kSend;  // from now on it is both
+  }
+  const bool numbered = !operation.paired();
+  if (numbered && job.steering.drain.agreed && spec.sequence > job.steering.drain.operations) {
     return flow_.Withdraw(job, operation, DrainedFailure(job), now);
   }
-  if (spec.sequence > job.last_possible) {
+  if (numbered && spec.sequence > job.last_possible) {
     return flow_.Fail(job, operation, {Code::kPeerLost, job.left_cause}, now);
   }
   if (Status status = CheckBetweenNodes(spec, job); !status) {
@@ -181,6 +186,112 @@ bool Intake::UseMemory(Job& job, Operation& operation, std::uint32_t rank,
   job.member(rank).open.Open(RangeOf(spec, rank));
   operation.in_use |= Bit(rank);
   return true;
+}
+
+void Intake::PostPair(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now) {
+  if (job.failed) return flow_.CompleteRecord(job, rank, record.commit, &*job.failure);
+  Member& member = job.member(rank);
+  const auto refused = [&](const Error& error) {
+    ++board_.counters.records_refused;
+    return Failure{error.code(), fmt::format("{} posted a record that cannot be carried out: {}",
+                                             job.DescribeRank(rank), error.text())};
+  };
+  const Result<PairSides> sides = CheckSides(record, member.session->identity());
+  if (!sides) {
+    // Nobody else can wait for it.
+    const Failure failure = refused(sides.error());
+    flow_.events().Report(job, failure.code, failure.text);
+    return flow_.CompleteRecord(job, rank, record.commit, &failure);
+  }
+  Pair* const pair = FindOrOpenPair(job, rank, record, *sides, now);
+  if (pair == nullptr) return;
+  Operation& operation = pair->operation;
+  const std::uint64_t sequence = operation.spec.sequence;
+  job.RecordOf(sequence, rank) = record.commit;
+  operation.posts.ranks |= Bit(rank);
+  if ((record.flags & ipc::kRecordAwaitsWord) == 0) recorder_.Post(job, sequence, rank, now);
+  if (std::optional<Failure> over = OverQuota(job); over) {
+    return flow_.Fail(job, operation, std::move(*over), now);
+  }
+  Result<OperationSpec> spec = CheckRecord(record, *member.session);
+  if (!spec) return flow_.Fail(job, operation, refused(spec.error()), now);
+  spec->sequence = sequence;
+  Join(job, operation, rank, *spec, record, now);
+}
+
+Pair* Intake::FindOrOpenPair(Job& job, std::uint32_t rank, const ipc::Record& record,
+                             const PairSides& sides, TimeNs now) {
+  const auto kind = static_cast<Collective>(record.kind);
+  Pair* const found = job.pairs().Find(kind, sides);
+  if (found == nullptr) {
+    if (const auto failure = WhyNoPair(job, rank, sides); failure) {
+      flow_.CompleteRecord(job, rank, record.commit, &*failure);
+      return nullptr;
+    }
+    const bool trains =
+        job.gradients && (job.gradients->AnyOpen() || job.gradients->head_index() != 0);
+    if (!trains) flow_.settings().AtBorder(job, SettingChanges::NextOperation(job), now);
+    Pair& opened = job.pairs().Open(kind, sides, rank);
+    Posts& posts = opened.operation.posts;
+    posts.opened_ns = now;
+    opened.operation.since_ns = now;
+    if (sides.source != ipc::kAnyRank) posts.among = Bit(sides.source) | Bit(sides.target);
+    recorder_.ItemOpened(job, opened.operation);
+    ++job.operations_open;
+    return &opened;
+  }
+  if (found->operation.state == Operation::State::kTombstone) {
+    const Failure failure = *found->operation.failure;
+    job.pairs().Free(*found);
+    flow_.CompleteRecord(job, rank, record.commit, &failure);
+    return nullptr;
+  }
+  // Of a receive from any rank the other side says which.
+  const bool sends = kind == ipc::kSend;
+  job.pairs().Match(*found, sends ? sides.source : found->operation.spec.source);
+  found->operation.posts.among = Bit(found->operation.spec.source) | Bit(sides.target);
+  return found;
+}
+
+std::optional<Failure> Intake::WhyNoPair(const Job& job, std::uint32_t rank,
+                                         const PairSides& sides) const {
+  if (job.spans_nodes()) {
+    return Failure{Code::kInvalidArgument,
+                   fmt::format("{} posted a send or receive in a job of several nodes, between "
+                               "which they are not carried out: use a job whose ranks are on one "
+                               "node, or broadcast in a job of two ranks",
+                               job.DescribeRank(rank))};
+  }
+  const std::uint32_t other = sides.source == rank ? sides.target : sides.source;
+  const auto is_gone = [&](std::uint32_t peer) { return peer == rank || job.members()[peer].gone; };
+  bool gone = true;
+  for (std::uint32_t peer = 0; peer < job.world_size(); ++peer) {
+    if (other == ipc::kAnyRank || peer == other) gone = gone && is_gone(peer);
+  }
+  if (gone && other != ipc::kAnyRank) {
+    return Failure{
+        Code::kPeerLost,
+        fmt::format("{} left the job after {}, and {} has something to {} it",
+                    job.DescribeRank(other), job.DescribeProgress(other), job.DescribeRank(rank),
+                    sides.source == rank ? "send to" : "receive from")};
+  }
+  if (gone) {
+    return Failure{Code::kPeerLost,
+                   fmt::format("all other ranks have left the job, and {} has something to "
+                               "receive from any of them",
+                               job.DescribeRank(rank))};
+  }
+  if (refusing_) return Failure{Code::kUnavailable, "the service is shutting down"};
+  const DrainNotes& drain = job.steering.drain;
+  if (drain.agreed && job.members()[rank].operations >= drain.operations &&
+      job.IterationsOf(rank) >= drain.iterations) {
+    return DrainedFailure(job);
+  }
+  if (job.pairs().HasRoom(rank)) return {};
+  return Failure{Code::kExhausted,
+                 fmt::format("{} has {} sends and receives whose other side was not posted, which "
+                             "is all it may: wait for some of them first",
+                             job.DescribeRank(rank), kOperationsMax)};
 }
 
 void Intake::PostGradient(Job& job, std::uint32_t rank, const ipc::GradientRecord& record,

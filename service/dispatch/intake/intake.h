@@ -55,6 +55,15 @@ class Intake {
   bool UseMemory(Job& job, Operation& operation, std::uint32_t rank, const OperationSpec& spec,
                  TimeNs now);
 
+  // ---- sends and receives ----
+  void PostPair(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now);
+  // The pair of the post: the one that waits for it, or a new one. Nothing when the post has ended.
+  Pair* FindOrOpenPair(Job& job, std::uint32_t rank, const ipc::Record& record,
+                       const PairSides& sides, TimeNs now);
+  // Why the rank's post may not open a pair.
+  std::optional<Failure> WhyNoPair(const Job& job, std::uint32_t rank,
+                                   const PairSides& sides) const;
+
   void PostGradient(Job& job, std::uint32_t rank, const ipc::GradientRecord& record, TimeNs now);
   // Why the gradient is refused, and the job's gradients with it.
   std::optional<Failure> CheckAndPost(Job& job, std::uint32_t rank,

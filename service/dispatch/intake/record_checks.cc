@@ -14,7 +14,10 @@ Error Invalid(const char* field, std::uint64_t value, const std::string& expecte
 }
 
 Status CheckNumbers(const ipc::Record& record, std::uint32_t world_size) {
-  if (!IsCollective(record.kind)) return Invalid("kind", record.kind, "not a collective");
+  const bool paired = ipc::IsSendOrReceive(record.kind);
+  if (!paired && !IsCollective(record.kind)) {
+    return Invalid("kind", record.kind, "not a collective, send or receive");
+  }
   if (!IsDType(record.dtype)) return Invalid("dtype", record.dtype, "not an element type");
   if (!IsReduction(record.reduction)) {
     return Invalid("reduction", record.reduction, "not a reduction");
@@ -23,8 +26,10 @@ Status CheckNumbers(const ipc::Record& record, std::uint32_t world_size) {
     return Invalid("flags", record.flags, "not known");
   }
   if (record.reserved0 != 0) return Invalid("reserved0", record.reserved0, "must be 0");
-  if (record.reserved1 != 0) return Invalid("reserved1", record.reserved1, "must be 0");
-  if (record.root >= world_size) {
+  if (!paired && record.tag != 0) {
+    return Invalid("tag", record.tag, "only a send or receive has one");
+  }
+  if (!paired && record.root >= world_size) {
     return Invalid("root", record.root, fmt::format("the job has {} ranks", world_size));
   }
   if (record.timeout_ms > kTimeoutMsMax) {
@@ -98,15 +103,22 @@ Error NobodyWrites(std::uint8_t flags, const std::string& memory) {
 Result<OperationSpec> CheckRecord(const ipc::Record& record, const Session& session) {
   const std::uint32_t world_size = session.identity().world_size;
   if (Status status = CheckNumbers(record, world_size); !status) return status.error();
+  const bool paired = ipc::IsSendOrReceive(record.kind);
+  const Result<PairSides> sides =
+      paired ? CheckSides(record, session.identity()) : Result<PairSides>(PairSides{});
+  if (!sides) return sides.error();
   OperationSpec spec{
       .sequence = record.commit,
       .kind = static_cast<Collective>(record.kind),
       .dtype = static_cast<DType>(record.dtype),
       .reduction = static_cast<Reduction>(record.reduction),
-      .root = record.root,
+      .root = paired ? 0 : record.root,
       .count = record.count,
       .segment = {},
-      .timeout_ms = record.timeout_ms != 0 ? record.timeout_ms : session.identity().timeout_ms};
+      .timeout_ms = record.timeout_ms != 0 ? record.timeout_ms : session.identity().timeout_ms,
+      .source = sides->source,
+      .target = sides->target,
+      .tag = sides->tag};
   if (spec.kind == Collective::kBarrier) {
     if (record.count != 0) return Invalid("count", record.count, "a barrier moves nothing");
     if (Awaits(record.flags) && !session.HasDeviceMemory()) {
@@ -130,6 +142,24 @@ Result<OperationSpec> CheckRecord(const ipc::Record& record, const Session& sess
   }
   if (spec.count != 0) spec.device = device;
   return spec;
+}
+
+Result<PairSides> CheckSides(const ipc::Record& record, const SessionIdentity& identity) {
+  const bool sends = static_cast<Collective>(record.kind) == ipc::kSend;
+  if (!sends && record.root == ipc::kAnyRank && identity.world_size > 1) {
+    return PairSides{ipc::kAnyRank, identity.rank, record.tag};
+  }
+  if (record.root >= identity.world_size) {
+    return Invalid(
+        "root", record.root,
+        fmt::format("the rank to {}; the job has {} rank{}", sends ? "send to" : "receive from",
+                    identity.world_size, identity.world_size == 1 ? "" : "s"));
+  }
+  if (record.root == identity.rank) {
+    return Invalid("root", record.root, "no rank sends to itself: copy the memory");
+  }
+  return sends ? PairSides{identity.rank, record.root, record.tag}
+               : PairSides{record.root, identity.rank, record.tag};
 }
 
 Result<std::uint32_t> CheckGradient(const ipc::GradientRecord& record, const Session& session) {

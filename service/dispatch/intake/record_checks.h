@@ -16,6 +16,9 @@ inline constexpr std::uint32_t kTimeoutMsMax = 24 * 3600 * 1000;
 // numbers make no sense) or kNotFound (no such tensor or segment) and name the field and its value.
 Result<OperationSpec> CheckRecord(const ipc::Record& record, const Session& session);
 
+// Who sends to whom in a record of a send or receive. Errors are kInvalidArgument.
+Result<PairSides> CheckSides(const ipc::Record& record, const SessionIdentity& identity);
+
 // The gradient's place in the session's layout. Errors as above.
 Result<std::uint32_t> CheckGradient(const ipc::GradientRecord& record, const Session& session);
 

@@ -21,6 +21,31 @@ inline constexpr std::size_t kRailsMax = 8;      // lanes between nodes
 // Of one operation: 16 bits of a block's position say which one it is.
 inline constexpr std::uint64_t kBlocksPerOperationMax = std::uint64_t{1} << 16;
 
+// Bits of a block's sequence that say whose number it is: operations, blocks of the plan and pairs
+// (a send with its receive) are numbered each on their own.
+inline constexpr std::uint64_t kPlannedSequence = std::uint64_t{1} << 47;
+inline constexpr std::uint64_t kPairedSequence = std::uint64_t{1} << 46;
+
+constexpr schedule::Order OrderOf(std::uint64_t sequence) {
+  if ((sequence & kPlannedSequence) != 0) return schedule::Order::kPlanned;
+  return (sequence & kPairedSequence) != 0 ? schedule::Order::kPaired : schedule::Order::kPosted;
+}
+
+// A pair's sequence is its number, which comes round after a billion, and its place among the
+// job's pairs.
+inline constexpr unsigned kPairPlaceBits = 16;
+inline constexpr std::uint64_t kPairNumberMax = (std::uint64_t{1} << 30) - 1;
+
+constexpr std::uint64_t PairSequence(std::uint64_t number, std::uint32_t place) {
+  return kPairedSequence | (number & kPairNumberMax) << kPairPlaceBits | place;
+}
+constexpr std::size_t PairPlace(std::uint64_t sequence) {
+  return sequence & ((std::uint64_t{1} << kPairPlaceBits) - 1);
+}
+constexpr std::uint64_t PairNumber(std::uint64_t sequence) {
+  return sequence >> kPairPlaceBits & kPairNumberMax;
+}
+
 // What happens to a block, in this order; a route leaves out what it does not need.
 enum class Step : std::uint8_t {
   kInNode = 0,        // the node's ranks are summed; the whole collective when all ranks are here
@@ -66,9 +91,7 @@ struct Block {
 
   // The block's name on every node and its place in the job's order.
   std::uint64_t position() const { return sequence << 16 | index; }
-  schedule::Order order() const {
-    return sequence >> 47 != 0 ? schedule::Order::kPlanned : schedule::Order::kPosted;
-  }
+  schedule::Order order() const { return OrderOf(sequence); }
   std::size_t PartOf(const Part& part) const {
     return static_cast<std::size_t>(&part - parts.data());
   }

@@ -13,8 +13,10 @@ namespace headrace::service {
 
 Job::Job(const SessionIdentity& identity, TimeNs now)
     : making{boost::circular_buffer<std::uint64_t>(kOperationsMax),
-             boost::circular_buffer<std::uint64_t>(kPlannedOpenMax)},
+             boost::circular_buffer<std::uint64_t>(kPlannedOpenMax),
+             boost::circular_buffer<std::uint64_t>()},
       crossing{boost::circular_buffer<std::uint32_t>(kBlocksMax),
+               boost::circular_buffer<std::uint32_t>(kBlocksMax),
                boost::circular_buffer<std::uint32_t>(kBlocksMax)},
       id_(identity.job),
       name_(identity.job_name),
@@ -23,6 +25,7 @@ Job::Job(const SessionIdentity& identity, TimeNs now)
       restarts_(identity.epoch - 1),
       opened_ns_(now),
       members_(identity.world_size),
+      pairs_(identity.world_size),
       memory_(kOperationsMax * identity.world_size),
       devices_(kOperationsMax * identity.world_size, transport::kHost),
       records_(kOperationsMax * identity.world_size),
@@ -92,7 +95,7 @@ bool Job::HasSessions() const {
 }
 
 std::uint32_t Job::FirstMissing(const Posts& posts) const {
-  const RankMask waited_for = formed_ ? local_ranks_ : ~RankMask{0} >> (64 - members_.size());
+  const RankMask waited_for = WantedOf(posts);
   // Whoever could post but has not says more than whoever has not come yet.
   const RankMask here = waited_for & attached_ranks() & ~posts.ranks;
   const RankMask missing = here != 0 ? here : waited_for & ~posts.ranks;
@@ -101,7 +104,7 @@ std::uint32_t Job::FirstMissing(const Posts& posts) const {
 }
 
 std::optional<std::uint32_t> Job::FirstAwaited(const Posts& posts) const {
-  const RankMask waited_for = formed_ ? local_ranks_ : ~RankMask{0} >> (64 - members_.size());
+  const RankMask waited_for = WantedOf(posts);
   if (posts.awaited == 0 || (waited_for & ~posts.ranks) != 0) return std::nullopt;
   return static_cast<std::uint32_t>(std::countr_zero(posts.awaited));
 }
@@ -213,12 +216,21 @@ std::string Job::DescribeOperation(const Operation& operation) const {
     return fmt::format("block {} [{} .. {}] of iteration {}", operation.index + 1, tensor,
                        tensors[operation.wire().tensors.back()].name, operation.iteration);
   }
-  return fmt::format("operation {} [{}{}{}]", operation.spec.sequence, Describe(operation.spec),
-                     tensor.empty() ? "" : ", ", tensor);
+  return fmt::format("{} {} [{}{}{}]", operation.paired() ? "pair" : "operation",
+                     operation.number(), Describe(operation.spec), tensor.empty() ? "" : ", ",
+                     tensor);
 }
 
 std::string Job::DescribeMismatch(const Operation& operation, std::uint32_t rank,
                                   const OperationSpec& spec) const {
+  if (operation.paired()) {
+    return fmt::format(
+        "{} posted {} {}, {} posted {} {}: a send and its receive have the same count, element "
+        "type and kind of memory",
+        DescribeRank(operation.first_rank), Describe(operation.spec),
+        DescribeMemory(operation.spec.device), DescribeRank(rank), Describe(spec),
+        DescribeMemory(spec.device));
+  }
   if (operation.spec.OnGpu() != spec.OnGpu()) {
     return fmt::format(
         "{} posted {} {}, {} posted {} {} as operation {}: the ranks of a node post GPUs' memory, "

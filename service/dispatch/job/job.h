@@ -6,6 +6,8 @@
 // ends early (error, timeout) stays as a tombstone until every rank has posted it, so that
 // latecomers learn the same cause.
 //
+// A send and a receive are of two ranks only and are matched apart from that: pairs.h.
+//
 // A job may have ranks on other nodes. Then what is said here of "every rank" goes for those of
 // this node, once it is known which they are (nodes()), and what ends an operation early ends the
 // job on all nodes, because the others cannot go on without it.
@@ -33,6 +35,7 @@
 #include "service/dispatch/job/open_ranges.h"
 #include "service/dispatch/job/operation.h"
 #include "service/dispatch/job/operation_spec.h"
+#include "service/dispatch/job/pairs.h"
 #include "service/dispatch/job/scratch.h"
 #include "service/dispatch/job/steering_notes.h"
 #include "service/dispatch/job/uid_use.h"
@@ -45,12 +48,10 @@ namespace headrace::service {
 
 struct JobRecord;
 
-inline constexpr std::uint64_t kOperationsMax = ipc::kOperationsMax;  // open, per job
-
 // A record that was read and checked and counts as posted once its ready word says so.
 struct AwaitedPost {
   ipc::Record record;
-  std::uint64_t sequence = 0;  // of its operation; 0: it is a gradient
+  std::uint64_t sequence = 0;  // of its operation or pair; 0: it is a gradient
 };
 // Of one rank. Each is an operation in a slot of its own, or a gradient of the layout.
 inline constexpr std::size_t kAwaitedMax = kOperationsMax + kLayoutTensorsMax;
@@ -61,7 +62,7 @@ struct Member {
   bool gone = false;                 // its lease has ended; memory waits for open operations
   std::uint64_t posted = 0;          // records read
   std::uint64_t ended = 0;           // completions written
-  std::uint64_t operations = 0;      // posted by them; the rest are gradients
+  std::uint64_t operations = 0;      // posted by them; the rest are gradients, sends and receives
   std::vector<AwaitedPost> awaited;  // in the order of its records
   OpenRanges open;                   // of its operations
 };
@@ -124,26 +125,52 @@ class Job {
 
   // The operation in the slot of `sequence`; it may be free or belong to another sequence.
   Operation& slot(std::uint64_t sequence) {
-    return (sequence & kPlannedSequence) != 0 ? gradients->operation(sequence)
-                                              : operations_[sequence % kOperationsMax];
+    switch (OrderOf(sequence)) {
+      case schedule::Order::kPlanned:
+        return gradients->operation(sequence);
+      case schedule::Order::kPaired:
+        return pairs_.at(sequence).operation;
+      case schedule::Order::kPosted:
+        break;
+    }
+    return operations_[sequence % kOperationsMax];
   }
   std::array<Operation, kOperationsMax>& operations() { return operations_; }
+  Pairs& pairs() { return pairs_; }
+  const Pairs& pairs() const { return pairs_; }
+  // Every operation and every pair that is open, in no order. The visitor may end it.
+  template <typename Visit>
+  void ForEachOpen(Visit visit) {
+    for (Operation& operation : operations_) {
+      if (operation.open()) visit(operation);
+    }
+    for (std::size_t place = 0; place < pairs_.capacity(); ++place) {
+      if (pairs_.pair(place).operation.open()) visit(pairs_.pair(place).operation);
+    }
+  }
   // Where rank `rank`'s memory of the operation in that slot is kept.
   std::byte*& memory(std::uint64_t sequence, std::uint32_t rank) {
+    if (IsPaired(sequence)) return PartOf(pairs_.at(sequence).memory, sequence, rank);
     return memory_[(sequence % kOperationsMax) * members_.size() + rank];
   }
 
   // The GPU it is on, or transport::kHost.
   std::int8_t& device(std::uint64_t sequence, std::uint32_t rank) {
+    if (IsPaired(sequence)) return PartOf(pairs_.at(sequence).devices, sequence, rank);
     return devices_[(sequence % kOperationsMax) * members_.size() + rank];
   }
   std::int8_t DeviceOf(const Operation& operation, std::uint32_t rank);
 
   // The number of the record by which `rank` posted the operation in that slot.
   std::uint64_t& RecordOf(std::uint64_t sequence, std::uint32_t rank) {
+    if (IsPaired(sequence)) return PartOf(pairs_.at(sequence).records, sequence, rank);
     return records_[(sequence % kOperationsMax) * members_.size() + rank];
   }
 
+  // The ranks of this node whose posts it waits for; of a job that has not formed all that may be.
+  RankMask WantedOf(const Posts& posts) const {
+    return posts.among & (formed_ ? local_ranks_ : ~RankMask{0} >> (64 - members_.size()));
+  }
   // The lowest rank that has not posted it; one that is attached before one that is not.
   std::uint32_t FirstMissing(const Posts& posts) const;
   // The lowest rank whose GPU has not come so far, if that is all that is waited for.
@@ -170,7 +197,7 @@ class Job {
   // Memory for blocks of GPUs that go to other nodes, by order of blocks: the host's first, then
   // that of the GPU of each lane.
   using GpuScratch = std::array<Scratch, 1 + kRailsMax>;
-  std::array<GpuScratch, 2> gpu_scratch;
+  std::array<GpuScratch, schedule::kOrdersCount> gpu_scratch;
   // Likewise for sums of the host's memory that belong to no rank of this node.
   struct HostScratch {
     Mapping memory;  // untouched, and so without memory, until a block needs it
@@ -186,7 +213,8 @@ class Job {
   // "rank 2 (pid 77) posted all_reduce of ... as operation 9; rank 0 (pid 75) posted ..."
   std::string DescribeMismatch(const Operation& operation, std::uint32_t rank,
                                const OperationSpec& spec) const;
-  // "operation 9 [all_reduce of 1024 float32 (sum), conv1.weight]"
+  // "operation 9 [all_reduce of 1024 float32 (sum), conv1.weight]", "pair 3 [send of 4 float32 from
+  // rank 0 to rank 1, tag 7]"
   std::string DescribeOperation(const Operation& operation) const;
   std::string DescribeRank(std::uint32_t rank) const;
   // How far a rank is: "operation 12", "operation 2 and iteration 57".
@@ -211,12 +239,12 @@ class Job {
   std::optional<Failure> failure;
   // Whether the failure is worth the state "failed", or just the orderly end of the job.
   bool failed = false;
-  // Ready operations, and blocks of the plan, with blocks still to make, each in their order.
-  std::array<boost::circular_buffer<std::uint64_t>, 2> making;
+  // Ready operations, blocks of the plan and pairs with blocks still to make, each in their order.
+  std::array<boost::circular_buffer<std::uint64_t>, schedule::kOrdersCount> making;
   // Places of the blocks that have not entered the lanes between nodes, by order (operations, the
-  // plan): there they enter in the same order on every node, whatever comes before that on this
-  // one.
-  std::array<boost::circular_buffer<std::uint32_t>, 2> crossing;
+  // plan, pairs): there they enter in the same order on every node, whatever comes before that on
+  // this one.
+  std::array<boost::circular_buffer<std::uint32_t>, schedule::kOrdersCount> crossing;
   // What a job of several nodes waits for before it can begin; for people.
   std::string waits_for;
   // A rank on another node left after this operation: later ones cannot be carried out.
@@ -246,6 +274,14 @@ class Job {
   JobRecord* record = nullptr;
 
  private:
+  static bool IsPaired(std::uint64_t sequence) {
+    return OrderOf(sequence) == schedule::Order::kPaired;
+  }
+  template <typename Value>
+  Value& PartOf(std::array<Value, 2>& sides, std::uint64_t sequence, std::uint32_t rank) {
+    return sides[pairs_.at(sequence).SideOf(rank)];
+  }
+
   JobId id_;
   std::string name_;
   std::uint32_t owner_uid_;
@@ -254,6 +290,7 @@ class Job {
   TimeNs opened_ns_;
   std::vector<Member> members_;
   std::array<Operation, kOperationsMax> operations_;
+  Pairs pairs_;
   std::vector<std::byte*> memory_;
   std::vector<std::int8_t> devices_;
   std::vector<std::uint64_t> records_;

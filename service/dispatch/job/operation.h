@@ -1,5 +1,5 @@
-// What moves: an operation that every rank posts alike, or one block of the job's plan, which the
-// service carries out as if it were one.
+// What moves: an operation that every rank posts alike, a send with its receive, which two ranks
+// post (pairs.h), or one block of the job's plan, which the service carries out as if it were one.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,12 @@
 
 namespace headrace::service {
 
+inline constexpr std::uint64_t kOperationsMax = ipc::kOperationsMax;  // open, per job
+
 struct Failure {
   Code code = Code::kInternal;
   std::string text;
 };
-
-// Set in the sequence of a plan's block: operations and blocks are numbered each on their own.
-inline constexpr std::uint64_t kPlannedSequence = std::uint64_t{1} << 47;
 
 struct Operation {
   enum class State : std::uint8_t { kFree, kGathering, kWaiting, kMoving, kTombstone };
@@ -57,9 +56,10 @@ struct Operation {
   // Ready, with nothing of it in the queue or on a lane, and nothing to come.
   bool moved() const { return blocks_open == 0 && (failure || blocks_ended == blocks_count); }
   bool planned() const { return plan != nullptr; }
-  schedule::Order order() const {
-    return planned() ? schedule::Order::kPlanned : schedule::Order::kPosted;
-  }
+  bool paired() const { return order() == schedule::Order::kPaired; }
+  schedule::Order order() const { return OrderOf(spec.sequence); }
+  // As people read it: the pair's number, or the operation's.
+  std::uint64_t number() const { return paired() ? PairNumber(spec.sequence) : spec.sequence; }
   // What its block `block` is called on every node.
   BlockName NameOf(const Block& block) const {
     if (planned()) return {.planned = true, .number = iteration, .block = index};

@@ -5,6 +5,9 @@
 namespace headrace::service {
 
 bool OperationSpec::Matches(const OperationSpec& other) const {
+  if (ipc::IsSendOrReceive(kind)) {
+    return dtype == other.dtype && count == other.count && OnGpu() == other.OnGpu();
+  }
   return kind == other.kind && dtype == other.dtype && count == other.count &&
          (!Reduces(kind) || reduction == other.reduction) &&
          (kind != Collective::kBroadcast || root == other.root) && OnGpu() == other.OnGpu();
@@ -29,6 +32,12 @@ std::string Describe(const OperationSpec& spec) {
   const std::string what = fmt::format("{} of {} {}", kind, spec.count, Name(spec.dtype));
   if (Reduces(spec.kind)) return fmt::format("{} ({})", what, Name(spec.reduction));
   if (spec.kind == Collective::kBroadcast) return fmt::format("{} from rank {}", what, spec.root);
+  if (ipc::IsSendOrReceive(spec.kind)) {
+    return fmt::format(
+        "{} from {} to rank {}, tag {}", what,
+        spec.source == ipc::kAnyRank ? "any rank" : fmt::format("rank {}", spec.source),
+        spec.target, spec.tag);
+  }
   return what;
 }
 

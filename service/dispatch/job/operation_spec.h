@@ -26,11 +26,24 @@ struct OperationSpec {
   TensorId tensor{ipc::kNoTensor};        // kNoTensor for a one-off range
   SegmentId segment;
   std::uint32_t timeout_ms = 0;
+  // Of a send or receive. `source` is ipc::kAnyRank in a receive from any rank.
+  std::uint32_t source = 0;
+  std::uint32_t target = 0;
+  std::uint64_t tag = 0;
 
   std::uint64_t Bytes() const { return count * SizeOf(dtype); }
   bool OnGpu() const { return device != transport::kHost; }
-  // Whether another rank's record asks for the same thing.
+  // Whether another rank's record asks for the same thing, or, of a send, for what it sends.
   bool Matches(const OperationSpec& other) const;
+};
+
+// Whom a send or receive is of, as far as that is known.
+struct PairSides {
+  std::uint32_t source = 0;  // ipc::kAnyRank: in a receive from any rank
+  std::uint32_t target = 0;
+  std::uint64_t tag = 0;
+
+  friend bool operator==(const PairSides&, const PairSides&) = default;
 };
 
 // The collectives whose memory is one part for each rank.
@@ -39,7 +52,8 @@ bool IsParted(Collective kind);
 // The collectives after which every rank has the same.
 bool IsShared(Collective kind);
 
-// "all_reduce of 1024 float32 (sum)", for errors and logs.
+// "all_reduce of 1024 float32 (sum)", "send of 4 float32 from rank 0 to rank 1, tag 7", for errors
+// and logs.
 std::string Describe(const OperationSpec& spec);
 // "in host memory", "on GPU 1".
 std::string DescribeMemory(std::int8_t device);

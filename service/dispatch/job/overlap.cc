@@ -67,10 +67,13 @@ std::optional<std::uint32_t> FindGradient(const Job& job, std::uint32_t rank,
 
 OpenRange RangeOf(const OperationSpec& spec, std::uint32_t rank) {
   const std::uint64_t begin = AddressOf(spec.data);
+  const bool is_only_read = ipc::IsSendOrReceive(spec.kind)
+                                ? spec.target != rank
+                                : spec.kind == Collective::kBroadcast && spec.root == rank;
   return {.begin = begin,
           .end = begin + spec.Bytes(),
           .sequence = spec.sequence,
-          .written = spec.kind != Collective::kBroadcast || spec.root != rank};
+          .written = !is_only_read};
 }
 
 std::optional<Failure> FindOverlap(Job& job, std::uint32_t rank, const OperationSpec& spec) {
@@ -82,8 +85,10 @@ std::optional<Failure> FindOverlap(Job& job, std::uint32_t rank, const Operation
       open != nullptr ? std::nullopt : FindGradient(job, rank, *member.session, range);
   if (open == nullptr && !gradient) return {};
   const OpenRange other = open != nullptr ? *open : RangeOfGradient(*member.session, *gradient);
-  return Overlap(fmt::format("{} posted {} as operation {}", job.DescribeRank(rank),
-                             DescribePost(spec, *member.session), spec.sequence),
+  std::string post =
+      fmt::format("{} posted {}", job.DescribeRank(rank), DescribePost(spec, *member.session));
+  if (!ipc::IsSendOrReceive(spec.kind)) post += fmt::format(" as operation {}", spec.sequence);
+  return Overlap(post,
                  open != nullptr ? job.DescribeOperation(job.slot(open->sequence))
                                  : job.DescribeGradient(*gradient),
                  DescribeShared(range, other, *member.session));

@@ -1,5 +1,5 @@
-// Which ranks have posted something that every rank of the node posts: an operation, or a gradient
-// in one iteration. Plain data.
+// Which ranks have posted something that several ranks of the node post: an operation, a gradient
+// in one iteration, a send with its receive. Plain data.
 #pragma once
 
 #include <algorithm>
@@ -16,9 +16,10 @@ static_assert(transport::kMembersMax == 64, "a RankMask has one bit per rank");
 constexpr RankMask Bit(std::uint32_t rank) { return RankMask{1} << rank; }
 
 struct Posts {
-  RankMask ranks = 0;    // that have posted it
-  RankMask awaited = 0;  // of those: ranks whose GPU has not come so far
-  TimeNs opened_ns = 0;  // since when others wait for it
+  RankMask among = ~RankMask{0};  // who posts it: of a pair two ranks, as far as they are known
+  RankMask ranks = 0;             // that have posted it
+  RankMask awaited = 0;           // of those: ranks whose GPU has not come so far
+  TimeNs opened_ns = 0;           // since when others wait for it
   TimeNs deadline_ns = kNever;
 
   // Ranks whose memory is ready.

@@ -35,6 +35,7 @@ struct SteeringNotes {
   TimeNs frozen_since_ns = 0;
   DrainNotes drain;
 
+  bool paused() const { return paused_after != UINT64_MAX; }
   bool MayBegin(std::uint64_t operation) const {
     return operation <= paused_after && operation <= drain.operations;
   }

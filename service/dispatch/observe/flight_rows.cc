@@ -47,6 +47,7 @@ struct PostTimes {
     std::fill_n(by_place.begin(), count, 0);
   }
   std::size_t count;
+  RankMask among = ~RankMask{0};                        // who posts it at all
   std::array<TimeNs, transport::kMembersMax> by_place;  // the first `count`; 0: it has not
 };
 
@@ -58,7 +59,7 @@ void FillPosts(const Job& job, const PostTimes& posts, ipc::FlightRow& row) {
   bool all = posts.count > 0;
   for (std::size_t place = 0; place < posts.count; ++place) {
     const TimeNs posted_ns = posts.by_place[place];
-    all &= posted_ns != 0;
+    all &= posted_ns != 0 || (posts.among & Bit(job.local()[place])) == 0;
     if (place < ipc::kFlightRanksMax) row.posted_us[place] = After(posted_ns, row.first_post_ns);
     if (posted_ns <= last_ns) continue;
     last_ns = posted_ns;
@@ -71,8 +72,13 @@ void FillPosts(const Job& job, const PostTimes& posts, ipc::FlightRow& row) {
   }
 }
 
+TimeNs PairPosted(const Job& job, const Operation& operation, std::uint32_t rank) {
+  const std::size_t place = PairPlace(operation.spec.sequence);
+  return job.record->flight.pairs[place][job.pairs().pair(place).SideOf(rank)];
+}
+
 void FillOperation(const Job& job, const Operation& operation, ipc::FlightRow& row) {
-  row.operation = operation.spec.sequence;
+  row.operation = operation.number();
   row.first_post_ns = operation.posts.opened_ns;
   row.kind = static_cast<std::uint8_t>(operation.spec.kind);
   row.dtype = static_cast<std::uint8_t>(operation.spec.dtype);
@@ -81,11 +87,13 @@ void FillOperation(const Job& job, const Operation& operation, ipc::FlightRow& r
   row.tensors = operation.spec.tensor.value != ipc::kNoTensor ? 1 : 0;
   ipc::SetText(row.tensor, name);
   PostTimes posts(job.local().size());
+  posts.among = operation.posts.among;
   const std::size_t slot = (operation.spec.sequence % kOperationsMax) * job.world_size();
   for (std::size_t place = 0; place < posts.count; ++place) {
     const std::uint32_t rank = job.local()[place];
     if ((operation.posts.ranks >> rank & 1U) == 0) continue;
-    const TimeNs posted_ns = job.record->flight.operations[slot + rank];
+    const TimeNs posted_ns = operation.paired() ? PairPosted(job, operation, rank)
+                                                : job.record->flight.operations[slot + rank];
     // An older one: this rank was refused, being too far ahead.
     if (posted_ns >= operation.posts.opened_ns) posts.by_place[place] = posted_ns;
   }

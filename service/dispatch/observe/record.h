@@ -83,9 +83,10 @@ struct RankRecord {
 struct FlightRecord {
   std::uint16_t place = kNoRow;  // in the board's tables; none: the job goes unrecorded
   ipc::FlightJobRow row{};
-  bool dirty = false;              // the row on the board is older
-  std::vector<TimeNs> operations;  // by slot, then by rank: when the rank posted it
-  std::vector<TimeNs> gradients;   // by tensor, then by rank: likewise
+  bool dirty = false;                        // the row on the board is older
+  std::vector<TimeNs> operations;            // by slot, then by rank: when the rank posted it
+  std::vector<TimeNs> gradients;             // by tensor, then by rank: likewise
+  std::vector<std::array<TimeNs, 2>> pairs;  // by place, then by side: likewise
 };
 
 // The rows of a job's plan in force, and of the block that comes next.
@@ -103,8 +104,10 @@ enum class LatePlace : std::uint8_t {
   kOperationMoves,  // in the queue or on a lane
   kHead,            // the plan's next block: likewise not posted by all
   kBlockMoves,
+  kPair,  // a send or receive: the other side was not posted
+  kPairMoves,
 };
-inline constexpr std::size_t kLatePlaces = 4;
+inline constexpr std::size_t kLatePlaces = 6;
 
 // One wait: `number` and `since_ns` tell it from the next one in its place.
 struct LateWait {
@@ -141,7 +144,8 @@ struct JobRecord {
   // Of each work item, by its slot.
   std::array<std::uint16_t, kOperationsMax> operation_rows{};
   std::array<std::uint16_t, kPlannedOpenMax> planned_rows{};
-  std::vector<BlockRecord> blocks;  // by place in the job's pool
+  std::vector<std::uint16_t> pair_rows;  // by place, as many as there are
+  std::vector<BlockRecord> blocks;       // by place in the job's pool
   PlanRecord plan;
   FlightRecord flight;
   StragglerState stragglers;
@@ -149,6 +153,7 @@ struct JobRecord {
 
   std::uint16_t& RowOf(const Operation& operation) {
     const std::uint64_t sequence = operation.spec.sequence;
+    if (operation.paired()) return pair_rows[PairPlace(sequence)];
     return operation.planned() ? planned_rows[sequence % kPlannedOpenMax]
                                : operation_rows[sequence % kOperationsMax];
   }

@@ -143,14 +143,31 @@ void Recorder::PublishFlight(FlightRecord& flight) {
   board_.WriteFlight(flight.place, flight.row);
 }
 
+// Memory for pairs grows when more of them are open than ever before.
+void Recorder::ItemOpened(const Job& job, const Operation& operation) {
+  JobRecord& record = *job.record;
+  if (operation.paired() && record.pair_rows.size() < job.pairs().capacity()) {
+    record.pair_rows.resize(job.pairs().capacity(), kNoRow);
+    record.flight.pairs.resize(job.pairs().capacity());
+  }
+  record.RowOf(operation) = board_.TakeQueueRow();
+}
+
 void Recorder::Post(const Job& job, std::uint64_t sequence, std::uint32_t rank, TimeNs now) {
   FlightRecord& flight = job.record->flight;
+  if (OrderOf(sequence) == schedule::Order::kPaired) {
+    const Pair& pair = job.pairs().pair(PairPlace(sequence));
+    flight.pairs[PairPlace(sequence)][pair.SideOf(rank)] = now;
+    return;
+  }
   if (flight.place != kNoRow) flight.operations[PostOf(job, sequence, rank)] = now;
 }
 
 void Recorder::OnPosted(const Job& job, const Operation& operation, std::uint32_t rank,
                         std::uint64_t bytes, TimeNs now) {
   job.record->ranks[rank].bytes_posted += bytes;
+  // Who receives early, or sends late, keeps nobody from working.
+  if (operation.paired()) return;
   if (!job.formed() || operation.posts.ready() != job.local_ranks()) return;
   NoteLast(job, rank, now - operation.posts.opened_ns);
 }

@@ -50,9 +50,7 @@ class Recorder {
                     const ipc::GradientRecord& record, TimeNs now);
 
   // ---- work items ----
-  void ItemOpened(const Job& job, const Operation& operation) {
-    job.record->RowOf(operation) = board_.TakeQueueRow();
-  }
+  void ItemOpened(const Job& job, const Operation& operation);
   // What it waits for, or where it is, has changed.
   void ShowItem(const Job& job, const Operation& operation);
   // Whether or not it was cut into blocks before.

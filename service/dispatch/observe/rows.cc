@@ -37,6 +37,9 @@ bool IsOfEarlier(const Gradients& gradients, std::uint32_t tensor) {
 // of their own.
 std::uint64_t ArgumentOf(const Job& job, const Operation& operation) {
   const std::uint64_t argument = operation.reason_argument;
+  if (operation.paired() && operation.reason == ipc::WaitReason::kBehindBlock) {
+    return PairNumber(argument);
+  }
   const bool is_planned = operation.reason == ipc::WaitReason::kBehindBlock &&
                           (argument & kPlannedSequence) != 0 && job.gradients != nullptr;
   return is_planned ? job.gradients->operation(argument).index + 1 : argument;
@@ -103,7 +106,7 @@ ipc::RankRow MakeRankRow(const Job& job, std::uint32_t rank) {
 
 ipc::QueueRow MakeQueueRow(const Job& job, const Operation& operation) {
   ipc::QueueRow row{};
-  row.block = operation.spec.sequence;
+  row.block = operation.number();
   if (operation.planned()) {
     row.block = operation.index + 1;
     row.iteration = static_cast<std::uint32_t>(operation.iteration);
@@ -113,7 +116,12 @@ ipc::QueueRow MakeQueueRow(const Job& job, const Operation& operation) {
   row.state = static_cast<std::uint32_t>(StateOf(operation));
   row.reason = static_cast<std::uint32_t>(operation.reason);
   row.wait_argument = ArgumentOf(job, operation);
-  row.ranks_missing = job.local_ranks() & ~operation.posts.ready();
+  row.ranks_missing = job.WantedOf(operation.posts) & ~operation.posts.ready();
+  if (operation.paired()) {
+    row.source = operation.spec.source;
+    row.target = operation.spec.target;
+    row.tag = operation.spec.tag;
+  }
   row.bytes = operation.spec.Bytes();
   row.stage = static_cast<std::uint8_t>(operation.step);
   row.kind = static_cast<std::uint8_t>(operation.spec.kind);

@@ -11,7 +11,8 @@ namespace headrace::service {
 namespace {
 
 constexpr std::array<LatePlace, kLatePlaces> kPlaces = {
-    LatePlace::kOperation, LatePlace::kOperationMoves, LatePlace::kHead, LatePlace::kBlockMoves};
+    LatePlace::kOperation,  LatePlace::kOperationMoves, LatePlace::kHead,
+    LatePlace::kBlockMoves, LatePlace::kPair,           LatePlace::kPairMoves};
 
 bool Gathers(const Operation& operation) {
   return operation.state == Operation::State::kGathering && !operation.failure;
@@ -38,6 +39,17 @@ Operation* FirstOf(Operations& operations, Waits waits) {
   return first;
 }
 
+Operation* FirstPairOf(Job& job, bool (*waits)(const Operation&)) {
+  Operation* first = nullptr;
+  Pairs& pairs = job.pairs();
+  for (std::size_t place = 0; place < pairs.capacity(); ++place) {
+    Operation& operation = pairs.pair(place).operation;
+    if (!waits(operation)) continue;
+    if (first == nullptr || operation.spec.sequence < first->spec.sequence) first = &operation;
+  }
+  return first;
+}
+
 LateWait WaitOf(const Operation* operation, TimeNs since_ns) {
   return operation == nullptr ? LateWait{} : LateWait{operation->spec.sequence, since_ns};
 }
@@ -58,6 +70,12 @@ LateWait StragglerMonitor::Find(Job& job, LatePlace place) {
       return FindHead(job);
     case LatePlace::kBlockMoves:
       if (job.gradients) first = FirstOf(job.gradients->operations(), Moves);
+      return WaitOf(first, first == nullptr ? 0 : first->since_ns);
+    case LatePlace::kPair:
+      if (job.operations_open > 0) first = FirstPairOf(job, Gathers);
+      return WaitOf(first, first == nullptr ? 0 : first->posts.opened_ns);
+    case LatePlace::kPairMoves:
+      if (job.operations_open > 0) first = FirstPairOf(job, Moves);
       return WaitOf(first, first == nullptr ? 0 : first->since_ns);
   }
   return {};
@@ -92,7 +110,7 @@ bool StragglerMonitor::StillWaits(Job& job, LatePlace place, const LateWait& wai
   if (place == LatePlace::kHead) return FindHead(job).number == wait.number;
   const Operation& operation = job.slot(wait.number);
   if (operation.spec.sequence != wait.number) return false;
-  if (place == LatePlace::kOperation) return Gathers(operation);
+  if (place == LatePlace::kOperation || place == LatePlace::kPair) return Gathers(operation);
   // Whatever moves on is new.
   return Moves(operation) && operation.since_ns == wait.since_ns;
 }
@@ -185,7 +203,7 @@ void StragglerMonitor::Report(Job& job, LatePlace place, const LateWait& wait, T
   WaitReport report;
   if (place == LatePlace::kHead) {
     report = ReportHeadWait(job, waited_ns);
-  } else if (place == LatePlace::kOperation) {
+  } else if (place == LatePlace::kOperation || place == LatePlace::kPair) {
     report = ReportOperationWait(job, job.slot(wait.number), waited_ns);
   } else {
     report = ReportMoveWait(job, job.slot(wait.number), lanes_, waited_ns);

@@ -29,9 +29,7 @@ std::vector<std::string> Described(const Job& job, RankMask ranks) {
   return names;
 }
 
-RankMask AllRanks(const Job& job) {
-  return job.formed() ? job.local_ranks() : ~RankMask{0} >> (64 - job.world_size());
-}
+RankMask AllRanks(const Job& job) { return job.WantedOf(Posts{}); }
 
 std::string Waiting(const Job& job, RankMask posted) {
   const int count = std::popcount(posted);
@@ -102,6 +100,22 @@ std::string Peers(const Job& job, std::uint64_t members) {
   return Listed(names);
 }
 
+// What a pair waits for: "rank 1 (pid 12) has not posted its receive", "nobody has sent".
+std::string OtherSide(const Job& job, const Operation& operation) {
+  if (operation.spec.source == ipc::kAnyRank) return "no rank has posted a send to it";
+  const std::uint32_t missing = job.FirstMissing(operation.posts);
+  return fmt::format("{} has not posted its {}{}", job.DescribeRank(missing),
+                     missing == operation.spec.target ? "receive" : "send",
+                     job.members()[missing].session ? "" : " and is not attached");
+}
+
+WaitReport ReportPairWait(const Job& job, const Operation& operation, TimeNs waited_ns) {
+  WaitReport report{.subject = job.DescribeOperation(operation), .text = {}, .to_others = {}};
+  report.text = fmt::format("{} waits for {}: {}", report.subject, FormatSeconds(waited_ns),
+                            OtherSide(job, operation));
+  return report;
+}
+
 std::string_view StepName(Step step) {
   switch (step) {
     case Step::kInNode:
@@ -130,6 +144,8 @@ std::string WhyItQueues(const Operation& operation) {
       return "the lane has as many stages as it takes";
     case ipc::WaitReason::kBehindBlock:
       // A plan's blocks have numbers of their own inside, which nobody else knows.
+      if (operation.paired())
+        return fmt::format("behind pair {}", PairNumber(operation.reason_argument));
       return (operation.reason_argument & kPlannedSequence) != 0
                  ? "behind another block of the plan"
                  : fmt::format("behind block {}", operation.reason_argument);
@@ -147,6 +163,9 @@ std::string FormatSeconds(TimeNs time_ns) {
 }
 
 WaitReport ReportOperationWait(const Job& job, const Operation& operation, TimeNs waited_ns) {
+  if (operation.paired() && !job.FirstAwaited(operation.posts)) {
+    return ReportPairWait(job, operation, waited_ns);
+  }
   std::string subject = job.DescribeOperation(operation);
   // All that are here have posted it, and who else belongs to it is not known.
   const bool not_met = !job.formed() && (job.attached_ranks() & ~operation.posts.ranks) == 0;
@@ -227,6 +246,9 @@ Failure DescribeTimeout(Job& job, const Operation& operation, const Lanes& lanes
   if (operation.state != Operation::State::kGathering) {
     return {Code::kTimeout,
             fmt::format("{} on lane {}", what, lanes.Name(lanes.WaitedFor(job, operation)))};
+  }
+  if (operation.paired() && !job.FirstAwaited(operation.posts)) {
+    return {Code::kTimeout, fmt::format("{}: {}", what, OtherSide(job, operation))};
   }
   if (operation.posts.ready() == job.local_ranks()) {
     return {

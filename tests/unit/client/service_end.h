@@ -35,6 +35,9 @@ class ServiceEnd {
   void End(std::uint64_t sequence, Code code = Code::kOk, const std::string& text = "") {
     writer_.End(sequence, code, text);
   }
+  void EndReceive(std::uint64_t sequence, std::uint8_t source) {
+    writer_.End(sequence, Code::kOk, "", source);
+  }
   // Takes the next record and ends its operation.
   ipc::Record Serve(Code code = Code::kOk, const std::string& text = "") {
     const ipc::Record record = Take();

@@ -179,6 +179,55 @@ TEST_F(SessionTest, RefusesOperationsThatCannotBeMeant) {
   EXPECT_EQ(operation_, 0U);
 }
 
+TEST_F(SessionTest, SendsAndReceivesWithRankAndTagAndSaysWhoSent) {
+  hr_tensor* tensor = Tensor(100);
+  const hr_range range{40, 8};
+  ASSERT_EQ(hr_send(&handle_, tensor, &range, 3, UINT64_MAX, &operation_, &error_), HR_OK);
+  ipc::Record record = service_->Serve();
+  EXPECT_EQ(record.kind, static_cast<std::uint8_t>(ipc::kSend));
+  EXPECT_EQ(record.root, 3U);
+  EXPECT_EQ(record.tag, UINT64_MAX);
+  EXPECT_EQ(record.offset, 160U);
+  EXPECT_EQ(record.count, 8U);
+  ASSERT_EQ(hr_recv(&handle_, tensor, nullptr, HR_ANY_SOURCE, 7, &operation_, &error_), HR_OK);
+  record = service_->Take();
+  EXPECT_EQ(record.kind, static_cast<std::uint8_t>(ipc::kReceive));
+  EXPECT_EQ(record.root, ipc::kAnyRank);
+  EXPECT_EQ(record.tag, 7U);
+  std::uint32_t source = 99;
+  EXPECT_EQ(hr_recv_source(&handle_, operation_, &source, &error_), HR_BUSY);
+  service_->EndReceive(record.commit, 2);
+  EXPECT_EQ(hr_wait(&handle_, operation_, -1, &error_), HR_OK);
+  EXPECT_EQ(hr_recv_source(&handle_, operation_, &source, &error_), HR_OK);
+  EXPECT_EQ(source, 2U);
+  EXPECT_EQ(hr_recv_source(&handle_, operation_, nullptr, &error_), HR_INVALID_ARGUMENT);
+  EXPECT_EQ(hr_recv_source(&handle_, 3, &source, &error_), HR_INVALID_ARGUMENT);
+  ASSERT_EQ(hr_recv(&handle_, tensor, nullptr, 0, 7, &operation_, &error_), HR_OK);
+  service_->Serve(Code::kPeerLost, "rank 0 is gone");
+  EXPECT_EQ(hr_recv_source(&handle_, operation_, &source, &error_), HR_BUSY);
+  for (std::uint64_t i = 0; i < ipc::kOperationsMax; ++i) {
+    ASSERT_EQ(hr_barrier(&handle_, &operation_, &error_), HR_OK);
+    service_->Serve();
+  }
+  EXPECT_EQ(hr_recv_source(&handle_, 2, &source, &error_), HR_NOT_FOUND) << error_.text;
+  EXPECT_EQ(source, 2U) << "untouched";
+}
+
+TEST_F(SessionTest, RefusesToSendToOrReceiveFromWhoCannotBeMeant) {
+  hr_tensor* tensor = Tensor(100);
+  const auto refused = [this](hr_status status, const char* word) {
+    EXPECT_EQ(status, HR_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(error_.text).find(word), std::string::npos) << error_.text;
+  };
+  hr_operation* out = &operation_;
+  refused(hr_send(&handle_, tensor, nullptr, 4, 0, out, &error_), "the job has 4 ranks");
+  refused(hr_send(&handle_, tensor, nullptr, 1, 0, out, &error_), "copy the memory");
+  refused(hr_send(&handle_, tensor, nullptr, HR_ANY_SOURCE, 0, out, &error_), "send to rank");
+  refused(hr_recv(&handle_, tensor, nullptr, 4, 0, out, &error_), "receive from rank 4");
+  refused(hr_recv(&handle_, tensor, nullptr, 1, 0, out, &error_), "copy the memory");
+  EXPECT_FALSE(service_->HasRecord());
+}
+
 // What each kind reads of a one-off array and writes there, for rank 1 of 4.
 TEST_F(SessionTest, CopiesOfAnArrayWhatItsKindMoves) {
   const auto run = [this](auto post) {
@@ -219,6 +268,14 @@ TEST_F(SessionTest, CopiesOfAnArrayWhatItsKindMoves) {
               return hr_all_gather_array(session, array, 8, HR_UINT8, &operation_, &error_);
             }),
             "--rr---- wwwwwwww");
+  EXPECT_EQ(run([&](void* array) {
+              return hr_send_array(session, array, 8, HR_UINT8, 0, 7, &operation_, &error_);
+            }),
+            "rrrrrrrr --------");
+  EXPECT_EQ(run([&](void* array) {
+              return hr_recv_array(session, array, 8, HR_UINT8, 0, 7, &operation_, &error_);
+            }),
+            "-------- wwwwwwww");
 }
 
 TEST_F(SessionTest, MovesAnArrayThatLiesInPieces) {

@@ -167,6 +167,36 @@ def messages(rank):
     same(received, torch.full((3,), float(before)))
 
 
+def from_any(rank):
+    """The first rank receives from whoever sends, one of them late; the others send in turn."""
+    if rank != 0:
+        time.sleep(0.2 * (rank - 1))
+        for number in range(3):
+            dist.send(torch.tensor([rank, number]), 0, tag=5)
+        return []
+    seen = []
+    for _ in range(3 * (RANKS - 1)):
+        received = torch.zeros(2, dtype=torch.int64)
+        source = dist.recv(received, tag=5)
+        assert received[0] == source
+        seen.append((source, int(received[1])))
+    for source in range(1, RANKS):
+        assert [number for rank, number in seen if rank == source] == [0, 1, 2]
+    return seen
+
+
+def many_ways(rank):
+    """More directions and tags than a group once had."""
+    following, before = (rank + 1) % RANKS, (rank - 1) % RANKS
+    works = [dist.isend(torch.tensor([rank, tag]), following, tag=tag) for tag in range(300)]
+    received = [torch.zeros(2, dtype=torch.int64) for _ in range(300)]
+    works += [dist.irecv(received[tag], before, tag=tag) for tag in reversed(range(300))]
+    for work in works:
+        work.wait()
+    for tag, tensor in enumerate(received):
+        same(tensor, torch.tensor([before, tag]))
+
+
 def asynchronous(rank):
     tensors = [torch.full((i + 1,), float(rank)) for i in range(50)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
@@ -242,7 +272,6 @@ def refusals(rank):
             texts.append(str(error))
 
     refused(lambda: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BXOR))
-    refused(lambda: dist.recv(torch.ones(2)))
     refused(lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4)))
     refused(lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3), [1, 1, 2]))
     return texts
@@ -336,6 +365,12 @@ class Collectives(unittest.TestCase):
     def test_messages_keep_their_order_by_tag(self):
         run_group(self.service, RANKS, messages)
 
+    def test_a_receive_from_any_rank_says_who_sent(self):
+        self.assertEqual(len(run_group(self.service, RANKS, from_any)[0]), 3 * (RANKS - 1))
+
+    def test_messages_need_no_job_of_two_ranks(self):
+        run_group(self.service, RANKS, many_ways)
+
     def test_work_ends_in_its_own_time(self):
         run_group(self.service, RANKS, asynchronous)
 
@@ -359,10 +394,8 @@ class Collectives(unittest.TestCase):
 
     def test_what_is_refused_is_named(self):
         for texts in run_group(self.service, RANKS, refusals):
-            self.assertEqual(len(texts), 4, texts)
-            for text, word in zip(
-                texts, ("BXOR", "src", "4 rows", "[1, 1, 2]"), strict=True
-            ):
+            self.assertEqual(len(texts), 3, texts)
+            for text, word in zip(texts, ("BXOR", "4 rows", "[1, 1, 2]"), strict=True):
                 self.assertIn(word, text)
 
     def test_sparse_tensors_are_summed(self):

@@ -111,7 +111,7 @@ std::map<std::string, Layout> ChannelLayoutsOfCode() {
         {FIELD(Record, kind), FIELD(Record, dtype), FIELD(Record, reduction), FIELD(Record, flags),
          FIELD(Record, tensor), FIELD(Record, segment), FIELD(Record, root), FIELD(Record, offset),
          FIELD(Record, count), FIELD(Record, timeout_ms), FIELD(Record, reserved0),
-         FIELD(Record, posted_ns), FIELD(Record, reserved1), FIELD(Record, commit)}}},
+         FIELD(Record, posted_ns), FIELD(Record, tag), FIELD(Record, commit)}}},
       {"GradientRecord",
        {sizeof(GradientRecord),
         {FIELD(GradientRecord, kind), FIELD(GradientRecord, dtype),
@@ -142,6 +142,7 @@ std::map<std::string, std::uint64_t> NumbersOfCode() {
       {"kChannelMagic", kChannelMagic},
       {"kSequenceMax", kSequenceMax},
       {"kNoTensor", kNoTensor},
+      {"kAnyRank", kAnyRank},
       {"kSegmentSizeMax", kSegmentSizeMax},
       {"kBoardMagic", kBoardMagic},
       {"kJobRowsMax", kJobRowsMax},
@@ -195,6 +196,8 @@ std::map<std::string, std::uint64_t> EnumeratorsOfCode() {
       {"kReduceScatter", Value(Collective::kReduceScatter)},
       {"kAllGather", Value(Collective::kAllGather)},
       {"kBarrier", Value(Collective::kBarrier)},
+      {"kSend", Value(kSend)},
+      {"kReceive", Value(kReceive)},
       {"kFloat32", Value(DType::kFloat32)},
       {"kFloat64", Value(DType::kFloat64)},
       {"kFloat16", Value(DType::kFloat16)},
@@ -247,6 +250,8 @@ std::map<std::string, std::uint64_t> StatesOfCode() {
       {"WaitReason::kInFlight", Value(WaitReason::kInFlight)},
       {"WaitReason::kIteration", Value(WaitReason::kIteration)},
       {"WaitReason::kLaneFull", Value(WaitReason::kLaneFull)},
+      {"WaitReason::kNoReceive", Value(WaitReason::kNoReceive)},
+      {"WaitReason::kNoSend", Value(WaitReason::kNoSend)},
   };
 }
 

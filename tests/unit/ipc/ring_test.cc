@@ -55,7 +55,7 @@ TEST_F(Ring, CarriesEveryFieldUnchangedAndNumbersTheRecord) {
                     .timeout_ms = 11,
                     .reserved0 = 12,
                     .posted_ns = 13,
-                    .reserved1 = 14,
+                    .tag = 14,
                     .commit = 999};
   (void)writer_.Write(sent);
   Result<std::optional<Record>> read = reader_.Read();

@@ -26,6 +26,8 @@ Tensors = Sequence[torch.Tensor]
 # Older versions let go of a Python object that C++ still waits for. As many operations may be open.
 _KEPT = 1024
 _KEPT_WITH_RESULTS = 64
+# The tag of all_to_all's messages, which no caller can give: torch's tags have 63 bits.
+_EXCHANGE = 1 << 63
 
 _alive: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
 
@@ -36,8 +38,9 @@ class ProcessGroup(dist.ProcessGroup):
     Work is posted in the order of the calls, which is the same on all ranks, and ends in its own time.
     Errors are headrace.Error with the service's words; in a DDP backward, RuntimeError with them. What
     the service has no collective for is composed of others: reduce of an all-reduce, gather of an
-    all-gather, scatter of a broadcast, all of which move more than one rank needs; send, recv and
-    all_to_all of broadcasts in jobs of two ranks, which move just what they must.
+    all-gather, scatter of a broadcast, all of which move more than one rank needs. all_to_all is
+    composed of sends and receives; of a group on several nodes both are broadcasts in jobs of two
+    ranks.
     """
 
     def __init__(self, name: str, rank: int, size: int, timeout: timedelta) -> None:
@@ -45,6 +48,8 @@ class ProcessGroup(dist.ProcessGroup):
         self.session = attach(name, rank, size, timeout)
         self._rank = rank
         self._size = size
+        # What the service of a job on one node does, in the place of jobs of two ranks.
+        self._sends = not self.session.rendezvous
         self._pairs = Pairs(name, rank, timeout)
         self._completer = Completer(f"headrace-{name}")
         self._kept: collections.deque[Work] = collections.deque(maxlen=_KEPT)
@@ -328,26 +333,50 @@ class ProcessGroup(dist.ProcessGroup):
 
     def send(self, tensors: Tensors, other: int, tag: int = 0) -> Work:
         """Ends when ``other`` has received; the tensor may be used again at once."""
-        session = self._pairs.to(other, tag)
         operations = []
         for tensor in tensors:
-            operations += _post(session.broadcast, elements.to_move(tensor), 0)
+            operations += self._send_one(elements.to_move(tensor), other, tag)
         return self._work(operations, tensors, None)
 
     def recv(self, tensors: Tensors, other: int, tag: int = 0) -> Work:
         """Of the same size and type as ``other`` sends it."""
-        session = self._pairs.from_(other, tag)
         arrays = [elements.to_move(tensor) for tensor in tensors]
         operations = []
         for array in arrays:
-            operations += _post(session.broadcast, array, 0)
+            operations += self._receive_one(array, other, tag)
         return self._work(
             operations, tensors, lambda: _put_back(arrays, tensors), source=other
         )
 
+    def _send_one(self, array: torch.Tensor, other: int, tag: int) -> list[Operation]:
+        if self._sends:
+            return _post(self.session.send, array, other, tag)
+        return _post(self._pairs.to(other, tag).broadcast, array, 0)
+
+    def _receive_one(
+        self, array: torch.Tensor, other: int, tag: int
+    ) -> list[Operation]:
+        if self._sends:
+            return _post(self.session.receive, array, other, tag)
+        return _post(self._pairs.from_(other, tag).broadcast, array, 0)
+
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
-        """Refused: who receives takes part in the sending, and must know the sender."""
-        raise NotImplementedError("headrace receives from a named rank only: give src")
+        """Of whoever has sent first under that tag; source_rank() of the Work says who it was."""
+        if not self._sends:
+            raise NotImplementedError(
+                "headrace receives from a named rank only in groups of several nodes: give src"
+            )
+        arrays = [elements.to_move(tensor) for tensor in tensors]
+        operations = []
+        for array in arrays:
+            operations += _post(self.session.receive, array, None, tag)
+
+        def source() -> int:
+            return operations[-1].source if operations else -1
+
+        return self._work(
+            operations, tensors, lambda: _put_back(arrays, tensors), source=source
+        )
 
     recvAnysource = recv_anysource
 
@@ -361,18 +390,29 @@ class ProcessGroup(dist.ProcessGroup):
             if other == self._rank:
                 elements.fill([output], elements.flat(own))
                 continue
-            session = self._pairs.exchange(other)
             array = elements.to_move(output)
             arrays.append((array, output))
-            pair = [elements.to_move(own), array]
-            for root, each in enumerate(pair if session.rank == 0 else pair[::-1]):
-                operations += _post(session.broadcast, each, root)
+            operations += self._exchange(elements.to_move(own), array, other)
 
         def finish() -> None:
             for array, output in arrays:
                 elements.put_back(array, output)
 
         return self._work(operations, outputs, finish)
+
+    def _exchange(
+        self, own: torch.Tensor, array: torch.Tensor, other: int
+    ) -> list[Operation]:
+        if self._sends:
+            return self._send_one(own, other, _EXCHANGE) + self._receive_one(
+                array, other, _EXCHANGE
+            )
+        session = self._pairs.exchange(other)
+        pair = [own, array]
+        operations = []
+        for root, each in enumerate(pair if session.rank == 0 else pair[::-1]):
+            operations += _post(session.broadcast, each, root)
+        return operations
 
     def all_to_all_single(
         self,
@@ -415,7 +455,7 @@ class ProcessGroup(dist.ProcessGroup):
         operations: Sequence[Operation],
         result: Tensors,
         finish: Callable[[], None] | None,
-        source: int = -1,
+        source: int | Callable[[], int] = -1,
     ) -> Work:
         work = Work(operations, result, finish, self._completer, source)
         self._keep(work)

@@ -33,7 +33,7 @@ class Work(_Base):
         result: Sequence[torch.Tensor],
         finish: Callable[[], None] | None = None,
         completer: Completer | None = None,
-        source: int = -1,
+        source: int | Callable[[], int] = -1,
     ) -> None:
         super().__init__()
         self._open = list(operations)
@@ -98,6 +98,8 @@ class Work(_Base):
         if self._error is None and self._finish is not None:
             try:
                 self._finish()
+                if callable(self._source):
+                    self._source = self._source()
             except Exception as error:  # noqa: BLE001 - raised by wait()
                 self._error = error
         self._finish = None
@@ -132,8 +134,10 @@ class Work(_Base):
             self._result = []
 
     def source_rank(self) -> int:
-        """Of recv: who sent."""
-        return self._source
+        """Of recv: who sent; of a receive from any rank -1 until it has ended."""
+        return -1 if callable(self._source) else self._source
+
+    _source_rank = source_rank
 
     def synchronize(self) -> None:
         """wait(): there is nothing else to be in step with on the CPU."""

@@ -125,13 +125,13 @@ TEST(Dispatch, EndsAnOperationWithABadRecordOnAllRanks) {
   for (const bool bad_first : {true, false}) {
     Trio trio;
     ipc::Record bad = kSum;
-    bad.reserved1 = 77;
+    bad.tag = 77;
     trio.a.Post(bad_first ? bad : kSum);
     trio.b.Post(bad_first ? kSum : bad);
     trio.node.Settle();
     const std::string who = bad_first ? "rank 0 (pid 1000)" : "rank 1 (pid 1001)";
     for (const ClientEnd* rank : {&trio.a, &trio.b}) {
-      ExpectFailed(*rank, 1, Code::kInvalidArgument, {who, "operation 1", "reserved1 is 77"});
+      ExpectFailed(*rank, 1, Code::kInvalidArgument, {who, "operation 1", "tag is 77"});
     }
     trio.c.PostApart(kSum);
     trio.node.Settle();

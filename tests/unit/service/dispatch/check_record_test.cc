@@ -120,10 +120,36 @@ TEST_F(CheckRecordTest, RefusesEachFieldByItsName) {
   refuse([](ipc::Record& r) { r.flags = 1; }, "field flags is 1");
   refuse([](ipc::Record& r) { r.flags = 4; }, "field flags is 4");
   refuse([](ipc::Record& r) { r.reserved0 = 2; }, "field reserved0 is 2");
-  refuse([](ipc::Record& r) { r.reserved1 = 3; }, "field reserved1 is 3");
+  refuse([](ipc::Record& r) { r.tag = 3; }, "field tag is 3");
   refuse([](ipc::Record& r) { r.root = kRanks; }, "field root is 4: the job has 4 ranks");
   refuse([](ipc::Record& r) { r.root = UINT32_MAX; }, "field root is 4294967295");
   refuse([](ipc::Record& r) { r.timeout_ms = kTimeoutMsMax + 1; }, "field timeout_ms is 86400001");
+}
+
+TEST_F(CheckRecordTest, TakesSendsAndReceivesWithTheirSides) {
+  ipc::Record record = Good();
+  const std::uint32_t own = session_->identity().rank;
+  const std::uint32_t other = (own + 1) % kRanks;
+  record.kind = static_cast<std::uint8_t>(ipc::kSend);
+  record.root = other;
+  record.tag = UINT64_MAX;
+  Result<OperationSpec> spec = Check(record);
+  ASSERT_TRUE(spec.ok()) << spec.error().text();
+  EXPECT_EQ(spec->source, own);
+  EXPECT_EQ(spec->target, other);
+  EXPECT_EQ(spec->tag, UINT64_MAX);
+  EXPECT_EQ(spec->root, 0U);
+  record.kind = static_cast<std::uint8_t>(ipc::kReceive);
+  spec = Check(record);
+  ASSERT_TRUE(spec.ok()) << spec.error().text();
+  EXPECT_EQ(spec->source, other);
+  EXPECT_EQ(spec->target, own);
+  record.root = ipc::kAnyRank;
+  EXPECT_EQ(Check(record)->source, ipc::kAnyRank);
+  record.root = own;
+  ExpectRefused(record, Code::kInvalidArgument, "no rank sends to itself");
+  record.root = kRanks;
+  ExpectRefused(record, Code::kInvalidArgument, "the rank to receive from; the job has 4 ranks");
 }
 
 TEST_F(CheckRecordTest, TakesTheLargestTimeout) {

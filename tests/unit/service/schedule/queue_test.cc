@@ -348,6 +348,60 @@ TEST(UnifiedQueue, ThePlansBlocksGoOneAtATimeUnlessThePlanSaysOtherwise) {
   EXPECT_EQ(queue.Pick(0, 0)->position, 3U);
 }
 
+Stage MakePair(std::uint64_t position, std::uint64_t bytes) {
+  Stage stage = Make(kA, std::uint64_t{1} << 62 | position, bytes);
+  stage.order = Order::kPaired;
+  return stage;
+}
+
+TEST(UnifiedQueue, SendsOvertakeAJobsOtherBlocksAndHaveCreditOfTheirOwn) {
+  UnifiedQueue queue({1000});
+  queue.AddJob(kA, {});
+  for (const std::uint64_t position : {1U, 2U, 3U}) queue.Push(Make(kA, position, 800));
+  EXPECT_EQ(queue.Pick(0, 0)->position, 1U);
+  EXPECT_FALSE(queue.Pick(0, 0).has_value()) << "no credit is left";
+  queue.Push(MakePair(7, 600));
+  queue.Push(MakePair(8, 600));
+  const std::optional<Stage> pair = queue.Pick(0, 0);
+  ASSERT_TRUE(pair.has_value());
+  EXPECT_EQ(pair->order, Order::kPaired);
+  EXPECT_FALSE(queue.Pick(0, 0).has_value()) << "neither of them has any";
+  queue.Return(*pair);
+  queue.Return(Make(kA, 1, 800));
+  EXPECT_EQ(queue.Pick(0, 0)->position, MakePair(8, 600).position) << "although 2 waits for longer";
+  EXPECT_EQ(queue.Pick(0, 0)->position, 2U);
+}
+
+TEST(UnifiedQueue, SendsGoInTurnWithOtherBlocksWhereTheJobWantsIt) {
+  UnifiedQueue queue({10'000});
+  queue.AddJob(kA, {.pairs_first = false});
+  queue.Push(Make(kA, 1, 1));
+  queue.Push(MakePair(7, 1));
+  EXPECT_EQ(queue.Pick(0, 0)->order, Order::kPosted);
+  EXPECT_EQ(queue.Pick(0, 0)->order, Order::kPaired);
+  queue.SetShare(kA, {}, 0);
+  queue.Push(Make(kA, 2, 1));
+  queue.Push(MakePair(8, 1));
+  EXPECT_EQ(queue.Pick(0, 0)->order, Order::kPaired);
+}
+
+TEST(UnifiedQueue, SendsThatNeverEndKeepNoOtherBlockWaitingForGood) {
+  UnifiedQueue queue({10'000});
+  queue.AddJob(kA, {});
+  queue.Push(Make(kA, 1, 1));
+  queue.Push(Make(kA, 2, 1));
+  std::vector<TimeNs> others;
+  constexpr TimeNs kStep = 100 * kMillisecond;
+  for (TimeNs now = 0; now < 4 * kWaitMaxNs; now += kStep) {
+    queue.Push(MakePair(static_cast<std::uint64_t>(now / kStep) + 1, 1));
+    queue.Push(MakePair(static_cast<std::uint64_t>(now / kStep) + 1'000'000, 1));
+    const Stage stage = *queue.Pick(0, now);
+    queue.Return(stage);
+    if (stage.order == Order::kPosted) others.push_back(now);
+  }
+  EXPECT_EQ(others, (std::vector<TimeNs>{kWaitMaxNs, 2 * kWaitMaxNs + kStep}));
+}
+
 TEST(UnifiedQueue, NeitherOrderOfAJobHoldsTheOthersCredit) {
   UnifiedQueue queue({100});
   queue.AddJob(kA, {});

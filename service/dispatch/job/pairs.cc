@@ -1,0 +1,80 @@
+#include "service/dispatch/job/pairs.h"
+
+#include <algorithm>
+
+#include "ipc/base/check.h"
+#include "ipc/records.h"
+
+namespace headrace::service {
+
+Pair* Pairs::First(Collective kind, const PairSides& sides) {
+  const auto found = waiting_.lower_bound(Key{sides.target, sides.tag, sides.source, 0});
+  if (found == waiting_.end()) return nullptr;
+  const OperationSpec& spec = found->operation.spec;
+  const bool is_it = PairSides{spec.source, spec.target, spec.tag} == sides && spec.kind == kind;
+  return is_it ? &*found : nullptr;
+}
+
+Pair* Pairs::Find(Collective kind, const PairSides& sides) {
+  // Sequences grow with the posts until their numbers come round, which no two pairs that wait at
+  // the same time live to see.
+  const auto earlier = [](Pair* a, Pair* b) {
+    if (a == nullptr || b == nullptr) return a == nullptr ? b : a;
+    return a->operation.spec.sequence < b->operation.spec.sequence ? a : b;
+  };
+  if (kind == ipc::kSend) {
+    return earlier(First(ipc::kReceive, sides),
+                   First(ipc::kReceive, {ipc::kAnyRank, sides.target, sides.tag}));
+  }
+  if (sides.source != ipc::kAnyRank) return First(ipc::kSend, sides);
+  Pair* first = nullptr;
+  for (std::uint32_t source = 0; source < opened_count_.size(); ++source) {
+    first = earlier(first, First(ipc::kSend, {source, sides.target, sides.tag}));
+  }
+  return first;
+}
+
+bool Pairs::HasRoom(std::uint32_t rank) const { return opened_count_[rank] < kOperationsMax; }
+
+Pair& Pairs::Open(Collective kind, const PairSides& sides, std::uint32_t rank) {
+  if (free_.empty()) Grow();
+  const std::uint32_t place = free_.back();
+  free_.pop_back();
+  Pair& opened = pair(place);
+  opened.operation = Operation{};
+  opened.operation.state = Operation::State::kGathering;
+  opened.operation.first_rank = rank;
+  OperationSpec& spec = opened.operation.spec;
+  spec.sequence = PairSequence(++opened_, place);
+  spec.kind = kind;
+  spec.source = sides.source;
+  spec.target = sides.target;
+  spec.tag = sides.tag;
+  opened.opened_by = rank;
+  ++opened_count_[rank];
+  waiting_.insert(opened);
+  return opened;
+}
+
+void Pairs::Match(Pair& pair, std::uint32_t source) {
+  waiting_.erase(waiting_.iterator_to(pair));
+  pair.operation.spec.source = source;
+}
+
+void Pairs::Free(Pair& pair) {
+  if (pair.waits()) waiting_.erase(waiting_.iterator_to(pair));
+  pair.operation.state = Operation::State::kFree;
+  HR_CHECK(opened_count_[pair.opened_by] > 0, pair.opened_by);
+  --opened_count_[pair.opened_by];
+  free_.push_back(static_cast<std::uint32_t>(PairPlace(pair.operation.spec.sequence)));
+}
+
+void Pairs::Grow() {
+  const auto begin = static_cast<std::uint32_t>(capacity());
+  HR_CHECK(begin < kPlacesMax, begin);
+  chunks_.push_back(std::make_unique<std::array<Pair, kChunk>>());
+  free_.reserve(capacity());
+  for (std::uint32_t place = begin + kChunk; place > begin; --place) free_.push_back(place - 1);
+}
+
+}  // namespace headrace::service

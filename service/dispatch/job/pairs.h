@@ -1,0 +1,109 @@
+// The sends and receives of one job. A pair is a send and the receive that it is matched with, or
+// the one of the two that was posted and still waits for the other.
+//
+// They are matched by (source, target, tag), each triple in the order of its posts. A receive from
+// any rank takes the send to it that was posted first under its tag. So of one triple never both
+// sends and receives wait.
+//
+// A pair that ends with an error before its other side was posted may stay as a tombstone, which
+// that side takes when it comes and learns the same cause from: a receive must not get the message
+// after the one that was lost.
+//
+// A rank has at most kOperationsMax pairs that it opened, tombstones included. Memory for more of
+// them is allocated when so many are open for the first time, and kept.
+//
+// Plain data and rules, inside Job; dispatch's thread.
+#pragma once
+
+#include <array>
+#include <boost/intrusive/set.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "ipc/base/clock.h"
+#include "service/dispatch/job/operation.h"
+#include "transport/transport.h"
+
+namespace headrace::service {
+
+struct Pair : boost::intrusive::set_base_hook<> {
+  static constexpr std::size_t kSource = 0;
+  static constexpr std::size_t kTarget = 1;
+
+  Operation operation;
+  std::uint32_t opened_by = 0;  // rank
+  // Of each side, once it was posted.
+  std::array<std::byte*, 2> memory{};
+  std::array<std::int8_t, 2> devices{};
+  std::array<std::uint64_t, 2> records{};
+
+  // Whether it waits for its other side, as what was posted or as a tombstone.
+  bool waits() const { return is_linked(); }
+  std::size_t SideOf(std::uint32_t rank) const {
+    return rank == operation.spec.target ? kTarget : kSource;
+  }
+};
+
+class Pairs {
+ public:
+  explicit Pairs(std::uint32_t world_size) : opened_count_(world_size) {}
+
+  // The pair that a post of that kind completes; null when it opens one. Of a receive from any rank
+  // too: the answer says which.
+  Pair* Find(Collective kind, const PairSides& sides);
+  // Whether the rank may open another one.
+  bool HasRoom(std::uint32_t rank) const;
+  // A new pair, opened by that rank's post of that kind, which waits for its other side. Its
+  // operation is gathering and has its number.
+  Pair& Open(Collective kind, const PairSides& sides, std::uint32_t rank);
+  // Its other side has come: nobody finds it any more.
+  void Match(Pair& pair, std::uint32_t source);
+  // It has ended, and gives its place back.
+  void Free(Pair& pair);
+
+  // The pair in the place that `sequence` names; it may be another one by now.
+  Pair& at(std::uint64_t sequence) { return pair(PairPlace(sequence)); }
+  Pair& pair(std::size_t place) { return (*chunks_[place / kChunk])[place % kChunk]; }
+  const Pair& pair(std::size_t place) const { return (*chunks_[place / kChunk])[place % kChunk]; }
+  // Places that there is memory for.
+  std::size_t capacity() const { return chunks_.size() * kChunk; }
+
+  // Blocks of pairs that are under way, and when one began last.
+  std::size_t blocks_open = 0;
+  TimeNs moved_ns = -kSecond;
+
+ private:
+  static constexpr std::size_t kChunk = 64;
+  static constexpr std::size_t kPlacesMax = transport::kMembersMax * kOperationsMax;
+  static_assert(kPlacesMax == std::size_t{1} << kPairPlaceBits);
+
+  struct Key {
+    std::uint32_t target = 0;
+    std::uint64_t tag = 0;
+    std::uint32_t source = 0;
+    std::uint64_t sequence = 0;
+
+    friend auto operator<=>(const Key&, const Key&) = default;
+  };
+  struct KeyOf {
+    using type = Key;
+    type operator()(const Pair& pair) const {
+      const OperationSpec& spec = pair.operation.spec;
+      return {spec.target, spec.tag, spec.source, spec.sequence};
+    }
+  };
+
+  // The first of the triple that waits as that kind; null when there is none.
+  Pair* First(Collective kind, const PairSides& sides);
+  void Grow();
+
+  std::uint64_t opened_ = 0;
+  std::vector<std::unique_ptr<std::array<Pair, kChunk>>> chunks_;
+  std::vector<std::uint32_t> free_;
+  std::vector<std::uint32_t> opened_count_;  // by rank: the pairs that it opened and that are there
+  boost::intrusive::set<Pair, boost::intrusive::key_of_value<KeyOf>> waiting_;  // after the chunks
+};
+
+}  // namespace headrace::service
