@@ -200,7 +200,7 @@ class Session final : public LossListener {
     hr_layout_options options{};
   };
   std::optional<LayoutRequest> layout_request_;  // guarded by mutex_
-  std::unique_ptr<Arrays> arrays_;         // refers to control_, but not when it goes
+  std::unique_ptr<Arrays> arrays_;               // refers to control_, but not when it goes
   std::unique_ptr<Control> control_;
 };
 

@@ -30,9 +30,9 @@ NO_LENGTH_LIMIT = re.compile(r"^client/profiles/|^tests/golden/|_corpus/|\.json$
 WORDS = re.compile(r"worker|chunk|bucket|shard|communicator", re.IGNORECASE)
 # What others named, and we must call by that name; taken away before the words are looked for.
 NAMES_OF_OTHERS = re.compile(
-    r"gradient_as_bucket_view|GradBucket|bucket_cap_mb|num_workers|ucp_worker\w*|"
+    r"gradient_as_bucket_view|worker_process_setup_hook|GradBucket|bucket_cap_mb|num_workers|ucp_worker\w*|"
     r"DataLoader worker|8 workers|^ +Worker:(?: \*replica)?$|training-worker-\d|nccl[ _]?communicator|worker[ _]?pool|"
-    r"Transfer-Encoding: chunked|worker_process_setup_hook",
+    r"Transfer-Encoding: chunked",
     re.IGNORECASE,
 )
 # Files that speak of a foreign interface all the time, and this rule's own.
@@ -55,12 +55,19 @@ def top_level_holds_exactly_these(tree: Tree) -> Findings:
     ] + [f"{entry}: is not there" for entry in sorted(TOP_LEVEL - entries)]
 
 
+def _counted(path: str, text: str) -> int:
+    """The comments of a public header are its manual, and count as no code."""
+    if path.startswith("client/include/"):
+        text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
+    return len(text.splitlines())
+
+
 def files_are_short(tree: Tree) -> Findings:
     """No file over 600 lines."""
     return [
         f"{path}: {count} lines, {FILE_LINES_MAX} are the most"
         for path, text in tree.items()
-        if (count := len(text.splitlines())) > FILE_LINES_MAX
+        if (count := _counted(path, text)) > FILE_LINES_MAX
         and not NO_LENGTH_LIMIT.search(path)
     ]
 
@@ -194,8 +201,8 @@ RULES = {
         ],
     ),
     files_are_short: (
-        {"ipc/a.h": "x\n" * FILE_LINES_MAX},
-        [{"ipc/a.h": _LONG}, {"README.md": _LONG}],
+        {"ipc/a.h": "x\n" * FILE_LINES_MAX, "client/include/a.h": "x\n/*\n" + _LONG + "*/\n"},
+        [{"ipc/a.h": _LONG}, {"README.md": _LONG}, {"client/include/a.h": _LONG}],
     ),
     functions_are_short: (
         {

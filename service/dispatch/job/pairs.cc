@@ -72,9 +72,9 @@ void Pairs::Free(Pair& pair) {
 void Pairs::Grow() {
   const auto begin = static_cast<std::uint32_t>(capacity());
   HR_CHECK(begin < kPlacesMax, begin);
-  chunks_.push_back(std::make_unique<std::array<Pair, kChunk>>());
+  slabs_.push_back(std::make_unique<std::array<Pair, kSlab>>());
   free_.reserve(capacity());
-  for (std::uint32_t place = begin + kChunk; place > begin; --place) free_.push_back(place - 1);
+  for (std::uint32_t place = begin + kSlab; place > begin; --place) free_.push_back(place - 1);
 }
 
 }  // namespace headrace::service

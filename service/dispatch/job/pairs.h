@@ -65,17 +65,17 @@ class Pairs {
 
   // The pair in the place that `sequence` names; it may be another one by now.
   Pair& at(std::uint64_t sequence) { return pair(PairPlace(sequence)); }
-  Pair& pair(std::size_t place) { return (*chunks_[place / kChunk])[place % kChunk]; }
-  const Pair& pair(std::size_t place) const { return (*chunks_[place / kChunk])[place % kChunk]; }
+  Pair& pair(std::size_t place) { return (*slabs_[place / kSlab])[place % kSlab]; }
+  const Pair& pair(std::size_t place) const { return (*slabs_[place / kSlab])[place % kSlab]; }
   // Places that there is memory for.
-  std::size_t capacity() const { return chunks_.size() * kChunk; }
+  std::size_t capacity() const { return slabs_.size() * kSlab; }
 
   // Blocks of pairs that are under way, and when one began last.
   std::size_t blocks_open = 0;
   TimeNs moved_ns = -kSecond;
 
  private:
-  static constexpr std::size_t kChunk = 64;
+  static constexpr std::size_t kSlab = 64;
   static constexpr std::size_t kPlacesMax = transport::kMembersMax * kOperationsMax;
   static_assert(kPlacesMax == std::size_t{1} << kPairPlaceBits);
 
@@ -100,10 +100,10 @@ class Pairs {
   void Grow();
 
   std::uint64_t opened_ = 0;
-  std::vector<std::unique_ptr<std::array<Pair, kChunk>>> chunks_;
+  std::vector<std::unique_ptr<std::array<Pair, kSlab>>> slabs_;
   std::vector<std::uint32_t> free_;
   std::vector<std::uint32_t> opened_count_;  // by rank: the pairs that it opened and that are there
-  boost::intrusive::set<Pair, boost::intrusive::key_of_value<KeyOf>> waiting_;  // after the chunks
+  boost::intrusive::set<Pair, boost::intrusive::key_of_value<KeyOf>> waiting_;  // after the slabs
 };
 
 }  // namespace headrace::service

@@ -2,20 +2,22 @@
 
 #include <gtest/gtest.h>
 
+#include "ipc/records.h"
+
 namespace headrace::ipc {
 namespace {
 
 TEST(BoardText, HaveASentenceForEveryReason) {
   const BoardReading reading;
-  for (std::uint32_t reason = 1; reason <= 15; ++reason) {
+  for (std::uint32_t reason = 1; reason <= 17; ++reason) {
     QueueRow row{};
     row.reason = reason;
     EXPECT_FALSE(WhyItWaits(row, reading).empty()) << reason;
     EXPECT_NE(WaitReasonName(reason), "unknown") << reason;
   }
   QueueRow foreign{};
-  foreign.reason = 16;
-  EXPECT_EQ(WhyItWaits(foreign, reading), "reason 16 of another version");
+  foreign.reason = 18;
+  EXPECT_EQ(WhyItWaits(foreign, reading), "reason 18 of another version");
 }
 
 TEST(BoardText, NameTheFirstRanksOfMany) {
@@ -25,6 +27,27 @@ TEST(BoardText, NameTheFirstRanksOfMany) {
   row.reason = static_cast<std::uint32_t>(WaitReason::kRankNotReady);
   row.ranks_missing = 0b1011'0110;
   EXPECT_EQ(WhyItWaits(row, reading), "ranks 1, 2, 4, 5 of job #3 and 1 more not ready for 0.0 ms");
+}
+
+TEST(BoardText, NameTheOtherSideOfASendOrReceiveWithItsTag) {
+  const BoardReading reading;
+  QueueRow row{};
+  row.job_id = 3;
+  row.source = 2;
+  row.target = 5;
+  row.tag = 7;
+  row.reason = static_cast<std::uint32_t>(WaitReason::kNoReceive);
+  row.wait_argument = 5;
+  EXPECT_EQ(WhyItWaits(row, reading),
+            "rank 5 of job #3 has not posted its receive from rank 2, tag 7, for 0.0 ms");
+  row.reason = static_cast<std::uint32_t>(WaitReason::kNoSend);
+  row.wait_argument = 2;
+  EXPECT_EQ(WhyItWaits(row, reading),
+            "rank 2 of job #3 has not posted its send to rank 5, tag 7, for 0.0 ms");
+  row.source = kAnyRank;
+  row.wait_argument = kAnyRank;
+  EXPECT_EQ(WhyItWaits(row, reading),
+            "no rank of job #3 has posted a send to rank 5, tag 7, for 0.0 ms");
 }
 
 TEST(BoardText, NameThePeerThatStagesBehindASlowOneWaitFor) {
