@@ -5,7 +5,7 @@
 #include <array>
 #include <string>
 
-#include "ipc/board_words.h"
+#include "ipc/board_text.h"
 #include "tests/unit/service/dispatch/expect.h"
 
 namespace headrace::support {

@@ -443,7 +443,7 @@ TEST(Recorder, GoesOnWithoutARowWhenTheTableOfSharesIsFull) {
   service::Recorder recorder(board);
   service::Job job({.id = SessionId{1}, .job = JobId{1}, .job_name = "job"}, kSecond);
   job.record = &recorder.OpenJob(job, kSecond);
-  service::Block& block = *job.TakeBlock();
+  service::Block& block = *job.AllocateBlock();
   service::Part& part = block.parts[0];
   part.stage.bytes = 64;
   recorder.StageQueued(job, block, part, kSecond);
