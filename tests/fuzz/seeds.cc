@@ -74,6 +74,12 @@ void WriteRecords() {
   for (std::uint8_t kind = 1; IsCollective(kind); ++kind) {
     all += BytesOf(RecordOf(static_cast<Collective>(kind), kind));
   }
+  ipc::Record send = RecordOf(ipc::kSend, 6);
+  send.root = 1;
+  send.tag = 7;
+  ipc::Record receive = RecordOf(ipc::kReceive, 7);
+  receive.root = ipc::kAnyRank;
+  all += BytesOf(send) + BytesOf(receive);
   Write("record/ring", std::string(1, '\0') + all);
   Write("record/mended", std::string(1, '\1') + all);
   ipc::Record edge = RecordOf(Collective::kAllReduce, 1);
