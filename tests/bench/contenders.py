@@ -30,6 +30,10 @@ class BenchError(Exception):
     """A contender that did not do what it was asked; the text names it and the cause."""
 
 
+class AbsentError(BenchError):
+    """What was asked for is not in this contender; all of its processes said so, and it goes on."""
+
+
 class Contender:
     """The processes of one contender with one number of ranks. One thread uses it.
 
@@ -84,15 +88,24 @@ class Contender:
         self._processes.append(process)
         return process
 
-    def measure(self, size: int, repetitions: int) -> list[int]:
-        """Nanoseconds of each of `repetitions` operations of `size` bytes.
+    def measure(self, size: int, repetitions: int, operation: str = "") -> list[int]:
+        """Nanoseconds of each of `repetitions` operations of `size` bytes; `operation` where the
+        contender has several.
 
         An operation takes from the moment the one before had ended on all ranks to the moment it has
-        ended on all ranks.
+        ended on all ranks. Raises AbsentError when no process has such an operation.
         """
         for command in self._commands:
-            os.write(command, f"{size} {repetitions}\n".encode())
-        per_member = [self._reply(member, size) for member in range(self._members)]
+            os.write(command, f"{operation} {size} {repetitions}\n".lstrip().encode())
+        replies = [self._reply(member) for member in range(self._members)]
+        absent = [text for word, text in replies if word == "absent"]
+        if len(absent) == len(replies):
+            raise AbsentError(absent[0])
+        for member, (word, text) in enumerate(replies):
+            if word != "ok":
+                what = f"{operation} of {size} bytes, process {member}".lstrip()
+                raise BenchError(f"{self.name}: {what}: {text}")
+        per_member = [[int(each) for each in text.split()] for _, text in replies]
         ended = [max(times) for times in zip(*per_member, strict=True)]
         return [after - before for before, after in itertools.pairwise(ended)]
 
@@ -111,7 +124,8 @@ class Contender:
         self._log.close()
         self._own.close()
 
-    def _reply(self, member: int, size: int) -> list[int]:
+    def _reply(self, member: int) -> tuple[str, str]:
+        """A process's answer: its first word, and the rest."""
         result, pieces, deadline = (
             self._results[member],
             [],
@@ -132,12 +146,8 @@ class Contender:
                 raise BenchError(
                     f"{self.name}: no answer after {REPLY_SECONDS_MAX} s: {self._tail()}"
                 )
-        word, *times = b"".join(pieces).decode().split()
-        if word != "ok":
-            raise BenchError(
-                f"{self.name}: {size} bytes, process {member}: {' '.join(times)}"
-            )
-        return [int(text) for text in times]
+        word, _, text = b"".join(pieces).decode().strip().partition(" ")
+        return word, text
 
     def _tail(self) -> str:
         self._log.flush()

@@ -35,7 +35,8 @@ if __name__ == "__main__":
 """
 LIMIT_S = 60
 
-# A model that trains by a plan for some seconds, two ranks; prints how many iterations each made.
+# A model that trains by a plan, two ranks; prints how many iterations each made. So many that a plan made
+# from measured times is in force on any machine.
 TRAINS = """
 import multiprocessing, sys, time, torch, headrace, headrace.torch
 def rank(number, made):
@@ -45,14 +46,14 @@ def rank(number, made):
     with headrace.init(job="train", rank=number, world_size=2) as session:
         optimizer = torch.optim.SGD(model.parameters(), 0.01)
         optimizer = headrace.torch.ScheduledOptimizer(optimizer, model, session)
-        deadline, going = time.monotonic() + 4, torch.ones(1)
+        deadline, going = time.monotonic() + 2, torch.ones(1)
         while going.item() > 0:
             optimizer.zero_grad()
             model(torch.randn(8, 128)).square().mean().backward()
             optimizer.step()
             made.value += 1
             # All ranks stop after the same iteration.
-            going[0] = float(time.monotonic() < deadline)
+            going[0] = float(made.value < 80 or time.monotonic() < deadline)
             session.all_reduce(going, op="min")
         optimizer.synchronize()
         time.sleep(1.2)  # the report looks twice a second
@@ -213,9 +214,9 @@ class Report(Runs):
         self.assertEqual(codes, ["0", "0"], report)
         self.assertIn("job train: 2 ranks", report)
         counted = self.figure(report, r"(\d+) iterations by \w+")
-        # The last look was after the last iteration's end; a last one may not have been waited for by both.
+        # An iteration is counted when the next one has begun, so the last few may not be.
         self.assertLessEqual(counted, int(made))
-        self.assertGreaterEqual(counted, int(made) - 2)
+        self.assertGreaterEqual(counted, int(made) - 5)
         moved = self.figure(report, r"gradients moved for +([0-9.]+) s")
         waited = self.figure(report, r"ranks waited for it +([0-9.]+) s")
         hidden = self.figure(report, r"hidden +([0-9.]+) s")
