@@ -100,11 +100,11 @@ def waits_for(session, seconds):
 class Messages(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.service = Service()
+        cls.service = Service().__enter__()
 
     @classmethod
     def tearDownClass(cls):
-        cls.service.close()
+        cls.service.__exit__()
 
     def test_arrays_travel_by_source_target_and_tag(self):
         for rank, (values, source, tagged) in enumerate(run_ranks(self.service, 3, arrays)):

@@ -296,7 +296,7 @@ constexpr Elsewhere kElsewhere[] = {
     {"kMembersMax", 64, "transport/transport.h", "kMembersMax = 64;"},
     {"kSegmentsMax", 256, "service/session/session.h", "kSegmentsMax = 256;"},
     {"kTensorsMax", 1U << 18U, "service/session/session.h", "kTensorsMax = std::size_t{1} << 18;"},
-    {"kTensorNameMax", 255, "service/accounts/ledger.cc", "kTensorNameMax = 255;"},
+    {"kTensorNameMax", 255, "service/accounts/memory_accounting.cc", "kTensorNameMax = 255;"},
     {"kTimeoutMsMax", 24 * 3600 * 1000, "service/dispatch/intake/record_checks.h",
      "kTimeoutMsMax = 24 * 3600 * 1000;"},
     {"schema::PEER_PROTOCOL_VERSION", 4, "ipc/schema/peer.capnp",
