@@ -81,7 +81,8 @@ bool Rank::Post(Manner manner, std::uint32_t timeout_ms, Dice& dice) {
 }
 
 void Rank::PostMessage(Messages& messages, bool spoiled, std::uint32_t timeout_ms, Dice& dice) {
-  if (world_size_ == 1) return;
+  const auto is_message = [](const Open& open) { return open.messages != nullptr; };
+  if (world_size_ == 1 || std::ranges::count_if(open_, is_message) >= kMessagesOpenMax) return;
   const bool sends = dice.Chance(50);
   auto other = static_cast<std::uint32_t>(dice.Below(world_size_ - 1));
   if (other >= client_.rank()) ++other;

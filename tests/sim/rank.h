@@ -17,6 +17,8 @@ namespace headrace::sim {
 
 inline constexpr std::uint32_t kSlots = 16;    // per segment
 inline constexpr std::uint64_t kOpenMax = 40;  // fewer than there are error texts in a channel
+// Sends and receives that wait for an answer leave room for operations.
+inline constexpr std::ptrdiff_t kMessagesOpenMax = 8;
 
 class Rank {
  public:

@@ -119,8 +119,8 @@ void StragglerMonitor::Follow(Jobs& jobs, TimeNs now) {
   for (const std::unique_ptr<Job>& job : jobs) {
     FollowJob(*job, now);
     if (!job->busy()) continue;
-    const TimeNs patience_ns = job->nodes() != nullptr ? std::min(kAskAfter, bound_ns_) : bound_ns_;
-    next_check_ = std::min(next_check_, now + patience_ns);
+    next_check_ = std::min(next_check_, LateAt(now));
+    if (job->nodes() != nullptr) next_check_ = std::min(next_check_, now + kAskAfter);
   }
 }
 
@@ -166,7 +166,7 @@ TimeNs StragglerMonitor::CheckJob(Job& job, TimeNs now) {
     const auto index = static_cast<std::size_t>(place);
     const LateWait wait = Find(job, place);
     if (wait.number == 0 || state.reported[index].wait.number != 0) continue;
-    const TimeNs late_ns = std::max(wait.since_ns, state.not_before_ns[index]) + bound_ns_;
+    const TimeNs late_ns = LateAt(std::max(wait.since_ns, state.not_before_ns[index]));
     if (late_ns <= now) {
       Report(job, place, wait, now);
     } else {
@@ -174,7 +174,7 @@ TimeNs StragglerMonitor::CheckJob(Job& job, TimeNs now) {
     }
   }
   // What waits behind the first has its bound too.
-  return std::min(next_ns, now + bound_ns_);
+  return std::min(next_ns, LateAt(now));
 }
 
 void StragglerMonitor::Ask(Job& job, TimeNs now) {

@@ -35,7 +35,7 @@ class StragglerMonitor {
 
   // What waits longer is reported; 0: nothing is, but lanes are asked all the same. Before the
   // first work.
-  void SetBound(TimeNs bound_ns) { bound_ns_ = bound_ns == 0 ? kNoBound : bound_ns; }
+  void SetBound(TimeNs bound_ns) { bound_ns_ = bound_ns; }
 
   // After each turn in which something happened: what was reported may have gone on.
   void Follow(Jobs& jobs, TimeNs now);
@@ -46,15 +46,14 @@ class StragglerMonitor {
   TimeNs next_check() const { return next_check_; }
 
  private:
-  // Longer than anything runs, and no time overflows with it.
-  static constexpr TimeNs kNoBound = TimeNs{1} << 60;
-
   // What waits in that place; number 0: nothing, or nothing that could be late.
   static LateWait Find(Job& job, LatePlace place);
   static LateWait FindHead(Job& job);
   // Whether the reported wait is still that.
   static bool StillWaits(Job& job, LatePlace place, const LateWait& wait);
   void FollowJob(Job& job, TimeNs now);
+  // When what waits since then is late.
+  TimeNs LateAt(TimeNs since_ns) const { return bound_ns_ == 0 ? kNever : since_ns + bound_ns_; }
   // Returns when to look at the job again.
   TimeNs CheckJob(Job& job, TimeNs now);
   void Ask(Job& job, TimeNs now);
@@ -65,7 +64,7 @@ class StragglerMonitor {
   BoardWriter& board_;
   Outgoing<PeersMessage>& peers_;
   JobEvents& events_;
-  TimeNs bound_ns_ = kNoBound;
+  TimeNs bound_ns_ = 0;
   TimeNs next_check_ = kNever;
 };
 

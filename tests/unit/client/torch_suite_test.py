@@ -130,7 +130,8 @@ def services(count: int) -> Iterator[dict[str, str]]:
         return
     cluster = Cluster(nodes=count, loopback=True)
     try:
-        both = Services(cluster, "--rails", "lo")
+        # Ranks, services and other tests share a few cores: a second of silence is no death here.
+        both = Services(cluster, "--rails", "lo", "--detection-ms", "20000")
         sockets = ":".join(both[index].socket for index in range(count))
         rendezvous = {"HEADRACE_RENDEZVOUS": both.rendezvous}
         yield {**client_environment(), **rendezvous, "SUITE_SOCKETS": sockets}
