@@ -94,10 +94,12 @@ std::optional<Rank::OtherSide> Rank::FirstOtherSide() const {
   for (const Open& open : open_) {
     if (open.messages == nullptr) continue;
     const Messages::Triple& triple = open.triple;
-    if (open.sends) return OtherSide{false, triple.target, triple.source, triple.tag};
+    if (open.sends) {
+      return OtherSide{false, triple.target, triple.source, triple.tag, open.record};
+    }
     const std::uint32_t source =
         triple.source == ipc::kAnyRank ? (triple.target + 1) % world_size_ : triple.source;
-    return OtherSide{true, source, triple.target, triple.tag};
+    return OtherSide{true, source, triple.target, triple.tag, open.record};
   }
   return std::nullopt;
 }

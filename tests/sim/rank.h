@@ -2,6 +2,7 @@
 // completions, and notices when the service writes where it should not.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -40,8 +41,12 @@ class Rank {
     std::uint32_t rank = 0;   // who posts it; of a receive from any rank anybody may
     std::uint32_t other = 0;  // whom it names
     std::uint64_t tag = 0;
+    std::uint64_t record = 0;  // of this rank, which waits for it
   };
   std::optional<OtherSide> FirstOtherSide() const;
+  bool IsOpen(std::uint64_t record) const {
+    return std::ranges::find(open_, record, &Open::record) != open_.end();
+  }
   // Posts it, if there is room.
   void Answer(Messages& messages, const OtherSide& side, std::uint32_t timeout_ms, Dice& dice);
   // Posts what nobody else does, without waiting for room, and gives up its own books.

@@ -171,8 +171,11 @@ std::optional<std::string> Simulation::AnswerMessages() {
         if (!side) continue;
         any = true;
         job.ranks[side->rank]->Answer(messages_, *side, Timeout(), dice_);
-        node_.Advance(kMillisecond);
-        if (auto wrong = Check()) return wrong;
+        // Before the next: an answer too many would wait for one itself.
+        for (int i = 0; i < 50 && rank->IsOpen(side->record); ++i) {
+          node_.Advance(kMillisecond);
+          if (auto wrong = Check()) return wrong;
+        }
       }
     }
     if (!any) return std::nullopt;
@@ -311,14 +314,20 @@ std::optional<std::string> Simulation::FinishCalmly() {
       if (!job.ranks[rank]) MakeRank(job, rank);
       most = std::max(most, job.ranks[rank]->posted());
     }
-    for (const std::unique_ptr<Rank>& rank : job.ranks) {
-      // There is room again when operations end, which needs the ranks that are behind as well.
-      for (int patience = 0; rank->posted() < most && patience < 10'000; ++patience) {
-        if (rank->Post(Rank::Manner::kHonest, Timeout(), dice_)) continue;
-        ReachAllWords();
-        node_.Advance(kMillisecond);
-        if (auto wrong = Check()) return wrong;
+    // In turns: there is room again when operations end, which needs the ranks that are behind.
+    for (int patience = 0; patience < 10'000; ++patience) {
+      bool behind = false;
+      for (const std::unique_ptr<Rank>& rank : job.ranks) {
+        if (rank->posted() == most) continue;
+        behind = true;
+        rank->Post(Rank::Manner::kHonest, Timeout(), dice_);
       }
+      if (!behind) break;
+      ReachAllWords();
+      node_.Advance(kMillisecond);
+      if (auto wrong = Check()) return wrong;
+    }
+    for (const std::unique_ptr<Rank>& rank : job.ranks) {
       if (rank->posted() < most) return rank->Name() + ": never gets room in its ring";
     }
   }
