@@ -174,9 +174,8 @@ def build_tree(settings: dict[str, str]) -> Path:
     lacks = [name for name in ("libheadrace.so", *PROGRAMS) if not (build / name).exists()]
     if lacks:
         raise RuntimeError(
-            f"{build} has no {', '.join(lacks)}: build them (`cmake --preset release && ninja -C build/release "
-            f"headrace {' '.join(PROGRAMS)}`), or name another build tree by the setting build-dir or the variable "
-            "HEADRACE_BUILD"
+            f"{build} has no {', '.join(lacks)}: build all of it (`cmake --preset release && cmake --build --preset "
+            "release`), or name another build tree by the setting build-dir or the variable HEADRACE_BUILD"
         )
     return build.resolve()
 

@@ -208,13 +208,24 @@ def _service(
 
 def _run(service: subprocess.Popen, command: list[str], where: dict[str, str]) -> int:
     """The command's exit status; what asks this program to end is handed on to it."""
+    asked: list[int] = []  # also before the command can be asked
+    started: list[subprocess.Popen] = []
+
+    def hand_on(number: int, _: object) -> None:
+        asked.append(number)
+        for each in started:
+            each.send_signal(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, hand_on)
     try:
         process = subprocess.Popen(command, env={**os.environ, **where})
     except OSError as error:
         raise _Failed(USAGE, f"cannot start {command[0]}: {error.strerror}") from error
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # From a terminal, the command has got Ctrl-C already; twice does no harm.
-        signal.signal(number, lambda each, _: process.send_signal(each))
+    started.append(process)
+    # From a terminal, the command has got Ctrl-C already; twice does no harm.
+    for number in tuple(asked):
+        process.send_signal(number)
     while True:
         try:
             status = process.wait(_LOOK_S)
