@@ -61,7 +61,7 @@ void SimulationTest::KeepsEveryPromise(const transport::Gpus* gpus) {
   }
   // A run in which nothing happens proves nothing.
   EXPECT_TRUE(ended_ok >= seeds.count() || seeds.IsOne()) << ended_ok;
-  EXPECT_TRUE(received >= seeds.count() || seeds.IsOne()) << received;
+  EXPECT_TRUE(2 * received >= seeds.count() || seeds.IsOne()) << received;
   EXPECT_EQ(ended_failed != 0, GetParam() != Mood::kCalm || seeds.IsOne());
   RecordProperty("ended_ok", std::to_string(ended_ok));
   RecordProperty("ended_failed", std::to_string(ended_failed));
