@@ -105,7 +105,14 @@ class Runs(unittest.TestCase):
     def start_sleeper(self) -> tuple[subprocess.Popen[str], str]:
         process = self.run_with("run", "--", "/bin/sh", "-c", "echo $HEADRACE_SOCKET; exec sleep 600")
         assert process.stdout is not None
-        return process, os.path.dirname(process.stdout.readline().strip())
+        folder = os.path.dirname(process.stdout.readline().strip())
+        self.addCleanup(self.end_all_at, folder)  # a sleeper that is left holds the output open
+        return process, folder
+
+    def end_all_at(self, folder: str) -> None:
+        for pid in self.services_at(folder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def await_none(self, folder: str) -> None:
         deadline = time.monotonic() + LIMIT_S
@@ -156,18 +163,27 @@ class Run(Runs):
         self.await_none(folder)
         self.assertFalse(os.path.exists(folder))
 
+    def program_at(self, folder: str, name: str) -> int:
+        """The pid of the one program of that name; one that is just being started has none yet."""
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            found = []
+            for pid in self.services_at(folder):
+                with contextlib.suppress(OSError):
+                    if os.path.basename(os.readlink(f"/proc/{pid}/exe")) == name:
+                        found.append(pid)
+            if len(found) == 1:
+                return found[0]
+            self.assertLess(time.monotonic(), deadline, f"{name} at {folder}: {found}")
+            time.sleep(0.05)
+
     def service_at(self, folder: str) -> int:
-        (service,) = [
-            pid for pid in self.services_at(folder)
-            if os.path.basename(os.readlink(f"/proc/{pid}/exe")) == "headraced"
-        ]  # fmt: skip
-        return service
+        return self.program_at(folder, "headraced")
 
     def test_a_killed_run_leaves_no_service_and_no_folder(self) -> None:
         process, folder = self.start_sleeper()
         service = self.service_at(folder)
-        (command,) = [pid for pid in self.services_at(folder) if pid != service]
-        self.addCleanup(self.end, command)  # which is left to itself, without a service
+        self.program_at(folder, "sleep")
         process.kill()
         process.wait(LIMIT_S)
         deadline = time.monotonic() + LIMIT_S
@@ -175,10 +191,6 @@ class Run(Runs):
             time.sleep(0.05)
         self.assertFalse(os.path.exists(f"/proc/{service}"))
         self.assertFalse(os.path.exists(folder))
-
-    def end(self, pid: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
 
     def test_the_service_s_log_is_no_file(self) -> None:
         process, folder = self.start_sleeper()
