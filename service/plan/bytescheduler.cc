@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 
 #include "ipc/base/check.h"
 #include "service/plan/infinity.h"
@@ -12,7 +13,7 @@ namespace headrace::plan {
 namespace {
 
 constexpr std::uint64_t kSmallestPartition = 64 << 10;
-constexpr std::uint64_t kPartitionsMax = 4096;  // per iteration; smaller partitions are not tried
+constexpr std::uint64_t kPartitionsMax = 4096;  // per iteration
 constexpr std::array<std::uint32_t, 4> kCredits = {1, 2, 4, 8};
 constexpr int kRefinements = 3;
 constexpr double kFineStep = 1.25;  // between partition sizes
@@ -78,11 +79,6 @@ class Dispatcher {
   Draft draft_;
 };
 
-std::uint64_t WholeElements(double bytes, std::uint64_t element_bytes) {
-  const double elements = std::ceil(bytes / static_cast<double>(element_bytes));
-  return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(elements)) * element_bytes;
-}
-
 struct Tuned {
   ByteSchedulerTuning tuning;
   double iteration_s = kInfinity;
@@ -96,33 +92,52 @@ void Try(const Workload& work, const Route& route, const ByteSchedulerTuning& tu
 
 }  // namespace
 
+PartitionBounds BoundsOf(const Workload& work) {
+  const std::uint64_t largest = *std::max_element(work.bytes.begin(), work.bytes.end());
+  return {.smallest = std::max(std::min(kSmallestPartition, largest / 64 + 1),
+                               work.total_bytes() / kPartitionsMax),
+          .largest = largest};
+}
+
+std::uint64_t WholeElements(double bytes, std::uint64_t element_bytes) {
+  const double elements = std::ceil(bytes / static_cast<double>(element_bytes));
+  return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(elements)) * element_bytes;
+}
+
 Draft ByteScheduler(const Workload& work, const Route& route, const ByteSchedulerTuning& tuning) {
   HR_CHECK(tuning.credits > 0 && tuning.partition_bytes > 0, tuning.partition_bytes);
   return Dispatcher(work, route, tuning).Run();
 }
 
-Draft ByteScheduler(const Workload& work, const Route& route, double /*bound_s*/) {
-  return ByteScheduler(work, route, TuneByteScheduler(work, route));
+Draft ByteScheduler(const Workload& work, const Route& route, const DraftOptions& options) {
+  return ByteScheduler(work, route, TuneByteScheduler(work, route, options.settings));
 }
 
-ByteSchedulerTuning TuneByteScheduler(const Workload& work, const Route& route) {
-  const std::uint64_t largest = *std::max_element(work.bytes.begin(), work.bytes.end());
-  const std::uint64_t smallest =
-      std::max(std::min(kSmallestPartition, largest / 64 + 1), work.total_bytes() / kPartitionsMax);
+ByteSchedulerTuning TuneByteScheduler(const Workload& work, const Route& route,
+                                      const PolicySettings& settings) {
+  const auto [smallest, largest] = BoundsOf(work);
   // On a single stage a second credit only takes choices earlier, so it is not tried there.
-  const std::size_t credits_count = route.stages.size() == 1 ? 1 : kCredits.size();
+  const std::uint32_t given = settings.credits;
+  const std::span<const std::uint32_t> credits = given > 0 ? std::span(&given, 1)
+                                                 : route.stages.size() == 1
+                                                     ? std::span(kCredits).first(1)
+                                                     : std::span(kCredits);
   Tuned best;
+  const auto try_all = [&](std::uint64_t bytes) {
+    for (const std::uint32_t count : credits) Try(work, route, {bytes, count}, best);
+  };
+  if (settings.unit_bytes > 0) {
+    try_all(settings.unit_bytes);
+    return best.tuning;
+  }
   // From large to small: of sizes that are equally good the largest makes the fewest blocks.
   const auto scan = [&](double from, double to, double factor) {
     for (double size = to; size * factor > from; size /= factor) {
-      const std::uint64_t bytes = WholeElements(std::max(size, from), work.element_bytes);
-      for (std::size_t index = 0; index < credits_count; ++index) {
-        Try(work, route, {bytes, kCredits[index]}, best);
-      }
+      try_all(WholeElements(std::max(size, from), work.element_bytes));
     }
   };
   // A grid over credits too is coarser, as it has four times the points.
-  double factor = credits_count == 1 ? kFineStep : kCoarseStep;
+  double factor = credits.size() == 1 ? kFineStep : kCoarseStep;
   scan(static_cast<double>(smallest), static_cast<double>(largest), factor);
   for (int round = 0; round < kRefinements; ++round) {
     const auto centre = static_cast<double>(best.tuning.partition_bytes);

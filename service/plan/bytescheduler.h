@@ -12,6 +12,15 @@
 
 namespace headrace::plan {
 
+// The smallest and the largest that a search tries.
+struct PartitionBounds {
+  std::uint64_t smallest = 0;
+  std::uint64_t largest = 0;
+};
+PartitionBounds BoundsOf(const Workload& work);
+// At least `bytes`, and at least one element.
+std::uint64_t WholeElements(double bytes, std::uint64_t element_bytes);
+
 struct ByteSchedulerTuning {
   std::uint64_t partition_bytes = 0;  // S_p; the last partition of a tensor may be smaller
   std::uint32_t credits = 1;          // partitions begun and not ended
@@ -22,7 +31,9 @@ struct ByteSchedulerTuning {
 Draft ByteScheduler(const Workload& work, const Route& route, const ByteSchedulerTuning& tuning);
 
 // Finds partition size and credits by search: a geometric grid, then halved steps around the best.
-// The original does this with Bayesian optimisation on the running job.
-ByteSchedulerTuning TuneByteScheduler(const Workload& work, const Route& route);
+// The original does this with Bayesian optimisation on the running job. What the
+// settings have is kept.
+ByteSchedulerTuning TuneByteScheduler(const Workload& work, const Route& route,
+                                      const PolicySettings& settings = {});
 
 }  // namespace headrace::plan

@@ -125,15 +125,15 @@ std::vector<CostPiece> StandIns(const Route& route) {
 
 // On one serial lane with cost a + b*m the optimum (sweep.h); elsewhere the best of many. Either
 // way it is no worse than any other policy, to rounding (1e-12).
-Draft Exact(const Workload& work, const Route& route, double bound_s) {
+Draft Exact(const Workload& work, const Route& route, const DraftOptions& options) {
   if (route.serial()) {
     const CostPiece& line = route.stages[0].rails[0].line.pieces[0];
-    LaneOptimum optimum = ExactOnLane(work, line, bound_s);
+    LaneOptimum optimum = ExactOnLane(work, line, options.bound_s);
     // Rarely, and by less than the time of a few elements, the rounding to elements leaves room for
     // another policy to be better. Then it is taken.
     if (optimum.lossless) return std::move(optimum.draft);
   }
-  return ExactOnRoute(work, route, bound_s);
+  return ExactOnRoute(work, route, options.bound_s);
 }
 
 Draft ExactOnRoute(const Workload& work, const Route& route, double bound_s) {
@@ -151,7 +151,7 @@ Draft ExactOnRoute(const Workload& work, const Route& route, double bound_s) {
   }
   for (auto policy = kPolicies.rbegin(); policy != kPolicies.rend(); ++policy) {
     if (*policy == Policy::kExact) continue;
-    Draft draft = MakeDraft(*policy, work, route, bound_s);
+    Draft draft = MakeDraft(*policy, work, route, {.bound_s = bound_s});
     add(draft);
     if (!draft.barrier) continue;
     // Without the barrier the same blocks can only be earlier in use.

@@ -9,7 +9,7 @@
 namespace headrace::plan {
 
 // All gradients in one block after the backward pass.
-Draft Bsp(const Workload& work, const Route& /*route*/, double /*bound_s*/) {
+Draft Bsp(const Workload& work, const Route& /*route*/, const DraftOptions& /*options*/) {
   Draft draft;
   draft.barrier = true;
   draft.Open();
@@ -19,7 +19,7 @@ Draft Bsp(const Workload& work, const Route& /*route*/, double /*bound_s*/) {
 
 // Wait-free backpropagation: each tensor a block, as ready. Zhang et al., "Poseidon", USENIX ATC
 // 2017.
-Draft Wfbp(const Workload& work, const Route& /*route*/, double /*bound_s*/) {
+Draft Wfbp(const Workload& work, const Route& /*route*/, const DraftOptions& /*options*/) {
   Draft draft;
   draft.barrier = true;
   for (auto l = static_cast<std::uint32_t>(work.size()); l-- > 0;) {
@@ -33,7 +33,7 @@ Draft Wfbp(const Workload& work, const Route& /*route*/, double /*bound_s*/) {
 // tensor L-1 to 1, l is merged into l-1 when its communication would start after r_{l-1} or when
 // waiting for l-1 costs less than a startup: r_{l-1} - start_l < a. On a route of several stages
 // the line of its slowest lane decides.
-Draft MgWfbp(const Workload& work, const Route& route, double /*bound_s*/) {
+Draft MgWfbp(const Workload& work, const Route& route, const DraftOptions& /*options*/) {
   const CostLine line = SteadyLine(route);
   Draft draft;
   draft.barrier = true;

@@ -26,15 +26,30 @@ Assumptions AssumptionsOf(const Workload& work, const Route& route) {
   return made_for;
 }
 
+// Of an iteration, where somebody sets their size: a plan has as many blocks, or nearly.
+constexpr std::uint64_t kUnitsMax = std::uint64_t{1} << 17;
+
 }  // namespace
 
 Result<Plan> MakePlan(Policy policy, const Profile& profile, const Route& route,
-                      std::uint32_t version) {
+                      std::uint32_t version, const PolicySettings& settings) {
   if (Status status = CheckProfile(profile); !status) return status.error();
   if (Status status = CheckRoute(route); !status) return status.error();
   const Workload work = MakeWorkload(profile);
+  if (settings.unit_bytes % work.element_bytes != 0) {
+    return Error(Code::kInvalidArgument, "a unit of " + std::to_string(settings.unit_bytes) +
+                                             " bytes is no whole number of " +
+                                             std::string(Name(profile.dtype)) + " elements");
+  }
+  if (settings.unit_bytes > 0 && work.total_bytes() / settings.unit_bytes > kUnitsMax) {
+    return Error(Code::kInvalidArgument, "units of " + std::to_string(settings.unit_bytes) +
+                                             " bytes cut " + std::to_string(work.total_bytes()) +
+                                             " bytes into more than " + std::to_string(kUnitsMax) +
+                                             ": take larger ones");
+  }
   const double bound_s = LowerBound(work, route);
-  const Draft draft = MakeDraft(policy, work, route, bound_s);
+  Draft draft = MakeDraft(policy, work, route, {.bound_s = bound_s, .settings = settings});
+  draft.barrier = draft.barrier || settings.barrier;
   Plan plan = Finish(policy, draft, MakeTimetable(work, route, draft), bound_s);
   plan.version = version;
   plan.made_for = AssumptionsOf(work, route);

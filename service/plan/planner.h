@@ -1,4 +1,4 @@
-// The door to the folder: a profile, a route and a policy go in, a plan comes out.
+// The entry point of the folder: a profile, a route and a policy go in, a plan comes out.
 //
 // Pure functions of their arguments: the same inputs give the same plan, bit for bit, on every
 // machine (IEEE doubles, no fused multiply-add, no library functions beyond rounding and roots).
@@ -9,13 +9,15 @@
 #include "ipc/base/result.h"
 #include "ipc/profile.h"
 #include "service/plan/plan.h"
+#include "service/plan/policies.h"
 #include "service/plan/route.h"
 
 namespace headrace::plan {
 
-// Refuses profiles and routes that do not check. `version` is the plan's number within its job.
+// Refuses profiles and routes that do not check. `version` is the plan's number within its job;
+// units in the settings are whole elements.
 Result<Plan> MakePlan(Policy policy, const Profile& profile, const Route& route,
-                      std::uint32_t version = 1);
+                      std::uint32_t version = 1, const PolicySettings& settings = {});
 
 // The plan in force, and when another one is worth the change.
 struct Present {

@@ -4,11 +4,12 @@
 
 namespace headrace::plan {
 
-Draft MakeDraft(Policy policy, const Workload& work, const Route& route, double bound_s) {
+Draft MakeDraft(Policy policy, const Workload& work, const Route& route,
+                const DraftOptions& options) {
   switch (policy) {
 #define HEADRACE_POLICY(number, function, name) \
   case Policy::k##function:                     \
-    return function(work, route, bound_s);
+    return function(work, route, options);
     HEADRACE_POLICIES(HEADRACE_POLICY)
 #undef HEADRACE_POLICY
   }

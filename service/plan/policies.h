@@ -1,6 +1,8 @@
 // What makes the drafts of plans: a function for each policy.
 #pragma once
 
+#include <cstdint>
+
 #include "ipc/base/policies.h"
 #include "service/plan/draft.h"
 #include "service/plan/route.h"
@@ -8,14 +10,29 @@
 
 namespace headrace::plan {
 
+// What a person may set; a policy looks at what concerns it.
+struct PolicySettings {
+  // The size that a policy has: of us-byte's units, of partitions of bytescheduler, bytesched-fused
+  // and p3, of ddp's and horovod's groups. 0: searched, or the default of what it is named after.
+  std::uint64_t unit_bytes = 0;
+  std::uint32_t credits = 0;  // partitions of bytescheduler and bytesched-fused in flight
+  double cycle_s = 0;         // of horovod
+  bool barrier = false;       // the forward pass waits for the last block, whatever the policy
+};
+
+struct DraftOptions {
+  double bound_s = 0;  // a lower bound of the iteration time: who has reached it may stop searching
+  PolicySettings settings = {};
+};
+
 // Each policy's function has the policy's name and stands in a file of its own or of its kind, with
-// the paper that describes it. `bound_s` is a lower bound of the iteration time: who has reached it
-// may stop searching.
+// the paper that describes it.
 #define HEADRACE_POLICY(number, function, name) \
-  Draft function(const Workload& work, const Route& route, double bound_s);
+  Draft function(const Workload& work, const Route& route, const DraftOptions& options);
 HEADRACE_POLICIES(HEADRACE_POLICY)
 #undef HEADRACE_POLICY
 
-Draft MakeDraft(Policy policy, const Workload& work, const Route& route, double bound_s);
+Draft MakeDraft(Policy policy, const Workload& work, const Route& route,
+                const DraftOptions& options);
 
 }  // namespace headrace::plan

@@ -177,6 +177,7 @@ UsByteTuning SearchPriorities(const Workload& work, const CostLine& line,
   std::size_t looked_at = 0;
   for (auto l = static_cast<std::uint32_t>(work.size()) - 1; l >= 1 && l < work.size(); --l) {
     if (looked_at > kSearchWorkMax) break;
+    if (first_s[l] >= work.backward_s()) continue;  // it has no block in phase 1
     const double whole_s = first_s[l] + line.Seconds(work.bytes[l]);
     const std::uint32_t k = ReadyBefore(work, whole_s);
     if (k >= l) continue;
@@ -198,8 +199,12 @@ UsByteTuning SearchPriorities(const Workload& work, const CostLine& line,
   return best;
 }
 
-Draft UsByte(const Workload& work, const Route& route, double /*bound_s*/) {
-  return UsByte(work, SteadyLine(route), TuneUsByte(work, route));
+Draft UsByte(const Workload& work, const Route& route, const DraftOptions& options) {
+  const CostLine line = SteadyLine(route);
+  if (options.settings.unit_bytes > 0) {
+    return UsByte(work, line, SearchPriorities(work, line, options.settings.unit_bytes));
+  }
+  return UsByte(work, line, TuneUsByte(work, route));
 }
 
 UsByteTuning TuneUsByte(const Workload& work, const Route& route) {

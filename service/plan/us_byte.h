@@ -32,7 +32,7 @@ Draft UsByte(const Workload& work, const CostLine& line, const UsByteTuning& tun
 
 // The paper's search of priorities for one unit size: starting input first, each tensor l from the
 // back is tried whole before the gradients that appear meanwhile, and kept there if the iteration
-// gets shorter.
+// gets shorter. Tensors without a block in phase 1 are passed over, as in the authors' code.
 UsByteTuning SearchPriorities(const Workload& work, const CostLine& line, std::uint64_t unit_bytes);
 
 // Finds the unit size too: a geometric grid with input-first priorities, then the search of

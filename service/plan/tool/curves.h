@@ -1,4 +1,4 @@
-// A line chart with one panel per profile and one curve per policy, as SVG.
+// A chart with one panel per profile and one curve per policy, or whatever else has a name, as SVG.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 namespace headrace::plan::tool {
 
 struct Curve {
-  plan::Policy policy = plan::Policy::kExact;
+  std::string name;                               // a policy's has that policy's colour
   std::vector<std::pair<double, double>> points;  // by rising x, both positive
 };
 
@@ -24,9 +24,13 @@ struct Chart {
   std::string x_label;
   std::string y_label;
   std::vector<Panel> panels;
+  bool marks = false;     // points, not lines
+  bool log_y = false;     // else the y axis starts at 0
+  bool diagonal = false;  // the line x = y
 };
 
-// The x axis is logarithmic, the y axis starts at 0; all panels share both.
+// The x axis is logarithmic; all panels share both axes. Panels stand in rows of kPanelsPerRow.
+inline constexpr std::size_t kPanelsPerRow = 3;
 std::string ChartSvg(const Chart& chart);
 
 }  // namespace headrace::plan::tool

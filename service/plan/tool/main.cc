@@ -1,6 +1,7 @@
 // headrace-plan: plans and simulates iterations offline. It needs no service.
 #include <CLI/CLI.hpp>
 
+#include "service/plan/tool/curves_file.h"
 #include "service/plan/tool/options.h"
 #include "service/plan/tool/show.h"
 #include "service/plan/tool/simulate.h"
@@ -13,6 +14,7 @@ int main(int argc, char** argv) {
   headrace::plan::tool::AddSimulate(app, exit_code);
   headrace::plan::tool::AddSweep(app, exit_code);
   headrace::plan::tool::AddShow(app, exit_code);
+  headrace::plan::tool::AddCurves(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

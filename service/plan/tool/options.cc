@@ -139,9 +139,39 @@ Result<std::vector<plan::Policy>> ReadPolicies(const std::string& text) {
   return policies;
 }
 
-Result<NamedProfile> ReadNamedProfile(const std::string& path) {
+void AddProfileOptions(CLI::App& app, ProfileOptions& options) {
+  app.add_option("--scale", options.scale, "multiplies all times of the profiles")
+      ->check(Between(1e-9, 1e9, "above 0"));
+  const auto count = Between<std::uint64_t>(1, std::uint64_t{1} << 40, "1 or more");
+  app.add_option("--unit-bytes", options.settings.unit_bytes,
+                 "us-byte's units, partitions of bytescheduler, bytesched-fused and p3, ddp's and "
+                 "horovod's groups")
+      ->check(count)
+      ->group("Policies");
+  app.add_option("--credits", options.settings.credits,
+                 "partitions of bytescheduler and bytesched-fused in flight")
+      ->check(Between(1, 4096))
+      ->group("Policies");
+  app.add_option_function<double>(
+         "--cycle-ms", [&options](double ms) { options.settings.cycle_s = ms * 1e-3; },
+         "how often horovod fuses")
+      ->check(Between(1e-3, 1e6, "above 0"))
+      ->group("Policies");
+  app.add_flag("--barrier", options.settings.barrier,
+               "the forward pass waits for all blocks, whatever the policy")
+      ->group("Policies");
+}
+
+Result<NamedProfile> ReadNamedProfile(const std::string& path, double scale) {
   Result<Profile> profile = ReadProfile(path);
   if (!profile) return profile.error();
+  for (Tensor& tensor : profile->tensors) {
+    tensor.backward_s *= scale;
+    tensor.forward_s *= scale;
+  }
+  if (const Status status = CheckProfile(*profile); !status) {
+    return status.error().Within(fmt::format("{} with times multiplied by {}", path, scale));
+  }
   return NamedProfile{path, std::move(profile).value()};
 }
 

@@ -9,6 +9,7 @@
 #include "ipc/base/result.h"
 #include "ipc/profile.h"
 #include "service/plan/plan.h"
+#include "service/plan/policies.h"
 #include "service/plan/route.h"
 #include "service/plan/scale.h"
 
@@ -48,7 +49,16 @@ struct NamedProfile {
   plan::Profile profile;
 };
 
-Result<NamedProfile> ReadNamedProfile(const std::string& path);
+// What is read as a profile and how it is planned, beside the network.
+struct ProfileOptions {
+  double scale = 1;  // of all times
+  plan::PolicySettings settings;
+};
+
+void AddProfileOptions(CLI::App& app, ProfileOptions& options);
+
+// The error names the file, and the line and field where it has them.
+Result<NamedProfile> ReadNamedProfile(const std::string& path, double scale);
 Status WriteFile(const std::string& path, const std::string& text);
 
 // Programs end with these: all well, something was found wrong, the call itself was wrong.

@@ -16,8 +16,9 @@ void AddJitterOptions(CLI::App& app, JitterOptions& options) {
 double Ratio(double left, double right) { return right > 0 ? left / right : 1; }
 
 Result<Outcome> RunPolicy(plan::Policy policy, const plan::Profile& profile,
-                          const plan::Route& route, const JitterOptions& jitter) {
-  Result<plan::Plan> made = plan::MakePlan(policy, profile, route);
+                          const plan::Route& route, const plan::PolicySettings& settings,
+                          const JitterOptions& jitter) {
+  Result<plan::Plan> made = plan::MakePlan(policy, profile, route, 1, settings);
   if (!made) return made.error();
   Outcome outcome;
   outcome.plan = std::move(made.value());

@@ -8,6 +8,7 @@
 #include "ipc/base/result.h"
 #include "ipc/profile.h"
 #include "service/plan/plan.h"
+#include "service/plan/policies.h"
 #include "service/plan/route.h"
 
 namespace headrace::plan::tool {
@@ -32,6 +33,7 @@ struct Outcome {
 double Ratio(double left, double right);
 
 Result<Outcome> RunPolicy(plan::Policy policy, const plan::Profile& profile,
-                          const plan::Route& route, const JitterOptions& jitter);
+                          const plan::Route& route, const plan::PolicySettings& settings,
+                          const JitterOptions& jitter);
 
 }  // namespace headrace::plan::tool

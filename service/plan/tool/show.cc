@@ -19,6 +19,7 @@ namespace {
 struct ShowOptions {
   std::string path;
   std::string policy = "exact";
+  ProfileOptions profile;
   NetworkOptions network;
   JitterOptions jitter;
   std::string svg_path;
@@ -36,14 +37,15 @@ void PrintBlocks(const plan::Plan& made, const plan::Profile& profile, double ba
 }
 
 int Show(const ShowOptions& options) {
-  const Result<NamedProfile> named = ReadNamedProfile(options.path);
+  const Result<NamedProfile> named = ReadNamedProfile(options.path, options.profile.scale);
   if (!named) return Fail("show", named.error(), kExitProblem);
   const plan::Profile& profile = named->profile;
   const Result<plan::Route> route = MakeRoute(options.network, profile);
   if (!route) return Fail("show", route.error(), kExitUsage);
   const Result<plan::Policy> policy = ReadPolicy(options.policy);
   if (!policy) return Fail("show", policy.error(), kExitUsage);
-  const Result<plan::Plan> made = plan::MakePlan(*policy, profile, *route);
+  const Result<plan::Plan> made =
+      plan::MakePlan(*policy, profile, *route, 1, options.profile.settings);
   if (!made) return Fail("show", made.error(), kExitUsage);
   if (options.canonical) {
     fmt::print("{}", plan::Canonical(*made));
@@ -77,6 +79,7 @@ void AddShow(CLI::App& app, int& exit_code) {
   command->add_option("--columns", options->columns, "width of the text picture")
       ->check(Between(20, 1000));
   command->add_flag("--canonical", options->canonical, "only the plan, as nodes exchange it");
+  AddProfileOptions(*command, options->profile);
   AddNetworkOptions(*command, options->network);
   command->add_option("--jitter", options->jitter.fraction, "times vary by up to this fraction")
       ->check(Between(0.0, 1.0));

@@ -18,9 +18,11 @@ using Json = nlohmann::ordered_json;
 struct SimulateOptions {
   std::vector<std::string> paths;
   std::string policies = "all";
+  ProfileOptions profile;
   NetworkOptions network;
   JitterOptions jitter;
   bool json = false;
+  bool brief = false;
 };
 
 struct Comparison {
@@ -37,13 +39,13 @@ Result<Comparison> Compare(const SimulateOptions& options, NamedProfile profile)
   if (!policies) return policies.error();
   Comparison comparison{std::move(profile), std::move(route.value()), {}, 0};
   for (const plan::Policy policy : *policies) {
-    Result<Outcome> outcome =
-        RunPolicy(policy, comparison.profile.profile, comparison.route, options.jitter);
+    Result<Outcome> outcome = RunPolicy(policy, comparison.profile.profile, comparison.route,
+                                        options.profile.settings, options.jitter);
     if (!outcome) return outcome.error();
     comparison.outcomes.push_back(std::move(outcome.value()));
   }
-  Result<Outcome> wfbp =
-      RunPolicy(plan::Policy::kWfbp, comparison.profile.profile, comparison.route, options.jitter);
+  Result<Outcome> wfbp = RunPolicy(plan::Policy::kWfbp, comparison.profile.profile,
+                                   comparison.route, {}, options.jitter);
   if (!wfbp) return wfbp.error();
   comparison.wfbp_s = wfbp->iteration_s;
   return comparison;
@@ -56,14 +58,14 @@ void PrintTable(const Comparison& comparison) {
              profile.model.empty() ? comparison.profile.path : profile.model, work.size(),
              static_cast<double>(work.total_bytes()) / 1e6, work.backward_s() * 1e3,
              work.forward_s() * 1e3);
-  fmt::print("{:<14} {:>13} {:>9} {:>9} {:>8} {:>11}\n", "policy", "iteration ms", "/ bound",
+  fmt::print("{:<16} {:>12} {:>9} {:>9} {:>8} {:>11}\n", "policy", "iteration ms", "/ bound",
              "x wfbp", "blocks", "lanes busy");
   for (const Outcome& outcome : comparison.outcomes) {
     std::string lanes;
     for (const double share : outcome.utilisation) {
       lanes += fmt::format("{}{:.0f}%", lanes.empty() ? "" : " ", share * 100);
     }
-    fmt::print("{:<14} {:>13.3f} {:>9.4f} {:>9.3f} {:>8} {:>11}\n", plan::Name(outcome.plan.policy),
+    fmt::print("{:<16} {:>12.3f} {:>9.4f} {:>9.3f} {:>8} {:>11}\n", plan::Name(outcome.plan.policy),
                outcome.iteration_s * 1e3, Ratio(outcome.iteration_s, outcome.lower_bound_s),
                Ratio(comparison.wfbp_s, outcome.iteration_s), outcome.plan.blocks.size(), lanes);
   }
@@ -82,7 +84,7 @@ Json BlocksJson(const plan::Plan& made) {
   return blocks;
 }
 
-void AppendJson(const Comparison& comparison, Json& rows) {
+void AppendJson(const Comparison& comparison, bool brief, Json& rows) {
   for (const Outcome& outcome : comparison.outcomes) {
     rows.push_back({{"profile", comparison.profile.path},
                     {"model", comparison.profile.profile.model},
@@ -92,20 +94,24 @@ void AppendJson(const Comparison& comparison, Json& rows) {
                     {"predicted_s", outcome.plan.predicted_s},
                     {"ratio_to_bound", Ratio(outcome.iteration_s, outcome.lower_bound_s)},
                     {"speedup_over_wfbp", Ratio(comparison.wfbp_s, outcome.iteration_s)},
-                    {"hash", fmt::format("{:016x}", plan::HashOf(outcome.plan))},
-                    {"blocks", BlocksJson(outcome.plan)}});
+                    {"hash", fmt::format("{:016x}", plan::HashOf(outcome.plan))}});
+    if (brief) {
+      rows.back()["blocks"] = outcome.plan.blocks.size();
+    } else {
+      rows.back()["blocks"] = BlocksJson(outcome.plan);
+    }
   }
 }
 
 int Simulate(const SimulateOptions& options) {
   Json rows = Json::array();
   for (const std::string& path : options.paths) {
-    Result<NamedProfile> profile = ReadNamedProfile(path);
+    Result<NamedProfile> profile = ReadNamedProfile(path, options.profile.scale);
     if (!profile) return Fail("simulate", profile.error(), kExitProblem);
     const Result<Comparison> comparison = Compare(options, std::move(profile.value()));
     if (!comparison) return Fail("simulate", comparison.error(), kExitUsage);
     if (options.json) {
-      AppendJson(*comparison, rows);
+      AppendJson(*comparison, options.brief, rows);
     } else {
       if (path != options.paths.front()) fmt::print("\n");
       PrintTable(*comparison);
@@ -122,7 +128,10 @@ void AddSimulate(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("simulate", "Compare policies on profiles");
   command->add_option("PROFILE", options->paths, "profile files")->required();
   command->add_option("--policy", options->policies, "all, or names separated by commas");
-  command->add_flag("--json", options->json, "an array of plans instead of tables");
+  auto* json = command->add_flag("--json", options->json, "an array of plans instead of tables");
+  command->add_flag("--brief", options->brief, "in JSON only how many blocks a plan has")
+      ->needs(json);
+  AddProfileOptions(*command, options->profile);
   AddNetworkOptions(*command, options->network);
   AddJitterOptions(*command, options->jitter);
   command->callback([options, &exit_code] { exit_code = Simulate(*options); });

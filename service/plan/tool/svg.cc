@@ -69,12 +69,19 @@ void Svg::Line(double x1, double y1, double x2, double y2, std::string_view stro
 }
 
 void Svg::Path(const std::vector<std::pair<double, double>>& points, std::string_view stroke,
-               double width) {
+               double width, std::string_view dashes) {
   body_ += R"(<polyline points=")";
   for (const auto& [x, y] : points) body_ += fmt::format("{:.2f},{:.2f} ", x, y);
-  body_ += fmt::format(R"(" fill="none" stroke="{}" stroke-width="{}" stroke-linejoin="round"/>)"
-                       "\n",
+  body_ += fmt::format(R"(" fill="none" stroke="{}" stroke-width="{}" stroke-linejoin="round")",
                        stroke, width);
+  if (!dashes.empty()) body_ += fmt::format(R"( stroke-dasharray="{}")", dashes);
+  body_ += "/>\n";
+}
+
+void Svg::Circle(double x, double y, double radius, std::string_view fill) {
+  body_ += fmt::format(R"(<circle cx="{:.2f}" cy="{:.2f}" r="{}" fill="{}" fill-opacity="0.8"/>)"
+                       "\n",
+                       x, y, radius, fill);
 }
 
 void Svg::Text(double x, double y, std::string_view text, Anchor anchor, std::string_view fill,

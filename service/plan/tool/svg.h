@@ -20,7 +20,8 @@ class Svg {
   void Line(double x1, double y1, double x2, double y2, std::string_view stroke,
             std::string_view dashes = "");
   void Path(const std::vector<std::pair<double, double>>& points, std::string_view stroke,
-            double width);
+            double width, std::string_view dashes = "");
+  void Circle(double x, double y, double radius, std::string_view fill);
   void Text(double x, double y, std::string_view text, Anchor anchor = Anchor::kStart,
             std::string_view fill = kInk, double size = 12);
 

@@ -21,6 +21,7 @@ struct SweepOptions {
   double to = 400;
   int points = 25;
   std::string policies = "all";
+  ProfileOptions profile;
   NetworkOptions network;
   JitterOptions jitter;
   std::string csv_path;
@@ -28,7 +29,8 @@ struct SweepOptions {
 };
 
 // What is swept, with the option that it stands for.
-Status Set(const std::string& over, double value, NetworkOptions& network) {
+Status Set(const std::string& over, double value, ProfileOptions& profile,
+           NetworkOptions& network) {
   const bool is_cluster = network.nodes > 0;
   if (over == "bandwidth") {
     if (is_cluster) {
@@ -39,6 +41,8 @@ Status Set(const std::string& over, double value, NetworkOptions& network) {
     }
   } else if (over == "startup") {
     (is_cluster ? network.link_latency_us : network.startup_us) = value;
+  } else if (over == "unit") {
+    profile.settings.unit_bytes = static_cast<std::uint64_t>(value);
   } else if (over == "ratio") {
     if (is_cluster) return Error(Code::kInvalidArgument, "--over ratio needs --startup-us");
     network.ratio = value;
@@ -53,16 +57,19 @@ std::string AxisLabel(const SweepOptions& options) {
   if (options.over == "bandwidth") return "bandwidth, Gbit/s";
   if (options.over == "ratio") return "communication / computation";
   if (options.over == "nodes") return "nodes";
+  if (options.over == "unit") return "unit, bytes";
   return options.network.nodes > 0 ? "link latency, us" : "startup, us";
 }
 
-// Evenly spaced on a logarithmic scale; whole and without repeats for nodes.
+// Evenly spaced on a logarithmic scale; whole and without repeats for nodes, whole elements of any
+// type for units.
 std::vector<double> Values(const SweepOptions& options) {
   std::vector<double> values;
   for (int index = 0; index < options.points; ++index) {
     const double share = options.points > 1 ? index / (options.points - 1.0) : 0;
     double value = options.from * std::pow(options.to / options.from, share);
     if (options.over == "nodes") value = std::round(value);
+    if (options.over == "unit") value = std::max(8.0, std::round(value / 8) * 8);
     if (values.empty() || value > values.back()) values.push_back(value);
   }
   return values;
@@ -71,23 +78,26 @@ std::vector<double> Values(const SweepOptions& options) {
 Status SweepProfile(const SweepOptions& options, const NamedProfile& named,
                     const std::vector<plan::Policy>& policies, std::string& csv, Panel& panel) {
   panel.title = named.profile.model.empty() ? named.path : named.profile.model;
-  for (const plan::Policy policy : policies) panel.curves.push_back({policy, {}});
+  for (const plan::Policy policy : policies) {
+    panel.curves.push_back({std::string(plan::Name(policy)), {}});
+  }
   for (const double value : Values(options)) {
     NetworkOptions network = options.network;
-    if (Status status = Set(options.over, value, network); !status) return status;
+    ProfileOptions sized = options.profile;
+    if (Status status = Set(options.over, value, sized, network); !status) return status;
     const Result<plan::Route> route = MakeRoute(network, named.profile);
     if (!route) return route.error();
     const Result<Outcome> wfbp =
-        RunPolicy(plan::Policy::kWfbp, named.profile, *route, options.jitter);
+        RunPolicy(plan::Policy::kWfbp, named.profile, *route, {}, options.jitter);
     if (!wfbp) return wfbp.error();
-    for (Curve& curve : panel.curves) {
+    for (std::size_t index = 0; index < policies.size(); ++index) {
       const Result<Outcome> outcome =
-          RunPolicy(curve.policy, named.profile, *route, options.jitter);
+          RunPolicy(policies[index], named.profile, *route, sized.settings, options.jitter);
       if (!outcome) return outcome.error();
       const double speedup = Ratio(wfbp->iteration_s, outcome->iteration_s);
-      curve.points.emplace_back(value, speedup);
+      panel.curves[index].points.emplace_back(value, speedup);
       csv += fmt::format("{},{:.6g},{},{:.9g},{:.9g},{:.6f},{:.6f},{}\n", panel.title, value,
-                         plan::Name(curve.policy), outcome->iteration_s, outcome->lower_bound_s,
+                         plan::Name(policies[index]), outcome->iteration_s, outcome->lower_bound_s,
                          Ratio(outcome->iteration_s, outcome->lower_bound_s), speedup,
                          outcome->plan.blocks.size());
     }
@@ -104,7 +114,7 @@ int Sweep(const SweepOptions& options) {
       "model,{},policy,iteration_s,lower_bound_s,ratio_to_bound,speedup_over_wfbp,blocks\n",
       options.over);
   for (const std::string& path : options.paths) {
-    const Result<NamedProfile> named = ReadNamedProfile(path);
+    const Result<NamedProfile> named = ReadNamedProfile(path, options.profile.scale);
     if (!named) return Fail("sweep", named.error(), kExitProblem);
     chart.panels.emplace_back();
     const Status status = SweepProfile(options, *named, *policies, csv, chart.panels.back());
@@ -127,8 +137,8 @@ void AddSweep(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("sweep", "Policies over a range of networks");
   command->add_option("PROFILE", options->paths, "profile files")->required();
   command->add_option("--over", options->over, "what changes")
-      ->check(CLI::IsMember({"bandwidth", "startup", "nodes", "ratio"}));
-  command->add_option("--from", options->from, "first value: Gbit/s, us, nodes or ratio")
+      ->check(CLI::IsMember({"bandwidth", "startup", "nodes", "ratio", "unit"}));
+  command->add_option("--from", options->from, "first value: Gbit/s, us, nodes, ratio or bytes")
       ->check(CLI::PositiveNumber);
   command->add_option("--to", options->to, "last value")->check(CLI::PositiveNumber);
   command->add_option("--points", options->points, "values on a logarithmic scale")
@@ -136,6 +146,7 @@ void AddSweep(CLI::App& app, int& exit_code) {
   command->add_option("--policy", options->policies, "all, or names separated by commas");
   command->add_option("--csv", options->csv_path, "write the table here, not to standard output");
   command->add_option("--svg", options->svg_path, "write the curves of speed-ups here");
+  AddProfileOptions(*command, options->profile);
   AddNetworkOptions(*command, options->network);
   AddJitterOptions(*command, options->jitter);
   command->callback([options, &exit_code] { exit_code = Sweep(*options); });

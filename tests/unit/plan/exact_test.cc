@@ -24,7 +24,7 @@ struct Solved {
 Solved Solve(const Workload& work, const CostPiece& line) {
   const Route route = AllReduceRoute({{line}});
   const double bound_s = LowerBound(work, route);
-  const Draft draft = Exact(work, route, bound_s);
+  const Draft draft = Exact(work, route, {.bound_s = bound_s});
   return {SweepCuts(work, line.startup_s, line.s_per_byte, bound_s),
           MakeTimetable(work, route, draft).iteration_s, draft.blocks.size()};
 }

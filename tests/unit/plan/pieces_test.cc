@@ -100,7 +100,7 @@ TEST(Random, IsSplitMix64) {
 TEST(ExactOnAPipeline, CutsATensorSoThatBothLanesWork) {
   const Workload work = MakeWorkload(ProfileOf({{16, 0, 0}}, DType::kUInt8));
   const Route route = ParameterServerRoute(Affine(0, 1), Affine(0, 1), Placement::kExtra);
-  const Draft draft = Exact(work, route, 0);
+  const Draft draft = Exact(work, route, {});
   EXPECT_EQ(draft.blocks.size(), 16u);
   EXPECT_DOUBLE_EQ(MakeTimetable(work, route, draft).iteration_s, 17);
 }
@@ -110,7 +110,7 @@ TEST(ExactOnAPipeline, CutsATensorSoThatBothLanesWork) {
 TEST(ExactOnAPipeline, WeighsStartupsAgainstTheFill) {
   const Workload work = MakeWorkload(ProfileOf({{16, 0, 0}}, DType::kUInt8));
   const Route route = ParameterServerRoute(Affine(1, 1), Affine(1, 1), Placement::kExtra);
-  const Draft draft = Exact(work, route, 0);
+  const Draft draft = Exact(work, route, {});
   EXPECT_LE(MakeTimetable(work, route, draft).iteration_s, 25);
 }
 

@@ -157,6 +157,35 @@ TEST(Planner, GivesThePlanItsVersion) {
   EXPECT_EQ(MakePlan(Policy::kBsp, profile, AllReduceRoute(Affine(0, 0)), 9)->version, 9u);
 }
 
+TEST(Planner, CutsIntoUnitsOfTheSizeItIsGiven) {
+  const Profile profile = ProfileOf({{10, 1, 1}, {5, 1, 1}});  // elements of 4 bytes
+  const Route route = AllReduceRoute(Affine(0, 1));
+  const Plan plan = *MakePlan(Policy::kByteScheduler, profile, route, 1, {.unit_bytes = 16});
+  EXPECT_EQ(plan.blocks.size(), 3u + 2u);
+  for (const Block& block : plan.blocks) EXPECT_LE(block.bytes, 16u);
+  // The gap of a second until the input's gradient takes one byte: one unit of tensor 1.
+  const Plan us_byte = *MakePlan(Policy::kUsByte, profile, route, 1, {.unit_bytes = 16});
+  EXPECT_EQ(us_byte.blocks.front().bytes, 16u);
+}
+
+TEST(Planner, HoldsTheForwardPassBackWhereItIsTold) {
+  const Profile profile = ProfileOf({{10, 1, 1}, {5, 1, 1}});
+  const Route route = AllReduceRoute(Affine(1, 0));
+  const Plan free = *MakePlan(Policy::kByteScheduler, profile, route);
+  const Plan held = *MakePlan(Policy::kByteScheduler, profile, route, 1, {.barrier = true});
+  EXPECT_FALSE(free.barrier);
+  EXPECT_TRUE(held.barrier);
+  EXPECT_DOUBLE_EQ(held.predicted_s, held.blocks.back().end_s + 2);
+}
+
+TEST(Planner, RefusesUnitsThatAreNoWholeElements) {
+  const Profile profile = ProfileOf({{10, 1, 1}});
+  const Result<Plan> plan =
+      MakePlan(Policy::kUsByte, profile, AllReduceRoute(Affine(0, 1)), 1, {.unit_bytes = 6});
+  ASSERT_FALSE(plan.ok());
+  EXPECT_EQ(plan.error().code(), Code::kInvalidArgument);
+}
+
 TEST(Planner, KnowsNoOtherPolicyNames) { EXPECT_EQ(PolicyNamed("fastest"), std::nullopt); }
 
 }  // namespace

