@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "ipc/base/check.h"
 #include "ipc/base/fd.h"
 
 namespace headrace::ipc {
@@ -18,6 +19,7 @@ namespace headrace::ipc {
 namespace bip = boost::interprocess;
 
 void SetText(std::span<char> field, std::string_view text) {
+  HR_CHECK(!field.empty());
   const std::size_t length = std::min(text.size(), field.size() - 1);
   std::copy_n(text.data(), length, field.data());  // not memcpy: an empty text may point nowhere
   std::fill(field.begin() + static_cast<std::ptrdiff_t>(length), field.end(), '\0');

@@ -65,9 +65,11 @@ enum class WaitReason : std::uint32_t {
   kLaneFull,     // stages of all jobs: the lane has as many as it takes
   kNoReceive,    // of a send: the target has not posted its receive; argument: the target
   kNoSend,       // of a receive; argument: the source, or UINT32_MAX: any rank may be
+  kNoRoom,       // the job has as many blocks under way as it may, or no scratch memory is left
+  kPlanSwitch,   // the nodes have not all taken the next plan; argument: its first iteration
 };
 
-// Written by control, once at start and at state changes.
+// Written by rpc, once at start and at state changes.
 struct ServiceRow {
   std::uint32_t state;  // ServiceState
   std::int32_t pid;
@@ -402,7 +404,7 @@ struct PeerRow {
   char address[96];
 };
 
-// What one uid has of this service, and may have; 0 as a limit: there is none. Written by control,
+// What one uid has of this service, and may have; 0 as a limit: there is none. Written by rpc,
 // at most ten times a second.
 struct UserRow {
   std::uint32_t in_use;  // 0: free row

@@ -106,8 +106,10 @@ std::string OtherSide(const QueueRow& row, const BoardReading& reading) {
   const std::string what = receives ? fmt::format("receive from rank {}", row.source)
                                     : fmt::format("send to rank {}", row.target);
   const std::string of = fmt::format("of job {}", JobName(row.job_id, reading));
+  const std::string nodes =
+      row.peer[0] == '\0' ? "" : fmt::format(", between this node and node {}", NameOfPeer(row));
   const std::string rest =
-      fmt::format(", tag {}, for {}", row.tag, FormatAge(reading.now_ns - row.since_ns));
+      fmt::format(", tag {}, for {}{}", row.tag, FormatAge(reading.now_ns - row.since_ns), nodes);
   if (!receives && row.source == kAnyRank)
     return fmt::format("no rank {} has posted a {}{}", of, what, rest);
   return fmt::format("rank {} {} has not posted its {}{}", row.wait_argument, of, what, rest);
@@ -138,11 +140,11 @@ std::string_view StageStateName(std::uint32_t state) {
 }
 
 std::string_view WaitReasonName(std::uint32_t reason) {
-  return At<18>(
-      {"", "rank_not_ready", "rank_not_attached", "no_credit", "behind_block", "behind_job",
-       "nodes_not_ready", "no_plan", "peer", "paused", "rate_limit", "interleaved", "gpu_not_ready",
-       "in_flight", "iteration", "lane_full", "no_receive", "no_send"},
-      reason);
+  return At<20>({"",           "rank_not_ready",  "rank_not_attached", "no_credit", "behind_block",
+                 "behind_job", "nodes_not_ready", "no_plan",           "peer",      "paused",
+                 "rate_limit", "interleaved",     "gpu_not_ready",     "in_flight", "iteration",
+                 "lane_full",  "no_receive",      "no_send",           "no_room",   "plan_switch"},
+                reason);
 }
 
 bool WaitsForPeer(const QueueRow& row) {
@@ -190,6 +192,11 @@ std::string WhyItWaits(const QueueRow& row, const BoardReading& reading) {
     case WaitReason::kNoReceive:
     case WaitReason::kNoSend:
       return OtherSide(row, reading);
+    case WaitReason::kNoRoom:
+      return "the job has as many blocks under way as it may";
+    case WaitReason::kPlanSwitch:
+      return fmt::format("not all nodes have taken the plan that begins with iteration {}",
+                         argument);
   }
   return fmt::format("reason {} of another version", row.reason);
 }

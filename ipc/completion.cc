@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ipc/base/check.h"
 #include "ipc/futex.h"
 #include "ipc/shared_words.h"
 
@@ -17,6 +18,7 @@ constexpr TimeNs kSleepMax = kSecond;
 
 bool CompletionWriter::End(std::uint64_t sequence, Code code, std::string_view text,
                            std::uint8_t source) {
+  HR_CHECK(sequence > 0 && sequence <= kSequenceMax, sequence);
   CompletionWord word{.sequence = sequence, .text_index = source, .code = code};
   if (code != Code::kOk) word.text_index = WriteText(sequence, text);
   std::atomic<std::uint64_t>& slot = layout_.words[sequence % kOperationsMax];
@@ -84,6 +86,7 @@ Outcome CompletionReader::Read(std::uint64_t sequence) const {
 }
 
 void CompletionReader::EndAllOpen(std::uint64_t last, Code code) const {
+  HR_CHECK(code != Code::kOk && last <= kSequenceMax, last);
   const std::uint64_t first = last > kOperationsMax ? last - kOperationsMax + 1 : 1;
   for (std::uint64_t sequence = first; sequence <= last; ++sequence) {
     std::atomic<std::uint64_t>& slot = layout_->words[sequence % kOperationsMax];

@@ -23,14 +23,10 @@ inline constexpr std::uint64_t kOperationsMax = 1024;
 inline constexpr std::uint64_t kSequenceMax = (std::uint64_t{1} << 48) - 1;
 
 inline constexpr std::uint32_t kNoTensor = 0xffffffff;
-// Kinds of a record beside the collectives: a send and its receive are of two ranks only, matched
-// by source, target and tag. No transport knows them.
-inline constexpr Collective kSend{7};
-inline constexpr Collective kReceive{8};
-constexpr bool IsSendOrReceive(Collective kind) { return kind == kSend || kind == kReceive; }
-constexpr bool IsSendOrReceive(std::uint8_t kind) {
-  return IsSendOrReceive(static_cast<Collective>(kind));
-}
+// Kinds of a record beside the collectives, matched by source, target and tag.
+using headrace::IsSendOrReceive;
+using headrace::kReceive;
+using headrace::kSend;
 // In `root` of a receive: from whichever rank sends first.
 inline constexpr std::uint32_t kAnyRank = 0xffffffff;
 

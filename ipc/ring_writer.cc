@@ -15,6 +15,7 @@ bool RingWriter::HasRoom() const {
 
 bool RingWriter::Write(Record record) {
   HR_CHECK(HasRoom(), next_);
+  HR_CHECK(next_ <= kSequenceMax, next_);
   Record& slot = layout_->records[next_ % kOperationsMax];
   std::memcpy(static_cast<void*>(&slot), &record, offsetof(Record, commit));
   // Release: pairs with RingReader::Commit's acquire.

@@ -11,6 +11,12 @@
 // bit set are an order of their own, which nodes may post in any interleaving with the other. A
 // node may be ahead of another: what arrives early waits for its transfer. All calls come from the
 // lane's thread.
+//
+// A send or receive (kSend, kReceive) is of two nodes: `root` is the other one. It needs no order
+// and is known by the sender's node and the position, which that node uses once for all of its
+// sends in the life of the group. The receive is posted, and accepted, before the other node posts
+// the send: what comes for no open receive is dropped. Cancel ends it alone: of what was under way
+// an unknown part has been written, and what still comes is dropped.
 #pragma once
 
 #include <cstdint>

@@ -17,6 +17,14 @@ enum class Collective : std::uint8_t {
   kReduce = 6,  // a stage of the others; no record asks for it
 };
 
+// A send and its receive are of two ranks only. No collective, so not of the list.
+inline constexpr Collective kSend{7};
+inline constexpr Collective kReceive{8};
+constexpr bool IsSendOrReceive(Collective kind) { return kind == kSend || kind == kReceive; }
+constexpr bool IsSendOrReceive(std::uint8_t kind) {
+  return IsSendOrReceive(static_cast<Collective>(kind));
+}
+
 enum class DType : std::uint8_t {
   kFloat32 = 1,
   kFloat64 = 2,
@@ -43,6 +51,12 @@ constexpr bool IsReduction(std::uint8_t value) { return value >= 1 && value <= 5
 constexpr bool Reduces(Collective kind) {
   return kind == Collective::kAllReduce || kind == Collective::kReduceScatter ||
          kind == Collective::kReduce;
+}
+
+// Whether the type has fractions.
+constexpr bool IsFloating(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kFloat16 ||
+         dtype == DType::kBFloat16;
 }
 
 constexpr std::size_t SizeOf(DType dtype) {

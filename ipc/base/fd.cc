@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <string>
 
+#include "ipc/base/check.h"
+
 namespace headrace {
 
 // Populating in steps keeps each system call short, so that a signal or an exit is not held up.
@@ -76,6 +78,7 @@ void Mapping::Populate() {
 }
 
 void Mapping::FillPageTables(std::size_t offset, std::size_t size) {
+  HR_CHECK(offset <= bytes_.size() && size <= bytes_.size() - offset, offset, size, bytes_.size());
   // By reading, since the kernel then maps the neighbours of a page with it, which costs a third.
   [[maybe_unused]] const int filled = ::madvise(bytes_.data() + offset, size, MADV_POPULATE_READ);
 }

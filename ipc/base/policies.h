@@ -19,7 +19,11 @@ namespace headrace::plan {
   POLICY(3, MgWfbp, "mg-wfbp")              \
   POLICY(4, ByteScheduler, "bytescheduler") \
   POLICY(5, UsByte, "us-byte")              \
-  POLICY(6, Exact, "exact")
+  POLICY(6, Exact, "exact")                 \
+  POLICY(7, Ddp, "ddp")                     \
+  POLICY(8, Horovod, "horovod")             \
+  POLICY(9, P3, "p3")                       \
+  POLICY(10, ByteSchedulerFused, "bytesched-fused")
 
 enum class Policy : std::uint8_t {
 #define HEADRACE_POLICY(number, function, name) k##function = (number),

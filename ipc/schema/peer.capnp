@@ -6,7 +6,7 @@ using Cxx = import "/capnp/c++.capnp";
 using Refusal = import "client.capnp".Refusal;
 $Cxx.namespace("headrace::schema");
 
-const peerProtocolVersion :UInt32 = 4;
+const peerProtocolVersion :UInt32 = 5;
 
 struct PeerHello {
   protocolVersion @0 :UInt32;
@@ -74,6 +74,20 @@ struct NodeSteering {
   value @1 :UInt64;
   uid @2 :UInt32;           # who asks
   node @3 :Text;            # where
+}
+
+struct SendNotice {
+  kind @0 :UInt8;           # 1 announced, 2 ready, 3 may go, 4 withdrawn, 5 refused
+  send @1 :UInt64;          # what the sender's node calls it; used once in the job's life
+  source @2 :UInt32;        # ranks
+  target @3 :UInt32;
+  tag @4 :UInt64;           # of an announced one, with the next four
+  count @5 :UInt64;         # elements
+  dtype @6 :UInt8;          # headrace::DType
+  onGpu @7 :Bool;
+  ready @8 :Bool;
+  blocks @9 :UInt32;        # those below may go
+  refusal @10 :Refusal;     # of a withdrawn or refused one, or of one that had ended when announced
 }
 
 struct PeerMessage {
@@ -144,7 +158,15 @@ struct PeerMessage {
       block @59 :UInt32;    # place in the plan, or within the operation
       hash @60 :UInt64;
     }
+    reportSends :group {    # to another node of the job, by way of the leader
+      node @62 :UInt32;     # place among the agreement's
+      notices @63 :List(SendNotice);
+    }
     # From the leader.
+    announceSends :group {  # from another node of the job
+      node @64 :UInt32;
+      notices @65 :List(SendNotice);
+    }
     announceSteering @52 :NodeSteering;
     announceRankLate :group {
       text @53 :Text;

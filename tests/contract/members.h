@@ -9,6 +9,13 @@
 
 namespace headrace::transport {
 
+// All that a transfer may be of.
+inline constexpr DType kDTypes[] = {DType::kFloat32,  DType::kFloat64, DType::kFloat16,
+                                    DType::kBFloat16, DType::kInt32,   DType::kInt64,
+                                    DType::kUInt8};
+inline constexpr Reduction kReductions[] = {Reduction::kSum, Reduction::kAverage, Reduction::kMin,
+                                            Reduction::kMax, Reduction::kProduct};
+
 class Members {
  public:
   // `members_count` members of `count` elements each. Member i starts i % 5 elements after a

@@ -14,10 +14,6 @@ namespace {
 constexpr Collective kKinds[] = {Collective::kAllReduce,     Collective::kBroadcast,
                                  Collective::kReduceScatter, Collective::kAllGather,
                                  Collective::kBarrier,       Collective::kReduce};
-constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
-                             DType::kInt32,   DType::kInt64,   DType::kUInt8};
-constexpr Reduction kReductions[] = {Reduction::kSum, Reduction::kAverage, Reduction::kMin,
-                                     Reduction::kMax, Reduction::kProduct};
 
 std::string Describe(const Transfer& transfer) {
   return std::string(Name(transfer.kind)) + " " + std::string(Name(transfer.dtype)) + " " +

@@ -13,12 +13,8 @@ namespace {
 
 using Counts = std::vector<std::uint64_t>;
 
-constexpr Collective kKinds[] = {Collective::kAllReduce, Collective::kReduce,
-                                 Collective::kBroadcast};
-constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
-                             DType::kInt32,   DType::kInt64,   DType::kUInt8};
-constexpr Reduction kReductions[] = {Reduction::kSum, Reduction::kAverage, Reduction::kMin,
-                                     Reduction::kMax, Reduction::kProduct};
+constexpr Collective kKindsOfRuns[] = {Collective::kAllReduce, Collective::kReduce,
+                                       Collective::kBroadcast};
 
 struct Case {
   Collective kind = Collective::kAllReduce;
@@ -71,7 +67,7 @@ class TransportRuns : public TransportContract {
 
 TEST_P(TransportRuns, AreMovedLikeOnePieceForEveryKindAndType) {
   const Counts counts = {13, 1, 701, 333, 64, 5};
-  for (const Collective kind : kKinds) {
+  for (const Collective kind : kKindsOfRuns) {
     for (const DType dtype : kDTypes) {
       for (const std::uint32_t members_count : {1U, 2U, 5U}) {
         // Inside the first run, at a border, in the middle; to the end and not.
@@ -103,7 +99,7 @@ TEST_P(TransportRuns, MayBeLongerAndShorterThanAPiece) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kUInt8}) {
     const std::uint64_t piece = PieceCount(dtype);
     const Counts counts = {3 * piece + 1, 5, piece - 1, piece / 3 + 1, 7 * piece + 11, 1, piece};
-    for (const Collective kind : kKinds) {
+    for (const Collective kind : kKindsOfRuns) {
       for (const std::uint64_t skip : {std::uint64_t{0}, piece + 3, 4 * piece}) {
         ASSERT_NO_FATAL_FAILURE(ExpectReferenceResult(
             {.kind = kind, .dtype = dtype, .counts = counts, .skip = skip, .left = piece / 2}));
@@ -114,7 +110,7 @@ TEST_P(TransportRuns, MayBeLongerAndShorterThanAPiece) {
 
 TEST_P(TransportRuns, MayBeManyAndTiny) {
   const Counts counts = RunCounts(600, 9, 1);
-  for (const Collective kind : kKinds) {
+  for (const Collective kind : kKindsOfRuns) {
     ASSERT_NO_FATAL_FAILURE(ExpectReferenceResult({.kind = kind, .counts = counts}));
     ASSERT_NO_FATAL_FAILURE(
         ExpectReferenceResult({.kind = kind, .counts = counts, .skip = 1000, .left = 1}));

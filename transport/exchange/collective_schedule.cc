@@ -184,7 +184,7 @@ void WriteFromRootByOwners(const PieceSpec& spec, Writer& writer) {
   }
 }
 
-// After step k each node has heard, directly or not, of the 2^(k+1) nodes before it.
+// After step k each node has received, directly or not, from the 2^(k+1) nodes before it.
 void WriteBarrier(const PieceSpec& spec, Writer& writer) {
   const std::uint32_t n = spec.data_count;
   std::uint32_t number = 0;

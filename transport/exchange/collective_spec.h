@@ -32,10 +32,6 @@ constexpr bool RunsBetweenNodes(Collective kind) {
          kind == Collective::kBroadcast || kind == Collective::kBarrier;
 }
 
-constexpr bool IsFloating(DType dtype) {
-  return dtype != DType::kInt32 && dtype != DType::kInt64 && dtype != DType::kUInt8;
-}
-
 CollectiveSpec SpecOf(const Transfer& transfer);
 // Nothing where the header says what no honest node would; `members_count` is of those with data.
 std::optional<CollectiveSpec> SpecOf(const MessageHeader& header, std::uint32_t members_count);

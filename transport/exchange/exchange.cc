@@ -20,7 +20,8 @@ Exchange::Exchange(Wire& wire, const ExchangeOptions& options)
       options_(options),
       capabilities_{.name = options_.name,
                     .collectives = Bit(Collective::kAllReduce) | Bit(Collective::kReduce) |
-                                   Bit(Collective::kBroadcast) | Bit(Collective::kBarrier),
+                                   Bit(Collective::kBroadcast) | Bit(Collective::kBarrier) |
+                                   Bit(kSend) | Bit(kReceive),
                     .transfers_max = options.transfers_max,
                     .piece_size = options.piece_size,
                     .threads = 1,
@@ -48,7 +49,7 @@ Exchange::~Exchange() {
 PostResult Exchange::Post(const Transfer& transfer, TimeNs now) {
   Group* const group = Find(transfer.group);
   if (group != nullptr) {
-    if (!group->HasRoom(transfer.position)) return PostResult::kBusy;
+    if (!group->HasRoom(transfer)) return PostResult::kBusy;
     group->Post(transfer);
     return PostResult::kAccepted;
   }
@@ -104,7 +105,8 @@ bool Exchange::DoWork(TimeNs now, std::vector<Completion>& completions) {
 bool Exchange::GiveTurns() {
   bool any = false;
   while (const auto turn = pacer_.Next()) {
-    groups_[turn->group]->TakeTurn(turn->item, turn->member);
+    groups_[turn->group]->OnTurn(turn->item, turn->member,
+                                 turn->urgency == SendPacer::Urgency::kFirst);
     any = true;
   }
   return any;

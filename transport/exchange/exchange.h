@@ -1,8 +1,8 @@
 // Collectives between nodes, over any wire.
 //
 // A transfer is cut into pieces; a piece moves in rounds by its schedule (collective_schedule.h);
-// the group it runs in keeps account (group.h). This class is the door: it finds the group that a
-// post or a message is for, and shares the thread's time among groups, a sum at a time.
+// the group it runs in keeps account (group.h). This class is the entry point: it finds the group
+// that a post or a message is for, and shares the thread's time among groups, a sum at a time.
 //
 // The lane's thread.
 #pragma once

@@ -23,6 +23,7 @@ Group::Group(Wire& wire, SendPacer& pacer, NetworkCounters& counters,
       transfers_max_(exchange.transfers_max),
       links_(options.members.size()),
       held_(limits_.held_max),
+      point_to_point_(wire, pacer, counters, options_, slot, limits_.slot_size),
       moves_(kOrdersCount * exchange.transfers_max),
       pieces_(kOrdersCount * limits_.window) {
   open_.reserve(moves_.size());
@@ -61,6 +62,7 @@ Status Group::Connect() {
         pacer_.OpenFlow(slot_, static_cast<std::uint16_t>(member), options_.members[member].address,
                         pieces_.size());
     links_[member] = {.id = *link, .flow = flow, .open = true};
+    point_to_point_.OpenLink(member, *link, options_.members[member].address);
   }
   return {};
 }
@@ -76,6 +78,7 @@ Group::~Group() {
 
 // What waits at the pacer is as if it had never been.
 void Group::CloseLinks() {
+  point_to_point_.Break();
   for (std::size_t member = 0; member < links_.size(); ++member) {
     Link& link = links_[member];
     if (!link.open) continue;
@@ -91,6 +94,12 @@ void Group::CloseLinks() {
 
 void Group::Post(const Transfer& transfer) {
   HR_CHECK(!is_server(), transfer.token);
+  if (IsSendOrReceive(transfer.kind)) {
+    HR_CHECK(transfer.members_count == choice_.data_count, transfer.members_count);
+    point_to_point_.Post(transfer);
+    dirty_ = true;
+    return;
+  }
   HR_CHECK(RunsBetweenNodes(transfer.kind), static_cast<int>(transfer.kind));
   HR_CHECK(transfer.members_count == choice_.data_count, transfer.members_count);
   HR_CHECK(transfer.root < transfer.members_count, transfer.root);
@@ -110,12 +119,18 @@ void Group::Post(const Transfer& transfer) {
 }
 
 bool Group::HasTransfer(std::uint64_t token) const {
+  if (point_to_point_.Has(token)) return true;
   return !is_server() && std::ranges::any_of(open_, [this, token](std::uint16_t index) {
     return moves_[index].token == token;
   });
 }
 
 void Group::Cancel(std::uint64_t token) {
+  if (point_to_point_.Has(token)) {
+    point_to_point_.Cancel(token);
+    dirty_ = true;
+    return;
+  }
   for (const std::uint16_t index : open_) {
     if (is_server() || moves_[index].token != token) continue;
     Fail(Code::kCancelled, "this node cancelled " + Describe(moves_[index].spec) + " at position " +
@@ -163,6 +178,7 @@ bool Group::Step(TimeNs now, std::vector<Completion>& completions) {
     summed = Advance(index);
   }
   if (!failure_) {
+    point_to_point_.Push(now);
     BeginHeld();
     BeginPieces(now);
   }

@@ -23,6 +23,7 @@
 #include "transport/exchange/cut.h"
 #include "transport/exchange/held.h"
 #include "transport/exchange/limits.h"
+#include "transport/exchange/point_to_point.h"
 #include "transport/exchange/send_pacer.h"
 #include "transport/exchange/staging.h"
 #include "transport/exchange/waits.h"
@@ -48,8 +49,9 @@ class Group {
   std::uint16_t slot() const { return slot_; }
 
   // ---- from the lane ----
-  bool HasRoom(std::uint64_t position) const {
-    return orders_[OrderOf(position)].moves_open < transfers_max_;
+  bool HasRoom(const Transfer& transfer) const {
+    return IsSendOrReceive(transfer.kind) ? point_to_point_.HasRoom(transfer.kind)
+                                          : HasRoom(transfer.position);
   }
   void Post(const Transfer& transfer);
   bool HasTransfer(std::uint64_t token) const;
@@ -58,12 +60,12 @@ class Group {
   std::uint64_t Missing(std::uint64_t token) const;
   void Close(const std::string& cause);
   // Closes, and gives up what has come and was not summed yet: from here on no transfer's memory is
-  // touched, except by the wire. Nobody is told how transfers ended.
+  // touched, except by the wire. How transfers ended is not reported.
   void Abandon(const std::string& cause);
   // Of a group that was abandoned: forgets what the wire has let go of; true when that is all.
   bool Release();
   // Closed, and out of the wire's reach: may be destroyed.
-  bool gone() const { return closed_ && broken_ && open_.empty(); }
+  bool gone() const { return closed_ && broken_ && open_.empty() && point_to_point_.empty(); }
 
   // ---- from the wire ----
   static std::uint16_t SlotOf(std::uint64_t token) {
@@ -79,11 +81,14 @@ class Group {
   bool HasWork() const { return dirty_ || !ready_.empty(); }
   // That the wire has and can move by itself: sends that no receiver has to take, and what is being
   // received.
-  std::uint64_t messages_moving() const { return messages_moving_; }
+  std::uint64_t messages_moving() const {
+    return messages_moving_ + point_to_point_.messages_moving();
+  }
   // Goes on with what is ready, up to one sum; returns whether it made one.
   bool Step(TimeNs now, std::vector<Completion>& completions);
-  // The pacer's turn for what piece `index` has for `member`.
-  void TakeTurn(std::uint16_t index, std::uint16_t member);
+  // The pacer's turn for what piece `index` has for `member`, or, of its first urgency, what a send
+  // has.
+  void OnTurn(std::uint16_t index, std::uint16_t member, bool first);
 
  private:
   // A transfer that is open here.
@@ -144,6 +149,9 @@ class Group {
   std::uint32_t members_count() const {
     return static_cast<std::uint32_t>(options_.members.size());
   }
+  bool HasRoom(std::uint64_t position) const {
+    return orders_[OrderOf(position)].moves_open < transfers_max_;
+  }
   bool is_server() const { return options_.self >= choice_.data_count; }
   std::uint64_t TokenOf(std::uint16_t piece, bool receive, std::size_t index) const;
 
@@ -156,6 +164,7 @@ class Group {
   void Disagree(const Message& message, const std::string& what);
   void Accept(const Message& message, std::uint16_t index, std::size_t receive);
   void EndMessage(std::uint16_t index);
+  void EndedEarly(std::uint32_t peer, const char* what, Code code);
   void CheckHeld(const Move& move);
   void CheckHeld(const Move& move, const Piece& piece);
   bool IsOver(std::uint64_t position) const;
@@ -206,6 +215,7 @@ class Group {
   std::vector<Link> links_;  // by member
   Staging staging_;
   HeldMessages held_;
+  PointToPoint point_to_point_;
 
   std::vector<Move> moves_;
   std::vector<std::uint16_t> free_moves_;

@@ -47,6 +47,12 @@ void Group::Announced(const MessageHeader& header, std::size_t size, ArrivalId a
   const bool ours =
       header.epoch == options_.epoch && header.plan_version == options_.plan_version &&
       header.sender < members_count() && header.sender != options_.self && header.reserved == 0;
+  if (ours && PointToPoint::IsOurs(header)) {
+    const auto wrong = point_to_point_.Announced(header, size, arrival);
+    if (wrong) Disagree(message, *wrong);
+    dirty_ = true;
+    return;
+  }
   if (!ours || size > limits_.slot_size || !SpecOf(header, choice_.data_count)) {
     Refuse(message);
     return;
@@ -165,6 +171,12 @@ void Group::Accept(const Message& message, std::uint16_t index, std::size_t rece
 }
 
 void Group::Sent(std::uint64_t token, Code code) {
+  if (PointToPoint::IsOurs(token)) {
+    const std::uint32_t member = point_to_point_.Sent(token, code);
+    dirty_ = true;
+    if (code != Code::kOk) EndedEarly(member, "to", code);
+    return;
+  }
   const std::size_t peer = token & kIndexMask;
   HR_CHECK((token & kReceiveBit) == 0 && peer < members_count(), token);
   const std::uint16_t index = PieceOf(token);
@@ -178,15 +190,25 @@ void Group::Sent(std::uint64_t token, Code code) {
   }
   if (code != Code::kOk) {
     piece.spoiled = true;
-    Fail(Code::kPeerLost,
-         "node " + options_.members[peer].name + ": a message to it over " + lane_ +
-             " ended early: " + std::string(CodeName(code)),
-         true);
+    EndedEarly(static_cast<std::uint32_t>(peer), "to", code);
   }
   EndMessage(index);
 }
 
+void Group::EndedEarly(std::uint32_t peer, const char* what, Code code) {
+  Fail(Code::kPeerLost,
+       "node " + options_.members[peer].name + ": a message " + what + " it over " + lane_ +
+           " ended early: " + std::string(CodeName(code)),
+       true);
+}
+
 void Group::Received(std::uint64_t token, Code code) {
+  if (PointToPoint::IsOurs(token)) {
+    const std::uint32_t member = point_to_point_.Received(token, code);
+    dirty_ = true;
+    if (code != Code::kOk) EndedEarly(member, "from", code);
+    return;
+  }
   const std::uint16_t index = PieceOf(token);
   const std::size_t receive = token & kIndexMask;
   HR_CHECK((token & kReceiveBit) != 0 && index < pieces_.size(), token);
@@ -202,10 +224,7 @@ void Group::Received(std::uint64_t token, Code code) {
   } else {
     piece.spoiled = true;
     const std::uint8_t peer = piece.schedule.Receives(round)[receive];
-    Fail(Code::kPeerLost,
-         "node " + options_.members[peer].name + ": a message from it over " + lane_ +
-             " ended early: " + std::string(CodeName(code)),
-         true);
+    EndedEarly(peer, "from", code);
   }
   EndMessage(index);
 }

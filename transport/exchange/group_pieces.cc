@@ -144,7 +144,12 @@ void Group::BeginRound(std::uint16_t index) {
   }
 }
 
-void Group::TakeTurn(std::uint16_t index, std::uint16_t member) {
+void Group::OnTurn(std::uint16_t index, std::uint16_t member, bool first) {
+  if (first) {
+    point_to_point_.OnTurn(index);
+    dirty_ = true;
+    return;
+  }
   HR_CHECK((pieces_[index].waits_turn & MemberBit(member)) != 0, index, member);
   pieces_[index].waits_turn &= ~MemberBit(member);
   Send(index, member);
@@ -250,6 +255,7 @@ void Group::EndPiece(std::uint16_t index) {
 }
 
 void Group::EndMoves(TimeNs now, std::vector<Completion>& completions) {
+  point_to_point_.End(now, failure_ ? &*failure_ : nullptr, completions);
   for (std::size_t i = 0; i < open_.size();) {
     const std::uint16_t index = open_[i];
     const Move& move = moves_[index];

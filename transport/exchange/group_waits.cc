@@ -22,6 +22,7 @@ PieceView Group::ViewOf(const Move& move, std::uint32_t piece) const {
 }
 
 std::uint64_t Group::Missing(std::uint64_t token) const {
+  if (point_to_point_.Has(token)) return failure_ ? 0 : point_to_point_.Missing(token);
   const auto found = std::ranges::find_if(
       open_, [this, token](std::uint16_t index) { return moves_[index].token == token; });
   if (found == open_.end() || failure_) return 0;

@@ -24,7 +24,8 @@ constexpr bool IsLess(std::uint64_t served, std::uint64_t other) {
 }  // namespace
 
 SendPacer::FlowId SendPacer::OpenFlow(std::uint16_t group, std::uint16_t member,
-                                      const std::string& address, std::size_t items_max) {
+                                      const std::string& address, std::size_t items_max,
+                                      Urgency urgency) {
   HR_CHECK(group < kGroupsMax && items_max > 0, group, items_max);
   const auto free = std::ranges::find_if(flows_, [](const Flow& flow) { return !flow.open; });
   const auto id = static_cast<FlowId>(free - flows_.begin());
@@ -37,6 +38,7 @@ SendPacer::FlowId SendPacer::OpenFlow(std::uint16_t group, std::uint16_t member,
                 .group = group,
                 .member = member,
                 .peer = peer,
+                .urgency = urgency,
                 .items = std::vector<Item>(items_max)};
   peers_[peer].flows.push_back(id);
   ++accounts_[group].flows_count;
@@ -121,7 +123,8 @@ std::optional<SendPacer::Turn> SendPacer::Next() {
     if (peer.bytes_out == 0) peer.moved_ns = now_;
     peer.bytes_out += item.size + kMessageCost;
     Charge(flow.group, item.size);
-    return Turn{.group = flow.group, .member = flow.member, .item = item.number};
+    return Turn{
+        .group = flow.group, .member = flow.member, .item = item.number, .urgency = flow.urgency};
   }
   return std::nullopt;
 }
@@ -141,6 +144,9 @@ bool SendPacer::GoesBefore(const Flow& flow, const Flow& other) const {
   const bool other_is_late = now_ - other.since_ns >= kPatience;
   if (is_late != other_is_late) return is_late;
   if (is_late) return flow.since_ns < other.since_ns;
+  if (flow.group == other.group && flow.urgency != other.urgency) {
+    return flow.urgency == Urgency::kFirst;
+  }
   const Account& account = accounts_[flow.group];
   const Account& others = accounts_[other.group];
   if (account.share.priority != others.share.priority) {

@@ -6,7 +6,8 @@
 // the fewest bytes for its weight (start-time fair queueing): over all peers, since they share this
 // node's way out. A group that had nothing to send saves up but a few turns. A message whose turn
 // has not come for kPatience goes once before its betters. A peer that takes nothing holds up what
-// is for it, and nothing else.
+// is for it, and nothing else. Of one group and peer, the flow of a first urgency goes before the
+// other.
 //
 // Pure: time comes in by AdvanceTo, and nothing here waits for anything but a call of Ended. Room
 // for everything is taken by OpenFlow.
@@ -35,10 +36,12 @@ class SendPacer {
   static constexpr std::size_t kMessageCost = 128;
 
   using FlowId = std::uint16_t;  // what a group has for one of its members
+  enum class Urgency : std::uint8_t { kUsual, kFirst };
   struct Turn {
     std::uint16_t group = 0;
     std::uint16_t member = 0;
     std::uint16_t item = 0;
+    Urgency urgency = Urgency::kUsual;
   };
 
   static constexpr std::size_t kPeerBytesMax = std::size_t{1} << 32;
@@ -49,7 +52,7 @@ class SendPacer {
   // `group` is a number below kGroupsMax whose flows are closed. Flows to one address are to one
   // peer. At most `items_max` messages of the flow wait at a time.
   FlowId OpenFlow(std::uint16_t group, std::uint16_t member, const std::string& address,
-                  std::size_t items_max);
+                  std::size_t items_max, Urgency urgency = Urgency::kUsual);
   void CloseFlows(std::uint16_t group);
   void SetShare(std::uint16_t group, const Share& share);
 
@@ -77,6 +80,7 @@ class SendPacer {
     std::uint16_t group = 0;
     std::uint16_t member = 0;
     std::uint16_t peer = 0;
+    Urgency urgency = Urgency::kUsual;
     std::vector<Item> items;  // a ring
     std::size_t first = 0;
     std::size_t count = 0;

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "ipc/base/check.h"
 #include "transport/memory/cuda_device.h"
 
 namespace headrace::transport {
@@ -95,6 +96,7 @@ DeviceArena& DeviceArena::operator=(DeviceArena&& other) noexcept {
 }
 
 Result<DeviceGrant> DeviceArena::Grant() const {
+  HR_CHECK(mapping_ && memory_, device_);
   auto fd = ExportFd(*memory_.get().driver, memory_.get().memory);
   if (!fd) return fd.error();
   DeviceGrant grant;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ipc/base/check.h"
 #include "transport/memory/cuda_device.h"
 #include "transport/memory/device_arena.h"
 
@@ -132,6 +133,7 @@ DeviceImport& DeviceImport::operator=(DeviceImport&& other) noexcept {
 }
 
 void DeviceImport::Announce(Multicast& multicast) {
+  HR_CHECK(address_ != 0 && !announced_, address_);
   const AddressRange& mapped = reservation_.get();
   const CuAddress base = piece_size_ != 0 ? mapped.address : address_;
   multicast.Add(device_, base, piece_size_ != 0 ? mapped.size : size_, piece_size_);
@@ -162,6 +164,8 @@ Status DeviceImport::MapPieces(const CudaDriver& driver, const DeviceHandle& han
     return done;
   }
   address_ = reservation_.get().address + handle.offset;
+  HR_CHECK(pieces_.size() == fds.size() && handle.offset + handle.size <= size, handle.offset,
+           handle.size);
   return {};
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "ipc/base/check.h"
 #include "ipc/base/device_handle.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/result.h"
@@ -35,6 +36,7 @@ class Gpus {
   const std::vector<CudaDevice>& devices() const { return devices_; }
   const std::vector<PrimaryContext>& contexts() const { return contexts_; }
   const PrimaryContext& context(CuDevice device) const {
+    HR_CHECK(static_cast<std::size_t>(device) < contexts_.size(), device);
     return contexts_[static_cast<std::size_t>(device)];
   }
 

@@ -46,7 +46,8 @@ void MemoryGate::Caller::End() {
   since_ns_ = kNever;
   if (!alone_) return;
   alone_ = false;
-  gate_.state_.fetch_sub(kCaller);
+  const std::uint32_t before = gate_.state_.fetch_sub(kCaller);
+  HR_CHECK(before >= kCaller, before);
 }
 
 }  // namespace headrace::transport

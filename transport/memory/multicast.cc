@@ -51,6 +51,7 @@ Status Multicast::Start(Tell tell) {
 void Multicast::Add(CuDevice device, CuAddress address, std::uint64_t size,
                     std::uint64_t piece_size) {
   const std::lock_guard lock(mutex_);
+  HR_CHECK(size > 0, device, address);
   ranges_[address] = {device, size, piece_size};
 }
 
@@ -71,6 +72,7 @@ void Multicast::Drop(CuAddress address) {
 bool Multicast::Matches(const Binding& binding, std::span<std::byte* const> members,
                         std::span<const std::int8_t> devices) {
   if (binding.count != members.size()) return false;
+  HR_CHECK(members.size() == devices.size(), members.size(), devices.size());
   for (std::size_t i = 0; i < members.size(); ++i) {
     // A member before the base is further behind it than any size.
     if (binding.devices[i] != devices[i]) return false;
@@ -105,6 +107,7 @@ void Multicast::Wish(std::span<std::byte* const> members, std::span<const std::i
                      std::uint64_t size) {
   for (Binding& binding : bindings_) {
     if (binding.state.load(std::memory_order_acquire) != State::kFree) continue;
+    HR_CHECK(members.size() <= binding.bases.size(), members.size());
     binding.count = static_cast<std::uint32_t>(members.size());
     for (std::size_t i = 0; i < members.size(); ++i) {
       binding.devices[i] = devices[i];
@@ -157,6 +160,7 @@ void Multicast::Resolve(Binding& binding) {
     }
     piece_size = of.piece_size;
   }
+  HR_CHECK(binding.count >= 2, binding.count);
   binding.size = least;
   if (done) done = Bind(binding, piece_size);
   if (!done && reason_.empty()) {
@@ -170,6 +174,7 @@ Status Multicast::Bind(Binding& binding, std::uint64_t piece_size) {
   std::array<bool, 128> seen{};
   for (std::uint32_t i = 0; i < binding.count; ++i) {
     const auto device = static_cast<std::size_t>(binding.devices[i]);
+    HR_CHECK(device < devices_.size(), device, devices_.size());
     if (std::exchange(seen[device], true)) {
       return CannotBind(fmt::format("two members are on GPU {}", device));
     }
@@ -200,6 +205,8 @@ Status Multicast::Bind(Binding& binding, std::uint64_t piece_size) {
   made.object = VmmMemory({&driver_, object});
   if (done = BindMembers(binding, made, piece_size); !done) return done;
   if (done = MapForAll(binding, made); !done) return done;
+  HR_CHECK(made.bounds.size() == binding.count * (binding.size / piece_size), binding.size,
+           made.bounds.size());
   binding.address = made.mapping.get().address;
   binding.made = std::move(made);
   return {};

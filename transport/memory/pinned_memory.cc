@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "ipc/base/check.h"
+
 namespace headrace::transport {
 namespace {
 
@@ -23,6 +25,7 @@ Result<CuAddress> AddressOn(const CudaDriver& driver, const PrimaryContext& cont
 
 Result<PinnedMemory> PinnedMemory::Allocate(const Gpus& gpus, std::size_t size) {
   PinnedMemory pinned;
+  HR_CHECK(size > 0 && gpus.count() > 0, size);
   const std::size_t rounded = (size + kPageSize - 1) / kPageSize * kPageSize;
   const auto within = [rounded](const Error& error) {
     return error.Within(fmt::format("pin {} bytes of host memory", rounded));

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <thread>
 
+#include "ipc/base/check.h"
 #include "transport/memory/cuda_device.h"
 
 namespace headrace::transport {
@@ -51,12 +52,14 @@ struct StreamWords::HostCalls {
     ++waiting;
     Call& call = calls[next];
     next = (next + 1) % kHostCallsMax;
+    HR_CHECK(call.keeps == nullptr && waiting <= kHostCallsMax, waiting);
     call.keeps = self;
     return &call;
   }
 
   std::shared_ptr<HostCalls> Free(Call& call) {
     const std::lock_guard lock(mutex);
+    HR_CHECK(waiting > 0 && call.keeps != nullptr, waiting);
     --waiting;
     return std::move(call.keeps);
   }

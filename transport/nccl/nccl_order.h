@@ -1,6 +1,6 @@
 // One order of positions of one group of nodes, over NCCL: a set of ranks of its own, one of each
 // node, and a stream of its own, so that it waits for the other nodes alone and never for another
-// order or group. The set is formed when the first transfer comes: node 0 makes NCCL's id and tells
+// order or group. The set is formed when the first transfer comes: node 0 makes NCCL's id and sends
 // it the others over the host's lane, in a broadcast that has that transfer's position and is
 // posted in its place there, since the host's lane takes positions in growing order only.
 //

@@ -15,10 +15,4 @@ using NcclScalar = std::array<std::byte, 8>;
 // One over `divisor`, rounded to the nearest of the type; only of types that have fractions.
 NcclScalar InverseOf(std::uint32_t divisor, DType dtype);
 
-// Whether the type has fractions.
-constexpr bool IsFloating(DType dtype) {
-  return dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kFloat16 ||
-         dtype == DType::kBFloat16;
-}
-
 }  // namespace headrace::transport

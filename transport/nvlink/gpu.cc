@@ -59,6 +59,7 @@ Status Gpu::GiveOut(const Transfer& transfer, const Layout& layout, std::uint64_
     copies += span.outputs_count;
     size += span.size * span.outputs_count;
   });
+  HR_CHECK(QueueOf(layout.work()).HasRoom(), transfer.token, piece);
   if (size == 0) return {};
   const bool by_engines = layout.work() == Work::kCopy && SuitsEngines(copies, size);
   Status given = by_engines ? MoveByEngines(transfer, layout, piece, place)
@@ -88,6 +89,8 @@ Status Gpu::MoveByEngines(const Transfer& transfer, const Layout& layout, std::u
 
 // The first copy to a GPU crosses the link, the others are made from it.
 Status Gpu::CopySpan(const Span& span) {
+  HR_CHECK(span.first_output + span.outputs_count <= buffers_.outputs_count, span.first_output,
+           span.outputs_count);
   const auto offset = [&](std::uint64_t packed, std::uint32_t index) {
     return (packed >> index & 1U) != 0 ? span.packed_offset : span.offset;
   };
@@ -139,6 +142,8 @@ void Gpu::BeginWork(const Transfer& transfer, CuAddress multicast) {
 }
 
 void Gpu::AddStretch(const Span& span) {
+  HR_CHECK(work_.stretches_count < kStretchesMax && span.size <= UINT32_MAX, span.size);
+  HR_CHECK(span.first_input < buffers_.inputs_count, span.first_input, buffers_.inputs_count);
   KernelStretch& stretch = work_.stretches[work_.stretches_count];
   stretch = {.offset = span.offset,
              .packed_offset = span.packed_offset,
@@ -150,10 +155,13 @@ void Gpu::AddStretch(const Span& span) {
   const std::uint32_t before =
       work_.stretches_count == 0 ? 0 : work_.stretches[work_.stretches_count - 1].units_end;
   stretch.units_end = before + UnitsOf(work_, stretch);
+  HR_CHECK(stretch.units_end >= before, before, stretch.units_end);
   ++work_.stretches_count;
 }
 
 Status Gpu::Launch(CuFunction kernel, CuFunction switched, CuStream stream) {
+  HR_CHECK(work_.stretches_count > 0 && work_.stretches_count <= kStretchesMax,
+           work_.stretches_count);
   std::uintptr_t loose = kNone;
   std::uintptr_t packed = kNone;
   bool aligned =

@@ -43,6 +43,7 @@ Layout::Layout(const Transfer& transfer, std::size_t piece_size) : work_(WorkOf(
     if (device == kHost) continue;
     std::uint8_t& place = places[static_cast<std::size_t>(device)];
     if (place == 0) {
+      HR_CHECK(gpus_count_ < gpus_.size(), transfer.token, gpus_count_);
       gpus_[gpus_count_] = device;
       place = static_cast<std::uint8_t>(++gpus_count_);
     }
@@ -57,12 +58,14 @@ Layout::Layout(const Transfer& transfer, std::size_t piece_size) : work_(WorkOf(
     piece_count = std::max<std::uint64_t>(1, piece_count / transfer.members_count);
   }
   piece_count_ = piece_count;
+  HR_CHECK(piece_count_ > 0, transfer.token, piece_size);
   pieces_count_ = (count_ + piece_count_ - 1) / piece_count_;
 }
 
 // Small pieces are one GPU's alone, and not always the same one's.
 Layout::Range Layout::ShareOf(const Transfer& transfer, std::uint64_t begin, std::uint64_t end,
                               std::uint32_t place) const {
+  HR_CHECK(begin <= end && place < gpus_count_, begin, end, place);
   const std::uint64_t count = end - begin;
   const std::size_t size = SizeOf(transfer.dtype);
   const std::uint64_t shares =
@@ -93,7 +96,9 @@ std::uint32_t Layout::OutputsOf(const Transfer& transfer, std::uint32_t place) c
 Buffers Layout::BuffersOf(const Transfer& transfer, std::uint32_t place) const {
   Buffers buffers;
   buffers.inputs_count = transfer.members_count;
+  HR_CHECK(buffers.inputs_count <= buffers.inputs.size(), transfer.token);
   const auto add_output = [&](std::byte* memory, bool packed) {
+    HR_CHECK(buffers.outputs_count < buffers.outputs.size(), transfer.token);
     if (packed) buffers.packed_outputs |= std::uint64_t{1} << buffers.outputs_count;
     buffers.outputs[buffers.outputs_count++] = memory;
   };

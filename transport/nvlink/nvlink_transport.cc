@@ -142,10 +142,13 @@ PostResult NvlinkTransport::Post(const Transfer& transfer, TimeNs now) {
         static_cast<int>(device));
   }
   CheckRuns(transfer);
+  HR_CHECK(parts_->free.size() + parts_->queue.size() == kTransfersMax, parts_->free.size(),
+           parts_->queue.size());
   if (parts_->free.empty()) return PostResult::kBusy;
   const std::uint32_t index = parts_->free.back();
   parts_->free.pop_back();
   Slot& slot = parts_->slots[index];
+  HR_CHECK(slot.under_way == 0, index, slot.under_way);
   slot = {.transfer = transfer, .layout = Layout(transfer, parts_->capabilities.piece_size)};
   if (const auto done = parts_->CheckReach(transfer, slot.layout); !done) slot.Fail(done.error());
   slot.multicast = parts_->MulticastOf(transfer, slot.layout);
@@ -234,6 +237,7 @@ bool NvlinkTransport::Parts::GiveOutPiece() {
   for (const std::uint32_t index : queue) {
     Slot& slot = slots[index];
     if (!slot.HasPieces() || !HasRoom(slot.layout)) continue;
+    HR_CHECK(slot.next_piece < slot.layout.pieces_count(), slot.transfer.token, slot.next_piece);
     if (slot.next_piece == 0) slot.begin_ns = MonotonicNow();
     for (std::uint32_t place = 0; place < slot.layout.gpus_count(); ++place) {
       const std::int8_t ordinal = slot.layout.gpu(place);
@@ -254,6 +258,7 @@ bool NvlinkTransport::Parts::TakeEnded() {
   for (std::size_t ordinal = 0; ordinal < gpus.size(); ++ordinal) {
     gpus[ordinal].TakeEnded([&](std::uint32_t index, const Status& done) {
       any = true;
+      HR_CHECK(index < slots.size() && slots[index].under_way > 0, index, ordinal);
       --slots[index].under_way;
       if (!done) slots[index].Fail(done.error().Within(fmt::format("GPU {}", ordinal)));
     });
@@ -265,6 +270,7 @@ void NvlinkTransport::Parts::ReportEnded(TimeNs now, std::vector<Completion>& co
   std::erase_if(queue, [&](std::uint32_t index) {
     Slot& slot = slots[index];
     if (!slot.IsOver()) return false;
+    HR_CHECK(free.size() < kTransfersMax, slot.transfer.token);
     const bool is_begun = slot.next_piece != 0;
     Code code = slot.code;
     if (code == Code::kOk && slot.cancelled) code = Code::kCancelled;

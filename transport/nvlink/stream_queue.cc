@@ -35,6 +35,7 @@ Status StreamQueue::EndPiece(std::uint32_t slot) {
 
 StreamQueue::Ended StreamQueue::TakeEnded() {
   if (empty()) return {};
+  HR_CHECK(size_ <= kPiecesUnderWayMax && first_ < kPiecesUnderWayMax, size_, first_);
   const Piece piece = pieces_[first_];
   const CuResult result =
       piece.marked ? call().event_query(marks_[first_].get().thing) : call().stream_query(stream());

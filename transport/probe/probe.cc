@@ -37,6 +37,8 @@ CostProbe::CostProbe(const ProbeGroup& group) : group_(group), position_(group.p
 }
 
 Transfer CostProbe::NextTransfer() {
+  HR_CHECK(step_ < kProbeSteps.size() && position_ < group_.position_first + kProbePositions, step_,
+           position_);
   Transfer transfer;
   transfer.token = group_.token;
   transfer.kind = Collective::kAllReduce;
@@ -73,6 +75,7 @@ bool CostProbe::Take(const Completion& completion) {
 }
 
 void CostProbe::EndTransfer(const Completion& completion) {
+  HR_CHECK(!result_ && !agreeing_, step_);
   if (time_ > 0) {
     // A clock that stands still is still no reason to divide by zero.
     const TimeNs taken = std::max<TimeNs>(completion.end_ns - completion.begin_ns, 1);
@@ -84,6 +87,7 @@ void CostProbe::EndTransfer(const Completion& completion) {
 }
 
 void CostProbe::EndAgreement() {
+  HR_CHECK(agreeing_ && samples_.size() < kProbeSteps.size(), samples_.size());
   agreeing_ = false;
   const auto size = static_cast<double>(kProbeSteps[step_].size);
   if (!std::isfinite(agreed_seconds_) || agreed_seconds_ <= 0) {
@@ -109,6 +113,7 @@ void CostProbe::EndAgreement() {
 }
 
 double CostProbe::MedianSeconds() {
+  HR_CHECK(!seconds_.empty(), step_);
   const auto middle = seconds_.begin() + static_cast<std::ptrdiff_t>(seconds_.size() / 2);
   std::nth_element(seconds_.begin(), middle, seconds_.end());
   return *middle;

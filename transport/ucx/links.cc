@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "ipc/base/check.h"
 #include "transport/ucx/accepted.h"
 #include "transport/ucx/ucx_wire.h"
 
@@ -20,6 +21,7 @@ Result<LinkId> UcxWire::Connect(const std::string& address, std::uint64_t key) {
   if (!peer) return peer.error();
   const LinkId id = links_.Take();
   *links_.Find(id) = {.peer = *peer, .peer_wire_id = decoded->wire_id, .key = key};
+  HR_CHECK(peers_.Find(*peer) != nullptr, id, *peer);
   return id;
 }
 
@@ -98,7 +100,7 @@ void UcxWire::GiveUp(LinkId id, const Link& link, Code code) {
   operations_.ForEach([&](std::uint32_t, Operation& operation) {
     if (operation.given_up != Code::kOk || !BelongsTo(operation, id, link)) return;
     operation.given_up = code;
-    if (in_place_) return;  // the device may be at work: the end is told when UCX tells it
+    if (in_place_) return;  // the device may be at work: the end is reported when UCX reports it
     operation.told = true;
     ended_.push_back({operation.sends ? EndKind::kSent : EndKind::kReceived, code, operation.link,
                       operation.token});

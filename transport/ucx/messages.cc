@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ipc/base/check.h"
 #include "transport/ucx/ucx_wire.h"
 
 namespace headrace::transport {
@@ -131,6 +132,7 @@ ucs_status_t UcxWire::Announce(const Envelope& envelope, void* bytes, std::size_
   arrival.held = false;
   fresh_ = id;
   fate_ = Fate::kUndecided;
+  HR_CHECK(id != 0 && events_ != nullptr, id);
   events_->Announced(envelope.header, size, id);
   fresh_ = 0;
   if (fate_ != Fate::kUndecided) return fate_ == Fate::kStarted ? UCS_INPROGRESS : UCS_OK;
@@ -154,6 +156,7 @@ void UcxWire::Accept(ArrivalId id, std::byte* memory, std::uint64_t token) {
   Arrival& arrival = ArrivalOf(id);
   if (arrival.rendezvous) {
     if (id == fresh_) fate_ = Fate::kStarted;
+    HR_CHECK(memory != nullptr || arrival.size == 0, id, arrival.size);
     StartReceive(arrival, memory, token);
     arrivals_.Give(static_cast<std::uint32_t>(id));
     return;

@@ -25,6 +25,7 @@ class Slots {
     }
     const std::uint32_t index = free_.back();
     free_.pop_back();
+    HR_CHECK(!slots_[index].taken, index);
     slots_[index].taken = true;
     return slots_[index].use * kSlotsMax + index;
   }

@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "ipc/base/check.h"
 #include "transport/ucx/accepted.h"
 #include "transport/ucx/names.h"
 #include "transport/ucx/signals.h"
@@ -173,6 +174,7 @@ Result<std::span<std::byte>> UcxWire::AllocateStaging(std::size_t size) {
   if (status != UCS_OK) return UcxError("ask UCX where its memory lies", status);
   const std::span<std::byte> bytes(static_cast<std::byte*>(attributes.address), size);
   stagings_.push_back({std::move(memory), bytes});
+  HR_CHECK(stagings_.size() <= kStagingsMax, stagings_.size());
   return bytes;
 }
 
@@ -194,7 +196,8 @@ bool UcxWire::Progress(WireEvents& events) {
 }
 
 bool UcxWire::Deliver(WireEvents& events) {
-  // What the calls below add is told next time: one call of Progress is bounded.
+  // What the calls below add is reported next time: one call of Progress is bounded.
+  HR_CHECK(telling_.empty(), telling_.size());
   std::swap(ended_, telling_);
   for (const End& end : telling_) {
     switch (end.kind) {

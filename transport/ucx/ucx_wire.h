@@ -14,7 +14,8 @@
 // word behind the bytes tells the receiver whether the sender went through with it. Over RDMA they
 // go without a copy, and what is given up ends when the device is done with it.
 //
-// One thread. UCX calls back from inside its calls; what it says is queued and told by Progress.
+// One thread. UCX calls back from inside its calls; what it says is queued and reported by
+// Progress.
 #pragma once
 
 #include <cstddef>
@@ -180,8 +181,8 @@ class UcxWire final : public Wire {
     std::uint32_t peer = 0;
     ucs_status_t status = UCS_OK;
   };
-  std::vector<Failure> failures_;  // told by UCX, not yet acted on
-  std::vector<End> ended_;         // to be told by Progress
+  std::vector<Failure> failures_;  // reported by UCX, not yet acted on
+  std::vector<End> ended_;         // to be reported by Progress
   std::vector<End> telling_;
   WireEvents* events_ = nullptr;  // inside Progress
   ArrivalId fresh_ = 0;           // being announced right now

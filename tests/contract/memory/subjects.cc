@@ -6,6 +6,7 @@
 #include "ipc/sealed_memory.h"
 #include "tests/contract/memory/subject.h"
 #include "tests/support/cuda_double/doubled_driver.h"
+#include "tests/support/open_descriptors.h"
 #include "transport/memory/device_arena.h"
 #include "transport/memory/device_import.h"
 
@@ -13,11 +14,6 @@ namespace headrace::memory_contract {
 namespace {
 
 using namespace headrace::transport;  // NOLINT(google-build-using-namespace)
-
-std::uint64_t OpenFds() {
-  const std::filesystem::directory_iterator entries("/proc/self/fd");
-  return static_cast<std::uint64_t>(std::distance(begin(entries), end(entries)));
-}
 
 std::uint64_t SharedMappings() {
   std::ifstream maps("/proc/self/maps");
@@ -68,7 +64,7 @@ class HostSubject final : public Subject {
     return std::unique_ptr<Reachable>(
         std::make_unique<HostMemory>(UniqueFd(), std::move(*mapping)));
   }
-  std::vector<std::uint64_t> Held() override { return {OpenFds(), SharedMappings()}; }
+  std::vector<std::uint64_t> Held() override { return {OpenDescriptors(), SharedMappings()}; }
 };
 
 // What the kinds on a GPU have in common: copies through the driver.
@@ -165,7 +161,7 @@ class GpuSubject final : public Subject {
     return std::unique_ptr<Reachable>(std::make_unique<Imported>(contexts_[0], std::move(*import)));
   }
   std::vector<std::uint64_t> Held() override {
-    return {OpenFds(), kind_.alone ? Taken() : 0, driver_->releases_failed()};
+    return {OpenDescriptors(), kind_.alone ? Taken() : 0, driver_->releases_failed()};
   }
   std::uint64_t TakenOnCard() override { return kind_.alone ? 0 : Taken(); }
 

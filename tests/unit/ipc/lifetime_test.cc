@@ -13,15 +13,12 @@
 #include "ipc/board.h"
 #include "ipc/channel.h"
 #include "ipc/sealed_memory.h"
+#include "tests/support/open_descriptors.h"
 
 namespace headrace::ipc {
 namespace {
 
 constexpr int kRounds = 1000;
-
-std::ptrdiff_t OpenDescriptors() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
-}
 
 // Mappings of what this test maps, not of the heap, which the allocator may split as it likes.
 std::ptrdiff_t SharedMappings() {
@@ -36,7 +33,7 @@ std::ptrdiff_t SharedMappings() {
 }
 
 TEST(Lifetime, AThousandChannelsLeaveNoDescriptorAndNoMapping) {
-  const std::ptrdiff_t descriptors = OpenDescriptors();
+  const std::size_t descriptors = OpenDescriptors();
   ASSERT_EQ(SharedMappings(), 0);
   for (int round = 0; round < kRounds; ++round) {
     Result<Channel::Created> client = Channel::Create();
@@ -56,7 +53,7 @@ TEST(Lifetime, AThousandChannelsLeaveNoDescriptorAndNoMapping) {
 }
 
 TEST(Lifetime, AThousandSegmentsLeaveNoDescriptorAndNoMapping) {
-  const std::ptrdiff_t descriptors = OpenDescriptors();
+  const std::size_t descriptors = OpenDescriptors();
   for (int round = 0; round < kRounds; ++round) {
     Result<SealedMemory> memory = CreateSealedMemory("headrace-segment", 64 * kPageSize);
     ASSERT_TRUE(memory.ok());
@@ -75,7 +72,7 @@ TEST(Lifetime, AThousandSegmentsLeaveNoDescriptorAndNoMapping) {
 
 TEST(Lifetime, AThousandBoardsLeaveNoDescriptorNoMappingAndNoFile) {
   const std::string path = testing::TempDir() + "lifetime-test-board" + std::to_string(::getpid());
-  const std::ptrdiff_t descriptors = OpenDescriptors();
+  const std::size_t descriptors = OpenDescriptors();
   for (int round = 0; round < kRounds; ++round) {
     Result<BoardFile> board = BoardFile::Create(path, 0644);
     ASSERT_TRUE(board.ok()) << board.error().text();

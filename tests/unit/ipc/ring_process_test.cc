@@ -17,16 +17,16 @@
 namespace headrace::ipc {
 namespace {
 
-constexpr std::uint64_t kRecords = 10'000;
+constexpr std::uint64_t kRecordsPassed = 10'000;
 
-// A small service: reads `kRecords`, fails every 100th, sleeps on the doorbell when it runs dry.
-// Returns the exit status of its process.
+// A small service: reads `kRecordsPassed`, fails every 100th, sleeps on the doorbell when it runs
+// dry. Returns the exit status of its process.
 int Serve(int channel_fd, int doorbell) {
   Result<Channel> channel = Channel::Open(channel_fd);
   if (!channel) return 2;
   RingReader ring(channel->layout());
   CompletionWriter completions(channel->layout());
-  for (std::uint64_t sequence = 1; sequence <= kRecords;) {
+  for (std::uint64_t sequence = 1; sequence <= kRecordsPassed;) {
     Result<std::optional<Record>> read = ring.Read();
     if (!read) return 3;
     if (read->has_value()) {
@@ -56,7 +56,7 @@ TEST(RingBetweenProcesses, DeliversEveryRecordOnceInOrderAndEveryOutcomeBack) {
 
   RingWriter ring(client->channel.layout());
   CompletionReader completions(client->channel.layout());
-  for (std::uint64_t sequence = 1; sequence <= kRecords; ++sequence) {
+  for (std::uint64_t sequence = 1; sequence <= kRecordsPassed; ++sequence) {
     while (!ring.HasRoom()) {
       ASSERT_TRUE(completions.Wait(sequence - kOperationsMax, 30 * kSecond)) << sequence;
     }

@@ -8,8 +8,7 @@
 namespace headrace::transport {
 namespace {
 
-constexpr std::uint64_t kCount = 1'000'000;
-constexpr double kNsPerByte = 8;  // 1 Gbit/s: the transfer takes 32 ms
+constexpr std::uint64_t kOf32Ms = 1'000'000;
 constexpr TimeNs kLong = 100 * kSecond;
 
 class ExchangeBusy : public ::testing::TestWithParam<std::size_t> {
@@ -31,7 +30,7 @@ class ExchangeBusy : public ::testing::TestWithParam<std::size_t> {
   // The transfer ends, and its bytes took that long; the waits on the way count but little.
   void ExpectTimeOfTheBytes() {
     fleet_->RunToTheEnd();
-    constexpr auto kTime = static_cast<TimeNs>(kCount * sizeof(std::int32_t) * kNsPerByte);
+    constexpr auto kTime = static_cast<TimeNs>(kOf32Ms * sizeof(std::int32_t) * kNsPerByte);
     for (const std::uint32_t node : {0U, 1U}) {
       EXPECT_EQ(fleet_->completions(node).size(), 1U) << "node " << node;
       EXPECT_GT(BusyAt(node), kTime * 3 / 4) << "node " << node;
@@ -40,7 +39,7 @@ class ExchangeBusy : public ::testing::TestWithParam<std::size_t> {
   }
   // One node posts, and the other only after a long time.
   void ExpectNotBusyUntilTheOtherPosts(Collective kind) {
-    FleetTransfer work(kind, DType::kInt32, Reduction::kSum, kCount, 2, 0);
+    FleetTransfer work(kind, DType::kInt32, Reduction::kSum, kOf32Ms, 2, 0);
     fleet_->Post(0, work.transfer());
     WaitLong();
     EXPECT_LT(BusyAt(0), kSecond);
@@ -61,7 +60,7 @@ TEST_P(ExchangeBusy, IsNotTheTimeInWhichARootWaitsForItsReceiver) {
 }
 
 TEST_P(ExchangeBusy, IsNotTheTimeInWhichAPeerReadsNothing) {
-  FleetTransfer work(Collective::kBroadcast, DType::kInt32, Reduction::kSum, kCount, 2, 0);
+  FleetTransfer work(Collective::kBroadcast, DType::kInt32, Reduction::kSum, kOf32Ms, 2, 0);
   fleet_->network().Dam("a", "b");
   fleet_->PostEverywhere(work.transfer());
   WaitLong();

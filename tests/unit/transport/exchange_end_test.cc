@@ -11,8 +11,8 @@ namespace headrace::transport {
 namespace {
 
 constexpr std::uint32_t kNodes = 3;
-constexpr std::uint64_t kCount = 100'000;
-constexpr std::uint64_t kHalf = kCount / 2;
+constexpr std::uint64_t kWhole = 100'000;
+constexpr std::uint64_t kHalf = kWhole / 2;
 
 struct Ending {
   Collective kind = Collective::kAllReduce;
@@ -28,12 +28,12 @@ constexpr Run kRuns[] = {{.offset = 0, .count = 1000},
 
 // Ends all nodes after `steps` steps; false when all transfers had ended by then.
 bool EndAfter(const Ending& ending, int steps) {
-  const std::size_t size = 4 * (kCount + 20'000);
+  const std::size_t size = 4 * (kWhole + 20'000);
   std::vector<std::unique_ptr<GuardedMemory>> memory;
   Transfer transfer{.token = 1,
                     .kind = ending.kind,
                     .dtype = DType::kInt32,
-                    .count = kCount,
+                    .count = kWhole,
                     .position = 1,
                     .members_count = kNodes,
                     .runs = ending.runs};

@@ -8,8 +8,6 @@
 namespace headrace::transport {
 namespace {
 
-using Contents = std::vector<std::vector<std::byte>>;
-
 // Runs a fleet and watches that memory keeps still from a node's completion on.
 class Watch {
  public:
@@ -214,7 +212,7 @@ TEST_P(ExchangeFailure, OfOneNodeIsEverybodysOnceTheirGroupsAreClosed) {
 INSTANTIATE_TEST_SUITE_P(In, ExchangeFailure, ::testing::ValuesIn(AllSweeps()),
                          [](const auto& test) { return test.param.name; });
 
-FleetTransfer Sum(std::uint64_t count, std::uint64_t position) {
+FleetTransfer SumOf2(std::uint64_t count, std::uint64_t position) {
   return {Collective::kAllReduce, DType::kFloat32, Reduction::kSum, count, 2, position};
 }
 
@@ -223,7 +221,7 @@ TEST(ExchangeAfterAFailure, EndsLaterPostsAtOnceWithTheSameCause) {
   fleet.network().Cut("a", "b", Silence::kTold);
   fleet.RunToTheEnd();
   for (std::uint64_t position = 1; position < 4; ++position) {
-    FleetTransfer work = Sum(100, position);
+    FleetTransfer work = SumOf2(100, position);
     fleet.ClearCompletions();
     fleet.Post(0, work.transfer());
     fleet.RunToTheEnd();
@@ -236,8 +234,8 @@ TEST(ExchangeAfterAFailure, EndsLaterPostsAtOnceWithTheSameCause) {
 TEST(ExchangeAfterAFailure, LeavesOtherGroupsAlone) {
   Fleet fleet({.network = {.closes_are_told = true}});
   fleet.OpenGroup(2);
-  FleetTransfer lost = Sum(100000, 1);
-  FleetTransfer kept = Sum(100000, 1);
+  FleetTransfer lost = SumOf2(100000, 1);
+  FleetTransfer kept = SumOf2(100000, 1);
   kept.transfer().group = 2;
   kept.transfer().token = 7;
   const auto expected = kept.Expected();
@@ -270,7 +268,7 @@ TEST(ExchangeAfterAFailure, CanOpenTheGroupAnew) {
 // A node that has finished may close its links before this one has looked at its last message.
 TEST(ExchangeAfterAFailure, HasFinishedWhatHadArrived) {
   Fleet fleet({.algorithm = Algorithm::kDirectExchange, .network = {.closes_are_told = true}});
-  FleetTransfer work = Sum(500, 1);
+  FleetTransfer work = SumOf2(500, 1);
   const auto expected = work.Expected();
   fleet.PostEverywhere(work.transfer());
   SimulatedNetwork& network = fleet.network();

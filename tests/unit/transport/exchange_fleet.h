@@ -1,6 +1,7 @@
 // Several nodes' exchanges over one simulated network, driven by hand.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,6 +12,13 @@
 #include "transport/exchange/exchange.h"
 
 namespace headrace::transport {
+
+using Contents = std::vector<std::vector<std::byte>>;
+
+inline constexpr Algorithm kAlgorithms[] = {Algorithm::kAuto, Algorithm::kDirectExchange,
+                                            Algorithm::kRecursiveDoubling,
+                                            Algorithm::kDirectScatter, Algorithm::kRing};
+inline constexpr double kNsPerByte = 8;  // 1 Gbit/s
 
 struct FleetOptions {
   std::uint32_t data_count = 2;

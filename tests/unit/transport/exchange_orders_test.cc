@@ -14,7 +14,7 @@ constexpr std::uint64_t kPlanned = std::uint64_t{1} << 63;
 // More than a window of pieces, of 4 KiB in these fleets.
 constexpr std::uint64_t kLong = 40'000;
 
-FleetTransfer Sum(std::uint64_t count, std::uint32_t nodes, std::uint64_t position) {
+FleetTransfer PlannedSum(std::uint64_t count, std::uint32_t nodes, std::uint64_t position) {
   FleetTransfer work(Collective::kAllReduce, DType::kInt32, Reduction::kSum, count, nodes,
                      position % 1000);
   work.transfer().position = position;
@@ -51,13 +51,14 @@ TEST(ExchangeOrders, NeverWaitForEachOther) {
     std::vector<FleetTransfer> posted;
     std::vector<FleetTransfer> planned;
     for (std::uint64_t i = 0; i < options.exchange.transfers_max; ++i) {
-      posted.push_back(Sum(kLong, 2, i));
-      planned.push_back(Sum(kLong, 2, kPlanned + i));
+      posted.push_back(PlannedSum(kLong, 2, i));
+      planned.push_back(PlannedSum(kLong, 2, kPlanned + i));
     }
     std::vector<FleetTransfer> works;
     for (auto& work : posted) fleet.Post(0, work.transfer());
     for (auto& work : planned) fleet.Post(1, work.transfer());
-    EXPECT_EQ(fleet.node(0).Post(Fleet::Local(Sum(1, 2, 500).transfer(), 0), 0), PostResult::kBusy);
+    EXPECT_EQ(fleet.node(0).Post(Fleet::Local(PlannedSum(1, 2, 500).transfer(), 0), 0),
+              PostResult::kBusy);
     std::move(posted.begin(), posted.end(), std::back_inserter(works));
     std::move(planned.begin(), planned.end(), std::back_inserter(works));
     const auto expected = AllExpected(works);
@@ -85,9 +86,10 @@ TEST(ExchangeOrders, MayBeInterleavedInAnyWayOnEachNode) {
                  .algorithm = static_cast<Algorithm>(dice() % 5),
                  .network = {.seed = seed, .jitter_ns = 200 * kMicrosecond}});
     std::vector<FleetTransfer> works;
-    for (std::uint64_t i = 0; i < 20; ++i) works.push_back(Sum(dice() % 9000, nodes, i << 16));
+    for (std::uint64_t i = 0; i < 20; ++i)
+      works.push_back(PlannedSum(dice() % 9000, nodes, i << 16));
     for (std::uint64_t i = 0; i < 20; ++i) {
-      works.push_back(Sum(dice() % 9000, nodes, kPlanned | (i + 1) << 16));
+      works.push_back(PlannedSum(dice() % 9000, nodes, kPlanned | (i + 1) << 16));
     }
     const auto expected = AllExpected(works);
     std::vector<std::array<std::size_t, 2>> next(nodes, {0, 20});
@@ -111,9 +113,9 @@ TEST(ExchangeOrders, ReachToTheLastPosition) {
   for (const std::uint32_t servers : {0U, 1U}) {
     Fleet fleet({.data_count = 2, .servers_count = servers, .exchange = {.transfers_max = 1}});
     std::vector<FleetTransfer> works;
-    works.push_back(Sum(kLong, 2, UINT64_MAX - 2));
-    works.push_back(Sum(kLong, 2, UINT64_MAX - 1));
-    works.push_back(Sum(kLong, 2, kPlanned - 1));
+    works.push_back(PlannedSum(kLong, 2, UINT64_MAX - 2));
+    works.push_back(PlannedSum(kLong, 2, UINT64_MAX - 1));
+    works.push_back(PlannedSum(kLong, 2, kPlanned - 1));
     const auto expected = AllExpected(works);
     for (auto& work : works) {
       fleet.PostEverywhere(work.transfer());

@@ -24,12 +24,12 @@ class Trial {
     constexpr Collective kKinds[] = {Collective::kAllReduce, Collective::kAllReduce,
                                      Collective::kReduce, Collective::kBroadcast,
                                      Collective::kBarrier};
-    constexpr DType kDTypes[] = {DType::kInt32, DType::kUInt8, DType::kInt64};
-    constexpr Reduction kReductions[] = {Reduction::kSum, Reduction::kMax, Reduction::kProduct};
+    constexpr DType kIntegers[] = {DType::kInt32, DType::kUInt8, DType::kInt64};
+    constexpr Reduction kExact[] = {Reduction::kSum, Reduction::kMax, Reduction::kProduct};
     for (std::uint32_t i = 0; i < kTransfers; ++i) {
       const std::uint64_t count = Roll(3) == 0 ? Roll(60000) : Roll(500);
-      work_.emplace_back(kKinds[Roll(5)], kDTypes[Roll(3)], kReductions[Roll(3)], count,
-                         data_count_, 3 * i + Roll(3));
+      work_.emplace_back(kKinds[Roll(5)], kIntegers[Roll(3)], kExact[Roll(3)], count, data_count_,
+                         3 * i + Roll(3));
       work_.back().transfer().group = static_cast<std::uint32_t>(1 + Roll(2));
       expected_.push_back(work_.back().Expected());
     }

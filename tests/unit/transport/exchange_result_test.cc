@@ -4,21 +4,12 @@
 #include <cmath>
 #include <cstring>
 
+#include "tests/contract/members.h"
 #include "tests/support/loopback/reference.h"
 #include "tests/unit/transport/exchange_fleet.h"
 
 namespace headrace::transport {
 namespace {
-
-constexpr Algorithm kAlgorithms[] = {Algorithm::kAuto, Algorithm::kDirectExchange,
-                                     Algorithm::kRecursiveDoubling, Algorithm::kDirectScatter,
-                                     Algorithm::kRing};
-constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
-                             DType::kInt32,   DType::kInt64,   DType::kUInt8};
-constexpr Reduction kReductions[] = {Reduction::kSum, Reduction::kAverage, Reduction::kMin,
-                                     Reduction::kMax, Reduction::kProduct};
-
-using Contents = std::vector<std::vector<std::byte>>;
 
 bool IsInMemberOrder(Algorithm algorithm) {
   return algorithm == Algorithm::kDirectExchange || algorithm == Algorithm::kDirectScatter;

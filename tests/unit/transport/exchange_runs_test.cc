@@ -12,10 +12,6 @@ namespace {
 
 using Counts = std::vector<std::uint64_t>;
 
-constexpr Algorithm kAlgorithms[] = {Algorithm::kAuto, Algorithm::kDirectExchange,
-                                     Algorithm::kRecursiveDoubling, Algorithm::kDirectScatter,
-                                     Algorithm::kRing};
-
 // Elements of float32 of a piece in these fleets.
 constexpr std::uint64_t kPiece = 1024;
 
@@ -26,7 +22,7 @@ std::vector<Counts> AllCounts() {
           RunCounts(600, 9, 1)};
 }
 
-struct Case {
+struct RunsCase {
   FleetOptions fleet;
   Collective kind = Collective::kAllReduce;
   DType dtype = DType::kFloat32;
@@ -45,7 +41,7 @@ struct Case {
 // One transfer over the nodes' memory, in which each node has its runs elsewhere.
 class RunsWork {
  public:
-  RunsWork(const Case& test, std::uint64_t position)
+  RunsWork(const RunsCase& test, std::uint64_t position)
       : members_(test.dtype, Scattered(test.dtype, test.counts, 0).extent(), test.fleet.data_count),
         transfer_{.token = 100 + position,
                   .kind = test.kind,
@@ -80,7 +76,7 @@ class RunsWork {
 };
 
 // Everything outside the runs must be as before, too.
-void ExpectReferenceResult(const Case& test, std::uint64_t seed) {
+void ExpectReferenceResult(const RunsCase& test, std::uint64_t seed) {
   FleetOptions options = test.fleet;
   options.network = {.seed = seed,
                      .jitter_ns = 100 * kMicrosecond,
@@ -198,9 +194,9 @@ TEST(ExchangeRunsThatDiffer, AreMovedLikeOnePiece) {
 
 // Runs are memory of this node: also where a group ends early, nothing outside is written.
 TEST(ExchangeRunsThatFail, LeaveWhatIsOutsideAlone) {
-  const Case test{.fleet = {.data_count = 3, .network = {.closes_are_told = true}},
-                  .counts = AllCounts()[2],
-                  .skip = 5};
+  const RunsCase test{.fleet = {.data_count = 3, .network = {.closes_are_told = true}},
+                      .counts = AllCounts()[2],
+                      .skip = 5};
   for (std::uint64_t steps = 0; steps < 200; steps += 7) {
     Fleet fleet(test.fleet);
     const RunsWork work(test, 1);

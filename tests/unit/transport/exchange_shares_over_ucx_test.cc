@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t kBytes = 4 << 20;
 constexpr std::uint32_t kDepth = 3;
-constexpr TimeNs kPatience = 50 * kSecond;  // for crowded machines
+constexpr TimeNs kCrowdedPatience = 50 * kSecond;  // for crowded machines
 
 class Pair {
  public:
@@ -52,7 +52,7 @@ class Pair {
 
   // Until the root has sent so much of the group; false when that takes longer than patience.
   bool RunUntil(std::uint32_t group, std::uint64_t transfers) {
-    const TimeNs deadline = MonotonicNow() + kPatience;
+    const TimeNs deadline = MonotonicNow() + kCrowdedPatience;
     while (ended_[group] < transfers && MonotonicNow() < deadline) Work();
     return ended_[group] >= transfers;
   }

@@ -10,7 +10,6 @@
 namespace headrace::transport {
 namespace {
 
-constexpr double kNsPerByte = 8;  // 1 Gbit/s
 constexpr double kBytesASecond = 1e9 / kNsPerByte;
 
 struct Job {

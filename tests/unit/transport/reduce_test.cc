@@ -7,6 +7,7 @@
 #include <numeric>
 #include <string>
 
+#include "tests/contract/members.h"
 #include "tests/contract/patterns.h"
 #include "tests/support/loopback/reference.h"
 // Before Highway, so that its list of targets is the kernels'.
@@ -17,10 +18,6 @@
 namespace headrace::transport {
 namespace {
 
-constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
-                             DType::kInt32,   DType::kInt64,   DType::kUInt8};
-constexpr Reduction kReductions[] = {Reduction::kSum, Reduction::kAverage, Reduction::kMin,
-                                     Reduction::kMax, Reduction::kProduct};
 // Around the sizes of vectors and blocks of all targets.
 constexpr std::size_t kCounts[] = {0,  1,  2,  3,  5,   7,   8,   15,  16,  17,  31,
                                    33, 63, 64, 65, 127, 129, 255, 257, 511, 1027};

@@ -44,7 +44,7 @@ long SettledCrewSleeps(long crew_size) {
   return CrewSleeps();
 }
 
-Transfer AllReduce(std::uint64_t token, const Members& members) {
+Transfer SumOver(std::uint64_t token, const Members& members) {
   Transfer transfer{.token = token, .kind = Collective::kAllReduce};
   members.Describe(transfer);
   return transfer;
@@ -58,7 +58,7 @@ TEST(ShmTransport, LetsTheCrewSleepThroughSmallTransfers) {
   const long before = SettledCrewSleeps(2);
   std::vector<Completion> completions;
   for (std::uint64_t token = 0; token < 1000; ++token) {
-    ASSERT_EQ(transport.Post(AllReduce(token, members), 0), PostResult::kAccepted);
+    ASSERT_EQ(transport.Post(SumOver(token, members), 0), PostResult::kAccepted);
     transport.DoWork(0, completions);
   }
   EXPECT_EQ(completions.size(), 1000U);
@@ -72,7 +72,7 @@ TEST(ShmTransport, CompletesInTheOrderOfPosts) {
   std::vector<Members> memories;
   for (std::uint64_t token = 0; token < 20; ++token) {
     memories.emplace_back(DType::kFloat32, token % 3 == 0 ? 500'000 : 100, 2).Fill(token);
-    ASSERT_EQ(transport.Post(AllReduce(token, memories.back()), 0), PostResult::kAccepted);
+    ASSERT_EQ(transport.Post(SumOver(token, memories.back()), 0), PostResult::kAccepted);
   }
   std::vector<Completion> completions;
   while (completions.size() < 20) transport.DoWork(0, completions);
@@ -84,7 +84,7 @@ TEST(ShmTransport, DoesASmallTransferInOneCall) {
   ShmTransport transport(2, waker);
   Members members(DType::kFloat32, 1000, 2);
   members.Fill(1);
-  ASSERT_EQ(transport.Post(AllReduce(9, members), 0), PostResult::kAccepted);
+  ASSERT_EQ(transport.Post(SumOver(9, members), 0), PostResult::kAccepted);
   std::vector<Completion> completions;
   EXPECT_FALSE(transport.DoWork(0, completions));
   ASSERT_EQ(completions.size(), 1U);

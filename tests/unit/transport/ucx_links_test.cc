@@ -13,15 +13,11 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/open_descriptors.h"
 #include "tests/unit/transport/ucx_pair.h"
 
 namespace headrace::transport {
 namespace {
-
-std::size_t OpenDescriptors() {
-  const std::filesystem::directory_iterator fds("/proc/self/fd");
-  return static_cast<std::size_t>(std::distance(begin(fds), end(fds)));
-}
 
 // Shuts down all connections between sockets of this process.
 void CutConnections() {

@@ -12,8 +12,6 @@ namespace {
 
 using cuda_double::Environment;
 
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-
 class DeviceArenaTest : public DoubleTest {};
 
 TEST_F(DeviceArenaTest, IsRoundedUpToWhatTheDriverMaps) {

@@ -9,8 +9,6 @@
 namespace headrace::transport {
 namespace {
 
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-
 class DeviceGrantTest : public DoubleTest {};
 
 TEST_F(DeviceGrantTest, NamesTheAllocationAndTheOffsetInIt) {

@@ -17,8 +17,6 @@ namespace {
 using cuda_double::Environment;
 using memory_contract::Peer;
 
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-
 class DeviceImportTest : public DoubleTest {
  protected:
   // Memory of GPU 0 and a grant of it.

@@ -13,7 +13,7 @@ namespace {
 
 using cuda_double::Environment;
 
-constexpr std::size_t kSize = std::size_t{2} << 20;
+constexpr std::size_t kPageOfGpu = std::size_t{2} << 20;
 
 std::atomic<bool>& GateIsOpen() {
   static std::atomic<bool> open = false;
@@ -170,23 +170,25 @@ TEST_F(DoubleOfHardware, UnbindsExactlyWhatACallHasBound) {
   const Environment able{{"MULTICAST", "2"}};
   StartWith("8");
   const CudaMulticast& multicast = *driver_->multicast();
-  const CuMulticastProperties properties{.devices_count = 2, .size = 2 * kSize};
+  const CuMulticastProperties properties{.devices_count = 2, .size = 2 * kPageOfGpu};
   CuMemory object = 0;
   ASSERT_EQ(multicast.create(&object, &properties), CuResult::kSuccess);
   const VmmMemory owned({driver_.get(), object});
   for (const CuDevice device : {0, 1}) {
     ASSERT_EQ(multicast.add_device(object, device), CuResult::kSuccess);
   }
-  const auto first = DeviceArena::Allocate(*driver_, 0, kSize);
-  const auto second = DeviceArena::Allocate(*driver_, 0, kSize);
+  const auto first = DeviceArena::Allocate(*driver_, 0, kPageOfGpu);
+  const auto second = DeviceArena::Allocate(*driver_, 0, kPageOfGpu);
   ASSERT_TRUE(first.ok() && second.ok());
-  ASSERT_EQ(multicast.bind_address(object, 0, first->address(), kSize, 0), CuResult::kSuccess);
-  ASSERT_EQ(multicast.bind_address(object, kSize, second->address(), kSize, 0), CuResult::kSuccess);
-  EXPECT_EQ(multicast.unbind(object, 0, 0, 2 * kSize), CuResult::kInvalidValue) << "both at once";
-  EXPECT_EQ(multicast.unbind(object, 0, 0, kSize / 2), CuResult::kInvalidValue);
-  EXPECT_EQ(multicast.unbind(object, 0, kSize, kSize), CuResult::kSuccess);
-  EXPECT_EQ(multicast.unbind(object, 0, kSize, kSize), CuResult::kInvalidValue);
-  EXPECT_EQ(multicast.unbind(object, 0, 0, kSize), CuResult::kSuccess);
+  ASSERT_EQ(multicast.bind_address(object, 0, first->address(), kPageOfGpu, 0), CuResult::kSuccess);
+  ASSERT_EQ(multicast.bind_address(object, kPageOfGpu, second->address(), kPageOfGpu, 0),
+            CuResult::kSuccess);
+  EXPECT_EQ(multicast.unbind(object, 0, 0, 2 * kPageOfGpu), CuResult::kInvalidValue)
+      << "both at once";
+  EXPECT_EQ(multicast.unbind(object, 0, 0, kPageOfGpu / 2), CuResult::kInvalidValue);
+  EXPECT_EQ(multicast.unbind(object, 0, kPageOfGpu, kPageOfGpu), CuResult::kSuccess);
+  EXPECT_EQ(multicast.unbind(object, 0, kPageOfGpu, kPageOfGpu), CuResult::kInvalidValue);
+  EXPECT_EQ(multicast.unbind(object, 0, 0, kPageOfGpu), CuResult::kSuccess);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,8 @@
 #include "transport/memory/cuda_handles.h"
 
 namespace headrace::transport {
+
+inline constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
 inline std::string TextOf(const Status& status) {
   return status.ok() ? "ok" : status.error().text();

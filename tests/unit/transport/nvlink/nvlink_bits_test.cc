@@ -12,11 +12,6 @@
 namespace headrace::transport {
 namespace {
 
-constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
-                             DType::kInt32,   DType::kInt64,   DType::kUInt8};
-constexpr Reduction kReductions[] = {Reduction::kSum, Reduction::kAverage, Reduction::kMin,
-                                     Reduction::kMax, Reduction::kProduct};
-
 class NvlinkBits : public LaneOfGpus, public ::testing::WithParamInterface<int> {
  protected:
   void SetUp() override {

@@ -11,14 +11,16 @@
 namespace headrace::transport {
 namespace {
 
-constexpr std::size_t kCount = 40'000;  // ten pieces
+constexpr std::size_t kTenPieces = 40'000;  // ten pieces
 
 class NvlinkFailure : public LaneOfGpus {
  protected:
-  std::byte* OnesOn(std::size_t device) { return OnGpu(device, std::vector<float>(kCount, 1.0F)); }
+  std::byte* OnesOn(std::size_t device) {
+    return OnGpu(device, std::vector<float>(kTenPieces, 1.0F));
+  }
   Transfer SumOf(const std::vector<std::byte*>& members, const std::vector<int>& devices,
                  std::uint64_t token = 1) {
-    Transfer transfer{.token = token, .kind = Collective::kAllReduce, .count = kCount};
+    Transfer transfer{.token = token, .kind = Collective::kAllReduce, .count = kTenPieces};
     transfer.dtype = DType::kFloat32;
     transfer.members_count = static_cast<std::uint32_t>(members.size());
     for (std::size_t i = 0; i < members.size(); ++i) {
@@ -32,7 +34,7 @@ class NvlinkFailure : public LaneOfGpus {
     const auto other = OnesOn(static_cast<std::size_t>(device));
     const Completion completion = Finish(SumOf({memory, other}, {device, device}, 99));
     ASSERT_EQ(completion.code, Code::kOk) << completion.cause;
-    EXPECT_EQ(Read<float>(memory, kCount), std::vector<float>(kCount, 2.0F));
+    EXPECT_EQ(Read<float>(memory, kTenPieces), std::vector<float>(kTenPieces, 2.0F));
   }
 };
 
@@ -85,7 +87,7 @@ TEST_F(NvlinkFailure, OfAGpuEndsItsTransfersForGoodAndNotThoseOfOthers) {
     return true;
   });
   // Memory of GPU 1 that nobody let GPU 0 reach.
-  auto hidden = AllocateDeviceMemory(gpus_->contexts()[1], 4 * kCount);
+  auto hidden = AllocateDeviceMemory(gpus_->contexts()[1], 4 * kTenPieces);
   ASSERT_TRUE(hidden.ok());
   auto* const hidden_memory = reinterpret_cast<std::byte*>(hidden->get().thing);
   const Completion broken = Finish(SumOf({hidden_memory, hidden_memory}, {0, 0}));
@@ -146,7 +148,7 @@ TEST_F(NvlinkFailure, OfReachingIsRefusedBeforeItBreaksAnything) {
   const Completion completion = Finish(transfer);
   EXPECT_EQ(completion.code, Code::kUnavailable);
   EXPECT_NE(completion.cause.find("GPU 1 cannot access memory of GPU 0"), std::string::npos);
-  EXPECT_EQ(Read<float>(transfer.members[0], kCount), std::vector<float>(kCount, 1.0F));
+  EXPECT_EQ(Read<float>(transfer.members[0], kTenPieces), std::vector<float>(kTenPieces, 1.0F));
   ASSERT_NO_FATAL_FAILURE(ExpectWorks());
 }
 
@@ -202,7 +204,7 @@ TEST_F(NvlinkFailure, IsNotToHaveMoreToDoThanAStreamTakes) {
     EXPECT_TRUE(tokens.insert(completion.token).second);
   }
   for (const std::byte* member : memory) {
-    ASSERT_EQ(Read<float>(member, kCount), std::vector<float>(kCount, 2.0F));
+    ASSERT_EQ(Read<float>(member, kTenPieces), std::vector<float>(kTenPieces, 2.0F));
   }
   EXPECT_TRUE(lane_->PrepareToSleep());
 }

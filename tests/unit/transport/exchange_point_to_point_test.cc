@@ -1,0 +1,197 @@
+// Sends and receives of a group: beside its collectives, in any order, ended alone.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "tests/unit/transport/exchange_fleet.h"
+
+namespace headrace::transport {
+namespace {
+
+struct Message {
+  std::uint32_t source = 0;
+  std::uint32_t target = 1;
+  std::uint64_t position = 1;
+  std::vector<std::uint8_t> sent;
+  std::vector<std::uint8_t> got;
+
+  Message(std::uint32_t from, std::uint32_t to, std::uint64_t at, std::size_t bytes)
+      : source(from), target(to), position(at), sent(bytes), got(bytes + 1, 0xee) {
+    std::iota(sent.begin(), sent.end(), static_cast<std::uint8_t>(at));
+  }
+  Transfer Of(bool receives, std::uint32_t members) {
+    Transfer transfer{.token = position << 8 | source << 4 | target << 1 | (receives ? 1U : 0U),
+                      .kind = receives ? kReceive : kSend,
+                      .dtype = DType::kUInt8,
+                      .root = receives ? source : target,
+                      .count = sent.size(),
+                      .position = position,
+                      .members_count = members};
+    auto& memory = receives ? got : sent;
+    transfer.members[receives ? target : source] = reinterpret_cast<std::byte*>(memory.data());
+    return transfer;
+  }
+  bool HasCome() const {
+    return std::equal(sent.begin(), sent.end(), got.begin()) && got.back() == 0xee;
+  }
+};
+
+void PostReceive(Fleet& fleet, Message& message) {
+  fleet.Post(message.target, message.Of(true, fleet.nodes_count()));
+}
+void PostSend(Fleet& fleet, Message& message) {
+  fleet.Post(message.source, message.Of(false, fleet.nodes_count()));
+}
+
+TEST(ExchangePointToPoint, MovesMessagesOfEverySizeInBothDirections) {
+  for (const std::size_t bytes : {0U, 1U, 4096U, 4097U, 400'000U}) {
+    Fleet fleet({});
+    Message there(0, 1, 7, bytes);
+    Message back(1, 0, 7, bytes);
+    PostReceive(fleet, there);
+    PostReceive(fleet, back);
+    PostSend(fleet, there);
+    PostSend(fleet, back);
+    fleet.RunToTheEnd();
+    for (std::uint32_t node = 0; node < 2; ++node) {
+      ASSERT_EQ(fleet.completions(node).size(), 2U) << bytes;
+      for (const auto& each : fleet.completions(node)) ASSERT_EQ(each.code, Code::kOk);
+    }
+    EXPECT_TRUE(there.HasCome() && back.HasCome()) << bytes;
+    EXPECT_EQ(fleet.network().open_count(), 0U);
+  }
+}
+
+// As many as may be open, of many nodes, with collectives beside them and jitter on the links.
+TEST(ExchangePointToPoint, NeverWaitForCollectivesOrForEachOther) {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    std::mt19937_64 dice(seed);
+    const auto nodes = static_cast<std::uint32_t>(2 + dice() % 3);
+    Fleet fleet({.data_count = nodes, .network = {.seed = seed, .jitter_ns = kMillisecond}});
+    FleetTransfer stuck(Collective::kAllReduce, DType::kInt32, Reduction::kSum, 40'000, nodes, 5);
+    fleet.Post(0, stuck.transfer());  // the others never post it
+    std::vector<Message> messages;
+    std::vector<std::uint32_t> received(nodes);
+    std::vector<std::uint32_t> sent(nodes);
+    for (std::uint64_t i = 0; i < 1000; ++i) {
+      const auto source = static_cast<std::uint32_t>(dice() % nodes);
+      const auto target = static_cast<std::uint32_t>((source + 1 + dice() % (nodes - 1)) % nodes);
+      if (sent[source] == PointToPoint::kOpenMax || received[target] == PointToPoint::kOpenMax) {
+        continue;
+      }
+      ++sent[source];
+      ++received[target];
+      messages.emplace_back(source, target, i + 1, dice() % 30'000);
+    }
+    for (Message& message : messages) PostReceive(fleet, message);
+    std::shuffle(messages.begin(), messages.end(), dice);
+    for (Message& message : messages) {
+      PostSend(fleet, message);
+      for (std::uint64_t steps = dice() % 5; steps > 0; --steps) fleet.Step();
+    }
+    fleet.RunToTheEnd();
+    std::size_t ended = 0;
+    for (std::uint32_t node = 0; node < nodes; ++node) ended += fleet.completions(node).size();
+    ASSERT_EQ(ended, 2 * messages.size()) << "seed " << seed;
+    for (const Message& message : messages) ASSERT_TRUE(message.HasCome()) << "seed " << seed;
+  }
+}
+
+TEST(ExchangePointToPoint, TakeNoMoreThanTheyHaveRoomFor) {
+  Fleet fleet({});
+  std::vector<Message> messages;
+  for (std::uint64_t i = 0; i <= PointToPoint::kOpenMax; ++i) messages.emplace_back(0, 1, i + 1, 9);
+  for (std::uint64_t i = 0; i < PointToPoint::kOpenMax; ++i) PostReceive(fleet, messages[i]);
+  EXPECT_EQ(fleet.node(1).Post(Fleet::Local(messages.back().Of(true, 2), 1), 0), PostResult::kBusy);
+  // Sends have room of their own, or two nodes full of receives would wait for each other.
+  for (std::uint64_t i = 0; i < PointToPoint::kOpenMax; ++i) PostSend(fleet, messages[i]);
+  fleet.RunToTheEnd();
+  EXPECT_EQ(fleet.completions(1).size(), PointToPoint::kOpenMax);
+}
+
+TEST(ExchangePointToPoint, EndAloneWhenCancelledAtAnyMoment) {
+  for (std::uint64_t steps = 0; steps < 120; ++steps) {
+    for (const bool sender : {true, false}) {
+      Fleet fleet({});
+      Message message(0, 1, 3, 200'000);
+      Message other(0, 1, 4, 5000);
+      for (Message* each : {&message, &other}) PostReceive(fleet, *each);
+      for (Message* each : {&message, &other}) PostSend(fleet, *each);
+      for (std::uint64_t i = 0; i < steps; ++i) fleet.Step();
+      const std::uint32_t node = sender ? 0 : 1;
+      fleet.node(node).Cancel(message.Of(!sender, 2).token);
+      fleet.RunToTheEnd();
+      const auto code_of = [&](std::uint32_t at, std::uint64_t token) {
+        for (const auto& each : fleet.completions(at)) {
+          if (each.token == token) return each.code;
+        }
+        return Code::kBusy;
+      };
+      const Code own = code_of(node, message.Of(!sender, 2).token);
+      ASSERT_TRUE(own == Code::kOk || own == Code::kCancelled) << steps;
+      ASSERT_EQ(code_of(1, other.Of(true, 2).token), Code::kOk) << steps;
+      ASSERT_TRUE(other.HasCome());
+      // A receive that its send was cancelled for is cancelled too, as its service does.
+      if (sender && own == Code::kCancelled) {
+        fleet.node(1).Cancel(message.Of(true, 2).token);
+        fleet.RunToTheEnd();
+        ASSERT_EQ(code_of(1, message.Of(true, 2).token), Code::kCancelled);
+      }
+      if (!sender) {
+        ASSERT_EQ(code_of(0, message.Of(false, 2).token), Code::kOk) << steps;
+      }
+      ASSERT_EQ(fleet.network().open_count(), 0U);
+    }
+  }
+}
+
+TEST(ExchangePointToPoint, DropWhatNobodyReceives) {
+  Fleet fleet({});
+  Message message(0, 1, 3, 10'000);
+  PostSend(fleet, message);
+  fleet.RunToTheEnd();
+  EXPECT_EQ(fleet.node(1).counters().messages_dropped, 3U);
+  Message next(0, 1, 4, 10);
+  PostReceive(fleet, next);
+  PostSend(fleet, next);
+  fleet.RunToTheEnd();
+  EXPECT_TRUE(next.HasCome());
+}
+
+TEST(ExchangePointToPoint, ThatContradictTheirReceiveFailTheGroup) {
+  Fleet fleet({});
+  Message message(0, 1, 3, 10'000);
+  PostReceive(fleet, message);
+  Transfer send = message.Of(false, 2);
+  send.count -= 1;
+  fleet.Post(0, send);
+  fleet.RunToTheEnd();
+  ASSERT_EQ(fleet.completions(1).size(), 1U);
+  EXPECT_EQ(fleet.completions(1)[0].code, Code::kMismatch);
+}
+
+TEST(ExchangePointToPoint, EndWithTheCauseWhenTheGroupCloses) {
+  for (std::uint64_t steps = 0; steps < 60; ++steps) {
+    Fleet fleet({});
+    Message message(0, 1, 3, 300'000);
+    PostReceive(fleet, message);
+    PostSend(fleet, message);
+    for (std::uint64_t i = 0; i < steps; ++i) fleet.Step();
+    fleet.node(0).CloseGroup(1, "over");
+    fleet.node(1).CloseGroup(1, "over");
+    fleet.RunToTheEnd();
+    for (std::uint32_t node = 0; node < 2; ++node) {
+      ASSERT_EQ(fleet.completions(node).size(), 1U) << steps;
+      const Completion& ended = fleet.completions(node)[0];
+      ASSERT_TRUE(ended.code == Code::kOk || ended.cause == "over") << ended.cause;
+    }
+    ASSERT_EQ(fleet.network().open_count(), 0U) << steps;
+  }
+}
+
+}  // namespace
+}  // namespace headrace::transport

@@ -1,0 +1,289 @@
+#include "transport/exchange/point_to_point.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "ipc/base/check.h"
+#include "transport/exchange/collective_schedule.h"
+#include "transport/exchange/collective_spec.h"
+
+namespace headrace::transport {
+namespace {
+
+constexpr std::uint64_t kOursBit = std::uint64_t{1} << 63;
+constexpr std::uint64_t kReceivesBit = std::uint64_t{1} << 62;
+
+constexpr std::uint16_t IndexOf(std::uint64_t token) {
+  return static_cast<std::uint16_t>(token >> 48 & 0xff);
+}
+constexpr std::uint32_t PieceNumberOf(std::uint64_t token) {
+  return static_cast<std::uint32_t>(token);
+}
+
+}  // namespace
+
+PointToPoint::PointToPoint(Wire& wire, SendPacer& pacer, NetworkCounters& counters,
+                           const GroupOptions& options, std::uint16_t slot, std::size_t piece_size)
+    : wire_(wire),
+      pacer_(pacer),
+      counters_(counters),
+      options_(options),
+      slot_(slot),
+      piece_size_(piece_size),
+      links_(options.members.size()),
+      places_(std::size_t{2} * kOpenMax) {
+  static_assert(2 * kOpenMax <= 0x100, "a token has 8 bits for the place");
+  HR_CHECK(piece_size > 0);
+  free_.reserve(places_.size());
+  open_.reserve(places_.size());
+  for (std::size_t i = places_.size(); i > 0; --i) {
+    free_.push_back(static_cast<std::uint16_t>(i - 1));
+  }
+}
+
+void PointToPoint::OpenLink(std::uint32_t member, LinkId link, const std::string& address) {
+  links_[member] = {.id = link,
+                    .flow = pacer_.OpenFlow(slot_, static_cast<std::uint16_t>(member), address,
+                                            kPiecesPerPeer, SendPacer::Urgency::kFirst),
+                    .pieces = 0,
+                    .open = true};
+}
+
+void PointToPoint::Post(const Transfer& transfer) {
+  const bool receives = transfer.kind == kReceive;
+  HR_CHECK(HasRoom(transfer.kind), transfer.token);
+  HR_CHECK(transfer.root < transfer.members_count && transfer.root != options_.self, transfer.root);
+  HR_CHECK(transfer.count <= kTransferBytesMax / SizeOf(transfer.dtype), transfer.count);
+  HR_CHECK(transfer.runs.empty(), transfer.token);
+  if (receives) {
+    HR_CHECK(FindReceive(transfer.root, transfer.position) == nullptr, transfer.position);
+  }
+  const std::uint16_t index = free_.back();
+  free_.pop_back();
+  open_.push_back(index);
+  ++(receives ? receives_ : sends_);
+  Open& open = places_[index];
+  std::vector<std::uint64_t> came = std::move(open.came);
+  open = {.used = true,
+          .receives = receives,
+          .cancelled = broken_,
+          .token = transfer.token,
+          .position = transfer.position,
+          .member = transfer.root,
+          .dtype = transfer.dtype,
+          .count = transfer.count,
+          .memory = transfer.members[options_.self],
+          .bytes = transfer.Bytes(),
+          .came = std::move(came)};
+  open.pieces_count = static_cast<std::uint32_t>(
+      std::max<std::uint64_t>(1, (open.bytes + piece_size_ - 1) / piece_size_));
+  open.came.assign(receives ? (open.pieces_count + 63) / 64 : 0, 0);
+}
+
+const PointToPoint::Open* PointToPoint::Find(std::uint64_t token) const {
+  for (const std::uint16_t index : open_) {
+    if (places_[index].token == token) return &places_[index];
+  }
+  return nullptr;
+}
+
+PointToPoint::Open* PointToPoint::FindReceive(std::uint32_t sender, std::uint64_t position) {
+  for (const std::uint16_t index : open_) {
+    Open& open = places_[index];
+    if (open.receives && open.member == sender && open.position == position) return &open;
+  }
+  return nullptr;
+}
+
+void PointToPoint::Cancel(std::uint64_t token) {
+  for (const std::uint16_t index : open_) {
+    if (places_[index].token == token) places_[index].cancelled = true;
+  }
+}
+
+std::uint64_t PointToPoint::Missing(std::uint64_t token) const {
+  const Open* const open = Find(token);
+  if (open == nullptr || open->cancelled) return 0;
+  const Link& link = links_[open->member];
+  const bool waits = open->receives || !wire_.GoesAtOnce(SizeOfPiece(*open, 0)) ||
+                     (link.open && pacer_.IsStuck(link.flow));
+  return waits ? MemberBit(open->member) : 0;
+}
+
+std::uint64_t PointToPoint::TokenOf(std::uint16_t index, bool receive, std::uint32_t piece) const {
+  return kOursBit | (receive ? kReceivesBit : 0) | std::uint64_t{index} << 48 |
+         std::uint64_t{slot_} << 32 | piece;
+}
+
+PointToPoint::Open& PointToPoint::Of(std::uint64_t token, bool receive) {
+  const std::uint16_t index = IndexOf(token);
+  HR_CHECK(index < places_.size() && ((token & kReceivesBit) != 0) == receive, token);
+  Open& open = places_[index];
+  HR_CHECK(open.used && open.receives == receive && open.on_wire > 0, token);
+  return open;
+}
+
+std::size_t PointToPoint::SizeOfPiece(const Open& open, std::uint32_t piece) const {
+  const std::uint64_t begin = std::uint64_t{piece} * piece_size_;
+  return static_cast<std::size_t>(std::min<std::uint64_t>(piece_size_, open.bytes - begin));
+}
+
+std::optional<std::string> PointToPoint::Announced(const MessageHeader& header, std::size_t size,
+                                                   ArrivalId arrival) {
+  Open* const open = FindReceive(header.sender, header.position);
+  const bool known = open != nullptr && header.root == options_.self;
+  // What its receive has been cancelled for, what came twice, or what nobody was told to send.
+  const auto drop = [&] {
+    wire_.Drop(arrival);
+    ++counters_.messages_dropped;
+  };
+  if (!known || broken_ || open->cancelled) {
+    drop();
+    return std::nullopt;
+  }
+  const bool agrees = header.count == open->count && header.piece < open->pieces_count &&
+                      static_cast<DType>(header.dtype) == open->dtype && header.round == 0 &&
+                      header.reduction == 0 && header.divisor == 0 && header.root_rank == 0 &&
+                      size == SizeOfPiece(*open, header.piece);
+  if (!agrees) {
+    drop();
+    return "sends other pieces of a message than this node receives";
+  }
+  std::uint64_t& came = open->came[header.piece / 64];
+  const std::uint64_t bit = std::uint64_t{1} << header.piece % 64;
+  if ((came & bit) != 0) {
+    drop();
+    return std::nullopt;
+  }
+  came |= bit;
+  ++open->on_wire;
+  ++messages_moving_;
+  const auto index = static_cast<std::uint16_t>(open - places_.data());
+  wire_.Accept(arrival, open->memory + std::uint64_t{header.piece} * piece_size_,
+               TokenOf(index, true, header.piece));
+  return std::nullopt;
+}
+
+std::uint32_t PointToPoint::Sent(std::uint64_t token, Code code) {
+  Open& open = Of(token, false);
+  const std::size_t size = SizeOfPiece(open, PieceNumberOf(token));
+  Link& link = links_[open.member];
+  if (wire_.GoesAtOnce(size)) {
+    pacer_.Ended(link.flow, size);
+    --messages_moving_;
+  }
+  --open.on_wire;
+  --link.pieces;
+  if (code == Code::kOk) {
+    ++open.ended;
+  } else {
+    open.cancelled = true;
+  }
+  return open.member;
+}
+
+std::uint32_t PointToPoint::Received(std::uint64_t token, Code code) {
+  Open& open = Of(token, true);
+  --messages_moving_;
+  --open.on_wire;
+  if (code == Code::kOk) {
+    ++open.ended;
+    ++counters_.messages_received;
+    counters_.bytes_received += SizeOfPiece(open, PieceNumberOf(token));
+  } else {
+    open.cancelled = true;
+  }
+  return open.member;
+}
+
+void PointToPoint::Push(TimeNs now) {
+  if (broken_) return;
+  for (const std::uint16_t index : open_) {
+    Open& open = places_[index];
+    open.begin_ns = std::min(open.begin_ns, now);
+    Link& link = links_[open.member];
+    while (!open.receives && !open.cancelled && open.pushed < open.pieces_count &&
+           link.pieces < kPiecesPerPeer) {
+      ++link.pieces;
+      const std::size_t size = SizeOfPiece(open, open.pushed++);
+      if (wire_.GoesAtOnce(size)) {
+        pacer_.Push(link.flow, index, size);
+      } else {
+        // It costs the wire nothing until its receiver takes it.
+        pacer_.Charge(slot_, size);
+        Send(index);
+      }
+    }
+  }
+}
+
+void PointToPoint::OnTurn(std::uint16_t item) {
+  Open& open = places_[item];
+  HR_CHECK(open.used && open.waiting() > 0, item);
+  if (!open.cancelled) return Send(item);
+  Link& link = links_[open.member];
+  pacer_.Ended(link.flow, SizeOfPiece(open, open.sent++));
+  --link.pieces;
+}
+
+void PointToPoint::Send(std::uint16_t index) {
+  Open& open = places_[index];
+  const std::uint32_t piece = open.sent++;
+  const std::size_t size = SizeOfPiece(open, piece);
+  const MessageHeader header{.key = options_.key,
+                             .epoch = options_.epoch,
+                             .plan_version = options_.plan_version,
+                             .position = open.position,
+                             .count = open.count,
+                             .kind = static_cast<std::uint8_t>(kSend),
+                             .dtype = static_cast<std::uint8_t>(open.dtype),
+                             .root = open.member,
+                             .piece = piece,
+                             .sender = static_cast<std::uint16_t>(options_.self)};
+  ++counters_.messages_sent;
+  counters_.bytes_sent += size;
+  ++open.on_wire;
+  if (wire_.GoesAtOnce(size)) ++messages_moving_;
+  wire_.Send(links_[open.member].id, header, open.memory + std::uint64_t{piece} * piece_size_, size,
+             TokenOf(index, false, piece));
+}
+
+void PointToPoint::Break() {
+  broken_ = true;
+  for (Link& link : links_) {
+    if (!link.open) continue;
+    while (const auto item = pacer_.TakeBack(link.flow)) {
+      --places_[*item].pushed;
+      --link.pieces;
+    }
+    link.open = false;
+  }
+  for (const std::uint16_t index : open_) places_[index].cancelled = true;
+}
+
+// A transfer that has all of its pieces ended well, whatever came after.
+void PointToPoint::End(TimeNs now, const Error* failure, std::vector<Completion>& completions) {
+  for (std::size_t i = 0; i < open_.size();) {
+    Open& open = places_[open_[i]];
+    const bool done = open.ended == open.pieces_count;
+    if (open.on_wire > 0 || (!done && (!open.cancelled || open.waiting() > 0))) {
+      ++i;
+      continue;
+    }
+    Completion completion{.token = open.token,
+                          .code = Code::kOk,
+                          .begin_ns = std::min(open.begin_ns, now),
+                          .end_ns = now};
+    if (!done) {
+      completion.code = failure != nullptr ? failure->code() : Code::kCancelled;
+      if (failure != nullptr) completion.cause = failure->text();
+    }
+    completions.push_back(std::move(completion));
+    --(open.receives ? receives_ : sends_);
+    open.used = false;
+    free_.push_back(open_[i]);
+    open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+}  // namespace headrace::transport

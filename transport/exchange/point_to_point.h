@@ -1,0 +1,125 @@
+// The sends and receives of one group: each between this node and one other, beside the group's
+// collectives and in no order with them.
+//
+// A send is cut into pieces, of which each peer has at most kPiecesPerPeer on their way; a receive
+// takes any of its pieces at any time, straight into its memory. So a send never waits for anything
+// but the links, because its receive is there before it begins (network.h); and a receive waits for
+// nothing but its send. Nothing here holds up a collective's piece, and the pacer lets what is sent
+// here go before those.
+//
+// Part of Group, on the lane's thread. The wire's calls keep account only; what is to be sent and
+// what has ended is found by Push and End. Allocates when a receive of more pieces than any before
+// is posted, and not otherwise.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "transport/exchange/send_pacer.h"
+#include "transport/exchange/wire.h"
+#include "transport/network.h"
+
+namespace headrace::transport {
+
+class PointToPoint {
+ public:
+  static constexpr std::uint32_t kOpenMax = 64;  // sends, and as many receives
+  static constexpr std::uint32_t kPiecesPerPeer = 16;
+
+  // `options` outlives it, as do the others. Pieces have at most `piece_size` bytes.
+  PointToPoint(Wire& wire, SendPacer& pacer, NetworkCounters& counters, const GroupOptions& options,
+               std::uint16_t slot, std::size_t piece_size);
+
+  // The wire's tokens that are ours, and not those of collectives.
+  static bool IsOurs(std::uint64_t token) { return token >> 63 != 0; }
+  // Whether a message is one of ours; what else it says is checked by Announced.
+  static bool IsOurs(const MessageHeader& header) {
+    return static_cast<Collective>(header.kind) == kSend;
+  }
+
+  void OpenLink(std::uint32_t member, LinkId link, const std::string& address);
+
+  // ---- from the lane ----
+  bool HasRoom(Collective kind) const { return (kind == kSend ? sends_ : receives_) < kOpenMax; }
+  void Post(const Transfer& transfer);
+  bool Has(std::uint64_t token) const { return Find(token) != nullptr; }
+  void Cancel(std::uint64_t token);
+  // See Transport::Missing.
+  std::uint64_t Missing(std::uint64_t token) const;
+
+  // ---- from the wire ----
+  // Takes or drops the message, whose sender is another member. Returns what is wrong with it when
+  // its sender contradicts the receive.
+  std::optional<std::string> Announced(const MessageHeader& header, std::size_t size,
+                                       ArrivalId arrival);
+  // The member that the message was for, or from.
+  std::uint32_t Sent(std::uint64_t token, Code code);
+  std::uint32_t Received(std::uint64_t token, Code code);
+  std::uint64_t messages_moving() const { return messages_moving_; }
+
+  // ---- from DoWork ----
+  // Gives the pacer what each peer has room for.
+  void Push(TimeNs now);
+  void OnTurn(std::uint16_t item);
+  // The group's links close: takes back what waits for its turn, and ends everything once the wire
+  // has let go of it.
+  void Break();
+  void End(TimeNs now, const Error* failure, std::vector<Completion>& completions);
+  bool empty() const { return open_.empty(); }
+
+ private:
+  struct Open {
+    bool used = false;
+    bool receives = false;
+    bool cancelled = false;
+    std::uint64_t token = 0;
+    std::uint64_t position = 0;
+    std::uint32_t member = 0;
+    DType dtype = DType::kUInt8;
+    std::uint64_t count = 0;
+    std::byte* memory = nullptr;
+    std::uint64_t bytes = 0;
+    std::uint32_t pieces_count = 0;
+    std::uint32_t pushed = 0;         // pieces of a send: given to the pacer or the wire
+    std::uint32_t sent = 0;           // of which: given to the wire
+    std::uint32_t on_wire = 0;        // messages that the wire has
+    std::uint32_t ended = 0;          // pieces
+    std::vector<std::uint64_t> came;  // a bit for each piece of a receive that was accepted
+    TimeNs begin_ns = kNever;
+
+    // Of a send: pieces that wait for their turn.
+    std::uint32_t waiting() const { return pushed - sent; }
+  };
+  struct Link {
+    LinkId id = 0;
+    SendPacer::FlowId flow = 0;
+    std::uint32_t pieces = 0;  // at the pacer or on the wire
+    bool open = false;
+  };
+
+  const Open* Find(std::uint64_t token) const;
+  Open* FindReceive(std::uint32_t sender, std::uint64_t position);
+  std::uint64_t TokenOf(std::uint16_t index, bool receive, std::uint32_t piece) const;
+  Open& Of(std::uint64_t token, bool receive);
+  std::size_t SizeOfPiece(const Open& open, std::uint32_t piece) const;
+  void Send(std::uint16_t index);
+
+  Wire& wire_;
+  SendPacer& pacer_;
+  NetworkCounters& counters_;
+  const GroupOptions& options_;
+  std::uint16_t slot_;
+  std::size_t piece_size_;
+  std::vector<Link> links_;  // by member
+  std::vector<Open> places_;
+  std::vector<std::uint16_t> free_;
+  std::vector<std::uint16_t> open_;  // in the order of the posts
+  std::uint32_t sends_ = 0;
+  std::uint32_t receives_ = 0;
+  std::uint64_t messages_moving_ = 0;
+  bool broken_ = false;
+};
+
+}  // namespace headrace::transport
