@@ -1,6 +1,7 @@
 // How often something may happen: so many times in a window, and no more. Pure.
 #pragma once
 
+#include "ipc/base/check.h"
 #include "ipc/base/clock.h"
 
 namespace headrace::service {
@@ -17,6 +18,7 @@ class Allowance {
     }
     if (times_ >= times_max_) return false;
     ++times_;
+    HR_CHECK(times_ <= times_max_, times_, times_max_);
     return true;
   }
 

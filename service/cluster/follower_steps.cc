@@ -1,10 +1,10 @@
-// What a leader says to this node, and what its lanes answer.
+#include "service/cluster/follower_steps.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <variant>
 
-#include "service/cluster/follower.h"
+#include "ipc/base/check.h"
 
 namespace headrace::service {
 namespace {
@@ -14,52 +14,24 @@ constexpr std::uint32_t kServedGroups = 0x80000000U;
 
 }  // namespace
 
-Follower::Job* Follower::FindGroup(std::uint32_t group) {
-  const auto found = std::find_if(jobs_.begin(), jobs_.end(), [group](const auto& entry) {
-    return entry.second.group == group;
-  });
-  return found == jobs_.end() ? nullptr : &found->second;
+std::size_t FollowerSteps::PlaceOf(std::uint8_t lane) const {
+  const auto found = std::find(jobs_.options().lanes.begin(), jobs_.options().lanes.end(), lane);
+  return static_cast<std::size_t>(found - jobs_.options().lanes.begin());
 }
 
-std::size_t Follower::PlaceOf(std::uint8_t lane) const {
-  const auto found = std::find(options_.lanes.begin(), options_.lanes.end(), lane);
-  return static_cast<std::size_t>(found - options_.lanes.begin());
-}
-
-void Follower::Handle(const std::string& leader, const PeerMessage& message, TimeNs now) {
-  const auto* open = std::get_if<OpenJob>(&message);
-  if (open != nullptr && options_.server) AddServed(leader, *open);
-  std::visit(
-      [this, &leader, now](const auto& each) {
-        constexpr bool kTimed = requires(Job & job) { Handle(job, each, now); };
-        if constexpr (kTimed || requires(Job & job) { Handle(job, each); }) {
-          const auto found = jobs_.find(each.job);
-          if (found == jobs_.end() || found->second.leader != leader) return;
-          if (found->second.stage == Stage::kFailed) return;
-          if constexpr (kTimed) {
-            Handle(found->second, each, now);
-          } else {
-            Handle(found->second, each);
-          }
-        }
-      },
-      message);
-}
-
-// A server hears of a job for the first time when it shall open its links.
-void Follower::AddServed(const std::string& leader, const OpenJob& open) {
-  if (jobs_.contains(open.job)) return;
-  if (jobs_.size() >= kJobsServedMax) {
-    actions_.emplace_back(ToLeader{
+void FollowerSteps::AddServed(const std::string& leader, const OpenJob& open) {
+  if (jobs_.all().contains(open.job)) return;
+  if (jobs_.all().size() >= kJobsServedMax) {
+    jobs_.Add(ToLeader{
         .leader = leader,
         .message = JobOpened{.job = open.job,
                              .code = Code::kExhausted,
                              .cause = fmt::format("the server sums for {} jobs, more are not "
                                                   "supported",
-                                                  jobs_.size())}});
+                                                  jobs_.all().size())}});
     return;
   }
-  Job& job = jobs_[open.job];
+  Job& job = jobs_.all()[open.job];
   job.number = open.job;
   job.group = kServedGroups | groups_served_++;
   job.name = open.agreement.job;
@@ -68,24 +40,25 @@ void Follower::AddServed(const std::string& leader, const OpenJob& open) {
   job.stage = Stage::kJoined;
 }
 
-void Follower::Handle(Job& job, const AnnounceJobForming& waits) {
+void FollowerSteps::Handle(Job& job, const AnnounceJobForming& waits) {
   if (job.stage >= Stage::kRunning) return;
-  ReportForming(job, waits.text);
+  jobs_.ReportForming(job, waits.text);
   if (std::exchange(job.names_refusal, waits.refused) || !waits.refused) return;
-  AnswerForming(job);
+  jobs_.AnswerForming(job);
 }
 
-std::vector<std::uint32_t> Follower::RanksOf(const Job& job) const {
+std::vector<std::uint32_t> FollowerSteps::RanksOf(const Job& job) {
   std::vector<std::uint32_t> ranks;
   for (const auto& [rank, seat] : job.ranks) ranks.push_back(rank);
   return ranks;
 }
 
-Status Follower::CheckLanes(const Job& job, const Agreement& agreement) const {
+Status FollowerSteps::CheckLanes(const Job& job, const Agreement& agreement) const {
   for (const AgreedNode& node : agreement.nodes) {
-    if (node.addresses.size() != LanesOf(job)) {
-      return Error(Code::kCorrupt, fmt::format("{} lanes of node {}, here are {}",
-                                               node.addresses.size(), node.name, LanesOf(job)));
+    if (node.addresses.size() != jobs_.LanesOf(job)) {
+      return Error(Code::kCorrupt,
+                   fmt::format("{} lanes of node {}, here are {}", node.addresses.size(), node.name,
+                               jobs_.LanesOf(job)));
     }
     for (const std::string& address : node.addresses) {
       if (!address.empty() && address.size() <= kLaneAddressMax) continue;
@@ -97,7 +70,7 @@ Status Follower::CheckLanes(const Job& job, const Agreement& agreement) const {
 }
 
 // Everything, since lanes and dispatch believe what comes through here.
-Status Follower::CheckAgreement(const Job& job, const OpenJob& open) const {
+Status FollowerSteps::CheckAgreement(const Job& job, const OpenJob& open) const {
   const Agreement& agreement = open.agreement;
   const auto wrong = [](std::string what) { return Error(Code::kCorrupt, std::move(what)); };
   if (agreement.job != job.name || agreement.world_size != job.world_size) {
@@ -108,8 +81,10 @@ Status Follower::CheckAgreement(const Job& job, const OpenJob& open) const {
       !status) {
     return status;
   }
-  if (const std::string& self = agreement.nodes[open.self].name; self != options_.node_name) {
-    return wrong(fmt::format("node {} in the place of this one ({})", self, options_.node_name));
+  if (const std::string& self = agreement.nodes[open.self].name;
+      self != jobs_.options().node_name) {
+    return wrong(
+        fmt::format("node {} in the place of this one ({})", self, jobs_.options().node_name));
   }
   if (Status status = CheckLanes(job, agreement); !status) return status;
   if (!transport::IsAlgorithm(static_cast<std::uint8_t>(agreement.algorithm))) {
@@ -126,66 +101,71 @@ Status Follower::CheckAgreement(const Job& job, const OpenJob& open) const {
     return wrong(fmt::format("epoch {}, rank {} comes after epoch {}", agreement.epoch, rank,
                              seat.after_epoch));
   }
-  const bool used = std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& entry) {
-    return &entry.second != &job && IsLedHere(entry.second) == IsLedHere(job) &&
+  const bool used = std::any_of(jobs_.all().begin(), jobs_.all().end(), [&](const auto& entry) {
+    return &entry.second != &job &&
+           FollowedJobs::IsLedHere(entry.second) == FollowedJobs::IsLedHere(job) &&
            entry.second.agreement.key == agreement.key;
   });
   if (agreement.key == 0 || used) return wrong("no key, or that of another job");
   return {};
 }
 
-void Follower::Handle(Job& job, const OpenJob& open) {
-  if (job.stage != Stage::kJoined) return OnProtocolError(job, "opened the job twice");
+void FollowerSteps::Handle(Job& job, const OpenJob& open) {
+  if (job.stage != Stage::kJoined) return jobs_.OnProtocolError(job, "opened the job twice");
   if (const Status status = CheckAgreement(job, open); !status) {
     const Error error = status.error().Within(fmt::format(
         "the leader at {} sent an agreement of job {} that is none", job.leader, job.name));
-    SendToLeader(job, JobOpened{.job = job.number, .code = error.code(), .cause = error.text()});
-    return Fail(job, error.code(), error.text());
+    jobs_.SendToLeader(job,
+                       JobOpened{.job = job.number, .code = error.code(), .cause = error.text()});
+    return jobs_.Fail(job, error.code(), error.text());
   }
   job.stage = Stage::kOpening;
   job.self = open.self;
   job.agreement = open.agreement;
   // This node's own, so that the hash tells when the leader's is another.
-  job.agreement.gpu_lanes = job.agreement.servers_count == 0 ? options_.gpu_lanes : 0;
+  job.agreement.gpu_lanes = job.agreement.servers_count == 0 ? jobs_.options().gpu_lanes : 0;
   job.lanes_answered = 0;
-  for (std::size_t lane = 0; lane < LanesOf(job); ++lane) {
-    actions_.emplace_back(
-        ToLane{lane, OpenGroup{GroupOf(job.agreement, job.self, lane, job.group)}});
+  for (std::size_t lane = 0; lane < jobs_.LanesOf(job); ++lane) {
+    jobs_.Add(ToLane{lane, OpenGroup{GroupOf(job.agreement, job.self, lane, job.group)}});
   }
-  if (LanesOf(job) == 0) LinksOpened(job);
+  if (jobs_.LanesOf(job) == 0) LinksOpened(job);
 }
 
-void Follower::Handle(const GroupOpened& message) {
-  Job* job = FindGroup(message.group);
+void FollowerSteps::Handle(const GroupOpened& message) {
+  Job* job = jobs_.FindGroup(message.group);
   if (job == nullptr || job->stage != Stage::kOpening) return;
   if (job->lanes_status && !message.status) job->lanes_status = message.status;
-  if (++job->lanes_answered == LanesOf(*job)) LinksOpened(*job);
+  HR_CHECK(job->lanes_answered < jobs_.LanesOf(*job), job->name, job->lanes_answered);
+  if (++job->lanes_answered == jobs_.LanesOf(*job)) LinksOpened(*job);
 }
 
-void Follower::LinksOpened(Job& job) {
+void FollowerSteps::LinksOpened(Job& job) {
+  HR_CHECK(job.stage == Stage::kOpening && job.lanes_answered == jobs_.LanesOf(job), job.name,
+           job.lanes_answered);
   if (job.lanes_status) {
     job.stage = Stage::kMeasuring;
-    SendToLeader(job, JobOpened{.job = job.number});
+    jobs_.SendToLeader(job, JobOpened{.job = job.number});
   } else {
     const Error& error = job.lanes_status.error();
-    SendToLeader(job, JobOpened{.job = job.number, .code = error.code(), .cause = error.text()});
+    jobs_.SendToLeader(job,
+                       JobOpened{.job = job.number, .code = error.code(), .cause = error.text()});
   }
 }
 
-void Follower::Handle(Job& job, const MeasureJob& /*measure*/) {
+void FollowerSteps::Handle(Job& job, const MeasureJob& /*measure*/) {
   if (job.stage != Stage::kMeasuring || !job.costs.empty()) {
-    return OnProtocolError(job, "had the links measured before they were open, or twice");
+    return jobs_.OnProtocolError(job, "had the links measured before they were open, or twice");
   }
   job.lanes_answered = 0;
-  job.costs.resize(LanesOf(job));
-  for (std::size_t lane = 0; lane < LanesOf(job); ++lane) {
-    actions_.emplace_back(ToLane{lane, MeasureGroup{job.group}});
+  job.costs.resize(jobs_.LanesOf(job));
+  for (std::size_t lane = 0; lane < jobs_.LanesOf(job); ++lane) {
+    jobs_.Add(ToLane{lane, MeasureGroup{job.group}});
   }
-  if (LanesOf(job) == 0) LinksMeasured(job);
+  if (jobs_.LanesOf(job) == 0) LinksMeasured(job);
 }
 
-void Follower::Handle(const GroupMeasured& message) {
-  Job* job = FindGroup(message.group);
+void FollowerSteps::Handle(const GroupMeasured& message) {
+  Job* job = jobs_.FindGroup(message.group);
   if (job == nullptr || job->stage != Stage::kMeasuring) return;
   const std::size_t place = PlaceOf(message.lane);
   if (place >= job->costs.size()) return;
@@ -194,78 +174,109 @@ void Follower::Handle(const GroupMeasured& message) {
   } else if (job->lanes_status) {
     job->lanes_status = message.cost.error();
   }
-  if (++job->lanes_answered == LanesOf(*job)) LinksMeasured(*job);
+  HR_CHECK(job->lanes_answered < jobs_.LanesOf(*job), job->name, job->lanes_answered);
+  if (++job->lanes_answered == jobs_.LanesOf(*job)) LinksMeasured(*job);
 }
 
-void Follower::LinksMeasured(Job& job) {
+void FollowerSteps::LinksMeasured(Job& job) {
+  HR_CHECK(job.stage == Stage::kMeasuring && job.lanes_answered == jobs_.LanesOf(job), job.name,
+           job.lanes_answered);
   if (job.lanes_status) {
     job.stage = Stage::kMeasured;
-    SendToLeader(job, JobMeasured{.job = job.number, .costs = job.costs});
+    jobs_.SendToLeader(job, JobMeasured{.job = job.number, .costs = job.costs});
   } else {
     const Error& error = job.lanes_status.error();
-    SendToLeader(job, JobMeasured{.job = job.number, .code = error.code(), .cause = error.text()});
+    jobs_.SendToLeader(job,
+                       JobMeasured{.job = job.number, .code = error.code(), .cause = error.text()});
   }
 }
 
-void Follower::Handle(Job& job, const StartJob& start) {
-  if (job.stage != Stage::kMeasured) return OnProtocolError(job, "started the job out of turn");
-  if (start.costs.size() != LanesOf(job)) {
-    return OnProtocolError(job, fmt::format("agreed on the costs of {} lanes, here are {}",
-                                            start.costs.size(), LanesOf(job)));
+void FollowerSteps::Handle(Job& job, const StartJob& start) {
+  if (job.stage != Stage::kMeasured)
+    return jobs_.OnProtocolError(job, "started the job out of turn");
+  if (start.costs.size() != jobs_.LanesOf(job)) {
+    return jobs_.OnProtocolError(job, fmt::format("agreed on the costs of {} lanes, here are {}",
+                                                  start.costs.size(), jobs_.LanesOf(job)));
   }
   job.agreement.costs = start.costs;
   const JobNodes nodes = NodesOf(job.agreement, job.self);
   if (const Status status = CheckNodes(nodes, job.world_size, nodes.nodes[nodes.self].ranks);
       !status) {
-    return OnProtocolError(job, "agreed on " + status.error().text());
+    return jobs_.OnProtocolError(job, "agreed on " + status.error().text());
   }
   // Of what this node is about to use, not of what it was sent.
-  const std::uint64_t hash = HashOf(job.agreement) ^ (IsLedHere(job) ? 0 : options_.hash_salt);
+  const std::uint64_t hash =
+      HashOf(job.agreement) ^ (FollowedJobs::IsLedHere(job) ? 0 : jobs_.options().hash_salt);
   if (hash == start.hash) {
     job.stage = Stage::kRunning;
-    forming_.End(job.number);
-    AnswerForming(job);
-    for (std::size_t lane = 0; lane < LanesOf(job); ++lane) {
-      actions_.emplace_back(
-          ToLane{lane, SetCost{.group = job.group, .cost = job.agreement.costs[lane]}});
+    jobs_.forming().End(job.number);
+    jobs_.AnswerForming(job);
+    for (std::size_t lane = 0; lane < jobs_.LanesOf(job); ++lane) {
+      jobs_.Add(ToLane{lane, SetCost{.group = job.group, .cost = job.agreement.costs[lane]}});
     }
-    if (job.id != JobId{} && !IsLedHere(job)) {
-      SendToDispatch({JobFormed{.job = job.id, .nodes = nodes}});
+    if (job.id != JobId{} && !FollowedJobs::IsLedHere(job)) {
+      jobs_.SendToDispatch({JobFormed{.job = job.id, .nodes = nodes}});
     }
   }
-  SendToLeader(job, JobStarted{.job = job.number, .hash = hash});
+  jobs_.SendToLeader(job, JobStarted{.job = job.number, .hash = hash});
   for (const std::uint32_t rank : job.gone) {
-    SendToLeader(job, ReportRankLeft{.job = job.number, .rank = rank});
+    jobs_.SendToLeader(job, ReportRankLeft{.job = job.number, .rank = rank});
   }
-  SendPendingSettings(job);
-  SendLayoutIfComplete(job);
+  settings_.SendPending(job);
+  plans_.SendLayoutIfComplete(job);
 }
 
-void Follower::Handle(Job& job, const AnnounceJobFailed& failure) {
-  if (job.stage == Stage::kJoined && !IsLedHere(job))
-    actions_.emplace_back(NoteRefusal{job.leader, failure.cause});
-  Fail(job, failure.code, failure.cause);
+void FollowerSteps::Handle(Job& job, const AnnounceJobFailed& failure) {
+  if (job.stage == Stage::kJoined && !FollowedJobs::IsLedHere(job))
+    jobs_.Add(NoteRefusal{job.leader, failure.cause});
+  jobs_.Fail(job, failure.code, failure.cause);
 }
 
-void Follower::Handle(Job& job, const AnnounceRankLeft& gone) {
+void FollowerSteps::Handle(Job& job, const AnnounceRankLeft& gone) {
   if (job.stage != Stage::kRunning || job.id == JobId{} || job.forgotten) return;
   if (gone.rank >= job.world_size || job.ranks.contains(gone.rank)) {
-    return OnProtocolError(job, fmt::format("said that rank {} left on another node", gone.rank));
+    return jobs_.OnProtocolError(job,
+                                 fmt::format("said that rank {} left on another node", gone.rank));
   }
-  SendToDispatch({RankLeft{.job = job.id,
-                           .rank = gone.rank,
-                           .posted = gone.posted,
-                           .iterations = gone.iterations,
-                           .cause = gone.cause}});
+  jobs_.SendToDispatch({RankLeft{.job = job.id,
+                                 .rank = gone.rank,
+                                 .posted = gone.posted,
+                                 .iterations = gone.iterations,
+                                 .cause = gone.cause}});
 }
 
-void Follower::Handle(Job& job, const CloseJob& /*close*/) {
-  if (job.id != JobId{} && !job.forgotten) {
-    return Fail(job, Code::kCorrupt,
-                fmt::format("the leader at {} ended the job while it has ranks here", job.leader));
+void FollowerSteps::Handle(const SendNotices& message) {
+  Job* job = jobs_.Find(message.job);
+  if (job == nullptr || job->stage != Stage::kRunning) return;
+  jobs_.SendToLeader(
+      *job, ReportSends{.job = job->number, .node = message.node, .notices = message.notices});
+}
+
+// Of ranks of the node that sends it, and of this one. What else it has is dispatch's to check.
+void FollowerSteps::Handle(Job& job, const AnnounceSends& sends) {
+  if (job.stage != Stage::kRunning || job.id == JobId{}) return;
+  const std::vector<AgreedNode>& nodes = job.agreement.nodes;
+  const auto has = [](const AgreedNode& node, std::uint32_t rank) {
+    return std::find(node.ranks.begin(), node.ranks.end(), rank) != node.ranks.end();
+  };
+  bool right = sends.node < nodes.size() && sends.node != job.self;
+  for (const SendNotice& notice : sends.notices) {
+    const std::uint32_t theirs = notice.FromSender() ? notice.source : notice.target;
+    const std::uint32_t ours = notice.FromSender() ? notice.target : notice.source;
+    right = right && has(nodes[sends.node], theirs) && has(nodes[job.self], ours);
   }
-  CloseLinks(job, "the job has ended");
-  Erase(job);
+  if (!right) return jobs_.OnProtocolError(job, "reported a send between ranks that are elsewhere");
+  jobs_.SendToDispatch({SendNotices{.job = job.id, .node = sends.node, .notices = sends.notices}});
+}
+
+void FollowerSteps::Handle(Job& job, const CloseJob& /*close*/) {
+  if (job.id != JobId{} && !job.forgotten) {
+    return jobs_.Fail(
+        job, Code::kCorrupt,
+        fmt::format("the leader at {} ended the job while it has ranks here", job.leader));
+  }
+  jobs_.CloseLinks(job, "the job has ended");
+  jobs_.Erase(job);
 }
 
 }  // namespace headrace::service

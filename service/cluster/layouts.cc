@@ -6,8 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "ipc/base/check.h"
 #include "ipc/profile.h"
 #include "service/plan/canonical.h"
+#include "transport/transport.h"
 
 namespace headrace::service {
 namespace {
@@ -142,6 +144,7 @@ Status NodeLayouts::Check(std::uint32_t rank, const Layout& layout,
 
 void NodeLayouts::Add(std::uint32_t rank, std::shared_ptr<const Layout> layout,
                       std::optional<plan::Policy> policy) {
+  HR_CHECK(layout != nullptr && ranks_.size() < transport::kMembersMax, rank);
   ranks_.insert(rank);
   if (layout_ == nullptr) {
     layout_ = std::move(layout);

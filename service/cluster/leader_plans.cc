@@ -1,12 +1,14 @@
-// The plans of the jobs that a service leads: what nodes say for them, and what they are told.
+#include "service/cluster/leader_plans.h"
+
 #include <algorithm>
 
-#include "service/cluster/leader.h"
+#include "ipc/base/check.h"
 #include "service/plan/canonical.h"
 
 namespace headrace::service {
 
-void Leader::BeginPlanning(Job& job) {
+void LeaderPlans::Begin(Job& job) {
+  HR_CHECK(job.planning == nullptr && job.stage == Stage::kMeasuring, job.name);
   JobShape shape{.nodes = {}, .servers_count = job.agreement.servers_count, .agreed = {}};
   for (std::size_t node = 0; node + shape.servers_count < job.agreement.nodes.size(); ++node) {
     const AgreedNode& agreed = job.agreement.nodes[node];
@@ -14,48 +16,46 @@ void Leader::BeginPlanning(Job& job) {
   }
   shape.agreed = job.agreement.costs;
   job.planning = std::make_unique<Planning>(Planning::Options{.job = job.name,
-                                                              .policy = options_.policy,
-                                                              .token = NumberOf(job),
+                                                              .policy = jobs_.options().policy,
+                                                              .token = jobs_.NumberOf(job),
                                                               .shape = std::move(shape)});
 }
 
-// A server has no part in it, and before the job starts there is nothing to plan for: then the
-// message is none of an honest node.
-void Leader::Handle(Job& job, Part& part, const ReportLayout& layout) {
+void LeaderPlans::Handle(Job& job, Part& part, const ReportLayout& layout) {
   if (job.planning == nullptr || part.server || layout.layout == nullptr) return;
   job.planning->OnLayout(part.place, layout.layout, layout.policy);
-  AdvancePlanning(job);
+  Advance(job);
 }
 
-void Leader::Handle(Job& job, Part& part, const ReportTimesSeen& times) {
+void LeaderPlans::Handle(Job& job, Part& part, const ReportTimesSeen& times) {
   if (job.planning == nullptr || part.server) return;
   job.planning->OnTimesSeen(part.place, times.seen);
-  AdvancePlanning(job);
+  Advance(job);
 }
 
-void Leader::Handle(Job& job, Part& part, const RequestPolicy& request) {
+void LeaderPlans::Handle(Job& job, Part& part, const RequestPolicy& request) {
   if (job.planning == nullptr || part.server) return;
   job.planning->SetPolicy(request.policy);
-  AdvancePlanning(job);
+  Advance(job);
 }
 
-void Leader::Handle(Job& job, Part& part, const ReportPlanAck& ack) {
+void LeaderPlans::Handle(Job& job, Part& part, const ReportPlanAck& ack) {
   if (job.planning == nullptr || part.server) return;
   job.planning->OnPlanAck(part.place, ack.version, ack.hash, ack.iteration);
-  AdvancePlanning(job);
+  Advance(job);
 }
 
-void Leader::Handle(const PlanMade& message) {
-  const auto found = jobs_.find(message.token);
-  if (found == jobs_.end() || found->second.planning == nullptr) return;
+void LeaderPlans::Handle(const PlanMade& message) {
+  const auto found = jobs_.all().find(message.token);
+  if (found == jobs_.all().end() || found->second.planning == nullptr) return;
   found->second.planning->OnPlanMade(message.plan);
-  AdvancePlanning(found->second);
+  Advance(found->second);
 }
 
-void Leader::AdvancePlanning(Job& job) {
-  for (const PlanningStep& step : job.planning->TakeSteps()) {
+void LeaderPlans::Advance(Job& job) {
+  for (const PlanningStep& step : job.planning->DrainSteps()) {
     if (const auto* failure = std::get_if<PlanFailure>(&step)) {
-      return Fail(job, failure->code, failure->cause);
+      return jobs_.Fail(job, failure->code, failure->cause);
     }
     std::visit(
         [this, &job](const auto& each) {
@@ -65,32 +65,32 @@ void Leader::AdvancePlanning(Job& job) {
   }
 }
 
-void Leader::Execute(Job& /*job*/, const MakePlan& make) { outgoing_.push_back({make}); }
+void LeaderPlans::Execute(Job& /*job*/, const MakePlan& make) { jobs_.Report({make}); }
 
-void Leader::Execute(Job& job, const PlanOffer& offer) {
+void LeaderPlans::Execute(Job& job, const PlanOffer& offer) {
   const std::vector<PlanPiece> pieces = CutPlan(offer.plan->version, plan::Canonical(*offer.plan));
   for (const Part& part : job.parts) {
     if (part.server) continue;
     for (PlanPiece piece : pieces) {
       piece.job = part.number;
-      Send(part, std::move(piece));
+      jobs_.Send(part, std::move(piece));
     }
   }
 }
 
-void Leader::Execute(Job& job, const PlanSwitch& change) {
+void LeaderPlans::Execute(Job& job, const PlanSwitch& change) {
   for (const Part& part : job.parts) {
     if (part.server) continue;
-    Send(part, AnnouncePlanSwitch{.job = part.number,
-                                  .version = change.version,
-                                  .from_iteration = change.from_iteration,
-                                  .before_s = change.before_s});
+    jobs_.Send(part, AnnouncePlanSwitch{.job = part.number,
+                                        .version = change.version,
+                                        .from_iteration = change.from_iteration,
+                                        .before_s = change.before_s});
   }
 }
 
-void Leader::Execute(Job& job, const PlanNote& note) {
-  const JobId id = options_.in_process ? JobId{job.parts.front().number} : JobId{};
-  outgoing_.push_back({Event{.code = note.code, .job = id, .text = note.text}});
+void LeaderPlans::Execute(Job& job, const PlanNote& note) {
+  const JobId id = jobs_.options().in_process ? JobId{job.parts.front().number} : JobId{};
+  jobs_.Report({Event{.code = note.code, .job = id, .text = note.text}});
 }
 
 }  // namespace headrace::service

@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "ipc/base/check.h"
+
 namespace headrace::service {
 
 void LostEpochs::Note(std::string_view job, Loss loss) {
   Forget(job);
   if (losses_.size() == kMax) losses_.pop_front();
   losses_.push_back({std::string(job), std::move(loss)});
+  HR_CHECK(losses_.size() <= kMax, losses_.size());
 }
 
 void LostEpochs::Forget(std::string_view job) {

@@ -1,4 +1,4 @@
-// What the rules of this folder have to tell the actors of their own service. Plain values.
+// What the rules of this folder send to the actors of their own service. Plain values.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,9 @@
 namespace headrace::service {
 
 struct ToDispatch {
-  std::variant<JobForming, JobFormed, JobFailed, RankLeft, PlanOffer, PlanSwitch, SteerJob> message;
+  std::variant<JobForming, JobFormed, JobFailed, RankLeft, PlanOffer, PlanSwitch, SteerJob,
+               SendNotices>
+      message;
 };
 struct ToLane {
   std::size_t lane = 0;  // place among the lanes between nodes

@@ -8,9 +8,10 @@
 //   node -> leader: JoinJob, ReportRankAttached, ForgetJob, JobOpened, JobMeasured, JobStarted, and
 //   what
 //     happened there (Report...: RankLost, RankLeft, JobFailed, RankLate, Layout, Times, PlanAck,
-//     BlockHash) or what people there want (RequestPolicy, RequestSteering)
+//     BlockHash, Sends) or what people there want (RequestPolicy, RequestSteering)
 //   leader -> node: OpenJob, MeasureJob, StartJob, CloseJob, PlanPiece, and what holds for all
-//     nodes (Announce...: Waits, JobFailed, RankLeft, RankLate, PlanSwitch, Steering)
+//     nodes (Announce...: Waits, JobFailed, RankLeft, RankLate, PlanSwitch, Steering), and what
+//     another node says to this one (AnnounceSends)
 //   either way: Goodbye
 #pragma once
 
@@ -29,6 +30,7 @@
 #include "service/plan/plan.h"
 #include "service/session/block_hash.h"
 #include "service/session/layout.h"
+#include "service/session/send_notices.h"
 #include "service/session/steering.h"
 #include "transport/network.h"
 
@@ -143,6 +145,13 @@ struct ReportPlanAck {
   std::uint64_t iteration = 0;  // the last of which a block has begun here
 };
 
+// To another node of the job, by way of the leader.
+struct ReportSends {
+  std::uint32_t job = 0;
+  std::uint32_t node = 0;  // to whom: place in agreement.nodes
+  std::vector<SendNotice> notices;
+};
+
 // ---- from the leader ----
 struct AnnounceJobForming {
   std::uint32_t job = 0;
@@ -193,6 +202,12 @@ struct AnnounceSteering {
   std::uint32_t job = 0;
   Steering steering;
 };
+// From another node of the job.
+struct AnnounceSends {
+  std::uint32_t job = 0;
+  std::uint32_t node = 0;  // from whom: place in agreement.nodes
+  std::vector<SendNotice> notices;
+};
 // To every node but the one that told.
 struct AnnounceRankLate {
   std::uint32_t job = 0;
@@ -211,6 +226,6 @@ using PeerMessage =
                  RequestPolicy, ReportPlanAck, AnnounceJobForming, OpenJob, MeasureJob, StartJob,
                  AnnounceJobFailed, AnnounceRankLeft, CloseJob, PlanPiece, AnnouncePlanSwitch,
                  Goodbye, RequestSteering, ReportRankLate, AnnounceSteering, AnnounceRankLate,
-                 ReportBlockHashed>;
+                 ReportBlockHashed, ReportSends, AnnounceSends>;
 
 }  // namespace headrace::service

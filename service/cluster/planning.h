@@ -3,10 +3,10 @@
 // network, no log; the work itself (MakePlan) is done elsewhere.
 //
 // The first plan is `wfbp`, for which nothing need be known; under it the nodes see how long
-// everything takes. When all of them have told, a plan by the wanted policy follows, and later
+// everything takes. When all of them have reported, a plan by the wanted policy follows, and later
 // another one whenever it would be faster by the margin, or another policy is wanted. One plan is
 // under way at a time: made, offered to every node, and, when all hold it, switched to; the next
-// one waits until the nodes tell of iterations under it.
+// one waits until the nodes report iterations under it.
 #pragma once
 
 #include <cstdint>
@@ -69,7 +69,7 @@ class Planning {
   void Stop() { stopped_ = true; }
 
   // What to do since the last call, in order; after a PlanFailure nothing more.
-  std::vector<PlanningStep> TakeSteps() { return std::exchange(steps_, {}); }
+  std::vector<PlanningStep> DrainSteps() { return std::exchange(steps_, {}); }
 
  private:
   // Where the plan that is under way stands.

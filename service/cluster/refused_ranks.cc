@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "ipc/base/check.h"
+
 namespace headrace::service {
 
 void RefusedRanks::Note(Refusal refusal, TimeNs now) {
   Forget(refusal.job, refusal.uid, refusal.node);
   if (refusals_.size() == kMax) refusals_.pop_front();
   refusals_.push_back({.refusal = std::move(refusal), .at_ns = now});
+  HR_CHECK(refusals_.size() <= kMax, refusals_.size());
 }
 
 const RefusedRanks::Refusal* RefusedRanks::Find(std::string_view job, std::uint32_t uid,

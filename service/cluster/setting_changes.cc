@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ipc/base/check.h"
 #include "ipc/base/foreign_text.h"
 
 namespace headrace::service {
@@ -118,6 +119,7 @@ std::string DescribeEnd(const Steering& steering) {
 void PendingSteering::Keep(Steering steering) {
   std::erase_if(kept_, [&](const Steering& each) { return each.kind == steering.kind; });
   kept_.push_back(std::move(steering));
+  HR_CHECK(kept_.size() <= kSteeringKindsCount, kept_.size());
 }
 
 const Steering* PendingSteering::Find(SteeringKind kind) const {

@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "ipc/base/check.h"
+
 namespace headrace::service {
 
 Verification::Verification(const Agreement& agreement) {
+  HR_CHECK(agreement.servers_count < agreement.nodes.size(), agreement.servers_count);
   const std::size_t count = agreement.nodes.size() - agreement.servers_count;
   for (std::size_t place = 0; place < count; ++place) {
     names_.push_back(agreement.nodes[place].name);
@@ -24,6 +27,7 @@ std::optional<std::string> Verification::Compare(std::size_t place, const BlockH
   if (hash) return {};
   hash = told.hash;
   if (++open.told < names_.size()) {
+    HR_CHECK(open_.size() <= kOpenMax + 1, open_.size());
     // Numbers grow: the lowest is the oldest.
     if (open_.size() > kOpenMax) open_.erase(open_.begin());
     return {};

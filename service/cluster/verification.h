@@ -15,15 +15,16 @@ namespace headrace::service {
 
 class Verification {
  public:
-  // Blocks of which some nodes have told and others have not. A node has a job's blocks under way
-  // when it is behind, and no more of them than that; what goes beyond is forgotten, oldest first.
+  // Blocks of which some nodes have reported and others have not. A node has a job's blocks under
+  // way when it is behind, and no more of them than that; what goes beyond is forgotten, oldest
+  // first.
   static constexpr std::size_t kOpenMax = 2048;
 
   // Of a job of those nodes; servers hold no results.
   explicit Verification(const Agreement& agreement);
 
-  // The node at `place` tells what its ranks have got. Once all have told of a block: how they
-  // differ, if they do. A node is heard once of each block.
+  // The node at `place` reports what its ranks have got. Once all have reported a block: how they
+  // differ, if they do. A node counts once for each block.
   std::optional<std::string> Compare(std::size_t place, const BlockHash& told);
 
  private:

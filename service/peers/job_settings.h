@@ -1,4 +1,4 @@
-// What people ask of running jobs: which job that is, whether they may, and who has to hear of it.
+// What people ask of running jobs: which job that is, whether they may, and to whom it is sent.
 // The peers thread only.
 #pragma once
 

@@ -17,6 +17,7 @@
 #include "service/session/block_hash.h"
 #include "service/session/facts.h"
 #include "service/session/layout.h"
+#include "service/session/send_notices.h"
 #include "service/session/session.h"
 #include "service/session/steering.h"
 #include "transport/network.h"
@@ -54,7 +55,7 @@ struct TimesSeen {
   std::vector<transport::CostLine> costs;
 };
 // An operation of the job waits longer than it should for a rank of this node; people on its other
-// nodes should hear of it.
+// nodes should receive it.
 struct RankLate {
   JobId job;
   // "rank 3 (pid 12) on node b has not posted ... for 5.0 s; 7 ranks wait for it"
@@ -82,7 +83,8 @@ struct CheckRank {
 struct RankAttached {
   SessionIdentity identity;
 };
-// Its lease has ended. Sent before dispatch is told, so that what dispatch says of it comes later.
+// Its lease has ended. Sent before dispatch is sent its end, so that what dispatch reports of it
+// comes later.
 struct RankEnded {
   SessionIdentity identity;
   bool orderly = false;
@@ -119,7 +121,7 @@ struct TryPeer {
 };
 // The service is stopping: no other service is let in any more.
 struct DrainPeers {};
-// The connections say goodbye. Answered soon, also where nobody hears it.
+// The connections say goodbye. Answered soon, also where nobody receives it.
 struct StopPeers {
   RequestToken token = 0;
 };
@@ -145,8 +147,8 @@ struct RankRefused {
 };
 using PeersMessage =
     std::variant<JobFailed, RankLeft, JobEnded, GroupOpened, GroupMeasured, PlanAck, TimesSeen,
-                 PlanMade, RankLate, BlockHashed, SteerJob, CheckRank, RankRefused, RankAttached,
-                 RankEnded, HandInLayout, AskForming, ChangeSetting, ListPeers, TryPeer,
-                 CheckCertificate, DrainPeers, StopPeers, Ping>;
+                 PlanMade, RankLate, BlockHashed, SendNotices, SteerJob, CheckRank, RankRefused,
+                 RankAttached, RankEnded, HandInLayout, AskForming, ChangeSetting, ListPeers,
+                 TryPeer, CheckCertificate, DrainPeers, StopPeers, Ping>;
 
 }  // namespace headrace::service

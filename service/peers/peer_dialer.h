@@ -15,7 +15,7 @@ namespace headrace::service {
 
 class PeerDialer final : public PeerLink::Owner, private kj::TaskSet::ErrorHandler {
  public:
-  // Who needs the leader, and hears what becomes of it.
+  // Who needs the leader, and receives what becomes of it.
   class Owner {
    public:
     virtual ~Owner() noexcept(false) = default;

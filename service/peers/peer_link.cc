@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "ipc/base/check.h"
 #include "ipc/base/foreign_text.h"
 #include "service/loop/text.h"
 #include "service/peers/peer_wire.h"
+#include "service/peers/wire_bytes.h"
 
 namespace headrace::service {
 namespace {
@@ -163,13 +165,14 @@ kj::Promise<Result<NodeFacts>> PeerLink::SendHello() {
 }
 
 void PeerLink::Begin(const NodeFacts& facts, schema::PeerPort::Client port) {
+  HR_CHECK(!greeted_ && !sending_, name_);
   name_ = facts.name;
   greeted_ = true;
   port_ = kj::mv(port);
   heartbeat_ = Heartbeat(options_.detection_ns, MonotonicNow());
   tasks_.add(PingAgain());
   tasks_.add(WatchHeartbeat());
-  // After whoever waits for the hello has heard of it.
+  // After whoever waits for the hello has received it.
   tasks_.add(kj::evalLater([this] { DeliverEarly(); }));
   Flush();
 }
@@ -196,11 +199,14 @@ void PeerLink::DeliverEarly() {
 }
 
 void PeerLink::Send(PeerMessage message) {
+  unsent_bytes_ += WireBytes(message);
   unsent_.push_back(std::move(message));
-  if (unsent_.size() > kUnsentMax) {
-    End(Error(Code::kPeerLost, fmt::format("{} does not read what it is sent: {} messages wait",
-                                           DescribePeer(), unsent_.size())));
+  if (unsent_.size() > kUnsentMax || unsent_bytes_ > kUnsentBytesMax) {
+    End(Error(Code::kPeerLost,
+              fmt::format("{} does not read what it is sent: {} messages of {} bytes wait",
+                          DescribePeer(), unsent_.size(), unsent_bytes_)));
     unsent_.clear();
+    unsent_bytes_ = 0;
   }
   Flush();
 }
@@ -224,9 +230,11 @@ void PeerLink::Flush() {
   }
   auto call = port_.sendRequest();
   const std::size_t count = CountToSend();
+  HR_CHECK(count >= 1 && count <= kMessagesPerCallMax, count, unsent_.size());
   auto list = call.initMessages(static_cast<unsigned>(count));
   for (unsigned i = 0; i < count; ++i) {
     WriteMessage(list[i], unsent_.front());
+    unsent_bytes_ -= WireBytes(unsent_.front());
     unsent_.pop_front();
   }
   sending_ = true;

@@ -1,4 +1,4 @@
-// One connection between two services, whichever of them opened it: what is told goes out in order,
+// One connection between two services, whichever of them opened it: what is sent goes out in order,
 // and each end asks the other all the time whether it still lives. The peers thread only.
 //
 // A link ends once, with the first cause, and says so by WhenEnded; its owner then destroys it.
@@ -30,8 +30,9 @@ inline constexpr std::uint64_t kPeerMessageWordsMax = std::uint64_t{1} << 20;
 inline constexpr std::size_t kMessagesPerCallMax = 16;  // messages in one call
 // Bytes in one call, unless a single message has more. Far less than may be unread.
 inline constexpr std::size_t kBytesPerCallMax = std::size_t{256} << 10;
-inline constexpr std::size_t kUnsentMax = 16384;        // messages that wait; more end the link
-inline constexpr TimeNs kPeerMessagesPerSecond = 5000;  // of one link; see pace.h
+inline constexpr std::size_t kUnsentMax = 16384;  // messages that wait; more end the link
+inline constexpr std::size_t kUnsentBytesMax = std::size_t{64} << 20;  // likewise
+inline constexpr TimeNs kPeerMessagesPerSecond = 5000;                 // of one link; see pace.h
 inline constexpr TimeNs kPeerMessagesBurst = 10'000;
 inline constexpr auto kHelloTimeout = 5 * kj::SECONDS;
 
@@ -57,7 +58,7 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
   // The connecting side's first call: who answered, or why it will not have us.
   kj::Promise<Result<NodeFacts>> SendHello();
   void Send(PeerMessage message);
-  // Says goodbye and resolves when the other end has heard it.
+  // Says goodbye and resolves when the other end has received it.
   kj::Promise<void> Finish(const std::string& cause);
 
   kj::Promise<Error> WhenEnded() { return kj::mv(ended_); }
@@ -93,6 +94,7 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
   std::string name_;
   bool greeted_ = false;
   std::deque<PeerMessage> unsent_;
+  std::size_t unsent_bytes_ = 0;    // about, on the wire
   std::vector<PeerMessage> early_;  // came before the hello's answer
   bool sending_ = false;
   Heartbeat heartbeat_;

@@ -69,6 +69,7 @@ void PeerListener::LetIn(SecuredPeer peer) {
       timer_, *this);
   tasks_.add(link->WhenEnded().then([this, node](const Error& error) { Ended(node, error); }));
   accepted_.emplace(node, Accepted{.name = {}, .link = kj::mv(link)});
+  HR_CHECK(accepted_.size() <= kPeerConnectionsMax, accepted_.size());
 }
 
 // Of those that have not said hello, the one that came first had the most time to.
@@ -77,6 +78,7 @@ void PeerListener::MakeRoom() {
   const auto strangers = std::count_if(accepted_.begin(), accepted_.end(), is_stranger);
   if (static_cast<std::size_t>(strangers) < kStrangersMax) return;
   const auto oldest = std::find_if(accepted_.begin(), accepted_.end(), is_stranger);
+  HR_CHECK(oldest != accepted_.end(), strangers);
   const NodeId node = oldest->first;
   const std::string& address = oldest->second.link->peer_address();
   const Error error(

@@ -21,7 +21,7 @@ inline constexpr std::size_t kStrangersMax = 64;  // that have not said hello ye
 
 class PeerListener final : public PeerLink::Owner, private kj::TaskSet::ErrorHandler {
  public:
-  // Who hears what comes in.
+  // Who receives what comes in.
   class Owner {
    public:
     virtual ~Owner() noexcept(false) = default;

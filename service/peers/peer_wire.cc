@@ -297,6 +297,24 @@ void DescribeRefusal(auto& wire, auto& refusal) {
   wire.Text(refusal.cause, kTextMax, HR_FIELD(Text));
 }
 
+void Describe(auto& wire, Is<SendNotice> auto& notice) {
+  wire.Number(notice.kind, HR_FIELD(Kind));
+  wire.Number(notice.send, HR_FIELD(Send));
+  wire.Number(notice.source, HR_FIELD(Source));
+  wire.Number(notice.target, HR_FIELD(Target));
+  wire.Number(notice.tag, HR_FIELD(Tag));
+  wire.Number(notice.count, HR_FIELD(Count));
+  wire.Number(notice.dtype, HR_FIELD(Dtype));
+  wire.Number(notice.on_gpu, HR_FIELD(OnGpu));
+  wire.Number(notice.ready, HR_FIELD(Ready));
+  wire.Number(notice.blocks, HR_FIELD(Blocks));
+  wire.Inside([&notice](auto& inside) { DescribeRefusal(inside, notice); }, HR_STRUCT(Refusal));
+  wire.Check([&notice]() -> std::string {
+    const Status status = CheckNotice(notice);
+    return status ? "" : status.error().text();
+  });
+}
+
 // ---- messages ----
 
 void Describe(auto& wire, Is<JoinJob> auto& join) {
@@ -399,6 +417,16 @@ void Describe(auto& wire, Is<ReportBlockHashed> auto& hashed) {
   wire.Number(hashed.hash.hash, HR_FIELD(Hash));
 }
 
+void Describe(auto& wire, Is<ReportSends> auto& sends) {
+  wire.Number(sends.node, HR_FIELD(Node));
+  wire.List(sends.notices, kSendNoticesMax, "{} notices of sends", HR_LIST(Notices));
+}
+
+void Describe(auto& wire, Is<AnnounceSends> auto& sends) {
+  wire.Number(sends.node, HR_FIELD(Node));
+  wire.List(sends.notices, kSendNoticesMax, "{} notices of sends", HR_LIST(Notices));
+}
+
 void Describe(auto& wire, Is<AnnounceSteering> auto& announced) {
   Describe(wire, announced.steering);
 }
@@ -484,6 +512,8 @@ HR_MEMBER(ReportPlanAck)
 HR_MEMBER(RequestSteering)
 HR_MEMBER(ReportRankLate)
 HR_MEMBER(ReportBlockHashed)
+HR_MEMBER(ReportSends)
+HR_MEMBER(AnnounceSends)
 HR_MEMBER(AnnounceSteering)
 HR_MEMBER(AnnounceRankLate)
 HR_MEMBER(AnnounceJobForming)
@@ -538,24 +568,6 @@ Result<NodeFacts> ReadHello(schema::PeerHello::Reader hello) {
   Describe(wire, facts);
   if (!wire.status()) return wire.status().error();
   return facts;
-}
-
-std::size_t WireBytes(const PeerMessage& message) {
-  // Of messages that are not long, with what Cap'n Proto adds.
-  std::size_t bytes = 2 * kTextMax;
-  if (const auto* handed = std::get_if<ReportLayout>(&message)) {
-    for (const LayoutTensor& tensor : handed->layout->tensors) bytes += tensor.name.size() + 48;
-  } else if (const auto* told = std::get_if<ReportTimesSeen>(&message)) {
-    bytes += 8 * (told->seen.times.release_s.size() + told->seen.times.forward_s.size());
-  } else if (const auto* piece = std::get_if<PlanPiece>(&message)) {
-    bytes += piece->text == nullptr ? 0 : piece->text->size();
-  } else if (const auto* open = std::get_if<OpenJob>(&message)) {
-    for (const AgreedNode& node : open->agreement.nodes) {
-      bytes += 4 * node.ranks.size() + 128;
-      for (const std::string& address : node.addresses) bytes += address.size() + 16;
-    }
-  }
-  return bytes;
 }
 
 void WriteMessage(schema::PeerMessage::Builder builder, const PeerMessage& message) {

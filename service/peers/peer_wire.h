@@ -15,8 +15,6 @@ inline constexpr std::size_t kLanesMax = 16;  // between nodes, of a service
 void WriteHello(schema::PeerHello::Builder hello, const NodeFacts& facts);
 Result<NodeFacts> ReadHello(schema::PeerHello::Reader hello);
 
-// About how many bytes the message takes on the wire: exact to a few hundred where it is long.
-std::size_t WireBytes(const PeerMessage& message);
 void WriteMessage(schema::PeerMessage::Builder builder, const PeerMessage& message);
 Result<PeerMessage> ReadMessage(schema::PeerMessage::Reader reader);
 

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "ipc/base/check.h"
 #include "ipc/board.h"
 #include "service/loop/listen.h"
 #include "service/loop/text.h"
@@ -88,7 +89,7 @@ CertificateReports ReportsOf(const PeersPorts& ports) {
   return {.log = [&log = ports.log](const std::string& text) { log.info("{}", text); },
           .alert =
               [&watch = ports.watch, &log = ports.log](const std::string& text) {
-                // Watch logs what it hears.
+                // Watch logs what it receives.
                 if (!watch.Send(Event{.code = Code::kUnavailable, .job = {}, .text = text})) {
                   log.warn("{}", text);
                 }
@@ -361,12 +362,12 @@ kj::Promise<void> Peers::Stop() {
 }
 
 void Peers::Act() {
-  for (ToNode& each : leader_.TakeMessages()) listener_.Send(each.node, std::move(each.message));
+  for (ToNode& each : leader_.DrainMessages()) listener_.Send(each.node, std::move(each.message));
   for (const ToWatch& each : leader_.DrainOutgoing()) Execute(each);
-  for (const RefusedNode& each : leader_.TakeRefused()) {
+  for (const RefusedNode& each : leader_.DrainRefused()) {
     refusals_.Note(each.name, each.address, false, each.why, MonotonicNow());
   }
-  for (const FollowerAction& action : follower_.TakeActions()) {
+  for (const FollowerAction& action : follower_.DrainActions()) {
     std::visit([this](const auto& each) { Execute(each); }, action);
   }
   alarm_.SetFor(follower_.NextDeadline());
@@ -402,6 +403,7 @@ void Peers::WritePeerRows() {
     ipc::SetText(row.address, view.address);
   }
   const std::size_t count = std::max(rows.size(), shown_.size());
+  HR_CHECK(count <= ports_.peers.size(), count, ports_.peers.size());
   shown_.resize(count);
   const std::size_t in_use = rows.size();
   rows.resize(count);
@@ -419,7 +421,7 @@ void Peers::Execute(const ToLeader& action) {
   if (found != dialers_.end()) found->second->Send(action.message);
 }
 
-// A job that fails takes no rank any more, so rpc hears of it too, before dispatch.
+// A job that fails takes no rank any more, so rpc is sent it too, before dispatch.
 void Peers::Execute(const ToDispatch& action) {
   if (const auto* failed = std::get_if<JobFailed>(&action.message)) {
     outbox_.Send(ports_.rpc, *failed);
@@ -428,10 +430,12 @@ void Peers::Execute(const ToDispatch& action) {
 }
 
 void Peers::Execute(const ToLane& action) {
-  outbox_.Send(*ports_.network_lanes[action.lane].door, action.message);
+  HR_CHECK(action.lane < ports_.network_lanes.size(), action.lane);
+  outbox_.Send(*ports_.network_lanes[action.lane].inbox, action.message);
 }
 
-// In one order with what rpc hears of jobs, so that an answer never overtakes what it follows from.
+// In one order with what rpc receives of jobs, so that an answer never overtakes what it follows
+// from.
 void Peers::Execute(const Answered& action) { outbox_.Send(ports_.rpc, action); }
 
 void Peers::Execute(const ToWatch& action) {

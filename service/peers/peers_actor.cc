@@ -74,7 +74,8 @@ void PeersActor::Handle(const Ping& message) {
       ports_.rpc.Send(PartAnswered{.token = message.token, .part = ProbedPart::kPeers});
 }
 
-// In one order with what rpc hears of jobs, so that an answer never overtakes what it follows from.
+// In one order with what rpc receives of jobs, so that an answer never overtakes what it follows
+// from.
 void PeersActor::Answer(RequestToken token, Status status) {
   outbox_.Send(ports_.rpc, Answered{.token = token, .status = std::move(status)});
 }

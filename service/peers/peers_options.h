@@ -57,15 +57,15 @@ PeerSecurityOptions SecurityOptionsOf(const PeerOptions& options);
 struct NetworkLane {
   std::uint8_t number = 0;  // as its messages say
   std::string address;      // how lanes of other nodes reach it; opaque bytes
-  Door<LaneMessage>* door = nullptr;
+  InboxWriter<LaneMessage>* inbox = nullptr;
 };
 
 // What peers speaks to; all outlive it.
 struct PeersPorts {
   LoopInbox<PeersMessage>& inbox;
-  Door<RpcMessage>& rpc;
-  Door<DispatchMessage>& dispatch;
-  Door<WatchMessage>& watch;
+  InboxWriter<RpcMessage>& rpc;
+  InboxWriter<DispatchMessage>& dispatch;
+  InboxWriter<WatchMessage>& watch;
   spdlog::logger& log;
   ipc::BoardSlot<ipc::CertificateRow>* certificate = nullptr;  // null: nobody looks at it
   std::span<ipc::BoardSlot<ipc::PeerRow>> peers{};             // empty: likewise

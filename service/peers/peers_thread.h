@@ -2,7 +2,7 @@
 // takes part, their layouts, plans and settings), on an event loop and a thread of its own. Nothing
 // that a local client or an HTTP client sends runs there, so none of them can delay a heartbeat.
 //
-// It is reached only by its inbox, and speaks to other actors by their doors.
+// It is reached only by its inbox, and speaks to other actors by their inboxes.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What peers and dispatch tell each other about a job, in either direction: from dispatch it
+// What peers and dispatch send each other about a job, in either direction: from dispatch it
 // happened on this node, from peers on another one or on the way to it.
 #pragma once
 

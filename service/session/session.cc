@@ -24,6 +24,7 @@ SegmentMemory Session::TakeSegment(SegmentId id) {
   if (found == segments_.end()) return {};
   SegmentMemory memory = std::move(found->second);
   segments_.erase(found);
+  HR_CHECK(segment_bytes_ >= memory.size(), id.value, segment_bytes_);
   segment_bytes_ -= memory.size();
   return memory;
 }
@@ -63,6 +64,7 @@ Session::DeviceUse Session::UseOf(std::int8_t device) const {
 }
 
 void Session::AddTensors(TensorId first, std::vector<Tensor> tensors) {
+  HR_CHECK(first.value + tensors.size() <= kTensorsMax, first.value, tensors.size());
   const std::size_t end = first.value + tensors.size();
   if (tensors_.size() < end) tensors_.resize(end);
   tensors_count_ += tensors.size();
@@ -74,6 +76,7 @@ void Session::RemoveTensors(TensorId first, std::uint32_t count) {
     const std::size_t index = std::size_t{first.value} + i;
     if (index >= tensors_.size() || tensors_[index].count == 0) continue;
     tensors_[index] = Tensor{};
+    HR_CHECK(tensors_count_ > 0, index);
     --tensors_count_;
   }
 }

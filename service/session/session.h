@@ -1,6 +1,6 @@
 // One attached rank: who it is, its channel, the memory it handed over and the tensors in it.
 //
-// Built by control when a rank attaches, owned by dispatch while the lease lasts, destroyed by
+// Built by rpc when a rank attaches, owned by dispatch while the lease lasts, destroyed by
 // watch when no lane uses its memory any more. Only its present owner touches it.
 #pragma once
 
@@ -26,7 +26,7 @@
 
 namespace headrace::service {
 
-// Limits of one session; control refuses what goes beyond.
+// Limits of one session; rpc refuses what goes beyond.
 inline constexpr std::size_t kSegmentsMax = 256;
 inline constexpr std::size_t kTensorsMax = std::size_t{1} << 18;
 // An epoch of a job that nobody can have counted up to, and to which one can still be added.
@@ -44,7 +44,7 @@ struct Tensor {
   std::uint64_t Bytes() const { return count * SizeOf(dtype); }
 };
 
-// Who attached, as control established it.
+// Who attached, as rpc established it.
 struct SessionIdentity {
   SessionId id;
   JobId job;
@@ -113,7 +113,7 @@ class Session {
   // The rank's gradients: tensors first, first + 1, ... of this session, in forward order. Set
   // once.
   struct Gradients {
-    std::shared_ptr<const Layout> layout;  // shared by control and dispatch, which only read it
+    std::shared_ptr<const Layout> layout;  // shared by rpc, peers and dispatch; all only read it
     TensorId first;
     SegmentId segment;
     std::byte* base = nullptr;  // the lowest of them

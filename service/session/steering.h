@@ -1,4 +1,4 @@
-// What a person asks of a running job. Carried from the CLI through control, and, for a job of
+// What a person asks of a running job. Carried from the CLI through rpc, and, for a job of
 // several nodes, through its leader to all of them; carried out by each node's dispatch.
 #pragma once
 

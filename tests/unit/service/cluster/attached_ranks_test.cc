@@ -4,6 +4,7 @@
 #include <initializer_list>
 #include <string>
 
+#include "tests/support/expect_text.h"
 #include "tests/unit/service/cluster/meeting.h"
 
 namespace headrace::support {
@@ -11,12 +12,6 @@ namespace {
 
 using service::JobFormed;
 using service::OpenGroup;
-
-void ExpectParts(const std::string& text, std::initializer_list<std::string> parts) {
-  for (const std::string& part : parts) {
-    EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
-  }
-}
 
 // Another job keeps the link up, so that a rank's join goes out the moment it attaches.
 class Beside : public testing::Test {
@@ -52,7 +47,7 @@ TEST_F(Beside, AFreshRankIsRefusedAtOnceBesideOneThatGoesOn) {
   meeting_.Run();
   meeting_.Attach(b_, Meeting::Rank(9, 1, 2));
   meeting_.Run();
-  ExpectParts(b_.failure(), {"rank 1 (pid 101) on node b begins", "rank 0", "goes on"});
+  EXPECT_TEXT(b_.failure(), "rank 1", "pid 101", "node b", "rank 0", "goes on");
   EXPECT_EQ(b_.Told<service::JobFailed>().back().code, Code::kMismatch);
   EXPECT_EQ(a_.Told<JobFormed>().size(), 1U) << "of the job beside";
   EXPECT_EQ(a_.failure(), b_.failure());
@@ -63,7 +58,7 @@ TEST_F(Beside, ARankThatGoesOnIsRefusedAtOnceBesideAFreshOne) {
   meeting_.Run();
   meeting_.Attach(a_, Again(5, 0));
   meeting_.Run();
-  ExpectParts(a_.failure(), {"rank 0 (pid 100) on node a goes on", "rank 1", "begins"});
+  EXPECT_TEXT(a_.failure(), "rank 0", "pid 100", "node a", "rank 1", "begins");
   EXPECT_EQ(b_.failure(), a_.failure());
 }
 
@@ -74,7 +69,7 @@ TEST_F(Beside, EachSeatIsCheckedAndNotOnlyANodesFirst) {
   meeting_.leader().Handle(
       b_.id, service::ReportRankAttached{.job = 9, .rank = 2, .after_epoch = 1}, meeting_.now());
   meeting_.Run();
-  ExpectParts(b_.failure(), {"rank 2", "on node b goes on", "begins"});
+  EXPECT_TEXT(b_.failure(), "rank 2", "node b", "begins");
 }
 
 }  // namespace

@@ -114,7 +114,7 @@ bool Meeting::Leave(MeetingNode& node) {
 }
 
 void Meeting::Collect() {
-  for (service::ToNode& each : leader_.TakeMessages()) {
+  for (service::ToNode& each : leader_.DrainMessages()) {
     const auto node = std::find_if(nodes_.begin(), nodes_.end(),
                                    [&each](const auto& one) { return one->id == each.node; });
     HR_CHECK(node != nodes_.end(), each.node);
@@ -128,7 +128,7 @@ void Meeting::Collect() {
     }
   }
   for (const auto& node : nodes_) {
-    for (const service::FollowerAction& action : node->follower.TakeActions()) Do(*node, action);
+    for (const service::FollowerAction& action : node->follower.DrainActions()) Do(*node, action);
   }
 }
 

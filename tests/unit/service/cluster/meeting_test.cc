@@ -3,11 +3,14 @@
 #include "tests/unit/service/cluster/meeting.h"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 #include <random>
 #include <set>
+
+#include "tests/support/expect_text.h"
 
 namespace headrace::support {
 namespace {
@@ -75,10 +78,11 @@ TEST(Meeting, ANodeLostAtAnyStepIsNamedOnTheOthersOrReplaced) {
         const MeetingNode& node = three.node(other);
         if (node.failure().empty()) {
           EXPECT_FALSE(agreed) << "step " << at;
-          EXPECT_EQ(node.waits(),
-                    fmt::format("2 of 3 ranks have attached: rank {} is missing", lost));
+          EXPECT_THAT(node.waits(),
+                      testing::AllOf(testing::HasSubstr("2 of 3"),
+                                     testing::HasSubstr(fmt::format("rank {}", lost))));
         } else {
-          EXPECT_EQ(node.failure(), fmt::format("node {} is lost", name)) << "step " << at;
+          EXPECT_THAT(node.failure(), testing::HasSubstr("node " + name)) << "step " << at;
         }
       }
       if (!three.node((lost + 1) % kWorld).failure().empty()) {
@@ -114,7 +118,7 @@ TEST(Meeting, ARankLostAtAnyStepEndsTheJobEverywhereWithOneCause) {
       }
       ++failed;
       EXPECT_EQ(node->Told<JobFailed>().size(), 1U) << node->name << " at step " << at;
-      EXPECT_EQ(node->failure(), "rank 1 (pid 101) on node b exited or was killed");
+      EXPECT_TEXT(node->failure(), "rank 1", "pid 101", "node b");
     }
     EXPECT_FALSE(three.node(1).failure().empty()) << "at step " << at;
     if (failed == kWorld) ExpectClean(three);
@@ -130,7 +134,7 @@ TEST(Meeting, TheLeaderLostAtAnyStepEndsWhatWasAgreedAndNothingElse) {
       const bool opened = !node->Told<OpenGroup>().empty();
       const std::size_t failed_before = node->Told<JobFailed>().size();
       node->follower.OnLeaderDown(kMeetingPlace, Error(Code::kPeerLost, "node a is lost"));
-      for (const auto& action : node->follower.TakeActions()) {
+      for (const auto& action : node->follower.DrainActions()) {
         if (const auto* told = std::get_if<service::ToDispatch>(&action)) {
           node->dispatch.push_back(*told);
         } else if (const auto* lane = std::get_if<service::ToLane>(&action)) {

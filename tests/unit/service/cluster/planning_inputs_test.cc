@@ -17,7 +17,7 @@ namespace {
 using service::JobShape;
 using service::NodeSeen;
 
-constexpr double kBlock = 1e6;
+constexpr double kBlockBytes = 1e6;
 constexpr transport::CostLine kAgreed{.startup_s = 1e-3, .s_per_byte = 4e-9};
 
 JobShape Nodes(std::size_t count, std::uint32_t servers = 0) {
@@ -96,16 +96,16 @@ TEST(RouteOf, OneNodeMovesBlocksOnTheLaneInsideIt) {
   JobShape shape = Nodes(1);
   shape.nodes[0].ranks = {0, 1};
   const std::vector<NodeSeen> seen = {Costs({{.startup_s = 1e-5, .s_per_byte = 1e-10}})};
-  const plan::Route route = RouteOf(shape, seen, kBlock);
+  const plan::Route route = RouteOf(shape, seen, kBlockBytes);
   EXPECT_TRUE(route.serial());
   EXPECT_EQ(route.stages[0].rails[0].line, plan::Affine(1e-5, 1e-10));
-  EXPECT_TRUE(CheckRoute(RouteOf(shape, {}, kBlock)).ok()) << "nothing seen yet";
+  EXPECT_TRUE(CheckRoute(RouteOf(shape, {}, kBlockBytes)).ok()) << "nothing seen yet";
 }
 
 TEST(RouteOf, BetweenNodesTheFastestLineThatWasSeenCounts) {
   const std::vector<NodeSeen> seen = {Costs({{}, {.startup_s = 2e-3, .s_per_byte = 8e-9}}),
                                       Costs({{}, {.startup_s = 3e-3, .s_per_byte = 5e-9}})};
-  const plan::Route route = RouteOf(Nodes(2), seen, kBlock);
+  const plan::Route route = RouteOf(Nodes(2), seen, kBlockBytes);
   EXPECT_TRUE(route.serial());
   EXPECT_EQ(route.stages[0].rails[0].line, plan::Affine(3e-3, 5e-9)) << "for a megabyte";
   EXPECT_EQ(RouteOf(Nodes(2), seen, 1e3).stages[0].rails[0].line, plan::Affine(2e-3, 8e-9))
@@ -115,7 +115,8 @@ TEST(RouteOf, BetweenNodesTheFastestLineThatWasSeenCounts) {
 TEST(RouteOf, TheAgreedLineStandsWhereNothingWasSeen) {
   const transport::CostLine unseen{.startup_s = 0, .s_per_byte = transport::kSecondsPerByteMin};
   for (const auto& seen : {std::vector<NodeSeen>{}, {Costs({})}, {Costs({unseen, unseen})}}) {
-    EXPECT_EQ(RouteOf(Nodes(2), seen, kBlock).stages[0].rails[0].line, plan::Affine(1e-3, 4e-9));
+    EXPECT_EQ(RouteOf(Nodes(2), seen, kBlockBytes).stages[0].rails[0].line,
+              plan::Affine(1e-3, 4e-9));
   }
 }
 
@@ -124,7 +125,7 @@ TEST(RouteOf, SeveralRanksOnANodeAddTheStagesInsideAtThePriceOfTheSlowestNode) {
   shape.nodes[1].ranks = {1, 2};
   const std::vector<NodeSeen> seen = {Costs({{.startup_s = 1e-5, .s_per_byte = 1e-10}, kAgreed}),
                                       Costs({{.startup_s = 3e-5, .s_per_byte = 3e-10}, kAgreed})};
-  const plan::Route route = RouteOf(shape, seen, kBlock);
+  const plan::Route route = RouteOf(shape, seen, kBlockBytes);
   EXPECT_TRUE(CheckRoute(route).ok());
   ASSERT_EQ(route.stages.size(), 3U);
   EXPECT_EQ(route.stages[0].rails[0].line, plan::Affine(3e-5, 3e-10));
@@ -137,7 +138,7 @@ TEST(RouteOf, RailsShareEachBlock) {
   JobShape shape = Nodes(2);
   shape.agreed = {kAgreed, {.startup_s = 0, .s_per_byte = 0}};
   shape.nodes[0].ranks = {0, 2};
-  const plan::Route route = RouteOf(shape, {}, kBlock);
+  const plan::Route route = RouteOf(shape, {}, kBlockBytes);
   EXPECT_TRUE(CheckRoute(route).ok()) << "a rail without a price would be refused";
   ASSERT_EQ(route.stages.size(), 3U);
   EXPECT_EQ(route.stages[1].rails.size(), 2U);

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/expect_text.h"
 #include "tests/unit/service/cluster/meeting.h"
 
 namespace headrace::support {
@@ -15,9 +16,8 @@ using service::JobFailed;
 using service::Verification;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Optional;
 
-service::Agreement Of(std::vector<std::string> names, std::uint32_t servers_count = 0) {
+service::Agreement AgreementOf(std::vector<std::string> names, std::uint32_t servers_count = 0) {
   service::Agreement agreement;
   for (std::string& name : names) {
     agreement.nodes.push_back({.name = std::move(name), .ranks = {}, .addresses = {}});
@@ -29,16 +29,17 @@ service::Agreement Of(std::vector<std::string> names, std::uint32_t servers_coun
 constexpr BlockName kBlock{.planned = true, .number = 400, .block = 2};
 
 TEST(Verification, NamesBlockIterationAndNodesAndWhoIsAloneFirst) {
-  Verification verification(Of({"a", "b", "c"}));
+  Verification verification(AgreementOf({"a", "b", "c"}));
   EXPECT_FALSE(verification.Compare(0, {kBlock, 0x11}));
   EXPECT_FALSE(verification.Compare(2, {kBlock, 0x11}));
-  EXPECT_THAT(verification.Compare(1, {kBlock, 0x22}),
-              Optional(HasSubstr("verify: block 3 of iteration 400 has not the same result on all "
-                                 "nodes: 0000000000000022 on b; 0000000000000011 on a, c.")));
+  const std::optional<std::string> difference = verification.Compare(1, {kBlock, 0x22});
+  ASSERT_TRUE(difference);
+  EXPECT_TEXT(*difference, "block 3 of iteration 400", "0000000000000022 on b",
+              "0000000000000011 on a, c");
 }
 
 TEST(Verification, IsSilentWhereAllHaveTheSameInWhateverOrderTheyTell) {
-  Verification verification(Of({"a", "b"}));
+  Verification verification(AgreementOf({"a", "b"}));
   const BlockHash one{kBlock, 1};
   const BlockHash other{{.planned = false, .number = 400, .block = 2}, 2};
   EXPECT_FALSE(verification.Compare(0, one));
@@ -48,7 +49,7 @@ TEST(Verification, IsSilentWhereAllHaveTheSameInWhateverOrderTheyTell) {
 }
 
 TEST(Verification, WaitsForNoServerAndHearsANodeOnce) {
-  Verification verification(Of({"a", "b", "s"}, 1));
+  Verification verification(AgreementOf({"a", "b", "s"}, 1));
   EXPECT_FALSE(verification.Compare(2, {kBlock, 7})) << "a server holds no results";
   EXPECT_FALSE(verification.Compare(0, {kBlock, 1}));
   EXPECT_FALSE(verification.Compare(0, {kBlock, 2})) << "said already";
@@ -57,7 +58,7 @@ TEST(Verification, WaitsForNoServerAndHearsANodeOnce) {
 }
 
 TEST(Verification, KeepsSoManyBlocksAndNoMore) {
-  Verification verification(Of({"a", "b"}));
+  Verification verification(AgreementOf({"a", "b"}));
   for (std::uint64_t number = 1; number <= Verification::kOpenMax + 1; ++number) {
     EXPECT_FALSE(verification.Compare(0, {{.number = number}, 1}));
   }

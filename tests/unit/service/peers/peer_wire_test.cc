@@ -123,8 +123,8 @@ TEST(PlanWire, IterationsGoWithARankThatLeaves) {
 TEST(PlanWire, RefusesLayoutsThatAreNone) {
   const ReportLayout honest{.job = 7, .layout = LayoutOf(2), .policy = std::nullopt};
   using Builder = schema::PeerMessage::Builder;
-  ExpectRefused(Pass(honest, [](Builder root) { root.getReportLayout().setPolicy(7); }),
-                "policy 7");
+  ExpectRefused(Pass(honest, [](Builder root) { root.getReportLayout().setPolicy(99); }),
+                "policy 99");
   ExpectRefused(Pass(honest,
                      [](Builder root) {
                        root.getReportLayout().getLayout().initTensors(kLayoutTensorsMax + 1);

@@ -16,6 +16,7 @@
 #include "service/peers/peer_listener.h"
 #include "service/peers/peer_wire.h"
 #include "service/peers/tls.h"
+#include "tests/support/open_descriptors.h"
 #include "tests/unit/service/peers/peer_caller.h"
 #include "tests/unit/service/rpc/cluster.h"
 
@@ -57,7 +58,7 @@ class PeersHostile : public testing::Test {
 TEST_F(PeersHostile, NamesBothVersionsAndBothPrograms) {
   ExpectHelloRefused(
       {.protocol_version = 9, .program = "headraced 9.9", .node = "x"}, Code::kVersionMismatch,
-      {"headraced 0.1.0 on node a speaks peer protocol 4", "headraced 9.9 on node x speaks 9"});
+      {"headraced 0.1.0 on node a speaks peer protocol 5", "headraced 9.9 on node x speaks 9"});
 }
 
 TEST_F(PeersHostile, NamesTheNodeWhoseNameIsTaken) {
@@ -195,12 +196,8 @@ TEST_F(PeersHostile, ANodeCannotSpeakForAnother) {
 }
 
 TEST_F(PeersHostile, ConnectionsLeaveNoDescriptorBehind) {
-  const auto open_descriptors = [] {
-    const std::filesystem::directory_iterator entries("/proc/self/fd");
-    return std::distance(begin(entries), end(entries));
-  };
   ExpectServes();
-  const auto before = open_descriptors();
+  const auto before = OpenDescriptors();
   for (int round = 0; round < 100; ++round) {
     PeerCaller caller(loop_, a_.peer_port());
     ASSERT_EQ(caller.Hello({}).code, Code::kOk);
@@ -209,8 +206,8 @@ TEST_F(PeersHostile, ConnectionsLeaveNoDescriptorBehind) {
     ASSERT_TRUE(WaitForClose(garbage.get()));
   }
   // The service closes its end a moment after the caller closed its own.
-  for (int left = 100; left > 0 && open_descriptors() > before; --left) ::usleep(20'000);
-  EXPECT_LE(open_descriptors(), before);
+  for (int left = 100; left > 0 && OpenDescriptors() > before; --left) ::usleep(20'000);
+  EXPECT_LE(OpenDescriptors(), before);
 }
 
 }  // namespace

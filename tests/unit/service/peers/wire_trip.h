@@ -8,6 +8,7 @@
 #include <string>
 
 #include "service/peers/peer_wire.h"
+#include "service/peers/wire_bytes.h"
 
 namespace headrace::service {
 

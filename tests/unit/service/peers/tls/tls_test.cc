@@ -1,16 +1,9 @@
 // Who is let in and who is not, over real sockets, with certificates as headracectl makes them.
+#include "tests/support/open_descriptors.h"
 #include "tests/unit/service/peers/tls/tls_stand.h"
 
 namespace headrace::service {
 namespace {
-
-std::size_t DescriptorsCount() {
-  std::size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    ++count;
-  }
-  return count;
-}
 
 TEST_F(TlsStand, KnowsBothNodesByTheirCertificatesAndCarriesWhatTheySay) {
   const auto a = Make(Node("a"));
@@ -234,12 +227,12 @@ TEST_F(TlsStand, LeavesNoDescriptorOpenAfterRefusals) {
   const auto sealed = Make(Node("a"));
   const auto plain = Make(Plain("b"));
   Meet(*sealed, *plain);
-  const std::size_t before = DescriptorsCount();
+  const std::size_t before = OpenDescriptors();
   for (int i = 0; i < 100; ++i) {
     Meet(*sealed, *plain);
     Meet(*sealed, *sealed);
   }
-  EXPECT_EQ(DescriptorsCount(), before);
+  EXPECT_EQ(OpenDescriptors(), before);
 }
 
 }  // namespace

@@ -1,0 +1,100 @@
+#include "service/cluster/followed_jobs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ipc/base/check.h"
+
+namespace headrace::service {
+
+FollowedJob* FollowedJobs::Find(JobId id) {
+  const auto found = jobs_.find(id.value);
+  return found != jobs_.end() && found->second.id == id ? &found->second : nullptr;
+}
+
+FollowedJob* FollowedJobs::FindGroup(std::uint32_t group) {
+  const auto found = std::find_if(jobs_.begin(), jobs_.end(), [group](const auto& entry) {
+    return entry.second.group == group;
+  });
+  return found == jobs_.end() ? nullptr : &found->second;
+}
+
+void FollowedJobs::ReportForming(FollowedJob& job, const std::string& text) {
+  if (job.id == JobId{} || job.forgotten || job.shown == text) return;
+  job.shown = text;
+  if (IsLedHere(job)) return;
+  SendToDispatch({JobForming{.job = job.id, .waits_for = text}});
+}
+
+void FollowedJobs::AnswerForming(FollowedJob& job) {
+  for (const AskForming& question : std::exchange(job.asked, {})) {
+    AnswerForming(job, question.token);
+  }
+}
+
+void FollowedJobs::AnswerForming(const FollowedJob& job, RequestToken token) {
+  Status status;
+  if (job.stage < FollowedJob::Stage::kRunning) {
+    status =
+        Error(Code::kUnavailable, fmt::format("job {} has not begun: {}", job.name, job.shown));
+  }
+  actions_.emplace_back(Answered{.token = token, .status = std::move(status)});
+}
+
+void FollowedJobs::Fail(FollowedJob& job, Code code, const std::string& cause) {
+  HR_CHECK(job.stage != FollowedJob::Stage::kFailed, job.name);
+  // Dispatch is sent it first: a stage that a lane then ends, because its links are closed, has
+  // failed for this cause already and not for the closing.
+  const bool known = job.id != JobId{} && !job.forgotten;
+  if (known) SendToDispatch({JobFailed{.job = job.id, .code = code, .cause = cause}});
+  CloseLinks(job, cause);
+  forming_.End(job.number);
+  job.stage = FollowedJob::Stage::kFailed;
+  AnswerForming(job);
+  if (known) {
+    LeaveIfIdle(std::string(job.leader));
+  } else {
+    Erase(job);
+  }
+}
+
+void FollowedJobs::CloseLinks(const FollowedJob& job, const std::string& cause) {
+  if (job.stage < FollowedJob::Stage::kOpening || job.stage > FollowedJob::Stage::kRunning) return;
+  for (std::size_t lane = 0; lane < LanesOf(job); ++lane) {
+    actions_.emplace_back(ToLane{lane, CloseGroup{.group = job.group, .cause = cause}});
+  }
+}
+
+void FollowedJobs::Erase(const FollowedJob& job) {
+  HR_CHECK(jobs_.contains(job.number), job.name, job.number);
+  const std::string leader = job.leader;
+  forming_.End(job.number);
+  for (const AskForming& question : job.asked) {
+    actions_.emplace_back(Answered{.token = question.token, .status = {}});
+  }
+  jobs_.erase(job.number);
+  LeaveIfIdle(leader);
+}
+
+// A server stays with its leader, job or not.
+void FollowedJobs::LeaveIfIdle(const std::string& leader) {
+  const bool needed = std::any_of(jobs_.begin(), jobs_.end(), [&leader](const auto& entry) {
+    return entry.second.leader == leader && entry.second.stage != FollowedJob::Stage::kFailed;
+  });
+  if (!needed && !options_.server && !leader.empty()) actions_.emplace_back(LeaveLeader{leader});
+}
+
+void FollowedJobs::SendToLeader(const FollowedJob& job, PeerMessage message) {
+  if (IsLedHere(job)) return to_home_.push_back(std::move(message));
+  actions_.emplace_back(ToLeader{.leader = job.leader, .message = std::move(message)});
+}
+
+// An honest leader that is another release ends the job on every node; a false one may do nothing.
+void FollowedJobs::OnProtocolError(FollowedJob& job, const std::string& what) {
+  const std::string cause = fmt::format("the leader at {} {}", job.leader, what);
+  SendToLeader(job, ReportJobFailed{.job = job.number, .code = Code::kCorrupt, .cause = cause});
+  Fail(job, Code::kCorrupt, cause);
+}
+
+}  // namespace headrace::service

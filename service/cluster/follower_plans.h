@@ -1,0 +1,35 @@
+// The plans of a node's jobs: what goes to their leaders for them, and what comes back. Pure.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "service/cluster/followed_jobs.h"
+
+namespace headrace::service {
+
+class FollowerPlans {
+ public:
+  // `jobs` outlives this.
+  explicit FollowerPlans(FollowedJobs& jobs) : jobs_(jobs) {}
+
+  Status CheckLayout(JobId job, std::uint32_t rank, const Layout& layout,
+                     std::optional<plan::Policy> policy) const;
+  void OnLayoutSet(JobId job, std::uint32_t rank, std::shared_ptr<const Layout> layout,
+                   std::optional<plan::Policy> policy);
+  void SendLayoutIfComplete(FollowedJob& job);
+
+  void Handle(const TimesSeen& message);
+  void Handle(const PlanAck& message);
+  // Of the leader; the job may be gone afterwards.
+  void Handle(FollowedJob& job, const PlanPiece& piece);
+  void Handle(FollowedJob& job, const AnnouncePlanSwitch& change);
+
+ private:
+  using Job = FollowedJob;
+  using Stage = FollowedJob::Stage;
+
+  FollowedJobs& jobs_;
+};
+
+}  // namespace headrace::service

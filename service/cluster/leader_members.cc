@@ -1,0 +1,244 @@
+#include "service/cluster/leader_members.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ipc/base/check.h"
+
+namespace headrace::service {
+namespace {
+
+const char* DescribeStart(bool goes_on) { return goes_on ? "goes on" : "begins"; }
+
+}  // namespace
+
+// A job that has begun takes nobody in. While it ends, the next epoch of that name may gather.
+Result<LedJobs::JobNumber> LeaderMembers::Place(const JoinJob& join, TimeNs now) {
+  for (const auto& [number, job] : jobs_.all()) {
+    if (job.name != join.name) continue;
+    if (job.stage == Stage::kForming) return number;
+    const bool ends =
+        !job.ended.empty() || std::any_of(job.parts.begin(), job.parts.end(),
+                                          [](const Part& part) { return part.forgot; });
+    if (ends) continue;
+    return Error(Code::kAlreadyExists,
+                 fmt::format("job {} goes on with all of its {} ranks since its epoch {}: give "
+                             "this job another name",
+                             job.name, job.world_size, job.epoch));
+  }
+  if (jobs_.all().size() >= kJobsLedMax) {
+    return Error(Code::kExhausted,
+                 fmt::format("the service on node {} leads {} jobs, more are not supported",
+                             jobs_.options().node_name, jobs_.all().size()));
+  }
+  Job job;
+  job.name = join.name;
+  job.world_size = join.world_size;
+  job.uid = join.uid;
+  job.architecture = join.architecture;
+  job.epoch = ++jobs_opened_;
+  if (const auto* refusal = refused_ranks_.Find(job.name, job.uid, now); refusal != nullptr) {
+    job.refused = refusal->cause;
+    job.refused_node = refusal->node;
+  }
+  const LedJobs::JobNumber number =
+      jobs_.options().next_number ? jobs_.options().next_number() : jobs_opened_;
+  HR_CHECK(!jobs_.all().contains(number), number);
+  jobs_.all().emplace(number, std::move(job));
+  return number;
+}
+
+Status LeaderMembers::CheckJoin(NodeId node, const JoinJob& join, const Job& job) const {
+  const auto joined =
+      std::count_if(jobs_.all().begin(), jobs_.all().end(), [node](const auto& entry) {
+        const auto& parts = entry.second.parts;
+        return std::any_of(parts.begin(), parts.end(),
+                           [node](const Part& part) { return part.node == node; });
+      });
+  if (static_cast<std::size_t>(joined) >= kJobsOfNodeMax && !jobs_.options().in_process) {
+    return Error(Code::kExhausted, fmt::format("node {} takes part in {} jobs here, more are not "
+                                               "supported",
+                                               jobs_.nodes().at(node).facts.name, joined));
+  }
+  if (job.parts.empty()) return {};
+  const std::string& first = jobs_.NameOf(job.parts.front());
+  if (join.uid != job.uid) {
+    return Error(Code::kPermissionDenied,
+                 fmt::format("job {} belongs to uid {} on node {}, here it is of uid {}: give this "
+                             "job another name",
+                             job.name, job.uid, first, join.uid));
+  }
+  if (join.world_size != job.world_size) {
+    return Error(Code::kMismatch,
+                 fmt::format("the ranks of job {} differ in its size: on node {} they say {}, on "
+                             "node {} {}: start all with the same WORLD_SIZE",
+                             job.name, first, job.world_size, jobs_.nodes().at(node).facts.name,
+                             join.world_size));
+  }
+  if (join.architecture != job.architecture) {
+    return Error(Code::kMismatch,
+                 fmt::format("the ranks of job {} differ in its architecture: on node {} they say "
+                             "\"{}\", on node {} \"{}\": start all with the same "
+                             "HEADRACE_ARCHITECTURE",
+                             job.name, first, job.architecture, jobs_.nodes().at(node).facts.name,
+                             join.architecture));
+  }
+  // A node is in a job once: its ranks would count twice.
+  for (const Part& part : job.parts) {
+    if (jobs_.NameOf(part) != jobs_.nodes().at(node).facts.name) continue;
+    return Error(Code::kAlreadyExists,
+                 fmt::format("node {} has joined job {} already", jobs_.NameOf(part), job.name));
+  }
+  if (job.parts.size() >= transport::kNodesMax) {
+    return Error(Code::kExhausted, fmt::format("job {} has ranks on {} nodes, more are not "
+                                               "supported",
+                                               job.name, job.parts.size()));
+  }
+  return {};
+}
+
+void LeaderMembers::OnJoinJob(NodeId node, const JoinJob& join, TimeNs now) {
+  if (jobs_.nodes().at(node).facts.server || join.job >= kServerNumbers ||
+      jobs_.Find(node, join.job) != jobs_.all().end()) {
+    return;
+  }
+  const Part part{.node = node, .number = join.job, .ranks = {}, .announced = {}};
+  const Result<LedJobs::JobNumber> number = Place(join, now);
+  const Status status =
+      number ? CheckJoin(node, join, jobs_.all().at(*number)) : Status(number.error());
+  if (!status) {
+    jobs_.Send(part, AnnounceJobFailed{
+                         .job = join.job, .code = status.code(), .cause = status.error().text()});
+    if (!number) return;
+    Job& job = jobs_.all().at(*number);
+    NoteRefused(node, status.error().text());
+    if (job.parts.empty()) {
+      jobs_.all().erase(*number);
+    } else if (status.code() == Code::kMismatch) {
+      // Of one user, who contradicts himself: the job cannot come about.
+      for (const Part& other : job.parts) NoteRefused(other.node, status.error().text());
+      jobs_.Fail(job, status.code(), status.error().text());
+    } else if (status.code() != Code::kAlreadyExists) {
+      job.refused = fmt::format("node {} was refused: {}", jobs_.nodes().at(node).facts.name,
+                                status.error().text());
+      job.refused_node = jobs_.nodes().at(node).facts.name;
+      jobs_.AnnounceForming(job);
+    }
+    return;
+  }
+  Job& job = jobs_.all().at(*number);
+  job.parts.push_back(part);
+  jobs_.AnnounceForming(job);
+}
+
+Status LeaderMembers::CheckRankAttached(const Job& job, const Part& part,
+                                        const ReportRankAttached& rank) const {
+  if (Status status = lost_.Check(job.name, job.uid, rank.after_epoch); !status) return status;
+  const Part* first = nullptr;  // of those with ranks
+  for (const Part& other : job.parts) {
+    if (first == nullptr && !other.ranks.empty()) first = &other;
+    const auto taken = other.ranks.find(rank.rank);
+    if (other.node == part.node || taken == other.ranks.end()) continue;
+    return Error(Code::kAlreadyExists,
+                 fmt::format("rank {} of job {} is taken twice: by pid {} on node {} and by "
+                             "pid {} on node {}",
+                             rank.rank, job.name, taken->second, jobs_.NameOf(other), rank.pid,
+                             jobs_.NameOf(part)));
+  }
+  if (first == nullptr || job.goes_on == (rank.after_epoch != 0)) return {};
+  return Error(
+      Code::kMismatch,
+      fmt::format(
+          "of job {}, rank {} (pid {}) on node {} {} and {} {}: ranks that go on after "
+          "a reconnect and ranks that begin are never one job: end all of them "
+          "and begin anew",
+          job.name, rank.rank, rank.pid, jobs_.NameOf(part), DescribeStart(rank.after_epoch != 0),
+          jobs_.DescribeRank(*first, first->ranks.begin()->first), DescribeStart(job.goes_on)));
+}
+
+void LeaderMembers::Handle(Job& job, Part& part, const ReportRankAttached& rank) {
+  if (job.stage != Stage::kForming || rank.rank >= job.world_size) return;
+  if (const Status status = CheckRankAttached(job, part, rank); !status) {
+    NoteRefused(part.node, status.error().text());
+    // Those that have come would wait for it in vain.
+    return jobs_.Fail(job, status.code(), status.error().text());
+  }
+  if (rank.after_epoch == 0) lost_.Forget(job.name);
+  job.goes_on = rank.after_epoch != 0;
+  job.epoch = std::max(job.epoch, rank.after_epoch + 1);
+  part.ranks.insert_or_assign(rank.rank, rank.pid);
+  if (job.refused_node == jobs_.NameOf(part)) job.refused.clear();
+  refused_ranks_.Forget(job.name, job.uid, jobs_.NameOf(part));
+  jobs_.AnnounceForming(job);
+  steps_.FormIfComplete(job);
+}
+
+void LeaderMembers::NoteRefused(NodeId node, const std::string& why) {
+  const LedJobs::Node& other = jobs_.nodes().at(node);
+  if (other.facts.name == jobs_.options().node_name) return;
+  refused_nodes_.push_back({.name = other.facts.name, .address = other.address, .why = why});
+}
+
+void LeaderMembers::RemovePart(LedJobs::JobNumber number, NodeId node) {
+  Job& job = jobs_.all().at(number);
+  std::erase_if(job.parts, [node](const Part& part) { return part.node == node; });
+  if (job.stage != Stage::kForming) return jobs_.CloseIfForgotten(job);
+  if (job.parts.empty()) {
+    jobs_.all().erase(number);
+  } else {
+    jobs_.AnnounceForming(job);
+  }
+}
+
+void LeaderMembers::Handle(Job& job, Part& part, const ReportRankLost& lost) {
+  const std::string cause = fmt::format("{} {}", jobs_.DescribeRank(part, lost.rank), lost.cause);
+  if (lost.exited) lost_.Note(job.name, {.uid = job.uid, .epoch = job.epoch, .cause = cause});
+  jobs_.Fail(job, Code::kPeerLost, cause);
+}
+
+void LeaderMembers::Handle(Job& job, Part& part, const ReportRankLeft& left) {
+  if (!part.ranks.contains(left.rank)) return;
+  if (job.stage < Stage::kStarting) {
+    jobs_.Fail(job, Code::kPeerLost,
+               fmt::format("{} left the job before all of its nodes were linked",
+                           jobs_.DescribeRank(part, left.rank)));
+    return;
+  }
+  if (!job.ended.insert(left.rank).second) return;
+  job.planning->Stop();
+  for (const Part& other : job.parts) {
+    if (other.node == part.node || other.server) continue;
+    jobs_.Send(other,
+               AnnounceRankLeft{.job = other.number,
+                                .rank = left.rank,
+                                .posted = left.posted,
+                                .iterations = left.iterations,
+                                .cause = jobs_.DescribeRank(part, left.rank) + " left the job"});
+  }
+}
+
+void LeaderMembers::Handle(Job& job, Part& part, const ReportJobFailed& failed, TimeNs now) {
+  if (settings_.IsDrain(job, failed)) return settings_.OnNodeDrained(job, part);
+  const std::string cause =
+      part.server ? failed.cause : fmt::format("{} (on node {})", failed.cause, jobs_.NameOf(part));
+  if (job.stage == Stage::kForming && part.ranks.empty()) {  // its rank was refused there
+    NoteRefused(part.node, cause);
+    refused_ranks_.Note(
+        {.job = job.name, .uid = job.uid, .node = jobs_.NameOf(part), .cause = cause}, now);
+  }
+  jobs_.Fail(job, failed.code, cause);
+}
+
+void LeaderMembers::Handle(Job& job, Part& part, const ForgetJob& /*forget*/) {
+  if (job.stage < Stage::kStarting) {
+    jobs_.Fail(job, Code::kPeerLost,
+               fmt::format("the ranks on node {} are gone before all nodes were linked",
+                           jobs_.NameOf(part)));
+    return;
+  }
+  part.forgot = true;
+  jobs_.CloseIfForgotten(job);
+}
+
+}  // namespace headrace::service

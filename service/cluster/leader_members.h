@@ -1,0 +1,63 @@
+// Who takes part in the jobs that a service leads: nodes join, their ranks attach, leave or are
+// lost. Ranks that contradict those that have come end the job for all of them. Pure.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "service/cluster/leader_settings.h"
+#include "service/cluster/leader_steps.h"
+#include "service/cluster/led_jobs.h"
+#include "service/cluster/lost_epochs.h"
+#include "service/cluster/refused_ranks.h"
+
+namespace headrace::service {
+
+// A node whose ranks were not taken into a job, or that was in it with them.
+struct RefusedNode {
+  std::string name;
+  std::string address;
+  std::string why;
+};
+
+class LeaderMembers {
+ public:
+  // All outlive this.
+  LeaderMembers(LedJobs& jobs, LeaderSteps& steps, LeaderSettings& settings)
+      : jobs_(jobs), steps_(steps), settings_(settings) {}
+
+  void OnJoinJob(NodeId node, const JoinJob& join, TimeNs now);
+  // The job may be gone after each of these.
+  void Handle(LedJob& job, LedJob::Part& part, const ReportRankAttached& rank);
+  void Handle(LedJob& job, LedJob::Part& part, const ReportRankLost& lost);
+  void Handle(LedJob& job, LedJob::Part& part, const ReportRankLeft& left);
+  void Handle(LedJob& job, LedJob::Part& part, const ReportJobFailed& failed, TimeNs now);
+  void Handle(LedJob& job, LedJob::Part& part, const ForgetJob& forget);
+  // The node has no part in the job any more.
+  void RemovePart(LedJobs::JobNumber number, NodeId node);
+
+  // Other nodes than this one, for people.
+  std::vector<RefusedNode> DrainRefused() { return std::exchange(refused_nodes_, {}); }
+
+ private:
+  using Job = LedJob;
+  using Part = LedJob::Part;
+  using Stage = LedJob::Stage;
+
+  // The job of that name that still takes nodes, a new one, or why neither.
+  Result<LedJobs::JobNumber> Place(const JoinJob& join, TimeNs now);
+  Status CheckJoin(NodeId node, const JoinJob& join, const Job& job) const;
+  Status CheckRankAttached(const Job& job, const Part& part, const ReportRankAttached& rank) const;
+  void NoteRefused(NodeId node, const std::string& why);
+
+  LedJobs& jobs_;
+  LeaderSteps& steps_;
+  LeaderSettings& settings_;
+  LostEpochs lost_;
+  RefusedRanks refused_ranks_;
+  std::vector<RefusedNode> refused_nodes_;
+  std::uint32_t jobs_opened_ = 0;  // their epochs begin with it
+};
+
+}  // namespace headrace::service

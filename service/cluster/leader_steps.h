@@ -1,0 +1,40 @@
+// How a job that all of its ranks have joined comes to run: its nodes open the links, measure them,
+// and start with the slowest lines measured and one hash. Pure.
+#pragma once
+
+#include "service/cluster/leader_plans.h"
+#include "service/cluster/led_jobs.h"
+
+namespace headrace::service {
+
+class LeaderSteps {
+ public:
+  // Both outlive this.
+  LeaderSteps(LedJobs& jobs, LeaderPlans& plans) : jobs_(jobs), plans_(plans) {}
+
+  void FormIfComplete(LedJob& job);
+  // The answers of the nodes to the step that is under way. The job may be gone afterwards.
+  void Handle(LedJob& job, LedJob::Part& part, const JobOpened& opened);
+  void Handle(LedJob& job, LedJob::Part& part, const JobMeasured& measured);
+  void Handle(LedJob& job, LedJob::Part& part, const JobStarted& started);
+  // From one node of a job that runs to another.
+  void Handle(LedJob& job, LedJob::Part& part, const ReportSends& sends);
+
+ private:
+  using Job = LedJob;
+  using Part = LedJob::Part;
+  using Stage = LedJob::Stage;
+
+  bool WantsServers(const Job& job) const;
+  void AddServers(Job& job);
+  void Agree(Job& job);
+  void BeginStep(Job& job, Stage stage);
+  static bool Answer(const Job& job, Part& part, Stage stage);
+  void Advance(Job& job);
+
+  LedJobs& jobs_;
+  LeaderPlans& plans_;
+  std::uint32_t servers_numbered_ = 0;
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,105 @@
+#include "service/cluster/led_jobs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ipc/base/check.h"
+#include "service/cluster/names.h"
+
+namespace headrace::service {
+
+void LedJobs::ForgetNode(NodeId node) {
+  nodes_.erase(node);
+  std::erase_if(messages_, [node](const ToNode& each) { return each.node == node; });
+}
+
+LedJobs::Jobs::iterator LedJobs::Find(NodeId node, std::uint32_t number) {
+  return std::find_if(jobs_.begin(), jobs_.end(), [node, number](const auto& entry) {
+    const auto& parts = entry.second.parts;
+    return std::any_of(parts.begin(), parts.end(), [node, number](const LedJob::Part& part) {
+      return part.node == node && part.number == number;
+    });
+  });
+}
+
+LedJobs::JobNumber LedJobs::NumberOf(const LedJob& job) const {
+  const auto found = std::find_if(jobs_.begin(), jobs_.end(),
+                                  [&job](const auto& entry) { return &entry.second == &job; });
+  HR_CHECK(found != jobs_.end(), job.name);
+  return found->first;
+}
+
+void LedJobs::CloseIfForgotten(LedJob& job) {
+  const bool over = std::all_of(job.parts.begin(), job.parts.end(), [](const LedJob::Part& part) {
+    return part.server || part.forgot;
+  });
+  if (!over) return;
+  for (const LedJob::Part& part : job.parts) Send(part, CloseJob{.job = part.number});
+  jobs_.erase(NumberOf(job));
+}
+
+void LedJobs::Fail(LedJob& job, Code code, const std::string& cause) {
+  // A rank may well die of what a drain refuses it.
+  const std::string said =
+      job.drain && code != CodeOfEnd(*job.drain)
+          ? fmt::format("{}; {} had asked to drain the job", cause, DescribeAsker(*job.drain))
+          : cause;
+  for (const LedJob::Part& part : job.parts) {
+    Send(part, AnnounceJobFailed{.job = part.number, .code = code, .cause = said});
+  }
+  jobs_.erase(NumberOf(job));
+}
+
+std::string LedJobs::DescribeRank(const LedJob::Part& part, std::uint32_t rank) const {
+  const auto found = part.ranks.find(rank);
+  if (found == part.ranks.end()) return fmt::format("rank {} on node {}", rank, NameOf(part));
+  return fmt::format("rank {} (pid {}) on node {}", rank, found->second, NameOf(part));
+}
+
+void LedJobs::Send(const LedJob::Part& part, PeerMessage message) {
+  messages_.push_back({.node = part.node, .message = std::move(message)});
+}
+
+std::string LedJobs::DescribeForming(const LedJob& job) const {
+  if (job.stage == LedJob::Stage::kForming) {
+    std::vector<std::uint32_t> missing;
+    for (std::uint32_t rank = 0; rank < job.world_size; ++rank) {
+      const bool seated =
+          std::any_of(job.parts.begin(), job.parts.end(),
+                      [rank](const LedJob::Part& part) { return part.ranks.contains(rank); });
+      if (!seated) missing.push_back(rank);
+    }
+    if (missing.empty()) {
+      return fmt::format(
+          "no server has registered with the service on node {}: start one with "
+          "--role server",
+          options_.node_name);
+    }
+    const std::string& refused = RefusalOf(job);
+    return fmt::format("{} of {} ranks have attached: {}{}{}", job.world_size - missing.size(),
+                       job.world_size, MissingRanks(missing), refused.empty() ? "" : "; ", refused);
+  }
+  std::vector<std::string> slow;
+  for (const LedJob::Part& part : job.parts) {
+    if (!part.answered) slow.push_back(NameOf(part));
+  }
+  if (slow.empty()) return {};
+  const char* doing = job.stage == LedJob::Stage::kOpening     ? "opening its links"
+                      : job.stage == LedJob::Stage::kMeasuring ? "measuring its links"
+                                                               : "taking up the job";
+  return fmt::format("all {} ranks have attached: waiting for {} {}", job.world_size,
+                     NodeList(slow), doing);
+}
+
+void LedJobs::AnnounceForming(LedJob& job) {
+  const std::string text = DescribeForming(job);
+  const bool refused = job.stage == LedJob::Stage::kForming && !RefusalOf(job).empty();
+  for (LedJob::Part& part : job.parts) {
+    if (part.server || part.announced == text) continue;
+    part.announced = text;
+    Send(part, AnnounceJobForming{.job = part.number, .text = text, .refused = refused});
+  }
+}
+
+}  // namespace headrace::service
