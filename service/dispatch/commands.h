@@ -5,7 +5,7 @@
 // what any rank has posted so far. Several nodes are not equally far, and what one has begun all
 // must end. So each says how far its ranks have posted, begins nothing beyond that, and when all
 // have said so, the furthest of them is the end for all. What nodes say goes the way of what people
-// ask, through the job's leader to every node, so all hear the same. What comes later is refused
+// ask, through the job's leader to every node, so all receive the same. What comes later is refused
 // post by post: whatever is under way must not end with it.
 //
 // Owned and called by dispatch, on its thread.

@@ -11,6 +11,7 @@
 #include "service/dispatch/blocks/flow.h"
 #include "service/dispatch/commands.h"
 #include "service/dispatch/intake/intake.h"
+#include "service/dispatch/intake/remote_pairs.h"
 #include "service/dispatch/interleaving.h"
 #include "service/dispatch/job/job.h"
 #include "service/dispatch/observe/straggler_monitor.h"
@@ -30,25 +31,27 @@ constexpr std::uint32_t kCatchUpTurnsMax = ipc::kOperationsMax / kRecordsPerTurn
 
 }  // namespace
 
-// In the order of the path; each knows those before it only.
+// In the order of what they use: each knows those before it only.
 struct Dispatch::Parts {
   Parts(std::vector<LanePort> lanes, Dispatch& dispatch)
       : flow(std::move(lanes), dispatch.board_, dispatch.peers_, dispatch.watch_,
              dispatch.mapping_),
         intake(flow, dispatch.board_),
+        remote_pairs(flow, intake),
         commands(flow, dispatch.peers_),
         stragglers(flow.lanes(), dispatch.board_, dispatch.peers_, flow.events()) {}
 
   Flow flow;
   Intake intake;
+  RemotePairs remote_pairs;
   JobCommands commands;
   StragglerMonitor stragglers;
   std::optional<Interleaving> interleaving;  // nothing: jobs are not shifted against each other
 };
 
-Dispatch::Dispatch(Wakeable& thread, Doorbells& doorbells, Door<RpcMessage>& rpc,
-                   Door<PeersMessage>& peers, Door<WatchMessage>& watch,
-                   Door<MappingMessage>& mapping, ipc::BoardLayout& board)
+Dispatch::Dispatch(Wakeable& thread, Doorbells& doorbells, InboxWriter<RpcMessage>& rpc,
+                   InboxWriter<PeersMessage>& peers, InboxWriter<WatchMessage>& watch,
+                   InboxWriter<MappingMessage>& mapping, ipc::BoardLayout& board)
     : doorbells_(doorbells),
       rpc_(rpc),
       peers_(peers),
@@ -112,7 +115,7 @@ bool Dispatch::Turn(TimeNs now) {
   worked |= HandleInbox(now);
   const bool read = ReadRings(now);
   worked |= read;
-  worked |= parts_->intake.LookAtReadyWords(jobs_, now);
+  worked |= parts_->intake.CheckReadyWords(jobs_, now);
   catch_up_turns_ = read && catch_up_turns_ > 0 ? catch_up_turns_ - 1 : 0;
   if (now >= parts_->flow.next_deadline() && catch_up_turns_ == 0) {
     parts_->flow.Expire(jobs_, now);
@@ -126,6 +129,10 @@ bool Dispatch::Turn(TimeNs now) {
   parts_->flow.blocks().Schedule(jobs_, now);
   if (parts_->interleaving) parts_->interleaving->Check(jobs_, now);
   parts_->stragglers.Follow(jobs_, now);
+  // While there is no room, notices wait where there are as many as pairs.
+  for (const auto& job : jobs_) {
+    if (peers_.waiting() == 0) SendNoticesOf(*job);
+  }
   FinishDrain(now);
   DiscardGone(now);
   PublishRows();
@@ -208,6 +215,7 @@ bool Dispatch::ReadRings(TimeNs now) {
 }
 
 bool Dispatch::ReadRing(std::size_t index, TimeNs now) {
+  HR_CHECK(index < readings_.size() && readings_[index].session != nullptr, index);
   const Reading reading = readings_[index];
   const std::uint64_t version = readings_version_;
   for (int i = 0; i < kRecordsPerTurn; ++i) {
@@ -250,7 +258,7 @@ void Dispatch::Handle(OpenSession message, TimeNs now) {
   const SessionIdentity& identity = session.identity();
   Job& job = FindOrOpenJob(identity, now);
   Member& member = job.member(identity.rank);
-  // Rpc's roster gives each rank of a job once.
+  // Leases gives each rank of a job once.
   HR_CHECK(member.session == nullptr && !member.gone, identity.rank);
   if (Status status = doorbells_.Watch(session.doorbell()); !status) {
     Answer(SessionBroken{identity.id, status.error().Within("listen to the doorbell")});
@@ -260,6 +268,7 @@ void Dispatch::Handle(OpenSession message, TimeNs now) {
   member.session = std::move(message.session);
   member.open.Reserve(kOperationsMax);
   parts_->flow.recorder().RankAttached(job, identity.rank);
+  HR_CHECK(FindReading(identity.id) == nullptr, identity.id.value);
   readings_.push_back({&session, &job});
   ++readings_version_;
   ++board_.counters.sessions_opened;
@@ -386,7 +395,9 @@ void Dispatch::Handle(const JobFailed& message, TimeNs now) {
 void Dispatch::Handle(const RankLeft& message, TimeNs now) {
   Job* job = FindJob(message.job);
   if (job == nullptr) return;
+  job->left_elsewhere |= Bit(message.rank);
   parts_->flow.LimitTo(*job, message.posted, message.iterations, message.cause, now);
+  parts_->flow.FailPairsOf(*job, message.rank, {Code::kPeerLost, message.cause}, now);
 }
 
 void Dispatch::Handle(const SetLayout& message, TimeNs now) {
@@ -432,6 +443,35 @@ void Dispatch::Handle(ScratchMade message, TimeNs now) {
   mapping_.Send(std::move(discarded));
 }
 
+void Dispatch::Handle(const SendNotices& message, TimeNs now) {
+  if (Job* job = FindJob(message.job); job != nullptr) {
+    return parts_->remote_pairs.Handle(*job, message, now);
+  }
+  SendNotices refusals = RemotePairs::Refusals(message);
+  // As many as came. A link whose other side does not read what waits for it ends (peer_link.h).
+  if (!refusals.notices.empty()) peers_.Send(std::move(refusals));
+}
+
+void Dispatch::Handle(const StageStands& message, TimeNs) {
+  Job* job = FindJob(Flow::JobOf(message.token));
+  if (job != nullptr) parts_->flow.blocks().OnStageStands(*job, message);
+}
+
+void Dispatch::SendNoticesOf(Job& job) {
+  SendNotices told;
+  for (Pairs::Notice& each : job.pairs().notices) {
+    if (told.notices.size() == kSendNoticesMax ||
+        (told.node != each.node && !told.notices.empty())) {
+      peers_.Send(std::exchange(told, {}));
+    }
+    told.job = job.id();
+    told.node = each.node;
+    told.notices.push_back(std::move(each.notice));
+  }
+  job.pairs().notices.clear();
+  if (!told.notices.empty()) peers_.Send(std::exchange(told, {}));
+}
+
 Job& Dispatch::FindOrOpenJob(const SessionIdentity& identity, TimeNs now) {
   if (Job* job = FindJob(identity.job)) return *job;
   jobs_.push_back(std::make_unique<Job>(identity, now));
@@ -464,6 +504,7 @@ void Dispatch::Close(SessionId id, bool orderly, Code code, const std::string& c
   ++readings_version_;
   ++board_.counters.sessions_closed;
   doorbells_.Unwatch(reading.session->doorbell());
+  HR_CHECK(!member.gone && member.session.get() == reading.session, rank);
   member.gone = true;
   job.Changed();
   const Failure failure{code, fmt::format("{} {} after {}", job.DescribeRank(rank), cause,
@@ -489,8 +530,11 @@ void Dispatch::CloseSpanning(Job& job, std::uint32_t rank, bool orderly, const F
   if (!orderly) return parts_->flow.FailJob(job, failure, Flow::Found::kHere, now);
   const std::uint64_t posted = job.member(rank).operations;
   const std::uint64_t iterations = job.IterationsOf(rank);
+  // Other nodes are to know of its last sends before they hear that it has left.
+  SendNoticesOf(job);
   Report(RankLeft{job.id(), rank, posted, iterations});
   parts_->flow.LimitTo(job, posted, iterations, job.DescribeRank(rank) + " left the job", now);
+  parts_->flow.FailPairsOf(job, rank, failure, now);
 }
 
 void Dispatch::DiscardGone(TimeNs now) {
@@ -506,6 +550,7 @@ void Dispatch::DiscardGone(TimeNs now) {
       ++i;
       continue;
     }
+    SendNoticesOf(job);
     if (job.spans_nodes()) Report(JobEnded{job.id()});
     parts_->intake.RemoveJob(job);
     parts_->flow.RemoveJob(job, now);

@@ -1,7 +1,7 @@
 // The dispatch actor: reads the clients' rings, keeps the jobs, drives operations through the flow.
 //
-// It owns every attached session. Messages from control are looked at after a record was seen and
-// before it is acted upon, so that a record never overtakes the registration it relies on.
+// It owns every attached session. Messages from rpc and peers are looked at after a record was seen
+// and before it is acted upon, so that a record never overtakes the registration it relies on.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +30,13 @@ struct Failure;
 class Dispatch final : public Actor {
  public:
   // All references outlive dispatch.
-  Dispatch(Wakeable& thread, Doorbells& doorbells, Door<RpcMessage>& rpc, Door<PeersMessage>& peers,
-           Door<WatchMessage>& watch, Door<MappingMessage>& mapping, ipc::BoardLayout& board);
+  Dispatch(Wakeable& thread, Doorbells& doorbells, InboxWriter<RpcMessage>& rpc,
+           InboxWriter<PeersMessage>& peers, InboxWriter<WatchMessage>& watch,
+           InboxWriter<MappingMessage>& mapping, ipc::BoardLayout& board);
 
   ~Dispatch() override;
 
-  // Before the first work: the lanes, whose actors report back to door().
+  // Before the first work: the lanes, whose actors report back to inbox().
   void ConnectLanes(std::vector<LanePort> lanes);
   // From now on what waits longer than that is reported.
   void ReportLate(TimeNs after_ns);
@@ -53,7 +54,7 @@ class Dispatch final : public Actor {
   void Awake() override;
   TimeNs NextDeadline() const override;
 
-  Door<DispatchMessage>& door() { return inbox_; }
+  InboxWriter<DispatchMessage>& inbox() { return inbox_; }
 
  private:
   struct Parts;  // what works on the jobs
@@ -99,6 +100,8 @@ class Dispatch final : public Actor {
   void Handle(LaneAnswered message, TimeNs now);
   void Handle(const QuotaRefused& message, TimeNs now);
   void Handle(ScratchMade message, TimeNs now);
+  void Handle(const SendNotices& message, TimeNs now);
+  void Handle(const StageStands& message, TimeNs now);
 
   Job& FindOrOpenJob(const SessionIdentity& identity, TimeNs now);
   Job* FindJob(JobId id);
@@ -110,6 +113,8 @@ class Dispatch final : public Actor {
   void DiscardGone(TimeNs now);
   void FinishDrain(TimeNs now);
   void PublishRows();
+  // What is to be told of a job's sends, before anything else is told of it.
+  void SendNoticesOf(Job& job);
   void Answer(RpcMessage message);
   void Report(PeersMessage message);
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ipc/base/check.h"
+
 namespace headrace::service {
 namespace {
 
@@ -135,6 +137,7 @@ double Interleaving::RateOf(std::uint8_t lane) {
 void Interleaving::Credit(const InterleavedJob& one) {
   Tracked& tracked = Track(one.job->id());
   const double most_s = one.period_s;
+  HR_CHECK(one.iteration >= tracked.credited_until, one.iteration, tracked.credited_until);
   const auto iterations = static_cast<double>(one.iteration - tracked.credited_until);
   const bool first = tracked.credited_until == 0;
   tracked.delay_budget_s += first ? most_s : kCredited * iterations * one.period_s;
@@ -159,6 +162,7 @@ Interleaving::Pair& Interleaving::PairOf(const InterleavedJob& held, const Inter
     return pair;
   }
   if (pairs_.size() == kPairsMax) pairs_.erase(pairs_.begin());
+  HR_CHECK(pairs_.size() < kPairsMax, pairs_.size());
   return pairs_.emplace_back(fresh);
 }
 
@@ -225,6 +229,7 @@ void Interleaving::Judge(std::span<InterleavedJob> interleaved) {
 }
 
 void Interleaving::Judge(Pair& pair, Job& held, const std::array<double, 2>& now_s) {
+  HR_CHECK(pair.pending);
   pair.pending = false;
   double gained_s = 0;
   double promised_s = 0;

@@ -17,6 +17,7 @@
 #include "service/session/layout.h"
 #include "service/session/nodes.h"
 #include "service/session/scratch_memory.h"
+#include "service/session/send_notices.h"
 #include "service/session/session.h"
 #include "transport/transport.h"
 
@@ -115,6 +116,11 @@ struct StageWaits {
   std::uint64_t members = 0;  // bit i: nothing came from member i of the group; 0: nobody's fault
   TimeNs flowed_ns = 0;       // as StageEnded's
 };
+// A receive of another node's send is on the lane: what comes for it finds its memory.
+struct StageStands {
+  std::uint8_t lane = 0;
+  std::uint64_t token = 0;  // of the stage
+};
 // The answer to MakeScratch.
 struct ScratchMade {
   JobId job;
@@ -134,6 +140,6 @@ using DispatchMessage =
     std::variant<OpenSession, AddSegment, RemoveSegment, AddTensors, RemoveTensors, CloseSession,
                  Ping, Drain, StageEnded, LaneFacts, JobForming, JobFormed, JobFailed, RankLeft,
                  SetLayout, PlanOffer, PlanSwitch, SteerJob, StageWaits, LaneAnswered, QuotaRefused,
-                 ScratchMade>;
+                 ScratchMade, SendNotices, StageStands>;
 
 }  // namespace headrace::service

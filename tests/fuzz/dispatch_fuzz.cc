@@ -10,37 +10,17 @@
 #include <memory>
 
 #include "ipc/base/check.h"
+#include "tests/fuzz/script.h"
 #include "tests/support/hand_driven_node.h"
 #include "tests/unit/service/dispatch/planned.h"
 
 namespace {
 
 using namespace headrace;  // NOLINT: this program has no names of its own
+using fuzz::Script;
 
 constexpr std::uint32_t kRanks = 2;
-constexpr std::size_t kStepsMax = 4000;
 constexpr TensorId kTensor{3};  // behind the gradients
-
-// Reads numbers off the script; zeros when it has ended.
-class Script {
- public:
-  Script(const std::uint8_t* bytes, std::size_t size) : bytes_(bytes), left_(size) {}
-  bool empty() const { return left_ == 0; }
-
-  template <typename Number>
-  Number Take() {
-    Number number{};
-    const std::size_t size = std::min(left_, sizeof number);
-    std::memcpy(static_cast<void*>(&number), bytes_, size);
-    bytes_ += size;
-    left_ -= size;
-    return number;
-  }
-
- private:
-  const std::uint8_t* bytes_;
-  std::size_t left_;
-};
 
 std::shared_ptr<const service::Layout> GradientsLayout() {
   return support::PackedLayout({10, 20, 30});
@@ -82,6 +62,8 @@ ipc::Record LikelyRecord(std::uint8_t choice, std::uint32_t rank) {
 
 class Trial {
  public:
+  static constexpr std::size_t kStepsMax = 4000;
+
   Trial() {
     for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
       clients_[rank] = &node_.Attach({}, rank);
@@ -164,8 +146,6 @@ class Trial {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
   Script script(bytes, size);
-  Trial trial;
-  for (std::size_t step = 0; step < kStepsMax && !script.empty(); ++step) trial.Step(script);
-  trial.Finish();
+  fuzz::Play<Trial>(script);
   return 0;
 }

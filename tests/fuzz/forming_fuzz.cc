@@ -18,6 +18,7 @@
 #include "service/cluster/follower.h"
 #include "service/cluster/leader.h"
 #include "service/plan/canonical.h"
+#include "tests/fuzz/script.h"
 #include "tests/support/hand_driven_cluster.h"
 #include "tests/unit/service/cluster/plans.h"
 #include "tests/unit/service/dispatch/planned.h"
@@ -25,33 +26,11 @@
 namespace {
 
 using namespace headrace;  // NOLINT: this program has no names of its own
+using fuzz::Script;
 
-constexpr std::size_t kStepsMax = 400;
 const std::string kLeader = "b:7733";
 const support::JobSpec kJob{
     .id = JobId{1}, .name = "train", .world_size = 2, .rendezvous = kLeader};
-
-// Reads numbers off the script; zeros when it has ended.
-class Script {
- public:
-  Script(const std::uint8_t* bytes, std::size_t size) : bytes_(bytes), left_(size) {}
-  bool empty() const { return left_ == 0; }
-
-  template <typename Number>
-  Number Take() {
-    Number number{};
-    const std::size_t size = std::min(left_, sizeof number);
-    if (size > 0) std::memcpy(static_cast<void*>(&number), bytes_, size);
-    bytes_ += size;
-    left_ -= size;
-    return number;
-  }
-  double Seconds() { return std::bit_cast<double>(Take<std::uint64_t>()); }
-
- private:
-  const std::uint8_t* bytes_;
-  std::size_t left_;
-};
 
 void Spoil(service::OpenJob& open, Script& script) {
   service::Agreement& agreement = open.agreement;
@@ -113,6 +92,8 @@ void Spoil(service::OpenJob& open, Script& script) {
 // A node with rank 0 and a leader that lies to it; the node with rank 1 does as the first is told.
 class FollowerTrial {
  public:
+  static constexpr std::size_t kStepsMax = 400;
+
   FollowerTrial() {
     service::SessionIdentity identity;
     identity.job = kJob.id;
@@ -255,7 +236,7 @@ class FollowerTrial {
 
   void Route() {
     for (int turn = 0; turn < 8; ++turn) {
-      for (const service::FollowerAction& action : follower_.TakeActions()) {
+      for (const service::FollowerAction& action : follower_.DrainActions()) {
         if (const auto* lane = std::get_if<service::ToLane>(&action)) ToLanes(lane->message);
         const auto* dispatch = std::get_if<service::ToDispatch>(&action);
         if (dispatch == nullptr) continue;
@@ -301,6 +282,8 @@ class FollowerTrial {
 // Two nodes that say what they like to a leader.
 class LeaderTrial {
  public:
+  static constexpr std::size_t kStepsMax = 400;
+
   LeaderTrial() {
     for (const service::NodeId node : std::initializer_list<service::NodeId>{1, 2}) OnNodeUp(node);
   }
@@ -388,7 +371,7 @@ class LeaderTrial {
                      "10.0.0.1:1");
   }
   void Route() {
-    for (const service::ToNode& sent : leader_.TakeMessages()) {
+    for (const service::ToNode& sent : leader_.DrainMessages()) {
       if (const auto* open = std::get_if<service::OpenJob>(&sent.message)) {
         const service::Agreement& agreed = open->agreement;
         const Status status = CheckNodes(service::NodesOf(agreed, open->self), agreed.world_size,
@@ -422,21 +405,14 @@ class LeaderTrial {
   std::uint64_t plan_hash_ = 0;
 };
 
-template <typename Trial>
-void Run(Script& script) {
-  Trial trial;
-  for (std::size_t step = 0; step < kStepsMax && !script.empty(); ++step) trial.Step(script);
-  trial.Finish();
-}
-
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
   Script script(bytes, size);
   if (script.Take<std::uint8_t>() % 2 == 0) {
-    Run<FollowerTrial>(script);
+    fuzz::Play<FollowerTrial>(script);
   } else {
-    Run<LeaderTrial>(script);
+    fuzz::Play<LeaderTrial>(script);
   }
   return 0;
 }

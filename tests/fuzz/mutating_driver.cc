@@ -19,7 +19,7 @@ namespace {
 
 using headrace::plan::Random;
 
-void Run(const std::string& text) {
+void RunInput(const std::string& text) {
   LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(text.data()), text.size());
 }
 
@@ -61,7 +61,7 @@ int main(int argc, char** argv) {
     std::ostringstream text;
     text << std::ifstream(entry.path(), std::ios::binary).rdbuf();
     corpus.push_back(text.str());
-    Run(corpus.back());
+    RunInput(corpus.back());
   }
   if (corpus.empty()) {
     std::fprintf(stderr, "%s: no files\n", argv[1]);
@@ -78,7 +78,7 @@ int main(int argc, char** argv) {
     for (std::uint64_t change = 0; change <= random.Below(4); ++change) {
       Mutate(text, other, random);
     }
-    Run(text);
+    RunInput(text);
   }
   return 0;
 }

@@ -1,7 +1,7 @@
 // Writes the inputs that fuzzing starts from: valid ones, made by the code that makes them in life,
 // so that they follow every change of the formats.
 //
-//   seeds FOLDER   writes FOLDER/{record,dispatch,schema,peer,forming,message,socket}/*
+//   seeds FOLDER   writes FOLDER/{record,dispatch,sends,schema,peer,forming,message,socket}/*
 #include <capnp/message.h>
 #include <capnp/rpc.capnp.h>
 #include <capnp/serialize.h>
@@ -94,6 +94,10 @@ void WriteRecords() {
 void WriteScripts() {
   using std::string_view_literals::operator""sv;
   // Both ranks post the same, all turn, both are lost.
+  Write("sends/meet",
+        std::string("\x00\x8a\x6e\x0c\x01\x00\x01\x0a\xf0\x61\x4c\x01\x01\xd0\x20"sv));
+  Write("sends/end",
+        std::string("\x6e\x0c\x02\x00\x62\x1c\x02\x00\x01\x0a\xe1\xd0\x30\x6e\x0c\x03\x00"sv));
   Write("dispatch/agree",
         std::string("\x00\x48\x01\x48\xe0\x00\x11\x01\x11\xe0\x00\xc9\x01\xc9\xe0"sv));
   Write("dispatch/differ", std::string("\x00\x48\x01\x49\xe0\x00\x88\x01\x48\xe0"sv));
@@ -261,6 +265,15 @@ void WritePeerMessages() {
   Write("peer/steer", BytesOf(AnnounceSteering{.job = 1, .steering = weight}));
   Write("peer/tell_late", BytesOf(ReportRankLate{.job = 1, .text = "rank 1 is late"}));
   Write("peer/hear_late", BytesOf(AnnounceRankLate{.job = 1, .text = "rank 1 is late"}));
+  const SendNotice sent{.kind = SendNoticeKind::kAnnounced,
+                        .send = 77,
+                        .source = 1,
+                        .target = 0,
+                        .tag = 3,
+                        .count = 1000,
+                        .dtype = DType::kFloat32};
+  Write("peer/tell_send", BytesOf(ReportSends{.job = 1, .node = 1, .notices = {sent, sent}}));
+  Write("peer/hear_send", BytesOf(AnnounceSends{.job = 1, .node = 0, .notices = {sent}}));
   Write("peer/tell_hash", BytesOf(ReportBlockHashed{.job = 1, .hash = {{true, 400, 2}, 0x1234}}));
   capnp::MallocMessageBuilder hello;
   WriteHello(hello.initRoot<schema::PeerHello>(),

@@ -252,7 +252,40 @@ void ClusterSimulation::PostSome() {
   Seat& seat = job.seats[dice_.Below(job.seats.size())];
   // What has befallen a job shall end what waits, not what comes later.
   if (!seat.IsLive() || job.deadline_ns != kNever) return;
+  if (dice_.Chance(35)) return PostMessages(job, seat);
   for (std::uint64_t left = dice_.Between(1, 4); left > 0; --left) PostOne(job, seat);
+}
+
+void ClusterSimulation::PostMessages(Job& job, Seat& seat) {
+  // A send of a job that never forms ends it, as its operations do: it needs the ranks all the
+  // same.
+  for (std::uint64_t left = dice_.Between(1, 4); left > 0; --left) {
+    const bool spoiled = mood_ == ClusterMood::kQuarrel && dice_.Chance(4);
+    if (spoiled) Blame(job, fmt::format("rank {}", seat.rank->client().rank()), kNever);
+    seat.rank->PostMessage(messages_, spoiled, Timeout(), dice_);
+  }
+}
+
+std::optional<std::string> ClusterSimulation::AnswerMessages() {
+  // An answer may be taken by another that waits, so they are posted one after the other.
+  for (int patience = 0; patience < 200; ++patience) {
+    bool any = false;
+    for (Job& job : jobs_) {
+      for (Seat& seat : job.seats) {
+        if (!seat.IsLive()) continue;
+        const std::optional<Rank::OtherSide> side = seat.rank->FirstOtherSide();
+        if (!side || !job.seats[side->rank].IsLive()) continue;
+        any = true;
+        job.seats[side->rank].rank->Answer(messages_, *side, Timeout(), dice_);
+        for (int i = 0; i < 50 && seat.rank->IsOpen(side->record); ++i) {
+          Advance(kMillisecond);
+          if (auto wrong = Check()) return wrong;
+        }
+      }
+    }
+    if (!any) break;
+  }
+  return std::nullopt;
 }
 
 void ClusterSimulation::PostOne(Job& job, Seat& seat) {
@@ -374,6 +407,7 @@ void ClusterSimulation::ForEachLive(Visit visit) {
 std::optional<std::string> ClusterSimulation::Finish() {
   if (mood_ == ClusterMood::kSteering) ResumeAll();
   if (auto wrong = GoOn()) return wrong;
+  if (auto wrong = AnswerMessages()) return wrong;
   if (mood_ == ClusterMood::kSteering) {
     if (auto wrong = PauseForLong()) return wrong;
   }
@@ -384,6 +418,10 @@ std::optional<std::string> ClusterSimulation::Finish() {
     return wrong;
   }
   if (auto wrong = CheckAllEnded()) return wrong;
+  if (mood_ == ClusterMood::kCalm) {
+    if (auto wrong = messages_.Lost()) return wrong;
+    if (messages_.failed() != 0) return "nothing was wrong, and a send or receive failed";
+  }
   if (auto wrong = mood_ == ClusterMood::kReconnect ? ComeBack() : BeginAgain()) return wrong;
   for (Job& job : jobs_) {
     for (Seat& seat : job.seats) {

@@ -24,6 +24,7 @@
 #include "tests/sim/dice.h"
 #include "tests/sim/ledger.h"
 #include "tests/sim/lines.h"
+#include "tests/sim/messages.h"
 #include "tests/sim/rank.h"
 #include "tests/sim/simulated_service.h"
 #include "tests/sim/timeline.h"
@@ -55,6 +56,7 @@ class ClusterSimulation {
   std::optional<std::string> Run();
   const std::vector<std::string>& trace() const { return trace_; }
   const Ledger& ledger() const { return ledger_; }
+  const Messages& messages() const { return messages_; }
   const Agreements& agreements() const { return agreements_; }
 
  private:
@@ -98,6 +100,10 @@ class ClusterSimulation {
   std::optional<std::string> AttachRank(Job& job, std::uint32_t rank);
   void PostSome();
   void PostOne(Job& job, Seat& seat);
+  // Sends and receives, within a node and between nodes.
+  void PostMessages(Job& job, Seat& seat);
+  // Posts the other side of every message that is open, where its rank is there.
+  std::optional<std::string> AnswerMessages();
   void LoseRank();
   void CloseRank(Seat& seat, bool orderly);
   void HarmNodes();
@@ -180,6 +186,7 @@ class ClusterSimulation {
   Lines lines_;
   Agreements agreements_;
   Ledger ledger_;
+  Messages messages_{Messages::Ends::kEachForItself};
   std::vector<std::unique_ptr<SimulatedService>> services_;  // by node; null: dead
   std::vector<std::string> wires_;                           // their names, without the rail
   std::vector<transport::Algorithm> algorithms_;             // that they have as leaders

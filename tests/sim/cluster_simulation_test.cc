@@ -51,6 +51,7 @@ TEST_P(ClusterSimulationTest, KeepsEveryPromiseForEverySeed) {
   std::uint64_t ended_failed = 0;
   std::uint64_t iterations = 0;
   std::uint64_t switches = 0;
+  std::uint64_t messages = 0;
   SeedWalk seeds(MoodName(GetParam()), ::testing::UnitTest::GetInstance()->test_to_run_count());
   while (const std::optional<std::uint64_t> next = seeds.Next()) {
     const std::uint64_t seed = *next;
@@ -60,15 +61,18 @@ TEST_P(ClusterSimulationTest, KeepsEveryPromiseForEverySeed) {
     ended_failed += simulation.ledger().ended_failed();
     iterations += simulation.ledger().iterations_ok();
     switches += simulation.agreements().switches_count();
+    messages += simulation.messages().received();
     ASSERT_FALSE(wrong) << *wrong << "\n"
                         << HowToReplay(seed, MoodName(GetParam()), simulation.trace());
   }
   // A run in which nothing happens proves nothing.
   EXPECT_TRUE(ended_ok >= seeds.count() || seeds.IsOne()) << ended_ok;
   EXPECT_TRUE(iterations >= seeds.count() || seeds.IsOne()) << iterations;
+  EXPECT_TRUE(2 * messages >= seeds.count() || seeds.IsOne()) << messages;
   EXPECT_TRUE(2 * switches >= seeds.count() || seeds.IsOne()) << switches;
   EXPECT_TRUE((ended_failed != 0) == (GetParam() != ClusterMood::kCalm) || seeds.IsOne());
   RecordProperty("iterations", std::to_string(iterations));
+  RecordProperty("messages", std::to_string(messages));
   RecordProperty("switches", std::to_string(switches));
   RecordProperty("ended_ok", std::to_string(ended_ok));
   RecordProperty("ended_failed", std::to_string(ended_failed));

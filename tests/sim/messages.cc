@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <iterator>
 
 namespace headrace::sim {
 namespace {
 
-std::string Describe(const Messages::Triple& triple) {
+std::string DescribeTriple(const Messages::Triple& triple) {
   return fmt::format("job {} from rank {} to rank {}, tag {}", triple.job.value,
                      static_cast<std::int32_t>(triple.source), triple.target, triple.tag);
 }
@@ -37,7 +38,7 @@ std::uint32_t Messages::Send(const Triple& triple, std::span<std::byte> memory) 
 std::optional<std::string> Messages::Failed(const std::string& what, const ipc::Outcome& outcome) {
   ++failed_;
   if (outcome.text != CodeName(outcome.code)) {
-    for (const char* word : {"rank ", "ranks ", "lane ", "uid ", "the service"}) {
+    for (const char* word : {"rank ", "ranks ", "lane ", "uid ", "the service", "node "}) {
       if (outcome.text.find(word) != std::string::npos) return std::nullopt;
     }
   }
@@ -47,8 +48,8 @@ std::optional<std::string> Messages::Failed(const std::string& what, const ipc::
 std::optional<std::string> Messages::SendEnded(std::uint32_t number, const ipc::Outcome& outcome) {
   Message& message = messages_[number];
   message.ok = outcome.code == Code::kOk;
-  const std::string what = fmt::format("message {} {}", number, Describe(message.triple));
-  if (!*message.ok && message.received) {
+  const std::string what = fmt::format("message {} {}", number, DescribeTriple(message.triple));
+  if (ends_ == Ends::kTogether && !*message.ok && message.received) {
     return what + ": was received, and its sender has an error: " + outcome.text;
   }
   return *message.ok ? std::nullopt : Failed(what, outcome);
@@ -56,8 +57,9 @@ std::optional<std::string> Messages::SendEnded(std::uint32_t number, const ipc::
 
 std::optional<std::string> Messages::ReceiveEnded(const Triple& expected,
                                                   const ipc::Outcome& outcome, std::uint32_t source,
+                                                  std::uint64_t record,
                                                   std::span<const std::byte> memory) {
-  const std::string what = "receive " + Describe(expected);
+  const std::string what = "receive " + DescribeTriple(expected);
   if (outcome.code != Code::kOk) return Failed(what, outcome);
   const auto number = static_cast<std::uint32_t>(Read(memory, 0)) >> 10;
   if (number >= messages_.size()) return what + ": ended well with bytes that nobody sent";
@@ -71,17 +73,19 @@ std::optional<std::string> Messages::ReceiveEnded(const Triple& expected,
   triple.source = source;
   if (message.triple != triple || (expected.source != ipc::kAnyRank && expected.source != source)) {
     return fmt::format("{}: got message {} {}, said to be of rank {}", what, number,
-                       Describe(message.triple), source);
+                       DescribeTriple(message.triple), source);
   }
   if (message.received) return fmt::format("{}: message {} came twice", what, number);
-  if (message.ok == false) {
+  if (ends_ == Ends::kTogether && message.ok == false) {
     return fmt::format("{}: got message {}, whose sender has an error", what, number);
   }
-  const auto [last, is_first] = last_.try_emplace(triple, number);
-  if (!is_first && last->second > number) {
-    return fmt::format("{}: message {} came after message {}", what, number, last->second);
+  auto& taken = taken_[triple];
+  const auto own = taken.emplace(record, number).first;
+  const bool after = own != taken.begin() && std::prev(own)->second > number;
+  const bool before = std::next(own) != taken.end() && std::next(own)->second < number;
+  if (after || before) {
+    return fmt::format("{}: message {} was not taken in its turn", what, number);
   }
-  last->second = number;
   message.received = true;
   ++received_;
   return std::nullopt;
@@ -92,7 +96,7 @@ std::optional<std::string> Messages::Lost() const {
     const Message& message = messages_[number];
     if (message.ok == true && !message.received) {
       return fmt::format("message {} {} has come, its sender was told, and nobody has it", number,
-                         Describe(message.triple));
+                         DescribeTriple(message.triple));
     }
   }
   return std::nullopt;

@@ -25,6 +25,11 @@ constexpr std::uint64_t MessageCount(std::uint64_t tag) { return 1 + 150 * tag; 
 
 class Messages {
  public:
+  // What is promised of both sides of one message. Between nodes each ends for itself: at the
+  // moment of a fault one may have ended well and the other not.
+  enum class Ends : std::uint8_t { kTogether, kEachForItself };
+  explicit Messages(Ends ends = Ends::kTogether) : ends_(ends) {}
+
   struct Triple {
     JobId job;
     std::uint32_t source = 0;
@@ -38,9 +43,11 @@ class Messages {
   std::uint32_t Send(const Triple& triple, std::span<std::byte> memory);
   // Each answers what is wrong, if anything.
   std::optional<std::string> SendEnded(std::uint32_t number, const ipc::Outcome& outcome);
-  // `expected` as the record said, perhaps from any rank; `source` as the completion says.
+  // `expected` as the record said, perhaps from any rank; `source` as the completion says. Receives
+  // are matched in the order of their records, and may end in another.
   std::optional<std::string> ReceiveEnded(const Triple& expected, const ipc::Outcome& outcome,
-                                          std::uint32_t source, std::span<const std::byte> memory);
+                                          std::uint32_t source, std::uint64_t record,
+                                          std::span<const std::byte> memory);
   // When all have ended and all who received were asked: whether any was lost.
   std::optional<std::string> Lost() const;
 
@@ -56,8 +63,10 @@ class Messages {
   static std::int32_t ElementOf(std::uint32_t number, std::size_t index);
   std::optional<std::string> Failed(const std::string& what, const ipc::Outcome& outcome);
 
-  std::vector<Message> messages_;         // by number
-  std::map<Triple, std::uint32_t> last_;  // number that was received last
+  Ends ends_;
+  std::vector<Message> messages_;  // by number
+  // Numbers that were received, by the record of the receive.
+  std::map<Triple, std::map<std::uint64_t, std::uint32_t>> taken_;
   std::uint64_t received_ = 0;
   std::uint64_t failed_ = 0;
 };

@@ -138,11 +138,11 @@ void Rank::PostMessage(Messages& messages, bool sends, std::uint32_t other, std:
   open_.push_back(open);
 }
 
-std::optional<std::string> Rank::LookAtMessage(const Open& open,
-                                               std::span<const std::byte> result) {
+std::optional<std::string> Rank::CheckMessage(const Open& open, std::span<const std::byte> result) {
   const ipc::Outcome outcome = client_.Read(open.record);
   if (open.sends) return open.messages->SendEnded(open.message, outcome);
-  return open.messages->ReceiveEnded(open.triple, outcome, client_.SourceOf(open.record), result);
+  return open.messages->ReceiveEnded(open.triple, outcome, client_.SourceOf(open.record),
+                                     open.record, result);
 }
 
 void Rank::ReachWords(Dice& dice) {
@@ -190,7 +190,7 @@ std::optional<std::string> Rank::LookAt(const Open& open) {
   const std::vector<std::byte> result(memory.begin(),
                                       memory.begin() + static_cast<std::ptrdiff_t>(open.size));
   if (open.messages != nullptr) {
-    if (auto wrong = LookAtMessage(open, result)) return Name() + ": " + *wrong;
+    if (auto wrong = CheckMessage(open, result)) return Name() + ": " + *wrong;
   } else if (auto wrong = ledger_.End(job_, open.sequence, client_.rank(),
                                       client_.Read(open.record), result)) {
     return wrong;

@@ -105,7 +105,7 @@ class Rank {
   std::span<std::byte> Slot(std::uint32_t slot) const;
   std::uint64_t Word(std::uint64_t record) const;
   std::optional<std::string> LookAt(const Open& open);
-  std::optional<std::string> LookAtMessage(const Open& open, std::span<const std::byte> result);
+  std::optional<std::string> CheckMessage(const Open& open, std::span<const std::byte> result);
   void PostMessage(Messages& messages, bool sends, std::uint32_t other, std::uint64_t tag,
                    bool spoiled, std::uint32_t timeout_ms, Dice& dice);
   // Memory that nothing has a right to write to now is as this rank left it.

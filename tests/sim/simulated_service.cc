@@ -238,11 +238,11 @@ void SimulatedService::ReadMessages() {
 }
 
 void SimulatedService::Act() {
-  for (service::ToNode& each : leader_.TakeMessages()) {
+  for (service::ToNode& each : leader_.DrainMessages()) {
     world_.lines.Tell(each.node, Side::kListener, std::move(each.message));
   }
   for (const service::ToWatch& errand : leader_.DrainOutgoing()) Execute(errand);
-  for (const service::FollowerAction& action : follower_.TakeActions()) {
+  for (const service::FollowerAction& action : follower_.DrainActions()) {
     std::visit([this](const auto& each) { Execute(each); }, action);
   }
 }

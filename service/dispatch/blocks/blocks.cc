@@ -8,6 +8,7 @@
 #include "ipc/base/check.h"
 #include "service/dispatch/blocks/cut.h"
 #include "service/dispatch/blocks/transfers.h"
+#include "service/dispatch/job/pair_notices.h"
 
 namespace headrace::service {
 namespace {
@@ -20,9 +21,17 @@ constexpr std::uint64_t kSharedBlockBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kSharedGpuBlockBytes = std::uint64_t{32} << 20;
 // A job that sent something within this is likely to send again: its bulk leaves gaps for that.
 constexpr TimeNs kPairsRecent = kSecond;
-// Blocks of the job's pool that its pairs have at most, so that they never keep its other blocks
-// from being made.
-constexpr std::size_t kPairBlocksMax = kBlocksMax / 2;
+// Blocks of the job's pool that its pairs have at most, and as many those that come from other
+// nodes, so that they never keep each other or its other blocks from being made.
+constexpr std::size_t kPairBlocksMax = kBlocksMax / 4;
+
+std::size_t& PairBlocks(Job& job, bool comes) {
+  return comes ? job.pairs().blocks_coming : job.pairs().blocks_open;
+}
+
+Away AwayOf(Job& job, const Operation& operation) {
+  return operation.paired() ? job.pairs().at(operation.spec.sequence).away : Away::kNo;
+}
 
 }  // namespace
 
@@ -42,7 +51,11 @@ void Blocks::RemoveJob(Job& job) {
 }
 
 void Blocks::Free(Job& job, Block& block) {
-  if (block.order() == schedule::Order::kPaired) --job.pairs().blocks_open;
+  HR_CHECK(block.sequence != 0 && block.parts_open == 0, block.sequence, block.parts_open);
+  if (schedule::IsOfPairs(block.order())) {
+    HR_CHECK(PairBlocks(job, block.comes) > 0, block.sequence);
+    --PairBlocks(job, block.comes);
+  }
   GiveScratch(job, block);
   job.FreeBlock(block);
 }
@@ -63,21 +76,47 @@ void Blocks::AskForScratch(Job& job, schedule::Order order) {
 }
 
 void Blocks::AddScratch(Job& job, ScratchMade made, TimeNs now) {
+  HR_CHECK(made.gpu >= transport::kHost && static_cast<std::size_t>(made.gpu + 1) <= kRailsMax,
+           static_cast<int>(made.gpu));
   job.gpu_scratch[static_cast<std::size_t>(made.order)][static_cast<std::size_t>(made.gpu + 1)].Add(
       made.place_bytes, std::move(made.memory).value());
   Make(job, now);
 }
 
+void Blocks::GoOn(Job& job, Operation& operation, std::uint64_t blocks_allowed, TimeNs now) {
+  const bool parked = operation.blocks_made == operation.blocks_allowed;
+  operation.blocks_allowed = blocks_allowed;
+  if (!parked) return;
+  MakeMore(job, operation);
+  Make(job, now);
+}
+
+void Blocks::MakeMore(Job& job, const Operation& operation) {
+  auto& making = job.making[static_cast<std::size_t>(operation.order())];
+  if (making.full()) {
+    // What failed before its turn leaves its number behind, and its slot to a later operation.
+    DropEnded(job, making);
+    // Only of pairs, of which there is room for as many as there were open at a time; one that may
+    // go on while it still stands behind others is there twice. It grows before it is full again,
+    // or each later one would look through all of them.
+    const std::size_t most = 2 * job.pairs().capacity();
+    if (operation.paired() && 2 * making.size() >= making.capacity() && making.capacity() < most) {
+      making.set_capacity(most);
+    }
+  }
+  HR_CHECK(!making.full(), operation.spec.sequence, making.size());
+  making.push_back(operation.spec.sequence);
+}
+
 void Blocks::Begin(Job& job, Operation& operation, TimeNs now) {
+  HR_CHECK(operation.open() && !operation.failure && operation.blocks_made == 0,
+           operation.spec.sequence, operation.blocks_made);
   operation.state = Operation::State::kWaiting;
   operation.since_ns = now;
   operation.block_bytes = BlockBytes(job, operation, now);
   operation.blocks_count = BlocksCount(operation.spec, job.world_size(), operation.block_bytes);
   operation.verified = job.Verifies(operation);
-  auto& making = job.making[static_cast<std::size_t>(operation.order())];
-  // Only of pairs, of which there is room for as many as there were open at a time.
-  if (making.full()) making.set_capacity(job.pairs().capacity());
-  making.push_back(operation.spec.sequence);
+  MakeMore(job, operation);
   Make(job, now);
 }
 
@@ -95,6 +134,7 @@ std::uint64_t Blocks::BlockBytes(const Job& job, const Operation& operation, Tim
 
 // What one of them lacks room for must not wait for the others.
 void Blocks::Make(Job& job, TimeNs now) {
+  MakeOf(job, schedule::Order::kReceived, now);
   MakeOf(job, schedule::Order::kPaired, now);
   MakeOf(job, schedule::Order::kPlanned, now);
   MakeOf(job, schedule::Order::kPosted, now);
@@ -103,24 +143,41 @@ void Blocks::Make(Job& job, TimeNs now) {
 void Blocks::MakeOf(Job& job, schedule::Order order, TimeNs now) {
   auto& making = job.making[static_cast<std::size_t>(order)];
   while (!making.empty()) {
-    Operation& operation = job.slot(making.front());
-    const bool current =
-        operation.spec.sequence == making.front() && operation.open() && !operation.failure;
-    if (current && operation.blocks_made < operation.blocks_count) {
-      if (!MakeNext(job, operation, now)) return;
-      continue;
+    if (HasBlocksToMake(job, making.front())) {
+      Operation& operation = job.slot(making.front());
+      if (MakeNext(job, operation, now)) continue;
+      if (operation.blocks_open == 0 && operation.reason != ipc::WaitReason::kNoRoom) {
+        SetReason(job, operation, ipc::WaitReason::kNoRoom, 0);
+      }
+      return;
     }
     making.pop_front();
   }
 }
 
+bool Blocks::HasBlocksToMake(Job& job, std::uint64_t sequence) {
+  const Operation& operation = job.slot(sequence);
+  return operation.spec.sequence == sequence && operation.open() && !operation.failure &&
+         operation.blocks_made < operation.blocks_due();
+}
+
+void Blocks::DropEnded(Job& job, boost::circular_buffer<std::uint64_t>& making) {
+  const auto ended = [&job](std::uint64_t sequence) { return !HasBlocksToMake(job, sequence); };
+  making.erase(std::remove_if(making.begin(), making.end(), ended), making.end());
+}
+
 bool Blocks::MakeNext(Job& job, Operation& operation, TimeNs now) {
-  if (operation.paired() && job.pairs().blocks_open == kPairBlocksMax) return false;
+  HR_CHECK(operation.blocks_ended + operation.blocks_open <= operation.blocks_made,
+           operation.spec.sequence, operation.blocks_ended, operation.blocks_open);
+  if (operation.paired() && PairBlocks(job, operation.comes) == kPairBlocksMax) return false;
   Block* const block = job.AllocateBlock();
   if (block == nullptr) return false;
+  HR_CHECK(block->sequence == 0 && block->parts_open == 0, block->sequence, block->parts_open);
   block->sequence = operation.spec.sequence;
+  block->comes = operation.comes;
+  block->parts_standing = 0;
   if (operation.paired()) {
-    ++job.pairs().blocks_open;
+    ++PairBlocks(job, operation.comes);
     job.pairs().moved_ns = now;
   }
   CutBlock(operation.spec, job.world_size(), operation.block_bytes,
@@ -139,14 +196,18 @@ bool Blocks::MakeNext(Job& job, Operation& operation, TimeNs now) {
 }
 
 void Blocks::Place(Job& job, Block& block) {
-  if (job.nodes() == nullptr) return;
+  if (job.nodes() == nullptr || schedule::IsOfPairs(block.order())) return;
   block.crossing = Crossing::kComes;
+  HR_CHECK(!job.crossing[static_cast<std::size_t>(block.order())].full(), block.sequence);
   job.crossing[static_cast<std::size_t>(block.order())].push_back(job.PlaceOf(block));
 }
 
 void Blocks::Enter(Job& job, Operation& operation, Block& block, Step step, TimeNs now) {
+  HR_CHECK(block.parts_open == 0 && operation.blocks_open > 0, block.sequence, block.parts_open);
   block.step =
-      NextStep(operation.spec, job.nodes(), job.local().size(), step, job.IsRootHere(block));
+      operation.paired()
+          ? NextPairStep(AwayOf(job, operation), operation.spec.OnGpu(), step)
+          : NextStep(operation.spec, job.nodes(), job.local().size(), step, job.IsRootHere(block));
   if (block.step == Step::kDone && step <= Step::kVerify && operation.verified) {
     block.step = Step::kVerify;
   }
@@ -164,8 +225,22 @@ void Blocks::Enter(Job& job, Operation& operation, Block& block, Step step, Time
     return Push(job, operation, block, 0, lanes_.InNode(operation), now);
   }
   block.parts_count = 0;
+  if (operation.paired()) return PushShares(job, operation, block, now);
   block.crossing = Crossing::kWaits;
   Cross(job, block.order(), now);
+  if (block.crossing == Crossing::kWaits) HoldBack(job, operation, block, now);
+}
+
+// Nothing of it moves until blocks before it have come so far.
+void Blocks::HoldBack(Job& job, Operation& operation, const Block& block, TimeNs now) {
+  const auto& places = job.crossing[static_cast<std::size_t>(block.order())];
+  const std::uint64_t first = job.block(places.front()).sequence;
+  if (operation.parts_moving > 0 || first == block.sequence) return;
+  operation.state = Operation::State::kWaiting;
+  operation.since_ns = now;
+  operation.step = block.step;
+  operation.lane = static_cast<std::uint8_t>(lanes_.first_rail());
+  SetReason(job, operation, ipc::WaitReason::kBehindBlock, first);
 }
 
 // Some blocks have no step before this one, and those that have may end it in any order. If they
@@ -178,6 +253,7 @@ void Blocks::Cross(Job& job, schedule::Order order, TimeNs now) {
     if (block.crossing != Crossing::kWaits) return;
     block.crossing = Crossing::kNone;
     places.pop_front();
+    HR_CHECK(block.sequence != 0 && block.step == Step::kBetweenNodes, block.sequence);
     PushShares(job, job.slot(block.sequence), block, now);
   }
 }
@@ -196,6 +272,7 @@ void Blocks::PushShares(Job& job, Operation& operation, Block& block, TimeNs now
     const auto rail = static_cast<std::uint8_t>(lanes_.first_rail() + part);
     Push(job, operation, block, part, between_nodes ? rail : lanes_.InNode(operation), now);
   }
+  block.parts_to_stand = block.parts_open;
   operation.since_ns = now;
 }
 
@@ -203,6 +280,7 @@ void Blocks::Push(Job& job, Operation& operation, Block& block, std::uint32_t in
                   std::uint8_t lane, TimeNs now) {
   Part& part = block.parts[index];
   part.state = Part::State::kWaiting;
+  HR_CHECK(lane < lanes_.count() && block.parts_open < block.parts_count, lane, block.parts_open);
   part.stage = {.token = StageName{job.id(), job.PlaceOf(block), index}.Pack(),
                 .position = block.position(),
                 .job = job.id(),
@@ -216,6 +294,10 @@ void Blocks::Push(Job& job, Operation& operation, Block& block, std::uint32_t in
   lanes_.SetChanged(lane);
   operation.step = block.step;
   operation.lane = lane;
+  if (operation.parts_moving == 0 && operation.state != Operation::State::kWaiting) {
+    operation.state = Operation::State::kWaiting;
+    operation.since_ns = now;
+  }
   const bool behind = wait.reason == schedule::Wait::Reason::kBehindStage &&
                       SequenceOf(wait.argument) != block.sequence;
   SetReason(job, operation, behind ? ipc::WaitReason::kBehindBlock : ipc::WaitReason::kNone,
@@ -229,6 +311,7 @@ void Blocks::Schedule(Jobs& jobs, TimeNs now) {
     while (const std::optional<schedule::Stage> stage = queue_.Pick(lane, now)) {
       Job& job = JobOf(jobs, stage->job);
       const StageName name = StageName::Unpack(stage->token);
+      HR_CHECK(name.block < kBlocksMax && name.part < kRailsMax, stage->token);
       Block& block = job.block(name.block);
       Start(job, job.slot(block.sequence), block, block.parts[name.part], now);
       changed = true;
@@ -248,7 +331,11 @@ Job& Blocks::JobOf(Jobs& jobs, JobId id) {
 }
 
 void Blocks::Start(Job& job, Operation& operation, Block& block, Part& part, TimeNs now) {
+  HR_CHECK(block.sequence != 0 && operation.spec.sequence == block.sequence, block.sequence,
+           operation.spec.sequence);
+  HR_CHECK(part.state == Part::State::kWaiting && !operation.failure, part.stage.token);
   part.state = Part::State::kMoving;
+  ++operation.parts_moving;
   part.begin_ns = now;
   recorder_.StageBegun(job, block, part, now);
   lanes_.OnStarted(job, part.stage, now);
@@ -274,14 +361,24 @@ Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completi
   Operation& operation = job.slot(block.sequence);
   Part& part = block.parts[name.part];
   HR_CHECK(block.sequence != 0 && part.state == Part::State::kMoving, completion.token);
+  HR_CHECK(operation.spec.sequence == block.sequence && block.parts_open > 0, completion.token,
+           operation.spec.sequence);
   Settle(job, operation, block, part, completion, now);
   recorder_.StageEnded(job, block, part, completion.code, now);
   Ended ended{operation, std::nullopt, std::nullopt};
   if (block.step == Step::kVerify && completion.code == Code::kOk) {
     Compare(job, block, completion, ended);
+  } else if (CameEarly(job, block) && completion.code == Code::kOk && !operation.failure) {
+    ended.failure =
+        Failure{Code::kCorrupt,
+                fmt::format("node {} sent bytes of {} before it might: install the same release on "
+                            "all nodes",
+                            job.nodes()->nodes[job.pairs().at(block.sequence).node].name,
+                            job.DescribeOperation(operation))};
   } else if (completion.code == Code::kOk) {
     // The same bytes pass several steps; people want to know how many there are.
-    if (block.step == Step::kBetweenNodes || job.nodes() == nullptr) {
+    const bool stays = operation.paired() && AwayOf(job, operation) == Away::kNo;
+    if (block.step == Step::kBetweenNodes || job.nodes() == nullptr || stays) {
       recorder_.Moved(job, part.stage.bytes);
     }
   } else if (!operation.failure) {
@@ -292,6 +389,7 @@ Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completi
                     completion.cause.empty() ? CodeName(completion.code) : completion.cause)};
   }
   if (--block.parts_open > 0) return ended;
+  HR_CHECK(operation.blocks_open > 0, completion.token);
   if (operation.failure || ended.failure) {
     --operation.blocks_open;
     recorder_.BlockEnded(job, operation, block,
@@ -316,12 +414,14 @@ void Blocks::Compare(const Job& job, const Block& block, const transport::Comple
   }
 }
 
+// Whether nobody was to send it yet. That it may go is counted before the notice of it leaves.
+bool Blocks::CameEarly(Job& job, const Block& block) {
+  return block.comes && block.step == Step::kBetweenNodes &&
+         block.index >= job.pairs().at(block.sequence).blocks_released;
+}
+
+// Its number stays among those that are to be cut, which costs nothing: see MakeMore.
 void Blocks::Abandon(Job& job, Operation& operation, TimeNs now) {
-  if (operation.paired()) {
-    // Others may come and go while those before them wait for room.
-    auto& making = job.making[static_cast<std::size_t>(schedule::Order::kPaired)];
-    making.erase(std::remove(making.begin(), making.end(), operation.spec.sequence), making.end());
-  }
   if (operation.blocks_open == 0) return;
   for (Block& block : job.blocks()) {
     if (block.sequence != operation.spec.sequence) continue;
@@ -341,9 +441,11 @@ void Blocks::Abandon(Job& job, Operation& operation, TimeNs now) {
   }
 }
 
-void Blocks::Settle(Job& job, const Operation& operation, const Block& block, Part& part,
+void Blocks::Settle(Job& job, Operation& operation, const Block& block, Part& part,
                     const transport::Completion& completion, TimeNs now) {
   part.state = Part::State::kNone;
+  HR_CHECK(operation.parts_moving > 0, operation.spec.sequence);
+  --operation.parts_moving;
   if (operation.planned() && job.times) job.times->BlockRests(now);
   queue_.Return(part.stage);
   lanes_.OnEnded(job, operation, block, part, completion, now);
@@ -352,6 +454,7 @@ void Blocks::Settle(Job& job, const Operation& operation, const Block& block, Pa
 void Blocks::Unqueue(Job& job, Operation& operation, Block& block, Part& part, TimeNs now) {
   const bool removed = queue_.Remove(part.stage);
   HR_CHECK(removed, part.stage.token);
+  HR_CHECK(block.parts_open > 0, part.stage.token);
   part.state = Part::State::kNone;
   --block.parts_open;
   recorder_.StageDropped(job, block, part, now);
@@ -400,6 +503,18 @@ void Blocks::OnStageWaits(Job& job, const StageWaits& message) {
   }
   operation.lane = message.lane;
   SetReason(job, operation, ipc::WaitReason::kPeer, message.members);
+}
+
+void Blocks::OnStageStands(Job& job, const StageStands& message) {
+  const StageName name = StageName::Unpack(message.token);
+  if (name.block >= kBlocksMax || name.part >= kRailsMax) return;
+  Block& block = job.block(name.block);
+  if (block.sequence == 0 || !block.comes || block.parts[name.part].state != Part::State::kMoving) {
+    return;
+  }
+  Operation& operation = job.slot(block.sequence);
+  if (operation.failure || ++block.parts_standing != block.parts_to_stand) return;
+  OnBlockStands(job, job.pairs().at(block.sequence), block.index);
 }
 
 void Blocks::ExplainHeads(Jobs& jobs, std::uint8_t lane, TimeNs now) {

@@ -1,8 +1,8 @@
 // The blocks of all jobs: made from ready operations in order, through the unified queue, over one
 // lane after the other until each has all its steps behind it.
 //
-// Owned and called by the flow, on dispatch's thread. It tells by its answers: what an operation's
-// end means for ranks and jobs is the flow's business.
+// Owned and called by the flow, on dispatch's thread. It reports by its answers: what an
+// operation's end means for ranks and jobs is the flow's business.
 #pragma once
 
 #include <cstdint>
@@ -34,12 +34,14 @@ class Blocks {
     lanes_.AddJob(job, now);
   }
   void RemoveJob(Job& job);
-  // Job::share is in force from now on. A lane between nodes is told, once the job's links are
+  // Job::share is in force from now on. A lane between nodes is sent it, once the job's links are
   // open.
   void SetShare(Job& job, TimeNs now);
 
   // The operation, or block of the job's plan, is ready: its blocks follow those of earlier ones.
   void Begin(Job& job, Operation& operation, TimeNs now);
+  // The send may go on, to more of its blocks than before.
+  void GoOn(Job& job, Operation& operation, std::uint64_t blocks_allowed, TimeNs now);
   bool HasRoom(const Job& job) const { return job.has_free_blocks(); }
   // How many blocks of the job's plan may be on one lane from now on.
   void SetPlannedInFlightMax(JobId job, std::uint64_t blocks_max) {
@@ -61,6 +63,9 @@ class Blocks {
   // has moved() when no lane has anything of it any more.
   void Abandon(Job& job, Operation& operation, TimeNs now);
 
+  // A receive of another node's send is on its lane; it may have ended meanwhile.
+  void OnStageStands(Job& job, const StageStands& message);
+
   // Hands waiting stages to lanes that have credit.
   void Schedule(Jobs& jobs, TimeNs now);
   // When a stage may go that only a job's limit holds back; kNever when there is none.
@@ -75,13 +80,18 @@ class Blocks {
 
   // Into blocks of what size the operation is cut; 0: it is one.
   std::uint64_t BlockBytes(const Job& job, const Operation& operation, TimeNs now) const;
+  void MakeMore(Job& job, const Operation& operation);
   // Makes blocks of ready operations while there is room for them.
   void Make(Job& job, TimeNs now);
   void MakeOf(Job& job, schedule::Order order, TimeNs now);
+  // Whether the operation of that number is ready, has not failed, and has blocks left to make.
+  static bool HasBlocksToMake(Job& job, std::uint64_t sequence);
+  static void DropEnded(Job& job, boost::circular_buffer<std::uint64_t>& making);
   bool MakeNext(Job& job, Operation& operation, TimeNs now);
   // Puts the stages of the block's next step, from `step` on, into the queue, or ends the block.
   void Enter(Job& job, Operation& operation, Block& block, Step step, TimeNs now);
   void Cross(Job& job, schedule::Order order, TimeNs now);
+  void HoldBack(Job& job, Operation& operation, const Block& block, TimeNs now);
   // Gives the block its place among those that go to other nodes.
   void Place(Job& job, Block& block);
   // The stages of a step that goes by the block's shares.
@@ -92,7 +102,8 @@ class Blocks {
   static void NoteBegin(Job& job, const Operation& operation, TimeNs now);
   void Compare(const Job& job, const Block& block, const transport::Completion& completion,
                Ended& ended);
-  void Settle(Job& job, const Operation& operation, const Block& block, Part& part,
+  static bool CameEarly(Job& job, const Block& block);
+  void Settle(Job& job, Operation& operation, const Block& block, Part& part,
               const transport::Completion& completion, TimeNs now);
   void Unqueue(Job& job, Operation& operation, Block& block, Part& part, TimeNs now);
   static Job& JobOf(Jobs& jobs, JobId id);

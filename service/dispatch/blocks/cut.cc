@@ -42,6 +42,7 @@ void CutBlock(const OperationSpec& spec, std::uint32_t world_size, std::uint64_t
   const std::uint64_t stretch = index / cutting.blocks_each;
   const std::uint64_t begin = index % cutting.blocks_each * cutting.block_count;
   HR_CHECK(stretch < cutting.stretches, index);
+  HR_CHECK(begin <= cutting.stretch_count, index, begin);
   block.index = index;
   block.range.begin = stretch * cutting.stretch_count + begin;
   block.range.count = std::min(cutting.block_count, cutting.stretch_count - begin);
@@ -75,6 +76,13 @@ Step NextStep(const OperationSpec& spec, const JobNodes* nodes, std::size_t loca
       break;
   }
   return Step::kDone;
+}
+
+Step NextPairStep(Away away, bool on_gpu, Step step) {
+  if (away == Away::kNo) return step == Step::kInNode ? step : Step::kDone;
+  if (step == Step::kInNode && away == Away::kGoes && on_gpu) return step;
+  if (step <= Step::kBetweenNodes) return Step::kBetweenNodes;
+  return step == Step::kToRanks && away == Away::kComes && on_gpu ? step : Step::kDone;
 }
 
 std::uint32_t ShareOut(const Range& range, std::uint64_t element_size,
@@ -122,6 +130,7 @@ std::uint32_t ShareEvenly(const Range& range, std::uint64_t element_size, std::u
     shares[(first + i) % lanes_count] = {begin, border - begin};
     begin = border;
   }
+  HR_CHECK(begin == end, begin, end);
   return lanes_count;
 }
 

@@ -1,5 +1,6 @@
-// How an operation is cut into blocks, and which steps and shares each of them has. Pure, and the
-// same on every node: nothing but the operation's shape and what the nodes agreed on goes in.
+// How a work item is cut into blocks, and which steps and shares each of them has. Pure. Ranges and
+// shares are the same on every node: nothing but the item's shape and what the nodes agreed on goes
+// in. Steps are a node's own: they depend on how many ranks it has and where the root is.
 #pragma once
 
 #include <array>
@@ -26,6 +27,10 @@ void CutBlock(const OperationSpec& spec, std::uint32_t world_size, std::uint64_t
 // can do without; `root_is_here`: the rank whose part or data the block is, is of this node.
 Step NextStep(const OperationSpec& spec, const JobNodes* nodes, std::size_t local_ranks_count,
               Step step, bool root_is_here = false);
+
+// The same of a send or receive. It crosses where its other side is away, and from or to GPUs'
+// memory through scratch.
+Step NextPairStep(Away away, bool on_gpu, Step step);
 
 // The shares of `range` on each lane between nodes, which end together by the agreed cost lines;
 // shares may be empty. Returns how many lanes there are.

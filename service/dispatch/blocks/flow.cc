@@ -9,10 +9,15 @@
 #include "ipc/base/check.h"
 #include "service/dispatch/blocks/cut.h"
 #include "service/dispatch/job/overlap.h"
+#include "service/dispatch/job/pair_notices.h"
 #include "service/dispatch/observe/wait_reports.h"
 
 namespace headrace::service {
 namespace {
+
+// How long another node may hold bytes of a send or receive that has ended early; longer than a
+// slow link needs for what is on it.
+constexpr TimeNs kLetGoMax = 60 * kSecond;
 
 // What began with this very work item names it already.
 Failure NamingOpen(const Failure& failure, const std::string& open) {
@@ -53,6 +58,8 @@ void Flow::AddJob(Job& job, TimeNs now) {
 }
 
 void Flow::RemoveJob(Job& job, TimeNs now) {
+  HR_CHECK(!job.busy() && !job.HasSessions(), job.id().value, job.operations_open);
+  HR_CHECK(job.use->jobs > 0, job.use->uid);
   settings_.ReportLostSettings(job);
   if (job.gradients) plans_.rows().Close(job);
   recorder_.CloseJob(job, now);
@@ -112,14 +119,30 @@ void Flow::Form(Job& job, JobNodes nodes, TimeNs now) {
     lanes_.SetCosts(job.nodes()->costs);
     events_.Report(job, Code::kOk, job.DescribeNodes());
   }
+  AnnounceSends(job);
   // People may have steered it before its lanes knew it.
   if (job.nodes() != nullptr && job.share != schedule::JobShare{}) blocks_.SetShare(job, now);
   BeginHeldBack(job, now);
 }
 
+void Flow::AnnounceSends(Job& job) {
+  std::vector<std::uint64_t> sends;
+  job.ForEachOpen([&](const Operation& operation) {
+    const OperationSpec& spec = operation.spec;
+    if (operation.paired() && spec.kind == ipc::kSend && !job.IsHere(spec.target)) {
+      sends.push_back(spec.sequence);
+    }
+  });
+  std::ranges::sort(sends);
+  for (const std::uint64_t sequence : sends) SendAnnounced(job, job.pairs().at(sequence));
+}
+
 void Flow::MakeReady(Job& job, Operation& operation, TimeNs now) {
   // A barrier, or nothing to move.
-  if (operation.spec.count == 0 && job.nodes() == nullptr) return End(job, operation, now);
+  const bool crosses = operation.paired()
+                           ? job.pairs().at(operation.spec.sequence).away != Away::kNo
+                           : job.nodes() != nullptr;
+  if (operation.spec.count == 0 && !crosses) return End(job, operation, now);
   const std::uint64_t block_bytes = job.nodes() == nullptr ? 0 : job.nodes()->block_bytes;
   if (BlocksCount(operation.spec, job.world_size(), block_bytes) > kBlocksPerOperationMax) {
     return Fail(
@@ -180,19 +203,24 @@ void Flow::ShowWaitingPair(Job& job, Operation& operation) {
   if (const auto awaited = job.FirstAwaited(operation.posts); awaited) {
     return blocks_.SetReason(job, operation, ipc::WaitReason::kGpuNotReady, *awaited);
   }
-  if (operation.posts.ready() == job.WantedOf(operation.posts)) {
-    return blocks_.SetReason(job, operation, ipc::WaitReason::kPaused, job.paused_by);
-  }
   const OperationSpec& spec = operation.spec;
+  const Pair& pair = job.pairs().at(spec.sequence);
+  if (!pair.waits()) {
+    const bool sender_late = pair.away == Away::kComes && !pair.send_ready;
+    return blocks_.SetReason(job, operation,
+                             sender_late ? ipc::WaitReason::kGpuNotReady : ipc::WaitReason::kPaused,
+                             sender_late ? spec.source : job.paused_by);
+  }
   if (spec.source == ipc::kAnyRank) {
     return blocks_.SetReason(job, operation, ipc::WaitReason::kNoSend, ipc::kAnyRank);
   }
-  const std::uint32_t missing = job.FirstMissing(operation.posts);
-  if (job.member(missing).session == nullptr) {
+  const bool sent = spec.kind == ipc::kSend;
+  const std::uint32_t missing = sent ? spec.target : spec.source;
+  const bool may_be_here = !job.formed() || job.IsHere(missing);
+  if (may_be_here && job.member(missing).session == nullptr) {
     return blocks_.SetReason(job, operation, ipc::WaitReason::kRankNotAttached, missing);
   }
-  blocks_.SetReason(job, operation,
-                    missing == spec.target ? ipc::WaitReason::kNoReceive : ipc::WaitReason::kNoSend,
+  blocks_.SetReason(job, operation, sent ? ipc::WaitReason::kNoReceive : ipc::WaitReason::kNoSend,
                     missing);
 }
 
@@ -201,7 +229,12 @@ void Flow::StageEnded(Job& job, const transport::Completion& completion, TimeNs 
   // One that peers have no room for is not compared.
   if (ended.hash && job.nodes() != nullptr) peers_.TrySend(BlockHashed{job.id(), *ended.hash});
   Operation& operation = ended.operation;
-  if (ended.failure) Fail(job, operation, std::move(*ended.failure), now);
+  if (ended.failure && IsAway(job, operation)) {
+    // A lane that fails a stage by itself has lost its links, and the job's others with them.
+    FailJob(job, std::move(*ended.failure), Found::kHere, now);
+  } else if (ended.failure) {
+    Fail(job, operation, std::move(*ended.failure), now);
+  }
   // A failure may have ended it already.
   if (operation.open() && operation.moved()) End(job, operation, now);
 }
@@ -210,6 +243,8 @@ void Flow::CompleteRecord(Job& job, std::uint32_t rank, std::uint64_t record,
                           const Failure* failure, std::uint8_t source) {
   Member& member = job.member(rank);
   HR_CHECK(member.session != nullptr, rank, record);
+  // Each record is completed once, whatever it was and however it ends.
+  HR_CHECK(member.ended < member.posted && job.use->posts > 0, rank, record, member.posted);
   const Code code = failure != nullptr ? failure->code : Code::kOk;
   const std::string_view text = failure != nullptr ? std::string_view(failure->text) : "";
   if (member.session->completions().End(record, code, text, source)) ++board_.counters.wake_calls;
@@ -218,10 +253,12 @@ void Flow::CompleteRecord(Job& job, std::uint32_t rank, std::uint64_t record,
 }
 
 void Flow::End(Job& job, Operation& operation, TimeNs now) {
+  HR_CHECK(operation.blocks_open == 0, operation.spec.sequence, operation.blocks_open);
   job.Changed();
   if (!operation.planned()) {
     CompleteOperation(job, operation);
     if (operation.open()) {
+      HR_CHECK(job.operations_open > 0, operation.spec.sequence);
       --job.operations_open;
       recorder_.ItemEnded(job, operation, now);
     }
@@ -248,9 +285,11 @@ void Flow::ClosePair(Job& job, Pair& pair) {
   const OperationSpec& spec = operation.spec;
   const bool from_any = spec.source == ipc::kAnyRank;
   const bool is_receive = spec.kind == ipc::kReceive;
-  const bool says_nothing = (is_receive && (timed_out || from_any)) ||
-                            job.member(is_receive ? spec.source : spec.target).gone;
-  if (!pair.waits() || says_nothing) return job.pairs().Free(pair);
+  const bool says_nothing =
+      (is_receive && (timed_out || from_any)) || job.IsGone(is_receive ? spec.source : spec.target);
+  // Of a send, its receiver's node keeps that; and only what its sender's node said is news there.
+  const bool is_told = pair.away == Away::kGoes || (pair.away == Away::kComes && !pair.withdrawn);
+  if (!pair.waits() || is_told || says_nothing) return job.pairs().Free(pair);
   operation.state = Operation::State::kTombstone;
 }
 
@@ -293,6 +332,7 @@ void Flow::CompleteGradient(Job& job, std::uint32_t tensor, const Failure* failu
 // As soon as no lane writes to any of them.
 void Flow::CompleteFailedGradients(Job& job) {
   if (job.gradients->operations_open() > 0) return;
+  HR_CHECK(job.gradients_failure.has_value(), job.id().value);
   for (std::uint32_t tensor = 0; tensor < job.gradients->count(); ++tensor) {
     if (job.gradients->posts(tensor).ranks == 0) continue;
     const Failure failure = NamingOpen(*job.gradients_failure, job.DescribeGradient(tensor));
@@ -303,8 +343,10 @@ void Flow::CompleteFailedGradients(Job& job) {
 
 void Flow::Fail(Job& job, Operation& operation, Failure failure, TimeNs now) {
   if (operation.planned()) return FailGradients(job, failure, now);
-  // Of a pair no other node has a part.
-  if (job.spans_nodes() && !operation.paired())
+  // A pair fails on two nodes alone; but of a send that no other node has heard of, nobody could
+  // tell the receive that it was lost.
+  const bool unheard = operation.paired() && operation.spec.kind == ipc::kSend && !job.formed();
+  if (job.spans_nodes() && (!operation.paired() || unheard))
     return FailJob(job, std::move(failure), Found::kHere, now);
   FailAlone(job, operation, std::move(failure), now);
 }
@@ -334,11 +376,16 @@ void Flow::FailGradientsAlone(Job& job, const Failure& failure, TimeNs now) {
 }
 
 void Flow::Withdraw(Job& job, Operation& operation, const Failure& failure, TimeNs now) {
+  HR_CHECK(operation.open(), operation.spec.sequence);
   if (operation.failure) return;
   operation.failure = failure;
   operation.since_ns = now;
+  if (operation.paired()) SendEnded(job, job.pairs().at(operation.spec.sequence), failure);
   blocks_.Abandon(job, operation, now);
-  if (operation.moved()) End(job, operation, now);
+  if (operation.moved()) return End(job, operation, now);
+  // Until then the lane is to let go of it.
+  operation.posts.deadline_ns = now + kLetGoMax;
+  if (IsAway(job, operation)) AddDeadline(operation.posts.deadline_ns);
 }
 
 void Flow::FailJob(Job& job, Failure failure, Found found, TimeNs now) {
@@ -364,13 +411,28 @@ void Flow::FailOpen(Job& job, Which which, std::uint32_t rank, const Failure& fa
 }
 
 bool Flow::NeedsPostOf(const Job& job, const Operation& operation, std::uint32_t rank) {
-  if (operation.posts.Has(rank) || (operation.posts.among & Bit(rank)) == 0) return false;
-  if (!operation.paired() || operation.spec.source != ipc::kAnyRank) return true;
+  if (!operation.paired()) {
+    return !operation.posts.Has(rank) && (operation.posts.among & Bit(rank)) != 0;
+  }
+  const OperationSpec& spec = operation.spec;
+  const Pair& pair = job.pairs().at(spec.sequence);
+  // Whether a send has been matched, its receiver's node knows.
+  if (!pair.waits() || pair.away == Away::kGoes) return false;
+  if (spec.kind == ipc::kSend) return spec.target == rank;
+  if (spec.source != ipc::kAnyRank) return spec.source == rank;
   // Anybody may send, as long as there is somebody.
   for (std::uint32_t other = 0; other < job.world_size(); ++other) {
-    if (other != operation.spec.target && !job.members()[other].gone) return false;
+    if (other != spec.target && !job.IsGone(other)) return false;
   }
   return true;
+}
+
+void Flow::FailPairsOf(Job& job, std::uint32_t rank, const Failure& failure, TimeNs now) {
+  if (job.operations_open == 0) return;
+  job.ForEachOpen([&](Operation& operation) {
+    if (!operation.paired() || !NeedsPostOf(job, operation, rank)) return;
+    FailAlone(job, operation, NamingOpen(failure, job.DescribeOperation(operation)), now);
+  });
 }
 
 void Flow::RefuseBeyond(Job& job, const DrainNotes& drain, const Failure& failure, TimeNs now) {
@@ -428,15 +490,30 @@ void Flow::Expire(Jobs& jobs, TimeNs now) {
   for (const std::unique_ptr<Job>& job : jobs) {
     if (job->steering.frozen_since_ns != 0) continue;
     job->ForEachOpen([&](Operation& operation) {
-      if (operation.failure) return;
+      if (operation.failure && (job->failed || !IsAway(*job, operation))) return;
       if (operation.posts.deadline_ns > now) {
         AddDeadline(operation.posts.deadline_ns);
+      } else if (operation.failure) {
+        FailJob(*job, DescribeHeld(*job, operation), Found::kHere, now);
       } else {
         Fail(*job, operation, DescribeTimeout(*job, operation, lanes_, now), now);
       }
     });
     if (job->gradients && !job->gradients_failure) ExpireGradients(*job, now);
   }
+}
+
+// What others have of it ends when the links of the job are closed.
+Failure Flow::DescribeHeld(Job& job, const Operation& operation) {
+  const Pair& pair = job.pairs().at(operation.spec.sequence);
+  return {Code::kPeerLost,
+          fmt::format("node {} has not let go of {} in {}, since that ended: {}",
+                      job.nodes()->nodes[pair.node].name, job.DescribeOperation(operation),
+                      FormatSeconds(kLetGoMax), operation.failure->text)};
+}
+
+bool Flow::IsAway(Job& job, const Operation& operation) {
+  return operation.paired() && job.pairs().at(operation.spec.sequence).away != Away::kNo;
 }
 
 void Flow::ExpireGradients(Job& job, TimeNs now) {

@@ -96,15 +96,19 @@ class Flow {
   // What went wrong with the work item ends it, or, of a plan's block, all gradients; or, where
   // other nodes take part in it, the job.
   void Fail(Job& job, Operation& operation, Failure failure, TimeNs now);
-  // The same of what a job's gradients cannot go on with.
+  // Ends it and nothing else, on the ranks of this node.
+  void FailAlone(Job& job, Operation& operation, Failure failure, TimeNs now);
+  // The same as Fail of what a job's gradients cannot go on with.
   void FailGradients(Job& job, const Failure& failure, TimeNs now);
   // Every gradient that is open, and every later one, on this node. They are told as soon as no
   // lane writes to them any more. The first cause stays.
   void FailGradientsAlone(Job& job, const Failure& failure, TimeNs now);
   // The job cannot go on: ends everything that is open and refuses what comes. The first cause
-  // stays. A failure that was found here is told to peers, for the other nodes to hear of it.
+  // stays. A failure that was found here is sent to peers, which send it to the other nodes.
   enum class Found : std::uint8_t { kHere, kElsewhere };
   void FailJob(Job& job, Failure failure, Found found, TimeNs now);
+  // Ends the sends and receives that cannot end well without a post of a rank that has left.
+  void FailPairsOf(Job& job, std::uint32_t rank, const Failure& failure, TimeNs now);
   // Ends the job's open operations for which `which` holds.
   enum class Which : std::uint8_t { kAll, kNotPostedBy };
   void FailOpen(Job& job, Which which, std::uint32_t rank, const Failure& failure, TimeNs now);
@@ -141,17 +145,20 @@ class Flow {
   // Whether every local rank has posted the operation and nothing else holds it back.
   static bool IsReady(const Job& job, const Operation& operation) {
     if (!job.formed() || operation.posts.ready() != job.WantedOf(operation.posts)) return false;
-    return operation.paired() ? !job.steering.paused()
-                              : job.steering.MayBegin(operation.spec.sequence);
+    if (!operation.paired()) return job.steering.MayBegin(operation.spec.sequence);
+    const Pair& pair = job.pairs().at(operation.spec.sequence);
+    // What may go has begun where it is received.
+    return pair.MayBegin() && (pair.away == Away::kGoes || !job.steering.paused());
   }
   void MakeReady(Job& job, Operation& operation, TimeNs now);
+  // Tells the nodes of their receivers of the sends that were posted before the job had formed.
+  static void AnnounceSends(Job& job);
   void ShowGathering(Job& job, Operation& operation);
   void ShowWaitingPair(Job& job, Operation& operation);
   // Whether the operation cannot end well without a post of that rank.
   static bool NeedsPostOf(const Job& job, const Operation& operation, std::uint32_t rank);
   // The pair has ended; it stays as a tombstone if its other side has something to learn from it.
   static void ClosePair(Job& job, Pair& pair);
-  void FailAlone(Job& job, Operation& operation, Failure failure, TimeNs now);
   // Tells the ranks that have posted the operation.
   void CompleteOperation(Job& job, Operation& operation);
   // Tells the ranks of the gradients that end with the plan's block; returns whether its iteration
@@ -161,6 +168,9 @@ class Flow {
   void CompleteFailedGradients(Job& job);
   void PostponeJob(Job& job, TimeNs by_ns);
   void ExpireGradients(Job& job, TimeNs now);
+  // Whether it is a pair with a side on another node.
+  static bool IsAway(Job& job, const Operation& operation);
+  static Failure DescribeHeld(Job& job, const Operation& operation);
   // Whether ranks that are there still post gradients of an iteration that a rank which has left
   // never will; `last` is that rank's last iteration.
   static bool IsBeyond(const Job& job, std::uint64_t last);

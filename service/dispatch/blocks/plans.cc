@@ -96,12 +96,14 @@ void Plans::Advance(Job& job, TimeNs now) {
     if (!blocks_.HasRoom(job)) break;
     Operation* const operation = gradients.Begin();
     if (operation == nullptr) break;
+    HR_CHECK(operation->index < operation->plan->blocks.size(), operation->index);
     Begin(job, *operation, now);
   }
   rows_.ShowHead(job, now);
 }
 
 void Plans::OnSwitched(Job& job) {
+  // A plan without a limit moves one block at a time on each lane, as its simulation does.
   const std::uint32_t most = job.gradients->plan()->plan->in_flight_max;
   blocks_.SetPlannedInFlightMax(job.id(), std::max(most, 1U));
   rows_.OnSwitched(job);
@@ -120,6 +122,7 @@ bool Plans::IsHeldBack(Job& job, TimeNs now) {
 }
 
 void Plans::Begin(Job& job, Operation& operation, TimeNs now) {
+  HR_CHECK(job.times != nullptr && !job.local().empty(), job.id().value);
   operation.first_rank = job.local().front();
   operation.posts.ranks = job.local_ranks();
   operation.posts.opened_ns = now;

@@ -51,6 +51,47 @@ void FillPair(Job& job, const Operation& operation, const Part& part,
   AddMember(job, operation, operation.spec.target, part.range.begin, transfer);
 }
 
+// The block's part between this node and that of the pair's other side.
+void FillPairBetweenNodes(Job& job, const Operation& operation, const Block& block,
+                          const Part& part, transport::Transfer& transfer) {
+  const Pair& pair = job.pairs().at(operation.spec.sequence);
+  const bool comes = pair.away == Away::kComes;
+  const std::uint32_t own = comes ? operation.spec.target : operation.spec.source;
+  const std::uint64_t ahead = (part.range.begin - block.range.begin) * SizeOf(operation.spec.dtype);
+  transfer.kind = comes ? kReceive : kSend;
+  transfer.group = job.id().value;
+  transfer.root = pair.node;
+  transfer.members_count = static_cast<std::uint32_t>(job.nodes()->data_nodes_count());
+  transfer.position = pair.send_name() << 16 | block.index;
+  transfer.members[job.nodes()->self] = block.scratch != nullptr
+                                            ? block.scratch + ahead
+                                            : MemoryOf(job, operation, own, part.range.begin);
+}
+
+// Between the memory of a GPU here and the scratch memory that crosses.
+void FillPairScratch(Job& job, const Operation& operation, const Block& block, const Part& part,
+                     transport::Transfer& transfer) {
+  transfer.kind = Collective::kBroadcast;
+  transfer.root = 0;
+  if (operation.comes) {
+    AddScratch(block, part, transfer);
+    return AddMember(job, operation, operation.spec.target, part.range.begin, transfer);
+  }
+  AddMember(job, operation, operation.spec.source, part.range.begin, transfer);
+  AddScratch(block, part, transfer);
+}
+
+void FillPairStep(Job& job, const Operation& operation, const Block& block, const Part& part,
+                  transport::Transfer& transfer) {
+  if (block.step == Step::kBetweenNodes) {
+    FillPairBetweenNodes(job, operation, block, part, transfer);
+  } else if (job.pairs().at(operation.spec.sequence).away == Away::kNo) {
+    FillPair(job, operation, part, transfer);
+  } else {
+    FillPairScratch(job, operation, block, part, transfer);
+  }
+}
+
 void FillInNode(Job& job, const Operation& operation, const Block& block, const Part& part,
                 transport::Transfer& transfer) {
   transfer.members_count = static_cast<std::uint32_t>(job.local().size());
@@ -174,7 +215,7 @@ void GiveGpuScratch(Job& job, Block& block) {
 bool AllocateGpuScratch(Job& job, const Operation& operation, Block& block) {
   Job::GpuScratch& scratch = job.ScratchOf(block);
   const std::size_t element_size = SizeOf(operation.spec.dtype);
-  block.from_gpus = CrossesFromGpus(operation.spec, *job.nodes());
+  block.from_gpus = !operation.paired() && CrossesFromGpus(operation.spec, *job.nodes());
   if (!block.from_gpus) {
     const Scratch::Place place =
         scratch[0].Allocate(block.range.count * element_size, job.nodes()->block_bytes);
@@ -211,12 +252,14 @@ transport::Transfer MakeTransfer(Job& job, const Operation& operation, const Blo
     transfer.runs = operation.wire().runs;
     transfer.skip = part.range.begin;
   }
+  if (operation.paired()) {
+    FillPairStep(job, operation, block, part, transfer);
+    return transfer;
+  }
   const bool by_scratch = job.nodes() != nullptr && operation.spec.OnGpu();
   switch (block.step) {
     case Step::kInNode:
-      if (operation.paired()) {
-        FillPair(job, operation, part, transfer);
-      } else if (by_scratch) {
+      if (by_scratch) {
         FillFromGpus(job, operation, block, part, transfer);
       } else {
         FillInNode(job, operation, block, part, transfer);
@@ -250,6 +293,7 @@ std::uint32_t SharesOf(const Job& job, const Operation& operation, const Block& 
 }
 
 bool NeedsScratch(const Job& job, const Operation& operation, const Block& block) {
+  if (operation.paired() && job.pairs().at(operation.spec.sequence).away == Away::kNo) return false;
   if (job.nodes() != nullptr && operation.spec.OnGpu()) return true;
   return job.nodes() != nullptr && operation.spec.kind == Collective::kReduceScatter &&
          job.local().size() > 1 && !job.IsHere(block.root);
@@ -266,7 +310,9 @@ bool AllocateScratch(Job& job, const Operation& operation, Block& block) {
       host.free.push_back(host.memory.data() + (i - 1) * job.nodes()->block_bytes);
     }
   }
+  HR_CHECK(host.free.size() <= kScratchBlocks, host.free.size());
   if (host.free.empty()) return false;
+  HR_CHECK(block.scratch == nullptr, block.sequence);
   block.scratch = host.free.back();
   host.free.pop_back();
   return true;
@@ -275,6 +321,7 @@ bool AllocateScratch(Job& job, const Operation& operation, Block& block) {
 void GiveScratch(Job& job, Block& block) {
   GiveGpuScratch(job, block);
   if (block.scratch == nullptr) return;
+  HR_CHECK(job.host_scratch.free.size() < kScratchBlocks, block.sequence);
   job.host_scratch.free.push_back(std::exchange(block.scratch, nullptr));
 }
 

@@ -10,6 +10,7 @@
 #include "ipc/base/check.h"
 #include "service/dispatch/intake/record_checks.h"
 #include "service/dispatch/job/overlap.h"
+#include "service/dispatch/job/pair_notices.h"
 
 namespace headrace::service {
 namespace {
@@ -21,6 +22,7 @@ std::uint32_t TensorOf(Job& job, std::uint32_t rank, const ipc::GradientRecord& 
 
 std::size_t PlaceOf(const Job& job, std::uint32_t rank) {
   const auto found = std::ranges::lower_bound(job.local(), rank);
+  HR_CHECK(found != job.local().end() && *found == rank, rank);
   return static_cast<std::size_t>(found - job.local().begin());
 }
 
@@ -40,6 +42,8 @@ Status CheckBetweenNodes(const OperationSpec& spec, const Job& job) {
 }  // namespace
 
 void Intake::Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now) {
+  HR_CHECK(rank < job.world_size() && job.member(rank).session != nullptr, rank);
+  HR_CHECK(record.commit == job.member(rank).posted + 1, rank, record.commit);
   ++board_.counters.records_read;
   job.member(rank).posted = record.commit;
   ++job.use->posts;
@@ -138,6 +142,7 @@ Failure Intake::TooFarAhead(Job& job, const Operation& earlier) {
 
 void Intake::Join(Job& job, Operation& operation, std::uint32_t rank, const OperationSpec& spec,
                   const ipc::Record& record, TimeNs now) {
+  HR_CHECK(operation.open() && operation.posts.Has(rank), operation.spec.sequence, rank);
   if (operation.first_rank == rank) operation.spec = spec;
   if (!operation.spec.Matches(spec)) {
     return flow_.Fail(job, operation,
@@ -154,7 +159,7 @@ void Intake::Join(Job& job, Operation& operation, std::uint32_t rank, const Oper
   operation.posts.deadline_ns =
       std::min(operation.posts.deadline_ns, job.DeadlineOf(spec.timeout_ms, now));
   flow_.AddDeadline(operation.posts.deadline_ns);
-  if (operation.paired() && operation.posts.ranks == job.WantedOf(operation.posts)) {
+  if (operation.paired() && !job.pairs().at(spec.sequence).waits()) {
     operation.spec.kind = ipc::kSend;  // from now on it is both
   }
   const bool numbered = !operation.paired();
@@ -172,6 +177,10 @@ void Intake::Join(Job& job, Operation& operation, std::uint32_t rank, const Oper
                       now);
   }
   if (awaits) Await(job, rank, record, spec.sequence);
+  if (operation.paired() && job.nodes() != nullptr && spec.kind == ipc::kSend &&
+      !job.IsHere(spec.target)) {
+    SendAnnounced(job, job.pairs().at(spec.sequence));
+  }
   flow_.Begin(job, operation, now);
 }
 
@@ -179,10 +188,15 @@ bool Intake::UseMemory(Job& job, Operation& operation, std::uint32_t rank,
                        const OperationSpec& spec, TimeNs now) {
   if (std::optional<Failure> overlap = FindOverlap(job, rank, spec); overlap) {
     ++board_.counters.records_refused;
-    flow_.Fail(job, operation, std::move(*overlap), now);
+    if (operation.paired()) {
+      FailPost(job, job.pairs().at(spec.sequence), std::move(*overlap), now);
+    } else {
+      flow_.Fail(job, operation, std::move(*overlap), now);
+    }
     return false;
   }
   if (spec.Bytes() == 0) return true;
+  HR_CHECK((operation.in_use & Bit(rank)) == 0, operation.spec.sequence, rank);
   job.member(rank).open.Open(RangeOf(spec, rank));
   operation.in_use |= Bit(rank);
   return true;
@@ -211,12 +225,20 @@ void Intake::PostPair(Job& job, std::uint32_t rank, const ipc::Record& record, T
   operation.posts.ranks |= Bit(rank);
   if ((record.flags & ipc::kRecordAwaitsWord) == 0) recorder_.Post(job, sequence, rank, now);
   if (std::optional<Failure> over = OverQuota(job); over) {
-    return flow_.Fail(job, operation, std::move(*over), now);
+    return FailPost(job, *pair, std::move(*over), now);
   }
   Result<OperationSpec> spec = CheckRecord(record, *member.session);
-  if (!spec) return flow_.Fail(job, operation, refused(spec.error()), now);
+  if (!spec) return FailPost(job, *pair, refused(spec.error()), now);
   spec->sequence = sequence;
   Join(job, operation, rank, *spec, record, now);
+}
+
+// Its receive is to learn of it, also on another node.
+void Intake::FailPost(Job& job, Pair& pair, Failure failure, TimeNs now) {
+  const OperationSpec& spec = pair.operation.spec;
+  const bool goes = spec.kind == ipc::kSend && job.nodes() != nullptr && !job.IsHere(spec.target);
+  if (goes && !pair.announced) SendAnnounced(job, pair, failure);
+  flow_.Fail(job, pair.operation, std::move(failure), now);
 }
 
 Pair* Intake::FindOrOpenPair(Job& job, std::uint32_t rank, const ipc::Record& record,
@@ -255,15 +277,8 @@ Pair* Intake::FindOrOpenPair(Job& job, std::uint32_t rank, const ipc::Record& re
 
 std::optional<Failure> Intake::WhyNoPair(const Job& job, std::uint32_t rank,
                                          const PairSides& sides) const {
-  if (job.spans_nodes()) {
-    return Failure{Code::kInvalidArgument,
-                   fmt::format("{} posted a send or receive in a job of several nodes, between "
-                               "which they are not carried out: use a job whose ranks are on one "
-                               "node, or broadcast in a job of two ranks",
-                               job.DescribeRank(rank))};
-  }
   const std::uint32_t other = sides.source == rank ? sides.target : sides.source;
-  const auto is_gone = [&](std::uint32_t peer) { return peer == rank || job.members()[peer].gone; };
+  const auto is_gone = [&](std::uint32_t peer) { return peer == rank || job.IsGone(peer); };
   bool gone = true;
   for (std::uint32_t peer = 0; peer < job.world_size(); ++peer) {
     if (other == ipc::kAnyRank || peer == other) gone = gone && is_gone(peer);
@@ -380,15 +395,17 @@ std::optional<Failure> Intake::OverQuota(const Job& job) {
 void Intake::Await(Job& job, std::uint32_t rank, const ipc::Record& record,
                    std::uint64_t sequence) {
   std::vector<AwaitedPost>& awaited = job.member(rank).awaited;
-  // Once: later ones find the memory.
-  if (awaited.capacity() < kAwaitedMax) awaited.reserve(kAwaitedMax);
-  if (awaited.size() == kAwaitedMax) {
+  // Once: later ones find the memory. Only who posts more sends and receives than an honest client
+  // has room for needs more: there are as many as there may be pairs.
+  if (awaited.capacity() < kAwaitedUsual) awaited.reserve(kAwaitedUsual);
+  if (awaited.size() == awaited.capacity()) {
     const std::size_t dropped = std::erase_if(
         awaited, [&](const AwaitedPost& post) { return !IsAwaited(job, rank, post); });
+    HR_CHECK(job.awaited >= dropped && awaited_ >= job.awaited, job.awaited, awaited_, dropped);
     job.awaited -= dropped;
     awaited_ -= dropped;
+    if (awaited.size() > awaited.capacity() / 2) awaited.reserve(2 * awaited.capacity());
   }
-  HR_CHECK(awaited.size() < kAwaitedMax, rank);
   awaited.push_back({.record = record, .sequence = sequence});
   ++job.awaited;
   ++awaited_;
@@ -405,21 +422,21 @@ bool Intake::IsAwaited(Job& job, std::uint32_t rank, const AwaitedPost& post) {
          operation.posts.Awaits(rank);
 }
 
-bool Intake::LookAtReadyWords(Jobs& jobs, TimeNs now) {
+bool Intake::CheckReadyWords(Jobs& jobs, TimeNs now) {
   if (awaited_ == 0) return false;
   looked_ns_ = now;
   bool any = false;
   for (const std::unique_ptr<Job>& job : jobs) {
     if (job->awaited == 0) continue;
     for (std::uint32_t rank = 0; rank < job->world_size(); ++rank) {
-      any |= LookAtReadyWordsOf(*job, rank, now);
+      any |= CheckReadyWordsOf(*job, rank, now);
     }
   }
   return any;
 }
 
 // In the order of the records. What a rank's end or a failure has settled is forgotten here.
-bool Intake::LookAtReadyWordsOf(Job& job, std::uint32_t rank, TimeNs now) {
+bool Intake::CheckReadyWordsOf(Job& job, std::uint32_t rank, TimeNs now) {
   Member& member = job.member(rank);
   std::size_t kept = 0;
   bool any = false;
@@ -435,6 +452,7 @@ bool Intake::LookAtReadyWordsOf(Job& job, std::uint32_t rank, TimeNs now) {
   }
   const std::size_t settled = member.awaited.size() - kept;
   member.awaited.resize(kept);
+  HR_CHECK(job.awaited >= settled && awaited_ >= job.awaited, job.awaited, awaited_, settled);
   job.awaited -= settled;
   awaited_ -= settled;
   return any || settled > 0;
@@ -455,12 +473,14 @@ void Intake::MarkReady(Job& job, std::uint32_t rank, const AwaitedPost& post, Ti
   }
   Operation& operation = job.slot(post.sequence);
   OperationSpec spec = operation.spec;
+  HR_CHECK(operation.posts.Awaits(rank), post.sequence, rank);
   spec.tensor = TensorId{post.record.tensor};
   spec.data = job.memory(post.sequence, rank);
   if (!UseMemory(job, operation, rank, spec, now)) return;
   operation.posts.MarkReady(rank, now);
   recorder_.Post(job, post.sequence, rank, now);
   recorder_.OnPosted(job, operation, rank, operation.spec.Bytes(), now);
+  if (operation.paired()) SendReady(job, job.pairs().at(post.sequence));
   if (operation.state == Operation::State::kGathering) flow_.Begin(job, operation, now);
 }
 

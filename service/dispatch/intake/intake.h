@@ -27,6 +27,7 @@ class Intake {
   void LimitPosts(std::uint64_t per_uid) { posts_per_uid_ = per_uid; }
   // From now on no new operation is accepted.
   void RefuseNew() { refusing_ = true; }
+  bool refuses_new() const { return refusing_; }
   void RemoveJob(const Job& job) { awaited_ -= job.awaited; }
 
   // A record that was read from the ring of `rank`.
@@ -34,7 +35,7 @@ class Intake {
 
   // Looks at the ready words that records await; what they say is ready counts as posted now.
   // Returns whether there was any.
-  bool LookAtReadyWords(Jobs& jobs, TimeNs now);
+  bool CheckReadyWords(Jobs& jobs, TimeNs now);
   // When to look at them again: no GPU wakes anybody. kNever while none is awaited.
   TimeNs next_look_at_words() const { return awaited_ == 0 ? kNever : looked_ns_ + kWordsEvery; }
 
@@ -56,6 +57,7 @@ class Intake {
                  TimeNs now);
 
   // ---- sends and receives ----
+  void FailPost(Job& job, Pair& pair, Failure failure, TimeNs now);
   void PostPair(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now);
   // The pair of the post: the one that waits for it, or a new one. Nothing when the post has ended.
   Pair* FindOrOpenPair(Job& job, std::uint32_t rank, const ipc::Record& record,
@@ -78,7 +80,7 @@ class Intake {
 
   // ---- ready words ----
   void Await(Job& job, std::uint32_t rank, const ipc::Record& record, std::uint64_t sequence);
-  bool LookAtReadyWordsOf(Job& job, std::uint32_t rank, TimeNs now);
+  bool CheckReadyWordsOf(Job& job, std::uint32_t rank, TimeNs now);
   // Whether the post is still waited for.
   static bool IsAwaited(Job& job, std::uint32_t rank, const AwaitedPost& post);
   void MarkReady(Job& job, std::uint32_t rank, const AwaitedPost& post, TimeNs now);

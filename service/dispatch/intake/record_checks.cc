@@ -38,7 +38,8 @@ Status CheckNumbers(const ipc::Record& record, std::uint32_t world_size) {
   return {};
 }
 
-// Where the named tensor or segment lies; also fills posted.segment and checks the dtype.
+// Where the named tensor or segment lies; also fills spec.segment and spec.tensor and checks the
+// dtype.
 Result<std::span<std::byte>> FindMemory(const ipc::Record& record, const Session& session,
                                         OperationSpec& spec) {
   if (record.tensor == ipc::kNoTensor) {

@@ -78,6 +78,9 @@ struct Block {
   std::uint32_t index = 0;     // within the operation
   Range range;
   std::uint32_t root = 0;  // the rank whose part or data it is, where the collective has one
+  bool comes = false;      // from another node's send
+  std::uint32_t parts_to_stand = 0;  // of those: parts that their lanes are to accept,
+  std::uint32_t parts_standing = 0;  // and have accepted
   Step step = Step::kInNode;
   Crossing crossing = Crossing::kNone;
   std::uint32_t parts_open = 0;  // of this step
@@ -91,7 +94,7 @@ struct Block {
 
   // The block's name on every node and its place in the job's order.
   std::uint64_t position() const { return sequence << 16 | index; }
-  schedule::Order order() const { return OrderOf(sequence); }
+  schedule::Order order() const { return comes ? schedule::Order::kReceived : OrderOf(sequence); }
   std::size_t PartOf(const Part& part) const {
     return static_cast<std::size_t>(&part - parts.data());
   }

@@ -22,9 +22,11 @@ void Gradients::Post(std::uint32_t rank, std::uint32_t tensor, std::uint64_t rec
                      TimeNs now, TimeNs deadline_ns) {
   Posts& posts = gradients_[tensor].posts;
   HR_CHECK(!IsOpen(rank, tensor), rank, tensor);
+  HR_CHECK(rank < world_size_, rank);
   if (posts.ranks == 0) {
     posts.opened_ns = now;
     ++open_count_;
+    HR_CHECK(open_count_ <= gradients_.size(), open_count_);
   }
   posts.ranks |= Bit(rank);
   if (awaits) posts.awaited |= Bit(rank);
@@ -65,6 +67,7 @@ bool Gradients::SwitchIfDue() {
 }
 
 std::optional<std::uint32_t> Gradients::Missing(RankMask ranks) {
+  HR_CHECK(plan_ != nullptr && next_ < plan_->blocks.size(), next_);
   const WireBlock& head = plan_->blocks[next_];
   for (; checked_ < head.tensors.size(); ++checked_) {
     const Gradient& gradient = gradients_[head.tensors[checked_]];
@@ -96,6 +99,7 @@ Operation* Gradients::Begin() {
   operation.index = next_;
   operation.iteration = iteration_;
   ++operations_open_;
+  HR_CHECK(operations_open_ <= kPlannedOpenMax, operations_open_);
   for (const std::uint32_t tensor : head.tensors) {
     Gradient& gradient = gradients_[tensor];
     if (gradient.begun == iteration_) continue;
@@ -111,6 +115,7 @@ Operation* Gradients::Begin() {
 }
 
 Gradients::Ended Gradients::End(const Operation& operation) {
+  HR_CHECK(operation.open() && operation.planned(), operation.spec.sequence);
   const bool barrier = operation.plan->plan->barrier;
   Iteration& iteration = iterations_[operation.iteration % iterations_.size()];
   HR_CHECK(iteration.number == operation.iteration && iteration.blocks_left > 0,
@@ -143,6 +148,7 @@ void Gradients::Close(std::uint32_t tensor) {
 
 void Gradients::Refuse(std::uint32_t tensor) {
   HR_CHECK(gradients_[tensor].posts.ranks != 0, tensor);
+  HR_CHECK(open_count_ > 0, tensor);
   gradients_[tensor].posts = {};
   --open_count_;
 }

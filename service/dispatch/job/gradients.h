@@ -123,7 +123,7 @@ class Gradients {
     std::uint64_t blocks_left = 0;
   };
 
-  std::shared_ptr<const Layout> layout_;  // shared by the sessions and control; all only read it
+  std::shared_ptr<const Layout> layout_;  // shared by the sessions and peers; all only read it
   std::uint32_t world_size_;
   std::uint64_t bytes_ = 0;
   std::vector<Gradient> gradients_;

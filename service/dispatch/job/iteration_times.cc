@@ -62,6 +62,7 @@ void IterationTimes::ResizeBlocks(std::uint64_t iteration, std::size_t blocks_co
 }
 
 IterationTimes::Span& IterationTimes::block(std::uint64_t iteration, std::uint32_t index) {
+  HR_CHECK(index < ColumnOf(iteration).blocks.size(), iteration, index);
   return ColumnOf(iteration).blocks.at(index);
 }
 
@@ -143,6 +144,7 @@ IterationTimes::Columns IterationTimes::Ended(std::uint64_t count) const {
   Columns ended;
   for (const Column& column : columns_) {
     if (!column.ended || column.iteration + count <= last_ended_) continue;
+    HR_CHECK(ended.count < ended.columns.size(), ended.count);
     ended.columns[ended.count++] = &column;
   }
   return ended;

@@ -14,10 +14,11 @@ namespace headrace::service {
 Job::Job(const SessionIdentity& identity, TimeNs now)
     : making{boost::circular_buffer<std::uint64_t>(kOperationsMax),
              boost::circular_buffer<std::uint64_t>(kPlannedOpenMax),
-             boost::circular_buffer<std::uint64_t>()},
+             boost::circular_buffer<std::uint64_t>(), boost::circular_buffer<std::uint64_t>()},
+      // Sends and receives cross in no order that nodes share.
       crossing{boost::circular_buffer<std::uint32_t>(kBlocksMax),
                boost::circular_buffer<std::uint32_t>(kBlocksMax),
-               boost::circular_buffer<std::uint32_t>(kBlocksMax)},
+               boost::circular_buffer<std::uint32_t>(), boost::circular_buffer<std::uint32_t>()},
       id_(identity.job),
       name_(identity.job_name),
       owner_uid_(identity.uid),
@@ -119,11 +120,13 @@ std::string Job::DescribeMissing(const Posts& posts) const {
 Block* Job::AllocateBlock() {
   if (free_blocks_.empty()) return nullptr;
   Block& block = blocks_[free_blocks_.back()];
+  HR_CHECK(block.sequence == 0 && block.crossing == Crossing::kNone, block.sequence);
   free_blocks_.pop_back();
   return &block;
 }
 
 void Job::FreeBlock(Block& block) {
+  HR_CHECK(block.sequence != 0 && free_blocks_.size() < kBlocksMax, block.sequence);
   if (block.crossing != Crossing::kNone) {
     // Only a failed job gives up blocks that other nodes wait for.
     auto& places = crossing[static_cast<std::size_t>(block.order())];

@@ -12,7 +12,7 @@
 // this node, once it is known which they are (nodes()), and what ends an operation early ends the
 // job on all nodes, because the others cannot go on without it.
 //
-// Plain data and rules; the actor around it (dispatch.h) does the queueing and the telling.
+// Plain data and rules; blocks/ queues its work items and writes its completions.
 #pragma once
 
 #include <array>
@@ -53,8 +53,9 @@ struct AwaitedPost {
   ipc::Record record;
   std::uint64_t sequence = 0;  // of its operation or pair; 0: it is a gradient
 };
-// Of one rank. Each is an operation in a slot of its own, or a gradient of the layout.
-inline constexpr std::size_t kAwaitedMax = kOperationsMax + kLayoutTensorsMax;
+// Of one rank, as an honest client posts them: operations that have slots of their own, and
+// gradients.
+inline constexpr std::size_t kAwaitedUsual = kOperationsMax + kLayoutTensorsMax;
 
 // One rank of the job.
 struct Member {
@@ -129,6 +130,7 @@ class Job {
       case schedule::Order::kPlanned:
         return gradients->operation(sequence);
       case schedule::Order::kPaired:
+      case schedule::Order::kReceived:
         return pairs_.at(sequence).operation;
       case schedule::Order::kPosted:
         break;
@@ -209,6 +211,10 @@ class Job {
   }
   // Whether the block's rank, where the collective has one, is of this node.
   bool IsRootHere(const Block& block) const { return IsHere(block.root); }
+  // It has left the job, or is lost.
+  bool IsGone(std::uint32_t rank) const {
+    return members_[rank].gone || (left_elsewhere & Bit(rank)) != 0;
+  }
   bool IsHere(std::uint32_t rank) const { return (local_ranks_ & Bit(rank)) != 0; }
   // "rank 2 (pid 77) posted all_reduce of ... as operation 9; rank 0 (pid 75) posted ..."
   std::string DescribeMismatch(const Operation& operation, std::uint32_t rank,
@@ -250,6 +256,7 @@ class Job {
   // A rank on another node left after this operation: later ones cannot be carried out.
   std::uint64_t last_possible = ipc::kSequenceMax;
   std::string left_cause;
+  RankMask left_elsewhere = 0;  // ranks on other nodes that have left
   // The same for gradients: no later iteration is possible.
   std::uint64_t last_iteration = UINT64_MAX;
   // What people have asked for, as far as it is in force: see steering_notes.h.

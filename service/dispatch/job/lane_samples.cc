@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ipc/base/check.h"
+
 namespace headrace::service {
 namespace {
 
@@ -26,6 +28,7 @@ struct Weighted {
 
 // The value up to which, in growing order, there is this share of all weight.
 double Quantile(std::vector<Weighted>& values, double share) {
+  HR_CHECK(!values.empty());
   std::sort(values.begin(), values.end(),
             [](const Weighted& one, const Weighted& other) { return one.value < other.value; });
   double left = 0;
@@ -51,6 +54,7 @@ void LaneSamples::Add(double bytes, double seconds) {
     samples_.push_back({bytes, seconds});
     return;
   }
+  HR_CHECK(next_ < samples_.size(), next_);
   samples_[next_] = {bytes, seconds};
   next_ = (next_ + 1) % kSamplesMax;
 }

@@ -23,6 +23,7 @@ const OpenRange* OpenRanges::FindConflict(const OpenRange& range) const {
 }
 
 void OpenRanges::Open(const OpenRange& range) {
+  HR_CHECK(range.begin < range.end, range.begin, range.end);
   ranges_.insert(std::ranges::upper_bound(ranges_, range.begin, {}, &OpenRange::begin), range);
 }
 

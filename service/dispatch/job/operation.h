@@ -2,6 +2,7 @@
 // post (pairs.h), or one block of the job's plan, which the service carries out as if it were one.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -40,8 +41,9 @@ struct Operation {
   std::uint64_t blocks_count = 0;  // it is cut into, once it is ready
   std::uint64_t blocks_made = 0;   // that have left for the queue
   std::uint64_t blocks_ended = 0;
-  std::uint64_t blocks_open = 0;  // in the queue or on a lane
-  Step step = Step::kInNode;      // of the block that moved on last, as is the lane
+  std::uint64_t blocks_open = 0;   // in the queue or on a lane
+  std::uint64_t parts_moving = 0;  // of them, on lanes
+  Step step = Step::kInNode;       // of the block that moved on last, as is the lane
   std::uint8_t lane = 0;
   ipc::WaitReason reason = ipc::WaitReason::kNone;
   std::uint64_t reason_argument = 0;
@@ -51,13 +53,21 @@ struct Operation {
   std::uint32_t index = 0;
   std::uint64_t iteration = 0;
   bool verified = false;  // its blocks have the step kVerify
+  // Of a pair: its send is on another node.
+  bool comes = false;
+  // Of a send to another node: so many of its blocks are waited for there.
+  std::uint64_t blocks_allowed = UINT64_MAX;
 
   bool open() const { return state != State::kFree && state != State::kTombstone; }
   // Ready, with nothing of it in the queue or on a lane, and nothing to come.
   bool moved() const { return blocks_open == 0 && (failure || blocks_ended == blocks_count); }
   bool planned() const { return plan != nullptr; }
-  bool paired() const { return order() == schedule::Order::kPaired; }
-  schedule::Order order() const { return OrderOf(spec.sequence); }
+  bool paired() const { return OrderOf(spec.sequence) == schedule::Order::kPaired; }
+  schedule::Order order() const {
+    return comes ? schedule::Order::kReceived : OrderOf(spec.sequence);
+  }
+  // Blocks that may be made so far.
+  std::uint64_t blocks_due() const { return std::min(blocks_count, blocks_allowed); }
   // As people read it: the pair's number, or the operation's.
   std::uint64_t number() const { return paired() ? PairNumber(spec.sequence) : spec.sequence; }
   // What its block `block` is called on every node.

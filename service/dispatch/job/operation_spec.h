@@ -46,6 +46,13 @@ struct PairSides {
   friend bool operator==(const PairSides&, const PairSides&) = default;
 };
 
+// Where a pair's other side is.
+enum class Away : std::uint8_t {
+  kNo,     // here, or not known
+  kGoes,   // a send of this node to a rank of another one
+  kComes,  // the send is another node's
+};
+
 // The collectives whose memory is one part for each rank.
 bool IsParted(Collective kind);
 

@@ -1,6 +1,7 @@
 #include "service/dispatch/job/pairs.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ipc/base/check.h"
 #include "ipc/records.h"
@@ -41,7 +42,13 @@ Pair& Pairs::Open(Collective kind, const PairSides& sides, std::uint32_t rank) {
   const std::uint32_t place = free_.back();
   free_.pop_back();
   Pair& opened = pair(place);
+  HR_CHECK(opened.operation.state == Operation::State::kFree && !opened.waits(), place);
   opened.operation = Operation{};
+  opened.away = Away::kNo;
+  opened.announced = opened.other_knows = opened.send_ready = opened.withdrawn = false;
+  opened.send = 0;
+  opened.blocks_released = 0;
+  opened.standing_ahead = 0;
   opened.operation.state = Operation::State::kGathering;
   opened.operation.first_rank = rank;
   OperationSpec& spec = opened.operation.spec;
@@ -57,11 +64,28 @@ Pair& Pairs::Open(Collective kind, const PairSides& sides, std::uint32_t rank) {
 }
 
 void Pairs::Match(Pair& pair, std::uint32_t source) {
+  HR_CHECK(pair.waits(), pair.operation.spec.sequence);
   waiting_.erase(waiting_.iterator_to(pair));
   pair.operation.spec.source = source;
 }
 
+void Pairs::Name(Pair& pair, std::uint32_t node, std::uint64_t send) {
+  pair.away = Away::kComes;
+  pair.operation.comes = true;
+  pair.node = node;
+  pair.send = send;
+  const bool inserted = named_.insert(pair).second;
+  HR_CHECK(inserted, node, send);
+}
+
+Pair* Pairs::FindNamed(std::uint32_t node, std::uint64_t send) {
+  const auto found = named_.find(SendName{node, send});
+  return found == named_.end() ? nullptr : &*found;
+}
+
 void Pairs::Free(Pair& pair) {
+  HR_CHECK(pair.operation.state != Operation::State::kFree, pair.operation.spec.sequence);
+  if (pair.away == Away::kComes) named_.erase(named_.iterator_to(pair));
   if (pair.waits()) waiting_.erase(waiting_.iterator_to(pair));
   pair.operation.state = Operation::State::kFree;
   HR_CHECK(opened_count_[pair.opened_by] > 0, pair.opened_by);

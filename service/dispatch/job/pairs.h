@@ -9,6 +9,10 @@
 // that side takes when it comes and learns the same cause from: a receive must not get the message
 // after the one that was lost.
 //
+// Ranks of other nodes take part by notices (session/send_notices.h): their receives are matched
+// on their node, and the pair here is the send alone, until it may go; their sends are announced,
+// and open a pair here that nobody of this node has posted, or complete one.
+//
 // A rank has at most kOperationsMax pairs that it opened, tombstones included. Memory for more of
 // them is allocated when so many are open for the first time, and kept.
 //
@@ -24,11 +28,15 @@
 
 #include "ipc/base/clock.h"
 #include "service/dispatch/job/operation.h"
+#include "service/session/send_notices.h"
 #include "transport/transport.h"
 
 namespace headrace::service {
 
-struct Pair : boost::intrusive::set_base_hook<> {
+struct ByNameTag;
+using NameHook = boost::intrusive::set_base_hook<boost::intrusive::tag<ByNameTag>>;
+
+struct Pair : boost::intrusive::set_base_hook<>, NameHook {
   static constexpr std::size_t kSource = 0;
   static constexpr std::size_t kTarget = 1;
 
@@ -38,9 +46,27 @@ struct Pair : boost::intrusive::set_base_hook<> {
   std::array<std::byte*, 2> memory{};
   std::array<std::int8_t, 2> devices{};
   std::array<std::uint64_t, 2> records{};
+  Away away = Away::kNo;
+  std::uint32_t node = 0;    // of the other side, where it is away
+  bool announced = false;    // of one that goes: the other node knows of it
+  bool other_knows = false;  // that it has ended early, or said so itself
+  // Of one that comes.
+  std::uint64_t send = 0;             // what its node calls it
+  bool send_ready = false;            // the sender's memory is
+  bool withdrawn = false;             // its node has reported that
+  std::uint32_t blocks_released = 0;  // that may go, by notices sent to that node
+  std::uint64_t standing_ahead =
+      0;  // of those after, bit i for `blocks_released` + i: on their lanes
 
   // Whether it waits for its other side, as what was posted or as a tombstone.
-  bool waits() const { return is_linked(); }
+  bool waits() const { return boost::intrusive::set_base_hook<>::is_linked(); }
+  // What other nodes call a block of it.
+  std::uint64_t send_name() const { return away == Away::kComes ? send : operation.spec.sequence; }
+  // Matched, nothing on the other node holds it back.
+  bool MayBegin() const {
+    return !waits() && (away != Away::kComes || send_ready) &&
+           (away != Away::kGoes || operation.blocks_allowed > 0);
+  }
   std::size_t SideOf(std::uint32_t rank) const {
     return rank == operation.spec.target ? kTarget : kSource;
   }
@@ -60,18 +86,29 @@ class Pairs {
   Pair& Open(Collective kind, const PairSides& sides, std::uint32_t rank);
   // Its other side has come: nobody finds it any more.
   void Match(Pair& pair, std::uint32_t source);
+  // From now on it is known by the name that the send has on its node, which no other pair has.
+  void Name(Pair& pair, std::uint32_t node, std::uint64_t send);
+  Pair* FindNamed(std::uint32_t node, std::uint64_t send);
   // It has ended, and gives its place back.
   void Free(Pair& pair);
 
   // The pair in the place that `sequence` names; it may be another one by now.
   Pair& at(std::uint64_t sequence) { return pair(PairPlace(sequence)); }
+  const Pair& at(std::uint64_t sequence) const { return pair(PairPlace(sequence)); }
   Pair& pair(std::size_t place) { return (*slabs_[place / kSlab])[place % kSlab]; }
   const Pair& pair(std::size_t place) const { return (*slabs_[place / kSlab])[place % kSlab]; }
   // Places that there is memory for.
   std::size_t capacity() const { return slabs_.size() * kSlab; }
 
-  // Blocks of pairs that are under way, and when one began last.
+  // What is to be sent, and to which node; dispatch sends it.
+  struct Notice {
+    std::uint32_t node = 0;
+    SendNotice notice;
+  };
+  std::vector<Notice> notices;
+  // Blocks of pairs that are under way, of those that come apart, and when one began last.
   std::size_t blocks_open = 0;
+  std::size_t blocks_coming = 0;
   TimeNs moved_ns = -kSecond;
 
  private:
@@ -95,6 +132,17 @@ class Pairs {
     }
   };
 
+  struct SendName {
+    std::uint32_t node = 0;
+    std::uint64_t send = 0;
+
+    friend auto operator<=>(const SendName&, const SendName&) = default;
+  };
+  struct NameOf {
+    using type = SendName;
+    type operator()(const Pair& pair) const { return {pair.node, pair.send}; }
+  };
+
   // The first of the triple that waits as that kind; null when there is none.
   Pair* First(Collective kind, const PairSides& sides);
   void Grow();
@@ -104,6 +152,9 @@ class Pairs {
   std::vector<std::uint32_t> free_;
   std::vector<std::uint32_t> opened_count_;  // by rank: the pairs that it opened and that are there
   boost::intrusive::set<Pair, boost::intrusive::key_of_value<KeyOf>> waiting_;  // after the slabs
+  boost::intrusive::set<Pair, boost::intrusive::base_hook<NameHook>,
+                        boost::intrusive::key_of_value<NameOf>>
+      named_;
 };
 
 }  // namespace headrace::service

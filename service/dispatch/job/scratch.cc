@@ -27,6 +27,9 @@ void Scratch::Free(const std::byte* on_gpus) {
   for (Pool& pool : pools_) {
     const std::byte* const begin = pool.memory.on_gpus();
     if (on_gpus < begin || on_gpus >= begin + pool.memory.size()) continue;
+    const auto offset = static_cast<std::uint64_t>(on_gpus - begin);
+    HR_CHECK(offset % pool.place_bytes == 0, offset, pool.place_bytes);
+    HR_CHECK(pool.free.size() < pool.memory.size() / pool.place_bytes, pool.free.size());
     pool.free.push_back(static_cast<std::uint64_t>(on_gpus - begin));
     return;
   }
@@ -36,6 +39,7 @@ void Scratch::Free(const std::byte* on_gpus) {
 Scratch::Request Scratch::TakeScratchRequest() { return std::exchange(request_, Request{}); }
 
 void Scratch::Add(std::uint64_t place_bytes, ScratchMemory memory) {
+  HR_CHECK(place_bytes > 0 && memory.size() >= place_bytes, place_bytes, memory.size());
   Pool pool{.place_bytes = place_bytes, .memory = std::move(memory), .free = {}};
   for (std::uint64_t end = pool.memory.size() / place_bytes; end > 0; --end) {
     pool.free.push_back((end - 1) * place_bytes);
@@ -45,6 +49,9 @@ void Scratch::Add(std::uint64_t place_bytes, ScratchMemory memory) {
 
 std::vector<ScratchMemory> Scratch::TakeAll() {
   std::vector<ScratchMemory> all;
+  for (const Pool& pool : pools_) {
+    HR_CHECK(pool.free.size() == pool.memory.size() / pool.place_bytes, pool.free.size());
+  }
   for (Pool& pool : pools_) all.push_back(std::move(pool.memory));
   pools_.clear();
   return all;

@@ -61,6 +61,7 @@ WirePlan MakeWirePlan(std::shared_ptr<const plan::Plan> plan, std::uint64_t hash
       full.runs.pop_back();
       full.tensors.pop_back();
       full.count -= piece.run.count;
+      HR_CHECK(!full.runs.empty(), index);
       wire.blocks.push_back({.plan_block = index, .runs = {}, .tensors = {}});
       Append(wire.blocks.back(), piece, element);
     }

@@ -22,7 +22,7 @@ struct WireBlock {
 };
 
 struct WirePlan {
-  std::shared_ptr<const plan::Plan> plan;  // shared with control, which also only reads it
+  std::shared_ptr<const plan::Plan> plan;  // shared with peers, which also only reads it
   std::uint64_t hash = 0;
   std::vector<WireBlock> blocks;         // in the order in which they begin
   std::vector<std::uint32_t> blocks_of;  // per tensor: how many of them hold something of it

@@ -18,7 +18,7 @@ struct LanePort {
   std::string transport;
   std::uint32_t threads = 1;
   std::uint64_t credit_bytes = 0;
-  Door<LaneMessage>* door = nullptr;  // outlives dispatch
+  InboxWriter<LaneMessage>* inbox = nullptr;  // outlives dispatch
   LanePlace place = LanePlace::kInNode;
   bool measures_flow = false;  // transport::Capabilities
 };

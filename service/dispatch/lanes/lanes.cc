@@ -19,7 +19,7 @@ Lanes::Lanes(std::vector<LanePort> ports, BoardWriter& board)
     if (port.place == LanePlace::kInNode) in_node_ = index;
     if (port.place == LanePlace::kInNodeOnGpus) on_gpus_ = index;
     LaneState lane{
-        .out = Outgoing<LaneMessage>(*port.door), .port = std::move(port), .recent_users = {}};
+        .out = Outgoing<LaneMessage>(*port.inbox), .port = std::move(port), .recent_users = {}};
     lane.row.in_use = 1;
     lane.row.threads = lane.port.threads;
     lane.row.credit_bytes = lane.port.credit_bytes;
@@ -55,12 +55,15 @@ std::uint8_t Lanes::OnGpus() const {
 }
 
 std::uint64_t Lanes::BytesBetweenNodes(const Job& job, const schedule::Stage& stage) {
+  if (stage.order == schedule::Order::kReceived) return 0;
+  if (stage.order == schedule::Order::kPaired) return stage.bytes;
   const auto members = static_cast<std::uint32_t>(job.nodes()->data_nodes_count());
   return static_cast<std::uint64_t>(
       transport::BytesSent(members, job.nodes()->servers_count, static_cast<double>(stage.bytes)));
 }
 
 void Lanes::OnStarted(const Job& job, const schedule::Stage& stage, TimeNs now) {
+  HR_CHECK(stage.lane < lanes_.size(), stage.lane);
   LaneState& lane = lanes_[stage.lane];
   if (lane.row.in_flight_stages++ == 0) lane.busy_since = now;
   lane.row.in_flight_bytes += stage.bytes;
@@ -70,6 +73,8 @@ void Lanes::OnStarted(const Job& job, const schedule::Stage& stage, TimeNs now) 
 void Lanes::OnEnded(Job& job, const Operation& operation, const Block& block, const Part& part,
                     const transport::Completion& completion, TimeNs now) {
   LaneState& lane = lanes_[part.stage.lane];
+  HR_CHECK(lane.row.in_flight_stages > 0 && lane.row.in_flight_bytes >= part.stage.bytes,
+           part.stage.token, lane.row.in_flight_bytes);
   lane.row.in_flight_bytes -= part.stage.bytes;
   // At every end and not only at the last one: a lane that is never empty is not to look idle.
   if (!lane.port.measures_flow) SetBusy(lane, lane.busy_ns + now - lane.busy_since);
@@ -129,6 +134,7 @@ void Lanes::SetCosts(const std::vector<transport::CostLine>& costs) {
 }
 
 void Lanes::OnFacts(const LaneFacts& facts) {
+  HR_CHECK(facts.lane < lanes_.size(), facts.lane);
   LaneState& lane = lanes_[facts.lane];
   lane.row.messages_dropped = facts.messages_dropped;
   ipc::SetText(lane.row.transport, facts.wires);
@@ -136,6 +142,7 @@ void Lanes::OnFacts(const LaneFacts& facts) {
 }
 
 void Lanes::OnFlow(std::uint8_t lane, TimeNs flowed_ns) {
+  HR_CHECK(lane < lanes_.size(), lane);
   if (!lanes_[lane].port.measures_flow) return;
   SetBusy(lanes_[lane], flowed_ns);
   lanes_[lane].queue_changed = true;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "ipc/base/check.h"
 #include "ipc/board.h"
 #include "service/dispatch/observe/record.h"
 
@@ -44,6 +45,7 @@ void FillEnd(const Failure* failure, TimeNs now, ipc::FlightRow& row) {
 // When each rank posted a row's memory, and by when the last of them had.
 struct PostTimes {
   explicit PostTimes(std::size_t ranks_count) : count(ranks_count) {
+    HR_CHECK(count <= by_place.size(), count);
     std::fill_n(by_place.begin(), count, 0);
   }
   std::size_t count;
@@ -101,6 +103,7 @@ void FillOperation(const Job& job, const Operation& operation, ipc::FlightRow& r
 }
 
 void FillPlanned(const Job& job, const WireBlock& wire, ipc::FlightRow& row) {
+  HR_CHECK(!wire.tensors.empty(), row.operation);
   const Gradients& gradients = *job.gradients;
   row.bytes = wire.count * SizeOf(gradients.layout().dtype);
   row.kind = static_cast<std::uint8_t>(Collective::kAllReduce);

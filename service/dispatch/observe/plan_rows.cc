@@ -8,8 +8,8 @@
 namespace headrace::service {
 
 void PlanRows::Open(const Job& job) {
-  job.record->plan.row = board_.TakePlanRow();
-  job.record->plan.head_row = board_.TakeQueueRow();
+  job.record->plan.row = board_.ClaimPlanRow();
+  job.record->plan.head_row = board_.ClaimQueueRow();
   ShowPlan(job);
 }
 
@@ -25,7 +25,7 @@ void PlanRows::OnSwitched(const Job& job) {
   for (const std::uint16_t row : rows) board_.FreePlanBlockRow(row);
   rows.clear();
   for (std::size_t index = 0; index < job.gradients->plan()->blocks.size(); ++index) {
-    const std::uint16_t row = board_.TakePlanBlockRow();
+    const std::uint16_t row = board_.ClaimPlanBlockRow();
     if (row == kNoRow) break;
     rows.push_back(row);
   }

@@ -60,8 +60,9 @@ std::uint16_t Recorder::FindPlace() const {
 }
 
 JobRecord& Recorder::OpenJob(const Job& job, TimeNs now) {
+  HR_CHECK(job.record == nullptr, job.id().value);
   JobRecord& record = *records_.emplace_back(std::make_unique<JobRecord>());
-  record.board_row = board_.TakeJobRow();
+  record.board_row = board_.ClaimJobRow();
   record.ranks.resize(job.world_size());
   record.blocks.resize(kBlocksMax);
   record.operation_rows.fill(kNoRow);
@@ -94,7 +95,11 @@ void Recorder::SetLayout(const Job& job) {
 }
 
 void Recorder::CloseJob(const Job& job, TimeNs now) {
+  HR_CHECK(job.record != nullptr, job.id().value);
   JobRecord& record = *job.record;
+  for (const LaneShare& share : record.shares) {
+    HR_CHECK(share.row.in_flight_stages == 0 && share.row.queued_stages == 0, job.id().value);
+  }
   for (const LaneShare& share : record.shares) board_.FreeShareRow(share.board_row);
   record.shares.clear();
   FlightRecord& flight = record.flight;
@@ -114,7 +119,8 @@ void Recorder::CloseJob(const Job& job, TimeNs now) {
 }
 
 void Recorder::RankAttached(const Job& job, std::uint32_t rank) {
-  job.record->ranks[rank].board_row = board_.TakeRankRow();
+  HR_CHECK(job.record->ranks[rank].board_row == kNoRow, rank);
+  job.record->ranks[rank].board_row = board_.ClaimRankRow();
 }
 
 void Recorder::RankDiscarded(const Job& job, std::uint32_t rank) {
@@ -139,6 +145,7 @@ void Recorder::Publish(const Job& job) {
 
 void Recorder::PublishFlight(FlightRecord& flight) {
   if (!std::exchange(flight.dirty, false) || flight.place == kNoRow) return;
+  HR_CHECK(places_[flight.place].row.job_id == flight.row.job_id, flight.place);
   places_[flight.place].row = flight.row;
   board_.WriteFlight(flight.place, flight.row);
 }
@@ -150,13 +157,15 @@ void Recorder::ItemOpened(const Job& job, const Operation& operation) {
     record.pair_rows.resize(job.pairs().capacity(), kNoRow);
     record.flight.pairs.resize(job.pairs().capacity());
   }
-  record.RowOf(operation) = board_.TakeQueueRow();
+  HR_CHECK(record.RowOf(operation) == kNoRow, operation.spec.sequence);
+  record.RowOf(operation) = board_.ClaimQueueRow();
 }
 
 void Recorder::Post(const Job& job, std::uint64_t sequence, std::uint32_t rank, TimeNs now) {
   FlightRecord& flight = job.record->flight;
   if (OrderOf(sequence) == schedule::Order::kPaired) {
     const Pair& pair = job.pairs().pair(PairPlace(sequence));
+    HR_CHECK(PairPlace(sequence) < flight.pairs.size(), sequence);
     flight.pairs[PairPlace(sequence)][pair.SideOf(rank)] = now;
     return;
   }
@@ -232,6 +241,7 @@ void Recorder::ItemEnded(const Job& job, const Operation& operation, TimeNs now)
   }
   if (failed) {
     const auto code = static_cast<std::size_t>(operation.failure->code);
+    HR_CHECK(code < record.sums.failed_by_code.size(), code);
     ++record.sums.operations_failed;
     ++board_.counters.operations_failed;
     ++record.sums.failed_by_code[code];
@@ -254,7 +264,7 @@ LaneShare& Recorder::ShareOf(const Job& job, std::uint8_t lane) {
   if (lane >= shares.size()) shares.resize(lane + std::size_t{1});
   LaneShare& share = shares[lane];
   if (share.row.job_id == 0) {
-    share.board_row = board_.TakeShareRow();
+    share.board_row = board_.ClaimShareRow();
     share.row.job_id = job.id().value;
     share.row.lane = lane;
   }
@@ -269,6 +279,7 @@ void Recorder::StageQueued(const Job& job, const Block& block, const Part& part,
 
 void Recorder::StageBegun(const Job& job, const Block& block, const Part& part, TimeNs now) {
   ipc::ShareRow& share = ShareOf(job, part.stage.lane).row;
+  HR_CHECK(share.queued_stages > 0, part.stage.token);
   --share.queued_stages;
   ++share.in_flight_stages;
   share.in_flight_bytes += part.stage.bytes;
@@ -289,6 +300,8 @@ void Recorder::StageDropped(const Job& job, const Block& block, const Part& part
 void Recorder::StageEnded(const Job& job, const Block& block, const Part& part, Code code,
                           TimeNs now) {
   ipc::ShareRow& share = ShareOf(job, part.stage.lane).row;
+  HR_CHECK(share.in_flight_stages > 0 && share.in_flight_bytes >= part.stage.bytes,
+           part.stage.token);
   --share.in_flight_stages;
   share.in_flight_bytes -= part.stage.bytes;
   ++share.stages_ended;
@@ -319,6 +332,7 @@ void Recorder::Moved(const Job& job, std::uint64_t bytes) {
 void Recorder::BlockEnded(const Job& job, const Operation& operation, const Block& block,
                           const Failure* failure, TimeNs now) {
   JobRecord& record = *job.record;
+  HR_CHECK(block.sequence == operation.spec.sequence, block.sequence, operation.spec.sequence);
   ++record.sums.blocks_ended;
   if (record.flight.place != kNoRow) {
     ipc::FlightRow row = MakeFlightRow(job, operation, block, failure, now);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "ipc/base/check.h"
 #include "ipc/board.h"
 #include "service/dispatch/observe/record.h"
 
@@ -43,6 +44,16 @@ std::uint64_t ArgumentOf(const Job& job, const Operation& operation) {
   const bool is_planned = operation.reason == ipc::WaitReason::kBehindBlock &&
                           (argument & kPlannedSequence) != 0 && job.gradients != nullptr;
   return is_planned ? job.gradients->operation(argument).index + 1 : argument;
+}
+
+// The other node that a send or receive is of; empty: none, or not known.
+std::string_view NodeOfOtherSide(const Job& job, const OperationSpec& spec) {
+  if (job.nodes() == nullptr) return {};
+  for (const std::uint32_t rank : {spec.source, spec.target}) {
+    if (rank == ipc::kAnyRank || job.IsHere(rank)) continue;
+    return job.nodes()->nodes[NodeOf(*job.nodes(), rank)].name;
+  }
+  return {};
 }
 
 }  // namespace
@@ -89,6 +100,7 @@ ipc::RankRow MakeRankRow(const Job& job, std::uint32_t rank) {
   const Session& session = *member.session;
   const RankRecord& record = job.record->ranks[rank];
   ipc::RankRow row{};
+  HR_CHECK(member.ended <= member.posted, rank, member.posted, member.ended);
   row.job_id = job.id().value;
   row.rank = rank;
   row.pid = session.identity().pid;
@@ -121,6 +133,7 @@ ipc::QueueRow MakeQueueRow(const Job& job, const Operation& operation) {
     row.source = operation.spec.source;
     row.target = operation.spec.target;
     row.tag = operation.spec.tag;
+    ipc::SetText(row.peer, NodeOfOtherSide(job, operation.spec));
   }
   row.bytes = operation.spec.Bytes();
   row.stage = static_cast<std::uint8_t>(operation.step);
@@ -149,8 +162,12 @@ ipc::QueueRow MakeHeadRow(const Job& job, TimeNs now) {
   row.since_ns = now;
   const WireBlock* const head = gradients.Head();
   if (head == nullptr) {
-    row.reason = static_cast<std::uint32_t>(job.formed() ? ipc::WaitReason::kNoPlan
-                                                         : ipc::WaitReason::kNodesNotReady);
+    // With a plan in force, all nodes must have taken the next one before its first iteration.
+    const bool switches = gradients.plan() != nullptr;
+    if (switches) row.wait_argument = gradients.head_iteration();
+    row.reason = static_cast<std::uint32_t>(switches       ? ipc::WaitReason::kPlanSwitch
+                                            : job.formed() ? ipc::WaitReason::kNoPlan
+                                                           : ipc::WaitReason::kNodesNotReady);
     return row;
   }
   row.tensors = static_cast<std::uint32_t>(head->tensors.size());
@@ -199,6 +216,7 @@ ipc::PlanRow MakePlanRow(const Job& job) {
   const plan::Plan& plan = *wire.plan;
   row.version = plan.version;
   row.blocks = static_cast<std::uint32_t>(wire.blocks.size());
+  HR_CHECK(job.record->plan.block_rows.size() <= wire.blocks.size(), wire.blocks.size());
   row.rows_left_out = row.blocks - static_cast<std::uint32_t>(job.record->plan.block_rows.size());
   row.barrier = plan.barrier ? 1 : 0;
   row.in_flight_max = plan.in_flight_max;
@@ -230,6 +248,7 @@ ipc::PlanRow MakePlanRow(const Job& job) {
 }
 
 ipc::PlanBlockRow MakePlanBlockRow(const Job& job, const WirePlan& plan, std::uint32_t index) {
+  HR_CHECK(index < plan.blocks.size(), index, plan.blocks.size());
   const WireBlock& wire = plan.blocks[index];
   const plan::Block& block = plan.plan->blocks[wire.plan_block];
   ipc::PlanBlockRow row{};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ipc/base/check.h"
 #include "service/dispatch/observe/wait_reports.h"
 
 namespace headrace::service {
@@ -147,6 +148,7 @@ void StragglerMonitor::FollowJob(Job& job, TimeNs now) {
     }
     state.not_before_ns[index] = now;
     reported = {};
+    HR_CHECK(state.reported_count > 0, index);
     --state.reported_count;
   }
 }
@@ -196,6 +198,7 @@ void StragglerMonitor::Report(Job& job, LatePlace place, const LateWait& wait, T
   StragglerState& state = job.record->stragglers;
   const auto index = static_cast<std::size_t>(place);
   ++board_.counters.late_reports;
+  HR_CHECK(state.reported[index].wait.number == 0 && state.reported_count < kLatePlaces, index);
   state.reported[index] = {.wait = wait, .subject = {}};
   ++state.reported_count;
   if (!MayTell(state, now)) return;
@@ -210,7 +213,7 @@ void StragglerMonitor::Report(Job& job, LatePlace place, const LateWait& wait, T
   }
   events_.Announce(job, Code::kTimeout, report.text);
   if (!report.to_others.empty()) {
-    // Control that is that far behind tells the other nodes nothing; they see this node's lane.
+    // Peers that is that far behind sends the other nodes nothing; they see this node's lane.
     peers_.TrySend(RankLate{job.id(), std::move(report.to_others)});
   }
   state.reported[index].subject = std::move(report.subject);
@@ -222,6 +225,7 @@ bool StragglerMonitor::MayTell(StragglerState& state, TimeNs now) {
       static_cast<std::uint32_t>(std::min<TimeNs>(kTellingsMax, TimeNs{state.log_tokens} + earned));
   state.earned_ns += earned * kTellingEvery;
   if (state.log_tokens == 0) return false;
+  HR_CHECK(state.log_tokens <= kTellingsMax, state.log_tokens);
   --state.log_tokens;
   return true;
 }

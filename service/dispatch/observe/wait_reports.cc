@@ -103,10 +103,16 @@ std::string Peers(const Job& job, std::uint64_t members) {
 // What a pair waits for: "rank 1 (pid 12) has not posted its receive", "nobody has sent".
 std::string OtherSide(const Job& job, const Operation& operation) {
   if (operation.spec.source == ipc::kAnyRank) return "no rank has posted a send to it";
-  const std::uint32_t missing = job.FirstMissing(operation.posts);
+  const Pair& pair = job.pairs().at(operation.spec.sequence);
+  if (!pair.waits() && pair.away == Away::kComes && !pair.send_ready) {
+    return fmt::format("the GPU of {} has not come as far as its send",
+                       job.DescribeRank(operation.spec.source));
+  }
+  const bool sent = operation.spec.kind == ipc::kSend;
+  const std::uint32_t missing = sent ? operation.spec.target : operation.spec.source;
+  const bool absent = job.IsHere(missing) && job.members()[missing].session == nullptr;
   return fmt::format("{} has not posted its {}{}", job.DescribeRank(missing),
-                     missing == operation.spec.target ? "receive" : "send",
-                     job.members()[missing].session ? "" : " and is not attached");
+                     sent ? "receive" : "send", absent ? " and is not attached" : "");
 }
 
 WaitReport ReportPairWait(const Job& job, const Operation& operation, TimeNs waited_ns) {
@@ -142,6 +148,8 @@ std::string WhyItQueues(const Operation& operation) {
                  : fmt::format("{} of its stages are on the lane", operation.reason_argument);
     case ipc::WaitReason::kLaneFull:
       return "the lane has as many stages as it takes";
+    case ipc::WaitReason::kNoRoom:
+      return "the job has as many blocks under way as it may";
     case ipc::WaitReason::kBehindBlock:
       // A plan's blocks have numbers of their own inside, which nobody else knows.
       if (operation.paired())
@@ -208,8 +216,12 @@ WaitReport ReportHeadWait(Job& job, TimeNs waited_ns) {
   }
   std::string subject = job.DescribeGradient(first.value_or(0));
   if (!job.formed() && !job.waits_for.empty()) return NotMet(job, std::move(subject), waited_ns);
-  std::string text =
-      fmt::format("{} waits for {}: {}", subject, FormatSeconds(waited_ns), WhyNoPlan(job));
+  const std::string why =
+      gradients.plan() == nullptr
+          ? WhyNoPlan(job)
+          : fmt::format("not all nodes have taken the plan that begins with iteration {}",
+                        gradients.head_iteration());
+  std::string text = fmt::format("{} waits for {}: {}", subject, FormatSeconds(waited_ns), why);
   return {.subject = std::move(subject), .text = std::move(text), .to_others = {}};
 }
 

@@ -1,6 +1,7 @@
 // What the board shows: why each block waits, who is attached, and that rows come back.
 #include <gtest/gtest.h>
 
+#include "tests/support/expect_text.h"
 #include "tests/unit/service/dispatch/expect.h"
 
 namespace headrace::support {
@@ -8,9 +9,6 @@ namespace {
 
 using ipc::StageState;
 using ipc::WaitReason;
-
-const ipc::Record kSum = OnSegment(Collective::kAllReduce, DType::kFloat32, 16);
-const JobSpec kPair{.world_size = 2, .timeout_ms = 1000};
 
 void ExpectWaits(const HandDrivenNode& node, std::uint64_t block, StageState state,
                  WaitReason reason, std::uint64_t argument) {
@@ -23,7 +21,7 @@ void ExpectWaits(const HandDrivenNode& node, std::uint64_t block, StageState sta
 
 TEST(Board, ShowsWhichRankABlockWaitsFor) {
   HandDrivenNode node;
-  ClientEnd& a = node.Attach(kPair, 0);
+  ClientEnd& a = node.Attach(kPairFor1s, 0);
   node.AddTensor(a, TensorId{0},
                  {.name = "fc.bias", .segment = {}, .count = 16, .dtype = DType::kFloat32});
   a.Post(OnTensor(Collective::kAllReduce, DType::kFloat32, 16, TensorId{0}));
@@ -35,7 +33,7 @@ TEST(Board, ShowsWhichRankABlockWaitsFor) {
   EXPECT_EQ(row.ranks_missing, 2U);
   EXPECT_EQ(row.posted_ns, node.now);
   EXPECT_EQ(row.kind, static_cast<std::uint8_t>(Collective::kAllReduce));
-  node.Attach(kPair, 1);
+  node.Attach(kPairFor1s, 1);
   node.Settle();
   ExpectWaits(node, 1, StageState::kGathering, WaitReason::kRankNotReady, 1);
 }
@@ -93,12 +91,12 @@ TEST(Board, ShowsTheHeadThatFollowsOneThatHasEnded) {
 
 TEST(Board, ShowsJobsAndRanksWhileTheyAreThere) {
   HandDrivenNode node;
-  ClientEnd& a = node.Attach(kPair, 0, 8192);
+  ClientEnd& a = node.Attach(kPairFor1s, 0, 8192);
   node.Settle();
   EXPECT_EQ(node.JobRow(JobId{1})->state, static_cast<std::uint32_t>(ipc::JobState::kGathering));
   EXPECT_EQ(node.JobRow(JobId{1})->ranks_attached, 1U);
   EXPECT_EQ(ipc::GetText(node.JobRow(JobId{1})->name), "job");
-  ClientEnd& b = node.Attach(kPair, 1);
+  ClientEnd& b = node.Attach(kPairFor1s, 1);
   node.AddTensor(a, TensorId{0}, {.name = "w", .segment = {}, .count = 1});
   a.PostApart(kSum);
   b.PostApart(kSum);
@@ -120,8 +118,7 @@ TEST(Board, ShowsJobsAndRanksWhileTheyAreThere) {
   node.Settle();
   EXPECT_FALSE(node.RankRow(JobId{1}, 1).has_value());
   EXPECT_EQ(node.JobRow(JobId{1})->state, static_cast<std::uint32_t>(ipc::JobState::kFailed));
-  EXPECT_EQ(ipc::GetText(node.JobRow(JobId{1})->failure),
-            "rank 1 (pid 1001) exited or was killed after operation 1");
+  EXPECT_TEXT(ipc::GetText(node.JobRow(JobId{1})->failure), "rank 1", "pid 1001", "operation 1");
   EXPECT_EQ(node.JobRow(JobId{1})->operations_failed, 1U);
   node.Close(a, true, "left the job");
   node.Settle();

@@ -15,7 +15,7 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-constexpr std::uint64_t kCount = 512;
+constexpr std::uint64_t kElementsEach = 512;
 
 std::vector<ClientEnd*> AttachAll(HandDrivenNode& node, const JobSpec& job) {
   std::vector<ClientEnd*> ranks;
@@ -30,25 +30,26 @@ TEST(Dispatch, EndsAnAllReduceOnEveryRankWithTheSum) {
   HandDrivenNode node;
   const std::vector<ClientEnd*> ranks = AttachAll(node, {.world_size = 4});
   for (ClientEnd* rank : ranks)
-    rank->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, kCount));
+    rank->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, kElementsEach));
   node.Settle();
   for (const ClientEnd* rank : ranks) {
     ExpectOk(*rank, 1);
-    for (std::uint64_t i = 0; i < kCount; ++i) {
+    for (std::uint64_t i = 0; i < kElementsEach; ++i) {
       ASSERT_EQ(rank->Elements<float>()[i], 600 + 4 * static_cast<float>(i));
     }
-    EXPECT_EQ(rank->Elements<float>()[kCount], 100 * static_cast<float>(rank->rank()) + kCount);
+    EXPECT_EQ(rank->Elements<float>()[kElementsEach],
+              100 * static_cast<float>(rank->rank()) + kElementsEach);
   }
   EXPECT_EQ(node.Counters().operations_ended, 1U);
   EXPECT_EQ(node.Counters().operations_failed, 0U);
-  EXPECT_EQ(node.Counters().bytes_moved, kCount * 4);
+  EXPECT_EQ(node.Counters().bytes_moved, kElementsEach * 4);
 }
 
 TEST(Dispatch, EndsAnAllReduceOverTheSharedMemoryTransport) {
   HandDrivenNode node(SharedMemory(1));
   const std::vector<ClientEnd*> ranks = AttachAll(node, {.world_size = 3});
   for (ClientEnd* rank : ranks)
-    rank->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, kCount));
+    rank->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, kElementsEach));
   node.Settle();
   for (const ClientEnd* rank : ranks) {
     ExpectOk(*rank, 1);
@@ -59,13 +60,13 @@ TEST(Dispatch, EndsAnAllReduceOverTheSharedMemoryTransport) {
 TEST(Dispatch, KeepsAnOperationOpenUntilTheLastRankHasPosted) {
   HandDrivenNode node;
   const std::vector<ClientEnd*> ranks = AttachAll(node, {.world_size = 3});
-  ranks[2]->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, kCount));
-  ranks[0]->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, kCount));
+  ranks[2]->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, kElementsEach));
+  ranks[0]->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, kElementsEach));
   node.Settle();
   ExpectOpen(*ranks[0], 1);
   ExpectOpen(*ranks[2], 1);
   EXPECT_TRUE(node.transport().accepted.empty());
-  ranks[1]->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, kCount));
+  ranks[1]->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, kElementsEach));
   node.Settle();
   for (const ClientEnd* rank : ranks) ExpectOk(*rank, 1);
 }
@@ -124,7 +125,7 @@ TEST(Dispatch, EndsAJobOfOneRankByItself) {
   HandDrivenNode node;
   ClientEnd& rank = node.Attach({.world_size = 1}, 0);
   Fill(rank, 5);
-  rank.Post(OnSegment(Collective::kAllReduce, DType::kFloat32, kCount));
+  rank.Post(OnSegment(Collective::kAllReduce, DType::kFloat32, kElementsEach));
   node.Settle();
   ExpectOk(rank, 1);
   EXPECT_EQ(rank.Elements<float>()[1], 6);

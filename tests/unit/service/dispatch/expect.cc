@@ -6,6 +6,8 @@
 #include <numeric>
 #include <string>
 
+#include "tests/support/expect_text.h"
+
 namespace headrace::support {
 
 void ExpectOk(const ClientEnd& client, std::uint64_t sequence) {
@@ -16,14 +18,12 @@ void ExpectOk(const ClientEnd& client, std::uint64_t sequence) {
 }
 
 void ExpectFailed(const ClientEnd& client, std::uint64_t sequence, Code code,
-                  std::initializer_list<std::string_view> parts) {
+                  std::initializer_list<std::string_view> values) {
   ASSERT_TRUE(client.HasEnded(sequence)) << "rank " << client.rank() << " operation " << sequence;
   const ipc::Outcome outcome = client.Read(sequence);
   EXPECT_EQ(CodeName(outcome.code), CodeName(code))
       << "rank " << client.rank() << " operation " << sequence << ": " << outcome.text;
-  for (const std::string_view part : parts) {
-    EXPECT_THAT(outcome.text, ::testing::HasSubstr(std::string(part)));
-  }
+  ExpectText(__FILE__, __LINE__, outcome.text, values);
 }
 
 void ExpectOpen(const ClientEnd& client, std::uint64_t sequence) {

@@ -10,13 +10,12 @@
 namespace headrace::support {
 namespace {
 
-const JobSpec kPair{.world_size = 2, .timeout_ms = 1000};
 const JobSpec kSpanning{.id = JobId{2}, .name = "far", .rendezvous = "b:1"};
 
 TEST(FullInboxes, OfRpcAndPeersDelayWhatTheyMustKnow) {
   HandDrivenNode node;
-  ClientEnd& a = node.Attach(kPair, 0);
-  ClientEnd& b = node.Attach(kPair, 1);
+  ClientEnd& a = node.Attach(kPairFor1s, 0);
+  ClientEnd& b = node.Attach(kPairFor1s, 1);
   ClientEnd& far = node.Attach(kSpanning, 0);
   node.Settle();
   node.rpc().full = true;
@@ -61,7 +60,7 @@ TEST(FullInboxes, OfRpcLoseAnswersToPingsAndSaySo) {
 
 TEST(FullInboxes, OfWatchLeaveMemoryMappedForAWhile) {
   HandDrivenNode node;
-  ClientEnd& a = node.Attach(kPair, 0);
+  ClientEnd& a = node.Attach(kPairFor1s, 0);
   node.Settle();
   node.watch_tap().full = true;
   node.AddSegment(a, 4096);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "tests/support/expect_text.h"
 #include "tests/unit/service/dispatch/gpu_world.h"
 #include "tests/unit/service/dispatch/planned.h"
 
@@ -95,8 +96,7 @@ TEST_F(GpuOperations, FailByNameWhenOneRankHasHostMemory) {
   for (ClientEnd* rank : ranks_) rank->Post(Sum());
   node_->Settle();
   for (const ClientEnd* rank : ranks_) {
-    ExpectFailed(*rank, 1, Code::kMismatch,
-                 {"rank 0 (pid 1000)", "on GPU 1", "rank 1 (pid 1001)", "in host memory"});
+    ExpectFailed(*rank, 1, Code::kMismatch, {"rank 0 (pid 1000)", "on GPU 1", "rank 1 (pid 1001)"});
   }
   // What moves nothing is in no memory.
   for (ClientEnd* rank : ranks_) {
@@ -179,7 +179,7 @@ TEST_F(GpuOperations, TimeOutWhileAGpuDoesNotCome) {
   node_->Settle();
   node_->Advance(100 * kMillisecond);
   for (const ClientEnd* rank : ranks_) {
-    ExpectFailed(*rank, 1, Code::kTimeout, {"the GPU of rank 1 (pid 1001) has not come as far"});
+    ExpectFailed(*rank, 1, Code::kTimeout, {"rank 1", "pid 1001"});
   }
   // The word comes after all: it is of nothing any more, and the slot's next record does not mind.
   WriteReadyWord(*ranks_[1], 1);
@@ -198,7 +198,7 @@ TEST_F(GpuOperations, EndAndGiveTheirMemoryBackWhenTheRankIsLostWhileItsGpuIsAwa
   EXPECT_EQ(node_->JobRow(job_.id)->device_bytes[1], ranks_[1]->Memory().size());
   node_->Close(*ranks_[1], false, "exited or was killed");
   node_->Advance(kMillisecond);
-  ExpectFailed(*ranks_[0], 1, Code::kPeerLost, {"rank 1 (pid 1001) exited or was killed"});
+  ExpectFailed(*ranks_[0], 1, Code::kPeerLost, {"rank 1", "pid 1001"});
   EXPECT_TRUE(node_->Discarded(*ranks_[1]));
   EXPECT_EQ(node_->discarded_in_use(), 0U);
   EXPECT_EQ(node_->JobRow(job_.id)->device_bytes[0], ranks_[0]->Memory().size());
@@ -229,7 +229,7 @@ TEST_F(GpuOperations, AreReportedLateByTheGpuThatDoesNotCome) {
   node_->Advance(2 * kSecond);
   ASSERT_FALSE(node_->watch_tap().events.empty());
   EXPECT_THAT(node_->watch_tap().events.back(), HasSubstr("rank 1 (pid 1001)"));
-  EXPECT_THAT(node_->watch_tap().events.back(), HasSubstr("its GPU has not come as far as"));
+  EXPECT_TEXT(node_->watch_tap().events.back());
 }
 
 TEST_F(GpuOperations, OfARudeClientDoNotOverflowWhatIsAwaited) {
@@ -270,13 +270,31 @@ TEST_F(GpuOperations, AreRefusedWhenTheirWordComesWhileTheMemoryIsInUse) {
   node_->Settle();
   for (const ClientEnd* rank : ranks_) {
     ExpectOpen(*rank, 1);
-    ExpectFailed(
-        *rank, 2, Code::kInvalidArgument,
-        {"operation 1 [all_reduce", "3600 bytes overlap", "bytes 400 to 3999 of segment 0"});
+    ExpectFailed(*rank, 2, Code::kInvalidArgument,
+                 {"operation 1", "3600 bytes overlap", "400", "3999", "segment 0"});
   }
   node_->gpu_transport().stopped = false;
   node_->Settle();
   for (const ClientEnd* rank : ranks_) ExpectOk(*rank, 1);
+}
+
+// Twice as many as its channel has completion words: no honest client does that.
+TEST_F(GpuOperations, AwaitMoreWordsThanAnHonestClientHasRoomFor) {
+  AttachOnGpus(2);
+  ipc::Record sum = Sum();
+  sum.flags |= ipc::kRecordAwaitsWord;
+  for (std::uint64_t i = 0; i < ipc::kOperationsMax; ++i) {
+    ranks_[0]->Post(sum, true);
+    ipc::Record send = SendTo(1, 1, i);
+    send.flags |= ipc::kRecordAwaitsWord;
+    ranks_[0]->Post(send, true);
+    node_->Settle();
+  }
+  EXPECT_EQ(node_->JobRow(job_.id)->operations_open, 2 * ipc::kOperationsMax);
+  const std::uint64_t received = ranks_[1]->Post(ReceiveFrom(0, 1, ipc::kOperationsMax - 1));
+  WriteReadyWord(*ranks_[0], 2 * ipc::kOperationsMax);
+  node_->Settle();
+  ExpectOk(*ranks_[1], received);
 }
 
 class GpuGradients : public GpuOperations {
@@ -351,7 +369,7 @@ TEST_F(GpuGradients, OfHostMemoryBesideThoseOfGpusAreAMismatch) {
   PostGradient(*ranks_[1], *layout_, 0);
   node_->Settle();
   ExpectFailed(*ranks_[1], 1, Code::kMismatch,
-               {"rank 0 (pid 1000)", "on GPU 0", "rank 1 (pid 1001)", "in host memory"});
+               {"rank 0 (pid 1000)", "on GPU 0", "rank 1 (pid 1001)"});
 }
 
 TEST_F(GpuGradients, TimeOutByTheNameOfTheGpuThatDoesNotCome) {
@@ -364,7 +382,7 @@ TEST_F(GpuGradients, TimeOutByTheNameOfTheGpuThatDoesNotCome) {
   node_->Settle();
   node_->Advance(100 * kMillisecond);
   for (const ClientEnd* rank : ranks_) {
-    ExpectFailed(*rank, 1, Code::kTimeout, {"the GPU of rank 1 (pid 1001) has not come as far"});
+    ExpectFailed(*rank, 1, Code::kTimeout, {"rank 1", "pid 1001"});
   }
 }
 

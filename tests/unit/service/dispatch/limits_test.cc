@@ -7,12 +7,11 @@ namespace headrace::support {
 namespace {
 
 constexpr std::uint64_t kMax = ipc::kOperationsMax;
-const JobSpec kPair{.world_size = 2, .timeout_ms = 100};
 
 TEST(Dispatch, RefusesAnOperationThatIsAWholeRingAheadOfAnotherRank) {
   HandDrivenNode node;
-  ClientEnd& a = node.Attach(kPair, 0);
-  ClientEnd& b = node.Attach(kPair, 1);
+  ClientEnd& a = node.Attach(kPairFor100Ms, 0);
+  ClientEnd& b = node.Attach(kPairFor100Ms, 1);
   for (std::uint64_t i = 0; i < kMax; ++i) a.Post(Barrier());
   node.Settle();
   EXPECT_FALSE(a.HasRoom());
@@ -21,7 +20,7 @@ TEST(Dispatch, RefusesAnOperationThatIsAWholeRingAheadOfAnotherRank) {
   a.Post(Barrier());
   node.Settle();
   ExpectFailed(a, kMax + 1, Code::kExhausted,
-               {"rank 1 (pid 1001) is 1024 operations behind", "operation 1 [barrier]"});
+               {"rank 1", "pid 1001", "1024", "operation 1 [barrier]"});
   // The other rank catches up: it learns of the timeouts, then of the refusal, and then both go on.
   for (std::uint64_t i = 0; i < kMax; ++i) b.Post(Barrier());
   node.Settle();
@@ -50,14 +49,14 @@ TEST(Dispatch, SurvivesARankThatDoesNotWaitForRoomWhileAStageMoves) {
   node.Settle();
   a.Post(Barrier(), true);
   node.Settle();
-  ExpectFailed(a, kMax + 1, Code::kExhausted, {"operation 1 [all_reduce"});
+  ExpectFailed(a, kMax + 1, Code::kExhausted, {"operation 1"});
   node.Advance(kSecond);
   ExpectOk(b, 1);
 }
 
 TEST(Dispatch, SurvivesARankThatDoesNotWaitForRoomWhileOthersAreMissing) {
   HandDrivenNode node;
-  ClientEnd& a = node.Attach(kPair, 0);
+  ClientEnd& a = node.Attach(kPairFor100Ms, 0);
   for (std::uint64_t i = 0; i < 5 * kMax; ++i) {
     a.Post(Barrier(), true);
     if (i % 512 == 0) node.Settle();
@@ -72,8 +71,8 @@ TEST(Dispatch, SurvivesARankThatDoesNotWaitForRoomWhileOthersAreMissing) {
 
 TEST(Dispatch, SaysThatTheJobIsOverRatherThanThatARankIsBehind) {
   HandDrivenNode node;
-  ClientEnd& a = node.Attach(kPair, 0);
-  ClientEnd& b = node.Attach(kPair, 1);
+  ClientEnd& a = node.Attach(kPairFor100Ms, 0);
+  ClientEnd& b = node.Attach(kPairFor100Ms, 1);
   a.Post(Barrier());
   node.Settle();
   node.Close(b, false, "exited or was killed");

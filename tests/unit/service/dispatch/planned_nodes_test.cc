@@ -5,6 +5,8 @@
 
 #include <vector>
 
+#include "service/dispatch/job/block.h"
+#include "tests/support/expect_text.h"
 #include "tests/support/hand_driven_cluster.h"
 #include "tests/unit/service/dispatch/expect.h"
 #include "tests/unit/service/dispatch/planned.h"
@@ -16,8 +18,8 @@ using Ranks = std::vector<std::vector<std::uint32_t>>;
 
 const Blocks kBlocks = {{{2, 100, 200}, {1, 0, 50}}, {{0, 0, 400}, {1, 50, 150}, {2, 0, 100}}};
 
-struct Fleet {
-  explicit Fleet(Ranks ranks_of_nodes)
+struct PlannedFleet {
+  explicit PlannedFleet(Ranks ranks_of_nodes)
       : ranks(std::move(ranks_of_nodes)),
         cluster({.nodes_count = static_cast<std::uint32_t>(ranks.size())}) {
     for (const auto& node : ranks) job.world_size += static_cast<std::uint32_t>(node.size());
@@ -57,7 +59,7 @@ struct Fleet {
 
 TEST(PlannedNodes, SumOverEveryRankOfEveryNode) {
   for (const Ranks& ranks : {Ranks{{0}, {1}}, Ranks{{0, 1}, {2}}, Ranks{{0}, {1}, {2}, {3}}}) {
-    Fleet fleet(ranks);
+    PlannedFleet fleet(ranks);
     fleet.AdoptAll(PlanOf(kBlocks), 1);
     for (ClientEnd* client : fleet.clients) {
       // Each rank has an order of its own.
@@ -91,12 +93,11 @@ TEST(PlannedNodes, AreToldThatARankLeftBeforeItHandedInItsLayout) {
   cluster.node(0).Send(service::RankLeft{job.id, 1, told[0]->posted, told[0]->iterations,
                                          "rank 1 (pid 1001) on node b left the job"});
   cluster.Advance(kMillisecond);
-  ExpectFailed(stays, 1, Code::kPeerLost,
-               {"rank 1 (pid 1001) on node b left the job", "iteration 0"});
+  ExpectFailed(stays, 1, Code::kPeerLost, {"rank 1", "pid 1001", "node b", "iteration 0"});
 }
 
 TEST(PlannedNodes, GoOnBesideOperationsWhicheverOfThemANodePostsFirst) {
-  Fleet fleet(Ranks{{0}, {1}});
+  PlannedFleet fleet(Ranks{{0}, {1}});
   fleet.AdoptAll(PlanOf(kBlocks), 1);
   const ipc::Record other = OnSegment(Collective::kAllReduce, DType::kFloat32, 1200, 16384);
   fleet.clients[0]->Post(other);
@@ -114,7 +115,7 @@ TEST(PlannedNodes, GoOnBesideOperationsWhicheverOfThemANodePostsFirst) {
 }
 
 TEST(PlannedNodes, AStragglerDelaysEveryoneAndReordersNothing) {
-  Fleet fleet(Ranks{{0}, {1}, {2}});
+  PlannedFleet fleet(Ranks{{0}, {1}, {2}});
   fleet.AdoptAll(PlanOf(kBlocks), 1);
   for (const std::uint32_t rank : {0U, 1U}) {
     for (std::uint32_t tensor = 0; tensor < 3; ++tensor) {
@@ -144,7 +145,7 @@ ipc::QueueRow RowOf(const HandDrivenNode& node, std::uint32_t iteration, std::ui
 }
 
 TEST(PlannedNodes, AJobRunsWhenItsNodesHaveMetHoweverManyRanksAreHere) {
-  Fleet fleet(Ranks{{0}, {1}});
+  PlannedFleet fleet(Ranks{{0}, {1}});
   for (const std::size_t node : {0U, 1U}) {
     const ipc::JobRow row = *fleet.cluster.node(node).JobRow(fleet.job.id);
     EXPECT_EQ(row.state, static_cast<std::uint32_t>(ipc::JobState::kRunning));
@@ -164,7 +165,7 @@ TEST(PlannedNodes, AJobHasRestartedAsOftenAsItsRanksCameBack) {
 }
 
 TEST(PlannedNodes, SayWhoHoldsThemUpAndNameNoRankThatHasDoneItsPart) {
-  Fleet fleet(Ranks{{0}, {1}});
+  PlannedFleet fleet(Ranks{{0}, {1}});
   fleet.cluster.node(0).dispatch().ReportLate(5 * kSecond);  // it looks whom stages wait for
   fleet.AdoptAll(PlanOf(kBlocks), 1);
   for (std::uint32_t tensor = 0; tensor < 3; ++tensor) {
@@ -193,8 +194,25 @@ TEST(PlannedNodes, SayWhoHoldsThemUpAndNameNoRankThatHasDoneItsPart) {
   EXPECT_EQ(RowOf(slow, 1, 1).since_ns, since_ns);
 }
 
+TEST(PlannedNodes, WaitAgainWhenTheirStepInTheNodeHasEnded) {
+  PlannedFleet fleet(Ranks{{0, 1}, {2}});
+  fleet.AdoptAll(PlanOf(kBlocks), 1);
+  for (std::uint32_t rank : {0U, 1U}) {
+    for (std::uint32_t tensor = 0; tensor < 3; ++tensor) {
+      PostGradient(*fleet.clients[rank], *fleet.layout, tensor);
+    }
+  }
+  fleet.cluster.Advance(kSecond);
+  const HandDrivenNode& node = fleet.cluster.node(0);
+  EXPECT_EQ(RowOf(node, 1, 1).state, static_cast<std::uint32_t>(ipc::StageState::kMoving));
+  const ipc::QueueRow second = RowOf(node, 1, 2);
+  EXPECT_EQ(second.state, static_cast<std::uint32_t>(ipc::StageState::kWaiting));
+  EXPECT_EQ(second.reason, static_cast<std::uint32_t>(ipc::WaitReason::kInFlight));
+  EXPECT_EQ(second.stage, static_cast<std::uint8_t>(service::Step::kBetweenNodes));
+}
+
 TEST(PlannedNodes, ALaneIsNotBusyWhileNothingFlows) {
-  Fleet fleet(Ranks{{0}, {1}});
+  PlannedFleet fleet(Ranks{{0}, {1}});
   fleet.AdoptAll(PlanOf(kBlocks), 1);
   const auto post_all = [&fleet](std::uint32_t rank) {
     for (std::uint32_t tensor = 0; tensor < 3; ++tensor) {
@@ -212,7 +230,7 @@ TEST(PlannedNodes, ALaneIsNotBusyWhileNothingFlows) {
 }
 
 TEST(PlannedNodes, FailTogetherWhenARankIsLostInAnIteration) {
-  Fleet fleet(Ranks{{0}, {1}});
+  PlannedFleet fleet(Ranks{{0}, {1}});
   fleet.AdoptAll(PlanOf(kBlocks), 1);
   PostGradient(*fleet.clients[0], *fleet.layout, 2);
   fleet.cluster.Advance(kMillisecond);
@@ -220,11 +238,10 @@ TEST(PlannedNodes, FailTogetherWhenARankIsLostInAnIteration) {
   fleet.cluster.Advance(kMillisecond);
   const auto broken = fleet.cluster.node(1).peers().Of<service::JobFailed>();
   ASSERT_EQ(broken.size(), 1U);
-  EXPECT_THAT(broken[0]->cause, ::testing::HasSubstr("exited or was killed after iteration 0"));
+  EXPECT_TEXT(broken[0]->cause, "iteration 0");
   fleet.cluster.node(0).Send(service::JobFailed{fleet.job.id, broken[0]->code, broken[0]->cause});
   fleet.cluster.Advance(kMillisecond);
-  ExpectFailed(*fleet.clients[0], 1, Code::kPeerLost,
-               {"exited or was killed", "gradient 2 [g2] of iteration 1 was open"});
+  ExpectFailed(*fleet.clients[0], 1, Code::kPeerLost, {"gradient 2", "iteration 1"});
 }
 
 }  // namespace

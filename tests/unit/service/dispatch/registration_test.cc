@@ -8,7 +8,7 @@
 namespace headrace::support {
 namespace {
 
-const JobSpec kAlone{.world_size = 1};
+const JobSpec kSingle{.world_size = 1};
 const ipc::Record kOnTensor = OnTensor(Collective::kAllReduce, DType::kFloat32, 8, TensorId{0});
 const service::Tensor kTensor{
     .name = "conv1.weight", .segment = {}, .offset = 0, .count = 8, .dtype = DType::kFloat32};
@@ -19,7 +19,7 @@ const service::SegmentRemoved& Answer(HandDrivenNode& node, std::size_t index) {
 
 TEST(Dispatch, TakesARegistrationThatWasSentBeforeTheRecordThatReliesOnIt) {
   HandDrivenNode node;
-  ClientEnd& a = node.Attach(kAlone, 0, 0);
+  ClientEnd& a = node.Attach(kSingle, 0, 0);
   node.Settle();
   a.Post(Barrier());
   // Both wait in the inbox while dispatch is about to read the ring.
@@ -32,10 +32,10 @@ TEST(Dispatch, TakesARegistrationThatWasSentBeforeTheRecordThatReliesOnIt) {
 
 TEST(Dispatch, RefusesATensorThatIsNotThereAndTakesItOnceItIs) {
   HandDrivenNode node;
-  ClientEnd& a = node.Attach(kAlone, 0);
+  ClientEnd& a = node.Attach(kSingle, 0);
   a.Post(kOnTensor);
   node.Settle();
-  ExpectFailed(a, 1, Code::kNotFound, {"rank 0 (pid 1000)", "tensor 0, which is not registered"});
+  ExpectFailed(a, 1, Code::kNotFound, {"rank 0 (pid 1000)", "tensor 0"});
   node.AddTensor(a, TensorId{0}, kTensor);
   a.Post(kOnTensor);
   node.Settle();
@@ -53,13 +53,12 @@ TEST(Dispatch, NamesTheTensorInErrors) {
   a.Post(kOnTensor);
   node.Settle();
   node.Advance(10 * kMillisecond);
-  ExpectFailed(a, 1, Code::kTimeout,
-               {"operation 1 [all_reduce of 8 float32 (sum), conv1.weight] timed out"});
+  ExpectFailed(a, 1, Code::kTimeout, {"operation 1", "float32", "conv1.weight"});
 }
 
 TEST(Dispatch, RemovesASegmentThatNothingUses) {
   HandDrivenNode node;
-  ClientEnd& a = node.Attach(kAlone, 0);
+  ClientEnd& a = node.Attach(kSingle, 0);
   node.Send(service::RemoveSegment{a.id(), SegmentId{0}, 5});
   node.Settle();
   EXPECT_EQ(Answer(node, 0).token, 5U);
@@ -67,7 +66,7 @@ TEST(Dispatch, RemovesASegmentThatNothingUses) {
   EXPECT_EQ(node.watch_tap().mappings_discarded, 1U);
   a.Post(OnSegment(Collective::kAllReduce, DType::kUInt8, 1));
   node.Settle();
-  ExpectFailed(a, 1, Code::kNotFound, {"segment 0, which is not registered"});
+  ExpectFailed(a, 1, Code::kNotFound, {"segment 0"});
   node.Send(service::RemoveSegment{a.id(), SegmentId{0}, 6});
   node.Settle();
   EXPECT_EQ(Answer(node, 1).status.code(), Code::kNotFound);
@@ -75,7 +74,7 @@ TEST(Dispatch, RemovesASegmentThatNothingUses) {
 
 TEST(Dispatch, RefusesToRemoveASegmentThatHoldsTensors) {
   HandDrivenNode node;
-  ClientEnd& a = node.Attach(kAlone, 0);
+  ClientEnd& a = node.Attach(kSingle, 0);
   node.AddTensor(a, TensorId{0}, kTensor);
   node.Send(service::RemoveSegment{a.id(), SegmentId{0}, 5});
   node.Settle();
@@ -119,17 +118,17 @@ TEST(Dispatch, RefusesToRemoveASegmentThatAnOpenOperationUses) {
 TEST(Dispatch, RefusesARecordOnATensorWhoseSegmentIsGone) {
   // A client may release a segment and register tensors in it at the same time.
   HandDrivenNode node;
-  ClientEnd& a = node.Attach(kAlone, 0);
+  ClientEnd& a = node.Attach(kSingle, 0);
   node.Send(service::RemoveSegment{a.id(), SegmentId{0}, 1});
   node.AddTensor(a, TensorId{0}, kTensor);
   a.Post(kOnTensor);
   node.Settle();
-  ExpectFailed(a, 1, Code::kNotFound, {"tensor 0 \"conv1.weight\"", "segment 0"});
+  ExpectFailed(a, 1, Code::kNotFound, {"tensor 0", "conv1.weight", "segment 0"});
 }
 
 TEST(Dispatch, DiscardsASegmentThatComesAfterTheLeaseHasEnded) {
   HandDrivenNode node;
-  ClientEnd& a = node.Attach(kAlone, 0);
+  ClientEnd& a = node.Attach(kSingle, 0);
   node.Close(a, true, "left the job");
   node.AddSegment(a, 4096);
   node.AddTensor(a, TensorId{0}, kTensor);

@@ -14,9 +14,7 @@ namespace {
 
 using service::Standstill;
 
-const JobSpec kPair{.world_size = 2, .timeout_ms = 1000};
-
-ipc::Record SumAt(std::uint64_t offset) {
+ipc::Record SumFrom(std::uint64_t offset) {
   return OnSegment(Collective::kAllReduce, DType::kFloat32, 16, offset);
 }
 
@@ -65,27 +63,27 @@ TEST(Standstill, CountsTheDelayAloneWhereEveryTurnComesLate) {
 
 TEST(Dispatch, ReadsWhatCameDuringAStandstillBeforeAnythingExpires) {
   HandDrivenNode node;
-  ClientEnd& a = node.Attach(kPair, 0);
-  ClientEnd& b = node.Attach(kPair, 1);
-  constexpr std::uint64_t kCount = 100;  // more than one turn reads
-  for (std::uint64_t i = 0; i < kCount; ++i) a.Post(SumAt(i * 64));
+  ClientEnd& a = node.Attach(kPairFor1s, 0);
+  ClientEnd& b = node.Attach(kPairFor1s, 1);
+  constexpr std::uint64_t kManyElements = 100;  // more than one turn reads
+  for (std::uint64_t i = 0; i < kManyElements; ++i) a.Post(SumFrom(i * 64));
   node.Settle();
-  for (std::uint64_t i = 0; i < kCount; ++i) b.Post(SumAt(i * 64));
+  for (std::uint64_t i = 0; i < kManyElements; ++i) b.Post(SumFrom(i * 64));
   node.Stall(3600 * kSecond);
-  for (std::uint64_t number = 1; number <= kCount; ++number) {
+  for (std::uint64_t number = 1; number <= kManyElements; ++number) {
     ExpectOk(a, number);
     ExpectOk(b, number);
   }
-  EXPECT_EQ(EventsWith(node, "stood still for 3600.0 s"), 1U);
+  EXPECT_EQ(EventsWith(node, "3600.0 s"), 1U);
 }
 
 TEST(Dispatch, GivesBackTheTimeThatAStandstillTook) {
   HandDrivenNode node;
-  ClientEnd& a = node.Attach(kPair, 0);
-  ClientEnd& b = node.Attach(kPair, 1);
-  a.Post(SumAt(0));
-  b.Post(SumAt(0));
-  a.Post(SumAt(64));
+  ClientEnd& a = node.Attach(kPairFor1s, 0);
+  ClientEnd& b = node.Attach(kPairFor1s, 1);
+  a.Post(SumFrom(0));
+  b.Post(SumFrom(0));
+  a.Post(SumFrom(64));
   node.Settle();
   node.Advance(300 * kMillisecond);
   node.dispatch().DoWork(node.now);  // the last turn before it
@@ -94,16 +92,16 @@ TEST(Dispatch, GivesBackTheTimeThatAStandstillTook) {
   node.Advance(700 * kMillisecond - 1);
   ExpectOpen(a, 2);
   node.Advance(1);
-  ExpectFailed(a, 2, Code::kTimeout, {"rank 1 (pid 1001) has not posted it"});
+  ExpectFailed(a, 2, Code::kTimeout, {"rank 1", "pid 1001"});
 }
 
 TEST(Dispatch, GivesGradientsTheirTimeBackToo) {
   HandDrivenNode node;
-  ClientEnd& a = node.Attach(kPair, 0);
-  ClientEnd& b = node.Attach(kPair, 1);
+  ClientEnd& a = node.Attach(kPairFor1s, 0);
+  ClientEnd& b = node.Attach(kPairFor1s, 1);
   const auto layout = PackedLayout({10, 20});
   for (ClientEnd* rank : {&a, &b}) HandIn(node, *rank, layout);
-  Adopt(node, kPair.id, PlanOf({{{1, 0, 20}}, {{0, 0, 10}}}));
+  Adopt(node, kPairFor1s.id, PlanOf({{{1, 0, 20}}, {{0, 0, 10}}}));
   node.Settle();
   for (const std::uint32_t tensor : {0U, 1U}) PostGradient(a, *layout, tensor);
   node.Settle();
@@ -118,7 +116,7 @@ TEST(Dispatch, GivesGradientsTheirTimeBackToo) {
   PostGradient(a, *layout, 0);
   node.Settle();
   node.Advance(kSecond);
-  ExpectFailed(a, 3, Code::kTimeout, {"gradient 0 [g0] of iteration 2"});
+  ExpectFailed(a, 3, Code::kTimeout, {"gradient 0", "iteration 2"});
 }
 
 TEST(Dispatch, DoesNotBlameARankForAStandstill) {
@@ -127,7 +125,7 @@ TEST(Dispatch, DoesNotBlameARankForAStandstill) {
   const JobSpec pair{.world_size = 2, .timeout_ms = 60'000};
   ClientEnd& a = node.Attach(pair, 0);
   node.Attach(pair, 1);
-  a.Post(SumAt(0));
+  a.Post(SumFrom(0));
   node.Settle();
   node.Advance(kSecond);
   node.Stall(30 * kSecond);
@@ -143,7 +141,7 @@ TEST(Dispatch, TakesATurnASecondWhileSomethingIsOpen) {
   node.Attach(pair, 1);
   node.Settle();
   EXPECT_EQ(node.dispatch().NextDeadline(), kNever);
-  a.Post(SumAt(0));
+  a.Post(SumFrom(0));
   node.Settle();
   EXPECT_EQ(node.dispatch().NextDeadline(), node.now + kSecond);
 }

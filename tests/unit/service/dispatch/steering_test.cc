@@ -4,18 +4,19 @@
 
 #include <string>
 
+#include "tests/support/expect_text.h"
 #include "tests/unit/service/dispatch/expect.h"
 #include "tests/unit/service/dispatch/planned.h"
 
 namespace headrace::support {
 namespace {
 
+using testing::AllOf;
 using testing::Contains;
 using testing::HasSubstr;
 using Kind = service::Steering::Kind;
 
-const ipc::Record kSum = OnSegment(Collective::kAllReduce, DType::kFloat32, 16);
-const JobSpec kPair{.name = "bert", .world_size = 2, .timeout_ms = 1000};
+const JobSpec kBertFor1s{.name = "bert", .world_size = 2, .timeout_ms = 1000};
 
 service::SteerJob Ask(Kind kind, std::uint64_t value = 0) {
   return {JobId{1}, {.kind = kind, .value = value, .uid = 1000, .node = "a"}};
@@ -26,10 +27,10 @@ ipc::WaitReason ReasonOf(const ipc::QueueRow& row) {
 }
 
 // Two ranks of a job that has handed in two gradients, one block each.
-struct Training {
-  explicit Training(const MakeTransport& make = Loopback({})) : node(make) {
+struct SteeredTraining {
+  explicit SteeredTraining(const MakeTransport& make = Loopback({})) : node(make) {
     for (const std::uint32_t rank : {0U, 1U}) {
-      ranks[rank] = &node.Attach(kPair, rank);
+      ranks[rank] = &node.Attach(kBertFor1s, rank);
       HandIn(node, *ranks[rank], layout);
     }
     Adopt(node, JobId{1}, PlanOf({{{1, 0, 100}}, {{0, 0, 100}}}));
@@ -51,7 +52,7 @@ struct Training {
 
 TEST(Steering, TakesEffectAtOnceWhereNothingIsOpen) {
   HandDrivenNode node;
-  node.Attach(kPair, 0);
+  node.Attach(kBertFor1s, 0);
   node.Send(Ask(Kind::kWeight, 3));
   node.Send(Ask(Kind::kPriority, 2));
   node.Send(Ask(Kind::kLimit, 1'000'000));
@@ -61,13 +62,15 @@ TEST(Steering, TakesEffectAtOnceWhereNothingIsOpen) {
   EXPECT_EQ(row.priority, 2U);
   EXPECT_EQ(row.limit_bytes_per_s, 1'000'000U);
   EXPECT_THAT(node.watch_tap().events,
-              Contains("job bert: weight 3 from operation 1 on, asked by uid 1000 on node a"));
+              Contains(AllOf(HasSubstr("job bert"), HasSubstr("weight 3"), HasSubstr("operation 1"),
+                             HasSubstr("uid 1000"), HasSubstr("node a"))));
+  EXPECT_TEXTS(node.watch_tap().events);
 }
 
 TEST(Steering, TakesEffectWithTheNextOperationThatOpens) {
   HandDrivenNode node(Loopback({.startup_ns = kMillisecond}));
-  ClientEnd& a = node.Attach(kPair, 0);
-  ClientEnd& b = node.Attach(kPair, 1);
+  ClientEnd& a = node.Attach(kBertFor1s, 0);
+  ClientEnd& b = node.Attach(kBertFor1s, 1);
   a.PostApart(kSum);
   node.Settle();
   node.Send(Ask(Kind::kWeight, 3));
@@ -79,11 +82,12 @@ TEST(Steering, TakesEffectWithTheNextOperationThatOpens) {
   b.PostApart(kSum);
   node.Settle();
   EXPECT_EQ(node.JobRow(JobId{1})->weight, 3U);
-  EXPECT_THAT(node.watch_tap().events, Contains(HasSubstr("weight 3 from operation 2 on")));
+  EXPECT_THAT(node.watch_tap().events,
+              Contains(AllOf(HasSubstr("weight 3"), HasSubstr("operation 2"))));
 }
 
 TEST(Steering, TakesEffectWhereTheNextIterationBegins) {
-  Training training;
+  SteeredTraining training;
   training.Post(1);
   training.node.Settle();
   training.ranks[0]->Post(OnSegment(Collective::kAllReduce, DType::kFloat32, 4, 4096));
@@ -94,12 +98,13 @@ TEST(Steering, TakesEffectWhereTheNextIterationBegins) {
   PostGradient(*training.ranks[1], *training.layout, 0);
   training.node.Settle();
   EXPECT_EQ(training.node.JobRow(JobId{1})->weight, 3U);
-  EXPECT_THAT(training.node.watch_tap().events, Contains(HasSubstr("weight 3 from iteration 2")));
+  EXPECT_THAT(training.node.watch_tap().events,
+              Contains(AllOf(HasSubstr("weight 3"), HasSubstr("iteration 2"))));
 }
 
 TEST(Steering, OnlyTheLastWishOfAKindCounts) {
   HandDrivenNode node;
-  ClientEnd& a = node.Attach(kPair, 0);
+  ClientEnd& a = node.Attach(kBertFor1s, 0);
   a.PostApart(kSum);
   node.Settle();
   node.Send(Ask(Kind::kWeight, 3));
@@ -113,32 +118,32 @@ TEST(Steering, OnlyTheLastWishOfAKindCounts) {
 
 TEST(Steering, EndsWithAJobWhoseRanksMayComeBackAndIsToldThen) {
   HandDrivenNode node;
-  ClientEnd& a = node.Attach(kPair, 0);
+  ClientEnd& a = node.Attach(kBertFor1s, 0);
   node.Send(Ask(Kind::kWeight, 3));
   node.Send(Ask(Kind::kLimit, 1'000'000));
   node.Settle();
   node.Close(a, false, "exited or was killed");
   node.Settle();
   EXPECT_THAT(node.watch_tap().events,
-              Contains(HasSubstr("its settings have ended with it (weight 3, limit of 1000000 "
-                                 "bytes/s on each lane): if its ranks come back, set them again")));
+              Contains(AllOf(HasSubstr("weight 3"), HasSubstr("1000000 bytes/s"))));
+  EXPECT_TEXTS(node.watch_tap().events);
 }
 
 TEST(Steering, EndsWithAJobWhoseRanksHaveLeftWithoutAWord) {
   HandDrivenNode node;
-  ClientEnd& a = node.Attach(kPair, 0);
+  ClientEnd& a = node.Attach(kBertFor1s, 0);
   node.Send(Ask(Kind::kWeight, 3));
   node.Settle();
   node.Close(a, true, "left the job");
   node.Settle();
-  EXPECT_THAT(node.watch_tap().events,
-              testing::Not(Contains(HasSubstr("its settings have ended"))));
+  EXPECT_THAT(node.watch_tap().events, Not(Contains(HasSubstr("settings"))));
+  EXPECT_TEXTS(node.watch_tap().events);
 }
 
 TEST(Pause, LetsWhatIsOpenEndAndNothingBegin) {
   HandDrivenNode node(Loopback({.startup_ns = kMillisecond}));
-  ClientEnd& a = node.Attach(kPair, 0);
-  ClientEnd& b = node.Attach(kPair, 1);
+  ClientEnd& a = node.Attach(kBertFor1s, 0);
+  ClientEnd& b = node.Attach(kBertFor1s, 1);
   a.PostApart(kSum);
   b.PostApart(kSum);
   node.Settle();
@@ -168,14 +173,16 @@ TEST(Pause, LetsWhatIsOpenEndAndNothingBegin) {
     ExpectOk(*rank, 3);
   }
   EXPECT_EQ(node.JobRow(JobId{1})->paused, 0U);
-  EXPECT_THAT(node.watch_tap().events, Contains(HasSubstr("paused from operation 2 on")));
-  EXPECT_THAT(node.watch_tap().events, Contains(HasSubstr("goes on after a pause of 10001 ms")));
+  EXPECT_THAT(node.watch_tap().events,
+              Contains(AllOf(HasSubstr("paused"), HasSubstr("operation 2"))));
+  EXPECT_THAT(node.watch_tap().events, Contains(HasSubstr("10001 ms")));
+  EXPECT_TEXTS(node.watch_tap().events);
 }
 
 TEST(Pause, PushesDeadlinesBackByItsLength) {
   HandDrivenNode node;
-  ClientEnd& a = node.Attach(kPair, 0);
-  node.Attach(kPair, 1);
+  ClientEnd& a = node.Attach(kBertFor1s, 0);
+  node.Attach(kBertFor1s, 1);
   a.PostApart(kSum);
   node.Settle();
   node.Advance(300 * kMillisecond);
@@ -196,7 +203,7 @@ TEST(Pause, PushesDeadlinesBackByItsLength) {
 }
 
 TEST(Pause, OfAJobThatTrainsLetsTheIterationEnd) {
-  Training training;
+  SteeredTraining training;
   training.Post(1);
   training.node.Settle();
   PostGradient(*training.ranks[0], *training.layout, 0);
@@ -215,11 +222,13 @@ TEST(Pause, OfAJobThatTrainsLetsTheIterationEnd) {
   training.node.Settle();
   training.ExpectEnded(next);
   training.ExpectEnded(next + 1);
-  EXPECT_THAT(training.node.watch_tap().events, Contains(HasSubstr("paused from iteration 2 on")));
+  EXPECT_THAT(training.node.watch_tap().events,
+              Contains(AllOf(HasSubstr("paused"), HasSubstr("iteration 2"))));
+  EXPECT_TEXTS(training.node.watch_tap().events);
 }
 
 TEST(Pause, CanBeTakenBackBeforeItIsInForce) {
-  Training training;
+  SteeredTraining training;
   training.Post(1);
   training.node.Settle();
   PostGradient(*training.ranks[0], *training.layout, 0);
@@ -234,8 +243,8 @@ TEST(Pause, CanBeTakenBackBeforeItIsInForce) {
 
 TEST(Cancel, EndsWhatIsOpenAndWhatComesWhateverIsPaused) {
   HandDrivenNode node(Loopback({.startup_ns = kSecond / 2}));
-  ClientEnd& a = node.Attach(kPair, 0);
-  ClientEnd& b = node.Attach(kPair, 1);
+  ClientEnd& a = node.Attach(kBertFor1s, 0);
+  ClientEnd& b = node.Attach(kBertFor1s, 1);
   node.Send(Ask(Kind::kPause));
   a.PostApart(kSum);
   b.PostApart(kSum);
@@ -247,9 +256,9 @@ TEST(Cancel, EndsWhatIsOpenAndWhatComesWhateverIsPaused) {
   a.PostApart(kSum);
   node.Settle();
   for (std::uint64_t operation = 1; operation <= 3; ++operation) {
-    ExpectFailed(a, operation, Code::kCancelled, {"cancelled by uid 1000 on node a"});
+    ExpectFailed(a, operation, Code::kCancelled, {"uid 1000", "node a"});
   }
-  ExpectFailed(b, 1, Code::kCancelled, {"cancelled by uid 1000 on node a"});
+  ExpectFailed(b, 1, Code::kCancelled, {"uid 1000", "node a"});
   EXPECT_EQ(node.JobRow(JobId{1})->state, static_cast<std::uint32_t>(ipc::JobState::kFailed));
 }
 

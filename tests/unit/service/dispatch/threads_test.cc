@@ -34,7 +34,7 @@ struct Way {
 // One training process: its own ends of channel, doorbell and memory.
 class Process {
  public:
-  Process(Door<DispatchMessage>& dispatch, std::uint32_t rank, std::uint32_t world_size) {
+  Process(InboxWriter<DispatchMessage>& dispatch, std::uint32_t rank, std::uint32_t world_size) {
     ipc::Channel::Created created = ipc::Channel::Create().value();
     SessionIdentity identity;
     identity.id = {rank + 1};
@@ -79,7 +79,7 @@ class Process {
   }
 
  private:
-  static void Send(Door<DispatchMessage>& dispatch, DispatchMessage message) {
+  static void Send(InboxWriter<DispatchMessage>& dispatch, DispatchMessage message) {
     ASSERT_TRUE(dispatch.Send(std::move(message)));
   }
   void Ring() const {
@@ -101,25 +101,25 @@ TEST_P(DispatchThreads, LoseNoWakeBetweenClientsDispatchAndLane) {
   const std::unique_ptr<Sleeper> bed = std::move(Sleeper::Create().value());
   const std::unique_ptr<Sleeper> lane_bed = std::move(Sleeper::Create().value());
   support::CountingWakeable nobody;
-  support::RecordingDoor<RpcMessage> rpc;
-  support::RecordingDoor<PeersMessage> peers;
+  support::RecordingInbox<RpcMessage> rpc;
+  support::RecordingInbox<PeersMessage> peers;
   Watch watch(nobody, rpc, peers, *board, [](const Event&) {});
   Mapper mapper(nobody, rpc, *board);
   Sleeper& lane_thread = GetParam().dedicated_lane ? *lane_bed : *bed;
   LaneWaker waker(lane_thread);
   transport::ShmTransport transport(2, waker);
-  Dispatch dispatch(*bed, *bed, rpc, peers, watch.door(), mapper.door(), *board);
-  Lane lane(0, "lane0", transport, waker, lane_thread, dispatch.door());
+  Dispatch dispatch(*bed, *bed, rpc, peers, watch.inbox(), mapper.inbox(), *board);
+  Lane lane(0, "lane0", transport, waker, lane_thread, dispatch.inbox());
   std::vector<LanePort> ports;
   ports.push_back({.name = "lane0",
                    .transport = "shm",
                    .threads = 2,
                    .credit_bytes = std::uint64_t{1} << 20,
-                   .door = &lane.door()});
+                   .inbox = &lane.inbox()});
   dispatch.ConnectLanes(std::move(ports));
   std::vector<std::unique_ptr<Process>> processes;
   for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
-    processes.push_back(std::make_unique<Process>(dispatch.door(), rank, kRanks));
+    processes.push_back(std::make_unique<Process>(dispatch.inbox(), rank, kRanks));
   }
   {
     std::vector<Actor*> shared{&dispatch};

@@ -1,0 +1,25 @@
+// What is sent to other nodes about a pair with a side there. It waits in Job::pairs() until
+// dispatch sends it.
+//
+// Dispatch's thread.
+#pragma once
+
+#include <optional>
+
+#include "service/dispatch/job/job.h"
+
+namespace headrace::service {
+
+// A send of this node to a rank of another one is posted, and its job has formed; or had ended with
+// that failure before.
+void SendAnnounced(Job& job, Pair& pair, const std::optional<Failure>& failure = std::nullopt);
+// Its memory is ready, which it was not when it was announced.
+void SendReady(Job& job, const Pair& pair);
+// All parts of that block of a pair that comes are on their lanes.
+void OnBlockStands(Job& job, Pair& pair, std::uint32_t block);
+// The pair has failed here: to the other node, if there is one and it does not know.
+void SendEnded(Job& job, Pair& pair, const Failure& failure);
+// A send of another node that no pair stands for.
+void SendRefused(Job& job, std::uint32_t node, const SendNotice& announced, const Failure& failure);
+
+}  // namespace headrace::service

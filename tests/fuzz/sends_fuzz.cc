@@ -1,0 +1,147 @@
+// Another service that says what it likes of sends: a node of a job of two, driven by hand. The
+// bytes are a script of posts of its two ranks, notices that passed the check of a single one, and
+// time; the other node of the job says nothing else. Whatever the script is, every post ends
+// exactly once, and when all ranks are gone nothing is left.
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "ipc/base/check.h"
+#include "service/session/send_notices.h"
+#include "tests/fuzz/script.h"
+#include "tests/support/hand_driven_cluster.h"
+
+namespace {
+
+using namespace headrace;  // NOLINT: this program has no names of its own
+using fuzz::Script;
+
+constexpr std::uint32_t kRanks = 2;  // of each node
+
+class Trial {
+ public:
+  static constexpr std::size_t kStepsMax = 1000;
+
+  Trial() {
+    job_.world_size = 2 * kRanks;
+    for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+      clients_[rank] = &cluster_.node(0).Attach(job_, rank);
+      cluster_.node(1).Attach(job_, kRanks + rank);
+    }
+    cluster_.Form(job_, {{0, 1}, {2, 3}}, 64);
+    cluster_.Advance(kMillisecond);
+  }
+
+  void Step(Script& script) {
+    const std::uint8_t action = script.Take<std::uint8_t>();
+    if (action < 0x60) {
+      Post(action % kRanks, script.Take<std::uint8_t>());
+    } else if (action < 0xd0) {
+      Deliver(action, script);
+    } else if (action < 0xe0) {
+      cluster_.Advance(script.Take<std::uint8_t>() * kMillisecond);
+    } else if (action < 0xe8) {
+      Close(action % kRanks, action % 4 < 2);
+    } else {
+      TakeNames();
+    }
+  }
+
+  void Finish() {
+    for (std::uint32_t rank = 0; rank < kRanks; ++rank) Close(rank, false);
+    // Those that left in order may wait for the other node until their timeout.
+    cluster_.node(0).Send(
+        service::JobFailed{job_.id, Code::kPeerLost, "node b: the script is over"});
+    cluster_.CloseLinks(0, job_.id, "the script is over");
+    cluster_.Advance(kSecond);
+    for (const support::ClientEnd* client : clients_) {
+      HR_CHECK(cluster_.node(0).Discarded(*client));
+    }
+    HR_CHECK(cluster_.node(0).RowsInUse() == 0, cluster_.node(0).RowsInUse());
+    HR_CHECK(cluster_.node(0).LaneRow(1).in_flight_stages == 0);
+    HR_CHECK(cluster_.node(0).discarded_in_use() == 0);
+  }
+
+ private:
+  void Post(std::uint32_t rank, std::uint8_t choice) {
+    if (gone_[rank] || !clients_[rank]->HasRoom()) return;
+    const std::uint64_t tag = choice / 8 % 2;
+    const std::uint32_t other = choice % 4 == rank ? ipc::kAnyRank : choice % 4U;
+    const bool sends = (choice & 0x80) != 0 && other != ipc::kAnyRank;
+    ipc::Record record =
+        sends ? support::SendTo(other, 20 * tag, tag) : support::ReceiveFrom(other, 20 * tag, tag);
+    record.offset = choice % 64 * 80U + (sends ? 0U : 8192U);
+    record.timeout_ms = choice % 3 == 0 ? 20 : 0;
+    clients_[rank]->Post(record);
+    TakeNames();
+  }
+
+  // Names that this node has given to its sends, so that the script can speak of them.
+  void TakeNames() {
+    cluster_.Advance(100 * kMicrosecond);
+    while (const auto told = cluster_.node(0).peers().Take<service::SendNotices>()) {
+      HR_CHECK(told->notices.size() <= service::kSendNoticesMax, told->notices.size());
+      for (const service::SendNotice& each : told->notices) {
+        HR_CHECK(service::CheckNotice(each).ok(), each.send);
+        if (each.kind == service::SendNoticeKind::kAnnounced) own_ = each;
+      }
+    }
+  }
+
+  void Deliver(std::uint8_t action, Script& script) {
+    const std::uint8_t choice = script.Take<std::uint8_t>();
+    service::SendNotice notice{
+        .kind = static_cast<service::SendNoticeKind>(1 + action % 5),
+        .send = 1 + script.Take<std::uint8_t>() % 8U,
+        .source = 2 + choice % 2U,
+        .target = choice / 2 % 2U,
+        .tag = choice / 4 % 2U,
+        .count = choice % 16 == 15 ? std::uint64_t{1} << 30 : 20 * (choice / 4 % 2U),
+        .dtype = choice % 16 == 14 ? DType::kInt64 : DType::kFloat32,
+        .on_gpu = choice % 32 == 13,
+        .ready = choice % 16 != 12,
+        .blocks = script.Take<std::uint8_t>() % 4U,
+        .code = static_cast<Code>(choice / 16 % 8),
+        .cause = "the other node says so"};
+    if (!notice.FromSender()) {
+      std::swap(notice.source, notice.target);
+      if (choice >= 0x40) {
+        const std::uint32_t blocks = notice.blocks;
+        const service::SendNoticeKind kind = notice.kind;
+        const Code code = notice.code;
+        notice = own_;
+        notice.kind = kind;
+        notice.blocks = blocks;
+        notice.code = code;
+      }
+    }
+    // As peers lets them through: checked one by one, and between ranks of the two nodes.
+    if (!service::CheckNotice(notice).ok()) return;
+    const std::uint32_t theirs = notice.FromSender() ? notice.source : notice.target;
+    const std::uint32_t ours = notice.FromSender() ? notice.target : notice.source;
+    if (theirs < kRanks || ours >= kRanks) return;
+    cluster_.node(0).Send(service::SendNotices{job_.id, 1, {notice}});
+    TakeNames();
+  }
+
+  void Close(std::uint32_t rank, bool orderly) {
+    if (gone_[rank]) return;
+    gone_[rank] = true;
+    cluster_.node(0).Close(*clients_[rank], orderly, "was closed by the script");
+    cluster_.Advance(kMillisecond);
+  }
+
+  support::JobSpec job_{.world_size = 0, .rendezvous = "a:7733"};
+  support::HandDrivenCluster cluster_{{.nodes_count = 2}};
+  support::ClientEnd* clients_[kRanks] = {};
+  bool gone_[kRanks] = {};
+  service::SendNotice own_{};
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
+  Script script(bytes, size);
+  fuzz::Play<Trial>(script);
+  return 0;
+}
