@@ -168,7 +168,7 @@ Result<GpuSet> FindGpus(const Config& config, spdlog::logger& log) {
 struct GpuLane {
   GpuLane(std::uint8_t index, GpuSet& set, Dispatch& dispatch)
       : waker(*set.sleeper),
-        lane(index, set.lane_name, *set.transport, waker, *set.sleeper, dispatch.door()) {}
+        lane(index, set.lane_name, *set.transport, waker, *set.sleeper, dispatch.inbox()) {}
 
   LaneWaker waker;
   Lane lane;
@@ -279,10 +279,10 @@ Result<std::vector<Rail>> OpenRails(const Config& config, const GpuSet& gpus) {
 
 // A lane between nodes and all it stands on, in build order.
 struct NodeLane {
-  NodeLane(std::uint8_t index, Rail rail_of_it, Dispatch& dispatch, Door<PeersMessage>& peers)
-      : rail(std::move(rail_of_it)),
+  NodeLane(std::uint8_t index, Rail made, Dispatch& dispatch, InboxWriter<PeersMessage>& peers)
+      : rail(std::move(made)),
         waker(*rail.sleeper),
-        lane(index, rail.name, rail.network(), waker, *rail.sleeper, dispatch.door(), peers) {}
+        lane(index, rail.name, rail.network(), waker, *rail.sleeper, dispatch.inbox(), peers) {}
   // The transport before the lane, whose measurements of links move bytes of the lane's own: until
   // the exchange is gone a device may be at them.
   ~NodeLane() {
@@ -344,7 +344,7 @@ Status CheckPorts(const Config& config, bool runs) {
   return {};
 }
 
-// The doors into the actors that live in event loops, which are built last.
+// The inboxes of the actors that live in event loops, which are built last.
 struct LoopInboxes {
   std::unique_ptr<LoopInbox<RpcMessage>> rpc;
   std::unique_ptr<LoopInbox<PeersMessage>> peers;
@@ -383,16 +383,16 @@ struct Daemon::Parts {
         spin_ns(static_cast<TimeNs>(config.spin_us) * kMicrosecond),
         watch(*watch_sleeper(), *inboxes.rpc, *inboxes.peers, board.layout(), LogTo(log)),
         mapper(*mapping_sleeper(), *inboxes.rpc, board.layout(), gpus.gpus.get()),
-        dispatch(*data_sleeper(), *data_sleeper(), *inboxes.rpc, *inboxes.peers, watch.door(),
-                 mapper.door(), board.layout()),
+        dispatch(*data_sleeper(), *data_sleeper(), *inboxes.rpc, *inboxes.peers, watch.inbox(),
+                 mapper.inbox(), board.layout()),
         lane_waker(*lane_sleeper()),
         shm(LaneThreads(config), lane_waker),
-        lane(0, "shm0", shm, lane_waker, *lane_sleeper(), dispatch.door()) {
+        lane(0, "shm0", shm, lane_waker, *lane_sleeper(), dispatch.inbox()) {
     std::vector<LanePort> ports{{.name = "shm0",
                                  .transport = std::string(shm.capabilities().name),
                                  .threads = shm.capabilities().threads,
                                  .credit_bytes = config.credit_bytes,
-                                 .door = &lane.door()}};
+                                 .inbox = &lane.inbox()}};
     if (gpus.gpus != nullptr) {
       AddGpuLane(config, ports);
       gpus.gpus->OnBroken(
@@ -401,7 +401,7 @@ struct Daemon::Parts {
     AddNodeLanes(config, std::move(rails), ports);
     for (const LanePort& port : ports) lane_names.push_back(port.name);
     dispatch.ConnectLanes(std::move(ports));
-    mapper.ConnectDispatch(dispatch.door());
+    mapper.ConnectDispatch(dispatch.inbox());
     dispatch.ReportLate(static_cast<TimeNs>(config.late_ms) * kMillisecond);
     if (config.interleave) dispatch.Interleave();
     dispatch.LimitPosts(config.operations_per_uid);
@@ -414,7 +414,7 @@ struct Daemon::Parts {
                      .transport = std::string(gpus.transport->capabilities().name),
                      .threads = 1,
                      .credit_bytes = std::max(config.credit_bytes, kGpuCreditBytes),
-                     .door = &gpu_lane->lane.door(),
+                     .inbox = &gpu_lane->lane.inbox(),
                      .place = LanePlace::kInNodeOnGpus});
   }
 
@@ -434,12 +434,12 @@ struct Daemon::Parts {
       if (added.rail.nccl) ++gpu_lanes;
       log->info("lane {} between nodes over {}", added.rail.name, network.WireNames());
       network_lanes.push_back(
-          {.number = index, .address = network.address(), .door = &added.lane.door()});
+          {.number = index, .address = network.address(), .inbox = &added.lane.inbox()});
       ports.push_back({.name = added.rail.name,
                        .transport = network.WireNames(),
                        .threads = 1,
                        .credit_bytes = config.network_credit_bytes,
-                       .door = &added.lane.door(),
+                       .inbox = &added.lane.inbox(),
                        .place = LanePlace::kBetweenNodes,
                        .measures_flow = network.capabilities().measures_flow});
     }
@@ -455,8 +455,8 @@ struct Daemon::Parts {
     Result<std::unique_ptr<PeersThread>> with_peers = PeersThread::Start(
         PeerOptionsOf(config, gpu_lanes), {.inbox = *inboxes.peers,
                                            .rpc = *inboxes.rpc,
-                                           .dispatch = dispatch.door(),
-                                           .watch = watch.door(),
+                                           .dispatch = dispatch.inbox(),
+                                           .watch = watch.inbox(),
                                            .log = *log,
                                            .certificate = &board.layout().certificate,
                                            .peers = board.layout().peers,
@@ -480,10 +480,10 @@ struct Daemon::Parts {
     Result<std::unique_ptr<Control>> with_clients = Control::Create(
         ControlOptionsOf(config, gpus_missing, !network_lanes.empty(), peers->port(), memory),
         {.inbox = *inboxes.rpc,
-         .dispatch = dispatch.door(),
+         .dispatch = dispatch.inbox(),
          .peers = *inboxes.peers,
-         .watch = watch.door(),
-         .mapping = mapper.door(),
+         .watch = watch.inbox(),
+         .mapping = mapper.inbox(),
          .board = board.layout().service,
          .log = *log,
          .lane_names = lane_names,

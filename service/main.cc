@@ -39,7 +39,7 @@ constexpr pid_t kFirstProcess = 1;
 constexpr std::chrono::seconds kTimeToSeeTheEnd{1};
 
 // A client that closes its socket is an error code, not the end of the service; the other two are
-// read by control, and every thread started later inherits that they are blocked.
+// read by rpc, and every thread started later inherits that they are blocked.
 void BlockSignals() {
   sigset_t signals;
   sigemptyset(&signals);

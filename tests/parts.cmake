@@ -6,7 +6,7 @@
 set(HEADRACE_PARTS "" CACHE STRING "Folder with the sanitized builds whose tests run here too; empty: none")
 
 set(headrace_part_address ipc_test http_test)
-set(headrace_part_address_fuzz record dispatch schema peer forming socket message)
+set(headrace_part_address_fuzz record dispatch schema peer forming socket message sends)
 set(headrace_part_thread
     ipc_test actor_test lane_test log_sink_test rpc_test dispatch_threads_test)
 # How many inputs a fixed seed gives; a fresh seed, which is printed, gets as many seconds.
@@ -17,6 +17,7 @@ set(headrace_part_inputs_peer 100000)
 set(headrace_part_inputs_forming 300)
 set(headrace_part_inputs_socket 1500)
 set(headrace_part_inputs_message 3000)
+set(headrace_part_inputs_sends 500)
 set(headrace_part_fresh_s 10)
 
 if(NOT HEADRACE_SANITIZE STREQUAL "")

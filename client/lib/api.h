@@ -1,11 +1,13 @@
 // What the files that implement the C header share.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "client/include/headrace/headrace.h"
 #include "client/lib/report.h"
 #include "client/lib/session.h"
+#include "ipc/base/collective.h"
 
 struct hr_session {
   std::unique_ptr<headrace::client::Session> session;
@@ -30,6 +32,18 @@ hr_status WithSession(const hr_session* handle, hr_error* error, Body&& body) {
     Session& session = *handle->session;
     return InsideOf(session, [&body, &session] { return body(session); });
   });
+}
+
+// Gives the number of what was posted to the caller, if it asked for it.
+inline Status Deliver(const Result<std::uint64_t>& posted, hr_operation* operation) {
+  if (!posted) return posted.error();
+  if (operation != nullptr) *operation = *posted;
+  return {};
+}
+
+// What the caller says may be any number; Session checks it.
+inline Reduction ReductionOf(hr_reduction reduction) {
+  return static_cast<Reduction>(static_cast<std::uint8_t>(reduction));
 }
 
 }  // namespace headrace::client

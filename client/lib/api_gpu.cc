@@ -13,10 +13,12 @@ using headrace::Error;
 using headrace::Reduction;
 using headrace::Result;
 using headrace::Status;
+using headrace::client::Deliver;
 using headrace::client::GpuWords;
 using headrace::client::Guarded;
 using headrace::client::InsideOf;
 using headrace::client::Layout;
+using headrace::client::ReductionOf;
 using headrace::client::Request;
 using headrace::client::Session;
 using headrace::client::StreamSignal;
@@ -25,20 +27,15 @@ using headrace::transport::CuStream;
 
 namespace {
 
-Status Deliver(const Result<hr_segment*>& made, hr_segment** segment) {
+Status DeliverSegment(const Result<hr_segment*>& made, hr_segment** segment) {
   if (!made) return made.error();
   *segment = *made;
   return {};
 }
 
-Status Deliver(const Result<std::uint64_t>& posted, hr_operation* operation) {
-  if (!posted) return posted.error();
-  if (operation != nullptr) *operation = *posted;
-  return {};
-}
-
-hr_status Post(hr_session* session, const Request& request, const hr_tensor* tensor,
-               const hr_range* range, void* stream, hr_operation* operation, hr_error* error) {
+hr_status PostOnStream(hr_session* session, const Request& request, const hr_tensor* tensor,
+                       const hr_range* range, void* stream, hr_operation* operation,
+                       hr_error* error) {
   return WithSession(session, error, [&](Session& opened) -> Status {
     if (operation == nullptr) return Error(Code::kInvalidArgument, "operation is NULL");
     return Deliver(opened.PostOnStream(request, tensor, range, static_cast<CuStream>(stream)),
@@ -48,7 +45,7 @@ hr_status Post(hr_session* session, const Request& request, const hr_tensor* ten
 
 // Runs `body(layout, words)` with what streams need to say and hear about the layout's memory.
 template <typename Body>
-hr_status WithLayout(hr_layout* handle, hr_error* error, Body&& body) {
+hr_status WithLayoutOnGpu(hr_layout* handle, hr_error* error, Body&& body) {
   return Guarded(error, [handle, &body]() -> Status {
     if (handle == nullptr) return Error(Code::kInvalidArgument, "the layout is NULL");
     Session& session = handle->session;
@@ -60,11 +57,6 @@ hr_status WithLayout(hr_layout* handle, hr_error* error, Body&& body) {
   });
 }
 
-// What the caller says may be any number; Session checks it.
-Reduction ReductionOf(hr_reduction reduction) {
-  return static_cast<Reduction>(static_cast<std::uint8_t>(reduction));
-}
-
 }  // namespace
 
 extern "C" {
@@ -73,7 +65,7 @@ hr_status hr_segment_create_on_device(hr_session* session, size_t size, int devi
                                       hr_segment** segment, hr_error* error) {
   return WithSession(session, error, [=](Session& opened) -> Status {
     if (segment == nullptr) return Error(Code::kInvalidArgument, "segment is NULL");
-    return Deliver(opened.CreateDeviceSegment(size, device), segment);
+    return DeliverSegment(opened.CreateDeviceSegment(size, device), segment);
   });
 }
 
@@ -81,7 +73,7 @@ hr_status hr_segment_share_device(hr_session* session, void* address, size_t siz
                                   hr_segment** segment, hr_error* error) {
   return WithSession(session, error, [=](Session& opened) -> Status {
     if (segment == nullptr) return Error(Code::kInvalidArgument, "segment is NULL");
-    return Deliver(opened.ShareDeviceSegment(address, size), segment);
+    return DeliverSegment(opened.ShareDeviceSegment(address, size), segment);
   });
 }
 
@@ -101,41 +93,41 @@ void hr_memory_free(hr_memory* memory) {
 hr_status hr_all_reduce_on_stream(hr_session* session, hr_tensor* tensor, const hr_range* range,
                                   hr_reduction reduction, void* stream, hr_operation* operation,
                                   hr_error* error) {
-  return Post(session, {Collective::kAllReduce, ReductionOf(reduction)}, tensor, range, stream,
-              operation, error);
+  return PostOnStream(session, {Collective::kAllReduce, ReductionOf(reduction)}, tensor, range,
+                      stream, operation, error);
 }
 
 hr_status hr_broadcast_on_stream(hr_session* session, hr_tensor* tensor, const hr_range* range,
                                  uint32_t root, void* stream, hr_operation* operation,
                                  hr_error* error) {
-  return Post(session, {Collective::kBroadcast, Reduction::kSum, root}, tensor, range, stream,
-              operation, error);
+  return PostOnStream(session, {Collective::kBroadcast, Reduction::kSum, root}, tensor, range,
+                      stream, operation, error);
 }
 
 hr_status hr_reduce_scatter_on_stream(hr_session* session, hr_tensor* tensor, const hr_range* range,
                                       hr_reduction reduction, void* stream, hr_operation* operation,
                                       hr_error* error) {
-  return Post(session, {Collective::kReduceScatter, ReductionOf(reduction)}, tensor, range, stream,
-              operation, error);
+  return PostOnStream(session, {Collective::kReduceScatter, ReductionOf(reduction)}, tensor, range,
+                      stream, operation, error);
 }
 
 hr_status hr_all_gather_on_stream(hr_session* session, hr_tensor* tensor, const hr_range* range,
                                   void* stream, hr_operation* operation, hr_error* error) {
-  return Post(session, {Collective::kAllGather}, tensor, range, stream, operation, error);
+  return PostOnStream(session, {Collective::kAllGather}, tensor, range, stream, operation, error);
 }
 
 hr_status hr_send_on_stream(hr_session* session, hr_tensor* tensor, const hr_range* range,
                             uint32_t target, uint64_t tag, void* stream, hr_operation* operation,
                             hr_error* error) {
-  return Post(session, headrace::client::SendTo(target, tag), tensor, range, stream, operation,
-              error);
+  return PostOnStream(session, headrace::client::SendTo(target, tag), tensor, range, stream,
+                      operation, error);
 }
 
 hr_status hr_recv_on_stream(hr_session* session, hr_tensor* tensor, const hr_range* range,
                             uint32_t source, uint64_t tag, void* stream, hr_operation* operation,
                             hr_error* error) {
-  return Post(session, headrace::client::ReceiveFrom(source, tag), tensor, range, stream, operation,
-              error);
+  return PostOnStream(session, headrace::client::ReceiveFrom(source, tag), tensor, range, stream,
+                      operation, error);
 }
 
 hr_status hr_stream_wait(hr_session* session, hr_operation operation, void* stream,
@@ -147,7 +139,7 @@ hr_status hr_stream_wait(hr_session* session, hr_operation operation, void* stre
 
 hr_status hr_layout_post_on_stream(hr_layout* layout, uint32_t index, void* stream,
                                    hr_operation* operation, hr_error* error) {
-  return WithLayout(layout, error, [=](Layout& opened, GpuWords& words) {
+  return WithLayoutOnGpu(layout, error, [=](Layout& opened, GpuWords& words) {
     StreamSignal signal(words, static_cast<CuStream>(stream));
     return Deliver(opened.Post(index, &signal), operation);
   });
@@ -155,7 +147,7 @@ hr_status hr_layout_post_on_stream(hr_layout* layout, uint32_t index, void* stre
 
 hr_status hr_layout_wait_on_stream(hr_layout* layout, uint32_t index, void* stream,
                                    hr_error* error) {
-  return WithLayout(layout, error, [=](Layout& opened, GpuWords& words) {
+  return WithLayoutOnGpu(layout, error, [=](Layout& opened, GpuWords& words) {
     return opened.WaitOnStream(index, words, static_cast<CuStream>(stream));
   });
 }

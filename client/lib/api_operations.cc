@@ -15,8 +15,10 @@ using headrace::Result;
 using headrace::Status;
 using headrace::TimeNs;
 using headrace::client::CallGate;
+using headrace::client::Deliver;
 using headrace::client::Guarded;
 using headrace::client::ReceiveFrom;
+using headrace::client::ReductionOf;
 using headrace::client::Request;
 using headrace::client::SendTo;
 using headrace::client::Session;
@@ -37,17 +39,6 @@ static_assert(HR_MIN == static_cast<int>(Reduction::kMin));
 static_assert(HR_MAX == static_cast<int>(Reduction::kMax));
 static_assert(HR_PRODUCT == static_cast<int>(Reduction::kProduct));
 static_assert(HR_ANY_SOURCE == headrace::ipc::kAnyRank);
-
-// What the caller says may be any number; Session checks it.
-Reduction ReductionOf(hr_reduction reduction) {
-  return static_cast<Reduction>(static_cast<std::uint8_t>(reduction));
-}
-
-Status Deliver(const Result<std::uint64_t>& posted, hr_operation* operation) {
-  if (!posted) return posted.error();
-  *operation = *posted;
-  return {};
-}
 
 Error NoOperation() { return Error(Code::kInvalidArgument, "operation is NULL"); }
 

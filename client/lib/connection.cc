@@ -154,7 +154,7 @@ class Connection::Loop {
   // when an operation is open for longer than `timeout_ns` and the service does not answer.
   void WatchOperations(Wire& wire, TimeNs timeout_ns);
 
-  // On the loop's thread, once the session is attached: hears of a stop before the socket closes.
+  // On the loop's thread, once the session is attached: receives a stop before the socket closes.
   void AwaitStop(Wire& wire, std::string who) {
     wire.tasks->add(wire.session->stoppingRequest().send().then(
         [this, who = std::move(who)](auto&& answer) {

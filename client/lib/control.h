@@ -17,7 +17,7 @@
 
 namespace headrace::client {
 
-// A tensor as the service is told of it.
+// A tensor as the service is sent it.
 struct TensorSpec {
   std::string name;
   std::uint32_t segment = 0;
@@ -27,7 +27,7 @@ struct TensorSpec {
   std::uint32_t order = 0;
 };
 
-// A layout as the service is told of it.
+// A layout as the service is sent it.
 struct LayoutNotice {
   std::uint32_t first = 0;  // tensor
   std::uint32_t count = 0;

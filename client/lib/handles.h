@@ -34,7 +34,7 @@ struct hr_tensor {
   std::uint64_t count;  // elements
   headrace::DType dtype;
   int device;  // that of its segment
-  // What the service is told of it, but for the segment's number.
+  // What the service is sent of it, but for the segment's number.
   const hr_segment* segment;
   headrace::client::TensorSpec spec;
 };

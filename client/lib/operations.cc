@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "ipc/base/check.h"
+
 namespace headrace::client {
 namespace {
 
@@ -45,10 +47,12 @@ Result<std::uint64_t> Operations::PostWhenReady(ipc::Record record, ReadySignal&
                              "for the stream",
                              before_ + promises_[slot]));
   }
+  HR_CHECK(!promising_, sequence);
   promising_ = true;
   lock.unlock();
   const Status promised = signal.Promise(sequence);
   lock.lock();
+  HR_CHECK(promising_, sequence);
   promising_ = false;
   promised_.notify_all();
   if (!promised) return promised.error();
@@ -228,6 +232,7 @@ std::uint64_t Operations::OldestOpen() {
   if (next > ipc::kOperationsMax)
     ended_before_ = std::max(ended_before_, next - ipc::kOperationsMax);
   while (ended_before_ < next && reader_.HasEnded(ended_before_)) ++ended_before_;
+  HR_CHECK(ended_before_ <= next, ended_before_, next);
   return ended_before_ < next ? before_ + ended_before_ : 0;
 }
 

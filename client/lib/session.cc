@@ -17,9 +17,6 @@ namespace {
 // A post that finds the channel full waits a little longer than the service lets its oldest
 // operation live.
 constexpr TimeNs kFullWaitMargin = kSecond;
-// How long a session that is closed waits for its streams: once for what they do with the other
-// ranks, and once more when nothing of the session holds them up any more.
-constexpr TimeNs kStreamsPassMax = 10 * kSecond;
 
 Result<Session::Endpoints> CreateEndpoints(ipc::Channel::Created& created) {
   Result<ForkGuard> guard = ForkGuard::Create();

@@ -21,6 +21,10 @@
 
 namespace headrace::client {
 
+// How long a session that is closed or comes back waits for its streams: once for what they do with
+// the other ranks, and, closed, once more when nothing of the session holds them up any more.
+inline constexpr TimeNs kStreamsPassMax = 10 * kSecond;
+
 class SessionGpus {
  public:
   // `channel` outlives this. `library` is opened by the first call of Driver.

@@ -20,8 +20,6 @@ namespace {
 
 constexpr TimeNs kFirstPause = 10 * kMillisecond;
 constexpr TimeNs kPauseMax = 500 * kMillisecond;
-// How long streams may take to pass what the end of all operations has let go.
-constexpr TimeNs kStreamsPassMax = 10 * kSecond;
 // The service ends the barrier in time, and names who is missing; that answer needs some time, too.
 constexpr TimeNs kAnswerMargin = kSecond;
 constexpr TimeNs kLeastBound = 10 * kMillisecond;

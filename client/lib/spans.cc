@@ -30,6 +30,7 @@ std::optional<std::size_t> SpanAllocator::Allocate(std::size_t size) {
   const auto [offset, available] = *span;
   free_.erase(span);
   if (available > length) free_.emplace(offset + length, available - length);
+  HR_CHECK(free_size_ >= length && offset + length <= size_, free_size_, offset, length);
   free_size_ -= length;
   return offset;
 }
@@ -38,6 +39,7 @@ void SpanAllocator::Free(std::size_t offset, std::size_t size) {
   std::size_t length = RoundUp(size);
   HR_CHECK(offset + length <= size_, offset, length, size_);
   free_size_ += length;
+  HR_CHECK(free_size_ <= size_, free_size_, size_);
   auto next = free_.lower_bound(offset);
   HR_CHECK(next == free_.end() || offset + length <= next->first, offset, length);
   if (next != free_.end() && next->first == offset + length) {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "ipc/base/check.h"
+
 namespace headrace::service {
 
 Result<SessionIdentity> Leases::Open(LeaseRequest request, ipc::Channel channel,
@@ -33,6 +35,7 @@ Result<SessionIdentity> Leases::Open(LeaseRequest request, ipc::Channel channel,
     return Error(Code::kBusy, "the service is behind with its messages: try again");
   }
   quotas_.Open(request.id, request.uid);
+  HR_CHECK(!leases_.contains(request.id), request.id.value);
   leases_.emplace(request.id, Lease{.identity = request, .ended = {}});
   ReportEvent(Code::kOk, request.job,
               fmt::format("job {}: rank {} of {} attached (pid {}, uid {})", request.job_name,
@@ -57,7 +60,7 @@ void Leases::End(SessionId session, bool orderly, Code code, const std::string& 
               identity.uid);
   CloseSession close{.session = session, .orderly = orderly, .cause = cause, .exited = exited};
   on_ended_(identity, close);
-  // In order: what could not be told before goes first.
+  // In order: what could not be sent before goes first.
   if (!Flush() || !SendClose(close)) {
     unsent_.push_back(std::move(close));
     on_unsent_();
@@ -98,7 +101,7 @@ void Leases::Describe(ipc::UserRow& row) const {
   }
 }
 
-// What dispatch has no room to hear goes with the next.
+// What dispatch has no room for goes with the next.
 void Leases::CountRefusal() {
   ++refusals_uncounted_;
   if (dispatch_.Send(QuotaRefused{refusals_uncounted_})) refusals_uncounted_ = 0;

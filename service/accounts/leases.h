@@ -1,8 +1,8 @@
-// The leases: which sessions are open, and what dispatch and people are told when one begins or
-// ends. The rpc thread only; knows no socket.
+// The leases: which sessions are open, and what dispatch is sent and people are shown when one
+// begins or ends. The rpc thread only; knows no socket.
 //
-// A lease ends once, with the first cause. Its rank is free again only after dispatch was told, so
-// that dispatch never sees a rank join before it saw it go.
+// A lease ends once, with the first cause. Its rank is free again only after dispatch was sent it,
+// so that dispatch never sees a rank join before it saw it go.
 #pragma once
 
 #include <cstddef>
@@ -24,12 +24,13 @@
 
 namespace headrace::service {
 
-// Whoever attaches, as control established it; id, job id and epoch are given by Leases.
+// Whoever attaches, as rpc established it; id, job id and epoch are given by Leases.
 using LeaseRequest = SessionIdentity;
 
 class Leases {
  public:
-  Leases(Door<DispatchMessage>& dispatch, Door<WatchMessage>& watch, QuotaLimits quotas = {})
+  Leases(InboxWriter<DispatchMessage>& dispatch, InboxWriter<WatchMessage>& watch,
+         QuotaLimits quotas = {})
       : dispatch_(dispatch),
         watch_(watch),
         ranks_({.bounded = quotas.share_ranks, .service_uid = quotas.service_uid}),
@@ -57,7 +58,7 @@ class Leases {
   // Nobody will ask for this session again.
   void Forget(SessionId session);
 
-  // Tells dispatch of the leases whose end it had no room to hear. True when nothing is left.
+  // Sends dispatch the ends of leases that it had no room for. True when nothing is left.
   bool Flush();
   // `notice` is called whenever something is left to Flush.
   void OnUnsent(std::function<void()> notice) { on_unsent_ = std::move(notice); }
@@ -66,8 +67,8 @@ class Leases {
   void OnOpened(std::function<void(const SessionIdentity&)> notice) {
     on_opened_ = std::move(notice);
   }
-  // `notice` is called when a lease has ended, in order or not, and before dispatch is told: what
-  // dispatch then says of the rank comes after it.
+  // `notice` is called when a lease has ended, in order or not, and before dispatch is sent it:
+  // what dispatch then says of the rank comes after it.
   using Ended = std::function<void(const SessionIdentity&, const CloseSession&)>;
   void OnEnded(Ended notice) { on_ended_ = std::move(notice); }
   // The job has failed for a cause on another node: it takes no new rank until all are gone.
@@ -99,8 +100,8 @@ class Leases {
   // Dispatch counts what is refused for a quota, for the board.
   void CountRefusal();
 
-  Door<DispatchMessage>& dispatch_;
-  Door<WatchMessage>& watch_;
+  InboxWriter<DispatchMessage>& dispatch_;
+  InboxWriter<WatchMessage>& watch_;
   RankTable ranks_;
   Quotas quotas_;
   std::uint64_t refusals_uncounted_ = 0;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ipc/base/check.h"
 #include "ipc/sealed_memory.h"
 #include "service/cluster/layouts.h"
 
@@ -41,6 +42,7 @@ Result<SegmentId> MemoryAccounting::ReserveSegment(std::uint64_t size, std::uint
     return Wrong(fmt::format("a segment of {} bytes: the size must be a positive multiple of {}",
                              size, granularity));
   }
+  HR_CHECK(segment_bytes_ <= ipc::kSegmentSizeMax, segment_bytes_);
   if (bytes > ipc::kSegmentSizeMax - segment_bytes_) {
     return Error(Code::kExhausted,
                  fmt::format("a segment of {} bytes beside {} registered: a session may have {} in "
@@ -73,6 +75,7 @@ void MemoryAccounting::CancelRelease(SegmentId id) { ConfirmSegment(id); }
 void MemoryAccounting::EraseSegment(SegmentId id) {
   const auto found = segments_.find(id.value);
   if (found == segments_.end()) return;
+  HR_CHECK(segment_bytes_ >= found->second.bytes, id.value, segment_bytes_);
   segment_bytes_ -= found->second.bytes;
   segments_.erase(found);
 }
@@ -156,6 +159,7 @@ Result<TensorId> MemoryAccounting::NumberTensors(std::size_t count) {
 }
 
 void MemoryAccounting::PlaceTensors(TensorId first, std::span<const Tensor> tensors) {
+  HR_CHECK(first.value + tensors.size() <= tensors_.size(), first.value, tensors.size());
   std::copy(tensors.begin(), tensors.end(), tensors_.begin() + first.value);
 }
 
@@ -171,6 +175,7 @@ void MemoryAccounting::Claim(std::size_t first, std::size_t count) {
   taken_.resize(std::max(taken_.size(), first + count));
   std::fill_n(taken_.begin() + static_cast<std::ptrdiff_t>(first), count, true);
   tensors_count_ += count;
+  HR_CHECK(tensors_count_ <= taken_.size() && taken_.size() <= kTensorsMax, tensors_count_);
 }
 
 void MemoryAccounting::RestoreTensors(TensorId first, std::uint32_t count) {
@@ -193,6 +198,7 @@ Status MemoryAccounting::RemoveTensors(TensorId first, std::uint32_t count) {
   }
   std::fill_n(taken_.begin() + first.value, count, false);
   while (!taken_.empty() && !taken_.back()) taken_.pop_back();
+  HR_CHECK(tensors_count_ >= count, tensors_count_, count);
   tensors_count_ -= count;
   return {};
 }
@@ -242,6 +248,7 @@ Result<Layout> MemoryAccounting::MakeLayout(TensorId first, std::uint32_t count,
 }
 
 void MemoryAccounting::KeepLayout(TensorId first, std::uint32_t count) {
+  HR_CHECK(layout_count_ == 0 && count > 0, layout_count_, count);
   layout_first_ = first.value;
   layout_count_ = count;
 }

@@ -1,5 +1,5 @@
 // What one session has registered: its segments' sizes and the ranges of its tensors. Checks what
-// the client asks for before dispatch hears of it. Pure; the rpc thread only.
+// the client asks for before dispatch receives it. Pure; the rpc thread only.
 #pragma once
 
 #include <cstddef>

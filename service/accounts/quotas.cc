@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "ipc/base/check.h"
+
 namespace headrace::service {
 
 Status Quotas::CheckSession(std::uint32_t uid) const {
@@ -18,6 +20,7 @@ Status Quotas::CheckSession(std::uint32_t uid) const {
 }
 
 void Quotas::Open(SessionId session, std::uint32_t uid) {
+  HR_CHECK(!sessions_.contains(session), session.value);
   sessions_.emplace(session, Account{.uid = uid});
   ++uids_[uid].sessions;
 }
@@ -26,6 +29,8 @@ void Quotas::Close(SessionId session) {
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return;
   const auto usage = uids_.find(found->second.uid);
+  HR_CHECK(usage != uids_.end() && usage->second.sessions > 0, found->second.uid);
+  HR_CHECK(usage->second.memory >= found->second.memory, found->second.uid, usage->second.memory);
   usage->second.memory -= found->second.memory;
   if (--usage->second.sessions == 0) uids_.erase(usage);
   sessions_.erase(found);
@@ -58,6 +63,7 @@ void Quotas::ReleaseMemory(SessionId session, std::uint64_t bytes) {
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return;
   const std::uint64_t booked = std::min(bytes, found->second.memory);
+  HR_CHECK(uids_.at(found->second.uid).memory >= booked, found->second.uid, booked);
   found->second.memory -= booked;
   uids_.at(found->second.uid).memory -= booked;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "ipc/base/check.h"
 #include "ipc/board_layout.h"
 #include "service/session/session.h"
 #include "transport/transport.h"
@@ -152,6 +153,7 @@ RankTable::Share RankTable::ShareOf(std::uint32_t uid) const {
   // As CheckRoom lets it come to: one more as long as the rows left are more than its own.
   const auto most = [bounded = IsBounded(uid)](std::size_t max, std::size_t taken,
                                                std::size_t own) {
+    HR_CHECK(taken >= own, taken, own);
     const std::size_t others = taken - own;
     if (!bounded) return max - others;
     const std::size_t used = others + max / kRowsKeptDivisor;
@@ -193,6 +195,7 @@ Result<RankSlot> RankTable::Join(const JoinRequest& request) {
   job.epoch = std::max(job.epoch, request.after_epoch + 1);
   job.members.insert_or_assign(request.rank,
                                Member{.session = request.session, .pid = request.pid});
+  HR_CHECK(!sessions_.contains(request.session), request.session.value);
   sessions_.insert_or_assign(request.session, Place{.job = request.job, .rank = request.rank});
   return RankSlot{.job = job.id, .epoch = job.epoch};
 }
@@ -214,6 +217,7 @@ void RankTable::Depart(SessionId session, bool orderly, std::string_view cause, 
   sessions_.erase(found);
   Job& job = jobs_.at(place.job);
   Member& member = job.members.at(place.rank);
+  HR_CHECK(member.attached && member.session == session, place.rank, session.value);
   member.attached = false;
   // The first cause is what the others suffer from; later ones follow from it.
   if (!orderly && job.failure.empty()) {
@@ -233,6 +237,7 @@ std::string RankTable::Fail(JobId id, std::string_view cause) {
 
 void RankTable::EndRank(std::uint32_t uid, const std::string& name) {
   const auto use = uses_.find(uid);
+  HR_CHECK(use != uses_.end() && use->second.ranks > 0 && use->second.jobs > 0, uid);
   const auto& members = jobs_.at(name).members;
   const bool empty = std::none_of(members.begin(), members.end(),
                                   [](const auto& entry) { return entry.second.attached; });

@@ -1,7 +1,7 @@
-// The only door into an actor: a bounded queue of messages that any thread may send to.
+// The only way into an actor: a bounded queue of messages that any thread may send to.
 //
-// Door<Message> is what senders hold; tests give them one that records. Inbox<Message> is the real
-// one: it wakes its actor's thread if that sleeps, and keeps the order of each sender.
+// InboxWriter<Message> is what senders hold; tests give them one that records. Inbox<Message> is
+// the real one: it wakes its actor's thread if that sleeps, and keeps the order of each sender.
 #pragma once
 
 #include <atomic>
@@ -9,6 +9,8 @@
 #include <mutex>
 #include <utility>
 #include <vector>
+
+#include "ipc/base/check.h"
 
 namespace headrace::service {
 
@@ -20,9 +22,9 @@ class Wakeable {
 };
 
 template <typename Message>
-class Door {
+class InboxWriter {
  public:
-  virtual ~Door() = default;
+  virtual ~InboxWriter() = default;
   // False when the actor has fallen kInboxMax messages behind; the message is then left as it was.
   [[nodiscard]] virtual bool Send(Message&& message) = 0;
 };
@@ -30,7 +32,7 @@ class Door {
 inline constexpr std::size_t kInboxMax = 65536;
 
 template <typename Message>
-class Inbox final : public Door<Message> {
+class Inbox final : public InboxWriter<Message> {
  public:
   // `owner` is woken by each message that finds the inbox empty; it outlives the inbox.
   explicit Inbox(Wakeable& owner) : owner_(owner) {}
@@ -54,6 +56,7 @@ class Inbox final : public Door<Message> {
     if (Empty()) return;
     const std::lock_guard lock(mutex_);
     taken.swap(waiting_);
+    HR_CHECK(waiting_.empty() && taken.size() <= kInboxMax, taken.size());
     count_.store(0);
   }
 

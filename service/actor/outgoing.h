@@ -22,18 +22,18 @@ class Outgoing {
   // How long an actor that has nothing else to do leaves a full inbox alone.
   static constexpr TimeNs kRetryAfter = kMillisecond;
 
-  // The door outlives this.
-  explicit Outgoing(Door<Message>& door) : door_(&door) {}
+  // The inbox outlives this.
+  explicit Outgoing(InboxWriter<Message>& inbox) : inbox_(&inbox) {}
 
   // Arrives, after everything that was sent here before.
   void Send(Message message) {
-    if (waiting_.empty() && door_->Send(std::move(message))) return;
+    if (waiting_.empty() && inbox_->Send(std::move(message))) return;
     waiting_.push_back(std::move(message));
   }
 
   // Returns false, and counts it, when there is no room: the message is then dropped.
   bool TrySend(Message message) {
-    if (waiting_.empty() && door_->Send(std::move(message))) return true;
+    if (waiting_.empty() && inbox_->Send(std::move(message))) return true;
     ++dropped_;
     return false;
   }
@@ -42,7 +42,7 @@ class Outgoing {
   bool Flush(TimeNs now) {
     flushed_ns_ = now;
     bool sent = false;
-    while (!waiting_.empty() && door_->Send(std::move(waiting_.front()))) {
+    while (!waiting_.empty() && inbox_->Send(std::move(waiting_.front()))) {
       waiting_.pop_front();
       sent = true;
     }
@@ -55,7 +55,7 @@ class Outgoing {
   std::uint64_t dropped() const { return dropped_; }
 
  private:
-  Door<Message>* door_;
+  InboxWriter<Message>* inbox_;
   std::deque<Message> waiting_;
   TimeNs flushed_ns_ = 0;
   std::uint64_t dropped_ = 0;

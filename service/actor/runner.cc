@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "ipc/base/check.h"
+
 namespace headrace::service {
 namespace {
 
@@ -17,6 +19,7 @@ constexpr unsigned long kTimerSlackNs = 2000;
 
 Runner::Runner(std::string name, std::vector<Actor*> actors, Sleeper& sleeper, TimeNs spin_ns)
     : actors_(std::move(actors)), sleeper_(sleeper), spin_ns_(spin_ns) {
+  HR_CHECK(!actors_.empty() && spin_ns_ >= 0, name, spin_ns_);
   thread_ = std::jthread([this](const std::stop_token& stop) { Loop(stop); });
   pthread_setname_np(thread_.native_handle(), name.substr(0, 15).c_str());
 }

@@ -14,7 +14,7 @@
 
 namespace headrace::service {
 
-// Who is told of the doorbells to listen to; dispatch holds this, tests give it a list.
+// Who is given the doorbells to listen to; dispatch holds this, tests give it a list.
 class Doorbells {
  public:
   virtual ~Doorbells() = default;

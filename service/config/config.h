@@ -1,4 +1,4 @@
-// Everything the service can be told, and who told it.
+// Everything that can be set for the service, and where it was set.
 //
 // A value comes from the first of these that names it: a flag, the environment (HEADRACE_*), the
 // file given by --config, the default. What none of them can mean is refused by name; nothing is

@@ -25,7 +25,7 @@ constexpr TimeNs kAnswerTimeout = kProbeTimeout + 500 * kMillisecond;
 class ProbeRequests {
  public:
   // Both outlive this.
-  ProbeRequests(Door<RpcMessage>& rpc, kj::Timer& timer) : rpc_(rpc), timer_(timer) {}
+  ProbeRequests(InboxWriter<RpcMessage>& rpc, kj::Timer& timer) : rpc_(rpc), timer_(timer) {}
 
   // Resolves within kAnswerTimeout, whatever rpc does.
   kj::Promise<ProbeAnswer> Ask() {
@@ -40,7 +40,7 @@ class ProbeRequests {
  private:
   static ProbeAnswer Silent() { return {.dispatch_ns = -1, .lanes = {}, .parts = {{"rpc"}}}; }
 
-  Door<RpcMessage>& rpc_;
+  InboxWriter<RpcMessage>& rpc_;
   kj::Timer& timer_;
   Waiting<ProbeAnswer> waiting_;
   RequestToken last_token_ = 0;
@@ -64,7 +64,7 @@ void Serve(const std::string& address, const HttpPorts& ports, kj::AsyncIoContex
   reader.Read()
       .exclusiveJoin(kj::mv(stop))
       .catch_([&ports](kj::Exception&& exception) {
-        // A door for looking only: the service goes on without it.
+        // HTTP only reads: the service goes on without it.
         ports.log.error("http: {}", CauseOf(exception));
       })
       .wait(io.waitScope);

@@ -28,7 +28,7 @@ inline constexpr std::uint64_t kHttpDescriptorsMax = 32;
 // What http speaks to; all outlive it.
 struct HttpPorts {
   LoopInbox<HttpMessage>& inbox;
-  Door<RpcMessage>& rpc;
+  InboxWriter<RpcMessage>& rpc;
   const ipc::BoardLayout& board;
   spdlog::logger& log;
 };

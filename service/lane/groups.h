@@ -19,8 +19,8 @@ namespace headrace::service {
 class Groups {
  public:
   // All outlive this.
-  Groups(std::uint8_t lane, transport::NetworkTransport& transport, Door<DispatchMessage>& dispatch,
-         Door<PeersMessage>& peers)
+  Groups(std::uint8_t lane, transport::NetworkTransport& transport,
+         InboxWriter<DispatchMessage>& dispatch, InboxWriter<PeersMessage>& peers)
       : lane_(lane), transport_(transport), dispatch_(dispatch), peers_(peers) {}
 
   // OpenGroup, MeasureGroup, SetCost or CloseGroup.
@@ -50,7 +50,7 @@ class Groups {
 
   std::uint8_t lane_;
   transport::NetworkTransport& transport_;
-  Door<DispatchMessage>& dispatch_;
+  InboxWriter<DispatchMessage>& dispatch_;
   Outgoing<PeersMessage> peers_;
   std::map<std::uint32_t, Group> groups_;
   std::vector<std::uint32_t> closed_;  // groups that are closed and were still being measured

@@ -13,14 +13,14 @@ constexpr std::size_t kHeldStart = 64;  // grows when credits allow more small s
 }  // namespace
 
 Lane::Lane(std::uint8_t index, std::string name, transport::Transport& transport, LaneWaker& waker,
-           Wakeable& thread, Door<DispatchMessage>& dispatch)
+           Wakeable& thread, InboxWriter<DispatchMessage>& dispatch)
     : Lane(index, std::move(name), transport, waker, thread, dispatch,
            // The few bytes that a probe sums are the host's.
            transport.capabilities().device_memory ? LaneProbe::Way::kRoundTrip
                                                   : LaneProbe::Way::kSum) {}
 
 Lane::Lane(std::uint8_t index, std::string name, transport::Transport& transport, LaneWaker& waker,
-           Wakeable& thread, Door<DispatchMessage>& dispatch, LaneProbe::Way probe_way)
+           Wakeable& thread, InboxWriter<DispatchMessage>& dispatch, LaneProbe::Way probe_way)
     : index_(index),
       name_(std::move(name)),
       transport_(transport),
@@ -31,8 +31,8 @@ Lane::Lane(std::uint8_t index, std::string name, transport::Transport& transport
       probe_(index, probe_way, transport) {}
 
 Lane::Lane(std::uint8_t index, std::string name, transport::NetworkTransport& transport,
-           LaneWaker& waker, Wakeable& thread, Door<DispatchMessage>& dispatch,
-           Door<PeersMessage>& peers)
+           LaneWaker& waker, Wakeable& thread, InboxWriter<DispatchMessage>& dispatch,
+           InboxWriter<PeersMessage>& peers)
     : Lane(index, std::move(name), static_cast<transport::Transport&>(transport), waker, thread,
            dispatch, LaneProbe::Way::kRoundTrip) {
   groups_.emplace(index, transport, dispatch, peers);
@@ -81,6 +81,8 @@ void Lane::Handle(LaneMessage message) {
 void Lane::PostHeld(TimeNs now) {
   while (!held_.empty() &&
          transport_.Post(held_.front(), now) == transport::PostResult::kAccepted) {
+    // Only then may the other node send: as often as there are receives in flight.
+    if (held_.front().kind == kReceive) dispatch_.Send(StageStands{index_, held_.front().token});
     held_.pop_front();
   }
 }

@@ -44,11 +44,11 @@ class LaneWaker final : public transport::Waker {
 class Lane final : public Actor {
  public:
   Lane(std::uint8_t index, std::string name, transport::Transport& transport, LaneWaker& waker,
-       Wakeable& thread, Door<DispatchMessage>& dispatch);
-  // Between nodes. Peers' door outlives the lane.
+       Wakeable& thread, InboxWriter<DispatchMessage>& dispatch);
+  // Between nodes. Peers' inbox outlives the lane.
   Lane(std::uint8_t index, std::string name, transport::NetworkTransport& transport,
-       LaneWaker& waker, Wakeable& thread, Door<DispatchMessage>& dispatch,
-       Door<PeersMessage>& peers);
+       LaneWaker& waker, Wakeable& thread, InboxWriter<DispatchMessage>& dispatch,
+       InboxWriter<PeersMessage>& peers);
 
   std::string_view name() const override { return name_; }
   bool DoWork(TimeNs now) override;
@@ -61,11 +61,11 @@ class Lane final : public Actor {
                      groups_ ? groups_->NextDeadline() : kNever});
   }
 
-  Door<LaneMessage>& door() { return inbox_; }
+  InboxWriter<LaneMessage>& inbox() { return inbox_; }
 
  private:
   Lane(std::uint8_t index, std::string name, transport::Transport& transport, LaneWaker& waker,
-       Wakeable& thread, Door<DispatchMessage>& dispatch, LaneProbe::Way probe_way);
+       Wakeable& thread, InboxWriter<DispatchMessage>& dispatch, LaneProbe::Way probe_way);
 
   void Handle(LaneMessage message);
   void PostHeld(TimeNs now);

@@ -1,4 +1,4 @@
-// The door into an actor whose thread sleeps in a kj event loop (rpc, peers, http).
+// The inbox of an actor whose thread sleeps in a kj event loop (rpc, peers, http).
 // Built before the loop, so that the actors it speaks to can be built before it
 // too.
 //
@@ -22,7 +22,7 @@
 namespace headrace::service {
 
 template <typename Message>
-class LoopInbox final : public Door<Message>, private Wakeable {
+class LoopInbox final : public InboxWriter<Message>, private Wakeable {
  public:
   static Result<std::unique_ptr<LoopInbox>> Create() {
     UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

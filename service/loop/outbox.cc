@@ -3,6 +3,7 @@
 #include <kj/debug.h>
 #include <spdlog/spdlog.h>
 
+#include "ipc/base/check.h"
 #include "service/loop/text.h"
 
 namespace headrace::service {
@@ -19,6 +20,7 @@ void Outbox::Keep(std::function<bool()> attempt) {
 
 kj::Promise<void> Outbox::Retry() {
   return timer_.afterDelay(kRetryDelay).then([this]() -> kj::Promise<void> {
+    HR_CHECK(!waiting_.empty());
     while (!waiting_.empty() && waiting_.front()()) waiting_.pop_front();
     if (waiting_.empty()) return kj::READY_NOW;
     return Retry();

@@ -1,4 +1,4 @@
-// What an event loop has to tell other actors and cannot take back: it goes out in order, and what
+// What an event loop has to send other actors and cannot take back: it goes out in order, and what
 // finds no room waits. How much can wait is bounded by the jobs and their ranks. The loop's thread
 // only.
 #pragma once
@@ -20,14 +20,14 @@ namespace headrace::service {
 
 class Outbox final : private kj::TaskSet::ErrorHandler {
  public:
-  // Both outlive this, and so do all doors.
+  // Both outlive this, and so do all inboxes.
   Outbox(spdlog::logger& log, kj::Timer& timer) : log_(log), timer_(timer), tasks_(*this) {}
 
-  // `message` is one of the door's kinds, and can be copied.
+  // `message` is one of the inbox's kinds, and can be copied.
   template <typename Message, typename Kind>
-  void Send(Door<Message>& door, Kind message) {
-    if (waiting_.empty() && door.Send(Message(message))) return;
-    Keep([&door, message = std::move(message)] { return door.Send(Message(message)); });
+  void Send(InboxWriter<Message>& inbox, Kind message) {
+    if (waiting_.empty() && inbox.Send(Message(message))) return;
+    Keep([&inbox, message = std::move(message)] { return inbox.Send(Message(message)); });
   }
 
   // Whether nothing waits; what is sent beside the outbox would then overtake nothing.

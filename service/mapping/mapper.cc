@@ -21,7 +21,7 @@ constexpr std::size_t kStaggersMax = kStaggerMax / kStaggerStep;
 
 }  // namespace
 
-Mapper::Mapper(Wakeable& thread, Door<RpcMessage>& rpc, ipc::BoardLayout& board,
+Mapper::Mapper(Wakeable& thread, InboxWriter<RpcMessage>& rpc, ipc::BoardLayout& board,
                const transport::Gpus* gpus)
     : rpc_(rpc), gpu_rows_(board, gpus), gpus_(gpus), inbox_(thread) {
   if (gpus_ != nullptr) gpu_calls_.emplace(gpus_->memory_gate());
@@ -39,6 +39,7 @@ bool Mapper::DoWork(TimeNs now) {
   std::optional<Work> work = PopNext(now);
   if (!work) return heard;
   const std::uint32_t uid = last_uid_;
+  HR_CHECK(queues_.empty() || !queues_.begin()->second.empty(), uid);
   const bool done = DoSliceOf(*work, now);
   if (!done) queues_[uid].push_back(std::move(*work));
   return true;
@@ -69,6 +70,7 @@ std::optional<Mapper::Work> Mapper::PopNext(TimeNs now) {
   for (std::size_t uids = queues_.size(); uids > 0; --uids) {
     if (turn == queues_.end()) turn = queues_.begin();
     std::deque<Work>& queue = turn->second;
+    HR_CHECK(!queue.empty(), turn->first);
     const auto next = std::ranges::find_if(
         queue, [&](const Work& work) { return !gpus_wait || !IsForGpus(work); });
     if (next != queue.end()) {
@@ -85,6 +87,7 @@ std::optional<Mapper::Work> Mapper::PopNext(TimeNs now) {
 
 bool Mapper::DoSliceOf(Work& work, TimeNs now) {
   const bool for_gpus = IsForGpus(work);
+  HR_CHECK(!for_gpus || gpu_calls_.has_value(), last_uid_);
   if (for_gpus && !gpu_calls_->TryBegin(now)) {
     gpu_look_ns_ = now + transport::MemoryGate::kLookEvery;
     return false;
@@ -158,7 +161,7 @@ Status Mapper::Begin(HostMapping& work) {
 }
 
 void Mapper::Handle(const Ping& message) {
-  // One probe is under way at a time; whoever does not hear of this one says so.
+  // One probe is under way at a time; who receives no answer to this one says so.
   rpc_.TrySend(PartAnswered{.token = message.token, .part = ProbedPart::kMapping});
 }
 
@@ -174,6 +177,7 @@ bool Mapper::DoSlice(HostMapping& work, TimeNs now) {
   const std::size_t step = std::min(kMappingSlice, work.mapping.size() - work.filled);
   work.mapping.FillPageTables(work.filled, step);
   work.filled += step;
+  HR_CHECK(work.filled <= work.mapping.size(), work.filled, work.mapping.size());
   if (work.filled == work.mapping.size()) {
     // The descriptor is not needed any more when the answer is there.
     work.order.memory.reset();

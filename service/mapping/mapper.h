@@ -41,11 +41,11 @@ inline constexpr TimeNs kProgressPeriod = 50 * kMillisecond;
 class Mapper final : public Actor {
  public:
   // `gpus`, where there are some, map clients' memory. All references outlive the mapper.
-  Mapper(Wakeable& thread, Door<RpcMessage>& rpc, ipc::BoardLayout& board,
+  Mapper(Wakeable& thread, InboxWriter<RpcMessage>& rpc, ipc::BoardLayout& board,
          const transport::Gpus* gpus = nullptr);
 
   // Before the first work: who is answered when scratch is made.
-  void ConnectDispatch(Door<DispatchMessage>& dispatch) { dispatch_.emplace(dispatch); }
+  void ConnectDispatch(InboxWriter<DispatchMessage>& dispatch) { dispatch_.emplace(dispatch); }
 
   std::string_view name() const override { return "mapping"; }
   // One slice.
@@ -58,7 +58,7 @@ class Mapper final : public Actor {
     return std::min(outgoing, gpu_look_ns_);
   }
 
-  Door<MappingMessage>& door() { return inbox_; }
+  InboxWriter<MappingMessage>& inbox() { return inbox_; }
 
  private:
   // A segment of the host that is being mapped.

@@ -27,7 +27,7 @@ kj::Promise<void> Admin::describe(DescribeContext context) {
 
 kj::Promise<void> Admin::ping(PingContext context) {
   const TimeNs asked_ns = MonotonicNow();
-  // evalLast runs when everything else that control has to do now is done: that is its time.
+  // evalLast runs when everything else that rpc has to do now is done: that is its time.
   return kj::evalLast([this, context, asked_ns]() mutable -> kj::Promise<void> {
     const TimeNs sent_ns = MonotonicNow();
     return ports_.timer.timeoutAfter(kPingTimeout * kj::NANOSECONDS, ports_.dispatch.Reach())

@@ -152,8 +152,8 @@ kj::Promise<void> Bootstrap::attach(AttachContext context) {
     Answer(context, status.error());
     return kj::READY_NOW;
   }
-  auto channel = TakeDescriptor(params.getRequest().getChannel(), "channel");
-  auto doorbell = TakeDescriptor(params.getRequest().getDoorbell(), "doorbell");
+  auto channel = CopyDescriptor(params.getRequest().getChannel(), "channel");
+  auto doorbell = CopyDescriptor(params.getRequest().getDoorbell(), "doorbell");
   return channel.then([this, context, bell = kj::mv(doorbell)](Result<UniqueFd> memory) mutable {
     return bell.then([this, context, memory = kj::mv(memory)](Result<UniqueFd> event) mutable {
       return FinishAttach(context,

@@ -257,8 +257,8 @@ void Control::Reload() {
   peers_.SendReliably(CheckCertificate{});
 }
 
-// Dispatch is hardly ever so far behind that it cannot hear of a lease's end. Then control tries
-// again and again; while all are told it sleeps.
+// Dispatch is hardly ever so far behind that it has no room for a lease's end. Then control tries
+// again and again; while all are sent it sleeps.
 kj::Promise<void> Control::RetryUnsent() {
   return timer_.afterDelay(kRetryDelay).then([this]() -> kj::Promise<void> {
     if (!leases_.Flush()) return RetryUnsent();

@@ -1,7 +1,7 @@
 // The rpc actor: the socket, the leases and the signals, on the thread that builds and runs it.
 //
 // It accepts clients, answers their calls (attach, segments, tensors, leave, admin), keeps the
-// rank table of jobs and tells dispatch and peers what follows. It is never on the data path. A
+// rank table of jobs and sends dispatch and peers what follows. It is never on the data path. A
 // client costs at most its own connection: what it sends is bounded, paced, checked and refused,
 // never trusted.
 #pragma once
@@ -49,14 +49,14 @@ namespace headrace::service {
 // What control speaks to; all outlive it.
 struct ControlPorts {
   LoopInbox<RpcMessage>& inbox;
-  Door<DispatchMessage>& dispatch;
-  Door<PeersMessage>& peers;
-  Door<WatchMessage>& watch;
-  Door<MappingMessage>& mapping;
+  InboxWriter<DispatchMessage>& dispatch;
+  InboxWriter<PeersMessage>& peers;
+  InboxWriter<WatchMessage>& watch;
+  InboxWriter<MappingMessage>& mapping;
   ipc::BoardSlot<ipc::ServiceRow>& board;
   spdlog::logger& log;
   std::vector<std::string> lane_names{};            // of all lanes, by their numbers
-  Door<HttpMessage>* http = nullptr;                // null: nobody asks over HTTP
+  InboxWriter<HttpMessage>* http = nullptr;         // null: nobody asks over HTTP
   std::span<ipc::BoardSlot<ipc::UserRow>> users{};  // empty: nobody looks at them
 };
 

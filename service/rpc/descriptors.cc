@@ -10,7 +10,7 @@
 
 namespace headrace::service {
 
-kj::Promise<Result<UniqueFd>> TakeDescriptor(schema::Descriptor::Client descriptor,
+kj::Promise<Result<UniqueFd>> CopyDescriptor(schema::Descriptor::Client descriptor,
                                              std::string what) {
   // One that is yet to be resolved may never be, and the call and all that came with it would stay.
   if (capnp::ClientHook::from(capnp::Capability::Client(descriptor))->whenMoreResolved() !=
@@ -34,11 +34,11 @@ kj::Promise<Result<UniqueFd>> TakeDescriptor(schema::Descriptor::Client descript
       });
 }
 
-kj::Promise<Result<std::vector<UniqueFd>>> TakeDescriptors(
+kj::Promise<Result<std::vector<UniqueFd>>> CopyDescriptors(
     capnp::List<schema::Descriptor>::Reader pieces) {
   auto each = kj::heapArrayBuilder<kj::Promise<Result<UniqueFd>>>(pieces.size());
   for (std::uint32_t i = 0; i < pieces.size(); ++i) {
-    each.add(TakeDescriptor(pieces[i], fmt::format("piece {}", i)));
+    each.add(CopyDescriptor(pieces[i], fmt::format("piece {}", i)));
   }
   return kj::joinPromises(each.finish())
       .then([](kj::Array<Result<UniqueFd>> taken) -> Result<std::vector<UniqueFd>> {

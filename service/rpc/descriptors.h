@@ -13,11 +13,11 @@
 namespace headrace::service {
 
 // A copy of the descriptor; `what` names it in errors.
-kj::Promise<Result<UniqueFd>> TakeDescriptor(schema::Descriptor::Client descriptor,
+kj::Promise<Result<UniqueFd>> CopyDescriptor(schema::Descriptor::Client descriptor,
                                              std::string what);
 
 // Copies of all pieces of GPU memory, in order.
-kj::Promise<Result<std::vector<UniqueFd>>> TakeDescriptors(
+kj::Promise<Result<std::vector<UniqueFd>>> CopyDescriptors(
     capnp::List<schema::Descriptor>::Reader pieces);
 
 }  // namespace headrace::service

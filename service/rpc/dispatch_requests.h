@@ -1,4 +1,4 @@
-// What calls ask of dispatch, and what it is told. The rpc thread only.
+// What calls ask of dispatch, and what it is sent. The rpc thread only.
 #pragma once
 
 #include <kj/async.h>
@@ -19,7 +19,7 @@ namespace headrace::service {
 class DispatchRequests {
  public:
   // All outlive this.
-  DispatchRequests(Door<DispatchMessage>& dispatch, RequestTokens& tokens, Outbox& outbox)
+  DispatchRequests(InboxWriter<DispatchMessage>& dispatch, RequestTokens& tokens, Outbox& outbox)
       : dispatch_(dispatch), tokens_(tokens), outbox_(outbox) {}
 
   // False when dispatch has no room.
@@ -27,12 +27,12 @@ class DispatchRequests {
   [[nodiscard]] bool Send(Message message) {
     return dispatch_.Send(std::move(message));
   }
-  // Likewise, and also when something else waits to be told before.
+  // Likewise, and also when something else waits to be sent before.
   template <typename Message>
   [[nodiscard]] bool SendInOrder(Message message) {
     return outbox_.empty() && dispatch_.Send(std::move(message));
   }
-  // Arrives, after all that was told before.
+  // Arrives, after all that was sent before.
   template <typename Message>
   void SendReliably(Message message) {
     outbox_.Send(dispatch_, std::move(message));
@@ -60,7 +60,7 @@ class DispatchRequests {
   void Handle(const Pong& message) { pong_.Fulfill(message.token, message); }
 
  private:
-  Door<DispatchMessage>& dispatch_;
+  InboxWriter<DispatchMessage>& dispatch_;
   RequestTokens& tokens_;
   Outbox& outbox_;
   Waiting<Status> removed_;

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "ipc/base/check.h"
 #include "ipc/base/device_handle.h"
 #include "service/loop/bounded_network.h"
 #include "service/loop/text.h"
@@ -207,6 +208,8 @@ void Listener::Serve(UniqueFd socket) {
   connections_.add(connection->network.onDisconnect()
                        .then([member = kj::addRef(*client)]() mutable { member->Lose(); })
                        .attach(kj::mv(connection), kj::defer([this, &user] {
+                                 HR_CHECK(connections_count_ > 0 && user.connections > 0,
+                                          connections_count_, user.connections);
                                  --connections_count_;
                                  --user.connections;
                                  on_used_();

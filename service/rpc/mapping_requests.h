@@ -18,7 +18,7 @@ namespace headrace::service {
 class MappingRequests {
  public:
   // Both outlive this.
-  MappingRequests(Door<MappingMessage>& mapping, RequestTokens& tokens)
+  MappingRequests(InboxWriter<MappingMessage>& mapping, RequestTokens& tokens)
       : mapping_(mapping), tokens_(tokens) {}
 
   // Sends MapSegment or MapDeviceSegment and waits for the memory, as long as it takes. `token`
@@ -50,7 +50,7 @@ class MappingRequests {
   void Handle(const SegmentProgress& message) { mapped_.Advance(message.token, message.bytes); }
 
  private:
-  Door<MappingMessage>& mapping_;
+  InboxWriter<MappingMessage>& mapping_;
   RequestTokens& tokens_;
   Waiting<Result<SegmentMemory>> mapped_;
 };

@@ -1,4 +1,4 @@
-// What calls ask of the peers actor, which answers on a thread of its own, and what it is told. The
+// What calls ask of the peers actor, which answers on a thread of its own, and what it is sent. The
 // rpc thread only.
 #pragma once
 
@@ -24,7 +24,8 @@ inline constexpr TimeNs kPeersTimeout = 5 * kSecond;
 class PeersRequests {
  public:
   // All outlive this.
-  PeersRequests(Door<PeersMessage>& peers, RequestTokens& tokens, Outbox& outbox, kj::Timer& timer)
+  PeersRequests(InboxWriter<PeersMessage>& peers, RequestTokens& tokens, Outbox& outbox,
+                kj::Timer& timer)
       : peers_(peers), tokens_(tokens), outbox_(outbox), timer_(timer) {}
 
   // Sends CheckRank, HandInLayout, AskForming, ChangeSetting or StopPeers and waits for the answer,
@@ -40,7 +41,7 @@ class PeersRequests {
   kj::Promise<std::vector<PeerView>> List();
   kj::Promise<std::vector<PeerStep>> Try(std::string address);
 
-  // Arrives, after all that was told before.
+  // Arrives, after all that was sent before.
   template <typename Message>
   void SendReliably(Message message) {
     outbox_.Send(peers_, std::move(message));
@@ -58,7 +59,7 @@ class PeersRequests {
  private:
   kj::Promise<Status> Await(RequestToken token, TimeNs timeout_ns);
 
-  Door<PeersMessage>& peers_;
+  InboxWriter<PeersMessage>& peers_;
   RequestTokens& tokens_;
   Outbox& outbox_;
   kj::Timer& timer_;

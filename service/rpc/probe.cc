@@ -7,6 +7,8 @@
 #include <array>
 #include <utility>
 
+#include "ipc/base/check.h"
+
 namespace headrace::service {
 
 namespace {
@@ -16,8 +18,9 @@ constexpr std::array<const char*, 3> kPartNames = {"peers", "watch", "mapping"};
 
 }  // namespace
 
-Probe::Probe(Doors doors, std::vector<std::string> lanes, kj::Timer& timer, RequestTokens& tokens)
-    : doors_(doors), lanes_(std::move(lanes)), timer_(timer), tokens_(tokens) {}
+Probe::Probe(Inboxes inboxes, std::vector<std::string> lanes, kj::Timer& timer,
+             RequestTokens& tokens)
+    : inboxes_(inboxes), lanes_(std::move(lanes)), timer_(timer), tokens_(tokens) {}
 
 kj::Promise<ProbeAnswer> Probe::Ask() {
   if (waiting_.size() >= kProbesWaitingMax) {
@@ -30,13 +33,14 @@ kj::Promise<ProbeAnswer> Probe::Ask() {
 }
 
 void Probe::Begin() {
+  HR_CHECK(token_ == 0, token_);
   token_ = tokens_.Next();
   asked_ns_ = MonotonicNow();
   answer_ = {};
   for (const std::string& lane : lanes_) answer_.lanes.push_back({.name = lane});
   for (const char* part : kPartNames) answer_.parts.push_back({.name = part});
-  const bool sent = doors_.peers.Send(Ping{token_}) && doors_.watch.Send(Ping{token_}) &&
-                    doors_.mapping.Send(Ping{token_}) && doors_.dispatch.Send(Ping{token_});
+  const bool sent = inboxes_.peers.Send(Ping{token_}) && inboxes_.watch.Send(Ping{token_}) &&
+                    inboxes_.mapping.Send(Ping{token_}) && inboxes_.dispatch.Send(Ping{token_});
   if (!sent) return Finish();
   // The one before has either fired or is of no use any more.
   deadline_ = timer_.afterDelay(kProbeTimeout * kj::NANOSECONDS)
@@ -66,6 +70,8 @@ void Probe::Handle(const LaneAnswered& answer) {
 
 void Probe::Handle(const PartAnswered& answer) {
   if (answer.token != token_) return;
+  HR_CHECK(static_cast<std::size_t>(answer.part) < answer_.parts.size(),
+           static_cast<int>(answer.part));
   PartAnswer& part = answer_.parts[static_cast<std::size_t>(answer.part)];
   part.answered = true;
   part.ns = MonotonicNow() - asked_ns_;

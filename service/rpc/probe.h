@@ -31,16 +31,16 @@ inline constexpr std::size_t kProbesWaitingMax = 256;
 
 class Probe {
  public:
-  struct Doors {
-    Door<DispatchMessage>& dispatch;
-    Door<PeersMessage>& peers;
-    Door<WatchMessage>& watch;
-    Door<MappingMessage>& mapping;
-    // One more actor: a door here, a ProbedPart, its name in kPartNames and its Ping in Begin().
+  struct Inboxes {
+    InboxWriter<DispatchMessage>& dispatch;
+    InboxWriter<PeersMessage>& peers;
+    InboxWriter<WatchMessage>& watch;
+    InboxWriter<MappingMessage>& mapping;
+    // One more actor: an inbox here, a ProbedPart, its name in kPartNames and its Ping in Begin().
   };
 
   // All outlive this. `lanes` are the names of the lanes by their numbers.
-  Probe(Doors doors, std::vector<std::string> lanes, kj::Timer& timer, RequestTokens& tokens);
+  Probe(Inboxes inboxes, std::vector<std::string> lanes, kj::Timer& timer, RequestTokens& tokens);
 
   // Resolves within kProbeTimeout, whatever the data path does. Fails as OVERLOADED when too many
   // wait already.
@@ -56,7 +56,7 @@ class Probe {
   void FinishIfComplete();
   void Finish();
 
-  Doors doors_;
+  Inboxes inboxes_;
   std::vector<std::string> lanes_;
   kj::Timer& timer_;
   RequestTokens& tokens_;

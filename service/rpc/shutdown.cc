@@ -122,6 +122,6 @@ kj::Promise<void> Shutdown::SendDrain(Drain message) {
 
 void Shutdown::Finish(int code) { finished_->fulfill(kj::cp(code)); }
 
-void Shutdown::taskFailed(kj::Exception&& exception) { Fail("control: " + CauseOf(exception)); }
+void Shutdown::taskFailed(kj::Exception&& exception) { Fail("rpc: " + CauseOf(exception)); }
 
 }  // namespace headrace::service

@@ -279,8 +279,8 @@ UnifiedQueue::Line* UnifiedQueue::TurnOf(const Lane& lane, Entry& entry, TimeNs 
 bool UnifiedQueue::GoesBefore(const Entry& entry, const Line& a, const Line& b, TimeNs now) {
   const bool overdue = now - a.passed_over_ns >= kWaitMaxNs;
   if (overdue != (now - b.passed_over_ns >= kWaitMaxNs)) return overdue;
-  const bool is_pairs = &a == &entry.pairs();
-  if (entry.pairs_first && !overdue && is_pairs != (&b == &entry.pairs())) return is_pairs;
+  const bool is_pairs = entry.IsOfPairs(a);
+  if (entry.pairs_first && !overdue && is_pairs != entry.IsOfPairs(b)) return is_pairs;
   return a.head_number < b.head_number;
 }
 

@@ -1,14 +1,14 @@
 // The unified queue: block stages of all jobs that wait for a lane, the credits that limit how many
 // bytes a job may have in flight there, and each job's share of it.
 //
-// A job has three orders: its operations as they were posted, the blocks of its plan, and its pairs
-// (sends with their receives). On one lane the stages of an order go strictly by their positions.
-// Pairs go before the other two, which may be bulk that somebody computes beside; of those the one
-// whose head has waited longer goes. Credits are per order and lane, so one that cannot go on never
-// holds another's. A
-// stage larger than the credit goes when its order has nothing in flight, and an order has at most
-// so many stages in flight, however small: kInFlightStagesMax of operations, as many as the plan
-// says of its blocks.
+// A job has four orders: its operations as they were posted, the blocks of its plan, its pairs
+// (sends with their receives), and receives of other nodes' sends, which have credit of their own,
+// or two nodes full of receives would wait for each other's sends. On one lane the stages of an
+// order go strictly by their positions. Pairs and receives go before the other two, which may be
+// bulk that somebody computes beside; of equals the one whose head has waited longer goes. Credits
+// are per order and lane, so one that cannot go on never holds another's. A stage larger than the
+// credit goes when its order has nothing in flight, and an order has at most so many stages in
+// flight, however small: kInFlightStagesMax of operations, as many as the plan says of its blocks.
 //
 // Among jobs the higher priority class goes first. Within a class a lane is shared by weight: the
 // job that has had the fewest weighted bytes goes next, all of its orders together. Who was idle
@@ -56,8 +56,11 @@ inline constexpr std::uint64_t kOwnPaceBytesMax = std::uint64_t{1} << 20;
 // A head that could go is passed over for no longer.
 inline constexpr TimeNs kWaitMaxNs = kSecond;
 
-enum class Order : std::uint8_t { kPosted, kPlanned, kPaired };
-inline constexpr std::size_t kOrdersCount = 3;
+enum class Order : std::uint8_t { kPosted, kPlanned, kPaired, kReceived };
+inline constexpr std::size_t kOrdersCount = 4;
+constexpr bool IsOfPairs(Order order) {
+  return order == Order::kPaired || order == Order::kReceived;
+}
 
 struct Stage {
   std::uint64_t token = 0;     // the caller's name for it
@@ -167,7 +170,9 @@ class UnifiedQueue {
     RateLimit limit;
     std::array<Line, kOrdersCount> lines;
 
-    const Line& pairs() const { return lines[static_cast<std::size_t>(Order::kPaired)]; }
+    bool IsOfPairs(const Line& line) const {
+      return schedule::IsOfPairs(static_cast<Order>(&line - lines.data()));
+    }
     bool waits() const {
       return std::ranges::any_of(lines, [](const Line& line) { return !line.waiting.empty(); });
     }

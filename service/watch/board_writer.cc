@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ipc/base/check.h"
+
 namespace headrace::service {
 namespace {
 
@@ -31,7 +33,13 @@ std::uint16_t BoardWriter::ClaimRow(std::vector<std::uint16_t>& free) {
   return row;
 }
 
-std::uint16_t BoardWriter::TakeQueueRow() {
+void BoardWriter::FreeRow(std::vector<std::uint16_t>& free, std::uint16_t row,
+                          std::size_t rows_max) {
+  HR_CHECK(row < rows_max && free.size() < rows_max, row, free.size());
+  free.push_back(row);
+}
+
+std::uint16_t BoardWriter::ClaimQueueRow() {
   const std::uint16_t row = ClaimRow(free_queue_);
   if (row == kNoRow) ++counters.queue_rows_left_out;
   return row;
@@ -62,46 +70,48 @@ void BoardWriter::Write(std::uint16_t row, const ipc::ShareRow& share) {
 }
 
 void BoardWriter::WriteLane(std::uint8_t lane, const ipc::LaneRow& row) {
+  HR_CHECK(lane < ipc::kLaneRowsMax, lane);
   ipc::WriteRow(layout_.lanes[lane], row);
 }
 
 void BoardWriter::FreeJobRow(std::uint16_t row) {
   if (row == kNoRow) return;
   ipc::WriteRow(layout_.jobs[row], ipc::JobRow{});
-  free_jobs_.push_back(row);
+  FreeRow(free_jobs_, row, ipc::kJobRowsMax);
 }
 
 void BoardWriter::FreeRankRow(std::uint16_t row) {
   if (row == kNoRow) return;
   ipc::WriteRow(layout_.ranks[row], ipc::RankRow{});
-  free_ranks_.push_back(row);
+  FreeRow(free_ranks_, row, ipc::kRankRowsMax);
 }
 
 void BoardWriter::FreeQueueRow(std::uint16_t row) {
   if (row == kNoRow) return;
   ipc::WriteRow(layout_.queue[row], ipc::QueueRow{});
-  free_queue_.push_back(row);
+  FreeRow(free_queue_, row, ipc::kQueueRowsMax);
 }
 
 void BoardWriter::FreePlanRow(std::uint16_t row) {
   if (row == kNoRow) return;
   ipc::WriteRow(layout_.plans[row], ipc::PlanRow{});
-  free_plans_.push_back(row);
+  FreeRow(free_plans_, row, ipc::kPlanRowsMax);
 }
 
 void BoardWriter::FreePlanBlockRow(std::uint16_t row) {
   if (row == kNoRow) return;
   ipc::WriteRow(layout_.plan_blocks[row], ipc::PlanBlockRow{});
-  free_plan_blocks_.push_back(row);
+  FreeRow(free_plan_blocks_, row, ipc::kPlanBlockRowsMax);
 }
 
 void BoardWriter::FreeShareRow(std::uint16_t row) {
   if (row == kNoRow) return;
   ipc::WriteRow(layout_.shares[row], ipc::ShareRow{});
-  free_shares_.push_back(row);
+  FreeRow(free_shares_, row, ipc::kShareRowsMax);
 }
 
 void BoardWriter::ClearFlight(std::uint16_t place, const ipc::FlightJobRow& former) {
+  HR_CHECK(place < ipc::kFlightJobsMax, place);
   ipc::WriteRow(layout_.flight_jobs[place], ipc::FlightJobRow{});
   ipc::WriteRow(layout_.flight_ends[place], ipc::FlightEndRow{});
   for (std::uint64_t i = 0; i < std::min<std::uint64_t>(former.blocks, ipc::kFlightRowsMax); ++i) {
@@ -113,22 +123,27 @@ void BoardWriter::ClearFlight(std::uint16_t place, const ipc::FlightJobRow& form
 }
 
 void BoardWriter::WriteFlight(std::uint16_t place, const ipc::FlightJobRow& job) {
+  HR_CHECK(place < ipc::kFlightJobsMax && job.job_id != 0, place);
   ipc::WriteRow(layout_.flight_jobs[place], job);
 }
 
 void BoardWriter::WriteFlight(std::uint16_t place, const ipc::FlightRow& block) {
+  HR_CHECK(place < ipc::kFlightJobsMax && block.number > 0, place, block.number);
   ipc::WriteRow(layout_.flights[place][(block.number - 1) % ipc::kFlightRowsMax], block);
 }
 
 void BoardWriter::WriteFlight(std::uint16_t place, const ipc::PassRow& pass) {
+  HR_CHECK(place < ipc::kFlightJobsMax && pass.number > 0, place, pass.number);
   ipc::WriteRow(layout_.passes[place][(pass.number - 1) % ipc::kPassRowsMax], pass);
 }
 
 void BoardWriter::WriteFlight(std::uint16_t place, const ipc::FlightCauseRow& cause) {
+  HR_CHECK(place < ipc::kFlightJobsMax && cause.number > 0, place, cause.number);
   ipc::WriteRow(layout_.flight_causes[place][(cause.number - 1) % ipc::kFlightRowsMax], cause);
 }
 
 void BoardWriter::WriteFlight(std::uint16_t place, const ipc::FlightEndRow& end) {
+  HR_CHECK(place < ipc::kFlightJobsMax && end.job_id != 0, place);
   ipc::WriteRow(layout_.flight_ends[place], end);
 }
 

@@ -20,12 +20,12 @@ class BoardWriter {
   explicit BoardWriter(ipc::BoardLayout& layout);
 
   // Row numbers, or kNoRow when the table is full. Writing and freeing kNoRow does nothing.
-  std::uint16_t TakeJobRow() { return ClaimRow(free_jobs_); }
-  std::uint16_t TakeRankRow() { return ClaimRow(free_ranks_); }
-  std::uint16_t TakeQueueRow();
-  std::uint16_t TakePlanRow() { return ClaimRow(free_plans_); }
-  std::uint16_t TakePlanBlockRow() { return ClaimRow(free_plan_blocks_); }
-  std::uint16_t TakeShareRow() { return ClaimRow(free_shares_); }
+  std::uint16_t ClaimJobRow() { return ClaimRow(free_jobs_); }
+  std::uint16_t ClaimRankRow() { return ClaimRow(free_ranks_); }
+  std::uint16_t ClaimQueueRow();
+  std::uint16_t ClaimPlanRow() { return ClaimRow(free_plans_); }
+  std::uint16_t ClaimPlanBlockRow() { return ClaimRow(free_plan_blocks_); }
+  std::uint16_t ClaimShareRow() { return ClaimRow(free_shares_); }
 
   void Write(std::uint16_t row, const ipc::JobRow& job);
   void Write(std::uint16_t row, const ipc::RankRow& rank);
@@ -62,6 +62,8 @@ class BoardWriter {
 
  private:
   static std::uint16_t ClaimRow(std::vector<std::uint16_t>& free);
+  // Of a table of so many rows.
+  static void FreeRow(std::vector<std::uint16_t>& free, std::uint16_t row, std::size_t rows_max);
 
   ipc::BoardLayout& layout_;
   ipc::CountersRow published_{};

@@ -31,7 +31,7 @@ MadePlan Make(const MakePlan& request) {
 
 }  // namespace
 
-Watch::Watch(Wakeable& thread, Door<RpcMessage>& rpc, Door<PeersMessage>& peers,
+Watch::Watch(Wakeable& thread, InboxWriter<RpcMessage>& rpc, InboxWriter<PeersMessage>& peers,
              ipc::BoardLayout& board, EventSink log)
     : rpc_(rpc), peers_(peers), board_(board), log_(std::move(log)), inbox_(thread) {}
 
@@ -56,7 +56,7 @@ void Watch::Handle(const MakePlan& message) {
 }
 
 void Watch::Handle(const Ping& message) {
-  // One probe is under way at a time; whoever does not hear of this one says so.
+  // One probe is under way at a time; who receives no answer to this one says so.
   rpc_.TrySend(PartAnswered{.token = message.token, .part = ProbedPart::kWatch});
 }
 

@@ -23,8 +23,8 @@ using EventSink = std::function<void(const Event&)>;
 
 class Watch final : public Actor {
  public:
-  Watch(Wakeable& thread, Door<RpcMessage>& rpc, Door<PeersMessage>& peers, ipc::BoardLayout& board,
-        EventSink log);
+  Watch(Wakeable& thread, InboxWriter<RpcMessage>& rpc, InboxWriter<PeersMessage>& peers,
+        ipc::BoardLayout& board, EventSink log);
 
   std::string_view name() const override { return "watch"; }
   // Unlike other actors' this may take as long as making a plan takes.
@@ -35,7 +35,7 @@ class Watch final : public Actor {
     return std::min(event_limits_.next_deadline(), peers_.NextDeadline());
   }
 
-  Door<WatchMessage>& door() { return inbox_; }
+  InboxWriter<WatchMessage>& inbox() { return inbox_; }
 
  private:
   void Handle(const Event& event);

@@ -20,7 +20,10 @@ from far import DEVICE, FarLinks
 from support.cluster import Cluster, Services
 
 PROFILES = ROOT / "client" / "profiles"
-POLICIES = ("exact", "us-byte", "bytescheduler", "mg-wfbp", "wfbp", "bsp")
+POLICIES = (
+    *("exact", "us-byte", "bytescheduler", "bytesched-fused", "p3"),
+    *("mg-wfbp", "ddp", "horovod", "wfbp", "bsp"),
+)
 # What each link can have so that two cores serve all of them, by nodes.
 RATES_MBIT = {2: 1000.0, 4: 400.0, 8: 150.0}
 # Of a link's rate; the rest are the headers of TCP, IP and Ethernet, and UCX's own.

@@ -17,7 +17,7 @@ STEPS = 20
 
 
 def check_backend(rank: int, ranks: int) -> None:
-    """Whole group, groups that leave out the node where services meet, and pairs."""
+    """Whole group, groups that leave out the node where services meet, sends and receives."""
     tensor = torch.full((1000,), float(rank))
     dist.all_reduce(tensor)
     assert torch.equal(tensor, torch.full((1000,), float(sum(range(ranks))))), tensor
@@ -35,6 +35,40 @@ def check_backend(rank: int, ranks: int) -> None:
     sending.wait()
     assert torch.equal(received, torch.full((4,), (rank - 1) % ranks + 0.5))
     dist.barrier()
+
+
+def check_messages(rank: int, ranks: int) -> None:
+    """Large ones in both directions at a time, tags in another order, from any source."""
+    after, before = (rank + 1) % ranks, (rank - 1) % ranks
+    large = [torch.zeros(2_000_000), torch.zeros(2_000_000)]
+    works = dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.irecv, large[0], before),
+            dist.P2POp(dist.irecv, large[1], after),
+            dist.P2POp(dist.isend, torch.full((2_000_000,), float(rank)), after),
+            dist.P2POp(dist.isend, torch.full((2_000_000,), rank + 0.5), before),
+        ]
+    )
+    for work in works:
+        work.wait()
+    assert torch.equal(large[0], torch.full((2_000_000,), float(before)))
+    assert torch.equal(large[1], torch.full((2_000_000,), after + 0.5))
+    sent = [dist.isend(torch.tensor([rank, tag]), after, tag=tag) for tag in (5, 6)]
+    for tag in (6, 5):
+        received = torch.zeros(2, dtype=torch.int64)
+        dist.recv(received, before, tag=tag)
+        assert received.tolist() == [before, tag], received
+    for work in sent:
+        work.wait()
+    if rank != 0:
+        dist.send(torch.tensor([rank]), 0)
+        return
+    seen = []
+    for _ in range(ranks - 1):
+        received = torch.zeros(1, dtype=torch.int64)
+        seen.append(dist.recv(received))
+        assert received.item() == seen[-1], (received, seen)
+    assert sorted(seen) == list(range(1, ranks)), seen
 
 
 def train(rank: int, ranks: int) -> torch.Tensor:
@@ -64,6 +98,7 @@ def main() -> None:
     dist.init_process_group("headrace")
     rank, ranks = dist.get_rank(), dist.get_world_size()
     check_backend(rank, ranks)
+    check_messages(rank, ranks)
     flat = train(rank, ranks)
     flat.numpy().tofile(os.path.join(sys.argv[1], f"parameters.{rank}"))
     dist.destroy_process_group()

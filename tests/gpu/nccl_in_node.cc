@@ -13,8 +13,8 @@ namespace {
 
 using namespace headrace::transport;  // NOLINT(google-build-using-namespace)
 
-constexpr std::size_t kCounts[] = {1, 1001, 3'000'017};
-constexpr TimeNs kPatience = 120 * kSecond;
+constexpr std::size_t kCountsInNode[] = {1, 1001, 3'000'017};
+constexpr TimeNs kPatienceInNode = 120 * kSecond;
 
 // Small integers, whose sum is exact in every order.
 float Element(std::size_t gpu, std::size_t index) {
@@ -88,7 +88,7 @@ class Round {
       return Error(Code::kInternal, "a post was refused");
     }
     std::vector<Completion> completions;
-    const TimeNs deadline = MonotonicNow() + kPatience;
+    const TimeNs deadline = MonotonicNow() + kPatienceInNode;
     while (completions.empty() && MonotonicNow() < deadline) {
       transport_.DoWork(MonotonicNow(), completions);
       std::this_thread::yield();
@@ -136,7 +136,7 @@ std::string CheckInNode(const Gpus& gpus, const std::string& library) {
   options.piece_size = std::size_t{1} << 20;
   const auto opened = NcclTransport::Open(gpus, options);
   if (!opened) return opened.error().text();
-  for (const std::size_t count : kCounts) {
+  for (const std::size_t count : kCountsInNode) {
     Round round(gpus, **opened, count);
     if (const Status done = round.Run(); !done) return done.error().text();
   }

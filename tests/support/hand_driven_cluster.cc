@@ -9,7 +9,6 @@ namespace headrace::support {
 namespace {
 
 constexpr TimeNs kStepMax = 50 * kMicrosecond;
-constexpr std::uint64_t kKey = 0x1234567812345678;
 
 std::string RailName(const std::string& wire_name, std::size_t rail) {
   return rail == 0 ? wire_name : wire_name + std::to_string(rail);
@@ -46,7 +45,7 @@ std::unique_ptr<HandDrivenCluster::Node> HandDrivenCluster::MakeNode(
 void HandDrivenCluster::OpenLinks(const JobSpec& job, std::uint32_t nodes_count) {
   for (std::uint32_t self = 0; self < nodes_count; ++self) {
     transport::GroupOptions options{.group = job.id.value,
-                                    .key = kKey + job.id.value,
+                                    .key = KeyOf(job.id),
                                     .epoch = 1,
                                     .plan_version = 1,
                                     .self = self,

@@ -41,6 +41,9 @@ class HandDrivenCluster {
     return std::string(1, static_cast<char>('a' + index));
   }
 
+  // Of the job's group on each lane.
+  static std::uint64_t KeyOf(JobId job) { return 0x1234567812345678 + job.value; }
+
   // Opens the job's links on every node and tells each that its job is formed; `ranks` by node.
   void Form(const JobSpec& job, const std::vector<std::vector<std::uint32_t>>& ranks,
             std::uint64_t block_bytes = 1024);

@@ -60,37 +60,37 @@ HandDrivenNode::HandDrivenNode(const MakeTransport& make, std::uint64_t credit_b
       waker_(wakeable_),
       transport_(make(waker_)),
       dispatch_(wakeable_, doorbells_, rpc_, peers_, watch_tap_, watch_tap_, *board_),
-      lane_(0, "lane0", transport_, waker_, wakeable_, dispatch_.door()),
+      lane_(0, "lane0", transport_, waker_, wakeable_, dispatch_.inbox()),
       gpus_(gpus) {
-  watch_tap_.Connect(watch_.door(), mapper_.door());
-  mapper_.ConnectDispatch(dispatch_.door());
+  watch_tap_.Connect(watch_.inbox(), mapper_.inbox());
+  mapper_.ConnectDispatch(dispatch_.inbox());
   std::vector<service::LanePort> ports;
   ports.push_back({.name = "lane0",
                    .transport = std::string(transport_.capabilities().name),
                    .threads = transport_.capabilities().threads,
                    .credit_bytes = credit_bytes,
-                   .door = &lane_.door()});
+                   .inbox = &lane_.inbox()});
   if (gpus_ != nullptr) {
     auto loopback = std::make_unique<DeviceLoopback>();
     gpu_loopback_ = loopback.get();
     gpu_transport_ = std::make_unique<ObservedTransport>(std::move(loopback));
     gpu_lane_ = std::make_unique<service::Lane>(1, "gpu0", *gpu_transport_, waker_, wakeable_,
-                                                dispatch_.door());
+                                                dispatch_.inbox());
     ports.push_back({.name = "gpu0",
                      .transport = std::string(gpu_transport_->capabilities().name),
                      .credit_bytes = credit_bytes,
-                     .door = &gpu_lane_->door(),
+                     .inbox = &gpu_lane_->inbox(),
                      .place = service::LanePlace::kInNodeOnGpus});
   }
   for (transport::NetworkTransport* const network : networks) {
     const auto index = static_cast<std::uint8_t>(ports.size());
     const std::string name = "net" + std::to_string(network_lanes_.size());
     network_lanes_.push_back(std::make_unique<service::Lane>(index, name, *network, waker_,
-                                                             wakeable_, dispatch_.door(), peers_));
+                                                             wakeable_, dispatch_.inbox(), peers_));
     ports.push_back({.name = name,
                      .transport = "simulated",
                      .credit_bytes = credit_bytes,
-                     .door = &network_lanes_.back()->door(),
+                     .inbox = &network_lanes_.back()->inbox(),
                      .place = service::LanePlace::kBetweenNodes,
                      .measures_flow = network->capabilities().measures_flow});
   }
@@ -161,7 +161,7 @@ void HandDrivenNode::Close(ClientEnd& client, bool orderly, const std::string& c
 }
 
 void HandDrivenNode::Send(service::DispatchMessage message) {
-  const bool sent = dispatch_.door().Send(std::move(message));
+  const bool sent = dispatch_.inbox().Send(std::move(message));
   HR_CHECK(sent);
 }
 
@@ -170,7 +170,7 @@ void HandDrivenNode::SendToNetworkLanes(const service::LaneMessage& message) {
 }
 
 void HandDrivenNode::SendToNetworkLane(std::size_t rail, service::LaneMessage message) {
-  const bool sent = network_lanes_.at(rail)->door().Send(std::move(message));
+  const bool sent = network_lanes_.at(rail)->inbox().Send(std::move(message));
   HR_CHECK(sent);
 }
 

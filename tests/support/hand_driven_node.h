@@ -1,6 +1,6 @@
 // The service's data path in one process and on one thread, driven by hand with a made-up clock:
 // the unchanged Dispatch, Lane, Mapper and Watch over a transport of the test's choice, with client
-// ends on one side and, in the place of rpc and peers, doors that record.
+// ends on one side and, in the place of rpc and peers, inboxes that record.
 #pragma once
 
 #include <cstdint>
@@ -44,16 +44,16 @@ struct JobSpec {
 
 // Between dispatch and watch, and dispatch and mapping: keeps what a test asks about and passes the
 // rest on. Sessions are really discarded, so a later access to their memory ends the test.
-class WatchTap final : public service::Door<service::WatchMessage>,
-                       public service::Door<service::MappingMessage> {
+class WatchTap final : public service::InboxWriter<service::WatchMessage>,
+                       public service::InboxWriter<service::MappingMessage> {
  public:
   // `on_discard` is called with memory that is about to be unmapped,
   using OnDiscard = std::function<void(std::span<const std::byte> memory)>;
   explicit WatchTap(OnDiscard on_discard) : on_discard_(std::move(on_discard)) {}
   [[nodiscard]] bool Send(service::WatchMessage&& message) override;
   [[nodiscard]] bool Send(service::MappingMessage&& message) override;
-  void Connect(service::Door<service::WatchMessage>& watch,
-               service::Door<service::MappingMessage>& mapping) {
+  void Connect(service::InboxWriter<service::WatchMessage>& watch,
+               service::InboxWriter<service::MappingMessage>& mapping) {
     watch_ = &watch;
     mapping_ = &mapping;
   }
@@ -64,8 +64,8 @@ class WatchTap final : public service::Door<service::WatchMessage>,
   bool full = false;  // answers as an inbox that is too far behind
 
  private:
-  service::Door<service::WatchMessage>* watch_ = nullptr;
-  service::Door<service::MappingMessage>* mapping_ = nullptr;
+  service::InboxWriter<service::WatchMessage>* watch_ = nullptr;
+  service::InboxWriter<service::MappingMessage>* mapping_ = nullptr;
   OnDiscard on_discard_;
 };
 
@@ -111,8 +111,8 @@ class HandDrivenNode {
 
   // ---- what there is to see ----
   service::Dispatch& dispatch() { return dispatch_; }
-  RecordingDoor<service::RpcMessage>& rpc() { return rpc_; }
-  RecordingDoor<service::PeersMessage>& peers() { return peers_; }
+  RecordingInbox<service::RpcMessage>& rpc() { return rpc_; }
+  RecordingInbox<service::PeersMessage>& peers() { return peers_; }
   WatchTap& watch_tap() { return watch_tap_; }
   ObservedTransport& transport() { return transport_; }
   // Of the lane between GPUs, which there is if they were given; and what it was given.
@@ -145,8 +145,8 @@ class HandDrivenNode {
   std::unique_ptr<ipc::BoardLayout> board_;
   CountingWakeable wakeable_;
   RecordingDoorbells doorbells_;
-  RecordingDoor<service::RpcMessage> rpc_;
-  RecordingDoor<service::PeersMessage> peers_;
+  RecordingInbox<service::RpcMessage> rpc_;
+  RecordingInbox<service::PeersMessage> peers_;
   WatchTap watch_tap_;
   service::Watch watch_;
   service::Mapper mapper_;

@@ -1,4 +1,4 @@
-// What stands on the far side of an actor in a test: doors, wake-ups and doorbells that only
+// What stands on the far side of an actor in a test: inboxes, wake-ups and doorbells that only
 // record.
 #pragma once
 
@@ -14,7 +14,7 @@
 namespace headrace::support {
 
 template <typename Message>
-class RecordingDoor final : public service::Door<Message> {
+class RecordingInbox final : public service::InboxWriter<Message> {
  public:
   [[nodiscard]] bool Send(Message&& message) override {
     if (full) return false;

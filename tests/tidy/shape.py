@@ -31,6 +31,7 @@ WORDS = re.compile(r"worker|chunk|bucket|shard|communicator", re.IGNORECASE)
 # What others named, and we must call by that name; taken away before the words are looked for.
 NAMES_OF_OTHERS = re.compile(
     r"gradient_as_bucket_view|worker_process_setup_hook|GradBucket|bucket_cap_mb|num_workers|ucp_worker\w*|"
+    r"DDP's buckets|"
     r"DataLoader worker|8 workers|^ +Worker:(?: \*replica)?$|training-worker-\d|nccl[ _]?communicator|worker[ _]?pool|"
     r"Transfer-Encoding: chunked",
     re.IGNORECASE,

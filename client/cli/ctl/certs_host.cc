@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kHostMax = 253;  // of a name in the DNS
 
-Error Failed(const std::string& host) {
+Error NameRefused(const std::string& host) {
   return OpensslError(Code::kInternal, "add the name " + host);
 }
 
@@ -42,10 +42,10 @@ Status AddHost(GENERAL_NAMES& names, const std::string& host) {
   if (!name || text == nullptr ||
       ASN1_STRING_set(text, bytes.data(), static_cast<int>(bytes.size())) != 1) {
     ASN1_STRING_free(text);
-    return Failed(host);
+    return NameRefused(host);
   }
   GENERAL_NAME_set0_value(name.get(), address.empty() ? GEN_DNS : GEN_IPADD, text);
-  if (sk_GENERAL_NAME_push(&names, name.get()) <= 0) return Failed(host);
+  if (sk_GENERAL_NAME_push(&names, name.get()) <= 0) return NameRefused(host);
   static_cast<void>(name.release());  // the list has it now
   return {};
 }

@@ -360,11 +360,14 @@ HR_API hr_status hr_barrier(hr_session* session, hr_operation* operation, hr_err
 
 /* ---- Between two ranks ------------------------------------------------------------------------
  *
- * For jobs whose ranks are on one node. A send and a receive are matched by source, target and tag,
- * in the order of their posts; HR_ANY_SOURCE takes the send to this rank and tag that was posted
- * first. Each may be posted first, at any time between other operations, and ends when the bytes
- * are in the receiver's memory. Both have the same count and type; otherwise both end with
- * HR_MISMATCH. Their traffic has credits of its own and goes before the job's other blocks.
+ * A send and a receive are matched by source, target and tag, in the order of their posts, on one
+ * node or between nodes; HR_ANY_SOURCE takes the send to this rank and tag that was posted first,
+ * or, between nodes, that the receiver's node heard of first. Each may be posted first, at any time
+ * between other operations. Nothing moves before both are. A receive ends when the bytes are in its
+ * memory, a send when its memory may be used again: on one node that is the same, between nodes the
+ * bytes have been given to the network by then. Both have the same count and type; otherwise both
+ * end with HR_MISMATCH. Their traffic has credits of its own and goes before the job's other
+ * blocks.
  *
  * The earlier of both timeouts ends both with HR_TIMEOUT; a send that ended without its receive
  * fails that receive too, with the same cause, so that none takes the place of a message that was
@@ -535,8 +538,9 @@ typedef struct hr_layout hr_layout;
 typedef struct hr_layout_options {
   size_t size;            /* of this structure; set by hr_layout_options_init */
   hr_reduction reduction; /* HR_AVERAGE (the default) or HR_SUM */
-  /* bsp, wfbp, mg-wfbp, bytescheduler, us-byte or exact; empty: as the service at the rendezvous is
-   * configured. Ranks that say something say the same. From the environment: HEADRACE_POLICY. */
+  /* bsp, wfbp, mg-wfbp, bytescheduler, us-byte, exact, ddp, horovod, p3 or bytesched-fused; empty:
+   * as the service at the rendezvous is configured. Ranks that say something say the same. From the
+   * environment: HEADRACE_POLICY. */
   char policy[HR_POLICY_SIZE];
 } hr_layout_options;
 

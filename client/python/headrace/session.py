@@ -145,11 +145,11 @@ class Session:
 
         ``specs`` are (shape, dtype, name) or (shape, dtype), shapes in elements, all of one dtype,
         at most 768. ``op``: "average" or "sum". ``policy``: "bsp", "wfbp", "mg-wfbp",
-        "bytescheduler", "us-byte" or "exact"; None: HEADRACE_POLICY, or as the service at the
-        rendezvous is configured. Allocates the memory, on ``device`` as arena() does: a round trip
-        or two, before training. The
-        gradients move when all ranks have made equal layouts. Errors: Mismatch when another rank's
-        differs (the text says where), Error when the session has one already or a spec is wrong.
+        "bytescheduler", "us-byte", "exact", "ddp", "horovod", "p3" or "bytesched-fused"; None:
+        HEADRACE_POLICY, or as the service at the rendezvous is configured. Allocates the memory, on
+        ``device`` as arena() does: a round trip or two, before training. The gradients move when
+        all ranks have made equal layouts. Errors: Mismatch when another rank's differs (the text
+        says where), Error when the session has one already or a spec is wrong.
         """
         return Layout(self, specs, op, policy, device_number(device))
 
@@ -202,10 +202,10 @@ class Session:
         async_op: bool = False,
         stream: Any = None,
     ) -> Operation:
-        """Gives x to rank ``to``, which receives it under the same tag; ends when it has.
+        """Gives x to rank ``to``, which receives it under the same tag; ends when x may be used again.
 
         Sends and receives are matched by source, target and tag, in the order of the calls, and may be
-        made at any time between other operations. Only in jobs whose ranks are on one node.
+        made at any time between other operations, on one node and between nodes.
         """
         return self._post("hr_send", x, (to, tag), async_op, stream)
 

@@ -90,7 +90,7 @@ void BM_ShmAllReduceFloat32(benchmark::State& state) {
   RunBesideIdeal(state, 2 * members_count * size, run_transfer, [&] { ideal.Run(); });
 }
 
-void Sizes(benchmark::internal::Benchmark* bench) {
+void TransportSizes(benchmark::internal::Benchmark* bench) {
   bench->UseManualTime();
   for (const std::int64_t members : {2, 4}) {
     for (const std::int64_t threads : {1, 2}) {
@@ -102,7 +102,7 @@ void Sizes(benchmark::internal::Benchmark* bench) {
   }
 }
 
-BENCHMARK(BM_ShmAllReduceFloat32)->Apply(Sizes);
+BENCHMARK(BM_ShmAllReduceFloat32)->Apply(TransportSizes);
 
 }  // namespace
 }  // namespace headrace::transport

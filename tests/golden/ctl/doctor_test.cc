@@ -78,16 +78,16 @@ TEST_F(Doctor, FindsNothingWrongWithAHealthyService) {
 
 // A certificate of a year, `left_days` before its end.
 ipc::CertificateRow CertificateRowOf(const Snapshot& board, std::int64_t left_days) {
-  constexpr std::int64_t kDay = 24 * 3600;
+  constexpr std::int64_t kDayInSeconds = 24 * 3600;
   const std::int64_t now_s =
       (board.service.started_unix_ns + board.now_ns - board.service.started_ns) / kSecond;
-  const std::int64_t until_s = now_s + left_days * kDay + 60;
+  const std::int64_t until_s = now_s + left_days * kDayInSeconds + 60;
   return {.in_use = 1,
           .reserved0 = 0,
-          .loaded_unix_s = until_s - 365 * kDay,
+          .loaded_unix_s = until_s - 365 * kDayInSeconds,
           .until_unix_s = until_s,
-          .authority_until_unix_s = until_s + 1000 * kDay,
-          .warn_from_unix_s = until_s - 30 * kDay,
+          .authority_until_unix_s = until_s + 1000 * kDayInSeconds,
+          .warn_from_unix_s = until_s - 30 * kDayInSeconds,
           .refused = {}};
 }
 

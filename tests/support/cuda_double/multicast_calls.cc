@@ -16,7 +16,7 @@ Team* TeamOf(CuMemory object) {
   return found == machine.handles.end() ? nullptr : found->second.memory->team.get();
 }
 
-bool Fits(std::size_t offset, std::size_t size, std::size_t of) {
+bool FitsWithin(std::size_t offset, std::size_t size, std::size_t of) {
   return offset <= of && size <= of - offset;
 }
 
@@ -34,7 +34,7 @@ std::vector<std::byte*> BoundAt(CuDevice device, const std::byte* address, std::
   if (place->second.access[index] != CuAccess::kReadWrite) return found;
   const Team& team = *place->second.memory->team;
   for (const Team::Bound& bound : team.bounds) {
-    if (offset < bound.offset || !Fits(offset - bound.offset, size, bound.size)) continue;
+    if (offset < bound.offset || !FitsWithin(offset - bound.offset, size, bound.size)) continue;
     found.push_back(bound.mapped.data() + (offset - bound.offset));
   }
   // What some GPU of the team has bound nothing to is no memory.
@@ -94,7 +94,8 @@ CuResult cuMulticastBindAddr(CuMemory object, std::size_t offset, CuAddress addr
   if (offset % kGranularity != 0 || address % kGranularity != 0 || size % kGranularity != 0) {
     return CuResult::kInvalidValue;
   }
-  if (!Fits(offset, size, machine.handles[object].memory->size)) return CuResult::kInvalidValue;
+  if (!FitsWithin(offset, size, machine.handles[object].memory->size))
+    return CuResult::kInvalidValue;
   // A real driver holds the caller until all GPUs of the team are there, or refuses.
   if (team->devices.size() != team->devices_count) return CuResult::kNotPermitted;
   const auto place = PlaceAt(address);

@@ -41,7 +41,7 @@ class AdminEnd final : public schema::Admin::Server {
   Stage& stage_;
 };
 
-void Fill(const Status& status, schema::Refusal::Builder refusal) {
+void FillRefusal(const Status& status, schema::Refusal::Builder refusal) {
   refusal.setCode(static_cast<std::uint8_t>(status.code()));
   refusal.setText(status.ok() ? "" : status.error().text().c_str());
 }
@@ -61,7 +61,7 @@ class SessionEnd final : public schema::Session::Server {
       KJ_IF_MAYBE (number, fd) {
         stage_.seen.segment_size = SizeOfFile(*number);
       }
-      Fill(stage_.manners.refusal, context.getResults().getRefusal());
+      FillRefusal(stage_.manners.refusal, context.getResults().getRefusal());
       context.getResults().setSegment(3);
       if (stage_.manners.answers_after == 0) return kj::Promise<void>(kj::READY_NOW);
       auto pair = kj::newPromiseAndFulfiller<void>();
@@ -103,14 +103,14 @@ class SessionEnd final : public schema::Session::Server {
               stage_.seen.piece_sizes.push_back(SizeOfFile(*number));
             }
           }
-          Fill(stage_.manners.refusal, context.getResults().getRefusal());
+          FillRefusal(stage_.manners.refusal, context.getResults().getRefusal());
           context.getResults().setSegment(4);
         });
   }
   kj::Promise<void> registerTensors(RegisterTensorsContext context) override {
     std::lock_guard lock(stage_.mutex);
     stage_.seen.tensors += context.getParams().getTensors().size();
-    Fill(stage_.manners.refusal, context.getResults().getRefusal());
+    FillRefusal(stage_.manners.refusal, context.getResults().getRefusal());
     context.getResults().setFirst(11);
     return kj::READY_NOW;
   }
@@ -120,7 +120,7 @@ class SessionEnd final : public schema::Session::Server {
     stage_.seen.layout = std::to_string(params.getFirst()) + " " +
                          std::to_string(params.getCount()) + " " +
                          std::to_string(params.getReduction()) + " " + params.getPolicy().cStr();
-    Fill(stage_.manners.refusal, context.getResults().getRefusal());
+    FillRefusal(stage_.manners.refusal, context.getResults().getRefusal());
     return kj::READY_NOW;
   }
   kj::Promise<void> leave(LeaveContext) override {
@@ -156,7 +156,8 @@ class BootstrapServer final : public schema::Bootstrap::Server {
             stage_.seen.channel_size = SizeOfFile(*number);
           }
           auto results = context.getResults();
-          if (!stage_.manners.refuse_calls) Fill(stage_.manners.refusal, results.getRefusal());
+          if (!stage_.manners.refuse_calls)
+            FillRefusal(stage_.manners.refusal, results.getRefusal());
           results.setSession(kj::heap<SessionEnd>(stage_));
           results.getGranted().setSessionId(42);
           results.getGranted().setTimeoutMs(stage_.manners.timeout_ms);

@@ -15,6 +15,8 @@
 
 #include "client/lib/socket.h"
 #include "ipc/channel.h"
+#include "tests/support/expect_text.h"
+#include "tests/support/open_descriptors.h"
 #include "tests/unit/client/bootstrap_end.h"
 
 namespace headrace::client {
@@ -66,11 +68,6 @@ class ConnectionTest : public testing::Test {
   UniqueFd doorbell_{::eventfd(0, EFD_CLOEXEC)};
   LossRecorder losses_;
 };
-
-std::size_t OpenDescriptors() {
-  const std::filesystem::directory_iterator all("/proc/self/fd");
-  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
-}
 
 TEST_F(ConnectionTest, AttachesWithItsChannelAndSaysWhatItIs) {
   BootstrapEnd service({});

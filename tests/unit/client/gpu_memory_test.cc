@@ -17,8 +17,6 @@ using transport::CuAddress;
 using transport::CuResult;
 using transport::DeviceImport;
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;
-
 class GpuMemoryTest : public GpuSessionTest {
  protected:
   // Maps what the service was told of, as it would.

@@ -4,8 +4,6 @@
 namespace headrace::client {
 namespace {
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;
-
 class GpuReconnectTest : public GpuSessionTest {
  protected:
   void LoseAndReconnect() {

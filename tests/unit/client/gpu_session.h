@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -17,6 +18,8 @@
 #include "tests/unit/transport/memory/double_test.h"
 
 namespace headrace::client {
+
+inline constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 // Holds a stream up until it is opened. The stream's part of it must be over before it goes.
 class Gate {

@@ -142,6 +142,10 @@ class Training(unittest.TestCase):
                 "bytescheduler",
                 "us-byte",
                 "exact",
+                "ddp",
+                "horovod",
+                "p3",
+                "bytesched-fused",
             ):
                 with self.subTest(policy=policy):
                     results = run_ranks(service, 2, train, 30, policy, job=policy)

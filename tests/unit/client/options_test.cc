@@ -6,6 +6,8 @@
 #include <map>
 #include <string>
 
+#include "tests/support/expect_text.h"
+
 namespace headrace::client {
 namespace {
 
@@ -182,8 +184,7 @@ TEST(Options, RefuseARendezvousThatIsNoAddressAndAnUnknownArchitecture) {
   EXPECT_NE(CheckOptions(options).error().text().find("host:port"), std::string::npos);
   options = Complete();
   std::strcpy(options.architecture, "ring");
-  EXPECT_NE(CheckOptions(options).error().text().find("all-reduce and parameter-server"),
-            std::string::npos);
+  EXPECT_TEXT(CheckOptions(options).error().text());
   std::memset(options.architecture, 'a', sizeof options.architecture);
   EXPECT_NE(CheckOptions(options).error().text().find("NUL"), std::string::npos);
   EXPECT_FALSE(Fill({{"HEADRACE_RENDEZVOUS", std::string(256, 'r')}}, options).ok());

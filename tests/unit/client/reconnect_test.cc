@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "tests/support/open_descriptors.h"
 #include "tests/unit/client/coming_back.h"
 
 namespace headrace::client {
@@ -15,11 +16,6 @@ class ReconnectByOptionTest : public ComingBack {
  protected:
   ReconnectByOptionTest() : ComingBack(30) {}
 };
-
-std::size_t OpenDescriptors() {
-  const std::filesystem::directory_iterator all("/proc/self/fd");
-  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
-}
 
 TEST_F(ReconnectTest, HandsEverythingInAgainUnderTheSameHandles) {
   hr_segment* first = Segment(4096);

@@ -21,7 +21,10 @@ PROFILE = {
         {"name": "fc", "elements": 300_000, "backward_s": 0.004, "forward_s": 0.005},
     ],
 }
-POLICIES = ("bsp", "wfbp", "mg-wfbp", "bytescheduler", "us-byte", "exact")
+POLICIES = (
+    *("bsp", "wfbp", "mg-wfbp", "bytescheduler", "us-byte", "exact"),
+    *("ddp", "horovod", "p3", "bytesched-fused"),
+)
 
 
 def program() -> str:

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "client/lib/api.h"
+#include "tests/support/expect_text.h"
 #include "tests/unit/client/service_end.h"
 
 namespace headrace::client {
@@ -73,7 +74,7 @@ TEST_F(SessionTest, KeepsASegmentWhoseReleaseIsRefused) {
   hr_segment* segment = Segment(4096);
   control_->refusal = Error(Code::kBusy, "2 tensors lie in it");
   EXPECT_EQ(hr_segment_release(&handle_, segment, &error_), HR_BUSY);
-  EXPECT_STREQ(error_.text, "2 tensors lie in it");
+  EXPECT_TEXT(error_.text, "2 tensors");
   std::memset(hr_segment_address(segment), 3, 4096);
 }
 
@@ -306,13 +307,13 @@ TEST_F(SessionTest, WaitsForAllAndReportsTheFirstErrorAfterTheLastEnd) {
   service_->Serve();
   service_->Serve(Code::kPeerLost, "rank 2 is gone");
   EXPECT_EQ(hr_wait_all(&handle_, operations.data(), 3, 1'000'000, &error_), HR_TIMEOUT);
-  EXPECT_STREQ(error_.text, "operation 3 is still open after 0 ms of waiting");
+  EXPECT_TEXT(error_.text, "operation 3");
   int ended = 2;
   EXPECT_EQ(hr_test(&handle_, operations[2], &ended, &error_), HR_OK);
   EXPECT_EQ(ended, 0);
   service_->Serve(Code::kTimeout, "late");
   EXPECT_EQ(hr_wait_all(&handle_, operations.data(), 3, -1, &error_), HR_PEER_LOST);
-  EXPECT_STREQ(error_.text, "operation 2: rank 2 is gone");
+  EXPECT_TEXT(error_.text, "operation 2", "rank 2");
   EXPECT_EQ(hr_wait_all(&handle_, nullptr, 0, -1, &error_), HR_OK);
 }
 

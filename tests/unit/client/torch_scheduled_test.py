@@ -440,7 +440,10 @@ class LikeThePlainOptimizer(unittest.TestCase):
         self.check(freezing)
 
     def test_with_each_policy(self):
-        for policy in ("bsp", "wfbp", "mg-wfbp", "bytescheduler", "us-byte", "exact"):
+        for policy in (
+            *("bsp", "wfbp", "mg-wfbp", "bytescheduler", "us-byte", "exact"),
+            *("ddp", "horovod", "p3", "bytesched-fused"),
+        ):
             with self.subTest(policy):
                 losses = self.check(with_policy, policy)[0]
                 self.assertLess(losses[-1], losses[0])

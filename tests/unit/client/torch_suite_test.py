@@ -32,11 +32,9 @@ except ImportError as error:
 
 LIMIT_S = 900
 # By part of the name, why a test that gloo passes is left out.
-_ANY_SOURCE = "between nodes a receiver takes part in the sending, so it must name the sender"
 _MONITORED = "gloo's own call for debugging; any barrier of headrace names who is missing"
 _BROKEN = "torch.distributed's sharded tensors cannot be imported with Debian's Python; so of gloo, too"
 LEFT_OUT = {"test_monitored_barrier": _MONITORED}
-LEFT_OUT_BETWEEN_NODES = {"test_send_recv_any_source": _ANY_SOURCE}
 LEFT_OUT_OF_1 = {
     "test_DistributedDataParallelCPU": _BROKEN,
     "test_ddp_create_graph": _BROKEN,
@@ -48,11 +46,9 @@ LEFT_OUT_IN_DETAIL = {"test_barrier_timeout": "a monitored barrier is expected t
 MODERN = not torch.__version__.startswith("1.")
 
 
-def why_left_out(name: str, level: str, services_count: int) -> str | None:
+def why_left_out(name: str, level: str) -> str | None:
     """The reason, or None: it is to pass."""
     table = dict(LEFT_OUT)
-    if services_count > 1:
-        table.update(LEFT_OUT_BETWEEN_NODES)
     if not MODERN:
         table.update(LEFT_OUT_OF_1)
     if level == "DETAIL":
@@ -154,7 +150,7 @@ class TorchsOwn(unittest.TestCase):
         left_out = {
             name: why
             for name, _, _ in told
-            if (why := why_left_out(name, level, services_count))
+            if (why := why_left_out(name, level))
         }
         wrong = [
             f"{name} {how}: {text}"

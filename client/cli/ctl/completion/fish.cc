@@ -8,7 +8,7 @@
 namespace headrace::ctl {
 namespace {
 
-std::string Quoted(const std::string& text) {
+std::string QuotedForFish(const std::string& text) {
   std::string quoted = "'";
   for (const char byte : text) {
     if (byte == '\'' || byte == '\\') quoted += '\\';
@@ -41,7 +41,8 @@ std::string Values(const OptionSpec& option) {
     case Takes::kFile:
       return " -r -F";
     case Takes::kChoice:
-      return fmt::format(" -x -a {}", Quoted(fmt::format("{}", fmt::join(option.choices, " "))));
+      return fmt::format(" -x -a {}",
+                         QuotedForFish(fmt::format("{}", fmt::join(option.choices, " "))));
     case Takes::kJob:
       return " -x -a '(__headracectl_names jobs)'";
     case Takes::kLane:
@@ -52,8 +53,8 @@ std::string Values(const OptionSpec& option) {
 
 std::string Declare(const std::string& condition, const std::string& what,
                     const std::string& help) {
-  const std::string when = condition.empty() ? "" : " -n " + Quoted(condition);
-  return fmt::format("complete -c headracectl{}{} -d {}\n", when, what, Quoted(help));
+  const std::string when = condition.empty() ? "" : " -n " + QuotedForFish(condition);
+  return fmt::format("complete -c headracectl{}{} -d {}\n", when, what, QuotedForFish(help));
 }
 
 std::string DeclareFlags(const OptionSpec& option) {

@@ -18,7 +18,7 @@ from headrace.dtypes import dtype_name
 from headrace.operation import Operation
 from headrace.pieces import Pieces, one_by_one
 from headrace.torch import elements
-from headrace.torch.jobs import Pairs, attach
+from headrace.torch.jobs import attach
 from headrace.torch.work import Completer, Work
 
 Tensors = Sequence[torch.Tensor]
@@ -39,8 +39,7 @@ class ProcessGroup(dist.ProcessGroup):
     Errors are headrace.Error with the service's words; in a DDP backward, RuntimeError with them. What
     the service has no collective for is composed of others: reduce of an all-reduce, gather of an
     all-gather, scatter of a broadcast, all of which move more than one rank needs. all_to_all is
-    composed of sends and receives; of a group on several nodes both are broadcasts in jobs of two
-    ranks.
+    composed of sends and receives.
     """
 
     def __init__(self, name: str, rank: int, size: int, timeout: timedelta) -> None:
@@ -48,9 +47,6 @@ class ProcessGroup(dist.ProcessGroup):
         self.session = attach(name, rank, size, timeout)
         self._rank = rank
         self._size = size
-        # What the service of a job on one node does, in the place of jobs of two ranks.
-        self._sends = not self.session.rendezvous
-        self._pairs = Pairs(name, rank, timeout)
         self._completer = Completer(f"headrace-{name}")
         self._kept: collections.deque[Work] = collections.deque(maxlen=_KEPT)
         self._together: list[Work] | None = None
@@ -105,7 +101,6 @@ class ProcessGroup(dist.ProcessGroup):
         with self._close_lock:
             if not self.session.closed:
                 self._completer.close()
-                self._pairs.close()
                 self.session.close()
 
     def abort(self) -> None:
@@ -332,10 +327,12 @@ class ProcessGroup(dist.ProcessGroup):
     # ---- Between two ranks -----------------------------------------------------------------------
 
     def send(self, tensors: Tensors, other: int, tag: int = 0) -> Work:
-        """Ends when ``other`` has received; the tensor may be used again at once."""
+        """Ends when ``other`` receives and the tensor has left, and may be used again."""
         operations = []
         for tensor in tensors:
-            operations += self._send_one(elements.to_move(tensor), other, tag)
+            operations += _post(
+                self.session.send, elements.to_move(tensor), other, tag
+            )
         return self._work(operations, tensors, None)
 
     def recv(self, tensors: Tensors, other: int, tag: int = 0) -> Work:
@@ -343,29 +340,13 @@ class ProcessGroup(dist.ProcessGroup):
         arrays = [elements.to_move(tensor) for tensor in tensors]
         operations = []
         for array in arrays:
-            operations += self._receive_one(array, other, tag)
+            operations += _post(self.session.receive, array, other, tag)
         return self._work(
             operations, tensors, lambda: _put_back(arrays, tensors), source=other
         )
 
-    def _send_one(self, array: torch.Tensor, other: int, tag: int) -> list[Operation]:
-        if self._sends:
-            return _post(self.session.send, array, other, tag)
-        return _post(self._pairs.to(other, tag).broadcast, array, 0)
-
-    def _receive_one(
-        self, array: torch.Tensor, other: int, tag: int
-    ) -> list[Operation]:
-        if self._sends:
-            return _post(self.session.receive, array, other, tag)
-        return _post(self._pairs.from_(other, tag).broadcast, array, 0)
-
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
         """Of whoever has sent first under that tag; source_rank() of the Work says who it was."""
-        if not self._sends:
-            raise NotImplementedError(
-                "headrace receives from a named rank only in groups of several nodes: give src"
-            )
         arrays = [elements.to_move(tensor) for tensor in tensors]
         operations = []
         for array in arrays:
@@ -385,34 +366,21 @@ class ProcessGroup(dist.ProcessGroup):
         self._expect_parts(outputs, "all_to_all")
         self._expect_parts(inputs, "all_to_all")
         operations, arrays = [], []
-        # The order in which jobs are opened and posted to is free: nothing waits before the end.
         for other, (output, own) in enumerate(zip(outputs, inputs)):
             if other == self._rank:
                 elements.fill([output], elements.flat(own))
                 continue
             array = elements.to_move(output)
             arrays.append((array, output))
-            operations += self._exchange(elements.to_move(own), array, other)
+            own_array = elements.to_move(own)
+            operations += _post(self.session.send, own_array, other, _EXCHANGE)
+            operations += _post(self.session.receive, array, other, _EXCHANGE)
 
         def finish() -> None:
             for array, output in arrays:
                 elements.put_back(array, output)
 
         return self._work(operations, outputs, finish)
-
-    def _exchange(
-        self, own: torch.Tensor, array: torch.Tensor, other: int
-    ) -> list[Operation]:
-        if self._sends:
-            return self._send_one(own, other, _EXCHANGE) + self._receive_one(
-                array, other, _EXCHANGE
-            )
-        session = self._pairs.exchange(other)
-        pair = [own, array]
-        operations = []
-        for root, each in enumerate(pair if session.rank == 0 else pair[::-1]):
-            operations += _post(session.broadcast, each, root)
-        return operations
 
     def all_to_all_single(
         self,

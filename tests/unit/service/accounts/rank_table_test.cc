@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ipc/board_layout.h"
+#include "tests/support/expect_text.h"
 
 namespace headrace::service {
 namespace {

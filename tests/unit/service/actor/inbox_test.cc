@@ -1,4 +1,4 @@
-// The door into an actor: order, limit, waking, from one thread and from many.
+// The inbox of an actor: order, limit, waking, from one thread and from many.
 #include "service/actor/inbox.h"
 
 #include <gtest/gtest.h>

@@ -13,7 +13,7 @@ namespace headrace::service {
 namespace {
 
 // Long enough that a test which needs it is known to be broken, and not merely slow.
-constexpr auto kFar = std::chrono::seconds(20);
+constexpr auto kFarOff = std::chrono::seconds(20);
 
 // Takes numbers from its inbox, and can be asked to be called at a time.
 class Counter final : public Actor {
@@ -37,15 +37,15 @@ class Counter final : public Actor {
   void Awake() override {}
   TimeNs NextDeadline() const override { return deadline.load(); }
 
-  Door<int>& door() { return inbox_; }
+  InboxWriter<int>& inbox() { return inbox_; }
   // Any thread.
   bool WaitForSum(long sum) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kFar, [&] { return sum_ >= sum; });
+    return changed_.wait_for(lock, kFarOff, [&] { return sum_ >= sum; });
   }
   bool WaitForDeadline() {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kFar, [&] { return expired_; });
+    return changed_.wait_for(lock, kFarOff, [&] { return expired_; });
   }
 
   std::atomic<TimeNs> deadline = kNever;
@@ -70,7 +70,7 @@ TEST_P(RunnerTest, WakesForEveryMessageOverManyRounds) {
   Counter counter(*sleeper_);
   const Runner runner("test", {&counter}, *sleeper_, spin());
   for (int round = 1; round <= 1000; ++round) {
-    ASSERT_TRUE(counter.door().Send(1));
+    ASSERT_TRUE(counter.inbox().Send(1));
     ASSERT_TRUE(counter.WaitForSum(round)) << "round " << round;
   }
 }
@@ -83,7 +83,7 @@ TEST_P(RunnerTest, ServesManySendersAtOnce) {
     for (int sender = 0; sender < 3; ++sender) {
       senders.emplace_back([&counter] {
         for (int i = 0; i < 1000; ++i) {
-          EXPECT_TRUE(counter.door().Send(1));
+          EXPECT_TRUE(counter.inbox().Send(1));
           if (i % 16 == 0) std::this_thread::yield();
         }
       });
@@ -104,7 +104,7 @@ TEST_P(RunnerTest, DrivesSeveralActorsThatSpeakToEachOtherOnOneThread) {
   Counter second(*sleeper_);
   const Runner runner("test", {&first, &second}, *sleeper_, spin());
   for (int round = 1; round <= 500; ++round) {
-    ASSERT_TRUE((round % 2 == 0 ? first : second).door().Send(1));
+    ASSERT_TRUE((round % 2 == 0 ? first : second).inbox().Send(1));
     ASSERT_TRUE((round % 2 == 0 ? first : second).WaitForSum((round + 1) / 2));
   }
 }
@@ -121,7 +121,7 @@ TEST_P(RunnerTest, StopsWhileItSleeps) {
 TEST_P(RunnerTest, MakesNoTurnsWhileThereIsNothingToDo) {
   Counter counter(*sleeper_);
   const Runner runner("test", {&counter}, *sleeper_, spin());
-  ASSERT_TRUE(counter.door().Send(1));
+  ASSERT_TRUE(counter.inbox().Send(1));
   ASSERT_TRUE(counter.WaitForSum(1));
   // It falls asleep in its own time, and then makes no turn at all for a while.
   const std::unique_ptr<Sleeper> pause = std::move(Sleeper::Create().value());

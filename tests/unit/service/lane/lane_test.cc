@@ -7,6 +7,7 @@
 #include <array>
 #include <vector>
 
+#include "tests/support/expect_text.h"
 #include "tests/support/loopback/loopback_transport.h"
 #include "tests/support/observed_transport.h"
 #include "tests/support/recording.h"
@@ -16,7 +17,7 @@ namespace {
 
 using support::CountingWakeable;
 using support::ObservedTransport;
-using support::RecordingDoor;
+using support::RecordingInbox;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using transport::LoopbackTransport;
@@ -57,10 +58,10 @@ struct Bench {
                       .count = count,
                       .members_count = 1};
     transfer.members[0] = memory.data();
-    ASSERT_TRUE(lane->door().Send(StartStage{transfer}));
+    ASSERT_TRUE(lane->inbox().Send(StartStage{transfer}));
   }
-  void Cancel(std::uint64_t token) { ASSERT_TRUE(lane->door().Send(CancelStage{token})); }
-  void Probe(RequestToken token) { ASSERT_TRUE(lane->door().Send(ProbeLane{token})); }
+  void Cancel(std::uint64_t token) { ASSERT_TRUE(lane->inbox().Send(CancelStage{token})); }
+  void Probe(RequestToken token) { ASSERT_TRUE(lane->inbox().Send(ProbeLane{token})); }
   void Settle() {
     while (lane->DoWork(now)) {
     }
@@ -78,7 +79,7 @@ struct Bench {
   TimeNs now = kSecond;
   alignas(8) std::array<std::byte, 4096> memory{};
   CountingWakeable wakeable;
-  RecordingDoor<DispatchMessage> dispatch;
+  RecordingInbox<DispatchMessage> dispatch;
   LaneWaker waker{wakeable};
   LoopbackTransport* loopback = nullptr;  // owned by observed
   std::unique_ptr<ObservedTransport> observed;
@@ -262,23 +263,23 @@ TEST(Lane, SaysWhyAProbeFailed) {
   const auto answers = bench.dispatch.Of<LaneAnswered>();
   ASSERT_EQ(answers.size(), 1U);
   EXPECT_EQ(answers[0]->status.code(), Code::kUnavailable);
-  EXPECT_THAT(answers[0]->status.error().text(), HasSubstr("a sum of a few bytes failed"));
+  EXPECT_TEXT(answers[0]->status.error().text());
   EXPECT_TRUE(bench.Ended().empty());
 }
 
 TEST(Lane, SaysWhatAWrongSumWas) {
-  RecordingDoor<DispatchMessage> dispatch;
+  RecordingInbox<DispatchMessage> dispatch;
   CountingWakeable wakeable;
   LaneWaker waker{wakeable};
   WrongTransport wrong;
   Lane lane(3, "lane3", wrong, waker, wakeable, dispatch);
-  ASSERT_TRUE(lane.door().Send(ProbeLane{70}));
+  ASSERT_TRUE(lane.inbox().Send(ProbeLane{70}));
   while (lane.DoWork(kSecond)) {
   }
   const auto answers = dispatch.Of<LaneAnswered>();
   ASSERT_EQ(answers.size(), 1U);
   EXPECT_EQ(answers[0]->status.code(), Code::kInternal);
-  EXPECT_THAT(answers[0]->status.error().text(), HasSubstr("1000 and 2000 were summed to 1000:"));
+  EXPECT_TEXT(answers[0]->status.error().text(), "1000", "2000");
 }
 
 TEST(Lane, RefusesMoreProbesThanItCanRememberAndAnswersTheOthers) {
@@ -299,7 +300,7 @@ TEST(Lane, RefusesMoreProbesThanItCanRememberAndAnswersTheOthers) {
 TEST(Lane, SaysThatAStageWaitsForNobodyWhereTheTransportKnowsOfNobody) {
   Bench bench({.startup_ns = 10});
   bench.Start(1);
-  ASSERT_TRUE(bench.lane->door().Send(AskStage{1}));
+  ASSERT_TRUE(bench.lane->inbox().Send(AskStage{1}));
   bench.Settle();
   const auto waits = bench.dispatch.Of<StageWaits>();
   ASSERT_EQ(waits.size(), 1U);
@@ -312,7 +313,7 @@ TEST(Lane, DropsAnswersThatDispatchIsTooFarBehindToTake) {
   Bench bench({});
   bench.dispatch.full = true;
   bench.Probe(70);
-  ASSERT_TRUE(bench.lane->door().Send(AskStage{1}));
+  ASSERT_TRUE(bench.lane->inbox().Send(AskStage{1}));
   bench.Settle();
   bench.dispatch.full = false;
   bench.Probe(71);

@@ -14,7 +14,7 @@
 namespace headrace::service {
 namespace {
 
-constexpr std::uint64_t kSize = std::uint64_t{4} << 20;
+constexpr std::uint64_t kGpuSize = std::uint64_t{4} << 20;
 
 class GpuMapper : public ::testing::Test {
  protected:
@@ -34,13 +34,13 @@ class GpuMapper : public ::testing::Test {
   }
   // Another process's memory, and the claim of it.
   MapDeviceSegment Granted(int device) {
-    arenas_.push_back(transport::DeviceArena::Allocate(gpus_->driver(), device, kSize).value());
+    arenas_.push_back(transport::DeviceArena::Allocate(gpus_->driver(), device, kGpuSize).value());
     transport::DeviceGrant grant = arenas_.back().Grant().value();
     return {.handle = grant.handle, .fds = std::move(grant.fds), .token = 1};
   }
-  // Maps it; the answer is taken out of the door.
+  // Maps it; the answer is taken out of the inbox.
   Result<SegmentMemory> Map(MapDeviceSegment message) {
-    EXPECT_TRUE(mapper_->door().Send(std::move(message)));
+    EXPECT_TRUE(mapper_->inbox().Send(std::move(message)));
     Work();
     std::optional<SegmentMapped> mapped = rpc_.Take<SegmentMapped>();
     HR_CHECK(mapped.has_value());
@@ -51,7 +51,7 @@ class GpuMapper : public ::testing::Test {
     }
   }
   void Discard(SegmentMemory memory) {
-    EXPECT_TRUE(mapper_->door().Send(DiscardMemory{std::move(memory)}));
+    EXPECT_TRUE(mapper_->inbox().Send(DiscardMemory{std::move(memory)}));
     Work();
   }
   ipc::GpuRow Row(std::size_t gpu) const { return ipc::ReadRow(board_->gpus[gpu]).value(); }
@@ -59,7 +59,7 @@ class GpuMapper : public ::testing::Test {
   const cuda_double::Doubled doubled_ = cuda_double::LoadDouble();
   std::unique_ptr<ipc::BoardLayout> board_ = std::make_unique<ipc::BoardLayout>();
   support::CountingWakeable wakeable_;
-  support::RecordingDoor<RpcMessage> rpc_;
+  support::RecordingInbox<RpcMessage> rpc_;
   std::unique_ptr<transport::Gpus> gpus_;
   std::vector<transport::DeviceArena> arenas_;
   std::unique_ptr<Mapper> mapper_;
@@ -77,12 +77,12 @@ TEST_F(GpuMapper, ShowsWhatThereIsAndWhatOfItIsHeld) {
   Result<SegmentMemory> second = Map(Granted(1));
   ASSERT_TRUE(first.ok() && second.ok());
   EXPECT_EQ(first->device(), 1);
-  EXPECT_EQ(first->size(), kSize);
-  EXPECT_EQ(Row(1).held_bytes, 2 * kSize);
+  EXPECT_EQ(first->size(), kGpuSize);
+  EXPECT_EQ(Row(1).held_bytes, 2 * kGpuSize);
   EXPECT_EQ(Row(1).segments, 2U);
   EXPECT_EQ(Row(0).held_bytes, 0U);
   Discard(std::move(*first));
-  EXPECT_EQ(Row(1).held_bytes, kSize);
+  EXPECT_EQ(Row(1).held_bytes, kGpuSize);
   Discard(std::move(*second));
   EXPECT_EQ(Row(1).held_bytes, 0U);
   EXPECT_EQ(Row(1).segments, 0U);
@@ -97,7 +97,7 @@ TEST_F(GpuMapper, GivesMemoryOfADeadClientBackWithItsSession) {
   ASSERT_TRUE(memory.ok());
   session->AddSegment(SegmentId{0}, std::move(*memory));
   arenas_.clear();  // the client is gone, and the memory is held by the service alone
-  EXPECT_TRUE(mapper_->door().Send(DiscardSession{std::move(session)}));
+  EXPECT_TRUE(mapper_->inbox().Send(DiscardSession{std::move(session)}));
   Work();
   EXPECT_EQ(Row(0).held_bytes, 0U);
   CudaDoubleCounts counts{};
@@ -138,8 +138,8 @@ TEST_F(GpuMapper, MapsForItsOwnGpuAloneWhereNoOtherReachesIt) {
   Result<SegmentMemory> memory = Map(Granted(1));
   ASSERT_TRUE(memory.ok()) << memory.error().text();
   const auto address = reinterpret_cast<transport::CuAddress>(memory->data());
-  EXPECT_NE(doubled_.may_touch(1, address, kSize, 1), 0);
-  EXPECT_EQ(doubled_.may_touch(0, address, kSize, 0), 0);
+  EXPECT_NE(doubled_.may_touch(1, address, kGpuSize, 1), 0);
+  EXPECT_EQ(doubled_.may_touch(0, address, kGpuSize, 0), 0);
   Discard(std::move(*memory));
 }
 
@@ -150,20 +150,20 @@ TEST_F(GpuMapper, LetsTheDriverBeWhileCollectivesAreUnderWayAndMapsTheHostsMemor
   ASSERT_TRUE(held.ok());
   transport::MemoryGate& gate = gpus_->memory_gate();
   ASSERT_TRUE(gate.TryBeginCollective());
-  EXPECT_TRUE(mapper_->door().Send(Granted(0)));
-  EXPECT_TRUE(mapper_->door().Send(DiscardMemory{std::move(*held)}));
+  EXPECT_TRUE(mapper_->inbox().Send(Granted(0)));
+  EXPECT_TRUE(mapper_->inbox().Send(DiscardMemory{std::move(*held)}));
   EXPECT_TRUE(
-      mapper_->door().Send(MakeScratch{.job = JobId{3}, .place_bytes = 4096, .places_count = 1}));
+      mapper_->inbox().Send(MakeScratch{.job = JobId{3}, .place_bytes = 4096, .places_count = 1}));
   Work();
   EXPECT_FALSE(rpc_.Take<SegmentMapped>().has_value());
   EXPECT_EQ(Row(0).segments, 0U);
   EXPECT_EQ(Row(1).segments, 1U);
   EXPECT_TRUE(mapper_->PrepareToSleep());
   EXPECT_EQ(mapper_->NextDeadline(), transport::MemoryGate::kLookEvery);
-  ipc::SealedMemory memory = ipc::CreateSealedMemory("headrace-test", kSize).value();
-  std::memset(memory.mapping.data(), 1, kSize);
-  EXPECT_TRUE(
-      mapper_->door().Send(MapSegment{.memory = std::move(memory.fd), .size = kSize, .token = 2}));
+  ipc::SealedMemory memory = ipc::CreateSealedMemory("headrace-test", kGpuSize).value();
+  std::memset(memory.mapping.data(), 1, kGpuSize);
+  EXPECT_TRUE(mapper_->inbox().Send(
+      MapSegment{.memory = std::move(memory.fd), .size = kGpuSize, .token = 2}));
   EXPECT_FALSE(mapper_->PrepareToSleep());
   Work();
   std::optional<SegmentMapped> mapped = rpc_.Take<SegmentMapped>();
@@ -171,7 +171,7 @@ TEST_F(GpuMapper, LetsTheDriverBeWhileCollectivesAreUnderWayAndMapsTheHostsMemor
   EXPECT_EQ(mapped->token, 2U);
 
   gate.EndCollective();
-  support::RecordingDoor<DispatchMessage> dispatch;
+  support::RecordingInbox<DispatchMessage> dispatch;
   mapper_->ConnectDispatch(dispatch);
   Work(transport::MemoryGate::kLookEvery);
   mapped = rpc_.Take<SegmentMapped>();
@@ -186,8 +186,8 @@ TEST_F(GpuMapper, LetsTheDriverBeWhileCollectivesAreUnderWayAndMapsTheHostsMemor
 TEST_F(GpuMapper, MapsAllTheSameWhenACollectiveTakesLong) {
   Start();
   ASSERT_TRUE(gpus_->memory_gate().TryBeginCollective());
-  EXPECT_TRUE(mapper_->door().Send(Granted(0)));
-  EXPECT_TRUE(mapper_->door().Send(Granted(0)));
+  EXPECT_TRUE(mapper_->inbox().Send(Granted(0)));
+  EXPECT_TRUE(mapper_->inbox().Send(Granted(0)));
   Work();
   EXPECT_FALSE(rpc_.Take<SegmentMapped>().has_value());
   Work(transport::MemoryGate::kPatience);
@@ -197,9 +197,9 @@ TEST_F(GpuMapper, MapsAllTheSameWhenACollectiveTakesLong) {
 TEST_F(GpuMapper, SleepsAgainWhenWhatWaitedForTheDriverIsCancelled) {
   Start();
   ASSERT_TRUE(gpus_->memory_gate().TryBeginCollective());
-  EXPECT_TRUE(mapper_->door().Send(Granted(0)));
+  EXPECT_TRUE(mapper_->inbox().Send(Granted(0)));
   Work();
-  EXPECT_TRUE(mapper_->door().Send(CancelMapping{}));
+  EXPECT_TRUE(mapper_->inbox().Send(CancelMapping{}));
   Work();
   std::optional<SegmentMapped> answer = rpc_.Take<SegmentMapped>();
   ASSERT_TRUE(answer && !answer->memory.ok());
@@ -209,10 +209,10 @@ TEST_F(GpuMapper, SleepsAgainWhenWhatWaitedForTheDriverIsCancelled) {
 
 TEST_F(GpuMapper, MakesScratchOfTheHostAndGivesItBack) {
   Start();
-  support::RecordingDoor<DispatchMessage> dispatch;
+  support::RecordingInbox<DispatchMessage> dispatch;
   mapper_->ConnectDispatch(dispatch);
   EXPECT_TRUE(
-      mapper_->door().Send(MakeScratch{.job = JobId{3}, .place_bytes = 4096, .places_count = 2}));
+      mapper_->inbox().Send(MakeScratch{.job = JobId{3}, .place_bytes = 4096, .places_count = 2}));
   Work();
   std::optional<ScratchMade> pinned = dispatch.Take<ScratchMade>();
   ASSERT_TRUE(pinned && pinned->memory.ok());
@@ -224,13 +224,13 @@ TEST_F(GpuMapper, MakesScratchOfTheHostAndGivesItBack) {
   DiscardScratch discarded;
   discarded.memory.push_back(std::move(*pinned->memory));
   pinned.reset();
-  EXPECT_TRUE(mapper_->door().Send(std::move(discarded)));
+  EXPECT_TRUE(mapper_->inbox().Send(std::move(discarded)));
   Work();
   doubled_.counts(&counts);
   EXPECT_EQ(counts.host_registrations, 0U);
   doubled_.fail("cuMemHostRegister", 1, transport::CuResult::kOutOfMemory);
   EXPECT_TRUE(
-      mapper_->door().Send(MakeScratch{.job = JobId{3}, .place_bytes = 64, .places_count = 2}));
+      mapper_->inbox().Send(MakeScratch{.job = JobId{3}, .place_bytes = 64, .places_count = 2}));
   Work();
   pinned = dispatch.Take<ScratchMade>();
   ASSERT_TRUE(pinned && !pinned->memory.ok());
@@ -239,10 +239,10 @@ TEST_F(GpuMapper, MakesScratchOfTheHostAndGivesItBack) {
 
 TEST_F(GpuMapper, MakesScratchOnAGpuThatAllOfThemReach) {
   Start();
-  support::RecordingDoor<DispatchMessage> dispatch;
+  support::RecordingInbox<DispatchMessage> dispatch;
   mapper_->ConnectDispatch(dispatch);
   const MakeScratch wish{.job = JobId{3}, .gpu = 1, .place_bytes = 4096, .places_count = 2};
-  EXPECT_TRUE(mapper_->door().Send(wish));
+  EXPECT_TRUE(mapper_->inbox().Send(wish));
   Work();
   std::optional<ScratchMade> made = dispatch.Take<ScratchMade>();
   ASSERT_TRUE(made && made->memory.ok());
@@ -258,7 +258,7 @@ TEST_F(GpuMapper, MakesScratchOnAGpuThatAllOfThemReach) {
   EXPECT_EQ(Row(1).held_bytes, 0U) << "it is nobody's but the service's";
   made.reset();
   doubled_.fail("cuMemCreate", 1, transport::CuResult::kOutOfMemory);
-  EXPECT_TRUE(mapper_->door().Send(wish));
+  EXPECT_TRUE(mapper_->inbox().Send(wish));
   Work();
   made = dispatch.Take<ScratchMade>();
   ASSERT_TRUE(made && made->memory.ok());

@@ -40,7 +40,7 @@ class MapperTest : public ::testing::Test {
  protected:
   template <typename Message>
   void Send(Message message) {
-    ASSERT_TRUE(mapper_.door().Send(std::move(message)));
+    ASSERT_TRUE(mapper_.inbox().Send(std::move(message)));
   }
   void Map(UniqueFd fd, std::size_t size, RequestToken token, std::uint32_t uid = kUid) {
     Send(MapSegment{.memory = std::move(fd),
@@ -74,7 +74,7 @@ class MapperTest : public ::testing::Test {
   TimeNs now_ = kSecond;
   std::unique_ptr<ipc::BoardLayout> board_ = std::make_unique<ipc::BoardLayout>();
   support::CountingWakeable wakeable_;
-  support::RecordingDoor<RpcMessage> rpc_;
+  support::RecordingInbox<RpcMessage> rpc_;
   Mapper mapper_{wakeable_, rpc_, *board_};
 };
 

@@ -31,12 +31,12 @@ inline AttachedRank AttachTo(CallerLoop& loop, ControlStand& stand, const Attach
   return rank;
 }
 
-// The last thing of this kind that the door took, a default one when there is none.
+// The last thing of this kind that the inbox took, a default one when there is none.
 template <typename Kind, typename Message>
-Kind Last(WatchedDoor<Message>& door) {
+Kind Last(WatchedInbox<Message>& inbox) {
   Kind last{};
-  const std::size_t count = door.template Count<Kind>();
-  if (count > 0) door.template Look<Kind>(count - 1, [&last](const Kind& each) { last = each; });
+  const std::size_t count = inbox.template Count<Kind>();
+  if (count > 0) inbox.template Look<Kind>(count - 1, [&last](const Kind& each) { last = each; });
   return last;
 }
 

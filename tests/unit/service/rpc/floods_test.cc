@@ -144,5 +144,38 @@ TEST_F(FloodsTest, ManyTensorsAreRegisteredAFewAtATime) {
   EXPECT_EQ(next.number, kCount);
 }
 
+// It guesses their numbers: the first are free again before the last are there, and then it leaves.
+TEST_F(FloodsTest, TensorsMayBeReleasedWhileTheyAreRegistered) {
+  const ipc::SealedMemory memory = ipc::CreateSealedMemory("segment", ipc::kPageSize).value();
+  bool refused = false;
+  for (int attempt = 0; attempt < 50 && !refused; ++attempt) {
+    Caller caller(loop_, stand_.socket_path());
+    Attached attached = caller.Attach({});
+    ASSERT_EQ(attached.code, Code::kOk) << attached.text;
+    auto& session = attached.session;
+    ASSERT_EQ(caller.RegisterSegment(session, memory.fd.get(), ipc::kPageSize).code, Code::kOk);
+    auto call = session.registerTensorsRequest();
+    auto specs = call.initTensors(200'000);
+    for (auto spec : specs) {
+      spec.setCount(1);
+      spec.setDtype(static_cast<std::uint8_t>(DType::kFloat32));
+    }
+    bool ended = false;
+    auto registered = call.send()
+                          .then([&](auto&& answer) {
+                            ended = true;
+                            refused = Read(answer.getRefusal()).code != Code::kOk;
+                          })
+                          .eagerlyEvaluate(nullptr);
+    while (!ended && caller.ReleaseTensors(session, 0, 1).code != Code::kOk) {
+    }
+    EXPECT_EQ(caller.Leave(session).code, Code::kOk);
+    loop_.Wait(kj::mv(registered));
+  }
+  EXPECT_TRUE(refused) << "each registration had ended before the rank left";
+  Caller other(loop_, stand_.socket_path());
+  EXPECT_EQ(other.Attach({.job = "other"}).code, Code::kOk);
+}
+
 }  // namespace
 }  // namespace headrace::support

@@ -12,7 +12,7 @@
 namespace headrace::support {
 namespace {
 
-constexpr std::uint64_t kSize = 4 * ipc::kPageSize;
+constexpr std::uint64_t kLayoutSegmentSize = 4 * ipc::kPageSize;
 
 class LayoutCallsTest : public testing::Test {
  protected:
@@ -27,19 +27,20 @@ class LayoutCallsTest : public testing::Test {
     ipc::SealedMemory memory;
   };
 
-  // With two segments of kSize.
+  // With two segments of kLayoutSegmentSize.
   Rank Attach(std::uint32_t number) {
     Rank rank{.caller = std::make_unique<Caller>(loop_, stand_.socket_path()),
               .session = nullptr,
               .id = {},
-              .memory = ipc::CreateSealedMemory("segment", kSize).value()};
+              .memory = ipc::CreateSealedMemory("segment", kLayoutSegmentSize).value()};
     Attached attached = rank.caller->Attach({.rank = number});
     EXPECT_EQ(attached.code, Code::kOk) << attached.text;
     rank.session = kj::mv(attached.session);
     rank.id = SessionId{attached.session_id};
     for (int segment = 0; segment < 2; ++segment) {
-      EXPECT_EQ(rank.caller->RegisterSegment(rank.session, rank.memory.fd.get(), kSize).code,
-                Code::kOk);
+      EXPECT_EQ(
+          rank.caller->RegisterSegment(rank.session, rank.memory.fd.get(), kLayoutSegmentSize).code,
+          Code::kOk);
     }
     return rank;
   }
@@ -117,8 +118,10 @@ TEST_F(LayoutCallsTest, RefusesTensorsThatAreNoGradientsOfOneModel) {
                 Code::kInvalidArgument, "summed or averaged");
   ExpectRefused(rank_, {.first = 0, .count = 1, .reduction = Reduction{77}}, Code::kInvalidArgument,
                 "reduction 77");
-  ExpectRefused(rank_, {.first = 0, .count = 1, .policy = "exactly"}, Code::kInvalidArgument,
-                "policy \"exactly\" is none of bsp, wfbp, mg-wfbp, bytescheduler, us-byte, exact");
+  ExpectRefused(
+      rank_, {.first = 0, .count = 1, .policy = "exactly"}, Code::kInvalidArgument,
+      "policy \"exactly\" is none of bsp, wfbp, mg-wfbp, bytescheduler, us-byte, exact, ddp, "
+      "horovod, p3, bytesched-fused");
 }
 
 TEST_F(LayoutCallsTest, ASessionHasOneLayoutForAsLongAsItLasts) {

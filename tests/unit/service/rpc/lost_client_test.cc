@@ -13,6 +13,7 @@
 #include <iterator>
 #include <string>
 
+#include "tests/support/open_descriptors.h"
 #include "tests/unit/service/rpc/caller.h"
 #include "tests/unit/service/rpc/stand.h"
 
@@ -27,11 +28,6 @@ void ExpectLost(ControlStand& stand, const std::string& cause) {
     EXPECT_FALSE(closed.orderly);
     EXPECT_EQ(closed.cause, cause);
   });
-}
-
-std::size_t OpenDescriptors() {
-  const std::filesystem::directory_iterator entries("/proc/self/fd");
-  return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
 }
 
 TEST(LostClient, ClosingTheConnectionEndsTheLease) {

@@ -22,7 +22,7 @@ using service::QuotaLimits;
 using service::QuotaRefused;
 using service::Quotas;
 
-constexpr std::uint64_t kSize = 4 * ipc::kPageSize;
+constexpr std::uint64_t kQuotaSegmentSize = 4 * ipc::kPageSize;
 
 void ExpectExhausted(const Status& status, const std::string& part) {
   ASSERT_EQ(status.code(), Code::kExhausted) << part;
@@ -110,12 +110,12 @@ class QuotaCalls : public testing::Test {
   AttachedRank Attach(std::uint32_t rank) {
     return AttachTo(loop_, *stand_, {.rank = rank, .world_size = 8});
   }
-  Numbered Register(AttachedRank& rank, std::uint64_t size = kSize) {
+  Numbered Register(AttachedRank& rank, std::uint64_t size = kQuotaSegmentSize) {
     return rank.caller->RegisterSegment(rank.attached.session, memory_.fd.get(), size);
   }
 
   CallerLoop loop_;
-  ipc::SealedMemory memory_ = ipc::CreateSealedMemory("segment", kSize).value();
+  ipc::SealedMemory memory_ = ipc::CreateSealedMemory("segment", kQuotaSegmentSize).value();
   std::unique_ptr<ControlStand> stand_;
 };
 
@@ -138,7 +138,7 @@ TEST_F(QuotaCalls, ASessionTooManyIsRefusedUntilAnotherEnds) {
 }
 
 TEST_F(QuotaCalls, MemoryComesBackWithASegmentAndWithItsSession) {
-  Begin({.quotas = {.memory = kSize}});
+  Begin({.quotas = {.memory = kQuotaSegmentSize}});
   AttachedRank first = Attach(0);
   AttachedRank second = Attach(1);
   ASSERT_EQ(Register(first).code, Code::kOk);
@@ -154,10 +154,11 @@ TEST_F(QuotaCalls, MemoryComesBackWithASegmentAndWithItsSession) {
 }
 
 TEST_F(QuotaCalls, WhatCouldNotBeMappedIsNotBooked) {
-  Begin({.quotas = {.memory = kSize}});
+  Begin({.quotas = {.memory = kQuotaSegmentSize}});
   AttachedRank rank = Attach(0);
   const ipc::SealedMemory small = ipc::CreateSealedMemory("small", ipc::kPageSize).value();
-  const auto wrong = rank.caller->RegisterSegment(rank.attached.session, small.fd.get(), kSize);
+  const auto wrong =
+      rank.caller->RegisterSegment(rank.attached.session, small.fd.get(), kQuotaSegmentSize);
   EXPECT_NE(wrong.code, Code::kOk);
   EXPECT_NE(wrong.code, Code::kExhausted);
   stand_->mapping().SetFull(true);
@@ -170,7 +171,8 @@ TEST_F(QuotaCalls, WhatCouldNotBeMappedIsNotBooked) {
 }
 
 TEST_F(QuotaCalls, ASegmentThatIsInUseStaysBooked) {
-  Begin({.remove_answer = Error(Code::kBusy, "tensor 0 uses it"), .quotas = {.memory = kSize}});
+  Begin({.remove_answer = Error(Code::kBusy, "tensor 0 uses it"),
+         .quotas = {.memory = kQuotaSegmentSize}});
   AttachedRank rank = Attach(0);
   ASSERT_EQ(Register(rank).code, Code::kOk);
   EXPECT_EQ(rank.caller->ReleaseSegment(rank.attached.session, 0).code, Code::kBusy);
@@ -178,7 +180,7 @@ TEST_F(QuotaCalls, ASegmentThatIsInUseStaysBooked) {
 }
 
 TEST_F(QuotaCalls, TheBoardShowsWhatAUserHasAndMayHave) {
-  Begin({.connections_max = 8, .quotas = {.sessions = 3, .memory = 2 * kSize}});
+  Begin({.connections_max = 8, .quotas = {.sessions = 3, .memory = 2 * kQuotaSegmentSize}});
   const auto shows = [this](const std::function<bool(const ipc::UserRow&)>& wanted) {
     for (int look = 0; look < 1000; ++look) {
       if (wanted(stand_->UserRow(::getuid()))) return true;
@@ -193,12 +195,12 @@ TEST_F(QuotaCalls, TheBoardShowsWhatAUserHasAndMayHave) {
     ASSERT_EQ(Register(first).code, Code::kOk);
     EXPECT_TRUE(shows([](const ipc::UserRow& row) {
       return row.connections == 2 && row.sessions == 2 && row.jobs == 1 &&
-             row.memory_bytes == kSize;
+             row.memory_bytes == kQuotaSegmentSize;
     }));
     const ipc::UserRow row = stand_->UserRow(::getuid());
     EXPECT_EQ(row.connections_max, 6U);
     EXPECT_EQ(row.sessions_max, 3U);
-    EXPECT_EQ(row.memory_max, 2 * kSize);
+    EXPECT_EQ(row.memory_max, 2 * kQuotaSegmentSize);
     EXPECT_EQ(row.connections_cut, 0U);
     ASSERT_EQ(first.caller->ReleaseSegment(first.attached.session, 0).code, Code::kOk);
     EXPECT_TRUE(shows([](const ipc::UserRow& now) { return now.memory_bytes == 0; }));

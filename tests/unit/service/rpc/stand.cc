@@ -118,10 +118,10 @@ void ControlStand::Answer(service::MappingMessage& message) {
   HR_CHECK(sent);
 }
 
-std::vector<std::unique_ptr<WatchedDoor<service::LaneMessage>>> ControlStand::MakeLanes() {
-  std::vector<std::unique_ptr<WatchedDoor<service::LaneMessage>>> lanes;
+std::vector<std::unique_ptr<WatchedInbox<service::LaneMessage>>> ControlStand::MakeLanes() {
+  std::vector<std::unique_ptr<WatchedInbox<service::LaneMessage>>> lanes;
   for (std::size_t place = 0; place < options_.lanes_count; ++place) {
-    lanes.push_back(std::make_unique<WatchedDoor<service::LaneMessage>>(
+    lanes.push_back(std::make_unique<WatchedInbox<service::LaneMessage>>(
         [this, lane = static_cast<std::uint8_t>(place + 1)](service::LaneMessage& message) {
           Answer(lane, message);
         }));
@@ -161,7 +161,7 @@ void ControlStand::Serve() {
   for (std::size_t place = 0; place < lanes_.size(); ++place) {
     lanes.push_back({.number = static_cast<std::uint8_t>(place + 1),
                      .address = options_.peers.node_name + " lane " + std::to_string(place),
-                     .door = lanes_[place].get()});
+                     .inbox = lanes_[place].get()});
     names.push_back("ucx" + std::to_string(place));
   }
   auto peers = service::PeersThread::Start(peer_options, {.inbox = *peers_inbox_,

@@ -1,5 +1,5 @@
 // Rpc and peers alone, each on a thread of its own with real sockets: dispatch, mapping and watch
-// are doors that record what they get and answer as they are told.
+// are inboxes that record what they get and answer as they are told.
 #pragma once
 
 #include <array>
@@ -29,14 +29,14 @@ namespace headrace::support {
 
 inline constexpr TimeNs kPatience = 10 * kSecond;
 
-// A door that other threads may look behind.
+// An inbox that other threads may read.
 template <typename Message>
-class WatchedDoor final : public service::Door<Message> {
+class WatchedInbox final : public service::InboxWriter<Message> {
  public:
   using Answer = std::function<void(Message& message)>;
 
   // Called with each message before it is kept; may take things out of it.
-  explicit WatchedDoor(Answer answer) : answer_(std::move(answer)) {}
+  explicit WatchedInbox(Answer answer) : answer_(std::move(answer)) {}
 
   [[nodiscard]] bool Send(Message&& message) override {
     const std::lock_guard lock(mutex_);
@@ -95,7 +95,7 @@ class WatchedDoor final : public service::Door<Message> {
   std::vector<Message> messages_;
 };
 
-// How the doors answer; changed before the calls that it is about.
+// How the inboxes answer; changed before the calls that it is about.
 struct StandOptions {
   bool map_segments = true;  // mapping maps; without, it never answers
   Status remove_answer;      // of dispatch to RemoveSegment
@@ -128,10 +128,10 @@ class ControlStand {
   ControlStand& operator=(const ControlStand&) = delete;
 
   const std::string& socket_path() const { return socket_path_; }
-  WatchedDoor<service::DispatchMessage>& dispatch() { return dispatch_; }
-  WatchedDoor<service::WatchMessage>& watch() { return watch_; }
-  WatchedDoor<service::MappingMessage>& mapping() { return mapping_; }
-  WatchedDoor<service::LaneMessage>& lane(std::size_t place = 0) { return *lanes_[place]; }
+  WatchedInbox<service::DispatchMessage>& dispatch() { return dispatch_; }
+  WatchedInbox<service::WatchMessage>& watch() { return watch_; }
+  WatchedInbox<service::MappingMessage>& mapping() { return mapping_; }
+  WatchedInbox<service::LaneMessage>& lane(std::size_t place = 0) { return *lanes_[place]; }
   unsigned peer_port() const { return peer_port_; }
   // Where others meet it.
   std::string meeting() const { return "127.0.0.1:" + std::to_string(peer_port_); }
@@ -157,7 +157,7 @@ class ControlStand {
   void Answer(service::WatchMessage& message);
   void Answer(service::MappingMessage& message);
   void Answer(std::uint8_t lane, service::LaneMessage& message);
-  std::vector<std::unique_ptr<WatchedDoor<service::LaneMessage>>> MakeLanes();
+  std::vector<std::unique_ptr<WatchedInbox<service::LaneMessage>>> MakeLanes();
   void Serve();
   void StandStill(std::thread::native_handle_type thread);
 
@@ -166,10 +166,10 @@ class ControlStand {
   std::string socket_path_;
   std::unique_ptr<service::LoopInbox<service::RpcMessage>> rpc_inbox_;
   std::unique_ptr<service::LoopInbox<service::PeersMessage>> peers_inbox_;
-  WatchedDoor<service::DispatchMessage> dispatch_;
-  WatchedDoor<service::WatchMessage> watch_;
-  WatchedDoor<service::MappingMessage> mapping_;
-  std::vector<std::unique_ptr<WatchedDoor<service::LaneMessage>>> lanes_;
+  WatchedInbox<service::DispatchMessage> dispatch_;
+  WatchedInbox<service::WatchMessage> watch_;
+  WatchedInbox<service::MappingMessage> mapping_;
+  std::vector<std::unique_ptr<WatchedInbox<service::LaneMessage>>> lanes_;
   unsigned peer_port_ = 0;
   ipc::BoardSlot<ipc::ServiceRow> board_{};
   std::array<ipc::BoardSlot<ipc::UserRow>, 4> users_{};

@@ -8,9 +8,9 @@
 namespace headrace::schedule {
 namespace {
 
-constexpr JobId kA{1};
-constexpr JobId kB{2};
-constexpr JobId kC{3};
+constexpr JobId kJobA{1};
+constexpr JobId kJobB{2};
+constexpr JobId kJobC{3};
 constexpr std::uint64_t kMega = 1'000'000;
 constexpr std::uint64_t kLaneRate = 10'000 * kMega;  // what a node sums in a second
 
@@ -28,29 +28,29 @@ class Share : public testing::TestWithParam<std::uint64_t> {
 };
 
 TEST_P(Share, EqualJobsGetEqualBytesWhateverTheirSizesAndOrders) {
-  queue_.AddJob(kA, {});
-  queue_.AddJob(kB, {});
-  load_[kA] = {.bytes_min = 100'000, .bytes_max = 1'000'000};
-  load_[kB] = {.bytes_min = 50'000, .bytes_max = 900'000, .both_orders = true};
+  queue_.AddJob(kJobA, {});
+  queue_.AddJob(kJobB, {});
+  load_[kJobA] = {.bytes_min = 100'000, .bytes_max = 1'000'000};
+  load_[kJobB] = {.bytes_min = 50'000, .bytes_max = 900'000, .both_orders = true};
   load_.Run(2 * kSecond);
-  EXPECT_NEAR(Ratio(load_, kA, kB), 1, 0.05);
+  EXPECT_NEAR(Ratio(load_, kJobA, kJobB), 1, 0.05);
   EXPECT_EQ(load_.idle_ns, 0);
 }
 
 TEST_P(Share, ThreeToOneIsThreeToOne) {
-  queue_.AddJob(kA, {.weight = 3});
-  queue_.AddJob(kB, {.weight = 1});
-  load_[kA] = {.bytes_min = 200'000, .bytes_max = 1'000'000, .both_orders = true};
-  load_[kB] = {.bytes_min = 200'000, .bytes_max = 1'000'000};
+  queue_.AddJob(kJobA, {.weight = 3});
+  queue_.AddJob(kJobB, {.weight = 1});
+  load_[kJobA] = {.bytes_min = 200'000, .bytes_max = 1'000'000, .both_orders = true};
+  load_[kJobB] = {.bytes_min = 200'000, .bytes_max = 1'000'000};
   load_.Run(2 * kSecond);
-  EXPECT_NEAR(Ratio(load_, kA, kB), 3, 0.15);
+  EXPECT_NEAR(Ratio(load_, kJobA, kJobB), 3, 0.15);
   EXPECT_EQ(load_.idle_ns, 0);
 }
 
 TEST_P(Share, AJobThatOnlyTrainsGetsItsWeightToo) {
-  queue_.AddJob(kA, {.weight = 3});
-  queue_.AddJob(kB, {.weight = 1});
-  load_[kB] = {.bytes_min = 900'000, .bytes_max = 1'000'000};
+  queue_.AddJob(kJobA, {.weight = 3});
+  queue_.AddJob(kJobB, {.weight = 1});
+  load_[kJobB] = {.bytes_min = 900'000, .bytes_max = 1'000'000};
   // Its plan lets one block at a time onto a lane; here there is always one behind it.
   std::uint64_t position = 0;
   std::uint64_t planned = 0;
@@ -58,96 +58,97 @@ TEST_P(Share, AJobThatOnlyTrainsGetsItsWeightToo) {
     while (planned < 8) {
       queue_.Push({.token = ++position << 20U,
                    .position = position,
-                   .job = kA,
+                   .job = kJobA,
                    .order = Order::kPlanned,
                    .bytes = kMega});
       ++planned;
     }
-    const std::uint64_t before = load_.moved[kA];
+    const std::uint64_t before = load_.moved[kJobA];
     load_.Run(100 * kMicrosecond);
-    planned -= (load_.moved[kA] - before) / kMega;
+    planned -= (load_.moved[kJobA] - before) / kMega;
   }
-  EXPECT_NEAR(Ratio(load_, kA, kB), 3, 0.15);
+  EXPECT_NEAR(Ratio(load_, kJobA, kJobB), 3, 0.15);
 }
 
 TEST_P(Share, WhoComesLateOrWasLimitedHasNotSavedUpTurns) {
-  queue_.AddJob(kA, {});
-  queue_.AddJob(kB, {});
-  load_[kA] = {};
-  load_[kB] = {.waiting = 0};
+  queue_.AddJob(kJobA, {});
+  queue_.AddJob(kJobB, {});
+  load_[kJobA] = {};
+  load_[kJobB] = {.waiting = 0};
   load_.Run(kSecond);
-  load_[kB] = {};
+  load_[kJobB] = {};
   load_.moved.clear();
   load_.Run(kSecond / 10);
-  EXPECT_NEAR(Ratio(load_, kB, kA), 1, 0.05) << "late";
+  EXPECT_NEAR(Ratio(load_, kJobB, kJobA), 1, 0.05) << "late";
 
-  queue_.SetShare(kB, {.limit_bytes_per_s = kMega}, load_.now);
+  queue_.SetShare(kJobB, {.limit_bytes_per_s = kMega}, load_.now);
   load_.Run(kSecond);
-  queue_.SetShare(kB, {}, load_.now);
+  queue_.SetShare(kJobB, {}, load_.now);
   load_.moved.clear();
   load_.Run(kSecond / 10);
-  EXPECT_NEAR(Ratio(load_, kB, kA), 1, 0.05) << "after a limit";
+  EXPECT_NEAR(Ratio(load_, kJobB, kJobA), 1, 0.05) << "after a limit";
 }
 
 TEST_P(Share, ALaneIsNeverIdleWhileAnybodyMayUseIt) {
-  queue_.AddJob(kA, {.weight = 1});
-  queue_.AddJob(kB, {.weight = 1000});
-  queue_.AddJob(kC, {.weight = 1, .priority = 3});
-  load_[kA] = {};
-  load_[kB] = {.waiting = 0};
-  load_[kC] = {.waiting = 0};
+  queue_.AddJob(kJobA, {.weight = 1});
+  queue_.AddJob(kJobB, {.weight = 1000});
+  queue_.AddJob(kJobC, {.weight = 1, .priority = 3});
+  load_[kJobA] = {};
+  load_[kJobB] = {.waiting = 0};
+  load_[kJobC] = {.waiting = 0};
   load_.Run(kSecond);
   EXPECT_EQ(load_.idle_ns, 0);
-  EXPECT_NEAR(static_cast<double>(load_.moved[kA]), kLaneRate, 0.01 * kLaneRate);
+  EXPECT_NEAR(static_cast<double>(load_.moved[kJobA]), kLaneRate, 0.01 * kLaneRate);
 }
 
 TEST_P(Share, AHigherClassHasEverythingButOneStageASecond) {
-  queue_.AddJob(kA, {.weight = 1000, .priority = 0});
-  queue_.AddJob(kB, {.weight = 1, .priority = 1});
-  load_[kA] = {};
-  load_[kB] = {};
+  queue_.AddJob(kJobA, {.weight = 1000, .priority = 0});
+  queue_.AddJob(kJobB, {.weight = 1, .priority = 1});
+  load_[kJobA] = {};
+  load_[kJobB] = {};
   load_.Run(10 * kSecond);
-  EXPECT_GT(load_.moved[kA], 0U);
-  EXPECT_LE(load_.moved[kA], 10U << 20U);
+  EXPECT_GT(load_.moved[kJobA], 0U);
+  EXPECT_LE(load_.moved[kJobA], 10U << 20U);
 }
 
 TEST_P(Share, AWeightThatChangesOnTheWayKeepsTheJobsPlace) {
-  queue_.AddJob(kA, {});
-  queue_.AddJob(kB, {});
-  load_[kA] = {};
-  load_[kB] = {};
+  queue_.AddJob(kJobA, {});
+  queue_.AddJob(kJobB, {});
+  load_[kJobA] = {};
+  load_[kJobB] = {};
   load_.Run(kSecond);
-  queue_.SetShare(kA, {.weight = 3}, load_.now);
+  queue_.SetShare(kJobA, {.weight = 3}, load_.now);
   load_.moved.clear();
   load_.Run(kSecond / 10);
-  EXPECT_NEAR(Ratio(load_, kA, kB), 3, 0.15);
-  queue_.SetShare(kA, {.weight = 1}, load_.now);
+  EXPECT_NEAR(Ratio(load_, kJobA, kJobB), 3, 0.15);
+  queue_.SetShare(kJobA, {.weight = 1}, load_.now);
   load_.moved.clear();
   load_.Run(kSecond / 10);
-  EXPECT_NEAR(Ratio(load_, kA, kB), 1, 0.05);
+  EXPECT_NEAR(Ratio(load_, kJobA, kJobB), 1, 0.05);
 }
 
 TEST_P(Share, AJobThatChangesItsClassStartsThereBesideTheOthers) {
-  queue_.AddJob(kA, {});
-  queue_.AddJob(kB, {.priority = 1});
-  load_[kA] = {};
-  load_[kB] = {};
+  queue_.AddJob(kJobA, {});
+  queue_.AddJob(kJobB, {.priority = 1});
+  load_[kJobA] = {};
+  load_[kJobB] = {};
   load_.Run(kSecond);
-  queue_.SetShare(kB, {.priority = 0}, load_.now);
+  queue_.SetShare(kJobB, {.priority = 0}, load_.now);
   load_.moved.clear();
   load_.Run(kSecond / 10);
-  EXPECT_NEAR(Ratio(load_, kA, kB), 1, 0.05);
+  EXPECT_NEAR(Ratio(load_, kJobA, kJobB), 1, 0.05);
 }
 
 TEST_P(Share, ALimitIsTheAverageRateAndTheOthersHaveTheRest) {
-  queue_.AddJob(kA, {.limit_bytes_per_s = 250 * kMega});
-  queue_.AddJob(kB, {});
-  load_[kA] = {.both_orders = true};
-  load_[kB] = {};
+  queue_.AddJob(kJobA, {.limit_bytes_per_s = 250 * kMega});
+  queue_.AddJob(kJobB, {});
+  load_[kJobA] = {.both_orders = true};
+  load_[kJobB] = {};
   load_.Run(kSecond);  // what it had saved up before goes
   load_.moved.clear();
   load_.Run(10 * kSecond);
-  EXPECT_NEAR(static_cast<double>(load_.moved[kA]), 2500 * kMega, 2 << 20) << "a stage at each end";
+  EXPECT_NEAR(static_cast<double>(load_.moved[kJobA]), 2500 * kMega, 2 << 20)
+      << "a stage at each end";
   EXPECT_EQ(load_.idle_ns, 0);
 }
 
@@ -182,18 +183,18 @@ INSTANTIATE_TEST_SUITE_P(Seeds, Share, testing::Range<std::uint64_t>(1, 9));
 // The adversary keeps a better class full of the largest stages there are.
 TEST(Starving, AHeadThatCouldGoIsPassedOverForASecondAtMost) {
   UnifiedQueue queue({InNode()});
-  queue.AddJob(kA, {.weight = 1000, .priority = 15});
-  queue.AddJob(kB, {.weight = 1000, .priority = 7});
-  queue.AddJob(kC, {.weight = 1, .priority = 0});
+  queue.AddJob(kJobA, {.weight = 1000, .priority = 15});
+  queue.AddJob(kJobB, {.weight = 1000, .priority = 7});
+  queue.AddJob(kJobC, {.weight = 1, .priority = 0});
   Load load(queue, kLaneRate, 1);
-  load[kA] = {.bytes_min = 8U << 20U, .bytes_max = 8U << 20U};
-  load[kB] = {.bytes_min = 8U << 20U, .bytes_max = 8U << 20U};
-  load[kC] = {.bytes_min = 1000, .bytes_max = 1000, .waiting = 1};
+  load[kJobA] = {.bytes_min = 8U << 20U, .bytes_max = 8U << 20U};
+  load[kJobB] = {.bytes_min = 8U << 20U, .bytes_max = 8U << 20U};
+  load[kJobC] = {.bytes_min = 1000, .bytes_max = 1000, .waiting = 1};
   TimeNs longest = 0;
   for (TimeNs last = load.now; load.now < 20 * kSecond;) {
     load.Run(kMillisecond);
     longest = std::max(longest, load.now - last);
-    if (load.last_end.contains(kC)) last = load.last_end[kC];
+    if (load.last_end.contains(kJobC)) last = load.last_end[kJobC];
   }
   // The bound, what was picked before it (two stages), and the one of the other that is overdue
   // too.
@@ -204,42 +205,42 @@ TEST(Starving, AHeadThatCouldGoIsPassedOverForASecondAtMost) {
 
 TEST(OwnPace, ALaneTakesTwoStagesOrAsManyAsAreSmallTogether) {
   UnifiedQueue queue({InNode()});
-  queue.AddJob(kA, {});
-  queue.AddJob(kB, {});
+  queue.AddJob(kJobA, {});
+  queue.AddJob(kJobB, {});
   for (std::uint64_t i = 1; i <= 20; ++i) {
-    queue.Push({.token = i, .position = i, .job = kA, .bytes = 700'000});
-    queue.Push({.token = 100 + i, .position = i, .job = kB, .bytes = 700'000});
+    queue.Push({.token = i, .position = i, .job = kJobA, .bytes = 700'000});
+    queue.Push({.token = 100 + i, .position = i, .job = kJobB, .bytes = 700'000});
   }
-  EXPECT_EQ(queue.Pick(0, 0)->job, kA);
+  EXPECT_EQ(queue.Pick(0, 0)->job, kJobA);
   const Stage second = *queue.Pick(0, 0);
-  EXPECT_EQ(second.job, kB);
+  EXPECT_EQ(second.job, kJobB);
   EXPECT_FALSE(queue.Pick(0, 0).has_value());
-  EXPECT_EQ(queue.WhyHeadWaits(kA, Order::kPosted, 0, 0).reason, Wait::Reason::kLaneFull);
-  EXPECT_EQ(queue.WhyHeadWaits(kB, Order::kPosted, 0, 0).reason, Wait::Reason::kBehindJob);
+  EXPECT_EQ(queue.WhyHeadWaits(kJobA, Order::kPosted, 0, 0).reason, Wait::Reason::kLaneFull);
+  EXPECT_EQ(queue.WhyHeadWaits(kJobB, Order::kPosted, 0, 0).reason, Wait::Reason::kBehindJob);
   queue.Return(second);
-  EXPECT_EQ(queue.Pick(0, 0)->job, kA);
+  EXPECT_EQ(queue.Pick(0, 0)->job, kJobA);
 }
 
 TEST(OwnPace, ALaneIsFilledWithSmallStagesOfAllJobs) {
   UnifiedQueue queue({InNode()});
-  queue.AddJob(kA, {});
-  queue.AddJob(kB, {});
+  queue.AddJob(kJobA, {});
+  queue.AddJob(kJobB, {});
   for (std::uint64_t i = 1; i <= 20; ++i) {
-    queue.Push({.token = i, .position = i, .job = kA, .bytes = 50'000});
-    queue.Push({.token = 100 + i, .position = i, .job = kB, .bytes = 50'000});
+    queue.Push({.token = i, .position = i, .job = kJobA, .bytes = 50'000});
+    queue.Push({.token = 100 + i, .position = i, .job = kJobB, .bytes = 50'000});
   }
   std::map<JobId, int> picked;
   while (const std::optional<Stage> stage = queue.Pick(0, 0)) ++picked[stage->job];
-  EXPECT_EQ(picked, (std::map<JobId, int>{{kA, 10}, {kB, 10}}));
+  EXPECT_EQ(picked, (std::map<JobId, int>{{kJobA, 10}, {kJobB, 10}}));
 }
 
 TEST(OwnPace, NoOtherLaneIsLimitedForAllJobsTogether) {
   UnifiedQueue queue({8U << 20U});
-  queue.AddJob(kA, {});
-  queue.AddJob(kB, {});
+  queue.AddJob(kJobA, {});
+  queue.AddJob(kJobB, {});
   for (std::uint64_t i = 1; i <= 3; ++i) {
-    queue.Push({.token = i, .position = i, .job = kA, .bytes = 2 * kMega});
-    queue.Push({.token = 100 + i, .position = i, .job = kB, .bytes = 2 * kMega});
+    queue.Push({.token = i, .position = i, .job = kJobA, .bytes = 2 * kMega});
+    queue.Push({.token = 100 + i, .position = i, .job = kJobB, .bytes = 2 * kMega});
   }
   int picked = 0;
   while (queue.Pick(0, 0)) ++picked;
@@ -248,15 +249,15 @@ TEST(OwnPace, NoOtherLaneIsLimitedForAllJobsTogether) {
 
 TEST(Limit, SaysWhenItsJobMayGoOn) {
   UnifiedQueue queue({8U << 20U});
-  queue.AddJob(kA, {.limit_bytes_per_s = 1000});
+  queue.AddJob(kJobA, {.limit_bytes_per_s = 1000});
   for (std::uint64_t i = 1; i <= 3; ++i) {
-    queue.Push({.token = i, .position = i, .job = kA, .bytes = 1, .wire_bytes = 500});
+    queue.Push({.token = i, .position = i, .job = kJobA, .bytes = 1, .wire_bytes = 500});
   }
   EXPECT_TRUE(queue.Pick(0, kSecond).has_value());  // it had saved 20 bytes
   EXPECT_FALSE(queue.Pick(0, kSecond).has_value());
   const TimeNs next = kSecond + kSecond * 480 / 1000;
   EXPECT_EQ(queue.NextTime(0), next);
-  const Wait wait = queue.WhyHeadWaits(kA, Order::kPosted, 0, kSecond);
+  const Wait wait = queue.WhyHeadWaits(kJobA, Order::kPosted, 0, kSecond);
   EXPECT_EQ(wait.reason, Wait::Reason::kRateLimit);
   EXPECT_EQ(wait.argument, 480U * kMillisecond);
   EXPECT_FALSE(queue.Pick(0, next - 1).has_value());
@@ -278,13 +279,13 @@ TEST(Limit, WhatIsOwedStaysOwedWhenTheLimitChanges) {
 
 TEST(Orders, OfOneJobTakeTurnsAndDoNotShareTwice) {
   UnifiedQueue queue({InNode()});
-  queue.AddJob(kA, {});
-  queue.AddJob(kB, {});
+  queue.AddJob(kJobA, {});
+  queue.AddJob(kJobB, {});
   for (std::uint64_t i = 1; i <= 100; ++i) {
-    queue.Push({.token = i, .position = i, .job = kA, .bytes = kMega});
+    queue.Push({.token = i, .position = i, .job = kJobA, .bytes = kMega});
     queue.Push(
-        {.token = 200 + i, .position = i, .job = kA, .order = Order::kPlanned, .bytes = kMega});
-    queue.Push({.token = 400 + i, .position = i, .job = kB, .bytes = kMega});
+        {.token = 200 + i, .position = i, .job = kJobA, .order = Order::kPlanned, .bytes = kMega});
+    queue.Push({.token = 400 + i, .position = i, .job = kJobB, .bytes = kMega});
   }
   std::map<JobId, int> of_job;
   std::map<Order, int> of_a;
@@ -292,9 +293,9 @@ TEST(Orders, OfOneJobTakeTurnsAndDoNotShareTwice) {
     const Stage stage = *queue.Pick(0, 0);
     queue.Return(stage);
     ++of_job[stage.job];
-    if (stage.job == kA) ++of_a[stage.order];
+    if (stage.job == kJobA) ++of_a[stage.order];
   }
-  EXPECT_NEAR(of_job[kA], 40, 1);
+  EXPECT_NEAR(of_job[kJobA], 40, 1);
   EXPECT_NEAR(of_a[Order::kPosted], 20, 1);
 }
 

@@ -18,18 +18,18 @@ class BoardWriterTest : public ::testing::Test {
 TEST_F(BoardWriterTest, GivesOutEachRowOnceFromTheTop) {
   std::set<std::uint16_t> rows;
   for (std::size_t i = 0; i < ipc::kJobRowsMax; ++i) {
-    const std::uint16_t row = writer_.TakeJobRow();
+    const std::uint16_t row = writer_.ClaimJobRow();
     EXPECT_EQ(row, i);
     rows.insert(row);
   }
   EXPECT_EQ(rows.size(), ipc::kJobRowsMax);
-  EXPECT_EQ(writer_.TakeJobRow(), kNoRow);
+  EXPECT_EQ(writer_.ClaimJobRow(), kNoRow);
   writer_.FreeJobRow(5);
-  EXPECT_EQ(writer_.TakeJobRow(), 5);
+  EXPECT_EQ(writer_.ClaimJobRow(), 5);
 }
 
 TEST_F(BoardWriterTest, WritesAndClearsRows) {
-  const std::uint16_t row = writer_.TakeRankRow();
+  const std::uint16_t row = writer_.ClaimRankRow();
   ipc::RankRow rank{};
   rank.job_id = 3;
   writer_.Write(row, rank);
@@ -47,14 +47,14 @@ TEST_F(BoardWriterTest, DoesNothingForARowItDidNotHave) {
   writer_.FreeJobRow(kNoRow);
   writer_.FreeRankRow(kNoRow);
   writer_.FreeQueueRow(kNoRow);
-  for (std::size_t i = 0; i < ipc::kJobRowsMax; ++i) EXPECT_NE(writer_.TakeJobRow(), kNoRow);
-  EXPECT_EQ(writer_.TakeJobRow(), kNoRow);
+  for (std::size_t i = 0; i < ipc::kJobRowsMax; ++i) EXPECT_NE(writer_.ClaimJobRow(), kNoRow);
+  EXPECT_EQ(writer_.ClaimJobRow(), kNoRow);
 }
 
 TEST_F(BoardWriterTest, CountsTheQueueRowsItCouldNotGive) {
-  for (std::size_t i = 0; i < ipc::kQueueRowsMax; ++i) EXPECT_NE(writer_.TakeQueueRow(), kNoRow);
+  for (std::size_t i = 0; i < ipc::kQueueRowsMax; ++i) EXPECT_NE(writer_.ClaimQueueRow(), kNoRow);
   EXPECT_EQ(writer_.counters.queue_rows_left_out, 0U);
-  EXPECT_EQ(writer_.TakeQueueRow(), kNoRow);
+  EXPECT_EQ(writer_.ClaimQueueRow(), kNoRow);
   EXPECT_EQ(writer_.counters.queue_rows_left_out, 1U);
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/expect_text.h"
 #include "tests/support/recording.h"
 
 namespace headrace::service {
@@ -17,13 +18,13 @@ class WatchTest : public ::testing::Test {
  protected:
   template <typename Message>
   void Send(Message message) {
-    ASSERT_TRUE(watch_.door().Send(std::move(message)));
+    ASSERT_TRUE(watch_.inbox().Send(std::move(message)));
   }
 
   std::unique_ptr<ipc::BoardLayout> board_ = std::make_unique<ipc::BoardLayout>();
   support::CountingWakeable wakeable_;
-  support::RecordingDoor<RpcMessage> rpc_;
-  support::RecordingDoor<PeersMessage> peers_;
+  support::RecordingInbox<RpcMessage> rpc_;
+  support::RecordingInbox<PeersMessage> peers_;
   std::vector<std::string> log_;
   Watch watch_{wakeable_, rpc_, peers_, *board_,
                [this](const Event& event) { log_.push_back(event.text); }};
@@ -53,7 +54,7 @@ TEST_F(WatchTest, LogsEventsAndPutsThemOnTheBoard) {
   EXPECT_EQ(row.number, 1U);
   EXPECT_EQ(row.code, static_cast<std::uint32_t>(Code::kTimeout));
   EXPECT_EQ(row.job_id, 4U);
-  EXPECT_EQ(ipc::GetText(row.text), "job a: operation 1 timed out");
+  EXPECT_TEXT(ipc::GetText(row.text), "operation 1");
   EXPECT_GT(row.at_unix_ns, 1'700'000'000 * kSecond);
 }
 
@@ -67,7 +68,7 @@ TEST_F(WatchTest, LeavesOutWhatOneUidCausesTooOften) {
   EXPECT_EQ(watch_.NextDeadline(), kNow + kEventsWindow);
   watch_.DoWork(kNow + kEventsWindow);
   ASSERT_EQ(log_.size(), kEventsPerUidMax + 2U);
-  EXPECT_EQ(log_.back(), "uid 1000: 936 more events within 60 s were left out");
+  EXPECT_TEXT(log_.back(), "uid 1000", "936");
   const std::size_t last = log_.size() - 1;
   EXPECT_EQ(ipc::GetText(ipc::ReadRow(board_->events[last])->text), log_.back());
   EXPECT_EQ(watch_.NextDeadline(), kNever);
