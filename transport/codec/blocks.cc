@@ -94,6 +94,18 @@ struct PairOfFloat16 {
   }
 };
 
+// A whole number, and the bits whose lowest are its two's complement: what is added leaves a
+// float32 no place for fractions, and rounds to nearest even.
+struct Rounded {
+  VF32 number;
+  VU32 bits;
+};
+HWY_INLINE Rounded ToWhole(VF32 v) {
+  const VF32 shift = hn::Set(F32(), 0x1.8p23F);
+  const VF32 shifted = hn::Add(v, shift);
+  return {hn::Sub(shifted, shift), hn::BitCast(U32(), shifted)};
+}
+
 // A scale, then codes of one byte.
 struct ByteCodes {
   static constexpr float kLargest = 127;
@@ -102,9 +114,9 @@ struct ByteCodes {
   static HWY_INLINE void Encode(float* residual, VF32 inverse, VF32 scale, std::byte* out) {
     for (std::size_t i = 0; i < kCodecBlock; i += hn::Lanes(F32())) {
       const VF32 v = hn::LoadU(F32(), residual + i);
-      const VI32 code = hn::NearestInt(hn::Mul(v, inverse));
-      hn::StoreU(hn::DemoteTo(I8(), code), I8(), reinterpret_cast<std::int8_t*>(out) + i);
-      hn::StoreU(hn::Sub(v, hn::Mul(hn::ConvertTo(F32(), code), scale)), F32(), residual + i);
+      const Rounded code = ToWhole(hn::Mul(v, inverse));
+      hn::StoreU(hn::TruncateTo(U8(), code.bits), U8(), reinterpret_cast<std::uint8_t*>(out) + i);
+      hn::StoreU(hn::Sub(v, hn::Mul(code.number, scale)), F32(), residual + i);
     }
   }
   template <bool kOnto>
@@ -122,19 +134,18 @@ struct NibbleCodes {
   static constexpr float kLargest = 7;
   static constexpr std::size_t kSize = kHalfBlock;
 
-  static HWY_INLINE VI32 CodeOf(float* residual, VF32 inverse, VF32 scale) {
+  static HWY_INLINE VU32 CodeOf(float* residual, VF32 inverse, VF32 scale) {
     const VF32 v = hn::LoadU(F32(), residual);
-    const VI32 code = hn::NearestInt(hn::Mul(v, inverse));
-    hn::StoreU(hn::Sub(v, hn::Mul(hn::ConvertTo(F32(), code), scale)), F32(), residual);
-    return code;
+    const Rounded code = ToWhole(hn::Mul(v, inverse));
+    hn::StoreU(hn::Sub(v, hn::Mul(code.number, scale)), F32(), residual);
+    return hn::And(code.bits, hn::Set(U32(), 15));
   }
   static HWY_INLINE void Encode(float* residual, VF32 inverse, VF32 scale, std::byte* out) {
-    const VI32 nibble = hn::Set(I32(), 15);
     for (std::size_t i = 0; i < kHalfBlock; i += hn::Lanes(F32())) {
-      const VI32 low = hn::And(CodeOf(residual + i, inverse, scale), nibble);
-      const VI32 high = hn::And(CodeOf(residual + kHalfBlock + i, inverse, scale), nibble);
-      const VI32 pair = hn::Or(low, hn::ShiftLeft<4>(high));
-      hn::StoreU(hn::DemoteTo(U8(), pair), U8(), reinterpret_cast<std::uint8_t*>(out) + i);
+      const VU32 low = CodeOf(residual + i, inverse, scale);
+      const VU32 high = CodeOf(residual + kHalfBlock + i, inverse, scale);
+      const VU32 pair = hn::Or(low, hn::ShiftLeft<4>(high));
+      hn::StoreU(hn::TruncateTo(U8(), pair), U8(), reinterpret_cast<std::uint8_t*>(out) + i);
     }
   }
   template <bool kOnto>
