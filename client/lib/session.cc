@@ -251,7 +251,8 @@ Result<std::uint32_t> Session::Announce(std::span<const TensorSpec> specs,
   const Result<std::uint32_t> first = control_->RegisterTensors(specs);
   if (!first) return first.error();
   const LayoutNotice notice{*first, static_cast<std::uint32_t>(specs.size()),
-                            static_cast<Reduction>(options.reduction), options.policy};
+                            static_cast<Reduction>(options.reduction), options.policy,
+                            options.codec};
   const Status taken = control_->SetLayout(notice);
   if (taken.ok()) return *first;
   // What the caller needs to know is why the layout was refused, not how the tensors went.

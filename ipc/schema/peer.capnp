@@ -67,6 +67,7 @@ struct Layout {
   reduction @1 :UInt8;      # headrace::Reduction
   tensors @2 :List(LayoutTensor);
   namesHash @3 :UInt64;     # of all names in their order, whole ones: PROTOCOL.md
+  codec @4 :UInt8;          # headrace::Codec, in which sums cross between nodes
 }
 
 struct NodeSteering {

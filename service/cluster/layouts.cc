@@ -100,6 +100,9 @@ Status CompareLayouts(const Layout& one, const std::string& whose, const Layout&
   if (one.reduction != other.reduction) {
     return differ(fmt::format("{} and {}", Name(one.reduction), Name(other.reduction)));
   }
+  if (one.codec != other.codec) {
+    return differ(fmt::format("compressed as {} and as {}", Name(one.codec), Name(other.codec)));
+  }
   const std::size_t both = std::min(one.tensors.size(), other.tensors.size());
   for (std::size_t i = 0; i < both; ++i) {
     const LayoutTensor& left = one.tensors[i];

@@ -29,6 +29,11 @@ std::size_t EncodedSize(Codec codec, std::uint64_t count) {
   return static_cast<std::size_t>(CodecBlocks(count)) * EncodedBlockSize(codec);
 }
 
+double EncodedShare(Codec codec) {
+  if (codec == Codec::kNone) return 1;
+  return static_cast<double>(EncodedBlockSize(codec)) / (kCodecBlock * sizeof(float));
+}
+
 double ErrorBound(Codec codec) {
   // Half of the last place. The quotient's own rounding may move a value just beside the middle
   // between two steps to the farther one.

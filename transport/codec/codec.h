@@ -36,6 +36,8 @@ constexpr std::uint64_t CodecBlocks(std::uint64_t count) {
 }
 // Bytes of `count` float32 elements.
 std::size_t EncodedSize(Codec codec, std::uint64_t count);
+// Bytes on their way for each byte of float32, but for the filling of last blocks; 1 of kNone.
+double EncodedShare(Codec codec);
 // The largest error of one element, as a share of the largest magnitude in its block.
 double ErrorBound(Codec codec);
 

@@ -534,6 +534,7 @@ HR_API void hr_discard(hr_session* session, hr_operation operation);
 typedef struct hr_layout hr_layout;
 
 #define HR_POLICY_SIZE 32 /* with the NUL */
+#define HR_CODEC_SIZE 16  /* likewise */
 
 typedef struct hr_layout_options {
   size_t size;            /* of this structure; set by hr_layout_options_init */
@@ -542,6 +543,11 @@ typedef struct hr_layout_options {
    * as the service at the rendezvous is configured. Ranks that say something say the same. From the
    * environment: HEADRACE_POLICY. */
   char policy[HR_POLICY_SIZE];
+  /* How sums of float32 gradients cross between nodes: none, bf16, fp16, int8 or int4; empty: none.
+   * What an encoding leaves out is added the next time, so nothing is lost over iterations; all
+   * ranks get the same bits. Gradients on GPUs cannot be compressed. From the environment:
+   * HEADRACE_COMPRESS. */
+  char codec[HR_CODEC_SIZE];
 } hr_layout_options;
 
 /* Fills in the defaults and what the environment says; a macro as hr_options_init is. */

@@ -73,6 +73,7 @@ class LayoutOptions(ctypes.Structure):
         ("size", ctypes.c_size_t),
         ("reduction", ctypes.c_int),
         ("policy", ctypes.c_char * 32),
+        ("codec", ctypes.c_char * 16),
     ]
 
 

@@ -140,18 +140,21 @@ class Session:
         op: str = "average",
         policy: str | None = None,
         device: Any = None,
+        compress: str | None = None,
     ) -> Layout:
         """Makes the session's layout: all gradients of a model, in forward order.
 
         ``specs`` are (shape, dtype, name) or (shape, dtype), shapes in elements, all of one dtype,
         at most 768. ``op``: "average" or "sum". ``policy``: "bsp", "wfbp", "mg-wfbp",
         "bytescheduler", "us-byte", "exact", "ddp", "horovod", "p3" or "bytesched-fused"; None:
-        HEADRACE_POLICY, or as the service at the rendezvous is configured. Allocates the memory, on
+        HEADRACE_POLICY, or as the service at the rendezvous is configured. ``compress``: how sums of
+        float32 cross between nodes, "none", "bf16", "fp16", "int8" or "int4"; None:
+        HEADRACE_COMPRESS, or "none". Allocates the memory, on
         ``device`` as arena() does: a round trip or two, before training. The gradients move when
         all ranks have made equal layouts. Errors: Mismatch when another rank's differs (the text
         says where), Error when the session has one already or a spec is wrong.
         """
-        return Layout(self, specs, op, policy, device_number(device))
+        return Layout(self, specs, op, policy, device_number(device), compress)
 
     def all_reduce(
         self, x: Any, op: str = "sum", async_op: bool = False, stream: Any = None
