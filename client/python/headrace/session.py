@@ -143,7 +143,7 @@ class Session:
     ) -> Layout:
         """Makes the session's layout: all gradients of a model, in forward order.
 
-        ``specs`` are (shape, dtype, name) or (shape, dtype), shapes in elements, all of one dtype,
+        ``specs`` are (shape, dtype, name) or (shape, dtype), shapes in elements,
         at most 768. ``op``: "average" or "sum". ``policy``: "bsp", "wfbp", "mg-wfbp",
         "bytescheduler", "us-byte", "exact", "ddp", "horovod", "p3" or "bytesched-fused"; None:
         HEADRACE_POLICY, or as the service at the rendezvous is configured. Allocates the memory, on
