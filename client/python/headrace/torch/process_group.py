@@ -45,6 +45,7 @@ class ProcessGroup(dist.ProcessGroup):
     def __init__(self, name: str, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         self.session = attach(name, rank, size, timeout)
+        self.timeout = timeout
         self._rank = rank
         self._size = size
         self._completer = Completer(f"headrace-{name}")
