@@ -287,6 +287,20 @@ HR_API hr_status hr_segment_create_on_device(hr_session* session, size_t size, i
 HR_API hr_status hr_segment_share_device(hr_session* session, void* address, size_t size,
                                          hr_segment** segment, hr_error* error);
 
+/* What an address of a GPU lies in: of cudaMalloc the whole allocation, of memory that is mapped in
+ * pieces that piece. Whoever shares it as a whole once need not share each part of it. */
+typedef struct hr_allocation {
+  void* base;
+  size_t size;     /* bytes */
+  uint64_t number; /* of this allocation and no other, before or after; 0: the driver tells none */
+  int device;      /* the GPU's number in this process */
+} hr_allocation;
+
+/* Asks the driver; no round trip. Errors: those of hr_segment_share_device for memory that is none
+ * of a GPU. */
+HR_API hr_status hr_device_allocation(hr_session* session, const void* address,
+                                      hr_allocation* allocation, hr_error* error);
+
 /* The GPU's number in this process; -1: memory of the host. */
 HR_API int hr_segment_device(const hr_segment* segment);
 

@@ -134,6 +134,16 @@ class Session:
         arena = Arena(self, size, around=memory)
         return arena.tensor(memory.shape, memory.dtype, name, order)
 
+    def allocation_of(self, address: int) -> library.Allocation:
+        """What an address of a GPU lies in, as the driver says. Errors: as share()."""
+        found = library.Allocation()
+        error = library.ErrorText()
+        status = library.load().hr_device_allocation(
+            self.handle, address, ctypes.byref(found), error
+        )
+        library.check(status, error)
+        return found
+
     def layout(
         self,
         specs: Sequence[Gradient | tuple],
