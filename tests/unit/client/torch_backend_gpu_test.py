@@ -206,7 +206,7 @@ def one_after_the_other(rank):
             headrace.torch.devices, "record_event", lambda _: "event"
         )
         with event:
-            for turn in range(6):
+            for _ in range(6):
                 if rank == 1:
                     time.sleep(0.02)
                 dist.all_reduce(tensor)

@@ -38,6 +38,7 @@ __all__ = [
 if torch.distributed.is_available():
     from headrace.torch.accelerate import accelerate
     from headrace.torch.backend import ProcessGroup, register
+    from headrace.torch.shared_memory import empty, shared_memory
 
     register()
-    __all__ += ["ProcessGroup", "accelerate"]
+    __all__ += ["ProcessGroup", "accelerate", "empty", "shared_memory"]
