@@ -265,12 +265,11 @@ Result<hr_layout*> Session::CreateLayout(std::span<const hr_tensor_spec> specs,
   if (Status status = CheckLayout(specs, options); !status) return status.error();
   Result<std::vector<TensorSpec>> announced = SpecsOf(specs);
   if (!announced) return announced.error();
-  Layout::Shape shape{.dtype = (*announced)[0].dtype,
-                      .reduction = static_cast<Reduction>(options.reduction),
+  Layout::Shape shape{.reduction = static_cast<Reduction>(options.reduction),
                       .device = specs[0].segment->device};
   for (std::size_t i = 0; i < specs.size(); ++i) {
     (*announced)[i].order = static_cast<std::uint32_t>(i);
-    shape.gradients.push_back({(*announced)[i].name, specs[i].count});
+    shape.gradients.push_back({(*announced)[i].name, specs[i].count, (*announced)[i].dtype});
   }
   {
     std::lock_guard lock(mutex_);

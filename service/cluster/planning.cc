@@ -114,8 +114,7 @@ void Planning::Consider() {
 
 double Planning::BlockBytes() const {
   std::uint64_t bytes = 0;
-  for (const LayoutTensor& tensor : layout_->tensors)
-    bytes += tensor.count * SizeOf(layout_->dtype);
+  for (const LayoutTensor& tensor : layout_->tensors) bytes += tensor.Bytes();
   const std::size_t blocks =
       present_ == nullptr ? layout_->tensors.size() : present_->blocks.size();
   return static_cast<double>(bytes) / static_cast<double>(std::max<std::size_t>(blocks, 1));

@@ -233,7 +233,7 @@ def _packed(counts: Sequence[int], names: Sequence[str]) -> tuple[list[int], int
     """Offsets in bytes, one behind the other without gaps, and where the last one ends.
 
     Neighbours without a gap travel as one piece of memory. Elements of one size are aligned by
-    that; a mixture is refused by the library, and only kept apart here.
+    that; before larger ones there is a gap where they would not be.
     """
     offsets, end = [], 0
     for count, name in zip(counts, names):

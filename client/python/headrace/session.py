@@ -134,6 +134,16 @@ class Session:
         arena = Arena(self, size, around=memory)
         return arena.tensor(memory.shape, memory.dtype, name, order)
 
+    def allocation_of(self, address: int) -> library.Allocation:
+        """What an address of a GPU lies in, as the driver says. Errors: as share()."""
+        found = library.Allocation()
+        error = library.ErrorText()
+        status = library.load().hr_device_allocation(
+            self.handle, address, ctypes.byref(found), error
+        )
+        library.check(status, error)
+        return found
+
     def layout(
         self,
         specs: Sequence[Gradient | tuple],
@@ -144,7 +154,7 @@ class Session:
     ) -> Layout:
         """Makes the session's layout: all gradients of a model, in forward order.
 
-        ``specs`` are (shape, dtype, name) or (shape, dtype), shapes in elements, all of one dtype,
+        ``specs`` are (shape, dtype, name) or (shape, dtype), shapes in elements,
         at most 768. ``op``: "average" or "sum". ``policy``: "bsp", "wfbp", "mg-wfbp",
         "bytescheduler", "us-byte", "exact", "ddp", "horovod", "p3" or "bytesched-fused"; None:
         HEADRACE_POLICY, or as the service at the rendezvous is configured. ``compress``: how sums of

@@ -33,7 +33,7 @@ TEST(CheckLayout, RefusesWhatMakesNoSenseByName) {
   const Spoiled cases[] = {
       {[](Layout& layout) { layout.tensors.clear(); }, "768"},
       {[](Layout& layout) { layout = LayoutOf(Elements(769)); }, "769"},
-      {[](Layout& layout) { layout.dtype = DType{99}; }, "dtype 99"},
+      {[](Layout& layout) { layout.tensors[1].dtype = DType{99}; }, "dtype 99"},
       {[](Layout& layout) { layout.reduction = Reduction::kMax; }, ""},
       {[](Layout& layout) { layout.tensors[1].count = 0; }, "tensor 1 (layer1)"},
       {[](Layout& layout) { layout.tensors[1].count = std::uint64_t{1} << 48; }, "281474976710656"},
@@ -52,7 +52,7 @@ TEST(CheckLayout, RefusesWhatMakesNoSenseByName) {
 
 TEST(CompareLayouts, NamesTheFirstDifferenceAndBothSides) {
   const Spoiled cases[] = {
-      {[](Layout& layout) { layout.dtype = DType::kFloat16; }, "float16"},
+      {[](Layout& layout) { layout.tensors[1].dtype = DType::kFloat16; }, "float16"},
       {[](Layout& layout) { layout.reduction = Reduction::kSum; }, "average"},
       {[](Layout& layout) { layout.tensors[1].count = 7; }, "tensor 1 (layer1)"},
       {[](Layout& layout) { layout.tensors[2].offset = 40; }, "byte 40"},
