@@ -116,6 +116,9 @@ struct Transfer {
   std::span<const Run> runs{};  // empty: memory is one piece; else outlives the completion
   std::uint64_t skip = 0;       // elements of the runs before this transfer's first
   bool digest = false;
+  // Of a send or receive between nodes: the receive says to the sender's node that it is there, and
+  // the send waits for that. Else whoever posts the send knows.
+  bool meets = false;
 
   std::span<std::byte* const> Members() const { return {members.data(), members_count}; }
   std::size_t Bytes() const { return static_cast<std::size_t>(count) * SizeOf(dtype); }

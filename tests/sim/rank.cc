@@ -132,7 +132,7 @@ void Rank::PostMessage(Messages& messages, bool sends, std::uint32_t other, std:
   if (spoiled && dice.Chance(50)) {
     record.count += 1;
   } else if (spoiled) {
-    record.reserved0 = 1;
+    record.parts = 1;
   }
   open.record = client_.Post(record);
   open_.push_back(open);
