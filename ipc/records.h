@@ -66,8 +66,8 @@ inline constexpr std::uint8_t kRecordAwaitsWord = 2;
 // Record::flags: the record has a parts table, in memory of the host.
 inline constexpr std::uint8_t kRecordHasParts = 4;
 
-// A row of a parts table, which has one for each rank of the job: what of this rank's memory goes to
-// that rank, and what of it is filled from there. In elements; offsets count from the record's
+// A row of a parts table, which has one for each rank of the job: what of this rank's memory goes
+// to that rank, and what of it is filled from there. In elements; offsets count from the record's
 // memory. In what a kind does not use, and in the row of this rank itself, all is 0.
 struct PartRow {
   std::uint64_t sent_offset = 0;

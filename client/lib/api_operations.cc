@@ -92,9 +92,9 @@ Result<std::vector<hr_range>> RangesOf(const hr_tensor* tensor, const hr_range* 
   if (tensor == nullptr) return Error(Code::kInvalidArgument, "the tensor is NULL");
   if (ranges != nullptr) return std::vector<hr_range>(ranges, ranges + world_size);
   if (tensor->count % world_size != 0) {
-    return Error(Code::kInvalidArgument,
-                 "the tensor's " + std::to_string(tensor->count) + " elements are no equal parts of " +
-                     std::to_string(world_size) + " ranks: give ranges");
+    return Error(Code::kInvalidArgument, "the tensor's " + std::to_string(tensor->count) +
+                                             " elements are no equal parts of " +
+                                             std::to_string(world_size) + " ranks: give ranges");
   }
   const std::uint64_t part = tensor->count / world_size;
   std::vector<hr_range> parts(world_size);
@@ -138,8 +138,8 @@ hr_status PostRooted(hr_session* session, const Request& request, hr_dtype dtype
     if (own == nullptr || (request.root == opened.rank() && all == nullptr)) {
       return Error(Code::kInvalidArgument, "the arrays are NULL");
     }
-    const Moves<hr_array> moves = RootedMoves(request.kind, opened.rank(), request.root,
-                                              opened.world_size(), *own, all);
+    const Moves<hr_array> moves =
+        RootedMoves(request.kind, opened.rank(), request.root, opened.world_size(), *own, all);
     return Deliver(opened.PostMessages(request, static_cast<std::uint8_t>(dtype), moves),
                    operation);
   });
@@ -165,18 +165,17 @@ hr_status hr_all_to_all(hr_session* session, const hr_tensor* input, const hr_ra
 }
 
 hr_status hr_all_to_all_arrays(hr_session* session, hr_dtype dtype, const hr_array* sent,
-                               const hr_array* received, hr_operation* operation,
-                               hr_error* error) {
+                               const hr_array* received, hr_operation* operation, hr_error* error) {
   return WithSession(session, error, [&](Session& opened) -> Status {
     if (operation == nullptr) return NoOperation();
     if (sent == nullptr || received == nullptr) {
       return Error(Code::kInvalidArgument, "the arrays are NULL");
     }
     const std::uint32_t world_size = opened.world_size();
-    return Deliver(opened.PostMessages({headrace::kAllToAll}, static_cast<std::uint8_t>(dtype),
-                                       {{sent, sent + world_size},
-                                        {received, received + world_size}}),
-                   operation);
+    return Deliver(
+        opened.PostMessages({headrace::kAllToAll}, static_cast<std::uint8_t>(dtype),
+                            {{sent, sent + world_size}, {received, received + world_size}}),
+        operation);
   });
 }
 

@@ -30,9 +30,9 @@ struct ArrayPiece {
 // no piece has undefined values.
 struct ArrayUse {
   std::size_t size = 0;
-  std::vector<ArrayPiece> read;
-  std::vector<ArrayPiece> written;
-  std::vector<ipc::PartRow> parts;  // the record's parts table, or none
+  std::vector<ArrayPiece> read{};
+  std::vector<ArrayPiece> written{};
+  std::vector<ipc::PartRow> parts{};  // the record's parts table, or none
 };
 
 class Arrays {

@@ -2,14 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
+
 namespace headrace::client {
 namespace {
 
 Status CheckOwnPart(std::uint32_t rank, std::uint64_t sent, std::uint64_t received) {
   if (sent == received) return {};
-  return Error(Code::kInvalidArgument,
-               fmt::format("rank {} has {} elements for itself, and room for {}", rank, sent,
-                           received));
+  return Error(
+      Code::kInvalidArgument,
+      fmt::format("rank {} has {} elements for itself, and room for {}", rank, sent, received));
 }
 
 Status CheckArrays(const std::vector<hr_array>& arrays, const char* what) {
@@ -56,15 +58,10 @@ Result<StagedMessages> StageMessages(const Moves<hr_array>& arrays, std::uint32_
   };
   for (std::size_t other = 0; other < arrays.sent.size(); ++other) {
     const hr_array& array = arrays.sent[other];
-    if (array.count == 0) continue;
+    if (array.count == 0 || other == rank) continue;
     staged.use.read.push_back(piece(array, staged.count));
-    if (other == rank) {
-      // It comes back from where it was copied to.
-      staged.use.written.push_back(piece(arrays.received[rank], staged.count));
-    } else {
-      staged.use.parts[other].sent_offset = staged.count;
-      staged.use.parts[other].sent_count = array.count;
-    }
+    staged.use.parts[other].sent_offset = staged.count;
+    staged.use.parts[other].sent_count = array.count;
     staged.count += array.count;
   }
   for (std::size_t other = 0; other < arrays.received.size(); ++other) {
@@ -76,6 +73,10 @@ Result<StagedMessages> StageMessages(const Moves<hr_array>& arrays, std::uint32_
     staged.count += array.count;
   }
   staged.use.size = staged.count * size;
+  if (arrays.sent[rank].count != 0) {
+    std::memmove(arrays.received[rank].memory, arrays.sent[rank].memory,
+                 arrays.sent[rank].count * size);
+  }
   return staged;
 }
 

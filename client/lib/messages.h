@@ -15,8 +15,8 @@
 namespace headrace::client {
 
 // What each rank moves in a collective of that kind: all_to_all all of both; gather what it gives
-// to the root and, on the root, what it gets of each; scatter the reverse. `ours` is this rank's one
-// array or range, `all` those of every rank, which only the root has (null elsewhere).
+// to the root and, on the root, what it gets of each; scatter the reverse. `ours` is this rank's
+// one array or range, `all` those of every rank, which only the root has (null elsewhere).
 //
 // By rank, this one included, whose own part the library copies; counts of what is not moved are 0.
 template <typename Part>
@@ -36,8 +36,8 @@ Moves<Part> RootedMoves(Collective kind, std::uint32_t rank, std::uint32_t root,
 }
 
 // In staging memory: first what is sent, then what is received, each in the order of the ranks. Its
-// table is with it, and `count` the elements of all. kInvalidArgument when memory is missing or
-// the two ends of this rank's own part differ.
+// table is with it, and `count` the elements of all. This rank's own part is copied at once.
+// kInvalidArgument when memory is missing or the two ends of this rank's own part differ.
 struct StagedMessages {
   ArrayUse use;
   std::uint64_t count = 0;
@@ -45,8 +45,8 @@ struct StagedMessages {
 Result<StagedMessages> StageMessages(const Moves<hr_array>& arrays, std::uint32_t rank,
                                      DType dtype);
 
-// The table for ranges of registered memory: of an input from element `input` of the record's memory
-// on and of an output from `output` on, with `input_count` and `output_count` elements.
+// The table for ranges of registered memory: of an input from element `input` of the record's
+// memory on and of an output from `output` on, with `input_count` and `output_count` elements.
 // kInvalidArgument when ranges do not lie in theirs, or the ends of the own part differ.
 struct RegisteredMemory {
   std::uint64_t input = 0;

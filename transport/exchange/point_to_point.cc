@@ -113,7 +113,8 @@ std::uint64_t PointToPoint::Missing(std::uint64_t token) const {
   const Open* const open = Find(token);
   if (open == nullptr || open->cancelled) return 0;
   const Link& link = links_[open->member];
-  const bool waits = open->receives || (open->meets && !open->met) || !wire_.GoesAtOnce(SizeOfPiece(*open, 0)) ||
+  const bool waits = open->receives || (open->meets && !open->met) ||
+                     !wire_.GoesAtOnce(SizeOfPiece(*open, 0)) ||
                      (link.open && pacer_.IsStuck(link.flow));
   return waits ? MemberBit(open->member) : 0;
 }
@@ -246,8 +247,7 @@ void PointToPoint::Push(TimeNs now) {
     open.begin_ns = std::min(open.begin_ns, now);
     Link& link = links_[open.member];
     if (open.receives && open.meets && !open.met && !open.cancelled) SayReady(index);
-    while (IsDue(open) && open.pushed < open.pieces_count &&
-           link.pieces < kPiecesPerPeer) {
+    while (IsDue(open) && open.pushed < open.pieces_count && link.pieces < kPiecesPerPeer) {
       ++link.pieces;
       const std::size_t size = SizeOfPiece(open, open.pushed++);
       if (wire_.GoesAtOnce(size)) {
@@ -270,8 +270,7 @@ void PointToPoint::OnTurn(std::uint16_t item) {
   --link.pieces;
 }
 
-MessageHeader PointToPoint::HeaderOf(const Open& open, Collective kind,
-                                     std::uint32_t piece) const {
+MessageHeader PointToPoint::HeaderOf(const Open& open, Collective kind, std::uint32_t piece) const {
   return {.key = options_.key,
           .epoch = options_.epoch,
           .plan_version = options_.plan_version,

@@ -7,9 +7,9 @@
 // nothing but its send. Nothing here holds up a collective's piece, and the pacer lets what is sent
 // here go before those.
 //
-// Of a send and receive that meet, the receive says that it is there by a message without bytes; the
-// send keeps its pieces until that has come. What comes before the send was posted is kept, of each
-// peer as many as it can have receives open.
+// Of a send and receive that meet, the receive says that it is there by a message without bytes;
+// the send keeps its pieces until that has come. What comes before the send was posted is kept, of
+// each peer as many as it can have receives open.
 //
 // Part of Group, on the lane's thread. The wire's calls keep account only; what is to be sent and
 // what has ended is found by Push and End. Allocates when a receive of more pieces than any before

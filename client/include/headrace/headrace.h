@@ -368,9 +368,9 @@ HR_API hr_status hr_reduce(hr_session* session, hr_tensor* tensor, const hr_rang
 HR_API hr_status hr_all_to_all(hr_session* session, const hr_tensor* input, const hr_range* sent,
                                hr_tensor* output, const hr_range* received, hr_operation* operation,
                                hr_error* error);
-/* The range of `input`, NULL: all of it, goes to range received[r] of rank `root`'s `output`, where r
- * is this rank. `output` and `received`, NULL: equal parts, are read by the root only. Otherwise as
- * hr_all_to_all. */
+/* The range of `input`, NULL: all of it, goes to range received[r] of rank `root`'s `output`, where
+ * r is this rank. `output` and `received`, NULL: equal parts, are read by the root only. Otherwise
+ * as hr_all_to_all. */
 HR_API hr_status hr_gather(hr_session* session, const hr_tensor* input, const hr_range* range,
                            hr_tensor* output, const hr_range* received, uint32_t root,
                            hr_operation* operation, hr_error* error);
@@ -451,6 +451,9 @@ HR_API hr_status hr_reduce_scatter_on_stream(hr_session* session, hr_tensor* ten
                                              const hr_range* range, hr_reduction reduction,
                                              void* stream, hr_operation* operation,
                                              hr_error* error);
+HR_API hr_status hr_reduce_on_stream(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                                     hr_reduction reduction, uint32_t root, void* stream,
+                                     hr_operation* operation, hr_error* error);
 HR_API hr_status hr_all_gather_on_stream(hr_session* session, hr_tensor* tensor,
                                          const hr_range* range, void* stream,
                                          hr_operation* operation, hr_error* error);
@@ -496,7 +499,8 @@ typedef struct hr_array {
 /* As hr_all_to_all, hr_gather and hr_scatter, of arrays: world_size of them where there is one for
  * each rank, which only the root reads of a gather or scatter. What is sent is copied during the
  * call and may be used again when it returns; what is received must stay valid and untouched until
- * hr_wait has returned, which copies the results into it. */
+ * hr_wait has returned, which copies the results into it. What a rank has for itself is copied
+ * during the call. */
 HR_API hr_status hr_all_to_all_arrays(hr_session* session, hr_dtype dtype, const hr_array* sent,
                                       const hr_array* received, hr_operation* operation,
                                       hr_error* error);

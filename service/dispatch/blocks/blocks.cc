@@ -324,9 +324,8 @@ void Blocks::Push(Job& job, Operation& operation, Block& block, std::uint32_t in
                 .lane = lane,
                 .bytes = part.range.count * SizeOf(operation.spec.dtype)};
   const bool in_messages = MovesInMessages(operation.spec.kind);
-  part.stage.wire_bytes = in_messages && !job.IsHere(block.source)
-                              ? 0
-                              : lanes_.WireBytes(job, part.stage, in_messages);
+  part.stage.wire_bytes =
+      in_messages && !job.IsHere(block.source) ? 0 : lanes_.WireBytes(job, part.stage, in_messages);
   ++block.parts_open;
   const schedule::Wait wait = queue_.Push(part.stage);
   recorder_.StageQueued(job, block, part, now);

@@ -42,11 +42,9 @@ std::uint64_t CountOf(const Job& job, const OperationSpec& spec, const Message& 
 }
 
 std::string DescribeParts(const Job& job, std::uint32_t source, std::uint32_t target,
-                          std::uint64_t sent, std::uint64_t expected,
-                          const Operation& operation) {
-  return fmt::format("{} has {} elements for {}, which expects {}, in {}",
-                     job.DescribeRank(source), sent, job.DescribeRank(target), expected,
-                     job.DescribeOperation(operation));
+                          std::uint64_t sent, std::uint64_t expected, const Operation& operation) {
+  return fmt::format("{} has {} elements for {}, which expects {}, in {}", job.DescribeRank(source),
+                     sent, job.DescribeRank(target), expected, job.DescribeOperation(operation));
 }
 
 }  // namespace
@@ -63,8 +61,7 @@ std::optional<MessageBlock> NextMessageBlock(const Job& job, const OperationSpec
     const std::uint64_t count = CountOf(job, spec, message);
     const std::uint64_t least = (count + kBlocksPerMessage - 1) / kBlocksPerMessage;
     const bool whole = crosses || block_bytes == 0;
-    const std::uint64_t width =
-        whole ? count : std::max(least, block_bytes / SizeOf(spec.dtype));
+    const std::uint64_t width = whole ? count : std::max(least, block_bytes / SizeOf(spec.dtype));
     const std::uint64_t begin = nth * width;
     if (nth > 0 ? begin >= count || width == 0 : count == 0 && !crosses) continue;
     return MessageBlock{.index = first + nth,
@@ -102,14 +99,12 @@ std::optional<Failure> FindPartsMismatch(const Job& job, const Operation& operat
     const auto rows = job.part_tables().Find(sequence, other);
     if (other == rank || rows.empty()) continue;
     if (own[other].sent_count != rows[rank].received_count) {
-      return Failure{Code::kMismatch,
-                     DescribeParts(job, rank, other, own[other].sent_count,
-                                   rows[rank].received_count, operation)};
+      return Failure{Code::kMismatch, DescribeParts(job, rank, other, own[other].sent_count,
+                                                    rows[rank].received_count, operation)};
     }
     if (rows[rank].sent_count != own[other].received_count) {
-      return Failure{Code::kMismatch,
-                     DescribeParts(job, other, rank, rows[rank].sent_count,
-                                   own[other].received_count, operation)};
+      return Failure{Code::kMismatch, DescribeParts(job, other, rank, rows[rank].sent_count,
+                                                    own[other].received_count, operation)};
     }
   }
   return std::nullopt;

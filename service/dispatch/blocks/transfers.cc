@@ -336,8 +336,7 @@ bool NeedsScratch(const Job& job, const Operation& operation, const Block& block
   if (operation.paired() && job.pairs().at(operation.spec.sequence).away == Away::kNo) return false;
   if (job.nodes() != nullptr && operation.spec.OnGpu()) return true;
   const bool to_one = Reduces(operation.spec.kind) && !IsShared(operation.spec.kind);
-  return job.nodes() != nullptr && to_one &&
-         job.local().size() > 1 && !job.IsHere(block.root);
+  return job.nodes() != nullptr && to_one && job.local().size() > 1 && !job.IsHere(block.root);
 }
 
 bool AllocateScratch(Job& job, const Operation& operation, Block& block) {

@@ -31,10 +31,11 @@ std::size_t PlaceOf(const Job& job, std::uint32_t rank) {
 // What one service can do and several cannot.
 Status CheckBetweenNodes(const OperationSpec& spec, const Job& job) {
   if (job.spans_nodes() && MovesInMessages(spec.kind) && spec.OnGpu()) {
-    return Error(Code::kInvalidArgument,
-                 fmt::format("{} of GPUs' memory is not carried out between nodes: send and receive "
-                             "it, or post it from memory of the host",
-                             Name(spec.kind)));
+    return Error(
+        Code::kInvalidArgument,
+        fmt::format("{} of GPUs' memory is not carried out between nodes: send and receive "
+                    "it, or post it from memory of the host",
+                    Name(spec.kind)));
   }
   const bool real = spec.dtype == DType::kFloat32 || spec.dtype == DType::kFloat64 ||
                     spec.dtype == DType::kFloat16 || spec.dtype == DType::kBFloat16;
@@ -101,10 +102,9 @@ std::optional<Failure> Intake::KeepParts(Job& job, const Operation& operation, s
   const auto rows = std::span(rows_).first(job.world_size());
   if (Status status = CheckParts(record, *job.member(rank).session, spec, rows); !status) {
     ++board_.counters.records_refused;
-    return Failure{
-        status.error().code(),
-        fmt::format("{} posted a record that cannot be carried out as operation {}: {}",
-                    job.DescribeRank(rank), spec.sequence, status.error().text())};
+    return Failure{status.error().code(),
+                   fmt::format("{} posted a record that cannot be carried out as operation {}: {}",
+                               job.DescribeRank(rank), spec.sequence, status.error().text())};
   }
   job.part_tables().Keep(spec.sequence, rank, rows);
   return FindPartsMismatch(job, operation, rank);

@@ -27,8 +27,8 @@ Status CopyRows(const ipc::Record& record, const Session& session, std::span<ipc
   }
   if (record.tag % alignof(ipc::PartRow) != 0) {
     return Error(Code::kInvalidArgument,
-                 fmt::format("the parts table is at byte {}, which is no multiple of {}", record.tag,
-                             alignof(ipc::PartRow)));
+                 fmt::format("the parts table is at byte {}, which is no multiple of {}",
+                             record.tag, alignof(ipc::PartRow)));
   }
   if (record.tag > memory.size() || rows.size_bytes() > memory.size() - record.tag) {
     return Error(Code::kInvalidArgument,
@@ -59,13 +59,12 @@ Status CheckUse(const OperationSpec& spec, std::uint32_t own, std::uint32_t row,
   const bool sends = part.sent_offset != 0 || part.sent_count != 0;
   const bool receives = part.received_offset != 0 || part.received_count != 0;
   if (sends && !Sends(spec, own, row)) {
-    return Refused(row, fmt::format("sends {} elements, and rank {} sends nothing to it in a {}",
+    return Refused(row, fmt::format("sends {} elements, and rank {} sends nothing to it in {}",
                                     part.sent_count, own, Name(spec.kind)));
   }
   if (receives && !Sends(spec, row, own)) {
-    return Refused(row,
-                   fmt::format("receives {} elements, and rank {} gets nothing from it in a {}",
-                               part.received_count, own, Name(spec.kind)));
+    return Refused(row, fmt::format("receives {} elements, and rank {} gets nothing from it in {}",
+                                    part.received_count, own, Name(spec.kind)));
   }
   return {};
 }
@@ -99,11 +98,12 @@ Status CheckParts(const ipc::Record& record, const Session& session, const Opera
   }
   const PartExtents extents = ExtentsOf(rows);
   if (extents.sent.Overlaps(extents.received)) {
-    return Error(Code::kInvalidArgument,
-                 fmt::format("the parts table sends what is between elements {} and {} and receives "
-                             "between {} and {}: the two may not overlap",
-                             extents.sent.begin, extents.sent.end, extents.received.begin,
-                             extents.received.end));
+    return Error(
+        Code::kInvalidArgument,
+        fmt::format("the parts table sends what is between elements {} and {} and receives "
+                    "between {} and {}: the two may not overlap",
+                    extents.sent.begin, extents.sent.end, extents.received.begin,
+                    extents.received.end));
   }
   return {};
 }

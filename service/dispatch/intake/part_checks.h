@@ -10,8 +10,8 @@
 
 namespace headrace::service {
 
-// Copies the table of a record, of which CheckRecord has made `spec`, to `rows`, one for each rank of
-// the job, and checks every field. Errors are kInvalidArgument (the numbers make no sense) or
+// Copies the table of a record, of which CheckRecord has made `spec`, to `rows`, one for each rank
+// of the job, and checks every field. Errors are kInvalidArgument (the numbers make no sense) or
 // kNotFound (no such segment) and name the row, the field and its value.
 Status CheckParts(const ipc::Record& record, const Session& session, const OperationSpec& spec,
                   std::span<ipc::PartRow> rows);

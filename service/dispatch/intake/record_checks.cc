@@ -29,7 +29,7 @@ Status CheckNumbers(const ipc::Record& record, std::uint32_t world_size) {
   const auto kind = static_cast<Collective>(record.kind);
   if (has_parts != MovesInMessages(kind)) {
     return Invalid("flags", record.flags,
-                   fmt::format("a {} has {} parts table", Name(kind), has_parts ? "no" : "a"));
+                   fmt::format("{} {} a parts table", Name(kind), has_parts ? "has not" : "needs"));
   }
   if (!has_parts && record.parts != 0) {
     return Invalid("parts", record.parts, "without a parts table it is 0");

@@ -1,5 +1,5 @@
-// The parts tables of a job's operations that are open: what each of this node's ranks has for which
-// rank, as it was copied from the rank's memory and checked.
+// The parts tables of a job's operations that are open: what each of this node's ranks has for
+// which rank, as it was copied from the rank's memory and checked.
 //
 // Memory for one table is allocated when as many are kept for the first time, and used again: once
 // a job has had its busiest moment nothing is allocated.

@@ -28,12 +28,13 @@ struct Sends {
       : ranks(std::move(ranks_of_nodes)), cluster(With(spec, ranks.size())) {
     for (const auto& node : ranks) job.world_size += static_cast<std::uint32_t>(node.size());
     clients.resize(job.world_size);
+    if (ranks.size() == 1) job.rendezvous.clear();
     for (std::size_t node = 0; node < ranks.size(); ++node) {
       for (const std::uint32_t rank : ranks[node]) {
         clients[rank] = &cluster.node(node).Attach(job, rank);
       }
     }
-    cluster.Form(job, ranks);
+    if (ranks.size() > 1) cluster.Form(job, ranks);
     cluster.Advance(kMillisecond);
   }
   static ClusterSpec With(ClusterSpec spec, std::size_t nodes_count) {
@@ -112,8 +113,12 @@ struct Sends {
   std::vector<ClientEnd*> clients;  // by rank
 };
 
-const std::vector<Ranks> kPlaces = {{{0}},         {{0, 1}},         {{0, 1, 2, 3}},
-                                    {{0}, {1}},    {{0, 3}, {1, 2}}, {{0}, {1}, {2}},
+const std::vector<Ranks> kPlaces = {{{0}},
+                                    {{0, 1}},
+                                    {{0, 1, 2, 3}},
+                                    {{0}, {1}},
+                                    {{0, 3}, {1, 2}},
+                                    {{0}, {1}, {2}},
                                     {{0, 1, 2}, {3}, {4, 5}}};
 
 std::uint64_t Even(std::uint32_t, std::uint32_t) { return 300; }
@@ -219,17 +224,15 @@ TEST(MessageOperations, TravelInPiecesBesideAnotherJob) {
   node.Advance(kMillisecond);
   for (ClientEnd* rank : ranks) {
     ipc::PartRow rows[2]{};
-    rows[1 - rank->rank()] = {.sent_offset = 0,
-                              .sent_count = kMany,
-                              .received_offset = kMany,
-                              .received_count = kMany};
+    rows[1 - rank->rank()] = {
+        .sent_offset = 0, .sent_count = kMany, .received_offset = kMany, .received_count = kMany};
     std::memcpy(rank->Memory().data() + 2 * kMany, rows, sizeof rows);
     ipc::Record record = OnSegment(kAllToAll, DType::kUInt8, 2 * kMany);
     record.flags = ipc::kRecordHasParts;
     record.tag = 2 * kMany;
     rank->Post(record);
   }
-  node.Advance(kSecond);
+  for (int i = 0; i < 20; ++i) node.Advance(kMillisecond);
   for (const ClientEnd* rank : ranks) {
     ExpectOk(*rank, 1);
     EXPECT_EQ(rank->Memory()[kMany], std::byte(2 - rank->rank()));
@@ -265,15 +268,17 @@ TEST(MessageOperations, EndWithAMismatchOfTheRanksOfTwoNodes) {
   sends.cluster.Advance(100 * kMillisecond);
   EXPECT_FALSE(sends.Broken(0).empty() && sends.Broken(1).empty());
   const std::size_t found = sends.Broken(0).empty() ? 1 : 0;
-  ExpectFailed(*sends.clients[found], 1, Code::kMismatch, {"another"});
+  ExpectFailed(*sends.clients[found], 1, Code::kMismatch, {"node", "(position"});
 }
 
 TEST(MessageOperations, MatchByKindTypeAndRoot) {
   Sends sends(Ranks{{0, 1}});
   sends.clients[0]->Post(sends.Fill(0, kGather, 0, Even));
   sends.clients[1]->Post(sends.Fill(1, kGather, 1, Even));
+  sends.cluster.Advance(kMillisecond);
   sends.clients[0]->Post(sends.Fill(0, kGather, 0, Even));
   sends.clients[1]->Post(sends.Fill(1, kScatter, 0, Even));
+  sends.cluster.Advance(kMillisecond);
   ipc::Record ints = sends.Fill(0, kGather, 0, Even);
   ints.dtype = static_cast<std::uint8_t>(DType::kInt32);
   sends.clients[0]->Post(ints);
@@ -335,6 +340,7 @@ TEST(MessageOperations, RefuseWhatTheKindDoesNotMove) {
   ipc::Record record = sends.Fill(1, kGather, 0, Even);
   Sends::TableOf(*sends.clients[1])[2].sent_count = 3;
   sends.clients[1]->Post(record);
+  sends.cluster.Advance(kMillisecond);
   record = sends.Fill(2, kScatter, 0, Even);
   Sends::TableOf(*sends.clients[2])[1].received_count = 3;
   sends.clients[1]->Post(sends.Fill(1, kScatter, 0, Even));
@@ -394,10 +400,15 @@ TEST(MessageOperations, TimeOutWithTheRankThatHasNotPosted) {
 
 TEST(MessageOperations, NameTheNodeTheyWaitFor) {
   Sends sends(Ranks{{0}, {1}});
+  sends.cluster.node(0).dispatch().ReportLate(5 * kSecond);
   ipc::Record record = sends.Fill(0, kAllToAll, 0, Even);
-  record.timeout_ms = 500;
+  record.timeout_ms = 20'000;
   sends.clients[0]->Post(record);
-  sends.cluster.Advance(kSecond);
+  sends.cluster.Advance(10 * kSecond);
+  const ipc::QueueRow row = *sends.cluster.node(0).QueueRow(sends.job.id, 1);
+  EXPECT_EQ(row.reason, static_cast<std::uint32_t>(ipc::WaitReason::kPeer));
+  EXPECT_EQ(ipc::GetText(row.peer), "b");
+  sends.cluster.Advance(20 * kSecond);
   ExpectFailed(*sends.clients[0], 1, Code::kTimeout, {"node b"});
 }
 
