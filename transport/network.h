@@ -21,7 +21,9 @@
 // and is known by the sender's node and the position, which that node uses once for all of its
 // sends in the life of the group. The receive is posted, and accepted, before the other node posts
 // the send: what comes for no open receive is dropped. Cancel ends it alone: of what was under way
-// an unknown part has been written, and what still comes is dropped.
+// an unknown part has been written, and what still comes is dropped. With `meets` both may be
+// posted in any order: the receive is announced to the other node, and nothing of the send leaves
+// before. Positions of a node's sends that meet then grow in the order of their posts.
 #pragma once
 
 #include <cstdint>

@@ -123,6 +123,9 @@ struct Transfer {
   // nowhere.
   Codec codec = Codec::kNone;
   std::byte* residual = nullptr;
+  // Of a send or receive between nodes: the receive says to the sender's node that it is there, and
+  // the send waits for that. Else whoever posts the send knows.
+  bool meets = false;
 
   std::span<std::byte* const> Members() const { return {members.data(), members_count}; }
   std::size_t Bytes() const { return static_cast<std::size_t>(count) * SizeOf(dtype); }

@@ -3,10 +3,6 @@
 namespace headrace::transport {
 namespace {
 
-constexpr bool HasRoot(Collective kind) {
-  return kind == Collective::kReduce || kind == Collective::kBroadcast;
-}
-
 CollectiveSpec Normal(CollectiveSpec spec) {
   const CollectiveSpec plain{};
   if (!Reduces(spec.kind)) spec.reduction = plain.reduction;

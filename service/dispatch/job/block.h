@@ -81,7 +81,10 @@ struct Block {
   std::uint32_t index = 0;     // within the operation
   Range range;
   std::uint32_t root = 0;  // the rank whose part or data it is, where the collective has one
-  bool comes = false;      // from another node's send
+  // Of a message: whose it is, and for whom. Its range is then of the message.
+  std::uint32_t source = 0;
+  std::uint32_t target = 0;
+  bool comes = false;                // from another node's send
   std::uint32_t parts_to_stand = 0;  // of those: parts that their lanes are to accept,
   std::uint32_t parts_standing = 0;  // and have accepted
   Step step = Step::kInNode;

@@ -27,6 +27,7 @@ Job::Job(const SessionIdentity& identity, TimeNs now)
       opened_ns_(now),
       members_(identity.world_size),
       pairs_(identity.world_size),
+      part_tables_(identity.world_size),
       memory_(kOperationsMax * identity.world_size),
       devices_(kOperationsMax * identity.world_size, transport::kHost),
       records_(kOperationsMax * identity.world_size),

@@ -36,6 +36,7 @@
 #include "service/dispatch/job/operation.h"
 #include "service/dispatch/job/operation_spec.h"
 #include "service/dispatch/job/pairs.h"
+#include "service/dispatch/job/part_tables.h"
 #include "service/dispatch/job/scratch.h"
 #include "service/dispatch/job/steering_notes.h"
 #include "service/dispatch/job/uid_use.h"
@@ -140,6 +141,8 @@ class Job {
   std::array<Operation, kOperationsMax>& operations() { return operations_; }
   Pairs& pairs() { return pairs_; }
   const Pairs& pairs() const { return pairs_; }
+  PartTables& part_tables() { return part_tables_; }
+  const PartTables& part_tables() const { return part_tables_; }
   // Every operation and every pair that is open, in no order. The visitor may end it.
   template <typename Visit>
   void ForEachOpen(Visit visit) {
@@ -304,6 +307,7 @@ class Job {
   std::vector<Member> members_;
   std::array<Operation, kOperationsMax> operations_;
   Pairs pairs_;
+  PartTables part_tables_;
   std::vector<std::byte*> memory_;
   std::vector<std::int8_t> devices_;
   std::vector<std::uint64_t> records_;

@@ -264,20 +264,20 @@ TEST(RemotePairs, ASendThatTimesOutFailsItsReceiveAndNoOther) {
 TEST(RemotePairs, ARecordThatCannotBeCarriedOutFailsItsOtherSide) {
   World world;
   ipc::Record bad = SendTo(2, 4, 3);
-  bad.reserved0 = 1;
+  bad.parts = 1;
   world.Post(0, bad);
   world.Post(2, ReceiveFrom(0, 4, 3));
   world.Advance();
-  ExpectFailed(world[0], 1, Code::kInvalidArgument, {"reserved0"});
-  ExpectFailed(world[2], 1, Code::kInvalidArgument, {"rank 0 (pid", "reserved0"});
+  ExpectFailed(world[0], 1, Code::kInvalidArgument, {"parts"});
+  ExpectFailed(world[2], 1, Code::kInvalidArgument, {"rank 0 (pid", "parts"});
   bad = ReceiveFrom(0, 4, 3);
-  bad.reserved0 = 1;
+  bad.parts = 1;
   world.Post(2, bad);
   world.Advance();
   world.Post(0, SendTo(2, 4, 3));
   world.Advance();
-  ExpectFailed(world[2], 2, Code::kInvalidArgument, {"reserved0"});
-  ExpectFailed(world[0], 2, Code::kInvalidArgument, {"rank 2 (pid", "reserved0"});
+  ExpectFailed(world[2], 2, Code::kInvalidArgument, {"parts"});
+  ExpectFailed(world[0], 2, Code::kInvalidArgument, {"rank 2 (pid", "parts"});
   world.ExpectNothingLeft();
 }
 
