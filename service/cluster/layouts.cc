@@ -149,7 +149,8 @@ Status NodeLayouts::Check(std::uint32_t rank, const Layout& layout,
 void NodeLayouts::Add(std::uint32_t rank, std::shared_ptr<const Layout> layout,
                       std::optional<plan::Policy> policy) {
   HR_CHECK(layout != nullptr && ranks_.size() < transport::kMembersMax, rank);
-  ranks_.insert(rank);
+  const bool is_new = ranks_.insert(rank).second;
+  HR_CHECK(is_new, rank);
   if (layout_ == nullptr) {
     layout_ = std::move(layout);
     first_rank_ = rank;

@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "ipc/base/check.h"
 #include "ipc/base/foreign_text.h"
 #include "service/accounts/rank_table.h"
 #include "service/cluster/layouts.h"
@@ -93,6 +94,7 @@ class ToWire {
   }
   template <typename Value>
   void Struct(const std::shared_ptr<const Value>& value, auto get, auto init) {
+    HR_CHECK(value != nullptr);
     Struct(*value, get, init);
   }
   template <typename Value>
