@@ -3,6 +3,8 @@
 #include <cstring>
 #include <utility>
 
+#include "ipc/base/check.h"
+
 namespace headrace::client {
 namespace {
 
@@ -24,6 +26,8 @@ Result<std::uint64_t> Arrays::Post(ipc::Record record, ArrayUse use) {
   Result<Staging::Span> span = staging_->Allocate(SizeOf(use));
   if (!span) return span.error();
   for (const ArrayPiece& piece : use.read) {
+    HR_CHECK(piece.offset <= use.size && piece.size <= use.size - piece.offset, piece.offset,
+             piece.size, use.size);
     Copy(span->data + piece.offset, piece.memory, piece.size);
   }
   record.tensor = ipc::kNoTensor;
@@ -57,7 +61,8 @@ Result<std::uint64_t> Arrays::PostIn(const Staging::Span& span, const ipc::Recor
   }
   posted_.fetch_add(1, std::memory_order_relaxed);
   std::lock_guard lock(mutex_);
-  flights_.emplace(*sequence, Flight{span, std::move(use.written)});
+  const bool is_new = flights_.emplace(*sequence, Flight{span, std::move(use.written)}).second;
+  HR_CHECK(is_new, *sequence);  // else nobody would free the span
   return sequence;
 }
 
@@ -75,6 +80,8 @@ void Arrays::Settle(std::uint64_t sequence, bool succeeded) {
   lock.unlock();
   if (succeeded) {
     for (const ArrayPiece& piece : written) {
+      HR_CHECK(piece.offset <= span.size && piece.size <= span.size - piece.offset, piece.offset,
+               piece.size, span.size);
       Copy(piece.memory, span.data + piece.offset, piece.size);
     }
   }

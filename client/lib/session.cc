@@ -252,7 +252,8 @@ Result<std::uint32_t> Session::Announce(std::span<const TensorSpec> specs,
   const Result<std::uint32_t> first = control_->RegisterTensors(specs);
   if (!first) return first.error();
   const LayoutNotice notice{*first, static_cast<std::uint32_t>(specs.size()),
-                            static_cast<Reduction>(options.reduction), options.policy};
+                            static_cast<Reduction>(options.reduction), options.policy,
+                            options.codec};
   const Status taken = control_->SetLayout(notice);
   if (taken.ok()) return *first;
   // What the caller needs to know is why the layout was refused, not how the tensors went.
@@ -265,12 +266,11 @@ Result<hr_layout*> Session::CreateLayout(std::span<const hr_tensor_spec> specs,
   if (Status status = CheckLayout(specs, options); !status) return status.error();
   Result<std::vector<TensorSpec>> announced = SpecsOf(specs);
   if (!announced) return announced.error();
-  Layout::Shape shape{.dtype = (*announced)[0].dtype,
-                      .reduction = static_cast<Reduction>(options.reduction),
+  Layout::Shape shape{.reduction = static_cast<Reduction>(options.reduction),
                       .device = specs[0].segment->device};
   for (std::size_t i = 0; i < specs.size(); ++i) {
     (*announced)[i].order = static_cast<std::uint32_t>(i);
-    shape.gradients.push_back({(*announced)[i].name, specs[i].count});
+    shape.gradients.push_back({(*announced)[i].name, specs[i].count, (*announced)[i].dtype});
   }
   {
     std::lock_guard lock(mutex_);

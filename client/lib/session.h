@@ -103,6 +103,7 @@ class Session final : public LossListener {
   Result<hr_segment*> CreateDeviceSegment(std::size_t size, int device);
   // `address` on a GPU; the memory stays the caller's.
   Result<hr_segment*> ShareDeviceSegment(void* address, std::size_t size);
+  Result<hr_allocation> AllocationAt(const void* address);
   Status ReleaseSegment(hr_segment* segment);
   Status RegisterTensors(std::span<const hr_tensor_spec> specs, hr_tensor** tensors);
   Status ReleaseTensors(std::span<hr_tensor*> tensors);

@@ -21,6 +21,7 @@ void FollowerPlans::OnLayoutSet(JobId id, std::uint32_t rank, std::shared_ptr<co
                                 std::optional<plan::Policy> policy) {
   Job* job = jobs_.Find(id);
   if (job == nullptr) return;
+  HR_CHECK(job->ranks.contains(rank), job->name, rank);
   job->layouts.Add(rank, std::move(layout), policy);
   SendLayoutIfComplete(*job);
 }
@@ -84,8 +85,10 @@ void FollowerPlans::Handle(Job& job, const AnnouncePlanSwitch& change) {
                         .from_iteration = change.from_iteration,
                         .before_s = change.before_s};
   jobs_.SendToDispatch({sent});
-  jobs_.Add(ToWatch{Event{
-      .code = Code::kOk, .job = job.id, .text = DescribeSwitch(job.name, *job.offered, sent)}});
+  const Codec codec = job.layouts.layout() == nullptr ? Codec::kNone : job.layouts.layout()->codec;
+  jobs_.Add(ToWatch{Event{.code = Code::kOk,
+                          .job = job.id,
+                          .text = DescribeSwitch(job.name, *job.offered, codec, sent)}});
 }
 
 }  // namespace headrace::service

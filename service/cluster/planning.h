@@ -77,13 +77,13 @@ class Planning {
   struct Node {
     bool has_layout = false;
     std::optional<NodeSeen> seen;
-    bool told = false;                      // times, since a plan was last considered
+    bool reported = false;                  // times, since a plan was last considered
     std::optional<std::uint64_t> answered;  // the iteration with which it holds the offered plan
   };
 
   bool MakesPlans() const { return !failed_ && (!stopped_ || present_ == nullptr); }
   bool HasLayouts() const;
-  bool IsInForce() const;  // on every node, as far as they have told
+  bool IsInForce() const;  // on every node, as far as they have reported
   plan::Policy Wanted() const;
   void Consider();
   void Make(plan::Policy policy, std::shared_ptr<const plan::Plan> present);
@@ -111,13 +111,13 @@ class Planning {
   std::uint64_t present_from_ = 0;
   std::shared_ptr<const plan::Plan> offered_;
   std::uint64_t offered_hash_ = 0;
-  std::string noted_;  // what people were told last
+  std::string noted_;  // the last note
   std::vector<PlanningStep> steps_;
 };
 
-// "job train: plan 2 (exact, 7 blocks) from iteration 12 on: 812 ms predicted, bound 805 ms; was
-// 990 ms"
-std::string DescribeSwitch(const std::string& job, const plan::Plan& plan,
+// "job train: plan 2 (exact, 7 blocks as int8) from iteration 12 on: 812 ms predicted, bound 805 ms;
+// was 990 ms"
+std::string DescribeSwitch(const std::string& job, const plan::Plan& plan, Codec codec,
                            const PlanSwitch& change);
 
 }  // namespace headrace::service

@@ -42,15 +42,14 @@ class Rank {
         TensorId{0},
         {{.name = "first", .count = 99, .dtype = DType::kFloat32},
          {.name = "last", .offset = kSegmentSize - 66, .count = 33, .dtype = DType::kBFloat16}});
-    const auto layout = std::make_shared<const service::Layout>(
-        service::Layout{.dtype = DType::kFloat32,
-                        .reduction = Reduction::kAverage,
-                        .tensors = {{.name = "weight", .offset = 0, .count = 33},
-                                    {.name = "bias", .offset = 256, .count = 7}}});
+    const auto layout = std::make_shared<const service::Layout>(service::Layout{
+        .reduction = Reduction::kAverage,
+        .tensors = {{.name = "weight", .offset = 0, .count = 33},
+                    {.name = "bias", .offset = 256, .count = 7, .dtype = DType::kFloat16}}});
     session_.AddTensors(
         kFirstGradient,
         {{.name = "weight", .offset = 1024, .count = 33, .dtype = DType::kFloat32},
-         {.name = "bias", .offset = 1280, .count = 7, .dtype = DType::kFloat32, .order = 1}});
+         {.name = "bias", .offset = 1280, .count = 7, .dtype = DType::kFloat16, .order = 1}});
     HR_CHECK(session_.SetLayout(kFirstGradient, layout).ok());
   }
 

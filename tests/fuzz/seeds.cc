@@ -219,10 +219,9 @@ std::string BytesOf(const service::PeerMessage& message) {
 
 service::Layout LayoutOf() {
   service::Layout layout;
-  layout.dtype = DType::kFloat32;
   layout.reduction = Reduction::kAverage;
   layout.tensors = {{.name = "weight", .offset = 0, .count = 64},
-                    {.name = "bias", .offset = 256, .count = 8}};
+                    {.name = "bias", .offset = 256, .count = 8, .dtype = DType::kBFloat16}};
   return layout;
 }
 

@@ -161,8 +161,8 @@ std::optional<std::string> PointToPoint::Announced(const MessageHeader& header, 
   }
   const bool agrees = header.count == open->count && header.piece < open->pieces_count &&
                       static_cast<DType>(header.dtype) == open->dtype && header.round == 0 &&
-                      header.reduction == 0 && header.divisor == 0 && header.root_rank == 0 &&
-                      size == SizeOfPiece(*open, header.piece);
+                      header.reduction == 0 && header.codec == 0 && header.divisor == 0 &&
+                      header.root_rank == 0 && size == SizeOfPiece(*open, header.piece);
   if (!agrees) {
     drop();
     return "sends other pieces of a message than this node receives";

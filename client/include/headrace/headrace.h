@@ -287,6 +287,20 @@ HR_API hr_status hr_segment_create_on_device(hr_session* session, size_t size, i
 HR_API hr_status hr_segment_share_device(hr_session* session, void* address, size_t size,
                                          hr_segment** segment, hr_error* error);
 
+/* What an address of a GPU lies in: of cudaMalloc the whole allocation, of memory that is mapped in
+ * pieces that piece. Whoever shares it as a whole once need not share each part of it. */
+typedef struct hr_allocation {
+  void* base;
+  size_t size;     /* bytes */
+  uint64_t number; /* of this allocation and no other, before or after; 0: the driver tells none */
+  int device;      /* the GPU's number in this process */
+} hr_allocation;
+
+/* Asks the driver; no round trip. Errors: those of hr_segment_share_device for memory that is none
+ * of a GPU. */
+HR_API hr_status hr_device_allocation(hr_session* session, const void* address,
+                                      hr_allocation* allocation, hr_error* error);
+
 /* The GPU's number in this process; -1: memory of the host. */
 HR_API int hr_segment_device(const hr_segment* segment);
 
@@ -607,6 +621,7 @@ HR_API void hr_discard(hr_session* session, hr_operation operation);
 typedef struct hr_layout hr_layout;
 
 #define HR_POLICY_SIZE 32 /* with the NUL */
+#define HR_CODEC_SIZE 16  /* likewise */
 
 typedef struct hr_layout_options {
   size_t size;            /* of this structure; set by hr_layout_options_init */
@@ -615,6 +630,11 @@ typedef struct hr_layout_options {
    * as the service at the rendezvous is configured. Ranks that say something say the same. From the
    * environment: HEADRACE_POLICY. */
   char policy[HR_POLICY_SIZE];
+  /* How sums of float32 gradients cross between nodes: none, bf16, fp16, int8 or int4; empty: none.
+   * What an encoding leaves out is added the next time, so nothing is lost over iterations; all
+   * ranks get the same bits. Gradients on GPUs cannot be compressed. From the environment:
+   * HEADRACE_COMPRESS. */
+  char codec[HR_CODEC_SIZE];
 } hr_layout_options;
 
 /* Fills in the defaults and what the environment says; a macro as hr_options_init is. */
@@ -624,12 +644,13 @@ HR_API hr_status hr_layout_options_init_sized(hr_layout_options* options, size_t
   hr_layout_options_init_sized((options), sizeof(hr_layout_options), (error))
 
 /* Registers `count` gradients in forward order as the session's layout; it has at most one. All lie
- * in one segment, do not overlap and have one element type; their `order` is not read. Lay them out
- * in this order without gaps: then neighbours travel as one piece of memory. At most 768. Ranks of
- * a job hand in equal layouts (counts, places, element type, reduction, names); gradients move when
- * all ranks have. Names are how two gradients of one size are told apart: give them. Errors:
- * HR_INVALID_ARGUMENT, HR_ALREADY_EXISTS (the session has a layout), HR_MISMATCH (another rank's
- * differs; the text says where), and those of hr_tensors_register. */
+ * in one segment and do not overlap; their `order` is not read. Lay them out in this order without
+ * gaps: then neighbours travel as one piece of memory. Element types may differ; a block of the
+ * plan that holds several travels as one for each. At most 768. Ranks of a job hand in equal
+ * layouts (counts, places, element types, reduction, names); gradients move when all ranks have.
+ * Names are how two gradients of one size are told apart: give them. Errors: HR_INVALID_ARGUMENT,
+ * HR_ALREADY_EXISTS (the session has a layout), HR_MISMATCH (another rank's differs; the text says
+ * where), and those of hr_tensors_register. */
 HR_API hr_status hr_layout_create(hr_session* session, const hr_tensor_spec* specs, size_t count,
                                   const hr_layout_options* options, hr_layout** layout,
                                   hr_error* error);

@@ -72,6 +72,17 @@ class Piece(ctypes.Structure):
     ]
 
 
+class Allocation(ctypes.Structure):
+    """hr_allocation."""
+
+    _fields_ = [
+        ("base", ctypes.c_void_p),
+        ("size", ctypes.c_size_t),
+        ("number", ctypes.c_uint64),
+        ("device", ctypes.c_int),
+    ]
+
+
 class LayoutOptions(ctypes.Structure):
     """hr_layout_options."""
 
@@ -79,6 +90,7 @@ class LayoutOptions(ctypes.Structure):
         ("size", ctypes.c_size_t),
         ("reduction", ctypes.c_int),
         ("policy", ctypes.c_char * 32),
+        ("codec", ctypes.c_char * 16),
     ]
 
 
@@ -135,6 +147,10 @@ _FUNCTIONS: dict[str, tuple] = {
     "hr_segment_share_device": (
         ctypes.c_int,
         (_HANDLE, ctypes.c_void_p, ctypes.c_size_t, _HANDLE_OUT, _ERROR),
+    ),
+    "hr_device_allocation": (
+        ctypes.c_int,
+        (_HANDLE, ctypes.c_void_p, ctypes.POINTER(Allocation), _ERROR),
     ),
     "hr_segment_address": (ctypes.c_void_p, (_HANDLE,)),
     "hr_segment_device": (ctypes.c_int, (_HANDLE,)),

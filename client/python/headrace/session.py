@@ -134,24 +134,37 @@ class Session:
         arena = Arena(self, size, around=memory)
         return arena.tensor(memory.shape, memory.dtype, name, order)
 
+    def allocation_of(self, address: int) -> library.Allocation:
+        """What an address of a GPU lies in, as the driver says. Errors: as share()."""
+        found = library.Allocation()
+        error = library.ErrorText()
+        status = library.load().hr_device_allocation(
+            self.handle, address, ctypes.byref(found), error
+        )
+        library.check(status, error)
+        return found
+
     def layout(
         self,
         specs: Sequence[Gradient | tuple],
         op: str = "average",
         policy: str | None = None,
         device: Any = None,
+        compress: str | None = None,
     ) -> Layout:
         """Makes the session's layout: all gradients of a model, in forward order.
 
-        ``specs`` are (shape, dtype, name) or (shape, dtype), shapes in elements, all of one dtype,
+        ``specs`` are (shape, dtype, name) or (shape, dtype), shapes in elements,
         at most 768. ``op``: "average" or "sum". ``policy``: "bsp", "wfbp", "mg-wfbp",
         "bytescheduler", "us-byte", "exact", "ddp", "horovod", "p3" or "bytesched-fused"; None:
-        HEADRACE_POLICY, or as the service at the rendezvous is configured. Allocates the memory, on
+        HEADRACE_POLICY, or as the service at the rendezvous is configured. ``compress``: how sums of
+        float32 cross between nodes, "none", "bf16", "fp16", "int8" or "int4"; None:
+        HEADRACE_COMPRESS, or "none". Allocates the memory, on
         ``device`` as arena() does: a round trip or two, before training. The gradients move when
         all ranks have made equal layouts. Errors: Mismatch when another rank's differs (the text
         says where), Error when the session has one already or a spec is wrong.
         """
-        return Layout(self, specs, op, policy, device_number(device))
+        return Layout(self, specs, op, policy, device_number(device), compress)
 
     def all_reduce(
         self, x: Any, op: str = "sum", async_op: bool = False, stream: Any = None

@@ -172,7 +172,11 @@ void FillBetweenNodes(Job& job, const Operation& operation, const Block& block, 
   } else {
     transfer.members[job.nodes()->self] = SumOf(job, operation, block, part.range.begin);
   }
-  if (transfer.kind == Collective::kAllReduce) return;
+  if (transfer.kind == Collective::kAllReduce) {
+    transfer.codec = job.CodecOf(operation);
+    if (transfer.codec != Codec::kNone) transfer.residual = job.residuals.data();
+    return;
+  }
   transfer.root = NodeOf(*job.nodes(), block.root);
   transfer.root_rank = block.root;
   if (Reduces(transfer.kind)) {

@@ -190,8 +190,9 @@ Result<std::uint32_t> CheckGradient(const ipc::GradientRecord& record, const Ses
     return Invalid("tensor", record.tensor, "not one of the layout");
   }
   const std::uint32_t tensor = record.tensor - gradients->first.value;
-  if (record.dtype != static_cast<std::uint8_t>(layout.dtype)) {
-    return Invalid("dtype", record.dtype, "not that of the layout");
+  if (record.dtype != static_cast<std::uint8_t>(layout.tensors[tensor].dtype)) {
+    return Invalid("dtype", record.dtype,
+                   fmt::format("gradient {} is of {}", tensor, Name(layout.tensors[tensor].dtype)));
   }
   if (record.reduction != static_cast<std::uint8_t>(layout.reduction)) {
     return Invalid("reduction", record.reduction, "not that of the layout");

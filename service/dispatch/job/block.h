@@ -21,6 +21,9 @@ inline constexpr std::size_t kRailsMax = 8;      // lanes between nodes
 // Of one operation: 16 bits of a block's position say which one it is.
 inline constexpr std::uint64_t kBlocksPerOperationMax = std::uint64_t{1} << 16;
 
+// Of a block of gradients; smaller ones cost a message whatever they hold, and cross as they are.
+inline constexpr std::uint64_t kEncodedBytesMin = std::uint64_t{16} << 10;
+
 // Bits of a block's sequence that say whose number it is: operations, blocks of the plan and pairs
 // (a send with its receive) are numbered each on their own.
 inline constexpr std::uint64_t kPlannedSequence = std::uint64_t{1} << 47;

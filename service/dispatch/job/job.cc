@@ -145,6 +145,14 @@ std::int8_t Job::DeviceOf(const Operation& operation, std::uint32_t rank) {
   return device(operation.spec.sequence, rank);
 }
 
+Codec Job::CodecOf(const Operation& operation) const {
+  if (nodes() == nullptr || nodes()->servers_count > 0 || !operation.planned()) return Codec::kNone;
+  const OperationSpec& spec = operation.spec;
+  const bool possible = !spec.OnGpu() && spec.dtype == DType::kFloat32;
+  if (!possible || spec.Bytes() < kEncodedBytesMin) return Codec::kNone;
+  return gradients->layout().codec;
+}
+
 bool Job::Verifies(const Operation& operation) const {
   if (verify == 0 || operation.spec.count == 0) return false;
   if (!IsShared(operation.spec.kind) || operation.spec.OnGpu()) return false;

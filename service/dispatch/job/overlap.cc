@@ -16,9 +16,7 @@ OpenRange RangeOfGradient(const Session& session, std::uint32_t tensor) {
   const Session::Gradients& gradients = *session.gradients();
   const LayoutTensor& gradient = gradients.layout->tensors[tensor];
   const std::uint64_t begin = AddressOf(gradients.base) + gradient.offset;
-  return {.begin = begin,
-          .end = begin + gradient.count * SizeOf(gradients.layout->dtype),
-          .written = true};
+  return {.begin = begin, .end = begin + gradient.Bytes(), .written = true};
 }
 
 // "64 bytes overlap (bytes 128 to 191 of segment 0)"

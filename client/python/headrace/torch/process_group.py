@@ -14,11 +14,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from headrace.dtypes import dtype_name
 from headrace.operation import Operation
-from headrace.pieces import Pieces, one_by_one
+from headrace.pieces import one_by_one
+from headrace.session import Session
 from headrace.torch import elements
 from headrace.torch.jobs import attach
+from headrace.torch.posting import Poster, StreamOperation
+from headrace.torch.stream_work import StreamWork
 from headrace.torch.work import Completer, Work
 
 Tensors = Sequence[torch.Tensor]
@@ -28,6 +30,7 @@ _KEPT = 1024
 _KEPT_WITH_RESULTS = 64
 
 _alive: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
+_posters: weakref.WeakKeyDictionary[Session, Poster] = weakref.WeakKeyDictionary()
 
 
 class ProcessGroup(dist.ProcessGroup):
@@ -40,6 +43,8 @@ class ProcessGroup(dist.ProcessGroup):
     def __init__(self, name: str, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         self.session = attach(name, rank, size, timeout)
+        self.timeout = timeout
+        self.poster = _posters[self.session] = Poster(self.session)
         self._rank = rank
         self._size = size
         self._completer = Completer(f"headrace-{name}")
@@ -59,9 +64,9 @@ class ProcessGroup(dist.ProcessGroup):
     supports_splitting = False
 
     def _get_backend(self, device: torch.device) -> ProcessGroup:
-        if torch.device(device).type != "cpu":
+        if torch.device(device).type not in ("cpu", "cuda"):
             raise RuntimeError(
-                f"the backend headrace takes tensors on the CPU only, not on {device}"
+                f"the backend headrace takes tensors on the CPU and on CUDA's GPUs, not on {device}"
             )
         return self
 
@@ -96,6 +101,7 @@ class ProcessGroup(dist.ProcessGroup):
         with self._close_lock:
             if not self.session.closed:
                 self._completer.close()
+                self.poster.finish()
                 self.session.close()
 
     def abort(self) -> None:
@@ -312,6 +318,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def barrier(self, opts: Any = None) -> Work:
         """Ends when every rank has come."""
+        self.poster.synchronize()  # what stands in streams comes before it
         return self._work([self.session.barrier(async_op=True)], [], None)
 
     # ---- Between two ranks -----------------------------------------------------------------------
@@ -395,7 +402,10 @@ class ProcessGroup(dist.ProcessGroup):
         """All that was posted since, as one Work."""
         together, self._together = self._together or [], None
         result = [tensor for work in together for tensor in work.result()]
-        whole = Work.of_all(together, result, self._completer)
+        if together and all(isinstance(work, StreamWork) for work in together):
+            whole: Work = StreamWork.of_works(together, result)
+        else:
+            whole = Work.of_all(together, result, self._completer)
         self._keep(whole)
         return whole
 
@@ -411,7 +421,10 @@ class ProcessGroup(dist.ProcessGroup):
         finish: Callable[[], None] | None,
         source: int | Callable[[], int] = -1,
     ) -> Work:
-        work = Work(operations, result, finish, self._completer, source)
+        if any(isinstance(each, StreamOperation) for each in operations):
+            work: Work = StreamWork(operations, result, finish, source)
+        else:
+            work = Work(operations, result, finish, self._completer, source)
         self._keep(work)
         if self._together is not None:
             self._together.append(work)
@@ -459,10 +472,9 @@ class ProcessGroup(dist.ProcessGroup):
 def _post(
     collective: Callable[..., Operation], array: torch.Tensor, *arguments: Any
 ) -> list[Operation]:
-    # Of nothing there is nothing to move, and the service takes no empty operation.
-    if array.numel() == 0:
-        return []
-    return [collective(array, *arguments, async_op=True)]
+    writes = collective.__name__ != "send"
+    poster = _posters[collective.__self__]
+    return poster.post(collective, array, *arguments, writes=writes)
 
 
 def _post_pieces(
@@ -473,12 +485,8 @@ def _post_pieces(
     *arguments: Any,
 ) -> list[Operation]:
     # As _post, without copies of what lies in several tensors.
-    if count == 0:
-        return []
-    dtype = next(array.dtype for _, array in [*read, *written])
-    full = [piece for piece in written if len(piece[1])]
-    pieces = Pieces(count, dtype_name(dtype), [p for p in read if len(p[1])], full)
-    return [collective(pieces, *arguments, async_op=True)]
+    poster = _posters[collective.__self__]
+    return poster.post_pieces(collective, count, read, written, *arguments)
 
 
 def _op(opts: Any) -> Any:
