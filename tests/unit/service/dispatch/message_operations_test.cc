@@ -123,14 +123,14 @@ const std::vector<Ranks> kPlaces = {{{0}},
 
 std::uint64_t Even(std::uint32_t, std::uint32_t) { return 300; }
 // Some ranks have nothing for others.
-std::uint64_t Uneven(std::uint32_t source, std::uint32_t target) {
+std::uint64_t UnevenFleet(std::uint32_t source, std::uint32_t target) {
   return (source + 2 * target) % 4 == 0 ? 0 : 100 * source + 7 * target + 1;
 }
 
 TEST(MessageOperations, GiveEachRankWhatEveryOtherHasForIt) {
   for (const Ranks& places : kPlaces) {
     Sends sends(places);
-    for (const auto& counts : {Even, Uneven}) {
+    for (const auto& counts : {Even, UnevenFleet}) {
       sends.PostAll(kAllToAll, 0, counts);
       sends.cluster.Advance(kSecond);
       ASSERT_NO_FATAL_FAILURE(sends.ExpectDelivered());
@@ -143,7 +143,7 @@ TEST(MessageOperations, GatherToEachRootAndScatterFromIt) {
     Sends sends(places);
     for (std::uint32_t root = 0; root < sends.world(); ++root) {
       for (const Collective kind : {kGather, kScatter}) {
-        sends.PostAll(kind, root, Uneven);
+        sends.PostAll(kind, root, UnevenFleet);
         sends.cluster.Advance(kSecond);
         ASSERT_NO_FATAL_FAILURE(sends.ExpectDelivered());
       }
@@ -196,13 +196,13 @@ TEST(MessageOperations, KeepTheirPlaceAmongOtherOperations) {
   for (std::uint32_t late = 0; late < sends.world(); ++late) {
     for (std::uint32_t rank = 0; rank < sends.world(); ++rank) {
       if (rank == late) continue;
-      sends.clients[rank]->Post(sends.Fill(rank, kAllToAll, 0, Uneven));
+      sends.clients[rank]->Post(sends.Fill(rank, kAllToAll, 0, UnevenFleet));
       sends.clients[rank]->Post(Barrier());
     }
     sends.cluster.Advance(10 * kMillisecond);
     ExpectOpen(*sends.clients[(late + 1) % sends.world()],
                sends.clients[(late + 1) % sends.world()]->posted());
-    sends.clients[late]->Post(sends.Fill(late, kAllToAll, 0, Uneven));
+    sends.clients[late]->Post(sends.Fill(late, kAllToAll, 0, UnevenFleet));
     sends.clients[late]->Post(Barrier());
     sends.cluster.Advance(kSecond);
     ASSERT_NO_FATAL_FAILURE(sends.ExpectDelivered());
@@ -413,8 +413,8 @@ TEST(MessageOperations, NameTheNodeTheyWaitFor) {
 }
 
 // Parts of any size, and of none.
-struct Uneven {
-  explicit Uneven(const Ranks& places) : sends(places), counts(sends.world()) {
+struct UnevenFleet {
+  explicit UnevenFleet(const Ranks& places) : sends(places), counts(sends.world()) {
     for (std::uint32_t rank = 0; rank < sends.world(); ++rank) {
       counts[rank] = rank % 3 == 1 ? 0 : 400 * rank + 7;
       total += counts[rank];
@@ -452,7 +452,7 @@ struct Uneven {
 
 TEST(UnevenParts, AreGatheredAndReducedWhereTheyBelong) {
   for (const Ranks& places : kPlaces) {
-    Uneven uneven(places);
+    UnevenFleet uneven(places);
     const std::uint32_t world = uneven.sends.world();
     const auto all = static_cast<float>(100 * world * (world - 1) / 2);
     for (const Collective kind : {Collective::kAllGather, Collective::kReduceScatter}) {
@@ -477,7 +477,7 @@ TEST(UnevenParts, AreGatheredAndReducedWhereTheyBelong) {
 }
 
 TEST(UnevenParts, CrossOnceEach) {
-  Uneven uneven(Ranks{{0, 1}, {2, 3}});
+  UnevenFleet uneven(Ranks{{0, 1}, {2, 3}});
   uneven.Post(Collective::kAllGather);
   const std::uint64_t first = uneven.counts[0] + uneven.counts[1];
   const std::uint64_t second = uneven.counts[2] + uneven.counts[3];
@@ -492,7 +492,7 @@ TEST(UnevenParts, CrossOnceEach) {
 
 TEST(UnevenParts, ThatDifferBetweenRanksAreAMismatch) {
   for (const Ranks& places : {Ranks{{0, 1, 2}}, Ranks{{0}, {1}, {2}}}) {
-    Uneven uneven(places);
+    UnevenFleet uneven(places);
     for (std::uint32_t rank = 0; rank < 3; ++rank) {
       ipc::Record record = uneven.Record(rank, Collective::kAllGather);
       ipc::PartRow* const table = Sends::TableOf(*uneven.sends.clients[rank]);
@@ -511,7 +511,7 @@ TEST(UnevenParts, ThatDifferBetweenRanksAreAMismatch) {
 }
 
 TEST(UnevenParts, ThatMakeNoSenseAreRefused) {
-  Uneven uneven(Ranks{{0, 1, 2}});
+  UnevenFleet uneven(Ranks{{0, 1, 2}});
   const auto refuse = [&](auto spoil, std::initializer_list<std::string_view> values) {
     ipc::Record record = uneven.Record(0, Collective::kReduceScatter);
     spoil(record, Sends::TableOf(*uneven.sends.clients[0]));
