@@ -123,14 +123,14 @@ const std::vector<Ranks> kPlaces = {{{0}},
 
 std::uint64_t Even(std::uint32_t, std::uint32_t) { return 300; }
 // Some ranks have nothing for others.
-std::uint64_t UnevenFleet(std::uint32_t source, std::uint32_t target) {
+std::uint64_t Uneven(std::uint32_t source, std::uint32_t target) {
   return (source + 2 * target) % 4 == 0 ? 0 : 100 * source + 7 * target + 1;
 }
 
 TEST(MessageOperations, GiveEachRankWhatEveryOtherHasForIt) {
   for (const Ranks& places : kPlaces) {
     Sends sends(places);
-    for (const auto& counts : {Even, UnevenFleet}) {
+    for (const auto& counts : {Even, Uneven}) {
       sends.PostAll(kAllToAll, 0, counts);
       sends.cluster.Advance(kSecond);
       ASSERT_NO_FATAL_FAILURE(sends.ExpectDelivered());
@@ -143,7 +143,7 @@ TEST(MessageOperations, GatherToEachRootAndScatterFromIt) {
     Sends sends(places);
     for (std::uint32_t root = 0; root < sends.world(); ++root) {
       for (const Collective kind : {kGather, kScatter}) {
-        sends.PostAll(kind, root, UnevenFleet);
+        sends.PostAll(kind, root, Uneven);
         sends.cluster.Advance(kSecond);
         ASSERT_NO_FATAL_FAILURE(sends.ExpectDelivered());
       }
@@ -196,13 +196,13 @@ TEST(MessageOperations, KeepTheirPlaceAmongOtherOperations) {
   for (std::uint32_t late = 0; late < sends.world(); ++late) {
     for (std::uint32_t rank = 0; rank < sends.world(); ++rank) {
       if (rank == late) continue;
-      sends.clients[rank]->Post(sends.Fill(rank, kAllToAll, 0, UnevenFleet));
+      sends.clients[rank]->Post(sends.Fill(rank, kAllToAll, 0, Uneven));
       sends.clients[rank]->Post(Barrier());
     }
     sends.cluster.Advance(10 * kMillisecond);
     ExpectOpen(*sends.clients[(late + 1) % sends.world()],
                sends.clients[(late + 1) % sends.world()]->posted());
-    sends.clients[late]->Post(sends.Fill(late, kAllToAll, 0, UnevenFleet));
+    sends.clients[late]->Post(sends.Fill(late, kAllToAll, 0, Uneven));
     sends.clients[late]->Post(Barrier());
     sends.cluster.Advance(kSecond);
     ASSERT_NO_FATAL_FAILURE(sends.ExpectDelivered());
