@@ -27,7 +27,7 @@
 #include "client/lib/fork_guard.h"
 #include "client/lib/handles.h"
 #include "client/lib/layout.h"
-#include "client/lib/messages.h"
+#include "client/lib/message_parts.h"
 #include "client/lib/operations.h"
 #include "client/lib/session_gpus.h"
 #include "ipc/channel.h"

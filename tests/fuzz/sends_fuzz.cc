@@ -142,16 +142,15 @@ class Trial {
     const std::uint64_t name = 1 + script.Take<std::uint8_t>() % 8U;
     constexpr std::uint64_t kCounts[] = {0, 4, 5, 6, 8, 16, 20, 1000};
     const std::uint64_t count = kCounts[choice % std::size(kCounts)];
-    const transport::MessageHeader header{
-        .key = support::HandDrivenCluster::KeyOf(job_.id),
-        .epoch = 1,
-        .plan_version = 1,
-        .position = name << 16 | choice / 8 % 4U,
-        .count = count,
-        .kind = static_cast<std::uint8_t>(ipc::kSend),
-        .dtype = static_cast<std::uint8_t>(DType::kFloat32),
-        .root = 0,
-        .sender = 1};
+    const transport::MessageHeader header{.key = support::HandDrivenCluster::KeyOf(job_.id),
+                                          .epoch = 1,
+                                          .plan_version = 1,
+                                          .position = name << 16 | choice / 8 % 4U,
+                                          .count = count,
+                                          .kind = static_cast<std::uint8_t>(ipc::kSend),
+                                          .dtype = static_cast<std::uint8_t>(DType::kFloat32),
+                                          .root = 0,
+                                          .sender = 1};
     const std::size_t rail = choice / 32U % cluster_.rails_count();
     cluster_.network().Inject(cluster_.WireName(0, rail), header,
                               std::vector<std::byte>(count * sizeof(float)));

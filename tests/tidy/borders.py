@@ -30,7 +30,7 @@ FOREIGN_HOMES = {
         "client/lib/connection.cc",
         "client/cli/ctl/control.cc",
     ),
-    r"hwy/": ("transport/reduce/",),
+    r"hwy/": ("transport/codec/", "transport/reduce/"),
     r"boost/interprocess/": ("ipc/", "service/"),
     r"n?curses": ("client/cli/ctl/top/terminal.cc",),
     r"(spdlog|prometheus)/": ("service/",),

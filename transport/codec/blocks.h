@@ -4,7 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "transport/codec/codec.h"
+#include "ipc/base/codecs.h"
+#include "transport/codec/block_size.h"
 #include "transport/simd_targets.h"
 
 namespace headrace::transport {

@@ -24,10 +24,9 @@
 #include <span>
 
 #include "ipc/base/codecs.h"
+#include "transport/codec/block_size.h"
 
 namespace headrace::transport {
-
-inline constexpr std::size_t kCodecBlock = 256;  // elements
 
 // Bytes of one block. Not of kNone, which has no encoding.
 std::size_t EncodedBlockSize(Codec codec);

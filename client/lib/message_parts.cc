@@ -1,4 +1,4 @@
-#include "client/lib/messages.h"
+#include "client/lib/message_parts.h"
 
 #include <fmt/format.h>
 
