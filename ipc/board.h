@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "ipc/base/check.h"
 #include "ipc/base/result.h"
 #include "ipc/board_layout.h"
 #include "ipc/shared_words.h"
@@ -30,8 +31,8 @@ void SetText(std::span<char> field, std::string_view text);
 // What a text field says; safe when the NUL is missing.
 std::string_view GetText(std::span<const char> field);
 
-// The board of the service that listens at `socket_path`, unless it was told otherwise: the file
-// "board" beside the socket.
+// The board of the service that listens at `socket_path`, unless it was configured otherwise: the
+// file "board" beside the socket.
 std::string BoardPathBeside(const std::string& socket_path);
 
 // Where the board of the service before is kept, whose flight recorder people may still want.
@@ -47,7 +48,10 @@ class BoardFile {
   BoardFile& operator=(BoardFile&& other) noexcept = delete;
   ~BoardFile();
 
-  BoardLayout& layout() const { return *static_cast<BoardLayout*>(region_.get_address()); }
+  BoardLayout& layout() const {
+    HR_CHECK(region_.get_size() >= sizeof(BoardLayout), path_);
+    return *static_cast<BoardLayout*>(region_.get_address());
+  }
   // Why the board that stood at the path could not be kept; empty when it was, or there was none.
   const std::string& notice() const { return notice_; }
 
@@ -70,6 +74,7 @@ class BoardView {
   // Errors: no file (is the service running?), not a board, another version (both are named).
   static Result<BoardView> Open(const std::string& path);
   const BoardLayout& layout() const {
+    HR_CHECK(region_.get_size() >= sizeof(BoardLayout), region_.get_size());
     return *static_cast<const BoardLayout*>(region_.get_address());
   }
 

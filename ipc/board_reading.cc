@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <optional>
 #include <thread>
 #include <tuple>
+
+#include "ipc/base/check.h"
 
 namespace headrace::ipc {
 namespace {
@@ -159,11 +162,13 @@ BoardReading ReadBoard(const BoardLayout& layout, TimeNs now_ns, const ReadingOp
 
 std::vector<FlightRow> LastFlights(const BoardLayout& layout, const Placed<FlightJobRow>& job,
                                    std::size_t count) {
+  HR_CHECK(job.index < std::size(layout.flights), job.index);
   return LastOf(layout.flights[job.index], job.row.blocks, count);
 }
 
 std::vector<PassRow> LastPasses(const BoardLayout& layout, const Placed<FlightJobRow>& job,
                                 std::size_t count) {
+  HR_CHECK(job.index < std::size(layout.passes), job.index);
   return LastOf(layout.passes[job.index], job.row.passes, count);
 }
 

@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 
+#include "ipc/base/check.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/result.h"
 #include "ipc/records.h"
@@ -76,7 +77,10 @@ class Channel {
   // Service side: verifies seals, size and header, then maps. Keeps no fd.
   static Result<Channel> Open(int fd);
 
-  ChannelLayout& layout() const { return *reinterpret_cast<ChannelLayout*>(mapping_.data()); }
+  ChannelLayout& layout() const {
+    HR_CHECK(mapping_.size() == kChannelSize, mapping_.size());  // it was not moved away
+    return *reinterpret_cast<ChannelLayout*>(mapping_.data());
+  }
 
  private:
   explicit Channel(Mapping mapping) : mapping_(std::move(mapping)) {}

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "ipc/base/check.h"
+
 namespace headrace::ipc {
 namespace {
 
@@ -105,6 +107,7 @@ Status CheckPopulated(int fd, std::size_t size) {
 }
 
 Status Populate(SealedMemory& memory) {
+  HR_CHECK(memory.fd && memory.mapping, memory.fd.get());
   memory.mapping.Populate();
   const std::size_t size = memory.mapping.size();
   if (CheckPopulated(memory.fd.get(), size)) return {};

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "ipc/base/check.h"
+
 namespace headrace::ipc {
 namespace {
 
@@ -18,6 +20,10 @@ void LoadWord(std::byte* target, std::uint64_t* words, std::size_t index) {
   const std::uint64_t word =
       std::atomic_ref<std::uint64_t>(words[index]).load(std::memory_order_relaxed);
   std::memcpy(target + index * 8, &word, 8);
+}
+
+bool AreWords(const void* shared, std::size_t size) {
+  return reinterpret_cast<std::uintptr_t>(shared) % 8 == 0 && size % 8 == 0;
 }
 
 // Calls `copy` with 0, 1, ..., `count` - 1. Compilers leave loops over atomics as they are written,
@@ -36,12 +42,14 @@ void ForEachWord(std::size_t count, Copy copy) {
 }  // namespace
 
 void StoreWords(void* shared, const void* source, std::size_t size) {
+  HR_CHECK(AreWords(shared, size), shared, size);
   auto* words = static_cast<std::uint64_t*>(shared);
   const auto* bytes = static_cast<const std::byte*>(source);
   ForEachWord(size / 8, [words, bytes](std::size_t index) { StoreWord(words, bytes, index); });
 }
 
 void LoadWords(void* target, const void* shared, std::size_t size) {
+  HR_CHECK(AreWords(shared, size), shared, size);
   // atomic_ref takes no const object; the word is only loaded.
   auto* words = static_cast<std::uint64_t*>(const_cast<void*>(shared));
   auto* bytes = static_cast<std::byte*>(target);

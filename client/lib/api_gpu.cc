@@ -115,6 +115,13 @@ hr_status hr_broadcast_on_stream(hr_session* session, hr_tensor* tensor, const h
                       stream, operation, error);
 }
 
+hr_status hr_reduce_on_stream(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                              hr_reduction reduction, uint32_t root, void* stream,
+                              hr_operation* operation, hr_error* error) {
+  return PostOnStream(session, {Collective::kReduce, ReductionOf(reduction), root}, tensor, range,
+                      stream, operation, error);
+}
+
 hr_status hr_reduce_scatter_on_stream(hr_session* session, hr_tensor* tensor, const hr_range* range,
                                       hr_reduction reduction, void* stream, hr_operation* operation,
                                       hr_error* error) {

@@ -57,6 +57,10 @@ Status CheckOptions(const hr_layout_options& options) {
   if (std::find(policy.begin(), policy.end(), '\0') == policy.end()) {
     return Wrong("the policy's name does not end in NUL");
   }
+  const std::span codec(options.codec);
+  if (std::find(codec.begin(), codec.end(), '\0') == codec.end()) {
+    return Wrong("the codec's name does not end in NUL");
+  }
   return {};
 }
 

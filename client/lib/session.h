@@ -27,6 +27,7 @@
 #include "client/lib/fork_guard.h"
 #include "client/lib/handles.h"
 #include "client/lib/layout.h"
+#include "client/lib/messages.h"
 #include "client/lib/operations.h"
 #include "client/lib/session_gpus.h"
 #include "ipc/channel.h"
@@ -126,6 +127,14 @@ class Session final : public LossListener {
   Result<std::uint64_t> PostPieces(const Request& request, std::uint64_t count, std::uint8_t dtype,
                                    std::span<const hr_piece> read,
                                    std::span<const hr_piece> written);
+  // Whether its root, if it has one, is a rank.
+  Status CheckRoot(const Request& request) const { return CheckRequest(request, world_size()); }
+  // A gather, scatter or all_to_all, of one-off arrays, and of ranges of registered tensors, which
+  // are null where this rank has none.
+  Result<std::uint64_t> PostMessages(const Request& request, std::uint8_t dtype,
+                                     const Moves<hr_array>& arrays);
+  Result<std::uint64_t> PostMessages(const Request& request, const hr_tensor* input,
+                                     const hr_tensor* output, const Moves<hr_range>& ranges);
   Result<std::uint64_t> PostBarrier();
 
   Result<bool> HasEnded(std::uint64_t operation) const { return operations_.HasEnded(operation); }

@@ -28,6 +28,7 @@ Result<Staging::Span> Staging::Allocate(std::size_t size) {
 bool Staging::TryAllocate(std::size_t size, Span& span) {
   for (Segment& segment : segments_) {
     if (const auto offset = segment.spans.Allocate(size)) {
+      HR_CHECK(*offset + size <= segment.memory.mapping.size(), segment.id, *offset, size);
       span = {segment.id, *offset, size, segment.memory.mapping.data() + *offset};
       return true;
     }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <string>
 
 #include "ipc/base/check.h"
@@ -14,6 +15,7 @@ namespace headrace {
 
 // Populating in steps keeps each system call short, so that a signal or an exit is not held up.
 constexpr std::size_t kPopulateStep = std::size_t{64} << 20;
+constexpr std::size_t kPage = 4096;  // the smallest there is
 
 void FdTraits::Release(Value fd) { ::close(fd); }
 
@@ -28,7 +30,8 @@ Result<Mapping> Mapping::Map(int fd, std::size_t size, bool writable, std::size_
   const auto failed = [size] {
     return SystemError("mmap " + std::to_string(size) + " bytes", errno);
   };
-  HR_CHECK(stagger <= kStaggerMax, stagger);
+  HR_CHECK(stagger <= kStaggerMax && stagger % kPage == 0 && size <= SIZE_MAX - kStaggerMax,
+           stagger, size);
   std::byte* reserved = nullptr;
   if (stagger != 0) {
     // Reserved whole, so that the mapping can be put inside it without meeting anyone else's.
@@ -54,6 +57,8 @@ Result<Mapping> Mapping::Map(int fd, std::size_t size, bool writable, std::size_
 }
 
 Result<Mapping> Mapping::Again(std::span<std::byte> memory) {
+  // Of what begins within a page the kernel would map another part than is meant.
+  HR_CHECK(reinterpret_cast<std::uintptr_t>(memory.data()) % kPage == 0, memory.size());
   // An old size of 0 asks for a second mapping of the same pages, which only shared ones have.
   void* address = ::mremap(memory.data(), 0, memory.size(), MREMAP_MAYMOVE);
   if (address == MAP_FAILED) {
@@ -84,6 +89,7 @@ void Mapping::FillPageTables(std::size_t offset, std::size_t size) {
 }
 
 void Mapping::UnmapEnd(std::size_t size) {
+  HR_CHECK(size % kPage == 0, size, bytes_.size());
   const std::size_t rest = bytes_.size() - std::min(size, bytes_.size());
   if (rest == 0) return Unmap();
   ::munmap(bytes_.data() + rest, bytes_.size() - rest);

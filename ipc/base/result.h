@@ -35,7 +35,10 @@ class [[nodiscard]] Result {
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
 
-  const Error& error() const { return std::get<1>(state_); }
+  const Error& error() const {
+    HR_CHECK(!ok());
+    return std::get<1>(state_);
+  }
 
  private:
   std::variant<T, Error> state_;
@@ -48,7 +51,10 @@ class [[nodiscard]] Status {
 
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
-  const Error& error() const { return std::get<1>(state_); }
+  const Error& error() const {
+    HR_CHECK(!ok());
+    return std::get<1>(state_);
+  }
   Code code() const { return ok() ? Code::kOk : error().code(); }
 
  private:

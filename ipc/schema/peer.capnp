@@ -67,6 +67,7 @@ struct Layout {
   reduction @0 :UInt8;      # headrace::Reduction
   tensors @1 :List(LayoutTensor);
   namesHash @2 :UInt64;     # of all names in their order, whole ones: PROTOCOL.md
+  codec @3 :UInt8;          # headrace::Codec, in which sums cross between nodes
 }
 
 struct NodeSteering {

@@ -68,6 +68,8 @@ JobNodes NodesOf(const Agreement& agreement, std::uint32_t self) {
 
 transport::GroupOptions GroupOf(const Agreement& agreement, std::uint32_t self, std::size_t lane,
                                 std::uint32_t group) {
+  HR_CHECK(self < agreement.nodes.size() && agreement.servers_count < agreement.nodes.size(), self,
+           agreement.servers_count, agreement.nodes.size());
   transport::GroupOptions options;
   options.group = group;
   options.key = agreement.key;

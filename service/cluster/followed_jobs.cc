@@ -67,7 +67,8 @@ void FollowedJobs::CloseLinks(const FollowedJob& job, const std::string& cause) 
 }
 
 void FollowedJobs::Erase(const FollowedJob& job) {
-  HR_CHECK(jobs_.contains(job.number), job.name, job.number);
+  const auto found = jobs_.find(job.number);
+  HR_CHECK(found != jobs_.end() && &found->second == &job, job.name, job.number);
   const std::string leader = job.leader;
   forming_.End(job.number);
   for (const AskForming& question : job.asked) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 #include <variant>
 
 #include "ipc/base/check.h"
@@ -12,6 +13,9 @@ namespace headrace::service {
 namespace {
 
 constexpr NodeId kHere = 1;  // the only node that the leader in here knows
+// Of messages between it and this: a job takes a round for each step until it runs, and one for its
+// first plan.
+constexpr int kHomeRoundsMax = 16;
 
 // A service that meets no others needs no name; its jobs have one node all the same.
 FollowerOptions Named(FollowerOptions options) {
@@ -309,8 +313,8 @@ void Follower::Handle(const std::string& leader, const PeerMessage& message, Tim
   const auto* open = std::get_if<OpenJob>(&message);
   if (open != nullptr && jobs_.options().server) steps_.AddServed(leader, *open);
   std::visit(
-      [this, &leader, now](const auto& each) {
-        if constexpr (requires { each.job; }) HandOfJob(leader, each, now);
+      [this, &leader, now]<typename Message>(const Message& each) {
+        if constexpr (kIsOneOf<Message, MessageOfLeader>) HandOfJob(leader, each, now);
       },
       message);
 }
@@ -320,20 +324,13 @@ void Follower::HandOfJob(const std::string& leader, const Message& message, Time
   const auto found = jobs_.all().find(message.job);
   if (found == jobs_.all().end() || found->second.leader != leader) return;
   if (found->second.stage == Stage::kFailed) return;
-  // The job may be gone afterwards. What none of them takes is not for followers.
-  FollowedJob& job = found->second;
-  static_assert(kTakes<FollowerSteps, FollowedJob, const Message> +
-                    kTakes<FollowerPlans, FollowedJob, const Message> +
-                    kTakes<FollowerSettings, FollowedJob, const Message> <=
-                1);
-  HandOver(steps_, now, job, message);
-  HandOver(plans_, now, job, message);
-  HandOver(settings_, now, job, message);
+  HandOver(std::tie(steps_, plans_, settings_), now, found->second, message);
 }
 
 std::vector<FollowerAction> Follower::DrainActions() {
   // What goes to the leader in here and comes from it, until neither has anything more to send.
-  for (;;) {
+  for (int rounds = 1;; ++rounds) {
+    HR_CHECK(rounds <= kHomeRoundsMax, rounds, jobs_.all().size());
     for (const PeerMessage& message : jobs_.DrainToHome()) home_.Handle(kHere, message, 0);
     for (ToWatch& each : home_.DrainOutgoing()) jobs_.Add(std::move(each));
     const std::vector<ToNode> sent = home_.DrainMessages();

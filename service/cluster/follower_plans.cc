@@ -21,6 +21,7 @@ void FollowerPlans::OnLayoutSet(JobId id, std::uint32_t rank, std::shared_ptr<co
                                 std::optional<plan::Policy> policy) {
   Job* job = jobs_.Find(id);
   if (job == nullptr) return;
+  HR_CHECK(job->ranks.contains(rank), job->name, rank);
   job->layouts.Add(rank, std::move(layout), policy);
   SendLayoutIfComplete(*job);
 }

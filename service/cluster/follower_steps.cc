@@ -119,6 +119,7 @@ void FollowerSteps::Handle(Job& job, const OpenJob& open) {
                        JobOpened{.job = job.number, .code = error.code(), .cause = error.text()});
     return jobs_.Fail(job, error.code(), error.text());
   }
+  HR_CHECK(job.lanes_answered == 0 && job.lanes_status && job.costs.empty(), job.name);
   job.stage = Stage::kOpening;
   job.self = open.self;
   job.agreement = open.agreement;
@@ -167,8 +168,9 @@ void FollowerSteps::Handle(Job& job, const MeasureJob& /*measure*/) {
 void FollowerSteps::Handle(const GroupMeasured& message) {
   Job* job = jobs_.FindGroup(message.group);
   if (job == nullptr || job->stage != Stage::kMeasuring) return;
+  if (job->costs.empty()) return;
   const std::size_t place = PlaceOf(message.lane);
-  if (place >= job->costs.size()) return;
+  HR_CHECK(place < job->costs.size(), job->name, static_cast<int>(message.lane), place);
   if (message.cost) {
     job->costs[place] = *message.cost;
   } else if (job->lanes_status) {

@@ -1,31 +1,46 @@
-// Who of several parts takes a message: the one that has a Handle for it, with or without the time.
+// Hands a message to the one of several parts that is for it: that has a Handle for it, with or
+// without the time. A message that none of them handles, or two do, does not compile.
 #pragma once
+
+#include <tuple>
+#include <type_traits>
+#include <variant>
 
 #include "ipc/base/clock.h"
 
 namespace headrace::service {
 
 template <typename Part, typename... Arguments>
-concept Takes = requires(Part& part, Arguments&... arguments) {
+concept Handles = requires(Part& part, Arguments&... arguments) {
   part.Handle(arguments...);
 };
 template <typename Part, typename... Arguments>
-concept TakesTimed = requires(Part& part, TimeNs now, Arguments&... arguments) {
+concept HandlesTimed = requires(Part& part, TimeNs now, Arguments&... arguments) {
   part.Handle(arguments..., now);
 };
 
-// How many of one part take it: 1 or 0.
 template <typename Part, typename... Arguments>
-constexpr int kTakes = Takes<Part, Arguments...> || TakesTimed<Part, Arguments...> ? 1 : 0;
+constexpr int kHandlersOf = (Handles<Part, Arguments...> ? 1 : 0) +
+                            (HandlesTimed<Part, Arguments...> ? 1 : 0);
 
-// Calls it, if there is one. What the arguments refer to may be gone afterwards.
-template <typename Part, typename... Arguments>
-void HandOver(Part& part, TimeNs now, Arguments&... arguments) {
-  if constexpr (Takes<Part, Arguments...>) {
-    part.Handle(arguments...);
-  } else if constexpr (TakesTimed<Part, Arguments...>) {
-    part.Handle(arguments..., now);
-  }
+template <typename Message, typename Messages>
+constexpr bool kIsOneOf = false;
+template <typename Message, typename... Messages>
+constexpr bool kIsOneOf<Message, std::variant<Messages...>> = (std::is_same_v<Message, Messages> ||
+                                                               ...);
+
+// What the arguments refer to may be gone afterwards.
+template <typename... Parts, typename... Arguments>
+void HandOver(std::tuple<Parts&...> parts, TimeNs now, Arguments&... arguments) {
+  static_assert((kHandlersOf<Parts, Arguments...> + ...) == 1, "one part handles each message");
+  const auto try_part = [&]<typename Part>(Part& part) {
+    if constexpr (Handles<Part, Arguments...>) {
+      part.Handle(arguments...);
+    } else if constexpr (HandlesTimed<Part, Arguments...>) {
+      part.Handle(arguments..., now);
+    }
+  };
+  std::apply([&](Parts&... each) { (try_part(each), ...); }, parts);
 }
 
 }  // namespace headrace::service

@@ -4,6 +4,7 @@
 // The owner asks every interval_ns(), one question at a time, and calls Check when NextCheck says.
 #pragma once
 
+#include "ipc/base/check.h"
 #include "ipc/base/clock.h"
 
 namespace headrace::service {
@@ -11,7 +12,9 @@ namespace headrace::service {
 class Heartbeat {
  public:
   Heartbeat(TimeNs detection_ns, TimeNs now)
-      : detection_ns_(detection_ns), heard_ns_(now), due_ns_(now + interval_ns()) {}
+      : detection_ns_(detection_ns), heard_ns_(now), due_ns_(now + interval_ns()) {
+    HR_CHECK(interval_ns() > 0, detection_ns_);
+  }
 
   TimeNs interval_ns() const { return detection_ns_ / 6; }
   void Answered(TimeNs now) { heard_ns_ = now; }

@@ -97,6 +97,9 @@ Status CompareLayouts(const Layout& one, const std::string& whose, const Layout&
   if (one.reduction != other.reduction) {
     return differ(fmt::format("{} and {}", Name(one.reduction), Name(other.reduction)));
   }
+  if (one.codec != other.codec) {
+    return differ(fmt::format("compressed as {} and as {}", Name(one.codec), Name(other.codec)));
+  }
   const std::size_t both = std::min(one.tensors.size(), other.tensors.size());
   for (std::size_t i = 0; i < both; ++i) {
     const LayoutTensor& left = one.tensors[i];
@@ -146,7 +149,8 @@ Status NodeLayouts::Check(std::uint32_t rank, const Layout& layout,
 void NodeLayouts::Add(std::uint32_t rank, std::shared_ptr<const Layout> layout,
                       std::optional<plan::Policy> policy) {
   HR_CHECK(layout != nullptr && ranks_.size() < transport::kMembersMax, rank);
-  ranks_.insert(rank);
+  const bool is_new = ranks_.insert(rank).second;
+  HR_CHECK(is_new, rank);
   if (layout_ == nullptr) {
     layout_ = std::move(layout);
     first_rank_ = rank;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
+#include <type_traits>
 #include <variant>
 
 #include "ipc/base/check.h"
@@ -83,10 +85,7 @@ void Leader::OnNodeDown(NodeId node, Code code, const std::string& cause) {
   if (!jobs_.nodes().contains(node)) return;
   std::vector<LedJobs::JobNumber> touched;
   for (const auto& [number, job] : jobs_.all()) {
-    const bool has_part =
-        std::any_of(job.parts.begin(), job.parts.end(),
-                    [node](const LedJob::Part& part) { return part.node == node; });
-    if (has_part) touched.push_back(number);
+    if (job.HasNode(node)) touched.push_back(number);
   }
   for (const LedJobs::JobNumber number : touched) {
     LedJob& job = jobs_.all().at(number);
@@ -104,12 +103,13 @@ void Leader::OnNodeDown(NodeId node, Code code, const std::string& cause) {
 
 void Leader::Handle(NodeId node, const PeerMessage& message, TimeNs now) {
   if (!jobs_.nodes().contains(node)) return;
-  if (const auto* join = std::get_if<JoinJob>(&message)) {
-    return members_.OnJoinJob(node, *join, now);
-  }
   std::visit(
-      [this, node, now](const auto& each) {
-        if constexpr (requires { each.job; }) HandOfJob(node, each, now);
+      [this, node, now]<typename Message>(const Message& each) {
+        if constexpr (std::is_same_v<Message, JoinJob>) {
+          members_.OnJoinJob(node, each, now);
+        } else if constexpr (kIsOneOf<Message, MessageOfNode>) {
+          HandOfJob(node, each, now);
+        }
       },
       message);
 }
@@ -123,16 +123,7 @@ void Leader::HandOfJob(NodeId node, const Message& message, TimeNs now) {
     return one.node == node && one.number == message.job;
   });
   HR_CHECK(part != job.parts.end(), node, message.job);
-  // One of them takes it, or none: then it is not for leaders. The job may be gone afterwards.
-  static_assert(kTakes<LeaderMembers, LedJob, LedJob::Part, const Message> +
-                    kTakes<LeaderSteps, LedJob, LedJob::Part, const Message> +
-                    kTakes<LeaderPlans, LedJob, LedJob::Part, const Message> +
-                    kTakes<LeaderSettings, LedJob, LedJob::Part, const Message> <=
-                1);
-  HandOver(members_, now, job, *part, message);
-  HandOver(steps_, now, job, *part, message);
-  HandOver(plans_, now, job, *part, message);
-  HandOver(settings_, now, job, *part, message);
+  HandOver(std::tie(members_, steps_, plans_, settings_), now, job, *part, message);
 }
 
 }  // namespace headrace::service

@@ -51,11 +51,8 @@ Result<LedJobs::JobNumber> LeaderMembers::Place(const JoinJob& join, TimeNs now)
 
 Status LeaderMembers::CheckJoin(NodeId node, const JoinJob& join, const Job& job) const {
   const auto joined =
-      std::count_if(jobs_.all().begin(), jobs_.all().end(), [node](const auto& entry) {
-        const auto& parts = entry.second.parts;
-        return std::any_of(parts.begin(), parts.end(),
-                           [node](const Part& part) { return part.node == node; });
-      });
+      std::count_if(jobs_.all().begin(), jobs_.all().end(),
+                    [node](const auto& entry) { return entry.second.HasNode(node); });
   if (static_cast<std::size_t>(joined) >= kJobsOfNodeMax && !jobs_.options().in_process) {
     return Error(Code::kExhausted, fmt::format("node {} takes part in {} jobs here, more are not "
                                                "supported",
@@ -182,7 +179,9 @@ void LeaderMembers::NoteRefused(NodeId node, const std::string& why) {
 
 void LeaderMembers::RemovePart(LedJobs::JobNumber number, NodeId node) {
   Job& job = jobs_.all().at(number);
-  std::erase_if(job.parts, [node](const Part& part) { return part.node == node; });
+  const auto removed =
+      std::erase_if(job.parts, [node](const Part& part) { return part.node == node; });
+  HR_CHECK(removed == 1, job.name, node, removed);
   if (job.stage != Stage::kForming) return jobs_.CloseIfForgotten(job);
   if (job.parts.empty()) {
     jobs_.all().erase(number);
@@ -206,6 +205,8 @@ void LeaderMembers::Handle(Job& job, Part& part, const ReportRankLeft& left) {
     return;
   }
   if (!job.ended.insert(left.rank).second) return;
+  HR_CHECK(job.planning != nullptr && job.ended.size() <= job.world_size, job.name,
+           job.ended.size());
   job.planning->Stop();
   for (const Part& other : job.parts) {
     if (other.node == part.node || other.server) continue;

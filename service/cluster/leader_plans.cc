@@ -53,16 +53,16 @@ void LeaderPlans::Handle(const PlanMade& message) {
 }
 
 void LeaderPlans::Advance(Job& job) {
-  for (const PlanningStep& step : job.planning->DrainSteps()) {
-    if (const auto* failure = std::get_if<PlanFailure>(&step)) {
-      return jobs_.Fail(job, failure->code, failure->cause);
-    }
-    std::visit(
-        [this, &job](const auto& each) {
-          if constexpr (requires { Execute(job, each); }) Execute(job, each);
-        },
-        step);
+  const std::vector<PlanningStep> steps = job.planning->DrainSteps();
+  for (const PlanningStep& step : steps) {
+    // The job is gone after it.
+    HR_CHECK(!std::holds_alternative<PlanFailure>(step) || &step == &steps.back(), job.name);
+    std::visit([this, &job](const auto& each) { Execute(job, each); }, step);
   }
+}
+
+void LeaderPlans::Execute(Job& job, const PlanFailure& failure) {
+  jobs_.Fail(job, failure.code, failure.cause);
 }
 
 void LeaderPlans::Execute(Job& /*job*/, const MakePlan& make) { jobs_.Report({make}); }
@@ -89,6 +89,7 @@ void LeaderPlans::Execute(Job& job, const PlanSwitch& change) {
 }
 
 void LeaderPlans::Execute(Job& job, const PlanNote& note) {
+  HR_CHECK(!job.parts.empty(), job.name);
   const JobId id = jobs_.options().in_process ? JobId{job.parts.front().number} : JobId{};
   jobs_.Report({Event{.code = note.code, .job = id, .text = note.text}});
 }

@@ -33,6 +33,7 @@ class LeaderPlans {
   void Execute(Job& job, const PlanOffer& offer);
   void Execute(Job& job, const PlanSwitch& change);
   void Execute(Job& job, const PlanNote& note);
+  void Execute(Job& job, const PlanFailure& failure);  // after which the job is gone
 
   LedJobs& jobs_;
 };

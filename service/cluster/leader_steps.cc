@@ -84,7 +84,8 @@ void LeaderSteps::Agree(Job& job) {
     agreement.nodes.push_back(std::move(node));
     agreement.servers_count += part.server ? 1 : 0;
   }
-  HR_CHECK(agreement.servers_count < agreement.nodes.size(), job.name, agreement.servers_count);
+  HR_CHECK(agreement.servers_count < agreement.nodes.size() && agreement.key != 0, job.name,
+           agreement.servers_count);
   agreement.gpu_lanes = agreement.servers_count == 0 ? jobs_.options().gpu_lanes : 0;
 }
 

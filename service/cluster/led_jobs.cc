@@ -10,6 +10,7 @@
 namespace headrace::service {
 
 void LedJobs::ForgetNode(NodeId node) {
+  for (const auto& [number, job] : jobs_) HR_CHECK(!job.HasNode(node), job.name, node);
   nodes_.erase(node);
   std::erase_if(messages_, [node](const ToNode& each) { return each.node == node; });
 }
@@ -58,6 +59,7 @@ std::string LedJobs::DescribeRank(const LedJob::Part& part, std::uint32_t rank) 
 }
 
 void LedJobs::Send(const LedJob::Part& part, PeerMessage message) {
+  HR_CHECK(nodes_.contains(part.node), part.node, message.index());
   messages_.push_back({.node = part.node, .message = std::move(message)});
 }
 

@@ -6,6 +6,7 @@
 // together.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -94,6 +95,10 @@ struct LedJob {
   std::optional<Steering> drain;             // who wants it to end after what is posted
   std::unique_ptr<Planning> planning;        // from kStarting on
   std::optional<Verification> verification;  // likewise, if results are compared
+
+  bool HasNode(NodeId node) const {
+    return std::ranges::find(parts, node, &Part::node) != parts.end();
+  }
 };
 
 class LedJobs {

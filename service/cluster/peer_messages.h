@@ -5,13 +5,9 @@
 // for a server, a number that the leader chose. Numbers are never used again on a connection, so
 // a message about a job that one side has forgotten is recognised and ignored.
 //
-//   node -> leader: JoinJob, ReportRankAttached, ForgetJob, JobOpened, JobMeasured, JobStarted, and
-//   what
-//     happened there (Report...: RankLost, RankLeft, JobFailed, RankLate, Layout, Times, PlanAck,
-//     BlockHash, Sends) or what people there want (RequestPolicy, RequestSteering)
-//   leader -> node: OpenJob, MeasureJob, StartJob, CloseJob, PlanPiece, and what holds for all
-//     nodes (Announce...: Waits, JobFailed, RankLeft, RankLate, PlanSwitch, Steering), and what
-//     another node says to this one (AnnounceSends)
+//   node -> leader: MessageOfNode. Report... is what happened there, Request... what people want.
+//   leader -> node: MessageOfLeader. Announce... is what holds for all nodes of the job, or what
+//     another node reported.
 //   either way: Goodbye
 #pragma once
 
@@ -20,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -208,7 +205,7 @@ struct AnnounceSends {
   std::uint32_t node = 0;  // from whom: place in agreement.nodes
   std::vector<SendNotice> notices;
 };
-// To every node but the one that told.
+// To every node but the one that reported it.
 struct AnnounceRankLate {
   std::uint32_t job = 0;
   std::string text;
@@ -220,12 +217,19 @@ struct Goodbye {
   std::string cause;  // "the service on node b is stopping"
 };
 
+using MessageOfNode = std::variant<JoinJob, ReportRankAttached, ReportRankLost, ReportRankLeft,
+                                   ReportJobFailed, ForgetJob, JobOpened, JobMeasured, JobStarted,
+                                   ReportLayout, ReportTimesSeen, RequestPolicy, RequestSteering,
+                                   ReportRankLate, ReportBlockHashed, ReportPlanAck, ReportSends>;
+using MessageOfLeader =
+    std::variant<AnnounceJobForming, OpenJob, MeasureJob, StartJob, AnnounceJobFailed,
+                 AnnounceRankLeft, CloseJob, PlanPiece, AnnouncePlanSwitch, AnnounceSteering,
+                 AnnounceSends, AnnounceRankLate>;
+
+template <typename... OfNode, typename... OfLeader>
+std::variant<OfNode..., OfLeader..., Goodbye> OfEither(std::variant<OfNode...>,
+                                                       std::variant<OfLeader...>);
 using PeerMessage =
-    std::variant<JoinJob, ReportRankAttached, ReportRankLost, ReportRankLeft, ReportJobFailed,
-                 ForgetJob, JobOpened, JobMeasured, JobStarted, ReportLayout, ReportTimesSeen,
-                 RequestPolicy, ReportPlanAck, AnnounceJobForming, OpenJob, MeasureJob, StartJob,
-                 AnnounceJobFailed, AnnounceRankLeft, CloseJob, PlanPiece, AnnouncePlanSwitch,
-                 Goodbye, RequestSteering, ReportRankLate, AnnounceSteering, AnnounceRankLate,
-                 ReportBlockHashed, ReportSends, AnnounceSends>;
+    decltype(OfEither(std::declval<MessageOfNode>(), std::declval<MessageOfLeader>()));
 
 }  // namespace headrace::service

@@ -69,11 +69,11 @@ void Planning::OnTimesSeen(std::size_t node, NodeSeen seen) {
   // There are none before the first plan is in force.
   if (!MakesPlans() || layout_ == nullptr || present_ == nullptr) return;
   if (Status status = CheckSeen(seen, *layout_, options_.shape); !status) {
-    return Fail(status.code(), fmt::format("node {} told {}", options_.shape.nodes[node].name,
+    return Fail(status.code(), fmt::format("node {} reported {}", options_.shape.nodes[node].name,
                                            status.error().text()));
   }
   nodes_[node].seen = std::move(seen);
-  nodes_[node].told = true;
+  nodes_[node].reported = true;
   Consider();
 }
 
@@ -105,11 +105,11 @@ void Planning::Consider() {
   if (!IsInForce()) return;
   const plan::Policy wanted = Wanted();
   const bool same_way = present_planned_ && present_->policy == wanted;
-  const bool all_told =
-      std::all_of(nodes_.begin(), nodes_.end(), [](const Node& node) { return node.told; });
+  const bool all_reported =
+      std::all_of(nodes_.begin(), nodes_.end(), [](const Node& node) { return node.reported; });
   // Another policy need not wait for new times, drift shows in them only.
   const bool due = std::exchange(due_, false) && !same_way;
-  if (all_told || due) Make(wanted, same_way ? present_ : nullptr);
+  if (all_reported || due) Make(wanted, same_way ? present_ : nullptr);
 }
 
 double Planning::BlockBytes() const {
@@ -121,10 +121,11 @@ double Planning::BlockBytes() const {
 }
 
 void Planning::Make(plan::Policy policy, std::shared_ptr<const plan::Plan> present) {
+  HR_CHECK(stage_ == Stage::kNone && layout_ != nullptr, options_.job, static_cast<int>(stage_));
   std::vector<NodeSeen> seen;
   for (Node& node : nodes_) {
     if (node.seen) seen.push_back(*node.seen);
-    node.told = false;
+    node.reported = false;
   }
   stage_ = Stage::kMaking;
   const IterationSeen iteration = IterationOf(seen);
@@ -175,6 +176,8 @@ void Planning::Offer(std::shared_ptr<const plan::Plan> plan) {
     Note(Code::kExhausted, fmt::format("{}; plan {} stays", cause, present_->version));
     return Consider();
   }
+  // Nodes tell plans apart by their version.
+  HR_CHECK(plan->version > versions_, options_.job, plan->version, versions_);
   versions_ = plan->version;
   stage_ = Stage::kOffered;
   for (Node& node : nodes_) node.answered.reset();
@@ -199,6 +202,8 @@ void Planning::OnPlanAck(std::size_t node, std::uint32_t version, std::uint64_t 
 }
 
 void Planning::SwitchIfAcked() {
+  HR_CHECK(stage_ == Stage::kOffered && offered_ != nullptr, options_.job,
+           static_cast<int>(stage_));
   std::uint64_t latest = 0;
   for (const Node& node : nodes_) {
     if (!node.answered) return;
@@ -212,7 +217,7 @@ void Planning::SwitchIfAcked() {
   present_from_ = present_ == nullptr ? 1 : latest + kSwitchSlack;
   present_ = std::exchange(offered_, nullptr);
   stage_ = Stage::kNone;
-  for (Node& node : nodes_) node.told = false;
+  for (Node& node : nodes_) node.reported = false;
   steps_.emplace_back(PlanSwitch{.job = {},
                                  .version = present_->version,
                                  .from_iteration = present_from_,

@@ -77,13 +77,13 @@ class Planning {
   struct Node {
     bool has_layout = false;
     std::optional<NodeSeen> seen;
-    bool told = false;                      // times, since a plan was last considered
+    bool reported = false;                  // times, since a plan was last considered
     std::optional<std::uint64_t> answered;  // the iteration with which it holds the offered plan
   };
 
   bool MakesPlans() const { return !failed_ && (!stopped_ || present_ == nullptr); }
   bool HasLayouts() const;
-  bool IsInForce() const;  // on every node, as far as they have told
+  bool IsInForce() const;  // on every node, as far as they have reported
   plan::Policy Wanted() const;
   void Consider();
   void Make(plan::Policy policy, std::shared_ptr<const plan::Plan> present);
@@ -111,7 +111,7 @@ class Planning {
   std::uint64_t present_from_ = 0;
   std::shared_ptr<const plan::Plan> offered_;
   std::uint64_t offered_hash_ = 0;
-  std::string noted_;  // what people were told last
+  std::string noted_;  // the last note
   std::vector<PlanningStep> steps_;
 };
 

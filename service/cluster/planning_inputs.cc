@@ -104,6 +104,10 @@ plan::Profile MergeTimes(const std::string& model, const Layout& layout,
   plan::Profile profile{.model = model, .dtype = WidestOf(layout), .tensors = {}};
   const std::uint64_t unit = SizeOf(profile.dtype);
   profile.tensors.resize(count);
+  for (const NodeSeen& each : seen) {
+    HR_CHECK(each.times.release_s.size() == count && each.times.forward_s.size() == count, model,
+             each.times.release_s.size(), each.times.forward_s.size(), count);
+  }
   std::vector<double> tails_s(seen.size(), 0);  // of each node's forward pass, from l + 1 on
   double released_s = 0;                        // of l + 1
   double tail_s = 0;

@@ -1,5 +1,5 @@
 // Ranks that a node's service refused while nobody waited for them. Who comes to their job later is
-// told of the refusal at once, and not only that the rank is missing. Pure: no clock, no network,
+// sent the refusal at once, and not only that the rank is missing. Pure: no clock, no network,
 // no log.
 #pragma once
 

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ipc/base/check.h"
 #include "ipc/base/clock.h"
 
 namespace headrace::service {
@@ -27,6 +28,7 @@ class RoundTrips {
   // Asked when our clock showed `asked_unix_ns`; the answer took `taken_ns` and says what the
   // other's showed. Both are clocks by IsClock.
   void Add(std::int64_t asked_unix_ns, TimeNs taken_ns, std::int64_t theirs_unix_ns) {
+    HR_CHECK(taken_ns >= 0 && IsClock(theirs_unix_ns), taken_ns, theirs_unix_ns);
     kept_[added_++ % kKept] = {.taken_ns = taken_ns,
                                .offset_ns = theirs_unix_ns - (asked_unix_ns + taken_ns / 2)};
   }

@@ -18,24 +18,24 @@ Verification::Verification(const Agreement& agreement) {
   }
 }
 
-std::optional<std::string> Verification::Compare(std::size_t place, const BlockHash& told) {
-  if (place >= names_.size()) return {};
-  const auto [found, added] = open_.try_emplace(told.name);
+std::optional<std::string> Verification::Compare(std::size_t place, const BlockHash& hashed) {
+  HR_CHECK(place < names_.size(), place, names_.size());
+  const auto [found, added] = open_.try_emplace(hashed.name);
   Open& open = found->second;
   if (added) open.hashes.resize(names_.size());
   std::optional<std::uint64_t>& hash = open.hashes[place];
   if (hash) return {};
-  hash = told.hash;
-  if (++open.told < names_.size()) {
+  hash = hashed.hash;
+  if (++open.reported < names_.size()) {
     HR_CHECK(open_.size() <= kOpenMax + 1, open_.size());
     // Numbers grow: the lowest is the oldest.
     if (open_.size() > kOpenMax) open_.erase(open_.begin());
     return {};
   }
   const bool differ =
-      std::ranges::any_of(open.hashes, [&](const auto& each) { return *each != told.hash; });
+      std::ranges::any_of(open.hashes, [&](const auto& each) { return *each != hashed.hash; });
   std::optional<std::string> difference;
-  if (differ) difference = DescribeDifference(told.name, open);
+  if (differ) difference = DescribeDifference(hashed.name, open);
   open_.erase(found);
   return difference;
 }

@@ -25,12 +25,12 @@ class Verification {
 
   // The node at `place` reports what its ranks have got. Once all have reported a block: how they
   // differ, if they do. A node counts once for each block.
-  std::optional<std::string> Compare(std::size_t place, const BlockHash& told);
+  std::optional<std::string> Compare(std::size_t place, const BlockHash& hashed);
 
  private:
   struct Open {
     std::vector<std::optional<std::uint64_t>> hashes;  // by place
-    std::size_t told = 0;
+    std::size_t reported = 0;
   };
 
   std::string DescribeDifference(const BlockName& block, const Open& open) const;

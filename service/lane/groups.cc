@@ -32,6 +32,8 @@ void Groups::Handle(const LaneMessage& message) {
 }
 
 void Groups::Open(const transport::GroupOptions& options) {
+  // Numbers of groups are never used again, also while a closed one is still being measured.
+  HR_CHECK(!groups_.contains(options.group), options.group);
   Status status = transport_.OpenGroup(options);
   if (status) {
     const auto members = static_cast<std::uint32_t>(options.members.size());
@@ -69,6 +71,7 @@ void Groups::Close(const CloseGroup& message) {
   if (found == groups_.end()) return;
   transport_.CloseGroup(message.group, message.cause);
   if (found->second.probe) {
+    HR_CHECK(std::ranges::find(closed_, message.group) == closed_.end(), message.group);
     closed_.push_back(message.group);
   } else {
     groups_.erase(found);
@@ -100,10 +103,10 @@ bool Groups::Work(std::vector<transport::Completion>& completions, TimeNs now) {
 }
 
 bool Groups::HasFacts() const {
-  return wires_changed_ || transport_.counters().messages_dropped != dropped_told_;
+  return wires_changed_ || transport_.counters().messages_dropped != dropped_sent_;
 }
 
-TimeNs Groups::FactsDue() const { return HasFacts() ? told_ns_ + kFactsInterval : kNever; }
+TimeNs Groups::FactsDue() const { return HasFacts() ? facts_sent_ns_ + kFactsInterval : kNever; }
 
 TimeNs Groups::NextDeadline() const { return std::min(FactsDue(), peers_.NextDeadline()); }
 
@@ -112,8 +115,8 @@ void Groups::SendFacts(TimeNs now) {
   if (now < FactsDue()) return;
   const std::uint64_t dropped = transport_.counters().messages_dropped;
   if (!dispatch_.Send(LaneFacts{lane_, transport_.WireNames(), dropped})) return;
-  told_ns_ = now;
-  dropped_told_ = dropped;
+  facts_sent_ns_ = now;
+  dropped_sent_ = dropped;
   wires_changed_ = false;
 }
 

@@ -30,7 +30,7 @@ class Groups {
   // whether there was anything to do.
   bool Work(std::vector<transport::Completion>& completions, TimeNs now);
 
-  // When there is something to tell that was too early to be told.
+  // When facts are due that could not be sent yet.
   TimeNs NextDeadline() const;
 
  private:
@@ -54,9 +54,9 @@ class Groups {
   Outgoing<PeersMessage> peers_;
   std::map<std::uint32_t, Group> groups_;
   std::vector<std::uint32_t> closed_;  // groups that are closed and were still being measured
-  std::uint64_t dropped_told_ = 0;
-  bool wires_changed_ = false;  // a group was opened since they were told
-  TimeNs told_ns_ = 0;
+  std::uint64_t dropped_sent_ = 0;
+  bool wires_changed_ = false;  // a group was opened since facts were sent
+  TimeNs facts_sent_ns_ = 0;
 };
 
 }  // namespace headrace::service

@@ -59,6 +59,8 @@ bool Lane::DoWork(TimeNs now) {
 
 void Lane::Handle(LaneMessage message) {
   if (auto* start = std::get_if<StartStage>(&message)) {
+    HR_CHECK((start->transfer.token & kOwnToken) == 0, name_, start->transfer.token);
+    ++open_count_;
     if (held_.full()) held_.set_capacity(held_.capacity() * 2);
     held_.push_back(std::move(start->transfer));
   } else if (const auto* cancel = std::get_if<CancelStage>(&message)) {
@@ -103,6 +105,10 @@ void Lane::Cancel(std::uint64_t token) {
 void Lane::Answer(DispatchMessage message) { dispatch_.TrySend(std::move(message)); }
 
 void Lane::Report(const transport::Completion& completion) {
+  // One end for each stage: a second one would give dispatch a credit that it never took.
+  HR_CHECK(open_count_ > 0 && (completion.token & kOwnToken) == 0, name_, open_count_,
+           completion.token);
+  --open_count_;
   // At most as many wait as dispatch has stages in flight.
   dispatch_.Send(
       StageEnded{.lane = index_, .completion = completion, .flowed_ns = transport_.FlowedNs()});

@@ -82,6 +82,7 @@ class Lane final : public Actor {
   std::vector<LaneMessage> messages_;
   boost::circular_buffer<transport::Transfer> held_;  // accepted from dispatch, not yet posted
   std::vector<transport::Completion> completions_;
+  std::uint64_t open_count_ = 0;  // stages that dispatch was not sent the end of
   LaneProbe probe_;
   std::optional<Groups> groups_;  // of a lane between nodes
 };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ipc/base/check.h"
+
 namespace headrace::service {
 namespace {
 
@@ -73,6 +75,8 @@ Status LaneProbe::Judge(const transport::Completion& completion) const {
 
 std::optional<LaneAnswered> LaneProbe::Next() {
   if (answered_count_ == 0) return std::nullopt;
+  HR_CHECK(answered_count_ <= covered_count_ && covered_count_ <= asked_.size(), answered_count_,
+           covered_count_, asked_.size());
   LaneAnswered answered{.lane = lane_, .token = asked_.front(), .status = status_};
   asked_.pop_front();
   --covered_count_;

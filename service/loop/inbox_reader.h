@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "ipc/base/check.h"
 #include "service/loop/loop_inbox.h"
 
 namespace headrace::service {
@@ -33,6 +34,7 @@ class InboxReader {
   // Reads for as long as the promise is kept; resolves only by failing.
   kj::Promise<void> Read() {
     for (std::size_t handled = 0; handled < kMessagesPerTurn; ++handled) {
+      HR_CHECK(next_ <= messages_.size(), next_, messages_.size());
       if (next_ == messages_.size()) {
         next_ = 0;
         inbox_.TakeAll(messages_);

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "ipc/base/check.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/result.h"
 #include "service/actor/inbox.h"
@@ -37,7 +38,8 @@ class LoopInbox final : public InboxWriter<Message>, private Wakeable {
   int event_fd() const { return event_.get(); }
   void TakeAll(std::vector<Message>& taken) {
     std::uint64_t count = 0;
-    [[maybe_unused]] const ssize_t size = ::read(event_.get(), &count, sizeof count);
+    const ssize_t size = ::read(event_.get(), &count, sizeof count);
+    HR_CHECK(size == sizeof count || errno == EAGAIN, size, errno);
     signalled_.store(false);
     inbox_.TakeAll(taken);
   }
@@ -49,7 +51,8 @@ class LoopInbox final : public InboxWriter<Message>, private Wakeable {
     // seq_cst: pairs with TakeAll, which takes the flag back before it looks into the inbox.
     if (signalled_.exchange(true)) return;
     const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof one);
+    const ssize_t written = ::write(event_.get(), &one, sizeof one);
+    HR_CHECK(written == sizeof one, written, errno);  // else the actor sleeps on
   }
 
   UniqueFd event_;

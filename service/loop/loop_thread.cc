@@ -12,6 +12,7 @@
 #include <future>
 #include <utility>
 
+#include "ipc/base/check.h"
 #include "service/loop/text.h"
 
 namespace headrace::service {
@@ -22,7 +23,7 @@ void BlockSignals() {
   sigset_t signals;
   sigemptyset(&signals);
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGPIPE}) sigaddset(&signals, signal);
-  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  HR_CHECK(::pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0);
 }
 
 }  // namespace
@@ -58,7 +59,8 @@ Result<std::unique_ptr<LoopThread>> LoopThread::Start(std::string name, Body bod
 
 LoopThread::~LoopThread() {
   const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(stop_.get(), &one, sizeof one);
+  const ssize_t written = ::write(stop_.get(), &one, sizeof one);
+  HR_CHECK(written == sizeof one, written, errno);  // else the join waits for ever
   if (thread_.joinable()) thread_.join();
 }
 

@@ -12,6 +12,7 @@
 #include <map>
 #include <utility>
 
+#include "ipc/base/check.h"
 #include "service/actor/request.h"
 
 namespace headrace::service {
@@ -21,7 +22,8 @@ class Waiting {
  public:
   kj::Promise<Answer> Add(RequestToken token) {
     auto pair = kj::newPromiseAndFulfiller<Answer>();
-    table_->waiters.emplace(token, Waiter{kj::mv(pair.fulfiller)});
+    const bool is_new = table_->waiters.emplace(token, Waiter{kj::mv(pair.fulfiller)}).second;
+    HR_CHECK(is_new, token);
     return pair.promise.attach(
         kj::defer([table = kj::addRef(*table_), token]() mutable { table->waiters.erase(token); }));
   }

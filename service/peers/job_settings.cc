@@ -9,7 +9,9 @@
 #include <variant>
 #include <vector>
 
+#include "ipc/base/check.h"
 #include "ipc/base/foreign_text.h"
+#include "service/cluster/setting_changes.h"
 #include "service/loop/text.h"
 
 namespace headrace::service {
@@ -43,6 +45,8 @@ Result<KnownJob> JobSettings::Find(std::string_view job, std::uint32_t uid,
   });
   if (allowed != found.rend()) return *allowed;
   const KnownJob& other = found.back();
+  // Whoever asks was counted before, so that strangers' uids fill nothing.
+  HR_CHECK(askers_.contains(uid) && askers_.size() <= kAskersMax, uid, askers_.size());
   if (askers_[uid].refused.TryAcquire(MonotonicNow())) {
     ShowEvent(Code::kPermissionDenied, other.id,
               fmt::format("job {}: refused uid {}, who asked for {}; it belongs to uid {}", job,
@@ -62,6 +66,9 @@ void JobSettings::ShowEvent(Code code, JobId job, std::string text) {
 
 Status JobSettings::Change(const ChangeSetting& message) {
   const auto* steering = std::get_if<Steering>(&message.setting);
+  HR_CHECK(steering == nullptr ||
+               CheckNodeSteering(static_cast<std::uint8_t>(steering->kind), steering->value),
+           message.job, steering->value);
   // The service's own, once in its life for each job.
   const bool moves = steering != nullptr && MovesOver(*steering);
   if (Status status = moves ? Status() : CheckPace(message.uid); !status) return status;

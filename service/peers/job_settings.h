@@ -16,10 +16,10 @@
 
 namespace headrace::service {
 
-// What one uid may ask for, and how often people are told that it was refused.
+// What one uid may ask for, and how often its refusal is reported.
 inline constexpr int kAskedMax = 32;
 inline constexpr TimeNs kAskedWindow = kSecond;
-inline constexpr int kRefusedSaidMax = 4;
+inline constexpr int kRefusedReportedMax = 4;
 inline constexpr TimeNs kRefusedWindow = 10 * kSecond;
 
 class JobSettings {
@@ -27,13 +27,13 @@ class JobSettings {
   // All outlive this.
   JobSettings(const PeersPorts& ports, Peers& peers) : ports_(ports), peers_(peers) {}
 
-  // The job's owner, root and the user of this service may; what they ask for is told to people.
+  // The job's owner, root and the user of this service may; what they ask for is an event.
   Status Change(const ChangeSetting& message);
 
  private:
   struct Asker {
     Allowance asked{kAskedMax, kAskedWindow};
-    Allowance refused{kRefusedSaidMax, kRefusedWindow};
+    Allowance refused{kRefusedReportedMax, kRefusedWindow};
   };
 
   // Why `uid` may not ask for anything more just now.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ipc/base/check.h"
 #include "service/config/config_address.h"
 #include "service/loop/text.h"
 #include "service/peers/tcp.h"
@@ -40,7 +41,8 @@ Status PeerDialer::Greet(PeerLink& /*link*/, const NodeFacts& /*facts*/) {
   return Error(Code::kInvalidArgument, "this side says hello itself");
 }
 
-void PeerDialer::OnMessage(PeerLink& /*link*/, const PeerMessage& message) {
+void PeerDialer::OnMessage(PeerLink& link, const PeerMessage& message) {
+  HR_CHECK(&link == link_.get(), options_.leader);
   owner_.OnLeaderMessage(options_.leader, message);
 }
 
@@ -107,6 +109,7 @@ kj::Promise<kj::Own<kj::AsyncIoStream>> PeerDialer::Connect() {
 }
 
 kj::Promise<void> PeerDialer::Introduce(SecuredPeer peer) {
+  HR_CHECK(link_.get() == nullptr, options_.leader);
   link_ = kj::heap<PeerLink>(kj::mv(peer),
                              PeerLink::Options{.side = capnp::rpc::twoparty::Side::CLIENT,
                                                .detection_ns = options_.detection_ns,
@@ -122,6 +125,7 @@ kj::Promise<void> PeerDialer::Introduce(SecuredPeer peer) {
 }
 
 kj::Promise<void> PeerDialer::Serve() {
+  HR_CHECK(link_.get() != nullptr && link_->greeted(), options_.leader);
   delay_ = kDelayMin;
   name_taken_since_ns_ = kNever;
   why_.clear();

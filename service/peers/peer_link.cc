@@ -131,6 +131,7 @@ PeerLink::PeerLink(SecuredPeer peer, Options options, kj::Timer& timer, Owner& o
 }
 
 kj::Promise<Result<NodeFacts>> PeerLink::SendHello() {
+  HR_CHECK(options_.side == capnp::rpc::twoparty::Side::CLIENT && !greeted_, DescribePeer());
   capnp::MallocMessageBuilder builder(8);
   auto vat = builder.initRoot<capnp::rpc::twoparty::VatId>();
   vat.setSide(capnp::rpc::twoparty::Side::SERVER);
@@ -225,6 +226,7 @@ std::size_t PeerLink::CountToSend() const {
 void PeerLink::Flush() {
   if (sending_ || !greeted_) return;
   if (unsent_.empty()) {
+    HR_CHECK(unsent_bytes_ == 0, DescribePeer(), unsent_bytes_);
     if (all_sent_.get() != nullptr) all_sent_->fulfill();
     return;
   }
@@ -234,17 +236,21 @@ void PeerLink::Flush() {
   auto list = call.initMessages(static_cast<unsigned>(count));
   for (unsigned i = 0; i < count; ++i) {
     WriteMessage(list[i], unsent_.front());
-    unsent_bytes_ -= WireBytes(unsent_.front());
+    const std::size_t bytes = WireBytes(unsent_.front());
+    HR_CHECK(bytes <= unsent_bytes_, bytes, unsent_bytes_);
+    unsent_bytes_ -= bytes;
     unsent_.pop_front();
   }
   sending_ = true;
   tasks_.add(call.send().ignoreResult().then([this] {
+    HR_CHECK(sending_, DescribePeer());
     sending_ = false;
     Flush();
   }));
 }
 
 kj::Promise<void> PeerLink::Finish(const std::string& cause) {
+  HR_CHECK(all_sent_.get() == nullptr, DescribePeer());
   auto pair = kj::newPromiseAndFulfiller<void>();
   all_sent_ = kj::mv(pair.fulfiller);
   Send(Goodbye{cause});

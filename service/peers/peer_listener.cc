@@ -101,6 +101,7 @@ const NodeFacts& PeerListener::Self() const { return owner_.Self(); }
 
 Status PeerListener::Greet(PeerLink& link, const NodeFacts& facts) {
   const NodeId node = Find(link);
+  HR_CHECK(accepted_.at(node).name.empty(), node, accepted_.at(node).name);
   const Status status = owner_.OnNodeConnected(node, facts, link.peer_address());
   if (status) {
     accepted_.at(node).name = facts.name;
@@ -111,7 +112,10 @@ Status PeerListener::Greet(PeerLink& link, const NodeFacts& facts) {
 }
 
 void PeerListener::OnMessage(PeerLink& link, const PeerMessage& message) {
-  owner_.OnNodeMessage(Find(link), message);
+  const NodeId node = Find(link);
+  // Whom the leader does not know sends it nothing.
+  HR_CHECK(!accepted_.at(node).name.empty(), node, message.index());
+  owner_.OnNodeMessage(node, message);
 }
 
 void PeerListener::Send(NodeId node, PeerMessage message) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "ipc/base/check.h"
 #include "ipc/base/foreign_text.h"
 #include "ipc/schema/peer.capnp.h"
 #include "service/config/config_address.h"
@@ -42,7 +43,11 @@ class Trial {
   }
 
  private:
-  void Begin(const char* name) { steps_.push_back({.name = name, .status = {}, .found = {}}); }
+  void Begin(const char* name) {
+    // One step ends well and says what it found before the next begins.
+    HR_CHECK(steps_.empty() || (steps_.back().status && !steps_.back().found.empty()), name);
+    steps_.push_back({.name = name, .status = {}, .found = {}});
+  }
 
   template <typename T>
   kj::Promise<T> InTime(kj::Promise<T> promise) {

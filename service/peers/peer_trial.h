@@ -1,5 +1,5 @@
-// One attempt to reach the service at an address, as a job's dialer would, told step by step: for
-// people who look before the first job. Leaves nothing behind on either side.
+// One attempt to reach the service at an address, as a job's dialer would, reported step by step:
+// for people who look before the first job. Leaves nothing behind on either side.
 #pragma once
 
 #include <kj/async-io.h>

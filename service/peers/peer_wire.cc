@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "ipc/base/check.h"
 #include "ipc/base/foreign_text.h"
 #include "service/accounts/rank_table.h"
 #include "service/cluster/layouts.h"
@@ -93,6 +94,7 @@ class ToWire {
   }
   template <typename Value>
   void Struct(const std::shared_ptr<const Value>& value, auto get, auto init) {
+    HR_CHECK(value != nullptr);
     Struct(*value, get, init);
   }
   template <typename Value>
@@ -272,6 +274,10 @@ void Describe(auto& wire, Is<LayoutTensor> auto& tensor) {
 void Describe(auto& wire, Is<Layout> auto& layout) {
   wire.Number(layout.reduction, HR_FIELD(Reduction));
   wire.Number(layout.names_hash, HR_FIELD(NamesHash));
+  wire.Number(layout.codec, HR_FIELD(Codec));
+  wire.Check([number = static_cast<std::uint8_t>(layout.codec)] {
+    return IsCodec(number) ? "" : fmt::format("codec {}", number);
+  });
   wire.List(layout.tensors, kLayoutTensorsMax, "a layout of {} tensors", HR_LIST(Tensors));
   wire.Check([&layout]() -> std::string {
     const Status status = CheckLayout(layout);

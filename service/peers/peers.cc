@@ -191,6 +191,7 @@ void Peers::Handle(const RankEnded& message) {
 }
 
 Status Peers::Handle(const HandInLayout& message) {
+  HR_CHECK(message.layout != nullptr, message.identity.job_name, message.identity.rank);
   const SessionIdentity& identity = message.identity;
   if (Status status =
           follower_.CheckLayout(identity.job, identity.rank, *message.layout, message.policy);
@@ -256,8 +257,8 @@ void Peers::OnNodeLost(NodeId node, const Error& error) {
   Act();
 }
 
-// Also tells the jobs that gather here: they may well wait for that node. Strangers decide how
-// often there is something to tell.
+// Also reported to the jobs that gather here: they may well wait for that node. Strangers decide
+// how often it happens.
 void Peers::OnNodeRefused(const std::string& name, const std::string& address, const Error& error) {
   const TimeNs now = MonotonicNow();
   refusals_.Note(name, address, false, error.text(), now);
@@ -274,6 +275,7 @@ void Peers::OnNodeRefused(const std::string& name, const std::string& address, c
 }
 
 void Peers::OnLeaderUp(const std::string& leader) {
+  HR_CHECK(dialers_.contains(leader), leader);
   unreachable_.clear();
   refusals_.Forget("", leader);
   if (options_.server) ports_.log.info("offers itself to the jobs that meet at {}", leader);
@@ -304,6 +306,7 @@ void Peers::OnLeaderDown(const std::string& leader, const Error& error) {
 }
 
 void Peers::OnLeaderMessage(const std::string& leader, const PeerMessage& message) {
+  HR_CHECK(dialers_.contains(leader), leader, message.index());
   follower_.Handle(leader, message, MonotonicNow());
   Act();
 }
@@ -381,6 +384,7 @@ void Peers::ShowPeers() {
 }
 
 kj::Promise<void> Peers::ShowPeersAgain() {
+  HR_CHECK(shows_peers_ && shown_.size() <= ports_.peers.size(), shown_.size());
   WritePeerRows();
   // An idle service has nothing to wake up for.
   shows_peers_ = !dialers_.empty() || listener_.HasPeers();
@@ -418,7 +422,9 @@ void Peers::WritePeerRows() {
 
 void Peers::Execute(const ToLeader& action) {
   const auto found = dialers_.find(action.leader);
-  if (found != dialers_.end()) found->second->Send(action.message);
+  // A job that has not failed needs its leader, so there is a dialer.
+  HR_CHECK(found != dialers_.end(), action.leader, action.message.index());
+  found->second->Send(action.message);
 }
 
 // A job that fails takes no rank any more, so rpc is sent it too, before dispatch.
@@ -430,7 +436,9 @@ void Peers::Execute(const ToDispatch& action) {
 }
 
 void Peers::Execute(const ToLane& action) {
-  HR_CHECK(action.lane < ports_.network_lanes.size(), action.lane);
+  HR_CHECK(action.lane < ports_.network_lanes.size() &&
+               ports_.network_lanes[action.lane].inbox != nullptr,
+           action.lane, ports_.network_lanes.size());
   outbox_.Send(*ports_.network_lanes[action.lane].inbox, action.message);
 }
 

@@ -77,7 +77,7 @@ class Peers final : public PeerDialer::Owner,
   void CheckFiles() { security_->CheckFiles(); }
   // From now on no other service is let in.
   void Drain() { draining_ = true; }
-  // Tells all others that the service is stopping; resolves when they know, or soon.
+  // Sends all others a goodbye; resolves when they have received it, or soon.
   kj::Promise<void> Stop();
 
  private:
@@ -129,7 +129,7 @@ class Peers final : public PeerDialer::Owner,
   Follower follower_;
   bool draining_ = false;
   Refusals refusals_;
-  TimeNs refused_announced_ns_ = 0;  // when jobs that are forming were told of one
+  TimeNs refused_announced_ns_ = 0;  // when jobs that are forming were sent one
   kj::Promise<void> refused_forgotten_ = kj::NEVER_DONE;
   std::string unreachable_;  // why a server's leader is, as it was reported last
   TimeNs reported_since_ns_ = 0;

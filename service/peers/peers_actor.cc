@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "ipc/base/check.h"
 #include "service/loop/text.h"
 
 namespace headrace::service {
@@ -31,6 +32,7 @@ Status PeersActor::Listen(kj::AsyncIoContext& io) {
 }
 
 kj::Promise<void> PeersActor::Serve(kj::Promise<void> stop) {
+  HR_CHECK(peers_.get() != nullptr && settings_.get() != nullptr, options_.node_name);
   tasks_.add(reader_.Read());
   return stop;
 }

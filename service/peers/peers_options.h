@@ -1,4 +1,4 @@
-// What the peers actor is told once, at its start, and whom it speaks to.
+// Options of the peers actor, fixed at its start, and its ports.
 #pragma once
 
 #include <cstdint>

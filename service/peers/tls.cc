@@ -12,6 +12,7 @@
 #include <cstring>
 #include <utility>
 
+#include "ipc/base/check.h"
 #include "ipc/base/foreign_text.h"
 #include "service/peers/tls_files.h"
 #include "service/peers/tls_greeting.h"
@@ -87,11 +88,11 @@ std::string FarAddressOf(kj::AsyncIoStream& stream) { return FarEndOf(stream).te
 
 class PeerSecurity::Parts {
  public:
-  Parts(const PeerSecurityOptions& options, kj::Timer& timer, Say say,
+  Parts(const PeerSecurityOptions& options, kj::Timer& timer, Warn warn,
         std::unique_ptr<TlsRenewal> renewal, UnixClock clock)
       : options_(options),
         timer_(timer),
-        say_(std::move(say)),
+        warn_(std::move(warn)),
         renewal_(std::move(renewal)),
         clock_(std::move(clock)) {}
 
@@ -111,7 +112,7 @@ class PeerSecurity::Parts {
 
   PeerSecurityOptions options_;
   kj::Timer& timer_;
-  Say say_;
+  Warn warn_;
   std::unique_ptr<TlsRenewal> renewal_;  // null: plain text
   UnixClock clock_;
   std::size_t handshakes_count_ = 0;
@@ -120,6 +121,7 @@ class PeerSecurity::Parts {
 
 kj::Promise<Result<SecuredPeer>> PeerSecurity::Parts::Encrypt(SecuredPeer peer, bool accepted) {
   auto files = renewal_->files();
+  HR_CHECK(files != nullptr && peer.stream.get() != nullptr, peer.address);
   auto shaken = ShakeHands(*files, kj::mv(peer.stream), accepted).attach(kj::mv(files));
   return shaken.then(
       [peer = kj::mv(peer),
@@ -143,7 +145,7 @@ Result<SecuredPeer> PeerSecurity::Parts::AllowPlainText(SecuredPeer peer, bool l
                      "network of which you trust every host");
   }
   ++plain_peers_count_;
-  say_(peer.address + " is spoken to in plain text: who is on the way can read and change it");
+  warn_(peer.address + " is spoken to in plain text: who is on the way can read and change it");
   return peer;
 }
 
@@ -175,7 +177,10 @@ kj::Promise<Result<SecuredPeer>> PeerSecurity::Parts::Secure(kj::Own<kj::AsyncIo
       .catch_([address](kj::Exception&& exception) -> Result<SecuredPeer> {
         return ExplainLoss(address, exception);
       })
-      .attach(kj::defer([this] { --handshakes_count_; }));
+      .attach(kj::defer([this] {
+        HR_CHECK(handshakes_count_ > 0 && handshakes_count_ <= kHandshakesMax, handshakes_count_);
+        --handshakes_count_;
+      }));
 }
 
 std::string PeerSecurity::Parts::Describe() const {
@@ -189,7 +194,7 @@ std::string PeerSecurity::Parts::Describe() const {
 
 kj::Promise<void> PeerSecurity::Parts::Remind() {
   if (!WarnsOfPlainText()) return kj::NEVER_DONE;
-  say_(
+  warn_(
       fmt::format("plain_text is set: what nodes say to each other, {} times so far, can be read "
                   "and changed on the way. `headracectl certs` makes certificates",
                   plain_peers_count_));
@@ -206,7 +211,7 @@ PeerSecurity::PeerSecurity(std::unique_ptr<Parts> parts) : parts_(std::move(part
 PeerSecurity::~PeerSecurity() = default;
 
 Result<std::unique_ptr<PeerSecurity>> PeerSecurity::Create(const PeerSecurityOptions& options,
-                                                           kj::Timer& timer, Say say,
+                                                           kj::Timer& timer, Warn warn,
                                                            CertificateReports certificate,
                                                            UnixClock clock) {
   std::unique_ptr<TlsRenewal> renewal;
@@ -217,7 +222,7 @@ Result<std::unique_ptr<PeerSecurity>> PeerSecurity::Create(const PeerSecurityOpt
     renewal = std::move(read).value();
   }
   return std::unique_ptr<PeerSecurity>(new PeerSecurity(std::make_unique<Parts>(
-      options, timer, std::move(say), std::move(renewal), std::move(clock))));
+      options, timer, std::move(warn), std::move(renewal), std::move(clock))));
 }
 
 kj::Promise<Result<SecuredPeer>> PeerSecurity::Accept(kj::Own<kj::AsyncIoStream> stream) {

@@ -24,7 +24,7 @@
 //
 // On the wire both sides then say kGreeting, inside of TLS where there is TLS. So a service that
 // was refused learns it here and not from its first call, and one that speaks the other form, or
-// another protocol altogether, is told apart.
+// another protocol altogether, is recognised.
 #pragma once
 
 #include <kj/async-io.h>
@@ -55,7 +55,7 @@ inline constexpr auto kCertificateLook = 10 * kj::SECONDS;
 class PeerSecurity {
  public:
   // Something for the log.
-  using Say = std::function<void(const std::string& text)>;
+  using Warn = std::function<void(const std::string& text)>;
   // Seconds since 1970.
   using UnixClock = std::function<std::int64_t()>;
 
@@ -63,7 +63,7 @@ class PeerSecurity {
   // the certificate to this node, it is signed by the authority and valid today. Errors name the
   // file and what to do. `timer` outlives this. `certificate` hears of the certificate's changes.
   static Result<std::unique_ptr<PeerSecurity>> Create(
-      const PeerSecurityOptions& options, kj::Timer& timer, Say say,
+      const PeerSecurityOptions& options, kj::Timer& timer, Warn warn,
       CertificateReports certificate = {}, UnixClock clock = [] { return ::time(nullptr); });
   ~PeerSecurity();
   PeerSecurity(const PeerSecurity&) = delete;

@@ -44,7 +44,9 @@ using UniqueJudge = UniqueHandle<OpensslTraits<X509_STORE_CTX, X509_STORE_CTX_fr
 Error Wrong(std::string text) { return Error(Code::kInvalidArgument, std::move(text)); }
 
 UniqueBio BioOf(const std::string& text) {
-  return UniqueBio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
+  UniqueBio bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
+  HR_CHECK(bio, text.size());
+  return bio;
 }
 
 // A key with a password would make OpenSSL ask for it on the terminal.
@@ -106,6 +108,7 @@ void NoteSigners(const STACK_OF(X509) * signers, TlsFiles& files) {
   files.authority_from_unix_s = 0;
   files.authority_until_unix_s = std::numeric_limits<std::int64_t>::max();
   const int count = sk_X509_num(signers);
+  HR_CHECK(count > 0, count);  // of a certificate that was believed
   for (int i = count == 1 ? 0 : 1; i < count; ++i) {
     const X509* signer = sk_X509_value(signers, i);
     const std::int64_t until_unix_s = SecondsOf(X509_get0_notAfter(signer));
@@ -131,10 +134,11 @@ Status Verify(const PeerSecurityOptions& options, const Pems& pems, TlsFiles& fi
     }
     HR_CHECK(X509_STORE_CTX_init(judge.get(), store.get(), &pems.certificate(), between.get()) ==
              1);
-    X509_STORE_CTX_set_purpose(judge.get(), purpose);
+    // One that did not take hold would believe what other nodes refuse.
+    HR_CHECK(X509_STORE_CTX_set_purpose(judge.get(), purpose) == 1, purpose);
     X509_VERIFY_PARAM* parameters = X509_STORE_CTX_get0_param(judge.get());
-    X509_VERIFY_PARAM_set_flags(parameters, kVerifyFlags);
-    X509_VERIFY_PARAM_set1_host(parameters, kGreeting.data(), kGreeting.size());
+    HR_CHECK(X509_VERIFY_PARAM_set_flags(parameters, kVerifyFlags) == 1);
+    HR_CHECK(X509_VERIFY_PARAM_set1_host(parameters, kGreeting.data(), kGreeting.size()) == 1);
     const bool believed = X509_verify_cert(judge.get()) == 1;
     ERR_clear_error();
     if (believed) {

@@ -8,7 +8,7 @@
 
 namespace headrace::service {
 
-// Said by both without waiting, so that each can tell the other form of speech apart.
+// Sent by both without waiting, so that each can recognise the other protocol.
 kj::Promise<Result<SecuredPeer>> GreetInPlainText(SecuredPeer peer);
 
 // The side that accepted speaks first: the other hears there whether its certificate was believed,

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ipc/base/check.h"
+
 namespace headrace::service {
 namespace {
 
@@ -25,7 +27,9 @@ template struct Reach<&kj::TlsContext::ctx>;
 int NoteVerdict(int believed, X509_STORE_CTX* judge) {
   auto* ssl =
       static_cast<SSL*>(X509_STORE_CTX_get_ex_data(judge, SSL_get_ex_data_X509_STORE_CTX_idx()));
+  HR_CHECK(ssl != nullptr);
   auto* record = static_cast<HandshakeRecord*>(SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl)));
+  HR_CHECK(record != nullptr, believed);
   if (believed == 1) {
     // Called for each certificate of the chain; kj can tell of the common name alone.
     record->node_names = NodeNames(*X509_STORE_CTX_get0_cert(judge));
@@ -51,12 +55,12 @@ kj::Own<kj::TlsContext> MakeContext(const TlsFiles& files, HandshakeRecord& reco
   // kj has the side that connects check the name; the side that accepts does so too.
   HR_CHECK(X509_VERIFY_PARAM_set1_host(SSL_CTX_get0_param(native), kGreeting.data(),
                                        kGreeting.size()) == 1);
-  X509_VERIFY_PARAM_set_flags(SSL_CTX_get0_param(native), kVerifyFlags);
+  HR_CHECK(X509_VERIFY_PARAM_set_flags(SSL_CTX_get0_param(native), kVerifyFlags) == 1);
   SSL_CTX_set_verify(native, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NoteVerdict);
-  SSL_CTX_set_app_data(native, &record);
+  HR_CHECK(SSL_CTX_set_app_data(native, &record) == 1);
   // Nobody resumes a session here.
   SSL_CTX_set_session_cache_mode(native, SSL_SESS_CACHE_OFF);
-  SSL_CTX_set_num_tickets(native, 0);
+  HR_CHECK(SSL_CTX_set_num_tickets(native, 0) == 1);
   return context;
 }
 
@@ -74,6 +78,7 @@ class Tap final : public kj::AsyncIoStream {
     auto read = inner_->tryRead(buffer, least, most);
     return read.then([this, buffer](std::size_t count) -> kj::Promise<std::size_t> {
       HandshakeRecord& record = *record_;
+      HR_CHECK(record.first_count <= record.first.size(), record.first_count);
       const std::size_t kept = std::min(count, record.first.size() - record.first_count);
       std::memcpy(record.first.data() + record.first_count, buffer, kept);
       record.first_count += kept;

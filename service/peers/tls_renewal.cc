@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "ipc/base/check.h"
+
 namespace headrace::service {
 namespace {
 
@@ -50,11 +52,12 @@ TlsRenewal::Marks TlsRenewal::MarksNow() const {
 }
 
 void TlsRenewal::Use(std::unique_ptr<TlsFiles> files, const Marks& marks, std::int64_t unix_s) {
+  HR_CHECK(files != nullptr);
   files_ = std::move(files);
   marks_ = marks;
   refused_.clear();
-  refusal_told_unix_s_ = 0;
-  end_told_unix_s_ = 0;
+  refusal_alerted_unix_s_ = 0;
+  end_alerted_unix_s_ = 0;
   state_ = {.loaded_unix_s = unix_s,
             .until_unix_s = files_->until_unix_s,
             .authority_until_unix_s = files_->authority_until_unix_s,
@@ -82,15 +85,16 @@ void TlsRenewal::Reload(std::int64_t unix_s) {
       DateText(state_.until_unix_s), files_->authority_name));
 }
 
-// Whoever replaces three files is in the middle of it for a moment: people are told when the next
-// look finds the same.
+// Whoever replaces three files is in the middle of it for a moment: people are alerted when the
+// next look finds the same.
 void TlsRenewal::Refuse(const std::string& why, std::int64_t unix_s) {
+  HR_CHECK(!why.empty() && files_ != nullptr, why);
   if (std::exchange(refused_, why) != why) {
-    refusal_told_unix_s_ = 0;
+    refusal_alerted_unix_s_ = 0;
     return;
   }
-  if (refusal_told_unix_s_ != 0 && unix_s - refusal_told_unix_s_ < kDay) return;
-  refusal_told_unix_s_ = unix_s;
+  if (refusal_alerted_unix_s_ != 0 && unix_s - refusal_alerted_unix_s_ < kDay) return;
+  refusal_alerted_unix_s_ = unix_s;
   state_.refused = why;
   reports_.show(state_);
   reports_.alert(fmt::format(
@@ -101,8 +105,8 @@ void TlsRenewal::Refuse(const std::string& why, std::int64_t unix_s) {
 
 void TlsRenewal::AnnounceEnd(std::int64_t unix_s) {
   if (unix_s < state_.warn_from_unix_s) return;
-  if (end_told_unix_s_ != 0 && unix_s - end_told_unix_s_ < kDay) return;
-  end_told_unix_s_ = unix_s;
+  if (end_alerted_unix_s_ != 0 && unix_s - end_alerted_unix_s_ < kDay) return;
+  end_alerted_unix_s_ = unix_s;
   const bool authority = state_.authority_until_unix_s < state_.until_unix_s;
   const std::int64_t end_unix_s = std::min(state_.authority_until_unix_s, state_.until_unix_s);
   const std::string whose =

@@ -2,7 +2,7 @@
 // thread only; the time comes in as an argument.
 //
 // New connections use the new files, open ones stay as they are. Files that other nodes would not
-// believe, or that are half written, change nothing but what people are told. Paths are followed
+// believe, or that are half written, change nothing; people are alerted. Paths are followed
 // through symbolic links at each look, so a folder that is exchanged as a whole (`..data` of
 // Kubernetes) counts as a change.
 #pragma once
@@ -25,7 +25,7 @@ struct CertificateState {
   std::int64_t loaded_unix_s = 0;
   std::int64_t until_unix_s = 0;            // of this node's certificate
   std::int64_t authority_until_unix_s = 0;  // of those that signed it
-  std::int64_t warn_from_unix_s = 0;        // from when on the log tells of the end
+  std::int64_t warn_from_unix_s = 0;        // from when on the log warns of the end
   std::string refused;  // why files that have changed since are not in use; empty: they are
 };
 
@@ -83,8 +83,8 @@ class TlsRenewal {
   Marks marks_{};  // of the files in use
   CertificateState state_;
   std::string refused_;  // at the last look; empty: nothing was
-  std::int64_t refusal_told_unix_s_ = 0;
-  std::int64_t end_told_unix_s_ = 0;
+  std::int64_t refusal_alerted_unix_s_ = 0;
+  std::int64_t end_alerted_unix_s_ = 0;
 };
 
 }  // namespace headrace::service

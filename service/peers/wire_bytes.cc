@@ -3,6 +3,8 @@
 #include <variant>
 #include <vector>
 
+#include "ipc/base/check.h"
+
 namespace headrace::service {
 namespace {
 
@@ -20,6 +22,7 @@ std::size_t WireBytesOf(const std::vector<SendNotice>& notices) {
 std::size_t WireBytes(const PeerMessage& message) {
   std::size_t bytes = kShortMessageBytes;
   if (const auto* handed = std::get_if<ReportLayout>(&message)) {
+    HR_CHECK(handed->layout != nullptr, handed->job);
     for (const LayoutTensor& tensor : handed->layout->tensors) bytes += tensor.name.size() + 48;
   } else if (const auto* seen = std::get_if<ReportTimesSeen>(&message)) {
     bytes += 8 * (seen->seen.times.release_s.size() + seen->seen.times.forward_s.size());

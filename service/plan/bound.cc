@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "ipc/base/check.h"
 #include "service/plan/cost.h"
 
 namespace headrace::plan {
@@ -64,6 +65,7 @@ double SecondsAround(const Workload& work, const Route& route, std::uint32_t lan
     first = std::min(first, stage);
     last = stage;
   }
+  HR_CHECK(first <= last, lane, first, last);  // the lane has a stage
   double around_s = 0;
   for (std::size_t stage = 0; stage < route.stages.size(); ++stage) {
     if (stage >= first && stage <= last) continue;

@@ -53,6 +53,7 @@ class Dispatcher {
   double Send(std::uint32_t tensor, double now) {
     const std::uint64_t bytes =
         std::min(tuning_.partition_bytes, work_.bytes[tensor] - sent_[tensor]);
+    HR_CHECK(bytes > 0, tensor, sent_[tensor]);
     draft_.Open();
     draft_.Append(tensor, sent_[tensor], bytes);
     sent_[tensor] += bytes;
@@ -116,6 +117,7 @@ Draft ByteScheduler(const Workload& work, const Route& route, const DraftOptions
 ByteSchedulerTuning TuneByteScheduler(const Workload& work, const Route& route,
                                       const PolicySettings& settings) {
   const auto [smallest, largest] = BoundsOf(work);
+  HR_CHECK(smallest > 0 && largest > 0);
   // On a single stage a second credit only takes choices earlier, so it is not tried there.
   const std::uint32_t given = settings.credits;
   const std::span<const std::uint32_t> credits = given > 0 ? std::span(&given, 1)

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <span>
 
+#include "ipc/base/check.h"
 #include "service/plan/bytescheduler.h"
 #include "service/plan/infinity.h"
 #include "service/plan/policies.h"
@@ -25,6 +26,8 @@ struct Window {
 
 // One iteration: whenever the first lane is free, the most urgent partitions up to the credit go.
 Draft Dispatch(const Workload& work, const Route& route, const Window& window) {
+  HR_CHECK(window.partition_bytes > 0 && window.credit_bytes > 0, window.partition_bytes,
+           window.credit_bytes);
   const auto none = static_cast<std::uint32_t>(work.size());
   const Stage& first = route.stages.front();
   Draft draft;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "ipc/base/check.h"
 #include "service/plan/infinity.h"
 
 namespace headrace::plan {
@@ -13,6 +14,7 @@ const CostPiece& PieceAt(const CostLine& line, std::uint64_t bytes) {
   const auto after = std::upper_bound(
       line.pieces.begin(), line.pieces.end(), bytes,
       [](std::uint64_t value, const CostPiece& piece) { return value < piece.from_bytes; });
+  HR_CHECK(after != line.pieces.begin(), bytes, line.pieces.size());
   return *(after - 1);
 }
 
@@ -54,6 +56,7 @@ double LeastStartup(const CostLine& line, double slope, std::uint64_t bytes_max)
 
 // The steepest slope of a line through the origin that stays below.
 double LeastRatio(const CostLine& line, std::uint64_t bytes_max) {
+  HR_CHECK(!line.pieces.empty() && bytes_max > 0, line.pieces.size(), bytes_max);
   double least = kInfinity;
   for (std::size_t index = 0; index < line.pieces.size(); ++index) {
     const CostPiece& piece = line.pieces[index];

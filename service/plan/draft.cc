@@ -13,7 +13,14 @@ namespace {
 class Clerk {
  public:
   Clerk(const Workload& work, const Route& route, const Draft& draft)
-      : work_(work), route_(route), draft_(draft) {}
+      : work_(work), route_(route), draft_(draft) {
+    HR_CHECK(!route.stages.empty() && route.stages.size() <= kStagesMax &&
+                 route.lanes.size() <= kLanesMax,
+             route.stages.size(), route.lanes.size());
+    for (const DraftBlock& block : draft.blocks) {
+      HR_CHECK(block.bytes > 0 && block.lowest < work.size(), block.bytes, block.lowest);
+    }
+  }
 
   Timetable Fill() {
     table_.begin_s.resize(draft_.blocks.size());
@@ -32,6 +39,9 @@ class Clerk {
       }
       HR_CHECK(best < stages, left);
       Run(best, best_s);
+    }
+    for (std::size_t stage = 0; stage < stages; ++stage) {
+      HR_CHECK(next_[stage] == draft_.blocks.size(), stage, next_[stage]);
     }
     table_.iteration_s = Iteration();
     return std::move(table_);
@@ -96,16 +106,20 @@ class Clerk {
 }  // namespace
 
 std::span<const Part> Draft::PartsOf(const DraftBlock& block) const {
+  HR_CHECK(block.parts_begin <= block.parts_end && block.parts_end <= parts.size(),
+           block.parts_begin, block.parts_end, parts.size());
   return std::span(parts).subspan(block.parts_begin, block.parts_end - block.parts_begin);
 }
 
 void Draft::Open() {
+  HR_CHECK(parts.size() < UINT32_MAX, parts.size());
   const auto at = static_cast<std::uint32_t>(parts.size());
   blocks.push_back({at, at, UINT32_MAX, 0});
 }
 
 void Draft::Append(std::uint32_t tensor, std::uint64_t offset_bytes, std::uint64_t bytes) {
   if (bytes == 0) return;
+  HR_CHECK(!blocks.empty() && blocks.back().parts_end == parts.size(), tensor, parts.size());
   DraftBlock& block = blocks.back();
   const bool grows = block.parts_end > block.parts_begin && parts.back().tensor == tensor &&
                      parts.back().offset_bytes + parts.back().bytes == offset_bytes;
@@ -120,6 +134,7 @@ void Draft::Append(std::uint32_t tensor, std::uint64_t offset_bytes, std::uint64
 }
 
 void Draft::Close() {
+  HR_CHECK(!blocks.empty());
   if (blocks.back().bytes == 0) blocks.pop_back();
 }
 

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ipc/base/check.h"
 #include "service/plan/exact.h"
 #include "service/plan/sweep.h"
 
@@ -27,6 +28,8 @@ struct Cut {
 std::vector<Cut> CutsOf(const Workload& work, const Sweep& sweep, const CostPiece& line) {
   std::vector<Cut> cuts{{0, std::numeric_limits<double>::infinity()}};
   for (const SweepStep& step : sweep.steps) {
+    HR_CHECK(step.cut >= cuts.back().tensor && step.cut < work.size(), step.cut,
+             cuts.back().tensor);
     if (step.cut != cuts.back().tensor) {
       cuts.push_back({step.cut, std::numeric_limits<double>::infinity()});
     }
@@ -50,6 +53,7 @@ class Builder {
   std::size_t phase1_blocks() const { return cuts_.size() - 1; }
 
   Draft Build(const std::vector<int>& nudges, bool filling) {
+    HR_CHECK(nudges.size() == phase1_blocks(), nudges.size(), phase1_blocks());
     draft_ = {};
     sent_.assign(work_.size(), 0);
     double now = 0;
@@ -129,6 +133,8 @@ class Builder {
   }
 
   void Group() {
+    HR_CHECK(!sweep_.steps.empty() && sweep_.steps.back().last + 1 == work_.size(),
+             sweep_.steps.size());
     std::uint32_t group = 0;
     std::size_t step = 0;
     draft_.Open();

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "ipc/base/check.h"
 #include "service/plan/exact.h"
 
 namespace headrace::plan {
@@ -45,6 +46,7 @@ void AppendRange(Draft& draft, std::span<const Part> parts, std::uint64_t begin,
 // first.
 Draft Rewritten(const Workload& work, const Draft& draft, std::size_t at, std::size_t count,
                 bool halve) {
+  HR_CHECK(count > 0 && at + count <= draft.blocks.size(), at, count, draft.blocks.size());
   Draft copy;
   copy.in_flight_max = draft.in_flight_max;
   const auto keep = [&](std::size_t begin, std::size_t end) {
@@ -158,6 +160,7 @@ Draft ExactOnRoute(const Workload& work, const Route& route, double bound_s) {
     draft.barrier = false;
     add(std::move(draft));
   }
+  HR_CHECK(!candidates.empty());
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const Candidate& left, const Candidate& right) {
                      return left.iteration_s < right.iteration_s;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "ipc/base/check.h"
+
 namespace headrace::plan {
 namespace {
 
@@ -30,6 +32,8 @@ Status CheckBlock(const Block& block, std::size_t index, const Workload& work) {
 }  // namespace
 
 Plan Finish(Policy policy, const Draft& draft, const Timetable& table, double lower_bound_s) {
+  HR_CHECK(table.begin_s.size() == draft.blocks.size() && table.end_s.size() == draft.blocks.size(),
+           table.begin_s.size(), table.end_s.size(), draft.blocks.size());
   Plan plan;
   plan.policy = policy;
   plan.barrier = draft.barrier;

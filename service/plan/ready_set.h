@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "ipc/base/check.h"
+
 namespace headrace::plan {
 
 class ReadySet {
@@ -13,11 +15,16 @@ class ReadySet {
   explicit ReadySet(std::size_t size) : words_((size + 63) / 64, 0) {}
 
   void Insert(std::uint32_t member) {
+    HR_CHECK(member / 64 < words_.size(), member, words_.size());
     words_[member / 64] |= std::uint64_t{1} << (member % 64);
     if (member / 64 < first_) first_ = member / 64;
   }
-  void Erase(std::uint32_t member) { words_[member / 64] &= ~(std::uint64_t{1} << (member % 64)); }
+  void Erase(std::uint32_t member) {
+    HR_CHECK(member / 64 < words_.size(), member, words_.size());
+    words_[member / 64] &= ~(std::uint64_t{1} << (member % 64));
+  }
   bool Contains(std::uint32_t member) const {
+    HR_CHECK(member / 64 < words_.size(), member, words_.size());
     return (words_[member / 64] >> (member % 64) & 1) != 0;
   }
 

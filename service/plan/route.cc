@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 
 #include "ipc/base/check.h"
@@ -47,6 +48,7 @@ double TogetherSeconds(const Stage& stage, double bytes, std::vector<std::size_t
 // would end it first.
 void GiveRest(const Stage& stage, const std::vector<std::size_t>& used, std::uint64_t rest,
               std::uint64_t element_bytes, std::vector<std::uint64_t>& shares) {
+  HR_CHECK(!used.empty() && element_bytes > 0, used.size(), element_bytes);
   while (rest > 0) {
     const std::uint64_t step = std::min(rest, element_bytes);
     std::size_t best = used.front();
@@ -137,6 +139,8 @@ std::vector<std::uint64_t> Shares(const Stage& stage, std::uint64_t bytes,
     rest -= shares[index];
   }
   GiveRest(stage, used, rest, element_bytes, shares);
+  const std::uint64_t sum = std::accumulate(shares.begin(), shares.end(), std::uint64_t{0});
+  HR_CHECK(sum == bytes, sum, bytes);
   return shares;
 }
 
@@ -170,6 +174,7 @@ CostLine StageLine(const Stage& stage) {
     }
     line.pieces.push_back(piece);
   }
+  HR_CHECK(!line.pieces.empty(), stage.rails.size());
   return line;
 }
 

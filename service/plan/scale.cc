@@ -5,6 +5,8 @@
 #include <cmath>
 #include <string>
 
+#include "ipc/base/check.h"
+
 namespace headrace::plan {
 namespace {
 
@@ -96,6 +98,7 @@ Status CheckCluster(const Cluster& cluster) {
 }
 
 Route ClusterRoute(const Cluster& cluster, Algorithm algorithm) {
+  HR_CHECK(cluster.nodes > 0 && cluster.ranks_per_node > 0, cluster.nodes, cluster.ranks_per_node);
   const Level outer = Outer(cluster);
   const Level inner = Inner(cluster);
   switch (algorithm) {
@@ -117,6 +120,7 @@ Route ClusterRoute(const Cluster& cluster, Algorithm algorithm) {
 }
 
 Route ClusterServerRoute(const Cluster& cluster, Placement placement, std::uint32_t servers) {
+  HR_CHECK(cluster.nodes > 0 && cluster.ranks_per_node > 0, cluster.nodes, cluster.ranks_per_node);
   const Level outer = Outer(cluster);
   double crossings = (outer.count - 1) / outer.count;
   if (placement == Placement::kExtra) {

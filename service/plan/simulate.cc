@@ -68,17 +68,22 @@ class World {
  private:
   void Take(const Happening& happening) {
     if (happening.stage == Happening::kReady) {
+      HR_CHECK(ready_s_[happening.block] < 0, happening.block);
       ready_s_[happening.block] = happening.at_s;
       return;
     }
     const auto stage = static_cast<std::uint32_t>(happening.stage);
-    for (const Rail& rail : route_.stages[stage].rails) occupied_[rail.lane] = false;
+    for (const Rail& rail : route_.stages[stage].rails) {
+      HR_CHECK(occupied_[rail.lane], happening.block, stage, rail.lane);
+      occupied_[rail.lane] = false;
+    }
     if (stage + 1 < route_.stages.size()) {
       waiting_.insert({happening.block, stage + 1});
       return;
     }
     end_s_[happening.block] = happening.at_s;
     ++ended_;
+    HR_CHECK(ended_ <= begun_ && begun_ <= admitted_, ended_, begun_, admitted_);
   }
 
   // Gives free lanes to the blocks that wait, the earliest first. A block's first stage waits only
@@ -119,6 +124,7 @@ class World {
     double end_s = now;
     for (std::size_t index = 0; index < shares.size(); ++index) {
       const Rail& rail = stage.rails[index];
+      HR_CHECK(!occupied_[rail.lane], chosen.block, chosen.stage, rail.lane);
       occupied_[rail.lane] = true;
       if (shares[index] == 0) continue;
       const double lasts_s = rail.line.Seconds(shares[index]);
@@ -127,6 +133,7 @@ class World {
       end_s = std::max(end_s, now + lasts_s);
     }
     if (chosen.stage == 0) {
+      HR_CHECK(chosen.block == begun_, chosen.block, begun_);  // the plan's order
       begin_s_[chosen.block] = now;
       ++begun_;
     }

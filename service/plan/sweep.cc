@@ -59,7 +59,9 @@ class Sweeper {
     Sweep sweep;
     auto index = static_cast<std::int32_t>(winner_);
     for (; index >= 0; index = arena_[static_cast<std::size_t>(index)].parent) {
+      HR_CHECK(static_cast<std::size_t>(index) < arena_.size(), index, arena_.size());
       const State& state = arena_[static_cast<std::size_t>(index)];
+      HR_CHECK(state.parent < index, index, state.parent);
       sweep.steps.push_back({state.cut, state.group, 0, state.late});
     }
     std::reverse(sweep.steps.begin(), sweep.steps.end());
@@ -70,11 +72,13 @@ class Sweeper {
       step.startups = ++startups;
       const std::uint32_t late = step.last;
       if (late == first) continue;  // both a cut and a group at one tensor
+      HR_CHECK(late > first, late, first);
       first = late;
       step.last = late - 1;
       sweep.iteration_s = std::max(sweep.iteration_s, EndOf(step));
       kept.push_back(step);
     }
+    HR_CHECK(first == size_, first, size_);
     sweep.steps = std::move(kept);
     sweep.iteration_s = std::max(sweep.iteration_s, work_.backward_s() + work_.forward_s());
     return sweep;
@@ -104,6 +108,7 @@ class Sweeper {
     for (std::size_t index = begin; index < end; ++index) {
       const State& state = arena_[index];
       const std::uint32_t late = state.late;
+      HR_CHECK(late < size_, late, size_);
       const auto parent = static_cast<std::int32_t>(index);
       // A cut or a group that gains no more than the startup it costs is better left out.
       if (work_.release_s[state.cut] - work_.release_s[late] > startup_s_) {

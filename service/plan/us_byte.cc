@@ -38,6 +38,7 @@ class Pass {
       while (next_ > tensor + 1 && work.release_s[next_ - 1] <= now_) {
         ready_.Insert(tuning.priorities[--next_]);
       }
+      HR_CHECK(next_ > tensor, next_, tensor);
       const double release_s = work.release_s[next_ - 1];
       if (next_ == tensor + 1 && release_s <= now_) return;
       const std::uint32_t urgent = ready_.First(none);
@@ -86,6 +87,7 @@ class Pass {
         bytes = std::min(bytes, rest);
       }
     }
+    HR_CHECK(bytes > 0 && bytes <= rest, tensor, bytes, rest);
     if (draft != nullptr) Record(*draft, tensor, work.bytes[tensor] - rest, bytes, grows);
     block_bytes_ = before + bytes;
     now_ += line.Seconds(block_bytes_) - paid_s;
@@ -115,7 +117,10 @@ class Pass {
 
 std::vector<std::uint32_t> Inverse(const std::vector<std::uint32_t>& priorities) {
   std::vector<std::uint32_t> inverse(priorities.size());
-  for (std::uint32_t l = 0; l < priorities.size(); ++l) inverse[priorities[l]] = l;
+  for (std::uint32_t l = 0; l < priorities.size(); ++l) {
+    HR_CHECK(priorities[l] < inverse.size(), l, priorities[l]);
+    inverse[priorities[l]] = l;
+  }
   return inverse;
 }
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include "ipc/base/check.h"
 #include "ipc/base/foreign_text.h"
 #include "service/loop/text.h"
 #include "service/rpc/descriptors.h"
@@ -17,7 +18,7 @@ constexpr std::uint32_t kTimeoutMaxMs = 24U * 3600 * 1000;
 constexpr std::size_t kFromMax = 40;
 constexpr std::size_t kProgramNameMax = 127;
 // A client that asks again and again shall not fill the log.
-constexpr int kRefusalsSaidMax = 4;
+constexpr int kRefusalsReportedMax = 4;
 
 }  // namespace
 
@@ -169,6 +170,10 @@ void Bootstrap::Answer(AttachContext& context, const Result<SessionIdentity>& id
     ReportRefusal(identity.error());
     return;
   }
+  // A second one would be nobody's, and its lease would never end.
+  HR_CHECK(client_->session == SessionId{} && identity->id != SessionId{}, client_->session.value,
+           identity->id.value);
+  HR_CHECK(identity->timeout_ms != 0 && identity->epoch != 0, identity->id.value);
   client_->session = identity->id;
   results.setSession(kj::heap<SessionServer>(kj::addRef(*client_), identity->id, ports_.session));
   auto granted = results.initGranted();
@@ -179,7 +184,7 @@ void Bootstrap::Answer(AttachContext& context, const Result<SessionIdentity>& id
 }
 
 void Bootstrap::ReportRefusal(const Error& error) {
-  if (client_->refusals_said++ >= kRefusalsSaidMax) return;
+  if (client_->refusals_reported++ >= kRefusalsReportedMax) return;
   if (ports_.shutdown.begun() && !ports_.shutdown.ShouldLogRefusal()) return;
   ports_.leases.ReportEvent(error.code(), JobId{},
                             fmt::format("refused pid {} (uid {}): {}", client_->process.pid,

@@ -28,6 +28,8 @@ kj::Promise<kj::AsyncCapabilityStream::ReadResult> BoundedStream::tryReadWithFds
 kj::Promise<kj::AsyncCapabilityStream::ReadResult> BoundedStream::ReadRest(
     ReadResult first, void* buffer, size_t bytes_min, size_t bytes_max, kj::AutoCloseFd* fds,
     size_t fds_max) {
+  HR_CHECK(first.byteCount <= bytes_max && first.capCount <= fds_max, first.byteCount,
+           first.capCount);
   if (first.byteCount == 0) return first;
   deadline_ = timer_.now() + kMessageTime;
   message_bytes_ = first.byteCount;
@@ -52,6 +54,8 @@ kj::Promise<kj::AsyncCapabilityStream::ReadResult> BoundedStream::ReadRest(
 }
 
 kj::Promise<size_t> BoundedStream::tryRead(void* buffer, size_t bytes_min, size_t bytes_max) {
+  // Else the deadline is that of no message: Cap'n Proto reads the first word with tryReadWithFds.
+  HR_CHECK(message_bytes_ > 0, bytes_min);
   message_bytes_ += bytes_min;
   if (message_bytes_ > kEarlyMessageBytesMax) {
     if (!allowed_().has_session) {

@@ -18,11 +18,11 @@ struct Client : public kj::Refcounted {
 
   Leases& leases;
   ClientProcess process;
-  // Beyond the limit on connections: it is told so when it attaches.
+  // Beyond the limit on connections: its attach is refused.
   bool surplus;
   // The connection carries at most one open session.
   SessionId session;
-  int refusals_said = 0;
+  int refusals_reported = 0;
 
   // Ends the session, if one is open, without its having left: the cause says whether the process
   // is gone or only its connection.

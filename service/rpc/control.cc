@@ -11,6 +11,7 @@
 #include <utility>
 #include <variant>
 
+#include "ipc/base/check.h"
 #include "ipc/base/device_handle.h"
 #include "ipc/board.h"
 #include "service/loop/loop_thread.h"
@@ -74,6 +75,7 @@ Control::Control(ControlOptions options, ControlPorts ports)
                  .log = ports_.log},
                 options_.drain_timeout_ns,
                 [this] {
+                  HR_CHECK(supervision_.has_value());  // nobody stops what does not run
                   Show(ipc::ServiceState::kDraining);
                   supervision_->NotifyStopping();
                 }),
@@ -132,7 +134,7 @@ Control::Control(ControlOptions options, ControlPorts ports)
 }
 
 Control::~Control() noexcept(false) {
-  // There is nobody left to try again, or to tell.
+  // There is nobody left to try again, or to notify.
   leases_.OnUnsent([] {});
   leases_.OnUsed([] {});
   showing_users_ = true;  // connections that end from here on are shown no more
@@ -143,6 +145,7 @@ Control::~Control() noexcept(false) {
 }
 
 void Control::Listen(UniqueFd socket) {
+  HR_CHECK(!listener_.has_value() && socket, socket.get());
   listener_.emplace(
       std::move(socket),
       Listener::Ports{.events = io_.unixEventPort,
@@ -172,6 +175,7 @@ void Control::ShowUsersSoon() {
 }
 
 void Control::ShowUsers() {
+  HR_CHECK(listener_.has_value());
   std::vector<std::uint32_t> uids = leases_.Users();
   const std::vector<std::uint32_t> connected = listener_->Users();
   uids.insert(uids.end(), connected.begin(), connected.end());
@@ -195,6 +199,7 @@ void Control::ReportRanks() {
 }
 
 int Control::Run(Supervisor supervisor) {
+  HR_CHECK(listener_.has_value() && !supervision_.has_value());
   supervisor_ = std::move(supervisor);
   supervision_.emplace(supervisor_, probe_, timer_);
   tasks_.add(supervision_->Feed());
@@ -225,7 +230,7 @@ void Control::Handle(const JobFailed& message) {
 }
 
 void Control::Handle(const AskProbe& message) {
-  if (ports_.http == nullptr) return;
+  HR_CHECK(ports_.http != nullptr, message.token);
   tasks_.add(probe_.Ask().then(
       [this, token = message.token](ProbeAnswer answer) {
         // Whoever waits there does not wait for ever.
@@ -261,6 +266,7 @@ void Control::Reload() {
 // again and again; while all are sent it sleeps.
 kj::Promise<void> Control::RetryUnsent() {
   return timer_.afterDelay(kRetryDelay).then([this]() -> kj::Promise<void> {
+    HR_CHECK(retrying_);
     if (!leases_.Flush()) return RetryUnsent();
     retrying_ = false;
     return kj::READY_NOW;
@@ -280,7 +286,7 @@ Result<std::unique_ptr<Control>> Control::Create(ControlOptions options, Control
   sigset_t pipe;
   sigemptyset(&pipe);
   sigaddset(&pipe, SIGPIPE);
-  ::pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
+  HR_CHECK(::pthread_sigmask(SIG_BLOCK, &pipe, nullptr) == 0);
   options.connections_max = ConnectionsThatFit(options.connections_max, options);
   const std::string path = options.socket_path;
   const std::uint32_t mode = options.socket_mode;

@@ -1,4 +1,4 @@
-// What the rpc actor is told once, at its start.
+// Options of the rpc actor, fixed at its start.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct ControlOptions {
   std::string reduce_target;  // of the SIMD reductions, for the board
   std::uint32_t operation_timeout_ms = 60'000;
   TimeNs drain_timeout_ns = 5 * kSecond;
-  TimeNs late_ns = 5 * kSecond;  // after which a rank is told what its job waits for; 0: never
+  TimeNs late_ns = 5 * kSecond;  // after which a rank gets what its job waits for; 0: never
   std::uint32_t connections_max = 1024;
   QuotaLimits quotas{};
   std::uint64_t memory_found = 0;   // of which the default quota is three quarters; 0: it is not

@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "ipc/base/check.h"
 #include "ipc/base/result.h"
 #include "service/actor/inbox.h"
 #include "service/dispatch/messages.h"
@@ -55,9 +56,13 @@ class DispatchRequests {
   }
 
   void Handle(SegmentRemoved message) {
+    HR_CHECK(tokens_.WasUsed(message.token), message.token);
     removed_.Fulfill(message.token, std::move(message.status));
   }
-  void Handle(const Pong& message) { pong_.Fulfill(message.token, message); }
+  void Handle(const Pong& message) {
+    HR_CHECK(tokens_.WasUsed(message.token), message.token);
+    pong_.Fulfill(message.token, message);
+  }
 
  private:
   InboxWriter<DispatchMessage>& dispatch_;

@@ -96,7 +96,9 @@ Listener::Listener(UniqueFd socket, const Ports& ports, Options options)
       ports_(ports),
       options_(std::move(options)),
       observer_(ports.events, socket_.get(), kj::UnixEventPort::FdObserver::OBSERVE_READ),
-      connections_(*this) {}
+      connections_(*this) {
+  HR_CHECK(options_.connections_max > 0);
+}
 
 kj::Promise<void> Listener::Accept() {
   return kj::evalNow([this] { return AcceptSome(); })
@@ -172,6 +174,7 @@ void Listener::Describe(ipc::UserRow& row) const {
 }
 
 void Listener::Cut(int fd, const ClientProcess& process, User& user, const std::string& why) {
+  HR_CHECK(user.connections > 0, fd, process.uid);
   ::shutdown(fd, SHUT_RDWR);
   ++user.cuts;
   if (!user.cuts_shown.TryAcquire(MonotonicNow())) return;
@@ -204,6 +207,9 @@ void Listener::Serve(UniqueFd socket) {
   user.pace.Book(kMessagesPerConnection, MonotonicNow());
   ++connections_count_;
   ++user.connections;
+  HR_CHECK(connections_count_ <= options_.connections_max + kSurplusMax &&
+               user.connections <= connections_count_,
+           connections_count_, user.connections);
   on_used_();
   connections_.add(connection->network.onDisconnect()
                        .then([member = kj::addRef(*client)]() mutable { member->Lose(); })

@@ -31,7 +31,8 @@ Result<UniqueFd> ListenAt(const std::string& path, std::uint32_t mode);
 
 class Listener final : private kj::TaskSet::ErrorHandler {
  public:
-  // Beyond the limit, that many more are let in to be told so; then the socket is just closed.
+  // Beyond the limit, that many more are accepted, to be refused with a reason; then the socket is
+  // just closed.
   static constexpr std::size_t kSurplusMax = 16;
   // What rpc handles for one uid; see pace.h.
   static constexpr TimeNs kMessagesPerSecond = 5000;

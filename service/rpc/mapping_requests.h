@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "ipc/base/check.h"
 #include "ipc/base/result.h"
 #include "service/actor/inbox.h"
 #include "service/loop/waiting.h"
@@ -40,6 +41,7 @@ class MappingRequests {
   }
 
   void Handle(SegmentMapped message) {
+    HR_CHECK(tokens_.WasUsed(message.token), message.token);
     if (mapped_.Expects(message.token)) {
       mapped_.Fulfill(message.token, std::move(message.memory));
     } else if (message.memory) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "ipc/base/check.h"
 #include "ipc/base/clock.h"
 #include "ipc/base/result.h"
 #include "service/loop/outbox.h"
@@ -52,9 +53,18 @@ class PeersRequests {
     outbox_.Send(peers_, std::move(message));
   }
 
-  void Handle(Answered message) { answered_.Fulfill(message.token, std::move(message.status)); }
-  void Handle(PeersListed message) { listed_.Fulfill(message.token, std::move(message.peers)); }
-  void Handle(PeerTried message) { tried_.Fulfill(message.token, std::move(message.steps)); }
+  void Handle(Answered message) {
+    HR_CHECK(tokens_.WasUsed(message.token), message.token);
+    answered_.Fulfill(message.token, std::move(message.status));
+  }
+  void Handle(PeersListed message) {
+    HR_CHECK(tokens_.WasUsed(message.token), message.token);
+    listed_.Fulfill(message.token, std::move(message.peers));
+  }
+  void Handle(PeerTried message) {
+    HR_CHECK(tokens_.WasUsed(message.token), message.token);
+    tried_.Fulfill(message.token, std::move(message.steps));
+  }
 
  private:
   kj::Promise<Status> Await(RequestToken token, TimeNs timeout_ns);

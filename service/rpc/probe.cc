@@ -62,6 +62,7 @@ void Probe::Handle(const Pong& pong) {
 void Probe::Handle(const LaneAnswered& answer) {
   if (answer.token != token_ || answer.lane >= answer_.lanes.size()) return;
   LaneAnswer& lane = answer_.lanes[answer.lane];
+  HR_CHECK(!lane.answered, lane.name, answer.token);
   lane.answered = true;
   lane.ns = MonotonicNow() - asked_ns_;
   lane.status = answer.status;
@@ -73,6 +74,7 @@ void Probe::Handle(const PartAnswered& answer) {
   HR_CHECK(static_cast<std::size_t>(answer.part) < answer_.parts.size(),
            static_cast<int>(answer.part));
   PartAnswer& part = answer_.parts[static_cast<std::size_t>(answer.part)];
+  HR_CHECK(!part.answered, part.name, answer.token);
   part.answered = true;
   part.ns = MonotonicNow() - asked_ns_;
   FinishIfComplete();
@@ -86,6 +88,7 @@ void Probe::FinishIfComplete() {
 }
 
 void Probe::Finish() {
+  HR_CHECK(token_ != 0 && waiting_.size() <= kProbesWaitingMax, waiting_.size());
   token_ = 0;
   for (auto& each : std::exchange(waiting_, {})) each->fulfill(kj::cp(answer_));
 }

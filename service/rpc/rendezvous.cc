@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "ipc/base/check.h"
 #include "ipc/base/foreign_text.h"
 #include "service/cluster/leader.h"
 
@@ -43,6 +44,7 @@ Status CheckRendezvous(const RendezvousRules& rules, LeaseRequest& request) {
   Result<std::string> leader = rules.names.At(request.rendezvous);
   if (!leader) return leader.error();
   request.rendezvous = std::move(leader).value();
+  HR_CHECK(!request.rendezvous.empty(), request.job_name);  // that is a job on one node
   if (!request.architecture.empty() && request.architecture != kAllReduceName &&
       request.architecture != kServersName) {
     return Error(

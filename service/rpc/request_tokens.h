@@ -10,6 +10,8 @@ namespace headrace::service {
 class RequestTokens {
  public:
   RequestToken Next() { return ++last_; }
+  // Answers carry none but those.
+  bool WasUsed(RequestToken token) const { return token != 0 && token <= last_; }
 
  private:
   RequestToken last_ = 0;

@@ -53,6 +53,11 @@ Status SessionServer::BeginSlow(const char* call) {
   return {};
 }
 
+void SessionServer::EndSlow() {
+  HR_CHECK(slow_call_ != nullptr, session_.value);
+  slow_call_ = nullptr;
+}
+
 kj::Promise<void> SessionServer::registerSegment(RegisterSegmentContext context) {
   if (Status status = BeginSlow("registerSegment"); !status) {
     Refuse(context.getResults().initRefusal(), status.error());
@@ -69,7 +74,7 @@ kj::Promise<void> SessionServer::registerSegment(RegisterSegmentContext context)
         return Map(std::move(memory).value(), size);
       })
       .then([this, context](Result<SegmentId> id) mutable {
-        slow_call_ = nullptr;
+        EndSlow();
         if (id) {
           context.getResults().setSegment(id->value);
         } else {
@@ -107,7 +112,7 @@ kj::Promise<void> SessionServer::registerDeviceSegment(RegisterDeviceSegmentCont
   const Result<DeviceHandle> handle =
       ReadDeviceClaim(params.getHandle(), pieces.size(), ports_.gpus_missing);
   if (!handle) {
-    slow_call_ = nullptr;
+    EndSlow();
     Refuse(context.getResults().initRefusal(), handle.error().Within("register GPU memory"));
     return kj::READY_NOW;
   }
@@ -128,7 +133,7 @@ kj::Promise<void> SessionServer::registerDeviceSegment(RegisterDeviceSegmentCont
         return MapDevice(claim, std::move(fds).value()).attach(kj::mv(booking));
       })
       .then([this, context](Result<SegmentId> id) mutable {
-        slow_call_ = nullptr;
+        EndSlow();
         if (id) {
           context.getResults().setSegment(id->value);
         } else {
@@ -195,7 +200,7 @@ kj::Promise<void> SessionServer::releaseSegment(ReleaseSegmentContext context) {
   }
   return Remove(SegmentId{context.getParams().getSegment()})
       .then([this, context](Status status) mutable {
-        slow_call_ = nullptr;
+        EndSlow();
         if (!status) {
           Refuse(context.getResults().initRefusal(), status.error().Within("release segment"));
         }
@@ -241,7 +246,7 @@ kj::Promise<void> SessionServer::registerTensors(RegisterTensorsContext context)
   kj::Promise<Result<TensorId>> added =
       status ? CheckAll(kj::heap<Registration>(context)) : Result<TensorId>(status.error());
   return added.then([this, context](Result<TensorId> first) mutable {
-    slow_call_ = nullptr;
+    EndSlow();
     if (first) {
       context.getResults().setFirst(first->value);
     } else {
@@ -255,6 +260,7 @@ kj::Promise<Result<TensorId>> SessionServer::CheckAll(kj::Own<Registration> regi
   std::vector<Tensor>& tensors = registration->tensors;
   const auto begin = static_cast<std::uint32_t>(tensors.size());
   const std::uint32_t end = std::min(registration->specs.size(), begin + kTensorsPerTurn);
+  HR_CHECK(begin <= end && !registration->first, begin, end);
   if (begin == 0) tensors.reserve(registration->specs.size());
   for (std::uint32_t i = begin; i < end; ++i) tensors.push_back(ReadTensor(registration->specs[i]));
   const Status status = memory_.CheckTensors(std::span(tensors).subspan(begin), begin);
@@ -303,6 +309,7 @@ Status SessionServer::AddSlice(Registration& registration) {
 void SessionServer::RollBack(const Registration& registration) {
   if (!registration.first) return;
   const auto count = static_cast<std::uint32_t>(registration.tensors.size());
+  HR_CHECK(registration.done < count, registration.done, count);
   // The client may have guessed their numbers and released some of them between two slices: then
   // the others stay taken for as long as its session lasts.
   [[maybe_unused]] const Status removed = memory_.RemoveTensors(*registration.first, count);
@@ -328,10 +335,12 @@ kj::Promise<void> SessionServer::releaseTensors(ReleaseTensorsContext context) {
 kj::Promise<void> SessionServer::setLayout(SetLayoutContext context) {
   const auto params = context.getParams();
   const auto policy = params.getPolicy();
+  const auto codec = params.getCodec();
   return Set({.first = TensorId{params.getFirst()},
               .count = params.getCount(),
               .reduction = static_cast<Reduction>(params.getReduction()),
-              .policy = std::string(policy.begin(), policy.size())})
+              .policy = std::string(policy.begin(), policy.size()),
+              .codec = std::string(codec.begin(), codec.size())})
       .then([context](const Status& status) mutable {
         if (status) return;
         Refuse(context.getResults().initRefusal(), status.error().Within("set layout"));
@@ -344,8 +353,11 @@ kj::Promise<Status> SessionServer::Set(const LayoutRequest& request) {
   HR_CHECK(identity != nullptr, session_.value);
   const Result<std::optional<plan::Policy>> policy = ReadPolicyName(request.policy);
   if (!policy) return Status(policy.error());
+  const Result<Codec> codec = ReadCodecName(request.codec);
+  if (!codec) return Status(codec.error());
   Result<Layout> made = memory_.MakeLayout(request.first, request.count, request.reduction);
   if (!made) return Status(made.error());
+  made->codec = *codec;
   // From here on none of the tensors may go; a layout that is refused was none.
   memory_.KeepLayout(request.first, request.count);
   return ports_.peers

@@ -31,7 +31,7 @@ struct SessionPorts {
   Shutdown& shutdown;
   kj::Timer& timer;
   const std::string& gpus_missing;  // why no GPU memory is taken, and the remedy; empty: it is
-  TimeNs late_ns;                   // after which a rank is told what its job waits for; 0: never
+  TimeNs late_ns;                   // after which a rank gets what its job waits for; 0: never
 };
 
 class SessionServer final : public schema::Session::Server {
@@ -54,6 +54,7 @@ class SessionServer final : public schema::Session::Server {
  private:
   // One call that waits for another actor at a time.
   Status BeginSlow(const char* call);
+  void EndSlow();
   kj::Promise<Result<SegmentId>> Map(UniqueFd memory, std::uint64_t size);
   kj::Promise<Result<SegmentId>> MapDevice(const DeviceHandle& handle, std::vector<UniqueFd> fds);
   // Books a segment that will hold `bytes` of memory, `size` of which are meant.
@@ -76,6 +77,7 @@ class SessionServer final : public schema::Session::Server {
     std::uint32_t count = 0;
     Reduction reduction = Reduction::kSum;
     std::string policy;
+    std::string codec;
   };
   kj::Promise<Status> Set(const LayoutRequest& request);
 

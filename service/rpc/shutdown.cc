@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "ipc/base/check.h"
 #include "service/loop/text.h"
 
 namespace headrace::service {
@@ -33,6 +34,7 @@ Shutdown::Shutdown(Ports ports, TimeNs drain_timeout_ns, std::function<void()> b
 
 Result<Shutdown::Moving> Shutdown::MoveJobs(std::uint32_t uid, TimeNs patience_ns) {
   if (begun_) return Error(Code::kAlreadyExists, "the service is stopping already");
+  HR_CHECK(!ending_ && patience_ns >= 0, patience_ns);
   Moving moving{.sessions = static_cast<std::uint32_t>(ports_.leases.open_count())};
   patience_ns_ = patience_ns;
   Begin();
@@ -100,6 +102,7 @@ void Shutdown::Begin() {
 }
 
 void Shutdown::BeginDrain(const char* asked) {
+  HR_CHECK(!ending_, asked);
   ending_ = true;
   Begin();
   ports_.log.info("{}: draining {} sessions within {} ms", asked, ports_.leases.open_count(),

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "ipc/base/check.h"
 #include "service/session/session.h"
 
 namespace headrace::service {
@@ -22,7 +23,10 @@ class SlowRelease {
   static constexpr std::size_t kTensorsPerTurn = 2048;
 
   // The loop's timer, for as long as there is one: nobody waits after that.
-  void SetTimer(kj::Timer* timer) { timer_ = timer; }
+  void SetTimer(kj::Timer* timer) {
+    HR_CHECK((timer == nullptr) != (timer_ == nullptr));
+    timer_ = timer;
+  }
 
   void Release(std::vector<Tensor> tensors) {
     if (timer_ != nullptr) InTurns(std::move(tensors), *timer_).detach([](kj::Exception&&) {});

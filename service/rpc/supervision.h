@@ -1,6 +1,6 @@
-// Tells whoever supervises the service, systemd for one, how far it is, in systemd's words: that it
-// is stopping, and, where the supervisor wants to hear it again and again, that it does its work.
-// The rpc thread only.
+// Notifies whoever supervises the service, systemd for one, of its state, in systemd's words: that
+// it is stopping, and, where the supervisor wants to hear it again and again, that it does its
+// work. The rpc thread only.
 #pragma once
 
 #include <kj/async.h>

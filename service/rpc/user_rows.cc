@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ipc/base/check.h"
 namespace headrace::service {
 
 void UserRows::Show(std::vector<std::uint32_t> uids, const Describe& describe) {
@@ -25,6 +26,8 @@ void UserRows::Show(std::vector<std::uint32_t> uids, const Describe& describe) {
       place = places_.emplace(uid, static_cast<std::size_t>(free - taken.begin())).first;
       free = std::find(free + 1, taken.end(), false);
     }
+    HR_CHECK(place->second < slots_.size() && places_.size() <= slots_.size(), place->second,
+             places_.size());
     ipc::UserRow row{};
     row.in_use = 1;
     row.uid = uid;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "ipc/base/codecs.h"
 #include "ipc/base/collective.h"
 
 namespace headrace::service {
@@ -30,6 +31,7 @@ struct LayoutTensor {
 struct Layout {
   Reduction reduction = Reduction::kAverage;
   std::vector<LayoutTensor> tensors;  // forward order: index 0 is needed first
+  Codec codec = Codec::kNone;         // in which sums of float32 cross between nodes
   std::uint64_t names_hash = 0;       // HashNames of the names as the rank gave them, whole
 
   friend bool operator==(const Layout&, const Layout&) = default;

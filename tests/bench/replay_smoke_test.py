@@ -14,7 +14,8 @@ sys.path.insert(0, str(HERE))
 sys.dont_write_bytecode = True
 
 import replay_report
-from replaying import Case, Model, figure, read_model
+from model_profile import Model, Tensor, read_model
+from replaying import Case, figure
 
 TINY = {
     "format": "headrace-profile/1",
@@ -30,7 +31,8 @@ POLICIES = ["exact", "wfbp"]
 
 def check_case() -> None:
     """By hand: a node of four sends one and a half times the gradients, at 93.5 % of the rate."""
-    model = Model("tiny", Path("tiny.json"), bytes=10_000_000, compute_s=2.0)
+    tensors = (Tensor(2_500_000, backward_s=1.5, forward_s=0.5),)
+    model = Model("tiny", Path("tiny.json"), 4, tensors)
     case = Case(model, nodes=4, ratio=2.0, rate_mbit=1000.0)
     assert abs(case.communication_s - 15e6 * 8 / 935e6) < 1e-9
     assert abs(case.scale * model.compute_s * 2 - case.communication_s) < 1e-9

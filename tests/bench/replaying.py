@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from contenders import ROOT, BenchError
+from contenders import BenchError
 from far import DEVICE, FarLinks
+from model_profile import Model
 from support.cluster import Cluster, Services
 
-PROFILES = ROOT / "client" / "profiles"
 POLICIES = (
     *("exact", "us-byte", "bytescheduler", "bytesched-fused", "p3"),
     *("mg-wfbp", "ddp", "horovod", "wfbp", "bsp"),
@@ -30,33 +30,6 @@ RATES_MBIT = {2: 1000.0, 4: 400.0, 8: 150.0}
 PAYLOAD = 0.935
 # A job that has not ended after so many of its longest iterations does not move.
 ITERATIONS_MAX = 200
-
-
-@dataclasses.dataclass(frozen=True)
-class Model:
-    """What a case needs to know of a profile."""
-
-    name: str
-    path: Path
-    bytes: int
-    compute_s: float  # backward and forward
-
-
-def read_model(name: str) -> Model:
-    """One of client/profiles by its name, or any other by its path."""
-    path = Path(name) if name.endswith(".json") else PROFILES / f"{name}.json"
-    try:
-        profile = json.loads(path.read_text())
-        sizes = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
-        tensors = profile["tensors"]
-        return Model(
-            path.stem,
-            path,
-            sum(tensor["elements"] for tensor in tensors) * sizes[profile.get("dtype", "float32")],
-            sum(tensor["backward_s"] + tensor["forward_s"] for tensor in tensors),
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BenchError(f"{path}: not a profile: {error!r}") from error
 
 
 @dataclasses.dataclass(frozen=True)

@@ -95,6 +95,7 @@ std::pair<std::ptrdiff_t, std::ptrdiff_t> SummedBytes(const Planned& planned,
                                                       std::uint32_t rank) {
   const auto all = static_cast<std::ptrdiff_t>(planned.Bytes());
   if (planned.kind == Collective::kAllReduce) return {0, all};
+  if (planned.kind == Collective::kReduce) return {0, rank == planned.root ? all : 0};
   return {all / world_size * rank, all / world_size * (rank + 1)};
 }
 

@@ -369,6 +369,29 @@ HR_API hr_status hr_reduce_scatter(hr_session* session, hr_tensor* tensor, const
 /* The range consists of world_size equal parts; part r of rank r replaces part r of every rank. */
 HR_API hr_status hr_all_gather(hr_session* session, hr_tensor* tensor, const hr_range* range,
                                hr_operation* operation, hr_error* error);
+/* The reduction over all ranks replaces the range of rank `root`; the others keep theirs. */
+HR_API hr_status hr_reduce(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                           hr_reduction reduction, uint32_t root, hr_operation* operation,
+                           hr_error* error);
+/* What lies in range sent[r] of `input` goes to rank r, and what rank r has for this one into range
+ * received[r] of `output`; world_size ranges each, or NULL: equal parts of the whole tensor. Counts
+ * may differ, also be 0, but each rank expects of another as many elements as that one sends, or
+ * all end with HR_MISMATCH. Ranges of `received` follow each other without overlap and are all
+ * outside of what lies between the first and the last element that is sent. Both tensors are of
+ * one segment, of the host, and of one element type; they may be one tensor. */
+HR_API hr_status hr_all_to_all(hr_session* session, const hr_tensor* input, const hr_range* sent,
+                               hr_tensor* output, const hr_range* received, hr_operation* operation,
+                               hr_error* error);
+/* The range of `input`, NULL: all of it, goes to range received[r] of rank `root`'s `output`, where
+ * r is this rank. `output` and `received`, NULL: equal parts, are read by the root only. Otherwise
+ * as hr_all_to_all. */
+HR_API hr_status hr_gather(hr_session* session, const hr_tensor* input, const hr_range* range,
+                           hr_tensor* output, const hr_range* received, uint32_t root,
+                           hr_operation* operation, hr_error* error);
+/* The reverse: range sent[r] of rank `root`'s `input` goes to the range of rank r's `output`. */
+HR_API hr_status hr_scatter(hr_session* session, const hr_tensor* input, const hr_range* sent,
+                            hr_tensor* output, const hr_range* range, uint32_t root,
+                            hr_operation* operation, hr_error* error);
 /* Ends when every rank has posted it. Moves nothing. */
 HR_API hr_status hr_barrier(hr_session* session, hr_operation* operation, hr_error* error);
 
@@ -442,6 +465,9 @@ HR_API hr_status hr_reduce_scatter_on_stream(hr_session* session, hr_tensor* ten
                                              const hr_range* range, hr_reduction reduction,
                                              void* stream, hr_operation* operation,
                                              hr_error* error);
+HR_API hr_status hr_reduce_on_stream(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                                     hr_reduction reduction, uint32_t root, void* stream,
+                                     hr_operation* operation, hr_error* error);
 HR_API hr_status hr_all_gather_on_stream(hr_session* session, hr_tensor* tensor,
                                          const hr_range* range, void* stream,
                                          hr_operation* operation, hr_error* error);
@@ -474,6 +500,31 @@ HR_API hr_status hr_reduce_scatter_array(hr_session* session, void* array, uint6
 HR_API hr_status hr_all_gather_array(hr_session* session, void* array, uint64_t count,
                                      hr_dtype dtype, hr_operation* operation, hr_error* error);
 
+HR_API hr_status hr_reduce_array(hr_session* session, void* array, uint64_t count, hr_dtype dtype,
+                                 hr_reduction reduction, uint32_t root, hr_operation* operation,
+                                 hr_error* error);
+
+/* `count` elements at `memory`, which may be NULL where there are none. */
+typedef struct hr_array {
+  void* memory;
+  uint64_t count;
+} hr_array;
+
+/* As hr_all_to_all, hr_gather and hr_scatter, of arrays: world_size of them where there is one for
+ * each rank, which only the root reads of a gather or scatter. What is sent is copied during the
+ * call and may be used again when it returns; what is received must stay valid and untouched until
+ * hr_wait has returned, which copies the results into it. What a rank has for itself is copied
+ * during the call. */
+HR_API hr_status hr_all_to_all_arrays(hr_session* session, hr_dtype dtype, const hr_array* sent,
+                                      const hr_array* received, hr_operation* operation,
+                                      hr_error* error);
+HR_API hr_status hr_gather_arrays(hr_session* session, hr_dtype dtype, const hr_array* array,
+                                  const hr_array* received, uint32_t root, hr_operation* operation,
+                                  hr_error* error);
+HR_API hr_status hr_scatter_arrays(hr_session* session, hr_dtype dtype, const hr_array* sent,
+                                   const hr_array* array, uint32_t root, hr_operation* operation,
+                                   hr_error* error);
+
 /* `count` elements, at least one, that stand in an operation's array from element `offset` on, and
  * lie in memory of their own. */
 typedef struct hr_piece {
@@ -502,6 +553,10 @@ HR_API hr_status hr_reduce_scatter_pieces(hr_session* session, uint64_t count, h
                                           size_t read_count, const hr_piece* written,
                                           size_t written_count, hr_operation* operation,
                                           hr_error* error);
+HR_API hr_status hr_reduce_pieces(hr_session* session, uint64_t count, hr_dtype dtype,
+                                  hr_reduction reduction, uint32_t root, const hr_piece* read,
+                                  size_t read_count, const hr_piece* written, size_t written_count,
+                                  hr_operation* operation, hr_error* error);
 HR_API hr_status hr_all_gather_pieces(hr_session* session, uint64_t count, hr_dtype dtype,
                                       const hr_piece* read, size_t read_count,
                                       const hr_piece* written, size_t written_count,
@@ -548,6 +603,7 @@ HR_API void hr_discard(hr_session* session, hr_operation operation);
 typedef struct hr_layout hr_layout;
 
 #define HR_POLICY_SIZE 32 /* with the NUL */
+#define HR_CODEC_SIZE 16  /* likewise */
 
 typedef struct hr_layout_options {
   size_t size;            /* of this structure; set by hr_layout_options_init */
@@ -556,6 +612,11 @@ typedef struct hr_layout_options {
    * as the service at the rendezvous is configured. Ranks that say something say the same. From the
    * environment: HEADRACE_POLICY. */
   char policy[HR_POLICY_SIZE];
+  /* How sums of float32 gradients cross between nodes: none, bf16, fp16, int8 or int4; empty: none.
+   * What an encoding leaves out is added the next time, so nothing is lost over iterations; all
+   * ranks get the same bits. Gradients on GPUs cannot be compressed. From the environment:
+   * HEADRACE_COMPRESS. */
+  char codec[HR_CODEC_SIZE];
 } hr_layout_options;
 
 /* Fills in the defaults and what the environment says; a macro as hr_options_init is. */

@@ -78,6 +78,11 @@ Step NextStep(const OperationSpec& spec, const JobNodes* nodes, std::size_t loca
   return Step::kDone;
 }
 
+Step NextMessageStep(bool crosses, Step step) {
+  const Step only = crosses ? Step::kBetweenNodes : Step::kInNode;
+  return step <= only ? only : Step::kDone;
+}
+
 Step NextPairStep(Away away, bool on_gpu, Step step) {
   if (away == Away::kNo) return step == Step::kInNode ? step : Step::kDone;
   if (step == Step::kInNode && away == Away::kGoes && on_gpu) return step;

@@ -28,6 +28,9 @@ void CutBlock(const OperationSpec& spec, std::uint32_t world_size, std::uint64_t
 Step NextStep(const OperationSpec& spec, const JobNodes* nodes, std::size_t local_ranks_count,
               Step step, bool root_is_here = false);
 
+// The same of a message between two ranks, of which at least one is of this node.
+Step NextMessageStep(bool crosses, Step step);
+
 // The same of a send or receive. It crosses where its other side is away, and from or to GPUs'
 // memory through scratch.
 Step NextPairStep(Away away, bool on_gpu, Step step);

@@ -22,12 +22,20 @@ Status CheckNumbers(const ipc::Record& record, std::uint32_t world_size) {
   if (!IsReduction(record.reduction)) {
     return Invalid("reduction", record.reduction, "not a reduction");
   }
-  if ((record.flags & ~ipc::kRecordAwaitsWord) != 0) {
+  const bool has_parts = (record.flags & ipc::kRecordHasParts) != 0;
+  if ((record.flags & ~(ipc::kRecordAwaitsWord | ipc::kRecordHasParts)) != 0) {
     return Invalid("flags", record.flags, "not known");
   }
-  if (record.reserved0 != 0) return Invalid("reserved0", record.reserved0, "must be 0");
-  if (!paired && record.tag != 0) {
-    return Invalid("tag", record.tag, "only a send or receive has one");
+  const auto kind = static_cast<Collective>(record.kind);
+  if (has_parts != MovesInMessages(kind)) {
+    return Invalid("flags", record.flags,
+                   fmt::format("{} {} a parts table", Name(kind), has_parts ? "has not" : "needs"));
+  }
+  if (!has_parts && record.parts != 0) {
+    return Invalid("parts", record.parts, "without a parts table it is 0");
+  }
+  if (!paired && !has_parts && record.tag != 0) {
+    return Invalid("tag", record.tag, "only a send or receive, or a parts table, has one");
   }
   if (!paired && record.root >= world_size) {
     return Invalid("root", record.root, fmt::format("the job has {} ranks", world_size));

@@ -1,5 +1,6 @@
 #include "service/plan/tool/run.h"
 
+#include "ipc/base/check.h"
 #include "ipc/base/option_range.h"
 #include "service/plan/planner.h"
 #include "service/plan/simulate.h"
@@ -30,6 +31,7 @@ Result<Outcome> RunPolicy(plan::Policy policy, const plan::Profile& profile,
     if (!simulation) return simulation.error();
     outcome.iteration_s += simulation->iteration_s * weight;
     outcome.lower_bound_s += simulation->lower_bound_s * weight;
+    HR_CHECK(simulation->lanes.size() == route.lanes.size(), simulation->lanes.size());
     for (std::size_t lane = 0; lane < route.lanes.size(); ++lane) {
       outcome.utilisation[lane] += simulation->lanes[lane].utilisation * weight;
     }

@@ -112,12 +112,13 @@ class ThroughDdp(Way):
 class Scheduled(Way):
     """ScheduledOptimizer: each module waits for its own gradients, just before its forward."""
 
-    def __init__(self, policy: str, task: Task, job: str) -> None:
-        super().__init__(policy, task)
-        self.job = f"{job}-{policy}"
+    def __init__(self, name: str, task: Task, job: str) -> None:
+        super().__init__(name, task)
+        self.job = f"{job}-{name}"
+        policy, _, codec = name.partition("+")
         self.session = headrace.init(job=self.job)
         self.optimizer = headrace.torch.ScheduledOptimizer(
-            self.optimizer, self.model, self.session, policy
+            self.optimizer, self.model, self.session, policy, compress=codec or None
         )
 
     def waited(self) -> float:
@@ -152,7 +153,7 @@ class Accelerated(Way):
 
 
 def make_way(name: str, task: Task, job: str) -> Way:
-    """One of WAYS. torch.distributed's process group is there already."""
+    """One of WAYS or COMPRESSED. torch.distributed's process group is there already."""
     if name == ALONE:
         return Way(name, task)
     if name in (GLOO, GLOO_1_MB):

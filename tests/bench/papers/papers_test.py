@@ -14,7 +14,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1])]
 sys.dont_write_bytecode = True
 
 import inputs
-import planner
+import model_profile
 import schedules
 import transformers
 from planner import Planner
@@ -98,7 +98,7 @@ def check_profiles() -> None:
     """The files are what transformers.py writes."""
     for model in transformers.MODELS:
         assert transformers.path_of(model).read_text() == transformers.profile(model), model.shape.name
-        seconds = planner.compute_s(transformers.path_of(model).stem)
+        seconds = model_profile.published_model(transformers.path_of(model).stem).compute_s
         assert abs(seconds / transformers.iteration_s(model) - 1) < 1e-5
 
 
@@ -125,7 +125,7 @@ def check_run(build: Path) -> None:
             if each["model"] != "resnet50" or each["policy"] not in RESNET50:
                 continue
             assert abs(each["speedup_over_wfbp"] - RESNET50[each["policy"]]) < 0.001, each
-        assert found == {path.stem for path in planner.PROFILES.glob("*.json")} and len(found) == 8
+        assert found == {path.stem for path in model_profile.PUBLISHED_PROFILES.glob("*.json")} and len(found) == 8
         survey = result["survey"]
         assert len(survey["cases"]) == 3 * 4
         for case in survey["cases"]:

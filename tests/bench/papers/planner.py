@@ -8,17 +8,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from inputs import HERE, InputError
+from inputs import InputError
 
-PROFILES = HERE.parents[2] / "client" / "profiles" / "published"
 TIMEOUT_S = 120.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Tensor:
-    elements: int
-    backward_s: float
-    forward_s: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,17 +49,3 @@ class Planner:
         table.write_text("panel,curve,x,y\n" + "".join(lines))
         self.run("curves", str(table), "--svg", str(svg), *more)
         return svg
-
-
-def profile_path(model: str) -> Path:
-    return PROFILES / f"{model}.json"
-
-
-def tensors(model: str) -> list[Tensor]:
-    """Of a published profile, which headrace-plan has read before and found good."""
-    rows = json.loads(profile_path(model).read_text())["tensors"]
-    return [Tensor(row["elements"], row["backward_s"], row["forward_s"]) for row in rows]
-
-
-def compute_s(model: str) -> float:
-    return sum(tensor.backward_s + tensor.forward_s for tensor in tensors(model))

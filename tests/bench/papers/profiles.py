@@ -6,32 +6,31 @@ import argparse
 import json
 from pathlib import Path
 
-from planner import PROFILES, Planner, compute_s, tensors
+from model_profile import PUBLISHED_PROFILES, read_model
+from planner import Planner
 from report import table
 
 STARTUP_S = 1.3186e-3  # US-Byte's, 8 ranks
 RATIO = 1.0  # communication / computation
-ELEMENT_BYTES = 4
 
 
 def part(planner: Planner, _out: Path, _options: argparse.Namespace) -> tuple[dict, str, list[Path]]:
     """The figures, their text and no picture."""
     figures, rows, policies = [], [], []
-    for path in sorted(PROFILES.glob("*.json")):
+    for path in sorted(PUBLISHED_PROFILES.glob("*.json")):
         text = planner.run(
             "simulate", str(path), "--startup-us", repr(STARTUP_S * 1e6), "--ratio", repr(RATIO),
             "--json", "--brief",
         )  # fmt: skip
         found = {row["policy"]: row for row in json.loads(text)}
         policies = list(found)
-        model = path.stem
-        size = sum(tensor.elements for tensor in tensors(model)) * ELEMENT_BYTES
+        model = read_model(str(path))
         rows.append(
-            [model, str(len(tensors(model))), f"{size / 1e6:.1f}", f"{compute_s(model) * 1e3:.1f}"]
+            [model.name, str(len(model.tensors)), f"{model.bytes / 1e6:.1f}", f"{model.compute_s * 1e3:.1f}"]
             + [f"{row['speedup_over_wfbp']:.3f}" for row in found.values()]
         )
         figures += [
-            {"model": model, "policy": policy, "iteration_s": row["iteration_s"],
+            {"model": model.name, "policy": policy, "iteration_s": row["iteration_s"],
              "speedup_over_wfbp": row["speedup_over_wfbp"], "lower_bound_s": row["lower_bound_s"]}
             for policy, row in found.items()
         ]  # fmt: skip

@@ -14,7 +14,8 @@ import dataclasses
 import math
 
 from inputs import Line, Schedule
-from planner import Planner, Tensor, profile_path, tensors
+from model_profile import Tensor, published_model
+from planner import Planner
 
 ELEMENT_BYTES = 4
 # Published times have six digits.
@@ -43,7 +44,7 @@ def theirs(schedule: Schedule) -> list[tuple[int, int]]:
     return [block for block in schedule.blocks if block[1] > 0]
 
 
-def missing_units(schedule: Schedule, model: list[Tensor]) -> dict[int, int]:
+def missing_units(schedule: Schedule, model: tuple[Tensor, ...]) -> dict[int, int]:
     sent = [0] * len(model)
     for tensor, units in schedule.blocks:
         sent[tensor] += units
@@ -52,7 +53,7 @@ def missing_units(schedule: Schedule, model: list[Tensor]) -> dict[int, int]:
 
 
 def charged_s(
-    phase1: list[tuple[int, int]], line: Line, unit: int, model: list[Tensor]
+    phase1: list[tuple[int, int]], line: Line, unit: int, model: tuple[Tensor, ...]
 ) -> float:
     """The iteration time of blocks by their arithmetic, which is that of blocks sent before the end of the
     backward pass and of one block with the rest of each tensor, input first, after it."""  # fmt: skip
@@ -87,11 +88,12 @@ def charged_s(
 def beside(planner: Planner, schedule: Schedule, lines: list[Line]) -> Beside:
     (line,) = (each for each in lines if each.ranks == schedule.ranks)
     unit = schedule.unit_elements
+    profile = published_model(schedule.model)
     made = planner.simulate(
-        profile_path(schedule.model), line.startup_s, line.s_per_unit / ELEMENT_BYTES,
+        profile.path, line.startup_s, line.s_per_unit / ELEMENT_BYTES,
         ["us-byte"], "--unit-bytes", str(unit * ELEMENT_BYTES), blocks=True,
     )["us-byte"]  # fmt: skip
-    model = tensors(schedule.model)
+    model = profile.tensors
     backward_s = sum(tensor.backward_s for tensor in model)
     ours, phase1 = [], []
     for block in made["blocks"]:

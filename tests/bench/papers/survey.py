@@ -28,7 +28,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import transformers
 from inputs import Survey
-from planner import Planner, compute_s, profile_path, tensors
+from model_profile import published_model
+from planner import Planner
 
 METHODS = (
     "BSP-A2A", "WFBP-A2A", "MG-WFBP", "ByteScheduler-A2A", "BSP-PS", "WFBP-PS", "ByteScheduler-PS",
@@ -77,10 +78,10 @@ class Model:
         self._simulate = functools.lru_cache(None)(self._run)
 
     def _run(self, model: str, policy: str, startup_s: float, s_per_byte: float, *more: str) -> float:
-        profile = PROFILE_OF[model]
-        scale = self.survey.single_s[model] / compute_s(profile)
+        profile = published_model(PROFILE_OF[model])
+        scale = self.survey.single_s[model] / profile.compute_s
         rows = self.planner.simulate(
-            profile_path(profile), startup_s, s_per_byte, [policy], "--scale", repr(scale), *more
+            profile.path, startup_s, s_per_byte, [policy], "--scale", repr(scale), *more
         )
         return rows[policy]["iteration_s"]
 
@@ -223,5 +224,5 @@ def intensity(survey: Survey) -> dict[str, float]:
             if profile in built
             else 3 * RESNET50_OPERATIONS * batch
         )
-        found[name] = work / (4 * sum(tensor.elements for tensor in tensors(profile)))
+        found[name] = work / published_model(profile).bytes
     return found

@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from planner import PROFILES
+from model_profile import PUBLISHED_PROFILES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +148,7 @@ def profile(model: Model) -> str:
 
 
 def path_of(model: Model) -> Path:
-    return PROFILES / f"{model.shape.name.replace('-', '_')}.json"
+    return PUBLISHED_PROFILES / f"{model.shape.name.replace('-', '_')}.json"
 
 
 def main() -> int:

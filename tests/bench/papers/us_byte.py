@@ -9,7 +9,8 @@ from pathlib import Path
 
 import schedules
 from inputs import Line, us_byte_claims, us_byte_lines, us_byte_schedules
-from planner import Planner, compute_s, profile_path, tensors
+from model_profile import published_model
+from planner import Planner
 from report import table
 
 MODELS = ("vgg16", "resnet50", "resnet152", "densenet201", "inceptionv3")
@@ -52,14 +53,13 @@ def measure(planner: Planner) -> list[dict]:
     for line in [*lines, far_line(lines)]:
         for reading in READINGS:
             slope = line.s_per_unit / reading.unit_bytes
-            for model in MODELS:
-                rows = planner.simulate(profile_path(model), line.startup_s, slope, ["all"])
-                size = sum(tensor.elements for tensor in tensors(model)) * schedules.ELEMENT_BYTES
+            for model in map(published_model, MODELS):
+                rows = planner.simulate(model.path, line.startup_s, slope, ["all"])
                 for policy, row in rows.items():
                     figures.append({
-                        "model": model, "ranks": line.ranks, "reading": reading.name, "policy": policy,
+                        "model": model.name, "ranks": line.ranks, "reading": reading.name, "policy": policy,
                         "iteration_s": row["iteration_s"], "lower_bound_s": row["lower_bound_s"],
-                        "ratio": (line.startup_s + slope * size) / compute_s(model),
+                        "ratio": (line.startup_s + slope * model.bytes) / model.compute_s,
                         "over_wfbp": row["speedup_over_wfbp"],
                         "over_bytescheduler": rows["bytescheduler"]["iteration_s"] / row["iteration_s"],
                     })  # fmt: skip
@@ -146,7 +146,7 @@ def pictures(planner: Planner, figures: list[dict], out: Path) -> list[Path]:
     (line,) = (each for each in us_byte_lines() if each.ranks == 8)
     sizes = out / "us_byte_units.svg"
     planner.run(
-        "sweep", *(str(profile_path(model)) for model in ("vgg16", "resnet50", "densenet201")),
+        "sweep", *(str(published_model(model).path) for model in ("vgg16", "resnet50", "densenet201")),
         "--over", "unit", "--from", str(UNIT_FROM), "--to", str(UNIT_TO), "--points", str(UNIT_POINTS),
         "--policy", "bytescheduler,us-byte", "--startup-us", repr(line.startup_s * 1e6), "--ns-per-byte",
         repr(line.s_per_unit * 1e9), "--svg", str(sizes), "--csv", str(sizes.with_suffix(".csv")),

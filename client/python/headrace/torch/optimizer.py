@@ -78,10 +78,11 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         broadcast: bool = True,
         reconnect: float | None = None,
         scale: float | None = None,
+        compress: str | None = None,
     ) -> None:
         """``session``: None makes one by headrace.init(), which close() closes; for a second optimizer of
-        this process in a job of its own, "JOB.2". ``policy`` as in Session.layout. ``broadcast``: begin
-        with rank 0's parameters and buffers everywhere.
+        this process in a job of its own, "JOB.2". ``policy`` as in Session.layout, as is ``compress``.
+        ``broadcast``: begin with rank 0's parameters and buffers everywhere.
 
         ``reconnect``: for how many seconds a service that goes away during training is waited for; 0
         raises Unavailable at once. None: as the session was made, so HEADRACE_RECONNECT as a rule. With
@@ -113,7 +114,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
             model,
             updates,
             self.session,
-            lambda specs, device: self.session.layout(specs, op, policy, device),
+            lambda specs, device: self.session.layout(specs, op, policy, device, compress),
             self._say_once,
             Recovery(self.session, updates, seconds) if seconds > 0 else None,
             scale,

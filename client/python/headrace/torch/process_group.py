@@ -18,6 +18,7 @@ from headrace.operation import Operation
 from headrace.pieces import one_by_one
 from headrace.session import Session
 from headrace.torch import elements
+from headrace.torch.devices import device_of
 from headrace.torch.jobs import attach
 from headrace.torch.posting import Poster, StreamOperation
 from headrace.torch.stream_work import StreamWork
@@ -28,7 +29,7 @@ Tensors = Sequence[torch.Tensor]
 # Older versions let go of a Python object that C++ still waits for. As many operations may be open.
 _KEPT = 1024
 _KEPT_WITH_RESULTS = 64
-# The tag of all_to_all's messages, which no caller can give: torch's tags have 63 bits.
+# The tag of messages among all on GPUs, which no caller can give: torch's tags have 63 bits.
 _EXCHANGE = 1 << 63
 
 _alive: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
@@ -39,10 +40,7 @@ class ProcessGroup(dist.ProcessGroup):
     """One group of ranks: a job of the service. Made by torch.distributed, used through it.
 
     Work is posted in the order of the calls, which is the same on all ranks, and ends in its own time.
-    Errors are headrace.Error with the service's words; in a DDP backward, RuntimeError with them. What
-    the service has no collective for is composed of others: reduce of an all-reduce, gather of an
-    all-gather, scatter of a broadcast, all of which move more than one rank needs. all_to_all is
-    composed of sends and receives.
+    Errors are headrace.Error with the service's words; in a DDP backward, RuntimeError with them.
     """
 
     def __init__(self, name: str, rank: int, size: int, timeout: timedelta) -> None:
@@ -149,11 +147,12 @@ class ProcessGroup(dist.ProcessGroup):
             name = elements.reduction_of(opts.reduceOp, tensor.dtype)
             whole = [(0, array)]
             operations += _post_pieces(
-                self.session.all_reduce,
+                self.session.reduce,
                 array.numel(),
                 whole,
                 whole if root else [],
                 name,
+                opts.rootRank,
             )
 
         def finish() -> None:
@@ -212,6 +211,19 @@ class ProcessGroup(dist.ProcessGroup):
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
+    def reduce_scatter_in_place(
+        self, output: torch.Tensor, whole: torch.Tensor, op: Any
+    ) -> Work:
+        """As reduce_scatter_single, of a ``whole`` that nobody needs afterwards: it is not copied where it lies in
+        memory of empty(), and undefined then. A type that the service knows.
+        """
+        part = self._parts(whole, output.numel())[self._rank]
+        name = elements.reduction_of(op, whole.dtype)
+        operations = _post(self.session.reduce_scatter, elements.flat(whole), name)
+        return self._work(
+            operations, [output], lambda: elements.put_back(part, output)
+        )
+
     # ---- Without arithmetic ----------------------------------------------------------------------
 
     def broadcast(self, tensors: Tensors, opts: Any) -> Work:
@@ -237,7 +249,7 @@ class ProcessGroup(dist.ProcessGroup):
         )
 
     def _gather(
-        self, parts: Tensors, own: torch.Tensor, wanted: bool = True
+        self, parts: Tensors, own: torch.Tensor
     ) -> tuple[list[Operation], Callable[[], None]]:
         if parts[self._rank].numel() != own.numel():
             raise ValueError(
@@ -246,7 +258,7 @@ class ProcessGroup(dist.ProcessGroup):
             )
         source = elements.to_move(own)
         if len({part.numel() for part in parts}) == 1:
-            arrays = [elements.to_move(part) for part in parts] if wanted else []
+            arrays = [elements.to_move(part) for part in parts]
             operations = _post_pieces(
                 self.session.all_gather,
                 source.numel() * self._size,
@@ -261,10 +273,10 @@ class ProcessGroup(dist.ProcessGroup):
                     self.session.broadcast,
                     array.numel(),
                     [(0, source)] if root == self._rank else [],
-                    [(0, array)] if wanted else [],
+                    [(0, array)],
                     root,
                 )
-        return operations, lambda: _put_back(arrays, parts) if wanted else None
+        return operations, lambda: _put_back(arrays, parts)
 
     def allgather_coalesced(
         self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None
@@ -296,11 +308,17 @@ class ProcessGroup(dist.ProcessGroup):
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Work:
         """outputs[0][r] of the root becomes inputs[0] of rank r."""
-        own, root = inputs[0], opts.rootRank == self._rank
-        parts = outputs[0] if root else [own] * self._size
-        self._expect_parts(parts, "gather")
-        operations, finish = self._gather(parts, own, wanted=root)
-        return self._work(operations, parts if root else [], finish)
+        parts: Tensors = []
+        if opts.rootRank == self._rank:
+            parts = outputs[0]
+            self._expect_parts(parts, "gather")
+        if device_of(inputs[0]) is not None:
+            sent = [(opts.rootRank, inputs[0])]
+            return self._exchange(list(enumerate(parts)), sent, parts)
+        arrays = [elements.to_move(part) for part in parts]
+        own = elements.to_move(inputs[0])
+        operation = self.session.gather(own, arrays, opts.rootRank, async_op=True)
+        return self._work([operation], parts, lambda: _put_back(arrays, parts))
 
     def gather_single(self, whole: torch.Tensor, own: torch.Tensor, opts: Any) -> Work:
         """The same into one tensor of the root's."""
@@ -310,21 +328,19 @@ class ProcessGroup(dist.ProcessGroup):
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Work:
         """outputs[0] of rank r becomes inputs[0][r] of the root."""
-        output, root = outputs[0], opts.rootRank
-        read = []
-        if root == self._rank:
-            self._expect_parts(inputs[0], "scatter")
-            read = one_by_one([elements.to_move(part) for part in inputs[0]])
-        array = elements.to_move(output)
-        count = array.numel()
-        operations = _post_pieces(
-            self.session.broadcast,
-            count * self._size,
-            read,
-            [(count * self._rank, array)],
-            root,
+        parts: Tensors = []
+        if opts.rootRank == self._rank:
+            parts = inputs[0]
+            self._expect_parts(parts, "scatter")
+        if device_of(outputs[0]) is not None:
+            received = [(opts.rootRank, outputs[0])]
+            return self._exchange(received, list(enumerate(parts)), outputs)
+        array = elements.to_move(outputs[0])
+        read = [elements.to_move(part) for part in parts]
+        operation = self.session.scatter(array, read, opts.rootRank, async_op=True)
+        return self._work(
+            [operation], outputs, lambda: elements.put_back(array, outputs[0])
         )
-        return self._work(operations, outputs, lambda: elements.put_back(array, output))
 
     def barrier(self, opts: Any = None) -> Work:
         """Ends when every rank has come."""
@@ -372,22 +388,13 @@ class ProcessGroup(dist.ProcessGroup):
         """outputs[r] becomes inputs[this rank] of rank r."""
         self._expect_parts(outputs, "all_to_all")
         self._expect_parts(inputs, "all_to_all")
-        operations, arrays = [], []
-        for other, (output, own) in enumerate(zip(outputs, inputs)):
-            if other == self._rank:
-                elements.fill([output], elements.flat(own))
-                continue
-            array = elements.to_move(output)
-            arrays.append((array, output))
-            own_array = elements.to_move(own)
-            operations += _post(self.session.send, own_array, other, _EXCHANGE)
-            operations += _post(self.session.receive, array, other, _EXCHANGE)
-
-        def finish() -> None:
-            for array, output in arrays:
-                elements.put_back(array, output)
-
-        return self._work(operations, outputs, finish)
+        if device_of(outputs[0]) is not None:
+            received, sent = list(enumerate(outputs)), list(enumerate(inputs))
+            return self._exchange(received, sent, outputs)
+        arrays = [elements.to_move(output) for output in outputs]
+        read = [elements.to_move(own) for own in inputs]
+        operation = self.session.all_to_all(arrays, read, async_op=True)
+        return self._work([operation], outputs, lambda: _put_back(arrays, outputs))
 
     def all_to_all_single(
         self,
@@ -398,13 +405,55 @@ class ProcessGroup(dist.ProcessGroup):
         opts: Any = None,
     ) -> Work:
         """The same of rows of one tensor each; no sizes: equally many for every rank."""
-        outputs = self._rows(output, output_sizes, "output")
-        inputs = self._rows(whole, input_sizes, "input")
         if not output.is_contiguous():
             raise ValueError("all_to_all_single: the output must be contiguous")
-        return self.alltoall(outputs, inputs, opts)
+        array, read = elements.to_move(output), elements.to_move(whole)
+        if device_of(output) is not None:
+            counts = self._rows(output, output_sizes, "output", array.numel())
+            parts = array.split(counts)
+            counts = self._rows(whole, input_sizes, "input", read.numel())
+            sent = list(enumerate(read.split(counts)))
+            return self._exchange(list(enumerate(parts)), sent, [output])
+        operation = self.session.all_to_all(
+            array,
+            read,
+            self._rows(output, output_sizes, "output", array.numel()),
+            self._rows(whole, input_sizes, "input", read.numel()),
+            async_op=True,
+        )
+        return self._work(
+            [operation], [output], lambda: elements.put_back(array, output)
+        )
 
     alltoall_base = all_to_all_single
+
+    def _exchange(
+        self,
+        received: Sequence[tuple[int, torch.Tensor]],
+        sent: Sequence[tuple[int, torch.Tensor]],
+        result: Tensors,
+    ) -> Work:
+        # On GPUs, where streams know sends and receives and no messages among all.
+        operations, arrays = [], []
+        for other, tensor in sent:
+            if other != self._rank:
+                own = elements.to_move(tensor)
+                operations += _post(self.session.send, own, other, _EXCHANGE)
+        for other, tensor in received:
+            if other != self._rank:
+                arrays.append((elements.to_move(tensor), tensor))
+                operations += _post(
+                    self.session.receive, arrays[-1][0], other, _EXCHANGE
+                )
+                continue
+            kept = next(each for rank, each in sent if rank == other)
+            elements.fill([tensor], elements.flat(kept))
+
+        def finish() -> None:
+            for array, tensor in arrays:
+                elements.put_back(array, tensor)
+
+        return self._work(operations, result, finish)
 
     # ---- Several at a time -----------------------------------------------------------------------
 
@@ -465,8 +514,9 @@ class ProcessGroup(dist.ProcessGroup):
         return list(whole.detach().view(self._size, count).unbind())
 
     def _rows(
-        self, tensor: torch.Tensor, sizes: Sequence[int], what: str
-    ) -> list[torch.Tensor]:
+        self, tensor: torch.Tensor, sizes: Sequence[int], what: str, count: int
+    ) -> list[int]:
+        # Of `count` elements that carry the tensor, so many for each rank.
         rows = tensor.shape[0] if tensor.dim() > 0 else 0
         if not sizes:
             if rows % self._size != 0:
@@ -479,7 +529,7 @@ class ProcessGroup(dist.ProcessGroup):
                 f"all_to_all_single: sizes {list(sizes)} of the {what} are not those of "
                 f"{self._size} ranks that make up {rows} rows"
             )
-        return list(tensor.detach().split(list(sizes)))
+        return [size * count // rows if rows else 0 for size in sizes]
 
 
 def _post(

@@ -526,7 +526,7 @@ TEST_F(FollowerTest, RefusesToAttachARankThatIsOnAnotherNode) {
   agreement.nodes.push_back({.name = "c", .ranks = {1}, .addresses = {"C0"}});
   Handle(service::OpenJob{.job = 7, .self = 0, .agreement = agreement});
   const Status status = follower_.CheckAttach("train", 1);
-  ASSERT_FALSE(status.ok());
+  ASSERT_EQ(status.code(), Code::kAlreadyExists);
   EXPECT_TEXT(status.error().text(), "rank 1", "job train", "node c");
   EXPECT_TRUE(follower_.CheckAttach("other", 1).ok());
 }

@@ -102,6 +102,15 @@ TEST(NodeLayouts, RefusesASecondLayoutAnotherLayoutAndAnotherPolicy) {
   EXPECT_TEXT(policy.error().text(), "rank 2", "rank 1", "policy exact");
 }
 
+TEST(Layouts, NameTheCodecsInWhichTheyDiffer) {
+  Layout one = LayoutOf({4});
+  Layout other = one;
+  other.codec = Codec::kInt8;
+  const Status status = CompareLayouts(one, "rank 0", other, "rank 1");
+  ASSERT_EQ(status.code(), Code::kMismatch);
+  EXPECT_TEXT(status.error().text(), "rank 0", "rank 1", "none", "int8");
+}
+
 // Equal sizes hide it: the sums would be of other gradients.
 TEST(Layouts, TellEqualLayoutsApartWhoseNamesStandInAnotherOrder) {
   Layout one;

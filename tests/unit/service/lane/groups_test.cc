@@ -148,7 +148,8 @@ TEST(Groups, SayWhyAMeasurementEndedEarly) {
   pair.Advance(kSecond);
   ASSERT_EQ(pair.Measured(0).size(), 1U);
   EXPECT_TEXT(pair.Measured(0)[0]->cost.error().text(), "node b");
-  // The number is free again.
+  // Nothing of it is left.
+  pair.Send(1, CloseGroup{5, "node a has left"});
   pair.Open(5);
   pair.Advance(10 * kMillisecond);
   EXPECT_TRUE(pair.nodes[0]->peers.Of<GroupOpened>().back()->status.ok());

@@ -130,6 +130,8 @@ TEST_F(LayoutCallsTest, RefusesTensorsThatAreNoGradientsOfOneModel) {
       rank_, {.first = 0, .count = 1, .policy = "exactly"}, Code::kInvalidArgument,
       "policy \"exactly\" is none of bsp, wfbp, mg-wfbp, bytescheduler, us-byte, exact, ddp, "
       "horovod, p3, bytesched-fused");
+  ExpectRefused(rank_, {.first = 0, .count = 1, .codec = "int2"}, Code::kInvalidArgument,
+                "codec \"int2\" is none of none, bf16, fp16, int8, int4");
 }
 
 TEST_F(LayoutCallsTest, ASessionHasOneLayoutForAsLongAsItLasts) {
@@ -153,6 +155,8 @@ TEST_F(LayoutCallsTest, RefusesAnotherLayoutOrPolicyThanTheOtherRanks) {
                 "and 9 at byte 32");
   ExpectRefused(other_, {.first = 2, .count = 2, .policy = "exact"}, Code::kMismatch,
                 "rank 0 asks for the policy bsp and rank 1 for exact");
+  ExpectRefused(other_, {.first = 2, .count = 2, .codec = "int8"}, Code::kMismatch,
+                "the layouts of rank 0 and rank 1 differ: compressed as none and as int8");
   ASSERT_EQ(stand_.dispatch().Count<service::JobFailed>(), 1U) << "gradients can never move";
   stand_.dispatch().Look<service::JobFailed>(0, [](const service::JobFailed& failed) {
     EXPECT_EQ(failed.code, Code::kMismatch);

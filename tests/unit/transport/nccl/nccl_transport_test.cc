@@ -348,11 +348,13 @@ TEST_F(NcclTransportTest, EndsWhatIsUnderWayWithTheErrorThatNcclTells) {
   const auto members = FloatMembers(1000, {0, 1});
   Transfer transfer = AllReduce(1, 1000);
   Describe(transfer, members);
+  const std::uint64_t aborted = nccl_.Counts().aborted;
   nccl_.fail("error", 5, 6);
   const Completion completion = Run(*transport_, transfer);
   EXPECT_EQ(completion.code, Code::kPeerLost);
   EXPECT_NE(completion.cause.find("remote process exited"), std::string::npos) << completion.cause;
-  EXPECT_GT(nccl_.Counts().aborted, 0U);
+  // The transfer ends when its kernels have seen the abort; NCCL counts it when the call returns.
+  while (nccl_.Counts().aborted == aborted) std::this_thread::yield();
   const auto again = FloatMembers(1000, {0, 1});
   Describe(transfer, again);
   EXPECT_EQ(Run(*transport_, transfer).code, Code::kOk);
