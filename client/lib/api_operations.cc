@@ -145,6 +145,32 @@ hr_status PostRooted(hr_session* session, const Request& request, hr_dtype dtype
   });
 }
 
+// Of parts of any size: of registered memory, and of arrays.
+hr_status PostParts(hr_session* session, const Request& request, const hr_tensor* tensor,
+                    const hr_range* range, const uint64_t* counts, hr_operation* operation,
+                    hr_error* error) {
+  return WithSession(session, error, [&](Session& opened) -> Status {
+    if (operation == nullptr) return NoOperation();
+    if (counts == nullptr) return Error(Code::kInvalidArgument, "the counts are NULL");
+    return Deliver(opened.PostParts(request, tensor, range, {counts, opened.world_size()}),
+                   operation);
+  });
+}
+
+hr_status PostParts(hr_session* session, const Request& request, hr_dtype dtype,
+                    const hr_array* own, const hr_array* parts, hr_operation* operation,
+                    hr_error* error) {
+  return WithSession(session, error, [&](Session& opened) -> Status {
+    if (operation == nullptr) return NoOperation();
+    if (own == nullptr || parts == nullptr) {
+      return Error(Code::kInvalidArgument, "the arrays are NULL");
+    }
+    return Deliver(opened.PostParts(request, static_cast<std::uint8_t>(dtype), *own,
+                                    {parts, opened.world_size()}),
+                   operation);
+  });
+}
+
 }  // namespace
 
 extern "C" {
@@ -177,6 +203,30 @@ hr_status hr_all_to_all_arrays(hr_session* session, hr_dtype dtype, const hr_arr
                             {{sent, sent + world_size}, {received, received + world_size}}),
         operation);
   });
+}
+
+hr_status hr_all_gather_parts(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                              const uint64_t* counts, hr_operation* operation, hr_error* error) {
+  return PostParts(session, {Collective::kAllGather}, tensor, range, counts, operation, error);
+}
+
+hr_status hr_reduce_scatter_parts(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                                  const uint64_t* counts, hr_reduction reduction,
+                                  hr_operation* operation, hr_error* error) {
+  return PostParts(session, {Collective::kReduceScatter, ReductionOf(reduction)}, tensor, range,
+                   counts, operation, error);
+}
+
+hr_status hr_all_gather_arrays(hr_session* session, hr_dtype dtype, const hr_array* array,
+                               const hr_array* received, hr_operation* operation, hr_error* error) {
+  return PostParts(session, {Collective::kAllGather}, dtype, array, received, operation, error);
+}
+
+hr_status hr_reduce_scatter_arrays(hr_session* session, hr_dtype dtype, const hr_array* sent,
+                                   const hr_array* array, hr_reduction reduction,
+                                   hr_operation* operation, hr_error* error) {
+  return PostParts(session, {Collective::kReduceScatter, ReductionOf(reduction)}, dtype, array,
+                   sent, operation, error);
 }
 
 hr_status hr_gather(hr_session* session, const hr_tensor* input, const hr_range* range,

@@ -80,6 +80,56 @@ Result<StagedMessages> StageMessages(const Moves<hr_array>& arrays, std::uint32_
   return staged;
 }
 
+Result<StagedMessages> StageParts(bool gathers, const hr_array& own,
+                                  std::span<const hr_array> parts, std::uint32_t rank,
+                                  DType dtype) {
+  Status same = CheckOwnPart(rank, gathers ? own.count : parts[rank].count,
+                             gathers ? parts[rank].count : own.count);
+  if (!same) return same.error();
+  if (Status status = CheckArrays({own}, "of"); !status) return status.error();
+  if (Status status = CheckArrays({parts.begin(), parts.end()}, "for"); !gathers && !status) {
+    return status.error();
+  }
+  const std::size_t size = SizeOf(dtype);
+  StagedMessages staged;
+  staged.use.parts.resize(parts.size());
+  for (std::size_t part = 0; part < parts.size(); ++part) {
+    if (parts[part].count > ipc::kSegmentSizeMax) {
+      return Error(Code::kInvalidArgument,
+                   fmt::format("no array has {} elements", parts[part].count));
+    }
+    const auto piece = [&](const hr_array& array) {
+      return ArrayPiece{static_cast<std::byte*>(array.memory), staged.count * size,
+                        array.count * size};
+    };
+    staged.use.parts[part] = {.sent_offset = staged.count, .sent_count = parts[part].count};
+    if (parts[part].count != 0 && parts[part].memory != nullptr) {
+      (gathers ? staged.use.written : staged.use.read).push_back(piece(parts[part]));
+    }
+    if (part == rank && own.count != 0) {
+      (gathers ? staged.use.read : staged.use.written).push_back(piece(own));
+    }
+    staged.count += parts[part].count;
+  }
+  staged.use.size = staged.count * size;
+  return staged;
+}
+
+Result<std::vector<ipc::PartRow>> PartRowsOf(std::span<const std::uint64_t> counts,
+                                             std::uint64_t count) {
+  std::vector<ipc::PartRow> rows;
+  std::uint64_t begin = 0;
+  for (const std::uint64_t part : counts) {
+    if (part > count - begin) break;
+    rows.push_back({.sent_offset = begin, .sent_count = part});
+    begin += part;
+  }
+  if (rows.size() == counts.size() && begin == count) return rows;
+  return Error(Code::kInvalidArgument,
+               fmt::format("the parts of {} ranks are not together the {} elements of the range",
+                           counts.size(), count));
+}
+
 Result<std::vector<ipc::PartRow>> TableOf(const Moves<hr_range>& ranges, std::uint32_t rank,
                                           const RegisteredMemory& memory) {
   if (Status status = CheckRanges(ranges.sent, memory.input_count, "for"); !status) {

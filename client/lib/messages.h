@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -44,6 +45,14 @@ struct StagedMessages {
 };
 Result<StagedMessages> StageMessages(const Moves<hr_array>& arrays, std::uint32_t rank,
                                      DType dtype);
+
+// An all_gather (`gathers`: `own` is read, `parts` are written) or reduce_scatter (the reverse)
+// with parts of any size, of every rank. What an all_gather has no memory for is not wanted.
+Result<StagedMessages> StageParts(bool gathers, const hr_array& own,
+                                  std::span<const hr_array> parts, std::uint32_t rank, DType dtype);
+// The table of parts of that many elements, which are together `count`.
+Result<std::vector<ipc::PartRow>> PartRowsOf(std::span<const std::uint64_t> counts,
+                                             std::uint64_t count);
 
 // The table for ranges of registered memory: of an input from element `input` of the record's
 // memory on and of an output from `output` on, with `input_count` and `output_count` elements.

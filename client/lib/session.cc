@@ -540,6 +540,36 @@ Result<std::uint64_t> Session::PostMessages(const Request& request, const hr_ten
   return arrays_->PostTable(record, std::move(rows).value());
 }
 
+Result<std::uint64_t> Session::PostParts(const Request& request, std::uint8_t dtype,
+                                         const hr_array& own, std::span<const hr_array> parts) {
+  const Result<DType> type = CheckArray(request, world_size(), dtype);
+  if (!type) return type.error();
+  Result<StagedMessages> staged =
+      StageParts(request.kind == Collective::kAllGather, own, parts, rank(), *type);
+  if (!staged) return staged.error();
+  const std::uint64_t count = staged->count;
+  return arrays_->Post(RecordOf(request, *type, count), std::move(staged->use));
+}
+
+Result<std::uint64_t> Session::PostParts(const Request& request, const hr_tensor* tensor,
+                                         const hr_range* range,
+                                         std::span<const std::uint64_t> counts) {
+  const hr_range whole{0, tensor == nullptr ? 0 : tensor->count};
+  // Any size will do: RecordFor checks that of equal parts.
+  const Request unparted{Collective::kAllReduce, request.reduction};
+  Result<ipc::Record> record = RecordFor(unparted, tensor, range == nullptr ? &whole : range);
+  if (!record) return record.error();
+  if (tensor->device >= 0) {
+    return Error(
+        Code::kInvalidArgument,
+        fmt::format("{} in parts of any size is not carried out on a GPU", Name(request.kind)));
+  }
+  Result<std::vector<ipc::PartRow>> rows = PartRowsOf(counts, record->count);
+  if (!rows) return rows.error();
+  record->kind = static_cast<std::uint8_t>(request.kind);
+  return arrays_->PostTable(*record, std::move(rows).value());
+}
+
 Result<std::uint64_t> Session::PostBarrier() {
   return operations_.Post(RecordOf(Request{}, DType::kUInt8, 0));
 }

@@ -135,6 +135,11 @@ class Session final : public LossListener {
                                      const Moves<hr_array>& arrays);
   Result<std::uint64_t> PostMessages(const Request& request, const hr_tensor* input,
                                      const hr_tensor* output, const Moves<hr_range>& ranges);
+  // An all_gather or reduce_scatter with parts of any size, of which a rank gives or gets its own.
+  Result<std::uint64_t> PostParts(const Request& request, std::uint8_t dtype, const hr_array& own,
+                                  std::span<const hr_array> parts);
+  Result<std::uint64_t> PostParts(const Request& request, const hr_tensor* tensor,
+                                  const hr_range* range, std::span<const std::uint64_t> counts);
   Result<std::uint64_t> PostBarrier();
 
   Result<bool> HasEnded(std::uint64_t operation) const { return operations_.HasEnded(operation); }

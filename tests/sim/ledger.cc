@@ -190,10 +190,31 @@ void Ledger::Expect(JobId job, Operation& operation) const {
     transfer.members[rank] = operation.expected[rank].data();
   }
   if (planned.kind == Collective::kReduce) transfer.output = transfer.members[planned.root];
+  if (planned.uneven) return ExpectParts(planned, transfer);
+  Move(transfer);
+}
+
+// Each part is gathered or reduced alone.
+void Ledger::ExpectParts(const Planned& planned, const transport::Transfer& whole) const {
+  const auto parts = PartsOf(planned, whole.members_count, 0);
+  for (std::uint32_t root = 0; root < whole.members_count; ++root) {
+    transport::Transfer part = whole;
+    part.kind = Reduces(planned.kind) ? Collective::kReduce : Collective::kBroadcast;
+    part.root = root;
+    part.count = parts[root].sent_count;
+    for (std::uint32_t rank = 0; rank < whole.members_count; ++rank) {
+      part.members[rank] += parts[root].sent_offset * SizeOf(planned.dtype);
+    }
+    part.output = part.members[root];
+    Move(part);
+  }
+}
+
+void Ledger::Move(const transport::Transfer& transfer) const {
   if (arithmetic_ == Arithmetic::kReference) {
-    transport::ReferenceMove(transfer, 0, planned.count);
+    transport::ReferenceMove(transfer, 0, transfer.count);
   } else {
-    transport::MoveRange(transfer, 0, planned.count);
+    transport::MoveRange(transfer, 0, transfer.count);
   }
 }
 

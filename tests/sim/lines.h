@@ -66,7 +66,7 @@ class Lines {
     Instance instance = 0;
     std::string name;
     bool open = true;
-    service::Heartbeat pulse{0, 0};
+    service::Heartbeat pulse{kSecond, 0};  // until the line is there
     TimeNs last_arrival_ns = 0;
   };
   struct Line {

@@ -53,7 +53,10 @@ Planned PlanOf(std::uint64_t seed, JobId job, std::uint32_t world_size, std::uin
   }
   if (planned.kind == Collective::kBarrier) return planned;
   // Room is left for a rank that disagrees about the count.
-  const std::size_t largest = MovesInMessages(planned.kind) ? kTableOffset : kSlotSize;
+  const bool parted =
+      planned.kind == Collective::kAllGather || planned.kind == Collective::kReduceScatter;
+  planned.uneven = parted && dice.Chance(30);
+  const std::size_t largest = planned.HasParts() ? kTableOffset : kSlotSize;
   const std::size_t size = dice.Chance(15) ? largest : kSmallSize;
   const std::uint64_t limit = size / SizeOf(planned.dtype) / world_size - 1;
   planned.count = world_size * (dice.Chance(5) ? 0 : dice.Between(1, dice.Chance(50) ? 8 : limit));
@@ -71,6 +74,15 @@ std::vector<ipc::PartRow> PartsOf(const Planned& planned, std::uint32_t world_si
     return (planned.count + 7 * source + 3 * target) % (half / world_size + 1);
   };
   std::vector<ipc::PartRow> rows(world_size);
+  std::uint64_t end = 0;
+  for (std::uint32_t part = 0; planned.uneven && part < world_size; ++part) {
+    rows[part].sent_offset = end;
+    // The last has what is left.
+    const std::uint64_t some = (planned.count + 5 * part) % (planned.count / world_size + 1);
+    rows[part].sent_count = part + 1 == world_size ? planned.count - end : some;
+    end += rows[part].sent_count;
+  }
+  if (planned.uneven) return rows;
   std::uint64_t sent = 0;
   std::uint64_t received = half;
   for (std::uint32_t other = 0; other < world_size; ++other) {
@@ -105,7 +117,7 @@ ipc::Record RecordOf(const Planned& planned) {
 
 void Disagree(ipc::Record& record, std::uint32_t world_size, Dice& dice) {
   const auto kind = static_cast<Collective>(record.kind);
-  if (MovesInMessages(kind)) {
+  if (record.flags != 0) {  // it has a parts table
     record.kind = static_cast<std::uint8_t>(Collective::kBarrier);
     record.count = record.tag = record.parts = record.flags = 0;
   } else if (Reduces(kind) && dice.Chance(30)) {

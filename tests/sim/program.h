@@ -23,11 +23,14 @@ struct Planned {
   Reduction reduction = Reduction::kSum;
   std::uint32_t root = 0;
   std::uint64_t count = 0;
+  bool uneven = false;  // of an all_gather or reduce_scatter: its parts are of any size
 
+  bool HasParts() const { return uneven || MovesInMessages(kind); }
   std::size_t Bytes() const { return count * SizeOf(dtype); }
 };
 
-// The rows of a rank's parts table, of a kind that moves in messages: what is sent lies in the
+// The rows of a rank's parts table. Of uneven parts they are the same on every rank. Of a kind that
+// moves in messages what is sent lies in the
 // first half of the memory, what is received in the other, each in the order of the ranks.
 std::vector<ipc::PartRow> PartsOf(const Planned& planned, std::uint32_t world_size,
                                   std::uint32_t rank);

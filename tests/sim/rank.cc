@@ -49,6 +49,10 @@ Planned Rank::Plan(std::uint64_t sequence) const {
   if (device_ != transport::kHost && MovesInMessages(planned.kind)) {
     planned.kind = Collective::kBroadcast;
   }
+  if (device_ != transport::kHost && planned.uneven) {
+    planned.kind = Collective::kBroadcast;
+    planned.uneven = false;
+  }
   return planned;
 }
 
@@ -66,7 +70,7 @@ bool Rank::Post(Manner manner, std::uint32_t timeout_ms, Dice& dice) {
   record.segment = *slot / kSlots;
   record.offset = by_tensor ? 0 : *slot % kSlots * kSlotSize;
   record.timeout_ms = timeout_ms;
-  if (MovesInMessages(planned.kind)) {
+  if (planned.HasParts()) {
     const std::vector<ipc::PartRow> rows = PartsOf(planned, world_size_, client_.rank());
     std::memcpy(memory.data() + kTableOffset, rows.data(), rows.size() * sizeof(ipc::PartRow));
     record.flags = ipc::kRecordHasParts;

@@ -8,8 +8,10 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <regex>
 #include <set>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include "ipc/base/fd.h"
@@ -75,6 +77,22 @@ std::string NameOf(const testing::TestInfo& test) {
   return std::string(test.test_suite_name()) + "." + test.name();
 }
 
+// With a word in the place of what differs from run to run.
+std::string Fixed(std::string_view text) {
+  static const std::pair<std::regex, const char*> kVarying[] = {
+      {std::regex("127\\.0\\.0\\.1:[0-9]{2,}"), "127.0.0.1:PORT"},
+      {std::regex("0x[0-9a-f]{5,}"), "ADDRESS"},
+      {std::regex("\\bpid [0-9]+"), "pid PID"},
+      {std::regex("\\buid [0-9]+"), "uid UID"},
+      {std::regex("\\b20[0-9]{2}-[0-9]{2}-[0-9]{2}\\b"), "DATE"},
+      {std::regex("/tmp/[^/ ]+"), "FOLDER"},
+      {std::regex("Headrace authority [0-9a-f]+"), "Headrace authority NUMBER"},
+      {std::regex("\\b[0-9a-f]{16}\\b"), "HASH"}};
+  std::string fixed(text);
+  for (const auto& [pattern, word] : kVarying) fixed = std::regex_replace(fixed, pattern, word);
+  return fixed;
+}
+
 class Texts final : public testing::EmptyTestEventListener {
  public:
   static Texts& Instance() {
@@ -136,12 +154,12 @@ const auto* const registered = testing::AddGlobalTestEnvironment(new Registratio
 }  // namespace
 
 void ExpectText(const char* file, int line, std::string_view text,
-                std::initializer_list<std::string_view> values) {
+                std::initializer_list<std::string_view> values, Varies varies) {
   for (const std::string_view value : values) {
     if (text.find(value) != std::string_view::npos) continue;
     ADD_FAILURE_AT(file, line) << "\"" << value << "\" is missing in: " << text;
   }
-  Texts::Instance().Expect(file, line, text);
+  Texts::Instance().Expect(file, line, varies == Varies::kYes ? Fixed(text) : std::string(text));
 }
 
 }  // namespace headrace::support

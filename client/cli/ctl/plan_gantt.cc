@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "client/cli/ctl/table.h"
 #include "client/cli/ctl/units.h"
 #include "ipc/base/foreign_text.h"
+#include "ipc/base/timeline.h"
 
 namespace headrace::ctl {
 namespace {
@@ -74,29 +74,6 @@ std::vector<Row> RowsOf(const Snapshot& snapshot, const ipc::PlanRow& plan) {
   return rows;
 }
 
-std::string NameCell(const std::string& name) {
-  std::string cell;
-  std::size_t width = 0;
-  for (const char byte : name) {
-    const bool begins = (static_cast<unsigned char>(byte) & 0xc0U) != 0x80U;
-    if (begins && width++ == kNameColumns) break;
-    cell += byte;
-  }
-  return cell + std::string(kNameColumns - std::min(width, kNameColumns), ' ');
-}
-
-// "0", half and all of the time, under the begin, the middle and the end.
-std::string Axis(TimeNs end_ns, std::size_t cells) {
-  std::string axis(cells, ' ');
-  const std::string middle = FormatMilliseconds(end_ns / 2);
-  const std::string end = FormatMilliseconds(end_ns);
-  axis[0] = '0';
-  if (cells < middle.size() + 2 * end.size() + 4)
-    return axis.replace(cells - end.size(), end.size(), end);
-  axis.replace(cells / 2 - middle.size() / 2, middle.size(), middle);
-  return axis.replace(cells - end.size(), end.size(), end);
-}
-
 }  // namespace
 
 std::string PlanGantt(const Snapshot& snapshot, const ipc::PlanRow& plan, std::size_t columns,
@@ -107,20 +84,14 @@ std::string PlanGantt(const Snapshot& snapshot, const ipc::PlanRow& plan, std::s
     end_ns = std::max({end_ns, row.predicted.end_ns, row.measured.end_ns});
   const Marks& marks = utf8 ? kBlocks : kAscii;
   const std::size_t cells = std::max<std::size_t>(columns, kNameColumns + 32) - kNameColumns - 1;
-  const auto at = [end_ns, cells](std::size_t cell) {
-    return static_cast<TimeNs>(static_cast<double>(end_ns) * static_cast<double>(cell) /
-                               static_cast<double>(cells));
-  };
-  std::string text;
+  std::vector<TimelineRow> lines;
   for (const Row& row : rows) {
-    std::string line = NameCell(row.name) + " ";
-    for (std::size_t cell = 0; cell < cells; ++cell) {
-      line += Mark(row, at(cell), at(cell + 1), marks);
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
+    lines.push_back({row.name, [&row, &marks](double from, double to) {
+                       return Mark(row, static_cast<TimeNs>(from), static_cast<TimeNs>(to), marks);
+                     }});
   }
-  text += NameCell("") + " " + Axis(end_ns, cells) + "\n";
+  std::string text = DrawTimeline(lines, kNameColumns, cells, static_cast<double>(end_ns),
+                                  FormatMilliseconds(end_ns / 2), FormatMilliseconds(end_ns));
   text += fmt::format("{} predicted  {} measured  {} both  {} ready, and waiting for the lane\n",
                       marks.predicted, marks.measured, marks.both, marks.ready);
   return text;

@@ -392,6 +392,16 @@ HR_API hr_status hr_gather(hr_session* session, const hr_tensor* input, const hr
 HR_API hr_status hr_scatter(hr_session* session, const hr_tensor* input, const hr_range* sent,
                             hr_tensor* output, const hr_range* range, uint32_t root,
                             hr_operation* operation, hr_error* error);
+/* hr_all_gather and hr_reduce_scatter of a range that consists of world_size parts of any size, one
+ * behind the other: part r has counts[r] elements, which may be none, the same on every rank. Of
+ * memory of the host. */
+HR_API hr_status hr_all_gather_parts(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                                     const uint64_t* counts, hr_operation* operation,
+                                     hr_error* error);
+HR_API hr_status hr_reduce_scatter_parts(hr_session* session, hr_tensor* tensor,
+                                         const hr_range* range, const uint64_t* counts,
+                                         hr_reduction reduction, hr_operation* operation,
+                                         hr_error* error);
 /* Ends when every rank has posted it. Moves nothing. */
 HR_API hr_status hr_barrier(hr_session* session, hr_operation* operation, hr_error* error);
 
@@ -524,6 +534,14 @@ HR_API hr_status hr_gather_arrays(hr_session* session, hr_dtype dtype, const hr_
 HR_API hr_status hr_scatter_arrays(hr_session* session, hr_dtype dtype, const hr_array* sent,
                                    const hr_array* array, uint32_t root, hr_operation* operation,
                                    hr_error* error);
+/* Of parts of any size: `array` is this rank's own, and the world_size others are those of every
+ * rank. An all-gather does not write parts whose memory is NULL. */
+HR_API hr_status hr_all_gather_arrays(hr_session* session, hr_dtype dtype, const hr_array* array,
+                                      const hr_array* received, hr_operation* operation,
+                                      hr_error* error);
+HR_API hr_status hr_reduce_scatter_arrays(hr_session* session, hr_dtype dtype, const hr_array* sent,
+                                          const hr_array* array, hr_reduction reduction,
+                                          hr_operation* operation, hr_error* error);
 
 /* `count` elements, at least one, that stand in an operation's array from element `offset` on, and
  * lie in memory of their own. */

@@ -209,6 +209,14 @@ _FUNCTIONS: dict[str, tuple] = {
         ctypes.c_int,
         (_HANDLE, ctypes.c_int, _ARRAYS, _ARRAYS, *_POSTED),
     ),
+    "hr_all_gather_arrays": (
+        ctypes.c_int,
+        (_HANDLE, ctypes.c_int, _ARRAYS, _ARRAYS, *_POSTED),
+    ),
+    "hr_reduce_scatter_arrays": (
+        ctypes.c_int,
+        (_HANDLE, ctypes.c_int, _ARRAYS, _ARRAYS, ctypes.c_int, *_POSTED),
+    ),
     "hr_gather_arrays": (
         ctypes.c_int,
         (_HANDLE, ctypes.c_int, _ARRAYS, _ARRAYS, ctypes.c_uint32, *_POSTED),

@@ -258,6 +258,27 @@ class Session:
         parts = self._of_root(inputs, root)
         return self._post_messages("hr_scatter", [x], parts, (root,), async_op)
 
+    def all_gather_parts(
+        self, outputs: Sequence[Any], x: Any, async_op: bool = False
+    ) -> Operation:
+        """``outputs[r]`` becomes x of rank r: arrays of any size, the same sizes on every rank."""
+        self._expect_one_for_each(outputs)
+        own, parts = messages.arrays_of([x]), messages.arrays_of(outputs)
+        return self._post_arrays(
+            "hr_all_gather", own, parts, (), (outputs, x), async_op
+        )
+
+    def reduce_scatter_parts(
+        self, x: Any, inputs: Sequence[Any], op: str = "sum", async_op: bool = False
+    ) -> Operation:
+        """x becomes the reduction of ``inputs[this rank]`` over all ranks: arrays of any size."""
+        self._expect_one_for_each(inputs)
+        own, parts = messages.arrays_of([x]), messages.arrays_of(inputs)
+        arguments = (dtypes.reduction_number(op),)
+        return self._post_arrays(
+            "hr_reduce_scatter", parts, own, arguments, (x, inputs), async_op
+        )
+
     def barrier(self, async_op: bool = False) -> Operation:
         """Ends when every rank has posted it."""
         number = ctypes.c_uint64()

@@ -38,6 +38,11 @@ bool StaysHere(Job& job, const Operation& operation, const Block& block) {
   return operation.paired() && job.pairs().at(operation.spec.sequence).away == Away::kNo;
 }
 
+std::optional<PartBlock> NextPart(const Job& job, const Operation& operation, std::uint32_t index) {
+  return NextPartBlock(PartsOf(job, operation.spec), operation.spec.dtype, operation.block_bytes,
+                       job.nodes() != nullptr, index);
+}
+
 Away AwayOf(Job& job, const Operation& operation) {
   return operation.paired() ? job.pairs().at(operation.spec.sequence).away : Away::kNo;
 }
@@ -123,13 +128,22 @@ void Blocks::Begin(Job& job, Operation& operation, TimeNs now) {
   operation.state = Operation::State::kWaiting;
   operation.since_ns = now;
   operation.block_bytes = BlockBytes(job, operation, now);
-  operation.blocks_count =
-      MovesInMessages(operation.spec.kind)
-          ? MessageBlocksCount(job, operation.spec, operation.block_bytes)
-          : BlocksCount(operation.spec, job.world_size(), operation.block_bytes);
+  operation.blocks_count = CountBlocks(job, operation);
   operation.verified = job.Verifies(operation);
   MakeMore(job, operation);
   Make(job, now);
+}
+
+std::uint64_t Blocks::CountBlocks(const Job& job, const Operation& operation) {
+  const OperationSpec& spec = operation.spec;
+  if (MovesInMessages(spec.kind)) return MessageBlocksCount(job, spec, operation.block_bytes);
+  if (!spec.uneven) return BlocksCount(spec, job.world_size(), operation.block_bytes);
+  std::uint64_t count = 0;
+  for (auto block = NextPart(job, operation, 0); block;
+       block = NextPart(job, operation, block->index + 1)) {
+    ++count;
+  }
+  return count;
 }
 
 // On this node the size may be another for each operation: nobody else has to know. A job that is
@@ -214,6 +228,14 @@ bool Blocks::MakeNext(Job& job, Operation& operation, TimeNs now) {
 }
 
 void Blocks::Cut(const Job& job, Operation& operation, Block& block) {
+  if (operation.spec.uneven) {
+    const auto part = NextPart(job, operation, operation.next_index);
+    HR_CHECK(part.has_value(), operation.spec.sequence, operation.blocks_made);
+    block.index = part->index;
+    block.root = part->root;
+    block.range = part->range;
+    return;
+  }
   if (!MovesInMessages(operation.spec.kind)) {
     return CutBlock(operation.spec, job.world_size(), operation.block_bytes,
                     static_cast<std::uint32_t>(operation.blocks_made), block);

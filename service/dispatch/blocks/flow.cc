@@ -150,7 +150,11 @@ void Flow::MakeReady(Job& job, Operation& operation, TimeNs now) {
   if (!moves) return End(job, operation, now);
   if (in_messages) return blocks_.Begin(job, operation, now);
   const std::uint64_t block_bytes = job.nodes() == nullptr ? 0 : job.nodes()->block_bytes;
-  if (BlocksCount(operation.spec, job.world_size(), block_bytes) > kBlocksPerOperationMax) {
+  const std::uint64_t blocks =
+      operation.spec.uneven
+          ? PartNumbersCount(PartsOf(job, operation.spec), operation.spec.dtype, block_bytes)
+          : BlocksCount(operation.spec, job.world_size(), block_bytes);
+  if (blocks > kBlocksPerOperationMax) {
     return Fail(
         job, operation,
         {Code::kExhausted,
@@ -318,7 +322,7 @@ void Flow::CompleteOperation(Job& job, Operation& operation) {
       job.member(rank).open.Close(range);
     }
   }
-  if (MovesInMessages(operation.spec.kind)) job.part_tables().Drop(sequence);
+  if (operation.spec.HasParts()) job.part_tables().Drop(sequence);
 }
 
 bool Flow::CompleteBlock(Job& job, const Operation& operation, TimeNs now) {

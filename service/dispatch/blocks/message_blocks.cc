@@ -82,6 +82,10 @@ std::uint64_t MessageBlocksCount(const Job& job, const OperationSpec& spec,
   return count;
 }
 
+std::span<const ipc::PartRow> PartsOf(const Job& job, const OperationSpec& spec) {
+  return job.part_tables().Find(spec.sequence, job.local().front());
+}
+
 std::uint64_t LargestMessage(const Job& job, const OperationSpec& spec) {
   std::uint64_t largest = 0;
   for (auto block = NextMessageBlock(job, spec, 0, 0); block;
@@ -98,6 +102,16 @@ std::optional<Failure> FindPartsMismatch(const Job& job, const Operation& operat
   for (std::uint32_t other = 0; other < job.world_size(); ++other) {
     const auto rows = job.part_tables().Find(sequence, other);
     if (other == rank || rows.empty()) continue;
+    if (operation.spec.uneven) {
+      const auto differs = std::ranges::mismatch(own, rows).in1;
+      if (differs == own.end()) return std::nullopt;
+      const auto part = static_cast<std::size_t>(differs - own.begin());
+      return Failure{
+          Code::kMismatch,
+          fmt::format("part {} has {} elements for {}, and {} for {}, in {}", part,
+                      own[part].sent_count, job.DescribeRank(rank), rows[part].sent_count,
+                      job.DescribeRank(other), job.DescribeOperation(operation))};
+    }
     if (own[other].sent_count != rows[rank].received_count) {
       return Failure{Code::kMismatch, DescribeParts(job, rank, other, own[other].sent_count,
                                                     rows[rank].received_count, operation)};

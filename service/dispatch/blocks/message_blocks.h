@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "service/dispatch/job/block.h"
 #include "service/dispatch/job/job.h"
@@ -32,6 +33,8 @@ std::optional<MessageBlock> NextMessageBlock(const Job& job, const OperationSpec
 // How many there are on this node.
 std::uint64_t MessageBlocksCount(const Job& job, const OperationSpec& spec,
                                  std::uint64_t block_bytes);
+// The parts of an operation that has some of any size: the same for all ranks.
+std::span<const ipc::PartRow> PartsOf(const Job& job, const OperationSpec& spec);
 // Bytes that the largest of its messages has here.
 std::uint64_t LargestMessage(const Job& job, const OperationSpec& spec);
 

@@ -136,7 +136,8 @@ void FillInNode(Job& job, const Operation& operation, const Block& block, const 
     if (operation.spec.kind == Collective::kReduce) {
       transfer.output = transfer.members[operation.spec.root];
     }
-    if (operation.block_bytes == 0 || !IsParted(operation.spec.kind)) return;
+    const bool cut = operation.block_bytes != 0 || operation.spec.uneven;
+    if (!cut || !IsParted(operation.spec.kind)) return;
     // A block of one rank's part: only that rank gets the sum, or it is the one who has it.
     const bool reduces = operation.spec.kind == Collective::kReduceScatter;
     transfer.kind = reduces ? Collective::kReduce : Collective::kBroadcast;

@@ -172,7 +172,7 @@ void Intake::Join(Job& job, Operation& operation, std::uint32_t rank, const Oper
   }
   job.memory(spec.sequence, rank) = spec.data;
   job.device(spec.sequence, rank) = spec.device;
-  if (MovesInMessages(spec.kind)) {
+  if (spec.HasParts()) {
     if (auto failure = KeepParts(job, operation, rank, record, spec); failure) {
       return flow_.Fail(job, operation, std::move(*failure), now);
     }

@@ -69,11 +69,33 @@ Status CheckUse(const OperationSpec& spec, std::uint32_t own, std::uint32_t row,
   return {};
 }
 
+// All of the record's memory is parts, one behind the other.
+Status CheckUneven(const OperationSpec& spec, std::span<const ipc::PartRow> rows) {
+  std::uint64_t end = 0;
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    const ipc::PartRow& part = rows[row];
+    if (part.received_offset != 0 || part.received_count != 0) {
+      return Refused(row, fmt::format("receives {} elements: {} has one part for each rank",
+                                      part.received_count, Name(spec.kind)));
+    }
+    if (part.sent_offset != end || part.sent_count > spec.count - end) {
+      return Refused(row, fmt::format("has {} elements from element {} on: parts follow each other "
+                                      "and are together the record's {}",
+                                      part.sent_count, part.sent_offset, spec.count));
+    }
+    end += part.sent_count;
+  }
+  if (end == spec.count) return {};
+  return Refused(rows.size() - 1,
+                 fmt::format("ends at element {}, and the record at {}", end, spec.count));
+}
+
 }  // namespace
 
 Status CheckParts(const ipc::Record& record, const Session& session, const OperationSpec& spec,
                   std::span<ipc::PartRow> rows) {
   if (Status status = CopyRows(record, session, rows); !status) return status;
+  if (spec.uneven) return CheckUneven(spec, rows);
   const std::uint32_t own = session.identity().rank;
   std::uint64_t received_end = 0;
   for (std::uint32_t row = 0; row < rows.size(); ++row) {

@@ -27,7 +27,7 @@ Status CheckNumbers(const ipc::Record& record, std::uint32_t world_size) {
     return Invalid("flags", record.flags, "not known");
   }
   const auto kind = static_cast<Collective>(record.kind);
-  if (has_parts != MovesInMessages(kind)) {
+  if (has_parts != MovesInMessages(kind) && !(has_parts && IsParted(kind))) {
     return Invalid("flags", record.flags,
                    fmt::format("{} {} a parts table", Name(kind), has_parts ? "has not" : "needs"));
   }
@@ -135,7 +135,8 @@ Result<OperationSpec> CheckRecord(const ipc::Record& record, const Session& sess
     }
     return spec;
   }
-  if (IsParted(spec.kind) && record.count % world_size != 0) {
+  spec.uneven = IsParted(spec.kind) && (record.flags & ipc::kRecordHasParts) != 0;
+  if (IsParted(spec.kind) && !spec.uneven && record.count % world_size != 0) {
     return Invalid("count", record.count,
                    fmt::format("{} divides it among {} ranks: pad it to a multiple",
                                Name(spec.kind), world_size));

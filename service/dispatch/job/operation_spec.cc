@@ -14,7 +14,8 @@ bool OperationSpec::Matches(const OperationSpec& other) const {
   return kind == other.kind && dtype == other.dtype &&
          (MovesInMessages(kind) || count == other.count) &&
          (!Reduces(kind) || reduction == other.reduction) &&
-         (!HasRoot(kind) || root == other.root) && OnGpu() == other.OnGpu();
+         (!HasRoot(kind) || root == other.root) && uneven == other.uneven &&
+         OnGpu() == other.OnGpu();
 }
 
 void PartExtents::Extent::Add(std::uint64_t offset, std::uint64_t count) {
@@ -48,7 +49,8 @@ std::string DescribeMemory(std::int8_t device) {
 std::string Describe(const OperationSpec& spec) {
   const std::string_view kind = Name(spec.kind);
   if (spec.kind == Collective::kBarrier) return std::string(kind);
-  const std::string what = fmt::format("{} of {} {}", kind, spec.count, Name(spec.dtype));
+  const std::string what = fmt::format("{} of {} {}{}", kind, spec.count, Name(spec.dtype),
+                                       spec.uneven ? " in parts of their own" : "");
   if (spec.kind == Collective::kReduce) {
     return fmt::format("{} ({}) to rank {}", what, Name(spec.reduction), spec.root);
   }

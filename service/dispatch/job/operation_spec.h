@@ -27,12 +27,15 @@ struct OperationSpec {
   TensorId tensor{ipc::kNoTensor};        // kNoTensor for a one-off range
   SegmentId segment;
   std::uint32_t timeout_ms = 0;
+  // Of an all_gather or reduce_scatter: its parts are of any size, and its parts table has them.
+  bool uneven = false;
   // Of a send or receive. `source` is ipc::kAnyRank in a receive from any rank.
   std::uint32_t source = 0;
   std::uint32_t target = 0;
   std::uint64_t tag = 0;
 
   std::uint64_t Bytes() const { return count * SizeOf(dtype); }
+  bool HasParts() const { return uneven || MovesInMessages(kind); }
   bool OnGpu() const { return device != transport::kHost; }
   // Whether another rank's record asks for the same thing, or, of a send, for what it sends.
   bool Matches(const OperationSpec& other) const;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ipc/base/check.h"
+#include "ipc/base/timeline.h"
 #include "service/plan/tool/svg.h"
 
 namespace headrace::plan::tool {
@@ -24,6 +26,7 @@ double DepthOf(std::uint32_t tensor, const plan::Profile& profile) {
 }
 
 GanttRow BackwardRow(const plan::Profile& profile, const plan::Simulation& simulation) {
+  HR_CHECK(simulation.release_s.size() == profile.tensors.size(), simulation.release_s.size());
   GanttRow row{"backward", GanttRow::Kind::kBackward, {}};
   double begin_s = 0;
   for (auto l = static_cast<std::uint32_t>(profile.tensors.size()); l-- > 0;) {
@@ -35,6 +38,8 @@ GanttRow BackwardRow(const plan::Profile& profile, const plan::Simulation& simul
 }
 
 GanttRow ForwardRow(const plan::Profile& profile, const plan::Simulation& simulation) {
+  HR_CHECK(simulation.forward_begin_s.size() == profile.tensors.size(),
+           simulation.forward_begin_s.size());
   GanttRow row{"forward", GanttRow::Kind::kForward, {}};
   for (std::uint32_t l = 0; l < profile.tensors.size(); ++l) {
     row.bars.push_back({simulation.forward_begin_s[l], simulation.forward_end_s[l], "",
@@ -154,19 +159,16 @@ std::string GanttSvg(const Gantt& gantt) {
 std::string GanttText(const Gantt& gantt, int columns) {
   std::size_t name_width = 0;
   for (const GanttRow& row : gantt.rows) name_width = std::max(name_width, row.name.size());
-  const double cell_s = std::max(gantt.iteration_s, 1e-12) / columns;
-  std::string text;
+  std::vector<TimelineRow> rows;
   for (const GanttRow& row : gantt.rows) {
-    std::string cells;
-    for (int column = 0; column < columns; ++column) {
-      cells += Glyph(row, column * cell_s, (column + 1) * cell_s);
-    }
-    cells.erase(cells.find_last_not_of(' ') + 1);
-    text += fmt::format("{:<{}}  {}\n", row.name, name_width, cells);
+    rows.push_back({row.name, [&row](double begin_s, double end_s) {
+                      return std::string(1, Glyph(row, begin_s, end_s));
+                    }});
   }
-  const std::string end = fmt::format("{:.3f} ms", gantt.iteration_s * 1e3);
-  text += fmt::format("{:<{}}  0{:>{}}\n", "", name_width, end, columns - 1);
-  return text;
+  const auto text = [](double seconds) { return fmt::format("{:.3f} ms", seconds * 1e3); };
+  return DrawTimeline(rows, name_width + 1, static_cast<std::size_t>(columns),
+                      std::max(gantt.iteration_s, 1e-12), text(gantt.iteration_s / 2),
+                      text(gantt.iteration_s));
 }
 
 }  // namespace headrace::plan::tool

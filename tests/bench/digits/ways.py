@@ -153,7 +153,7 @@ class Accelerated(Way):
 
 
 def make_way(name: str, task: Task, job: str) -> Way:
-    """One of WAYS or COMPRESSED. torch.distributed's process group is there already."""
+    """One of WAYS or BY_NAME. torch.distributed's process group is there already."""
     if name == ALONE:
         return Way(name, task)
     if name in (GLOO, GLOO_1_MB):

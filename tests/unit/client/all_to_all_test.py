@@ -72,6 +72,18 @@ def reduce(session):
     return array[0], array[-1], tensor.numpy()[999]
 
 
+def parts(session):
+    """All-gather and reduce-scatter of parts of any size."""
+    ranks, own = range(session.world_size), session.rank
+    mine = numpy.full(1000 * own, value_of(own, 7), numpy.float32)
+    gathered = [numpy.zeros(1000 * r, numpy.float32) for r in ranks]
+    session.all_gather_parts(gathered, mine)
+    inputs = [numpy.full(500 * r, own + r, numpy.float64) for r in ranks]
+    reduced = numpy.zeros(500 * own)
+    session.reduce_scatter_parts(reduced, inputs)
+    return [sorted(set(each.tolist())) for each in gathered], sorted(set(reduced.tolist()))
+
+
 def refusals(session):
     texts = []
 
@@ -139,6 +151,11 @@ class AllToAll(unittest.TestCase):
                 self.assertEqual(gathered, [value_of(r, 0) for r in range(3)])
             self.assertEqual(scattered, [value_of(1, own)] * 10)
             self.assertEqual(copied, 0)
+
+    def test_parts_of_any_size_are_gathered_and_reduced(self):
+        for own, (gathered, reduced) in enumerate(run_ranks(self.service, 3, parts)):
+            self.assertEqual(gathered, [[value_of(r, 7)] if r else [] for r in range(3)])
+            self.assertEqual(reduced, [3 + 3 * own] if own else [])
 
     def test_a_reduce_changes_the_root_only(self):
         for own, (first, last, most) in enumerate(run_ranks(self.service, 3, reduce)):

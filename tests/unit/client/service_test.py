@@ -165,8 +165,9 @@ class Collectives(unittest.TestCase):
             self.assertEqual(got, [10 + rank])
             # Of the sums 6 6 6 6 6, the last two became rank 0's first two.
             self.assertEqual(low, [6.0, 6.0, 1.0, 1.0] if rank == 0 else [rank + 1.0] * 4)
-            self.assertIn("a piece of int32 in an array of float32", refused[0])
-            self.assertIn("the array has 6", refused[1])
+            for value in ("int32", "float32"):
+                self.assertIn(value, refused[0])
+            self.assertIn("6", refused[1])
 
     def test_take_registered_tensors_without_a_copy(self):
         for sums, copied in run_ranks(self.service, 4, registered):

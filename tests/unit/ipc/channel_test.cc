@@ -48,7 +48,7 @@ TEST(Channel, RefusesMemoryThatWasNeverInitialised) {
   Result<Channel> channel = Channel::Open(memory->fd.get());
   ASSERT_FALSE(channel.ok());
   EXPECT_EQ(channel.error().code(), Code::kInvalidArgument);
-  EXPECT_NE(channel.error().text().find("not initialised"), std::string::npos);
+  EXPECT_VARYING_TEXT(channel.error().text());
 }
 
 TEST(Channel, RefusesAnotherVersionAndNamesBoth) {
@@ -58,8 +58,7 @@ TEST(Channel, RefusesAnotherVersionAndNamesBoth) {
   Result<Channel> channel = Channel::Open(client->fd.get());
   ASSERT_FALSE(channel.ok());
   EXPECT_EQ(channel.error().code(), Code::kVersionMismatch);
-  EXPECT_NE(channel.error().text().find("version 41"), std::string::npos);
-  EXPECT_NE(channel.error().text().find("version 3 "), std::string::npos);
+  EXPECT_VARYING_TEXT(channel.error().text());
   EXPECT_TEXT(channel.error().text());
   client->channel.layout().header.version = 1;
   EXPECT_TEXT(ipc::Channel::Open(client->fd.get()).error().text());
@@ -72,7 +71,7 @@ TEST(Channel, RefusesAnotherRingLength) {
   Result<Channel> channel = Channel::Open(client->fd.get());
   ASSERT_FALSE(channel.ok());
   EXPECT_EQ(channel.error().code(), Code::kVersionMismatch);
-  EXPECT_NE(channel.error().text().find("2048 operations"), std::string::npos);
+  EXPECT_VARYING_TEXT(channel.error().text(), "2048");
 }
 
 TEST(Channel, RefusesUnsealedMemoryAndAWrongSizeBeforeMapping) {
@@ -80,13 +79,15 @@ TEST(Channel, RefusesUnsealedMemoryAndAWrongSizeBeforeMapping) {
   ASSERT_EQ(::ftruncate(unsealed.get(), kChannelSize), 0);
   Result<Channel> first = Channel::Open(unsealed.get());
   ASSERT_FALSE(first.ok());
+  EXPECT_EQ(first.error().code(), Code::kInvalidArgument);
   EXPECT_TEXT(first.error().text());
 
   Result<SealedMemory> small = CreateSealedMemory("test", kChannelSize - kPageSize);
   ASSERT_TRUE(small.ok());
   Result<Channel> second = Channel::Open(small->fd.get());
   ASSERT_FALSE(second.ok());
-  EXPECT_NE(second.error().text().find("118784 were announced"), std::string::npos);
+  EXPECT_EQ(second.error().code(), Code::kInvalidArgument);
+  EXPECT_TEXT(second.error().text(), "118784");
   EXPECT_FALSE(Channel::Open(-1).ok());
 }
 

@@ -10,6 +10,8 @@
 #include <cstring>
 #include <string>
 
+#include "tests/support/expect_text.h"
+
 namespace headrace::ipc {
 namespace {
 
@@ -51,11 +53,9 @@ TEST(SealedMemory, IsPopulatedWhenEveryPageIsAllocated) {
   const UniqueFd sparse = Memfd(kSize, kGoodSeals);
   const Status refused = CheckPopulated(sparse.get(), kSize);
   ASSERT_EQ(refused.code(), Code::kInvalidArgument);
-  EXPECT_NE(refused.error().text().find("16384 are not allocated"), std::string::npos)
-      << refused.error().text();
+  EXPECT_VARYING_TEXT(refused.error().text(), "16384");
   ASSERT_EQ(::fallocate(sparse.get(), 0, 0, kSize - kPageSize), 0);
-  EXPECT_NE(CheckPopulated(sparse.get(), kSize).error().text().find("4096 are not allocated"),
-            std::string::npos);
+  EXPECT_VARYING_TEXT(CheckPopulated(sparse.get(), kSize).error().text(), "4096");
   ASSERT_EQ(::fallocate(sparse.get(), 0, 0, kSize), 0);
   EXPECT_TRUE(CheckPopulated(sparse.get(), kSize).ok());
 

@@ -101,12 +101,14 @@ TEST(CanonicalPlan, RefusesOtherSpellings) {
     std::string text(kText);
     text.replace(text.find(from), from.size(), to);
     const Result<Plan> plan = ParseCanonical(text);
-    return plan ? "accepted" : plan.error().text();
+    if (plan) return std::string("accepted");
+    EXPECT_EQ(plan.error().code(), Code::kInvalidArgument) << plan.error().text();
+    return plan.error().text();
   };
   EXPECT_TEXT(reason("headrace-plan/1", "headrace-plan/2"), "line 1", "headrace-plan/1");
-  EXPECT_EQ(reason("version 7", "version 07"), "plan: line 2: expected a version");
-  EXPECT_EQ(reason("version 7", "version  7"), "plan: line 2: expected a version");
-  EXPECT_EQ(reason("version 7", "version 4294967296"), "plan: line 2: expected a version");
+  EXPECT_TEXT(reason("version 7", "version 07"), "line 2");
+  EXPECT_TEXT(reason("version 7", "version  7"), "line 2");
+  EXPECT_TEXT(reason("version 7", "version 4294967296"), "line 2");
   EXPECT_TEXT(reason("policy exact", "policy best"), "line 3");
   EXPECT_TEXT(reason("barrier 0", "barrier 2"), "line 4");
   EXPECT_TEXT(reason("blocks 2", "blocks 3"), "line 15");

@@ -67,7 +67,11 @@ TEST(CostLine, StaysAboveTheLinesBelow) {
 }
 
 TEST(CostLine, IsRefusedWithTheReason) {
-  const auto reason = [](const CostLine& line) { return CheckCostLine(line).error().text(); };
+  const auto reason = [](const CostLine& line) {
+    const Error error = CheckCostLine(line).error();
+    EXPECT_EQ(error.code(), Code::kInvalidArgument) << error.text();
+    return error.text();
+  };
   EXPECT_TEXT(reason({}));
   EXPECT_TEXT(reason({{{1, 0, 0}}}));
   EXPECT_TEXT(reason({{{0, 0, 0}, {0, 0, 0}}}), "piece 1");
@@ -166,7 +170,11 @@ TEST(Pipeline, KeepsTheLimitOfBlocksInFlight) {
 }
 
 TEST(Route, IsRefusedWithTheReason) {
-  const auto reason = [](const Route& route) { return CheckRoute(route).error().text(); };
+  const auto reason = [](const Route& route) {
+    const Error error = CheckRoute(route).error();
+    EXPECT_EQ(error.code(), Code::kInvalidArgument) << error.text();
+    return error.text();
+  };
   EXPECT_TEXT(reason({}));
   EXPECT_TEXT(reason({{}, {{"a", {{0, Affine(0, 1)}}}}}));
   EXPECT_TEXT(reason({{"x"}, {{"a", {}}}}));

@@ -87,7 +87,11 @@ TEST(ClusterCost, OfServersDependsOnWhereTheyStand) {
 }
 
 TEST(Cluster, IsRefusedWithTheReason) {
-  const auto reason = [](const Cluster& cluster) { return CheckCluster(cluster).error().text(); };
+  const auto reason = [](const Cluster& cluster) {
+    const Error error = CheckCluster(cluster).error();
+    EXPECT_EQ(error.code(), Code::kInvalidArgument) << error.text();
+    return error.text();
+  };
   EXPECT_TEXT(reason(ClusterOf(0, 1)));
   EXPECT_TEXT(reason(ClusterOf(8192, 2)), "16384", "8192");
   EXPECT_TEXT(reason({2, 1, 1, 0, 1, 1}));

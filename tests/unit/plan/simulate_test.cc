@@ -77,7 +77,11 @@ TEST(Simulation, KeepsThePlansOrderWhenALaterBlockIsReadyFirst) {
 
 TEST(Simulation, RefusesAPlanThatDoesNotTileTheTensors) {
   Plan plan = *MakePlan(Policy::kWfbp, kTwo, kLane);
-  const auto reason = [&] { return Simulate(kTwo, kLane, plan, {}).error().text(); };
+  const auto reason = [&] {
+    const Error error = Simulate(kTwo, kLane, plan, {}).error();
+    EXPECT_EQ(error.code(), Code::kInvalidArgument) << error.text();
+    return error.text();
+  };
   Plan good = plan;
   plan.blocks.pop_back();
   EXPECT_TEXT(reason(), "tensor 0", "byte 0");
@@ -102,7 +106,9 @@ TEST(Simulation, RefusesCutElements) {
   const Profile profile = ProfileOf({{2, 4, 1}});
   Plan plan = *MakePlan(Policy::kBsp, profile, kLane);
   plan.blocks[0].parts = {{0, 0, 2}, {0, 2, 6}};
-  EXPECT_TEXT(Simulate(profile, kLane, plan, {}).error().text(), "block 0", "tensor 0");
+  const Error error = Simulate(profile, kLane, plan, {}).error();
+  EXPECT_EQ(error.code(), Code::kInvalidArgument);
+  EXPECT_TEXT(error.text(), "block 0", "tensor 0");
 }
 
 TEST(Simulation, RefusesJitterOutOfRange) {

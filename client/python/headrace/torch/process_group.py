@@ -182,16 +182,21 @@ class ProcessGroup(dist.ProcessGroup):
                 f"has {parts[self._rank].numel()}"
             )
         name = elements.reduction_of(op, output.dtype)
-        read = one_by_one([elements.to_reduce(part) for part in parts])
+        arrays = [elements.to_reduce(part) for part in parts]
         result = elements.to_reduce(output)
-        even = len({part.numel() for part in parts}) == 1
-        operations = _post_pieces(
-            self.session.reduce_scatter if even else self.session.all_reduce,
-            sum(len(array) for _, array in read),
-            read,
-            [(read[self._rank][0], result)],
-            name,
-        )
+        if len({part.numel() for part in parts}) == 1:
+            read = one_by_one(arrays)
+            operations = _post_pieces(
+                self.session.reduce_scatter,
+                sum(len(array) for array in arrays),
+                read,
+                [(read[self._rank][0], result)],
+                name,
+            )
+        else:
+            operations = [
+                self.session.reduce_scatter_parts(result, arrays, name, async_op=True)
+            ]
         return operations, lambda: elements.put_back(result, output)
 
     def reduce_scatter_single(
@@ -257,8 +262,8 @@ class ProcessGroup(dist.ProcessGroup):
                 f"{parts[self._rank].numel()} of its own"
             )
         source = elements.to_move(own)
+        arrays = [elements.to_move(part) for part in parts]
         if len({part.numel() for part in parts}) == 1:
-            arrays = [elements.to_move(part) for part in parts]
             operations = _post_pieces(
                 self.session.all_gather,
                 source.numel() * self._size,
@@ -266,16 +271,7 @@ class ProcessGroup(dist.ProcessGroup):
                 one_by_one(arrays),
             )
         else:
-            arrays = [elements.to_move(part) for part in parts]
-            operations = []
-            for root, array in enumerate(arrays):
-                operations += _post_pieces(
-                    self.session.broadcast,
-                    array.numel(),
-                    [(0, source)] if root == self._rank else [],
-                    [(0, array)],
-                    root,
-                )
+            operations = [self.session.all_gather_parts(arrays, source, async_op=True)]
         return operations, lambda: _put_back(arrays, parts)
 
     def allgather_coalesced(

@@ -123,14 +123,14 @@ const std::vector<Ranks> kPlaces = {{{0}},
 
 std::uint64_t Even(std::uint32_t, std::uint32_t) { return 300; }
 // Some ranks have nothing for others.
-std::uint64_t Uneven(std::uint32_t source, std::uint32_t target) {
+std::uint64_t UnevenFleet(std::uint32_t source, std::uint32_t target) {
   return (source + 2 * target) % 4 == 0 ? 0 : 100 * source + 7 * target + 1;
 }
 
 TEST(MessageOperations, GiveEachRankWhatEveryOtherHasForIt) {
   for (const Ranks& places : kPlaces) {
     Sends sends(places);
-    for (const auto& counts : {Even, Uneven}) {
+    for (const auto& counts : {Even, UnevenFleet}) {
       sends.PostAll(kAllToAll, 0, counts);
       sends.cluster.Advance(kSecond);
       ASSERT_NO_FATAL_FAILURE(sends.ExpectDelivered());
@@ -143,7 +143,7 @@ TEST(MessageOperations, GatherToEachRootAndScatterFromIt) {
     Sends sends(places);
     for (std::uint32_t root = 0; root < sends.world(); ++root) {
       for (const Collective kind : {kGather, kScatter}) {
-        sends.PostAll(kind, root, Uneven);
+        sends.PostAll(kind, root, UnevenFleet);
         sends.cluster.Advance(kSecond);
         ASSERT_NO_FATAL_FAILURE(sends.ExpectDelivered());
       }
@@ -196,13 +196,13 @@ TEST(MessageOperations, KeepTheirPlaceAmongOtherOperations) {
   for (std::uint32_t late = 0; late < sends.world(); ++late) {
     for (std::uint32_t rank = 0; rank < sends.world(); ++rank) {
       if (rank == late) continue;
-      sends.clients[rank]->Post(sends.Fill(rank, kAllToAll, 0, Uneven));
+      sends.clients[rank]->Post(sends.Fill(rank, kAllToAll, 0, UnevenFleet));
       sends.clients[rank]->Post(Barrier());
     }
     sends.cluster.Advance(10 * kMillisecond);
     ExpectOpen(*sends.clients[(late + 1) % sends.world()],
                sends.clients[(late + 1) % sends.world()]->posted());
-    sends.clients[late]->Post(sends.Fill(late, kAllToAll, 0, Uneven));
+    sends.clients[late]->Post(sends.Fill(late, kAllToAll, 0, UnevenFleet));
     sends.clients[late]->Post(Barrier());
     sends.cluster.Advance(kSecond);
     ASSERT_NO_FATAL_FAILURE(sends.ExpectDelivered());
@@ -410,6 +410,125 @@ TEST(MessageOperations, NameTheNodeTheyWaitFor) {
   EXPECT_EQ(ipc::GetText(row.peer), "b");
   sends.cluster.Advance(20 * kSecond);
   ExpectFailed(*sends.clients[0], 1, Code::kTimeout, {"node b"});
+}
+
+// Parts of any size, and of none.
+struct UnevenFleet {
+  explicit UnevenFleet(const Ranks& places) : sends(places), counts(sends.world()) {
+    for (std::uint32_t rank = 0; rank < sends.world(); ++rank) {
+      counts[rank] = rank % 3 == 1 ? 0 : 400 * rank + 7;
+      total += counts[rank];
+    }
+  }
+  ipc::Record Record(std::uint32_t rank, Collective kind) const {
+    Fill(*sends.clients[rank], 100.0F * static_cast<float>(rank));
+    ipc::PartRow* const table = Sends::TableOf(*sends.clients[rank]);
+    std::uint64_t begin = 0;
+    for (std::uint32_t part = 0; part < sends.world(); ++part) {
+      table[part] = {.sent_offset = begin, .sent_count = counts[part]};
+      begin += counts[part];
+    }
+    ipc::Record record = OnSegment(kind, DType::kFloat32, total);
+    record.flags = ipc::kRecordHasParts;
+    record.tag = kTableAt * sizeof(float);
+    return record;
+  }
+  void Post(Collective kind) {
+    for (std::uint32_t rank = 0; rank < sends.world(); ++rank) {
+      sends.clients[rank]->Post(Record(rank, kind));
+    }
+    sends.cluster.Advance(kSecond);
+  }
+  std::uint32_t PartOf(std::uint64_t element) const {
+    std::uint32_t part = 0;
+    while (element >= counts[part]) element -= counts[part++];
+    return part;
+  }
+
+  Sends sends;
+  std::vector<std::uint64_t> counts;
+  std::uint64_t total = 0;
+};
+
+TEST(UnevenParts, AreGatheredAndReducedWhereTheyBelong) {
+  for (const Ranks& places : kPlaces) {
+    UnevenFleet uneven(places);
+    const std::uint32_t world = uneven.sends.world();
+    const auto all = static_cast<float>(100 * world * (world - 1) / 2);
+    for (const Collective kind : {Collective::kAllGather, Collective::kReduceScatter}) {
+      uneven.Post(kind);
+      for (std::uint32_t rank = 0; rank < world; ++rank) {
+        const ClientEnd& client = *uneven.sends.clients[rank];
+        ExpectOk(client, client.posted());
+        for (std::uint64_t i = 0; i <= uneven.total; ++i) {
+          const auto place = static_cast<float>(i);
+          const std::uint32_t part = i == uneven.total ? rank : uneven.PartOf(i);
+          float expected = static_cast<float>(100 * rank) + place;
+          if (i < uneven.total && kind == Collective::kAllGather) {
+            expected = static_cast<float>(100 * part) + place;
+          } else if (i < uneven.total && part == rank) {
+            expected = all + static_cast<float>(world) * place;
+          }
+          ASSERT_EQ(client.Elements<float>()[i], expected) << Name(kind) << " at " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(UnevenParts, CrossOnceEach) {
+  UnevenFleet uneven(Ranks{{0, 1}, {2, 3}});
+  uneven.Post(Collective::kAllGather);
+  const std::uint64_t first = uneven.counts[0] + uneven.counts[1];
+  const std::uint64_t second = uneven.counts[2] + uneven.counts[3];
+  EXPECT_EQ(uneven.sends.cluster.exchange(0).counters().bytes_sent, first * sizeof(float));
+  EXPECT_EQ(uneven.sends.cluster.exchange(1).counters().bytes_sent, second * sizeof(float));
+  uneven.Post(Collective::kReduceScatter);
+  for (std::size_t node = 0; node < 2; ++node) {
+    EXPECT_EQ(uneven.sends.cluster.exchange(node).counters().bytes_sent,
+              (first + second) * sizeof(float));
+  }
+}
+
+TEST(UnevenParts, ThatDifferBetweenRanksAreAMismatch) {
+  for (const Ranks& places : {Ranks{{0, 1, 2}}, Ranks{{0}, {1}, {2}}}) {
+    UnevenFleet uneven(places);
+    for (std::uint32_t rank = 0; rank < 3; ++rank) {
+      ipc::Record record = uneven.Record(rank, Collective::kAllGather);
+      ipc::PartRow* const table = Sends::TableOf(*uneven.sends.clients[rank]);
+      if (rank == 1) table[0].sent_count = table[1].sent_offset = table[0].sent_count - 1;
+      if (rank == 1) table[1].sent_count += 1;
+      uneven.sends.clients[rank]->Post(record);
+    }
+    uneven.sends.cluster.Advance(100 * kMillisecond);
+    int found = 0;
+    for (std::uint32_t rank = 0; rank < 3; ++rank) {
+      const ClientEnd& client = *uneven.sends.clients[rank];
+      found += client.HasEnded(1) && client.Read(1).code == Code::kMismatch ? 1 : 0;
+    }
+    EXPECT_GE(found, 1);
+  }
+}
+
+TEST(UnevenParts, ThatMakeNoSenseAreRefused) {
+  UnevenFleet uneven(Ranks{{0, 1, 2}});
+  const auto refuse = [&](auto spoil, std::initializer_list<std::string_view> values) {
+    ipc::Record record = uneven.Record(0, Collective::kReduceScatter);
+    spoil(record, Sends::TableOf(*uneven.sends.clients[0]));
+    uneven.sends.clients[0]->Post(record);
+    for (std::uint32_t rank = 1; rank < 3; ++rank) {
+      uneven.sends.clients[rank]->Post(uneven.Record(rank, Collective::kReduceScatter));
+    }
+    uneven.sends.cluster.Advance(kMillisecond);
+    for (const ClientEnd* client : uneven.sends.clients) {
+      ExpectFailed(*client, client->posted(), Code::kInvalidArgument, values);
+    }
+  };
+  refuse([](ipc::Record&, ipc::PartRow* t) { ++t[0].sent_offset; }, {"row 0"});
+  refuse([](ipc::Record&, ipc::PartRow* t) { --t[2].sent_count; }, {"row 2"});
+  refuse([](ipc::Record&, ipc::PartRow* t) { t[2].sent_count = UINT64_MAX; }, {"row 2"});
+  refuse([](ipc::Record&, ipc::PartRow* t) { t[1].received_count = 1; }, {"row 1"});
+  refuse([](ipc::Record& r, ipc::PartRow*) { r.kind = 1; }, {"flags", "all_reduce"});
 }
 
 TEST(Reduce, GivesTheRootTheSumAndLeavesTheOthers) {

@@ -56,7 +56,7 @@ TEST(PeerWire, AnEpochToGoOnAfterPassesUnlessNobodyCanHaveSeenIt) {
   EXPECT_EQ(Passed(sent).after_epoch, 5U);
   ExpectRefused(
       Pass(sent, [](auto root) { root.getReportRankAttached().setAfterEpoch(kEpochMax); }),
-      "2147483648");
+      {"2147483648"});
 }
 
 TEST(PeerWire, WhatIsVerifiedPasses) {
@@ -129,22 +129,21 @@ TEST(PlanWire, RefusesLayoutsThatAreNone) {
   const ReportLayout honest{.job = 7, .layout = LayoutOf(2), .policy = std::nullopt};
   using Builder = schema::PeerMessage::Builder;
   ExpectRefused(Pass(honest, [](Builder root) { root.getReportLayout().getLayout().setCodec(99); }),
-                "codec 99");
+                {"codec 99"});
   ExpectRefused(Pass(honest, [](Builder root) { root.getReportLayout().setPolicy(99); }),
-                "policy 99");
+                {"policy 99"});
   ExpectRefused(Pass(honest,
                      [](Builder root) {
                        root.getReportLayout().getLayout().initTensors(kLayoutTensorsMax + 1);
                      }),
-                "a layout of 769 tensors");
-  ExpectRefused(
-      Pass(honest,
-           [](Builder root) { root.getReportLayout().getLayout().getTensors()[1].setOffset(8); }),
-      "a layout that is none: ");
+                {"769"});
+  ExpectRefused(Pass(honest, [](Builder root) {
+    root.getReportLayout().getLayout().getTensors()[1].setOffset(8);
+  }));
   ExpectRefused(
       Pass(honest,
            [](Builder root) { root.getReportLayout().getLayout().getTensors()[1].setDtype(99); }),
-      "dtype 99");
+      {"dtype 99"});
 }
 
 TEST(PlanWire, NamesOfTensorsAreFitForALogLine) {
@@ -168,22 +167,19 @@ TEST(PlanWire, RefusesTimesThatAreNone) {
   for (const auto& spoil : spoils) {
     ReportTimesSeen told = Times();
     spoil(told);
-    ExpectRefused(Pass(told), "a service sent ");
+    ExpectRefused(Pass(told));
   }
   ExpectRefused(
-      Pass(AnnouncePlanSwitch{.job = 7, .version = 1, .from_iteration = 1, .before_s = -1}),
-      "an iteration that is none");
+      Pass(AnnouncePlanSwitch{.job = 7, .version = 1, .from_iteration = 1, .before_s = -1}));
 }
 
 TEST(PlanWire, RefusesNumbersBeyondTheirLimits) {
-  ExpectRefused(Pass(RequestPolicy{.job = 7, .policy = plan::Policy{0}}),
-                "a request for no policy");
-  ExpectRefused(Pass(RequestPolicy{.job = 7, .policy = plan::Policy{99}}), "policy 99");
-  ExpectRefused(Pass(ReportPlanAck{.job = 7, .version = 1, .hash = 1, .iteration = UINT64_MAX}),
-                "an iteration beyond all");
+  ExpectRefused(Pass(RequestPolicy{.job = 7, .policy = plan::Policy{0}}));
+  ExpectRefused(Pass(RequestPolicy{.job = 7, .policy = plan::Policy{99}}), {"policy 99"});
+  ExpectRefused(Pass(ReportPlanAck{.job = 7, .version = 1, .hash = 1, .iteration = UINT64_MAX}));
   ExpectRefused(Pass(PlanPiece{
                     .job = 7, .text = std::make_shared<const std::string>(kPlanPieceMax + 1, 'x')}),
-                "a piece of a plan of 131073 bytes");
+                {"131073 bytes"});
 }
 
 TEST(PlanWire, OneCallLeavesRoomForAnswers) {

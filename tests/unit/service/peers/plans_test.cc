@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ipc/sealed_memory.h"
+#include "tests/support/expect_text.h"
 #include "tests/unit/service/rpc/cluster.h"
 
 namespace headrace::support {
@@ -103,8 +104,7 @@ TEST_F(PlansTest, LayoutsThatDifferBetweenNodesFailTheJob) {
   ASSERT_TRUE(a_.dispatch().WaitFor<JobFailed>(1));
   ASSERT_TRUE(b.dispatch().WaitFor<JobFailed>(1));
   EXPECT_EQ(Last<JobFailed>(a_.dispatch()).code, Code::kMismatch);
-  EXPECT_NE(Last<JobFailed>(b.dispatch()).cause.find("tensor 0 (w) has"), std::string::npos)
-      << Last<JobFailed>(b.dispatch()).cause;
+  EXPECT_VARYING_TEXT(Last<JobFailed>(b.dispatch()).cause, "tensor 0");
 }
 
 TEST_F(PlansTest, LayoutsThatDifferOnOneNodeFailTheJobOnTheOthersToo) {
@@ -119,9 +119,7 @@ TEST_F(PlansTest, LayoutsThatDifferOnOneNodeFailTheJobOnTheOthersToo) {
   ASSERT_EQ(HandIn(first, 64).code, Code::kOk);
   EXPECT_EQ(HandIn(second, 65).code, Code::kMismatch);
   ASSERT_TRUE(a_.dispatch().WaitFor<JobFailed>(1));
-  EXPECT_NE(Last<JobFailed>(a_.dispatch()).cause.find("rank 0 and rank 1 differ: tensor 0 (w)"),
-            std::string::npos)
-      << Last<JobFailed>(a_.dispatch()).cause;
+  EXPECT_VARYING_TEXT(Last<JobFailed>(a_.dispatch()).cause, "rank 0", "rank 1", "tensor 0");
 }
 
 TEST_F(PlansTest, APolicyCanBeSetWhereverTheJobHasRanks) {
@@ -159,12 +157,11 @@ TEST_F(PlansTest, RefusesPoliciesAndJobsThatThereAreNot) {
   Caller admin(loop_, a_.socket_path());
   const Answered policy = admin.SetPolicy("train", "fast");
   EXPECT_EQ(policy.code, Code::kInvalidArgument);
-  EXPECT_NE(policy.text.find("policy \"fast\" is none of bsp, wfbp"), std::string::npos)
-      << policy.text;
+  EXPECT_VARYING_TEXT(policy.text, "\"fast\"");
   EXPECT_EQ(admin.SetPolicy("train", "").code, Code::kInvalidArgument);
   const Answered job = admin.SetPolicy("tra\x1bin", "bsp");
   EXPECT_EQ(job.code, Code::kNotFound);
-  EXPECT_NE(job.text.find("no job tra?in has ranks on this node"), std::string::npos) << job.text;
+  EXPECT_VARYING_TEXT(job.text);
 }
 
 TEST_F(PlansTest, EndsWithTheRanksWhateverIsUnderWay) {

@@ -9,6 +9,7 @@
 
 #include "service/peers/peer_wire.h"
 #include "service/peers/wire_bytes.h"
+#include "tests/support/expect_text.h"
 
 namespace headrace::service {
 
@@ -34,10 +35,11 @@ Kind Passed(const Kind& message) {
   return std::get<Kind>(std::move(passed).value());
 }
 
-inline void ExpectRefused(const Result<PeerMessage>& passed, const std::string& part) {
-  ASSERT_FALSE(passed.ok()) << part;
+inline void ExpectRefused(const Result<PeerMessage>& passed,
+                          std::initializer_list<std::string_view> values = {}) {
+  ASSERT_FALSE(passed.ok());
   EXPECT_EQ(passed.error().code(), Code::kCorrupt);
-  EXPECT_NE(passed.error().text().find(part), std::string::npos) << passed.error().text();
+  support::ExpectText(__FILE__, __LINE__, passed.error().text(), values);
 }
 
 }  // namespace headrace::service

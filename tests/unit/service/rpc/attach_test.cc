@@ -9,6 +9,7 @@
 #include <string>
 
 #include "ipc/channel.h"
+#include "tests/support/expect_text.h"
 #include "tests/unit/service/rpc/caller.h"
 #include "tests/unit/service/rpc/stand.h"
 
@@ -20,15 +21,14 @@ class AttachTest : public testing::Test {
   // The event loop's destructors may throw, a test's may not.
   ~AttachTest() noexcept override {}
 
-  // Refused with this code and these parts in the text, and dispatch has heard of nothing.
-  void ExpectRefused(const AttachWish& wish, Code code, std::initializer_list<std::string> parts) {
+  // Refused with this code and these values in the text, and dispatch has heard of nothing.
+  void ExpectRefused(const AttachWish& wish, Code code,
+                     std::initializer_list<std::string_view> values = {}) {
     Caller caller(loop_, stand_.socket_path());
     const std::size_t opened = stand_.dispatch().Count<service::OpenSession>();
     const Attached attached = caller.Attach(wish);
     EXPECT_EQ(attached.code, code) << attached.text;
-    for (const std::string& part : parts) {
-      EXPECT_NE(attached.text.find(part), std::string::npos) << attached.text;
-    }
+    ExpectText(__FILE__, __LINE__, attached.text, values, Varies::kYes);
     EXPECT_EQ(stand_.dispatch().Count<service::OpenSession>(), opened);
   }
 
@@ -65,10 +65,9 @@ TEST_F(AttachTest, KeepsTheTimeoutThatTheClientAskedFor) {
 
 TEST_F(AttachTest, NamesBothVersionsAndBothPrograms) {
   ExpectRefused({.protocol_version = 9, .program = "libheadrace 9.9"}, Code::kVersionMismatch,
-                {"headraced 0.1.0 speaks protocol 3", "libheadrace 9.9 speaks protocol 9",
-                 "update the service, which is older"});
+                {"0.1.0", "9.9"});
   ExpectRefused({.protocol_version = 2, .program = "libheadrace 0.0"}, Code::kVersionMismatch,
-                {"libheadrace 0.0 speaks protocol 2: update the latter, which is older"});
+                {"0.0"});
 }
 
 TEST_F(AttachTest, KeepsControlCharactersOutOfItsAnswer) {
@@ -92,35 +91,35 @@ TEST_F(AttachTest, RefusesASecondSessionOnOneConnection) {
 TEST_F(AttachTest, RefusesAnotherWorldSize) {
   Caller first(loop_, stand_.socket_path());
   const Attached attached = first.Attach({.world_size = 2});
-  ExpectRefused({.rank = 1, .world_size = 4}, Code::kMismatch, {"4 ranks", "said 2"});
+  ExpectRefused({.rank = 1, .world_size = 4}, Code::kMismatch);
 }
 
 TEST_F(AttachTest, RefusesRanksAndNamesThatCannotBe) {
   ExpectRefused({.rank = 2, .world_size = 2}, Code::kInvalidArgument, {"rank 2"});
-  ExpectRefused({.world_size = 65}, Code::kInvalidArgument, {"65"});
-  ExpectRefused({.job = "two words"}, Code::kInvalidArgument, {"blanks"});
+  ExpectRefused({.world_size = 65}, Code::kInvalidArgument);
+  ExpectRefused({.job = "two words"}, Code::kInvalidArgument);
 }
 
 TEST_F(AttachTest, RefusesWithoutADescriptor) {
-  ExpectRefused({.channel = -1}, Code::kInvalidArgument, {"channel", "no file descriptor"});
-  ExpectRefused({.doorbell = -1}, Code::kInvalidArgument, {"doorbell", "no file descriptor"});
+  ExpectRefused({.channel = -1}, Code::kInvalidArgument);
+  ExpectRefused({.doorbell = -1}, Code::kInvalidArgument);
 }
 
 TEST_F(AttachTest, RefusesAChannelThatIsNoSealedMemory) {
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  ExpectRefused({.channel = null.get()}, Code::kInvalidArgument, {"not a memfd"});
+  ExpectRefused({.channel = null.get()}, Code::kInvalidArgument);
   const UniqueFd unsealed(::memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(::ftruncate(unsealed.get(), static_cast<off_t>(ipc::kChannelSize)), 0);
-  ExpectRefused({.channel = unsealed.get()}, Code::kInvalidArgument, {"seal it"});
+  ExpectRefused({.channel = unsealed.get()}, Code::kInvalidArgument);
   const auto small = ipc::CreateSealedMemory("small", ipc::kPageSize);
   ExpectRefused({.channel = small->fd.get()}, Code::kInvalidArgument, {"4096 bytes"});
   const auto blank = ipc::CreateSealedMemory("blank", ipc::kChannelSize);
-  ExpectRefused({.channel = blank->fd.get()}, Code::kInvalidArgument, {"magic"});
+  ExpectRefused({.channel = blank->fd.get()}, Code::kInvalidArgument);
 }
 
 TEST_F(AttachTest, RefusesADoorbellThatIsNoEventfd) {
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  ExpectRefused({.doorbell = null.get()}, Code::kInvalidArgument, {"/dev/null", "eventfd"});
+  ExpectRefused({.doorbell = null.get()}, Code::kInvalidArgument, {"/dev/null"});
 }
 
 TEST_F(AttachTest, TakesARefusedClientThatComesBackRight) {
@@ -131,7 +130,7 @@ TEST_F(AttachTest, TakesARefusedClientThatComesBackRight) {
 
 TEST_F(AttachTest, RefusesWhileDispatchIsBehindAndRecovers) {
   stand_.dispatch().SetFull(true);
-  ExpectRefused({}, Code::kBusy, {"try again"});
+  ExpectRefused({}, Code::kBusy);
   stand_.dispatch().SetFull(false);
   Caller caller(loop_, stand_.socket_path());
   EXPECT_EQ(caller.Attach({}).code, Code::kOk);
@@ -143,9 +142,8 @@ TEST_F(AttachTest, SaysToPeopleWhoWasRefusedButNotForever) {
     EXPECT_EQ(caller.Attach({.job = "two words"}).code, Code::kInvalidArgument);
   }
   EXPECT_EQ(stand_.watch().Count<service::Event>(), 4U);
-  stand_.watch().Look<service::Event>(0, [this](const service::Event& event) {
-    EXPECT_NE(event.text.find("refused " + own_pid_), std::string::npos) << event.text;
-  });
+  stand_.watch().Look<service::Event>(
+      0, [this](const service::Event& event) { EXPECT_VARYING_TEXT(event.text, own_pid_); });
 }
 
 TEST(AttachLimit, TellsConnectionsBeyondTheLimit) {
@@ -162,7 +160,7 @@ TEST(AttachLimit, TellsConnectionsBeyondTheLimit) {
   Caller beyond(loop, stand.socket_path());
   const Attached refused = beyond.Attach({.rank = 3, .world_size = 8});
   EXPECT_EQ(refused.code, Code::kExhausted);
-  EXPECT_NE(refused.text.find("4 connections"), std::string::npos) << refused.text;
+  EXPECT_VARYING_TEXT(refused.text);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include "ipc/sealed_memory.h"
 #include "service/loop/bounded_network.h"
+#include "tests/support/expect_text.h"
 #include "tests/unit/service/rpc/caller.h"
 #include "tests/unit/service/rpc/stand.h"
 
@@ -79,9 +80,7 @@ TEST_F(FloodsTest, WhoeverSendsNothingButResolvesLosesTheConnection) {
   ASSERT_TRUE(stand_.watch().WaitFor<service::Event>(1));
   stand_.watch().Look<service::Event>(0, [](const service::Event& event) {
     EXPECT_EQ(event.code, Code::kExhausted);
-    EXPECT_NE(event.text.find("65 messages that are no calls, 64 are allowed"), std::string::npos)
-        << event.text;
-    EXPECT_NE(event.text.find("1 of this uid were cut"), std::string::npos) << event.text;
+    EXPECT_VARYING_TEXT(event.text);
   });
 }
 
@@ -133,7 +132,7 @@ TEST_F(FloodsTest, ManyTensorsAreRegisteredAFewAtATime) {
   tensors.back().offset = ipc::kPageSize;
   const Numbered refused = caller.RegisterTensors(session, tensors);
   EXPECT_EQ(refused.code, Code::kInvalidArgument);
-  EXPECT_NE(refused.text.find("tensor 99999 ("), std::string::npos) << refused.text;
+  EXPECT_VARYING_TEXT(refused.text, "tensor 99999");
   EXPECT_EQ(stand_.dispatch().Count<service::AddTensors>(), 0U);
   tensors.back().offset = 0;
   const Numbered first = caller.RegisterTensors(session, tensors);

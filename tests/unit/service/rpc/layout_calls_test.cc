@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ipc/sealed_memory.h"
+#include "tests/support/expect_text.h"
 #include "tests/unit/service/rpc/caller.h"
 #include "tests/unit/service/rpc/stand.h"
 
@@ -59,11 +60,12 @@ class LayoutCallsTest : public testing::Test {
   Answered Set(Rank& rank, const LayoutCall& wish) {
     return rank.caller->SetLayout(rank.session, wish);
   }
-  void ExpectRefused(Rank& rank, const LayoutCall& wish, Code code, const std::string& part) {
+  void ExpectRefused(Rank& rank, const LayoutCall& wish, Code code,
+                     std::initializer_list<std::string_view> values = {}) {
     const std::size_t before = stand_.dispatch().Count<service::SetLayout>();
     const Answered answer = Set(rank, wish);
     EXPECT_EQ(answer.code, code) << answer.text;
-    EXPECT_NE(answer.text.find(part), std::string::npos) << answer.text;
+    ExpectText(__FILE__, __LINE__, answer.text, values);
     EXPECT_EQ(stand_.dispatch().Count<service::SetLayout>(), before);
   }
 
@@ -103,46 +105,37 @@ TEST_F(LayoutCallsTest, TakesTensorsOfSeveralTypes) {
 
 TEST_F(LayoutCallsTest, RefusesTensorsThatAreNotThere) {
   Register(rank_, {At(0), At(32), At(64)});
-  ExpectRefused(rank_, {.first = 0, .count = 0}, Code::kInvalidArgument,
-                "a layout of 0 tensors: 1 to 768 are possible");
-  ExpectRefused(rank_, {.first = 0, .count = 769}, Code::kInvalidArgument,
-                "a layout of 769 tensors");
-  ExpectRefused(rank_, {.first = 1, .count = 3}, Code::kNotFound, "this session has no tensor 3");
-  ExpectRefused(rank_, {.first = UINT32_MAX, .count = 2}, Code::kNotFound, "no tensor 4294967295");
+  ExpectRefused(rank_, {.first = 0, .count = 0}, Code::kInvalidArgument, {"768"});
+  ExpectRefused(rank_, {.first = 0, .count = 769}, Code::kInvalidArgument, {"769"});
+  ExpectRefused(rank_, {.first = 1, .count = 3}, Code::kNotFound, {"tensor 3"});
+  ExpectRefused(rank_, {.first = UINT32_MAX, .count = 2}, Code::kNotFound, {"tensor 4294967295"});
   ASSERT_EQ(rank_.caller->ReleaseTensors(rank_.session, 1, 1).code, Code::kOk);
-  ExpectRefused(rank_, {.first = 0, .count = 3}, Code::kNotFound, "no tensor 1");
+  ExpectRefused(rank_, {.first = 0, .count = 3}, Code::kNotFound, {"tensor 1"});
 }
 
 TEST_F(LayoutCallsTest, RefusesTensorsThatAreNoGradientsOfOneModel) {
   service::Tensor elsewhere = At(64);
   elsewhere.segment = SegmentId{1};
   Register(rank_, {At(0), elsewhere, At(32), At(160), At(96, 9), At(128)});
-  ExpectRefused(rank_, {.first = 0, .count = 2}, Code::kInvalidArgument,
-                "tensor 1 (w64) lies in segment 1, tensor 0 in segment 0: gradients of a layout "
-                "lie in one");
-  ExpectRefused(rank_, {.first = 4, .count = 2}, Code::kInvalidArgument,
-                "tensor 1 (w128) begins at byte 32, before the end of tensor 0 (w96) at byte 36");
+  ExpectRefused(rank_, {.first = 0, .count = 2}, Code::kInvalidArgument, {"tensor 1", "tensor 0"});
+  ExpectRefused(rank_, {.first = 4, .count = 2}, Code::kInvalidArgument, {"tensor 1", "tensor 0"});
   ExpectRefused(rank_, {.first = 0, .count = 1, .reduction = Reduction::kMax},
-                Code::kInvalidArgument, "summed or averaged");
-  ExpectRefused(rank_, {.first = 0, .count = 1, .reduction = Reduction{77}}, Code::kInvalidArgument,
-                "reduction 77");
-  ExpectRefused(
-      rank_, {.first = 0, .count = 1, .policy = "exactly"}, Code::kInvalidArgument,
-      "policy \"exactly\" is none of bsp, wfbp, mg-wfbp, bytescheduler, us-byte, exact, ddp, "
-      "horovod, p3, bytesched-fused");
+                Code::kInvalidArgument);
+  ExpectRefused(rank_, {.first = 0, .count = 1, .reduction = Reduction{77}},
+                Code::kInvalidArgument);
+  ExpectRefused(rank_, {.first = 0, .count = 1, .policy = "exactly"}, Code::kInvalidArgument,
+                {"\"exactly\""});
   ExpectRefused(rank_, {.first = 0, .count = 1, .codec = "int2"}, Code::kInvalidArgument,
-                "codec \"int2\" is none of none, bf16, fp16, int8, int4");
+                {"\"int2\"", "int8"});
 }
 
 TEST_F(LayoutCallsTest, ASessionHasOneLayoutForAsLongAsItLasts) {
   Register(rank_, {At(0), At(32), At(64)});
   ASSERT_EQ(Set(rank_, {.first = 0, .count = 2}).code, Code::kOk);
-  ExpectRefused(rank_, {.first = 0, .count = 2}, Code::kAlreadyExists,
-                "this session has a layout of tensors 0 to 1");
+  ExpectRefused(rank_, {.first = 0, .count = 2}, Code::kAlreadyExists);
   const Answered released = rank_.caller->ReleaseTensors(rank_.session, 1, 2);
   EXPECT_EQ(released.code, Code::kInvalidArgument);
-  EXPECT_NE(released.text.find("tensor 1 is one of the session's layout"), std::string::npos)
-      << released.text;
+  EXPECT_VARYING_TEXT(released.text, "tensor 1");
   EXPECT_EQ(rank_.caller->ReleaseTensors(rank_.session, 2, 1).code, Code::kOk);
 }
 
@@ -151,16 +144,15 @@ TEST_F(LayoutCallsTest, RefusesAnotherLayoutOrPolicyThanTheOtherRanks) {
   Register(other_, {At(0), At(32, 9), At(128, 8, "w0"), At(160, 8, "w32")});
   ASSERT_EQ(Set(rank_, {.first = 0, .count = 2, .policy = "bsp"}).code, Code::kOk);
   ExpectRefused(other_, {.first = 0, .count = 2}, Code::kMismatch,
-                "the layouts of rank 0 and rank 1 differ: tensor 1 (w32) has 8 elements at byte 32 "
-                "and 9 at byte 32");
+                {"rank 0", "rank 1", "tensor 1"});
   ExpectRefused(other_, {.first = 2, .count = 2, .policy = "exact"}, Code::kMismatch,
-                "rank 0 asks for the policy bsp and rank 1 for exact");
+                {"rank 0", "rank 1"});
   ExpectRefused(other_, {.first = 2, .count = 2, .codec = "int8"}, Code::kMismatch,
-                "the layouts of rank 0 and rank 1 differ: compressed as none and as int8");
+                {"rank 0", "rank 1", "int8"});
   ASSERT_EQ(stand_.dispatch().Count<service::JobFailed>(), 1U) << "gradients can never move";
   stand_.dispatch().Look<service::JobFailed>(0, [](const service::JobFailed& failed) {
     EXPECT_EQ(failed.code, Code::kMismatch);
-    EXPECT_NE(failed.cause.find("tensor 1 (w32) has 8 elements"), std::string::npos);
+    EXPECT_VARYING_TEXT(failed.cause, "tensor 1");
   });
 }
 
@@ -175,7 +167,7 @@ TEST_F(LayoutCallsTest, PlacesAreCountedFromTheLowestTensor) {
 TEST_F(LayoutCallsTest, SaysWhenDispatchIsBehindAndTakesItLater) {
   Register(rank_, {At(0)});
   stand_.dispatch().SetFull(true);
-  ExpectRefused(rank_, {.first = 0, .count = 1}, Code::kBusy, "behind with its messages");
+  ExpectRefused(rank_, {.first = 0, .count = 1}, Code::kBusy);
   stand_.dispatch().SetFull(false);
   EXPECT_EQ(Set(rank_, {.first = 0, .count = 1}).code, Code::kOk);
 }
@@ -183,7 +175,7 @@ TEST_F(LayoutCallsTest, SaysWhenDispatchIsBehindAndTakesItLater) {
 TEST_F(LayoutCallsTest, ASessionThatHasLeftHandsNothingIn) {
   Register(rank_, {At(0)});
   ASSERT_EQ(rank_.caller->Leave(rank_.session).code, Code::kOk);
-  ExpectRefused(rank_, {.first = 0, .count = 1}, Code::kUnavailable, "left the job");
+  ExpectRefused(rank_, {.first = 0, .count = 1}, Code::kUnavailable);
 }
 
 }  // namespace

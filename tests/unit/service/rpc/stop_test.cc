@@ -9,6 +9,7 @@
 #include "ipc/board.h"
 #include "ipc/schema/admin.capnp.h"
 #include "service/rpc/control_options.h"
+#include "tests/support/expect_text.h"
 #include "tests/unit/service/rpc/caller.h"
 #include "tests/unit/service/rpc/stand.h"
 
@@ -54,16 +55,16 @@ TEST(Stop, RefusesNewSessionsWhileDraining) {
   Caller caller(loop, stand.socket_path());
   const Attached refused = caller.Attach({});
   EXPECT_EQ(refused.code, Code::kUnavailable);
-  EXPECT_NE(refused.text.find("stopping"), std::string::npos) << refused.text;
+  EXPECT_VARYING_TEXT(refused.text);
   for (int i = 0; i < 3; ++i) {
     Caller again(loop, stand.socket_path());
     EXPECT_EQ(again.Attach({}).code, Code::kUnavailable);
   }
-  int said = 0;
-  stand.watch().Look<service::Event>(0, [&said](const service::Event& event) {
-    said += event.text.starts_with("refused pid") ? 1 : 0;
+  int refusals = 0;
+  stand.watch().Look<service::Event>(0, [&refusals](const service::Event& event) {
+    refusals += event.code == Code::kUnavailable ? 1 : 0;
   });
-  EXPECT_EQ(said, 1) << "ranks that wait for the next service ask again and again";
+  EXPECT_EQ(refusals, 1) << "ranks that wait for the next service ask again and again";
   stand.Signal(SIGTERM);
   EXPECT_EQ(stand.WaitForExit(), 1) << "the second signal ends it at once";
 }
@@ -165,7 +166,7 @@ TEST(Admin, RefusesAnotherVersion) {
   auto response = loop.Wait<capnp::Response<schema::Bootstrap::AdminResults>>(call.send());
   const Answered refused = Read(response.getRefusal());
   EXPECT_EQ(refused.code, Code::kVersionMismatch);
-  EXPECT_NE(refused.text.find("headracectl 3.0 speaks protocol 9"), std::string::npos);
+  EXPECT_VARYING_TEXT(refused.text, "headracectl 3.0", "protocol 9");
 }
 
 TEST(Admin, MeasuresARoundTripThroughDispatch) {

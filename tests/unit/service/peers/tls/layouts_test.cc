@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "tests/support/expect_text.h"
 #include "tests/unit/service/peers/tls/tls_stand.h"
 
 namespace headrace::service {
@@ -102,8 +103,7 @@ TEST_F(TlsLayouts, KnowsANodeByItsDnsNamesWhereThereIsNoCommonName) {
              fmt::format("critical,DNS:headrace,DNS:{},URI:spiffe://c/n/{}", name, name)));
   }
   ExpectToMeet(Files("a", "a", "root.crt"), Files("b", "b", "root.crt"));
-  EXPECT_NE(Refusal(Files("c", "a", "root.crt")).find("is the certificate of node a,"),
-            std::string::npos);
+  EXPECT_VARYING_TEXT(Refusal(Files("c", "a", "root.crt")), "node a");
 }
 
 // The pods of one job may share a certificate that names them all; no other node may use it.
@@ -115,18 +115,16 @@ TEST_F(TlsLayouts, LetsACertificateSpeakForEachNodeThatItNames) {
   ExpectToMeet(Files("training-master-0", "job", "root.crt"),
                Files("training-worker-0", "job", "root.crt"));
   const std::string refusal = Refusal(Files("training-worker-1", "job", "root.crt"));
-  EXPECT_NE(refusal.find("training or training-master-0 or training-worker-0"), std::string::npos)
-      << refusal;
+  EXPECT_VARYING_TEXT(refusal, "training-master-0", "training-worker-0");
   // "headrace" names the service and no node.
-  EXPECT_NE(Refusal(Files("headrace", "job", "root.crt")).find("but this node is called headrace"),
-            std::string::npos);
+  EXPECT_VARYING_TEXT(Refusal(Files("headrace", "job", "root.crt")));
 }
 
 TEST_F(TlsLayouts, RefusesACertificateThatNamesNoNode) {
   MakeRoot("root");
   Openssl("genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out none.key");
   Sign("none", "root", "/", NodeExtensions("critical,DNS:headrace"));
-  EXPECT_NE(Refusal(Files("a", "none", "root.crt")).find("names no node"), std::string::npos);
+  EXPECT_VARYING_TEXT(Refusal(Files("a", "none", "root.crt")));
   MakeRoot("other");
   Openssl("genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out a.key");
   Sign("a", "root", "/CN=a", NodeExtensions("DNS:headrace"));
@@ -142,7 +140,7 @@ TEST_F(TlsLayouts, RefusesACertificateThatNamesNoNode) {
   kj::TlsContext context(kj::mv(options));
   ExpectRefused(
       AcceptOf(*a, [&](kj::AsyncIoStream& stream) { return ShakeAndStay(context, stream, false); }),
-      Code::kPermissionDenied, {"names no node"});
+      Code::kPermissionDenied);
 }
 
 // An issuer between the root and the nodes: tls.crt has it behind the node's, and ca.crt is the
@@ -158,8 +156,7 @@ TEST_F(TlsLayouts, BelievesThroughAnIssuerBetween) {
     Sign(name, "issuer", fmt::format("/CN={}", name), NodeExtensions("DNS:headrace"));
   }
   ExpectToMeet(Files("a", "a", "issuer.crt"), Files("b", "b", "issuer.crt"));
-  EXPECT_NE(Refusal(Files("a", "a", "root.crt")).find("signed by another authority"),
-            std::string::npos);
+  EXPECT_VARYING_TEXT(Refusal(Files("a", "a", "root.crt")));
   for (const char* name : {"a", "b"}) {
     Write(fmt::format("{}.crt", name), Read(fmt::format("{}.crt", name)) + Read("issuer.crt"));
   }
@@ -181,19 +178,18 @@ TEST_F(TlsLayouts, BelievesEveryAuthorityOfTheFile) {
   const auto narrow = Make(Files("of-old", "of-old", "old.crt"));
   const auto wide = Make(Files("of-new", "of-new", "ca.crt"));
   auto [accepted, connected] = Meet(*narrow, *wide);
-  ExpectRefused(accepted, Code::kPermissionDenied, {"signed by another authority, \"new\""});
+  ExpectRefused(accepted, Code::kPermissionDenied, {"\"new\""});
 }
 
 TEST_F(TlsLayouts, RefusesAnAuthorityThatIsNone) {
   const PeerSecurityOptions good = Node("a");
   PeerSecurityOptions wrong = good;
   wrong.authority_path = good.certificate_path;
-  EXPECT_NE(Refusal(wrong).find("which is no authority"), std::string::npos) << Refusal(wrong);
+  EXPECT_VARYING_TEXT(Refusal(wrong));
   const std::string whole = *ctl::ReadText(good.authority_path);
   Write("damaged.crt", whole + whole.substr(0, whole.size() / 2));
   wrong.authority_path = folder_ + "/damaged.crt";
-  EXPECT_NE(Refusal(wrong).find("is damaged after its certificate number 1"), std::string::npos)
-      << Refusal(wrong);
+  EXPECT_VARYING_TEXT(Refusal(wrong));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <capnp/rpc-twoparty.h>
 
 #include "ipc/schema/peer.capnp.h"
+#include "tests/support/expect_text.h"
 #include "tests/unit/service/peers/tls/tls_stand.h"
 
 namespace headrace::service {
@@ -70,8 +71,8 @@ TEST_F(PeerTrial, FindsNothingWrongWithANodeOfItsAuthorityAndVersion) {
   for (const PeerStep& step : steps) {
     EXPECT_TRUE(step.status.ok()) << step.name << ": " << step.status.error().text();
   }
-  EXPECT_NE(steps[2].found.find("node b"), std::string::npos) << steps[2].found;
-  EXPECT_NE(steps[3].found.find("headraced 9.9.9"), std::string::npos) << steps[3].found;
+  EXPECT_VARYING_TEXT(steps[2].found, "node b");
+  EXPECT_VARYING_TEXT(steps[3].found, "9.9.9");
 }
 
 TEST_F(PeerTrial, NamesANameThatNobodyKnows) {
