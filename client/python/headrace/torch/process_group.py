@@ -184,10 +184,11 @@ class ProcessGroup(dist.ProcessGroup):
         name = elements.reduction_of(op, output.dtype)
         arrays = [elements.to_reduce(part) for part in parts]
         result = elements.to_reduce(output)
-        if len({part.numel() for part in parts}) == 1:
+        even = len({part.numel() for part in parts}) == 1
+        if even or device_of(output) is not None:  # streams know no unequal parts
             read = one_by_one(arrays)
             operations = _post_pieces(
-                self.session.reduce_scatter,
+                self.session.reduce_scatter if even else self.session.all_reduce,
                 sum(len(array) for array in arrays),
                 read,
                 [(read[self._rank][0], result)],
@@ -270,6 +271,16 @@ class ProcessGroup(dist.ProcessGroup):
                 [(source.numel() * self._rank, source)],
                 one_by_one(arrays),
             )
+        elif device_of(own) is not None:  # streams know no unequal parts
+            operations = []
+            for root, array in enumerate(arrays):
+                operations += _post_pieces(
+                    self.session.broadcast,
+                    array.numel(),
+                    [(0, source)] if root == self._rank else [],
+                    [(0, array)],
+                    root,
+                )
         else:
             operations = [self.session.all_gather_parts(arrays, source, async_op=True)]
         return operations, lambda: _put_back(arrays, parts)
