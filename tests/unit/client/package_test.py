@@ -215,9 +215,9 @@ class LayoutSizes(unittest.TestCase):
         )
 
     def test_a_policy_that_does_not_fit_is_refused(self):
-        self.assertEqual(layout._policy("us-byte"), b"us-byte")
+        self.assertEqual(layout._name("policy", "us-byte"), b"us-byte")
         with self.assertRaisesRegex(ValueError, "32 bytes, 31"):
-            layout._policy("p" * 32)
+            layout._name("policy", "p" * 32)
 
 
 class ArenaSizes(unittest.TestCase):

@@ -20,7 +20,7 @@ from headrace.arena import Arena, _Placed
 from headrace.operation import Operation
 from headrace.region import Region
 from torch.nn.parallel import DistributedDataParallel
-from torch_ranks import MODERN, main, run_group, start_group
+from torch_ranks import main, run_group, start_group
 
 WAIT_ON = Operation.wait_on  # as it is outside of as_torchs_gpu
 KINDS = ("allocated", "mapped", "not shareable")
@@ -90,14 +90,20 @@ def collectives(rank, new):
     dist.all_gather_into_tensor(whole, new(base(6)))
     results["all_gather_into_tensor"] = whole
     output, inputs = new(torch.zeros(4)), new(base(size * 4))
-    if dist.get_backend() == "headrace" or MODERN:  # gloo of torch 1.13 has none
-        dist.reduce_scatter_tensor(output, inputs)
-    else:
-        summed = inputs.clone()
-        dist.all_reduce(summed)
-        output.copy_(summed[rank * 4 : rank * 4 + 4])
+    dist.reduce_scatter_tensor(output, inputs)
     results["reduce_scatter"] = output
     results["what was scattered"] = inputs
+    parts = [new(torch.zeros(3 + r)) for r in range(size)]
+    dist.all_gather(parts, new(base(3 + rank)))
+    results["all_gather of unequal parts"] = torch.cat(parts)
+    output = new(torch.zeros(2 + rank))
+    dist.reduce_scatter(output, [new(base(2 + r)) for r in range(size)])
+    results["reduce_scatter of unequal parts"] = output
+    output = new(torch.zeros(2 if rank else 3))
+    sizes = [1, 2] if rank == 0 else [1, 1]
+    dist.all_to_all_single(output, new(base(sum([1, 1] if rank == 0 else [2, 1]))), sizes,
+                           [1, 1] if rank == 0 else [2, 1])  # fmt: skip
+    results["all_to_all of unequal parts"] = output
     tensor = new(base(9))
     dist.reduce(tensor, 1)
     results["reduce"] = tensor if rank == 1 else new(base(9))

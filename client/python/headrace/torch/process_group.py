@@ -18,6 +18,7 @@ from headrace.operation import Operation
 from headrace.pieces import one_by_one
 from headrace.session import Session
 from headrace.torch import elements
+from headrace.torch.devices import device_of
 from headrace.torch.jobs import attach
 from headrace.torch.posting import Poster, StreamOperation
 from headrace.torch.stream_work import StreamWork
@@ -28,6 +29,8 @@ Tensors = Sequence[torch.Tensor]
 # Older versions let go of a Python object that C++ still waits for. As many operations may be open.
 _KEPT = 1024
 _KEPT_WITH_RESULTS = 64
+# The tag of messages among all on GPUs, which no caller can give: torch's tags have 63 bits.
+_EXCHANGE = 1 << 63
 
 _alive: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
 _posters: weakref.WeakKeyDictionary[Session, Poster] = weakref.WeakKeyDictionary()
@@ -181,10 +184,11 @@ class ProcessGroup(dist.ProcessGroup):
         name = elements.reduction_of(op, output.dtype)
         arrays = [elements.to_reduce(part) for part in parts]
         result = elements.to_reduce(output)
-        if len({part.numel() for part in parts}) == 1:
+        even = len({part.numel() for part in parts}) == 1
+        if even or device_of(output) is not None:  # streams know no unequal parts
             read = one_by_one(arrays)
             operations = _post_pieces(
-                self.session.reduce_scatter,
+                self.session.reduce_scatter if even else self.session.all_reduce,
                 sum(len(array) for array in arrays),
                 read,
                 [(read[self._rank][0], result)],
@@ -212,6 +216,19 @@ class ProcessGroup(dist.ProcessGroup):
         return self.reduce_scatter(outputs, parts, opts)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def reduce_scatter_in_place(
+        self, output: torch.Tensor, whole: torch.Tensor, op: Any
+    ) -> Work:
+        """As reduce_scatter_single, of a ``whole`` that nobody needs afterwards: it is not copied where it lies in
+        memory of empty(), and undefined then. A type that the service knows.
+        """
+        part = self._parts(whole, output.numel())[self._rank]
+        name = elements.reduction_of(op, whole.dtype)
+        operations = _post(self.session.reduce_scatter, elements.flat(whole), name)
+        return self._work(
+            operations, [output], lambda: elements.put_back(part, output)
+        )
 
     # ---- Without arithmetic ----------------------------------------------------------------------
 
@@ -254,6 +271,16 @@ class ProcessGroup(dist.ProcessGroup):
                 [(source.numel() * self._rank, source)],
                 one_by_one(arrays),
             )
+        elif device_of(own) is not None:  # streams know no unequal parts
+            operations = []
+            for root, array in enumerate(arrays):
+                operations += _post_pieces(
+                    self.session.broadcast,
+                    array.numel(),
+                    [(0, source)] if root == self._rank else [],
+                    [(0, array)],
+                    root,
+                )
         else:
             operations = [self.session.all_gather_parts(arrays, source, async_op=True)]
         return operations, lambda: _put_back(arrays, parts)
@@ -292,6 +319,9 @@ class ProcessGroup(dist.ProcessGroup):
         if opts.rootRank == self._rank:
             parts = outputs[0]
             self._expect_parts(parts, "gather")
+        if device_of(inputs[0]) is not None:
+            sent = [(opts.rootRank, inputs[0])]
+            return self._exchange(list(enumerate(parts)), sent, parts)
         arrays = [elements.to_move(part) for part in parts]
         own = elements.to_move(inputs[0])
         operation = self.session.gather(own, arrays, opts.rootRank, async_op=True)
@@ -309,6 +339,9 @@ class ProcessGroup(dist.ProcessGroup):
         if opts.rootRank == self._rank:
             parts = inputs[0]
             self._expect_parts(parts, "scatter")
+        if device_of(outputs[0]) is not None:
+            received = [(opts.rootRank, outputs[0])]
+            return self._exchange(received, list(enumerate(parts)), outputs)
         array = elements.to_move(outputs[0])
         read = [elements.to_move(part) for part in parts]
         operation = self.session.scatter(array, read, opts.rootRank, async_op=True)
@@ -362,6 +395,9 @@ class ProcessGroup(dist.ProcessGroup):
         """outputs[r] becomes inputs[this rank] of rank r."""
         self._expect_parts(outputs, "all_to_all")
         self._expect_parts(inputs, "all_to_all")
+        if device_of(outputs[0]) is not None:
+            received, sent = list(enumerate(outputs)), list(enumerate(inputs))
+            return self._exchange(received, sent, outputs)
         arrays = [elements.to_move(output) for output in outputs]
         read = [elements.to_move(own) for own in inputs]
         operation = self.session.all_to_all(arrays, read, async_op=True)
@@ -379,6 +415,12 @@ class ProcessGroup(dist.ProcessGroup):
         if not output.is_contiguous():
             raise ValueError("all_to_all_single: the output must be contiguous")
         array, read = elements.to_move(output), elements.to_move(whole)
+        if device_of(output) is not None:
+            counts = self._rows(output, output_sizes, "output", array.numel())
+            parts = array.split(counts)
+            counts = self._rows(whole, input_sizes, "input", read.numel())
+            sent = list(enumerate(read.split(counts)))
+            return self._exchange(list(enumerate(parts)), sent, [output])
         operation = self.session.all_to_all(
             array,
             read,
@@ -391,6 +433,34 @@ class ProcessGroup(dist.ProcessGroup):
         )
 
     alltoall_base = all_to_all_single
+
+    def _exchange(
+        self,
+        received: Sequence[tuple[int, torch.Tensor]],
+        sent: Sequence[tuple[int, torch.Tensor]],
+        result: Tensors,
+    ) -> Work:
+        # On GPUs, where streams know sends and receives and no messages among all.
+        operations, arrays = [], []
+        for other, tensor in sent:
+            if other != self._rank:
+                own = elements.to_move(tensor)
+                operations += _post(self.session.send, own, other, _EXCHANGE)
+        for other, tensor in received:
+            if other != self._rank:
+                arrays.append((elements.to_move(tensor), tensor))
+                operations += _post(
+                    self.session.receive, arrays[-1][0], other, _EXCHANGE
+                )
+                continue
+            kept = next(each for rank, each in sent if rank == other)
+            elements.fill([tensor], elements.flat(kept))
+
+        def finish() -> None:
+            for array, tensor in arrays:
+                elements.put_back(array, tensor)
+
+        return self._work(operations, result, finish)
 
     # ---- Several at a time -----------------------------------------------------------------------
 

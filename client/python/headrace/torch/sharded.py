@@ -12,16 +12,20 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 try:
-    from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
+    from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 except ImportError as error:
     raise ImportError(
         f"accelerate() of fully_shard needs torch 2.9 or later, this is {torch.__version__}"
     ) from error
 
+from headrace.torch.process_group import ProcessGroup
+from headrace.torch.shared_memory import HostMemory, memory_of
 from headrace.torch.tracing import untraced
 from headrace.torch.updates import Options, Updates
 
 _MARK = "_headrace_accelerated"
+# What the service reduces as it is.
+_REDUCED = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 class OpenShard(DTensor):
@@ -72,6 +76,31 @@ class Due:
     options: Options
 
 
+class Gathering(AllGather):
+    """torch's own all-gather, but for where it puts the parameters: in memory that needs no copy."""
+
+    def __init__(self, memory: HostMemory) -> None:
+        self._memory = memory
+
+    def allocate(
+        self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        """Shared memory, on the host."""
+        return _allocate(self._memory, size, dtype, device)
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        async_op: bool = False,
+    ) -> dist.Work | None:
+        """As torch's own."""
+        return dist.all_gather_into_tensor(
+            output_tensor, input_tensor, group, async_op=async_op
+        )
+
+
 class Unit(ReduceScatter):
     """A module of fully_shard: its parameters, and the reduce-scatter of their gradients.
 
@@ -84,6 +113,14 @@ class Unit(ReduceScatter):
         self.module = module
         self.state = module._get_fsdp_state()
         (self._group,) = self.state._fsdp_param_groups
+        own = type(self._group._reduce_scatter_comm).__name__
+        if own != "DefaultReduceScatter":
+            raise ValueError(
+                f"accelerate(): a module has a reduce-scatter of its own ({own}): train it without"
+            )
+        group = _group_of(self._group)
+        # Over another backend there is none that it would use.
+        self.memory = memory_of(group) if isinstance(group, ProcessGroup) else None
         self._work: dist.Work | None = None
         self._input: torch.Tensor | None = None  # of the work, which reads it
         self.due: dict[torch.nn.Parameter, Due] = {}
@@ -96,8 +133,8 @@ class Unit(ReduceScatter):
     def allocate(
         self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
     ) -> torch.Tensor:
-        """Memory of torch's allocator."""
-        return torch.empty(*size, dtype=dtype, device=device)
+        """Shared memory on the host, else memory of torch's allocator."""
+        return _allocate(self.memory, size, dtype, device)
 
     def __call__(
         self,
@@ -109,9 +146,13 @@ class Unit(ReduceScatter):
     ) -> dist.Work | None:
         """Posts it. What it gives is there after wait()."""
         self.wait()
-        work = dist.reduce_scatter_tensor(
-            output_tensor, input_tensor, op, group, async_op=True
-        )
+        if isinstance(group, ProcessGroup) and input_tensor.dtype in _REDUCED:
+            # torch lets go of the input afterwards.
+            work = group.reduce_scatter_in_place(output_tensor, input_tensor, op)
+        else:
+            work = dist.reduce_scatter_tensor(
+                output_tensor, input_tensor, op, group, async_op=True
+            )
         if async_op:
             return work
         if not self._may_hide(output_tensor, op):
@@ -180,6 +221,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._handles: list[Any] = []
         for unit in self.units:
             unit.module.set_custom_reduce_scatter(unit)
+            gathering = type(unit._group._all_gather_comm).__name__
+            if unit.memory is not None and gathering == "DefaultAllGather":
+                unit.module.set_custom_all_gather(Gathering(unit.memory))
             self._register(unit)
         setattr(model, _MARK, True)
 
@@ -281,6 +325,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def close(self) -> None:
         """Makes the updates that are due; torch's own reduce-scatter and the optimizer go on alone."""
         from torch.distributed.fsdp._fully_shard._fsdp_collectives import (
+            DefaultAllGather,
             DefaultReduceScatter,
         )
 
@@ -291,6 +336,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         for unit in self.units:
             unit.wait()
             unit.module.set_custom_reduce_scatter(DefaultReduceScatter())
+            if isinstance(unit._group._all_gather_comm, Gathering):
+                unit.module.set_custom_all_gather(DefaultAllGather())
         if hasattr(self._model, _MARK):
             delattr(self._model, _MARK)
 
@@ -315,6 +362,23 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._updates.make(list(due), next(iter(due.values())).options)
         for parameter, gradient in before.items():
             parameter.grad = gradient
+
+
+def _group_of(parameters: Any) -> dist.ProcessGroup | None:
+    """Of a parameter group of torch's; None where it is replicated only."""
+    has_shards = hasattr(parameters.mesh_info, "shard_process_group")
+    return parameters._reduce_scatter_process_group if has_shards else None
+
+
+def _allocate(
+    memory: HostMemory | None,
+    size: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> torch.Tensor:
+    if memory is not None and torch.device(device).type == "cpu" and dtype in _REDUCED:
+        return memory.empty(tuple(size), dtype)
+    return torch.empty(*size, dtype=dtype, device=device)
 
 
 def _units_of(model: FSDPModule) -> list[Unit]:

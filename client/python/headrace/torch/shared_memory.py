@@ -67,12 +67,14 @@ class HostMemory:
             self._free.setdefault(size, []).append((mapping, offset))
 
 
+# Of each group that has asked for some.
 _memories: weakref.WeakKeyDictionary[ProcessGroup, HostMemory] = (
     weakref.WeakKeyDictionary()
 )
 
 
-def _memory_of(group: Any) -> HostMemory:
+def memory_of(group: Any) -> HostMemory:
+    """The shared memory of a group; None: of the default group. TypeError for another backend's."""
     if group is None:
         group = dist.distributed_c10d._get_default_group()
     if not isinstance(group, ProcessGroup):
@@ -98,7 +100,7 @@ def empty(
     memory is used again when the last view of a tensor has gone.
     """
     shape = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
-    return _memory_of(group).empty(shape, dtype or torch.get_default_dtype())
+    return memory_of(group).empty(shape, dtype or torch.get_default_dtype())
 
 
 class shared_memory(TorchDispatchMode):  # used as a function, like torch.no_grad
@@ -114,7 +116,7 @@ class shared_memory(TorchDispatchMode):  # used as a function, like torch.no_gra
 
     def __init__(self, group: Any = None) -> None:
         super().__init__()
-        self._memory = _memory_of(group)
+        self._memory = memory_of(group)
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
