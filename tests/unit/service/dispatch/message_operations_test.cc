@@ -413,8 +413,8 @@ TEST(MessageOperations, NameTheNodeTheyWaitFor) {
 }
 
 // Parts of any size, and of none.
-struct UnevenFleet {
-  explicit UnevenFleet(const Ranks& places) : sends(places), counts(sends.world()) {
+struct UnevenJob {
+  explicit UnevenJob(const Ranks& places) : sends(places), counts(sends.world()) {
     for (std::uint32_t rank = 0; rank < sends.world(); ++rank) {
       counts[rank] = rank % 3 == 1 ? 0 : 400 * rank + 7;
       total += counts[rank];
@@ -452,7 +452,7 @@ struct UnevenFleet {
 
 TEST(UnevenParts, AreGatheredAndReducedWhereTheyBelong) {
   for (const Ranks& places : kPlaces) {
-    UnevenFleet uneven(places);
+    UnevenJob uneven(places);
     const std::uint32_t world = uneven.sends.world();
     const auto all = static_cast<float>(100 * world * (world - 1) / 2);
     for (const Collective kind : {Collective::kAllGather, Collective::kReduceScatter}) {
@@ -477,7 +477,7 @@ TEST(UnevenParts, AreGatheredAndReducedWhereTheyBelong) {
 }
 
 TEST(UnevenParts, CrossOnceEach) {
-  UnevenFleet uneven(Ranks{{0, 1}, {2, 3}});
+  UnevenJob uneven(Ranks{{0, 1}, {2, 3}});
   uneven.Post(Collective::kAllGather);
   const std::uint64_t first = uneven.counts[0] + uneven.counts[1];
   const std::uint64_t second = uneven.counts[2] + uneven.counts[3];
@@ -492,7 +492,7 @@ TEST(UnevenParts, CrossOnceEach) {
 
 TEST(UnevenParts, ThatDifferBetweenRanksAreAMismatch) {
   for (const Ranks& places : {Ranks{{0, 1, 2}}, Ranks{{0}, {1}, {2}}}) {
-    UnevenFleet uneven(places);
+    UnevenJob uneven(places);
     for (std::uint32_t rank = 0; rank < 3; ++rank) {
       ipc::Record record = uneven.Record(rank, Collective::kAllGather);
       ipc::PartRow* const table = Sends::TableOf(*uneven.sends.clients[rank]);
@@ -511,7 +511,7 @@ TEST(UnevenParts, ThatDifferBetweenRanksAreAMismatch) {
 }
 
 TEST(UnevenParts, ThatMakeNoSenseAreRefused) {
-  UnevenFleet uneven(Ranks{{0, 1, 2}});
+  UnevenJob uneven(Ranks{{0, 1, 2}});
   const auto refuse = [&](auto spoil, std::initializer_list<std::string_view> values) {
     ipc::Record record = uneven.Record(0, Collective::kReduceScatter);
     spoil(record, Sends::TableOf(*uneven.sends.clients[0]));
