@@ -36,16 +36,16 @@ struct Record {
   std::uint8_t kind = 0;       // headrace::Collective, kSend or kReceive
   std::uint8_t dtype = 0;      // headrace::DType; that of the tensor when one is named
   std::uint8_t reduction = 0;  // headrace::Reduction; kSum where nothing is reduced
-  std::uint8_t flags = 0;      // kRecordIsGradient, kRecordAwaitsWord: see below
+  std::uint8_t flags = 0;      // kRecordIsGradient, kRecordAwaitsWord, kRecordHasParts: see below
   std::uint32_t tensor = kNoTensor;
   std::uint32_t segment = 0;     // read when tensor is kNoTensor
-  std::uint32_t root = 0;        // rank, for broadcast; the other rank, for send and receive
+  std::uint32_t root = 0;        // where the kind has one; the other rank, for send and receive
   std::uint64_t offset = 0;      // bytes from the start of the tensor (or segment)
   std::uint64_t count = 0;       // elements
   std::uint32_t timeout_ms = 0;  // 0: the job's default
-  std::uint32_t reserved0 = 0;   // must be 0
+  std::uint32_t parts = 0;       // with kRecordHasParts, the segment of the parts table; else 0
   std::uint64_t posted_ns = 0;   // CLOCK_MONOTONIC at post; informative
-  std::uint64_t tag = 0;         // for send and receive; else 0
+  std::uint64_t tag = 0;         // for send and receive; byte offset of the parts table; else 0
   std::uint64_t commit = 0;
 };
 static_assert(sizeof(Record) == 64 && alignof(Record) == 8);
@@ -53,6 +53,7 @@ static_assert(std::is_trivially_copyable_v<Record>);
 static_assert(offsetof(Record, tensor) == 4 && offsetof(Record, segment) == 8);
 static_assert(offsetof(Record, root) == 12 && offsetof(Record, offset) == 16);
 static_assert(offsetof(Record, count) == 24 && offsetof(Record, timeout_ms) == 32);
+static_assert(offsetof(Record, parts) == 36);
 static_assert(offsetof(Record, posted_ns) == 40 && offsetof(Record, tag) == 48);
 static_assert(offsetof(Record, commit) == 56);
 
@@ -62,6 +63,23 @@ inline constexpr std::uint8_t kRecordIsGradient = 1;
 // its number. A stream of a GPU writes that word, when it has come so far; until then the record
 // counts as not posted.
 inline constexpr std::uint8_t kRecordAwaitsWord = 2;
+// Record::flags: the record has a parts table, in memory of the host.
+inline constexpr std::uint8_t kRecordHasParts = 4;
+
+// A row of a parts table, which has one for each rank of the job: what of this rank's memory goes
+// to that rank, and what of it is filled from there. In elements; offsets count from the record's
+// memory. In what a kind does not use, and in the row of this rank itself, all is 0.
+struct PartRow {
+  std::uint64_t sent_offset = 0;
+  std::uint64_t sent_count = 0;
+  std::uint64_t received_offset = 0;
+  std::uint64_t received_count = 0;
+
+  friend bool operator==(const PartRow&, const PartRow&) = default;
+};
+static_assert(sizeof(PartRow) == 32 && std::is_trivially_copyable_v<PartRow>);
+static_assert(offsetof(PartRow, sent_count) == 8 && offsetof(PartRow, received_offset) == 16);
+static_assert(offsetof(PartRow, received_count) == 24);
 
 // What a record says when `flags` has kRecordIsGradient: a gradient of the session's layout is
 // ready for this iteration. It is the all_reduce of one whole tensor, and which block carries it

@@ -12,11 +12,18 @@
 // node may be ahead of another: what arrives early waits for its transfer. All calls come from the
 // lane's thread.
 //
+// A transfer with a codec crosses encoded, in fewer bytes: each node's contribution plus what it
+// left out before, and, where a node sums for the others, the sum likewise. Every node writes what
+// was sent, its own included, so all get the same bits. In a group with servers, or of one node,
+// nothing is encoded.
+//
 // A send or receive (kSend, kReceive) is of two nodes: `root` is the other one. It needs no order
 // and is known by the sender's node and the position, which that node uses once for all of its
 // sends in the life of the group. The receive is posted, and accepted, before the other node posts
 // the send: what comes for no open receive is dropped. Cancel ends it alone: of what was under way
-// an unknown part has been written, and what still comes is dropped.
+// an unknown part has been written, and what still comes is dropped. With `meets` both may be
+// posted in any order: the receive is announced to the other node, and nothing of the send leaves
+// before. Positions of a node's sends that meet then grow in the order of their posts.
 #pragma once
 
 #include <cstdint>

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "ipc/base/clock.h"
+#include "ipc/base/codecs.h"
 #include "ipc/base/collective.h"
 #include "ipc/base/error.h"
 
@@ -116,6 +117,15 @@ struct Transfer {
   std::span<const Run> runs{};  // empty: memory is one piece; else outlives the completion
   std::uint64_t skip = 0;       // elements of the runs before this transfer's first
   bool digest = false;
+  // Between nodes: how the bytes cross (codec/codec.h), equal on every node; only sums and averages
+  // of float32 by all_reduce, in the host's memory, have a codec. What an encoding leaves out is
+  // kept in memory of `residual`, which lies as member `self`'s memory does, runs included; null:
+  // nowhere.
+  Codec codec = Codec::kNone;
+  std::byte* residual = nullptr;
+  // Of a send or receive between nodes: the receive says to the sender's node that it is there, and
+  // the send waits for that. Else whoever posts the send knows.
+  bool meets = false;
 
   std::span<std::byte* const> Members() const { return {members.data(), members_count}; }
   std::size_t Bytes() const { return static_cast<std::size_t>(count) * SizeOf(dtype); }

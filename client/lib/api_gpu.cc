@@ -77,6 +77,17 @@ hr_status hr_segment_share_device(hr_session* session, void* address, size_t siz
   });
 }
 
+hr_status hr_device_allocation(hr_session* session, const void* address, hr_allocation* allocation,
+                               hr_error* error) {
+  return WithSession(session, error, [=](Session& opened) -> Status {
+    if (allocation == nullptr) return Error(Code::kInvalidArgument, "allocation is NULL");
+    const Result<hr_allocation> found = opened.AllocationAt(address);
+    if (!found) return found.error();
+    *allocation = *found;
+    return {};
+  });
+}
+
 int hr_segment_device(const hr_segment* segment) { return segment->device; }
 
 hr_memory* hr_segment_keep(const hr_segment* segment) {
@@ -101,6 +112,13 @@ hr_status hr_broadcast_on_stream(hr_session* session, hr_tensor* tensor, const h
                                  uint32_t root, void* stream, hr_operation* operation,
                                  hr_error* error) {
   return PostOnStream(session, {Collective::kBroadcast, Reduction::kSum, root}, tensor, range,
+                      stream, operation, error);
+}
+
+hr_status hr_reduce_on_stream(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                              hr_reduction reduction, uint32_t root, void* stream,
+                              hr_operation* operation, hr_error* error) {
+  return PostOnStream(session, {Collective::kReduce, ReductionOf(reduction), root}, tensor, range,
                       stream, operation, error);
 }
 

@@ -1,5 +1,8 @@
 // The C functions that post operations and wait for them.
 #include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "client/lib/api.h"
 #include "ipc/base/clock.h"
@@ -17,9 +20,11 @@ using headrace::TimeNs;
 using headrace::client::CallGate;
 using headrace::client::Deliver;
 using headrace::client::Guarded;
+using headrace::client::Moves;
 using headrace::client::ReceiveFrom;
 using headrace::client::ReductionOf;
 using headrace::client::Request;
+using headrace::client::RootedMoves;
 using headrace::client::SendTo;
 using headrace::client::Session;
 using headrace::client::WithSession;
@@ -81,9 +86,198 @@ hr_status PostPieces(hr_session* session, const Request& request, uint64_t count
   });
 }
 
+// The ranges of the ranks in a tensor: as the caller says, or equal parts of all of it.
+Result<std::vector<hr_range>> RangesOf(const hr_tensor* tensor, const hr_range* ranges,
+                                       std::uint32_t world_size) {
+  if (tensor == nullptr) return Error(Code::kInvalidArgument, "the tensor is NULL");
+  if (ranges != nullptr) return std::vector<hr_range>(ranges, ranges + world_size);
+  if (tensor->count % world_size != 0) {
+    return Error(Code::kInvalidArgument, "the tensor's " + std::to_string(tensor->count) +
+                                             " elements are no equal parts of " +
+                                             std::to_string(world_size) + " ranks: give ranges");
+  }
+  const std::uint64_t part = tensor->count / world_size;
+  std::vector<hr_range> parts(world_size);
+  for (std::uint32_t rank = 0; rank < world_size; ++rank) parts[rank] = {part * rank, part};
+  return parts;
+}
+
+// A gather or scatter of registered memory: `own` is this rank's, `whole` the root's.
+hr_status PostRooted(hr_session* session, const Request& request, const hr_tensor* own,
+                     const hr_range* own_range, const hr_tensor* whole, const hr_range* ranges,
+                     hr_operation* operation, hr_error* error) {
+  return WithSession(session, error, [&](Session& opened) -> Status {
+    if (operation == nullptr) return NoOperation();
+    if (own == nullptr) return Error(Code::kInvalidArgument, "the tensor is NULL");
+    if (Status status = opened.CheckRoot(request); !status) return status;
+    const bool is_root = request.root == opened.rank();
+    std::vector<hr_range> all;
+    if (is_root) {
+      auto parts = RangesOf(whole, ranges, opened.world_size());
+      if (!parts) return parts.error();
+      all = std::move(parts).value();
+    }
+    const hr_range ours = own_range != nullptr ? *own_range : hr_range{0, own->count};
+    const Moves<hr_range> moves = RootedMoves(request.kind, opened.rank(), request.root,
+                                              opened.world_size(), ours, all.data());
+    const hr_tensor* const others = is_root ? whole : nullptr;
+    const bool gathers = request.kind == headrace::kGather;
+    return Deliver(
+        opened.PostMessages(request, gathers ? own : others, gathers ? others : own, moves),
+        operation);
+  });
+}
+
+// The same of one-off arrays.
+hr_status PostRooted(hr_session* session, const Request& request, hr_dtype dtype,
+                     const hr_array* own, const hr_array* all, hr_operation* operation,
+                     hr_error* error) {
+  return WithSession(session, error, [&](Session& opened) -> Status {
+    if (operation == nullptr) return NoOperation();
+    if (Status status = opened.CheckRoot(request); !status) return status;
+    if (own == nullptr || (request.root == opened.rank() && all == nullptr)) {
+      return Error(Code::kInvalidArgument, "the arrays are NULL");
+    }
+    const Moves<hr_array> moves =
+        RootedMoves(request.kind, opened.rank(), request.root, opened.world_size(), *own, all);
+    return Deliver(opened.PostMessages(request, static_cast<std::uint8_t>(dtype), moves),
+                   operation);
+  });
+}
+
+// Of parts of any size: of registered memory, and of arrays.
+hr_status PostParts(hr_session* session, const Request& request, const hr_tensor* tensor,
+                    const hr_range* range, const uint64_t* counts, hr_operation* operation,
+                    hr_error* error) {
+  return WithSession(session, error, [&](Session& opened) -> Status {
+    if (operation == nullptr) return NoOperation();
+    if (counts == nullptr) return Error(Code::kInvalidArgument, "the counts are NULL");
+    return Deliver(opened.PostParts(request, tensor, range, {counts, opened.world_size()}),
+                   operation);
+  });
+}
+
+hr_status PostParts(hr_session* session, const Request& request, hr_dtype dtype,
+                    const hr_array* own, const hr_array* parts, hr_operation* operation,
+                    hr_error* error) {
+  return WithSession(session, error, [&](Session& opened) -> Status {
+    if (operation == nullptr) return NoOperation();
+    if (own == nullptr || parts == nullptr) {
+      return Error(Code::kInvalidArgument, "the arrays are NULL");
+    }
+    return Deliver(opened.PostParts(request, static_cast<std::uint8_t>(dtype), *own,
+                                    {parts, opened.world_size()}),
+                   operation);
+  });
+}
+
 }  // namespace
 
 extern "C" {
+
+hr_status hr_all_to_all(hr_session* session, const hr_tensor* input, const hr_range* sent,
+                        hr_tensor* output, const hr_range* received, hr_operation* operation,
+                        hr_error* error) {
+  return WithSession(session, error, [&](Session& opened) -> Status {
+    if (operation == nullptr) return NoOperation();
+    auto out = RangesOf(input, sent, opened.world_size());
+    if (!out) return out.error();
+    auto in = RangesOf(output, received, opened.world_size());
+    if (!in) return in.error();
+    return Deliver(opened.PostMessages({headrace::kAllToAll}, input, output,
+                                       {std::move(out).value(), std::move(in).value()}),
+                   operation);
+  });
+}
+
+hr_status hr_all_to_all_arrays(hr_session* session, hr_dtype dtype, const hr_array* sent,
+                               const hr_array* received, hr_operation* operation, hr_error* error) {
+  return WithSession(session, error, [&](Session& opened) -> Status {
+    if (operation == nullptr) return NoOperation();
+    if (sent == nullptr || received == nullptr) {
+      return Error(Code::kInvalidArgument, "the arrays are NULL");
+    }
+    const std::uint32_t world_size = opened.world_size();
+    return Deliver(
+        opened.PostMessages({headrace::kAllToAll}, static_cast<std::uint8_t>(dtype),
+                            {{sent, sent + world_size}, {received, received + world_size}}),
+        operation);
+  });
+}
+
+hr_status hr_all_gather_parts(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                              const uint64_t* counts, hr_operation* operation, hr_error* error) {
+  return PostParts(session, {Collective::kAllGather}, tensor, range, counts, operation, error);
+}
+
+hr_status hr_reduce_scatter_parts(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                                  const uint64_t* counts, hr_reduction reduction,
+                                  hr_operation* operation, hr_error* error) {
+  return PostParts(session, {Collective::kReduceScatter, ReductionOf(reduction)}, tensor, range,
+                   counts, operation, error);
+}
+
+hr_status hr_all_gather_arrays(hr_session* session, hr_dtype dtype, const hr_array* array,
+                               const hr_array* received, hr_operation* operation, hr_error* error) {
+  return PostParts(session, {Collective::kAllGather}, dtype, array, received, operation, error);
+}
+
+hr_status hr_reduce_scatter_arrays(hr_session* session, hr_dtype dtype, const hr_array* sent,
+                                   const hr_array* array, hr_reduction reduction,
+                                   hr_operation* operation, hr_error* error) {
+  return PostParts(session, {Collective::kReduceScatter, ReductionOf(reduction)}, dtype, array,
+                   sent, operation, error);
+}
+
+hr_status hr_gather(hr_session* session, const hr_tensor* input, const hr_range* range,
+                    hr_tensor* output, const hr_range* received, uint32_t root,
+                    hr_operation* operation, hr_error* error) {
+  return PostRooted(session, {headrace::kGather, Reduction::kSum, root}, input, range, output,
+                    received, operation, error);
+}
+
+hr_status hr_scatter(hr_session* session, const hr_tensor* input, const hr_range* sent,
+                     hr_tensor* output, const hr_range* range, uint32_t root,
+                     hr_operation* operation, hr_error* error) {
+  return PostRooted(session, {headrace::kScatter, Reduction::kSum, root}, output, range, input,
+                    sent, operation, error);
+}
+
+hr_status hr_gather_arrays(hr_session* session, hr_dtype dtype, const hr_array* array,
+                           const hr_array* received, uint32_t root, hr_operation* operation,
+                           hr_error* error) {
+  return PostRooted(session, {headrace::kGather, Reduction::kSum, root}, dtype, array, received,
+                    operation, error);
+}
+
+hr_status hr_scatter_arrays(hr_session* session, hr_dtype dtype, const hr_array* sent,
+                            const hr_array* array, uint32_t root, hr_operation* operation,
+                            hr_error* error) {
+  return PostRooted(session, {headrace::kScatter, Reduction::kSum, root}, dtype, array, sent,
+                    operation, error);
+}
+
+hr_status hr_reduce(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                    hr_reduction reduction, uint32_t root, hr_operation* operation,
+                    hr_error* error) {
+  return Post(session, {Collective::kReduce, ReductionOf(reduction), root}, tensor, range,
+              operation, error);
+}
+
+hr_status hr_reduce_array(hr_session* session, void* array, uint64_t count, hr_dtype dtype,
+                          hr_reduction reduction, uint32_t root, hr_operation* operation,
+                          hr_error* error) {
+  return PostArray(session, {Collective::kReduce, ReductionOf(reduction), root}, array, count,
+                   dtype, operation, error);
+}
+
+hr_status hr_reduce_pieces(hr_session* session, uint64_t count, hr_dtype dtype,
+                           hr_reduction reduction, uint32_t root, const hr_piece* read,
+                           size_t read_count, const hr_piece* written, size_t written_count,
+                           hr_operation* operation, hr_error* error) {
+  return PostPieces(session, {Collective::kReduce, ReductionOf(reduction), root}, count, dtype,
+                    {read, read_count}, {written, written_count}, operation, error);
+}
 
 hr_status hr_all_reduce(hr_session* session, hr_tensor* tensor, const hr_range* range,
                         hr_reduction reduction, hr_operation* operation, hr_error* error) {

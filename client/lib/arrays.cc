@@ -3,11 +3,27 @@
 #include <cstring>
 #include <utility>
 
+#include "ipc/base/check.h"
+
 namespace headrace::client {
+namespace {
+
+// Where the parts table of an array is in its span: behind the array.
+std::size_t TableOffset(const ArrayUse& use) {
+  constexpr std::size_t kAlignment = alignof(ipc::PartRow);
+  return (use.size + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+std::size_t SizeOf(const ArrayUse& use) {
+  if (use.parts.empty()) return use.size;
+  return TableOffset(use) + use.parts.size() * sizeof(ipc::PartRow);
+}
+
+}  // namespace
 
 Result<std::uint64_t> Arrays::Post(ipc::Record record, ArrayUse use) {
   FreeDiscarded();
-  Result<Staging::Span> span = staging_->Allocate(use.size);
+  Result<Staging::Span> span = staging_->Allocate(SizeOf(use));
   if (!span) return span.error();
   for (const ArrayPiece& piece : use.read) {
     HR_CHECK(piece.offset <= use.size && piece.size <= use.size - piece.offset, piece.offset,
@@ -17,14 +33,35 @@ Result<std::uint64_t> Arrays::Post(ipc::Record record, ArrayUse use) {
   record.tensor = ipc::kNoTensor;
   record.segment = span->segment;
   record.offset = span->offset;
-  const Result<std::uint64_t> sequence = operations_.Post(record);
+  return PostIn(*span, record, std::move(use));
+}
+
+Result<std::uint64_t> Arrays::PostTable(ipc::Record record, std::vector<ipc::PartRow> parts) {
+  FreeDiscarded();
+  ArrayUse use{.parts = std::move(parts)};
+  Result<Staging::Span> span = staging_->Allocate(SizeOf(use));
+  if (!span) return span.error();
+  return PostIn(*span, record, std::move(use));
+}
+
+Result<std::uint64_t> Arrays::PostIn(const Staging::Span& span, const ipc::Record& record,
+                                     ArrayUse use) {
+  ipc::Record named = record;
+  if (!use.parts.empty()) {
+    const std::size_t table = TableOffset(use);
+    std::memcpy(span.data + table, use.parts.data(), use.parts.size() * sizeof(ipc::PartRow));
+    named.flags |= ipc::kRecordHasParts;
+    named.parts = span.segment;
+    named.tag = span.offset + table;
+  }
+  const Result<std::uint64_t> sequence = operations_.Post(named);
   if (!sequence) {
-    staging_->Free(*span);
+    staging_->Free(span);
     return sequence;
   }
   posted_.fetch_add(1, std::memory_order_relaxed);
   std::lock_guard lock(mutex_);
-  const bool is_new = flights_.emplace(*sequence, Flight{*span, std::move(use.written)}).second;
+  const bool is_new = flights_.emplace(*sequence, Flight{span, std::move(use.written)}).second;
   HR_CHECK(is_new, *sequence);  // else nobody would free the span
   return sequence;
 }

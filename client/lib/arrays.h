@@ -30,8 +30,9 @@ struct ArrayPiece {
 // no piece has undefined values.
 struct ArrayUse {
   std::size_t size = 0;
-  std::vector<ArrayPiece> read;
-  std::vector<ArrayPiece> written;
+  std::vector<ArrayPiece> read{};
+  std::vector<ArrayPiece> written{};
+  std::vector<ipc::PartRow> parts{};  // the record's parts table, or none
 };
 
 class Arrays {
@@ -42,6 +43,8 @@ class Arrays {
   // Copies what is read, names the staging memory in `record` and posts it. Pieces lie within the
   // array.
   Result<std::uint64_t> Post(ipc::Record record, ArrayUse use);
+  // Posts a record that names its memory, with a parts table in staging memory.
+  Result<std::uint64_t> PostTable(ipc::Record record, std::vector<ipc::PartRow> parts);
 
   // Once `sequence` has ended: copies the result back if it `succeeded` and frees the staging
   // memory. Without effect on operations that are not an array's, or were settled before.
@@ -71,6 +74,7 @@ class Arrays {
     Staging::Span span;
   };
 
+  Result<std::uint64_t> PostIn(const Staging::Span& span, const ipc::Record& record, ArrayUse use);
   void FreeDiscarded();
   void Copy(std::byte* target, const std::byte* source, std::size_t size);
 

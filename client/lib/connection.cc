@@ -576,6 +576,7 @@ Status Connection::SetLayout(const LayoutNotice& layout) {
     call.setCount(layout.count);
     call.setReduction(static_cast<std::uint8_t>(layout.reduction));
     call.setPolicy(layout.policy.c_str());
+    call.setCodec(layout.codec.c_str());
     return call.send().then([&status](auto&& answer) { status = StatusOf(answer.getRefusal()); });
   });
 }

@@ -33,6 +33,7 @@ struct LayoutNotice {
   std::uint32_t count = 0;
   Reduction reduction = Reduction::kAverage;
   std::string policy;  // empty: as the leader of the job has it
+  std::string codec;   // empty: none
 };
 
 // Thread-safe. Every call returns within the call timeout, or, when memory is registered and the

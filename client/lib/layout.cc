@@ -25,7 +25,7 @@ std::string NameOf(std::span<const hr_tensor_spec> specs, std::size_t index) {
 
 // Each spec by itself is checked where tensors are registered; a size that would overflow here is
 // refused there, so it only must not lead astray.
-Status CheckOverlap(std::span<const hr_tensor_spec> specs, std::size_t element) {
+Status CheckOverlap(std::span<const hr_tensor_spec> specs) {
   std::vector<std::size_t> order(specs.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::sort(order.begin(), order.end(),
@@ -33,6 +33,7 @@ Status CheckOverlap(std::span<const hr_tensor_spec> specs, std::size_t element) 
   for (std::size_t i = 1; i < order.size(); ++i) {
     const hr_tensor_spec& lower = specs[order[i - 1]];
     const hr_tensor_spec& upper = specs[order[i]];
+    const std::size_t element = SizeOf(static_cast<DType>(lower.dtype));
     if (lower.count <= (upper.offset - lower.offset) / element) continue;
     return Wrong(fmt::format("{} ({} elements from byte {}) and {} (from byte {}) overlap",
                              NameOf(specs, order[i - 1]), lower.count, lower.offset,
@@ -56,6 +57,10 @@ Status CheckOptions(const hr_layout_options& options) {
   if (std::find(policy.begin(), policy.end(), '\0') == policy.end()) {
     return Wrong("the policy's name does not end in NUL");
   }
+  const std::span codec(options.codec);
+  if (std::find(codec.begin(), codec.end(), '\0') == codec.end()) {
+    return Wrong("the codec's name does not end in NUL");
+  }
   return {};
 }
 
@@ -66,19 +71,16 @@ Status CheckLayout(std::span<const hr_tensor_spec> specs, const hr_layout_option
   if (specs.empty() || specs.size() > kGradientsMax) {
     return Wrong(fmt::format("{} gradients: 1 to {} are possible", specs.size(), kGradientsMax));
   }
-  const auto dtype = static_cast<std::uint8_t>(specs[0].dtype);
-  if (!IsDType(dtype)) return Wrong(fmt::format("dtype {} is not one", int{dtype}));
-  for (std::size_t i = 1; i < specs.size(); ++i) {
+  for (std::size_t i = 0; i < specs.size(); ++i) {
     if (specs[i].segment != specs[0].segment) {
       return Wrong(NameOf(specs, i) + " lies in another segment than gradient 0");
     }
-    if (specs[i].dtype != specs[0].dtype) {
-      return Wrong(fmt::format("{} has dtype {}, gradient 0 has {}: one layout has one",
-                               NameOf(specs, i), static_cast<int>(specs[i].dtype),
-                               static_cast<int>(specs[0].dtype)));
+    if (!IsDType(static_cast<std::uint8_t>(specs[i].dtype))) {
+      return Wrong(fmt::format("{}: dtype {} is not one", NameOf(specs, i),
+                               static_cast<int>(specs[i].dtype)));
     }
   }
-  return CheckOverlap(specs, SizeOf(static_cast<DType>(dtype)));
+  return CheckOverlap(specs);
 }
 
 Layout::Layout(Operations& operations, Shape shape)
@@ -144,7 +146,7 @@ Status Layout::ClaimLocked(std::uint32_t index, bool on_stream) {
 ipc::GradientRecord Layout::RecordLocked(std::uint32_t index) const {
   ipc::GradientRecord record;
   record.kind = static_cast<std::uint8_t>(Collective::kAllReduce);
-  record.dtype = static_cast<std::uint8_t>(shape_.dtype);
+  record.dtype = static_cast<std::uint8_t>(shape_.gradients[index].dtype);
   record.reduction = static_cast<std::uint8_t>(shape_.reduction);
   record.flags = ipc::kRecordIsGradient;
   record.tensor = shape_.first_tensor + index;

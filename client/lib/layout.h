@@ -24,8 +24,8 @@ class Session;
 // Gradients of one layout: their records must fit the channel together, beside other operations.
 inline constexpr std::size_t kGradientsMax = 768;
 
-// What the specs of a layout must be, beyond what each must be as a tensor: one segment, one
-// element type, no overlap, a reduction and policy that can be. The error names the gradients.
+// What the specs of a layout must be, beyond what each must be as a tensor: one segment, no
+// overlap, a reduction and policy that can be. The error names the gradients.
 Status CheckLayout(std::span<const hr_tensor_spec> specs, const hr_layout_options& options);
 
 class Layout {
@@ -33,11 +33,11 @@ class Layout {
   struct Gradient {
     std::string name;
     std::uint64_t count = 0;  // elements
+    DType dtype = DType::kFloat32;
   };
   // As the service knows it: the gradients are tensors first_tensor, first_tensor + 1, ...
   struct Shape {
     std::uint32_t first_tensor = 0;
-    DType dtype = DType::kFloat32;
     Reduction reduction = Reduction::kAverage;
     int device = -1;  // that all of it lies on; -1: the host
     std::vector<Gradient> gradients = {};

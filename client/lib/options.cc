@@ -210,6 +210,7 @@ Status FillLayoutOptions(const Environment& environment, std::size_t size,
   options.reduction = HR_AVERAGE;
   Reader reader(environment);
   reader.Copy("HEADRACE_POLICY", reader.Text("HEADRACE_POLICY").value_or(""), options.policy);
+  reader.Copy("HEADRACE_COMPRESS", reader.Text("HEADRACE_COMPRESS").value_or(""), options.codec);
   return reader.status();
 }
 

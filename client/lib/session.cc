@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -251,7 +252,8 @@ Result<std::uint32_t> Session::Announce(std::span<const TensorSpec> specs,
   const Result<std::uint32_t> first = control_->RegisterTensors(specs);
   if (!first) return first.error();
   const LayoutNotice notice{*first, static_cast<std::uint32_t>(specs.size()),
-                            static_cast<Reduction>(options.reduction), options.policy};
+                            static_cast<Reduction>(options.reduction), options.policy,
+                            options.codec};
   const Status taken = control_->SetLayout(notice);
   if (taken.ok()) return *first;
   // What the caller needs to know is why the layout was refused, not how the tensors went.
@@ -264,12 +266,11 @@ Result<hr_layout*> Session::CreateLayout(std::span<const hr_tensor_spec> specs,
   if (Status status = CheckLayout(specs, options); !status) return status.error();
   Result<std::vector<TensorSpec>> announced = SpecsOf(specs);
   if (!announced) return announced.error();
-  Layout::Shape shape{.dtype = (*announced)[0].dtype,
-                      .reduction = static_cast<Reduction>(options.reduction),
+  Layout::Shape shape{.reduction = static_cast<Reduction>(options.reduction),
                       .device = specs[0].segment->device};
   for (std::size_t i = 0; i < specs.size(); ++i) {
     (*announced)[i].order = static_cast<std::uint32_t>(i);
-    shape.gradients.push_back({(*announced)[i].name, specs[i].count});
+    shape.gradients.push_back({(*announced)[i].name, specs[i].count, (*announced)[i].dtype});
   }
   {
     std::lock_guard lock(mutex_);
@@ -302,9 +303,11 @@ Status Session::CheckRequest(const Request& request, std::uint64_t count) const 
     return Error(Code::kInvalidArgument,
                  fmt::format("reduction {} is not one", static_cast<int>(request.reduction)));
   }
-  if (kind == Collective::kBroadcast && request.root >= world_size()) {
-    return Error(Code::kInvalidArgument, fmt::format("broadcast from rank {}: the job has {} ranks",
-                                                     request.root, world_size()));
+  if (HasRoot(kind) && request.root >= world_size()) {
+    const bool from = kind == Collective::kBroadcast || kind == kScatter;
+    return Error(Code::kInvalidArgument,
+                 fmt::format("{} {} rank {}: the job has {} ranks", Name(kind),
+                             from ? "from" : "to", request.root, world_size()));
   }
   const bool from_any = kind == ipc::kReceive && request.root == ipc::kAnyRank;
   if (ipc::IsSendOrReceive(kind) && !from_any &&
@@ -419,9 +422,11 @@ ArrayUse Session::UseOf(const Request& request, void* array, std::size_t size) c
     case Collective::kAllGather:
       use.read = {mine};
       break;
+    case Collective::kReduce:
+      if (rank() != request.root) use.written.clear();
+      break;
     case Collective::kAllReduce:
     case Collective::kBarrier:
-    case Collective::kReduce:
       break;
   }
   return use;
@@ -483,6 +488,86 @@ Result<std::uint64_t> Session::PostPieces(const Request& request, std::uint64_t 
   if (!to) return to.error();
   ArrayUse use{count * SizeOf(*type), std::move(from).value(), std::move(to).value()};
   return arrays_->Post(RecordOf(request, *type, count), std::move(use));
+}
+
+Result<std::uint64_t> Session::PostMessages(const Request& request, std::uint8_t dtype,
+                                            const Moves<hr_array>& arrays) {
+  // An operation of nothing is one, too: others may have something for each other.
+  const Result<DType> type = CheckArray(request, world_size(), dtype);
+  if (!type) return type.error();
+  Result<StagedMessages> staged = StageMessages(arrays, rank(), *type);
+  if (!staged) return staged.error();
+  const std::uint64_t count = staged->count;
+  return arrays_->Post(RecordOf(request, *type, count), std::move(staged->use));
+}
+
+Result<std::uint64_t> Session::PostMessages(const Request& request, const hr_tensor* input,
+                                            const hr_tensor* output,
+                                            const Moves<hr_range>& ranges) {
+  const hr_tensor* const any = input != nullptr ? input : output;
+  if (any == nullptr) return Error(Code::kInvalidArgument, "input and output are NULL");
+  for (const hr_tensor* tensor : {input, output}) {
+    if (tensor == nullptr) continue;
+    if (tensor->device >= 0) {
+      return Error(Code::kInvalidArgument,
+                   fmt::format("{} of tensors on a GPU is not carried out: send and receive them",
+                               Name(request.kind)));
+    }
+    if (tensor->segment != any->segment || tensor->dtype != any->dtype) {
+      return Error(Code::kInvalidArgument,
+                   fmt::format("input and output of {} are of one segment and one element type",
+                               Name(request.kind)));
+    }
+  }
+  if (Status status = CheckRequest(request, world_size()); !status) return status.error();
+  const std::size_t size = SizeOf(any->dtype);
+  RegisteredMemory memory;
+  if (input != nullptr) memory = {.input = input->spec.offset / size, .input_count = input->count};
+  if (output != nullptr) {
+    memory.output = output->spec.offset / size;
+    memory.output_count = output->count;
+  }
+  Result<std::vector<ipc::PartRow>> rows = TableOf(ranges, rank(), memory);
+  if (!rows) return rows.error();
+  if (ranges.sent[rank()].count != 0) {
+    std::memmove(output->address + ranges.received[rank()].offset * size,
+                 input->address + ranges.sent[rank()].offset * size,
+                 ranges.sent[rank()].count * size);
+  }
+  ipc::Record record = RecordOf(request, any->dtype, any->segment->size / size);
+  record.tensor = ipc::kNoTensor;
+  record.segment = any->segment->id;
+  return arrays_->PostTable(record, std::move(rows).value());
+}
+
+Result<std::uint64_t> Session::PostParts(const Request& request, std::uint8_t dtype,
+                                         const hr_array& own, std::span<const hr_array> parts) {
+  const Result<DType> type = CheckArray(request, world_size(), dtype);
+  if (!type) return type.error();
+  Result<StagedMessages> staged =
+      StageParts(request.kind == Collective::kAllGather, own, parts, rank(), *type);
+  if (!staged) return staged.error();
+  const std::uint64_t count = staged->count;
+  return arrays_->Post(RecordOf(request, *type, count), std::move(staged->use));
+}
+
+Result<std::uint64_t> Session::PostParts(const Request& request, const hr_tensor* tensor,
+                                         const hr_range* range,
+                                         std::span<const std::uint64_t> counts) {
+  const hr_range whole{0, tensor == nullptr ? 0 : tensor->count};
+  // Any size will do: RecordFor checks that of equal parts.
+  const Request unparted{Collective::kAllReduce, request.reduction};
+  Result<ipc::Record> record = RecordFor(unparted, tensor, range == nullptr ? &whole : range);
+  if (!record) return record.error();
+  if (tensor->device >= 0) {
+    return Error(
+        Code::kInvalidArgument,
+        fmt::format("{} in parts of any size is not carried out on a GPU", Name(request.kind)));
+  }
+  Result<std::vector<ipc::PartRow>> rows = PartRowsOf(counts, record->count);
+  if (!rows) return rows.error();
+  record->kind = static_cast<std::uint8_t>(request.kind);
+  return arrays_->PostTable(*record, std::move(rows).value());
 }
 
 Result<std::uint64_t> Session::PostBarrier() {

@@ -27,6 +27,7 @@
 #include "client/lib/fork_guard.h"
 #include "client/lib/handles.h"
 #include "client/lib/layout.h"
+#include "client/lib/messages.h"
 #include "client/lib/operations.h"
 #include "client/lib/session_gpus.h"
 #include "ipc/channel.h"
@@ -102,6 +103,7 @@ class Session final : public LossListener {
   Result<hr_segment*> CreateDeviceSegment(std::size_t size, int device);
   // `address` on a GPU; the memory stays the caller's.
   Result<hr_segment*> ShareDeviceSegment(void* address, std::size_t size);
+  Result<hr_allocation> AllocationAt(const void* address);
   Status ReleaseSegment(hr_segment* segment);
   Status RegisterTensors(std::span<const hr_tensor_spec> specs, hr_tensor** tensors);
   Status ReleaseTensors(std::span<hr_tensor*> tensors);
@@ -125,6 +127,19 @@ class Session final : public LossListener {
   Result<std::uint64_t> PostPieces(const Request& request, std::uint64_t count, std::uint8_t dtype,
                                    std::span<const hr_piece> read,
                                    std::span<const hr_piece> written);
+  // Whether its root, if it has one, is a rank.
+  Status CheckRoot(const Request& request) const { return CheckRequest(request, world_size()); }
+  // A gather, scatter or all_to_all, of one-off arrays, and of ranges of registered tensors, which
+  // are null where this rank has none.
+  Result<std::uint64_t> PostMessages(const Request& request, std::uint8_t dtype,
+                                     const Moves<hr_array>& arrays);
+  Result<std::uint64_t> PostMessages(const Request& request, const hr_tensor* input,
+                                     const hr_tensor* output, const Moves<hr_range>& ranges);
+  // An all_gather or reduce_scatter with parts of any size, of which a rank gives or gets its own.
+  Result<std::uint64_t> PostParts(const Request& request, std::uint8_t dtype, const hr_array& own,
+                                  std::span<const hr_array> parts);
+  Result<std::uint64_t> PostParts(const Request& request, const hr_tensor* tensor,
+                                  const hr_range* range, std::span<const std::uint64_t> counts);
   Result<std::uint64_t> PostBarrier();
 
   Result<bool> HasEnded(std::uint64_t operation) const { return operations_.HasEnded(operation); }

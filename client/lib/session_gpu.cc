@@ -49,4 +49,13 @@ Result<hr_segment*> Session::ShareDeviceSegment(void* address, std::size_t size)
   return Own(std::move(segment));
 }
 
+Result<hr_allocation> Session::AllocationAt(const void* address) {
+  const auto found = gpus_.AllocationAt(reinterpret_cast<transport::CuAddress>(address));
+  if (!found) return found.error();
+  return hr_allocation{.base = reinterpret_cast<void*>(found->base),  // NOLINT: of the GPU
+                       .size = found->size,
+                       .number = found->number,
+                       .device = found->device};
+}
+
 }  // namespace headrace::client

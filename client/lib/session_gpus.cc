@@ -61,6 +61,13 @@ Result<transport::DeviceGrant> SessionGpus::Grant(transport::CuAddress address,
   return transport::GrantExisting(*driver_, address, size);
 }
 
+Result<transport::DeviceAllocation> SessionGpus::AllocationAt(transport::CuAddress address) {
+  const std::lock_guard lock(mutex_);
+  const auto driver = DriverLocked();
+  if (!driver) return driver.error();
+  return transport::AllocationAt(*driver_, address);
+}
+
 Status SessionGpus::NoteMemoryOn(int device) {
   const std::lock_guard lock(mutex_);
   const Result<PrimaryContext*> context = ContextLocked(device);

@@ -44,6 +44,8 @@ class SessionGpus {
   // used CUDA before.
   Result<transport::DeviceGrant> Grant(transport::CuAddress address, std::uint64_t size);
 
+  Result<transport::DeviceAllocation> AllocationAt(transport::CuAddress address);
+
   // The words for streams of one GPU on which the session has memory; pinned by the first call.
   Result<GpuWords*> WordsOf(int device);
   // For the streams of the calling thread's current GPU, if the session has words there; else of

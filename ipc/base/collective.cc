@@ -5,9 +5,9 @@
 namespace headrace {
 namespace {
 
-constexpr std::array<std::string_view, 9> kCollectives = {
-    "unknown", "all_reduce", "broadcast", "reduce_scatter", "all_gather",
-    "barrier", "reduce",     "send",      "receive"};
+constexpr std::array<std::string_view, 12> kCollectives = {
+    "unknown", "all_reduce", "broadcast", "reduce_scatter", "all_gather", "barrier",
+    "reduce",  "send",       "receive",   "gather",         "scatter",    "all_to_all"};
 constexpr std::array<std::string_view, 8> kDTypes = {"unknown",  "float32", "float64", "float16",
                                                      "bfloat16", "int32",   "int64",   "uint8"};
 constexpr std::array<std::string_view, 6> kReductions = {"unknown", "sum", "average",

@@ -14,7 +14,7 @@ enum class Collective : std::uint8_t {
   kReduceScatter = 3,
   kAllGather = 4,
   kBarrier = 5,
-  kReduce = 6,  // a stage of the others; no record asks for it
+  kReduce = 6,
 };
 
 // A send and its receive are of two ranks only. No collective, so not of the list.
@@ -24,6 +24,13 @@ constexpr bool IsSendOrReceive(Collective kind) { return kind == kSend || kind =
 constexpr bool IsSendOrReceive(std::uint8_t kind) {
   return IsSendOrReceive(static_cast<Collective>(kind));
 }
+
+// Collectives that the service carries out as messages between two ranks each, so that no transport
+// is asked for them: not of the list either. A parts table says what each rank has for which.
+inline constexpr Collective kGather{9};
+inline constexpr Collective kScatter{10};
+inline constexpr Collective kAllToAll{11};
+constexpr bool MovesInMessages(Collective kind) { return kind >= kGather && kind <= kAllToAll; }
 
 enum class DType : std::uint8_t {
   kFloat32 = 1,
@@ -44,13 +51,21 @@ enum class Reduction : std::uint8_t {
 };
 
 // Whether a number read from outside is one that a record may ask for.
-constexpr bool IsCollective(std::uint8_t value) { return value >= 1 && value <= 5; }
+constexpr bool IsCollective(std::uint8_t value) {
+  return (value >= 1 && value <= 6) || MovesInMessages(static_cast<Collective>(value));
+}
 constexpr bool IsDType(std::uint8_t value) { return value >= 1 && value <= 7; }
 constexpr bool IsReduction(std::uint8_t value) { return value >= 1 && value <= 5; }
 
 constexpr bool Reduces(Collective kind) {
   return kind == Collective::kAllReduce || kind == Collective::kReduceScatter ||
          kind == Collective::kReduce;
+}
+
+// Whether one rank is the only source or the only target of it.
+constexpr bool HasRoot(Collective kind) {
+  return kind == Collective::kBroadcast || kind == Collective::kReduce || kind == kGather ||
+         kind == kScatter;
 }
 
 // Whether the type has fractions.

@@ -73,10 +73,12 @@ interface Session {
   releaseTensors @3 (first :UInt32, count :UInt32) -> (refusal :Refusal);
   leave @4 () -> (refusal :Refusal);
   # An orderly end: open operations of this rank are ended, later ones of others name it.
-  setLayout @5 (first :UInt32, count :UInt32, reduction :UInt8, policy :Text)
+  setLayout @5 (first :UInt32, count :UInt32, reduction :UInt8, policy :Text,
+             codec :Text)
       -> (refusal :Refusal);
-  # The session's gradients: tensors first .. first + count - 1, in forward order, in one segment,
-  # of one element type. Once a session. policy empty: as the leader has it.
+  # The session's gradients: tensors first .. first + count - 1, in forward order, in one segment.
+  # Once a session. policy empty: as the leader has it. codec: in which their sums cross between
+  # nodes; empty: none.
   registerDeviceSegment @6 (handle :DeviceHandle, pieces :List(Descriptor))
       -> (refusal :Refusal, segment :UInt32);
   # Memory of a GPU, as registerSegment. Returns when the service has mapped it for all GPUs that

@@ -6,7 +6,7 @@ using Cxx = import "/capnp/c++.capnp";
 using Refusal = import "client.capnp".Refusal;
 $Cxx.namespace("headrace::schema");
 
-const peerProtocolVersion :UInt32 = 5;
+const peerProtocolVersion :UInt32 = 6;
 
 struct PeerHello {
   protocolVersion @0 :UInt32;
@@ -60,13 +60,14 @@ struct LayoutTensor {
   name @0 :Text;            # for people, cut to 255 bytes
   offset @1 :UInt64;        # bytes behind the lowest tensor
   count @2 :UInt64;         # elements
+  dtype @3 :UInt8;          # headrace::DType
 }
 
 struct Layout {
-  dtype @0 :UInt8;          # headrace::DType
-  reduction @1 :UInt8;      # headrace::Reduction
-  tensors @2 :List(LayoutTensor);
-  namesHash @3 :UInt64;     # of all names in their order, whole ones: PROTOCOL.md
+  reduction @0 :UInt8;      # headrace::Reduction
+  tensors @1 :List(LayoutTensor);
+  namesHash @2 :UInt64;     # of all names in their order, whole ones: PROTOCOL.md
+  codec @3 :UInt8;          # headrace::Codec, in which sums cross between nodes
 }
 
 struct NodeSteering {

@@ -223,23 +223,19 @@ Result<Layout> MemoryAccounting::MakeLayout(TensorId first, std::uint32_t count,
     lowest = std::min(lowest, tensors_[id].offset);
   }
   const Tensor& model = tensors_[first.value];
-  Layout layout{.dtype = model.dtype, .reduction = reduction, .tensors = {}};
+  Layout layout{.reduction = reduction, .tensors = {}};
   layout.tensors.reserve(count);
   for (std::uint32_t i = 0; i < count; ++i) {
     const Tensor& tensor = tensors_[first.value + i];
-    layout.tensors.push_back(
-        {.name = tensor.name, .offset = tensor.offset - lowest, .count = tensor.count});
+    layout.tensors.push_back({.name = tensor.name,
+                              .offset = tensor.offset - lowest,
+                              .count = tensor.count,
+                              .dtype = tensor.dtype});
     if (tensor.segment != model.segment) {
       return Wrong(
           fmt::format("{} lies in segment {}, tensor 0 in segment {}: gradients of a "
                       "layout lie in one",
                       DescribeTensor(layout, i), tensor.segment.value, model.segment.value));
-    }
-    if (tensor.dtype != model.dtype) {
-      return Wrong(
-          fmt::format("{} is of {}, tensor 0 of {}: gradients of a layout have one "
-                      "element type",
-                      DescribeTensor(layout, i), Name(tensor.dtype), Name(model.dtype)));
     }
   }
   if (Status status = CheckLayout(layout); !status) return status.error();

@@ -28,7 +28,7 @@ Status CheckOverlaps(const Layout& layout) {
   }
   for (std::size_t i = 1; i < order.size(); ++i) {
     const LayoutTensor& below = layout.tensors[order[i - 1]];
-    const std::uint64_t end = below.offset + below.count * SizeOf(layout.dtype);
+    const std::uint64_t end = below.End();
     if (layout.tensors[order[i]].offset >= end) continue;
     return Wrong(
         fmt::format("{} begins at byte {}, before the end of {} at byte {}: gradients of "
@@ -59,10 +59,6 @@ std::uint64_t HashNames(const Layout& layout) {
 }
 
 Status CheckLayout(const Layout& layout) {
-  if (!IsDType(static_cast<std::uint8_t>(layout.dtype))) {
-    return Wrong(
-        fmt::format("dtype {} is none of those known", static_cast<unsigned>(layout.dtype)));
-  }
   if (layout.reduction != Reduction::kSum && layout.reduction != Reduction::kAverage) {
     return Wrong(fmt::format("reduction {}: gradients of a layout are summed or averaged",
                              static_cast<unsigned>(layout.reduction)));
@@ -74,6 +70,10 @@ Status CheckLayout(const Layout& layout) {
   std::uint64_t elements = 0;
   for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
     const LayoutTensor& tensor = layout.tensors[i];
+    if (!IsDType(static_cast<std::uint8_t>(tensor.dtype))) {
+      return Wrong(fmt::format("{} has dtype {}, which is none of those known",
+                               DescribeTensor(layout, i), static_cast<unsigned>(tensor.dtype)));
+    }
     if (tensor.count == 0 || tensor.count > plan::kElementsMax - elements ||
         tensor.offset > plan::kElementsMax * SizeOf(DType::kFloat64)) {
       return Wrong(
@@ -94,16 +94,20 @@ Status CompareLayouts(const Layout& one, const std::string& whose, const Layout&
                              "same gradients in the same order",
                              whose, whose_other, how));
   };
-  if (one.dtype != other.dtype) {
-    return differ(fmt::format("{} and {}", Name(one.dtype), Name(other.dtype)));
-  }
   if (one.reduction != other.reduction) {
     return differ(fmt::format("{} and {}", Name(one.reduction), Name(other.reduction)));
+  }
+  if (one.codec != other.codec) {
+    return differ(fmt::format("compressed as {} and as {}", Name(one.codec), Name(other.codec)));
   }
   const std::size_t both = std::min(one.tensors.size(), other.tensors.size());
   for (std::size_t i = 0; i < both; ++i) {
     const LayoutTensor& left = one.tensors[i];
     const LayoutTensor& right = other.tensors[i];
+    if (left.dtype != right.dtype) {
+      return differ(fmt::format("{} is of {} and {}", DescribeTensor(one, i), Name(left.dtype),
+                                Name(right.dtype)));
+    }
     if (left.count == right.count && left.offset == right.offset) continue;
     return differ(fmt::format("{} has {} elements at byte {} and {} at byte {}",
                               DescribeTensor(one, i), left.count, left.offset, right.count,

@@ -114,8 +114,7 @@ void Planning::Consider() {
 
 double Planning::BlockBytes() const {
   std::uint64_t bytes = 0;
-  for (const LayoutTensor& tensor : layout_->tensors)
-    bytes += tensor.count * SizeOf(layout_->dtype);
+  for (const LayoutTensor& tensor : layout_->tensors) bytes += tensor.Bytes();
   const std::size_t blocks =
       present_ == nullptr ? layout_->tensors.size() : present_->blocks.size();
   return static_cast<double>(bytes) / static_cast<double>(std::max<std::size_t>(blocks, 1));
@@ -225,11 +224,12 @@ void Planning::SwitchIfAcked() {
                                  .before_s = before_s});
 }
 
-std::string DescribeSwitch(const std::string& job, const plan::Plan& plan,
+std::string DescribeSwitch(const std::string& job, const plan::Plan& plan, Codec codec,
                            const PlanSwitch& change) {
+  const std::string as = codec == Codec::kNone ? "" : fmt::format(" as {}", Name(codec));
   const std::string head = fmt::format(
-      "job {}: plan {} ({}, {} {}) from iteration {} on", job, plan.version, Name(plan.policy),
-      plan.blocks.size(), plan.blocks.size() == 1 ? "block" : "blocks", change.from_iteration);
+      "job {}: plan {} ({}, {} {}{}) from iteration {} on", job, plan.version, Name(plan.policy),
+      plan.blocks.size(), plan.blocks.size() == 1 ? "block" : "blocks", as, change.from_iteration);
   if (plan.version == 1) return head + ", until it is known how long everything takes";
   const std::string text = fmt::format("{}: {} predicted, bound {}", head,
                                        Duration(plan.predicted_s), Duration(plan.lower_bound_s));

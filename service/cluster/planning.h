@@ -115,9 +115,9 @@ class Planning {
   std::vector<PlanningStep> steps_;
 };
 
-// "job train: plan 2 (exact, 7 blocks) from iteration 12 on: 812 ms predicted, bound 805 ms; was
-// 990 ms"
-std::string DescribeSwitch(const std::string& job, const plan::Plan& plan,
+// "job train: plan 2 (exact, 7 blocks as int8) from iteration 12 on: 812 ms predicted, bound 805 ms;
+// was 990 ms"
+std::string DescribeSwitch(const std::string& job, const plan::Plan& plan, Codec codec,
                            const PlanSwitch& change);
 
 }  // namespace headrace::service

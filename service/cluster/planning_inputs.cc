@@ -12,6 +12,11 @@
 namespace headrace::service {
 namespace {
 
+DType WidestOf(const Layout& layout) {
+  const auto size = [](const LayoutTensor& tensor) { return SizeOf(tensor.dtype); };
+  return std::ranges::max_element(layout.tensors, {}, size)->dtype;
+}
+
 constexpr std::size_t kLaneInNode = 0;
 constexpr std::size_t kFirstLaneBetweenNodes = 1;
 
@@ -96,7 +101,8 @@ Status CheckSeen(const NodeSeen& seen, const Layout& layout, const JobShape& sha
 plan::Profile MergeTimes(const std::string& model, const Layout& layout,
                          std::span<const NodeSeen> seen) {
   const std::size_t count = layout.tensors.size();
-  plan::Profile profile{.model = model, .dtype = layout.dtype, .tensors = {}};
+  plan::Profile profile{.model = model, .dtype = WidestOf(layout), .tensors = {}};
+  const std::uint64_t unit = SizeOf(profile.dtype);
   profile.tensors.resize(count);
   for (const NodeSeen& each : seen) {
     HR_CHECK(each.times.release_s.size() == count && each.times.forward_s.size() == count, model,
@@ -114,7 +120,7 @@ plan::Profile MergeTimes(const std::string& model, const Layout& layout,
       longest_s = std::max(longest_s, tails_s[node]);
     }
     profile.tensors[l] = {.name = layout.tensors[l].name,
-                          .elements = layout.tensors[l].count,
+                          .elements = (layout.tensors[l].Bytes() + unit - 1) / unit,
                           .backward_s = release_s - released_s,
                           .forward_s = longest_s - tail_s};
     released_s = release_s;

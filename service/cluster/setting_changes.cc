@@ -51,6 +51,14 @@ Result<std::optional<plan::Policy>> ReadPolicyName(std::string_view name) {
                            fmt::join(known, ", ")));
 }
 
+Result<Codec> ReadCodecName(std::string_view name) {
+  if (name.empty()) return Codec::kNone;
+  if (const std::optional<Codec> codec = CodecNamed(name)) return *codec;
+  return Error(Code::kInvalidArgument,
+               fmt::format("codec \"{}\" is none of {}", Printable(name, kNameShownMax),
+                           fmt::join(kCodecNames, ", ")));
+}
+
 Status CheckSteering(std::uint8_t kind, std::uint64_t value) {
   if (kind == 0 || kind > kSteeringKindsCount) {
     return Wrong(

@@ -44,12 +44,11 @@ bool InterleavedJob::Measure(Job& measured, double bytes_per_s, TimeNs now) {
 
 void InterleavedJob::FillBlocks(double bytes_per_s) {
   const WirePlan& plan = *job->gradients->plan();
-  const std::size_t size = SizeOf(job->gradients->layout().dtype);
   blocks.clear();
   last_block.assign(times.release_s.size(), 0);
   for (const WireBlock& block : plan.blocks) {
     schedule::AloneBlock& added = blocks.emplace_back();
-    added.work_s = static_cast<double>(block.count * size) / bytes_per_s;
+    added.work_s = static_cast<double>(block.Bytes()) / bytes_per_s;
     for (const std::uint32_t tensor : block.tensors) {
       added.ready_s = std::max(added.ready_s, times.release_s[tensor]);
       last_block[tensor] = static_cast<std::uint32_t>(blocks.size() - 1);

@@ -268,12 +268,16 @@ void Describe(auto& wire, Is<LayoutTensor> auto& tensor) {
   wire.Text(tensor.name, kTensorNameMax, HR_FIELD(Name));
   wire.Number(tensor.offset, HR_FIELD(Offset));
   wire.Number(tensor.count, HR_FIELD(Count));
+  wire.Number(tensor.dtype, HR_FIELD(Dtype));
 }
 
 void Describe(auto& wire, Is<Layout> auto& layout) {
-  wire.Number(layout.dtype, HR_FIELD(Dtype));
   wire.Number(layout.reduction, HR_FIELD(Reduction));
   wire.Number(layout.names_hash, HR_FIELD(NamesHash));
+  wire.Number(layout.codec, HR_FIELD(Codec));
+  wire.Check([number = static_cast<std::uint8_t>(layout.codec)] {
+    return IsCodec(number) ? "" : fmt::format("codec {}", number);
+  });
   wire.List(layout.tensors, kLayoutTensorsMax, "a layout of {} tensors", HR_LIST(Tensors));
   wire.Check([&layout]() -> std::string {
     const Status status = CheckLayout(layout);

@@ -335,10 +335,12 @@ kj::Promise<void> SessionServer::releaseTensors(ReleaseTensorsContext context) {
 kj::Promise<void> SessionServer::setLayout(SetLayoutContext context) {
   const auto params = context.getParams();
   const auto policy = params.getPolicy();
+  const auto codec = params.getCodec();
   return Set({.first = TensorId{params.getFirst()},
               .count = params.getCount(),
               .reduction = static_cast<Reduction>(params.getReduction()),
-              .policy = std::string(policy.begin(), policy.size())})
+              .policy = std::string(policy.begin(), policy.size()),
+              .codec = std::string(codec.begin(), codec.size())})
       .then([context](const Status& status) mutable {
         if (status) return;
         Refuse(context.getResults().initRefusal(), status.error().Within("set layout"));
@@ -351,8 +353,11 @@ kj::Promise<Status> SessionServer::Set(const LayoutRequest& request) {
   HR_CHECK(identity != nullptr, session_.value);
   const Result<std::optional<plan::Policy>> policy = ReadPolicyName(request.policy);
   if (!policy) return Status(policy.error());
+  const Result<Codec> codec = ReadCodecName(request.codec);
+  if (!codec) return Status(codec.error());
   Result<Layout> made = memory_.MakeLayout(request.first, request.count, request.reduction);
   if (!made) return Status(made.error());
+  made->codec = *codec;
   // From here on none of the tensors may go; a layout that is refused was none.
   memory_.KeepLayout(request.first, request.count);
   return ports_.peers

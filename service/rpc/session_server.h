@@ -77,6 +77,7 @@ class SessionServer final : public schema::Session::Server {
     std::uint32_t count = 0;
     Reduction reduction = Reduction::kSum;
     std::string policy;
+    std::string codec;
   };
   kj::Promise<Status> Set(const LayoutRequest& request);
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "ipc/base/codecs.h"
 #include "ipc/base/collective.h"
 
 namespace headrace::service {
@@ -17,16 +18,20 @@ struct LayoutTensor {
   std::string name;          // for people
   std::uint64_t offset = 0;  // bytes behind the lowest tensor of the layout
   std::uint64_t count = 0;   // elements, at least 1
+  DType dtype = DType::kFloat32;
+
+  std::uint64_t Bytes() const { return count * SizeOf(dtype); }
+  std::uint64_t End() const { return offset + Bytes(); }
 
   friend bool operator==(const LayoutTensor&, const LayoutTensor&) = default;
 };
 
-// All tensors lie in one segment, do not overlap, and have one element type and one reduction,
-// which is kSum or kAverage.
+// All tensors lie in one segment, do not overlap, and have one reduction, which is kSum or
+// kAverage. Element types may differ.
 struct Layout {
-  DType dtype = DType::kFloat32;
   Reduction reduction = Reduction::kAverage;
   std::vector<LayoutTensor> tensors;  // forward order: index 0 is needed first
+  Codec codec = Codec::kNone;         // in which sums of float32 cross between nodes
   std::uint64_t names_hash = 0;       // HashNames of the names as the rank gave them, whole
 
   friend bool operator==(const Layout&, const Layout&) = default;

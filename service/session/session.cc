@@ -104,7 +104,7 @@ Status Session::SetLayout(TensorId first, std::shared_ptr<const Layout> layout) 
   const std::uint64_t before = layout->tensors.front().offset;
   std::uint64_t end = 0;
   for (const LayoutTensor& each : layout->tensors) {
-    end = std::max(end, each.offset + each.count * SizeOf(layout->dtype));
+    end = std::max(end, each.End());
   }
   if (gradients_ || memory.empty() || tensor->offset < before ||
       end > memory.size() - (tensor->offset - before)) {

@@ -49,7 +49,29 @@ def _resnet(rank: int, batch: int) -> Task:
     )
 
 
-MAKERS: dict[str, Callable[[int, int], Task]] = {"gpt": _gpt, "resnet": _resnet}
+def _resnet18(rank: int, batch: int) -> Task:
+    """torchvision's, on images of noise: the times are a real model's, the labels mean nothing."""
+    from torchvision.models import resnet18
+
+    def batches() -> Iterator[Batch]:
+        samples = torch.Generator().manual_seed(1000 * SEED + rank)
+        images = torch.randn(batch, 3, 64, 64, generator=samples)
+        labels = torch.randint(10, (batch,), generator=samples)
+        while True:
+            yield images, labels
+
+    torch.manual_seed(SEED)
+    return Task(
+        resnet18(num_classes=10),
+        lambda p: torch.optim.SGD(p, 0.01, momentum=0.9),
+        batches,
+        functional.cross_entropy,
+    )
+
+
+MAKERS: dict[str, Callable[[int, int], Task]] = {
+    "gpt": _gpt, "resnet": _resnet, "resnet18": _resnet18,
+}  # fmt: skip
 
 
 def make_task(model: str, rank: int, batch: int) -> Task:

@@ -16,6 +16,7 @@ sys.path[:0] = [str(HERE), str(HERE / "digits"), str(HERE.parents[1] / "client" 
 import torch
 import torch.distributed
 from training_models import make_task
+from training_trace import Tracer
 from ways import make_way, outcome, take_turns
 
 
@@ -27,6 +28,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--ways", nargs="+", required=True)
+    parser.add_argument("--trace", action="store_true", help="note the moments of every iteration")
     parser.add_argument("--ctl", required=True, help="headracectl")
     parser.add_argument("--result", type=Path, required=True)
     return parser.parse_args()
@@ -39,6 +41,7 @@ def main() -> None:
     rank = torch.distributed.get_rank()
     task = make_task(arguments.model, rank, arguments.batch)
     ways = [make_way(name, task, arguments.model) for name in arguments.ways]
+    tracers = [Tracer(way) for way in ways] if arguments.trace else []
 
     def said(text: str) -> None:
         if rank == 0:
@@ -46,6 +49,8 @@ def main() -> None:
 
     take_turns(ways, arguments.warm_up, arguments.steps, arguments.rounds, said)
     result = outcome(task, ways, arguments.ctl)
+    for way, tracer in zip(result["ways"], tracers, strict=False):
+        way["trace"] = tracer.iterations
     arguments.result.write_text(json.dumps(result))
     torch.distributed.barrier()
     for way in ways:

@@ -13,6 +13,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "digits"), str(HERE.parents[1] / "client" / "examples")]
 sys.dont_write_bytecode = True
 
+import training_breakdown
 import training_report
 from figures import ALONE, GLOO, figures, rate_for, sent_seconds, wrong
 
@@ -41,6 +42,35 @@ def plan(policy: str) -> dict:
     return {
         "policy": policy, "predicted_ns": 10**9, "lower_bound_ns": 8 * 10**8, "block_count": 3,
     }  # fmt: skip
+
+
+def check_breakdown() -> None:
+    """By hand: two iterations of one rank, whose parts add up, and what a rank that is late costs it."""
+    this = {
+        "forward_begin": 0.0, "forward_end": 1.0, "backward_begin": 1.0, "backward_end": 3.0,
+        "posts": [[1, 1.75, 2.0], [0, 2.75, 3.0]], "waits": [], "updates": [],
+    }  # fmt: skip
+    then = {
+        "forward_begin": 3.5, "forward_end": 5.0, "backward_begin": 5.5, "backward_end": 7.5,
+        "posts": [], "waits": [[0, 3.5, 4.0], [1, 4.5, 4.5]], "updates": [[0, 4.0, 4.25]],
+    }  # fmt: skip
+    parts = training_breakdown.parts_of(this, then)
+    assert parts == {
+        "backward": 1.5, "forward": 0.75, "updates": 0.25, "posting": 0.5, "waiting": 0.5,
+        "elsewhere": 1.0, "whole": 4.5,
+    }, parts  # fmt: skip
+    planned = {
+        "predicted_startup_ns": 250_000_000, "predicted_bytes_per_s": 0, "barrier": False,
+        "blocks": [{"first_tensor": 1, "bytes": 4}, {"first_tensor": 0, "bytes": 4}],
+    }  # fmt: skip
+
+    def waiting(releases: list[float]) -> float:
+        return training_breakdown._waiting(this, then, training_breakdown._ends(planned, releases))
+
+    own = training_breakdown.releases_of(this)
+    assert own == [3.0, 2.0], own
+    assert waiting(own) == 0.0 and waiting([4.0, 2.0]) == 0.75
+    assert training_breakdown.pairs_of([0, 1, 2, 3, 4, 5, 6], 1, 1, 2) == [(2, 3), (4, 5)]
 
 
 def check_figures() -> None:
@@ -106,6 +136,7 @@ def check_run(build: str) -> str:
 
 if __name__ == "__main__":
     check_rate()
+    check_breakdown()
     check_figures()
     check_goals()
     reason = check_run(sys.argv[1])

@@ -15,6 +15,7 @@ from figures import ALONE, figures, rate_for, sent_seconds, wrong
 from support.cluster import Cluster, Services
 from support.places import Program
 from support.service import Service, client_environment
+from training_breakdown import breakdowns
 
 PYTORCH_PORT = 29500
 SILENCE_SECONDS_MAX = 240
@@ -34,6 +35,7 @@ class Case:
     steps: int
     rounds: int
     ways: tuple[str, ...]
+    trace: bool = False
 
     @property
     def title(self) -> str:
@@ -45,7 +47,7 @@ class Case:
             "steps": self.steps, "rounds": self.rounds,
         }  # fmt: skip
         words = [word for name, value in named.items() for word in (f"--{name}", str(value))]
-        return [*words, "--ways", *self.ways]
+        return [*words, *(["--trace"] if self.trace else []), "--ways", *self.ways]
 
 
 def _start(case: Case, cluster: Cluster, service: Service, rank: int, build: Path) -> Program:
@@ -137,4 +139,5 @@ def measure_case(case: Case, build: Path, said: Callable[[str], None]) -> dict:
         "tensors": ranks[0]["tensors"],
         "communication_s": sent_seconds(size, case.nodes, case.rate_mbit),
         "figures": found,
+        "breakdowns": breakdowns(ranks, case) if case.trace else [],
     }

@@ -48,7 +48,8 @@ ipc::Record LikelyRecord(std::uint8_t choice, std::uint32_t rank) {
       return support::OnSegment(Collective::kAllGather, DType::kUInt8, count);
     default: {
       if (choice % 4 == 0) {
-        return support::OnSegment(Collective::kBroadcast, DType::kInt32, count, choice % 8 * 4U);
+        const auto kind = choice % 8 == 0 ? Collective::kBroadcast : Collective::kReduce;
+        return support::OnSegment(kind, DType::kInt32, count, choice % 8 * 4U);
       }
       const std::uint64_t tag = choice / 8 % 2;
       const std::uint32_t other = choice % 16 == 15 ? ipc::kAnyRank : 1 - rank;
@@ -58,6 +59,31 @@ ipc::Record LikelyRecord(std::uint8_t choice, std::uint32_t rank) {
       return record;
     }
   }
+}
+
+// One that moves in messages, most of which fit what the other rank posts; its table is written to
+// the rank's memory, which others of its posts may still have to be read from.
+ipc::Record MessagesRecord(std::uint8_t choice, const support::ClientEnd& client) {
+  constexpr std::uint64_t kTable = 60'000;
+  constexpr Collective kKinds[] = {kAllToAll, kGather, kScatter, kAllToAll};
+  const Collective kind = kKinds[choice % 4];
+  const std::uint32_t own = client.rank();
+  const std::uint32_t root = choice / 4 % kRanks;
+  const std::uint64_t count = choice % 16 == 15 ? 40 + choice : 32U * (choice / 16 % 4U);
+  const bool sends = kind == kAllToAll || (kind == kGather) == (own != root);
+  const bool receives = kind == kAllToAll || !sends;
+  ipc::PartRow rows[kRanks]{};
+  if (sends && count != 0) rows[1 - own].sent_count = count;
+  if (receives && count != 0) {
+    rows[1 - own].received_offset = choice % 32 == 31 ? 0 : 512;
+    rows[1 - own].received_count = count;
+  }
+  std::memcpy(client.Memory().data() + kTable, rows, sizeof rows);
+  ipc::Record record = support::OnSegment(kind, DType::kInt32, 1024, 24'576);
+  record.flags = ipc::kRecordHasParts;
+  record.root = root;
+  record.tag = kTable;
+  return record;
 }
 
 class Trial {
@@ -82,8 +108,10 @@ class Trial {
     const std::uint32_t rank = action % kRanks;
     if (gone_[rank] && action < 0xe8) return;
     support::ClientEnd& client = *clients_[rank];
-    if (action < 0x80) {
+    if (action < 0x70) {
       client.Post(LikelyRecord(script.Take<std::uint8_t>(), rank), true);
+    } else if (action < 0x80) {
+      client.Post(MessagesRecord(script.Take<std::uint8_t>(), client), true);
     } else if (action < 0xa0) {
       client.Post(script.Take<ipc::Record>(), true);
     } else if (action < 0xc0) {

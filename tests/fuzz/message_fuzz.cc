@@ -11,6 +11,7 @@
 #include "ipc/base/check.h"
 #include "tests/fuzz/message_act.h"
 #include "tests/unit/transport/exchange_fleet.h"
+#include "transport/codec/codec.h"
 
 namespace {
 
@@ -62,15 +63,25 @@ class Trial {
   }
 
  private:
+  // Every other transfer crosses encoded, where there are no servers.
+  static bool IsEncoded(std::uint64_t position) { return position % 2 == 0; }
+  static DType TypeAt(std::uint64_t position) {
+    return IsEncoded(position) ? DType::kFloat32 : DType::kInt32;
+  }
+  Codec CodecAt(std::uint64_t position) {
+    return IsEncoded(position) && fleet_.nodes_count() == kDataCount ? Codec::kInt8 : Codec::kNone;
+  }
+
   Transfer TransferAt(std::uint64_t position, std::uint32_t node) {
     memory_.push_back(std::make_unique<std::array<std::int32_t, kCount>>());
     Transfer transfer{.token = position,
                       .kind = Collective::kAllReduce,
-                      .dtype = DType::kInt32,
+                      .dtype = TypeAt(position),
                       .count = kCount,
                       .group = 1,
                       .position = position,
-                      .members_count = kDataCount};
+                      .members_count = kDataCount,
+                      .codec = CodecAt(position)};
     transfer.members[node] = reinterpret_cast<std::byte*>(memory_.back()->data());
     return transfer;
   }
@@ -97,13 +108,16 @@ class Trial {
     if ((act.honest & MessageAct::kShape) != 0) {
       header.count = kCount;
       header.kind = static_cast<std::uint8_t>(Collective::kAllReduce);
-      header.dtype = static_cast<std::uint8_t>(DType::kInt32);
+      header.dtype = static_cast<std::uint8_t>(TypeAt(header.position));
+      header.codec = static_cast<std::uint8_t>(CodecAt(header.position));
       header.reduction = static_cast<std::uint8_t>(Reduction::kSum);
       header.root = 0;
       header.divisor = 0;
     }
     if ((act.honest & MessageAct::kSender) != 0) header.sender = 1;
-    const std::size_t size = (act.honest & MessageAct::kSize) != 0 ? 4 * kCount : act.size % 8192;
+    const Codec codec = CodecAt(header.position);
+    const std::size_t honest_size = codec == Codec::kNone ? 4 * kCount : EncodedSize(codec, kCount);
+    const std::size_t size = (act.honest & MessageAct::kSize) != 0 ? honest_size : act.size % 8192;
     const std::uint32_t target = header.sender == 1 ? fleet_.nodes_count() - 1 : 0;
     const std::uint32_t to = fleet_.nodes_count() == kDataCount ? 0 : target;
     fleet_.network().Inject(Fleet::NameOf(to), header, std::vector<std::byte>(size));

@@ -6,14 +6,17 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "ipc/base/check.h"
 #include "ipc/ring_reader.h"
+#include "service/dispatch/intake/part_checks.h"
 #include "service/dispatch/intake/record_checks.h"
 
 namespace {
@@ -39,18 +42,19 @@ class Rank {
         TensorId{0},
         {{.name = "first", .count = 99, .dtype = DType::kFloat32},
          {.name = "last", .offset = kSegmentSize - 66, .count = 33, .dtype = DType::kBFloat16}});
-    const auto layout = std::make_shared<const service::Layout>(
-        service::Layout{.dtype = DType::kFloat32,
-                        .reduction = Reduction::kAverage,
-                        .tensors = {{.name = "weight", .offset = 0, .count = 33},
-                                    {.name = "bias", .offset = 256, .count = 7}}});
+    const auto layout = std::make_shared<const service::Layout>(service::Layout{
+        .reduction = Reduction::kAverage,
+        .tensors = {{.name = "weight", .offset = 0, .count = 33},
+                    {.name = "bias", .offset = 256, .count = 7, .dtype = DType::kFloat16}}});
     session_.AddTensors(
         kFirstGradient,
         {{.name = "weight", .offset = 1024, .count = 33, .dtype = DType::kFloat32},
-         {.name = "bias", .offset = 1280, .count = 7, .dtype = DType::kFloat32, .order = 1}});
+         {.name = "bias", .offset = 1280, .count = 7, .dtype = DType::kFloat16, .order = 1}});
     HR_CHECK(session_.SetLayout(kFirstGradient, layout).ok());
   }
 
+  // Where records say that their parts tables are.
+  std::span<std::byte> tables() const { return session_.FindSegment(SegmentId{0}).subspan(4096); }
   ipc::ChannelLayout& layout() { return channel_.channel.layout(); }
   const service::Session& session() const { return session_; }
 
@@ -85,6 +89,23 @@ void ExpectSafe(const service::OperationSpec& posted, const service::Session& se
   HR_CHECK(!divided || posted.count % kWorldSize == 0, posted.count);
 }
 
+// Whatever rows are let through, all that they name is the record's, and nothing is written twice.
+void ExpectSafe(const service::OperationSpec& posted, std::span<const ipc::PartRow> rows) {
+  std::vector<bool> written(static_cast<std::size_t>(posted.count));
+  for (const ipc::PartRow& row : rows) {
+    HR_CHECK(row.sent_offset <= posted.count && row.sent_count <= posted.count - row.sent_offset,
+             row.sent_offset, row.sent_count);
+    for (std::uint64_t i = 0; i < row.received_count; ++i) {
+      HR_CHECK(row.received_offset + i < posted.count && !written[row.received_offset + i], i);
+      written[row.received_offset + i] = true;
+    }
+  }
+  for (const ipc::PartRow& row : rows) {
+    for (std::uint64_t i = 0; i < row.sent_count; ++i) HR_CHECK(!written[row.sent_offset + i], i);
+  }
+  HR_CHECK(rows[0] == ipc::PartRow{}, rows.size());  // that of the rank itself
+}
+
 // What is let through as a gradient is one of the layout's, whole.
 void ExpectSafe(std::uint32_t gradient, const ipc::GradientRecord& record) {
   HR_CHECK(gradient < 2 && record.tensor == kFirstGradient.value + gradient, record.tensor);
@@ -102,6 +123,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
   const std::size_t copied = std::min(size - 1, sizeof layout.records - sizeof(ipc::Record));
   // Operation 1 has slot 1.
   std::memcpy(static_cast<void*>(&layout.records[1]), bytes + 1, copied);
+  const std::span<std::byte> tables = rank.tables().first(ipc::kPageSize);
+  std::ranges::fill(tables, std::byte{0});
+  std::memcpy(tables.data(), bytes + 1, std::min(size - 1, tables.size()));
   const bool mend = bytes[0] % 2 == 1;
   ipc::RingReader reader(layout);
   for (std::uint64_t sequence = 1; sequence <= 2 * ipc::kOperationsMax; ++sequence) {
@@ -119,7 +143,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
     if (gradient) ExpectSafe(*gradient, gradient_record);
     const Result<service::OperationSpec> posted = service::CheckRecord(**read, rank.session());
     HR_CHECK(!posted || !gradient, sequence);  // it is one or the other
-    if (posted) ExpectSafe(*posted, rank.session());
+    if (!posted) continue;
+    ExpectSafe(*posted, rank.session());
+    if (!MovesInMessages(posted->kind)) continue;
+    std::array<ipc::PartRow, kWorldSize> rows{};
+    if (service::CheckParts(**read, rank.session(), *posted, rows).ok()) ExpectSafe(*posted, rows);
   }
   return 0;
 }

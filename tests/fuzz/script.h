@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 namespace headrace::fuzz {
 
@@ -31,10 +32,16 @@ class Script {
   std::size_t left_;
 };
 
-// Plays the script, at most Trial::kStepsMax steps of it.
+// Plays the script, at most Trial::kStepsMax steps of it. A trial may read off it how to begin.
 template <typename Trial>
 void Play(Script& script) {
-  Trial trial;
+  Trial trial = [&script] {
+    if constexpr (std::is_default_constructible_v<Trial>) {
+      return Trial();
+    } else {
+      return Trial(script);
+    }
+  }();
   for (std::size_t step = 0; step < Trial::kStepsMax && !script.empty(); ++step) trial.Step(script);
   trial.Finish();
 }

@@ -80,6 +80,12 @@ void WriteRecords() {
   ipc::Record receive = RecordOf(ipc::kReceive, 7);
   receive.root = ipc::kAnyRank;
   all += BytesOf(send) + BytesOf(receive);
+  for (const Collective kind : {kGather, kScatter, kAllToAll}) {
+    ipc::Record record = RecordOf(kind, 8);
+    record.flags = ipc::kRecordHasParts;
+    record.tag = 4096;
+    all += BytesOf(record);
+  }
   Write("record/ring", std::string(1, '\0') + all);
   Write("record/mended", std::string(1, '\1') + all);
   ipc::Record edge = RecordOf(Collective::kAllReduce, 1);
@@ -100,6 +106,9 @@ void WriteScripts() {
         std::string("\x6e\x0c\x02\x00\x62\x1c\x02\x00\x01\x0a\xe1\xd0\x30\x6e\x0c\x03\x00"sv));
   Write("dispatch/agree",
         std::string("\x00\x48\x01\x48\xe0\x00\x11\x01\x11\xe0\x00\xc9\x01\xc9\xe0"sv));
+  Write("dispatch/messages",
+        std::string(
+            "\x70\x40\x71\x40\xe0\x70\x41\x71\x41\xe0\x70\x46\x71\x46\xe0\x70\x0f\x71\x40\xe0"sv));
   Write("dispatch/differ", std::string("\x00\x48\x01\x49\xe0\x00\x88\x01\x48\xe0"sv));
   Write("dispatch/lost", std::string("\x00\x48\x01\x48\xa0\xd9\x01\xe0\x00\x48\xe0"sv));
   Write("dispatch/late", std::string("\x00\x48\xa0\xf0\x70\x01\x48\xe0"sv));
@@ -210,10 +219,9 @@ std::string BytesOf(const service::PeerMessage& message) {
 
 service::Layout LayoutOf() {
   service::Layout layout;
-  layout.dtype = DType::kFloat32;
   layout.reduction = Reduction::kAverage;
   layout.tensors = {{.name = "weight", .offset = 0, .count = 64},
-                    {.name = "bias", .offset = 256, .count = 8}};
+                    {.name = "bias", .offset = 256, .count = 8, .dtype = DType::kBFloat16}};
   return layout;
 }
 

@@ -1,10 +1,12 @@
 // Another service that says what it likes of sends: a node of a job of two, driven by hand. The
-// bytes are a script of posts of its two ranks, notices that passed the check of a single one, and
-// time; the other node of the job says nothing else. Whatever the script is, every post ends
-// exactly once, and when all ranks are gone nothing is left.
+// bytes are a script of posts of its two ranks, notices that passed the check of a single one, data
+// of sends over one to three rails, and time; the other node of the job says nothing else. Whatever
+// the script is, every post of a rank that stays ends once the job has failed, and when all ranks
+// are gone nothing is left.
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "ipc/base/check.h"
 #include "service/session/send_notices.h"
@@ -22,7 +24,8 @@ class Trial {
  public:
   static constexpr std::size_t kStepsMax = 1000;
 
-  Trial() {
+  explicit Trial(Script& script)
+      : cluster_({.nodes_count = 2, .rails_count = 1U + script.Take<std::uint8_t>() % 3U}) {
     job_.world_size = 2 * kRanks;
     for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
       clients_[rank] = &cluster_.node(0).Attach(job_, rank);
@@ -36,8 +39,10 @@ class Trial {
     const std::uint8_t action = script.Take<std::uint8_t>();
     if (action < 0x60) {
       Post(action % kRanks, script.Take<std::uint8_t>());
-    } else if (action < 0xd0) {
+    } else if (action < 0xb8) {
       Deliver(action, script);
+    } else if (action < 0xd0) {
+      SendData(script);
     } else if (action < 0xe0) {
       cluster_.Advance(script.Take<std::uint8_t>() * kMillisecond);
     } else if (action < 0xe8) {
@@ -48,11 +53,17 @@ class Trial {
   }
 
   void Finish() {
-    for (std::uint32_t rank = 0; rank < kRanks; ++rank) Close(rank, false);
     // Those that left in order may wait for the other node until their timeout.
     cluster_.node(0).Send(
         service::JobFailed{job_.id, Code::kPeerLost, "node b: the script is over"});
     cluster_.CloseLinks(0, job_.id, "the script is over");
+    cluster_.Advance(kSecond);
+    for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+      for (std::uint64_t post = 1; !gone_[rank] && post <= clients_[rank]->posted(); ++post) {
+        HR_CHECK(clients_[rank]->HasEnded(post), rank, post);
+      }
+      Close(rank, false);
+    }
     cluster_.Advance(kSecond);
     for (const support::ClientEnd* client : clients_) {
       HR_CHECK(cluster_.node(0).Discarded(*client));
@@ -124,6 +135,29 @@ class Trial {
     TakeNames();
   }
 
+  // Bytes of a send of the other node, as a node sends them that does as it likes: perhaps before
+  // they may go, of another size, or twice.
+  void SendData(Script& script) {
+    const std::uint8_t choice = script.Take<std::uint8_t>();
+    const std::uint64_t name = 1 + script.Take<std::uint8_t>() % 8U;
+    constexpr std::uint64_t kCounts[] = {0, 4, 5, 6, 8, 16, 20, 1000};
+    const std::uint64_t count = kCounts[choice % std::size(kCounts)];
+    const transport::MessageHeader header{
+        .key = support::HandDrivenCluster::KeyOf(job_.id),
+        .epoch = 1,
+        .plan_version = 1,
+        .position = name << 16 | choice / 8 % 4U,
+        .count = count,
+        .kind = static_cast<std::uint8_t>(ipc::kSend),
+        .dtype = static_cast<std::uint8_t>(DType::kFloat32),
+        .root = 0,
+        .sender = 1};
+    const std::size_t rail = choice / 32U % cluster_.rails_count();
+    cluster_.network().Inject(cluster_.WireName(0, rail), header,
+                              std::vector<std::byte>(count * sizeof(float)));
+    TakeNames();
+  }
+
   void Close(std::uint32_t rank, bool orderly) {
     if (gone_[rank]) return;
     gone_[rank] = true;
@@ -132,7 +166,7 @@ class Trial {
   }
 
   support::JobSpec job_{.world_size = 0, .rendezvous = "a:7733"};
-  support::HandDrivenCluster cluster_{{.nodes_count = 2}};
+  support::HandDrivenCluster cluster_;
   support::ClientEnd* clients_[kRanks] = {};
   bool gone_[kRanks] = {};
   service::SendNotice own_{};

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "tests/support/loopback/reference.h"
 #include "transport/shm/move.h"
@@ -51,7 +52,9 @@ std::optional<std::string> Ledger::End(JobId job, std::uint64_t sequence, std::u
                                        const ipc::Outcome& outcome,
                                        const std::vector<std::byte>& result) {
   Operation& operation = operations_[{job, sequence}];
-  const std::string what = fmt::format("job {} {} rank {}", job.value, Describe(sequence), rank);
+  const std::string what = fmt::format(
+      "job {} {} ({} of {} {}) rank {}", job.value, Describe(sequence),
+      Name(operation.planned.kind), operation.planned.count, Name(operation.planned.dtype), rank);
   const bool ok = outcome.code == Code::kOk;
   ++(ok ? ended_ok_ : ended_failed_);
   ++ended_[job];
@@ -69,7 +72,9 @@ std::optional<std::string> Ledger::End(JobId job, std::uint64_t sequence, std::u
   }
   if (auto wrong = CheckPosted(job, operation, rank)) return what + ": " + *wrong;
   if (operation.planned.count == 0) return std::nullopt;
-  if (operation.expected.empty()) Expect(job, operation);
+  // What moves in messages may end here before others have posted it.
+  const bool anew = MovesInMessages(operation.planned.kind);
+  if (operation.expected.empty() || anew) Expect(job, operation);
   std::vector<std::byte> expected = operation.expected[rank];
   if (!operation.sums.empty()) {
     if (auto wrong = CheckSums(job, operation, rank, result)) return what + ": " + *wrong;
@@ -135,13 +140,33 @@ std::optional<std::string> Ledger::CheckPosted(JobId job, const Operation& opera
   const Planned& planned = operation.planned;
   const bool broadcast = planned.kind == Collective::kBroadcast;
   const bool empty = planned.count == 0 && planned.kind != Collective::kBarrier;
-  if (of_nodes_.contains(job) && (broadcast || empty)) {
+  const bool in_messages = MovesInMessages(planned.kind);
+  if (of_nodes_.contains(job) && in_messages) {
+    // Nodes end it when all that concerns them is there.
+    honest = std::uint64_t{1} << rank;
+    if (planned.kind != kAllToAll) needed = honest | std::uint64_t{1} << planned.root;
+  } else if (of_nodes_.contains(job) && (broadcast || empty)) {
     honest = std::uint64_t{1} << rank;
     needed = honest | (broadcast && !empty ? std::uint64_t{1} << planned.root : 0);
   }
   if ((operation.posted & needed) != needed) return "ended well before every rank had posted it";
   if ((operation.dishonest & honest) != 0) return "ended well although the ranks disagreed";
   return std::nullopt;
+}
+
+// Of ranks that have posted it.
+void Ledger::ExpectMessages(Operation& operation, std::uint32_t world_size) {
+  const std::size_t size = SizeOf(operation.planned.dtype);
+  for (std::uint32_t target = 0; target < world_size; ++target) {
+    const auto rows = PartsOf(operation.planned, world_size, target);
+    for (std::uint32_t source = 0; source < world_size; ++source) {
+      const std::vector<std::byte>& input = operation.inputs[source];
+      const auto sent = PartsOf(operation.planned, world_size, source)[target];
+      if (sent.sent_count == 0 || input.empty()) continue;
+      std::memcpy(operation.expected[target].data() + rows[source].received_offset * size,
+                  input.data() + sent.sent_offset * size, sent.sent_count * size);
+    }
+  }
 }
 
 void Ledger::Expect(JobId job, Operation& operation) const {
@@ -154,6 +179,7 @@ void Ledger::Expect(JobId job, Operation& operation) const {
   // Who has not posted a broadcast yet receives it all the same.
   for (std::vector<std::byte>& bytes : operation.expected) bytes.resize(operation.planned.Bytes());
   const Planned& planned = operation.planned;
+  if (MovesInMessages(planned.kind)) return ExpectMessages(operation, world_size);
   transport::Transfer transfer{.kind = planned.kind,
                                .dtype = planned.dtype,
                                .reduction = planned.reduction,
@@ -163,10 +189,32 @@ void Ledger::Expect(JobId job, Operation& operation) const {
   for (std::uint32_t rank = 0; rank < world_size; ++rank) {
     transfer.members[rank] = operation.expected[rank].data();
   }
+  if (planned.kind == Collective::kReduce) transfer.output = transfer.members[planned.root];
+  if (planned.uneven) return ExpectParts(planned, transfer);
+  Move(transfer);
+}
+
+// Each part is gathered or reduced alone.
+void Ledger::ExpectParts(const Planned& planned, const transport::Transfer& whole) const {
+  const auto parts = PartsOf(planned, whole.members_count, 0);
+  for (std::uint32_t root = 0; root < whole.members_count; ++root) {
+    transport::Transfer part = whole;
+    part.kind = Reduces(planned.kind) ? Collective::kReduce : Collective::kBroadcast;
+    part.root = root;
+    part.count = parts[root].sent_count;
+    for (std::uint32_t rank = 0; rank < whole.members_count; ++rank) {
+      part.members[rank] += parts[root].sent_offset * SizeOf(planned.dtype);
+    }
+    part.output = part.members[root];
+    Move(part);
+  }
+}
+
+void Ledger::Move(const transport::Transfer& transfer) const {
   if (arithmetic_ == Arithmetic::kReference) {
-    transport::ReferenceMove(transfer, 0, planned.count);
+    transport::ReferenceMove(transfer, 0, transfer.count);
   } else {
-    transport::MoveRange(transfer, 0, planned.count);
+    transport::MoveRange(transfer, 0, transfer.count);
   }
 }
 

@@ -77,6 +77,9 @@ class Ledger {
   std::optional<std::string> CheckPosted(JobId job, const Operation& operation,
                                          std::uint32_t rank) const;
   void Expect(JobId job, Operation& operation) const;
+  void ExpectParts(const Planned& planned, const transport::Transfer& whole) const;
+  void Move(const transport::Transfer& transfer) const;
+  static void ExpectMessages(Operation& operation, std::uint32_t world_size);
   std::optional<std::string> CheckSums(JobId job, Operation& operation, std::uint32_t rank,
                                        const std::vector<std::byte>& result) const;
 

@@ -95,6 +95,13 @@ std::pair<std::ptrdiff_t, std::ptrdiff_t> SummedBytes(const Planned& planned,
                                                       std::uint32_t rank) {
   const auto all = static_cast<std::ptrdiff_t>(planned.Bytes());
   if (planned.kind == Collective::kAllReduce) return {0, all};
+  if (planned.kind == Collective::kReduce) return {0, rank == planned.root ? all : 0};
+  if (planned.uneven) {
+    const ipc::PartRow part = PartsOf(planned, world_size, rank)[rank];
+    const auto size = static_cast<std::ptrdiff_t>(SizeOf(planned.dtype));
+    const auto begin = static_cast<std::ptrdiff_t>(part.sent_offset) * size;
+    return {begin, begin + static_cast<std::ptrdiff_t>(part.sent_count) * size};
+  }
   return {all / world_size * rank, all / world_size * (rank + 1)};
 }
 

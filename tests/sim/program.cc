@@ -47,12 +47,54 @@ Planned PlanOf(std::uint64_t seed, JobId job, std::uint32_t world_size, std::uin
   planned.dtype = static_cast<DType>(dice.Between(1, 7));
   planned.reduction = static_cast<Reduction>(dice.Between(1, 5));
   planned.root = static_cast<std::uint32_t>(dice.Below(world_size));
+  if (dice.Chance(25)) {
+    constexpr Collective kRarer[] = {Collective::kReduce, kGather, kScatter, kAllToAll, kAllToAll};
+    planned.kind = kRarer[dice.Below(std::size(kRarer))];
+  }
   if (planned.kind == Collective::kBarrier) return planned;
   // Room is left for a rank that disagrees about the count.
-  const std::size_t size = dice.Chance(15) ? kSlotSize : kSmallSize;
+  const bool parted =
+      planned.kind == Collective::kAllGather || planned.kind == Collective::kReduceScatter;
+  planned.uneven = parted && dice.Chance(30);
+  const std::size_t largest = planned.HasParts() ? kTableOffset : kSlotSize;
+  const std::size_t size = dice.Chance(15) ? largest : kSmallSize;
   const std::uint64_t limit = size / SizeOf(planned.dtype) / world_size - 1;
   planned.count = world_size * (dice.Chance(5) ? 0 : dice.Between(1, dice.Chance(50) ? 8 : limit));
   return planned;
+}
+
+std::vector<ipc::PartRow> PartsOf(const Planned& planned, std::uint32_t world_size,
+                                  std::uint32_t rank) {
+  const std::uint64_t half = planned.count / 2;
+  const auto count_of = [&](std::uint32_t source, std::uint32_t target) -> std::uint64_t {
+    if (source == target || (planned.kind == kGather && target != planned.root) ||
+        (planned.kind == kScatter && source != planned.root)) {
+      return 0;
+    }
+    return (planned.count + 7 * source + 3 * target) % (half / world_size + 1);
+  };
+  std::vector<ipc::PartRow> rows(world_size);
+  std::uint64_t end = 0;
+  for (std::uint32_t part = 0; planned.uneven && part < world_size; ++part) {
+    rows[part].sent_offset = end;
+    // The last has what is left.
+    const std::uint64_t some = (planned.count + 5 * part) % (planned.count / world_size + 1);
+    rows[part].sent_count = part + 1 == world_size ? planned.count - end : some;
+    end += rows[part].sent_count;
+  }
+  if (planned.uneven) return rows;
+  std::uint64_t sent = 0;
+  std::uint64_t received = half;
+  for (std::uint32_t other = 0; other < world_size; ++other) {
+    ipc::PartRow& row = rows[other];
+    row.sent_count = count_of(rank, other);
+    row.received_count = count_of(other, rank);
+    row.sent_offset = row.sent_count == 0 ? 0 : sent;
+    row.received_offset = row.received_count == 0 ? 0 : received;
+    sent += row.sent_count;
+    received += row.received_count;
+  }
+  return rows;
 }
 
 Planned PlanBetweenNodes(std::uint64_t seed, JobId job, std::uint32_t world_size,
@@ -75,7 +117,10 @@ ipc::Record RecordOf(const Planned& planned) {
 
 void Disagree(ipc::Record& record, std::uint32_t world_size, Dice& dice) {
   const auto kind = static_cast<Collective>(record.kind);
-  if (Reduces(kind) && dice.Chance(30)) {
+  if (record.flags != 0) {  // it has a parts table
+    record.kind = static_cast<std::uint8_t>(Collective::kBarrier);
+    record.count = record.tag = record.parts = record.flags = 0;
+  } else if (Reduces(kind) && dice.Chance(30)) {
     record.reduction = static_cast<std::uint8_t>(record.reduction % 5 + 1);
   } else if (kind == Collective::kBroadcast && world_size > 1 && dice.Chance(50)) {
     record.root = (record.root + 1) % world_size;
@@ -104,10 +149,10 @@ void Spoil(ipc::Record& record, std::uint32_t world_size, Dice& dice) {
       return;
     case 3:
       // Without the bit that makes it a gradient, which is counted apart.
-      record.flags = static_cast<std::uint8_t>(2 * dice.Between(1, 127));
+      record.flags = static_cast<std::uint8_t>(2 * dice.Between(1, 127) | 8);
       return;
     case 4:
-      record.tag = dice.Between(1, 99);
+      record.tag = dice.Between(1, 99) | 1;  // where no table can be
       return;
     case 5:
       record.root = world_size;

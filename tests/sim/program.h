@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "ipc/base/collective.h"
 #include "ipc/base/ids.h"
@@ -22,9 +23,20 @@ struct Planned {
   Reduction reduction = Reduction::kSum;
   std::uint32_t root = 0;
   std::uint64_t count = 0;
+  bool uneven = false;  // of an all_gather or reduce_scatter: its parts are of any size
 
+  bool HasParts() const { return uneven || MovesInMessages(kind); }
   std::size_t Bytes() const { return count * SizeOf(dtype); }
 };
+
+// The rows of a rank's parts table. Of uneven parts they are the same on every rank. Of a kind that
+// moves in messages what is sent lies in the
+// first half of the memory, what is received in the other, each in the order of the ranks.
+std::vector<ipc::PartRow> PartsOf(const Planned& planned, std::uint32_t world_size,
+                                  std::uint32_t rank);
+// At the end of a slot there is room for the largest table.
+inline constexpr std::size_t kTableOffset =
+    kSlotSize - transport::kMembersMax * sizeof(ipc::PartRow);
 
 // Operation `sequence` of the job. A function of its arguments alone.
 Planned PlanOf(std::uint64_t seed, JobId job, std::uint32_t world_size, std::uint64_t sequence);

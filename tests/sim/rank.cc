@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace headrace::sim {
 namespace {
@@ -42,8 +43,17 @@ Rank::Rank(support::HandDrivenNode& node, Ledger& ledger, const support::JobSpec
 std::string Rank::Name() const { return fmt::format("job {} rank {}", job_.value, client_.rank()); }
 
 Planned Rank::Plan(std::uint64_t sequence) const {
-  return several_nodes_ ? PlanBetweenNodes(seed_, job_, world_size_, sequence)
-                        : PlanOf(seed_, job_, world_size_, sequence);
+  Planned planned = several_nodes_ ? PlanBetweenNodes(seed_, job_, world_size_, sequence)
+                                   : PlanOf(seed_, job_, world_size_, sequence);
+  // The table would be in memory of the GPU.
+  if (device_ != transport::kHost && MovesInMessages(planned.kind)) {
+    planned.kind = Collective::kBroadcast;
+  }
+  if (device_ != transport::kHost && planned.uneven) {
+    planned.kind = Collective::kBroadcast;
+    planned.uneven = false;
+  }
+  return planned;
 }
 
 bool Rank::Post(Manner manner, std::uint32_t timeout_ms, Dice& dice) {
@@ -60,6 +70,13 @@ bool Rank::Post(Manner manner, std::uint32_t timeout_ms, Dice& dice) {
   record.segment = *slot / kSlots;
   record.offset = by_tensor ? 0 : *slot % kSlots * kSlotSize;
   record.timeout_ms = timeout_ms;
+  if (planned.HasParts()) {
+    const std::vector<ipc::PartRow> rows = PartsOf(planned, world_size_, client_.rank());
+    std::memcpy(memory.data() + kTableOffset, rows.data(), rows.size() * sizeof(ipc::PartRow));
+    record.flags = ipc::kRecordHasParts;
+    record.parts = *slot / kSlots;
+    record.tag = *slot % kSlots * kSlotSize + kTableOffset;
+  }
   if (manner == Manner::kDisagrees) Disagree(record, world_size_, dice);
   if (manner == Manner::kBadRecord) Spoil(record, world_size_, dice);
   ledger_.Post(job_, sequence, client_.rank(), planned, manner == Manner::kHonest,
@@ -132,7 +149,7 @@ void Rank::PostMessage(Messages& messages, bool sends, std::uint32_t other, std:
   if (spoiled && dice.Chance(50)) {
     record.count += 1;
   } else if (spoiled) {
-    record.reserved0 = 1;
+    record.parts = 1;
   }
   open.record = client_.Post(record);
   open_.push_back(open);

@@ -268,14 +268,16 @@ std::optional<std::string> Simulation::CheckOrder() {
   const std::vector<std::uint64_t>& accepted = node_.transport().accepted;
   for (; ordered_ < accepted.size(); ++ordered_) {
     const std::uint64_t job = service::StageName::Unpack(accepted[ordered_]).job.value;
-    const std::uint64_t sequence = service::SequenceOf(node_.transport().positions[ordered_]);
+    const std::uint64_t position = node_.transport().positions[ordered_];
+    const std::uint64_t sequence = service::SequenceOf(position);
     // Pairs have an order of their own, in which each goes when both of its sides are there.
     if (service::OrderOf(sequence) == schedule::Order::kPaired) continue;
     const bool is_fixed = mood_ != Mood::kHostile && !jobs_.at(job - 1).on_gpus;
-    if (is_fixed && sequence <= last_started_[job]) {
-      return fmt::format("job {}: operation {} went after {}", job, sequence, last_started_[job]);
+    if (is_fixed && position <= last_started_[job]) {
+      return fmt::format("job {}: operation {}, block {} went after operation {}", job, sequence,
+                         position & 0xffff, service::SequenceOf(last_started_[job]));
     }
-    last_started_[job] = sequence;
+    last_started_[job] = position;
   }
   return std::nullopt;
 }

@@ -98,7 +98,7 @@ class Simulation {
   std::vector<Job> jobs_;
   std::size_t answered_ = 0;                             // control messages looked at
   std::size_t ordered_ = 0;                              // transfers looked at
-  std::map<std::uint64_t, std::uint64_t> last_started_;  // by job
+  std::map<std::uint64_t, std::uint64_t> last_started_;  // position, by job
   std::size_t sessions_ = 0;
   std::optional<TimeNs> drain_deadline_;
   std::vector<std::string> trace_;

@@ -23,7 +23,7 @@ void Shuffle(std::vector<std::uint32_t>& order, Dice& dice) {
 
 Planned PlannedOf(const service::Layout& layout, std::uint32_t tensor) {
   return {.kind = Collective::kAllReduce,
-          .dtype = layout.dtype,
+          .dtype = layout.tensors[tensor].dtype,
           .reduction = layout.reduction,
           .count = layout.tensors[tensor].count};
 }
@@ -33,20 +33,24 @@ Planned PlannedOf(const service::Layout& layout, std::uint32_t tensor) {
 Model AnyModel(Dice& dice) {
   constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
   service::Layout layout;
-  layout.dtype = kTypes[dice.Below(std::size(kTypes))];
+  const DType usual = kTypes[dice.Below(std::size(kTypes))];
+  const bool is_mixed = dice.Chance(30);
   layout.reduction = dice.Chance(50) ? Reduction::kSum : Reduction::kAverage;
   const std::uint64_t count = dice.Between(1, kTensorsMax);
   for (std::uint64_t i = 0; i < count; ++i) {
-    layout.tensors.push_back(
-        {.name = fmt::format("g{}", i), .count = dice.Between(1, dice.Chance(40) ? 8 : kCountMax)});
+    layout.tensors.push_back({.name = fmt::format("g{}", i),
+                              .count = dice.Between(1, dice.Chance(40) ? 8 : kCountMax),
+                              .dtype = is_mixed ? kTypes[dice.Below(std::size(kTypes))] : usual});
   }
   std::vector<std::uint32_t> places(count);
   std::iota(places.begin(), places.end(), 0U);
   Shuffle(places, dice);
   std::uint64_t end = 0;
   for (const std::uint32_t place : places) {
-    layout.tensors[place].offset = end * SizeOf(layout.dtype);
-    end += layout.tensors[place].count + (dice.Chance(40) ? dice.Between(1, kGapMax) : 0);
+    service::LayoutTensor& tensor = layout.tensors[place];
+    const std::size_t element = SizeOf(tensor.dtype);
+    tensor.offset = (end + element - 1) / element * element;
+    end = tensor.End() + (dice.Chance(40) ? dice.Between(1, kGapMax) : 0) * element;
   }
   Model model{.layout = std::make_shared<const service::Layout>(std::move(layout)),
               .eager = dice.Chance(40)};
@@ -83,7 +87,7 @@ void Training::HandIn(const Model& model) {
                      .segment = SegmentId{kSegment},
                      .offset = layout.tensors[i].offset,
                      .count = layout.tensors[i].count,
-                     .dtype = layout.dtype,
+                     .dtype = layout.tensors[i].dtype,
                      .order = i});
   }
   node_.Send(service::SetLayout{rank_.client().id(), TensorId{kSlots}, model_.layout});
@@ -144,7 +148,7 @@ ipc::GradientRecord Training::RecordOf(std::uint32_t tensor, TimeNs now, Dice& d
   const service::Layout& layout = *model_.layout;
   ipc::GradientRecord record;
   record.kind = static_cast<std::uint8_t>(Collective::kAllReduce);
-  record.dtype = static_cast<std::uint8_t>(layout.dtype);
+  record.dtype = static_cast<std::uint8_t>(layout.tensors[tensor].dtype);
   record.reduction = static_cast<std::uint8_t>(layout.reduction);
   record.flags = ipc::kRecordIsGradient;
   record.tensor = kSlots + tensor;
@@ -237,8 +241,7 @@ bool Training::IsOpen(std::uint32_t tensor) const {
 
 std::span<std::byte> Training::Memory(std::uint32_t tensor) const {
   const service::LayoutTensor& place = model_.layout->tensors[tensor];
-  return rank_.client().Memory(kSegment).subspan(place.offset,
-                                                 place.count * SizeOf(model_.layout->dtype));
+  return rank_.client().Memory(kSegment).subspan(place.offset, place.Bytes());
 }
 
 std::uint64_t Training::Word(std::uint64_t record) const {

@@ -31,7 +31,7 @@ WORDS = re.compile(r"worker|chunk|bucket|shard|communicator", re.IGNORECASE)
 # What others named, and we must call by that name; taken away before the words are looked for.
 NAMES_OF_OTHERS = re.compile(
     r"gradient_as_bucket_view|worker_process_setup_hook|GradBucket|bucket_cap_mb|num_workers|ucp_worker\w*|"
-    r"DDP's buckets|"
+    r"DDP's buckets|fully_shard\w*|torch\.sharded|ShardedOptimizer|"
     r"DataLoader worker|8 workers|^ +Worker:(?: \*replica)?$|training-worker-\d|nccl[ _]?communicator|worker[ _]?pool|"
     r"Transfer-Encoding: chunked",
     re.IGNORECASE,
@@ -40,6 +40,7 @@ NAMES_OF_OTHERS = re.compile(
 WORDS_ALLOWED = {
     r"^tests/tidy/": "names the words it looks for",
     r"^client/python/headrace/torch/ddp\.py$": "DDP calls a communication hook once for each bucket",
+    r"^client/python/headrace/torch/sharded\.py$": "fully_shard calls parts of parameters shards",
     r"^tests/.*(ddp|torch)\w*\.py$": "tests that hook",
 }
 

@@ -39,6 +39,14 @@ Pattern ChooseAllReduce(double bytes, const Choice& choice) {
   return Cheapest(kAll, bytes, choice);
 }
 
+// Each contribution is encoded once, and a sum at most once more: never at each step of a ring.
+Pattern ChooseEncoded(double bytes, const Choice& choice) {
+  constexpr std::array kAll{Pattern::kExchange, Pattern::kScatter};
+  if (choice.algorithm == Algorithm::kDirectExchange) return Pattern::kExchange;
+  if (choice.algorithm == Algorithm::kDirectScatter) return Pattern::kScatter;
+  return Cheapest(kAll, bytes, choice);
+}
+
 Pattern ChooseBroadcast(double bytes, const Choice& choice) {
   if (choice.data_count <= 2) return Pattern::kFromRoot;  // there is no third to forward to
   switch (choice.algorithm) {
@@ -62,7 +70,7 @@ Pattern ChoosePattern(const CollectiveSpec& spec, const Choice& choice) {
   switch (spec.kind) {
     case Collective::kAllReduce:
       if (choice.servers_count > 0) return Pattern::kServed;
-      return ChooseAllReduce(bytes, choice);
+      return spec.encoded() ? ChooseEncoded(bytes, choice) : ChooseAllReduce(bytes, choice);
     case Collective::kReduce:
       return choice.servers_count > 0 ? Pattern::kServed : Pattern::kToRoot;
     case Collective::kBroadcast:

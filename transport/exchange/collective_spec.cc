@@ -3,10 +3,6 @@
 namespace headrace::transport {
 namespace {
 
-constexpr bool HasRoot(Collective kind) {
-  return kind == Collective::kReduce || kind == Collective::kBroadcast;
-}
-
 CollectiveSpec Normal(CollectiveSpec spec) {
   const CollectiveSpec plain{};
   if (!Reduces(spec.kind)) spec.reduction = plain.reduction;
@@ -31,12 +27,14 @@ CollectiveSpec SpecOf(const Transfer& transfer) {
                  .root = transfer.root,
                  .root_rank = transfer.root_rank,
                  .count = transfer.count,
-                 .divisor = transfer.divisor != 0 ? transfer.divisor : transfer.members_count});
+                 .divisor = transfer.divisor != 0 ? transfer.divisor : transfer.members_count,
+                 .codec = transfer.codec});
 }
 
 std::optional<CollectiveSpec> SpecOf(const MessageHeader& header, std::uint32_t members_count) {
   const auto kind = static_cast<Collective>(header.kind);
-  if (!RunsBetweenNodes(kind) || !IsDType(header.dtype) || !IsReduction(header.reduction)) {
+  if (!RunsBetweenNodes(kind) || !IsDType(header.dtype) || !IsReduction(header.reduction) ||
+      !IsCodec(header.codec)) {
     return std::nullopt;
   }
   const CollectiveSpec spec{.kind = kind,
@@ -45,10 +43,12 @@ std::optional<CollectiveSpec> SpecOf(const MessageHeader& header, std::uint32_t 
                             .root = header.root,
                             .root_rank = header.root_rank,
                             .count = header.count,
-                            .divisor = header.divisor};
+                            .divisor = header.divisor,
+                            .codec = static_cast<Codec>(header.codec)};
   if (spec.count > kTransferBytesMax / SizeOf(spec.dtype)) return std::nullopt;
   if (spec.root >= members_count) return std::nullopt;
   if (spec.reduction == Reduction::kAverage && spec.divisor == 0) return std::nullopt;
+  if (spec.encoded() && !MayBeEncoded(spec)) return std::nullopt;
   if (spec != Normal(spec)) return std::nullopt;
   return spec;
 }
@@ -61,6 +61,7 @@ void WriteSpec(const CollectiveSpec& spec, MessageHeader& header) {
   header.root_rank = spec.root_rank;
   header.count = spec.count;
   header.divisor = spec.divisor;
+  header.codec = static_cast<std::uint8_t>(spec.codec);
 }
 
 std::string Describe(const CollectiveSpec& spec) {
@@ -72,6 +73,7 @@ std::string Describe(const CollectiveSpec& spec) {
     if (spec.divisor != 0) text += " over " + std::to_string(spec.divisor);
     text += ")";
   }
+  if (spec.encoded()) text += " as " + std::string(Name(spec.codec));
   if (HasRoot(spec.kind)) {
     text +=
         ", root " + std::to_string(spec.root) + " (rank " + std::to_string(spec.root_rank) + ")";

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "transport/codec/codec.h"
 #include "transport/exchange/wire.h"
 #include "transport/transport.h"
 
@@ -22,14 +23,27 @@ struct CollectiveSpec {
   std::uint32_t root_rank = 0;
   std::uint64_t count = 0;
   std::uint32_t divisor = 0;
+  Codec codec = Codec::kNone;
 
-  std::size_t Bytes() const { return static_cast<std::size_t>(count) * SizeOf(dtype); }
+  bool encoded() const { return codec != Codec::kNone; }
+  // Of `elements` of it on their way.
+  std::size_t SizeOfElements(std::uint64_t elements) const {
+    if (encoded()) return EncodedSize(codec, elements);
+    return static_cast<std::size_t>(elements) * SizeOf(dtype);
+  }
+  std::size_t Bytes() const { return SizeOfElements(count); }
   friend bool operator==(const CollectiveSpec&, const CollectiveSpec&) = default;
 };
 
 constexpr bool RunsBetweenNodes(Collective kind) {
   return kind == Collective::kAllReduce || kind == Collective::kReduce ||
          kind == Collective::kBroadcast || kind == Collective::kBarrier;
+}
+
+// Encodings are of float32, and their sums are sums of numbers.
+constexpr bool MayBeEncoded(const CollectiveSpec& spec) {
+  return spec.kind == Collective::kAllReduce && spec.dtype == DType::kFloat32 &&
+         (spec.reduction == Reduction::kSum || spec.reduction == Reduction::kAverage);
 }
 
 CollectiveSpec SpecOf(const Transfer& transfer);

@@ -43,11 +43,15 @@ Cut::Cut(const CollectiveSpec& spec, Pattern pattern, std::uint64_t position,
                                (position >> 32 & 0xFFFF) + (position >> 48);
   turn_ = static_cast<std::uint32_t>(digits % owners_count_);
   const std::uint64_t bytes = spec.Bytes();
+  // Elements that are not taken apart, and what they take on their way.
+  const std::uint64_t unit = spec.encoded() ? kCodecBlock : kPieceAlignment / SizeOf(spec.dtype);
+  const std::size_t unit_size = spec.SizeOfElements(unit);
   const std::uint64_t wanted =
-      RoundUp(bytes / (std::uint64_t{owners_count_} * kPiecesPerOwner), kPieceAlignment);
+      RoundUp(bytes / (std::uint64_t{owners_count_} * kPiecesPerOwner), unit_size);
   const std::uint64_t size =
       std::min<std::uint64_t>(std::max<std::uint64_t>(wanted, kSentPieceSizeMin), piece_size_max);
-  piece_count_ = size / SizeOf(spec.dtype);
+  piece_count_ = size / unit_size * unit;
+  HR_CHECK(piece_count_ > 0, piece_size_max, unit_size);
   // A transfer of nothing is still a message, so that nodes find out when they disagree.
   const std::uint64_t pieces =
       std::max<std::uint64_t>(RoundUp(count_, piece_count_) / piece_count_, 1);

@@ -105,8 +105,11 @@ void Group::Post(const Transfer& transfer) {
   HR_CHECK(transfer.root < transfer.members_count, transfer.root);
   Order& order = orders_[OrderOf(transfer.position)];
   HR_CHECK(transfer.position >= order.positions_end, transfer.position, order.positions_end);
-  const CollectiveSpec spec = SpecOf(transfer);
+  CollectiveSpec spec = SpecOf(transfer);
+  // Alone nothing crosses. Servers sum what they get as it is.
+  if (choice_.data_count == 1 || choice_.servers_count > 0) spec.codec = Codec::kNone;
   HR_CHECK(spec.count <= kTransferBytesMax / SizeOf(spec.dtype), spec.count);
+  HR_CHECK(!spec.encoded() || MayBeEncoded(spec), Describe(spec));
   CheckRuns(transfer);
   // Partial sums of integers would have to be wider than the integers are.
   HR_CHECK(spec.reduction != Reduction::kAverage || IsFloating(spec.dtype), Describe(spec));
@@ -114,6 +117,7 @@ void Group::Post(const Transfer& transfer) {
   move.token = transfer.token;
   move.memory = transfer.members[options_.self];
   move.output = transfer.output;
+  move.residual = transfer.residual;
   order.positions_end = transfer.position + 1;
   if (!failure_) CheckHeld(move);
 }

@@ -21,6 +21,7 @@
 #include "transport/exchange/collective_schedule.h"
 #include "transport/exchange/collective_spec.h"
 #include "transport/exchange/cut.h"
+#include "transport/exchange/encoded.h"
 #include "transport/exchange/held.h"
 #include "transport/exchange/limits.h"
 #include "transport/exchange/point_to_point.h"
@@ -97,6 +98,7 @@ class Group {
     std::uint64_t position = 0;
     std::byte* memory = nullptr;
     std::byte* output = nullptr;
+    std::byte* residual = nullptr;
     CollectiveSpec spec;
     Pattern pattern = Pattern::kBarrier;
     Cut cut;
@@ -122,6 +124,7 @@ class Group {
     Cut::Range range;
     RunWalk walk;           // at the piece's first element
     bool gathered = false;  // of several runs: moves through a slot of its own
+    bool encoded = false;   // likewise, as the codec has it
     std::uint16_t own_slot = 0;
     CollectiveSchedule schedule;
     std::array<Receive, kNodesMax> receives{};
@@ -184,12 +187,15 @@ class Group {
   void BeginPieces(TimeNs now);
   bool BeginPiece(std::uint16_t move_index, TimeNs now);
   static std::size_t SlotsOf(const Piece& piece) {
-    return piece.schedule.staged_max + std::size_t{piece.gathered};
+    return piece.schedule.staged_max + std::size_t{piece.gathered || piece.encoded};
   }
   void BeginRound(std::uint16_t index);
   void Send(std::uint16_t index, std::uint16_t member);
   bool Advance(std::uint16_t index);
   void Sum(const Piece& piece, const Round& round);
+  void SumEncoded(const Piece& piece, const Round& round);
+  void DecodeResult(const Piece& piece);
+  EncodedRange EncodedRangeOf(const Piece& piece) const;
   void Gather(const Piece& piece);
   void Scatter(const Piece& piece);
   void EndPiece(std::uint16_t index);

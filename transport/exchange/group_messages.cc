@@ -67,7 +67,7 @@ void Group::Route(const Message& message) {
     if (IsOver(header.position)) return Refuse(message);
     if (!is_server()) return Hold(message);
     const CollectiveSpec spec = *SpecOf(header, choice_.data_count);
-    if (!Reduces(spec.kind)) return Refuse(message);
+    if (!Reduces(spec.kind) || spec.encoded()) return Refuse(message);
     if (!HasRoom(header.position)) {
       starved_ = true;
       return Hold(message);
@@ -165,7 +165,8 @@ void Group::Accept(const Message& message, std::uint16_t index, std::size_t rece
   Piece& piece = pieces_[index];
   const Round& round = piece.schedule.rounds[piece.round];
   piece.receives[receive] = Receive::kAccepted;
-  std::byte* const memory = round.staged ? staging_.At(piece.slots[receive]) : Target(piece);
+  std::byte* const result = piece.encoded ? staging_.At(piece.own_slot) : Target(piece);
+  std::byte* const memory = round.staged ? staging_.At(piece.slots[receive]) : result;
   ++messages_moving_;
   wire_.Accept(message.arrival, memory, TokenOf(index, true, receive));
 }
@@ -269,7 +270,7 @@ std::optional<std::uint16_t> Group::FindPiece(const Move& move, std::uint32_t nu
 
 std::size_t Group::MessageSize(const Piece& piece, const Round& round) const {
   if (round.empty) return 0;
-  return static_cast<std::size_t>(piece.range.count) * SizeOf(moves_[piece.move].spec.dtype);
+  return moves_[piece.move].spec.SizeOfElements(piece.range.count);
 }
 
 }  // namespace headrace::transport

@@ -7,6 +7,13 @@
 #include "transport/reduce/reduce.h"
 
 namespace headrace::transport {
+namespace {
+
+std::uint32_t DivisorOf(const CollectiveSpec& spec) {
+  return spec.reduction == Reduction::kAverage ? spec.divisor : 1;
+}
+
+}  // namespace
 
 Group::Move& Group::Begin(const CollectiveSpec& spec, std::uint64_t position, const RunWalk& walk) {
   HR_CHECK(!free_moves_.empty(), position);
@@ -76,8 +83,10 @@ bool Group::BeginPiece(std::uint16_t move_index, TimeNs now) {
   const CollectiveSchedule schedule = MakeSchedule(PieceSpecOf(move, number));
   const Cut::Range range = move.cut.PieceRange(number);
   move.walk.GoTo(range.begin);
-  const bool gathered = !move.walk.over() && move.walk.stretch().end < range.begin + range.count;
-  const std::size_t slots = schedule.staged_max + std::size_t{gathered};
+  const bool encoded = move.spec.encoded();
+  const bool gathered =
+      !encoded && !move.walk.over() && move.walk.stretch().end < range.begin + range.count;
+  const std::size_t slots = schedule.staged_max + std::size_t{gathered || encoded};
   if (order.slots_taken + slots > slots_max_) return false;
   order.slots_taken += slots;
   ++order.pieces_active;
@@ -96,12 +105,15 @@ bool Group::BeginPiece(std::uint16_t move_index, TimeNs now) {
   piece.range = range;
   piece.walk = move.walk;
   piece.gathered = gathered;
+  piece.encoded = encoded;
   piece.schedule = schedule;
   piece.receives.fill(Receive::kEnded);
   for (std::size_t i = 0; i < schedule.staged_max; ++i) piece.slots[i] = staging_.Take();
-  if (gathered) {
-    piece.own_slot = staging_.Take();
-    Gather(piece);
+  if (gathered || encoded) piece.own_slot = staging_.Take();
+  if (gathered) Gather(piece);
+  // An owner keeps its own part as it is until the sum is there.
+  if (encoded && schedule.rounds[0].sends_count > 0) {
+    EncodeRange(EncodedRangeOf(piece), staging_.At(piece.own_slot));
   }
 
   move.next_piece = is_server() ? move.cut.NextOwned(number + 1, options_.self) : number + 1;
@@ -179,7 +191,11 @@ void Group::Send(std::uint16_t index, std::uint16_t member) {
 bool Group::Advance(std::uint16_t index) {
   Piece& piece = pieces_[index];
   const Round& round = piece.schedule.rounds[piece.round];
-  if (round.staged) Sum(piece, round);
+  if (round.staged) {
+    piece.encoded ? SumEncoded(piece, round) : Sum(piece, round);
+  } else if (piece.encoded && round.receives_count > 0) {
+    DecodeResult(piece);
+  }
   ++piece.round;
   BeginRound(index);
   return round.staged;
@@ -206,6 +222,45 @@ void Group::Sum(const Piece& piece, const Round& round) {
       spec.reduction == Reduction::kAverage && !divides ? Reduction::kSum : spec.reduction;
   ReduceInto(spec.dtype, reduction, {inputs.data(), inputs_count}, {&output, 1}, 0,
              static_cast<std::size_t>(piece.range.count), spec.divisor);
+}
+
+// Everybody writes what was encoded and not what it had: so all have the same. Where the owner
+// alone sums, what it adds to is its own part, and the sum is encoded once more for all.
+void Group::SumEncoded(const Piece& piece, const Round& round) {
+  const Move& move = moves_[piece.move];
+  const bool owner_sums = move.pattern == Pattern::kScatter;
+  std::array<const std::byte*, kNodesMax> inputs{};
+  std::size_t inputs_count = 0;
+  bool own_is_in = owner_sums;
+  const auto senders = piece.schedule.Receives(round);
+  for (std::size_t i = 0; i < senders.size(); ++i) {
+    if (!own_is_in && senders[i] > options_.self) {
+      inputs[inputs_count++] = staging_.At(piece.own_slot);
+      own_is_in = true;
+    }
+    inputs[inputs_count++] = staging_.At(piece.slots[i]);
+  }
+  if (!own_is_in) inputs[inputs_count++] = staging_.At(piece.own_slot);
+  const EncodedRange range = EncodedRangeOf(piece);
+  const std::uint32_t divisor = owner_sums ? 1 : DivisorOf(move.spec);
+  DecodeSumRange({inputs.data(), inputs_count}, owner_sums, divisor, range);
+  if (!owner_sums) return;
+  EncodeRange(range, staging_.At(piece.own_slot));
+  DecodeResult(piece);
+}
+
+void Group::DecodeResult(const Piece& piece) {
+  const std::byte* const result = staging_.At(piece.own_slot);
+  DecodeSumRange({&result, 1}, false, DivisorOf(moves_[piece.move].spec), EncodedRangeOf(piece));
+}
+
+EncodedRange Group::EncodedRangeOf(const Piece& piece) const {
+  const Move& move = moves_[piece.move];
+  return {.codec = move.spec.codec,
+          .walk = piece.walk,
+          .range = piece.range,
+          .memory = move.memory,
+          .residual = move.residual};
 }
 
 // A piece of several runs is one message all the same: a copy of all of them moves in its place.
@@ -241,7 +296,7 @@ void Group::EndPiece(std::uint16_t index) {
   Piece& piece = pieces_[index];
   HR_CHECK(piece.active && piece.open_count == 0, index, piece.open_count);
   for (std::size_t i = 0; i < piece.schedule.staged_max; ++i) staging_.Give(piece.slots[i]);
-  if (piece.gathered) staging_.Give(piece.own_slot);
+  if (piece.gathered || piece.encoded) staging_.Give(piece.own_slot);
   Move& move = moves_[piece.move];
   Order& order = orders_[OrderOf(move.position)];
   HR_CHECK(order.pieces_active > 0 && order.slots_taken >= SlotsOf(piece) && move.active_count > 0,
@@ -305,6 +360,7 @@ std::byte* Group::Target(const Piece& piece) const {
 
 // What is sent. A server's sum takes the place of the first of its inputs.
 std::byte* Group::Source(const Piece& piece) const {
+  if (piece.encoded) return staging_.At(piece.own_slot);
   return is_server() ? staging_.At(piece.slots[0]) : Own(piece);
 }
 

@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::uint64_t kOursBit = std::uint64_t{1} << 63;
 constexpr std::uint64_t kReceivesBit = std::uint64_t{1} << 62;
+// Of what a receive says: it has no pieces.
+constexpr std::uint32_t kReadyPiece = UINT32_MAX;
 
 constexpr std::uint16_t IndexOf(std::uint64_t token) {
   return static_cast<std::uint16_t>(token >> 48 & 0xff);
@@ -36,6 +38,7 @@ PointToPoint::PointToPoint(Wire& wire, SendPacer& pacer, NetworkCounters& counte
   HR_CHECK(piece_size > 0);
   free_.reserve(places_.size());
   open_.reserve(places_.size());
+  early_.reserve(kOpenMax * options.members.size());
   for (std::size_t i = places_.size(); i > 0; --i) {
     free_.push_back(static_cast<std::uint16_t>(i - 1));
   }
@@ -67,6 +70,7 @@ void PointToPoint::Post(const Transfer& transfer) {
   open = {.used = true,
           .receives = receives,
           .cancelled = broken_,
+          .meets = transfer.meets,
           .token = transfer.token,
           .position = transfer.position,
           .member = transfer.root,
@@ -78,6 +82,10 @@ void PointToPoint::Post(const Transfer& transfer) {
   open.pieces_count = static_cast<std::uint32_t>(
       std::max<std::uint64_t>(1, (open.bytes + piece_size_ - 1) / piece_size_));
   open.came.assign(receives ? (open.pieces_count + 63) / 64 : 0, 0);
+  if (receives || !open.meets) return;
+  HR_CHECK(open.position >= meeting_end_, open.position, meeting_end_);
+  meeting_end_ = open.position + 1;
+  open.met = std::erase(early_, Early{open.member, open.position}) != 0;
 }
 
 const PointToPoint::Open* PointToPoint::Find(std::uint64_t token) const {
@@ -105,7 +113,8 @@ std::uint64_t PointToPoint::Missing(std::uint64_t token) const {
   const Open* const open = Find(token);
   if (open == nullptr || open->cancelled) return 0;
   const Link& link = links_[open->member];
-  const bool waits = open->receives || !wire_.GoesAtOnce(SizeOfPiece(*open, 0)) ||
+  const bool waits = open->receives || (open->meets && !open->met) ||
+                     !wire_.GoesAtOnce(SizeOfPiece(*open, 0)) ||
                      (link.open && pacer_.IsStuck(link.flow));
   return waits ? MemberBit(open->member) : 0;
 }
@@ -130,6 +139,15 @@ std::size_t PointToPoint::SizeOfPiece(const Open& open, std::uint32_t piece) con
 
 std::optional<std::string> PointToPoint::Announced(const MessageHeader& header, std::size_t size,
                                                    ArrivalId arrival) {
+  if (static_cast<Collective>(header.kind) == kReceive) {
+    wire_.Drop(arrival);
+    if (size != 0 || header.root != options_.self) {
+      ++counters_.messages_dropped;
+      return std::nullopt;
+    }
+    ++counters_.messages_received;
+    return OnReady(header);
+  }
   Open* const open = FindReceive(header.sender, header.position);
   const bool known = open != nullptr && header.root == options_.self;
   // What its receive has been cancelled for, what came twice, or what nobody was asked to send.
@@ -143,8 +161,8 @@ std::optional<std::string> PointToPoint::Announced(const MessageHeader& header, 
   }
   const bool agrees = header.count == open->count && header.piece < open->pieces_count &&
                       static_cast<DType>(header.dtype) == open->dtype && header.round == 0 &&
-                      header.reduction == 0 && header.divisor == 0 && header.root_rank == 0 &&
-                      size == SizeOfPiece(*open, header.piece);
+                      header.reduction == 0 && header.codec == 0 && header.divisor == 0 &&
+                      header.root_rank == 0 && size == SizeOfPiece(*open, header.piece);
   if (!agrees) {
     drop();
     return "sends other pieces of a message than this node receives";
@@ -164,7 +182,33 @@ std::optional<std::string> PointToPoint::Announced(const MessageHeader& header, 
   return std::nullopt;
 }
 
+std::optional<std::string> PointToPoint::OnReady(const MessageHeader& header) {
+  if (broken_) return std::nullopt;
+  const Early early{header.sender, header.position};
+  for (const std::uint16_t index : open_) {
+    Open& open = places_[index];
+    if (open.receives || !open.meets || Early{open.member, open.position} != early) continue;
+    open.met = true;
+    return std::nullopt;
+  }
+  // Said again, of a send that has ended or is to come.
+  if (early.position < meeting_end_ || std::ranges::find(early_, early) != early_.end()) {
+    ++counters_.messages_dropped;
+    return std::nullopt;
+  }
+  const auto kept = std::ranges::count(early_, early.member, &Early::member);
+  if (kept == kOpenMax) return "waits for more messages at a time than any node may";
+  early_.push_back(early);
+  return std::nullopt;
+}
+
 std::uint32_t PointToPoint::Sent(std::uint64_t token, Code code) {
+  if (PieceNumberOf(token) == kReadyPiece) {
+    Open& receive = Of(token, true);
+    --receive.on_wire;
+    if (code != Code::kOk) receive.cancelled = true;
+    return receive.member;
+  }
   Open& open = Of(token, false);
   const std::size_t size = SizeOfPiece(open, PieceNumberOf(token));
   Link& link = links_[open.member];
@@ -202,8 +246,8 @@ void PointToPoint::Push(TimeNs now) {
     Open& open = places_[index];
     open.begin_ns = std::min(open.begin_ns, now);
     Link& link = links_[open.member];
-    while (!open.receives && !open.cancelled && open.pushed < open.pieces_count &&
-           link.pieces < kPiecesPerPeer) {
+    if (open.receives && open.meets && !open.met && !open.cancelled) SayReady(index);
+    while (IsDue(open) && open.pushed < open.pieces_count && link.pieces < kPiecesPerPeer) {
       ++link.pieces;
       const std::size_t size = SizeOfPiece(open, open.pushed++);
       if (wire_.GoesAtOnce(size)) {
@@ -226,24 +270,38 @@ void PointToPoint::OnTurn(std::uint16_t item) {
   --link.pieces;
 }
 
+MessageHeader PointToPoint::HeaderOf(const Open& open, Collective kind, std::uint32_t piece) const {
+  return {.key = options_.key,
+          .epoch = options_.epoch,
+          .plan_version = options_.plan_version,
+          .position = open.position,
+          .count = open.count,
+          .kind = static_cast<std::uint8_t>(kind),
+          .dtype = static_cast<std::uint8_t>(open.dtype),
+          .root = open.member,
+          .piece = piece,
+          .sender = static_cast<std::uint16_t>(options_.self)};
+}
+
+// It is a word to one node, for which nothing of others has to wait.
+void PointToPoint::SayReady(std::uint16_t index) {
+  Open& open = places_[index];
+  open.met = true;
+  ++open.on_wire;
+  ++counters_.messages_sent;
+  wire_.Send(links_[open.member].id, HeaderOf(open, kReceive, 0), nullptr, 0,
+             TokenOf(index, true, kReadyPiece));
+}
+
 void PointToPoint::Send(std::uint16_t index) {
   Open& open = places_[index];
   const std::uint32_t piece = open.sent++;
   const std::size_t size = SizeOfPiece(open, piece);
-  const MessageHeader header{.key = options_.key,
-                             .epoch = options_.epoch,
-                             .plan_version = options_.plan_version,
-                             .position = open.position,
-                             .count = open.count,
-                             .kind = static_cast<std::uint8_t>(kSend),
-                             .dtype = static_cast<std::uint8_t>(open.dtype),
-                             .root = open.member,
-                             .piece = piece,
-                             .sender = static_cast<std::uint16_t>(options_.self)};
   ++counters_.messages_sent;
   counters_.bytes_sent += size;
   ++open.on_wire;
   if (wire_.GoesAtOnce(size)) ++messages_moving_;
+  const MessageHeader header = HeaderOf(open, kSend, piece);
   wire_.Send(links_[open.member].id, header, open.memory + std::uint64_t{piece} * piece_size_, size,
              TokenOf(index, false, piece));
 }

@@ -7,6 +7,10 @@
 // nothing but its send. Nothing here holds up a collective's piece, and the pacer lets what is sent
 // here go before those.
 //
+// Of a send and receive that meet, the receive says that it is there by a message without bytes;
+// the send keeps its pieces until that has come. What comes before the send was posted is kept, of
+// each peer as many as it can have receives open.
+//
 // Part of Group, on the lane's thread. The wire's calls keep account only; what is to be sent and
 // what has ended is found by Push and End. Allocates when a receive of more pieces than any before
 // is posted, and not otherwise.
@@ -35,9 +39,7 @@ class PointToPoint {
   // The wire's tokens that are ours, and not those of collectives.
   static bool IsOurs(std::uint64_t token) { return token >> 63 != 0; }
   // Whether a message is one of ours; what else it says is checked by Announced.
-  static bool IsOurs(const MessageHeader& header) {
-    return static_cast<Collective>(header.kind) == kSend;
-  }
+  static bool IsOurs(const MessageHeader& header) { return IsSendOrReceive(header.kind); }
 
   void OpenLink(std::uint32_t member, LinkId link, const std::string& address);
 
@@ -74,6 +76,8 @@ class PointToPoint {
     bool used = false;
     bool receives = false;
     bool cancelled = false;
+    bool meets = false;
+    bool met = false;  // of a send: its receive is there; of a receive: it has said so
     std::uint64_t token = 0;
     std::uint64_t position = 0;
     std::uint32_t member = 0;
@@ -98,13 +102,27 @@ class PointToPoint {
     std::uint32_t pieces = 0;  // at the pacer or on the wire
     bool open = false;
   };
+  // A receive of another node whose send is not posted yet.
+  struct Early {
+    std::uint32_t member = 0;
+    std::uint64_t position = 0;
+
+    friend bool operator==(const Early&, const Early&) = default;
+  };
 
   const Open* Find(std::uint64_t token) const;
   Open* FindReceive(std::uint32_t sender, std::uint64_t position);
   std::uint64_t TokenOf(std::uint16_t index, bool receive, std::uint32_t piece) const;
   Open& Of(std::uint64_t token, bool receive);
   std::size_t SizeOfPiece(const Open& open, std::uint32_t piece) const;
+  MessageHeader HeaderOf(const Open& open, Collective kind, std::uint32_t piece) const;
   void Send(std::uint16_t index);
+  void SayReady(std::uint16_t index);
+  // A receive of another node says that it is there.
+  std::optional<std::string> OnReady(const MessageHeader& header);
+  bool IsDue(const Open& open) const {
+    return !open.receives && !open.cancelled && (!open.meets || open.met);
+  }
 
   Wire& wire_;
   SendPacer& pacer_;
@@ -116,6 +134,8 @@ class PointToPoint {
   std::vector<Open> places_;
   std::vector<std::uint16_t> free_;
   std::vector<std::uint16_t> open_;  // in the order of the posts
+  std::vector<Early> early_;
+  std::uint64_t meeting_end_ = 0;  // sends of lower positions that meet were posted
   std::uint32_t sends_ = 0;
   std::uint32_t receives_ = 0;
   std::uint64_t messages_moving_ = 0;

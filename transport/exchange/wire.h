@@ -31,7 +31,8 @@ struct MessageHeader {
   std::uint32_t root = 0;
   std::uint32_t piece = 0;
   std::uint16_t sender = 0;  // member number
-  std::uint16_t reserved = 0;
+  std::uint8_t codec = 0;    // what the bytes are
+  std::uint8_t reserved = 0;
   std::uint32_t divisor = 0;
   std::uint32_t root_rank = 0;  // of the root's, where a member stands for several
 };

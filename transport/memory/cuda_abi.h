@@ -94,6 +94,7 @@ enum class CuDeviceAttribute : std::uint32_t {
 
 enum class CuPointerAttribute : std::uint32_t {
   kMemoryType = 2,
+  kBufferId = 7,
   kIsManaged = 8,
   kDeviceOrdinal = 9,
   kIsLegacyIpcCapable = 10,

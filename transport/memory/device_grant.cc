@@ -144,6 +144,25 @@ Result<UniqueFd> ExportFd(const CudaDriver& driver, CuMemory memory) {
   return fd;
 }
 
+Result<DeviceAllocation> AllocationAt(const CudaDriver& driver, CuAddress address) {
+  const SomeContext asking(driver);
+  if (auto done = CheckIsDeviceMemory(driver, address); !done) return done.error();
+  DeviceAllocation found;
+  found.device = AttributeOf<int>(driver, CuPointerAttribute::kDeviceOrdinal, address);
+  found.number = AttributeOf<std::uint64_t>(driver, CuPointerAttribute::kBufferId, address);
+  if (AttributeOf<int>(driver, CuPointerAttribute::kIsLegacyIpcCapable, address) == 0) {
+    found.base = AttributeOf<CuAddress>(driver, CuPointerAttribute::kMappingBase, address);
+    found.size = AttributeOf<std::size_t>(driver, CuPointerAttribute::kMappingSize, address);
+    if (found.size != 0) return found;
+  }
+  std::size_t size = 0;
+  const auto asked = driver.Check(driver.call().mem_get_address_range(&found.base, &size, address),
+                                  "ask which allocation an address lies in");
+  if (!asked) return asked.error();
+  found.size = size;
+  return found;
+}
+
 Result<DeviceGrant> GrantExisting(const CudaDriver& driver, CuAddress address, std::uint64_t size) {
   if (size == 0 || size > kDeviceMemorySizeMax) {
     return Error(Code::kInvalidArgument, fmt::format("cannot share {} bytes", size));

@@ -25,6 +25,18 @@ struct DeviceGrant {
 // it.
 Result<DeviceGrant> GrantExisting(const CudaDriver& driver, CuAddress address, std::uint64_t size);
 
+// The allocation that an address of a GPU lies in: of cudaMalloc all of it, of memory that is
+// mapped in pieces that piece.
+struct DeviceAllocation {
+  CuAddress base = 0;
+  std::uint64_t size = 0;
+  CuDevice device = 0;       // as this process numbers its GPUs
+  std::uint64_t number = 0;  // never given to another one of this process; 0: the driver tells none
+};
+
+// Refuses what GrantExisting refuses because it is no memory of a GPU.
+Result<DeviceAllocation> AllocationAt(const CudaDriver& driver, CuAddress address);
+
 // A descriptor of memory that was made for export; closed on exec.
 Result<UniqueFd> ExportFd(const CudaDriver& driver, CuMemory memory);
 

@@ -4,11 +4,8 @@
 #include <cstddef>
 
 #include "ipc/base/collective.h"
+#include "transport/simd_targets.h"
 #include "transport/transport.h"
-
-// The targets worth their code size: x86 with and without AVX2 and AVX-512, and a portable one that
-// stands for everything older. SVE vectors have no fixed size, so Arm runs NEON.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 
 namespace headrace::transport {
 

@@ -287,6 +287,20 @@ HR_API hr_status hr_segment_create_on_device(hr_session* session, size_t size, i
 HR_API hr_status hr_segment_share_device(hr_session* session, void* address, size_t size,
                                          hr_segment** segment, hr_error* error);
 
+/* What an address of a GPU lies in: of cudaMalloc the whole allocation, of memory that is mapped in
+ * pieces that piece. Whoever shares it as a whole once need not share each part of it. */
+typedef struct hr_allocation {
+  void* base;
+  size_t size;     /* bytes */
+  uint64_t number; /* of this allocation and no other, before or after; 0: the driver tells none */
+  int device;      /* the GPU's number in this process */
+} hr_allocation;
+
+/* Asks the driver; no round trip. Errors: those of hr_segment_share_device for memory that is none
+ * of a GPU. */
+HR_API hr_status hr_device_allocation(hr_session* session, const void* address,
+                                      hr_allocation* allocation, hr_error* error);
+
 /* The GPU's number in this process; -1: memory of the host. */
 HR_API int hr_segment_device(const hr_segment* segment);
 
@@ -355,6 +369,39 @@ HR_API hr_status hr_reduce_scatter(hr_session* session, hr_tensor* tensor, const
 /* The range consists of world_size equal parts; part r of rank r replaces part r of every rank. */
 HR_API hr_status hr_all_gather(hr_session* session, hr_tensor* tensor, const hr_range* range,
                                hr_operation* operation, hr_error* error);
+/* The reduction over all ranks replaces the range of rank `root`; the others keep theirs. */
+HR_API hr_status hr_reduce(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                           hr_reduction reduction, uint32_t root, hr_operation* operation,
+                           hr_error* error);
+/* What lies in range sent[r] of `input` goes to rank r, and what rank r has for this one into range
+ * received[r] of `output`; world_size ranges each, or NULL: equal parts of the whole tensor. Counts
+ * may differ, also be 0, but each rank expects of another as many elements as that one sends, or
+ * all end with HR_MISMATCH. Ranges of `received` follow each other without overlap and are all
+ * outside of what lies between the first and the last element that is sent. Both tensors are of
+ * one segment, of the host, and of one element type; they may be one tensor. */
+HR_API hr_status hr_all_to_all(hr_session* session, const hr_tensor* input, const hr_range* sent,
+                               hr_tensor* output, const hr_range* received, hr_operation* operation,
+                               hr_error* error);
+/* The range of `input`, NULL: all of it, goes to range received[r] of rank `root`'s `output`, where
+ * r is this rank. `output` and `received`, NULL: equal parts, are read by the root only. Otherwise
+ * as hr_all_to_all. */
+HR_API hr_status hr_gather(hr_session* session, const hr_tensor* input, const hr_range* range,
+                           hr_tensor* output, const hr_range* received, uint32_t root,
+                           hr_operation* operation, hr_error* error);
+/* The reverse: range sent[r] of rank `root`'s `input` goes to the range of rank r's `output`. */
+HR_API hr_status hr_scatter(hr_session* session, const hr_tensor* input, const hr_range* sent,
+                            hr_tensor* output, const hr_range* range, uint32_t root,
+                            hr_operation* operation, hr_error* error);
+/* hr_all_gather and hr_reduce_scatter of a range that consists of world_size parts of any size, one
+ * behind the other: part r has counts[r] elements, which may be none, the same on every rank. Of
+ * memory of the host. */
+HR_API hr_status hr_all_gather_parts(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                                     const uint64_t* counts, hr_operation* operation,
+                                     hr_error* error);
+HR_API hr_status hr_reduce_scatter_parts(hr_session* session, hr_tensor* tensor,
+                                         const hr_range* range, const uint64_t* counts,
+                                         hr_reduction reduction, hr_operation* operation,
+                                         hr_error* error);
 /* Ends when every rank has posted it. Moves nothing. */
 HR_API hr_status hr_barrier(hr_session* session, hr_operation* operation, hr_error* error);
 
@@ -428,6 +475,9 @@ HR_API hr_status hr_reduce_scatter_on_stream(hr_session* session, hr_tensor* ten
                                              const hr_range* range, hr_reduction reduction,
                                              void* stream, hr_operation* operation,
                                              hr_error* error);
+HR_API hr_status hr_reduce_on_stream(hr_session* session, hr_tensor* tensor, const hr_range* range,
+                                     hr_reduction reduction, uint32_t root, void* stream,
+                                     hr_operation* operation, hr_error* error);
 HR_API hr_status hr_all_gather_on_stream(hr_session* session, hr_tensor* tensor,
                                          const hr_range* range, void* stream,
                                          hr_operation* operation, hr_error* error);
@@ -460,6 +510,39 @@ HR_API hr_status hr_reduce_scatter_array(hr_session* session, void* array, uint6
 HR_API hr_status hr_all_gather_array(hr_session* session, void* array, uint64_t count,
                                      hr_dtype dtype, hr_operation* operation, hr_error* error);
 
+HR_API hr_status hr_reduce_array(hr_session* session, void* array, uint64_t count, hr_dtype dtype,
+                                 hr_reduction reduction, uint32_t root, hr_operation* operation,
+                                 hr_error* error);
+
+/* `count` elements at `memory`, which may be NULL where there are none. */
+typedef struct hr_array {
+  void* memory;
+  uint64_t count;
+} hr_array;
+
+/* As hr_all_to_all, hr_gather and hr_scatter, of arrays: world_size of them where there is one for
+ * each rank, which only the root reads of a gather or scatter. What is sent is copied during the
+ * call and may be used again when it returns; what is received must stay valid and untouched until
+ * hr_wait has returned, which copies the results into it. What a rank has for itself is copied
+ * during the call. */
+HR_API hr_status hr_all_to_all_arrays(hr_session* session, hr_dtype dtype, const hr_array* sent,
+                                      const hr_array* received, hr_operation* operation,
+                                      hr_error* error);
+HR_API hr_status hr_gather_arrays(hr_session* session, hr_dtype dtype, const hr_array* array,
+                                  const hr_array* received, uint32_t root, hr_operation* operation,
+                                  hr_error* error);
+HR_API hr_status hr_scatter_arrays(hr_session* session, hr_dtype dtype, const hr_array* sent,
+                                   const hr_array* array, uint32_t root, hr_operation* operation,
+                                   hr_error* error);
+/* Of parts of any size: `array` is this rank's own, and the world_size others are those of every
+ * rank. An all-gather does not write parts whose memory is NULL. */
+HR_API hr_status hr_all_gather_arrays(hr_session* session, hr_dtype dtype, const hr_array* array,
+                                      const hr_array* received, hr_operation* operation,
+                                      hr_error* error);
+HR_API hr_status hr_reduce_scatter_arrays(hr_session* session, hr_dtype dtype, const hr_array* sent,
+                                          const hr_array* array, hr_reduction reduction,
+                                          hr_operation* operation, hr_error* error);
+
 /* `count` elements, at least one, that stand in an operation's array from element `offset` on, and
  * lie in memory of their own. */
 typedef struct hr_piece {
@@ -488,6 +571,10 @@ HR_API hr_status hr_reduce_scatter_pieces(hr_session* session, uint64_t count, h
                                           size_t read_count, const hr_piece* written,
                                           size_t written_count, hr_operation* operation,
                                           hr_error* error);
+HR_API hr_status hr_reduce_pieces(hr_session* session, uint64_t count, hr_dtype dtype,
+                                  hr_reduction reduction, uint32_t root, const hr_piece* read,
+                                  size_t read_count, const hr_piece* written, size_t written_count,
+                                  hr_operation* operation, hr_error* error);
 HR_API hr_status hr_all_gather_pieces(hr_session* session, uint64_t count, hr_dtype dtype,
                                       const hr_piece* read, size_t read_count,
                                       const hr_piece* written, size_t written_count,
@@ -534,6 +621,7 @@ HR_API void hr_discard(hr_session* session, hr_operation operation);
 typedef struct hr_layout hr_layout;
 
 #define HR_POLICY_SIZE 32 /* with the NUL */
+#define HR_CODEC_SIZE 16  /* likewise */
 
 typedef struct hr_layout_options {
   size_t size;            /* of this structure; set by hr_layout_options_init */
@@ -542,6 +630,11 @@ typedef struct hr_layout_options {
    * as the service at the rendezvous is configured. Ranks that say something say the same. From the
    * environment: HEADRACE_POLICY. */
   char policy[HR_POLICY_SIZE];
+  /* How sums of float32 gradients cross between nodes: none, bf16, fp16, int8 or int4; empty: none.
+   * What an encoding leaves out is added the next time, so nothing is lost over iterations; all
+   * ranks get the same bits. Gradients on GPUs cannot be compressed. From the environment:
+   * HEADRACE_COMPRESS. */
+  char codec[HR_CODEC_SIZE];
 } hr_layout_options;
 
 /* Fills in the defaults and what the environment says; a macro as hr_options_init is. */
@@ -551,12 +644,13 @@ HR_API hr_status hr_layout_options_init_sized(hr_layout_options* options, size_t
   hr_layout_options_init_sized((options), sizeof(hr_layout_options), (error))
 
 /* Registers `count` gradients in forward order as the session's layout; it has at most one. All lie
- * in one segment, do not overlap and have one element type; their `order` is not read. Lay them out
- * in this order without gaps: then neighbours travel as one piece of memory. At most 768. Ranks of
- * a job hand in equal layouts (counts, places, element type, reduction, names); gradients move when
- * all ranks have. Names are how two gradients of one size are told apart: give them. Errors:
- * HR_INVALID_ARGUMENT, HR_ALREADY_EXISTS (the session has a layout), HR_MISMATCH (another rank's
- * differs; the text says where), and those of hr_tensors_register. */
+ * in one segment and do not overlap; their `order` is not read. Lay them out in this order without
+ * gaps: then neighbours travel as one piece of memory. Element types may differ; a block of the
+ * plan that holds several travels as one for each. At most 768. Ranks of a job hand in equal
+ * layouts (counts, places, element types, reduction, names); gradients move when all ranks have.
+ * Names are how two gradients of one size are told apart: give them. Errors: HR_INVALID_ARGUMENT,
+ * HR_ALREADY_EXISTS (the session has a layout), HR_MISMATCH (another rank's differs; the text says
+ * where), and those of hr_tensors_register. */
 HR_API hr_status hr_layout_create(hr_session* session, const hr_tensor_spec* specs, size_t count,
                                   const hr_layout_options* options, hr_layout** layout,
                                   hr_error* error);

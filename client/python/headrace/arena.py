@@ -250,6 +250,18 @@ class Arena:
             for handle, c_spec, spec in zip(handles, c_specs, wanted)
         ]
 
+    def whole(self, dtype: Any) -> Tensor:
+        """All of the memory as one tensor of that type; it may overlap others.
+
+        For ranges of it, where what lies in the memory is somebody else's to say.
+        """
+        used, self.used = self.used, 0
+        count = self.size // dtypes.dtype_size(dtypes.dtype_name(dtype))
+        try:
+            return self.tensors([Spec((count,), dtype)])[0]
+        finally:
+            self.used = used
+
     def release(self) -> None:
         """Takes the memory back from the service. Its tensors must be released; views stay."""
         if self._segment is None:

@@ -59,6 +59,7 @@ class Layout:
         op: str = "average",
         policy: str | None = None,
         device: int | None = None,
+        compress: str | None = None,
     ) -> None:
         self.session = session
         self.gradients = [Gradient(*spec) for spec in specs]
@@ -75,7 +76,9 @@ class Layout:
         )
         options.reduction = dtypes.reduction_number(op)
         if policy is not None:
-            options.policy = _policy(policy)
+            options.policy = _name("policy", policy)
+        if compress is not None:
+            options.codec = _name("codec", compress)
         self._arena = Arena(session, max(end, 1), device)
         handle = ctypes.c_void_p()
         status = c.hr_layout_create(
@@ -230,7 +233,7 @@ def _packed(counts: Sequence[int], names: Sequence[str]) -> tuple[list[int], int
     """Offsets in bytes, one behind the other without gaps, and where the last one ends.
 
     Neighbours without a gap travel as one piece of memory. Elements of one size are aligned by
-    that; a mixture is refused by the library, and only kept apart here.
+    that; before larger ones there is a gap where they would not be.
     """
     offsets, end = [], 0
     for count, name in zip(counts, names):
@@ -241,10 +244,10 @@ def _packed(counts: Sequence[int], names: Sequence[str]) -> tuple[list[int], int
     return offsets, end
 
 
-def _policy(name: str) -> bytes:
+def _name(field: str, name: str) -> bytes:
     value = name.encode()
     # The field ends in a NUL byte, which ctypes does not insist on.
-    most = library.LayoutOptions.policy.size - 1
+    most = getattr(library.LayoutOptions, field).size - 1
     if len(value) > most:
-        raise ValueError(f'policy "{name}" has {len(value)} bytes, {most} are possible')
+        raise ValueError(f'{field} "{name}" has {len(value)} bytes, {most} are possible')
     return value

@@ -56,6 +56,12 @@ class ElementRange(ctypes.Structure):
     _fields_ = [("offset", ctypes.c_uint64), ("count", ctypes.c_uint64)]
 
 
+class Array(ctypes.Structure):
+    """hr_array: memory of its own."""
+
+    _fields_ = (("memory", ctypes.c_void_p), ("count", ctypes.c_uint64))
+
+
 class Piece(ctypes.Structure):
     """hr_piece."""
 
@@ -66,6 +72,17 @@ class Piece(ctypes.Structure):
     ]
 
 
+class Allocation(ctypes.Structure):
+    """hr_allocation."""
+
+    _fields_ = [
+        ("base", ctypes.c_void_p),
+        ("size", ctypes.c_size_t),
+        ("number", ctypes.c_uint64),
+        ("device", ctypes.c_int),
+    ]
+
+
 class LayoutOptions(ctypes.Structure):
     """hr_layout_options."""
 
@@ -73,6 +90,7 @@ class LayoutOptions(ctypes.Structure):
         ("size", ctypes.c_size_t),
         ("reduction", ctypes.c_int),
         ("policy", ctypes.c_char * 32),
+        ("codec", ctypes.c_char * 16),
     ]
 
 
@@ -103,6 +121,7 @@ _ARRAY = (_HANDLE, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int)
 _POSTED = (_OPERATION_OUT, _ERROR)
 _WHOLE = (_HANDLE, ctypes.c_uint64, ctypes.c_int)
 _PIECES = (ctypes.POINTER(Piece), ctypes.c_size_t) * 2
+_ARRAYS = ctypes.POINTER(Array)
 _OTHER = (ctypes.c_uint32, ctypes.c_uint64)  # rank and tag
 
 # name -> (result, arguments)
@@ -129,6 +148,10 @@ _FUNCTIONS: dict[str, tuple] = {
         ctypes.c_int,
         (_HANDLE, ctypes.c_void_p, ctypes.c_size_t, _HANDLE_OUT, _ERROR),
     ),
+    "hr_device_allocation": (
+        ctypes.c_int,
+        (_HANDLE, ctypes.c_void_p, ctypes.POINTER(Allocation), _ERROR),
+    ),
     "hr_segment_address": (ctypes.c_void_p, (_HANDLE,)),
     "hr_segment_device": (ctypes.c_int, (_HANDLE,)),
     "hr_segment_keep": (_HANDLE, (_HANDLE,)),
@@ -154,6 +177,54 @@ _FUNCTIONS: dict[str, tuple] = {
         (_HANDLE, _HANDLE, _RANGE, ctypes.c_int, *_POSTED),
     ),
     "hr_all_gather": (ctypes.c_int, (_HANDLE, _HANDLE, _RANGE, *_POSTED)),
+    "hr_reduce": (
+        ctypes.c_int,
+        (_HANDLE, _HANDLE, _RANGE, ctypes.c_int, ctypes.c_uint32, *_POSTED),
+    ),
+    "hr_reduce_array": (
+        ctypes.c_int,
+        (*_ARRAY, ctypes.c_int, ctypes.c_uint32, *_POSTED),
+    ),
+    "hr_reduce_pieces": (
+        ctypes.c_int,
+        (*_WHOLE, ctypes.c_int, ctypes.c_uint32, *_PIECES, *_POSTED),
+    ),
+    "hr_reduce_on_stream": (
+        ctypes.c_int,
+        (_HANDLE, _HANDLE, _RANGE, ctypes.c_int, ctypes.c_uint32, _STREAM, *_POSTED),
+    ),
+    "hr_all_to_all": (
+        ctypes.c_int,
+        (_HANDLE, _HANDLE, _RANGE, _HANDLE, _RANGE, *_POSTED),
+    ),
+    "hr_gather": (
+        ctypes.c_int,
+        (_HANDLE, _HANDLE, _RANGE, _HANDLE, _RANGE, ctypes.c_uint32, *_POSTED),
+    ),
+    "hr_scatter": (
+        ctypes.c_int,
+        (_HANDLE, _HANDLE, _RANGE, _HANDLE, _RANGE, ctypes.c_uint32, *_POSTED),
+    ),
+    "hr_all_to_all_arrays": (
+        ctypes.c_int,
+        (_HANDLE, ctypes.c_int, _ARRAYS, _ARRAYS, *_POSTED),
+    ),
+    "hr_all_gather_arrays": (
+        ctypes.c_int,
+        (_HANDLE, ctypes.c_int, _ARRAYS, _ARRAYS, *_POSTED),
+    ),
+    "hr_reduce_scatter_arrays": (
+        ctypes.c_int,
+        (_HANDLE, ctypes.c_int, _ARRAYS, _ARRAYS, ctypes.c_int, *_POSTED),
+    ),
+    "hr_gather_arrays": (
+        ctypes.c_int,
+        (_HANDLE, ctypes.c_int, _ARRAYS, _ARRAYS, ctypes.c_uint32, *_POSTED),
+    ),
+    "hr_scatter_arrays": (
+        ctypes.c_int,
+        (_HANDLE, ctypes.c_int, _ARRAYS, _ARRAYS, ctypes.c_uint32, *_POSTED),
+    ),
     "hr_barrier": (ctypes.c_int, (_HANDLE, *_POSTED)),
     "hr_send": (ctypes.c_int, (_HANDLE, _HANDLE, _RANGE, *_OTHER, *_POSTED)),
     "hr_recv": (ctypes.c_int, (_HANDLE, _HANDLE, _RANGE, *_OTHER, *_POSTED)),

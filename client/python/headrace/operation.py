@@ -19,14 +19,20 @@ class Operation:
     """
 
     def __init__(
-        self, session: Session, number: int, result: Any, copied: bool
+        self,
+        session: Session,
+        number: int,
+        result: Any,
+        copied: bool,
+        kept: Any = None,
     ) -> None:
         self._session = session
         self._number = number
-        # Keeps the memory alive; what the caller gets from wait().
+        # Both keep memory alive; the first is what the caller gets from wait().
         self._result = result
         self._copied = copied
         self._settled = False
+        self._kept = kept
 
     @property
     def number(self) -> int:

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace import dtypes, library
+from headrace import dtypes, library, messages
 from headrace.arena import Arena, Range, Tensor
 from headrace.errors import Error, Unavailable
 from headrace.layout import Gradient, Layout
@@ -134,24 +134,37 @@ class Session:
         arena = Arena(self, size, around=memory)
         return arena.tensor(memory.shape, memory.dtype, name, order)
 
+    def allocation_of(self, address: int) -> library.Allocation:
+        """What an address of a GPU lies in, as the driver says. Errors: as share()."""
+        found = library.Allocation()
+        error = library.ErrorText()
+        status = library.load().hr_device_allocation(
+            self.handle, address, ctypes.byref(found), error
+        )
+        library.check(status, error)
+        return found
+
     def layout(
         self,
         specs: Sequence[Gradient | tuple],
         op: str = "average",
         policy: str | None = None,
         device: Any = None,
+        compress: str | None = None,
     ) -> Layout:
         """Makes the session's layout: all gradients of a model, in forward order.
 
-        ``specs`` are (shape, dtype, name) or (shape, dtype), shapes in elements, all of one dtype,
+        ``specs`` are (shape, dtype, name) or (shape, dtype), shapes in elements,
         at most 768. ``op``: "average" or "sum". ``policy``: "bsp", "wfbp", "mg-wfbp",
         "bytescheduler", "us-byte", "exact", "ddp", "horovod", "p3" or "bytesched-fused"; None:
-        HEADRACE_POLICY, or as the service at the rendezvous is configured. Allocates the memory, on
+        HEADRACE_POLICY, or as the service at the rendezvous is configured. ``compress``: how sums of
+        float32 cross between nodes, "none", "bf16", "fp16", "int8" or "int4"; None:
+        HEADRACE_COMPRESS, or "none". Allocates the memory, on
         ``device`` as arena() does: a round trip or two, before training. The gradients move when
         all ranks have made equal layouts. Errors: Mismatch when another rank's differs (the text
         says where), Error when the session has one already or a spec is wrong.
         """
-        return Layout(self, specs, op, policy, device_number(device))
+        return Layout(self, specs, op, policy, device_number(device), compress)
 
     def all_reduce(
         self, x: Any, op: str = "sum", async_op: bool = False, stream: Any = None
@@ -185,6 +198,86 @@ class Session:
     ) -> Operation:
         """x consists of world_size equal parts; part r of rank r replaces part r everywhere."""
         return self._post("hr_all_gather", x, (), async_op, stream)
+
+    def reduce(
+        self,
+        x: Any,
+        op: str = "sum",
+        root: int = 0,
+        async_op: bool = False,
+        stream: Any = None,
+    ) -> Operation:
+        """Replaces x on rank ``root`` by the reduction over all ranks; the others keep theirs."""
+        arguments = (dtypes.reduction_number(op), root)
+        return self._post("hr_reduce", x, arguments, async_op, stream)
+
+    def all_to_all(
+        self,
+        outputs: Any,
+        inputs: Any,
+        output_counts: Sequence[int] | None = None,
+        input_counts: Sequence[int] | None = None,
+        async_op: bool = False,
+    ) -> Operation:
+        """``inputs[r]`` goes to rank r, and ``outputs[r]`` becomes what rank r has for this one.
+
+        Lists with one for each rank, of any count, also none: numpy arrays or torch tensors, copied in
+        and out, or, in place, Ranges of a registered Tensor, those of ``outputs`` one behind the other
+        in a Tensor of the same arena. Or one array each, cut into parts of so many elements, equal ones
+        without counts. A count that differs from what the other rank sends ends it everywhere.
+        """
+        lists = [isinstance(x, (list, tuple)) for x in (outputs, inputs)]
+        if not any(lists):
+            received = messages.cut(outputs, output_counts, self.world_size)
+            sent = messages.cut(inputs, input_counts, self.world_size)
+            return self._post_arrays(
+                "hr_all_to_all", sent, received, (), (outputs, inputs), async_op
+            )
+        self._expect_one_for_each(outputs, inputs)
+        return self._post_messages("hr_all_to_all", outputs, inputs, (), async_op)
+
+    def gather(
+        self,
+        x: Any,
+        outputs: Sequence[Any] | None = None,
+        root: int = 0,
+        async_op: bool = False,
+    ) -> Operation:
+        """``outputs[r]`` of rank ``root`` becomes rank r's x; other ranks give no outputs."""
+        parts = self._of_root(outputs, root)
+        return self._post_messages("hr_gather", parts, [x], (root,), async_op)
+
+    def scatter(
+        self,
+        x: Any,
+        inputs: Sequence[Any] | None = None,
+        root: int = 0,
+        async_op: bool = False,
+    ) -> Operation:
+        """x becomes ``inputs[this rank]`` of rank ``root``; other ranks give no inputs."""
+        parts = self._of_root(inputs, root)
+        return self._post_messages("hr_scatter", [x], parts, (root,), async_op)
+
+    def all_gather_parts(
+        self, outputs: Sequence[Any], x: Any, async_op: bool = False
+    ) -> Operation:
+        """``outputs[r]`` becomes x of rank r: arrays of any size, the same sizes on every rank."""
+        self._expect_one_for_each(outputs)
+        own, parts = messages.arrays_of([x]), messages.arrays_of(outputs)
+        return self._post_arrays(
+            "hr_all_gather", own, parts, (), (outputs, x), async_op
+        )
+
+    def reduce_scatter_parts(
+        self, x: Any, inputs: Sequence[Any], op: str = "sum", async_op: bool = False
+    ) -> Operation:
+        """x becomes the reduction of ``inputs[this rank]`` over all ranks: arrays of any size."""
+        self._expect_one_for_each(inputs)
+        own, parts = messages.arrays_of([x]), messages.arrays_of(inputs)
+        arguments = (dtypes.reduction_number(op),)
+        return self._post_arrays(
+            "hr_reduce_scatter", parts, own, arguments, (x, inputs), async_op
+        )
 
     def barrier(self, async_op: bool = False) -> Operation:
         """Ends when every rank has posted it."""
@@ -279,6 +372,64 @@ class Session:
         operation = Operation(self, number.value, x, copied)
         if not async_op:
             operation.wait_on(stream)
+        return operation
+
+    def _of_root(self, parts: Sequence[Any] | None, root: int) -> Sequence[Any]:
+        if root != self.rank:
+            return ()
+        self._expect_one_for_each(parts or ())
+        return parts or ()
+
+    def _expect_one_for_each(self, *sides: Sequence[Any]) -> None:
+        for parts in sides:
+            if len(parts) != self.world_size:
+                raise ValueError(
+                    f"{len(parts)} parts for {self.world_size} ranks: give one for each"
+                )
+
+    def _post_messages(
+        self,
+        name: str,
+        outputs: Sequence[Any],
+        inputs: Sequence[Any],
+        arguments: tuple,
+        async_op: bool,
+    ) -> Operation:
+        result = outputs[0] if len(outputs) == 1 else outputs
+        memory = (result, inputs)
+        if messages.is_registered([*outputs, *inputs]):
+            where = (*messages.ranges_of(inputs), *messages.ranges_of(outputs))
+            return self._post_in_c(name, (*where, *arguments), memory, False, async_op)
+        sent, received = messages.arrays_of(inputs), messages.arrays_of(outputs)
+        return self._post_arrays(name, sent, received, arguments, memory, async_op)
+
+    def _post_arrays(
+        self,
+        name: str,
+        sent: tuple,
+        received: tuple,
+        arguments: tuple,
+        memory: tuple,
+        async_op: bool,
+    ) -> Operation:
+        dtype = messages.dtype_of(sent[0], received[0])
+        where = (dtype, messages.in_c(sent[1]), messages.in_c(received[1]))
+        return self._post_in_c(
+            name + "_arrays", (*where, *arguments), memory, True, async_op
+        )
+
+    def _post_in_c(
+        self, name: str, arguments: tuple, memory: tuple, copied: bool, async_op: bool
+    ) -> Operation:
+        number = ctypes.c_uint64()
+        error = library.ErrorText()
+        function = getattr(library.load(), name)
+        status = function(self.handle, *arguments, ctypes.byref(number), error)
+        library.check(status, error)
+        result, kept = memory
+        operation = Operation(self, number.value, result, copied, kept)
+        if not async_op:
+            operation.wait()
         return operation
 
     def _posted(self, number: int, x: Any, copied: bool, async_op: bool) -> Operation:

@@ -7,6 +7,7 @@
 
 #include "ipc/base/check.h"
 #include "service/dispatch/blocks/cut.h"
+#include "service/dispatch/blocks/message_blocks.h"
 #include "service/dispatch/blocks/transfers.h"
 #include "service/dispatch/job/pair_notices.h"
 
@@ -27,6 +28,19 @@ constexpr std::size_t kPairBlocksMax = kBlocksMax / 4;
 
 std::size_t& PairBlocks(Job& job, bool comes) {
   return comes ? job.pairs().blocks_coming : job.pairs().blocks_open;
+}
+
+// Whether the block has no part in what nodes carry out together.
+bool StaysHere(Job& job, const Operation& operation, const Block& block) {
+  if (MovesInMessages(operation.spec.kind)) {
+    return job.IsHere(block.source) && job.IsHere(block.target);
+  }
+  return operation.paired() && job.pairs().at(operation.spec.sequence).away == Away::kNo;
+}
+
+std::optional<PartBlock> NextPart(const Job& job, const Operation& operation, std::uint32_t index) {
+  return NextPartBlock(PartsOf(job, operation.spec), operation.spec.dtype, operation.block_bytes,
+                       job.nodes() != nullptr, index);
 }
 
 Away AwayOf(Job& job, const Operation& operation) {
@@ -114,20 +128,38 @@ void Blocks::Begin(Job& job, Operation& operation, TimeNs now) {
   operation.state = Operation::State::kWaiting;
   operation.since_ns = now;
   operation.block_bytes = BlockBytes(job, operation, now);
-  operation.blocks_count = BlocksCount(operation.spec, job.world_size(), operation.block_bytes);
+  operation.blocks_count = CountBlocks(job, operation);
   operation.verified = job.Verifies(operation);
   MakeMore(job, operation);
   Make(job, now);
 }
 
+std::uint64_t Blocks::CountBlocks(const Job& job, const Operation& operation) {
+  const OperationSpec& spec = operation.spec;
+  if (MovesInMessages(spec.kind)) return MessageBlocksCount(job, spec, operation.block_bytes);
+  if (!spec.uneven) return BlocksCount(spec, job.world_size(), operation.block_bytes);
+  std::uint64_t count = 0;
+  for (auto block = NextPart(job, operation, 0); block;
+       block = NextPart(job, operation, block->index + 1)) {
+    ++count;
+  }
+  return count;
+}
+
 // On this node the size may be another for each operation: nobody else has to know. A job that is
 // alone moves whole operations, which costs less.
 std::uint64_t Blocks::BlockBytes(const Job& job, const Operation& operation, TimeNs now) const {
-  if (job.nodes() != nullptr) return operation.planned() ? 0 : job.nodes()->block_bytes;
+  const bool in_messages = MovesInMessages(operation.spec.kind);
+  if (job.nodes() != nullptr && !in_messages) {
+    return operation.planned() ? 0 : job.nodes()->block_bytes;
+  }
   const std::uint64_t bytes = operation.spec.OnGpu() ? kSharedGpuBlockBytes : kSharedBlockBytes;
-  if (operation.spec.Bytes() <= bytes) return 0;
+  const std::uint64_t size =
+      in_messages ? LargestMessage(job, operation.spec) : operation.spec.Bytes();
+  if (size <= bytes) return 0;
   const bool has_pairs = !operation.paired() && now - job.pairs().moved_ns < kPairsRecent;
   if (!has_pairs && !lanes_.HasOthers(lanes_.InNode(operation), job, now)) return 0;
+  if (in_messages) return bytes;
   const std::uint64_t count = BlocksCount(operation.spec, job.world_size(), bytes);
   return count <= kBlocksPerOperationMax ? bytes : 0;
 }
@@ -180,8 +212,7 @@ bool Blocks::MakeNext(Job& job, Operation& operation, TimeNs now) {
     ++PairBlocks(job, operation.comes);
     job.pairs().moved_ns = now;
   }
-  CutBlock(operation.spec, job.world_size(), operation.block_bytes,
-           static_cast<std::uint32_t>(operation.blocks_made), *block);
+  Cut(job, operation, *block);
   if (NeedsScratch(job, operation, *block) && !AllocateScratch(job, operation, *block)) {
     const schedule::Order order = block->order();
     Free(job, *block);
@@ -190,9 +221,32 @@ bool Blocks::MakeNext(Job& job, Operation& operation, TimeNs now) {
   }
   ++operation.blocks_made;
   ++operation.blocks_open;
-  Place(job, *block);
+  operation.next_index = block->index + 1;
+  if (!StaysHere(job, operation, *block)) Place(job, *block);
   Enter(job, operation, *block, Step::kInNode, now);
   return true;
+}
+
+void Blocks::Cut(const Job& job, Operation& operation, Block& block) {
+  if (operation.spec.uneven) {
+    const auto part = NextPart(job, operation, operation.next_index);
+    HR_CHECK(part.has_value(), operation.spec.sequence, operation.blocks_made);
+    block.index = part->index;
+    block.root = part->root;
+    block.range = part->range;
+    return;
+  }
+  if (!MovesInMessages(operation.spec.kind)) {
+    return CutBlock(operation.spec, job.world_size(), operation.block_bytes,
+                    static_cast<std::uint32_t>(operation.blocks_made), block);
+  }
+  const auto message =
+      NextMessageBlock(job, operation.spec, operation.block_bytes, operation.next_index);
+  HR_CHECK(message.has_value(), operation.spec.sequence, operation.blocks_made);
+  block.index = message->index;
+  block.source = message->source;
+  block.target = message->target;
+  block.range = message->range;
 }
 
 void Blocks::Place(Job& job, Block& block) {
@@ -204,10 +258,14 @@ void Blocks::Place(Job& job, Block& block) {
 
 void Blocks::Enter(Job& job, Operation& operation, Block& block, Step step, TimeNs now) {
   HR_CHECK(block.parts_open == 0 && operation.blocks_open > 0, block.sequence, block.parts_open);
-  block.step =
-      operation.paired()
-          ? NextPairStep(AwayOf(job, operation), operation.spec.OnGpu(), step)
-          : NextStep(operation.spec, job.nodes(), job.local().size(), step, job.IsRootHere(block));
+  if (MovesInMessages(operation.spec.kind)) {
+    block.step = NextMessageStep(!StaysHere(job, operation, block), step);
+  } else if (operation.paired()) {
+    block.step = NextPairStep(AwayOf(job, operation), operation.spec.OnGpu(), step);
+  } else {
+    block.step =
+        NextStep(operation.spec, job.nodes(), job.local().size(), step, job.IsRootHere(block));
+  }
   if (block.step == Step::kDone && step <= Step::kVerify && operation.verified) {
     block.step = Step::kVerify;
   }
@@ -287,7 +345,9 @@ void Blocks::Push(Job& job, Operation& operation, Block& block, std::uint32_t in
                 .order = block.order(),
                 .lane = lane,
                 .bytes = part.range.count * SizeOf(operation.spec.dtype)};
-  part.stage.wire_bytes = lanes_.WireBytes(job, part.stage);
+  const bool in_messages = MovesInMessages(operation.spec.kind);
+  part.stage.wire_bytes =
+      in_messages && !job.IsHere(block.source) ? 0 : lanes_.WireBytes(job, part.stage, in_messages);
   ++block.parts_open;
   const schedule::Wait wait = queue_.Push(part.stage);
   recorder_.StageQueued(job, block, part, now);
@@ -377,7 +437,7 @@ Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completi
                             job.DescribeOperation(operation))};
   } else if (completion.code == Code::kOk) {
     // The same bytes pass several steps; people want to know how many there are.
-    const bool stays = operation.paired() && AwayOf(job, operation) == Away::kNo;
+    const bool stays = StaysHere(job, operation, block);
     if (block.step == Step::kBetweenNodes || job.nodes() == nullptr || stays) {
       recorder_.Moved(job, part.stage.bytes);
     }

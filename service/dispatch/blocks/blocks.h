@@ -88,6 +88,9 @@ class Blocks {
   static bool HasBlocksToMake(Job& job, std::uint64_t sequence);
   static void DropEnded(Job& job, boost::circular_buffer<std::uint64_t>& making);
   bool MakeNext(Job& job, Operation& operation, TimeNs now);
+  static std::uint64_t CountBlocks(const Job& job, const Operation& operation);
+  // Fills in what the next block of the operation is.
+  static void Cut(const Job& job, Operation& operation, Block& block);
   // Puts the stages of the block's next step, from `step` on, into the queue, or ends the block.
   void Enter(Job& job, Operation& operation, Block& block, Step step, TimeNs now);
   void Cross(Job& job, schedule::Order order, TimeNs now);

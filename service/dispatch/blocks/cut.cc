@@ -39,8 +39,9 @@ std::uint64_t BlocksCount(const OperationSpec& spec, std::uint32_t world_size,
 void CutBlock(const OperationSpec& spec, std::uint32_t world_size, std::uint64_t block_bytes,
               std::uint32_t index, Block& block) {
   const Cutting cutting = CuttingOf(spec, world_size, block_bytes);
-  const std::uint64_t stretch = index / cutting.blocks_each;
-  const std::uint64_t begin = index % cutting.blocks_each * cutting.block_count;
+  // Parts in turns, so that their ranks' links are busy together.
+  const std::uint64_t stretch = index % cutting.stretches;
+  const std::uint64_t begin = index / cutting.stretches * cutting.block_count;
   HR_CHECK(stretch < cutting.stretches, index);
   HR_CHECK(begin <= cutting.stretch_count, index, begin);
   block.index = index;
@@ -48,6 +49,42 @@ void CutBlock(const OperationSpec& spec, std::uint32_t world_size, std::uint64_t
   block.range.count = std::min(cutting.block_count, cutting.stretch_count - begin);
   block.root =
       block_bytes != 0 && IsParted(spec.kind) ? static_cast<std::uint32_t>(stretch) : spec.root;
+}
+
+namespace {
+
+// Elements of a whole block.
+std::uint64_t BlockCountOf(DType dtype, std::uint64_t block_bytes) {
+  return block_bytes == 0 ? UINT64_MAX : std::max<std::uint64_t>(1, block_bytes / SizeOf(dtype));
+}
+
+}  // namespace
+
+std::uint64_t PartNumbersCount(std::span<const ipc::PartRow> parts, DType dtype,
+                               std::uint64_t block_bytes) {
+  std::uint64_t largest = 1;
+  for (const ipc::PartRow& part : parts) largest = std::max(largest, part.sent_count);
+  return ((largest - 1) / BlockCountOf(dtype, block_bytes) + 1) * parts.size();
+}
+
+// As CutBlock: parts in turns.
+std::optional<PartBlock> NextPartBlock(std::span<const ipc::PartRow> parts, DType dtype,
+                                       std::uint64_t block_bytes, bool keeps_empty,
+                                       std::uint32_t index) {
+  const std::uint64_t block_count = BlockCountOf(dtype, block_bytes);
+  const std::uint64_t end = PartNumbersCount(parts, dtype, block_bytes);
+  for (std::uint64_t number = index; number < end; ++number) {
+    const std::uint64_t nth = number / parts.size();
+    const auto root = static_cast<std::uint32_t>(number % parts.size());
+    const ipc::PartRow& part = parts[root];
+    const std::uint64_t begin = nth == 0 ? 0 : nth * block_count;
+    if (begin >= part.sent_count && (nth > 0 || !keeps_empty)) continue;
+    return PartBlock{.index = static_cast<std::uint32_t>(number),
+                     .root = root,
+                     .range = {.begin = part.sent_offset + begin,
+                               .count = std::min(block_count, part.sent_count - begin)}};
+  }
+  return std::nullopt;
 }
 
 Step NextStep(const OperationSpec& spec, const JobNodes* nodes, std::size_t local_ranks_count,
@@ -76,6 +113,11 @@ Step NextStep(const OperationSpec& spec, const JobNodes* nodes, std::size_t loca
       break;
   }
   return Step::kDone;
+}
+
+Step NextMessageStep(bool crosses, Step step) {
+  const Step only = crosses ? Step::kBetweenNodes : Step::kInNode;
+  return step <= only ? only : Step::kDone;
 }
 
 Step NextPairStep(Away away, bool on_gpu, Step step) {

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "service/dispatch/job/block.h"
@@ -21,12 +22,30 @@ std::uint64_t BlocksCount(const OperationSpec& spec, std::uint32_t world_size,
 void CutBlock(const OperationSpec& spec, std::uint32_t world_size, std::uint64_t block_bytes,
               std::uint32_t index, Block& block);
 
+// Of an operation with parts of any size, which its table has: the first of its blocks from number
+// `index` on, each of one part; nothing when there is none. Numbers are the same on every node.
+// `block_bytes` 0: each part is one. Parts without elements have a block only with `keeps_empty`.
+struct PartBlock {
+  std::uint32_t index = 0;
+  std::uint32_t root = 0;
+  Range range;
+};
+std::optional<PartBlock> NextPartBlock(std::span<const ipc::PartRow> parts, DType dtype,
+                                       std::uint64_t block_bytes, bool keeps_empty,
+                                       std::uint32_t index);
+// All of its numbers, those without a block included.
+std::uint64_t PartNumbersCount(std::span<const ipc::PartRow> parts, DType dtype,
+                               std::uint64_t block_bytes);
+
 // The first step at or after `step` that a block needs on a node with `local_ranks_count` ranks;
 // whether it is verified is not for the route to say, and kVerify never the answer.
 // GPUs' memory reaches other nodes by way of scratch, so that it has steps which the host's memory
 // can do without; `root_is_here`: the rank whose part or data the block is, is of this node.
 Step NextStep(const OperationSpec& spec, const JobNodes* nodes, std::size_t local_ranks_count,
               Step step, bool root_is_here = false);
+
+// The same of a message between two ranks, of which at least one is of this node.
+Step NextMessageStep(bool crosses, Step step);
 
 // The same of a send or receive. It crosses where its other side is away, and from or to GPUs'
 // memory through scratch.

@@ -8,6 +8,7 @@
 
 #include "ipc/base/check.h"
 #include "service/dispatch/blocks/cut.h"
+#include "service/dispatch/blocks/message_blocks.h"
 #include "service/dispatch/job/overlap.h"
 #include "service/dispatch/job/pair_notices.h"
 #include "service/dispatch/observe/wait_reports.h"
@@ -142,9 +143,18 @@ void Flow::MakeReady(Job& job, Operation& operation, TimeNs now) {
   const bool crosses = operation.paired()
                            ? job.pairs().at(operation.spec.sequence).away != Away::kNo
                            : job.nodes() != nullptr;
-  if (operation.spec.count == 0 && !crosses) return End(job, operation, now);
+  const bool in_messages = MovesInMessages(operation.spec.kind);
+  // Of these each rank has a count of its own.
+  const bool moves = in_messages ? MessageBlocksCount(job, operation.spec, 0) != 0
+                                 : operation.spec.count != 0 || crosses;
+  if (!moves) return End(job, operation, now);
+  if (in_messages) return blocks_.Begin(job, operation, now);
   const std::uint64_t block_bytes = job.nodes() == nullptr ? 0 : job.nodes()->block_bytes;
-  if (BlocksCount(operation.spec, job.world_size(), block_bytes) > kBlocksPerOperationMax) {
+  const std::uint64_t blocks =
+      operation.spec.uneven
+          ? PartNumbersCount(PartsOf(job, operation.spec), operation.spec.dtype, block_bytes)
+          : BlocksCount(operation.spec, job.world_size(), block_bytes);
+  if (blocks > kBlocksPerOperationMax) {
     return Fail(
         job, operation,
         {Code::kExhausted,
@@ -309,8 +319,11 @@ void Flow::CompleteOperation(Job& job, Operation& operation) {
     const auto rank = static_cast<std::uint32_t>(std::countr_zero(left));
     OperationSpec spec = operation.spec;
     spec.data = job.memory(sequence, rank);
-    job.member(rank).open.Close(RangeOf(spec, rank));
+    for (const OpenRange& range : RangesOf(job, spec, rank).all()) {
+      job.member(rank).open.Close(range);
+    }
   }
+  if (operation.spec.HasParts()) job.part_tables().Drop(sequence);
 }
 
 bool Flow::CompleteBlock(Job& job, const Operation& operation, TimeNs now) {

@@ -34,6 +34,23 @@ std::optional<Failure> CheckMemory(const Job& job, const Session& session) {
   return {};
 }
 
+// Memory for what encodings leave out; none of it is touched before it is used.
+std::optional<Failure> MakeResiduals(Job& job, const Session& session) {
+  const Codec codec = job.gradients->layout().codec;
+  if (codec == Codec::kNone) return {};
+  if (session.gradients()->device != transport::kHost) {
+    return Failure{Code::kInvalidArgument,
+                   fmt::format("{} asks for gradients as {} and has them {}: only those in the "
+                               "host's memory are compressed",
+                               job.DescribeRank(session.identity().rank), Name(codec),
+                               DescribeMemory(session.gradients()->device))};
+  }
+  Result<Mapping> memory = Mapping::Anonymous(job.gradients->bytes());
+  if (!memory) return Failure{memory.error().code(), memory.error().text()};
+  job.residuals = std::move(memory).value();
+  return {};
+}
+
 }  // namespace
 
 std::optional<Failure> Plans::SetLayout(Job& job, Session& session,
@@ -45,6 +62,7 @@ std::optional<Failure> Plans::SetLayout(Job& job, Session& session,
   }
   if (job.gradients) return CheckMemory(job, session);
   job.gradients = std::make_unique<Gradients>(message.layout, job.world_size());
+  if (auto failure = MakeResiduals(job, session)) return failure;
   recorder_.SetLayout(job);
   if (job.failure) job.gradients_failure = job.failure;
   rows_.Open(job);

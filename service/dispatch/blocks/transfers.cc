@@ -92,6 +92,39 @@ void FillPairStep(Job& job, const Operation& operation, const Block& block, cons
   }
 }
 
+// Where rank `rank`'s end of a message begins, from the part's first element on.
+std::byte* MemoryOfMessage(Job& job, const Operation& operation, const Block& block,
+                           const Part& part, std::uint32_t rank) {
+  const auto rows = job.part_tables().Find(operation.spec.sequence, rank);
+  const std::uint64_t offset =
+      rank == block.source ? rows[block.target].sent_offset : rows[block.source].received_offset;
+  return MemoryOf(job, operation, rank, offset + part.range.begin);
+}
+
+// One copy where both ranks are of this node; else the message to the other one's node, or from it.
+void FillMessage(Job& job, const Operation& operation, const Block& block, const Part& part,
+                 transport::Transfer& transfer) {
+  transfer.root = 0;
+  if (block.step == Step::kInNode) {
+    transfer.kind = Collective::kBroadcast;
+    transfer.members_count = 2;
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      const std::uint32_t rank = i == 0 ? block.source : block.target;
+      transfer.members[i] = MemoryOfMessage(job, operation, block, part, rank);
+      transfer.devices[i] = job.DeviceOf(operation, rank);
+    }
+    return;
+  }
+  const bool comes = !job.IsHere(block.source);
+  transfer.kind = comes ? kReceive : kSend;
+  transfer.meets = true;
+  transfer.group = job.id().value;
+  transfer.root = NodeOf(*job.nodes(), comes ? block.source : block.target);
+  transfer.members_count = static_cast<std::uint32_t>(job.nodes()->data_nodes_count());
+  transfer.members[job.nodes()->self] =
+      MemoryOfMessage(job, operation, block, part, comes ? block.target : block.source);
+}
+
 void FillInNode(Job& job, const Operation& operation, const Block& block, const Part& part,
                 transport::Transfer& transfer) {
   transfer.members_count = static_cast<std::uint32_t>(job.local().size());
@@ -100,7 +133,11 @@ void FillInNode(Job& job, const Operation& operation, const Block& block, const 
     transfer.devices[i] = job.DeviceOf(operation, job.local()[i]);
   }
   if (job.nodes() == nullptr) {
-    if (operation.block_bytes == 0 || !IsParted(operation.spec.kind)) return;
+    if (operation.spec.kind == Collective::kReduce) {
+      transfer.output = transfer.members[operation.spec.root];
+    }
+    const bool cut = operation.block_bytes != 0 || operation.spec.uneven;
+    if (!cut || !IsParted(operation.spec.kind)) return;
     // A block of one rank's part: only that rank gets the sum, or it is the one who has it.
     const bool reduces = operation.spec.kind == Collective::kReduceScatter;
     transfer.kind = reduces ? Collective::kReduce : Collective::kBroadcast;
@@ -135,10 +172,14 @@ void FillBetweenNodes(Job& job, const Operation& operation, const Block& block, 
   } else {
     transfer.members[job.nodes()->self] = SumOf(job, operation, block, part.range.begin);
   }
-  if (transfer.kind == Collective::kAllReduce) return;
+  if (transfer.kind == Collective::kAllReduce) {
+    transfer.codec = job.CodecOf(operation);
+    if (transfer.codec != Codec::kNone) transfer.residual = job.residuals.data();
+    return;
+  }
   transfer.root = NodeOf(*job.nodes(), block.root);
   transfer.root_rank = block.root;
-  if (transfer.kind == Collective::kReduceScatter) {
+  if (Reduces(transfer.kind)) {
     transfer.kind = Collective::kReduce;
     if (transfer.root == job.nodes()->self) transfer.output = transfer.members[job.nodes()->self];
   } else {
@@ -195,7 +236,7 @@ void FillToGpus(Job& job, const Operation& operation, const Block& block, const 
   const bool has_it = rooted && !Reduces(operation.spec.kind);
   if (!has_it) AddScratch(block, part, transfer);
   if (rooted) AddMember(job, operation, block.root, part.range.begin, transfer);
-  if (operation.spec.kind == Collective::kReduceScatter) return;
+  if (!IsShared(operation.spec.kind)) return;
   for (const std::uint32_t rank : job.local()) {
     if (rooted && rank == block.root) continue;
     AddMember(job, operation, rank, part.range.begin, transfer);
@@ -256,6 +297,10 @@ transport::Transfer MakeTransfer(Job& job, const Operation& operation, const Blo
     FillPairStep(job, operation, block, part, transfer);
     return transfer;
   }
+  if (MovesInMessages(operation.spec.kind)) {
+    FillMessage(job, operation, block, part, transfer);
+    return transfer;
+  }
   const bool by_scratch = job.nodes() != nullptr && operation.spec.OnGpu();
   switch (block.step) {
     case Step::kInNode:
@@ -295,8 +340,8 @@ std::uint32_t SharesOf(const Job& job, const Operation& operation, const Block& 
 bool NeedsScratch(const Job& job, const Operation& operation, const Block& block) {
   if (operation.paired() && job.pairs().at(operation.spec.sequence).away == Away::kNo) return false;
   if (job.nodes() != nullptr && operation.spec.OnGpu()) return true;
-  return job.nodes() != nullptr && operation.spec.kind == Collective::kReduceScatter &&
-         job.local().size() > 1 && !job.IsHere(block.root);
+  const bool to_one = Reduces(operation.spec.kind) && !IsShared(operation.spec.kind);
+  return job.nodes() != nullptr && to_one && job.local().size() > 1 && !job.IsHere(block.root);
 }
 
 bool AllocateScratch(Job& job, const Operation& operation, Block& block) {

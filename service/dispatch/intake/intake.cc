@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "ipc/base/check.h"
+#include "service/dispatch/blocks/message_blocks.h"
+#include "service/dispatch/intake/part_checks.h"
 #include "service/dispatch/intake/record_checks.h"
 #include "service/dispatch/job/overlap.h"
 #include "service/dispatch/job/pair_notices.h"
@@ -28,6 +30,13 @@ std::size_t PlaceOf(const Job& job, std::uint32_t rank) {
 
 // What one service can do and several cannot.
 Status CheckBetweenNodes(const OperationSpec& spec, const Job& job) {
+  if (job.spans_nodes() && MovesInMessages(spec.kind) && spec.OnGpu()) {
+    return Error(
+        Code::kInvalidArgument,
+        fmt::format("{} of GPUs' memory is not carried out between nodes: send and receive "
+                    "it, or post it from memory of the host",
+                    Name(spec.kind)));
+  }
   const bool real = spec.dtype == DType::kFloat32 || spec.dtype == DType::kFloat64 ||
                     spec.dtype == DType::kFloat16 || spec.dtype == DType::kBFloat16;
   if (!job.spans_nodes() || !Reduces(spec.kind) || spec.reduction != Reduction::kAverage || real) {
@@ -86,6 +95,19 @@ void Intake::PostOperation(Job& job, std::uint32_t rank, const ipc::Record& reco
   }
   spec->sequence = sequence;
   Join(job, operation, rank, *spec, record, now);
+}
+
+std::optional<Failure> Intake::KeepParts(Job& job, const Operation& operation, std::uint32_t rank,
+                                         const ipc::Record& record, const OperationSpec& spec) {
+  const auto rows = std::span(rows_).first(job.world_size());
+  if (Status status = CheckParts(record, *job.member(rank).session, spec, rows); !status) {
+    ++board_.counters.records_refused;
+    return Failure{status.error().code(),
+                   fmt::format("{} posted a record that cannot be carried out as operation {}: {}",
+                               job.DescribeRank(rank), spec.sequence, status.error().text())};
+  }
+  job.part_tables().Keep(spec.sequence, rank, rows);
+  return FindPartsMismatch(job, operation, rank);
 }
 
 bool Intake::Open(Job& job, Operation& operation, std::uint32_t rank, const ipc::Record& record,
@@ -151,6 +173,11 @@ void Intake::Join(Job& job, Operation& operation, std::uint32_t rank, const Oper
   }
   job.memory(spec.sequence, rank) = spec.data;
   job.device(spec.sequence, rank) = spec.device;
+  if (spec.HasParts()) {
+    if (auto failure = KeepParts(job, operation, rank, record, spec); failure) {
+      return flow_.Fail(job, operation, std::move(*failure), now);
+    }
+  }
   const bool awaits = (record.flags & ipc::kRecordAwaitsWord) != 0;
   // Until its word is there it counts as not posted: a stream may have what comes before to wait
   // for.
@@ -196,9 +223,10 @@ bool Intake::UseMemory(Job& job, Operation& operation, std::uint32_t rank,
     }
     return false;
   }
-  if (spec.Bytes() == 0) return true;
+  const UsedRanges used = RangesOf(job, spec, rank);
+  if (used.count == 0) return true;
   HR_CHECK((operation.in_use & Bit(rank)) == 0, operation.spec.sequence, rank);
-  job.member(rank).open.Open(RangeOf(spec, rank));
+  for (const OpenRange& range : used.all()) job.member(rank).open.Open(range);
   operation.in_use |= Bit(rank);
   return true;
 }

@@ -8,6 +8,7 @@
 // Owned and called by dispatch, on its thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -44,6 +45,9 @@ class Intake {
   static constexpr TimeNs kWordsEvery = 30 * kMicrosecond;
 
   void PostOperation(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now);
+  // Keeps the record's parts table; why it cannot be carried out.
+  std::optional<Failure> KeepParts(Job& job, const Operation& operation, std::uint32_t rank,
+                                   const ipc::Record& record, const OperationSpec& spec);
   // The operation in a free slot; or nothing, when it was refused before it began.
   bool Open(Job& job, Operation& operation, std::uint32_t rank, const ipc::Record& record,
             TimeNs now);
@@ -92,6 +96,7 @@ class Intake {
   std::uint64_t awaited_ = 0;  // of all jobs
   TimeNs looked_ns_ = 0;       // at ready words
   bool refusing_ = false;
+  std::array<ipc::PartRow, transport::kMembersMax> rows_{};  // of the record at hand
 };
 
 }  // namespace headrace::service

@@ -22,12 +22,20 @@ Status CheckNumbers(const ipc::Record& record, std::uint32_t world_size) {
   if (!IsReduction(record.reduction)) {
     return Invalid("reduction", record.reduction, "not a reduction");
   }
-  if ((record.flags & ~ipc::kRecordAwaitsWord) != 0) {
+  const bool has_parts = (record.flags & ipc::kRecordHasParts) != 0;
+  if ((record.flags & ~(ipc::kRecordAwaitsWord | ipc::kRecordHasParts)) != 0) {
     return Invalid("flags", record.flags, "not known");
   }
-  if (record.reserved0 != 0) return Invalid("reserved0", record.reserved0, "must be 0");
-  if (!paired && record.tag != 0) {
-    return Invalid("tag", record.tag, "only a send or receive has one");
+  const auto kind = static_cast<Collective>(record.kind);
+  if (has_parts != MovesInMessages(kind) && !(has_parts && IsParted(kind))) {
+    return Invalid("flags", record.flags,
+                   fmt::format("{} {} a parts table", Name(kind), has_parts ? "has not" : "needs"));
+  }
+  if (!has_parts && record.parts != 0) {
+    return Invalid("parts", record.parts, "without a parts table it is 0");
+  }
+  if (!paired && !has_parts && record.tag != 0) {
+    return Invalid("tag", record.tag, "only a send or receive, or a parts table, has one");
   }
   if (!paired && record.root >= world_size) {
     return Invalid("root", record.root, fmt::format("the job has {} ranks", world_size));
@@ -127,7 +135,8 @@ Result<OperationSpec> CheckRecord(const ipc::Record& record, const Session& sess
     }
     return spec;
   }
-  if (IsParted(spec.kind) && record.count % world_size != 0) {
+  spec.uneven = IsParted(spec.kind) && (record.flags & ipc::kRecordHasParts) != 0;
+  if (IsParted(spec.kind) && !spec.uneven && record.count % world_size != 0) {
     return Invalid("count", record.count,
                    fmt::format("{} divides it among {} ranks: pad it to a multiple",
                                Name(spec.kind), world_size));
@@ -181,8 +190,9 @@ Result<std::uint32_t> CheckGradient(const ipc::GradientRecord& record, const Ses
     return Invalid("tensor", record.tensor, "not one of the layout");
   }
   const std::uint32_t tensor = record.tensor - gradients->first.value;
-  if (record.dtype != static_cast<std::uint8_t>(layout.dtype)) {
-    return Invalid("dtype", record.dtype, "not that of the layout");
+  if (record.dtype != static_cast<std::uint8_t>(layout.tensors[tensor].dtype)) {
+    return Invalid("dtype", record.dtype,
+                   fmt::format("gradient {} is of {}", tensor, Name(layout.tensors[tensor].dtype)));
   }
   if (record.reduction != static_cast<std::uint8_t>(layout.reduction)) {
     return Invalid("reduction", record.reduction, "not that of the layout");

@@ -21,6 +21,9 @@ inline constexpr std::size_t kRailsMax = 8;      // lanes between nodes
 // Of one operation: 16 bits of a block's position say which one it is.
 inline constexpr std::uint64_t kBlocksPerOperationMax = std::uint64_t{1} << 16;
 
+// Of a block of gradients; smaller ones cost a message whatever they hold, and cross as they are.
+inline constexpr std::uint64_t kEncodedBytesMin = std::uint64_t{16} << 10;
+
 // Bits of a block's sequence that say whose number it is: operations, blocks of the plan and pairs
 // (a send with its receive) are numbered each on their own.
 inline constexpr std::uint64_t kPlannedSequence = std::uint64_t{1} << 47;
@@ -78,7 +81,10 @@ struct Block {
   std::uint32_t index = 0;     // within the operation
   Range range;
   std::uint32_t root = 0;  // the rank whose part or data it is, where the collective has one
-  bool comes = false;      // from another node's send
+  // Of a message: whose it is, and for whom. Its range is then of the message.
+  std::uint32_t source = 0;
+  std::uint32_t target = 0;
+  bool comes = false;                // from another node's send
   std::uint32_t parts_to_stand = 0;  // of those: parts that their lanes are to accept,
   std::uint32_t parts_standing = 0;  // and have accepted
   Step step = Step::kInNode;

@@ -14,7 +14,7 @@ Gradients::Gradients(std::shared_ptr<const Layout> layout, std::uint32_t world_s
       records_(layout_->tensors.size() * world_size) {
   ended_.reserve(layout_->tensors.size());
   for (const LayoutTensor& tensor : layout_->tensors) {
-    bytes_ = std::max(bytes_, tensor.offset + tensor.count * SizeOf(layout_->dtype));
+    bytes_ = std::max(bytes_, tensor.End());
   }
 }
 
@@ -92,7 +92,7 @@ Operation* Gradients::Begin() {
   operation.state = Operation::State::kWaiting;
   operation.spec.sequence = kPlannedSequence | ++number_;
   operation.spec.kind = Collective::kAllReduce;
-  operation.spec.dtype = layout_->dtype;
+  operation.spec.dtype = head.dtype;
   operation.spec.reduction = layout_->reduction;
   operation.spec.count = head.count;
   operation.plan = plan_;

@@ -27,6 +27,7 @@ Job::Job(const SessionIdentity& identity, TimeNs now)
       opened_ns_(now),
       members_(identity.world_size),
       pairs_(identity.world_size),
+      part_tables_(identity.world_size),
       memory_(kOperationsMax * identity.world_size),
       devices_(kOperationsMax * identity.world_size, transport::kHost),
       records_(kOperationsMax * identity.world_size),
@@ -142,6 +143,14 @@ void Job::FreeBlock(Block& block) {
 std::int8_t Job::DeviceOf(const Operation& operation, std::uint32_t rank) {
   if (operation.planned()) return members_[rank].session->gradients()->device;
   return device(operation.spec.sequence, rank);
+}
+
+Codec Job::CodecOf(const Operation& operation) const {
+  if (nodes() == nullptr || nodes()->servers_count > 0 || !operation.planned()) return Codec::kNone;
+  const OperationSpec& spec = operation.spec;
+  const bool possible = !spec.OnGpu() && spec.dtype == DType::kFloat32;
+  if (!possible || spec.Bytes() < kEncodedBytesMin) return Codec::kNone;
+  return gradients->layout().codec;
 }
 
 bool Job::Verifies(const Operation& operation) const {

@@ -36,6 +36,7 @@
 #include "service/dispatch/job/operation.h"
 #include "service/dispatch/job/operation_spec.h"
 #include "service/dispatch/job/pairs.h"
+#include "service/dispatch/job/part_tables.h"
 #include "service/dispatch/job/scratch.h"
 #include "service/dispatch/job/steering_notes.h"
 #include "service/dispatch/job/uid_use.h"
@@ -140,6 +141,8 @@ class Job {
   std::array<Operation, kOperationsMax>& operations() { return operations_; }
   Pairs& pairs() { return pairs_; }
   const Pairs& pairs() const { return pairs_; }
+  PartTables& part_tables() { return part_tables_; }
+  const PartTables& part_tables() const { return part_tables_; }
   // Every operation and every pair that is open, in no order. The visitor may end it.
   template <typename Visit>
   void ForEachOpen(Visit visit) {
@@ -190,6 +193,9 @@ class Job {
   }
   Block& block(std::uint32_t place) { return blocks_.at(place); }
   std::vector<Block>& blocks() { return blocks_; }
+  // In which the operation's sum crosses between nodes. The same on all nodes: the gradients of a
+  // plan in the host's memory, as their layout says, where a block is worth it.
+  Codec CodecOf(const Operation& operation) const;
   // Whether what the operation leaves is compared: it is the same on every rank, its turn has come,
   // and there is somebody to compare with. GPUs' memory is not.
   bool Verifies(const Operation& operation) const;
@@ -275,6 +281,9 @@ class Job {
   std::unique_ptr<IterationTimes> times;  // from the first plan on
   std::vector<LaneSamples> samples;       // by lane, from the first plan on
   std::optional<Failure> gradients_failure;
+  // What encodings have left out of this node's sums: laid out as the gradients are, from the
+  // lowest on. Empty where they cross as they are.
+  Mapping residuals;
   std::uint64_t awaited = 0;  // posts of all members that await their ready word
   std::uint64_t operations_open = 0;
   // What is kept of it for people, from the flow's AddJob on; owned by the recorder.
@@ -298,6 +307,7 @@ class Job {
   std::vector<Member> members_;
   std::array<Operation, kOperationsMax> operations_;
   Pairs pairs_;
+  PartTables part_tables_;
   std::vector<std::byte*> memory_;
   std::vector<std::int8_t> devices_;
   std::vector<std::uint64_t> records_;

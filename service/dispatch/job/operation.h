@@ -43,6 +43,7 @@ struct Operation {
   std::uint64_t blocks_ended = 0;
   std::uint64_t blocks_open = 0;   // in the queue or on a lane
   std::uint64_t parts_moving = 0;  // of them, on lanes
+  std::uint32_t next_index = 0;    // of what moves in messages: of no block before it was made
   Step step = Step::kInNode;       // of the block that moved on last, as is the lane
   std::uint8_t lane = 0;
   ipc::WaitReason reason = ipc::WaitReason::kNone;

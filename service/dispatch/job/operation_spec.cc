@@ -2,15 +2,35 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace headrace::service {
 
 bool OperationSpec::Matches(const OperationSpec& other) const {
   if (ipc::IsSendOrReceive(kind)) {
     return dtype == other.dtype && count == other.count && OnGpu() == other.OnGpu();
   }
-  return kind == other.kind && dtype == other.dtype && count == other.count &&
+  // What moves in messages has memory of another size on each rank.
+  return kind == other.kind && dtype == other.dtype &&
+         (MovesInMessages(kind) || count == other.count) &&
          (!Reduces(kind) || reduction == other.reduction) &&
-         (kind != Collective::kBroadcast || root == other.root) && OnGpu() == other.OnGpu();
+         (!HasRoot(kind) || root == other.root) && uneven == other.uneven &&
+         OnGpu() == other.OnGpu();
+}
+
+void PartExtents::Extent::Add(std::uint64_t offset, std::uint64_t count) {
+  if (count == 0) return;
+  begin = empty() ? offset : std::min(begin, offset);
+  end = std::max(end, offset + count);
+}
+
+PartExtents ExtentsOf(std::span<const ipc::PartRow> rows) {
+  PartExtents extents;
+  for (const ipc::PartRow& row : rows) {
+    extents.sent.Add(row.sent_offset, row.sent_count);
+    extents.received.Add(row.received_offset, row.received_count);
+  }
+  return extents;
 }
 
 bool IsParted(Collective kind) {
@@ -29,9 +49,14 @@ std::string DescribeMemory(std::int8_t device) {
 std::string Describe(const OperationSpec& spec) {
   const std::string_view kind = Name(spec.kind);
   if (spec.kind == Collective::kBarrier) return std::string(kind);
-  const std::string what = fmt::format("{} of {} {}", kind, spec.count, Name(spec.dtype));
+  const std::string what = fmt::format("{} of {} {}{}", kind, spec.count, Name(spec.dtype),
+                                       spec.uneven ? " in parts of their own" : "");
+  if (spec.kind == Collective::kReduce) {
+    return fmt::format("{} ({}) to rank {}", what, Name(spec.reduction), spec.root);
+  }
   if (Reduces(spec.kind)) return fmt::format("{} ({})", what, Name(spec.reduction));
-  if (spec.kind == Collective::kBroadcast) return fmt::format("{} from rank {}", what, spec.root);
+  if (spec.kind == kGather) return fmt::format("{} to rank {}", what, spec.root);
+  if (HasRoot(spec.kind)) return fmt::format("{} from rank {}", what, spec.root);
   if (ipc::IsSendOrReceive(spec.kind)) {
     return fmt::format(
         "{} from {} to rank {}, tag {}", what,

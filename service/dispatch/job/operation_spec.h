@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "ipc/base/collective.h"
@@ -26,16 +27,34 @@ struct OperationSpec {
   TensorId tensor{ipc::kNoTensor};        // kNoTensor for a one-off range
   SegmentId segment;
   std::uint32_t timeout_ms = 0;
+  // Of an all_gather or reduce_scatter: its parts are of any size, and its parts table has them.
+  bool uneven = false;
   // Of a send or receive. `source` is ipc::kAnyRank in a receive from any rank.
   std::uint32_t source = 0;
   std::uint32_t target = 0;
   std::uint64_t tag = 0;
 
   std::uint64_t Bytes() const { return count * SizeOf(dtype); }
+  bool HasParts() const { return uneven || MovesInMessages(kind); }
   bool OnGpu() const { return device != transport::kHost; }
   // Whether another rank's record asks for the same thing, or, of a send, for what it sends.
   bool Matches(const OperationSpec& other) const;
 };
+
+// What a parts table sends and receives, each from the first element to behind the last.
+struct PartExtents {
+  struct Extent {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+
+    bool empty() const { return begin == end; }
+    bool Overlaps(const Extent& other) const { return begin < other.end && other.begin < end; }
+    void Add(std::uint64_t offset, std::uint64_t count);
+  };
+  Extent sent;
+  Extent received;
+};
+PartExtents ExtentsOf(std::span<const ipc::PartRow> rows);
 
 // Whom a send or receive is of, as far as that is known.
 struct PairSides {

@@ -16,9 +16,7 @@ OpenRange RangeOfGradient(const Session& session, std::uint32_t tensor) {
   const Session::Gradients& gradients = *session.gradients();
   const LayoutTensor& gradient = gradients.layout->tensors[tensor];
   const std::uint64_t begin = AddressOf(gradients.base) + gradient.offset;
-  return {.begin = begin,
-          .end = begin + gradient.count * SizeOf(gradients.layout->dtype),
-          .written = true};
+  return {.begin = begin, .end = begin + gradient.Bytes(), .written = true};
 }
 
 // "64 bytes overlap (bytes 128 to 191 of segment 0)"
@@ -65,33 +63,71 @@ std::optional<std::uint32_t> FindGradient(const Job& job, std::uint32_t rank,
 
 }  // namespace
 
-OpenRange RangeOf(const OperationSpec& spec, std::uint32_t rank) {
-  const std::uint64_t begin = AddressOf(spec.data);
-  const bool is_only_read = ipc::IsSendOrReceive(spec.kind)
-                                ? spec.target != rank
-                                : spec.kind == Collective::kBroadcast && spec.root == rank;
-  return {.begin = begin,
-          .end = begin + spec.Bytes(),
-          .sequence = spec.sequence,
-          .written = !is_only_read};
+void UsedRanges::Add(const OpenRange& range) {
+  if (range.begin < range.end) ranges[count++] = range;
 }
 
+UsedRanges RangesOf(const Job& job, const OperationSpec& spec, std::uint32_t rank) {
+  const auto range = [&spec](std::uint64_t begin, std::uint64_t end, bool written) {
+    const std::uint64_t base = AddressOf(spec.data);
+    const std::uint64_t size = SizeOf(spec.dtype);
+    return OpenRange{.begin = base + begin * size,
+                     .end = base + end * size,
+                     .sequence = spec.sequence,
+                     .written = written};
+  };
+  UsedRanges used;
+  if (MovesInMessages(spec.kind)) {
+    const PartExtents extents = ExtentsOf(job.part_tables().Find(spec.sequence, rank));
+    used.Add(range(extents.sent.begin, extents.sent.end, false));
+    used.Add(range(extents.received.begin, extents.received.end, true));
+    return used;
+  }
+  bool is_only_read = false;
+  if (ipc::IsSendOrReceive(spec.kind)) is_only_read = spec.target != rank;
+  if (spec.kind == Collective::kBroadcast) is_only_read = spec.root == rank;
+  if (spec.kind == Collective::kReduce) is_only_read = spec.root != rank;
+  used.Add(range(0, spec.count, !is_only_read));
+  return used;
+}
+
+namespace {
+
+// The first of what is open that the range conflicts with: an operation, or a gradient.
+struct Conflict {
+  const OpenRange* open = nullptr;
+  std::optional<std::uint32_t> gradient;
+
+  bool any() const { return open != nullptr || gradient.has_value(); }
+};
+
+Conflict FindConflict(const Job& job, std::uint32_t rank, const Session& session,
+                      const OpenRange& range) {
+  const OpenRange* const open = job.members()[rank].open.FindConflict(range);
+  if (open != nullptr) return {.open = open, .gradient = std::nullopt};
+  return {.gradient = FindGradient(job, rank, session, range)};
+}
+
+}  // namespace
+
 std::optional<Failure> FindOverlap(Job& job, std::uint32_t rank, const OperationSpec& spec) {
-  const Member& member = job.member(rank);
-  const OpenRange range = RangeOf(spec, rank);
-  if (range.begin == range.end) return {};
-  const OpenRange* const open = member.open.FindConflict(range);
-  const std::optional<std::uint32_t> gradient =
-      open != nullptr ? std::nullopt : FindGradient(job, rank, *member.session, range);
-  if (open == nullptr && !gradient) return {};
-  const OpenRange other = open != nullptr ? *open : RangeOfGradient(*member.session, *gradient);
-  std::string post =
-      fmt::format("{} posted {}", job.DescribeRank(rank), DescribePost(spec, *member.session));
-  if (!ipc::IsSendOrReceive(spec.kind)) post += fmt::format(" as operation {}", spec.sequence);
-  return Overlap(post,
-                 open != nullptr ? job.DescribeOperation(job.slot(open->sequence))
-                                 : job.DescribeGradient(*gradient),
-                 DescribeShared(range, other, *member.session));
+  const Session& session = *job.member(rank).session;
+  const UsedRanges used = RangesOf(job, spec, rank);
+  for (const OpenRange& range : used.all()) {
+    const Conflict conflict = FindConflict(job, rank, session, range);
+    if (!conflict.any()) continue;
+    const OpenRange other =
+        conflict.open != nullptr ? *conflict.open : RangeOfGradient(session, *conflict.gradient);
+    std::string post =
+        fmt::format("{} posted {}", job.DescribeRank(rank), DescribePost(spec, session));
+    if (!ipc::IsSendOrReceive(spec.kind)) post += fmt::format(" as operation {}", spec.sequence);
+    return Overlap(post,
+                   conflict.open != nullptr
+                       ? job.DescribeOperation(job.slot(conflict.open->sequence))
+                       : job.DescribeGradient(*conflict.gradient),
+                   DescribeShared(range, other, session));
+  }
+  return {};
 }
 
 std::optional<Failure> FindOverlap(Job& job, std::uint32_t rank, std::uint32_t tensor) {

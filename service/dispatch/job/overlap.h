@@ -1,20 +1,32 @@
 // Whether a post uses memory that another open post of the same rank uses, and at least one of them
 // writes it: the two are not ordered, so the later one is refused. Reading the same bytes twice is
-// fine. All of an operation's memory counts as written, but for a broadcast on its root. A post
-// that awaits its ready word uses its memory from then on.
+// fine. All of an operation's memory counts as written, but for a broadcast on its root, and a
+// reduce on all ranks but its root. Of one with a parts table it is what is sent, from the first
+// element to the last, that is read, and what is received that is written. A post that awaits its
+// ready word uses its memory from then on.
 //
 // Memory that is handed over twice, as two segments, is not recognized as the same.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "service/dispatch/job/job.h"
 
 namespace headrace::service {
 
-// What `rank` uses for the operation; empty where it has no elements.
-OpenRange RangeOf(const OperationSpec& spec, std::uint32_t rank);
+// What a rank uses for an operation, without ranges that have no elements.
+struct UsedRanges {
+  std::array<OpenRange, 2> ranges;
+  std::size_t count = 0;
+
+  std::span<const OpenRange> all() const { return std::span(ranges).first(count); }
+  void Add(const OpenRange& range);
+};
+UsedRanges RangesOf(const Job& job, const OperationSpec& spec, std::uint32_t rank);
 
 // Why `rank` may not post this now; nothing where it may. Allocates only for the failure.
 std::optional<Failure> FindOverlap(Job& job, std::uint32_t rank, const OperationSpec& spec);

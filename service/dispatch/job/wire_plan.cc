@@ -13,21 +13,35 @@ struct Piece {
   std::uint32_t tensor = 0;
 };
 
-std::vector<Piece> PiecesOf(const plan::Block& block, const Layout& layout) {
-  const std::uint64_t element = SizeOf(layout.dtype);
+// The types of a block's gradients, in the order in which they come first.
+std::vector<DType> TypesOf(const plan::Block& block, const Layout& layout) {
+  std::vector<DType> types;
+  for (const plan::Part& part : block.parts) {
+    HR_CHECK(part.tensor < layout.tensors.size(), part.tensor);
+    const DType type = layout.tensors[part.tensor].dtype;
+    if (std::ranges::find(types, type) == types.end()) types.push_back(type);
+  }
+  return types;
+}
+
+std::vector<Piece> PiecesOf(const plan::Block& block, const Layout& layout, DType type) {
   std::vector<Piece> pieces;
   pieces.reserve(block.parts.size());
   for (const plan::Part& part : block.parts) {
-    HR_CHECK(part.tensor < layout.tensors.size(), part.tensor);
-    pieces.push_back({.run = {.offset = layout.tensors[part.tensor].offset + part.offset_bytes,
-                              .count = part.bytes / element},
-                      .tensor = part.tensor});
+    const LayoutTensor& tensor = layout.tensors[part.tensor];
+    if (tensor.dtype != type) continue;
+    HR_CHECK(part.offset_bytes < tensor.Bytes(), part.tensor, part.offset_bytes);
+    const std::uint64_t bytes = std::min(part.bytes, tensor.Bytes() - part.offset_bytes);
+    pieces.push_back(
+        {.run = {.offset = tensor.offset + part.offset_bytes, .count = bytes / SizeOf(type)},
+         .tensor = part.tensor});
   }
   std::ranges::sort(pieces, {}, [](const Piece& piece) { return piece.run.offset; });
   return pieces;
 }
 
-void Append(WireBlock& block, const Piece& piece, std::uint64_t element) {
+void Append(WireBlock& block, const Piece& piece) {
+  const std::uint64_t element = SizeOf(block.dtype);
   block.count += piece.run.count;
   const bool neighbour =
       !block.runs.empty() &&
@@ -45,25 +59,34 @@ void Settle(std::vector<std::uint32_t>& tensors) {
   tensors.erase(std::unique(tensors.begin(), tensors.end()), tensors.end());
 }
 
+// The pieces of one type in a block of the plan, as one wire block or as many as it takes.
+void AppendPieces(std::vector<WireBlock>& blocks, const WireBlock& empty,
+                  const std::vector<Piece>& pieces, std::size_t runs_max) {
+  blocks.push_back(empty);
+  for (const Piece& piece : pieces) {
+    Append(blocks.back(), piece);
+    if (blocks.back().runs.size() <= runs_max) continue;
+    // The piece began a run too many: it becomes the first of a block of its own.
+    WireBlock& full = blocks.back();
+    full.runs.pop_back();
+    full.tensors.pop_back();
+    full.count -= piece.run.count;
+    HR_CHECK(!full.runs.empty(), full.plan_block);
+    blocks.push_back(empty);
+    Append(blocks.back(), piece);
+  }
+}
+
 }  // namespace
 
 WirePlan MakeWirePlan(std::shared_ptr<const plan::Plan> plan, std::uint64_t hash,
                       const Layout& layout, std::size_t runs_max) {
   WirePlan wire{.plan = std::move(plan), .hash = hash, .blocks = {}, .blocks_of = {}};
-  const std::uint64_t element = SizeOf(layout.dtype);
   for (std::uint32_t index = 0; index < wire.plan->blocks.size(); ++index) {
-    wire.blocks.push_back({.plan_block = index, .runs = {}, .tensors = {}});
-    for (const Piece& piece : PiecesOf(wire.plan->blocks[index], layout)) {
-      Append(wire.blocks.back(), piece, element);
-      if (wire.blocks.back().runs.size() <= runs_max) continue;
-      // The piece began a run too many: it becomes the first of a block of its own.
-      WireBlock& full = wire.blocks.back();
-      full.runs.pop_back();
-      full.tensors.pop_back();
-      full.count -= piece.run.count;
-      HR_CHECK(!full.runs.empty(), index);
-      wire.blocks.push_back({.plan_block = index, .runs = {}, .tensors = {}});
-      Append(wire.blocks.back(), piece, element);
+    const plan::Block& block = wire.plan->blocks[index];
+    for (const DType type : TypesOf(block, layout)) {
+      const WireBlock empty{.plan_block = index, .dtype = type, .runs = {}, .tensors = {}};
+      AppendPieces(wire.blocks, empty, PiecesOf(block, layout, type), runs_max);
     }
   }
   wire.blocks_of.resize(layout.tensors.size(), 0);

@@ -16,9 +16,12 @@ namespace headrace::service {
 // What one transfer carries between nodes.
 struct WireBlock {
   std::uint32_t plan_block = 0;        // its place in the plan
+  DType dtype = DType::kFloat32;       // of all its elements
   std::uint64_t count = 0;             // elements
   std::vector<transport::Run> runs;    // behind the layout's lowest tensor, growing
   std::vector<std::uint32_t> tensors;  // that it holds something of, growing
+
+  std::uint64_t Bytes() const { return count * SizeOf(dtype); }
 };
 
 struct WirePlan {
@@ -28,9 +31,11 @@ struct WirePlan {
   std::vector<std::uint32_t> blocks_of;  // per tensor: how many of them hold something of it
 };
 
-// Neighbours in memory become one run. A plan comes from another service: a block that it scatters
-// over more runs than a transfer may have is as many wire blocks as it takes. The plan covers the
-// layout: see CheckCoverage.
+// Neighbours in memory become one run. A transfer sums elements of one type, so a block with
+// several is a wire block for each, in the order of their first gradients. A plan comes from
+// another service: a block that it scatters over more runs than a transfer may have is as many wire
+// blocks as it takes. The plan covers the layout as MergeTimes (cluster/planning_inputs.h) has it:
+// where a gradient ends within the plan's last unit of it, so does its piece.
 WirePlan MakeWirePlan(std::shared_ptr<const plan::Plan> plan, std::uint64_t hash,
                       const Layout& layout, std::size_t runs_max = transport::kRunsMax);
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ipc/base/check.h"
+#include "transport/codec/codec.h"
 #include "transport/probe/probe.h"
 
 namespace headrace::service {
@@ -92,9 +93,11 @@ void Lanes::OnEnded(Job& job, const Operation& operation, const Block& block, co
       const auto members = static_cast<std::uint32_t>(job.nodes()->data_nodes_count());
       bytes = transport::BytesSent(members, job.nodes()->servers_count, bytes);
     }
-    // Between nodes only an all-reduce sends the same from every node.
+    // Between nodes only an all-reduce sends the same from every node. The lane's line is of what
+    // it carries; the job's, of what its blocks hold, encoded or not.
     if (!between_nodes || operation.spec.kind == Collective::kAllReduce) {
-      Learn(lane, bytes, completion, now);
+      const double share = between_nodes ? transport::EncodedShare(job.CodecOf(operation)) : 1.0;
+      Learn(lane, bytes * share, completion, now);
     }
     if (operation.planned() && !job.samples.empty()) {
       // Several may be on the lane at once: each has cost what it ended after the one before.

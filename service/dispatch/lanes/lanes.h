@@ -39,9 +39,9 @@ class Lanes {
   std::uint8_t InNode(const Operation& operation) const {
     return operation.spec.OnGpu() ? OnGpus() : in_node_;
   }
-  // What this node sends for a stage.
-  std::uint64_t WireBytes(const Job& job, const schedule::Stage& stage) const {
-    return IsBetweenNodes(stage.lane) ? BytesBetweenNodes(job, stage) : stage.bytes;
+  // What this node sends for a stage; `message`: to one other node.
+  std::uint64_t WireBytes(const Job& job, const schedule::Stage& stage, bool message) const {
+    return IsBetweenNodes(stage.lane) && !message ? BytesBetweenNodes(job, stage) : stage.bytes;
   }
   // The lane that an operation whose blocks are in different steps waits for.
   std::uint8_t WaitedFor(Job& job, const Operation& operation) const;

@@ -105,9 +105,9 @@ void FillOperation(const Job& job, const Operation& operation, ipc::FlightRow& r
 void FillPlanned(const Job& job, const WireBlock& wire, ipc::FlightRow& row) {
   HR_CHECK(!wire.tensors.empty(), row.operation);
   const Gradients& gradients = *job.gradients;
-  row.bytes = wire.count * SizeOf(gradients.layout().dtype);
+  row.bytes = wire.Bytes();
   row.kind = static_cast<std::uint8_t>(Collective::kAllReduce);
-  row.dtype = static_cast<std::uint8_t>(gradients.layout().dtype);
+  row.dtype = static_cast<std::uint8_t>(wire.dtype);
   row.blocks = 1;
   row.tensors = static_cast<std::uint32_t>(wire.tensors.size());
   ipc::SetText(row.tensor, gradients.layout().tensors[wire.tensors.front()].name);

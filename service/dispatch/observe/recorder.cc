@@ -194,7 +194,7 @@ void Recorder::PostGradient(const Job& job, std::uint32_t rank, std::uint32_t te
                             const ipc::GradientRecord& posted, TimeNs now) {
   const Gradients& gradients = *job.gradients;
   RankRecord& record = job.record->ranks[rank];
-  record.bytes_posted += posted.count * SizeOf(gradients.layout().dtype);
+  record.bytes_posted += gradients.layout().tensors[tensor].Bytes();
   AddTime(record.waited_ns, posted.waited_ns);
   if (job.formed() && gradients.posts(tensor).ready() == job.local_ranks()) {
     NoteLast(job, rank, now - gradients.posts(tensor).opened_ns);

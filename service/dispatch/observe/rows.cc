@@ -155,7 +155,6 @@ ipc::QueueRow MakeHeadRow(const Job& job, TimeNs now) {
   row.job_id = job.id().value;
   row.state = static_cast<std::uint32_t>(ipc::StageState::kGathering);
   row.kind = static_cast<std::uint8_t>(Collective::kAllReduce);
-  row.dtype = static_cast<std::uint8_t>(gradients.layout().dtype);
   row.block = gradients.head_index() + 1;
   row.iteration = static_cast<std::uint32_t>(gradients.head_iteration());
   row.posted_ns = now;
@@ -171,7 +170,8 @@ ipc::QueueRow MakeHeadRow(const Job& job, TimeNs now) {
     return row;
   }
   row.tensors = static_cast<std::uint32_t>(head->tensors.size());
-  row.bytes = head->count * SizeOf(gradients.layout().dtype);
+  row.bytes = head->Bytes();
+  row.dtype = static_cast<std::uint8_t>(head->dtype);
   const std::optional<std::uint32_t> missing = gradients.Missing(job.local_ranks());
   const std::uint32_t tensor = missing.value_or(head->tensors.front());
   ipc::SetText(row.tensor, gradients.layout().tensors[tensor].name);
@@ -205,7 +205,7 @@ ipc::PlanRow MakePlanRow(const Job& job) {
   row.job_id = job.id().value;
   row.tensors = gradients.count();
   for (const LayoutTensor& tensor : gradients.layout().tensors) {
-    row.bytes += tensor.count * SizeOf(gradients.layout().dtype);
+    row.bytes += tensor.Bytes();
   }
   if (gradients.offered() != nullptr) {
     row.next_version = gradients.offered()->plan->version;
@@ -254,7 +254,7 @@ ipc::PlanBlockRow MakePlanBlockRow(const Job& job, const WirePlan& plan, std::ui
   ipc::PlanBlockRow row{};
   row.job_id = job.id().value;
   row.index = index;
-  row.bytes = wire.count * SizeOf(job.gradients->layout().dtype);
+  row.bytes = wire.Bytes();
   row.first_tensor = wire.tensors.front();
   row.last_tensor = wire.tensors.back();
   row.parts = static_cast<std::uint32_t>(wire.tensors.size());

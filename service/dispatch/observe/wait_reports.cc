@@ -256,8 +256,10 @@ Failure DescribeTimeout(Job& job, const Operation& operation, const Lanes& lanes
                                        (now - operation.posts.opened_ns) / kMillisecond);
   if (!job.formed()) return {Code::kTimeout, fmt::format("{}: {}", what, job.waits_for)};
   if (operation.state != Operation::State::kGathering) {
+    const bool waits = operation.reason == ipc::WaitReason::kPeer && job.nodes() != nullptr;
     return {Code::kTimeout,
-            fmt::format("{} on lane {}", what, lanes.Name(lanes.WaitedFor(job, operation)))};
+            fmt::format("{} on lane {}{}", what, lanes.Name(lanes.WaitedFor(job, operation)),
+                        waits ? ", waiting for " + Peers(job, operation.reason_argument) : "")};
   }
   if (operation.paired() && !job.FirstAwaited(operation.posts)) {
     return {Code::kTimeout, fmt::format("{}: {}", what, OtherSide(job, operation))};

@@ -20,7 +20,7 @@ import headrace
 import headrace.torch
 import torch
 import torch.distributed
-from figures import ALONE, GLOO, GLOO_1_MB
+from figures import ACCELERATED, ALONE, GLOO, GLOO_1_MB
 from torch.nn.parallel import DistributedDataParallel
 
 CTL_SECONDS_MAX = 60
@@ -112,12 +112,13 @@ class ThroughDdp(Way):
 class Scheduled(Way):
     """ScheduledOptimizer: each module waits for its own gradients, just before its forward."""
 
-    def __init__(self, policy: str, task: Task, job: str) -> None:
-        super().__init__(policy, task)
-        self.job = f"{job}-{policy}"
+    def __init__(self, name: str, task: Task, job: str) -> None:
+        super().__init__(name, task)
+        self.job = f"{job}-{name}"
+        policy, _, codec = name.partition("+")
         self.session = headrace.init(job=self.job)
         self.optimizer = headrace.torch.ScheduledOptimizer(
-            self.optimizer, self.model, self.session, policy
+            self.optimizer, self.model, self.session, policy, compress=codec or None
         )
 
     def waited(self) -> float:
@@ -131,12 +132,34 @@ class Scheduled(Way):
         self.session.close()
 
 
+class Accelerated(Way):
+    """DistributedDataParallel over gloo whose gradients move by a plan: one line more."""
+
+    def __init__(self, name: str, task: Task) -> None:
+        super().__init__(name, task)
+        self._trained = DistributedDataParallel(self.model)
+        self.optimizer = headrace.torch.accelerate(self._trained, self.optimizer)
+        self.session = self.optimizer.session
+        self.job = self.session.job
+
+    def waited(self) -> float:
+        return self.session.waited_seconds
+
+    def finish(self) -> None:
+        self.optimizer.synchronize()
+
+    def close(self) -> None:
+        self.optimizer.close()
+
+
 def make_way(name: str, task: Task, job: str) -> Way:
-    """One of WAYS. torch.distributed's process group is there already."""
+    """One of WAYS or BY_NAME. torch.distributed's process group is there already."""
     if name == ALONE:
         return Way(name, task)
     if name in (GLOO, GLOO_1_MB):
         return ThroughDdp(name, task, 25 if name == GLOO else 1)  # 25 is DDP's default
+    if name == ACCELERATED:
+        return Accelerated(name, task)
     return Scheduled(name, task, job)
 
 

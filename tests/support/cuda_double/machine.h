@@ -95,8 +95,9 @@ struct Place {
   std::size_t offset = 0;          // kPlain: in the block that it shares with other allocations
   std::shared_ptr<Memory> memory;  // owners: see Memory
   std::array<CuAccess, kDevicesMax> access{};
-  std::uint64_t opens = 0;  // kLegacy: cuIpcOpenMemHandle less cuIpcCloseMemHandle
-  std::uint64_t file = 0;   // kLegacy: the inode that was opened
+  std::uint64_t opens = 0;   // kLegacy: cuIpcOpenMemHandle less cuIpcCloseMemHandle
+  std::uint64_t file = 0;    // kLegacy: the inode that was opened
+  std::uint64_t number = 0;  // of this process, never given again
 };
 
 struct StreamState;
@@ -188,6 +189,7 @@ struct Machine {
   std::map<CuMemory, Handle> handles;
   std::map<CuAddress, std::size_t> reservations;
   std::map<CuAddress, Place> places;
+  std::uint64_t places_made = 0;
   std::map<CuAddress, HostRange> host_ranges;
   std::map<CuStream, std::shared_ptr<StreamState>> streams;
   std::map<CuEvent, EventState> events;

@@ -58,6 +58,8 @@ CuResult AnswerOfPlace(void* data, CuPointerAttribute attribute, CuAddress start
   switch (attribute) {
     case CuPointerAttribute::kMemoryType:
       return Answer(data, kCuMemoryTypeDevice);
+    case CuPointerAttribute::kBufferId:
+      return Answer(data, place.number);
     case CuPointerAttribute::kIsManaged:
       return Answer(data, std::uint32_t{0});
     case CuPointerAttribute::kDeviceOrdinal:
@@ -105,6 +107,7 @@ CuResult cuMemAlloc_v2(CuAddress* address, std::size_t size) {
   const CuResult result = TakeBlock(ordinal, size, place);
   if (result != CuResult::kSuccess) return result;
   *address = reinterpret_cast<CuAddress>(place.memory->block.data() + place.offset);
+  place.number = ++machine.places_made;
   machine.places[*address] = std::move(place);
   return CuResult::kSuccess;
 }

@@ -134,6 +134,7 @@ CuResult cuIpcOpenMemHandle_v2(CuAddress* address, CuIpcHandle handle, unsigned 
   place.opens = 1;
   place.file = bytes.inode;
   const auto start = reinterpret_cast<CuAddress>(mapped);
+  place.number = ++machine.places_made;
   machine.places[start] = std::move(place);
   *address = start + bytes.offset;
   return CuResult::kSuccess;

@@ -179,6 +179,7 @@ CuResult cuMemMap(CuAddress address, std::size_t size, std::size_t offset, CuMem
   Place place;
   place.size = size;
   place.memory = found->second.memory;
+  place.number = ++machine.places_made;
   machine.places[address] = std::move(place);
   return CuResult::kSuccess;
 }

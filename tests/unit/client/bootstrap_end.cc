@@ -119,7 +119,8 @@ class SessionEnd final : public schema::Session::Server {
     std::lock_guard lock(stage_.mutex);
     stage_.seen.layout = std::to_string(params.getFirst()) + " " +
                          std::to_string(params.getCount()) + " " +
-                         std::to_string(params.getReduction()) + " " + params.getPolicy().cStr();
+                         std::to_string(params.getReduction()) + " " + params.getPolicy().cStr() +
+                         " " + params.getCodec().cStr();
     FillRefusal(stage_.manners.refusal, context.getResults().getRefusal());
     return kj::READY_NOW;
   }

@@ -138,8 +138,8 @@ TEST_F(ConnectionTest, HandsInALayout) {
   BootstrapEnd service({});
   auto connection = Attach(service.path());
   ASSERT_TRUE(connection.ok());
-  EXPECT_TRUE((*connection)->SetLayout({11, 3, Reduction::kSum, "exact"}).ok());
-  EXPECT_EQ(service.seen().layout, "11 3 1 exact");
+  EXPECT_TRUE((*connection)->SetLayout({11, 3, Reduction::kSum, "exact", "int8"}).ok());
+  EXPECT_EQ(service.seen().layout, "11 3 1 exact int8");
 }
 
 TEST_F(ConnectionTest, TellsTheServicesReasonForRefusingToAttach) {

@@ -82,6 +82,11 @@ class DoubledGpu:
         return address.value
 
 
+    def free(self, address: int) -> None:
+        """cuMemFree."""
+        self._check(self.driver.cuMemFree_v2(ctypes.c_uint64(address)))
+
+
 @contextlib.contextmanager
 def as_torchs_gpu(gpu: DoubledGpu) -> Iterator[None]:
     """Has headrace.torch take tensors of the CPU for this GPU's.
@@ -114,6 +119,9 @@ def as_torchs_gpu(gpu: DoubledGpu) -> Iterator[None]:
         mock.patch.object(devices, "current_stream", lambda _: gpu.stream),
         mock.patch.object(devices, "new_stream", lambda _: gpu.new_stream()),
         mock.patch.object(devices, "on_stream", contextlib.nullcontext),
+        mock.patch.object(devices, "record_event", lambda _: gpu.synchronize() or "event"),
+        mock.patch.object(devices, "wait_event", lambda *_: None),
+        mock.patch.object(devices, "synchronize", lambda _: gpu.synchronize()),
         mock.patch.object(Region, "dlpack_device", lambda _: (1, 0)),
         mock.patch.object(Layout, "wait_on", in_order(Layout.wait_on)),
         mock.patch.object(Operation, "wait_on", in_order(Operation.wait_on)),

@@ -84,6 +84,34 @@ TEST_F(GpuMemoryTest, SharesPartOfAnAllocationByItsHandle) {
   EXPECT_TRUE(control_->claims.empty());
 }
 
+TEST_F(GpuMemoryTest, TellsWhichAllocationAnAddressLiesIn) {
+  hr_allocation first{};
+  {
+    const auto memory = transport::AllocateDeviceMemory(contexts_[1], 8 * kMiB);
+    ASSERT_TRUE(memory.ok());
+    const CuAddress base = memory->get().thing;
+    ASSERT_EQ(hr_device_allocation(&handle_, At(base + 4096), &first, &error_), HR_OK)
+        << error_.text;
+    EXPECT_EQ(first.base, At(base));
+    EXPECT_EQ(first.size, 8 * kMiB);
+    EXPECT_EQ(first.device, 1);
+    EXPECT_NE(first.number, 0U);
+  }
+  EXPECT_EQ(hr_device_allocation(&handle_, first.base, &first, &error_), HR_INVALID_ARGUMENT);
+  const auto again = transport::AllocateDeviceMemory(contexts_[1], 8 * kMiB);
+  hr_allocation second{};
+  ASSERT_EQ(hr_device_allocation(&handle_, At(again->get().thing), &second, &error_), HR_OK);
+  EXPECT_NE(second.number, first.number);
+  const auto pieces =
+      transport::MakeSegment(*driver_, 0, 4, 2 * kMiB, transport::CuHandleType::kPosixFd);
+  ASSERT_EQ(hr_device_allocation(&handle_, At(pieces.address() + 5 * kMiB), &second, &error_),
+            HR_OK);
+  EXPECT_EQ(second.base, At(pieces.address() + 4 * kMiB));
+  EXPECT_EQ(second.size, 2 * kMiB);
+  std::vector<std::byte> host(64);
+  EXPECT_EQ(hr_device_allocation(&handle_, host.data(), &second, &error_), HR_INVALID_ARGUMENT);
+}
+
 TEST_F(GpuMemoryTest, SharesAGrowingSegmentByADescriptorForEachPiece) {
   const auto pieces =
       transport::MakeSegment(*driver_, 0, 4, 2 * kMiB, transport::CuHandleType::kPosixFd);

@@ -288,7 +288,7 @@ TEST_F(LayoutTest, RefusesWhatIsNoLayoutBeforeAnythingIsRegistered) {
   specs_.assign(769, good[0]);
   expect("769 gradients");
   specs_[1].dtype = HR_FLOAT64;
-  expect("gradient 1 (conv.bias) has dtype 2, gradient 0 has 1");
+  expect("gradient 1 (conv.bias) (2 elements from byte 40) and gradient 2 (from byte 48) overlap");
   specs_[2].offset = 44;
   expect("gradient 1 (conv.bias) (2 elements from byte 40) and gradient 2 (from byte 44) overlap");
   specs_[0].offset = 4;

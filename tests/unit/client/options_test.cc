@@ -286,6 +286,24 @@ TEST(LayoutOptions, AverageByThePolicyOfTheEnvironment) {
   EXPECT_EQ(sized.code(), Code::kInvalidArgument);
 }
 
+TEST(LayoutOptions, CompressAsTheEnvironmentSays) {
+  const auto fill = [](const char* codec, hr_layout_options& options) {
+    return FillLayoutOptions(
+        [codec](const char* name) -> const char* {
+          return std::string_view(name) == "HEADRACE_COMPRESS" ? codec : nullptr;
+        },
+        sizeof options, options);
+  };
+  hr_layout_options options;
+  ASSERT_TRUE(fill(nullptr, options).ok());
+  EXPECT_STREQ(options.codec, "");
+  ASSERT_TRUE(fill("int8", options).ok());
+  EXPECT_STREQ(options.codec, "int8");
+  const Status longer = fill("a-codec-with-a-long-name", options);
+  ASSERT_FALSE(longer.ok());
+  EXPECT_NE(longer.error().text().find("HEADRACE_COMPRESS"), std::string::npos);
+}
+
 TEST(Options, KeepTheFunctionThatOlderProgramsCall) {
   hr_options options;
   std::memset(&options, '#', sizeof options);

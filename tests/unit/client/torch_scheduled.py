@@ -36,7 +36,10 @@ def loss_of(model: torch.nn.Module, batch: tuple) -> torch.Tensor:
 
 
 class Reference:
-    """The plain optimizer; step() averages first. Parameters without a gradient have one of zeros."""
+    """The plain optimizer; step() averages first.
+
+    A parameter without a gradient has one of zeros where another rank has one, and else none.
+    """
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, session: headrace.Session
@@ -52,13 +55,20 @@ class Reference:
     def average(self) -> None:
         if self._averaged:
             return
-        for group in self.optimizer.param_groups:
-            for parameter in group["params"]:
-                if not parameter.requires_grad:
-                    continue
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                self._session.all_reduce(parameter.grad, op="average")
+        parameters = [
+            parameter
+            for group in self.optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.requires_grad
+        ]
+        used = torch.tensor([float(p.grad is not None) for p in parameters])
+        self._session.all_reduce(used, op="max")
+        for parameter, is_used in zip(parameters, used.tolist(), strict=True):
+            if not is_used:
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            self._session.all_reduce(parameter.grad, op="average")
         self._averaged = True
 
     def step(self) -> None:

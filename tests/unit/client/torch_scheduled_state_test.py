@@ -129,7 +129,7 @@ def order(session):
     for batch in batches(session):
         one_step(model, optimizer, batch)
     optimizer.synchronize()
-    results = [slot.name for slot in optimizer._flow.slots]
+    results = [slot.name for slot in optimizer._flow.slots[1:]]
     return results, bits(list(model.parameters()))
 
 
@@ -145,8 +145,7 @@ def refusals(session):
     model = network()
     parameters = list(model.parameters())
     refused(lambda: ScheduledOptimizer(torch.optim.LBFGS(parameters), model, session))
-    mixed = torch.nn.Sequential(torch.nn.Linear(8, 4).double(), torch.nn.Linear(4, 4))
-    other = scheduled(session, mixed)
+    other = scheduled(session, torch.nn.Linear(8, 4, dtype=torch.complex64))
     refused(other.step)
     parameters[0].requires_grad = False
     optimizer = scheduled(session, model)
@@ -176,7 +175,7 @@ def empty_parameters(session):
         optimizer.zero_grad()
         (loss_of(model, batch) + model[0].empty.sum()).backward()
         optimizer.step()
-    return len(optimizer._flow.slots)
+    return len(optimizer._flow.slots) - 1
 
 
 class Fails(torch.autograd.Function):
@@ -355,30 +354,31 @@ class Waiting(unittest.TestCase):
 
     def test_step_waits_for_nothing_and_changes_nothing(self):
         self.train_once()
-        self.assertEqual(sorted(self.layout.posted), list(range(6)))
-        self.assertEqual(self.layout.posted[:2], [5, 4])  # as backward produces them
+        # As backward produces them, and then which parameters were used.
+        self.assertEqual(sorted(self.layout.posted), list(range(7)))
+        self.assertEqual((self.layout.posted[:2], self.layout.posted[-1]), ([6, 5], 0))
         self.assertEqual((self.layout.waited, self.steps), ([], []))
 
     def test_each_module_waits_for_its_own_and_takes_the_step_there(self):
         self.train_once()
-        self.layout.ended = {0, 1, 5}
-        with self.assertRaisesRegex(AssertionError, "waits for gradient 2"):
+        self.layout.ended = {1, 2, 6}
+        with self.assertRaisesRegex(AssertionError, "waits for gradient 3"):
             self.model(torch.ones(1, 8))
-        self.assertEqual(self.layout.waited, [0, 1])
+        self.assertEqual(self.layout.waited, [1, 2])
         self.assertEqual(self.changed(), [True, True, False, False, False, False])
         self.assertEqual(self.steps, [2])
 
     def test_what_is_there_is_updated_with_the_first(self):
         self.train_once()
-        self.layout.ended = set(range(6))
+        self.layout.ended = set(range(1, 7))
         self.model(torch.ones(1, 8))
         self.assertEqual(self.changed(), [True] * 6)
         self.assertEqual(self.steps, [6])
         # All the same each is asked for where it is used, and only once.
-        self.assertEqual(self.layout.waited, list(range(6)))
+        self.assertEqual(self.layout.waited, list(range(1, 7)))
         self.assertEqual(self.layout.forward_ended, 1)
         self.model(torch.ones(1, 8))
-        self.assertEqual(self.layout.waited, list(range(6)))
+        self.assertEqual(self.layout.waited, list(range(1, 7)))
 
     def test_activations_computed_again_wait_for_nothing(self):
         begun = []
@@ -387,12 +387,12 @@ class Waiting(unittest.TestCase):
             self.model[1:], self.model[0](x), use_reentrant=False
         )
         self.train_once()
-        self.layout.ended = set(range(6))
+        self.layout.ended = set(range(7))
         loss = self.model(torch.ones(2, 8)).sum()
-        self.layout.ended = set()
+        self.layout.ended = {0}
         loss.backward()
         self.assertEqual(len(begun), 4)
-        self.assertEqual(sorted(self.layout.posted), list(range(6)))
+        self.assertEqual(sorted(self.layout.posted), list(range(7)))
         self.assertEqual(self.layout.waited, [])
 
 
@@ -429,7 +429,7 @@ class States(unittest.TestCase):
         self.assertTrue(any("a.weight" in t and "b.weight" in t for t in texts), texts)
 
     def test_what_is_refused_is_named(self):
-        expected = ("LBFGS", "float32, torch.float64", "closure",
+        expected = ("LBFGS", "dtype complex64", "closure",
                     "add_param_group", "needs a gradient since", "no_sync")  # fmt: skip
         for texts in self.run_two(refusals):
             self.assertEqual(len(texts), len(expected), texts)
@@ -489,6 +489,15 @@ class Slots(unittest.TestCase):
             [m.name for m in slot.members]
             for slot in make_slots(members, numbers, most)
         ]
+
+    def test_each_has_one_type(self):
+        members = self.members(3, 1, 2, 4, 1, 1)
+        for i in (1, 3, 4):
+            members[i].parameter.data = members[i].parameter.data.bfloat16()
+        found = self.cut(members, [0, 0, 0, 1, 1, 2], 5)
+        self.assertEqual(found, [["p0", "p2"], ["p1"], ["p3", "p4"], ["p5"]])
+        found = self.cut(members, [0, 0, 0, 1, 1, 2], 2)
+        self.assertEqual(found, [["p0", "p2", "p5"], ["p1", "p3", "p4"]])
 
     def test_one_each_where_that_suffices(self):
         members = self.members(1, 2, 3)

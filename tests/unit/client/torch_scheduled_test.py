@@ -2,15 +2,19 @@
 
 import functools
 import math
+import os
 import unittest
 
+import headrace.torch
 import torch
 from ranks import Service, run_ranks
 from torch.optim import lr_scheduler
 from torch_ranks import MODERN, main
 from torch_scheduled import (
     STEPS,
+    Reference,
     batches,
+    bits,
     both_ways,
     loss_of,
     network,
@@ -131,6 +135,108 @@ def with_unused(session):
             optimizer.step()
 
     return both_ways(session, make, train)
+
+
+def of_two_types(session):
+    def make():
+        torch.manual_seed(9)
+        layers = [torch.nn.Linear(8, 32).double(), torch.nn.Linear(32, 31), torch.nn.Linear(31, 33)]
+        layers[1].bfloat16()
+        model = Casting([*layers, torch.nn.Linear(33, 4)])
+        return model, torch.optim.AdamW(model.parameters(), 0.01)
+
+    return both_ways(session, make, functools.partial(plain_loop, steps=30))
+
+
+class Casting(torch.nn.Module):
+    """Layers of several element types, and a parameter of one within a module of another."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(layers)
+        self.layers[2].scale = torch.nn.Parameter(torch.ones(33, dtype=torch.bfloat16))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x.to(layer.weight.dtype)))
+            x = x * layer.scale if hasattr(layer, "scale") else x
+        return x
+
+
+def many_of_two_types(session):
+    def make():
+        model = Deep()
+        for layer in model.layers[::2]:
+            layer.weight.data = layer.weight.data.double()
+            layer.bias.data = layer.bias.data.double()
+        return model, torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+
+    return both_ways(session, make, functools.partial(plain_loop, steps=2))
+
+
+def two_optimizers(session, socket):
+    """A game of two models, of which each has an optimizer and neither a session."""
+    os.environ.update(
+        HEADRACE_JOB=session.job + "-game",
+        HEADRACE_SOCKET=socket,
+        RANK=str(session.rank),
+        WORLD_SIZE=str(session.world_size),
+    )
+    results = []
+    for way in (True, False):
+        made, judging = network(), network(seed=1)
+        judge = torch.nn.Sequential(judging, torch.nn.Linear(4, 1))
+        forger = torch.nn.Sequential(made, torch.nn.Linear(4, 8))
+        optimizers = []
+        for model in (forger, judge):
+            optimizer = torch.optim.Adam(model.parameters(), 0.01)
+            optimizers.append(
+                headrace.torch.ScheduledOptimizer(optimizer, model)
+                if way
+                else Reference(optimizer, session)
+            )
+        losses = []
+        for real, _ in batches(session):
+            optimizers[1].zero_grad()
+            fake = forger(real)
+            loss = torch.tanh(judge(fake.detach())).mean() - torch.tanh(judge(real)).mean()
+            loss.backward()
+            optimizers[1].step()
+            optimizers[0].zero_grad()
+            # Its backward pass reaches the judge's parameters, whose gradients the next pass forgets.
+            loss = -torch.tanh(judge(fake)).mean()
+            loss.backward()
+            optimizers[0].step()
+            losses.append(loss.item())
+        for optimizer in optimizers:
+            optimizer.synchronize()
+        jobs = {optimizer.session.job for optimizer in optimizers} if way else set()
+        parameters = [*forger.parameters(), *judge.parameters()]
+        results.append((bits([losses, parameters]), len(jobs)))
+        if way:
+            for optimizer in optimizers:
+                optimizer.close()
+    return results
+
+
+def never_used(session):
+    """What was updated of a layer that no rank uses, but for one step in which rank 1 does."""
+    model = Branches()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=0.1)
+    optimizer = headrace.torch.ScheduledOptimizer(optimizer, model, session)
+    seen = []
+    for step, batch in enumerate(batches(session)):
+        optimizer.zero_grad()
+        model.choice = 1 if step == 3 and session.rank == 1 else 0
+        loss_of(model, batch).backward()
+        optimizer.step()
+        optimizer.synchronize()
+        gradient = model.branches[1].weight.grad
+        seen.append(
+            (None if gradient is None else bool(gradient.any()), bits(model.branches[1].weight))
+        )
+    state = len(optimizer.state)
+    return seen, bits(model.never.weight), model.never.weight.grad, state
 
 
 class Tied(torch.nn.Module):
@@ -337,7 +443,7 @@ class Deep(torch.nn.Module):
     def forward(self, x):
         x = self.first(x)
         for layer in self.layers:
-            x = layer(x) + x * 0.01
+            x = layer(x.to(layer.weight.dtype)).to(x.dtype) + x * 0.01
         return x
 
 
@@ -400,6 +506,29 @@ class LikeThePlainOptimizer(unittest.TestCase):
 
     def test_with_parameters_that_some_or_all_ranks_do_not_use(self):
         self.check(with_unused, ranks=3)
+
+    def test_parameters_that_nobody_used_are_left_alone(self):
+        ranks = run_ranks(self.service, 2, never_used, job="never")
+        self.assertEqual(ranks[0], ranks[1])
+        seen, never, gradient, state = ranks[0]
+        self.assertEqual([each for each, _ in seen], [None, None, None, True, None, None])
+        weights = [weight for _, weight in seen]
+        self.assertEqual(weights[0], weights[2])
+        self.assertNotEqual(weights[2], weights[3])
+        self.assertEqual(weights[3], weights[5])  # not even by momentum or decay
+        self.assertEqual(never, bits(Branches().never.weight))
+        self.assertIsNone(gradient)
+        self.assertEqual(state, 4)  # of branches 0 and 1
+
+    def test_with_parameters_of_several_types(self):
+        self.check(of_two_types, ranks=3)
+        self.check(many_of_two_types)
+
+    def test_of_two_optimizers_in_a_process(self):
+        for rank in run_ranks(self.service, 2, two_optimizers, self.service.socket, job="two"):
+            (ours, jobs), (reference, _) = rank
+            self.assertEqual(ours, reference)
+            self.assertEqual(jobs, 2)
 
     def test_with_shared_parameters(self):
         self.check(with_shared)

@@ -53,7 +53,7 @@ TEST_F(Ring, CarriesEveryFieldUnchangedAndNumbersTheRecord) {
                     .offset = 9,
                     .count = 10,
                     .timeout_ms = 11,
-                    .reserved0 = 12,
+                    .parts = 12,
                     .posted_ns = 13,
                     .tag = 14,
                     .commit = 999};

@@ -50,6 +50,9 @@ std::vector<Lie> AllLies() {
           {"RootOfASum", [](MessageHeader& header) { header.root = 1; }},
           {"DivisorOfASum", [](MessageHeader& header) { header.divisor = 2; }},
           {"Reserved", [](MessageHeader& header) { header.reserved = 1; }},
+          {"CodecBeyond", [](MessageHeader& header) { header.codec = 200; }},
+          {"CodecOfASumOfIntegers",
+           [](MessageHeader& header) { header.codec = static_cast<std::uint8_t>(Codec::kInt8); }},
           {"RootRankOfASum", [](MessageHeader& header) { header.root_rank = 1; }},
           {"AverageByZero",
            [](MessageHeader& header) {

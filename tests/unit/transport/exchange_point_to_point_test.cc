@@ -18,6 +18,7 @@ struct Message {
   std::uint64_t position = 1;
   std::vector<std::uint8_t> sent;
   std::vector<std::uint8_t> got;
+  bool meets = false;
 
   Message(std::uint32_t from, std::uint32_t to, std::uint64_t at, std::size_t bytes)
       : source(from), target(to), position(at), sent(bytes), got(bytes + 1, 0xee) {
@@ -30,7 +31,8 @@ struct Message {
                       .root = receives ? source : target,
                       .count = sent.size(),
                       .position = position,
-                      .members_count = members};
+                      .members_count = members,
+                      .meets = meets};
     auto& memory = receives ? got : sent;
     transfer.members[receives ? target : source] = reinterpret_cast<std::byte*>(memory.data());
     return transfer;
@@ -191,6 +193,141 @@ TEST(ExchangePointToPoint, EndWithTheCauseWhenTheGroupCloses) {
     }
     ASSERT_EQ(fleet.network().open_count(), 0U) << steps;
   }
+}
+
+// Either side first, in whatever order each node comes to them, with jitter on the links.
+TEST(ExchangePointToPoint, MeetInAnyOrderAndLoseNothing) {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    std::mt19937_64 dice(seed);
+    const auto nodes = static_cast<std::uint32_t>(2 + dice() % 3);
+    Fleet fleet({.data_count = nodes,
+                 .network = {.seed = seed, .jitter_ns = kMillisecond, .duplicate_share = 0.1}});
+    std::vector<Message> messages;
+    std::vector<std::uint32_t> sent(nodes);
+    std::vector<std::uint32_t> received(nodes);
+    for (std::uint64_t i = 0; i < 300; ++i) {
+      const auto source = static_cast<std::uint32_t>(dice() % nodes);
+      const auto target = static_cast<std::uint32_t>((source + 1 + dice() % (nodes - 1)) % nodes);
+      if (sent[source] == PointToPoint::kOpenMax || received[target] == PointToPoint::kOpenMax) {
+        continue;
+      }
+      ++sent[source];
+      ++received[target];
+      messages.emplace_back(source, target, i + 1, dice() % 3 == 0 ? 0 : dice() % 30'000);
+      messages.back().meets = true;
+    }
+    // Each node posts what it sends and what it receives in the order of their positions.
+    std::vector<std::size_t> next(2 * nodes);
+    for (std::size_t left = 2 * messages.size(); left > 0;) {
+      const std::size_t queue = dice() % next.size();
+      const bool receives = queue % 2 == 1;
+      const auto node = static_cast<std::uint32_t>(queue / 2);
+      for (; next[queue] < messages.size(); ++next[queue]) {
+        Message& message = messages[next[queue]];
+        if ((receives ? message.target : message.source) != node) continue;
+        receives ? PostReceive(fleet, message) : PostSend(fleet, message);
+        ++next[queue];
+        --left;
+        break;
+      }
+      for (std::uint64_t steps = dice() % 5; steps > 0; --steps) fleet.Step();
+    }
+    fleet.RunToTheEnd();
+    std::size_t ended = 0;
+    for (std::uint32_t node = 0; node < nodes; ++node) {
+      ended += fleet.completions(node).size();
+      for (const auto& each : fleet.completions(node)) {
+        ASSERT_EQ(each.code, Code::kOk) << each.cause;
+      }
+    }
+    ASSERT_EQ(ended, 2 * messages.size()) << "seed " << seed;
+    for (const Message& message : messages) ASSERT_TRUE(message.HasCome()) << "seed " << seed;
+  }
+}
+
+TEST(ExchangePointToPoint, SendNothingBeforeTheOtherNodeIsThere) {
+  Fleet fleet({});
+  Message message(0, 1, 3, 50'000);
+  message.meets = true;
+  PostSend(fleet, message);
+  fleet.RunToTheEnd();
+  EXPECT_EQ(fleet.node(0).counters().messages_sent, 0U);
+  EXPECT_EQ(fleet.node(0).Missing(message.Of(false, 2).token), 2U) << "it waits for node 1";
+  EXPECT_EQ(fleet.node(1).counters().messages_dropped, 0U);
+  PostReceive(fleet, message);
+  fleet.RunToTheEnd();
+  EXPECT_TRUE(message.HasCome());
+  EXPECT_EQ(fleet.node(1).counters().messages_sent, 1U) << "that it is there";
+  EXPECT_EQ(fleet.node(0).counters().bytes_sent, 50'000U);
+}
+
+TEST(ExchangePointToPoint, ThatMeetAndDifferFailTheGroup) {
+  for (const std::uint64_t expected : {0U, 9000U, 20'000U}) {
+    Fleet fleet({});
+    Message message(0, 1, 3, 10'000);
+    message.meets = true;
+    message.got.resize(20'000);
+    Transfer receive = message.Of(true, 2);
+    receive.count = expected;
+    PostSend(fleet, message);
+    fleet.Post(1, receive);
+    fleet.RunToTheEnd();
+    ASSERT_EQ(fleet.completions(1).size(), 1U) << expected;
+    EXPECT_EQ(fleet.completions(1)[0].code, Code::kMismatch) << expected;
+  }
+}
+
+TEST(ExchangePointToPoint, EndWellOrWithTheCauseWhenTheyMeetAndTheGroupCloses) {
+  for (std::uint64_t steps = 0; steps < 60; ++steps) {
+    Fleet fleet({});
+    Message message(0, 1, 3, 300'000);
+    message.meets = true;
+    PostSend(fleet, message);
+    PostReceive(fleet, message);
+    for (std::uint64_t i = 0; i < steps; ++i) fleet.Step();
+    fleet.node(0).CloseGroup(1, "over");
+    fleet.node(1).CloseGroup(1, "over");
+    fleet.RunToTheEnd();
+    for (std::uint32_t node = 0; node < 2; ++node) {
+      ASSERT_EQ(fleet.completions(node).size(), 1U) << steps;
+      const Completion& ended = fleet.completions(node)[0];
+      ASSERT_TRUE(ended.code == Code::kOk || ended.cause == "over") << ended.cause;
+    }
+    ASSERT_EQ(fleet.network().open_count(), 0U) << steps;
+  }
+}
+
+// Who says of more receives than a node can have open that they are there is no honest node.
+TEST(ExchangePointToPoint, AreAnnouncedByNoMoreThanMayBeOpen) {
+  Fleet fleet({});
+  MessageHeader header{.key = KeyOf(1),
+                       .epoch = 3,
+                       .plan_version = 5,
+                       .kind = static_cast<std::uint8_t>(kReceive),
+                       .dtype = static_cast<std::uint8_t>(DType::kUInt8),
+                       .sender = 1};
+  for (std::uint64_t i = 0; i < PointToPoint::kOpenMax; ++i) {
+    header.position = 100 + i;
+    fleet.network().Inject("a", header, {});
+    fleet.network().Inject("a", header, {});  // saying it twice is dropped
+  }
+  fleet.RunToTheEnd();
+  EXPECT_EQ(fleet.node(0).counters().messages_dropped, PointToPoint::kOpenMax);
+  header.position = 99;
+  fleet.network().Inject("a", header, std::vector<std::byte>(1));
+  header.root = 1;
+  fleet.network().Inject("a", header, {});
+  fleet.RunToTheEnd();
+  EXPECT_EQ(fleet.node(0).counters().messages_dropped, PointToPoint::kOpenMax + 2);
+  header.root = 0;
+  fleet.network().Inject("a", header, {});
+  fleet.RunToTheEnd();
+  Message message(0, 1, 200, 10);
+  message.meets = true;
+  PostSend(fleet, message);
+  fleet.RunToTheEnd();
+  ASSERT_EQ(fleet.completions(0).size(), 1U);
+  EXPECT_EQ(fleet.completions(0)[0].code, Code::kMismatch);
 }
 
 }  // namespace

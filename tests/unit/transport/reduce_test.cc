@@ -10,10 +10,7 @@
 #include "tests/contract/members.h"
 #include "tests/contract/patterns.h"
 #include "tests/support/loopback/reference.h"
-// Before Highway, so that its list of targets is the kernels'.
-#include "transport/reduce/call.h"
-
-#include "hwy/highway.h"
+#include "tests/unit/transport/simd_target_test.h"
 
 namespace headrace::transport {
 namespace {
@@ -33,19 +30,8 @@ std::string Describe(DType dtype, Reduction reduction, std::size_t members, std:
          std::to_string(members) + " count " + std::to_string(count);
 }
 
-// Highway's table of the targets it may choose is set per test and set back afterwards.
-class ReduceOn : public ::testing::TestWithParam<std::int64_t> {
+class ReduceOn : public SimdTargetTest {
  protected:
-  void SetUp() override {
-    hwy::SetSupportedTargetsForTest(GetParam());
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    ASSERT_EQ(SimdTargetName(), hwy::TargetName(GetParam()));
-  }
-  void TearDown() override {
-    hwy::SetSupportedTargetsForTest(0);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-
   void ExpectSameAsReference(DType dtype, Reduction reduction, std::size_t members_count,
                              std::size_t count, std::size_t first, std::uint32_t divisor = 0) {
     std::vector<std::vector<std::byte>> got;
@@ -163,7 +149,7 @@ TEST_P(ReduceOn, WrapsSumsAndProductsOfIntegersAtTheirExtremes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Target, ReduceOn, ::testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
-                         [](const auto& test) { return hwy::TargetName(test.param); });
+                         SimdTargetOf);
 
 // All pairs of codes would take long; all codes against a few partners do not.
 constexpr std::uint16_t kPartners[] = {0x0000, 0x0001, 0x3C01, 0x3F81, 0x7BFF, 0x7F7F, 0xB555};

@@ -1,9 +1,10 @@
 """PyTorch: training that does not wait for its gradients.
 
-Three ways, from the one that hides most to the one that changes least:
+Four ways, from the one that hides most to the one that changes least:
 
 - ScheduledOptimizer wraps an optimizer: gradients move by the job's plan, and each module waits for
   its own just before its forward.
+- accelerate() gives DistributedDataParallel and fully_shard the same overlap by one line.
 - GradientArena averages gradients while backward runs; ddp_hook does so under DistributedDataParallel.
 - ``init_process_group("headrace")``: a backend of torch.distributed, registered by this import.
 
@@ -35,7 +36,9 @@ __all__ = [
 ]
 
 if torch.distributed.is_available():
+    from headrace.torch.accelerate import accelerate
     from headrace.torch.backend import ProcessGroup, register
+    from headrace.torch.shared_memory import empty, shared_memory
 
     register()
-    __all__ += ["ProcessGroup"]
+    __all__ += ["ProcessGroup", "accelerate", "empty", "shared_memory"]

@@ -22,7 +22,7 @@ def register() -> None:
         return
     options: dict[str, Any] = {"extended_api": True}
     if not torch.__version__.startswith("1."):
-        options["devices"] = ["cpu"]
+        options["devices"] = ["cpu", "cuda"]
     dist.Backend.register_backend(NAME, _create, **options)
 
 

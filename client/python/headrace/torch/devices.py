@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -60,6 +61,28 @@ def finished_future(device: int, value: torch.Tensor) -> torch.futures.Future:
     future: torch.futures.Future = torch.futures.Future(devices=[f"cuda:{device}"])
     future.set_result(value)
     return future
+
+
+def record_event(device: int) -> Any:
+    """What the current stream of this GPU has come to, for wait_event()."""
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+def wait_event(device: int, event: Any) -> None:
+    """What the current stream of this GPU is given from now on comes after the event."""
+    torch.cuda.current_stream(device).wait_event(event)
+
+
+def synchronize(device: int) -> None:
+    """Waits until the current stream of this GPU has done all that stands in it."""
+    torch.cuda.current_stream(device).synchronize()
+
+
+def keep_for_stream(tensor: torch.Tensor) -> None:
+    """Its memory is not given to others before the current stream has done what stands in it."""
+    tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
 
 def without_autocast() -> contextlib.AbstractContextManager:

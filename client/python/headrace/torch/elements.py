@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch.distributed import ReduceOp
 
+from headrace.torch.devices import device_of
+
 # What the service moves and reduces as it is.
 _OWN = (
     torch.float32,
@@ -53,10 +55,7 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     """All elements in order, in one dimension: a view where the layout allows it, else a copy."""
     if tensor.is_sparse:
         raise TypeError("the tensor is sparse: give tensor.to_dense()")
-    if tensor.device.type != "cpu":
-        raise TypeError(
-            f"the tensor is on {tensor.device}; only the CPU's memory is taken so far"
-        )
+    device_of(tensor)  # which refuses others than the CPU and CUDA's GPUs
     return tensor.detach().contiguous().view(-1)
 
 

@@ -21,6 +21,7 @@ from headrace.torch.outcomes import Outcomes
 from headrace.torch.recovery import LOSSES, Lack, Recovery
 from headrace.torch.slots import SLOTS_MAX, Member, Slot, make_slots
 from headrace.torch.updates import Updates
+from headrace.torch.usage import Usage
 
 
 class GradientFlow:
@@ -39,6 +40,7 @@ class GradientFlow:
         make_layout: Callable[[Sequence[tuple], int | None], Layout],
         say: Callable[[str], None],
         recovery: Recovery | None = None,
+        scale: float | None = None,
     ) -> None:
         self._model = model
         self._updates = updates
@@ -46,6 +48,7 @@ class GradientFlow:
         self._make_layout = make_layout
         self._say = say
         self._recovery = recovery  # None: a loss is raised
+        self._scale = scale  # of each gradient before it is summed; None: 1
         self._loss: Error | None = None  # met while gradients were posted; dealt with at a wait
         self._iteration = 0
         self._order: ForwardOrder | None = ForwardOrder(model)
@@ -53,11 +56,13 @@ class GradientFlow:
         self._device: int | None = None  # that of the parameters; None: the CPU
         self._outcomes = Outcomes()
         self._slots: list[Slot] = []
+        self._usage: Usage | None = None  # the first of them
         self._of: dict[torch.nn.Parameter, tuple[Slot, Member]] = {}
         self._waits: dict[torch.nn.Module, list[Slot]] = {}
         self._hooks: list[AccumulationHook] = []
         self._giving_up = False
-        self._posting = True  # not within no_sync()
+        self.posts = True  # after the last forward pass; not within no_sync()
+        self.steps_alone = False  # where backward posted nothing, as DDP does, and does not average
         self._begun = False
         self._averaged = False
         self._running = False  # a backward pass is, or ended by an exception
@@ -96,9 +101,11 @@ class GradientFlow:
             Member(names.get(parameters[i], ""), parameters[i]) for i in agreed.tolist()
         ]
         owners = self._order.owners()
-        self._slots = make_slots(members, owners, SLOTS_MAX)
+        slots = make_slots(members, owners, SLOTS_MAX - 1, first=1)
+        self._usage = Usage(slots)
+        self._slots = [self._usage, *slots]
         self._layout = self._make_layout(
-            [(slot.shape, parameters[0].dtype, slot.name) for slot in self._slots],
+            [(slot.shape, slot.dtype, slot.name) for slot in self._slots],
             self._device,
         )
         for slot in self._slots:
@@ -139,11 +146,14 @@ class GradientFlow:
             for slot in self._waits.get(module, ())
             if not slot.asked_for and (slot.due is not None or not slot.open)
         ]
+        due = [slot for slot in slots if slot.due is not None]
+        if self._usage.open and not _all_used(due):
+            self._wait(self._usage)
         # Also where the values are known to be there: plans are made from when they were asked for.
         for slot in slots:
             self._waited = True
             self._wait(slot)
-        due = [slot for slot in slots if slot.due is not None]
+        due = [slot for slot in due if slot.due is not None]
         if due:
             self._update(due)
 
@@ -170,11 +180,13 @@ class GradientFlow:
 
     def _backward_ended(self) -> None:
         self._running = False
+        if self.posts and self._begun and all(slot.open for slot in self._slots[1:]):
+            self._post_usage()
 
     def _begin(self) -> None:
         layout = self.layout
         self.make_updates()  # of what this forward pass did not use
-        if not self._posting:
+        if not self.posts:
             return
         if self._begun and self._all_forgotten():
             self._give_up()
@@ -193,7 +205,7 @@ class GradientFlow:
 
     def _arrived(self, slot: Slot, member: Member) -> None:
         """Backward has accumulated a gradient."""
-        if not self._posting:
+        if not self.posts:
             return
         if not self._begun:  # nobody told: the model was not called as a whole
             self._backward_begins()
@@ -202,7 +214,7 @@ class GradientFlow:
                 f"a second gradient of {member.name} before step(): use no_sync() for all but the "
                 "last micro-batch"
             )
-        member.adopt()
+        member.adopt(self._scale)
         member.arrived = True
         if all(each.arrived for each in slot.members):
             self._post(slot)
@@ -224,11 +236,17 @@ class GradientFlow:
     def _post_missing(self) -> None:
         if not self._begun:
             self._begin()
-        for slot in self._slots:
+        for slot in self._slots[1:]:
             if not slot.open:
                 for member in slot.members:
-                    member.adopt()
+                    member.adopt(self._scale)
                 self._post(slot)
+        self._post_usage()
+
+    def _post_usage(self) -> None:
+        if not self._usage.open:
+            self._usage.note()
+            self._post(self._usage)
 
     # ---- The optimizer ---------------------------------------------------------------------------
 
@@ -241,6 +259,9 @@ class GradientFlow:
             self._updates.make_all()
             return
         self.make_updates()
+        if self.steps_alone and not self._begun and not self.posts:
+            self._updates.make_all()
+            return
         with self._even_within_no_sync():
             self._post_missing()
         self._begun = False
@@ -286,8 +307,9 @@ class GradientFlow:
         for slot in self._slots:
             for member in slot.members:
                 if member.parameter.grad is member.open:
-                    frozen = not member.parameter.requires_grad
-                    member.parameter.grad = None if frozen else member.view
+                    parameter = member.parameter
+                    idle = not parameter.requires_grad or self._usage.is_idle(member)
+                    parameter.grad = None if idle else member.view
         self._begun, self._averaged = False, True
 
     def make_updates(self) -> None:
@@ -306,11 +328,11 @@ class GradientFlow:
     @contextlib.contextmanager
     def only_accumulating(self) -> Iterator[None]:
         """Within it backward posts nothing."""
-        before, self._posting = self._posting, False
+        before, self.posts = self.posts, False
         try:
             yield
         finally:
-            self._posting = before
+            self.posts = before
 
     def close(self) -> None:
         """Removes the hooks of the parameters; raises what streams have yet to be told of."""
@@ -323,11 +345,11 @@ class GradientFlow:
 
     @contextlib.contextmanager
     def _even_within_no_sync(self) -> Iterator[None]:
-        before, self._posting = self._posting, True
+        before, self.posts = self.posts, True
         try:
             yield
         finally:
-            self._posting = before
+            self.posts = before
 
     def _unless_lost(self, call: Callable[[], Any]) -> Any:
         """Backward goes on without the service where that can be made up for; None: it is gone."""
@@ -372,7 +394,12 @@ class GradientFlow:
         One step of the optimizer for many parameters takes less than many for a few.
         """
         slots = [*slots, *self._there_besides(slots)]
-        members = [member for slot in slots for member in slot.members]
+        members = []
+        for member in (member for slot in slots for member in slot.members):
+            if not self._usage.is_idle(member):
+                members.append(member)
+            elif member.parameter.grad is member.open:
+                member.parameter.grad = None
         before = [member.parameter.grad for member in members]
         for member in members:
             member.parameter.grad = member.view
@@ -395,6 +422,8 @@ class GradientFlow:
                 if not self._has_ended(slot):
                     break
                 slot.open = False
+            if self._usage.open and not _all_used([slot]):
+                break
             there.append(slot)
         return there
 
@@ -427,11 +456,11 @@ class GradientFlow:
     def _check_running(self, what: str) -> None:
         if not self._running:
             return
-        posted = sum(slot.open for slot in self._slots)
+        posted = sum(slot.open for slot in self._slots[1:])
         if posted > 0:
             raise RuntimeError(
                 f"{what}: the last backward pass ended by an exception with {posted} of "
-                f"{len(self._slots)} gradients posted; other ranks wait for the rest. End this "
+                f"{len(self._slots) - 1} gradients posted; other ranks wait for the rest. End this "
                 "process: theirs then end with an error that names it"
             )
         self._running = False
@@ -447,14 +476,13 @@ class GradientFlow:
                 )
 
 
+def _all_used(slots: Sequence[Slot]) -> bool:
+    """Whether this rank had a gradient for every parameter."""
+    return all(member.used for slot in slots for member in slot.members)
+
+
 def _check(parameters: Sequence[torch.nn.Parameter]) -> int | None:
     """What the gradients of one layout must have in common; returns their device."""
     if not parameters:
         raise ValueError("none of the optimizer's parameters needs a gradient")
-    dtypes = sorted({str(parameter.dtype) for parameter in parameters})
-    if len(dtypes) > 1:
-        raise TypeError(
-            f"parameters of types {', '.join(dtypes)}: the gradients of one layout have one type. "
-            "Keep parameters in one, and compute in others with autocast"
-        )
     return devices.only_device(parameters)

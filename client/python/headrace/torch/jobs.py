@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 from collections.abc import Sequence
@@ -9,11 +10,12 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-import headrace.library
+from headrace import library
 from headrace.session import Session, init
 
 _GROUP_NAME_MAX = 40  # as people read it beside other columns
 _JOB_MAX = 20
+_numbers = itertools.count(1)  # of the sessions of next_session()
 
 
 def agree_on_name(store: dist.Store, rank: int, ranks: Sequence[int]) -> str:
@@ -29,8 +31,8 @@ def agree_on_name(store: dist.Store, rank: int, ranks: Sequence[int]) -> str:
 
 
 def _choose_name(ranks: Sequence[int]) -> str:
-    options = headrace.library.Options()
-    headrace.library.fill(options, headrace.library.ErrorText())
+    options = library.Options()
+    library.fill(options, library.ErrorText())
     name = (options.job.decode() or "torch")[:_JOB_MAX]
     name += "." + secrets.token_hex(4)
     spelled = "." + _spell(ranks) if ranks else ""
@@ -48,6 +50,32 @@ def _spell(ranks: Sequence[int]) -> str:
     return ",".join(
         str(first) if first == last else f"{first}-{last}" for first, last in runs
     )
+
+
+def next_session() -> Session:
+    """A session for an optimizer that was given none. The first has the job of the environment, every
+    further one of this process a job beside it: "JOB.2" and so on. All ranks make them in one order.
+    """
+    number = next(_numbers)
+    if number == 1:
+        return init()
+    options, error = library.Options(), library.ErrorText()
+    library.check(library.fill(options, error), error)
+    suffix = f".{number}".encode()
+    room = library.Options.job.size - 1 - len(suffix)
+    return init(job=(options.job[:room] + suffix).decode(errors="replace"))
+
+
+def attach_beside(group: dist.ProcessGroup) -> Session:
+    """A session in a new job with the ranks of a process group of any backend. All of them call it."""
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    ranks = [dist.get_global_rank(group, each) for each in range(size)]
+    name = [_choose_name(ranks) if rank == 0 else ""]
+    dist.broadcast_object_list(name, src=ranks[0], group=group)
+    timeout = getattr(group, "timeout", None)
+    if not isinstance(timeout, timedelta):  # of another backend
+        timeout = dist.default_pg_timeout
+    return attach(name[0], rank, size, timeout)
 
 
 def attach(name: str, rank: int, world_size: int, timeout: timedelta) -> Session:

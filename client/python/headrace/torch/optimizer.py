@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from headrace.session import Session, init
+from headrace.session import Session
 from headrace.torch.gradient_flow import GradientFlow
 from headrace.torch.hooks import ModelHooks
+from headrace.torch.jobs import next_session
 from headrace.torch.parameters import broadcast_parameters
 from headrace.torch.recovery import Recovery
 from headrace.torch.updates import Updates
@@ -50,10 +51,10 @@ class ScheduledOptimizer(torch.optim.Optimizer):
     hides less; rank 0 warns once. Only reading parameters directly shows old values until the next
     forward pass: call synchronize() before, and at the end of training.
 
-    A parameter that this rank's backward did not reach counts as zeros, and is posted by step(); so
-    one that no rank reached is updated with a gradient of zeros, where torch would leave it alone
-    (freeze it by requires_grad = False: then it is). Sparse gradients are made dense. All gradients
-    have one element type, that of the parameters. Buffers stay each rank's own.
+    A parameter that this rank's backward did not reach counts as zeros, and is posted by step(). One
+    that no rank reached is left alone, as torch does: neither momentum nor weight decay changes it.
+    Sparse gradients are made dense. Element types may differ from parameter to parameter. Buffers
+    stay each rank's own.
 
     With parameters on a GPU the gradients are views into memory there, and streams wait in the host's
     place: in the stream that is current, each module's forward comes after its averages, and the host
@@ -76,9 +77,12 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         op: str = "average",
         broadcast: bool = True,
         reconnect: float | None = None,
+        scale: float | None = None,
+        compress: str | None = None,
     ) -> None:
-        """``session``: None makes one by headrace.init(), which close() closes. ``policy`` as in
-        Session.layout. ``broadcast``: begin with rank 0's parameters and buffers everywhere.
+        """``session``: None makes one by headrace.init(), which close() closes; for a second optimizer of
+        this process in a job of its own, "JOB.2". ``policy`` as in Session.layout, as is ``compress``.
+        ``broadcast``: begin with rank 0's parameters and buffers everywhere.
 
         ``reconnect``: for how many seconds a service that goes away during training is waited for; 0
         raises Unavailable at once. None: as the session was made, so HEADRACE_RECONNECT as a rule. With
@@ -88,6 +92,9 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         had happened; rank 0 warns. On a GPU the host then waits for averages, and no longer the stream
         in its place. Before the first forward pass in training mode has ended a loss is raised all
         the same.
+
+        ``scale``: what each gradient is multiplied by before it is summed; ``op="sum"`` and one through
+        the number of ranks are the arithmetic of DistributedDataParallel.
         """
         # Not the base class's: param_groups and state are those of the wrapped optimizer.
         if isinstance(optimizer, (ScheduledOptimizer, *_NEEDS_CLOSURES)):
@@ -97,7 +104,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
             )
         self._optimizer = optimizer
         self._owns_session = session is None
-        self.session = init() if session is None else session
+        self.session = next_session() if session is None else session
         self._warned = False
         if broadcast:
             broadcast_parameters(self.session, model)
@@ -107,9 +114,10 @@ class ScheduledOptimizer(torch.optim.Optimizer):
             model,
             updates,
             self.session,
-            lambda specs, device: self.session.layout(specs, op, policy, device),
+            lambda specs, device: self.session.layout(specs, op, policy, device, compress),
             self._say_once,
             Recovery(self.session, updates, seconds) if seconds > 0 else None,
+            scale,
         )
         self._hooks = ModelHooks(model, self._flow)
 

@@ -14,11 +14,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from headrace.dtypes import dtype_name
 from headrace.operation import Operation
-from headrace.pieces import Pieces, one_by_one
+from headrace.pieces import one_by_one
+from headrace.session import Session
 from headrace.torch import elements
 from headrace.torch.jobs import attach
+from headrace.torch.posting import Poster, StreamOperation
+from headrace.torch.stream_work import StreamWork
 from headrace.torch.work import Completer, Work
 
 Tensors = Sequence[torch.Tensor]
@@ -26,25 +28,23 @@ Tensors = Sequence[torch.Tensor]
 # Older versions let go of a Python object that C++ still waits for. As many operations may be open.
 _KEPT = 1024
 _KEPT_WITH_RESULTS = 64
-# The tag of all_to_all's messages, which no caller can give: torch's tags have 63 bits.
-_EXCHANGE = 1 << 63
 
 _alive: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
+_posters: weakref.WeakKeyDictionary[Session, Poster] = weakref.WeakKeyDictionary()
 
 
 class ProcessGroup(dist.ProcessGroup):
     """One group of ranks: a job of the service. Made by torch.distributed, used through it.
 
     Work is posted in the order of the calls, which is the same on all ranks, and ends in its own time.
-    Errors are headrace.Error with the service's words; in a DDP backward, RuntimeError with them. What
-    the service has no collective for is composed of others: reduce of an all-reduce, gather of an
-    all-gather, scatter of a broadcast, all of which move more than one rank needs. all_to_all is
-    composed of sends and receives.
+    Errors are headrace.Error with the service's words; in a DDP backward, RuntimeError with them.
     """
 
     def __init__(self, name: str, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         self.session = attach(name, rank, size, timeout)
+        self.timeout = timeout
+        self.poster = _posters[self.session] = Poster(self.session)
         self._rank = rank
         self._size = size
         self._completer = Completer(f"headrace-{name}")
@@ -64,9 +64,9 @@ class ProcessGroup(dist.ProcessGroup):
     supports_splitting = False
 
     def _get_backend(self, device: torch.device) -> ProcessGroup:
-        if torch.device(device).type != "cpu":
+        if torch.device(device).type not in ("cpu", "cuda"):
             raise RuntimeError(
-                f"the backend headrace takes tensors on the CPU only, not on {device}"
+                f"the backend headrace takes tensors on the CPU and on CUDA's GPUs, not on {device}"
             )
         return self
 
@@ -101,6 +101,7 @@ class ProcessGroup(dist.ProcessGroup):
         with self._close_lock:
             if not self.session.closed:
                 self._completer.close()
+                self.poster.finish()
                 self.session.close()
 
     def abort(self) -> None:
@@ -143,11 +144,12 @@ class ProcessGroup(dist.ProcessGroup):
             name = elements.reduction_of(opts.reduceOp, tensor.dtype)
             whole = [(0, array)]
             operations += _post_pieces(
-                self.session.all_reduce,
+                self.session.reduce,
                 array.numel(),
                 whole,
                 whole if root else [],
                 name,
+                opts.rootRank,
             )
 
         def finish() -> None:
@@ -177,16 +179,21 @@ class ProcessGroup(dist.ProcessGroup):
                 f"has {parts[self._rank].numel()}"
             )
         name = elements.reduction_of(op, output.dtype)
-        read = one_by_one([elements.to_reduce(part) for part in parts])
+        arrays = [elements.to_reduce(part) for part in parts]
         result = elements.to_reduce(output)
-        even = len({part.numel() for part in parts}) == 1
-        operations = _post_pieces(
-            self.session.reduce_scatter if even else self.session.all_reduce,
-            sum(len(array) for _, array in read),
-            read,
-            [(read[self._rank][0], result)],
-            name,
-        )
+        if len({part.numel() for part in parts}) == 1:
+            read = one_by_one(arrays)
+            operations = _post_pieces(
+                self.session.reduce_scatter,
+                sum(len(array) for array in arrays),
+                read,
+                [(read[self._rank][0], result)],
+                name,
+            )
+        else:
+            operations = [
+                self.session.reduce_scatter_parts(result, arrays, name, async_op=True)
+            ]
         return operations, lambda: elements.put_back(result, output)
 
     def reduce_scatter_single(
@@ -231,7 +238,7 @@ class ProcessGroup(dist.ProcessGroup):
         )
 
     def _gather(
-        self, parts: Tensors, own: torch.Tensor, wanted: bool = True
+        self, parts: Tensors, own: torch.Tensor
     ) -> tuple[list[Operation], Callable[[], None]]:
         if parts[self._rank].numel() != own.numel():
             raise ValueError(
@@ -239,8 +246,8 @@ class ProcessGroup(dist.ProcessGroup):
                 f"{parts[self._rank].numel()} of its own"
             )
         source = elements.to_move(own)
+        arrays = [elements.to_move(part) for part in parts]
         if len({part.numel() for part in parts}) == 1:
-            arrays = [elements.to_move(part) for part in parts] if wanted else []
             operations = _post_pieces(
                 self.session.all_gather,
                 source.numel() * self._size,
@@ -248,17 +255,8 @@ class ProcessGroup(dist.ProcessGroup):
                 one_by_one(arrays),
             )
         else:
-            arrays = [elements.to_move(part) for part in parts]
-            operations = []
-            for root, array in enumerate(arrays):
-                operations += _post_pieces(
-                    self.session.broadcast,
-                    array.numel(),
-                    [(0, source)] if root == self._rank else [],
-                    [(0, array)] if wanted else [],
-                    root,
-                )
-        return operations, lambda: _put_back(arrays, parts) if wanted else None
+            operations = [self.session.all_gather_parts(arrays, source, async_op=True)]
+        return operations, lambda: _put_back(arrays, parts)
 
     def allgather_coalesced(
         self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None
@@ -290,11 +288,14 @@ class ProcessGroup(dist.ProcessGroup):
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Work:
         """outputs[0][r] of the root becomes inputs[0] of rank r."""
-        own, root = inputs[0], opts.rootRank == self._rank
-        parts = outputs[0] if root else [own] * self._size
-        self._expect_parts(parts, "gather")
-        operations, finish = self._gather(parts, own, wanted=root)
-        return self._work(operations, parts if root else [], finish)
+        parts: Tensors = []
+        if opts.rootRank == self._rank:
+            parts = outputs[0]
+            self._expect_parts(parts, "gather")
+        arrays = [elements.to_move(part) for part in parts]
+        own = elements.to_move(inputs[0])
+        operation = self.session.gather(own, arrays, opts.rootRank, async_op=True)
+        return self._work([operation], parts, lambda: _put_back(arrays, parts))
 
     def gather_single(self, whole: torch.Tensor, own: torch.Tensor, opts: Any) -> Work:
         """The same into one tensor of the root's."""
@@ -304,24 +305,20 @@ class ProcessGroup(dist.ProcessGroup):
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Work:
         """outputs[0] of rank r becomes inputs[0][r] of the root."""
-        output, root = outputs[0], opts.rootRank
-        read = []
-        if root == self._rank:
-            self._expect_parts(inputs[0], "scatter")
-            read = one_by_one([elements.to_move(part) for part in inputs[0]])
-        array = elements.to_move(output)
-        count = array.numel()
-        operations = _post_pieces(
-            self.session.broadcast,
-            count * self._size,
-            read,
-            [(count * self._rank, array)],
-            root,
+        parts: Tensors = []
+        if opts.rootRank == self._rank:
+            parts = inputs[0]
+            self._expect_parts(parts, "scatter")
+        array = elements.to_move(outputs[0])
+        read = [elements.to_move(part) for part in parts]
+        operation = self.session.scatter(array, read, opts.rootRank, async_op=True)
+        return self._work(
+            [operation], outputs, lambda: elements.put_back(array, outputs[0])
         )
-        return self._work(operations, outputs, lambda: elements.put_back(array, output))
 
     def barrier(self, opts: Any = None) -> Work:
         """Ends when every rank has come."""
+        self.poster.synchronize()  # what stands in streams comes before it
         return self._work([self.session.barrier(async_op=True)], [], None)
 
     # ---- Between two ranks -----------------------------------------------------------------------
@@ -365,22 +362,10 @@ class ProcessGroup(dist.ProcessGroup):
         """outputs[r] becomes inputs[this rank] of rank r."""
         self._expect_parts(outputs, "all_to_all")
         self._expect_parts(inputs, "all_to_all")
-        operations, arrays = [], []
-        for other, (output, own) in enumerate(zip(outputs, inputs)):
-            if other == self._rank:
-                elements.fill([output], elements.flat(own))
-                continue
-            array = elements.to_move(output)
-            arrays.append((array, output))
-            own_array = elements.to_move(own)
-            operations += _post(self.session.send, own_array, other, _EXCHANGE)
-            operations += _post(self.session.receive, array, other, _EXCHANGE)
-
-        def finish() -> None:
-            for array, output in arrays:
-                elements.put_back(array, output)
-
-        return self._work(operations, outputs, finish)
+        arrays = [elements.to_move(output) for output in outputs]
+        read = [elements.to_move(own) for own in inputs]
+        operation = self.session.all_to_all(arrays, read, async_op=True)
+        return self._work([operation], outputs, lambda: _put_back(arrays, outputs))
 
     def all_to_all_single(
         self,
@@ -391,11 +376,19 @@ class ProcessGroup(dist.ProcessGroup):
         opts: Any = None,
     ) -> Work:
         """The same of rows of one tensor each; no sizes: equally many for every rank."""
-        outputs = self._rows(output, output_sizes, "output")
-        inputs = self._rows(whole, input_sizes, "input")
         if not output.is_contiguous():
             raise ValueError("all_to_all_single: the output must be contiguous")
-        return self.alltoall(outputs, inputs, opts)
+        array, read = elements.to_move(output), elements.to_move(whole)
+        operation = self.session.all_to_all(
+            array,
+            read,
+            self._rows(output, output_sizes, "output", array.numel()),
+            self._rows(whole, input_sizes, "input", read.numel()),
+            async_op=True,
+        )
+        return self._work(
+            [operation], [output], lambda: elements.put_back(array, output)
+        )
 
     alltoall_base = all_to_all_single
 
@@ -409,7 +402,10 @@ class ProcessGroup(dist.ProcessGroup):
         """All that was posted since, as one Work."""
         together, self._together = self._together or [], None
         result = [tensor for work in together for tensor in work.result()]
-        whole = Work.of_all(together, result, self._completer)
+        if together and all(isinstance(work, StreamWork) for work in together):
+            whole: Work = StreamWork.of_works(together, result)
+        else:
+            whole = Work.of_all(together, result, self._completer)
         self._keep(whole)
         return whole
 
@@ -425,7 +421,10 @@ class ProcessGroup(dist.ProcessGroup):
         finish: Callable[[], None] | None,
         source: int | Callable[[], int] = -1,
     ) -> Work:
-        work = Work(operations, result, finish, self._completer, source)
+        if any(isinstance(each, StreamOperation) for each in operations):
+            work: Work = StreamWork(operations, result, finish, source)
+        else:
+            work = Work(operations, result, finish, self._completer, source)
         self._keep(work)
         if self._together is not None:
             self._together.append(work)
@@ -452,8 +451,9 @@ class ProcessGroup(dist.ProcessGroup):
         return list(whole.detach().view(self._size, count).unbind())
 
     def _rows(
-        self, tensor: torch.Tensor, sizes: Sequence[int], what: str
-    ) -> list[torch.Tensor]:
+        self, tensor: torch.Tensor, sizes: Sequence[int], what: str, count: int
+    ) -> list[int]:
+        # Of `count` elements that carry the tensor, so many for each rank.
         rows = tensor.shape[0] if tensor.dim() > 0 else 0
         if not sizes:
             if rows % self._size != 0:
@@ -466,16 +466,15 @@ class ProcessGroup(dist.ProcessGroup):
                 f"all_to_all_single: sizes {list(sizes)} of the {what} are not those of "
                 f"{self._size} ranks that make up {rows} rows"
             )
-        return list(tensor.detach().split(list(sizes)))
+        return [size * count // rows if rows else 0 for size in sizes]
 
 
 def _post(
     collective: Callable[..., Operation], array: torch.Tensor, *arguments: Any
 ) -> list[Operation]:
-    # Of nothing there is nothing to move, and the service takes no empty operation.
-    if array.numel() == 0:
-        return []
-    return [collective(array, *arguments, async_op=True)]
+    writes = collective.__name__ != "send"
+    poster = _posters[collective.__self__]
+    return poster.post(collective, array, *arguments, writes=writes)
 
 
 def _post_pieces(
@@ -486,12 +485,8 @@ def _post_pieces(
     *arguments: Any,
 ) -> list[Operation]:
     # As _post, without copies of what lies in several tensors.
-    if count == 0:
-        return []
-    dtype = next(array.dtype for _, array in [*read, *written])
-    full = [piece for piece in written if len(piece[1])]
-    pieces = Pieces(count, dtype_name(dtype), [p for p in read if len(p[1])], full)
-    return [collective(pieces, *arguments, async_op=True)]
+    poster = _posters[collective.__self__]
+    return poster.post_pieces(collective, count, read, written, *arguments)
 
 
 def _op(opts: Any) -> Any:

@@ -27,13 +27,18 @@ class Member:
     view: torch.Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
     open: OpenGradient | None = None  # stands in .grad while the service has the view
     arrived: bool = False  # backward has produced it since the last post
+    used: bool = True  # it had a gradient when it was last posted
     frozen: bool = False  # when step() was called: it is left alone
 
-    def adopt(self) -> None:
-        """Has the gradient lie in the view; none counts as zeros."""
+    def adopt(self, scale: float | None = None) -> None:
+        """Has the gradient lie in the view, times ``scale``; none counts as zeros."""
         gradient = self.parameter.grad
+        self.used = gradient is not None
         if gradient is None:
             self.view.zero_()
+        elif scale is not None:
+            dense = gradient.to_dense() if gradient.is_sparse else gradient
+            torch.mul(dense.detach(), scale, out=self.view)
         elif gradient is not self.view:
             dense = gradient.to_dense() if gradient.is_sparse else gradient
             self.view.copy_(dense)
@@ -77,6 +82,11 @@ class Slot:
             return tuple(self.members[0].parameter.shape)
         return (sum(member.parameter.numel() for member in self.members),)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of all its parameters."""
+        return self.members[0].parameter.dtype
+
     def take_views(self, gradient: torch.Tensor) -> None:
         """Gives each parameter its part of the slot's memory."""
         self.memory = flat = gradient.view(-1)
@@ -86,19 +96,35 @@ class Slot:
 
 
 def make_slots(
-    members: Sequence[Member], modules: Mapping[torch.nn.Parameter, int], most: int
+    members: Sequence[Member],
+    modules: Mapping[torch.nn.Parameter, int],
+    most: int,
+    first: int = 0,
 ) -> list[Slot]:
-    """At most so many slots for members in forward order.
+    """At most so many slots for members in forward order, numbered from ``first`` on.
 
     One each where that suffices. Else neighbours of one module (``modules`` numbers them) are put
-    together; and if these are still too many, neighbouring modules, the smallest first.
+    together; and if these are still too many, neighbouring modules, the smallest first. What is put
+    together has one element type.
     """
     groups = [[member] for member in members]
     if len(groups) > most:
-        groups = _by_module(members, modules)
-    if len(groups) > most:
-        groups = _packed(groups, most)
-    return [Slot(index, group) for index, group in enumerate(groups)]
+        whole = _by_module(members, modules)
+        groups = _of_one_type(whole)
+        if len(groups) > most:
+            groups = _of_one_type(_packed(whole, most))
+    return [Slot(index, group) for index, group in enumerate(groups, first)]
+
+
+def _of_one_type(groups: Sequence[list[Member]]) -> list[list[Member]]:
+    """Each group as one for each of its element types."""
+    split = []
+    for group in groups:
+        by_type: dict[torch.dtype, list[Member]] = {}
+        for member in group:
+            by_type.setdefault(member.parameter.dtype, []).append(member)
+        split += by_type.values()
+    return split
 
 
 def _by_module(
@@ -117,20 +143,26 @@ def _by_module(
 
 
 def _packed(groups: list[list[Member]], most: int) -> list[list[Member]]:
-    """Neighbours together up to a size, which is the smallest that gives few enough."""
+    """Neighbours together up to a size, which is the smallest that gives few enough of one type."""
     sizes = [sum(member.parameter.numel() for member in group) for group in groups]
     low, high = 1, sum(sizes)
     while low < high:
         middle = (low + high) // 2
-        if len(_cut(sizes, middle)) <= most:
+        if len(_of_one_type(_joined(groups, _cut(sizes, middle)))) <= most:
             high = middle
         else:
             low = middle + 1
-    packed, begin = [], 0
-    for count in _cut(sizes, low):
-        packed.append([m for group in groups[begin : begin + count] for m in group])
+    return _joined(groups, _cut(sizes, low))
+
+
+def _joined(
+    groups: Sequence[list[Member]], counts: Sequence[int]
+) -> list[list[Member]]:
+    joined, begin = [], 0
+    for count in counts:
+        joined.append([m for group in groups[begin : begin + count] for m in group])
         begin += count
-    return packed
+    return joined
 
 
 def _cut(sizes: Sequence[int], most: int) -> list[int]:

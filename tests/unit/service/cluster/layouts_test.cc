@@ -33,7 +33,7 @@ TEST(CheckLayout, RefusesWhatMakesNoSenseByName) {
   const Spoiled cases[] = {
       {[](Layout& layout) { layout.tensors.clear(); }, "768"},
       {[](Layout& layout) { layout = LayoutOf(Elements(769)); }, "769"},
-      {[](Layout& layout) { layout.dtype = DType{99}; }, "dtype 99"},
+      {[](Layout& layout) { layout.tensors[1].dtype = DType{99}; }, "dtype 99"},
       {[](Layout& layout) { layout.reduction = Reduction::kMax; }, ""},
       {[](Layout& layout) { layout.tensors[1].count = 0; }, "tensor 1 (layer1)"},
       {[](Layout& layout) { layout.tensors[1].count = std::uint64_t{1} << 48; }, "281474976710656"},
@@ -52,7 +52,7 @@ TEST(CheckLayout, RefusesWhatMakesNoSenseByName) {
 
 TEST(CompareLayouts, NamesTheFirstDifferenceAndBothSides) {
   const Spoiled cases[] = {
-      {[](Layout& layout) { layout.dtype = DType::kFloat16; }, "float16"},
+      {[](Layout& layout) { layout.tensors[1].dtype = DType::kFloat16; }, "float16"},
       {[](Layout& layout) { layout.reduction = Reduction::kSum; }, "average"},
       {[](Layout& layout) { layout.tensors[1].count = 7; }, "tensor 1 (layer1)"},
       {[](Layout& layout) { layout.tensors[2].offset = 40; }, "byte 40"},
@@ -100,6 +100,15 @@ TEST(NodeLayouts, RefusesASecondLayoutAnotherLayoutAndAnotherPolicy) {
   const Status policy = layouts.Check(1, *layout, Policy::kWfbp);
   ASSERT_EQ(policy.code(), Code::kMismatch);
   EXPECT_TEXT(policy.error().text(), "rank 2", "rank 1", "policy exact");
+}
+
+TEST(Layouts, NameTheCodecsInWhichTheyDiffer) {
+  Layout one = LayoutOf({4});
+  Layout other = one;
+  other.codec = Codec::kInt8;
+  const Status status = CompareLayouts(one, "rank 0", other, "rank 1");
+  ASSERT_EQ(status.code(), Code::kMismatch);
+  EXPECT_TEXT(status.error().text(), "rank 0", "rank 1", "none", "int8");
 }
 
 // Equal sizes hide it: the sums would be of other gradients.

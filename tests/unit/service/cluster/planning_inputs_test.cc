@@ -62,6 +62,17 @@ TEST(MergeTimes, WithoutTimesEverythingTakesNone) {
   EXPECT_TRUE(CheckProfile(profile).ok());
 }
 
+TEST(MergeTimes, GradientsOfSeveralTypesCountInUnitsOfTheWidest) {
+  service::Layout layout = LayoutOf({4, 5, 6});
+  layout.tensors[0].dtype = DType::kBFloat16;
+  layout.tensors[1].dtype = DType::kBFloat16;
+  const plan::Profile profile = MergeTimes("", layout, {});
+  EXPECT_EQ(profile.dtype, DType::kFloat32);
+  EXPECT_EQ(profile.tensors[0].elements, 2U);
+  EXPECT_EQ(profile.tensors[1].elements, 3U);  // 10 bytes
+  EXPECT_EQ(profile.tensors[2].elements, 6U);
+}
+
 TEST(MergeTimes, AGradientIsReleasedWhenTheLastNodeHasReleasedIt) {
   const std::vector<NodeSeen> seen = {Times({8, 4, 1}, {0, 0, 0}), Times({6, 5, 2}, {0, 0, 0})};
   const plan::Profile profile = MergeTimes("", LayoutOf({4, 5, 6}), seen);

@@ -444,15 +444,16 @@ TEST(DescribeSwitch, SaysWhatIsPredictedAndWhatWas) {
   plan.predicted_s = 0.8124;
   plan.lower_bound_s = 0.0805;
   plan.blocks.resize(7);
-  EXPECT_TEXT(
-      service::DescribeSwitch("x", plan, {.version = 2, .from_iteration = 12, .before_s = 0.00099}),
-      "plan 2", "iteration 12", "812", "80.5", "0.990", "job x");
+  const service::PlanSwitch change{.version = 2, .from_iteration = 12, .before_s = 0.00099};
+  EXPECT_TEXT(service::DescribeSwitch("x", plan, Codec::kNone, change), "plan 2", "iteration 12",
+              "812", "80.5", "0.990", "job x");
+  EXPECT_TEXT(service::DescribeSwitch("x", plan, Codec::kInt8, change), "7 blocks as int8");
   plan.version = 1;
   plan.policy = Policy::kWfbp;
   plan.blocks.resize(1);
-  EXPECT_TEXT(
-      service::DescribeSwitch("x", plan, {.version = 1, .from_iteration = 1, .before_s = 0}),
-      "plan 1", "iteration 1", "job x");
+  EXPECT_TEXT(service::DescribeSwitch("x", plan, Codec::kNone,
+                                      {.version = 1, .from_iteration = 1, .before_s = 0}),
+              "plan 1", "iteration 1", "job x");
 }
 
 }  // namespace

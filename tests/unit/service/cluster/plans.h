@@ -20,7 +20,7 @@ inline service::Layout LayoutOf(const std::vector<std::uint64_t>& counts) {
     layout.tensors.push_back({.name = "layer" + std::to_string(layout.tensors.size()),
                               .offset = offset,
                               .count = count});
-    offset += count * SizeOf(layout.dtype);
+    offset = layout.tensors.back().End();
   }
   return layout;
 }

@@ -107,7 +107,7 @@ TEST_F(CheckRecordTest, RefusesEachFieldByItsName) {
     change(record);
     ExpectRefused(record, Code::kInvalidArgument, part);
   };
-  for (const int bad : {0, 6, 255}) {
+  for (const int bad : {0, 12, 255}) {
     const auto value = static_cast<std::uint8_t>(bad);
     const std::string is = " is " + std::to_string(value);
     refuse([value](ipc::Record& r) { r.kind = value; }, "field kind" + is);
@@ -119,7 +119,8 @@ TEST_F(CheckRecordTest, RefusesEachFieldByItsName) {
   }
   refuse([](ipc::Record& r) { r.flags = 1; }, "field flags is 1");
   refuse([](ipc::Record& r) { r.flags = 4; }, "field flags is 4");
-  refuse([](ipc::Record& r) { r.reserved0 = 2; }, "field reserved0 is 2");
+  refuse([](ipc::Record& r) { r.flags = 8; }, "field flags is 8");
+  refuse([](ipc::Record& r) { r.parts = 2; }, "field parts is 2");
   refuse([](ipc::Record& r) { r.tag = 3; }, "field tag is 3");
   refuse([](ipc::Record& r) { r.root = kRanks; }, "field root is 4: the job has 4 ranks");
   refuse([](ipc::Record& r) { r.root = UINT32_MAX; }, "field root is 4294967295");

@@ -8,7 +8,7 @@ namespace headrace::support {
 
 std::shared_ptr<const service::Layout> PackedLayout(const std::vector<std::uint64_t>& counts,
                                                     Reduction reduction) {
-  service::Layout layout{.dtype = DType::kFloat32, .reduction = reduction, .tensors = {}};
+  service::Layout layout{.reduction = reduction, .tensors = {}};
   std::uint64_t offset = 0;
   for (const std::uint64_t count : counts) {
     const std::string name = "g" + std::to_string(layout.tensors.size());
@@ -43,7 +43,7 @@ void HandIn(HandDrivenNode& node, ClientEnd& client,
                     .segment = SegmentId{0},
                     .offset = tensor.offset,
                     .count = tensor.count,
-                    .dtype = layout->dtype,
+                    .dtype = tensor.dtype,
                     .order = id});
   }
   node.Send(service::SetLayout{client.id(), TensorId{0}, layout});
@@ -58,7 +58,7 @@ void Adopt(HandDrivenNode& node, JobId job, const std::shared_ptr<const plan::Pl
 ipc::GradientRecord GradientOf(const service::Layout& layout, std::uint32_t tensor) {
   ipc::GradientRecord record;
   record.kind = static_cast<std::uint8_t>(Collective::kAllReduce);
-  record.dtype = static_cast<std::uint8_t>(layout.dtype);
+  record.dtype = static_cast<std::uint8_t>(layout.tensors[tensor].dtype);
   record.reduction = static_cast<std::uint8_t>(layout.reduction);
   record.flags = ipc::kRecordIsGradient;
   record.tensor = tensor;

@@ -32,6 +32,39 @@ TEST(WirePlan, KeepsWhatIsApartAsRunsOfOneBlock) {
   EXPECT_THAT(wire.blocks_of, ElementsAre(2, 1, 2));
 }
 
+// Of 5 bfloat16, 3 float32 and 4 bfloat16, in plans of units of 4 bytes.
+service::Layout MixedLayout() {
+  service::Layout layout;
+  layout.tensors = {{.name = "a", .offset = 0, .count = 5, .dtype = DType::kBFloat16},
+                    {.name = "b", .offset = 12, .count = 3, .dtype = DType::kFloat32},
+                    {.name = "c", .offset = 24, .count = 4, .dtype = DType::kBFloat16}};
+  return layout;
+}
+
+TEST(WirePlan, ABlockOfSeveralTypesIsOneForEach) {
+  const service::WirePlan wire =
+      service::MakeWirePlan(PlanOf({{{0, 0, 3}, {1, 0, 3}, {2, 0, 2}}}), 7, MixedLayout());
+  ASSERT_EQ(wire.blocks.size(), 2U);
+  EXPECT_EQ(wire.blocks[0].dtype, DType::kBFloat16);
+  EXPECT_THAT(wire.blocks[0].runs, ElementsAre(MemoryRun{0, 5}, MemoryRun{24, 4}));
+  EXPECT_THAT(wire.blocks[0].tensors, ElementsAre(0, 2));
+  EXPECT_EQ(wire.blocks[0].Bytes(), 18U);
+  EXPECT_EQ(wire.blocks[1].dtype, DType::kFloat32);
+  EXPECT_THAT(wire.blocks[1].runs, ElementsAre(MemoryRun{12, 3}));
+  EXPECT_EQ(wire.blocks[1].plan_block, 0U);
+  EXPECT_THAT(wire.blocks_of, ElementsAre(1, 1, 1));
+}
+
+TEST(WirePlan, APieceEndsWithItsGradientWithinThePlansLastUnit) {
+  const service::WirePlan wire = service::MakeWirePlan(
+      PlanOf({{{0, 0, 2}}, {{0, 2, 1}, {2, 0, 2}}, {{1, 0, 3}}}), 7, MixedLayout());
+  ASSERT_EQ(wire.blocks.size(), 3U);
+  EXPECT_THAT(wire.blocks[0].runs, ElementsAre(MemoryRun{0, 4}));
+  EXPECT_THAT(wire.blocks[1].runs, ElementsAre(MemoryRun{8, 1}, MemoryRun{24, 4}));
+  EXPECT_EQ(wire.blocks[1].count, 5U);
+  EXPECT_THAT(wire.blocks_of, ElementsAre(2, 1, 1));
+}
+
 TEST(WirePlan, CutsABlockThatHasMoreRunsThanATransferMay) {
   const service::WirePlan wire =
       Make({{{0, 0, 4}, {1, 0, 20}, {2, 5, 5}}, {{0, 4, 6}, {2, 0, 5}, {2, 10, 20}}}, 1);

@@ -16,9 +16,12 @@ namespace headrace::service {
 namespace {
 
 std::shared_ptr<const Layout> LayoutOf(std::size_t tensors) {
-  Layout layout{.dtype = DType::kFloat16, .reduction = Reduction::kSum, .tensors = {}};
+  Layout layout{.reduction = Reduction::kSum, .tensors = {}};
   for (std::uint64_t i = 0; i < tensors; ++i) {
-    layout.tensors.push_back({.name = std::string(255, 'w'), .offset = 16 * i, .count = 8});
+    layout.tensors.push_back({.name = std::string(255, 'w'),
+                              .offset = 16 * i,
+                              .count = i % 2 == 0 ? 8U : 4U,
+                              .dtype = i % 2 == 0 ? DType::kFloat16 : DType::kFloat32});
   }
   return std::make_shared<const Layout>(std::move(layout));
 }
@@ -39,9 +42,11 @@ TEST(PlanWire, LayoutsPassWithAndWithoutAPolicy) {
   EXPECT_FALSE(got.policy.has_value());
   Layout named = *LayoutOf(1);
   named.names_hash = UINT64_MAX;
+  named.codec = Codec::kInt4;
   got =
       Passed(ReportLayout{.job = 7, .layout = std::make_shared<const Layout>(named), .policy = {}});
   EXPECT_EQ(got.layout->names_hash, UINT64_MAX);
+  EXPECT_EQ(got.layout->codec, Codec::kInt4);
   got = Passed(ReportLayout{.job = 7, .layout = LayoutOf(1), .policy = plan::Policy::kUsByte});
   EXPECT_EQ(got.policy, plan::Policy::kUsByte);
 }
@@ -123,6 +128,8 @@ TEST(PlanWire, IterationsGoWithARankThatLeaves) {
 TEST(PlanWire, RefusesLayoutsThatAreNone) {
   const ReportLayout honest{.job = 7, .layout = LayoutOf(2), .policy = std::nullopt};
   using Builder = schema::PeerMessage::Builder;
+  ExpectRefused(Pass(honest, [](Builder root) { root.getReportLayout().getLayout().setCodec(99); }),
+                {"codec 99"});
   ExpectRefused(Pass(honest, [](Builder root) { root.getReportLayout().setPolicy(99); }),
                 {"policy 99"});
   ExpectRefused(Pass(honest,
@@ -133,8 +140,10 @@ TEST(PlanWire, RefusesLayoutsThatAreNone) {
   ExpectRefused(Pass(honest, [](Builder root) {
     root.getReportLayout().getLayout().getTensors()[1].setOffset(8);
   }));
-  ExpectRefused(Pass(honest, [](Builder root) { root.getReportLayout().getLayout().setDtype(99); }),
-                {"dtype 99"});
+  ExpectRefused(
+      Pass(honest,
+           [](Builder root) { root.getReportLayout().getLayout().getTensors()[1].setDtype(99); }),
+      {"dtype 99"});
 }
 
 TEST(PlanWire, NamesOfTensorsAreFitForALogLine) {

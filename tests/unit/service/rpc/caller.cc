@@ -148,6 +148,7 @@ Answered Caller::SetLayout(schema::Session::Client& session, const LayoutCall& w
   call.setCount(wish.count);
   call.setReduction(static_cast<std::uint8_t>(wish.reduction));
   call.setPolicy(wish.policy);
+  call.setCodec(wish.codec);
   auto response = loop_.Wait<capnp::Response<schema::Session::SetLayoutResults>>(call.send());
   return Read(response.getRefusal());
 }

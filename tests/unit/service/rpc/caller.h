@@ -83,6 +83,7 @@ struct LayoutCall {
   std::uint32_t count = 0;
   Reduction reduction = Reduction::kAverage;
   std::string policy;
+  std::string codec;
 };
 
 class Caller {

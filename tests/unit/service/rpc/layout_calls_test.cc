@@ -83,11 +83,23 @@ TEST_F(LayoutCallsTest, DispatchGetsTheLayoutInForwardOrderFromItsLowestTensorOn
     EXPECT_EQ(set.session, rank_.id);
     EXPECT_EQ(set.first.value, 1U);
     ASSERT_NE(set.layout, nullptr);
-    EXPECT_EQ(set.layout->dtype, DType::kFloat32);
     EXPECT_EQ(set.layout->reduction, Reduction::kSum);
     const std::vector<service::LayoutTensor> expected = {
         {.name = "w256", .offset = 128, .count = 16}, {.name = "w128", .offset = 0, .count = 8}};
     EXPECT_EQ(set.layout->tensors, expected);
+  });
+}
+
+TEST_F(LayoutCallsTest, TakesTensorsOfSeveralTypes) {
+  service::Tensor half = At(32);
+  half.dtype = DType::kBFloat16;
+  Register(rank_, {At(0), half});
+  const Answered answer = Set(rank_, {.first = 0, .count = 2});
+  ASSERT_EQ(answer.code, Code::kOk) << answer.text;
+  stand_.dispatch().Look<service::SetLayout>(0, [](const service::SetLayout& set) {
+    EXPECT_EQ(set.layout->tensors[0].dtype, DType::kFloat32);
+    EXPECT_EQ(set.layout->tensors[1].dtype, DType::kBFloat16);
+    EXPECT_EQ(set.layout->tensors[1].Bytes(), 16U);
   });
 }
 
@@ -104,11 +116,8 @@ TEST_F(LayoutCallsTest, RefusesTensorsThatAreNotThere) {
 TEST_F(LayoutCallsTest, RefusesTensorsThatAreNoGradientsOfOneModel) {
   service::Tensor elsewhere = At(64);
   elsewhere.segment = SegmentId{1};
-  service::Tensor half = At(128);
-  half.dtype = DType::kFloat16;
-  Register(rank_, {At(0), elsewhere, At(32), half, At(96, 9), At(128)});
+  Register(rank_, {At(0), elsewhere, At(32), At(160), At(96, 9), At(128)});
   ExpectRefused(rank_, {.first = 0, .count = 2}, Code::kInvalidArgument, {"tensor 1", "tensor 0"});
-  ExpectRefused(rank_, {.first = 2, .count = 2}, Code::kInvalidArgument, {"tensor 1", "tensor 0"});
   ExpectRefused(rank_, {.first = 4, .count = 2}, Code::kInvalidArgument, {"tensor 1", "tensor 0"});
   ExpectRefused(rank_, {.first = 0, .count = 1, .reduction = Reduction::kMax},
                 Code::kInvalidArgument);
@@ -116,6 +125,8 @@ TEST_F(LayoutCallsTest, RefusesTensorsThatAreNoGradientsOfOneModel) {
                 Code::kInvalidArgument);
   ExpectRefused(rank_, {.first = 0, .count = 1, .policy = "exactly"}, Code::kInvalidArgument,
                 {"\"exactly\""});
+  ExpectRefused(rank_, {.first = 0, .count = 1, .codec = "int2"}, Code::kInvalidArgument,
+                {"\"int2\"", "int8"});
 }
 
 TEST_F(LayoutCallsTest, ASessionHasOneLayoutForAsLongAsItLasts) {
@@ -136,6 +147,8 @@ TEST_F(LayoutCallsTest, RefusesAnotherLayoutOrPolicyThanTheOtherRanks) {
                 {"rank 0", "rank 1", "tensor 1"});
   ExpectRefused(other_, {.first = 2, .count = 2, .policy = "exact"}, Code::kMismatch,
                 {"rank 0", "rank 1"});
+  ExpectRefused(other_, {.first = 2, .count = 2, .codec = "int8"}, Code::kMismatch,
+                {"rank 0", "rank 1", "int8"});
   ASSERT_EQ(stand_.dispatch().Count<service::JobFailed>(), 1U) << "gradients can never move";
   stand_.dispatch().Look<service::JobFailed>(0, [](const service::JobFailed& failed) {
     EXPECT_EQ(failed.code, Code::kMismatch);

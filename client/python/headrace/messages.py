@@ -1,0 +1,68 @@
+"""What a gather, scatter or all_to_all has for each rank, as the C header takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+from headrace import dtypes, library
+from headrace.arena import Range, Tensor
+
+_Rows = Sequence[tuple[int, int]]
+
+
+def is_registered(parts: Sequence[Any]) -> bool:
+    """Whether they are Tensors or Ranges; TypeError when only some are."""
+    registered = [isinstance(x, (Tensor, Range)) for x in parts]
+    if any(registered) and not all(registered):
+        raise TypeError("give registered tensors for all ranks, or for none")
+    return bool(registered) and registered[0]
+
+
+def arrays_of(parts: Sequence[Any]) -> tuple[set[str], _Rows]:
+    """Their dtypes, and (address, count) of each."""
+    found = [dtypes.array_of(x) for x in parts]
+    rows = [(address, count) for address, count, _ in found]
+    return {dtype for _, _, dtype in found}, rows
+
+
+def cut(x: Any, counts: Sequence[int] | None, parts: int) -> tuple[set[str], _Rows]:
+    """The same of one array that is cut into so many parts, equal ones where ``counts`` is None."""
+    address, count, dtype = dtypes.array_of(x)
+    if counts is None:
+        if count % parts != 0:
+            raise ValueError(f"{count} elements are no {parts} equal parts")
+        counts = [count // parts] * parts
+    if len(counts) != parts or sum(counts) != count:
+        raise ValueError(
+            f"{len(counts)} parts of {sum(counts)} elements in all for {parts} ranks and an array of {count}"
+        )
+    size = dtypes.dtype_size(dtype)
+    ends = accumulate(counts)
+    rows = [(address + (end - n) * size, n) for end, n in zip(ends, counts)]
+    return {dtype}, rows
+
+
+def in_c(rows: _Rows) -> Any:
+    """As hr_array."""
+    return (library.Array * len(rows))(*rows)
+
+
+def dtype_of(*found: set[str]) -> int:
+    """The number of the one dtype that all have."""
+    names = set().union(*found)
+    if len(names) != 1:
+        raise TypeError(f"arrays of {', '.join(sorted(names))}: give one dtype")
+    return dtypes.dtype_number(names.pop())
+
+
+def ranges_of(parts: Sequence[Any]) -> tuple[Any, Any]:
+    """The handle of their one tensor, and the ranges as hr_range; None and None of nothing."""
+    if not parts:
+        return None, None
+    ranges = [x if isinstance(x, Range) else x.range(0, x.count) for x in parts]
+    if any(each.tensor is not ranges[0].tensor for each in ranges):
+        raise ValueError("the ranges of all ranks are of one tensor")
+    rows = [(each.offset, each.count) for each in ranges]
+    return ranges[0].tensor.handle, (library.ElementRange * len(rows))(*rows)

@@ -1,0 +1,162 @@
+"""Where a tensor lies in memory that the service reaches, so that nothing is copied."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import warnings
+from collections.abc import Sequence
+
+import torch
+
+from headrace.arena import Arena, Range, Tensor
+from headrace.dtypes import dtype_name
+from headrace.errors import Error
+from headrace.region import Foreign
+from headrace.session import Session
+from headrace.torch import devices
+
+PIECES_MAX = 253  # of one allocation that is mapped in pieces; as the C header has it
+_KEPT_MAX = 512  # allocations of torch's allocator that are shared at a time
+
+
+@dataclasses.dataclass
+class Place:
+    """A piece of memory that is shared with the service."""
+
+    base: int
+    size: int
+    arena: Arena
+    numbers: tuple[int, ...] = ()  # of the allocations in it, as the driver counts them
+    by_type: dict[str, Tensor] = dataclasses.field(default_factory=dict)
+
+    def range_of(self, array: torch.Tensor) -> Range | None:
+        """The array's part of it. None where elements do not lie at multiples of their size."""
+        name = dtype_name(array.dtype)
+        offset, rest = divmod(array.data_ptr() - self.base, array.element_size())
+        if rest:
+            return None
+        if name not in self.by_type:
+            self.by_type[name] = self.arena.whole(name)
+        return self.by_type[name].range(offset, array.numel())
+
+    def release(self) -> None:
+        """Takes it back from the service. Busy while operations on it are open."""
+        for name in list(self.by_type):
+            self.by_type.pop(name).release()
+        self.arena.release()
+
+
+class Places:
+    """The shared memory of one session: of the host as arenas of empty(), of GPUs as torch allocates it.
+
+    An allocation on a GPU is shared when a tensor in it is first used, as a whole, and taken back when the
+    driver says that another one lies at its address, or many more have been used since. Of one thread at a time.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._host: list[Place] = []  # by address
+        self._bases: list[int] = []  # of them
+        self._on_gpus: dict[int, Place] = {}  # by address; the last one used stands last
+        self._has_told: set[str] = set()
+
+    def add_host(self, size: int) -> Arena:
+        """An arena of the session in the host's memory, whose tensors are found from now on."""
+        arena = self._session.arena(size)
+        place = Place(arena.region.address, arena.size, arena)
+        at = bisect.bisect(self._bases, place.base)
+        self._host.insert(at, place)
+        self._bases.insert(at, place.base)
+        return arena
+
+    def find(self, array: torch.Tensor) -> Range | None:
+        """Where a contiguous array lies; None: in memory of its own."""
+        if array.numel() == 0:
+            return None
+        device = devices.device_of(array)
+        place = self._find_host(array) if device is None else self._find_gpu(array)
+        return None if place is None else place.range_of(array)
+
+    def find_whole(
+        self, pieces: Sequence[tuple[int, torch.Tensor]], count: int
+    ) -> Range | None:
+        """Of the array that these pieces make up one behind the other, without gaps in memory."""
+        end, address = 0, None
+        for offset, part in pieces:
+            if address is None:
+                address = part.data_ptr()
+            beside = address + offset * part.element_size()
+            if offset != end or part.data_ptr() != beside:
+                return None
+            end = offset + part.numel()
+        if end != count or address is None:
+            return None
+        first = next(part for _, part in pieces if part.numel())
+        return self.find(first.as_strided((count,), (1,)))
+
+    def _find_host(self, array: torch.Tensor) -> Place | None:
+        if not self._host:
+            return None
+        begin = array.data_ptr()
+        at = bisect.bisect_right(self._bases, begin) - 1
+        if at < 0:
+            return None
+        place = self._host[at]
+        return place if _end(array) <= place.base + place.size else None
+
+    def _find_gpu(self, array: torch.Tensor) -> Place | None:
+        try:
+            base, size, numbers = self._allocations(array)
+            if 0 in numbers:  # so nobody could tell it from the next one at its address
+                self._tell("the driver does not number allocations")
+                return None
+            known = self._on_gpus.pop(base, None)
+            if known is not None and (known.size, known.numbers) != (size, numbers):
+                known.release()
+                known = None
+            if known is None:
+                known = Place(base, size, self._share(base, size, array), numbers)
+            self._on_gpus[base] = known
+            self._drop_old()
+            return known
+        except Error as error:
+            self._tell(str(error))
+            return None
+
+    def _allocations(self, array: torch.Tensor) -> tuple[int, int, tuple[int, ...]]:
+        """The allocations that the array lies in, together: where, how large, and their numbers."""
+        found = self._session.allocation_of(array.data_ptr())
+        base, end, numbers = found.base, found.base + found.size, [found.number]
+        while end < _end(array) and len(numbers) < PIECES_MAX:
+            found = self._session.allocation_of(end)
+            end += found.size
+            numbers.append(found.number)
+        return base, end - base, tuple(numbers)
+
+    def _share(self, base: int, size: int, array: torch.Tensor) -> Arena:
+        memory = Foreign.__new__(Foreign)
+        memory.address, memory.owner = base, None
+        return Arena(self._session, size, around=memory)
+
+    def _drop_old(self) -> None:
+        for base in list(self._on_gpus)[: len(self._on_gpus) - _KEPT_MAX]:
+            try:
+                self._on_gpus[base].release()
+            except Error:
+                return  # in use; the next one looks again
+            del self._on_gpus[base]
+
+    def _tell(self, why: str) -> None:
+        if self._has_told:
+            return
+        self._has_told.add(why)
+        warnings.warn(
+            f"headrace: a tensor on a GPU is copied on its way, since its memory cannot be shared: {why} "
+            "(said once)",
+            stacklevel=2,
+        )
+
+
+def _end(array: torch.Tensor) -> int:
+    return array.data_ptr() + array.numel() * array.element_size()

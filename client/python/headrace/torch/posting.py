@@ -1,0 +1,238 @@
+"""How an array is posted: where it lies, copied by the library, or by way of an arena on its GPU."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from headrace.arena import Range
+from headrace.dtypes import dtype_name, dtype_size
+from headrace.errors import Error
+from headrace.operation import Operation
+from headrace.pieces import Pieces
+from headrace.session import Session
+from headrace.torch import devices
+from headrace.torch.outcomes import Outcomes
+from headrace.torch.places import Places
+
+_STAGE_MIN = 1 << 21  # bytes; a GPU hands out no less
+_FREE_MAX = 16  # pieces of stage of one size that are kept
+
+PieceList = Sequence[tuple[int, torch.Tensor]]
+
+
+class StreamOperation:
+    """An operation on memory of a GPU, for which streams wait."""
+
+    def __init__(
+        self,
+        operation: Operation,
+        device: int,
+        copies: Sequence[tuple[torch.Tensor, torch.Tensor]] = (),
+        give_back: Callable[[], None] | None = None,
+    ) -> None:
+        self.device = device
+        self._operation = operation
+        self._copies = copies  # (from, to), once it has ended
+        self._give_back = give_back
+
+    def wait(self, limit_s: float | None = None) -> None:
+        """As Operation.wait: the host waits."""
+        self._operation.wait(limit_s)
+
+    def done(self) -> bool:
+        """As Operation.done."""
+        return self._operation.done()
+
+    @property
+    def source(self) -> int:
+        """As Operation.source."""
+        return self._operation.source
+
+    def wait_on(self, stream: int) -> Operation:
+        """Has the current stream wait; its results are then in the tensors, for what comes after."""
+        self._operation.wait_on(stream)
+        return self._operation
+
+    def take_results(self) -> None:
+        """Copies what lies in the stage, in the order of the current stream."""
+        with torch.no_grad():
+            for source, target in self._copies:
+                target.copy_(source)
+        self._copies = ()
+        if self._give_back is not None:
+            self._give_back()
+            self._give_back = None
+
+
+class Stage:
+    """Memory on GPUs that is shared with the service, for what cannot be shared where it lies."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        # By GPU, type and size: arrays, and the event after which each may be written to.
+        self._free: dict[tuple, collections.deque[tuple[Range, torch.Tensor, Any]]] = (
+            collections.defaultdict(collections.deque)
+        )
+
+    def take(
+        self, device: int, dtype: torch.dtype, count: int
+    ) -> tuple[Range, torch.Tensor, Callable[[], None]]:
+        """An array of that many elements, a view of it, and what gives it back in stream order."""
+        size = dtype_size(dtype_name(dtype))
+        room = max(_STAGE_MIN, 1 << (count * size - 1).bit_length()) // size
+        key = (device, dtype, room)
+        free = self._free[key]
+        if free:
+            whole, memory, event = free.popleft()
+            devices.wait_event(device, event)
+        else:
+            tensor = self._session.arena(room * size, device).tensor((room,), dtype)
+            whole, memory = tensor.range(0, room), tensor.torch()
+
+        def give_back() -> None:
+            if len(free) < _FREE_MAX:
+                free.append((whole, memory, devices.record_event(device)))
+
+        return whole.tensor.range(0, count), memory[:count], give_back
+
+
+class Poster:
+    """Posts collectives of one session on tensors wherever they lie. Thread-safe."""
+
+    def __init__(self, session: Session) -> None:
+        self.places = Places(session)
+        self.outcomes = Outcomes()
+        self.gpus: set[int] = set()
+        self._stage = Stage(session)
+        # Autograd may post from a thread for each GPU.
+        self._lock = threading.RLock()
+
+    def post(
+        self,
+        collective: Callable[..., Operation],
+        array: torch.Tensor,
+        *arguments: Any,
+        writes: bool = True,
+    ) -> list[Operation | StreamOperation]:
+        """One operation on an array, or none if it is empty: there is nothing to move then."""
+        if array.numel() == 0:
+            return []
+        device = devices.device_of(array)
+        with self._lock:
+            where = self.places.find(array)
+            if device is None:
+                x = array if where is None else where
+                return [collective(x, *arguments, async_op=True)]
+            written = [array] if writes else []
+            return [self._on_gpu(collective, device, where, array, written, arguments)]
+
+    def post_pieces(
+        self,
+        collective: Callable[..., Operation],
+        count: int,
+        read: PieceList,
+        written: PieceList,
+        *arguments: Any,
+    ) -> list[Operation | StreamOperation]:
+        """The same of an array of ``count`` elements that lies in several tensors."""
+        if count == 0:
+            return []
+        first = next(array for _, array in [*read, *written])
+        device = devices.device_of(first)
+        with self._lock:
+            whole = self.places.find_whole(written, count) if written else None
+            if device is not None:
+                operation = self._pieces_on_gpu(
+                    collective, device, count, whole, read, written, arguments
+                )
+                return [operation]
+        if whole is not None:
+            _gather_into(read, _flat_of(written, count))
+            return [collective(whole, *arguments, async_op=True)]
+        pieces = Pieces(
+            count,
+            dtype_name(first.dtype),
+            [piece for piece in read if len(piece[1])],
+            [piece for piece in written if len(piece[1])],
+        )
+        return [collective(pieces, *arguments, async_op=True)]
+
+    def _on_gpu(
+        self,
+        collective: Callable[..., Operation],
+        device: int,
+        where: Range | None,
+        array: torch.Tensor,
+        written: Sequence[torch.Tensor],
+        arguments: tuple,
+    ) -> StreamOperation:
+        if where is not None:
+            return self._posted(collective, where, device, arguments)
+        where, memory, give_back = self._stage.take(device, array.dtype, array.numel())
+        memory.copy_(array)
+        copies = [(memory, target) for target in written]
+        return self._posted(collective, where, device, arguments, copies, give_back)
+
+    def _pieces_on_gpu(
+        self,
+        collective: Callable[..., Operation],
+        device: int,
+        count: int,
+        whole: Range | None,
+        read: PieceList,
+        written: PieceList,
+        arguments: tuple,
+    ) -> StreamOperation:
+        if whole is not None:
+            _gather_into(read, _flat_of(written, count))
+            return self._posted(collective, whole, device, arguments)
+        dtype = next(array.dtype for _, array in [*read, *written])
+        where, memory, give_back = self._stage.take(device, dtype, count)
+        _gather_into(read, memory)
+        copies = [(memory[at : at + part.numel()], part) for at, part in written]
+        return self._posted(collective, where, device, arguments, copies, give_back)
+
+    def _posted(
+        self,
+        collective: Callable[..., Operation],
+        where: Range,
+        device: int,
+        arguments: tuple,
+        copies: Sequence[tuple[torch.Tensor, torch.Tensor]] = (),
+        give_back: Callable[[], None] | None = None,
+    ) -> StreamOperation:
+        self.outcomes.check()
+        self.gpus.add(device)
+        stream = devices.current_stream(device)
+        operation = collective(where, *arguments, async_op=True, stream=stream)
+        self.outcomes.add(operation)
+        return StreamOperation(operation, device, copies, give_back)
+
+    def synchronize(self) -> None:
+        """Waits until GPUs have done what stands before this in their current streams."""
+        for device in self.gpus:
+            devices.synchronize(device)
+
+    def finish(self) -> None:
+        """Waits for what only streams await, before the session is closed; nobody is left to tell."""
+        with contextlib.suppress(Error):
+            self.outcomes.finish()
+
+
+def _gather_into(read: PieceList, memory: torch.Tensor) -> None:
+    with torch.no_grad():
+        for offset, part in read:
+            place = memory[offset : offset + part.numel()]
+            if part.numel() and part.data_ptr() != place.data_ptr():
+                place.copy_(part)
+
+
+def _flat_of(written: PieceList, count: int) -> torch.Tensor:
+    first = next(part for _, part in written if part.numel())
+    return first.as_strided((count,), (1,))

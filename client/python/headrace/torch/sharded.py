@@ -1,0 +1,338 @@
+"""fully_shard() whose reduce-scatters hide behind backward and the next forward pass."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+try:
+    from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
+except ImportError as error:
+    raise ImportError(
+        f"accelerate() of fully_shard needs torch 2.9 or later, this is {torch.__version__}"
+    ) from error
+
+from headrace.torch.tracing import untraced
+from headrace.torch.updates import Options, Updates
+
+_MARK = "_headrace_accelerated"
+
+
+class OpenShard(DTensor):
+    """A sharded gradient whose reduce-scatter has not been waited for.
+
+    Whatever computes with it waits first, and from then on it is a DTensor like any other.
+    """
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        """Called by torch in place of any function on such a tensor."""
+        settle_shards((*args, *(kwargs or {}).values()))
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(*args, **(kwargs or {}))
+
+    def to_local(self, *arguments: Any, **named: Any) -> torch.Tensor:
+        """As DTensor's."""
+        settle_shards((self,))
+        return DTensor.to_local(self, *arguments, **named)
+
+    def full_tensor(self, *arguments: Any, **named: Any) -> torch.Tensor:
+        """As DTensor's."""
+        settle_shards((self,))
+        return DTensor.full_tensor(self, *arguments, **named)
+
+    def redistribute(self, *arguments: Any, **named: Any) -> DTensor:
+        """As DTensor's."""
+        settle_shards((self,))
+        return DTensor.redistribute(self, *arguments, **named)
+
+
+def settle_shards(values: Iterable[Any]) -> None:
+    """Waits for every open shard among the values, also within lists of them."""
+    for value in values:
+        if isinstance(value, OpenShard):
+            value._headrace_unit.wait()
+        elif isinstance(value, (list, tuple)):
+            settle_shards(value)
+
+
+@dataclasses.dataclass
+class Due:
+    """An update that is to be made before the next forward pass of its module."""
+
+    gradient: torch.Tensor
+    options: Options
+
+
+class Unit(ReduceScatter):
+    """A module of fully_shard: its parameters, and the reduce-scatter of their gradients.
+
+    torch calls it in the place of its own reduce-scatter. Where torch computes with the result at once
+    (gradients that accumulate, another type of reduction, replicas), and on a GPU, where torch's streams wait,
+    it waits as torch's own does.
+    """
+
+    def __init__(self, module: FSDPModule) -> None:
+        self.module = module
+        self.state = module._get_fsdp_state()
+        (self._group,) = self.state._fsdp_param_groups
+        self._work: dist.Work | None = None
+        self._input: torch.Tensor | None = None  # of the work, which reads it
+        self.due: dict[torch.nn.Parameter, Due] = {}
+        self.hidden = 0  # reduce-scatters that backward did not wait for
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """The sharded ones."""
+        return [each.sharded_param for each in self._group.fsdp_params]
+
+    def allocate(
+        self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        """Memory of torch's allocator."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> dist.Work | None:
+        """Posts it. What it gives is there after wait()."""
+        self.wait()
+        work = dist.reduce_scatter_tensor(
+            output_tensor, input_tensor, op, group, async_op=True
+        )
+        if async_op:
+            return work
+        if not self._may_hide(output_tensor, op):
+            work.wait()
+            return None
+        self._work, self._input = work, input_tensor
+        self.hidden += 1
+        torch.autograd.Variable._execution_engine.queue_callback(self._open)
+        return None
+
+    def _may_hide(self, output: torch.Tensor, op: Any) -> bool:
+        group = self._group
+        divides_afterwards = op == dist.ReduceOp.SUM
+        if divides_afterwards or group._is_hsdp or group._all_reduce_hook is not None:
+            return False
+        if output.device.type != "cpu":
+            return False
+        return all(
+            each.sharded_param.grad is None
+            and each.sharded_param.dtype == output.dtype
+            and not each.offload_to_cpu
+            and not getattr(each.sharded_param, "_post_accumulate_grad_hooks", None)
+            for each in group.fsdp_params
+        )
+
+    def _open(self) -> None:
+        """Backward has ended: from here on somebody may look at gradients."""
+        if self._work is None:
+            return
+        for parameter in self.parameters():
+            if type(parameter.grad) is DTensor:
+                parameter.grad._headrace_unit = self
+                parameter.grad.__class__ = OpenShard
+
+    def wait(self) -> None:
+        """Returns when the gradients are there; raises what the reduce-scatter failed with."""
+        if self._work is None:
+            return
+        work, self._work = self._work, None
+        try:
+            work.wait()
+        finally:
+            self._input = None
+            gradients = [p.grad for p in self.parameters()]
+            for gradient in [*gradients, *(due.gradient for due in self.due.values())]:
+                if isinstance(gradient, OpenShard):
+                    gradient.__class__ = DTensor
+
+
+class ShardedOptimizer(torch.optim.Optimizer):
+    """The optimizer of a model of fully_shard; made by accelerate().
+
+    step() notes the options of that moment and returns; each module waits for its own gradients and takes the
+    step of its parameters just before its next forward pass gathers them.
+    """
+
+    def __init__(self, model: FSDPModule, optimizer: torch.optim.Optimizer) -> None:
+        # Not the base class's: param_groups and state are those of the wrapped optimizer.
+        self._optimizer = optimizer
+        self._updates = Updates(optimizer)
+        self._model = model
+        self._updates.parameters()
+        self.units = _units_of(model)
+        self._unit_of = {p: unit for unit in self.units for p in unit.parameters()}
+        self._by_state = {unit.state: unit for unit in self.units}
+        self._handles: list[Any] = []
+        for unit in self.units:
+            unit.module.set_custom_reduce_scatter(unit)
+            self._register(unit)
+        setattr(model, _MARK, True)
+
+    def _register(self, unit: Unit) -> None:
+        for module in unit.state._modules:
+            # Before torch's own, which gathers the parameters.
+            self._handles.append(
+                module.register_forward_pre_hook(
+                    untraced(
+                        lambda module, _, unit=unit: self._before_forward(module, unit)
+                    ),
+                    prepend=True,
+                )
+            )
+            self._handles.append(
+                module._register_state_dict_hook(lambda *_: self.synchronize())
+            )
+            self._handles.append(
+                module._register_load_state_dict_pre_hook(
+                    lambda *_: self.synchronize()
+                )
+            )
+
+    # ---- What every optimizer has ----------------------------------------------------------------
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The wrapped optimizer's."""
+        return self._optimizer.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self._optimizer.param_groups = groups
+
+    @property
+    def state(self) -> Any:
+        """The wrapped optimizer's, as of the last update that was made: see synchronize()."""
+        return self._optimizer.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The wrapped optimizer's."""
+        return self._optimizer.defaults
+
+    def __getattr__(self, name: str) -> Any:
+        if "_optimizer" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._optimizer, name)
+
+    def __repr__(self) -> str:
+        return f"ShardedOptimizer of {self._optimizer!r}"
+
+    def step(self, closure: None = None) -> None:
+        """From here on the update is due, with the options of this moment."""
+        if closure is not None:
+            raise ValueError("accelerate(): step() takes no closure")
+        self.synchronize()
+        self._updates.note_step()
+        options = self._updates.options()
+        alone = []
+        for parameter in self._updates.parameters():
+            unit = self._unit_of.get(parameter)
+            if parameter.grad is None:
+                continue
+            if unit is None:
+                alone.append(parameter)
+            else:
+                unit.due[parameter] = Due(parameter.grad, options)
+        self._updates.make(alone, options)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Lets go of all gradients; an update that is due has its own."""
+        if not set_to_none:
+            self.synchronize()
+        self._optimizer.zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Updates that are due are made before."""
+        self.synchronize()
+        self._optimizer.add_param_group(param_group)
+
+    def state_dict(self, *arguments: Any, **named: Any) -> dict[str, Any]:
+        """The wrapped optimizer's, with all updates made."""
+        self.synchronize()
+        return self._optimizer.state_dict(*arguments, **named)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The wrapped optimizer's; updates that are due are made with the state before."""
+        self.synchronize()
+        self._optimizer.load_state_dict(state_dict)
+
+    # ---- What only this one has ------------------------------------------------------------------
+
+    def synchronize(self) -> None:
+        """Makes the updates that are due, once their gradients are there."""
+        for unit in self.units:
+            self._update(unit)
+
+    def close(self) -> None:
+        """Makes the updates that are due; torch's own reduce-scatter and the optimizer go on alone."""
+        from torch.distributed.fsdp._fully_shard._fsdp_collectives import (
+            DefaultReduceScatter,
+        )
+
+        self.synchronize()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        for unit in self.units:
+            unit.wait()
+            unit.module.set_custom_reduce_scatter(DefaultReduceScatter())
+        if hasattr(self._model, _MARK):
+            delattr(self._model, _MARK)
+
+    def _before_forward(self, module: torch.nn.Module, unit: Unit) -> None:
+        if module is self._model and not (module.training and torch.is_grad_enabled()):
+            self.synchronize()
+            return
+        self._update(unit)
+        # torch gathers the parameters of these, too, in this module's hook.
+        for state in unit.state._states_to_forward_prefetch:
+            if state in self._by_state:
+                self._update(self._by_state[state])
+
+    def _update(self, unit: Unit) -> None:
+        if not unit.due:
+            return
+        unit.wait()
+        due, unit.due = unit.due, {}
+        before = {parameter: parameter.grad for parameter in due}
+        for parameter, each in due.items():
+            parameter.grad = each.gradient
+        self._updates.make(list(due), next(iter(due.values())).options)
+        for parameter, gradient in before.items():
+            parameter.grad = gradient
+
+
+def _units_of(model: FSDPModule) -> list[Unit]:
+    modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    if any(hasattr(module, _MARK) for module in modules):
+        raise ValueError("accelerate(): the model is accelerated already; close() the first one")
+    units, seen = [], set()
+    for module in modules:
+        state = module._get_fsdp_state()
+        if state in seen or not state._fsdp_param_groups:
+            continue
+        seen.add(state)
+        if len(state._fsdp_param_groups) > 1:
+            raise ValueError(
+                "accelerate(): a module has parameters on several meshes; torch takes one reduce-scatter "
+                "for it, and accelerate() none of them: train it without"
+            )
+        units.append(Unit(module))
+    if not units:
+        raise ValueError("accelerate(): the model has no sharded parameters")
+    return units

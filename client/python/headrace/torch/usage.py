@@ -1,0 +1,64 @@
+"""Which parameters any rank's backward pass has reached: the others are left alone, as torch does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from headrace.torch.slots import Member, Slot
+
+
+class Usage(Slot):
+    """Gradient 0 of the layout: an element for each parameter, which is not zero where a rank has used it.
+
+    It is posted last of an iteration's gradients, so it stands where the planner expects that. Whoever has
+    a gradient of his own for a parameter knows without it that the parameter was used.
+    """
+
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        super().__init__(0, [])
+        self._place = {}
+        for slot in slots:
+            for member in slot.members:
+                self._place[id(member)] = len(self._place)
+        self._all = [member for slot in slots for member in slot.members]
+        # That of its neighbour, so that both travel as one piece of memory.
+        self._dtype = slots[0].dtype
+        self._reduced: list[float] | None = None  # read since the last post
+
+    @property
+    def name(self) -> str:
+        """For tables and errors."""
+        return "parameters in use"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """An element for each parameter."""
+        return (len(self._all),)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the first gradient."""
+        return self._dtype
+
+    def take_views(self, gradient: torch.Tensor) -> None:
+        """Its memory."""
+        self.memory = gradient.view(-1)
+
+    def note(self) -> None:
+        """Before it is posted, and after all others: what this rank has used."""
+        self._reduced = None
+        if all(member.used for member in self._all):
+            self.memory.fill_(1)
+            return
+        used = [float(member.used) for member in self._all]
+        self.memory.copy_(torch.tensor(used, dtype=self._dtype))
+
+    def is_idle(self, member: Member) -> bool:
+        """Whether no rank has used the parameter. After the wait for this slot, unless this rank has."""
+        if member.used:
+            return False
+        if self._reduced is None:
+            self._reduced = self.memory.tolist()  # from a GPU, behind what its stream waits for
+        return self._reduced[self._place[id(member)]] == 0

@@ -1,0 +1,133 @@
+#include "service/dispatch/intake/part_checks.h"
+
+#include <fmt/format.h>
+
+#include "ipc/shared_words.h"
+
+namespace headrace::service {
+namespace {
+
+Error Refused(std::size_t row, const std::string& what) {
+  return Error(Code::kInvalidArgument, fmt::format("row {} of the parts table {}", row, what));
+}
+
+Status CopyRows(const ipc::Record& record, const Session& session, std::span<ipc::PartRow> rows) {
+  const SegmentId segment{record.parts};
+  const std::span<const std::byte> memory = session.FindSegment(segment);
+  if (memory.empty()) {
+    return Error(Code::kNotFound,
+                 fmt::format("record names segment {} for its parts table, which is not registered",
+                             record.parts));
+  }
+  if (session.DeviceOf(segment) != transport::kHost) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("the parts table is in segment {}, on GPU {}: it belongs in memory of "
+                             "the host",
+                             record.parts, session.DeviceOf(segment)));
+  }
+  if (record.tag % alignof(ipc::PartRow) != 0) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("the parts table is at byte {}, which is no multiple of {}",
+                             record.tag, alignof(ipc::PartRow)));
+  }
+  if (record.tag > memory.size() || rows.size_bytes() > memory.size() - record.tag) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("the parts table of {} rows at byte {} reaches beyond the {} bytes of "
+                             "segment {}",
+                             rows.size(), record.tag, memory.size(), record.parts));
+  }
+  ipc::LoadWords(rows.data(), memory.data() + record.tag, rows.size_bytes());
+  return {};
+}
+
+Status CheckRange(std::size_t row, const char* what, std::uint64_t offset, std::uint64_t count,
+                  std::uint64_t room) {
+  if (offset <= room && count <= room - offset) return {};
+  return Refused(row, fmt::format("{} {} elements from element {} on, beyond the record's {}", what,
+                                  count, offset, room));
+}
+
+// Whether a rank has anything for another, or gets anything from it, in an operation of that kind.
+bool Sends(const OperationSpec& spec, std::uint32_t source, std::uint32_t target) {
+  if (source == target) return false;
+  if (spec.kind == kGather) return target == spec.root;
+  return spec.kind != kScatter || source == spec.root;
+}
+
+Status CheckUse(const OperationSpec& spec, std::uint32_t own, std::uint32_t row,
+                const ipc::PartRow& part) {
+  const bool sends = part.sent_offset != 0 || part.sent_count != 0;
+  const bool receives = part.received_offset != 0 || part.received_count != 0;
+  if (sends && !Sends(spec, own, row)) {
+    return Refused(row, fmt::format("sends {} elements, and rank {} sends nothing to it in {}",
+                                    part.sent_count, own, Name(spec.kind)));
+  }
+  if (receives && !Sends(spec, row, own)) {
+    return Refused(row, fmt::format("receives {} elements, and rank {} gets nothing from it in {}",
+                                    part.received_count, own, Name(spec.kind)));
+  }
+  return {};
+}
+
+// All of the record's memory is parts, one behind the other.
+Status CheckUneven(const OperationSpec& spec, std::span<const ipc::PartRow> rows) {
+  std::uint64_t end = 0;
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    const ipc::PartRow& part = rows[row];
+    if (part.received_offset != 0 || part.received_count != 0) {
+      return Refused(row, fmt::format("receives {} elements: {} has one part for each rank",
+                                      part.received_count, Name(spec.kind)));
+    }
+    if (part.sent_offset != end || part.sent_count > spec.count - end) {
+      return Refused(row, fmt::format("has {} elements from element {} on: parts follow each other "
+                                      "and are together the record's {}",
+                                      part.sent_count, part.sent_offset, spec.count));
+    }
+    end += part.sent_count;
+  }
+  if (end == spec.count) return {};
+  return Refused(rows.size() - 1,
+                 fmt::format("ends at element {}, and the record at {}", end, spec.count));
+}
+
+}  // namespace
+
+Status CheckParts(const ipc::Record& record, const Session& session, const OperationSpec& spec,
+                  std::span<ipc::PartRow> rows) {
+  if (Status status = CopyRows(record, session, rows); !status) return status;
+  if (spec.uneven) return CheckUneven(spec, rows);
+  const std::uint32_t own = session.identity().rank;
+  std::uint64_t received_end = 0;
+  for (std::uint32_t row = 0; row < rows.size(); ++row) {
+    const ipc::PartRow& part = rows[row];
+    if (Status status = CheckUse(spec, own, row, part); !status) return status;
+    if (Status status = CheckRange(row, "sends", part.sent_offset, part.sent_count, spec.count);
+        !status) {
+      return status;
+    }
+    if (Status status =
+            CheckRange(row, "receives", part.received_offset, part.received_count, spec.count);
+        !status) {
+      return status;
+    }
+    if (part.received_count == 0) continue;
+    if (part.received_offset < received_end) {
+      return Refused(row, fmt::format("receives from element {} on, and those before it up to "
+                                      "element {}: parts follow each other in the ranks' order",
+                                      part.received_offset, received_end));
+    }
+    received_end = part.received_offset + part.received_count;
+  }
+  const PartExtents extents = ExtentsOf(rows);
+  if (extents.sent.Overlaps(extents.received)) {
+    return Error(
+        Code::kInvalidArgument,
+        fmt::format("the parts table sends what is between elements {} and {} and receives "
+                    "between {} and {}: the two may not overlap",
+                    extents.sent.begin, extents.sent.end, extents.received.begin,
+                    extents.received.end));
+  }
+  return {};
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,46 @@
+// The parts tables of a job's operations that are open: what each of this node's ranks has for
+// which rank, as it was copied from the rank's memory and checked.
+//
+// Memory for one table is allocated when as many are kept for the first time, and used again: once
+// a job has had its busiest moment nothing is allocated.
+//
+// Plain data, inside Job; dispatch's thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ipc/records.h"
+
+namespace headrace::service {
+
+class PartTables {
+ public:
+  explicit PartTables(std::uint32_t world_size) : world_size_(world_size) {}
+
+  // Of the operation and rank, which have none; a row for each rank of the job.
+  void Keep(std::uint64_t sequence, std::uint32_t rank, std::span<const ipc::PartRow> rows);
+  // Empty where there is none.
+  std::span<const ipc::PartRow> Find(std::uint64_t sequence, std::uint32_t rank) const;
+  // Those of all ranks.
+  void Drop(std::uint64_t sequence);
+
+  std::size_t kept() const { return kept_; }
+
+ private:
+  static constexpr std::uint32_t kNone = UINT32_MAX;
+
+  std::size_t PlaceOf(std::uint64_t sequence, std::uint32_t rank) const {
+    return (sequence % ipc::kOperationsMax) * world_size_ + rank;
+  }
+
+  std::uint32_t world_size_;
+  std::vector<std::uint32_t> tables_;  // by slot and rank; empty until the first is kept
+  std::vector<ipc::PartRow> rows_;     // of table i from i * world_size_ on
+  std::vector<std::uint32_t> free_;
+  std::size_t kept_ = 0;
+};
+
+}  // namespace headrace::service

@@ -1,0 +1,95 @@
+"""One rank of tests/bench/compression: a session and a layout for each codec, measured by turns."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+
+import headrace
+import numpy
+
+WARM_UP = 2
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=float, required=True)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--codecs", nargs="+", required=True)
+    parser.add_argument("--result", type=Path, required=True)
+    return parser.parse_args()
+
+
+def service_pid() -> int:
+    """The one service of this node, which has a list of processes of its own."""
+    found = [path.parent for path in Path("/proc").glob("[0-9]*/comm") if path.read_text() == "headraced\n"]
+    (process,) = found
+    return int(process.name)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time that the process has had so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def gradient(rank: int, count: int) -> numpy.ndarray:
+    return numpy.random.default_rng(rank).standard_normal(count, dtype=numpy.float32)
+
+
+class Way:
+    """The gradient by one codec."""
+
+    def __init__(self, codec: str, count: int) -> None:
+        self.session = headrace.init(job=f"compression-{codec}")
+        self.layout = self.session.layout([((count,), "float32", "gradient")], op="sum", compress=codec)
+        self.values = self.layout.numpy(0)
+        self.mine = gradient(self.session.rank, count)
+
+    def iterate(self) -> float:
+        """Seconds from the post to the sum."""
+        self.values[:] = self.mine
+        self.session.barrier()
+        began = time.monotonic()
+        self.layout.begin_backward()
+        self.layout.post(0)
+        self.layout.wait(0)
+        seconds = time.monotonic() - began
+        self.layout.end_forward()
+        return seconds
+
+    def error(self) -> float:
+        """The largest of an element, as a share of the largest sum."""
+        exact = sum(gradient(rank, len(self.mine)).astype(numpy.float64) for rank in range(self.session.world_size))
+        return float(numpy.abs(self.values - exact).max() / numpy.abs(exact).max())
+
+
+def main() -> None:
+    arguments = parse()
+    service = service_pid()
+    count = int(arguments.mib * (1 << 20)) // 4
+    ways = {codec: Way(codec, count) for codec in arguments.codecs}
+    measured: dict = {codec: {"seconds": [], "cpu_s": 0.0} for codec in ways}
+    for turn in range(WARM_UP + arguments.rounds):
+        for codec, way in ways.items():
+            before = cpu_seconds(service)
+            seconds = way.iterate()
+            if turn >= WARM_UP:
+                measured[codec]["seconds"].append(seconds)
+                measured[codec]["cpu_s"] += cpu_seconds(service) - before
+    for codec, way in ways.items():
+        measured[codec]["hash"] = hashlib.sha256(way.values.tobytes()).hexdigest()[:16]
+        measured[codec]["error"] = way.error()
+    arguments.result.write_text(json.dumps({"codecs": measured}))
+    for way in ways.values():
+        way.session.barrier()
+    for way in ways.values():
+        way.session.close()
+
+
+if __name__ == "__main__":
+    main()

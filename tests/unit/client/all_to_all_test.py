@@ -1,0 +1,195 @@
+"""All-to-all, gather, scatter and reduce of the Python package against a real service."""
+
+import os
+import signal
+import time
+import unittest
+
+import headrace
+import numpy
+from ranks import Service, run_ranks, start_rank
+
+
+def count_of(source, target):
+    """Elements that a rank has for another; some have none."""
+    return (3 * source + 5 * target) % 7 * 1000
+
+
+def value_of(source, target):
+    return 100 * source + target
+
+
+def arrays(session):
+    """Every kind of it, of numpy arrays of any size; what each rank has got of each."""
+    ranks, own = range(session.world_size), session.rank
+    inputs = [numpy.full(count_of(own, r), value_of(own, r), numpy.int32) for r in ranks]
+    outputs = [numpy.full(count_of(r, own), -1, numpy.int32) for r in ranks]
+    session.all_to_all(outputs, inputs)
+    got = [sorted(set(each.tolist())) for each in outputs]
+    gathered, scattered = [], []
+    for root in ranks:
+        mine = numpy.full(1000 * own + 1, value_of(own, root), numpy.int64)
+        parts = [numpy.zeros(1000 * r + 1, numpy.int64) for r in ranks]
+        session.gather(mine, parts if root == own else None, root)
+        if root == own:
+            gathered = [set(part.tolist()) for part in parts]
+        parts = [numpy.full(100 * r, value_of(root, r), numpy.uint8) for r in ranks]
+        mine = numpy.zeros(100 * own, numpy.uint8)
+        session.scatter(mine, parts if root == own else None, root)
+        scattered.append(sorted(set(mine.tolist())))
+    return got, gathered, scattered
+
+
+def tensors(session):
+    """From one registered tensor's ranges to another's: the clients copy nothing."""
+    ranks, own = range(session.world_size), session.rank
+    count = 5000
+    arena = session.arena(1 << 22)
+    source = arena.tensor((count * len(ranks),), "float32", "tokens")
+    target = arena.tensor((count * len(ranks),), "float32", "experts")
+    for r in ranks:
+        source.numpy()[count * r : count * (r + 1)] = value_of(own, r)
+    target.numpy()[:] = -1
+    parts = [source.range(count * r, count - r) for r in ranks]
+    places = [target.range(count * r, count - own) for r in ranks]
+    session.all_to_all(places, parts)
+    moved = [sorted(set(target.numpy()[count * r : count * (r + 1)].tolist())) for r in ranks]
+    target.numpy()[:] = -1
+    all_of = [target.range(count * r, count) for r in ranks]
+    session.gather(source.range(0, count), all_of if own == 0 else None, 0)
+    gathered = target.numpy()[:: count].tolist()
+    session.scatter(target.range(0, 10), [source.range(count * r, 10) for r in ranks] if own == 1 else None, 1)
+    return moved, gathered, target.numpy()[:10].tolist(), session.counters()["copied_bytes"]
+
+
+def reduce(session):
+    array = numpy.full(100_000, session.rank + 1, numpy.float32)
+    session.reduce(array, "sum", root=2)
+    arena = session.arena(1 << 16)
+    tensor = arena.tensor((1000,), "float32")
+    tensor.numpy()[:] = session.rank + 1
+    session.reduce(tensor, "max", root=0)
+    return array[0], array[-1], tensor.numpy()[999]
+
+
+def parts(session):
+    """All-gather and reduce-scatter of parts of any size."""
+    ranks, own = range(session.world_size), session.rank
+    mine = numpy.full(1000 * own, value_of(own, 7), numpy.float32)
+    gathered = [numpy.zeros(1000 * r, numpy.float32) for r in ranks]
+    session.all_gather_parts(gathered, mine)
+    inputs = [numpy.full(500 * r, own + r, numpy.float64) for r in ranks]
+    reduced = numpy.zeros(500 * own)
+    session.reduce_scatter_parts(reduced, inputs)
+    return [sorted(set(each.tolist())) for each in gathered], sorted(set(reduced.tolist()))
+
+
+def refusals(session):
+    texts = []
+
+    def refused(call):
+        try:
+            call()
+        except (headrace.Error, ValueError, TypeError) as error:
+            texts.append((getattr(error, "code", type(error).__name__), str(error)))
+
+    ranks, own = range(session.world_size), session.rank
+    array = numpy.zeros(4, numpy.float32)
+    refused(lambda: session.all_to_all([array], [array]))
+    refused(lambda: session.gather(array, None, own))
+    refused(lambda: session.reduce(array, "sum", 99))
+    refused(lambda: session.scatter(array, None, 99))
+    refused(lambda: session.all_to_all([array] * len(ranks), [array[:3]] * len(ranks)))
+    refused(lambda: session.all_to_all([array] * len(ranks), [array.astype("float64")] * len(ranks)))
+    # Rank 2 has more for rank 1 than that expects.
+    inputs = [numpy.zeros(5 if (own, r) == (2, 1) else 4, numpy.float32) for r in ranks]
+    outputs = [numpy.zeros(4, numpy.float32) for r in ranks]
+    refused(lambda: session.all_to_all(outputs, inputs))
+    session.barrier()
+    return texts
+
+
+def waits(session, seconds):
+    try:
+        if session.rank == 2:
+            time.sleep(seconds)
+        else:
+            array = numpy.zeros(4, numpy.float32)
+            parts = [array.copy() for _ in range(session.world_size)]
+            session.all_to_all([each.copy() for each in parts], parts)
+    except headrace.Error as error:
+        return error.code, str(error)
+    return None
+
+
+class AllToAll(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.service = Service().__enter__()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.service.__exit__()
+
+    def test_arrays_of_any_size_reach_the_ranks_they_are_for(self):
+        for own, (got, gathered, scattered) in enumerate(run_ranks(self.service, 4, arrays)):
+            for r in range(4):
+                self.assertEqual(got[r], [value_of(r, own)] if count_of(r, own) else [])
+                self.assertEqual(gathered[r], {value_of(r, own)})
+                self.assertEqual(scattered[r], [value_of(r, own) % 256] if own else [])
+
+    def test_one_rank_alone_gives_itself_its_part(self):
+        got, gathered, _ = run_ranks(self.service, 1, arrays)[0]
+        self.assertEqual((got, gathered), ([[]], [{0}]))
+
+    def test_ranges_of_tensors_move_without_a_copy_of_the_clients(self):
+        for own, (moved, gathered, scattered, copied) in enumerate(run_ranks(self.service, 3, tensors)):
+            for r in range(3):
+                rest = [-1] if own else []
+                self.assertEqual(moved[r], [*rest, value_of(r, own)])
+            if own == 0:
+                self.assertEqual(gathered, [value_of(r, 0) for r in range(3)])
+            self.assertEqual(scattered, [value_of(1, own)] * 10)
+            self.assertEqual(copied, 0)
+
+    def test_parts_of_any_size_are_gathered_and_reduced(self):
+        for own, (gathered, reduced) in enumerate(run_ranks(self.service, 3, parts)):
+            self.assertEqual(gathered, [[value_of(r, 7)] if r else [] for r in range(3)])
+            self.assertEqual(reduced, [3 + 3 * own] if own else [])
+
+    def test_a_reduce_changes_the_root_only(self):
+        for own, (first, last, most) in enumerate(run_ranks(self.service, 3, reduce)):
+            self.assertEqual((first, last), (6, 6) if own == 2 else (own + 1, own + 1))
+            self.assertEqual(most, 3 if own == 0 else own + 1)
+
+    def test_what_cannot_be_carried_out_is_refused_by_name(self):
+        for texts in run_ranks(self.service, 3, refusals):
+            self.assertEqual(len(texts), 7, texts)
+            self.assertIn("give one for each", texts[0][1])
+            self.assertIn("give one for each", texts[1][1])
+            self.assertIn("the job has 3 ranks", texts[2][1])
+            self.assertIn("the job has 3 ranks", texts[3][1])
+            self.assertIn("3 elements for itself, and room for 4", texts[4][1])
+            self.assertIn("give one dtype", texts[5][1])
+            self.assertEqual(texts[6][0], "mismatch")
+            self.assertIn("5 elements for rank 1", texts[6][1])
+
+    def test_a_death_ends_it_everywhere_by_name(self):
+        ranks = [start_rank(self.service, r, 3, waits, 60, job="exchange") for r in range(3)]
+        deadline = time.monotonic() + 20
+        rows = []
+        while not rows and time.monotonic() < deadline:
+            queue = self.service.ctl_json("queue", "--job", "exchange")["queue"]
+            rows = [row for row in queue if row["ranks_missing"] == [2]]
+            time.sleep(0.02)
+        self.assertEqual(rows[0]["kind"], "all_to_all")
+        os.kill(ranks[2].pid, signal.SIGKILL)
+        ranks[2].end()
+        for rank in ranks[:2]:
+            code, text = rank.result()
+            self.assertEqual(code, "peer lost")
+            self.assertIn("rank 2", text)
+
+
+if __name__ == "__main__":
+    unittest.main()

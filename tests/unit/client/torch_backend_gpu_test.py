@@ -1,0 +1,332 @@
+"""The backend "headrace" with tensors on a GPU: a double's, taken for torch's own.
+
+Memory, words, streams and service are those of a real run; torch computes on the CPU in place of the GPU.
+"""
+
+import contextlib
+import os
+import tempfile
+import time
+import unittest
+import unittest.mock
+import warnings
+
+import headrace
+import headrace.torch
+import torch
+import torch.distributed as dist
+from doubled_gpu import DoubledGpu, as_torchs_gpu, gpu_service, use_double
+from headrace.arena import Arena, _Placed
+from headrace.operation import Operation
+from headrace.region import Region
+from torch.nn.parallel import DistributedDataParallel
+from torch_ranks import MODERN, main, run_group, start_group
+
+WAIT_ON = Operation.wait_on  # as it is outside of as_torchs_gpu
+KINDS = ("allocated", "mapped", "not shareable")
+
+
+def group_of(group=None):
+    return group or dist.distributed_c10d._get_default_group()
+
+
+@contextlib.contextmanager
+def a_gpu(gpu):
+    """Within it tensors are this GPU's; after it nothing asks torch for streams."""
+    try:
+        with as_torchs_gpu(gpu):
+            yield
+            dist.barrier()
+    finally:
+        group_of().poster.gpus.clear()
+
+
+class Memory:
+    """Tensors in memory of the double, of one of KINDS."""
+
+    def __init__(self, gpu, kind):
+        self.gpu, self.kind = gpu, kind
+        self.base, self.used = 0, 0
+        if kind == "allocated":
+            self.base = gpu.allocate(1 << 20)
+        elif kind == "mapped":  # as torch's expandable segments are: by pieces, with leave to export
+            name = f"memory{dist.get_rank()}"
+            self.session = headrace.init(name, 0, 1, os.environ["HEADRACE_SOCKET"])
+            self.arena = self.session.arena(1 << 20, gpu.number)
+            self.base = self.arena.region.address
+
+    def tensor(self, values):
+        values = torch.as_tensor(values)
+        if self.kind == "not shareable":
+            return values.clone()
+        size = values.numel() * values.element_size()
+        region = Region(self.base + self.used, size, 0, self)
+        self.used += -(-size // 512) * 512
+        placed = torch.from_dlpack(_Placed(region, "uint8", (size,), 0))
+        return placed.view(values.dtype).view(values.shape).copy_(values)
+
+
+def collectives(rank, new):
+    """What each collective gives, of tensors that ``new`` makes of values."""
+    size, results = dist.get_world_size(), {}
+
+    def base(count, dtype=torch.float32):
+        return torch.arange(count, dtype=torch.float32).mul(rank + 1).to(dtype)
+
+    for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.int8, torch.bool):
+        tensor = new(base(12, dtype))
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        results[f"all_reduce {dtype}"] = tensor
+    spread = new(base(24))[::2]  # not contiguous
+    dist.all_reduce(spread)
+    results["all_reduce spread"] = spread
+    tensor = new(base(7))
+    dist.broadcast(tensor, 1)
+    results["broadcast"] = tensor
+    parts = [new(torch.zeros(5)) for _ in range(size)]
+    dist.all_gather(parts, new(base(5)))
+    results["all_gather"] = torch.stack(parts)
+    whole = new(torch.zeros(size * 6))
+    dist.all_gather_into_tensor(whole, new(base(6)))
+    results["all_gather_into_tensor"] = whole
+    output, inputs = new(torch.zeros(4)), new(base(size * 4))
+    if dist.get_backend() == "headrace" or MODERN:  # gloo of torch 1.13 has none
+        dist.reduce_scatter_tensor(output, inputs)
+    else:
+        summed = inputs.clone()
+        dist.all_reduce(summed)
+        output.copy_(summed[rank * 4 : rank * 4 + 4])
+    results["reduce_scatter"] = output
+    results["what was scattered"] = inputs
+    tensor = new(base(9))
+    dist.reduce(tensor, 1)
+    results["reduce"] = tensor if rank == 1 else new(base(9))
+    parts = [new(torch.zeros(3)) for _ in range(size)] if rank == 0 else None
+    dist.gather(new(base(3)), parts, 0)
+    results["gather"] = torch.stack(parts) if parts else torch.zeros(1)
+    output = new(torch.zeros(2))
+    dist.scatter(output, [new(base(2) + i) for i in range(size)] if rank == 0 else None, 0)
+    results["scatter"] = output
+    output = new(torch.zeros(2 * size))
+    dist.all_to_all_single(output, new(base(2 * size)))
+    results["all_to_all_single"] = output
+    tensor = new(base(11))
+    if rank == 0:
+        dist.send(tensor, 1, tag=3)
+    elif rank == 1:
+        results["source"] = torch.tensor(dist.recv(tensor, None, tag=3))
+    results["recv"] = tensor
+    works = [dist.all_reduce(new(base(4)), async_op=True) for _ in range(3)]
+    results["later"] = torch.stack([work.get_future().wait()[0] for work in works])
+    works[0].wait()
+    empty = new(torch.zeros(0))
+    dist.all_reduce(empty)
+    return {name: (str(t.dtype), t.tolist()) for name, t in results.items()}
+
+
+def on_a_gpu(rank, kind):
+    gpu = DoubledGpu()
+    poster = group_of().poster
+    with a_gpu(gpu), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        memory = Memory(gpu, kind)
+        found = collectives(rank, memory.tensor)
+    told = [str(each.message) for each in told if "cannot be shared" in str(each.message)]
+    return found, len(poster.places._on_gpus), told
+
+
+def plainly(rank):
+    return collectives(rank, lambda values: torch.as_tensor(values).clone())
+
+
+def in_place_waits_for_nothing(rank):
+    """The host's waits, and arrays of the stage, of collectives whose memory can be shared."""
+    gpu = DoubledGpu()
+    poster = group_of().poster
+    with a_gpu(gpu):
+        memory = Memory(gpu, "allocated")
+        tensors = [memory.tensor(torch.full((64,), rank + 1.0)) for _ in range(4)]
+        whole = memory.tensor(torch.zeros(64 * dist.get_world_size()))
+        with unittest.mock.patch.object(Arena, "__init__", autospec=True,
+                                        side_effect=Arena.__init__) as made:  # fmt: skip
+            before = poster.places._session.counters()["waits"]
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+            dist.all_gather_into_tensor(whole, tensors[0])
+            dist.broadcast(whole, 0)
+            waits = poster.places._session.counters()["waits"] - before
+        values = [tensor.tolist() for tensor in [*tensors, whole]]
+    return waits, made.call_count, len(poster._stage._free), values
+
+
+def another_allocation_at_its_address(rank):
+    gpu = DoubledGpu()
+    poster = group_of().poster
+    seen = []
+    with a_gpu(gpu):
+        for turn in range(3):
+            memory = Memory(gpu, "allocated")
+            tensor = memory.tensor(torch.full((8,), rank + 10.0 * turn))
+            dist.all_reduce(tensor)
+            (number,) = list(poster.places._on_gpus.values())[-1].numbers
+            seen.append((memory.base, number, tensor.tolist()[0]))
+            gpu.free(memory.base)
+    return seen
+
+
+def stream_goes_on(rank, goes_on):
+    """Rank 1 posts once rank 0's wait() has returned, while rank 0's stream stands."""
+    gpu = DoubledGpu()
+    with a_gpu(gpu), unittest.mock.patch.object(Operation, "wait_on", WAIT_ON):
+        tensor = Memory(gpu, "allocated").tensor(torch.full((16,), rank + 1.0))
+        if rank == 1:
+            deadline = time.monotonic() + 60
+            while not os.path.exists(goes_on) and time.monotonic() < deadline:
+                time.sleep(0.001)
+        work = dist.all_reduce(tensor, async_op=True)
+        idle = None
+        if rank == 0:
+            with unittest.mock.patch.object(
+                headrace.torch.devices, "record_event", lambda _: "event"
+            ):
+                work.wait()
+            idle = gpu.is_idle(), work.is_completed()
+            open(goes_on, "x").close()
+        gpu.synchronize()
+        work.wait()
+    return idle, tensor.tolist()
+
+
+def one_after_the_other(rank):
+    """The same tensor again and again, while the host runs ahead of its stream and of the other rank."""
+    gpu = DoubledGpu()
+    with a_gpu(gpu), unittest.mock.patch.object(Operation, "wait_on", WAIT_ON):
+        tensor = Memory(gpu, "allocated").tensor(torch.ones(1 << 16))
+        event = unittest.mock.patch.object(
+            headrace.torch.devices, "record_event", lambda _: "event"
+        )
+        with event:
+            for _ in range(6):
+                if rank == 1:
+                    time.sleep(0.02)
+                dist.all_reduce(tensor)
+        gpu.synchronize()
+        return tensor.unique().tolist()
+
+
+def with_ddp(rank, is_on_gpu):
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 4)]
+    model = torch.nn.Sequential(*layers)
+
+    def train():
+        ddp = DistributedDataParallel(model, bucket_cap_mb=0.001)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        for step in range(5):
+            optimizer.zero_grad()
+            ddp(torch.full((4, 16), rank + 0.1 * step)).sum().backward()
+            optimizer.step()
+
+    if is_on_gpu:
+        with a_gpu(DoubledGpu()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            train()
+    else:
+        train()
+    return [p.detach().numpy().tobytes() for p in model.parameters()]
+
+
+def where_a_rank_dies(rank):
+    gpu = DoubledGpu()
+    with a_gpu(gpu):
+        tensor = Memory(gpu, "allocated").tensor(torch.ones(16))
+        dist.all_reduce(tensor)
+        if rank == 1:
+            os._exit(9)
+        began = time.monotonic()
+        try:
+            while time.monotonic() < began + 20:
+                dist.all_reduce(tensor)
+        except headrace.Error as error:
+            dist.barrier = lambda: None
+            return str(error), time.monotonic() - began
+    return "", 0.0
+
+
+def unlike_memory(rank):
+    """A rank whose tensor is the host's, and one whose is a GPU's."""
+    gpu = DoubledGpu()
+    try:
+        if rank == 0:
+            dist.all_reduce(torch.ones(16))
+        else:
+            with a_gpu(gpu):
+                work = dist.all_reduce(
+                    Memory(gpu, "allocated").tensor(torch.ones(16)), async_op=True
+                )
+                work.settle(20)
+                work.wait()
+    except headrace.Error as error:
+        dist.barrier = lambda: None
+        return str(error)
+    return ""
+
+
+class OnAGpu(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        use_double()
+        cls.service = gpu_service()
+        cls.addClassCleanup(cls.service.close)
+        cls.service.start()
+
+    def test_every_collective_gives_what_it_gives_on_the_host(self):
+        plain = run_group(self.service, 2, plainly)
+        for kind in KINDS:
+            with self.subTest(kind):
+                ranks = run_group(self.service, 2, on_a_gpu, kind)
+                self.assertEqual([found for found, _, _ in ranks], plain)
+                for _, shared, told in ranks:
+                    self.assertEqual(shared, 0 if kind == "not shareable" else 1)
+                    # What torch itself makes of int8, say, lies in the host's memory here.
+                    self.assertEqual(len(told), 1, told)
+
+    def test_what_can_be_shared_is_summed_where_it_lies_and_the_host_waits_for_nothing(self):
+        for waits, made, staged, values in run_group(self.service, 2, in_place_waits_for_nothing):
+            self.assertEqual((waits, made, staged), (0, 1, 0))
+            self.assertEqual(values, [[3.0] * 64] * 4 + [[3.0] * 128])
+
+    def test_an_allocation_is_shared_anew_when_another_lies_at_its_address(self):
+        for seen in run_group(self.service, 2, another_allocation_at_its_address):
+            self.assertEqual([value for _, _, value in seen], [1.0, 21.0, 41.0])
+            self.assertEqual(len({number for _, number, _ in seen}), 3)
+            self.assertLess(len({base for base, _, _ in seen}), 3, "no address was used again")
+
+    def test_wait_is_the_streams(self):
+        with tempfile.TemporaryDirectory() as folder:
+            goes_on = os.path.join(folder, "goes-on")
+            first, second = run_group(self.service, 2, stream_goes_on, goes_on)
+        self.assertEqual(first, ((False, False), [3.0] * 16))
+        self.assertEqual(second[1], [3.0] * 16)
+
+    def test_a_tensor_may_be_posted_again_before_its_stream_has_come_so_far(self):
+        self.assertEqual(run_group(self.service, 2, one_after_the_other), [[64.0]] * 2)
+
+    def test_ddp_gives_the_same_bits_as_on_the_host(self):
+        on_gpu = run_group(self.service, 2, with_ddp, True)
+        self.assertEqual(on_gpu, run_group(self.service, 2, with_ddp, False))
+
+    def test_a_rank_that_dies_is_named_by_a_later_collective(self):
+        ranks = start_group(self.service, 2, where_a_rank_dies)
+        text, seconds = ranks[0].result()
+        ranks[1].end()
+        self.assertIn("rank 1", text)
+        self.assertLess(seconds, 5)
+
+    def test_memory_of_another_kind_on_each_rank_is_a_mismatch(self):
+        for text in run_group(self.service, 2, unlike_memory):
+            self.assertIn("GPU", text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+// Encodings of gradients: errors, feedback, and the same bytes on every SIMD target.
+#include "transport/codec/codec.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/unit/transport/simd_target_test.h"
+
+namespace headrace::transport {
+namespace {
+
+constexpr Codec kCodecs[] = {Codec::kBFloat16, Codec::kFloat16, Codec::kInt8, Codec::kInt4};
+constexpr std::size_t kEncodedCounts[] = {1, 2, 127, 128, 129, 255, 256, 257, 600, 1024, 5000};
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+using EncodedBytes = std::vector<std::byte>;
+using Floats = std::vector<float>;
+
+// Like gradients: most are small, some blocks much larger than others, some zeros.
+Floats Gradients(std::size_t count, std::mt19937_64& random) {
+  std::normal_distribution<float> normal;
+  Floats values(count);
+  float size = 1;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i % kCodecBlock == 0) size = std::exp2(static_cast<float>(random() % 24) - 20.0F);
+    values[i] = random() % 16 == 0 ? 0.0F : normal(random) * size;
+  }
+  return values;
+}
+
+EncodedBytes Encoded(Codec codec, const Floats& values, Floats* residual = nullptr) {
+  EncodedBytes bytes(EncodedSize(codec, values.size()));
+  Encode(codec, values.data(), residual == nullptr ? nullptr : residual->data(), values.size(),
+         bytes.data());
+  return bytes;
+}
+
+Floats Decoded(Codec codec, const EncodedBytes& bytes, std::size_t count,
+               std::uint32_t divisor = 1) {
+  Floats values(count);
+  const std::byte* const input = bytes.data();
+  DecodeSum(codec, {&input, 1}, count, false, divisor, values.data());
+  return values;
+}
+
+float LargestOfBlock(const Floats& values, std::size_t element) {
+  const std::size_t begin = element / kCodecBlock * kCodecBlock;
+  const std::size_t end = std::min(begin + kCodecBlock, values.size());
+  float largest = 0;
+  for (std::size_t i = begin; i < end; ++i) largest = std::max(largest, std::abs(values[i]));
+  return largest;
+}
+
+class CodecOn : public SimdTargetTest {
+ protected:
+  std::mt19937_64 random_{21};
+};
+
+TEST(Codec, TakesTheBytesThatItsNameSays) {
+  EXPECT_EQ(EncodedSize(Codec::kBFloat16, 1024), 2048U);
+  EXPECT_EQ(EncodedSize(Codec::kFloat16, 1024), 2048U);
+  EXPECT_EQ(EncodedSize(Codec::kInt8, 1024), 1024U + 16);
+  EXPECT_EQ(EncodedSize(Codec::kInt4, 1024), 512U + 16);
+  EXPECT_EQ(EncodedSize(Codec::kInt8, 0), 0U);
+  EXPECT_EQ(EncodedSize(Codec::kInt8, 1), 260U);
+  EXPECT_EQ(EncodedSize(Codec::kInt8, 257), 520U);
+}
+
+TEST(Codec, IsKnownByItsName) {
+  for (const Codec codec : kCodecs) EXPECT_EQ(CodecNamed(Name(codec)), codec);
+  EXPECT_EQ(CodecNamed("none"), Codec::kNone);
+  EXPECT_EQ(CodecNamed("int2"), std::nullopt);
+}
+
+TEST_P(CodecOn, ErrsByNoMoreThanItsBound) {
+  for (const Codec codec : kCodecs) {
+    for (const std::size_t count : kEncodedCounts) {
+      const Floats values = Gradients(count, random_);
+      const Floats decoded = Decoded(codec, Encoded(codec, values), count);
+      double largest_error = 0;
+      for (std::size_t i = 0; i < count; ++i) {
+        // Float16 has no more than 2^-24 for what is below its normal numbers.
+        const double floor = codec == Codec::kFloat16 ? 0x1p-25 : 0;
+        const double bound = ErrorBound(codec) * LargestOfBlock(values, i) + floor;
+        const double error = std::abs(double{decoded[i]} - values[i]);
+        ASSERT_LE(error, bound) << Name(codec) << " element " << i << " of " << count;
+        largest_error = std::max(largest_error, error);
+      }
+      if (count >= kCodecBlock) {
+        EXPECT_GT(largest_error, 0) << Name(codec);
+      }
+    }
+  }
+}
+
+TEST_P(CodecOn, WritesTheSameBytesAsEveryOtherTarget) {
+  for (const Codec codec : kCodecs) {
+    for (const std::size_t count : kEncodedCounts) {
+      const Floats values = Gradients(count, random_);
+      Floats residual = Gradients(count, random_);
+      Floats residual_there = residual;
+      const EncodedBytes here = Encoded(codec, values, &residual);
+      const Floats decoded = Decoded(codec, here, count, 3);
+      hwy::SetSupportedTargetsForTest(0);
+      hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+      EXPECT_EQ(Encoded(codec, values, &residual_there), here) << Name(codec) << " " << count;
+      EXPECT_EQ(residual_there, residual) << Name(codec) << " " << count;
+      EXPECT_EQ(Decoded(codec, here, count, 3), decoded) << Name(codec) << " " << count;
+      Choose(GetParam());
+    }
+  }
+}
+
+TEST_P(CodecOn, LosesNothingOverManyIterations) {
+  constexpr std::size_t kCount = 1000;
+  constexpr int kIterations = 50;
+  for (const Codec codec : kCodecs) {
+    Floats residual(kCount);
+    std::vector<double> given(kCount);
+    std::vector<double> applied(kCount);
+    Floats largest(kCount);
+    for (int iteration = 0; iteration < kIterations; ++iteration) {
+      const Floats values = Gradients(kCount, random_);
+      const Floats decoded = Decoded(codec, Encoded(codec, values, &residual), kCount);
+      for (std::size_t i = 0; i < kCount; ++i) {
+        given[i] += values[i];
+        applied[i] += decoded[i];
+        largest[i] = std::max(largest[i], LargestOfBlock(values, i));
+      }
+    }
+    for (std::size_t i = 0; i < kCount; ++i) {
+      // What is left is all that differs, but for float32's own rounding.
+      ASSERT_NEAR(applied[i] + residual[i], given[i], kIterations * 0x1p-22 * largest[i])
+          << Name(codec) << " element " << i;
+      ASSERT_LE(std::abs(residual[i]), 2 * ErrorBound(codec) * largest[i] + 0x1p-24)
+          << Name(codec) << " element " << i;
+    }
+  }
+}
+
+TEST_P(CodecOn, AddsInOrderAndDividesLast) {
+  constexpr std::size_t kCount = 700;
+  for (const Codec codec : kCodecs) {
+    std::vector<EncodedBytes> encoded;
+    std::vector<Floats> decoded;
+    std::vector<const std::byte*> inputs;
+    for (int input = 0; input < 3; ++input) {
+      encoded.push_back(Encoded(codec, Gradients(kCount, random_)));
+      decoded.push_back(Decoded(codec, encoded.back(), kCount));
+    }
+    for (const EncodedBytes& bytes : encoded) inputs.push_back(bytes.data());
+    const Floats own = Gradients(kCount, random_);
+    Floats out = own;
+    DecodeSum(codec, inputs, kCount, true, 7, out.data());
+    Floats alone(kCount);
+    DecodeSum(codec, inputs, kCount, false, 1, alone.data());
+    for (std::size_t i = 0; i < kCount; ++i) {
+      ASSERT_EQ(out[i], (own[i] + decoded[0][i] + decoded[1][i] + decoded[2][i]) / 7) << i;
+      ASSERT_EQ(alone[i], decoded[0][i] + decoded[1][i] + decoded[2][i]) << i;
+    }
+  }
+}
+
+TEST_P(CodecOn, TouchesNothingBehindTheLastElement) {
+  for (const Codec codec : kCodecs) {
+    for (const std::size_t count : kEncodedCounts) {
+      const Floats values = Gradients(count, random_);
+      Floats residual(count + 1, 0.0F);
+      residual.back() = 42;
+      EncodedBytes bytes(EncodedSize(codec, count) + 1, std::byte{0x5A});
+      Encode(codec, values.data(), residual.data(), count, bytes.data());
+      EXPECT_EQ(residual.back(), 42.0F);
+      EXPECT_EQ(bytes.back(), std::byte{0x5A});
+      Floats out(count + 1, 42.0F);
+      const std::byte* const input = bytes.data();
+      DecodeSum(codec, {&input, 1}, count, true, 1, out.data());
+      EXPECT_EQ(out.back(), 42.0F);
+    }
+  }
+}
+
+TEST_P(CodecOn, GivesTheSameBytesWhereverARangeIsCutBetweenBlocks) {
+  constexpr std::size_t kCount = 5 * kCodecBlock + 77;
+  for (const Codec codec : kCodecs) {
+    const Floats values = Gradients(kCount, random_);
+    const EncodedBytes whole = Encoded(codec, values);
+    EncodedBytes parts;
+    for (std::size_t begin = 0; begin < kCount; begin += 2 * kCodecBlock) {
+      const std::size_t end = std::min(begin + 2 * kCodecBlock, kCount);
+      const EncodedBytes part =
+          Encoded(codec, Floats(values.begin() + static_cast<std::ptrdiff_t>(begin),
+                                values.begin() + static_cast<std::ptrdiff_t>(end)));
+      parts.insert(parts.end(), part.begin(), part.end());
+    }
+    EXPECT_EQ(parts, whole) << Name(codec);
+  }
+}
+
+TEST_P(CodecOn, ShowsWhatIsNotFiniteAndForgetsItsResidual) {
+  for (const Codec codec : kCodecs) {
+    const bool scaled = codec == Codec::kInt8 || codec == Codec::kInt4;
+    for (const float special : {kNaN, -kNaN, kInfinity, -kInfinity}) {
+      Floats values(3 * kCodecBlock, 1.25F);
+      values[kCodecBlock + 5] = special;
+      Floats residual(values.size(), 0.01F);
+      const Floats decoded = Decoded(codec, Encoded(codec, values, &residual), values.size());
+      EXPECT_EQ(residual[kCodecBlock + 5], 0.0F);
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        ASSERT_TRUE(std::isfinite(residual[i])) << Name(codec) << " " << i;
+        const bool beside = scaled && i / kCodecBlock == 1;
+        if (i == kCodecBlock + 5 && !scaled) {
+          ASSERT_TRUE(std::isnan(special) ? std::isnan(decoded[i]) : decoded[i] == special)
+              << Name(codec) << " " << decoded[i];
+        } else if (beside) {
+          ASSERT_TRUE(std::isnan(decoded[i])) << Name(codec) << " " << i;
+          ASSERT_EQ(residual[i], 0.0F) << Name(codec) << " " << i;
+        } else {
+          ASSERT_NEAR(decoded[i], 1.26F, 0.2F) << Name(codec) << " " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CodecOn, KeepsFiniteWhatIsFinite) {
+  constexpr float kMost = std::numeric_limits<float>::max();
+  for (const Codec codec : kCodecs) {
+    Floats residual(kCodecBlock);
+    const Floats values = {kMost, -kMost, 70000.0F, -70000.0F, 1.0F};
+    const Floats decoded = Decoded(codec, Encoded(codec, values, &residual), values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      EXPECT_TRUE(std::isfinite(decoded[i])) << Name(codec) << " " << values[i];
+    }
+    if (codec == Codec::kFloat16) {
+      EXPECT_EQ(decoded[2], 65504.0F);
+      EXPECT_EQ(residual[2], 70000.0F - 65504.0F);
+    }
+  }
+}
+
+TEST_P(CodecOn, LetsWhatIsTooSmallWaitInTheResidual) {
+  for (const Codec codec : {Codec::kInt8, Codec::kInt4}) {
+    const Floats values(300, 1e-39F);
+    Floats residual(values.size());
+    const Floats first = Decoded(codec, Encoded(codec, values, &residual), values.size());
+    EXPECT_EQ(first, Floats(values.size()));
+    EXPECT_EQ(residual, values);
+    double applied = 0;
+    for (int iteration = 1; iteration < 5000; ++iteration) {
+      applied += Decoded(codec, Encoded(codec, values, &residual), values.size())[7];
+    }
+    EXPECT_NEAR(applied + residual[7], 5000 * 1e-39, 1e-38) << Name(codec);
+    EXPECT_GT(applied, 0) << Name(codec);
+  }
+}
+
+TEST_P(CodecOn, ReadsAnyBytesAtAll) {
+  for (const Codec codec : kCodecs) {
+    for (int trial = 0; trial < 200; ++trial) {
+      const std::size_t count = 1 + random_() % 700;
+      EncodedBytes bytes(EncodedSize(codec, count));
+      for (std::byte& byte : bytes) byte = static_cast<std::byte>(random_());
+      const Floats decoded = Decoded(codec, bytes, count);
+      EXPECT_EQ(decoded.size(), count);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Target, CodecOn, ::testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
+                         SimdTargetOf);
+
+}  // namespace
+}  // namespace headrace::transport

@@ -1,0 +1,329 @@
+// Sums between nodes that cross encoded: all get the same bits, near the sum, and what is left out
+// is not lost.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "tests/unit/transport/exchange_fleet.h"
+
+namespace headrace::transport {
+namespace {
+
+constexpr Codec kCodecs[] = {Codec::kBFloat16, Codec::kFloat16, Codec::kInt8, Codec::kInt4};
+
+struct EncodedCase {
+  Codec codec = Codec::kInt8;
+  std::uint32_t nodes = 2;
+  Algorithm algorithm = Algorithm::kAuto;
+  std::uint64_t count = 1000;
+  Reduction reduction = Reduction::kSum;
+  std::size_t runs_count = 0;  // 0: the memory is one piece
+
+  std::string Text() const {
+    return std::string(Name(codec)) + " nodes " + std::to_string(nodes) + " algorithm " +
+           std::to_string(static_cast<int>(algorithm)) + " count " + std::to_string(count) +
+           " runs " + std::to_string(runs_count);
+  }
+  std::uint32_t divisor() const { return reduction == Reduction::kAverage ? 2 * nodes : 1; }
+};
+
+// One node's gradients and residuals, in runs that lie elsewhere on every node.
+class NodeMemory {
+ public:
+  NodeMemory(const EncodedCase& test, std::uint32_t node) {
+    std::uint64_t left = test.count;
+    std::uint64_t offset = node;
+    for (std::size_t run = 0; run < test.runs_count && left > 0; ++run) {
+      const bool last = run + 1 == test.runs_count;
+      const std::uint64_t count = last ? left : std::min<std::uint64_t>(left, 1 + run * 97 % 700);
+      runs_.push_back({.offset = offset * sizeof(float), .count = count});
+      offset += count + 1 + node;
+      left -= count;
+    }
+    values_.resize(runs_.empty() ? test.count : offset);
+    residual_.resize(values_.size());
+    for (std::uint64_t i = 0; i < test.count; ++i) places_.push_back(PlaceOf(i));
+  }
+
+  const std::vector<Run>& runs() const { return runs_; }
+  std::byte* memory() { return reinterpret_cast<std::byte*>(values_.data()); }
+  std::byte* residual_memory() { return reinterpret_cast<std::byte*>(residual_.data()); }
+  float& value(std::uint64_t element) { return values_[places_[element]]; }
+  float& residual(std::uint64_t element) { return residual_[places_[element]]; }
+  // Whether nothing was written between runs.
+  bool GapsAreZero() const {
+    std::vector<bool> used(values_.size());
+    for (const std::size_t place : places_) used[place] = true;
+    for (std::size_t i = 0; i < values_.size(); ++i) {
+      if (!used[i] && (values_[i] != 0 || residual_[i] != 0)) return false;
+    }
+    return true;
+  }
+
+ private:
+  std::size_t PlaceOf(std::uint64_t element) const {
+    if (runs_.empty()) return element;
+    for (const Run& run : runs_) {
+      if (element < run.count) return run.offset / sizeof(float) + element;
+      element -= run.count;
+    }
+    ADD_FAILURE() << "no element " << element;
+    return 0;
+  }
+
+  std::vector<Run> runs_;
+  std::vector<float> values_;
+  std::vector<float> residual_;
+  std::vector<std::size_t> places_;
+};
+
+class EncodedJob {
+ public:
+  EncodedJob(const EncodedCase& test, std::uint64_t network_seed, bool feedback = true)
+      : test_(test),
+        feedback_(feedback),
+        fleet_({.data_count = test.nodes,
+                .algorithm = test.algorithm,
+                .network = {.seed = network_seed,
+                            .jitter_ns = 100 * kMicrosecond,
+                            .eager_size = network_seed % 2 == 0 ? std::size_t{0} : 1000}}),
+        given_(test.count) {
+    for (std::uint32_t node = 0; node < test.nodes; ++node) nodes_.emplace_back(test, node);
+  }
+
+  // Fills all memory, and sums it.
+  void Iterate(std::uint64_t seed) {
+    ++position_;
+    std::mt19937_64 random(seed);
+    std::normal_distribution<float> normal;
+    sum_.assign(test_.count, 0);
+    for (std::uint32_t node = 0; node < test_.nodes; ++node) {
+      for (std::uint64_t i = 0; i < test_.count; ++i) {
+        const float value = normal(random);
+        nodes_[node].value(i) = value;
+        sum_[i] += value;
+        given_[i] += value;
+      }
+    }
+    for (std::uint32_t node = 0; node < test_.nodes; ++node) {
+      Transfer transfer{.token = position_,
+                        .kind = Collective::kAllReduce,
+                        .dtype = DType::kFloat32,
+                        .reduction = test_.reduction,
+                        .count = test_.count,
+                        .divisor = test_.divisor(),
+                        .position = position_,
+                        .members_count = test_.nodes,
+                        .runs = nodes_[node].runs(),
+                        .codec = test_.codec};
+      transfer.members[node] = nodes_[node].memory();
+      if (feedback_) transfer.residual = nodes_[node].residual_memory();
+      fleet_.Post(node, transfer);
+    }
+    fleet_.RunToTheEnd();
+    for (std::uint32_t node = 0; node < test_.nodes; ++node) {
+      ASSERT_EQ(fleet_.completions(node).size(), 1U) << test_.Text();
+      const Completion& completion = fleet_.completions(node)[0];
+      ASSERT_EQ(completion.code, Code::kOk) << completion.cause;
+      ASSERT_TRUE(nodes_[node].GapsAreZero()) << test_.Text();
+    }
+    fleet_.ClearCompletions();
+  }
+
+  std::vector<float> Result(std::uint32_t node) {
+    std::vector<float> result(test_.count);
+    for (std::uint64_t i = 0; i < test_.count; ++i) result[i] = nodes_[node].value(i);
+    return result;
+  }
+  double SumOfResiduals(std::uint64_t element) {
+    double sum = 0;
+    for (NodeMemory& node : nodes_) sum += double{node.residual(element)};
+    return sum;
+  }
+  double Sum(std::uint64_t element) const { return sum_[element]; }
+  double Given(std::uint64_t element) const { return given_[element]; }
+  Fleet& fleet() { return fleet_; }
+
+ private:
+  EncodedCase test_;
+  bool feedback_;
+  std::uint64_t position_ = 0;
+  Fleet fleet_;
+  std::vector<NodeMemory> nodes_;
+  std::vector<double> sum_;
+  std::vector<double> given_;
+};
+
+std::vector<EncodedCase> EncodedCases() {
+  std::vector<EncodedCase> cases;
+  for (const Codec codec : kCodecs) {
+    for (const std::uint32_t nodes : {2U, 3U, 5U}) {
+      for (const Algorithm algorithm : kAlgorithms) {
+        for (const std::uint64_t count : {1U, 255U, 257U, 9000U}) {
+          cases.push_back({codec, nodes, algorithm, count, Reduction::kSum, 0});
+        }
+        cases.push_back({codec, nodes, algorithm, 9000, Reduction::kAverage, 23});
+      }
+    }
+  }
+  return cases;
+}
+
+TEST(ExchangeEncoded, GivesAllNodesTheSameBitsInEachRun) {
+  for (const EncodedCase& test : EncodedCases()) {
+    EncodedJob first(test, 1);
+    ASSERT_NO_FATAL_FAILURE(first.Iterate(1));
+    EncodedJob second(test, 2);
+    ASSERT_NO_FATAL_FAILURE(second.Iterate(1));
+    const std::vector<float> result = first.Result(0);
+    for (std::uint32_t node = 0; node < test.nodes; ++node) {
+      ASSERT_EQ(first.Result(node), result) << test.Text() << " node " << node;
+      ASSERT_EQ(second.Result(node), result) << test.Text() << " node " << node;
+    }
+  }
+}
+
+// Each contribution errs by its bound, and where the owner sums, the sum once more. Normal values
+// stay below 6, and what nodes of a block add up to below that times their number.
+TEST(ExchangeEncoded, ErrsByNoMoreThanTheCodec) {
+  for (const EncodedCase& test : EncodedCases()) {
+    EncodedJob job(test, 1);
+    ASSERT_NO_FATAL_FAILURE(job.Iterate(1));
+    const std::vector<float> result = job.Result(0);
+    const double bound = 2 * test.nodes * ErrorBound(test.codec) * 6 / test.divisor();
+    double worst = 0;
+    for (std::uint64_t i = 0; i < test.count; ++i) {
+      const double error = std::abs(double{result[i]} - job.Sum(i) / test.divisor());
+      worst = std::max(worst, error);
+      ASSERT_LE(error, bound) << test.Text() << " element " << i;
+    }
+    if (test.count > 256) {
+      EXPECT_GT(worst, 0) << test.Text();
+    }
+  }
+}
+
+TEST(ExchangeEncoded, LosesNothingOverManyIterations) {
+  for (const Algorithm algorithm : {Algorithm::kDirectExchange, Algorithm::kDirectScatter}) {
+    for (const Codec codec : kCodecs) {
+      const EncodedCase test{codec, 3, algorithm, 3000, Reduction::kSum, 9};
+      constexpr int kIterations = 20;
+      EncodedJob job(test, 1);
+      std::vector<double> applied(test.count);
+      for (std::uint64_t iteration = 1; iteration <= kIterations; ++iteration) {
+        ASSERT_NO_FATAL_FAILURE(job.Iterate(iteration));
+        const std::vector<float> result = job.Result(1);
+        for (std::uint64_t i = 0; i < test.count; ++i) applied[i] += double{result[i]};
+      }
+      for (std::uint64_t i = 0; i < test.count; ++i) {
+        ASSERT_NEAR(applied[i] + job.SumOfResiduals(i), job.Given(i), 1e-4)
+            << test.Text() << " element " << i;
+      }
+    }
+  }
+}
+
+TEST(ExchangeEncoded, KeepsNothingWhereThereIsNoResidual) {
+  const EncodedCase test{Codec::kInt4, 3, Algorithm::kDirectExchange, 3000, Reduction::kSum, 0};
+  EncodedJob job(test, 1, false);
+  ASSERT_NO_FATAL_FAILURE(job.Iterate(1));
+  const std::vector<float> result = job.Result(0);
+  ASSERT_NO_FATAL_FAILURE(job.Iterate(1));
+  EXPECT_EQ(job.Result(0), result);
+  EXPECT_EQ(job.SumOfResiduals(7), 0);
+}
+
+TEST(ExchangeEncoded, MovesTheBytesOfItsCodec) {
+  for (const Codec codec : kCodecs) {
+    const EncodedCase test{codec, 2, Algorithm::kDirectExchange, 256 * 100, Reduction::kSum, 0};
+    EncodedJob job(test, 1);
+    ASSERT_NO_FATAL_FAILURE(job.Iterate(1));
+    EXPECT_EQ(job.fleet().node(0).counters().bytes_sent, EncodedSize(codec, test.count));
+  }
+}
+
+TEST(ExchangeEncoded, NodesOfDifferentCodecsNameBoth) {
+  Fleet fleet({.data_count = 2});
+  std::vector<float> values(1000, 1.0F);
+  for (std::uint32_t node = 0; node < 2; ++node) {
+    Transfer transfer{.token = 1,
+                      .kind = Collective::kAllReduce,
+                      .dtype = DType::kFloat32,
+                      .count = 500,
+                      .position = 1,
+                      .members_count = 2,
+                      .codec = node == 0 ? Codec::kInt8 : Codec::kNone};
+    transfer.members[node] = reinterpret_cast<std::byte*>(values.data() + 500 * node);
+    fleet.Post(node, transfer);
+  }
+  fleet.RunToTheEnd();
+  bool named = false;
+  for (std::uint32_t node = 0; node < 2; ++node) {
+    ASSERT_EQ(fleet.completions(node).size(), 1U);
+    EXPECT_NE(fleet.completions(node)[0].code, Code::kOk);
+    named = named || fleet.completions(node)[0].cause.find("as int8") != std::string::npos;
+  }
+  EXPECT_TRUE(named);
+}
+
+TEST(ExchangeEncoded, AMessageOfAnotherLengthEndsTheGroupByName) {
+  for (const std::size_t size :
+       {std::size_t{0}, std::size_t{259}, std::size_t{261}, std::size_t{400}}) {
+    Fleet fleet({.data_count = 2, .algorithm = Algorithm::kDirectExchange});
+    std::vector<float> values(100, 1.0F);
+    Transfer transfer{.token = 1,
+                      .kind = Collective::kAllReduce,
+                      .dtype = DType::kFloat32,
+                      .count = 100,
+                      .position = 1,
+                      .members_count = 2,
+                      .codec = Codec::kInt8};
+    transfer.members[0] = reinterpret_cast<std::byte*>(values.data());
+    fleet.Post(0, transfer);
+    fleet.network().Inject("a",
+                           {.key = KeyOf(1),
+                            .epoch = 3,
+                            .plan_version = 5,
+                            .position = 1,
+                            .count = 100,
+                            .kind = static_cast<std::uint8_t>(Collective::kAllReduce),
+                            .dtype = static_cast<std::uint8_t>(DType::kFloat32),
+                            .reduction = static_cast<std::uint8_t>(Reduction::kSum),
+                            .sender = 1,
+                            .codec = static_cast<std::uint8_t>(Codec::kInt8)},
+                           std::vector<std::byte>(size));
+    fleet.RunToTheEnd();
+    ASSERT_EQ(fleet.completions(0).size(), 1U) << size;
+    EXPECT_EQ(fleet.completions(0)[0].code, Code::kMismatch) << size;
+    EXPECT_NE(fleet.completions(0)[0].cause.find("by another way"), std::string::npos);
+  }
+}
+
+// Alone nothing crosses; servers sum what they get as it is.
+TEST(ExchangeEncoded, IsExactWhereNothingIsEncoded) {
+  for (const FleetOptions& options :
+       {FleetOptions{.data_count = 1}, FleetOptions{.data_count = 2, .servers_count = 1}}) {
+    Fleet fleet(options);
+    std::vector<std::vector<float>> values(2, std::vector<float>(300, 0.1F));
+    for (std::uint32_t node = 0; node < options.data_count; ++node) {
+      Transfer transfer{.token = 1,
+                        .kind = Collective::kAllReduce,
+                        .dtype = DType::kFloat32,
+                        .count = 300,
+                        .position = 1,
+                        .members_count = options.data_count,
+                        .codec = Codec::kInt4};
+      transfer.members[node] = reinterpret_cast<std::byte*>(values[node].data());
+      fleet.Post(node, transfer);
+    }
+    fleet.RunToTheEnd();
+    EXPECT_EQ(fleet.completions(0).at(0).code, Code::kOk);
+    EXPECT_EQ(values[0][17], 0.1F * static_cast<float>(options.data_count));
+  }
+}
+
+}  // namespace
+}  // namespace headrace::transport
