@@ -387,11 +387,11 @@ struct CertificateRow {
   std::int64_t loaded_unix_s;
   std::int64_t until_unix_s;            // of this node's certificate
   std::int64_t authority_until_unix_s;  // of those that signed it
-  std::int64_t warn_from_unix_s;        // from when on the log tells of its end daily
+  std::int64_t warn_from_unix_s;        // from when on the log warns of its end daily
   char refused[256];  // why files that have changed since are not in use; empty: they are
 };
 
-// A service of another node that this one is connected to or has been told of. Written by whoever
+// A service of another node that this one is connected to or knows of. Written by whoever
 // meets them.
 struct PeerRow {
   std::uint32_t in_use;          // 0: free row

@@ -106,7 +106,7 @@ Result<std::unique_ptr<transport::Transport>> OpenGpuTransport(const Config& con
                                                                spdlog::logger& log) {
   if (config.gpu_lane == GpuLaneKind::kNccl) {
     transport::NcclOptions options = NcclOptionsOf(config);
-    options.tell_kernels = [&log](const std::string& reason) {
+    options.on_kernels = [&log](const std::string& reason) {
       log.info("gpu_lane is nccl, and what NCCL does not take goes by kernels, as now: {}", reason);
     };
     auto nccl = transport::NcclTransport::Open(gpus, options);
@@ -116,7 +116,7 @@ Result<std::unique_ptr<transport::Transport>> OpenGpuTransport(const Config& con
   auto nvlink = transport::NvlinkTransport::Open(
       gpus, {.ctas = static_cast<std::uint32_t>(config.gpu_ctas),
              .multicast = config.gpu_multicast == GpuMulticast::kOn,
-             .tell_no_multicast = [&log](const std::string& reason) {
+             .on_no_multicast = [&log](const std::string& reason) {
                log.warn("gpu_multicast is on, but GPUs sum by kernels: {}", reason);
              }});
   if (!nvlink) return nvlink.error();

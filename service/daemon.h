@@ -29,7 +29,7 @@ class Daemon {
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
 
-  // Starts the actors' threads and serves until told to stop. Returns the exit code.
+  // Starts the actors' threads and serves until asked to stop. Returns the exit code.
   int Run(Supervisor supervisor = {});
 
  private:

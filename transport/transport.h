@@ -175,7 +175,7 @@ class Transport {
   virtual TimeNs FlowedNs() const { return 0; }
 
   // Moves about one piece and appends ended transfers to `completions`. Returns true when calling
-  // again at once makes sense; after false the Waker tells, or NextLook's time has come.
+  // again at once makes sense; after false the Waker calls, or NextLook's time has come.
   virtual bool DoWork(TimeNs now, std::vector<Completion>& completions) = 0;
 
   // Called before the lane's thread sleeps: false when there is work already. After true, the
@@ -184,7 +184,7 @@ class Transport {
   // When DoWork must be called though nothing woke the thread, because what a transfer waits for
   // wakes nobody; kNever while that is not so.
   virtual TimeNs NextLook() const { return kNever; }
-  // Readable when DoWork has something to do; -1 when only the Waker tells.
+  // Readable when DoWork has something to do; -1 when only the Waker signals it.
   virtual int event_fd() const { return -1; }
 };
 

@@ -21,7 +21,7 @@ class DisconnectedControl final : public Control {
   Result<std::uint32_t> RegisterTensors(std::span<const TensorSpec>) override { return cause_; }
   Status ReleaseTensors(std::uint32_t, std::uint32_t) override { return cause_; }
   Status SetLayout(const LayoutNotice&) override { return cause_; }
-  // There is nothing to leave any more, and whoever lost it was told why.
+  // There is nothing to leave any more, and whoever lost it has the cause.
   Status Leave() override { return {}; }
   bool IsThere() const override { return false; }
   void BoundCalls(TimeNs) override {}

@@ -52,7 +52,7 @@ class Layout {
   // With a `signal`, which is ready when that says so.
   Result<std::uint64_t> Post(std::uint32_t index, ReadySignal* signal = nullptr);
   Status Wait(std::uint32_t index, TimeNs timeout_ns);
-  // Has a stream wait in the caller's place; a failure of what has ended is told.
+  // Has a stream wait in the caller's place; a failure of what has ended is returned.
   Status WaitOnStream(std::uint32_t index, GpuWords& words, transport::CuStream stream);
   void EndForward();
   // The service knows the gradients by other numbers, and of no iteration of theirs. While nobody

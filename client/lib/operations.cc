@@ -107,7 +107,7 @@ Status Operations::WaitForRoom(std::unique_lock<std::mutex>& lock) {
 }
 
 void Operations::KeepFailureOf(std::uint64_t sequence) {
-  // The word is about to serve a new operation; whoever asks for the old one later is told from
+  // The word is about to serve a new operation; whoever asks for the old one later gets it from
   // here.
   const ipc::CompletionWord word = ipc::CompletionWord::Unpack(
       channel_->words[sequence % ipc::kOperationsMax].load(std::memory_order_relaxed));

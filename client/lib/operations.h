@@ -92,7 +92,7 @@ class Operations {
   // where they were, and how earlier operations ended stays known as far as it was.
   void Renew(ipc::ChannelLayout& channel, int doorbell_fd);
 
-  // Whether somebody was told since the last Renew that an operation failed.
+  // Whether a failed operation was returned to somebody since the last Renew.
   bool has_failed() const { return has_failed_.load(std::memory_order_relaxed); }
   // The number in the channel, which counts from the last Renew, of an operation that is open.
   std::uint64_t NumberInChannel(std::uint64_t operation) const { return operation - before_; }

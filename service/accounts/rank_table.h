@@ -6,7 +6,7 @@
 //
 // Ranks that go on after they were in an epoch of the job before, and ranks that begin, are never
 // in one epoch: the former would go on from where the latter have not been. So an epoch that lost a
-// rank with its process has no next one, and who asks for it is told at once.
+// rank with its process has no next one, and who asks for it is refused at once.
 #pragma once
 
 #include <cstddef>

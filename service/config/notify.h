@@ -1,4 +1,4 @@
-// Tells systemd how far the service is, where systemd started it and asked to be told
+// Notifies systemd of the state of the service, where systemd started it and asked to be notified
 // (Type=notify).
 #pragma once
 

@@ -79,7 +79,7 @@ void JobCommands::DrainJob(Job& job, const Steering& steering, TimeNs now) {
 
 void JobCommands::OnNodeDrains(Job& job, const Steering& steering, TimeNs now) {
   DrainNotes& drain = job.steering.drain;
-  // Its leader tells of the drain itself before.
+  // Its leader announces the drain itself before.
   if (!job.draining || drain.agreed || job.nodes() == nullptr) return;
   const JobNodes& nodes = *job.nodes();
   std::size_t node = nodes.self;

@@ -24,7 +24,7 @@ constexpr int kRecordsPerTurn = 32;
 // People hear of dropped messages that often at most.
 constexpr TimeNs kDropsEvery = kSecond;
 // While something is open there is a turn that often at least, so that a standstill of the service
-// is told from the time that it had nothing to do.
+// is distinguished from the time that it had nothing to do.
 constexpr TimeNs kTurnEvery = kSecond;
 // Turns after a standstill in which nothing expires while rings still have records from before.
 constexpr std::uint32_t kCatchUpTurnsMax = ipc::kOperationsMax / kRecordsPerTurn;
@@ -146,7 +146,7 @@ bool Dispatch::Flush(TimeNs now) {
   sent |= mapping_.Flush(now);
   sent |= parts_->flow.lanes().Flush(jobs_, now);
   const std::uint64_t drops = rpc_.dropped() + peers_.dropped() + watch_.dropped();
-  if (drops != drops_told_ && now - drops_tried_ns_ >= kDropsEvery) ReportDrops(drops, now);
+  if (drops != drops_reported_ && now - drops_tried_ns_ >= kDropsEvery) ReportDrops(drops, now);
   return sent;
 }
 
@@ -158,11 +158,11 @@ void Dispatch::ReportDrops(std::uint64_t drops, TimeNs now) {
       {},
       fmt::format("{} events and reports of dispatch were dropped, because rpc, peers or watch "
                   "was {} messages behind",
-                  drops - drops_told_, kInboxMax)};
+                  drops - drops_reported_, kInboxMax)};
   if (watch_.TrySend(std::move(event))) {
-    drops_told_ = drops;
+    drops_reported_ = drops;
   } else {
-    ++drops_told_;  // itself
+    ++drops_reported_;  // itself
   }
 }
 

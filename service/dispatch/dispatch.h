@@ -113,7 +113,7 @@ class Dispatch final : public Actor {
   void DiscardGone(TimeNs now);
   void FinishDrain(TimeNs now);
   void PublishRows();
-  // What is to be told of a job's sends, before anything else is told of it.
+  // Notices of a job's sends go out before anything else about the job.
   void SendNoticesOf(Job& job);
   void Answer(RpcMessage message);
   void Report(PeersMessage message);
@@ -123,7 +123,7 @@ class Dispatch final : public Actor {
   Outgoing<PeersMessage> peers_;
   Outgoing<WatchMessage> watch_;
   Outgoing<MappingMessage> mapping_;
-  std::uint64_t drops_told_ = 0;
+  std::uint64_t drops_reported_ = 0;
   TimeNs drops_tried_ns_ = 0;
   Inbox<DispatchMessage> inbox_;
   BoardWriter board_;

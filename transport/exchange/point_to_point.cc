@@ -150,7 +150,7 @@ std::optional<std::string> PointToPoint::Announced(const MessageHeader& header, 
   }
   Open* const open = FindReceive(header.sender, header.position);
   const bool known = open != nullptr && header.root == options_.self;
-  // What its receive has been cancelled for, what came twice, or what nobody was told to send.
+  // What its receive has been cancelled for, what came twice, or what nobody was asked to send.
   const auto drop = [&] {
     wire_.Drop(arrival);
     ++counters_.messages_dropped;

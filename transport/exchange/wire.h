@@ -65,8 +65,8 @@ class Wire {
   virtual std::string Names() const = 0;
 
   // Connects to the wire with that address, without waiting. kUnavailable when the address makes no
-  // sense; that nobody answers is told by LinkFailed. `key` is that of the group whose messages go
-  // over the link, both ways: two links to one wire have two keys, and end apart.
+  // sense; that nobody answers is reported by LinkFailed. `key` is that of the group whose messages
+  // go over the link, both ways: two links to one wire have two keys, and end apart.
   virtual Result<LinkId> Connect(const std::string& address, std::uint64_t key) = 0;
   // Ends the link at once: what is open on it ends with kCancelled, which is what was sent over it
   // and what was accepted with its key.

@@ -4,15 +4,11 @@
 #include <fmt/format.h>
 
 namespace headrace::transport {
-namespace {
 
-// The loader's own words for the last failure on this thread.
-std::string LoaderSays() {
+std::string LoaderError() {
   const char* words = ::dlerror();
   return words != nullptr ? words : "the loader gives no reason";
 }
-
-}  // namespace
 
 void LibraryTraits::Release(Value library) { ::dlclose(library); }
 
@@ -87,7 +83,7 @@ Result<std::unique_ptr<CudaDriver>> CudaDriver::Open(const std::string& library)
     return Error(Code::kNotFound,
                  fmt::format("open CUDA's driver: {}; install NVIDIA's driver, or start the "
                              "container with NVIDIA's runtime",
-                             LoaderSays()));
+                             LoaderError()));
   }
   std::unique_ptr<CudaDriver> driver(new CudaDriver(std::move(opened)));
   if (auto done = driver->CheckVersion(library); !done) return done.error();
@@ -102,7 +98,7 @@ Status CudaDriver::CheckVersion(const std::string& library) {
   void* symbol = ::dlsym(library_.get(), "cuDriverGetVersion");
   if (symbol == nullptr) {
     return Error(Code::kVersionMismatch,
-                 fmt::format("{} is not CUDA's driver: {}", library, LoaderSays()));
+                 fmt::format("{} is not CUDA's driver: {}", library, LoaderError()));
   }
   const auto get_version = reinterpret_cast<decltype(functions_.driver_get_version)>(symbol);
   const CuResult result = get_version(&version_);
@@ -185,8 +181,8 @@ Error CudaDriver::Failed(CuResult result, std::string_view doing) const {
 }
 
 void CudaDriver::NoteBroken(CuResult result, const std::string& cause) const {
-  if (!BreaksContext(result) || !tell_broken_ || broken_told_.exchange(true)) return;
-  if (!tell_broken_(cause)) broken_told_ = false;
+  if (!BreaksContext(result) || !on_broken_ || broken_reported_.exchange(true)) return;
+  if (!on_broken_(cause)) broken_reported_ = false;
 }
 
 Status CudaDriver::Check(CuResult result, std::string_view doing) const {

@@ -29,6 +29,8 @@ struct LibraryTraits {
   static void Release(Value library);
 };
 using Library = UniqueHandle<LibraryTraits>;
+// The loader's own words for the last failure of dlopen or dlsym on this thread.
+std::string LoaderError();
 
 class CudaDriver {
  public:
@@ -53,12 +55,12 @@ class CudaDriver {
   void NoteRelease(CuResult result) const;
   std::uint64_t releases_failed() const { return releases_failed_; }
 
-  // Told of the first answer after which a context is of no use any more (BreaksContext), with what
-  // was being done and what CUDA calls it; told again by later ones until it returns true. Called
-  // from whatever thread met it, which may hold locks, so it only passes it on. Before other
+  // Called with the first answer after which a context is of no use any more (BreaksContext), with
+  // what was being done and what CUDA calls it; called again for later ones until it returns true.
+  // Called from whatever thread met it, which may hold locks, so it only passes it on. Before other
   // threads use the driver.
-  using TellBroken = std::function<bool(const std::string& cause)>;
-  void OnBroken(TellBroken tell) { tell_broken_ = std::move(tell); }
+  using OnBrokenContext = std::function<bool(const std::string& cause)>;
+  void OnBroken(OnBrokenContext report) { on_broken_ = std::move(report); }
 
  private:
   explicit CudaDriver(Library library) : library_(std::move(library)) {}
@@ -73,8 +75,8 @@ class CudaDriver {
   int version_ = 0;
   int devices_count_ = 0;
   mutable std::atomic<std::uint64_t> releases_failed_ = 0;
-  TellBroken tell_broken_;
-  mutable std::atomic<bool> broken_told_ = false;
+  OnBrokenContext on_broken_;
+  mutable std::atomic<bool> broken_reported_ = false;
 };
 
 // Errors that stay: the context of whoever gets one answers everything with it from then on, and so

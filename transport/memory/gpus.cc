@@ -23,16 +23,16 @@ Result<std::unique_ptr<Gpus>> Gpus::Open(const std::string& library) {
   return gpus;
 }
 
-void Gpus::OnBroken(CudaDriver::TellBroken tell) {
-  driver_->OnBroken([this, tell = std::move(tell)](const std::string& cause) {
+void Gpus::OnBroken(CudaDriver::OnBrokenContext report) {
+  driver_->OnBroken([this, report = std::move(report)](const std::string& cause) {
     // Whoever made the call has its context current still.
     CuContext current = nullptr;
     (void)driver_->call().ctx_get_current(&current);
     for (const PrimaryContext& context : contexts_) {
       if (current == nullptr || context.get().context != current) continue;
-      return tell(fmt::format("GPU {}: {}", context.get().device, cause));
+      return report(fmt::format("GPU {}: {}", context.get().device, cause));
     }
-    return tell(cause);
+    return report(cause);
   });
 }
 

@@ -47,7 +47,7 @@ class Gpus {
   MemoryGate& memory_gate() const { return *memory_gate_; }
 
   // As CudaDriver::OnBroken, with the GPU that it is about, where the call names one.
-  void OnBroken(CudaDriver::TellBroken tell);
+  void OnBroken(CudaDriver::OnBrokenContext report);
 
   // Maps another process's memory for its GPU and all others here that reach it.
   Result<DeviceImport> Import(const DeviceHandle& handle, std::span<const UniqueFd> fds) const;

@@ -30,7 +30,7 @@ Multicast::~Multicast() {
   wishes_.notify_all();
 }
 
-Status Multicast::Start(Tell tell) {
+Status Multicast::Start(OnMissing on_missing) {
   HR_CHECK(!thread_.joinable());
   if (driver_.multicast() == nullptr) {
     return CannotBind("CUDA's driver has no multicast: install NVIDIA's driver 530 or later");
@@ -42,7 +42,7 @@ Status Multicast::Start(Tell tell) {
         "{} of {} GPUs can take part in multicast: it needs NVSwitch and two of them at the least",
         able, devices_.size()));
   }
-  tell_ = std::move(tell);
+  on_missing_ = std::move(on_missing);
   thread_ = std::jthread([this](const std::stop_token& stop) { Serve(stop); });
   pthread_setname_np(thread_.native_handle(), "hr-multicast");
   return {};
@@ -165,7 +165,7 @@ void Multicast::Resolve(Binding& binding) {
   if (done) done = Bind(binding, piece_size);
   if (!done && reason_.empty()) {
     reason_ = done.error().text();
-    if (tell_) tell_(reason_);
+    if (on_missing_) on_missing_(reason_);
   }
   binding.state.store(done ? State::kBound : State::kRefused, std::memory_order_release);
 }

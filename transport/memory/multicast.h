@@ -44,10 +44,11 @@ class Multicast {
   Multicast(const Multicast&) = delete;
   Multicast& operator=(const Multicast&) = delete;
 
-  using Tell = std::function<void(const std::string& reason)>;
-  // Starts the thread that binds; once. An error where this driver or no two GPUs can do it. `tell`
-  // (or none) is called by the thread with the first reason why memory could not be bound.
-  Status Start(Tell tell);
+  using OnMissing = std::function<void(const std::string& reason)>;
+  // Starts the thread that binds; once. An error where this driver or no two GPUs can do it.
+  // `on_missing` (or none) is called by the thread with the first reason why memory could not be
+  // bound.
+  Status Start(OnMissing on_missing);
 
   // Memory of one GPU that was mapped for all that reach it, in pieces of `piece_size`; 0: memory
   // that cannot be bound. Any thread but those that must not wait.
@@ -128,7 +129,7 @@ class Multicast {
   mutable std::mutex mutex_;               // for what follows, and bindings' `made`
   std::map<CuAddress, Range> ranges_;
   std::string reason_;
-  Tell tell_;
+  OnMissing on_missing_;
   std::jthread thread_;
 };
 

@@ -8,12 +8,6 @@
 namespace headrace::transport {
 namespace {
 
-// The loader's own words for the last failure on this thread.
-std::string LoaderSays() {
-  const char* words = ::dlerror();
-  return words != nullptr ? words : "the loader gives no reason";
-}
-
 constexpr std::string_view kRemedy =
     "install NCCL for CUDA 12 or later (package libnccl2, or Python's nvidia-nccl-cu12 or -cu13 "
     "and "
@@ -53,7 +47,7 @@ Code CodeOf(NcclResult result) {
 Result<std::unique_ptr<NcclLibrary>> NcclLibrary::Open(const std::string& library) {
   Library opened(::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE));
   if (!opened) {
-    return Error(Code::kNotFound, fmt::format("open NCCL: {}; {}", LoaderSays(), kRemedy));
+    return Error(Code::kNotFound, fmt::format("open NCCL: {}; {}", LoaderError(), kRemedy));
   }
   std::unique_ptr<NcclLibrary> nccl(new NcclLibrary(std::move(opened)));
   if (auto done = nccl->CheckVersion(library); !done) return done.error();
@@ -67,7 +61,7 @@ Status NcclLibrary::CheckVersion(const std::string& library) {
   void* symbol = ::dlsym(library_.get(), "ncclGetVersion");
   if (symbol == nullptr) {
     return Error(Code::kVersionMismatch,
-                 fmt::format("{} is not NCCL: {}; {}", library, LoaderSays(), kRemedy));
+                 fmt::format("{} is not NCCL: {}; {}", library, LoaderError(), kRemedy));
   }
   const auto get_version = reinterpret_cast<decltype(functions_.get_version)>(symbol);
   if (const NcclResult result = get_version(&version_); result != NcclResult::kSuccess) {

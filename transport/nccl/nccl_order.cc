@@ -72,16 +72,16 @@ PostResult NcclOrder::Meet(const Transfer& transfer, TimeNs now) {
       return PostResult::kAccepted;
     }
   }
-  Transfer telling{.token = transfer.token,
-                   .kind = Collective::kBroadcast,
-                   .dtype = DType::kUInt8,
-                   .root = kMaker,
-                   .count = sizeof id_,
-                   .group = transfer.group,
-                   .position = transfer.position,
-                   .members_count = nodes_count_};
-  telling.members[self_] = reinterpret_cast<std::byte*>(id_.bytes.data());
-  if (rail_.host.Post(telling, now) == PostResult::kBusy) return PostResult::kBusy;
+  Transfer introduction{.token = transfer.token,
+                        .kind = Collective::kBroadcast,
+                        .dtype = DType::kUInt8,
+                        .root = kMaker,
+                        .count = sizeof id_,
+                        .group = transfer.group,
+                        .position = transfer.position,
+                        .members_count = nodes_count_};
+  introduction.members[self_] = reinterpret_cast<std::byte*>(id_.bytes.data());
+  if (rail_.host.Post(introduction, now) == PostResult::kBusy) return PostResult::kBusy;
   begun_ = true;
   meeting_ = transfer.token;
   begun_ns_ = now;

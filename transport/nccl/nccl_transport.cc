@@ -55,7 +55,7 @@ struct NcclTransport::Parts {
       : gpus(gpus_of_all),
         patience_ns(options.cancel_patience_ns + options.abort_timeout_ns),
         kernels(OpenKernels(gpus, options)),
-        tell_kernels(options.tell_kernels),
+        on_kernels(options.on_kernels),
         library(std::move(opened)),
         streams(std::move(made)),
         cache(*library, gpus, streams,
@@ -76,8 +76,8 @@ struct NcclTransport::Parts {
   TimeNs patience_ns;  // for the end of what is open
   Capabilities capabilities;
   Result<std::unique_ptr<NvlinkTransport>> kernels;
-  std::function<void(const std::string& reason)> tell_kernels;  // empty once it was told
-  std::uint64_t kernels_open = 0;                               // transfers
+  std::function<void(const std::string& reason)> on_kernels;  // empty once it was called
+  std::uint64_t kernels_open = 0;                             // transfers
   std::shared_ptr<NcclLibrary> library;  // owners: this, and launch threads that NCCL keeps
   std::vector<CudaStream> streams;       // by GPU
   std::vector<NcclLaunchStream> launch_streams;
@@ -85,7 +85,7 @@ struct NcclTransport::Parts {
   std::unique_ptr<NcclQueue> queue;
   Pace pace;
   TimeNs now = 0;  // of the last call that knew it
-  // Counters that others read; nothing is told by them.
+  // Counters that others read; nothing is ordered by them.
   std::atomic<std::uint64_t> by_nccl = 0;
   std::atomic<std::uint64_t> by_kernels = 0;
 };
@@ -194,7 +194,7 @@ PostResult NcclTransport::Parts::PostToKernels(const Transfer& transfer, const E
   if (posted == PostResult::kBusy) return posted;
   ++kernels_open;
   by_kernels.fetch_add(1, std::memory_order_relaxed);
-  if (tell_kernels) std::exchange(tell_kernels, {})(why.text());
+  if (on_kernels) std::exchange(on_kernels, {})(why.text());
   return posted;
 }
 

@@ -3,8 +3,8 @@
 //
 // Each GPU has a launch thread, which makes NCCL's calls on its ranks (nccl_launcher.h). The lane's
 // thread posts every piece to the threads of all its GPUs before the next one, so the order is the
-// same on all GPUs. It waits for none of them and takes no lock, and NCCL is told not to block: how
-// it gets on is looked at by DoWork, at the pace of transport/pace.h.
+// same on all GPUs. It waits for none of them and takes no lock, and NCCL is configured not to
+// block: how it gets on is looked at by DoWork, at the pace of transport/pace.h.
 //
 // What NCCL cannot do (Takes) goes over the kernels of transport/nvlink, which this lane has beside
 // it: two members on one GPU, members on the host other than a broadcast's root, and averages whose
@@ -46,8 +46,8 @@ struct NcclOptions {
   std::uint32_t ctas_max = 0;
   // Whether what NCCL does not take goes over kernels, with as many blocks of threads.
   bool kernels = true;
-  // Told once, when the first transfer goes over kernels, with what NCCL does not take of it.
-  std::function<void(const std::string& reason)> tell_kernels{};
+  // Called once, when the first transfer goes over kernels, with what NCCL does not take of it.
+  std::function<void(const std::string& reason)> on_kernels{};
   TimeNs form_timeout_ns = 60 * kSecond;  // to make a group of GPUs ready
   TimeNs cancel_patience_ns = 200 * kMillisecond;
   TimeNs abort_timeout_ns = 10 * kSecond;

@@ -189,7 +189,7 @@ void Gpu::Wait() {
   if (idle()) return;
   const CurrentContext current(*driver_, context_);
   for (const StreamQueue* queue : {&sums_, &moves_}) {
-    // What it says is of no use any more: nobody is left to be told.
+    // Its answer is of no use any more: nobody is left to receive it.
     (void)driver_->call().stream_synchronize(queue->stream());
   }
 }

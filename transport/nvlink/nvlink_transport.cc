@@ -110,11 +110,11 @@ Result<std::unique_ptr<NvlinkTransport>> NvlinkTransport::Open(const Gpus& gpus,
   for (std::uint32_t i = kTransfersMax; i > 0; --i) parts->free.push_back(i - 1);
   parts->queue.reserve(kTransfersMax);
   if (options.multicast) {
-    if (const Status started = gpus.multicast().Start(options.tell_no_multicast); started) {
+    if (const Status started = gpus.multicast().Start(options.on_no_multicast); started) {
       parts->multicast = &gpus.multicast();
     } else {
       parts->multicast_missing = started.error().text();
-      if (options.tell_no_multicast) options.tell_no_multicast(parts->multicast_missing);
+      if (options.on_no_multicast) options.on_no_multicast(parts->multicast_missing);
     }
   }
   return std::unique_ptr<NvlinkTransport>(new NvlinkTransport(std::move(parts)));

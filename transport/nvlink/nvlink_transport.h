@@ -43,9 +43,9 @@ struct NvlinkOptions {
   // bfloat16 over one member on each of several GPUs, in memory that was imported in pieces and is
   // laid out alike. Such sums are made in the switch's order, so their bits are not the host's.
   bool multicast = false;
-  // With it: told once why there is none, at the start or when the first memory could not be bound.
-  // Called from any thread; what it refers to outlives the GPUs.
-  std::function<void(const std::string& reason)> tell_no_multicast{};
+  // With it: called once with why there is none, at the start or when the first memory could not be
+  // bound. Called from any thread; what it refers to outlives the GPUs.
+  std::function<void(const std::string& reason)> on_no_multicast{};
 };
 inline constexpr std::uint32_t kNvlinkCtasMax = 1024;
 inline constexpr std::size_t kNvlinkPieceSizeMax = std::size_t{1} << 30;

@@ -11,23 +11,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace headrace::transport::HWY_NAMESPACE {
 
-// A unit is one vector.
 template <class T>
-struct FloatElement {
-  using D = hn::ScalableTag<T>;
-  using Unit = hn::Vec<D>;
-  static constexpr std::size_t kUnitSize = hn::MaxLanes(D()) * sizeof(T);
+struct FloatElement : VectorElement<T> {
+  using typename VectorElement<T>::D;
+  using typename VectorElement<T>::Unit;
 
-  static HWY_INLINE Unit Load(const std::byte* from) {
-    return hn::LoadU(D(), reinterpret_cast<const T*>(from));
-  }
-  static HWY_INLINE void Store(Unit unit, std::byte* to) {
-    hn::StoreU(unit, D(), reinterpret_cast<T*>(to));
-  }
-  template <class Operation>
-  static HWY_INLINE Unit Combine(Unit accumulator, Unit next) {
-    return Operation::Combine(D(), accumulator, next);
-  }
   template <class Operation>
   static HWY_INLINE Unit Finish(Unit accumulator, std::size_t divisor) {
     return PlainNaN(D(), Operation::Finish(D(), accumulator, divisor));

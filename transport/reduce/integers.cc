@@ -14,29 +14,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace headrace::transport::HWY_NAMESPACE {
 
-// A unit is one vector.
-template <class T>
-struct IntegerElement {
-  using D = hn::ScalableTag<T>;
-  using Unit = hn::Vec<D>;
-  static constexpr std::size_t kUnitSize = hn::MaxLanes(D()) * sizeof(T);
-
-  static HWY_INLINE Unit Load(const std::byte* from) {
-    return hn::LoadU(D(), reinterpret_cast<const T*>(from));
-  }
-  static HWY_INLINE void Store(Unit unit, std::byte* to) {
-    hn::StoreU(unit, D(), reinterpret_cast<T*>(to));
-  }
-  template <class Operation>
-  static HWY_INLINE Unit Combine(Unit accumulator, Unit next) {
-    return Operation::Combine(D(), accumulator, next);
-  }
-  template <class Operation>
-  static HWY_INLINE Unit Finish(Unit accumulator, std::size_t divisor) {
-    return Operation::Finish(D(), accumulator, divisor);
-  }
-};
-
 // No target multiplies bytes: the even and the odd ones are multiplied as 16-bit lanes.
 struct ByteProduct : Sum {
   template <class D, class V>
@@ -57,8 +34,8 @@ struct ByteProduct : Sum {
 
 template <class T>
 void ReduceInteger(const ReduceCall& call) {
-  using Ordered = IntegerElement<T>;
-  using Wrapping = IntegerElement<std::make_unsigned_t<T>>;
+  using Ordered = VectorElement<T>;
+  using Wrapping = VectorElement<std::make_unsigned_t<T>>;
   using Multiply = std::conditional_t<sizeof(T) == 1, ByteProduct, Product>;
   switch (call.reduction) {
     case Reduction::kSum:

@@ -21,6 +21,29 @@ namespace headrace::transport::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+// Elements whose unit is one vector.
+template <class T>
+struct VectorElement {
+  using D = hn::ScalableTag<T>;
+  using Unit = hn::Vec<D>;
+  static constexpr std::size_t kUnitSize = hn::MaxLanes(D()) * sizeof(T);
+
+  static HWY_INLINE Unit Load(const std::byte* from) {
+    return hn::LoadU(D(), reinterpret_cast<const T*>(from));
+  }
+  static HWY_INLINE void Store(Unit unit, std::byte* to) {
+    hn::StoreU(unit, D(), reinterpret_cast<T*>(to));
+  }
+  template <class Operation>
+  static HWY_INLINE Unit Combine(Unit accumulator, Unit next) {
+    return Operation::Combine(D(), accumulator, next);
+  }
+  template <class Operation>
+  static HWY_INLINE Unit Finish(Unit accumulator, std::size_t divisor) {
+    return Operation::Finish(D(), accumulator, divisor);
+  }
+};
+
 // Reduces one unit at byte `i`. Rank order is the order of the loop. Not inlined: it runs a few
 // times at the end of a range, and sanitizers take minutes over the code as it is.
 template <class Element, class Operation>

@@ -101,7 +101,7 @@ void UcxWire::GiveUp(LinkId id, const Link& link, Code code) {
     if (operation.given_up != Code::kOk || !BelongsTo(operation, id, link)) return;
     operation.given_up = code;
     if (in_place_) return;  // the device may be at work: the end is reported when UCX reports it
-    operation.told = true;
+    operation.reported = true;
     ended_.push_back({operation.sends ? EndKind::kSent : EndKind::kReceived, code, operation.link,
                       operation.token});
   });

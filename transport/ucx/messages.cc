@@ -78,7 +78,7 @@ void UcxWire::OnReceived(void* request, ucs_status_t status, std::size_t, void* 
 }
 
 void UcxWire::EndOperation(Operation& operation, ucs_status_t status) {
-  if (!operation.told) {
+  if (!operation.reported) {
     Code code = operation.given_up != Code::kOk ? operation.given_up : CodeOf(status);
     // UCX cancels what it cannot go on with; nobody here asked for that.
     if (code == Code::kCancelled && operation.given_up == Code::kOk) code = Code::kPeerLost;
@@ -218,7 +218,7 @@ std::size_t UcxWire::PackPiece(void* argument, std::size_t offset, void* bytes,
   const Operation& operation = *static_cast<const Operation*>(argument);
   const std::size_t size = std::min(size_max, operation.size + sizeof(kWhole) - offset);
   auto* piece = static_cast<std::byte*>(bytes);
-  if (operation.told) {
+  if (operation.reported) {
     // The announced size must be filled, and the memory is no longer ours.
     std::memset(piece, 0, size);
     return size;
@@ -238,7 +238,7 @@ ucs_status_t UcxWire::UnpackPiece(void* argument, std::size_t offset, const void
   Operation& operation = *static_cast<Operation*>(argument);
   const std::size_t size_max = operation.size + sizeof(kWhole);
   if (offset > size_max || size > size_max - offset) return UCS_ERR_MESSAGE_TRUNCATED;
-  if (operation.told) return UCS_OK;
+  if (operation.reported) return UCS_OK;
   const auto* piece = static_cast<const std::byte*>(bytes);
   CopyCommon(offset, size, 0, operation.size, [&](std::size_t to, std::size_t from, std::size_t n) {
     std::memcpy(operation.memory + to, piece + from, n);

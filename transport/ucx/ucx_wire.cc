@@ -131,7 +131,7 @@ UcxWire::~UcxWire() {
   peers_.ForEach(
       [&endpoints](std::uint32_t, const Peer& peer) { endpoints.insert(peer.endpoint); });
   operations_.ForEach([&endpoints](std::uint32_t, Operation& operation) {
-    operation.told = true;
+    operation.reported = true;
     if (operation.source != nullptr) endpoints.insert(operation.source);
   });
   for (ucp_ep_h endpoint : endpoints) CloseEndpoint(endpoint);
@@ -190,16 +190,16 @@ bool UcxWire::Progress(WireEvents& events) {
   events_ = &events;
   const unsigned moved = ucp_worker_progress(engine_.get());
   ForgetFailedPeers();
-  const bool told = Deliver(events);
+  const bool delivered = Deliver(events);
   events_ = nullptr;
-  return moved != 0 || told;
+  return moved != 0 || delivered;
 }
 
 bool UcxWire::Deliver(WireEvents& events) {
   // What the calls below add is reported next time: one call of Progress is bounded.
-  HR_CHECK(telling_.empty(), telling_.size());
-  std::swap(ended_, telling_);
-  for (const End& end : telling_) {
+  HR_CHECK(reporting_.empty(), reporting_.size());
+  std::swap(ended_, reporting_);
+  for (const End& end : reporting_) {
     switch (end.kind) {
       case EndKind::kSent:
         events.Sent(end.token, end.code);
@@ -212,8 +212,8 @@ bool UcxWire::Deliver(WireEvents& events) {
         break;
     }
   }
-  const bool any = !telling_.empty();
-  telling_.clear();
+  const bool any = !reporting_.empty();
+  reporting_.clear();
   return any;
 }
 

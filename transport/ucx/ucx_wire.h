@@ -114,7 +114,7 @@ class UcxWire final : public Wire {
     std::uint64_t peer_wire_id = 0;  // of a receive, with the key
     std::uint64_t key = 0;
     Code given_up = Code::kOk;  // what it ends with, when it was given up
-    bool told = false;          // its end is reported, UCX has not let go of it
+    bool reported = false;      // its end is reported, UCX has not let go of it
     // Of a receive: the endpoint towards the sender. UCX may have made it by itself, and destroys
     // such a one without a word, but not before it has let go of this receive.
     ucp_ep_h source = nullptr;
@@ -183,7 +183,7 @@ class UcxWire final : public Wire {
   };
   std::vector<Failure> failures_;  // reported by UCX, not yet acted on
   std::vector<End> ended_;         // to be reported by Progress
-  std::vector<End> telling_;
+  std::vector<End> reporting_;
   WireEvents* events_ = nullptr;  // inside Progress
   ArrivalId fresh_ = 0;           // being announced right now
   Fate fate_ = Fate::kUndecided;

@@ -490,7 +490,7 @@ void Blocks::Abandon(Job& job, Operation& operation, TimeNs now) {
       if (part.state == Part::State::kWaiting) {
         Unqueue(job, operation, block, part, now);
       } else if (part.state == Part::State::kMoving) {
-        // The lane may be writing results: the ranks are told when it has let go.
+        // The lane may be writing results: the ranks get their completions when it has let go.
         lanes_.out(part.stage.lane).Send(CancelStage{part.stage.token});
       }
     }

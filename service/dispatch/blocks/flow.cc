@@ -273,8 +273,8 @@ void Flow::End(Job& job, Operation& operation, TimeNs now) {
       recorder_.ItemEnded(job, operation, now);
     }
     if (operation.paired()) return ClosePair(job, job.pairs().at(operation.spec.sequence));
-    operation.state = operation.told == job.local_ranks() ? Operation::State::kFree
-                                                          : Operation::State::kTombstone;
+    operation.state = operation.completed == job.local_ranks() ? Operation::State::kFree
+                                                               : Operation::State::kTombstone;
     return;
   }
   const bool failed = operation.failure.has_value();
@@ -295,11 +295,12 @@ void Flow::ClosePair(Job& job, Pair& pair) {
   const OperationSpec& spec = operation.spec;
   const bool from_any = spec.source == ipc::kAnyRank;
   const bool is_receive = spec.kind == ipc::kReceive;
-  const bool says_nothing =
+  const bool has_no_news =
       (is_receive && (timed_out || from_any)) || job.IsGone(is_receive ? spec.source : spec.target);
   // Of a send, its receiver's node keeps that; and only what its sender's node said is news there.
-  const bool is_told = pair.away == Away::kGoes || (pair.away == Away::kComes && !pair.withdrawn);
-  if (!pair.waits() || is_told || says_nothing) return job.pairs().Free(pair);
+  const bool is_known_there =
+      pair.away == Away::kGoes || (pair.away == Away::kComes && !pair.withdrawn);
+  if (!pair.waits() || is_known_there || has_no_news) return job.pairs().Free(pair);
   operation.state = Operation::State::kTombstone;
 }
 
@@ -307,13 +308,13 @@ void Flow::CompleteOperation(Job& job, Operation& operation) {
   const Failure* const failure = operation.failure ? &*operation.failure : nullptr;
   const std::uint64_t sequence = operation.spec.sequence;
   const bool has_source = operation.paired() && !failure;
-  for (RankMask left = operation.posts.ranks & ~operation.told; left != 0; left &= left - 1) {
+  for (RankMask left = operation.posts.ranks & ~operation.completed; left != 0; left &= left - 1) {
     const auto rank = static_cast<std::uint32_t>(std::countr_zero(left));
     const bool receives = has_source && rank == operation.spec.target;
     CompleteRecord(job, rank, job.RecordOf(sequence, rank), failure,
                    receives ? static_cast<std::uint8_t>(operation.spec.source) : std::uint8_t{0});
   }
-  operation.told = operation.posts.ranks;
+  operation.completed = operation.posts.ranks;
   for (RankMask left = std::exchange(operation.in_use, 0); left != 0; left &= left - 1) {
     const auto rank = static_cast<std::uint32_t>(std::countr_zero(left));
     OperationSpec spec = operation.spec;

@@ -89,8 +89,8 @@ class Flow {
   // `source`: of a receive that ended well, the rank that sent.
   void CompleteRecord(Job& job, std::uint32_t rank, std::uint64_t record, const Failure* failure,
                       std::uint8_t source = 0);
-  // Every work item ends here: the ranks that wait for it are told, it is counted and recorded, and
-  // its place is given back.
+  // Every work item ends here: the ranks that posted it get their completions, it is counted and
+  // recorded, and its place is given back.
   void End(Job& job, Operation& operation, TimeNs now);
 
   // What went wrong with the work item ends it, or, of a plan's block, all gradients; or, where
@@ -100,8 +100,8 @@ class Flow {
   void FailAlone(Job& job, Operation& operation, Failure failure, TimeNs now);
   // The same as Fail of what a job's gradients cannot go on with.
   void FailGradients(Job& job, const Failure& failure, TimeNs now);
-  // Every gradient that is open, and every later one, on this node. They are told as soon as no
-  // lane writes to them any more. The first cause stays.
+  // Every gradient that is open, and every later one, on this node. Their ranks get completions as
+  // soon as no lane writes to them any more. The first cause stays.
   void FailGradientsAlone(Job& job, const Failure& failure, TimeNs now);
   // The job cannot go on: ends everything that is open and refuses what comes. The first cause
   // stays. A failure that was found here is sent to peers, which send it to the other nodes.
@@ -151,7 +151,7 @@ class Flow {
     return pair.MayBegin() && (pair.away == Away::kGoes || !job.steering.paused());
   }
   void MakeReady(Job& job, Operation& operation, TimeNs now);
-  // Tells the nodes of their receivers of the sends that were posted before the job had formed.
+  // Announces the sends that were posted before the job had formed to their receivers' nodes.
   static void AnnounceSends(Job& job);
   void ShowGathering(Job& job, Operation& operation);
   void ShowWaitingPair(Job& job, Operation& operation);
@@ -159,10 +159,10 @@ class Flow {
   static bool NeedsPostOf(const Job& job, const Operation& operation, std::uint32_t rank);
   // The pair has ended; it stays as a tombstone if its other side has something to learn from it.
   static void ClosePair(Job& job, Pair& pair);
-  // Tells the ranks that have posted the operation.
+  // Writes the completions of the ranks that have posted the operation.
   void CompleteOperation(Job& job, Operation& operation);
-  // Tells the ranks of the gradients that end with the plan's block; returns whether its iteration
-  // has ended with it.
+  // Writes the completions of the gradients that end with the plan's block; returns whether its
+  // iteration has ended with it.
   bool CompleteBlock(Job& job, const Operation& operation, TimeNs now);
   void CompleteGradient(Job& job, std::uint32_t tensor, const Failure* failure);
   void CompleteFailedGradients(Job& job);

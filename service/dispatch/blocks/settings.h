@@ -28,7 +28,7 @@ class SettingChanges {
   }
 
   // The job ends, and its settings with it: if its ranks may come back, people have to set them
-  // again, and are told so.
+  // again, and are refused.
   void ReportLostSettings(const Job& job);
 
   // The first operation that nobody has posted.

@@ -134,13 +134,14 @@ bool Intake::Open(Job& job, Operation& operation, std::uint32_t rank, const ipc:
   operation.since_ns = now;
   recorder_.ItemOpened(job, operation);
   ++job.operations_open;
-  // Ranks that are past it already were told then that they are too far ahead.
+  // Ranks that are past it already were refused then, as too far ahead.
   for (std::uint32_t other = 0; other < job.world_size(); ++other) {
-    if (other != rank && job.member(other).operations >= sequence) operation.told |= Bit(other);
+    if (other != rank && job.member(other).operations >= sequence)
+      operation.completed |= Bit(other);
   }
-  operation.posts.ranks = operation.told;
-  if (operation.told == 0) return true;
-  const auto refused = static_cast<std::uint32_t>(std::countr_zero(operation.told));
+  operation.posts.ranks = operation.completed;
+  if (operation.completed == 0) return true;
+  const auto refused = static_cast<std::uint32_t>(std::countr_zero(operation.completed));
   operation.posts.ranks |= Bit(rank);
   flow_.Fail(job, operation,
              {Code::kExhausted,

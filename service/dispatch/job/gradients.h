@@ -90,8 +90,8 @@ class Gradients {
   std::array<Operation, kPlannedOpenMax>& operations() { return operations_; }
   std::uint64_t operations_open() const { return operations_open_; }
 
-  // A block has ended well: the gradients that have ended with it, to be told to their ranks and
-  // closed before the next call, and whether it was the last block of its iteration.
+  // A block has ended well: the gradients that have ended with it, to be completed for their ranks
+  // and closed before the next call, and whether it was the last block of its iteration.
   struct Ended {
     std::span<const std::uint32_t> gradients;
     bool iteration = false;
@@ -99,7 +99,7 @@ class Gradients {
   Ended End(const Operation& operation);
   // Gives the operation's place back, however it ended.
   void Free(Operation& operation);
-  // Forgets the gradient's posts: its ranks have been told.
+  // Forgets the gradient's posts: its ranks have their completions.
   void Close(std::uint32_t tensor);
   // The same of a gradient whose iteration no block carries: it has not ended.
   void Refuse(std::uint32_t tensor);

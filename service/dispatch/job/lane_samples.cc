@@ -14,9 +14,9 @@ constexpr int kRounds = 6;
 constexpr double kRateShare = 0.65;
 // Of the startups those beyond this share count like the last within it.
 constexpr double kStartupShare = 0.75;
-// How well a block tells the startup: to this time, and to this share of what its bytes take.
-constexpr double kTellsSeconds = 50e-6;
-constexpr double kTellsShare = 0.03;
+// The spread of the startups that blocks show: this time, and this share of what their bytes take.
+constexpr double kNoiseSeconds = 50e-6;
+constexpr double kNoiseShare = 0.03;
 // The prior weighs as much as this share of the samples, at a size that shows the startup.
 constexpr double kPriorShare = 0.05;
 constexpr double kPriorBytes = 16384;
@@ -42,8 +42,8 @@ double Quantile(std::vector<Weighted>& values, double share) {
 
 // Of a startup that is what a block's time leaves when its bytes took `bytes_s`.
 double WeightOf(double bytes_s) {
-  const double share_s = kTellsShare * bytes_s;
-  return 1 / (kTellsSeconds * kTellsSeconds + share_s * share_s);
+  const double share_s = kNoiseShare * bytes_s;
+  return 1 / (kNoiseSeconds * kNoiseSeconds + share_s * share_s);
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ struct Operation {
   std::uint32_t first_rank = 0;
   Posts posts;
   RankMask in_use = 0;             // ranks in whose Member::open its memory is
-  RankMask told = 0;               // ranks whose completion word has been written
+  RankMask completed = 0;          // ranks whose completion word has been written
   TimeNs since_ns = 0;             // when it came into its state
   std::uint64_t block_bytes = 0;   // of the blocks it is cut into; 0: it is one
   std::uint64_t blocks_count = 0;  // it is cut into, once it is ready

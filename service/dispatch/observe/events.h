@@ -1,6 +1,6 @@
-// What people are told of a job: a line in the log, and an event on the board.
+// What is reported of a job: a line in the log, and an event on the board.
 //
-// Dispatch's thread. A watch that is too far behind has enough to tell, so nothing waits for it.
+// Dispatch's thread. A watch that is too far behind has enough to report, so nothing waits for it.
 #pragma once
 
 #include <string>

@@ -130,7 +130,7 @@ struct StragglerState {
   std::array<TimeNs, kLatePlaces> not_before_ns{};
   bool was_paused = false;
   TimeNs asked_ns = 0;  // when lanes were asked last
-  // Reports that people may be told before time has earned another.
+  // Reports that may be made before time has earned another.
   std::uint32_t log_tokens = 8;
   TimeNs earned_ns = 0;
 };

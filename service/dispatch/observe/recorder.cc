@@ -20,9 +20,9 @@ std::size_t PostOf(const Job& job, std::uint64_t sequence, std::uint32_t rank) {
 }
 
 // A client's clock value, if it can be that of something that has just happened.
-TimeNs Believed(std::uint64_t said_ns, TimeNs now) {
-  const auto said = static_cast<TimeNs>(said_ns);
-  return said > now - kPassMax && said <= now ? said : now;
+TimeNs Believed(std::uint64_t claimed_ns, TimeNs now) {
+  const auto claimed = static_cast<TimeNs>(claimed_ns);
+  return claimed > now - kPassMax && claimed <= now ? claimed : now;
 }
 
 TimeNs QueuedNs(const Job& job, const Block& block, const Part& part) {

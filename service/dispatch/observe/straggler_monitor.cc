@@ -201,7 +201,7 @@ void StragglerMonitor::Report(Job& job, LatePlace place, const LateWait& wait, T
   HR_CHECK(state.reported[index].wait.number == 0 && state.reported_count < kLatePlaces, index);
   state.reported[index] = {.wait = wait, .subject = {}};
   ++state.reported_count;
-  if (!MayTell(state, now)) return;
+  if (!MayLog(state, now)) return;
   const TimeNs waited_ns = now - std::max(wait.since_ns, state.not_before_ns[index]);
   WaitReport report;
   if (place == LatePlace::kHead) {
@@ -219,13 +219,13 @@ void StragglerMonitor::Report(Job& job, LatePlace place, const LateWait& wait, T
   state.reported[index].subject = std::move(report.subject);
 }
 
-bool StragglerMonitor::MayTell(StragglerState& state, TimeNs now) {
-  const TimeNs earned = (now - state.earned_ns) / kTellingEvery;
-  state.log_tokens =
-      static_cast<std::uint32_t>(std::min<TimeNs>(kTellingsMax, TimeNs{state.log_tokens} + earned));
-  state.earned_ns += earned * kTellingEvery;
+bool StragglerMonitor::MayLog(StragglerState& state, TimeNs now) {
+  const TimeNs earned = (now - state.earned_ns) / kLogTokenEvery;
+  state.log_tokens = static_cast<std::uint32_t>(
+      std::min<TimeNs>(kLogTokensMax, TimeNs{state.log_tokens} + earned));
+  state.earned_ns += earned * kLogTokenEvery;
   if (state.log_tokens == 0) return false;
-  HR_CHECK(state.log_tokens <= kTellingsMax, state.log_tokens);
+  HR_CHECK(state.log_tokens <= kLogTokensMax, state.log_tokens);
   --state.log_tokens;
   return true;
 }

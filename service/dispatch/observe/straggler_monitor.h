@@ -26,8 +26,8 @@ class StragglerMonitor {
   static constexpr TimeNs kAskAfter = 100 * kMillisecond;
   static constexpr TimeNs kAskAgain = 300 * kMillisecond;
   // People hear of that many waits of one job in a row, and of one more each minute.
-  static constexpr std::uint32_t kTellingsMax = 8;
-  static constexpr TimeNs kTellingEvery = 60 * kSecond;
+  static constexpr std::uint32_t kLogTokensMax = 8;
+  static constexpr TimeNs kLogTokenEvery = 60 * kSecond;
 
   StragglerMonitor(Lanes& lanes, BoardWriter& board, Outgoing<PeersMessage>& peers,
                    JobEvents& events)
@@ -58,7 +58,7 @@ class StragglerMonitor {
   TimeNs CheckJob(Job& job, TimeNs now);
   void Ask(Job& job, TimeNs now);
   void Report(Job& job, LatePlace place, const LateWait& wait, TimeNs now);
-  static bool MayTell(StragglerState& state, TimeNs now);
+  static bool MayLog(StragglerState& state, TimeNs now);
 
   Lanes& lanes_;
   BoardWriter& board_;

@@ -10,7 +10,7 @@ namespace headrace::service {
 
 struct WaitReport {
   std::string subject;    // "operation 12 [all_reduce of 16 float32 (sum), fc.bias]"
-  std::string text;       // the report, as it is told on this node
+  std::string text;       // the report, as this node shows it
   std::string to_others;  // the same for the job's other nodes; empty: no rank of this node is late
 };
 

@@ -181,12 +181,17 @@ TEST(Options, RefuseARendezvousThatIsNoAddressAndAnUnknownArchitecture) {
   std::strcpy(options.architecture, "all-reduce");
   EXPECT_TRUE(CheckOptions(options).ok());
   std::strcpy(options.rendezvous, "node 1");
-  EXPECT_NE(CheckOptions(options).error().text().find("host:port"), std::string::npos);
+  const auto refusal = [&options] {
+    const Status status = CheckOptions(options);
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    return status.error().text();
+  };
+  EXPECT_TEXT(refusal());
   options = Complete();
   std::strcpy(options.architecture, "ring");
-  EXPECT_TEXT(CheckOptions(options).error().text());
+  EXPECT_TEXT(refusal());
   std::memset(options.architecture, 'a', sizeof options.architecture);
-  EXPECT_NE(CheckOptions(options).error().text().find("NUL"), std::string::npos);
+  EXPECT_TEXT(refusal());
   EXPECT_FALSE(Fill({{"HEADRACE_RENDEZVOUS", std::string(256, 'r')}}, options).ok());
   EXPECT_FALSE(Fill({{"LOCAL_WORLD_SIZE", "two"}}, options).ok());
 }

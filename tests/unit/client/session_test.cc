@@ -101,14 +101,13 @@ TEST_F(SessionTest, RegistersManyTensorsAtOnceAndReleasesThemInRows) {
 
 TEST_F(SessionTest, RefusesTensorsThatDoNotLieInTheirSegment) {
   const hr_segment* segment = Segment(4096);
-  EXPECT_NE(Refused({nullptr, 0, 1, HR_FLOAT32, "", 0}).find("NULL"), std::string::npos);
-  EXPECT_NE(Refused({segment, 2, 1, HR_FLOAT32, "", 0}).find("multiple"), std::string::npos);
-  EXPECT_NE(Refused({segment, 0, 0, HR_FLOAT32, "", 0}).find("0 elements"), std::string::npos);
-  EXPECT_NE(Refused({segment, 0, 1025, HR_FLOAT32, "", 0}).find("4096"), std::string::npos);
-  EXPECT_NE(Refused({segment, 4096, 1, HR_FLOAT32, "", 0}).find("offset"), std::string::npos);
-  EXPECT_NE(Refused({segment, 0, UINT64_MAX, HR_INT64, "", 0}).find("elements"), std::string::npos);
-  EXPECT_NE(Refused({segment, 0, 1, static_cast<hr_dtype>(0), "", 0}).find("dtype 0"),
-            std::string::npos);
+  EXPECT_VARYING_TEXT(Refused({nullptr, 0, 1, HR_FLOAT32, "", 0}));
+  EXPECT_VARYING_TEXT(Refused({segment, 2, 1, HR_FLOAT32, "", 0}));
+  EXPECT_VARYING_TEXT(Refused({segment, 0, 0, HR_FLOAT32, "", 0}));
+  EXPECT_VARYING_TEXT(Refused({segment, 0, 1025, HR_FLOAT32, "", 0}), "4096");
+  EXPECT_VARYING_TEXT(Refused({segment, 4096, 1, HR_FLOAT32, "", 0}));
+  EXPECT_VARYING_TEXT(Refused({segment, 0, UINT64_MAX, HR_INT64, "", 0}));
+  EXPECT_VARYING_TEXT(Refused({segment, 0, 1, static_cast<hr_dtype>(0), "", 0}), "dtype 0");
   EXPECT_TRUE(control_->tensors.empty());
 }
 

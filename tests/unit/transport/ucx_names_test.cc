@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/expect_text.h"
+
 namespace headrace::transport {
 namespace {
 
@@ -46,7 +48,7 @@ TEST(UcxNames, SayHowMemoryOfGpusGoes) {
   EXPECT_EQ(GpuPathText(false),
             "GPU memory reaches other nodes through pinned host memory: this UCX has no CUDA "
             "transports");
-  EXPECT_NE(GpuPathText(true).find("takes CUDA memory"), std::string::npos);
+  EXPECT_VARYING_TEXT(GpuPathText(true));
 }
 
 class RdmaDevices : public ::testing::Test {
@@ -71,8 +73,7 @@ TEST_F(RdmaDevices, AreMissedWhenTcpIsInUse) {
   EXPECT_EQ(SlowWireWarning("tcp/eth0", root_), "");
   AddPort("mlx5_1", "2", "4: ACTIVE");
   const std::string warning = SlowWireWarning("tcp/eth0", root_);
-  EXPECT_NE(warning.find("mlx5_1:2"), std::string::npos) << warning;
-  EXPECT_NE(warning.find("tcp/eth0"), std::string::npos) << warning;
+  EXPECT_VARYING_TEXT(warning, "mlx5_1:2", "tcp/eth0");
 }
 
 TEST_F(RdmaDevices, AreNotMissedWhenInUse) {

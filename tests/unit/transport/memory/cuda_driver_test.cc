@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/expect_text.h"
 #include "tests/unit/transport/memory/double_test.h"
 #include "transport/memory/cuda_device.h"
 
@@ -23,24 +24,20 @@ class CudaDriverOnTheDouble : public DoubleTest {};
 TEST(CudaDriver, SaysThatNoDriverIsInstalled) {
   const Error error = RefusalOf("libcuda-that-nobody-has.so.1");
   EXPECT_EQ(error.code(), Code::kNotFound);
-  EXPECT_NE(error.text().find("libcuda-that-nobody-has.so.1: cannot open"), std::string::npos)
-      << error.text();
-  EXPECT_NE(error.text().find("install NVIDIA's driver"), std::string::npos) << error.text();
+  EXPECT_VARYING_TEXT(error.text());
 }
 
 TEST(CudaDriver, RefusesALibraryThatIsNoDriver) {
   const Error error = RefusalOf("libdl.so.2");
   EXPECT_EQ(error.code(), Code::kVersionMismatch);
-  EXPECT_NE(error.text().find("libdl.so.2 is not CUDA's driver"), std::string::npos)
-      << error.text();
+  EXPECT_VARYING_TEXT(error.text());
 }
 
 TEST(CudaDriver, RefusesADriverThatIsTooOldAndSaysSo) {
   const Environment old{{"VERSION", "11040"}};
   const Error error = RefusalOf(cuda_double::LibraryPath());
   EXPECT_EQ(error.code(), Code::kVersionMismatch);
-  EXPECT_NE(error.text().find("for CUDA 11.4, 12.0 or later is needed"), std::string::npos)
-      << error.text();
+  EXPECT_VARYING_TEXT(error.text(), "11.4", "12.0");
 }
 
 TEST(CudaDriver, SaysThatThereIsNoGpu) {
@@ -48,8 +45,7 @@ TEST(CudaDriver, SaysThatThereIsNoGpu) {
   const auto opened = cuda_double::OpenDouble();
   ASSERT_FALSE(opened.ok());
   EXPECT_EQ(opened.error().code(), Code::kUnavailable);
-  EXPECT_NE(opened.error().text().find("cuInit finds no GPU"), std::string::npos)
-      << opened.error().text();
+  EXPECT_VARYING_TEXT(opened.error().text());
 }
 
 TEST_F(CudaDriverOnTheDouble, TellsVersionAndNumberOfGpus) {
@@ -75,9 +71,7 @@ TEST_F(CudaDriverOnTheDouble, FailsWhereTheEnvironmentSaysSo) {
   const auto opened = cuda_double::OpenDouble();
   ASSERT_FALSE(opened.ok());
   EXPECT_EQ(opened.error().code(), Code::kUnavailable);
-  EXPECT_NE(opened.error().text().find("count GPUs: CUDA_ERROR_SYSTEM_NOT_READY"),
-            std::string::npos)
-      << opened.error().text();
+  EXPECT_VARYING_TEXT(opened.error().text(), "CUDA_ERROR_SYSTEM_NOT_READY");
 }
 
 TEST_F(CudaDriverOnTheDouble, DescribesEachGpu) {
@@ -111,8 +105,7 @@ TEST_F(CudaDriverOnTheDouble, FindsAGpuByItsUuidWhateverItsNumber) {
   const auto missing = FindDevice(*driver_, DeviceUuid{});
   ASSERT_FALSE(missing.ok());
   EXPECT_EQ(missing.error().code(), Code::kNotFound);
-  EXPECT_NE(missing.error().text().find("GPU-00000000-0000-0000-0000-000000000000 is not among"),
-            std::string::npos);
+  EXPECT_VARYING_TEXT(missing.error().text(), "GPU-00000000-0000-0000-0000-000000000000");
 }
 
 TEST_F(CudaDriverOnTheDouble, IsOfNoUseInAForkedChild) {

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <set>
 
+#include "tests/support/expect_text.h"
 #include "tests/unit/transport/nvlink/lane_of_gpus.h"
 #include "transport/nvlink/kernel_image.h"
 #include "transport/nvlink/kernel_work.h"
@@ -44,8 +45,7 @@ TEST_F(NvlinkFailure, OfALaunchEndsTheTransferWithItsCauseAndNothingElse) {
     doubled_.fail("cuLaunchKernel", nth, CuResult::kOutOfMemory);
     const Completion completion = Finish(SumOf({OnesOn(0), OnesOn(1)}, {0, 1}));
     EXPECT_EQ(completion.code, Code::kExhausted);
-    EXPECT_NE(completion.cause.find("launch a kernel: CUDA_ERROR_OUT_OF_MEMORY"), std::string::npos)
-        << completion.cause;
+    EXPECT_VARYING_TEXT(completion.cause, "CUDA_ERROR_OUT_OF_MEMORY");
     EXPECT_TRUE(completion.cause.starts_with("GPU ")) << completion.cause;
     ASSERT_NO_FATAL_FAILURE(ExpectWorks());
   }
@@ -58,7 +58,7 @@ TEST_F(NvlinkFailure, OfACopyEndsTheTransferWithItsCause) {
   transfer.kind = Collective::kBroadcast;
   const Completion completion = Finish(transfer);
   EXPECT_NE(completion.code, Code::kOk);
-  EXPECT_NE(completion.cause.find("start a copy: CUDA_ERROR_INVALID_VALUE"), std::string::npos);
+  EXPECT_VARYING_TEXT(completion.cause, "CUDA_ERROR_INVALID_VALUE");
   ASSERT_NO_FATAL_FAILURE(ExpectWorks());
 }
 
@@ -74,7 +74,7 @@ TEST_F(NvlinkFailure, OfAMarkEndsTheTransferOnceAllIsDone) {
     transfer.count = kMany;
     const Completion completion = Finish(transfer);
     EXPECT_EQ(completion.code, Code::kExhausted);
-    EXPECT_NE(completion.cause.find("mark the end of a piece"), std::string::npos);
+    EXPECT_VARYING_TEXT(completion.cause);
     EXPECT_EQ(Read<float>(transfer.members[1], kMany), std::vector<float>(kMany, 2.0F));
   }
 }
@@ -92,9 +92,7 @@ TEST_F(NvlinkFailure, OfAGpuEndsItsTransfersForGoodAndNotThoseOfOthers) {
   auto* const hidden_memory = reinterpret_cast<std::byte*>(hidden->get().thing);
   const Completion broken = Finish(SumOf({hidden_memory, hidden_memory}, {0, 0}));
   EXPECT_EQ(broken.code, Code::kUnavailable);
-  EXPECT_NE(broken.cause.find("GPU 0: "), std::string::npos) << broken.cause;
-  EXPECT_NE(broken.cause.find("CUDA_ERROR_ILLEGAL_ADDRESS"), std::string::npos) << broken.cause;
-  EXPECT_NE(broken.cause.find("started anew"), std::string::npos) << broken.cause;
+  EXPECT_VARYING_TEXT(broken.cause, "GPU 0", "CUDA_ERROR_ILLEGAL_ADDRESS");
   const auto other = OnesOn(1);
   const Completion later = Finish(SumOf({other, hidden_memory}, {1, 1}));
   EXPECT_EQ(later.code, Code::kOk) << "GPU 1 does not notice: " << later.cause;
@@ -147,7 +145,7 @@ TEST_F(NvlinkFailure, OfReachingIsRefusedBeforeItBreaksAnything) {
   Transfer transfer = SumOf({OnesOn(0), OnesOn(1)}, {0, 1});
   const Completion completion = Finish(transfer);
   EXPECT_EQ(completion.code, Code::kUnavailable);
-  EXPECT_NE(completion.cause.find("GPU 1 cannot access memory of GPU 0"), std::string::npos);
+  EXPECT_VARYING_TEXT(completion.cause, "GPU 1", "GPU 0");
   EXPECT_EQ(Read<float>(transfer.members[0], kTenPieces), std::vector<float>(kTenPieces, 1.0F));
   ASSERT_NO_FATAL_FAILURE(ExpectWorks());
 }
@@ -161,7 +159,7 @@ TEST_F(NvlinkFailure, ToOpenGivesBackWhatItTook) {
       doubled_.fail(function, nth, CuResult::kOutOfMemory);
       const auto opened = NvlinkTransport::Open(*gpus_, kSmallPieces);
       ASSERT_FALSE(opened.ok()) << function;
-      EXPECT_NE(opened.error().text().find("GPU "), std::string::npos) << opened.error().text();
+      EXPECT_VARYING_TEXT(opened.error().text());
       // Without kernels, whatever is said of loading them is the build's to remedy.
       const bool is_load = std::string_view(function) == "cuModuleLoadData";
       EXPECT_EQ(opened.error().code(),

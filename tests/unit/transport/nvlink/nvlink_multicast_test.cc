@@ -25,7 +25,7 @@ class NvlinkMulticast : public LaneOfGpus {
   NvlinkOptions WithMulticast() {
     NvlinkOptions options = kSmallPieces;
     options.multicast = true;
-    options.tell_no_multicast = [this](const std::string& reason) {
+    options.on_no_multicast = [this](const std::string& reason) {
       ++told_count_;
       told_ = reason;
     };
