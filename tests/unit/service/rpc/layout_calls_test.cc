@@ -129,7 +129,7 @@ TEST_F(LayoutCallsTest, RefusesTensorsThatAreNoGradientsOfOneModel) {
   ExpectRefused(
       rank_, {.first = 0, .count = 1, .policy = "exactly"}, Code::kInvalidArgument,
       "policy \"exactly\" is none of bsp, wfbp, mg-wfbp, bytescheduler, us-byte, exact, ddp, "
-      "horovod, p3, bytesched-fused");
+      "horovod, p3, bytesched-fused, auto");
   ExpectRefused(rank_, {.first = 0, .count = 1, .codec = "int2"}, Code::kInvalidArgument,
                 "codec \"int2\" is none of none, bf16, fp16, int8, int4");
 }
