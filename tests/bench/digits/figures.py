@@ -10,7 +10,7 @@ from typing import Any
 ALONE = "no communication"
 GLOO = "DDP, gloo"
 GLOO_1_MB = "DDP, gloo, 1 MB"
-POLICIES = ("wfbp", "bytescheduler", "us-byte", "exact")
+POLICIES = ("wfbp", "bytescheduler", "us-byte", "exact", "auto")
 WAYS = (ALONE, GLOO, GLOO_1_MB, *POLICIES)
 # A policy, and the codec in which gradients cross between nodes.
 COMPRESSED = tuple(f"exact+{codec}" for codec in ("bf16", "fp16", "int8", "int4"))
