@@ -33,7 +33,7 @@ def parse(description: str, steps: int) -> argparse.ArgumentParser:
     parser.add_argument("--ddp", choices=("gloo", "headrace"), help="through DDP")
     parser.add_argument(
         "--policy",
-        help="how the plan is made: exact, us-byte, bytescheduler, bytesched-fused, p3, mg-wfbp, ddp, horovod, "
+        help="how the plan is made: auto, exact, us-byte, bytescheduler, bytesched-fused, p3, mg-wfbp, ddp, horovod, "
         "wfbp, bsp",
     )
     parser.add_argument("--steps", type=int, default=steps)

@@ -13,17 +13,18 @@ namespace headrace::plan {
 // One line for each policy: its number, its function in service/plan (declared in policies.h
 // there), its name. Everything else that lists policies is derived from this table. A number is
 // never used for another policy.
-#define HEADRACE_POLICIES(POLICY)           \
-  POLICY(1, Bsp, "bsp")                     \
-  POLICY(2, Wfbp, "wfbp")                   \
-  POLICY(3, MgWfbp, "mg-wfbp")              \
-  POLICY(4, ByteScheduler, "bytescheduler") \
-  POLICY(5, UsByte, "us-byte")              \
-  POLICY(6, Exact, "exact")                 \
-  POLICY(7, Ddp, "ddp")                     \
-  POLICY(8, Horovod, "horovod")             \
-  POLICY(9, P3, "p3")                       \
-  POLICY(10, ByteSchedulerFused, "bytesched-fused")
+#define HEADRACE_POLICIES(POLICY)                   \
+  POLICY(1, Bsp, "bsp")                             \
+  POLICY(2, Wfbp, "wfbp")                           \
+  POLICY(3, MgWfbp, "mg-wfbp")                      \
+  POLICY(4, ByteScheduler, "bytescheduler")         \
+  POLICY(5, UsByte, "us-byte")                      \
+  POLICY(6, Exact, "exact")                         \
+  POLICY(7, Ddp, "ddp")                             \
+  POLICY(8, Horovod, "horovod")                     \
+  POLICY(9, P3, "p3")                               \
+  POLICY(10, ByteSchedulerFused, "bytesched-fused") \
+  POLICY(11, Auto, "auto")
 
 enum class Policy : std::uint8_t {
 #define HEADRACE_POLICY(number, function, name) k##function = (number),

@@ -70,6 +70,14 @@ struct Layout {
   codec @3 :UInt8;          # headrace::Codec, in which sums cross between nodes
 }
 
+struct SeenIteration {   # how one iteration went on a node, in seconds with idle lanes
+  iteration @0 :UInt64;
+  offsetS @1 :Float64;         # to its begin from the end of the last block of the one before
+  forwardBeginS @2 :Float64;   # from its begin, when the forward pass asks for the first gradient
+  releaseS @3 :List(Float32);  # per tensor in forward order, of the last rank
+  forwardS @4 :List(Float32);
+}
+
 struct NodeSteering {
   kind @0 :UInt8;           # headrace::SteeringKind
   value @1 :UInt64;
@@ -140,6 +148,8 @@ struct PeerMessage {
       iterationS @37 :Float64;
       costs @38 :List(CostLine);  # the lane inside the node, then those between
       runningS @56 :Float64;      # of iterationS: the forward pass did not stand still; 0: not said
+      iterations @66 :List(SeenIteration);  # the last ones, each by itself
+      contention @67 :Float64;    # of the rate of computing, lost while a block is under way
     }
     requestPolicy :group {
       policy @39 :UInt8;

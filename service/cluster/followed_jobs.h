@@ -51,7 +51,7 @@ struct FollowerOptions {
   TimeNs forming_ns = kFormingDefault;
   std::uint64_t hash_salt = 0;  // for tests: not 0 makes this node disagree
   // Of jobs all of whose ranks are here, and name none.
-  plan::Policy policy = plan::Policy::kExact;
+  plan::Policy policy = plan::Policy::kAuto;
   std::function<std::uint64_t()> next_number{};  // LeaderOptions::next_number
 };
 

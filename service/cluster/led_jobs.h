@@ -47,10 +47,10 @@ struct LeaderOptions {
   std::uint64_t block_bytes = 0;
   std::uint32_t verify = 0;  // JobNodes::verify
   transport::Algorithm algorithm = transport::Algorithm::kAuto;
-  std::string architecture{kAllReduceName};    // of jobs that name none
-  plan::Policy policy = plan::Policy::kExact;  // likewise
-  std::set<std::string> peers;                 // the only nodes that may come; empty: all may
-  std::function<std::uint64_t()> random_key;   // never 0
+  std::string architecture{kAllReduceName};   // of jobs that name none
+  plan::Policy policy = plan::Policy::kAuto;  // likewise
+  std::set<std::string> peers;                // the only nodes that may come; empty: all may
+  std::function<std::uint64_t()> random_key;  // never 0
   // Numbers its jobs, where their plans are made together with another leader's; empty: from 1 on.
   std::function<std::uint64_t()> next_number{};
   // Of the jobs that have all of their ranks on one node, as that node's own leader: all of them

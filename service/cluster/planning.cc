@@ -128,16 +128,20 @@ void Planning::Make(plan::Policy policy, std::shared_ptr<const plan::Plan> prese
     node.reported = false;
   }
   stage_ = Stage::kMaking;
+  plan::Recording recording = MergeRecorded(seen);
+  if (recording.iterations.size() < kRecordedMin) recording = {};
   const IterationSeen iteration = IterationOf(seen);
   steps_.emplace_back(MakePlan{.token = options_.token,
                                .policy = policy,
                                .profile = MergeTimes(options_.job, *layout_, seen),
                                .route = RouteOf(options_.shape, seen, BlockBytes()),
+                               .recording = std::move(recording),
                                .version = versions_ + 1,
                                .present = std::move(present),
                                .iteration_s = iteration.iteration_s,
                                .running_s = iteration.running_s,
-                               .margin = kPlanMargin});
+                               .margin = kPlanMargin,
+                               .tolerance = kPredictionTolerance});
 }
 
 void Planning::OnPlanMade(const Result<std::shared_ptr<const plan::Plan>>& made) {

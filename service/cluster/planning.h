@@ -4,9 +4,9 @@
 //
 // The first plan is `wfbp`, for which nothing need be known; under it the nodes see how long
 // everything takes. When all of them have reported, a plan by the wanted policy follows, and later
-// another one whenever it would be faster by the margin, or another policy is wanted. One plan is
-// under way at a time: made, offered to every node, and, when all hold it, switched to; the next
-// one waits until the nodes report iterations under it.
+// another one whenever it would be faster by the margin, its prediction is off what was recorded,
+// or another policy is wanted. One plan is under way at a time: made, offered to every node, and,
+// when all hold it, switched to; the next one waits until the nodes report iterations under it.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +29,10 @@ namespace headrace::service {
 
 // By how much of the iteration a new plan must be faster than the one in force.
 inline constexpr double kPlanMargin = 0.005;
+// By how much a plan's prediction may be off the recorded iterations before it is made anew.
+inline constexpr double kPredictionTolerance = 0.02;
+// Fewer recorded iterations say less than the medians.
+inline constexpr std::size_t kRecordedMin = 4;
 
 // ---- what is to be done: MakePlan; PlanOffer and PlanSwitch to every node with ranks, which knows
 // the job by a number of its own, so that theirs stays 0; and these ----
@@ -47,7 +51,7 @@ class Planning {
  public:
   struct Options {
     std::string job;  // its name
-    plan::Policy policy = plan::Policy::kExact;
+    plan::Policy policy = plan::Policy::kAuto;
     RequestToken token = 0;  // of its MakePlan
     JobShape shape;
   };

@@ -74,6 +74,20 @@ std::vector<plan::CostLine> CostsBetweenNodes(const JobShape& shape, std::span<c
 
 }  // namespace
 
+bool AreRecorded(const NodeTimes& times) {
+  // A float's times, too.
+  constexpr auto is_time = [](double seconds) { return IsTime(seconds); };
+  const auto is_recorded = [&is_time](const SeenIteration& each) {
+    return IsTime(each.offset_s) && IsTime(each.forward_begin_s) &&
+           std::ranges::all_of(each.release_s, is_time) &&
+           std::ranges::all_of(each.forward_s, is_time);
+  };
+  return IsTime(times.iteration_s) && IsTime(times.running_s) && AreTimes(times.release_s) &&
+         AreTimes(times.forward_s) && times.contention >= 0 &&
+         times.contention <= plan::kContentionMax &&
+         std::ranges::all_of(times.iterations, is_recorded);
+}
+
 Status CheckSeen(const NodeSeen& seen, const Layout& layout, const JobShape& shape) {
   const std::size_t tensors = layout.tensors.size();
   if (seen.times.release_s.size() != tensors || seen.times.forward_s.size() != tensors) {
@@ -82,9 +96,13 @@ Status CheckSeen(const NodeSeen& seen, const Layout& layout, const JobShape& sha
                              "layout has {} tensors",
                              seen.times.release_s.size(), seen.times.forward_s.size(), tensors));
   }
-  if (!AreTimes(seen.times.release_s) || !AreTimes(seen.times.forward_s) ||
-      !IsTime(seen.times.iteration_s) || !IsTime(seen.times.running_s)) {
-    return Error(Code::kCorrupt, "a time of an iteration that is no time");
+  if (!AreRecorded(seen.times)) return Error(Code::kCorrupt, "a recorded time that is no time");
+  for (const SeenIteration& each : seen.times.iterations) {
+    if (each.release_s.size() == tensors && each.forward_s.size() == tensors) continue;
+    return Error(Code::kCorrupt,
+                 fmt::format("a recorded iteration of {} releases and {} forward passes, the "
+                             "layout has {} tensors",
+                             each.release_s.size(), each.forward_s.size(), tensors));
   }
   if (seen.costs.size() > kFirstLaneBetweenNodes + shape.agreed.size()) {
     return Error(Code::kCorrupt, fmt::format("costs of {} lanes, there are {}", seen.costs.size(),
@@ -127,6 +145,81 @@ plan::Profile MergeTimes(const std::string& model, const Layout& layout,
     tail_s = longest_s;
   }
   return profile;
+}
+
+namespace {
+
+const SeenIteration* FindIteration(const NodeSeen& seen, std::uint64_t number) {
+  const auto found = std::ranges::find(seen.times.iterations, number, &SeenIteration::iteration);
+  return found == seen.times.iterations.end() ? nullptr : &*found;
+}
+
+// The same iteration on all nodes; their begins lie `offset_s` behind one common moment.
+plan::RecordedIteration MergeIteration(const std::vector<const SeenIteration*>& nodes) {
+  double latest_s = 0;
+  for (const SeenIteration* node : nodes) latest_s = std::max(latest_s, node->offset_s);
+  const std::size_t count = nodes.front()->release_s.size();
+  plan::RecordedIteration merged{.release_s = std::vector<float>(count, 0),
+                                 .forward_s = std::vector<float>(count, 0),
+                                 .forward_begin_s = 0};
+  double whole_s = 0;
+  for (const SeenIteration* node : nodes) {
+    const double earlier_s = latest_s - node->offset_s;
+    double tail_s = 0;
+    for (std::size_t l = count; l-- > 0;) {
+      tail_s += static_cast<double>(node->forward_s[l]);
+      merged.forward_s[l] = std::max(merged.forward_s[l], static_cast<float>(tail_s));
+      const double release_s = static_cast<double>(node->release_s[l]) - earlier_s;
+      merged.release_s[l] = std::max(merged.release_s[l], static_cast<float>(release_s));
+    }
+    whole_s = std::max(whole_s, node->forward_begin_s + tail_s - earlier_s);
+  }
+  // What a gradient behind it was released after, it counts as released with.
+  for (std::size_t l = count - 1; l-- > 0;) {
+    merged.release_s[l] = std::max(merged.release_s[l], merged.release_s[l + 1]);
+  }
+  merged.forward_begin_s = std::max(0.0, whole_s - static_cast<double>(merged.forward_s[0]));
+  for (std::size_t l = 0; l + 1 < count; ++l) {
+    merged.forward_s[l] = std::max(0.0F, merged.forward_s[l] - merged.forward_s[l + 1]);
+  }
+  return merged;
+}
+
+double WholeSeconds(const plan::RecordedIteration& each) {
+  double seconds = each.forward_begin_s;
+  for (const float part_s : each.forward_s) seconds += static_cast<double>(part_s);
+  return seconds;
+}
+
+// Drops iterations in which the loop did something else, so that they took twice as long as most.
+void DropInterludes(std::vector<plan::RecordedIteration>& iterations) {
+  if (iterations.empty()) return;
+  std::vector<double> wholes_s;
+  for (const plan::RecordedIteration& each : iterations) wholes_s.push_back(WholeSeconds(each));
+  const auto middle = wholes_s.begin() + static_cast<std::ptrdiff_t>(wholes_s.size() / 2);
+  std::ranges::nth_element(wholes_s, middle);
+  std::erase_if(iterations, [most_s = 2 * *middle](const plan::RecordedIteration& each) {
+    return WholeSeconds(each) > most_s;
+  });
+}
+
+}  // namespace
+
+plan::Recording MergeRecorded(std::span<const NodeSeen> seen) {
+  plan::Recording recording;
+  if (seen.empty()) return recording;
+  for (const SeenIteration& first : seen.front().times.iterations) {
+    std::vector<const SeenIteration*> nodes;
+    for (const NodeSeen& node : seen) {
+      if (const SeenIteration* found = FindIteration(node, first.iteration)) nodes.push_back(found);
+    }
+    if (nodes.size() == seen.size()) recording.iterations.push_back(MergeIteration(nodes));
+  }
+  DropInterludes(recording.iterations);
+  for (const NodeSeen& node : seen) {
+    recording.contention += node.times.contention / static_cast<double>(seen.size());
+  }
+  return recording;
 }
 
 IterationSeen IterationOf(std::span<const NodeSeen> seen) {

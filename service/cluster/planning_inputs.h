@@ -8,6 +8,7 @@
 
 #include "ipc/base/result.h"
 #include "ipc/profile.h"
+#include "service/plan/recording.h"
 #include "service/plan/route.h"
 #include "service/session/layout.h"
 #include "transport/network.h"
@@ -33,6 +34,10 @@ struct NodeSeen {
   std::vector<transport::CostLine> costs;
 };
 
+// Whether all times, medians and those of recorded iterations, are finite and not negative,
+// and the contention is a share.
+bool AreRecorded(const NodeTimes& times);
+
 // Whether they can belong to that layout and those lanes: as many as there are tensors and lanes,
 // finite and not negative.
 Status CheckSeen(const NodeSeen& seen, const Layout& layout, const JobShape& shape);
@@ -43,6 +48,13 @@ Status CheckSeen(const NodeSeen& seen, const Layout& layout, const JobShape& sha
 // times are zero.
 plan::Profile MergeTimes(const std::string& model, const Layout& layout,
                          std::span<const NodeSeen> seen);
+
+// The iterations that all nodes have recorded, as CheckRecording wants them. Nodes' clocks have
+// nothing in common but the ends of blocks, which all see at nearly the same time: an iteration
+// begins on a node so long after the last block of the one before has ended there. The last node to
+// begin counts, and of each gradient the last node to release it. Without those in which the loop
+// did something else, as an evaluation or a checkpoint, and took twice as long as most.
+plan::Recording MergeRecorded(std::span<const NodeSeen> seen);
 
 // An iteration of the slowest node, and of it the time that no plan can save: nobody stood still
 // for gradients then. 0: not known.

@@ -103,11 +103,11 @@ struct Config {
   // Of a server: where it offers itself. Of a node: its jobs' default; with peers never empty.
   std::string rendezvous;
   Architecture architecture = Architecture::kAllReduce;  // of jobs led here that do not say
-  plan::Policy policy = plan::Policy::kExact;  // likewise: how their gradients' plans are made
-  std::uint64_t block_bytes = 4U << 20U;       // an operation of several nodes is cut into these
-  std::uint64_t verify = 0;                    // of every so many iterations results are compared
-  std::string rails;                           // network devices, a lane each; empty: one lane
-  std::string network_transports;              // UCX_TLS; empty: ours
+  plan::Policy policy = plan::Policy::kAuto;  // likewise: how their gradients' plans are made
+  std::uint64_t block_bytes = 4U << 20U;      // an operation of several nodes is cut into these
+  std::uint64_t verify = 0;                   // of every so many iterations results are compared
+  std::string rails;                          // network devices, a lane each; empty: one lane
+  std::string network_transports;             // UCX_TLS; empty: ours
   std::uint64_t network_credit_bytes = 32U << 20U;  // in flight, per job and lane between nodes
   NetworkAlgorithm network_algorithm = NetworkAlgorithm::kAuto;
 

@@ -32,10 +32,6 @@ Error Corrupt(const std::string& what) { return Error(Code::kCorrupt, "a service
 
 bool IsTime(double seconds) { return std::isfinite(seconds) && seconds >= 0; }
 
-std::string CheckTime(double seconds) {
-  return IsTime(seconds) ? "" : "a time of an iteration that is none";
-}
-
 // A Message that is written, and so const, or one that is read.
 template <typename Message, typename Wanted>
 concept Is = std::same_as<std::remove_const_t<Message>, Wanted>;
@@ -297,6 +293,14 @@ void Describe(auto& wire, Is<Steering> auto& steering) {
   wire.NameOrNothing(steering.node, "a name of a node that is none", HR_FIELD(Node));
 }
 
+void Describe(auto& wire, Is<SeenIteration> auto& seen) {
+  wire.Number(seen.iteration, HR_FIELD(Iteration));
+  wire.Number(seen.offset_s, HR_FIELD(OffsetS));
+  wire.Number(seen.forward_begin_s, HR_FIELD(ForwardBeginS));
+  wire.List(seen.release_s, kLayoutTensorsMax, "times of {} tensors", HR_LIST(ReleaseS));
+  wire.List(seen.forward_s, kLayoutTensorsMax, "times of {} tensors", HR_LIST(ForwardS));
+}
+
 // The schema's Refusal.
 void DescribeRefusal(auto& wire, auto& refusal) {
   wire.ErrorCode(refusal.code, HR_FIELD(Code));
@@ -381,16 +385,12 @@ void Describe(auto& wire, Is<ReportTimesSeen> auto& report) {
   wire.Number(times.iteration, HR_FIELD(Iteration));
   wire.Number(times.iteration_s, HR_FIELD(IterationS));
   wire.Number(times.running_s, HR_FIELD(RunningS));
-  wire.Check([&times] { return CheckTime(times.iteration_s); });
-  wire.Check([&times] { return CheckTime(times.running_s); });
   wire.List(times.release_s, kLayoutTensorsMax, "times of {} tensors", HR_LIST(ReleaseS));
   wire.List(times.forward_s, kLayoutTensorsMax, "times of {} tensors", HR_LIST(ForwardS));
-  wire.Check([&times] {
-    const bool right = std::ranges::all_of(times.release_s, IsTime) &&
-                       std::ranges::all_of(times.forward_s, IsTime);
-    return right ? "" : "a time of a tensor that is none";
-  });
   wire.List(report.seen.costs, kLanesMax + 1, "costs of {} lanes", HR_LIST(Costs));
+  wire.List(times.iterations, plan::kRecordedMax, "{} recorded iterations", HR_LIST(Iterations));
+  wire.Number(times.contention, HR_FIELD(Contention));
+  wire.Check([&times] { return AreRecorded(times) ? "" : "a recorded time that is none"; });
 }
 
 void Describe(auto& wire, Is<RequestPolicy> auto& request) {
@@ -476,7 +476,8 @@ void Describe(auto& wire, Is<AnnouncePlanSwitch> auto& change) {
   wire.Number(change.version, HR_FIELD(Version));
   wire.Number(change.from_iteration, HR_FIELD(FromIteration));
   wire.Number(change.before_s, HR_FIELD(BeforeS));
-  wire.Check([&change] { return CheckTime(change.before_s); });
+  wire.Check(
+      [&change] { return IsTime(change.before_s) ? "" : "a time of an iteration that is none"; });
 }
 
 void Describe(auto& wire, Is<Goodbye> auto& goodbye) {

@@ -25,7 +25,11 @@ std::size_t WireBytes(const PeerMessage& message) {
     HR_CHECK(handed->layout != nullptr, handed->job);
     for (const LayoutTensor& tensor : handed->layout->tensors) bytes += tensor.name.size() + 48;
   } else if (const auto* seen = std::get_if<ReportTimesSeen>(&message)) {
-    bytes += 8 * (seen->seen.times.release_s.size() + seen->seen.times.forward_s.size());
+    const NodeTimes& times = seen->seen.times;
+    bytes += 8 * (times.release_s.size() + times.forward_s.size());
+    for (const SeenIteration& each : times.iterations) {
+      bytes += 4 * (each.release_s.size() + each.forward_s.size()) + 64;
+    }
   } else if (const auto* piece = std::get_if<PlanPiece>(&message)) {
     bytes += piece->text == nullptr ? 0 : piece->text->size();
   } else if (const auto* told = std::get_if<ReportSends>(&message)) {

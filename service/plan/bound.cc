@@ -5,6 +5,7 @@
 
 #include "ipc/base/check.h"
 #include "service/plan/cost.h"
+#include "service/plan/sweep.h"
 
 namespace headrace::plan {
 namespace {
@@ -47,6 +48,17 @@ double LaneBound(const Workload& work, const CostPiece& line, double around_s) {
   return std::max(first, flow);
 }
 
+// The same for a lane that every block passes once, among other stages: seen from that lane alone a
+// plan is one of a serial lane, whose optimum the sweep finds, startups included. What stages
+// around it add comes on top, unless computing alone takes as long.
+double SweptBound(const Workload& work, const CostPiece& line, double around_s) {
+  const double computing_s = work.backward_s() + work.forward_s();
+  const double swept_s = SweepCuts(work, line.startup_s, line.s_per_byte, computing_s).iteration_s;
+  constexpr double kRoundingShare = 1e-12;
+  if (swept_s <= computing_s * (1 + kRoundingShare)) return computing_s;
+  return (swept_s + around_s) * (1 - kRoundingShare);
+}
+
 double LeastStageSeconds(const CostLine& line, std::uint64_t bytes_max) {
   double least = 0;
   for (const CostPiece& below : LinesBelow(line, bytes_max)) {
@@ -80,8 +92,10 @@ double LowerBound(const Workload& work, const Route& route) {
   double bound = work.backward_s() + work.forward_s();
   for (std::uint32_t lane = 0; lane < route.lanes.size(); ++lane) {
     CostLine line;
+    int uses = 0;
     for (const Stage& stage : route.stages) {
       if (stage.rails.front().lane != lane) continue;
+      ++uses;
       const CostLine stage_line = StageLine(stage);
       line = line.pieces.empty() ? stage_line : Sum(line, stage_line);
     }
@@ -89,6 +103,9 @@ double LowerBound(const Workload& work, const Route& route) {
     const double around_s = SecondsAround(work, route, lane);
     for (const CostPiece& below : LinesBelow(line, work.total_bytes())) {
       bound = std::max(bound, LaneBound(work, below, around_s));
+      // On a single stage the plan is the sweep's, and another way to its bound says more.
+      const bool among_others = uses == 1 && route.stages.size() > 1;
+      if (among_others) bound = std::max(bound, SweptBound(work, below, around_s));
     }
   }
   return bound;

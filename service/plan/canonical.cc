@@ -4,7 +4,10 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <optional>
 #include <span>
+
+#include "service/plan/recording.h"
 
 namespace headrace::plan {
 namespace {
@@ -22,6 +25,8 @@ std::uint64_t Nanoseconds(double seconds) {
 }
 
 double Seconds(std::uint64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e9; }
+
+std::uint64_t Number(auto enumerator) { return static_cast<std::uint64_t>(enumerator); }
 
 void Line(std::string& text, std::string_view word, std::initializer_list<std::uint64_t> numbers) {
   text += word;
@@ -86,6 +91,31 @@ Result<Policy> TakePolicy(Reader& reader) {
   return reader.Refuse("a known policy");
 }
 
+std::optional<PlanCandidate> CandidateOf(std::uint64_t policy, std::uint64_t variant) {
+  const auto* const known = std::ranges::find(
+      kPolicies, policy, [](Policy each) { return static_cast<std::uint64_t>(each); });
+  if (known == kPolicies.end() || variant >= kVariantNames.size()) return std::nullopt;
+  return PlanCandidate{*known, static_cast<Variant>(variant)};
+}
+
+// Whether what stands there is a choice, or none.
+bool TakeChoice(Reader& reader, Choice& choice) {
+  std::array<std::uint64_t, 7> numbers{};
+  if (!reader.Take("chosen", numbers)) return true;
+  const auto [iterations, p90, policy, variant, next_policy, next_variant, next] = numbers;
+  const std::optional<PlanCandidate> chosen = CandidateOf(policy, variant);
+  const std::optional<PlanCandidate> next_best = CandidateOf(next_policy, next_variant);
+  const bool right = chosen && next_best && iterations > 0 && iterations <= kRecordedMax &&
+                     std::max(p90, next) <= kNanosecondsMax;
+  if (!right) return reader.GoBack();
+  choice = {.iterations = static_cast<std::uint32_t>(iterations),
+            .p90_s = Seconds(p90),
+            .chosen = *chosen,
+            .next = *next_best,
+            .next_s = Seconds(next)};
+  return true;
+}
+
 bool TakeHead(Reader& reader, Plan& plan, std::uint64_t& blocks) {
   std::uint64_t barrier = 0;
   std::uint64_t in_flight_max = 0;
@@ -102,6 +132,7 @@ bool TakeHead(Reader& reader, Plan& plan, std::uint64_t& blocks) {
                    .forward_s = Seconds(made_for[1]),
                    .startup_s = Seconds(made_for[2]),
                    .s_per_byte = Seconds(made_for[3]) / kSlow};
+  if (!TakeChoice(reader, plan.choice)) return false;
   plan.barrier = barrier == 1;
   plan.in_flight_max = static_cast<std::uint32_t>(in_flight_max);
   plan.predicted_s = Seconds(predicted);
@@ -140,6 +171,13 @@ std::string Canonical(const Plan& plan) {
   Line(text, "made_for",
        {Nanoseconds(plan.made_for.backward_s), Nanoseconds(plan.made_for.forward_s),
         Nanoseconds(plan.made_for.startup_s), Nanoseconds(plan.made_for.s_per_byte * kSlow)});
+  const Choice& choice = plan.choice;
+  if (choice.iterations > 0) {
+    Line(text, "chosen",
+         {choice.iterations, Nanoseconds(choice.p90_s), Number(choice.chosen.policy),
+          Number(choice.chosen.variant), Number(choice.next.policy), Number(choice.next.variant),
+          Nanoseconds(choice.next_s)});
+  }
   Line(text, "blocks", {plan.blocks.size()});
   for (std::size_t index = 0; index < plan.blocks.size(); ++index) {
     const Block& block = plan.blocks[index];

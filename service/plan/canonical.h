@@ -11,6 +11,9 @@
 //   predicted_ns 58000000
 //   lower_bound_ns 57000000
 //   made_for 30000000 15000000 250000 8000000   backward_ns forward_ns startup_ns fs_per_byte
+//   chosen 32 61000000 6 0 2 6 63000000     only where iterations were recorded: how many, p90_ns,
+//                                policy and variant (choice.h) of the candidate that was chosen and
+//                                of the next one, and that one's mean in ns
 //   blocks 2
 //   block 0 1000000 2000000      begin_ns end_ns of the next block are the 2nd and 3rd numbers,
 //   part 3 0 4096                the first is its place; then its parts: tensor offset bytes

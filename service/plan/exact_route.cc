@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "ipc/base/check.h"
@@ -11,6 +12,8 @@ constexpr std::size_t kImprovedMax = 3;  // drafts that get improved
 constexpr std::size_t kBlocksMax = 512;  // larger drafts are not improved, only compared
 constexpr int kTimetablesMax = 800;      // per improved draft
 constexpr double kStartupFactors[] = {0.5, 1.0, 2.0, 4.0, 8.0, 16.0};
+constexpr double kPiecesMax = 512;                     // of a plan, where a pipeline wants many
+constexpr double kFillingFactors[] = {0.5, 1, 2};      // of the best size for a pipeline
 constexpr std::uint64_t kPieces[] = {1, 2, 4, 8, 16};  // that blocks of a pipeline are cut into
 
 struct Candidate {
@@ -85,6 +88,53 @@ Draft Pieces(const Workload& work, const Draft& draft, std::uint64_t count) {
   return copy;
 }
 
+// Cuts every block of more than `bytes_max` into equal pieces of at most that.
+Draft Capped(const Workload& work, const Draft& draft, double bytes_max) {
+  Draft copy;
+  for (const DraftBlock& block : draft.blocks) {
+    const std::vector<Part> parts = InputFirst(draft.PartsOf(block));
+    const std::uint64_t elements = block.bytes / work.element_bytes;
+    const double wanted = std::ceil(static_cast<double>(block.bytes) / bytes_max);
+    const auto count =
+        static_cast<std::uint64_t>(std::clamp(wanted, 1.0, static_cast<double>(elements)));
+    for (std::uint64_t piece = 0; piece < count; ++piece) {
+      AppendRange(copy, parts, elements * piece / count * work.element_bytes,
+                  elements * (piece + 1) / count * work.element_bytes);
+    }
+  }
+  return copy;
+}
+
+// The size of pieces at which a pipeline loses least: what it takes to fill it, at the price of a
+// byte in the stages beside the slowest, against a startup of that one for each piece.
+double FillingBytes(const Workload& work, const Route& route, const CostPiece& slowest) {
+  double beside_s_per_byte = -slowest.s_per_byte;
+  for (const Stage& stage : route.stages) {
+    beside_s_per_byte += StageLine(stage).pieces.back().s_per_byte;
+  }
+  const auto bytes = static_cast<double>(work.total_bytes());
+  if (!(beside_s_per_byte > 0)) return bytes;
+  return std::clamp(std::sqrt(bytes * slowest.startup_s / beside_s_per_byte), bytes / kPiecesMax,
+                    bytes);
+}
+
+// Makes one of neighbours wherever that begins no later and the iteration takes no longer for it: a
+// plan of few blocks costs its nodes less. What begins early leaves room for delays.
+void Simplify(const Workload& work, const Route& route, Candidate& best) {
+  Timetable before = MakeTimetable(work, route, best.draft);
+  for (std::size_t at = 0; at + 1 < best.draft.blocks.size();) {
+    Draft draft = Rewritten(work, best.draft, at, 2, false);
+    Timetable table = MakeTimetable(work, route, draft);
+    const bool as_good = table.iteration_s <= best.iteration_s;
+    if (as_good && table.begin_s[at] <= before.begin_s[at]) {
+      best = {std::move(draft), table.iteration_s};
+      before = std::move(table);
+    } else {
+      ++at;
+    }
+  }
+}
+
 // Merges and halves blocks one at a time, keeping what makes the iteration shorter, until nothing
 // does.
 void Improve(const Workload& work, const Route& route, double bound_s, Candidate& best) {
@@ -150,9 +200,12 @@ Draft ExactOnRoute(const Workload& work, const Route& route, double bound_s) {
     for (const std::uint64_t count : kPieces) {
       if (count == 1 || route.stages.size() > 1) add(Pieces(work, draft, count));
     }
+    if (route.stages.size() == 1) continue;
+    const double filling = FillingBytes(work, route, line);
+    for (const double factor : kFillingFactors) add(Capped(work, draft, filling * factor));
   }
   for (auto policy = kPolicies.rbegin(); policy != kPolicies.rend(); ++policy) {
-    if (*policy == Policy::kExact) continue;
+    if (*policy == Policy::kExact || *policy == Policy::kAuto) continue;
     Draft draft = MakeDraft(*policy, work, route, {.bound_s = bound_s});
     add(draft);
     if (!draft.barrier) continue;
@@ -174,6 +227,8 @@ Draft ExactOnRoute(const Workload& work, const Route& route, double bound_s) {
                                [](const Candidate& left, const Candidate& right) {
                                  return left.iteration_s < right.iteration_s;
                                });
+  const bool simple = best->draft.barrier || best->draft.blocks.size() > kBlocksMax;
+  if (!simple) Simplify(work, route, *best);
   return std::move(best->draft);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ipc/base/policies.h"
+#include "service/plan/choice.h"
 #include "service/plan/draft.h"
 
 namespace headrace::plan {
@@ -38,9 +39,12 @@ struct Plan {
   Policy policy = Policy::kExact;
   bool barrier = false;             // the forward pass waits for the last block
   std::uint32_t in_flight_max = 0;  // blocks begun and not ended; 0 = no limit
-  double predicted_s = 0;           // the iteration time
-  double lower_bound_s = 0;         // no plan on these lanes is faster
+  // The iteration time: for one set of times, or the mean over recorded iterations (choice). That
+  // one has the whole iteration in it, with what the loop does between its passes.
+  double predicted_s = 0;
+  double lower_bound_s = 0;  // no plan on these lanes is faster
   Assumptions made_for;
+  Choice choice{};
   std::vector<Block> blocks;
 
   friend bool operator==(const Plan&, const Plan&) = default;

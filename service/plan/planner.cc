@@ -1,10 +1,12 @@
 #include "service/plan/planner.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
+#include "service/plan/auto.h"
 #include "service/plan/bound.h"
 #include "service/plan/policies.h"
-#include "service/plan/simulate.h"
 
 namespace headrace::plan {
 namespace {
@@ -27,49 +29,108 @@ Assumptions AssumptionsOf(const Workload& work, const Route& route) {
 }
 
 // Of an iteration, where somebody sets their size: a plan has as many blocks, or nearly.
-constexpr std::uint64_t kUnitsMax = std::uint64_t{1} << 17;
+constexpr std::uint64_t kSetUnitsMax = std::uint64_t{1} << 17;
 
-}  // namespace
-
-Result<Plan> MakePlan(Policy policy, const Profile& profile, const Route& route,
-                      std::uint32_t version, const PolicySettings& settings) {
-  if (Status status = CheckProfile(profile); !status) return status.error();
-  if (Status status = CheckRoute(route); !status) return status.error();
-  const Workload work = MakeWorkload(profile);
-  if (settings.unit_bytes % work.element_bytes != 0) {
+Status CheckInputs(const Profile& profile, const Route& route, const Recording& recording,
+                   const PolicySettings& settings) {
+  if (Status status = CheckProfile(profile); !status) return status;
+  if (Status status = CheckRoute(route); !status) return status;
+  if (Status status = CheckRecording(recording, profile.tensors.size()); !status) return status;
+  if (settings.unit_bytes == 0) return {};
+  if (settings.unit_bytes % SizeOf(profile.dtype) != 0) {
     return Error(Code::kInvalidArgument, "a unit of " + std::to_string(settings.unit_bytes) +
                                              " bytes is no whole number of " +
                                              std::string(Name(profile.dtype)) + " elements");
   }
-  if (settings.unit_bytes > 0 && work.total_bytes() / settings.unit_bytes > kUnitsMax) {
+  if (profile.bytes() / settings.unit_bytes > kSetUnitsMax) {
     return Error(Code::kInvalidArgument, "units of " + std::to_string(settings.unit_bytes) +
-                                             " bytes cut " + std::to_string(work.total_bytes()) +
-                                             " bytes into more than " + std::to_string(kUnitsMax) +
-                                             ": take larger ones");
+                                             " bytes cut " + std::to_string(profile.bytes()) +
+                                             " bytes into more than " +
+                                             std::to_string(kSetUnitsMax) + ": take larger ones");
   }
-  const double bound_s = LowerBound(work, route);
-  Draft draft = MakeDraft(policy, work, route, {.bound_s = bound_s, .settings = settings});
-  draft.barrier = draft.barrier || settings.barrier;
+  return {};
+}
+
+// The plan of one draft, as it comes out for one set of times.
+Plan PlanOf(Policy policy, const Draft& draft, const Workload& work, const Route& route,
+            double bound_s) {
   Plan plan = Finish(policy, draft, MakeTimetable(work, route, draft), bound_s);
-  plan.version = version;
   plan.made_for = AssumptionsOf(work, route);
+  return plan;
+}
+
+Plan PlanOf(Policy policy, const CandidateDraft& best,
+            const std::vector<CandidateDraft>& candidates, const Workload& work, const Route& route,
+            const Recording& recording) {
+  Plan plan = PlanOf(policy, best.draft, work, route, LowerBound(work, route));
+  plan.predicted_s = best.forecast.mean_s;
+  // The bound is for the median times, and some recorded iterations are shorter.
+  plan.lower_bound_s = std::min(plan.lower_bound_s, plan.predicted_s);
+  plan.choice = ChoiceOf(best, candidates, recording);
+  return plan;
+}
+
+}  // namespace
+
+Result<Plan> MakePlan(Policy policy, const Profile& profile, const Route& route,
+                      std::uint32_t version, const PolicySettings& settings,
+                      const Recording& recording) {
+  if (Status status = CheckInputs(profile, route, recording, settings); !status) {
+    return status.error();
+  }
+  const Workload work = MakeWorkload(profile);
+  const double bound_s = LowerBound(work, route);
+  const DraftOptions options{.bound_s = bound_s, .settings = settings};
+  if (!recording.iterations.empty()) {
+    const auto candidates = Candidates(policy, profile, route, recording, options);
+    Plan plan = PlanOf(policy, BestOf(candidates), candidates, work, route, recording);
+    plan.version = version;
+    return plan;
+  }
+  Draft draft = MakeDraft(policy, work, route, options);
+  draft.barrier = draft.barrier || settings.barrier;
+  Plan plan = PlanOf(policy, draft, work, route, bound_s);
+  plan.version = version;
   return plan;
 }
 
 Result<std::optional<Plan>> MakeFasterPlan(Policy policy, const Profile& profile,
                                            const Route& route, std::uint32_t version,
-                                           const Present& present) {
-  Result<Plan> made = MakePlan(policy, profile, route, version);
-  if (!made) return made.error();
-  const Result<Simulation> simulated = Simulate(profile, route, present.plan, {});
-  if (!simulated) return simulated.error().Within("the plan in force");
-  double saved_s = simulated->iteration_s - made->predicted_s;
+                                           const Present& present, const Recording& recording) {
+  if (Status status = CheckInputs(profile, route, recording, {}); !status) return status.error();
+  const Workload work = MakeWorkload(profile);
+  if (Status status = CheckCoverage(present.plan, work); !status) {
+    return status.error().Within("the plan in force");
+  }
+  Plan made;
+  double present_s = 0;
+  if (recording.iterations.empty()) {
+    made = *MakePlan(policy, profile, route, version);
+    present_s = MakeTimetable(work, route, DraftOf(present.plan)).iteration_s;
+  } else {
+    auto candidates = Candidates(policy, profile, route, recording,
+                                 {.bound_s = LowerBound(work, route), .settings = {}});
+    CandidateDraft kept{
+        {present.plan.choice.chosen.policy, Variant::kKept}, DraftOf(present.plan), {}};
+    kept.forecast = ForecastOf(work, route, recording, kept.draft);
+    present_s = kept.forecast.mean_s;
+    const CandidateDraft& best = BestOf(candidates);
+    // A change must be worth its trouble; one that only mends the prediction keeps the blocks.
+    const bool keeps = present_s - best.forecast.mean_s <= present.margin * present_s;
+    candidates.push_back(std::move(kept));
+    const CandidateDraft& taken = keeps ? candidates.back() : BestOf(candidates);
+    made = PlanOf(policy, taken, candidates, work, route, recording);
+    made.version = version;
+    const double off_s = std::abs(present.plan.predicted_s - present_s);
+    if (keeps && off_s > present.tolerance * present_s) return std::optional<Plan>(made);
+  }
+  double saved_s = present_s - made.predicted_s;
   if (present.iteration_s > 0) {
     saved_s = std::min(saved_s, present.iteration_s - present.running_s);
   }
-  const double whole_s = std::max(simulated->iteration_s, present.iteration_s);
+  const double whole_s = std::max(present_s, present.iteration_s);
   if (saved_s <= present.margin * whole_s) return std::optional<Plan>();
-  return std::optional<Plan>(std::move(made).value());
+  return std::optional<Plan>(std::move(made));
 }
 
 }  // namespace headrace::plan

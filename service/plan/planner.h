@@ -10,14 +10,17 @@
 #include "ipc/profile.h"
 #include "service/plan/plan.h"
 #include "service/plan/policies.h"
+#include "service/plan/recording.h"
 #include "service/plan/route.h"
 
 namespace headrace::plan {
 
-// Refuses profiles and routes that do not check. `version` is the plan's number within its job;
-// units in the settings are whole elements.
+// Refuses profiles, routes and recordings that do not check. `version` is the plan's number within
+// its job; units in the settings are whole elements. With recorded iterations the prediction is the
+// mean over them, and `auto` takes what is fastest there.
 Result<Plan> MakePlan(Policy policy, const Profile& profile, const Route& route,
-                      std::uint32_t version = 1, const PolicySettings& settings = {});
+                      std::uint32_t version = 1, const PolicySettings& settings = {},
+                      const Recording& recording = {});
 
 // The plan in force, and when another one is worth the change.
 struct Present {
@@ -25,13 +28,20 @@ struct Present {
   double iteration_s = 0;  // as it was seen, with whatever else the loop does; 0: not known
   double running_s = 0;    // of it: nobody stood still for gradients
   double margin = 0;       // share of the iteration that a change must save
+  // By how much, as a share, the prediction of the plan in force may be off the recorded iterations
+  // before the plan is made anew.
+  double tolerance = 0;
 };
 
 // The same, but nothing where the new plan would save less than the margin: as both plans come out
 // under that profile and on that route, and no more than the time that iterations stand still now.
 // What a loop does besides its passes hides gradients too, and makes a saving a smaller share.
+//
+// With recorded iterations both plans are simulated on those, and the one in force is a candidate
+// of `auto`. It is also made anew, with the same blocks where none are faster, when its prediction
+// is off by more than the tolerance.
 Result<std::optional<Plan>> MakeFasterPlan(Policy policy, const Profile& profile,
                                            const Route& route, std::uint32_t version,
-                                           const Present& present);
+                                           const Present& present, const Recording& recording = {});
 
 }  // namespace headrace::plan

@@ -37,6 +37,19 @@ struct Layout {
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
+// One iteration of a job on one node, in seconds: of each gradient the last local rank counts.
+// Times are what computing takes while the node's lanes are idle: what they cost it is taken off.
+// Time 0 is the begin of the backward pass on the local rank that begins it last.
+struct SeenIteration {
+  std::uint64_t iteration = 0;
+  double offset_s = 0;           // from the end of the last block of the iteration before to time 0
+  double forward_begin_s = 0;    // when the next forward pass would ask for the first gradient
+  std::vector<float> release_s;  // per tensor in forward order, until it was posted
+  std::vector<float> forward_s;  // what the next forward pass spent on it, its update included
+
+  friend bool operator==(const SeenIteration&, const SeenIteration&) = default;
+};
+
 // How the iterations of a job went on one node: per tensor in forward order, in seconds, medians
 // over some iterations, of the slowest local rank.
 struct NodeTimes {
@@ -45,6 +58,10 @@ struct NodeTimes {
   std::vector<double> forward_s;  // what the forward pass spent on it, without waits
   double iteration_s = 0;         // from one backward pass to the next
   double running_s = 0;           // of it: the forward pass did not stand still; 0: not known
+  // The last ones by themselves, at most plan::kRecordedMax, and the share of the rate of computing
+  // that is lost while a block is under way.
+  std::vector<SeenIteration> iterations{};
+  double contention = 0;
 };
 
 }  // namespace headrace::service

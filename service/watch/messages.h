@@ -28,12 +28,14 @@ struct MakePlan {
   plan::Policy policy = plan::Policy::kExact;
   plan::Profile profile;
   plan::Route route;
+  plan::Recording recording{};  // none: the profile is all that is known
   std::uint32_t version = 1;
   // The plan in force; null: none, or one that is to be replaced in any case.
   std::shared_ptr<const plan::Plan> present;
   double iteration_s = 0;  // as it was seen under that one; 0: not known
   double running_s = 0;    // of it: nobody stood still for gradients
   double margin = 0;  // share of the iteration by which a new plan must be faster than the present
+  double tolerance = 0;  // share by which the present plan's prediction may be wrong
 };
 using WatchMessage = std::variant<Event, MakePlan, Ping>;
 

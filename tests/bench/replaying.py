@@ -21,7 +21,7 @@ from model_profile import Model
 from support.cluster import Cluster, Services
 
 POLICIES = (
-    *("exact", "us-byte", "bytescheduler", "bytesched-fused", "p3"),
+    *("auto", "exact", "us-byte", "bytescheduler", "bytesched-fused", "p3"),
     *("mg-wfbp", "ddp", "horovod", "wfbp", "bsp"),
 )
 # What each link can have so that two cores serve all of them, by nodes.

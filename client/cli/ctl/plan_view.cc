@@ -70,6 +70,19 @@ std::string Tensors(const ipc::PlanBlockRow& block) {
   return fmt::format("{} .. #{}", first, block.last_tensor);
 }
 
+// What the plan was chosen from, and by how much.
+std::string ChoiceText(const ipc::PlanRow& plan) {
+  std::string text = fmt::format("Simulated on {} recorded iterations: {}",
+                                 plan.recorded_iterations, Printable(ipc::GetText(plan.chosen)));
+  if (plan.next_best_ns > 0 && plan.predicted_ns > 0) {
+    const double ratio =
+        static_cast<double>(plan.next_best_ns) / static_cast<double>(plan.predicted_ns);
+    text += fmt::format("; the best of another policy ({}) takes {:.1f} % longer",
+                        Printable(ipc::GetText(plan.next_best)), 100 * (ratio - 1));
+  }
+  return text + ".\n";
+}
+
 std::string Heading(const ipc::JobRow& job, const ipc::PlanRow& plan) {
   std::string text = fmt::format(
       "Plan {} of job {} by {}, in force since iteration {}; the last that ended is {}.\n",
@@ -89,6 +102,7 @@ std::string Heading(const ipc::JobRow& job, const ipc::PlanRow& plan) {
                         FormatMilliseconds(plan.predicted_startup_ns),
                         FormatRate(plan.predicted_bytes_per_s, kSecond));
   }
+  if (plan.recorded_iterations > 0) text += ChoiceText(plan);
   if (!Predicts(plan))
     text += "Made before it was known how long passes take: nothing is predicted.\n";
   if (plan.next_version != 0) {
@@ -109,9 +123,15 @@ std::string Totals(const ipc::PlanRow& plan, bool with_header) {
     table.Add({what, Predicts(plan) && predicted_ns > 0 ? FormatMilliseconds(predicted_ns) : "",
                Measured(plan, measured_ns), Deviation(plan, measured_ns, predicted_ns)});
   };
-  // What the loop does besides its passes is no error of the plan.
+  // What the loop does besides its passes is no error of the plan, unless it was recorded with
+  // them.
   const TimeNs passes_ns = plan.measured_ns - std::min(plan.elsewhere_ns, plan.measured_ns);
-  add("iteration", plan.predicted_ns, passes_ns);
+  if (plan.recorded_iterations > 0) {
+    add("iteration, mean", plan.predicted_ns, plan.measured_mean_ns);
+    add("9 of 10 within", plan.predicted_p90_ns, plan.measured_p90_ns);
+  } else {
+    add("iteration", plan.predicted_ns, passes_ns);
+  }
   add("lower bound", plan.lower_bound_ns, passes_ns);
   add("backward", plan.predicted_backward_ns, plan.backward_ns);
   add("forward", plan.predicted_forward_ns, plan.forward_ns);
@@ -188,6 +208,8 @@ Json OnePlanJson(const Snapshot& snapshot, const ipc::PlanRow& plan) {
   const bool measured = WasMeasured(plan);
   const auto time = [measured](TimeNs time_ns) { return measured ? Json(time_ns) : Json(nullptr); };
   const std::optional<double> hidden = HiddenShare(plan);
+  const bool recorded = plan.recorded_iterations > 0;
+  const bool others = recorded && plan.next_best_ns > 0;
   Json blocks = Json::array();
   for (const ipc::PlanBlockRow& block : snapshot.plan_blocks) {
     if (block.job_id == plan.job_id) blocks.push_back(BlockJson(block));
@@ -205,12 +227,19 @@ Json OnePlanJson(const Snapshot& snapshot, const ipc::PlanRow& plan) {
           {"next_version", plan.next_version != 0 ? Json(plan.next_version) : Json(nullptr)},
           {"next_iteration", plan.next_iteration != 0 ? Json(plan.next_iteration) : Json(nullptr)},
           {"predicted_ns", plan.predicted_ns},
+          {"predicted_p90_ns", recorded ? Json(plan.predicted_p90_ns) : Json(nullptr)},
+          {"recorded_iterations", plan.recorded_iterations},
+          {"chosen", recorded ? Json(JsonText(ipc::GetText(plan.chosen))) : Json(nullptr)},
+          {"next_best", others ? Json(JsonText(ipc::GetText(plan.next_best))) : Json(nullptr)},
+          {"next_best_ns", others ? Json(plan.next_best_ns) : Json(nullptr)},
           {"lower_bound_ns", plan.lower_bound_ns},
           {"predicted_backward_ns", plan.predicted_backward_ns},
           {"predicted_forward_ns", plan.predicted_forward_ns},
           {"predicted_startup_ns", plan.predicted_startup_ns},
           {"predicted_bytes_per_s", plan.predicted_bytes_per_s},
           {"measured_ns", time(plan.measured_ns)},
+          {"measured_mean_ns", time(plan.measured_mean_ns)},
+          {"measured_p90_ns", time(plan.measured_p90_ns)},
           {"backward_ns", time(plan.backward_ns)},
           {"forward_ns", time(plan.forward_ns)},
           {"waited_ns", time(plan.waited_ns)},

@@ -626,9 +626,9 @@ typedef struct hr_layout hr_layout;
 typedef struct hr_layout_options {
   size_t size;            /* of this structure; set by hr_layout_options_init */
   hr_reduction reduction; /* HR_AVERAGE (the default) or HR_SUM */
-  /* bsp, wfbp, mg-wfbp, bytescheduler, us-byte, exact, ddp, horovod, p3 or bytesched-fused; empty:
-   * as the service at the rendezvous is configured. Ranks that say something say the same. From the
-   * environment: HEADRACE_POLICY. */
+  /* auto, bsp, wfbp, mg-wfbp, bytescheduler, us-byte, exact, ddp, horovod, p3 or bytesched-fused;
+   * empty: as the service at the rendezvous is configured. Ranks that say something say the same.
+   * From the environment: HEADRACE_POLICY. */
   char policy[HR_POLICY_SIZE];
   /* How sums of float32 gradients cross between nodes: none, bf16, fp16, int8 or int4; empty: none.
    * What an encoding leaves out is added the next time, so nothing is lost over iterations; all

@@ -156,7 +156,7 @@ class Session:
 
         ``specs`` are (shape, dtype, name) or (shape, dtype), shapes in elements,
         at most 768. ``op``: "average" or "sum". ``policy``: "bsp", "wfbp", "mg-wfbp",
-        "bytescheduler", "us-byte", "exact", "ddp", "horovod", "p3" or "bytesched-fused"; None:
+        "bytescheduler", "us-byte", "exact", "ddp", "horovod", "p3", "bytesched-fused" or "auto"; None:
         HEADRACE_POLICY, or as the service at the rendezvous is configured. ``compress``: how sums of
         float32 cross between nodes, "none", "bf16", "fp16", "int8" or "int4"; None:
         HEADRACE_COMPRESS, or "none". Allocates the memory, on

@@ -176,10 +176,10 @@ void Plans::EndIteration(Job& job, std::uint64_t iteration) {
   job.times->EndIteration(iteration);
   const bool first = iteration == kFirstTimes || iteration == kSecondTimes;
   if (first || iteration % IterationTimes::kWindow == 0) {
+    NodeTimes times = job.times->Median(first ? kFirstTimes : IterationTimes::kWindow);
+    job.times->Record(times);
     // Peers that is that far behind has the last ones.
-    peers_.TrySend(TimesSeen{job.id(),
-                             job.times->Median(first ? kFirstTimes : IterationTimes::kWindow),
-                             lanes_.CostsOf(job)});
+    peers_.TrySend(TimesSeen{job.id(), std::move(times), lanes_.CostsOf(job)});
   }
   if (iteration > 2 * kShownEvery && iteration % kShownEvery != 0) return;
   rows_.ShowPlan(job);

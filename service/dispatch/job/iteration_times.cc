@@ -9,10 +9,18 @@
 namespace headrace::service {
 namespace {
 
+// The iterations before and after one say when it began and how its forward pass went.
+constexpr std::size_t kBeside = 2;
+
 // A client's word: what cannot be counts as nothing.
 double Seconds(std::uint64_t from_ns, std::uint64_t to_ns) {
   constexpr std::uint64_t kLongest = 7 * 86400 * static_cast<std::uint64_t>(kSecond);
   if (to_ns <= from_ns || to_ns - from_ns > kLongest) return 0;
+  return static_cast<double>(to_ns - from_ns) / static_cast<double>(kSecond);
+}
+
+// From one time of one clock to another, either way.
+double SecondsBetween(TimeNs from_ns, TimeNs to_ns) {
   return static_cast<double>(to_ns - from_ns) / static_cast<double>(kSecond);
 }
 
@@ -23,10 +31,14 @@ TimeNs Nanoseconds(double seconds) {
 }  // namespace
 
 IterationTimes::IterationTimes(std::size_t tensors_count, std::size_t ranks_count)
-    : tensors_count_(tensors_count), ranks_count_(ranks_count), columns_(kWindow) {
+    : tensors_count_(tensors_count),
+      ranks_count_(ranks_count),
+      columns_(kKept + kBeside),
+      contention_(2 * tensors_count * ranks_count) {
   for (Column& column : columns_) {
     column.samples.resize(tensors_count * ranks_count);
     column.waited_ns.resize(ranks_count);
+    column.begins_ns.resize(ranks_count);
   }
 }
 
@@ -50,11 +62,13 @@ void IterationTimes::Post(std::size_t rank, std::uint32_t tensor, std::uint64_t 
   HR_CHECK(rank < ranks_count_ && tensor < tensors_count_, rank, tensor);
   Column& column = ColumnOf(iteration);
   column.begin_ns = std::max(column.begin_ns, static_cast<TimeNs>(record.backward_ns));
+  column.begins_ns[rank] = static_cast<TimeNs>(record.backward_ns);
   ++column.posts;
   column.waited_ns[rank] += record.waited_ns;
   column.samples[rank * tensors_count_ + tensor] = {
       .release_s = static_cast<float>(Seconds(record.backward_ns, record.posted_ns)),
-      .forward_s = static_cast<float>(record.forward_ns) / static_cast<float>(kSecond)};
+      .forward_s = static_cast<float>(record.forward_ns) / static_cast<float>(kSecond),
+      .waited_s = static_cast<float>(record.waited_ns) / static_cast<float>(kSecond)};
 }
 
 void IterationTimes::ResizeBlocks(std::uint64_t iteration, std::size_t blocks_count) {
@@ -143,7 +157,7 @@ struct IterationTimes::Values {
 IterationTimes::Columns IterationTimes::Ended(std::uint64_t count) const {
   Columns ended;
   for (const Column& column : columns_) {
-    if (!column.ended || column.iteration + count <= last_ended_) continue;
+    if (!column.ended || column.iteration + std::min(count, kWindow) <= last_ended_) continue;
     HR_CHECK(ended.count < ended.columns.size(), ended.count);
     ended.columns[ended.count++] = &column;
   }
@@ -219,6 +233,136 @@ IterationTimes::Totals IterationTimes::MedianTotals(std::uint64_t iterations_cou
   totals.moving_ns = static_cast<TimeNs>(moving.Median());
   totals.elsewhere_ns = static_cast<TimeNs>(elsewhere.Median());
   return totals;
+}
+
+double IterationTimes::Worked(std::size_t part, double begin_s, double end_s, bool compares) {
+  const double busy_s = busy_.Within(begin_s, end_s);
+  if (compares) contention_.Add(part, end_s - begin_s, busy_s);
+  return std::max(0.0, end_s - begin_s - contention_.share() * busy_s);
+}
+
+// Whatever else the loop does counts before the forward pass, where it hides gradients: most loops
+// load data and clear gradients there.
+void IterationTimes::RecordRank(const Column& column, const Column& next, std::size_t rank,
+                                bool compares) {
+  const std::size_t first = rank * tensors_count_;
+  const double offset_s = SecondsBetween(column.begin_ns, column.begins_ns[rank]);
+  double worked_s = offset_s;
+  double now_s = offset_s;
+  busy_.Rewind();
+  for (std::size_t tensor = tensors_count_; tensor-- > 0;) {
+    const double until_s =
+        std::max<double>(now_s, offset_s + column.samples[first + tensor].release_s);
+    worked_s += Worked(first + tensor, now_s, until_s, compares);
+    now_s = until_s;
+    rank_.release_s[tensor] = worked_s;
+  }
+  double passes_s = 0;
+  for (std::size_t tensor = 0; tensor < tensors_count_; ++tensor) {
+    passes_s += next.samples[first + tensor].forward_s + next.samples[first + tensor].waited_s;
+  }
+  const double end_s = SecondsBetween(column.begin_ns, next.begins_ns[rank]);
+  const double begin_s = std::max(now_s, end_s - passes_s);
+  worked_s += std::max(0.0, begin_s - now_s - contention_.share() * busy_.Within(now_s, begin_s));
+  now_s = begin_s;
+  for (std::size_t tensor = 0; tensor < tensors_count_; ++tensor) {
+    const Sample& sample = next.samples[first + tensor];
+    now_s += sample.waited_s;
+    rank_.tail_s[tensor] =
+        Worked(samples_count() + first + tensor, now_s, now_s + sample.forward_s, compares);
+    now_s += sample.forward_s;
+  }
+  for (std::size_t tensor = tensors_count_ - 1; tensor-- > 0;) {
+    rank_.tail_s[tensor] += rank_.tail_s[tensor + 1];
+  }
+  rank_.whole_s = worked_s + rank_.tail_s[0];
+}
+
+void IterationTimes::RecordOne(const Column& before, const Column& column, const Column& next,
+                               SeenIteration* seen) {
+  busy_.Reset();
+  for (const Span& block : column.blocks) {
+    busy_.Add(SecondsBetween(column.begin_ns, block.begin_ns),
+              SecondsBetween(column.begin_ns, block.end_ns));
+  }
+  busy_.Seal();
+  rank_.release_s.resize(tensors_count_);
+  rank_.tail_s.resize(tensors_count_);
+  if (seen == nullptr) {
+    for (std::size_t rank = 0; rank < ranks_count_; ++rank) RecordRank(column, next, rank, true);
+    return;
+  }
+  TimeNs last_end_ns = 0;
+  for (const Span& block : before.blocks) last_end_ns = std::max(last_end_ns, block.end_ns);
+  seen->iteration = column.iteration;
+  seen->offset_s = std::max(0.0, SecondsBetween(last_end_ns, column.begin_ns));
+  seen->release_s.assign(tensors_count_, 0);
+  seen->forward_s.assign(tensors_count_, 0);
+  double whole_s = 0;
+  for (std::size_t rank = 0; rank < ranks_count_; ++rank) {
+    RecordRank(column, next, rank, false);
+    whole_s = std::max(whole_s, rank_.whole_s);
+    for (std::size_t tensor = 0; tensor < tensors_count_; ++tensor) {
+      float& release_s = seen->release_s[tensor];
+      release_s = std::max(release_s, static_cast<float>(rank_.release_s[tensor]));
+      float& tail_s = seen->forward_s[tensor];
+      tail_s = std::max(tail_s, static_cast<float>(rank_.tail_s[tensor]));
+    }
+  }
+  seen->forward_begin_s = std::max(0.0, whole_s - static_cast<double>(seen->forward_s[0]));
+  for (std::size_t tensor = 0; tensor + 1 < tensors_count_; ++tensor) {
+    seen->forward_s[tensor] = std::max(0.0F, seen->forward_s[tensor] - seen->forward_s[tensor + 1]);
+  }
+}
+
+void IterationTimes::Record(NodeTimes& times) {
+  times.iterations.clear();
+  const auto& columns = std::as_const(*this);
+  const std::uint64_t newest = last_ended_;
+  const std::uint64_t oldest = newest > kKept + 1 ? newest - kKept : 2;
+  for (const bool compares : {true, false}) {
+    for (std::uint64_t number = oldest; number < newest; ++number) {
+      const Column& before = columns.ColumnOf(number - 1);
+      const Column& column = columns.ColumnOf(number);
+      const Column& next = columns.ColumnOf(number + 1);
+      const bool kept = before.iteration + 1 == number && column.iteration == number &&
+                        next.iteration == number + 1;
+      if (!kept || !column.ended || !next.ended || before.blocks.empty()) continue;
+      RecordOne(before, column, next, compares ? nullptr : &times.iterations.emplace_back());
+    }
+    if (compares) contention_.Update();
+  }
+  times.contention = contention_.share();
+}
+
+IterationTimes::Spread IterationTimes::MeasuredSpread() const {
+  std::array<TimeNs, kKept> times_ns{};
+  std::size_t count = 0;
+  const auto collect = [&](bool running, TimeNs running_max_ns) {
+    count = 0;
+    for (const Column& column : columns_) {
+      const TimeNs whole_ns = column.begin_ns - column.previous_ns;
+      const TimeNs running_ns =
+          whole_ns - static_cast<TimeNs>(*std::ranges::max_element(column.waited_ns));
+      const bool counts = column.ended && column.previous_ns > 0 &&
+                          column.iteration + kKept > last_ended_ && running_ns <= running_max_ns;
+      if (!counts) continue;
+      HR_CHECK(count < times_ns.size(), count);
+      times_ns[count++] = running ? running_ns : whole_ns;
+    }
+  };
+  collect(true, INT64_MAX);
+  if (count == 0) return {};
+  const auto middle = times_ns.begin() + static_cast<std::ptrdiff_t>(count / 2);
+  std::nth_element(times_ns.begin(), middle, times_ns.begin() + static_cast<std::ptrdiff_t>(count));
+  collect(false, 2 * *middle);
+  if (count == 0) return {};
+  TimeNs sum_ns = 0;
+  for (std::size_t i = 0; i < count; ++i) sum_ns += times_ns[i];
+  // The same rank among them as in plan::ForecastOf.
+  const auto ninth = times_ns.begin() + static_cast<std::ptrdiff_t>((9 * count + 9) / 10 - 1);
+  std::nth_element(times_ns.begin(), ninth, times_ns.begin() + static_cast<std::ptrdiff_t>(count));
+  return {.mean_ns = sum_ns / static_cast<TimeNs>(count), .p90_ns = *ninth};
 }
 
 }  // namespace headrace::service

@@ -1,5 +1,6 @@
 // How a job's iterations went on this node: what its ranks' posts say of the passes, and when each
-// block was ready, began and ended. Of a window of iterations it keeps what medians need.
+// block was ready, began and ended. Of the last iterations it keeps every rank's times: of kWindow
+// for medians, of kKept for plans that are simulated on them.
 //
 // Times of an iteration count from the begin of the backward pass on the last local rank that began
 // it. Plain data; all calls come from dispatch.
@@ -11,6 +12,8 @@
 
 #include "ipc/base/clock.h"
 #include "ipc/records.h"
+#include "service/dispatch/job/contention.h"
+#include "service/plan/recording.h"
 #include "service/session/layout.h"
 
 namespace headrace::service {
@@ -18,6 +21,7 @@ namespace headrace::service {
 class IterationTimes {
  public:
   static constexpr std::uint64_t kWindow = 16;
+  static constexpr std::uint64_t kKept = plan::kRecordedMax;
 
   IterationTimes(std::size_t tensors_count, std::size_t ranks_count);
 
@@ -46,6 +50,16 @@ class IterationTimes {
   NodeTimes Median(std::uint64_t iterations_count) const;
   // The same into what has been filled before, which then has the memory it takes.
   void Median(std::uint64_t iterations_count, NodeTimes& times) const;
+  // Adds the last kKept iterations, each by itself, as far as they and those beside them are kept;
+  // and the contention, which takes what was seen since the last call into account.
+  void Record(NodeTimes& times);
+  // From one backward pass to the next: mean and 90th percentile over the last kKept, but those in
+  // which the loop did something else and ran twice as long as in most; 0: not known.
+  struct Spread {
+    TimeNs mean_ns = 0;
+    TimeNs p90_ns = 0;
+  };
+  Spread MeasuredSpread() const;
   struct Totals {
     std::uint64_t iteration = 0;  // the last that has ended
     TimeNs backward_ns = 0;
@@ -74,20 +88,30 @@ class IterationTimes {
   struct Sample {
     float release_s = 0;
     float forward_s = 0;
+    float waited_s = 0;  // before that
   };
   struct Column {  // one iteration
     std::uint64_t iteration = 0;
     bool ended = false;
     std::size_t posts = 0;
-    TimeNs begin_ns = 0;     // of the backward pass
+    TimeNs begin_ns = 0;     // of the backward pass, on the rank that begins it last
     TimeNs previous_ns = 0;  // the begin of the iteration before
     TimeNs moving_ns = 0;
     TimeNs elsewhere_ns = 0;
     std::vector<Sample> samples;           // by rank, then by tensor
     std::vector<std::uint64_t> waited_ns;  // by rank
+    std::vector<TimeNs> begins_ns;         // of the backward pass, by rank
     std::vector<Span> blocks;
   };
 
+  // The iteration of `column`'s backward pass and the forward pass after it, which `next` has.
+  // `seen` null: only shows its parts to contention_.
+  void RecordOne(const Column& before, const Column& column, const Column& next,
+                 SeenIteration* seen);
+  // The same of one rank; what it adds to the iteration is in `rank_`.
+  void RecordRank(const Column& column, const Column& next, std::size_t rank, bool compares);
+  // What of this time would have been needed with idle lanes.
+  double Worked(std::size_t part, double begin_s, double end_s, bool compares);
   // Of the iteration that has ended, from the begin of the one before.
   TimeNs ElsewhereOf(const Column& column, const Column& before) const;
   Column& ColumnOf(std::uint64_t iteration);
@@ -110,6 +134,15 @@ class IterationTimes {
   TimeNs moving_ns_ = 0;  // since the last iteration's end
   Sums sums_;
   NodeTimes totals_of_;  // MedianTotals' own
+  Contention contention_;
+  // Of the iteration that is being recorded, and of one rank in it.
+  BusyTimes busy_;
+  struct RankWork {
+    std::vector<double> release_s;
+    std::vector<double> tail_s;  // the forward pass from each tensor to its end
+    double whole_s = 0;          // until the next backward pass, had there been nothing to wait for
+  };
+  RankWork rank_;
 };
 
 }  // namespace headrace::service

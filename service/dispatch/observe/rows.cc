@@ -231,6 +231,19 @@ ipc::PlanRow MakePlanRow(const Job& job) {
     row.predicted_bytes_per_s = static_cast<std::uint64_t>(1 / plan.made_for.s_per_byte);
   }
   ipc::SetText(row.policy, plan::Name(plan.policy));
+  const plan::Choice& choice = plan.choice;
+  row.recorded_iterations = choice.iterations;
+  if (choice.iterations > 0) {
+    row.predicted_p90_ns = Nanoseconds(choice.p90_s);
+    ipc::SetText(row.chosen, plan::Describe(choice.chosen));
+  }
+  if (choice.next_s > 0) {
+    row.next_best_ns = Nanoseconds(choice.next_s);
+    ipc::SetText(row.next_best, plan::Describe(choice.next));
+  }
+  const IterationTimes::Spread spread = job.times->MeasuredSpread();
+  row.measured_mean_ns = spread.mean_ns;
+  row.measured_p90_ns = spread.p90_ns;
   const IterationTimes::Totals totals = job.times->MedianTotals();
   row.iteration = totals.iteration;
   row.backward_ns = totals.backward_ns;

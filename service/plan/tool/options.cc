@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 
 #include "ipc/base/option_range.h"
@@ -126,7 +128,9 @@ Result<plan::Policy> ReadPolicy(const std::string& name) {
 Result<std::vector<plan::Policy>> ReadPolicies(const std::string& text) {
   std::vector<plan::Policy> policies;
   if (text == "all") {
-    policies.assign(std::begin(plan::kPolicies), std::end(plan::kPolicies));
+    // For the one set of times that a profile has `auto` is `exact`.
+    std::ranges::copy_if(plan::kPolicies, std::back_inserter(policies),
+                         [](plan::Policy each) { return each != plan::Policy::kAuto; });
     return policies;
   }
   std::istringstream names(text);

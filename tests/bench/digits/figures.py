@@ -10,7 +10,7 @@ from typing import Any
 ALONE = "no communication"
 GLOO = "DDP, gloo"
 GLOO_1_MB = "DDP, gloo, 1 MB"
-POLICIES = ("wfbp", "bytescheduler", "us-byte", "exact")
+POLICIES = ("wfbp", "bytescheduler", "us-byte", "exact", "auto")
 WAYS = (ALONE, GLOO, GLOO_1_MB, *POLICIES)
 # Asked for by name only: one line after DDP, and a policy with the codec in which gradients cross
 # between nodes.

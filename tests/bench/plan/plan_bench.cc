@@ -68,7 +68,7 @@ void PolicyOnOneLane(benchmark::State& state) {
   Measure(state, policy, profile, AllReduceRoute(LineFor(profile)), 100);
   state.SetLabel(std::string(Name(policy)));
 }
-BENCHMARK(PolicyOnOneLane)->DenseRange(1, 6)->Unit(benchmark::kMillisecond);
+BENCHMARK(PolicyOnOneLane)->DenseRange(1, 11)->Unit(benchmark::kMillisecond);
 
 void PolicyOnServers(benchmark::State& state) {
   const auto policy = static_cast<Policy>(state.range(0));
@@ -77,7 +77,7 @@ void PolicyOnServers(benchmark::State& state) {
   Measure(state, policy, profile, ParameterServerRoute(line, line, Placement::kExtra), 100);
   state.SetLabel(std::string(Name(policy)));
 }
-BENCHMARK(PolicyOnServers)->DenseRange(1, 6)->Unit(benchmark::kMillisecond);
+BENCHMARK(PolicyOnServers)->DenseRange(1, 11)->Unit(benchmark::kMillisecond);
 
 void PolicyInHierarchy(benchmark::State& state) {
   const auto policy = static_cast<Policy>(state.range(0));
@@ -87,7 +87,39 @@ void PolicyInHierarchy(benchmark::State& state) {
   Measure(state, policy, profile, HierarchyRoute(inner, line, inner), 100);
   state.SetLabel(std::string(Name(policy)));
 }
-BENCHMARK(PolicyInHierarchy)->DenseRange(1, 6)->Unit(benchmark::kMillisecond);
+BENCHMARK(PolicyInHierarchy)->DenseRange(1, 11)->Unit(benchmark::kMillisecond);
+
+// What watch does for a job: everything that `auto` tries, on 32 recorded iterations.
+void AutoOnRecorded(benchmark::State& state) {
+  const Profile profile = NetworkProfile(static_cast<std::size_t>(state.range(0)), kSeed);
+  Recording recording{.iterations = {}, .contention = 0.2};
+  for (std::uint64_t seed = 1; seed <= kRecordedMax; ++seed) {
+    const Workload work = MakeWorkload(Jittered(profile, {.fraction = 0.2, .seed = seed}));
+    RecordedIteration& each = recording.iterations.emplace_back();
+    each.release_s.assign(work.release_s.begin(), work.release_s.end());
+    for (const Tensor& tensor : profile.tensors) {
+      each.forward_s.push_back(static_cast<float>(tensor.forward_s));
+    }
+    each.forward_begin_s = work.backward_s();
+  }
+  const CostLine line = LineFor(profile);
+  const CostLine inner = Affine(kStartup / 10, line.pieces[0].s_per_byte / 4);
+  const Route route =
+      state.range(1) == 1 ? AllReduceRoute(line) : HierarchyRoute(inner, line, inner);
+  Result<Plan> plan = MakePlan(Policy::kAuto, profile, route, 1, {}, recording);
+  for (auto _ : state) {
+    plan = MakePlan(Policy::kAuto, profile, route, 1, {}, recording);
+    benchmark::DoNotOptimize(plan);
+  }
+  state.counters["limit_ms"] = 100;
+  state.counters["blocks"] = static_cast<double>(plan->blocks.size());
+  state.SetLabel(Describe(plan->choice.chosen));
+}
+BENCHMARK(AutoOnRecorded)
+    ->Args({161, 1})
+    ->Args({604, 1})
+    ->Args({604, 3})
+    ->Unit(benchmark::kMillisecond);
 
 void EventSimulation(benchmark::State& state) {
   const Profile profile = NetworkProfile(kLargeTensors, kSeed);

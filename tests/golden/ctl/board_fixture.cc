@@ -378,6 +378,8 @@ void BoardTest::FillPlans() {
   plan.forward_ns = 60'120'000;
   plan.waited_ns = 3'970'000;
   plan.measured_ns = 184'400'000;
+  plan.measured_mean_ns = 186'000'000;
+  plan.measured_p90_ns = 195'000'000;
   plan.moving_ns = 95'000'000;
   plan.elsewhere_ns = 20'000'000;
   plan.iterations_count = 56;

@@ -146,6 +146,7 @@ class Training(unittest.TestCase):
                 "horovod",
                 "p3",
                 "bytesched-fused",
+                "auto",
             ):
                 with self.subTest(policy=policy):
                     results = run_ranks(service, 2, train, 30, policy, job=policy)

@@ -23,7 +23,7 @@ PROFILE = {
 }
 POLICIES = (
     *("bsp", "wfbp", "mg-wfbp", "bytescheduler", "us-byte", "exact"),
-    *("ddp", "horovod", "p3", "bytesched-fused"),
+    *("ddp", "horovod", "p3", "bytesched-fused", "auto"),
 )
 
 

@@ -571,7 +571,7 @@ class LikeThePlainOptimizer(unittest.TestCase):
     def test_with_each_policy(self):
         for policy in (
             *("bsp", "wfbp", "mg-wfbp", "bytescheduler", "us-byte", "exact"),
-            *("ddp", "horovod", "p3", "bytesched-fused"),
+            *("ddp", "horovod", "p3", "bytesched-fused", "auto"),
         ):
             with self.subTest(policy):
                 losses = self.check(with_policy, policy)[0]

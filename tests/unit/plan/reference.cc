@@ -107,6 +107,63 @@ class ScheduleSearch {
   double best_s_ = 0;
 };
 
+// As ScheduleSearch, with a second lane behind the first.
+class TwoStageSearch {
+ public:
+  TwoStageSearch(const Workload& work, const CostPiece& first, const CostPiece& second)
+      : work_(work), first_(first), second_(second), left_(work.bytes) {
+    const auto bytes = static_cast<double>(work.total_bytes());
+    best_s_ = work.backward_s() + first.Seconds(bytes) + second.Seconds(bytes) + work.forward_s();
+  }
+
+  double Run() {
+    Choose(0, 0, work_.backward_s() + work_.forward_s());
+    return best_s_;
+  }
+
+ private:
+  void Choose(double now, double second_free_s, double iteration_s) {
+    if (iteration_s >= best_s_) return;
+    if (std::all_of(left_.begin(), left_.end(), [](std::uint64_t left) { return left == 0; })) {
+      best_s_ = iteration_s;
+      return;
+    }
+    for (std::size_t l = left_.size(); l-- > 0;) {
+      if (work_.release_s[l] > now) {
+        Choose(work_.release_s[l], second_free_s, iteration_s);
+        break;
+      }
+    }
+    Fill(left_.size(), now, second_free_s, iteration_s, 0, 0);
+  }
+
+  void Fill(std::size_t tensor, double now, double second_free_s, double iteration_s,
+            std::uint64_t bytes, double tail_s) {
+    if (tensor == 0 || work_.release_s[tensor - 1] > now) {
+      if (bytes == 0) return;
+      const double summed_s = now + first_.Seconds(static_cast<double>(bytes));
+      const double end_s =
+          std::max(summed_s, second_free_s) + second_.Seconds(static_cast<double>(bytes));
+      Choose(summed_s, end_s, std::max(iteration_s, end_s + tail_s));
+      return;
+    }
+    const std::size_t l = tensor - 1;
+    const std::uint64_t all = left_[l];
+    for (std::uint64_t taken = 0; taken <= all; taken += work_.element_bytes) {
+      left_[l] = all - taken;
+      Fill(l, now, second_free_s, iteration_s, bytes + taken,
+           taken > 0 ? std::max(tail_s, work_.tail_s[l]) : tail_s);
+    }
+    left_[l] = all;
+  }
+
+  const Workload& work_;
+  const CostPiece& first_;
+  const CostPiece& second_;
+  std::vector<std::uint64_t> left_;
+  double best_s_ = 0;
+};
+
 // Whether some choice of cuts and groups reaches the trial time. fewest[k][j]: startups.
 bool Reaches(const Workload& work, const CostPiece& line, double trial_s) {
   const std::size_t count = work.size();
@@ -164,6 +221,10 @@ double DynamicProgram(const Workload& work, const CostPiece& line) {
     (Reaches(work, line, trial_s) ? high_s : low_s) = trial_s;
   }
   return high_s;
+}
+
+double BruteForceTwoStages(const Workload& work, const CostPiece& first, const CostPiece& second) {
+  return TwoStageSearch(work, first, second).Run();
 }
 
 }  // namespace headrace::plan

@@ -13,6 +13,10 @@ double BruteForceCuts(const Workload& work, const CostPiece& line);
 // tensors, or waiting for the next gradient. For instances of a few elements.
 double BruteForceSchedules(const Workload& work, const CostPiece& line);
 
+// Every order of blocks of whole elements on two lanes one behind the other, each block on the
+// second as soon as it has left the first and the lane is free. For instances of a few elements.
+double BruteForceTwoStages(const Workload& work, const CostPiece& first, const CostPiece& second);
+
 // The full dynamic program: all states (cut, group) tensor by tensor with the least number of
 // startups, inside a bisection on the iteration time.
 double DynamicProgram(const Workload& work, const CostPiece& line);

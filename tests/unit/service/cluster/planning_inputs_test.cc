@@ -155,6 +155,52 @@ TEST(RouteOf, RailsShareEachBlock) {
   EXPECT_EQ(route.stages[1].rails.size(), 2U);
 }
 
+service::SeenIteration Seen(std::uint64_t iteration, double offset_s, float release_s,
+                            float forward_s) {
+  return {.iteration = iteration,
+          .offset_s = offset_s,
+          .forward_begin_s = 3 * release_s,
+          .release_s = {2 * release_s, release_s},
+          .forward_s = {forward_s, forward_s}};
+}
+
+// Node b begins 0.5 s after node a, and computes half as long.
+TEST(MergeRecorded, TheLastNodeOfEachIterationCounts) {
+  std::vector<NodeSeen> seen(2);
+  seen[0].times.iterations = {Seen(1, 1, 1, 1), Seen(2, 1, 1, 1)};
+  seen[1].times.iterations = {Seen(2, 1.5, 0.5, 0.25), Seen(3, 1, 1, 1)};
+  seen[0].times.contention = 0.2;
+  const plan::Recording recording = service::MergeRecorded(seen);
+  EXPECT_DOUBLE_EQ(recording.contention, 0.1);
+  ASSERT_EQ(recording.iterations.size(), 1U) << "only iteration 2 is known of both";
+  const plan::RecordedIteration& merged = recording.iterations[0];
+  // Time 0 is node b's begin, so node a's gradients come 0.5 s earlier than it says.
+  EXPECT_FLOAT_EQ(merged.release_s[1], 0.5F);
+  EXPECT_FLOAT_EQ(merged.release_s[0], 1.5F);
+  EXPECT_FLOAT_EQ(merged.forward_s[0], 1);
+  EXPECT_FLOAT_EQ(merged.forward_s[1], 1);
+  // Node a is done with everything 5 s after its begin.
+  EXPECT_NEAR(merged.forward_begin_s, 5 - 0.5 - 2, 1e-6);
+  EXPECT_TRUE(plan::CheckRecording(recording, 2).ok());
+}
+
+// Before the forward pass of iteration 3 the loop evaluates the model.
+TEST(MergeRecorded, LeavesOutWhatTheLoopDoesNowAndThen) {
+  std::vector<NodeSeen> seen(1);
+  for (const std::uint64_t iteration : {1, 2, 3, 4}) {
+    seen[0].times.iterations.push_back(Seen(iteration, 1, 1, 1));
+  }
+  seen[0].times.iterations[2].forward_begin_s = 60;
+  EXPECT_EQ(service::MergeRecorded(seen).iterations.size(), 3U);
+}
+
+TEST(MergeRecorded, ANodeThatRecordedNothingLeavesNothing) {
+  std::vector<NodeSeen> seen(2);
+  seen[0].times.iterations = {Seen(1, 1, 1, 1)};
+  EXPECT_TRUE(service::MergeRecorded(seen).iterations.empty());
+  EXPECT_TRUE(service::MergeRecorded({}).iterations.empty());
+}
+
 TEST(CheckSeen, RefusesWhatDoesNotBelongToTheJob) {
   struct Case {
     std::function<void(NodeSeen&)> spoil;
@@ -167,6 +213,8 @@ TEST(CheckSeen, RefusesWhatDoesNotBelongToTheJob) {
       {[](NodeSeen& seen) { seen.times.release_s[1] = -1; }, "no time"},
       {[](NodeSeen& seen) { seen.times.forward_s[1] = INFINITY; }, "no time"},
       {[](NodeSeen& seen) { seen.times.iteration_s = NAN; }, "no time"},
+      {[](NodeSeen& seen) { seen.times.iterations.resize(1); },
+       "a recorded iteration of 0 releases"},
       {[](NodeSeen& seen) { seen.costs.resize(3); }, "costs of 3 lanes, there are 2"},
       {[](NodeSeen& seen) { seen.costs[1].s_per_byte = -1; }, "a cost that is no time"}};
   const NodeSeen honest = SeenAt(3, 3, 1, 1, kAgreed);

@@ -126,6 +126,37 @@ TEST_F(PlanningTest, PlansByTheJobsPolicyWhenAllNodesHaveToldTheirTimes) {
   EXPECT_NEAR(request.profile.tensors[0].backward_s, 0.02, 1e-12) << "the slower node counts";
 }
 
+TEST_F(PlanningTest, PlansOnTheIterationsThatAllNodesHaveRecorded) {
+  Record();
+  for (const std::size_t recorded : {service::kRecordedMin - 1, service::kRecordedMin}) {
+    for (const std::size_t node : {0U, 1U}) {
+      service::NodeSeen seen = SeenAt(20, kTensors, 0.01, 0.005, kCost);
+      for (std::size_t i = 0; i < recorded; ++i) {
+        // Node b releases everything later.
+        const auto release_s = static_cast<float>(0.01 * static_cast<double>(1 + node));
+        seen.times.iterations.push_back({.iteration = 10 + i,
+                                         .offset_s = 0,
+                                         .forward_begin_s = 0.1,
+                                         .release_s = std::vector<float>(kTensors, release_s),
+                                         .forward_s = std::vector<float>(kTensors, 0.005F)});
+      }
+      seen.times.contention = 0.25;
+      planning_.OnTimesSeen(node, std::move(seen));
+    }
+    const auto request = Step<MakePlan>();
+    EXPECT_EQ(request.tolerance, service::kPredictionTolerance);
+    if (recorded < service::kRecordedMin) {
+      EXPECT_TRUE(request.recording.iterations.empty()) << "too few to go by";
+      EXPECT_EQ(request.recording.contention, 0);
+    } else {
+      ASSERT_EQ(request.recording.iterations.size(), recorded);
+      EXPECT_FLOAT_EQ(request.recording.iterations[0].release_s[0], 0.02F) << "the last node's";
+      EXPECT_EQ(request.recording.contention, 0.25);
+    }
+    planning_.OnPlanMade(std::shared_ptr<const plan::Plan>());
+  }
+}
+
 TEST_F(PlanningTest, TheFirstPlanIsReplacedEvenWhenWfbpIsWanted) {
   planning_.SetPolicy(Policy::kWfbp);
   Record();

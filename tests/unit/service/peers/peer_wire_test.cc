@@ -30,6 +30,12 @@ ReportTimesSeen Times() {
   ReportTimesSeen told{.job = 7, .seen = {}};
   told.seen.times = {
       .iteration = 22, .release_s = {3e-3, 2e-3}, .forward_s = {1e-3, 0}, .iteration_s = 1e-2};
+  told.seen.times.iterations = {{.iteration = 21,
+                                 .offset_s = 1e-3,
+                                 .forward_begin_s = 4e-3,
+                                 .release_s = {3e-3F, 2e-3F},
+                                 .forward_s = {1e-3F, 0}}};
+  told.seen.times.contention = 0.25;
   told.seen.costs = {{.startup_s = 1e-5, .s_per_byte = 1e-9}, {.startup_s = 2e-5, .s_per_byte = 0}};
   return told;
 }
@@ -80,6 +86,8 @@ TEST(PlanWire, TimesPass) {
   EXPECT_EQ(got.seen.times.forward_s, sent.seen.times.forward_s);
   EXPECT_EQ(got.seen.times.iteration_s, 1e-2);
   EXPECT_EQ(got.seen.costs, sent.seen.costs);
+  EXPECT_EQ(got.seen.times.iterations, sent.seen.times.iterations);
+  EXPECT_EQ(got.seen.times.contention, 0.25);
 }
 
 TEST(PlanWire, WishesAndAnswersPass) {
@@ -163,6 +171,15 @@ TEST(PlanWire, RefusesTimesThatAreNone) {
       [](ReportTimesSeen& told) { told.seen.times.iteration_s = INFINITY; },
       [](ReportTimesSeen& told) { told.seen.times.release_s.resize(kLayoutTensorsMax + 1); },
       [](ReportTimesSeen& told) { told.seen.costs[0].startup_s = -1e-9; },
+      [](ReportTimesSeen& told) { told.seen.times.contention = 1; },
+      [](ReportTimesSeen& told) { told.seen.times.contention = NAN; },
+      [](ReportTimesSeen& told) { told.seen.times.iterations[0].offset_s = -1; },
+      [](ReportTimesSeen& told) { told.seen.times.iterations[0].release_s[0] = NAN; },
+      [](ReportTimesSeen& told) { told.seen.times.iterations[0].forward_s[1] = -1; },
+      [](ReportTimesSeen& told) {
+        told.seen.times.iterations[0].release_s.resize(kLayoutTensorsMax + 1);
+      },
+      [](ReportTimesSeen& told) { told.seen.times.iterations.resize(plan::kRecordedMax + 1); },
       [](ReportTimesSeen& told) { told.seen.costs.resize(kLanesMax + 2); }};
   for (const auto& spoil : spoils) {
     ReportTimesSeen told = Times();

@@ -1,0 +1,99 @@
+#include "service/plan/auto.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ipc/base/check.h"
+#include "service/plan/exact.h"
+
+namespace headrace::plan {
+namespace {
+
+constexpr double kEarlyShare = 0.25;
+constexpr double kLateShare = 0.75;
+constexpr double kStartupFactor = 4;
+
+// Drafts of `exact` for other times and other costs than the medians. On one straight lane only:
+// elsewhere `exact` tries such lines by itself.
+void AddVariants(const Profile& profile, const Route& route, const Recording& recording,
+                 std::vector<CandidateDraft>& candidates) {
+  if (!route.serial()) return;
+  const CostPiece line = route.stages[0].rails[0].line.pieces[0];
+  const auto add = [&](Variant variant, double q, double busy, double startup_factor) {
+    const Workload work = MakeWorkload(QuantileOf(recording, profile, q, busy));
+    const CostPiece other{0, line.startup_s * startup_factor, line.s_per_byte};
+    Draft draft = ExactOnLane(work, other, work.backward_s() + work.forward_s()).draft;
+    candidates.push_back({{Policy::kExact, variant}, std::move(draft), {}});
+  };
+  add(Variant::kEarly, kEarlyShare, 1, 1);
+  add(Variant::kLate, kLateShare, 1, 1);
+  if (recording.contention > 0) add(Variant::kBusy, 0.5, 1, 1);
+  add(Variant::kLargeBlocks, 0.5, 0.5, kStartupFactor);
+  add(Variant::kSmallBlocks, 0.5, 0.5, 1 / kStartupFactor);
+}
+
+}  // namespace
+
+// Without recorded iterations the best is `exact`, which no policy beats on one set of times.
+Draft Auto(const Workload& work, const Route& route, const DraftOptions& options) {
+  return Exact(work, route, options);
+}
+
+std::string Describe(const PlanCandidate& candidate) {
+  std::string text(Name(candidate.policy));
+  const auto variant = static_cast<std::size_t>(candidate.variant);
+  if (variant > 0 && variant < kVariantNames.size()) {
+    text += ", ";
+    text += kVariantNames[variant];
+  }
+  return text;
+}
+
+std::vector<CandidateDraft> Candidates(Policy policy, const Profile& profile, const Route& route,
+                                       const Recording& recording, const DraftOptions& options) {
+  const Workload work = MakeWorkload(profile);
+  std::vector<CandidateDraft> candidates;
+  for (const Policy each : kPolicies) {
+    if (each == Policy::kAuto) continue;
+    if (policy != Policy::kAuto && each != policy) continue;
+    Draft draft = MakeDraft(each, work, route, options);
+    draft.barrier = draft.barrier || options.settings.barrier;
+    const bool drops = policy == Policy::kAuto && draft.barrier && !options.settings.barrier;
+    // Without the barrier the same blocks can only be earlier in use.
+    if (drops) draft.barrier = false;
+    const Variant variant = drops ? Variant::kNoBarrier : Variant::kPlain;
+    candidates.push_back({{each, variant}, std::move(draft), {}});
+  }
+  if (policy == Policy::kAuto) AddVariants(profile, route, recording, candidates);
+  for (CandidateDraft& each : candidates) {
+    each.draft.barrier = each.draft.barrier || options.settings.barrier;
+    each.forecast = ForecastOf(work, route, recording, each.draft);
+  }
+  return candidates;
+}
+
+const CandidateDraft& BestOf(const std::vector<CandidateDraft>& candidates) {
+  HR_CHECK(!candidates.empty());
+  return *std::min_element(candidates.begin(), candidates.end(),
+                           [](const CandidateDraft& left, const CandidateDraft& right) {
+                             return left.forecast.mean_s < right.forecast.mean_s;
+                           });
+}
+
+Choice ChoiceOf(const CandidateDraft& best, const std::vector<CandidateDraft>& candidates,
+                const Recording& recording) {
+  Choice choice{.iterations = static_cast<std::uint32_t>(recording.iterations.size()),
+                .p90_s = best.forecast.p90_s,
+                .chosen = best.candidate,
+                .next = {},
+                .next_s = 0};
+  for (const CandidateDraft& each : candidates) {
+    if (each.candidate.policy == best.candidate.policy) continue;
+    if (choice.next_s > 0 && each.forecast.mean_s >= choice.next_s) continue;
+    choice.next = each.candidate;
+    choice.next_s = each.forecast.mean_s;
+  }
+  return choice;
+}
+
+}  // namespace headrace::plan
