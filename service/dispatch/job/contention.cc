@@ -63,22 +63,22 @@ void Contention::Add(std::size_t part, double seconds, double busy_s) {
 void Contention::Update() {
   double variance_s = 0;
   double covariance_s = 0;
-  double whole_s = 0;
   double busy_s = 0;
   for (Part& part : parts_) {
     if (part.count >= 2) {
       const double lasts_s = part.count / part.rate;
       const double mean = part.busy / part.count;
-      variance_s += lasts_s * (part.busy_busy - part.busy * mean);
+      const double tells_s = lasts_s * (part.busy_busy - part.busy * mean);
+      variance_s += tells_s;
+      busy_s += tells_s * mean;
       covariance_s += lasts_s * lasts_s * (part.busy_rate - part.rate * mean);
-      whole_s += lasts_s * part.count;
-      busy_s += lasts_s * part.busy;
     }
     part = {};
   }
-  if (variance_s <= kKnownMin / 100 || whole_s <= 0) return;
+  if (variance_s <= kKnownMin / 100) return;
   const double slope = covariance_s / variance_s;
-  const double idle_rate = 1 - slope * busy_s / whole_s;  // of the mean rate
+  // Where nothing is under way, of the mean rate: the mean is that at the mean busy share.
+  const double idle_rate = 1 - slope * busy_s / variance_s;
   const double share = std::clamp(-slope / idle_rate, 0.0, plan::kContentionMax);
   // Little knowledge says little: it is as if as much had been seen without any contention.
   const double old = known_ * kOldWeight;
