@@ -171,6 +171,8 @@ class Session final : public LossListener {
   using Owned = std::map<const Handle*, std::unique_ptr<Handle>>;
 
   hr_segment* Own(std::unique_ptr<hr_segment> segment);
+  // Of one-off memory; what says where it is follows.
+  static ipc::Record RecordOf(const Request& request, DType dtype, std::uint64_t count);
   Result<ipc::Record> RecordFor(const Request& request, const hr_tensor* tensor,
                                 const hr_range* range) const;
   Result<std::uint32_t> Announce(std::span<const TensorSpec> specs,
