@@ -192,6 +192,8 @@ class Group {
   void BeginRound(std::uint16_t index);
   void Send(std::uint16_t index, std::uint16_t member);
   bool Advance(std::uint16_t index);
+  std::size_t InputsOf(const Piece& piece, const Round& round, const std::byte* own,
+                       std::array<const std::byte*, kNodesMax>& inputs) const;
   void Sum(const Piece& piece, const Round& round);
   void SumEncoded(const Piece& piece, const Round& round);
   void DecodeResult(const Piece& piece);

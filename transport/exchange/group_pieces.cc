@@ -201,21 +201,29 @@ bool Group::Advance(std::uint16_t index) {
   return round.staged;
 }
 
-// In the order of members, whatever came first.
-void Group::Sum(const Piece& piece, const Round& round) {
-  const CollectiveSpec& spec = moves_[piece.move].spec;
-  std::array<const std::byte*, kNodesMax> inputs{};
+// In the order of members, whatever came first. `own` is what this node has for the sum; null:
+// nothing.
+std::size_t Group::InputsOf(const Piece& piece, const Round& round, const std::byte* own,
+                            std::array<const std::byte*, kNodesMax>& inputs) const {
   std::size_t inputs_count = 0;
-  bool own_is_in = is_server();
+  bool own_is_in = own == nullptr;
   const auto senders = piece.schedule.Receives(round);
   for (std::size_t i = 0; i < senders.size(); ++i) {
     if (!own_is_in && senders[i] > options_.self) {
-      inputs[inputs_count++] = Own(piece);
+      inputs[inputs_count++] = own;
       own_is_in = true;
     }
     inputs[inputs_count++] = staging_.At(piece.slots[i]);
   }
-  if (!own_is_in) inputs[inputs_count++] = Own(piece);
+  if (!own_is_in) inputs[inputs_count++] = own;
+  return inputs_count;
+}
+
+void Group::Sum(const Piece& piece, const Round& round) {
+  const CollectiveSpec& spec = moves_[piece.move].spec;
+  std::array<const std::byte*, kNodesMax> inputs{};
+  const std::byte* const own = is_server() ? nullptr : Own(piece);
+  const std::size_t inputs_count = InputsOf(piece, round, own, inputs);
   std::byte* const output = is_server() ? Source(piece) : Target(piece);
   const bool divides = spec.reduction == Reduction::kAverage && round.last;
   const Reduction reduction =
@@ -230,17 +238,8 @@ void Group::SumEncoded(const Piece& piece, const Round& round) {
   const Move& move = moves_[piece.move];
   const bool owner_sums = move.pattern == Pattern::kScatter;
   std::array<const std::byte*, kNodesMax> inputs{};
-  std::size_t inputs_count = 0;
-  bool own_is_in = owner_sums;
-  const auto senders = piece.schedule.Receives(round);
-  for (std::size_t i = 0; i < senders.size(); ++i) {
-    if (!own_is_in && senders[i] > options_.self) {
-      inputs[inputs_count++] = staging_.At(piece.own_slot);
-      own_is_in = true;
-    }
-    inputs[inputs_count++] = staging_.At(piece.slots[i]);
-  }
-  if (!own_is_in) inputs[inputs_count++] = staging_.At(piece.own_slot);
+  const std::byte* const own = owner_sums ? nullptr : staging_.At(piece.own_slot);
+  const std::size_t inputs_count = InputsOf(piece, round, own, inputs);
   const EncodedRange range = EncodedRangeOf(piece);
   const std::uint32_t divisor = owner_sums ? 1 : DivisorOf(move.spec);
   DecodeSumRange({inputs.data(), inputs_count}, owner_sums, divisor, range);
