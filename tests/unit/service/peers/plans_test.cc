@@ -69,7 +69,7 @@ TEST_F(PlansTest, AJobOnOneNodeIsPlannedWithoutALeader) {
   EXPECT_EQ(Last<PlanSwitch>(a_.dispatch()).from_iteration, 1U);
   Tell(a_, first.attached.job_id);
   ASSERT_TRUE(a_.dispatch().WaitFor<PlanSwitch>(2));
-  EXPECT_EQ(Last<PlanOffer>(a_.dispatch()).plan->policy, plan::Policy::kExact);
+  EXPECT_EQ(Last<PlanOffer>(a_.dispatch()).plan->policy, plan::Policy::kAuto);
   EXPECT_EQ(Last<PlanSwitch>(a_.dispatch()).version, 2U);
 }
 
