@@ -10,6 +10,8 @@ namespace {
 
 // Shorter parts are too rough: posts and clocks take microseconds themselves.
 constexpr double kPartMin = 20e-6;  // seconds
+// Longer ones are no part of an iteration: clients' clocks may say anything.
+constexpr double kPartMax = 3600;
 // What an older estimate weighs beside a new one of the same worth.
 constexpr double kOldWeight = 0.7;
 // Seconds of computing, times the variance of the busy share: below that next to nothing is known.
@@ -46,7 +48,7 @@ double BusyTimes::Within(double begin_s, double end_s) {
 
 void Contention::Add(std::size_t part, double seconds, double busy_s) {
   HR_CHECK(part < parts_.size(), part, parts_.size());
-  if (seconds < kPartMin) return;
+  if (!(seconds >= kPartMin && seconds <= kPartMax)) return;
   const double busy = std::clamp(busy_s / seconds, 0.0, 1.0);
   const double rate = 1 / seconds;
   Part& sums = parts_[part];

@@ -12,9 +12,12 @@ namespace {
 // The iterations before and after one say when it began and how its forward pass went.
 constexpr std::size_t kBeside = 2;
 
+constexpr std::uint64_t kLongest = 7 * 86400 * static_cast<std::uint64_t>(kSecond);
+// Of a client's clock: from one such time to another fits in TimeNs.
+constexpr std::uint64_t kClockMax = INT64_MAX / 2;
+
 // A client's word: what cannot be counts as nothing.
 double Seconds(std::uint64_t from_ns, std::uint64_t to_ns) {
-  constexpr std::uint64_t kLongest = 7 * 86400 * static_cast<std::uint64_t>(kSecond);
   if (to_ns <= from_ns || to_ns - from_ns > kLongest) return 0;
   return static_cast<double>(to_ns - from_ns) / static_cast<double>(kSecond);
 }
@@ -26,6 +29,14 @@ double SecondsBetween(TimeNs from_ns, TimeNs to_ns) {
 
 TimeNs Nanoseconds(double seconds) {
   return static_cast<TimeNs>(seconds * static_cast<double>(kSecond));
+}
+
+// Whether clients' words make an iteration that can have been: their clocks may say anything.
+bool CanBe(const SeenIteration& seen) {
+  constexpr double kMost = static_cast<double>(kLongest) / static_cast<double>(kSecond);
+  const auto can_be = [](double seconds) { return seconds >= 0 && seconds <= kMost; };
+  return can_be(seen.offset_s) && can_be(seen.forward_begin_s) &&
+         std::ranges::all_of(seen.release_s, can_be) && std::ranges::all_of(seen.forward_s, can_be);
 }
 
 }  // namespace
@@ -61,8 +72,9 @@ void IterationTimes::Post(std::size_t rank, std::uint32_t tensor, std::uint64_t 
                           const ipc::GradientRecord& record) {
   HR_CHECK(rank < ranks_count_ && tensor < tensors_count_, rank, tensor);
   Column& column = ColumnOf(iteration);
-  column.begin_ns = std::max(column.begin_ns, static_cast<TimeNs>(record.backward_ns));
-  column.begins_ns[rank] = static_cast<TimeNs>(record.backward_ns);
+  const auto begin_ns = static_cast<TimeNs>(std::min(record.backward_ns, kClockMax));
+  column.begin_ns = std::max(column.begin_ns, begin_ns);
+  column.begins_ns[rank] = begin_ns;
   ++column.posts;
   column.waited_ns[rank] += record.waited_ns;
   column.samples[rank * tensors_count_ + tensor] = {
@@ -329,6 +341,7 @@ void IterationTimes::Record(NodeTimes& times) {
                         next.iteration == number + 1;
       if (!kept || !column.ended || !next.ended || before.blocks.empty()) continue;
       RecordOne(before, column, next, compares ? nullptr : &times.iterations.emplace_back());
+      if (!compares && !CanBe(times.iterations.back())) times.iterations.pop_back();
     }
     if (compares) contention_.Update();
   }

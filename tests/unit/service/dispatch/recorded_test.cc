@@ -122,5 +122,26 @@ TEST_F(Recorded, NothingBeforeTheIterationsBesideItAreThere) {
   EXPECT_EQ(times_.MeasuredSpread().mean_ns, 0);
 }
 
+// A client's clock may say anything; what it says must not make the node's report one that the
+// leader refuses.
+TEST_F(Recorded, WhatAClientsClockCannotHaveSaidIsLeftOut) {
+  for (std::uint64_t i = 1; i <= 6; ++i) {
+    const auto zero = static_cast<TimeNs>(i) * 1000;
+    const Passes honest{zero, {zero + 20, zero + 10}, {10, 10}};
+    Passes liar = honest;
+    if (i == 3) liar.begin_ms = INT64_MAX / kMillisecond;
+    Iterate(i, {honest, liar}, zero + 20, zero + 30);
+  }
+  const NodeTimes times = Record();
+  // Iterations 2 and 3 have a part between honest clocks and the lie.
+  ASSERT_EQ(times.iterations.size(), 2U);
+  EXPECT_EQ(times.iterations[0].iteration, 4U);
+  for (const service::SeenIteration& seen : times.iterations) {
+    EXPECT_LT(seen.forward_begin_s, 2);
+    EXPECT_GE(seen.offset_s, 0);
+  }
+  EXPECT_EQ(times.contention, 0);
+}
+
 }  // namespace
 }  // namespace headrace::support
