@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "ipc/base/check.h"
 #include "service/cluster/plan_text.h"
@@ -131,6 +132,13 @@ void Planning::Make(plan::Policy policy, std::shared_ptr<const plan::Plan> prese
   plan::Recording recording = MergeRecorded(seen);
   if (recording.iterations.size() < kRecordedMin) recording = {};
   const IterationSeen iteration = IterationOf(seen);
+  std::uint64_t latest = 0;
+  for (const NodeSeen& each : seen) latest = std::max(latest, each.times.iteration);
+  const double in_force_s =
+      static_cast<double>(latest - std::min(latest, present_from_)) * iteration.iteration_s;
+  const double tolerance = in_force_s >= kPredictionHoldsSeconds
+                               ? kPredictionTolerance
+                               : std::numeric_limits<double>::infinity();
   steps_.emplace_back(MakePlan{.token = options_.token,
                                .policy = policy,
                                .profile = MergeTimes(options_.job, *layout_, seen),
@@ -141,7 +149,7 @@ void Planning::Make(plan::Policy policy, std::shared_ptr<const plan::Plan> prese
                                .iteration_s = iteration.iteration_s,
                                .running_s = iteration.running_s,
                                .margin = kPlanMargin,
-                               .tolerance = kPredictionTolerance});
+                               .tolerance = tolerance});
 }
 
 void Planning::OnPlanMade(const Result<std::shared_ptr<const plan::Plan>>& made) {

@@ -176,7 +176,7 @@ class Admin(unittest.TestCase):
     def test_changes_the_policy_of_a_job_that_trains(self):
         with Service() as service:
             ranks = [start_rank(service, r, 2, train_until_told) for r in range(2)]
-            before = self.await_policy(service, "exact")
+            before = self.await_policy(service, "auto")
             code, text = service.ctl("policy", "test", "bsp")
             self.assertEqual(code, 0, text)
             after = self.await_policy(service, "bsp")

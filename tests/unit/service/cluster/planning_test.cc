@@ -144,7 +144,6 @@ TEST_F(PlanningTest, PlansOnTheIterationsThatAllNodesHaveRecorded) {
       planning_.OnTimesSeen(node, std::move(seen));
     }
     const auto request = Step<MakePlan>();
-    EXPECT_EQ(request.tolerance, service::kPredictionTolerance);
     if (recorded < service::kRecordedMin) {
       EXPECT_TRUE(request.recording.iterations.empty()) << "too few to go by";
       EXPECT_EQ(request.recording.contention, 0);
@@ -152,6 +151,25 @@ TEST_F(PlanningTest, PlansOnTheIterationsThatAllNodesHaveRecorded) {
       ASSERT_EQ(request.recording.iterations.size(), recorded);
       EXPECT_FLOAT_EQ(request.recording.iterations[0].release_s[0], 0.02F) << "the last node's";
       EXPECT_EQ(request.recording.contention, 0.25);
+    }
+    planning_.OnPlanMade(std::shared_ptr<const plan::Plan>());
+  }
+}
+
+// Short iterations differ by more than that all the time.
+TEST_F(PlanningTest, LooksAtAPredictionOnlyAfterThePlanWasInForceForAWhile) {
+  Record();
+  for (const double iteration_s : {0.001, 1.0}) {
+    for (const std::size_t node : {0U, 1U}) {
+      service::NodeSeen seen = SeenAt(40, kTensors, 0.01, 0.005, kCost);
+      seen.times.iteration_s = iteration_s;
+      planning_.OnTimesSeen(node, std::move(seen));
+    }
+    const double tolerance = Step<MakePlan>().tolerance;
+    if (iteration_s < 1) {
+      EXPECT_GT(tolerance, 1) << "40 ms";
+    } else {
+      EXPECT_EQ(tolerance, service::kPredictionTolerance) << "40 s";
     }
     planning_.OnPlanMade(std::shared_ptr<const plan::Plan>());
   }

@@ -112,7 +112,7 @@ TEST_F(ConfigTest, PrintsTheDefaultsWithTheirSources) {
                                              "role = \"node\"",
                                              "rendezvous = \"\"",
                                              "architecture = \"all-reduce\"",
-                                             "policy = \"exact\"",
+                                             "policy = \"auto\"",
                                              "block_bytes = 4194304",
                                              "verify = 0",
                                              "rails = \"\"",

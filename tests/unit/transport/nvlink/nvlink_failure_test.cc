@@ -92,7 +92,9 @@ TEST_F(NvlinkFailure, OfAGpuEndsItsTransfersForGoodAndNotThoseOfOthers) {
   auto* const hidden_memory = reinterpret_cast<std::byte*>(hidden->get().thing);
   const Completion broken = Finish(SumOf({hidden_memory, hidden_memory}, {0, 0}));
   EXPECT_EQ(broken.code, Code::kUnavailable);
-  EXPECT_VARYING_TEXT(broken.cause, "GPU 0", "CUDA_ERROR_ILLEGAL_ADDRESS");
+  // Whichever call hears of it first.
+  EXPECT_NE(broken.cause.find("GPU 0"), std::string::npos) << broken.cause;
+  EXPECT_NE(broken.cause.find("CUDA_ERROR_ILLEGAL_ADDRESS"), std::string::npos) << broken.cause;
   const auto other = OnesOn(1);
   const Completion later = Finish(SumOf({other, hidden_memory}, {1, 1}));
   EXPECT_EQ(later.code, Code::kOk) << "GPU 1 does not notice: " << later.cause;
