@@ -29,9 +29,9 @@ namespace headrace::service {
 
 // By how much of the iteration a new plan must be faster than the one in force.
 inline constexpr double kPlanMargin = 0.005;
-// By how much a plan's prediction may be off the recorded iterations before it is made anew, and for
-// how long a plan is in force before that is looked at: else short iterations, whose times differ
-// by more each time, would switch plans without end.
+// By how much a plan's prediction may be off the recorded iterations before it is made anew, and
+// for how long a plan is in force before that is looked at: else short iterations, whose times
+// differ by more each time, would switch plans without end.
 inline constexpr double kPredictionTolerance = 0.02;
 inline constexpr double kPredictionHoldsSeconds = 10;
 // Fewer recorded iterations say less than the medians.
