@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "service/dispatch/job/block.h"
+#include "service/dispatch/standstill.h"
 
 namespace headrace::sim {
 namespace {
@@ -72,8 +73,7 @@ void Simulation::ActOnNode() {
   switch (dice_.Below(7)) {
     case 0:
     case 1:
-      Trace("dispatch turns");
-      node_.TurnDispatch();
+      TurnDispatch();
       return;
     case 2:
     case 3:
@@ -86,7 +86,7 @@ void Simulation::ActOnNode() {
       node_.TurnWatch();
       return;
     case 5:
-      node_.now += static_cast<TimeNs>(dice_.Below(dice_.Chance(80) ? 100'000 : 100'000'000));
+      Pass(static_cast<TimeNs>(dice_.Below(dice_.Chance(80) ? 100'000 : 100'000'000)));
       Trace(fmt::format("it is {} ns", node_.now));
       return;
     default:
@@ -280,6 +280,18 @@ std::optional<std::string> Simulation::CheckOrder() {
     last_started_[job] = position;
   }
   return std::nullopt;
+}
+
+void Simulation::TurnDispatch() {
+  Trace("dispatch turns");
+  node_.TurnDispatch();
+  dispatched_ns_ = node_.now;
+}
+
+// A thread that does not run for longer has stood still, and gives what is open its time again.
+void Simulation::Pass(TimeNs time_ns) {
+  if (node_.now + time_ns - dispatched_ns_ >= service::Standstill::kLeast) TurnDispatch();
+  node_.now += time_ns;
 }
 
 std::optional<std::string> Simulation::CheckTimes() {

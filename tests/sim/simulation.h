@@ -86,6 +86,8 @@ class Simulation {
   void ForEachRank(Visit visit);
   std::uint32_t Timeout();
   void Trace(std::string what) { trace_.push_back(std::move(what)); }
+  void TurnDispatch();
+  void Pass(TimeNs time_ns);
 
   std::uint64_t seed_;
   Mood mood_;
@@ -102,6 +104,7 @@ class Simulation {
   std::size_t sessions_ = 0;
   std::optional<TimeNs> drain_deadline_;
   std::vector<std::string> trace_;
+  TimeNs dispatched_ns_ = 0;
 };
 
 }  // namespace headrace::sim
