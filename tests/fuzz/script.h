@@ -35,7 +35,7 @@ class Script {
 // Plays the script, at most Trial::kStepsMax steps of it. A trial may read off it how to begin.
 template <typename Trial>
 void Play(Script& script) {
-  Trial trial = [&script] {
+  Trial trial = [&] {
     if constexpr (std::is_default_constructible_v<Trial>) {
       return Trial();
     } else {
