@@ -319,9 +319,8 @@ void Flow::CompleteOperation(Job& job, Operation& operation) {
     const auto rank = static_cast<std::uint32_t>(std::countr_zero(left));
     OperationSpec spec = operation.spec;
     spec.data = job.memory(sequence, rank);
-    for (const OpenRange& range : RangesOf(job, spec, rank).all()) {
-      job.member(rank).open.Close(range);
-    }
+    const UsedRanges ranges = RangesOf(job, spec, rank);
+    for (const OpenRange& range : ranges.all()) job.member(rank).open.Close(range);
   }
   if (operation.spec.HasParts()) job.part_tables().Drop(sequence);
 }
