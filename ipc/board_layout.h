@@ -14,7 +14,7 @@
 namespace headrace::ipc {
 
 inline constexpr std::uint64_t kBoardMagic = 0x3144524f42445248;  // "HRDBORD1"
-inline constexpr std::uint32_t kBoardVersion = 10;
+inline constexpr std::uint32_t kBoardVersion = 11;
 inline constexpr std::int64_t kTimeUnknown = -1;  // in rows whose field says that it may be
 
 inline constexpr std::size_t kJobRowsMax = 64;
@@ -132,7 +132,11 @@ struct JobRow {
   std::uint64_t failed_by_code[kCodeCounts];  // operations, by headrace::Code
   std::uint64_t device_bytes[kGpuRowsMax];    // mapped of its ranks' memory, by GPU
   std::uint32_t restarts;                     // how often its ranks came back after a loss
-  std::uint32_t reserved0;
+  std::uint32_t sends_class;                  // headrace::SendsClass
+  std::uint64_t sends_ended;                  // well, of this node's ranks
+  std::uint64_t receives_ended;               // likewise
+  std::uint64_t sends_bytes;                  // of both, one that is both counts once
+  std::uint64_t sends_waiting;                // and receives, for their other side
   char name[64];
   char failure[256];  // why state is kFailed, or what keeps its nodes from beginning
 };
@@ -464,7 +468,7 @@ struct BoardLayout {
   BoardSlot<PeerRow> peers[kPeerRowsMax];
   BoardSlot<UserRow> users[kUserRowsMax];
 };
-static_assert(sizeof(ServiceRow) == 368 && sizeof(CountersRow) == 248 && sizeof(JobRow) == 712);
+static_assert(sizeof(ServiceRow) == 368 && sizeof(CountersRow) == 248 && sizeof(JobRow) == 744);
 static_assert(sizeof(UserRow) == 88);
 static_assert(sizeof(GpuRow) == 128 && sizeof(LogRow) == 16 && sizeof(CertificateRow) == 296);
 static_assert(sizeof(RankRow) == 80 && sizeof(QueueRow) == 168 && sizeof(LaneRow) == 216);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ipc/base/age.h"
+#include "ipc/base/steering.h"
 #include "ipc/records.h"
 
 namespace headrace::ipc {
@@ -129,6 +130,10 @@ std::string_view ServiceStateName(std::uint32_t state) {
 
 std::string_view JobStateName(std::uint32_t state) {
   return At<4>({"unknown", "gathering", "running", "failed"}, state);
+}
+
+std::string_view SendsClassName(std::uint32_t sends_class) {
+  return sends_class <= kSendsClassMax ? kSendsClassNames[sends_class] : "unknown";
 }
 
 std::uint64_t RateNow(const LaneRow& row, TimeNs now_ns) {

@@ -14,6 +14,8 @@ namespace headrace::ipc {
 std::string_view ServiceStateName(std::uint32_t state);
 // "gathering", "running", "failed".
 std::string_view JobStateName(std::uint32_t state);
+// "same", "above": when sends and receives of a job go beside its other blocks.
+std::string_view SendsClassName(std::uint32_t sends_class);
 // "gathering", "waiting", "moving".
 std::string_view StageStateName(std::uint32_t state);
 // "", "rank_not_ready", "rank_not_attached", "no_credit", "behind_block", "behind_job",

@@ -260,7 +260,7 @@ std::string DevicesOfNode(const Config& config) {
 Result<std::vector<Rail>> OpenRails(const Config& config, const GpuSet& gpus) {
   std::vector<Rail> rails;
   if (!SpansNodes(config)) return rails;
-  transport::TakeSignalsBackFromUcx();
+  transport::RestoreSignalHandlers();
   Result<std::vector<std::string>> devices = ParseRails(config.rails);
   if (!devices) return devices.error();
   if (devices->empty()) devices->push_back(DevicesOfNode(config));

@@ -2,15 +2,21 @@
 //
 // A group is the set of nodes that one job's transfers run among, with links of its own, so that
 // one job's failing links are nobody else's. Members are numbered alike on every node. Between
-// nodes a transfer is one of all_reduce, reduce, broadcast and barrier; `members_count` is the
-// number of the group's nodes that have data, `members[self]` this node's memory, the other
-// pointers null.
+// nodes a transfer is one of all_reduce, reduce, broadcast and barrier, or half of an all_reduce;
+// `members_count` is the number of the group's nodes that have data, `members[self]` this node's
+// memory, the other pointers null.
 //
 // Every node posts the same transfers; `position` is what matches them: equal on every node, used
 // once in the life of a group, and growing in the order of the posts. Positions with the highest
 // bit set are an order of their own, which nodes may post in any interleaving with the other. A
 // node may be ahead of another: what arrives early waits for its transfer. All calls come from the
 // lane's thread.
+//
+// An all_reduce may be taken apart, in a group without servers: a reduce_scatter leaves every node
+// with the result of its share of the elements and something unspecified in the others, and a later
+// all_gather of equal type and count over the same memory brings every share to all. Both may have
+// runs and any count. Which elements are whose share is the transport's affair (exchange/cut.h),
+// and the same in both.
 //
 // A transfer with a codec crosses encoded, in fewer bytes: each node's contribution plus what it
 // left out before, and, where a node sums for the others, the sum likewise. Every node writes what

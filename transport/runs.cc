@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ipc/base/check.h"
+#include "ipc/base/halves.h"
 
 namespace headrace::transport {
 
@@ -41,8 +42,9 @@ void CheckRuns(const Transfer& transfer) {
     HR_CHECK(transfer.skip == 0, transfer.skip);
     return;
   }
+  const bool is_half_between_nodes = IsHalf(transfer.kind) && transfer.group != 0;
   HR_CHECK(transfer.kind == Collective::kAllReduce || transfer.kind == Collective::kReduce ||
-               transfer.kind == Collective::kBroadcast,
+               transfer.kind == Collective::kBroadcast || is_half_between_nodes,
            static_cast<int>(transfer.kind));
   HR_CHECK(transfer.runs.size() <= kRunsMax, transfer.runs.size());
   std::uint64_t left = transfer.count;

@@ -35,7 +35,7 @@ class RunWalk {
   }
   void Next();
   // On to the stretch that holds the element, or to the end where there is none.
-  void GoTo(std::uint64_t element) {
+  void Seek(std::uint64_t element) {
     while (!over() && stretch_.end <= element) Next();
   }
 
@@ -54,7 +54,7 @@ class RunWalk {
 // anywhere before the end of the stretch that holds `begin`.
 template <typename Visit>
 void ForEachStretch(RunWalk walk, std::uint64_t begin, std::uint64_t end, Visit visit) {
-  for (walk.GoTo(begin); !walk.over() && begin < end; walk.Next()) {
+  for (walk.Seek(begin); !walk.over() && begin < end; walk.Next()) {
     const std::uint64_t count = std::min(end, walk.stretch().end) - begin;
     visit(begin, walk.OffsetOf(begin), count);
     begin += count;

@@ -108,6 +108,10 @@ struct Transfer {
   std::byte* output = nullptr;  // of reduce
   std::uint32_t group = 0;      // between nodes: which links; 0: all memory is mapped here
   std::uint64_t position = 0;   // between nodes: the transfer's name, equal on every node
+  // Between nodes, where one of several rails moves a share of a block: the elements of the block,
+  // and of the operation that was cut into blocks. Equal shares of unequal operations differ here.
+  std::uint64_t block_count = 0;
+  std::uint64_t operation_count = 0;
   // Between nodes, where a member stands for several ranks: which of the root's it is. Nodes that
   // say different ones do not mean the same transfer.
   std::uint32_t root_rank = 0;

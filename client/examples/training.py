@@ -32,9 +32,7 @@ def parse(description: str, steps: int) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--ddp", choices=("gloo", "headrace"), help="through DDP")
     parser.add_argument(
-        "--policy",
-        help="how the plan is made: auto, exact, us-byte, bytescheduler, bytesched-fused, p3, mg-wfbp, ddp, horovod, "
-        "wfbp, bsp",
+        "--policy", help="how the plan is made: one of those that headracectl policy --help lists"
     )
     parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--seed", type=int, default=1)

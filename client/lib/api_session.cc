@@ -1,4 +1,5 @@
 // The C functions about sessions and memory.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -13,6 +14,7 @@ using headrace::Result;
 using headrace::Status;
 using headrace::client::Guarded;
 using headrace::client::Session;
+using headrace::client::ShrinkRules;
 using headrace::client::WithSession;
 
 namespace {
@@ -86,9 +88,29 @@ hr_status hr_session_reconnect(hr_session* session, int64_t timeout_ns, hr_error
   });
 }
 
+hr_status hr_session_shrink(hr_session* session, int64_t timeout_ns, uint32_t min_world,
+                            uint32_t grace_ms, hr_error* error) {
+  return Guarded(error, [=]() -> Status {
+    if (session == nullptr) return Error(Code::kInvalidArgument, "the session is NULL");
+    if (Status status = session->session->CheckProcess(); !status) return status;
+    if (min_world == 0) {
+      return Error(Code::kInvalidArgument, "min_world is 0: a job has one rank at least");
+    }
+    return session->session->Reconnect(timeout_ns,
+                                       ShrinkRules{.min_world = min_world, .grace_ms = grace_ms});
+  });
+}
+
 uint32_t hr_session_rank(const hr_session* session) { return session->session->rank(); }
 
 uint32_t hr_session_world_size(const hr_session* session) { return session->session->world_size(); }
+
+uint32_t hr_session_members(const hr_session* session, uint32_t* members, uint32_t room) {
+  const std::vector<std::uint32_t>& all = session->session->members();
+  if (members != nullptr)
+    std::copy_n(all.begin(), std::min<std::size_t>(room, all.size()), members);
+  return static_cast<std::uint32_t>(all.size());
+}
 
 const char* hr_session_job(const hr_session* session) { return session->session->job().c_str(); }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ipc/base/check.h"
+#include "ipc/base/copy.h"
 
 namespace headrace::client {
 namespace {
@@ -28,7 +29,7 @@ Result<std::uint64_t> Arrays::Post(ipc::Record record, ArrayUse use) {
   for (const ArrayPiece& piece : use.read) {
     HR_CHECK(piece.offset <= use.size && piece.size <= use.size - piece.offset, piece.offset,
              piece.size, use.size);
-    Copy(span->data + piece.offset, piece.memory, piece.size);
+    Copy(use.size, span->data + piece.offset, piece.memory, piece.size);
   }
   record.tensor = ipc::kNoTensor;
   record.segment = span->segment;
@@ -82,7 +83,7 @@ void Arrays::Settle(std::uint64_t sequence, bool succeeded) {
     for (const ArrayPiece& piece : written) {
       HR_CHECK(piece.offset <= span.size && piece.size <= span.size - piece.offset, piece.offset,
                piece.size, span.size);
-      Copy(piece.memory, span.data + piece.offset, piece.size);
+      Copy(span.size, piece.memory, span.data + piece.offset, piece.size);
     }
   }
   staging_->Free(span);
@@ -126,9 +127,8 @@ void Arrays::FreeDiscarded() {
   });
 }
 
-void Arrays::Copy(std::byte* target, const std::byte* source, std::size_t size) {
-  if (size == 0) return;
-  std::memcpy(target, source, size);
+void Arrays::Copy(std::size_t whole, std::byte* target, const std::byte* source, std::size_t size) {
+  CopyPartOf(whole, target, source, size);
   copied_size_.fetch_add(size, std::memory_order_relaxed);
 }
 

@@ -76,7 +76,8 @@ class Arrays {
 
   Result<std::uint64_t> PostIn(const Staging::Span& span, const ipc::Record& record, ArrayUse use);
   void FreeDiscarded();
-  void Copy(std::byte* target, const std::byte* source, std::size_t size);
+  // A piece of an array of `whole` bytes, into or out of staging memory.
+  void Copy(std::size_t whole, std::byte* target, const std::byte* source, std::size_t size);
 
   std::unique_ptr<Staging> staging_;  // never null
   Operations& operations_;

@@ -2,19 +2,24 @@
 //
 // Other threads reach it through an inbox of calls; each caller sleeps until its call has ended, so
 // what a call refers to may stand on the caller's stack. No kj object is touched by two threads and
-// no kj exception leaves connection.cc. The socket is the session's lease: when this object goes,
+// no kj exception leaves it. The socket is the session's lease: when this object goes,
 // the service ends the session.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "client/lib/control.h"
+#include "client/lib/quorum.h"
 #include "ipc/base/clock.h"
 
 namespace headrace::client {
+
+class ConnectionLoop;
 
 // What a rank says of itself when it attaches.
 struct AttachRequest {
@@ -22,13 +27,16 @@ struct AttachRequest {
   std::string job;
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
-  std::uint32_t timeout_ms = 0;   // 0: the service's default
-  std::string rendezvous;         // of the job's nodes; empty: as the service has it
-  std::string rendezvous_from{};  // where that was found, for people
-  std::string architecture;       // empty: the leader's default
-  std::uint32_t after_epoch = 0;  // of the job, in which this rank was before; 0: it begins
-  bool can_reconnect = false;     // by itself, when the service ends
-  std::string program;            // for logs: "libheadrace 0.1.0 (train.py)"
+  std::uint32_t timeout_ms = 0;          // 0: the service's default
+  std::string rendezvous;                // of the job's nodes; empty: as the service has it
+  std::string rendezvous_from{};         // where that was found, for people
+  std::string architecture;              // empty: the leader's default
+  std::uint32_t after_epoch = 0;         // of the job, in which this rank was before; 0: it begins
+  std::vector<std::uint32_t> members{};  // by rank; empty: each is what its rank says
+  // Asks first who is left of the job, and attaches as what the answer says.
+  std::optional<QuorumRequest> quorum{};
+  bool can_reconnect = false;  // by itself, when the service ends
+  std::string program;         // for logs: "libheadrace 0.1.0 (train.py)"
   TimeNs call_timeout_ns = 10 * kSecond;
   TimeNs deadline_ns = kNever;  // of all calls, until BoundCalls
 };
@@ -50,6 +58,8 @@ class Connection final : public Control {
   ~Connection() override;
 
   const Grant& grant() const { return grant_; }
+  // Who is left of the job, where that was asked.
+  const std::optional<Quorum>& quorum() const { return quorum_; }
   std::int32_t service_pid() const { return service_pid_; }
 
   Result<std::uint32_t> RegisterSegment(int fd, std::size_t size) override;
@@ -65,16 +75,19 @@ class Connection final : public Control {
   void CloseInChild() override;
 
  private:
-  class Loop;  // the thread and everything kj; in connection.cc
-
-  Connection(std::unique_ptr<Loop> loop, std::int32_t service_pid);
+  Connection(std::unique_ptr<ConnectionLoop> loop, std::int32_t service_pid);
   Status SendHello(const AttachRequest& request, int channel_fd, int doorbell_fd);
+  // Until there is an answer, which is in quorum_ and in the request.
+  Status JoinQuorum(AttachRequest& request);
+  // One question; `waits` is what there is no answer for yet.
+  Status AskQuorum(const AttachRequest& request, std::string& waits);
 
-  std::unique_ptr<Loop> loop_;
+  std::unique_ptr<ConnectionLoop> loop_;
   // The service takes one call at a time that changes what is registered: callers queue up here.
   std::mutex registering_;
   std::int32_t service_pid_;
   Grant grant_;
+  std::optional<Quorum> quorum_;
 };
 
 }  // namespace headrace::client

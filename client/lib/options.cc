@@ -15,6 +15,10 @@ namespace {
 constexpr std::string_view kDefaultSocket = "/run/headrace/headrace.sock";
 // Long enough for a service that is busy mapping gigabytes, short enough to notice a stopped one.
 constexpr std::uint32_t kDefaultCallTimeoutMs = 10'000;
+// Of a job that goes on without lost ranks, where nothing else is said.
+constexpr std::uint32_t kDefaultReconnectS = 30;
+// In which a supervisor starts a service again, whose ranks then are not lost.
+constexpr std::uint32_t kDefaultShrinkGraceMs = 5'000;
 
 // Collects what is wrong with the environment, to say all of it at once.
 class Reader {
@@ -97,6 +101,13 @@ void FillNodes(Reader& reader, hr_options& options) {
               options.architecture);
 }
 
+void FillReconnect(Reader& reader, hr_options& options) {
+  options.shrink_min_world = reader.Number("HEADRACE_SHRINK", 0);
+  const bool shrinks = options.shrink_min_world != 0;
+  options.reconnect_s = reader.Number("HEADRACE_RECONNECT", shrinks ? kDefaultReconnectS : 0);
+  options.shrink_grace_ms = reader.Number("HEADRACE_SHRINK_GRACE_MS", kDefaultShrinkGraceMs);
+}
+
 bool EndsInField(std::span<const char> field) {
   return std::find(field.begin(), field.end(), '\0') != field.end();
 }
@@ -135,7 +146,8 @@ Status CheckNodes(const hr_options& options) {
 }
 
 bool IsKnown(std::size_t size) {
-  return size == sizeof(hr_options) || size == kSecondOptionsSize || size == kFirstOptionsSize;
+  return size == sizeof(hr_options) || size == kThirdOptionsSize || size == kSecondOptionsSize ||
+         size == kFirstOptionsSize;
 }
 
 Error UnknownSize(std::size_t size) {
@@ -160,7 +172,7 @@ Status FillOptions(const Environment& environment, hr_options& options) {
   options.spin_us = reader.Number("HEADRACE_SPIN_US", 0);
   options.call_timeout_ms = kDefaultCallTimeoutMs;
   FillNodes(reader, options);
-  options.reconnect_s = reader.Number("HEADRACE_RECONNECT", 0);
+  FillReconnect(reader, options);
   return reader.status();
 }
 
@@ -192,7 +204,9 @@ Result<hr_options> WholeOptions(const Environment& environment, const hr_options
   whole.size = sizeof whole;
   Reader reader(environment);
   if (given.size == kFirstOptionsSize) FillNodes(reader, whole);
-  whole.reconnect_s = reader.Number("HEADRACE_RECONNECT", 0);
+  const std::uint32_t reconnect_s = whole.reconnect_s;
+  FillReconnect(reader, whole);
+  if (given.size == kThirdOptionsSize) whole.reconnect_s = reconnect_s;
   if (Status status = reader.status(); !status) return status.error();
   return whole;
 }

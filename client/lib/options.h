@@ -17,10 +17,13 @@ using Environment = std::function<const char*(const char* name)>;
 // should; those fields keep their defaults.
 Status FillOptions(const Environment& environment, hr_options& options);
 
-// hr_options before it had a rendezvous, and before it had reconnect_s.
+// hr_options before it had a rendezvous, before it had reconnect_s, and before it had
+// shrink_min_world, which has come where padding was.
 inline constexpr std::size_t kFirstOptionsSize = offsetof(hr_options, rendezvous);
 inline constexpr std::size_t kSecondOptionsSize = offsetof(hr_options, reconnect_s);
-static_assert(kFirstOptionsSize == 264 && kSecondOptionsSize == 552 && sizeof(hr_options) == 560);
+inline constexpr std::size_t kThirdOptionsSize = offsetof(hr_options, shrink_grace_ms);
+static_assert(kFirstOptionsSize == 264 && kSecondOptionsSize == 552 && kThirdOptionsSize == 560 &&
+              sizeof(hr_options) == 568);
 
 // The first `size` bytes of filled options, for a caller that was compiled with so many; `options`
 // is untouched when the library knows no such structure.

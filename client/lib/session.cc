@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -48,13 +49,21 @@ AttachRequest RequestOf(const hr_options& options) {
           .call_timeout_ns = options.call_timeout_ms * kMillisecond};
 }
 
+Membership AllOf(std::uint32_t world_size) {
+  Membership all;
+  all.members.resize(world_size);
+  std::iota(all.members.begin(), all.members.end(), 0);
+  return all;
+}
+
 Result<Session::Attached> AttachToService(const AttachRequest& request, int channel_fd,
                                           int doorbell_fd, LossListener& listener) {
   auto connection = Connection::Attach(request, channel_fd, doorbell_fd, listener);
   if (!connection) return connection.error();
   const std::int32_t pid = (*connection)->service_pid();
   const Grant grant = (*connection)->grant();
-  return Session::Attached{std::move(connection).value(), pid, grant};
+  std::optional<Quorum> quorum = (*connection)->quorum();
+  return Session::Attached{std::move(connection).value(), pid, grant, std::move(quorum)};
 }
 
 Result<TensorSpec> SpecOf(const hr_tensor_spec& spec, std::size_t index) {
@@ -101,6 +110,13 @@ Session::Session(const hr_options& options, Endpoints endpoints, Attacher attach
     : attach_(std::move(attach)),
       request_(RequestOf(options)),
       reconnect_ns_(options.reconnect_s * kSecond),
+      shrink_(options.shrink_min_world == 0
+                  ? std::nullopt
+                  : std::optional(ShrinkRules{.min_world = options.shrink_min_world,
+                                              .grace_ms = options.shrink_grace_ms})),
+      rank_(options.rank),
+      world_size_(options.world_size),
+      membership_(AllOf(options.world_size)),
       endpoints_(std::move(endpoints)),
       operations_(endpoints_.channel.layout(), endpoints_.doorbell.get(),
                   options.spin_us * kMicrosecond),

@@ -63,7 +63,8 @@ class Session final : public LossListener {
   struct Attached {
     std::unique_ptr<Control> control;
     std::int32_t service_pid = 0;
-    Grant grant = {};  // timeout_ms 0: nothing bounds operations
+    Grant grant = {};                   // timeout_ms 0: nothing bounds operations
+    std::optional<Quorum> quorum = {};  // where it was asked for
   };
   // How a session attaches; `listener` is the session.
   using Attacher = std::function<Result<Attached>(const AttachRequest& request, int channel_fd,
@@ -82,8 +83,11 @@ class Session final : public LossListener {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  std::uint32_t rank() const { return request_.rank; }
-  std::uint32_t world_size() const { return request_.world_size; }
+  // As they are now: a job that goes on with fewer ranks numbers them anew.
+  std::uint32_t rank() const { return rank_.load(std::memory_order_relaxed); }
+  std::uint32_t world_size() const { return world_size_.load(std::memory_order_relaxed); }
+  // Of each rank, the one that it had at first.
+  const std::vector<std::uint32_t>& members() const { return membership_.members; }
   const std::string& job() const { return request_.job; }
   std::int32_t service_pid() const { return service_pid_.load(std::memory_order_relaxed); }
 
@@ -97,7 +101,9 @@ class Session final : public LossListener {
   Status Reconnecting() const;
   // Waits for a service, attaches, hands in what is registered, and waits for the other ranks. A
   // negative timeout is no limit; 0: as the options say. In session_reconnect.cc.
-  Status Reconnect(TimeNs timeout_ns);
+  Status Reconnect(TimeNs timeout_ns) { return Reconnect(timeout_ns, shrink_); }
+  // Goes on with those that are left, if `shrink` says so.
+  Status Reconnect(TimeNs timeout_ns, const std::optional<ShrinkRules>& shrink);
 
   Result<hr_segment*> CreateSegment(std::size_t size);
   Result<hr_segment*> CreateDeviceSegment(std::size_t size, int device);
@@ -184,20 +190,24 @@ class Session final : public LossListener {
   // The steps of Reconnect.
   Status CheckLost() const;
   void EndLife(const Error& cause);
-  Status RetryAttempts(TimeNs timeout_ns);
-  Status Attempt(TimeNs deadline);
+  Status RetryAttempts(TimeNs timeout_ns, const std::optional<ShrinkRules>& shrink);
+  Status Attempt(TimeNs deadline, const std::optional<ShrinkRules>& shrink);
   Status RegisterAgain();
   Status RegisterAgain(hr_segment& segment);
   Status RegisterTensorsAgain();
   Status SetLayoutAgain();
   Status AwaitOthers(TimeNs deadline);
+  void AdoptMembership(const Membership& membership);
   ArrayUse UseOf(const Request& request, void* array, std::size_t size) const;
   Result<DType> CheckArray(const Request& request, std::uint64_t count, std::uint8_t dtype) const;
 
   const Attacher attach_;
   AttachRequest request_;      // as at first; Reconnect changes a copy
-                               // Reconnect changes a copy
   const TimeNs reconnect_ns_;  // 0: off
+  const std::optional<ShrinkRules> shrink_;
+  std::atomic<std::uint32_t> rank_;
+  std::atomic<std::uint32_t> world_size_;
+  Membership membership_;  // the last in which this rank has met all others; Reconnect's only
   CallGate call_gate_;
   std::atomic<bool> reconnecting_ = false;
   std::uint32_t epoch_ = 1;  // of the job; Reconnect's only

@@ -23,6 +23,9 @@ constexpr TimeNs kPauseMax = 500 * kMillisecond;
 // The service ends the barrier in time, and names who is missing; that answer needs some time, too.
 constexpr TimeNs kAnswerMargin = kSecond;
 constexpr TimeNs kLeastBound = 10 * kMillisecond;
+// Those who go on meet within that time, or that many times what handing everything in has taken.
+constexpr TimeNs kSettleMin = 10 * kSecond;
+constexpr TimeNs kSettleFactor = 4;
 constexpr std::uint32_t kTimeoutMsMax = 24U * 3600 * 1000;
 // So many fit a message whatever their names are.
 constexpr std::size_t kTensorsAtOnceMax = 4096;
@@ -63,7 +66,7 @@ class Turn {
 
 }  // namespace
 
-Status Session::Reconnect(TimeNs timeout_ns) {
+Status Session::Reconnect(TimeNs timeout_ns, const std::optional<ShrinkRules>& shrink) {
   const TimeNs bound_ns = timeout_ns == 0 ? reconnect_ns_ : timeout_ns;
   if (bound_ns == 0) {
     return Error(
@@ -81,7 +84,7 @@ Status Session::Reconnect(TimeNs timeout_ns) {
   operations_.Lose(cause);
   call_gate_.Close();
   EndLife(cause);
-  Status status = RetryAttempts(bound_ns < 0 ? kNever : bound_ns);
+  Status status = RetryAttempts(bound_ns < 0 ? kNever : bound_ns, shrink);
   call_gate_.Open();
   return status;
 }
@@ -103,11 +106,11 @@ void Session::EndLife(const Error& cause) {
   arrays_->Renew(*control_);
 }
 
-Status Session::RetryAttempts(TimeNs timeout_ns) {
+Status Session::RetryAttempts(TimeNs timeout_ns, const std::optional<ShrinkRules>& shrink) {
   const TimeNs deadline = timeout_ns == kNever ? kNever : MonotonicNow() + timeout_ns;
   const std::string doing = fmt::format("reconnect rank {} of job {}", rank(), job());
   for (TimeNs pause = kFirstPause;; pause = std::min(2 * pause, kPauseMax)) {
-    const Status status = Attempt(deadline);
+    const Status status = Attempt(deadline, shrink);
     if (status.ok()) return {};
     EndLife(status.error());
     if (!TimeMends(status.code())) return status.error().Within(doing);
@@ -119,7 +122,7 @@ Status Session::RetryAttempts(TimeNs timeout_ns) {
   }
 }
 
-Status Session::Attempt(TimeNs deadline) {
+Status Session::Attempt(TimeNs deadline, const std::optional<ShrinkRules>& shrink) {
   Result<ipc::Channel::Created> created = ipc::Channel::Create();
   if (!created) return created.error();
   UniqueFd doorbell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -130,17 +133,42 @@ Status Session::Attempt(TimeNs deadline) {
   endpoints_.channel = std::move(created->channel);
   endpoints_.doorbell = std::move(doorbell);
   AttachRequest request = request_;
+  request.rank = rank();
+  request.world_size = world_size();
+  if (membership_.generation != 0) request.members = membership_.members;
+  if (shrink) {
+    request.quorum.emplace(QuorumRequest{
+        .member = membership_.members[rank()], .membership = membership_, .rules = *shrink});
+  }
   request.after_epoch = epoch_;
   request.deadline_ns = deadline;
   request.call_timeout_ns = std::clamp(
       Left(deadline), std::min(kLeastBound, request_.call_timeout_ns), request_.call_timeout_ns);
   Result<Attached> attached = attach_(request, created->fd.get(), endpoints_.doorbell.get(), *this);
   if (!attached) return attached.error();
+  const std::optional<Quorum> quorum = attached->quorum;
   Adopt(std::move(attached).value());
+  const TimeNs begin = MonotonicNow();
   if (Status status = RegisterAgain(); !status) return status;
-  if (Status status = AwaitOthers(deadline); !status) return status;
+  // One that was lost after the decision is found out by asking again.
+  const TimeNs settled =
+      MonotonicNow() + std::max(kSettleMin, kSettleFactor * (MonotonicNow() - begin));
+  if (Status status = AwaitOthers(quorum ? std::min(deadline, settled) : deadline); !status) {
+    return status;
+  }
   control_->BoundCalls(request_.call_timeout_ns);
+  if (quorum) AdoptMembership(quorum->membership);
   return {};
+}
+
+void Session::AdoptMembership(const Membership& membership) {
+  const std::uint32_t member = membership_.members[rank()];
+  const auto own = std::ranges::find(membership.members, member);
+  rank_.store(static_cast<std::uint32_t>(own - membership.members.begin()),
+              std::memory_order_relaxed);
+  world_size_.store(static_cast<std::uint32_t>(membership.members.size()),
+                    std::memory_order_relaxed);
+  membership_ = membership;
 }
 
 Status Session::RegisterAgain() {

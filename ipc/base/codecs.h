@@ -1,38 +1,88 @@
 // The codecs that gradients may cross the network in: their numbers stand in plans and messages,
-// their names in requests of clients, in the configuration and on screens.
+// their names in requests of clients, in the configuration and on screens. What each does to its
+// elements is in transport/codec/codec.h.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace headrace {
 
-enum class Codec : std::uint8_t {
-  kNone = 0,
-  kBFloat16 = 1,  // 2 bytes an element
-  kFloat16 = 2,   // likewise
-  kInt8 = 3,      // 1 byte, and a scale for each 256
-  kInt4 = 4,      // half a byte, likewise
+// A value of two bytes: which codec, and its parameter where it has one, 0 where it has none.
+// `Codec::kTopK` alone has the parameter's default.
+struct Codec {
+  enum Kind : std::uint8_t {
+    kNone = 0,
+    kBFloat16 = 1,        // 2 bytes an element
+    kFloat16 = 2,         // likewise
+    kInt8 = 3,            // 1 byte, and a scale for each 256
+    kInt4 = 4,            // half a byte, likewise
+    kFloat8E4M3 = 5,      // 1 byte, and a scale for each 256
+    kFloat8E5M2 = 6,      // likewise
+    kInt8Stochastic = 7,  // as kInt8, rounded up or down by chance, right on average
+    kInt4Stochastic = 8,  // likewise
+    kSign = 9,            // 1 bit, and a scale for each 256
+    kTopK = 10,           // of each 256 the `parameter` largest
+    kRandomK = 11,        // of each 256 `parameter`, the same on all nodes
+    kLossless = 12,       // the same bits, in at most 4 bytes an element
+  };
+
+  Kind kind = kNone;
+  std::uint8_t parameter = 0;
+
+  constexpr Codec() = default;
+  // Implicit: a kind is the codec with its default parameter.
+  constexpr Codec(Kind of_kind);  // NOLINT(google-explicit-constructor)
+  constexpr Codec(Kind of_kind, std::uint8_t with) : kind(of_kind), parameter(with) {}
+
+  friend constexpr bool operator==(const Codec&, const Codec&) = default;
 };
 
-inline constexpr std::array<std::string_view, 5> kCodecNames = {"none", "bf16", "fp16", "int8",
-                                                                "int4"};
+// By number; those with a parameter are named with it: "topk:8".
+inline constexpr std::string_view kCodecNames[] = {"none",
+                                                   "bf16",
+                                                   "fp16",
+                                                   "int8",
+                                                   "int4",
+                                                   "fp8-e4m3",
+                                                   "fp8-e5m2",
+                                                   "int8-stochastic",
+                                                   "int4-stochastic",
+                                                   "sign",
+                                                   "topk",
+                                                   "randomk",
+                                                   "lossless"};
 
-constexpr bool IsCodec(std::uint8_t value) { return value < kCodecNames.size(); }
+// Elements that are kept of each 256: at most, and where nothing is said (3 %).
+inline constexpr std::uint8_t kKeptMax = 64;
+inline constexpr std::uint8_t kKeptDefault = 8;
 
-// "int8".
-constexpr std::string_view Name(Codec codec) {
-  return kCodecNames[static_cast<std::size_t>(codec)];
+constexpr bool HasParameter(Codec::Kind kind) {
+  return kind == Codec::kTopK || kind == Codec::kRandomK;
 }
 
-constexpr std::optional<Codec> CodecNamed(std::string_view name) {
-  for (std::size_t number = 0; number < kCodecNames.size(); ++number) {
-    if (kCodecNames[number] == name) return static_cast<Codec>(number);
-  }
-  return std::nullopt;
+constexpr Codec::Codec(Kind of_kind)
+    : kind(of_kind), parameter(HasParameter(of_kind) ? kKeptDefault : std::uint8_t{0}) {}
+
+// Whether two bytes that somebody sent are a codec.
+constexpr bool IsCodec(std::uint8_t kind, std::uint8_t parameter) {
+  if (kind >= std::size(kCodecNames)) return false;
+  if (!HasParameter(static_cast<Codec::Kind>(kind))) return parameter == 0;
+  return parameter > 0 && parameter <= kKeptMax;
 }
+
+// Whether what is decoded may differ from what was encoded, so that residuals are worth keeping.
+constexpr bool Loses(const Codec& codec) {
+  return codec.kind != Codec::kNone && codec.kind != Codec::kLossless;
+}
+
+// "int8", "topk:8".
+std::string Name(const Codec& codec);
+// Also of names without a parameter, "topk", which have the default; nothing where there is no such
+// codec, or its parameter is out of bounds.
+std::optional<Codec> CodecNamed(std::string_view name);
 
 }  // namespace headrace

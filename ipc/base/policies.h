@@ -24,7 +24,8 @@ namespace headrace::plan {
   POLICY(8, Horovod, "horovod")                     \
   POLICY(9, P3, "p3")                               \
   POLICY(10, ByteSchedulerFused, "bytesched-fused") \
-  POLICY(11, Auto, "auto")
+  POLICY(11, Auto, "auto")                          \
+  POLICY(12, Dear, "dear")
 
 enum class Policy : std::uint8_t {
 #define HEADRACE_POLICY(number, function, name) k##function = (number),

@@ -1,7 +1,9 @@
 // What a person may ask of a running job, as the CLI and the service number it.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <string_view>
 
 namespace headrace {
 
@@ -15,12 +17,22 @@ enum class SteeringKind : std::uint8_t {
   kWeight = 5,    // value: share of a lane among jobs of its priority, 1 to kWeightMax
   kPriority = 6,  // value: class, 0 to kPriorityMax; larger goes first
   kLimit = 7,     // value: bytes a second on each lane; 0: none
+  kSends = 8,     // value: a SendsClass, of the job's sends and receives
   // Between services only: how far a node of a job that is drained has come, whose ranks have
   // posted that operation and gradients of that iteration.
-  kDrainOperations = 8,
-  kDrainIterations = 9,
+  kDrainOperations = 9,
+  kDrainIterations = 10,
 };
-inline constexpr int kSteeringKindsCount = 7;  // that people may ask for
+inline constexpr int kSteeringKindsCount = 8;  // that people may ask for
+
+// When sends and receives of a job go, beside its other operations and the blocks of its plan.
+enum class SendsClass : std::uint8_t {
+  kSame = 0,   // in turn: what has waited longer goes first
+  kAbove = 1,  // before them
+};
+inline constexpr std::uint64_t kSendsClassMax = 1;
+inline constexpr std::array<std::string_view, kSendsClassMax + 1> kSendsClassNames = {"same",
+                                                                                      "above"};
 
 inline constexpr std::uint64_t kWeightMax = 1000;
 inline constexpr std::uint64_t kPriorityMax = 15;

@@ -29,6 +29,37 @@ interface Bootstrap @0x84cd522f5dc39ed6 {
   attach @0 (hello :Hello, request :AttachRequest) -> (refusal :Refusal, session :Session,
                                                        granted :AttachGrant);
   admin @1 (hello :Hello) -> (refusal :Refusal, admin :Admin.Admin);
+  joinQuorum @2 (hello :Hello, request :QuorumRequest) -> (refusal :Refusal, waits :Text,
+                                                           quorum :Quorum);
+  # Who is left of a job, before its ranks attach again. waits not empty: that is waited for, ask
+  # again; the connection keeps the place.
+}
+
+struct Membership {
+  generation @0 :UInt32;    # of the decision; 0: the job as it began
+  members @1 :List(UInt32); # growing; a member is the rank that a process had at first
+}
+
+struct QuorumRequest {
+  job @0 :Text;
+  rendezvous @1 :Text;      # as in AttachRequest
+  member @2 :UInt32;        # who asks
+  membership @3 :Membership;  # the last in which it has met all others
+  afterEpoch @4 :UInt32;    # of the job, in which it was
+  minWorld @5 :UInt32;      # with fewer ranks the job ends
+  graceMs @6 :UInt32;       # for members of which nothing is known
+  pid @7 :Int32;            # as the client sees it
+}
+
+struct LostMember {
+  member @0 :UInt32;
+  cause @1 :Text;
+}
+
+struct Quorum {
+  membership @0 :Membership;  # the rank of a member is its place in it
+  epoch @1 :UInt32;         # for afterEpoch of the attach that follows
+  lost @2 :List(LostMember);
 }
 
 struct AttachRequest {
@@ -44,6 +75,7 @@ struct AttachRequest {
   afterEpoch @9 :UInt32;    # of the job, in which this rank was before; 0: it begins
   rendezvousFrom @10 :Text; # where the client has the rendezvous from, for people: "MASTER_ADDR"
   canReconnect @11 :Bool;   # it comes back by itself when its service ends
+  members @12 :List(UInt32);  # of the job, by rank: Membership; empty: each is what its rank says
 }
 
 struct AttachGrant {

@@ -4,9 +4,11 @@
 
 using Cxx = import "/capnp/c++.capnp";
 using Refusal = import "client.capnp".Refusal;
+using Quorum = import "client.capnp".Quorum;
+using Membership = import "client.capnp".Membership;
 $Cxx.namespace("headrace::schema");
 
-const peerProtocolVersion :UInt32 = 6;
+const peerProtocolVersion :UInt32 = 7;
 
 struct PeerHello {
   protocolVersion @0 :UInt32;
@@ -67,7 +69,8 @@ struct Layout {
   reduction @0 :UInt8;      # headrace::Reduction
   tensors @1 :List(LayoutTensor);
   namesHash @2 :UInt64;     # of all names in their order, whole ones: PROTOCOL.md
-  codec @3 :UInt8;          # headrace::Codec, in which sums cross between nodes
+  codec @3 :UInt8;          # headrace::Codec::Kind, in which sums cross between nodes
+  codecParameter @4 :UInt8; # of codecs that have one; else 0
 }
 
 struct SeenIteration {   # how one iteration went on a node, in seconds with idle lanes
@@ -97,6 +100,12 @@ struct SendNotice {
   ready @8 :Bool;
   blocks @9 :UInt32;        # those below may go
   refusal @10 :Refusal;     # of a withdrawn or refused one, or of one that had ended when announced
+}
+
+struct MemberReport {
+  member @0 :UInt32;
+  state @1 :UInt8;          # 1 asks, 2 attached, 3 lost
+  cause @2 :Text;           # of a lost one
 }
 
 struct PeerMessage {
@@ -173,7 +182,27 @@ struct PeerMessage {
       node @62 :UInt32;     # place among the agreement's
       notices @63 :List(SendNotice);
     }
+    reportQuorum :group {   # job: the node's number of the question
+      name @68 :Text;
+      uid @69 :UInt32;
+      membership @70 :Membership;  # the newest that those who ask were in
+      epoch @71 :UInt32;
+      minWorld @72 :UInt32;
+      graceMs @73 :UInt32;
+      members @74 :List(MemberReport);  # all that the node knows of, in growing order
+    }
+    leaveQuorum @75 :Void;  # nobody there asks any more
     # From the leader.
+    announceQuorumWaits :group {
+      text @76 :Text;
+    }
+    announceQuorum :group {
+      quorum @77 :Quorum;
+    }
+    announceQuorumRefused :group {
+      refusal @78 :Refusal;
+      members @79 :List(UInt32);  # those; none: all who ask, and it is over
+    }
     announceSends :group {  # from another node of the job
       node @64 :UInt32;
       notices @65 :List(SendNotice);

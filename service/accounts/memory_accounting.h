@@ -50,7 +50,7 @@ class MemoryAccounting {
   void RestoreTensors(TensorId first, std::uint32_t count);
 
   // All tensors, for whoever frees them; the session has ended.
-  std::vector<Tensor> TakeTensors() { return std::exchange(tensors_, {}); }
+  std::vector<Tensor> ReleaseTensors() { return std::exchange(tensors_, {}); }
 
   // The layout of tensors first, first + 1, ...: checked, and kept for as long as the session lasts
   // by KeepLayout. A session has one.

@@ -51,7 +51,7 @@ class Inbox final : public InboxWriter<Message> {
 
   // Owner only: replaces `taken` by all messages so far, in order. Takes no lock when there are
   // none, and allocates nothing once both vectors have grown to what the traffic needs.
-  void TakeAll(std::vector<Message>& taken) {
+  void PopAll(std::vector<Message>& taken) {
     taken.clear();
     if (Empty()) return;
     const std::lock_guard lock(mutex_);

@@ -37,6 +37,11 @@ struct Agreement {
   std::uint32_t gpu_lanes = 0;             // JobNodes::gpu_lanes; each node puts in what it has
   std::uint32_t verify = 0;                // JobNodes::verify
 
+  // Whether blocks may travel as a reduce-scatter and, later, an all-gather: a server forgets a sum
+  // once it has sent it, and lanes of GPUs have no halves that share a result's place.
+  // Inside one node nothing crosses that could go apart.
+  bool takes_halves() const { return servers_count == 0 && gpu_lanes == 0 && nodes.size() > 1; }
+
   friend bool operator==(const Agreement&, const Agreement&) = default;
 };
 

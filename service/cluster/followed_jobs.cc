@@ -80,15 +80,30 @@ void FollowedJobs::Erase(const FollowedJob& job) {
 
 // A server stays with its leader, job or not.
 void FollowedJobs::LeaveIfIdle(const std::string& leader) {
-  const bool needed = std::any_of(jobs_.begin(), jobs_.end(), [&leader](const auto& entry) {
-    return entry.second.leader == leader && entry.second.stage != FollowedJob::Stage::kFailed;
-  });
+  const bool needed =
+      leaders_kept_.contains(leader) ||
+      std::any_of(jobs_.begin(), jobs_.end(), [&leader](const auto& entry) {
+        return entry.second.leader == leader && entry.second.stage != FollowedJob::Stage::kFailed;
+      });
   if (!needed && !options_.server && !leader.empty()) actions_.emplace_back(LeaveLeader{leader});
 }
 
-void FollowedJobs::SendToLeader(const FollowedJob& job, PeerMessage message) {
-  if (IsLedHere(job)) return to_home_.push_back(std::move(message));
-  actions_.emplace_back(ToLeader{.leader = job.leader, .message = std::move(message)});
+void FollowedJobs::SendTo(const std::string& leader, PeerMessage message) {
+  if (leader.empty()) return to_home_.push_back(std::move(message));
+  actions_.emplace_back(ToLeader{.leader = leader, .message = std::move(message)});
+}
+
+void FollowedJobs::KeepLeader(const std::string& leader) {
+  if (leader.empty()) return;
+  leaders_kept_.insert(leader);
+  actions_.emplace_back(ReachLeader{leader});
+}
+
+void FollowedJobs::ReleaseLeader(const std::string& leader) {
+  const auto kept = leaders_kept_.find(leader);
+  if (kept == leaders_kept_.end()) return;
+  leaders_kept_.erase(kept);
+  LeaveIfIdle(leader);
 }
 
 // An honest leader that is another release ends the job on every node; a false one may do nothing.

@@ -23,7 +23,7 @@
 #include "service/cluster/allowance.h"
 #include "service/cluster/forming.h"
 #include "service/cluster/layouts.h"
-#include "service/cluster/outgoing.h"
+#include "service/cluster/local_messages.h"
 #include "service/cluster/peer_messages.h"
 #include "service/cluster/plan_text.h"
 #include "service/cluster/setting_changes.h"
@@ -73,7 +73,7 @@ struct NoteRefusal {
   std::string why;
 };
 using FollowerAction = std::variant<ToLeader, ToDispatch, ToLane, ToWatch, ReachLeader, LeaveLeader,
-                                    NoteRefusal, Answered>;
+                                    NoteRefusal, Answered, QuorumAnswered>;
 
 struct FollowedJob {
   enum class Stage : std::uint8_t {
@@ -161,7 +161,14 @@ class FollowedJobs {
   void CloseLinks(const FollowedJob& job, const std::string& cause);
   void Erase(const FollowedJob& job);
 
-  void SendToLeader(const FollowedJob& job, PeerMessage message);
+  void SendToLeader(const FollowedJob& job, PeerMessage message) {
+    SendTo(job.leader, std::move(message));
+  }
+  // `leader` empty: that in here.
+  void SendTo(const std::string& leader, PeerMessage message);
+  // The connection to the leader is needed by others than jobs, as often as it is kept.
+  void KeepLeader(const std::string& leader);
+  void ReleaseLeader(const std::string& leader);
   void SendToDispatch(ToDispatch message) { actions_.emplace_back(std::move(message)); }
   void Add(FollowerAction action) { actions_.push_back(std::move(action)); }
   std::vector<FollowerAction> DrainActions() { return std::exchange(actions_, {}); }
@@ -175,6 +182,7 @@ class FollowedJobs {
   FollowerOptions options_;
   Jobs jobs_;
   Forming forming_;
+  std::multiset<std::string> leaders_kept_;
   std::vector<PeerMessage> to_home_;
   std::vector<FollowerAction> actions_;
 };

@@ -30,6 +30,7 @@ Follower::Follower(FollowerOptions options)
       plans_(jobs_),
       settings_(jobs_),
       steps_(jobs_, plans_, settings_),
+      quorums_(jobs_),
       home_({.program = {},
              .node_name = jobs_.options().node_name,
              .gpu_lanes = jobs_.options().gpu_lanes,
@@ -58,6 +59,7 @@ Status Follower::CheckAttach(std::string_view job, std::uint32_t rank) const {
 }
 
 void Follower::OnRankAttached(const SessionIdentity& identity) {
+  quorums_.OnRankAttached(identity);
   const TimeNs patience_ns = identity.timeout_ms * kMillisecond;
   const auto [found, is_new] = jobs_.all().try_emplace(identity.job.value);
   Job& job = found->second;
@@ -192,6 +194,7 @@ void Follower::Handle(const JobEnded& message) {
 
 void Follower::OnLeaderUp(const std::string& leader) {
   leaders_up_.insert(leader);
+  quorums_.OnLeaderUp(leader);
   for (auto& [number, job] : jobs_.all()) {
     if (job.leader == leader && job.stage == Stage::kReaching) Join(job);
   }
@@ -218,6 +221,7 @@ void Follower::SendRankAttached(const Job& job, std::uint32_t rank) {
 
 void Follower::OnLeaderUnreachable(const std::string& leader, const std::string& cause,
                                    TimeNs now) {
+  quorums_.OnLeaderDown(leader, cause);
   for (auto at = jobs_.all().begin(); at != jobs_.all().end();) {
     Job& job = (at++)->second;
     if (job.leader != leader || job.stage != Stage::kReaching) continue;
@@ -251,8 +255,14 @@ void Follower::Handle(const AskForming& message, TimeNs now) {
   }
 }
 
+void Follower::Handle(const AskQuorum& message, TimeNs now) {
+  now_ = now;
+  quorums_.Handle(message);
+}
+
 TimeNs Follower::NextDeadline() const {
-  TimeNs next = jobs_.forming().NextDeadline();
+  TimeNs next =
+      std::min({jobs_.forming().NextDeadline(), quorums_.NextDeadline(), home_.NextDeadline()});
   for (const auto& [number, job] : jobs_.all()) {
     for (const AskForming& question : job.asked) next = std::min(next, question.until_ns);
   }
@@ -260,6 +270,7 @@ TimeNs Follower::NextDeadline() const {
 }
 
 void Follower::OnLeaderRefused(const std::string& leader, const Error& error) {
+  quorums_.OnLeaderRefused(leader, error);
   for (auto at = jobs_.all().begin(); at != jobs_.all().end();) {
     Job& job = (at++)->second;
     if (job.leader == leader && job.stage == Stage::kReaching) {
@@ -270,6 +281,7 @@ void Follower::OnLeaderRefused(const std::string& leader, const Error& error) {
 
 void Follower::OnLeaderDown(const std::string& leader, const Error& error) {
   leaders_up_.erase(leader);
+  quorums_.OnLeaderDown(leader, error.text());
   for (auto at = jobs_.all().begin(); at != jobs_.all().end();) {
     Job& job = (at++)->second;
     if (job.leader != leader || job.stage == Stage::kFailed || job.stage == Stage::kReaching) {
@@ -289,6 +301,9 @@ void Follower::OnLeaderDown(const std::string& leader, const Error& error) {
 }
 
 void Follower::Expire(TimeNs now) {
+  now_ = now;
+  home_.Expire(now);
+  quorums_.Expire(now);
   for (auto& [number, job] : jobs_.all()) {
     std::erase_if(job.asked, [this, &job = job, now](const AskForming& question) {
       if (now < question.until_ns) return false;
@@ -296,7 +311,7 @@ void Follower::Expire(TimeNs now) {
       return true;
     });
   }
-  for (const std::uint32_t number : jobs_.forming().TakeOverdue(now)) {
+  for (const std::uint32_t number : jobs_.forming().PopOverdue(now)) {
     const auto found = jobs_.all().find(number);
     if (found == jobs_.all().end() || found->second.stage >= Stage::kRunning) continue;
     Job& job = found->second;
@@ -314,7 +329,11 @@ void Follower::Handle(const std::string& leader, const PeerMessage& message, Tim
   if (open != nullptr && jobs_.options().server) steps_.AddServed(leader, *open);
   std::visit(
       [this, &leader, now]<typename Message>(const Message& each) {
-        if constexpr (kIsOneOf<Message, MessageOfLeader>) HandOfJob(leader, each, now);
+        if constexpr (Handles<FollowedQuorums, const std::string, const Message>) {
+          quorums_.Handle(leader, each);
+        } else if constexpr (kIsOneOf<Message, MessageOfLeader>) {
+          HandOfJob(leader, each, now);
+        }
       },
       message);
 }
@@ -331,7 +350,7 @@ std::vector<FollowerAction> Follower::DrainActions() {
   // What goes to the leader in here and comes from it, until neither has anything more to send.
   for (int rounds = 1;; ++rounds) {
     HR_CHECK(rounds <= kHomeRoundsMax, rounds, jobs_.all().size());
-    for (const PeerMessage& message : jobs_.DrainToHome()) home_.Handle(kHere, message, 0);
+    for (const PeerMessage& message : jobs_.DrainToHome()) home_.Handle(kHere, message, now_);
     for (ToWatch& each : home_.DrainOutgoing()) jobs_.Add(std::move(each));
     const std::vector<ToNode> sent = home_.DrainMessages();
     if (sent.empty() && !jobs_.HasToHome()) break;

@@ -29,6 +29,7 @@
 #include "ipc/base/clock.h"
 #include "ipc/base/result.h"
 #include "service/cluster/followed_jobs.h"
+#include "service/cluster/followed_quorums.h"
 #include "service/cluster/follower_plans.h"
 #include "service/cluster/follower_settings.h"
 #include "service/cluster/follower_steps.h"
@@ -80,6 +81,14 @@ class Follower {
   std::vector<KnownJob> FindJobs(std::string_view name) const { return settings_.FindJobs(name); }
   std::optional<KnownJob> FindJob(std::string_view name) const { return settings_.FindJob(name); }
 
+  // The rank's lease has ended, in order, with its process or otherwise.
+  void OnLeaseEnded(const SessionIdentity& identity, bool orderly, const std::string& cause,
+                    bool exited) {
+    quorums_.OnLeaseEnded(identity, orderly, cause, exited);
+  }
+  void Handle(const AskQuorum& message, TimeNs now);
+  void Handle(const QuorumClientLost& message) { quorums_.Handle(message); }
+
   void Handle(const JobFailed& message);
   void Handle(const RankLeft& message);
   void Handle(const JobEnded& message);
@@ -109,6 +118,7 @@ class Follower {
   // What to do since the last call, in order.
   std::vector<FollowerAction> DrainActions();
   std::size_t jobs_count() const { return jobs_.all().size(); }
+  std::size_t quorums_count() const { return quorums_.count(); }
 
  private:
   using Job = FollowedJob;
@@ -129,6 +139,8 @@ class Follower {
   FollowerPlans plans_;
   FollowerSettings settings_;
   FollowerSteps steps_;
+  FollowedQuorums quorums_;
+  TimeNs now_ = 0;  // when a member asked or was waited for last
   std::set<std::string> leaders_up_;
   std::uint32_t refused_reported_ = 0;
   Leader home_;  // of the jobs without a rendezvous

@@ -6,6 +6,7 @@
 
 #include "ipc/base/check.h"
 #include "service/cluster/planning.h"
+#include "service/cluster/planning_inputs.h"
 #include "service/plan/canonical.h"
 
 namespace headrace::service {
@@ -41,6 +42,9 @@ void FollowerPlans::SendLayoutIfComplete(Job& job) {
 void FollowerPlans::Handle(const TimesSeen& message) {
   Job* job = jobs_.Find(message.job);
   if (job == nullptr || job->stage != Stage::kRunning) return;
+  // They are made of what clients say. A leader ends the whole connection for times that are none,
+  // and with it the jobs of others.
+  if (!AreRecorded(message.times) || !std::ranges::all_of(message.costs, IsCost)) return;
   jobs_.SendToLeader(*job,
                      ReportTimesSeen{.job = job->number,
                                      .seen = {.times = message.times, .costs = message.costs}});
@@ -52,7 +56,7 @@ void FollowerPlans::Handle(Job& job, const PlanPiece& piece) {
   if (!job.offered_acked)
     return jobs_.OnProtocolError(job, "sent a plan before it had the answer to the last one");
   const Result<std::shared_ptr<const plan::Plan>> plan =
-      job.reassembly.Add(piece, *job.layouts.layout());
+      job.reassembly.Add(piece, *job.layouts.layout(), job.agreement.takes_halves());
   if (!plan) return jobs_.OnProtocolError(job, "sent a plan that is none: " + plan.error().text());
   if (*plan == nullptr) return;
   job.offered = *plan;

@@ -55,7 +55,7 @@ void FollowerSettings::SendPending(Job& job) {
     jobs_.SendToLeader(
         job, RequestPolicy{.job = job.number, .policy = *std::exchange(job.requested_policy, {})});
   }
-  for (Steering& steering : job.pending_steering.Take()) {
+  for (Steering& steering : job.pending_steering.PopAll()) {
     jobs_.SendToLeader(job, RequestSteering{.job = job.number, .steering = std::move(steering)});
   }
 }

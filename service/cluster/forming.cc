@@ -18,7 +18,7 @@ TimeNs Forming::NextDeadline() const {
   return next;
 }
 
-std::vector<std::uint32_t> Forming::TakeOverdue(TimeNs now) {
+std::vector<std::uint32_t> Forming::PopOverdue(TimeNs now) {
   const TimeNs late_ns = now - NextDeadline();
   if (late_ns > kLateMax) {
     for (auto& [job, end_ns] : ends_) end_ns += late_ns + kLateMax;

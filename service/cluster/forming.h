@@ -21,10 +21,10 @@ class Forming {
   void Begin(std::uint32_t job, TimeNs end_ns) { ends_.emplace(job, end_ns); }
   void End(std::uint32_t job) { ends_.erase(job); }
 
-  // When TakeOverdue is due; kNever: no job is forming.
+  // When PopOverdue is due; kNever: no job is forming.
   TimeNs NextDeadline() const;
   // The jobs whose time is over; they are forming no longer.
-  std::vector<std::uint32_t> TakeOverdue(TimeNs now);
+  std::vector<std::uint32_t> PopOverdue(TimeNs now);
 
  private:
   std::map<std::uint32_t, TimeNs> ends_;

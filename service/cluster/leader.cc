@@ -98,6 +98,7 @@ void Leader::OnNodeDown(NodeId node, Code code, const std::string& cause) {
       jobs_.Fail(job, code, cause);
     }
   }
+  quorums_.OnNodeDown(node);
   jobs_.ForgetNode(node);
 }
 
@@ -107,6 +108,10 @@ void Leader::Handle(NodeId node, const PeerMessage& message, TimeNs now) {
       [this, node, now]<typename Message>(const Message& each) {
         if constexpr (std::is_same_v<Message, JoinJob>) {
           members_.OnJoinJob(node, each, now);
+        } else if constexpr (std::is_same_v<Message, ReportQuorum>) {
+          quorums_.Handle(node, each);
+        } else if constexpr (std::is_same_v<Message, LeaveQuorum>) {
+          quorums_.Handle(node, each);
         } else if constexpr (kIsOneOf<Message, MessageOfNode>) {
           HandOfJob(node, each, now);
         }

@@ -25,7 +25,8 @@
 #include "service/cluster/leader_settings.h"
 #include "service/cluster/leader_steps.h"
 #include "service/cluster/led_jobs.h"
-#include "service/cluster/outgoing.h"
+#include "service/cluster/led_quorums.h"
+#include "service/cluster/local_messages.h"
 #include "service/cluster/peer_messages.h"
 #include "service/peers/messages.h"
 
@@ -38,7 +39,8 @@ class Leader {
         plans_(jobs_),
         settings_(jobs_),
         steps_(jobs_, plans_),
-        members_(jobs_, steps_, settings_) {}
+        quorums_(jobs_),
+        members_(jobs_, steps_, settings_, quorums_) {}
   // Its parts refer to each other.
   Leader(const Leader&) = delete;
   Leader& operator=(const Leader&) = delete;
@@ -56,12 +58,17 @@ class Leader {
   // The answer to a MakePlan. Of a job that is over it is ignored.
   void Handle(const PlanMade& message) { plans_.Handle(message); }
 
+  // When Expire is due; kNever: nothing waits for time.
+  TimeNs NextDeadline() const { return quorums_.NextDeadline(); }
+  void Expire(TimeNs now) { quorums_.Expire(now); }
+
   // What to send since the last call, in order.
   std::vector<ToNode> DrainMessages() { return jobs_.DrainMessages(); }
   std::vector<ToWatch> DrainOutgoing() { return jobs_.DrainOutgoing(); }
   // Other nodes than this one, for people.
   std::vector<RefusedNode> DrainRefused() { return members_.DrainRefused(); }
   std::size_t jobs_count() const { return jobs_.all().size(); }
+  std::size_t quorums_count() const { return quorums_.count(); }
   std::size_t nodes_count() const { return jobs_.nodes().size(); }
 
  private:
@@ -74,6 +81,7 @@ class Leader {
   LeaderPlans plans_;
   LeaderSettings settings_;
   LeaderSteps steps_;
+  LedQuorums quorums_;
   LeaderMembers members_;
 };
 

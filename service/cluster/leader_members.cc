@@ -161,7 +161,10 @@ void LeaderMembers::Handle(Job& job, Part& part, const ReportRankAttached& rank)
     // Those that have come would wait for it in vain.
     return jobs_.Fail(job, status.code(), status.error().text());
   }
-  if (rank.after_epoch == 0) lost_.Forget(job.name);
+  if (rank.after_epoch == 0) {
+    lost_.Forget(job.name);
+    quorums_.Forget(job.name, job.uid);
+  }
   job.goes_on = rank.after_epoch != 0;
   job.epoch = std::max(job.epoch, rank.after_epoch + 1);
   part.ranks.insert_or_assign(rank.rank, rank.pid);
@@ -192,7 +195,10 @@ void LeaderMembers::RemovePart(LedJobs::JobNumber number, NodeId node) {
 
 void LeaderMembers::Handle(Job& job, Part& part, const ReportRankLost& lost) {
   const std::string cause = fmt::format("{} {}", jobs_.DescribeRank(part, lost.rank), lost.cause);
-  if (lost.exited) lost_.Note(job.name, {.uid = job.uid, .epoch = job.epoch, .cause = cause});
+  if (lost.exited) {
+    lost_.Note(job.name, {.uid = job.uid, .epoch = job.epoch, .cause = cause});
+    quorums_.OnEpochLost(job.name, job.uid, job.epoch);
+  }
   jobs_.Fail(job, Code::kPeerLost, cause);
 }
 

@@ -9,6 +9,7 @@
 #include "service/cluster/leader_settings.h"
 #include "service/cluster/leader_steps.h"
 #include "service/cluster/led_jobs.h"
+#include "service/cluster/led_quorums.h"
 #include "service/cluster/lost_epochs.h"
 #include "service/cluster/refused_ranks.h"
 
@@ -24,8 +25,8 @@ struct RefusedNode {
 class LeaderMembers {
  public:
   // All outlive this.
-  LeaderMembers(LedJobs& jobs, LeaderSteps& steps, LeaderSettings& settings)
-      : jobs_(jobs), steps_(steps), settings_(settings) {}
+  LeaderMembers(LedJobs& jobs, LeaderSteps& steps, LeaderSettings& settings, LedQuorums& quorums)
+      : jobs_(jobs), steps_(steps), settings_(settings), quorums_(quorums) {}
 
   void OnJoinJob(NodeId node, const JoinJob& join, TimeNs now);
   // The job may be gone after each of these.
@@ -54,6 +55,7 @@ class LeaderMembers {
   LedJobs& jobs_;
   LeaderSteps& steps_;
   LeaderSettings& settings_;
+  LedQuorums& quorums_;
   LostEpochs lost_;
   RefusedRanks refused_ranks_;
   std::vector<RefusedNode> refused_nodes_;

@@ -15,6 +15,7 @@ void LeaderPlans::Begin(Job& job) {
     shape.nodes.push_back({.name = agreed.name, .ranks = agreed.ranks});
   }
   shape.agreed = job.agreement.costs;
+  shape.halves = job.agreement.takes_halves();
   job.planning = std::make_unique<Planning>(Planning::Options{.job = job.name,
                                                               .policy = jobs_.options().policy,
                                                               .token = jobs_.NumberOf(job),

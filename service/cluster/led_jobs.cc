@@ -58,9 +58,9 @@ std::string LedJobs::DescribeRank(const LedJob::Part& part, std::uint32_t rank) 
   return fmt::format("rank {} (pid {}) on node {}", rank, found->second, NameOf(part));
 }
 
-void LedJobs::Send(const LedJob::Part& part, PeerMessage message) {
-  HR_CHECK(nodes_.contains(part.node), part.node, message.index());
-  messages_.push_back({.node = part.node, .message = std::move(message)});
+void LedJobs::SendTo(NodeId node, PeerMessage message) {
+  HR_CHECK(nodes_.contains(node), node, message.index());
+  messages_.push_back({.node = node, .message = std::move(message)});
 }
 
 std::string LedJobs::DescribeForming(const LedJob& job) const {

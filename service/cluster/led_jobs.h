@@ -20,7 +20,7 @@
 #include "ipc/base/clock.h"
 #include "ipc/base/result.h"
 #include "service/cluster/allowance.h"
-#include "service/cluster/outgoing.h"
+#include "service/cluster/local_messages.h"
 #include "service/cluster/peer_messages.h"
 #include "service/cluster/planning.h"
 #include "service/cluster/setting_changes.h"
@@ -139,7 +139,10 @@ class LedJobs {
   // Closes the job on every node once all that have ranks have forgotten it.
   void CloseIfForgotten(LedJob& job);
 
-  void Send(const LedJob::Part& part, PeerMessage message);
+  void Send(const LedJob::Part& part, PeerMessage message) {
+    SendTo(part.node, std::move(message));
+  }
+  void SendTo(NodeId node, PeerMessage message);
   void Report(ToWatch message) { outgoing_.push_back(std::move(message)); }
   std::vector<ToNode> DrainMessages() { return std::exchange(messages_, {}); }
   std::vector<ToWatch> DrainOutgoing() { return std::exchange(outgoing_, {}); }

@@ -27,6 +27,7 @@
 #include "service/plan/plan.h"
 #include "service/session/block_hash.h"
 #include "service/session/layout.h"
+#include "service/session/quorum.h"
 #include "service/session/send_notices.h"
 #include "service/session/steering.h"
 #include "transport/network.h"
@@ -149,7 +150,41 @@ struct ReportSends {
   std::vector<SendNotice> notices;
 };
 
+// Ranks of that node have lost the job, and ask who is left of it; all that the node knows of the
+// job's members, each time anew. `job` is the node's number of the question.
+struct ReportQuorum {
+  std::uint32_t job = 0;
+  std::string name;
+  std::uint32_t uid = 0;
+  Membership membership;    // the newest that any of them was in
+  std::uint32_t epoch = 0;  // the last of the job that the node has seen
+  QuorumRules rules;
+  std::vector<MemberReport> members;  // growing; with those that it has lost
+};
+// Nobody on the node asks any more.
+struct LeaveQuorum {
+  std::uint32_t job = 0;
+};
+
 // ---- from the leader ----
+// What the question waits for.
+struct AnnounceQuorumWaits {
+  std::uint32_t job = 0;
+  std::string text;
+};
+// The decision. The last that is said of the question.
+struct AnnounceQuorum {
+  std::uint32_t job = 0;
+  Quorum quorum;
+};
+// There is none for those members; for all if none is named, and then it is the last that is said
+// of the question.
+struct AnnounceQuorumRefused {
+  std::uint32_t job = 0;
+  Code code = Code::kInternal;
+  std::string cause;
+  std::vector<std::uint32_t> members{};
+};
 struct AnnounceJobForming {
   std::uint32_t job = 0;
   std::string text;
@@ -217,14 +252,16 @@ struct Goodbye {
   std::string cause;  // "the service on node b is stopping"
 };
 
-using MessageOfNode = std::variant<JoinJob, ReportRankAttached, ReportRankLost, ReportRankLeft,
-                                   ReportJobFailed, ForgetJob, JobOpened, JobMeasured, JobStarted,
-                                   ReportLayout, ReportTimesSeen, RequestPolicy, RequestSteering,
-                                   ReportRankLate, ReportBlockHashed, ReportPlanAck, ReportSends>;
+using MessageOfNode =
+    std::variant<JoinJob, ReportRankAttached, ReportRankLost, ReportRankLeft, ReportJobFailed,
+                 ForgetJob, JobOpened, JobMeasured, JobStarted, ReportLayout, ReportTimesSeen,
+                 RequestPolicy, RequestSteering, ReportRankLate, ReportBlockHashed, ReportPlanAck,
+                 ReportSends, ReportQuorum, LeaveQuorum>;
 using MessageOfLeader =
     std::variant<AnnounceJobForming, OpenJob, MeasureJob, StartJob, AnnounceJobFailed,
                  AnnounceRankLeft, CloseJob, PlanPiece, AnnouncePlanSwitch, AnnounceSteering,
-                 AnnounceSends, AnnounceRankLate>;
+                 AnnounceSends, AnnounceRankLate, AnnounceQuorumWaits, AnnounceQuorum,
+                 AnnounceQuorumRefused>;
 
 template <typename... OfNode, typename... OfLeader>
 std::variant<OfNode..., OfLeader..., Goodbye> OfEither(std::variant<OfNode...>,

@@ -32,12 +32,16 @@ std::vector<PlanPiece> CutPlan(std::uint32_t version, std::string_view text) {
   return pieces;
 }
 
-Status CheckPlan(const plan::Plan& plan, const Layout& layout) {
+Status CheckPlan(const plan::Plan& plan, const Layout& layout, bool halves) {
+  if (!halves && plan::HasHalves(plan)) {
+    return Corrupt(fmt::format(
+        "plan {} takes all-reduces apart, which servers and GPUs' lanes do not", plan.version));
+  }
   return plan::CheckCoverage(plan, plan::MakeWorkload(MergeTimes("", layout, {})));
 }
 
 Result<std::shared_ptr<const plan::Plan>> PlanReassembly::Add(const PlanPiece& piece,
-                                                              const Layout& layout) {
+                                                              const Layout& layout, bool halves) {
   std::string text = std::exchange(text_, {});
   if (piece.index == 0) {
     text.clear();
@@ -65,7 +69,7 @@ Result<std::shared_ptr<const plan::Plan>> PlanReassembly::Add(const PlanPiece& p
   if (plan->version != piece.version) {
     return Corrupt(fmt::format("plan {} came as plan {}", plan->version, piece.version));
   }
-  if (const Status covers = CheckPlan(*plan, layout); !covers) {
+  if (const Status covers = CheckPlan(*plan, layout, halves); !covers) {
     return Corrupt(covers.error().text());
   }
   return std::make_shared<const plan::Plan>(std::move(plan).value());

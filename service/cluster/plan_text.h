@@ -29,15 +29,18 @@ struct PlanPiece {
 // The pieces of `text`, which has at least one byte, for any job.
 std::vector<PlanPiece> CutPlan(std::uint32_t version, std::string_view text);
 
-// Whether `plan` moves every byte of the layout's gradients exactly once.
-Status CheckPlan(const plan::Plan& plan, const Layout& layout);
+// Whether `plan` moves every byte of the layout's gradients exactly once, and takes all-reduces
+// apart only with `halves`.
+Status CheckPlan(const plan::Plan& plan, const Layout& layout, bool halves);
 
 // A node's side: puts pieces together.
 class PlanReassembly {
  public:
   // The plan once its last piece is here, null before. What is out of order, too long, no plan, or
-  // not one for this layout is kCorrupt, and what was gathered is dropped.
-  Result<std::shared_ptr<const plan::Plan>> Add(const PlanPiece& piece, const Layout& layout);
+  // not one for this layout is kCorrupt, and what was gathered is dropped. `halves`: the job's
+  // plans may take all-reduces apart.
+  Result<std::shared_ptr<const plan::Plan>> Add(const PlanPiece& piece, const Layout& layout,
+                                                bool halves);
 
  private:
   std::uint32_t version_ = 0;

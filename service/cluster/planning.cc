@@ -131,6 +131,9 @@ void Planning::Make(plan::Policy policy, std::shared_ptr<const plan::Plan> prese
   stage_ = Stage::kMaking;
   plan::Recording recording = MergeRecorded(seen);
   if (recording.iterations.size() < kRecordedMin) recording = {};
+  plan::Route route = RouteOf(options_.shape, seen, BlockBytes());
+  // Encodings are of whole sums.
+  if (layout_->codec != Codec::kNone && options_.shape.crosses_nodes()) route.halves = false;
   const IterationSeen iteration = IterationOf(seen);
   std::uint64_t latest = 0;
   for (const NodeSeen& each : seen) latest = std::max(latest, each.times.iteration);
@@ -142,7 +145,7 @@ void Planning::Make(plan::Policy policy, std::shared_ptr<const plan::Plan> prese
   steps_.emplace_back(MakePlan{.token = options_.token,
                                .policy = policy,
                                .profile = MergeTimes(options_.job, *layout_, seen),
-                               .route = RouteOf(options_.shape, seen, BlockBytes()),
+                               .route = std::move(route),
                                .recording = std::move(recording),
                                .version = versions_ + 1,
                                .present = std::move(present),
@@ -176,7 +179,7 @@ void Planning::Note(Code code, std::string text) {
 }
 
 void Planning::Offer(std::shared_ptr<const plan::Plan> plan) {
-  if (Status covers = CheckPlan(*plan, *layout_); !covers) {
+  if (Status covers = CheckPlan(*plan, *layout_, options_.shape.halves); !covers) {
     return Fail(Code::kInternal, covers.error().text());
   }
   const std::string text = plan::Canonical(*plan);

@@ -243,18 +243,26 @@ plan::CostLine BlockCost(const transport::CostLine& line, const JobShape& shape)
 
 plan::Route RouteOf(const JobShape& shape, std::span<const NodeSeen> seen, double block_bytes) {
   const plan::CostLine in_node = CostInNode(seen, block_bytes);
-  if (!shape.crosses_nodes()) return plan::AllReduceRoute(in_node);
+  if (!shape.crosses_nodes()) {
+    plan::Route route = plan::AllReduceRoute(in_node);
+    route.halves = shape.halves;
+    return route;
+  }
   const std::vector<plan::CostLine> rails = CostsBetweenNodes(shape, seen, block_bytes);
   HR_CHECK(!rails.empty(), shape.nodes.size());
   plan::Route route = rails.size() == 1 ? plan::AllReduceRoute(rails[0]) : plan::RailsRoute(rails);
+  route.halves = shape.halves;
   const bool several =
       std::any_of(shape.nodes.begin(), shape.nodes.end(),
                   [](const JobShape::Node& node) { return node.ranks.size() > 1; });
   if (!several) return route;
   const auto lane = static_cast<std::uint32_t>(route.lanes.size());
   route.lanes.emplace_back("intra-node");
-  route.stages.insert(route.stages.begin(), {.name = "reduce-scatter", .rails = {{lane, in_node}}});
-  route.stages.push_back({.name = "all-gather", .rails = {{lane, in_node}}});
+  route.stages.insert(
+      route.stages.begin(),
+      {.name = "reduce-scatter", .rails = {{lane, in_node}}, .kind = Collective::kReduceScatter});
+  route.stages.push_back(
+      {.name = "all-gather", .rails = {{lane, in_node}}, .kind = Collective::kAllGather});
   return route;
 }
 

@@ -24,6 +24,7 @@ struct JobShape {
   std::vector<Node> nodes;  // with ranks
   std::uint32_t servers_count = 0;
   std::vector<transport::CostLine> agreed;  // of each lane between nodes, in bytes sent
+  bool halves = true;                       // Agreement::takes_halves
 
   bool crosses_nodes() const { return nodes.size() > 1 || servers_count > 0; }
 };

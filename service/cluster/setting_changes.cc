@@ -31,6 +31,8 @@ const char* NameOf(SteeringKind kind) {
       return "priority";
     case SteeringKind::kLimit:
       return "limit";
+    case SteeringKind::kSends:
+      return "class of sends";
     case SteeringKind::kDrainOperations:
       return "operations until a drain";
     case SteeringKind::kDrainIterations:
@@ -52,7 +54,7 @@ Result<std::optional<plan::Policy>> ReadPolicyName(std::string_view name) {
 }
 
 Result<Codec> ReadCodecName(std::string_view name) {
-  if (name.empty()) return Codec::kNone;
+  if (name.empty()) return Codec();
   if (const std::optional<Codec> codec = CodecNamed(name)) return *codec;
   return Error(Code::kInvalidArgument,
                fmt::format("codec \"{}\" is none of {}", Printable(name, kNameShownMax),
@@ -83,6 +85,12 @@ Status CheckSteering(std::uint8_t kind, std::uint64_t value) {
           fmt::format("a limit of {} bytes/s: {} to {} are possible, and 0 for none; to "
                       "stop the job ask for a pause",
                       value, kLimitMin, kLimitMax));
+    case SteeringKind::kSends:
+      if (value <= kSendsClassMax) return {};
+      return Wrong(
+          fmt::format("a class of sends {}: 0 (in turn with other blocks) and 1 (before "
+                      "them) are possible",
+                      value));
     default:
       if (value == 0) return {};
       return Wrong(fmt::format("{} with the value {}: it takes none",
@@ -102,6 +110,9 @@ std::string DescribeSteering(const Steering& steering) {
   const char* name = NameOf(steering.kind);
   if (steering.kind == SteeringKind::kLimit) {
     return steering.value == 0 ? "no limit" : fmt::format("limit {} bytes/s", steering.value);
+  }
+  if (steering.kind == SteeringKind::kSends) {
+    return steering.value == 0 ? "sends in turn with other blocks" : "sends before other blocks";
   }
   if (steering.kind == SteeringKind::kWeight || steering.kind == SteeringKind::kPriority) {
     return fmt::format("{} {}", name, steering.value);
@@ -136,6 +147,6 @@ const Steering* PendingSteering::Find(SteeringKind kind) const {
   return found == kept_.end() ? nullptr : &*found;
 }
 
-std::vector<Steering> PendingSteering::Take() { return std::exchange(kept_, {}); }
+std::vector<Steering> PendingSteering::PopAll() { return std::exchange(kept_, {}); }
 
 }  // namespace headrace::service

@@ -41,7 +41,7 @@ class PendingSteering {
   void Keep(Steering steering);
   // Null when there is none of that kind.
   const Steering* Find(SteeringKind kind) const;
-  std::vector<Steering> Take();
+  std::vector<Steering> PopAll();
 
  private:
   std::vector<Steering> kept_;

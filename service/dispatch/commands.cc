@@ -34,6 +34,7 @@ void JobCommands::Steer(Job& job, const Steering& steering, TimeNs now) {
     case Kind::kWeight:
     case Kind::kPriority:
     case Kind::kLimit:
+    case Kind::kSends:
       return settings_.Request(job, steering, now);
   }
 }

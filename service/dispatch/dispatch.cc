@@ -195,7 +195,7 @@ TimeNs Dispatch::NextDeadline() const {
 
 bool Dispatch::HandleInbox(TimeNs now) {
   if (inbox_.Empty()) return false;
-  inbox_.TakeAll(messages_);
+  inbox_.PopAll(messages_);
   for (DispatchMessage& message : messages_) {
     std::visit([this, now](auto& alternative) { Handle(std::move(alternative), now); }, message);
   }
@@ -291,7 +291,7 @@ void Dispatch::Handle(const RemoveSegment& message, TimeNs) {
   if (reading == nullptr) return;  // rpc has forgotten the request with the lease
   Status status = CheckRemovable(*reading, message.segment);
   if (status) {
-    mapping_.Send(DiscardMemory{reading->session->TakeSegment(message.segment),
+    mapping_.Send(DiscardMemory{reading->session->RemoveSegment(message.segment),
                                 reading->session->identity().uid});
     reading->job->Changed();
   }

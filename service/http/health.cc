@@ -34,7 +34,8 @@ void Health::Update(const ProbeAnswer& answer, std::int64_t unix_ns) {
   const auto take = [&](const std::string& name, bool answered, TimeNs ns) {
     Record(name, answered, ns, answered ? "" : timeout, unix_ns);
   };
-  for (const PartAnswer& part : answer.parts) take(part.name, part.answered, part.ns);
+  for (const PartAnswer& component : answer.parts)
+    take(component.name, component.answered, component.ns);
   // Nothing is known of those that it would have asked.
   const bool asked = answer.parts.empty() || answer.parts.front().name != kRpc;
   if (!asked) return;
@@ -50,45 +51,45 @@ void Health::Update(const ProbeAnswer& answer, std::int64_t unix_ns) {
 
 void Health::Record(const std::string& name, bool answered, TimeNs ns, std::string says,
                     std::int64_t unix_ns) {
-  Part& part = parts_[name];
+  Component& component = components_[name];
   if (answered) {
-    part.answered_unix_ns = unix_ns;
-    part.silent_since_unix_ns = 0;
-  } else if (part.silent_since_unix_ns == 0) {
-    part.silent_since_unix_ns = unix_ns;
+    component.answered_unix_ns = unix_ns;
+    component.silent_since_unix_ns = 0;
+  } else if (component.silent_since_unix_ns == 0) {
+    component.silent_since_unix_ns = unix_ns;
   }
-  part.answered = answered;
-  part.ns = ns;
-  part.says = std::move(says);
+  component.answered = answered;
+  component.ns = ns;
+  component.says = std::move(says);
 }
 
 Json Health::Silent(bool with_lanes) const {
   Json silent = Json::array();
-  for (const auto& [name, part] : parts_) {
-    if (part.answered || (!with_lanes && name.starts_with(kLane))) continue;
+  for (const auto& [name, component] : components_) {
+    if (component.answered || (!with_lanes && name.starts_with(kLane))) continue;
     silent.push_back({{"name", name},
-                      {"says", part.says},
-                      {"since_unix_s", UnixSeconds(part.silent_since_unix_ns)},
-                      {"last_answered_unix_s", UnixSeconds(part.answered_unix_ns)}});
+                      {"says", component.says},
+                      {"since_unix_s", UnixSeconds(component.silent_since_unix_ns)},
+                      {"last_answered_unix_s", UnixSeconds(component.answered_unix_ns)}});
   }
   return silent;
 }
 
 HttpPage Health::Healthz() const {
-  const auto dispatch = parts_.find(kDispatch);
+  const auto dispatch = components_.find(kDispatch);
   Json silent = Silent(false);
   if (!silent.empty()) return Answer(false, {{"silent", std::move(silent)}});
-  if (dispatch == parts_.end()) return Answer(false, {{"says", "dispatch was not asked yet"}});
+  if (dispatch == components_.end()) return Answer(false, {{"says", "dispatch was not asked yet"}});
   return Answer(true, {{"dispatch_s", static_cast<double>(dispatch->second.ns) / 1e9}});
 }
 
 HttpPage Health::Readyz(ipc::ServiceState state) const {
   Json silent = Silent(true);
   Json answered = Json::object();
-  for (const auto& [name, part] : parts_) {
-    if (part.answered) answered[name] = static_cast<double>(part.ns) / 1e9;
+  for (const auto& [name, component] : components_) {
+    if (component.answered) answered[name] = static_cast<double>(component.ns) / 1e9;
   }
-  const bool ok = state == ipc::ServiceState::kRunning && silent.empty() && !parts_.empty();
+  const bool ok = state == ipc::ServiceState::kRunning && silent.empty() && !components_.empty();
   return Answer(ok, {{"state", ipc::ServiceStateName(static_cast<std::uint32_t>(state))},
                      {"silent", std::move(silent)},
                      {"answered_s", std::move(answered)}});

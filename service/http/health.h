@@ -28,7 +28,7 @@ class Health {
   HttpPage Readyz(ipc::ServiceState state) const;
 
  private:
-  struct Part {
+  struct Component {
     bool answered = false;
     TimeNs ns = -1;    // that the last answer took
     std::string says;  // what is wrong with it
@@ -41,7 +41,7 @@ class Health {
   // Those that have not answered, with what is known of them.
   nlohmann::ordered_json Silent(bool with_lanes) const;
 
-  std::map<std::string, Part> parts_;  // "dispatch", "peers", "lane shm0", ...
+  std::map<std::string, Component> components_;  // "dispatch", "peers", "lane shm0", ...
 };
 
 }  // namespace headrace::service

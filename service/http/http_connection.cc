@@ -62,7 +62,7 @@ std::string_view HttpReason(unsigned status) {
 }
 
 HttpConnection::HttpConnection(Site& site, kj::Timer& timer, const kj::HttpHeaderTable& table,
-                               Pace& pace)
+                               MessagePacer& pace)
     : site_(site),
       timer_(timer),
       table_(table),

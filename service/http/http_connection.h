@@ -12,7 +12,7 @@
 
 #include "ipc/base/clock.h"
 #include "service/http/site.h"
-#include "service/loop/pace.h"
+#include "service/loop/message_pacer.h"
 
 namespace headrace::service {
 
@@ -26,7 +26,8 @@ class HttpConnection final : private kj::HttpService,
                              private kj::HttpServerCallbacks {
  public:
   // All outlive this. `pace` is that of all connections.
-  HttpConnection(Site& site, kj::Timer& timer, const kj::HttpHeaderTable& table, Pace& pace);
+  HttpConnection(Site& site, kj::Timer& timer, const kj::HttpHeaderTable& table,
+                 MessagePacer& pace);
 
   // Serves until the client leaves or is thrown out; neither is an error. Call it once.
   kj::Promise<void> Serve(kj::Own<kj::AsyncIoStream> client);
@@ -50,7 +51,7 @@ class HttpConnection final : private kj::HttpService,
   Site& site_;
   kj::Timer& timer_;
   const kj::HttpHeaderTable& table_;
-  Pace& pace_;
+  MessagePacer& pace_;
   bool answering_ = false;
   bool closing_ = false;  // the client asks for no more
   kj::Own<kj::PromiseFulfiller<void>> closed_;

@@ -23,7 +23,7 @@
 namespace headrace::service {
 
 inline constexpr std::size_t kHttpConnectionsMax = 32;
-// Of all connections; see pace.h. A connection costs as much as a request.
+// Of all connections; see message_pacer.h. A connection costs as much as a request.
 inline constexpr TimeNs kHttpRequestsPerSecond = 500;
 inline constexpr TimeNs kHttpRequestsBurst = 500;
 
@@ -58,7 +58,7 @@ class HttpListener final : private kj::TaskSet::ErrorHandler {
   Site site_;
   kj::Timer& timer_;
   kj::Own<kj::HttpHeaderTable> table_;
-  Pace pace_{kHttpRequestsPerSecond, kHttpRequestsBurst};
+  MessagePacer pace_{kHttpRequestsPerSecond, kHttpRequestsBurst};
   std::uint64_t accepted_count_ = 0;
   std::map<std::uint64_t, Connection> connections_;
   kj::TaskSet tasks_;

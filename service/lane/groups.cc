@@ -84,7 +84,7 @@ bool Groups::Work(std::vector<transport::Completion>& completions, TimeNs now) {
     if ((completion.token & kOwnToken) == 0) return false;
     const auto found = groups_.find(static_cast<std::uint32_t>(completion.token & ~kOwnToken));
     HR_CHECK(found != groups_.end() && found->second.probe, completion.token);
-    return found->second.probe->Take(completion);
+    return found->second.probe->OnCompletion(completion);
   });
   for (auto each = groups_.begin(); each != groups_.end();) {
     Group& group = each->second;

@@ -40,7 +40,7 @@ Lane::Lane(std::uint8_t index, std::string name, transport::NetworkTransport& tr
 
 bool Lane::DoWork(TimeNs now) {
   const bool flushed = dispatch_.Flush(now);
-  inbox_.TakeAll(messages_);
+  inbox_.PopAll(messages_);
   for (LaneMessage& message : messages_) Handle(std::move(message));
   probe_.Post(now);
   PostHeld(now);

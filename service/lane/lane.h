@@ -31,10 +31,10 @@ class LaneWaker final : public transport::Waker {
  public:
   explicit LaneWaker(Wakeable& thread) : thread_(thread) {}
   void Wake() override {
-    signalled_.store(true);  // seq_cst: pairs with TakeSignal in PrepareToSleep
+    signalled_.store(true);  // seq_cst: pairs with ConsumeSignal in PrepareToSleep
     thread_.Wake();
   }
-  bool TakeSignal() { return signalled_.exchange(false); }
+  bool ConsumeSignal() { return signalled_.exchange(false); }
 
  private:
   Wakeable& thread_;
@@ -53,7 +53,7 @@ class Lane final : public Actor {
   std::string_view name() const override { return name_; }
   bool DoWork(TimeNs now) override;
   bool PrepareToSleep() override {
-    return inbox_.Empty() && !waker_.TakeSignal() && transport_.PrepareToSleep();
+    return inbox_.Empty() && !waker_.ConsumeSignal() && transport_.PrepareToSleep();
   }
   void Awake() override {}
   TimeNs NextDeadline() const override {

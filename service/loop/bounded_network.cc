@@ -56,20 +56,21 @@ class BoundedNetwork::BoundedConnection final : public capnp::TwoPartyVatNetwork
         break;
       default:
         if (++strays_ > strays_max_) {
-          Cut(fmt::format("{} messages that are no calls, {} are allowed", strays_, strays_max_));
+          Disconnect(
+              fmt::format("{} messages that are no calls, {} are allowed", strays_, strays_max_));
         }
         break;
     }
     const std::size_t unread = network_.inner_.getCurrentQueueSize();
     if (calls_ <= kCallsMax && unread <= kUnreadBytesMax) return;
-    Cut(
+    Disconnect(
         fmt::format("{} calls are not finished and {} bytes of answers not read, {} and {} are "
                     "allowed",
                     calls_, unread, kCallsMax, kUnreadBytesMax));
   }
 
-  void Cut(const std::string& why) {
-    network_.cut_(why);
+  void Disconnect(const std::string& why) {
+    network_.disconnect_(why);
     KJ_FAIL_REQUIRE("a connection went beyond its bounds", why.c_str());
   }
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <utility>
 
-#include "service/loop/pace.h"
+#include "service/loop/message_pacer.h"
 
 namespace headrace::service {
 
@@ -33,20 +33,20 @@ class BoundedNetwork final : public capnp::TwoPartyVatNetworkBase {
  public:
   // Closes the socket both ways; the orderly way would wait until the other end has read all that
   // is queued for it. `why` is for people.
-  using Cut = std::function<void(const std::string& why)>;
+  using Disconnect = std::function<void(const std::string& why)>;
 
   // How many bytes the message had that was read last. Asked of whoever read it, because a message
   // of several segments locks itself out when it is asked (Cap'n Proto 0.9.2, sizeInWords).
   using MessageBytes = std::function<std::uint64_t()>;
 
   // All outlive this. `pace` may be shared by several connections.
-  BoundedNetwork(capnp::TwoPartyVatNetwork& inner, kj::Timer& timer, Pace& pace,
-                 MessageBytes message_bytes, Cut cut)
+  BoundedNetwork(capnp::TwoPartyVatNetwork& inner, kj::Timer& timer, MessagePacer& pace,
+                 MessageBytes message_bytes, Disconnect disconnect)
       : inner_(inner),
         timer_(timer),
         pace_(pace),
         message_bytes_(std::move(message_bytes)),
-        cut_(std::move(cut)) {}
+        disconnect_(std::move(disconnect)) {}
 
   kj::Maybe<kj::Own<Connection>> connect(capnp::rpc::twoparty::VatId::Reader host) override;
   kj::Promise<kj::Own<Connection>> accept() override;
@@ -58,9 +58,9 @@ class BoundedNetwork final : public capnp::TwoPartyVatNetworkBase {
 
   capnp::TwoPartyVatNetwork& inner_;
   kj::Timer& timer_;
-  Pace& pace_;
+  MessagePacer& pace_;
   MessageBytes message_bytes_;
-  Cut cut_;
+  Disconnect disconnect_;
 };
 
 }  // namespace headrace::service

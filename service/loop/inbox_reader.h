@@ -37,8 +37,8 @@ class InboxReader {
       HR_CHECK(next_ <= messages_.size(), next_, messages_.size());
       if (next_ == messages_.size()) {
         next_ = 0;
-        inbox_.TakeAll(messages_);
-        // Nothing was polled since TakeAll, so a message that came after it is still to be noticed.
+        inbox_.PopAll(messages_);
+        // Nothing was polled since PopAll, so a message that came after it is still to be noticed.
         if (messages_.empty()) {
           return observer_.whenBecomesReadable().then([this] { return Read(); });
         }

@@ -36,19 +36,19 @@ class LoopInbox final : public InboxWriter<Message>, private Wakeable {
 
   // The loop's thread only: the eventfd to observe, and all messages so far.
   int event_fd() const { return event_.get(); }
-  void TakeAll(std::vector<Message>& taken) {
+  void PopAll(std::vector<Message>& taken) {
     std::uint64_t count = 0;
     const ssize_t size = ::read(event_.get(), &count, sizeof count);
     HR_CHECK(size == sizeof count || errno == EAGAIN, size, errno);
     signalled_.store(false);
-    inbox_.TakeAll(taken);
+    inbox_.PopAll(taken);
   }
 
  private:
   explicit LoopInbox(UniqueFd event) : event_(std::move(event)), inbox_(*this) {}
 
   void Wake() override {
-    // seq_cst: pairs with TakeAll, which takes the flag back before it looks into the inbox.
+    // seq_cst: pairs with PopAll, which takes the flag back before it looks into the inbox.
     if (signalled_.exchange(true)) return;
     const std::uint64_t one = 1;
     const ssize_t written = ::write(event_.get(), &one, sizeof one);

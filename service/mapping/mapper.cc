@@ -30,7 +30,7 @@ Mapper::Mapper(Wakeable& thread, InboxWriter<RpcMessage>& rpc, ipc::BoardLayout&
 bool Mapper::DoWork(TimeNs now) {
   bool heard = rpc_.Flush(now);
   if (dispatch_) heard |= dispatch_->Flush(now);
-  inbox_.TakeAll(messages_);
+  inbox_.PopAll(messages_);
   for (MappingMessage& message : messages_) {
     std::visit([this](auto& alternative) { Handle(std::move(alternative)); }, message);
   }
@@ -137,7 +137,7 @@ void Mapper::Cancel(std::uint32_t uid, Work& work) {
 
 void Mapper::Handle(DiscardSession message) {
   const std::uint32_t uid = message.session->identity().uid;
-  for (SegmentMemory& memory : message.session->TakeSegments()) Unmap(uid, std::move(memory));
+  for (SegmentMemory& memory : message.session->RemoveSegments()) Unmap(uid, std::move(memory));
 }
 
 void Mapper::Handle(DiscardMemory message) { Unmap(message.uid, std::move(message.memory)); }

@@ -17,6 +17,7 @@
 #include "service/session/block_hash.h"
 #include "service/session/facts.h"
 #include "service/session/layout.h"
+#include "service/session/quorum.h"
 #include "service/session/send_notices.h"
 #include "service/session/session.h"
 #include "service/session/steering.h"
@@ -145,10 +146,31 @@ struct RankRefused {
   Code code = Code::kOk;
   std::string cause;
 };
+// A member of a job that was lost asks who is left of it. Answered by QuorumAnswered: with the
+// decision, an error, or, at `until_ns`, with what is still waited for.
+struct AskQuorum {
+  RequestToken token = 0;
+  std::uint64_t client = 0;  // of the connection, used once
+  std::string job;
+  std::uint32_t uid = 0;
+  std::int32_t pid = 0;
+  std::string leader;  // the job's rendezvous, as in SessionIdentity
+  std::uint32_t member = 0;
+  Membership membership;  // checked, and has the member
+  std::uint32_t epoch = 0;
+  QuorumRules rules;
+  TimeNs until_ns = 0;
+};
+// The connection of one who asked is gone.
+struct QuorumClientLost {
+  std::uint64_t client = 0;
+  bool exited = false;  // with its process
+};
 using PeersMessage =
     std::variant<JobFailed, RankLeft, JobEnded, GroupOpened, GroupMeasured, PlanAck, TimesSeen,
                  PlanMade, RankLate, BlockHashed, SendNotices, SteerJob, CheckRank, RankRefused,
                  RankAttached, RankEnded, HandInLayout, AskForming, ChangeSetting, ListPeers,
-                 TryPeer, CheckCertificate, DrainPeers, StopPeers, Ping>;
+                 TryPeer, CheckCertificate, DrainPeers, StopPeers, AskQuorum, QuorumClientLost,
+                 Ping>;
 
 }  // namespace headrace::service

@@ -32,7 +32,7 @@ inline constexpr std::size_t kMessagesPerCallMax = 16;  // messages in one call
 inline constexpr std::size_t kBytesPerCallMax = std::size_t{256} << 10;
 inline constexpr std::size_t kUnsentMax = 16384;  // messages that wait; more end the link
 inline constexpr std::size_t kUnsentBytesMax = std::size_t{64} << 20;  // likewise
-inline constexpr TimeNs kPeerMessagesPerSecond = 5000;                 // of one link; see pace.h
+inline constexpr TimeNs kPeerMessagesPerSecond = 5000;  // of one link; see message_pacer.h
 inline constexpr TimeNs kPeerMessagesBurst = 10'000;
 inline constexpr auto kHelloTimeout = 5 * kj::SECONDS;
 
@@ -104,7 +104,7 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
   kj::Own<kj::PromiseFulfiller<void>> all_sent_;  // null unless Finish waits for it
   schema::PeerPort::Client port_ = nullptr;       // usable once greeted
   capnp::TwoPartyVatNetwork network_;
-  Pace pace_{kPeerMessagesPerSecond, kPeerMessagesBurst};
+  MessagePacer pace_{kPeerMessagesPerSecond, kPeerMessagesBurst};
   BoundedNetwork bounded_;
   capnp::RpcSystem<capnp::rpc::twoparty::VatId> rpc_;
   kj::TaskSet tasks_;

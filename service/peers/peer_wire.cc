@@ -1,6 +1,4 @@
-// Each message is described once, by Describe: its fields, how the schema names them, and what is
-// checked of them. ToWire carries a message out by that description, FromWire brings one in and
-// keeps the first thing that was wrong.
+// The descriptions of all messages; wire_fields.h says what they are.
 #include "service/peers/peer_wire.h"
 
 #include <fmt/format.h>
@@ -17,9 +15,11 @@
 #include "service/accounts/rank_table.h"
 #include "service/cluster/layouts.h"
 #include "service/cluster/setting_changes.h"
+#include "service/peers/wire_fields.h"
 #include "service/session/session.h"
 
 namespace headrace::service {
+namespace wire_fields {
 namespace {
 
 constexpr std::size_t kTextMax = 1000;  // more of a sentence is cut
@@ -28,192 +28,9 @@ constexpr std::size_t kReportTextMax = 800;
 constexpr std::size_t kProgramMax = 127;
 constexpr std::size_t kTensorNameMax = 255;
 
-Error Corrupt(const std::string& what) { return Error(Code::kCorrupt, "a service sent " + what); }
-
 bool IsTime(double seconds) { return std::isfinite(seconds) && seconds >= 0; }
 
-// A Message that is written, and so const, or one that is read.
-template <typename Message, typename Wanted>
-concept Is = std::same_as<std::remove_const_t<Message>, Wanted>;
-
-// How the schema's field of that name is read and set. A list and a struct are initialised instead.
-#define HR_FIELD(Name)                               \
-  [](const auto& part) { return part.get##Name(); }, \
-      [](auto& part, const auto& sent) { part.set##Name(sent); }
-#define HR_LIST(Name)                                \
-  [](const auto& part) { return part.get##Name(); }, \
-      [](auto& part, std::size_t count) { return part.init##Name(static_cast<unsigned>(count)); }
-#define HR_STRUCT(Name) \
-  [](const auto& part) { return part.get##Name(); }, [](auto& part) { return part.init##Name(); }
-
-capnp::Data::Reader BytesOf(const std::string& text) {
-  return {reinterpret_cast<const kj::byte*>(text.data()), text.size()};
-}
-
-template <typename Builder>
-class ToWire {
- public:
-  explicit ToWire(Builder wire) : wire_(wire) {}
-
-  template <typename Value>
-  void Number(const Value& value, auto /*get*/, auto set) {
-    if constexpr (std::is_enum_v<Value>) {
-      set(wire_, static_cast<std::uint8_t>(value));
-    } else {
-      set(wire_, value);
-    }
-  }
-  void ErrorCode(Code code, auto get, auto set) { Number(code, get, set); }
-  void Policy(const std::optional<plan::Policy>& policy, auto get, auto set) {
-    Number(policy.value_or(plan::Policy{0}), get, set);
-  }
-  void Text(const std::string& text, std::size_t /*max*/, auto /*get*/, auto set) {
-    set(wire_, text);
-  }
-  void Name(const std::string& name, const char* /*what*/, auto /*get*/, auto set) {
-    set(wire_, name);
-  }
-  void NameOrNothing(const std::string& name, const char* what, auto get, auto set) {
-    Name(name, what, get, set);
-  }
-  void Bytes(const std::shared_ptr<const std::string>& bytes, std::size_t /*max*/,
-             const char* /*what*/, auto /*get*/, auto set) {
-    if (bytes != nullptr) set(wire_, BytesOf(*bytes));
-  }
-  void Inside(auto describe, auto /*get*/, auto init) {
-    ToWire<decltype(init(wire_))> inside(init(wire_));
-    describe(inside);
-  }
-  template <typename Value>
-  void Struct(const Value& value, auto get, auto init) {
-    Inside([&value](auto& inside) { Describe(inside, value); }, get, init);
-  }
-  template <typename Value>
-  void Struct(const std::shared_ptr<const Value>& value, auto get, auto init) {
-    HR_CHECK(value != nullptr);
-    Struct(*value, get, init);
-  }
-  template <typename Value>
-  void List(const std::vector<Value>& values, std::size_t /*max*/, const char* /*what*/,
-            auto /*get*/, auto init) {
-    auto list = init(wire_, values.size());
-    for (unsigned i = 0; i < list.size(); ++i) {
-      if constexpr (std::is_arithmetic_v<Value>) {
-        list.set(i, values[i]);
-      } else if constexpr (std::same_as<Value, std::string>) {
-        list.set(i, BytesOf(values[i]));
-      } else {
-        ToWire<std::remove_cvref_t<decltype(list[i])>> inside(list[i]);
-        Describe(inside, values[i]);
-      }
-    }
-  }
-  void Check(auto /*wrong*/) {}
-
- private:
-  Builder wire_;
-};
-
-template <typename Reader>
-class FromWire {
- public:
-  explicit FromWire(Reader wire) : wire_(wire) {}
-
-  template <typename Value>
-  void Number(Value& value, auto get, auto /*set*/) {
-    value = static_cast<Value>(get(wire_));
-  }
-  // Codes of later releases are errors all the same.
-  void ErrorCode(Code& code, auto get, auto /*set*/) {
-    code = get(wire_) < kCodesCount ? static_cast<Code>(get(wire_)) : Code::kInternal;
-  }
-  // Nothing for 0, which stands for no policy.
-  void Policy(std::optional<plan::Policy>& policy, auto get, auto /*set*/) {
-    const auto wanted = static_cast<plan::Policy>(get(wire_));
-    policy.reset();
-    if (std::ranges::find(plan::kPolicies, wanted) != plan::kPolicies.end()) {
-      policy = wanted;
-    } else if (get(wire_) != 0) {
-      Refuse(fmt::format("policy {}", get(wire_)));
-    }
-  }
-  void Text(std::string& text, std::size_t max, auto get, auto /*set*/) {
-    const capnp::Text::Reader sent = get(wire_);
-    text = Printable({sent.begin(), sent.size()}, max);
-  }
-  void Name(std::string& name, const char* what, auto get, auto /*set*/) {
-    const capnp::Text::Reader sent = get(wire_);
-    name.assign(sent.begin(), sent.size());
-    if (!CheckJobName(name)) Refuse(what);
-  }
-  void NameOrNothing(std::string& name, const char* what, auto get, auto set) {
-    if (get(wire_).size() != 0) Name(name, what, get, set);
-  }
-  void Bytes(std::shared_ptr<const std::string>& bytes, std::size_t max, const char* what, auto get,
-             auto /*set*/) {
-    bytes = std::make_shared<const std::string>(Copy(get(wire_), max, what));
-  }
-  void Inside(auto describe, auto get, auto /*init*/) {
-    FromWire<decltype(get(wire_))> inside(get(wire_));
-    describe(inside);
-    Keep(inside.status());
-  }
-  template <typename Value>
-  void Struct(Value& value, auto get, auto init) {
-    Inside([&value](auto& inside) { Describe(inside, value); }, get, init);
-  }
-  template <typename Value>
-  void Struct(std::shared_ptr<const Value>& value, auto get, auto init) {
-    auto made = std::make_shared<Value>();
-    Struct(*made, get, init);
-    value = std::move(made);
-  }
-  // The size first: a list of empty structs announces millions in a few bytes.
-  template <typename Value>
-  void List(std::vector<Value>& values, std::size_t max, const char* what, auto get,
-            auto /*init*/) {
-    if (!status_) return;
-    const auto list = get(wire_);
-    if (list.size() > max) return Refuse(fmt::format(fmt::runtime(what), list.size()));
-    values.clear();
-    for (const auto each : list) {
-      Value& value = values.emplace_back();
-      if constexpr (std::is_arithmetic_v<Value>) {
-        value = each;
-      } else if constexpr (std::same_as<Value, std::string>) {
-        value = Copy(each, kLaneAddressMax, "a lane's address of {} bytes");
-      } else {
-        FromWire<std::remove_cv_t<decltype(each)>> inside(each);
-        Describe(inside, value);
-        Keep(inside.status());
-      }
-      if (!status_) return;
-    }
-  }
-  // `wrong` names what is wrong, empty for nothing.
-  void Check(auto wrong) {
-    if (!status_) return;
-    if (const std::string what = wrong(); !what.empty()) Refuse(what);
-  }
-
-  const Status& status() const { return status_; }
-
- private:
-  void Refuse(const std::string& what) { Keep(Corrupt(what)); }
-  void Keep(const Status& status) {
-    if (status_) status_ = status;
-  }
-  std::string Copy(capnp::Data::Reader bytes, std::size_t max, const char* what) {
-    if (bytes.size() > max) {
-      Refuse(fmt::format(fmt::runtime(what), bytes.size()));
-      return {};
-    }
-    return {reinterpret_cast<const char*>(bytes.begin()), bytes.size()};
-  }
-
-  Reader wire_;
-  Status status_;
-};
+}  // namespace
 
 // ---- parts of messages ----
 
@@ -270,9 +87,10 @@ void Describe(auto& wire, Is<LayoutTensor> auto& tensor) {
 void Describe(auto& wire, Is<Layout> auto& layout) {
   wire.Number(layout.reduction, HR_FIELD(Reduction));
   wire.Number(layout.names_hash, HR_FIELD(NamesHash));
-  wire.Number(layout.codec, HR_FIELD(Codec));
-  wire.Check([number = static_cast<std::uint8_t>(layout.codec)] {
-    return IsCodec(number) ? "" : fmt::format("codec {}", number);
+  wire.Number(layout.codec.kind, HR_FIELD(Codec));
+  wire.Number(layout.codec.parameter, HR_FIELD(CodecParameter));
+  wire.Check([&c = layout.codec] {
+    return IsCodec(c.kind, c.parameter) ? "" : fmt::format("codec {} of {}", +c.kind, c.parameter);
   });
   wire.List(layout.tensors, kLayoutTensorsMax, "a layout of {} tensors", HR_LIST(Tensors));
   wire.Check([&layout]() -> std::string {
@@ -322,6 +140,39 @@ void Describe(auto& wire, Is<SendNotice> auto& notice) {
   wire.Check([&notice]() -> std::string {
     const Status status = CheckNotice(notice);
     return status ? "" : status.error().text();
+  });
+}
+
+void Describe(auto& wire, Is<Membership> auto& membership) {
+  wire.Number(membership.generation, HR_FIELD(Generation));
+  wire.List(membership.members, transport::kMembersMax, "{} members of a job", HR_LIST(Members));
+  wire.Check([&membership]() -> std::string {
+    const Status status = CheckMembership(membership);
+    return status ? "" : status.error().text();
+  });
+}
+
+void Describe(auto& wire, Is<MemberReport> auto& report) {
+  wire.Number(report.member, HR_FIELD(Member));
+  wire.Number(report.state, HR_FIELD(State));
+  wire.Check([state = static_cast<std::uint8_t>(report.state)] {
+    return state != 0 && state <= kMemberStatesCount ? ""
+                                                     : fmt::format("state {} of a member", state);
+  });
+  wire.Text(report.cause, kReportTextMax, HR_FIELD(Cause));
+}
+
+void Describe(auto& wire, Is<LostMember> auto& lost) {
+  wire.Number(lost.member, HR_FIELD(Member));
+  wire.Text(lost.cause, kTextMax, HR_FIELD(Cause));
+}
+
+void Describe(auto& wire, Is<Quorum> auto& quorum) {
+  wire.Struct(quorum.membership, HR_STRUCT(Membership));
+  wire.Number(quorum.epoch, HR_FIELD(Epoch));
+  wire.List(quorum.lost, transport::kMembersMax, "{} lost members", HR_LIST(Lost));
+  wire.Check([epoch = quorum.epoch] {
+    return epoch != 0 && epoch < kEpochMax ? "" : fmt::format("a quorum after epoch {}", epoch);
   });
 }
 
@@ -428,6 +279,35 @@ void Describe(auto& wire, Is<ReportSends> auto& sends) {
   wire.List(sends.notices, kSendNoticesMax, "{} notices of sends", HR_LIST(Notices));
 }
 
+void Describe(auto& wire, Is<ReportQuorum> auto& report) {
+  wire.Name(report.name, "a name that is none", HR_FIELD(Name));
+  wire.Number(report.uid, HR_FIELD(Uid));
+  wire.Struct(report.membership, HR_STRUCT(Membership));
+  wire.Number(report.epoch, HR_FIELD(Epoch));
+  wire.Number(report.rules.min_world, HR_FIELD(MinWorld));
+  wire.Number(report.rules.grace_ms, HR_FIELD(GraceMs));
+  wire.List(report.members, transport::kMembersMax, "{} members of a job", HR_LIST(Members));
+  wire.Check([&report] {
+    return report.epoch < kEpochMax && report.rules.grace_ms <= kQuorumGraceMaxMs
+               ? ""
+               : fmt::format("a question after epoch {} with a grace of {} ms", report.epoch,
+                             report.rules.grace_ms);
+  });
+}
+
+void Describe(auto& wire, Is<AnnounceQuorumWaits> auto& waits) {
+  wire.Text(waits.text, kTextMax, HR_FIELD(Text));
+}
+
+void Describe(auto& wire, Is<AnnounceQuorum> auto& announced) {
+  wire.Struct(announced.quorum, HR_STRUCT(Quorum));
+}
+
+void Describe(auto& wire, Is<AnnounceQuorumRefused> auto& refused) {
+  wire.Inside([&refused](auto& inside) { DescribeRefusal(inside, refused); }, HR_STRUCT(Refusal));
+  wire.List(refused.members, transport::kMembersMax, "{} members of a job", HR_LIST(Members));
+}
+
 void Describe(auto& wire, Is<AnnounceSends> auto& sends) {
   wire.Number(sends.node, HR_FIELD(Node));
   wire.List(sends.notices, kSendNoticesMax, "{} notices of sends", HR_LIST(Notices));
@@ -484,6 +364,13 @@ void Describe(auto& wire, Is<Goodbye> auto& goodbye) {
   wire.Text(goodbye.cause, kTextMax, HR_FIELD(Cause));
 }
 
+}  // namespace wire_fields
+
+namespace {
+
+using wire_fields::FromWire;
+using wire_fields::ToWire;
+
 // ---- which member of the schema's union a message is: that of its name ----
 
 template <typename Message>
@@ -520,6 +407,11 @@ HR_MEMBER(RequestSteering)
 HR_MEMBER(ReportRankLate)
 HR_MEMBER(ReportBlockHashed)
 HR_MEMBER(ReportSends)
+HR_MEMBER(ReportQuorum)
+HR_MEMBER_ALONE(LeaveQuorum)
+HR_MEMBER(AnnounceQuorumWaits)
+HR_MEMBER(AnnounceQuorum)
+HR_MEMBER(AnnounceQuorumRefused)
 HR_MEMBER(AnnounceSends)
 HR_MEMBER(AnnounceSteering)
 HR_MEMBER(AnnounceRankLate)
@@ -554,7 +446,7 @@ Result<PeerMessage> ReadAs(const schema::PeerMessage::Reader& reader) {
 template <std::size_t... kIndex>
 Result<PeerMessage> ReadAny(const schema::PeerMessage::Reader& reader,
                             std::index_sequence<kIndex...> /*all*/) {
-  Result<PeerMessage> message = Corrupt("a message that this one does not know");
+  Result<PeerMessage> message = wire_fields::Corrupt("a message that this one does not know");
   const auto read = [&reader, &message]<typename Kind>(std::type_identity<Kind> /*kind*/) {
     if (Member<Kind>::Is(reader)) message = ReadAs<Kind>(reader);
   };

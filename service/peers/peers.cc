@@ -159,6 +159,7 @@ Peers::Peers(const PeerOptions& options, const PeersPorts& ports, kj::AsyncIoCon
       listener_(*this, *security_, timer_, options_.detection_ns),
       tasks_(*this),
       alarm_(timer_, tasks_, [this](TimeNs now) {
+        leader_.Expire(now);
         follower_.Expire(now);
         Act();
       }) {}
@@ -182,6 +183,7 @@ void Peers::Handle(const RankAttached& message) {
 
 void Peers::Handle(const RankEnded& message) {
   const SessionIdentity& identity = message.identity;
+  follower_.OnLeaseEnded(identity, message.orderly, message.cause, message.exited);
   if (identity.rendezvous.empty()) {
     follower_.OnRankEnded(identity.job, identity.rank);
   } else if (!message.orderly) {
@@ -213,6 +215,11 @@ Status Peers::Handle(const HandInLayout& message) {
 }
 
 void Peers::Handle(const AskForming& message) {
+  follower_.Handle(message, MonotonicNow());
+  Act();
+}
+
+void Peers::Handle(const AskQuorum& message) {
   follower_.Handle(message, MonotonicNow());
   Act();
 }
@@ -373,7 +380,7 @@ void Peers::Act() {
   for (const FollowerAction& action : follower_.DrainActions()) {
     std::visit([this](const auto& each) { Execute(each); }, action);
   }
-  alarm_.SetFor(follower_.NextDeadline());
+  alarm_.SetFor(std::min(leader_.NextDeadline(), follower_.NextDeadline()));
   ShowPeers();
 }
 
@@ -445,6 +452,8 @@ void Peers::Execute(const ToLane& action) {
 // In one order with what rpc receives of jobs, so that an answer never overtakes what it follows
 // from.
 void Peers::Execute(const Answered& action) { outbox_.Send(ports_.rpc, action); }
+
+void Peers::Execute(const QuorumAnswered& action) { outbox_.Send(ports_.rpc, action); }
 
 void Peers::Execute(const ToWatch& action) {
   std::visit([this](const auto& each) { outbox_.Send(ports_.watch, each); }, action.message);

@@ -54,6 +54,7 @@ class Peers final : public PeerDialer::Owner,
   // it. One that is not the other ranks' ends the job: none of its gradients can ever move.
   Status Handle(const HandInLayout& message);
   void Handle(const AskForming& message);
+  void Handle(const AskQuorum& message);
   void SetPolicy(JobId job, plan::Policy policy);
   void Steer(JobId job, const Steering& steering);
 
@@ -103,6 +104,7 @@ class Peers final : public PeerDialer::Owner,
   void Execute(const ToDispatch& action);
   void Execute(const ToLane& action);
   void Execute(const Answered& action);
+  void Execute(const QuorumAnswered& action);
   void Execute(const ToWatch& action);
   void Execute(const ReachLeader& action);
   void Execute(const LeaveLeader& action);

@@ -5,13 +5,32 @@
 
 #include "ipc/base/check.h"
 #include "service/plan/exact.h"
+#include "service/plan/reshape.h"
 
 namespace headrace::plan {
 namespace {
 
 constexpr double kEarlyShare = 0.25;
 constexpr double kLateShare = 0.75;
+constexpr double kLatestShare = 0.9;
 constexpr double kStartupFactor = 4;
+constexpr double kCeilingShare = 1.0 / 16;
+
+// The blocks of `exact` with a floor or a ceiling to their size, where that changes them.
+void AddSizes(const Workload& work, const Route& route, std::vector<CandidateDraft>& candidates) {
+  const auto exact = std::ranges::find(candidates, PlanCandidate{Policy::kExact, Variant::kPlain},
+                                       &CandidateDraft::candidate);
+  HR_CHECK(exact != candidates.end(), candidates.size());
+  const Draft draft = exact->draft;
+  const auto add = [&](Variant variant, Draft sized) {
+    if (sized.blocks.size() == draft.blocks.size()) return;
+    candidates.push_back({{Policy::kExact, variant}, std::move(sized), {}});
+  };
+  const CostPiece line = SteadyLine(route).pieces.back();
+  if (line.s_per_byte > 0) add(Variant::kFloor, Joined(draft, line.startup_s / line.s_per_byte));
+  add(Variant::kCeiling,
+      Capped(work, draft, kCeilingShare * static_cast<double>(work.total_bytes())));
+}
 
 // Drafts of `exact` for other times and other costs than the medians. On one straight lane only:
 // elsewhere `exact` tries such lines by itself.
@@ -27,16 +46,26 @@ void AddVariants(const Profile& profile, const Route& route, const Recording& re
   };
   add(Variant::kEarly, kEarlyShare, 1, 1);
   add(Variant::kLate, kLateShare, 1, 1);
-  if (recording.contention > 0) add(Variant::kBusy, 0.5, 1, 1);
+  add(Variant::kLatest, kLatestShare, 1, 1);
+  if (recording.contention > 0) {
+    add(Variant::kBusy, 0.5, 1, 1);
+    add(Variant::kIdle, 0.5, 0, 1);
+  }
   add(Variant::kLargeBlocks, 0.5, 0.5, kStartupFactor);
   add(Variant::kSmallBlocks, 0.5, 0.5, 1 / kStartupFactor);
 }
 
 }  // namespace
 
-// Without recorded iterations the best is `exact`, which no policy beats on one set of times.
+// Without recorded iterations the best is `exact`, which no policy of whole blocks beats on one set
+// of times; `dear` can, by startups.
 Draft Auto(const Workload& work, const Route& route, const DraftOptions& options) {
-  return Exact(work, route, options);
+  Draft exact = Exact(work, route, options);
+  if (!route.halves) return exact;
+  Draft dear = Dear(work, route, options);
+  const double exact_s = MakeTimetable(work, route, exact).iteration_s;
+  const bool faster = MakeTimetable(work, route, dear).iteration_s < exact_s;
+  return faster ? dear : exact;
 }
 
 std::string Describe(const PlanCandidate& candidate) {
@@ -64,7 +93,10 @@ std::vector<CandidateDraft> Candidates(Policy policy, const Profile& profile, co
     const Variant variant = drops ? Variant::kNoBarrier : Variant::kPlain;
     candidates.push_back({{each, variant}, std::move(draft), {}});
   }
-  if (policy == Policy::kAuto) AddVariants(profile, route, recording, candidates);
+  if (policy == Policy::kAuto) {
+    AddSizes(work, route, candidates);
+    AddVariants(profile, route, recording, candidates);
+  }
   for (CandidateDraft& each : candidates) {
     each.draft.barrier = each.draft.barrier || options.settings.barrier;
     each.forecast = ForecastOf(work, route, recording, each.draft);

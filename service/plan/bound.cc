@@ -51,9 +51,14 @@ double LaneBound(const Workload& work, const CostPiece& line, double around_s) {
 // The same for a lane that every block passes once, among other stages: seen from that lane alone a
 // plan is one of a serial lane, whose optimum the sweep finds, startups included. What stages
 // around it add comes on top, unless computing alone takes as long.
-double SweptBound(const Workload& work, const CostPiece& line, double around_s) {
+//
+// Two halves of a block have a startup of half of the line's each. Where a half carries bytes, let
+// a whole block of that startup carry half of them: a plan of whole blocks that takes no longer. So
+// no plan of halves is faster than the optimum with half of the startup.
+double SweptBound(const Workload& work, const CostPiece& line, double around_s, bool halves) {
   const double computing_s = work.backward_s() + work.forward_s();
-  const double swept_s = SweepCuts(work, line.startup_s, line.s_per_byte, computing_s).iteration_s;
+  const double startup_s = halves ? line.startup_s / 2 : line.startup_s;
+  const double swept_s = SweepCuts(work, startup_s, line.s_per_byte, computing_s).iteration_s;
   constexpr double kRoundingShare = 1e-12;
   if (swept_s <= computing_s * (1 + kRoundingShare)) return computing_s;
   return (swept_s + around_s) * (1 - kRoundingShare);
@@ -88,7 +93,7 @@ double SecondsAround(const Workload& work, const Route& route, std::uint32_t lan
 
 }  // namespace
 
-double LowerBound(const Workload& work, const Route& route) {
+double LowerBound(const Workload& work, const Route& route, bool halves) {
   double bound = work.backward_s() + work.forward_s();
   for (std::uint32_t lane = 0; lane < route.lanes.size(); ++lane) {
     CostLine line;
@@ -105,7 +110,7 @@ double LowerBound(const Workload& work, const Route& route) {
       bound = std::max(bound, LaneBound(work, below, around_s));
       // On a single stage the plan is the sweep's, and another way to its bound says more.
       const bool among_others = uses == 1 && route.stages.size() > 1;
-      if (among_others) bound = std::max(bound, SweptBound(work, below, around_s));
+      if (among_others) bound = std::max(bound, SweptBound(work, below, around_s, halves));
     }
   }
   return bound;

@@ -42,8 +42,8 @@ class Reader {
  public:
   explicit Reader(std::string_view text) : text_(text) {}
 
-  // Takes the next line if it is `word` and as many numbers as `numbers` holds.
-  bool Take(std::string_view word, std::span<std::uint64_t> numbers) {
+  // Reads the next line if it is `word` and as many numbers as `numbers` holds.
+  bool ReadLine(std::string_view word, std::span<std::uint64_t> numbers) {
     const std::size_t end = text_.find('\n', at_);
     if (end == std::string_view::npos) return false;
     std::string_view line = text_.substr(at_, end - at_);
@@ -64,11 +64,11 @@ class Reader {
     return true;
   }
 
-  bool TakeNumber(std::string_view word, std::uint64_t& number, std::uint64_t most) {
-    return Take(word, std::span(&number, 1)) && (number <= most || GoBack());
+  bool ReadNumber(std::string_view word, std::uint64_t& number, std::uint64_t most) {
+    return ReadLine(word, std::span(&number, 1)) && (number <= most || RefuseLast());
   }
-  // For a line that was taken and then found wrong; it is the one to name.
-  bool GoBack() {
+  // For a line that was read and then found wrong; it is the one to name.
+  bool RefuseLast() {
     --line_;
     return false;
   }
@@ -84,9 +84,9 @@ class Reader {
   std::size_t line_ = 1;
 };
 
-Result<Policy> TakePolicy(Reader& reader) {
+Result<Policy> ReadPolicy(Reader& reader) {
   for (const Policy policy : kPolicies) {
-    if (reader.Take("policy " + std::string(Name(policy)), {})) return policy;
+    if (reader.ReadLine("policy " + std::string(Name(policy)), {})) return policy;
   }
   return reader.Refuse("a known policy");
 }
@@ -99,15 +99,15 @@ std::optional<PlanCandidate> CandidateOf(std::uint64_t policy, std::uint64_t var
 }
 
 // Whether what stands there is a choice, or none.
-bool TakeChoice(Reader& reader, Choice& choice) {
+bool ReadChoice(Reader& reader, Choice& choice) {
   std::array<std::uint64_t, 7> numbers{};
-  if (!reader.Take("chosen", numbers)) return true;
+  if (!reader.ReadLine("chosen", numbers)) return true;
   const auto [iterations, p90, policy, variant, next_policy, next_variant, next] = numbers;
   const std::optional<PlanCandidate> chosen = CandidateOf(policy, variant);
   const std::optional<PlanCandidate> next_best = CandidateOf(next_policy, next_variant);
   const bool right = chosen && next_best && iterations > 0 && iterations <= kRecordedMax &&
                      std::max(p90, next) <= kNanosecondsMax;
-  if (!right) return reader.GoBack();
+  if (!right) return reader.RefuseLast();
   choice = {.iterations = static_cast<std::uint32_t>(iterations),
             .p90_s = Seconds(p90),
             .chosen = *chosen,
@@ -116,40 +116,49 @@ bool TakeChoice(Reader& reader, Choice& choice) {
   return true;
 }
 
-bool TakeHead(Reader& reader, Plan& plan, std::uint64_t& blocks) {
+bool ReadHead(Reader& reader, Plan& plan, std::uint64_t& blocks) {
   std::uint64_t barrier = 0;
   std::uint64_t in_flight_max = 0;
   std::uint64_t predicted = 0;
   std::uint64_t bound = 0;
-  if (!reader.TakeNumber("barrier", barrier, 1)) return false;
-  if (!reader.TakeNumber("in_flight_max", in_flight_max, UINT32_MAX)) return false;
-  if (!reader.TakeNumber("predicted_ns", predicted, kNanosecondsMax)) return false;
-  if (!reader.TakeNumber("lower_bound_ns", bound, kNanosecondsMax)) return false;
+  if (!reader.ReadNumber("barrier", barrier, 1)) return false;
+  if (!reader.ReadNumber("in_flight_max", in_flight_max, UINT32_MAX)) return false;
+  if (!reader.ReadNumber("predicted_ns", predicted, kNanosecondsMax)) return false;
+  if (!reader.ReadNumber("lower_bound_ns", bound, kNanosecondsMax)) return false;
   std::array<std::uint64_t, 4> made_for{};
-  if (!reader.Take("made_for", made_for)) return false;
-  if (*std::ranges::max_element(made_for) > kNanosecondsMax) return reader.GoBack();
+  if (!reader.ReadLine("made_for", made_for)) return false;
+  if (*std::ranges::max_element(made_for) > kNanosecondsMax) return reader.RefuseLast();
   plan.made_for = {.backward_s = Seconds(made_for[0]),
                    .forward_s = Seconds(made_for[1]),
                    .startup_s = Seconds(made_for[2]),
                    .s_per_byte = Seconds(made_for[3]) / kSlow};
-  if (!TakeChoice(reader, plan.choice)) return false;
+  if (!ReadChoice(reader, plan.choice)) return false;
   plan.barrier = barrier == 1;
   plan.in_flight_max = static_cast<std::uint32_t>(in_flight_max);
   plan.predicted_s = Seconds(predicted);
   plan.lower_bound_s = Seconds(bound);
-  return reader.TakeNumber("blocks", blocks, UINT32_MAX);
+  return reader.ReadNumber("blocks", blocks, UINT32_MAX);
 }
 
-bool TakeBlock(Reader& reader, std::uint64_t place, Plan& plan) {
+std::string_view WordFor(Collective kind) { return IsHalf(kind) ? headrace::Name(kind) : "block"; }
+
+bool ReadBlock(Reader& reader, std::uint64_t place, Plan& plan) {
   std::array<std::uint64_t, 3> head{};
-  if (!reader.Take("block", head)) return false;
-  if (head[0] != place || std::max(head[1], head[2]) > kNanosecondsMax) return reader.GoBack();
   Block block;
+  bool found = false;
+  for (const Collective kind :
+       {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather}) {
+    if (found || !reader.ReadLine(WordFor(kind), head)) continue;
+    found = true;
+    block.kind = kind;
+  }
+  if (!found) return false;
+  if (head[0] != place || std::max(head[1], head[2]) > kNanosecondsMax) return reader.RefuseLast();
   block.begin_s = Seconds(head[1]);
   block.end_s = Seconds(head[2]);
   std::array<std::uint64_t, 3> part{};
-  while (reader.Take("part", part)) {
-    if (part[0] > UINT32_MAX) return reader.GoBack();
+  while (reader.ReadLine("part", part)) {
+    if (part[0] > UINT32_MAX) return reader.RefuseLast();
     block.parts.push_back({static_cast<std::uint32_t>(part[0]), part[1], part[2]});
     block.bytes += part[2];
   }
@@ -181,7 +190,7 @@ std::string Canonical(const Plan& plan) {
   Line(text, "blocks", {plan.blocks.size()});
   for (std::size_t index = 0; index < plan.blocks.size(); ++index) {
     const Block& block = plan.blocks[index];
-    Line(text, "block", {index, Nanoseconds(block.begin_s), Nanoseconds(block.end_s)});
+    Line(text, WordFor(block.kind), {index, Nanoseconds(block.begin_s), Nanoseconds(block.end_s)});
     for (const Part& part : block.parts) {
       Line(text, "part", {part.tensor, part.offset_bytes, part.bytes});
     }
@@ -204,21 +213,21 @@ std::uint64_t HashOf(const Plan& plan) { return HashOf(Canonical(plan)); }
 Result<Plan> ParseCanonical(std::string_view text) {
   Reader reader(text);
   Plan plan;
-  if (!reader.Take(kFirstLine, {})) return reader.Refuse(kFirstLine);
+  if (!reader.ReadLine(kFirstLine, {})) return reader.Refuse(kFirstLine);
   std::uint64_t version = 0;
-  if (!reader.TakeNumber("version", version, UINT32_MAX)) {
+  if (!reader.ReadNumber("version", version, UINT32_MAX)) {
     return reader.Refuse("a version");
   }
   plan.version = static_cast<std::uint32_t>(version);
-  Result<Policy> policy = TakePolicy(reader);
+  Result<Policy> policy = ReadPolicy(reader);
   if (!policy) return policy.error();
   plan.policy = *policy;
   std::uint64_t blocks = 0;
-  if (!TakeHead(reader, plan, blocks)) return reader.Refuse("the numbers of the head");
+  if (!ReadHead(reader, plan, blocks)) return reader.Refuse("the numbers of the head");
   for (std::uint64_t place = 0; place < blocks; ++place) {
-    if (!TakeBlock(reader, place, plan)) return reader.Refuse("the next block and its parts");
+    if (!ReadBlock(reader, place, plan)) return reader.Refuse("the next block and its parts");
   }
-  if (!reader.Take("end", {}) || !reader.AtEnd()) return reader.Refuse("the end");
+  if (!reader.ReadLine("end", {}) || !reader.AtEnd()) return reader.Refuse("the end");
   return plan;
 }
 

@@ -21,9 +21,14 @@ enum class Variant : std::uint8_t {
   kSmallBlocks = 5,  // for a quarter of it
   kNoBarrier = 6,    // the policy's blocks, but each tensor waits for its own only
   kKept = 7,         // the plan that was in force
+  kLatest = 8,       // for the time that one of ten exceeds
+  kIdle = 9,         // for computing beside an idle lane
+  kFloor = 10,       // blocks joined until their bytes take as long as their startup
+  kCeiling = 11,     // blocks cut into pieces of a sixteenth of all bytes
 };
-inline constexpr std::array<std::string_view, 8> kVariantNames = {
-    "", "early", "late", "busy", "large blocks", "small blocks", "no barrier", "kept"};
+inline constexpr std::array<std::string_view, 12> kVariantNames = {
+    "",           "early", "late",   "busy", "large blocks", "small blocks",
+    "no barrier", "kept",  "latest", "idle", "floor",        "ceiling"};
 
 struct PlanCandidate {
   Policy policy = Policy::kExact;

@@ -17,8 +17,11 @@ class Clerk {
     HR_CHECK(!route.stages.empty() && route.stages.size() <= kStagesMax &&
                  route.lanes.size() <= kLanesMax,
              route.stages.size(), route.lanes.size());
+    std::size_t scatters = 0;  // blocks up to the last reduce-scatter
     for (const DraftBlock& block : draft.blocks) {
       HR_CHECK(block.bytes > 0 && block.lowest < work.size(), block.bytes, block.lowest);
+      after_scatters_.push_back(block.kind == Collective::kAllGather ? scatters : 0);
+      if (block.kind == Collective::kReduceScatter) scatters = after_scatters_.size();
     }
   }
 
@@ -63,7 +66,10 @@ class Clerk {
         if (next_[route_.stages.size() - 1] <= block - limit) return kInfinity;
         begin_s = std::max(begin_s, table_.end_s[block - limit]);
       }
+      if (next_[route_.stages.size() - 1] < after_scatters_[block]) return kInfinity;
+      if (after_scatters_[block] > 0) begin_s = std::max(begin_s, scattered_s_);
     }
+    if (!Passes(route_.stages[stage], draft_.blocks[block].kind)) return begin_s;
     for (const Rail& rail : route_.stages[stage].rails) {
       begin_s = std::max(begin_s, free_s_[rail.lane]);
     }
@@ -73,10 +79,18 @@ class Clerk {
   // end_s holds the end of the last stage that ran, until the block has passed them all.
   void Run(std::size_t stage, double begin_s) {
     const std::size_t block = next_[stage]++;
-    const double end_s = begin_s + StageSeconds(route_.stages[stage], draft_.blocks[block].bytes,
-                                                work_.element_bytes);
-    if (stage == 0) table_.begin_s[block] = begin_s;
+    const DraftBlock& moved = draft_.blocks[block];
+    if (stage == FirstStage(route_, moved.kind)) table_.begin_s[block] = begin_s;
+    const bool passes = Passes(route_.stages[stage], moved.kind);
+    const double end_s = passes ? begin_s + StageSeconds(route_.stages[stage], moved.kind,
+                                                         moved.bytes, work_.element_bytes)
+                                : begin_s;
     table_.end_s[block] = end_s;
+    const bool ends = stage + 1 == route_.stages.size();
+    if (ends && moved.kind == Collective::kReduceScatter) {
+      scattered_s_ = std::max(scattered_s_, end_s);
+    }
+    if (!passes) return;
     for (const Rail& rail : route_.stages[stage].rails) free_s_[rail.lane] = end_s;
   }
 
@@ -101,6 +115,8 @@ class Clerk {
   Timetable table_;
   std::array<std::size_t, kStagesMax> next_{};
   std::array<double, kLanesMax> free_s_{};
+  std::vector<std::size_t> after_scatters_;  // per block: blocks that must have ended before it
+  double scattered_s_ = 0;                   // when the last reduce-scatter so far ended
 };
 
 }  // namespace
@@ -111,10 +127,14 @@ std::span<const Part> Draft::PartsOf(const DraftBlock& block) const {
   return std::span(parts).subspan(block.parts_begin, block.parts_end - block.parts_begin);
 }
 
-void Draft::Open() {
+bool Draft::HasHalves() const {
+  return std::ranges::any_of(blocks, [](const DraftBlock& block) { return IsHalf(block.kind); });
+}
+
+void Draft::Open(Collective kind) {
   HR_CHECK(parts.size() < UINT32_MAX, parts.size());
   const auto at = static_cast<std::uint32_t>(parts.size());
-  blocks.push_back({at, at, UINT32_MAX, 0});
+  blocks.push_back({at, at, UINT32_MAX, 0, kind});
 }
 
 void Draft::Append(std::uint32_t tensor, std::uint64_t offset_bytes, std::uint64_t bytes) {

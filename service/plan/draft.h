@@ -6,6 +6,7 @@
 //     gradient is ready (and, where in_flight_max is set, when so many blocks have not ended);
 //   - a later stage begins when the stage before it ended and its lanes are free; of two that wait
 //     for one lane, the earlier block goes first;
+//   - an all-gather begins when every reduce-scatter before it in the draft has ended;
 //   - with a barrier the forward pass waits for the last block, else each tensor for its own.
 #pragma once
 
@@ -13,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "ipc/base/halves.h"
 #include "service/plan/route.h"
 #include "service/plan/workload.h"
 
@@ -32,6 +34,9 @@ struct DraftBlock {
   std::uint32_t parts_end = 0;
   std::uint32_t lowest = 0;  // the lowest tensor inside: released last, needed first
   std::uint64_t bytes = 0;
+  // All of an all-reduce; or one half, a reduce-scatter or an all-gather. Two blocks then carry the
+  // same bytes, the reduce-scatter first.
+  Collective kind = Collective::kAllReduce;
 };
 
 struct Draft {
@@ -41,8 +46,9 @@ struct Draft {
   std::uint32_t in_flight_max = 0;  // blocks begun and not ended; 0 = no limit
 
   std::span<const Part> PartsOf(const DraftBlock& block) const;
-  // Adds bytes to the last block, opens an empty block, drops the last block if it stayed empty.
-  void Open();
+  bool HasHalves() const;
+  // Opens an empty block, adds bytes to the last block, drops the last block if it stayed empty.
+  void Open(Collective kind = Collective::kAllReduce);
   void Append(std::uint32_t tensor, std::uint64_t offset_bytes, std::uint64_t bytes);
   void Close();
 };

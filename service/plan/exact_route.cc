@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <vector>
 
 #include "ipc/base/check.h"
 #include "service/plan/exact.h"
+#include "service/plan/reshape.h"
 
 namespace headrace::plan {
 namespace {
@@ -14,96 +16,13 @@ constexpr int kTimetablesMax = 800;      // per improved draft
 constexpr double kStartupFactors[] = {0.5, 1.0, 2.0, 4.0, 8.0, 16.0};
 constexpr double kPiecesMax = 512;                     // of a plan, where a pipeline wants many
 constexpr double kFillingFactors[] = {0.5, 1, 2};      // of the best size for a pipeline
+constexpr double kFirstFactors[] = {0.25, 1, 4};       // of the size of first pieces that grow
 constexpr std::uint64_t kPieces[] = {1, 2, 4, 8, 16};  // that blocks of a pipeline are cut into
 
 struct Candidate {
   Draft draft;
   double iteration_s = 0;
 };
-
-std::vector<Part> InputFirst(std::span<const Part> parts) {
-  std::vector<Part> sorted(parts.begin(), parts.end());
-  std::sort(sorted.begin(), sorted.end(), [](const Part& left, const Part& right) {
-    return left.tensor != right.tensor ? left.tensor < right.tensor
-                                       : left.offset_bytes < right.offset_bytes;
-  });
-  return sorted;
-}
-
-// Appends the bytes from `begin` to `end` of a row of parts as one block.
-void AppendRange(Draft& draft, std::span<const Part> parts, std::uint64_t begin,
-                 std::uint64_t end) {
-  draft.Open();
-  std::uint64_t at = 0;
-  for (const Part& part : parts) {
-    const std::uint64_t from = std::clamp(begin, at, at + part.bytes);
-    const std::uint64_t to = std::clamp(end, at, at + part.bytes);
-    draft.Append(part.tensor, part.offset_bytes + (from - at), to - from);
-    at += part.bytes;
-  }
-  draft.Close();
-}
-
-// A copy of the draft in which `count` blocks from `at` on are made one, and that one is cut in two
-// if `halve`. Parts stand input first in the result, so that of two halves the first is needed
-// first.
-Draft Rewritten(const Workload& work, const Draft& draft, std::size_t at, std::size_t count,
-                bool halve) {
-  HR_CHECK(count > 0 && at + count <= draft.blocks.size(), at, count, draft.blocks.size());
-  Draft copy;
-  copy.in_flight_max = draft.in_flight_max;
-  const auto keep = [&](std::size_t begin, std::size_t end) {
-    for (std::size_t index = begin; index < end; ++index) {
-      AppendRange(copy, draft.PartsOf(draft.blocks[index]), 0, draft.blocks[index].bytes);
-    }
-  };
-  keep(0, at);
-  const DraftBlock& first = draft.blocks[at];
-  const DraftBlock& last = draft.blocks[at + count - 1];
-  const auto whole =
-      std::span(draft.parts).subspan(first.parts_begin, last.parts_end - first.parts_begin);
-  const std::vector<Part> parts = InputFirst(whole);
-  std::uint64_t bytes = 0;
-  for (const Part& part : parts) bytes += part.bytes;
-  const std::uint64_t border = halve ? bytes / 2 / work.element_bytes * work.element_bytes : bytes;
-  AppendRange(copy, parts, 0, border);
-  if (halve) AppendRange(copy, parts, border, bytes);
-  keep(at + count, draft.blocks.size());
-  return copy;
-}
-
-// Cuts every block into equal pieces: in a pipeline one lane can work on a piece while the other
-// works on the next, and a startup per piece is what that costs.
-Draft Pieces(const Workload& work, const Draft& draft, std::uint64_t count) {
-  Draft copy;
-  for (const DraftBlock& block : draft.blocks) {
-    const std::vector<Part> parts = InputFirst(draft.PartsOf(block));
-    const std::uint64_t elements = block.bytes / work.element_bytes;
-    for (std::uint64_t piece = 0; piece < count; ++piece) {
-      const std::uint64_t begin = elements * piece / count * work.element_bytes;
-      const std::uint64_t end = elements * (piece + 1) / count * work.element_bytes;
-      AppendRange(copy, parts, begin, end);
-    }
-  }
-  return copy;
-}
-
-// Cuts every block of more than `bytes_max` into equal pieces of at most that.
-Draft Capped(const Workload& work, const Draft& draft, double bytes_max) {
-  Draft copy;
-  for (const DraftBlock& block : draft.blocks) {
-    const std::vector<Part> parts = InputFirst(draft.PartsOf(block));
-    const std::uint64_t elements = block.bytes / work.element_bytes;
-    const double wanted = std::ceil(static_cast<double>(block.bytes) / bytes_max);
-    const auto count =
-        static_cast<std::uint64_t>(std::clamp(wanted, 1.0, static_cast<double>(elements)));
-    for (std::uint64_t piece = 0; piece < count; ++piece) {
-      AppendRange(copy, parts, elements * piece / count * work.element_bytes,
-                  elements * (piece + 1) / count * work.element_bytes);
-    }
-  }
-  return copy;
-}
 
 // The size of pieces at which a pipeline loses least: what it takes to fill it, at the price of a
 // byte in the stages beside the slowest, against a startup of that one for each piece.
@@ -116,6 +35,22 @@ double FillingBytes(const Workload& work, const Route& route, const CostPiece& s
   if (!(beside_s_per_byte > 0)) return bytes;
   return std::clamp(std::sqrt(bytes * slowest.startup_s / beside_s_per_byte), bytes / kPiecesMax,
                     bytes);
+}
+
+// Pieces that grow, of several first sizes: where filling the pipeline costs as much as a startup,
+// and around.
+void AddGraded(const Workload& work, const Route& route, const Draft& draft,
+               const CostPiece& slowest, const std::function<void(Draft)>& add) {
+  CostPiece before = StageLine(route.stages.front()).pieces.back();
+  before.from_bytes = 0;
+  const CostPiece after = StageLine(route.stages.back()).pieces.back();
+  if (!(before.s_per_byte > 0) || !(slowest.s_per_byte > before.s_per_byte)) return;
+  const double even = std::max(slowest.startup_s, before.startup_s) / before.s_per_byte;
+  for (const double factor : kFirstFactors) {
+    add(Graded(work, draft, {before, slowest}, even * factor, false));
+    const bool follows = route.stages.size() > 2 && after.s_per_byte > 0;
+    if (follows) add(Graded(work, draft, {before, slowest}, even * factor, true));
+  }
 }
 
 // Makes one of neighbours wherever that begins no later and the iteration takes no longer for it: a
@@ -203,9 +138,11 @@ Draft ExactOnRoute(const Workload& work, const Route& route, double bound_s) {
     if (route.stages.size() == 1) continue;
     const double filling = FillingBytes(work, route, line);
     for (const double factor : kFillingFactors) add(Capped(work, draft, filling * factor));
+    AddGraded(work, route, draft, line, add);
   }
   for (auto policy = kPolicies.rbegin(); policy != kPolicies.rend(); ++policy) {
     if (*policy == Policy::kExact || *policy == Policy::kAuto) continue;
+    if (*policy == Policy::kDear && route.halves) continue;  // exact's blocks are whole ones
     Draft draft = MakeDraft(*policy, work, route, {.bound_s = bound_s});
     add(draft);
     if (!draft.barrier) continue;

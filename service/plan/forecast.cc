@@ -54,7 +54,8 @@ class Forecaster {
     serial_ = route.stages.size() == 1 && route.stages[0].rails.size() == 1;
     for (const DraftBlock& block : draft.blocks) {
       if (!serial_) break;
-      costs_s_.push_back(StageSeconds(route.stages[0], block.bytes, work.element_bytes));
+      costs_s_.push_back(
+          StageSeconds(route.stages[0], block.kind, block.bytes, work.element_bytes));
     }
   }
 

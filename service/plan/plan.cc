@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "ipc/base/check.h"
 
@@ -29,6 +30,25 @@ Status CheckBlock(const Block& block, std::size_t index, const Workload& work) {
   return {};
 }
 
+// In the order of the layout, with neighbours in one piece.
+void SortAndJoin(std::vector<Part>& parts) {
+  std::sort(parts.begin(), parts.end(), [](const Part& left, const Part& right) {
+    return left.tensor != right.tensor ? left.tensor < right.tensor
+                                       : left.offset_bytes < right.offset_bytes;
+  });
+  std::vector<Part> joined;
+  for (const Part& part : parts) {
+    const bool follows = !joined.empty() && joined.back().tensor == part.tensor &&
+                         joined.back().offset_bytes + joined.back().bytes == part.offset_bytes;
+    if (follows) {
+      joined.back().bytes += part.bytes;
+    } else {
+      joined.push_back(part);
+    }
+  }
+  parts = std::move(joined);
+}
+
 }  // namespace
 
 Plan Finish(Policy policy, const Draft& draft, const Timetable& table, double lower_bound_s) {
@@ -46,7 +66,8 @@ Plan Finish(Policy policy, const Draft& draft, const Timetable& table, double lo
     plan.blocks.push_back({{parts.begin(), parts.end()},
                            draft.blocks[index].bytes,
                            table.begin_s[index],
-                           table.end_s[index]});
+                           table.end_s[index],
+                           draft.blocks[index].kind});
   }
   return plan;
 }
@@ -56,30 +77,51 @@ Draft DraftOf(const Plan& plan) {
   draft.barrier = plan.barrier;
   draft.in_flight_max = plan.in_flight_max;
   for (const Block& block : plan.blocks) {
-    draft.Open();
+    draft.Open(block.kind);
     for (const Part& part : block.parts) draft.Append(part.tensor, part.offset_bytes, part.bytes);
   }
   return draft;
 }
 
+bool HasHalves(const Plan& plan) {
+  return std::ranges::any_of(plan.blocks, [](const Block& block) { return IsHalf(block.kind); });
+}
+
 Status CheckCoverage(const Plan& plan, const Workload& work) {
-  std::vector<Part> parts;
+  std::vector<Part> reduced;  // by all-reduces and all-gathers
+  std::vector<Part> scattered;
+  std::vector<Part> gathered;
   for (std::size_t index = 0; index < plan.blocks.size(); ++index) {
-    if (Status status = CheckBlock(plan.blocks[index], index, work); !status) return status;
-    parts.insert(parts.end(), plan.blocks[index].parts.begin(), plan.blocks[index].parts.end());
+    const Block& block = plan.blocks[index];
+    if (Status status = CheckBlock(block, index, work); !status) return status;
+    if (block.kind == Collective::kReduceScatter) {
+      if (!gathered.empty()) {
+        return Refuse("block " + std::to_string(index) +
+                      " is a reduce-scatter behind an all-gather");
+      }
+      scattered.insert(scattered.end(), block.parts.begin(), block.parts.end());
+      continue;
+    }
+    reduced.insert(reduced.end(), block.parts.begin(), block.parts.end());
+    if (block.kind == Collective::kAllGather) {
+      gathered.insert(gathered.end(), block.parts.begin(), block.parts.end());
+    }
   }
-  std::sort(parts.begin(), parts.end(), [](const Part& left, const Part& right) {
-    return left.tensor != right.tensor ? left.tensor < right.tensor
-                                       : left.offset_bytes < right.offset_bytes;
-  });
+  SortAndJoin(reduced);
+  SortAndJoin(scattered);
+  SortAndJoin(gathered);
+  if (scattered != gathered) {
+    return Refuse("its reduce-scatters hold other bytes than its all-gathers");
+  }
   std::size_t next = 0;
   for (std::uint32_t tensor = 0; tensor < work.size(); ++tensor) {
     std::uint64_t covered = 0;
-    for (; next < parts.size() && parts[next].tensor == tensor; ++next) {
-      if (parts[next].offset_bytes != covered) break;
-      covered += parts[next].bytes;
+    for (; next < reduced.size() && reduced[next].tensor == tensor; ++next) {
+      if (reduced[next].offset_bytes != covered) break;
+      covered += reduced[next].bytes;
     }
-    if (covered == work.bytes[tensor] && (next == parts.size() || parts[next].tensor != tensor)) {
+    if (covered == work.bytes[tensor] &&
+        (next == reduced.size() || reduced[next].tensor != tensor)) {
       continue;
     }
     return Refuse("tensor " + std::to_string(tensor) + " is not covered exactly once from byte " +

@@ -17,8 +17,9 @@ namespace headrace::plan {
 struct Block {
   std::vector<Part> parts;
   std::uint64_t bytes = 0;
-  double begin_s = 0;  // first stage
-  double end_s = 0;    // last stage
+  double begin_s = 0;                        // first stage
+  double end_s = 0;                          // last stage
+  Collective kind = Collective::kAllReduce;  // as in a draft
 
   friend bool operator==(const Block&, const Block&) = default;
 };
@@ -52,9 +53,11 @@ struct Plan {
 
 Plan Finish(Policy policy, const Draft& draft, const Timetable& table, double lower_bound_s);
 Draft DraftOf(const Plan& plan);
+bool HasHalves(const Plan& plan);
 
 // Whether the blocks hold every byte of every tensor exactly once, cut between elements only, and
-// no block is empty or claims another size than its parts have.
+// no block is empty or claims another size than its parts have. Of halves the all-gathers count,
+// and reduce-scatters that stand before all of them hold the same bytes.
 Status CheckCoverage(const Plan& plan, const Workload& work);
 
 }  // namespace headrace::plan

@@ -51,10 +51,12 @@ Status CheckInputs(const Profile& profile, const Route& route, const Recording& 
   return {};
 }
 
-// The plan of one draft, as it comes out for one set of times.
+// The plan of one draft, as it comes out for one set of times; the bound is of whole blocks.
 Plan PlanOf(Policy policy, const Draft& draft, const Workload& work, const Route& route,
-            double bound_s) {
-  Plan plan = Finish(policy, draft, MakeTimetable(work, route, draft), bound_s);
+            double whole_bound_s) {
+  const bool halves = draft.HasHalves();
+  Plan plan = Finish(policy, draft, MakeTimetable(work, route, draft),
+                     halves ? LowerBound(work, route, true) : whole_bound_s);
   plan.made_for = AssumptionsOf(work, route);
   return plan;
 }

@@ -13,7 +13,8 @@ namespace headrace::plan {
 // What a person may set; a policy looks at what concerns it.
 struct PolicySettings {
   // The size that a policy has: of us-byte's units, of partitions of bytescheduler, bytesched-fused
-  // and p3, of ddp's and horovod's groups. 0: searched, or the default of what it is named after.
+  // and p3, of ddp's, horovod's and dear's groups. 0: searched, or the default of what it is named
+  // after.
   std::uint64_t unit_bytes = 0;
   std::uint32_t credits = 0;  // partitions of bytescheduler and bytesched-fused in flight
   double cycle_s = 0;         // of horovod

@@ -46,8 +46,8 @@ double TogetherSeconds(const Stage& stage, double bytes, std::vector<std::size_t
 
 // Gives out what rounding down to elements left over, one element at a time, each to the rail that
 // would end it first.
-void GiveRest(const Stage& stage, const std::vector<std::size_t>& used, std::uint64_t rest,
-              std::uint64_t element_bytes, std::vector<std::uint64_t>& shares) {
+void AssignRest(const Stage& stage, const std::vector<std::size_t>& used, std::uint64_t rest,
+                std::uint64_t element_bytes, std::vector<std::uint64_t>& shares) {
   HR_CHECK(!used.empty() && element_bytes > 0, used.size(), element_bytes);
   while (rest > 0) {
     const std::uint64_t step = std::min(rest, element_bytes);
@@ -77,16 +77,20 @@ Route AllReduceRoute(const CostLine& line) { return {{"network"}, {{"all-reduce"
 
 Route ParameterServerRoute(const CostLine& push, const CostLine& pull, Placement placement) {
   if (placement == Placement::kColocated) {
-    return {{"network"}, {{"push", {{0, push}}}, {"pull", {{0, pull}}}}};
+    return {{"network"},
+            {{"push", {{0, push}}, Collective::kReduceScatter},
+             {"pull", {{0, pull}}, Collective::kAllGather}}};
   }
-  return {{"push", "pull"}, {{"push", {{0, push}}}, {"pull", {{1, pull}}}}};
+  return {{"push", "pull"},
+          {{"push", {{0, push}}, Collective::kReduceScatter},
+           {"pull", {{1, pull}}, Collective::kAllGather}}};
 }
 
 Route HierarchyRoute(const CostLine& scatter, const CostLine& network, const CostLine& gather) {
   return {{"intra-node", "network"},
-          {{"reduce-scatter", {{0, scatter}}},
+          {{"reduce-scatter", {{0, scatter}}, Collective::kReduceScatter},
            {"all-reduce", {{1, network}}},
-           {"all-gather", {{0, gather}}}}};
+           {"all-gather", {{0, gather}}, Collective::kAllGather}}};
 }
 
 Route RailsRoute(const std::vector<CostLine>& lines) {
@@ -102,6 +106,11 @@ Status CheckRoute(const Route& route) {
   if (route.stages.empty()) return Refuse("it has no stages");
   if (route.stages.size() > kStagesMax) return Refuse("too many stages");
   if (route.lanes.empty() || route.lanes.size() > kLanesMax) return Refuse("no lanes or too many");
+  for (const Collective half : {Collective::kReduceScatter, Collective::kAllGather}) {
+    const bool passes = std::ranges::any_of(
+        route.stages, [half](const Stage& stage) { return Passes(stage, half); });
+    if (!passes) return Refuse("no stage carries one half of an all-reduce");
+  }
   for (const Stage& stage : route.stages) {
     if (stage.rails.empty()) return Refuse(stage.name + " has no lane");
     std::vector<bool> taken(route.lanes.size());
@@ -138,7 +147,7 @@ std::vector<std::uint64_t> Shares(const Stage& stage, std::uint64_t bytes,
     shares[index] = std::min(rest, whole);
     rest -= shares[index];
   }
-  GiveRest(stage, used, rest, element_bytes, shares);
+  AssignRest(stage, used, rest, element_bytes, shares);
   const std::uint64_t sum = std::accumulate(shares.begin(), shares.end(), std::uint64_t{0});
   HR_CHECK(sum == bytes, sum, bytes);
   return shares;
@@ -153,6 +162,19 @@ double StageSeconds(const Stage& stage, std::uint64_t bytes, std::uint64_t eleme
     seconds = std::max(seconds, stage.rails[index].line.Seconds(shares[index]));
   }
   return seconds;
+}
+
+double StageSeconds(const Stage& stage, Collective kind, std::uint64_t bytes,
+                    std::uint64_t element_bytes) {
+  const double whole_s = StageSeconds(stage, bytes, element_bytes);
+  return IsHalf(kind) && !IsHalf(stage.kind) ? whole_s / 2 : whole_s;
+}
+
+std::size_t FirstStage(const Route& route, Collective kind) {
+  const auto first = std::ranges::find_if(
+      route.stages, [kind](const Stage& stage) { return Passes(stage, kind); });
+  HR_CHECK(first != route.stages.end(), static_cast<int>(kind));
+  return static_cast<std::size_t>(first - route.stages.begin());
 }
 
 CostLine StageLine(const Stage& stage) {

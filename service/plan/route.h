@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "ipc/base/halves.h"
 #include "ipc/base/result.h"
 #include "service/plan/cost.h"
 #include "service/plan/workload.h"
@@ -30,6 +31,9 @@ struct Rail {
 struct Stage {
   std::string name;
   std::vector<Rail> rails;  // one, or several with straight cost lines
+  // What it does to a block: a reduce-scatter and an all-gather are passed by whole blocks and by
+  // that half; an all-reduce by both halves, and takes each of them half of its time.
+  Collective kind = Collective::kAllReduce;
 
   friend bool operator==(const Stage&, const Stage&) = default;
 };
@@ -37,6 +41,7 @@ struct Stage {
 struct Route {
   std::vector<std::string> lanes;
   std::vector<Stage> stages;
+  bool halves = true;  // blocks may travel as a reduce-scatter and, later, an all-gather
 
   // One stage on one lane with a straight cost line: the case `exact` solves to the optimum.
   bool serial() const;
@@ -54,7 +59,8 @@ Route ParameterServerRoute(const CostLine& push, const CostLine& pull, Placement
 Route HierarchyRoute(const CostLine& scatter, const CostLine& network, const CostLine& gather);
 Route RailsRoute(const std::vector<CostLine>& lines);
 
-// 1 to kStagesMax stages, 1 to kLanesMax lanes, good cost lines, no lane twice in one stage.
+// 1 to kStagesMax stages, 1 to kLanesMax lanes, good cost lines, no lane twice in one stage, each
+// half of an all-reduce carried by some stage.
 Status CheckRoute(const Route& route);
 
 // Bytes per rail for a block of `bytes`, whole elements, ending together as nearly as elements
@@ -62,8 +68,17 @@ Status CheckRoute(const Route& route);
 // startup is not below tau.
 std::vector<std::uint64_t> Shares(const Stage& stage, std::uint64_t bytes,
                                   std::uint64_t element_bytes);
-// How long the stage takes: until the last share ends.
+// How long the stage takes a whole block: until the last share ends.
 double StageSeconds(const Stage& stage, std::uint64_t bytes, std::uint64_t element_bytes);
+
+// Whether blocks of that kind pass the stage, and how long it takes them.
+constexpr bool Passes(const Stage& stage, Collective kind) {
+  return !IsHalf(kind) || !IsHalf(stage.kind) || stage.kind == kind;
+}
+double StageSeconds(const Stage& stage, Collective kind, std::uint64_t bytes,
+                    std::uint64_t element_bytes);
+// The first stage that blocks of that kind pass. There is one, where the route has checked.
+std::size_t FirstStage(const Route& route, Collective kind);
 
 // The stage's rails seen as one lane with one cost line, exact up to the rounding to elements.
 CostLine StageLine(const Stage& stage);

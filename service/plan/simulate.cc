@@ -12,13 +12,13 @@ namespace headrace::plan {
 namespace {
 
 // What can happen: the last gradient of a block is ready, or a block leaves a stage.
-struct Happening {
+struct Event {
   double at_s = 0;
   std::uint32_t block = 0;
   std::int32_t stage = kReady;
   static constexpr std::int32_t kReady = -1;
 
-  bool operator>(const Happening& other) const { return at_s > other.at_s; }
+  bool operator>(const Event& other) const { return at_s > other.at_s; }
 };
 
 // A block that waits for a stage; the earliest block goes first.
@@ -37,7 +37,7 @@ class World {
         occupied_(route.lanes.size(), false),
         busy_s_(route.lanes.size(), 0),
         ready_s_(plan.blocks.size(), -1),
-        begin_s_(plan.blocks.size(), 0),
+        begin_s_(plan.blocks.size(), -1),
         end_s_(plan.blocks.size(), 0) {}
 
   void Run() {
@@ -46,14 +46,14 @@ class World {
       for (const Part& part : plan_.blocks[block].parts) {
         ready_s = std::max(ready_s, work_.release_s[part.tensor]);
       }
-      coming_.push({ready_s, block, Happening::kReady});
+      coming_.push({ready_s, block, Event::kReady});
     }
     while (!coming_.empty()) {
       const double now = coming_.top().at_s;
       while (!coming_.empty() && coming_.top().at_s <= now) {
-        const Happening happening = coming_.top();
+        const Event event = coming_.top();
         coming_.pop();
-        Take(happening);
+        OnEvent(event);
       }
       Begin(now);
     }
@@ -63,26 +63,28 @@ class World {
   const std::vector<double>& busy_s() const { return busy_s_; }
   const std::vector<double>& end_s() const { return end_s_; }
   double WaitOf(std::size_t block) const { return begin_s_[block] - ready_s_[block]; }
-  std::vector<Span> TakeSpans() { return std::move(spans_); }
+  std::vector<Span> ReleaseSpans() { return std::move(spans_); }
 
  private:
-  void Take(const Happening& happening) {
-    if (happening.stage == Happening::kReady) {
-      HR_CHECK(ready_s_[happening.block] < 0, happening.block);
-      ready_s_[happening.block] = happening.at_s;
+  void OnEvent(const Event& event) {
+    if (event.stage == Event::kReady) {
+      HR_CHECK(ready_s_[event.block] < 0, event.block);
+      ready_s_[event.block] = event.at_s;
       return;
     }
-    const auto stage = static_cast<std::uint32_t>(happening.stage);
+    const auto stage = static_cast<std::uint32_t>(event.stage);
     for (const Rail& rail : route_.stages[stage].rails) {
-      HR_CHECK(occupied_[rail.lane], happening.block, stage, rail.lane);
+      if (!PassesStage(event.block, stage)) break;
+      HR_CHECK(occupied_[rail.lane], event.block, stage, rail.lane);
       occupied_[rail.lane] = false;
     }
     if (stage + 1 < route_.stages.size()) {
-      waiting_.insert({happening.block, stage + 1});
+      waiting_.insert({event.block, stage + 1});
       return;
     }
-    end_s_[happening.block] = happening.at_s;
+    end_s_[event.block] = event.at_s;
     ++ended_;
+    if (plan_.blocks[event.block].kind == Collective::kReduceScatter) --scatters_open_;
     HR_CHECK(ended_ <= begun_ && begun_ <= admitted_, ended_, begun_, admitted_);
   }
 
@@ -94,7 +96,7 @@ class World {
       begun = false;
       Admit();
       for (const Waiting& waiting : waiting_) {
-        if (!LanesFree(waiting.stage)) continue;
+        if (PassesStage(waiting.block, waiting.stage) && !LanesFree(waiting.stage)) continue;
         const Waiting chosen = waiting;
         waiting_.erase(chosen);
         Start(chosen, now);
@@ -108,7 +110,13 @@ class World {
     if (admitted_ != begun_ || admitted_ == plan_.blocks.size()) return;
     if (ready_s_[admitted_] < 0) return;
     if (plan_.in_flight_max > 0 && begun_ - ended_ >= plan_.in_flight_max) return;
+    const bool gathers = plan_.blocks[admitted_].kind == Collective::kAllGather;
+    if (gathers && scatters_open_ > 0) return;
     waiting_.insert({static_cast<std::uint32_t>(admitted_++), 0});
+  }
+
+  bool PassesStage(std::uint32_t block, std::uint32_t stage) const {
+    return Passes(route_.stages[stage], plan_.blocks[block].kind);
   }
 
   bool LanesFree(std::uint32_t stage) const {
@@ -119,41 +127,45 @@ class World {
 
   void Start(const Waiting& chosen, double now) {
     const Stage& stage = route_.stages[chosen.stage];
-    const std::uint64_t bytes = plan_.blocks[chosen.block].bytes;
-    const std::vector<std::uint64_t> shares = Shares(stage, bytes, work_.element_bytes);
+    const Block& block = plan_.blocks[chosen.block];
+    const std::vector<std::uint64_t> shares = Shares(stage, block.bytes, work_.element_bytes);
+    const bool passes = PassesStage(chosen.block, chosen.stage);
+    const double share_of_time = IsHalf(block.kind) && !IsHalf(stage.kind) ? 0.5 : 1;
     double end_s = now;
-    for (std::size_t index = 0; index < shares.size(); ++index) {
+    for (std::size_t index = 0; passes && index < shares.size(); ++index) {
       const Rail& rail = stage.rails[index];
       HR_CHECK(!occupied_[rail.lane], chosen.block, chosen.stage, rail.lane);
       occupied_[rail.lane] = true;
       if (shares[index] == 0) continue;
-      const double lasts_s = rail.line.Seconds(shares[index]);
+      const double lasts_s = rail.line.Seconds(shares[index]) * share_of_time;
       busy_s_[rail.lane] += lasts_s;
       spans_.push_back({chosen.block, chosen.stage, rail.lane, now, now + lasts_s});
       end_s = std::max(end_s, now + lasts_s);
     }
     if (chosen.stage == 0) {
       HR_CHECK(chosen.block == begun_, chosen.block, begun_);  // the plan's order
-      begin_s_[chosen.block] = now;
       ++begun_;
+      if (block.kind == Collective::kReduceScatter) ++scatters_open_;
     }
+    if (begin_s_[chosen.block] < 0 && passes) begin_s_[chosen.block] = now;
     coming_.push({end_s, chosen.block, static_cast<std::int32_t>(chosen.stage)});
   }
 
   const Workload& work_;
   const Route& route_;
   const Plan& plan_;
-  std::priority_queue<Happening, std::vector<Happening>, std::greater<>> coming_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> coming_;
   std::set<Waiting> waiting_;
   std::vector<bool> occupied_;
   std::vector<double> busy_s_;
   std::vector<double> ready_s_;  // per block; -1 while a gradient is missing
-  std::vector<double> begin_s_;
+  std::vector<double> begin_s_;  // -1 before the first stage that it passes
   std::vector<double> end_s_;
   std::vector<Span> spans_;
   std::size_t admitted_ = 0;  // blocks that wait for the first stage or are past it
   std::size_t begun_ = 0;
   std::size_t ended_ = 0;
+  std::size_t scatters_open_ = 0;  // reduce-scatters begun and not ended
 };
 
 // Walks the forward pass of the next iteration along the ends of communication.
@@ -205,7 +217,7 @@ Result<Simulation> Simulate(const Profile& profile, const Route& route, const Pl
   Simulation simulation;
   RunForward(jittered, plan, world.end_s(), work.backward_s(), simulation);
   simulation.release_s = work.release_s;
-  simulation.lower_bound_s = LowerBound(work, route);
+  simulation.lower_bound_s = LowerBound(work, route, HasHalves(plan));
   simulation.excess =
       simulation.lower_bound_s > 0 ? simulation.iteration_s / simulation.lower_bound_s - 1 : 0;
   for (const double busy_s : world.busy_s()) {
@@ -215,7 +227,7 @@ Result<Simulation> Simulate(const Profile& profile, const Route& route, const Pl
   for (std::size_t block = 0; block < plan.blocks.size(); ++block) {
     simulation.waits_s.push_back(world.WaitOf(block));
   }
-  simulation.spans = world.TakeSpans();
+  simulation.spans = world.ReleaseSpans();
   return simulation;
 }
 

@@ -8,8 +8,11 @@
 
 #include "ipc/base/check.h"
 #include "ipc/base/foreign_text.h"
+#include "service/accounts/rank_table.h"
 #include "service/loop/text.h"
 #include "service/rpc/descriptors.h"
+#include "service/session/quorum.h"
+#include "transport/transport.h"
 
 namespace headrace::service {
 namespace {
@@ -19,6 +22,36 @@ constexpr std::size_t kFromMax = 40;
 constexpr std::size_t kProgramNameMax = 127;
 // A client that asks again and again shall not fill the log.
 constexpr int kRefusalsReportedMax = 4;
+// A question is answered by then, decided or not: well before a client gives up waiting for it.
+constexpr TimeNs kQuorumAnswerMax = 2 * kSecond;
+
+std::vector<std::uint32_t> ReadMembers(capnp::List<std::uint32_t>::Reader list) {
+  // One more than there may be is enough to be refused.
+  const auto count = std::min<unsigned>(list.size(), transport::kMembersMax + 1);
+  std::vector<std::uint32_t> members;
+  for (unsigned i = 0; i < count; ++i) members.push_back(list[i]);
+  return members;
+}
+
+void WriteMembers(schema::Membership::Builder builder, const Membership& membership) {
+  builder.setGeneration(membership.generation);
+  auto list = builder.initMembers(static_cast<unsigned>(membership.members.size()));
+  for (unsigned i = 0; i < list.size(); ++i) list.set(i, membership.members[i]);
+}
+
+// By rank; none are said where each is what its rank says.
+Status CheckMembers(schema::AttachRequest::Reader request) {
+  if (request.getMembers().size() == 0) return {};
+  const Membership membership{.members = ReadMembers(request.getMembers())};
+  if (Status status = CheckMembership(membership); !status) return status;
+  if (membership.members.size() == request.getWorldSize() &&
+      request.getRank() < request.getWorldSize()) {
+    return {};
+  }
+  return Error(Code::kInvalidArgument,
+               fmt::format("{} members, and rank {} of {}", membership.members.size(),
+                           request.getRank(), request.getWorldSize()));
+}
 
 }  // namespace
 
@@ -56,7 +89,7 @@ Status Bootstrap::CheckAttach(schema::Hello::Reader hello,
     return Error(Code::kInvalidArgument, fmt::format("timeout of {} ms, at most {} are allowed",
                                                      request.getTimeoutMs(), kTimeoutMaxMs));
   }
-  return {};
+  return CheckMembers(request);
 }
 
 LeaseRequest Bootstrap::ReadLease(schema::AttachRequest::Reader request) const {
@@ -66,6 +99,8 @@ LeaseRequest Bootstrap::ReadLease(schema::AttachRequest::Reader request) const {
   lease.job_name.assign(job.begin(), job.size());
   lease.rank = request.getRank();
   lease.world_size = request.getWorldSize();
+  const auto members = request.getMembers();
+  lease.member = lease.rank < members.size() ? members[lease.rank] : lease.rank;
   lease.uid = client_->process.uid;
   lease.pid = client_->process.pid > 0 ? client_->process.pid : request.getPid();
   lease.timeout_ms = timeout_ms != 0 ? timeout_ms : ports_.operation_timeout_ms;
@@ -190,6 +225,74 @@ void Bootstrap::ReportRefusal(const Error& error) {
                             fmt::format("refused pid {} (uid {}): {}", client_->process.pid,
                                         client_->process.uid, error.text()),
                             client_->process.uid);
+}
+
+Result<AskQuorum> Bootstrap::ReadQuorum(schema::Hello::Reader hello,
+                                        schema::QuorumRequest::Reader request) const {
+  if (Status status = CheckHello(hello, ports_.version); !status) return status.error();
+  if (ports_.shutdown.begun()) {
+    return Error(Code::kUnavailable, "the service is stopping and takes no new session");
+  }
+  const auto membership = request.getMembership();
+  AskQuorum ask{.job = request.getJob().cStr(),
+                .uid = client_->process.uid,
+                .pid = client_->process.pid > 0 ? client_->process.pid : request.getPid(),
+                .leader = {},
+                .member = request.getMember(),
+                .membership = {.generation = membership.getGeneration(),
+                               .members = ReadMembers(membership.getMembers())},
+                .epoch = request.getAfterEpoch(),
+                .rules = {.min_world = request.getMinWorld(), .grace_ms = request.getGraceMs()},
+                .until_ns = MonotonicNow() + kQuorumAnswerMax};
+  if (Status status = CheckJobName(ask.job); !status) return status.error();
+  if (Status status = CheckMembership(ask.membership); !status) return status.error();
+  if (!ask.membership.RankOf(ask.member) || ask.epoch >= kEpochMax ||
+      ask.rules.grace_ms > kQuorumGraceMaxMs) {
+    return Error(
+        Code::kInvalidArgument,
+        fmt::format("member {} after epoch {}, with a grace of {} ms: a member of the "
+                    "membership, less than {} and at most {} ms are possible",
+                    ask.member, ask.epoch, ask.rules.grace_ms, kEpochMax, kQuorumGraceMaxMs));
+  }
+  LeaseRequest place;
+  place.job_name = ask.job;
+  place.rendezvous = request.getRendezvous().cStr();
+  if (Status status = CheckRendezvous(ports_.rendezvous, place); !status) return status.error();
+  ask.leader = place.rendezvous;
+  return ask;
+}
+
+kj::Promise<void> Bootstrap::joinQuorum(JoinQuorumContext context) {
+  const auto params = context.getParams();
+  Result<AskQuorum> ask = ReadQuorum(params.getHello(), params.getRequest());
+  if (!ask) {
+    Refuse(context.getResults().initRefusal(), ask.error());
+    return kj::READY_NOW;
+  }
+  if (client_->quorum_client == 0) {
+    client_->quorum_client = ports_.peers.NextClient();
+    client_->quorum_lost = [&peers = ports_.peers, client = client_->quorum_client](bool exited) {
+      peers.SendReliably(QuorumClientLost{.client = client, .exited = exited});
+    };
+  }
+  ask->client = client_->quorum_client;
+  return ports_.peers.Ask(std::move(ask).value()).then([context](QuorumAnswered answer) mutable {
+    auto results = context.getResults();
+    if (!answer.waits.empty()) {
+      results.setWaits(answer.waits.c_str());
+    } else if (!answer.quorum) {
+      Refuse(results.initRefusal(), answer.quorum.error());
+    } else {
+      auto quorum = results.initQuorum();
+      quorum.setEpoch(answer.quorum->epoch);
+      WriteMembers(quorum.initMembership(), answer.quorum->membership);
+      auto lost = quorum.initLost(static_cast<unsigned>(answer.quorum->lost.size()));
+      for (unsigned i = 0; i < lost.size(); ++i) {
+        lost[i].setMember(answer.quorum->lost[i].member);
+        lost[i].setCause(answer.quorum->lost[i].cause.c_str());
+      }
+    }
+  });
 }
 
 kj::Promise<void> Bootstrap::admin(AdminContext context) {

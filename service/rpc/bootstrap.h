@@ -41,6 +41,7 @@ class Bootstrap final : public schema::Bootstrap::Server {
 
   kj::Promise<void> attach(AttachContext context) override;
   kj::Promise<void> admin(AdminContext context) override;
+  kj::Promise<void> joinQuorum(JoinQuorumContext context) override;
 
  private:
   // What can be refused before the descriptors are looked at.
@@ -56,6 +57,8 @@ class Bootstrap final : public schema::Bootstrap::Server {
                        Result<UniqueFd> doorbell) const;
   kj::Promise<void> FinishAttach(AttachContext context, Result<Arrival> arrival);
   void Answer(AttachContext& context, const Result<SessionIdentity>& identity);
+  Result<AskQuorum> ReadQuorum(schema::Hello::Reader hello,
+                               schema::QuorumRequest::Reader request) const;
   // The refused rank's job may gather on several nodes.
   void ReportRankRefused(const SessionIdentity& asker, const Error& error);
   void ReportRefusal(const Error& error);

@@ -89,7 +89,7 @@ kj::Promise<T> BoundedStream::InTime(kj::Promise<T> promise) {
 }
 
 void BoundedStream::Fail(const std::string& why) {
-  cut_(why);
+  disconnect_(why);
   kj::throwFatalException(KJ_EXCEPTION(FAILED, "a connection went beyond its bounds", why.c_str()));
 }
 

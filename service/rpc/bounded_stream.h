@@ -32,17 +32,17 @@ class BoundedStream final : public kj::AsyncCapabilityStream {
   };
   using Allowed = std::function<Allowance()>;
   // Closes the socket both ways; `why` is for people.
-  using Cut = std::function<void(const std::string& why)>;
+  using Disconnect = std::function<void(const std::string& why)>;
 
   // All references outlive this.
   BoundedStream(kj::AsyncCapabilityStream& inner, kj::Timer& timer, Arrivals& arrivals,
-                std::uint32_t uid, Allowed allowed, Cut cut)
+                std::uint32_t uid, Allowed allowed, Disconnect disconnect)
       : inner_(inner),
         timer_(timer),
         arrivals_(arrivals),
         uid_(uid),
         allowed_(std::move(allowed)),
-        cut_(std::move(cut)) {}
+        disconnect_(std::move(disconnect)) {}
 
   // Of the message that is under way, or was read last.
   std::uint64_t message_bytes() const { return message_bytes_; }
@@ -94,7 +94,7 @@ class BoundedStream final : public kj::AsyncCapabilityStream {
   Arrivals& arrivals_;
   const std::uint32_t uid_;
   const Allowed allowed_;
-  const Cut cut_;
+  const Disconnect disconnect_;
   // Of the message that is under way, or was read last.
   Arrivals::Booking booking_;
   std::uint64_t message_bytes_ = 0;

@@ -3,6 +3,10 @@
 
 #include <kj/refcount.h>
 
+#include <cstdint>
+#include <functional>
+#include <utility>
+
 #include "ipc/base/ids.h"
 #include "service/accounts/leases.h"
 #include "service/rpc/client_process.h"
@@ -23,12 +27,18 @@ struct Client : public kj::Refcounted {
   // The connection carries at most one open session.
   SessionId session;
   int refusals_reported = 0;
+  // Of whoever asks who is left of a job; 0: it has not. `quorum_lost` is called once, when the
+  // connection is gone.
+  std::uint64_t quorum_client = 0;
+  std::function<void(bool exited)> quorum_lost{};
 
   // Ends the session, if one is open, without its having left: the cause says whether the process
   // is gone or only its connection.
   void Lose() {
-    if (session == SessionId{}) return;
+    if (session == SessionId{} && !quorum_lost) return;
     const bool exited = HasExited(process);
+    if (const auto lost = std::exchange(quorum_lost, {})) lost(exited);
+    if (session == SessionId{}) return;
     leases.End(session, false, Code::kPeerLost,
                exited ? "exited or was killed" : "closed its connection", exited);
   }

@@ -38,18 +38,19 @@ capnp::ReaderOptions Bounds() {
 // One client's connection; members stand in build order.
 struct Connection {
   Connection(kj::Own<kj::AsyncCapabilityStream> socket, kj::Own<Client> accepted,
-             const Listener::Ports& ports, const Listener::Options& options, Pace& pace,
-             const BoundedNetwork::Cut& cut)
+             const Listener::Ports& ports, const Listener::Options& options, MessagePacer& pace,
+             const BoundedNetwork::Disconnect& disconnect)
       : client(kj::mv(accepted)),
         descriptors_max(options.takes_gpu_memory ? kDescriptorsPerMessageMax
                                                  : unsigned{kDescriptorsOfACall}),
         stream(kj::mv(socket)),
         bounded_stream(
             *stream, ports.timer, ports.arrivals, client->process.uid, [this] { return Allowed(); },
-            cut),
+            disconnect),
         network(bounded_stream, descriptors_max, capnp::rpc::twoparty::Side::SERVER, Bounds()),
         bounded(
-            network, ports.timer, pace, [this] { return bounded_stream.message_bytes(); }, cut),
+            network, ports.timer, pace, [this] { return bounded_stream.message_bytes(); },
+            disconnect),
         rpc(capnp::makeRpcServer(bounded, options.bootstrap(kj::addRef(*client)))) {
     rpc.setFlowLimit(kMessageWordsMax);
   }
@@ -173,7 +174,8 @@ void Listener::Describe(ipc::UserRow& row) const {
   row.connections_cut = user->second.cuts;
 }
 
-void Listener::Cut(int fd, const ClientProcess& process, User& user, const std::string& why) {
+void Listener::Disconnect(int fd, const ClientProcess& process, User& user,
+                          const std::string& why) {
   HR_CHECK(user.connections > 0, fd, process.uid);
   ::shutdown(fd, SHUT_RDWR);
   ++user.cuts;
@@ -201,9 +203,11 @@ void Listener::Serve(UniqueFd socket) {
                                                  kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP |
                                                      kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC |
                                                      kj::LowLevelAsyncIoProvider::ALREADY_NONBLOCK);
-  auto connection = kj::heap<Connection>(
-      kj::mv(stream), kj::addRef(*client), ports_, options_, user.pace,
-      [this, fd, whose = *process, &user](const std::string& why) { Cut(fd, whose, user, why); });
+  auto connection =
+      kj::heap<Connection>(kj::mv(stream), kj::addRef(*client), ports_, options_, user.pace,
+                           [this, fd, whose = *process, &user](const std::string& why) {
+                             Disconnect(fd, whose, user, why);
+                           });
   user.pace.Book(kMessagesPerConnection, MonotonicNow());
   ++connections_count_;
   ++user.connections;

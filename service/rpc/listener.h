@@ -21,7 +21,7 @@
 #include "service/accounts/arrivals.h"
 #include "service/accounts/leases.h"
 #include "service/cluster/allowance.h"
-#include "service/loop/pace.h"
+#include "service/loop/message_pacer.h"
 #include "service/rpc/client.h"
 
 namespace headrace::service {
@@ -34,7 +34,7 @@ class Listener final : private kj::TaskSet::ErrorHandler {
   // Beyond the limit, that many more are accepted, to be refused with a reason; then the socket is
   // just closed.
   static constexpr std::size_t kSurplusMax = 16;
-  // What rpc handles for one uid; see pace.h.
+  // What rpc handles for one uid; see message_pacer.h.
   static constexpr TimeNs kMessagesPerSecond = 5000;
   static constexpr TimeNs kMessagesBurst = 10'000;
   static constexpr TimeNs kMessagesPerConnection = 10;  // that accepting one costs
@@ -79,7 +79,7 @@ class Listener final : private kj::TaskSet::ErrorHandler {
   // What the connections of one uid share, and for a while after them.
   struct User {
     std::size_t connections = 0;
-    Pace pace{kMessagesPerSecond, kMessagesBurst};
+    MessagePacer pace{kMessagesPerSecond, kMessagesBurst};
     std::uint64_t cuts = 0;  // connections that went beyond their bounds
     Allowance cuts_shown{4, 10 * kSecond};
   };
@@ -87,7 +87,7 @@ class Listener final : private kj::TaskSet::ErrorHandler {
   // One user may take three quarters of the connections, so that others always find some.
   std::size_t ConnectionsOfAUser() const;
   bool IsSurplus(const User& user) const;
-  void Cut(int fd, const ClientProcess& process, User& user, const std::string& why);
+  void Disconnect(int fd, const ClientProcess& process, User& user, const std::string& why);
   void taskFailed(kj::Exception&& exception) override;
 
   UniqueFd socket_;
@@ -97,7 +97,7 @@ class Listener final : private kj::TaskSet::ErrorHandler {
   std::size_t connections_count_ = 0;
   std::map<std::uint32_t, User> users_;  // by uid
   std::function<void()> on_used_ = [] {};
-  Pace accepts_{kAcceptsPerSecond, kAcceptsBurst};
+  MessagePacer accepts_{kAcceptsPerSecond, kAcceptsBurst};
   bool short_of_descriptors_ = false;
   kj::TaskSet connections_;
 };

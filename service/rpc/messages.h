@@ -12,6 +12,7 @@
 #include "ipc/base/result.h"
 #include "service/actor/request.h"
 #include "service/dispatch/messages.h"
+#include "service/session/quorum.h"
 #include "service/session/segment_memory.h"
 
 namespace headrace::service {
@@ -53,6 +54,12 @@ struct Answered {
   RequestToken token = 0;
   Status status;
 };
+// The answer of peers to AskQuorum. `waits` not empty: there is no decision yet, for that.
+struct QuorumAnswered {
+  RequestToken token = 0;
+  Result<Quorum> quorum;
+  std::string waits;
+};
 // Another service, for people.
 struct PeerView {
   std::string name{};  // of the node; empty while it has not said it
@@ -92,8 +99,9 @@ struct GpuBroken {
   std::string cause;
 };
 // JobFailed: the job takes no rank until all are gone.
-using RpcMessage = std::variant<SegmentMapped, SegmentProgress, SegmentRemoved, Pong, SessionBroken,
-                                Drained, LaneAnswered, PartAnswered, JobFailed, Answered,
-                                PeersListed, PeerTried, AskProbe, LoopFailed, GpuBroken>;
+using RpcMessage =
+    std::variant<SegmentMapped, SegmentProgress, SegmentRemoved, Pong, SessionBroken, Drained,
+                 LaneAnswered, PartAnswered, JobFailed, Answered, PeersListed, PeerTried,
+                 QuorumAnswered, AskProbe, LoopFailed, GpuBroken>;
 
 }  // namespace headrace::service

@@ -24,6 +24,20 @@ kj::Promise<Status> PeersRequests::Await(RequestToken token, TimeNs timeout_ns) 
   return answered_.Add(token).exclusiveJoin(kj::mv(late));
 }
 
+kj::Promise<QuorumAnswered> PeersRequests::Ask(AskQuorum request) {
+  const RequestToken token = request.token = tokens_.Next();
+  if (!outbox_.empty() || !peers_.Send(std::move(request))) {
+    return QuorumAnswered{.token = token, .quorum = Behind(), .waits = {}};
+  }
+  auto late = timer_.afterDelay(kPeersTimeout * kj::NANOSECONDS).then([token] {
+    return QuorumAnswered{
+        .token = token,
+        .quorum = Error(Code::kTimeout, "the service's peers thread did not answer"),
+        .waits = {}};
+  });
+  return quorums_.Add(token).exclusiveJoin(kj::mv(late));
+}
+
 kj::Promise<std::vector<PeerView>> PeersRequests::List() {
   const RequestToken token = tokens_.Next();
   if (!peers_.Send(ListPeers{token})) return TooFarBehind();

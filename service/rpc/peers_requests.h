@@ -38,6 +38,10 @@ class PeersRequests {
     if (!outbox_.empty() || !peers_.Send(std::move(request))) return Status(Behind());
     return Await(token, timeout_ns);
   }
+  // For AskQuorum::client; used once.
+  std::uint64_t NextClient() { return tokens_.Next(); }
+  // Sends it and waits for its answer, which says kUnavailable when peers does not answer.
+  kj::Promise<QuorumAnswered> Ask(AskQuorum request);
   // Fail as OVERLOADED when peers is behind, or did not answer.
   kj::Promise<std::vector<PeerView>> List();
   kj::Promise<std::vector<PeerStep>> Try(std::string address);
@@ -61,6 +65,11 @@ class PeersRequests {
     HR_CHECK(tokens_.WasUsed(message.token), message.token);
     listed_.Fulfill(message.token, std::move(message.peers));
   }
+  void Handle(QuorumAnswered message) {
+    HR_CHECK(tokens_.WasUsed(message.token), message.token);
+    const RequestToken token = message.token;
+    quorums_.Fulfill(token, std::move(message));
+  }
   void Handle(PeerTried message) {
     HR_CHECK(tokens_.WasUsed(message.token), message.token);
     tried_.Fulfill(message.token, std::move(message.steps));
@@ -74,6 +83,7 @@ class PeersRequests {
   Outbox& outbox_;
   kj::Timer& timer_;
   Waiting<Status> answered_;
+  Waiting<QuorumAnswered> quorums_;
   Waiting<std::vector<PeerView>> listed_;
   Waiting<std::vector<PeerStep>> tried_;
 };

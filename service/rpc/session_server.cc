@@ -40,7 +40,7 @@ SessionServer::~SessionServer() {
     client_->session = {};
   }
   ports_.leases.Forget(session_);
-  ports_.releases.Release(memory_.TakeTensors());
+  ports_.releases.Release(memory_.ReleaseTensors());
 }
 
 Status SessionServer::BeginSlow(const char* call) {

@@ -11,7 +11,7 @@ Status CheckNotice(const SendNotice& notice) {
   if (notice.kind < SendNoticeKind::kAnnounced || notice.kind > SendNoticeKind::kRefused) {
     return wrong(fmt::format("a notice of a send of kind {}", static_cast<unsigned>(notice.kind)));
   }
-  if (notice.send == 0 || notice.send >= kSendNamesEnd) {
+  if (notice.send < kSendNamesBegin || notice.send >= kSendNamesEnd) {
     return wrong(fmt::format("a send of number {}", notice.send));
   }
   if (notice.source >= transport::kMembersMax || notice.target >= transport::kMembersMax ||

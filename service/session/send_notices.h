@@ -20,7 +20,9 @@ namespace headrace::service {
 
 // In one message.
 inline constexpr std::size_t kSendNoticesMax = 128;
-// Of SendNotice::send, so that it and a block's number are a position (transport/network.h).
+// Of SendNotice::send: it and a block's number are a position (transport/network.h), and no
+// operation of a job has such a number, whose messages are received between the same nodes.
+inline constexpr std::uint64_t kSendNamesBegin = std::uint64_t{1} << 46;
 inline constexpr std::uint64_t kSendNamesEnd = std::uint64_t{1} << 47;
 
 // Of a send, at most.

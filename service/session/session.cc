@@ -19,7 +19,7 @@ void Session::AddSegment(SegmentId id, SegmentMemory memory) {
   HR_CHECK(added, id.value);
 }
 
-SegmentMemory Session::TakeSegment(SegmentId id) {
+SegmentMemory Session::RemoveSegment(SegmentId id) {
   const auto found = segments_.find(id);
   if (found == segments_.end()) return {};
   SegmentMemory memory = std::move(found->second);
@@ -29,7 +29,7 @@ SegmentMemory Session::TakeSegment(SegmentId id) {
   return memory;
 }
 
-std::vector<SegmentMemory> Session::TakeSegments() {
+std::vector<SegmentMemory> Session::RemoveSegments() {
   std::vector<SegmentMemory> memory;
   for (auto& [id, segment] : segments_) memory.push_back(std::move(segment));
   segments_.clear();

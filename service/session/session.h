@@ -52,6 +52,7 @@ struct SessionIdentity {
   std::uint32_t epoch = 1;
   std::uint32_t after_epoch = 0;  // in which the rank was before; 0: it begins
   std::uint32_t rank = 0;
+  std::uint32_t member = 0;  // quorum.h
   std::uint32_t world_size = 1;
   std::uint32_t uid = 0;
   std::int32_t pid = 0;
@@ -78,9 +79,9 @@ class Session {
 
   void AddSegment(SegmentId id, SegmentMemory memory);
   // The memory, for whoever unmaps it; empty when unknown.
-  SegmentMemory TakeSegment(SegmentId id);
+  SegmentMemory RemoveSegment(SegmentId id);
   // All of it, for whoever ends the session.
-  std::vector<SegmentMemory> TakeSegments();
+  std::vector<SegmentMemory> RemoveSegments();
   // The segment's bytes, empty when unknown.
   std::span<std::byte> FindSegment(SegmentId id) const;
   // The GPU that they are on, or transport::kHost.

@@ -35,7 +35,7 @@ std::string WriteMetrics(const ipc::BoardReading& reading, const ProcessFacts& p
   WriteLaneMetrics(reading, text);
   WriteGpuMetrics(reading, text);
   WriteProcessMetrics(reading, process, text);
-  return text.Take();
+  return text.Release();
 }
 
 }  // namespace headrace::service

@@ -38,7 +38,7 @@ class MetricsText {
   void Sample(std::initializer_list<MetricLabel> labels, const MetricValue& value,
               std::string_view suffix = {});
 
-  std::string Take() { return std::move(text_); }
+  std::string Release() { return std::move(text_); }
 
  private:
   std::string family_;

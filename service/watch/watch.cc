@@ -43,18 +43,35 @@ bool Watch::DoWork(TimeNs now) {
   for (std::string& text : event_limits_.EndWindows(now)) {
     Show({.code = Code::kOk, .job = {}, .text = std::move(text)});
   }
-  inbox_.TakeAll(messages_);
+  inbox_.PopAll(messages_);
   for (WatchMessage& message : messages_) {
     std::visit([this](auto& alternative) { Handle(std::move(alternative)); }, message);
   }
   worked |= !messages_.empty();
   messages_.clear();
-  return worked;
+  return Replan(now) || worked;
 }
 
-void Watch::Handle(const MakePlan& message) {
-  // Peers asks for one plan a job at a time.
+// Peers asks for one plan a job at a time. Nothing of the job moves before its first one is there.
+void Watch::Handle(MakePlan message) {
+  if (message.version > 1) {
+    replans_.push_back(std::move(message));
+    return;
+  }
   peers_.Send(PlanMade{.token = message.token, .plan = Make(message)});
+}
+
+bool Watch::Replan(TimeNs now) {
+  // This turn follows the last one as soon as that plan was made.
+  if (const auto begun_ns = std::exchange(replan_begun_ns_, std::nullopt)) {
+    replan_from_ns_ = now + (kReplanningShare - 1) * (now - *begun_ns);
+  }
+  if (replans_.empty() || now < replan_from_ns_) return false;
+  const MakePlan request = std::move(replans_.front());
+  replans_.pop_front();
+  peers_.Send(PlanMade{.token = request.token, .plan = Make(request)});
+  replan_begun_ns_ = now;
+  return true;
 }
 
 void Watch::Handle(const Ping& message) {

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "ipc/board.h"
@@ -17,6 +19,10 @@
 #include "service/watch/messages.h"
 
 namespace headrace::service {
+
+// Of the time that making other plans for jobs that have one may take: the rest is left to events
+// and first plans, however short a job's iterations are.
+inline constexpr int kReplanningShare = 5;  // one part in so many
 
 // Where events go besides the board; the daemon gives the log.
 using EventSink = std::function<void(const Event&)>;
@@ -32,7 +38,8 @@ class Watch final : public Actor {
   bool PrepareToSleep() override { return inbox_.Empty(); }
   void Awake() override {}
   TimeNs NextDeadline() const override {
-    return std::min(event_limits_.next_deadline(), peers_.NextDeadline());
+    const TimeNs replan_ns = replans_.empty() ? kNever : replan_from_ns_;
+    return std::min({event_limits_.next_deadline(), peers_.NextDeadline(), replan_ns});
   }
 
   InboxWriter<WatchMessage>& inbox() { return inbox_; }
@@ -40,7 +47,8 @@ class Watch final : public Actor {
  private:
   void Handle(const Event& event);
   void Show(const Event& event);
-  void Handle(const MakePlan& message);
+  void Handle(MakePlan message);
+  bool Replan(TimeNs now);
   void Handle(const Ping& message);
 
   Outgoing<RpcMessage> rpc_;
@@ -52,6 +60,9 @@ class Watch final : public Actor {
   std::vector<WatchMessage> messages_;
   TimeNs now_ = 0;
   std::uint64_t events_ = 0;
+  std::deque<MakePlan> replans_;           // that wait, one a job
+  std::optional<TimeNs> replan_begun_ns_;  // of the last turn's
+  TimeNs replan_from_ns_ = 0;              // when the next one may begin
 };
 
 }  // namespace headrace::service

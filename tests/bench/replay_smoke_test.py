@@ -7,6 +7,8 @@ import json
 import subprocess
 import sys
 import tempfile
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -27,6 +29,21 @@ TINY = {
     ],
 }
 POLICIES = ["exact", "wfbp"]
+
+
+def check_point() -> None:
+    """A published point keeps the ratio of computing, startups and bytes."""
+    loader = SourceFileLoader("headline", str(HERE / "headline"))
+    headline = module_from_spec(spec_from_loader("headline", loader))
+    loader.exec_module(headline)
+    line = headline.Line(4, 2e-3, 1e-9)
+    with tempfile.TemporaryDirectory() as folder:
+        case = headline.point("resnet50", line, 0.5, 400.0, Path(folder))
+    whole = headline.published_model("resnet50")
+    factor = 0.5 / whole.compute_s
+    assert abs(case.scale / factor - 1) < 0.01, case.scale
+    assert abs(case.communication_s / (1e-9 * whole.bytes * factor) - 1) < 0.01, case
+    assert abs(case.delay_us * 2e-6 / (2e-3 * factor) - 1) < 1e-9, case
 
 
 def check_case() -> None:
@@ -111,6 +128,7 @@ def check_run(build: str, *flags: str) -> str:
 
 if __name__ == "__main__":
     check_case()
+    check_point()
     check_figure()
     check_goals()
     reason = check_run(sys.argv[1])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import statistics
 import subprocess
 import time
@@ -20,10 +21,6 @@ from far import DEVICE, FarLinks
 from model_profile import Model
 from support.cluster import Cluster, Services
 
-POLICIES = (
-    *("auto", "exact", "us-byte", "bytescheduler", "bytesched-fused", "p3"),
-    *("mg-wfbp", "ddp", "horovod", "wfbp", "bsp"),
-)
 # What each link can have so that two cores serve all of them, by nodes.
 RATES_MBIT = {2: 1000.0, 4: 400.0, 8: 150.0}
 # Of a link's rate; the rest are the headers of TCP, IP and Ethernet, and UCX's own.
@@ -40,6 +37,7 @@ class Case:
     rate_mbit: float
     jitter: float = 0.0
     delay_us: float = 0.0  # of the links, one way
+    flags: tuple[str, ...] = ()  # of the services
 
     @property
     def communication_s(self) -> float:
@@ -80,11 +78,11 @@ class Stage:
         self.cluster = Cluster(
             nodes=case.nodes, rate_mbit=None if case.delay_us else case.rate_mbit
         )
-        flags: list[str] = []
+        flags = list(case.flags)
         try:
             if case.delay_us:
                 self._far = FarLinks(self.cluster, case.rate_mbit, case.delay_us, build)
-                flags = ["--rails", DEVICE]
+                flags += ["--rails", DEVICE]
             self.services = Services(self.cluster, *flags, build=build)
         except BaseException:
             self.close()
@@ -195,6 +193,7 @@ def measure_case(
 ) -> dict:
     """All policies take turns on the same services and links; each round begins with another."""
     played: dict[str, list[list[dict]]] = {policy: [] for policy in policies}
+    loads = dict.fromkeys(policies, 0.0)
     with Stage(case, build) as stage:
         for index in range(rounds):
             turn = index % len(policies)
@@ -205,6 +204,7 @@ def measure_case(
                 if wrong:
                     raise BenchError(f"{case.title}: {policy} was asked for and {wrong} was played")
                 played[policy].append(ranks)
+                loads[policy] = max(loads[policy], os.getloadavg()[0])
     return {
         "title": case.title,
         "profile": case.model.name,
@@ -217,5 +217,7 @@ def measure_case(
         "scale": case.scale,
         "communication_s": case.communication_s,
         "computation_s": case.scale * case.model.compute_s,
-        "figures": [figure(policy, played[policy]) for policy in policies],
+        "figures": [
+            figure(policy, played[policy]) | {"load": loads[policy]} for policy in policies
+        ],
     }

@@ -8,6 +8,8 @@ from report import table
 # How many times as fast as these exact should be, where the bound allows it: what US-Byte's authors
 # published for their policy, at most, over the two that they compared it with.
 AIMS = {"wfbp": 1.56, "bytescheduler": 1.26}
+AUTO = "auto"
+WITHIN = 0.05  # of a plan's promise
 
 
 def by_way(case: dict) -> dict[str, Figure]:
@@ -110,3 +112,34 @@ def goals_text(reached: list[dict]) -> str:
         for row in reached
     ]  # fmt: skip
     return table(["case", "what", "measured", "aim", "bound allows", ""], rows)
+
+
+def auto_goals(cases: list[dict]) -> list[dict]:
+    """`auto` beside every other policy, where it takes part: it is not slower than any by more than the
+    larger spread of the two; and what each plan promised, against what it took."""
+    found = []
+    for case in cases:
+        ways = by_way(case)
+        for each in ways.values():
+            predicted = each.planned_s("predicted_ns")
+            if predicted is None or AUTO not in ways:
+                continue
+            off = each.iteration_s / predicted
+            met = abs(off - 1) <= WITHIN
+            found.append({"case": case["title"], "what": f"{each.way}: measured / predicted",
+                          "value": off, "goal": f"1 +- {WITHIN:g}", "met": met})  # fmt: skip
+            if each.way == AUTO:
+                continue
+            slower = ways[AUTO].iteration_s / each.iteration_s
+            most = 1 + max(each.spread, ways[AUTO].spread)
+            found.append({"case": case["title"], "what": f"{AUTO} / {each.way}", "value": slower,
+                          "goal": f"<= {most:.3f}, the noise", "met": slower <= most})  # fmt: skip
+    return found
+
+
+def auto_goals_text(reached: list[dict]) -> str:
+    rows = [
+        [row["case"], row["what"], f"{row['value']:.3f}", row["goal"], "met" if row["met"] else "NOT MET"]
+        for row in reached
+    ]
+    return table(["case", "what", "measured", "goal", ""], rows)

@@ -107,6 +107,18 @@ def check_goals() -> None:
     assert "forbids" in training_report.goals_text([{**over_peer, "bound": 1.25}])
 
 
+def check_auto_goals() -> None:
+    """Against each policy's time, and each against its plan."""
+    auto = way("auto", [[1.1]], [1.0], plan=plan("auto"))
+    peer = way("wfbp", [[1.0]], [1.0], plan=plan("wfbp"))
+    case = {"title": "t", "figures": figures([{"ways": [way(GLOO, [[9.0]], [1.0]), auto, peer]}])}
+    promised = [row for row in training_report.auto_goals([case]) if "predicted" in row["what"]]
+    (beside,) = (row for row in training_report.auto_goals([case]) if row not in promised)
+    assert len(promised) == 2 and beside["what"] == "auto / wfbp", beside
+    assert abs(beside["value"] - 1.1) < 1e-9 and not beside["met"], beside
+    assert "NOT MET" in training_report.auto_goals_text([beside])
+
+
 def check_run(build: str) -> str:
     """Why it was skipped, if it was."""
     with tempfile.TemporaryDirectory() as folder:
@@ -139,6 +151,7 @@ if __name__ == "__main__":
     check_breakdown()
     check_figures()
     check_goals()
+    check_auto_goals()
     reason = check_run(sys.argv[1])
     if reason:
         print(reason)

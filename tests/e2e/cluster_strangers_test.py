@@ -77,7 +77,7 @@ class Certified(CertifiedCase):
         self.assertIn("node c", str(caught.exception))
 
     def test_the_log_of_plain_text_says_so(self) -> None:
-        self.assertIn("can be read and changed on the way", self.start(0, None).log())
+        self.assertIn("plain text", self.start(0, None).log())
 
 
 class Nonsense(ClusterCase):

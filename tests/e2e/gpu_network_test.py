@@ -89,7 +89,7 @@ class TwoNodes(unittest.TestCase):
             for value in ("2 GPUs", "gpu_network = nccl"):
                 self.assertIn(value, service.log())
             self.assertIn("GPUs 0 to 1", service.log())
-            self.assertNotIn("through pinned host memory", service.log())
+            self.assertNotIn("pinned", service.log())
         ranks.each("leave")
         ranks.__exit__()
         self.await_gone(before)
@@ -255,7 +255,7 @@ class Refusals(unittest.TestCase):
                 environment={**machine(), "NCCL_LAUNCH_ORDER_IMPLICIT": "1"},
             ).__enter__()
         self.assertIn("NCCL_LAUNCH_ORDER_IMPLICIT is 1", str(caught.exception))
-        self.assertIn("unset it", str(caught.exception))
+        self.assertIn("unset", str(caught.exception))
 
     def test_with_more_gpus_than_there_can_be_lanes(self) -> None:
         said = self.refused(*LIBRARIES, DEVICES="9")

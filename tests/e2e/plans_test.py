@@ -90,7 +90,7 @@ class Plans(unittest.TestCase):
         output = ranks[0].communicate(timeout=PATIENCE_S)[0]
         self.assertLess(time.monotonic() - begin, SOON_S, output)
         self.assertNotEqual(ranks[0].returncode, 0)
-        self.assertRegex(output, r"rank 1 \(pid \d+\) on node b exited or was killed")
+        self.assertRegex(output, rf"rank 1 \(pid {ranks[1].program_pid}\) on node b\b")
         self.assertRegex(output, r"iteration \d+")
 
     def test_a_service_that_is_killed_ends_the_job_on_the_other_node(self) -> None:

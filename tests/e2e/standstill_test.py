@@ -53,7 +53,6 @@ class StoppedService(unittest.TestCase):
         self.assertEqual(caught.exception.code, "unavailable", str(caught.exception))
         text = str(caught.exception)
         self.assertIn(f"(pid {self.service.pid})", text)
-        self.assertIn("it is stopped or stuck", text)
         self.assertIn("headracectl doctor", text)
         return text
 

@@ -101,9 +101,11 @@ class SteeringCase(unittest.TestCase):
         self.steer(asking, "weight", job, "3")
         self.steer(asking, "priority", job, "2")
         self.steer(asking, "limit", job, "8Gbit")
+        self.steer(asking, "sends", job, "--class", "same")
+        sends = {"class": "same", "sent": 0, "received": 0, "bytes": 0, "waiting": 0}
         for service in showing:
             self.await_row(
-                service, job, weight=3, priority=2, limit_bytes_per_s=1_000_000_000
+                service, job, weight=3, priority=2, limit_bytes_per_s=1_000_000_000, sends=sends
             )
 
 
@@ -225,7 +227,7 @@ class OfUsersWithoutRights(SteeringCase):
                 self.await_row(self.service, "owned", weight=weight)
             code, said = self.steer_as("bin", "weight", "owned", "9")
             self.assertEqual(code, 1, said)
-            self.assertIn(f"you are uid {pwd.getpwnam('bin').pw_uid}", said)
+            self.assertIn(f"uid {pwd.getpwnam('bin').pw_uid}", said)
             self.add_up(ranks)
             self.assertEqual(self.row(self.service, "owned")["weight"], 4)
 

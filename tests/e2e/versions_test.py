@@ -69,13 +69,13 @@ class VersionsTest(unittest.TestCase):
             self.assertRegex(
                 text,
                 rf"version mismatch: .*headraced \S+ speaks protocol {self.protocol}, .* speaks "
-                rf"protocol {self.protocol + 1}: update the service, which is older",
+                rf"protocol {self.protocol + 1}: update the service",
             )
 
     def test_another_channel_is_refused_and_the_older_side_named(self) -> None:
         older, newer = self.answer("attach", channel=-1), self.answer("attach", channel=1)
-        self.assertRegex(older, r"version mismatch: .*update the client library, which is older")
-        self.assertRegex(newer, r"version mismatch: .*update the service, which is older")
+        self.assertRegex(older, r"version mismatch: .*update the client library\b")
+        self.assertRegex(newer, r"version mismatch: .*update the service\b")
         spoken = {int(number) for number in re.findall(r"version (\d+)", older + newer)}
         self.assertEqual(len(spoken), 3, "each text names both numbers")
 

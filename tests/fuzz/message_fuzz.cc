@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -69,7 +70,10 @@ class Trial {
     return IsEncoded(position) ? DType::kFloat32 : DType::kInt32;
   }
   Codec CodecAt(std::uint64_t position) {
-    return IsEncoded(position) && fleet_.nodes_count() == kDataCount ? Codec::kInt8 : Codec::kNone;
+    if (!IsEncoded(position) || fleet_.nodes_count() != kDataCount) return Codec::kNone;
+    constexpr Codec::Kind kTurns[] = {Codec::kInt8, Codec::kLossless, Codec::kTopK,
+                                      Codec::kRandomK};
+    return kTurns[position / 2 % std::size(kTurns)];
   }
 
   Transfer TransferAt(std::uint64_t position, std::uint32_t node) {
@@ -99,7 +103,6 @@ class Trial {
     if ((act.honest & MessageAct::kPlan) != 0) {
       header.epoch = 3;
       header.plan_version = 5;
-      header.reserved = 0;
     }
     if ((act.honest & MessageAct::kPosition) != 0) {
       header.position = header.position % kPostsMax + 1;
@@ -109,14 +112,15 @@ class Trial {
       header.count = kCount;
       header.kind = static_cast<std::uint8_t>(Collective::kAllReduce);
       header.dtype = static_cast<std::uint8_t>(TypeAt(header.position));
-      header.codec = static_cast<std::uint8_t>(CodecAt(header.position));
+      header.codec = CodecAt(header.position).kind;
+      header.codec_parameter = CodecAt(header.position).parameter;
       header.reduction = static_cast<std::uint8_t>(Reduction::kSum);
       header.root = 0;
       header.divisor = 0;
     }
     if ((act.honest & MessageAct::kSender) != 0) header.sender = 1;
     const Codec codec = CodecAt(header.position);
-    const std::size_t honest_size = codec == Codec::kNone ? 4 * kCount : EncodedSize(codec, kCount);
+    const std::size_t honest_size = EncodedSize(codec, kCount);
     const std::size_t size = (act.honest & MessageAct::kSize) != 0 ? honest_size : act.size % 8192;
     const std::uint32_t target = header.sender == 1 ? fleet_.nodes_count() - 1 : 0;
     const std::uint32_t to = fleet_.nodes_count() == kDataCount ? 0 : target;

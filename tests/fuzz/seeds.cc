@@ -1,7 +1,7 @@
 // Writes the inputs that fuzzing starts from: valid ones, made by the code that makes them in life,
 // so that they follow every change of the formats.
 //
-//   seeds FOLDER   writes FOLDER/{record,dispatch,sends,schema,peer,forming,message,socket}/*
+//   seeds FOLDER   writes FOLDER/{record,dispatch,sends,schema,peer,forming,message,socket,codec}/*
 #include <capnp/message.h>
 #include <capnp/rpc.capnp.h>
 #include <capnp/serialize.h>
@@ -11,16 +11,21 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "ipc/base/codecs.h"
 #include "ipc/base/collective.h"
 #include "ipc/records.h"
 #include "ipc/schema/client.capnp.h"
 #include "ipc/schema/peer.capnp.h"
 #include "service/peers/peer_wire.h"
 #include "tests/fuzz/message_act.h"
+#include "transport/codec/codec.h"
+#include "transport/codec/lossless.h"
 
 namespace {
 
@@ -274,7 +279,7 @@ void WritePeerMessages() {
   Write("peer/tell_late", BytesOf(ReportRankLate{.job = 1, .text = "rank 1 is late"}));
   Write("peer/hear_late", BytesOf(AnnounceRankLate{.job = 1, .text = "rank 1 is late"}));
   const SendNotice sent{.kind = SendNoticeKind::kAnnounced,
-                        .send = 77,
+                        .send = kSendNamesBegin + 77,
                         .source = 1,
                         .target = 0,
                         .tag = 3,
@@ -282,6 +287,20 @@ void WritePeerMessages() {
                         .dtype = DType::kFloat32};
   Write("peer/tell_send", BytesOf(ReportSends{.job = 1, .node = 1, .notices = {sent, sent}}));
   Write("peer/hear_send", BytesOf(AnnounceSends{.job = 1, .node = 0, .notices = {sent}}));
+  const service::Membership members{.generation = 1, .members = {0, 2}};
+  Write("peer/ask_quorum", BytesOf(service::ReportQuorum{.job = 1,
+                                                         .name = "train",
+                                                         .uid = 0,
+                                                         .membership = members,
+                                                         .epoch = 1,
+                                                         .rules = {.min_world = 1, .grace_ms = 0},
+                                                         .members = {{.member = 0}}}));
+  Write("peer/leave_quorum", BytesOf(service::LeaveQuorum{.job = 1}));
+  Write("peer/hear_quorum",
+        BytesOf(service::AnnounceQuorum{
+            .job = 1,
+            .quorum = {
+                .membership = members, .epoch = 2, .lost = {{.member = 1, .cause = "gone"}}}}));
   Write("peer/tell_hash", BytesOf(ReportBlockHashed{.job = 1, .hash = {{true, 400, 2}, 0x1234}}));
   capnp::MallocMessageBuilder hello;
   WriteHello(hello.initRoot<schema::PeerHello>(),
@@ -312,6 +331,33 @@ void WriteNodesMessages() {
   }
 }
 
+// A block and a half by each codec, behind the three bytes that choose.
+void WriteEncodings() {
+  constexpr std::size_t kCount = 386;
+  std::vector<float> values(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    values[i] = static_cast<float>(i % 17) / static_cast<float>(1 + i % 97) - 0.5F;
+  }
+  std::vector<std::byte> bytes(2 * sizeof(float) * kCount);
+  const auto write = [&](std::size_t number, const std::string& name, std::size_t size) {
+    std::string input = {static_cast<char>(number), static_cast<char>(kCount / 5), '\0'};
+    input.append(reinterpret_cast<const char*>(bytes.data()), size);
+    Write("codec/" + name, input);
+  };
+  std::size_t number = 0;
+  for (std::uint8_t kind = 1; kind < std::size(kCodecNames); ++kind) {
+    const Codec codec(static_cast<Codec::Kind>(kind));
+    if (!Loses(codec)) continue;
+    transport::Encode(codec, values.data(), nullptr, kCount, bytes.data());
+    write(number++, std::string(kCodecNames[kind]), transport::EncodedSize(codec, kCount));
+    // codec_fuzz.cc has this one twice, with two parameters.
+    if (codec.kind == Codec::kTopK) ++number;
+  }
+  transport::LosslessWriter writer{.out = bytes.data(), .size_max = bytes.size()};
+  transport::EncodeLossless(values.data(), kCount, writer);
+  write(number, "lossless", writer.size);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -327,5 +373,6 @@ int main(int argc, char** argv) {
   WriteConversations();
   WritePeerMessages();
   WriteNodesMessages();
+  WriteEncodings();
   return 0;
 }

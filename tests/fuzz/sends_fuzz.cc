@@ -103,7 +103,7 @@ class Trial {
     const std::uint8_t choice = script.Take<std::uint8_t>();
     service::SendNotice notice{
         .kind = static_cast<service::SendNoticeKind>(1 + action % 5),
-        .send = 1 + script.Take<std::uint8_t>() % 8U,
+        .send = service::kSendNamesBegin + script.Take<std::uint8_t>() % 8U,
         .source = 2 + choice % 2U,
         .target = choice / 2 % 2U,
         .tag = choice / 4 % 2U,
@@ -139,7 +139,7 @@ class Trial {
   // they may go, of another size, or twice.
   void SendData(Script& script) {
     const std::uint8_t choice = script.Take<std::uint8_t>();
-    const std::uint64_t name = 1 + script.Take<std::uint8_t>() % 8U;
+    const std::uint64_t name = service::kSendNamesBegin + script.Take<std::uint8_t>() % 8U;
     constexpr std::uint64_t kCounts[] = {0, 4, 5, 6, 8, 16, 20, 1000};
     const std::uint64_t count = kCounts[choice % std::size(kCounts)];
     const transport::MessageHeader header{.key = support::HandDrivenCluster::KeyOf(job_.id),

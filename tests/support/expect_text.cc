@@ -104,6 +104,8 @@ class Texts final : public testing::EmptyTestEventListener {
   }
 
   void Expect(const char* file, int line, std::string_view text) {
+    // The file does not keep them.
+    while (text.ends_with('\n')) text.remove_suffix(1);
     asked_.emplace_back(text);
     if (Updates()) return;
     if (asked_.size() <= known_.size() && known_[asked_.size() - 1] == text) return;

@@ -126,6 +126,12 @@ class Agent:
         self.session.reconnect(timeout)
         return self.session.service_pid
 
+    def shrink(self, timeout: float, min_world: int, grace: float | None = None) -> list[Any]:
+        """Comes back with those that are left: rank, world size, and members by rank."""
+        session = self.session
+        session.reconnect(timeout, shrink=True, min_world=min_world, grace=grace)
+        return [session.rank, session.world_size, list(session.members)]
+
     def held(self) -> dict[str, int]:
         """What this process has of the kernel."""
         with open("/proc/self/status", encoding="utf-8") as status:

@@ -28,6 +28,8 @@ FOREIGN_HOMES = {
         "service/peers/",
         "service/http/",
         "client/lib/connection.cc",
+        "client/lib/connection_loop.h",
+        "client/lib/connection_loop.cc",
         "client/cli/ctl/control.cc",
     ),
     r"hwy/": ("transport/codec/", "transport/reduce/"),

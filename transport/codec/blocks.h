@@ -12,15 +12,18 @@ namespace headrace::transport {
 
 // `residual` is not null.
 struct EncodeCall {
-  Codec codec = Codec::kNone;
+  Codec codec;
   const float* values = nullptr;
   float* residual = nullptr;
   std::uint64_t blocks_count = 0;
   std::byte* out = nullptr;
+  std::size_t last_count = kCodecBlock;  // elements of the last block that are no filling
+  std::uint64_t seed = 0;
+  std::uint64_t first_block = 0;
 };
 
 struct DecodeCall {
-  Codec codec = Codec::kNone;
+  Codec codec;
   const std::byte* const* inputs = nullptr;
   std::size_t inputs_count = 0;
   std::size_t offset = 0;  // of the first block in each input
@@ -28,6 +31,8 @@ struct DecodeCall {
   bool onto = false;
   float divisor = 1;
   float* out = nullptr;
+  std::uint64_t seed = 0;
+  std::uint64_t first_block = 0;
 };
 
 void EncodeBlocks(const EncodeCall& call);

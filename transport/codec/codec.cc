@@ -10,27 +10,39 @@
 namespace headrace::transport {
 
 std::size_t EncodedBlockSize(Codec codec) {
-  switch (codec) {
+  switch (codec.kind) {
     case Codec::kBFloat16:
     case Codec::kFloat16:
       return kCodecBlock * 2;
     case Codec::kInt8:
+    case Codec::kInt8Stochastic:
+    case Codec::kFloat8E4M3:
+    case Codec::kFloat8E5M2:
       return sizeof(float) + kCodecBlock;
     case Codec::kInt4:
+    case Codec::kInt4Stochastic:
       return sizeof(float) + kCodecBlock / 2;
+    case Codec::kSign:
+      return sizeof(float) + kCodecBlock / 8;
+    case Codec::kTopK:
+      return codec.parameter * (1 + sizeof(float) / 2);
+    case Codec::kRandomK:
+      return codec.parameter * sizeof(float);
     case Codec::kNone:
+    case Codec::kLossless:
       break;
   }
-  HR_CHECK(false, static_cast<int>(codec));
+  HR_CHECK(false, static_cast<int>(codec.kind));
   return 0;
 }
 
 std::size_t EncodedSize(Codec codec, std::uint64_t count) {
+  if (!Loses(codec)) return static_cast<std::size_t>(count) * sizeof(float);
   return static_cast<std::size_t>(CodecBlocks(count)) * EncodedBlockSize(codec);
 }
 
 double EncodedShare(Codec codec) {
-  if (codec == Codec::kNone) return 1;
+  if (!Loses(codec)) return 1;
   return static_cast<double>(EncodedBlockSize(codec)) / (kCodecBlock * sizeof(float));
 }
 
@@ -38,8 +50,9 @@ double ErrorBound(Codec codec) {
   // Half of the last place. The quotient's own rounding may move a value just beside the middle
   // between two steps to the farther one.
   constexpr double kSlack = 1 + 1e-5;
-  switch (codec) {
+  switch (codec.kind) {
     case Codec::kNone:
+    case Codec::kLossless:
       return 0;
     case Codec::kBFloat16:
       return 0x1p-8 * kSlack;
@@ -49,21 +62,44 @@ double ErrorBound(Codec codec) {
       return 0.5 / 127 * kSlack;
     case Codec::kInt4:
       return 0.5 / 7 * kSlack;
+    case Codec::kInt8Stochastic:
+      return 1.0 / 127 * kSlack;
+    case Codec::kInt4Stochastic:
+      return 1.0 / 7 * kSlack;
+    case Codec::kFloat8E4M3:
+      return 16.0 / 448 * kSlack;
+    case Codec::kFloat8E5M2:
+      return 4096.0 / 57344 * kSlack;
+    case Codec::kSign:
+    case Codec::kTopK:
+    case Codec::kRandomK:
+      return 1;
   }
   return 0;
 }
 
-void Encode(Codec codec, const float* values, float* residual, std::uint64_t count,
-            std::byte* out) {
-  HR_CHECK(codec != Codec::kNone, count);
+void Encode(Codec codec, const float* values, float* residual, std::uint64_t count, std::byte* out,
+            const CodecSeed& seed) {
   const std::size_t block_size = EncodedBlockSize(codec);
   const std::uint64_t whole = count / kCodecBlock;
+  EncodeCall call{.codec = codec,
+                  .values = values,
+                  .residual = residual,
+                  .blocks_count = whole,
+                  .out = out,
+                  .seed = seed.seed,
+                  .first_block = seed.first_block};
   if (residual != nullptr) {
-    EncodeBlocks({codec, values, residual, whole, out});
+    EncodeBlocks(call);
   } else {
+    call.blocks_count = 1;
     for (std::uint64_t block = 0; block < whole; ++block) {
       std::array<float, kCodecBlock> none{};
-      EncodeBlocks({codec, values + block * kCodecBlock, none.data(), 1, out + block * block_size});
+      call.residual = none.data();
+      EncodeBlocks(call);
+      call.values += kCodecBlock;
+      call.out += block_size;
+      ++call.first_block;
     }
   }
   const std::size_t rest = count % kCodecBlock;
@@ -74,15 +110,21 @@ void Encode(Codec codec, const float* values, float* residual, std::uint64_t cou
   if (residual != nullptr) {
     std::memcpy(last_residual.data(), residual + whole * kCodecBlock, rest * sizeof(float));
   }
-  EncodeBlocks({codec, last.data(), last_residual.data(), 1, out + whole * block_size});
+  call.values = last.data();
+  call.residual = last_residual.data();
+  call.blocks_count = 1;
+  call.out = out + whole * block_size;
+  call.last_count = rest;
+  call.first_block = seed.first_block + whole;
+  EncodeBlocks(call);
   if (residual != nullptr) {
     std::memcpy(residual + whole * kCodecBlock, last_residual.data(), rest * sizeof(float));
   }
 }
 
 void DecodeSum(Codec codec, std::span<const std::byte* const> inputs, std::uint64_t count,
-               bool onto, std::uint32_t divisor, float* out) {
-  HR_CHECK(codec != Codec::kNone && divisor != 0 && !inputs.empty(), count, divisor, inputs.size());
+               bool onto, std::uint32_t divisor, float* out, const CodecSeed& seed) {
+  HR_CHECK(Loses(codec) && divisor != 0 && !inputs.empty(), count, divisor, inputs.size());
   const std::uint64_t whole = count / kCodecBlock;
   DecodeCall call{.codec = codec,
                   .inputs = inputs.data(),
@@ -90,13 +132,16 @@ void DecodeSum(Codec codec, std::span<const std::byte* const> inputs, std::uint6
                   .blocks_count = whole,
                   .onto = onto,
                   .divisor = static_cast<float>(divisor),
-                  .out = out};
+                  .out = out,
+                  .seed = seed.seed,
+                  .first_block = seed.first_block};
   DecodeBlocks(call);
   const std::size_t rest = count % kCodecBlock;
   if (rest == 0) return;
   std::array<float, kCodecBlock> last{};
   if (onto) std::memcpy(last.data(), out + whole * kCodecBlock, rest * sizeof(float));
   call.offset = static_cast<std::size_t>(whole) * EncodedBlockSize(codec);
+  call.first_block = seed.first_block + whole;
   call.blocks_count = 1;
   call.out = last.data();
   DecodeBlocks(call);

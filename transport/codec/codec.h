@@ -8,10 +8,21 @@
 //   bf16, fp16   2 bytes an element, rounded to nearest even; finite values beyond the format's
 //                largest become that one.
 //   int8, int4   a float32 scale, then each element as round(value / scale) in [-127, 127] or
-//                [-7, 7]; the block's largest magnitude is 127 or 7 times the scale.
+//                [-7, 7]; the block's largest magnitude is 127 or 7 times the scale. The
+//                -stochastic ones round up or down by chance, in the proportion that is right on
+//                average.
+//   fp8-e4m3, fp8-e5m2
+//                a float32 scale, then each element divided by it as a float of 8 bits with 3 or 2
+//                bits of fraction; the block's largest magnitude is 448 or 57344 times the scale.
+//   sign         a float32 scale, the mean of the magnitudes, then a bit for each element's sign.
+//   topk         the `parameter` elements of largest magnitude: a byte for the place of each, then
+//                each as bf16. The others are left for later, whole.
+//   randomk      `parameter` elements by chance, as float32, one of each share of the block. Their
+//                places follow from the seed, so that sums of encodings are encodings of sums.
+//   lossless     not here but in lossless.h: its blocks are of different sizes.
 //
-// An element that is infinite or NaN stays so in bf16 and fp16; in int8 and int4 its block is NaN
-// as a whole, so that nobody takes what overflowed for a gradient.
+// An element that is infinite or NaN stays so in bf16, fp16 and topk; elsewhere its block is NaN,
+// or what of it crosses, so that nobody takes what overflowed for a gradient.
 //
 // Error feedback: what an encoding leaves out is kept in `residual` and added the next time, so
 // that nothing is lost over many iterations. Where a value was not finite its residual is 0 again.
@@ -28,25 +39,34 @@
 
 namespace headrace::transport {
 
-// Bytes of one block. Not of kNone, which has no encoding.
+// What chance depends on: the same bits wherever and whenever both are the same.
+struct CodecSeed {
+  std::uint64_t seed = 0;
+  std::uint64_t first_block = 0;  // the number of the range's first block in what it is part of
+};
+
+// Bytes of one block. Not of kNone and kLossless, which have none of a fixed size.
 std::size_t EncodedBlockSize(Codec codec);
 constexpr std::uint64_t CodecBlocks(std::uint64_t count) {
   return (count + kCodecBlock - 1) / kCodecBlock;
 }
-// Bytes of `count` float32 elements.
+// Bytes of `count` float32 elements; of kNone and kLossless at most.
 std::size_t EncodedSize(Codec codec, std::uint64_t count);
-// Bytes on their way for each byte of float32, but for the filling of last blocks; 1 of kNone.
+// Bytes on their way for each byte of float32, but for the filling of last blocks; 1 of kNone, and
+// of kLossless, which takes what it takes.
 double EncodedShare(Codec codec);
 // The largest error of one element, as a share of the largest magnitude in its block.
 double ErrorBound(Codec codec);
 
 // Writes EncodedSize(count) bytes: the elements plus their residuals, which become what was left
-// out. A null `residual` adds nothing and keeps nothing. Memory is aligned to float, no more.
-void Encode(Codec codec, const float* values, float* residual, std::uint64_t count, std::byte* out);
+// out. A null `residual` adds nothing and keeps nothing. Memory is aligned to float, no more. Not
+// of kNone and kLossless.
+void Encode(Codec codec, const float* values, float* residual, std::uint64_t count, std::byte* out,
+            const CodecSeed& seed = {});
 
 // out = the sum of what the inputs encode, in their order, divided by `divisor`; with `onto`, out's
-// own values are the first of the sum.
+// own values are the first of the sum. Inputs may be any bytes at all. `seed` is that of Encode.
 void DecodeSum(Codec codec, std::span<const std::byte* const> inputs, std::uint64_t count,
-               bool onto, std::uint32_t divisor, float* out);
+               bool onto, std::uint32_t divisor, float* out, const CodecSeed& seed = {});
 
 }  // namespace headrace::transport

@@ -70,14 +70,15 @@ Pattern ChoosePattern(const CollectiveSpec& spec, const Choice& choice) {
   switch (spec.kind) {
     case Collective::kAllReduce:
       if (choice.servers_count > 0) return Pattern::kServed;
-      return spec.encoded() ? ChooseEncoded(bytes, choice) : ChooseAllReduce(bytes, choice);
+      return Loses(spec.codec) ? ChooseEncoded(bytes, choice) : ChooseAllReduce(bytes, choice);
     case Collective::kReduce:
       return choice.servers_count > 0 ? Pattern::kServed : Pattern::kToRoot;
     case Collective::kBroadcast:
       return ChooseBroadcast(bytes, choice);
-    case Collective::kBarrier:
     case Collective::kReduceScatter:
     case Collective::kAllGather:
+      return Pattern::kScatter;
+    case Collective::kBarrier:
       break;
   }
   return Pattern::kBarrier;

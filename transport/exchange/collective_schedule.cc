@@ -66,14 +66,18 @@ void WriteExchange(const PieceSpec& spec, Writer& writer) {
   writer.Begin(0).SendToOthers(spec).ReceiveFromOthers(spec).ThenSum(true);
 }
 
+// A half has no word of its end: every node owns some piece of it (Cut), so each waits for all
+// others in it, and none can be ahead of another by more than the half.
 void WriteScatter(const PieceSpec& spec, Writer& writer) {
+  const bool scatters = spec.kind != Collective::kAllGather;
+  const bool gathers = spec.kind != Collective::kReduceScatter;
   if (spec.self == spec.owner) {
-    writer.Begin(0).ReceiveFromOthers(spec).ThenSum(true);
-    writer.Begin(1).SendToOthers(spec);
+    if (scatters) writer.Begin(0).ReceiveFromOthers(spec).ThenSum(true);
+    if (gathers) writer.Begin(1).SendToOthers(spec);
     return;
   }
-  writer.Begin(0).Send(spec.owner);
-  writer.Begin(1).Receive(spec.owner);
+  if (scatters) writer.Begin(0).Send(spec.owner);
+  if (gathers) writer.Begin(1).Receive(spec.owner);
 }
 
 // The sum goes from the node behind the owner round to the owner, which makes the last addition;

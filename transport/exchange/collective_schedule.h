@@ -20,7 +20,8 @@ namespace headrace::transport {
 enum class Pattern : std::uint8_t {
   kExchange,          // all_reduce: everybody sends all to everybody, each sums
   kDoubling,          // all_reduce: pairs at growing distance
-  kScatter,           // all_reduce: the owner sums what all send, and sends the sum to all
+  kScatter,           // all_reduce: the owner sums what all send, and sends the sum to all; of a
+                      // reduce_scatter only the first, of an all_gather the second
   kRing,              // all_reduce: round to the owner, summed on the way, and round again
   kServed,            // all_reduce and reduce: as kScatter, but the owner is a server
   kToRoot,            // reduce: all send to the root, which sums

@@ -14,6 +14,8 @@ CollectiveSpec Normal(CollectiveSpec spec) {
   if (spec.kind == Collective::kBarrier) {
     spec.dtype = plain.dtype;
     spec.count = plain.count;
+    spec.block_count = plain.block_count;
+    spec.operation_count = plain.operation_count;
   }
   return spec;
 }
@@ -27,6 +29,8 @@ CollectiveSpec SpecOf(const Transfer& transfer) {
                  .root = transfer.root,
                  .root_rank = transfer.root_rank,
                  .count = transfer.count,
+                 .block_count = transfer.block_count,
+                 .operation_count = transfer.operation_count,
                  .divisor = transfer.divisor != 0 ? transfer.divisor : transfer.members_count,
                  .codec = transfer.codec});
 }
@@ -34,17 +38,20 @@ CollectiveSpec SpecOf(const Transfer& transfer) {
 std::optional<CollectiveSpec> SpecOf(const MessageHeader& header, std::uint32_t members_count) {
   const auto kind = static_cast<Collective>(header.kind);
   if (!RunsBetweenNodes(kind) || !IsDType(header.dtype) || !IsReduction(header.reduction) ||
-      !IsCodec(header.codec)) {
+      !IsCodec(header.codec, header.codec_parameter)) {
     return std::nullopt;
   }
-  const CollectiveSpec spec{.kind = kind,
-                            .dtype = static_cast<DType>(header.dtype),
-                            .reduction = static_cast<Reduction>(header.reduction),
-                            .root = header.root,
-                            .root_rank = header.root_rank,
-                            .count = header.count,
-                            .divisor = header.divisor,
-                            .codec = static_cast<Codec>(header.codec)};
+  const CollectiveSpec spec{
+      .kind = kind,
+      .dtype = static_cast<DType>(header.dtype),
+      .reduction = static_cast<Reduction>(header.reduction),
+      .root = header.root,
+      .root_rank = header.root_rank,
+      .count = header.count,
+      .block_count = header.block_count,
+      .operation_count = header.operation_count,
+      .divisor = header.divisor,
+      .codec = {static_cast<Codec::Kind>(header.codec), header.codec_parameter}};
   if (spec.count > kTransferBytesMax / SizeOf(spec.dtype)) return std::nullopt;
   if (spec.root >= members_count) return std::nullopt;
   if (spec.reduction == Reduction::kAverage && spec.divisor == 0) return std::nullopt;
@@ -60,8 +67,11 @@ void WriteSpec(const CollectiveSpec& spec, MessageHeader& header) {
   header.root = spec.root;
   header.root_rank = spec.root_rank;
   header.count = spec.count;
+  header.block_count = spec.block_count;
+  header.operation_count = spec.operation_count;
   header.divisor = spec.divisor;
-  header.codec = static_cast<std::uint8_t>(spec.codec);
+  header.codec = spec.codec.kind;
+  header.codec_parameter = spec.codec.parameter;
 }
 
 std::string Describe(const CollectiveSpec& spec) {
@@ -73,7 +83,11 @@ std::string Describe(const CollectiveSpec& spec) {
     if (spec.divisor != 0) text += " over " + std::to_string(spec.divisor);
     text += ")";
   }
-  if (spec.encoded()) text += " as " + std::string(Name(spec.codec));
+  if (spec.encoded()) text += " as " + Name(spec.codec);
+  if (spec.block_count > spec.count || spec.operation_count > spec.block_count) {
+    text += ", of a block of " + std::to_string(spec.block_count) + " in an operation of " +
+            std::to_string(spec.operation_count);
+  }
   if (HasRoot(spec.kind)) {
     text +=
         ", root " + std::to_string(spec.root) + " (rank " + std::to_string(spec.root_rank) + ")";

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "ipc/base/halves.h"
 #include "transport/codec/codec.h"
 #include "transport/exchange/wire.h"
 #include "transport/transport.h"
@@ -22,11 +23,16 @@ struct CollectiveSpec {
   std::uint32_t root = 0;
   std::uint32_t root_rank = 0;
   std::uint64_t count = 0;
+  std::uint64_t block_count = 0;
+  std::uint64_t operation_count = 0;
   std::uint32_t divisor = 0;
   Codec codec = Codec::kNone;
 
   bool encoded() const { return codec != Codec::kNone; }
-  // Of `elements` of it on their way.
+  // Goes the way and in the pieces that it would go without a codec, so that sums are the same
+  // bits; messages are of different sizes.
+  bool lossless() const { return codec == Codec::kLossless; }
+  // Of `elements` of it on their way; at most, where it is lossless.
   std::size_t SizeOfElements(std::uint64_t elements) const {
     if (encoded()) return EncodedSize(codec, elements);
     return static_cast<std::size_t>(elements) * SizeOf(dtype);
@@ -36,7 +42,7 @@ struct CollectiveSpec {
 };
 
 constexpr bool RunsBetweenNodes(Collective kind) {
-  return kind == Collective::kAllReduce || kind == Collective::kReduce ||
+  return kind == Collective::kAllReduce || IsHalf(kind) || kind == Collective::kReduce ||
          kind == Collective::kBroadcast || kind == Collective::kBarrier;
 }
 

@@ -5,7 +5,9 @@
 #include <cstring>
 
 #include "ipc/base/check.h"
+#include "transport/codec/lossless.h"
 #include "transport/network.h"
+#include "transport/reduce/reduce.h"
 
 namespace headrace::transport {
 namespace {
@@ -23,7 +25,7 @@ void ForEachBlock(const EncodedRange& range, Visit visit, Gather gather) {
   const std::uint64_t end = element + range.range.count;
   std::uint64_t block = 0;
   while (element < end) {
-    walk.GoTo(element);
+    walk.Seek(element);
     HR_CHECK(!walk.over(), element, end);
     const std::uint64_t here = std::min(end, walk.stretch().end) - element;
     const std::uint64_t whole = element + here == end ? here : here / kCodecBlock * kCodecBlock;
@@ -57,6 +59,10 @@ void Scatter(const RunWalk& walk, std::uint64_t begin, std::uint64_t count,
                  });
 }
 
+CodecSeed SeedAt(const EncodedRange& range, std::uint64_t block) {
+  return {.seed = range.seed, .first_block = range.range.begin / kCodecBlock + block};
+}
+
 float* FloatsAt(std::byte* memory, std::uint64_t offset) {
   return memory == nullptr ? nullptr : reinterpret_cast<float*>(memory + offset);
 }
@@ -69,7 +75,7 @@ void EncodeRange(const EncodedRange& from, std::byte* out) {
       from,
       [&](std::uint64_t offset, std::uint64_t count, std::uint64_t block) {
         Encode(from.codec, FloatsAt(from.memory, offset), FloatsAt(from.residual, offset), count,
-               out + block * block_size);
+               out + block * block_size, SeedAt(from, block));
       },
       [&](const RunWalk& walk, std::uint64_t begin, std::uint64_t count, std::uint64_t block) {
         BlockOfFloats values;
@@ -77,7 +83,7 @@ void EncodeRange(const EncodedRange& from, std::byte* out) {
         Gather(walk, begin, count, from.memory, values);
         if (from.residual != nullptr) Gather(walk, begin, count, from.residual, residual);
         Encode(from.codec, values.data(), from.residual == nullptr ? nullptr : residual.data(),
-               count, out + block * block_size);
+               count, out + block * block_size, SeedAt(from, block));
         if (from.residual != nullptr) Scatter(walk, begin, count, residual, from.residual);
       });
 }
@@ -94,14 +100,112 @@ void DecodeSumRange(std::span<const std::byte* const> inputs, bool onto, std::ui
   ForEachBlock(
       to,
       [&](std::uint64_t offset, std::uint64_t count, std::uint64_t block) {
-        DecodeSum(to.codec, from_block(block), count, onto, divisor, FloatsAt(to.memory, offset));
+        DecodeSum(to.codec, from_block(block), count, onto, divisor, FloatsAt(to.memory, offset),
+                  SeedAt(to, block));
       },
       [&](const RunWalk& walk, std::uint64_t begin, std::uint64_t count, std::uint64_t block) {
         BlockOfFloats values;
         if (onto) Gather(walk, begin, count, to.memory, values);
-        DecodeSum(to.codec, from_block(block), count, onto, divisor, values.data());
+        DecodeSum(to.codec, from_block(block), count, onto, divisor, values.data(),
+                  SeedAt(to, block));
         Scatter(walk, begin, count, values, to.memory);
       });
+}
+
+std::size_t EncodeLosslessRange(const EncodedRange& from, std::byte* out) {
+  const std::size_t plain_size = static_cast<std::size_t>(from.range.count) * kElementSize;
+  if (plain_size == 0) return 0;
+  LosslessWriter writer{.out = out, .size_max = plain_size - 1};
+  ForEachBlock(
+      from,
+      [&](std::uint64_t offset, std::uint64_t count, std::uint64_t /*block*/) {
+        if (writer.fits) EncodeLossless(FloatsAt(from.memory, offset), count, writer);
+      },
+      [&](const RunWalk& walk, std::uint64_t begin, std::uint64_t count, std::uint64_t /*block*/) {
+        if (!writer.fits) return;
+        BlockOfFloats values;
+        Gather(walk, begin, count, from.memory, values);
+        EncodeLossless(values.data(), count, writer);
+      });
+  if (writer.fits) return writer.size;
+  const std::uint64_t begin = from.range.begin;
+  ForEachStretch(from.walk, begin, begin + from.range.count,
+                 [&](std::uint64_t element, std::uint64_t offset, std::uint64_t count) {
+                   std::memcpy(out + (element - begin) * kElementSize, from.memory + offset,
+                               static_cast<std::size_t>(count) * kElementSize);
+                 });
+  return plain_size;
+}
+
+namespace {
+
+// Messages that are read and summed block by block.
+class LosslessSum {
+ public:
+  LosslessSum(std::span<const std::span<const std::byte>> messages, std::size_t own,
+              Reduction reduction, std::uint32_t divisor, std::size_t plain_size)
+      : count_(messages.size()), own_(own), reduction_(reduction), divisor_(divisor) {
+    HR_CHECK(count_ <= kNodesMax && (own == kNowhere || own <= count_), count_, own);
+    for (std::size_t i = 0; i < count_; ++i) {
+      readers_[i] = {.in = messages[i], .is_plain = messages[i].size() == plain_size};
+    }
+  }
+
+  // At most a block.
+  void Add(float* values, std::uint64_t count) {
+    std::array<const std::byte*, kNodesMax + 1> inputs{};
+    std::size_t inputs_count = 0;
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (i == own_) inputs[inputs_count++] = reinterpret_cast<const std::byte*>(values);
+      DecodeLossless(readers_[i], count, decoded_[i].data());
+      if (!readers_[i].makes_sense) return;
+      inputs[inputs_count++] = reinterpret_cast<const std::byte*>(decoded_[i].data());
+    }
+    if (own_ == count_) inputs[inputs_count++] = reinterpret_cast<const std::byte*>(values);
+    auto* const output = reinterpret_cast<std::byte*>(values);
+    ReduceInto(DType::kFloat32, reduction_, {inputs.data(), inputs_count}, {&output, 1}, 0,
+               static_cast<std::size_t>(count), divisor_);
+  }
+
+  // After the last block.
+  std::optional<std::size_t> FirstWrong() const {
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (!readers_[i].makes_sense || !readers_[i].in.empty()) return i;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  std::size_t count_;
+  std::size_t own_;
+  Reduction reduction_;
+  std::uint32_t divisor_;
+  std::array<LosslessReader, kNodesMax> readers_;
+  std::array<BlockOfFloats, kNodesMax> decoded_;  // the first `count_` have values
+};
+
+}  // namespace
+
+std::optional<std::size_t> ReduceLosslessRange(std::span<const std::span<const std::byte>> messages,
+                                               std::size_t own, Reduction reduction,
+                                               std::uint32_t divisor, const EncodedRange& to) {
+  const std::size_t plain_size = static_cast<std::size_t>(to.range.count) * kElementSize;
+  LosslessSum sum(messages, own, reduction, divisor, plain_size);
+  ForEachBlock(
+      to,
+      [&](std::uint64_t offset, std::uint64_t count, std::uint64_t /*block*/) {
+        float* const values = FloatsAt(to.memory, offset);
+        for (std::uint64_t i = 0; i < count; i += kCodecBlock) {
+          sum.Add(values + i, std::min<std::uint64_t>(kCodecBlock, count - i));
+        }
+      },
+      [&](const RunWalk& walk, std::uint64_t begin, std::uint64_t count, std::uint64_t /*block*/) {
+        BlockOfFloats values;
+        Gather(walk, begin, count, to.memory, values);
+        sum.Add(values.data(), count);
+        Scatter(walk, begin, count, values, to.memory);
+      });
+  return sum.FirstWrong();
 }
 
 }  // namespace headrace::transport

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 
 #include "transport/codec/codec.h"
-#include "transport/exchange/cut.h"
+#include "transport/exchange/partition.h"
 #include "transport/runs.h"
 
 namespace headrace::transport {
@@ -16,14 +18,27 @@ namespace headrace::transport {
 struct EncodedRange {
   Codec codec = Codec::kNone;
   RunWalk walk;
-  Cut::Range range;
+  Partition::Range range;  // begins where a block does
   std::byte* memory = nullptr;
   std::byte* residual = nullptr;
+  std::uint64_t seed = 0;  // where something is left to chance
 };
 
-// See codec.h.
+// See codec.h. Of codecs that lose.
 void EncodeRange(const EncodedRange& from, std::byte* out);
 void DecodeSumRange(std::span<const std::byte* const> inputs, bool onto, std::uint32_t divisor,
                     const EncodedRange& to);
+
+// Writes the range as lossless.h has it, or as it is where that is no shorter, and returns the
+// bytes: at most those of its elements, and those only where they are as they are.
+std::size_t EncodeLosslessRange(const EncodedRange& from, std::byte* out);
+
+inline constexpr std::size_t kNowhere = SIZE_MAX;
+// Reduces what messages of that kind have, in their order, into the range; its own elements come
+// in before input `own`, or nowhere. The bits are those of ReduceInto. Returns the first message
+// that makes no sense; the range has sums up to there.
+std::optional<std::size_t> ReduceLosslessRange(std::span<const std::span<const std::byte>> messages,
+                                               std::size_t own, Reduction reduction,
+                                               std::uint32_t divisor, const EncodedRange& to);
 
 }  // namespace headrace::transport

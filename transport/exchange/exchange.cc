@@ -81,7 +81,7 @@ bool Exchange::DoWork(TimeNs now, std::vector<Completion>& completions) {
   bool worked = wire_.Progress(*this);
   flow_.OnWorkBegins(now, worked || has_work_);
   // What has left makes room for what waits: the wire is not idle while something is summed.
-  worked = GiveTurns() || worked;
+  worked = RunTurns() || worked;
   completions.insert(completions.end(), refused_.begin(), refused_.end());
   refused_.clear();
   bool summed = false;
@@ -95,14 +95,14 @@ bool Exchange::DoWork(TimeNs now, std::vector<Completion>& completions) {
     if (summed) turn_ = slot + 1;
     if (group->gone()) group.reset();
   }
-  worked = GiveTurns() || worked;
+  worked = RunTurns() || worked;
   has_work_ = HasWork();
   flow_.OnWorkEnds(now, has_work_ || MovesByItself());
   return worked || has_work_;
 }
 
 // Gives the wire what it has room for; returns whether that was anything.
-bool Exchange::GiveTurns() {
+bool Exchange::RunTurns() {
   bool any = false;
   while (const auto turn = pacer_.Next()) {
     groups_[turn->group]->OnTurn(turn->item, turn->member,

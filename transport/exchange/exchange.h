@@ -61,7 +61,7 @@ class Exchange final : public NetworkTransport, private WireEvents {
   Group& Of(std::uint64_t token) const;
   bool HasWork() const;
   bool MovesByItself() const;
-  bool GiveTurns();
+  bool RunTurns();
 
   Wire& wire_;
   ExchangeOptions options_;

@@ -70,7 +70,7 @@ Status Group::Connect() {
 Group::~Group() {
   CloseLinks();
   pacer_.CloseFlows(slot_);
-  while (const auto message = held_.TakeOne()) wire_.Drop(message->arrival);
+  while (const auto message = held_.PopAny()) wire_.Drop(message->arrival);
   // Memory that the wire may still touch is left to it.
   const bool idle = std::ranges::none_of(pieces_, &Piece::active);
   if (idle && !staging_.memory().empty()) wire_.FreeStaging(staging_.memory());
@@ -82,7 +82,7 @@ void Group::CloseLinks() {
   for (std::size_t member = 0; member < links_.size(); ++member) {
     Link& link = links_[member];
     if (!link.open) continue;
-    while (const auto index = pacer_.TakeBack(link.flow)) {
+    while (const auto index = pacer_.Withdraw(link.flow)) {
       Piece& piece = pieces_[*index];
       piece.waits_turn &= ~MemberBit(member);
       --piece.open_count;
@@ -105,6 +105,7 @@ void Group::Post(const Transfer& transfer) {
   HR_CHECK(transfer.root < transfer.members_count, transfer.root);
   Order& order = orders_[OrderOf(transfer.position)];
   HR_CHECK(transfer.position >= order.positions_end, transfer.position, order.positions_end);
+  HR_CHECK(!IsHalf(transfer.kind) || choice_.servers_count == 0, transfer.token);
   CollectiveSpec spec = SpecOf(transfer);
   // Alone nothing crosses. Servers sum what they get as it is.
   if (choice_.data_count == 1 || choice_.servers_count > 0) spec.codec = Codec::kNone;
@@ -211,7 +212,7 @@ void Group::Fail(Code code, std::string cause, bool guess) {
 void Group::Break() {
   broken_ = true;
   CloseLinks();
-  while (const auto message = held_.TakeOne()) wire_.Drop(message->arrival);
+  while (const auto message = held_.PopAny()) wire_.Drop(message->arrival);
   for (std::size_t index = 0; index < pieces_.size(); ++index) {
     Piece& piece = pieces_[index];
     if (!piece.active) continue;

@@ -20,10 +20,10 @@
 #include "transport/exchange/choose.h"
 #include "transport/exchange/collective_schedule.h"
 #include "transport/exchange/collective_spec.h"
-#include "transport/exchange/cut.h"
 #include "transport/exchange/encoded.h"
 #include "transport/exchange/held.h"
 #include "transport/exchange/limits.h"
+#include "transport/exchange/partition.h"
 #include "transport/exchange/point_to_point.h"
 #include "transport/exchange/send_pacer.h"
 #include "transport/exchange/staging.h"
@@ -101,7 +101,7 @@ class Group {
     std::byte* residual = nullptr;
     CollectiveSpec spec;
     Pattern pattern = Pattern::kBarrier;
-    Cut cut;
+    Partition partition;
     RunWalk walk;                    // over this node's memory, at the next piece
     std::uint32_t next_piece = 0;    // the first that was not begun
     std::uint32_t wanted_end = 0;    // pieces below may begin; a server learns it from messages
@@ -121,14 +121,16 @@ class Group {
     std::uint32_t open_count = 0;  // messages of this round that have not ended
     std::uint64_t waits_turn = 0;  // of its sends, by member: those at the pacer
     std::uint64_t is_on_wire = 0;  // and those that the wire has
-    Cut::Range range;
+    Partition::Range range;
     RunWalk walk;           // at the piece's first element
     bool gathered = false;  // of several runs: moves through a slot of its own
     bool encoded = false;   // likewise, as the codec has it
     std::uint16_t own_slot = 0;
+    std::uint32_t sent_size = 0;  // of this round's messages
     CollectiveSchedule schedule;
     std::array<Receive, kNodesMax> receives{};
     std::array<std::uint16_t, kNodesMax> slots{};
+    std::array<std::uint32_t, kNodesMax> received_sizes{};
   };
   // What each of the two orders of positions has for itself.
   struct Order {
@@ -174,6 +176,7 @@ class Group {
   Move* Find(std::uint64_t position);
   std::optional<std::uint16_t> FindPiece(const Move& move, std::uint32_t number) const;
   std::size_t MessageSize(const Piece& piece, const Round& round) const;
+  bool MayHaveSize(const Piece& piece, const Round& round, std::size_t size) const;
 
   // Whom a transfer waits for: group_waits.cc.
   PieceSpec PieceSpecOf(const Move& move, std::uint32_t piece) const;
@@ -196,8 +199,10 @@ class Group {
                        std::array<const std::byte*, kNodesMax>& inputs) const;
   void Sum(const Piece& piece, const Round& round);
   void SumEncoded(const Piece& piece, const Round& round);
+  bool ReduceLossless(const Piece& piece, const Round& round);
   void DecodeResult(const Piece& piece);
   EncodedRange EncodedRangeOf(const Piece& piece) const;
+  std::uint64_t SeedOf(const Move& move) const;
   void Gather(const Piece& piece);
   void Scatter(const Piece& piece);
   void EndPiece(std::uint16_t index);

@@ -44,9 +44,9 @@ void Group::Announced(const MessageHeader& header, std::size_t size, ArrivalId a
     wire_.Drop(arrival);
     return;
   }
-  const bool ours =
-      header.epoch == options_.epoch && header.plan_version == options_.plan_version &&
-      header.sender < members_count() && header.sender != options_.self && header.reserved == 0;
+  const bool ours = header.epoch == options_.epoch &&
+                    header.plan_version == options_.plan_version &&
+                    header.sender < members_count() && header.sender != options_.self;
   if (ours && PointToPoint::IsOurs(header)) {
     const auto wrong = point_to_point_.Announced(header, size, arrival);
     if (wrong) Disagree(message, *wrong);
@@ -67,7 +67,7 @@ void Group::Route(const Message& message) {
     if (IsOver(header.position)) return Refuse(message);
     if (!is_server()) return Hold(message);
     const CollectiveSpec spec = *SpecOf(header, choice_.data_count);
-    if (!Reduces(spec.kind) || spec.encoded()) return Refuse(message);
+    if (!Reduces(spec.kind) || IsHalf(spec.kind) || spec.encoded()) return Refuse(message);
     if (!HasRoom(header.position)) {
       starved_ = true;
       return Hold(message);
@@ -96,7 +96,8 @@ bool Group::Agrees(const Message& message, const Move& move) {
     return false;
   }
   const std::uint32_t piece = message.header.piece;
-  if (piece >= move.cut.pieces_count() || (is_server() && move.cut.Owner(piece) != options_.self)) {
+  if (piece >= move.partition.pieces_count() ||
+      (is_server() && move.partition.Owner(piece) != options_.self)) {
     Disagree(message, "cuts " + Describe(theirs) + " into other pieces than this node");
     return false;
   }
@@ -106,7 +107,7 @@ bool Group::Agrees(const Message& message, const Move& move) {
 void Group::RouteToPiece(const Message& message, std::uint16_t index) {
   Piece& piece = pieces_[index];
   const auto spot = FindSpot(piece.schedule, message.header);
-  if (!spot || message.size != MessageSize(piece, piece.schedule.rounds[spot->round])) {
+  if (!spot || !MayHaveSize(piece, piece.schedule.rounds[spot->round], message.size)) {
     Disagree(message, "sends pieces of " + Describe(moves_[piece.move].spec) +
                           " by another way than this node");
     wire_.Drop(message.arrival);
@@ -130,7 +131,7 @@ void Group::CheckHeld(const Move& move, const Piece& piece) {
     const MessageHeader& header = message.header;
     if (header.position != move.position || header.piece != piece.number) return;
     const auto spot = FindSpot(piece.schedule, header);
-    if (spot && message.size == MessageSize(piece, piece.schedule.rounds[spot->round])) return;
+    if (spot && MayHaveSize(piece, piece.schedule.rounds[spot->round], message.size)) return;
     Disagree(message, "sends pieces of " + Describe(move.spec) + " by another way than this node");
   });
 }
@@ -165,6 +166,7 @@ void Group::Accept(const Message& message, std::uint16_t index, std::size_t rece
   Piece& piece = pieces_[index];
   const Round& round = piece.schedule.rounds[piece.round];
   piece.receives[receive] = Receive::kAccepted;
+  piece.received_sizes[receive] = static_cast<std::uint32_t>(message.size);
   std::byte* const result = piece.encoded ? staging_.At(piece.own_slot) : Target(piece);
   std::byte* const memory = round.staged ? staging_.At(piece.slots[receive]) : result;
   ++messages_moving_;
@@ -184,7 +186,7 @@ void Group::Sent(std::uint64_t token, Code code) {
   HR_CHECK(index < pieces_.size() && (pieces_[index].is_on_wire & MemberBit(peer)) != 0, token);
   Piece& piece = pieces_[index];
   piece.is_on_wire &= ~MemberBit(peer);
-  const std::size_t size = MessageSize(piece, piece.schedule.rounds[piece.round]);
+  const std::size_t size = piece.sent_size;
   if (wire_.GoesAtOnce(size)) {
     pacer_.Ended(links_[peer].flow, size);
     --messages_moving_;
@@ -221,7 +223,7 @@ void Group::Received(std::uint64_t token, Code code) {
   --messages_moving_;
   if (code == Code::kOk) {
     ++counters_.messages_received;
-    counters_.bytes_received += MessageSize(piece, round);
+    counters_.bytes_received += piece.received_sizes[receive];
   } else {
     piece.spoiled = true;
     const std::uint8_t peer = piece.schedule.Receives(round)[receive];
@@ -271,6 +273,12 @@ std::optional<std::uint16_t> Group::FindPiece(const Move& move, std::uint32_t nu
 std::size_t Group::MessageSize(const Piece& piece, const Round& round) const {
   if (round.empty) return 0;
   return moves_[piece.move].spec.SizeOfElements(piece.range.count);
+}
+
+bool Group::MayHaveSize(const Piece& piece, const Round& round, std::size_t size) const {
+  const std::size_t most = MessageSize(piece, round);
+  if (most == 0 || !moves_[piece.move].spec.lossless()) return size == most;
+  return size > 0 && size <= most;
 }
 
 }  // namespace headrace::transport

@@ -13,6 +13,11 @@ std::uint32_t DivisorOf(const CollectiveSpec& spec) {
   return spec.reduction == Reduction::kAverage ? spec.divisor : 1;
 }
 
+// An average is a sum until the last addition.
+Reduction ReductionOf(const CollectiveSpec& spec, const Round& round) {
+  return spec.reduction == Reduction::kAverage && !round.last ? Reduction::kSum : spec.reduction;
+}
+
 }  // namespace
 
 Group::Move& Group::Begin(const CollectiveSpec& spec, std::uint64_t position, const RunWalk& walk) {
@@ -28,13 +33,13 @@ Group::Move& Group::Begin(const CollectiveSpec& spec, std::uint64_t position, co
   move = {.position = position,
           .spec = spec,
           .pattern = pattern,
-          .cut = Cut(spec, pattern, position, choice_.data_count, choice_.servers_count,
-                     limits_.slot_size),
+          .partition = Partition(spec, pattern, position, choice_.data_count, choice_.servers_count,
+                                 limits_.slot_size),
           .walk = walk};
   if (is_server()) {
-    move.next_piece = move.cut.NextOwned(0, options_.self);
+    move.next_piece = move.partition.NextOwned(0, options_.self);
   } else {
-    move.wanted_end = move.cut.pieces_count();
+    move.wanted_end = move.partition.pieces_count();
   }
   dirty_ = true;
   return move;
@@ -51,7 +56,7 @@ void Group::BeginHeld() {
       held_.ForEach([&first, &position](const Message& message) {
         if (message.header.position == *position) first = message;
       });
-      held_.Take(NameOf(first->header));
+      held_.Pop(NameOf(first->header));
       Route(*first);
     } else if (Find(*position) == nullptr) {
       starved_ = true;
@@ -70,6 +75,10 @@ void Group::BeginPieces(TimeNs now) {
     while (!order_full && move.next_piece < move.wanted_end) {
       if (failure_) return;
       order_full = !BeginPiece(index, now);
+      if (order_full || !move.spec.encoded()) continue;
+      // What was encoded can leave while the next is encoded.
+      dirty_ = true;
+      return;
     }
   }
 }
@@ -81,8 +90,8 @@ bool Group::BeginPiece(std::uint16_t move_index, TimeNs now) {
   if (order.pieces_active == limits_.window) return false;
   const std::uint32_t number = move.next_piece;
   const CollectiveSchedule schedule = MakeSchedule(PieceSpecOf(move, number));
-  const Cut::Range range = move.cut.PieceRange(number);
-  move.walk.GoTo(range.begin);
+  const Partition::Range range = move.partition.PieceRange(number);
+  move.walk.Seek(range.begin);
   const bool encoded = move.spec.encoded();
   const bool gathered =
       !encoded && !move.walk.over() && move.walk.stretch().end < range.begin + range.count;
@@ -108,15 +117,15 @@ bool Group::BeginPiece(std::uint16_t move_index, TimeNs now) {
   piece.encoded = encoded;
   piece.schedule = schedule;
   piece.receives.fill(Receive::kEnded);
-  for (std::size_t i = 0; i < schedule.staged_max; ++i) piece.slots[i] = staging_.Take();
-  if (gathered || encoded) piece.own_slot = staging_.Take();
+  for (std::size_t i = 0; i < schedule.staged_max; ++i) piece.slots[i] = staging_.Acquire();
+  if (gathered || encoded) piece.own_slot = staging_.Acquire();
   if (gathered) Gather(piece);
   // An owner keeps its own part as it is until the sum is there.
-  if (encoded && schedule.rounds[0].sends_count > 0) {
+  if (Loses(move.spec.codec) && schedule.rounds[0].sends_count > 0) {
     EncodeRange(EncodedRangeOf(piece), staging_.At(piece.own_slot));
   }
 
-  move.next_piece = is_server() ? move.cut.NextOwned(number + 1, options_.self) : number + 1;
+  move.next_piece = is_server() ? move.partition.NextOwned(number + 1, options_.self) : number + 1;
   ++move.active_count;
   if (move.begin_ns == kNever) move.begin_ns = now;
   CheckHeld(move, piece);
@@ -136,7 +145,12 @@ void Group::BeginRound(std::uint16_t index) {
   piece.open_count = std::uint32_t{round.sends_count} + round.receives_count;
   if (piece.open_count == 0) ready_.push_back(index);
 
-  const std::size_t size = MessageSize(piece, round);
+  piece.sent_size = static_cast<std::uint32_t>(MessageSize(piece, round));
+  if (move.spec.lossless() && round.sends_count > 0 && !round.empty) {
+    piece.sent_size = static_cast<std::uint32_t>(
+        EncodeLosslessRange(EncodedRangeOf(piece), staging_.At(piece.own_slot)));
+  }
+  const std::size_t size = piece.sent_size;
   for (const std::uint8_t peer : piece.schedule.Sends(round)) {
     if (wire_.GoesAtOnce(size)) {
       piece.waits_turn |= MemberBit(peer);
@@ -151,7 +165,7 @@ void Group::BeginRound(std::uint16_t index) {
   const auto senders = piece.schedule.Receives(round);
   std::fill_n(piece.receives.begin(), senders.size(), Receive::kExpected);
   for (std::size_t i = 0; i < senders.size(); ++i) {
-    const auto message = held_.Take({move.position, piece.number, round.number, senders[i]});
+    const auto message = held_.Pop({move.position, piece.number, round.number, senders[i]});
     if (message) Accept(*message, index, i);
   }
 }
@@ -179,7 +193,7 @@ void Group::Send(std::uint16_t index, std::uint16_t member) {
                        .piece = piece.number,
                        .sender = static_cast<std::uint16_t>(options_.self)};
   WriteSpec(move.spec, header);
-  const std::size_t size = MessageSize(piece, round);
+  const std::size_t size = piece.sent_size;
   ++counters_.messages_sent;
   counters_.bytes_sent += size;
   piece.is_on_wire |= MemberBit(member);
@@ -191,7 +205,10 @@ void Group::Send(std::uint16_t index, std::uint16_t member) {
 bool Group::Advance(std::uint16_t index) {
   Piece& piece = pieces_[index];
   const Round& round = piece.schedule.rounds[piece.round];
-  if (round.staged) {
+  if (moves_[piece.move].spec.lossless()) {
+    // Then it waits for the group's end.
+    if (round.receives_count > 0 && !round.empty && !ReduceLossless(piece, round)) return true;
+  } else if (round.staged) {
     piece.encoded ? SumEncoded(piece, round) : Sum(piece, round);
   } else if (piece.encoded && round.receives_count > 0) {
     DecodeResult(piece);
@@ -225,10 +242,7 @@ void Group::Sum(const Piece& piece, const Round& round) {
   const std::byte* const own = is_server() ? nullptr : Own(piece);
   const std::size_t inputs_count = InputsOf(piece, round, own, inputs);
   std::byte* const output = is_server() ? Source(piece) : Target(piece);
-  const bool divides = spec.reduction == Reduction::kAverage && round.last;
-  const Reduction reduction =
-      spec.reduction == Reduction::kAverage && !divides ? Reduction::kSum : spec.reduction;
-  ReduceInto(spec.dtype, reduction, {inputs.data(), inputs_count}, {&output, 1}, 0,
+  ReduceInto(spec.dtype, ReductionOf(spec, round), {inputs.data(), inputs_count}, {&output, 1}, 0,
              static_cast<std::size_t>(piece.range.count), spec.divisor);
 }
 
@@ -248,6 +262,28 @@ void Group::SumEncoded(const Piece& piece, const Round& round) {
   DecodeResult(piece);
 }
 
+// In the order of members, as Sum does. A message that makes no sense fails the group; false then.
+bool Group::ReduceLossless(const Piece& piece, const Round& round) {
+  const CollectiveSpec& spec = moves_[piece.move].spec;
+  const auto senders = piece.schedule.Receives(round);
+  std::array<std::span<const std::byte>, kNodesMax> messages{};
+  for (std::size_t i = 0; i < senders.size(); ++i) {
+    const std::uint16_t slot = round.staged ? piece.slots[i] : piece.own_slot;
+    messages[i] = {staging_.At(slot), piece.received_sizes[i]};
+  }
+  const auto own = static_cast<std::size_t>(std::ranges::count_if(
+      senders, [this](std::uint8_t sender) { return sender < options_.self; }));
+  const auto wrong =
+      ReduceLosslessRange({messages.data(), senders.size()}, round.staged ? own : kNowhere,
+                          round.staged ? ReductionOf(spec, round) : Reduction::kSum, spec.divisor,
+                          EncodedRangeOf(piece));
+  if (!wrong) return true;
+  Fail(Code::kMismatch, "node " + options_.members[senders[*wrong]].name + " sends of " +
+                            Describe(spec) + " what cannot be decoded (position " +
+                            std::to_string(moves_[piece.move].position) + ")");
+  return false;
+}
+
 void Group::DecodeResult(const Piece& piece) {
   const std::byte* const result = staging_.At(piece.own_slot);
   DecodeSumRange({&result, 1}, false, DivisorOf(moves_[piece.move].spec), EncodedRangeOf(piece));
@@ -259,7 +295,15 @@ EncodedRange Group::EncodedRangeOf(const Piece& piece) const {
           .walk = piece.walk,
           .range = piece.range,
           .memory = move.memory,
-          .residual = move.residual};
+          .residual = move.residual,
+          .seed = SeedOf(move)};
+}
+
+// The same in a second run. Places are the same on all nodes; what is rounded by chance is not,
+// lest errors of nodes that have equal values add up.
+std::uint64_t Group::SeedOf(const Move& move) const {
+  const std::uint64_t node = move.spec.codec.kind == Codec::kRandomK ? 0 : options_.self + 1;
+  return move.position + (std::uint64_t{options_.epoch} << 32) + (node << 56);
 }
 
 // A piece of several runs is one message all the same: a copy of all of them moves in its place.
@@ -280,6 +324,9 @@ void Group::Scatter(const Piece& piece) {
   const bool is_root = options_.self == move.spec.root;
   if (move.spec.kind == Collective::kReduce && !is_root) return;
   if (move.spec.kind == Collective::kBroadcast && is_root) return;
+  const bool owns = options_.self == move.partition.Owner(piece.number);
+  if (move.spec.kind == Collective::kReduceScatter && !owns) return;
+  if (move.spec.kind == Collective::kAllGather && owns) return;
   const std::size_t size = SizeOf(move.spec.dtype);
   const std::uint64_t begin = piece.range.begin;
   std::byte* const memory = move.Result();
@@ -294,8 +341,8 @@ void Group::Scatter(const Piece& piece) {
 void Group::EndPiece(std::uint16_t index) {
   Piece& piece = pieces_[index];
   HR_CHECK(piece.active && piece.open_count == 0, index, piece.open_count);
-  for (std::size_t i = 0; i < piece.schedule.staged_max; ++i) staging_.Give(piece.slots[i]);
-  if (piece.gathered || piece.encoded) staging_.Give(piece.own_slot);
+  for (std::size_t i = 0; i < piece.schedule.staged_max; ++i) staging_.Release(piece.slots[i]);
+  if (piece.gathered || piece.encoded) staging_.Release(piece.own_slot);
   Move& move = moves_[piece.move];
   Order& order = orders_[OrderOf(move.position)];
   HR_CHECK(order.pieces_active > 0 && order.slots_taken >= SlotsOf(piece) && move.active_count > 0,
@@ -313,7 +360,7 @@ void Group::EndMoves(TimeNs now, std::vector<Completion>& completions) {
   for (std::size_t i = 0; i < open_.size();) {
     const std::uint16_t index = open_[i];
     const Move& move = moves_[index];
-    const bool all_begun = move.next_piece >= move.cut.pieces_count();
+    const bool all_begun = move.next_piece >= move.partition.pieces_count();
     if (move.active_count > 0 || (!broken_ && !all_begun)) {
       ++i;
       continue;

@@ -11,11 +11,11 @@ PieceSpec Group::PieceSpecOf(const Move& move, std::uint32_t piece) const {
           .data_count = choice_.data_count,
           .self = options_.self,
           .root = move.spec.root,
-          .owner = move.cut.Owner(piece)};
+          .owner = move.partition.Owner(piece)};
 }
 
 PieceView Group::ViewOf(const Move& move, std::uint32_t piece) const {
-  const auto bytes = static_cast<std::size_t>(move.cut.PieceRange(piece).count);
+  const auto bytes = static_cast<std::size_t>(move.partition.PieceRange(piece).count);
   return {.spec = PieceSpecOf(move, piece),
           .number = piece,
           .announced = !wire_.GoesAtOnce(bytes * SizeOf(move.spec.dtype))};

@@ -13,16 +13,16 @@ HeldMessages::Outcome HeldMessages::Hold(const Message& message) {
   return Outcome::kHeld;
 }
 
-std::optional<Message> HeldMessages::Take(const MessageName& name) {
+std::optional<Message> HeldMessages::Pop(const MessageName& name) {
   for (std::size_t i = 0; i < messages_.size(); ++i) {
-    if (NameOf(messages_[i].header) == name) return TakeAt(i);
+    if (NameOf(messages_[i].header) == name) return PopAt(i);
   }
   return std::nullopt;
 }
 
-std::optional<Message> HeldMessages::TakeOne() {
+std::optional<Message> HeldMessages::PopAny() {
   if (messages_.empty()) return std::nullopt;
-  return TakeAt(messages_.size() - 1);
+  return PopAt(messages_.size() - 1);
 }
 
 std::optional<std::uint64_t> HeldMessages::LowestPosition(std::uint64_t floor) const {
@@ -34,7 +34,7 @@ std::optional<std::uint64_t> HeldMessages::LowestPosition(std::uint64_t floor) c
   return lowest;
 }
 
-Message HeldMessages::TakeAt(std::size_t index) {
+Message HeldMessages::PopAt(std::size_t index) {
   const Message message = messages_[index];
   messages_[index] = messages_.back();
   messages_.pop_back();

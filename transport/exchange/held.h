@@ -37,8 +37,8 @@ class HeldMessages {
   }
 
   Outcome Hold(const Message& message);
-  std::optional<Message> Take(const MessageName& name);
-  std::optional<Message> TakeOne();
+  std::optional<Message> Pop(const MessageName& name);
+  std::optional<Message> PopAny();
   template <typename Visit>
   void ForEach(Visit visit) const {
     for (const Message& message : messages_) visit(message);
@@ -49,7 +49,7 @@ class HeldMessages {
   std::size_t messages_max() const { return messages_max_; }
 
  private:
-  Message TakeAt(std::size_t index);
+  Message PopAt(std::size_t index);
 
   std::size_t messages_max_;
   std::vector<Message> messages_;

@@ -161,8 +161,9 @@ std::optional<std::string> PointToPoint::Announced(const MessageHeader& header, 
   }
   const bool agrees = header.count == open->count && header.piece < open->pieces_count &&
                       static_cast<DType>(header.dtype) == open->dtype && header.round == 0 &&
-                      header.reduction == 0 && header.codec == 0 && header.divisor == 0 &&
-                      header.root_rank == 0 && size == SizeOfPiece(*open, header.piece);
+                      header.reduction == 0 && header.codec == 0 && header.codec_parameter == 0 &&
+                      header.divisor == 0 && header.root_rank == 0 && header.block_count == 0 &&
+                      header.operation_count == 0 && size == SizeOfPiece(*open, header.piece);
   if (!agrees) {
     drop();
     return "sends other pieces of a message than this node receives";
@@ -246,7 +247,7 @@ void PointToPoint::Push(TimeNs now) {
     Open& open = places_[index];
     open.begin_ns = std::min(open.begin_ns, now);
     Link& link = links_[open.member];
-    if (open.receives && open.meets && !open.met && !open.cancelled) SayReady(index);
+    if (open.receives && open.meets && !open.met && !open.cancelled) SendReady(index);
     while (IsDue(open) && open.pushed < open.pieces_count && link.pieces < kPiecesPerPeer) {
       ++link.pieces;
       const std::size_t size = SizeOfPiece(open, open.pushed++);
@@ -284,7 +285,7 @@ MessageHeader PointToPoint::HeaderOf(const Open& open, Collective kind, std::uin
 }
 
 // It is a word to one node, for which nothing of others has to wait.
-void PointToPoint::SayReady(std::uint16_t index) {
+void PointToPoint::SendReady(std::uint16_t index) {
   Open& open = places_[index];
   open.met = true;
   ++open.on_wire;
@@ -310,7 +311,7 @@ void PointToPoint::Break() {
   broken_ = true;
   for (Link& link : links_) {
     if (!link.open) continue;
-    while (const auto item = pacer_.TakeBack(link.flow)) {
+    while (const auto item = pacer_.Withdraw(link.flow)) {
       --places_[*item].pushed;
       --link.pieces;
     }

@@ -117,7 +117,7 @@ class PointToPoint {
   std::size_t SizeOfPiece(const Open& open, std::uint32_t piece) const;
   MessageHeader HeaderOf(const Open& open, Collective kind, std::uint32_t piece) const;
   void Send(std::uint16_t index);
-  void SayReady(std::uint16_t index);
+  void SendReady(std::uint16_t index);
   // A receive of another node says that it is there.
   std::optional<std::string> OnReady(const MessageHeader& header);
   bool IsDue(const Open& open) const {

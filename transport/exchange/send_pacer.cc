@@ -61,7 +61,7 @@ void SendPacer::CloseFlows(std::uint16_t group) {
   for (std::size_t i = 0; i < flows_.size(); ++i) {
     const auto id = static_cast<FlowId>(i);
     if (!flows_[id].open || flows_[id].group != group) continue;
-    while (TakeBack(id)) {
+    while (Withdraw(id)) {
     }
     std::erase(peers_[flows_[id].peer].flows, id);
     flows_[id] = Flow{};
@@ -182,7 +182,7 @@ void SendPacer::Ended(FlowId id, std::size_t size) {
   peer.moved_ns = now_;
 }
 
-std::optional<std::uint16_t> SendPacer::TakeBack(FlowId id) {
+std::optional<std::uint16_t> SendPacer::Withdraw(FlowId id) {
   Flow& flow = flows_[id];
   if (flow.count == 0) return std::nullopt;
   return Pop(flow).number;

@@ -66,7 +66,7 @@ class SendPacer {
   // A message that goes past the pacer, and counts all the same.
   void Charge(std::uint16_t group, std::size_t size);
   // Takes a waiting message of the flow back; nothing when there is none.
-  std::optional<std::uint16_t> TakeBack(FlowId flow);
+  std::optional<std::uint16_t> Withdraw(FlowId flow);
 
   bool IsStuck(FlowId flow) const;
 

@@ -25,13 +25,13 @@ class Staging {
 
   std::size_t free_count() const { return free_.size(); }
   std::span<std::byte> memory() const { return memory_; }
-  std::uint16_t Take() {
+  std::uint16_t Acquire() {
     HR_CHECK(!free_.empty());
     const std::uint16_t slot = free_.back();
     free_.pop_back();
     return slot;
   }
-  void Give(std::uint16_t slot) { free_.push_back(slot); }
+  void Release(std::uint16_t slot) { free_.push_back(slot); }
   std::byte* At(std::uint16_t slot) const { return memory_.data() + slot * slot_size_; }
 
  private:

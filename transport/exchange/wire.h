@@ -22,21 +22,24 @@ struct MessageHeader {
   std::uint32_t epoch = 0;
   std::uint32_t plan_version = 0;
   std::uint64_t position = 0;  // of the transfer
-  std::uint64_t count =
-      0;                  // of the whole transfer, in elements; with the next three, the roots and
-  std::uint8_t kind = 0;  // the divisor it says what the sender believes to be doing: Collective
+  // Elements of the transfer, of the block it is a share of, and of the operation. With what
+  // follows they say what the sender believes to be doing (CollectiveSpec).
+  std::uint64_t count = 0;
+  std::uint64_t block_count = 0;
+  std::uint64_t operation_count = 0;
+  std::uint8_t kind = 0;  // Collective
   std::uint8_t dtype = 0;
   std::uint8_t reduction = 0;
   std::uint8_t round = 0;  // of the piece's schedule
   std::uint32_t root = 0;
   std::uint32_t piece = 0;
   std::uint16_t sender = 0;  // member number
-  std::uint8_t codec = 0;    // what the bytes are
-  std::uint8_t reserved = 0;
+  std::uint8_t codec = 0;    // what the bytes are: Codec::Kind, and its parameter
+  std::uint8_t codec_parameter = 0;
   std::uint32_t divisor = 0;
   std::uint32_t root_rank = 0;  // of the root's, where a member stands for several
 };
-static_assert(sizeof(MessageHeader) == 56 && std::is_trivially_copyable_v<MessageHeader>);
+static_assert(sizeof(MessageHeader) == 72 && std::is_trivially_copyable_v<MessageHeader>);
 
 using LinkId = std::uint32_t;
 // A message that was announced and waits for Accept or Drop.

@@ -45,7 +45,7 @@ struct StreamWords::HostCalls {
 
   // Calls of one stream end in the order in which they were taken. Null: none is free, or another
   // stream's calls wait.
-  Call* TakeFree(const std::shared_ptr<HostCalls>& self, CuStream of) {
+  Call* Acquire(const std::shared_ptr<HostCalls>& self, CuStream of) {
     const std::lock_guard lock(mutex);
     if (waiting == kHostCallsMax || (waiting != 0 && of != stream)) return nullptr;
     stream = of;
@@ -158,7 +158,7 @@ Status StreamWords::AwaitAtLeast(CuStream stream, std::size_t offset, std::uint6
 
 Status StreamWords::CallHost(CuStream stream, std::size_t offset, std::uint64_t value,
                              bool awaits) {
-  HostCalls::Call* call = calls_->TakeFree(calls_, stream);
+  HostCalls::Call* call = calls_->Acquire(calls_, stream);
   if (call == nullptr) {
     return Error(Code::kBusy, fmt::format("host calls of another stream wait, or {} of this one",
                                           kHostCallsMax));

@@ -23,15 +23,15 @@ Result<NcclGroup*> NcclCommunicatorCache::GroupFor(const Transfer& transfer, Tim
     wanted_.push_back(transfer.devices[rank_map.members[local_rank]]);
   }
   const auto known = std::ranges::find(known_, wanted_, &Known::devices);
-  if (known != known_.end()) return Look(known, now);
+  if (known != known_.end()) return Poll(known, now);
   // The queue has fewer pieces under way than there are groups, and uses the oldest no more.
   if (known_.size() == options_.groups_max)
-    GiveUp(std::ranges::min_element(known_, {}, &Known::used));
+    Retire(std::ranges::min_element(known_, {}, &Known::used));
   known_.push_back({.devices = wanted_, .group = Form(wanted_), .begun_ns = now, .used = ++uses_});
   return nullptr;
 }
 
-Result<NcclGroup*> NcclCommunicatorCache::Look(std::list<Known>::iterator known, TimeNs now) {
+Result<NcclGroup*> NcclCommunicatorCache::Poll(std::list<Known>::iterator known, TimeNs now) {
   known->used = ++uses_;
   if (known->ready) return known->group.get();
   const Result<bool> formed = known->group->Poll();
@@ -65,7 +65,7 @@ std::unique_ptr<NcclGroup> NcclCommunicatorCache::Form(const std::vector<std::in
 }
 
 // What stands in its streams is still done: a group that finishes lets it.
-void NcclCommunicatorCache::GiveUp(std::list<Known>::iterator known) {
+void NcclCommunicatorCache::Retire(std::list<Known>::iterator known) {
   known->group->Finish();
   leaving_.push_back(std::move(known->group));
   known_.erase(known);
@@ -83,7 +83,7 @@ void NcclCommunicatorCache::Lost(NcclGroup& group, const Error&) {
 void NcclCommunicatorCache::FinishAll() {
   while (!known_.empty()) {
     if (known_.front().ready) {
-      GiveUp(known_.begin());
+      Retire(known_.begin());
     } else {
       known_.pop_front();
     }

@@ -48,9 +48,9 @@ class NcclCommunicatorCache final : public NcclGroups {
     std::uint64_t used = 0;  // the last use's number
   };
 
-  Result<NcclGroup*> Look(std::list<Known>::iterator known, TimeNs now);
+  Result<NcclGroup*> Poll(std::list<Known>::iterator known, TimeNs now);
   std::unique_ptr<NcclGroup> Form(const std::vector<std::int8_t>& devices);
-  void GiveUp(std::list<Known>::iterator known);
+  void Retire(std::list<Known>::iterator known);
 
   const NcclLibrary& library_;
   const Gpus& gpus_;

@@ -124,7 +124,7 @@ void NcclNetwork::Close(std::uint32_t group, const std::string& cause, bool fini
 
 void NcclNetwork::End(NodeGroup& group, const Error& error, TimeNs now, bool finish) {
   if (!group.error) group.error = error;
-  pace_.Hurry(now);
+  poll_timer_.PollNow(now);
   for (const auto& order : group.orders) {
     if (order) order->End(*group.error, now, finish);
   }
@@ -199,9 +199,9 @@ PostResult NcclNetwork::Post(const Transfer& transfer, TimeNs now) {
   const Result<NcclOrder*> order = OrderOf(group, transfer);
   if (!order) return Refuse(transfer, order.error(), now);
   if (!(*order)->HasRoom()) return PostResult::kBusy;
-  if ((*order)->Meet(transfer, now) == PostResult::kBusy) return PostResult::kBusy;
+  if ((*order)->ExchangeId(transfer, now) == PostResult::kBusy) return PostResult::kBusy;
   (*order)->Add(transfer, std::nullopt);
-  pace_.Hurry(now);
+  poll_timer_.PollNow(now);
   return PostResult::kAccepted;
 }
 
@@ -217,19 +217,19 @@ void NcclNetwork::Cancel(std::uint64_t token) {
 
 std::uint64_t NcclNetwork::Missing(std::uint64_t token) const { return rail_.host.Missing(token); }
 
-bool NcclNetwork::TakeMeeting(const Completion& completion) {
+bool NcclNetwork::OnIdExchanged(const Completion& completion) {
   for (auto& [number, group] : groups_) {
     for (const auto& order : group.orders) {
-      if (order && order->TakeMeeting(completion)) return true;
+      if (order && order->OnIdExchanged(completion)) return true;
     }
   }
   return std::ranges::any_of(leaving_,
-                             [&](const auto& order) { return order->TakeMeeting(completion); });
+                             [&](const auto& order) { return order->OnIdExchanged(completion); });
 }
 
 bool NcclNetwork::StepOrder(NcclOrder& order, TimeNs now, std::vector<Completion>& completions) {
   const bool open = order.Step(now, completions);
-  const NcclTraffic traffic = order.TakeTraffic();
+  const NcclTraffic traffic = order.PopTraffic();
   traffic_.sent += traffic.sent;
   traffic_.received += traffic.received;
   return open;
@@ -257,14 +257,14 @@ bool NcclNetwork::DoWork(TimeNs now, std::vector<Completion>& completions) {
   hosts_.clear();
   const bool worked = rail_.host.DoWork(now, hosts_);
   for (Completion& completion : hosts_) {
-    if (!TakeMeeting(completion)) completions.push_back(std::move(completion));
+    if (!OnIdExchanged(completion)) completions.push_back(std::move(completion));
   }
   const bool open = StepGroups(now, completions);
   counters_ = rail_.host.counters();
   counters_.bytes_sent += traffic_.sent;
   counters_.bytes_received += traffic_.received;
   const std::uint64_t before = std::exchange(progress_, Progress());
-  return pace_.Looked(open, progress_ != before, now) || worked;
+  return poll_timer_.OnPolled(open, progress_ != before, now) || worked;
 }
 
 std::uint64_t NcclNetwork::Progress() const {
@@ -278,6 +278,8 @@ std::uint64_t NcclNetwork::Progress() const {
 
 bool NcclNetwork::PrepareToSleep() { return refused_.empty() && rail_.host.PrepareToSleep(); }
 
-TimeNs NcclNetwork::NextLook() const { return std::min(pace_.next_ns(), rail_.host.NextLook()); }
+TimeNs NcclNetwork::NextLook() const {
+  return std::min(poll_timer_.next_ns(), rail_.host.NextLook());
+}
 
 }  // namespace headrace::transport

@@ -37,7 +37,7 @@
 #include "transport/nccl/nccl_order.h"
 #include "transport/nccl/nccl_transport.h"
 #include "transport/network.h"
-#include "transport/pace.h"
+#include "transport/poll_timer.h"
 
 namespace headrace::transport {
 
@@ -111,7 +111,7 @@ class NcclNetwork final : public NetworkTransport {
   void Close(std::uint32_t group, const std::string& cause, bool finish);
   bool StepGroups(TimeNs now, std::vector<Completion>& completions);
   bool StepOrder(NcclOrder& order, TimeNs now, std::vector<Completion>& completions);
-  bool TakeMeeting(const Completion& completion);
+  bool OnIdExchanged(const Completion& completion);
   std::uint64_t Progress() const;
 
   std::unique_ptr<NcclLibrary> library_;
@@ -123,7 +123,7 @@ class NcclNetwork final : public NetworkTransport {
   Capabilities capabilities_;
   std::map<std::uint32_t, NodeGroup> groups_;
   std::vector<std::unique_ptr<NcclOrder>> leaving_;  // of groups that are closed
-  Pace pace_;
+  PollTimer poll_timer_;
   std::uint64_t progress_ = 0;     // of all orders, as of the last DoWork
   NcclTraffic traffic_;            // of all that ended well
   NetworkCounters counters_;       // and the host's, as of the last DoWork

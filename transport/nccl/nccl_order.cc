@@ -38,7 +38,7 @@ NcclTraffic NcclOrder::TrafficOf(const Transfer& transfer) const {
 
 bool NcclOrder::Step(TimeNs now, std::vector<Completion>& completions) {
   // The host's lane knows the meeting by a transfer's token, which must not end before it.
-  if (ends_ && meeting_) return true;
+  if (ends_ && id_exchange_) return true;
   const std::size_t before = completions.size();
   const bool open = queue_->Step(now, completions);
   // The queue ends them in the order in which they were added.
@@ -53,14 +53,14 @@ bool NcclOrder::Step(TimeNs now, std::vector<Completion>& completions) {
 
 Result<NcclGroup*> NcclOrder::GroupFor(const Transfer&, TimeNs now) {
   if (error_) return *error_;
-  if (!met_) return nullptr;
+  if (!has_id_) return nullptr;
   if (!group_) Form();
-  Result<NcclGroup*> group = LookAtGroup(now);
+  Result<NcclGroup*> group = PollGroup(now);
   if (!group && !error_) error_ = group.error();
   return group;
 }
 
-PostResult NcclOrder::Meet(const Transfer& transfer, TimeNs now) {
+PostResult NcclOrder::ExchangeId(const Transfer& transfer, TimeNs now) {
   constexpr std::uint32_t kMaker = 0;  // of the id: it can be used for one set of ranks only
   if (begun_) return PostResult::kAccepted;
   if (self_ == kMaker && id_ == NcclId{}) {
@@ -83,16 +83,16 @@ PostResult NcclOrder::Meet(const Transfer& transfer, TimeNs now) {
   introduction.members[self_] = reinterpret_cast<std::byte*>(id_.bytes.data());
   if (rail_.host.Post(introduction, now) == PostResult::kBusy) return PostResult::kBusy;
   begun_ = true;
-  meeting_ = transfer.token;
+  id_exchange_ = transfer.token;
   begun_ns_ = now;
   return PostResult::kAccepted;
 }
 
-bool NcclOrder::TakeMeeting(const Completion& completion) {
-  if (meeting_ != completion.token) return false;
-  meeting_.reset();
-  met_ = completion.code == Code::kOk;
-  if (!met_ && !error_) {
+bool NcclOrder::OnIdExchanged(const Completion& completion) {
+  if (id_exchange_ != completion.token) return false;
+  id_exchange_.reset();
+  has_id_ = completion.code == Code::kOk;
+  if (!has_id_ && !error_) {
     const bool differs = completion.code == Code::kMismatch;
     error_ =
         Error(completion.code, completion.cause)
@@ -112,7 +112,7 @@ void NcclOrder::Form() {
                            nodes_count_, id_, rail_.ctas_max);
 }
 
-Result<NcclGroup*> NcclOrder::LookAtGroup(TimeNs now) {
+Result<NcclGroup*> NcclOrder::PollGroup(TimeNs now) {
   if (ready_) return group_.get();
   const Result<bool> formed = group_->Poll();
   if (!formed) return formed.error().Within("let NCCL form ranks between nodes");
@@ -137,7 +137,7 @@ void NcclOrder::End(const Error& error, TimeNs now, bool finish) {
   if (ends_) return;
   ends_ = true;
   if (!error_) error_ = error;
-  if (meeting_) rail_.host.Cancel(*meeting_);
+  if (id_exchange_) rail_.host.Cancel(*id_exchange_);
   queue_->FailAll(*error_, now);
   if (!group_ || lost_) return;
   // Nothing is under way.
@@ -150,7 +150,7 @@ void NcclOrder::End(const Error& error, TimeNs now, bool finish) {
 
 bool NcclOrder::gone() const {
   const bool ended = !group_ || group_->ended() || queue_->broken();
-  return ends_ && !meeting_ && queue_->empty() && ended;
+  return ends_ && !id_exchange_ && queue_->empty() && ended;
 }
 
 }  // namespace headrace::transport

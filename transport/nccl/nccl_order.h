@@ -46,7 +46,7 @@ class NcclOrder final : private NcclGroups {
 
   bool HasRoom() const { return queue_->HasRoom(); }
   // Before the first transfer is added: begins to meet the other nodes for it. kBusy: again later.
-  PostResult Meet(const Transfer& transfer, TimeNs now);
+  PostResult ExchangeId(const Transfer& transfer, TimeNs now);
   bool empty() const { return queue_->empty(); }
   // Grows with everything that is given out and that ends.
   std::uint64_t progress() const { return queue_->progress(); }
@@ -56,9 +56,9 @@ class NcclOrder final : private NcclGroups {
   // Goes on, and appends ended transfers. Whether anything is open.
   bool Step(TimeNs now, std::vector<Completion>& completions);
   // What ended well since the last call.
-  NcclTraffic TakeTraffic() { return std::exchange(traffic_, {}); }
+  NcclTraffic PopTraffic() { return std::exchange(traffic_, {}); }
   // Takes the end of the meeting; false where it is of something else.
-  bool TakeMeeting(const Completion& completion);
+  bool OnIdExchanged(const Completion& completion);
 
   // What went wrong, once; then all nodes' transfers of the group end.
   const std::optional<Error>& error() const { return error_; }
@@ -81,7 +81,7 @@ class NcclOrder final : private NcclGroups {
   }
   void Lost(NcclGroup& group, const Error& error) override;
   void Form();
-  Result<NcclGroup*> LookAtGroup(TimeNs now);
+  Result<NcclGroup*> PollGroup(TimeNs now);
 
   const NcclRail& rail_;
   std::uint32_t self_;
@@ -89,12 +89,12 @@ class NcclOrder final : private NcclGroups {
   CudaStream stream_;
   NcclId id_;  // the host's lane writes it while they meet
   NcclTraffic traffic_;
-  std::vector<NcclTraffic> traffic_due_;  // of open transfers, a ring
-  std::uint64_t first_ = 0;               // of which so many have ended
-  std::uint64_t last_ = 0;                // and so many were added
-  bool begun_ = false;                    // to meet, or it cannot
-  std::optional<std::uint64_t> meeting_;  // the token, while they meet
-  bool met_ = false;
+  std::vector<NcclTraffic> traffic_due_;      // of open transfers, a ring
+  std::uint64_t first_ = 0;                   // of which so many have ended
+  std::uint64_t last_ = 0;                    // and so many were added
+  bool begun_ = false;                        // to meet, or it cannot
+  std::optional<std::uint64_t> id_exchange_;  // the token, while they meet
+  bool has_id_ = false;
   TimeNs begun_ns_ = kNever;  // the forming
   bool ready_ = false;
   bool lost_ = false;  // the group is being aborted by the queue

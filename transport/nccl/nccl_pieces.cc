@@ -138,7 +138,7 @@ std::uint64_t PieceEnd(const Transfer& transfer, RunWalk walk, std::uint64_t beg
   }
   const std::uint64_t end =
       std::min(transfer.count, begin + std::max<std::uint64_t>(1, size / SizeOf(transfer.dtype)));
-  walk.GoTo(begin);
+  walk.Seek(begin);
   std::uint64_t reached = begin;
   for (std::uint64_t i = 0; i < kStretchesMax && !walk.over() && reached < end; ++i, walk.Next()) {
     reached = std::min(end, walk.stretch().end);

@@ -268,7 +268,7 @@ void NcclQueue::LaunchPiece(Open& open, NcclGroup& group, TimeNs now) {
   HR_CHECK(end > open.next && end <= transfer.count && calls_.size() <= kCallsMax, end);
   if (open.begin_ns == kNever) open.begin_ns = now;
   open.next = end;
-  if (end < transfer.count) open.walk.GoTo(end);
+  if (end < transfer.count) open.walk.Seek(end);
   ++open.pieces_open;
   PieceAt(piece_last_) = {.open = next_, .group = &group};
   PostCalls(PieceAt(piece_last_), transfer);

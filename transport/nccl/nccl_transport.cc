@@ -12,7 +12,7 @@
 #include "transport/nccl/nccl_communicator_cache.h"
 #include "transport/nccl/nccl_scalar.h"
 #include "transport/nvlink/nvlink_transport.h"
-#include "transport/pace.h"
+#include "transport/poll_timer.h"
 
 namespace headrace::transport {
 namespace {
@@ -83,7 +83,7 @@ struct NcclTransport::Parts {
   std::vector<NcclLaunchStream> launch_streams;
   NcclCommunicatorCache cache;
   std::unique_ptr<NcclQueue> queue;
-  Pace pace;
+  PollTimer poll_timer;
   TimeNs now = 0;  // of the last call that knew it
   // Counters that others read; nothing is ordered by them.
   std::atomic<std::uint64_t> by_nccl = 0;
@@ -208,7 +208,7 @@ PostResult NcclTransport::Post(const Transfer& transfer, TimeNs now) {
   CheckRuns(transfer);
   parts.now = now;
   if (parts.queue->open_count() + parts.kernels_open >= kTransfersMax) return PostResult::kBusy;
-  parts.pace.Hurry(now);
+  parts.poll_timer.PollNow(now);
   std::optional<Error> refused;
   if (const Status taken = Takes(transfer); !taken) {
     const Status kernels = parts.KernelsTake(transfer);
@@ -251,9 +251,9 @@ bool NcclTransport::DoWork(TimeNs now, std::vector<Completion>& completions) {
   // Groups that end need nobody; they are let go when there is work again, or at the end.
   parts.cache.Sweep(*parts.queue);
   const bool open = !parts.queue->empty() || parts.kernels_open != 0;
-  return parts.pace.Looked(open, kernels_worked || parts.queue->progress() != before, now);
+  return parts.poll_timer.OnPolled(open, kernels_worked || parts.queue->progress() != before, now);
 }
 
-TimeNs NcclTransport::NextLook() const { return parts_->pace.next_ns(); }
+TimeNs NcclTransport::NextLook() const { return parts_->poll_timer.next_ns(); }
 
 }  // namespace headrace::transport

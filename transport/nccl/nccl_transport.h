@@ -4,7 +4,7 @@
 // Each GPU has a launch thread, which makes NCCL's calls on its ranks (nccl_launcher.h). The lane's
 // thread posts every piece to the threads of all its GPUs before the next one, so the order is the
 // same on all GPUs. It waits for none of them and takes no lock, and NCCL is configured not to
-// block: how it gets on is looked at by DoWork, at the pace of transport/pace.h.
+// block: how it gets on is looked at by DoWork, at the pace of transport/poll_timer.h.
 //
 // What NCCL cannot do (Takes) goes over the kernels of transport/nvlink, which this lane has beside
 // it: two members on one GPU, members on the host other than a broadcast's root, and averages whose

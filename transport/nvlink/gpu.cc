@@ -47,9 +47,9 @@ Result<Gpu> Gpu::Open(const Gpus& gpus, CuDevice device, std::uint32_t ctas) {
   return gpu;
 }
 
-Status Gpu::GiveOut(const Transfer& transfer, const Layout& layout, std::uint64_t piece,
-                    std::uint32_t place, CuAddress multicast, std::uint32_t slot,
-                    bool& is_under_way) {
+Status Gpu::StartPiece(const Transfer& transfer, const WorkLayout& layout, std::uint64_t piece,
+                       std::uint32_t place, CuAddress multicast, std::uint32_t slot,
+                       bool& is_under_way) {
   const CurrentContext current(*driver_, context_);
   if (auto done = Outcome(current.result(), "make the context current"); !done) return done;
   buffers_ = layout.BuffersOf(transfer, place);
@@ -78,7 +78,7 @@ bool Gpu::SuitsEngines(std::uint64_t copies, std::uint64_t size) {
   return copies == 1 || (copies <= kOperationsMax && size / copies >= kEngineCopySizeMin);
 }
 
-Status Gpu::MoveByEngines(const Transfer& transfer, const Layout& layout, std::uint64_t piece,
+Status Gpu::MoveByEngines(const Transfer& transfer, const WorkLayout& layout, std::uint64_t piece,
                           std::uint32_t place) {
   Status done;
   layout.ForEachSpan(transfer, piece, place, [&](const Span& span) {
@@ -105,7 +105,7 @@ Status Gpu::CopySpan(const Span& span) {
   return {};
 }
 
-Status Gpu::RunKernels(const Transfer& transfer, const Layout& layout, std::uint64_t piece,
+Status Gpu::RunKernels(const Transfer& transfer, const WorkLayout& layout, std::uint64_t piece,
                        std::uint32_t place, CuAddress multicast) {
   const bool reduces = layout.work() == Work::kReduce;
   const CuFunction kernel =

@@ -10,8 +10,8 @@
 #include "transport/memory/gpus.h"
 #include "transport/nvlink/kernel_work.h"
 #include "transport/nvlink/kernels.h"
-#include "transport/nvlink/layout.h"
 #include "transport/nvlink/stream_queue.h"
+#include "transport/nvlink/work_layout.h"
 
 namespace headrace::transport {
 
@@ -26,19 +26,20 @@ class Gpu {
   bool HasRoom(Work work) const { return QueueOf(work).HasRoom(); }
 
   // Gives out this GPU's share of a piece; `place` is the GPU's in the layout, `multicast` the
-  // address of all members at once, 0 where there is none. Whatever it returns, TakeEnded tells the
+  // address of all members at once, 0 where there is none. Whatever it returns, PopEnded tells the
   // end of what is under way then.
-  Status GiveOut(const Transfer& transfer, const Layout& layout, std::uint64_t piece,
-                 std::uint32_t place, CuAddress multicast, std::uint32_t slot, bool& is_under_way);
+  Status StartPiece(const Transfer& transfer, const WorkLayout& layout, std::uint64_t piece,
+                    std::uint32_t place, CuAddress multicast, std::uint32_t slot,
+                    bool& is_under_way);
 
   bool idle() const { return sums_.empty() && moves_.empty(); }
   // Calls `visit(slot, status)` for each share that is done, or that a broken context ended.
   template <typename Visit>
-  void TakeEnded(Visit visit) {
+  void PopEnded(Visit visit) {
     if (idle()) return;
     const CurrentContext current(*driver_, context_);
     for (StreamQueue* queue : {&sums_, &moves_}) {
-      for (auto ended = queue->TakeEnded(); ended.any; ended = queue->TakeEnded()) {
+      for (auto ended = queue->PopEnded(); ended.any; ended = queue->PopEnded()) {
         visit(ended.slot, Outcome(ended.result, "sum or move"));
       }
     }
@@ -55,10 +56,10 @@ class Gpu {
   // Whether copy engines are the better way to make these copies.
   static bool SuitsEngines(std::uint64_t copies, std::uint64_t size);
 
-  Status MoveByEngines(const Transfer& transfer, const Layout& layout, std::uint64_t piece,
+  Status MoveByEngines(const Transfer& transfer, const WorkLayout& layout, std::uint64_t piece,
                        std::uint32_t place);
   Status CopySpan(const Span& span);
-  Status RunKernels(const Transfer& transfer, const Layout& layout, std::uint64_t piece,
+  Status RunKernels(const Transfer& transfer, const WorkLayout& layout, std::uint64_t piece,
                     std::uint32_t place, CuAddress multicast);
   void BeginWork(const Transfer& transfer, CuAddress multicast);
   void AddStretch(const Span& span);

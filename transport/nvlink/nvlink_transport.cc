@@ -9,8 +9,8 @@
 #include "ipc/base/check.h"
 #include "transport/memory/cuda_device.h"
 #include "transport/nvlink/gpu.h"
-#include "transport/nvlink/layout.h"
-#include "transport/pace.h"
+#include "transport/nvlink/work_layout.h"
+#include "transport/poll_timer.h"
 #include "transport/runs.h"
 
 namespace headrace::transport {
@@ -30,7 +30,7 @@ Capabilities MakeCapabilities(std::size_t piece_size) {
 
 struct Slot {
   Transfer transfer;
-  Layout layout;
+  WorkLayout layout;
   CuAddress multicast = 0;       // all members at once; 0: each for itself
   std::uint64_t next_piece = 0;  // to give out
   std::uint32_t under_way = 0;   // shares that were given out and are not done
@@ -56,15 +56,15 @@ struct Slot {
 struct NvlinkTransport::Parts {
   explicit Parts(std::size_t piece_size) : capabilities(MakeCapabilities(piece_size)) {}
 
-  bool HasRoom(const Layout& layout);
+  bool HasRoom(const WorkLayout& layout);
   // Whether there was any, as the next.
-  bool GiveOutPiece();
-  bool TakeEnded();
+  bool StartNextPiece();
+  bool PopEnded();
   void ReportEnded(TimeNs now, std::vector<Completion>& completions);
   // Where the switch can sum it; else 0.
-  CuAddress MulticastOf(const Transfer& transfer, const Layout& layout);
+  CuAddress MulticastOf(const Transfer& transfer, const WorkLayout& layout);
   // The first member that a GPU which works for the transfer cannot reach, as an error.
-  Status CheckReach(const Transfer& transfer, const Layout& layout) const;
+  Status CheckReach(const Transfer& transfer, const WorkLayout& layout) const;
 
   Capabilities capabilities;
   std::vector<Gpu> gpus;                   // by ordinal
@@ -72,7 +72,7 @@ struct NvlinkTransport::Parts {
   std::vector<Slot> slots{kTransfersMax};
   std::vector<std::uint32_t> free{};   // indices of slots without a transfer
   std::vector<std::uint32_t> queue{};  // indices of slots in order of their posts
-  Pace pace{};
+  PollTimer poll_timer{};
   Multicast* multicast = nullptr;  // where it is wished for and possible
   std::string multicast_missing{};
   std::atomic<std::uint64_t> switched_count = 0;  // counts, for others to read
@@ -127,7 +127,7 @@ NvlinkTransport::~NvlinkTransport() {
 }
 
 Status NvlinkTransport::Takes(const Transfer& transfer) const {
-  return parts_->CheckReach(transfer, Layout(transfer, parts_->capabilities.piece_size));
+  return parts_->CheckReach(transfer, WorkLayout(transfer, parts_->capabilities.piece_size));
 }
 
 const Capabilities& NvlinkTransport::capabilities() const { return parts_->capabilities; }
@@ -149,11 +149,11 @@ PostResult NvlinkTransport::Post(const Transfer& transfer, TimeNs now) {
   parts_->free.pop_back();
   Slot& slot = parts_->slots[index];
   HR_CHECK(slot.under_way == 0, index, slot.under_way);
-  slot = {.transfer = transfer, .layout = Layout(transfer, parts_->capabilities.piece_size)};
+  slot = {.transfer = transfer, .layout = WorkLayout(transfer, parts_->capabilities.piece_size)};
   if (const auto done = parts_->CheckReach(transfer, slot.layout); !done) slot.Fail(done.error());
   slot.multicast = parts_->MulticastOf(transfer, slot.layout);
   parts_->queue.push_back(index);
-  parts_->pace.Hurry(now);
+  parts_->poll_timer.PollNow(now);
   return PostResult::kAccepted;
 }
 
@@ -169,13 +169,13 @@ void NvlinkTransport::Cancel(std::uint64_t token) {
 }
 
 bool NvlinkTransport::DoWork(TimeNs now, std::vector<Completion>& completions) {
-  const bool ended = parts_->TakeEnded();
-  const bool given_out = parts_->GiveOutPiece();
+  const bool ended = parts_->PopEnded();
+  const bool given_out = parts_->StartNextPiece();
   parts_->ReportEnded(now, completions);
-  return parts_->pace.Looked(!parts_->queue.empty(), ended || given_out, now);
+  return parts_->poll_timer.OnPolled(!parts_->queue.empty(), ended || given_out, now);
 }
 
-TimeNs NvlinkTransport::NextLook() const { return parts_->pace.next_ns(); }
+TimeNs NvlinkTransport::NextLook() const { return parts_->poll_timer.next_ns(); }
 
 std::uint64_t NvlinkTransport::switched_count() const {
   return parts_->switched_count.load(std::memory_order_relaxed);
@@ -185,7 +185,7 @@ std::string NvlinkTransport::multicast_reason() const {
   return parts_->multicast != nullptr ? parts_->multicast->reason() : parts_->multicast_missing;
 }
 
-CuAddress NvlinkTransport::Parts::MulticastOf(const Transfer& transfer, const Layout& layout) {
+CuAddress NvlinkTransport::Parts::MulticastOf(const Transfer& transfer, const WorkLayout& layout) {
   const bool sums =
       transfer.reduction == Reduction::kSum || transfer.reduction == Reduction::kAverage;
   if (multicast == nullptr || layout.work() != Work::kReduce || !sums) return 0;
@@ -205,7 +205,8 @@ CuAddress NvlinkTransport::Parts::MulticastOf(const Transfer& transfer, const La
   return address;
 }
 
-Status NvlinkTransport::Parts::CheckReach(const Transfer& transfer, const Layout& layout) const {
+Status NvlinkTransport::Parts::CheckReach(const Transfer& transfer,
+                                          const WorkLayout& layout) const {
   for (std::uint32_t place = 0; place < layout.gpus_count(); ++place) {
     for (std::uint32_t member = 0; member < transfer.members_count; ++member) {
       const std::int8_t gpu = layout.gpu(place);
@@ -224,7 +225,7 @@ Status NvlinkTransport::Parts::CheckReach(const Transfer& transfer, const Layout
   return {};
 }
 
-bool NvlinkTransport::Parts::HasRoom(const Layout& layout) {
+bool NvlinkTransport::Parts::HasRoom(const WorkLayout& layout) {
   for (std::uint32_t place = 0; place < layout.gpus_count(); ++place) {
     const auto gpu = static_cast<std::size_t>(layout.gpu(place));
     if (!gpus[gpu].HasRoom(layout.work())) return false;
@@ -233,7 +234,7 @@ bool NvlinkTransport::Parts::HasRoom(const Layout& layout) {
 }
 
 // The oldest transfer's that has any and whose GPUs have room: sums do not wait for moves.
-bool NvlinkTransport::Parts::GiveOutPiece() {
+bool NvlinkTransport::Parts::StartNextPiece() {
   for (const std::uint32_t index : queue) {
     Slot& slot = slots[index];
     if (!slot.HasPieces() || !HasRoom(slot.layout)) continue;
@@ -242,7 +243,7 @@ bool NvlinkTransport::Parts::GiveOutPiece() {
     for (std::uint32_t place = 0; place < slot.layout.gpus_count(); ++place) {
       const std::int8_t ordinal = slot.layout.gpu(place);
       bool is_under_way = false;
-      const auto given = gpus[static_cast<std::size_t>(ordinal)].GiveOut(
+      const auto given = gpus[static_cast<std::size_t>(ordinal)].StartPiece(
           slot.transfer, slot.layout, slot.next_piece, place, slot.multicast, index, is_under_way);
       slot.under_way += is_under_way ? 1U : 0U;
       if (!given) slot.Fail(given.error().Within(fmt::format("GPU {}", ordinal)));
@@ -253,10 +254,10 @@ bool NvlinkTransport::Parts::GiveOutPiece() {
   return false;
 }
 
-bool NvlinkTransport::Parts::TakeEnded() {
+bool NvlinkTransport::Parts::PopEnded() {
   bool any = false;
   for (std::size_t ordinal = 0; ordinal < gpus.size(); ++ordinal) {
-    gpus[ordinal].TakeEnded([&](std::uint32_t index, const Status& done) {
+    gpus[ordinal].PopEnded([&](std::uint32_t index, const Status& done) {
       any = true;
       HR_CHECK(index < slots.size() && slots[index].under_way > 0, index, ordinal);
       --slots[index].under_way;

@@ -6,7 +6,7 @@
 // Sums are made by kernels, all_reduce by one that reads all members and writes all; moves are made
 // by copy engines, except where they are many and small. Nothing here waits for a GPU: DoWork gives
 // out a piece and looks whether earlier ones are done. A GPU wakes nobody, so the lane looks by
-// itself, at the pace of transport/pace.h.
+// itself, at the pace of transport/poll_timer.h.
 //
 // Memory on the host must have been pinned for all GPUs: as `output` of a reduce, written by every
 // GPU over its own link, and as a member (its device is kHost), which is what brings memory to and

@@ -33,7 +33,7 @@ Status StreamQueue::EndPiece(std::uint32_t slot) {
   return FailedOnGpu(*stream_.get().driver, result, "mark the end of a piece");
 }
 
-StreamQueue::Ended StreamQueue::TakeEnded() {
+StreamQueue::Ended StreamQueue::PopEnded() {
   if (empty()) return {};
   HR_CHECK(size_ <= kPiecesUnderWayMax && first_ < kPiecesUnderWayMax, size_, first_);
   const Piece piece = pieces_[first_];

@@ -39,7 +39,7 @@ class StreamQueue {
     std::uint32_t slot = 0;
     CuResult result = CuResult::kSuccess;
   };
-  Ended TakeEnded();
+  Ended PopEnded();
 
  private:
   struct Piece {

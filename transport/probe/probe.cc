@@ -61,7 +61,7 @@ bool CostProbe::Step(NetworkTransport& transport, TimeNs now) {
   return true;
 }
 
-bool CostProbe::Take(const Completion& completion) {
+bool CostProbe::OnCompletion(const Completion& completion) {
   if (!posted_ || completion.token != group_.token) return false;
   posted_ = false;
   if (completion.code != Code::kOk) {

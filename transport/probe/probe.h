@@ -57,7 +57,7 @@ class CostProbe {
   // whether it posted something.
   bool Step(NetworkTransport& transport, TimeNs now);
   // True when the completion was the probe's.
-  bool Take(const Completion& completion);
+  bool OnCompletion(const Completion& completion);
 
   // The line once it is known, or why it will not be: a transfer's code and cause, kMismatch when
   // the nodes do not run the same probe.

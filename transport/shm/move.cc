@@ -1,8 +1,8 @@
 #include "transport/shm/move.h"
 
 #include <algorithm>
-#include <cstring>
 
+#include "ipc/base/copy.h"
 #include "transport/reduce/reduce.h"
 #include "transport/runs.h"
 
@@ -16,12 +16,13 @@ constexpr std::size_t kCopyBlockSize = std::size_t{8} << 10;
 // Of `count` elements that lie `at` bytes behind the members' pointers.
 void CopyToOthers(const Transfer& transfer, std::uint32_t source, std::size_t at,
                   std::uint64_t count) {
+  const std::size_t whole = static_cast<std::size_t>(transfer.count) * SizeOf(transfer.dtype);
   const std::size_t limit = at + static_cast<std::size_t>(count) * SizeOf(transfer.dtype);
   for (; at < limit; at += kCopyBlockSize) {
     const std::size_t size = std::min(kCopyBlockSize, limit - at);
     for (std::uint32_t member = 0; member < transfer.members_count; ++member) {
       if (member == source) continue;
-      std::memcpy(transfer.members[member] + at, transfer.members[source] + at, size);
+      CopyPartOf(whole, transfer.members[member] + at, transfer.members[source] + at, size);
     }
   }
 }

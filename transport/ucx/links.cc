@@ -19,7 +19,7 @@ Result<LinkId> UcxWire::Connect(const std::string& address, std::uint64_t key) {
   }
   const Result<std::uint32_t> peer = PeerAt(*decoded);
   if (!peer) return peer.error();
-  const LinkId id = links_.Take();
+  const LinkId id = links_.Acquire();
   *links_.Find(id) = {.peer = *peer, .peer_wire_id = decoded->wire_id, .key = key};
   HR_CHECK(peers_.Find(*peer) != nullptr, id, *peer);
   return id;
@@ -32,7 +32,7 @@ Result<std::uint32_t> UcxWire::PeerAt(const WireAddress& address) {
     if (peer.wire_id == address.wire_id) found = id;
   });
   if (found != 0) return found;
-  const std::uint32_t id = peers_.Take();
+  const std::uint32_t id = peers_.Acquire();
   Peer& peer = *peers_.Find(id);
   peer = {.wire = this, .id = id, .wire_id = address.wire_id};
   ucp_ep_params_t params{};
@@ -47,7 +47,7 @@ Result<std::uint32_t> UcxWire::PeerAt(const WireAddress& address) {
   std::erase_if(ours, [&others](int fd) { return others.contains(fd); });
   KeepQueuesShort(ours);
   if (status == UCS_OK) return id;
-  peers_.Give(id);
+  peers_.Release(id);
   return Error(Code::kUnavailable,
                fmt::format("connect over {}: UCX says \"{}\"; the two nodes need a network in "
                            "common among their lanes' net_devices",
@@ -57,8 +57,8 @@ Result<std::uint32_t> UcxWire::PeerAt(const WireAddress& address) {
 void UcxWire::Close(LinkId id) {
   const Link* link = links_.Find(id);
   HR_CHECK(link != nullptr, id);
-  GiveUp(id, *link, Code::kCancelled);
-  links_.Give(id);
+  EndOperations(id, *link, Code::kCancelled);
+  links_.Release(id);
 }
 
 void UcxWire::CloseEndpoint(ucp_ep_h endpoint) {
@@ -81,11 +81,11 @@ void UcxWire::ForgetFailedPeers() {
     links_.ForEach([&](LinkId id, Link& link) {
       if (link.peer != failure.peer || link.failure != UCS_OK) return;
       link.failure = failure.status;
-      GiveUp(id, link, Code::kPeerLost);
+      EndOperations(id, link, Code::kPeerLost);
       ended_.push_back({EndKind::kLinkFailed, Code::kPeerLost, id, 0});
     });
     CloseEndpoint(peer->endpoint);
-    peers_.Give(failure.peer);
+    peers_.Release(failure.peer);
   }
   failures_.clear();
 }
@@ -96,7 +96,7 @@ bool UcxWire::BelongsTo(const Operation& operation, LinkId id, const Link& link)
   return operation.peer_wire_id == link.peer_wire_id && operation.key == link.key;
 }
 
-void UcxWire::GiveUp(LinkId id, const Link& link, Code code) {
+void UcxWire::EndOperations(LinkId id, const Link& link, Code code) {
   operations_.ForEach([&](std::uint32_t, Operation& operation) {
     if (operation.given_up != Code::kOk || !BelongsTo(operation, id, link)) return;
     operation.given_up = code;

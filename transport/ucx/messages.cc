@@ -25,7 +25,7 @@ void CopyCommon(std::size_t offset, std::size_t size, std::size_t part_offset,
 }  // namespace
 
 UcxWire::Operation& UcxWire::NewOperation(bool sends, std::uint64_t token) {
-  const std::uint32_t id = operations_.Take();
+  const std::uint32_t id = operations_.Acquire();
   Operation& operation = *operations_.Find(id);
   operation = {.wire = this, .id = id, .sends = sends, .token = token};
   return operation;
@@ -88,7 +88,7 @@ void UcxWire::EndOperation(Operation& operation, ucs_status_t status) {
     ended_.push_back({operation.sends ? EndKind::kSent : EndKind::kReceived, code, operation.link,
                       operation.token});
   }
-  operations_.Give(operation.id);
+  operations_.Release(operation.id);
 }
 
 ucs_status_t UcxWire::OnMessage(void* argument, const void* header, std::size_t header_size,
@@ -120,7 +120,7 @@ ucs_status_t UcxWire::OnMessage(void* argument, const void* header, std::size_t 
 // Returns UCS_INPROGRESS when UCX must keep the bytes.
 ucs_status_t UcxWire::Announce(const Envelope& envelope, void* bytes, std::size_t size,
                                const ucp_am_recv_param_t& param) {
-  const std::uint32_t id = arrivals_.Take();
+  const std::uint32_t id = arrivals_.Acquire();
   Arrival& arrival = *arrivals_.Find(id);
   arrival.peer_wire_id = envelope.wire_id;
   arrival.key = envelope.header.key;
@@ -158,7 +158,7 @@ void UcxWire::Accept(ArrivalId id, std::byte* memory, std::uint64_t token) {
     if (id == fresh_) fate_ = Fate::kStarted;
     HR_CHECK(memory != nullptr || arrival.size == 0, id, arrival.size);
     StartReceive(arrival, memory, token);
-    arrivals_.Give(static_cast<std::uint32_t>(id));
+    arrivals_.Release(static_cast<std::uint32_t>(id));
     return;
   }
   if (arrival.size != 0) std::memcpy(memory, arrival.bytes, arrival.size);
@@ -171,7 +171,7 @@ void UcxWire::Drop(ArrivalId id) {
   // UCX answers the sender of a rendezvous, whose Send then ends as if it had been received.
   if (arrival.held) ucp_am_data_release(engine_.get(), arrival.bytes);
   if (id == fresh_) fate_ = Fate::kDone;
-  arrivals_.Give(static_cast<std::uint32_t>(id));
+  arrivals_.Release(static_cast<std::uint32_t>(id));
 }
 
 void UcxWire::StartReceive(const Arrival& arrival, std::byte* memory, std::uint64_t token) {

@@ -29,7 +29,7 @@ bool IsUcxs(int signal) {
 
 }  // namespace
 
-void TakeSignalsBackFromUcx() {
+void RestoreSignalHandlers() {
   for (const int signal : {SIGILL, SIGSEGV, SIGBUS, SIGFPE, SIGHUP}) {
     if (IsUcxs(signal)) ucs_debug_disable_signal(signal);
   }

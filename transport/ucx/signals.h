@@ -5,6 +5,6 @@ namespace headrace::transport {
 
 // UCX takes SIGSEGV and its like, and SIGHUP, when it is loaded, long before main. This gives them
 // back. Repeating it does nothing.
-void TakeSignalsBackFromUcx();
+void RestoreSignalHandlers();
 
 }  // namespace headrace::transport

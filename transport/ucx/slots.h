@@ -17,7 +17,7 @@ class Slots {
   static constexpr std::uint32_t kUsesMax = 1U << 14;  // of one slot, then they begin again
 
   // The id of a record, which is as its last use left it. Never 0.
-  std::uint32_t Take() {
+  std::uint32_t Acquire() {
     if (free_.empty()) {
       HR_CHECK(slots_.size() < kSlotsMax, slots_.size());
       free_.push_back(static_cast<std::uint32_t>(slots_.size()));
@@ -30,7 +30,7 @@ class Slots {
     return slots_[index].use * kSlotsMax + index;
   }
 
-  void Give(std::uint32_t id) {
+  void Release(std::uint32_t id) {
     Slot& slot = slots_[id % kSlotsMax];
     HR_CHECK(Find(id) != nullptr, id);
     slot.taken = false;

@@ -32,7 +32,7 @@ Status UcxWire::Build(const UcxOptions& options) {
   if (getrandom(&wire_id_, sizeof(wire_id_), 0) != sizeof(wire_id_)) {
     return SystemError("draw an id for the wire", errno);
   }
-  TakeSignalsBackFromUcx();
+  RestoreSignalHandlers();
   rendezvous_bytes_ = options.rendezvous_bytes;
   Result<UcxConfig> config = MakeUcxConfig(options);
   if (!config) return config.error();

@@ -75,7 +75,7 @@ class UcxWire final : public Wire {
     std::uint64_t wire_id = 0;  // of the sender
     MessageHeader header{};
   };
-  static_assert(sizeof(Envelope) == 64);
+  static_assert(sizeof(Envelope) == 80);
 
   // Another wire.
   struct Peer {
@@ -159,7 +159,7 @@ class UcxWire final : public Wire {
   Arrival& ArrivalOf(ArrivalId id);
   Result<std::uint32_t> PeerAt(const WireAddress& address);
   static bool BelongsTo(const Operation& operation, LinkId id, const Link& link);
-  void GiveUp(LinkId id, const Link& link, Code code);
+  void EndOperations(LinkId id, const Link& link, Code code);
   static void CloseEndpoint(ucp_ep_h endpoint);
   void ForgetFailedPeers();
   bool Deliver(WireEvents& events);

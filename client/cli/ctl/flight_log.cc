@@ -54,7 +54,7 @@ std::string_view FlightJob::CauseOf(const ipc::FlightRow& block) const {
 
 std::int64_t FlightLog::UnixTime(TimeNs time_ns) const { return snapshot.UnixTime(time_ns); }
 
-FlightLog TakeFlightLog(const ipc::BoardLayout& layout, TimeNs now_ns) {
+FlightLog ReadFlightLogFrom(const ipc::BoardLayout& layout, TimeNs now_ns) {
   FlightLog log{.snapshot = TakeSnapshot(layout, now_ns), .jobs = {}};
   std::size_t& unread = log.snapshot.rows_unread;
   for (std::size_t place = 0; place < ipc::kFlightJobsMax; ++place) {
@@ -84,7 +84,7 @@ Result<FlightLog> ReadFlightLog(const std::string& path) {
                      ": no service has left its records here; --board or HEADRACE_BOARD names the "
                      "board of a service, and --previous the one before it");
   }
-  return TakeFlightLog(view->layout(), MonotonicNow());
+  return ReadFlightLogFrom(view->layout(), MonotonicNow());
 }
 
 }  // namespace headrace::ctl

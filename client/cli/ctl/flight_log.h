@@ -38,7 +38,7 @@ struct FlightLog {
 };
 
 // Of the rows in `layout`, taken at `now_ns`.
-FlightLog TakeFlightLog(const ipc::BoardLayout& layout, TimeNs now_ns);
+FlightLog ReadFlightLogFrom(const ipc::BoardLayout& layout, TimeNs now_ns);
 // Opens the board at `path` and reads it. The error says what to do when there is none.
 Result<FlightLog> ReadFlightLog(const std::string& path);
 

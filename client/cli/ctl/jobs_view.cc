@@ -86,6 +86,15 @@ Json EndedJson(const Snapshot& snapshot, std::string_view name) {
           {"cause", end != nullptr ? JsonText(ipc::GetText(end->cause)) : ""}};
 }
 
+// Of sends and receives.
+Json SendsJson(const ipc::JobRow& job) {
+  return {{"class", ipc::SendsClassName(job.sends_class)},
+          {"sent", job.sends_ended},
+          {"received", job.receives_ended},
+          {"bytes", job.sends_bytes},
+          {"waiting", job.sends_waiting}};
+}
+
 Json JobJson(const ipc::JobRow& job, const Snapshot& snapshot, const UserNames& users) {
   const std::string owner = users(job.owner_uid);
   const std::string policy = PolicyOf(job, snapshot);
@@ -108,6 +117,7 @@ Json JobJson(const ipc::JobRow& job, const Snapshot& snapshot, const UserNames& 
           {"priority", job.priority},
           {"limit_bytes_per_s",
            job.limit_bytes_per_s > 0 ? Json(job.limit_bytes_per_s) : Json(nullptr)},
+          {"sends", SendsJson(job)},
           {"paused", job.paused != 0},
           {"draining", job.draining != 0},
           {"policy", policy.empty() ? Json(nullptr) : Json(JsonText(policy))},

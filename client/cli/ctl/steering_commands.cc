@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "client/cli/ctl/units.h"
 #include "ipc/base/foreign_text.h"
 #include "ipc/base/policies.h"
+#include "ipc/base/steering.h"
 
 namespace headrace::ctl {
 namespace {
@@ -20,7 +22,7 @@ namespace {
 struct SteeringOptions {
   std::string job;
   std::uint64_t value = 0;
-  std::string text;  // a policy, a limit
+  std::string text;  // a policy, a limit, a class
   bool yes = false;  // cancel without a question
   double timeout_seconds = 1;
 };
@@ -95,6 +97,17 @@ int Limit(const Globals& globals, const SteeringOptions& options) {
   return SteerAndReport(globals, options, SteeringKind::kLimit, "limit", *limit, said);
 }
 
+int Sends(const Globals& globals, const SteeringOptions& options) {
+  const auto found = std::ranges::find(kSendsClassNames, options.text);
+  const auto value = static_cast<std::uint64_t>(found - kSendsClassNames.begin());
+  const bool above = value == static_cast<std::uint64_t>(SendsClass::kAbove);
+  return SteerAndReport(
+      globals, options, SteeringKind::kSends, "sends", value,
+      fmt::format(
+          "From its next iteration on, sends and receives of job {} go {} its other blocks.",
+          options.job, above ? "before" : "in turn with"));
+}
+
 // A command that takes a job.
 CLI::App* AddSteering(const Program& program, const SharedOptions& options, const char* name,
                       const char* help, std::initializer_list<const char*> examples,
@@ -167,6 +180,18 @@ void AddLimit(const Program& program) {
       ->required();
 }
 
+void AddSends(const Program& program) {
+  const auto options = std::make_shared<SteeringOptions>();
+  AddSteering(program, options, "sends", "when sends and receives of a job go",
+              {"sends pipeline --class same", "sends pipeline --class above"},
+              [&globals = program.globals, options] { return Sends(globals, *options); })
+      ->add_option("--class", options->text,
+                   "above: before the job's other blocks, as at first; same: in turn with them")
+      ->required()
+      ->check(CLI::IsMember(
+          std::vector<std::string>(kSendsClassNames.begin(), kSendsClassNames.end())));
+}
+
 }  // namespace
 
 void AddSteeringCommands(const Program& program) {
@@ -194,6 +219,7 @@ void AddSteeringCommands(const Program& program) {
                       .most = kPriorityMax,
                       .said = "From its next iteration on, job {0} has priority {1}."});
   AddLimit(program);
+  AddSends(program);
 }
 
 }  // namespace headrace::ctl

@@ -160,6 +160,11 @@ typedef struct hr_options {
   /* For how many seconds a service that went away is waited for, where hr_session_reconnect is
    * called; 0: it is off. The C library never reconnects by itself. */
   uint32_t reconnect_s;
+  /* With how many ranks the job may go on when hr_session_reconnect finds that others are lost; 0:
+   * with all of them only. */
+  uint32_t shrink_min_world;
+  /* How long such a reconnect waits for ranks of which no service knows anything. */
+  uint32_t shrink_grace_ms;
 } hr_options;
 
 /* Fills `options` with defaults and with what the environment says:
@@ -173,7 +178,9 @@ typedef struct hr_options {
  *   rendezvous   HEADRACE_RENDEZVOUS, else MASTER_ADDR where LOCAL_WORLD_SIZE is less than
  *                WORLD_SIZE (so torchrun tells that a job spans nodes), else empty
  *   architecture HEADRACE_ARCHITECTURE, else empty
- *   reconnect_s  HEADRACE_RECONNECT, else 0
+ *   reconnect_s  HEADRACE_RECONNECT, else 30 with HEADRACE_SHRINK, else 0
+ *   shrink_min_world  HEADRACE_SHRINK, else 0
+ *   shrink_grace_ms   HEADRACE_SHRINK_GRACE_MS, else 5000
  * An empty variable is like none. Fields written afterwards win. HR_INVALID_ARGUMENT when a
  * variable does not hold what it should (it is named); that field then has its default, all others
  * are filled, and a caller that sets the field itself may go on. Reads the environment: not at the
@@ -227,8 +234,31 @@ HR_API hr_status hr_close(hr_session* session, hr_error* error);
  * release), HR_PERMISSION_DENIED, HR_MISMATCH, HR_CANCELLED (somebody ended the job on purpose). */
 HR_API hr_status hr_session_reconnect(hr_session* session, int64_t timeout_ns, hr_error* error);
 
+/* As hr_session_reconnect, and goes on without the ranks that are lost, as long as `min_world` are
+ * left (hr_session_reconnect does so by hr_options.shrink_min_world). All ranks that are left call
+ * it with the same numbers. Who is left is decided once for all of them, before any attaches: a
+ * rank is lost when its process is gone, when it left or was evicted, or when no service has known
+ * anything of it for `grace_ms`; one that has yet to notice is waited for once another rank of its
+ * node has, within the timeout. A rank that was lost stays so: one that comes later is refused.
+ *
+ * Then ranks are dense again, in the order of before, and the world is smaller; averages are
+ * divided by the new one. hr_session_rank, hr_session_world_size and hr_session_members say what
+ * holds, from this call's return on. Nobody being lost, nothing changes but the epoch.
+ *
+ * Two halves of a job that cannot reach each other go on each by itself, if both have `min_world`:
+ * more than half of the world rules that out.
+ *
+ * Errors: as above; HR_MISMATCH, which names every rank that is lost, when fewer than `min_world`
+ * are left, and when the job has gone on without this rank. */
+HR_API hr_status hr_session_shrink(hr_session* session, int64_t timeout_ns, uint32_t min_world,
+                                   uint32_t grace_ms, hr_error* error);
+
+/* Of this process and of its job, as they are now: hr_session_shrink changes them. */
 HR_API uint32_t hr_session_rank(const hr_session* session);
 HR_API uint32_t hr_session_world_size(const hr_session* session);
+/* Writes the first `room` of these to `members`: of each rank of now, the rank that it had when the
+ * job began. Returns how many there are, the world size. Not at the same time as a reconnect. */
+HR_API uint32_t hr_session_members(const hr_session* session, uint32_t* members, uint32_t room);
 /* The job's name; lives as long as the session. */
 HR_API const char* hr_session_job(const hr_session* session);
 /* The service's process id, for messages; 0 when the kernel does not tell. A reconnect changes it.
@@ -626,14 +656,16 @@ typedef struct hr_layout hr_layout;
 typedef struct hr_layout_options {
   size_t size;            /* of this structure; set by hr_layout_options_init */
   hr_reduction reduction; /* HR_AVERAGE (the default) or HR_SUM */
-  /* auto, bsp, wfbp, mg-wfbp, bytescheduler, us-byte, exact, ddp, horovod, p3 or bytesched-fused;
+  /* One of those that headracectl policy --help lists, "auto" or "exact" say;
    * empty: as the service at the rendezvous is configured. Ranks that say something say the same.
    * From the environment: HEADRACE_POLICY. */
   char policy[HR_POLICY_SIZE];
-  /* How sums of float32 gradients cross between nodes: none, bf16, fp16, int8 or int4; empty: none.
-   * What an encoding leaves out is added the next time, so nothing is lost over iterations; all
-   * ranks get the same bits. Gradients on GPUs cannot be compressed. From the environment:
-   * HEADRACE_COMPRESS. */
+  /* How sums of float32 gradients cross between nodes: none, bf16, fp16, int8, int4, fp8-e4m3,
+   * fp8-e5m2, int8-stochastic, int4-stochastic, sign, topk, randomk or lossless; empty: none.
+   * "topk:16" and "randomk:16" say how many of each 256 elements cross (1 to 64; default: 8). What
+   * an encoding leaves out is added the next time, so nothing is lost over iterations; lossless
+   * leaves nothing out. All ranks get the same bits. Gradients on GPUs cannot be compressed. From
+   * the environment: HEADRACE_COMPRESS. */
   char codec[HR_CODEC_SIZE];
 } hr_layout_options;
 

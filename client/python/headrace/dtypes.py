@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -23,11 +24,20 @@ def dtype_name(dtype: Any) -> str:
     """ "float32" from a name, a numpy dtype or scalar type, or a torch dtype."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(dtype, torch.dtype):
-        name = str(dtype).removeprefix("torch.")
-    elif isinstance(dtype, str):
-        name = dtype
-    else:
-        name = getattr(dtype, "name", None) or getattr(dtype, "__name__", str(dtype))
+        return _name_in_torch(dtype)
+    if isinstance(dtype, str):
+        return _checked(dtype)
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", str(dtype))
+    return _checked(name)
+
+
+@functools.cache
+def _name_in_torch(dtype: Any) -> str:
+    # Of the few there are: every post of a tensor asks.
+    return _checked(str(dtype).removeprefix("torch."))
+
+
+def _checked(name: str) -> str:
     if name not in _DTYPES:
         raise TypeError(f"dtype {name}: headrace moves {', '.join(_DTYPES)}")
     return name
@@ -60,7 +70,7 @@ def array_of(x: Any) -> tuple[int, int, str]:
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
-        if x.device.type != "cpu":
+        if not x.is_cpu:
             raise TypeError(
                 f"the tensor is on {x.device}; only the CPU's memory is taken so far"
             )

@@ -56,6 +56,7 @@ _CALLS = {
     "hr_options": "the options of headrace.init()",
     "hr_options_init": "headrace.init()",
     "hr_session_reconnect": "Session.reconnect()",
+    "hr_session_shrink": "Session.reconnect()",
     "hr_wait": "Operation.wait()",
 }
 _CALL = re.compile(r"\bhr_\w+")

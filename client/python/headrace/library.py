@@ -5,6 +5,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import struct
+import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 from headrace import errors
@@ -34,6 +37,8 @@ class Options(ctypes.Structure):
         ("rendezvous", ctypes.c_char * 256),
         ("architecture", ctypes.c_char * 32),
         ("reconnect_s", ctypes.c_uint32),
+        ("shrink_min_world", ctypes.c_uint32),
+        ("shrink_grace_ms", ctypes.c_uint32),
     ]
 
 
@@ -54,22 +59,6 @@ class ElementRange(ctypes.Structure):
     """hr_range."""
 
     _fields_ = [("offset", ctypes.c_uint64), ("count", ctypes.c_uint64)]
-
-
-class Array(ctypes.Structure):
-    """hr_array: memory of its own."""
-
-    _fields_ = (("memory", ctypes.c_void_p), ("count", ctypes.c_uint64))
-
-
-class Piece(ctypes.Structure):
-    """hr_piece."""
-
-    _fields_ = [
-        ("memory", ctypes.c_void_p),
-        ("offset", ctypes.c_uint64),
-        ("count", ctypes.c_uint64),
-    ]
 
 
 class Allocation(ctypes.Structure):
@@ -120,8 +109,8 @@ _OPERATION_OUT = ctypes.POINTER(ctypes.c_uint64)
 _ARRAY = (_HANDLE, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int)
 _POSTED = (_OPERATION_OUT, _ERROR)
 _WHOLE = (_HANDLE, ctypes.c_uint64, ctypes.c_int)
-_PIECES = (ctypes.POINTER(Piece), ctypes.c_size_t) * 2
-_ARRAYS = ctypes.POINTER(Array)
+_PIECES = (ctypes.c_void_p, ctypes.c_size_t) * 2  # as packed() makes them
+_ARRAYS = ctypes.c_void_p  # likewise
 _OTHER = (ctypes.c_uint32, ctypes.c_uint64)  # rank and tag
 
 # name -> (result, arguments)
@@ -135,6 +124,15 @@ _FUNCTIONS: dict[str, tuple] = {
     "hr_open": (ctypes.c_int, (ctypes.POINTER(Options), _HANDLE_OUT, _ERROR)),
     "hr_close": (ctypes.c_int, (_HANDLE, _ERROR)),
     "hr_session_reconnect": (ctypes.c_int, (_HANDLE, ctypes.c_int64, _ERROR)),
+    "hr_session_shrink": (
+        ctypes.c_int,
+        (_HANDLE, ctypes.c_int64, ctypes.c_uint32, ctypes.c_uint32, _ERROR),
+    ),
+    "hr_session_rank": (ctypes.c_uint32, (_HANDLE,)),
+    "hr_session_members": (
+        ctypes.c_uint32,
+        (_HANDLE, ctypes.POINTER(ctypes.c_uint32), ctypes.c_uint32),
+    ),
     "hr_session_service_pid": (ctypes.c_int32, (_HANDLE,)),
     "hr_segment_create": (
         ctypes.c_int,
@@ -316,6 +314,28 @@ _FUNCTIONS: dict[str, tuple] = {
 }
 
 
+class Call(threading.local):
+    """What functions of the library write to, once for each thread: a post allocates little."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error = ErrorText()
+
+
+@functools.cache
+def _words(count: int) -> struct.Struct:
+    return struct.Struct(f"={count}Q")
+
+
+def packed(count: int, words: Iterable[int]) -> bytes:
+    """So many numbers of 64 bits, one behind the other.
+
+    An hr_array is two of them (memory, count), an hr_piece three (memory, offset, count); ctypes takes
+    several times as long for the same bytes.
+    """
+    return _words(count).pack(*words)
+
+
 def candidates() -> list[Path]:
     """Where the library may be, best first.
 
@@ -360,8 +380,13 @@ def fill(options: Options, error: ErrorText) -> int:
 def check(status: int, error: ErrorText) -> None:
     """Raises the exception for a status that is not 0."""
     if status != 0:
-        name = load().hr_status_name(status).decode()
-        raise errors.make(error.text.decode(errors="replace"), name, status)
+        raise failure(status, error)
+
+
+def failure(status: int, error: ErrorText) -> errors.Error:
+    """The exception for a status that is not 0."""
+    name = load().hr_status_name(status).decode()
+    return errors.make(error.text.decode(errors="replace"), name, status)
 
 
 def version() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 from headrace import dtypes, library
@@ -34,7 +34,7 @@ def cut(x: Any, counts: Sequence[int] | None, parts: int) -> tuple[set[str], _Ro
         if count % parts != 0:
             raise ValueError(f"{count} elements are no {parts} equal parts")
         counts = [count // parts] * parts
-    if len(counts) != parts or sum(counts) != count:
+    if len(counts) != parts or sum(counts) != count or min(counts, default=0) < 0:
         raise ValueError(
             f"{len(counts)} parts of {sum(counts)} elements in all for {parts} ranks and an array of {count}"
         )
@@ -44,9 +44,9 @@ def cut(x: Any, counts: Sequence[int] | None, parts: int) -> tuple[set[str], _Ro
     return {dtype}, rows
 
 
-def in_c(rows: _Rows) -> Any:
-    """As hr_array."""
-    return (library.Array * len(rows))(*rows)
+def in_c(rows: _Rows) -> bytes:
+    """As hr_array, one behind the other."""
+    return library.packed(2 * len(rows), chain.from_iterable(rows))
 
 
 def dtype_of(*found: set[str]) -> int:

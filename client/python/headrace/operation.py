@@ -41,11 +41,13 @@ class Operation:
 
     def done(self) -> bool:
         """Whether it has ended, without waiting. How it ended is wait()'s to say."""
-        error = library.ErrorText()
+        session = self._session
+        error = session.call.error
         ended = ctypes.c_int()
-        handle = self._session.handle
         library.check(
-            library.load().hr_test(handle, self._number, ctypes.byref(ended), error),
+            library.load().hr_test(
+                session.handle, self._number, ctypes.byref(ended), error
+            ),
             error,
         )
         return bool(ended.value)
@@ -57,12 +59,15 @@ class Operation:
         passed first (it can be waited for again), or what the operation failed with.
         """
         limit = -1 if timeout is None else max(0, int(timeout * 1e9))
-        error = library.ErrorText()
-        handle = self._session.handle
-        status = library.load().hr_wait(handle, self._number, limit, error)
-        self._settled = status == 0 or self.done()
-        library.check(status, error)
-        return self._result
+        session = self._session
+        error = session.call.error
+        status = library.load().hr_wait(session.handle, self._number, limit, error)
+        if status == 0:
+            self._settled = True
+            return self._result
+        failure = library.failure(status, error)  # before done() writes there
+        self._settled = self.done()
+        raise failure
 
     @property
     def source(self) -> int:

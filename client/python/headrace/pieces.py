@@ -21,21 +21,24 @@ class Pieces(NamedTuple):
     read: Sequence[tuple[int, Any]]
     written: Sequence[tuple[int, Any]]
 
-    def in_c(self, pieces: Sequence[tuple[int, Any]]) -> tuple[Any, int]:
-        """Those pieces as hr_piece, and how many. Errors: TypeError for another dtype, as array_of()."""
-        rows = []
+    def in_c(self, pieces: Sequence[tuple[int, Any]]) -> tuple[bytes, int]:
+        """Those pieces as hr_piece, one behind the other, and how many.
+
+        Errors: TypeError for another dtype, as array_of().
+        """
+        rows: list[int] = []
         for offset, x in pieces:
             address, count, dtype = dtypes.array_of(x)
             if dtype != self.dtype:
                 raise TypeError(f"a piece of {dtype} in an array of {self.dtype}")
-            rows.append((address, offset, count))
-        return (library.Piece * len(rows))(*rows), len(rows)
+            rows += (address, offset, count)
+        return library.packed(len(rows), rows), len(pieces)
 
 
 def one_by_one(arrays: Sequence[Any]) -> list[tuple[int, Any]]:
-    """Pieces that follow each other, of arrays of one dimension."""
+    """Pieces that follow each other, of torch tensors of one dimension."""
     pieces, offset = [], 0
     for x in arrays:
         pieces.append((offset, x))
-        offset += len(x)
+        offset += x.numel()
     return pieces

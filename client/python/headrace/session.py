@@ -42,7 +42,8 @@ class Session:
 
     def __init__(self, options: library.Options) -> None:
         self._handle: int | None = None
-        error = library.ErrorText()
+        self.call = library.Call()
+        error = self.call.error
         handle = ctypes.c_void_p()
         library.check(
             library.load().hr_open(options, ctypes.byref(handle), error), error
@@ -53,6 +54,9 @@ class Session:
         self.job: str = options.job.decode()
         self.rendezvous: str = options.rendezvous.decode()
         self.reconnect_seconds: int = options.reconnect_s
+        self.shrink_min_world: int = options.shrink_min_world  # 0: never goes on with fewer
+        self.members: tuple[int, ...] = tuple(range(options.world_size))
+        self._grace_ms: int = options.shrink_grace_ms
         _open.add(self)
 
     @property
@@ -72,7 +76,13 @@ class Session:
         """The service's process id; 0 when the kernel does not tell."""
         return library.load().hr_session_service_pid(self.handle)
 
-    def reconnect(self, timeout: float | None = None) -> None:
+    def reconnect(
+        self,
+        timeout: float | None = None,
+        shrink: bool | None = None,
+        min_world: int = 1,
+        grace: float | None = None,
+    ) -> None:
         """After the service went away, or the job failed: comes back to a service at the same socket.
 
         All ranks of the job call it, and it returns when all have come. Arenas, tensors, the layout
@@ -80,14 +90,43 @@ class Session:
         caller to see to it that all ranks go on from the same iteration. ``timeout`` in seconds; None:
         ``reconnect`` of init(), or HEADRACE_RECONNECT. While it runs other threads get Unavailable.
 
+        ``shrink``: whether the job goes on without ranks that are lost, as long as ``min_world`` are left.
+        None: as HEADRACE_SHRINK or ``shrink`` of init() says. The ranks that are left are then numbered
+        anew, in their order: ``rank``, ``world_size`` and ``members`` (of each rank, the one that it had when
+        the job began) change with this call. A rank of which no service knows anything is lost after
+        ``grace`` seconds (None: HEADRACE_SHRINK_GRACE_MS, or 5). A ``min_world`` of more than half of the
+        world keeps two halves that cannot reach each other from going on both.
+
         Errors: Timeout, which names what was missing last, and may be followed by another call; Error
-        when nothing is lost, and for what waiting does not mend.
+        when nothing is lost, and for what waiting does not mend; Mismatch, which names all that are lost, when
+        fewer than ``min_world`` are left or the job went on without this rank.
         """
         limit = 0 if timeout is None else max(1, int(timeout * 1e9))
         error = library.ErrorText()
-        library.check(
-            library.load().hr_session_reconnect(self.handle, limit, error), error
-        )
+        if shrink is None:
+            shrink, min_world = self.shrink_min_world > 0, self.shrink_min_world
+        c = library.load()
+        if shrink:
+            grace_ms = self._grace_ms if grace is None else max(0, int(grace * 1000))
+            status = c.hr_session_shrink(self.handle, limit, min_world, grace_ms, error)
+        else:
+            # Not hr_session_reconnect, where the environment says that it shrinks.
+            world = self.world_size
+            status = (
+                c.hr_session_shrink(self.handle, limit, world, self._grace_ms, error)
+                if self.shrink_min_world
+                else c.hr_session_reconnect(self.handle, limit, error)
+            )
+        library.check(status, error)
+        self._adopt_membership()
+
+    def _adopt_membership(self) -> None:
+        c = library.load()
+        members = (ctypes.c_uint32 * len(self.members))()
+        count = c.hr_session_members(self.handle, members, len(members))
+        self.rank = c.hr_session_rank(self.handle)
+        self.world_size = count
+        self.members = tuple(members[:count])
 
     def close(self) -> None:
         """Leaves the job in an orderly way; nothing to do when the service went first.
@@ -155,11 +194,11 @@ class Session:
         """Makes the session's layout: all gradients of a model, in forward order.
 
         ``specs`` are (shape, dtype, name) or (shape, dtype), shapes in elements,
-        at most 768. ``op``: "average" or "sum". ``policy``: "bsp", "wfbp", "mg-wfbp",
-        "bytescheduler", "us-byte", "exact", "ddp", "horovod", "p3", "bytesched-fused" or "auto"; None:
-        HEADRACE_POLICY, or as the service at the rendezvous is configured. ``compress``: how sums of
-        float32 cross between nodes, "none", "bf16", "fp16", "int8" or "int4"; None:
-        HEADRACE_COMPRESS, or "none". Allocates the memory, on
+        at most 768. ``op``: "average" or "sum". ``policy``: one of those that
+        ``headracectl policy --help`` lists, "auto" or "exact" say; None: HEADRACE_POLICY, or as the
+        service at the rendezvous is configured. ``compress``: how sums of float32 cross between
+        nodes, "none", "bf16", "int8", "lossless", ... (client/README.md); None: HEADRACE_COMPRESS, or "none". Allocates
+        the memory, on
         ``device`` as arena() does: a round trip or two, before training. The gradients move when
         all ranks have made equal layouts. Errors: Mismatch when another rank's differs (the text
         says where), Error when the session has one already or a spec is wrong.
@@ -282,7 +321,7 @@ class Session:
     def barrier(self, async_op: bool = False) -> Operation:
         """Ends when every rank has posted it."""
         number = ctypes.c_uint64()
-        error = library.ErrorText()
+        error = self.call.error
         status = library.load().hr_barrier(self.handle, ctypes.byref(number), error)
         library.check(status, error)
         return self._posted(number.value, None, False, async_op)
@@ -344,7 +383,7 @@ class Session:
         self, name: str, x: Any, arguments: tuple, async_op: bool, stream: Any = None
     ) -> Operation:
         number = ctypes.c_uint64()
-        error = library.ErrorText()
+        error = self.call.error
         copied = not isinstance(x, (Tensor, Range))
         if stream is not None:
             if copied:
@@ -422,7 +461,7 @@ class Session:
         self, name: str, arguments: tuple, memory: tuple, copied: bool, async_op: bool
     ) -> Operation:
         number = ctypes.c_uint64()
-        error = library.ErrorText()
+        error = self.call.error
         function = getattr(library.load(), name)
         status = function(self.handle, *arguments, ctypes.byref(number), error)
         library.check(status, error)
@@ -453,6 +492,7 @@ def init(
     rendezvous: str | None = None,
     architecture: str | None = None,
     reconnect: float | None = None,
+    shrink: int | None = None,
 ) -> Session:
     """Attaches this process to the service as one rank of a job.
 
@@ -469,7 +509,8 @@ def init(
     is configured.
 
     ``reconnect``: for how many seconds Session.reconnect, and what uses it, waits for a service that
-    went away; rounded up. None: HEADRACE_RECONNECT, or 0: off.
+    went away; rounded up. None: HEADRACE_RECONNECT, or 0: off. ``shrink``: with how many ranks the job
+    may go on when others are lost meanwhile; None: HEADRACE_SHRINK, or 0: with all of them only.
 
     Errors: Unavailable when there is no service, Error otherwise.
     """
@@ -489,6 +530,8 @@ def init(
         options.timeout_ms = max(1, int(timeout * 1000))
     if reconnect is not None:
         options.reconnect_s = math.ceil(max(0.0, reconnect))
+    if shrink is not None:
+        options.shrink_min_world = shrink
     return Session(options)
 
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ipc/base/check.h"
+#include "ipc/base/halves.h"
 #include "service/dispatch/blocks/cut.h"
 #include "service/dispatch/blocks/message_blocks.h"
 #include "service/dispatch/blocks/transfers.h"
@@ -57,7 +58,7 @@ void Blocks::RemoveJob(Job& job) {
   queue_.RemoveJob(job.id());
   for (Job::GpuScratch& order : job.gpu_scratch) {
     for (Scratch& scratch : order) {
-      std::vector<ScratchMemory> memory = scratch.TakeAll();
+      std::vector<ScratchMemory> memory = scratch.PopAll();
       if (memory.empty()) continue;
       mapping_.Send(DiscardScratch{std::move(memory)});
     }
@@ -70,7 +71,7 @@ void Blocks::Free(Job& job, Block& block) {
     HR_CHECK(PairBlocks(job, block.comes) > 0, block.sequence);
     --PairBlocks(job, block.comes);
   }
-  GiveScratch(job, block);
+  ReturnScratch(job, block);
   job.FreeBlock(block);
 }
 
@@ -97,7 +98,7 @@ void Blocks::AddScratch(Job& job, ScratchMade made, TimeNs now) {
   Make(job, now);
 }
 
-void Blocks::GoOn(Job& job, Operation& operation, std::uint64_t blocks_allowed, TimeNs now) {
+void Blocks::Extend(Job& job, Operation& operation, std::uint64_t blocks_allowed, TimeNs now) {
   const bool parked = operation.blocks_made == operation.blocks_allowed;
   operation.blocks_allowed = blocks_allowed;
   if (!parked) return;
@@ -336,8 +337,8 @@ void Blocks::PushShares(Job& job, Operation& operation, Block& block, TimeNs now
 
 void Blocks::Push(Job& job, Operation& operation, Block& block, std::uint32_t index,
                   std::uint8_t lane, TimeNs now) {
-  Part& part = block.parts[index];
-  part.state = Part::State::kWaiting;
+  BlockPart& part = block.parts[index];
+  part.state = BlockPart::State::kWaiting;
   HR_CHECK(lane < lanes_.count() && block.parts_open < block.parts_count, lane, block.parts_open);
   part.stage = {.token = StageName{job.id(), job.PlaceOf(block), index}.Pack(),
                 .position = block.position(),
@@ -348,6 +349,7 @@ void Blocks::Push(Job& job, Operation& operation, Block& block, std::uint32_t in
   const bool in_messages = MovesInMessages(operation.spec.kind);
   part.stage.wire_bytes =
       in_messages && !job.IsHere(block.source) ? 0 : lanes_.WireBytes(job, part.stage, in_messages);
+  if (IsHalf(operation.spec.half)) part.stage.wire_bytes /= 2;
   ++block.parts_open;
   const schedule::Wait wait = queue_.Push(part.stage);
   recorder_.StageQueued(job, block, part, now);
@@ -390,11 +392,11 @@ Job& Blocks::JobOf(Jobs& jobs, JobId id) {
   return **job;
 }
 
-void Blocks::Start(Job& job, Operation& operation, Block& block, Part& part, TimeNs now) {
+void Blocks::Start(Job& job, Operation& operation, Block& block, BlockPart& part, TimeNs now) {
   HR_CHECK(block.sequence != 0 && operation.spec.sequence == block.sequence, block.sequence,
            operation.spec.sequence);
-  HR_CHECK(part.state == Part::State::kWaiting && !operation.failure, part.stage.token);
-  part.state = Part::State::kMoving;
+  HR_CHECK(part.state == BlockPart::State::kWaiting && !operation.failure, part.stage.token);
+  part.state = BlockPart::State::kMoving;
   ++operation.parts_moving;
   part.begin_ns = now;
   recorder_.StageBegun(job, block, part, now);
@@ -419,8 +421,8 @@ Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completi
   const StageName name = StageName::Unpack(completion.token);
   Block& block = job.block(name.block);
   Operation& operation = job.slot(block.sequence);
-  Part& part = block.parts[name.part];
-  HR_CHECK(block.sequence != 0 && part.state == Part::State::kMoving, completion.token);
+  BlockPart& part = block.parts[name.part];
+  HR_CHECK(block.sequence != 0 && part.state == BlockPart::State::kMoving, completion.token);
   HR_CHECK(operation.spec.sequence == block.sequence && block.parts_open > 0, completion.token,
            operation.spec.sequence);
   Settle(job, operation, block, part, completion, now);
@@ -438,7 +440,9 @@ Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completi
   } else if (completion.code == Code::kOk) {
     // The same bytes pass several steps; people want to know how many there are.
     const bool stays = StaysHere(job, operation, block);
-    if (block.step == Step::kBetweenNodes || job.nodes() == nullptr || stays) {
+    const bool scatters = operation.spec.half == Collective::kReduceScatter;
+    const bool counts = block.step == Step::kBetweenNodes || job.nodes() == nullptr || stays;
+    if (counts && !scatters) {
       recorder_.Moved(job, part.stage.bytes);
     }
   } else if (!operation.failure) {
@@ -486,10 +490,10 @@ void Blocks::Abandon(Job& job, Operation& operation, TimeNs now) {
   for (Block& block : job.blocks()) {
     if (block.sequence != operation.spec.sequence) continue;
     for (std::uint32_t index = 0; index < block.parts_count; ++index) {
-      Part& part = block.parts[index];
-      if (part.state == Part::State::kWaiting) {
+      BlockPart& part = block.parts[index];
+      if (part.state == BlockPart::State::kWaiting) {
         Unqueue(job, operation, block, part, now);
-      } else if (part.state == Part::State::kMoving) {
+      } else if (part.state == BlockPart::State::kMoving) {
         // The lane may be writing results: the ranks get their completions when it has let go.
         lanes_.out(part.stage.lane).Send(CancelStage{part.stage.token});
       }
@@ -501,9 +505,9 @@ void Blocks::Abandon(Job& job, Operation& operation, TimeNs now) {
   }
 }
 
-void Blocks::Settle(Job& job, Operation& operation, const Block& block, Part& part,
+void Blocks::Settle(Job& job, Operation& operation, const Block& block, BlockPart& part,
                     const transport::Completion& completion, TimeNs now) {
-  part.state = Part::State::kNone;
+  part.state = BlockPart::State::kNone;
   HR_CHECK(operation.parts_moving > 0, operation.spec.sequence);
   --operation.parts_moving;
   if (operation.planned() && job.times) job.times->BlockRests(now);
@@ -511,11 +515,11 @@ void Blocks::Settle(Job& job, Operation& operation, const Block& block, Part& pa
   lanes_.OnEnded(job, operation, block, part, completion, now);
 }
 
-void Blocks::Unqueue(Job& job, Operation& operation, Block& block, Part& part, TimeNs now) {
+void Blocks::Unqueue(Job& job, Operation& operation, Block& block, BlockPart& part, TimeNs now) {
   const bool removed = queue_.Remove(part.stage);
   HR_CHECK(removed, part.stage.token);
   HR_CHECK(block.parts_open > 0, part.stage.token);
-  part.state = Part::State::kNone;
+  part.state = BlockPart::State::kNone;
   --block.parts_open;
   recorder_.StageDropped(job, block, part, now);
   lanes_.SetChanged(part.stage.lane);
@@ -544,7 +548,8 @@ void Blocks::OnStageStands(Job& job, const StageStands& message) {
   const StageName name = StageName::Unpack(message.token);
   if (name.block >= kBlocksMax || name.part >= kRailsMax) return;
   Block& block = job.block(name.block);
-  if (block.sequence == 0 || !block.comes || block.parts[name.part].state != Part::State::kMoving) {
+  if (block.sequence == 0 || !block.comes ||
+      block.parts[name.part].state != BlockPart::State::kMoving) {
     return;
   }
   Operation& operation = job.slot(block.sequence);

@@ -41,7 +41,7 @@ class Blocks {
   // The operation, or block of the job's plan, is ready: its blocks follow those of earlier ones.
   void Begin(Job& job, Operation& operation, TimeNs now);
   // The send may go on, to more of its blocks than before.
-  void GoOn(Job& job, Operation& operation, std::uint64_t blocks_allowed, TimeNs now);
+  void Extend(Job& job, Operation& operation, std::uint64_t blocks_allowed, TimeNs now);
   bool HasRoom(const Job& job) const { return job.has_free_blocks(); }
   // How many blocks of the job's plan may be on one lane from now on.
   void SetPlannedInFlightMax(JobId job, std::uint64_t blocks_max) {
@@ -101,14 +101,14 @@ class Blocks {
   void PushShares(Job& job, Operation& operation, Block& block, TimeNs now);
   void Push(Job& job, Operation& operation, Block& block, std::uint32_t part, std::uint8_t lane,
             TimeNs now);
-  void Start(Job& job, Operation& operation, Block& block, Part& part, TimeNs now);
+  void Start(Job& job, Operation& operation, Block& block, BlockPart& part, TimeNs now);
   static void NoteBegin(Job& job, const Operation& operation, TimeNs now);
   void Compare(const Job& job, const Block& block, const transport::Completion& completion,
                Ended& ended);
   static bool CameEarly(Job& job, const Block& block);
-  void Settle(Job& job, Operation& operation, const Block& block, Part& part,
+  void Settle(Job& job, Operation& operation, const Block& block, BlockPart& part,
               const transport::Completion& completion, TimeNs now);
-  void Unqueue(Job& job, Operation& operation, Block& block, Part& part, TimeNs now);
+  void Unqueue(Job& job, Operation& operation, Block& block, BlockPart& part, TimeNs now);
   static Job& JobOf(Jobs& jobs, JobId id);
   void ExplainHeads(Jobs& jobs, std::uint8_t lane, TimeNs now);
   void ExplainHead(Job& job, const schedule::UnifiedQueue::HeadWaits& head);

@@ -89,7 +89,13 @@ std::optional<PartBlock> NextPartBlock(std::span<const ipc::PartRow> parts, DTyp
 
 Step NextStep(const OperationSpec& spec, const JobNodes* nodes, std::size_t local_ranks_count,
               Step step, bool root_is_here) {
-  if (nodes == nullptr) return step == Step::kInNode ? step : Step::kDone;
+  const bool scatters = spec.half == Collective::kReduceScatter;
+  const bool gathers = spec.half == Collective::kAllGather;
+  if (nodes == nullptr) {
+    // A half that gathers only gives the ranks what the other one has left with the first of them.
+    const Step only = gathers ? Step::kToRanks : Step::kInNode;
+    return step <= only ? only : Step::kDone;
+  }
   const bool several = local_ranks_count > 1;
   // A reduced part is for one rank only, and the step between nodes has put it there.
   const bool shared = IsShared(spec.kind);
@@ -103,11 +109,11 @@ Step NextStep(const OperationSpec& spec, const JobNodes* nodes, std::size_t loca
   }
   switch (step) {
     case Step::kInNode:
-      return several && Reduces(spec.kind) ? Step::kInNode : Step::kBetweenNodes;
+      return several && Reduces(spec.kind) && !gathers ? Step::kInNode : Step::kBetweenNodes;
     case Step::kBetweenNodes:
       return Step::kBetweenNodes;
     case Step::kToRanks:
-      return several && shared ? Step::kToRanks : Step::kDone;
+      return several && shared && !scatters ? Step::kToRanks : Step::kDone;
     case Step::kVerify:
     case Step::kDone:
       break;

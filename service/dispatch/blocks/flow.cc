@@ -11,6 +11,7 @@
 #include "service/dispatch/blocks/message_blocks.h"
 #include "service/dispatch/job/overlap.h"
 #include "service/dispatch/job/pair_notices.h"
+#include "service/dispatch/observe/wait_chain.h"
 #include "service/dispatch/observe/wait_reports.h"
 
 namespace headrace::service {
@@ -19,6 +20,8 @@ namespace {
 // How long another node may hold bytes of a send or receive that has ended early; longer than a
 // slow link needs for what is on it.
 constexpr TimeNs kLetGoMax = 60 * kSecond;
+
+constexpr int kChainsMax = 4;  // told of operations that time out together
 
 // What began with this very work item names it already.
 Failure NamingOpen(const Failure& failure, const std::string& open) {
@@ -138,6 +141,20 @@ void Flow::AnnounceSends(Job& job) {
   for (const std::uint64_t sequence : sends) SendAnnounced(job, job.pairs().at(sequence));
 }
 
+void Flow::Begin(Job& job, Operation& operation, TimeNs now) {
+  if (!IsReady(job, operation)) return ShowGathering(job, operation);
+  std::uint64_t sequence = operation.spec.sequence;
+  const bool ordered = !operation.paired() && job.nodes() != nullptr;
+  MakeReady(job, operation, now);
+  while (ordered) {
+    Operation& next = job.slot(++sequence);
+    const bool waits = next.state == Operation::State::kGathering;
+    if (!waits || next.spec.sequence != sequence) return;
+    if (!IsReady(job, next)) return ShowGathering(job, next);
+    MakeReady(job, next, now);
+  }
+}
+
 void Flow::MakeReady(Job& job, Operation& operation, TimeNs now) {
   // A barrier, or nothing to move.
   const bool crosses = operation.paired()
@@ -177,7 +194,7 @@ void Flow::BeginHeldBack(Job& job, TimeNs now) {
     Operation& operation = job.slot(sequence);
     // An earlier one of them may have failed the job.
     if (operation.state != Operation::State::kGathering) continue;
-    MakeReady(job, operation, now);
+    Begin(job, operation, now);
   }
   ShowGatheringAgain(job);
   if (job.gradients) plans_.Advance(job, now);
@@ -198,6 +215,10 @@ void Flow::ShowGathering(Job& job, Operation& operation) {
     return blocks_.SetReason(job, operation, ipc::WaitReason::kGpuNotReady, *awaited);
   }
   if (job.formed() && operation.posts.ranks == job.local_ranks()) {
+    if (job.WaitsForEarlier(operation)) {
+      return blocks_.SetReason(job, operation, ipc::WaitReason::kBehindBlock,
+                               operation.spec.sequence - 1);
+    }
     const bool paused = operation.spec.sequence > job.steering.paused_after;
     return blocks_.SetReason(job, operation,
                              paused ? ipc::WaitReason::kPaused : ipc::WaitReason::kNodesNotReady,
@@ -308,11 +329,17 @@ void Flow::CompleteOperation(Job& job, Operation& operation) {
   const Failure* const failure = operation.failure ? &*operation.failure : nullptr;
   const std::uint64_t sequence = operation.spec.sequence;
   const bool has_source = operation.paired() && !failure;
-  for (RankMask left = operation.posts.ranks & ~operation.completed; left != 0; left &= left - 1) {
+  const RankMask ended = operation.posts.ranks & ~operation.completed;
+  for (RankMask left = ended; left != 0; left &= left - 1) {
     const auto rank = static_cast<std::uint32_t>(std::countr_zero(left));
     const bool receives = has_source && rank == operation.spec.target;
     CompleteRecord(job, rank, job.RecordOf(sequence, rank), failure,
                    receives ? static_cast<std::uint8_t>(operation.spec.source) : std::uint8_t{0});
+  }
+  if (has_source) {
+    const bool receives = (ended & Bit(operation.spec.target)) != 0;
+    const bool sends = (ended & Bit(operation.spec.source)) != 0;
+    recorder_.PairEnded(job, sends ? 1 : 0, receives ? 1 : 0, operation.spec.Bytes());
   }
   operation.completed = operation.posts.ranks;
   for (RankMask left = std::exchange(operation.in_use, 0); left != 0; left &= left - 1) {
@@ -500,6 +527,7 @@ void Flow::Expire(Jobs& jobs, TimeNs now) {
   if (now >= plans_.next_release()) plans_.Release(jobs, now);
   if (now < next_deadline_) return;
   next_deadline_ = kNever;
+  int chains_left = kChainsMax;
   for (const std::unique_ptr<Job>& job : jobs) {
     if (job->steering.frozen_since_ns != 0) continue;
     job->ForEachOpen([&](Operation& operation) {
@@ -509,7 +537,10 @@ void Flow::Expire(Jobs& jobs, TimeNs now) {
       } else if (operation.failure) {
         FailJob(*job, DescribeHeld(*job, operation), Found::kHere, now);
       } else {
-        Fail(*job, operation, DescribeTimeout(*job, operation, lanes_, now), now);
+        Failure failure = DescribeTimeout(*job, operation, lanes_, now);
+        // To find a chain takes a look at all that is open.
+        if (chains_left-- > 0) failure.text += DescribeWaitChain(jobs, *job, operation);
+        Fail(*job, operation, std::move(failure), now);
       }
     });
     if (job->gradients && !job->gradients_failure) ExpireGradients(*job, now);

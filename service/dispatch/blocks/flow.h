@@ -67,14 +67,8 @@ class Flow {
   void Form(Job& job, JobNodes nodes, TimeNs now);
 
   // ---- ready ----
-  // Begins the operation, or shows whom it waits for.
-  void Begin(Job& job, Operation& operation, TimeNs now) {
-    if (IsReady(job, operation)) {
-      MakeReady(job, operation, now);
-    } else {
-      ShowGathering(job, operation);
-    }
-  }
+  // Begins the operation and those that were ready and waited for it, or shows whom it waits for.
+  void Begin(Job& job, Operation& operation, TimeNs now);
   // What was held back for the whole job begins, if it can.
   void BeginHeldBack(Job& job, TimeNs now);
   // Who is attached has changed: shows what the job's operations wait for now.
@@ -145,7 +139,9 @@ class Flow {
   // Whether every local rank has posted the operation and nothing else holds it back.
   static bool IsReady(const Job& job, const Operation& operation) {
     if (!job.formed() || operation.posts.ready() != job.WantedOf(operation.posts)) return false;
-    if (!operation.paired()) return job.steering.MayBegin(operation.spec.sequence);
+    if (!operation.paired()) {
+      return job.steering.MayBegin(operation.spec.sequence) && !job.WaitsForEarlier(operation);
+    }
     const Pair& pair = job.pairs().at(operation.spec.sequence);
     // What may go has begun where it is received.
     return pair.MayBegin() && (pair.away == Away::kGoes || !job.steering.paused());

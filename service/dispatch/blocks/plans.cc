@@ -111,7 +111,7 @@ void Plans::Advance(Job& job, TimeNs now) {
     if (gradients.SwitchIfDue()) OnSwitched(job);
     if (IsHeldBack(job, now)) break;
     if (gradients.Head() == nullptr || gradients.Missing(job.local_ranks())) break;
-    if (!blocks_.HasRoom(job)) break;
+    if (gradients.AwaitsScatters() || !blocks_.HasRoom(job)) break;
     Operation* const operation = gradients.Begin();
     if (operation == nullptr) break;
     HR_CHECK(operation->index < operation->plan->blocks.size(), operation->index);

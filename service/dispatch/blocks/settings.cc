@@ -23,6 +23,9 @@ std::string What(const Steering& steering) {
     case Kind::kLimit:
       if (steering.value == 0) return "no limit";
       return fmt::format("limit of {} bytes/s on each lane", steering.value);
+    case Kind::kSends:
+      return steering.value == 0 ? "sends and receives in turn with other blocks"
+                                 : "sends and receives before other blocks";
     default:
       return "steered";
   }
@@ -72,6 +75,7 @@ void SettingChanges::ReportLostSettings(const Job& job) {
   if (job.share.limit_bytes_per_s != kDefault.limit_bytes_per_s) {
     add(Kind::kLimit, job.share.limit_bytes_per_s);
   }
+  if (!job.share.pairs_first) add(Kind::kSends, static_cast<std::uint64_t>(SendsClass::kSame));
   if (settings.empty()) return;
   events_.Announce(
       job, Code::kOk,
@@ -111,6 +115,8 @@ void SettingChanges::Apply(Job& job, std::uint64_t next_operation, TimeNs now) {
       job.share.priority = static_cast<std::uint32_t>(steering.value);
     } else if (steering.kind == Kind::kLimit) {
       job.share.limit_bytes_per_s = steering.value;
+    } else if (steering.kind == Kind::kSends) {
+      job.share.pairs_first = steering.value == static_cast<std::uint64_t>(SendsClass::kAbove);
     }
     events_.Announce(
         job, Code::kOk,

@@ -1,6 +1,6 @@
-// Changes of a job's settings that people ask for: weight, priority, limit, and a pause. Each is
-// kept until an iteration, or an operation of a job that does not train, is about to begin, and is
-// in force from there on. What does not wait for that is in commands.h.
+// Changes of a job's settings that people ask for: weight, priority, limit, the class of sends, and
+// a pause. Each is kept until an iteration, or an operation of a job that does not train, is about
+// to begin, and is in force from there on. What does not wait for that is in commands.h.
 //
 // Owned by the flow, on dispatch's thread.
 #pragma once

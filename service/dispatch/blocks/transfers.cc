@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "ipc/base/check.h"
+#include "ipc/base/halves.h"
 #include "service/dispatch/blocks/cut.h"
 
 namespace headrace::service {
@@ -36,14 +37,14 @@ void AddMember(Job& job, const Operation& operation, std::uint32_t rank, std::ui
 }
 
 // In the steps of the node a part has scratch of its own, or there is one part.
-void AddScratch(const Block& block, const Part& part, transport::Transfer& transfer) {
+void AddScratch(const Block& block, const BlockPart& part, transport::Transfer& transfer) {
   transfer.members[transfer.members_count] = block.scratch_on_gpus[block.PartOf(part)];
   transfer.devices[transfer.members_count] = transport::kHost;
   ++transfer.members_count;
 }
 
 // One copy, from the sender's memory to the receiver's.
-void FillPair(Job& job, const Operation& operation, const Part& part,
+void FillPair(Job& job, const Operation& operation, const BlockPart& part,
               transport::Transfer& transfer) {
   transfer.kind = Collective::kBroadcast;
   transfer.root = 0;
@@ -53,7 +54,7 @@ void FillPair(Job& job, const Operation& operation, const Part& part,
 
 // The block's part between this node and that of the pair's other side.
 void FillPairBetweenNodes(Job& job, const Operation& operation, const Block& block,
-                          const Part& part, transport::Transfer& transfer) {
+                          const BlockPart& part, transport::Transfer& transfer) {
   const Pair& pair = job.pairs().at(operation.spec.sequence);
   const bool comes = pair.away == Away::kComes;
   const std::uint32_t own = comes ? operation.spec.target : operation.spec.source;
@@ -69,8 +70,8 @@ void FillPairBetweenNodes(Job& job, const Operation& operation, const Block& blo
 }
 
 // Between the memory of a GPU here and the scratch memory that crosses.
-void FillPairScratch(Job& job, const Operation& operation, const Block& block, const Part& part,
-                     transport::Transfer& transfer) {
+void FillPairScratch(Job& job, const Operation& operation, const Block& block,
+                     const BlockPart& part, transport::Transfer& transfer) {
   transfer.kind = Collective::kBroadcast;
   transfer.root = 0;
   if (operation.comes) {
@@ -81,7 +82,7 @@ void FillPairScratch(Job& job, const Operation& operation, const Block& block, c
   AddScratch(block, part, transfer);
 }
 
-void FillPairStep(Job& job, const Operation& operation, const Block& block, const Part& part,
+void FillPairStep(Job& job, const Operation& operation, const Block& block, const BlockPart& part,
                   transport::Transfer& transfer) {
   if (block.step == Step::kBetweenNodes) {
     FillPairBetweenNodes(job, operation, block, part, transfer);
@@ -94,7 +95,7 @@ void FillPairStep(Job& job, const Operation& operation, const Block& block, cons
 
 // Where rank `rank`'s end of a message begins, from the part's first element on.
 std::byte* MemoryOfMessage(Job& job, const Operation& operation, const Block& block,
-                           const Part& part, std::uint32_t rank) {
+                           const BlockPart& part, std::uint32_t rank) {
   const auto rows = job.part_tables().Find(operation.spec.sequence, rank);
   const std::uint64_t offset =
       rank == block.source ? rows[block.target].sent_offset : rows[block.source].received_offset;
@@ -102,7 +103,7 @@ std::byte* MemoryOfMessage(Job& job, const Operation& operation, const Block& bl
 }
 
 // One copy where both ranks are of this node; else the message to the other one's node, or from it.
-void FillMessage(Job& job, const Operation& operation, const Block& block, const Part& part,
+void FillMessage(Job& job, const Operation& operation, const Block& block, const BlockPart& part,
                  transport::Transfer& transfer) {
   transfer.root = 0;
   if (block.step == Step::kInNode) {
@@ -125,7 +126,7 @@ void FillMessage(Job& job, const Operation& operation, const Block& block, const
       MemoryOfMessage(job, operation, block, part, comes ? block.target : block.source);
 }
 
-void FillInNode(Job& job, const Operation& operation, const Block& block, const Part& part,
+void FillInNode(Job& job, const Operation& operation, const Block& block, const BlockPart& part,
                 transport::Transfer& transfer) {
   transfer.members_count = static_cast<std::uint32_t>(job.local().size());
   for (std::uint32_t i = 0; i < job.local().size(); ++i) {
@@ -135,6 +136,12 @@ void FillInNode(Job& job, const Operation& operation, const Block& block, const 
   if (job.nodes() == nullptr) {
     if (operation.spec.kind == Collective::kReduce) {
       transfer.output = transfer.members[operation.spec.root];
+    }
+    if (operation.spec.half == Collective::kReduceScatter) {
+      transfer.kind = Collective::kReduce;
+      transfer.root = 0;
+      transfer.output = transfer.members[0];
+      return;
     }
     const bool cut = operation.block_bytes != 0 || operation.spec.uneven;
     if (!cut || !IsParted(operation.spec.kind)) return;
@@ -152,14 +159,16 @@ void FillInNode(Job& job, const Operation& operation, const Block& block, const 
   if (transfer.reduction == Reduction::kAverage) transfer.reduction = Reduction::kSum;
 }
 
-void FillBetweenNodes(Job& job, const Operation& operation, const Block& block, const Part& part,
-                      transport::Transfer& transfer) {
+void FillBetweenNodes(Job& job, const Operation& operation, const Block& block,
+                      const BlockPart& part, transport::Transfer& transfer) {
   transfer.group = job.id().value;
   transfer.members_count = static_cast<std::uint32_t>(job.nodes()->data_nodes_count());
   transfer.divisor = job.world_size();
   // A rank may say any root where the collective has none; here it would have to be a node.
   transfer.root = 0;
   if (transfer.kind == Collective::kBarrier) return;
+  transfer.block_count = block.range.count;
+  transfer.operation_count = operation.spec.count;
   if (operation.spec.OnGpu()) {
     // Between the steps of GPUs a block lies in one piece.
     transfer.runs = {};
@@ -171,6 +180,10 @@ void FillBetweenNodes(Job& job, const Operation& operation, const Block& block, 
     transfer.devices[job.nodes()->self] = static_cast<std::int8_t>(block.PartOf(part));
   } else {
     transfer.members[job.nodes()->self] = SumOf(job, operation, block, part.range.begin);
+  }
+  if (IsHalf(operation.spec.half)) {
+    transfer.kind = operation.spec.half;
+    return;
   }
   if (transfer.kind == Collective::kAllReduce) {
     transfer.codec = job.CodecOf(operation);
@@ -187,7 +200,7 @@ void FillBetweenNodes(Job& job, const Operation& operation, const Block& block, 
   }
 }
 
-void FillToRanks(Job& job, const Operation& operation, const Block& block, const Part& part,
+void FillToRanks(Job& job, const Operation& operation, const Block& block, const BlockPart& part,
                  transport::Transfer& transfer) {
   const bool rooted = operation.spec.kind != Collective::kAllReduce && job.IsHere(block.root);
   transfer.kind = Collective::kBroadcast;
@@ -195,11 +208,12 @@ void FillToRanks(Job& job, const Operation& operation, const Block& block, const
   transfer.root = 0;
   for (std::uint32_t i = 0; i < job.local().size(); ++i) {
     transfer.members[i] = MemoryOf(job, operation, job.local()[i], part.range.begin);
+    transfer.devices[i] = job.DeviceOf(operation, job.local()[i]);
     if (rooted && job.local()[i] == block.root) transfer.root = i;
   }
 }
 
-void FillVerify(Job& job, const Operation& operation, const Part& part,
+void FillVerify(Job& job, const Operation& operation, const BlockPart& part,
                 transport::Transfer& transfer) {
   transfer.kind = Collective::kBroadcast;
   transfer.digest = true;
@@ -210,13 +224,16 @@ void FillVerify(Job& job, const Operation& operation, const Part& part,
   }
 }
 
-// The node's sum, or the data of the rank that has it, into scratch.
-void FillFromGpus(Job& job, const Operation& operation, const Block& block, const Part& part,
+// The node's sum, or the data of the rank that has it, into scratch. What a reduce-scatter has left
+// is with the first rank.
+void FillFromGpus(Job& job, const Operation& operation, const Block& block, const BlockPart& part,
                   transport::Transfer& transfer) {
   transfer.root = 0;
-  if (!Reduces(operation.spec.kind)) {
+  const bool gathers = operation.spec.half == Collective::kAllGather;
+  if (gathers || !Reduces(operation.spec.kind)) {
     transfer.kind = Collective::kBroadcast;
-    AddMember(job, operation, block.root, part.range.begin, transfer);
+    const std::uint32_t holder = gathers ? job.local().front() : block.root;
+    AddMember(job, operation, holder, part.range.begin, transfer);
     return AddScratch(block, part, transfer);
   }
   transfer.kind = Collective::kReduce;
@@ -228,13 +245,16 @@ void FillFromGpus(Job& job, const Operation& operation, const Block& block, cons
 }
 
 // What other nodes have made of it, from scratch or from the rank that had it all along.
-void FillToGpus(Job& job, const Operation& operation, const Block& block, const Part& part,
+void FillToGpus(Job& job, const Operation& operation, const Block& block, const BlockPart& part,
                 transport::Transfer& transfer) {
   transfer.kind = Collective::kBroadcast;
   transfer.root = 0;
   const bool rooted = operation.spec.kind != Collective::kAllReduce && job.IsHere(block.root);
   const bool has_it = rooted && !Reduces(operation.spec.kind);
   if (!has_it) AddScratch(block, part, transfer);
+  if (operation.spec.half == Collective::kReduceScatter) {
+    return AddMember(job, operation, job.local().front(), part.range.begin, transfer);
+  }
   if (rooted) AddMember(job, operation, block.root, part.range.begin, transfer);
   if (!IsShared(operation.spec.kind)) return;
   for (const std::uint32_t rank : job.local()) {
@@ -243,7 +263,7 @@ void FillToGpus(Job& job, const Operation& operation, const Block& block, const 
   }
 }
 
-void GiveGpuScratch(Job& job, Block& block) {
+void ReturnGpuScratch(Job& job, Block& block) {
   for (std::size_t part = 0; part < kRailsMax; ++part) {
     std::byte* const place = std::exchange(block.scratch_on_gpus[part], nullptr);
     if (place == nullptr) continue;
@@ -274,14 +294,14 @@ bool AllocateGpuScratch(Job& job, const Operation& operation, Block& block) {
     block.scratch_on_gpus[lane] = place.on_gpus;
     complete = complete && place.on_gpus != nullptr;
   }
-  if (!complete) GiveGpuScratch(job, block);
+  if (!complete) ReturnGpuScratch(job, block);
   return complete;
 }
 
 }  // namespace
 
 transport::Transfer MakeTransfer(Job& job, const Operation& operation, const Block& block,
-                                 const Part& part) {
+                                 const BlockPart& part) {
   transport::Transfer transfer{.token = part.stage.token,
                                .kind = operation.spec.kind,
                                .dtype = operation.spec.dtype,
@@ -363,8 +383,8 @@ bool AllocateScratch(Job& job, const Operation& operation, Block& block) {
   return true;
 }
 
-void GiveScratch(Job& job, Block& block) {
-  GiveGpuScratch(job, block);
+void ReturnScratch(Job& job, Block& block) {
+  ReturnGpuScratch(job, block);
   if (block.scratch == nullptr) return;
   HR_CHECK(job.host_scratch.free.size() < kScratchBlocks, block.sequence);
   job.host_scratch.free.push_back(std::exchange(block.scratch, nullptr));

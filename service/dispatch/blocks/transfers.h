@@ -15,7 +15,7 @@
 namespace headrace::service {
 
 transport::Transfer MakeTransfer(Job& job, const Operation& operation, const Block& block,
-                                 const Part& part);
+                                 const BlockPart& part);
 // The shares of the block on the lanes between nodes; returns how many lanes there are.
 std::uint32_t SharesOf(const Job& job, const Operation& operation, const Block& block,
                        std::array<Range, kRailsMax>& shares);
@@ -25,6 +25,6 @@ bool NeedsScratch(const Job& job, const Operation& operation, const Block& block
 // Gives the block such memory; false when all of it is in use, or still being made.
 bool AllocateScratch(Job& job, const Operation& operation, Block& block);
 // Takes it back, if there is any, before the block is freed.
-void GiveScratch(Job& job, Block& block);
+void ReturnScratch(Job& job, Block& block);
 
 }  // namespace headrace::service

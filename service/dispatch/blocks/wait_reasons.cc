@@ -9,8 +9,8 @@ void Blocks::OnStageWaits(Job& job, const StageWaits& message) {
   const Block& block = job.block(name.block);
   // It has ended meanwhile. (An answer overtakes no end: another stage of that name began later.)
   if (block.sequence == 0 || name.part >= block.parts_count) return;
-  const Part& part = block.parts[name.part];
-  if (part.state != Part::State::kMoving || part.stage.lane != message.lane) return;
+  const BlockPart& part = block.parts[name.part];
+  if (part.state != BlockPart::State::kMoving || part.stage.lane != message.lane) return;
   Operation& operation = job.slot(block.sequence);
   if (operation.state != Operation::State::kMoving || operation.failure) return;
   const bool was_peer = operation.reason == ipc::WaitReason::kPeer;

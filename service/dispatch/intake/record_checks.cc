@@ -5,6 +5,8 @@
 #include <limits>
 #include <span>
 
+#include "service/session/send_notices.h"
+
 namespace headrace::service {
 namespace {
 
@@ -19,6 +21,10 @@ Status CheckNumbers(const ipc::Record& record, std::uint32_t world_size) {
     return Invalid("kind", record.kind, "not a collective, send or receive");
   }
   if (!IsDType(record.dtype)) return Invalid("dtype", record.dtype, "not an element type");
+  if (paired && record.count > kSendBytesMax / SizeOf(static_cast<DType>(record.dtype))) {
+    return Invalid("count", record.count,
+                   fmt::format("a message has at most {} bytes", kSendBytesMax));
+  }
   if (!IsReduction(record.reduction)) {
     return Invalid("reduction", record.reduction, "not a reduction");
   }

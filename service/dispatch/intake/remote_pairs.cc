@@ -155,7 +155,7 @@ void RemotePairs::OnMayGo(Job& job, std::uint32_t node, const SendNotice& notice
                                        ready ? "a send" : "a send that is not ready", blocks),
                            now);
   }
-  if (!pair->waits()) return flow_.blocks().GoOn(job, operation, notice.blocks, now);
+  if (!pair->waits()) return flow_.blocks().Extend(job, operation, notice.blocks, now);
   job.pairs().Match(*pair, notice.source);
   operation.blocks_allowed = notice.blocks;
   flow_.Begin(job, operation, now);

@@ -65,7 +65,7 @@ struct Range {
 };
 
 // One stage of a block's step: a share of its elements on one lane.
-struct Part {
+struct BlockPart {
   enum class State : std::uint8_t { kNone, kWaiting, kMoving };
   State state = State::kNone;
   Range range;
@@ -96,12 +96,12 @@ struct Block {
   // `from_gpus`, one for each part, on the GPU of the part's lane.
   bool from_gpus = false;
   std::array<std::byte*, kRailsMax> scratch_on_gpus{};
-  std::array<Part, kRailsMax> parts;
+  std::array<BlockPart, kRailsMax> parts;
 
   // The block's name on every node and its place in the job's order.
   std::uint64_t position() const { return sequence << 16 | index; }
   schedule::Order order() const { return comes ? schedule::Order::kReceived : OrderOf(sequence); }
-  std::size_t PartOf(const Part& part) const {
+  std::size_t PartOf(const BlockPart& part) const {
     return static_cast<std::size_t>(&part - parts.data());
   }
 };

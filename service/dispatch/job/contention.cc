@@ -51,7 +51,7 @@ void Contention::Add(std::size_t part, double seconds, double busy_s) {
   if (!(seconds >= kPartMin && seconds <= kPartMax)) return;
   const double busy = std::clamp(busy_s / seconds, 0.0, 1.0);
   const double rate = 1 / seconds;
-  Part& sums = parts_[part];
+  PassPart& sums = parts_[part];
   sums.count += 1;
   sums.busy += busy;
   sums.rate += rate;
@@ -66,7 +66,7 @@ void Contention::Update() {
   double variance_s = 0;
   double covariance_s = 0;
   double busy_s = 0;
-  for (Part& part : parts_) {
+  for (PassPart& part : parts_) {
     if (part.count >= 2) {
       const double lasts_s = part.count / part.rate;
       const double mean = part.busy / part.count;

@@ -45,7 +45,7 @@ class Contention {
   double share() const { return share_; }
 
  private:
-  struct Part {
+  struct PassPart {
     double count = 0;
     double busy = 0;  // sums, over iterations, of the busy share x,
     double rate = 0;  // of 1 / seconds,
@@ -53,7 +53,7 @@ class Contention {
     double busy_rate = 0;  // and of their products
   };
 
-  std::vector<Part> parts_;
+  std::vector<PassPart> parts_;
   double share_ = 0;
   double known_ = 0;  // how much the estimate rests on
 };

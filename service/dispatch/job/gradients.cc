@@ -92,6 +92,7 @@ Operation* Gradients::Begin() {
   operation.state = Operation::State::kWaiting;
   operation.spec.sequence = kPlannedSequence | ++number_;
   operation.spec.kind = Collective::kAllReduce;
+  operation.spec.half = head.kind;
   operation.spec.dtype = head.dtype;
   operation.spec.reduction = layout_->reduction;
   operation.spec.count = head.count;
@@ -99,6 +100,7 @@ Operation* Gradients::Begin() {
   operation.index = next_;
   operation.iteration = iteration_;
   ++operations_open_;
+  if (head.kind == Collective::kReduceScatter) ++scatters_open_;
   HR_CHECK(operations_open_ <= kPlannedOpenMax, operations_open_);
   for (const std::uint32_t tensor : head.tensors) {
     Gradient& gradient = gradients_[tensor];
@@ -136,6 +138,7 @@ Gradients::Ended Gradients::End(const Operation& operation) {
 void Gradients::Free(Operation& operation) {
   HR_CHECK(operation.state != Operation::State::kFree && operations_open_ > 0,
            operation.spec.sequence);
+  if (operation.spec.half == Collective::kReduceScatter) --scatters_open_;
   operation.state = Operation::State::kFree;
   operation.plan.reset();
   --operations_open_;

@@ -84,6 +84,11 @@ class Gradients {
   std::uint32_t head_index() const { return next_; }
   // The lowest gradient of the head that not all of `ranks` have ready; nothing when it can begin.
   std::optional<std::uint32_t> Missing(RankMask ranks);
+  // Whether the head is an all-gather, which waits for the reduce-scatters before it.
+  bool AwaitsScatters() const {
+    const WireBlock* const head = Head();
+    return head != nullptr && head->kind == Collective::kAllGather && scatters_open_ > 0;
+  }
   // The operation that carries the head out; null while too many are open.
   Operation* Begin();
   Operation& operation(std::uint64_t sequence) { return operations_[sequence % kPlannedOpenMax]; }
@@ -141,6 +146,7 @@ class Gradients {
   std::size_t checked_ = 0;   // of the head's gradients: those before are ready
   std::uint64_t number_ = 0;  // blocks begun since the job's beginning
   std::uint64_t operations_open_ = 0;
+  std::uint64_t scatters_open_ = 0;  // of them, reduce-scatters
   std::array<Operation, kPlannedOpenMax> operations_;
   std::array<Iteration, 2> iterations_;  // that have blocks under way
 };

@@ -22,6 +22,8 @@ double Seconds(std::uint64_t from_ns, std::uint64_t to_ns) {
   return static_cast<double>(to_ns - from_ns) / static_cast<double>(kSecond);
 }
 
+std::uint64_t Believed(std::uint64_t claimed_ns) { return claimed_ns <= kLongest ? claimed_ns : 0; }
+
 // From one time of one clock to another, either way.
 double SecondsBetween(TimeNs from_ns, TimeNs to_ns) {
   return static_cast<double>(to_ns - from_ns) / static_cast<double>(kSecond);
@@ -76,11 +78,12 @@ void IterationTimes::Post(std::size_t rank, std::uint32_t tensor, std::uint64_t 
   column.begin_ns = std::max(column.begin_ns, begin_ns);
   column.begins_ns[rank] = begin_ns;
   ++column.posts;
-  column.waited_ns[rank] += record.waited_ns;
+  const std::uint64_t waited_ns = Believed(record.waited_ns);
+  column.waited_ns[rank] += waited_ns;
   column.samples[rank * tensors_count_ + tensor] = {
       .release_s = static_cast<float>(Seconds(record.backward_ns, record.posted_ns)),
-      .forward_s = static_cast<float>(record.forward_ns) / static_cast<float>(kSecond),
-      .waited_s = static_cast<float>(record.waited_ns) / static_cast<float>(kSecond)};
+      .forward_s = static_cast<float>(Seconds(0, record.forward_ns)),
+      .waited_s = static_cast<float>(Seconds(0, waited_ns))};
 }
 
 void IterationTimes::ResizeBlocks(std::uint64_t iteration, std::size_t blocks_count) {
@@ -116,9 +119,9 @@ void IterationTimes::EndIteration(std::uint64_t iteration) {
   if (!column.ended || column.previous_ns <= 0) return;
   column.elsewhere_ns = ElsewhereOf(column, before);
   ++sums_.count;
-  sums_.iterations_ns += Nanoseconds(Seconds(static_cast<std::uint64_t>(column.previous_ns),
-                                             static_cast<std::uint64_t>(column.begin_ns)));
-  sums_.waited_ns += static_cast<TimeNs>(*std::ranges::max_element(column.waited_ns));
+  AddTime(sums_.iterations_ns, Believed(static_cast<std::uint64_t>(column.begin_ns) -
+                                        static_cast<std::uint64_t>(column.previous_ns)));
+  AddTime(sums_.waited_ns, *std::ranges::max_element(column.waited_ns));
   sums_.moving_ns += column.moving_ns;
 }
 
@@ -357,7 +360,8 @@ IterationTimes::Spread IterationTimes::MeasuredSpread() const {
       const TimeNs whole_ns = column.begin_ns - column.previous_ns;
       const TimeNs running_ns =
           whole_ns - static_cast<TimeNs>(*std::ranges::max_element(column.waited_ns));
-      const bool counts = column.ended && column.previous_ns > 0 &&
+      // A clock that ran back, as a client may claim, measures nothing.
+      const bool counts = column.ended && column.previous_ns > 0 && whole_ns > 0 &&
                           column.iteration + kKept > last_ended_ && running_ns <= running_max_ns;
       if (!counts) continue;
       HR_CHECK(count < times_ns.size(), count);
@@ -370,12 +374,12 @@ IterationTimes::Spread IterationTimes::MeasuredSpread() const {
   std::nth_element(times_ns.begin(), middle, times_ns.begin() + static_cast<std::ptrdiff_t>(count));
   collect(false, 2 * *middle);
   if (count == 0) return {};
-  TimeNs sum_ns = 0;
-  for (std::size_t i = 0; i < count; ++i) sum_ns += times_ns[i];
+  double sum_ns = 0;  // of clients' words, which a TimeNs might not hold
+  for (std::size_t i = 0; i < count; ++i) sum_ns += static_cast<double>(times_ns[i]);
   // The same rank among them as in plan::ForecastOf.
   const auto ninth = times_ns.begin() + static_cast<std::ptrdiff_t>((9 * count + 9) / 10 - 1);
   std::nth_element(times_ns.begin(), ninth, times_ns.begin() + static_cast<std::ptrdiff_t>(count));
-  return {.mean_ns = sum_ns / static_cast<TimeNs>(count), .p90_ns = *ninth};
+  return {.mean_ns = static_cast<TimeNs>(sum_ns / static_cast<double>(count)), .p90_ns = *ninth};
 }
 
 }  // namespace headrace::service

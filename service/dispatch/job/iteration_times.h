@@ -18,6 +18,12 @@
 
 namespace headrace::service {
 
+// A client says how long its passes took, and as often as it likes: a sum stays what it can hold.
+inline void AddTime(TimeNs& sum, std::uint64_t more_ns) {
+  const auto room = static_cast<std::uint64_t>(kNever - sum);
+  sum += static_cast<TimeNs>(more_ns < room ? more_ns : room);
+}
+
 class IterationTimes {
  public:
   static constexpr std::uint64_t kWindow = 16;

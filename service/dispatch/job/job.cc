@@ -148,7 +148,7 @@ std::int8_t Job::DeviceOf(const Operation& operation, std::uint32_t rank) {
 Codec Job::CodecOf(const Operation& operation) const {
   if (nodes() == nullptr || nodes()->servers_count > 0 || !operation.planned()) return Codec::kNone;
   const OperationSpec& spec = operation.spec;
-  const bool possible = !spec.OnGpu() && spec.dtype == DType::kFloat32;
+  const bool possible = !spec.OnGpu() && spec.dtype == DType::kFloat32 && !IsHalf(spec.half);
   if (!possible || spec.Bytes() < kEncodedBytesMin) return Codec::kNone;
   return gradients->layout().codec;
 }
@@ -156,6 +156,7 @@ Codec Job::CodecOf(const Operation& operation) const {
 bool Job::Verifies(const Operation& operation) const {
   if (verify == 0 || operation.spec.count == 0) return false;
   if (!IsShared(operation.spec.kind) || operation.spec.OnGpu()) return false;
+  if (operation.spec.half == Collective::kReduceScatter) return false;
   if (!nodes_ && local_.size() == 1) return false;
   const std::uint64_t number = operation.planned() ? operation.iteration : operation.spec.sequence;
   return number % verify == 0;
@@ -225,7 +226,9 @@ std::string Job::DescribeOperation(const Operation& operation) const {
   const std::string_view tensor = TensorName(operation);
   if (operation.planned()) {
     const auto& tensors = gradients->layout().tensors;
-    return fmt::format("block {} [{} .. {}] of iteration {}", operation.index + 1, tensor,
+    const std::string half =
+        IsHalf(operation.spec.half) ? fmt::format(" ({})", Name(operation.spec.half)) : "";
+    return fmt::format("block {}{} [{} .. {}] of iteration {}", operation.index + 1, half, tensor,
                        tensors[operation.wire().tensors.back()].name, operation.iteration);
   }
   return fmt::format("{} {} [{}{}{}]", operation.paired() ? "pair" : "operation",

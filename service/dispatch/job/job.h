@@ -138,6 +138,14 @@ class Job {
     }
     return operations_[sequence % kOperationsMax];
   }
+  // Whether one posted before it has not begun, as when a rank's GPU comes to the later one first.
+  // Between nodes their order is that of their numbers. All local ranks have posted this one.
+  bool WaitsForEarlier(const Operation& operation) const {
+    const std::uint64_t before = operation.spec.sequence - 1;
+    const Operation& earlier = operations_[before % kOperationsMax];
+    return nodes() != nullptr && earlier.spec.sequence == before &&
+           earlier.state == Operation::State::kGathering;
+  }
   std::array<Operation, kOperationsMax>& operations() { return operations_; }
   Pairs& pairs() { return pairs_; }
   const Pairs& pairs() const { return pairs_; }
@@ -147,6 +155,15 @@ class Job {
   template <typename Visit>
   void ForEachOpen(Visit visit) {
     for (Operation& operation : operations_) {
+      if (operation.open()) visit(operation);
+    }
+    for (std::size_t place = 0; place < pairs_.capacity(); ++place) {
+      if (pairs_.pair(place).operation.open()) visit(pairs_.pair(place).operation);
+    }
+  }
+  template <typename Visit>
+  void ForEachOpen(Visit visit) const {
+    for (const Operation& operation : operations_) {
       if (operation.open()) visit(operation);
     }
     for (std::size_t place = 0; place < pairs_.capacity(); ++place) {

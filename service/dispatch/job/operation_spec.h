@@ -33,6 +33,8 @@ struct OperationSpec {
   std::uint32_t source = 0;
   std::uint32_t target = 0;
   std::uint64_t tag = 0;
+  // Of a plan's block, whose kind is an all-reduce: the half of it that is carried out, or all.
+  Collective half = Collective::kAllReduce;
 
   std::uint64_t Bytes() const { return count * SizeOf(dtype); }
   bool HasParts() const { return uneven || MovesInMessages(kind); }

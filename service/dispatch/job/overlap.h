@@ -24,6 +24,7 @@ struct UsedRanges {
   std::size_t count = 0;
 
   std::span<const OpenRange> all() const& { return std::span(ranges).first(count); }
+  std::span<const OpenRange> all() && = delete;  // would outlive the ranges
   void Add(const OpenRange& range);
 };
 UsedRanges RangesOf(const Job& job, const OperationSpec& spec, std::uint32_t rank);

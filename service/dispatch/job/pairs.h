@@ -97,6 +97,8 @@ class Pairs {
   const Pair& at(std::uint64_t sequence) const { return pair(PairPlace(sequence)); }
   Pair& pair(std::size_t place) { return (*slabs_[place / kSlab])[place % kSlab]; }
   const Pair& pair(std::size_t place) const { return (*slabs_[place / kSlab])[place % kSlab]; }
+  // Those that wait for their other side, as what was posted or as tombstones.
+  std::size_t waiting() const { return waiting_.size(); }
   // Places that there is memory for.
   std::size_t capacity() const { return slabs_.size() * kSlab; }
 
@@ -115,6 +117,7 @@ class Pairs {
   static constexpr std::size_t kSlab = 64;
   static constexpr std::size_t kPlacesMax = transport::kMembersMax * kOperationsMax;
   static_assert(kPlacesMax == std::size_t{1} << kPairPlaceBits);
+  static_assert(kPairedSequence == kSendNamesBegin && kPlannedSequence == kSendNamesEnd);
 
   struct Key {
     std::uint32_t target = 0;

@@ -47,7 +47,7 @@ void Scratch::Add(std::uint64_t place_bytes, ScratchMemory memory) {
   pools_.push_back(std::move(pool));
 }
 
-std::vector<ScratchMemory> Scratch::TakeAll() {
+std::vector<ScratchMemory> Scratch::PopAll() {
   std::vector<ScratchMemory> all;
   for (const Pool& pool : pools_) {
     HR_CHECK(pool.free.size() == pool.memory.size() / pool.place_bytes, pool.free.size());

@@ -39,7 +39,7 @@ class Scratch {
   Request TakeScratchRequest();
   void Add(std::uint64_t place_bytes, ScratchMemory memory);
   // All of it, for whoever frees it; nothing is in use.
-  std::vector<ScratchMemory> TakeAll();
+  std::vector<ScratchMemory> PopAll();
 
  private:
   struct Pool {

@@ -85,7 +85,8 @@ WirePlan MakeWirePlan(std::shared_ptr<const plan::Plan> plan, std::uint64_t hash
   for (std::uint32_t index = 0; index < wire.plan->blocks.size(); ++index) {
     const plan::Block& block = wire.plan->blocks[index];
     for (const DType type : TypesOf(block, layout)) {
-      const WireBlock empty{.plan_block = index, .dtype = type, .runs = {}, .tensors = {}};
+      const WireBlock empty{
+          .plan_block = index, .kind = block.kind, .dtype = type, .runs = {}, .tensors = {}};
       AppendPieces(wire.blocks, empty, PiecesOf(block, layout, type), runs_max);
     }
   }

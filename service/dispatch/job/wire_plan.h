@@ -15,11 +15,12 @@ namespace headrace::service {
 
 // What one transfer carries between nodes.
 struct WireBlock {
-  std::uint32_t plan_block = 0;        // its place in the plan
-  DType dtype = DType::kFloat32;       // of all its elements
-  std::uint64_t count = 0;             // elements
-  std::vector<transport::Run> runs;    // behind the layout's lowest tensor, growing
-  std::vector<std::uint32_t> tensors;  // that it holds something of, growing
+  std::uint32_t plan_block = 0;              // its place in the plan
+  Collective kind = Collective::kAllReduce;  // or one half of it
+  DType dtype = DType::kFloat32;             // of all its elements
+  std::uint64_t count = 0;                   // elements
+  std::vector<transport::Run> runs;          // behind the layout's lowest tensor, growing
+  std::vector<std::uint32_t> tensors;        // that it holds something of, growing
 
   std::uint64_t Bytes() const { return count * SizeOf(dtype); }
 };

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ipc/base/check.h"
+#include "ipc/base/halves.h"
 #include "transport/codec/codec.h"
 #include "transport/probe/probe.h"
 
@@ -71,7 +72,7 @@ void Lanes::OnStarted(const Job& job, const schedule::Stage& stage, TimeNs now) 
   if (!IsBetweenNodes(stage.lane)) lane.recent_users.Moves(job.id(), job.share.priority, now);
 }
 
-void Lanes::OnEnded(Job& job, const Operation& operation, const Block& block, const Part& part,
+void Lanes::OnEnded(Job& job, const Operation& operation, const Block& block, const BlockPart& part,
                     const transport::Completion& completion, TimeNs now) {
   LaneState& lane = lanes_[part.stage.lane];
   HR_CHECK(lane.row.in_flight_stages > 0 && lane.row.in_flight_bytes >= part.stage.bytes,
@@ -93,28 +94,32 @@ void Lanes::OnEnded(Job& job, const Operation& operation, const Block& block, co
       const auto members = static_cast<std::uint32_t>(job.nodes()->data_nodes_count());
       bytes = transport::BytesSent(members, job.nodes()->servers_count, bytes);
     }
+    // A half takes half of the time of all, and lines are of that.
+    const bool half = IsHalf(operation.spec.half) && (between_nodes || job.nodes() == nullptr);
+    const double whole = half ? 2.0 : 1.0;
     // Between nodes only an all-reduce sends the same from every node. The lane's line is of what
     // it carries; the job's, of what its blocks hold, encoded or not.
     if (!between_nodes || operation.spec.kind == Collective::kAllReduce) {
       const double share = between_nodes ? transport::EncodedShare(job.CodecOf(operation)) : 1.0;
-      Learn(lane, bytes * share, completion, now);
+      Learn(lane, bytes * share, whole, completion, now);
     }
     if (operation.planned() && !job.samples.empty()) {
       // Several may be on the lane at once: each has cost what it ended after the one before.
       const TimeNs begin = std::max(part.begin_ns, lane.settled_ns);
-      job.samples[SampleOf(part.stage.lane)].Add(bytes, static_cast<double>(now - begin) / kSecond);
+      job.samples[SampleOf(part.stage.lane)].Add(
+          bytes, whole * static_cast<double>(now - begin) / kSecond);
     }
   }
   lane.settled_ns = now;
   lane.queue_changed = true;  // shown with what the turn does to it
 }
 
-void Lanes::Learn(LaneState& lane, double bytes, const transport::Completion& completion,
-                  TimeNs now) {
+void Lanes::Learn(LaneState& lane, double bytes, double times,
+                  const transport::Completion& completion, TimeNs now) {
   // Several stages may be on the lane at once: each has cost what it ended after the one before.
   const TimeNs begin = std::max(completion.begin_ns, lane.last_end_ns);
   lane.last_end_ns = std::max(lane.last_end_ns, completion.end_ns);
-  lane.cost.Add(bytes, static_cast<double>(completion.end_ns - begin) / kSecond, now);
+  lane.cost.Add(bytes, times * static_cast<double>(completion.end_ns - begin) / kSecond, now);
   const transport::CostLine& line = lane.cost.line();
   lane.row.startup_ns = static_cast<TimeNs>(line.startup_s * kSecond);
   lane.row.bytes_per_s = line.s_per_byte > 0 ? static_cast<std::uint64_t>(1 / line.s_per_byte) : 0;
@@ -156,8 +161,8 @@ std::uint8_t Lanes::WaitedFor(Job& job, const Operation& operation) const {
   for (const Block& block : job.blocks()) {
     if (block.sequence != operation.spec.sequence) continue;
     for (std::uint32_t index = 0; index < block.parts_count; ++index) {
-      const Part& part = block.parts[index];
-      if (part.state == Part::State::kMoving && IsBetweenNodes(part.stage.lane)) {
+      const BlockPart& part = block.parts[index];
+      if (part.state == BlockPart::State::kMoving && IsBetweenNodes(part.stage.lane)) {
         return part.stage.lane;
       }
     }
@@ -167,17 +172,17 @@ std::uint8_t Lanes::WaitedFor(Job& job, const Operation& operation) const {
 
 // What a lane carries of an order ends in that order, so the first block of the operation says all.
 void Lanes::Ask(Job& job, const Operation& operation) {
-  std::array<const Part*, ipc::kLaneRowsMax> firsts{};
+  std::array<const BlockPart*, ipc::kLaneRowsMax> firsts{};
   for (const Block& block : job.blocks()) {
     if (block.sequence != operation.spec.sequence || block.step != Step::kBetweenNodes) continue;
     for (std::uint32_t index = 0; index < block.parts_count; ++index) {
-      const Part& part = block.parts[index];
-      if (part.state != Part::State::kMoving) continue;
-      const Part*& first = firsts[part.stage.lane];
+      const BlockPart& part = block.parts[index];
+      if (part.state != BlockPart::State::kMoving) continue;
+      const BlockPart*& first = firsts[part.stage.lane];
       if (first == nullptr || part.stage.position < first->stage.position) first = &part;
     }
   }
-  for (const Part* const part : firsts) {
+  for (const BlockPart* const part : firsts) {
     if (part == nullptr) continue;
     // A lane that is too far behind will be asked again.
     lanes_[part->stage.lane].out.TrySend(AskStage{part->stage.token});

@@ -63,7 +63,7 @@ class Lanes {
   // Of starts and cancels at most as many wait as stages are in flight.
   Outgoing<LaneMessage>& out(std::uint8_t lane) { return lanes_[lane].out; }
   void OnStarted(const Job& job, const schedule::Stage& stage, TimeNs now);
-  void OnEnded(Job& job, const Operation& operation, const Block& block, const Part& part,
+  void OnEnded(Job& job, const Operation& operation, const Block& block, const BlockPart& part,
                const transport::Completion& completion, TimeNs now);
   // The board shows an older state of the lane's queue; taken back once it is shown.
   void SetChanged(std::uint8_t lane) { lanes_[lane].queue_changed = true; }
@@ -118,8 +118,9 @@ class Lanes {
   std::size_t SampleOf(std::uint8_t lane) const {
     return IsBetweenNodes(lane) ? lane - first_rail_ + std::size_t{1} : 0;
   }
-  // Takes the stage's time into the lane's cost line.
-  void Learn(LaneState& lane, double bytes, const transport::Completion& completion, TimeNs now);
+  // Takes the stage's time, multiplied by `times`, into the lane's cost line.
+  void Learn(LaneState& lane, double bytes, double times, const transport::Completion& completion,
+             TimeNs now);
   static void SetBusy(LaneState& lane, TimeNs busy_ns);
   void Show(std::uint8_t lane);
 

@@ -106,7 +106,7 @@ void FillPlanned(const Job& job, const WireBlock& wire, ipc::FlightRow& row) {
   HR_CHECK(!wire.tensors.empty(), row.operation);
   const Gradients& gradients = *job.gradients;
   row.bytes = wire.Bytes();
-  row.kind = static_cast<std::uint8_t>(Collective::kAllReduce);
+  row.kind = static_cast<std::uint8_t>(wire.kind);
   row.dtype = static_cast<std::uint8_t>(wire.dtype);
   row.blocks = 1;
   row.tensors = static_cast<std::uint32_t>(wire.tensors.size());

@@ -18,18 +18,15 @@
 
 namespace headrace::service {
 
-// A client says how long its passes took, and as often as it likes: a sum stays what it can hold.
-inline void AddTime(TimeNs& sum, std::uint64_t more_ns) {
-  const auto room = static_cast<std::uint64_t>(kNever - sum);
-  sum += static_cast<TimeNs>(more_ns < room ? more_ns : room);
-}
-
 // Sums since the job opened, as its row on the board shows them.
 struct JobSums {
   std::uint64_t operations_ended = 0;
   std::uint64_t operations_failed = 0;
   std::uint64_t bytes_moved = 0;
   std::uint64_t blocks_ended = 0;
+  std::uint64_t sends_ended = 0;
+  std::uint64_t receives_ended = 0;
+  std::uint64_t sends_bytes = 0;
   TimeNs gathering_ns = 0;
   TimeNs waiting_ns = 0;
   TimeNs moving_ns = 0;

@@ -25,7 +25,7 @@ TimeNs Believed(std::uint64_t claimed_ns, TimeNs now) {
   return claimed > now - kPassMax && claimed <= now ? claimed : now;
 }
 
-TimeNs QueuedNs(const Job& job, const Block& block, const Part& part) {
+TimeNs QueuedNs(const Job& job, const Block& block, const BlockPart& part) {
   return job.record->blocks[job.PlaceOf(block)].queued_ns[block.PartOf(part)];
 }
 
@@ -272,12 +272,12 @@ LaneShare& Recorder::ShareOf(const Job& job, std::uint8_t lane) {
   return share;
 }
 
-void Recorder::StageQueued(const Job& job, const Block& block, const Part& part, TimeNs now) {
+void Recorder::StageQueued(const Job& job, const Block& block, const BlockPart& part, TimeNs now) {
   job.record->blocks[job.PlaceOf(block)].queued_ns[block.PartOf(part)] = now;
   ++ShareOf(job, part.stage.lane).row.queued_stages;
 }
 
-void Recorder::StageBegun(const Job& job, const Block& block, const Part& part, TimeNs now) {
+void Recorder::StageBegun(const Job& job, const Block& block, const BlockPart& part, TimeNs now) {
   ipc::ShareRow& share = ShareOf(job, part.stage.lane).row;
   HR_CHECK(share.queued_stages > 0, part.stage.token);
   --share.queued_stages;
@@ -288,7 +288,7 @@ void Recorder::StageBegun(const Job& job, const Block& block, const Part& part, 
   job.record->sums.waiting_ns += waited_ns;
 }
 
-void Recorder::StageDropped(const Job& job, const Block& block, const Part& part, TimeNs now) {
+void Recorder::StageDropped(const Job& job, const Block& block, const BlockPart& part, TimeNs now) {
   ipc::ShareRow& share = ShareOf(job, part.stage.lane).row;
   --share.queued_stages;
   const TimeNs waited_ns = now - QueuedNs(job, block, part);
@@ -297,7 +297,7 @@ void Recorder::StageDropped(const Job& job, const Block& block, const Part& part
   NoteStage(job, block, part, 0, now);
 }
 
-void Recorder::StageEnded(const Job& job, const Block& block, const Part& part, Code code,
+void Recorder::StageEnded(const Job& job, const Block& block, const BlockPart& part, Code code,
                           TimeNs now) {
   ipc::ShareRow& share = ShareOf(job, part.stage.lane).row;
   HR_CHECK(share.in_flight_stages > 0 && share.in_flight_bytes >= part.stage.bytes,
@@ -311,7 +311,7 @@ void Recorder::StageEnded(const Job& job, const Block& block, const Part& part, 
   NoteStage(job, block, part, part.begin_ns, now);
 }
 
-void Recorder::NoteStage(const Job& job, const Block& block, const Part& part, TimeNs begin_ns,
+void Recorder::NoteStage(const Job& job, const Block& block, const BlockPart& part, TimeNs begin_ns,
                          TimeNs end_ns) {
   BlockRecord& record = job.record->blocks[job.PlaceOf(block)];
   if (record.count < record.stages.size()) {
@@ -327,6 +327,14 @@ void Recorder::NoteStage(const Job& job, const Block& block, const Part& part, T
 void Recorder::Moved(const Job& job, std::uint64_t bytes) {
   job.record->sums.bytes_moved += bytes;
   board_.counters.bytes_moved += bytes;
+}
+
+void Recorder::PairEnded(const Job& job, std::uint32_t sends, std::uint32_t receives,
+                         std::uint64_t bytes) {
+  JobSums& sums = job.record->sums;
+  sums.sends_ended += sends;
+  sums.receives_ended += receives;
+  sums.sends_bytes += bytes;
 }
 
 void Recorder::BlockEnded(const Job& job, const Operation& operation, const Block& block,

@@ -59,13 +59,15 @@ class Recorder {
   void HeadFailed(const Job& job, const Failure& failure, TimeNs now);
 
   // ---- stages of blocks ----
-  void StageQueued(const Job& job, const Block& block, const Part& part, TimeNs now);
-  void StageBegun(const Job& job, const Block& block, const Part& part, TimeNs now);
+  void StageQueued(const Job& job, const Block& block, const BlockPart& part, TimeNs now);
+  void StageBegun(const Job& job, const Block& block, const BlockPart& part, TimeNs now);
   // It was taken out of the queue.
-  void StageDropped(const Job& job, const Block& block, const Part& part, TimeNs now);
-  void StageEnded(const Job& job, const Block& block, const Part& part, Code code, TimeNs now);
+  void StageDropped(const Job& job, const Block& block, const BlockPart& part, TimeNs now);
+  void StageEnded(const Job& job, const Block& block, const BlockPart& part, Code code, TimeNs now);
   // Bytes have reached their ranks; those that pass several steps count once.
   void Moved(const Job& job, std::uint64_t bytes);
+  // A send, its receive, or both, of ranks of this node, well.
+  void PairEnded(const Job& job, std::uint32_t sends, std::uint32_t receives, std::uint64_t bytes);
   // Null failure: it ended well.
   void BlockEnded(const Job& job, const Operation& operation, const Block& block,
                   const Failure* failure, TimeNs now);
@@ -79,7 +81,7 @@ class Recorder {
   // `rank` was the last of this node to post something that others waited for.
   static void NoteLast(const Job& job, std::uint32_t rank, TimeNs after_first_ns);
   LaneShare& ShareOf(const Job& job, std::uint8_t lane);
-  static void NoteStage(const Job& job, const Block& block, const Part& part, TimeNs begin_ns,
+  static void NoteStage(const Job& job, const Block& block, const BlockPart& part, TimeNs begin_ns,
                         TimeNs end_ns);
   // `failure` as in BlockEnded.
   void Write(FlightRecord& flight, ipc::FlightRow& row, const Failure* failure);

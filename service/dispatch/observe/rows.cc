@@ -76,6 +76,12 @@ ipc::JobRow MakeJobRow(const Job& job) {
   row.weight = job.share.weight;
   row.priority = job.share.priority;
   row.limit_bytes_per_s = job.share.limit_bytes_per_s;
+  row.sends_class =
+      static_cast<std::uint32_t>(job.share.pairs_first ? SendsClass::kAbove : SendsClass::kSame);
+  row.sends_ended = sums.sends_ended;
+  row.receives_ended = sums.receives_ended;
+  row.sends_bytes = sums.sends_bytes;
+  row.sends_waiting = job.pairs().waiting();
   row.paused = job.paused ? 1 : 0;
   row.draining = job.draining ? 1 : 0;
   row.blocks_ended = sums.blocks_ended;
@@ -169,12 +175,18 @@ ipc::QueueRow MakeHeadRow(const Job& job, TimeNs now) {
                                                            : ipc::WaitReason::kNodesNotReady);
     return row;
   }
+  row.kind = static_cast<std::uint8_t>(head->kind);
   row.tensors = static_cast<std::uint32_t>(head->tensors.size());
   row.bytes = head->Bytes();
   row.dtype = static_cast<std::uint8_t>(head->dtype);
   const std::optional<std::uint32_t> missing = gradients.Missing(job.local_ranks());
   const std::uint32_t tensor = missing.value_or(head->tensors.front());
   ipc::SetText(row.tensor, gradients.layout().tensors[tensor].name);
+  if (!missing && gradients.AwaitsScatters()) {
+    row.reason = static_cast<std::uint32_t>(ipc::WaitReason::kBehindBlock);
+    row.wait_argument = gradients.head_index();  // counted from 1 it is the one before the head
+    return row;
+  }
   if (!missing) {  // as many blocks as may are on their way
     row.reason = static_cast<std::uint32_t>(ipc::WaitReason::kInFlight);
     row.wait_argument = kPlannedOpenMax;

@@ -264,7 +264,13 @@ Failure DescribeTimeout(Job& job, const Operation& operation, const Lanes& lanes
   if (operation.paired() && !job.FirstAwaited(operation.posts)) {
     return {Code::kTimeout, fmt::format("{}: {}", what, OtherSide(job, operation))};
   }
-  if (operation.posts.ready() == job.local_ranks()) {
+  const bool is_ready = operation.posts.ready() == job.local_ranks();
+  if (is_ready && job.WaitsForEarlier(operation)) {
+    const Operation& earlier = job.slot(operation.spec.sequence - 1);
+    return {Code::kTimeout, fmt::format("{}: it goes after {}, which has not begun", what,
+                                        job.DescribeOperation(earlier))};
+  }
+  if (is_ready) {
     return {
         Code::kTimeout,
         fmt::format("{}: not all nodes of the job have said how far they are, so that it can be "

@@ -29,7 +29,7 @@ constexpr double kMarkRadius = 3.2;
 constexpr std::array<std::string_view, 8> kColours = {"#999999", "#000000", "#009e73", "#e69f00",
                                                       "#56b4e9", "#d55e00", "#0072b2", "#cc79a7"};
 
-struct Look {
+struct CurveStyle {
   std::string_view colour;
   double width = 1.8;
   std::string_view dashes;
@@ -48,7 +48,7 @@ std::vector<std::string> NamesOf(const Chart& chart) {
   return names;
 }
 
-Look LookOf(const std::string& name, const std::vector<std::string>& names) {
+CurveStyle StyleOf(const std::string& name, const std::vector<std::string>& names) {
   const auto* const policy = std::find(plan::kPolicyNames.begin(), plan::kPolicyNames.end(), name);
   const auto place =
       static_cast<std::size_t>(policy != plan::kPolicyNames.end()
@@ -141,13 +141,13 @@ void DrawPanel(const Chart& chart, const Panel& panel, const std::vector<std::st
              Svg::kFaint, "4 3");
   }
   for (const Curve& curve : panel.curves) {
-    const Look look = LookOf(curve.name, names);
+    const CurveStyle style = StyleOf(curve.name, names);
     std::vector<std::pair<double, double>> points;
     for (const auto& [px, py] : curve.points) points.emplace_back(axes.X(px, x), axes.Y(py));
     if (chart.marks) {
-      for (const auto& [px, py] : points) svg.Circle(px, py, kMarkRadius, look.colour);
+      for (const auto& [px, py] : points) svg.Circle(px, py, kMarkRadius, style.colour);
     } else {
-      svg.Path(points, look.colour, look.width, look.dashes);
+      svg.Path(points, style.colour, style.width, style.dashes);
     }
   }
 }
@@ -155,11 +155,11 @@ void DrawPanel(const Chart& chart, const Panel& panel, const std::vector<std::st
 void DrawLegend(const Chart& chart, const std::vector<std::string>& names, double x, Svg& svg) {
   double y = kChartTop + 14;
   for (const std::string& name : names) {
-    const Look look = LookOf(name, names);
+    const CurveStyle style = StyleOf(name, names);
     if (chart.marks) {
-      svg.Circle(x + 9, y - 4, kMarkRadius, look.colour);
+      svg.Circle(x + 9, y - 4, kMarkRadius, style.colour);
     } else {
-      svg.Path({{x, y - 4}, {x + 18, y - 4}}, look.colour, look.width, look.dashes);
+      svg.Path({{x, y - 4}, {x + 18, y - 4}}, style.colour, style.width, style.dashes);
     }
     svg.Text(x + 24, y, name);
     y += 20;

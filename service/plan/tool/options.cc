@@ -148,8 +148,8 @@ void AddProfileOptions(CLI::App& app, ProfileOptions& options) {
       ->check(Between(1e-9, 1e9, "above 0"));
   const auto count = Between<std::uint64_t>(1, std::uint64_t{1} << 40, "1 or more");
   app.add_option("--unit-bytes", options.settings.unit_bytes,
-                 "us-byte's units, partitions of bytescheduler, bytesched-fused and p3, ddp's and "
-                 "horovod's groups")
+                 "us-byte's units, partitions of bytescheduler, bytesched-fused and p3, ddp's, "
+                 "horovod's and dear's groups")
       ->check(count)
       ->group("Policies");
   app.add_option("--credits", options.settings.credits,

@@ -7,6 +7,9 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
+
+Record = TypeVar("Record")
 
 HERE = Path(__file__).resolve().parent
 PUBLISHED = HERE / "published"
@@ -71,6 +74,16 @@ def rows(path: Path, columns: tuple[str, ...]) -> Iterator[Row]:
         raise InputError(f"{path}: line {reader.line_num}: {error}") from error
 
 
+def records(path: Path, kind: type[Record]) -> list[Record]:
+    """The lines of a CSV file that has a column for each field of `kind`, of that field's type."""
+    reads = {"int": Row.count, "float": Row.number, "str": Row.text}
+    fields = dataclasses.fields(kind)  # whose types are text: see the import from __future__
+    return [
+        kind(**{field.name: reads[field.type](row, field.name) for field in fields})
+        for row in rows(path, tuple(field.name for field in fields))
+    ]
+
+
 @dataclasses.dataclass(frozen=True)
 class Line:
     """What an all-reduce of m units costs: startup_s + s_per_unit * m."""
@@ -81,10 +94,7 @@ class Line:
 
 
 def us_byte_lines(path: Path = PUBLISHED / "us_byte_lines.csv") -> list[Line]:
-    return [
-        Line(row.count("ranks"), row.number("startup_s"), row.number("s_per_unit"))
-        for row in rows(path, ("ranks", "startup_s", "s_per_unit"))
-    ]
+    return records(path, Line)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,10 +107,7 @@ class Claim:
 
 
 def us_byte_claims(path: Path = PUBLISHED / "us_byte_claims.csv") -> list[Claim]:
-    return [
-        Claim(row.text("claim"), row.text("over"), row.number("figure"))
-        for row in rows(path, ("claim", "over", "figure"))
-    ]
+    return records(path, Claim)
 
 
 @dataclasses.dataclass(frozen=True)

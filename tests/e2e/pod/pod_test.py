@@ -127,7 +127,7 @@ class PodTest(unittest.TestCase):
         service.wait(LIMIT_S)
         pod.start_service()
         self.require_fitted(trainer)
-        self.assertRegex(trainer.text(), r"lost at step \d+: .*service")
+        self.assertRegex(trainer.text(), r"step \d+: .*service")
 
     def test_an_ended_service_drains_and_exits_with_nothing_to_say(self) -> None:
         pod = self.pod()

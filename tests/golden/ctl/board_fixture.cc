@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "ipc/base/collective.h"
+#include "ipc/base/steering.h"
 
 namespace headrace::ctl {
 namespace {
@@ -111,6 +112,11 @@ void BoardTest::FillJobs() {
   vision.weight = 3;
   vision.priority = 1;
   vision.limit_bytes_per_s = 250'000'000;
+  vision.sends_class = Number(SendsClass::kAbove);
+  vision.sends_ended = 40;
+  vision.receives_ended = 38;
+  vision.sends_bytes = std::uint64_t{78} << 20;
+  vision.sends_waiting = 2;
   vision.held_ns = 1'200 * kMillisecond;
   vision.device_bytes[0] = std::uint64_t{2} << 30;
   vision.device_bytes[1] = std::uint64_t{1} << 30;

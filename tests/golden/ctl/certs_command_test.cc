@@ -9,6 +9,7 @@
 
 #include "client/cli/ctl/certs_show.h"
 #include "tests/golden/ctl/run_program.h"
+#include "tests/support/expect_text.h"
 
 namespace headrace::ctl {
 namespace {
@@ -91,9 +92,7 @@ TEST_F(CertsCommandTest, TellsACertificateThatIsNotValidNow) {
   certificate.from_unix_s = 100;
   certificate.until_unix_s = 200;
   const auto table = [&](std::int64_t now) { return CertificateTable(certificate, now); };
-  EXPECT_NE(table(99).find("not valid yet"), std::string::npos);
-  EXPECT_NE(table(100).find("state      valid\n"), std::string::npos) << table(100);
-  EXPECT_NE(table(200).find("expired"), std::string::npos);
+  for (const std::int64_t now : {99, 100, 200}) EXPECT_TEXT(table(now));
   EXPECT_EQ(table(100).find('\x1b'), std::string::npos) << "a certificate does not move the cursor";
   EXPECT_EQ(CertificateJson(certificate, 200)["state"], "expired");
 }
@@ -106,7 +105,7 @@ TEST_F(CertsCommandTest, ExitsWithOneWhenItCannotAndWithTwoWhenItIsUsedWrongly) 
   EXPECT_EQ(RunProgram("certs authority --force --out " + folder_ + "/ca").exit_code, 0);
   const Ran none = RunProgram("certs show " + folder_ + "/none");
   EXPECT_EQ(none.exit_code, 1);
-  EXPECT_NE(none.output.find("No such file"), std::string::npos) << none.output;
+  EXPECT_VARYING_TEXT(none.output, folder_ + "/none");
   EXPECT_EQ(RunProgram("certs show " + folder_ + "/ca/authority.key").exit_code, 1);
   EXPECT_EQ(RunProgram("certs show " + folder_).exit_code, 1);
   for (const char* arguments : {"certs", "certs nonsense", "certs authority", "certs node",

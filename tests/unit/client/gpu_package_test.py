@@ -151,7 +151,7 @@ class Sharing(unittest.TestCase):
 
     @unittest.skipIf(torch is None, "torch is not installed")
     def test_refuses_a_tensor_of_the_cpu(self):
-        with self.assertRaisesRegex(TypeError, "on cpu: only a GPU's memory"):
+        with self.assertRaisesRegex(TypeError, "cpu"):
             Foreign(torch.zeros(3))
 
 

@@ -9,6 +9,7 @@ from unittest import mock
 import headrace
 import numpy
 from ranks import Service, run_ranks, start_rank
+from support.policies import POLICIES
 
 SHAPES = [(64, 3, 7, 7), (64,), (100, 1000), (1,), (33, 5)]
 SPECS = [(shape, "float32", f"layer{i}") for i, shape in enumerate(SHAPES)]
@@ -135,19 +136,7 @@ class Training(unittest.TestCase):
 
     def test_averages_under_every_policy(self):
         with Service() as service:
-            for policy in (
-                "bsp",
-                "wfbp",
-                "mg-wfbp",
-                "bytescheduler",
-                "us-byte",
-                "exact",
-                "ddp",
-                "horovod",
-                "p3",
-                "bytesched-fused",
-                "auto",
-            ):
+            for policy in POLICIES:
                 with self.subTest(policy=policy):
                     results = run_ranks(service, 2, train, 30, policy, job=policy)
                     self.assertEqual(results, [0, 0])

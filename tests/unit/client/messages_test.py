@@ -7,7 +7,7 @@ import unittest
 
 import headrace
 import numpy
-from ranks import Service, run_ranks, start_rank
+from ranks import ServiceCase, run_ranks, start_rank
 
 
 def arrays(session):
@@ -97,15 +97,7 @@ def waits_for(session, seconds):
     return None
 
 
-class Messages(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.service = Service().__enter__()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.service.__exit__()
-
+class Messages(ServiceCase):
     def test_arrays_travel_by_source_target_and_tag(self):
         for rank, (values, source, tagged) in enumerate(run_ranks(self.service, 3, arrays)):
             before = (rank - 1) % 3

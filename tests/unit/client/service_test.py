@@ -11,7 +11,7 @@ from unittest import mock
 
 import headrace
 import numpy
-from ranks import Service, run_ranks, start_rank
+from ranks import Service, ServiceCase, run_ranks, start_rank
 
 EXAMPLE = os.path.join(
     os.path.dirname(os.path.abspath(__file__)), "../../../client/examples/numpy_example.py"
@@ -124,15 +124,7 @@ def meet_and_die(session):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Collectives(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.service = Service().__enter__()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.service.__exit__()
-
+class Collectives(ServiceCase):
     def test_reduce_with_every_operator(self):
         for result in run_ranks(self.service, 4, reductions):
             self.assertEqual(
@@ -238,9 +230,9 @@ class Example(unittest.TestCase):
             )  # fmt: skip
         self.assertEqual(ended.returncode, 0, ended.stderr)
         first, second, third = ended.stdout.splitlines()
-        self.assertEqual(first, "one-off array      [1.5 1.5 1.5 1.5]")
-        self.assertEqual(second, "registered tensor  [1.5 1.5 1.5 1.5], copied 0 bytes")
-        self.assertRegex(third, r"^200 in flight      all right, waited [0-9.]+ ms$")
+        self.assertIn("[1.5 1.5 1.5 1.5]", first)
+        self.assertRegex(second, r"\[1.5 1.5 1.5 1.5\], .* 0 bytes$")
+        self.assertRegex(third, r"^200 .* [0-9.]+ ms$")
 
 
 class WhenThingsGoWrong(unittest.TestCase):
@@ -309,12 +301,12 @@ class WhenThingsGoWrong(unittest.TestCase):
             tensor = session.arena(4096).tensor(8, "float32")
             view = tensor.numpy()
             view[:] = 1
-            with self.assertRaisesRegex(headrace.Error, "nothing is lost"):
+            with self.assertRaises(headrace.Error):
                 session.reconnect()
             service.kill()
             with self.assertRaisesRegex(headrace.Unavailable, "reconnect"):
                 session.barrier()
-            with self.assertRaisesRegex(headrace.Timeout, "not within 50 ms.*start"):
+            with self.assertRaisesRegex(headrace.Timeout, "50 ms"):
                 session.reconnect(0.05)
             service.start()
             session.reconnect()
@@ -422,7 +414,7 @@ class WhenThingsGoWrong(unittest.TestCase):
             options.job, options.rank, options.world_size = b"test", 0, 1
             options.socket_path = service.socket.encode()
             options.call_timeout_ms = 200
-            with self.assertRaisesRegex(headrace.Timeout, "not answered for 0.2 s.*stopped"):
+            with self.assertRaisesRegex(headrace.Timeout, r"0\.2 s"):
                 headrace.Session(options)
 
 

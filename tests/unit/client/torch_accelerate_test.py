@@ -10,7 +10,7 @@ import headrace
 import headrace.torch
 import torch
 import torch.distributed as dist
-from ranks import Service
+from ranks import ServiceCase
 from torch.nn.parallel import DistributedDataParallel
 from torch_ranks import MODERN, main, run_group, start_group
 
@@ -339,12 +339,7 @@ def of_unlike_models(rank):
     return ""
 
 
-class Accelerated(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.service = Service().__enter__()
-        cls.addClassCleanup(cls.service.__exit__)
-
+class Accelerated(ServiceCase):
     def check(self, loop, ranks=2, backend="headrace", **options):
         make = options.pop("make", network)
         adam = options.pop("adam", False)
@@ -417,12 +412,7 @@ class Accelerated(unittest.TestCase):
 @unittest.skipUnless(
     hasattr(getattr(dist, "fsdp", None), "FSDPModule"), "no fully_shard in this torch"
 )
-class Sharded(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.service = Service().__enter__()
-        cls.addClassCleanup(cls.service.__exit__)
-
+class Sharded(ServiceCase):
     def check(self, loop, ranks=2, adam=False, backend="headrace", how=None):
         more = (loop, adam, how)
         plain = run_group(self.service, ranks, train_sharded, False, *more, backend=backend)

@@ -7,7 +7,7 @@ import unittest
 import headrace
 import torch
 import torch.distributed as dist
-from ranks import Service
+from ranks import Service, ServiceCase
 from torch_ranks import MODERN, free_port, main, run_group, start_group
 
 RANKS = 3
@@ -341,12 +341,7 @@ def dies_and_tells(rank):
         dist.barrier = lambda: None
 
 
-class Collectives(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.service = Service().__enter__()
-        cls.addClassCleanup(cls.service.__exit__)
-
+class Collectives(ServiceCase):
     def test_all_reduce_reduces_every_type_and_way(self):
         run_group(self.service, RANKS, reductions)
 

@@ -12,7 +12,7 @@ import headrace
 import headrace.torch
 import torch
 import torch.distributed as dist
-from ranks import Service
+from ranks import ServiceCase
 from torch.nn.parallel import DistributedDataParallel
 from torch_ranks import MODERN, main, run_group, start_group
 
@@ -246,12 +246,7 @@ def with_ddp_where_a_rank_dies(rank):
     return "", 0.0
 
 
-class Training(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.service = Service().__enter__()
-        cls.addClassCleanup(cls.service.__exit__)
-
+class Training(ServiceCase):
     def check_like_gloo(self, function):
         ours = run_group(self.service, RANKS, function)
         self.assertEqual(ours, run_group(None, RANKS, function, backend="gloo"))

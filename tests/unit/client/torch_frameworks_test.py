@@ -10,7 +10,7 @@ import sys
 import tempfile
 import unittest
 
-from ranks import Service
+from ranks import ServiceCase
 from torch_ranks import free_port, main
 
 RANKS = 2
@@ -72,12 +72,7 @@ def needs(package):
     )
 
 
-class Frameworks(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.service = Service().__enter__()
-        cls.addClassCleanup(cls.service.__exit__)
-
+class Frameworks(ServiceCase):
     def run_ranks(self, program, *arguments):
         """What the ranks have written, when all have ended well."""
         environment = dict(

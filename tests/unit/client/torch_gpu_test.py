@@ -13,7 +13,7 @@ import unittest.mock
 
 import headrace.torch
 import torch
-from doubled_gpu import DoubledGpu, as_torchs_gpu, gpu_service, use_double
+from doubled_gpu import DoubledGpu, DoubledGpuCase, as_torchs_gpu
 from headrace.operation import Operation
 from headrace.torch import devices
 from ranks import run_ranks
@@ -155,14 +155,7 @@ def with_a_rank_that_dies(session):
     return "did not hear of it"
 
 
-class OnAGpu(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        use_double()
-        cls.service = gpu_service()
-        cls.addClassCleanup(cls.service.close)
-        cls.service.start()
-
+class OnAGpu(DoubledGpuCase):
     def run_ranks(self, function, *arguments):
         job = self._testMethodName[:40]
         return run_ranks(self.service, RANKS, function, *arguments, job=job)
@@ -210,12 +203,12 @@ class Devices(unittest.TestCase):
         with unittest.mock.patch.object(
             devices, "device_of", lambda tensor: None if len(tensor) == 1 else len(tensor)
         ):
-            with self.assertRaisesRegex(TypeError, "on GPU 2, the CPU|on the CPU, GPU 2|on GPU"):
+            with self.assertRaisesRegex(TypeError, "GPU 2"):
                 devices.only_device([torch.zeros(1), torch.zeros(2)])
             self.assertEqual(devices.only_device([torch.zeros(2)]), 2)
 
     def test_other_devices_are_refused_by_name(self):
-        with self.assertRaisesRegex(TypeError, "a tensor is on meta"):
+        with self.assertRaisesRegex(TypeError, "meta"):
             devices.device_of(torch.zeros(1, device="meta"))
 
     def test_autocast_is_off_within(self):

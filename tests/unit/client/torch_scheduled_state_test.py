@@ -12,7 +12,7 @@ import torch
 import torch.utils.checkpoint
 from headrace.torch import ScheduledOptimizer
 from headrace.torch.slots import Member, make_slots
-from ranks import Rank, Service, run_ranks
+from ranks import Rank, Service, ServiceCase, run_ranks
 from torch_ranks import main
 from torch_scheduled import Reference, batches, bits, loss_of, network
 
@@ -295,7 +295,7 @@ class FakeLayout:
 class FakeSession:
     """Of one rank, for a FakeLayout."""
 
-    rank, world_size, reconnect_seconds = 0, 1, 0
+    rank, world_size, reconnect_seconds, shrink_min_world = 0, 1, 0, 0
 
     def broadcast(self, tensor, root):
         pass
@@ -396,12 +396,7 @@ class Waiting(unittest.TestCase):
         self.assertEqual(self.layout.waited, [])
 
 
-class States(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.service = Service().__enter__()
-        cls.addClassCleanup(cls.service.__exit__)
-
+class States(ServiceCase):
     def run_two(self, function, *arguments):
         job = self.id()[-40:] + "".join(str(a)[:5] for a in arguments).replace(" ", "")
         return run_ranks(self.service, 2, function, *arguments, job=job)

@@ -7,7 +7,8 @@ import unittest
 
 import headrace.torch
 import torch
-from ranks import Service, run_ranks
+from ranks import ServiceCase, run_ranks
+from support.policies import POLICIES
 from torch.optim import lr_scheduler
 from torch_ranks import MODERN, main
 from torch_scheduled import (
@@ -474,12 +475,7 @@ def with_policy(session, policy):
     return both_ways(session, make_plain, train, policy=policy)
 
 
-class LikeThePlainOptimizer(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.service = Service().__enter__()
-        cls.addClassCleanup(cls.service.__exit__)
-
+class LikeThePlainOptimizer(ServiceCase):
     def check(self, function, *arguments, ranks=2):
         results = run_ranks(
             self.service, ranks, function, *arguments, job=self.id()[-50:].strip(".")
@@ -569,10 +565,7 @@ class LikeThePlainOptimizer(unittest.TestCase):
         self.check(freezing)
 
     def test_with_each_policy(self):
-        for policy in (
-            *("bsp", "wfbp", "mg-wfbp", "bytescheduler", "us-byte", "exact"),
-            *("ddp", "horovod", "p3", "bytesched-fused", "auto"),
-        ):
+        for policy in POLICIES:
             with self.subTest(policy):
                 losses = self.check(with_policy, policy)[0]
                 self.assertLess(losses[-1], losses[0])

@@ -7,7 +7,7 @@ import unittest
 import headrace
 import headrace.torch
 import torch
-from ranks import Rank, Service, run_ranks
+from ranks import Rank, Service, ServiceCase, run_ranks
 from torch_ranks import free_port, main
 
 STEPS = 12
@@ -139,15 +139,11 @@ def with_arena_of_another_order(session):
     return "no error"
 
 
-class Arena(unittest.TestCase):
+class Arena(ServiceCase):
     @classmethod
     def setUpClass(cls):
         torch.set_num_threads(1)  # before forking: other threads do not survive it
-        cls.service = Service().__enter__()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.service.__exit__()
+        super().setUpClass()
 
     def check_like_alone(self, function, ranks):
         results = run_ranks(self.service, ranks, function)

@@ -228,6 +228,7 @@ std::map<std::string, std::uint64_t> EnumeratorsOfCode() {
       {"kWeight", Value(SteeringKind::kWeight)},
       {"kPriority", Value(SteeringKind::kPriority)},
       {"kLimit", Value(SteeringKind::kLimit)},
+      {"kSends", Value(SteeringKind::kSends)},
   };
 }
 
@@ -310,8 +311,8 @@ constexpr Elsewhere kElsewhere[] = {
     {"kTensorNameMax", 255, "service/accounts/memory_accounting.cc", "kTensorNameMax = 255;"},
     {"kTimeoutMsMax", 24 * 3600 * 1000, "service/dispatch/intake/record_checks.h",
      "kTimeoutMsMax = 24 * 3600 * 1000;"},
-    {"schema::PEER_PROTOCOL_VERSION", 6, "ipc/schema/peer.capnp",
-     "peerProtocolVersion :UInt32 = 6;"},
+    {"schema::PEER_PROTOCOL_VERSION", 7, "ipc/schema/peer.capnp",
+     "peerProtocolVersion :UInt32 = 7;"},
     {"kHelloTimeout", 5, "service/peers/peer_link.h", "kHelloTimeout = 5 * kj::SECONDS;"},
     {"kStrangersMax", 64, "service/peers/peer_listener.h", "kStrangersMax = 64;"},
     {"kPeerConnectionsMax", 256, "service/peers/peer_listener.h", "kPeerConnectionsMax = 256;"},
@@ -331,6 +332,8 @@ constexpr Elsewhere kElsewhere[] = {
     {"kLateEventsMax", 16, "service/cluster/followed_jobs.h", "kLateEventsMax = 16;"},
     {"kJobsLedMax", 256, "service/cluster/led_jobs.h", "kJobsLedMax = 256;"},
     {"kJobsOfNodeMax", 64, "service/cluster/led_jobs.h", "kJobsOfNodeMax = 64;"},
+    {"kQuorumsRememberedMax", 64, "service/cluster/led_quorums.h", "kQuorumsRememberedMax = 64;"},
+    {"kQuorumGraceMaxMs", 3'600'000, "service/session/quorum.h", "kQuorumGraceMaxMs = 3'600'000;"},
     {"kSendNoticesMax", 128, "service/session/send_notices.h", "kSendNoticesMax = 128;"},
     {"kSendBytesMax", 1099511627776, "service/session/send_notices.h",
      "kSendBytesMax = std::uint64_t{1} << 40;"},

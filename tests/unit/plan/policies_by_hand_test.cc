@@ -42,6 +42,35 @@ TEST(BspPlan, SendsAllInOneBlockAfterTheBackwardPass) {
   EXPECT_DOUBLE_EQ(table.iteration_s, 16 + 2);
 }
 
+// Halves take half of 1 + m. Reduce-scatters: tensor 1 from 4 to 7, tensor 0 from 8 to 9.5; then
+// the all-gather of tensor 0 until 11, of tensor 1 until 14.
+TEST(DearPlan, ScattersAsReadyAndGathersInputFirst) {
+  const Route route = AllReduceRoute(Affine(1, 1));
+  const Draft draft = Dear(TwoTensors(), route, {.bound_s = 0, .settings = {.unit_bytes = 1}});
+  const Timetable table = MakeTimetable(TwoTensors(), route, draft);
+  ExpectBlocks(draft, table, {{1, 5, 4, 7}, {0, 2, 8, 9.5}, {0, 2, 9.5, 11}, {1, 5, 11, 14}});
+  EXPECT_EQ(draft.blocks[1].kind, Collective::kReduceScatter);
+  EXPECT_EQ(draft.blocks[2].kind, Collective::kAllGather);
+  EXPECT_DOUBLE_EQ(table.iteration_s, 14 + 1);
+}
+
+TEST(DearPlan, SendsWholeGroupsWhereBlocksDoNotComeApart) {
+  Route route = AllReduceRoute(Affine(1, 1));
+  route.halves = false;
+  const Draft draft = Dear(TwoTensors(), route, {.bound_s = 0, .settings = {.unit_bytes = 1}});
+  EXPECT_FALSE(draft.HasHalves());
+  EXPECT_EQ(draft.blocks.size(), 2u);
+}
+
+// An all-gather waits for all reduce-scatters, on whatever lanes: pushes until 10 and 13, pulls of
+// 3 and 6 from 13 on.
+TEST(DearPlan, PushesAsReadyAndPullsInputFirstOnServers) {
+  const Route route = ParameterServerRoute(Affine(1, 1), Affine(1, 1), Placement::kExtra);
+  const Draft draft = Dear(TwoTensors(), route, {.bound_s = 0, .settings = {.unit_bytes = 1}});
+  const Timetable table = MakeTimetable(TwoTensors(), route, draft);
+  ExpectBlocks(draft, table, {{1, 5, 4, 10}, {0, 2, 10, 13}, {0, 2, 13, 16}, {1, 5, 16, 22}});
+}
+
 TEST(WfbpPlan, SendsEachTensorAsItIsReadyAndWaitsForAll) {
   const Draft draft = Wfbp(TwoTensors(), AllReduceRoute(Affine(1, 1)), {});
   const Timetable table = MakeTimetable(TwoTensors(), AllReduceRoute(Affine(1, 1)), draft);

@@ -95,14 +95,19 @@ TEST_P(EachPolicy, IsNotFasterThanTheBound) {
   for (std::uint64_t seed = 0; seed < kInstances; ++seed) {
     const Instance instance = InstanceOf(seed);
     const Plan plan = PlanOf(GetParam(), instance);
-    ASSERT_EQ(plan.lower_bound_s, LowerBound(MakeWorkload(instance.profile), instance.route));
+    ASSERT_EQ(plan.lower_bound_s,
+              LowerBound(MakeWorkload(instance.profile), instance.route, HasHalves(plan)));
     ASSERT_GE(plan.predicted_s, plan.lower_bound_s * (1 - kRounding)) << "seed " << seed;
     const Simulation jittered = *Simulate(instance.profile, instance.route, plan, {0.3, seed});
     ASSERT_GE(jittered.iteration_s, jittered.lower_bound_s * (1 - kRounding)) << "seed " << seed;
   }
 }
 
+// Policies of whole blocks: one that takes all-reduces apart can save startups.
+bool MakesWholeBlocks(Policy policy) { return policy != Policy::kDear && policy != Policy::kAuto; }
+
 TEST_P(EachPolicy, IsNotFasterThanExact) {
+  if (!MakesWholeBlocks(GetParam())) return;
   for (std::uint64_t seed = 0; seed < kInstances; ++seed) {
     const Instance instance = InstanceOf(seed);
     const double exact_s = PlanOf(Policy::kExact, instance).predicted_s;
@@ -111,6 +116,7 @@ TEST_P(EachPolicy, IsNotFasterThanExact) {
 }
 
 TEST_P(EachPolicy, IsNotFasterThanExactOnTensorsOfAFewElements) {
+  if (!MakesWholeBlocks(GetParam())) return;
   for (std::uint64_t seed = 0; seed < 4 * kInstances; ++seed) {
     Random random(seed);
     Instance instance{seed, RandomProfile(random, 6, 8, DType::kUInt8), {}};

@@ -141,11 +141,11 @@ class Recorder(unittest.TestCase):
             def forward(self, x):
                 return self.used(x)
 
-        with self.assertRaisesRegex(ValueError, "no gradient for unused.weight"):
+        with self.assertRaisesRegex(ValueError, "unused.weight"):
             record(Unused())
 
     def test_refuses_a_model_that_has_nothing_to_train(self):
-        with self.assertRaisesRegex(ValueError, "no parameters"):
+        with self.assertRaises(ValueError):
             record(nn.ReLU())
 
     def test_leaves_no_hooks_behind(self):

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "transport/exchange/choose.h"
-#include "transport/exchange/cut.h"
 #include "transport/exchange/limits.h"
+#include "transport/exchange/partition.h"
 
 namespace headrace::transport {
 namespace {

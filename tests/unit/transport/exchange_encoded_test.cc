@@ -12,7 +12,10 @@
 namespace headrace::transport {
 namespace {
 
-constexpr Codec kCodecs[] = {Codec::kBFloat16, Codec::kFloat16, Codec::kInt8, Codec::kInt4};
+constexpr Codec kCodecs[] = {Codec::kBFloat16,   Codec::kFloat16,        Codec::kInt8,
+                             Codec::kInt4,       Codec::kInt8Stochastic, Codec::kFloat8E4M3,
+                             Codec::kFloat8E5M2, Codec::kInt4Stochastic, Codec::kSign,
+                             Codec::kTopK,       Codec::kRandomK};
 
 struct EncodedCase {
   Codec codec = Codec::kInt8;

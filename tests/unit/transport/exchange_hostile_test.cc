@@ -38,10 +38,8 @@ std::vector<Lie> AllLies() {
           {"SenderBeyond", [](MessageHeader& header) { header.sender = 3; }},
           {"KindZero", [](MessageHeader& header) { header.kind = 0; }},
           {"KindBeyond", [](MessageHeader& header) { header.kind = 7; }},
-          {"KindOfOneNode",
-           [](MessageHeader& header) {
-             header.kind = static_cast<std::uint8_t>(Collective::kReduceScatter);
-           }},
+          {"KindOfMessages",
+           [](MessageHeader& header) { header.kind = static_cast<std::uint8_t>(kAllToAll); }},
           {"DTypeZero", [](MessageHeader& header) { header.dtype = 0; }},
           {"DTypeBeyond", [](MessageHeader& header) { header.dtype = 8; }},
           {"ReductionZero", [](MessageHeader& header) { header.reduction = 0; }},
@@ -49,7 +47,7 @@ std::vector<Lie> AllLies() {
           {"CountBeyond", [](MessageHeader& header) { header.count = UINT64_MAX; }},
           {"RootOfASum", [](MessageHeader& header) { header.root = 1; }},
           {"DivisorOfASum", [](MessageHeader& header) { header.divisor = 2; }},
-          {"Reserved", [](MessageHeader& header) { header.reserved = 1; }},
+          {"ParameterWithoutCodec", [](MessageHeader& header) { header.codec_parameter = 1; }},
           {"CodecBeyond", [](MessageHeader& header) { header.codec = 200; }},
           {"CodecOfASumOfIntegers",
            [](MessageHeader& header) { header.codec = static_cast<std::uint8_t>(Codec::kInt8); }},

@@ -176,22 +176,27 @@ TEST(ExchangePointToPoint, ThatContradictTheirReceiveFailTheGroup) {
   EXPECT_EQ(fleet.completions(1)[0].code, Code::kMismatch);
 }
 
+// Closes the group on both sides after so many steps: each side ends well, or with that cause.
+void ExpectEndedByClosing(Fleet& fleet, std::uint64_t steps) {
+  for (std::uint64_t i = 0; i < steps; ++i) fleet.Step();
+  fleet.node(0).CloseGroup(1, "over");
+  fleet.node(1).CloseGroup(1, "over");
+  fleet.RunToTheEnd();
+  for (std::uint32_t node = 0; node < 2; ++node) {
+    ASSERT_EQ(fleet.completions(node).size(), 1U) << steps;
+    const Completion& ended = fleet.completions(node)[0];
+    ASSERT_TRUE(ended.code == Code::kOk || ended.cause == "over") << ended.cause;
+  }
+  ASSERT_EQ(fleet.network().open_count(), 0U) << steps;
+}
+
 TEST(ExchangePointToPoint, EndWithTheCauseWhenTheGroupCloses) {
   for (std::uint64_t steps = 0; steps < 60; ++steps) {
     Fleet fleet({});
     Message message(0, 1, 3, 300'000);
     PostReceive(fleet, message);
     PostSend(fleet, message);
-    for (std::uint64_t i = 0; i < steps; ++i) fleet.Step();
-    fleet.node(0).CloseGroup(1, "over");
-    fleet.node(1).CloseGroup(1, "over");
-    fleet.RunToTheEnd();
-    for (std::uint32_t node = 0; node < 2; ++node) {
-      ASSERT_EQ(fleet.completions(node).size(), 1U) << steps;
-      const Completion& ended = fleet.completions(node)[0];
-      ASSERT_TRUE(ended.code == Code::kOk || ended.cause == "over") << ended.cause;
-    }
-    ASSERT_EQ(fleet.network().open_count(), 0U) << steps;
+    ASSERT_NO_FATAL_FAILURE(ExpectEndedByClosing(fleet, steps));
   }
 }
 
@@ -284,16 +289,7 @@ TEST(ExchangePointToPoint, EndWellOrWithTheCauseWhenTheyMeetAndTheGroupCloses) {
     message.meets = true;
     PostSend(fleet, message);
     PostReceive(fleet, message);
-    for (std::uint64_t i = 0; i < steps; ++i) fleet.Step();
-    fleet.node(0).CloseGroup(1, "over");
-    fleet.node(1).CloseGroup(1, "over");
-    fleet.RunToTheEnd();
-    for (std::uint32_t node = 0; node < 2; ++node) {
-      ASSERT_EQ(fleet.completions(node).size(), 1U) << steps;
-      const Completion& ended = fleet.completions(node)[0];
-      ASSERT_TRUE(ended.code == Code::kOk || ended.cause == "over") << ended.cause;
-    }
-    ASSERT_EQ(fleet.network().open_count(), 0U) << steps;
+    ASSERT_NO_FATAL_FAILURE(ExpectEndedByClosing(fleet, steps));
   }
 }
 

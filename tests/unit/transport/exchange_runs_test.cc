@@ -98,6 +98,50 @@ void ExpectReferenceResult(const RunsCase& test, std::uint64_t seed) {
   ASSERT_EQ(fleet.network().open_count(), 0U);
 }
 
+// Each node posts its all_gather as soon as its own reduce_scatter has ended.
+void ExpectHalvesMakeTheAllReduce(const RunsCase& test, std::uint64_t seed) {
+  FleetOptions options = test.fleet;
+  options.network = {.seed = seed,
+                     .jitter_ns = 100 * kMicrosecond,
+                     .eager_size = seed % 2 == 0 ? std::size_t{0} : std::size_t{1000}};
+  Fleet fleet(options);
+  RunsWork work(test, seed);
+  const auto expected = work.Expected();
+  const auto half = [&work, seed](std::uint32_t node, Collective kind) {
+    Transfer transfer = work.On(node);
+    transfer.kind = kind;
+    transfer.root = 0;
+    transfer.output = nullptr;
+    const bool gathers = kind == Collective::kAllGather;
+    transfer.position = seed + (gathers ? 7 : 0);
+    transfer.token = gathers ? 2 : 1;
+    return transfer;
+  };
+  for (std::uint32_t node = 0; node < test.fleet.data_count; ++node) {
+    fleet.Post(node, half(node, Collective::kReduceScatter));
+  }
+  std::vector<bool> gathers(test.fleet.data_count);
+  bool moves = true;
+  while (moves) {
+    moves = fleet.Step();
+    for (std::uint32_t node = 0; node < test.fleet.data_count; ++node) {
+      if (gathers[node] || fleet.completions(node).empty()) continue;
+      fleet.Post(node, half(node, Collective::kAllGather));
+      gathers[node] = true;
+      moves = true;
+    }
+  }
+  for (std::uint32_t node = 0; node < test.fleet.data_count; ++node) {
+    ASSERT_EQ(fleet.completions(node).size(), 2U) << test.Text();
+    for (const Completion& completion : fleet.completions(node)) {
+      ASSERT_EQ(completion.code, Code::kOk) << test.Text() << ": " << completion.cause;
+    }
+  }
+  ASSERT_TRUE(work.members().Contents() == expected) << test.Text();
+  ASSERT_TRUE(work.members().GuardsAreWhole()) << test.Text();
+  ASSERT_EQ(fleet.network().open_count(), 0U);
+}
+
 class ExchangeRuns : public ::testing::TestWithParam<std::uint32_t> {};
 
 // Whole numbers have one sum, whatever the order.
@@ -111,6 +155,25 @@ TEST_P(ExchangeRuns, AreSummedLikeOnePieceByEveryAlgorithm) {
                                    .counts = counts,
                                    .skip = skip},
                                   skip + 1));
+      }
+    }
+  }
+}
+
+TEST_P(ExchangeRuns, AreReducedByHalvesAsByAnAllReduce) {
+  std::vector<Counts> all = AllCounts();
+  all.push_back({1});
+  all.push_back({2, 3});
+  for (const Counts& counts : all) {
+    for (const std::uint64_t skip : {0U, 1U}) {
+      for (const DType dtype : {DType::kFloat32, DType::kFloat16}) {
+        if (skip >= counts[0] && counts.size() == 1) continue;
+        ASSERT_NO_FATAL_FAILURE(ExpectHalvesMakeTheAllReduce({.fleet = {.data_count = GetParam()},
+                                                              .dtype = dtype,
+                                                              .reduction = Reduction::kAverage,
+                                                              .counts = counts,
+                                                              .skip = skip},
+                                                             skip + counts.size()));
       }
     }
   }

@@ -140,6 +140,28 @@ TEST(CollectiveSchedule, OfEveryAllReduceGivesAllNodesTheSameSumOfEachMemberOnce
   }
 }
 
+TEST(CollectiveSchedule, OfHalvesSumsAtTheOwnerAndThenGivesItsPieceToAll) {
+  for (const std::uint32_t count : kCounts) {
+    for (std::uint32_t owner = 0; owner < count; ++owner) {
+      PieceSpec spec{.pattern = Pattern::kScatter,
+                     .kind = Collective::kReduceScatter,
+                     .data_count = count,
+                     .owner = owner};
+      Rehearsal scatter(spec, 0);
+      ASSERT_TRUE(scatter.Run());
+      EXPECT_EQ(scatter.memory(owner), InOrder(count));
+      spec.kind = Collective::kAllGather;
+      Rehearsal gather(spec, 0);
+      ASSERT_TRUE(gather.Run());
+      for (std::uint32_t node = 0; node < count; ++node) {
+        EXPECT_EQ(gather.memory(node), "[" + std::to_string(owner) + "]");
+        EXPECT_EQ(scatter.bytes_sent(node) + gather.bytes_sent(node),
+                  node == owner ? count - 1 : 1);
+      }
+    }
+  }
+}
+
 TEST(CollectiveSchedule, AddsInMemberOrderExceptInARing) {
   for (const Pattern pattern : {Pattern::kExchange, Pattern::kDoubling, Pattern::kScatter}) {
     Rehearsal rehearsal(

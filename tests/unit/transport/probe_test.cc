@@ -78,7 +78,7 @@ Result<CostLine> RunToEnd(CostProbe& probe, MadeUpNetwork& network, TimeNs* take
     probe.Step(network, now);
     network.DoWork(now, completions);
     for (const Completion& completion : completions) {
-      EXPECT_TRUE(probe.Take(completion));
+      EXPECT_TRUE(probe.OnCompletion(completion));
       now = std::max(now, completion.end_ns);
     }
     completions.clear();
@@ -167,7 +167,7 @@ TEST(CostProbe, PostsTransfersOfItsOwnPositionsTokenAndGroup) {
     EXPECT_EQ(network.posted[i].members[0], nullptr);
     EXPECT_EQ(network.posted[i].members_count, 2U);
   }
-  EXPECT_FALSE(probe.Take({.token = 77}));
+  EXPECT_FALSE(probe.OnCompletion({.token = 77}));
 }
 
 TEST(CostProbe, LeavesOthersCompletionsAlone) {
@@ -176,8 +176,8 @@ TEST(CostProbe, LeavesOthersCompletionsAlone) {
   CostProbe probe(kTwoNodes);
   EXPECT_TRUE(probe.Step(network, 0));
   EXPECT_FALSE(probe.Step(network, 0)) << "one at a time";
-  EXPECT_FALSE(probe.Take({.token = 78}));
-  EXPECT_TRUE(probe.Take({.token = 77}));
+  EXPECT_FALSE(probe.OnCompletion({.token = 78}));
+  EXPECT_TRUE(probe.OnCompletion({.token = 77}));
 }
 
 TEST(CostProbe, EndsWithTheCauseOfAFailedTransfer) {
@@ -185,7 +185,7 @@ TEST(CostProbe, EndsWithTheCauseOfAFailedTransfer) {
   network.seconds_of = Line(10e-6, 1e-10);
   CostProbe probe(kTwoNodes);
   EXPECT_TRUE(probe.Step(network, 0));
-  EXPECT_TRUE(probe.Take({.token = 77, .code = Code::kPeerLost, .cause = "node b ended"}));
+  EXPECT_TRUE(probe.OnCompletion({.token = 77, .code = Code::kPeerLost, .cause = "node b ended"}));
   ASSERT_TRUE(probe.result());
   ASSERT_FALSE(*probe.result());
   EXPECT_EQ(probe.result()->error().code(), Code::kPeerLost);

@@ -49,13 +49,13 @@ TEST(RunWalk, GoesOnFromWhereItIs) {
   const RunWalk start(DType::kFloat32, place.count(), place.runs(), 0);
   RunWalk walk = start;
   for (std::uint64_t element = 0; element < place.count(); element += 3) {
-    walk.GoTo(element);
+    walk.Seek(element);
     ASSERT_FALSE(walk.over());
     ASSERT_LE(walk.stretch().begin, element);
     ASSERT_LT(element, walk.stretch().end);
     ASSERT_EQ(walk.OffsetOf(element), PlainOffset(place.runs(), element, DType::kFloat32));
   }
-  walk.GoTo(place.count());
+  walk.Seek(place.count());
   EXPECT_TRUE(walk.over());
 }
 

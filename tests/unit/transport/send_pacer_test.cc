@@ -242,7 +242,7 @@ TEST(SendPacer, TakesBackWhatAGroupHasWaitingAndNothingElse) {
   bench.Push(other, 3);
   ASSERT_EQ(bench.Take().size(), 2U);  // one of each
   std::vector<int> back;
-  while (const auto item = bench.pacer.TakeBack(one)) back.push_back(*item);
+  while (const auto item = bench.pacer.Withdraw(one)) back.push_back(*item);
   EXPECT_EQ(back, (std::vector<int>{1, 2, 3}));
   bench.pacer.Ended(one, kPiece);
   EXPECT_EQ(bench.Take(), std::vector<int>{1});

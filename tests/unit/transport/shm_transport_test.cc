@@ -62,7 +62,8 @@ TEST(ShmTransport, LetsTheCrewSleepThroughSmallTransfers) {
     transport.DoWork(0, completions);
   }
   EXPECT_EQ(completions.size(), 1000U);
-  EXPECT_EQ(CrewSleeps(), before);
+  // A thread that was still starting may sleep once more; woken for each, they would 1000 times.
+  EXPECT_LT(CrewSleeps(), before + 10);
   EXPECT_EQ(waker.count.load(), 0);
 }
 

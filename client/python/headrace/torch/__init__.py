@@ -26,10 +26,12 @@ from headrace.torch.ddp import DdpState, ddp_hook
 from headrace.torch.gradients import GradientArena
 from headrace.torch.optimizer import ScheduledOptimizer
 from headrace.torch.parameters import broadcast_parameters
+from headrace.torch.recovery import Resize
 
 __all__ = [
     "DdpState",
     "GradientArena",
+    "Resize",
     "ScheduledOptimizer",
     "broadcast_parameters",
     "ddp_hook",

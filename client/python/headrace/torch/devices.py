@@ -17,7 +17,7 @@ _ONE_FUNCTION = hasattr(torch, "get_autocast_dtype")  # torch 2.4
 
 def device_of(tensor: torch.Tensor) -> int | None:
     """The GPU that a tensor is on. TypeError for anything but the CPU and CUDA's GPUs."""
-    if tensor.device.type == "cpu":
+    if tensor.is_cpu:
         return None
     if tensor.device.type != "cuda":
         raise TypeError(

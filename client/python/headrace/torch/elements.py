@@ -29,21 +29,25 @@ _REDUCTIONS = [
     (ReduceOp.MAX, "max"),
 ]
 # Of zeros and ones; a sum that is not zero is true, as torch has it.
-_OF_BOOLEANS = {"sum": "max", "max": "max", "product": "min", "min": "min"}
+_OF_BOOLEANS: dict[str | None, str] = {"sum": "max", "max": "max", "product": "min", "min": "min"}
 _BITWISE_OF_BOOLEANS = [(ReduceOp.BAND, "min"), (ReduceOp.BOR, "max")]
 
 
 def reduction_of(op: ReduceOp, dtype: torch.dtype) -> str:
     """The service's name of a reduction of such elements."""
-    names = [name for known, name in _REDUCTIONS if op == known]
+    name = _named(op, _REDUCTIONS)
     if dtype == torch.bool:
-        names = [_OF_BOOLEANS[name] for name in names if name in _OF_BOOLEANS]
-        names += [name for known, name in _BITWISE_OF_BOOLEANS if op == known]
-    if dtype.is_complex and names not in (["sum"], ["average"]):
-        names = []
-    if not names:
+        name = _OF_BOOLEANS.get(name) or _named(op, _BITWISE_OF_BOOLEANS)
+    if dtype.is_complex and name not in ("sum", "average"):
+        name = None
+    if name is None:
         raise TypeError(f"headrace has no reduction {_spell(op)} of {dtype}")
-    return names[0]
+    return name
+
+
+def _named(op: ReduceOp, reductions: Sequence[tuple[ReduceOp, str]]) -> str | None:
+    # By comparing, which is slow: in older versions of torch they have no hash.
+    return next((name for known, name in reductions if op == known), None)
 
 
 def _spell(op: ReduceOp) -> str:
@@ -56,6 +60,8 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_sparse:
         raise TypeError("the tensor is sparse: give tensor.to_dense()")
     device_of(tensor)  # which refuses others than the CPU and CUDA's GPUs
+    if tensor.dim() == 1 and not tensor.requires_grad and tensor.is_contiguous():
+        return tensor
     return tensor.detach().contiguous().view(-1)
 
 
@@ -85,6 +91,8 @@ def to_reduce(tensor: torch.Tensor) -> torch.Tensor:
 
 def put_back(array: torch.Tensor, tensor: torch.Tensor) -> None:
     """Writes what an array of to_move() or to_reduce() has become into the tensor it came from."""
+    if array is tensor:
+        return
     if array.data_ptr() == tensor.data_ptr() and tensor.is_contiguous():
         return  # it was a view
     if tensor.dtype.is_complex:

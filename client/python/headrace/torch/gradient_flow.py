@@ -51,6 +51,7 @@ class GradientFlow:
         self._scale = scale  # of each gradient before it is summed; None: 1
         self._loss: Error | None = None  # met while gradients were posted; dealt with at a wait
         self._iteration = 0
+        self._whole = 0  # the last iteration all of whose averages were waited for at once
         self._order: ForwardOrder | None = ForwardOrder(model)
         self._layout: Layout | None = None
         self._device: int | None = None  # that of the parameters; None: the CPU
@@ -191,6 +192,8 @@ class GradientFlow:
         if self._begun and self._all_forgotten():
             self._give_up()
         if not self._begun:
+            if self._recovery is not None:
+                self._unless_lost(lambda: self._recovery.compare(self._iteration + 1))
             self._unless_lost(layout.begin_backward)
             self._iteration += 1
             self._begun, self._averaged = True, False
@@ -375,6 +378,8 @@ class GradientFlow:
         if self._recovery is not None and slot.open:
             try:
                 if self._loss is None:
+                    if self._recovery.whole:
+                        self._wait_for_all()
                     self._layout.wait(slot.index)
             except LOSSES as loss:
                 self._loss = loss
@@ -387,6 +392,15 @@ class GradientFlow:
             if slot.open:
                 self._outcomes.add(slot.operation)
         slot.open, slot.asked_for = False, True
+
+    def _wait_for_all(self) -> None:
+        """Until every average of the iteration is there; each is still asked for in its turn."""
+        if self._whole == self._iteration:
+            return
+        for slot in self._slots:
+            if slot.open and slot.operation is not None:
+                slot.operation.wait()
+        self._whole = self._iteration
 
     def _update(self, slots: Sequence[Slot]) -> None:
         """Makes the updates of these, which have been waited for, and of those that are there too.

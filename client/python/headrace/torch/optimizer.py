@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,8 +14,9 @@ from headrace.torch.gradient_flow import GradientFlow
 from headrace.torch.hooks import ModelHooks
 from headrace.torch.jobs import next_session
 from headrace.torch.parameters import broadcast_parameters
-from headrace.torch.recovery import Recovery
+from headrace.torch.recovery import Recovery, Resize
 from headrace.torch.updates import Updates
+from headrace.torch.wrapping import WrappingOptimizer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _NEEDS_CLOSURES = (torch.optim.LBFGS,)
 
 
-class ScheduledOptimizer(torch.optim.Optimizer):
+class ScheduledOptimizer(WrappingOptimizer):
     """Wraps an optimizer: gradients move by the job's plan, and no module waits for another's.
 
         optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
@@ -79,6 +80,8 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         reconnect: float | None = None,
         scale: float | None = None,
         compress: str | None = None,
+        shrink: int | None = None,
+        resized: Callable[[Resize], None] | None = None,
     ) -> None:
         """``session``: None makes one by headrace.init(), which close() closes; for a second optimizer of
         this process in a job of its own, "JOB.2". ``policy`` as in Session.layout, as is ``compress``.
@@ -93,16 +96,23 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         in its place. Before the first forward pass in training mode has ended a loss is raised all
         the same.
 
+        ``shrink``: with how many ranks training may go on when others are lost for good; 0: with all of
+        them only; None: as the session was made, so HEADRACE_SHRINK as a rule. Needs ``reconnect`` and
+        ``op="average"``, and turns itself off where ``scale`` is given. Those that are left sum the iteration
+        that was under way again, divided by their number, if nobody has used an average of it yet;
+        ``resized`` is then called on each, with a Resize: ranks are numbered anew, and the data is to be
+        divided by them from the next batch on. So that no iteration is a mixture, the first module then
+        waits for all averages, and no longer for its own only.
+
         ``scale``: what each gradient is multiplied by before it is summed; ``op="sum"`` and one through
         the number of ranks are the arithmetic of DistributedDataParallel.
         """
-        # Not the base class's: param_groups and state are those of the wrapped optimizer.
         if isinstance(optimizer, (ScheduledOptimizer, *_NEEDS_CLOSURES)):
             raise TypeError(
                 f"{type(optimizer).__name__} cannot be wrapped: its step is not one of each "
                 "parameter by itself"
             )
-        self._optimizer = optimizer
+        super().__init__(optimizer)
         self._owns_session = session is None
         self.session = next_session() if session is None else session
         self._warned = False
@@ -110,46 +120,25 @@ class ScheduledOptimizer(torch.optim.Optimizer):
             broadcast_parameters(self.session, model)
         updates = Updates(optimizer)
         seconds = self.session.reconnect_seconds if reconnect is None else reconnect
+        min_world = self.session.shrink_min_world if shrink is None else shrink
+        if scale is not None:  # the world's, which would be another
+            min_world = 0
+        if min_world > 0 and (op != "average" or seconds <= 0):
+            raise ValueError('shrink needs op="average" and reconnect')
         self._flow = GradientFlow(
             model,
             updates,
             self.session,
             lambda specs, device: self.session.layout(specs, op, policy, device, compress),
             self._say_once,
-            Recovery(self.session, updates, seconds) if seconds > 0 else None,
+            Recovery(self.session, updates, seconds, min_world, resized)
+            if seconds > 0
+            else None,
             scale,
         )
         self._hooks = ModelHooks(model, self._flow)
 
     # ---- What every optimizer has ----------------------------------------------------------------
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """The wrapped optimizer's."""
-        return self._optimizer.param_groups
-
-    @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        self._optimizer.param_groups = groups
-
-    @property
-    def state(self) -> Any:
-        """The wrapped optimizer's. As of the last update that was made: see synchronize()."""
-        return self._optimizer.state
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        """The wrapped optimizer's."""
-        return self._optimizer.defaults
-
-    def __getattr__(self, name: str) -> Any:
-        # Hooks and the like, which the base class looks for in self.
-        if "_optimizer" not in self.__dict__:
-            raise AttributeError(name)
-        return getattr(self._optimizer, name)
-
-    def __repr__(self) -> str:
-        return f"ScheduledOptimizer of {self._optimizer!r}"
 
     def step(self, closure: None = None) -> None:
         """Ends an iteration: from here on the update is due, with the options of this moment."""
@@ -175,16 +164,6 @@ class ScheduledOptimizer(torch.optim.Optimizer):
                 "add all groups before it, or close() this ScheduledOptimizer"
             )
         self._optimizer.add_param_group(param_group)
-
-    def state_dict(self, *arguments: Any, **options: Any) -> dict[str, Any]:
-        """The wrapped optimizer's, with all updates made."""
-        self.synchronize()
-        return self._optimizer.state_dict(*arguments, **options)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The wrapped optimizer's; updates that are due are made with the state before."""
-        self.synchronize()
-        self._optimizer.load_state_dict(state_dict)
 
     # ---- What only this one has ------------------------------------------------------------------
 

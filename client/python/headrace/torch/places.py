@@ -82,6 +82,8 @@ class Places:
         self, pieces: Sequence[tuple[int, torch.Tensor]], count: int
     ) -> Range | None:
         """Of the array that these pieces make up one behind the other, without gaps in memory."""
+        if not self._host and devices.device_of(pieces[0][1]) is None:
+            return None
         end, address = 0, None
         for offset, part in pieces:
             if address is None:

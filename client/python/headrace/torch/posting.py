@@ -158,8 +158,8 @@ class Poster:
         pieces = Pieces(
             count,
             dtype_name(first.dtype),
-            [piece for piece in read if len(piece[1])],
-            [piece for piece in written if len(piece[1])],
+            [piece for piece in read if piece[1].numel()],
+            [piece for piece in written if piece[1].numel()],
         )
         return [collective(pieces, *arguments, async_op=True)]
 

@@ -189,7 +189,7 @@ class ProcessGroup(dist.ProcessGroup):
             read = one_by_one(arrays)
             operations = _post_pieces(
                 self.session.reduce_scatter if even else self.session.all_reduce,
-                sum(len(array) for array in arrays),
+                sum(array.numel() for array in arrays),
                 read,
                 [(read[self._rank][0], result)],
                 name,

@@ -14,22 +14,30 @@ that is not:
   all of them before its step() keeps a copy until the next iteration's are there;
 - an iteration that it gives up: nothing.
 
+Where the job may go on with fewer ranks (shrink), sums of an iteration may be lost with a rank for good.
+So no rank uses an average before it has all of the iteration, and there are two cases. All of them are
+still found on some rank: those that lack any get them. Or nobody has used one: the whole iteration is
+summed again from the copies, over those that are left and divided by their number. After each recovery
+the ranks compare their parameters, once these have their updates.
+
 On a GPU copies are made in the order of torch's current stream, and the host waits for averages: an
 update is made only from what is known to have arrived, so none has ever to be taken back.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
 from headrace.errors import Error, PeerLost, Timeout, Unavailable
 from headrace.torch import devices
+from headrace.torch.updates import DIGEST_BYTES
 
 if TYPE_CHECKING:
     from headrace.layout import Layout
@@ -43,8 +51,22 @@ LOSSES = (Unavailable, PeerLost)
 ATTEMPTS_MAX = 8  # services that go away before one recovery is through
 
 # What a rank says of itself, before whether it has the average of each slot.
-_ITERATION, _LACK, _AVERAGES_OF = range(3)
-_FACTS = 3
+_ITERATION, _LACK, _AVERAGES_OF, _WORLD = range(4)
+_FACTS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Resize:
+    """The job has gone on with fewer ranks; what a data sampler needs to divide the data anew.
+
+    Ranks are named by what they were when the job began, except ``rank``.
+    """
+
+    rank: int  # this process's from now on
+    world_size: int  # from now on
+    members: tuple[int, ...]  # of each rank of now, the one that it had at first
+    lost: tuple[int, ...]
+    iteration: int  # counted from 1, that is under way: the first whose averages may be of fewer
 
 
 class Lack(enum.IntEnum):
@@ -58,7 +80,8 @@ class Lack(enum.IntEnum):
 class Recovery:
     """Brings one rank's gradients back after a loss, together with all other ranks.
 
-    ``seconds``: how long a service, and the other ranks, are waited for at a time.
+    ``seconds``: how long a service, and the other ranks, are waited for at a time. ``min_world``: with how
+    many ranks the job may go on; 0: with all of them only. ``resized`` is called when it has.
     """
 
     def __init__(
@@ -66,10 +89,18 @@ class Recovery:
         session: Session,
         updates: Updates,
         seconds: float,
+        min_world: int = 0,
+        resized: Callable[[Resize], None] | None = None,
     ) -> None:
         self._session = session
         self._updates = updates
         self._seconds = seconds
+        self._min_world = min_world
+        self._resized = resized
+        self._members = session.members  # as they were told last
+        self._compare_at = 0  # the iteration before which parameters are compared; 0: none
+        # Of how many ranks the averages of an iteration are that slots have; it never grows.
+        self._averaged: tuple[int, int] = (0, 0)
         self.recoveries = 0
         self._averages_of = 0  # the iteration whose averages slots have in ``averages``; 0: none
 
@@ -87,6 +118,30 @@ class Recovery:
                 slot.averages = torch.empty_like(slot.memory)
             slot.averages.copy_(slot.memory)
         self._averages_of = iteration
+
+    @property
+    def whole(self) -> bool:
+        """Whether averages are used only when all of the iteration's are there."""
+        return self._min_world > 0
+
+    def compare(self, iteration: int) -> None:
+        """Before that iteration begins, and after all updates: holds the parameters of all ranks against
+        each other, where that is due. Raises RuntimeError if they differ.
+        """
+        if iteration != self._compare_at:
+            return
+        self._compare_at = 0
+        session = self._session
+        all_of_them = torch.zeros(session.world_size, DIGEST_BYTES, dtype=torch.uint8)
+        own = bytearray(self._updates.digest())
+        all_of_them[session.rank] = torch.frombuffer(own, dtype=torch.uint8)
+        session.all_gather(all_of_them)
+        differ = (all_of_them != all_of_them[0]).any(dim=1).nonzero().view(-1).tolist()
+        if differ:
+            raise RuntimeError(
+                f"headrace: after a recovery the parameters of ranks {differ} differ from those of rank 0 "
+                f"before iteration {iteration}: end all ranks and go on from a checkpoint"
+            )
 
     def run(
         self,
@@ -106,10 +161,14 @@ class Recovery:
         """
         begin = time.monotonic()
         last: Error = cause
+        if self._averaged[0] != iteration:
+            self._averaged = (iteration, self._session.world_size)
         for _ in range(ATTEMPTS_MAX):
             _close_ended(slots)
             try:
-                self._session.reconnect(self._seconds)
+                self._session.reconnect(
+                    self._seconds, self._min_world > 0, self._min_world
+                )
                 again = self._agree(iteration, lack, slots, layout)
             except LOSSES as loss:
                 last = loss
@@ -125,6 +184,7 @@ class Recovery:
                 ) from failure
             self.recoveries += 1
             self._say(cause, iteration, again, len(slots), time.monotonic() - begin)
+            self._announce(iteration)
             return
         raise last from cause
 
@@ -133,12 +193,29 @@ class Recovery:
     ) -> None:
         if self._session.rank != 0:
             return
+        gone = [each for each in self._members if each not in self._session.members]
+        lost = f"ranks {gone}" if gone else "the service"
+        left = "the other" if gone else "all"
         warnings.warn(
-            f"headrace: lost the service in iteration {iteration} ({cause}); all "
-            f"{self._session.world_size} ranks go on with the one of pid "
+            f"headrace: lost {lost} in iteration {iteration} ({cause}); {left} "
+            f"{self._session.world_size} ranks go on with the service of pid "
             f"{self._session.service_pid} after {seconds:.1f} s, and {again} of {slots} gradients "
-            "were summed again: nothing is lost",
+            "were summed again",
             stacklevel=2,
+        )
+
+    def _announce(self, iteration: int) -> None:
+        before, self._members = self._members, self._session.members
+        if before == self._members or self._resized is None:
+            return
+        self._resized(
+            Resize(
+                rank=self._session.rank,
+                world_size=self._session.world_size,
+                members=self._members,
+                lost=tuple(each for each in before if each not in self._members),
+                iteration=iteration,
+            )
         )
 
     # ---- What all ranks do together, with the same facts -------------------------------------------
@@ -149,10 +226,15 @@ class Recovery:
         """Returns how many slots were summed again."""
         facts = self._exchange_facts(iteration, lack, slots)
         newest = int(facts[:, _ITERATION].max())
+        if self.whole:
+            self._compare_at = newest + 1
         if bool((facts[:, _ITERATION] == newest).all()):
+            self._drop_partial(facts, slots)
             self._complete_averages(facts, slots)
         else:
             self._hand_over(facts, slots)
+            if iteration == newest:  # whose averages nobody has without those that are behind
+                self._averaged = (iteration, self._session.world_size)
             if iteration < newest:
                 for slot in slots:
                     slot.open = False
@@ -168,11 +250,32 @@ class Recovery:
         """A row for each rank; of each slot, whether the rank has its average."""
         session = self._session
         facts = torch.zeros(session.world_size, _FACTS + len(slots), dtype=torch.int64)
-        own = [iteration, int(lack), self._averages_of]
+        own = [iteration, int(lack), self._averages_of, self._averaged[1]]
         own += [int(not slot.open) for slot in slots]
         facts[session.rank] = torch.tensor(own, dtype=torch.int64)
         session.all_gather(facts)
         return facts
+
+    def _drop_partial(self, facts: torch.Tensor, slots: Sequence[Slot]) -> None:
+        """Averages over ranks that are no more are used all or none: in ``facts`` and in the slots only
+        those are left that complete the iteration, as averages of one world.
+        """
+        having = facts[:, _FACTS:]
+        worlds = facts[:, _WORLD].clone()
+        # The last world first: only ranks that have all averages of one can have used them.
+        for world in sorted(set(worlds.tolist())):
+            of_world = (worlds == world).unsqueeze(1) & having.bool()
+            if world == self._session.world_size or bool(of_world.any(dim=0).all()):
+                break
+        having[worlds != world] = 0
+        own = having[self._session.rank]
+        self._averaged = (self._averaged[0], world)
+        if world != self._session.world_size and not bool(having.any(dim=0).all()):
+            having[:] = 0
+            self._averaged = (self._averaged[0], self._session.world_size)
+        for slot in slots:
+            if not slot.open and not bool(own[slot.index]):
+                slot.open, slot.operation = True, None  # its memory is to be written again
 
     def _complete_averages(self, facts: torch.Tensor, slots: Sequence[Slot]) -> None:
         for slot in slots:

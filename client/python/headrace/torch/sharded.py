@@ -22,6 +22,7 @@ from headrace.torch.process_group import ProcessGroup
 from headrace.torch.shared_memory import HostMemory, memory_of
 from headrace.torch.tracing import untraced
 from headrace.torch.updates import Options, Updates
+from headrace.torch.wrapping import WrappingOptimizer
 
 _MARK = "_headrace_accelerated"
 # What the service reduces as it is.
@@ -202,7 +203,7 @@ class Unit(ReduceScatter):
                     gradient.__class__ = DTensor
 
 
-class ShardedOptimizer(torch.optim.Optimizer):
+class ShardedOptimizer(WrappingOptimizer):
     """The optimizer of a model of fully_shard; made by accelerate().
 
     step() notes the options of that moment and returns; each module waits for its own gradients and takes the
@@ -210,8 +211,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     """
 
     def __init__(self, model: FSDPModule, optimizer: torch.optim.Optimizer) -> None:
-        # Not the base class's: param_groups and state are those of the wrapped optimizer.
-        self._optimizer = optimizer
+        super().__init__(optimizer)
         self._updates = Updates(optimizer)
         self._model = model
         self._updates.parameters()
@@ -249,33 +249,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     # ---- What every optimizer has ----------------------------------------------------------------
 
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """The wrapped optimizer's."""
-        return self._optimizer.param_groups
-
-    @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        self._optimizer.param_groups = groups
-
-    @property
-    def state(self) -> Any:
-        """The wrapped optimizer's, as of the last update that was made: see synchronize()."""
-        return self._optimizer.state
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        """The wrapped optimizer's."""
-        return self._optimizer.defaults
-
-    def __getattr__(self, name: str) -> Any:
-        if "_optimizer" not in self.__dict__:
-            raise AttributeError(name)
-        return getattr(self._optimizer, name)
-
-    def __repr__(self) -> str:
-        return f"ShardedOptimizer of {self._optimizer!r}"
-
     def step(self, closure: None = None) -> None:
         """From here on the update is due, with the options of this moment."""
         if closure is not None:
@@ -304,16 +277,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """Updates that are due are made before."""
         self.synchronize()
         self._optimizer.add_param_group(param_group)
-
-    def state_dict(self, *arguments: Any, **named: Any) -> dict[str, Any]:
-        """The wrapped optimizer's, with all updates made."""
-        self.synchronize()
-        return self._optimizer.state_dict(*arguments, **named)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The wrapped optimizer's; updates that are due are made with the state before."""
-        self.synchronize()
-        self._optimizer.load_state_dict(state_dict)
 
     # ---- What only this one has ------------------------------------------------------------------
 

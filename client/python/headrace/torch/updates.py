@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Container, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 
 from headrace.torch.devices import without_autocast
 
+DIGEST_BYTES = 16
 Options = list[dict[str, Any]]  # of each parameter group, without its parameters
 
 
@@ -67,6 +69,14 @@ class Updates:
     def make_all(self) -> None:
         """A step of the optimizer as a whole, from all gradients, with the options of now."""
         self._optimizer.step()
+
+    def digest(self) -> bytes:
+        """Of all parameters, for ranks to compare."""
+        whole = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        for parameter in self.parameters():
+            memory = parameter.detach().cpu().contiguous().view(-1).view(torch.uint8)
+            whole.update(memory.numpy().data)
+        return whole.digest()
 
     def pack(self) -> torch.Tensor:
         """Parameters and state, for another rank's unpack(), as bytes."""

@@ -25,10 +25,10 @@ TEST(Inbox, HandsOverMessagesInTheirOrderAndOnce) {
   EXPECT_FALSE(inbox.Empty());
   EXPECT_EQ(owner.wakes.load(), 5);
   std::vector<int> taken{99};
-  inbox.TakeAll(taken);
+  inbox.PopAll(taken);
   EXPECT_EQ(taken, (std::vector<int>{0, 1, 2, 3, 4}));
   EXPECT_TRUE(inbox.Empty());
-  inbox.TakeAll(taken);
+  inbox.PopAll(taken);
   EXPECT_TRUE(taken.empty());
 }
 
@@ -38,7 +38,7 @@ TEST(Inbox, DoesNotTakeMoreThanItHasRoomFor) {
   for (std::size_t i = 0; i < kInboxMax; ++i) EXPECT_TRUE(inbox.Send(std::make_unique<int>(1)));
   EXPECT_FALSE(inbox.Send(nullptr));
   std::vector<std::unique_ptr<int>> taken;
-  inbox.TakeAll(taken);
+  inbox.PopAll(taken);
   EXPECT_EQ(taken.size(), kInboxMax);
   EXPECT_TRUE(inbox.Send(nullptr));
 }
@@ -57,7 +57,7 @@ TEST(Inbox, KeepsTheOrderOfEachOfManySenders) {
   std::vector<int> next(kSenders, 0);
   std::vector<std::pair<int, int>> taken;
   for (int count = 0; count < kSenders * kMessages;) {
-    inbox.TakeAll(taken);
+    inbox.PopAll(taken);
     for (const auto& [sender, i] : taken) EXPECT_EQ(i, next[static_cast<std::size_t>(sender)]++);
     count += static_cast<int>(taken.size());
     if (taken.empty()) std::this_thread::yield();

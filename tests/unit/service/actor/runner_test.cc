@@ -23,7 +23,7 @@ class Counter final : public Actor {
 
   bool DoWork(TimeNs now) override {
     turns.fetch_add(1);
-    inbox_.TakeAll(messages_);
+    inbox_.PopAll(messages_);
     const bool due = now >= deadline.load();
     if (messages_.empty() && !due) return false;
     const std::lock_guard lock(mutex_);

@@ -16,7 +16,7 @@ using service::PlanOffer;
 using service::PlanSwitch;
 
 constexpr std::size_t kTensorsLed = 5;
-constexpr transport::CostLine kCost{.startup_s = 1e-3, .s_per_byte = 1e-8};
+constexpr transport::CostLine kLedCost{.startup_s = 1e-3, .s_per_byte = 1e-8};
 
 // Two nodes: ranks 0 and 2 on a, rank 1 on b, all linked.
 class LeadingPlans : public testing::Test {
@@ -53,7 +53,7 @@ class LeadingPlans : public testing::Test {
   }
   void TellAll(std::uint64_t iteration) {
     for (MeetingNode* node : {&a_, &b_}) {
-      const service::NodeSeen seen = SeenAt(iteration, kTensorsLed, 0.01, 0.005, kCost);
+      const service::NodeSeen seen = SeenAt(iteration, kTensorsLed, 0.01, 0.005, kLedCost);
       node->follower.Handle(
           service::TimesSeen{.job = JobOf(*node), .times = seen.times, .costs = seen.costs});
     }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -76,10 +77,11 @@ class LedHereTest : public testing::Test {
     plans_.Handle(
         service::PlanAck{.job = kJob, .version = offers[0].plan->version, .iteration = iteration});
   }
-  void Tell(std::uint64_t iteration) {
+  void Tell(std::uint64_t iteration, double longest_s = 0) {
     service::TimesSeen seen{.job = kJob, .times = {}, .costs = {}};
     const service::NodeSeen node = SeenAt(iteration, kTensorsHere, 0.01, 0.005, {});
     seen.times = node.times;
+    if (longest_s != 0) seen.times.forward_s[0] = longest_s;
     seen.costs = {{.startup_s = 1e-4, .s_per_byte = 1e-9}};
     plans_.Handle(seen);
   }
@@ -93,6 +95,20 @@ class LedHereTest : public testing::Test {
                    .policy = Policy::kExact,
                    .next_number = [this] { return ++numbers_; }}};
 };
+
+// A leader on another node would end the connection for them.
+TEST_F(LedHereTest, TimesThatNobodyCanHaveSeenStayOnTheirNode) {
+  HandIn(1);
+  HandIn(0);
+  TakeOver(0);
+  plans_.DrainActions();
+  for (const double seconds : {-1.0, 1e10, std::nan("")}) {
+    Tell(3, seconds);
+    EXPECT_TRUE(plans_.DrainActions().empty()) << seconds;
+  }
+  Tell(3);
+  EXPECT_FALSE(plans_.DrainActions().empty());
+}
 
 TEST_F(LedHereTest, PlansFromTheLastLayoutToThePlanInForce) {
   HandIn(1);

@@ -146,6 +146,8 @@ void Meeting::Do(MeetingNode& node, const service::FollowerAction& action) {
     node.refusals.push_back(refusal->why);
   } else if (const auto* answer = std::get_if<service::Answered>(&action)) {
     node.answers.push_back(*answer);
+  } else if (const auto* quorum = std::get_if<service::QuorumAnswered>(&action)) {
+    node.quorums.push_back(*quorum);
   } else {
     node.wants_leader = std::holds_alternative<service::ReachLeader>(action);
   }

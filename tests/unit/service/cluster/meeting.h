@@ -32,9 +32,10 @@ struct MeetingNode {
   std::deque<service::PeerMessage> to_node;
   std::vector<service::ToDispatch> dispatch;
   std::vector<service::ToLane> lanes;
-  std::vector<std::string> events;         // that people were told on it
-  std::vector<std::string> refusals;       // that its leader gave it
-  std::vector<service::Answered> answers;  // to those who asked what a job waits for
+  std::vector<std::string> events;               // that people were told on it
+  std::vector<std::string> refusals;             // that its leader gave it
+  std::vector<service::Answered> answers;        // to those who asked what a job waits for
+  std::vector<service::QuorumAnswered> quorums;  // to those who asked who is left of one
   // How its lanes answer; nothing: they do not.
   std::optional<Status> open_answer = Status{};
   std::optional<Result<transport::CostLine>> cost =

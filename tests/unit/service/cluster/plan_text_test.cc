@@ -13,6 +13,7 @@
 namespace headrace::support {
 namespace {
 
+using service::CheckPlan;
 using service::CutPlan;
 using service::kPlanPieceMax;
 using service::kPlanTextMax;
@@ -38,11 +39,11 @@ class PlanTextTest : public testing::Test {
  protected:
   Result<std::shared_ptr<const plan::Plan>> Gather(const std::vector<PlanPiece>& pieces) {
     for (std::size_t i = 0; i + 1 < pieces.size(); ++i) {
-      const auto taken = reassembly_.Add(pieces[i], layout_);
+      const auto taken = reassembly_.Add(pieces[i], layout_, true);
       if (!taken) return taken;
       EXPECT_EQ(*taken, nullptr) << "more is to come";
     }
-    return reassembly_.Add(pieces.back(), layout_);
+    return reassembly_.Add(pieces.back(), layout_, true);
   }
   std::vector<PlanPiece> Cut(std::uint32_t version) const {
     return CutPlan(version, Canonical(PlanOf(layout_, version)));
@@ -104,9 +105,21 @@ TEST_F(PlanTextTest, RefusesWhatIsNoPlanForThisLayout) {
   }
 }
 
+TEST_F(PlanTextTest, RefusesHalvesOfAllReducesWhereTheJobHasNone) {
+  plan::Plan plan = PlanOf(layout_, 7);
+  std::vector<plan::Block> gathers = plan.blocks;
+  for (plan::Block& block : plan.blocks) block.kind = Collective::kReduceScatter;
+  for (plan::Block& block : gathers) block.kind = Collective::kAllGather;
+  plan.blocks.insert(plan.blocks.end(), gathers.begin(), gathers.end());
+  EXPECT_TRUE(CheckPlan(plan, layout_, true).ok());
+  EXPECT_EQ(CheckPlan(plan, layout_, false).code(), Code::kCorrupt);
+  plan.blocks.pop_back();
+  EXPECT_FALSE(CheckPlan(plan, layout_, true).ok()) << "a share that nobody gets";
+}
+
 TEST_F(PlanTextTest, AFirstPieceBeginsAnew) {
   const std::vector<PlanPiece> pieces = Cut(7);
-  ASSERT_TRUE(reassembly_.Add(pieces[0], layout_).ok());
+  ASSERT_TRUE(reassembly_.Add(pieces[0], layout_, true).ok());
   EXPECT_TRUE(Gather(pieces).ok());
 }
 

@@ -187,7 +187,7 @@ TEST(MergeRecorded, TheLastNodeOfEachIterationCounts) {
 // Before the forward pass of iteration 3 the loop evaluates the model.
 TEST(MergeRecorded, LeavesOutWhatTheLoopDoesNowAndThen) {
   std::vector<NodeSeen> seen(1);
-  for (const std::uint64_t iteration : {1, 2, 3, 4}) {
+  for (const std::uint64_t iteration : {1U, 2U, 3U, 4U}) {
     seen[0].times.iterations.push_back(Seen(iteration, 1, 1, 1));
   }
   seen[0].times.iterations[2].forward_begin_s = 60;

@@ -32,22 +32,29 @@ TEST(PendingSteering, KeepTheLastOfEachKindInTheOrderInWhichTheyCame) {
   EXPECT_EQ(kept.Find(SteeringKind::kCancel), nullptr);
   ASSERT_NE(kept.Find(SteeringKind::kWeight), nullptr);
   EXPECT_EQ(kept.Find(SteeringKind::kWeight)->value, 5U);
-  const std::vector<Steering> taken = kept.Take();
+  const std::vector<Steering> taken = kept.PopAll();
   ASSERT_EQ(taken.size(), 3U);
   EXPECT_EQ(taken[0].kind, SteeringKind::kResume);
   EXPECT_EQ(taken[1].kind, SteeringKind::kWeight);
   EXPECT_EQ(taken[2].kind, SteeringKind::kPause) << "it stays paused";
-  EXPECT_TRUE(kept.Take().empty());
+  EXPECT_TRUE(kept.PopAll().empty());
 }
 
 TEST(CheckSteering, TakesEveryValueThatThereIs) {
   const std::pair<SteeringKind, std::uint64_t> allowed[] = {
-      {SteeringKind::kPause, 0},         {SteeringKind::kResume, 0},
-      {SteeringKind::kDrain, 0},         {SteeringKind::kCancel, 0},
-      {SteeringKind::kWeight, 1},        {SteeringKind::kWeight, kWeightMax},
-      {SteeringKind::kPriority, 0},      {SteeringKind::kPriority, kPriorityMax},
-      {SteeringKind::kLimit, 0},         {SteeringKind::kLimit, kLimitMin},
+      {SteeringKind::kPause, 0},
+      {SteeringKind::kResume, 0},
+      {SteeringKind::kDrain, 0},
+      {SteeringKind::kCancel, 0},
+      {SteeringKind::kWeight, 1},
+      {SteeringKind::kWeight, kWeightMax},
+      {SteeringKind::kPriority, 0},
+      {SteeringKind::kPriority, kPriorityMax},
+      {SteeringKind::kLimit, 0},
+      {SteeringKind::kLimit, kLimitMin},
       {SteeringKind::kLimit, kLimitMax},
+      {SteeringKind::kSends, 0},
+      {SteeringKind::kSends, kSendsClassMax},
   };
   for (const auto& [kind, value] : allowed) {
     EXPECT_TRUE(service::CheckSteering(static_cast<std::uint8_t>(kind), value).ok())
@@ -61,6 +68,15 @@ TEST(DescribeSteering, ReadsLikeWhatWasAsked) {
   EXPECT_EQ(service::DescribeSteering(SteeringOf(SteeringKind::kLimit, 2000)),
             "limit 2000 bytes/s");
   EXPECT_EQ(service::DescribeSteering(SteeringOf(SteeringKind::kLimit)), "no limit");
+  EXPECT_EQ(service::DescribeSteering(SteeringOf(SteeringKind::kSends, 1)),
+            "sends before other blocks");
+}
+
+TEST(CheckSteering, RefusesAClassOfSendsThatIsNone) {
+  const auto kind = static_cast<std::uint8_t>(SteeringKind::kSends);
+  const Status checked = service::CheckSteering(kind, kSendsClassMax + 1);
+  ASSERT_FALSE(checked.ok());
+  EXPECT_EQ(checked.error().code(), Code::kInvalidArgument);
 }
 
 TEST(Allowance, GivesSoManyInEachWindow) {
@@ -234,7 +250,7 @@ TEST_F(SteeringTest, PeopleMayNotSayHowFarADrainIs) {
   const auto kind = static_cast<std::uint8_t>(SteeringKind::kDrainOperations);
   EXPECT_FALSE(service::CheckSteering(kind, 1).ok());
   EXPECT_TRUE(service::CheckNodeSteering(kind, 1).ok());
-  EXPECT_FALSE(service::CheckNodeSteering(10, 0).ok());
+  EXPECT_FALSE(service::CheckNodeSteering(11, 0).ok());
   EXPECT_FALSE(
       service::CheckNodeSteering(static_cast<std::uint8_t>(SteeringKind::kWeight), 0).ok());
 }

@@ -1,7 +1,6 @@
 // What nodes have got is compared by their leader, block by block.
 #include "service/cluster/verification.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/support/expect_text.h"
@@ -14,8 +13,6 @@ using service::BlockHash;
 using service::BlockName;
 using service::JobFailed;
 using service::Verification;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 service::Agreement AgreementOf(std::vector<std::string> names, std::uint32_t servers_count = 0) {
   service::Agreement agreement;
@@ -101,8 +98,7 @@ TEST_F(VerifyingMeeting, ADifferenceEndsTheJobOnAllNodes) {
     const auto failed = node->Told<JobFailed>();
     ASSERT_EQ(failed.size(), 1U);
     EXPECT_EQ(failed[0].code, Code::kCorrupt);
-    EXPECT_THAT(failed[0].cause, AllOf(HasSubstr("block 1 of operation 20"), HasSubstr(" on a"),
-                                       HasSubstr(" on b")));
+    EXPECT_TEXT(failed[0].cause, "block 1", "operation 20", " a", " b");
   }
 }
 

@@ -18,6 +18,8 @@
 #include <string>
 #include <thread>
 
+#include "tests/support/expect_text.h"
+
 namespace headrace::service {
 namespace {
 
@@ -120,7 +122,7 @@ TEST_F(InstanceTest, TakesOverWhatAKilledServiceLeft) {
   ASSERT_TRUE(std::filesystem::exists(path_));
   const Result<Instance> next = Instance::Claim(path_, board_, "headraced");
   ASSERT_TRUE(next.ok()) << next.error().text();
-  EXPECT_EQ(next->notice(), "took over the stale socket " + path_ + ": nobody held its lock");
+  EXPECT_VARYING_TEXT(next->notice(), path_);
   EXPECT_FALSE(std::filesystem::exists(path_)) << "free for bind";
 }
 

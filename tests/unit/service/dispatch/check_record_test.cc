@@ -127,6 +127,19 @@ TEST_F(CheckRecordTest, RefusesEachFieldByItsName) {
   refuse([](ipc::Record& r) { r.timeout_ms = kTimeoutMsMax + 1; }, "field timeout_ms is 86400001");
 }
 
+// The node of its other side would take the notice of it for none, and end the connection.
+TEST_F(CheckRecordTest, RefusesMessagesThatNoNodeTakesNoticeOf) {
+  ipc::Record record = Good();
+  record.kind = static_cast<std::uint8_t>(ipc::kSend);
+  record.root = 1;
+  record.count = kSendBytesMax / sizeof(float) + 1;
+  const Result<OperationSpec> spec = Check(record);
+  ASSERT_FALSE(spec.ok());
+  EXPECT_EQ(spec.error().code(), Code::kInvalidArgument);
+  EXPECT_THAT(spec.error().text(), testing::HasSubstr("count"));
+  EXPECT_THAT(spec.error().text(), testing::HasSubstr(std::to_string(kSendBytesMax)));
+}
+
 TEST_F(CheckRecordTest, TakesSendsAndReceivesWithTheirSides) {
   ipc::Record record = Good();
   const std::uint32_t own = session_->identity().rank;
@@ -173,7 +186,7 @@ TEST_F(CheckRecordTest, RefusesMemoryThatIsNotThere) {
 }
 
 TEST_F(CheckRecordTest, RefusesATensorWhoseSegmentIsGone) {
-  (void)session_->TakeSegment(SegmentId{2});
+  (void)session_->RemoveSegment(SegmentId{2});
   ExpectRefused(GoodTensor(), Code::kNotFound, "segment 2");
 }
 

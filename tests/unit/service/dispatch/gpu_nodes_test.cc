@@ -65,6 +65,7 @@ class GpuNodes : public GpuTest, public ::testing::WithParamInterface<Spread> {
   };
 
   ~GpuNodes() override { world_.reset(); }
+  void ExpectGradientsOf(const std::shared_ptr<const plan::Plan>& plan);
   World& OnGpus(const Ranks& ranks, std::uint32_t gpu_lanes = 0, std::size_t segment_size = 65536) {
     world_ = std::make_unique<World>(ranks, gpus_.get(), gpu_lanes, segment_size);
     return *world_;
@@ -114,9 +115,11 @@ TEST_P(GpuNodes, EndWithTheBytesThatHostMemoryEndsWith) {
   }
 }
 
-TEST_P(GpuNodes, MoveGradientsInRunsThroughScratchInOnePiece) {
+const Blocks kBlocks = {{{2, 100, 200}, {0, 0, 50}}, {{0, 50, 350}, {1, 0, 200}, {2, 0, 100}}};
+
+// Over three iterations, of a layout in which the blocks have several runs.
+void GpuNodes::ExpectGradientsOf(const std::shared_ptr<const plan::Plan>& plan) {
   const auto layout = PackedLayout({400, 200, 300});
-  const Blocks blocks = {{{2, 100, 200}, {0, 0, 50}}, {{0, 50, 350}, {1, 0, 200}, {2, 0, 100}}};
   const Ranks& ranks = GetParam().ranks;
   World& gpus = OnGpus(ranks, GetParam().gpu_lanes);
   for (std::size_t node = 0; node < ranks.size(); ++node) {
@@ -126,7 +129,7 @@ TEST_P(GpuNodes, MoveGradientsInRunsThroughScratchInOnePiece) {
   }
   gpus.Form(ranks);
   for (std::size_t node = 0; node < ranks.size(); ++node) {
-    Adopt(gpus.cluster.node(node), gpus.job.id, PlanOf(blocks));
+    Adopt(gpus.cluster.node(node), gpus.job.id, plan);
   }
   float times = 1;
   const auto world = static_cast<float>(gpus.job.world_size);
@@ -143,6 +146,37 @@ TEST_P(GpuNodes, MoveGradientsInRunsThroughScratchInOnePiece) {
       }
     }
     times *= world;
+  }
+}
+
+TEST_P(GpuNodes, MoveGradientsInRunsThroughScratchInOnePiece) {
+  ExpectGradientsOf(PlanOf(kBlocks));
+}
+
+TEST_P(GpuNodes, MoveGradientsByHalvesThatTravelApart) {
+  if (GetParam().gpu_lanes > 0) GTEST_SKIP() << "lanes of GPUs take whole all-reduces";
+  ExpectGradientsOf(HalvesOf(kBlocks));
+}
+
+// A rank's own streams may come to their ends in any order; between nodes there is one.
+TEST_P(GpuNodes, KeepTheOrderOfTheirNumbersWhoseGpuIsReadyFirst) {
+  World& world = OnGpus(GetParam().ranks, GetParam().gpu_lanes);
+  world.Form(GetParam().ranks);
+  world.PostAll(Awaiting(OnSegment(Collective::kAllReduce, DType::kFloat32, kManyBlocks, 4096)));
+  world.PostAll(Awaiting(Barrier()));
+  for (const std::uint64_t offset : {0U, 32768U}) {
+    world.PostAll(OnSegment(Collective::kAllReduce, DType::kFloat32, 100, offset));
+  }
+  world.cluster.Advance(100 * kMillisecond);
+  for (const ClientEnd* client : world.clients) WriteReadyWord(*client, 2);
+  world.cluster.Advance(100 * kMillisecond);
+  for (const ClientEnd* client : world.clients) {
+    for (std::uint64_t record = 1; record <= 4; ++record) ExpectOpen(*client, record);
+    WriteReadyWord(*client, 1);
+  }
+  world.cluster.Advance(kSecond);
+  for (const ClientEnd* client : world.clients) {
+    for (std::uint64_t record = 1; record <= 4; ++record) ExpectOk(*client, record);
   }
 }
 

@@ -135,7 +135,10 @@ class Interleaved : public ::testing::Test {
   }
   TimeNs Held() {
     TimeNs held_ns = 0;
-    for (const auto& trainer : trainers_) held_ns += node_.JobRow(trainer->job().id)->held_ns;
+    for (const auto& trainer : trainers_) {
+      // A job that has had no turn yet has no row.
+      if (const auto row = node_.JobRow(trainer->job().id)) held_ns += row->held_ns;
+    }
     return held_ns;
   }
   const std::vector<std::string>& Events() { return node_.watch_tap().events; }

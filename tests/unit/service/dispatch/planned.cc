@@ -34,6 +34,15 @@ std::shared_ptr<const plan::Plan> PlanOf(const Blocks& blocks, std::uint32_t ver
   return std::make_shared<const plan::Plan>(std::move(plan));
 }
 
+std::shared_ptr<const plan::Plan> HalvesOf(const Blocks& blocks, std::uint32_t version) {
+  plan::Plan plan = *PlanOf(blocks, version);
+  std::vector<plan::Block> gathers(plan.blocks.rbegin(), plan.blocks.rend());
+  for (plan::Block& block : plan.blocks) block.kind = Collective::kReduceScatter;
+  for (plan::Block& block : gathers) block.kind = Collective::kAllGather;
+  plan.blocks.insert(plan.blocks.end(), gathers.begin(), gathers.end());
+  return std::make_shared<const plan::Plan>(std::move(plan));
+}
+
 void HandIn(HandDrivenNode& node, ClientEnd& client,
             const std::shared_ptr<const service::Layout>& layout) {
   for (std::uint32_t id = 0; id < layout->tensors.size(); ++id) {

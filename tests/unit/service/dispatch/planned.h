@@ -23,6 +23,8 @@ struct Piece {
 using Blocks = std::vector<std::vector<Piece>>;
 std::shared_ptr<const plan::Plan> PlanOf(const Blocks& blocks, std::uint32_t version = 1,
                                          bool barrier = false);
+// The same bytes, each block as a reduce-scatter and, behind all of these, an all-gather.
+std::shared_ptr<const plan::Plan> HalvesOf(const Blocks& blocks, std::uint32_t version = 1);
 
 // Registers the layout's tensors, from id 0 on and from the begin of segment 0, and hands it in.
 void HandIn(HandDrivenNode& node, ClientEnd& client,

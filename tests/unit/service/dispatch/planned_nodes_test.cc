@@ -75,6 +75,28 @@ TEST(PlannedNodes, SumOverEveryRankOfEveryNode) {
   }
 }
 
+TEST(PlannedNodes, SumByHalvesThatTravelApart) {
+  for (const Ranks& ranks : {Ranks{{0}, {1}}, Ranks{{0, 1}, {2}}, Ranks{{0}, {1}, {2}, {3}}}) {
+    PlannedFleet fleet(ranks);
+    fleet.AdoptAll(HalvesOf(kBlocks), 1);
+    for (std::uint32_t iteration = 1; iteration <= 2; ++iteration) {
+      for (ClientEnd* client : fleet.clients) {
+        Fill(*client, static_cast<float>(100 * client->rank()));
+        for (std::uint32_t i = 0; i < 3; ++i) {
+          PostGradient(*client, *fleet.layout, (client->rank() + i) % 3);
+        }
+      }
+      fleet.cluster.Advance(kSecond);
+      for (const ClientEnd* client : fleet.clients) {
+        for (std::uint64_t record = 1; record <= 3; ++record) {
+          ExpectOk(*client, 3 * (iteration - 1) + record);
+        }
+      }
+      fleet.ExpectSums(1);
+    }
+  }
+}
+
 TEST(PlannedNodes, AreToldThatARankLeftBeforeItHandedInItsLayout) {
   const JobSpec job{.world_size = 2, .rendezvous = "a:7733"};
   HandDrivenCluster cluster({.nodes_count = 2});

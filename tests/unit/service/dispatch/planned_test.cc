@@ -66,6 +66,33 @@ TEST_F(Planned, GradientsWaitForAPlanAndSaySo) {
   }
 }
 
+TEST_F(Planned, SumsAreRightWhereAllReducesAreTakenApart) {
+  Adopt(node_, job_.id, HalvesOf(kSplit));
+  PostAll();
+  node_.Settle();
+  for (const ClientEnd* rank : ranks_) {
+    for (std::uint64_t record = 1; record <= 3; ++record) ExpectOk(*rank, record);
+    for (std::size_t i = 0; i < 60; ++i) {
+      ASSERT_EQ(rank->Elements<float>()[i], 100 + 2 * static_cast<float>(i)) << i;
+    }
+  }
+  // Bytes count once, with the half that brings them.
+  EXPECT_EQ(node_.Counters().bytes_moved, 60 * sizeof(float));
+}
+
+TEST_F(Planned, AllGathersWaitForTheReduceScattersBeforeThem) {
+  Adopt(node_, job_.id, HalvesOf({{{2, 0, 30}}, {{0, 0, 10}, {1, 0, 20}}}));
+  for (std::uint32_t rank = 0; rank < 2; ++rank) Post(rank, 2);
+  node_.Settle();
+  ExpectOpen(*ranks_[0], 1);
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    Post(rank, 1);
+    Post(rank, 0);
+  }
+  node_.Settle();
+  for (std::uint64_t record = 1; record <= 3; ++record) ExpectOk(*ranks_[1], record);
+}
+
 TEST_F(Planned, SumsAreRightHoweverBlocksSplitAndFuse) {
   for (const Blocks& blocks : {kOneEach, kSplit}) {
     for (const ClientEnd* rank : ranks_) Fill(*rank, 100.0F * static_cast<float>(rank->rank()));

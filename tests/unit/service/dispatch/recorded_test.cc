@@ -143,5 +143,21 @@ TEST_F(Recorded, WhatAClientsClockCannotHaveSaidIsLeftOut) {
   EXPECT_EQ(times.contention, 0);
 }
 
+TEST_F(Recorded, PassesThatCannotHaveTakenSoLongCountAsNothing) {
+  for (std::uint64_t i = 1; i <= 20; ++i) {
+    const auto zero = static_cast<TimeNs>(i) * (INT64_MAX / 50 / kMillisecond);
+    const Passes liar{zero, {zero + 20, zero + 10}, {-1, -1}, {-1, INT64_MAX / kMillisecond}};
+    const Passes honest{zero, {zero + 20, zero + 10}, {10, 10}, {0, 0}};
+    Iterate(i, {honest, liar}, zero + 20, zero + 30);
+  }
+  const NodeTimes times = Record();
+  EXPECT_NEAR(times.forward_s[0], 0.010, 1e-6);
+  EXPECT_NEAR(times.forward_s[1], 0.010, 1e-6);
+  EXPECT_EQ(times.running_s, 0);
+  EXPECT_EQ(times_.sums().waited_ns, 0);
+  EXPECT_NEAR(static_cast<double>(times_.MeasuredSpread().mean_ns),
+              static_cast<double>(INT64_MAX / 50), 1e9);
+}
+
 }  // namespace
 }  // namespace headrace::support

@@ -444,7 +444,7 @@ TEST(Recorder, GoesOnWithoutARowWhenTheTableOfSharesIsFull) {
   service::Job job({.id = SessionId{1}, .job = JobId{1}, .job_name = "job"}, kSecond);
   job.record = &recorder.OpenJob(job, kSecond);
   service::Block& block = *job.AllocateBlock();
-  service::Part& part = block.parts[0];
+  service::BlockPart& part = block.parts[0];
   part.stage.bytes = 64;
   recorder.StageQueued(job, block, part, kSecond);
   recorder.StageBegun(job, block, part, 2 * kSecond);

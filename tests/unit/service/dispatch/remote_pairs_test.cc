@@ -412,7 +412,7 @@ TEST(RemotePairs, WhatMakesNoSenseEndsTheJobByName) {
     return !world.cluster.node(0).peers().Of<service::JobFailed>().empty();
   };
   const SendNotice announced{.kind = SendNoticeKind::kAnnounced,
-                             .send = 77,
+                             .send = service::kSendNamesBegin + 77,
                              .source = 2,
                              .target = 0,
                              .tag = 1,
@@ -442,13 +442,25 @@ TEST(RemotePairs, WhatMakesNoSenseEndsTheJobByName) {
   ExpectFailed(beyond[0], 1, Code::kCorrupt, {"node b"});
 }
 
+// Operations that move in messages receive from other nodes, too, each by its own number.
+TEST(RemotePairs, AreNeverCalledAsAnOperationIs) {
+  World world(Ranks{{0}, {1}});
+  world.Post(0, SendTo(1, 4, 3));
+  world.Advance();
+  ASSERT_EQ(world.told.size(), 1U);
+  SendNotice announced = world.told[0];
+  EXPECT_TRUE(CheckNotice(announced).ok());
+  announced.send = 1;
+  EXPECT_EQ(CheckNotice(announced).error().code(), Code::kCorrupt);
+}
+
 // A node of the job that sends what it likes on one of several rails: there the receive runs ahead
 // of the others.
 TEST(RemotePairs, BytesThatComeBeforeTheyMightEndTheJobByName) {
   constexpr std::uint32_t kRails = 3;
   constexpr std::uint64_t kElements = 24;  // of a block
   constexpr std::uint64_t kBlocks = 60;
-  constexpr std::uint64_t kName = 77;
+  constexpr std::uint64_t kName = service::kSendNamesBegin + 77;
   World world(Ranks{{0}, {1}}, {.rails_count = kRails}, false);
   world.cluster.Form(world.job, world.ranks, kElements * sizeof(float));
   world.Advance(kMillisecond);

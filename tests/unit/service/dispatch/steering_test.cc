@@ -102,6 +102,21 @@ TEST(Steering, TakesEffectWhereTheNextIterationBegins) {
               Contains(AllOf(HasSubstr("weight 3"), HasSubstr("iteration 2"))));
 }
 
+TEST(Steering, PutsSendsInTurnWithOtherBlocksAndBeforeThemAgain) {
+  HandDrivenNode node;
+  node.Attach(kBertFor1s, 0);
+  node.Settle();
+  const auto row = [&node] { return *node.JobRow(JobId{1}); };
+  EXPECT_EQ(row().sends_class, static_cast<std::uint32_t>(SendsClass::kAbove));
+  node.Send(Ask(Kind::kSends, static_cast<std::uint64_t>(SendsClass::kSame)));
+  node.Settle();
+  EXPECT_EQ(row().sends_class, static_cast<std::uint32_t>(SendsClass::kSame));
+  node.Send(Ask(Kind::kSends, static_cast<std::uint64_t>(SendsClass::kAbove)));
+  node.Settle();
+  EXPECT_EQ(row().sends_class, static_cast<std::uint32_t>(SendsClass::kAbove));
+  EXPECT_TEXTS(node.watch_tap().events);
+}
+
 TEST(Steering, OnlyTheLastWishOfAKindCounts) {
   HandDrivenNode node;
   ClientEnd& a = node.Attach(kBertFor1s, 0);

@@ -1,6 +1,9 @@
 // Operations that outlive their time.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <string>
+
 #include "service/dispatch/intake/record_checks.h"
 #include "tests/support/expect_text.h"
 #include "tests/unit/service/dispatch/expect.h"
@@ -44,6 +47,62 @@ TEST(Dispatch, NamesAnOperationOnceThatEndedItsJob) {
   node.Settle();
   EXPECT_EQ(a.Read(1).text, cause);
   EXPECT_TEXT(a.Read(2).text, cause, "operation 2 [barrier]");
+}
+
+TEST(Dispatch, TimesOutWithWhoWaitsForWhomRoundACircle) {
+  HandDrivenNode node;
+  std::array<ClientEnd*, 3> ranks{};
+  for (const std::uint32_t rank : {0U, 1U, 2U}) {
+    ranks[rank] = &node.Attach({.name = "ring", .world_size = 3}, rank);
+  }
+  for (const std::uint32_t rank : {0U, 1U, 2U}) {
+    ipc::Record receive = ReceiveFrom((rank + 1) % 3, 4, 7);
+    receive.timeout_ms = rank == 0 ? 50 : 1000;
+    ranks[rank]->Post(receive);
+  }
+  node.Settle();
+  node.Advance(50 * kMillisecond);
+  ExpectFailed(*ranks[0], 1, Code::kTimeout, {"rank 1 (pid 1001)", "rank 2 (pid 1002)", "circle"});
+  ExpectOpen(*ranks[1], 1);
+}
+
+TEST(Dispatch, TimesOutWithWhatAProcessWaitsForInAnotherJob) {
+  HandDrivenNode node;
+  ClientEnd& a = node.Attach(kPairFor100Ms, 0);
+  node.Attach(kPairFor100Ms, 1);
+  const JobSpec group{.id = JobId{2}, .name = "group", .world_size = 2};
+  node.Attach(group, 0);
+  // Of the same process as rank 1 of the other job.
+  ClientEnd& b = node.Attach(group, 1);
+  b.Post(kSum);
+  a.Post(kSum);
+  node.Settle();
+  node.Advance(100 * kMillisecond);
+  ExpectFailed(a, 1, Code::kTimeout, {"rank 1", "job group", "rank 0"});
+}
+
+TEST(Dispatch, FollowsAFewChainsWhereManyOperationsTimeOutTogether) {
+  HandDrivenNode node;
+  std::array<ClientEnd*, 2> ranks{};
+  for (const std::uint32_t rank : {0U, 1U}) {
+    ranks[rank] = &node.Attach({.name = "many", .world_size = 2}, rank);
+  }
+  ranks[1]->Post(ReceiveFrom(0, 4, 1000));
+  std::size_t chains = 0;
+  for (std::uint64_t i = 0; i < 10; ++i) {
+    ipc::Record receive = ReceiveFrom(1, 4, i);
+    receive.timeout_ms = 50;
+    receive.offset = i * 64;
+    ranks[0]->Post(receive);
+  }
+  node.Settle();
+  node.Advance(50 * kMillisecond);
+  for (std::uint64_t i = 1; i <= 10; ++i) {
+    ExpectFailed(*ranks[0], i, Code::kTimeout, {"rank 1"});
+    if (ranks[0]->Read(i).text.find("tag 1000") != std::string::npos) ++chains;
+  }
+  EXPECT_GE(chains, 1U);
+  EXPECT_LT(chains, 10U);
 }
 
 TEST(Dispatch, TimesOutWithTheRankThatNeverAttached) {

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/support/expect_text.h"
 #include "tests/unit/service/http/visit.h"
 
 namespace headrace::service {
@@ -53,7 +54,7 @@ TEST(Health, NamesTheLaneThatIsSilentAndSinceWhen) {
   const json says = BodyOf(health.Readyz(State::kRunning));
   ASSERT_EQ(says["silent"].size(), 1U);
   EXPECT_EQ(says["silent"][0]["name"], "lane ucx0");
-  EXPECT_EQ(says["silent"][0]["says"], "did not answer within 1 s");
+  EXPECT_TEXT(says["silent"][0]["says"].get<std::string>());
   EXPECT_EQ(says["silent"][0]["since_unix_s"], 1'795'230'010.0);
   EXPECT_EQ(says["silent"][0]["last_answered_unix_s"], 1'795'230'000.0);
   EXPECT_EQ(health.Readyz(State::kRunning).status, 503U);

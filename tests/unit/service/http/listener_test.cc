@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include "ipc/base/fd.h"
+#include "tests/support/expect_text.h"
 #include "tests/unit/service/http/visit.h"
 
 namespace headrace::service {
@@ -133,9 +134,7 @@ TEST_F(Http, NamesAPortThatIsTakenAndWhatToDo) {
       address, *board, [this] { return kj::cp(*answer); }, io);
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.error().code(), Code::kBusy);
-  EXPECT_EQ(second.error().text(), "listen at http_address " + address +
-                                       ": Address already in use: another program listens there: "
-                                       "end it, or set http_address to another port");
+  EXPECT_VARYING_TEXT(second.error().text(), "http_address", address);
 }
 
 TEST_F(Http, NamesAnAddressThatIsNotOfThisHost) {

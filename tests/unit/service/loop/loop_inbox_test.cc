@@ -23,7 +23,7 @@ TEST(LoopInboxTest, IsReadableWhileItHoldsMessages) {
   ASSERT_TRUE(inbox->Send(Pong{1}));
   ASSERT_TRUE(inbox->Send(Pong{2}));
   EXPECT_TRUE(IsReadable(inbox->event_fd()));
-  inbox->TakeAll(taken);
+  inbox->PopAll(taken);
   ASSERT_EQ(taken.size(), 2U);
   EXPECT_EQ(std::get<Pong>(taken[1]).token, 2U);
   EXPECT_FALSE(IsReadable(inbox->event_fd()));
@@ -53,7 +53,7 @@ TEST(LoopInboxTest, LosesNoMessageOfSeveralThreads) {
     // Sleeping forever on the eventfd is what shows a wake-up that was lost.
     pollfd entry{.fd = inbox->event_fd(), .events = POLLIN, .revents = 0};
     ASSERT_EQ(::poll(&entry, 1, 10'000), 1) << "asleep after " << received;
-    inbox->TakeAll(taken);
+    inbox->PopAll(taken);
     for (const RpcMessage& message : taken) {
       const std::uint64_t token = std::get<Pong>(message).token;
       EXPECT_EQ(token & UINT32_MAX, ++last.at(token >> 32U)) << "each sender's order is kept";

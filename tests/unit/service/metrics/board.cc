@@ -77,6 +77,11 @@ void WriteJobs(ipc::BoardLayout& board) {
   bert.moving_ns = 80 * kSecond + 250 * kMillisecond;
   bert.held_ns = 70 * kMillisecond;
   bert.restarts = 2;
+  bert.sends_class = 1;
+  bert.sends_ended = 640;
+  bert.receives_ended = 512;
+  bert.sends_bytes = std::uint64_t{3} << 20;
+  bert.sends_waiting = 4;
   ipc::JobRow nasty = Job(8, kNastyJob, ipc::JobState::kFailed);
   nasty.operations_failed = 4;
   nasty.failed_by_code[Number(Code::kPeerLost)] = 4;

@@ -37,7 +37,7 @@ TEST(MetricsText, PutsSamplesUnderTheirFamily) {
   text.Sample({{"job", "x"}, {"rank", "0"}}, MetricValue::Count(3), "_count");
   text.Family("b", MetricType::kGauge, "What.");
   text.Sample({}, MetricValue::Count(1));
-  EXPECT_EQ(text.Take(),
+  EXPECT_EQ(text.Release(),
             "# HELP a_seconds Why.\n# TYPE a_seconds summary\n"
             "a_seconds_count{job=\"x\",rank=\"0\"} 3\n"
             "# HELP b What.\n# TYPE b gauge\nb 1\n");

@@ -48,11 +48,11 @@ TEST(PlanWire, LayoutsPassWithAndWithoutAPolicy) {
   EXPECT_FALSE(got.policy.has_value());
   Layout named = *LayoutOf(1);
   named.names_hash = UINT64_MAX;
-  named.codec = Codec::kInt4;
+  named.codec = {Codec::kTopK, 3};
   got =
       Passed(ReportLayout{.job = 7, .layout = std::make_shared<const Layout>(named), .policy = {}});
   EXPECT_EQ(got.layout->names_hash, UINT64_MAX);
-  EXPECT_EQ(got.layout->codec, Codec::kInt4);
+  EXPECT_EQ(got.layout->codec, Codec(Codec::kTopK, 3));
   got = Passed(ReportLayout{.job = 7, .layout = LayoutOf(1), .policy = plan::Policy::kUsByte});
   EXPECT_EQ(got.policy, plan::Policy::kUsByte);
 }
@@ -137,7 +137,10 @@ TEST(PlanWire, RefusesLayoutsThatAreNone) {
   const ReportLayout honest{.job = 7, .layout = LayoutOf(2), .policy = std::nullopt};
   using Builder = schema::PeerMessage::Builder;
   ExpectRefused(Pass(honest, [](Builder root) { root.getReportLayout().getLayout().setCodec(99); }),
-                {"codec 99"});
+                {"codec 99 of 0"});
+  ExpectRefused(
+      Pass(honest, [](Builder root) { root.getReportLayout().getLayout().setCodecParameter(9); }),
+      {"codec 0 of 9"});
   ExpectRefused(Pass(honest, [](Builder root) { root.getReportLayout().setPolicy(99); }),
                 {"policy 99"});
   ExpectRefused(Pass(honest,

@@ -29,7 +29,7 @@ TEST(SendWire, EveryKindOfNoticePassesUnchanged) {
   for (const SendNoticeKind kind : {SendNoticeKind::kReady, SendNoticeKind::kMayGo,
                                     SendNoticeKind::kWithdrawn, SendNoticeKind::kRefused}) {
     sent.push_back({.kind = kind,
-                    .send = 9,
+                    .send = kSendNamesBegin,
                     .source = 1,
                     .target = 2,
                     .blocks = 65536,
@@ -52,6 +52,8 @@ TEST(SendWire, RefusesNoticesThatAreNone) {
   ExpectRefused(with([](auto notice) { notice.setKind(0); }), {"kind 0"});
   ExpectRefused(with([](auto notice) { notice.setKind(6); }), {"kind 6"});
   ExpectRefused(with([](auto notice) { notice.setSend(0); }));
+  // An operation's number.
+  ExpectRefused(with([](auto notice) { notice.setSend(kSendNamesBegin - 1); }));
   ExpectRefused(with([](auto notice) { notice.setSend(kSendNamesEnd); }));
   ExpectRefused(with([](auto notice) { notice.setSource(64); }), {"rank 64"});
   ExpectRefused(with([](auto notice) { notice.setTarget(3); }), {"rank 3"});

@@ -81,8 +81,8 @@ TEST_F(AdminTest, RefusesWhatCannotBeMeant) {
   expect(SteeringKind::kLimit, 999, "a limit of 999 bytes/s: 1000 to 1000000000000 are possible");
   expect(SteeringKind::kLimit, UINT64_MAX, "and 0 for none");
   expect(SteeringKind::kPause, 1, "pause with the value 1: it takes none");
-  expect(SteeringKind{0}, 0, "steering of kind 0: 1 to 7 are known");
-  expect(SteeringKind{8}, 0, "steering of kind 8");
+  expect(SteeringKind{0}, 0, "steering of kind 0: 1 to 8 are known");
+  expect(SteeringKind{9}, 0, "steering of kind 9");
   EXPECT_EQ(stand.dispatch().Count<SteerJob>(), 0U);
   Caller admin(loop_, stand.socket_path());
   const Answered unknown = admin.Steer("tra\nin", SteeringKind::kPause);
@@ -153,7 +153,7 @@ TEST_F(AdminTest, CancelsAJobWhoseNodesHaveNotMet) {
   ASSERT_EQ(Steer(a, SteeringKind::kCancel).code, Code::kOk);
   ASSERT_TRUE(a.dispatch().WaitFor<JobFailed>(1));
   EXPECT_EQ(Last<JobFailed>(a.dispatch()).code, Code::kCancelled);
-  EXPECT_EQ(Last<JobFailed>(a.dispatch()).cause, "cancelled by uid " + uid_ + " on node a");
+  EXPECT_VARYING_TEXT(Last<JobFailed>(a.dispatch()).cause, "uid " + uid_, "node a");
 }
 
 TEST_F(AdminTest, WordsOfALateRankGoToTheOtherNodes) {
@@ -249,17 +249,17 @@ TEST_F(AdminTest, ProbesAtTheSameTimeShareOneRoundTrip) {
 
 TEST(ProbeAnswer, ComplainsOfTheFirstPartThatIsNotWell) {
   service::ProbeAnswer answer;
-  EXPECT_EQ(answer.Complaint(), "dispatch did not answer within 1 s");
+  EXPECT_TEXT(answer.Complaint(), "dispatch");
   answer.dispatch_ns = 5;
   answer.lanes = {{.name = "shm0", .answered = true}, {.name = "ucx0"}};
-  EXPECT_EQ(answer.Complaint(), "lane ucx0 did not answer within 1 s");
+  EXPECT_TEXT(answer.Complaint(), "lane ucx0");
   answer.lanes[1].answered = true;
   answer.lanes[1].status = Error(Code::kInternal, "summed wrongly");
   EXPECT_EQ(answer.Complaint(), "lane ucx0: summed wrongly");
   answer.lanes[1].status = {};
   EXPECT_EQ(answer.Complaint(), "");
   answer.parts = {{.name = "peers", .answered = true}, {.name = "watch"}};
-  EXPECT_EQ(answer.Complaint(), "watch did not answer within 1 s");
+  EXPECT_TEXT(answer.Complaint(), "watch");
 }
 
 using PeersResponse = capnp::Response<schema::Admin::PeersResults>;

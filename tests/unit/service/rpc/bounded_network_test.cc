@@ -10,7 +10,7 @@
 #include <string>
 
 #include "service/accounts/arrivals.h"
-#include "service/loop/pace.h"
+#include "service/loop/message_pacer.h"
 #include "service/rpc/bounded_stream.h"
 
 namespace headrace::service {
@@ -28,7 +28,7 @@ TimeNs CostOf(std::size_t bytes, capnp::MallocMessageBuilder&& message) {
   capnp::TwoPartyVatNetwork network(stream, kDescriptorsOfACall,
                                     capnp::rpc::twoparty::Side::SERVER);
   // One unit a second, so that the time the test takes is next to nothing beside what is booked.
-  Pace pace(1, 1);
+  MessagePacer pace(1, 1);
   BoundedNetwork bounded(
       network, io.provider->getTimer(), pace, [&stream] { return stream.message_bytes(); }, cut);
   auto connection = bounded.accept().wait(io.waitScope);

@@ -37,10 +37,10 @@ TEST_F(SessionTest, FindsTheSegmentsThatWereAddedAndCountsTheirBytes) {
   EXPECT_NE(session_.FindSegment(SegmentId{0}).data(), session_.FindSegment(SegmentId{7}).data());
   EXPECT_TRUE(session_.FindSegment(SegmentId{1}).empty());
   EXPECT_EQ(session_.segment_bytes(), 12288U);
-  EXPECT_EQ(session_.TakeSegment(SegmentId{7}).size(), 8192U);
+  EXPECT_EQ(session_.RemoveSegment(SegmentId{7}).size(), 8192U);
   EXPECT_TRUE(session_.FindSegment(SegmentId{7}).empty());
   EXPECT_EQ(session_.segment_bytes(), 4096U);
-  EXPECT_FALSE(session_.TakeSegment(SegmentId{7}));
+  EXPECT_FALSE(session_.RemoveSegment(SegmentId{7}));
 }
 
 TEST_F(SessionTest, FindsTensorsByTheirNumbers) {

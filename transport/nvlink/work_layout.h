@@ -42,10 +42,10 @@ struct Span {
   std::uint32_t outputs_count = 0;
 };
 
-class Layout {
+class WorkLayout {
  public:
-  Layout() = default;
-  Layout(const Transfer& transfer, std::size_t piece_size);
+  WorkLayout() = default;
+  WorkLayout(const Transfer& transfer, std::size_t piece_size);
 
   Work work() const { return work_; }
   // GPUs that work for it, by their place here; each by its ordinal.

@@ -9,20 +9,20 @@
 
 namespace headrace::transport {
 
-class Pace {
+class PollTimer {
  public:
   static constexpr TimeNs kSpinFor = 50 * kMicrosecond;
   static constexpr TimeNs kLookEvery = 30 * kMicrosecond;
 
   // Something was posted: look at once.
-  void Hurry(TimeNs now) {
+  void PollNow(TimeNs now) {
     last_ns_ = now;
     next_ns_ = now;
   }
 
   // At the end of each look: whether to look again at once. `worked`: something was given to a GPU
   // or taken from one.
-  bool Looked(bool open, bool worked, TimeNs now) {
+  bool OnPolled(bool open, bool worked, TimeNs now) {
     if (worked) last_ns_ = now;
     const bool spins = open && now - last_ns_ < kSpinFor;
     next_ns_ = !open ? kNever : spins ? now : now + kLookEvery;

@@ -1,5 +1,5 @@
 // Who does what: each byte of a transfer is some GPU's, and one's only.
-#include "transport/nvlink/layout.h"
+#include "transport/nvlink/work_layout.h"
 
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ struct Given {
 };
 
 std::vector<Given> All(const Transfer& transfer, std::size_t piece_size = kPieceSize) {
-  const Layout layout(transfer, piece_size);
+  const WorkLayout layout(transfer, piece_size);
   std::vector<Given> given;
   for (std::uint64_t piece = 0; piece < layout.pieces_count(); ++piece) {
     for (std::uint32_t place = 0; place < layout.gpus_count(); ++place) {
@@ -51,7 +51,7 @@ std::vector<Given> All(const Transfer& transfer, std::size_t piece_size = kPiece
 // twice.
 using Written = std::map<std::pair<const std::byte*, std::uint64_t>, std::uint32_t>;
 Written WrittenBy(const Transfer& transfer, std::size_t piece_size) {
-  const Layout layout(transfer, piece_size);
+  const WorkLayout layout(transfer, piece_size);
   Written written;
   for (std::uint64_t piece = 0; piece < layout.pieces_count(); ++piece) {
     for (std::uint32_t place = 0; place < layout.gpus_count(); ++place) {
@@ -72,7 +72,7 @@ Written WrittenBy(const Transfer& transfer, std::size_t piece_size) {
   return written;
 }
 
-TEST(Layout, GivesEveryGpuAnEqualShareOfALargeSum) {
+TEST(WorkLayout, GivesEveryGpuAnEqualShareOfALargeSum) {
   const auto given = All(Of(Collective::kAllReduce, kPieceSize / 4, {0, 1, 2, 3}));
   ASSERT_EQ(given.size(), 4U);
   for (std::size_t i = 0; i < 4; ++i) {
@@ -83,16 +83,16 @@ TEST(Layout, GivesEveryGpuAnEqualShareOfALargeSum) {
   }
 }
 
-TEST(Layout, CountsAGpuOnceHoweverManyMembersItHas) {
+TEST(WorkLayout, CountsAGpuOnceHoweverManyMembersItHas) {
   const Transfer transfer = Of(Collective::kAllReduce, kPieceSize / 4, {3, 1, 3, 1, 1});
-  const Layout layout(transfer, kPieceSize);
+  const WorkLayout layout(transfer, kPieceSize);
   ASSERT_EQ(layout.gpus_count(), 2U);
   EXPECT_EQ(layout.gpu(0), 3);
   EXPECT_EQ(layout.gpu(1), 1);
   EXPECT_EQ(layout.BuffersOf(transfer, 1).inputs_count, 5U) << "one launch reads all";
 }
 
-TEST(Layout, CallsNoSecondGpuForLittleAndNotAlwaysTheSame) {
+TEST(WorkLayout, CallsNoSecondGpuForLittleAndNotAlwaysTheSame) {
   std::set<std::int8_t> called;
   for (std::uint64_t token = 0; token < 4; ++token) {
     Transfer transfer = Of(Collective::kAllReduce, 1000, {0, 1, 2, 3});
@@ -110,7 +110,7 @@ TEST(Layout, CallsNoSecondGpuForLittleAndNotAlwaysTheSame) {
   EXPECT_EQ(called.size(), 4U);
 }
 
-TEST(Layout, KeepsBordersBetweenSharesAtWholeUnits) {
+TEST(WorkLayout, KeepsBordersBetweenSharesAtWholeUnits) {
   for (const std::uint64_t count : {32769U, 50001U, 65535U}) {
     for (const Given& given : All(Of(Collective::kAllReduce, count, {0, 1, 2}))) {
       EXPECT_EQ(given.span.offset % kShareAlignment, 0U) << count;
@@ -118,7 +118,7 @@ TEST(Layout, KeepsBordersBetweenSharesAtWholeUnits) {
   }
 }
 
-TEST(Layout, LetsTheOwnerOfAPartSumItAndAllAtTheSameTime) {
+TEST(WorkLayout, LetsTheOwnerOfAPartSumItAndAllAtTheSameTime) {
   const auto given = All(Of(Collective::kReduceScatter, kPieceSize, {1, 0, 1}), kPieceSize);
   std::map<std::uint64_t, std::set<std::uint32_t>> outputs_of_piece;
   for (const Given& g : given) {
@@ -130,21 +130,21 @@ TEST(Layout, LetsTheOwnerOfAPartSumItAndAllAtTheSameTime) {
   for (const auto& [piece, outputs] : outputs_of_piece) EXPECT_EQ(outputs.size(), 3U);
 }
 
-TEST(Layout, MovesNothingWhereNothingIsToMove) {
-  EXPECT_EQ(Layout(Of(Collective::kBarrier, 0, {0, 1}), kPieceSize).work(), Work::kNothing);
-  EXPECT_EQ(Layout(Of(Collective::kAllReduce, 0, {0, 1}), kPieceSize).work(), Work::kNothing);
-  EXPECT_EQ(Layout(Of(Collective::kAllReduce, 9, {0}), kPieceSize).work(), Work::kNothing);
-  EXPECT_EQ(Layout(Of(Collective::kBroadcast, 9, {0}), kPieceSize).work(), Work::kNothing);
-  EXPECT_EQ(Layout(Of(Collective::kReduce, 9, {0}), kPieceSize).work(), Work::kCopy);
+TEST(WorkLayout, MovesNothingWhereNothingIsToMove) {
+  EXPECT_EQ(WorkLayout(Of(Collective::kBarrier, 0, {0, 1}), kPieceSize).work(), Work::kNothing);
+  EXPECT_EQ(WorkLayout(Of(Collective::kAllReduce, 0, {0, 1}), kPieceSize).work(), Work::kNothing);
+  EXPECT_EQ(WorkLayout(Of(Collective::kAllReduce, 9, {0}), kPieceSize).work(), Work::kNothing);
+  EXPECT_EQ(WorkLayout(Of(Collective::kBroadcast, 9, {0}), kPieceSize).work(), Work::kNothing);
+  EXPECT_EQ(WorkLayout(Of(Collective::kReduce, 9, {0}), kPieceSize).work(), Work::kCopy);
   Transfer transfer = Of(Collective::kReduce, 9, {0});
   transfer.output = transfer.members[0];
-  EXPECT_EQ(Layout(transfer, kPieceSize).work(), Work::kNothing);
+  EXPECT_EQ(WorkLayout(transfer, kPieceSize).work(), Work::kNothing);
   transfer.reduction = Reduction::kAverage;
   transfer.divisor = 2;
-  EXPECT_EQ(Layout(transfer, kPieceSize).work(), Work::kReduce) << "divided all the same";
+  EXPECT_EQ(WorkLayout(transfer, kPieceSize).work(), Work::kReduce) << "divided all the same";
 }
 
-TEST(Layout, LetsEachGpuFetchWhatItsMembersGet) {
+TEST(WorkLayout, LetsEachGpuFetchWhatItsMembersGet) {
   const Transfer transfer = Of(Collective::kBroadcast, 100, {kHost, 0, 1, 1});
   const auto given = All(transfer);
   ASSERT_EQ(given.size(), 2U);
@@ -153,12 +153,12 @@ TEST(Layout, LetsEachGpuFetchWhatItsMembersGet) {
   EXPECT_EQ(given[1].span.first_input, 0U);
 }
 
-TEST(Layout, KnowsWhatHasNoRuns) {
+TEST(WorkLayout, KnowsWhatHasNoRuns) {
   const transport::Run runs[] = {{.offset = 4000, .count = 10}, {.offset = 400, .count = 10}};
   Transfer transfer = Of(Collective::kReduce, 12, {0, kHost});
   transfer.runs = runs;
   transfer.skip = 5;
-  const Layout layout(transfer, kPieceSize);
+  const WorkLayout layout(transfer, kPieceSize);
   const Buffers buffers = layout.BuffersOf(transfer, 0);
   EXPECT_EQ(buffers.packed_inputs, 0b10U);
   EXPECT_EQ(buffers.packed_outputs, 0b1U) << "an output outside is in one piece";
@@ -174,7 +174,7 @@ TEST(Layout, KnowsWhatHasNoRuns) {
 }
 
 // What must be written is, once, whatever the kind, and wherever members are.
-TEST(Layout, WritesEveryByteOnceInARandomMix) {
+TEST(WorkLayout, WritesEveryByteOnceInARandomMix) {
   std::mt19937_64 random(3);
   constexpr Collective kKinds[] = {Collective::kAllReduce, Collective::kBroadcast,
                                    Collective::kReduceScatter, Collective::kAllGather,

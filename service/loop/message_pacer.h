@@ -9,12 +9,12 @@
 
 namespace headrace::service {
 
-class Pace {
+class MessagePacer {
  public:
   // A wait shorter than this is not worth a timer; it is made up for by the next.
   static constexpr TimeNs kWaitMin = 5 * kMillisecond;
 
-  Pace(TimeNs per_second, TimeNs burst)
+  MessagePacer(TimeNs per_second, TimeNs burst)
       : interval_ns_(kSecond / per_second), burst_ns_(burst * interval_ns_) {
     HR_CHECK(interval_ns_ > 0 && burst > 0, per_second, burst);
   }

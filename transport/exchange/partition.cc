@@ -1,4 +1,4 @@
-#include "transport/exchange/cut.h"
+#include "transport/exchange/partition.h"
 
 #include <algorithm>
 
@@ -13,8 +13,9 @@ constexpr std::uint64_t RoundUp(std::uint64_t value, std::uint64_t step) {
 
 }  // namespace
 
-Cut::Cut(const CollectiveSpec& spec, Pattern pattern, std::uint64_t position,
-         std::uint32_t data_count, std::uint32_t servers_count, std::size_t piece_size_max)
+Partition::Partition(const CollectiveSpec& spec, Pattern pattern, std::uint64_t position,
+                     std::uint32_t data_count, std::uint32_t servers_count,
+                     std::size_t piece_size_max)
     : count_(spec.count) {
   HR_CHECK(piece_size_max >= kPieceAlignment && piece_size_max % kPieceAlignment == 0,
            piece_size_max);
@@ -41,35 +42,41 @@ Cut::Cut(const CollectiveSpec& spec, Pattern pattern, std::uint64_t position,
   // Positions may grow in any of their digits, by powers of two too: all of them have a say.
   const std::uint64_t digits = (position & 0xFFFF) + (position >> 16 & 0xFFFF) +
                                (position >> 32 & 0xFFFF) + (position >> 48);
-  turn_ = static_cast<std::uint32_t>(digits % owners_count_);
+  // Of a half each owner has some, and of both halves the same.
+  const bool half = IsHalf(spec.kind);
+  turn_ = half ? 0 : static_cast<std::uint32_t>(digits % owners_count_);
   const std::uint64_t bytes = spec.Bytes();
   // Elements that are not taken apart, and what they take on their way.
-  const std::uint64_t unit = spec.encoded() ? kCodecBlock : kPieceAlignment / SizeOf(spec.dtype);
+  const std::uint64_t unit = Loses(spec.codec) ? kCodecBlock : kPieceAlignment / SizeOf(spec.dtype);
   const std::size_t unit_size = spec.SizeOfElements(unit);
   const std::uint64_t wanted =
       RoundUp(bytes / (std::uint64_t{owners_count_} * kPiecesPerOwner), unit_size);
+  const std::uint64_t each = RoundUp(bytes / owners_count_ + 1, unit_size);
+  const std::uint64_t least =
+      half ? std::min<std::uint64_t>(each, kSentPieceSizeMin) : kSentPieceSizeMin;
   const std::uint64_t size =
-      std::min<std::uint64_t>(std::max<std::uint64_t>(wanted, kSentPieceSizeMin), piece_size_max);
+      std::min<std::uint64_t>(std::max<std::uint64_t>(wanted, least), piece_size_max);
   piece_count_ = size / unit_size * unit;
+  if (Loses(spec.codec)) piece_count_ = std::min(piece_count_, kEncodedPieceCountMax);
   HR_CHECK(piece_count_ > 0, piece_size_max, unit_size);
   // A transfer of nothing is still a message, so that nodes find out when they disagree.
-  const std::uint64_t pieces =
-      std::max<std::uint64_t>(RoundUp(count_, piece_count_) / piece_count_, 1);
+  const std::uint64_t pieces = std::max<std::uint64_t>(RoundUp(count_, piece_count_) / piece_count_,
+                                                       half ? owners_count_ : 1);
   HR_CHECK(pieces < UINT32_MAX - 2 * kNodesMax, pieces);
   pieces_count_ = static_cast<std::uint32_t>(pieces);
 }
 
-Cut::Range Cut::PieceRange(std::uint32_t piece) const {
-  const std::uint64_t begin = piece * piece_count_;
+Partition::Range Partition::PieceRange(std::uint32_t piece) const {
+  const std::uint64_t begin = std::min(piece * piece_count_, count_);
   return {.begin = begin, .count = std::min(piece_count_, count_ - begin)};
 }
 
-std::uint32_t Cut::Owner(std::uint32_t piece) const {
+std::uint32_t Partition::Owner(std::uint32_t piece) const {
   const std::uint32_t owner = owners_begin_ + (piece % owners_count_ + turn_) % owners_count_;
   return owner >= skipped_ ? owner + 1 : owner;
 }
 
-std::uint32_t Cut::NextOwned(std::uint32_t piece, std::uint32_t member) const {
+std::uint32_t Partition::NextOwned(std::uint32_t piece, std::uint32_t member) const {
   const std::uint32_t end = piece + owners_count_;
   while (piece < end && Owner(piece) != member) ++piece;
   return piece < end ? piece : pieces_count_;

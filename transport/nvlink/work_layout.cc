@@ -1,4 +1,4 @@
-#include "transport/nvlink/layout.h"
+#include "transport/nvlink/work_layout.h"
 
 #include "ipc/base/check.h"
 
@@ -35,7 +35,7 @@ Work WorkOf(const Transfer& transfer) {
 
 }  // namespace
 
-Layout::Layout(const Transfer& transfer, std::size_t piece_size) : work_(WorkOf(transfer)) {
+WorkLayout::WorkLayout(const Transfer& transfer, std::size_t piece_size) : work_(WorkOf(transfer)) {
   if (work_ == Work::kNothing) return;
   std::array<std::uint8_t, 128> places{};  // by ordinal, one more than the place
   for (std::uint32_t member = 0; member < transfer.members_count; ++member) {
@@ -63,8 +63,8 @@ Layout::Layout(const Transfer& transfer, std::size_t piece_size) : work_(WorkOf(
 }
 
 // Small pieces are one GPU's alone, and not always the same one's.
-Layout::Range Layout::ShareOf(const Transfer& transfer, std::uint64_t begin, std::uint64_t end,
-                              std::uint32_t place) const {
+WorkLayout::Range WorkLayout::ShareOf(const Transfer& transfer, std::uint64_t begin,
+                                      std::uint64_t end, std::uint32_t place) const {
   HR_CHECK(begin <= end && place < gpus_count_, begin, end, place);
   const std::uint64_t count = end - begin;
   const std::size_t size = SizeOf(transfer.dtype);
@@ -78,12 +78,13 @@ Layout::Range Layout::ShareOf(const Transfer& transfer, std::uint64_t begin, std
 }
 
 // Whether the GPU brings a copy to this member.
-bool Layout::IsTarget(const Transfer& transfer, std::uint32_t member, std::uint32_t place) const {
+bool WorkLayout::IsTarget(const Transfer& transfer, std::uint32_t member,
+                          std::uint32_t place) const {
   if (place_of_[member] != place) return false;
   return transfer.kind == Collective::kAllGather || member != source_;
 }
 
-std::uint32_t Layout::OutputsOf(const Transfer& transfer, std::uint32_t place) const {
+std::uint32_t WorkLayout::OutputsOf(const Transfer& transfer, std::uint32_t place) const {
   if (transfer.kind == Collective::kReduce) return place == 0 || work_ == Work::kReduce ? 1 : 0;
   if (work_ == Work::kReduce) return transfer.members_count;
   std::uint32_t count = 0;
@@ -93,7 +94,7 @@ std::uint32_t Layout::OutputsOf(const Transfer& transfer, std::uint32_t place) c
   return count;
 }
 
-Buffers Layout::BuffersOf(const Transfer& transfer, std::uint32_t place) const {
+Buffers WorkLayout::BuffersOf(const Transfer& transfer, std::uint32_t place) const {
   Buffers buffers;
   buffers.inputs_count = transfer.members_count;
   HR_CHECK(buffers.inputs_count <= buffers.inputs.size(), transfer.token);

@@ -1,0 +1,33 @@
+// What a rank that lost its job says, and is told, of who is left of it. Plain values.
+//
+// A member is a process of the job, numbered by the rank that it had at first; its rank now is its
+// place in the membership.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace headrace::client {
+
+struct Membership {
+  std::uint32_t generation = 0;        // of the decision; 0: the job as it began
+  std::vector<std::uint32_t> members;  // growing
+};
+
+struct ShrinkRules {
+  std::uint32_t min_world = 1;  // with fewer ranks the job ends
+  std::uint32_t grace_ms = 0;   // how long ranks are waited for of which nothing is known
+};
+
+struct QuorumRequest {
+  std::uint32_t member = 0;
+  Membership membership;  // the last in which this rank has met all others
+  ShrinkRules rules;
+};
+
+struct Quorum {
+  Membership membership;
+  std::uint32_t epoch = 0;  // to attach after
+};
+
+}  // namespace headrace::client

@@ -1,0 +1,341 @@
+#include "service/cluster/followed_quorums.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ipc/base/check.h"
+
+namespace headrace::service {
+
+FollowedQuorums::Remembered* FollowedQuorums::Find(const JobKey& key) {
+  const auto found = std::ranges::find(remembered_, key, &Remembered::key);
+  return found == remembered_.end() ? nullptr : &*found;
+}
+
+FollowedQuorums::Remembered& FollowedQuorums::Remember(const JobKey& key) {
+  if (Remembered* known = Find(key); known != nullptr) return *known;
+  if (remembered_.size() == kJobsRememberedMax) remembered_.pop_front();
+  remembered_.push_back({.key = key, .members = {}});
+  return remembered_.back();
+}
+
+void FollowedQuorums::Note(Remembered& job, std::uint32_t number, Member member) {
+  if (job.members.size() >= kMembersRememberedMax && !job.members.contains(number)) {
+    const auto first = std::ranges::find_if(
+        job.members, [](const auto& entry) { return entry.second.session == SessionId{}; });
+    if (first == job.members.end()) return;
+    job.members.erase(first);
+  }
+  job.members.insert_or_assign(number, std::move(member));
+}
+
+void FollowedQuorums::OnRankAttached(const SessionIdentity& identity) {
+  const JobKey key{identity.job_name, identity.uid};
+  Remembered* known = Find(key);
+  // A job of that name begins: what became of the members of the last one is over.
+  const bool begins = identity.after_epoch == 0 && known != nullptr &&
+                      std::ranges::none_of(known->members, [](const auto& entry) {
+                        return entry.second.session != SessionId{};
+                      });
+  if (begins) {
+    std::erase_if(remembered_, [&key](const Remembered& each) { return each.key == key; });
+  }
+  Remembered& job = Remember(key);
+  job.epoch = std::max(job.epoch, identity.epoch);
+  Note(job, identity.member, {.session = identity.id, .lost = {}});
+  ReportIfAsked(key);
+}
+
+void FollowedQuorums::OnLeaseEnded(const SessionIdentity& identity, bool orderly,
+                                   const std::string& cause, bool exited) {
+  const JobKey key{identity.job_name, identity.uid};
+  Remembered* job = Find(key);
+  if (job == nullptr) return;
+  const auto member = job->members.find(identity.member);
+  if (member == job->members.end() || member->second.session != identity.id) return;
+  if (orderly || exited) {
+    member->second = {.session = {},
+                      .lost = fmt::format("pid {} on node {} {}", identity.pid,
+                                          jobs_.options().node_name, cause)};
+  } else {
+    job->members.erase(member);  // it may well come back
+  }
+  ReportIfAsked(key);
+}
+
+FollowedQuorums::Questions::iterator FollowedQuorums::FindAsked(const JobKey& key) {
+  return std::ranges::find_if(questions_,
+                              [&key](const auto& entry) { return entry.second.key == key; });
+}
+
+FollowedQuorums::Questions::iterator FollowedQuorums::Of(const std::string& leader,
+                                                         std::uint32_t number) {
+  const auto found = questions_.find(number);
+  return found != questions_.end() && found->second.leader == leader ? found : questions_.end();
+}
+
+Result<FollowedQuorums::Questions::iterator> FollowedQuorums::Open(const AskQuorum& message) {
+  const JobKey key{message.job, message.uid};
+  if (const auto found = FindAsked(key); found != questions_.end()) {
+    if (found->second.leader == message.leader) return found;
+    return Error(Code::kMismatch,
+                 fmt::format("member {} (pid {}) says job {} meets at \"{}\", others said \"{}\"",
+                             message.member, message.pid, message.job, message.leader,
+                             found->second.leader));
+  }
+  if (questions_.size() >= kQuorumsAskedMax) {
+    return Error(Code::kBusy, fmt::format("{} jobs of this node ask who is left of them, more are "
+                                          "not supported at a time",
+                                          questions_.size()));
+  }
+  const auto opened =
+      questions_
+          .emplace(++asked_,
+                   Question{.key = key, .leader = message.leader, .waits = {}, .askers = {}})
+          .first;
+  opened->second.waits = message.leader.empty()
+                             ? ""
+                             : fmt::format("the service at {} is being reached", message.leader);
+  jobs_.KeepLeader(message.leader);
+  return opened;
+}
+
+void FollowedQuorums::Handle(const AskQuorum& message) {
+  HR_CHECK(message.membership.RankOf(message.member).has_value(), message.job, message.member);
+  if (const auto kept = answers_.find(message.client); kept != answers_.end()) {
+    jobs_.Add(QuorumAnswered{.token = message.token, .quorum = kept->second, .waits = {}});
+    answers_.erase(kept);
+    return;
+  }
+  Remembered* job = Find({message.job, message.uid});
+  if (job != nullptr) {
+    const auto member = job->members.find(message.member);
+    if (member != job->members.end() && !member->second.lost.empty()) {
+      jobs_.Add(QuorumAnswered{
+          .token = message.token,
+          .quorum =
+              Error(Code::kMismatch, fmt::format("job {} goes on without member {}: {}",
+                                                 message.job, message.member, member->second.lost)),
+          .waits = {}});
+      return;
+    }
+  }
+  const Result<Questions::iterator> open = Open(message);
+  if (!open) {
+    jobs_.Add(QuorumAnswered{.token = message.token, .quorum = open.error(), .waits = {}});
+    return;
+  }
+  const std::uint32_t number = (*open)->first;
+  Question& question = (*open)->second;
+  Asker& asker = question.askers[message.member];
+  const bool is_new = asker.client != message.client;
+  if (is_new && asker.waiting) {
+    Answer(asker, Error(Code::kAlreadyExists,
+                        fmt::format("member {} of job {} asks over another connection, as pid {}",
+                                    message.member, message.job, message.pid)));
+  }
+  asker = {.client = message.client, .ask = message, .waiting = true};
+  if (!is_new) return;
+  RefuseLeftOut(question);
+  HR_CHECK(!question.askers.empty() && question.askers.size() <= transport::kMembersMax,
+           message.job, question.askers.size());
+  Report(number, question);
+}
+
+void FollowedQuorums::RefuseLeftOut(Question& question) {
+  const auto newest =
+      std::ranges::max_element(question.askers, [](const auto& one, const auto& other) {
+        return IsNewer(other.second.ask.membership, one.second.ask.membership);
+      });
+  const Membership membership = newest->second.ask.membership;
+  for (auto at = question.askers.begin(); at != question.askers.end();) {
+    auto& [member, asker] = *at;
+    if (membership.RankOf(member)) {
+      ++at;
+      continue;
+    }
+    Answer(asker, Error(Code::kMismatch,
+                        fmt::format("job {} goes on without member {}, which did not come in time: "
+                                    "end this process",
+                                    question.key.first, member)));
+    at = question.askers.erase(at);
+  }
+}
+
+void FollowedQuorums::Handle(const QuorumClientLost& message) {
+  answers_.erase(message.client);
+  for (auto at = questions_.begin(); at != questions_.end(); ++at) {
+    Question& question = at->second;
+    const auto asker = std::ranges::find_if(question.askers, [&message](const auto& entry) {
+      return entry.second.client == message.client;
+    });
+    if (asker == question.askers.end()) continue;
+    if (message.exited) {
+      Note(Remember(question.key), asker->first,
+           {.session = {},
+            .lost = fmt::format("pid {} on node {} exited or was killed", asker->second.ask.pid,
+                                jobs_.options().node_name)});
+    }
+    question.askers.erase(asker);
+    if (question.askers.empty()) {
+      jobs_.SendTo(question.leader, LeaveQuorum{.job = at->first});
+      Erase(at);
+    } else {
+      Report(at->first, question);
+    }
+    return;
+  }
+}
+
+void FollowedQuorums::ReportIfAsked(const JobKey& key) {
+  const auto asked = FindAsked(key);
+  if (asked != questions_.end()) Report(asked->first, asked->second);
+}
+
+void FollowedQuorums::Report(std::uint32_t number, const Question& question) {
+  HR_CHECK(!question.askers.empty(), question.key.first);
+  ReportQuorum report{.job = number,
+                      .name = question.key.first,
+                      .uid = question.key.second,
+                      .membership = {},
+                      .rules = {},
+                      .members = {}};
+  std::map<std::uint32_t, MemberReport> members;
+  if (const Remembered* job = Find(question.key); job != nullptr) {
+    report.epoch = job->epoch;
+    for (const auto& [number_of, member] : job->members) {
+      const bool lost = !member.lost.empty();
+      members[number_of] = {.member = number_of,
+                            .state = lost ? MemberState::kLost : MemberState::kAttached,
+                            .cause = member.lost};
+    }
+  }
+  for (const auto& [number_of, asker] : question.askers) {
+    members[number_of] = {.member = number_of, .state = MemberState::kAsks};
+    report.epoch = std::max(report.epoch, asker.ask.epoch);
+    report.rules.min_world = std::max(report.rules.min_world, asker.ask.rules.min_world);
+    report.rules.grace_ms = std::max(report.rules.grace_ms, asker.ask.rules.grace_ms);
+    if (IsNewer(asker.ask.membership, report.membership)) report.membership = asker.ask.membership;
+  }
+  for (auto& [number_of, member] : members) {
+    if (report.membership.RankOf(number_of)) report.members.push_back(std::move(member));
+  }
+  jobs_.SendTo(question.leader, std::move(report));
+}
+
+void FollowedQuorums::Answer(Asker& asker, Result<Quorum> result) {
+  if (asker.waiting) {
+    jobs_.Add(QuorumAnswered{.token = asker.ask.token, .quorum = std::move(result), .waits = {}});
+  } else {
+    answers_.insert_or_assign(asker.client, std::move(result));
+  }
+  asker.waiting = false;
+}
+
+void FollowedQuorums::Close(Questions::iterator question, const Result<Quorum>& result) {
+  for (auto& [member, asker] : question->second.askers) Answer(asker, result);
+  Erase(question);
+}
+
+void FollowedQuorums::Erase(Questions::iterator question) {
+  const std::string leader = question->second.leader;
+  questions_.erase(question);
+  jobs_.ReleaseLeader(leader);
+}
+
+void FollowedQuorums::Handle(const std::string& leader, const AnnounceQuorumWaits& message) {
+  const auto question = Of(leader, message.job);
+  if (question != questions_.end()) question->second.waits = message.text;
+}
+
+void FollowedQuorums::Handle(const std::string& leader, const AnnounceQuorum& message) {
+  const auto question = Of(leader, message.job);
+  if (question == questions_.end()) return;
+  const Quorum& quorum = message.quorum;
+  for (auto& [member, asker] : question->second.askers) {
+    if (quorum.membership.RankOf(member)) {
+      Answer(asker, quorum);
+    } else {
+      Answer(asker, Error(Code::kBusy, fmt::format("job {} was decided about before member {} had "
+                                                   "come",
+                                                   question->second.key.first, member)));
+    }
+  }
+  std::vector<std::string> lost;
+  for (const LostMember& each : quorum.lost) {
+    lost.push_back(fmt::format("member {} ({})", each.member, each.cause));
+  }
+  const std::size_t world = quorum.membership.members.size();
+  jobs_.Add(ToWatch{
+      Event{.code = lost.empty() ? Code::kOk : Code::kPeerLost,
+            .job = {},
+            .text = fmt::format("job {} goes on with {} of {} ranks{}{}",
+                                question->second.key.first, world, world + quorum.lost.size(),
+                                lost.empty() ? "" : "; lost: ", fmt::join(lost, ", ")),
+            .uid = question->second.key.second}});
+  Erase(question);
+}
+
+void FollowedQuorums::Handle(const std::string& leader, const AnnounceQuorumRefused& message) {
+  const auto question = Of(leader, message.job);
+  if (question == questions_.end()) return;
+  const Error error(message.code, message.cause);
+  if (message.members.empty()) return Close(question, error);
+  for (const std::uint32_t member : message.members) {
+    const auto asker = question->second.askers.find(member);
+    if (asker == question->second.askers.end()) continue;
+    Answer(asker->second, error);
+    question->second.askers.erase(asker);
+  }
+  if (question->second.askers.empty()) {
+    jobs_.SendTo(leader, LeaveQuorum{.job = message.job});
+    Erase(question);
+  } else {
+    Report(message.job, question->second);
+  }
+}
+
+void FollowedQuorums::OnLeaderUp(const std::string& leader) {
+  for (const auto& [number, question] : questions_) {
+    if (question.leader == leader) Report(number, question);
+  }
+}
+
+void FollowedQuorums::OnLeaderDown(const std::string& leader, const std::string& cause) {
+  for (auto& [number, question] : questions_) {
+    if (question.leader == leader) question.waits = cause;
+  }
+}
+
+void FollowedQuorums::OnLeaderRefused(const std::string& leader, const Error& error) {
+  for (auto at = questions_.begin(); at != questions_.end();) {
+    const auto question = at++;
+    if (question->second.leader == leader) Close(question, error);
+  }
+}
+
+TimeNs FollowedQuorums::NextDeadline() const {
+  TimeNs next = kNever;
+  for (const auto& [number, question] : questions_) {
+    for (const auto& [member, asker] : question.askers) {
+      if (asker.waiting) next = std::min(next, asker.ask.until_ns);
+    }
+  }
+  return next;
+}
+
+void FollowedQuorums::Expire(TimeNs now) {
+  for (auto& [number, question] : questions_) {
+    for (auto& [member, asker] : question.askers) {
+      if (!asker.waiting || now < asker.ask.until_ns) continue;
+      asker.waiting = false;
+      jobs_.Add(
+          QuorumAnswered{.token = asker.ask.token,
+                         .quorum = Error(Code::kUnavailable, question.waits),
+                         .waits = question.waits.empty() ? "the job's leader" : question.waits});
+    }
+  }
+}
+
+}  // namespace headrace::service

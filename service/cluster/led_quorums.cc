@@ -1,0 +1,311 @@
+#include "service/cluster/led_quorums.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "ipc/base/check.h"
+#include "service/cluster/names.h"
+
+namespace headrace::service {
+namespace {
+
+// Of a look that neither begins nor ends a grace time: that is Expire's, which is due at once.
+constexpr TimeNs kNoTime = -1;
+
+const MemberReport* FindMember(const ReportQuorum& report, std::uint32_t member) {
+  const auto found = std::ranges::find(report.members, member, &MemberReport::member);
+  return found == report.members.end() ? nullptr : &*found;
+}
+
+std::string DescribeLost(const std::vector<LostMember>& lost) {
+  std::vector<std::string> texts;
+  for (const LostMember& each : lost) {
+    texts.push_back(fmt::format("member {} ({})", each.member, each.cause));
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+std::string ListMembers(const char* what, const std::vector<std::uint32_t>& members) {
+  return fmt::format("{} {} {}", members.size() == 1 ? "member" : "members",
+                     fmt::join(members, ", "), what);
+}
+
+}  // namespace
+
+std::uint64_t LedQuorums::Find(const std::string& name, std::uint32_t uid) const {
+  const auto found = std::ranges::find_if(quorums_, [&](const auto& entry) {
+    return entry.second.name == name && entry.second.uid == uid;
+  });
+  return found == quorums_.end() ? 0 : found->first;
+}
+
+const LedQuorums::Known* LedQuorums::FindKnown(std::string_view name, std::uint32_t uid) const {
+  const auto found = std::ranges::find_if(
+      known_, [&](const Known& each) { return each.name == name && each.uid == uid; });
+  return found == known_.end() ? nullptr : &*found;
+}
+
+LedQuorums::Known& LedQuorums::Remember(const std::string& name, std::uint32_t uid) {
+  Known known{.name = name, .uid = uid, .membership = {}, .answered = {}};
+  if (const Known* before = FindKnown(name, uid); before != nullptr) known = *before;
+  Forget(name, uid);
+  if (known_.size() == kQuorumsRememberedMax) known_.pop_front();
+  known_.push_back(std::move(known));
+  return known_.back();
+}
+
+void LedQuorums::Forget(std::string_view job, std::uint32_t uid) {
+  std::erase_if(known_, [&](const Known& each) { return each.name == job && each.uid == uid; });
+}
+
+void LedQuorums::OnEpochLost(const std::string& job, std::uint32_t uid, std::uint32_t epoch) {
+  Known& known = Remember(job, uid);
+  known.epoch = std::max(known.epoch, epoch);
+}
+
+void LedQuorums::Refuse(NodeId node, const ReportQuorum& report, Code code, std::string cause,
+                        std::vector<std::uint32_t> members) {
+  jobs_.SendTo(node, AnnounceQuorumRefused{.job = report.job,
+                                           .code = code,
+                                           .cause = std::move(cause),
+                                           .members = std::move(members)});
+}
+
+void LedQuorums::RefuseLeftOut(NodeId node, const ReportQuorum& report, const View& view) {
+  for (const MemberReport& each : report.members) {
+    if (each.state != MemberState::kAsks || view.membership.RankOf(each.member)) continue;
+    Refuse(node, report, Code::kMismatch,
+           fmt::format("job {} goes on without member {}, which did not come in time: end this "
+                       "process",
+                       report.name, each.member),
+           {each.member});
+  }
+}
+
+LedQuorums::Service LedQuorums::ServiceOf(NodeId node) const {
+  const NodeFacts& facts = jobs_.nodes().at(node).facts;
+  return {facts.name, facts.instance};
+}
+
+bool LedQuorums::IsAnswered(NodeId node, const ReportQuorum& report) {
+  const auto known = std::ranges::find_if(known_, [&report](const Known& each) {
+    return each.name == report.name && each.uid == report.uid;
+  });
+  if (known == known_.end()) return false;
+  const auto found = known->answered.find(ServiceOf(node));
+  if (found == known->answered.end() || report.job > found->second.question) return false;
+  Answered& answered = found->second;
+  if (answered.node == node) return true;
+  // The others have come so far by now that they ask again, or will: this node is one of them.
+  const bool is_over = answered.decision != known->decisions ||
+                       (known->verdict && known->verdict->epoch != known->epoch) ||
+                       Find(report.name, report.uid) != 0;
+  if (is_over || report.job != answered.question) return false;
+  answered.node = node;
+  SendVerdict(node, report, known->verdict);
+  return true;
+}
+
+void LedQuorums::Handle(NodeId node, const ReportQuorum& report) {
+  if (jobs_.nodes().at(node).facts.server || IsAnswered(node, report)) return;
+  std::uint64_t number = Find(report.name, report.uid);
+  if (number == 0) {
+    const auto of_node = std::ranges::count_if(
+        quorums_, [node](const auto& entry) { return entry.second.reports.contains(node); });
+    const bool has_room =
+        jobs_.options().in_process || static_cast<std::size_t>(of_node) < kJobsOfNodeMax;
+    if (quorums_.size() >= kJobsLedMax || !has_room) {
+      return Refuse(node, report, Code::kBusy,
+                    fmt::format("{} jobs ask the service on node {} who is left of them, more are "
+                                "not supported at a time",
+                                quorums_.size(), jobs_.options().node_name));
+    }
+    number = ++opened_;
+    quorums_.emplace(
+        number, Question{.name = report.name, .uid = report.uid, .reports = {}, .announced = {}});
+  }
+  Question& question = quorums_.at(number);
+  question.reports.insert_or_assign(node, report);
+  RefuseLeftOut(node, report, ViewOf(question));
+  Look(number, kNoTime);
+}
+
+void LedQuorums::Handle(NodeId node, const LeaveQuorum& leave) {
+  for (auto& [number, question] : quorums_) {
+    const auto found = question.reports.find(node);
+    if (found == question.reports.end() || found->second.job != leave.job) continue;
+    question.reports.erase(found);
+    if (question.reports.empty()) {
+      quorums_.erase(number);
+    } else {
+      question.grace_until_ns = 0;
+      question.grace_over = false;
+    }
+    return;
+  }
+}
+
+void LedQuorums::OnNodeDown(NodeId node) {
+  for (auto at = quorums_.begin(); at != quorums_.end();) {
+    Question& question = at->second;
+    if (question.reports.erase(node) != 0) {
+      question.grace_until_ns = 0;
+      question.grace_over = false;
+    }
+    at = question.reports.empty() ? quorums_.erase(at) : std::next(at);
+  }
+}
+
+TimeNs LedQuorums::NextDeadline() const {
+  TimeNs next = kNever;
+  for (const auto& [number, question] : quorums_) {
+    if (!question.grace_over) next = std::min(next, question.grace_until_ns);
+  }
+  return next;
+}
+
+void LedQuorums::Expire(TimeNs now) {
+  std::vector<std::uint64_t> due;
+  for (const auto& [number, question] : quorums_) {
+    if (!question.grace_over && now >= question.grace_until_ns) due.push_back(number);
+  }
+  for (const std::uint64_t number : due) Look(number, now);
+}
+
+LedQuorums::View LedQuorums::ViewOf(const Question& question) const {
+  View view;
+  if (const Known* known = FindKnown(question.name, question.uid); known != nullptr) {
+    view.membership = known->membership;
+    view.epoch = known->epoch;
+  }
+  for (const auto& [node, report] : question.reports) {
+    view.epoch = std::max(view.epoch, report.epoch);
+    view.rules.min_world = std::max(view.rules.min_world, report.rules.min_world);
+    view.rules.grace_ms = std::max(view.rules.grace_ms, report.rules.grace_ms);
+    if (IsNewer(report.membership, view.membership)) view.membership = report.membership;
+  }
+  for (const std::uint32_t member : view.membership.members) {
+    const MemberReport* best = nullptr;
+    for (const auto& [node, report] : question.reports) {
+      const MemberReport* found = FindMember(report, member);
+      if (found != nullptr && (best == nullptr || found->state < best->state)) best = found;
+    }
+    if (best == nullptr) {
+      view.unknown.push_back(member);
+    } else if (best->state == MemberState::kAsks) {
+      view.asking.push_back(member);
+    } else if (best->state == MemberState::kAttached) {
+      view.attached.push_back(member);
+    } else {
+      view.lost.push_back({.member = member, .cause = best->cause});
+    }
+  }
+  return view;
+}
+
+std::string LedQuorums::DescribeWait(const Question& question, const View& view) {
+  std::vector<std::string> waits;
+  if (!view.attached.empty()) {
+    waits.push_back(ListMembers("still to notice that the job was lost", view.attached));
+  }
+  if (!view.unknown.empty()) {
+    waits.push_back(ListMembers("of which nothing is known", view.unknown));
+  }
+  return fmt::format("{} of {} members of job {} have come: waiting for {}", view.asking.size(),
+                     view.membership.members.size(), question.name, fmt::join(waits, " and "));
+}
+
+void LedQuorums::Look(std::uint64_t number, TimeNs now) {
+  Question& question = quorums_.at(number);
+  View view = ViewOf(question);
+  if (view.unknown.empty()) {
+    question.grace_until_ns = kNever;
+    question.grace_over = false;
+  } else if (question.grace_until_ns == kNever) {
+    question.grace_until_ns = 0;
+  }
+  if (now != kNoTime && !view.unknown.empty()) {
+    if (question.grace_until_ns == 0) {
+      question.grace_until_ns = now + view.rules.grace_ms * kMillisecond;
+    }
+    question.grace_over = now >= question.grace_until_ns;
+  }
+  // Those who wait on have to be looked at again only when something is said of them.
+  if (view.asking.empty() || !view.attached.empty() ||
+      (!view.unknown.empty() && !question.grace_over)) {
+    const std::string text = DescribeWait(question, view);
+    if (std::exchange(question.announced, text) == text) return;
+    for (const auto& [node, report] : question.reports) {
+      jobs_.SendTo(node, AnnounceQuorumWaits{.job = report.job, .text = text});
+    }
+    return;
+  }
+  for (const std::uint32_t member : view.unknown) {
+    view.lost.push_back(
+        {.member = member, .cause = fmt::format("has not come within {} ms", view.rules.grace_ms)});
+  }
+  Decide(question, std::move(view));
+  quorums_.erase(number);
+}
+
+// Those whose connections are gone may have missed the last decision; of an earlier one they are
+// told nothing any more.
+void LedQuorums::NoteAnswered(Known& known, const Question& question) {
+  ++known.decisions;
+  std::erase_if(known.answered,
+                [this](const auto& entry) { return !jobs_.nodes().contains(entry.second.node); });
+  for (const auto& [node, report] : question.reports) {
+    known.answered[ServiceOf(node)] = {
+        .node = node, .question = report.job, .decision = known.decisions};
+  }
+}
+
+void LedQuorums::SendVerdict(NodeId node, const ReportQuorum& report,
+                             const Result<Quorum>& verdict) {
+  if (verdict) {
+    jobs_.SendTo(node, AnnounceQuorum{.job = report.job, .quorum = *verdict});
+  } else {
+    Refuse(node, report, verdict.error().code(), verdict.error().text());
+  }
+}
+
+void LedQuorums::Decide(const Question& question, View view) {
+  Known& known = Remember(question.name, question.uid);
+  NoteAnswered(known, question);
+  known.verdict = Judge(question, std::move(view));
+  if (known.verdict) {
+    known.membership = known.verdict->membership;
+    known.epoch = known.verdict->epoch;
+  }
+  for (const auto& [node, report] : question.reports) SendVerdict(node, report, known.verdict);
+}
+
+Result<Quorum> LedQuorums::Judge(const Question& question, View view) {
+  std::ranges::sort(view.lost, {}, &LostMember::member);
+  HR_CHECK(!view.asking.empty() &&
+               view.asking.size() + view.lost.size() == view.membership.members.size(),
+           question.name, view.asking.size(), view.lost.size());
+  if (view.asking.size() < view.rules.min_world) {
+    return Error(
+        Code::kMismatch,
+        fmt::format(
+            "{} of {} ranks of job {} are left, and it may go on with {} (min_world): lost are {}: "
+            "end all ranks of the job, and start them again from a checkpoint",
+            view.asking.size(), view.membership.members.size(), question.name, view.rules.min_world,
+            DescribeLost(view.lost)));
+  }
+  // Whoever has counted up to there has not done so honestly.
+  if (view.epoch + 1 >= kEpochMax || view.membership.generation + 1 >= kEpochMax) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("job {} has come to epoch {}: give it another name", question.name,
+                             view.epoch));
+  }
+  return Quorum{.membership = {.generation = view.membership.generation + 1,
+                               .members = std::move(view.asking)},
+                .epoch = view.epoch + 1,
+                .lost = std::move(view.lost)};
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,118 @@
+// Who is left of a job, as its leader decides it: before any rank attaches again, and for all of
+// them at once. Pure: no clock, no network, no log.
+//
+// Each node with ranks that ask says what it knows of the job's members. The question is open for
+// as long as a member has a session that still has to notice the loss; one of which nothing is
+// known is waited for through the grace time only. Then those that ask are the next membership, and
+// everybody else is lost to the job for good: a member that was left out is refused by name.
+//
+// Two halves of a job that cannot reach each other decide each for itself. Where that must not be,
+// min_world is more than half of the world.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ipc/base/clock.h"
+#include "ipc/base/result.h"
+#include "service/cluster/led_jobs.h"
+#include "service/cluster/peer_messages.h"
+#include "service/session/quorum.h"
+
+namespace headrace::service {
+
+// Decisions that a leader remembers; beyond that the oldest are forgotten.
+inline constexpr std::size_t kQuorumsRememberedMax = 64;
+
+class LedQuorums {
+ public:
+  // Outlives this; sends what is to be said.
+  explicit LedQuorums(LedJobs& jobs) : jobs_(jobs) {}
+
+  void Handle(NodeId node, const ReportQuorum& report);
+  void Handle(NodeId node, const LeaveQuorum& leave);
+  void OnNodeDown(NodeId node);
+  // The job has come so far: who goes on is in a later epoch.
+  void OnEpochLost(const std::string& job, std::uint32_t uid, std::uint32_t epoch);
+  // It begins anew.
+  void Forget(std::string_view job, std::uint32_t uid);
+
+  // When Expire is due; kNever: nothing waits for time.
+  TimeNs NextDeadline() const;
+  void Expire(TimeNs now);
+
+  std::size_t count() const { return quorums_.size(); }
+
+ private:
+  struct Question {
+    std::string name;
+    std::uint32_t uid = 0;
+    std::map<NodeId, ReportQuorum> reports;
+    // Until when members of which nothing is known are waited for; kNever: there are none, 0: that
+    // begins with the next look.
+    TimeNs grace_until_ns = kNever;
+    bool grace_over = false;
+    std::string announced;
+  };
+  // A service from its start to its end, whatever connections it has had: its name and instance.
+  using Service = std::pair<std::string, std::uint64_t>;
+  // The last question of a service that was answered. What it said of that before it had the answer
+  // comes later over the same connection, and is no new question; where it is said over another,
+  // the answer was lost with the first.
+  struct Answered {
+    NodeId node = 0;  // to whom: of its connection
+    std::uint32_t question = 0;
+    std::uint32_t decision = 0;  // by which, of Known::decisions
+  };
+  struct Known {
+    std::string name;
+    std::uint32_t uid = 0;
+    Membership membership;  // that was decided last; no members: none was
+    std::uint32_t epoch = 0;
+    std::uint32_t decisions = 0;        // how many there were
+    Result<Quorum> verdict = Quorum{};  // of the last
+    std::map<Service, Answered> answered;
+  };
+  // What is known of the members, one by one.
+  struct View {
+    Membership membership;  // that is asked about
+    std::uint32_t epoch = 0;
+    QuorumRules rules;
+    std::vector<std::uint32_t> asking;
+    std::vector<std::uint32_t> attached;
+    std::vector<std::uint32_t> unknown;
+    std::vector<LostMember> lost;
+  };
+
+  std::uint64_t Find(const std::string& name, std::uint32_t uid) const;  // 0: there is none
+  const Known* FindKnown(std::string_view name, std::uint32_t uid) const;
+  Known& Remember(const std::string& name, std::uint32_t uid);
+  View ViewOf(const Question& question) const;
+  // Decides it, or says what it waits for; the question may be gone afterwards.
+  void Look(std::uint64_t number, TimeNs now);
+  void Decide(const Question& question, View view);
+  static Result<Quorum> Judge(const Question& question, View view);
+  void NoteAnswered(Known& known, const Question& question);
+  void SendVerdict(NodeId node, const ReportQuorum& report, const Result<Quorum>& verdict);
+  // Whether the report is of a question that was answered; the answer is sent again if it was lost.
+  bool IsAnswered(NodeId node, const ReportQuorum& report);
+  Service ServiceOf(NodeId node) const;
+  static std::string DescribeWait(const Question& question, const View& view);
+  // A member that was left out before may not come back.
+  void RefuseLeftOut(NodeId node, const ReportQuorum& report, const View& view);
+  // `members`: those of the node's; none: all, and the question is over.
+  void Refuse(NodeId node, const ReportQuorum& report, Code code, std::string cause,
+              std::vector<std::uint32_t> members = {});
+
+  LedJobs& jobs_;
+  std::uint64_t opened_ = 0;
+  std::map<std::uint64_t, Question> quorums_;
+  std::deque<Known> known_;  // the newest last
+};
+
+}  // namespace headrace::service

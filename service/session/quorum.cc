@@ -1,0 +1,41 @@
+#include "service/session/quorum.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "service/session/session.h"
+#include "transport/transport.h"
+
+namespace headrace::service {
+
+std::optional<std::uint32_t> Membership::RankOf(std::uint32_t member) const {
+  const auto found = std::ranges::lower_bound(members, member);
+  if (found == members.end() || *found != member) return std::nullopt;
+  return static_cast<std::uint32_t>(found - members.begin());
+}
+
+Status CheckMembership(const Membership& membership) {
+  const std::size_t count = membership.members.size();
+  if (count == 0 || count > transport::kMembersMax) {
+    return Error(Code::kInvalidArgument, fmt::format("a job of {} members, 1 to {} are supported",
+                                                     count, transport::kMembersMax));
+  }
+  if (membership.generation >= kEpochMax || membership.members.back() >= kEpochMax) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("member {} of generation {}: no job has come to {}",
+                             membership.members.back(), membership.generation, kEpochMax));
+  }
+  const auto wrong = std::ranges::adjacent_find(membership.members, std::ranges::greater_equal{});
+  if (wrong == membership.members.end()) return {};
+  return Error(Code::kInvalidArgument,
+               fmt::format("members {}, {}: they come in growing order", *wrong, *(wrong + 1)));
+}
+
+bool IsNewer(const Membership& one, const Membership& other) {
+  return std::make_tuple(one.generation, one.members.size(), other.members) >
+         std::make_tuple(other.generation, other.members.size(), one.members);
+}
+
+}  // namespace headrace::service

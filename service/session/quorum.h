@@ -1,0 +1,74 @@
+// Who is left of a job's ranks: what a rank that lost its job says before it attaches again, and
+// what is decided for all of them. Plain values; nothing here trusts a client or a peer.
+//
+// A *member* is a process of the job, numbered once and for all: by its rank in the first epoch.
+// Ranks are dense and change with each decision; the rank of a member is its place in the
+// membership. So whatever a rank has missed of earlier decisions, what it says still names it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ipc/base/clock.h"
+#include "ipc/base/result.h"
+
+namespace headrace::service {
+
+// For how long a member of which nothing is known is waited for, at most.
+inline constexpr std::uint32_t kQuorumGraceMaxMs = 3'600'000;
+
+struct Membership {
+  std::uint32_t generation = 0;        // of the decision; 0: the job as it began
+  std::vector<std::uint32_t> members;  // growing
+
+  std::optional<std::uint32_t> RankOf(std::uint32_t member) const;
+  friend bool operator==(const Membership&, const Membership&) = default;
+};
+
+// 1 to kMembersMax members in growing order, each below kEpochMax.
+Status CheckMembership(const Membership& membership);
+
+// Whether `one` is to be used where both are said of a job. A total order, so that it does not
+// matter who says what first: the later decision; of two with one number, that with more members.
+bool IsNewer(const Membership& one, const Membership& other);
+
+enum class MemberState : std::uint8_t {
+  kAsks = 1,      // it waits for the decision
+  kAttached = 2,  // it still has a session: it has not noticed the loss yet
+  kLost = 3,      // its process is gone, it left, or it was evicted
+};
+inline constexpr std::uint8_t kMemberStatesCount = 3;
+
+struct MemberReport {
+  std::uint32_t member = 0;
+  MemberState state = MemberState::kAsks;
+  std::string cause{};  // of a lost one: "pid 12 on node b exited or was killed"
+
+  friend bool operator==(const MemberReport&, const MemberReport&) = default;
+};
+
+struct LostMember {
+  std::uint32_t member = 0;
+  std::string cause;
+
+  friend bool operator==(const LostMember&, const LostMember&) = default;
+};
+
+// With how many ranks the job may go on, and how long those are waited for of which nothing is
+// known. Of ranks that differ, the greater counts.
+struct QuorumRules {
+  std::uint32_t min_world = 1;
+  std::uint32_t grace_ms = 0;
+};
+
+// What all that are left are told: their ranks are their places in the membership, and they attach
+// as ranks that were in `epoch`.
+struct Quorum {
+  Membership membership;
+  std::uint32_t epoch = 0;
+  std::vector<LostMember> lost;
+};
+
+}  // namespace headrace::service

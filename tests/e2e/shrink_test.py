@@ -1,0 +1,285 @@
+"""A job goes on without ranks that are lost: processes, a node, and what the rest then computes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from collections.abc import Sequence
+from typing import Any
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from support.cluster import Cluster, Services
+from support.ranks import RankError, Ranks
+from support.service import Service, client_environment
+
+COUNT = 4096
+LIMIT_S = 90.0  # of whatever is to succeed, on a machine that is busy
+STEPS = 12
+GRACE_S = 1.0
+TRAINER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shrink_train.py")
+
+
+class Run:
+    """A training run, one process for each of ``services``; all are ended with the test."""
+
+    def __init__(
+        self,
+        services: Sequence[Service],
+        job: str,
+        members: Sequence[int] | None = None,
+        rendezvous: str = "",
+        min_world: int = 1,
+        **asked: Any,
+    ) -> None:
+        asked["members"] = list(members or range(len(services)))
+        self.programs = [
+            service.place.start(
+                ["/usr/bin/python3", "-B", TRAINER, json.dumps(asked)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=client_environment(
+                    HEADRACE_SOCKET=service.socket,
+                    HEADRACE_JOB=job,
+                    HEADRACE_RENDEZVOUS=rendezvous,
+                    HEADRACE_RECONNECT=str(int(LIMIT_S)),
+                    HEADRACE_SHRINK=str(min_world),
+                    HEADRACE_SHRINK_GRACE_MS=str(int(1000 * GRACE_S)),
+                    RANK=str(rank),
+                    WORLD_SIZE=str(len(services)),
+                ),
+            )
+            for rank, service in enumerate(services)
+        ]
+
+    def close(self) -> None:
+        for program in self.programs:
+            program.end()
+            program.stdout.close()
+            program.stderr.close()
+
+    def ends(self, lost: Sequence[int] = ()) -> dict[int, dict[str, Any]]:
+        """By the rank of the beginning, what each of the others printed."""
+        said = {}
+        for rank, program in enumerate(self.programs):
+            if rank in lost:
+                program.wait(timeout=LIMIT_S)
+                continue
+            out, complaints = program.communicate(timeout=LIMIT_S)
+            if program.returncode != 0:
+                raise AssertionError(f"rank {rank} ended with {program.returncode}: {complaints}")
+            said[rank] = json.loads(out.splitlines()[-1])
+        return said
+
+
+class ShrinkCase(unittest.TestCase):
+    def train(self, services: Sequence[Service], job: str, **asked: Any) -> Run:
+        run = Run(services, job, **asked)
+        self.addCleanup(run.close)
+        return run
+
+    def require_goes_on(
+        self, run: Run, services: Sequence[Service], rendezvous: str, lost: Sequence[int]
+    ) -> None:
+        """Those that are left compute what so many ranks compute from the same state, to the bit."""
+        world = len(services)
+        left = [rank for rank in range(world) if rank not in lost]
+        said = run.ends(lost)
+        resize = said[left[0]]["resizes"]
+        self.assertEqual(len(resize), 1, resize)
+        first = resize[0]["iteration"] - 1  # that is summed over fewer
+        for rank, each in said.items():
+            wanted = {
+                "rank": left.index(rank),
+                "world_size": len(left),
+                "members": left,
+                "lost": list(lost),
+                "iteration": first + 1,
+            }
+            self.assertEqual(each["resizes"], [wanted], f"rank {rank}")
+        with tempfile.TemporaryDirectory() as folder:
+            state = os.path.join(folder, "state")
+            # Those ranks are on other nodes; what they save is this machine's all the same.
+            if first:
+                before = self.train(
+                    services, "before", rendezvous=rendezvous, first=0, steps=first, save=state
+                )
+                undisturbed = before.ends()
+                for rank in left:
+                    self.assertEqual(said[rank]["losses"][:first], undisturbed[rank]["losses"])
+            after = self.train(
+                [services[rank] for rank in left],
+                "after",
+                members=left,
+                rendezvous=rendezvous,
+                first=first,
+                steps=STEPS - first,
+                load=state if first else "",
+            ).ends()
+            for place, rank in enumerate(left):
+                self.assertEqual(said[rank]["losses"][first:], after[place]["losses"], rank)
+                self.assertEqual(said[rank]["digest"], after[place]["digest"], rank)
+
+
+class OneNode(ShrinkCase):
+    def setUp(self) -> None:
+        self.service = Service()
+        self.addCleanup(self.service.close)
+        self.service.start()
+
+    def ranks(self, world: int) -> Ranks:
+        ranks = Ranks(self.service, world, job="fewer")
+        self.addCleanup(ranks.__exit__)
+        ranks.each("tensor", name="w", count=COUNT)
+        return ranks
+
+    def lose(self, ranks: Ranks, *lost: int) -> list[Any]:
+        """Kills some; the others have each learned of it."""
+        left = [member for member in ranks.members if member.rank not in lost]
+        for rank in lost:
+            ranks[rank].kill()
+        for member in left:
+            with self.assertRaises(RankError) as caught:
+                member.call("post", kind="all_reduce", name="w")
+                member.call("wait")
+            self.assertEqual(caught.exception.code, "peer lost", str(caught.exception))
+        return left
+
+    def test_three_of_four_go_on_with_ranks_of_their_own(self) -> None:
+        ranks = self.ranks(4)
+        left = self.lose(ranks, 1)
+        begin = time.monotonic()
+        for member in left:
+            member.send("shrink", timeout=LIMIT_S, min_world=2)
+        answers = [member.receive() for member in left]
+        took = time.monotonic() - begin
+        self.assertEqual(answers, [[place, 3, [0, 2, 3]] for place in range(3)])
+        self.assertLess(took, GRACE_S * 4, "nobody is waited for whose process is known to be gone")
+        for place, member in enumerate(left):
+            member.call("fill", name="w", value=place + 1.0)
+            member.send("post", kind="all_reduce", name="w", op="average")
+        for member in left:
+            member.receive()
+            member.call("wait")
+            self.assertEqual(member.call("values", name="w"), [2.0] * 4)
+        jobs = self.service.ctl_json("jobs")["jobs"]
+        self.assertEqual([job["world_size"] for job in jobs], [3], jobs)
+        events = json.dumps(self.service.ctl_json("events"))
+        self.assertIn("goes on with 3 of 4 ranks", events)
+
+    def test_one_after_the_other_may_go(self) -> None:
+        ranks = self.ranks(4)
+        left = ranks.members
+        for lost, members in ((0, [1, 2, 3]), (2, [1, 3]), (3, [1])):
+            ranks.members = left
+            at = [member.rank for member in left].index(lost)
+            gone, left = left[at], [member for member in left if member.rank != lost]
+            gone.kill()
+            for member in left:
+                with self.assertRaises(RankError):
+                    member.call("post", kind="all_reduce", name="w")
+                    member.call("wait")
+                member.send("shrink", timeout=LIMIT_S, min_world=1)
+            self.assertEqual(
+                [member.receive() for member in left],
+                [[place, len(members), members] for place in range(len(members))],
+            )
+
+    def test_below_the_least_world_all_that_are_lost_are_named(self) -> None:
+        ranks = self.ranks(3)
+        pids = [ranks[1].pid, ranks[2].pid]
+        left = self.lose(ranks, 1, 2)
+        left[0].send("shrink", timeout=LIMIT_S, min_world=2)
+        with self.assertRaises(RankError) as caught:
+            left[0].receive()
+        self.assertEqual(caught.exception.code, "mismatch")
+        for word in ("1 of 3", "min_world", *map(str, pids), "checkpoint"):
+            self.assertIn(word, str(caught.exception))
+
+    def test_a_restarted_service_costs_no_rank(self) -> None:
+        ranks = self.ranks(3)
+        self.service.kill()
+        for member in ranks.members:
+            member.send("shrink", timeout=LIMIT_S, min_world=1, grace=LIMIT_S)
+        self.service.start()
+        self.assertEqual(
+            [member.receive() for member in ranks.members],
+            [[rank, 3, [0, 1, 2]] for rank in range(3)],
+        )
+
+    def test_training_goes_on_when_a_rank_dies_in_its_backward_pass(self) -> None:
+        services = [self.service] * 4
+        run = self.train(services, "train", first=0, steps=STEPS, kill=[[2, 5, "backward"]])
+        self.require_goes_on(run, services, "", [2])
+
+    def test_training_goes_on_when_rank_0_dies_after_its_forward_pass(self) -> None:
+        services = [self.service] * 3
+        run = self.train(services, "train", first=0, steps=STEPS, kill=[[0, 4, "forward"]])
+        self.require_goes_on(run, services, "", [0])
+
+    def test_training_below_the_least_world_ends_and_says_why(self) -> None:
+        services = [self.service] * 2
+        run = self.train(
+            services, "train", first=0, steps=STEPS, kill=[[1, 3, "backward"]], min_world=2
+        )
+        run.programs[1].wait(timeout=LIMIT_S)
+        _, complaints = run.programs[0].communicate(timeout=LIMIT_S)
+        self.assertEqual(run.programs[0].returncode, 1)
+        self.assertIn("1 of 2 ranks", complaints)
+        self.assertIn("member 1", complaints)
+
+
+class Nodes(ShrinkCase):
+    def begin(self, nodes: int) -> None:
+        cluster = Cluster(nodes=nodes, loopback=True)
+        self.addCleanup(cluster.close)
+        self.services = Services(cluster, "--rails", "lo")
+
+    def test_training_on_two_nodes_goes_on_without_a_rank_of_one(self) -> None:
+        self.begin(2)
+        services = [self.services[0]] * 2 + [self.services[1]] * 2
+        rendezvous = self.services.rendezvous
+        run = self.train(
+            services,
+            "train",
+            rendezvous=rendezvous,
+            first=0,
+            steps=STEPS,
+            kill=[[3, 6, "backward"]],
+        )
+        self.require_goes_on(run, services, rendezvous, [3])
+
+    def test_ranks_go_on_without_a_node(self) -> None:
+        self.begin(3)
+        ranks = self.services.ranks([1, 1, 2], job="fewer")
+        self.addCleanup(ranks.__exit__)
+        ranks.each("tensor", name="w", count=COUNT)
+        ranks.each("post", kind="all_reduce", name="w")
+        ranks.each("wait")
+        self.services[2].kill()
+        for lost in (2, 3):
+            ranks[lost].kill()
+        left = ranks.members[:2]
+        for member in left:
+            with self.assertRaises(RankError):
+                member.call("post", kind="all_reduce", name="w")
+                member.call("wait")
+            member.send("shrink", timeout=LIMIT_S, min_world=2, grace=GRACE_S)
+        self.assertEqual(
+            [member.receive() for member in left], [[0, 2, [0, 1]], [1, 2, [0, 1]]]
+        )
+        for member in left:
+            member.call("fill", name="w", value=member.rank + 1.0)
+            member.call("post", kind="all_reduce", name="w", op="average")
+        for member in left:
+            member.call("wait")
+            self.assertEqual(member.call("values", name="w"), [1.5] * 4)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

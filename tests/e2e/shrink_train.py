@@ -1,0 +1,88 @@
+"""One rank of a training run that goes on when others are lost; shrink_test.py starts it.
+
+usage: shrink_train.py '{"first": 0, "steps": 12, "members": [0, 1], "kill": [[2, 5, "backward"]],
+                         "load": PATH, "save": PATH}'
+
+Trains by ScheduledOptimizer from step ``first`` on; the data of a step depends on the step and on which member
+of ``members`` this rank is. A member named in ``kill`` kills itself at that moment of that step. Prints one
+JSON line: each step's loss, how the job was resized, and a digest of parameters and optimizer state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import warnings
+from typing import Any
+
+import headrace
+import headrace.torch
+import torch
+
+
+def batch(member: int, step: int) -> torch.Tensor:
+    random = torch.Generator().manual_seed(1000 * member + step)
+    return torch.randn(8, 16, generator=random)
+
+
+def digest_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    digest = hashlib.sha256()
+    state = optimizer.state_dict()["state"]
+    for index, parameter in enumerate(model.parameters()):
+        digest.update(parameter.detach().numpy().tobytes())
+        for key in sorted(state[index]):
+            digest.update(torch.as_tensor(state[index][key]).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def main() -> int:
+    asked: dict[str, Any] = json.loads(sys.argv[1])
+    warnings.simplefilter("ignore")
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    layers = [torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 4)]
+    model = torch.nn.Sequential(*layers)
+    adam = torch.optim.AdamW(model.parameters(), 1e-2)
+    if asked.get("load"):
+        parameters, state = torch.load(asked["load"])
+        model.load_state_dict(parameters)
+        adam.load_state_dict(state)
+    session = headrace.init()
+    member = asked["members"][session.rank]
+    resizes: list[dict[str, Any]] = []
+    optimizer = headrace.torch.ScheduledOptimizer(
+        adam, model, session, resized=lambda resize: resizes.append(vars(resize))
+    )
+    moments = {(step, when) for who, step, when in asked.get("kill", ()) if who == member}
+
+    def come_to(step: int, when: str) -> None:
+        if (step, when) in moments:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    step = asked["first"]
+    next(iter(model.parameters())).register_hook(lambda _: come_to(step, "backward"))
+    losses = []
+    for step in range(asked["first"], asked["first"] + asked["steps"]):
+        optimizer.zero_grad()
+        inputs = batch(member, step)
+        loss = (model(inputs) - inputs[:, :4]).square().mean()
+        come_to(step, "forward")
+        loss.backward()
+        come_to(step, "step")
+        optimizer.step()
+        losses.append(repr(loss.item()))
+    optimizer.synchronize()
+    if asked.get("save") and session.rank == 0:
+        torch.save((model.state_dict(), adam.state_dict()), asked["save"])
+    said = {"losses": losses, "resizes": resizes, "digest": digest_of(model, adam)}
+    print(json.dumps(said), flush=True)
+    optimizer.close()
+    session.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,336 @@
+// Who is left of a job: what nodes say, what their leader decides, who is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/unit/service/cluster/meeting.h"
+
+namespace headrace::support {
+namespace {
+
+using service::AskQuorum;
+using service::Membership;
+using service::QuorumAnswered;
+using service::QuorumClientLost;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr std::uint32_t kGraceMs = 500;
+
+// Four ranks, two on each of two nodes, which have been in epoch 1.
+class QuorumTest : public testing::Test {
+ protected:
+  QuorumTest() : a_(meeting_.AddNode("a")), b_(meeting_.AddNode("b")) {
+    for (std::uint32_t rank = 0; rank < 4; ++rank) {
+      meeting_.Attach(NodeOf(rank), Identity(rank));
+    }
+    meeting_.Run();
+  }
+
+  MeetingNode& NodeOf(std::uint32_t member) { return member < 2 ? a_ : b_; }
+
+  static service::SessionIdentity Identity(std::uint32_t member) {
+    auto identity = Meeting::Rank(member < 2 ? 1 : 7, member, 4);
+    identity.member = member;
+    identity.id = SessionId{member + 1};
+    return identity;
+  }
+
+  void EndLease(std::uint32_t member, bool exited, const std::string& cause) {
+    NodeOf(member).follower.OnLeaseEnded(Identity(member), false, cause, exited);
+    NodeOf(member).follower.OnRankLost(JobId{member < 2 ? 1U : 7U}, member, cause, exited);
+    meeting_.Run();
+  }
+  void Kill(std::uint32_t member) { EndLease(member, true, "exited or was killed"); }
+
+  static Membership Everybody(std::vector<std::uint32_t> members, std::uint32_t generation = 0) {
+    return {.generation = generation, .members = std::move(members)};
+  }
+
+  // The rank has noticed the loss; `again` over the connection that it has.
+  void Ask(std::uint32_t member, std::uint32_t min_world = 2, bool again = false,
+           Membership membership = Everybody({0, 1, 2, 3})) {
+    Post(member, min_world, again, std::move(membership));
+    meeting_.Run();
+  }
+  void Post(std::uint32_t member, std::uint32_t min_world, bool again, Membership membership) {
+    if (!again) {
+      NodeOf(member).follower.OnLeaseEnded(Identity(member), false, "closed its connection", false);
+    }
+    NodeOf(member).follower.Handle(
+        AskQuorum{.token = member + 1,
+                  .client = 100 + member,
+                  .job = "train",
+                  .uid = 1000,
+                  .pid = static_cast<std::int32_t>(100 + member),
+                  .leader = kMeetingPlace,
+                  .member = member,
+                  .membership = std::move(membership),
+                  .epoch = 1,
+                  .rules = {.min_world = min_world, .grace_ms = kGraceMs},
+                  .until_ns = meeting_.now() + 2 * kSecond},
+        meeting_.now());
+    meeting_.Collect();
+  }
+  // The last to ask, on node b: the leader decides, and the link breaks before b has heard of it.
+  void LoseDecisionFor(std::uint32_t member, std::uint32_t min_world) {
+    Post(member, min_world, false, Everybody({0, 1, 2, 3}));
+    if (b_.id == 0) {
+      ASSERT_TRUE(meeting_.Connect(b_).ok());
+    }
+    while (meeting_.DeliverToLeader(b_)) {
+    }
+    EXPECT_EQ(meeting_.leader().quorums_count(), 0U);
+    meeting_.Cut(b_, "broke");
+  }
+
+  void Pass(TimeNs time_ns) {
+    meeting_.Pass(time_ns);
+    meeting_.leader().Expire(meeting_.now());
+    meeting_.Run();
+    for (MeetingNode* node : {&a_, &b_}) node->follower.Expire(meeting_.now());
+    meeting_.Run();
+  }
+
+  // The only answer to the member since the last call; nothing where there was none.
+  std::optional<QuorumAnswered> AnswerTo(std::uint32_t member) {
+    std::optional<QuorumAnswered> answer;
+    std::erase_if(NodeOf(member).quorums, [&](const QuorumAnswered& each) {
+      if (each.token != member + 1) return false;
+      EXPECT_FALSE(answer.has_value()) << member;
+      answer = each;
+      return true;
+    });
+    return answer;
+  }
+
+  Meeting meeting_;
+  MeetingNode& a_;
+  MeetingNode& b_;
+};
+
+TEST_F(QuorumTest, ThoseThatAreLeftGoOnWithoutOneWhoseProcessIsGone) {
+  Kill(2);
+  for (const std::uint32_t member : {0U, 1U, 3U}) Ask(member);
+  for (const std::uint32_t member : {0U, 1U, 3U}) {
+    const auto answer = AnswerTo(member);
+    ASSERT_TRUE(answer && answer->quorum);
+    EXPECT_THAT(answer->quorum->membership.members, ElementsAre(0, 1, 3));
+    EXPECT_EQ(answer->quorum->membership.generation, 1U);
+    EXPECT_GT(answer->quorum->epoch, 1U);
+    ASSERT_EQ(answer->quorum->lost.size(), 1U);
+    EXPECT_EQ(answer->quorum->lost.front().member, 2U);
+    EXPECT_THAT(answer->quorum->lost.front().cause, AllOf(HasSubstr("pid 102"), HasSubstr("node b"),
+                                                          HasSubstr("exited or was killed")));
+  }
+  EXPECT_EQ(meeting_.leader().quorums_count(), 0U);
+}
+
+TEST_F(QuorumTest, OneThatHasYetToNoticeIsWaitedForLongerThanTheGrace) {
+  Kill(1);
+  Ask(0);
+  Ask(2);  // by whose node it is known that member 3 is attached
+  Pass(4 * kGraceMs * kMillisecond);
+  const auto waits = AnswerTo(0);
+  ASSERT_TRUE(waits);
+  EXPECT_THAT(waits->waits, AllOf(HasSubstr("member 3"), HasSubstr("notice")));
+  AnswerTo(2);
+  Ask(3);
+  Ask(0, 2, true);
+  const auto third = AnswerTo(3);
+  ASSERT_TRUE(third && third->quorum);
+  const auto answer = AnswerTo(0);
+  ASSERT_TRUE(answer && answer->quorum) << "it was kept for the next question";
+  EXPECT_THAT(answer->quorum->membership.members, ElementsAre(0, 2, 3));
+}
+
+TEST_F(QuorumTest, OneOfWhichNothingIsKnownIsLostAfterTheGrace) {
+  EndLease(3, false, "closed its connection");
+  for (const std::uint32_t member : {0U, 1U, 2U}) Ask(member);
+  Pass(kGraceMs * kMillisecond / 2);
+  EXPECT_FALSE(AnswerTo(0));
+  Pass(kGraceMs * kMillisecond);
+  const auto answer = AnswerTo(0);
+  ASSERT_TRUE(answer && answer->quorum);
+  EXPECT_THAT(answer->quorum->membership.members, ElementsAre(0, 1, 2));
+  EXPECT_THAT(answer->quorum->lost.front().cause, HasSubstr("500 ms"));
+}
+
+TEST_F(QuorumTest, ANodeThatIsGoneTakesItsRanksWithIt) {
+  Ask(0);
+  Ask(1);
+  Ask(2);
+  meeting_.Cut(b_, "lost power");
+  b_.wants_leader = false;
+  Pass(kGraceMs * kMillisecond / 2);
+  EXPECT_FALSE(AnswerTo(0)) << "the grace begins with the loss";
+  Pass(kGraceMs * kMillisecond);
+  const auto answer = AnswerTo(0);
+  ASSERT_TRUE(answer && answer->quorum);
+  EXPECT_THAT(answer->quorum->membership.members, ElementsAre(0, 1));
+}
+
+TEST_F(QuorumTest, ADecisionThatWasLostWithTheLinkIsRepeated) {
+  Kill(2);
+  Ask(0);
+  Ask(1);
+  LoseDecisionFor(3, 2);
+  meeting_.Run();
+  const auto first = AnswerTo(0);
+  const auto repeated = AnswerTo(3);
+  ASSERT_TRUE(first && first->quorum);
+  ASSERT_TRUE(repeated && repeated->quorum);
+  EXPECT_EQ(repeated->quorum->membership, Everybody({0, 1, 3}, 1));
+  EXPECT_EQ(repeated->quorum->membership, first->quorum->membership);
+  EXPECT_EQ(repeated->quorum->epoch, first->quorum->epoch);
+  EXPECT_EQ(repeated->quorum->lost, first->quorum->lost);
+  Pass(2 * kGraceMs * kMillisecond);
+  EXPECT_FALSE(AnswerTo(0));
+  EXPECT_FALSE(AnswerTo(3));
+  EXPECT_EQ(meeting_.leader().quorums_count(), 0U);
+}
+
+TEST_F(QuorumTest, ARefusalThatWasLostWithTheLinkIsRepeated) {
+  Kill(2);
+  Ask(0, 4);
+  Ask(1, 4);
+  LoseDecisionFor(3, 4);
+  meeting_.Run();
+  const auto repeated = AnswerTo(3);
+  ASSERT_TRUE(repeated);
+  ASSERT_FALSE(repeated->quorum);
+  EXPECT_EQ(repeated->quorum.error().code(), Code::kMismatch);
+  EXPECT_THAT(repeated->quorum.error().text(), HasSubstr("min_world"));
+  EXPECT_EQ(meeting_.leader().quorums_count(), 0U);
+}
+
+TEST_F(QuorumTest, NobodyBeingLostAllGoOn) {
+  for (const std::uint32_t member : {0U, 1U, 2U, 3U}) Ask(member);
+  const auto answer = AnswerTo(3);
+  ASSERT_TRUE(answer && answer->quorum);
+  EXPECT_THAT(answer->quorum->membership.members, ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(answer->quorum->lost, IsEmpty());
+}
+
+TEST_F(QuorumTest, BelowTheLeastWorldTheJobEndsWithAllThatAreLost) {
+  Kill(1);
+  Kill(2);
+  Ask(0, 3);
+  Ask(3, 3);
+  for (const std::uint32_t member : {0U, 3U}) {
+    const auto answer = AnswerTo(member);
+    ASSERT_TRUE(answer);
+    ASSERT_FALSE(answer->quorum);
+    EXPECT_EQ(answer->quorum.error().code(), Code::kMismatch);
+    EXPECT_THAT(answer->quorum.error().text(),
+                AllOf(HasSubstr("2 of 4"), HasSubstr("min_world"), HasSubstr("member 1"),
+                      HasSubstr("pid 101"), HasSubstr("member 2"), HasSubstr("pid 102")));
+  }
+  EXPECT_EQ(meeting_.leader().quorums_count(), 0U);
+}
+
+TEST_F(QuorumTest, OneThatWasLeftOutIsRefusedAndTheOthersAreNot) {
+  EndLease(3, false, "closed its connection");
+  for (const std::uint32_t member : {0U, 1U, 2U}) Ask(member);
+  Pass(kMillisecond);  // from now on the grace time runs
+  Pass(kGraceMs * kMillisecond);
+  const auto decided = AnswerTo(0);
+  ASSERT_TRUE(decided && decided->quorum);
+  AnswerTo(2);
+  Ask(3);
+  const auto answer = AnswerTo(3);
+  ASSERT_TRUE(answer);
+  ASSERT_FALSE(answer->quorum);
+  EXPECT_EQ(answer->quorum.error().code(), Code::kMismatch);
+  EXPECT_THAT(answer->quorum.error().text(), HasSubstr("without member 3"));
+  EXPECT_EQ(meeting_.leader().quorums_count(), 0U) << "it is no question of the others";
+}
+
+TEST_F(QuorumTest, OneWhoseProcessIsGoneBeforeTheDecisionIsNotSeated) {
+  Ask(0);
+  Ask(2);
+  NodeOf(2).follower.Handle(QuorumClientLost{.client = 102, .exited = true});
+  meeting_.Run();
+  Ask(1);
+  Ask(3);
+  const auto answer = AnswerTo(0);
+  ASSERT_TRUE(answer && answer->quorum);
+  EXPECT_THAT(answer->quorum->membership.members, ElementsAre(0, 1, 3));
+}
+
+TEST_F(QuorumTest, TheNewestDecisionCountsWhereRanksHaveMissedOne) {
+  Kill(2);
+  Ask(0, 2, false, Everybody({0, 1, 3}, 4));
+  Ask(1);
+  Ask(3);
+  const auto answer = AnswerTo(1);
+  ASSERT_TRUE(answer && answer->quorum);
+  EXPECT_EQ(answer->quorum->membership.generation, 5U);
+  EXPECT_THAT(answer->quorum->lost, IsEmpty()) << "member 2 was lost before";
+}
+
+TEST_F(QuorumTest, CountsThatNobodyCanHaveComeToAreRefused) {
+  Kill(2);
+  for (const std::uint32_t member : {0U, 1U, 3U}) {
+    Ask(member, 2, false, Everybody({0, 1, 3}, service::kEpochMax - 1));
+  }
+  const auto answer = AnswerTo(0);
+  ASSERT_TRUE(answer);
+  ASSERT_FALSE(answer->quorum);
+  EXPECT_EQ(answer->quorum.error().code(), Code::kInvalidArgument);
+}
+
+TEST_F(QuorumTest, AJobThatBeginsAnewKnowsNothingOfLostMembers) {
+  Kill(2);
+  for (const std::uint32_t member : {0U, 1U, 3U}) Ask(member);
+  for (std::uint32_t rank = 0; rank < 4; ++rank) {
+    auto identity = Identity(rank);
+    identity.id = SessionId{rank + 100};
+    identity.job = JobId{rank < 2 ? 11U : 17U};
+    meeting_.Attach(NodeOf(rank), identity);
+  }
+  meeting_.Run();
+  a_.quorums.clear();
+  b_.quorums.clear();
+  for (std::uint32_t rank = 0; rank < 4; ++rank) {
+    auto identity = Identity(rank);
+    identity.id = SessionId{rank + 100};
+    NodeOf(rank).follower.OnLeaseEnded(identity, false, "closed its connection", false);
+  }
+  for (const std::uint32_t member : {0U, 1U, 2U, 3U}) Ask(member, 2, true);
+  const auto answer = AnswerTo(2);
+  ASSERT_TRUE(answer && answer->quorum);
+  EXPECT_THAT(answer->quorum->membership.members, ElementsAre(0, 1, 2, 3));
+}
+
+TEST(Memberships, AreCheckedWhereStrangersSayThem) {
+  EXPECT_TRUE(service::CheckMembership({.members = {0}}).ok());
+  EXPECT_TRUE(service::CheckMembership({.generation = 3, .members = {1, 4, 9}}).ok());
+  EXPECT_FALSE(service::CheckMembership({.members = {}}).ok());
+  EXPECT_FALSE(service::CheckMembership({.members = {2, 1}}).ok());
+  EXPECT_FALSE(service::CheckMembership({.members = {1, 1}}).ok());
+  EXPECT_FALSE(service::CheckMembership({.members = {service::kEpochMax}}).ok());
+  EXPECT_FALSE(service::CheckMembership({.generation = service::kEpochMax, .members = {0}}).ok());
+  std::vector<std::uint32_t> many(transport::kMembersMax + 1);
+  for (std::uint32_t i = 0; i < many.size(); ++i) many[i] = i;
+  EXPECT_FALSE(service::CheckMembership({.members = many}).ok());
+}
+
+TEST(Memberships, AreOrderedWhoeverSaysThemFirst) {
+  const Membership older{.generation = 1, .members = {0, 1, 2}};
+  const Membership newer{.generation = 2, .members = {0, 1}};
+  const Membership other{.generation = 2, .members = {1, 2}};
+  EXPECT_TRUE(IsNewer(newer, older));
+  EXPECT_FALSE(IsNewer(older, newer));
+  EXPECT_NE(IsNewer(newer, other), IsNewer(other, newer));
+  EXPECT_FALSE(IsNewer(newer, newer));
+}
+
+}  // namespace
+}  // namespace headrace::support
