@@ -6,6 +6,7 @@
 #include <capnp/rpc.capnp.h>
 #include <capnp/serialize.h>
 
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <cstdio>
@@ -100,6 +101,16 @@ void WriteRecords() {
   std::string gradients;
   for (std::uint32_t i = 0; i < 2; ++i) gradients += BytesOf(GradientOf(i));
   Write("record/gradients", std::string(1, '\1') + gradients + all);
+  // Parts of 10, 0 and 3 elements; their table stands behind the record.
+  ipc::Record uneven = RecordOf(Collective::kReduceScatter, 1);
+  uneven.flags = ipc::kRecordHasParts;
+  uneven.count = 13;
+  uneven.tag = 4096 + sizeof uneven;
+  const std::array<ipc::PartRow, 3> rows{{{.sent_offset = 0, .sent_count = 10},
+                                          {.sent_offset = 10, .sent_count = 0},
+                                          {.sent_offset = 10, .sent_count = 3}}};
+  Write("record/uneven", std::string(1, '\1') + BytesOf(uneven) +
+                             std::string(reinterpret_cast<const char*>(rows.data()), sizeof rows));
 }
 
 void WriteScripts() {
