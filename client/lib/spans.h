@@ -23,7 +23,6 @@ class SpanAllocator {
 
   bool IsWhole() const { return free_size_ == size_; }  // nothing is taken
   std::size_t size() const { return size_; }
-  std::size_t free_size() const { return free_size_; }
 
  private:
   std::size_t size_;

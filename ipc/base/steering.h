@@ -36,7 +36,6 @@ inline constexpr std::array<std::string_view, kSendsClassMax + 1> kSendsClassNam
 
 inline constexpr std::uint64_t kWeightMax = 1000;
 inline constexpr std::uint64_t kPriorityMax = 15;
-inline constexpr std::uint64_t kDefaultPriority = 0;
 // Less would never let a block through before operations time out.
 inline constexpr std::uint64_t kLimitMin = 1000;
 // No wire is faster, and reckoning with more could overflow.

@@ -29,12 +29,6 @@ GpuRows::GpuRows(ipc::BoardLayout& board, const transport::Gpus* gpus) : board_(
   }
 }
 
-GpuRows::Uses GpuRows::UsesOf(const Session& session) {
-  Uses uses;
-  for (std::size_t i = 0; i < uses.size(); ++i) uses[i] = session.UseOf(static_cast<int8_t>(i));
-  return uses;
-}
-
 bool GpuRows::IsShown(std::int8_t device) const {
   return device >= 0 && static_cast<std::size_t>(device) < rows_.size();
 }
@@ -53,15 +47,6 @@ void GpuRows::Remove(std::int8_t device, std::uint64_t bytes) {
   rows_[row].held_bytes -= bytes;
   --rows_[row].segments;
   Write(row);
-}
-
-void GpuRows::Remove(const Uses& uses) {
-  for (std::size_t row = 0; row < uses.size(); ++row) {
-    if (uses[row].segments == 0) continue;
-    rows_[row].held_bytes -= uses[row].bytes;
-    rows_[row].segments -= uses[row].segments;
-    Write(row);
-  }
 }
 
 }  // namespace headrace::service

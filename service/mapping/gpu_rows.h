@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "ipc/board.h"
-#include "service/session/session.h"
 #include "transport/memory/gpus.h"
 
 namespace headrace::service {
@@ -16,14 +15,9 @@ class GpuRows {
   // Shows all GPUs, as far as there are rows; null: there are none.
   GpuRows(ipc::BoardLayout& board, const transport::Gpus* gpus);
 
-  // By GPU; those beyond the table are left out.
-  using Uses = std::array<Session::DeviceUse, ipc::kGpuRowsMax>;
-  static Uses UsesOf(const Session& session);
-
   // Memory of this GPU was mapped, or unmapped. The host's is not counted.
   void Add(std::int8_t device, std::uint64_t bytes);
   void Remove(std::int8_t device, std::uint64_t bytes);
-  void Remove(const Uses& uses);
 
  private:
   bool IsShown(std::int8_t device) const;

@@ -10,7 +10,6 @@
 #include "ipc/base/foreign_text.h"
 #include "service/loop/text.h"
 #include "service/peers/peer_wire.h"
-#include "service/peers/wire_bytes.h"
 
 namespace headrace::service {
 namespace {
@@ -200,47 +199,27 @@ void PeerLink::DeliverEarly() {
 }
 
 void PeerLink::Send(PeerMessage message) {
-  unsent_bytes_ += WireBytes(message);
-  unsent_.push_back(std::move(message));
-  if (unsent_.size() > kUnsentMax || unsent_bytes_ > kUnsentBytesMax) {
+  if (!unsent_.Push(std::move(message))) {
     End(Error(Code::kPeerLost,
               fmt::format("{} does not read what it is sent: {} messages of {} bytes wait",
-                          DescribePeer(), unsent_.size(), unsent_bytes_)));
-    unsent_.clear();
-    unsent_bytes_ = 0;
+                          DescribePeer(), unsent_.size(), unsent_.bytes())));
+    unsent_.Clear();
   }
   Flush();
 }
 
 // As many as go into one call: so many, and no more bytes than leave a ping on the wire its turn.
-std::size_t PeerLink::CountToSend() const {
-  std::size_t count = 0;
-  std::size_t bytes = 0;
-  for (; count < std::min(unsent_.size(), kMessagesPerCallMax); ++count) {
-    bytes += WireBytes(unsent_[count]);
-    if (count > 0 && bytes > kBytesPerCallMax) break;
-  }
-  return count;
-}
-
 void PeerLink::Flush() {
   if (sending_ || !greeted_) return;
   if (unsent_.empty()) {
-    HR_CHECK(unsent_bytes_ == 0, DescribePeer(), unsent_bytes_);
     if (all_sent_.get() != nullptr) all_sent_->fulfill();
     return;
   }
   auto call = port_.sendRequest();
-  const std::size_t count = CountToSend();
+  const std::size_t count = unsent_.CountOfCall(kMessagesPerCallMax, kBytesPerCallMax);
   HR_CHECK(count >= 1 && count <= kMessagesPerCallMax, count, unsent_.size());
   auto list = call.initMessages(static_cast<unsigned>(count));
-  for (unsigned i = 0; i < count; ++i) {
-    WriteMessage(list[i], unsent_.front());
-    const std::size_t bytes = WireBytes(unsent_.front());
-    HR_CHECK(bytes <= unsent_bytes_, bytes, unsent_bytes_);
-    unsent_bytes_ -= bytes;
-    unsent_.pop_front();
-  }
+  for (unsigned i = 0; i < count; ++i) WriteMessage(list[i], unsent_.Pop());
   sending_ = true;
   tasks_.add(call.send().ignoreResult().then([this] {
     HR_CHECK(sending_, DescribePeer());

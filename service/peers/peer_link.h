@@ -10,7 +10,6 @@
 #include <kj/timer.h>
 
 #include <cstdint>
-#include <deque>
 #include <string>
 #include <vector>
 
@@ -22,6 +21,7 @@
 #include "service/cluster/round_trips.h"
 #include "service/loop/bounded_network.h"
 #include "service/peers/tls.h"
+#include "service/peers/unsent_messages.h"
 
 namespace headrace::service {
 
@@ -30,8 +30,6 @@ inline constexpr std::uint64_t kPeerMessageWordsMax = std::uint64_t{1} << 20;
 inline constexpr std::size_t kMessagesPerCallMax = 16;  // messages in one call
 // Bytes in one call, unless a single message has more. Far less than may be unread.
 inline constexpr std::size_t kBytesPerCallMax = std::size_t{256} << 10;
-inline constexpr std::size_t kUnsentMax = 16384;  // messages that wait; more end the link
-inline constexpr std::size_t kUnsentBytesMax = std::size_t{64} << 20;  // likewise
 inline constexpr TimeNs kPeerMessagesPerSecond = 5000;  // of one link; see message_pacer.h
 inline constexpr TimeNs kPeerMessagesBurst = 10'000;
 inline constexpr auto kHelloTimeout = 5 * kj::SECONDS;
@@ -80,7 +78,6 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
   void Begin(const NodeFacts& facts, schema::PeerPort::Client port);
   void Receive(const PeerMessage& message);
   void DeliverEarly();
-  std::size_t CountToSend() const;
   void Flush();
   kj::Promise<void> PingAgain();
   void OnPong(std::int64_t asked_unix_ns, TimeNs asked_ns, std::int64_t theirs_unix_ns);
@@ -93,8 +90,7 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
   Owner& owner_;
   std::string name_;
   bool greeted_ = false;
-  std::deque<PeerMessage> unsent_;
-  std::size_t unsent_bytes_ = 0;    // about, on the wire
+  UnsentMessages unsent_;
   std::vector<PeerMessage> early_;  // came before the hello's answer
   bool sending_ = false;
   Heartbeat heartbeat_;

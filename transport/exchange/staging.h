@@ -23,7 +23,6 @@ class Staging {
     }
   }
 
-  std::size_t free_count() const { return free_.size(); }
   std::span<std::byte> memory() const { return memory_; }
   std::uint16_t Acquire() {
     HR_CHECK(!free_.empty());

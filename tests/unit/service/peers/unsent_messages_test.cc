@@ -1,0 +1,88 @@
+#include "service/peers/unsent_messages.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <variant>
+
+#include "service/peers/peer_link.h"
+
+namespace headrace::service {
+namespace {
+
+PeerMessage HashOf(std::uint64_t hash) {
+  return ReportBlockHashed{.job = 7, .hash = {.name = {}, .hash = hash}};
+}
+
+PlanPiece PieceOf(std::size_t bytes) {
+  return {.job = 7, .text = std::make_shared<const std::string>(bytes, 'x')};
+}
+
+TEST(UnsentMessages, GoOutInOrderAndLeaveNothing) {
+  UnsentMessages unsent;
+  for (std::uint64_t job = 1; job <= 5; ++job) ASSERT_TRUE(unsent.Push(ForgetJob{job}));
+  for (std::uint64_t job = 1; job <= 5; ++job) {
+    EXPECT_EQ(std::get<ForgetJob>(unsent.Pop()).job, job);
+  }
+  EXPECT_TRUE(unsent.empty());
+  EXPECT_EQ(unsent.bytes(), 0);
+}
+
+TEST(UnsentMessages, EndTheLinkByNumber) {
+  UnsentMessages unsent;
+  for (std::size_t i = 0; i < kUnsentMax; ++i) {
+    ASSERT_TRUE(unsent.Push(ForgetJob{i}));
+  }
+  EXPECT_FALSE(unsent.Push(ForgetJob{1}));
+}
+
+TEST(UnsentMessages, EndTheLinkByBytes) {
+  UnsentMessages unsent;
+  const PlanPiece piece = PieceOf(128 << 10);
+  std::size_t pushed = 1;
+  while (unsent.Push(piece)) ASSERT_LT(++pushed, 1000);
+  EXPECT_GT(unsent.bytes(), kUnsentBytesMax);
+  EXPECT_EQ(pushed, unsent.size());
+}
+
+TEST(UnsentMessages, LeaveOutReportsThatComeForEver) {
+  UnsentMessages unsent;
+  for (std::uint64_t i = 0; i < 3 * kUnsentMax; ++i) {
+    ASSERT_TRUE(unsent.Push(HashOf(i)));
+    ASSERT_TRUE(unsent.Push(ReportTimesSeen{.job = 7, .seen = {}}));
+  }
+  EXPECT_EQ(unsent.size(), kUnsentMax / 2);
+  EXPECT_EQ(unsent.omitted_count(), 6 * kUnsentMax - unsent.size());
+  // Others have the other half for themselves.
+  EXPECT_TRUE(unsent.Push(ForgetJob{1}));
+  EXPECT_EQ(unsent.size(), kUnsentMax / 2 + 1);
+}
+
+TEST(UnsentMessages, LeaveOutReportsWhileManyBytesWait) {
+  UnsentMessages unsent;
+  while (unsent.bytes() < kUnsentBytesMax / 2) {
+    ASSERT_TRUE(unsent.Push(PieceOf(128 << 10)));
+  }
+  const std::size_t before = unsent.size();
+  EXPECT_TRUE(unsent.Push(HashOf(1)));
+  EXPECT_EQ(unsent.size(), before);
+  unsent.Pop();
+  EXPECT_TRUE(unsent.Push(HashOf(1)));
+  EXPECT_EQ(unsent.size(), before);
+}
+
+TEST(UnsentMessages, FillACallAndNoMore) {
+  UnsentMessages unsent;
+  for (int i = 0; i < 40; ++i) ASSERT_TRUE(unsent.Push(ForgetJob{1}));
+  EXPECT_EQ(unsent.CountOfCall(kMessagesPerCallMax, kBytesPerCallMax), kMessagesPerCallMax);
+  unsent.Clear();
+  EXPECT_EQ(unsent.CountOfCall(kMessagesPerCallMax, kBytesPerCallMax), 0);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(unsent.Push(PieceOf(100 << 10)));
+  EXPECT_EQ(unsent.CountOfCall(kMessagesPerCallMax, kBytesPerCallMax), 2);
+  // One message that is larger than a call has a call to itself.
+  EXPECT_EQ(unsent.CountOfCall(kMessagesPerCallMax, 1000), 1);
+}
+
+}  // namespace
+}  // namespace headrace::service
