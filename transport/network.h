@@ -15,8 +15,8 @@
 // An all_reduce may be taken apart, in a group without servers: a reduce_scatter leaves every node
 // with the result of its share of the elements and something unspecified in the others, and a later
 // all_gather of equal type and count over the same memory brings every share to all. Both may have
-// runs and any count. Which elements are whose share is the transport's affair (exchange/cut.h),
-// and the same in both.
+// runs and any count. Which elements are whose share is the transport's affair
+// (exchange/partition.h), and the same in both.
 //
 // A transfer with a codec crosses encoded, in fewer bytes: each node's contribution plus what it
 // left out before, and, where a node sums for the others, the sum likewise. Every node writes what

@@ -57,6 +57,13 @@ struct Run {
   friend bool operator==(const Run&, const Run&) = default;
 };
 
+inline constexpr std::int8_t kHost = -1;
+constexpr std::array<std::int8_t, kMembersMax> HostMemory() {
+  std::array<std::int8_t, kMembersMax> devices{};
+  devices.fill(kHost);
+  return devices;
+}
+
 // One stage of one block, ready to move. `count` is in elements of `dtype` and is the length of
 // every member's memory; what is read and written, by kind:
 //   all_reduce      every member's [0, count) is reduced, the result written to every member.
@@ -87,13 +94,6 @@ struct Run {
 // nobody's runs are in. It is one piece also where there are runs, which
 // say only where the GPUs' memory is: its element k is element k behind the pointer, whatever
 // `skip` is. At least one member is a GPU's.
-inline constexpr std::int8_t kHost = -1;
-constexpr std::array<std::int8_t, kMembersMax> HostMemory() {
-  std::array<std::int8_t, kMembersMax> devices{};
-  devices.fill(kHost);
-  return devices;
-}
-
 //
 // With `digest` nothing is moved, whatever the kind, and nothing is written: the completion says
 // what the members hold. Only transports with `digests` take such transfers.

@@ -15,7 +15,7 @@ Result<SessionIdentity> Leases::Open(LeaseRequest request, ipc::Channel channel,
     CountRefusal();
     return status.error();
   }
-  const Result<RankSlot> seat = ranks_.Join({.job = request.job_name,
+  const Result<RankSlot> slot = ranks_.Join({.job = request.job_name,
                                              .rank = request.rank,
                                              .world_size = request.world_size,
                                              .rendezvous = request.rendezvous,
@@ -23,12 +23,12 @@ Result<SessionIdentity> Leases::Open(LeaseRequest request, ipc::Channel channel,
                                              .pid = request.pid,
                                              .session = request.id,
                                              .after_epoch = request.after_epoch});
-  if (!seat) {
-    if (seat.error().code() == Code::kExhausted) CountRefusal();
-    return seat.error();
+  if (!slot) {
+    if (slot.error().code() == Code::kExhausted) CountRefusal();
+    return slot.error();
   }
-  request.job = seat->job;
-  request.epoch = seat->epoch;
+  request.job = slot->job;
+  request.epoch = slot->epoch;
   auto session = std::make_unique<Session>(request, std::move(channel), std::move(doorbell));
   if (!dispatch_.Send(OpenSession{std::move(session)})) {
     ranks_.Withdraw(request.id);

@@ -63,7 +63,7 @@ class Leases {
   // `notice` is called whenever something is left to Flush.
   void OnUnsent(std::function<void()> notice) { on_unsent_ = std::move(notice); }
 
-  // `notice` is called when a rank has got its seat.
+  // `notice` is called when a rank has its slot.
   void OnOpened(std::function<void(const SessionIdentity&)> notice) {
     on_opened_ = std::move(notice);
   }

@@ -49,9 +49,9 @@ class RankTable {
  public:
   explicit RankTable(RankShares shares = {}) : shares_(shares) {}
 
-  // Takes the rank's seat, or says why not, naming both sides.
+  // Takes the rank's slot, or says why not, naming both sides.
   Result<RankSlot> Join(const JoinRequest& request);
-  // Gives the seat back as if it had never been taken.
+  // Gives the slot back as if it had never been taken.
   void Withdraw(SessionId session);
   // The rank is gone: it left (orderly) or was lost, for `cause`. Unknown sessions are ignored.
   // `exited`: with its process, so that its job's epoch cannot go on.

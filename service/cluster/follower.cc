@@ -208,15 +208,16 @@ void Follower::Join(Job& job) {
                                   .world_size = job.world_size,
                                   .uid = job.uid,
                                   .architecture = job.architecture});
-  for (const auto& [rank, seat] : job.ranks) SendRankAttached(job, rank);
+  for (const auto& [rank, attached] : job.ranks) SendRankAttached(job, rank);
   if (job.refused) jobs_.SendToLeader(job, *job.refused);
 }
 
 void Follower::SendRankAttached(const Job& job, std::uint32_t rank) {
-  const AttachedRank& seat = job.ranks.at(rank);
-  jobs_.SendToLeader(
-      job, ReportRankAttached{
-               .job = job.number, .rank = rank, .pid = seat.pid, .after_epoch = seat.after_epoch});
+  const AttachedRank& attached = job.ranks.at(rank);
+  jobs_.SendToLeader(job, ReportRankAttached{.job = job.number,
+                                             .rank = rank,
+                                             .pid = attached.pid,
+                                             .after_epoch = attached.after_epoch});
 }
 
 void Follower::OnLeaderUnreachable(const std::string& leader, const std::string& cause,

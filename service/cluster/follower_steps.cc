@@ -49,7 +49,7 @@ void FollowerSteps::Handle(Job& job, const AnnounceJobForming& waits) {
 
 std::vector<std::uint32_t> FollowerSteps::RanksOf(const Job& job) {
   std::vector<std::uint32_t> ranks;
-  for (const auto& [rank, seat] : job.ranks) ranks.push_back(rank);
+  for (const auto& [rank, attached] : job.ranks) ranks.push_back(rank);
   return ranks;
 }
 
@@ -96,10 +96,10 @@ Status FollowerSteps::CheckAgreement(const Job& job, const OpenJob& open) const 
     return wrong(fmt::format("{} servers, the ranks here asked for {}", agreement.servers_count,
                              job.architecture));
   }
-  for (const auto& [rank, seat] : job.ranks) {
-    if (agreement.epoch > seat.after_epoch) continue;
+  for (const auto& [rank, attached] : job.ranks) {
+    if (agreement.epoch > attached.after_epoch) continue;
     return wrong(fmt::format("epoch {}, rank {} comes after epoch {}", agreement.epoch, rank,
-                             seat.after_epoch));
+                             attached.after_epoch));
   }
   const bool used = std::any_of(jobs_.all().begin(), jobs_.all().end(), [&](const auto& entry) {
     return &entry.second != &job &&

@@ -1,7 +1,7 @@
 // The leader's side of every job that meets at this service: who has come, what is missing, and the
 // steps from "all are here" to "blocks may travel". Pure: no clock, no network, no log.
 //
-// A job is forming until all of its ranks are seated. Ranks that contradict those that have come
+// A job is forming until all of its ranks are attached. Ranks that contradict those that have come
 // end it for all of them. Then each step goes to every node and waits for all answers: open the
 // links, measure them, start with the slowest lines measured and one hash. A failure at any step
 // ends the job on every node with the first cause, and the leader forgets it: the next join under

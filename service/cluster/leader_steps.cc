@@ -17,10 +17,10 @@ bool LeaderSteps::WantsServers(const Job& job) const {
 
 void LeaderSteps::FormIfComplete(Job& job) {
   if (job.stage != Stage::kForming) return;
-  std::size_t seated = 0;
-  for (const Part& part : job.parts) seated += part.ranks.size();
-  if (seated < job.world_size) return;
-  HR_CHECK(seated == job.world_size, seated, job.world_size);
+  std::size_t attached = 0;
+  for (const Part& part : job.parts) attached += part.ranks.size();
+  if (attached < job.world_size) return;
+  HR_CHECK(attached == job.world_size, attached, job.world_size);
   // A node that has joined and has no rank yet has one that is taken; it receives that soon.
   std::erase_if(job.parts, [this, &job](const Part& part) {
     if (!part.ranks.empty()) return false;

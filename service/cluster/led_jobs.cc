@@ -67,10 +67,10 @@ std::string LedJobs::DescribeForming(const LedJob& job) const {
   if (job.stage == LedJob::Stage::kForming) {
     std::vector<std::uint32_t> missing;
     for (std::uint32_t rank = 0; rank < job.world_size; ++rank) {
-      const bool seated =
+      const bool attached =
           std::any_of(job.parts.begin(), job.parts.end(),
                       [rank](const LedJob::Part& part) { return part.ranks.contains(rank); });
-      if (!seated) missing.push_back(rank);
+      if (!attached) missing.push_back(rank);
     }
     if (missing.empty()) {
       return fmt::format(

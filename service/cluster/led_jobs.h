@@ -84,7 +84,7 @@ struct LedJob {
   std::uint32_t uid = 0;
   std::string architecture;
   std::uint32_t epoch = 1;  // newer than all that its ranks were in
-  bool goes_on = false;     // its first rank to be seated was in one before
+  bool goes_on = false;     // its first rank to attach was in one before
   Stage stage = Stage::kForming;
   std::vector<Part> parts;  // from kOpening on in the order of agreement.nodes
   Agreement agreement;

@@ -109,7 +109,7 @@ std::span<InterleavedJob> Interleaving::Gather(Jobs& jobs, std::uint8_t lane, Ti
     // Of more jobs than that the oldest.
     if (count == interleaved_.size() || rate <= 0) continue;
     if (!interleaved_[count].Measure(*job, rate, now)) continue;
-    Credit(interleaved_[count]);
+    AddDelayBudget(interleaved_[count]);
     ++count;
   }
   return std::span(interleaved_).first(count);
@@ -134,15 +134,15 @@ double Interleaving::RateOf(std::uint8_t lane) {
   return busy_ns <= 0 ? 0 : bytes / busy_ns * static_cast<double>(kSecond);
 }
 
-void Interleaving::Credit(const InterleavedJob& one) {
+void Interleaving::AddDelayBudget(const InterleavedJob& one) {
   Tracked& tracked = Track(one.job->id());
   const double most_s = one.period_s;
-  HR_CHECK(one.iteration >= tracked.credited_until, one.iteration, tracked.credited_until);
-  const auto iterations = static_cast<double>(one.iteration - tracked.credited_until);
-  const bool first = tracked.credited_until == 0;
-  tracked.delay_budget_s += first ? most_s : kCredited * iterations * one.period_s;
+  HR_CHECK(one.iteration >= tracked.budget_until, one.iteration, tracked.budget_until);
+  const auto iterations = static_cast<double>(one.iteration - tracked.budget_until);
+  const bool first = tracked.budget_until == 0;
+  tracked.delay_budget_s += first ? most_s : kDelayShare * iterations * one.period_s;
   tracked.delay_budget_s = std::min(tracked.delay_budget_s, most_s);
-  tracked.credited_until = one.iteration;
+  tracked.budget_until = one.iteration;
 }
 
 Interleaving::Pair& Interleaving::PairOf(const InterleavedJob& held, const InterleavedJob& other) {

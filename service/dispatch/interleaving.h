@@ -32,7 +32,7 @@ namespace headrace::service {
 class Interleaving {
  public:
   static constexpr std::uint64_t kEvery = 16;  // iterations between two looks at a job
-  static constexpr double kCredited = 0.01;    // of the time it trains a job may be held
+  static constexpr double kDelayShare = 0.01;  // of the time it trains a job may be held
   static constexpr double kWorthIt = 0.25;     // of what was promised must have come
   static constexpr int kViolations = 2;
 
@@ -44,9 +44,9 @@ class Interleaving {
  private:
   struct Tracked {  // a job that trains
     JobId job;
-    std::uint64_t next_check = 0;      // iteration
-    std::uint64_t credited_until = 0;  // likewise; 0: nothing yet
-    double delay_budget_s = 0;         // that it may be held
+    std::uint64_t next_check = 0;    // iteration
+    std::uint64_t budget_until = 0;  // likewise; 0: nothing yet
+    double delay_budget_s = 0;       // that it may be held
   };
   // Two jobs of which one was held back for the other.
   struct Pair {
@@ -74,7 +74,7 @@ class Interleaving {
   std::span<InterleavedJob> Gather(Jobs& jobs, std::uint8_t lane, TimeNs now);
   // Of the lane while it is at work, in bytes of blocks a second; 0 when nothing is known.
   double RateOf(std::uint8_t lane);
-  void Credit(const InterleavedJob& one);
+  void AddDelayBudget(const InterleavedJob& one);
   void HoldBack(const InterleavedJob& held, const InterleavedJob& other, const Shifts& shifts,
                 std::size_t index, TimeNs now);
   Pair& PairOf(const InterleavedJob& held, const InterleavedJob& other);

@@ -80,7 +80,7 @@ struct CheckRank {
   std::string job;
   std::uint32_t rank = 0;
 };
-// A rank has its seat.
+// A rank has its slot.
 struct RankAttached {
   SessionIdentity identity;
 };

@@ -46,7 +46,7 @@ class Bootstrap final : public schema::Bootstrap::Server {
  private:
   // What can be refused before the descriptors are looked at.
   Status CheckAttach(schema::Hello::Reader hello, schema::AttachRequest::Reader request) const;
-  // A rank that has handed over what it must and waits for its seat.
+  // A rank that has handed over what it must and waits for its slot.
   struct Arrival {
     LeaseRequest lease;
     ipc::Channel channel;

@@ -17,7 +17,7 @@ struct RendezvousRules {
   bool has_lanes = false;  // between nodes
 };
 
-// Before the rank gets a seat; fills in defaults, and the name of the leader.
+// Before the rank gets a slot; fills in defaults, and the name of the leader.
 Status CheckRendezvous(const RendezvousRules& rules, LeaseRequest& request);
 
 }  // namespace headrace::service

@@ -52,7 +52,7 @@ Status CheckNames(const JobNodes& nodes) {
 
 // Each rank once, each node's growing, nodes by their lowest, servers with none and last.
 Status CheckSeats(const JobNodes& nodes, std::uint32_t world_size) {
-  std::map<std::uint32_t, const JobNode*> seats;
+  std::map<std::uint32_t, const JobNode*> nodes_of_ranks;
   for (std::size_t place = 0; place < nodes.nodes.size(); ++place) {
     const JobNode& node = nodes.nodes[place];
     const bool server = place >= nodes.data_nodes_count();
@@ -71,14 +71,14 @@ Status CheckSeats(const JobNodes& nodes, std::uint32_t world_size) {
       if (rank >= world_size) {
         return Wrong(fmt::format("rank {} of {} on node {}", rank, world_size, node.name));
       }
-      const auto [seat, is_new] = seats.emplace(rank, &node);
+      const auto [entry, is_new] = nodes_of_ranks.emplace(rank, &node);
       if (is_new) continue;
-      return Wrong(fmt::format("rank {} on node {} and again on node {}", rank, seat->second->name,
+      return Wrong(fmt::format("rank {} on node {} and again on node {}", rank, entry->second->name,
                                node.name));
     }
   }
-  if (seats.size() == world_size) return {};
-  return Wrong(fmt::format("{} ranks of {}", seats.size(), world_size));
+  if (nodes_of_ranks.size() == world_size) return {};
+  return Wrong(fmt::format("{} ranks of {}", nodes_of_ranks.size(), world_size));
 }
 
 }  // namespace

@@ -97,6 +97,28 @@ def links_lead_to_what_exists(tree: Tree) -> Findings:
     return findings
 
 
+NAMED_SOURCE = re.compile(r"`([\w./-]+\.(?:h|cc|py))`")
+FOREIGN_SOURCES = frozenset({"cuda.h", "nccl.h"})
+
+
+def pages_name_sources_that_exist(tree: Tree) -> Findings:
+    """A source that a page names is below the page's folder or, if a folder is named too, anywhere."""
+    findings = []
+    for page, text in tree.items():
+        if not page.endswith(".md"):
+            continue
+        folder = posixpath.dirname(page)
+        below = f"{folder}/" if folder else ""
+        for name in dict.fromkeys(NAMED_SOURCE.findall(text)):
+            ends = f"/{name}"
+            found = posixpath.normpath(posixpath.join(folder, name)) in tree or any(
+                f"/{path}".endswith(ends) for path in tree if path.startswith(below) or "/" in name
+            )
+            if not found and name not in FOREIGN_SOURCES:
+                findings.append(f"{page}: names {name}, which is not there")
+    return findings
+
+
 _PATH = """## The path of an operation
     read  Flow::Post()  dispatch/blocks/flow.cc
 
@@ -122,6 +144,19 @@ RULES = {
             {PATH_PAGE: _PATH.replace("flow.cc", "post.cc"), **_SOURCES},
             {PATH_PAGE: _PATH.replace("  dispatch/blocks/flow.cc", ""), **_SOURCES},
             {PATH_PAGE: _PATH.replace("## Threads", "### Why?\nNobody knows.\n## Threads"), **_SOURCES},
+        ],
+    ),
+    pages_name_sources_that_exist: (
+        {
+            "ipc/README.md": "`a.h`, `../client/b.py`, `deep/c.cc`",
+            "ipc/base/a.h": "",
+            "client/b.py": "",
+            "x/deep/c.cc": "",
+        },
+        [
+            {"ipc/README.md": "`a.h`", "service/a.h": ""},
+            {"ipc/README.md": "`../a.h`", "ipc/a.h": ""},
+            {"README.md": "`deep/c.cc`", "other/c.cc": ""},
         ],
     ),
     links_lead_to_what_exists: (

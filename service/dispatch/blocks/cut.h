@@ -22,9 +22,9 @@ std::uint64_t BlocksCount(const OperationSpec& spec, std::uint32_t world_size,
 void CutBlock(const OperationSpec& spec, std::uint32_t world_size, std::uint64_t block_bytes,
               std::uint32_t index, Block& block);
 
-// Of an operation with parts of any size, which its table has: the first of its blocks from number
-// `index` on, each of one part; nothing when there is none. Numbers are the same on every node.
-// `block_bytes` 0: each part is one. Parts without elements have a block only with `keeps_empty`.
+// Returns the first block with a number of at least `index` of an operation whose parts differ in
+// size (`parts`), or nothing. A block is of one part; numbers are the same on every node.
+// `block_bytes` 0: a part is one block. Parts without elements have one only with `keeps_empty`.
 struct PartBlock {
   std::uint32_t index = 0;
   std::uint32_t root = 0;

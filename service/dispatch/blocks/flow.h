@@ -2,7 +2,7 @@
 // work item (operation.h):
 //
 //   post       a rank's memory is ready                         intake.h
-//   ready      every local rank's is, and its turn has come     Flow::Begin, Plans::Advance
+//   ready      every local rank's is, and its turn has come     Flow::MakeReady, Plans::Advance
 //   cut        into blocks                                      blocks.h
 //   stage      of each block, on a lane                         blocks.h, Flow::StageEnded
 //   complete,

@@ -270,9 +270,9 @@ class Job {
   bool failed = false;
   // Ready operations, blocks of the plan and pairs with blocks still to make, each in their order.
   std::array<boost::circular_buffer<std::uint64_t>, schedule::kOrdersCount> making;
-  // Places of the blocks that have not entered the lanes between nodes, by order (operations, the
-  // plan, pairs): there they enter in the same order on every node, whatever comes before that on
-  // this one.
+  // Places of the blocks that have not entered the lanes between nodes, by order (operations and
+  // the plan; pairs are in none): there they enter in the same order on every node, whatever comes
+  // before that on this one.
   std::array<boost::circular_buffer<std::uint32_t>, schedule::kOrdersCount> crossing;
   // What a job of several nodes waits for before it can begin; for people.
   std::string waits_for;

@@ -13,7 +13,7 @@
 
 namespace headrace::service {
 
-// What one transfer carries between nodes.
+// A block of a plan, or the elements of one type in it, as ranges of each rank's memory.
 struct WireBlock {
   std::uint32_t plan_block = 0;              // its place in the plan
   Collective kind = Collective::kAllReduce;  // or one half of it

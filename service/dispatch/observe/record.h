@@ -127,9 +127,9 @@ struct StragglerState {
   std::array<TimeNs, kLatePlaces> not_before_ns{};
   bool was_paused = false;
   TimeNs asked_ns = 0;  // when lanes were asked last
-  // Reports that may be made before time has earned another.
+  // Reports that may be made until the allowance is refilled.
   std::uint32_t log_tokens = 8;
-  TimeNs earned_ns = 0;
+  TimeNs refilled_ns = 0;
 };
 
 struct JobRecord {

@@ -220,10 +220,10 @@ void StragglerMonitor::Report(Job& job, LatePlace place, const LateWait& wait, T
 }
 
 bool StragglerMonitor::MayLog(StragglerState& state, TimeNs now) {
-  const TimeNs earned = (now - state.earned_ns) / kLogTokenEvery;
+  const TimeNs refilled = (now - state.refilled_ns) / kLogTokenEvery;
   state.log_tokens = static_cast<std::uint32_t>(
-      std::min<TimeNs>(kLogTokensMax, TimeNs{state.log_tokens} + earned));
-  state.earned_ns += earned * kLogTokenEvery;
+      std::min<TimeNs>(kLogTokensMax, TimeNs{state.log_tokens} + refilled));
+  state.refilled_ns += refilled * kLogTokenEvery;
   if (state.log_tokens == 0) return false;
   HR_CHECK(state.log_tokens <= kLogTokensMax, state.log_tokens);
   --state.log_tokens;

@@ -35,7 +35,7 @@ from support.ranks import RankError, Ranks
 from support.service import build_directory, client_environment
 
 LIMIT_S = 60.0
-# Unless an argument says otherwise (service/config_keys.cc), and what the end itself may take beside.
+# Unless an argument says otherwise (service/config/config_keys.cc), and what the end itself may take beside.
 DRAIN_TIMEOUT_S, MARGIN_S = 5.0, 10.0
 GRACE_S = 30.0  # Kubernetes' own
 # Longer than other jobs may hold the drain up, and the next service takes to come.
