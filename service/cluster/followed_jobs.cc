@@ -50,6 +50,10 @@ void FollowedJobs::Fail(FollowedJob& job, Code code, const std::string& cause) {
   if (known) SendToDispatch({JobFailed{.job = job.id, .code = code, .cause = cause}});
   CloseLinks(job, cause);
   forming_.End(job.number);
+  const bool ran = job.stage == FollowedJob::Stage::kRunning;
+  if (known && ran && job.goes_on && !IsLedHere(job)) {
+    lost_.push_back({.name = job.name, .uid = job.uid, .leader = job.leader});
+  }
   job.stage = FollowedJob::Stage::kFailed;
   AnswerForming(job);
   if (known) {

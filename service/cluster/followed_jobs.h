@@ -102,6 +102,7 @@ struct FollowedJob {
   TimeNs patience_ns = 0;                       // until when the leader may be out of reach
   std::map<std::uint32_t, AttachedRank> ranks;  // attached here
   std::set<std::uint32_t> gone;                 // of which, of a job that is led in here
+  bool goes_on = false;                         // some of them come back by themselves
   Stage stage = Stage::kReaching;
   bool forgotten = false;                  // by dispatch, or never known to it
   std::optional<ReportJobFailed> refused;  // sent to the leader as soon as it is reached
@@ -124,6 +125,13 @@ struct FollowedJob {
   std::shared_ptr<const plan::Plan> offered;  // shared with dispatch, which only reads it
   std::uint64_t offered_hash = 0;
   bool offered_acked = true;  // dispatch has answered
+};
+
+// A running job has failed whose ranks may ask who is left of it.
+struct LostJob {
+  std::string name;
+  std::uint32_t uid = 0;
+  std::string leader;
 };
 
 class FollowedJobs {
@@ -172,6 +180,7 @@ class FollowedJobs {
   void SendToDispatch(ToDispatch message) { actions_.emplace_back(std::move(message)); }
   void Add(FollowerAction action) { actions_.push_back(std::move(action)); }
   std::vector<FollowerAction> DrainActions() { return std::exchange(actions_, {}); }
+  std::vector<LostJob> DrainLost() { return std::exchange(lost_, {}); }
   // For the leader in here.
   std::vector<PeerMessage> DrainToHome() { return std::exchange(to_home_, {}); }
   bool HasToHome() const { return !to_home_.empty(); }
@@ -183,6 +192,7 @@ class FollowedJobs {
   Jobs jobs_;
   Forming forming_;
   std::multiset<std::string> leaders_kept_;
+  std::vector<LostJob> lost_;
   std::vector<PeerMessage> to_home_;
   std::vector<FollowerAction> actions_;
 };

@@ -32,6 +32,10 @@ void FollowedQuorums::Note(Remembered& job, std::uint32_t number, Member member)
 
 void FollowedQuorums::OnRankAttached(const SessionIdentity& identity) {
   const JobKey key{identity.job_name, identity.uid};
+  // The job goes on, or begins anew: who has not asked by now is asked about no more.
+  if (const auto open = FindAsked(key); open != questions_.end() && open->second.askers.empty()) {
+    Leave(open);
+  }
   Remembered* known = Find(key);
   // A job of that name begins: what became of the members of the last one is over.
   const bool begins = identity.after_epoch == 0 && known != nullptr &&
@@ -79,6 +83,10 @@ Result<FollowedQuorums::Questions::iterator> FollowedQuorums::Open(const AskQuor
   const JobKey key{message.job, message.uid};
   if (const auto found = FindAsked(key); found != questions_.end()) {
     if (found->second.leader == message.leader) return found;
+    if (found->second.askers.empty()) {
+      Leave(found);
+      return Open(message);
+    }
     return Error(Code::kMismatch,
                  fmt::format("member {} (pid {}) says job {} meets at \"{}\", others said \"{}\"",
                              message.member, message.pid, message.job, message.leader,
@@ -89,16 +97,41 @@ Result<FollowedQuorums::Questions::iterator> FollowedQuorums::Open(const AskQuor
                                           "not supported at a time",
                                           questions_.size()));
   }
+  return Add(key, message.leader);
+}
+
+FollowedQuorums::Questions::iterator FollowedQuorums::Add(const JobKey& key,
+                                                          const std::string& leader) {
   const auto opened =
-      questions_
-          .emplace(++asked_,
-                   Question{.key = key, .leader = message.leader, .waits = {}, .askers = {}})
+      questions_.emplace(++asked_, Question{.key = key, .leader = leader, .waits = {}, .askers = {}})
           .first;
-  opened->second.waits = message.leader.empty()
-                             ? ""
-                             : fmt::format("the service at {} is being reached", message.leader);
-  jobs_.KeepLeader(message.leader);
+  if (!leader.empty()) {
+    opened->second.waits = fmt::format("the service at {} is being reached", leader);
+  }
+  jobs_.KeepLeader(leader);
   return opened;
+}
+
+void FollowedQuorums::OnJobLost(const LostJob& lost) {
+  const JobKey key{lost.name, lost.uid};
+  if (Find(key) == nullptr || FindAsked(key) != questions_.end() ||
+      questions_.size() >= kQuorumsAskedMax) {
+    return;
+  }
+  Add(key, lost.leader);
+  ReportIfAsked(key);
+}
+
+void FollowedQuorums::Leave(Questions::iterator question) {
+  jobs_.SendTo(question->second.leader, LeaveQuorum{.job = question->first});
+  Erase(question);
+}
+
+bool FollowedQuorums::HasAttached(const JobKey& key) {
+  const Remembered* job = Find(key);
+  return job != nullptr && std::ranges::any_of(job->members, [](const auto& entry) {
+    return entry.second.session != SessionId{};
+  });
 }
 
 void FollowedQuorums::Handle(const AskQuorum& message) {
@@ -179,8 +212,7 @@ void FollowedQuorums::Handle(const QuorumClientLost& message) {
     }
     question.askers.erase(asker);
     if (question.askers.empty()) {
-      jobs_.SendTo(question.leader, LeaveQuorum{.job = at->first});
-      Erase(at);
+      Leave(at);
     } else {
       Report(at->first, question);
     }
@@ -190,11 +222,14 @@ void FollowedQuorums::Handle(const QuorumClientLost& message) {
 
 void FollowedQuorums::ReportIfAsked(const JobKey& key) {
   const auto asked = FindAsked(key);
-  if (asked != questions_.end()) Report(asked->first, asked->second);
+  if (asked == questions_.end()) return;
+  const Remembered* job = Find(key);
+  // Of those that were there all come back.
+  if (asked->second.askers.empty() && (job == nullptr || job->members.empty())) return Leave(asked);
+  Report(asked->first, asked->second);
 }
 
-void FollowedQuorums::Report(std::uint32_t number, const Question& question) {
-  HR_CHECK(!question.askers.empty(), question.key.first);
+void FollowedQuorums::Report(std::uint32_t number, Question& question) {
   ReportQuorum report{.job = number,
                       .name = question.key.first,
                       .uid = question.key.second,
@@ -218,8 +253,19 @@ void FollowedQuorums::Report(std::uint32_t number, const Question& question) {
     report.rules.grace_ms = std::max(report.rules.grace_ms, asker.ask.rules.grace_ms);
     if (IsNewer(asker.ask.membership, report.membership)) report.membership = asker.ask.membership;
   }
+  // Where nobody asks, those that the node knows stand for a membership that any other is newer
+  // than.
+  const bool asked = !question.askers.empty();
   for (auto& [number_of, member] : members) {
+    if (!asked && report.members.size() < transport::kMembersMax) {
+      report.membership.members.push_back(number_of);
+    }
     if (report.membership.RankOf(number_of)) report.members.push_back(std::move(member));
+  }
+  if (asked || HasAttached(question.key)) {
+    question.until_ns = kNever;
+  } else if (question.until_ns == kNever) {
+    question.until_ns = 0;
   }
   jobs_.SendTo(question.leader, std::move(report));
 }
@@ -289,15 +335,14 @@ void FollowedQuorums::Handle(const std::string& leader, const AnnounceQuorumRefu
     question->second.askers.erase(asker);
   }
   if (question->second.askers.empty()) {
-    jobs_.SendTo(leader, LeaveQuorum{.job = message.job});
-    Erase(question);
+    Leave(question);
   } else {
     Report(message.job, question->second);
   }
 }
 
 void FollowedQuorums::OnLeaderUp(const std::string& leader) {
-  for (const auto& [number, question] : questions_) {
+  for (auto& [number, question] : questions_) {
     if (question.leader == leader) Report(number, question);
   }
 }
@@ -318,6 +363,7 @@ void FollowedQuorums::OnLeaderRefused(const std::string& leader, const Error& er
 TimeNs FollowedQuorums::NextDeadline() const {
   TimeNs next = kNever;
   for (const auto& [number, question] : questions_) {
+    next = std::min(next, question.until_ns);
     for (const auto& [member, asker] : question.askers) {
       if (asker.waiting) next = std::min(next, asker.ask.until_ns);
     }
@@ -326,6 +372,12 @@ TimeNs FollowedQuorums::NextDeadline() const {
 }
 
 void FollowedQuorums::Expire(TimeNs now) {
+  for (auto at = questions_.begin(); at != questions_.end();) {
+    const auto question = at++;
+    TimeNs& until_ns = question->second.until_ns;
+    if (until_ns == 0) until_ns = now + kLostMembersToldNs;
+    if (now >= until_ns) Leave(question);
+  }
   for (auto& [number, question] : questions_) {
     for (auto& [member, asker] : question.askers) {
       if (!asker.waiting || now < asker.ask.until_ns) continue;

@@ -3,7 +3,9 @@
 //
 // Whoever asks does so over a connection of its own, again and again, and keeps its place while the
 // connection lasts; then it attaches over the same connection. What a member's session or process
-// came to is known from the leases, so that a dead one is waited for by nobody.
+// came to is known from the leases, so that a dead one is waited for by nobody. A node says it as soon
+// as a job is lost that goes on, whether or not a rank of it has noticed: nobody is taken for lost
+// who is busy between two iterations.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +34,8 @@ inline constexpr std::size_t kJobsRememberedMax = 256;
 inline constexpr std::size_t kMembersRememberedMax = 4 * transport::kMembersMax;
 // Questions that are open at a time.
 inline constexpr std::size_t kQuorumsAskedMax = 256;
+// For how long a node goes on to say what became of its members when none of them is left to ask.
+inline constexpr TimeNs kLostMembersToldNs = 10 * kSecond;
 
 class FollowedQuorums {
  public:
@@ -42,6 +46,9 @@ class FollowedQuorums {
   void OnRankAttached(const SessionIdentity& identity);
   void OnLeaseEnded(const SessionIdentity& identity, bool orderly, const std::string& cause,
                     bool exited);
+
+  // After the leases' share of it.
+  void OnJobLost(const LostJob& lost);
 
   // ---- from clients ----
   // Answered by QuorumAnswered, by `until_ns` at the latest.
@@ -83,7 +90,10 @@ class FollowedQuorums {
     JobKey key;
     std::string leader;
     std::string waits;
-    std::map<std::uint32_t, Asker> askers;  // by member
+    std::map<std::uint32_t, Asker> askers;  // by member; none: nobody has noticed yet
+    // Without askers, and when no member is attached any more: until when it is kept. kNever: it is
+    // not so; 0: that begins with the next look.
+    TimeNs until_ns = kNever;
   };
   using Questions = std::map<std::uint32_t, Question>;
 
@@ -93,7 +103,10 @@ class FollowedQuorums {
   Questions::iterator FindAsked(const JobKey& key);
   Questions::iterator Of(const std::string& leader, std::uint32_t number);
   Result<Questions::iterator> Open(const AskQuorum& message);
-  void Report(std::uint32_t number, const Question& question);
+  Questions::iterator Add(const JobKey& key, const std::string& leader);
+  void Leave(Questions::iterator question);
+  bool HasAttached(const JobKey& key);
+  void Report(std::uint32_t number, Question& question);
   void ReportIfAsked(const JobKey& key);
   // Those that are none of the newest membership that any of them was in were left out of it.
   void RefuseLeftOut(Question& question);

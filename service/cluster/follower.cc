@@ -82,6 +82,7 @@ void Follower::OnRankAttached(const SessionIdentity& identity) {
   }
   job.ranks.insert_or_assign(
       identity.rank, AttachedRank{.pid = identity.pid, .after_epoch = identity.after_epoch});
+  job.goes_on = job.goes_on || identity.can_reconnect;
   job.patience_ns = std::max(job.patience_ns, identity.attached_ns + patience_ns);
   if (job.stage == Stage::kJoined) {
     SendRankAttached(job, identity.rank);
@@ -357,6 +358,7 @@ std::vector<FollowerAction> Follower::DrainActions() {
     if (sent.empty() && !jobs_.HasToHome()) break;
     for (const ToNode& each : sent) Handle("", each.message, 0);
   }
+  for (const LostJob& lost : jobs_.DrainLost()) quorums_.OnJobLost(lost);
   return jobs_.DrainActions();
 }
 

@@ -137,6 +137,7 @@ void LedQuorums::Handle(NodeId node, const LeaveQuorum& leave) {
     const auto found = question.reports.find(node);
     if (found == question.reports.end() || found->second.job != leave.job) continue;
     question.reports.erase(found);
+    question.announced.erase(node);
     if (question.reports.empty()) {
       quorums_.erase(number);
     } else {
@@ -150,6 +151,7 @@ void LedQuorums::Handle(NodeId node, const LeaveQuorum& leave) {
 void LedQuorums::OnNodeDown(NodeId node) {
   for (auto at = quorums_.begin(); at != quorums_.end();) {
     Question& question = at->second;
+    question.announced.erase(node);
     if (question.reports.erase(node) != 0) {
       question.grace_until_ns = 0;
       question.grace_over = false;
@@ -217,16 +219,29 @@ std::string LedQuorums::DescribeWait(const Question& question, const View& view)
                      view.membership.members.size(), question.name, fmt::join(waits, " and "));
 }
 
+// Those who ask wait; whoever comes later is told as well.
+void LedQuorums::AnnounceWaits(Question& question, const View& view) {
+  const std::string text = DescribeWait(question, view);
+  for (const auto& [node, report] : question.reports) {
+    const bool asks = std::ranges::any_of(report.members, [](const MemberReport& each) {
+      return each.state == MemberState::kAsks;
+    });
+    if (!asks || std::exchange(question.announced[node], text) == text) continue;
+    jobs_.SendTo(node, AnnounceQuorumWaits{.job = report.job, .text = text});
+  }
+}
+
 void LedQuorums::Look(std::uint64_t number, TimeNs now) {
   Question& question = quorums_.at(number);
   View view = ViewOf(question);
-  if (view.unknown.empty()) {
+  // Nobody is waited for by nobody.
+  if (view.unknown.empty() || view.asking.empty()) {
     question.grace_until_ns = kNever;
     question.grace_over = false;
   } else if (question.grace_until_ns == kNever) {
     question.grace_until_ns = 0;
   }
-  if (now != kNoTime && !view.unknown.empty()) {
+  if (now != kNoTime && question.grace_until_ns != kNever) {
     if (question.grace_until_ns == 0) {
       question.grace_until_ns = now + view.rules.grace_ms * kMillisecond;
     }
@@ -235,12 +250,7 @@ void LedQuorums::Look(std::uint64_t number, TimeNs now) {
   // Those who wait on have to be looked at again only when something is said of them.
   if (view.asking.empty() || !view.attached.empty() ||
       (!view.unknown.empty() && !question.grace_over)) {
-    const std::string text = DescribeWait(question, view);
-    if (std::exchange(question.announced, text) == text) return;
-    for (const auto& [node, report] : question.reports) {
-      jobs_.SendTo(node, AnnounceQuorumWaits{.job = report.job, .text = text});
-    }
-    return;
+    return AnnounceWaits(question, view);
   }
   for (const std::uint32_t member : view.unknown) {
     view.lost.push_back(

@@ -1,8 +1,8 @@
 // Who is left of a job, as its leader decides it: before any rank attaches again, and for all of
 // them at once. Pure: no clock, no network, no log.
 //
-// Each node with ranks that ask says what it knows of the job's members. The question is open for
-// as long as a member has a session that still has to notice the loss; one of which nothing is
+// Each node with ranks of the job says what it knows of the job's members, as soon as the job is lost
+// or one of them asks. The question is open for as long as a member has a session that still has to notice the loss; one of which nothing is
 // known is waited for through the grace time only. Then those that ask are the next membership, and
 // everybody else is lost to the job for good: a member that was left out is refused by name.
 //
@@ -57,7 +57,7 @@ class LedQuorums {
     // begins with the next look.
     TimeNs grace_until_ns = kNever;
     bool grace_over = false;
-    std::string announced;
+    std::map<NodeId, std::string> announced;  // what it waits for, as each node was told
   };
   // A service from its start to its end, whatever connections it has had: its name and instance.
   using Service = std::pair<std::string, std::uint64_t>;
@@ -103,6 +103,7 @@ class LedQuorums {
   bool IsAnswered(NodeId node, const ReportQuorum& report);
   Service ServiceOf(NodeId node) const;
   static std::string DescribeWait(const Question& question, const View& view);
+  void AnnounceWaits(Question& question, const View& view);
   // A member that was left out before may not come back.
   void RefuseLeftOut(NodeId node, const ReportQuorum& report, const View& view);
   // `members`: those of the node's; none: all, and the question is over.

@@ -39,6 +39,7 @@ class QuorumTest : public testing::Test {
     auto identity = Meeting::Rank(member < 2 ? 1 : 7, member, 4);
     identity.member = member;
     identity.id = SessionId{member + 1};
+    identity.can_reconnect = true;
     return identity;
   }
 
@@ -148,6 +149,59 @@ TEST_F(QuorumTest, OneThatHasYetToNoticeIsWaitedForLongerThanTheGrace) {
   const auto answer = AnswerTo(0);
   ASSERT_TRUE(answer && answer->quorum) << "it was kept for the next question";
   EXPECT_THAT(answer->quorum->membership.members, ElementsAre(0, 2, 3));
+}
+
+TEST_F(QuorumTest, OneThatIsBusyIsWaitedForThoughNobodyOnItsNodeAsks) {
+  Kill(1);
+  Ask(0);
+  Pass(4 * kGraceMs * kMillisecond);
+  const auto waits = AnswerTo(0);
+  ASSERT_TRUE(waits);
+  EXPECT_THAT(waits->waits, AllOf(HasSubstr("members 2, 3"), HasSubstr("notice")));
+  Ask(2);
+  Ask(3);
+  Ask(0, 2, true);
+  const auto answer = AnswerTo(0);
+  ASSERT_TRUE(answer && answer->quorum);
+  EXPECT_THAT(answer->quorum->membership.members, ElementsAre(0, 2, 3));
+}
+
+TEST_F(QuorumTest, RanksThatDieWithTheirWholeNodesProcessesCostNoGrace) {
+  Kill(2);
+  Kill(3);
+  Ask(0);
+  Ask(1);
+  const auto answer = AnswerTo(0);
+  ASSERT_TRUE(answer && answer->quorum);
+  EXPECT_THAT(answer->quorum->membership.members, ElementsAre(0, 1));
+  ASSERT_EQ(answer->quorum->lost.size(), 2U);
+  EXPECT_THAT(answer->quorum->lost.back().cause, HasSubstr("pid 103"));
+  EXPECT_EQ(b_.follower.quorums_count(), 0U);
+}
+
+TEST_F(QuorumTest, WhatBecameOfRanksIsForgottenWhereNobodyAsks) {
+  for (const std::uint32_t member : {0U, 1U, 2U, 3U}) Kill(member);
+  EXPECT_EQ(meeting_.leader().quorums_count(), 1U);
+  Pass(kMillisecond);
+  Pass(service::kLostMembersToldNs);
+  EXPECT_EQ(meeting_.leader().quorums_count(), 0U);
+  EXPECT_EQ(a_.follower.quorums_count() + b_.follower.quorums_count(), 0U);
+  EXPECT_FALSE(a_.wants_leader || b_.wants_leader);
+}
+
+TEST_F(QuorumTest, AJobThatGoesOnAsBeforeAsksNobody) {
+  EndLease(1, false, "closed its connection");
+  EXPECT_EQ(b_.follower.quorums_count(), 1U) << "its ranks have yet to notice";
+  for (std::uint32_t rank = 0; rank < 4; ++rank) {
+    auto identity = Identity(rank);
+    identity.id = SessionId{rank + 100};
+    identity.after_epoch = 1;
+    identity.job = JobId{rank < 2 ? 11U : 17U};
+    meeting_.Attach(NodeOf(rank), identity);
+  }
+  meeting_.Run();
+  EXPECT_EQ(meeting_.leader().quorums_count(), 0U);
+  EXPECT_EQ(a_.follower.quorums_count() + b_.follower.quorums_count(), 0U);
 }
 
 TEST_F(QuorumTest, OneOfWhichNothingIsKnownIsLostAfterTheGrace) {
