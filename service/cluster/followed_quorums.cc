@@ -15,9 +15,29 @@ FollowedQuorums::Remembered* FollowedQuorums::Find(const JobKey& key) {
 
 FollowedQuorums::Remembered& FollowedQuorums::Remember(const JobKey& key) {
   if (Remembered* known = Find(key); known != nullptr) return *known;
-  if (remembered_.size() == kJobsRememberedMax) remembered_.pop_front();
+  if (remembered_.size() == kJobsRememberedMax) ForgetOne();
   remembered_.push_back({.key = key, .members = {}});
   return remembered_.back();
+}
+
+// The oldest, of those that are needed no more, of the user that has the most of them.
+void FollowedQuorums::ForgetOne() {
+  std::map<std::uint32_t, std::size_t> counts;
+  const auto is_needed = [this](const Remembered& each) {
+    return HasAttached(each.key) || FindAsked(each.key) != questions_.end();
+  };
+  for (const Remembered& each : remembered_) {
+    if (!is_needed(each)) ++counts[each.key.second];
+  }
+  // Rows bound the sessions that are attached, and kQuorumsAskedMax the questions.
+  if (counts.empty()) return remembered_.pop_front();
+  const auto most =
+      std::ranges::max_element(counts, {}, [](const auto& entry) { return entry.second; });
+  const auto oldest = std::ranges::find_if(remembered_, [&](const Remembered& each) {
+    return each.key.second == most->first && !is_needed(each);
+  });
+  HR_CHECK(oldest != remembered_.end(), most->first, most->second);
+  remembered_.erase(oldest);
 }
 
 void FollowedQuorums::Note(Remembered& job, std::uint32_t number, Member member) {
@@ -87,15 +107,22 @@ Result<FollowedQuorums::Questions::iterator> FollowedQuorums::Open(const AskQuor
       Leave(found);
       return Open(message);
     }
-    return Error(Code::kMismatch,
-                 fmt::format("member {} (pid {}) says job {} meets at \"{}\", others said \"{}\"",
-                             message.member, message.pid, message.job, message.leader,
-                             found->second.leader));
+    return Error(
+        Code::kMismatch,
+        fmt::format("member {} (pid {}) says job {} meets at \"{}\", others said \"{}\": give "
+                    "all ranks the same rendezvous",
+                    message.member, message.pid, message.job, message.leader,
+                    found->second.leader));
   }
-  if (questions_.size() >= kQuorumsAskedMax) {
-    return Error(Code::kBusy, fmt::format("{} jobs of this node ask who is left of them, more are "
-                                          "not supported at a time",
-                                          questions_.size()));
+  // As many more as are left for others.
+  const auto own = static_cast<std::size_t>(std::ranges::count_if(
+      questions_, [&key](const auto& entry) { return entry.second.key.second == key.second; }));
+  if (own + questions_.size() >= kQuorumsAskedMax) {
+    return Error(Code::kBusy,
+                 fmt::format("{} jobs of this node, {} of them of uid {}, ask who is left of them, "
+                             "and what is free is for other users: ask again when one of them is "
+                             "answered",
+                             questions_.size(), own, key.second));
   }
   return Add(key, message.leader);
 }
@@ -103,7 +130,8 @@ Result<FollowedQuorums::Questions::iterator> FollowedQuorums::Open(const AskQuor
 FollowedQuorums::Questions::iterator FollowedQuorums::Add(const JobKey& key,
                                                           const std::string& leader) {
   const auto opened =
-      questions_.emplace(++asked_, Question{.key = key, .leader = leader, .waits = {}, .askers = {}})
+      questions_
+          .emplace(++asked_, Question{.key = key, .leader = leader, .waits = {}, .askers = {}})
           .first;
   if (!leader.empty()) {
     opened->second.waits = fmt::format("the service at {} is being reached", leader);
@@ -130,8 +158,8 @@ void FollowedQuorums::Leave(Questions::iterator question) {
 bool FollowedQuorums::HasAttached(const JobKey& key) {
   const Remembered* job = Find(key);
   return job != nullptr && std::ranges::any_of(job->members, [](const auto& entry) {
-    return entry.second.session != SessionId{};
-  });
+           return entry.second.session != SessionId{};
+         });
 }
 
 void FollowedQuorums::Handle(const AskQuorum& message) {
@@ -139,6 +167,16 @@ void FollowedQuorums::Handle(const AskQuorum& message) {
   if (const auto kept = answers_.find(message.client); kept != answers_.end()) {
     jobs_.Add(QuorumAnswered{.token = message.token, .quorum = kept->second, .waits = {}});
     answers_.erase(kept);
+    return;
+  }
+  if (const std::optional<std::string> other = AskedBesides(message); other) {
+    jobs_.Add(QuorumAnswered{
+        .token = message.token,
+        .quorum = Error(Code::kAlreadyExists,
+                        fmt::format("this connection asks for {} already, and now for member {} of "
+                                    "job {}: each has a connection of its own",
+                                    *other, message.member, message.job)),
+        .waits = {}});
     return;
   }
   Remembered* job = Find({message.job, message.uid});
@@ -165,7 +203,8 @@ void FollowedQuorums::Handle(const AskQuorum& message) {
   const bool is_new = asker.client != message.client;
   if (is_new && asker.waiting) {
     Answer(asker, Error(Code::kAlreadyExists,
-                        fmt::format("member {} of job {} asks over another connection, as pid {}",
+                        fmt::format("member {} of job {} asks over another connection, as pid {}: "
+                                    "end one of the two processes",
                                     message.member, message.job, message.pid)));
   }
   asker = {.client = message.client, .ask = message, .waiting = true};
@@ -174,6 +213,19 @@ void FollowedQuorums::Handle(const AskQuorum& message) {
   HR_CHECK(!question.askers.empty() && question.askers.size() <= transport::kMembersMax,
            message.job, question.askers.size());
   Report(number, question);
+}
+
+// What the connection asks for beside this: it keeps one place.
+std::optional<std::string> FollowedQuorums::AskedBesides(const AskQuorum& message) const {
+  const JobKey key{message.job, message.uid};
+  for (const auto& [number, question] : questions_) {
+    for (const auto& [member, asker] : question.askers) {
+      if (asker.client != message.client) continue;
+      if (question.key == key && member == message.member) continue;
+      return fmt::format("member {} of job {}", member, question.key.first);
+    }
+  }
+  return {};
 }
 
 void FollowedQuorums::RefuseLeftOut(Question& question) {
@@ -292,7 +344,9 @@ void FollowedQuorums::Erase(Questions::iterator question) {
 
 void FollowedQuorums::Handle(const std::string& leader, const AnnounceQuorumWaits& message) {
   const auto question = Of(leader, message.job);
-  if (question != questions_.end()) question->second.waits = message.text;
+  // The leader counts it still: a report was under way when it answered.
+  if (question == questions_.end()) return jobs_.SendTo(leader, LeaveQuorum{.job = message.job});
+  question->second.waits = message.text;
 }
 
 void FollowedQuorums::Handle(const std::string& leader, const AnnounceQuorum& message) {
@@ -328,12 +382,16 @@ void FollowedQuorums::Handle(const std::string& leader, const AnnounceQuorumRefu
   if (question == questions_.end()) return;
   const Error error(message.code, message.cause);
   if (message.members.empty()) return Close(question, error);
+  bool erased = false;
   for (const std::uint32_t member : message.members) {
     const auto asker = question->second.askers.find(member);
     if (asker == question->second.askers.end()) continue;
     Answer(asker->second, error);
     question->second.askers.erase(asker);
+    erased = true;
   }
+  // Or answers and reports would follow each other for ever.
+  if (!erased) return;
   if (question->second.askers.empty()) {
     Leave(question);
   } else {

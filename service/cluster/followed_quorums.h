@@ -3,9 +3,9 @@
 //
 // Whoever asks does so over a connection of its own, again and again, and keeps its place while the
 // connection lasts; then it attaches over the same connection. What a member's session or process
-// came to is known from the leases, so that a dead one is waited for by nobody. A node says it as soon
-// as a job is lost that goes on, whether or not a rank of it has noticed: nobody is taken for lost
-// who is busy between two iterations.
+// came to is known from the leases, so that a dead one is waited for by nobody. A node says it as
+// soon as a job is lost that goes on, whether or not a rank of it has noticed: nobody is taken for
+// lost who is busy between two iterations.
 #pragma once
 
 #include <cstdint>
@@ -99,6 +99,7 @@ class FollowedQuorums {
 
   Remembered* Find(const JobKey& key);
   Remembered& Remember(const JobKey& key);
+  void ForgetOne();
   static void Note(Remembered& job, std::uint32_t number, Member member);
   Questions::iterator FindAsked(const JobKey& key);
   Questions::iterator Of(const std::string& leader, std::uint32_t number);
@@ -106,6 +107,7 @@ class FollowedQuorums {
   Questions::iterator Add(const JobKey& key, const std::string& leader);
   void Leave(Questions::iterator question);
   bool HasAttached(const JobKey& key);
+  std::optional<std::string> AskedBesides(const AskQuorum& message) const;
   void Report(std::uint32_t number, Question& question);
   void ReportIfAsked(const JobKey& key);
   // Those that are none of the newest membership that any of them was in were left out of it.

@@ -51,9 +51,20 @@ LedQuorums::Known& LedQuorums::Remember(const std::string& name, std::uint32_t u
   Known known{.name = name, .uid = uid, .membership = {}, .answered = {}};
   if (const Known* before = FindKnown(name, uid); before != nullptr) known = *before;
   Forget(name, uid);
-  if (known_.size() == kQuorumsRememberedMax) known_.pop_front();
+  if (known_.size() == kQuorumsRememberedMax) ForgetOne();
   known_.push_back(std::move(known));
   return known_.back();
+}
+
+// The oldest of the user that has the most of them, so that nobody's push out another's.
+void LedQuorums::ForgetOne() {
+  std::map<std::uint32_t, std::size_t> counts;
+  for (const Known& each : known_) ++counts[each.uid];
+  const auto most =
+      std::ranges::max_element(counts, {}, [](const auto& entry) { return entry.second; });
+  const auto oldest = std::ranges::find(known_, most->first, &Known::uid);
+  HR_CHECK(oldest != known_.end(), most->first);
+  known_.erase(oldest);
 }
 
 void LedQuorums::Forget(std::string_view job, std::uint32_t uid) {
@@ -74,14 +85,18 @@ void LedQuorums::Refuse(NodeId node, const ReportQuorum& report, Code code, std:
 }
 
 void LedQuorums::RefuseLeftOut(NodeId node, const ReportQuorum& report, const View& view) {
+  std::vector<std::uint32_t> left_out;
   for (const MemberReport& each : report.members) {
-    if (each.state != MemberState::kAsks || view.membership.RankOf(each.member)) continue;
-    Refuse(node, report, Code::kMismatch,
-           fmt::format("job {} goes on without member {}, which did not come in time: end this "
-                       "process",
-                       report.name, each.member),
-           {each.member});
+    if (each.state == MemberState::kAsks && !view.membership.RankOf(each.member)) {
+      left_out.push_back(each.member);
+    }
   }
+  if (left_out.empty()) return;
+  // One answer to one report, however many it names.
+  std::string cause = fmt::format(
+      "job {} goes on without {} {}, which did not come in time: end this process", report.name,
+      left_out.size() == 1 ? "member" : "members", fmt::join(left_out, ", "));
+  Refuse(node, report, Code::kMismatch, std::move(cause), std::move(left_out));
 }
 
 LedQuorums::Service LedQuorums::ServiceOf(NodeId node) const {
@@ -112,14 +127,16 @@ void LedQuorums::Handle(NodeId node, const ReportQuorum& report) {
   if (jobs_.nodes().at(node).facts.server || IsAnswered(node, report)) return;
   std::uint64_t number = Find(report.name, report.uid);
   if (number == 0) {
-    const auto of_node = std::ranges::count_if(
-        quorums_, [node](const auto& entry) { return entry.second.reports.contains(node); });
-    const bool has_room =
-        jobs_.options().in_process || static_cast<std::size_t>(of_node) < kJobsOfNodeMax;
+    // As many more of one user as are left for others.
+    std::size_t taken = 0;
+    for (const auto& [other, each] : quorums_) {
+      if (each.reports.contains(node)) taken += each.uid == report.uid ? 2 : 1;
+    }
+    const bool has_room = jobs_.options().in_process || taken < kJobsOfNodeMax;
     if (quorums_.size() >= kJobsLedMax || !has_room) {
       return Refuse(node, report, Code::kBusy,
                     fmt::format("{} jobs ask the service on node {} who is left of them, more are "
-                                "not supported at a time",
+                                "not supported at a time: ask again when one of them is answered",
                                 quorums_.size(), jobs_.options().node_name));
     }
     number = ++opened_;
@@ -127,6 +144,10 @@ void LedQuorums::Handle(NodeId node, const ReportQuorum& report) {
         number, Question{.name = report.name, .uid = report.uid, .reports = {}, .announced = {}});
   }
   Question& question = quorums_.at(number);
+  // Of a service that connects again the last word counts.
+  std::erase_if(question.reports, [this, node](const auto& entry) {
+    return entry.first != node && ServiceOf(entry.first) == ServiceOf(node);
+  });
   question.reports.insert_or_assign(node, report);
   RefuseLeftOut(node, report, ViewOf(question));
   Look(number, kNoTime);
@@ -141,8 +162,7 @@ void LedQuorums::Handle(NodeId node, const LeaveQuorum& leave) {
     if (question.reports.empty()) {
       quorums_.erase(number);
     } else {
-      question.grace_until_ns = 0;
-      question.grace_over = false;
+      question.changed = true;
     }
     return;
   }
@@ -152,10 +172,7 @@ void LedQuorums::OnNodeDown(NodeId node) {
   for (auto at = quorums_.begin(); at != quorums_.end();) {
     Question& question = at->second;
     question.announced.erase(node);
-    if (question.reports.erase(node) != 0) {
-      question.grace_until_ns = 0;
-      question.grace_over = false;
-    }
+    if (question.reports.erase(node) != 0) question.changed = true;
     at = question.reports.empty() ? quorums_.erase(at) : std::next(at);
   }
 }
@@ -163,7 +180,10 @@ void LedQuorums::OnNodeDown(NodeId node) {
 TimeNs LedQuorums::NextDeadline() const {
   TimeNs next = kNever;
   for (const auto& [number, question] : quorums_) {
-    if (!question.grace_over) next = std::min(next, question.grace_until_ns);
+    if (question.changed) return 0;
+    for (const auto& [member, grace] : question.graces) {
+      if (!grace.over) next = std::min(next, grace.until_ns);
+    }
   }
   return next;
 }
@@ -171,7 +191,10 @@ TimeNs LedQuorums::NextDeadline() const {
 void LedQuorums::Expire(TimeNs now) {
   std::vector<std::uint64_t> due;
   for (const auto& [number, question] : quorums_) {
-    if (!question.grace_over && now >= question.grace_until_ns) due.push_back(number);
+    const bool is_due = std::ranges::any_of(question.graces, [now](const auto& entry) {
+      return !entry.second.over && now >= entry.second.until_ns;
+    });
+    if (question.changed || is_due) due.push_back(number);
   }
   for (const std::uint64_t number : due) Look(number, now);
 }
@@ -223,9 +246,8 @@ std::string LedQuorums::DescribeWait(const Question& question, const View& view)
 void LedQuorums::AnnounceWaits(Question& question, const View& view) {
   const std::string text = DescribeWait(question, view);
   for (const auto& [node, report] : question.reports) {
-    const bool asks = std::ranges::any_of(report.members, [](const MemberReport& each) {
-      return each.state == MemberState::kAsks;
-    });
+    const bool asks = std::ranges::any_of(
+        report.members, [](const MemberReport& each) { return each.state == MemberState::kAsks; });
     if (!asks || std::exchange(question.announced[node], text) == text) continue;
     jobs_.SendTo(node, AnnounceQuorumWaits{.job = report.job, .text = text});
   }
@@ -234,24 +256,23 @@ void LedQuorums::AnnounceWaits(Question& question, const View& view) {
 void LedQuorums::Look(std::uint64_t number, TimeNs now) {
   Question& question = quorums_.at(number);
   View view = ViewOf(question);
+  question.changed = false;
   // Nobody is waited for by nobody.
-  if (view.unknown.empty() || view.asking.empty()) {
-    question.grace_until_ns = kNever;
-    question.grace_over = false;
-  } else if (question.grace_until_ns == kNever) {
-    question.grace_until_ns = 0;
-  }
-  if (now != kNoTime && question.grace_until_ns != kNever) {
-    if (question.grace_until_ns == 0) {
-      question.grace_until_ns = now + view.rules.grace_ms * kMillisecond;
+  std::erase_if(question.graces, [&view](const auto& entry) {
+    return view.asking.empty() || !std::ranges::count(view.unknown, entry.first);
+  });
+  bool waits = view.asking.empty() || !view.attached.empty();
+  for (const std::uint32_t member : view.unknown) {
+    if (view.asking.empty()) break;
+    Question::Grace& grace = question.graces[member];
+    if (now != kNoTime) {
+      if (grace.until_ns == 0) grace.until_ns = now + view.rules.grace_ms * kMillisecond;
+      grace.over = now >= grace.until_ns;
     }
-    question.grace_over = now >= question.grace_until_ns;
+    waits = waits || !grace.over;
   }
   // Those who wait on have to be looked at again only when something is said of them.
-  if (view.asking.empty() || !view.attached.empty() ||
-      (!view.unknown.empty() && !question.grace_over)) {
-    return AnnounceWaits(question, view);
-  }
+  if (waits) return AnnounceWaits(question, view);
   for (const std::uint32_t member : view.unknown) {
     view.lost.push_back(
         {.member = member, .cause = fmt::format("has not come within {} ms", view.rules.grace_ms)});
@@ -298,13 +319,12 @@ Result<Quorum> LedQuorums::Judge(const Question& question, View view) {
                view.asking.size() + view.lost.size() == view.membership.members.size(),
            question.name, view.asking.size(), view.lost.size());
   if (view.asking.size() < view.rules.min_world) {
-    return Error(
-        Code::kMismatch,
-        fmt::format(
-            "{} of {} ranks of job {} are left, and it may go on with {} (min_world): lost are {}: "
-            "end all ranks of the job, and start them again from a checkpoint",
-            view.asking.size(), view.membership.members.size(), question.name, view.rules.min_world,
-            DescribeLost(view.lost)));
+    return Error(Code::kMismatch,
+                 fmt::format("{} of {} ranks of job {} are left, and it may go on with {} "
+                             "(min_world): end all ranks "
+                             "of the job, and start them again from a checkpoint. Lost are {}",
+                             view.asking.size(), view.membership.members.size(), question.name,
+                             view.rules.min_world, DescribeLost(view.lost)));
   }
   // Whoever has counted up to there has not done so honestly.
   if (view.epoch + 1 >= kEpochMax || view.membership.generation + 1 >= kEpochMax) {

@@ -1,10 +1,11 @@
 // Who is left of a job, as its leader decides it: before any rank attaches again, and for all of
 // them at once. Pure: no clock, no network, no log.
 //
-// Each node with ranks of the job says what it knows of the job's members, as soon as the job is lost
-// or one of them asks. The question is open for as long as a member has a session that still has to notice the loss; one of which nothing is
-// known is waited for through the grace time only. Then those that ask are the next membership, and
-// everybody else is lost to the job for good: a member that was left out is refused by name.
+// Each node with ranks of the job says what it knows of the job's members, as soon as the job is
+// lost or one of them asks. The question is open for as long as a member has a session that still
+// has to notice the loss; one of which nothing is known is waited for through the grace time only.
+// Then those that ask are the next membership, and everybody else is lost to the job for good: a
+// member that was left out is refused by name.
 //
 // Two halves of a job that cannot reach each other decide each for itself. Where that must not be,
 // min_world is more than half of the world.
@@ -53,10 +54,14 @@ class LedQuorums {
     std::string name;
     std::uint32_t uid = 0;
     std::map<NodeId, ReportQuorum> reports;
-    // Until when members of which nothing is known are waited for; kNever: there are none, 0: that
-    // begins with the next look.
-    TimeNs grace_until_ns = kNever;
-    bool grace_over = false;
+    // Members of which nothing is known. One that becomes unknown later has a grace time of its
+    // own: its connection may have closed because it is about to ask.
+    struct Grace {
+      TimeNs until_ns = 0;  // 0: begins with the next look that has a time
+      bool over = false;
+    };
+    std::map<std::uint32_t, Grace> graces{};
+    bool changed = false;  // what it stands on has gone: to be looked at by Expire
     std::map<NodeId, std::string> announced;  // what it waits for, as each node was told
   };
   // A service from its start to its end, whatever connections it has had: its name and instance.
@@ -92,6 +97,7 @@ class LedQuorums {
   std::uint64_t Find(const std::string& name, std::uint32_t uid) const;  // 0: there is none
   const Known* FindKnown(std::string_view name, std::uint32_t uid) const;
   Known& Remember(const std::string& name, std::uint32_t uid);
+  void ForgetOne();
   View ViewOf(const Question& question) const;
   // Decides it, or says what it waits for; the question may be gone afterwards.
   void Look(std::uint64_t number, TimeNs now);

@@ -24,9 +24,24 @@ bool UnsentMessages::Push(PeerMessage message) {
     return true;
   }
   const std::size_t bytes = WireBytes(message);
+  if (Waiting* older = FindOlderReport(message); older != nullptr) {
+    bytes_ += bytes - older->bytes;
+    *older = {std::move(message), bytes};
+    return bytes_ <= kUnsentBytesMax;
+  }
   bytes_ += bytes;
   messages_.push_back({std::move(message), bytes});
   return messages_.size() <= kUnsentMax && bytes_ <= kUnsentBytesMax;
+}
+
+UnsentMessages::Waiting* UnsentMessages::FindOlderReport(const PeerMessage& message) {
+  const auto* report = std::get_if<ReportQuorum>(&message);
+  if (report == nullptr) return nullptr;
+  const auto found = std::ranges::find_if(messages_, [report](const Waiting& each) {
+    const auto* other = std::get_if<ReportQuorum>(&each.message);
+    return other != nullptr && other->job == report->job;
+  });
+  return found == messages_.end() ? nullptr : &*found;
 }
 
 PeerMessage UnsentMessages::Pop() {

@@ -17,6 +17,7 @@ class UnsentMessages {
   // Times of iterations and hashes of blocks come for ever, and the leader can do without any of
   // them: while the queue is half full they are left out, so that a job whose ranks iterate fast
   // never ends a link that is slow for a moment, and with it the jobs of others.
+  // What a node says of a question takes the place of what it said before.
   // False when more waits than may: the link ends.
   [[nodiscard]] bool Push(PeerMessage message);
   // Not on an empty queue.
@@ -35,6 +36,9 @@ class UnsentMessages {
     PeerMessage message;
     std::size_t bytes;
   };
+
+  // What waits of the same question; null: nothing.
+  Waiting* FindOlderReport(const PeerMessage& message);
 
   std::deque<Waiting> messages_;
   std::size_t bytes_ = 0;

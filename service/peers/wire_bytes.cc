@@ -36,6 +36,14 @@ std::size_t WireBytes(const PeerMessage& message) {
     bytes += WireBytesOf(told->notices);
   } else if (const auto* announced = std::get_if<AnnounceSends>(&message)) {
     bytes += WireBytesOf(announced->notices);
+  } else if (const auto* report = std::get_if<ReportQuorum>(&message)) {
+    bytes += 8 * report->membership.members.size();
+    for (const MemberReport& each : report->members) bytes += each.cause.size() + 48;
+  } else if (const auto* decided = std::get_if<AnnounceQuorum>(&message)) {
+    bytes += 8 * decided->quorum.membership.members.size();
+    for (const LostMember& each : decided->quorum.lost) bytes += each.cause.size() + 48;
+  } else if (const auto* refused = std::get_if<AnnounceQuorumRefused>(&message)) {
+    bytes += 8 * refused->members.size() + refused->cause.size();
   } else if (const auto* open = std::get_if<OpenJob>(&message)) {
     for (const AgreedNode& node : open->agreement.nodes) {
       bytes += 4 * node.ranks.size() + 128;

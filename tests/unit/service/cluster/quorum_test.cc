@@ -151,6 +151,125 @@ TEST_F(QuorumTest, OneThatHasYetToNoticeIsWaitedForLongerThanTheGrace) {
   EXPECT_THAT(answer->quorum->membership.members, ElementsAre(0, 2, 3));
 }
 
+TEST_F(QuorumTest, OneThatBecomesUnknownLateHasAGraceOfItsOwn) {
+  EndLease(3, false, "closed its connection");
+  Ask(0);
+  Ask(1);
+  Pass(kMillisecond);
+  Pass(2 * kGraceMs * kMillisecond);
+  // Member 2 notices: its connection closes, and then it asks.
+  b_.follower.OnLeaseEnded(Identity(2), false, "closed its connection", false);
+  meeting_.Run();
+  EXPECT_EQ(meeting_.leader().quorums_count(), 1U) << "nobody decides between the two";
+  Ask(2, 2, true);
+  const auto answer = AnswerTo(2);
+  ASSERT_TRUE(answer && answer->quorum);
+  EXPECT_THAT(answer->quorum->membership.members, ElementsAre(0, 1, 2));
+}
+
+TEST_F(QuorumTest, SeveralThatWereLeftOutAreRefusedByOneAnswer) {
+  for (const std::uint32_t member : {2U, 3U}) EndLease(member, false, "closed its connection");
+  Ask(0);
+  Ask(1);
+  Pass(kMillisecond);
+  Pass(kGraceMs * kMillisecond);
+  ASSERT_EQ(meeting_.leader().quorums_count(), 0U);
+  b_.quorums.clear();
+  Post(2, 2, true, Everybody({0, 1, 2, 3}));
+  Post(3, 2, true, Everybody({0, 1, 2, 3}));
+  meeting_.Run();
+  for (const std::uint32_t member : {2U, 3U}) {
+    const auto answer = AnswerTo(member);
+    ASSERT_TRUE(answer && !answer->quorum);
+    EXPECT_EQ(answer->quorum.error().code(), Code::kMismatch);
+  }
+  EXPECT_EQ(b_.follower.quorums_count(), 0U);
+  EXPECT_EQ(meeting_.leader().quorums_count(), 0U);
+}
+
+// What a process may ask beside the honest ranks.
+AskQuorum AskOf(const std::string& job, std::uint64_t client, std::uint32_t uid, TimeNs until_ns) {
+  return {.token = 1000 + client,
+          .client = client,
+          .job = job,
+          .uid = uid,
+          .pid = 7,
+          .leader = kMeetingPlace,
+          .member = 0,
+          .membership = {.generation = 0, .members = {0, 1}},
+          .epoch = 1,
+          .rules = {.min_world = 1, .grace_ms = kGraceMs},
+          .until_ns = until_ns};
+}
+
+TEST_F(QuorumTest, AConnectionAsksForOneMemberOfOneJob) {
+  const TimeNs until_ns = meeting_.now() + 2 * kSecond;
+  b_.follower.Handle(AskOf("one", 500, 1001, until_ns), meeting_.now());
+  b_.follower.Handle(AskOf("two", 500, 1001, until_ns), meeting_.now());
+  meeting_.Run();
+  ASSERT_EQ(b_.quorums.size(), 1U);
+  EXPECT_EQ(b_.quorums.front().quorum.error().code(), Code::kAlreadyExists);
+  b_.follower.Handle(QuorumClientLost{.client = 500, .exited = true});
+  meeting_.Run();
+  EXPECT_EQ(b_.follower.quorums_count(), 0U) << "it leaves nothing behind";
+  EXPECT_EQ(meeting_.leader().quorums_count(), 0U);
+}
+
+TEST_F(QuorumTest, AUserWithManyQuestionsKeepsNobodyElseFromAsking) {
+  const TimeNs until_ns = meeting_.now() + 2 * kSecond;
+  for (std::uint64_t i = 0; i < 2 * service::kQuorumsAskedMax; ++i) {
+    b_.follower.Handle(AskOf("job" + std::to_string(i), 500 + i, 1001, until_ns), meeting_.now());
+    meeting_.Run();
+  }
+  EXPECT_LE(b_.follower.quorums_count(), service::kQuorumsAskedMax / 2);
+  b_.quorums.clear();
+  Kill(1);
+  Ask(0);
+  Ask(2);
+  Ask(3);
+  const auto answer = AnswerTo(3);
+  ASSERT_TRUE(answer && answer->quorum);
+  EXPECT_THAT(answer->quorum->membership.members, ElementsAre(0, 2, 3));
+}
+
+TEST_F(QuorumTest, ManyJobsOfOthersLeaveWhatIsKnownOfARunningOne) {
+  for (std::uint64_t i = 0; i < 2 * service::kJobsRememberedMax; ++i) {
+    const std::uint64_t client = 500 + i;
+    b_.follower.Handle(AskOf("job" + std::to_string(i), client, 1001, meeting_.now() + kSecond),
+                       meeting_.now());
+    b_.follower.Handle(QuorumClientLost{.client = client, .exited = true});
+    meeting_.Run();
+  }
+  b_.quorums.clear();
+  Kill(1);
+  Ask(0);
+  Ask(2);
+  Pass(4 * kGraceMs * kMillisecond);
+  const auto waits = AnswerTo(2);
+  ASSERT_TRUE(waits);
+  EXPECT_THAT(waits->waits, AllOf(HasSubstr("member 3"), HasSubstr("notice")))
+      << "it is attached, and so waited for longer than the grace";
+}
+
+TEST_F(QuorumTest, ManyDecisionsOfOthersLeaveThatOfAJob) {
+  EndLease(3, false, "closed its connection");
+  for (const std::uint32_t member : {0U, 1U, 2U}) Ask(member);
+  Pass(kMillisecond);
+  Pass(kGraceMs * kMillisecond);
+  ASSERT_EQ(meeting_.leader().quorums_count(), 0U);
+  for (std::uint64_t i = 0; i < 2 * service::kQuorumsRememberedMax; ++i) {
+    auto ask = AskOf("job" + std::to_string(i), 500 + i, 1001, meeting_.now() + kSecond);
+    ask.membership.members = {0};
+    b_.follower.Handle(ask, meeting_.now());
+    meeting_.Run();
+  }
+  b_.quorums.clear();
+  Ask(3);
+  const auto answer = AnswerTo(3);
+  ASSERT_TRUE(answer && !answer->quorum);
+  EXPECT_EQ(answer->quorum.error().code(), Code::kMismatch) << "it was left out";
+}
+
 TEST_F(QuorumTest, OneThatIsBusyIsWaitedForThoughNobodyOnItsNodeAsks) {
   Kill(1);
   Ask(0);

@@ -21,8 +21,8 @@ PlanPiece PieceOf(std::size_t bytes) {
 
 TEST(UnsentMessages, GoOutInOrderAndLeaveNothing) {
   UnsentMessages unsent;
-  for (std::uint64_t job = 1; job <= 5; ++job) ASSERT_TRUE(unsent.Push(ForgetJob{job}));
-  for (std::uint64_t job = 1; job <= 5; ++job) {
+  for (std::uint32_t job = 1; job <= 5; ++job) ASSERT_TRUE(unsent.Push(ForgetJob{job}));
+  for (std::uint32_t job = 1; job <= 5; ++job) {
     EXPECT_EQ(std::get<ForgetJob>(unsent.Pop()).job, job);
   }
   EXPECT_TRUE(unsent.empty());
@@ -31,7 +31,7 @@ TEST(UnsentMessages, GoOutInOrderAndLeaveNothing) {
 
 TEST(UnsentMessages, EndTheLinkByNumber) {
   UnsentMessages unsent;
-  for (std::size_t i = 0; i < kUnsentMax; ++i) {
+  for (std::uint32_t i = 0; i < kUnsentMax; ++i) {
     ASSERT_TRUE(unsent.Push(ForgetJob{i}));
   }
   EXPECT_FALSE(unsent.Push(ForgetJob{1}));
@@ -70,6 +70,20 @@ TEST(UnsentMessages, LeaveOutReportsWhileManyBytesWait) {
   unsent.Pop();
   EXPECT_TRUE(unsent.Push(HashOf(1)));
   EXPECT_EQ(unsent.size(), before);
+}
+
+TEST(UnsentMessages, KeepTheLastReportOfAQuestion) {
+  UnsentMessages unsent;
+  for (std::uint32_t epoch = 1; epoch <= 3 * kUnsentMax; ++epoch) {
+    ASSERT_TRUE(unsent.Push(ReportQuorum{
+        .job = 4, .name = "job", .membership = {}, .epoch = epoch, .rules = {}, .members = {}}));
+  }
+  ASSERT_TRUE(unsent.Push(ReportQuorum{
+      .job = 5, .name = "other", .membership = {}, .epoch = 9, .rules = {}, .members = {}}));
+  EXPECT_EQ(unsent.size(), 2);
+  EXPECT_EQ(std::get<ReportQuorum>(unsent.Pop()).epoch, 3 * kUnsentMax);
+  EXPECT_EQ(std::get<ReportQuorum>(unsent.Pop()).epoch, 9);
+  EXPECT_EQ(unsent.bytes(), 0);
 }
 
 TEST(UnsentMessages, FillACallAndNoMore) {
