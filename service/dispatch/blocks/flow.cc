@@ -21,8 +21,6 @@ namespace {
 // slow link needs for what is on it.
 constexpr TimeNs kLetGoMax = 60 * kSecond;
 
-constexpr int kChainsMax = 4;  // told of operations that time out together
-
 // What began with this very work item names it already.
 Failure NamingOpen(const Failure& failure, const std::string& open) {
   if (failure.text.starts_with(open)) return failure;
@@ -527,7 +525,6 @@ void Flow::Expire(Jobs& jobs, TimeNs now) {
   if (now >= plans_.next_release()) plans_.Release(jobs, now);
   if (now < next_deadline_) return;
   next_deadline_ = kNever;
-  int chains_left = kChainsMax;
   for (const std::unique_ptr<Job>& job : jobs) {
     if (job->steering.frozen_since_ns != 0) continue;
     job->ForEachOpen([&](Operation& operation) {
@@ -538,8 +535,8 @@ void Flow::Expire(Jobs& jobs, TimeNs now) {
         FailJob(*job, DescribeHeld(*job, operation), Found::kHere, now);
       } else {
         Failure failure = DescribeTimeout(*job, operation, lanes_, now);
-        // To find a chain takes a look at all that is open.
-        if (chains_left-- > 0) failure.text += DescribeWaitChain(jobs, *job, operation);
+        // To find a chain takes a look at all that its user has open.
+        if (chains_.TryAcquire(now)) failure.text += DescribeWaitChain(jobs, *job, operation);
         Fail(*job, operation, std::move(failure), now);
       }
     });

@@ -24,6 +24,7 @@
 
 #include "service/actor/outgoing.h"
 #include "service/actor/request.h"
+#include "service/cluster/allowance.h"
 #include "service/dispatch/blocks/blocks.h"
 #include "service/dispatch/blocks/plans.h"
 #include "service/dispatch/blocks/settings.h"
@@ -38,6 +39,9 @@
 #include "service/watch/messages.h"
 
 namespace headrace::service {
+
+// Of operations that time out, so many in a second say who waits for whom.
+inline constexpr int kChainsMax = 4;
 
 class Flow {
  public:
@@ -183,6 +187,7 @@ class Flow {
   std::vector<std::unique_ptr<UidUse>> uses_;  // jobs point into them
   std::uint32_t verify_ = 0;
   TimeNs next_deadline_ = kNever;
+  Allowance chains_{kChainsMax, kSecond};
 };
 
 }  // namespace headrace::service

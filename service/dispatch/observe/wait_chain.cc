@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <vector>
 
 namespace headrace::service {
@@ -21,32 +22,38 @@ std::int32_t PidOf(const Job& job, std::uint32_t rank) {
   return session == nullptr ? 0 : session->identity().pid;
 }
 
-// What that rank posted first of what waits for another rank.
-std::optional<WaitLink> OldestOf(const Job& job, std::uint32_t rank) {
+// What those ranks posted first of what waits for another rank.
+std::optional<WaitLink> OldestOf(const Job& job, RankMask ranks) {
   std::optional<WaitLink> oldest;
   job.ForEachOpen([&](const Operation& operation) {
-    if (!operation.posts.Has(rank)) return;
+    const RankMask posted = operation.posts.ranks & ranks;
+    if (posted == 0) return;
     if (oldest && oldest->operation->posts.opened_ns <= operation.posts.opened_ns) return;
     const std::optional<std::uint32_t> awaited = AwaitedRank(job, operation);
-    if (awaited && *awaited != rank) oldest = WaitLink{&job, &operation, rank, *awaited};
+    if (!awaited || (posted & ~Bit(*awaited)) == 0) return;
+    const auto rank = static_cast<std::uint32_t>(std::countr_zero(posted & ~Bit(*awaited)));
+    oldest = WaitLink{&job, &operation, rank, *awaited};
   });
   return oldest;
 }
 
-// The same of the process, which may be a rank of several jobs.
+// The same of the process, which may be a rank of several jobs of its user. All that is open in
+// them is looked at once.
 std::optional<WaitLink> OldestOf(const Jobs& jobs, const Job& job, std::uint32_t rank) {
-  std::optional<WaitLink> oldest = OldestOf(job, rank);
+  std::optional<WaitLink> oldest = OldestOf(job, Bit(rank));
   const std::int32_t pid = PidOf(job, rank);
   if (pid == 0) return oldest;  // not attached, or of a namespace that is not seen from here
   for (const std::unique_ptr<Job>& other : jobs) {
-    if (other.get() == &job) continue;
+    if (other.get() == &job || other->owner_uid() != job.owner_uid()) continue;
+    RankMask ranks = 0;
     for (const std::uint32_t member : other->local()) {
-      if (PidOf(*other, member) != pid) continue;
-      const std::optional<WaitLink> found = OldestOf(*other, member);
-      if (found &&
-          (!oldest || found->operation->posts.opened_ns < oldest->operation->posts.opened_ns)) {
-        oldest = found;
-      }
+      if (PidOf(*other, member) == pid) ranks |= Bit(member);
+    }
+    if (ranks == 0) continue;
+    const std::optional<WaitLink> found = OldestOf(*other, ranks);
+    if (found &&
+        (!oldest || found->operation->posts.opened_ns < oldest->operation->posts.opened_ns)) {
+      oldest = found;
     }
   }
   return oldest;
