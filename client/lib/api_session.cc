@@ -96,8 +96,8 @@ hr_status hr_session_shrink(hr_session* session, int64_t timeout_ns, uint32_t mi
     if (min_world == 0) {
       return Error(Code::kInvalidArgument, "min_world is 0: a job has one rank at least");
     }
-    return session->session->Reconnect(timeout_ns,
-                                       ShrinkRules{.min_world = min_world, .grace_ms = grace_ms});
+    return session->session->Meet(timeout_ns,
+                                  ShrinkRules{.min_world = min_world, .grace_ms = grace_ms});
   });
 }
 
@@ -110,6 +110,10 @@ uint32_t hr_session_members(const hr_session* session, uint32_t* members, uint32
   if (members != nullptr)
     std::copy_n(all.begin(), std::min<std::size_t>(room, all.size()), members);
   return static_cast<std::uint32_t>(all.size());
+}
+
+int hr_session_members_wait(const hr_session* session) {
+  return session->session->members_wait() ? 1 : 0;
 }
 
 const char* hr_session_job(const hr_session* session) { return session->session->job().c_str(); }

@@ -119,6 +119,7 @@ Status Connection::AskQuorum(const AttachRequest& request, std::string& waits) {
     auto fields = call.getRequest();
     fields.setJob(request.job.c_str());
     fields.setRendezvous(request.rendezvous.c_str());
+    fields.setRole(request.quorum->role);
     fields.setMember(request.quorum->member);
     auto membership = fields.initMembership();
     membership.setGeneration(request.quorum->membership.generation);
@@ -127,13 +128,16 @@ Status Connection::AskQuorum(const AttachRequest& request, std::string& waits) {
     fields.setMinWorld(request.quorum->rules.min_world);
     fields.setGraceMs(request.quorum->rules.grace_ms);
     fields.setPid(::getpid());
-    return call.send().then([this, &status, &waits](auto&& answer) {
+    const std::uint32_t asked = request.quorum->member;
+    const bool is_member = request.quorum->role == 0;
+    return call.send().then([this, &status, &waits, asked, is_member](auto&& answer) {
       status = StatusOf(answer.getRefusal());
       waits = answer.getWaits().cStr();
       if (!status || !waits.empty()) return;
       const auto quorum = answer.getQuorum();
       quorum_.emplace();
       quorum_->epoch = quorum.getEpoch();
+      quorum_->own = is_member ? asked : quorum.getOwn();
       quorum_->membership.generation = quorum.getMembership().getGeneration();
       for (const std::uint32_t member : quorum.getMembership().getMembers()) {
         quorum_->membership.members.push_back(member);
@@ -152,10 +156,10 @@ Status Connection::JoinQuorum(AttachRequest& request) {
     }
   }
   const std::vector<std::uint32_t>& members = quorum_->membership.members;
-  const auto own = std::ranges::find(members, request.quorum->member);
+  const auto own = std::ranges::find(members, quorum_->own);
   if (own == members.end()) {
     return Error(Code::kInternal, fmt::format("{} answered without member {}, who asked",
-                                              request.socket_path, request.quorum->member));
+                                              request.socket_path, quorum_->own));
   }
   request.rank = static_cast<std::uint32_t>(own - members.begin());
   request.world_size = static_cast<std::uint32_t>(members.size());
@@ -201,6 +205,7 @@ Status Connection::SendHello(const AttachRequest& request, int channel_fd, int d
         loop_->WatchOperations(wire, grant_.timeout_ms * kMillisecond);
       }
       loop_->AwaitStop(wire, who);
+      loop_->AwaitNotices(wire);
       // A service that does not know the question says nothing.
       wire.tasks->add(wire.session->latenessRequest().send().then(
           [who](auto&& late) { PrintFrom(who, late.getText().cStr()); }, [](kj::Exception&&) {}));

@@ -14,6 +14,9 @@ namespace {
 
 // The service hands no descriptors to clients.
 constexpr unsigned kFdsPerMessageMax = 2;
+// Kinds of notices, as client.capnp numbers them.
+constexpr std::uint8_t kNoticeEnded = 1;
+constexpr std::uint8_t kNoticeMembersWait = 2;
 
 Error ErrorOf(const kj::Exception& exception, const std::string& service, bool stops) {
   const std::string text = CauseInForeignText(exception.getDescription().cStr());
@@ -156,6 +159,18 @@ kj::Promise<void> ConnectionLoop::WatchOperations(Wire& wire) {
         }
         return WatchOperations(wire);
       });
+}
+
+void ConnectionLoop::AwaitNotices(Wire& wire) {
+  wire.tasks->add(wire.session->noticeRequest().send().then(
+      [this, &wire](auto&& notice) {
+        if (notice.getKind() == kNoticeEnded) {
+          return Disconnect(Error(Code::kPeerLost, std::string(notice.getText().cStr())));
+        }
+        if (notice.getKind() == kNoticeMembersWait) listener_.OnMembersWait();
+        AwaitNotices(wire);
+      },
+      [](kj::Exception&&) {}));  // a service that does not know the question, or the loss itself
 }
 
 kj::Promise<void> ConnectionLoop::ServeCalls(kj::UnixEventPort::FdObserver& observer, Wire& wire) {

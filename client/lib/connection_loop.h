@@ -97,6 +97,9 @@ class ConnectionLoop {
         [](kj::Exception&&) {}));  // a service that does not know the question, or the loss itself
   }
 
+  // Likewise: what the service says of the session unasked, as that it has ended it.
+  void AwaitNotices(Wire& wire);
+
   bool IsThere() const {
     pollfd socket{.fd = socket_number_, .events = POLLRDHUP, .revents = 0};
     return ::poll(&socket, 1, 0) == 0;

@@ -71,6 +71,8 @@ class LossListener {
   virtual ~LossListener() = default;
   // Once.
   virtual void OnLost(const Error& loss) = 0;
+  // Others wait to join the job.
+  virtual void OnMembersWait() = 0;
   // The number of the oldest operation that the service has not ended; 0: nothing is open.
   virtual std::uint64_t OldestOpen() = 0;
 };

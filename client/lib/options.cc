@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstring>
 #include <optional>
@@ -19,6 +20,8 @@ constexpr std::uint32_t kDefaultCallTimeoutMs = 10'000;
 constexpr std::uint32_t kDefaultReconnectS = 30;
 // In which a supervisor starts a service again, whose ranks then are not lost.
 constexpr std::uint32_t kDefaultShrinkGraceMs = 5'000;
+
+constexpr std::array<std::string_view, 3> kRoleNames = {"rank", "join", "spare"};
 
 // Collects what is wrong with the environment, to say all of it at once.
 class Reader {
@@ -42,6 +45,16 @@ class Reader {
     }
     Refuse(fmt::format("{}=\"{}\" is not a whole number below 2^32 - 1", name, *text));
     return otherwise;
+  }
+
+  // Its place among the names; 0, the first, where nothing is said.
+  std::uint32_t OneOf(const char* name, std::span<const std::string_view> names) {
+    const std::optional<std::string_view> text = Text(name);
+    if (!text) return 0;
+    const auto found = std::ranges::find(names, *text);
+    if (found != names.end()) return static_cast<std::uint32_t>(found - names.begin());
+    Refuse(fmt::format("{}=\"{}\" is none of {}", name, *text, fmt::join(names, ", ")));
+    return 0;
   }
 
   void Copy(std::string_view what, std::string_view text, std::span<char> field) {
@@ -106,6 +119,7 @@ void FillReconnect(Reader& reader, hr_options& options) {
   const bool shrinks = options.shrink_min_world != 0;
   options.reconnect_s = reader.Number("HEADRACE_RECONNECT", shrinks ? kDefaultReconnectS : 0);
   options.shrink_grace_ms = reader.Number("HEADRACE_SHRINK_GRACE_MS", kDefaultShrinkGraceMs);
+  options.role = reader.OneOf("HEADRACE_ROLE", kRoleNames);
 }
 
 bool EndsInField(std::span<const char> field) {
@@ -236,6 +250,15 @@ Status CheckOptions(const hr_options& options) {
     return Error(Code::kInvalidArgument, "a text in hr_options does not end in NUL");
   }
   if (Status status = CheckJob(options.job); !status) return status;
+  if (options.role > HR_ROLE_SPARE) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("role {}: {} to {} are known (hr_role)", options.role,
+                             static_cast<int>(HR_ROLE_RANK), static_cast<int>(HR_ROLE_SPARE)));
+  }
+  if (options.call_timeout_ms == 0) {
+    return Error(Code::kInvalidArgument, "call_timeout_ms is 0: no answer can come in that time");
+  }
+  if (options.role != HR_ROLE_RANK) return CheckNodes(options);
   if (options.rank == HR_UNSET || options.world_size == HR_UNSET) {
     return Error(Code::kInvalidArgument,
                  fmt::format("no {}: give it in the options, or start through torchrun, which sets "
@@ -246,9 +269,6 @@ Status CheckOptions(const hr_options& options) {
     return Error(Code::kInvalidArgument,
                  fmt::format("rank {} of {}: ranks go from 0 to world size - 1", options.rank,
                              options.world_size));
-  }
-  if (options.call_timeout_ms == 0) {
-    return Error(Code::kInvalidArgument, "call_timeout_ms is 0: no answer can come in that time");
   }
   return CheckNodes(options);
 }

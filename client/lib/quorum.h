@@ -20,6 +20,7 @@ struct ShrinkRules {
 };
 
 struct QuorumRequest {
+  std::uint8_t role = 0;  // an hr_role; of others than ranks the next two say nothing
   std::uint32_t member = 0;
   Membership membership;  // the last in which this rank has met all others
   ShrinkRules rules;
@@ -28,6 +29,7 @@ struct QuorumRequest {
 struct Quorum {
   Membership membership;
   std::uint32_t epoch = 0;  // to attach after
+  std::uint32_t own = 0;    // the member that this process is
 };
 
 }  // namespace headrace::client

@@ -117,6 +117,7 @@ Session::Session(const hr_options& options, Endpoints endpoints, Attacher attach
       rank_(options.rank),
       world_size_(options.world_size),
       membership_(AllOf(options.world_size)),
+      role_(static_cast<std::uint8_t>(options.role)),
       endpoints_(std::move(endpoints)),
       operations_(endpoints_.channel.layout(), endpoints_.doorbell.get(),
                   options.spin_us * kMicrosecond),
@@ -142,9 +143,14 @@ void Session::Adopt(Attached attached) {
   operations_.BoundFullWait(timeout_ms == 0 ? kNever : timeout_ms * kMillisecond + kFullWaitMargin);
 }
 
-Result<std::unique_ptr<Session>> Session::Open(const hr_options& options,
+Result<std::unique_ptr<Session>> Session::Open(const hr_options& given,
                                                std::string_view rendezvous_from) {
-  if (Status status = CheckOptions(options); !status) return status.error();
+  if (Status status = CheckOptions(given); !status) return status.error();
+  hr_options options = given;
+  if (options.role != HR_ROLE_RANK) {  // which rank it is to be, and of how many, it is told
+    options.rank = 0;
+    options.world_size = 1;
+  }
   Result<ipc::Channel::Created> created = ipc::Channel::Create();
   if (!created) return created.error();
   Result<Endpoints> endpoints = CreateEndpoints(*created);
@@ -152,6 +158,10 @@ Result<std::unique_ptr<Session>> Session::Open(const hr_options& options,
   const int doorbell = endpoints->doorbell.get();
   auto session = std::make_unique<Session>(options, std::move(endpoints).value(), AttachToService);
   session->request_.rendezvous_from = rendezvous_from;
+  if (session->role_ != HR_ROLE_RANK) {
+    if (Status status = session->Join(); !status) return status.error();
+    return session;
+  }
   Result<Attached> attached =
       session->attach_(session->request_, created->fd.get(), doorbell, *session);
   if (!attached) return attached.error();

@@ -101,9 +101,16 @@ class Session final : public LossListener {
   Status Reconnecting() const;
   // Waits for a service, attaches, hands in what is registered, and waits for the other ranks. A
   // negative timeout is no limit; 0: as the options say. In session_reconnect.cc.
-  Status Reconnect(TimeNs timeout_ns) { return Reconnect(timeout_ns, shrink_); }
-  // Goes on with those that are left, if `shrink` says so.
-  Status Reconnect(TimeNs timeout_ns, const std::optional<ShrinkRules>& shrink);
+  Status Reconnect(TimeNs timeout_ns) { return ComeBack(timeout_ns, shrink_, true); }
+  // Goes on with those that are left, and with those that wait to join, whether or not anything is
+  // lost.
+  Status Meet(TimeNs timeout_ns, const ShrinkRules& rules) {
+    return ComeBack(timeout_ns, rules, false);
+  }
+  // Of a process that is no rank yet: comes in when the job's ranks meet. Before anything else.
+  Status Join();
+  // Others wait to.
+  bool members_wait() const { return members_wait_.load(std::memory_order_relaxed); }
 
   Result<hr_segment*> CreateSegment(std::size_t size);
   Result<hr_segment*> CreateDeviceSegment(std::size_t size, int device);
@@ -169,6 +176,7 @@ class Session final : public LossListener {
   void CloseInChild();
 
   void OnLost(const Error& loss) override { operations_.Lose(loss); }
+  void OnMembersWait() override { members_wait_.store(true, std::memory_order_relaxed); }
   std::uint64_t OldestOpen() override { return operations_.OldestOpen(); }
 
  private:
@@ -187,7 +195,8 @@ class Session final : public LossListener {
   Status CheckOwned(const Owned<Handle>& owned, const Handle* handle, const char* what);
   Status CheckRequest(const Request& request, std::uint64_t count) const;
 
-  // The steps of Reconnect.
+  // The steps of Reconnect, Meet and Join. `if_lost`: only where something is lost.
+  Status ComeBack(TimeNs timeout_ns, const std::optional<ShrinkRules>& shrink, bool if_lost);
   Status CheckLost() const;
   void EndLife(const Error& cause);
   Status RetryAttempts(TimeNs timeout_ns, const std::optional<ShrinkRules>& shrink);
@@ -197,7 +206,8 @@ class Session final : public LossListener {
   Status RegisterTensorsAgain();
   Status SetLayoutAgain();
   Status AwaitOthers(TimeNs deadline);
-  void AdoptMembership(const Membership& membership);
+  void AdoptMembership(const Membership& membership, std::uint32_t own);
+  std::string DescribeAttempt() const;
   ArrayUse UseOf(const Request& request, void* array, std::size_t size) const;
   Result<DType> CheckArray(const Request& request, std::uint64_t count, std::uint8_t dtype) const;
 
@@ -208,6 +218,8 @@ class Session final : public LossListener {
   std::atomic<std::uint32_t> rank_;
   std::atomic<std::uint32_t> world_size_;
   Membership membership_;  // the last in which this rank has met all others; Reconnect's only
+  std::uint8_t role_ = HR_ROLE_RANK;  // another one until it is a member; likewise
+  std::atomic<bool> members_wait_ = false;
   CallGate call_gate_;
   std::atomic<bool> reconnecting_ = false;
   std::uint32_t epoch_ = 1;  // of the job; Reconnect's only

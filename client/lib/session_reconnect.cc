@@ -23,6 +23,8 @@ constexpr TimeNs kPauseMax = 500 * kMillisecond;
 // The service ends the barrier in time, and names who is missing; that answer needs some time, too.
 constexpr TimeNs kAnswerMargin = kSecond;
 constexpr TimeNs kLeastBound = 10 * kMillisecond;
+// For how long a process that joins waits to be let in, where nothing else is said.
+constexpr TimeNs kJoinDefault = 30 * kSecond;
 // Those who go on meet within that time, or that many times what handing everything in has taken.
 constexpr TimeNs kSettleMin = 10 * kSecond;
 constexpr TimeNs kSettleFactor = 4;
@@ -66,7 +68,18 @@ class Turn {
 
 }  // namespace
 
-Status Session::Reconnect(TimeNs timeout_ns, const std::optional<ShrinkRules>& shrink) {
+Status Session::Join() {
+  const Error nothing(Code::kUnavailable,
+                      fmt::format("this process has not joined job {} yet", job()));
+  control_ = std::make_unique<DisconnectedControl>(nothing);
+  arrays_ = std::make_unique<Arrays>(*control_, operations_);
+  TimeNs bound_ns = reconnect_ns_ == 0 ? kJoinDefault : reconnect_ns_;
+  if (role_ == HR_ROLE_SPARE) bound_ns = kNever;
+  return RetryAttempts(bound_ns, shrink_ ? *shrink_ : ShrinkRules{});
+}
+
+Status Session::ComeBack(TimeNs timeout_ns, const std::optional<ShrinkRules>& shrink,
+                         bool if_lost) {
   const TimeNs bound_ns = timeout_ns == 0 ? reconnect_ns_ : timeout_ns;
   if (bound_ns == 0) {
     return Error(
@@ -76,7 +89,7 @@ Status Session::Reconnect(TimeNs timeout_ns, const std::optional<ShrinkRules>& s
   }
   const Turn turn(reconnecting_);
   if (!turn.mine()) return Error(Code::kBusy, "another thread is reconnecting this session");
-  if (Status status = CheckLost(); !status) return status;
+  if (Status status = if_lost ? CheckLost() : Status(); !status) return status;
   const Error cause(
       Code::kUnavailable,
       fmt::format("rank {} of job {} gave up what was open, to reconnect", rank(), job()));
@@ -106,16 +119,20 @@ void Session::EndLife(const Error& cause) {
   arrays_->Renew(*control_);
 }
 
+std::string Session::DescribeAttempt() const {
+  if (role_ != HR_ROLE_RANK) return fmt::format("join job {}", job());
+  return fmt::format("reconnect rank {} of job {}", rank(), job());
+}
+
 Status Session::RetryAttempts(TimeNs timeout_ns, const std::optional<ShrinkRules>& shrink) {
   const TimeNs deadline = timeout_ns == kNever ? kNever : MonotonicNow() + timeout_ns;
-  const std::string doing = fmt::format("reconnect rank {} of job {}", rank(), job());
   for (TimeNs pause = kFirstPause;; pause = std::min(2 * pause, kPauseMax)) {
     const Status status = Attempt(deadline, shrink);
     if (status.ok()) return {};
     EndLife(status.error());
-    if (!TimeMends(status.code())) return status.error().Within(doing);
+    if (!TimeMends(status.code())) return status.error().Within(DescribeAttempt());
     if (Left(deadline) <= pause) {
-      return Error(Code::kTimeout, fmt::format("{}: not within {} ms: {}", doing,
+      return Error(Code::kTimeout, fmt::format("{}: not within {} ms: {}", DescribeAttempt(),
                                                timeout_ns / kMillisecond, status.error().text()));
     }
     std::this_thread::sleep_for(std::chrono::nanoseconds(pause));
@@ -137,8 +154,10 @@ Status Session::Attempt(TimeNs deadline, const std::optional<ShrinkRules>& shrin
   request.world_size = world_size();
   if (membership_.generation != 0) request.members = membership_.members;
   if (shrink) {
-    request.quorum.emplace(QuorumRequest{
-        .member = membership_.members[rank()], .membership = membership_, .rules = *shrink});
+    request.quorum.emplace(QuorumRequest{.role = role_,
+                                         .member = membership_.members[rank()],
+                                         .membership = membership_,
+                                         .rules = *shrink});
   }
   request.after_epoch = epoch_;
   request.deadline_ns = deadline;
@@ -148,6 +167,12 @@ Status Session::Attempt(TimeNs deadline, const std::optional<ShrinkRules>& shrin
   if (!attached) return attached.error();
   const std::optional<Quorum> quorum = attached->quorum;
   Adopt(std::move(attached).value());
+  // From here on it is a member, for others too, whether or not they meet.
+  if (quorum && role_ != HR_ROLE_RANK) {
+    role_ = HR_ROLE_RANK;
+    AdoptMembership(quorum->membership, quorum->own);
+  }
+  members_wait_.store(false, std::memory_order_relaxed);
   const TimeNs begin = MonotonicNow();
   if (Status status = RegisterAgain(); !status) return status;
   // One that was lost after the decision is found out by asking again.
@@ -157,14 +182,13 @@ Status Session::Attempt(TimeNs deadline, const std::optional<ShrinkRules>& shrin
     return status;
   }
   control_->BoundCalls(request_.call_timeout_ns);
-  if (quorum) AdoptMembership(quorum->membership);
+  if (quorum) AdoptMembership(quorum->membership, quorum->own);
   return {};
 }
 
-void Session::AdoptMembership(const Membership& membership) {
-  const std::uint32_t member = membership_.members[rank()];
-  const auto own = std::ranges::find(membership.members, member);
-  rank_.store(static_cast<std::uint32_t>(own - membership.members.begin()),
+void Session::AdoptMembership(const Membership& membership, std::uint32_t own) {
+  const auto place = std::ranges::find(membership.members, own);
+  rank_.store(static_cast<std::uint32_t>(place - membership.members.begin()),
               std::memory_order_relaxed);
   world_size_.store(static_cast<std::uint32_t>(membership.members.size()),
                     std::memory_order_relaxed);

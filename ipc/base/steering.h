@@ -22,8 +22,9 @@ enum class SteeringKind : std::uint8_t {
   // posted that operation and gradients of that iteration.
   kDrainOperations = 9,
   kDrainIterations = 10,
+  kEvict = 20,  // value: a rank, which the job loses at once as if its process were gone
 };
-inline constexpr int kSteeringKindsCount = 8;  // that people may ask for
+inline constexpr int kSteeringKindsCount = 8;  // that people may ask for, beside kEvict
 
 // When sends and receives of a job go, beside its other operations and the blocks of its plan.
 enum class SendsClass : std::uint8_t {

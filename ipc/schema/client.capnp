@@ -49,6 +49,7 @@ struct QuorumRequest {
   minWorld @5 :UInt32;      # with fewer ranks the job ends
   graceMs @6 :UInt32;       # for members of which nothing is known
   pid @7 :Int32;            # as the client sees it
+  role @8 :UInt8;           # 0 a member; others have no membership: 1 joins, 2 takes a lost one's place
 }
 
 struct LostMember {
@@ -60,6 +61,13 @@ struct Quorum {
   membership @0 :Membership;  # the rank of a member is its place in it
   epoch @1 :UInt32;         # for afterEpoch of the attach that follows
   lost @2 :List(LostMember);
+  admitted @3 :List(Admission);  # of the node's applicants; between services
+  own @4 :UInt32;           # the member that the one who asks has become; to clients
+}
+
+struct Admission {
+  applicant @0 :UInt32;     # the node's number
+  member @1 :UInt32;        # from now on
 }
 
 struct AttachRequest {
@@ -124,6 +132,9 @@ interface Session {
   stopping @9 () -> (text :Text);
   # Answered when the service begins to stop, as it was asked to: the end of the socket that follows
   # is no crash. text: what the rank's user should know, empty: nothing. Once a session.
+  notice @10 () -> (kind :UInt8, text :Text);
+  # Answered when there is something that the rank is to know. Kind 1: the session was ended, text
+  # says by whom. 2: others wait to join the job. Asked again after each answer; one at a time.
 }
 
 struct DeviceHandle {

@@ -104,7 +104,8 @@ struct SendNotice {
 
 struct MemberReport {
   member @0 :UInt32;
-  state @1 :UInt8;          # 1 asks, 2 attached, 3 lost
+  state @1 :UInt8;          # 1 asks, 2 attached, 3 lost; of an applicant, whose number is 2^31 or
+                            # more: 4 joins, 5 takes a lost one's place
   cause @2 :Text;           # of a lost one
 }
 
@@ -243,6 +244,7 @@ struct PeerMessage {
       fromIteration @48 :UInt64;
       beforeS @49 :Float64;
     }
+    announceMembersWait @80 :Void;  # to join the job
     # Either way.
     goodbye :group {
       cause @29 :Text;

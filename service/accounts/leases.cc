@@ -132,6 +132,14 @@ const SessionIdentity* Leases::Find(SessionId session) const {
   return found == leases_.end() || !found->second.ended ? nullptr : &found->second.identity;
 }
 
+std::vector<SessionId> Leases::SessionsOf(JobId job) const {
+  std::vector<SessionId> sessions;
+  for (const auto& [id, lease] : leases_) {
+    if (lease.ended && lease.identity.job == job) sessions.push_back(id);
+  }
+  return sessions;
+}
+
 std::vector<Leases::OpenJob> Leases::OpenJobs() const {
   std::map<JobId, OpenJob> jobs;
   for (const auto& [id, lease] : leases_) {

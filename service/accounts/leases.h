@@ -48,6 +48,8 @@ class Leases {
   Status Check(SessionId session) const;
   // Who that is; null when the lease has ended.
   const SessionIdentity* Find(SessionId session) const;
+  // Those that are open.
+  std::vector<SessionId> SessionsOf(JobId job) const;
   // The jobs of all open sessions, for a service that wants to end.
   struct OpenJob {
     JobId job;

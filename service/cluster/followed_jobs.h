@@ -73,7 +73,7 @@ struct NoteRefusal {
   std::string why;
 };
 using FollowerAction = std::variant<ToLeader, ToDispatch, ToLane, ToWatch, ReachLeader, LeaveLeader,
-                                    NoteRefusal, Answered, QuorumAnswered>;
+                                    NoteRefusal, Answered, QuorumAnswered, MembersWait>;
 
 struct FollowedJob {
   enum class Stage : std::uint8_t {

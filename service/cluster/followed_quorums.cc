@@ -8,6 +8,32 @@
 
 namespace headrace::service {
 
+namespace {
+
+Error LeftOut(const std::string& job, std::uint32_t member) {
+  return Error(Code::kMismatch,
+               fmt::format("job {} goes on without member {}, which did not come in time: end this "
+                           "process",
+                           job, member));
+}
+
+std::string DescribeDecision(const std::string& job, const Quorum& quorum) {
+  std::vector<std::string> lost;
+  for (const LostMember& each : quorum.lost) {
+    lost.push_back(fmt::format("member {} ({})", each.member, each.cause));
+  }
+  const std::vector<std::uint32_t>& members = quorum.membership.members;
+  const auto first_new =
+      std::ranges::lower_bound(members, Quorum::FirstNew(quorum.membership.generation));
+  const std::vector<std::uint32_t> joined(first_new, members.end());
+  return fmt::format("job {} goes on with {} of {} ranks{}{}{}{}", job, members.size(),
+                     members.size() - joined.size() + lost.size(),
+                     lost.empty() ? "" : "; lost: ", fmt::join(lost, ", "),
+                     joined.empty() ? "" : "; joined: member ", fmt::join(joined, ", member "));
+}
+
+}  // namespace
+
 FollowedQuorums::Remembered* FollowedQuorums::Find(const JobKey& key) {
   const auto found = std::ranges::find(remembered_, key, &Remembered::key);
   return found == remembered_.end() ? nullptr : &*found;
@@ -53,7 +79,7 @@ void FollowedQuorums::Note(Remembered& job, std::uint32_t number, Member member)
 void FollowedQuorums::OnRankAttached(const SessionIdentity& identity) {
   const JobKey key{identity.job_name, identity.uid};
   // The job goes on, or begins anew: who has not asked by now is asked about no more.
-  if (const auto open = FindAsked(key); open != questions_.end() && open->second.askers.empty()) {
+  if (const auto open = FindAsked(key); open != questions_.end() && IsUnasked(open->second)) {
     Leave(open);
   }
   Remembered* known = Find(key);
@@ -103,7 +129,7 @@ Result<FollowedQuorums::Questions::iterator> FollowedQuorums::Open(const AskQuor
   const JobKey key{message.job, message.uid};
   if (const auto found = FindAsked(key); found != questions_.end()) {
     if (found->second.leader == message.leader) return found;
-    if (found->second.askers.empty()) {
+    if (IsUnasked(found->second)) {
       Leave(found);
       return Open(message);
     }
@@ -131,7 +157,9 @@ FollowedQuorums::Questions::iterator FollowedQuorums::Add(const JobKey& key,
                                                           const std::string& leader) {
   const auto opened =
       questions_
-          .emplace(++asked_, Question{.key = key, .leader = leader, .waits = {}, .askers = {}})
+          .emplace(
+              ++asked_,
+              Question{.key = key, .leader = leader, .waits = {}, .askers = {}, .applicants = {}})
           .first;
   if (!leader.empty()) {
     opened->second.waits = fmt::format("the service at {} is being reached", leader);
@@ -142,11 +170,11 @@ FollowedQuorums::Questions::iterator FollowedQuorums::Add(const JobKey& key,
 
 void FollowedQuorums::OnJobLost(const LostJob& lost) {
   const JobKey key{lost.name, lost.uid};
-  if (Find(key) == nullptr || FindAsked(key) != questions_.end() ||
-      questions_.size() >= kQuorumsAskedMax) {
-    return;
+  if (Find(key) == nullptr) return;
+  if (FindAsked(key) == questions_.end()) {
+    if (questions_.size() >= kQuorumsAskedMax) return;
+    Add(key, lost.leader);
   }
-  Add(key, lost.leader);
   ReportIfAsked(key);
 }
 
@@ -162,8 +190,38 @@ bool FollowedQuorums::HasAttached(const JobKey& key) {
          });
 }
 
+std::map<std::uint32_t, FollowedQuorums::Asker>::iterator FollowedQuorums::FindClient(
+    std::map<std::uint32_t, Asker>& askers, std::uint64_t client) {
+  return std::ranges::find_if(
+      askers, [client](const auto& entry) { return entry.second.client == client; });
+}
+
+void FollowedQuorums::HandleApplicant(const AskQuorum& message) {
+  const auto refuse = [this, &message](const Error& error) {
+    jobs_.Add(QuorumAnswered{.token = message.token, .quorum = error, .waits = {}});
+  };
+  const Result<Questions::iterator> open = Open(message);
+  if (!open) return refuse(open.error());
+  Question& question = (*open)->second;
+  const auto known = FindClient(question.applicants, message.client);
+  if (known != question.applicants.end()) {
+    known->second.ask = message;
+    known->second.waiting = true;
+    return;
+  }
+  if (question.applicants.size() >= transport::kMembersMax) {
+    return refuse(Error(Code::kBusy,
+                        fmt::format("{} processes of this node wait to join job {}, more are not "
+                                    "supported",
+                                    question.applicants.size(), message.job)));
+  }
+  applied_ = (applied_ + 1) % kApplicantsFrom;
+  question.applicants.insert_or_assign(
+      kApplicantsFrom + applied_, Asker{.client = message.client, .ask = message, .waiting = true});
+  Report((*open)->first, question);
+}
+
 void FollowedQuorums::Handle(const AskQuorum& message) {
-  HR_CHECK(message.membership.RankOf(message.member).has_value(), message.job, message.member);
   if (const auto kept = answers_.find(message.client); kept != answers_.end()) {
     jobs_.Add(QuorumAnswered{.token = message.token, .quorum = kept->second, .waits = {}});
     answers_.erase(kept);
@@ -179,6 +237,8 @@ void FollowedQuorums::Handle(const AskQuorum& message) {
         .waits = {}});
     return;
   }
+  if (message.role != MemberRole::kMember) return HandleApplicant(message);
+  HR_CHECK(message.membership.RankOf(message.member).has_value(), message.job, message.member);
   Remembered* job = Find({message.job, message.uid});
   if (job != nullptr) {
     const auto member = job->members.find(message.member);
@@ -219,10 +279,16 @@ void FollowedQuorums::Handle(const AskQuorum& message) {
 std::optional<std::string> FollowedQuorums::AskedBesides(const AskQuorum& message) const {
   const JobKey key{message.job, message.uid};
   for (const auto& [number, question] : questions_) {
+    const bool same_job = question.key == key;
+    const bool applies = message.role != MemberRole::kMember;
     for (const auto& [member, asker] : question.askers) {
       if (asker.client != message.client) continue;
-      if (question.key == key && member == message.member) continue;
+      if (same_job && !applies && member == message.member) continue;
       return fmt::format("member {} of job {}", member, question.key.first);
+    }
+    for (const auto& [number_of, applicant] : question.applicants) {
+      if (applicant.client != message.client || (same_job && applies)) continue;
+      return fmt::format("a place in job {}", question.key.first);
     }
   }
   return {};
@@ -240,10 +306,7 @@ void FollowedQuorums::RefuseLeftOut(Question& question) {
       ++at;
       continue;
     }
-    Answer(asker, Error(Code::kMismatch,
-                        fmt::format("job {} goes on without member {}, which did not come in time: "
-                                    "end this process",
-                                    question.key.first, member)));
+    Answer(asker, LeftOut(question.key.first, member));
     at = question.askers.erase(at);
   }
 }
@@ -252,18 +315,22 @@ void FollowedQuorums::Handle(const QuorumClientLost& message) {
   answers_.erase(message.client);
   for (auto at = questions_.begin(); at != questions_.end(); ++at) {
     Question& question = at->second;
-    const auto asker = std::ranges::find_if(question.askers, [&message](const auto& entry) {
-      return entry.second.client == message.client;
-    });
-    if (asker == question.askers.end()) continue;
-    if (message.exited) {
+    const auto applicant = FindClient(question.applicants, message.client);
+    const auto asker = FindClient(question.askers, message.client);
+    const bool applies = applicant != question.applicants.end();
+    if (!applies && asker == question.askers.end()) continue;
+    if (message.exited && !applies) {
       Note(Remember(question.key), asker->first,
            {.session = {},
             .lost = fmt::format("pid {} on node {} exited or was killed", asker->second.ask.pid,
                                 jobs_.options().node_name)});
     }
-    question.askers.erase(asker);
-    if (question.askers.empty()) {
+    if (applies) {
+      question.applicants.erase(applicant);
+    } else {
+      question.askers.erase(asker);
+    }
+    if (IsUnasked(question)) {
       Leave(at);
     } else {
       Report(at->first, question);
@@ -277,7 +344,7 @@ void FollowedQuorums::ReportIfAsked(const JobKey& key) {
   if (asked == questions_.end()) return;
   const Remembered* job = Find(key);
   // Of those that were there all come back.
-  if (asked->second.askers.empty() && (job == nullptr || job->members.empty())) return Leave(asked);
+  if (IsUnasked(asked->second) && (job == nullptr || job->members.empty())) return Leave(asked);
   Report(asked->first, asked->second);
 }
 
@@ -314,7 +381,16 @@ void FollowedQuorums::Report(std::uint32_t number, Question& question) {
     }
     if (report.membership.RankOf(number_of)) report.members.push_back(std::move(member));
   }
-  if (asked || HasAttached(question.key)) {
+  // Of a job of which nothing is known here there is one member at least.
+  if (report.membership.members.empty()) report.membership.members.push_back(0);
+  for (const auto& [number_of, applicant] : question.applicants) {
+    if (report.members.size() >= transport::kMembersMax) break;
+    const bool spare = applicant.ask.role == MemberRole::kSpare;
+    report.members.push_back(
+        {.member = number_of, .state = spare ? MemberState::kSpare : MemberState::kJoins});
+    report.rules.min_world = std::max(report.rules.min_world, applicant.ask.rules.min_world);
+  }
+  if (!IsUnasked(question) || HasAttached(question.key)) {
     question.until_ns = kNever;
   } else if (question.until_ns == kNever) {
     question.until_ns = 0;
@@ -333,6 +409,7 @@ void FollowedQuorums::Answer(Asker& asker, Result<Quorum> result) {
 
 void FollowedQuorums::Close(Questions::iterator question, const Result<Quorum>& result) {
   for (auto& [member, asker] : question->second.askers) Answer(asker, result);
+  for (auto& [number, applicant] : question->second.applicants) Answer(applicant, result);
   Erase(question);
 }
 
@@ -356,25 +433,36 @@ void FollowedQuorums::Handle(const std::string& leader, const AnnounceQuorum& me
   for (auto& [member, asker] : question->second.askers) {
     if (quorum.membership.RankOf(member)) {
       Answer(asker, quorum);
+    } else if (IsNewer(quorum.membership, asker.ask.membership)) {
+      Answer(asker, LeftOut(question->second.key.first, member));
     } else {
       Answer(asker, Error(Code::kBusy, fmt::format("job {} was decided about before member {} had "
                                                    "come",
                                                    question->second.key.first, member)));
     }
   }
-  std::vector<std::string> lost;
-  for (const LostMember& each : quorum.lost) {
-    lost.push_back(fmt::format("member {} ({})", each.member, each.cause));
+  for (const Admission& each : quorum.admitted) {
+    const auto applicant = question->second.applicants.find(each.applicant);
+    if (applicant == question->second.applicants.end()) continue;
+    Quorum own = quorum;
+    own.own = each.member;
+    Answer(applicant->second, std::move(own));
+    question->second.applicants.erase(applicant);
   }
-  const std::size_t world = quorum.membership.members.size();
-  jobs_.Add(ToWatch{
-      Event{.code = lost.empty() ? Code::kOk : Code::kPeerLost,
-            .job = {},
-            .text = fmt::format("job {} goes on with {} of {} ranks{}{}",
-                                question->second.key.first, world, world + quorum.lost.size(),
-                                lost.empty() ? "" : "; lost: ", fmt::join(lost, ", ")),
-            .uid = question->second.key.second}});
-  Erase(question);
+  jobs_.Add(ToWatch{Event{.code = quorum.lost.empty() ? Code::kOk : Code::kPeerLost,
+                          .job = {},
+                          .text = DescribeDecision(question->second.key.first, quorum),
+                          .uid = question->second.key.second}});
+  // Whoever was not let in waits for the next decision.
+  Question next = std::move(question->second);
+  next.askers.clear();
+  if (!next.applicants.empty()) {
+    const auto opened = Add(next.key, next.leader);
+    opened->second.applicants = std::move(next.applicants);
+    Report(opened->first, opened->second);
+  }
+  jobs_.ReleaseLeader(next.leader);
+  questions_.erase(question);
 }
 
 void FollowedQuorums::Handle(const std::string& leader, const AnnounceQuorumRefused& message) {
@@ -392,7 +480,7 @@ void FollowedQuorums::Handle(const std::string& leader, const AnnounceQuorumRefu
   }
   // Or answers and reports would follow each other for ever.
   if (!erased) return;
-  if (question->second.askers.empty()) {
+  if (IsUnasked(question->second)) {
     Leave(question);
   } else {
     Report(message.job, question->second);
@@ -422,8 +510,10 @@ TimeNs FollowedQuorums::NextDeadline() const {
   TimeNs next = kNever;
   for (const auto& [number, question] : questions_) {
     next = std::min(next, question.until_ns);
-    for (const auto& [member, asker] : question.askers) {
-      if (asker.waiting) next = std::min(next, asker.ask.until_ns);
+    for (const auto* const askers : {&question.askers, &question.applicants}) {
+      for (const auto& [member, asker] : *askers) {
+        if (asker.waiting) next = std::min(next, asker.ask.until_ns);
+      }
     }
   }
   return next;
@@ -437,13 +527,15 @@ void FollowedQuorums::Expire(TimeNs now) {
     if (now >= until_ns) Leave(question);
   }
   for (auto& [number, question] : questions_) {
-    for (auto& [member, asker] : question.askers) {
-      if (!asker.waiting || now < asker.ask.until_ns) continue;
-      asker.waiting = false;
-      jobs_.Add(
-          QuorumAnswered{.token = asker.ask.token,
-                         .quorum = Error(Code::kUnavailable, question.waits),
-                         .waits = question.waits.empty() ? "the job's leader" : question.waits});
+    for (auto* const askers : {&question.askers, &question.applicants}) {
+      for (auto& [member, asker] : *askers) {
+        if (!asker.waiting || now < asker.ask.until_ns) continue;
+        asker.waiting = false;
+        jobs_.Add(
+            QuorumAnswered{.token = asker.ask.token,
+                           .quorum = Error(Code::kUnavailable, question.waits),
+                           .waits = question.waits.empty() ? "the job's leader" : question.waits});
+      }
     }
   }
 }

@@ -90,7 +90,8 @@ class FollowedQuorums {
     JobKey key;
     std::string leader;
     std::string waits;
-    std::map<std::uint32_t, Asker> askers;  // by member; none: nobody has noticed yet
+    std::map<std::uint32_t, Asker> askers;      // by member; none: nobody has noticed yet
+    std::map<std::uint32_t, Asker> applicants;  // by their numbers
     // Without askers, and when no member is attached any more: until when it is kept. kNever: it is
     // not so; 0: that begins with the next look.
     TimeNs until_ns = kNever;
@@ -104,6 +105,13 @@ class FollowedQuorums {
   Questions::iterator FindAsked(const JobKey& key);
   Questions::iterator Of(const std::string& leader, std::uint32_t number);
   Result<Questions::iterator> Open(const AskQuorum& message);
+  void HandleApplicant(const AskQuorum& message);
+  // The place of who asks by that connection, among the askers or the applicants.
+  static std::map<std::uint32_t, Asker>::iterator FindClient(std::map<std::uint32_t, Asker>& askers,
+                                                             std::uint64_t client);
+  static bool IsUnasked(const Question& question) {
+    return question.askers.empty() && question.applicants.empty();
+  }
   Questions::iterator Add(const JobKey& key, const std::string& leader);
   void Leave(Questions::iterator question);
   bool HasAttached(const JobKey& key);
@@ -122,6 +130,7 @@ class FollowedQuorums {
   // Answers to those who have not asked again yet, by their connections.
   std::map<std::uint64_t, Result<Quorum>> answers_;
   std::uint32_t asked_ = 0;
+  std::uint32_t applied_ = 0;
 };
 
 }  // namespace headrace::service

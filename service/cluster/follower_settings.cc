@@ -8,7 +8,8 @@ std::vector<KnownJob> FollowerSettings::FindJobs(std::string_view name) const {
   std::vector<KnownJob> found;
   for (const auto& [number, job] : jobs_.all()) {
     if (job.id == JobId{} || job.forgotten || job.stage == Stage::kFailed) continue;
-    if (job.name == name) found.push_back({.id = job.id, .uid = job.uid});
+    if (job.name == name)
+      found.push_back({.id = job.id, .uid = job.uid, .world_size = job.world_size});
   }
   return found;
 }
@@ -75,6 +76,11 @@ void FollowerSettings::Handle(const BlockHashed& message) {
   Job* job = jobs_.Find(message.job);
   if (job == nullptr || job->stage != Stage::kRunning) return;
   jobs_.SendToLeader(*job, ReportBlockHashed{.job = job->number, .hash = message.hash});
+}
+
+void FollowerSettings::Handle(Job& job, const AnnounceMembersWait& /*waits*/) {
+  if (job.stage != Stage::kRunning || job.id == JobId{} || job.forgotten) return;
+  jobs_.Add(MembersWait{.job = job.id});
 }
 
 // What goes beyond the allowance is no news: it is about the same job.

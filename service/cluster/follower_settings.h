@@ -26,6 +26,7 @@ class FollowerSettings {
   // Of the leader.
   void Handle(FollowedJob& job, const AnnounceSteering& steer);
   void Handle(FollowedJob& job, const AnnounceRankLate& late, TimeNs now);
+  void Handle(FollowedJob& job, const AnnounceMembersWait& waits);
 
  private:
   using Job = FollowedJob;

@@ -20,6 +20,7 @@ namespace headrace::service {
 struct KnownJob {
   JobId id;
   std::uint32_t uid = 0;  // its owner
+  std::uint32_t world_size = 1;
 };
 
 // Whether gradients can move by it: 1 to kLayoutTensorsMax tensors with elements in each, none over

@@ -117,6 +117,7 @@ void Leader::Handle(NodeId node, const PeerMessage& message, TimeNs now) {
         }
       },
       message);
+  quorums_.CallMembers();
 }
 
 template <typename Message>

@@ -7,6 +7,7 @@
 
 #include "ipc/base/check.h"
 #include "service/cluster/names.h"
+#include "transport/transport.h"
 
 namespace headrace::service {
 namespace {
@@ -119,7 +120,7 @@ bool LedQuorums::IsAnswered(NodeId node, const ReportQuorum& report) {
                        Find(report.name, report.uid) != 0;
   if (is_over || report.job != answered.question) return false;
   answered.node = node;
-  SendVerdict(node, report, known->verdict);
+  SendVerdict(node, report, *known);
   return true;
 }
 
@@ -149,8 +150,28 @@ void LedQuorums::Handle(NodeId node, const ReportQuorum& report) {
     return entry.first != node && ServiceOf(entry.first) == ServiceOf(node);
   });
   question.reports.insert_or_assign(node, report);
+  question.joins = std::ranges::any_of(question.reports, [](const auto& entry) {
+    return std::ranges::find(entry.second.members, MemberState::kJoins, &MemberReport::state) !=
+           entry.second.members.end();
+  });
   RefuseLeftOut(node, report, ViewOf(question));
   Look(number, kNoTime);
+}
+
+void LedQuorums::CallMembers() {
+  for (auto& [opened, question] : quorums_) {
+    if (!question.joins) continue;
+    for (const auto& [number, job] : jobs_.all()) {
+      if (job.name != question.name || job.uid != question.uid || question.called == number ||
+          job.stage != LedJob::Stage::kRunning) {
+        continue;
+      }
+      question.called = number;
+      for (const LedJob::Part& part : job.parts) {
+        if (!part.server && !part.forgot) jobs_.Send(part, AnnounceMembersWait{part.number});
+      }
+    }
+  }
 }
 
 void LedQuorums::Handle(NodeId node, const LeaveQuorum& leave) {
@@ -210,6 +231,11 @@ LedQuorums::View LedQuorums::ViewOf(const Question& question) const {
     view.rules.min_world = std::max(view.rules.min_world, report.rules.min_world);
     view.rules.grace_ms = std::max(view.rules.grace_ms, report.rules.grace_ms);
     if (IsNewer(report.membership, view.membership)) view.membership = report.membership;
+    for (const MemberReport& each : report.members) {
+      if (!IsApplicant(each.state)) continue;
+      view.applicants.push_back(
+          {.node = node, .number = each.member, .spare = each.state == MemberState::kSpare});
+    }
   }
   for (const std::uint32_t member : view.membership.members) {
     const MemberReport* best = nullptr;
@@ -231,6 +257,10 @@ LedQuorums::View LedQuorums::ViewOf(const Question& question) const {
 }
 
 std::string LedQuorums::DescribeWait(const Question& question, const View& view) {
+  if (view.asking.empty()) {
+    return fmt::format("the ranks of job {} to let others in, which they do between two iterations",
+                       question.name);
+  }
   std::vector<std::string> waits;
   if (!view.attached.empty()) {
     waits.push_back(ListMembers("still to notice that the job was lost", view.attached));
@@ -246,8 +276,9 @@ std::string LedQuorums::DescribeWait(const Question& question, const View& view)
 void LedQuorums::AnnounceWaits(Question& question, const View& view) {
   const std::string text = DescribeWait(question, view);
   for (const auto& [node, report] : question.reports) {
-    const bool asks = std::ranges::any_of(
-        report.members, [](const MemberReport& each) { return each.state == MemberState::kAsks; });
+    const bool asks = std::ranges::any_of(report.members, [](const MemberReport& each) {
+      return each.state == MemberState::kAsks || IsApplicant(each.state);
+    });
     if (!asks || std::exchange(question.announced[node], text) == text) continue;
     jobs_.SendTo(node, AnnounceQuorumWaits{.job = report.job, .text = text});
   }
@@ -293,47 +324,73 @@ void LedQuorums::NoteAnswered(Known& known, const Question& question) {
   }
 }
 
-void LedQuorums::SendVerdict(NodeId node, const ReportQuorum& report,
-                             const Result<Quorum>& verdict) {
-  if (verdict) {
-    jobs_.SendTo(node, AnnounceQuorum{.job = report.job, .quorum = *verdict});
+void LedQuorums::SendVerdict(NodeId node, const ReportQuorum& report, const Known& known) {
+  if (known.verdict) {
+    Quorum quorum = *known.verdict;
+    quorum.admitted = known.answered.at(ServiceOf(node)).admitted;
+    jobs_.SendTo(node, AnnounceQuorum{.job = report.job, .quorum = std::move(quorum)});
   } else {
-    Refuse(node, report, verdict.error().code(), verdict.error().text());
+    Refuse(node, report, known.verdict.error().code(), known.verdict.error().text());
   }
 }
 
 void LedQuorums::Decide(const Question& question, View view) {
   Known& known = Remember(question.name, question.uid);
   NoteAnswered(known, question);
-  known.verdict = Judge(question, std::move(view));
+  known.verdict = Judge(question, view);
   if (known.verdict) {
     known.membership = known.verdict->membership;
     known.epoch = known.verdict->epoch;
+    for (const Applicant& each : view.applicants) {
+      if (each.member == 0) continue;
+      known.answered.at(ServiceOf(each.node))
+          .admitted.push_back({.applicant = each.number, .member = each.member});
+    }
   }
-  for (const auto& [node, report] : question.reports) SendVerdict(node, report, known.verdict);
+  for (const auto& [node, report] : question.reports) SendVerdict(node, report, known);
 }
 
-Result<Quorum> LedQuorums::Judge(const Question& question, View view) {
+void LedQuorums::Admit(View& view, std::uint32_t first_new) {
+  std::size_t places = transport::kMembersMax - view.asking.size();
+  std::size_t lost = view.lost.size();
+  std::uint32_t next = std::max(first_new, view.asking.back() + 1);
+  for (const bool spares : {false, true}) {
+    for (Applicant& each : view.applicants) {
+      if (each.spare != spares || places == 0 || (spares && lost == 0)) continue;
+      each.member = next++;
+      view.asking.push_back(each.member);
+      --places;
+      lost -= std::min<std::size_t>(lost, 1);
+    }
+  }
+}
+
+Result<Quorum> LedQuorums::Judge(const Question& question, View& view) {
   std::ranges::sort(view.lost, {}, &LostMember::member);
   HR_CHECK(!view.asking.empty() &&
                view.asking.size() + view.lost.size() == view.membership.members.size(),
            question.name, view.asking.size(), view.lost.size());
-  if (view.asking.size() < view.rules.min_world) {
-    return Error(Code::kMismatch,
-                 fmt::format("{} of {} ranks of job {} are left, and it may go on with {} "
-                             "(min_world): end all ranks "
-                             "of the job, and start them again from a checkpoint. Lost are {}",
-                             view.asking.size(), view.membership.members.size(), question.name,
-                             view.rules.min_world, DescribeLost(view.lost)));
-  }
   // Whoever has counted up to there has not done so honestly.
-  if (view.epoch + 1 >= kEpochMax || view.membership.generation + 1 >= kEpochMax) {
+  const std::uint32_t generation = view.membership.generation + 1;
+  const std::uint64_t last_new = std::uint64_t{view.asking.back()} + transport::kMembersMax;
+  if (view.epoch + 1 >= kEpochMax || generation + 1 >= kEpochMax / transport::kMembersMax ||
+      last_new >= kEpochMax) {
     return Error(Code::kInvalidArgument,
                  fmt::format("job {} has come to epoch {}: give it another name", question.name,
                              view.epoch));
   }
-  return Quorum{.membership = {.generation = view.membership.generation + 1,
-                               .members = std::move(view.asking)},
+  const std::size_t left = view.asking.size();
+  Admit(view, Quorum::FirstNew(generation));
+  if (view.asking.size() < view.rules.min_world) {
+    for (Applicant& each : view.applicants) each.member = 0;
+    return Error(Code::kMismatch,
+                 fmt::format("{} of {} ranks of job {} are left, and it may go on with {} "
+                             "(min_world): end all ranks "
+                             "of the job, and start them again from a checkpoint. Lost are {}",
+                             left, view.membership.members.size(), question.name,
+                             view.rules.min_world, DescribeLost(view.lost)));
+  }
+  return Quorum{.membership = {.generation = generation, .members = std::move(view.asking)},
                 .epoch = view.epoch + 1,
                 .lost = std::move(view.lost)};
 }

@@ -9,6 +9,10 @@
 //
 // Two halves of a job that cannot reach each other decide each for itself. Where that must not be,
 // min_world is more than half of the world.
+//
+// Applicants are no members yet. A running job is told of those that want to join, and takes them
+// in when all of its members ask; so does every decision after a loss. Spares come in as far as
+// members are lost.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +42,8 @@ class LedQuorums {
   void Handle(NodeId node, const ReportQuorum& report);
   void Handle(NodeId node, const LeaveQuorum& leave);
   void OnNodeDown(NodeId node);
+  // Tells running jobs of those who want to join them, once each.
+  void CallMembers();
   // The job has come so far: who goes on is in a later epoch.
   void OnEpochLost(const std::string& job, std::uint32_t uid, std::uint32_t epoch);
   // It begins anew.
@@ -61,7 +67,9 @@ class LedQuorums {
       bool over = false;
     };
     std::map<std::uint32_t, Grace> graces{};
-    bool changed = false;  // what it stands on has gone: to be looked at by Expire
+    bool changed = false;      // what it stands on has gone: to be looked at by Expire
+    bool joins = false;        // somebody wants to be a member
+    std::uint64_t called = 0;  // the job whose ranks were told so; 0: none's
     std::map<NodeId, std::string> announced;  // what it waits for, as each node was told
   };
   // A service from its start to its end, whatever connections it has had: its name and instance.
@@ -73,6 +81,7 @@ class LedQuorums {
     NodeId node = 0;  // to whom: of its connection
     std::uint32_t question = 0;
     std::uint32_t decision = 0;  // by which, of Known::decisions
+    std::vector<Admission> admitted{};
   };
   struct Known {
     std::string name;
@@ -83,6 +92,12 @@ class LedQuorums {
     Result<Quorum> verdict = Quorum{};  // of the last
     std::map<Service, Answered> answered;
   };
+  struct Applicant {
+    NodeId node = 0;
+    std::uint32_t number = 0;  // the node's
+    bool spare = false;
+    std::uint32_t member = 0;  // that it has become; 0: it has not
+  };
   // What is known of the members, one by one.
   struct View {
     Membership membership;  // that is asked about
@@ -92,6 +107,7 @@ class LedQuorums {
     std::vector<std::uint32_t> attached;
     std::vector<std::uint32_t> unknown;
     std::vector<LostMember> lost;
+    std::vector<Applicant> applicants;
   };
 
   std::uint64_t Find(const std::string& name, std::uint32_t uid) const;  // 0: there is none
@@ -102,9 +118,11 @@ class LedQuorums {
   // Decides it, or says what it waits for; the question may be gone afterwards.
   void Look(std::uint64_t number, TimeNs now);
   void Decide(const Question& question, View view);
-  static Result<Quorum> Judge(const Question& question, View view);
+  static Result<Quorum> Judge(const Question& question, View& view);
+  // Into the membership, as far as there is room and, for spares, a lost member's place.
+  static void Admit(View& view, std::uint32_t first_new);
   void NoteAnswered(Known& known, const Question& question);
-  void SendVerdict(NodeId node, const ReportQuorum& report, const Result<Quorum>& verdict);
+  void SendVerdict(NodeId node, const ReportQuorum& report, const Known& known);
   // Whether the report is of a question that was answered; the answer is sent again if it was lost.
   bool IsAnswered(NodeId node, const ReportQuorum& report);
   Service ServiceOf(NodeId node) const;

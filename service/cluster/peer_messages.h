@@ -246,6 +246,11 @@ struct AnnounceRankLate {
   std::string text;
 };
 
+// Others wait to join it: they come in when its ranks meet again.
+struct AnnounceMembersWait {
+  std::uint32_t job = 0;
+};
+
 // ---- either way ----
 // The service is about to end the connection on purpose.
 struct Goodbye {
@@ -261,7 +266,7 @@ using MessageOfLeader =
     std::variant<AnnounceJobForming, OpenJob, MeasureJob, StartJob, AnnounceJobFailed,
                  AnnounceRankLeft, CloseJob, PlanPiece, AnnouncePlanSwitch, AnnounceSteering,
                  AnnounceSends, AnnounceRankLate, AnnounceQuorumWaits, AnnounceQuorum,
-                 AnnounceQuorumRefused>;
+                 AnnounceQuorumRefused, AnnounceMembersWait>;
 
 template <typename... OfNode, typename... OfLeader>
 std::variant<OfNode..., OfLeader..., Goodbye> OfEither(std::variant<OfNode...>,

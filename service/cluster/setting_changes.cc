@@ -7,6 +7,7 @@
 
 #include "ipc/base/check.h"
 #include "ipc/base/foreign_text.h"
+#include "transport/transport.h"
 
 namespace headrace::service {
 namespace {
@@ -37,6 +38,8 @@ const char* NameOf(SteeringKind kind) {
       return "operations until a drain";
     case SteeringKind::kDrainIterations:
       return "iterations until a drain";
+    case SteeringKind::kEvict:
+      return "evict rank";
   }
   return "unknown";
 }
@@ -62,11 +65,12 @@ Result<Codec> ReadCodecName(std::string_view name) {
 }
 
 Status CheckSteering(std::uint8_t kind, std::uint64_t value) {
-  if (kind == 0 || kind > kSteeringKindsCount) {
+  const bool evicts = kind == static_cast<std::uint8_t>(SteeringKind::kEvict);
+  if (kind == 0 || (kind > kSteeringKindsCount && !evicts)) {
     return Wrong(
-        fmt::format("steering of kind {}: 1 to {} are known; ask with the headracectl of the "
-                    "service's own release",
-                    kind, kSteeringKindsCount));
+        fmt::format("steering of kind {}: 1 to {} and {} are known; ask with the headracectl of "
+                    "the service's own release",
+                    kind, kSteeringKindsCount, static_cast<int>(SteeringKind::kEvict)));
   }
   switch (static_cast<SteeringKind>(kind)) {
     case SteeringKind::kWeight:
@@ -91,6 +95,10 @@ Status CheckSteering(std::uint8_t kind, std::uint64_t value) {
           fmt::format("a class of sends {}: 0 (in turn with other blocks) and 1 (before "
                       "them) are possible",
                       value));
+    case SteeringKind::kEvict:
+      if (value < transport::kMembersMax) return {};
+      return Wrong(fmt::format("rank {} to be evicted: ranks go from 0 to {}", value,
+                               transport::kMembersMax - 1));
     default:
       if (value == 0) return {};
       return Wrong(fmt::format("{} with the value {}: it takes none",
@@ -114,7 +122,8 @@ std::string DescribeSteering(const Steering& steering) {
   if (steering.kind == SteeringKind::kSends) {
     return steering.value == 0 ? "sends in turn with other blocks" : "sends before other blocks";
   }
-  if (steering.kind == SteeringKind::kWeight || steering.kind == SteeringKind::kPriority) {
+  if (steering.kind == SteeringKind::kWeight || steering.kind == SteeringKind::kPriority ||
+      steering.kind == SteeringKind::kEvict) {
     return fmt::format("{} {}", name, steering.value);
   }
   return name;
@@ -138,7 +147,7 @@ std::string DescribeEnd(const Steering& steering) {
 void PendingSteering::Keep(Steering steering) {
   std::erase_if(kept_, [&](const Steering& each) { return each.kind == steering.kind; });
   kept_.push_back(std::move(steering));
-  HR_CHECK(kept_.size() <= kSteeringKindsCount, kept_.size());
+  HR_CHECK(kept_.size() <= kSteeringKindsCount + 1, kept_.size());
 }
 
 const Steering* PendingSteering::Find(SteeringKind kind) const {

@@ -418,7 +418,21 @@ void Dispatch::Handle(const PlanSwitch& message, TimeNs now) {
 
 void Dispatch::Handle(const SteerJob& message, TimeNs now) {
   Job* job = FindJob(message.job);
-  if (job != nullptr) parts_->commands.Steer(*job, message.steering, now);
+  if (job == nullptr) return;
+  if (message.steering.kind == SteeringKind::kEvict) return Evict(*job, message.steering);
+  parts_->commands.Steer(*job, message.steering, now);
+}
+
+// Rpc ends the lease as if the process were gone; all that follows from that comes by the lease's
+// end, here and on the other nodes.
+void Dispatch::Evict(const Job& job, const Steering& steering) {
+  const auto found = std::ranges::find_if(readings_, [&job, &steering](const Reading& each) {
+    return each.job == &job && each.session->identity().rank == steering.value;
+  });
+  if (found == readings_.end()) return;  // it is another node's, or gone
+  Answer(SessionBroken{.session = found->session->identity().id,
+                       .error = Error(Code::kPeerLost, "was evicted by " + AskedBy(steering)),
+                       .evicted = true});
 }
 
 void Dispatch::Handle(const StageWaits& message, TimeNs) {

@@ -115,6 +115,7 @@ class Dispatch final : public Actor {
   void PublishRows();
   // Notices of a job's sends go out before anything else about the job.
   void SendNoticesOf(Job& job);
+  void Evict(const Job& job, const Steering& steering);
   void Answer(RpcMessage message);
   void Report(PeersMessage message);
 

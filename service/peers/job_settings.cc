@@ -92,6 +92,10 @@ Status JobSettings::Steer(const ChangeSetting& message, const Steering& steering
   const std::string request = DescribeSteering(steering);
   const Result<KnownJob> found = Find(message.job, message.uid, request);
   if (!found) return found.error();
+  if (steering.kind == SteeringKind::kEvict && steering.value >= found->world_size) {
+    return Error(Code::kNotFound, fmt::format("job {} has no rank {}: its ranks go from 0 to {}",
+                                              message.job, steering.value, found->world_size - 1));
+  }
   ShowEvent(Code::kOk, found->id,
             fmt::format("job {}: uid {} asks for {}", message.job, message.uid, request));
   peers_.Steer(found->id, steering);

@@ -155,8 +155,9 @@ struct AskQuorum {
   std::uint32_t uid = 0;
   std::int32_t pid = 0;
   std::string leader;  // the job's rendezvous, as in SessionIdentity
-  std::uint32_t member = 0;
-  Membership membership;  // checked, and has the member
+  MemberRole role = MemberRole::kMember;
+  std::uint32_t member = 0;  // of a member, with the next
+  Membership membership;     // checked, and has the member
   std::uint32_t epoch = 0;
   QuorumRules rules;
   TimeNs until_ns = 0;

@@ -159,7 +159,18 @@ void Describe(auto& wire, Is<MemberReport> auto& report) {
     return state != 0 && state <= kMemberStatesCount ? ""
                                                      : fmt::format("state {} of a member", state);
   });
+  wire.Check([&report] {
+    return IsApplicant(report.state) == (report.member >= kApplicantsFrom)
+               ? ""
+               : fmt::format("member {} in state {}", report.member,
+                             static_cast<int>(report.state));
+  });
   wire.Text(report.cause, kReportTextMax, HR_FIELD(Cause));
+}
+
+void Describe(auto& wire, Is<Admission> auto& admission) {
+  wire.Number(admission.applicant, HR_FIELD(Applicant));
+  wire.Number(admission.member, HR_FIELD(Member));
 }
 
 void Describe(auto& wire, Is<LostMember> auto& lost) {
@@ -171,6 +182,7 @@ void Describe(auto& wire, Is<Quorum> auto& quorum) {
   wire.Struct(quorum.membership, HR_STRUCT(Membership));
   wire.Number(quorum.epoch, HR_FIELD(Epoch));
   wire.List(quorum.lost, transport::kMembersMax, "{} lost members", HR_LIST(Lost));
+  wire.List(quorum.admitted, transport::kMembersMax, "{} admissions", HR_LIST(Admitted));
   wire.Check([epoch = quorum.epoch] {
     return epoch != 0 && epoch < kEpochMax ? "" : fmt::format("a quorum after epoch {}", epoch);
   });
@@ -415,6 +427,7 @@ HR_MEMBER(AnnounceQuorumRefused)
 HR_MEMBER(AnnounceSends)
 HR_MEMBER(AnnounceSteering)
 HR_MEMBER(AnnounceRankLate)
+HR_MEMBER_ALONE(AnnounceMembersWait)
 HR_MEMBER(AnnounceJobForming)
 HR_MEMBER(OpenJob)
 HR_MEMBER_ALONE(MeasureJob)

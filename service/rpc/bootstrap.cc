@@ -238,6 +238,7 @@ Result<AskQuorum> Bootstrap::ReadQuorum(schema::Hello::Reader hello,
                 .uid = client_->process.uid,
                 .pid = client_->process.pid > 0 ? client_->process.pid : request.getPid(),
                 .leader = {},
+                .role = static_cast<MemberRole>(request.getRole()),
                 .member = request.getMember(),
                 .membership = {.generation = membership.getGeneration(),
                                .members = ReadMembers(membership.getMembers())},
@@ -245,8 +246,13 @@ Result<AskQuorum> Bootstrap::ReadQuorum(schema::Hello::Reader hello,
                 .rules = {.min_world = request.getMinWorld(), .grace_ms = request.getGraceMs()},
                 .until_ns = MonotonicNow() + kQuorumAnswerMax};
   if (Status status = CheckJobName(ask.job); !status) return status.error();
-  if (Status status = CheckMembership(ask.membership); !status) return status.error();
-  if (!ask.membership.RankOf(ask.member) || ask.epoch >= kEpochMax ||
+  if (request.getRole() >= kMemberRolesCount) {
+    return Error(Code::kInvalidArgument, fmt::format("role {}: 0 to {} are known",
+                                                     request.getRole(), kMemberRolesCount - 1));
+  }
+  const bool is_member = ask.role == MemberRole::kMember;
+  if (Status status = CheckMembership(ask.membership); is_member && !status) return status.error();
+  if ((is_member && !ask.membership.RankOf(ask.member)) || ask.epoch >= kEpochMax ||
       ask.rules.grace_ms > kQuorumGraceMaxMs) {
     return Error(
         Code::kInvalidArgument,
@@ -285,6 +291,7 @@ kj::Promise<void> Bootstrap::joinQuorum(JoinQuorumContext context) {
     } else {
       auto quorum = results.initQuorum();
       quorum.setEpoch(answer.quorum->epoch);
+      quorum.setOwn(answer.quorum->own);
       WriteMembers(quorum.initMembership(), answer.quorum->membership);
       auto lost = quorum.initLost(static_cast<unsigned>(answer.quorum->lost.size()));
       for (unsigned i = 0; i < lost.size(); ++i) {

@@ -87,6 +87,7 @@ Control::Control(ControlOptions options, ControlPorts ports)
                      .mapping = mapping_,
                      .peers = peers_,
                      .shutdown = shutdown_,
+                     .notices = notices_,
                      .timer = timer_,
                      .gpus_missing = options_.gpus_missing,
                      .late_ns = options_.late_ns},
@@ -222,11 +223,22 @@ void Control::Handle(const Pong& message) {
 }
 
 void Control::Handle(const SessionBroken& message) {
-  leases_.End(message.session, false, message.error.code(), message.error.text());
+  const SessionIdentity* identity = leases_.Find(message.session);
+  if (identity == nullptr) return;
+  const std::string who =
+      fmt::format("rank {} of job {} {}", identity->rank, identity->job_name, message.error.text());
+  leases_.End(message.session, false, message.error.code(), message.error.text(), message.evicted);
+  notices_.Send(message.session, {.kind = SessionNotice::Kind::kEnded, .text = who});
 }
 
 void Control::Handle(const JobFailed& message) {
   leases_.FailJob(message.job, message.code, message.cause);
+}
+
+void Control::Handle(const MembersWait& message) {
+  for (const SessionId session : leases_.SessionsOf(message.job)) {
+    notices_.Send(session, {.kind = SessionNotice::Kind::kMembersWait, .text = {}});
+  }
 }
 
 void Control::Handle(const AskProbe& message) {

@@ -35,6 +35,7 @@
 #include "service/rpc/messages.h"
 #include "service/rpc/peers_requests.h"
 #include "service/rpc/probe.h"
+#include "service/rpc/session_notices.h"
 #include "service/rpc/shutdown.h"
 #include "service/rpc/supervision.h"
 #include "service/rpc/user_rows.h"
@@ -95,6 +96,7 @@ class Control final : private kj::TaskSet::ErrorHandler {
   void Handle(PeersListed message) { peers_.Handle(std::move(message)); }
   void Handle(PeerTried message) { peers_.Handle(std::move(message)); }
   void Handle(QuorumAnswered message) { peers_.Handle(std::move(message)); }
+  void Handle(const MembersWait& message);
   void Handle(const AskProbe& message);
   void Handle(const LoopFailed& message) { shutdown_.Fail(message.cause); }
   void Handle(const GpuBroken& message) { shutdown_.OnGpuBroken(message.cause); }
@@ -126,6 +128,7 @@ class Control final : private kj::TaskSet::ErrorHandler {
   PeersRequests peers_;
   Probe probe_;
   Shutdown shutdown_;
+  SessionNotices notices_;
   UserRows users_;
   bool showing_users_ = false;  // soon
   SessionPorts session_ports_;

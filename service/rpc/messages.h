@@ -36,10 +36,13 @@ struct Pong {
   RequestToken token = 0;
   std::uint32_t lanes_count = 0;
 };
-// The session's ring cannot be trusted any more: rpc ends the lease with this error.
+// The session's ring cannot be trusted any more, or its rank is evicted: rpc ends the lease with
+// this error. `evicted`: as if its process were gone, so that the job goes on without it or not at
+// all.
 struct SessionBroken {
   SessionId session;
   Error error;
+  bool evicted = false;
 };
 // Nothing is open any more; all sessions may be closed.
 struct Drained {};
@@ -59,6 +62,10 @@ struct QuorumAnswered {
   RequestToken token = 0;
   Result<Quorum> quorum;
   std::string waits;
+};
+// Others wait to join the job; its ranks here are to know.
+struct MembersWait {
+  JobId job;
 };
 // Another service, for people.
 struct PeerView {
@@ -102,6 +109,6 @@ struct GpuBroken {
 using RpcMessage =
     std::variant<SegmentMapped, SegmentProgress, SegmentRemoved, Pong, SessionBroken, Drained,
                  LaneAnswered, PartAnswered, JobFailed, Answered, PeersListed, PeerTried,
-                 QuorumAnswered, AskProbe, LoopFailed, GpuBroken>;
+                 QuorumAnswered, MembersWait, AskProbe, LoopFailed, GpuBroken>;
 
 }  // namespace headrace::service

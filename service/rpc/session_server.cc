@@ -40,6 +40,7 @@ SessionServer::~SessionServer() {
     client_->session = {};
   }
   ports_.leases.Forget(session_);
+  ports_.notices.Forget(session_);
   ports_.releases.Release(memory_.ReleaseTensors());
 }
 
@@ -406,6 +407,14 @@ kj::Promise<void> SessionServer::stopping(StoppingContext context) {
                     "HEADRACE_RECONNECT is "
                     "not set: it ends then, unless it has ended before",
                     patience_ns / kSecond, identity->job_name));
+  });
+}
+
+kj::Promise<void> SessionServer::notice(NoticeContext context) {
+  context.allowCancellation();
+  return ports_.notices.Next(session_).then([context](SessionNotice notice) mutable {
+    context.getResults().setKind(static_cast<std::uint8_t>(notice.kind));
+    context.getResults().setText(notice.text);
   });
 }
 

@@ -15,6 +15,7 @@
 #include "service/rpc/dispatch_requests.h"
 #include "service/rpc/mapping_requests.h"
 #include "service/rpc/peers_requests.h"
+#include "service/rpc/session_notices.h"
 #include "service/rpc/shutdown.h"
 #include "service/rpc/slow_release.h"
 
@@ -29,6 +30,7 @@ struct SessionPorts {
   MappingRequests& mapping;
   PeersRequests& peers;
   Shutdown& shutdown;
+  SessionNotices& notices;
   kj::Timer& timer;
   const std::string& gpus_missing;  // why no GPU memory is taken, and the remedy; empty: it is
   TimeNs late_ns;                   // after which a rank gets what its job waits for; 0: never
@@ -50,6 +52,7 @@ class SessionServer final : public schema::Session::Server {
   kj::Promise<void> registration(RegistrationContext context) override;
   kj::Promise<void> lateness(LatenessContext context) override;
   kj::Promise<void> stopping(StoppingContext context) override;
+  kj::Promise<void> notice(NoticeContext context) override;
 
  private:
   // One call that waits for another actor at a time.

@@ -33,6 +33,12 @@ Status CheckMembership(const Membership& membership) {
                fmt::format("members {}, {}: they come in growing order", *wrong, *(wrong + 1)));
 }
 
+std::uint32_t Quorum::FirstNew(std::uint32_t generation) {
+  static_assert(kApplicantsFrom == kEpochMax);
+  const std::uint64_t first = std::uint64_t{generation} * transport::kMembersMax;
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(first, kEpochMax));
+}
+
 bool IsNewer(const Membership& one, const Membership& other) {
   return std::make_tuple(one.generation, one.members.size(), other.members) >
          std::make_tuple(other.generation, other.members.size(), one.members);

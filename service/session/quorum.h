@@ -1,7 +1,9 @@
-// Who is left of a job's ranks: what a rank that lost its job says before it attaches again, and
-// what is decided for all of them. Plain values; nothing here trusts a client or a peer.
+// Who is left of a job's ranks, and who comes to them: what a rank that lost its job says before it
+// attaches again, and what is decided for all of them. Plain values; nothing here trusts a client
+// or a peer.
 //
-// A *member* is a process of the job, numbered once and for all: by its rank in the first epoch.
+// A *member* is a process of the job, numbered once and for all: by its rank in the first epoch, or
+// by the decision that took it in.
 // Ranks are dense and change with each decision; the rank of a member is its place in the
 // membership. So whatever a rank has missed of earlier decisions, what it says still names it.
 #pragma once
@@ -38,8 +40,18 @@ enum class MemberState : std::uint8_t {
   kAsks = 1,      // it waits for the decision
   kAttached = 2,  // it still has a session: it has not noticed the loss yet
   kLost = 3,      // its process is gone, it left, or it was evicted
+  kJoins = 4,     // no member yet: an applicant, that is to be one
+  kSpare = 5,     // likewise, in the place of one that is lost
 };
-inline constexpr std::uint8_t kMemberStatesCount = 3;
+inline constexpr std::uint8_t kMemberStatesCount = 5;
+// By which a node numbers its applicants from here on; no member has such a number.
+inline constexpr std::uint32_t kApplicantsFrom = std::uint32_t{1} << 31;
+
+inline bool IsApplicant(MemberState state) { return state >= MemberState::kJoins; }
+
+// What a process is to a job.
+enum class MemberRole : std::uint8_t { kMember = 0, kJoins = 1, kSpare = 2 };
+inline constexpr std::uint8_t kMemberRolesCount = 3;
 
 struct MemberReport {
   std::uint32_t member = 0;
@@ -65,10 +77,22 @@ struct QuorumRules {
 
 // What all that are left are told: their ranks are their places in the membership, and they attach
 // as ranks that were in `epoch`.
+struct Admission {
+  std::uint32_t applicant = 0;  // the node's number
+  std::uint32_t member = 0;     // that it is from now on
+
+  friend bool operator==(const Admission&, const Admission&) = default;
+};
+
 struct Quorum {
   Membership membership;
   std::uint32_t epoch = 0;
   std::vector<LostMember> lost;
+  std::vector<Admission> admitted{};  // of the node that is told
+  std::uint32_t own = 0;              // the member that is told
+
+  // Members that a decision takes in have numbers from here on: none that was one before.
+  static std::uint32_t FirstNew(std::uint32_t generation);
 };
 
 }  // namespace headrace::service

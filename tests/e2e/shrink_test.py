@@ -34,6 +34,7 @@ class Run:
         members: Sequence[int] | None = None,
         rendezvous: str = "",
         min_world: int = 1,
+        role: str = "rank",
         **asked: Any,
     ) -> None:
         asked["members"] = list(members or range(len(services)))
@@ -50,6 +51,7 @@ class Run:
                     HEADRACE_RECONNECT=str(int(LIMIT_S)),
                     HEADRACE_SHRINK=str(min_world),
                     HEADRACE_SHRINK_GRACE_MS=str(int(1000 * GRACE_S)),
+                    HEADRACE_ROLE=role,
                     RANK=str(rank),
                     WORLD_SIZE=str(len(services)),
                 ),
@@ -100,6 +102,7 @@ class ShrinkCase(unittest.TestCase):
                 "members": left,
                 "lost": list(lost),
                 "iteration": first + 1,
+                "joined": [],
             }
             self.assertEqual(each["resizes"], [wanted], f"rank {rank}")
         with tempfile.TemporaryDirectory() as folder:

@@ -1,11 +1,13 @@
 """One rank of a training run that goes on when others are lost; shrink_test.py starts it.
 
 usage: shrink_train.py '{"first": 0, "steps": 12, "members": [0, 1], "kill": [[2, 5, "backward"]],
-                         "load": PATH, "save": PATH}'
+                         "load": PATH, "save": PATH, "hold": [8, PATH], "grown": PATH}'
 
 Trains by ScheduledOptimizer from step ``first`` on; the data of a step depends on the step and on which member
-of ``members`` this rank is. A member named in ``kill`` kills itself at that moment of that step. Prints one
-JSON line: each step's loss, how the job was resized, and a digest of parameters and optimizer state.
+of ``members`` this rank is. A member named in ``kill`` kills itself at that moment of that step; before the step
+of ``hold`` all wait until the path is there. A rank that joins begins with the job's next step. Prints one
+JSON line: each step's loss, how the job was resized, the first step, and a digest of parameters and
+optimizer state; rank 0 saves these to ``grown`` when others join.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import json
 import os
 import signal
 import sys
+import time
 import warnings
 from typing import Any
 
@@ -51,21 +54,31 @@ def main() -> int:
         model.load_state_dict(parameters)
         adam.load_state_dict(state)
     session = headrace.init()
-    member = asked["members"][session.rank]
+    rank = session.rank
+    member = session.members[rank] if session.joins else asked["members"][rank]
     resizes: list[dict[str, Any]] = []
-    optimizer = headrace.torch.ScheduledOptimizer(
-        adam, model, session, resized=lambda resize: resizes.append(vars(resize))
-    )
+
+    def resized(resize: headrace.torch.Resize) -> None:
+        resizes.append(vars(resize))
+        if resize.joined and asked.get("grown") and session.rank == 0:
+            torch.save((model.state_dict(), adam.state_dict()), asked["grown"])
+
+    optimizer = headrace.torch.ScheduledOptimizer(adam, model, session, resized=resized)
     moments = {(step, when) for who, step, when in asked.get("kill", ()) if who == member}
 
     def come_to(step: int, when: str) -> None:
         if (step, when) in moments:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    step = asked["first"]
+    first = step = asked["first"] + optimizer.iterations
+    held, path = asked.get("hold") or (-1, "")
     next(iter(model.parameters())).register_hook(lambda _: come_to(step, "backward"))
     losses = []
-    for step in range(asked["first"], asked["first"] + asked["steps"]):
+    for step in range(first, asked["first"] + asked["steps"]):
+        while step == held and not os.path.exists(path):
+            time.sleep(0.01)
+        if step > held >= 0:
+            time.sleep(0.02)  # others are to come while it runs
         optimizer.zero_grad()
         inputs = batch(member, step)
         loss = (model(inputs) - inputs[:, :4]).square().mean()
@@ -77,7 +90,12 @@ def main() -> int:
     optimizer.synchronize()
     if asked.get("save") and session.rank == 0:
         torch.save((model.state_dict(), adam.state_dict()), asked["save"])
-    said = {"losses": losses, "resizes": resizes, "digest": digest_of(model, adam)}
+    said = {
+        "losses": losses,
+        "resizes": resizes,
+        "first": first,
+        "digest": digest_of(model, adam),
+    }
     print(json.dumps(said), flush=True)
     optimizer.close()
     session.close()

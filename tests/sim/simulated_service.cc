@@ -313,6 +313,7 @@ void SimulatedService::Execute(const service::Answered& /*action*/) {}
 
 // Nobody asks here.
 void SimulatedService::Execute(const service::QuorumAnswered& /*action*/) {}
+void SimulatedService::Execute(const service::MembersWait& /*action*/) {}
 
 void SimulatedService::MakeUpCost(std::size_t rail, std::uint32_t group) {
   const transport::CostLine cost{static_cast<double>(world_.dice.Between(1, 100)) * 1e-6,

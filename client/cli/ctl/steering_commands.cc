@@ -19,6 +19,8 @@
 namespace headrace::ctl {
 namespace {
 
+constexpr std::uint64_t kRankMax = 63;  // of the largest job
+
 struct SteeringOptions {
   std::string job;
   std::uint64_t value = 0;
@@ -158,6 +160,7 @@ struct NumberCommand {
   std::uint64_t least;
   std::uint64_t most;
   const char* said;  // {0}: the job, {1}: the value
+  const char* argument = "value";
 };
 void AddNumber(const Program& program, const NumberCommand& number) {
   const auto options = std::make_shared<SteeringOptions>();
@@ -167,8 +170,8 @@ void AddNumber(const Program& program, const NumberCommand& number) {
         return SteerAndReport(globals, *options, number.kind, number.name, options->value,
                               fmt::format(fmt::runtime(number.said), options->job, options->value));
       });
-  CheckRange(command->add_option("value", options->value, number.meaning)->required(), number.least,
-             number.most);
+  CheckRange(command->add_option(number.argument, options->value, number.meaning)->required(),
+             number.least, number.most);
 }
 
 void AddLimit(const Program& program) {
@@ -218,6 +221,16 @@ void AddSteeringCommands(const Program& program) {
                       .least = 0,
                       .most = kPriorityMax,
                       .said = "From its next iteration on, job {0} has priority {1}."});
+  AddNumber(program, {.kind = SteeringKind::kEvict,
+                      .name = "evict",
+                      .help = "makes a job lose a rank at once, as if its process were gone",
+                      .example = "evict vision 3",
+                      .meaning = "the rank, as headracectl jobs numbers it now",
+                      .least = 0,
+                      .most = kRankMax,
+                      .said = "Job {0} loses rank {1} now; it goes on without it where it may, and "
+                              "ends where not.",
+                      .argument = "rank"});
   AddLimit(program);
   AddSends(program);
 }

@@ -165,7 +165,16 @@ typedef struct hr_options {
   uint32_t shrink_min_world;
   /* How long such a reconnect waits for ranks of which no service knows anything. */
   uint32_t shrink_grace_ms;
+  /* An hr_role; what is not HR_ROLE_RANK needs no rank and no world size. */
+  uint32_t role;
 } hr_options;
+
+/* What a process is to a job. */
+typedef enum hr_role {
+  HR_ROLE_RANK = 0, /* one of those with which the job begins */
+  HR_ROLE_JOIN = 1, /* comes to one that runs, which grows by it */
+  HR_ROLE_SPARE = 2 /* comes to one that runs, and takes the place of a rank that is lost */
+} hr_role;
 
 /* Fills `options` with defaults and with what the environment says:
  *   socket_path  HEADRACE_SOCKET, else /run/headrace/headrace.sock
@@ -181,6 +190,7 @@ typedef struct hr_options {
  *   reconnect_s  HEADRACE_RECONNECT, else 30 with HEADRACE_SHRINK, else 0
  *   shrink_min_world  HEADRACE_SHRINK, else 0
  *   shrink_grace_ms   HEADRACE_SHRINK_GRACE_MS, else 5000
+ *   role         HEADRACE_ROLE: rank, join or spare, else HR_ROLE_RANK
  * An empty variable is like none. Fields written afterwards win. HR_INVALID_ARGUMENT when a
  * variable does not hold what it should (it is named); that field then has its default, all others
  * are filled, and a caller that sets the field itself may go on. Reads the environment: not at the
@@ -199,7 +209,12 @@ HR_API hr_status hr_options_init(hr_options* options, hr_error* error);
  * accepted it, not when other ranks have come. Errors: HR_INVALID_ARGUMENT (a field is missing or
  * wrong, another world size than the job's), HR_UNAVAILABLE (no service at the path),
  * HR_PERMISSION_DENIED, HR_VERSION_MISMATCH, HR_ALREADY_EXISTS (the rank is attached), HR_TIMEOUT
- * (the service does not answer), HR_EXHAUSTED. */
+ * (the service does not answer), HR_EXHAUSTED.
+ *
+ * With HR_ROLE_JOIN or HR_ROLE_SPARE it waits until the ranks of the job, of the same user, let
+ * this process in, which happens when all of them call hr_session_shrink: for at most reconnect_s
+ * (0: 30 s; a spare without end), else HR_TIMEOUT. It returns when all of them are there, as they
+ * do. Such a rank has a number among hr_session_members that no other has had. */
 HR_API hr_status hr_open(const hr_options* options, hr_session** session, hr_error* error);
 
 /* Leaves the job in an orderly way and frees the session with everything in it; segments are
@@ -243,7 +258,9 @@ HR_API hr_status hr_session_reconnect(hr_session* session, int64_t timeout_ns, h
  *
  * Then ranks are dense again, in the order of before, and the world is smaller; averages are
  * divided by the new one. hr_session_rank, hr_session_world_size and hr_session_members say what
- * holds, from this call's return on. Nobody being lost, nothing changes but the epoch.
+ * holds, from this call's return on. It may be called when nothing is lost, too: then the epoch
+ * changes, and those come in that wait with HR_ROLE_JOIN, as they do after a loss; those with
+ * HR_ROLE_SPARE fill the places of ranks that are lost, so that the world stays as large.
  *
  * Two halves of a job that cannot reach each other go on each by itself, if both have `min_world`:
  * more than half of the world rules that out.
@@ -259,6 +276,8 @@ HR_API uint32_t hr_session_world_size(const hr_session* session);
 /* Writes the first `room` of these to `members`: of each rank of now, the rank that it had when the
  * job began. Returns how many there are, the world size. Not at the same time as a reconnect. */
 HR_API uint32_t hr_session_members(const hr_session* session, uint32_t* members, uint32_t room);
+/* 1: this rank's service knows of others that wait with HR_ROLE_JOIN; until the next reconnect. */
+HR_API int hr_session_members_wait(const hr_session* session);
 /* The job's name; lives as long as the session. */
 HR_API const char* hr_session_job(const hr_session* session);
 /* The service's process id, for messages; 0 when the kernel does not tell. A reconnect changes it.

@@ -39,6 +39,7 @@ class Options(ctypes.Structure):
         ("reconnect_s", ctypes.c_uint32),
         ("shrink_min_world", ctypes.c_uint32),
         ("shrink_grace_ms", ctypes.c_uint32),
+        ("role", ctypes.c_uint32),
     ]
 
 
@@ -124,6 +125,7 @@ _FUNCTIONS: dict[str, tuple] = {
     "hr_open": (ctypes.c_int, (ctypes.POINTER(Options), _HANDLE_OUT, _ERROR)),
     "hr_close": (ctypes.c_int, (_HANDLE, _ERROR)),
     "hr_session_reconnect": (ctypes.c_int, (_HANDLE, ctypes.c_int64, _ERROR)),
+    "hr_session_members_wait": (ctypes.c_int, (_HANDLE,)),
     "hr_session_shrink": (
         ctypes.c_int,
         (_HANDLE, ctypes.c_int64, ctypes.c_uint32, ctypes.c_uint32, _ERROR),

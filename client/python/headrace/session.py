@@ -28,6 +28,9 @@ ANY_SOURCE = 0xFFFFFFFF
 _open: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
+ROLES = ("rank", "join", "spare")  # as hr_role numbers them
+
+
 class Session:
     """One attached rank; made by init(). Thread-safe, except close(), which comes last and alone.
 
@@ -49,14 +52,19 @@ class Session:
             library.load().hr_open(options, ctypes.byref(handle), error), error
         )
         self._handle = handle.value
+        # "rank" of a job as it begins; others have come to one that runs.
+        self.role: str = ROLES[options.role]
         self.rank: int = options.rank
         self.world_size: int = options.world_size
         self.job: str = options.job.decode()
         self.rendezvous: str = options.rendezvous.decode()
         self.reconnect_seconds: int = options.reconnect_s
-        self.shrink_min_world: int = options.shrink_min_world  # 0: never goes on with fewer
-        self.members: tuple[int, ...] = tuple(range(options.world_size))
+        self.shrink_min_world: int = (
+            options.shrink_min_world
+        )  # 0: never goes on with fewer
+        self.members: tuple[int, ...] = ()
         self._grace_ms: int = options.shrink_grace_ms
+        self._adopt_membership()
         _open.add(self)
 
     @property
@@ -120,10 +128,23 @@ class Session:
         library.check(status, error)
         self._adopt_membership()
 
+    @property
+    def joins(self) -> bool:
+        """Whether this process has come to a job that ran already."""
+        return self.role != "rank"
+
+    @property
+    def members_wait(self) -> bool:
+        """Whether others wait to join the job, as far as this rank has been told; they are let in when all
+        ranks call reconnect(shrink=True).
+        """
+        return bool(library.load().hr_session_members_wait(self.handle))
+
     def _adopt_membership(self) -> None:
         c = library.load()
-        members = (ctypes.c_uint32 * len(self.members))()
-        count = c.hr_session_members(self.handle, members, len(members))
+        room = c.hr_session_members(self.handle, None, 0)
+        members = (ctypes.c_uint32 * room)()
+        count = c.hr_session_members(self.handle, members, room)
         self.rank = c.hr_session_rank(self.handle)
         self.world_size = count
         self.members = tuple(members[:count])
@@ -493,6 +514,7 @@ def init(
     architecture: str | None = None,
     reconnect: float | None = None,
     shrink: int | None = None,
+    role: str | None = None,
 ) -> Session:
     """Attaches this process to the service as one rank of a job.
 
@@ -511,6 +533,11 @@ def init(
     ``reconnect``: for how many seconds Session.reconnect, and what uses it, waits for a service that
     went away; rounded up. None: HEADRACE_RECONNECT, or 0: off. ``shrink``: with how many ranks the job
     may go on when others are lost meanwhile; None: HEADRACE_SHRINK, or 0: with all of them only.
+
+    ``role``: "rank"; "join": a further rank of a job that runs, which comes in at its next border between
+    iterations; "spare": a further rank that takes the place of one that is lost. None: HEADRACE_ROLE, or
+    "rank". Those two need no rank and no world size, and wait here, for at most ``reconnect`` seconds
+    (a spare without end), until the job's ranks let them in.
 
     Errors: Unavailable when there is no service, Error otherwise.
     """
@@ -532,6 +559,10 @@ def init(
         options.reconnect_s = math.ceil(max(0.0, reconnect))
     if shrink is not None:
         options.shrink_min_world = shrink
+    if role is not None:
+        if role not in ROLES:
+            raise ValueError(f'role "{role}" is none of {", ".join(ROLES)}')
+        options.role = ROLES.index(role)
     return Session(options)
 
 

@@ -39,6 +39,7 @@ class LossRecorder final : public LossListener {
     std::lock_guard lock(mutex_);
     return loss_.has_value();
   }
+  void OnMembersWait() override {}
   std::uint64_t OldestOpen() override { return oldest_open.load(); }
 
   std::atomic<std::uint64_t> oldest_open = 0;

@@ -97,13 +97,24 @@ class GradientFlow:
         order, waits = self._order.arrange(parameters, used_by(outputs))
         agreed = torch.tensor(order, dtype=torch.int64)
         self._session.broadcast(agreed, 0)
+        self._lay_out(parameters, agreed.tolist(), waits)
+
+    def _lay_out(
+        self,
+        parameters: Sequence[torch.nn.Parameter],
+        order: Sequence[int],
+        waits: dict[torch.nn.Parameter, torch.nn.Module],
+    ) -> None:
+        """Makes slots and layout; ``waits``: the module that waits for a parameter."""
+        if self._recovery is not None:
+            self._recovery.order = order
+            self._recovery.buffers = list(self._model.buffers())
         names = {p: name for name, p in self._model.named_parameters()}
-        members = [
-            Member(names.get(parameters[i], ""), parameters[i]) for i in agreed.tolist()
-        ]
+        members = [Member(names.get(parameters[i], ""), parameters[i]) for i in order]
         owners = self._order.owners()
         slots = make_slots(members, owners, SLOTS_MAX - 1, first=1)
-        self._usage = Usage(slots)
+        tells = self._recovery is not None and self._recovery.whole
+        self._usage = Usage(slots, tells)
         self._slots = [self._usage, *slots]
         self._layout = self._make_layout(
             [(slot.shape, slot.dtype, slot.name) for slot in self._slots],
@@ -120,6 +131,28 @@ class GradientFlow:
             if slots:
                 self._waits[module] = [slots[index] for index in sorted(slots)]
         self._order = None
+
+    def join(self) -> None:
+        """Instead of a first forward pass, in a job that runs: takes parameters and the optimizer's state
+        from the others between two of their iterations, and begins with their next one.
+        """
+        parameters = [
+            p for p in self._updates.parameters() if p.requires_grad and p.numel()
+        ]
+        self._device = _check(parameters)
+
+        def lay_out(order: Sequence[int]) -> Sequence[Slot]:
+            # The pass that would tell which module waits for which is the others'.
+            self._lay_out(parameters, order, dict.fromkeys(parameters, self._model))
+            return self._slots
+
+        self._iteration = self._recovery.enter(len(parameters), lay_out)
+        self._usage.pop_waits()
+
+    @property
+    def iteration(self) -> int:
+        """How many have begun, of those that the job counts."""
+        return self._iteration
 
     def _take(self, slot: Slot, member: Member) -> None:
         parameter = member.parameter
@@ -193,10 +226,17 @@ class GradientFlow:
             self._give_up()
         if not self._begun:
             if self._recovery is not None:
-                self._unless_lost(lambda: self._recovery.compare(self._iteration + 1))
+                self._unless_lost(self._cross_border)
             self._unless_lost(layout.begin_backward)
             self._iteration += 1
             self._begun, self._averaged = True, False
+
+    def _cross_border(self) -> None:
+        """Between two iterations, where all ranks are alike: others may join."""
+        if self._usage.pop_waits():
+            self._recovery.meet(self._iteration, self._slots, self._layout)
+        self._recovery.admit(self._iteration)
+        self._recovery.compare(self._iteration + 1)
 
     def _all_forgotten(self) -> bool:
         open_slots = [slot for slot in self._slots if slot.open]
@@ -248,7 +288,7 @@ class GradientFlow:
 
     def _post_usage(self) -> None:
         if not self._usage.open:
-            self._usage.note()
+            self._usage.note(self._session.members_wait)
             self._post(self._usage)
 
     # ---- The optimizer ---------------------------------------------------------------------------
@@ -373,6 +413,8 @@ class GradientFlow:
             lack = Lack.STATE
         self._recovery.run(loss, self._iteration, lack, self._slots, self._layout)
         self._loss = None
+        if self._recovery.level:
+            self._usage.pop_waits()  # all have met after it, and those that waited are in
 
     def _wait(self, slot: Slot) -> None:
         if self._recovery is not None and slot.open:

@@ -116,7 +116,8 @@ class ScheduledOptimizer(WrappingOptimizer):
         self._owns_session = session is None
         self.session = next_session() if session is None else session
         self._warned = False
-        if broadcast:
+        joins = self.session.joins
+        if broadcast and not joins:
             broadcast_parameters(self.session, model)
         updates = Updates(optimizer)
         seconds = self.session.reconnect_seconds if reconnect is None else reconnect
@@ -125,6 +126,10 @@ class ScheduledOptimizer(WrappingOptimizer):
             min_world = 0
         if min_world > 0 and (op != "average" or seconds <= 0):
             raise ValueError('shrink needs op="average" and reconnect')
+        if joins and min_world == 0:
+            raise ValueError(
+                "a rank that joins a running job needs shrink (HEADRACE_SHRINK), as its ranks have it"
+            )
         self._flow = GradientFlow(
             model,
             updates,
@@ -137,6 +142,8 @@ class ScheduledOptimizer(WrappingOptimizer):
             scale,
         )
         self._hooks = ModelHooks(model, self._flow)
+        if joins:
+            self._flow.join()
 
     # ---- What every optimizer has ----------------------------------------------------------------
 
@@ -166,6 +173,11 @@ class ScheduledOptimizer(WrappingOptimizer):
         self._optimizer.add_param_group(param_group)
 
     # ---- What only this one has ------------------------------------------------------------------
+
+    @property
+    def iterations(self) -> int:
+        """How many iterations the job has begun: of a rank that joined, also those before it came."""
+        return self._flow.iteration
 
     def synchronize(self) -> None:
         """Waits for all gradients whose update is due, and makes the updates."""

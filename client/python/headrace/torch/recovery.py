@@ -57,16 +57,18 @@ _FACTS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Resize:
-    """The job has gone on with fewer ranks; what a data sampler needs to divide the data anew.
+    """The job has gone on with other ranks; what a data sampler needs to divide the data anew.
 
-    Ranks are named by what they were when the job began, except ``rank``.
+    Ranks are named by what they were when the job began, except ``rank``; those that joined later have
+    numbers that no other has had.
     """
 
     rank: int  # this process's from now on
     world_size: int  # from now on
     members: tuple[int, ...]  # of each rank of now, the one that it had at first
     lost: tuple[int, ...]
-    iteration: int  # counted from 1, that is under way: the first whose averages may be of fewer
+    iteration: int  # counted from 1, that is under way: the first whose averages may be of others
+    joined: tuple[int, ...] = ()  # they contribute from the next iteration that begins
 
 
 class Lack(enum.IntEnum):
@@ -102,7 +104,14 @@ class Recovery:
         # Of how many ranks the averages of an iteration are that slots have; it never grows.
         self._averaged: tuple[int, int] = (0, 0)
         self.recoveries = 0
-        self._averages_of = 0  # the iteration whose averages slots have in ``averages``; 0: none
+        self.order: Sequence[int] = ()  # of the parameters, once there is a layout
+        self.buffers: Sequence[torch.Tensor] = ()  # of the model
+        self._joins = session.joins  # until the others have handed over
+        self._newcomers: list[int] = []  # ranks that have nothing of the job yet
+        self.level = False  # all others were in one iteration when they met last
+        self._averages_of = (
+            0  # the iteration whose averages slots have in ``averages``; 0: none
+        )
 
     def keep(self, slot: Slot) -> None:
         """Copies this rank's gradient, which is about to be posted."""
@@ -215,8 +224,157 @@ class Recovery:
                 members=self._members,
                 lost=tuple(each for each in before if each not in self._members),
                 iteration=iteration,
+                joined=tuple(each for each in self._members if each not in before),
             )
         )
+
+    # ---- Those that join -----------------------------------------------------------------------------
+
+    def meet(self, iteration: int, slots: Sequence[Slot], layout: Layout) -> None:
+        """After ``iteration``, all of whose updates are made, on all ranks: those that wait come in."""
+        begin = time.monotonic()
+        self._averaged = (iteration, self._session.world_size)
+        self._session.reconnect(self._seconds, True, self._min_world)
+        self._agree(iteration, Lack.NOTHING, slots, layout)
+        self.recoveries += 1
+        if self._session.rank == 0:
+            joined = [
+                each for each in self._session.members if each not in self._members
+            ]
+            warnings.warn(
+                f"headrace: members {joined} joined after iteration {iteration}; "
+                f"{self._session.world_size} ranks go on after {time.monotonic() - begin:.1f} s",
+                stacklevel=2,
+            )
+        self._announce(iteration + 1)
+
+    def enter(
+        self,
+        parameters: int,
+        lay_out: Callable[[Sequence[int]], Sequence[Slot]],
+    ) -> int:
+        """Of a rank that joins: returns when it has all that the others have after an iteration, and its
+        number. ``lay_out`` makes slots and layout, once, in the order of the others.
+        """
+        slots: Sequence[Slot] = ()
+        last: Error | None = None
+        for attempt in range(ATTEMPTS_MAX):
+            try:
+                if attempt:
+                    self._session.reconnect(self._seconds, True, self._min_world)
+                order = self._greet(parameters)
+                if not slots:
+                    slots = lay_out(order)
+                old = [self._session.members[rank] for rank in self._old()]
+                iteration = self._agree_to_enter(slots)
+            except LOSSES as loss:
+                last = loss
+                continue
+            self._joins = False
+            self._members = tuple(old)
+            self._announce(iteration + 1)
+            return iteration
+        raise last
+
+    def _agree_to_enter(self, slots: Sequence[Slot]) -> int:
+        """Has no part in the iteration that is under way; returns the one after which it has all."""
+        for slot in slots:
+            slot.open, slot.operation, slot.kept = True, None, None
+        facts = self._exchange_facts(0, Lack.NOTHING, slots)
+        old = self._old()
+        newest = int(facts[old, _ITERATION].max())
+        if bool((facts[old, _ITERATION] == newest).all()):
+            self._drop_partial(facts, slots)
+            self._complete_averages(facts, slots)
+            self._sum_beside(slots)
+            iteration = self._receive()
+        else:
+            # Those that are behind get the state of before the newest iteration, too.
+            self._hand_over(facts, slots)
+            iteration = newest - 1
+            self._newcomers = []
+        for slot in slots:
+            slot.open = False
+        self._compare_at = iteration + 1
+        return iteration
+
+    def admit(self, iteration: int) -> None:
+        """After ``iteration``, all of whose updates are made: newcomers get what the others have."""
+        if not self._newcomers:
+            return
+        root = self._old()[0]
+        packed = torch.empty(0, dtype=torch.uint8)
+        if self._session.rank == root:
+            packed = self._updates.pack()
+        about = torch.tensor([packed.numel(), iteration], dtype=torch.int64)
+        self._session.broadcast(about, root)
+        if self._session.rank != root:
+            packed = torch.empty(int(about[0]), dtype=torch.uint8)
+        self._session.broadcast(packed, root)
+        self._share_buffers(root)
+        self._newcomers = []
+
+    def _receive(self) -> int:
+        """The other side of admit(): returns the iteration."""
+        root = self._old()[0]
+        about = torch.zeros(2, dtype=torch.int64)
+        self._session.broadcast(about, root)
+        packed = torch.empty(int(about[0]), dtype=torch.uint8)
+        self._session.broadcast(packed, root)
+        self._updates.unpack(packed, set(self._updates.parameters()))
+        self._share_buffers(root)
+        self._newcomers = []
+        return int(about[1])
+
+    def _share_buffers(self, root: int) -> None:
+        """Newcomers begin with those of one of the others; afterwards they are each rank's own."""
+        for buffer in self.buffers:
+            if not buffer.numel():
+                continue
+            sent = buffer.detach().cpu().contiguous().clone()
+            self._session.broadcast(sent.view(-1).view(torch.uint8), root)
+            if self._joins:
+                with torch.no_grad():
+                    buffer.copy_(sent)
+
+    def _greet(self, parameters: int) -> Sequence[int]:
+        """After each meeting: who is new; they get the order of the parameters, which is returned."""
+        if not self.whole:
+            return self.order
+        session = self._session
+        new = torch.zeros(session.world_size, 1, dtype=torch.int64)
+        new[session.rank] = int(self._joins)
+        session.all_gather(new)
+        self._newcomers = new.view(-1).nonzero().view(-1).tolist()
+        old = self._old()
+        if not self._newcomers:
+            return self.order
+        if not old:
+            raise RuntimeError(
+                "headrace: all ranks that had a part in the training are lost: end this process and "
+                "start the job from a checkpoint"
+            )
+        order = torch.tensor(self.order or [0] * parameters, dtype=torch.int64)
+        session.broadcast(order, old[0])
+        return order.tolist()
+
+    def _old(self) -> list[int]:
+        """The ranks that have had a part in the iteration that is under way."""
+        return [r for r in range(self._session.world_size) if r not in self._newcomers]
+
+    def _sum_beside(self, slots: Sequence[Slot]) -> None:
+        """Sums an iteration again beside newcomers, who add nothing and do not count in its averages."""
+        count = len(self._old())
+        for slot in slots:
+            if not slot.open:
+                continue
+            own = torch.zeros_like(slot.memory) if slot.kept is None else slot.kept
+            # As the service: halves are summed in float32.
+            wide = own.dtype in (torch.float16, torch.bfloat16)
+            total = own.to("cpu", torch.float32 if wide else own.dtype, copy=True)
+            self._session.all_reduce(total, op="sum")
+            slot.memory.copy_(total.div_(count))
+            slot.open, slot.operation = False, None
 
     # ---- What all ranks do together, with the same facts -------------------------------------------
 
@@ -224,23 +382,30 @@ class Recovery:
         self, iteration: int, lack: Lack, slots: Sequence[Slot], layout: Layout
     ) -> int:
         """Returns how many slots were summed again."""
+        self._greet(len(self.order))
         facts = self._exchange_facts(iteration, lack, slots)
-        newest = int(facts[:, _ITERATION].max())
+        old = self._old()
+        newest = int(facts[old, _ITERATION].max())
         if self.whole:
             self._compare_at = newest + 1
-        if bool((facts[:, _ITERATION] == newest).all()):
+        self.level = bool((facts[old, _ITERATION] == newest).all())
+        if self.level:
             self._drop_partial(facts, slots)
             self._complete_averages(facts, slots)
         else:
             self._hand_over(facts, slots)
-            if iteration == newest:  # whose averages nobody has without those that are behind
+            self._newcomers = []
+            # Whose averages nobody has without those that are behind.
+            if iteration == newest:
                 self._averaged = (iteration, self._session.world_size)
             if iteration < newest:
                 for slot in slots:
                     slot.open = False
                 return 0
         again = sum(slot.open for slot in slots)
-        if again:
+        if again and self._newcomers:
+            self._sum_beside(slots)
+        elif again:
             self._sum_again(slots, layout)
         return again
 
@@ -262,17 +427,21 @@ class Recovery:
         """
         having = facts[:, _FACTS:]
         worlds = facts[:, _WORLD].clone()
+        old = self._old()
+        now = len(old)
         # The last world first: only ranks that have all averages of one can have used them.
-        for world in sorted(set(worlds.tolist())):
+        for world in sorted(set(worlds[old].tolist())):
             of_world = (worlds == world).unsqueeze(1) & having.bool()
-            if world == self._session.world_size or bool(of_world.any(dim=0).all()):
+            if world == now or bool(of_world.any(dim=0).all()):
                 break
         having[worlds != world] = 0
         own = having[self._session.rank]
-        self._averaged = (self._averaged[0], world)
-        if world != self._session.world_size and not bool(having.any(dim=0).all()):
+        if not self._joins:
+            self._averaged = (self._averaged[0], world)
+        if world != now and not bool(having.any(dim=0).all()):
             having[:] = 0
-            self._averaged = (self._averaged[0], self._session.world_size)
+            if not self._joins:
+                self._averaged = (self._averaged[0], now)
         for slot in slots:
             if not slot.open and not bool(own[slot.index]):
                 slot.open, slot.operation = True, None  # its memory is to be written again
@@ -282,7 +451,7 @@ class Recovery:
             having = facts[:, _FACTS + slot.index].nonzero().view(-1).tolist()
             if not having:
                 continue
-            if len(having) < self._session.world_size:
+            if len(having) < len(self._old()):
                 self._broadcast(slot.memory, having[0])
             slot.open = False
 
@@ -299,8 +468,9 @@ class Recovery:
         behind = {
             rank: Lack(int(facts[rank, _LACK]))
             for rank, iteration in enumerate(iterations)
-            if iteration < newest
+            if iteration < newest and rank not in self._newcomers
         }
+        behind.update(dict.fromkeys(self._newcomers, Lack.STATE))
         own = behind.get(self._session.rank)
         if Lack.STATE in behind.values():
             self._hand_over_state(iterations.index(newest), own is Lack.STATE, slots)
@@ -324,7 +494,11 @@ class Recovery:
         if self._session.rank != root:
             packed = torch.empty(int(size), dtype=torch.uint8)
         self._session.broadcast(packed, root)
-        if lacks:
+        if self._newcomers:
+            self._share_buffers(root)
+        if self._joins:
+            self._updates.unpack(packed, set(self._updates.parameters()))
+        elif lacks:
             due = [slot for slot in slots if slot.due is not None]
             # Parameters that have their update may be part of a forward pass by now.
             lacking = {member.parameter for slot in due for member in slot.members}

@@ -14,10 +14,14 @@ class Usage(Slot):
 
     It is posted last of an iteration's gradients, so it stands where the planner expects that. Whoever has
     a gradient of his own for a parameter knows without it that the parameter was used.
+
+    ``tells``: one element more is not zero where a rank knows of others that wait to join, so that all
+    ranks learn of it in one iteration.
     """
 
-    def __init__(self, slots: Sequence[Slot]) -> None:
+    def __init__(self, slots: Sequence[Slot], tells: bool = False) -> None:
         super().__init__(0, [])
+        self._tells = tells
         self._place = {}
         for slot in slots:
             for member in slot.members:
@@ -34,8 +38,8 @@ class Usage(Slot):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """An element for each parameter."""
-        return (len(self._all),)
+        """An element for each parameter, and one for those that wait."""
+        return (len(self._all) + self._tells,)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -46,14 +50,27 @@ class Usage(Slot):
         """Its memory."""
         self.memory = gradient.view(-1)
 
-    def note(self) -> None:
-        """Before it is posted, and after all others: what this rank has used."""
+    def note(self, waits: bool = False) -> None:
+        """Before it is posted, and after all others: what this rank has used, and whether it knows of
+        others that wait to join.
+        """
         self._reduced = None
         if all(member.used for member in self._all):
             self.memory.fill_(1)
-            return
-        used = [float(member.used) for member in self._all]
-        self.memory.copy_(torch.tensor(used, dtype=self._dtype))
+        else:
+            used = [float(member.used) for member in self._all] + [0.0] * self._tells
+            self.memory.copy_(torch.tensor(used, dtype=self._dtype))
+        if self._tells:
+            self.memory[-1] = float(waits)
+
+    def pop_waits(self) -> bool:
+        """Whether any rank knew in the last iteration, all of whose averages are there, of others that
+        wait to join; the same on all ranks, and once.
+        """
+        if not self._tells or not float(self.memory[-1]):
+            return False
+        self.memory[-1] = 0
+        return True
 
     def is_idle(self, member: Member) -> bool:
         """Whether no rank has used the parameter. After the wait for this slot, unless this rank has."""

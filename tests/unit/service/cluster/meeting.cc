@@ -148,6 +148,8 @@ void Meeting::Do(MeetingNode& node, const service::FollowerAction& action) {
     node.answers.push_back(*answer);
   } else if (const auto* quorum = std::get_if<service::QuorumAnswered>(&action)) {
     node.quorums.push_back(*quorum);
+  } else if (const auto* waits = std::get_if<service::MembersWait>(&action)) {
+    node.members_wait.push_back(waits->job);
   } else {
     node.wants_leader = std::holds_alternative<service::ReachLeader>(action);
   }

@@ -1,9 +1,12 @@
 // Seeded runs of the question who is left of a job: processes die, connections break, nodes are cut
-// off and come back, ranks notice late, decisions are missed. A failure prints its seed.
+// off and come back, ranks notice late, decisions are missed, others join and wait as spares. A
+// failure prints its seed.
 //
 // What is checked: one membership for each decision, whoever is told it; nobody is seated who had
-// not asked, or who was left out before; nobody goes on with fewer than the job allows; whoever
-// asks and lives has an answer in the end; and the leader and all nodes are left with nothing.
+// not asked, or who was left out before; a number is given to one process only, and by the decision
+// that takes it in; nobody goes on with fewer than the job allows; whoever asks and lives has an
+// answer in the end, a spare as soon as there is a place; and the leader and all nodes are left
+// with nothing.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -25,6 +28,7 @@ namespace headrace::support {
 namespace {
 
 using service::AskQuorum;
+using service::MemberRole;
 using service::Membership;
 using service::QuorumAnswered;
 
@@ -45,8 +49,9 @@ class QuorumRun {
     Membership all;
     for (std::uint32_t i = 0; i < world_; ++i) all.members.push_back(i);
     for (std::uint32_t i = 0; i < world_; ++i) {
-      members_.push_back({.node = Below(nodes), .membership = all});
+      members_.push_back({.number = i, .node = Below(nodes), .membership = all});
     }
+    applicants_left_ = Below(4);
     for (std::uint32_t i = 0; i < world_; ++i) Attach(i, 0);
   }
 
@@ -58,6 +63,8 @@ class QuorumRun {
 
  private:
   struct Process {
+    std::uint32_t number = 0;  // as a member
+    MemberRole role = MemberRole::kMember;
     std::uint32_t node = 0;
     Membership membership;  // that it has adopted
     std::uint32_t epoch = 1;
@@ -79,8 +86,8 @@ class QuorumRun {
 
   service::SessionIdentity IdentityOf(std::uint32_t member) const {
     const Process& process = members_[member];
-    auto identity = Meeting::Rank(1, member, world_);
-    identity.member = member;
+    auto identity = Meeting::Rank(1, process.number % world_, world_);
+    identity.member = process.number;
     identity.id = SessionId{process.session};
     identity.epoch = process.epoch;
     return identity;
@@ -121,7 +128,7 @@ class QuorumRun {
     EndLease(member, false);
     if (process.client == 0) process.client = ++numbers_;
     process.token = ++numbers_;
-    asked_.insert(member);
+    if (process.role == MemberRole::kMember) asked_.insert(process.number);
     NodeOf(process).follower.Handle(
         AskQuorum{.token = process.token,
                   .client = process.client,
@@ -129,7 +136,8 @@ class QuorumRun {
                   .uid = 1000,
                   .pid = 1,
                   .leader = kMeetingPlace,
-                  .member = member,
+                  .role = process.role,
+                  .member = process.number,
                   .membership = process.membership,
                   .epoch = process.epoch,
                   .rules = {.min_world = min_world_, .grace_ms = kGrace / kMillisecond},
@@ -147,6 +155,50 @@ class QuorumRun {
     process.dead = true;
   }
 
+  // One more process comes to the job.
+  void Apply() {
+    if (applicants_left_ == 0 || settling_) return;
+    --applicants_left_;
+    const bool spare = Below(2) == 0;
+    members_.push_back({.role = spare ? MemberRole::kSpare : MemberRole::kJoins,
+                        .node = Below(static_cast<std::uint32_t>(meeting_.nodes().size())),
+                        .membership = {}});
+    ++applied_;
+    Ask(static_cast<std::uint32_t>(members_.size() - 1));
+  }
+
+  // It was taken in by the decision.
+  void Enter(Process& process, const service::Quorum& quorum) {
+    const std::uint32_t generation = quorum.membership.generation;
+    if (quorum.own < service::Quorum::FirstNew(generation) ||
+        quorum.own >= service::Quorum::FirstNew(generation + 1)) {
+      Break(fmt::format("member {} is new in generation {}", quorum.own, generation));
+    }
+    if (!entered_.insert(quorum.own).second) Break("two processes have one number");
+    process.number = quorum.own;
+    process.role = MemberRole::kMember;
+    asked_.insert(quorum.own);
+  }
+
+  void CheckSeated(const Membership& told) {
+    std::uint32_t taken_in = 0;
+    for (const std::uint32_t each : told.members) {
+      const bool is_new = each >= service::Quorum::FirstNew(1);
+      taken_in += is_new ? 1 : 0;
+      if (!is_new && !asked_.contains(each)) {
+        Break(fmt::format("member {} was seated unasked", each));
+      }
+      if (each >= service::Quorum::FirstNew(told.generation + 1)) Break("a number of tomorrow");
+      // Whoever is told late may hear of an earlier decision after a later one.
+      const auto left_out = left_out_.find(each);
+      if (left_out != left_out_.end() && left_out->second < told.generation) {
+        Break(fmt::format("member {} of generation {} was left out in {}", each, told.generation,
+                          left_out->second));
+      }
+    }
+    if (taken_in > applied_) Break("more were taken in than had come");
+  }
+
   // Attaches as it was told, or is told so and loses the connection before it has.
   void Adopt(std::uint32_t member, const service::Quorum& quorum) {
     Process& process = members_[member];
@@ -155,19 +207,19 @@ class QuorumRun {
     if (!is_new && known->second != told) {
       Break(fmt::format("generation {} has two memberships", told.generation));
     }
-    if (!told.RankOf(member)) Break(fmt::format("member {} is told of others' membership", member));
-    if (told.members.size() < min_world_) Break("a job goes on with fewer than it may");
-    for (const std::uint32_t each : told.members) {
-      if (!asked_.contains(each)) Break(fmt::format("member {} was seated unasked", each));
-      // Whoever is told late may hear of an earlier decision after a later one.
-      const auto left_out = left_out_.find(each);
-      if (left_out != left_out_.end() && left_out->second < told.generation) {
-        Break(fmt::format("member {} of generation {} was left out in {}", each, told.generation,
-                          left_out->second));
-      }
+    const MemberRole was = process.role;
+    if (was != MemberRole::kMember) Enter(process, quorum);
+    if (!told.RankOf(process.number)) {
+      Break(fmt::format("member {} is told of others' membership", process.number));
     }
-    for (std::uint32_t each = 0; is_new && each < world_; ++each) {
-      if (told.RankOf(each)) continue;
+    if (told.members.size() < min_world_) Break("a job goes on with fewer than it may");
+    CheckSeated(told);
+    for (const std::uint32_t each : told.members) ever_.insert(each);
+    for (std::uint32_t each = 0; each < world_; ++each) ever_.insert(each);
+    for (const std::uint32_t each : ever_) {
+      if (!is_new || told.RankOf(each) || each >= service::Quorum::FirstNew(told.generation + 1)) {
+        continue;
+      }
       const auto since = left_out_.try_emplace(each, told.generation).first;
       since->second = std::min(since->second, told.generation);
     }
@@ -178,7 +230,13 @@ class QuorumRun {
     process.decided = told.generation;
     process.token = 0;
     if (!settling_ && Below(4) == 0) {
-      return LeaveQuestion(process, false);  // it has not met the others
+      // It has not met the others. One that was taken in has nothing to show for it, and comes as
+      // another.
+      if (was != MemberRole::kMember) {
+        process.role = was;
+        ++applied_;
+      }
+      return LeaveQuestion(process, false);
     }
     process.client = 0;
     process.membership = told;
@@ -229,7 +287,7 @@ class QuorumRun {
   }
 
   void Act() {
-    const std::uint32_t member = Below(world_);
+    const std::uint32_t member = Below(static_cast<std::uint32_t>(members_.size()));
     MeetingNode& node =
         *meeting_.nodes()[Below(static_cast<std::uint32_t>(meeting_.nodes().size()))];
     switch (Below(20)) {
@@ -250,6 +308,8 @@ class QuorumRun {
       case 6:
         Ask(member);
         return;
+      case 9:
+        return Apply();
       case 7:
       case 8:
         Pass(static_cast<TimeNs>(Below(200)) * kMillisecond);
@@ -263,18 +323,23 @@ class QuorumRun {
   void Settle() {
     settling_ = true;
     for (int round = 0; round < kSettleRoundsMax && wrong_.empty(); ++round) {
-      const bool all = std::ranges::all_of(members_, [](const Process& each) {
-        return each.dead || each.over || (each.session != 0 && each.token == 0);
+      const bool goes_on = std::ranges::any_of(members_, [](const Process& each) {
+        return !each.dead && !each.over && each.role == MemberRole::kMember;
+      });
+      const bool all = std::ranges::all_of(members_, [goes_on](const Process& each) {
+        const bool may_wait =
+            each.role == MemberRole::kSpare || (each.role == MemberRole::kJoins && !goes_on);
+        return each.dead || each.over || may_wait || (each.session != 0 && each.token == 0);
       });
       if (all && round > 0) break;
       if (round + 1 == kSettleRoundsMax) Break("somebody has no answer");
       // Who was attached before the others notices that they do not come, too.
-      for (std::uint32_t member = 0; member < world_; ++member) Ask(member);
+      for (std::uint32_t member = 0; member < members_.size(); ++member) Ask(member);
       meeting_.Run();
       Hear();
       Pass(kGrace / 2);
     }
-    for (std::uint32_t member = 0; member < world_; ++member) Kill(member);
+    for (std::uint32_t member = 0; member < members_.size(); ++member) Kill(member);
     meeting_.Run();
     if (meeting_.leader().quorums_count() != 0) Break("the leader keeps a question");
     for (const auto& node : meeting_.nodes()) {
@@ -290,6 +355,10 @@ class QuorumRun {
   std::vector<Process> members_;
   std::map<std::uint32_t, Membership> decided_;  // by generation
   std::set<std::uint32_t> asked_;
+  std::set<std::uint32_t> entered_;  // members that were applicants
+  std::set<std::uint32_t> ever_;     // members of any decision
+  std::uint32_t applicants_left_ = 0;
+  std::uint32_t applied_ = 0;
   std::map<std::uint32_t, std::uint32_t> left_out_;  // the first generation without the member
   bool settling_ = false;
   std::string wrong_;

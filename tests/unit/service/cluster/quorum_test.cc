@@ -99,6 +99,31 @@ class QuorumTest : public testing::Test {
     meeting_.Run();
   }
 
+  // A process that is no member asks to be one; its token and connection are 1000 + `number`.
+  void Apply(MeetingNode& node, std::uint32_t number, service::MemberRole role) {
+    node.follower.Handle(AskQuorum{.token = 1000 + number,
+                                   .client = 1000 + number,
+                                   .job = "train",
+                                   .uid = 1000,
+                                   .pid = static_cast<std::int32_t>(1000 + number),
+                                   .leader = kMeetingPlace,
+                                   .role = role,
+                                   .membership = {},
+                                   .rules = {},
+                                   .until_ns = meeting_.now() + 2 * kSecond},
+                         meeting_.now());
+    meeting_.Run();
+  }
+  static std::optional<QuorumAnswered> AnswerTo(MeetingNode& node, std::uint32_t number) {
+    std::optional<QuorumAnswered> answer;
+    std::erase_if(node.quorums, [&](const QuorumAnswered& each) {
+      if (each.token != 1000 + number) return false;
+      answer = each;
+      return true;
+    });
+    return answer;
+  }
+
   // The only answer to the member since the last call; nothing where there was none.
   std::optional<QuorumAnswered> AnswerTo(std::uint32_t member) {
     std::optional<QuorumAnswered> answer;
@@ -389,6 +414,72 @@ TEST_F(QuorumTest, NobodyBeingLostAllGoOn) {
   ASSERT_TRUE(answer && answer->quorum);
   EXPECT_THAT(answer->quorum->membership.members, ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(answer->quorum->lost, IsEmpty());
+}
+
+TEST_F(QuorumTest, OneThatJoinsIsToldOfAndComesInWhenAllMembersMeet) {
+  Apply(b_, 0, service::MemberRole::kJoins);
+  EXPECT_THAT(a_.members_wait, ElementsAre(JobId{1}));
+  EXPECT_THAT(b_.members_wait, ElementsAre(JobId{7})) << "once";
+  Pass(4 * kGraceMs * kMillisecond);
+  const auto waits = AnswerTo(b_, 0);
+  ASSERT_TRUE(waits);
+  EXPECT_THAT(waits->waits, HasSubstr("let others in"));
+  Apply(b_, 0, service::MemberRole::kJoins);  // over the same connection
+  for (const std::uint32_t member : {0U, 1U, 2U, 3U}) Ask(member);
+  const std::uint32_t joined = service::Quorum::FirstNew(1);
+  const auto own = AnswerTo(b_, 0);
+  ASSERT_TRUE(own && own->quorum);
+  EXPECT_EQ(own->quorum->own, joined);
+  for (const std::uint32_t member : {0U, 1U, 2U, 3U}) {
+    const auto answer = AnswerTo(member);
+    ASSERT_TRUE(answer && answer->quorum);
+    EXPECT_EQ(answer->quorum->membership, own->quorum->membership);
+    EXPECT_THAT(answer->quorum->membership.members, ElementsAre(0, 1, 2, 3, joined));
+  }
+  EXPECT_EQ(meeting_.leader().quorums_count(), 0U);
+}
+
+TEST_F(QuorumTest, ASpareTakesTheFirstLostPlaceAndAnotherWaitsOn) {
+  Apply(a_, 0, service::MemberRole::kSpare);
+  Apply(b_, 1, service::MemberRole::kSpare);
+  EXPECT_THAT(a_.members_wait, IsEmpty()) << "nobody is called for a spare";
+  Kill(2);
+  for (const std::uint32_t member : {0U, 1U, 3U}) Ask(member, 4);
+  const auto first = AnswerTo(a_, 0);
+  ASSERT_TRUE(first && first->quorum) << "and the job has four ranks, as it must";
+  const std::uint32_t joined = first->quorum->own;
+  const auto answer = AnswerTo(3);
+  ASSERT_TRUE(answer && answer->quorum);
+  EXPECT_THAT(answer->quorum->membership.members, ElementsAre(0, 1, 3, joined));
+  EXPECT_FALSE(AnswerTo(b_, 1));
+  EXPECT_EQ(meeting_.leader().quorums_count(), 1U) << "the other spare's";
+  b_.follower.Handle(QuorumClientLost{.client = 1001, .exited = true});
+  meeting_.Run();
+  EXPECT_EQ(meeting_.leader().quorums_count(), 0U);
+}
+
+TEST_F(QuorumTest, OneThatJoinsComesInWithADecisionAfterALoss) {
+  Apply(a_, 0, service::MemberRole::kJoins);
+  Kill(3);
+  for (const std::uint32_t member : {0U, 1U, 2U}) Ask(member);
+  const auto own = AnswerTo(a_, 0);
+  ASSERT_TRUE(own && own->quorum);
+  EXPECT_THAT(own->quorum->membership.members, ElementsAre(0, 1, 2, service::Quorum::FirstNew(1)));
+}
+
+TEST_F(QuorumTest, AMemberThatIsTakenInHasANumberThatNobodyHad) {
+  Kill(3);
+  for (const std::uint32_t member : {0U, 1U, 2U}) Ask(member);
+  AnswerTo(0);
+  Apply(a_, 0, service::MemberRole::kJoins);
+  for (const std::uint32_t member : {0U, 1U, 2U}) {
+    Post(member, 2, true, Everybody({0, 1, 2}, 1));
+    meeting_.Run();
+  }
+  const auto own = AnswerTo(a_, 0);
+  ASSERT_TRUE(own && own->quorum);
+  EXPECT_EQ(own->quorum->membership.generation, 2U);
+  EXPECT_EQ(own->quorum->own, service::Quorum::FirstNew(2));
 }
 
 TEST_F(QuorumTest, BelowTheLeastWorldTheJobEndsWithAllThatAreLost) {

@@ -1,0 +1,45 @@
+// What sessions are told unasked, while their clients wait for it: that the service has ended one
+// of them, that others wait to join the job. The rpc thread only.
+//
+// A client has one question open; what comes while it has none waits for the next, and only the
+// last of each kind does.
+#pragma once
+
+#include <kj/async.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "ipc/base/ids.h"
+
+namespace headrace::service {
+
+struct SessionNotice {
+  enum class Kind : std::uint8_t {
+    kEnded = 1,        // the session was ended; nothing follows
+    kMembersWait = 2,  // others, to join its job
+  };
+  Kind kind = Kind::kEnded;
+  std::string text;  // for people
+};
+
+class SessionNotices {
+ public:
+  // Of a session that is open, or was; an earlier question of it ends with an exception.
+  kj::Promise<SessionNotice> Next(SessionId session);
+  // Kept for its next question. Of a session without a client nothing is.
+  void Send(SessionId session, SessionNotice notice);
+  // It has no client any more.
+  void Forget(SessionId session) { sessions_.erase(session); }
+
+ private:
+  struct Session {
+    std::map<SessionNotice::Kind, SessionNotice> waiting;
+    kj::Maybe<kj::Own<kj::PromiseFulfiller<SessionNotice>>> question;
+  };
+
+  std::map<SessionId, Session> sessions_;
+};
+
+}  // namespace headrace::service

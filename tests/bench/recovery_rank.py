@@ -1,0 +1,103 @@
+"""One rank of what tests/bench/recovery measures; a small model, trained at a given pace.
+
+usage: recovery_rank.py headrace|gloo SECONDS FOLDER STEPS
+
+Appends a line to FOLDER/PID for each iteration that has ended: when (seconds of CLOCK_MONOTONIC), its number, and of
+how many ranks it was. ``gloo`` is DDP under torchrun, which saves a checkpoint after each iteration and goes on
+from it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+WIDTH = 256
+
+
+class Run:
+    """The model, and what is written of its iterations."""
+
+    def __init__(self, seconds: float, folder: Path, steps: int) -> None:
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(4)]
+        self.model = torch.nn.Sequential(*layers)
+        self.adam = torch.optim.AdamW(self.model.parameters(), 1e-3)
+        self.seconds = seconds
+        self.folder = folder
+        self.steps = steps
+        self._record = open(folder / str(os.getpid()), "a", buffering=1, encoding="utf-8")  # noqa: SIM115
+
+    def iterate(self, model: torch.nn.Module, step: Callable[[], None]) -> None:
+        # Computing that takes no core from the others.
+        time.sleep(self.seconds)
+        inputs = torch.randn(8, WIDTH)
+        model(inputs).square().mean().backward()
+        step()
+
+    def note(self, number: int, world: int) -> None:
+        self._record.write(f"{time.monotonic():.6f} {number} {world}\n")
+
+
+def with_headrace(run: Run) -> None:
+    import headrace
+    import headrace.torch
+
+    session = headrace.init()
+    optimizer = headrace.torch.ScheduledOptimizer(run.adam, run.model, session)
+
+    def step() -> None:
+        optimizer.step()
+        optimizer.synchronize()  # so that the iteration has ended, as DDP's has
+
+    for number in range(optimizer.iterations, run.steps):
+        optimizer.zero_grad()
+        run.iterate(run.model, step)
+        run.note(number, session.world_size)
+    optimizer.close()
+    session.close()
+
+
+def with_gloo(run: Run) -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    path = run.folder / "checkpoint"
+    first = 0
+    if path.exists():
+        saved = torch.load(path)
+        first = saved["number"] + 1
+        run.model.load_state_dict(saved["model"])
+        run.adam.load_state_dict(saved["adam"])
+    model = torch.nn.parallel.DistributedDataParallel(run.model)
+    for number in range(first, run.steps):
+        run.adam.zero_grad()
+        run.iterate(model, run.adam.step)
+        if dist.get_rank() == 0:
+            state = {
+                "number": number,
+                "model": run.model.state_dict(),
+                "adam": run.adam.state_dict(),
+            }
+            torch.save(state, path.with_suffix(".new"))
+            path.with_suffix(".new").rename(path)
+        run.note(number, dist.get_world_size())
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    way, seconds, folder, steps = sys.argv[1:]
+    warnings.simplefilter("ignore")
+    run = Run(float(seconds), Path(folder), int(steps))
+    (with_headrace if way == "headrace" else with_gloo)(run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""Further processes come to a job that runs: one that joins, and a spare for a rank that is lost."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+import unittest
+from typing import Any
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from e2e.shrink_test import LIMIT_S, ShrinkCase
+from support.cluster import Cluster, Services
+from support.service import Service
+
+STEPS = 24
+HELD = 8  # before that step all wait for the others to come
+KILLED = 4
+MEMBERS_MAX = 64  # members of generation N that are new have numbers from N times that on
+
+
+class JoinCase(ShrinkCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    def await_processes(self, service: Service, ranks: int, others: int = 0) -> None:
+        """Until a service has so many ranks, and so many that wait to be some."""
+        until = time.monotonic() + LIMIT_S
+        while True:
+            users = service.ctl_json("users")["users"]
+            come = sum(user["sessions"] for user in users)
+            if come == ranks and sum(user["connections"] for user in users) == ranks + others:
+                return
+            self.assertLess(time.monotonic(), until, users)
+            time.sleep(0.05)
+
+    def go_on(self) -> None:
+        time.sleep(0.2)  # what came last is known to all ranks
+        with open(self.path("go"), "w", encoding="utf-8"):
+            pass
+
+    def require_alike(
+        self,
+        said: dict[Any, dict[str, Any]],
+        places: list[Any],
+        after: dict[int, dict[str, Any]],
+    ) -> None:
+        """Those that went on from a state compute what so many ranks compute from it, to the bit."""
+        count = len(after[0]["losses"])
+        self.assertGreater(count, 0)
+        for rank, key in enumerate(places):
+            self.assertEqual(said[key]["losses"][-count:], after[rank]["losses"], key)
+            self.assertEqual(said[key]["digest"], after[rank]["digest"], key)
+
+
+class OneNode(JoinCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.service = Service()
+        self.addCleanup(self.service.close)
+        self.service.start()
+
+    def test_a_rank_is_lost_and_another_joins(self) -> None:
+        services = [self.service] * 4
+        run = self.train(
+            services,
+            "train",
+            first=0,
+            steps=STEPS,
+            kill=[[2, KILLED, "backward"]],
+            hold=[HELD, self.path("go")],
+            grown=self.path("state"),
+        )
+        run.programs[2].wait(timeout=LIMIT_S)
+        joiner = self.train([self.service], "train", role="join", first=0, steps=STEPS)
+        self.await_processes(self.service, 3, 1)
+        self.go_on()
+        said: dict[Any, dict[str, Any]] = dict(run.ends([2]))
+        said["joined"] = joiner.ends()[0]
+        new = 2 * MEMBERS_MAX
+        begun = said["joined"]["first"]
+        self.assertGreaterEqual(begun, HELD)
+        for key in (0, 1, 3, "joined"):
+            wanted = {
+                "world_size": 4,
+                "members": [0, 1, 3, new],
+                "lost": [],
+                "iteration": begun + 1,
+                "joined": [new],
+            }
+            last = dict(said[key]["resizes"][-1])
+            last.pop("rank")
+            self.assertEqual(last, wanted, key)
+        after = self.train(
+            services,
+            "after",
+            members=[0, 1, 3, new],
+            first=begun,
+            steps=STEPS - begun,
+            load=self.path("state"),
+        ).ends()
+        self.require_alike(said, [0, 1, 3, "joined"], after)
+
+    def test_a_spare_takes_the_place_of_a_lost_rank(self) -> None:
+        services = [self.service] * 4
+        run = self.train(
+            services,
+            "train",
+            min_world=4,
+            first=0,
+            steps=STEPS,
+            kill=[[2, HELD, "backward"]],
+            hold=[HELD, self.path("go")],
+        )
+        spare = self.train([self.service], "train", role="spare", first=0, steps=STEPS)
+        self.await_processes(self.service, 4, 1)
+        self.go_on()
+        said: dict[Any, dict[str, Any]] = dict(run.ends([2]))
+        said["spare"] = spare.ends()[0]
+        members = [0, 1, 3, MEMBERS_MAX]
+        self.assertEqual(said[0]["resizes"][0]["members"], members)
+        self.assertEqual(said[0]["resizes"][0]["lost"], [2])
+        self.assertEqual(said["spare"]["first"], HELD + 1, "the iteration was the others' alone")
+        states = [self.path("before"), self.path("between")]
+        self.train(services, "before", first=0, steps=HELD, save=states[0]).ends()
+        self.train(
+            services[:3],
+            "between",
+            members=members[:3],
+            first=HELD,
+            steps=1,
+            load=states[0],
+            save=states[1],
+        ).ends()
+        after = self.train(
+            services,
+            "after",
+            members=members,
+            first=HELD + 1,
+            steps=STEPS - HELD - 1,
+            load=states[1],
+        ).ends()
+        self.require_alike(said, [0, 1, 3, "spare"], after)
+
+    def test_an_evicted_rank_is_lost_and_says_by_whom(self) -> None:
+        services = [self.service] * 3
+        run = self.train(services, "train", first=0, steps=STEPS, hold=[HELD, self.path("go")])
+        self.await_processes(self.service, 3)
+        until = time.monotonic() + LIMIT_S
+        while not self.service.ctl_json("jobs")["jobs"]:
+            self.assertLess(time.monotonic(), until)
+            time.sleep(0.05)
+        code, text = self.service.ctl("evict", "train", "3")
+        self.assertEqual(code, 1)
+        self.assertIn("no rank 3", text)
+        code, text = self.service.ctl("evict", "train", "1")
+        self.assertEqual(code, 0, text)
+        self.go_on()
+        _, complaints = run.programs[1].communicate(timeout=LIMIT_S)
+        self.assertNotEqual(run.programs[1].returncode, 0)
+        self.assertIn("evicted by uid", complaints)
+        said = run.ends([1])
+        for rank in (0, 2):
+            self.assertEqual(said[rank]["resizes"][0]["lost"], [1])
+        self.assertEqual(said[0]["digest"], said[2]["digest"])
+
+
+class Nodes(JoinCase):
+    def test_one_joins_on_a_node_that_the_job_has_not_been_on(self) -> None:
+        cluster = Cluster(nodes=3, loopback=True)
+        self.addCleanup(cluster.close)
+        nodes = Services(cluster, "--rails", "lo")
+        services = [nodes[0], nodes[1]]
+        asked = {"rendezvous": nodes.rendezvous, "first": 0, "steps": STEPS}
+        run = self.train(
+            services,
+            "train",
+            hold=[HELD, self.path("go")],
+            grown=self.path("state"),
+            **asked,
+        )
+        joiner = self.train([nodes[2]], "train", role="join", **asked)
+        self.await_processes(nodes[2], 0, 1)
+        self.go_on()
+        said: dict[Any, dict[str, Any]] = dict(run.ends())
+        said["joined"] = joiner.ends()[0]
+        begun = said["joined"]["first"]
+        after = self.train(
+            [nodes[0], nodes[1], nodes[2]],
+            "after",
+            members=[0, 1, MEMBERS_MAX],
+            rendezvous=nodes.rendezvous,
+            first=begun,
+            steps=STEPS - begun,
+            load=self.path("state"),
+        ).ends()
+        self.require_alike(said, [0, 1, "joined"], after)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
