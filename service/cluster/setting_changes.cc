@@ -33,6 +33,8 @@ const char* NameOf(SteeringKind kind) {
       return "limit";
     case SteeringKind::kSends:
       return "class of sends";
+    case SteeringKind::kCompress:
+      return "compression";
     case SteeringKind::kDrainOperations:
       return "operations until a drain";
     case SteeringKind::kDrainIterations:
@@ -91,6 +93,9 @@ Status CheckSteering(std::uint8_t kind, std::uint64_t value) {
           fmt::format("a class of sends {}: 0 (in turn with other blocks) and 1 (before "
                       "them) are possible",
                       value));
+    case SteeringKind::kCompress:
+      if (CodecOfValue(value)) return {};
+      return Wrong(fmt::format("a codec {}: it is none of those that this release knows", value));
     default:
       if (value == 0) return {};
       return Wrong(fmt::format("{} with the value {}: it takes none",
@@ -113,6 +118,9 @@ std::string DescribeSteering(const Steering& steering) {
   }
   if (steering.kind == SteeringKind::kSends) {
     return steering.value == 0 ? "sends in turn with other blocks" : "sends before other blocks";
+  }
+  if (steering.kind == SteeringKind::kCompress) {
+    return fmt::format("gradients as {}", Name(CodecOfValue(steering.value).value_or(Codec())));
   }
   if (steering.kind == SteeringKind::kWeight || steering.kind == SteeringKind::kPriority) {
     return fmt::format("{} {}", name, steering.value);

@@ -36,6 +36,8 @@ void JobCommands::Steer(Job& job, const Steering& steering, TimeNs now) {
     case Kind::kLimit:
     case Kind::kSends:
       return settings_.Request(job, steering, now);
+    case Kind::kCompress:  // it comes with a plan
+      return;
   }
 }
 
